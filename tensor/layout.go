@@ -1,0 +1,120 @@
+package tensor
+
+import (
+	"fmt"
+	"math"
+)
+
+// Align is what every tensor that is not glued to its predecessor starts at, in elements. At two bytes per element it
+// is 256 bytes: a cache line, a vector and a GPU transaction at once, for each kind of extent. 8-bit moments use it as
+// their block, so that no block straddles two tensors.
+const Align = 128
+
+// Field asks for a tensor in a layout.
+type Field struct {
+	Name      string // the name inside the part, such as "self_attn.q_proj.weight"
+	Shape     Shape
+	Trainable bool // a frozen tensor has no gradient and no optimizer state
+	Decay     bool // weight decay applies
+	// Glued puts the tensor directly behind its predecessor, without padding, so that the two are one matrix
+	// (Q, K and V; gate and up).
+	Glued bool
+}
+
+// Placed is a field with its place.
+type Placed struct {
+	Field
+	Elems int64 // product of Shape
+	First int64 // first element in the weights extent
+	State int64 // first element in the gradient and moment extents; -1 when frozen
+}
+
+// Layout is the place of every tensor inside the extents of one part. Offsets are counted in elements, since the
+// extents of a part (weights, low halves, gradients, moments) have the same order and differ in element size only.
+// Frozen tensors take space in weights and in no other extent. The padding between tensors holds zeros, always.
+type Layout struct {
+	Fields []Placed
+	// WeightElems and StateElems are the lengths, padding included, multiples of Align: of the weights extent, and of
+	// the gradient, low half and moment extents.
+	WeightElems, StateElems int64
+}
+
+// NewLayout places the fields in order. It fails on an empty or repeated name and on a size that is absurd.
+func NewLayout(fields ...Field) (*Layout, error) {
+	l := &Layout{}
+	seen := make(map[string]bool, len(fields))
+	for i, f := range fields {
+		n := f.Shape.Elems()
+		switch {
+		case f.Name == "" || seen[f.Name]:
+			return nil, fmt.Errorf("layout: tensor name %q is empty or appears twice", f.Name)
+		case n <= 0 || n > math.MaxInt64/64:
+			return nil, fmt.Errorf("layout: tensor %q has shape %v", f.Name, f.Shape)
+		case f.Glued && (i == 0 || fields[i-1].Trainable != f.Trainable || fields[i-1].Decay != f.Decay):
+			return nil, fmt.Errorf("layout: tensor %q is glued to a neighbour that is trained otherwise", f.Name)
+		}
+		seen[f.Name] = true
+		if !f.Glued {
+			l.WeightElems, l.StateElems = alignUp(l.WeightElems), alignUp(l.StateElems)
+		}
+		p := Placed{Field: f, Elems: n, First: l.WeightElems, State: -1}
+		l.WeightElems += n
+		if f.Trainable {
+			p.State = l.StateElems
+			l.StateElems += n
+		}
+		l.Fields = append(l.Fields, p)
+	}
+	l.WeightElems, l.StateElems = alignUp(l.WeightElems), alignUp(l.StateElems)
+	return l, nil
+}
+
+func alignUp(n int64) int64 { return (n + Align - 1) / Align * Align }
+
+// Field finds a tensor by name.
+func (l *Layout) Field(name string) (Placed, bool) {
+	for _, p := range l.Fields {
+		if p.Name == name {
+			return p, true
+		}
+	}
+	return Placed{}, false
+}
+
+// Params is the number of real parameters, padding not counted.
+func (l *Layout) Params() (all, trainable int64) {
+	for _, p := range l.Fields {
+		all += p.Elems
+		if p.Trainable {
+			trainable += p.Elems
+		}
+	}
+	return all, trainable
+}
+
+// Run is a stretch of trainable elements that is contiguous in the weights and in the state extents, with one
+// weight-decay rule: what one optimizer call covers.
+type Run struct {
+	First, State, Elems int64
+	Decay               bool
+}
+
+// Runs are the stretches that the optimizer walks, in order, padding between their tensors included (it is zero and
+// stays zero). Together they cover all trainable elements.
+func (l *Layout) Runs() []Run {
+	var runs []Run
+	for _, p := range l.Fields {
+		if !p.Trainable {
+			continue
+		}
+		if k := len(runs) - 1; k >= 0 {
+			r := &runs[k]
+			if r.Decay == p.Decay && p.First-r.First == p.State-r.State && p.State-(r.State+r.Elems) < Align {
+				r.Elems = p.State + p.Elems - r.State
+				continue
+			}
+		}
+		runs = append(runs, Run{First: p.First, State: p.State, Elems: p.Elems, Decay: p.Decay})
+	}
+	return runs
+}
