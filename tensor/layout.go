@@ -6,9 +6,9 @@ import (
 )
 
 // Align is what every tensor that is not glued to its predecessor starts at, in elements. At two bytes per element it
-// is 256 bytes: a cache line, a vector and a GPU transaction at once, for each kind of extent. 8-bit moments use it as
-// their block, so that no block straddles two tensors.
-const Align = 128
+// is 512 bytes: whole cache lines, vectors and GPU transactions for each kind of extent. 8-bit moments are quantized in
+// blocks of the same length, so that no block straddles two tensors.
+const Align = 256
 
 // Field asks for a tensor in a layout.
 type Field struct {
