@@ -1,0 +1,43 @@
+package device
+
+import "github.com/millrace/millrace/tensor"
+
+// ArenaAlign is what every piece of an arena starts at, in bytes.
+const ArenaAlign = 512
+
+// Arena hands out pieces of one range of memory, one behind the other, with mark and release. An arena over the zero
+// Mem hands out pieces of nothing and only counts: the plan and the engine therefore size and place the same buffers
+// with the same code.
+type Arena struct {
+	mem       Mem
+	counting  bool
+	off, peak int64
+}
+
+// NewArena makes an arena over mem, or one that only counts if mem is the zero Mem.
+func NewArena(mem Mem) *Arena { return &Arena{mem: mem, counting: mem.IsZero()} }
+
+// Take is the next piece of the given length. It panics when the arena is exhausted: the plan sized it, so that is a bug.
+func (a *Arena) Take(bytes int64) Mem {
+	first := (a.off + ArenaAlign - 1) / ArenaAlign * ArenaAlign
+	a.off = first + bytes
+	a.peak = max(a.peak, a.off)
+	if a.counting {
+		return Mem{Off: first, Len: bytes}
+	}
+	return a.mem.Slice(first, bytes)
+}
+
+// Mat takes a dense matrix.
+func (a *Arena) Mat(t tensor.DType, rows, cols int) Mat {
+	return NewMat(a.Take(int64(rows)*int64(cols)*t.Bytes()), t, rows, cols)
+}
+
+// Mark is the place that Release goes back to.
+func (a *Arena) Mark() int64 { return a.off }
+
+// Release gives back all that was taken since the mark.
+func (a *Arena) Release(mark int64) { a.off = mark }
+
+// Peak is the most that was in use at once, in bytes, rounded up to ArenaAlign.
+func (a *Arena) Peak() int64 { return (a.peak + ArenaAlign - 1) / ArenaAlign * ArenaAlign }

@@ -1,0 +1,138 @@
+// Package device is the contract between the engine and what computes.
+//
+// A [Device] makes things: buffers, pinned host memory, streams, events. It does no work. A [Stream] is an ordered
+// queue of work: copies, operations, events. Three drivers implement the contract:
+//
+//   - device/cpu is the reference, and what runs where there is no GPU;
+//   - device/cuda drives an NVIDIA GPU;
+//   - device/null computes nothing and counts everything, for rehearsals.
+//
+// Rules that every driver keeps, and devicetest checks:
+//
+//   - Work of one stream happens in order; work of two streams is unordered but for events.
+//   - An operation never allocates and never blocks its caller for another operation's sake. It reads its inputs and
+//     writes its outputs, nothing else; inputs and outputs do not overlap unless the operation's text says so.
+//   - Gradients of parameters accumulate (+=) in fp32; gradients of activations are written (=).
+//   - Results do not depend on timing, on the number of workers or on where in memory an operand lies.
+//   - An error sticks to its stream: later work is skipped, events fire with the error, and Sync returns it.
+package device
+
+import (
+	"github.com/millrace/millrace/internal/hostmem"
+	"github.com/millrace/millrace/tensor"
+)
+
+// Device makes buffers, streams and events.
+type Device interface {
+	Info() Info
+
+	// Alloc reserves device memory, zeroed. The error says how much was asked for, for what, and how much there is.
+	Alloc(purpose string, bytes int64) (Buffer, error)
+
+	// Register makes host memory known to the device, pinned where that means something, so that streams can copy
+	// from and to it. On a unified device operations may use it in place. The region must outlive the buffer.
+	Register(r *hostmem.Region) (Buffer, error)
+
+	// NewStream makes an ordered queue; name appears in traces and errors.
+	NewStream(name string) (Stream, error)
+
+	// NewEvent makes an event that has not been recorded.
+	NewEvent() (Event, error)
+
+	// Close releases the device. Streams and buffers must have been closed.
+	Close() error
+}
+
+// Info is what a device can do.
+type Info struct {
+	Name string // for people: "CPU (AMD EPYC, AVX-512 BF16, 2 threads)"
+
+	// Unified devices compute on host memory: a registered buffer is bound in place instead of being copied.
+	Unified bool
+
+	// MemoryBytes is what can be allocated; 0 where only the host's memory limits it.
+	MemoryBytes int64
+
+	// OverheadBytes is memory that the driver holds for itself whatever it is asked to do (packing buffers, worker
+	// scratch), counted by the plan. It lies in host memory on a unified device.
+	OverheadBytes int64
+
+	// Workers is the number of threads that share one operation.
+	Workers int
+}
+
+// Buffer is an allocation of one driver.
+type Buffer interface {
+	Bytes() int64
+	Close() error
+}
+
+// Event marks a place in a stream. Record and Stream.Wait follow the usual GPU rule: a wait refers to the latest Record
+// that was queued before it, and waiting for an event that was never recorded does not wait.
+type Event interface {
+	// Wait blocks the host until the latest recorded place is reached. It returns the error that stuck to the
+	// recording stream before that place, if any.
+	Wait() error
+	Close() error
+}
+
+// Mem is a range of bytes in a buffer. It is a value and owns nothing. The zero Mem stands for "no memory".
+type Mem struct {
+	Buf      Buffer
+	Off, Len int64 // bytes
+}
+
+// Whole is all of a buffer.
+func Whole(b Buffer) Mem { return Mem{Buf: b, Len: b.Bytes()} }
+
+// IsZero reports whether m stands for no memory.
+func (m Mem) IsZero() bool { return m.Buf == nil && m.Len == 0 }
+
+// Slice is the range of n bytes at off. It panics when that leaves m: offsets come from layouts and arenas, so a bad
+// one is a bug.
+func (m Mem) Slice(off, n int64) Mem {
+	if off < 0 || n < 0 || off > m.Len-n {
+		panic("device: slice outside of its memory")
+	}
+	return Mem{Buf: m.Buf, Off: m.Off + off, Len: n}
+}
+
+// Mat is a row-major matrix in device memory: element (i, j) is Stride*i + j elements behind the start of Mem.
+// A vector is a matrix of one row. The zero Mat stands for "none" where an operation allows it.
+type Mat struct {
+	Mem
+	DType      tensor.DType
+	Rows, Cols int
+	Stride     int // elements from row to row, >= Cols
+}
+
+// NewMat views the start of mem as a dense matrix. It panics when mem is too short.
+func NewMat(mem Mem, t tensor.DType, rows, cols int) Mat {
+	return Mat{Mem: mem.Slice(0, int64(rows)*int64(cols)*t.Bytes()), DType: t, Rows: rows, Cols: cols, Stride: cols}
+}
+
+// NewVec views the start of mem as a matrix of one row.
+func NewVec(mem Mem, t tensor.DType, n int) Mat { return NewMat(mem, t, 1, n) }
+
+// RowRange is the sub-matrix of rows [first, first+n).
+func (m Mat) RowRange(first, n int) Mat { return m.sub(first, n, 0, m.Cols) }
+
+// ColRange is the sub-matrix of columns [first, first+n); it shares m's stride.
+func (m Mat) ColRange(first, n int) Mat { return m.sub(0, m.Rows, first, n) }
+
+func (m Mat) sub(r, rows, c, cols int) Mat {
+	if r < 0 || rows < 0 || c < 0 || cols < 0 || r+rows > m.Rows || c+cols > m.Cols {
+		panic("device: sub-matrix outside of its matrix")
+	}
+	m.Mem = m.Mem.Slice((int64(r)*int64(m.Stride)+int64(c))*m.DType.Bytes(), span(rows, cols, m.Stride)*m.DType.Bytes())
+	m.Rows, m.Cols = rows, cols
+	return m
+}
+
+// span is the number of elements from the first to the last one of a strided matrix.
+func span(rows, cols, stride int) int64 {
+	if rows == 0 || cols == 0 {
+		return 0
+	}
+	return int64(rows-1)*int64(stride) + int64(cols)
+}

@@ -1,0 +1,144 @@
+package device
+
+// Conventions: T is the number of positions of a micro-batch, all its sequences flattened into rows; H the hidden size.
+// "A" is the activation type, F32 or BF16, the same for all activations and weights of one call. All arithmetic is in
+// fp32 and results are rounded once, to nearest even. I32 vectors are plain Mem.
+
+// MatMulFlags say how a matrix product reads its operands and what it does with its output.
+type MatMulFlags struct {
+	TransA, TransB bool
+	// Accumulate adds to C instead of overwriting it.
+	Accumulate bool
+}
+
+// LinearOps are matrix products and biases.
+type LinearOps interface {
+	// MatMul is C = op(A)·op(B), or C += with Accumulate. A and B have one type, F32 or BF16; C is F32 or BF16. Products
+	// are summed in fp32 over the whole inner dimension and rounded once.
+	MatMul(c, a, b Mat, f MatMulFlags)
+	// AddBias adds the vector to every row: y[r] += bias.
+	AddBias(y, bias Mat)
+	// BiasGrad adds the sum of the rows: db[1, n] (F32) += sum over r of dy[r].
+	BiasGrad(db, dy Mat)
+}
+
+// ElementOps work element by element.
+type ElementOps interface {
+	// Add is y = a + b, for one type; y may be a or b.
+	Add(y, a, b Mat)
+	// Cast converts between F32 and BF16, to nearest even.
+	Cast(dst, src Mat)
+}
+
+// NormOps are root-mean-square norms, over whole rows (groups = 1) or over each of the equal groups that a row is cut
+// into (QK-norm: one group per head).
+type NormOps interface {
+	// RMSNorm is y = w * x * rstd with rstd = 1/sqrt(mean(x^2) + eps). x and y are [T, groups*d], w is [1, d],
+	// rstd (F32, [T, groups]) is kept for the gradient.
+	// Source: Zhang and Sennrich, "Root Mean Square Layer Normalization" (2019).
+	RMSNorm(y, rstd, x, w Mat, groups int, eps float32)
+	// RMSNormGrad is dx = rstd*(w*dy - xhat*mean(w*dy*xhat)) with xhat = x*rstd, plus resid if that is given (the
+	// gradient that went around the norm), and dw (F32, [1, d]) += sum over rows and groups of dy*xhat, unless dw is
+	// none. dx may be dy or resid.
+	RMSNormGrad(dx, dw, dy, x, w, rstd, resid Mat, groups int)
+}
+
+// Docs are the documents that are packed in a micro-batch. Each is an I32 vector of T entries.
+type Docs struct {
+	Positions  Mem // place in the document, from 0
+	Start, End Mem // first row of the position's document, and one past its last
+}
+
+// AttentionSpec is the shape of an attention: exact, causal, inside documents, grouped queries.
+type AttentionSpec struct {
+	Heads, KVHeads, HeadDim int
+	Scale                   float32 // of the scores, usually 1/sqrt(HeadDim)
+	Window                  int     // a query sees this many latest keys, itself included; 0: all
+	Docs                    Docs
+}
+
+// AttentionOps are rotary positions and attention.
+type AttentionOps interface {
+	// RoPE turns each head of x [T, heads*headDim] by its position: (x1, x2) -> (x1 cos - x2 sin, x2 cos + x1 sin) for
+	// the two halves of a head; inverse turns back. cos and sin are F32 tables [positions, headDim/2]. y may be x.
+	// Source: Su et al., "RoFormer" (2021), in the half-split form of transformers.
+	RoPE(y, x Mat, heads int, cos, sin Mat, positions Mem, inverse bool)
+	// Attention computes out [T, Heads*HeadDim] and lse (F32, [T, Heads]: log of the sum of exponentials of the scaled
+	// scores) from q [T, Heads*HeadDim], k and v [T, KVHeads*HeadDim]. It never holds a T x T matrix.
+	// Source: Dao et al., "FlashAttention" (2022).
+	Attention(out, lse, q, k, v Mat, spec AttentionSpec)
+	// AttentionGrad computes dq, dk, dv from dout, and from what Attention read and wrote. delta (F32, [T, Heads]) is
+	// scratch.
+	AttentionGrad(dq, dk, dv, dout, q, k, v, out, lse, delta Mat, spec AttentionSpec)
+}
+
+// MLPOps are the gated activation.
+type MLPOps interface {
+	// SwiGLU is y = silu(gate)*up; gateUp is [T, 2*I], gate first; y is [T, I].
+	// Source: Shazeer, "GLU Variants Improve Transformer" (2020).
+	SwiGLU(y, gateUp Mat)
+	// SwiGLUGrad writes dGateUp [T, 2*I] from dy [T, I]; dGateUp may be gateUp.
+	SwiGLUGrad(dGateUp, dy, gateUp Mat)
+}
+
+// HeadOps are the loss over a vocabulary that is visited in tiles of columns, in a fixed order.
+//
+// stat (F32, [T, 3]) holds per position the running maximum, the running sum of exponentials and the target's logit.
+type HeadOps interface {
+	// LSEInit makes stat empty.
+	LSEInit(stat Mat)
+	// LSEUpdate takes in the tile logits (F32, [T, n]), which are the columns [first, first+n) of the vocabulary.
+	LSEUpdate(stat, logits Mat, targets Mem, first int)
+	// TokenLoss is loss (F32, [1, T]) = log of the sum of exponentials - target's logit; 0 where the target is negative.
+	TokenLoss(loss, stat Mat, targets Mem)
+	// CrossEntropyGrad is dlogits (A, [T, n]) = (softmax - onehot)*scale of the tile; a zero row where the target is
+	// negative.
+	CrossEntropyGrad(dlogits, logits, stat Mat, targets Mem, first int, scale float32)
+	// Sum adds up an F32 vector: dst (one F64) = sum of x, in the fixed order of SumSquares.
+	Sum(dst Mem, x Mat)
+}
+
+// EmbeddingOps look up rows of a table that holds the rows [first, first+table.Rows) of the vocabulary.
+type EmbeddingOps interface {
+	// Gather writes y[t] = table[ids[t]-first] for the ids in range and leaves the other rows alone.
+	Gather(y, table Mat, ids Mem, first int)
+	// ScatterAdd adds dtable[ids[t]-first] (F32) += dy[t] for the ids in range, in the order of t.
+	ScatterAdd(dtable, dy Mat, ids Mem, first int)
+}
+
+// AdamWScalars are the numbers of one AdamW step, computed in fp64 by package optim and rounded once.
+type AdamWScalars struct {
+	ClipScale     float32 // c
+	Decay         float32 // 1 - lr*wd
+	OneMinusBeta1 float32
+	Beta2         float32
+	OneMinusBeta2 float32
+	StepSize      float32 // lr/bc1
+	SqrtBC2       float32
+	Eps           float32
+}
+
+// AdamWArgs are the state of one run of parameters. Vectors all have the same number of elements.
+type AdamWArgs struct {
+	Weights Mat // BF16 (the high halves) or F32
+	Low     Mat // I16 low halves with BF16 weights; none with F32
+	Grad    Mat // BF16 or F32
+	M, V    Mat // F32
+	AdamWScalars
+}
+
+// OptimizerOps run on streams of the host for state in host memory, and on a GPU's for state that lives there.
+type OptimizerOps interface {
+	// AdamW updates weights and moments in place:
+	//
+	//	g = c*g; p *= Decay; m += (g-m)*(1-b1); v = b2*v + ((1-b2)*g)*g; p -= (StepSize*m) / (sqrt(v)/SqrtBC2 + Eps)
+	//
+	// with IEEE operations in this order, nothing contracted; a denormal m or v becomes zero. The same bits on every
+	// device. bad (one I64) += the number of new weights that are NaN.
+	// Source: Loshchilov and Hutter, "Decoupled Weight Decay Regularization" (2019), in PyTorch's order.
+	AdamW(args AdamWArgs, bad Mem)
+	// SumSquares is dst (one F64) = sum of x[i]^2 over a vector, F32 or BF16. The order is fixed: chunks of 65536
+	// elements; in a chunk 16 lanes in fp64, lane j taking the elements j, j+16, ...; lanes folded 8+8, 4+4, 2+2, 1+1;
+	// chunks added in order.
+	SumSquares(dst Mem, x Mat)
+}
