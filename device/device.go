@@ -18,6 +18,8 @@
 package device
 
 import (
+	"time"
+
 	"github.com/millrace/millrace/internal/hostmem"
 	"github.com/millrace/millrace/tensor"
 )
@@ -73,6 +75,9 @@ type Event interface {
 	// Wait blocks the host until the latest recorded place is reached. It returns the error that stuck to the
 	// recording stream before that place, if any.
 	Wait() error
+	// Since is the time that passed on the device from the latest recorded place of an earlier event of the same
+	// device to this one's. Both must have been reached.
+	Since(earlier Event) time.Duration
 	Close() error
 }
 
