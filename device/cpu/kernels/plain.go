@@ -1,0 +1,345 @@
+package kernels
+
+import (
+	"math"
+	"unsafe"
+
+	"github.com/millrace/millrace/tensor"
+)
+
+// The plain-Go loops are the definition of every kernel. Products that are added are converted explicitly, so that no
+// compiler fuses the two.
+
+// element is what memory holds: fp32, or the bits of a bfloat16.
+type element interface{ float32 | uint16 }
+
+func load[E element](x E) float32 {
+	switch x := any(x).(type) {
+	case uint16:
+		return tensor.F32FromBF16(x)
+	case float32:
+		return x
+	}
+	panic("unreachable")
+}
+
+func round[E element](x float32) (y E) {
+	switch y := any(&y).(type) {
+	case *uint16:
+		*y = tensor.BF16FromF32(x)
+	case *float32:
+		*y = x
+	}
+	return y
+}
+
+func of[E any](p unsafe.Pointer, n int) []E { return unsafe.Slice((*E)(p), n) }
+
+// store writes one element of a kind.
+func store(at unsafe.Pointer, kind int, x float32) {
+	if kind == 0 {
+		*(*float32)(at) = x
+	} else {
+		*(*uint16)(at) = tensor.BF16FromF32(x)
+	}
+}
+
+var plainLoops = loops{
+	adamwSplit: [2]func(hi, lo, m, v, g unsafe.Pointer, n int, s *AdamWScalars) int{plainAdamWSplit[float32], plainAdamWSplit[uint16]},
+	adamwF32:   plainAdamWF32,
+	sumSquares: [2]func(x unsafe.Pointer, n int) float64{plainSumSquares[float32], plainSumSquares[uint16]},
+	sum:        plainSum,
+	toBF16:     plainToBF16,
+	toF32:      plainToF32,
+	split:      plainSplit,
+	join:       plainJoin,
+	add:        [2]func(dst, a, b unsafe.Pointer, n int){plainAdd[float32], plainAdd[uint16]},
+	addTo:      [2]func(dst, a unsafe.Pointer, n int){plainAddTo[float32], plainAddTo[uint16]},
+	scale:      [2]func(dst, a unsafe.Pointer, n int, s float32){plainScale[float32], plainScale[uint16]},
+
+	normSquares: [2]func(x unsafe.Pointer, n int) float32{plainNormSquares[float32], plainNormSquares[uint16]},
+	normApply:   [2]func(y, x, w unsafe.Pointer, n int, rstd float32){plainNormApply[float32], plainNormApply[uint16]},
+	normDot:     [2]func(x, w, dy unsafe.Pointer, n int, rstd float32) float32{plainNormDot[float32], plainNormDot[uint16]},
+	normGrad:    [2]func(dx, x, w, dy unsafe.Pointer, n int, rstd, mean float32){plainNormGrad[float32], plainNormGrad[uint16]},
+	normGradAdd: [2]func(dx, residual, x, w, dy unsafe.Pointer, n int, rstd, mean float32){plainNormGradAdd[float32], plainNormGradAdd[uint16]},
+	normWeight:  [2]func(dw, x, dy unsafe.Pointer, n int, rstd float32){plainNormWeight[float32], plainNormWeight[uint16]},
+	rotate:      [2]func(y0, y1, x0, x1, cos, sin unsafe.Pointer, n int, sign float32){plainRotate[float32], plainRotate[uint16]},
+	swiglu:      [2]func(h, gate, up unsafe.Pointer, n int){plainSwiGLU[float32], plainSwiGLU[uint16]},
+	swigluGrad:  [2]func(dgate, dup, dh, gate, up unsafe.Pointer, n int){plainSwiGLUGrad[float32], plainSwiGLUGrad[uint16]},
+	max:         plainMax,
+	sumExp:      plainSumExp,
+	expMul:      [2]func(dst, x unsafe.Pointer, n int, max, factor float32){plainExpMul[float32], plainExpMul[uint16]},
+	expSum:      [2]func(dst, x unsafe.Pointer, n int, scale, max float32) float32{plainExpSum[float32], plainExpSum[uint16]},
+	dot:         [2]func(a, b unsafe.Pointer, n int) float32{plainDot[float32], plainDot[uint16]},
+	scoreGrad:   [2]func(ds, p, s, dp unsafe.Pointer, n int, scale, lse, delta float32){plainScoreGrad[float32], plainScoreGrad[uint16]},
+}
+
+// lanes are the 16 partial sums of a reduction; element i goes to lane i mod 16.
+type lanes[F float32 | float64] [16]F
+
+// sum adds the lanes: 8 to 8, 4 to 4, 2 to 2, 1 to 1.
+func (l *lanes[F]) sum() F {
+	for half := 8; half > 0; half /= 2 {
+		for j := range half {
+			l[j] += l[j+half]
+		}
+	}
+	return l[0]
+}
+
+// flush makes a denormal +0, which keeps the moments of a parameter that gets no gradient off the slow path of the CPU.
+func flush(x float32) float32 {
+	if math.Float32bits(x)&0x7f800000 == 0 {
+		return 0
+	}
+	return x
+}
+
+// adamw is the update of one parameter: new weight, first and second moment.
+func adamw(p, m, v, g float32, s *AdamWScalars) (float32, float32, float32) {
+	g = float32(s.ClipScale * g)
+	p = float32(p * s.Decay)
+	m = flush(m + float32((g-m)*s.OneMinusBeta1))
+	v = flush(float32(s.Beta2*v) + float32(float32(s.OneMinusBeta2*g)*g))
+	root := float32(math.Sqrt(float64(v))) // float64's root of an fp32 rounds to fp32's
+	p -= float32(s.StepSize*m) / (root/s.SqrtBC2 + s.Eps)
+	return p, m, v
+}
+
+func plainAdamWSplit[E element](hi, lo, m, v, g unsafe.Pointer, n int, s *AdamWScalars) (nans int) {
+	his, los, ms, vs, gs := of[uint16](hi, n), of[int16](lo, n), of[float32](m, n), of[float32](v, n), of[E](g, n)
+	for i := range his {
+		p := tensor.JoinF32(his[i], los[i])
+		p, ms[i], vs[i] = adamw(p, ms[i], vs[i], load(gs[i]), s)
+		his[i], los[i] = tensor.SplitF32(p)
+		if p != p {
+			nans++
+		}
+	}
+	return nans
+}
+
+func plainAdamWF32(p, m, v, g unsafe.Pointer, n int, s *AdamWScalars) (nans int) {
+	ps, ms, vs, gs := of[float32](p, n), of[float32](m, n), of[float32](v, n), of[float32](g, n)
+	for i := range ps {
+		ps[i], ms[i], vs[i] = adamw(ps[i], ms[i], vs[i], gs[i], s)
+		if ps[i] != ps[i] {
+			nans++
+		}
+	}
+	return nans
+}
+
+func plainSumSquares[E element](x unsafe.Pointer, n int) float64 {
+	var l lanes[float64]
+	for i, x := range of[E](x, n) {
+		f := float64(load(x))
+		l[i%16] += float64(f * f)
+	}
+	return l.sum()
+}
+
+func plainSum(x unsafe.Pointer, n int) float64 {
+	var l lanes[float64]
+	for i, x := range of[float32](x, n) {
+		l[i%16] += float64(x)
+	}
+	return l.sum()
+}
+
+func plainToBF16(dst, src unsafe.Pointer, n int) {
+	ys := of[uint16](dst, n)
+	for i, x := range of[float32](src, n) {
+		ys[i] = tensor.BF16FromF32(x)
+	}
+}
+
+func plainToF32(dst, src unsafe.Pointer, n int) {
+	ys := of[float32](dst, n)
+	for i, x := range of[uint16](src, n) {
+		ys[i] = tensor.F32FromBF16(x)
+	}
+}
+
+func plainSplit(hi, lo, src unsafe.Pointer, n int) (nans int) {
+	his, los := of[uint16](hi, n), of[int16](lo, n)
+	for i, x := range of[float32](src, n) {
+		his[i], los[i] = tensor.SplitF32(x)
+		if x != x {
+			nans++
+		}
+	}
+	return nans
+}
+
+func plainJoin(dst, hi, lo unsafe.Pointer, n int) {
+	ys, his := of[float32](dst, n), of[uint16](hi, n)
+	for i, lo := range of[int16](lo, n) {
+		ys[i] = tensor.JoinF32(his[i], lo)
+	}
+}
+
+func plainAdd[E element](dst, a, b unsafe.Pointer, n int) {
+	ys, as, bs := of[E](dst, n), of[E](a, n), of[E](b, n)
+	for i := range ys {
+		ys[i] = round[E](load(as[i]) + load(bs[i]))
+	}
+}
+
+func plainAddTo[E element](dst, a unsafe.Pointer, n int) {
+	ys, as := of[float32](dst, n), of[E](a, n)
+	for i := range ys {
+		ys[i] += load(as[i])
+	}
+}
+
+func plainScale[E element](dst, a unsafe.Pointer, n int, s float32) {
+	ys, as := of[E](dst, n), of[E](a, n)
+	for i := range ys {
+		ys[i] = round[E](load(as[i]) * s)
+	}
+}
+
+func plainNormSquares[E element](x unsafe.Pointer, n int) float32 {
+	var l lanes[float32]
+	for i, x := range of[E](x, n) {
+		f := load(x)
+		l[i%16] += float32(f * f)
+	}
+	return l.sum()
+}
+
+func plainNormApply[E element](y, x, w unsafe.Pointer, n int, rstd float32) {
+	ys, xs, ws := of[E](y, n), of[E](x, n), of[E](w, n)
+	for i := range ys {
+		ys[i] = round[E](load(ws[i]) * float32(load(xs[i])*rstd))
+	}
+}
+
+func plainNormDot[E element](x, w, dy unsafe.Pointer, n int, rstd float32) float32 {
+	xs, ws, dys := of[E](x, n), of[E](w, n), of[E](dy, n)
+	var l lanes[float32]
+	for i := range xs {
+		l[i%16] += float32(float32(load(ws[i])*load(dys[i])) * float32(load(xs[i])*rstd))
+	}
+	return l.sum()
+}
+
+func normGrad[E element](x, w, dy E, rstd, mean float32) float32 {
+	return rstd * (float32(load(w)*load(dy)) - float32(float32(load(x)*rstd)*mean))
+}
+
+func plainNormGrad[E element](dx, x, w, dy unsafe.Pointer, n int, rstd, mean float32) {
+	dxs, xs, ws, dys := of[E](dx, n), of[E](x, n), of[E](w, n), of[E](dy, n)
+	for i := range dxs {
+		dxs[i] = round[E](normGrad(xs[i], ws[i], dys[i], rstd, mean))
+	}
+}
+
+func plainNormGradAdd[E element](dx, residual, x, w, dy unsafe.Pointer, n int, rstd, mean float32) {
+	dxs, rs, xs, ws, dys := of[E](dx, n), of[E](residual, n), of[E](x, n), of[E](w, n), of[E](dy, n)
+	for i := range dxs {
+		dxs[i] = round[E](float32(normGrad(xs[i], ws[i], dys[i], rstd, mean)) + load(rs[i]))
+	}
+}
+
+func plainNormWeight[E element](dw, x, dy unsafe.Pointer, n int, rstd float32) {
+	dws, xs, dys := of[float32](dw, n), of[E](x, n), of[E](dy, n)
+	for i := range dws {
+		dws[i] += float32(load(dys[i]) * float32(load(xs[i])*rstd))
+	}
+}
+
+func plainRotate[E element](y0, y1, x0, x1, cos, sin unsafe.Pointer, n int, sign float32) {
+	y0s, y1s, x0s, x1s := of[E](y0, n), of[E](y1, n), of[E](x0, n), of[E](x1, n)
+	coss, sins := of[float32](cos, n), of[float32](sin, n)
+	for i := range y0s {
+		a, b, c, s := load(x0s[i]), load(x1s[i]), coss[i], sins[i]*sign
+		y0s[i] = round[E](float32(a*c) - float32(b*s))
+		y1s[i] = round[E](float32(b*c) + float32(a*s))
+	}
+}
+
+func sigmoid(x float32) float32 { return 1 / (1 + Exp(-x)) }
+
+func plainSwiGLU[E element](h, gate, up unsafe.Pointer, n int) {
+	hs, gs, us := of[E](h, n), of[E](gate, n), of[E](up, n)
+	for i := range hs {
+		g := load(gs[i])
+		hs[i] = round[E](float32(g*sigmoid(g)) * load(us[i]))
+	}
+}
+
+func plainSwiGLUGrad[E element](dgate, dup, dh, gate, up unsafe.Pointer, n int) {
+	dgs, dus, dhs, gs, us := of[E](dgate, n), of[E](dup, n), of[E](dh, n), of[E](gate, n), of[E](up, n)
+	for i := range dgs {
+		g, u, dh := load(gs[i]), load(us[i]), load(dhs[i])
+		s := sigmoid(g)
+		dgs[i] = round[E](float32(dh*u) * float32(s*(1+float32(g*(1-s)))))
+		dus[i] = round[E](dh * float32(g*s))
+	}
+}
+
+func plainMax(x unsafe.Pointer, n int) float32 {
+	var l lanes[float32]
+	for j := range l {
+		l[j] = float32(math.Inf(-1))
+	}
+	for i, x := range of[float32](x, n) {
+		if x > l[i%16] {
+			l[i%16] = x
+		}
+	}
+	for half := 8; half > 0; half /= 2 {
+		for j := range half {
+			if l[j+half] > l[j] {
+				l[j] = l[j+half]
+			}
+		}
+	}
+	return l[0]
+}
+
+func plainSumExp(x unsafe.Pointer, n int, max float32) float32 {
+	var l lanes[float32]
+	for i, x := range of[float32](x, n) {
+		l[i%16] += Exp(x - max)
+	}
+	return l.sum()
+}
+
+func plainExpMul[E element](dst, x unsafe.Pointer, n int, max, factor float32) {
+	ys, xs := of[E](dst, n), of[float32](x, n)
+	for i := range ys {
+		ys[i] = round[E](Exp(xs[i]-max) * factor)
+	}
+}
+
+func plainExpSum[E element](dst, x unsafe.Pointer, n int, scale, max float32) float32 {
+	ys, xs := of[E](dst, n), of[float32](x, n)
+	var l lanes[float32]
+	for i := range ys {
+		p := Exp(float32(xs[i]*scale) - max)
+		l[i%16] += p
+		ys[i] = round[E](p)
+	}
+	return l.sum()
+}
+
+func plainDot[E element](a, b unsafe.Pointer, n int) float32 {
+	as, bs := of[E](a, n), of[E](b, n)
+	var l lanes[float32]
+	for i := range as {
+		l[i%16] += float32(load(as[i]) * load(bs[i]))
+	}
+	return l.sum()
+}
+
+func plainScoreGrad[E element](ds, p, s, dp unsafe.Pointer, n int, scale, lse, delta float32) {
+	dss, ps, ss, dps := of[E](ds, n), of[E](p, n), of[float32](s, n), of[float32](dp, n)
+	for i := range dss {
+		p := Exp(float32(ss[i]*scale) - lse)
+		dss[i] = round[E](float32(p*(dps[i]-delta)) * scale)
+		ps[i] = round[E](p)
+	}
+}

@@ -1,0 +1,30 @@
+package kernels
+
+import "unsafe"
+
+// The loops below are what package attention does to a row of a block of scores; n is the row's keys that its mask lets
+// through. Sums have the 16 fp32 lanes of RMSNorm.
+
+// Max is the greatest element of x, -Inf if there is none. A NaN is ignored. 16 lanes, as for a sum.
+func (t *Table) Max(x []float32) float32 {
+	return t.max(unsafe.Pointer(unsafe.SliceData(x)), len(x))
+}
+
+// ExpSum writes p = exp(x*scale - max) to dst, rounded, and returns the sum of the unrounded p.
+func (t *Table) ExpSum(dst Vec, x []float32, scale, max float32) float32 {
+	check(dst.Len == len(x), "ExpSum: lengths differ")
+	return t.expSum[kind(dst.DType)](dst.Data, unsafe.Pointer(unsafe.SliceData(x)), len(x), scale, max)
+}
+
+// ScoreGrad writes p = exp(s*scale - lse) and ds = (p*(dp - delta))*scale, each rounded once; ds is computed from the
+// unrounded p. ds, p have the same type; s, dp, p and ds the same length.
+func (t *Table) ScoreGrad(ds, p Vec, s, dp []float32, scale, lse, delta float32) {
+	check(ds.Len == len(s) && p.Len == len(s) && len(dp) == len(s) && ds.DType == p.DType, "ScoreGrad: types or lengths differ")
+	t.scoreGrad[kind(p.DType)](ds.Data, p.Data, unsafe.Pointer(unsafe.SliceData(s)), unsafe.Pointer(unsafe.SliceData(dp)), len(s), scale, lse, delta)
+}
+
+// Dot is the inner product of a and b, of one type, each product rounded.
+func (t *Table) Dot(a, b Vec) float32 {
+	check(a.Len == b.Len && a.DType == b.DType, "Dot: types or lengths differ")
+	return t.dot[kind(a.DType)](a.Data, b.Data, a.Len)
+}
