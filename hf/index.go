@@ -1,0 +1,54 @@
+package hf
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// The names of the weight files in a model directory.
+const (
+	weightsName = "model.safetensors"
+	indexName   = "model.safetensors.index.json"
+)
+
+// parseIndex decodes the weight map of a model.safetensors.index.json: tensor name to shard file name.
+func parseIndex(doc []byte) (map[string]string, error) {
+	obj, err := decodeObject(doc)
+	if err != nil {
+		return nil, err
+	}
+	wm, ok := obj.values["weight_map"].v.(*object)
+	if !ok {
+		return nil, fmt.Errorf("it has no \"weight_map\" object")
+	}
+	if len(wm.keys) == 0 {
+		return nil, fmt.Errorf("its \"weight_map\" is empty")
+	}
+	out := make(map[string]string, len(wm.keys))
+	for _, name := range wm.keys {
+		file, ok := wm.values[name].v.(string)
+		// A shard lies beside its index; a path would let a downloaded file name any file of the machine.
+		if !ok || file == "" || file == "." || file == ".." || strings.ContainsAny(file, "/\\\x00") || filepath.Base(file) != file {
+			return nil, fmt.Errorf("tensor %s is in %s, which is not a file name", quote(name), show(wm.values[name].v))
+		}
+		out[name] = file
+	}
+	return out, nil
+}
+
+// readBounded reads a small file whole, and refuses a large one.
+func readBounded(path string, limit int64) ([]byte, error) {
+	st, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if !st.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s is not a regular file", path)
+	}
+	if st.Size() > limit {
+		return nil, fmt.Errorf("%s has %d bytes, more than the limit of %d", path, st.Size(), limit)
+	}
+	return os.ReadFile(path)
+}

@@ -1,0 +1,309 @@
+package hf
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"path/filepath"
+	"sort"
+	"unsafe"
+
+	"github.com/millrace/millrace/tensor"
+)
+
+// Weights are the tensors of a model directory. They are read with pread into the caller's memory; nothing is mapped or
+// cached. All methods but Close may be called from several goroutines.
+type Weights struct {
+	dir     string
+	names   []string
+	tensors map[string]location
+	files   []*safetensorsFile
+}
+
+type location struct {
+	fileTensor
+	file *safetensorsFile
+}
+
+// TensorInfo describes a tensor on file.
+type TensorInfo struct {
+	DType tensor.DType // Invalid for a type that cannot be read as weights, such as I64 or F8_E4M3
+	Type  string       // the type as the file spells it: "BF16"
+	Shape tensor.Shape
+	Bytes int64
+	File  string // path of the file that holds it
+}
+
+// OpenWeights opens model.safetensors of a model directory or, where there is none, the shards that
+// model.safetensors.index.json names. All headers are read and checked, no weights.
+func OpenWeights(dir string) (*Weights, error) {
+	single := filepath.Join(dir, weightsName)
+	if _, err := os.Stat(single); err == nil {
+		f, err := openSafetensors(single)
+		if err != nil {
+			return nil, err
+		}
+		w := &Weights{dir: dir, tensors: make(map[string]location, len(f.tensors)), files: []*safetensorsFile{f}}
+		for name, t := range f.tensors {
+			w.tensors[name] = location{t, f}
+		}
+		w.sortNames()
+		return w, nil
+	}
+	index := filepath.Join(dir, indexName)
+	doc, err := readBounded(index, maxHeaderBytes)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("%s has neither %s nor %s: name a model directory with safetensors weights (a GGUF file is imported with millrace import)", dir, weightsName, indexName)
+	}
+	if err != nil {
+		return nil, err
+	}
+	weightMap, err := parseIndex(doc)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w (download it again)", index, err)
+	}
+	w := &Weights{dir: dir, tensors: make(map[string]location, len(weightMap))}
+	if err := w.openShards(index, weightMap); err != nil {
+		w.Close()
+		return nil, err
+	}
+	w.sortNames()
+	return w, nil
+}
+
+// openShards takes from each shard the tensors that the index places there. A tensor that a shard has and the index does
+// not is not part of the model, as for transformers.
+func (w *Weights) openShards(index string, weightMap map[string]string) error {
+	open := map[string]*safetensorsFile{}
+	names := make([]string, 0, len(weightMap))
+	for name := range weightMap {
+		names = append(names, name)
+	}
+	sort.Strings(names) // so that the first error is always the same one
+	for _, name := range names {
+		shard := weightMap[name]
+		f := open[shard]
+		if f == nil {
+			var err error
+			if f, err = openSafetensors(filepath.Join(w.dir, shard)); err != nil {
+				return err
+			}
+			open[shard] = f
+			w.files = append(w.files, f)
+		}
+		t, ok := f.tensors[name]
+		if !ok {
+			return fmt.Errorf("%s: tensor %s is missing, though %s places it there: download both again", f.path, quote(name), filepath.Base(index))
+		}
+		w.tensors[name] = location{t, f}
+	}
+	return nil
+}
+
+func (w *Weights) sortNames() {
+	w.names = make([]string, 0, len(w.tensors))
+	for name := range w.tensors {
+		w.names = append(w.names, name)
+	}
+	sort.Strings(w.names)
+}
+
+// Close closes all files.
+func (w *Weights) Close() error {
+	var first error
+	for _, f := range w.files {
+		if err := f.f.Close(); err != nil && first == nil {
+			first = err
+		}
+	}
+	w.files = nil
+	return first
+}
+
+// Names are the names of all tensors, sorted. The caller must not change the slice.
+func (w *Weights) Names() []string { return w.names }
+
+// Info describes a tensor; ok is false if there is none of that name.
+func (w *Weights) Info(name string) (info TensorInfo, ok bool) {
+	t, ok := w.tensors[name]
+	if !ok {
+		return TensorInfo{}, false
+	}
+	return TensorInfo{DType: weightDTypes[t.dtype], Type: t.dtype, Shape: t.shape, Bytes: t.end - t.begin, File: t.file.path}, true
+}
+
+// Expect fails unless the tensor exists, has the shape, and can be read as weights.
+func (w *Weights) Expect(name string, shape tensor.Shape) error {
+	t, err := w.weight(name)
+	if err != nil {
+		return err
+	}
+	if !t.shape.Equal(shape) {
+		return fmt.Errorf("%s: tensor %s has shape %v, config.json asks for %v: the weights and config.json are not of one model", t.file.path, quote(name), t.shape, shape)
+	}
+	return nil
+}
+
+func (w *Weights) weight(name string) (location, error) {
+	t, ok := w.tensors[name]
+	if !ok {
+		return t, fmt.Errorf("%s: the weights have no tensor %s: download the model again, or check config.json", w.dir, quote(name))
+	}
+	if _, ok := weightDTypes[t.dtype]; !ok {
+		return t, fmt.Errorf("%s: tensor %s is %s, which cannot be trained: use a copy of the model in BF16, F16 or F32", t.file.path, quote(name), t.dtype)
+	}
+	return t, nil
+}
+
+// ReadAt reads len(dst) bytes of the tensor's own bytes, starting at byte off of the tensor, in the file's type and byte
+// order (little-endian). It works for every type.
+func (w *Weights) ReadAt(name string, dst []byte, off int64) error {
+	t, ok := w.tensors[name]
+	if !ok {
+		return fmt.Errorf("%s: the weights have no tensor %s: download the model again, or check config.json", w.dir, quote(name))
+	}
+	return t.pread(name, dst, off)
+}
+
+func (t location) pread(name string, dst []byte, off int64) error {
+	if off < 0 || off > t.end-t.begin || int64(len(dst)) > t.end-t.begin-off {
+		return fmt.Errorf("%s: tensor %s: bytes %d to %d are outside of its %d", t.file.path, quote(name), off, off+int64(len(dst)), t.end-t.begin)
+	}
+	if n, err := t.file.f.ReadAt(dst, t.begin+off); n < len(dst) {
+		if err == io.EOF {
+			err = errors.New("the file became shorter while it was read")
+		}
+		return fmt.Errorf("%s: tensor %s: %w", t.file.path, quote(name), err)
+	}
+	return nil
+}
+
+// convertElems is how many elements are converted at a time: 256 KiB of fp32, which stays in the second-level cache.
+const convertElems = 64 << 10
+
+// ReadF32 reads len(dst) elements, starting at element first in row-major order, as fp32. All three weight types convert
+// exactly. A NaN or an infinity is an error, since nothing can be trained from it.
+func (w *Weights) ReadF32(name string, dst []float32, first int64) error {
+	t, err := w.weight(name)
+	if err != nil {
+		return err
+	}
+	if t.dtype == "F32" && littleEndian {
+		if err := t.readElems(name, f32Bytes(dst), first, int64(len(dst)), 4); err != nil {
+			return err
+		}
+		return t.checkFinite(name, dst, first)
+	}
+	size := dtypeBits[t.dtype] / 8
+	buf := make([]byte, min(int64(len(dst)), convertElems)*size)
+	for len(dst) > 0 {
+		n := min(len(dst), convertElems)
+		if err := t.readElems(name, buf[:int64(n)*size], first, int64(n), size); err != nil {
+			return err
+		}
+		decodeF32(dst[:n], buf, t.dtype)
+		if err := t.checkFinite(name, dst[:n], first); err != nil {
+			return err
+		}
+		dst, first = dst[n:], first+int64(n)
+	}
+	return nil
+}
+
+// ReadBF16 reads len(dst) elements, starting at element first, as bf16 bits. F32 and F16 are rounded to nearest, ties to
+// even. A NaN or an infinity, also one that rounding makes, is an error.
+func (w *Weights) ReadBF16(name string, dst []uint16, first int64) error {
+	t, err := w.weight(name)
+	if err != nil {
+		return err
+	}
+	if t.dtype == "BF16" && littleEndian {
+		if err := t.readElems(name, u16Bytes(dst), first, int64(len(dst)), 2); err != nil {
+			return err
+		}
+		return t.checkFiniteBF16(name, dst, first)
+	}
+	size := dtypeBits[t.dtype] / 8
+	n := min(int64(len(dst)), convertElems)
+	buf, vals := make([]byte, n*size), make([]float32, n)
+	for len(dst) > 0 {
+		n := min(len(dst), convertElems)
+		if err := t.readElems(name, buf[:int64(n)*size], first, int64(n), size); err != nil {
+			return err
+		}
+		decodeF32(vals[:n], buf, t.dtype)
+		for i, x := range vals[:n] {
+			dst[i] = tensor.BF16FromF32(x)
+		}
+		if err := t.checkFiniteBF16(name, dst[:n], first); err != nil {
+			return err
+		}
+		dst, first = dst[n:], first+int64(n)
+	}
+	return nil
+}
+
+// readElems reads the bytes of elements [first, first+n).
+func (t location) readElems(name string, dst []byte, first, n, size int64) error {
+	if first < 0 || first > t.elems || n > t.elems-first {
+		return fmt.Errorf("%s: tensor %s: elements %d to %d are outside of its %d", t.file.path, quote(name), first, first+n, t.elems)
+	}
+	return t.pread(name, dst, first*size)
+}
+
+func (t location) checkFinite(name string, vals []float32, first int64) error {
+	for i, x := range vals {
+		if math.Float32bits(x)&0x7f800000 == 0x7f800000 {
+			return t.notFinite(name, first+int64(i))
+		}
+	}
+	return nil
+}
+
+func (t location) checkFiniteBF16(name string, vals []uint16, first int64) error {
+	for i, x := range vals {
+		if x&0x7f80 == 0x7f80 {
+			return t.notFinite(name, first+int64(i))
+		}
+	}
+	return nil
+}
+
+func (t location) notFinite(name string, elem int64) error {
+	return fmt.Errorf("%s: tensor %s: element %d is not a finite number in bf16 or fp32: the model is damaged or had diverged, use another copy", t.file.path, quote(name), elem)
+}
+
+// decodeF32 decodes len(dst) little-endian elements of a weight type.
+func decodeF32(dst []float32, src []byte, dtype string) {
+	switch dtype {
+	case "F32":
+		for i := range dst {
+			dst[i] = math.Float32frombits(binary.LittleEndian.Uint32(src[4*i:]))
+		}
+	case "F16":
+		for i := range dst {
+			dst[i] = tensor.F32FromF16(binary.LittleEndian.Uint16(src[2*i:]))
+		}
+	case "BF16":
+		for i := range dst {
+			dst[i] = tensor.F32FromBF16(binary.LittleEndian.Uint16(src[2*i:]))
+		}
+	}
+}
+
+// littleEndian says that numbers in memory look as they do on file, so that they can be read in place.
+var littleEndian = func() bool {
+	x := uint16(1)
+	return *(*byte)(unsafe.Pointer(&x)) == 1
+}()
+
+func f32Bytes(s []float32) []byte {
+	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(s))), 4*len(s))
+}
+
+func u16Bytes(s []uint16) []byte {
+	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(s))), 2*len(s))
+}
