@@ -1,0 +1,186 @@
+// Package attention is exact causal attention on the CPU, forward and backward, in blocks: the matrix of scores is never
+// whole (FlashAttention: Dao et al. 2022; online softmax: Milakov and Gimelshein 2018).
+//
+// A [Spec] names the memory and the mask of one micro-batch of packed documents. The work is cut into tasks that may run in any
+// order and on any worker, with a barrier between the two phases of backward; each writes memory of its own. What a task
+// adds, it adds in a fixed order, so the bits depend on the Spec only.
+//
+// Scores, softmax and all sums are in fp32. In BF16 the probabilities and the gradients of the scores are rounded before
+// they are multiplied, as FlashAttention does.
+package attention
+
+import (
+	"fmt"
+	"unsafe"
+
+	"github.com/millrace/millrace/device/cpu/kernels"
+	"github.com/millrace/millrace/tensor"
+)
+
+// Rows of queries and of keys that one step of the loops takes. They set the bits.
+const (
+	queryBlock = 256
+	keyBlock   = 128
+)
+
+// Spec is attention over T positions, all matrices with T rows. Query head h reads key head h / (Heads/KVHeads). Position
+// t sees the keys from max(DocStart[t], t-Window+1) to t.
+type Spec struct {
+	Q, K, V kernels.Mat // [T, Heads*HeadDim], [T, KVHeads*HeadDim] twice; one type, F32 or BF16
+	Out     kernels.Mat // [T, Heads*HeadDim]: written by forward, read by backward
+	LSE     []float32   // [T*Heads], log of each softmax's sum: written by forward, read by backward
+
+	Heads, KVHeads, HeadDim int
+	Scale                   float32 // multiplies the scores; positive
+	Window                  int     // keys that a query sees at most, itself included; 0: all
+	DocStart                []int32 // [T], the first position of t's document; DocStart[t] <= t
+
+	// Backward only.
+	DOut       kernels.Mat // [T, Heads*HeadDim]
+	DQ, DK, DV kernels.Mat // written; may be Q, K, V only if nothing reads those any more, so they must not be
+	HeadGrads  []float32   // scratch that all tasks share, HeadGradsLen long
+}
+
+func (s *Spec) rows() int  { return len(s.DocStart) }
+func (s *Spec) group() int { return s.Heads / s.KVHeads }
+
+// Check says what is wrong with a Spec. The tasks do not check again.
+func (s *Spec) Check(backward bool) error {
+	t, heads, kv := s.rows(), s.Heads*s.HeadDim, s.KVHeads*s.HeadDim
+	if s.KVHeads < 1 || s.HeadDim < 1 || s.Heads%max(s.KVHeads, 1) != 0 {
+		return fmt.Errorf("attention: %d query heads are no multiple of %d key heads", s.Heads, s.KVHeads)
+	}
+	type named struct {
+		name string
+		mat  kernels.Mat
+		cols int
+	}
+	mats := []named{{"Q", s.Q, heads}, {"K", s.K, kv}, {"V", s.V, kv}, {"Out", s.Out, heads}}
+	if backward {
+		mats = append(mats, named{"DOut", s.DOut, heads}, named{"DQ", s.DQ, heads}, named{"DK", s.DK, kv}, named{"DV", s.DV, kv})
+		if len(s.HeadGrads) < s.HeadGradsLen() {
+			return fmt.Errorf("attention: HeadGrads has %d elements, needs %d", len(s.HeadGrads), s.HeadGradsLen())
+		}
+	}
+	for _, m := range mats {
+		if m.mat.Rows != t || m.mat.Cols != m.cols || m.mat.Stride < m.cols || m.mat.DType != s.Q.DType {
+			return fmt.Errorf("attention: %s is %s [%d, %d], expected %s [%d, %d]", m.name, m.mat.DType, m.mat.Rows, m.mat.Cols, s.Q.DType, t, m.cols)
+		}
+	}
+	if len(s.LSE) != t*s.Heads {
+		return fmt.Errorf("attention: LSE has %d elements, needs %d", len(s.LSE), t*s.Heads)
+	}
+	for i, start := range s.DocStart {
+		if start < 0 || int(start) > i {
+			return fmt.Errorf("attention: DocStart[%d] = %d is not in [0, %d]", i, start, i)
+		}
+	}
+	return nil
+}
+
+// first is the first key that query t sees; the last is t.
+func (s *Spec) first(t int) int {
+	lo := int(s.DocStart[t])
+	if s.Window > 0 {
+		lo = max(lo, t-s.Window+1)
+	}
+	return lo
+}
+
+// queryBlocks is the query blocks of one head.
+func (s *Spec) queryBlocks() int { return (s.rows() + queryBlock - 1) / queryBlock }
+
+// ForwardTasks is the tasks of Forward: one for each head and block of queries.
+func (s *Spec) ForwardTasks() int { return s.Heads * s.queryBlocks() }
+
+// BackwardTasks is the tasks of Backward: one for each query head.
+func (s *Spec) BackwardTasks() int { return s.Heads }
+
+// ReduceTasks is the tasks of Reduce: one for each key head and block of keys.
+func (s *Spec) ReduceTasks() int { return s.KVHeads * s.queryBlocks() }
+
+// HeadGradsLen is the elements of HeadGrads: the gradients of K and V that each query head contributes.
+func (s *Spec) HeadGradsLen() int { return HeadGradsLen(s.rows(), s.Heads, s.HeadDim) }
+
+// HeadGradsLen is Spec.HeadGradsLen before there is a Spec: 2*rows*heads*headDim.
+func HeadGradsLen(rows, heads, headDim int) int { return 2 * rows * heads * headDim }
+
+// headGrads is head h's part of HeadGrads: the gradients of K and V, [T, HeadDim] each.
+func (s *Spec) headGrads(h int) (dk, dv []float32) {
+	n := s.rows() * s.HeadDim
+	both := s.HeadGrads[2*n*h : 2*n*(h+1)]
+	return both[:n], both[n:]
+}
+
+// block is a worker's scratch, cut up.
+type block struct {
+	scores, dscores []float32   // [queryBlock, keyBlock]
+	p, ds           kernels.Mat // [queryBlock, keyBlock], the type of Q; the memory of scores and dscores if that is F32
+	out             []float32   // [queryBlock, HeadDim]: the output, or the gradient of Q
+	max, sum        []float32   // [queryBlock]; backward keeps delta in max
+}
+
+// ScratchBytes is what each worker needs to run tasks with heads of headDim, in any type.
+func ScratchBytes(headDim int) int {
+	return 4*(2*queryBlock*keyBlock+queryBlock*headDim+2*queryBlock) + 2*2*queryBlock*keyBlock
+}
+
+func newBlock(d tensor.DType, headDim int, scratch []byte) block {
+	if len(scratch) < ScratchBytes(headDim) || uintptr(unsafe.Pointer(&scratch[0]))%64 != 0 {
+		panic("attention: scratch is too small or not aligned to 64 bytes")
+	}
+	take := func(n int) []float32 {
+		s := unsafe.Slice((*float32)(unsafe.Pointer(&scratch[0])), n)
+		scratch = scratch[4*n:]
+		return s
+	}
+	const n = queryBlock * keyBlock
+	b := block{scores: take(n), dscores: take(n), out: take(queryBlock * headDim), max: take(queryBlock), sum: take(queryBlock)}
+	if d == tensor.F32 {
+		b.p, b.ds = kernels.MatF32(b.scores, keyBlock), kernels.MatF32(b.dscores, keyBlock)
+		return b
+	}
+	halves := unsafe.Slice((*uint16)(unsafe.Pointer(&scratch[0])), 2*n)
+	b.p, b.ds = kernels.MatBF16(halves[:n], keyBlock), kernels.MatBF16(halves[n:], keyBlock)
+	return b
+}
+
+// seen is the rows [r0, r1) of the query block that starts at q0 which see any key of [k0, k1).
+func (s *Spec) seen(q0, q1, k0, k1 int) (r0, r1 int) {
+	lo, hi := max(q0, k0), q1
+	for lo < hi && s.first(lo) >= k1 {
+		lo++
+	}
+	for lo < hi && s.first(hi-1) >= k1 {
+		hi--
+	}
+	return lo - q0, hi - q0
+}
+
+// span is the keys [lo, hi) that any query of [q0, q1) sees.
+func (s *Spec) span(q0, q1 int) (lo, hi int) {
+	lo = q1
+	for t := q0; t < q1; t++ {
+		lo = min(lo, s.first(t))
+	}
+	return lo, q1
+}
+
+// keys is the columns [lo, hi) of the key block [k0, k1) that query t sees; lo <= hi.
+func (s *Spec) keys(t, k0, k1 int) (lo, hi int) {
+	lo = min(max(s.first(t), k0), k1)
+	hi = min(max(t+1, lo), k1)
+	return lo - k0, hi - k0
+}
+
+// part is rows [r0, r1) and columns [c0, c1) of m.
+func part(m kernels.Mat, r0, r1, c0, c1 int) kernels.Mat {
+	m.Data = unsafe.Add(m.Data, (r0*m.Stride+c0)*int(m.DType.Bytes()))
+	m.Rows, m.Cols = r1-r0, c1-c0
+	return m
+}
+
+// row is columns [c0, c1) of row r.
+func row(m kernels.Mat, r, c0, c1 int) kernels.Vec {
+	return kernels.Vec{Data: unsafe.Add(m.Data, (r*m.Stride+c0)*int(m.DType.Bytes())), DType: m.DType, Len: c1 - c0}
+}

@@ -1,0 +1,82 @@
+package attention
+
+import "github.com/millrace/millrace/device/cpu/kernels"
+
+// Backward runs one of BackwardTasks: query head number task. It writes the head's columns of DQ and its part of HeadGrads.
+// When all are done, Reduce writes DK and DV.
+//
+// For each block of queries, then of keys, with delta = row sum of dout*out:
+//
+//	p  = exp(scale*(q k^T) - lse)      dp = dout v^T      ds = p * (dp - delta) * scale
+//	dv += p^T dout                     dk += ds^T q       dq += ds k
+func Backward(k *kernels.Table, mul Multiplier, worker int, s *Spec, task int, scratch []byte) {
+	h, d, kv := task, s.HeadDim, task/s.group()
+	b := newBlock(s.Q.DType, d, scratch)
+	dk, dv := s.headGrads(h)
+	clear(dk)
+	clear(dv)
+	dkMat, dvMat, dqMat := kernels.MatF32(dk, d), kernels.MatF32(dv, d), kernels.MatF32(b.out, d)
+	delta := b.max
+
+	for q0 := 0; q0 < s.rows(); q0 += queryBlock {
+		q1 := min(q0+queryBlock, s.rows())
+		for t := q0; t < q1; t++ {
+			delta[t-q0] = k.Dot(row(s.DOut, t, h*d, (h+1)*d), row(s.Out, t, h*d, (h+1)*d))
+		}
+		clear(b.out)
+		lo, hi := s.span(q0, q1)
+		for k0 := lo; k0 < hi; k0 += keyBlock {
+			k1 := min(k0+keyBlock, hi)
+			r0, r1 := s.seen(q0, q1, k0, k1)
+			if r0 >= r1 {
+				continue
+			}
+			q := part(s.Q, q0+r0, q0+r1, h*d, (h+1)*d)
+			dout := part(s.DOut, q0+r0, q0+r1, h*d, (h+1)*d)
+			key := part(s.K, k0, k1, kv*d, (kv+1)*d)
+			value := part(s.V, k0, k1, kv*d, (kv+1)*d)
+			mul.Multiply(worker, Product{C: part(kernels.MatF32(b.scores, keyBlock), r0, r1, 0, k1-k0), A: q, B: key, TransposeB: true})
+			mul.Multiply(worker, Product{C: part(kernels.MatF32(b.dscores, keyBlock), r0, r1, 0, k1-k0), A: dout, B: value, TransposeB: true})
+			for r := r0; r < r1; r++ {
+				c0, c1 := s.keys(q0+r, k0, k1)
+				p, ds := row(b.p, r, 0, k1-k0), row(b.ds, r, 0, k1-k0)
+				if c0 < c1 {
+					at := r * keyBlock
+					k.ScoreGrad(ds.Slice(c0, c1), p.Slice(c0, c1), b.scores[at:][c0:c1], b.dscores[at:][c0:c1],
+						s.Scale, s.LSE[(q0+r)*s.Heads+h], delta[r])
+				}
+				for _, v := range [...]kernels.Vec{p, ds} {
+					k.Zero(v.Slice(0, c0))
+					k.Zero(v.Slice(c1, v.Len))
+				}
+			}
+			p, ds := part(b.p, r0, r1, 0, k1-k0), part(b.ds, r0, r1, 0, k1-k0)
+			mul.Multiply(worker, Product{C: part(dvMat, k0, k1, 0, d), A: p, B: dout, TransposeA: true, Accumulate: true})
+			mul.Multiply(worker, Product{C: part(dkMat, k0, k1, 0, d), A: ds, B: q, TransposeA: true, Accumulate: true})
+			mul.Multiply(worker, Product{C: part(dqMat, r0, r1, 0, d), A: ds, B: key, Accumulate: true})
+		}
+		for t := q0; t < q1; t++ {
+			k.Convert(row(s.DQ, t, h*d, (h+1)*d), kernels.F32(b.out[(t-q0)*d:(t-q0+1)*d]))
+		}
+	}
+}
+
+// Reduce runs one of ReduceTasks, after all of Backward: it adds what the query heads of a group contribute to a block of rows
+// of DK and DV, in the order of heads, and rounds once.
+func Reduce(k *kernels.Table, s *Spec, task int) {
+	kv, d := task/s.queryBlocks(), s.HeadDim
+	t0 := task % s.queryBlocks() * queryBlock
+	t1 := min(t0+queryBlock, s.rows())
+	first := kv * s.group()
+	dk, dv := s.headGrads(first)
+	dk, dv = dk[t0*d:t1*d], dv[t0*d:t1*d]
+	for h := first + 1; h < first+s.group(); h++ {
+		hk, hv := s.headGrads(h)
+		k.AddTo(dk, kernels.F32(hk[t0*d:t1*d]))
+		k.AddTo(dv, kernels.F32(hv[t0*d:t1*d]))
+	}
+	for t := t0; t < t1; t++ {
+		k.Convert(row(s.DK, t, kv*d, (kv+1)*d), kernels.F32(dk[(t-t0)*d:(t-t0+1)*d]))
+		k.Convert(row(s.DV, t, kv*d, (kv+1)*d), kernels.F32(dv[(t-t0)*d:(t-t0+1)*d]))
+	}
+}

@@ -1,0 +1,68 @@
+package attention
+
+import (
+	"math"
+
+	"github.com/millrace/millrace/device/cpu/kernels"
+)
+
+// Forward runs one of ForwardTasks on a worker with scratch of ScratchBytes, aligned to 64 bytes. It writes the task's
+// rows and head of Out and LSE.
+//
+// For each block of keys: s = scale * q k^T; m' = max(m, row maximum); p = exp(s - m'); sum = sum*exp(m - m') + row sum of p;
+// out = out*exp(m - m') + p v. At the end out/sum, and LSE = m + log(sum).
+func Forward(k *kernels.Table, mul Multiplier, worker int, s *Spec, task int, scratch []byte) {
+	h, d := task/s.queryBlocks(), s.HeadDim
+	q0 := task % s.queryBlocks() * queryBlock
+	q1 := min(q0+queryBlock, s.rows())
+	kv := h / s.group()
+	b := newBlock(s.Q.DType, d, scratch)
+	out := kernels.MatF32(b.out, d)
+	clear(b.out)
+	clear(b.sum)
+	for i := range b.max {
+		b.max[i] = float32(math.Inf(-1))
+	}
+
+	lo, hi := s.span(q0, q1)
+	for k0 := lo; k0 < hi; k0 += keyBlock {
+		k1 := min(k0+keyBlock, hi)
+		r0, r1 := s.seen(q0, q1, k0, k1)
+		if r0 >= r1 {
+			continue
+		}
+		scores := part(kernels.MatF32(b.scores, keyBlock), r0, r1, 0, k1-k0)
+		mul.Multiply(worker, Product{C: scores,
+			A: part(s.Q, q0+r0, q0+r1, h*d, (h+1)*d),
+			B: part(s.K, k0, k1, kv*d, (kv+1)*d), TransposeB: true})
+		for r := r0; r < r1; r++ {
+			c0, c1 := s.keys(q0+r, k0, k1)
+			p := row(b.p, r, 0, k1-k0)
+			if c0 < c1 {
+				x := b.scores[r*keyBlock:][c0:c1]
+				m := max(b.max[r], float32(k.Max(x)*s.Scale))
+				if b.max[r] != m {
+					alpha := kernels.Exp(b.max[r] - m)
+					b.sum[r] *= alpha
+					o := kernels.F32(b.out[r*d : (r+1)*d])
+					k.Scale(o, o, alpha)
+					b.max[r] = m
+				}
+				b.sum[r] += k.ExpSum(p.Slice(c0, c1), x, s.Scale, m)
+			}
+			k.Zero(p.Slice(0, c0))
+			k.Zero(p.Slice(c1, p.Len))
+		}
+		mul.Multiply(worker, Product{C: part(out, r0, r1, 0, d),
+			A: part(b.p, r0, r1, 0, k1-k0),
+			B: part(s.V, k0, k1, kv*d, (kv+1)*d), Accumulate: true})
+	}
+
+	for t := q0; t < q1; t++ {
+		r := t - q0
+		o := kernels.F32(b.out[r*d : (r+1)*d])
+		k.Scale(o, o, 1/b.sum[r])
+		k.Convert(row(s.Out, t, h*d, (h+1)*d), o)
+		s.LSE[t*s.Heads+h] = b.max[r] + float32(math.Log(float64(b.sum[r])))
+	}
+}
