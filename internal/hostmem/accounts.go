@@ -1,0 +1,132 @@
+// Package hostmem owns the host memory of a run: large mappings outside of the Go heap, counted by purpose.
+//
+// [Accounts] hands out [Region]s and knows, per purpose ("weights", "moments", "saved inputs"), how many bytes are
+// reserved now and were at most. A plan predicts these numbers and a run is held to them. A region is anonymous memory
+// in huge pages where the system has them; [F32] and its siblings view its bytes as numbers. [Available] says how much
+// memory this process may still take, cgroup limits included, and [PeakRSS] what it took.
+//
+// Invariants:
+//
+//   - What is counted is what is mapped: the length rounded up to whole pages. Large regions start on a huge-page
+//     boundary, which costs address space and nothing else.
+//   - Reserving costs no memory until pages are touched. [Region.Populate] touches all of them, so that a run finds out
+//     before its first step, and as an error, when there is too little.
+//   - Under the race detector regions are Go memory, since the detector does not see mappings. They are counted alike.
+//   - A region reserved [AddressOnly] is counted alike and has no memory behind it: any access to it faults. Rehearsals
+//     of models that are larger than the machine use it.
+package hostmem
+
+import (
+	"errors"
+	"fmt"
+	"sort"
+	"sync"
+	"unsafe"
+)
+
+// PageBytes is what lengths are rounded up to.
+const PageBytes = 4096
+
+// hugeBytes is the boundary that large regions start on, and what makes a region large.
+const hugeBytes = 2 << 20
+
+// Option changes what Reserve makes.
+type Option uint8
+
+// AddressOnly reserves addresses without memory: reading or writing them faults.
+const AddressOnly Option = 1
+
+// PurposeBytes is the account of one purpose.
+type PurposeBytes struct {
+	Purpose   string
+	Bytes     int64 // reserved now
+	PeakBytes int64 // reserved at most
+}
+
+// Accounts reserves regions and counts them. It is safe for concurrent use.
+type Accounts struct {
+	mu        sync.Mutex
+	purposes  map[string]*PurposeBytes
+	sum, peak int64
+}
+
+// New makes accounts with nothing reserved.
+func New() *Accounts { return &Accounts{purposes: make(map[string]*PurposeBytes)} }
+
+// Reserve maps zeroed memory of the given length. A length of 0 gives an empty region. The error is one line that says
+// what could not be reserved, how much there is, and which number to change.
+func (a *Accounts) Reserve(purpose string, bytes int64, opts ...Option) (*Region, error) {
+	if bytes < 0 || bytes > 1<<56 {
+		return nil, fmt.Errorf("reserve memory for %s: %d bytes is not a length", purpose, bytes)
+	}
+	r := &Region{accounts: a, purpose: purpose, mapped: (bytes + PageBytes - 1) / PageBytes * PageBytes}
+	for _, o := range opts {
+		r.addressOnly = r.addressOnly || o == AddressOnly
+	}
+	if bytes > 0 {
+		reserve := mapMemory
+		if r.addressOnly {
+			reserve = mapAddresses
+		}
+		mem, err := reserve(r.mapped)
+		if err != nil {
+			return nil, shortage("reserve", purpose, bytes, err)
+		}
+		r.mem, r.bytes = mem, unsafe.Slice((*byte)(mem.start), int(bytes))
+	}
+	a.add(purpose, r.mapped)
+	return r, nil
+}
+
+// Usage lists the purposes that were ever reserved for, by name.
+func (a *Accounts) Usage() []PurposeBytes {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	all := make([]PurposeBytes, 0, len(a.purposes))
+	for _, p := range a.purposes {
+		all = append(all, *p)
+	}
+	sort.Slice(all, func(i, j int) bool { return all[i].Purpose < all[j].Purpose })
+	return all
+}
+
+// Total is what is reserved now and was at most, over all purposes. The peak of the sum is at most the sum of the peaks.
+func (a *Accounts) Total() (bytes, peakBytes int64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.sum, a.peak
+}
+
+func (a *Accounts) add(purpose string, n int64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	p := a.purposes[purpose]
+	if p == nil {
+		p = &PurposeBytes{Purpose: purpose}
+		a.purposes[purpose] = p
+	}
+	p.Bytes += n
+	p.PeakBytes = max(p.PeakBytes, p.Bytes)
+	a.sum += n
+	a.peak = max(a.peak, a.sum)
+}
+
+// errShort is the cause where the system would grant the memory and kill the process when it is used.
+var errShort = errors.New("more than there is")
+
+// shortage is the one line that a user sees.
+func shortage(verb, purpose string, bytes int64, cause error) error {
+	there := "how much there is cannot be told"
+	if n, source, err := Available(); err == nil {
+		there = fmt.Sprintf("%s is available (%s)", gib(n), source)
+	}
+	return fmt.Errorf("%s %s of host memory for %s: %w: %s; lower batch_tokens or memory.host, or choose a smaller model",
+		verb, gib(bytes), purpose, cause, there)
+}
+
+func gib(bytes int64) string {
+	if bytes < 1<<30 {
+		return fmt.Sprintf("%.1f MiB", float64(bytes)/(1<<20))
+	}
+	return fmt.Sprintf("%.2f GiB", float64(bytes)/(1<<30))
+}

@@ -1,0 +1,116 @@
+package hostmem
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"os"
+	"path"
+	"strconv"
+	"strings"
+)
+
+// Available is how many bytes this process may still take without swapping or being killed: the least of what the
+// machine has left and of what each cgroup above the process (version 1 or 2) has left. Source names the one that
+// limits, for people. The error is not nil where the system does not tell (other systems than Linux).
+func Available() (bytes int64, source string, err error) { return available(os.DirFS("/")) }
+
+func available(root fs.FS) (int64, string, error) {
+	least, source := int64(math.MaxInt64), ""
+	take := func(n int64, from string) {
+		if n < least {
+			least, source = max(n, 0), from
+		}
+	}
+	if n, err := field(root, "proc/meminfo", "MemAvailable:"); err == nil {
+		take(n<<10, "MemAvailable in /proc/meminfo")
+	}
+	self, _ := fs.ReadFile(root, "proc/self/cgroup")
+	for line := range strings.Lines(string(self)) {
+		// "hierarchy:controllers:path", where version 2 has no controllers.
+		part := strings.SplitN(strings.TrimSpace(line), ":", 3)
+		switch {
+		case len(part) != 3:
+		case part[1] == "":
+			for _, mount := range []string{"sys/fs/cgroup", "sys/fs/cgroup/unified"} {
+				climb(root, mount, part[2], version2, take)
+			}
+		case strings.Contains(","+part[1]+",", ",memory,"):
+			climb(root, "sys/fs/cgroup/memory", part[2], version1, take)
+		}
+	}
+	if source == "" {
+		return 0, "", errors.New("the memory available is not known: neither /proc/meminfo nor a cgroup tells it")
+	}
+	return least, source, nil
+}
+
+// controller is how a cgroup version names the files of its memory controller.
+type controller struct {
+	limits                    []string
+	usage, stat, inactiveFile string
+}
+
+var (
+	version1 = controller{[]string{"memory.limit_in_bytes"}, "memory.usage_in_bytes", "memory.stat", "total_inactive_file"}
+	version2 = controller{[]string{"memory.max", "memory.high"}, "memory.current", "memory.stat", "inactive_file"}
+)
+
+// climb looks at a cgroup and all above it. Inside a container the path may be the host's and not exist below the mount;
+// climbing then ends at the mount, which is the container's own group.
+func climb(root fs.FS, mount, group string, c controller, take func(int64, string)) {
+	for dir := path.Join(mount, path.Clean("/"+group)); ; dir = path.Dir(dir) {
+		for _, name := range c.limits {
+			file := path.Join(dir, name)
+			limit, err := number(root, file)
+			if err != nil {
+				continue // "max", or no such group
+			}
+			used, err := number(root, path.Join(dir, c.usage))
+			if err != nil {
+				continue
+			}
+			// Page cache that nobody uses right now is given back on demand.
+			cache, _ := field(root, path.Join(dir, c.stat), c.inactiveFile)
+			take(limit-max(used-cache, 0), "limit in /"+file)
+		}
+		if dir == mount {
+			return
+		}
+	}
+}
+
+// PeakRSS is the most memory, in bytes, that was ever resident in this process (VmHWM).
+func PeakRSS() (int64, error) { return status("VmHWM:") }
+
+// RSS is the memory, in bytes, that is resident in this process now (VmRSS).
+func RSS() (int64, error) { return status("VmRSS:") }
+
+func status(key string) (int64, error) {
+	kib, err := field(os.DirFS("/"), "proc/self/status", key)
+	return kib << 10, err
+}
+
+// number reads a file that holds one number.
+func number(root fs.FS, name string) (int64, error) {
+	b, err := fs.ReadFile(root, name)
+	if err != nil {
+		return 0, err
+	}
+	return strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64)
+}
+
+// field reads the number behind a key from a file of "key number" lines.
+func field(root fs.FS, name, key string) (int64, error) {
+	b, err := fs.ReadFile(root, name)
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(b)) {
+		if f := strings.Fields(line); len(f) >= 2 && f[0] == key {
+			return strconv.ParseInt(f[1], 10, 64)
+		}
+	}
+	return 0, fmt.Errorf("/%s has no line %q", name, key)
+}

@@ -1,0 +1,38 @@
+//go:build linux && !race
+
+package hostmem
+
+import (
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// mapMemory maps anonymous memory, on a huge-page boundary if it is large. Huge pages are a request: a kernel without
+// them is slower and not wrong.
+func mapMemory(bytes int64) (mapping, error) {
+	m, err := mapAddresses(bytes)
+	if err != nil {
+		return m, err
+	}
+	// In place of the reservation, which found the boundary without asking for permission to overcommit.
+	_, err = unix.MmapPtr(-1, 0, m.start, uintptr(bytes), unix.PROT_READ|unix.PROT_WRITE,
+		unix.MAP_PRIVATE|unix.MAP_ANON|unix.MAP_FIXED)
+	if err != nil {
+		_ = m.free() // the first error is the one that says why
+		return mapping{}, err
+	}
+	if bytes >= hugeBytes {
+		_ = unix.Madvise(unsafe.Slice((*byte)(m.start), int(bytes)), unix.MADV_HUGEPAGE)
+	}
+	return m, nil
+}
+
+func populate(start unsafe.Pointer, bytes int64) error {
+	err := unix.Madvise(unsafe.Slice((*byte)(start), int(bytes)), unix.MADV_POPULATE_WRITE)
+	if err == unix.EINVAL { // before Linux 5.14
+		touch(start, bytes)
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,102 @@
+package hostmem
+
+import (
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+)
+
+// mapping is page-aligned memory and how to give it back.
+type mapping struct {
+	start unsafe.Pointer
+	free  func() error
+}
+
+// Region is a stretch of host memory that stays where it is until Close.
+type Region struct {
+	accounts    *Accounts
+	purpose     string
+	mapped      int64 // bytes, whole pages
+	addressOnly bool
+
+	mem       mapping
+	bytes     []byte
+	populated bool
+	closing   sync.Once
+	closeErr  error
+}
+
+// Bytes is the memory, as long as was asked for and page-aligned; nil once closed. Slices of it must not outlive the
+// region: an access after Close faults.
+func (r *Region) Bytes() []byte { return r.bytes }
+
+// Len is the length of Bytes.
+func (r *Region) Len() int64 { return int64(len(r.bytes)) }
+
+// ReservedBytes is what the region counts for: its length in whole pages.
+func (r *Region) ReservedBytes() int64 { return r.mapped }
+
+// Purpose is what the region was reserved for.
+func (r *Region) Purpose() string { return r.purpose }
+
+// AddressOnly reports whether there is no memory behind the addresses.
+func (r *Region) AddressOnly() bool { return r.addressOnly }
+
+// Close gives the memory back. Only the first call does anything; all return its error. It must not run beside any use
+// of the region.
+func (r *Region) Close() error {
+	r.closing.Do(func() {
+		r.bytes = nil
+		r.accounts.add(r.purpose, -r.mapped)
+		if r.mem.free != nil {
+			r.closeErr = r.mem.free()
+		}
+		r.mem = mapping{}
+	})
+	return r.closeErr
+}
+
+// populatePiece is what one worker populates at a time.
+const populatePiece = 64 << 20
+
+// Populate makes every page resident, on all cores, without changing its contents; only the first call does anything.
+// It fails, instead of letting the system kill the process later, when the region is larger than what is available.
+func (r *Region) Populate() error {
+	if r.populated || r.addressOnly || len(r.bytes) == 0 {
+		return nil
+	}
+	if n, _, err := Available(); err == nil && r.mapped > n {
+		return shortage("populate", r.purpose, r.Len(), errShort)
+	}
+	var next atomic.Int64
+	var wg sync.WaitGroup
+	errs := make([]error, min(int64(runtime.GOMAXPROCS(0)), (r.mapped+populatePiece-1)/populatePiece))
+	for w := range errs {
+		wg.Go(func() {
+			for errs[w] == nil {
+				off := next.Add(populatePiece) - populatePiece
+				if off >= r.mapped {
+					return
+				}
+				errs[w] = populate(unsafe.Add(r.mem.start, off), min(populatePiece, r.mapped-off))
+			}
+		})
+	}
+	wg.Wait()
+	for _, err := range errs {
+		if err != nil {
+			return shortage("populate", r.purpose, r.Len(), err)
+		}
+	}
+	r.populated = true
+	return nil
+}
+
+// touch is populate for systems that have no call for it: an atomic addition of zero to each page, which writes without
+// disturbing anyone.
+func touch(start unsafe.Pointer, bytes int64) {
+	for off := int64(0); off < bytes; off += PageBytes {
+		atomic.AddUint32((*uint32)(unsafe.Add(start, off)), 0)
+	}
+}
