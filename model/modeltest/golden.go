@@ -1,0 +1,205 @@
+// Package modeltest holds golden files for the decoder families: what PyTorch and transformers compute, in fp32, for tiny
+// random models, and a reader for tests. Each variant is a Hugging Face directory under testdata (config.json and
+// model.safetensors) with a golden.safetensors beside it; golden.py writes them all and says what they hold.
+//
+// [Load] reads one variant as a [Golden]: a first [Batch] with its logits, loss and the gradient of every parameter, and
+// 20 [Step] of AdamW with clipping, all from the weights in the directory. A Batch is what one optimizer step sees: some
+// [MicroBatch], each a row of packed documents.
+//
+// Invariants, which the tests of this package check: a target is the next token of the same document, or -1 where nothing
+// counts; the documents of a micro-batch are contiguous and cover it; a pad is a document of one position. A loss is the
+// sum of the token losses of all micro-batches over the number of targets in all of them.
+package modeltest
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// MicroBatch is one row of packed documents. All fields have one entry for each of its T positions.
+type MicroBatch struct {
+	Tokens    []int32
+	Targets   []int32 // the next token of the document, or -1: does not count in the loss
+	Positions []int32 // place in the document, from 0
+	DocStart  []int32 // first position, within the micro-batch, of the document
+	DocEnd    []int32 // one past the document's last position
+}
+
+// Batch is the micro-batches of one optimizer step.
+type Batch []MicroBatch
+
+// TargetCount is the number of positions that count in the loss.
+func (b Batch) TargetCount() int {
+	n := 0
+	for _, m := range b {
+		for _, t := range m.Targets {
+			if t >= 0 {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// Join is the same batch as a single micro-batch, its rows one after the other.
+func (b Batch) Join() MicroBatch {
+	var j MicroBatch
+	for _, m := range b {
+		first := int32(len(j.Tokens))
+		j.Tokens = append(j.Tokens, m.Tokens...)
+		j.Targets = append(j.Targets, m.Targets...)
+		j.Positions = append(j.Positions, m.Positions...)
+		for t := range m.Tokens {
+			j.DocStart = append(j.DocStart, first+m.DocStart[t])
+			j.DocEnd = append(j.DocEnd, first+m.DocEnd[t])
+		}
+	}
+	return j
+}
+
+// Step is one optimizer step. Loss and GradNorm are those before the update; the norm is that before clipping.
+type Step struct {
+	Batch        Batch
+	LearningRate float64
+	Loss         float32
+	GradNorm     float32
+	LossBF16     float32 // the loss of a run of its own, with bf16 compute (torch.autocast) and fp32 weights
+}
+
+// AdamW are the settings of all steps. WeightDecay is for parameters of two dimensions; norms and biases have none.
+type AdamW struct {
+	Beta1, Beta2, Eps, WeightDecay float64
+	MaxGradNorm                    float64
+}
+
+// Golden is one variant.
+type Golden struct {
+	Dir   string // the Hugging Face directory: config.json and model.safetensors (F32)
+	Vocab int
+
+	First  Batch
+	Logits [][]float32          // of First: per micro-batch [T, Vocab]
+	Loss   float32              // of First
+	Grads  map[string][]float32 // gradient of Loss by Hugging Face parameter name; a tied head has no entry of its own
+
+	AdamW AdamW
+	Steps []Step
+}
+
+// Variants are the names of all variants, sorted.
+func Variants(tb testing.TB) []string {
+	tb.Helper()
+	files, err := filepath.Glob(filepath.Join(testdata(tb), "*", "golden.safetensors"))
+	if err != nil || len(files) == 0 {
+		tb.Fatalf("modeltest: no golden files in %s: run model/modeltest/golden.py", testdata(tb))
+	}
+	var names []string
+	for _, f := range files {
+		names = append(names, filepath.Base(filepath.Dir(f)))
+	}
+	slices.Sort(names)
+	return names
+}
+
+// Load reads a variant; the test fails if it cannot be read.
+func Load(tb testing.TB, variant string) *Golden {
+	tb.Helper()
+	g, err := load(filepath.Join(testdata(tb), variant))
+	if err != nil {
+		tb.Fatalf("modeltest: %v", err)
+	}
+	return g
+}
+
+// testdata finds the directory from a test of any package: tests run in the directory of their package.
+func testdata(tb testing.TB) string {
+	tb.Helper()
+	dir, err := os.Getwd()
+	for err == nil {
+		if _, missing := os.Stat(filepath.Join(dir, "go.mod")); missing == nil {
+			return filepath.Join(dir, "model", "modeltest", "testdata")
+		}
+		if dir == filepath.Dir(dir) {
+			err = os.ErrNotExist
+		}
+		dir = filepath.Dir(dir)
+	}
+	tb.Fatalf("modeltest: no module root above the test's directory: %v", err)
+	return ""
+}
+
+func load(dir string) (*Golden, error) {
+	f, err := openTensors(filepath.Join(dir, "golden.safetensors"))
+	if err != nil {
+		return nil, err
+	}
+	g := &Golden{
+		Dir:    dir,
+		Vocab:  f.dim("first.logits", 2),
+		First:  f.batches("first")[0],
+		Loss:   read[float32](f, "first.loss")[0],
+		Grads:  map[string][]float32{},
+		Logits: rows(read[float32](f, "first.logits"), f.dim("first.logits", 0)),
+		AdamW: AdamW{
+			Beta1: f.setting("beta1"), Beta2: f.setting("beta2"), Eps: f.setting("eps"),
+			WeightDecay: f.setting("weight_decay"), MaxGradNorm: f.setting("max_grad_norm"),
+		},
+	}
+	for name := range f.entries {
+		if param, ok := strings.CutPrefix(name, "grad."); ok {
+			g.Grads[param] = read[float32](f, name)
+		}
+	}
+	lr := read[float64](f, "steps.lr")
+	loss, norm, bf16 := read[float32](f, "steps.loss"), read[float32](f, "steps.grad_norm"), read[float32](f, "steps.loss_bf16")
+	for i, b := range f.batches("steps") {
+		g.Steps = append(g.Steps, Step{Batch: b, LearningRate: lr[i], Loss: loss[i], GradNorm: norm[i], LossBF16: bf16[i]})
+	}
+	return g, nil
+}
+
+// batches reads <prefix>.tokens, .targets and .positions, [batches, rows, T] or [rows, T] for a single batch.
+func (f *tensors) batches(prefix string) []Batch {
+	shape := f.entries[prefix+".tokens"].Shape
+	count := 1
+	if len(shape) == 3 {
+		count = shape[0]
+	}
+	perBatch := shape[len(shape)-2]
+	tokens := rows(read[int32](f, prefix+".tokens"), count*perBatch)
+	targets := rows(read[int32](f, prefix+".targets"), count*perBatch)
+	positions := rows(read[int32](f, prefix+".positions"), count*perBatch)
+
+	all := make([]Batch, count)
+	for i := range tokens {
+		m := MicroBatch{Tokens: tokens[i], Targets: targets[i], Positions: positions[i]}
+		m.DocStart, m.DocEnd = documents(m.Positions)
+		all[i/perBatch] = append(all[i/perBatch], m)
+	}
+	return all
+}
+
+// documents finds each position's document: one starts wherever the position is 0.
+func documents(positions []int32) (start, end []int32) {
+	n := len(positions)
+	start, end = make([]int32, n), make([]int32, n)
+	for t, p := range positions {
+		start[t] = int32(t) - p
+	}
+	for t := n - 1; t >= 0; t-- {
+		if t == n-1 || positions[t+1] == 0 {
+			end[t] = int32(t + 1)
+		} else {
+			end[t] = end[t+1]
+		}
+	}
+	return start, end
+}
+
+// rows cuts x into n equal rows.
+func rows[T any](x []T, n int) [][]T {
+	return slices.Collect(slices.Chunk(x, len(x)/n))
+}

@@ -1,0 +1,178 @@
+package modeltest
+
+import (
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+)
+
+func eachVariant(t *testing.T, check func(t *testing.T, g *Golden)) {
+	for _, name := range Variants(t) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			check(t, Load(t, name))
+		})
+	}
+}
+
+// The families and features that the files must cover are listed here, so that a variant cannot vanish unnoticed.
+func TestVariants(t *testing.T) {
+	want := []string{"llama", "llama-bias", "llama-linear-tied", "llama-llama3-headdim", "mistral", "mistral-window",
+		"qwen2", "qwen3", "qwen3-bias-untied"}
+	if got := Variants(t); !slices.Equal(got, want) {
+		t.Errorf("variants are %q, want %q", got, want)
+	}
+}
+
+func TestPacking(t *testing.T) {
+	eachVariant(t, func(t *testing.T, g *Golden) {
+		batches := []Batch{g.First}
+		for _, s := range g.Steps {
+			batches = append(batches, s.Batch)
+		}
+		documents := 0
+		for i, b := range batches {
+			if b.TargetCount() == 0 {
+				t.Errorf("batch %d counts nothing", i)
+			}
+			for _, m := range append(Batch{b.Join()}, b...) {
+				checkMicroBatch(t, g, m)
+				for at := 0; at < len(m.Tokens); at = int(m.DocEnd[at]) {
+					documents++
+					if m.DocStart[at] != int32(at) || m.DocEnd[at] <= int32(at) {
+						t.Fatalf("batch %d: the document at %d is [%d, %d)", i, at, m.DocStart[at], m.DocEnd[at])
+					}
+				}
+			}
+		}
+		if documents < 4*len(batches) {
+			t.Errorf("%d documents in %d batches: nothing is packed", documents, len(batches))
+		}
+	})
+}
+
+func checkMicroBatch(t *testing.T, g *Golden, m MicroBatch) {
+	t.Helper()
+	n := len(m.Tokens)
+	for _, x := range [][]int32{m.Targets, m.Positions, m.DocStart, m.DocEnd} {
+		if len(x) != n {
+			t.Fatalf("a field has %d entries for %d positions", len(x), n)
+		}
+	}
+	for i := range n {
+		at := int32(i)
+		if m.Tokens[i] < 0 || int(m.Tokens[i]) >= g.Vocab {
+			t.Errorf("token %d is outside the vocabulary of %d", m.Tokens[i], g.Vocab)
+		}
+		if m.Positions[i] != at-m.DocStart[i] || at >= m.DocEnd[i] {
+			t.Errorf("position %d at %d in the document [%d, %d)", m.Positions[i], i, m.DocStart[i], m.DocEnd[i])
+		}
+		last := at == m.DocEnd[i]-1
+		if target := m.Targets[i]; target != -1 && (last || target != m.Tokens[i+1]) {
+			t.Errorf("target %d at %d is not the next token of the document", target, i)
+		}
+	}
+}
+
+// The recorded loss is the one that the recorded logits and targets give.
+func TestLossOfLogits(t *testing.T) {
+	eachVariant(t, func(t *testing.T, g *Golden) {
+		sum := 0.0
+		for row, m := range g.First {
+			if len(g.Logits[row]) != len(m.Tokens)*g.Vocab {
+				t.Fatalf("%d logits for %d positions of %d", len(g.Logits[row]), len(m.Tokens), g.Vocab)
+			}
+			for i, target := range m.Targets {
+				if target < 0 {
+					continue
+				}
+				z := g.Logits[row][i*g.Vocab : (i+1)*g.Vocab]
+				exps := 0.0
+				for _, x := range z {
+					exps += math.Exp(float64(x))
+				}
+				sum += math.Log(exps) - float64(z[target])
+			}
+		}
+		if got := sum / float64(g.First.TargetCount()); math.Abs(got/float64(g.Loss)-1) > 1e-6 {
+			t.Errorf("the logits give a loss of %v, recorded is %v", got, g.Loss)
+		}
+	})
+}
+
+// The gradients are those of the weights in the directory, and none is trivial.
+func TestGradients(t *testing.T) {
+	eachVariant(t, func(t *testing.T, g *Golden) {
+		weights, err := openTensors(filepath.Join(g.Dir, "model.safetensors"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(weights.entries) != len(g.Grads) {
+			t.Errorf("%d weights and %d gradients", len(weights.entries), len(g.Grads))
+		}
+		for name := range weights.entries {
+			w, dw := read[float32](weights, name), g.Grads[name]
+			if len(w) != len(dw) {
+				t.Errorf("%s has %d elements and %d gradients", name, len(w), len(dw))
+			}
+			if RelDiff(make([]float32, len(dw)), dw) != 1 {
+				t.Errorf("%s: the gradient is zero or not finite", name)
+			}
+		}
+	})
+}
+
+func TestSteps(t *testing.T) {
+	eachVariant(t, func(t *testing.T, g *Golden) {
+		clipped := 0
+		for i, s := range g.Steps {
+			if float64(s.GradNorm) > g.AdamW.MaxGradNorm {
+				clipped++
+			}
+			if s.LearningRate <= 0 || !(s.Loss > 0) || math.Abs(float64(s.LossBF16/s.Loss)-1) > 0.02 {
+				t.Errorf("step %d: learning rate %v, loss %v, bf16 %v", i, s.LearningRate, s.Loss, s.LossBF16)
+			}
+		}
+		if len(g.Steps) != 20 || clipped == 0 || clipped == len(g.Steps) {
+			t.Errorf("%d of %d steps are clipped", clipped, len(g.Steps))
+		}
+	})
+}
+
+func TestDiffs(t *testing.T) {
+	nan := float32(math.NaN())
+	for _, c := range []struct {
+		got, want []float32
+		max, rel  float64
+	}{
+		{[]float32{1, 2}, []float32{1, 2}, 0, 0},
+		{[]float32{3, 8}, []float32{3, 4}, 4, 0.8},
+		{[]float32{0}, []float32{0}, 0, 0},
+		{[]float32{1}, []float32{0}, 1, math.Inf(1)},
+		{[]float32{nan}, []float32{1}, math.Inf(1), math.Inf(1)},
+		{[]float32{1}, []float32{nan}, math.Inf(1), math.Inf(1)},
+		{[]float32{1}, []float32{1, 2}, math.Inf(1), math.Inf(1)},
+	} {
+		if d, r := MaxDiff(c.got, c.want), RelDiff(c.got, c.want); d != c.max || r != c.rel {
+			t.Errorf("%v and %v: MaxDiff %v, RelDiff %v, want %v, %v", c.got, c.want, d, r, c.max, c.rel)
+		}
+	}
+}
+
+// The files stay small enough for a source tree.
+func TestSize(t *testing.T) {
+	total := int64(0)
+	err := filepath.WalkDir("testdata", func(path string, d os.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		info, err := d.Info()
+		total += info.Size()
+		return err
+	})
+	if err != nil || total > 3<<20 {
+		t.Errorf("testdata has %d bytes (%v), at most 3 MiB are allowed", total, err)
+	}
+}
