@@ -1,0 +1,47 @@
+package plan
+
+import (
+	"fmt"
+
+	"github.com/millrace/millrace/optim"
+	"github.com/millrace/millrace/tensor"
+)
+
+// Numerics is what sets the bits of a run. It is recorded in plan.json and kept on resume; everything else of a plan
+// may change without changing a bit of the result.
+type Numerics struct {
+	Compute tensor.DType // F32 or BF16: operands of matrix products, activations
+	Master  optim.Master
+
+	SequenceLen  int // packed positions of a sequence
+	MicroBatch   int // sequences that one operation sees
+	MicroBatches int // micro-batches of a step
+	HeadChunk    int // positions whose logits are computed together
+}
+
+// Positions is the number of rows T of a micro-batch.
+func (n Numerics) Positions() int { return n.SequenceLen * n.MicroBatch }
+
+// StepPositions is the number of packed positions of a step.
+func (n Numerics) StepPositions() int { return n.Positions() * n.MicroBatches }
+
+// Scheme is what is kept of each parameter.
+func (n Numerics) Scheme() optim.Scheme { return optim.Scheme{Master: n.Master} }
+
+// MaxPositionsPerMicroBatch keeps row indices and the products of small factors with them in 32 bits.
+const MaxPositionsPerMicroBatch = 1 << 24
+
+// Check refuses numerics that cannot be.
+func (n Numerics) Check() error {
+	switch {
+	case n.Compute != tensor.F32 && n.Compute != tensor.BF16:
+		return fmt.Errorf("precision.compute is %v: known are bf16 and f32", n.Compute)
+	case n.Compute == tensor.F32 && n.Master != optim.F32, n.Compute == tensor.BF16 && n.Master != optim.Split:
+		return fmt.Errorf("precision: compute %v does not go with master %v: use bf16 with split, or f32 with f32", n.Compute, n.Master)
+	case n.SequenceLen < 1 || n.MicroBatch < 1 || n.MicroBatches < 1 || n.HeadChunk < 1:
+		return fmt.Errorf("sequence_len, micro-batches and head chunk must be at least 1")
+	case n.SequenceLen > MaxPositionsPerMicroBatch/n.MicroBatch:
+		return fmt.Errorf("sequence_len: a micro-batch of %d x %d positions is more than %d", n.MicroBatch, n.SequenceLen, MaxPositionsPerMicroBatch)
+	}
+	return nil
+}

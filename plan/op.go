@@ -1,0 +1,115 @@
+package plan
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Lane is an ordered worker that overlaps with the others.
+type Lane uint8
+
+// The lanes. Fetch, compute and drain are streams of the device; update is a stream of the host.
+const (
+	LaneFetch Lane = iota
+	LaneCompute
+	LaneDrain
+	LaneUpdate
+	LaneDisk
+	Lanes = iota
+)
+
+// String is the lane's name in traces and metrics.
+func (l Lane) String() string {
+	return [...]string{"fetch", "compute", "drain", "update", "disk"}[l]
+}
+
+// Kind is what an operation of a schedule does.
+type Kind uint8
+
+// The operations. x[l] is the input of layer l; layer 0 is the embedding, layers 1..L are decoder blocks, layer L+1 is
+// the head; x[1] comes out of the embedding.
+const (
+	Update     Kind = iota // update: AdamW over the part, from the previous step's gradients
+	Gather                 // update: x[1][m] = rows of the embedding
+	Upload                 // fetch: the token arrays of all micro-batches
+	Fetch                  // fetch: the part's weights into its slot
+	Load                   // fetch: x[l][m] from the host
+	Save                   // drain: x[l][m] to the host
+	Forward                // compute: x[l+1][m] from x[l][m]
+	HeadNorm               // compute: final norm of x[L+1][m], and empty statistics
+	HeadStats              // compute: log-sum-exp statistics of a vocabulary tile
+	HeadLoss               // compute: token losses and their sum
+	ZeroGrad               // compute: clear the part's gradient
+	HeadGrad               // compute: gradients of a vocabulary tile, logits recomputed
+	HeadVisit              // compute: statistics, loss and gradients of all tiles, chunk by chunk, nothing recomputed
+	HeadInput              // compute: gradient through the final norm into dx[m]
+	Backward               // compute: recompute x[l] -> x[l+1], then dx[m] and the part's gradient
+	Round                  // compute: the part's gradient in its stored type, and its sum of squares
+	Drain                  // drain: the part's rounded gradient to the host
+	DrainSum               // drain: the fp32 gradient of a tied tile to the host, where the embedding adds to it
+	DrainInput             // drain: dx[m], now the gradient of x[1][m], to the host
+	Scatter                // update: embedding gradient of the part from all micro-batches; rounded, squared
+	Norm                   // update: global norm and clip scale
+	Kinds      = iota
+)
+
+var kindNames = [Kinds]string{"update", "gather", "upload", "fetch", "load", "save", "forward", "head-norm", "head-stats",
+	"head-loss", "zero-grad", "head-grad", "head-visit", "head-input", "backward", "round", "drain", "drain-sum",
+	"drain-input", "scatter", "norm"}
+
+// String is the operation's name in golden schedules.
+func (k Kind) String() string { return kindNames[k] }
+
+// none marks an index that an operation does not have.
+const none = -1
+
+// Op is one operation. Indices that do not apply are -1.
+type Op struct {
+	Lane               Lane
+	Kind               Kind
+	Layer, Part, Micro int
+	Slot               int // weight slot (Fetch)
+	Grad               int // fp32 gradient slot (ZeroGrad, HeadGrad, Backward, Round, DrainSum, and Drain of an fp32 gradient)
+	Stage              int // slot of the rounded gradient (Round, Drain)
+	// First says that the operation is the first of its kind for the micro-batch: HeadGrad then overwrites the
+	// gradient of the hidden states instead of adding to it.
+	First bool
+	// After are operations of other lanes, earlier in the schedule, that must be complete; those of the own lane are
+	// implied.
+	After []int
+}
+
+// Schedule is one step as a list of operations in an order in which they could also run one after the other.
+type Schedule struct {
+	Ops []Op
+}
+
+// String prints one operation a line: what golden tests compare and `millrace plan --schedule` shows.
+func (s *Schedule) String() string {
+	var b strings.Builder
+	for i, op := range s.Ops {
+		fmt.Fprintf(&b, "%4d %-7s %v\n", i, op.Lane, op)
+	}
+	return b.String()
+}
+
+// String names the operation by layer, part and micro-batch.
+func (op Op) String() string {
+	var b strings.Builder
+	b.WriteString(op.Kind.String())
+	for _, f := range []struct {
+		name  string
+		index int
+	}{{"layer", op.Layer}, {"part", op.Part}, {"micro", op.Micro}, {"slot", op.Slot}, {"grad", op.Grad}, {"stage", op.Stage}} {
+		if f.index != none {
+			fmt.Fprintf(&b, " %s %d", f.name, f.index)
+		}
+	}
+	if op.First {
+		b.WriteString(" first")
+	}
+	if len(op.After) > 0 {
+		fmt.Fprintf(&b, " after %v", op.After)
+	}
+	return b.String()
+}

@@ -1,0 +1,87 @@
+package plan
+
+import (
+	"github.com/millrace/millrace/model"
+	"github.com/millrace/millrace/nn"
+	"github.com/millrace/millrace/optim"
+	"github.com/millrace/millrace/store"
+)
+
+// Placement says where everything is while a step runs. It never changes a bit of the result.
+type Placement struct {
+	// Bind is possible on unified devices: weights are used where they lie, gradients are rounded straight into their
+	// extents, and saved inputs stay where they are written. There is then no slot, no fetch and no drain.
+	Bind bool
+
+	Slots      int       // ring of weight slots for the parts that are not resident
+	Resident   []bool    // by part: has a weight slot of its own
+	GradSlots  int       // ring of fp32 gradient slots
+	StageSlots int       // ring of slots for rounded gradients on their way to the host
+	Keep       []nn.Keep // by block: what the backward visit need not recompute
+	SavedHere  []bool    // by block: its saved input stays on the device
+	SingleHead bool      // one visit of the head with all tiles resident, so that logits are computed once
+}
+
+// setting is a placement with all that a schedule and the buffers follow from.
+type setting struct {
+	model *model.Model
+	num   Numerics
+	place Placement
+}
+
+func (s *setting) blocks() int { return len(s.model.Blocks) }
+
+// streamed reports whether the part passes through the ring of slots.
+func (s *setting) streamed(part int) bool {
+	return !s.place.Bind && !s.place.Resident[part] && !s.hostOnly(part)
+}
+
+// hostOnly reports whether the part never visits the device: embedding tiles that are not also head tiles. The host
+// gathers the rows that a step needs, which is less traffic than the table.
+func (s *setting) hostOnly(part int) bool {
+	return s.model.Parts[part].Kind == model.Embed && !s.model.Tied
+}
+
+// tied reports whether the part is a tile that both the embedding and the head use: its fp32 gradient stays until the
+// embedding has added its share.
+func (s *setting) tied(part int) bool {
+	return s.model.Tied && s.model.Parts[part].Kind == model.Embed
+}
+
+// ownGrad reports whether the part has an fp32 gradient slot of its own: the final norm, which is small and collects
+// gradient while the head's tiles pass, and the tiles in a single visit.
+func (s *setting) ownGrad(part int) bool {
+	switch s.model.Parts[part].Kind {
+	case model.Norm:
+		return true
+	case model.Block:
+		return false
+	}
+	return s.place.SingleHead
+}
+
+// gradInExtent reports whether the fp32 gradient is accumulated where it is stored: bound fp32 gradients, and bound
+// tied tiles, whose extent-to-be is the sum that the embedding adds to.
+func (s *setting) gradInExtent(part int) bool {
+	return s.place.Bind && (s.num.Master == optim.F32 && !s.tied(part) || s.tied(part))
+}
+
+// staged reports whether rounding and draining go through a stage slot.
+func (s *setting) staged() bool { return !s.place.Bind && s.num.Master == optim.Split }
+
+// trained reports whether the part has anything to update.
+func (s *setting) trained(part int) bool { return s.model.Parts[part].Layout.StateElems > 0 }
+
+// weightBytes and gradBytes are the part's weights on the device and its fp32 gradient.
+func (s *setting) weightBytes(part int) int64 {
+	return s.model.Parts[part].Layout.WeightElems * s.num.Scheme().Types()[store.Weights].Bytes()
+}
+
+func (s *setting) gradBytes(part int) int64 { return s.model.Parts[part].Layout.StateElems * 4 }
+
+func (s *setting) storedGradBytes(part int) int64 {
+	return s.model.Parts[part].Layout.StateElems * s.num.Scheme().Types()[store.Grad].Bytes()
+}
+
+// blockPart is the part of decoder block l (1..L).
+func (s *setting) blockPart(layer int) int { return s.model.BlockParts[layer-1] }

@@ -1,0 +1,472 @@
+package plan
+
+import (
+	"slices"
+
+	"github.com/millrace/millrace/model"
+)
+
+// Phase says which schedule of a run is asked for. A step ends when its norm is known; its updates belong to the next
+// schedule, where they overlap with the forward pass.
+type Phase uint8
+
+// The phases.
+const (
+	Prologue Phase = iota // a step with no updates pending: the first one, and the one after a flush
+	Steady                // the pending updates, then a step
+	Flush                 // the pending updates alone
+	Forwards              // evaluation: forward and loss, no updates pending
+)
+
+// String is the phase's name.
+func (p Phase) String() string { return [...]string{"prologue", "steady", "flush", "forward"}[p] }
+
+// builder writes a schedule in serial order and finds out what waits for what: an operation comes after the last one
+// that wrote what it touches, and after all that read what it writes.
+type builder struct {
+	*setting
+	phase Phase
+	ops   []Op
+
+	written map[resource]int        // last operation that wrote it
+	read    map[resource][Lanes]int // since then, the last operation of each lane that read it, plus one
+	waited  [Lanes][Lanes]int       // by lane: how far into each other lane it has waited, plus one
+
+	slots    slotRing
+	grad     int // next fp32 gradient slot of the ring
+	stage    int
+	inX      [2][]int // by parity and micro-batch: the layer whose input the working buffer holds
+	gradOf   map[int]int
+	onDevice map[int]bool // resident parts that have been fetched in this schedule
+}
+
+// resource is something that operations read and write: a buffer, or an extent.
+type resource struct {
+	what resourceKind
+	a, b int
+}
+
+type resourceKind uint8
+
+const (
+	hostWeights  resourceKind = iota // part
+	hostGrad                         // part
+	gradSum                          // part: fp32 gradient of a tied tile in host memory
+	slotWeights                      // slot
+	ownWeights                       // part: resident
+	gradSlot                         // slot
+	ownGradient                      // part
+	stageSlot                        // slot
+	batchTokens                      //
+	workingInput                     // parity, micro-batch: x between two layers
+	savedInput                       // layer, micro-batch: x kept on the device
+	hostInput                        // layer, micro-batch: x in host memory
+	inputGrad                        // micro-batch: dx
+	headState                        // micro-batch: normed input, statistics, fp32 gradient of it
+	scratch                          // the work arena of the compute lane
+	results                          // part or micro-batch scalars
+)
+
+// Build writes the schedule of a phase.
+func (s *setting) build(phase Phase) *Schedule {
+	b := &builder{setting: s, phase: phase, written: map[resource]int{}, read: map[resource][Lanes]int{},
+		gradOf: map[int]int{}, onDevice: map[int]bool{}}
+	for parity := range b.inX {
+		b.inX[parity] = make([]int, s.num.MicroBatches)
+	}
+	updates := phase == Steady || phase == Flush
+	if updates {
+		b.updates(model.Embed)
+	}
+	if phase != Flush {
+		b.gather()
+	}
+	if updates {
+		b.updates(model.Block, model.Norm, model.HeadTile)
+	}
+	if phase != Flush {
+		b.slots.plan(s.place.Slots, b.visits())
+		b.forward()
+		b.head()
+	}
+	if phase == Prologue || phase == Steady {
+		b.backward()
+		b.embeddingGrad()
+		b.norm()
+	}
+	return &Schedule{Ops: b.ops}
+}
+
+// add appends an operation and works out what it waits for.
+func (b *builder) add(op Op, reads, writes []resource) int {
+	var need [Lanes]int
+	for _, r := range slices.Concat(reads, writes) {
+		if w, ok := b.written[r]; ok {
+			l := b.ops[w].Lane
+			need[l] = max(need[l], w+1)
+		}
+	}
+	for _, w := range writes {
+		for l, last := range b.read[w] {
+			need[l] = max(need[l], last)
+		}
+	}
+	for l, n := range need {
+		// Lanes run in order: what a lane has waited for once, and all before it, is done.
+		if Lane(l) != op.Lane && n > b.waited[op.Lane][l] {
+			b.waited[op.Lane][l] = n
+			op.After = append(op.After, n-1)
+		}
+	}
+	slices.Sort(op.After)
+	i := len(b.ops)
+	b.ops = append(b.ops, op)
+	for _, w := range writes {
+		b.written[w] = i
+		delete(b.read, w)
+	}
+	for _, r := range reads {
+		last := b.read[r]
+		last[op.Lane] = i + 1
+		b.read[r] = last
+	}
+	return i
+}
+
+func op(lane Lane, kind Kind) Op {
+	return Op{Lane: lane, Kind: kind, Layer: none, Part: none, Micro: none, Slot: none, Grad: none, Stage: none}
+}
+
+// updates come in the order in which the next forward pass wants the weights. A part that is used twice is updated once.
+func (b *builder) updates(kinds ...model.PartKind) {
+	for part, p := range b.model.Parts {
+		if !b.trained(part) || !slices.Contains(kinds, p.Kind) {
+			continue
+		}
+		o := op(LaneUpdate, Update)
+		o.Part = part
+		b.add(o, []resource{{hostGrad, part, 0}}, []resource{{hostWeights, part, 0}})
+	}
+}
+
+// visits are the parts that pass through the ring, in order.
+func (b *builder) visits() []int {
+	var v []int
+	see := func(part int) {
+		if b.streamed(part) {
+			v = append(v, part)
+		}
+	}
+	blocks := b.model.BlockParts
+	tiles := b.model.HeadTiles
+	for _, p := range blocks {
+		see(p)
+	}
+	for _, p := range tiles {
+		see(p)
+	}
+	if b.phase == Forwards {
+		return v
+	}
+	for _, p := range slices.Backward(tiles) {
+		see(p)
+	}
+	for _, p := range slices.Backward(blocks[b.lowestTrained()-1:]) {
+		see(p)
+	}
+	return v
+}
+
+// weights makes sure that the part is on the device and returns what the visit reads.
+func (b *builder) weights(part int) resource {
+	switch {
+	case b.place.Bind:
+		return resource{hostWeights, part, 0}
+	case b.place.Resident[part]:
+		r := resource{ownWeights, part, 0}
+		if !b.onDevice[part] {
+			b.onDevice[part] = true
+			o := op(LaneFetch, Fetch)
+			o.Part = part
+			b.add(o, []resource{{hostWeights, part, 0}}, []resource{r})
+		}
+		return r
+	}
+	slot, fetch := b.slots.next(part)
+	r := resource{slotWeights, slot, 0}
+	if fetch {
+		o := op(LaneFetch, Fetch)
+		o.Part, o.Slot = part, slot
+		b.add(o, []resource{{hostWeights, part, 0}}, []resource{r})
+	}
+	return r
+}
+
+// slotOf is the ring slot that holds a part after weights; -1 for parts that have none.
+func (b *builder) slotOf(r resource) int {
+	if r.what == slotWeights {
+		return r.a
+	}
+	return none
+}
+
+// input is where x[layer][m] lies on the device.
+func (b *builder) input(layer, m int) resource {
+	if layer <= b.blocks() && (b.place.Bind || b.place.SavedHere[layer-1]) {
+		return resource{savedInput, layer, m}
+	}
+	return resource{workingInput, layer % 2, m}
+}
+
+// load brings x[layer][m] to the device unless it is there.
+func (b *builder) load(layer, m int) resource {
+	r := b.input(layer, m)
+	if r.what == savedInput {
+		if _, here := b.written[r]; here {
+			return r
+		}
+	} else if b.inX[layer%2][m] == layer {
+		return r
+	} else {
+		b.inX[layer%2][m] = layer
+	}
+	o := op(LaneFetch, Load)
+	o.Layer, o.Micro = layer, m
+	b.add(o, []resource{{hostInput, layer, m}}, []resource{r})
+	return r
+}
+
+// gather looks the embedding up on the host; only the rows travel.
+func (b *builder) gather() {
+	var tables []resource
+	for _, p := range b.model.EmbedTiles {
+		tables = append(tables, resource{hostWeights, p, 0})
+	}
+	for m := range b.num.MicroBatches {
+		o := op(LaneUpdate, Gather)
+		o.Micro = m
+		to := resource{hostInput, 1, m}
+		if b.place.Bind {
+			to = b.input(1, m)
+		}
+		b.add(o, tables, []resource{to})
+	}
+}
+
+func (b *builder) forward() {
+	if !b.place.Bind {
+		b.add(op(LaneFetch, Upload), nil, []resource{{batchTokens, 0, 0}})
+	}
+	for layer := 1; layer <= b.blocks(); layer++ {
+		part := b.blockPart(layer)
+		w := b.weights(part)
+		for m := range b.num.MicroBatches {
+			x, y := b.load(layer, m), b.input(layer+1, m)
+			o := op(LaneCompute, Forward)
+			o.Layer, o.Part, o.Micro, o.Slot = layer, part, m, b.slotOf(w)
+			b.add(o, []resource{w, x, {batchTokens, 0, 0}}, []resource{y, {scratch, 0, 0}})
+			if y.what == workingInput {
+				b.inX[(layer+1)%2][m] = layer + 1
+				if layer+1 <= b.blocks() && b.phase != Forwards {
+					o := op(LaneDrain, Save)
+					o.Layer, o.Micro = layer+1, m
+					b.add(o, []resource{y}, []resource{{hostInput, layer + 1, m}})
+				}
+			}
+		}
+	}
+}
+
+func (b *builder) head() {
+	top := b.blocks() + 1
+	norm := b.weights(b.model.NormPart)
+	train := b.phase != Forwards
+	micro := func(kind Kind, m int, reads, writes []resource) {
+		o := op(LaneCompute, kind)
+		o.Micro = m
+		b.add(o, reads, append(writes, resource{scratch, 0, 0}))
+	}
+	for m := range b.num.MicroBatches {
+		micro(HeadNorm, m, []resource{norm, b.input(top, m)}, []resource{{headState, m, 0}})
+	}
+	if train {
+		b.zeroGrad(b.model.NormPart)
+	}
+	if train && b.place.SingleHead {
+		var tiles, grads []resource
+		for _, p := range b.model.HeadTiles {
+			tiles = append(tiles, b.weights(p))
+			b.zeroGrad(p)
+			grads = append(grads, b.gradResource(p))
+		}
+		for m := range b.num.MicroBatches {
+			micro(HeadVisit, m, append(tiles, resource{batchTokens, 0, 0}), append(grads, resource{headState, m, 0}, resource{results, 0, m}))
+		}
+		for _, p := range slices.Backward(b.model.HeadTiles) {
+			b.finishGrad(p)
+		}
+	} else {
+		for _, p := range b.model.HeadTiles {
+			w := b.weights(p)
+			for m := range b.num.MicroBatches {
+				o := op(LaneCompute, HeadStats)
+				o.Part, o.Micro, o.Slot = p, m, b.slotOf(w)
+				b.add(o, []resource{w, {batchTokens, 0, 0}}, []resource{{headState, m, 0}, {scratch, 0, 0}})
+			}
+		}
+		for m := range b.num.MicroBatches {
+			micro(HeadLoss, m, []resource{{batchTokens, 0, 0}}, []resource{{headState, m, 0}, {results, 0, m}})
+		}
+		if train {
+			for i, p := range slices.Backward(b.model.HeadTiles) {
+				w := b.weights(p)
+				b.zeroGrad(p)
+				for m := range b.num.MicroBatches {
+					o := op(LaneCompute, HeadGrad)
+					o.Part, o.Micro, o.Slot, o.Grad = p, m, b.slotOf(w), b.gradIndex(p)
+					o.First = i == len(b.model.HeadTiles)-1
+					b.add(o, []resource{w, {batchTokens, 0, 0}}, []resource{b.gradResource(p), {headState, m, 0}, {scratch, 0, 0}})
+				}
+				b.finishGrad(p)
+			}
+		}
+	}
+	if !train {
+		return
+	}
+	for m := range b.num.MicroBatches {
+		micro(HeadInput, m, []resource{norm, b.input(top, m), {headState, m, 0}}, []resource{{inputGrad, m, 0}, b.gradResource(b.model.NormPart)})
+	}
+	b.finishGrad(b.model.NormPart)
+}
+
+func (b *builder) backward() {
+	for layer := b.blocks(); layer >= b.lowestTrained(); layer-- {
+		part := b.blockPart(layer)
+		w := b.weights(part)
+		b.zeroGrad(part)
+		for m := range b.num.MicroBatches {
+			x := b.load(layer, m)
+			o := op(LaneCompute, Backward)
+			o.Layer, o.Part, o.Micro, o.Slot, o.Grad = layer, part, m, b.slotOf(w), b.gradIndex(part)
+			b.add(o, []resource{w, x, {batchTokens, 0, 0}}, []resource{{inputGrad, m, 0}, b.gradResource(part), {scratch, 0, 0}})
+		}
+		b.finishGrad(part)
+	}
+}
+
+// lowestTrained is the first block whose backward visit anything needs: nothing below the lowest trained layer is
+// visited.
+func (b *builder) lowestTrained() int {
+	for part, p := range b.model.Parts {
+		if b.trained(part) && p.Layer <= b.blocks() {
+			return max(p.Layer, 1)
+		}
+	}
+	return b.blocks() + 1
+}
+
+// zeroGrad gives the part an fp32 gradient and clears it.
+func (b *builder) zeroGrad(part int) {
+	if !b.trained(part) {
+		return
+	}
+	if !b.ownGrad(part) && !b.gradInExtent(part) {
+		b.gradOf[part] = b.grad
+		b.grad = (b.grad + 1) % b.place.GradSlots
+	}
+	o := op(LaneCompute, ZeroGrad)
+	o.Part, o.Grad = part, b.gradIndex(part)
+	b.add(o, nil, []resource{b.gradResource(part)})
+}
+
+// gradIndex is the ring slot of the part's fp32 gradient, or -1 where it has another place.
+func (b *builder) gradIndex(part int) int {
+	if g, ok := b.gradOf[part]; ok {
+		return g
+	}
+	return none
+}
+
+func (b *builder) gradResource(part int) resource {
+	switch {
+	case b.gradInExtent(part) && b.tied(part):
+		return resource{gradSum, part, 0}
+	case b.gradInExtent(part):
+		return resource{hostGrad, part, 0}
+	case b.ownGrad(part):
+		return resource{ownGradient, part, 0}
+	}
+	return resource{gradSlot, b.gradIndex(part), 0}
+}
+
+// finishGrad rounds a gradient that has got all its contributions, and brings it home. A tied tile goes home unrounded.
+func (b *builder) finishGrad(part int) {
+	if !b.trained(part) {
+		return
+	}
+	g := b.gradResource(part)
+	if b.tied(part) {
+		if !b.place.Bind {
+			o := op(LaneDrain, DrainSum)
+			o.Part, o.Grad = part, b.gradIndex(part)
+			b.add(o, []resource{g}, []resource{{gradSum, part, 0}})
+		}
+		return
+	}
+	round := op(LaneCompute, Round)
+	round.Part, round.Grad = part, b.gradIndex(part)
+	if b.place.Bind {
+		b.add(round, []resource{g}, []resource{{hostGrad, part, 0}, {results, 1, part}})
+		return
+	}
+	drain := op(LaneDrain, Drain)
+	drain.Part = part
+	from := g
+	if b.staged() {
+		round.Stage, drain.Stage = b.stage, b.stage
+		b.stage = (b.stage + 1) % b.place.StageSlots
+		from = resource{stageSlot, round.Stage, 0}
+		b.add(round, []resource{g}, []resource{from, {results, 1, part}})
+	} else {
+		drain.Grad = round.Grad
+		b.add(round, []resource{g}, []resource{{results, 1, part}})
+	}
+	b.add(drain, []resource{from}, []resource{{hostGrad, part, 0}})
+}
+
+// embeddingGrad takes the gradient of x[1] home and adds it to the table's.
+func (b *builder) embeddingGrad() {
+	if !slices.ContainsFunc(b.model.EmbedTiles, b.trained) {
+		return
+	}
+	var dx []resource
+	for m := range b.num.MicroBatches {
+		r := resource{inputGrad, m, 0}
+		if !b.place.Bind {
+			o := op(LaneDrain, DrainInput)
+			o.Micro = m
+			// The gradient lands where x[1] was: its last reader is done.
+			to := resource{hostInput, 1, m}
+			b.add(o, []resource{r}, []resource{to})
+			r = to
+		}
+		dx = append(dx, r)
+	}
+	for _, p := range b.model.EmbedTiles {
+		o := op(LaneUpdate, Scatter)
+		o.Part = p
+		b.add(o, dx, []resource{{gradSum, p, 0}, {hostGrad, p, 0}, {results, 1, p}})
+	}
+}
+
+func (b *builder) norm() {
+	var reads []resource
+	for part := range b.model.Parts {
+		reads = append(reads, resource{results, 1, part})
+	}
+	for m := range b.num.MicroBatches {
+		reads = append(reads, resource{results, 0, m})
+	}
+	b.add(op(LaneUpdate, Norm), reads, nil)
+}
