@@ -1,0 +1,120 @@
+package nn
+
+import "github.com/millrace/millrace/tensor"
+
+// Decoder is the pre-norm decoder block of the Llama family and its relatives, on rows of width Hidden:
+//
+//	h = x + attention(norm(x))
+//	y = h + mlp(norm(h))
+//
+// with RMS norms, grouped-query attention with rotary positions, and a SwiGLU MLP.
+// Source: Touvron et al., "LLaMA" (2023).
+type Decoder struct {
+	Hidden, Intermediate    int
+	Heads, KVHeads, HeadDim int
+
+	QKVBias bool // biases on the q, k and v projections
+	OutBias bool // a bias on the attention's output projection
+	MLPBias bool // biases on gate, up and down
+	QKNorm  bool // RMS norms of each head's query and key, before the rotation
+
+	Eps    float32 // of all norms
+	Scale  float32 // of the attention scores, usually 1/sqrt(HeadDim)
+	Window int     // a query sees this many latest keys, itself included; 0: all
+}
+
+func (d *Decoder) qCols() int   { return d.Heads * d.HeadDim }
+func (d *Decoder) kvCols() int  { return d.KVHeads * d.HeadDim }
+func (d *Decoder) qkvCols() int { return d.qCols() + 2*d.kvCols() }
+
+// Fields are the block's tensors under the names that Hugging Face checkpoints use inside a layer. Matrices come first
+// and decay; norms and biases follow and do not, so that the optimizer walks two runs. What one product computes is
+// glued: q, k, v; gate, up; and their biases.
+func (d *Decoder) Fields() []tensor.Field {
+	fields, _ := d.fields()
+	return fields
+}
+
+// places are the indices of tensors in Fields; an absent one is -1. Of glued tensors it is the first.
+type places struct {
+	qkv, out, gateUp, down                 int
+	attnNorm, mlpNorm, qNorm, kNorm        int
+	qkvBias, outBias, gateUpBias, downBias int
+}
+
+func (d *Decoder) places() places {
+	_, p := d.fields()
+	return p
+}
+
+func (d *Decoder) fields() ([]tensor.Field, places) {
+	var fields []tensor.Field
+	add := func(name string, shape ...int) int {
+		fields = append(fields, tensor.Field{Name: name, Shape: shape, Trainable: true, Decay: len(shape) == 2})
+		return len(fields) - 1
+	}
+	glue := func(name string, shape ...int) {
+		fields[add(name, shape...)].Glued = true
+	}
+	var p places
+	p.qkv = add("self_attn.q_proj.weight", d.qCols(), d.Hidden)
+	glue("self_attn.k_proj.weight", d.kvCols(), d.Hidden)
+	glue("self_attn.v_proj.weight", d.kvCols(), d.Hidden)
+	p.out = add("self_attn.o_proj.weight", d.Hidden, d.qCols())
+	p.gateUp = add("mlp.gate_proj.weight", d.Intermediate, d.Hidden)
+	glue("mlp.up_proj.weight", d.Intermediate, d.Hidden)
+	p.down = add("mlp.down_proj.weight", d.Hidden, d.Intermediate)
+	p.attnNorm = add("input_layernorm.weight", d.Hidden)
+	p.mlpNorm = add("post_attention_layernorm.weight", d.Hidden)
+	p.qNorm, p.kNorm, p.qkvBias, p.outBias, p.gateUpBias, p.downBias = -1, -1, -1, -1, -1, -1
+	if d.QKNorm {
+		p.qNorm = add("self_attn.q_norm.weight", d.HeadDim)
+		p.kNorm = add("self_attn.k_norm.weight", d.HeadDim)
+	}
+	if d.QKVBias {
+		p.qkvBias = add("self_attn.q_proj.bias", d.qCols())
+		glue("self_attn.k_proj.bias", d.kvCols())
+		glue("self_attn.v_proj.bias", d.kvCols())
+	}
+	if d.OutBias {
+		p.outBias = add("self_attn.o_proj.bias", d.Hidden)
+	}
+	if d.MLPBias {
+		p.gateUpBias = add("mlp.gate_proj.bias", d.Intermediate)
+		glue("mlp.up_proj.bias", d.Intermediate)
+		p.downBias = add("mlp.down_proj.bias", d.Hidden)
+	}
+	return fields, p
+}
+
+// FLOPs is the arithmetic of one micro-batch of t positions in which each head scores the given number of pairs of query
+// and key: of forward, of backward when everything was kept, and of what backward repeats at each Keep. It counts 2MNK for
+// each product and leaves out what is element-wise. Backward has two products for each of forward's, and attention's
+// gradient five for forward's two, since it forms the scores again.
+func (d *Decoder) FLOPs(t int, pairs int64) (forward, backward int64, recompute [Keeps]int64) {
+	row := 2 * int64(t) * int64(d.Hidden)
+	qkv, out := row*int64(d.qkvCols()), row*int64(d.qCols())
+	gateUp, down := 2*row*int64(d.Intermediate), row*int64(d.Intermediate)
+	pair := 2 * pairs * int64(d.qCols()) // one product over all pairs
+	forward = qkv + out + gateUp + down + 2*pair
+	backward = 2*(qkv+out+gateUp+down) + 5*pair
+	recompute = [Keeps]int64{
+		KeepInput:     qkv + out + gateUp + 2*pair,
+		KeepAttention: qkv + out + gateUp,
+		KeepGateUp:    qkv + out,
+	}
+	return forward, backward, recompute
+}
+
+// Pairs is the number of pairs of query and key that one head scores in documents of these lengths.
+func (d *Decoder) Pairs(docs []int) int64 {
+	var n int64
+	for _, l := range docs {
+		m := int64(l)
+		n += m * (m + 1) / 2
+		if w := int64(d.Window); w > 0 && m > w {
+			n -= (m - w) * (m - w + 1) / 2
+		}
+	}
+	return n
+}

@@ -1,0 +1,19 @@
+// Package nn holds the parts that transformers are made of, with forward and backward written by hand over
+// [device.Stream]: the [Decoder] block and the [Head] (final norm, vocabulary, loss). An embedding is two operations of
+// the stream, Gather and ScatterAdd, and needs nothing here.
+//
+// The parts own no memory and allocate none. Three kinds of buffers come from a [device.Arena]:
+//
+//   - [Params] are the weights, or the fp32 gradients, of one part of the model: a range of memory and its layout.
+//   - [Kept] is what a block's forward leaves for its backward besides the block's input; how much, [Keep] says.
+//   - [Work] is scratch for one call. All blocks and micro-batches of a stream can share it.
+//
+// An arena over no memory counts what the same calls would take: that is how a plan sizes these buffers.
+//
+// Invariants:
+//
+//   - All activations and weights of a call have one type, F32 or BF16; gradients of parameters are F32 and accumulate.
+//   - Backward gives the same bits for every Keep, since it repeats the operations of forward on the same shapes.
+//   - The head gives the same bits whether its tiles visit one by one or all at once.
+//   - A frozen tensor's gradient is the zero Mat, and its product is skipped.
+package nn

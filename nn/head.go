@@ -1,0 +1,136 @@
+package nn
+
+import (
+	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/tensor"
+)
+
+// Head is the end of a model: the final norm, the projection onto the vocabulary and the cross-entropy loss.
+//
+// The vocabulary is cut into tiles of TileRows rows of the [Vocab, Hidden] matrix, and the positions into chunks of
+// ChunkTokens, so that no more than a chunk's logits ever exist. Both cuts belong to the numerics of a run: they set
+// the order of sums. The tiles are visited in order for the log-sum-exp and in descending order for the gradients,
+// each over all chunks in order. Two schedules give the same bits:
+//
+//   - tile by tile: NormForward; Stats of each tile; Grad of each tile, descending, which forms the logits again; NormBackward.
+//   - at once: NormForward; Visit, with all tiles on the device; NormBackward.
+//
+// Before Stats or Visit the caller empties stat (Stream.LSEInit); after, Stream.TokenLoss gives each position's loss.
+type Head struct {
+	Hidden, Vocab int
+	TileRows      int
+	ChunkTokens   int
+	Eps           float32 // of the norm
+}
+
+// Fields are the tensors of the final norm's part.
+func (h *Head) Fields() []tensor.Field {
+	return []tensor.Field{{Name: "weight", Shape: tensor.Shape{h.Hidden}, Trainable: true}}
+}
+
+// TileFields are the tensors of the part that holds a tile of the vocabulary with this many rows.
+func (h *Head) TileFields(rows int) []tensor.Field {
+	return []tensor.Field{{Name: "weight", Shape: tensor.Shape{rows, h.Hidden}, Trainable: true, Decay: true}}
+}
+
+// Tiles is the number of tiles.
+func (h *Head) Tiles() int { return (h.Vocab + h.TileRows - 1) / h.TileRows }
+
+// Tile is the first row of a tile and the number of its rows; the last one may be shorter.
+func (h *Head) Tile(i int) (first, rows int) {
+	first = i * h.TileRows
+	return first, min(h.TileRows, h.Vocab-first)
+}
+
+// FLOPs is the arithmetic for t positions over the whole vocabulary: of Stats, of Grad, and of Visit, which forms the
+// logits once instead of twice.
+func (h *Head) FLOPs(t int) (stats, grad, visit int64) {
+	product := 2 * int64(t) * int64(h.Hidden) * int64(h.Vocab)
+	return product, 3 * product, 3 * product
+}
+
+// HeadWork is scratch of Stats and Grad, or of Visit.
+type HeadWork struct {
+	logits []device.Mem // for F32 [chunk, rows of the tile]: one, or with NewVisitWork one for each tile
+	dtype  tensor.DType
+	grad   device.Mem // for [chunk, rows of the tile] of dtype
+}
+
+// NewStatsWork places the scratch of Stats and Grad for micro-batches of t positions.
+func (h *Head) NewStatsWork(a *device.Arena, dtype tensor.DType, t int) *HeadWork {
+	cells := int64(min(t, h.ChunkTokens)) * int64(min(h.TileRows, h.Vocab))
+	w := &HeadWork{dtype: dtype}
+	w.logits = []device.Mem{a.Take(cells * tensor.F32.Bytes())}
+	w.grad = a.Take(cells * dtype.Bytes())
+	return w
+}
+
+// NewVisitWork places the scratch of Visit: a chunk's logits of the whole vocabulary.
+func (h *Head) NewVisitWork(a *device.Arena, dtype tensor.DType, t int) *HeadWork {
+	chunk := int64(min(t, h.ChunkTokens))
+	w := &HeadWork{dtype: dtype}
+	for i := range h.Tiles() {
+		_, rows := h.Tile(i)
+		w.logits = append(w.logits, a.Take(chunk*int64(rows)*tensor.F32.Bytes()))
+	}
+	w.grad = a.Take(chunk * int64(min(h.TileRows, h.Vocab)) * dtype.Bytes())
+	return w
+}
+
+// NormForward is xn = norm(x), both [T, Hidden]; rstd (F32, [T, 1]) is for NormBackward.
+func (h *Head) NormForward(s device.Stream, wNorm, x, xn, rstd device.Mat) {
+	s.RMSNorm(xn, rstd, x, wNorm, 1, h.Eps)
+}
+
+// NormBackward writes dx [T, Hidden] from dxn32 (F32, [T, Hidden]), which it rounds to dx's type first, and adds to dwNorm
+// unless that is the zero Mat. dx is not x.
+func (h *Head) NormBackward(s device.Stream, wNorm, dwNorm, x, rstd, dxn32, dx device.Mat) {
+	dxn := dxn32
+	if dx.DType != tensor.F32 {
+		s.Cast(dx, dxn32)
+		dxn = dx
+	}
+	s.RMSNormGrad(dx, dwNorm, dxn, x, wNorm, rstd, device.Mat{}, 1)
+}
+
+// Stats takes the logits of one tile, whose rows start at first, into stat (F32, [T, 3]). Tiles come in order.
+func (h *Head) Stats(s device.Stream, tileW device.Mat, first int, xn, stat device.Mat, targets device.Mem, work *HeadWork) {
+	for c := range h.chunks(xn.Rows) {
+		logits := c.logits(s, tileW, xn, work.logits[0])
+		s.LSEUpdate(c.rows(stat), logits, c.ids(targets), first)
+	}
+}
+
+// Grad forms one tile's logits again and adds their gradient, times scale, to dTile (F32; skipped if the zero Mat) and to
+// dxn32 (F32, [T, Hidden]), which it overwrites if told so, as for the first tile it sees. stat is complete. Tiles come in
+// descending order.
+func (h *Head) Grad(s device.Stream, tileW, dTile device.Mat, first int, xn, stat, dxn32 device.Mat, overwrite bool,
+	targets device.Mem, scale float32, work *HeadWork) {
+	for c := range h.chunks(xn.Rows) {
+		logits := c.logits(s, tileW, xn, work.logits[0])
+		c.grad(s, tileW, dTile, first, logits, xn, stat, dxn32, overwrite, targets, scale, work)
+	}
+}
+
+// Visit does the work of Stats and Grad for all tiles, each chunk's logits being formed once. dTiles has an entry for each
+// tile, the zero Mat where it is frozen. dxn32 is overwritten.
+func (h *Head) Visit(s device.Stream, tiles, dTiles []device.Mat, xn, stat, dxn32 device.Mat,
+	targets device.Mem, scale float32, work *HeadWork) {
+	logits := make([]device.Mat, len(tiles))
+	for c := range h.chunks(xn.Rows) {
+		for i, w := range tiles {
+			first, _ := h.Tile(i)
+			logits[i] = c.logits(s, w, xn, work.logits[i])
+			s.LSEUpdate(c.rows(stat), logits[i], c.ids(targets), first)
+		}
+		for i := len(tiles) - 1; i >= 0; i-- {
+			first, _ := h.Tile(i)
+			c.grad(s, tiles[i], dTiles[i], first, logits[i], xn, stat, dxn32, i == len(tiles)-1, targets, scale, work)
+		}
+	}
+}
+
+// Logits writes one tile's logits for the rows of xn into its columns of logits (F32, [rows, Vocab]).
+func (h *Head) Logits(s device.Stream, tileW device.Mat, first int, xn, logits device.Mat) {
+	s.MatMul(logits.ColRange(first, tileW.Rows), xn, tileW, device.MatMulFlags{TransB: true})
+}

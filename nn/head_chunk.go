@@ -1,0 +1,45 @@
+package nn
+
+import (
+	"iter"
+
+	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/tensor"
+)
+
+// chunk is a range of a micro-batch's positions that the head treats at once.
+type chunk struct{ first, n int }
+
+// chunks cuts t positions into chunks of ChunkTokens; the last one may be shorter.
+func (h *Head) chunks(t int) iter.Seq[chunk] {
+	return func(yield func(chunk) bool) {
+		for first := 0; first < t; first += h.ChunkTokens {
+			if !yield(chunk{first, min(h.ChunkTokens, t-first)}) {
+				return
+			}
+		}
+	}
+}
+
+func (c chunk) rows(m device.Mat) device.Mat { return m.RowRange(c.first, c.n) }
+
+func (c chunk) ids(m device.Mem) device.Mem {
+	return m.Slice(int64(c.first)*tensor.I32.Bytes(), int64(c.n)*tensor.I32.Bytes())
+}
+
+// logits forms the chunk's logits of one tile in mem. They are dense whatever the tile, so that both schedules of the head
+// ask the device for the same product.
+func (c chunk) logits(s device.Stream, tileW, xn device.Mat, mem device.Mem) device.Mat {
+	logits := device.NewMat(mem, tensor.F32, c.n, tileW.Rows)
+	s.MatMul(logits, c.rows(xn), tileW, device.MatMulFlags{TransB: true})
+	return logits
+}
+
+// grad takes the gradient of the chunk's logits of one tile to the tile and to the normed input.
+func (c chunk) grad(s device.Stream, tileW, dTile device.Mat, first int, logits, xn, stat, dxn32 device.Mat,
+	overwrite bool, targets device.Mem, scale float32, work *HeadWork) {
+	dLogits := device.NewMat(work.grad, work.dtype, c.n, tileW.Rows)
+	s.CrossEntropyGrad(dLogits, logits, c.rows(stat), c.ids(targets), first, scale)
+	s.MatMul(c.rows(dxn32), dLogits, tileW, device.MatMulFlags{Accumulate: !overwrite})
+	weightGrad(s, dTile, dLogits, c.rows(xn))
+}
