@@ -1,0 +1,136 @@
+package hf
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"github.com/millrace/millrace/tensor"
+)
+
+const configName = "config.json"
+
+// maxConfigBytes bounds config.json; real ones have a few kilobytes.
+const maxConfigBytes = 16 << 20
+
+// Config is a model directory's config.json. Its text is kept, so that it can be carried through to an export.
+type Config struct {
+	path string
+	raw  []byte
+	obj  *object
+}
+
+// ReadConfig reads config.json of a model directory.
+func ReadConfig(dir string) (*Config, error) {
+	path := filepath.Join(dir, configName)
+	doc, err := readBounded(path, maxConfigBytes)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("%s is missing: name a model directory", path)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return ParseConfig(path, doc)
+}
+
+// ParseConfig decodes the text of a config.json. The path is for messages.
+func ParseConfig(path string, doc []byte) (*Config, error) {
+	obj, err := decodeObject(doc)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return &Config{path, doc, obj}, nil
+}
+
+// Raw is the file's text, unchanged. The caller must not modify it.
+func (c *Config) Raw() []byte { return c.raw }
+
+// Path is the file's path.
+func (c *Config) Path() string { return c.path }
+
+// Reader starts a reading of the whole object.
+func (c *Config) Reader() *ConfigReader {
+	return &ConfigReader{path: c.path, obj: c.obj, read: map[string]bool{}, err: new(error)}
+}
+
+// dtypeNames are the names that PyTorch and config.json use.
+var dtypeNames = map[string]tensor.DType{"float32": tensor.F32, "float16": tensor.F16, "bfloat16": tensor.BF16}
+
+// DType is the element type that the config states ("torch_dtype" in transformers 4, "dtype" in 5), and Invalid if it
+// states none or another one. It is advice: the weights have types of their own.
+func (c *Config) DType() tensor.DType {
+	for _, key := range []string{"dtype", "torch_dtype"} {
+		if s, ok := c.obj.values[key].v.(string); ok {
+			return dtypeNames[s]
+		}
+	}
+	return tensor.Invalid
+}
+
+// WithDType is the text with the stated element type changed and everything else as it is. A config that states none gets
+// a "torch_dtype", which both generations of transformers read.
+func (c *Config) WithDType(d tensor.DType) ([]byte, error) {
+	var name string
+	for n, t := range dtypeNames {
+		if t == d {
+			name = n
+		}
+	}
+	if name == "" {
+		return nil, fmt.Errorf("%s: %v cannot be stated as the type of a model", c.path, d)
+	}
+	var keys []string
+	for _, key := range c.obj.keys {
+		if key == "dtype" || key == "torch_dtype" {
+			keys = append(keys, key)
+		}
+	}
+	quoted := strconv.Quote(name)
+	if len(keys) == 0 {
+		// Behind the opening brace, which is the first byte that is not white space.
+		open := 0
+		for c.raw[open] != '{' {
+			open++
+		}
+		insert := "\n  \"torch_dtype\": " + quoted
+		if len(c.obj.keys) > 0 {
+			insert += ","
+		}
+		return splice(c.raw, open+1, open+1, insert), nil
+	}
+	out := c.raw
+	for i := len(keys) - 1; i >= 0; i-- { // from the end, so that earlier offsets stay true
+		v := c.obj.values[keys[i]]
+		start := int(v.end)
+		switch v.v.(type) {
+		case nil:
+			start -= len("null")
+		case string:
+			// The text may have escapes, so its opening quote is searched, not computed.
+			for start -= 2; c.raw[start] != '"' || escaped(c.raw, start); start-- {
+			}
+		default:
+			return nil, fmt.Errorf("%s: %q is %s, not a string", c.path, keys[i], show(v.v))
+		}
+		out = splice(out, start, int(v.end), quoted)
+	}
+	return out, nil
+}
+
+// escaped reports whether the byte at i has an odd number of backslashes before it.
+func escaped(doc []byte, i int) bool {
+	n := 0
+	for i-n-1 >= 0 && doc[i-n-1] == '\\' {
+		n++
+	}
+	return n%2 == 1
+}
+
+func splice(doc []byte, from, to int, text string) []byte {
+	out := make([]byte, 0, len(doc)+len(text))
+	out = append(out, doc[:from]...)
+	out = append(out, text...)
+	return append(out, doc[to:]...)
+}

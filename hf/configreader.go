@@ -1,0 +1,289 @@
+package hf
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"strings"
+)
+
+// maxSize bounds every size in a config.json, so that products of two cannot overflow int64.
+const maxSize = math.MaxInt32
+
+// ConfigReader reads the keys of a JSON object and remembers which ones were read. Errors stick: after the first one the
+// accessors return zero values, and Err and Finish return it. A key whose value is null counts as absent, as it does for
+// transformers.
+//
+// A model family reads what it understands, calls Require for features that it has in one form only, and Finish, which
+// refuses every key that nobody read: a feature is never ignored by accident.
+type ConfigReader struct {
+	path     string // of the file
+	prefix   string // "rope_scaling." inside that object
+	obj      *object
+	read     map[string]bool
+	err      *error // shared with the readers of nested objects
+	children []*ConfigReader
+}
+
+// inertKeys have no influence on the mathematics of a decoder, or only say again what the tensors say.
+var inertKeys = []string{
+	"_name_or_path", "_commit_hash", "_attn_implementation", "_attn_implementation_autoset", "attn_implementation",
+	"architectures", "model_type", "transformers_version", "transformers.js_config", "torch_dtype", "dtype", "torchscript",
+	"use_cache", "return_dict", "output_hidden_states", "output_attentions", "initializer_range", "tokenizer_class",
+	"bos_token_id", "eos_token_id", "pad_token_id", "unk_token_id", "sep_token_id", "cls_token_id", "mask_token_id",
+	"decoder_start_token_id", "prefix", "task_specific_params", "problem_type", "finetuning_task", "id2label", "label2id",
+	"max_length", "min_length", "do_sample", "early_stopping", "num_beams", "num_beam_groups", "diversity_penalty",
+	"temperature", "top_k", "top_p", "typical_p", "repetition_penalty", "length_penalty", "no_repeat_ngram_size",
+	"encoder_no_repeat_ngram_size", "bad_words_ids", "num_return_sequences", "output_scores", "return_dict_in_generate",
+	"forced_bos_token_id", "forced_eos_token_id", "remove_invalid_values", "exponential_decay_length_penalty",
+	"suppress_tokens", "begin_suppress_tokens", "unsloth_version", "unsloth_fixed",
+}
+
+// Has reports whether the key is there and not null. It does not count as reading it.
+func (r *ConfigReader) Has(key string) bool { return r.obj.values[key].v != nil }
+
+// Err is the first error.
+func (r *ConfigReader) Err() error { return *r.err }
+
+// Fail records an error about a key, unless there is one already: `config.json: "key" is value: why`.
+func (r *ConfigReader) Fail(key, why string, args ...any) {
+	if *r.err != nil {
+		return
+	}
+	why = fmt.Sprintf(why, args...)
+	if !r.Has(key) {
+		*r.err = fmt.Errorf("%s: %s is missing: %s", r.path, quote(r.prefix+key), why)
+		return
+	}
+	*r.err = fmt.Errorf("%s: %s is %s: %s", r.path, quote(r.prefix+key), show(r.obj.values[key].v), why)
+}
+
+// get is the value of a key that is marked as read; nil after an error or if it is absent.
+func (r *ConfigReader) get(key string) any {
+	r.read[key] = true
+	if *r.err != nil {
+		return nil
+	}
+	return r.obj.values[key].v
+}
+
+// Size reads a whole number of at least 1 that must be there.
+func (r *ConfigReader) Size(key string) int {
+	if !r.Has(key) {
+		r.Fail(key, "a positive whole number is expected")
+	}
+	return r.SizeOr(key, 0)
+}
+
+// SizeOr reads a whole number of at least 1; def stands for an absent one.
+func (r *ConfigReader) SizeOr(key string, def int) int {
+	n := r.IntOr(key, def)
+	if r.Has(key) && *r.err == nil && n < 1 {
+		r.Fail(key, "a positive whole number is expected")
+		return 0
+	}
+	return n
+}
+
+// IntOr reads a whole number of at most 2^31 - 1 in magnitude; def stands for an absent one.
+func (r *ConfigReader) IntOr(key string, def int) int {
+	v := r.get(key)
+	if v == nil {
+		return def
+	}
+	num, ok := v.(json.Number)
+	if !ok {
+		r.Fail(key, "a whole number is expected")
+		return 0
+	}
+	n, err := num.Int64()
+	if err != nil {
+		r.Fail(key, "a whole number is expected")
+		return 0
+	}
+	if n > maxSize || n < -maxSize {
+		r.Fail(key, "it is larger than %d", maxSize)
+		return 0
+	}
+	return int(n)
+}
+
+// Float reads a finite number that must be there.
+func (r *ConfigReader) Float(key string) float64 {
+	if !r.Has(key) {
+		r.Fail(key, "a number is expected")
+	}
+	return r.FloatOr(key, 0)
+}
+
+// FloatOr reads a finite number; def stands for an absent one.
+func (r *ConfigReader) FloatOr(key string, def float64) float64 {
+	v := r.get(key)
+	if v == nil {
+		return def
+	}
+	num, ok := v.(json.Number)
+	if !ok {
+		r.Fail(key, "a number is expected")
+		return 0
+	}
+	x, err := num.Float64()
+	if err != nil || math.IsInf(x, 0) {
+		r.Fail(key, "it is out of range")
+		return 0
+	}
+	return x
+}
+
+// BoolOr reads true or false; def stands for an absent one.
+func (r *ConfigReader) BoolOr(key string, def bool) bool {
+	v := r.get(key)
+	if v == nil {
+		return def
+	}
+	b, ok := v.(bool)
+	if !ok {
+		r.Fail(key, "true or false is expected")
+	}
+	return b
+}
+
+// StringOr reads a string; def stands for an absent one.
+func (r *ConfigReader) StringOr(key, def string) string {
+	v := r.get(key)
+	if v == nil {
+		return def
+	}
+	s, ok := v.(string)
+	if !ok {
+		r.Fail(key, "a string is expected")
+	}
+	return s
+}
+
+// OneOf reads a string that must be one of those; def stands for an absent one.
+func (r *ConfigReader) OneOf(key, def string, supported ...string) string {
+	s := r.StringOr(key, def)
+	if *r.err != nil || !r.Has(key) {
+		return s
+	}
+	for _, t := range supported {
+		if s == t {
+			return s
+		}
+	}
+	verb := "are"
+	if len(supported) == 1 {
+		verb = "is"
+	}
+	r.Fail(key, "supported %s %s", verb, strings.Join(supported, ", "))
+	return ""
+}
+
+// StringsOr reads a list of strings; def stands for an absent one.
+func (r *ConfigReader) StringsOr(key string, def []string) []string {
+	v := r.get(key)
+	if v == nil {
+		return def
+	}
+	list, ok := v.([]value)
+	out := make([]string, len(list))
+	for i, e := range list {
+		if ok {
+			out[i], ok = e.v.(string)
+		}
+	}
+	if !ok {
+		r.Fail(key, "a list of strings is expected")
+		return nil
+	}
+	return out
+}
+
+// Require refuses a key that is there with another value than the one that is supported: a bool, an int, a float64 or a
+// string.
+func (r *ConfigReader) Require(key string, want any) {
+	v := r.get(key)
+	if v == nil {
+		return
+	}
+	same := false
+	switch want := want.(type) {
+	case bool, string:
+		same = v == want
+	case int:
+		same = numberIs(v, float64(want))
+	case float64:
+		same = numberIs(v, want)
+	default:
+		panic(fmt.Sprintf("hf: Require cannot compare a %T", want))
+	}
+	if !same {
+		r.Fail(key, "supported is %s", show(want))
+	}
+}
+
+func numberIs(v any, want float64) bool {
+	num, ok := v.(json.Number)
+	if !ok {
+		return false
+	}
+	x, err := num.Float64()
+	return err == nil && x == want
+}
+
+// Object reads a nested object; ok is false if it is absent. Its reader shares this one's error, and Finish looks into it.
+func (r *ConfigReader) Object(key string) (nested *ConfigReader, ok bool) {
+	v := r.get(key)
+	if v == nil {
+		return nil, false
+	}
+	obj, ok := v.(*object)
+	if !ok {
+		r.Fail(key, "an object is expected")
+		return nil, false
+	}
+	nested = &ConfigReader{path: r.path, prefix: r.prefix + key + ".", obj: obj, read: map[string]bool{}, err: r.err}
+	r.children = append(r.children, nested)
+	return nested, true
+}
+
+// Ignore marks keys as read.
+func (r *ConfigReader) Ignore(keys ...string) {
+	for _, k := range keys {
+		r.read[k] = true
+	}
+}
+
+// Unread names the keys that are not null and that nobody read, in the order of the file, nested ones as
+// "rope_scaling.factor". Keys that never matter, such as "transformers_version", are left out at the top level.
+func (r *ConfigReader) Unread() []string {
+	skip := map[string]bool{}
+	if r.prefix == "" {
+		for _, k := range inertKeys {
+			skip[k] = true
+		}
+	}
+	var out []string
+	for _, k := range r.obj.keys {
+		if !r.read[k] && !skip[k] && r.Has(k) {
+			out = append(out, r.prefix+k)
+		}
+	}
+	for _, c := range r.children {
+		out = append(out, c.Unread()...)
+	}
+	return out
+}
+
+// Finish returns the first error or, if there is none, one that names the first key that nobody read.
+func (r *ConfigReader) Finish() error {
+	if *r.err != nil {
+		return *r.err
+	}
+	unread := r.Unread()
+	if len(unread) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%s: %s is not supported for this kind of model: remove it only if you know that it changes nothing", r.path, quote(unread[0]))
+}

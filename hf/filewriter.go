@@ -1,0 +1,221 @@
+package hf
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"sort"
+	"unicode/utf8"
+
+	"github.com/millrace/millrace/tensor"
+)
+
+// TensorSpec declares a tensor that will be written: F32, F16 or BF16.
+type TensorSpec struct {
+	Name  string
+	DType tensor.DType
+	Shape tensor.Shape
+}
+
+// FileWriter writes one safetensors file. All tensors are declared first; then their bytes are written in the declared
+// order, in pieces of any length. Nothing is visible at the path before Commit.
+type FileWriter struct {
+	path string
+	f    *os.File // a temporary file beside path
+	body shardWriter
+}
+
+// CreateFile starts a safetensors file at path. End it with Commit or Abort.
+func CreateFile(path string, specs []TensorSpec) (*FileWriter, error) {
+	if err := checkSpecs(specs); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".tmp-*")
+	if err != nil {
+		return nil, fmt.Errorf("%s cannot be written: %w", path, err)
+	}
+	w := &FileWriter{path: path, f: f}
+	if w.body, err = startShard(f, specs); err != nil {
+		w.Abort()
+		return nil, fmt.Errorf("%s cannot be written: %w", path, err)
+	}
+	return w, nil
+}
+
+// Write appends little-endian bytes to the named tensor, which must be the first declared one that is not complete.
+func (w *FileWriter) Write(name string, p []byte) error {
+	if err := w.body.write(name, p); err != nil {
+		return fmt.Errorf("%s: %w", w.path, err)
+	}
+	return nil
+}
+
+// Commit syncs the file and renames it into place, replacing one that is there. It fails, and removes what it wrote, if a
+// tensor is not complete.
+func (w *FileWriter) Commit() error {
+	if w.f == nil {
+		return errors.New("the file is already committed or aborted")
+	}
+	err := w.body.finish()
+	if err == nil {
+		err = w.f.Chmod(0o644) // CreateTemp makes it private
+	}
+	if err == nil {
+		err = w.f.Sync()
+	}
+	if err == nil {
+		err = w.f.Close()
+	}
+	if err == nil {
+		err = os.Rename(w.f.Name(), w.path)
+	}
+	if err != nil {
+		w.Abort()
+		return fmt.Errorf("%s: %w", w.path, err)
+	}
+	w.f = nil
+	return syncDir(filepath.Dir(w.path))
+}
+
+// Abort removes what was written. After Commit it does nothing, so it can be deferred.
+func (w *FileWriter) Abort() {
+	if w.f != nil {
+		w.f.Close()
+		os.Remove(w.f.Name())
+		w.f = nil
+	}
+}
+
+// shardWriter writes the body of one safetensors file.
+type shardWriter struct {
+	f       *os.File
+	specs   []TensorSpec
+	at      []int64 // file offset of each tensor
+	current int     // the tensor that is being written
+	written int64   // bytes of it
+}
+
+// startShard writes the header. Tensors of wider types lie first, as the reference implementation places them, so that
+// each is aligned to its element size; the order of writing is the declared one all the same.
+func startShard(f *os.File, specs []TensorSpec) (shardWriter, error) {
+	w := shardWriter{f: f, specs: specs, at: make([]int64, len(specs))}
+	order := make([]int, len(specs))
+	for i := range order {
+		order[i] = i
+	}
+	sort.SliceStable(order, func(a, b int) bool {
+		return specs[order[a]].DType.Bytes() > specs[order[b]].DType.Bytes()
+	})
+	var header bytes.Buffer
+	header.WriteString(`{"__metadata__":{"format":"pt"}`)
+	var off int64
+	for _, i := range order {
+		s := specs[i]
+		name, err := json.Marshal(s.Name)
+		if err != nil {
+			return w, err
+		}
+		dims := s.Shape
+		if dims == nil {
+			dims = tensor.Shape{} // a scalar: [], not null
+		}
+		shape, err := json.Marshal(dims)
+		if err != nil {
+			return w, err
+		}
+		dtype, _ := safetensorsName(s.DType)
+		end := off + s.bytes()
+		fmt.Fprintf(&header, `,%s:{"dtype":"%s","shape":%s,"data_offsets":[%d,%d]}`, name, dtype, shape, off, end)
+		w.at[i], off = off, end
+	}
+	header.WriteByte('}')
+	for header.Len()%8 != 0 {
+		header.WriteByte(' ')
+	}
+	if header.Len() > maxHeaderBytes {
+		return w, fmt.Errorf("the header of %d tensors is longer than %d bytes", len(specs), maxHeaderBytes)
+	}
+	doc := binary.LittleEndian.AppendUint64(nil, uint64(header.Len()))
+	doc = append(doc, header.Bytes()...)
+	for i := range w.at {
+		w.at[i] += int64(len(doc))
+	}
+	if _, err := f.WriteAt(doc, 0); err != nil {
+		return w, err
+	}
+	w.skipEmpty()
+	return w, nil
+}
+
+func (s TensorSpec) bytes() int64 { return s.Shape.Elems() * s.DType.Bytes() }
+
+func (w *shardWriter) skipEmpty() {
+	for w.current < len(w.specs) && w.written == w.specs[w.current].bytes() {
+		w.current, w.written = w.current+1, 0
+	}
+}
+
+func (w *shardWriter) write(name string, p []byte) error {
+	if w.current == len(w.specs) {
+		return fmt.Errorf("tensor %s: all declared tensors are complete", quote(name))
+	}
+	s := w.specs[w.current]
+	if name != s.Name {
+		return fmt.Errorf("tensor %s was written while %s has %d of %d bytes", quote(name), quote(s.Name), w.written, s.bytes())
+	}
+	if int64(len(p)) > s.bytes()-w.written {
+		return fmt.Errorf("tensor %s: %d bytes were written, its shape %v holds %d", quote(name), w.written+int64(len(p)), s.Shape, s.bytes())
+	}
+	if _, err := w.f.WriteAt(p, w.at[w.current]+w.written); err != nil {
+		return err
+	}
+	w.written += int64(len(p))
+	w.skipEmpty()
+	return nil
+}
+
+func (w *shardWriter) finish() error {
+	if w.current < len(w.specs) {
+		s := w.specs[w.current]
+		return fmt.Errorf("tensor %s is not complete: %d of %d bytes were written", quote(s.Name), w.written, s.bytes())
+	}
+	return nil
+}
+
+func checkSpecs(specs []TensorSpec) error {
+	seen := make(map[string]bool, len(specs))
+	var total int64
+	for _, s := range specs {
+		if s.Name == "" || s.Name == "__metadata__" || !utf8.ValidString(s.Name) {
+			return fmt.Errorf("%s cannot be the name of a tensor", quote(s.Name))
+		}
+		if seen[s.Name] {
+			return fmt.Errorf("tensor %s is declared twice", quote(s.Name))
+		}
+		seen[s.Name] = true
+		if _, ok := safetensorsName(s.DType); !ok {
+			return fmt.Errorf("tensor %s: %v is not written as weights", quote(s.Name), s.DType)
+		}
+		n := s.Shape.Elems()
+		if n < 0 || n > math.MaxInt64/8 || n*s.DType.Bytes() > math.MaxInt64/2-total {
+			return fmt.Errorf("tensor %s: shape %v is too large", quote(s.Name), s.Shape)
+		}
+		total += n * s.DType.Bytes()
+	}
+	return nil
+}
+
+// syncDir makes the directory's entries durable.
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return d.Sync()
+}

@@ -1,0 +1,258 @@
+package hf
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"iter"
+	"os"
+	"path/filepath"
+	"sort"
+)
+
+// DefaultShardBytes is the size at which transformers starts a new shard.
+const DefaultShardBytes = 5_000_000_000
+
+// WriteOptions say how a model directory is written. The zero value is good.
+type WriteOptions struct {
+	ShardBytes int64 // most tensor bytes in a file, unless one tensor alone has more; 0: DefaultShardBytes
+	Replace    bool  // an existing model directory is replaced, in one step; else it is an error
+}
+
+// ModelWriter writes a model directory: weights in one file or in shards with an index, and small files beside them.
+// All tensors are declared first; then their bytes are written in the declared order, in pieces of any length. Nothing is
+// visible at the directory's path before Commit, which needs all tensors and a config.json.
+type ModelWriter struct {
+	dir     *staging
+	replace bool
+	shards  [][]TensorSpec
+	shard   int         // the shard that is being written
+	body    shardWriter // its body; body.f is nil between shards and at the end
+	files   map[string]bool
+}
+
+// CreateModel starts a model directory at dir. End it with Commit or Abort.
+func CreateModel(dir string, specs []TensorSpec, opts WriteOptions) (*ModelWriter, error) {
+	if err := checkSpecs(specs); err != nil {
+		return nil, fmt.Errorf("%s: %w", dir, err)
+	}
+	if len(specs) == 0 {
+		return nil, fmt.Errorf("%s: a model without tensors", dir)
+	}
+	if opts.ShardBytes <= 0 {
+		opts.ShardBytes = DefaultShardBytes
+	}
+	st, err := stage(dir, opts.Replace)
+	if err != nil {
+		return nil, err
+	}
+	w := &ModelWriter{dir: st, replace: opts.Replace, shards: splitShards(specs, opts.ShardBytes), files: map[string]bool{}}
+	if err := w.openShard(); err != nil {
+		w.Abort()
+		return nil, fmt.Errorf("%s cannot be written: %w", dir, err)
+	}
+	return w, nil
+}
+
+// splitShards fills shards in order, as transformers does.
+func splitShards(specs []TensorSpec, limit int64) [][]TensorSpec {
+	var shards [][]TensorSpec
+	var size int64
+	start := 0
+	for i, s := range specs {
+		if i > start && size+s.bytes() > limit {
+			shards, start, size = append(shards, specs[start:i]), i, 0
+		}
+		size += s.bytes()
+	}
+	return append(shards, specs[start:])
+}
+
+func (w *ModelWriter) shardName(i int) string {
+	if len(w.shards) == 1 {
+		return weightsName
+	}
+	return fmt.Sprintf("model-%05d-of-%05d.safetensors", i+1, len(w.shards))
+}
+
+// openShard starts the current shard, and goes past those that hold only empty tensors.
+func (w *ModelWriter) openShard() error {
+	for ; w.shard < len(w.shards); w.shard++ {
+		f, err := os.OpenFile(w.dir.path(w.shardName(w.shard)), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+		if err != nil {
+			return err
+		}
+		if w.body, err = startShard(f, w.shards[w.shard]); err != nil {
+			f.Close()
+			return err
+		}
+		if w.body.finish() != nil {
+			return nil // there is something to write
+		}
+		if err := w.closeShard(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (w *ModelWriter) closeShard() error {
+	err := errors.Join(w.body.f.Sync(), w.body.f.Close())
+	w.body.f = nil
+	return err
+}
+
+// Write appends little-endian bytes to the named tensor, which must be the first declared one that is not complete.
+func (w *ModelWriter) Write(name string, p []byte) error {
+	if w.body.f == nil {
+		return fmt.Errorf("%s: tensor %s: all declared tensors are complete", w.dir.target, quote(name))
+	}
+	err := w.body.write(name, p)
+	if err == nil && w.body.finish() == nil {
+		if err = w.closeShard(); err == nil {
+			w.shard++
+			err = w.openShard()
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", w.dir.target, err)
+	}
+	return nil
+}
+
+// AddFile writes a small file, such as config.json, into the directory.
+func (w *ModelWriter) AddFile(name string, data []byte) error {
+	if err := w.dir.writeFile(name, data); err != nil {
+		return fmt.Errorf("%s: %w", w.dir.target, err)
+	}
+	w.files[name] = true
+	return nil
+}
+
+// AddSidecars copies the generation config and the tokenizer's files (see Sidecars) of another model directory.
+func (w *ModelWriter) AddSidecars(src string) error {
+	names, err := Sidecars(src)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		if err := w.dir.copyFile(name, filepath.Join(src, name)); err != nil {
+			return fmt.Errorf("%s: %w", w.dir.target, err)
+		}
+		w.files[name] = true
+	}
+	return nil
+}
+
+// Commit writes the index, syncs everything and makes the directory visible. If it fails, everything is removed and the
+// target is as it was.
+func (w *ModelWriter) Commit() error {
+	if w.dir == nil {
+		return errors.New("the model directory is already committed or aborted")
+	}
+	target := w.dir.target
+	if err := w.commit(); err != nil {
+		w.Abort()
+		return fmt.Errorf("%s: %w", target, err)
+	}
+	w.dir = nil
+	return nil
+}
+
+func (w *ModelWriter) commit() error {
+	if w.body.f != nil {
+		return w.body.finish()
+	}
+	if !w.files[configName] {
+		return fmt.Errorf("a model directory needs a %s", configName)
+	}
+	if len(w.shards) > 1 {
+		if err := w.dir.writeFile(indexName, w.index()); err != nil {
+			return err
+		}
+	}
+	return w.dir.commit(w.replace)
+}
+
+// index is model.safetensors.index.json in the form that transformers writes.
+func (w *ModelWriter) index() []byte {
+	var total int64
+	shardOf := map[string]string{}
+	var names []string
+	for i, specs := range w.shards {
+		for _, s := range specs {
+			total += s.bytes()
+			shardOf[s.Name] = w.shardName(i)
+			names = append(names, s.Name)
+		}
+	}
+	sort.Strings(names)
+	var b bytes.Buffer
+	fmt.Fprintf(&b, "{\n  \"metadata\": {\n    \"total_size\": %d\n  },\n  \"weight_map\": {\n", total)
+	for i, name := range names {
+		key, _ := json.Marshal(name) // a string always marshals
+		comma := ","
+		if i == len(names)-1 {
+			comma = ""
+		}
+		fmt.Fprintf(&b, "    %s: \"%s\"%s\n", key, shardOf[name], comma)
+	}
+	b.WriteString("  }\n}\n")
+	return b.Bytes()
+}
+
+// Abort removes what was written. After Commit it does nothing, so it can be deferred.
+func (w *ModelWriter) Abort() {
+	if w.dir == nil {
+		return
+	}
+	if w.body.f != nil {
+		w.body.f.Close()
+		w.body.f = nil
+	}
+	w.dir.abort()
+	w.dir = nil
+}
+
+// Model is what WriteModel writes.
+type Model struct {
+	Config   []byte // the text of config.json, such as Config.WithDType returns
+	Sidecars string // a model directory whose sidecar files are carried through; "": none
+	Tensors  []TensorSpec
+	// Data yields the bytes of all tensors in the order of Tensors, each in one or more pieces under its tensor's name. A
+	// piece is used only until the next one is asked for. The iterator ends early only with an error.
+	Data iter.Seq2[Piece, error]
+}
+
+// Piece is the next bytes of a tensor, little-endian.
+type Piece struct {
+	Name  string
+	Bytes []byte
+}
+
+// WriteModel writes a model directory from an iterator over tensors. On any error nothing is left behind.
+func WriteModel(dir string, m Model, opts WriteOptions) error {
+	w, err := CreateModel(dir, m.Tensors, opts)
+	if err != nil {
+		return err
+	}
+	defer w.Abort()
+	if err := w.AddFile(configName, m.Config); err != nil {
+		return err
+	}
+	if m.Sidecars != "" {
+		if err := w.AddSidecars(m.Sidecars); err != nil {
+			return err
+		}
+	}
+	for p, err := range m.Data {
+		if err != nil {
+			return err
+		}
+		if err := w.Write(p.Name, p.Bytes); err != nil {
+			return err
+		}
+	}
+	return w.Commit()
+}
