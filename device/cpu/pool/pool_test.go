@@ -1,0 +1,89 @@
+package pool
+
+import (
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"pgregory.net/rapid"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// Each task runs once, a worker runs one task at a time, and everything a task wrote is visible after Run.
+func TestRunCoversTasks(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		workers := rapid.IntRange(1, 5).Draw(t, "workers")
+		p := New(workers)
+		defer p.Close()
+		if p.Workers() != workers {
+			t.Fatalf("%d workers, want %d", p.Workers(), workers)
+		}
+		for range rapid.IntRange(1, 20).Draw(t, "loops") {
+			tasks := rapid.IntRange(0, 40).Draw(t, "tasks")
+			if rapid.IntRange(0, 9).Draw(t, "pause") == 0 {
+				time.Sleep(4 * spin) // let the workers park
+			}
+			runs := make([]int, tasks) // not atomic: the race detector checks Run's promise
+			busy := make([]atomic.Int32, workers)
+			p.Run(tasks, func(worker, task int) {
+				if busy[worker].Add(1) != 1 {
+					panic("a worker runs two tasks")
+				}
+				runs[task]++
+				busy[worker].Add(-1)
+			})
+			for task, n := range runs {
+				if n != 1 {
+					t.Fatalf("task %d of %d ran %d times", task, tasks, n)
+				}
+			}
+		}
+	})
+}
+
+// Tasks that wait for each other finish only if each worker takes part.
+func TestRunUsesAllWorkers(t *testing.T) {
+	const workers = 3
+	p := New(workers)
+	defer p.Close()
+	for range 20 {
+		var arrived atomic.Int32
+		p.Run(workers, func(int, int) {
+			for arrived.Add(1); arrived.Load() < workers; {
+				time.Sleep(time.Microsecond)
+			}
+		})
+	}
+}
+
+// Concurrent callers take turns.
+func TestRunFromManyGoroutines(t *testing.T) {
+	p := New(3)
+	defer p.Close()
+	var total atomic.Int64
+	done := make(chan struct{})
+	for range 4 {
+		go func() {
+			for range 50 {
+				p.Run(7, func(int, int) { total.Add(1) })
+			}
+			done <- struct{}{}
+		}()
+	}
+	for range 4 {
+		<-done
+	}
+	if total.Load() != 4*50*7 {
+		t.Fatalf("%d tasks ran, want %d", total.Load(), 4*50*7)
+	}
+}
+
+func BenchmarkRun(b *testing.B) {
+	p := New(2)
+	defer p.Close()
+	for b.Loop() {
+		p.Run(4, func(int, int) {})
+	}
+}
