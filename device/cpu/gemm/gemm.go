@@ -1,0 +1,161 @@
+// Package gemm multiplies matrices on the CPU: C = op(A) op(B), or C += op(A) op(B), fp32 or bf16 operands, fp32 sums.
+//
+// The method is that of GotoBLAS and BLIS (Goto and van de Geijn, 2008; Van Zee and van de Geijn, 2015): both operands
+// are copied ("packed") block by block into panels that a register tile reads in order, so that transposition,
+// strides and alignment concern the copy only. Packing routines and register tiles are Go assembly, written by the
+// program in gen.
+//
+//   - Mat and Op say what to multiply.
+//   - Engine holds the packing buffers, allocated once, and shares the work among the workers of a Runner.
+//   - Reference is the slow float64 oracle.
+//
+// # Bits
+//
+// The bits of an element of C depend on its row of op(A), its column of op(B), its old value if Accumulate is set, K,
+// the dtypes and the isa.Level; on nothing else: not M or N, the place in the matrix, strides, alignment,
+// transposition, the number of workers, or Mul against MulSerial. The arithmetic is:
+//
+//   - k = 0..K-1 is cut into blocks, a function of K, the operands' dtype and the level alone (see kBlocks).
+//   - A block's sum starts at +0 and takes its products in the order of k.
+//   - The block sums are added in order, in fp32: ((S0 + S1) + S2) + ..., or with Accumulate, ((C + S0) + S1) + ...
+//   - A bf16 C is widened before and rounded once after all of this: to nearest, ties to even, denormals kept.
+//
+// One step of a block's sum is, by level:
+//
+//   - Plain: s = round(s + round(a*b)).
+//   - AVX2 and AVX512: s = fma(a, b, s), bf16 operands widened; the two levels agree to the bit.
+//   - AVX512BF16: fp32 operands as above; bf16 operands in pairs by VDPBF16PS, which treats denormal inputs as zero,
+//     flushes denormal results to zero and ignores the rounding mode. An odd K is padded with a pair of zeros.
+//
+// A product with a NaN operand is a NaN; which NaN is not defined.
+package gemm
+
+import (
+	"fmt"
+	"unsafe"
+
+	"github.com/millrace/millrace/device/cpu/isa"
+	"github.com/millrace/millrace/tensor"
+)
+
+// Mat is a row-major matrix: element (i, j) lies (i*Stride+j)*DType.Bytes() bytes behind Data.
+type Mat struct {
+	Data               unsafe.Pointer
+	DType              tensor.DType
+	Rows, Cols, Stride int // Stride is in elements, at least Cols
+}
+
+// Op is one product: C = op(A) op(B), or C += op(A) op(B) with Accumulate, where op transposes if the flag is set.
+//
+// op(A) is [M, K], op(B) is [K, N], C is [M, N]. A and B have the same dtype, F32 or BF16; C is F32 or BF16. C overlaps
+// neither A nor B. K = 0 is an empty sum: C becomes zero, or stays.
+type Op struct {
+	C, A, B                    Mat
+	TransA, TransB, Accumulate bool
+}
+
+// Shape is M, N, K. It panics if the matrices do not fit together: that is a bug of the caller.
+func (o *Op) Shape() (m, n, k int) {
+	m, k = o.A.Rows, o.A.Cols
+	if o.TransA {
+		m, k = k, m
+	}
+	kb, n := o.B.Rows, o.B.Cols
+	if o.TransB {
+		kb, n = n, kb
+	}
+	ok := k == kb && o.C.Rows == m && o.C.Cols == n && o.A.DType == o.B.DType
+	for _, x := range []*Mat{&o.A, &o.B, &o.C} {
+		ok = ok && (x.DType == tensor.F32 || x.DType == tensor.BF16) && x.Rows >= 0 && x.Cols >= 0 &&
+			(x.Stride >= x.Cols || x.Rows <= 1) && (x.Data != nil || x.Rows == 0 || x.Cols == 0)
+	}
+	if !ok {
+		panic(fmt.Sprintf("gemm: impossible product: C %v = A %v (transposed %v) x B %v (transposed %v)",
+			o.C, o.A, o.TransA, o.B, o.TransB))
+	}
+	return m, n, k
+}
+
+// String is "f32[2048 576 +1024]", the number being the stride.
+func (x Mat) String() string { return fmt.Sprintf("%v[%d %d +%d]", x.DType, x.Rows, x.Cols, x.Stride) }
+
+// Runner runs tasks 0..tasks-1 on its workers and returns when all are done; worker is in 0..Workers()-1 and runs one
+// task at a time. pool.Pool is one.
+type Runner interface {
+	Workers() int
+	Run(tasks int, f func(worker, task int))
+}
+
+// Engine multiplies. One Mul at a time; MulSerial calls may overlap with each other if their workers differ.
+type Engine struct {
+	kern    kernel
+	run     Runner
+	shared  blocking // what all workers of a Mul share
+	workers []worker
+	job     job // the product that Mul is at
+
+	packTask, tileTask func(worker, task int) // bound once, so that Mul does not allocate
+}
+
+// worker is what one worker has for itself.
+type worker struct {
+	own   blocking // for MulSerial
+	job   job
+	tile  []float32 // one register tile of a bf16 C
+	spare []float32 // one register tile that goes over the edge
+	edge  edgeTable
+}
+
+// New makes an engine for a level that this machine has, with scratch for the runner's workers.
+func New(level isa.Level, run Runner) *Engine {
+	if level > isa.Best() {
+		panic(fmt.Sprintf("gemm: this machine has no %v", level))
+	}
+	e := &Engine{kern: kernelFor(level), run: run}
+	e.shared = newBlocking(e.kern, sharedRows, sharedCols, sharedSums)
+	e.workers = make([]worker, run.Workers())
+	for i := range e.workers {
+		w := &e.workers[i]
+		w.own = newBlocking(e.kern, ownRows, ownCols, ownRows*ownCols)
+		sums := e.kern.size().mr * e.kern.size().nr
+		w.tile, w.spare = alignedFloats(sums), alignedFloats(sums)
+	}
+	e.packTask = func(w, task int) { e.job.pack(&e.workers[w], task) }
+	e.tileTask = func(w, task int) { e.job.tiles(&e.workers[w], task) }
+	return e
+}
+
+// ScratchBytes is what the engine holds, whatever it multiplies.
+func (e *Engine) ScratchBytes() int64 {
+	n := e.shared.bytes()
+	for i := range e.workers {
+		n += e.workers[i].own.bytes() + 8*int64(len(e.workers[i].tile))
+	}
+	return n
+}
+
+// Mul multiplies on all workers. It does not allocate.
+func (e *Engine) Mul(op Op) {
+	e.job.multiply(e.kern, op, &e.shared, len(e.workers), func(tasks int, pack bool) {
+		if pack {
+			e.run.Run(tasks, e.packTask)
+		} else {
+			e.run.Run(tasks, e.tileTask)
+		}
+	})
+}
+
+// MulSerial multiplies on the calling goroutine with the scratch of one worker, to the same bits as Mul. It is for
+// small blocks inside the tasks of somebody else's Run.
+func (e *Engine) MulSerial(worker int, op Op) {
+	w := &e.workers[worker]
+	w.job.multiply(e.kern, op, &w.own, 1, func(tasks int, pack bool) {
+		for t := range tasks {
+			if pack {
+				w.job.pack(w, t)
+			} else {
+				w.job.tiles(w, t)
+			}
+		}
+	})
+}

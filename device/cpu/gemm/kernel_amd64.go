@@ -1,0 +1,259 @@
+package gemm
+
+import (
+	"unsafe"
+
+	"github.com/millrace/millrace/device/cpu/isa"
+)
+
+//go:generate go run ./gen
+
+func assemblyKernel(level isa.Level) kernel {
+	switch level {
+	case isa.AVX512BF16:
+		return kernel512{pairs: true}
+	case isa.AVX512:
+		return kernel512{}
+	case isa.AVX2:
+		return kernel256{}
+	}
+	return nil
+}
+
+// kernel512 is AVX-512 with 12 x 32 sums. Edges are masks and narrower tiles.
+type kernel512 struct{ pairs bool }
+
+func (q kernel512) size() tileSize { return tileSize{mr: 12, nr: 32, pairs: q.pairs} }
+
+// mask has a bit for each of n <= 64 lanes.
+func mask(n int) uint64 { return 1<<uint(n) - 1 }
+
+func (q kernel512) pack(e *edgeTable, dst unsafe.Pointer, s *source, width, first, n, k0, k int) {
+	src := s.at(first, k0)
+	if !s.kRows {
+		e.rows(s.stride, n, min(ceilTo(width, 16), 32))
+		units := ceilDiv(k, s.perUnit)
+		blocks := uintptr(ceilDiv(units, 16))
+		rest := k - 16*s.perUnit*(int(blocks)-1) // elements in the last block
+		for i := 0; i < width; i += 16 {
+			lanes := mask(min(16, width-i))
+			d, offsets := unsafe.Add(dst, 4*i), unsafe.Pointer(&e.offsets[i])
+			switch {
+			case s.bf16 && s.perUnit == 1:
+				transposeWiden512(d, uintptr(4*width), src, offsets, blocks, mask(rest), lanes)
+			case s.bf16:
+				transpose512(d, uintptr(4*width), src, offsets, blocks, mask(rest), lanes)
+			default:
+				transpose512(d, uintptr(4*width), src, offsets, blocks, mask(2*rest), lanes)
+			}
+		}
+		return
+	}
+	switch {
+	case s.perUnit == 2:
+		copyPairs := copyPairs512x12
+		if width == 32 {
+			copyPairs = copyPairs512x32
+		}
+		if k > 1 {
+			copyPairs(dst, src, s.stride, uintptr(k/2), mask(n))
+		}
+		if k%2 == 1 {
+			row := unsafe.Slice((*uint16)(s.at(first, k0+k-1)), n)
+			copy(e.pair[:], row) // e.pair[32:] stays zero
+			copyPairs(unsafe.Add(dst, 4*width*(k/2)), unsafe.Pointer(&e.pair[0]), 64, 1, mask(n))
+		}
+	case s.bf16 && width == 32:
+		copyWiden512x32(dst, src, s.stride, uintptr(k), mask(n))
+	case s.bf16:
+		copyWiden512x12(dst, src, s.stride, uintptr(k), mask(n))
+	case width == 32:
+		copy512x32(dst, src, s.stride, uintptr(k), mask(n))
+	default:
+		copy512x12(dst, src, s.stride, uintptr(k), mask(n))
+	}
+}
+
+func (q kernel512) tile(_ *worker, pairs bool, units int, a, b, c unsafe.Pointer, ldc uintptr, rows, cols int, add bool) {
+	sum := uintptr(0)
+	if add {
+		sum = 1
+	}
+	k, r, m := uintptr(units), uintptr(rows), mask(cols)
+	switch {
+	case pairs && rows > 8:
+		tile512BF16x12(k, a, b, c, ldc, r, m, sum)
+	case pairs && rows > 4:
+		tile512BF16x8(k, a, b, c, ldc, r, m, sum)
+	case pairs:
+		tile512BF16x4(k, a, b, c, ldc, r, m, sum)
+	case rows > 8:
+		tile512F32x12(k, a, b, c, ldc, r, m, sum)
+	case rows > 4:
+		tile512F32x8(k, a, b, c, ldc, r, m, sum)
+	default:
+		tile512F32x4(k, a, b, c, ldc, r, m, sum)
+	}
+}
+
+func (kernel512) widen(t, c unsafe.Pointer, ldc uintptr, rows, cols int) {
+	widenTile512(t, 128, c, ldc, uintptr(rows), mask(cols))
+}
+
+func (kernel512) round(c unsafe.Pointer, ldc uintptr, t unsafe.Pointer, rows, cols int) {
+	roundTile512(c, ldc, t, 128, uintptr(rows), mask(cols))
+}
+
+// kernel256 is AVX2 with 6 x 16 sums. AVX2 has no cheap masks: edges go through plain Go.
+type kernel256 struct{}
+
+func (kernel256) size() tileSize { return tileSize{mr: 6, nr: 16} }
+
+func (kernel256) pack(e *edgeTable, dst unsafe.Pointer, s *source, width, first, n, k0, k int) {
+	src := s.at(first, k0)
+	if !s.kRows {
+		e.rows(s.stride, n, width)
+		if blocks := uintptr(k / 8); blocks > 0 {
+			offsets := unsafe.Pointer(&e.offsets[0])
+			switch {
+			case s.bf16 && width == 16:
+				transposeWiden256x16(dst, src, offsets, blocks)
+			case s.bf16:
+				transposeWiden256x6(dst, src, offsets, blocks)
+			case width == 16:
+				transpose256x16(dst, src, offsets, blocks)
+			default:
+				transpose256x6(dst, src, offsets, blocks)
+			}
+		}
+		packPlain(dst, s, width, first, n, k0, k&^7, k)
+		return
+	}
+	if n < width {
+		packPlain(dst, s, width, first, n, k0, 0, k)
+		return
+	}
+	switch {
+	case s.bf16 && width == 16:
+		copyWiden256x16(dst, src, s.stride, uintptr(k))
+	case s.bf16:
+		copyWiden256x6(dst, src, s.stride, uintptr(k))
+	case width == 16:
+		copy256x16(dst, src, s.stride, uintptr(k))
+	default:
+		copy256x6(dst, src, s.stride, uintptr(k))
+	}
+}
+
+func (kernel256) tile(w *worker, _ bool, units int, a, b, c unsafe.Pointer, ldc uintptr, rows, cols int, add bool) {
+	if rows == 6 && cols == 16 {
+		sum := uintptr(0)
+		if add {
+			sum = 1
+		}
+		tile256(uintptr(units), a, b, c, ldc, sum)
+		return
+	}
+	tile256(uintptr(units), a, b, unsafe.Pointer(&w.spare[0]), 64, 0)
+	writeTile(c, ldc, w.spare, 16, rows, cols, add)
+}
+
+func (kernel256) widen(t, c unsafe.Pointer, ldc uintptr, rows, cols int) {
+	if cols < 16 {
+		widenPlain(t, 16, c, ldc, rows, cols)
+		return
+	}
+	widenTile256(t, 64, c, ldc, uintptr(rows))
+}
+
+func (kernel256) round(c unsafe.Pointer, ldc uintptr, t unsafe.Pointer, rows, cols int) {
+	if cols < 16 {
+		roundPlain(c, ldc, t, 16, rows, cols)
+		return
+	}
+	roundTile256(c, ldc, t, 64, uintptr(rows))
+}
+
+// The routines of kernels_amd64.s. Strides and steps are in bytes; a mask has one bit for each column, or for each 16
+// bits of k in lastMask.
+
+//go:noescape
+func tile512F32x12(k uintptr, a, b, c unsafe.Pointer, ldc, rows uintptr, mask uint64, add uintptr)
+
+//go:noescape
+func tile512F32x8(k uintptr, a, b, c unsafe.Pointer, ldc, rows uintptr, mask uint64, add uintptr)
+
+//go:noescape
+func tile512F32x4(k uintptr, a, b, c unsafe.Pointer, ldc, rows uintptr, mask uint64, add uintptr)
+
+//go:noescape
+func tile512BF16x12(k uintptr, a, b, c unsafe.Pointer, ldc, rows uintptr, mask uint64, add uintptr)
+
+//go:noescape
+func tile512BF16x8(k uintptr, a, b, c unsafe.Pointer, ldc, rows uintptr, mask uint64, add uintptr)
+
+//go:noescape
+func tile512BF16x4(k uintptr, a, b, c unsafe.Pointer, ldc, rows uintptr, mask uint64, add uintptr)
+
+//go:noescape
+func widenTile512(t unsafe.Pointer, ldt uintptr, c unsafe.Pointer, ldc, rows uintptr, mask uint64)
+
+//go:noescape
+func roundTile512(c unsafe.Pointer, ldc uintptr, t unsafe.Pointer, ldt, rows uintptr, mask uint64)
+
+//go:noescape
+func transpose512(dst unsafe.Pointer, dstStep uintptr, src, offsets unsafe.Pointer, blocks uintptr, lastMask, lanes uint64)
+
+//go:noescape
+func transposeWiden512(dst unsafe.Pointer, dstStep uintptr, src, offsets unsafe.Pointer, blocks uintptr, lastMask, lanes uint64)
+
+//go:noescape
+func copy512x12(dst, src unsafe.Pointer, stride, k uintptr, mask uint64)
+
+//go:noescape
+func copy512x32(dst, src unsafe.Pointer, stride, k uintptr, mask uint64)
+
+//go:noescape
+func copyWiden512x12(dst, src unsafe.Pointer, stride, k uintptr, mask uint64)
+
+//go:noescape
+func copyWiden512x32(dst, src unsafe.Pointer, stride, k uintptr, mask uint64)
+
+//go:noescape
+func copyPairs512x12(dst, src unsafe.Pointer, stride, k uintptr, mask uint64)
+
+//go:noescape
+func copyPairs512x32(dst, src unsafe.Pointer, stride, k uintptr, mask uint64)
+
+//go:noescape
+func tile256(k uintptr, a, b, c unsafe.Pointer, ldc, add uintptr)
+
+//go:noescape
+func widenTile256(t unsafe.Pointer, ldt uintptr, c unsafe.Pointer, ldc, rows uintptr)
+
+//go:noescape
+func roundTile256(c unsafe.Pointer, ldc uintptr, t unsafe.Pointer, ldt, rows uintptr)
+
+//go:noescape
+func transpose256x6(dst, src, offsets unsafe.Pointer, blocks uintptr)
+
+//go:noescape
+func transpose256x16(dst, src, offsets unsafe.Pointer, blocks uintptr)
+
+//go:noescape
+func transposeWiden256x6(dst, src, offsets unsafe.Pointer, blocks uintptr)
+
+//go:noescape
+func transposeWiden256x16(dst, src, offsets unsafe.Pointer, blocks uintptr)
+
+//go:noescape
+func copy256x6(dst, src unsafe.Pointer, stride, k uintptr)
+
+//go:noescape
+func copy256x16(dst, src unsafe.Pointer, stride, k uintptr)
+
+//go:noescape
+func copyWiden256x6(dst, src unsafe.Pointer, stride, k uintptr)
+
+//go:noescape
+func copyWiden256x16(dst, src unsafe.Pointer, stride, k uintptr)

@@ -1,0 +1,7 @@
+//go:build !amd64
+
+package gemm
+
+import "github.com/millrace/millrace/device/cpu/isa"
+
+func assemblyKernel(isa.Level) kernel { return nil }
