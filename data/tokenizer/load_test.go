@@ -1,0 +1,174 @@
+package tokenizer
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// small returns a valid tokenizer.json with one value replaced at the given path of keys.
+func small(t *testing.T, value any, path ...string) []byte {
+	t.Helper()
+	var file map[string]any
+	if err := json.Unmarshal([]byte(`{
+		"version": "1.0", "truncation": null, "padding": null,
+		"added_tokens": [{"id": 4, "content": "<e>", "special": true}],
+		"normalizer": null,
+		"pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true},
+		"post_processor": null,
+		"decoder": {"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true},
+		"model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2, "abab": 3}, "merges": ["a b", ["ab", "ab"]]}
+	}`), &file); err != nil {
+		t.Fatal(err)
+	}
+	at := file
+	for i, key := range path {
+		if i == len(path)-1 {
+			at[key] = value
+		} else {
+			at = at[key].(map[string]any)
+		}
+	}
+	data, err := json.Marshal(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
+
+type object = map[string]any
+
+// TestParseErrors has a row for each thing that this package refuses; the error must name it.
+func TestParseErrors(t *testing.T) {
+	if _, err := Parse(small(t, nil)); err != nil {
+		t.Fatalf("the valid file: %v", err)
+	}
+	split := func(regex string) object {
+		return object{"type": "Sequence", "pretokenizers": []any{
+			object{"type": "Split", "pattern": object{"Regex": regex}, "behavior": "Isolated", "invert": false},
+			object{"type": "ByteLevel", "use_regex": false}}}
+	}
+	added := func(id int, content string) []any { return []any{object{"id": id, "content": content}} }
+	for _, c := range []struct {
+		want  string
+		value any
+		path  string
+	}{
+		{"Unigram", "Unigram", "model type"},
+		{"WordPiece", "WordPiece", "model type"},
+		{"byte_fallback", true, "model byte_fallback"},
+		{"dropout", 0.1, "model dropout"},
+		{"continuing_subword_prefix", "##", "model continuing_subword_prefix"},
+		{"end_of_word_suffix", "</w>", "model end_of_word_suffix"},
+		{"unk_token", "nope", "model unk_token"},
+		{"no_such_key", 1, "model no_such_key"},
+		{"no_such_key", 1, "no_such_key"},
+		{"no model", nil, "model"},
+		{"vocab is empty", object{}, "model vocab"},
+		{"both have id 0", object{"a": 0, "b": 0}, "model vocab"},
+		{"id -1", object{"a": -1}, "model vocab"},
+		{"id 4000000000", object{"a": 4000000000}, "model vocab"},
+		{"empty", object{"": 0}, "model vocab"},
+		{"merge 0", []any{"a c"}, "model merges"},
+		{"not two tokens", []any{"ab"}, "model merges"},
+		{"not two tokens", []any{[]any{"a"}}, "model merges"},
+		{"Lowercase", object{"type": "Lowercase"}, "normalizer"},
+		{"Prepend", object{"type": "Sequence", "normalizers": []any{object{"type": "Prepend", "prepend": "_"}}}, "normalizer"},
+		{"Metaspace", object{"type": "Metaspace"}, "pre_tokenizer"},
+		{"no ByteLevel", nil, "pre_tokenizer"},
+		{"no ByteLevel", object{"type": "Digits", "individual_digits": true}, "pre_tokenizer"},
+		{"after ByteLevel", object{"type": "Sequence", "pretokenizers": []any{object{"type": "ByteLevel"}, object{"type": "Digits"}}}, "pre_tokenizer"},
+		{"MergedWithNext", object{"type": "Split", "pattern": object{"String": "x"}, "behavior": "MergedWithNext"}, "pre_tokenizer"},
+		{"one pattern", object{"type": "Split", "behavior": "Isolated"}, "pre_tokenizer"},
+		{"pattern of a Split is empty", object{"type": "Split", "pattern": object{"String": ""}, "behavior": "Isolated"}, "pre_tokenizer"},
+		{`"(x"`, split("(x"), "pre_tokenizer"},
+		{`\w`, split(`\w+`), "pre_tokenizer"},
+		{"(?i", split("(?i:x)"), "pre_tokenizer"},
+		{"nested character class", split("[[:alpha:]]"), "pre_tokenizer"},
+		{"nested character class", split("[a-z&&b]"), "pre_tokenizer"},
+		{"possessive", split("a++"), "pre_tokenizer"},
+		{"bare ]", split("[]a]"), "pre_tokenizer"},
+		{"BertProcessing", object{"type": "BertProcessing"}, "post_processor"},
+		{"0 times", object{"type": "TemplateProcessing", "single": []any{}}, "post_processor"},
+		{"no ids", object{"type": "TemplateProcessing", "single": []any{object{"SpecialToken": object{"id": "x"}}}}, "post_processor"},
+		{"neither", object{"type": "TemplateProcessing", "single": []any{object{"Sequence": object{"id": "B"}}}}, "post_processor"},
+		{"id 99", object{"type": "TemplateProcessing", "single": []any{object{"SpecialToken": object{"id": "x"}}},
+			"special_tokens": object{"x": object{"ids": []any{99}}}}, "post_processor"},
+		{"decoder: there is none", nil, "decoder"},
+		{"WordPiece", object{"type": "WordPiece"}, "decoder"},
+		{"both have id 0", added(0, "z"), "added_tokens"},
+		{"has ids", added(7, "a"), "added_tokens"},
+		{"empty", added(7, ""), "added_tokens"},
+		{"4097 bytes", added(7, strings.Repeat("x", 4097)), "added_tokens"},
+	} {
+		_, err := Parse(small(t, c.value, strings.Fields(c.path)...))
+		if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%s = %v: error %v, want one line with %q", c.path, c.value, err, c.want)
+		}
+	}
+	for _, text := range []string{"", "[]", "{", "{}", "{} x", "null", `{"model": 3}`} {
+		if _, err := Parse([]byte(text)); err == nil {
+			t.Errorf("%q is accepted", text)
+		}
+	}
+}
+
+func TestLoadDirectory(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name string, data string) {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(data), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := Load(dir); err == nil || !strings.Contains(err.Error(), dir) {
+		t.Errorf("without a file: %v", err)
+	}
+	write("tokenizer.json", string(small(t, nil)))
+	tok, err := Load(dir)
+	if err != nil || tok.EOS() != None {
+		t.Fatalf("without a config: %v", err)
+	}
+	write("tokenizer_config.json", `{"bos_token": null, "eos_token": {"content": "<e>", "lstrip": false}, "chat_template": "x", "pad_token": "p"}`)
+	if tok, err = Load(dir); err != nil || tok.EOS() != 4 || tok.BOS() != None {
+		t.Fatalf("eos %d, bos %d, %v", tok.EOS(), tok.BOS(), err)
+	}
+	write("tokenizer_config.json", `{"eos_token": "<z>"}`)
+	if _, err = Load(dir); err == nil || !strings.Contains(err.Error(), `eos_token "<z>"`) {
+		t.Errorf("eos that does not exist: %v", err)
+	}
+	write("tokenizer_config.json", `{`)
+	if _, err = Load(dir); err == nil {
+		t.Error("a broken config is accepted")
+	}
+}
+
+func TestParseConfig(t *testing.T) {
+	c, err := ParseConfig([]byte(`{"bos_token": {"content": "<b>"}, "eos_token": "<e>", "pad_token": null, "chat_template": "{{ x }}", "other": 1}`))
+	if want := (Config{BOS: "<b>", EOS: "<e>", ChatTemplate: "{{ x }}"}); err != nil || c != want {
+		t.Errorf("%+v, %v", c, err)
+	}
+	if _, err := ParseConfig([]byte(`{"eos_token": 3}`)); err == nil {
+		t.Error("a number as token is accepted")
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	for _, name := range names {
+		data, err := os.ReadFile(filepath.Join("testdata", name+".json"))
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(data)
+	}
+	f.Add([]byte(`{"model":{"type":"BPE","vocab":{"a":0},"merges":[]},"pre_tokenizer":{"type":"ByteLevel"},"decoder":{"type":"ByteLevel"}}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		tok, err := Parse(data)
+		if err != nil {
+			return
+		}
+		ids := tok.Encode(" it's <|eos|> 12 \u00e9\n", true)
+		tok.Decode(ids, true)
+	})
+}
