@@ -1,0 +1,20 @@
+package model
+
+import "github.com/millrace/millrace/hf"
+
+// readLlama reads Llama 1 to 3 and what took over their form, such as SmolLM2.
+// Source: transformers, configuration_llama.py and modeling_llama.py.
+func readLlama(_ *hf.Config, r *hf.ConfigReader, s *spec) {
+	s.block.KVHeads = r.SizeOr("num_key_value_heads", s.block.Heads)
+	s.headDim(r)
+	s.rotary(r)
+	bias := r.BoolOr("attention_bias", false)
+	s.block.QKVBias, s.block.OutBias = bias, bias
+	s.block.MLPBias = r.BoolOr("mlp_bias", false)
+
+	// Set to 2 or more, transformers sums slices of each product in an order of their own.
+	r.Require("pretraining_tp", 1)
+	// Written by the conversion of SmolLM2.
+	r.Require("is_llama_config", true)
+	r.Require("rope_interleaved", false)
+}

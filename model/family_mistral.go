@@ -1,0 +1,30 @@
+package model
+
+import (
+	"encoding/json"
+
+	"github.com/millrace/millrace/hf"
+)
+
+// readMistral reads Mistral 7B and its successors: Llama's block with a sliding window in every layer.
+// Source: transformers, configuration_mistral.py and modeling_mistral.py.
+func readMistral(c *hf.Config, r *hf.ConfigReader, s *spec) {
+	s.block.KVHeads = r.Size("num_key_value_heads")
+	s.headDim(r)
+	s.rotary(r)
+	if window := r.SizeOr("sliding_window", absentOr(c, "sliding_window", 4096)); window > 0 {
+		s.layerTypes(r, window, 0)
+	}
+}
+
+// absentOr is def for a key that is not in the file, and 0 for one that is there, also as null. For transformers, an absent
+// sliding window is one of 4096 and a null one is none.
+func absentOr(c *hf.Config, key string, def int) int {
+	var keys map[string]json.RawMessage
+	if err := json.Unmarshal(c.Raw(), &keys); err == nil {
+		if _, there := keys[key]; there {
+			return 0
+		}
+	}
+	return def
+}

@@ -1,0 +1,192 @@
+package model
+
+import (
+	"fmt"
+
+	"github.com/millrace/millrace/hf"
+	"github.com/millrace/millrace/nn"
+	"github.com/millrace/millrace/tensor"
+)
+
+// Model is a decoder-only transformer.
+type Model struct {
+	Type                        string // the model_type of config.json: "qwen3"
+	Hidden, Vocab, MaxPositions int
+	Tied                        bool // the head uses the token embedding
+	Rope                        nn.RopeFrequencies
+	InitStd                     float64 // standard deviation of random weights
+
+	Blocks []*nn.Decoder
+	Head   nn.Head // its ChunkTokens is DefaultChunkTokens, which a run may change
+
+	Parts      []Part
+	EmbedTiles []int // indices of the parts that hold the token embedding, by row
+	BlockParts []int // of each block's part
+	NormPart   int
+	HeadTiles  []int // of the parts that hold the head, by row; EmbedTiles if tied
+}
+
+// DefaultChunkTokens is how many positions the head treats at once, if nobody says otherwise. Larger chunks make fewer,
+// larger products; a chunk's logits take 4*ChunkTokens*TileRows bytes, and 4*ChunkTokens*Vocab where the head visits at once.
+const DefaultChunkTokens = 512
+
+// Kind is what a part is for.
+type Kind uint8
+
+// The kinds of parts.
+const (
+	Embed    Kind = iota // a tile of the token embedding, which is also the head's if the two are tied
+	Block                // a decoder block
+	Norm                 // the final norm
+	HeadTile             // a tile of a head of its own
+)
+
+// String is the word that part names begin with.
+func (k Kind) String() string { return [...]string{"embed", "block", "norm", "head"}[k] }
+
+// Part is what is fetched, updated and stored as one.
+type Part struct {
+	Index    int // in Model.Parts
+	Layer    int
+	Name     string // "embed.0", "block.11", "norm", "head.2"
+	Kind     Kind
+	Layout   *tensor.Layout
+	FirstRow int      // of a tile, in the vocabulary
+	Tensors  []Source // one for each field of Layout, in order
+}
+
+// Source is the tensor of a checkpoint that a field of a part is, or that it is some rows of.
+type Source struct {
+	HFName   string
+	Field    int // in the part's layout
+	FirstRow int // the field's first row in the tensor
+	HFShape  tensor.Shape
+}
+
+const (
+	embedName = "model.embed_tokens.weight"
+	normName  = "model.norm.weight"
+	headName  = "lm_head.weight"
+)
+
+// Read builds the model that a model directory's config.json describes.
+func Read(dir string) (*Model, error) {
+	c, err := hf.ReadConfig(dir)
+	if err != nil {
+		return nil, err
+	}
+	return New(c)
+}
+
+// New builds the model that a config.json describes. The error names the key that is not supported.
+func New(c *hf.Config) (*Model, error) {
+	s, err := readSpec(c)
+	if err != nil {
+		return nil, err
+	}
+	m, err := s.build()
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", c.Path(), err)
+	}
+	return m, nil
+}
+
+// build makes the blocks and cuts the parts.
+func (s *spec) build() (*Model, error) {
+	m := &Model{Type: s.modelType, Hidden: s.block.Hidden, Vocab: s.vocab, MaxPositions: s.positions, Tied: s.tied,
+		Rope: s.rope, InitStd: s.initStd}
+	for l := range s.layers {
+		block := s.block
+		block.Window = s.window(l)
+		m.Blocks = append(m.Blocks, &block)
+	}
+	block, err := tensor.NewLayout(s.block.Fields()...)
+	if err != nil {
+		return nil, err
+	}
+	m.Head = nn.Head{Hidden: m.Hidden, Vocab: m.Vocab, TileRows: tileRows(block, m.Hidden, m.Vocab),
+		ChunkTokens: DefaultChunkTokens, Eps: s.block.Eps}
+
+	if m.EmbedTiles, err = m.addTiles(Embed, 0, embedName); err != nil {
+		return nil, err
+	}
+	for l := range s.layers {
+		p := Part{Layer: 1 + l, Name: fmt.Sprintf("%v.%d", Block, l), Kind: Block, Layout: block}
+		for i, f := range block.Fields {
+			p.Tensors = append(p.Tensors, Source{HFName: fmt.Sprintf("model.layers.%d.%s", l, f.Name), Field: i, HFShape: f.Shape})
+		}
+		m.BlockParts = append(m.BlockParts, m.add(p))
+	}
+	norm, err := tensor.NewLayout(m.Head.Fields()...)
+	if err != nil {
+		return nil, err
+	}
+	m.NormPart = m.add(Part{Layer: 1 + s.layers, Name: Norm.String(), Kind: Norm, Layout: norm,
+		Tensors: []Source{{HFName: normName, HFShape: norm.Fields[0].Shape}}})
+	m.HeadTiles = m.EmbedTiles
+	if !m.Tied {
+		if m.HeadTiles, err = m.addTiles(HeadTile, 1+s.layers, headName); err != nil {
+			return nil, err
+		}
+	}
+	return m, nil
+}
+
+// tileRows makes a tile of the vocabulary about as large as a block: the number of rows, a multiple of 64 unless one tile
+// is enough.
+func tileRows(block *tensor.Layout, hidden, vocab int) int {
+	params, _ := block.Params()
+	rows := (params + int64(hidden) - 1) / int64(hidden)
+	rows = (rows + 63) / 64 * 64
+	return int(min(rows, int64(vocab)))
+}
+
+// addTiles cuts a [vocabulary, hidden] matrix into parts and returns their indices.
+func (m *Model) addTiles(k Kind, layer int, name string) ([]int, error) {
+	var tiles []int
+	for i := range m.Head.Tiles() {
+		first, rows := m.Head.Tile(i)
+		layout, err := tensor.NewLayout(m.Head.TileFields(rows)...)
+		if err != nil {
+			return nil, err
+		}
+		tiles = append(tiles, m.add(Part{Layer: layer, Name: fmt.Sprintf("%v.%d", k, i), Kind: k, Layout: layout, FirstRow: first,
+			Tensors: []Source{{HFName: name, FirstRow: first, HFShape: tensor.Shape{m.Vocab, m.Hidden}}}}))
+	}
+	return tiles, nil
+}
+
+func (m *Model) add(p Part) int {
+	p.Index = len(m.Parts)
+	m.Parts = append(m.Parts, p)
+	return p.Index
+}
+
+// Layers is the number of layers: the embedding, the blocks, and the final norm with the head.
+func (m *Model) Layers() int { return len(m.Blocks) + 2 }
+
+// Params is the number of parameters, a tied matrix counted once.
+func (m *Model) Params() (all, trainable int64) {
+	for i := range m.Parts {
+		a, t := m.Parts[i].Layout.Params()
+		all, trainable = all+a, trainable+t
+	}
+	return all, trainable
+}
+
+// TrainFLOPs is the arithmetic that a training step on documents of these lengths takes by the usual account: forward,
+// and twice as much for backward; 2MNK for each product, attention by the pairs that it really scores; recomputation
+// does not count. It is close to 6 times parameters times positions, plus attention.
+func (m *Model) TrainFLOPs(docs []int) int64 {
+	t := 0
+	for _, n := range docs {
+		t += n
+	}
+	head, _, _ := m.Head.FLOPs(t)
+	sum := 3 * head
+	for _, b := range m.Blocks {
+		forward, _, _ := b.FLOPs(t, b.Pairs(docs))
+		sum += 3 * forward
+	}
+	return sum
+}

@@ -1,0 +1,80 @@
+package model
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/millrace/millrace/hf"
+)
+
+// Check fails unless a checkpoint has every tensor of the model in its shape, in a type that can be read, and none that
+// the model has no place for: such a tensor says that config.json describes another model. As in transformers, a
+// lm_head.weight beside tied embeddings is not looked at, and neither are the frequencies that old checkpoints carry.
+func (m *Model) Check(w *hf.Weights) error {
+	known := map[string]bool{}
+	for i := range m.Parts {
+		for _, src := range m.Parts[i].Tensors {
+			if known[src.HFName] {
+				continue
+			}
+			known[src.HFName] = true
+			if err := w.Expect(src.HFName, src.HFShape); err != nil {
+				return err
+			}
+		}
+	}
+	for _, name := range w.Names() {
+		if known[name] || m.Tied && name == headName || strings.HasSuffix(name, "rotary_emb.inv_freq") {
+			continue
+		}
+		info, _ := w.Info(name)
+		return fmt.Errorf("%s: tensor %.200q has no place in the %s that config.json describes: the weights and config.json are not of one model", info.File, name, m.Type)
+	}
+	return nil
+}
+
+// readElems is how many elements are converted at a time: 256 KiB of fp32.
+const readElems = 64 << 10
+
+// ReadPart fills a part's values, padding included, from a checkpoint. Split master weights hold an F32 checkpoint exactly,
+// and BF16 and F16 ones too. A missing tensor, a wrong shape, and a value that is not finite (as bf16, for split master
+// weights) are errors that name the tensor.
+func (m *Model) ReadPart(w *hf.Weights, p *Part, dst Values) error {
+	dst.clearPadding(p.Layout)
+	var buf []float32
+	if dst.F32 == nil {
+		buf = make([]float32, readElems)
+	}
+	for _, src := range p.Tensors {
+		if err := w.Expect(src.HFName, src.HFShape); err != nil {
+			return err
+		}
+		f := &p.Layout.Fields[src.Field]
+		begin := src.begin()
+		if dst.F32 != nil {
+			if err := w.ReadF32(src.HFName, dst.F32[f.First:f.First+f.Elems], begin); err != nil {
+				return err
+			}
+			continue
+		}
+		for at := int64(0); at < f.Elems; at += readElems {
+			vals := buf[:min(readElems, f.Elems-at)]
+			if err := w.ReadF32(src.HFName, vals, begin+at); err != nil {
+				return err
+			}
+			if i := dst.setElems(f, at, vals); i >= 0 {
+				return fmt.Errorf("tensor %.200q: element %d is %g, too large for bf16: the model had diverged, or train it with master: f32", src.HFName, begin+at+int64(i), vals[i])
+			}
+		}
+	}
+	return nil
+}
+
+// begin is the first element of the tensor that the field has.
+func (s *Source) begin() int64 {
+	n := int64(s.FirstRow)
+	for _, d := range s.HFShape[1:] {
+		n *= int64(d)
+	}
+	return n
+}
