@@ -14,7 +14,9 @@
 //     writes its outputs, nothing else; inputs and outputs do not overlap unless the operation's text says so.
 //   - Gradients of parameters accumulate (+=) in fp32; gradients of activations are written (=).
 //   - Results do not depend on timing, on the number of workers or on where in memory an operand lies.
-//   - An error sticks to its stream: later work is skipped, events fire with the error, and Sync returns it.
+//   - An error sticks to its stream: later work is skipped, events fire with the error, and Sync returns it. A stream that
+//     waits for such an event takes the error over.
+//   - Operands that break the text of an operation are a bug and panic in the caller's goroutine; see [Operands].
 package device
 
 import (

@@ -2,7 +2,8 @@ package device
 
 // Conventions: T is the number of positions of a micro-batch, all its sequences flattened into rows; H the hidden size.
 // "A" is the activation type, F32 or BF16, the same for all activations and weights of one call. All arithmetic is in
-// fp32 and results are rounded once, to nearest even. I32 vectors are plain Mem.
+// fp32 and results are rounded once, to nearest even. I32 vectors are plain Mem. Statistics (rstd, lse, delta, stat) and
+// the tables of RoPE are dense; other matrices may have any stride. [Operands] has these rules as code.
 
 // MatMulFlags say how a matrix product reads its operands and what it does with its output.
 type MatMulFlags struct {
@@ -122,7 +123,7 @@ type AdamWScalars struct {
 type AdamWArgs struct {
 	Weights Mat // BF16 (the high halves) or F32
 	Low     Mat // I16 low halves with BF16 weights; none with F32
-	Grad    Mat // BF16 or F32
+	Grad    Mat // F32, or BF16 with BF16 weights
 	M, V    Mat // F32
 	AdamWScalars
 }

@@ -1,0 +1,74 @@
+package cpu
+
+import (
+	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/device/cpu/attention"
+	"github.com/millrace/millrace/device/cpu/kernels"
+)
+
+// RoPE implements device.AttentionOps.
+func (s *Stream) RoPE(y, x device.Mat, heads int, cos, sin device.Mat, positions device.Mem, inverse bool) {
+	s.operands.RoPE(y, x, heads, cos, sin, positions, inverse)
+	s.enqueue(func() {
+		a := &kernels.RoPE{X: mat(x), Y: mat(y), Heads: heads, HeadDim: x.Cols / heads, Cos: floats(cos), Sin: floats(sin),
+			Positions: ints(positions, x.Rows), Inverse: inverse}
+		s.crew.split(x.Rows, 1, rowBytes(x, y), func(lo, hi int) { s.crew.RoPERows(a, lo, hi) })
+	})
+}
+
+func attentionSpec(out, lse, q, k, v device.Mat, spec device.AttentionSpec) *attention.Spec {
+	return &attention.Spec{Q: mat(q), K: mat(k), V: mat(v), Out: mat(out), LSE: floats(lse),
+		Heads: spec.Heads, KVHeads: spec.KVHeads, HeadDim: spec.HeadDim, Scale: spec.Scale, Window: spec.Window,
+		DocStart: ints(spec.Docs.Start, q.Rows)}
+}
+
+// Attention implements device.AttentionOps.
+func (s *Stream) Attention(out, lse, q, k, v device.Mat, spec device.AttentionSpec) {
+	s.operands.Attention(out, lse, q, k, v, spec)
+	s.try(func() error {
+		a := attentionSpec(out, lse, q, k, v, spec)
+		if err := a.Check(false); err != nil {
+			return err
+		}
+		c := s.crew
+		c.attention.Lock()
+		defer c.attention.Unlock()
+		if err := c.equip(spec.HeadDim, 0); err != nil {
+			return err
+		}
+		c.Run(a.ForwardTasks(), func(worker, task int) {
+			attention.Forward(c.Table, multiplier{c.engine}, worker, a, task, c.block(worker, spec.HeadDim))
+		})
+		return nil
+	})
+}
+
+// AttentionScratchBytes is what the device holds for AttentionGrad over micro-batches of rows positions: the gradients of
+// keys and values that each query head contributes, in fp32.
+func AttentionScratchBytes(rows, heads, headDim int) int64 {
+	return 4 * int64(attention.HeadGradsLen(rows, heads, headDim))
+}
+
+// AttentionGrad implements device.AttentionOps. It leaves delta alone.
+func (s *Stream) AttentionGrad(dq, dk, dv, dout, q, k, v, out, lse, delta device.Mat, spec device.AttentionSpec) {
+	s.operands.AttentionGrad(dq, dk, dv, dout, q, k, v, out, lse, delta, spec)
+	s.try(func() error {
+		a := attentionSpec(out, lse, q, k, v, spec)
+		a.DOut, a.DQ, a.DK, a.DV = mat(dout), mat(dq), mat(dk), mat(dv)
+		c := s.crew
+		c.attention.Lock()
+		defer c.attention.Unlock()
+		if err := c.equip(spec.HeadDim, AttentionScratchBytes(q.Rows, spec.Heads, spec.HeadDim)); err != nil {
+			return err
+		}
+		a.HeadGrads = c.gradients(a.HeadGradsLen())
+		if err := a.Check(true); err != nil {
+			return err
+		}
+		c.Run(a.BackwardTasks(), func(worker, task int) {
+			attention.Backward(c.Table, multiplier{c.engine}, worker, a, task, c.block(worker, spec.HeadDim))
+		})
+		c.Run(a.ReduceTasks(), func(_, task int) { attention.Reduce(c.Table, a, task) })
+		return nil
+	})
+}

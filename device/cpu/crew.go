@@ -1,0 +1,156 @@
+package cpu
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/millrace/millrace/device/cpu/attention"
+	"github.com/millrace/millrace/device/cpu/gemm"
+	"github.com/millrace/millrace/device/cpu/kernels"
+	"github.com/millrace/millrace/internal/hostmem"
+)
+
+// runner is a pool of workers.
+type runner interface {
+	gemm.Runner
+	Close()
+}
+
+// crew is what works on operations: workers, kernels and their scratch.
+type crew struct {
+	*kernels.Table
+	engine   *gemm.Engine
+	accounts *hostmem.Accounts
+	runner   runner
+
+	product sync.Mutex // held during a matrix product, of which the engine does one at a time
+
+	attention sync.Mutex      // held during an attention, for the scratch below
+	blocks    *hostmem.Region // of each worker
+	headGrads *hostmem.Region // of all workers
+	held      atomic.Int64    // bytes of the two
+}
+
+// headDim is the width of attention heads that a crew is equipped for from the start.
+const headDim = 256
+
+// newCrew makes the crew that the streams of a device share. Under the race detector each stream has one of its own.
+func newCrew(d *Device) (*crew, error) {
+	c := &crew{Table: kernels.For(d.level), accounts: d.accounts, runner: newRunner(d.workers)}
+	c.engine = gemm.New(d.level, c)
+	if err := c.equip(headDim, d.scratch); err != nil {
+		c.runner.Close()
+		return nil, fmt.Errorf("cpu device: %w", err)
+	}
+	return c, nil
+}
+
+func (c *crew) close() error {
+	c.runner.Close()
+	err := c.blocks.Close()
+	if e := c.headGrads.Close(); e != nil {
+		err = e
+	}
+	return err
+}
+
+// scratchBytes is all that the crew holds.
+func (c *crew) scratchBytes() int64 { return c.engine.ScratchBytes() + c.held.Load() }
+
+// equip makes sure that there is scratch for an attention with heads of headDim, and for gradients of the given bytes.
+func (c *crew) equip(headDim int, headGradsBytes int64) error {
+	grow := func(r **hostmem.Region, purpose string, bytes int64) error {
+		old := *r
+		if old != nil && old.Len() >= bytes {
+			return nil
+		}
+		bigger, err := c.accounts.Reserve(purpose, bytes)
+		if err != nil {
+			return err
+		}
+		*r = bigger
+		c.held.Add(bigger.ReservedBytes())
+		if old != nil {
+			c.held.Add(-old.ReservedBytes())
+			return old.Close()
+		}
+		return nil
+	}
+	if err := grow(&c.blocks, "attention blocks", int64(c.Workers())*blockBytes(headDim)); err != nil {
+		return err
+	}
+	return grow(&c.headGrads, "attention gradients", headGradsBytes)
+}
+
+// blockBytes is one worker's scratch for an attention, in whole pages.
+func blockBytes(headDim int) int64 {
+	return (int64(attention.ScratchBytes(headDim)) + hostmem.PageBytes - 1) / hostmem.PageBytes * hostmem.PageBytes
+}
+
+// Workers implements gemm.Runner.
+func (c *crew) Workers() int { return c.runner.Workers() }
+
+// Run implements gemm.Runner. A panic in a task becomes one of the caller, when all other tasks are done.
+func (c *crew) Run(tasks int, f func(worker, task int)) {
+	var failure atomic.Pointer[any]
+	c.runner.Run(tasks, func(worker, task int) {
+		defer func() {
+			if p := recover(); p != nil {
+				failure.CompareAndSwap(nil, &p)
+			}
+		}()
+		f(worker, task)
+	})
+	if p := failure.Load(); p != nil {
+		panic(*p)
+	}
+}
+
+// The sizes of tasks. A task should be much longer than the microsecond that handing it out takes, and much shorter than
+// an operation, so that the workers end together.
+const (
+	taskBytes = 128 << 10 // memory that one task goes through
+	runTasks  = 64        // tasks between two chances of other streams to use the workers, about a millisecond
+)
+
+// split calls f for [0, n) in ranges that are multiples of granule, on all workers if it is worth it. One step of n goes
+// through the given bytes of memory.
+func (c *crew) split(n, granule int, bytes int64, f func(lo, hi int)) {
+	step := int(max(1, taskBytes/max(1, bytes)))
+	step = (step + granule - 1) / granule * granule
+	if n <= step {
+		if n > 0 {
+			f(0, n)
+		}
+		return
+	}
+	tasks := (n + step - 1) / step
+	for first := 0; first < tasks; first += runTasks {
+		c.Run(min(runTasks, tasks-first), func(_, task int) {
+			lo := (first + task) * step
+			f(lo, min(lo+step, n))
+		})
+	}
+}
+
+// multiplier lends the engine to the tasks of an attention.
+type multiplier struct{ engine *gemm.Engine }
+
+// Multiply implements attention.Multiplier.
+func (m multiplier) Multiply(worker int, p attention.Product) {
+	m.engine.MulSerial(worker, gemm.Op{C: gemm.Mat(p.C), A: gemm.Mat(p.A), B: gemm.Mat(p.B),
+		TransA: p.TransposeA, TransB: p.TransposeB, Accumulate: p.Accumulate})
+}
+
+// block is the scratch of one worker.
+func (c *crew) block(worker int, headDim int) []byte {
+	n := blockBytes(headDim)
+	return c.blocks.Bytes()[int64(worker)*n:][:n]
+}
+
+// gradients is the first n elements of the scratch that the workers share.
+func (c *crew) gradients(n int) []float32 {
+	return unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(c.headGrads.Bytes()))), n)
+}

@@ -1,0 +1,110 @@
+package cpu
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"strings"
+	"sync/atomic"
+
+	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/device/cpu/isa"
+	"github.com/millrace/millrace/internal/hostmem"
+)
+
+// Options say how a Device computes. The zero value is a good choice.
+type Options struct {
+	Workers  int               // threads that share one operation; 0: GOMAXPROCS
+	Level    *isa.Level        // instructions to use; nil: the best that this machine has
+	Accounts *hostmem.Accounts // where memory is counted; nil: accounts of its own
+	// AttentionScratchBytes is reserved for AttentionGrad at once, see [AttentionScratchBytes]. A gradient that needs more
+	// reserves it when it is first enqueued.
+	AttentionScratchBytes int64
+}
+
+// Device computes on this machine's CPU. Its methods may be called from any goroutine.
+type Device struct {
+	name     string
+	level    isa.Level
+	workers  int
+	accounts *hostmem.Accounts
+	crew     *crew // what its streams share; see newCrew for the exception
+	scratch  int64
+	open     atomic.Int64 // buffers and streams that are not closed
+}
+
+var _ device.Device = (*Device)(nil)
+
+// New makes a device. It fails when the level is more than this machine has, or when there is no memory for its scratch.
+func New(o Options) (*Device, error) {
+	d := &Device{level: isa.Best(), workers: o.Workers, accounts: o.Accounts, scratch: o.AttentionScratchBytes}
+	if o.Level != nil {
+		d.level = *o.Level
+	}
+	if d.level > isa.Best() {
+		return nil, fmt.Errorf("cpu device: this machine has no %v; its best is %v", d.level, isa.Best())
+	}
+	if o.Workers < 0 {
+		return nil, fmt.Errorf("cpu device: %d workers; give 0 for all processors", o.Workers)
+	}
+	if d.workers == 0 {
+		d.workers = runtime.GOMAXPROCS(0)
+	}
+	if d.accounts == nil {
+		d.accounts = hostmem.New()
+	}
+	d.name = fmt.Sprintf("CPU (%s, %v, %d workers)", processor(), d.level, d.workers)
+	var err error
+	d.crew, err = newCrew(d)
+	return d, err
+}
+
+// Info implements device.Device.
+func (d *Device) Info() device.Info {
+	return device.Info{Name: d.name, Unified: true, OverheadBytes: d.crew.scratchBytes(), Workers: d.workers}
+}
+
+// Alloc implements device.Device. The memory is made resident at once, so that a shortage is an error here.
+func (d *Device) Alloc(purpose string, bytes int64) (device.Buffer, error) {
+	r, err := d.accounts.Reserve(purpose, bytes)
+	if err != nil {
+		return nil, fmt.Errorf("cpu device: %w", err)
+	}
+	if err := r.Populate(); err != nil {
+		return nil, errors.Join(fmt.Errorf("cpu device: %w", err), r.Close())
+	}
+	d.open.Add(1)
+	return &buffer{device: d, region: r, owned: true}, nil
+}
+
+// Register implements device.Device.
+func (d *Device) Register(r *hostmem.Region) (device.Buffer, error) {
+	d.open.Add(1)
+	return &buffer{device: d, region: r}, nil
+}
+
+// NewEvent implements device.Device.
+func (d *Device) NewEvent() (device.Event, error) { return &event{}, nil }
+
+// Close implements device.Device. It fails when buffers or streams are open.
+func (d *Device) Close() error {
+	if n := d.open.Load(); n != 0 {
+		return fmt.Errorf("cpu device: close: %d buffers and streams are still open", n)
+	}
+	return d.crew.close()
+}
+
+// processor is the name of the CPU for people.
+func processor() string {
+	if f, err := os.Open("/proc/cpuinfo"); err == nil {
+		defer f.Close()
+		for s := bufio.NewScanner(f); s.Scan(); {
+			if key, name, ok := strings.Cut(s.Text(), ":"); ok && strings.TrimSpace(key) == "model name" {
+				return strings.TrimSpace(name)
+			}
+		}
+	}
+	return runtime.GOARCH
+}

@@ -1,0 +1,49 @@
+package cpu
+
+import (
+	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/device/cpu/kernels"
+)
+
+// LSEInit implements device.HeadOps.
+func (s *Stream) LSEInit(stat device.Mat) {
+	s.operands.LSEInit(stat)
+	s.enqueue(func() { s.crew.LSEReset(&kernels.CrossEntropy{Stats: floats(stat)}, 0, stat.Rows) })
+}
+
+// LSEUpdate implements device.HeadOps.
+func (s *Stream) LSEUpdate(stat, logits device.Mat, targets device.Mem, first int) {
+	s.operands.LSEUpdate(stat, logits, targets, first)
+	s.enqueue(func() {
+		a := &kernels.CrossEntropy{Logits: mat(logits), ColFirst: first, Stats: floats(stat), Targets: ints(targets, logits.Rows)}
+		s.crew.split(logits.Rows, 1, rowBytes(logits), func(lo, hi int) { s.crew.LSEUpdate(a, lo, hi) })
+	})
+}
+
+// TokenLoss implements device.HeadOps.
+func (s *Stream) TokenLoss(loss, stat device.Mat, targets device.Mem) {
+	s.operands.TokenLoss(loss, stat, targets)
+	s.enqueue(func() {
+		a := &kernels.CrossEntropy{Stats: floats(stat), Targets: ints(targets, stat.Rows), Loss: floats(loss)}
+		s.crew.LSEFinish(a, 0, stat.Rows)
+	})
+}
+
+// CrossEntropyGrad implements device.HeadOps.
+func (s *Stream) CrossEntropyGrad(dlogits, logits, stat device.Mat, targets device.Mem, first int, scale float32) {
+	s.operands.CrossEntropyGrad(dlogits, logits, stat, targets, first, scale)
+	s.enqueue(func() {
+		a := &kernels.CrossEntropy{Logits: mat(logits), ColFirst: first, Stats: floats(stat), Targets: ints(targets, logits.Rows),
+			DLogits: mat(dlogits), Scale: scale}
+		s.crew.split(logits.Rows, 1, rowBytes(logits, dlogits), func(lo, hi int) { s.crew.CrossEntropyGrad(a, lo, hi) })
+	})
+}
+
+// Sum implements device.HeadOps.
+func (s *Stream) Sum(dst device.Mem, x device.Mat) {
+	s.operands.Sum(dst, x)
+	s.enqueue(func() {
+		v := floats(x)
+		s.reduce(dst, x, func(sums []float64, lo, hi int) { s.crew.Sum(sums, v[lo:hi]) })
+	})
+}

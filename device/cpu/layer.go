@@ -1,0 +1,69 @@
+package cpu
+
+import (
+	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/device/cpu/kernels"
+)
+
+// RMSNorm implements device.NormOps.
+func (s *Stream) RMSNorm(y, rstd, x, w device.Mat, groups int, eps float32) {
+	s.operands.RMSNorm(y, rstd, x, w, groups, eps)
+	s.enqueue(func() {
+		a := &kernels.RMSNorm{X: mat(x), Y: mat(y), Weight: vec(w), RStd: floats(rstd), Groups: groups, Eps: eps}
+		s.crew.split(x.Rows, 1, rowBytes(x, y), func(lo, hi int) { s.crew.RMSNormForward(a, lo, hi) })
+	})
+}
+
+// RMSNormGrad implements device.NormOps. The gradient of the weight comes first, since dx may overwrite dy.
+func (s *Stream) RMSNormGrad(dx, dw, dy, x, w, rstd, resid device.Mat, groups int) {
+	s.operands.RMSNormGrad(dx, dw, dy, x, w, rstd, resid, groups)
+	s.enqueue(func() {
+		a := &kernels.RMSNorm{X: mat(x), Weight: vec(w), RStd: floats(rstd), Groups: groups, DX: mat(dx), DY: mat(dy)}
+		if !dw.IsZero() {
+			a.DWeight = floats(dw)
+			s.crew.split(w.Cols, columns, int64(groups)*int64(x.Rows)*2*x.DType.Bytes(), func(lo, hi int) {
+				s.crew.RMSNormWeightGrad(a, x.Rows, lo, hi)
+			})
+		}
+		if !resid.IsZero() {
+			a.Residual = mat(resid)
+		}
+		s.crew.split(x.Rows, 1, rowBytes(x, dx, dy), func(lo, hi int) { s.crew.RMSNormBackward(a, lo, hi) })
+	})
+}
+
+// SwiGLU implements device.MLPOps.
+func (s *Stream) SwiGLU(y, gateUp device.Mat) {
+	s.operands.SwiGLU(y, gateUp)
+	s.enqueue(func() {
+		a := &kernels.SwiGLU{GateUp: mat(gateUp), H: mat(y)}
+		s.crew.split(y.Rows, 1, rowBytes(y, gateUp), func(lo, hi int) { s.crew.SwiGLUForward(a, lo, hi) })
+	})
+}
+
+// SwiGLUGrad implements device.MLPOps.
+func (s *Stream) SwiGLUGrad(dGateUp, dy, gateUp device.Mat) {
+	s.operands.SwiGLUGrad(dGateUp, dy, gateUp)
+	s.enqueue(func() {
+		a := &kernels.SwiGLU{GateUp: mat(gateUp), DH: mat(dy), DGateUp: mat(dGateUp)}
+		s.crew.split(dy.Rows, 1, rowBytes(dGateUp, dy, gateUp), func(lo, hi int) { s.crew.SwiGLUBackward(a, lo, hi) })
+	})
+}
+
+// Gather implements device.EmbeddingOps.
+func (s *Stream) Gather(y, table device.Mat, ids device.Mem, first int) {
+	s.operands.Gather(y, table, ids, first)
+	s.enqueue(func() {
+		a := &kernels.Embedding{IDs: ints(ids, y.Rows), RowFirst: first, Table: mat(table), Y: mat(y)}
+		s.crew.split(y.Rows, 1, rowBytes(y, y), func(lo, hi int) { s.crew.EmbeddingGather(a, lo, hi) })
+	})
+}
+
+// ScatterAdd implements device.EmbeddingOps.
+func (s *Stream) ScatterAdd(dtable, dy device.Mat, ids device.Mem, first int) {
+	s.operands.ScatterAdd(dtable, dy, ids, first)
+	s.enqueue(func() {
+		a := &kernels.Embedding{IDs: ints(ids, dy.Rows), RowFirst: first, DTable: mat(dtable), DY: mat(dy)}
+		s.crew.split(dy.Cols, columns, int64(dy.Rows)*(8+dy.DType.Bytes()), func(lo, hi int) { s.crew.EmbeddingScatterAdd(a, lo, hi) })
+	})
+}

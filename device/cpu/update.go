@@ -1,0 +1,65 @@
+package cpu
+
+import (
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/device/cpu/kernels"
+	"github.com/millrace/millrace/tensor"
+)
+
+// AdamW implements device.OptimizerOps.
+func (s *Stream) AdamW(args device.AdamWArgs, bad device.Mem) {
+	s.operands.AdamW(args, bad)
+	s.enqueue(func() {
+		n := args.Weights.Cols
+		scalars := kernels.AdamWScalars(args.AdamWScalars)
+		m, v, grad := floats(args.M), floats(args.V), vec(args.Grad)
+		var nans atomic.Int64
+		var update func(lo, hi int) int
+		bytes := 2*(4+4) + args.Grad.DType.Bytes()
+		if args.Weights.DType == tensor.F32 {
+			bytes += 2 * 4
+			p, g := floats(args.Weights), floats(args.Grad)
+			update = func(lo, hi int) int { return s.crew.AdamWF32(p[lo:hi], m[lo:hi], v[lo:hi], g[lo:hi], &scalars) }
+		} else {
+			bytes += 2 * (2 + 2)
+			high := unsafe.Slice((*uint16)(start(args.Weights.Mem)), n)
+			low := unsafe.Slice((*int16)(start(args.Low.Mem)), n)
+			update = func(lo, hi int) int {
+				return s.crew.AdamWSplit(high[lo:hi], low[lo:hi], m[lo:hi], v[lo:hi], grad.Slice(lo, hi), &scalars)
+			}
+		}
+		s.crew.split(n, columns, bytes, func(lo, hi int) {
+			if k := update(lo, hi); k > 0 {
+				nans.Add(int64(k))
+			}
+		})
+		*(*int64)(start(bad)) += nans.Load()
+	})
+}
+
+// SumSquares implements device.OptimizerOps.
+func (s *Stream) SumSquares(dst device.Mem, x device.Mat) {
+	s.operands.SumSquares(dst, x)
+	s.enqueue(func() {
+		v := vec(x)
+		s.reduce(dst, x, func(sums []float64, lo, hi int) { s.crew.SumSquares(sums, v.Slice(lo, hi)) })
+	})
+}
+
+// reduce adds the chunks of x, each summed by f, in order.
+func (s *Stream) reduce(dst device.Mem, x device.Mat, f func(sums []float64, lo, hi int)) {
+	total := 0.0
+	for first := 0; first < x.Cols; first += len(s.sums) * kernels.SumChunk {
+		n := min(len(s.sums)*kernels.SumChunk, x.Cols-first)
+		s.crew.split(kernels.SumChunks(n), 1, kernels.SumChunk*x.DType.Bytes(), func(lo, hi int) {
+			f(s.sums[lo:hi], first+lo*kernels.SumChunk, first+min(hi*kernels.SumChunk, n))
+		})
+		for _, sum := range s.sums[:kernels.SumChunks(n)] {
+			total += sum
+		}
+	}
+	*(*float64)(start(dst)) = total
+}

@@ -1,0 +1,411 @@
+package device
+
+import (
+	"fmt"
+
+	"github.com/millrace/millrace/tensor"
+)
+
+// Operand is one matrix or vector that an operation touches.
+type Operand struct {
+	Name  string // as in the operation's signature
+	Mat          // I32, I64 and F64 vectors too
+	Write bool   // written, perhaps after being read; otherwise only read
+}
+
+// Operands are the rules that the operations' texts state, as code that all drivers share: it has a method for each
+// operation, with the operation's signature, which checks the call and leaves in List what the operation reads and
+// writes, all of it and nothing else. A driver calls it first, in the caller's goroutine.
+//
+// A call that breaks a rule is a bug of the engine, not an event of the run, and panics: shapes or types that do not
+// agree, an operand that leaves its buffer, an output that overlaps another operand where the text does not allow it.
+//
+// The zero value is ready; List is overwritten by the next call.
+type Operands struct {
+	Op   string
+	List []Operand
+}
+
+func (o *Operands) begin(op string) { o.Op, o.List = op, o.List[:0] }
+
+func (o *Operands) fail(format string, args ...any) {
+	panic("device: " + o.Op + ": " + fmt.Sprintf(format, args...))
+}
+
+// The sets of element types that operands may have.
+var (
+	f32Only    = []tensor.DType{tensor.F32}
+	activation = []tensor.DType{tensor.F32, tensor.BF16}
+)
+
+// add checks one operand by itself.
+func (o *Operands) add(write bool, name string, m Mat, rows, cols int, types []tensor.DType) {
+	known := false
+	for _, t := range types {
+		known = known || m.DType == t
+	}
+	size := m.DType.Bytes()
+	switch {
+	case m.Buf == nil:
+		o.fail("%s has no memory", name)
+	case !known:
+		o.fail("%s is %s, not one of %v", name, m.DType, types)
+	case m.Rows != rows || m.Cols != cols:
+		o.fail("%s is [%d, %d], not [%d, %d]", name, m.Rows, m.Cols, rows, cols)
+	case m.Stride < m.Cols:
+		o.fail("%s has %d columns in a stride of %d", name, m.Cols, m.Stride)
+	case m.Off < 0 || m.Len < span(rows, cols, m.Stride)*size || m.Off > m.Buf.Bytes()-m.Len:
+		o.fail("%s leaves its memory", name)
+	case m.Off%size != 0:
+		o.fail("%s is not aligned to its elements", name)
+	}
+	o.List = append(o.List, Operand{Name: name, Mat: m, Write: write})
+}
+
+func (o *Operands) read(name string, m Mat, rows, cols int, types []tensor.DType) {
+	o.add(false, name, m, rows, cols, types)
+}
+
+func (o *Operands) write(name string, m Mat, rows, cols int, types []tensor.DType) {
+	o.add(true, name, m, rows, cols, types)
+}
+
+// stat checks statistics, which are dense.
+func (o *Operands) stat(write bool, name string, m Mat, rows, cols int) {
+	if m.Rows > 1 && m.Stride != m.Cols {
+		o.fail("%s has %d columns in a stride of %d; statistics and tables are dense", name, m.Cols, m.Stride)
+	}
+	o.add(write, name, m, rows, cols, f32Only)
+}
+
+// vec checks a plain vector, of which mem may hold more than n elements.
+func (o *Operands) vec(write bool, name string, mem Mem, t tensor.DType, n int) {
+	if mem.Buf == nil || mem.Len < int64(n)*t.Bytes() {
+		o.fail("%s holds %d bytes, less than %d elements of %s", name, mem.Len, n, t)
+	}
+	o.add(write, name, NewVec(mem, t, n), 1, n, []tensor.DType{t})
+}
+
+// same makes sure that two operands have one element type.
+func (o *Operands) same(name string, a, b Mat) {
+	if a.DType != b.DType {
+		o.fail("%s is %s where its partner is %s", name, a.DType, b.DType)
+	}
+}
+
+// apart makes sure that no output overlaps another operand. The pairs of names are allowed to be one and the same matrix.
+func (o *Operands) apart(pairs ...[2]string) {
+	for i, w := range o.List {
+		if !w.Write {
+			continue
+		}
+	others:
+		for j, r := range o.List {
+			if j == i || j < i && r.Write || !w.Mat.Overlaps(r.Mat) {
+				continue
+			}
+			for _, p := range pairs {
+				if p == [2]string{w.Name, r.Name} && w.Off == r.Off && w.DType == r.DType && (w.Stride == r.Stride || w.Rows == 1) &&
+					w.Rows == r.Rows && w.Cols == r.Cols {
+					continue others
+				}
+			}
+			o.fail("%s overlaps %s", w.Name, r.Name)
+		}
+	}
+}
+
+// Overlaps reports whether a and b share an element. Column ranges of one matrix do not; for matrices of different
+// strides that lie in one another the answer is yes.
+func (a Mat) Overlaps(b Mat) bool {
+	if a.Buf != b.Buf || a.Rows == 0 || b.Rows == 0 || a.Cols == 0 || b.Cols == 0 {
+		return false
+	}
+	as, bs := a.DType.Bytes(), b.DType.Bytes()
+	if a.Off >= b.Off+span(b.Rows, b.Cols, b.Stride)*bs || b.Off >= a.Off+span(a.Rows, a.Cols, a.Stride)*as {
+		return false
+	}
+	stride := int64(a.Stride) * as
+	if a.Rows == 1 {
+		stride = int64(b.Stride) * bs
+	} else if b.Rows > 1 && stride != int64(b.Stride)*bs {
+		return true
+	}
+	width, other := int64(a.Cols)*as, int64(b.Cols)*bs
+	if width > stride || other > stride {
+		return true // one row, longer than the other matrix's rows
+	}
+	// In columns counted from a's first one, b takes [d, d+other), where what passes the stride is in a's next row.
+	d := ((b.Off-a.Off)%stride + stride) % stride
+	return d < width || d+other > stride
+}
+
+// Copy checks a copy of bytes.
+func (o *Operands) Copy(dst, src Mem) {
+	o.begin("Copy")
+	if dst.Len != src.Len {
+		o.fail("dst has %d bytes, src %d", dst.Len, src.Len)
+	}
+	o.vec(true, "dst", dst, tensor.U8, int(dst.Len))
+	o.vec(false, "src", src, tensor.U8, int(src.Len))
+	o.apart()
+}
+
+// Zero checks the clearing of bytes.
+func (o *Operands) Zero(dst Mem) {
+	o.begin("Zero")
+	o.vec(true, "dst", dst, tensor.U8, int(dst.Len))
+}
+
+func (o *Operands) MatMul(c, a, b Mat, f MatMulFlags) {
+	o.begin("MatMul")
+	m, k := a.Rows, a.Cols
+	if f.TransA {
+		m, k = k, m
+	}
+	bk, n := b.Rows, b.Cols
+	if f.TransB {
+		bk, n = n, bk
+	}
+	if k != bk {
+		o.fail("the inner dimensions are %d and %d", k, bk)
+	}
+	o.write("c", c, m, n, activation)
+	o.read("a", a, a.Rows, a.Cols, activation)
+	o.read("b", b, b.Rows, b.Cols, activation)
+	o.same("b", b, a)
+	o.apart()
+}
+
+func (o *Operands) AddBias(y, bias Mat) {
+	o.begin("AddBias")
+	o.write("y", y, y.Rows, y.Cols, activation)
+	o.read("bias", bias, 1, y.Cols, activation)
+	o.same("bias", bias, y)
+	o.apart()
+}
+
+func (o *Operands) BiasGrad(db, dy Mat) {
+	o.begin("BiasGrad")
+	o.write("db", db, 1, dy.Cols, f32Only)
+	o.read("dy", dy, dy.Rows, dy.Cols, activation)
+	o.apart()
+}
+
+func (o *Operands) Add(y, a, b Mat) {
+	o.begin("Add")
+	o.write("y", y, y.Rows, y.Cols, activation)
+	o.read("a", a, y.Rows, y.Cols, activation)
+	o.read("b", b, y.Rows, y.Cols, activation)
+	o.same("a", a, y)
+	o.same("b", b, y)
+	o.apart([2]string{"y", "a"}, [2]string{"y", "b"})
+}
+
+func (o *Operands) Cast(dst, src Mat) {
+	o.begin("Cast")
+	o.write("dst", dst, src.Rows, src.Cols, activation)
+	o.read("src", src, src.Rows, src.Cols, activation)
+	o.apart()
+}
+
+func (o *Operands) RMSNorm(y, rstd, x, w Mat, groups int, eps float32) {
+	o.begin("RMSNorm")
+	d := o.groupLen(x, groups)
+	o.write("y", y, x.Rows, x.Cols, activation)
+	o.stat(true, "rstd", rstd, x.Rows, groups)
+	o.read("x", x, x.Rows, x.Cols, activation)
+	o.read("w", w, 1, d, activation)
+	o.same("y", y, x)
+	o.same("w", w, x)
+	o.apart()
+}
+
+func (o *Operands) RMSNormGrad(dx, dw, dy, x, w, rstd, resid Mat, groups int) {
+	o.begin("RMSNormGrad")
+	d := o.groupLen(x, groups)
+	o.write("dx", dx, x.Rows, x.Cols, activation)
+	if !dw.IsZero() {
+		o.write("dw", dw, 1, d, f32Only)
+	}
+	o.read("dy", dy, x.Rows, x.Cols, activation)
+	o.read("x", x, x.Rows, x.Cols, activation)
+	o.read("w", w, 1, d, activation)
+	o.stat(false, "rstd", rstd, x.Rows, groups)
+	o.same("dx", dx, x)
+	o.same("dy", dy, x)
+	o.same("w", w, x)
+	if !resid.IsZero() {
+		o.read("resid", resid, x.Rows, x.Cols, activation)
+		o.same("resid", resid, x)
+	}
+	o.apart([2]string{"dx", "dy"}, [2]string{"dx", "resid"})
+}
+
+func (o *Operands) groupLen(x Mat, groups int) int {
+	if groups < 1 || x.Cols%groups != 0 {
+		o.fail("%d columns in %d groups", x.Cols, groups)
+	}
+	return x.Cols / groups
+}
+
+func (o *Operands) RoPE(y, x Mat, heads int, cos, sin Mat, positions Mem, inverse bool) {
+	o.begin("RoPE")
+	if d := o.groupLen(x, heads); d%2 != 0 {
+		o.fail("heads of %d columns have no halves", d)
+	}
+	half := x.Cols / heads / 2
+	o.write("y", y, x.Rows, x.Cols, activation)
+	o.read("x", x, x.Rows, x.Cols, activation)
+	o.stat(false, "cos", cos, cos.Rows, half)
+	o.stat(false, "sin", sin, cos.Rows, half)
+	o.vec(false, "positions", positions, tensor.I32, x.Rows)
+	o.same("y", y, x)
+	o.apart([2]string{"y", "x"})
+}
+
+func (o *Operands) attention(spec AttentionSpec, rows int) (queries, keys int) {
+	if spec.Heads < 1 || spec.KVHeads < 1 || spec.HeadDim < 1 || spec.Heads%spec.KVHeads != 0 {
+		o.fail("%d heads of %d columns share %d key heads", spec.Heads, spec.HeadDim, spec.KVHeads)
+	}
+	if spec.Window < 0 {
+		o.fail("a window of %d keys", spec.Window)
+	}
+	o.vec(false, "start", spec.Docs.Start, tensor.I32, rows)
+	o.vec(false, "end", spec.Docs.End, tensor.I32, rows)
+	return spec.Heads * spec.HeadDim, spec.KVHeads * spec.HeadDim
+}
+
+func (o *Operands) Attention(out, lse, q, k, v Mat, spec AttentionSpec) {
+	o.begin("Attention")
+	queries, keys := o.attention(spec, q.Rows)
+	o.write("out", out, q.Rows, queries, activation)
+	o.stat(true, "lse", lse, q.Rows, spec.Heads)
+	o.read("q", q, q.Rows, queries, activation)
+	o.read("k", k, q.Rows, keys, activation)
+	o.read("v", v, q.Rows, keys, activation)
+	o.same("out", out, q)
+	o.same("k", k, q)
+	o.same("v", v, q)
+	o.apart()
+}
+
+func (o *Operands) AttentionGrad(dq, dk, dv, dout, q, k, v, out, lse, delta Mat, spec AttentionSpec) {
+	o.begin("AttentionGrad")
+	queries, keys := o.attention(spec, q.Rows)
+	o.write("dq", dq, q.Rows, queries, activation)
+	o.write("dk", dk, q.Rows, keys, activation)
+	o.write("dv", dv, q.Rows, keys, activation)
+	o.stat(true, "delta", delta, q.Rows, spec.Heads)
+	o.read("dout", dout, q.Rows, queries, activation)
+	o.read("q", q, q.Rows, queries, activation)
+	o.read("k", k, q.Rows, keys, activation)
+	o.read("v", v, q.Rows, keys, activation)
+	o.read("out", out, q.Rows, queries, activation)
+	o.stat(false, "lse", lse, q.Rows, spec.Heads)
+	for _, p := range o.List {
+		if p.DType == tensor.F32 && q.DType == tensor.BF16 && (p.Name == "lse" || p.Name == "delta") || p.DType == tensor.I32 {
+			continue
+		}
+		o.same(p.Name, p.Mat, q)
+	}
+	o.apart()
+}
+
+func (o *Operands) SwiGLU(y, gateUp Mat) {
+	o.begin("SwiGLU")
+	o.write("y", y, gateUp.Rows, y.Cols, activation)
+	o.read("gateUp", gateUp, gateUp.Rows, 2*y.Cols, activation)
+	o.same("y", y, gateUp)
+	o.apart()
+}
+
+func (o *Operands) SwiGLUGrad(dGateUp, dy, gateUp Mat) {
+	o.begin("SwiGLUGrad")
+	o.write("dGateUp", dGateUp, dy.Rows, 2*dy.Cols, activation)
+	o.read("dy", dy, dy.Rows, dy.Cols, activation)
+	o.read("gateUp", gateUp, dy.Rows, 2*dy.Cols, activation)
+	o.same("dGateUp", dGateUp, dy)
+	o.same("gateUp", gateUp, dy)
+	o.apart([2]string{"dGateUp", "gateUp"})
+}
+
+func (o *Operands) LSEInit(stat Mat) {
+	o.begin("LSEInit")
+	o.stat(true, "stat", stat, stat.Rows, 3)
+}
+
+func (o *Operands) LSEUpdate(stat, logits Mat, targets Mem, first int) {
+	o.begin("LSEUpdate")
+	o.stat(true, "stat", stat, logits.Rows, 3)
+	o.read("logits", logits, logits.Rows, logits.Cols, f32Only)
+	o.vec(false, "targets", targets, tensor.I32, logits.Rows)
+	o.apart()
+}
+
+func (o *Operands) TokenLoss(loss, stat Mat, targets Mem) {
+	o.begin("TokenLoss")
+	o.write("loss", loss, 1, stat.Rows, f32Only)
+	o.stat(false, "stat", stat, stat.Rows, 3)
+	o.vec(false, "targets", targets, tensor.I32, stat.Rows)
+	o.apart()
+}
+
+func (o *Operands) CrossEntropyGrad(dlogits, logits, stat Mat, targets Mem, first int, scale float32) {
+	o.begin("CrossEntropyGrad")
+	o.write("dlogits", dlogits, logits.Rows, logits.Cols, activation)
+	o.read("logits", logits, logits.Rows, logits.Cols, f32Only)
+	o.stat(false, "stat", stat, logits.Rows, 3)
+	o.vec(false, "targets", targets, tensor.I32, logits.Rows)
+	o.apart()
+}
+
+func (o *Operands) Sum(dst Mem, x Mat) {
+	o.begin("Sum")
+	o.vec(true, "dst", dst, tensor.F64, 1)
+	o.read("x", x, 1, x.Cols, f32Only)
+	o.apart()
+}
+
+func (o *Operands) Gather(y, table Mat, ids Mem, first int) {
+	o.begin("Gather")
+	o.write("y", y, y.Rows, table.Cols, activation)
+	o.read("table", table, table.Rows, table.Cols, activation)
+	o.vec(false, "ids", ids, tensor.I32, y.Rows)
+	o.same("table", table, y)
+	o.apart()
+}
+
+func (o *Operands) ScatterAdd(dtable, dy Mat, ids Mem, first int) {
+	o.begin("ScatterAdd")
+	o.write("dtable", dtable, dtable.Rows, dy.Cols, f32Only)
+	o.read("dy", dy, dy.Rows, dy.Cols, activation)
+	o.vec(false, "ids", ids, tensor.I32, dy.Rows)
+	o.apart()
+}
+
+func (o *Operands) AdamW(args AdamWArgs, bad Mem) {
+	o.begin("AdamW")
+	n := args.Weights.Cols
+	o.write("Weights", args.Weights, 1, n, activation)
+	if args.Weights.DType == tensor.BF16 {
+		o.write("Low", args.Low, 1, n, []tensor.DType{tensor.I16})
+	} else if !args.Low.IsZero() {
+		o.fail("F32 weights have no low halves")
+	}
+	o.write("M", args.M, 1, n, f32Only)
+	o.write("V", args.V, 1, n, f32Only)
+	o.vec(true, "bad", bad, tensor.I64, 1)
+	o.read("Grad", args.Grad, 1, n, activation)
+	if args.Weights.DType == tensor.F32 {
+		o.same("Grad", args.Grad, args.Weights)
+	}
+	o.apart()
+}
+
+func (o *Operands) SumSquares(dst Mem, x Mat) {
+	o.begin("SumSquares")
+	o.vec(true, "dst", dst, tensor.F64, 1)
+	o.read("x", x, 1, x.Cols, activation)
+	o.apart()
+}
