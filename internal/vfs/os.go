@@ -1,0 +1,70 @@
+package vfs
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"runtime"
+	"syscall"
+)
+
+// OS is the operating system's file system.
+type OS struct{}
+
+var _ FS = OS{}
+
+// Open opens for reading.
+func (OS) Open(name string) (File, error) { return OS{}.OpenFile(name, os.O_RDONLY, 0) }
+
+// Create makes or empties a file.
+func (OS) Create(name string) (File, error) {
+	return OS{}.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o666)
+}
+
+// OpenFile is os.OpenFile.
+func (OS) OpenFile(name string, flag int, perm fs.FileMode) (File, error) {
+	f, err := os.OpenFile(name, flag, perm)
+	if err != nil {
+		return nil, err // and not a File that holds a nil *os.File
+	}
+	return osFile{f}, nil
+}
+
+// Rename is os.Rename.
+func (OS) Rename(oldName, newName string) error { return os.Rename(oldName, newName) }
+
+// Link is os.Link.
+func (OS) Link(oldName, newName string) error { return os.Link(oldName, newName) }
+
+// Remove is os.Remove.
+func (OS) Remove(name string) error { return os.Remove(name) }
+
+// MkdirAll is os.MkdirAll.
+func (OS) MkdirAll(name string, perm fs.FileMode) error { return os.MkdirAll(name, perm) }
+
+// ReadDir is os.ReadDir.
+func (OS) ReadDir(name string) ([]fs.DirEntry, error) { return os.ReadDir(name) }
+
+// Stat is os.Stat.
+func (OS) Stat(name string) (fs.FileInfo, error) { return os.Stat(name) }
+
+// SyncDir is fsync of the directory. Where directories cannot be synced (Windows, some network file systems) there is
+// nothing better to do, and it does nothing.
+func (OS) SyncDir(name string) error {
+	if runtime.GOOS == "windows" {
+		return nil
+	}
+	d, err := os.Open(name)
+	if err != nil {
+		return err
+	}
+	err = d.Sync()
+	if errors.Is(err, syscall.EINVAL) || errors.Is(err, errors.ErrUnsupported) {
+		err = nil
+	}
+	return firstOf(err, d.Close())
+}
+
+type osFile struct{ *os.File }
+
+func (f osFile) Preallocate(bytes int64) error { return preallocate(f.File, bytes) }

@@ -1,0 +1,409 @@
+package vfs
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// each runs a test on both implementations.
+func each(t *testing.T, f func(t *testing.T, fsys FS, dir string)) {
+	t.Run("OS", func(t *testing.T) { f(t, OS{}, t.TempDir()) })
+	t.Run("Mem", func(t *testing.T) {
+		m := NewMem()
+		must(t, m.MkdirAll("top", 0o777))
+		f(t, m, "top")
+	})
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func read(t testing.TB, fsys FS, name string) string {
+	t.Helper()
+	b, err := ReadFile(fsys, name, 1<<20)
+	must(t, err)
+	return string(b)
+}
+
+func TestFiles(t *testing.T) {
+	each(t, func(t *testing.T, fsys FS, dir string) {
+		a, b := filepath.Join(dir, "a"), filepath.Join(dir, "b")
+		f, err := fsys.Create(a)
+		must(t, err)
+		for _, s := range []string{"hello ", "world"} {
+			if n, err := f.Write([]byte(s)); n != len(s) || err != nil {
+				t.Fatal(n, err)
+			}
+		}
+		if _, err := f.WriteAt([]byte("W"), 6); err != nil {
+			t.Fatal(err)
+		}
+		p := make([]byte, 8)
+		if n, err := f.ReadAt(p, 6); n != 5 || err != io.EOF || string(p[:n]) != "World" {
+			t.Errorf("ReadAt = %q, %v", p[:n], err)
+		}
+		must(t, f.Preallocate(20))
+		must(t, f.Preallocate(3))
+		must(t, f.Truncate(13))
+		must(t, f.Sync())
+		info, err := f.Stat()
+		must(t, err)
+		if info.Size() != 13 || info.Name() != "a" || info.IsDir() {
+			t.Errorf("Stat: %v", info)
+		}
+		must(t, f.Close())
+		if _, err := f.Write(p); !errors.Is(err, fs.ErrClosed) {
+			t.Errorf("write after close: %v", err)
+		}
+		if got := read(t, fsys, a); got != "hello World\x00\x00" {
+			t.Errorf("contents %q", got)
+		}
+
+		must(t, fsys.Link(a, b))
+		if err := fsys.Link(a, b); !errors.Is(err, fs.ErrExist) {
+			t.Errorf("link onto a file: %v", err)
+		}
+		must(t, fsys.Remove(a))
+		if _, err := fsys.Stat(a); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("stat of a removed file: %v", err)
+		}
+		if got := read(t, fsys, b); !strings.HasPrefix(got, "hello") {
+			t.Errorf("the second name has %q", got)
+		}
+		must(t, WriteFileAtomic(fsys, a, []byte("new")))
+		must(t, fsys.Rename(a, b))
+		if got := read(t, fsys, b); got != "new" {
+			t.Errorf("renamed: %q", got)
+		}
+		f, err = fsys.OpenFile(b, os.O_WRONLY|os.O_APPEND, 0)
+		must(t, err)
+		f.Write([]byte("er"))
+		must(t, f.Close())
+		if got := read(t, fsys, b); got != "newer" {
+			t.Errorf("appended: %q", got)
+		}
+		if _, err := ReadFile(fsys, b, 4); err == nil || !strings.Contains(err.Error(), "5 bytes") {
+			t.Errorf("a file that is too long: %v", err)
+		}
+		if _, err := fsys.OpenFile(b, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o666); !errors.Is(err, fs.ErrExist) {
+			t.Errorf("exclusive: %v", err)
+		}
+		f, err = fsys.Open(b)
+		must(t, err)
+		if _, err := f.Write(p); err == nil {
+			t.Error("a file open for reading was written")
+		}
+		must(t, f.Close())
+
+		deep := filepath.Join(dir, "x", "y")
+		if _, err := fsys.Create(filepath.Join(deep, "f")); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("create without a directory: %v", err)
+		}
+		must(t, fsys.MkdirAll(deep, 0o777))
+		must(t, fsys.MkdirAll(deep, 0o777))
+		must(t, WriteFileAtomic(fsys, filepath.Join(deep, "f"), nil))
+		must(t, fsys.SyncDir(deep))
+		if err := fsys.Remove(deep); err == nil {
+			t.Error("a full directory was removed")
+		}
+		if err := fsys.MkdirAll(filepath.Join(b, "z"), 0o777); err == nil {
+			t.Error("a directory below a file")
+		}
+		entries, err := fsys.ReadDir(dir)
+		must(t, err)
+		var names []string
+		for _, e := range entries {
+			names = append(names, fmt.Sprint(e.Name(), e.IsDir()))
+		}
+		if !slices.Equal(names, []string{"bfalse", "xtrue"}) {
+			t.Errorf("ReadDir: %v", names)
+		}
+		must(t, fsys.Rename(filepath.Join(dir, "x"), filepath.Join(dir, "z")))
+		must(t, RemoveAll(fsys, filepath.Join(dir, "z")))
+		must(t, RemoveAll(fsys, filepath.Join(dir, "z")))
+	})
+}
+
+// The two implementations agree on random programs, errors included.
+func TestMemAgreesWithOS(t *testing.T) {
+	base := t.TempDir()
+	round := 0
+	rapid.Check(t, func(t *rapid.T) {
+		round++
+		dir := filepath.Join(base, fmt.Sprint(round))
+		if err := os.Mkdir(dir, 0o777); err != nil {
+			t.Fatal(err)
+		}
+		mem := NewMem()
+		mem.MkdirAll(dir, 0o777)
+		name := rapid.SampledFrom([]string{"a", "b", "d", "d/a", "d/e", "d/e/f"})
+		for range rapid.IntRange(1, 25).Draw(t, "operations") {
+			op := rapid.SampledFrom([]string{"write", "remove", "rename", "link", "mkdir", "removeall", "truncate"}).Draw(t, "op")
+			one := filepath.Join(dir, name.Draw(t, "name"))
+			two := filepath.Join(dir, name.Draw(t, "other"))
+			n := rapid.Int64Range(0, 50).Draw(t, "n")
+			do := func(fsys FS) error {
+				switch op {
+				case "remove":
+					return fsys.Remove(one)
+				case "removeall":
+					return RemoveAll(fsys, one)
+				case "mkdir":
+					return fsys.MkdirAll(one, 0o777)
+				case "rename", "link":
+					// Directories are moved nowhere in this program, and systems differ in what they allow.
+					if info, err := fsys.Stat(one); err == nil && info.IsDir() {
+						return nil
+					}
+					if op == "link" {
+						return fsys.Link(one, two)
+					}
+					return fsys.Rename(one, two)
+				}
+				f, err := fsys.OpenFile(one, os.O_RDWR|os.O_CREATE, 0o666)
+				if err != nil {
+					return err
+				}
+				defer f.Close()
+				if op == "truncate" {
+					return f.Truncate(n)
+				}
+				_, err = f.WriteAt([]byte(op), n)
+				return err
+			}
+			real, fake := do(OS{}), do(mem)
+			if (real == nil) != (fake == nil) || errors.Is(real, fs.ErrNotExist) != errors.Is(fake, fs.ErrNotExist) {
+				t.Fatalf("%s %s %s: %v on the system, %v in memory", op, one, two, real, fake)
+			}
+		}
+		if a, b := listing(OS{}, dir), listing(mem, dir); a != b {
+			t.Fatalf("on the system:\n%s\nin memory:\n%s", a, b)
+		}
+	})
+}
+
+func listing(fsys FS, dir string) string {
+	var b strings.Builder
+	entries, err := fsys.ReadDir(dir)
+	if err != nil {
+		return err.Error()
+	}
+	for _, e := range entries {
+		name := filepath.Join(dir, e.Name())
+		fmt.Fprintln(&b, name)
+		if e.IsDir() {
+			b.WriteString(listing(fsys, name))
+		} else {
+			data, err := ReadFile(fsys, name, 1<<20)
+			fmt.Fprintf(&b, "%q %v\n", data, err)
+		}
+	}
+	return b.String()
+}
+
+// Fail every operation, in every way: the file is the old or the new one, the error is the one injected, and nothing is
+// left over.
+func TestWriteAtomicUnderFaults(t *testing.T) {
+	for how, fault := range map[string]func(int, error) func(Op) Outcome{
+		"once": FailNth, "from then on": FailFrom, "short": ShortNth,
+	} {
+		for n := 1; ; n++ {
+			m := NewMem()
+			must(t, WriteFileAtomic(m, "f", []byte("old")))
+			before := m.Ops()
+			m.Intercept(fault(before+n, syscall.ENOSPC))
+			err := WriteAtomic(m, "f", func(f File) error {
+				if _, err := f.Write([]byte("new ")); err != nil {
+					return err
+				}
+				_, err := f.Write([]byte("contents"))
+				return err
+			})
+			ops := m.Ops() - before
+			m.Intercept(nil)
+			if ops < n {
+				if n < 7 || err != nil {
+					t.Fatalf("%d operations, %v", ops, err)
+				}
+				break
+			}
+			got := read(t, m, "f")
+			if got != "old" && got != "new contents" {
+				t.Errorf("operation %d failed %s: the file holds %q", n, how, got)
+			}
+			if !errors.Is(err, syscall.ENOSPC) {
+				t.Errorf("operation %d failed %s: error %v", n, how, err)
+			}
+			if entries, _ := m.ReadDir("."); len(entries) != 1 {
+				t.Errorf("operation %d failed %s: %d files are left", n, how, len(entries))
+			}
+		}
+	}
+}
+
+// After every crash the file is the old or the new one, and the new one once WriteAtomic has returned.
+func TestWriteAtomicUnderCrashes(t *testing.T) {
+	m := NewMem()
+	must(t, WriteFileAtomic(m, "f", []byte("old")))
+	m.RecordCrashes()
+	must(t, WriteFileAtomic(m, "f", []byte("new")))
+	images := m.CrashImages()
+	count := map[string]int{}
+	for _, image := range images {
+		got := read(t, image.FS, "f")
+		count[got]++
+		if got != "old" && got != "new" {
+			t.Errorf("%s: the file holds %q", image.Point, got)
+		}
+		// The next run goes on from there.
+		must(t, WriteFileAtomic(image.FS, "f", []byte("newer")))
+	}
+	if count["old"] == 0 || count["new"] == 0 {
+		t.Errorf("crash images: %v", count)
+	}
+	if last := images[len(images)-1]; read(t, last.FS, "f") != "newer" {
+		t.Error("an image cannot be written")
+	}
+}
+
+// The recorder finds each of the syncs that a careless writer leaves out.
+func TestCrashesFindMissingSyncs(t *testing.T) {
+	write := func(m *Mem, syncFile, syncDir bool) {
+		f, err := m.Create("f.tmp")
+		must(t, err)
+		f.Write([]byte("ne"))
+		f.Write([]byte("w"))
+		if syncFile {
+			must(t, f.Sync())
+		}
+		must(t, f.Close())
+		must(t, m.Rename("f.tmp", "f"))
+		if syncDir {
+			must(t, m.SyncDir("."))
+		}
+		// The caller now believes that the file is safe, and records so.
+		must(t, WriteFileAtomic(m, "done/flag", nil))
+	}
+	for _, c := range []struct{ file, dir, safe bool }{{true, true, true}, {false, true, false}, {true, false, false}} {
+		m := NewMem()
+		must(t, m.MkdirAll("done", 0o777))
+		must(t, WriteFileAtomic(m, "f", []byte("old")))
+		m.RecordCrashes()
+		write(m, c.file, c.dir)
+		bad := 0
+		for _, image := range m.CrashImages() {
+			_, err := image.FS.Stat("done/flag")
+			got := read(t, image.FS, "f")
+			if got != "new" && (got != "old" || err == nil) {
+				bad++
+			}
+		}
+		if (bad == 0) != c.safe {
+			t.Errorf("file synced %v, directory synced %v: %d bad images", c.file, c.dir, bad)
+		}
+	}
+}
+
+// What the images of unsynced writes look like.
+func TestCrashFates(t *testing.T) {
+	m := NewMem()
+	f, err := m.Create("f")
+	must(t, err)
+	f.Write([]byte("........"))
+	must(t, f.Sync())
+	must(t, m.SyncDir("."))
+	must(t, m.Link("f", "g"))
+	must(t, m.SyncDir("."))
+	m.RecordCrashes()
+	f.WriteAt([]byte("aa"), 0)
+	f.WriteAt([]byte("bb"), 2)
+	f.WriteAt([]byte("cc"), 4)
+	must(t, f.Sync())
+	var got []string
+	for _, image := range m.CrashImages() {
+		s := read(t, image.FS, "f")
+		if s != read(t, image.FS, "g") {
+			t.Errorf("%s: a hard link was torn apart", image.Point)
+		}
+		got = append(got, s)
+	}
+	slices.Sort(got)
+	if want := []string{"........", "....cc..", "aab.....", "aabbcc.."}; !slices.Equal(got, want) {
+		t.Errorf("images %q, want %q", got, want)
+	}
+}
+
+// A crash point is a copy: what happens later does not reach it.
+func TestImagesAreApart(t *testing.T) {
+	m := NewMem()
+	must(t, WriteFileAtomic(m, "f", []byte("one")))
+	m.RecordCrashes()
+	f, err := m.OpenFile("f", os.O_RDWR, 0)
+	must(t, err)
+	for range 3 {
+		f.WriteAt([]byte("two"), 0)
+	}
+	images := m.CrashImages()
+	if len(images) != 1 || read(t, images[0].FS, "f") != "one" {
+		t.Fatal("a write went into a crash point")
+	}
+	must(t, images[0].FS.FlipBit("f", 1, 3))
+	if got := read(t, m, "f"); got != "two" {
+		t.Errorf("a change of an image reached the file system: %q", got)
+	}
+}
+
+func TestFlipBit(t *testing.T) {
+	m := NewMem()
+	must(t, WriteFileAtomic(m, "f", []byte{0, 0, 0}))
+	must(t, m.FlipBit("f", 1, 7))
+	if got := read(t, m, "f"); got != "\x00\x80\x00" {
+		t.Errorf("%q", got)
+	}
+	if m.FlipBit("f", 3, 0) == nil || m.FlipBit("g", 0, 0) == nil {
+		t.Error("a bit that does not exist was flipped")
+	}
+}
+
+func TestShortWrite(t *testing.T) {
+	m := NewMem()
+	f, err := m.Create("f")
+	must(t, err)
+	m.Intercept(ShortNth(m.Ops()+1, io.ErrShortWrite))
+	if n, err := f.Write([]byte("abcdef")); n != 3 || !errors.Is(err, io.ErrShortWrite) {
+		t.Errorf("%d, %v", n, err)
+	}
+	f.Write([]byte("x"))
+	if got := read(t, m, "f"); got != "abcx" {
+		t.Errorf("%q", got)
+	}
+}
+
+func TestZeroFill(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "f")
+	f, err := os.Create(name)
+	must(t, err)
+	f.WriteString("abc")
+	must(t, zeroFill(f, 3<<20+1))
+	must(t, f.Close())
+	b, err := os.ReadFile(name)
+	must(t, err)
+	if want := append([]byte("abc"), make([]byte, 3<<20-2)...); !bytes.Equal(b, want) {
+		t.Errorf("%d bytes", len(b))
+	}
+}
