@@ -1,6 +1,98 @@
 package kernels
 
-import "github.com/millrace/millrace/device/cpu/isa"
+import (
+	"unsafe"
+
+	"github.com/millrace/millrace/device/cpu/isa"
+)
 
 // accelerate replaces the loops that a level has assembly for.
-func accelerate(l *loops, level isa.Level) {}
+func accelerate(l *loops, level isa.Level) {
+	if level >= isa.AVX512 {
+		l.adamwSplit = [2]func(hi, lo, m, v, g unsafe.Pointer, n int, s *AdamWScalars) int{adamwSplitF32AVX512, adamwSplitBF16AVX512}
+		l.adamwF32 = adamwF32AVX512
+		l.sumSquares = [2]func(x unsafe.Pointer, n int) float64{sumSquaresF32AVX512, sumSquaresBF16AVX512}
+		l.sum = sumAVX512
+		l.toBF16, l.toF32 = toBF16AVX512, toF32AVX512
+		l.split, l.join = splitAVX512, joinAVX512
+		l.add = [2]func(dst, a, b unsafe.Pointer, n int){addF32AVX512, addBF16AVX512}
+		l.addTo = [2]func(dst, a unsafe.Pointer, n int){addToF32AVX512, addToBF16AVX512}
+		l.scale = [2]func(dst, a unsafe.Pointer, n int, s float32){scaleF32AVX512, scaleBF16AVX512}
+		l.normSquares = [2]func(x unsafe.Pointer, n int) float32{normSquaresF32AVX512, normSquaresBF16AVX512}
+		l.normApply = [2]func(y, x, w unsafe.Pointer, n int, rstd float32){normApplyF32AVX512, normApplyBF16AVX512}
+		l.normDot = [2]func(x, w, dy unsafe.Pointer, n int, rstd float32) float32{normDotF32AVX512, normDotBF16AVX512}
+		l.normGrad = [2]func(dx, x, w, dy unsafe.Pointer, n int, rstd, mean float32){normGradF32AVX512, normGradBF16AVX512}
+		l.normGradAdd = [2]func(dx, residual, x, w, dy unsafe.Pointer, n int, rstd, mean float32){normGradAddF32AVX512, normGradAddBF16AVX512}
+		l.normWeight = [2]func(dw, x, dy unsafe.Pointer, n int, rstd float32){normWeightF32AVX512, normWeightBF16AVX512}
+		l.rotate = [2]func(y0, y1, x0, x1, cos, sin unsafe.Pointer, n int, sign float32){rotateF32AVX512, rotateBF16AVX512}
+		l.swiglu = [2]func(h, gate, up unsafe.Pointer, n int){swigluF32AVX512, swigluBF16AVX512}
+		l.swigluGrad = [2]func(dgate, dup, dh, gate, up unsafe.Pointer, n int){swigluGradF32AVX512, swigluGradBF16AVX512}
+		l.max, l.sumExp = maxAVX512, sumExpAVX512
+		l.expMul = [2]func(dst, x unsafe.Pointer, n int, max, factor float32){expMulF32AVX512, expMulBF16AVX512}
+		l.expSum = [2]func(dst, x unsafe.Pointer, n int, scale, max float32) float32{expSumF32AVX512, expSumBF16AVX512}
+		l.dot = [2]func(a, b unsafe.Pointer, n int) float32{dotF32AVX512, dotBF16AVX512}
+		l.scoreGrad = [2]func(ds, p, s, dp unsafe.Pointer, n int, scale, lse, delta float32){scoreGradF32AVX512, scoreGradBF16AVX512}
+		return
+	}
+	if level >= isa.AVX2 {
+		l.adamwSplit = [2]func(hi, lo, m, v, g unsafe.Pointer, n int, s *AdamWScalars) int{
+			func(hi, lo, m, v, g unsafe.Pointer, n int, s *AdamWScalars) int {
+				k := n &^ 7
+				return adamwSplitF32AVX2(hi, lo, m, v, g, k, s) + plainAdamWSplit[float32](unsafe.Add(hi, 2*k), unsafe.Add(lo, 2*k),
+					unsafe.Add(m, 4*k), unsafe.Add(v, 4*k), unsafe.Add(g, 4*k), n-k, s)
+			},
+			func(hi, lo, m, v, g unsafe.Pointer, n int, s *AdamWScalars) int {
+				k := n &^ 7
+				return adamwSplitBF16AVX2(hi, lo, m, v, g, k, s) + plainAdamWSplit[uint16](unsafe.Add(hi, 2*k), unsafe.Add(lo, 2*k),
+					unsafe.Add(m, 4*k), unsafe.Add(v, 4*k), unsafe.Add(g, 2*k), n-k, s)
+			},
+		}
+		l.adamwF32 = func(p, m, v, g unsafe.Pointer, n int, s *AdamWScalars) int {
+			k := n &^ 7
+			return adamwF32AVX2(p, m, v, g, k, s) +
+				plainAdamWF32(unsafe.Add(p, 4*k), unsafe.Add(m, 4*k), unsafe.Add(v, 4*k), unsafe.Add(g, 4*k), n-k, s)
+		}
+		l.toBF16 = func(dst, src unsafe.Pointer, n int) {
+			k := n &^ 7
+			toBF16AVX2(dst, src, k)
+			plainToBF16(unsafe.Add(dst, 2*k), unsafe.Add(src, 4*k), n-k)
+		}
+		l.toF32 = func(dst, src unsafe.Pointer, n int) {
+			k := n &^ 7
+			toF32AVX2(dst, src, k)
+			plainToF32(unsafe.Add(dst, 4*k), unsafe.Add(src, 2*k), n-k)
+		}
+		l.split = func(hi, lo, src unsafe.Pointer, n int) int {
+			k := n &^ 7
+			return splitAVX2(hi, lo, src, k) + plainSplit(unsafe.Add(hi, 2*k), unsafe.Add(lo, 2*k), unsafe.Add(src, 4*k), n-k)
+		}
+		l.join = func(dst, hi, lo unsafe.Pointer, n int) {
+			k := n &^ 7
+			joinAVX2(dst, hi, lo, k)
+			plainJoin(unsafe.Add(dst, 4*k), unsafe.Add(hi, 2*k), unsafe.Add(lo, 2*k), n-k)
+		}
+		l.sumSquares = [2]func(x unsafe.Pointer, n int) float64{
+			func(x unsafe.Pointer, n int) float64 {
+				var l lanes[float64]
+				k := n &^ 15
+				sumSquaresF32AVX2(x, k, &l)
+				addSquares[float32](&l, unsafe.Add(x, 4*k), n-k)
+				return l.sum()
+			},
+			func(x unsafe.Pointer, n int) float64 {
+				var l lanes[float64]
+				k := n &^ 15
+				sumSquaresBF16AVX2(x, k, &l)
+				addSquares[uint16](&l, unsafe.Add(x, 2*k), n-k)
+				return l.sum()
+			},
+		}
+		l.sum = func(x unsafe.Pointer, n int) float64 {
+			var l lanes[float64]
+			k := n &^ 15
+			sumAVX2(x, k, &l)
+			addAll(&l, unsafe.Add(x, 4*k), n-k)
+			return l.sum()
+		}
+	}
+}

@@ -132,19 +132,27 @@ func plainAdamWF32(p, m, v, g unsafe.Pointer, n int, s *AdamWScalars) (nans int)
 
 func plainSumSquares[E element](x unsafe.Pointer, n int) float64 {
 	var l lanes[float64]
+	addSquares[E](&l, x, n)
+	return l.sum()
+}
+
+func addSquares[E element](l *lanes[float64], x unsafe.Pointer, n int) {
 	for i, x := range of[E](x, n) {
 		f := float64(load(x))
 		l[i%16] += float64(f * f)
 	}
-	return l.sum()
 }
 
 func plainSum(x unsafe.Pointer, n int) float64 {
 	var l lanes[float64]
+	addAll(&l, x, n)
+	return l.sum()
+}
+
+func addAll(l *lanes[float64], x unsafe.Pointer, n int) {
 	for i, x := range of[float32](x, n) {
 		l[i%16] += float64(x)
 	}
-	return l.sum()
 }
 
 func plainToBF16(dst, src unsafe.Pointer, n int) {

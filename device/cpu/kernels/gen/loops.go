@@ -1,0 +1,470 @@
+package main
+
+import "fmt"
+
+// The fields of kernels.AdamWScalars, in bytes.
+const (
+	clipScale = 4 * iota
+	decay
+	oneMinusBeta1
+	beta2
+	oneMinusBeta2
+	stepSize
+	sqrtBC2
+	eps
+)
+
+var both = []dtype{f32, bf16}
+
+// loops are all functions that there are for a width. The plain twin of each, in package kernels, says what it computes.
+func loops(w width) []loop {
+	var all []loop
+	for _, d := range both {
+		all = append(all, adamw(d))
+	}
+	all = append(all, adamwF32(), toBF16(), toF32(), split(), join())
+	if w == ymm {
+		// AVX2 is what a host with a GPU needs: optimizer, sums, rounding.
+		for _, d := range both {
+			all = append(all, sumLanes("sumSquares", d, true))
+		}
+		return append(all, sumLanes("sum", f32, false))
+	}
+	for _, d := range both {
+		all = append(all, sum64("sumSquares", d, true), add(d), addTo(d), scale(d),
+			normSquares(d), normApply(d), normDot(d), normGrad(d, false), normGrad(d, true), normWeight(d),
+			rotate(d), swiglu(d), swigluGrad(d), expMul(d), expSum(d), dot(d), scoreGrad(d))
+	}
+	return append(all, sum64("sum", f32, false), maximum(), sumExp())
+}
+
+// update is the arithmetic of kernels.adamw. It takes p and the gradient, and frees the gradient.
+func update(a *asm, p, g reg) {
+	apply := func(f func(x, y reg), x reg, offset int) {
+		y, done := a.field("s", offset)
+		f(x, y)
+		done()
+	}
+	apply(a.mul, g, clipScale)
+	apply(a.mul, p, decay)
+	m := a.load(f32, "m")
+	t := a.copy(g)
+	a.sub(t, m)
+	apply(a.mul, t, oneMinusBeta1)
+	a.add(m, t)
+	a.free(t)
+	a.flush(m)
+	v := a.load(f32, "v")
+	apply(a.mul, v, beta2)
+	t = a.copy(g)
+	apply(a.mul, t, oneMinusBeta2)
+	a.mul(t, g)
+	a.add(v, t)
+	a.free(t, g)
+	a.flush(v)
+	root := a.take()
+	a.f("VSQRTPS %s, %s", a.v(v), a.v(root))
+	a.store(f32, v, "v")
+	apply(a.div, root, sqrtBC2)
+	apply(a.add, root, eps)
+	t = a.copy(m)
+	a.store(f32, m, "m")
+	apply(a.mul, t, stepSize)
+	a.div(t, root)
+	a.sub(p, t)
+	a.free(t, root)
+}
+
+func adamw(d dtype) loop {
+	return loop{name: "adamwSplit" + string(d), arrays: []string{"hi", "lo", "m", "v", "grad"}, params: "s *AdamWScalars", result: "int",
+		body: func(a *asm) {
+			p, g := a.joinMaster("hi", "lo"), a.load(d, "grad")
+			update(a, p, g)
+			a.splitMaster(p, "hi", "lo")
+		}}
+}
+
+func adamwF32() loop {
+	return loop{name: "adamwF32", arrays: []string{"p", "m", "v", "grad"}, params: "s *AdamWScalars", result: "int",
+		body: func(a *asm) {
+			p, g := a.load(f32, "p"), a.load(f32, "grad")
+			update(a, p, g)
+			x := a.v(p)
+			if a.w == zmm {
+				a.f("VCMPPS $3, %s, %s, K2", x, x)
+				if a.masked {
+					a.f("KANDW K1, K2, K2")
+				}
+				a.f("KMOVW K2, R11")
+			} else {
+				t := a.take()
+				a.f("VCMPPS $3, %s, %s, %s", x, x, a.v(t))
+				a.f("VMOVMSKPS %s, R11", a.v(t))
+				a.free(t)
+			}
+			a.f("POPCNTL R11, R11")
+			a.f("ADDQ R11, R13")
+			a.store(f32, p, "p")
+		}}
+}
+
+func toBF16() loop {
+	return loop{name: "toBF16", arrays: []string{"dst", "src"}, body: func(a *asm) { a.store(bf16, a.load(f32, "src"), "dst") }}
+}
+
+func toF32() loop {
+	return loop{name: "toF32", arrays: []string{"dst", "src"}, body: func(a *asm) { a.store(f32, a.load(bf16, "src"), "dst") }}
+}
+
+func split() loop {
+	return loop{name: "split", arrays: []string{"hi", "lo", "src"}, result: "int",
+		body: func(a *asm) { a.splitMaster(a.load(f32, "src"), "hi", "lo") }}
+}
+
+func join() loop {
+	return loop{name: "join", arrays: []string{"dst", "hi", "lo"},
+		body: func(a *asm) { a.store(f32, a.joinMaster("hi", "lo"), "dst") }}
+}
+
+// float64Part converts 4 (AVX2) or 8 (AVX-512) elements, number part of an iteration of 16, to float64.
+func float64Part(a *asm, d dtype, part int) reg {
+	r := a.take()
+	n := int(a.w) / 2
+	mem := fmt.Sprintf("%d(%s)(R12*%d)", part*n*d.bytes(), a.address["x"], d.bytes())
+	z, k := "", ""
+	if a.masked {
+		z, k = ".Z", "K1, "
+		if part == 1 {
+			k = "K3, "
+		}
+	}
+	narrow := "Y"
+	if a.w == ymm {
+		narrow = "X"
+	}
+	if d == f32 {
+		a.f("VCVTPS2PD%s %s, %s%s", z, mem, k, a.v(r))
+		return r
+	}
+	a.f("VPMOVZXWD%s %s, %s%s%d", z, mem, k, narrow, r)
+	a.f("VPSLLD $16, %s%d, %s%d", narrow, r, narrow, r)
+	a.f("VCVTPS2PD %s%d, %s", narrow, r, a.v(r))
+	return r
+}
+
+// sumParts adds 16 elements, or their squares, to float64 lanes that are spread over the accumulators.
+func sumParts(a *asm, d dtype, square bool, lanes []reg) {
+	if a.masked {
+		a.f("KSHIFTRW $8, K1, K3")
+	}
+	for i, lane := range lanes {
+		x := float64Part(a, d, i)
+		if square {
+			a.op("VMULPD", x, x)
+		}
+		a.op("VADDPD", lane, x) // what does not exist is +0, which changes no lane: none is ever -0
+		a.free(x)
+	}
+}
+
+func sum64(name string, d dtype, square bool) loop {
+	if square {
+		name += string(d)
+	}
+	var lanes []reg
+	return loop{name: name, arrays: []string{"x"}, result: "float64",
+		start: func(a *asm) {
+			lanes = []reg{a.keep(), a.keep()}
+			for _, r := range lanes {
+				a.zero(r)
+			}
+		},
+		body: func(a *asm) { sumParts(a, d, square, lanes) },
+		finish: func(a *asm) {
+			r, t := lanes[0], lanes[1]
+			a.f("VADDPD Z%d, Z%d, Z%d", t, r, r)
+			a.f("VEXTRACTF64X4 $1, Z%d, Y%d", r, t)
+			a.f("VADDPD Y%d, Y%d, Y%d", t, r, r)
+			a.f("VEXTRACTF64X2 $1, Y%d, X%d", r, t)
+			a.f("VADDPD X%d, X%d, X%d", t, r, r)
+			a.f("VPERMILPD $1, X%d, X%d", r, t)
+			a.f("VADDSD X%d, X%d, X%d", t, r, r)
+			a.f("VMOVSD X%d, ret+%d(FP)", r, a.offset["ret"])
+		}}
+}
+
+// sumLanes leaves the 16 lanes in memory: the Go side adds the elements that fill no iteration, and the lanes.
+func sumLanes(name string, d dtype, square bool) loop {
+	if square {
+		name += string(d)
+	}
+	var lanes []reg
+	return loop{name: name, arrays: []string{"x"}, params: "l *lanes[float64]", step: 16,
+		start: func(a *asm) {
+			lanes = []reg{a.keep(), a.keep(), a.keep(), a.keep()}
+			for _, r := range lanes {
+				a.zero(r)
+			}
+		},
+		body: func(a *asm) { sumParts(a, d, square, lanes) },
+		finish: func(a *asm) {
+			for i, r := range lanes {
+				a.f("VMOVUPD %s, %d(%s)", a.v(r), 32*i, a.address["l"])
+			}
+		}}
+}
+
+func add(d dtype) loop {
+	return loop{name: "add" + string(d), arrays: []string{"dst", "a", "b"}, body: func(a *asm) {
+		x, y := a.load(d, "a"), a.load(d, "b")
+		a.add(x, y)
+		a.free(y)
+		a.store(d, x, "dst")
+	}}
+}
+
+func addTo(d dtype) loop {
+	return loop{name: "addTo" + string(d), arrays: []string{"dst", "a"}, body: func(a *asm) {
+		x, y := a.load(f32, "dst"), a.load(d, "a")
+		a.add(x, y)
+		a.free(y)
+		a.store(f32, x, "dst")
+	}}
+}
+
+func scale(d dtype) loop {
+	return loop{name: "scale" + string(d), arrays: []string{"dst", "a"}, scalars: []string{"s"}, body: func(a *asm) {
+		x := a.load(d, "a")
+		a.mul(x, a.scalar("s"))
+		a.store(d, x, "dst")
+	}}
+}
+
+// reduction is a loop that adds what term gives to 16 fp32 lanes.
+func reduction(l loop, term func(a *asm) reg) loop {
+	var acc reg
+	l.result = "float32"
+	l.start = func(a *asm) {
+		acc = a.keep()
+		a.zero(acc)
+	}
+	l.body = func(a *asm) {
+		x := term(a)
+		a.accumulate(acc, x)
+		a.free(x)
+	}
+	l.finish = func(a *asm) {
+		a.reduce(acc, func(x, y string) { a.f("VADDPS %s, %s, %s", y, x, x) })
+		a.f("VMOVSS X%d, ret+%d(FP)", acc, a.offset["ret"])
+	}
+	return l
+}
+
+func normSquares(d dtype) loop {
+	return reduction(loop{name: "normSquares" + string(d), arrays: []string{"x"}}, func(a *asm) reg {
+		x := a.load(d, "x")
+		a.mul(x, x)
+		return x
+	})
+}
+
+// xhat is x*rstd.
+func xhat(a *asm, d dtype) reg {
+	x := a.load(d, "x")
+	a.mul(x, a.scalar("rstd"))
+	return x
+}
+
+// product is x*y of two arrays.
+func product(a *asm, d dtype, x, y string) reg {
+	p, q := a.load(d, x), a.load(d, y)
+	a.mul(p, q)
+	a.free(q)
+	return p
+}
+
+func normApply(d dtype) loop {
+	return loop{name: "normApply" + string(d), arrays: []string{"y", "x", "w"}, scalars: []string{"rstd"}, body: func(a *asm) {
+		x, w := xhat(a, d), a.load(d, "w")
+		a.mul(x, w)
+		a.free(w)
+		a.store(d, x, "y")
+	}}
+}
+
+func normDot(d dtype) loop {
+	return reduction(loop{name: "normDot" + string(d), arrays: []string{"x", "w", "dy"}, scalars: []string{"rstd"}}, func(a *asm) reg {
+		p, x := product(a, d, "w", "dy"), xhat(a, d)
+		a.mul(p, x)
+		a.free(x)
+		return p
+	})
+}
+
+func normGrad(d dtype, residual bool) loop {
+	l := loop{name: "normGrad" + string(d), arrays: []string{"dx", "x", "w", "dy"}, scalars: []string{"rstd", "mean"}}
+	if residual {
+		l.name, l.arrays = "normGradAdd"+string(d), []string{"dx", "residual", "x", "w", "dy"}
+	}
+	l.body = func(a *asm) {
+		p, x := product(a, d, "w", "dy"), xhat(a, d)
+		a.mul(x, a.scalar("mean"))
+		a.sub(p, x)
+		a.free(x)
+		a.mul(p, a.scalar("rstd"))
+		if residual {
+			r := a.load(d, "residual")
+			a.add(p, r)
+			a.free(r)
+		}
+		a.store(d, p, "dx")
+	}
+	return l
+}
+
+func normWeight(d dtype) loop {
+	return loop{name: "normWeight" + string(d), arrays: []string{"dw", "x", "dy"}, scalars: []string{"rstd"}, body: func(a *asm) {
+		x, dy := xhat(a, d), a.load(d, "dy")
+		a.mul(x, dy)
+		a.free(dy)
+		dw := a.load(f32, "dw")
+		a.add(dw, x)
+		a.free(x)
+		a.store(f32, dw, "dw")
+	}}
+}
+
+func rotate(d dtype) loop {
+	return loop{name: "rotate" + string(d), arrays: []string{"y0", "y1", "x0", "x1", "cos", "sin"}, scalars: []string{"sign"}, body: func(a *asm) {
+		x0, x1, cos, sin := a.load(d, "x0"), a.load(d, "x1"), a.load(f32, "cos"), a.load(f32, "sin")
+		a.mul(sin, a.scalar("sign"))
+		y0, y1 := a.copy(x0), a.copy(x1)
+		a.mul(y0, cos)
+		a.mul(y1, cos)
+		a.mul(x0, sin)
+		a.mul(x1, sin)
+		a.sub(y0, x1)
+		a.add(y1, x0)
+		a.free(x0, x1, cos, sin)
+		a.store(d, y0, "y0")
+		a.store(d, y1, "y1")
+	}}
+}
+
+// sigmoid is 1/(1 + exp(-g)) in a new register.
+func sigmoid(a *asm, g reg) reg {
+	sign, one := a.bits(0x80000000), a.float(1)
+	e, s := a.copy(g), a.take()
+	a.f("VPXORD %s, %s, %s", a.v(sign), a.v(e), a.v(e))
+	a.exponential(e)
+	a.add(e, one)
+	a.f("VDIVPS %s, %s, %s", a.v(e), a.v(one), a.v(s))
+	a.free(e)
+	return s
+}
+
+func swiglu(d dtype) loop {
+	return loop{name: "swiglu" + string(d), arrays: []string{"h", "gate", "up"}, body: func(a *asm) {
+		g := a.load(d, "gate")
+		s := sigmoid(a, g)
+		a.mul(g, s)
+		u := a.load(d, "up")
+		a.mul(g, u)
+		a.free(s, u)
+		a.store(d, g, "h")
+	}}
+}
+
+func swigluGrad(d dtype) loop {
+	return loop{name: "swigluGrad" + string(d), arrays: []string{"dgate", "dup", "dh", "gate", "up"}, body: func(a *asm) {
+		one := a.float(1)
+		g := a.load(d, "gate")
+		s := sigmoid(a, g)
+		u, dh := a.load(d, "up"), a.load(d, "dh")
+		a.mul(u, dh)
+		t := a.copy(one)
+		a.sub(t, s)
+		a.mul(t, g)
+		a.add(t, one)
+		a.mul(t, s)
+		a.mul(u, t)
+		a.mul(g, s)
+		a.mul(g, dh)
+		a.free(s, dh, t)
+		a.store(d, u, "dgate")
+		a.store(d, g, "dup")
+	}}
+}
+
+func maximum() loop {
+	var acc reg
+	return loop{name: "max", arrays: []string{"x"}, result: "float32",
+		start: func(a *asm) {
+			a.f("MOVL $0xff800000, R11") // -Inf
+			acc = a.keep()
+			a.f("VPBROADCASTD R11, Z%d", acc)
+		},
+		body: func(a *asm) {
+			x := a.load(f32, "x")
+			k := ""
+			if a.masked {
+				k = "K1, "
+			}
+			// The second source, here the accumulator, is what a comparison with a NaN gives.
+			a.f("VMAXPS Z%d, Z%d, %sZ%d", acc, x, k, acc)
+			a.free(x)
+		},
+		finish: func(a *asm) {
+			a.reduce(acc, func(x, y string) { a.f("VMAXPS %s, %s, %s", x, y, x) })
+			a.f("VMOVSS X%d, ret+%d(FP)", acc, a.offset["ret"])
+		}}
+}
+
+func sumExp() loop {
+	return reduction(loop{name: "sumExp", arrays: []string{"x"}, scalars: []string{"max"}}, func(a *asm) reg {
+		x := a.load(f32, "x")
+		a.sub(x, a.scalar("max"))
+		a.exponential(x)
+		return x
+	})
+}
+
+func expMul(d dtype) loop {
+	return loop{name: "expMul" + string(d), arrays: []string{"dst", "x"}, scalars: []string{"max", "factor"}, body: func(a *asm) {
+		x := a.load(f32, "x")
+		a.sub(x, a.scalar("max"))
+		a.exponential(x)
+		a.mul(x, a.scalar("factor"))
+		a.store(d, x, "dst")
+	}}
+}
+
+func expSum(d dtype) loop {
+	return reduction(loop{name: "expSum" + string(d), arrays: []string{"dst", "x"}, scalars: []string{"scale", "max"}}, func(a *asm) reg {
+		x := a.load(f32, "x")
+		a.mul(x, a.scalar("scale"))
+		a.sub(x, a.scalar("max"))
+		a.exponential(x)
+		a.store(d, a.copy(x), "dst")
+		return x
+	})
+}
+
+func dot(d dtype) loop {
+	return reduction(loop{name: "dot" + string(d), arrays: []string{"a", "b"}}, func(a *asm) reg { return product(a, d, "a", "b") })
+}
+
+func scoreGrad(d dtype) loop {
+	return loop{name: "scoreGrad" + string(d), arrays: []string{"ds", "p", "s", "dp"}, scalars: []string{"scale", "lse", "delta"}, body: func(a *asm) {
+		x := a.load(f32, "s")
+		a.mul(x, a.scalar("scale"))
+		a.sub(x, a.scalar("lse"))
+		a.exponential(x)
+		ds := a.load(f32, "dp")
+		a.sub(ds, a.scalar("delta"))
+		a.mul(ds, x)
+		a.mul(ds, a.scalar("scale"))
+		a.store(d, ds, "ds")
+		a.store(d, x, "p")
+	}}
+}
