@@ -2,6 +2,7 @@ package model
 
 import (
 	"encoding/json"
+	"slices"
 
 	"github.com/millrace/millrace/hf"
 )
@@ -13,7 +14,7 @@ func readMistral(c *hf.Config, r *hf.ConfigReader, s *spec) {
 	s.headDim(r)
 	s.rotary(r)
 	if window := r.SizeOr("sliding_window", absentOr(c, "sliding_window", 4096)); window > 0 {
-		s.layerTypes(r, window, 0)
+		s.windows = slices.Repeat([]int{window}, s.layers)
 	}
 }
 

@@ -1,0 +1,293 @@
+package model_test
+
+import (
+	"encoding/json"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/millrace/millrace/hf"
+	"github.com/millrace/millrace/model"
+	"github.com/millrace/millrace/model/modeltest"
+	"github.com/millrace/millrace/nn"
+)
+
+// config is the text of a golden variant's config.json with some keys set; a nil value writes null, and absent removes.
+func config(t testing.TB, variant string, set map[string]any) []byte {
+	t.Helper()
+	doc, err := os.ReadFile(filepath.Join("modeltest", "testdata", variant, "config.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var keys map[string]any
+	if err := json.Unmarshal(doc, &keys); err != nil {
+		t.Fatal(err)
+	}
+	for k, v := range set {
+		if v == absent {
+			delete(keys, k)
+		} else {
+			keys[k] = v
+		}
+	}
+	doc, err = json.Marshal(keys)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return doc
+}
+
+const absent = "absent"
+
+func build(t testing.TB, variant string, set map[string]any) (*model.Model, error) {
+	t.Helper()
+	c, err := hf.ParseConfig("config.json", config(t, variant, set))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return model.New(c)
+}
+
+func mustBuild(t testing.TB, variant string, set map[string]any) *model.Model {
+	t.Helper()
+	m, err := build(t, variant, set)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+func TestFamilies(t *testing.T) {
+	const rsqrt6, rsqrt8, rsqrt10, rsqrt12 = 0.40824829046386301637, 0.35355339059327376220, 0.31622776601683793320, 0.28867513459481288225
+	for variant, want := range map[string]nn.Decoder{
+		"llama":                {Hidden: 36, Intermediate: 76, Heads: 6, KVHeads: 2, HeadDim: 6, Eps: 1e-5, Scale: rsqrt6},
+		"llama-bias":           {Hidden: 24, Intermediate: 68, Heads: 4, KVHeads: 2, HeadDim: 6, Eps: 1e-5, Scale: rsqrt6, QKVBias: true, OutBias: true, MLPBias: true},
+		"llama-llama3-headdim": {Hidden: 30, Intermediate: 52, Heads: 4, KVHeads: 1, HeadDim: 12, Eps: 1e-5, Scale: rsqrt12},
+		"mistral-window":       {Hidden: 24, Intermediate: 52, Heads: 4, KVHeads: 2, HeadDim: 6, Eps: 1e-5, Scale: rsqrt6, Window: 7},
+		"mistral":              {Hidden: 36, Intermediate: 58, Heads: 3, KVHeads: 3, HeadDim: 8, Eps: 1e-5, Scale: rsqrt8},
+		"qwen2":                {Hidden: 30, Intermediate: 62, Heads: 3, KVHeads: 1, HeadDim: 10, Eps: 1e-6, Scale: rsqrt10, QKVBias: true},
+		"qwen3":                {Hidden: 28, Intermediate: 60, Heads: 6, KVHeads: 2, HeadDim: 8, Eps: 1e-6, Scale: rsqrt8, QKNorm: true},
+		"qwen3-bias-untied":    {Hidden: 26, Intermediate: 54, Heads: 4, KVHeads: 4, HeadDim: 10, Eps: 1e-6, Scale: rsqrt10, QKNorm: true, QKVBias: true, OutBias: true},
+	} {
+		m := mustBuild(t, variant, nil)
+		for l, b := range m.Blocks {
+			if diff := cmp.Diff(want, *b); diff != "" {
+				t.Errorf("%s: block %d (-want +got):\n%s", variant, l, diff)
+			}
+		}
+	}
+}
+
+func windows(m *model.Model) []int {
+	var w []int
+	for _, b := range m.Blocks {
+		w = append(w, b.Window)
+	}
+	return w
+}
+
+func TestConfigMeaning(t *testing.T) {
+	llama3 := map[string]any{"rope_type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4, "original_max_position_embeddings": 32}
+	for _, c := range []struct {
+		name, variant string
+		set           map[string]any
+		got           func(*model.Model) any
+		want          any
+	}{
+		{"mistral: absent window is transformers' default", "mistral", map[string]any{"sliding_window": absent}, func(m *model.Model) any { return windows(m) }, []int{4096, 4096}},
+		{"mistral: null window is none", "mistral", map[string]any{"sliding_window": nil}, func(m *model.Model) any { return windows(m) }, []int{0, 0}},
+		{"qwen2: window is off by default", "qwen2", map[string]any{"sliding_window": 5, "use_sliding_window": absent, "layer_types": absent, "max_window_layers": 0}, func(m *model.Model) any { return windows(m) }, []int{0, 0, 0}},
+		{"qwen2: windows from max_window_layers on", "qwen2", map[string]any{"sliding_window": 5, "use_sliding_window": true, "layer_types": absent, "max_window_layers": 2}, func(m *model.Model) any { return windows(m) }, []int{0, 0, 5}},
+		{"qwen3: layer_types decide", "qwen3", map[string]any{"sliding_window": 9, "use_sliding_window": true, "layer_types": []string{"sliding_attention", "full_attention", "sliding_attention"}}, func(m *model.Model) any { return windows(m) }, []int{9, 0, 9}},
+		{"qwen3: heads are 128 wide by default", "qwen3", map[string]any{"head_dim": absent}, func(m *model.Model) any { return m.Blocks[0].HeadDim }, 128},
+		{"llama: kv heads default to heads", "llama", map[string]any{"num_key_value_heads": absent}, func(m *model.Model) any { return m.Blocks[0].KVHeads }, 6},
+		{"llama: attention bias without mlp bias", "llama-bias", map[string]any{"mlp_bias": false}, func(m *model.Model) any { return []bool{m.Blocks[1].OutBias, m.Blocks[1].MLPBias} }, []bool{true, false}},
+		{"old name of the rope type", "llama", map[string]any{"rope_scaling": map[string]any{"type": "linear", "factor": 2.5}}, func(m *model.Model) any { return m.Rope },
+			nn.RopeFrequencies{HeadDim: 6, Theta: 10000, Kind: nn.RopeLinear, Factor: 2.5}},
+		{"llama3 scaling", "llama", map[string]any{"rope_scaling": llama3, "rope_theta": 5e5}, func(m *model.Model) any { return m.Rope },
+			nn.RopeFrequencies{HeadDim: 6, Theta: 5e5, Kind: nn.RopeLlama3, Factor: 8, LowFreqFactor: 1, HighFreqFactor: 4, OriginalPositions: 32}},
+		{"keys of SmolLM2", "llama", map[string]any{"is_llama_config": true, "rope_interleaved": false, "transformers.js_config": map[string]any{"dtype": "q4"}}, func(m *model.Model) any { return m.Type }, "llama"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if diff := cmp.Diff(c.want, c.got(mustBuild(t, c.variant, c.set))); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestConfigErrors has a model that cannot be trained in each row; the message names the key and says why.
+func TestConfigErrors(t *testing.T) {
+	for _, c := range []struct {
+		variant string
+		set     map[string]any
+		want    string
+	}{
+		{"llama", map[string]any{"model_type": "gpt2"}, `"model_type" is "gpt2": supported are llama, mistral, qwen2, qwen3`},
+		{"llama", map[string]any{"model_type": absent}, `"model_type" is missing`},
+		{"llama", map[string]any{"hidden_act": "gelu"}, `"hidden_act" is "gelu": supported is "silu"`},
+		{"llama", map[string]any{"attention_dropout": 0.1}, `"attention_dropout" is 0.1`},
+		{"llama", map[string]any{"pretraining_tp": 2}, `"pretraining_tp" is 2`},
+		{"llama", map[string]any{"partial_rotary_factor": 0.5}, `"partial_rotary_factor" is 0.5`},
+		{"llama", map[string]any{"quantization_config": map[string]any{"bits": 4}}, `"quantization_config" is not supported`},
+		{"llama", map[string]any{"sliding_window": 128}, `"sliding_window" is not supported`},
+		{"llama", map[string]any{"rope_scaling": map[string]any{"rope_type": "yarn", "factor": 4}}, `"rope_scaling.rope_type" is "yarn": supported are default, linear, llama3`},
+		{"llama", map[string]any{"rope_scaling": map[string]any{"rope_type": "linear"}}, `"rope_scaling.factor" is missing`},
+		{"llama", map[string]any{"hidden_size": absent}, `"hidden_size" is missing`},
+		{"llama", map[string]any{"hidden_size": 0}, `"hidden_size" is 0`},
+		{"llama", map[string]any{"hidden_size": -36}, `"hidden_size" is -36`},
+		{"llama", map[string]any{"hidden_size": 1 << 30}, `"hidden_size" is 1073741824: more than 1048576`},
+		{"llama", map[string]any{"hidden_size": "36"}, `"hidden_size" is "36": a whole number`},
+		{"llama", map[string]any{"num_hidden_layers": 1 << 20}, `"num_hidden_layers" is 1048576: more than 4096`},
+		{"llama", map[string]any{"vocab_size": 1 << 30}, `"vocab_size" is 1073741824: more than`},
+		{"llama", map[string]any{"num_key_value_heads": 4}, `"num_key_value_heads" is 4: it does not divide "num_attention_heads" (6)`},
+		{"llama", map[string]any{"num_key_value_heads": 12}, `"num_key_value_heads" is 12: it does not divide`},
+		{"llama", map[string]any{"head_dim": 7}, `"head_dim" is 7: rotary positions need an even one`},
+		{"llama", map[string]any{"head_dim": 1 << 20}, `wider than 1048576`},
+		{"llama", map[string]any{"head_dim": absent, "num_attention_heads": 4, "num_key_value_heads": 2}, `heads of width 9 are odd`},
+		{"llama", map[string]any{"head_dim": absent, "num_attention_heads": 5, "num_key_value_heads": 5}, `"num_attention_heads" is 5: it does not divide "hidden_size" (36)`},
+		{"llama", map[string]any{"rms_norm_eps": -1}, `"rms_norm_eps" is -1`},
+		{"llama", map[string]any{"rope_theta": 0}, `"rope_theta" is 0: a positive number`},
+		{"llama", map[string]any{"initializer_range": -0.1}, `"initializer_range" is -0.1`},
+		{"llama", map[string]any{"tie_word_embeddings": "yes"}, `"tie_word_embeddings" is "yes": true or false`},
+		{"llama", map[string]any{"final_logit_softcapping": 30}, `"final_logit_softcapping" is not supported`},
+		{"mistral", map[string]any{"num_key_value_heads": absent}, `"num_key_value_heads" is missing`},
+		{"mistral", map[string]any{"layer_types": []string{"full_attention", "full_attention"}}, `"layer_types" is not supported`},
+		{"mistral", map[string]any{"sliding_window": 0}, `"sliding_window" is 0`},
+		{"qwen2", map[string]any{"use_mrope": true}, `"use_mrope" is true`},
+		{"qwen2", map[string]any{"num_attention_heads": 4}, `"num_attention_heads" is 4: it does not divide "hidden_size" (30)`},
+		{"qwen2", map[string]any{"max_window_layers": -1}, `"max_window_layers" is -1`},
+		{"qwen3", map[string]any{"layer_types": []string{"full_attention"}}, `it has 1 entries, "num_hidden_layers" is 3`},
+		{"qwen3", map[string]any{"layer_types": []string{"full_attention", "full_attention", "sliding_attention"}}, `"layer_types" is ["full_attention", "full_attention", "sliding_attention"]: a layer has sliding attention`},
+		{"qwen3", map[string]any{"layer_types": []string{"full_attention", "full_attention", "chunked_attention"}}, `layer 2 has "chunked_attention"`},
+		{"qwen3", map[string]any{"num_experts": 8}, `"num_experts" is not supported`},
+	} {
+		_, err := build(t, c.variant, c.set)
+		switch {
+		case err == nil:
+			t.Errorf("%s with %v is accepted", c.variant, c.set)
+		case !strings.Contains(err.Error(), c.want):
+			t.Errorf("%s with %v:\n got %v\nwant ...%s...", c.variant, c.set, err, c.want)
+		case strings.Contains(err.Error(), "\n") || !strings.HasPrefix(err.Error(), "config.json: "):
+			t.Errorf("%s with %v: not one line that names the file: %q", c.variant, c.set, err)
+		}
+	}
+}
+
+// TestParts holds the cut to its rules: every tensor of the checkpoint is covered once, row by row.
+func TestParts(t *testing.T) {
+	for _, variant := range modeltest.Variants(t) {
+		for _, vocab := range []int{1, 64, 65, 1000} {
+			m := mustBuild(t, variant, map[string]any{"vocab_size": vocab})
+			block, _ := m.Parts[m.BlockParts[0]].Layout.Params()
+			if m.Head.TileRows%64 != 0 && m.Head.Tiles() != 1 {
+				t.Errorf("%s, vocabulary %d: %d tiles of %d rows", variant, vocab, m.Head.Tiles(), m.Head.TileRows)
+			}
+			rows := map[string]int{}
+			layer := 0
+			for i, p := range m.Parts {
+				if p.Index != i || p.Layer < layer || p.Layer >= m.Layers() || len(p.Tensors) != len(p.Layout.Fields) {
+					t.Errorf("%s: part %d is %+v", variant, i, p)
+				}
+				layer = p.Layer
+				if n, _ := p.Layout.Params(); p.Kind != model.Block && n > block+64*int64(m.Hidden) {
+					t.Errorf("%s: part %s has %d parameters, a block %d", variant, p.Name, n, block)
+				}
+				for j, src := range p.Tensors {
+					if src.Field != j || src.FirstRow != rows[src.HFName] {
+						t.Errorf("%s: part %s: source %+v, its first row should be %d", variant, p.Name, src, rows[src.HFName])
+					}
+					rows[src.HFName] += p.Layout.Fields[j].Shape[0]
+				}
+			}
+			tensors := m.Tensors()
+			for _, out := range tensors {
+				if rows[out.Name] != out.Shape[0] {
+					t.Errorf("%s: %s has %d of %d rows", variant, out.Name, rows[out.Name], out.Shape[0])
+				}
+			}
+			if len(tensors) != len(rows) {
+				t.Errorf("%s: %d tensors out, %d in", variant, len(tensors), len(rows))
+			}
+			if m.Tied != slices.Equal(m.EmbedTiles, m.HeadTiles) {
+				t.Errorf("%s: embedding %v, head %v", variant, m.EmbedTiles, m.HeadTiles)
+			}
+		}
+	}
+}
+
+// TestNames compares names, shapes and count with a checkpoint that transformers wrote.
+func TestNames(t *testing.T) {
+	for _, variant := range modeltest.Variants(t) {
+		g := modeltest.Load(t, variant)
+		m, err := model.Read(g.Dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var names []string
+		var n int64
+		for _, out := range m.Tensors() {
+			names = append(names, out.Name)
+			n += out.Shape.Elems()
+			if int64(len(g.Grads[out.Name])) != out.Shape.Elems() {
+				t.Errorf("%s: %s is %v, transformers has %d elements", variant, out.Name, out.Shape, len(g.Grads[out.Name]))
+			}
+		}
+		slices.Sort(names)
+		if diff := cmp.Diff(slices.Sorted(maps.Keys(g.Grads)), names); diff != "" {
+			t.Errorf("%s (-transformers +ours):\n%s", variant, diff)
+		}
+		if all, trainable := m.Params(); all != n || trainable != n {
+			t.Errorf("%s: Params is %d, %d; tensors have %d", variant, all, trainable, n)
+		}
+	}
+}
+
+func TestTensorOrder(t *testing.T) {
+	var got []string
+	for _, out := range mustBuild(t, "llama-bias", map[string]any{"num_hidden_layers": 1, "vocab_size": 1000}).Tensors() {
+		got = append(got, out.Name)
+	}
+	// The order of model.state_dict() in transformers.
+	want := strings.Fields(`model.embed_tokens.weight
+		model.layers.0.self_attn.q_proj.weight model.layers.0.self_attn.q_proj.bias
+		model.layers.0.self_attn.k_proj.weight model.layers.0.self_attn.k_proj.bias
+		model.layers.0.self_attn.v_proj.weight model.layers.0.self_attn.v_proj.bias
+		model.layers.0.self_attn.o_proj.weight model.layers.0.self_attn.o_proj.bias
+		model.layers.0.mlp.gate_proj.weight model.layers.0.mlp.gate_proj.bias
+		model.layers.0.mlp.up_proj.weight model.layers.0.mlp.up_proj.bias
+		model.layers.0.mlp.down_proj.weight model.layers.0.mlp.down_proj.bias
+		model.layers.0.input_layernorm.weight model.layers.0.post_attention_layernorm.weight
+		model.norm.weight lm_head.weight`)
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// FuzzConfig: whatever the file says, New returns a model that is consistent, or an error of one line.
+func FuzzConfig(f *testing.F) {
+	for _, variant := range []string{"llama", "llama-bias", "llama-llama3-headdim", "mistral-window", "qwen2", "qwen3"} {
+		f.Add(config(f, variant, nil))
+	}
+	f.Fuzz(func(t *testing.T, doc []byte) {
+		c, err := hf.ParseConfig("config.json", doc)
+		if err != nil {
+			return
+		}
+		m, err := model.New(c)
+		if err != nil {
+			if strings.Contains(err.Error(), "\n") {
+				t.Fatalf("more than one line: %q", err)
+			}
+			return
+		}
+		if all, _ := m.Params(); all <= 0 || len(m.Blocks) != len(m.BlockParts) || len(m.Parts) < len(m.Blocks)+2 {
+			t.Fatalf("%d parameters, %d blocks, %d parts", all, len(m.Blocks), len(m.Parts))
+		}
+	})
+}
