@@ -17,9 +17,9 @@ import (
 	"github.com/millrace/millrace/tensor"
 )
 
-// Rows of queries and of keys that one step of the loops takes. They set the bits.
+// Rows of queries and of keys that one step of the loops takes. They set the bits. gemm packs 192 rows at a time.
 const (
-	queryBlock = 256
+	queryBlock = 192
 	keyBlock   = 128
 )
 

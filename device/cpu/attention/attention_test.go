@@ -4,9 +4,12 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
+	"sync"
 	"testing"
 	"unsafe"
 
+	"github.com/millrace/millrace/device/cpu/gemm"
 	"github.com/millrace/millrace/device/cpu/isa"
 	"github.com/millrace/millrace/device/cpu/kernels"
 	"github.com/millrace/millrace/tensor"
@@ -35,6 +38,24 @@ func alignedBytes(n int) []byte {
 	skip := int(-uintptr(unsafe.Pointer(&b[0])) & 63)
 	return b[skip : skip+n]
 }
+
+// multiplier is the matrix product of the device.
+type multiplier struct{ engine *gemm.Engine }
+
+func newMultiplier(level isa.Level, workers int) multiplier {
+	return multiplier{gemm.New(level, idle(workers))}
+}
+
+func (m multiplier) Multiply(worker int, p Product) {
+	m.engine.MulSerial(worker, gemm.Op{C: gemm.Mat(p.C), A: gemm.Mat(p.A), B: gemm.Mat(p.B),
+		TransA: p.TransposeA, TransB: p.TransposeB, Accumulate: p.Accumulate})
+}
+
+// idle is a gemm.Runner for engines that multiply serially only.
+type idle int
+
+func (w idle) Workers() int                    { return int(w) }
+func (w idle) Run(int, func(worker, task int)) { panic("serial only") }
 
 func newProblem(rng *rand.Rand, dtype tensor.DType, t, heads, kvHeads, headDim, window, docs int) problem {
 	normal := func() float32 { return float32(rng.NormFloat64()) }
@@ -80,6 +101,41 @@ func (p problem) run(k *kernels.Table, mul Multiplier, rng *rand.Rand) {
 	for _, task := range rng.Perm(p.ReduceTasks()) {
 		Reduce(k, p.Spec, task)
 	}
+}
+
+// plain multiplies in the obvious way.
+type plain struct{}
+
+// Multiply implements Multiplier.
+func (plain) Multiply(_ int, p Product) {
+	inner := p.A.Cols
+	if p.TransposeA {
+		inner = p.A.Rows
+	}
+	for i := range p.C.Rows {
+		for j := range p.C.Cols {
+			c := (*float32)(unsafe.Add(p.C.Data, 4*(i*p.C.Stride+j)))
+			var sum float32
+			for l := range inner {
+				sum += float32(element(p.A, i, l, p.TransposeA) * element(p.B, l, j, p.TransposeB))
+			}
+			if p.Accumulate {
+				sum += *c
+			}
+			*c = sum
+		}
+	}
+}
+
+func element(m kernels.Mat, r, c int, transpose bool) float32 {
+	if transpose {
+		r, c = c, r
+	}
+	at := r*m.Stride + c
+	if m.DType == tensor.F32 {
+		return *(*float32)(unsafe.Add(m.Data, 4*at))
+	}
+	return tensor.F32FromBF16(*(*uint16)(unsafe.Add(m.Data, 2*at)))
 }
 
 func get(m kernels.Mat, r, c int) float64 { return float64(element(m, r, c, false)) }
@@ -147,7 +203,7 @@ func (p problem) reference() map[string]float64 {
 				diff, most = max(diff, math.Abs(w-g)), max(most, math.Abs(w))
 			}
 		}
-		return diff / most
+		return diff / max(most, 0.1)
 	}
 	return map[string]float64{"out": worst(p.Out, out), "lse": worst(kernels.MatF32(p.LSE, p.Heads), lse),
 		"dq": worst(p.DQ, dq), "dk": worst(p.DK, dk), "dv": worst(p.DV, dv)}
@@ -167,7 +223,7 @@ func TestAgainstFloat64(t *testing.T) {
 	} {
 		for _, dtype := range []tensor.DType{tensor.F32, tensor.BF16} {
 			t.Run(fmt.Sprintf("%s/%+v", dtype, c), func(t *testing.T) {
-				limit := 2e-6
+				limit := 5e-6
 				if dtype == tensor.BF16 {
 					limit = 1e-2
 				}
@@ -176,13 +232,92 @@ func TestAgainstFloat64(t *testing.T) {
 				if err := p.Check(true); err != nil {
 					t.Fatal(err)
 				}
-				p.run(kernels.For(isa.Best()), Plain{}, rng)
-				for name, e := range p.reference() {
-					if !(e <= limit) {
-						t.Errorf("%s: error %.2g, limit %.2g", name, e, limit)
+				check := func(with string) {
+					for name, e := range p.reference() {
+						if !(e <= limit) {
+							t.Errorf("%s: %s: error %.2g, limit %.2g", with, name, e, limit)
+						}
 					}
 				}
+				if c.t <= 130 {
+					p.run(kernels.For(isa.Plain), plain{}, rng)
+					check("plain")
+				}
+				p.run(kernels.For(isa.Best()), newMultiplier(isa.Best(), 1), rng)
+				check(isa.Best().String())
 			})
 		}
+	}
+}
+
+// TestSplitDoesNotMatter runs the tasks on one worker and on several, in two orders, and compares bits.
+func TestSplitDoesNotMatter(t *testing.T) {
+	for _, dtype := range []tensor.DType{tensor.F32, tensor.BF16} {
+		var first []float64
+		for _, workers := range []int{1, 3} {
+			rng := rand.New(rand.NewPCG(3, 4))
+			p := newProblem(rng, dtype, 450, 4, 2, 32, 0, 3)
+			k, mul := kernels.For(isa.Best()), newMultiplier(isa.Best(), workers)
+			phase := func(tasks int, f func(worker, task int, scratch []byte)) {
+				var wg sync.WaitGroup
+				order := rand.Perm(tasks)
+				for w := range workers {
+					wg.Go(func() {
+						scratch := alignedBytes(ScratchBytes(p.HeadDim))
+						for i := w; i < tasks; i += workers {
+							f(w, order[i], scratch)
+						}
+					})
+				}
+				wg.Wait()
+			}
+			phase(p.ForwardTasks(), func(w, task int, scratch []byte) { Forward(k, mul, w, p.Spec, task, scratch) })
+			phase(p.BackwardTasks(), func(w, task int, scratch []byte) { Backward(k, mul, w, p.Spec, task, scratch) })
+			phase(p.ReduceTasks(), func(_, task int, _ []byte) { Reduce(k, p.Spec, task) })
+			var all []float64
+			for _, m := range []kernels.Mat{p.Out, kernels.MatF32(p.LSE, p.Heads), p.DQ, p.DK, p.DV} {
+				for r := range m.Rows {
+					for c := range m.Cols {
+						all = append(all, get(m, r, c))
+					}
+				}
+			}
+			if first == nil {
+				first = all
+			} else if !slices.Equal(first, all) {
+				t.Errorf("%s: bits depend on the workers", dtype)
+			}
+		}
+	}
+}
+
+// BenchmarkAttention is one micro-batch of SmolLM2-135M on one worker; FLOPs are those of the causal half.
+func BenchmarkAttention(b *testing.B) {
+	const t, heads, kvHeads, headDim = 1024, 9, 3, 64
+	for _, dtype := range []tensor.DType{tensor.F32, tensor.BF16} {
+		rng := rand.New(rand.NewPCG(1, 1))
+		p := newProblem(rng, dtype, t, heads, kvHeads, headDim, 0, 0)
+		k, mul := kernels.For(isa.Best()), newMultiplier(isa.Best(), 1)
+		scratch := alignedBytes(ScratchBytes(headDim))
+		flops := 2.0 * t * (t + 1) / 2 * headDim * heads
+		b.Run(dtype.String()+"/forward", func(b *testing.B) {
+			for b.Loop() {
+				for task := range p.ForwardTasks() {
+					Forward(k, mul, 0, p.Spec, task, scratch)
+				}
+			}
+			b.ReportMetric(2*flops*float64(b.N)/b.Elapsed().Seconds()/1e9, "GFLOP/s")
+		})
+		b.Run(dtype.String()+"/backward", func(b *testing.B) {
+			for b.Loop() {
+				for task := range p.BackwardTasks() {
+					Backward(k, mul, 0, p.Spec, task, scratch)
+				}
+				for task := range p.ReduceTasks() {
+					Reduce(k, p.Spec, task)
+				}
+			}
+			b.ReportMetric(5*flops*float64(b.N)/b.Elapsed().Seconds()/1e9, "GFLOP/s")
+		})
 	}
 }
