@@ -1,0 +1,418 @@
+package hf
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"math"
+	"sort"
+	"strconv"
+	"strings"
+
+	"github.com/millrace/millrace/tensor"
+)
+
+// ggufFamily is what an architecture of llama.cpp is in transformers.
+type ggufFamily struct {
+	modelType, class string
+	// permuted: the rows of Q and K are stored in llama.cpp's order, which pairs neighbouring elements in the rotary
+	// embedding, where transformers pairs element i with i + headDim/2.
+	permuted bool
+	qkNorm   bool
+}
+
+var ggufFamilies = map[string]ggufFamily{
+	"llama": {modelType: "llama", class: "LlamaForCausalLM", permuted: true},
+	"qwen2": {modelType: "qwen2", class: "Qwen2ForCausalLM"},
+	"qwen3": {modelType: "qwen3", class: "Qwen3ForCausalLM", qkNorm: true},
+}
+
+// ggufModel is a decoder as a GGUF file describes it.
+type ggufModel struct {
+	ggufFamily
+	layers, hidden, intermediate, heads, kvHeads, headDim, vocab, positions int
+
+	eps, theta    json.Number // the shortest text of the fp32 value: 1e-05, not 9.999999747378752e-06
+	rope          Rope
+	tied          bool // no output.weight: the head is the embedding
+	attentionBias bool // on Q, K, V and the output
+	mlpBias       bool
+}
+
+// knownGGUFKeys are the metadata keys of an architecture that are understood, or that say nothing new.
+var knownGGUFKeys = []string{
+	"block_count", "context_length", "embedding_length", "feed_forward_length", "vocab_size", "attention.head_count",
+	"attention.head_count_kv", "attention.key_length", "attention.value_length", "attention.layer_norm_rms_epsilon",
+	"rope.freq_base", "rope.dimension_count", "rope.scaling.type", "rope.scaling.factor",
+	"rope.scaling.original_context_length", "rope.scaling.finetuned", "tensor_data_layout",
+}
+
+// model reads the architecture's metadata.
+func (g *gguf) model(f *ggufTensorReader) (*ggufModel, error) {
+	arch, _, err := g.text("general.architecture")
+	if err != nil {
+		return nil, err
+	}
+	family, ok := ggufFamilies[arch]
+	if !ok {
+		return nil, fmt.Errorf("metadata general.architecture is %s: supported are llama, qwen2, qwen3", quote(arch))
+	}
+	if err := g.refuseUnknown(arch); err != nil {
+		return nil, err
+	}
+	m := &ggufModel{ggufFamily: family}
+	for _, s := range []struct {
+		key string
+		to  *int
+	}{
+		{"block_count", &m.layers}, {"embedding_length", &m.hidden}, {"feed_forward_length", &m.intermediate},
+		{"attention.head_count", &m.heads}, {"context_length", &m.positions},
+	} {
+		if *s.to, err = g.size(arch + "." + s.key); err != nil {
+			return nil, err
+		}
+	}
+	m.kvHeads = m.heads
+	if key := arch + ".attention.head_count_kv"; g.has(key) {
+		if m.kvHeads, err = g.size(key); err != nil {
+			return nil, err
+		}
+	}
+	if m.heads%m.kvHeads != 0 {
+		return nil, fmt.Errorf("%d heads are not a multiple of %d key/value heads", m.heads, m.kvHeads)
+	}
+	if err := g.headDim(arch, m); err != nil {
+		return nil, err
+	}
+	eps, ok, err := g.float(arch + ".attention.layer_norm_rms_epsilon")
+	if err != nil {
+		return nil, err
+	}
+	if !ok || eps <= 0 {
+		return nil, fmt.Errorf("metadata %s.attention.layer_norm_rms_epsilon is missing or not positive", arch)
+	}
+	theta, ok, err := g.float(arch + ".rope.freq_base")
+	if err != nil {
+		return nil, err
+	}
+	if !ok {
+		theta = 10000 // what llama.cpp takes
+	}
+	if theta <= 0 {
+		return nil, fmt.Errorf("metadata %s.rope.freq_base is not positive", arch)
+	}
+	m.eps, m.theta = shortestF32(eps), shortestF32(theta)
+	emb, ok := g.tensors["token_embd.weight"]
+	if !ok || len(emb.dims) != 2 {
+		return nil, fmt.Errorf("it has no tensor token_embd.weight with two dimensions")
+	}
+	m.vocab = emb.dims[0]
+	m.tied = !g.hasTensor("output.weight")
+	m.mlpBias = g.hasTensor("blk.0.ffn_down.bias")
+	// Qwen2 has Q, K and V biases always, and states no key for it. Elsewhere "attention_bias" stands for all four.
+	m.attentionBias = m.modelType != "qwen2" && g.hasTensor("blk.0.attn_q.bias")
+	return m, g.rope(arch, theta, f, m)
+}
+
+func (g *gguf) has(key string) bool        { _, ok := g.meta[key]; return ok }
+func (g *gguf) hasTensor(name string) bool { _, ok := g.tensors[name]; return ok }
+
+// refuseUnknown fails on a metadata key of the architecture that is not understood: it may change the mathematics.
+func (g *gguf) refuseUnknown(arch string) error {
+	known := map[string]bool{}
+	for _, k := range knownGGUFKeys {
+		known[arch+"."+k] = true
+	}
+	var keys []string
+	for k := range g.meta {
+		if strings.HasPrefix(k, arch+".") && !known[k] {
+			keys = append(keys, k)
+		}
+	}
+	sort.Strings(keys)
+	for _, k := range keys {
+		// Dense models may say that they have no experts.
+		if n, ok, err := g.integer(k); err == nil && ok && n == 0 && strings.HasPrefix(k, arch+".expert_") {
+			continue
+		}
+		return fmt.Errorf("metadata %s is not supported: this kind of model cannot be imported", quote(k))
+	}
+	return nil
+}
+
+func (g *gguf) headDim(arch string, m *ggufModel) error {
+	if key := arch + ".attention.key_length"; g.has(key) {
+		n, err := g.size(key)
+		if err != nil {
+			return err
+		}
+		m.headDim = n
+	} else if m.hidden%m.heads != 0 {
+		return fmt.Errorf("an embedding length of %d is not a multiple of %d heads", m.hidden, m.heads)
+	} else {
+		m.headDim = m.hidden / m.heads
+	}
+	if m.headDim%2 != 0 {
+		return fmt.Errorf("a head dimension of %d is odd", m.headDim)
+	}
+	for _, k := range []string{".attention.value_length", ".rope.dimension_count"} {
+		if !g.has(arch + k) {
+			continue
+		}
+		n, err := g.size(arch + k)
+		if err != nil {
+			return err
+		}
+		if n != m.headDim {
+			return fmt.Errorf("metadata %s is %d, the head dimension is %d: this is not supported", arch+k, n, m.headDim)
+		}
+	}
+	return nil
+}
+
+// rope reads the rotary embedding's scaling. The llama3 kind is stored as a tensor of divisors, rope_freqs.weight; it is
+// turned back into its parameters if the published ones give the same divisors.
+func (g *gguf) rope(arch string, theta float64, f *ggufTensorReader, m *ggufModel) error {
+	m.rope = Rope{Type: "default", Theta: theta}
+	kind, ok, err := g.text(arch + ".rope.scaling.type")
+	if err != nil {
+		return err
+	}
+	if ok && kind != "none" && kind != "linear" {
+		return fmt.Errorf("metadata %s.rope.scaling.type is %s: supported are none, linear", arch, quote(kind))
+	}
+	if kind == "linear" {
+		factor, ok, err := g.float(arch + ".rope.scaling.factor")
+		if err != nil {
+			return err
+		}
+		if !ok || factor <= 0 {
+			return fmt.Errorf("metadata %s.rope.scaling.factor is missing or not positive", arch)
+		}
+		if factor != 1 {
+			m.rope.Type, m.rope.Factor = "linear", factor
+		}
+	}
+	t, ok := g.tensors["rope_freqs.weight"]
+	if !ok {
+		return nil
+	}
+	if m.rope.Type == "linear" {
+		return fmt.Errorf("it has both linear rope scaling and rope_freqs.weight: this is not supported")
+	}
+	if want := (tensor.Shape{m.headDim / 2}); !t.dims.Equal(want) {
+		return fmt.Errorf("tensor rope_freqs.weight has shape %v, expected is %v", t.dims, want)
+	}
+	divisors := make([]float32, t.elems)
+	if err := f.read(t, divisors, 0); err != nil {
+		return err
+	}
+	original := 8192 // what every published Llama 3 model has
+	if key := arch + ".rope.scaling.original_context_length"; g.has(key) {
+		if original, err = g.size(key); err != nil {
+			return err
+		}
+	}
+	p, ok := llama3FromDivisors(divisors, theta, original)
+	if !ok {
+		return fmt.Errorf("tensor rope_freqs.weight is not the llama3 rope scaling with the published parameters (low_freq_factor 1, high_freq_factor 4, %d original positions): use the model's Hugging Face directory", original)
+	}
+	m.rope = p
+	return nil
+}
+
+// llama3FromDivisors finds the scaling whose divisors those are, to the accuracy of fp32 arithmetic. Divisors that are all
+// one are no scaling.
+func llama3FromDivisors(divisors []float32, theta float64, original int) (Rope, bool) {
+	largest := float32(0)
+	for _, d := range divisors {
+		largest = max(largest, d)
+	}
+	p := Rope{Type: "llama3", Theta: theta, Factor: float64(largest), LowFreqFactor: 1, HighFreqFactor: 4, OriginalPositions: original}
+	if largest == 1 {
+		p = Rope{Type: "default", Theta: theta}
+	}
+	plain := Rope{Type: "default", Theta: theta}
+	for i, d := range divisors {
+		want := plain.Frequency(i, 2*len(divisors)) / p.Frequency(i, 2*len(divisors))
+		if !(math.Abs(float64(d)-want) <= 1e-5*want) { // also when d is NaN
+			return Rope{}, false
+		}
+	}
+	return p, true
+}
+
+// shortestF32 is the shortest text that reads back as the same fp32 number.
+func shortestF32(x float64) json.Number {
+	return json.Number(strconv.FormatFloat(float64(float32(x)), 'g', -1, 32))
+}
+
+// importTensor is a tensor of the GGUF file under its name in transformers.
+type importTensor struct {
+	spec TensorSpec
+	src  ggufTensor
+	// headRows is above 0 if the rows of each head of so many rows are to be put back into transformers' order.
+	headRows int
+}
+
+// tensors lists the model's tensors in the order of the layers. It fails if one is missing or has another shape, and if
+// the file has one that does not belong to such a model.
+func (m *ggufModel) tensors(g *gguf, d tensor.DType) ([]importTensor, error) {
+	var out []importTensor
+	used := map[string]bool{"rope_freqs.weight": true} // became rope_scaling
+	var err error
+	add := func(from, to string, headRows int, dims ...int) {
+		used[from] = true
+		t, ok := g.tensors[from]
+		switch {
+		case err != nil:
+		case !ok:
+			err = fmt.Errorf("tensor %s is missing", quote(from))
+		case !t.dims.Equal(dims):
+			err = fmt.Errorf("tensor %s has shape %v, its metadata asks for %v", quote(from), t.dims, tensor.Shape(dims))
+		default:
+			out = append(out, importTensor{TensorSpec{to, d, tensor.Shape(dims)}, t, headRows})
+		}
+	}
+	permuted := 0
+	if m.permuted {
+		permuted = m.headDim
+	}
+	// A file of 65536 tensors at most has fewer layers than that, whatever it claims.
+	if m.layers > len(g.tensors) {
+		return nil, fmt.Errorf("%d layers are claimed, but there are only %d tensors", m.layers, len(g.tensors))
+	}
+	if int64(m.heads)*int64(m.headDim) > maxSize {
+		return nil, fmt.Errorf("%d heads of %d are too large", m.heads, m.headDim)
+	}
+	q, kv := m.heads*m.headDim, m.kvHeads*m.headDim
+	add("token_embd.weight", "model.embed_tokens.weight", 0, m.vocab, m.hidden)
+	for l := 0; l < m.layers && err == nil; l++ {
+		from, to := fmt.Sprintf("blk.%d.", l), fmt.Sprintf("model.layers.%d.", l)
+		linear := func(a, b string, headRows int, bias bool, rows, cols int) {
+			add(from+a+".weight", to+b+".weight", headRows, rows, cols)
+			if bias {
+				add(from+a+".bias", to+b+".bias", headRows, rows)
+			}
+		}
+		qkvBias := m.attentionBias || m.modelType == "qwen2"
+		add(from+"attn_norm.weight", to+"input_layernorm.weight", 0, m.hidden)
+		linear("attn_q", "self_attn.q_proj", permuted, qkvBias, q, m.hidden)
+		linear("attn_k", "self_attn.k_proj", permuted, qkvBias, kv, m.hidden)
+		linear("attn_v", "self_attn.v_proj", 0, qkvBias, kv, m.hidden)
+		linear("attn_output", "self_attn.o_proj", 0, m.attentionBias, m.hidden, q)
+		if m.qkNorm {
+			add(from+"attn_q_norm.weight", to+"self_attn.q_norm.weight", 0, m.headDim)
+			add(from+"attn_k_norm.weight", to+"self_attn.k_norm.weight", 0, m.headDim)
+		}
+		add(from+"ffn_norm.weight", to+"post_attention_layernorm.weight", 0, m.hidden)
+		linear("ffn_gate", "mlp.gate_proj", 0, m.mlpBias, m.intermediate, m.hidden)
+		linear("ffn_up", "mlp.up_proj", 0, m.mlpBias, m.intermediate, m.hidden)
+		linear("ffn_down", "mlp.down_proj", 0, m.mlpBias, m.hidden, m.intermediate)
+	}
+	add("output_norm.weight", "model.norm.weight", 0, m.hidden)
+	if !m.tied {
+		add("output.weight", "lm_head.weight", 0, m.vocab, m.hidden)
+	}
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range g.names {
+		if !used[name] {
+			return nil, fmt.Errorf("tensor %s does not belong to a %s model: this kind of model cannot be imported", quote(name), m.modelType)
+		}
+	}
+	return out, nil
+}
+
+// ropeScalingJSON is rope_scaling in the style of transformers 4.
+type ropeScalingJSON struct {
+	Factor            float64 `json:"factor"`
+	HighFreqFactor    float64 `json:"high_freq_factor,omitempty"`
+	LowFreqFactor     float64 `json:"low_freq_factor,omitempty"`
+	OriginalPositions int     `json:"original_max_position_embeddings,omitempty"`
+	RopeType          string  `json:"rope_type"`
+}
+
+// config is config.json, in the style of transformers 4, which 5 reads as well.
+func (m *ggufModel) config(t *ggufTokens, d tensor.DType) ([]byte, error) {
+	c := struct {
+		Architectures    []string         `json:"architectures"`
+		AttentionBias    *bool            `json:"attention_bias,omitempty"`
+		AttentionDropout float64          `json:"attention_dropout"`
+		BOS              *int             `json:"bos_token_id"`
+		EOS              *int             `json:"eos_token_id"`
+		HeadDim          int              `json:"head_dim,omitempty"`
+		HiddenAct        string           `json:"hidden_act"`
+		HiddenSize       int              `json:"hidden_size"`
+		InitializerRange float64          `json:"initializer_range"`
+		Intermediate     int              `json:"intermediate_size"`
+		Positions        int              `json:"max_position_embeddings"`
+		MLPBias          *bool            `json:"mlp_bias,omitempty"`
+		ModelType        string           `json:"model_type"`
+		Heads            int              `json:"num_attention_heads"`
+		Layers           int              `json:"num_hidden_layers"`
+		KVHeads          int              `json:"num_key_value_heads"`
+		PAD              *int             `json:"pad_token_id,omitempty"`
+		Eps              json.Number      `json:"rms_norm_eps"`
+		RopeScaling      *ropeScalingJSON `json:"rope_scaling"`
+		Theta            json.Number      `json:"rope_theta"`
+		Tied             bool             `json:"tie_word_embeddings"`
+		DType            string           `json:"torch_dtype"`
+		UseCache         bool             `json:"use_cache"`
+		SlidingWindow    *bool            `json:"use_sliding_window,omitempty"`
+		Vocab            int              `json:"vocab_size"`
+	}{
+		Architectures: []string{m.class}, BOS: t.bos, EOS: t.eos, PAD: t.pad, HeadDim: m.headDim, HiddenAct: "silu",
+		HiddenSize: m.hidden, InitializerRange: 0.02, Intermediate: m.intermediate, Positions: m.positions,
+		ModelType: m.modelType, Heads: m.heads, Layers: m.layers, KVHeads: m.kvHeads, Eps: m.eps, Theta: m.theta,
+		Tied: m.tied, UseCache: true, Vocab: m.vocab,
+	}
+	for name, t := range dtypeNames {
+		if t == d {
+			c.DType = name
+		}
+	}
+	no := false
+	switch m.modelType {
+	case "llama":
+		c.AttentionBias, c.MLPBias = &m.attentionBias, &m.mlpBias
+	case "qwen2":
+		c.SlidingWindow = &no
+		if m.mlpBias {
+			return nil, fmt.Errorf("biases of the feed-forward part are not known for qwen2")
+		}
+		if m.headDim*m.heads == m.hidden {
+			c.HeadDim = 0 // transformers computes it
+		}
+	case "qwen3":
+		c.AttentionBias, c.SlidingWindow = &m.attentionBias, &no
+		if m.mlpBias {
+			return nil, fmt.Errorf("biases of the feed-forward part are not known for qwen3")
+		}
+	}
+	if m.rope.Type != "default" {
+		c.RopeScaling = &ropeScalingJSON{m.rope.Factor, m.rope.HighFreqFactor, m.rope.LowFreqFactor, m.rope.OriginalPositions, m.rope.Type}
+	}
+	return marshalIndent(c)
+}
+
+// generationConfig is generation_config.json.
+func (t *ggufTokens) generationConfig() ([]byte, error) {
+	return marshalIndent(struct {
+		FromModel bool `json:"_from_model_config"`
+		BOS       *int `json:"bos_token_id,omitempty"`
+		EOS       *int `json:"eos_token_id,omitempty"`
+		PAD       *int `json:"pad_token_id,omitempty"`
+	}{true, t.bos, t.eos, t.pad})
+}
+
+// marshalIndent is JSON as Python's json.dumps(indent=2) lays it out, with <, > and & as they are.
+func marshalIndent(v any) ([]byte, error) {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	enc.SetIndent("", "  ")
+	err := enc.Encode(v)
+	return b.Bytes(), err
+}
