@@ -1,0 +1,97 @@
+package trace
+
+import (
+	"bytes"
+	"encoding/json"
+	"math"
+	"reflect"
+)
+
+// Metrics is one step, and one line of metrics.jsonl. A number that is not finite is null in the file.
+type Metrics struct {
+	Step         int64   `json:"step"`          // 1 for the first one
+	Loss         float64 `json:"loss"`          // nats per target token, over the global batch
+	GradNorm     float64 `json:"grad_norm"`     // before clipping
+	ClipScale    float64 `json:"clip_scale"`    // what gradients were multiplied by; 1 where nothing was clipped
+	LearningRate float64 `json:"learning_rate"` // of this step
+	Tokens       int64   `json:"tokens"`        // real positions, padding not counted
+	TargetTokens int64   `json:"target_tokens"` // those that count in the loss
+	TokensPerSec float64 `json:"tokens_per_sec"`
+	StepSec      float64 `json:"step_sec"` // norm to norm
+	ModelTFLOPS  float64 `json:"model_tflops"`
+
+	DevicePeakBytes  int64 `json:"device_peak_bytes"`
+	HostPeakBytes    int64 `json:"host_peak_bytes"`
+	DiskReadBytes    int64 `json:"disk_read_bytes"`
+	DiskWrittenBytes int64 `json:"disk_written_bytes"`
+
+	Lanes Lanes `json:"lanes"` // busy seconds
+
+	EvalLoss *float64 `json:"eval_loss,omitempty"` // where there was an evaluation
+}
+
+// Lanes is how many seconds each lane was busy.
+type Lanes struct {
+	Fetch   float64 `json:"fetch"`
+	Compute float64 `json:"compute"`
+	Drain   float64 `json:"drain"`
+	Update  float64 `json:"update"`
+	Disk    float64 `json:"disk"`
+}
+
+// MarshalJSON writes the fields in the order of the type. encoding/json alone refuses NaN and infinities, which are just
+// what a run that goes wrong has to report.
+func (m Metrics) MarshalJSON() ([]byte, error) {
+	var b bytes.Buffer
+	b.WriteByte('{')
+	v := reflect.ValueOf(m)
+	for i := range v.NumField() {
+		field := v.Field(i)
+		name, isOptional := v.Type().Field(i).Tag.Get("json"), field.Kind() == reflect.Pointer
+		if isOptional {
+			if field.IsNil() {
+				continue
+			}
+			name, field = name[:len(name)-len(",omitempty")], field.Elem()
+		}
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		b.WriteString(`"` + name + `":`)
+		if field.Kind() == reflect.Float64 && !isFinite(field.Float()) {
+			b.WriteString("null")
+			continue
+		}
+		text, err := json.Marshal(field.Interface())
+		if err != nil {
+			return nil, err
+		}
+		b.Write(text)
+	}
+	b.WriteByte('}')
+	return b.Bytes(), nil
+}
+
+// UnmarshalJSON reads null as NaN. Fields that it does not know are ignored, so that newer files can be read.
+func (m *Metrics) UnmarshalJSON(text []byte) error {
+	type plain Metrics // without methods, or this would call itself
+	p := plain(*m)
+	var nulls map[string]json.RawMessage
+	if err := json.Unmarshal(text, &nulls); err != nil {
+		return err
+	}
+	if err := json.Unmarshal(text, &p); err != nil {
+		return err
+	}
+	*m = Metrics(p)
+	v := reflect.ValueOf(m).Elem()
+	for i := range v.NumField() {
+		f := v.Type().Field(i)
+		if string(nulls[f.Tag.Get("json")]) == "null" && f.Type.Kind() == reflect.Float64 {
+			v.Field(i).SetFloat(math.NaN())
+		}
+	}
+	return nil
+}
+
+func isFinite(x float64) bool { return !math.IsNaN(x) && !math.IsInf(x, 0) }

@@ -1,0 +1,127 @@
+// Package trace says what a run did and when: spans of the lanes for people who look for idle time, and one record of
+// metrics per step for everybody.
+//
+// A [Recorder] collects [Span]s while the run goes on, cheaply enough to be always on, and writes them as a Chrome trace
+// ([Recorder.WriteChrome]; it opens in ui.perfetto.dev and chrome://tracing) with one track per [Lane]. [Metrics] is a
+// line of metrics.jsonl; [OpenMetrics] appends to such a file, [ReadMetrics] reads one.
+//
+// Invariants: recording allocates nothing and never waits for anything slow; a nil Recorder records nothing. A metrics
+// file has whole lines in the order of steps, but for a last one that a crash may have torn; readers ignore it and a
+// resumed run overwrites it.
+package trace
+
+import (
+	"sync"
+	"time"
+)
+
+// Lane is an ordered worker that overlaps with the others.
+type Lane uint8
+
+// The lanes, in the order of the tracks.
+const (
+	Fetch   Lane = iota // weights to the device
+	Compute             // operations on the device
+	Drain               // gradients and saved inputs from the device
+	Update              // the optimizer
+	Disk                // reads and writes of files
+	NumLanes
+)
+
+// String is the lane's name in traces and metrics.
+func (l Lane) String() string {
+	return [NumLanes]string{"fetch", "compute", "drain", "update", "disk"}[l]
+}
+
+// Span is a stretch of a lane's time in which it was busy.
+type Span struct {
+	Lane Lane
+	// Name is what it did, such as "forward 12". It is kept, not copied: make it once, not per span.
+	Name       string
+	Step       int64
+	Start, End time.Duration // since the recorder was made
+}
+
+// Recorder keeps the latest spans of each lane. It is safe for concurrent use; a nil one does nothing.
+type Recorder struct {
+	epoch time.Time
+	lanes [NumLanes]lane
+}
+
+// lane ends in padding: lanes record at the same time, and their locks must not share a cache line.
+type lane struct {
+	mu    sync.Mutex
+	ring  []Span
+	count int64 // spans ever recorded; the latest is ring[(count-1) % len(ring)]
+	busy  time.Duration
+	_     [64]byte
+}
+
+// NewRecorder makes a recorder that remembers the latest spansPerLane spans of each lane (56 bytes each); 0 remembers
+// none and still adds up busy time.
+func NewRecorder(spansPerLane int) *Recorder {
+	r := &Recorder{epoch: time.Now()}
+	for i := range r.lanes {
+		r.lanes[i].ring = make([]Span, spansPerLane)
+	}
+	return r
+}
+
+// Now is the time since the recorder was made, on the monotonic clock.
+func (r *Recorder) Now() time.Duration {
+	if r == nil {
+		return 0
+	}
+	return time.Since(r.epoch)
+}
+
+// Record notes that a lane was busy from start to end, both from [Recorder.Now]. Spans of one lane do not overlap, or
+// busy time counts twice.
+func (r *Recorder) Record(l Lane, name string, step int64, start, end time.Duration) {
+	if r == nil {
+		return
+	}
+	at := &r.lanes[l]
+	at.mu.Lock()
+	defer at.mu.Unlock()
+	at.busy += end - start
+	if n := int64(len(at.ring)); n > 0 {
+		at.ring[at.count%n] = Span{l, name, step, start, end}
+	}
+	at.count++
+}
+
+// TakeBusy is how long each lane was busy since the last TakeBusy, or since the start. A span counts where it ends: an
+// update of step n that runs below the next forward pass is busy time of the record written next.
+func (r *Recorder) TakeBusy() Lanes {
+	var s [NumLanes]float64
+	if r != nil {
+		for i := range r.lanes {
+			l := &r.lanes[i]
+			l.mu.Lock()
+			s[i], l.busy = l.busy.Seconds(), 0
+			l.mu.Unlock()
+		}
+	}
+	return Lanes{s[Fetch], s[Compute], s[Drain], s[Update], s[Disk]}
+}
+
+// Spans are the spans that are remembered, by lane and in the order of recording, and the number of older ones that are
+// not.
+func (r *Recorder) Spans() (spans []Span, forgotten int64) {
+	if r == nil {
+		return nil, 0
+	}
+	for i := range r.lanes {
+		l := &r.lanes[i]
+		l.mu.Lock()
+		n := int64(len(l.ring))
+		first := max(l.count-n, 0)
+		for at := first; at < l.count; at++ {
+			spans = append(spans, l.ring[at%n])
+		}
+		forgotten += first
+		l.mu.Unlock()
+	}
+	return spans, forgotten
+}
