@@ -1,0 +1,77 @@
+package archtest
+
+import "strings"
+
+// A level of the table, lowest first. "x/..." is every package below x; a package that is named itself goes by its name.
+var levels = [][]string{
+	0: {"tensor", "trace", "internal/...", "data/tokenizer", "data/template"},
+	1: {"hf", "data", "device", "store", "store/storetest"},
+	2: {"device/..."},
+	3: {"nn", "optim"},
+	4: {"model", "model/modeltest"},
+	5: {"plan"},
+	6: {"stream", "checkpoint"},
+	7: {"train"},
+	8: {"cmd/...", "benchmarks", "benchmarks/...", "examples/..."},
+}
+
+// Packages of these trees import each other although they are on one level: a driver and its parts.
+var families = []string{"device/cpu", "device/cuda", "device/null"}
+
+// The drivers, which are chosen in cmd and linked by nobody else. train may link them where it rehearses.
+var drivers = []string{"device/cpu", "device/cuda", "device/null"}
+
+// programs is the level whose packages are programs.
+const programs = 8
+
+// Modules that may be imported, and by whom: by every package where no tree is named.
+var modules = map[string]struct {
+	trees     []string
+	testsOnly bool
+}{
+	"github.com/ebitengine/purego":     {trees: []string{"device/cuda", "benchmarks"}}, // it makes the binary need glibc
+	"golang.org/x/sys":                 {},
+	"golang.org/x/text":                {},
+	"github.com/alecthomas/kong":       {trees: []string{"cmd"}},
+	"github.com/goccy/go-yaml":         {},
+	"github.com/parquet-go/parquet-go": {trees: []string{"data"}},
+	"github.com/klauspost/compress":    {},
+	"github.com/zeebo/xxh3":            {},
+	"github.com/dlclark/regexp2":       {},
+	"github.com/google/go-cmp":         {testsOnly: true},
+	"pgregory.net/rapid":               {testsOnly: true},
+	"go.uber.org/goleak":               {testsOnly: true},
+}
+
+// bannedNames say nothing about what a package is.
+var bannedNames = []string{"util", "common", "helper", "manager", "misc"}
+
+// levelOf is a package's level; ok is false for one that the table lacks.
+func levelOf(pkg string) (level int, ok bool) {
+	for l, names := range levels {
+		for _, name := range names {
+			tree, isTree := strings.CutSuffix(name, "/...")
+			if name == pkg {
+				return l, true
+			}
+			if isTree && pkg != tree && within(pkg, tree) && !ok {
+				level, ok = l, true // unless it is named itself
+			}
+		}
+	}
+	return level, ok
+}
+
+func within(pkg, tree string) bool { return pkg == tree || strings.HasPrefix(pkg, tree+"/") }
+
+func withinAny(pkg string, trees []string) bool {
+	for _, t := range trees {
+		if within(pkg, t) {
+			return true
+		}
+	}
+	return false
+}
+
+// isTestSupport is true of packages such as device/devicetest, which only tests import.
+func isTestSupport(pkg string) bool { return strings.HasSuffix(pkg, "test") }
