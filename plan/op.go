@@ -49,13 +49,13 @@ const (
 	DrainSum               // drain: the fp32 gradient of a tied tile to the host, where the embedding adds to it
 	DrainInput             // drain: dx[m], now the gradient of x[1][m], to the host
 	Scatter                // update: embedding gradient of the part from all micro-batches; rounded, squared
-	Norm                   // update: global norm and clip scale
+	Collect                // drain: the step's scalars to the host
 	Kinds      = iota
 )
 
 var kindNames = [Kinds]string{"update", "gather", "upload", "fetch", "load", "save", "forward", "head-norm", "head-stats",
 	"head-loss", "zero-grad", "head-grad", "head-visit", "head-input", "backward", "round", "drain", "drain-sum",
-	"drain-input", "scatter", "norm"}
+	"drain-input", "scatter", "collect"}
 
 // String is the operation's name in golden schedules.
 func (k Kind) String() string { return kindNames[k] }

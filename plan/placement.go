@@ -14,7 +14,7 @@ type Placement struct {
 	Bind bool
 
 	Slots      int       // ring of weight slots for the parts that are not resident
-	Resident   []bool    // by part: has a weight slot of its own
+	Resident   []bool    // by part: a decoder block that has a weight slot of its own
 	GradSlots  int       // ring of fp32 gradient slots
 	StageSlots int       // ring of slots for rounded gradients on their way to the host
 	Keep       []nn.Keep // by block: what the backward visit need not recompute
@@ -33,7 +33,19 @@ func (s *setting) blocks() int { return len(s.model.Blocks) }
 
 // streamed reports whether the part passes through the ring of slots.
 func (s *setting) streamed(part int) bool {
-	return !s.place.Bind && !s.place.Resident[part] && !s.hostOnly(part)
+	return !s.place.Bind && !s.resident(part) && !s.hostOnly(part)
+}
+
+// resident reports whether the part has a weight slot of its own: where the placement says so; the final norm, which is
+// tiny; and all tiles of the head in a single visit.
+func (s *setting) resident(part int) bool {
+	switch s.model.Parts[part].Kind {
+	case model.Norm:
+		return true
+	case model.Block:
+		return s.place.Resident[part]
+	}
+	return s.place.SingleHead && !s.hostOnly(part)
 }
 
 // hostOnly reports whether the part never visits the device: embedding tiles that are not also head tiles. The host

@@ -92,7 +92,9 @@ func (s *setting) build(phase Phase) *Schedule {
 	if phase == Prologue || phase == Steady {
 		b.backward()
 		b.embeddingGrad()
-		b.norm()
+	}
+	if phase != Flush {
+		b.collect()
 	}
 	return &Schedule{Ops: b.ops}
 }
@@ -138,7 +140,7 @@ func op(lane Lane, kind Kind) Op {
 }
 
 // updates come in the order in which the next forward pass wants the weights. A part that is used twice is updated once.
-func (b *builder) updates(kinds ...model.PartKind) {
+func (b *builder) updates(kinds ...model.Kind) {
 	for part, p := range b.model.Parts {
 		if !b.trained(part) || !slices.Contains(kinds, p.Kind) {
 			continue
@@ -182,7 +184,7 @@ func (b *builder) weights(part int) resource {
 	switch {
 	case b.place.Bind:
 		return resource{hostWeights, part, 0}
-	case b.place.Resident[part]:
+	case b.resident(part):
 		r := resource{ownWeights, part, 0}
 		if !b.onDevice[part] {
 			b.onDevice[part] = true
@@ -460,7 +462,11 @@ func (b *builder) embeddingGrad() {
 	}
 }
 
-func (b *builder) norm() {
+// collect ends a step: its sums of squares and losses come home together. Where results are bound they are there.
+func (b *builder) collect() {
+	if b.place.Bind {
+		return
+	}
 	var reads []resource
 	for part := range b.model.Parts {
 		reads = append(reads, resource{results, 1, part})
@@ -468,5 +474,5 @@ func (b *builder) norm() {
 	for m := range b.num.MicroBatches {
 		reads = append(reads, resource{results, 0, m})
 	}
-	b.add(op(LaneUpdate, Norm), reads, nil)
+	b.add(op(LaneDrain, Collect), reads, nil)
 }

@@ -1,0 +1,247 @@
+package plan
+
+import (
+	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/nn"
+	"github.com/millrace/millrace/optim"
+	"github.com/millrace/millrace/tensor"
+)
+
+// Buffers are all that a run keeps on the device, placed in one arena. The plan places them in an arena that only
+// counts, and the engine in the one allocation that the plan asked for, with this same code.
+type Buffers struct {
+	Slots  []device.Mem // ring of weight slots
+	Own    []device.Mem // by part: weight slot of a resident part
+	Grads  []device.Mem // ring of fp32 gradients
+	OwnG   []device.Mem // by part: fp32 gradient with a place of its own
+	Stages []device.Mem // ring of rounded gradients
+
+	Working [2][]device.Mat // by parity of the layer and micro-batch: x [T, H]
+	Saved   [][]device.Mat  // by block and micro-batch: x [T, H] where it stays on the device
+	DX      []device.Mat    // by micro-batch: gradient of x [T, H]
+	Kept    [][]*nn.Kept    // by block and micro-batch
+
+	Normed   []device.Mat // by micro-batch: final norm of x [T, H]
+	NormRstd []device.Mat // by micro-batch: F32 [T, 1]
+	Stat     []device.Mat // by micro-batch: F32 [T, 3]
+	DNormed  []device.Mat // by micro-batch: F32 [T, H]
+	Loss     []device.Mat // by micro-batch: F32 [1, T]
+
+	Rope    nn.Rope
+	Batches device.Mem // token arrays of the micro-batches, see BatchBytes; none where they are bound
+	Results device.Mem // see ResultBytes; none where they are bound
+
+	ForwardWork, BackwardWork []*nn.Work // by block; they share memory with each other and with the head's
+	StatsWork, VisitWork      *nn.HeadWork
+}
+
+// batchArrays is the number of I32 arrays of T entries that a micro-batch has: ids, targets, positions, and the starts
+// and ends of documents.
+const batchArrays = 5
+
+// BatchBytes is the length of the token arrays of one micro-batch, one array behind the other.
+func BatchBytes(positions int) int64 { return batchArrays * int64(positions) * 4 }
+
+// Batch views the arrays of micro-batch m in mem, which holds those of all micro-batches.
+func Batch(mem device.Mem, m, positions int) *nn.Batch {
+	n := int64(positions) * 4
+	at := func(i int64) device.Mem { return mem.Slice(int64(m)*BatchBytes(positions)+i*n, n) }
+	return &nn.Batch{T: positions, IDs: at(0), Targets: at(1),
+		Docs: device.Docs{Positions: at(2), Start: at(3), End: at(4)}}
+}
+
+// resultBytes is the length of the scalars of a step, 8 bytes each: the sum of squares of each part, the loss of each
+// micro-batch, and the number of weights that became NaN. The host has them twice: what its own lane writes, and what
+// comes from the device; each scalar is zero in one of the two.
+func (s *setting) resultBytes() int64 {
+	return int64(len(s.model.Parts)+s.num.MicroBatches+1) * 8
+}
+
+// SquaresAt, LossAt and BadAt are the places of the scalars in the results.
+func (p *Plan) SquaresAt(part int) int64 { return int64(part) * 8 }
+
+// LossAt is the place of the micro-batch's loss.
+func (p *Plan) LossAt(m int) int64 { return int64(len(p.Model.Parts)+m) * 8 }
+
+// BadAt is the place of the count of NaN weights.
+func (p *Plan) BadAt() int64 { return int64(len(p.Model.Parts)+p.Numerics.MicroBatches) * 8 }
+
+// ResultBytes is the length of one of the two copies.
+func (p *Plan) ResultBytes() int64 { return p.setting().resultBytes() }
+
+// buffers lays them out. groups, if given, learns the bytes by purpose.
+func (s *setting) buffers(a *device.Arena, groups func(purpose string, bytes int64)) *Buffers {
+	b := &Buffers{}
+	last := a.Mark()
+	group := func(purpose string) {
+		if groups != nil {
+			groups(purpose, a.Mark()-last)
+		}
+		last = a.Mark()
+	}
+	num, t, m := s.num, s.num.Positions(), s.num.MicroBatches
+	hidden := s.model.Hidden
+	mats := func(dtype tensor.DType, rows, cols int) []device.Mat {
+		all := make([]device.Mat, m)
+		for i := range all {
+			all[i] = a.Mat(dtype, rows, cols)
+		}
+		return all
+	}
+
+	if !s.place.Bind {
+		var ring int64
+		b.Own = make([]device.Mem, len(s.model.Parts))
+		for part := range s.model.Parts {
+			if s.streamed(part) {
+				ring = max(ring, s.weightBytes(part))
+			}
+		}
+		for range s.place.Slots {
+			b.Slots = append(b.Slots, a.Take(ring))
+		}
+		group("weight slots")
+		for part := range s.model.Parts {
+			if s.resident(part) {
+				b.Own[part] = a.Take(s.weightBytes(part))
+			}
+		}
+		group("resident weights")
+	}
+
+	var ring, stage int64
+	b.OwnG = make([]device.Mem, len(s.model.Parts))
+	for part := range s.model.Parts {
+		if s.hostOnly(part) || s.gradInExtent(part) || !s.trained(part) {
+			continue
+		}
+		if s.ownGrad(part) {
+			b.OwnG[part] = a.Take(s.gradBytes(part))
+		} else {
+			ring = max(ring, s.gradBytes(part))
+		}
+		if !s.tied(part) {
+			stage = max(stage, s.storedGradBytes(part))
+		}
+	}
+	if ring > 0 {
+		for range s.place.GradSlots {
+			b.Grads = append(b.Grads, a.Take(ring))
+		}
+	}
+	if s.staged() {
+		for range s.place.StageSlots {
+			b.Stages = append(b.Stages, a.Take(stage))
+		}
+	}
+	group("gradients")
+
+	b.Working = [2][]device.Mat{mats(num.Compute, t, hidden), mats(num.Compute, t, hidden)}
+	b.DX = mats(num.Compute, t, hidden)
+	group("layer inputs in work")
+	b.Saved = make([][]device.Mat, s.blocks())
+	for i := range b.Saved {
+		if s.place.Bind || s.place.SavedHere[i] {
+			b.Saved[i] = mats(num.Compute, t, hidden)
+		}
+	}
+	group("saved layer inputs")
+	b.Kept = make([][]*nn.Kept, s.blocks())
+	for i, d := range s.model.Blocks {
+		for range m {
+			b.Kept[i] = append(b.Kept[i], d.NewKept(a, num.Compute, t, s.place.Keep[i]))
+		}
+	}
+	group("kept activations")
+
+	b.Normed = mats(num.Compute, t, hidden)
+	b.NormRstd = mats(tensor.F32, t, 1)
+	b.Stat = mats(tensor.F32, t, 3)
+	b.DNormed = mats(tensor.F32, t, hidden)
+	b.Loss = mats(tensor.F32, 1, t)
+	group("head")
+
+	half := s.model.Blocks[0].HeadDim / 2
+	b.Rope = nn.Rope{Cos: a.Mat(tensor.F32, num.SequenceLen, half), Sin: a.Mat(tensor.F32, num.SequenceLen, half)}
+	if !s.place.Bind {
+		b.Batches = a.Take(int64(m) * BatchBytes(t))
+		b.Results = a.Take(s.resultBytes())
+	}
+	group("tables, tokens and results")
+
+	s.work(a, b)
+	group("work")
+	return b
+}
+
+// work lays the scratch of all visits over one another: they follow each other in the compute lane.
+func (s *setting) work(a *device.Arena, b *Buffers) {
+	first := a.Mark()
+	end := first
+	lay := func(place func()) {
+		a.Release(first)
+		place()
+		end = max(end, a.Mark())
+	}
+	t, compute := s.num.Positions(), s.num.Compute
+	for _, d := range s.model.Blocks {
+		lay(func() { b.ForwardWork = append(b.ForwardWork, d.NewForwardWork(a, compute, t)) })
+		lay(func() { b.BackwardWork = append(b.BackwardWork, d.NewBackwardWork(a, compute, t)) })
+	}
+	head := s.head()
+	lay(func() { b.StatsWork = head.NewStatsWork(a, compute, t) })
+	if s.place.SingleHead {
+		lay(func() { b.VisitWork = head.NewVisitWork(a, compute, t) })
+	}
+	a.Release(end)
+}
+
+// head is the model's head with the run's chunk.
+func (s *setting) head() *nn.Head {
+	h := s.model.Head
+	h.ChunkTokens = s.num.HeadChunk
+	return &h
+}
+
+// hostBuffers lists the host memory of a run by purpose, beside the extents of the store.
+func (s *setting) hostBuffers() []Bytes {
+	t, m := int64(s.num.Positions()), int64(s.num.MicroBatches)
+	x := t * int64(s.model.Hidden) * s.num.Compute.Bytes() * m
+	list := []Bytes{{Purpose: TokensPurpose, Bytes: m * BatchBytes(int(t))}, {Purpose: ResultsPurpose, Bytes: 2 * s.resultBytes()}}
+	if !s.place.Bind {
+		saved := x // of the first block: what the embedding gathers, and later its gradient
+		for i := 1; i < s.blocks(); i++ {
+			if !s.place.SavedHere[i] {
+				saved += x
+			}
+		}
+		list = append(list, Bytes{Purpose: InputsPurpose, Bytes: saved})
+	}
+	var sum int64
+	for _, p := range s.model.EmbedTiles {
+		switch {
+		case s.tied(p):
+			sum += s.gradBytes(p)
+		case s.num.Master != optim.F32: // an fp32 gradient is summed in its extent
+			sum = max(sum, s.gradBytes(p))
+		}
+	}
+	if sum > 0 {
+		list = append(list, Bytes{Purpose: EmbeddingSumPurpose, Bytes: sum})
+	}
+	return list
+}
+
+// Names of host memory in the accounts.
+const (
+	TokensPurpose       = "tokens"
+	ResultsPurpose      = "results"
+	InputsPurpose       = "saved layer inputs"
+	EmbeddingSumPurpose = "embedding gradient sum"
+)
+
+// Bytes is an entry of a memory table.
+type Bytes struct {
+	Purpose string `json:"purpose"`
+	Bytes   int64  `json:"bytes"`
+}

@@ -1,0 +1,78 @@
+package plan
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/millrace/millrace/tensor"
+)
+
+// Machine is what the simulation knows of the hardware. Rates are what `millrace probe` measured: work that arrives, not
+// what a data sheet promises.
+type Machine struct {
+	Name string `json:"name"`
+
+	F32FLOPsPerSec       float64 `json:"f32_flops_per_sec"`  // matrix products
+	BF16FLOPsPerSec      float64 `json:"bf16_flops_per_sec"` // matrix products
+	AttentionFLOPsPerSec float64 `json:"attention_flops_per_sec"`
+	DeviceBytesPerSec    float64 `json:"device_bytes_per_sec"` // read and written by element-wise operations
+	UploadBytesPerSec    float64 `json:"upload_bytes_per_sec"`
+	DownloadBytesPerSec  float64 `json:"download_bytes_per_sec"`
+	AdamWBytesPerSec     float64 `json:"adamw_bytes_per_sec"` // read and written by the host's update
+	HostBytesPerSec      float64 `json:"host_bytes_per_sec"`  // read and written by a host copy
+}
+
+// MatMulFLOPsPerSec is the rate for a compute type.
+func (m *Machine) MatMulFLOPsPerSec(compute tensor.DType) float64 {
+	if compute == tensor.F32 {
+		return m.F32FLOPsPerSec
+	}
+	return m.BF16FLOPsPerSec
+}
+
+// Check refuses a machine with a rate that nothing can have.
+func (m *Machine) Check() error {
+	for name, rate := range map[string]float64{"f32_flops_per_sec": m.F32FLOPsPerSec, "bf16_flops_per_sec": m.BF16FLOPsPerSec,
+		"attention_flops_per_sec": m.AttentionFLOPsPerSec, "device_bytes_per_sec": m.DeviceBytesPerSec,
+		"upload_bytes_per_sec": m.UploadBytesPerSec, "download_bytes_per_sec": m.DownloadBytesPerSec,
+		"adamw_bytes_per_sec": m.AdamWBytesPerSec, "host_bytes_per_sec": m.HostBytesPerSec} {
+		if !(rate > 0) || rate > 1e20 {
+			return fmt.Errorf("machine %q: %s is %v", m.Name, name, rate)
+		}
+	}
+	return nil
+}
+
+// ReadMachine reads a machine that WriteMachine wrote.
+func ReadMachine(path string) (Machine, error) {
+	var m Machine
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return m, err
+	}
+	if err := json.Unmarshal(data, &m); err != nil {
+		return m, fmt.Errorf("machine file %s: %w; run `millrace probe` again", path, err)
+	}
+	if err := m.Check(); err != nil {
+		return m, fmt.Errorf("machine file %s: %w; run `millrace probe` again", path, err)
+	}
+	return m, nil
+}
+
+// WriteMachine writes the machine file, whole or not at all.
+func WriteMachine(path string, m Machine) error {
+	data, err := json.MarshalIndent(m, "", "  ")
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	tmp := fmt.Sprintf("%s.%d", path, os.Getpid())
+	if err := os.WriteFile(tmp, append(data, '\n'), 0o644); err != nil {
+		return err
+	}
+	return os.Rename(tmp, path)
+}

@@ -1,0 +1,104 @@
+package plan
+
+import (
+	"fmt"
+
+	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/model"
+	"github.com/millrace/millrace/nn"
+	"github.com/millrace/millrace/store"
+)
+
+// Request is what a plan is made from.
+type Request struct {
+	Model    *model.Model
+	Numerics Numerics
+	Device   device.Info
+	Machine  Machine
+
+	// Budgets in bytes. A device budget of 0 on a unified device means that nothing is streamed: weights are bound
+	// where they lie.
+	DeviceBytes, HostBytes int64
+	// ProgramBytes is what the process takes beside all that is planned: code, the Go heap, the data set.
+	ProgramBytes int64
+}
+
+// Plan is where everything goes, how large it is and how long a step should take. It is a contract: the engine reserves
+// these bytes before the first step and no others after.
+type Plan struct {
+	Model     *model.Model `json:"-"`
+	Numerics  Numerics     `json:"numerics"`
+	Placement Placement    `json:"placement"`
+
+	Device      []Bytes `json:"device"` // one allocation
+	DeviceBytes int64   `json:"device_bytes"`
+	State       []Bytes `json:"state"` // the extents of the store, in host memory
+	Host        []Bytes `json:"host"`  // other host memory, the driver's own and the program's included
+	HostBytes   int64   `json:"host_bytes"`
+
+	Unified      bool       `json:"unified"`
+	DeviceBudget int64      `json:"device_budget_bytes"`
+	HostBudget   int64      `json:"host_budget_bytes"`
+	Predicted    Prediction `json:"predicted"`
+}
+
+// ProcessBytes is the host memory that the process should be seen to take: on a unified device what the device holds as
+// well.
+func (p *Plan) ProcessBytes() int64 {
+	if p.Unified {
+		return p.HostBytes + p.DeviceBytes
+	}
+	return p.HostBytes
+}
+
+// New makes a plan, or says in one line why there is none and which number to change.
+func New(r Request) (*Plan, error) {
+	if err := r.Numerics.Check(); err != nil {
+		return nil, err
+	}
+	if r.Numerics.SequenceLen > r.Model.MaxPositions {
+		return nil, fmt.Errorf("sequence_len %d is more than the %d positions that the model was made for; lower sequence_len",
+			r.Numerics.SequenceLen, r.Model.MaxPositions)
+	}
+	return (&chooser{Request: r}).choose()
+}
+
+func (p *Plan) setting() *setting {
+	return &setting{model: p.Model, num: p.Numerics, place: p.Placement}
+}
+
+// Schedule is the step that the engine walks in a phase.
+func (p *Plan) Schedule(phase Phase) *Schedule { return p.setting().build(phase) }
+
+// Place lays out the device's buffers in mem, which has DeviceBytes; in the zero Mem it only counts.
+func (p *Plan) Place(mem device.Mem) *Buffers {
+	return p.setting().buffers(device.NewArena(mem), nil)
+}
+
+// Head is the model's head with the run's chunk.
+func (p *Plan) Head() *nn.Head { return p.setting().head() }
+
+// Extents are what the store has to keep.
+func (p *Plan) Extents() []store.Spec {
+	var specs []store.Spec
+	for i, part := range p.Model.Parts {
+		specs = append(specs, store.PartSpecs(i, part.Layout, p.Numerics.Scheme().Types())...)
+	}
+	return specs
+}
+
+// Trained reports whether the part has anything to update.
+func (p *Plan) Trained(part int) bool { return p.setting().trained(part) }
+
+// Tied reports whether the part is a tile of a table that embedding and head share.
+func (p *Plan) Tied(part int) bool { return p.setting().tied(part) }
+
+// GradInExtent reports whether the part's fp32 gradient is accumulated in place: in its extent or, for a tied tile, in
+// the embedding's sum.
+func (p *Plan) GradInExtent(part int) bool { return p.setting().gradInExtent(part) }
+
+// With is the same plan with another placement: for tests of the law that a placement changes no bit.
+func (p *Plan) With(place Placement) *Plan {
+	c := &chooser{Request{Model: p.Model, Numerics: p.Numerics, Device: device.Info{Unified: p.Unified}}}
+	return c.measure(place)
+}

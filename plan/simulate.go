@@ -1,0 +1,165 @@
+package plan
+
+import (
+	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/nn"
+	"github.com/millrace/millrace/store"
+)
+
+// Prediction is what the simulation says of a steady step.
+type Prediction struct {
+	StepSeconds float64 `json:"step_sec"`
+	// LaneSeconds is how long each lane is busy; what the busiest one lacks of the step is waiting.
+	LaneSeconds [Lanes]float64 `json:"lane_sec"`
+	Limit       string         `json:"limit"` // the busiest lane
+
+	UploadBytes   int64 `json:"upload_bytes"`   // host to device, per step
+	DownloadBytes int64 `json:"download_bytes"` // device to host, per step
+	FLOPs         int64 `json:"flops"`          // executed, recomputation included
+}
+
+// Simulate walks the steady schedule with each operation taking the time that the machine's rates give. Lanes run beside
+// each other, as in the engine; on a unified device compute and update share the same cores, and take turns.
+func (p *Plan) Simulate(m Machine, dev device.Info) Prediction {
+	var out Prediction
+	ops := p.Schedule(Steady).Ops
+	costs := p.setting().costs()
+	end := make([]float64, len(ops))
+	var free [Lanes]float64
+	for i, op := range ops {
+		c := costs(&op)
+		lane := op.Lane
+		start := free[lane]
+		if dev.Unified && (lane == LaneCompute || lane == LaneUpdate) {
+			start = max(free[LaneCompute], free[LaneUpdate])
+		}
+		for _, d := range op.After {
+			start = max(start, end[d])
+		}
+		sec := c.seconds(&m, p)
+		end[i] = start + sec
+		free[lane] = end[i]
+		out.LaneSeconds[lane] += sec
+		out.StepSeconds = max(out.StepSeconds, end[i])
+		out.UploadBytes += c.up
+		out.DownloadBytes += c.down
+		out.FLOPs += c.flops + c.attention
+	}
+	busiest := LaneFetch
+	for lane := range Lane(Lanes) {
+		if out.LaneSeconds[lane] > out.LaneSeconds[busiest] {
+			busiest = lane
+		}
+	}
+	out.Limit = busiest.String()
+	return out
+}
+
+// cost is the work of an operation.
+type cost struct {
+	flops, attention int64 // of matrix products, and of attention
+	element          int64 // bytes read and written by element-wise work on the device
+	up, down         int64 // bytes over the link
+	adamw, host      int64 // bytes read and written by updates, and by other work on the host
+}
+
+func (c *cost) seconds(m *Machine, p *Plan) float64 {
+	return float64(c.flops)/m.MatMulFLOPsPerSec(p.Numerics.Compute) + float64(c.attention)/m.AttentionFLOPsPerSec +
+		float64(c.element)/m.DeviceBytesPerSec + float64(c.up)/m.UploadBytesPerSec + float64(c.down)/m.DownloadBytesPerSec +
+		float64(c.adamw)/m.AdamWBytesPerSec + float64(c.host)/m.HostBytesPerSec
+}
+
+// Passes over a block's activations by element-wise operations, counted in the nn code: norms, rotation, SwiGLU, residual
+// additions, each reading and writing what it touches. They are small beside the products, so a count suffices.
+const (
+	forwardPasses  = 1.5
+	backwardPasses = 3.5
+)
+
+// costs tells what each operation of a schedule costs. Attention is counted as if each sequence were one document: the
+// longest that packing can make it.
+func (s *setting) costs() func(op *Op) cost {
+	t := s.num.Positions()
+	docs := make([]int, s.num.MicroBatch)
+	for i := range docs {
+		docs[i] = s.num.SequenceLen
+	}
+	elem := s.num.Compute.Bytes()
+	x := int64(t) * int64(s.model.Hidden) * elem
+	head := s.head()
+	types := s.num.Scheme().Types()
+	return func(op *Op) (c cost) {
+		switch op.Kind {
+		case Update:
+			var per int64
+			for kind, dt := range types {
+				per += dt.Bytes() // read
+				if store.Kind(kind) != store.Grad {
+					per += dt.Bytes() // written
+				}
+			}
+			c.adamw = s.model.Parts[op.Part].Layout.StateElems * per
+		case Gather:
+			c.host = 2 * x
+		case Scatter:
+			c.host = 3*s.gradBytes(op.Part) + 3*x*int64(s.num.MicroBatches)/int64(len(s.model.EmbedTiles))
+		case Upload:
+			c.up = int64(s.num.MicroBatches) * BatchBytes(t)
+		case Fetch:
+			c.up = s.weightBytes(op.Part)
+		case Load:
+			c.up = x
+		case Save, DrainInput:
+			c.down = x
+		case Drain:
+			c.down = s.storedGradBytes(op.Part)
+		case DrainSum:
+			c.down = s.gradBytes(op.Part)
+		case Collect:
+			c.down = s.resultBytes()
+		case ZeroGrad:
+			c.element = s.gradBytes(op.Part)
+		case Round:
+			c.element = s.gradBytes(op.Part) + 2*s.storedGradBytes(op.Part)
+		case Forward, Backward:
+			d := s.model.Blocks[op.Layer-1]
+			pairs := d.Pairs(docs)
+			all, back, again := d.FLOPs(t, pairs)
+			none, backNone, againNone := d.FLOPs(t, 0)
+			width := int64(2*d.Hidden+2*d.Intermediate+(d.Heads+2*d.KVHeads)*d.HeadDim) * int64(t) * elem
+			if op.Kind == Forward {
+				c.flops, c.attention, c.element = none, all-none, int64(forwardPasses*float64(width))
+				break
+			}
+			keep := s.place.Keep[op.Layer-1]
+			c.flops = backNone + againNone[keep]
+			c.attention = back - backNone + again[keep] - againNone[keep]
+			c.element = int64(backwardPasses * float64(width))
+			if keep < nn.KeepAll {
+				c.element += int64(forwardPasses * float64(width))
+			}
+		case HeadNorm, HeadInput:
+			c.element = 4 * x
+		case HeadStats:
+			c = s.tileCost(op.Part, head, 1)
+		case HeadGrad:
+			c = s.tileCost(op.Part, head, 3)
+		case HeadVisit:
+			for _, p := range s.model.HeadTiles {
+				one := s.tileCost(p, head, 3)
+				c.flops += one.flops
+				c.element += one.element
+			}
+		}
+		return c
+	}
+}
+
+// tileCost is the cost of so many products of a vocabulary tile with a micro-batch, with the passes over the logits that
+// come with them.
+func (s *setting) tileCost(part int, head *nn.Head, products int64) cost {
+	rows := int64(s.model.Parts[part].Layout.Fields[0].Shape[0])
+	t := int64(s.num.Positions())
+	product := 2 * t * rows * int64(head.Hidden)
+	return cost{flops: products * product, element: products * t * rows * 4}
+}

@@ -1,0 +1,333 @@
+// Package stream is the executor: it walks the schedules of a plan and decides nothing.
+//
+// An [Engine] has one goroutine per lane, from New to Close. Each lane does its own operations in order; before one it
+// waits for the operations of other lanes that the schedule names. Fetch, compute and drain enqueue on streams of the
+// device, so that a wait between them is a wait between streams; the update lane works on the host, and waits between
+// host and device happen in the lane before it enqueues.
+//
+// A lane that fails, or that is cancelled, skips its operations but still passes them, so that nobody hangs; whoever
+// depends on a skipped operation is skipped as well. After that the engine is broken: its numbers are half of one step and half
+// of the next, and it refuses to go on.
+//
+// The engine reads no values that could change what it does but one: a norm that is not finite skips the update.
+package stream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"sync"
+
+	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/internal/hostmem"
+	"github.com/millrace/millrace/nn"
+	"github.com/millrace/millrace/optim"
+	"github.com/millrace/millrace/plan"
+	"github.com/millrace/millrace/store"
+	"github.com/millrace/millrace/tensor"
+)
+
+// Config is what an engine works with. The engine closes none of it.
+type Config struct {
+	Plan     *plan.Plan
+	Device   device.Device // computes
+	Host     device.Device // updates state in host memory; the same as Device where that is the CPU
+	Store    store.Store   // keeps the extents
+	Accounts *hostmem.Accounts
+
+	// Serial runs the operations one after the other: the reference that overlapped execution is compared with.
+	Serial bool
+	// AddressOnly reserves host buffers without memory, for rehearsals.
+	AddressOnly bool
+}
+
+// Batch is the tokens of a step: for each micro-batch arrays of T entries, as package data makes them.
+type Batch struct {
+	Micro []MicroBatch
+	// Targets is the number of positions of the step that count in the loss.
+	Targets int
+}
+
+// MicroBatch are the arrays of one micro-batch: token ids, the target of each position (negative: does not count), the
+// position in its document, and the first row of its document and one past the last.
+type MicroBatch struct {
+	IDs, Targets, Positions, DocStart, DocEnd []int32
+}
+
+// Update is how a step changes the weights.
+type Update struct {
+	Step        int // from 1
+	AdamW       optim.AdamW
+	LR          float64
+	MaxGradNorm float64 // 0: no clipping
+}
+
+// Result is what a step came to.
+type Result struct {
+	LossSum    float64 // over the positions that count
+	GradNorm   float64
+	ClipScale  float64
+	Skipped    bool  // the norm was not finite: the update will not happen
+	BadWeights int64 // weights that became NaN in the updates of this schedule
+}
+
+// Engine runs steps. It is used by one goroutine.
+type Engine struct {
+	Config
+	buffers *plan.Buffers
+	head    *nn.Head
+	types   [store.Kinds]tensor.DType
+
+	arena      device.Buffer
+	registered map[*hostmem.Region]device.Mem // host memory as the device sees it
+	onHost     map[*hostmem.Region]device.Mem // and as the host's driver sees it
+	closers    []func() error
+
+	tokens, inputs, sum, results *hostmem.Region
+	inputAt                      map[[2]int]int64 // by block and micro-batch: offset in inputs
+	sumAt                        map[int]int64    // by tied tile: offset in sum
+
+	streams [plan.Lanes]device.Stream
+	lanes   [plan.Lanes]chan *run
+	done    sync.WaitGroup
+
+	programs map[plan.Phase]*program
+	versions versions
+	pending  *pendingUpdate
+	broken   error
+}
+
+// pendingUpdate is an update whose gradients are complete and which the next schedule carries out.
+type pendingUpdate struct {
+	Update
+	clip float64
+}
+
+// New reserves everything that the plan asks for.
+func New(c Config) (*Engine, error) {
+	e := &Engine{Config: c, registered: map[*hostmem.Region]device.Mem{}, onHost: map[*hostmem.Region]device.Mem{},
+		programs: map[plan.Phase]*program{}, types: c.Plan.Numerics.Scheme().Types()}
+	if err := e.open(); err != nil {
+		return nil, errors.Join(err, e.Close())
+	}
+	return e, nil
+}
+
+func (e *Engine) open() error {
+	buf, err := e.Device.Alloc("arena", e.Plan.DeviceBytes)
+	if err != nil {
+		return err
+	}
+	e.closers = append(e.closers, buf.Close)
+	e.buffers = e.Plan.Place(device.Whole(buf))
+	e.head = e.Plan.Head()
+
+	var opts []hostmem.Option
+	if e.AddressOnly {
+		opts = append(opts, hostmem.AddressOnly)
+	}
+	for _, h := range e.Plan.Host {
+		switch h.Purpose {
+		case plan.TokensPurpose:
+			e.tokens, err = e.reserve(h) // real even in a rehearsal: small, and written by the host
+		case plan.ResultsPurpose:
+			e.results, err = e.reserve(h)
+		case plan.InputsPurpose:
+			e.inputs, err = e.reserve(h, opts...)
+		case plan.EmbeddingSumPurpose:
+			e.sum, err = e.reserve(h, opts...)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	for _, r := range e.Store.Regions() {
+		if err := e.register(r); err != nil {
+			return err
+		}
+	}
+	e.placeHost()
+	e.versions = newVersions(e.Plan, e.Store)
+
+	for lane := range plan.Lane(plan.Lanes) {
+		on := e.Device
+		if lane == plan.LaneUpdate {
+			on = e.Host
+		}
+		if lane == plan.LaneDisk {
+			continue
+		}
+		s, err := on.NewStream(lane.String())
+		if err != nil {
+			return err
+		}
+		e.streams[lane] = s
+		e.closers = append(e.closers, s.Close)
+	}
+	if err := e.loadTables(); err != nil {
+		return err
+	}
+	for lane := range e.lanes {
+		if e.streams[lane] == nil {
+			continue
+		}
+		runs := make(chan *run)
+		e.lanes[lane] = runs
+		e.done.Go(func() {
+			for r := range runs {
+				r.walk(plan.Lane(lane))
+				r.lanes.Done()
+			}
+		})
+	}
+	return nil
+}
+
+// reserve takes host memory that lives as long as the engine.
+func (e *Engine) reserve(b plan.Bytes, opts ...hostmem.Option) (*hostmem.Region, error) {
+	r, err := e.Accounts.Reserve(b.Purpose, b.Bytes, opts...)
+	if err != nil {
+		return nil, err
+	}
+	e.closers = append(e.closers, r.Close)
+	if err := r.Populate(); err != nil {
+		return nil, err
+	}
+	return r, e.register(r)
+}
+
+// register makes a region known to both devices.
+func (e *Engine) register(r *hostmem.Region) error {
+	if r.Len() == 0 {
+		return nil
+	}
+	b, err := e.Device.Register(r)
+	if err != nil {
+		return err
+	}
+	e.closers = append(e.closers, b.Close)
+	e.registered[r], e.onHost[r] = device.Whole(b), device.Whole(b)
+	if e.Host != e.Device {
+		b, err := e.Host.Register(r)
+		if err != nil {
+			return err
+		}
+		e.closers = append(e.closers, b.Close)
+		e.onHost[r] = device.Whole(b)
+	}
+	return nil
+}
+
+// placeHost lays out the embedding's gradient sum, and the saved inputs that go to host memory: the first block's, and
+// those that do not stay.
+func (e *Engine) placeHost() {
+	e.inputAt, e.sumAt = map[[2]int]int64{}, map[int]int64{}
+	var at int64
+	for _, p := range e.Plan.Model.EmbedTiles {
+		if e.Plan.Tied(p) {
+			e.sumAt[p] = at
+			at += e.gradBytes(p)
+		}
+	}
+	if e.inputs == nil {
+		return
+	}
+	var off int64
+	for layer := 1; layer <= len(e.Plan.Model.Blocks); layer++ {
+		if layer > 1 && e.Plan.Placement.SavedHere[layer-1] {
+			continue
+		}
+		for m := range e.Plan.Numerics.MicroBatches {
+			e.inputAt[[2]int{layer, m}] = off
+			off += e.inputBytes()
+		}
+	}
+}
+
+func (e *Engine) inputBytes() int64 {
+	return int64(e.Plan.Numerics.Positions()) * int64(e.Plan.Model.Hidden) * e.Plan.Numerics.Compute.Bytes()
+}
+
+// loadTables fills the rotary tables, once.
+func (e *Engine) loadTables() error {
+	cos, sin := e.Plan.Model.Rope.Tables(e.Plan.Numerics.SequenceLen)
+	n := int64(len(cos)) * 4
+	r, err := e.Accounts.Reserve("rotary tables, while loading", 2*n)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	copy(hostmem.F32(r.Bytes()[:n]), cos)
+	copy(hostmem.F32(r.Bytes()[n:]), sin)
+	b, err := e.Device.Register(r)
+	if err != nil {
+		return err
+	}
+	defer b.Close()
+	s := e.streams[plan.LaneFetch]
+	s.Copy(e.buffers.Rope.Cos.Mem, device.Whole(b).Slice(0, n))
+	s.Copy(e.buffers.Rope.Sin.Mem, device.Whole(b).Slice(n, n))
+	return s.Sync()
+}
+
+// Step runs one training step over the batch and plans its update, which the next call carries out: the next Step,
+// beside its forward pass, or Flush.
+func (e *Engine) Step(ctx context.Context, batch *Batch, update Update) (Result, error) {
+	phase := plan.Prologue
+	if e.pending != nil {
+		phase = plan.Steady
+	}
+	res, err := e.run(ctx, phase, batch)
+	if err != nil {
+		return Result{}, err
+	}
+	res.ClipScale = optim.ClipScale(res.GradNorm, update.MaxGradNorm)
+	if math.IsNaN(res.GradNorm) || math.IsInf(res.GradNorm, 0) {
+		res.Skipped, res.ClipScale = true, 0
+		return res, nil
+	}
+	e.pending = &pendingUpdate{Update: update, clip: res.ClipScale}
+	return res, nil
+}
+
+// Eval is the sum of the token losses of a batch, without gradients. Pending updates are carried out first.
+func (e *Engine) Eval(ctx context.Context, batch *Batch) (lossSum float64, err error) {
+	if _, err := e.Flush(ctx); err != nil {
+		return 0, err
+	}
+	res, err := e.run(ctx, plan.Forwards, batch)
+	return res.LossSum, err
+}
+
+// Flush carries out a pending update. It returns the number of weights that became NaN.
+func (e *Engine) Flush(ctx context.Context) (badWeights int64, err error) {
+	if e.pending == nil {
+		return 0, e.broken
+	}
+	res, err := e.run(ctx, plan.Flush, nil)
+	return res.BadWeights, err
+}
+
+// Close stops the lanes and gives back all that New reserved.
+func (e *Engine) Close() error {
+	for i, lane := range e.lanes {
+		if lane != nil {
+			close(lane)
+			e.lanes[i] = nil
+		}
+	}
+	e.done.Wait()
+	var errs []error
+	for i := len(e.closers) - 1; i >= 0; i-- {
+		if err := e.closers[i](); err != nil && e.broken == nil {
+			errs = append(errs, err)
+		}
+	}
+	e.closers = nil
+	return errors.Join(errs...)
+}
+
+func (e *Engine) String() string {
+	return fmt.Sprintf("engine of %d parts on %s", len(e.Plan.Model.Parts), e.Device.Info().Name)
+}

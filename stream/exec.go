@@ -1,0 +1,299 @@
+package stream
+
+import (
+	"fmt"
+
+	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/internal/hostmem"
+	"github.com/millrace/millrace/nn"
+	"github.com/millrace/millrace/plan"
+	"github.com/millrace/millrace/store"
+	"github.com/millrace/millrace/tensor"
+)
+
+// exec enqueues one operation on its lane's stream.
+func (r *run) exec(op *plan.Op) error {
+	s, b := r.streams[op.Lane], r.buffers
+	switch op.Kind {
+	case plan.Update:
+		return r.updatePart(s, op.Part)
+	case plan.Gather:
+		return r.gather(s, op.Micro)
+	case plan.Scatter:
+		return r.scatter(s, op.Part)
+	case plan.Upload:
+		s.Copy(b.Batches, r.registered[r.tokens].Slice(0, b.Batches.Len))
+	case plan.Fetch:
+		return r.fetch(s, op)
+	case plan.Load:
+		s.Copy(r.input(op.Layer, op.Micro).Mem, r.savedInput(r.registered, op.Layer, op.Micro))
+	case plan.Save:
+		s.Copy(r.savedInput(r.registered, op.Layer, op.Micro), r.input(op.Layer, op.Micro).Mem)
+	case plan.Drain:
+		return r.drain(s, op)
+	case plan.DrainSum:
+		s.Copy(r.sumMem(r.registered, op.Part), r.gradSlot(op.Part, op.Grad))
+	case plan.DrainInput:
+		s.Copy(r.savedInput(r.registered, 1, op.Micro), b.DX[op.Micro].Mem)
+	case plan.Collect:
+		n := r.Plan.ResultBytes()
+		s.Copy(r.registered[r.results].Slice(n, n), b.Results)
+	case plan.ZeroGrad:
+		g, err := r.gradient(op.Part, op.Grad)
+		if err != nil {
+			return err
+		}
+		s.Zero(g.Mem)
+	case plan.Round:
+		return r.round(s, op)
+	default:
+		return r.compute(s, op)
+	}
+	return nil
+}
+
+// compute enqueues the operations that run layers.
+func (r *run) compute(s device.Stream, op *plan.Op) error {
+	b, m := r.buffers, op.Micro
+	switch op.Kind {
+	case plan.Forward, plan.Backward:
+		i := op.Layer - 1
+		block, kept := r.Plan.Model.Blocks[i], b.Kept[i][m]
+		w, err := r.weights(op.Part, op.Slot)
+		if err != nil {
+			return err
+		}
+		x := r.input(op.Layer, m)
+		if op.Kind == plan.Forward {
+			block.Forward(s, w, x, r.input(op.Layer+1, m), r.batch(m), &b.Rope, kept, b.ForwardWork[i])
+			return nil
+		}
+		g, err := r.gradient(op.Part, op.Grad)
+		if err != nil {
+			return err
+		}
+		block.Backward(s, w, g, x, b.DX[m], r.batch(m), &b.Rope, kept, b.BackwardWork[i])
+		return nil
+	case plan.HeadStats, plan.HeadGrad:
+		w, err := r.weights(op.Part, op.Slot)
+		if err != nil {
+			return err
+		}
+		first, targets := r.Plan.Model.Parts[op.Part].FirstRow, r.batch(m).Targets
+		if op.Kind == plan.HeadStats {
+			r.head.Stats(s, w.Mat(0), first, b.Normed[m], b.Stat[m], targets, b.StatsWork)
+			return nil
+		}
+		g, err := r.gradient(op.Part, op.Grad)
+		if err != nil {
+			return err
+		}
+		r.head.Grad(s, w.Mat(0), g.Mat(0), first, b.Normed[m], b.Stat[m], b.DNormed[m], op.First, targets, r.scale, b.StatsWork)
+		return nil
+	case plan.HeadVisit:
+		return r.visitHead(s, m)
+	case plan.HeadLoss:
+		r.loss(s, m)
+		return nil
+	case plan.HeadNorm, plan.HeadInput:
+		norm := r.Plan.Model.NormPart
+		w, err := r.weights(norm, -1)
+		if err != nil {
+			return err
+		}
+		x := r.input(len(r.Plan.Model.Blocks)+1, m)
+		if op.Kind == plan.HeadNorm {
+			r.head.NormForward(s, w.Mat(0), x, b.Normed[m], b.NormRstd[m])
+			s.LSEInit(b.Stat[m])
+			return nil
+		}
+		g, err := r.gradient(norm, -1)
+		if err != nil {
+			return err
+		}
+		r.head.NormBackward(s, w.Mat(0), g.Mat(0), x, b.NormRstd[m], b.DNormed[m], b.DX[m])
+		return nil
+	}
+	panic(fmt.Sprintf("stream: no way to do %v", op))
+}
+
+func (r *run) visitHead(s device.Stream, m int) error {
+	var tiles, grads []device.Mat
+	for _, p := range r.Plan.Model.HeadTiles {
+		w, err := r.weights(p, -1)
+		if err != nil {
+			return err
+		}
+		g, err := r.gradient(p, -1)
+		if err != nil {
+			return err
+		}
+		tiles, grads = append(tiles, w.Mat(0)), append(grads, g.Mat(0))
+	}
+	b := r.buffers
+	r.head.Visit(s, tiles, grads, b.Normed[m], b.Stat[m], b.DNormed[m], r.batch(m).Targets, r.scale, b.VisitWork)
+	r.loss(s, m)
+	return nil
+}
+
+// loss writes the token losses of a micro-batch and their sum.
+func (r *run) loss(s device.Stream, m int) {
+	s.TokenLoss(r.buffers.Loss[m], r.buffers.Stat[m], r.batch(m).Targets)
+	s.Sum(r.result(r.Plan.LossAt(m)), r.buffers.Loss[m])
+}
+
+// result is where the device writes a scalar of the step.
+func (r *run) result(at int64) device.Mem {
+	if r.Plan.Placement.Bind {
+		return r.registered[r.results].Slice(at, 8)
+	}
+	return r.buffers.Results.Slice(at, 8)
+}
+
+// batch is the tokens of a micro-batch as the device sees them.
+func (r *run) batch(m int) *nn.Batch {
+	mem := r.buffers.Batches
+	if r.Plan.Placement.Bind {
+		mem = r.registered[r.tokens]
+	}
+	return plan.Batch(mem, m, r.Plan.Numerics.Positions())
+}
+
+// input is x[layer][m] on the device.
+func (r *run) input(layer, m int) device.Mat {
+	if layer <= len(r.buffers.Saved) {
+		if saved := r.buffers.Saved[layer-1]; saved != nil {
+			return saved[m]
+		}
+	}
+	return r.buffers.Working[layer%2][m]
+}
+
+// savedInput is x[layer][m] in host memory, as the device or as the host's driver sees it.
+func (r *run) savedInput(as map[*hostmem.Region]device.Mem, layer, m int) device.Mem {
+	return as[r.inputs].Slice(r.inputAt[[2]int{layer, m}], r.inputBytes())
+}
+
+// sumMem is the fp32 gradient sum of an embedding tile in host memory: a tied tile has a place of its own, others take
+// turns.
+func (r *run) sumMem(as map[*hostmem.Region]device.Mem, part int) device.Mem {
+	return as[r.sum].Slice(r.sumAt[part], r.gradBytes(part))
+}
+
+// weights is a part on the device: in its slot, or bound where it lies.
+func (r *run) weights(part, slot int) (nn.Params, error) {
+	l := r.Plan.Model.Parts[part].Layout
+	bytes := l.WeightElems * r.types[store.Weights].Bytes()
+	switch {
+	case r.Plan.Placement.Bind:
+		mem, err := r.bind(store.ID{Part: part, Kind: store.Weights}, bytes, store.Read)
+		return nn.Weights(mem, l, r.types[store.Weights]), err
+	case slot >= 0:
+		return nn.Weights(r.buffers.Slots[slot].Slice(0, bytes), l, r.types[store.Weights]), nil
+	}
+	return nn.Weights(r.buffers.Own[part], l, r.types[store.Weights]), nil
+}
+
+// gradient is the fp32 gradient of a part, wherever the plan puts it; the zero Params for a frozen part.
+func (r *run) gradient(part, slot int) (nn.Params, error) {
+	l := r.Plan.Model.Parts[part].Layout
+	switch {
+	case !r.Plan.Trained(part):
+		return nn.Params{}, nil
+	case r.Plan.GradInExtent(part) && r.Plan.Tied(part):
+		return nn.Gradients(r.sumMem(r.registered, part), l), nil
+	case r.Plan.GradInExtent(part):
+		mem, err := r.bind(store.ID{Part: part, Kind: store.Grad}, r.gradBytes(part), store.Write)
+		return nn.Gradients(mem, l), err
+	}
+	return nn.Gradients(r.gradSlot(part, slot), l), nil
+}
+
+func (r *run) gradSlot(part, slot int) device.Mem {
+	if slot >= 0 {
+		return r.buffers.Grads[slot].Slice(0, r.gradBytes(part))
+	}
+	return r.buffers.OwnG[part]
+}
+
+func (e *Engine) gradBytes(part int) int64 { return e.Plan.Model.Parts[part].Layout.StateElems * 4 }
+
+// bind borrows an extent for the compute lane until the lane's work on this schedule is done.
+func (r *run) bind(id store.ID, bytes int64, access store.Access) (device.Mem, error) {
+	if mem, ok := r.bound[id]; ok {
+		return mem, nil
+	}
+	l, err := r.borrow(plan.LaneCompute, id, bytes, access)
+	if err != nil {
+		return device.Mem{}, err
+	}
+	mem := r.registered[l.Region].Slice(l.Off, l.Len)
+	r.bound[id] = mem
+	return mem, nil
+}
+
+// borrow takes a lease that the lane gives back when its work is done.
+func (r *run) borrow(lane plan.Lane, id store.ID, bytes int64, access store.Access) (*store.Lease, error) {
+	l, err := r.Store.Borrow(r.ctx, id, 0, bytes, access, r.versions.at(id))
+	if err != nil {
+		return nil, err
+	}
+	r.leases[lane] = append(r.leases[lane], l)
+	return l, nil
+}
+
+func (r *run) fetch(s device.Stream, op *plan.Op) error {
+	w, err := r.weights(op.Part, op.Slot)
+	if err != nil {
+		return err
+	}
+	l, err := r.borrow(op.Lane, store.ID{Part: op.Part, Kind: store.Weights}, w.Mem.Len, store.Read)
+	if err != nil {
+		return err
+	}
+	s.Copy(w.Mem, r.registered[l.Region].Slice(l.Off, l.Len))
+	return nil
+}
+
+// round brings a complete gradient into its stored type and squares what is stored.
+func (r *run) round(s device.Stream, op *plan.Op) error {
+	g, err := r.gradient(op.Part, op.Grad)
+	if err != nil {
+		return err
+	}
+	elems := int(r.Plan.Model.Parts[op.Part].Layout.StateElems)
+	full := device.NewVec(g.Mem, tensor.F32, elems)
+	stored := full
+	if t := r.types[store.Grad]; t != tensor.F32 {
+		var mem device.Mem
+		if r.Plan.Placement.Bind {
+			mem, err = r.bind(store.ID{Part: op.Part, Kind: store.Grad}, int64(elems)*t.Bytes(), store.Write)
+			if err != nil {
+				return err
+			}
+		} else {
+			mem = r.buffers.Stages[op.Stage]
+		}
+		stored = device.NewVec(mem, t, elems)
+		s.Cast(stored, full)
+	}
+	s.SumSquares(r.result(r.Plan.SquaresAt(op.Part)), stored)
+	return nil
+}
+
+func (r *run) drain(s device.Stream, op *plan.Op) error {
+	t := r.types[store.Grad]
+	bytes := r.Plan.Model.Parts[op.Part].Layout.StateElems * t.Bytes()
+	var from device.Mem
+	if op.Stage >= 0 {
+		from = r.buffers.Stages[op.Stage].Slice(0, bytes)
+	} else {
+		from = r.gradSlot(op.Part, op.Grad)
+	}
+	l, err := r.borrow(op.Lane, store.ID{Part: op.Part, Kind: store.Grad}, bytes, store.Write)
+	if err != nil {
+		return err
+	}
+	s.Copy(r.registered[l.Region].Slice(l.Off, l.Len), from)
+	return nil
+}

@@ -1,0 +1,88 @@
+package stream_test
+
+import (
+	"context"
+	"math"
+	"testing"
+
+	"github.com/millrace/millrace/model/modeltest"
+	"github.com/millrace/millrace/plan"
+	"github.com/millrace/millrace/stream"
+)
+
+// Twenty steps of AdamW with clipping against PyTorch: bound and streamed, fp32 within 1e-4 in loss, bf16 within 2%.
+func TestTrainingAgreesWithPyTorch(t *testing.T) {
+	for _, variant := range modeltest.Variants(t) {
+		t.Run(variant, func(t *testing.T) {
+			g := modeltest.Load(t, variant)
+			for name, change := range map[string]func(*plan.Placement){"bound": nil, "streamed": streamed(2)} {
+				t.Run("f32 "+name, func(t *testing.T) {
+					r := newRig(t, g, numerics(g, f32), change, false, nil)
+					for i, s := range g.Steps {
+						res := step(t, r, g, i)
+						loss := res.LossSum / float64(s.Batch.TargetCount())
+						if d := math.Abs(loss - float64(s.Loss)); !(d <= 1e-4) {
+							t.Errorf("step %d: loss %v, PyTorch %v", i, loss, s.Loss)
+						}
+						if d := math.Abs(res.GradNorm/float64(s.GradNorm) - 1); !(d <= 1e-3) {
+							t.Errorf("step %d: norm %v, PyTorch %v", i, res.GradNorm, s.GradNorm)
+						}
+					}
+				})
+				t.Run("bf16 "+name, func(t *testing.T) {
+					r := newRig(t, g, numerics(g, bf16), change, false, nil)
+					for i, s := range g.Steps {
+						res := step(t, r, g, i)
+						loss := res.LossSum / float64(s.Batch.TargetCount())
+						if d := math.Abs(loss/float64(s.Loss) - 1); !(d <= 0.02) {
+							t.Errorf("step %d: loss %v, PyTorch in fp32 %v", i, loss, s.Loss)
+						}
+					}
+				})
+			}
+		})
+	}
+}
+
+func step(t testing.TB, r *rig, g *modeltest.Golden, i int) stream.Result {
+	t.Helper()
+	res, err := r.engine.Step(context.Background(), batchOf(g.Steps[i].Batch), updateOf(g, i))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return res
+}
+
+// Every parameter's gradient of the first batch within 1e-4 relative of PyTorch's.
+func TestGradientsAgreeWithPyTorch(t *testing.T) {
+	for _, variant := range modeltest.Variants(t) {
+		t.Run(variant, func(t *testing.T) {
+			g := modeltest.Load(t, variant)
+			r := newRig(t, g, numerics(g, f32), streamed(1), false, nil)
+			res, err := r.engine.Step(context.Background(), batchOf(g.First), stream.Update{Step: 1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if d := math.Abs(res.LossSum/float64(g.First.TargetCount()) - float64(g.Loss)); !(d <= 1e-5) {
+				t.Errorf("loss %v, PyTorch %v", res.LossSum/float64(g.First.TargetCount()), g.Loss)
+			}
+			got := map[string][]float32{}
+			for i := range r.plan.Model.Parts {
+				part := &r.plan.Model.Parts[i]
+				grads, err := stream.Grads(context.Background(), r.plan, r.store, i)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, src := range part.Tensors {
+					f := part.Layout.Fields[src.Field]
+					got[src.HFName] = append(got[src.HFName], grads[f.State:f.State+f.Elems]...)
+				}
+			}
+			for name, want := range g.Grads {
+				if d := modeltest.RelDiff(got[name], want); !(d <= 1e-4) {
+					t.Errorf("%s: gradient differs by %.2g of its norm", name, d)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,276 @@
+package stream
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"math"
+	"sync"
+
+	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/plan"
+	"github.com/millrace/millrace/store"
+)
+
+// run is one walk of the lanes over a schedule.
+type run struct {
+	*Engine
+	*program
+	ctx   context.Context
+	scale float32 // of the loss gradient: 1 over the step's targets
+	lanes sync.WaitGroup
+
+	mu      sync.Mutex
+	changed *sync.Cond
+	passed  [plan.Lanes]int // by lane: operations before this index have been enqueued, or done, or skipped
+	errs    []error         // by operation
+	leases  [plan.Lanes][]*store.Lease
+	update  *pendingUpdate
+
+	// Each entry belongs to its lane.
+	failed [plan.Lanes]error
+	bound  map[store.ID]device.Mem // compute lane: extents that are used where they lie
+}
+
+// run walks the schedule of a phase and collects its results.
+func (e *Engine) run(ctx context.Context, phase plan.Phase, batch *Batch) (Result, error) {
+	if e.broken != nil {
+		return Result{}, e.broken
+	}
+	if err := ctx.Err(); err != nil {
+		return Result{}, err // nothing has been touched
+	}
+	p, err := e.program(phase)
+	if err != nil {
+		return Result{}, err
+	}
+	r := &run{Engine: e, program: p, ctx: ctx, errs: make([]error, len(p.ops)), update: e.pending, bound: map[store.ID]device.Mem{}}
+	r.changed = sync.NewCond(&r.mu)
+	if batch != nil {
+		if err := e.putTokens(batch); err != nil {
+			return Result{}, err
+		}
+		if batch.Targets > 0 {
+			r.scale = float32(1 / float64(batch.Targets))
+		}
+	}
+	clear(e.results.Bytes())
+
+	if e.Serial {
+		for i := range r.ops {
+			r.do(i)
+			r.errs[i] = firstError(r.errs[i], e.streams[r.ops[i].Lane].Sync())
+			r.pass(i)
+		}
+		for lane := range r.leases {
+			r.releaseAll(plan.Lane(lane))
+		}
+	} else {
+		for _, lane := range e.lanes {
+			if lane != nil {
+				r.lanes.Add(1)
+				lane <- r
+			}
+		}
+		r.lanes.Wait()
+	}
+	if err := r.firstError(); err != nil {
+		e.broken = fmt.Errorf("the engine stopped: %w", err)
+		return Result{}, err
+	}
+	if phase == plan.Steady || phase == plan.Flush {
+		e.pending = nil
+	}
+	e.versions.passed(phase)
+	return e.collect(), nil
+}
+
+// firstError is the error of the first operation in schedule order that has one: the same line each time, whichever lane
+// failed first by the clock. Errors that the device found late are in the events.
+func (r *run) firstError() error {
+	failed := false
+	for _, err := range r.errs {
+		failed = failed || err != nil
+	}
+	for _, s := range r.streams {
+		if s != nil {
+			failed = s.Sync() != nil || failed
+		}
+	}
+	if !failed {
+		return nil
+	}
+	for i, op := range r.ops {
+		err := r.errs[i]
+		if err == nil {
+			err = r.end[i].Wait()
+		}
+		if err != nil && !isCarried(err) {
+			return fmt.Errorf("%v lane: %s: %w", op.Lane, r.describe(op), err)
+		}
+	}
+	return fmt.Errorf("a lane failed after its last operation")
+}
+
+// carried marks the error of an operation that was skipped because of another one's.
+type carried struct{ error }
+
+func isCarried(err error) bool {
+	_, ok := err.(carried)
+	return ok
+}
+
+func firstError(errs ...error) error {
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// walk does the operations of one lane.
+func (r *run) walk(lane plan.Lane) {
+	for i, op := range r.ops {
+		if op.Lane == lane {
+			r.do(i)
+			r.pass(i)
+		}
+	}
+	r.releaseAll(lane)
+}
+
+// releaseAll ends the lane's work on the schedule: when all is done, what it borrowed goes back.
+func (r *run) releaseAll(lane plan.Lane) {
+	if s := r.streams[lane]; s != nil {
+		s.Sync() // its error is found by firstError
+	}
+	for _, l := range r.leases[lane] {
+		l.Release()
+	}
+	r.leases[lane] = nil
+}
+
+// do waits for what operation i depends on, then enqueues it between its two events.
+func (r *run) do(i int) {
+	op := &r.ops[i]
+	stream := r.streams[op.Lane]
+	err := r.ctx.Err()
+	for _, d := range op.After {
+		if e := r.await(d); e != nil && err == nil {
+			err = carried{e}
+		}
+		if err != nil {
+			continue
+		}
+		if r.sameDevice(op.Lane, r.ops[d].Lane) {
+			stream.Wait(r.end[d])
+		} else if e := r.end[d].Wait(); e != nil {
+			err = carried{e}
+		}
+	}
+	if err == nil && r.failed[op.Lane] != nil {
+		err = carried{r.failed[op.Lane]} // a lane that failed does nothing more
+	}
+	if err == nil {
+		stream.Record(r.begin[i])
+		err = r.exec(op)
+	}
+	// The event is recorded even after a failure, since others wait for it.
+	stream.Record(r.end[i])
+	if err == nil && op.Lane == plan.LaneUpdate {
+		// Leases of the update lane end with the operation: the next reader borrows the new version.
+		err = r.end[i].Wait()
+		for _, l := range r.leases[op.Lane] {
+			l.Release()
+		}
+		r.leases[op.Lane] = r.leases[op.Lane][:0]
+	}
+	r.failed[op.Lane] = err
+	r.mu.Lock()
+	r.errs[i] = err
+	r.mu.Unlock()
+}
+
+// pass lets the waiters for operation i go on.
+func (r *run) pass(i int) {
+	r.mu.Lock()
+	r.passed[r.ops[i].Lane] = i + 1
+	r.mu.Unlock()
+	r.changed.Broadcast()
+}
+
+// await blocks until operation d has been enqueued, and returns its error if it failed or was skipped.
+func (r *run) await(d int) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for r.passed[r.ops[d].Lane] <= d {
+		r.changed.Wait()
+	}
+	return r.errs[d]
+}
+
+// sameDevice reports whether two lanes are streams of one device.
+func (r *run) sameDevice(a, b plan.Lane) bool {
+	return r.Device == r.Host || a != plan.LaneUpdate && b != plan.LaneUpdate
+}
+
+// program is a schedule with an event before and behind each operation, from the device of its lane.
+type program struct {
+	ops        []plan.Op
+	begin, end []device.Event
+}
+
+func (e *Engine) program(phase plan.Phase) (*program, error) {
+	if p := e.programs[phase]; p != nil {
+		return p, nil
+	}
+	p := &program{ops: e.Plan.Schedule(phase).Ops}
+	for _, op := range p.ops {
+		on := e.Device
+		if op.Lane == plan.LaneUpdate {
+			on = e.Host
+		}
+		for _, list := range []*[]device.Event{&p.begin, &p.end} {
+			ev, err := on.NewEvent()
+			if err != nil {
+				return nil, err
+			}
+			e.closers = append(e.closers, ev.Close)
+			*list = append(*list, ev)
+		}
+	}
+	e.programs[phase] = p
+	return p, nil
+}
+
+// describe names an operation for an error.
+func (r *run) describe(op plan.Op) string {
+	s := op.Kind.String()
+	if op.Part >= 0 {
+		s += " " + r.Plan.Model.Parts[op.Part].Name
+	}
+	if op.Micro >= 0 {
+		s += fmt.Sprintf(" micro-batch %d", op.Micro)
+	}
+	return s
+}
+
+// collect adds up the scalars that the schedule brought home, parts in order, in fp64.
+func (e *Engine) collect() Result {
+	host, dev := e.results.Bytes()[:e.Plan.ResultBytes()], e.results.Bytes()[e.Plan.ResultBytes():]
+	float := func(off int64) float64 {
+		return math.Float64frombits(binary.NativeEndian.Uint64(host[off:])) + math.Float64frombits(binary.NativeEndian.Uint64(dev[off:]))
+	}
+	var res Result
+	for m := range e.Plan.Numerics.MicroBatches {
+		res.LossSum += float(e.Plan.LossAt(m))
+	}
+	squares := 0.0
+	for part := range e.Plan.Model.Parts {
+		squares += float(e.Plan.SquaresAt(part))
+	}
+	res.GradNorm = math.Sqrt(squares)
+	res.BadWeights = int64(binary.NativeEndian.Uint64(host[e.Plan.BadAt():]))
+	return res
+}
