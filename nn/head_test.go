@@ -1,0 +1,238 @@
+package nn_test
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/nn"
+	"github.com/millrace/millrace/tensor"
+)
+
+// ending is a head with everything that its calls need.
+type ending struct {
+	*rig
+	h                 *nn.Head
+	dtype             tensor.DType
+	wNorm, dwNorm     device.Mat
+	tiles, dTiles     []device.Mat
+	x, xn, rstd, dx   device.Mat
+	stat, loss, dxn32 device.Mat
+	targets           device.Mem
+	targetIDs         []int32
+}
+
+const lossScale = 0.25
+
+func newEnding(t *testing.T, h *nn.Head, dtype tensor.DType) *ending {
+	e := &ending{rig: newRig(t), h: h, dtype: dtype}
+	rnd := rand.New(rand.NewPCG(5, 6))
+	e.wNorm = e.mat(dtype, 1, h.Hidden, normal(rnd, h.Hidden, 1, 0.2))
+	e.dwNorm = e.arena.Mat(tensor.F32, 1, h.Hidden)
+	for i := range h.Tiles() {
+		_, rows := h.Tile(i)
+		e.tiles = append(e.tiles, e.mat(dtype, rows, h.Hidden, normal(rnd, rows*h.Hidden, 0, 0.5)))
+		e.dTiles = append(e.dTiles, e.arena.Mat(tensor.F32, rows, h.Hidden))
+	}
+	e.x = e.mat(dtype, positions, h.Hidden, normal(rnd, positions*h.Hidden, 0, 1))
+	e.xn, e.dx = e.arena.Mat(dtype, positions, h.Hidden), e.arena.Mat(dtype, positions, h.Hidden)
+	e.rstd = e.arena.Mat(tensor.F32, positions, 1)
+	e.stat, e.loss = e.arena.Mat(tensor.F32, positions, 3), e.arena.Mat(tensor.F32, 1, positions)
+	e.dxn32 = e.arena.Mat(tensor.F32, positions, h.Hidden)
+	for i := range positions {
+		id := int32(rnd.IntN(h.Vocab))
+		if i%5 == 3 {
+			id = -1
+		}
+		e.targetIDs = append(e.targetIDs, id)
+	}
+	e.targets = e.ints(e.targetIDs)
+	return e
+}
+
+// run computes the loss, and the gradients in one of the two schedules.
+func (e *ending) run(visit bool) {
+	mark := e.arena.Mark()
+	for _, d := range append([]device.Mat{e.dwNorm}, e.dTiles...) {
+		clear(e.bytes(d.Mem))
+	}
+	e.poison(e.dxn32.Mem)
+	s, h := e.stream, e.h
+	h.NormForward(s, e.wNorm, e.x, e.xn, e.rstd)
+	s.LSEInit(e.stat)
+	if visit {
+		work := h.NewVisitWork(e.arena, e.dtype, positions)
+		h.Visit(s, e.tiles, e.dTiles, e.xn, e.stat, e.dxn32, e.targets, lossScale, work)
+	} else {
+		work := h.NewStatsWork(e.arena, e.dtype, positions)
+		for i, w := range e.tiles {
+			first, _ := h.Tile(i)
+			h.Stats(s, w, first, e.xn, e.stat, e.targets, work)
+		}
+		for i := len(e.tiles) - 1; i >= 0; i-- {
+			first, _ := h.Tile(i)
+			h.Grad(s, e.tiles[i], e.dTiles[i], first, e.xn, e.stat, e.dxn32, i == len(e.tiles)-1, e.targets, lossScale, work)
+		}
+	}
+	s.TokenLoss(e.loss, e.stat, e.targets)
+	h.NormBackward(s, e.wNorm, e.dwNorm, e.x, e.rstd, e.dxn32, e.dx)
+	e.sync()
+	e.poison(device.Mem{Off: mark, Len: e.arena.Mark() - mark})
+	e.arena.Release(mark)
+}
+
+func (e *ending) totalLoss() float64 {
+	e.run(true)
+	var sum float64
+	for _, l := range e.get(e.loss) {
+		sum += float64(l) * lossScale
+	}
+	return sum
+}
+
+// heads have tiles and chunks that do not divide evenly, one tile, and one chunk.
+func heads() map[string]*nn.Head {
+	return map[string]*nn.Head{
+		"uneven":    {Hidden: 22, Vocab: 53, TileRows: 16, ChunkTokens: 7, Eps: 1e-5},
+		"one tile":  {Hidden: 10, Vocab: 31, TileRows: 31, ChunkTokens: 5, Eps: 1e-5},
+		"one chunk": {Hidden: 10, Vocab: 31, TileRows: 4, ChunkTokens: 64, Eps: 1e-5},
+	}
+}
+
+func TestHeadGradients(t *testing.T) {
+	for name, h := range heads() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e := newEnding(t, h, tensor.F32)
+			e.run(true)
+			rnd := rand.New(rand.NewPCG(7, 8))
+			check := func(what string, m, grad device.Mat) {
+				checkGradient(t, rnd, what, e.get(m), e.get(grad), func(x []float32) { e.set(m, x) }, e.totalLoss)
+				e.run(true)
+			}
+			check("x", e.x, e.dx)
+			check("norm", e.wNorm, e.dwNorm)
+			for i := range e.tiles {
+				check(fmt.Sprint("tile ", i), e.tiles[i], e.dTiles[i])
+			}
+		})
+	}
+}
+
+// TestHeadSchedules: tile by tile and all at once give the same bits.
+func TestHeadSchedules(t *testing.T) {
+	for name, h := range heads() {
+		for _, dtype := range []tensor.DType{tensor.F32, tensor.BF16} {
+			t.Run(fmt.Sprint(name, " ", dtype), func(t *testing.T) {
+				t.Parallel()
+				e := newEnding(t, h, dtype)
+				results := append([]device.Mat{e.loss, e.stat, e.dxn32, e.dx, e.dwNorm}, e.dTiles...)
+				e.run(false)
+				var want [][]float32
+				for _, m := range results {
+					want = append(want, e.get(m))
+				}
+				e.run(true)
+				for i, m := range results {
+					sameBits(t, fmt.Sprint("result ", i), e.get(m), want[i])
+				}
+
+				// Frozen, the tiles and the norm get no gradient, and the rest stays.
+				for i := range e.dTiles {
+					e.dTiles[i] = device.Mat{}
+				}
+				e.dwNorm = device.Mat{}
+				for _, visit := range []bool{false, true} {
+					e.run(visit)
+					sameBits(t, "dx with frozen weights", e.get(e.dx), want[3])
+				}
+			})
+		}
+	}
+}
+
+// TestHeadLoss compares logits and losses with float64 arithmetic.
+func TestHeadLoss(t *testing.T) {
+	for name, h := range heads() {
+		e := newEnding(t, h, tensor.F32)
+		e.run(false)
+		got := e.get(e.loss)
+		logits := e.arena.Mat(tensor.F32, positions, h.Vocab)
+		for i, w := range e.tiles {
+			first, _ := h.Tile(i)
+			h.Logits(e.stream, w, first, e.xn, logits)
+		}
+		e.sync()
+		out, x, norm := e.get(logits), e.get(e.x), e.get(e.wNorm)
+		for p := range positions {
+			row := x[p*h.Hidden : (p+1)*h.Hidden]
+			rms := math.Sqrt(dot(row, row)/float64(h.Hidden) + float64(h.Eps))
+			sum, target := 0.0, 0.0
+			for i, w := range e.tiles {
+				first, rows := h.Tile(i)
+				tile := e.get(w)
+				for r := range rows {
+					var z float64
+					for c, v := range row {
+						z += float64(v) / rms * float64(norm[c]) * float64(tile[r*h.Hidden+c])
+					}
+					if d := z - float64(out[p*h.Vocab+first+r]); math.Abs(d) > 1e-5 {
+						t.Fatalf("%s: logit %d of position %d is off by %g", name, first+r, p, d)
+					}
+					sum += math.Exp(z)
+					if int32(first+r) == e.targetIDs[p] {
+						target = z
+					}
+				}
+			}
+			want := math.Log(sum) - target
+			if e.targetIDs[p] < 0 {
+				want = 0
+			}
+			if d := float64(got[p]) - want; math.Abs(d) > 1e-5 {
+				t.Errorf("%s: the loss of position %d is %v, want %v", name, p, got[p], want)
+			}
+		}
+	}
+}
+
+func TestHeadCounting(t *testing.T) {
+	for name, h := range heads() {
+		r := newRig(t)
+		for _, a := range []*device.Arena{device.NewArena(device.Mem{}), r.arena} {
+			h.NewStatsWork(a, tensor.BF16, positions)
+			h.NewVisitWork(a, tensor.F32, positions)
+		}
+		counted := device.NewArena(device.Mem{})
+		h.NewStatsWork(counted, tensor.BF16, positions)
+		h.NewVisitWork(counted, tensor.F32, positions)
+		if counted.Peak() != r.arena.Peak() {
+			t.Errorf("%s: counted %d, taken %d", name, counted.Peak(), r.arena.Peak())
+		}
+	}
+}
+
+func TestHeadFLOPs(t *testing.T) {
+	h := heads()["uneven"]
+	e := newEnding(t, h, tensor.F32)
+	stats, grad, visit := h.FLOPs(positions)
+	var s, g, v headMeter
+	work := h.NewStatsWork(e.arena, tensor.F32, positions)
+	for i, w := range e.tiles {
+		first, _ := h.Tile(i)
+		h.Stats(&s, w, first, e.xn, e.stat, e.targets, work)
+		h.Grad(&g, w, e.dTiles[i], first, e.xn, e.stat, e.dxn32, i == 0, e.targets, 1, work)
+	}
+	h.Visit(&v, e.tiles, e.dTiles, e.xn, e.stat, e.dxn32, e.targets, 1, h.NewVisitWork(e.arena, tensor.F32, positions))
+	if s.flops != stats || g.flops != grad || v.flops != visit {
+		t.Errorf("asked for %d, %d, %d; account %d, %d, %d", s.flops, g.flops, v.flops, stats, grad, visit)
+	}
+}
+
+// headMeter counts products.
+type headMeter struct{ meter }
+
+func (*headMeter) LSEUpdate(_, _ device.Mat, _ device.Mem, _ int)                      {}
+func (*headMeter) CrossEntropyGrad(_, _, _ device.Mat, _ device.Mem, _ int, _ float32) {}
