@@ -1,0 +1,239 @@
+package model_test
+
+import (
+	"encoding/binary"
+	"math"
+	"testing"
+
+	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/device/cpu"
+	"github.com/millrace/millrace/hf"
+	"github.com/millrace/millrace/internal/hostmem"
+	"github.com/millrace/millrace/model"
+	"github.com/millrace/millrace/model/modeltest"
+	"github.com/millrace/millrace/nn"
+	"github.com/millrace/millrace/tensor"
+)
+
+// reference computes a model's loss and gradients in the plainest way: all weights, all gradients and all that a
+// micro-batch leaves lie in one buffer of the CPU device, and one stream does one thing after the other.
+type reference struct {
+	t      *testing.T
+	m      *model.Model
+	dtype  tensor.DType
+	memory []byte
+	s      device.Stream
+	arena  *device.Arena
+	w, g   []nn.Params // by part
+}
+
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// newReference loads a model directory.
+func newReference(t *testing.T, dir string, dtype tensor.DType) *reference {
+	t.Helper()
+	m, err := model.Read(dir)
+	check(t, err)
+	dev, err := cpu.New(cpu.Options{Workers: 2})
+	check(t, err)
+	region, err := hostmem.New().Reserve("reference", 16<<20)
+	check(t, err)
+	buf, err := dev.Register(region)
+	check(t, err)
+	s, err := dev.NewStream("reference")
+	check(t, err)
+	t.Cleanup(func() {
+		check(t, s.Close())
+		check(t, buf.Close())
+		check(t, dev.Close())
+		check(t, region.Close())
+	})
+	r := &reference{t: t, m: m, dtype: dtype, memory: region.Bytes(), s: s, arena: device.NewArena(device.Whole(buf))}
+	w, err := hf.OpenWeights(dir)
+	check(t, err)
+	defer w.Close()
+	check(t, m.Check(w))
+	for i := range m.Parts {
+		p := &m.Parts[i]
+		v := newValues(p, dtype == tensor.BF16)
+		check(t, m.ReadPart(w, p, v))
+		mem := r.arena.Take(p.Layout.WeightElems * dtype.Bytes())
+		r.put(mem, any(v.F32))
+		if dtype == tensor.BF16 {
+			r.put(mem, any(v.High))
+		}
+		r.w = append(r.w, nn.Weights(mem, p.Layout, dtype))
+		r.g = append(r.g, nn.Gradients(r.arena.Take(p.Layout.StateElems*4), p.Layout))
+	}
+	return r
+}
+
+func (r *reference) put(m device.Mem, x any) {
+	_, err := binary.Encode(r.memory[m.Off:m.Off+m.Len], binary.LittleEndian, x)
+	check(r.t, err)
+}
+
+func (r *reference) take(x []int32) device.Mem {
+	m := r.arena.Take(int64(4 * len(x)))
+	r.put(m, x)
+	return m
+}
+
+func (r *reference) floats(m device.Mat) []float32 {
+	x := make([]float32, m.Rows*m.Cols)
+	_, err := binary.Decode(r.memory[m.Off:m.Off+m.Len], binary.LittleEndian, x)
+	check(r.t, err)
+	return x
+}
+
+// run computes the loss of a batch, the logits of each micro-batch, and adds up the gradients.
+func (r *reference) run(b modeltest.Batch, keep nn.Keep) (loss float64, logits [][]float32) {
+	for _, g := range r.g {
+		r.s.Zero(g.Mem)
+	}
+	scale := float32(1 / float64(b.TargetCount()))
+	for _, micro := range b {
+		mark := r.arena.Mark()
+		tokens, l := r.microBatch(micro, scale, keep)
+		for _, x := range tokens {
+			loss += float64(x)
+		}
+		logits = append(logits, l)
+		r.arena.Release(mark)
+	}
+	return loss / float64(b.TargetCount()), logits
+}
+
+func (r *reference) microBatch(micro modeltest.MicroBatch, scale float32, keep nn.Keep) (losses, logits []float32) {
+	m, s, a := r.m, r.s, r.arena
+	n := len(micro.Tokens)
+	b := &nn.Batch{T: n, IDs: r.take(micro.Tokens), Targets: r.take(micro.Targets),
+		Docs: device.Docs{Positions: r.take(micro.Positions), Start: r.take(micro.DocStart), End: r.take(micro.DocEnd)}}
+	cos, sin := m.Rope.Tables(n)
+	rope := &nn.Rope{Cos: a.Mat(tensor.F32, n, m.Rope.HeadDim/2), Sin: a.Mat(tensor.F32, n, m.Rope.HeadDim/2)}
+	r.put(rope.Cos.Mem, cos)
+	r.put(rope.Sin.Mem, sin)
+
+	x := []device.Mat{a.Mat(r.dtype, n, m.Hidden)}
+	for _, i := range m.EmbedTiles {
+		s.Gather(x[0], r.w[i].Mat(0), b.IDs, m.Parts[i].FirstRow)
+	}
+	var kept []*nn.Kept
+	for l, block := range m.Blocks {
+		x = append(x, a.Mat(r.dtype, n, m.Hidden))
+		kept = append(kept, block.NewKept(a, r.dtype, n, keep))
+		block.Forward(s, r.w[m.BlockParts[l]], x[l], x[l+1], b, rope, kept[l], block.NewForwardWork(a, r.dtype, n))
+	}
+
+	h, top := &m.Head, x[len(m.Blocks)]
+	xn, dx := a.Mat(r.dtype, n, m.Hidden), a.Mat(r.dtype, n, m.Hidden)
+	rstd, stat, loss := a.Mat(tensor.F32, n, 1), a.Mat(tensor.F32, n, 3), a.Mat(tensor.F32, 1, n)
+	dxn := a.Mat(tensor.F32, n, m.Hidden)
+	all := a.Mat(tensor.F32, n, m.Vocab)
+	var tiles, dTiles []device.Mat
+	for _, i := range m.HeadTiles {
+		tiles, dTiles = append(tiles, r.w[i].Mat(0)), append(dTiles, r.g[i].Mat(0))
+	}
+	norm, dNorm := r.w[m.NormPart].Mat(0), r.g[m.NormPart].Mat(0)
+	h.NormForward(s, norm, top, xn, rstd)
+	for i, w := range tiles {
+		first, _ := h.Tile(i)
+		h.Logits(s, w, first, xn, all)
+	}
+	s.LSEInit(stat)
+	h.Visit(s, tiles, dTiles, xn, stat, dxn, b.Targets, scale, h.NewVisitWork(a, r.dtype, n))
+	s.TokenLoss(loss, stat, b.Targets)
+	h.NormBackward(s, norm, dNorm, top, rstd, dxn, dx)
+
+	for l := len(m.Blocks) - 1; l >= 0; l-- {
+		block, part := m.Blocks[l], m.BlockParts[l]
+		block.Backward(s, r.w[part], r.g[part], x[l], dx, b, rope, kept[l], block.NewBackwardWork(a, r.dtype, n))
+	}
+	for _, i := range m.EmbedTiles {
+		s.ScatterAdd(r.g[i].Mat(0), dx, b.IDs, m.Parts[i].FirstRow)
+	}
+	check(r.t, s.Sync())
+	return r.floats(loss), r.floats(all)
+}
+
+// gradient puts the gradient of one tensor together.
+func (r *reference) gradient(out model.Tensor) []float32 {
+	var all []float32
+	for _, piece := range out.Pieces {
+		all = append(all, r.floats(r.g[piece.Part].Mat(piece.Field))...)
+	}
+	return all
+}
+
+// TestGolden compares loss, logits and every gradient with PyTorch and transformers, in fp32. Logits: each within 1e-5.
+// Gradients: the difference of each tensor has at most 1e-4 of its norm, and each element is within 1e-4 of itself plus
+// 1e-5 of the tensor's largest.
+func TestGolden(t *testing.T) {
+	for _, variant := range modeltest.Variants(t) {
+		t.Run(variant, func(t *testing.T) {
+			t.Parallel()
+			g := modeltest.Load(t, variant)
+			r := newReference(t, g.Dir, tensor.F32)
+			loss, logits := r.run(g.First, nn.KeepAttention)
+			if math.Abs(loss/float64(g.Loss)-1) > 1e-5 {
+				t.Errorf("loss %v, want %v", loss, g.Loss)
+			}
+			var worstLogit, worstNorm, worstElem float64
+			for i := range g.Logits {
+				worstLogit = max(worstLogit, modeltest.MaxDiff(logits[i], g.Logits[i]))
+			}
+			if worstLogit > 1e-5 {
+				t.Errorf("logits differ by %.2g", worstLogit)
+			}
+			for _, out := range r.m.Tensors() {
+				got, want := r.gradient(out), g.Grads[out.Name]
+				norm, elem := modeltest.RelDiff(got, want), elementDiff(got, want)
+				if norm > 1e-4 || elem > 1 {
+					t.Errorf("gradient of %s differs by %.2g of its norm, and an element by %.2g times the tolerance", out.Name, norm, elem)
+				}
+				worstNorm, worstElem = max(worstNorm, norm), max(worstElem, elem)
+			}
+			t.Logf("logits within %.2g, gradients within %.2g of their norm, elements within %.2g times the tolerance", worstLogit, worstNorm, worstElem)
+		})
+	}
+}
+
+// elementDiff is the largest difference of two elements over what it may be.
+func elementDiff(got, want []float32) float64 {
+	largest := 0.0
+	for _, x := range want {
+		largest = max(largest, math.Abs(float64(x)))
+	}
+	worst := 0.0
+	for i, x := range want {
+		worst = max(worst, math.Abs(float64(got[i])-float64(x))/(1e-4*math.Abs(float64(x))+1e-5*largest))
+	}
+	return worst
+}
+
+// TestGoldenBF16 compares the loss in bf16 compute with PyTorch's under autocast.
+func TestGoldenBF16(t *testing.T) {
+	for _, variant := range modeltest.Variants(t) {
+		t.Run(variant, func(t *testing.T) {
+			t.Parallel()
+			g := modeltest.Load(t, variant)
+			r := newReference(t, g.Dir, tensor.BF16)
+			loss, _ := r.run(g.Steps[0].Batch, nn.KeepAll)
+			if want := float64(g.Steps[0].LossBF16); math.Abs(loss/want-1) > 0.02 {
+				t.Errorf("loss %v, want %v", loss, want)
+			}
+			for _, out := range r.m.Tensors() {
+				for _, x := range r.gradient(out) {
+					if math.IsNaN(float64(x)) || math.IsInf(float64(x), 0) {
+						t.Fatalf("the gradient of %s has a %v", out.Name, x)
+					}
+				}
+			}
+		})
+	}
+}
