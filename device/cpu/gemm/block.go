@@ -11,6 +11,8 @@ import (
 const (
 	maxUnits = 640 // longest block of k
 
+	packChunk = 16 // rows of k that packing reads at a time, even
+
 	// A shared block: packed A (5 MiB), packed B (10 MiB) and the sums of a bf16 C (8 MiB) live in L3.
 	sharedRows = 2064
 	sharedCols = 4096
@@ -185,9 +187,18 @@ func (j *job) pack(w *worker, task int) {
 }
 
 func (j *job) packPanels(w *worker, s *source, dst []float32, panel, panels, width, first, total int) {
-	for p := panel; p < min(panel+panels, ceilDiv(total, width)); p++ {
-		d := unsafe.Pointer(&dst[p*width*j.panelUnits])
-		j.kern.pack(&w.edge, d, s, width, first+p*width, min(width, total-p*width), j.k0, j.k)
+	end := min(panel+panels, ceilDiv(total, width))
+	// Source rows that run across are read a few at a time for all the panels, not all of them for each panel: the
+	// pages and the lines that the hardware fetches ahead are those of the next panel.
+	chunk := j.k
+	if s.kRows {
+		chunk = packChunk
+	}
+	for k := 0; k < j.k; k += chunk {
+		for p := panel; p < end; p++ {
+			d := unsafe.Pointer(&dst[p*width*j.panelUnits+k/s.perUnit*width])
+			j.kern.pack(&w.edge, d, s, width, first+p*width, min(width, total-p*width), j.k0+k, min(chunk, j.k-k))
+		}
 	}
 }
 
