@@ -222,22 +222,48 @@ func (a *asm) store(d dtype, r reg, name string) {
 	a.free(r, t, m)
 }
 
-// splitMaster writes the two halves of fp32 weights as tensor.SplitF32 does, adds the NaNs to R13, and frees r.
-func (a *asm) splitMaster(r reg, hi, lo string) {
-	half, nan := a.bits(0x8000), a.bits(0x7fc00000)
-	t := a.take()
-	x, y := a.v(r), a.v(t)
+// countNaNs adds 1 to each element of a counter whose element of r is a NaN. The mask of those is left in K2 (AVX-512), or
+// in the register that is returned.
+func (a *asm) countNaNs(r, counter reg) (mask reg) {
 	if a.w == zmm {
-		k := ""
-		a.f("VCMPPS $3, %s, %s, K2", x, x)
+		one := a.bits(1)
+		a.f("VCMPPS $3, %s, %s, K2", a.v(r), a.v(r))
 		if a.masked {
-			k = "K1, " // elements that do not exist may well be 0/0
-			a.f("KANDW K1, K2, K2")
+			a.f("KANDW K1, K2, K2") // elements that do not exist may well be 0/0
+		}
+		a.f("VPADDD %s, %s, K2, %s", a.v(one), a.v(counter), a.v(counter))
+		return -1
+	}
+	mask = a.take()
+	a.f("VCMPPS $3, %s, %s, %s", a.v(r), a.v(r), a.v(mask))
+	a.f("VPSUBD %s, %s, %s", a.v(mask), a.v(counter), a.v(counter)) // true is -1
+	return mask
+}
+
+// total writes the sum of a counter's elements to the result.
+func (a *asm) total(counter reg) {
+	fold := func(x, y string) { a.f("VPADDD %s, %s, %s", y, x, x) }
+	if a.w == zmm {
+		a.reduce(counter, fold)
+	} else {
+		a.reduceHalf(counter, fold)
+	}
+	a.f("VMOVD X%d, R13", counter)
+	a.f("MOVQ R13, ret+%d(FP)", a.offset["ret"])
+}
+
+// splitMaster writes the two halves of fp32 weights as tensor.SplitF32 does, counts NaNs, and frees r.
+func (a *asm) splitMaster(r, counter reg, hi, lo string) {
+	half, nan := a.bits(0x8000), a.bits(0x7fc00000)
+	m := a.countNaNs(r, counter)
+	x := a.v(r)
+	if a.w == zmm {
+		t, k := a.take(), ""
+		y := a.v(t)
+		if a.masked {
+			k = "K1, "
 		}
 		a.f("VMOVAPS %s, K2, %s", a.v(nan), x)
-		a.f("KMOVW K2, R11")
-		a.f("POPCNTL R11, R11")
-		a.f("ADDQ R11, R13")
 		a.f("VPADDD %s, %s, %s", a.v(half), x, y)
 		a.f("VPSRLD $16, %s, %s", y, y)
 		a.f("VPMOVDW %s, %s%s", y, k, a.mem(hi, 2))
@@ -245,10 +271,7 @@ func (a *asm) splitMaster(r reg, hi, lo string) {
 		a.free(r, t)
 		return
 	}
-	a.f("VCMPPS $3, %s, %s, %s", x, x, y)
-	a.f("VMOVMSKPS %s, R11", y)
-	a.f("POPCNTL R11, R11")
-	a.f("ADDQ R11, R13")
+	t, y := m, a.v(m)
 	a.f("VBLENDVPS %s, %s, %s, %s", y, a.v(nan), x, x)
 	a.f("VPADDD %s, %s, %s", a.v(half), x, y)
 	a.f("VPSRLD $16, %s, %s", y, y)
@@ -341,7 +364,18 @@ func (a *asm) reduce(r reg, fold func(x, y string)) {
 	t := a.take()
 	a.f("VEXTRACTF32X8 $1, Z%d, Y%d", r, t)
 	fold(fmt.Sprintf("Y%d", r), fmt.Sprintf("Y%d", t))
-	a.f("VEXTRACTF32X4 $1, Y%d, X%d", r, t)
+	a.free(t)
+	a.reduceHalf(r, fold)
+}
+
+// reduceHalf folds 8 lanes to lane 0: 4, 2, 1.
+func (a *asm) reduceHalf(r reg, fold func(x, y string)) {
+	t := a.take()
+	extract := "VEXTRACTF32X4" // reaches registers above 15
+	if a.w == ymm {
+		extract = "VEXTRACTF128"
+	}
+	a.f("%s $1, Y%d, X%d", extract, r, t)
 	fold(fmt.Sprintf("X%d", r), fmt.Sprintf("X%d", t))
 	for _, shuffle := range []string{"0xee", "0x55"} {
 		a.f("VPSHUFD $%s, X%d, X%d", shuffle, r, t)
@@ -423,7 +457,6 @@ func (l loop) write(w width) (source, declaration string) {
 		step = int(w)
 	}
 	a.f("XORQ R12, R12")
-	a.f("XORQ R13, R13")
 	a.f("SUBQ $%d, R10", step)
 	a.f("JLT tail")
 	fmt.Fprintf(&a.text, "\tPCALIGN $32\n")
@@ -446,9 +479,6 @@ func (l loop) write(w width) (source, declaration string) {
 	}
 	if l.finish != nil {
 		l.finish(a)
-	}
-	if l.result == "int" {
-		a.f("MOVQ R13, ret+%d(FP)", off)
 	}
 	a.f("VZEROUPPER")
 	a.f("RET")

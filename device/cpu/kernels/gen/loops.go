@@ -75,37 +75,38 @@ func update(a *asm, p, g reg) {
 	a.free(t, root)
 }
 
+// counting is a loop that counts NaNs and returns their number.
+func counting(l loop, body func(a *asm, counter reg)) loop {
+	var counter reg
+	l.result = "int"
+	l.start = func(a *asm) {
+		counter = a.keep()
+		a.zero(counter)
+	}
+	l.body = func(a *asm) { body(a, counter) }
+	l.finish = func(a *asm) { a.total(counter) }
+	return l
+}
+
 func adamw(d dtype) loop {
-	return loop{name: "adamwSplit" + string(d), arrays: []string{"hi", "lo", "m", "v", "grad"}, params: "s *AdamWScalars", result: "int",
-		body: func(a *asm) {
-			p, g := a.joinMaster("hi", "lo"), a.load(d, "grad")
-			update(a, p, g)
-			a.splitMaster(p, "hi", "lo")
-		}}
+	l := loop{name: "adamwSplit" + string(d), arrays: []string{"hi", "lo", "m", "v", "grad"}, params: "s *AdamWScalars"}
+	return counting(l, func(a *asm, nans reg) {
+		p, g := a.joinMaster("hi", "lo"), a.load(d, "grad")
+		update(a, p, g)
+		a.splitMaster(p, nans, "hi", "lo")
+	})
 }
 
 func adamwF32() loop {
-	return loop{name: "adamwF32", arrays: []string{"p", "m", "v", "grad"}, params: "s *AdamWScalars", result: "int",
-		body: func(a *asm) {
-			p, g := a.load(f32, "p"), a.load(f32, "grad")
-			update(a, p, g)
-			x := a.v(p)
-			if a.w == zmm {
-				a.f("VCMPPS $3, %s, %s, K2", x, x)
-				if a.masked {
-					a.f("KANDW K1, K2, K2")
-				}
-				a.f("KMOVW K2, R11")
-			} else {
-				t := a.take()
-				a.f("VCMPPS $3, %s, %s, %s", x, x, a.v(t))
-				a.f("VMOVMSKPS %s, R11", a.v(t))
-				a.free(t)
-			}
-			a.f("POPCNTL R11, R11")
-			a.f("ADDQ R11, R13")
-			a.store(f32, p, "p")
-		}}
+	l := loop{name: "adamwF32", arrays: []string{"p", "m", "v", "grad"}, params: "s *AdamWScalars"}
+	return counting(l, func(a *asm, nans reg) {
+		p, g := a.load(f32, "p"), a.load(f32, "grad")
+		update(a, p, g)
+		if mask := a.countNaNs(p, nans); mask >= 0 {
+			a.free(mask)
+		}
+		a.store(f32, p, "p")
+	})
 }
 
 func toBF16() loop {
@@ -117,8 +118,9 @@ func toF32() loop {
 }
 
 func split() loop {
-	return loop{name: "split", arrays: []string{"hi", "lo", "src"}, result: "int",
-		body: func(a *asm) { a.splitMaster(a.load(f32, "src"), "hi", "lo") }}
+	return counting(loop{name: "split", arrays: []string{"hi", "lo", "src"}}, func(a *asm, nans reg) {
+		a.splitMaster(a.load(f32, "src"), nans, "hi", "lo")
+	})
 }
 
 func join() loop {

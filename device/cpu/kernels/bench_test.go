@@ -1,0 +1,44 @@
+package kernels
+
+import (
+	"math/rand/v2"
+	"testing"
+
+	"github.com/millrace/millrace/device/cpu/isa"
+	"github.com/millrace/millrace/tensor"
+)
+
+// BenchmarkAdamW is the arithmetic alone: everything is in L1.
+func BenchmarkAdamW(b *testing.B) {
+	const n = 1024
+	rng := rand.New(rand.NewPCG(1, 1))
+	hi, lo, half := make([]uint16, n), make([]int16, n), make([]uint16, n)
+	p, m, v, g := make([]float32, n), make([]float32, n), make([]float32, n), make([]float32, n)
+	for i := range n {
+		x := float32(rng.NormFloat64())
+		p[i], m[i], v[i], g[i], half[i] = x, x*1e-3, x*x*1e-4, x*0.01, tensor.BF16FromF32(x*0.01)
+		hi[i], lo[i] = tensor.SplitF32(x)
+	}
+	s := NewAdamWScalars(10, 1e-5, 0.9, 0.999, 1e-8, 0.01, 0.5)
+	for _, level := range isa.Available() {
+		k := For(level)
+		b.Run(level.String()+"/split/bf16", func(b *testing.B) {
+			b.SetBytes(26 * n)
+			for b.Loop() {
+				k.AdamWSplit(hi, lo, m, v, BF16(half), &s)
+			}
+		})
+		b.Run(level.String()+"/split/f32", func(b *testing.B) {
+			b.SetBytes(28 * n)
+			for b.Loop() {
+				k.AdamWSplit(hi, lo, m, v, F32(g), &s)
+			}
+		})
+		b.Run(level.String()+"/f32", func(b *testing.B) {
+			b.SetBytes(28 * n)
+			for b.Loop() {
+				k.AdamWF32(p, m, v, g, &s)
+			}
+		})
+	}
+}
