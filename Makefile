@@ -1,0 +1,62 @@
+# What people and CI type. `make` alone lists it.
+
+GO ?= go
+
+# Packages in which goroutines meet; those that do not exist in a checkout are left out.
+RACE = stream store checkpoint train device/cpu device/null nn trace internal
+RACE_PACKAGES = $(patsubst %,./%/...,$(wildcard $(RACE)))
+
+# SHORT=-short leaves out what takes long.
+SHORT ?=
+
+BENCH_TIME ?= 200ms
+BENCH_PROGRAMS = $(sort $(dir $(wildcard benchmarks/*/main.go)))
+
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## list what can be made
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: build
+build: ## bin/millrace
+	CGO_ENABLED=0 $(GO) build -o bin/millrace ./cmd/millrace
+
+.PHONY: demo
+demo: build ## train a small model on Go's own source, in about two minutes
+	bash examples/demo/run.sh
+
+.PHONY: test
+test: ## all tests; no cgo, no Python, no network
+	CGO_ENABLED=0 $(GO) test $(SHORT) ./...
+
+.PHONY: race
+race: ## the tests of what runs concurrently, under the race detector (SHORT=-short: the quick ones)
+	@command -v "$$($(GO) env CC | cut -d' ' -f1)" >/dev/null || \
+		{ echo "make race: the race detector needs cgo, and there is no C compiler: install gcc or clang, or set CC" >&2; exit 1; }
+	CGO_ENABLED=1 $(GO) test -race $(SHORT) $(RACE_PACKAGES)
+
+# Programs that compare with oneDNN or PyTorch say so where those are missing; the others still run.
+.PHONY: bench
+bench: ## Go benchmarks, then the programs below benchmarks/ (BENCH_TIME=1s for steadier figures)
+	CGO_ENABLED=0 $(GO) test -run '^$$' -bench . -benchtime $(BENCH_TIME) ./...
+	@failed=; for program in $(BENCH_PROGRAMS); do \
+		echo; echo "== $$program"; \
+		CGO_ENABLED=0 $(GO) run -tags onednn ./$$program || failed="$$failed $$program"; \
+	done; if [ -n "$$failed" ]; then echo "make bench: did not run to the end:$$failed" >&2; exit 1; fi
+
+.PHONY: lint
+lint: ## gofmt, go vet, and staticcheck where it is installed
+	@unformatted=$$(gofmt -l .); if [ -n "$$unformatted" ]; then \
+		echo "make lint: not formatted, run make fmt:" $$unformatted >&2; exit 1; fi
+	CGO_ENABLED=0 $(GO) vet ./...
+	CGO_ENABLED=0 $(GO) vet -tags onednn ./benchmarks/...
+	@if command -v staticcheck >/dev/null; then staticcheck ./...; else echo "staticcheck is not installed; left out"; fi
+
+.PHONY: cross
+cross: ## does it compile where there is no assembly for it, and on other systems?
+	CGO_ENABLED=0 GOOS=darwin GOARCH=arm64 $(GO) build $$($(GO) list ./... | grep -v /benchmarks/)
+
+.PHONY: fmt
+fmt: ## format all sources
+	gofmt -w .
