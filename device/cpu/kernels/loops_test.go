@@ -129,7 +129,9 @@ func replace(kinds string, a byte) string {
 // fields lets reflect call the unexported fields of a struct.
 func fields(l *loops) reflect.Value { return reflect.ValueOf(l).Elem() }
 
-func callable(f reflect.Value) reflect.Value { return reflect.NewAt(f.Type(), f.Addr().UnsafePointer()).Elem() }
+func callable(f reflect.Value) reflect.Value {
+	return reflect.NewAt(f.Type(), f.Addr().UnsafePointer()).Elem()
+}
 
 func compare(t *testing.T, name string, plain, fast reflect.Value, kinds string) {
 	t.Run(name, func(t *testing.T) {

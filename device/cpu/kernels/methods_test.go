@@ -1,0 +1,399 @@
+package kernels
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/millrace/millrace/device/cpu/isa"
+	"github.com/millrace/millrace/tensor"
+)
+
+// The tests of this file compare the public functions with float64 formulas that are written down independently, on
+// shapes that are not round, and check that cutting the work into ranges changes no bit.
+
+// array is a matrix of either type with a gap after each row.
+type array struct {
+	Mat
+	f []float32
+	h []uint16
+}
+
+func newArray(d tensor.DType, rows, cols, gap int, fill func() float32) array {
+	a := array{Mat: Mat{DType: d, Rows: rows, Cols: cols, Stride: cols + gap}}
+	n := rows*(cols+gap) + 1
+	a.f, a.h = make([]float32, n), make([]uint16, n)
+	for i := range n {
+		a.f[i] = fill()
+		a.h[i] = tensor.BF16FromF32(a.f[i])
+	}
+	a.Data = F32(a.f).Data
+	if d == tensor.BF16 {
+		a.Data = BF16(a.h).Data
+	}
+	return a
+}
+
+func (a array) at(r, c int) float64 {
+	i := r*a.Stride + c
+	if a.DType == tensor.BF16 {
+		return float64(tensor.F32FromBF16(a.h[i]))
+	}
+	return float64(a.f[i])
+}
+
+func (a array) vec() Vec { return Vec{a.Data, a.DType, a.Cols} }
+
+// near fails unless got is want within the type's rounding and a few of fp32's, relative to size.
+func near(t *testing.T, what string, d tensor.DType, got, want, size float64) {
+	t.Helper()
+	limit := 4e-6 * size
+	if d == tensor.BF16 {
+		limit += math.Abs(want) / 256
+	}
+	if !(math.Abs(got-want) <= limit) {
+		t.Fatalf("%s: %g, want %g (limit %g)", what, got, want, limit)
+	}
+}
+
+// forAll runs f for every level and type.
+func forAll(t *testing.T, f func(t *testing.T, k *Table, d tensor.DType, rng *rand.Rand)) {
+	for _, level := range isa.Available() {
+		for _, d := range []tensor.DType{tensor.F32, tensor.BF16} {
+			t.Run(level.String()+"/"+d.String(), func(t *testing.T) { f(t, For(level), d, rand.New(rand.NewPCG(5, 6))) })
+		}
+	}
+}
+
+// cut calls f for ranges that cover [0, n), in a random order.
+func cut(rng *rand.Rand, n int, f func(lo, hi int)) {
+	mid := rng.IntN(n + 1)
+	f(mid, n)
+	f(0, mid)
+}
+
+func normal(rng *rand.Rand) func() float32 {
+	return func() float32 { return float32(rng.NormFloat64()) }
+}
+
+func nan() float32 { return float32(math.NaN()) }
+
+func TestRMSNorm(t *testing.T) {
+	forAll(t, func(t *testing.T, k *Table, d tensor.DType, rng *rand.Rand) {
+		for _, s := range []struct{ rows, groups, dim int }{{3, 1, 37}, {2, 5, 16}, {5, 3, 20}, {1, 1, 600}} {
+			cols := s.groups * s.dim
+			x, dy, res := newArray(d, s.rows, cols, 3, normal(rng)), newArray(d, s.rows, cols, 1, normal(rng)), newArray(d, s.rows, cols, 0, normal(rng))
+			y, dx := newArray(d, s.rows, cols, 2, nan), newArray(d, s.rows, cols, 0, nan)
+			w := newArray(d, 1, s.dim, 0, normal(rng))
+			dw := make([]float32, s.dim)
+			const before = 0.5 // gradients accumulate
+			for j := range dw {
+				dw[j] = before
+			}
+			op := RMSNorm{X: x.Mat, Y: y.Mat, Weight: w.vec(), RStd: make([]float32, s.rows*s.groups), Groups: s.groups, Eps: 1e-5,
+				DX: dx.Mat, DY: dy.Mat, DWeight: dw}
+			residual := s.rows > 1
+			if residual {
+				op.Residual = res.Mat
+			}
+			cut(rng, s.rows, func(lo, hi int) { k.RMSNormForward(&op, lo, hi) })
+			cut(rng, s.rows, func(lo, hi int) { k.RMSNormBackward(&op, lo, hi) })
+			cut(rng, s.dim, func(lo, hi int) { k.RMSNormWeightGrad(&op, s.rows, lo, hi) })
+			wantDW := make([]float64, s.dim)
+			for r := range s.rows {
+				for g := range s.groups {
+					var squares, mean float64
+					at := func(a array, j int) float64 { return a.at(r, g*s.dim+j) }
+					for j := range s.dim {
+						squares += at(x, j) * at(x, j)
+					}
+					rstd := 1 / math.Sqrt(squares/float64(s.dim)+1e-5)
+					near(t, "rstd", tensor.F32, float64(op.RStd[r*s.groups+g]), rstd, rstd)
+					for j := range s.dim {
+						mean += w.at(0, j) * at(dy, j) * at(x, j) * rstd / float64(s.dim)
+					}
+					for j := range s.dim {
+						xhat := at(x, j) * rstd
+						near(t, "y", d, at(y, j), w.at(0, j)*xhat, 4)
+						want := rstd * (w.at(0, j)*at(dy, j) - xhat*mean)
+						if residual {
+							want += at(res, j)
+						}
+						near(t, "dx", d, at(dx, j), want, 8)
+						wantDW[j] += at(dy, j) * xhat
+					}
+				}
+			}
+			for j := range dw {
+				near(t, "dw", tensor.F32, float64(dw[j]), before+wantDW[j], 8)
+			}
+		}
+	})
+}
+
+func TestRoPE(t *testing.T) {
+	forAll(t, func(t *testing.T, k *Table, d tensor.DType, rng *rand.Rand) {
+		const rows, heads, headDim, most = 4, 3, 26, 50
+		x, y, z := newArray(d, rows, heads*headDim, 5, normal(rng)), newArray(d, rows, heads*headDim, 0, nan), newArray(d, rows, heads*headDim, 2, nan)
+		op := RoPE{X: x.Mat, Y: y.Mat, Heads: heads, HeadDim: headDim, Positions: []int32{0, 7, 49, 7}}
+		for p := range most {
+			for i := range headDim / 2 {
+				angle := float64(p) * math.Pow(10000, -2*float64(i)/headDim)
+				op.Cos, op.Sin = append(op.Cos, float32(math.Cos(angle))), append(op.Sin, float32(math.Sin(angle)))
+			}
+		}
+		cut(rng, rows, func(lo, hi int) { k.RoPERows(&op, lo, hi) })
+		back := op
+		back.X, back.Y, back.Inverse = y.Mat, z.Mat, true
+		cut(rng, rows, func(lo, hi int) { k.RoPERows(&back, lo, hi) })
+		for r := range rows {
+			for c := range heads * headDim {
+				h, i := c/headDim*headDim, c%headDim
+				angle := float64(op.Positions[r]) * math.Pow(10000, -2*float64(i%(headDim/2))/headDim)
+				want := x.at(r, c) * math.Cos(angle)
+				if i < headDim/2 {
+					want -= x.at(r, h+i+headDim/2) * math.Sin(angle)
+				} else {
+					want += x.at(r, h+i-headDim/2) * math.Sin(angle)
+				}
+				near(t, "y", d, y.at(r, c), want, 3)
+				if d == tensor.F32 {
+					near(t, "there and back", d, z.at(r, c), x.at(r, c), 3)
+				}
+			}
+		}
+	})
+}
+
+func TestSwiGLU(t *testing.T) {
+	forAll(t, func(t *testing.T, k *Table, d tensor.DType, rng *rand.Rand) {
+		const rows, n = 3, 45
+		wide := func() float32 { return float32(rng.NormFloat64() * 8) }
+		gu, dh := newArray(d, rows, 2*n, 3, wide), newArray(d, rows, n, 1, normal(rng))
+		h, dgu := newArray(d, rows, n, 0, nan), newArray(d, rows, 2*n, 1, nan)
+		op := SwiGLU{GateUp: gu.Mat, H: h.Mat, DH: dh.Mat, DGateUp: dgu.Mat}
+		cut(rng, rows, func(lo, hi int) { k.SwiGLUForward(&op, lo, hi) })
+		cut(rng, rows, func(lo, hi int) { k.SwiGLUBackward(&op, lo, hi) })
+		for r := range rows {
+			for c := range n {
+				g, u := gu.at(r, c), gu.at(r, n+c)
+				s := 1 / (1 + math.Exp(-g))
+				near(t, "h", d, h.at(r, c), g*s*u, 1+math.Abs(g*u))
+				near(t, "dup", d, dgu.at(r, n+c), dh.at(r, c)*g*s, 1+math.Abs(g))
+				near(t, "dgate", d, dgu.at(r, c), dh.at(r, c)*u*s*(1+g*(1-s)), 1+math.Abs(g*u))
+			}
+		}
+	})
+}
+
+func TestCrossEntropy(t *testing.T) {
+	forAll(t, func(t *testing.T, k *Table, d tensor.DType, rng *rand.Rand) {
+		const rows, vocab, tile, scale = 5, 103, 40, 0.25
+		logits := newArray(tensor.F32, rows, vocab, 0, func() float32 { return float32(rng.NormFloat64()*10 + 300) })
+		grad := newArray(d, rows, vocab, 0, nan)
+		op := CrossEntropy{Stats: make([]float32, rows*StatLen), Targets: []int32{0, 102, -1, 40, 39}, Loss: make([]float32, rows), Scale: scale}
+		tiles := func(f func()) {
+			for c := 0; c < vocab; c += tile {
+				n := min(tile, vocab-c)
+				op.ColFirst = c
+				op.Logits = Mat{logits.Mat.at(0, c), tensor.F32, rows, n, vocab}
+				op.DLogits = Mat{grad.Mat.at(0, c), d, rows, n, vocab}
+				f()
+			}
+		}
+		cut(rng, rows, func(lo, hi int) { k.LSEReset(&op, lo, hi) })
+		tiles(func() { cut(rng, rows, func(lo, hi int) { k.LSEUpdate(&op, lo, hi) }) })
+		cut(rng, rows, func(lo, hi int) { k.LSEFinish(&op, lo, hi) })
+		tiles(func() { cut(rng, rows, func(lo, hi int) { k.CrossEntropyGrad(&op, lo, hi) }) })
+		for r := range rows {
+			target := int(op.Targets[r])
+			var sum float64
+			for c := range vocab {
+				sum += math.Exp(logits.at(r, c) - 300)
+			}
+			want := 0.0
+			if target >= 0 {
+				want = math.Log(sum) + 300 - logits.at(r, target)
+			}
+			near(t, "loss", tensor.F32, float64(op.Loss[r]), want, 10)
+			for c := range vocab {
+				want := 0.0
+				if target >= 0 {
+					want = math.Exp(logits.at(r, c)-300) / sum * scale
+					if c == target {
+						want -= scale
+					}
+				}
+				near(t, "gradient", d, grad.at(r, c), want, 1)
+			}
+		}
+	})
+}
+
+func TestEmbeddingAndBias(t *testing.T) {
+	forAll(t, func(t *testing.T, k *Table, d tensor.DType, rng *rand.Rand) {
+		const rows, first, dim = 6, 10, 21
+		ids := []int32{10, 15, 9, 16, 12, 15, 10}
+		tab, dy := newArray(d, rows, dim, 2, normal(rng)), newArray(d, len(ids), dim, 1, normal(rng))
+		y := newArray(d, len(ids), dim, 0, func() float32 { return 7 })
+		dtab := newArray(tensor.F32, rows, dim, 3, func() float32 { return 1 })
+		op := Embedding{IDs: ids, RowFirst: first, Table: tab.Mat, Y: y.Mat, DTable: dtab.Mat, DY: dy.Mat}
+		cut(rng, len(ids), func(lo, hi int) { k.EmbeddingGather(&op, lo, hi) })
+		cut(rng, dim, func(lo, hi int) { k.EmbeddingScatterAdd(&op, lo, hi) })
+		b := newArray(d, 1, dim, 0, normal(rng))
+		z := newArray(d, len(ids), dim, 1, func() float32 { return 2 })
+		cut(rng, len(ids), func(lo, hi int) { k.BiasAdd(z.Mat, b.vec(), lo, hi) })
+		db := make([]float32, dim)
+		cut(rng, dim, func(lo, hi int) { k.BiasGrad(db, dy.Mat, lo, hi) })
+		for c := range dim {
+			sum, sums := 0.0, [rows]float64{}
+			for i, id := range ids {
+				want, r := 7.0, int(id)-first
+				if r >= 0 && r < rows {
+					want = tab.at(r, c)
+					sums[r] += dy.at(i, c)
+				}
+				near(t, "gather", tensor.F32, y.at(i, c), want, 0)
+				near(t, "bias", d, z.at(i, c), 2+b.at(0, c), 2)
+				sum += dy.at(i, c)
+			}
+			near(t, "bias gradient", tensor.F32, float64(db[c]), sum, 8)
+			for r := range rows {
+				near(t, "scatter", tensor.F32, dtab.at(r, c), 1+sums[r], 4)
+			}
+		}
+	})
+}
+
+func TestSums(t *testing.T) {
+	forAll(t, func(t *testing.T, k *Table, d tensor.DType, rng *rand.Rand) {
+		for _, n := range []int{0, 1, 15, 17, SumChunk - 1, SumChunk, 2*SumChunk + 333} {
+			x := newArray(d, 1, n, 0, normal(rng))
+			sums := make([]float64, SumChunks(n))
+			k.SumSquares(sums, x.vec())
+			var want float64
+			for i := range n {
+				want += x.at(0, i) * x.at(0, i)
+			}
+			if got := Total(sums); !(math.Abs(got-want) <= 1e-12*want) {
+				t.Fatalf("%d elements: %g, want %g", n, got, want)
+			}
+			if n > SumChunk { // a chunk of its own
+				one := make([]float64, 1)
+				k.SumSquares(one, x.vec().Slice(SumChunk, min(2*SumChunk, n)))
+				if one[0] != sums[1] {
+					t.Fatal("the split shows")
+				}
+			}
+			if d == tensor.F32 {
+				k.Sum(sums, x.f[:n])
+				want = 0
+				for _, v := range x.f[:n] {
+					want += float64(v)
+				}
+				if got := Total(sums); !(math.Abs(got-want) <= 1e-10*float64(n+1)) {
+					t.Fatalf("%d elements: sum %g, want %g", n, got, want)
+				}
+			}
+		}
+	})
+}
+
+// TestAdamWFormula follows the textbook formula in float64 for some steps.
+func TestAdamWFormula(t *testing.T) {
+	const n, steps = 37, 20
+	const lr, b1, b2, eps, wd = 1e-2, 0.9, 0.99, 1e-8, 0.1
+	for _, level := range isa.Available() {
+		rng := rand.New(rand.NewPCG(1, 1))
+		p, m, v, g := make([]float32, n), make([]float32, n), make([]float32, n), make([]float32, n)
+		P, M, V := make([]float64, n), make([]float64, n), make([]float64, n)
+		for i := range p {
+			p[i] = float32(rng.NormFloat64())
+			P[i] = float64(p[i])
+		}
+		for step := 1; step <= steps; step++ {
+			for i := range g {
+				g[i] = float32(rng.NormFloat64())
+				G := float64(g[i]) * 0.5
+				P[i] -= lr * wd * P[i]
+				M[i] = b1*M[i] + (1-b1)*G
+				V[i] = b2*V[i] + (1-b2)*G*G
+				P[i] -= lr * (M[i] / (1 - math.Pow(b1, float64(step)))) / (math.Sqrt(V[i]/(1-math.Pow(b2, float64(step)))) + eps)
+			}
+			s := NewAdamWScalars(int64(step), lr, b1, b2, eps, wd, 0.5)
+			if nans := For(level).AdamWF32(p, m, v, g, &s); nans != 0 {
+				t.Fatalf("%d NaNs", nans)
+			}
+		}
+		for i := range p {
+			near(t, "p", tensor.F32, float64(p[i]), P[i], 1)
+		}
+	}
+}
+
+// TestAdamWSplitIsF32 is the promise of the split master: the same bits as fp32 weights, at any level, cut anywhere.
+func TestAdamWSplitIsF32(t *testing.T) {
+	rapid.Check(t, func(r *rapid.T) {
+		n := rapid.IntRange(0, 70).Draw(r, "n")
+		float := rapid.Map(rapid.Uint32(), func(b uint32) float32 {
+			if b&0x7f800000 == 0x7f800000 {
+				b &^= 0x40000000 // finite
+			}
+			return math.Float32frombits(b)
+		})
+		draw := func(name string) []float32 { return rapid.SliceOfN(float, n, n).Draw(r, name) }
+		p, m, v, g := draw("p"), draw("m"), draw("v"), draw("g")
+		for i := range v {
+			v[i] = float32(math.Abs(float64(v[i])))
+		}
+		s := NewAdamWScalars(rapid.Int64Range(1, 1000).Draw(r, "step"), 1e-3, 0.9, 0.999, 1e-8, 0.01, 1)
+		at := rapid.IntRange(0, n).Draw(r, "cut")
+		wantP, wantM, wantV := append([]float32(nil), p...), append([]float32(nil), m...), append([]float32(nil), v...)
+		wantNaNs := For(isa.Plain).AdamWF32(wantP, wantM, wantV, g, &s)
+		for _, level := range isa.Available() {
+			k := For(level)
+			hi, lo, back := make([]uint16, n), make([]int16, n), make([]float32, n)
+			m, v := append([]float32(nil), m...), append([]float32(nil), v...)
+			k.SplitMaster(hi, lo, p)
+			nans := k.AdamWSplit(hi[at:], lo[at:], m[at:], v[at:], F32(g[at:]), &s)
+			nans += k.AdamWSplit(hi[:at], lo[:at], m[:at], v[:at], F32(g[:at]), &s)
+			k.JoinMaster(back, hi, lo)
+			if nans != wantNaNs {
+				r.Fatalf("%v: %d NaNs, want %d", level, nans, wantNaNs)
+			}
+			for i := range p {
+				if !sameBits(back[i], wantP[i]) || !sameBits(m[i], wantM[i]) || !sameBits(v[i], wantV[i]) {
+					r.Fatalf("%v: element %d: %g %g %g, want %g %g %g", level, i, back[i], m[i], v[i], wantP[i], wantM[i], wantV[i])
+				}
+				if x := math.Float32bits(m[i]) << 1; x != 0 && x < 1<<24 {
+					r.Fatalf("%v: m is denormal", level)
+				}
+			}
+		}
+	})
+}
+
+func sameBits(x, y float32) bool {
+	return math.Float32bits(x) == math.Float32bits(y) || x != x && y != y
+}
+
+func TestNoAllocations(t *testing.T) {
+	const n = 300
+	x, y, h, l := make([]float32, n), make([]float32, n), make([]uint16, n), make([]int16, n)
+	s, sums := NewAdamWScalars(1, 1e-3, 0.9, 0.999, 1e-8, 0, 1), make([]float64, 1)
+	norm := RMSNorm{X: MatF32(x, n), Y: MatF32(y, n), Weight: F32(y), RStd: make([]float32, 1), Groups: 1, Eps: 1}
+	for _, level := range isa.Available() {
+		k := For(level)
+		if a := testing.AllocsPerRun(5, func() {
+			k.AdamWSplit(h, l, x, y, F32(x), &s)
+			k.SumSquares(sums, BF16(h))
+			k.Sum(sums, x)
+			k.Convert(BF16(h), F32(x))
+			k.RMSNormForward(&norm, 0, 1)
+		}); a != 0 {
+			t.Errorf("%v: %v allocations", level, a)
+		}
+	}
+}
