@@ -1,0 +1,63 @@
+package devicetest
+
+import (
+	"testing"
+
+	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/tensor"
+)
+
+// Tolerance is how far a result may be from the reference: Rel of the reference's magnitude, and Abs of the scale of what
+// was summed to get it.
+type Tolerance struct{ Rel, Abs float64 }
+
+// Suite is the suite for one driver. Open is required.
+type Suite struct {
+	// Open makes a device; the suite closes it.
+	Open func() device.Device
+	// F32 and BF16 are the tolerances of results of these types, where the contract does not define their bits. The zero
+	// value stands for those of the CPU device.
+	F32, BF16 Tolerance
+	// AlignBytes is what the driver wants matrices to start at; 0: their elements.
+	AlignBytes int
+	// Fail makes the stream fail with err in its order, as an operation would. nil: the driver has no such hook.
+	Fail func(s device.Stream, err error)
+	// Observe sees all that operations wrote, for comparisons between configurations of a driver. May be nil.
+	Observe func(test string, written []byte)
+}
+
+// Run holds the driver that open makes against the contract, with the CPU device's tolerances.
+func Run(t *testing.T, open func() device.Device) { Suite{Open: open}.Run(t) }
+
+// Run holds the driver against the contract.
+func (s Suite) Run(t *testing.T) {
+	if s.F32 == (Tolerance{}) {
+		s.F32 = Tolerance{Rel: 4e-6, Abs: 2e-6}
+	}
+	if s.BF16 == (Tolerance{}) {
+		s.BF16 = Tolerance{Rel: 1.0 / 256, Abs: 1.0 / 1024}
+	}
+	for _, test := range []struct {
+		name string
+		run  func(*rig)
+	}{
+		{"MatMul", testMatMul}, {"Bias", testBias}, {"Add", testAdd}, {"Cast", testCast},
+		{"RMSNorm", testRMSNorm}, {"RMSNormGrad", testRMSNormGrad}, {"RoPE", testRoPE},
+		{"Attention", testAttention}, {"SwiGLU", testSwiGLU}, {"CrossEntropy", testCrossEntropy},
+		{"Gather", testGather}, {"ScatterAdd", testScatterAdd},
+		{"AdamW", testAdamW}, {"Sums", testSums},
+		{"Memory", testMemory}, {"Copy", testCopy}, {"InPlace", testInPlace},
+		{"StreamOrder", testStreamOrder}, {"Events", testEvents}, {"EventTimes", testEventTimes},
+		{"StickyErrors", testStickyErrors}, {"BadCalls", testBadCalls},
+	} {
+		t.Run(test.name, func(t *testing.T) { test.run(newRig(t, s)) })
+	}
+}
+
+// tolerance is that of results of a type.
+func (s *Suite) tolerance(d tensor.DType) Tolerance {
+	if d == tensor.BF16 {
+		return s.BF16
+	}
+	return s.F32
+}
