@@ -2,11 +2,13 @@ package model_test
 
 import (
 	"encoding/binary"
+	"fmt"
 	"math"
 	"testing"
 
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/device/cpu"
+	"github.com/millrace/millrace/device/cpu/isa"
 	"github.com/millrace/millrace/hf"
 	"github.com/millrace/millrace/internal/hostmem"
 	"github.com/millrace/millrace/model"
@@ -35,11 +37,11 @@ func check(t testing.TB, err error) {
 }
 
 // newReference loads a model directory.
-func newReference(t *testing.T, dir string, dtype tensor.DType) *reference {
+func newReference(t *testing.T, dir string, dtype tensor.DType, level isa.Level) *reference {
 	t.Helper()
 	m, err := model.Read(dir)
 	check(t, err)
-	dev, err := cpu.New(cpu.Options{Workers: 2})
+	dev, err := cpu.New(cpu.Options{Workers: 2, Level: &level})
 	check(t, err)
 	region, err := hostmem.New().Reserve("reference", 16<<20)
 	check(t, err)
@@ -170,37 +172,43 @@ func (r *reference) gradient(out model.Tensor) []float32 {
 	return all
 }
 
-// TestGolden compares loss, logits and every gradient with PyTorch and transformers, in fp32. Logits: each within 1e-5.
+// TestGolden compares loss, logits and every gradient with PyTorch and transformers, in fp32, with each set of instructions
+// that this machine has. Logits: each within 1e-5.
 // Gradients: the difference of each tensor has at most 1e-4 of its norm, and each element is within 1e-4 of itself plus
 // 1e-5 of the tensor's largest.
 func TestGolden(t *testing.T) {
 	for _, variant := range modeltest.Variants(t) {
-		t.Run(variant, func(t *testing.T) {
-			t.Parallel()
-			g := modeltest.Load(t, variant)
-			r := newReference(t, g.Dir, tensor.F32)
-			loss, logits := r.run(g.First, nn.KeepAttention)
-			if math.Abs(loss/float64(g.Loss)-1) > 1e-5 {
-				t.Errorf("loss %v, want %v", loss, g.Loss)
-			}
-			var worstLogit, worstNorm, worstElem float64
-			for i := range g.Logits {
-				worstLogit = max(worstLogit, modeltest.MaxDiff(logits[i], g.Logits[i]))
-			}
-			if worstLogit > 1e-5 {
-				t.Errorf("logits differ by %.2g", worstLogit)
-			}
-			for _, out := range r.m.Tensors() {
-				got, want := r.gradient(out), g.Grads[out.Name]
-				norm, elem := modeltest.RelDiff(got, want), elementDiff(got, want)
-				if norm > 1e-4 || elem > 1 {
-					t.Errorf("gradient of %s differs by %.2g of its norm, and an element by %.2g times the tolerance", out.Name, norm, elem)
-				}
-				worstNorm, worstElem = max(worstNorm, norm), max(worstElem, elem)
-			}
-			t.Logf("logits within %.2g, gradients within %.2g of their norm, elements within %.2g times the tolerance", worstLogit, worstNorm, worstElem)
-		})
+		g := modeltest.Load(t, variant)
+		for _, level := range isa.Available() {
+			t.Run(fmt.Sprint(variant, " ", level), func(t *testing.T) {
+				t.Parallel()
+				testGolden(t, g, newReference(t, g.Dir, tensor.F32, level))
+			})
+		}
 	}
+}
+
+func testGolden(t *testing.T, g *modeltest.Golden, r *reference) {
+	loss, logits := r.run(g.First, nn.KeepAttention)
+	if math.Abs(loss/float64(g.Loss)-1) > 1e-5 {
+		t.Errorf("loss %v, want %v", loss, g.Loss)
+	}
+	var worstLogit, worstNorm, worstElem float64
+	for i := range g.Logits {
+		worstLogit = max(worstLogit, modeltest.MaxDiff(logits[i], g.Logits[i]))
+	}
+	if worstLogit > 1e-5 {
+		t.Errorf("logits differ by %.2g", worstLogit)
+	}
+	for _, out := range r.m.Tensors() {
+		got, want := r.gradient(out), g.Grads[out.Name]
+		norm, elem := modeltest.RelDiff(got, want), elementDiff(got, want)
+		if norm > 1e-4 || elem > 1 {
+			t.Errorf("gradient of %s differs by %.2g of its norm, and an element by %.2g times the tolerance", out.Name, norm, elem)
+		}
+		worstNorm, worstElem = max(worstNorm, norm), max(worstElem, elem)
+	}
+	t.Logf("logits within %.2g, gradients within %.2g of their norm, elements within %.2g times the tolerance", worstLogit, worstNorm, worstElem)
 }
 
 // elementDiff is the largest difference of two elements over what it may be.
@@ -222,7 +230,7 @@ func TestGoldenBF16(t *testing.T) {
 		t.Run(variant, func(t *testing.T) {
 			t.Parallel()
 			g := modeltest.Load(t, variant)
-			r := newReference(t, g.Dir, tensor.BF16)
+			r := newReference(t, g.Dir, tensor.BF16, isa.Best())
 			loss, _ := r.run(g.Steps[0].Batch, nn.KeepAll)
 			if want := float64(g.Steps[0].LossBF16); math.Abs(loss/want-1) > 0.02 {
 				t.Errorf("loss %v, want %v", loss, want)

@@ -37,7 +37,8 @@ func (m *Model) Tensors() []Tensor {
 			all = append(all, Tensor{Name: src.HFName, Shape: src.HFShape, Pieces: []Piece{piece}})
 		}
 		if p.Kind == Block {
-			slices.SortStableFunc(all[first:], func(a, b Tensor) int { return cmp.Compare(moduleOrder(a.Name), moduleOrder(b.Name)) })
+			// Stable: in the layout and in transformers, a module's weight stands before its bias.
+			slices.SortStableFunc(all[first:], func(a, b Tensor) int { return cmp.Compare(module(a.Name), module(b.Name)) })
 		}
 	}
 	return all
@@ -47,11 +48,7 @@ func (m *Model) Tensors() []Tensor {
 var modules = []string{".q_proj.", ".k_proj.", ".v_proj.", ".o_proj.", ".q_norm.", ".k_norm.",
 	".gate_proj.", ".up_proj.", ".down_proj.", ".input_layernorm.", ".post_attention_layernorm."}
 
-// moduleOrder numbers a block's tensors: by module, the weight before the bias.
-func moduleOrder(name string) int {
-	n := 2 * slices.IndexFunc(modules, func(m string) bool { return strings.Contains(name, m) })
-	if strings.HasSuffix(name, ".bias") {
-		n++
-	}
-	return n
+// module is the index of the module that a block's tensor belongs to.
+func module(name string) int {
+	return slices.IndexFunc(modules, func(m string) bool { return strings.Contains(name, m) })
 }

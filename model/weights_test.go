@@ -95,6 +95,29 @@ func TestReadPart(t *testing.T) {
 	}
 }
 
+// TestReadTiles reads tensors that are cut into tiles and larger than what is converted at once.
+func TestReadTiles(t *testing.T) {
+	m := mustBuild(t, "llama", map[string]any{"intermediate_size": 2000, "vocab_size": 15000, "num_hidden_layers": 1})
+	if len(m.HeadTiles) < 3 {
+		t.Fatalf("%d tiles", len(m.HeadTiles))
+	}
+	w := writeElems(t, specs(m, tensor.F32), func(i int64) float32 { return float32(i) + 0.25 })
+	for _, split := range []bool{false, true} {
+		values := make([]model.Values, len(m.Parts))
+		for i := range m.Parts {
+			values[i] = newValues(&m.Parts[i], split)
+			check(t, m.ReadPart(w, &m.Parts[i], values[i]))
+		}
+		for _, out := range m.Tensors() {
+			for i, x := range gather(m, values, out) {
+				if x != float32(i)+0.25 {
+					t.Fatalf("%s: element %d is %v", out.Name, i, x)
+				}
+			}
+		}
+	}
+}
+
 // gather puts a tensor together from its pieces.
 func gather(m *model.Model, values []model.Values, out model.Tensor) []float32 {
 	var all []float32
@@ -148,8 +171,14 @@ func TestFrozenPart(t *testing.T) {
 	}
 }
 
-// writeWeights writes a checkpoint with some tensors changed: a spec for each name, and one value for all elements.
+// writeWeights writes a checkpoint with one value for all elements.
 func writeWeights(t *testing.T, specs []hf.TensorSpec, value float32) *hf.Weights {
+	t.Helper()
+	return writeElems(t, specs, func(int64) float32 { return value })
+}
+
+// writeElems writes a checkpoint whose tensors have these elements.
+func writeElems(t *testing.T, specs []hf.TensorSpec, elem func(i int64) float32) *hf.Weights {
 	t.Helper()
 	dir := t.TempDir()
 	fw, err := hf.CreateFile(filepath.Join(dir, "model.safetensors"), specs)
@@ -158,7 +187,8 @@ func writeWeights(t *testing.T, specs []hf.TensorSpec, value float32) *hf.Weight
 	}
 	for _, s := range specs {
 		var body []byte
-		for range s.Shape.Elems() {
+		for i := range s.Shape.Elems() {
+			value := elem(i)
 			switch s.DType {
 			case tensor.F32:
 				body = binary.LittleEndian.AppendUint32(body, math.Float32bits(value))
