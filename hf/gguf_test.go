@@ -1,0 +1,504 @@
+package hf
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/millrace/millrace/tensor"
+)
+
+// ggufDoc builds GGUF files, good and bad ones. Metadata and tensors are written in sorted order.
+type ggufDoc struct {
+	version uint32
+	meta    map[string]any
+	tensors map[string]ggufDocTensor
+	align   int
+	mangle  func(file []byte) []byte
+}
+
+type ggufDocTensor struct {
+	typ    ggmlType
+	dims   []int // outermost first
+	data   []byte
+	offset int64 // -1: behind the one before
+}
+
+// rawArray is an array with an element type and count that may lie.
+type rawArray struct {
+	elem ggufType
+	n    uint64
+	data []byte
+}
+
+func (d *ggufDoc) bytes() []byte {
+	le := binary.LittleEndian
+	str := func(b []byte, s string) []byte { return append(le.AppendUint64(b, uint64(len(s))), s...) }
+	b := le.AppendUint32([]byte("GGUF"), d.version)
+	b = le.AppendUint64(b, uint64(len(d.tensors)))
+	b = le.AppendUint64(b, uint64(len(d.meta)))
+	for _, k := range slices.Sorted(maps.Keys(d.meta)) {
+		b = str(b, k)
+		switch v := d.meta[k].(type) {
+		case int:
+			b = le.AppendUint32(le.AppendUint32(b, uint32(ggufU32)), uint32(v))
+		case float64:
+			b = le.AppendUint32(le.AppendUint32(b, uint32(ggufF32)), math.Float32bits(float32(v)))
+		case bool:
+			b = append(le.AppendUint32(b, uint32(ggufBool)), map[bool]byte{true: 1}[v])
+		case string:
+			b = str(le.AppendUint32(b, uint32(ggufString)), v)
+		case []string:
+			b = le.AppendUint64(le.AppendUint32(le.AppendUint32(b, uint32(ggufArray)), uint32(ggufString)), uint64(len(v)))
+			for _, s := range v {
+				b = str(b, s)
+			}
+		case []int32:
+			b = le.AppendUint64(le.AppendUint32(le.AppendUint32(b, uint32(ggufArray)), uint32(ggufI32)), uint64(len(v)))
+			for _, n := range v {
+				b = le.AppendUint32(b, uint32(n))
+			}
+		case rawArray:
+			b = le.AppendUint64(le.AppendUint32(le.AppendUint32(b, uint32(ggufArray)), uint32(v.elem)), v.n)
+			b = append(b, v.data...)
+		case ggufType:
+			b = le.AppendUint32(b, uint32(v)) // a type without a value
+		default:
+			panic(fmt.Sprintf("%T", v))
+		}
+	}
+	names := slices.Sorted(maps.Keys(d.tensors))
+	var data []byte
+	for _, name := range names {
+		t := d.tensors[name]
+		b = le.AppendUint32(str(b, name), uint32(len(t.dims)))
+		for i := range t.dims {
+			b = le.AppendUint64(b, uint64(t.dims[len(t.dims)-1-i]))
+		}
+		for len(data)%d.align != 0 {
+			data = append(data, 0)
+		}
+		offset := int64(len(data))
+		if t.offset >= 0 {
+			offset = t.offset
+		}
+		b = le.AppendUint64(le.AppendUint32(b, uint32(t.typ)), uint64(offset))
+		data = append(data, t.data...)
+	}
+	for len(b)%d.align != 0 {
+		b = append(b, 0)
+	}
+	b = append(b, data...)
+	if d.mangle != nil {
+		b = d.mangle(b)
+	}
+	return b
+}
+
+func f32Tensor(dims ...int) ggufDocTensor {
+	n := int(tensor.Shape(dims).Elems())
+	var data []byte
+	for i := range n {
+		data = binary.LittleEndian.AppendUint32(data, math.Float32bits(float32(i%97)/32))
+	}
+	return ggufDocTensor{ggmlF32, dims, data, -1}
+}
+
+// smallGGUF is a model of one layer: hidden 8, 2 heads of 4, 1 key/value head, vocabulary of 6.
+func smallGGUF(arch string) *ggufDoc {
+	d := &ggufDoc{version: 3, align: 32, meta: map[string]any{
+		"general.architecture":                     arch,
+		arch + ".block_count":                      1,
+		arch + ".context_length":                   128,
+		arch + ".embedding_length":                 8,
+		arch + ".feed_forward_length":              12,
+		arch + ".attention.head_count":             2,
+		arch + ".attention.head_count_kv":          1,
+		arch + ".attention.layer_norm_rms_epsilon": 1e-6,
+		arch + ".rope.freq_base":                   1e6,
+		"tokenizer.ggml.model":                     "gpt2",
+		"tokenizer.ggml.pre":                       "qwen2",
+		"tokenizer.ggml.tokens":                    []string{"a", "b", "ab", "<think>", "<|end|>", "[PAD5]"},
+		"tokenizer.ggml.token_type":                []int32{1, 1, 1, 4, 3, 5},
+		"tokenizer.ggml.merges":                    []string{"a b"},
+		"tokenizer.ggml.eos_token_id":              4,
+	}, tensors: map[string]ggufDocTensor{
+		"token_embd.weight": f32Tensor(6, 8), "output_norm.weight": f32Tensor(8), "output.weight": f32Tensor(6, 8),
+		"blk.0.attn_norm.weight": f32Tensor(8), "blk.0.ffn_norm.weight": f32Tensor(8),
+		"blk.0.attn_q.weight": f32Tensor(8, 8), "blk.0.attn_k.weight": f32Tensor(4, 8), "blk.0.attn_v.weight": f32Tensor(4, 8),
+		"blk.0.attn_output.weight": f32Tensor(8, 8), "blk.0.ffn_gate.weight": f32Tensor(12, 8),
+		"blk.0.ffn_up.weight": f32Tensor(12, 8), "blk.0.ffn_down.weight": f32Tensor(8, 12),
+	}}
+	switch arch {
+	case "qwen2":
+		d.tensors["blk.0.attn_q.bias"] = f32Tensor(8)
+		d.tensors["blk.0.attn_k.bias"] = f32Tensor(4)
+		d.tensors["blk.0.attn_v.bias"] = f32Tensor(4)
+	case "qwen3":
+		d.meta[arch+".attention.key_length"] = 4
+		d.meta[arch+".attention.value_length"] = 4
+		d.tensors["blk.0.attn_q_norm.weight"] = f32Tensor(4)
+		d.tensors["blk.0.attn_k_norm.weight"] = f32Tensor(4)
+	}
+	return d
+}
+
+func importDoc(t *testing.T, d *ggufDoc, opts ImportOptions) (dir string, err error) {
+	t.Helper()
+	src := writeTemp(t, "m.gguf", d.bytes())
+	dir = filepath.Join(t.TempDir(), "out")
+	err = ImportGGUF(context.Background(), filepath.Join(src, "m.gguf"), dir, opts)
+	if err != nil {
+		if _, serr := os.Stat(dir); !os.IsNotExist(serr) {
+			t.Errorf("a failed import left %s", dir)
+		}
+		if left := leftovers(t, dir); len(left) > 0 {
+			t.Errorf("a failed import left %v", left)
+		}
+	}
+	return dir, err
+}
+
+func readJSON(t *testing.T, path string) map[string]any {
+	t.Helper()
+	doc, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var v map[string]any
+	if err := json.Unmarshal(doc, &v); err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+// TestImportTinyLlama imports a file that the gguf package wrote, and compares every tensor with what that package reads.
+func TestImportTinyLlama(t *testing.T) {
+	dir := t.TempDir() + "/out"
+	var last, total int64
+	err := ImportGGUF(context.Background(), "testdata/tiny_llama.gguf", dir, ImportOptions{DType: tensor.F32, Progress: func(d, n int64) {
+		if d <= last || d > n {
+			t.Errorf("progress went from %d to %d of %d", last, d, n)
+		}
+		last, total = d, n
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if last != total || total == 0 {
+		t.Errorf("progress ended at %d of %d", last, total)
+	}
+	var golden struct{ Sums map[string]uint64 }
+	doc, _ := os.ReadFile("testdata/tiny_llama.json")
+	if err := json.Unmarshal(doc, &golden); err != nil {
+		t.Fatal(err)
+	}
+	w, err := OpenWeights(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	names := map[string]string{
+		"token_embd.weight": "model.embed_tokens.weight", "output_norm.weight": "model.norm.weight",
+		"blk.0.attn_norm.weight": "model.layers.0.input_layernorm.weight", "blk.0.ffn_norm.weight": "model.layers.0.post_attention_layernorm.weight",
+		"blk.0.attn_q.weight": "model.layers.0.self_attn.q_proj.weight", "blk.0.attn_k.weight": "model.layers.0.self_attn.k_proj.weight",
+		"blk.0.attn_v.weight": "model.layers.0.self_attn.v_proj.weight", "blk.0.attn_output.weight": "model.layers.0.self_attn.o_proj.weight",
+		"blk.0.ffn_gate.weight": "model.layers.0.mlp.gate_proj.weight", "blk.0.ffn_up.weight": "model.layers.0.mlp.up_proj.weight",
+		"blk.0.ffn_down.weight": "model.layers.0.mlp.down_proj.weight",
+	}
+	if len(w.Names()) != len(names) || len(golden.Sums) != len(names) {
+		t.Errorf("%d tensors, want %d", len(w.Names()), len(names))
+	}
+	for from, to := range names {
+		info, ok := w.Info(to)
+		if !ok {
+			t.Errorf("no tensor %s", to)
+			continue
+		}
+		vals := make([]float32, info.Bytes/4)
+		if err := w.ReadF32(to, vals, 0); err != nil {
+			t.Fatal(err)
+		}
+		var sum uint64
+		for i, x := range vals {
+			sum += uint64(math.Float32bits(x)) * uint64(i+1)
+		}
+		if sum&(1<<53-1) != golden.Sums[from] {
+			t.Errorf("%s: checksum %d, want %d", to, sum&(1<<53-1), golden.Sums[from])
+		}
+	}
+	c := readJSON(t, dir+"/config.json")
+	for k, want := range map[string]any{
+		"model_type": "llama", "hidden_size": 32.0, "num_attention_heads": 4.0, "num_key_value_heads": 2.0, "head_dim": 8.0,
+		"intermediate_size": 64.0, "vocab_size": 8.0, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "tie_word_embeddings": true,
+		"torch_dtype": "float32", "bos_token_id": 0.0, "eos_token_id": 1.0, "max_position_embeddings": 64.0, "num_hidden_layers": 1.0,
+	} {
+		if c[k] != want {
+			t.Errorf("config.json %s is %v, want %v", k, c[k], want)
+		}
+	}
+	tok := readJSON(t, dir+"/tokenizer.json")
+	model := tok["model"].(map[string]any)
+	if want := map[string]any{"<|endoftext|>": 0.0, "<|im_start|>": 1.0, "a": 2.0, "b": 3.0, "Ġ": 4.0, "ab": 5.0, "Ġa": 6.0}; !reflect.DeepEqual(model["vocab"], want) {
+		t.Errorf("vocab %v", model["vocab"])
+	}
+	if want := []any{"a b", "Ġ a"}; !reflect.DeepEqual(model["merges"], want) {
+		t.Errorf("merges %v", model["merges"])
+	}
+	if n := len(tok["added_tokens"].([]any)); n != 2 {
+		t.Errorf("%d added tokens", n)
+	}
+	if tc := readJSON(t, dir+"/tokenizer_config.json"); tc["chat_template"] != "{{ '<|im_start|>' }}" || tc["eos_token"] != "<|im_start|>" {
+		t.Errorf("tokenizer_config.json %v", tc)
+	}
+}
+
+// TestImportFamilies: what each architecture becomes; and only llama's rows change places.
+func TestImportFamilies(t *testing.T) {
+	for _, arch := range []string{"llama", "qwen2", "qwen3"} {
+		d := smallGGUF(arch)
+		if arch == "llama" {
+			d.version = 2
+		}
+		dir, err := importDoc(t, d, ImportOptions{DType: tensor.F32})
+		if err != nil {
+			t.Fatal(arch, err)
+		}
+		w, err := OpenWeights(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(w.Names()) != len(d.tensors) {
+			t.Errorf("%s: %d tensors of %d", arch, len(w.Names()), len(d.tensors))
+		}
+		got := make([]float32, 64)
+		if err := w.ReadF32("model.layers.0.self_attn.q_proj.weight", got, 0); err != nil {
+			t.Fatal(err)
+		}
+		w.Close()
+		order := []int{0, 1, 2, 3, 4, 5, 6, 7}
+		if arch == "llama" {
+			order = []int{0, 2, 1, 3, 4, 6, 5, 7}
+		}
+		for r, from := range order {
+			if want := float32((8*from)%97) / 32; got[8*r] != want {
+				t.Errorf("%s: row %d begins with %v, want %v", arch, r, got[8*r], want)
+			}
+		}
+		c := readJSON(t, dir+"/config.json")
+		if c["model_type"] != arch || c["tie_word_embeddings"] != false || c["rms_norm_eps"] != 1e-6 || c["bos_token_id"] != nil {
+			t.Errorf("%s: config %v", arch, c)
+		}
+		tok := readJSON(t, dir+"/tokenizer.json")
+		added := tok["added_tokens"].([]any)
+		if len(added) != 2 || added[0].(map[string]any)["special"] != false || added[1].(map[string]any)["special"] != true {
+			t.Errorf("%s: added tokens %v", arch, added)
+		}
+	}
+}
+
+func TestImportRopeScaling(t *testing.T) {
+	const pairs = 4
+	model := func(p Rope) *ggufDoc {
+		d := smallGGUF("llama")
+		d.meta["llama.attention.key_length"] = 2 * pairs
+		d.meta["llama.rope.freq_base"] = p.Theta
+		d.tensors["blk.0.attn_q.weight"], d.tensors["blk.0.attn_output.weight"] = f32Tensor(16, 8), f32Tensor(8, 16)
+		d.tensors["blk.0.attn_k.weight"], d.tensors["blk.0.attn_v.weight"] = f32Tensor(8, 8), f32Tensor(8, 8)
+		var data []byte
+		for i := range pairs {
+			f := Rope{Type: "default", Theta: p.Theta}.Frequency(i, 2*pairs)
+			data = binary.LittleEndian.AppendUint32(data, math.Float32bits(float32(f/p.Frequency(i, 2*pairs))))
+		}
+		d.tensors["rope_freqs.weight"] = ggufDocTensor{ggmlF32, []int{pairs}, data, -1}
+		return d
+	}
+	read := func(dir string) Rope {
+		c, err := ReadConfig(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := c.Reader()
+		p := r.Rope(0)
+		if r.Err() != nil {
+			t.Fatal(r.Err())
+		}
+		return p
+	}
+	for _, p := range []Rope{{"llama3", 5e5, 32, 1, 4, 8192}, {"llama3", 5e5, 8, 1, 4, 8192}, {Type: "default", Theta: 5e5}} {
+		dir, err := importDoc(t, model(p), ImportOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := read(dir); got != p {
+			t.Errorf("%+v became %+v", p, got)
+		}
+	}
+	_, err := importDoc(t, model(Rope{"llama3", 5e5, 32, 1, 3, 8192}), ImportOptions{})
+	wantOneLine(t, err, "rope_freqs.weight", "Hugging Face directory")
+
+	d := smallGGUF("llama")
+	d.meta["llama.rope.scaling.type"], d.meta["llama.rope.scaling.factor"] = "linear", 4.0
+	dir, err := importDoc(t, d, ImportOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := read(dir), (Rope{Type: "linear", Theta: 1e6, Factor: 4}); got != want {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+}
+
+func TestImportAddsBOS(t *testing.T) {
+	d := smallGGUF("llama")
+	d.meta["tokenizer.ggml.pre"], d.meta["tokenizer.ggml.bos_token_id"] = "llama-bpe", 4
+	dir, err := importDoc(t, d, ImportOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tok := readJSON(t, dir+"/tokenizer.json")
+	post, _ := json.Marshal(tok["post_processor"])
+	want := `{"id":"\u003c|end|\u003e","type_id":0}},{"Sequence":{"id":"A","type_id":0}}`
+	if !bytes.Contains(post, []byte(want)) {
+		t.Errorf("post_processor %s lacks %s", post, want)
+	}
+	if tok["model"].(map[string]any)["ignore_merges"] != true {
+		t.Error("ignore_merges is not set")
+	}
+}
+
+func TestBadGGUF(t *testing.T) {
+	le := binary.LittleEndian
+	meta := func(k string, v any) func(*ggufDoc) { return func(d *ggufDoc) { d.meta[k] = v } }
+	file := func(f func(b []byte) []byte) func(*ggufDoc) { return func(d *ggufDoc) { d.mangle = f } }
+	tens := func(name string, x ggufDocTensor) func(*ggufDoc) { return func(d *ggufDoc) { d.tensors[name] = x } }
+	for name, c := range map[string]struct {
+		change func(*ggufDoc)
+		words  []string
+	}{
+		"empty":           {file(func(b []byte) []byte { return nil }), []string{"not a GGUF"}},
+		"magic":           {file(func(b []byte) []byte { b[0] = 'g'; return b }), []string{"not a GGUF"}},
+		"version":         {func(d *ggufDoc) { d.version = 1 }, []string{"version 1"}},
+		"big endian":      {func(d *ggufDoc) { d.version = 3 << 24 }, []string{"version", "little-endian"}},
+		"many tensors":    {file(func(b []byte) []byte { le.PutUint64(b[8:], 1<<40); return b }), []string{"damaged"}},
+		"many entries":    {file(func(b []byte) []byte { le.PutUint64(b[16:], 1<<63); return b }), []string{"damaged"}},
+		"more entries":    {file(func(b []byte) []byte { le.PutUint64(b[16:], 1000); return b }), []string{"m.gguf"}},
+		"cut in metadata": {file(func(b []byte) []byte { return b[:100] }), []string{"truncated"}},
+		"cut in tensors":  {file(func(b []byte) []byte { return b[:len(b)-1] }), []string{"truncated", "token_embd"}},
+		"long string":     {file(func(b []byte) []byte { le.PutUint64(b[24:], 1<<62); return b }), []string{"truncated", "string"}},
+		"long array":      {meta("x", rawArray{ggufF64, 1 << 61, nil}), []string{`"x"`, "truncated", "array"}},
+		"nested array":    {meta("x", rawArray{ggufArray, 1, make([]byte, 12)}), []string{`"x"`, "not supported"}},
+		"value type":      {meta("zz", ggufType(77)), []string{`"zz"`, "unknown value type 77"}},
+		"not utf-8":       {meta("x", "\xff"), []string{`"x"`, "UTF-8"}},
+		"alignment":       {meta("general.alignment", 48), []string{"general.alignment is 48"}},
+		"alignment zero":  {meta("general.alignment", 0), []string{"general.alignment is 0"}},
+		"offset":          {tens("output.weight", ggufDocTensor{ggmlF32, []int{6, 8}, nil, 8}), []string{"output.weight", "multiple of 32"}},
+		"overlap":         {tens("output.weight", ggufDocTensor{ggmlF32, []int{6, 8}, nil, 32}), []string{"overlaps"}},
+		"far offset":      {tens("output.weight", ggufDocTensor{ggmlF32, []int{6, 8}, nil, math.MaxInt64 - 31}), []string{"output.weight", "absurd"}},
+		"past end":        {tens("output.weight", ggufDocTensor{ggmlF32, []int{6, 8}, nil, 1 << 40}), []string{"output.weight", "truncated"}},
+		"no dimensions":   {tens("output.weight", ggufDocTensor{ggmlF32, nil, nil, -1}), []string{"0 dimensions"}},
+		"zero dimension":  {tens("output.weight", ggufDocTensor{ggmlF32, []int{0, 8}, nil, -1}), []string{"dimension of 0"}},
+		"overflow":        {tens("output.weight", ggufDocTensor{ggmlF32, []int{1 << 40, 1 << 40}, nil, -1}), []string{"too large"}},
+		"type":            {tens("output.weight", ggufDocTensor{13, []int{6, 8}, nil, -1}), []string{"output.weight", "Q5_K", "Q6_K"}},
+		"unknown type":    {tens("output.weight", ggufDocTensor{1000, []int{6, 8}, nil, -1}), []string{"output.weight", "1000"}},
+		"part of a block": {tens("output.weight", ggufDocTensor{ggmlQ8_0, []int{6, 8}, nil, -1}), []string{"output.weight", "blocks of 32"}},
+
+		"architecture":     {meta("general.architecture", "gemma"), []string{`"gemma"`, "llama, qwen2, qwen3"}},
+		"unknown key":      {meta("llama.attention.sliding_window", 4096), []string{`"llama.attention.sliding_window"`}},
+		"experts":          {meta("llama.expert_count", 8), []string{`"llama.expert_count"`}},
+		"no layers":        {meta("llama.block_count", 0), []string{"block_count is 0"}},
+		"many layers":      {meta("llama.block_count", 1<<30), []string{"layers"}},
+		"two layers":       {meta("llama.block_count", 2), []string{`"blk.1.attn_norm.weight"`, "missing"}},
+		"no size":          {func(d *ggufDoc) { delete(d.meta, "llama.embedding_length") }, []string{"llama.embedding_length is missing"}},
+		"size is text":     {meta("llama.embedding_length", "8"), []string{"llama.embedding_length", "whole number"}},
+		"heads":            {meta("llama.attention.head_count_kv", 3), []string{"heads"}},
+		"head dimension":   {meta("llama.attention.head_count", 3), []string{"multiple"}},
+		"rope dimension":   {meta("llama.rope.dimension_count", 2), []string{"llama.rope.dimension_count is 2"}},
+		"eps":              {meta("llama.attention.layer_norm_rms_epsilon", math.NaN()), []string{"epsilon", "finite"}},
+		"theta":            {meta("llama.rope.freq_base", -1.0), []string{"freq_base"}},
+		"yarn":             {meta("llama.rope.scaling.type", "yarn"), []string{`"yarn"`, "linear"}},
+		"missing tensor":   {func(d *ggufDoc) { delete(d.tensors, "blk.0.ffn_up.weight") }, []string{`"blk.0.ffn_up.weight"`, "missing"}},
+		"no embedding":     {func(d *ggufDoc) { delete(d.tensors, "token_embd.weight") }, []string{"token_embd.weight"}},
+		"shape":            {tens("blk.0.ffn_up.weight", f32Tensor(12, 9)), []string{`"blk.0.ffn_up.weight"`, "[12 9]", "[12 8]"}},
+		"foreign tensor":   {tens("blk.0.ffn_gate_inp.weight", f32Tensor(4, 8)), []string{`"blk.0.ffn_gate_inp.weight"`, "does not belong"}},
+		"not a number":     {tens("output.weight", ggufDocTensor{ggmlF32, []int{6, 8}, bytes.Repeat([]byte{0xff}, 192), -1}), []string{`"output.weight"`, "finite"}},
+		"sentencepiece":    {meta("tokenizer.ggml.model", "llama"), []string{`"llama"`, "SentencePiece", "Hugging Face directory"}},
+		"pre-tokenizer":    {meta("tokenizer.ggml.pre", "tekken"), []string{`"tekken"`, "smollm"}},
+		"no tokens":        {meta("tokenizer.ggml.tokens", []string{}), []string{"0 tokens"}},
+		"too many tokens":  {meta("tokenizer.ggml.tokens", make([]string, 7)), []string{"7 tokens", "6 rows"}},
+		"token types":      {meta("tokenizer.ggml.token_type", []int32{1}), []string{"1 entries for 6"}},
+		"byte token":       {meta("tokenizer.ggml.token_type", []int32{1, 1, 1, 4, 3, 6}), []string{"token 5", "type 6"}},
+		"same token twice": {meta("tokenizer.ggml.tokens", []string{"a", "b", "ab", "a", "x", "y"}), []string{"tokens 0 and 3"}},
+		"merge":            {meta("tokenizer.ggml.merges", []string{"a b", "ab a"}), []string{"merge 1", `"aba"`}},
+		"merge of three":   {meta("tokenizer.ggml.merges", []string{"a b ab"}), []string{"merge 0", "two tokens"}},
+		"eos":              {meta("tokenizer.ggml.eos_token_id", 6), []string{"eos_token_id is 6"}},
+		"bos":              {meta("tokenizer.ggml.add_bos_token", true), []string{"start or end"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := smallGGUF("llama")
+			c.change(d)
+			_, err := importDoc(t, d, ImportOptions{})
+			wantOneLine(t, err, append(c.words, "m.gguf")...)
+		})
+	}
+}
+
+func TestImportCancelled(t *testing.T) {
+	ctx, cancel := context.WithCancel(context.Background())
+	dir := t.TempDir() + "/out"
+	err := ImportGGUF(ctx, "testdata/tiny_llama.gguf", dir, ImportOptions{Progress: func(done, total int64) { cancel() }})
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("%v, want %v", err, context.Canceled)
+	}
+	if left := leftovers(t, dir); len(left) > 0 {
+		t.Errorf("left behind: %v", left)
+	}
+	err = ImportGGUF(context.Background(), "testdata/tiny_llama.gguf", dir, ImportOptions{DType: tensor.F16})
+	wantOneLine(t, err, "f16")
+	err = ImportGGUF(context.Background(), t.TempDir(), dir, ImportOptions{})
+	wantOneLine(t, err, "regular file")
+}
+
+func FuzzGGUF(f *testing.F) {
+	for _, arch := range []string{"llama", "qwen2", "qwen3"} {
+		f.Add(smallGGUF(arch).bytes())
+	}
+	f.Fuzz(func(t *testing.T, doc []byte) {
+		g, err := parseGGUF(bytes.NewReader(doc), int64(len(doc)))
+		if err == nil {
+			for name, x := range g.tensors {
+				if x.begin < 0 || x.end > int64(len(doc)) || x.begin >= x.end {
+					t.Errorf("tensor %q lies at %d to %d of %d", name, x.begin, x.end, len(doc))
+				}
+			}
+			src := &ggufTensorReader{f: bytes.NewReader(doc)}
+			var m *ggufModel
+			if m, err = g.model(src); err == nil {
+				if _, err = m.tensors(g, tensor.BF16); err == nil {
+					var tok *ggufTokens
+					if tok, err = g.tokens(m.vocab); err == nil {
+						if !json.Valid(tok.tokenizerJSON()) {
+							t.Error("tokenizer.json is not JSON")
+						}
+						if _, err := m.config(tok, tensor.BF16); err != nil {
+							t.Error(err)
+						}
+					}
+				}
+			}
+		}
+		if err != nil && strings.ContainsAny(err.Error(), "\n\r") {
+			t.Errorf("more than one line: %q", err)
+		}
+	})
+}
