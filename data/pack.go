@@ -1,0 +1,167 @@
+package data
+
+import (
+	"fmt"
+	"math/bits"
+
+	"github.com/millrace/millrace/internal/rng"
+)
+
+// LongDocuments says what becomes of a document that does not fit in a row.
+type LongDocuments string
+
+const (
+	// SplitLong cuts it into consecutive pieces. Attention does not reach across a cut, but the last position of a
+	// piece still learns the first token of the next, so no target is lost.
+	SplitLong LongDocuments = "split"
+	// DropLong leaves it out; Packing.Dropped counts these.
+	DropLong LongDocuments = "drop"
+)
+
+// Packing is how well documents fill the rows of one pass over the dataset.
+type Packing struct {
+	Documents    int   `json:"documents"` // packed, each in one piece or several
+	Dropped      int   `json:"dropped"`   // left out because they are longer than a row
+	Rows         int   `json:"rows"`
+	Positions    int64 `json:"positions"`     // Rows times the sequence length
+	RealTokens   int64 `json:"real_tokens"`   // positions that are not padding
+	TargetTokens int64 `json:"target_tokens"` // positions that count in the loss
+}
+
+// Efficiency is the share of positions that are not padding.
+func (p Packing) Efficiency() float64 {
+	if p.Positions == 0 {
+		return 0
+	}
+	return float64(p.RealTokens) / float64(p.Positions)
+}
+
+// piece is a document, or a part of one, that lies in one row.
+type piece struct {
+	start  int64 // of its first token in the dataset
+	length int32
+	more   bool // the document goes on after it
+}
+
+// pieces cuts the documents of a dataset to the length of a row, in order.
+func pieces(d *Dataset, sequenceLen int, long LongDocuments) ([]piece, Packing) {
+	var p Packing
+	out := make([]piece, 0, d.Len())
+	for i := range d.Len() {
+		start, end := d.bounds(i)
+		if end-start > int64(sequenceLen) && long == DropLong {
+			p.Dropped++
+			continue
+		}
+		p.Documents++
+		p.RealTokens += end - start
+		for t := start + 1; t < end; t++ {
+			if d.isCounted(t) {
+				p.TargetTokens++
+			}
+		}
+		for ; start < end; start += int64(sequenceLen) {
+			n := min(end-start, int64(sequenceLen))
+			out = append(out, piece{start: start, length: int32(n), more: start+n < end})
+		}
+	}
+	return out, p
+}
+
+// rowPlan says which pieces lie in which row: row i holds pieces members[starts[i]:starts[i+1]] in that order.
+type rowPlan struct {
+	members []int32
+	starts  []int32
+}
+
+func (p rowPlan) rows() int { return len(p.starts) - 1 }
+
+func (p rowPlan) row(i int) []int32 { return p.members[p.starts[i]:p.starts[i+1]] }
+
+// pack puts pieces into rows of sequenceLen positions, taking them in the given order (nil: as they are). Each goes to
+// the row with the least room that it fits in, the last one so filled among equals, or opens a new row. This is
+// best-fit bin packing (Ding et al., "Fewer truncations improve language modeling", ICML 2024), except that they sort
+// by length first, which would make each row's documents alike.
+func pack(ps []piece, order []int, sequenceLen int) rowPlan {
+	byRoom := make([][]int32, sequenceLen+1)          // rows that have so many free positions
+	occupied := make([]uint64, (sequenceLen+1+63)/64) // bit r: byRoom[r] is not empty
+	rowOf := make([]int32, len(ps))
+	var sizes []int32 // pieces by row
+	for k := range ps {
+		i := k
+		if order != nil {
+			i = order[k]
+		}
+		n := int(ps[i].length)
+		row, room := int32(len(sizes)), sequenceLen
+		if r := nextBit(occupied, n); r >= 0 {
+			room = r
+			last := len(byRoom[r]) - 1
+			row = byRoom[r][last]
+			byRoom[r] = byRoom[r][:last]
+			if last == 0 {
+				occupied[r/64] &^= 1 << (r % 64)
+			}
+		} else {
+			sizes = append(sizes, 0)
+		}
+		rowOf[i] = row
+		sizes[row]++
+		if room -= n; room > 0 {
+			byRoom[room] = append(byRoom[room], row)
+			occupied[room/64] |= 1 << (room % 64)
+		}
+	}
+	p := rowPlan{members: make([]int32, len(ps)), starts: make([]int32, len(sizes)+1)}
+	for i, n := range sizes {
+		p.starts[i+1] = p.starts[i] + n
+	}
+	next := append([]int32(nil), p.starts[:len(sizes)]...)
+	for k := range ps {
+		i := k
+		if order != nil {
+			i = order[k]
+		}
+		p.members[next[rowOf[i]]] = int32(i)
+		next[rowOf[i]]++
+	}
+	return p
+}
+
+// nextBit returns the lowest bit set at or above from, or -1.
+func nextBit(set []uint64, from int) int {
+	for w := from / 64; w < len(set); w++ {
+		v := set[w]
+		if w == from/64 {
+			v &= ^uint64(0) << (from % 64)
+		}
+		if v != 0 {
+			return w*64 + bits.TrailingZeros64(v)
+		}
+	}
+	return -1
+}
+
+// packEpoch packs in an order drawn for the epoch, and then puts the rows in an order drawn for it too, since the
+// emptiest rows are the last ones that packing opens.
+func packEpoch(ps []piece, sequenceLen int, seed uint64, epoch int) rowPlan {
+	p := pack(ps, rng.New(seed, "shuffle documents", uint64(epoch), 0).Perm(len(ps)), sequenceLen)
+	order := rng.New(seed, "shuffle rows", uint64(epoch), 0).Perm(p.rows())
+	out := rowPlan{members: make([]int32, 0, len(p.members)), starts: make([]int32, 1, len(p.starts))}
+	for _, i := range order {
+		out.members = append(out.members, p.row(i)...)
+		out.starts = append(out.starts, int32(len(out.members)))
+	}
+	return out
+}
+
+// checkPacking returns what is wrong with a row length and a treatment of long documents.
+func checkPacking(sequenceLen int, long LongDocuments) error {
+	if sequenceLen < 2 || sequenceLen > 1<<24 {
+		return fmt.Errorf("sequence_len is %d: it must be between 2 and %d", sequenceLen, 1<<24)
+	}
+	if long != SplitLong && long != DropLong {
+		return fmt.Errorf("long documents are to be %q: use %q or %q", long, SplitLong, DropLong)
+	}
+	return nil
+}

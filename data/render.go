@@ -1,0 +1,108 @@
+package data
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/millrace/millrace/data/tokenizer"
+)
+
+// Segment is a stretch of text that is tokenized by itself, so that its tokens do not depend on its neighbours: a
+// prompt has the same tokens in training as when the model is asked later.
+type Segment struct {
+	Text   string
+	Target bool // the model shall learn to produce it
+}
+
+// Rendered is a record as the model shall see it.
+type Rendered struct {
+	Segments []Segment
+	// Begin puts what the tokenizer's template has before a text (for instance BOS) in front; it does not count.
+	Begin bool
+	// End closes the document with what the template has after a text, and EOS if that is not its last token. It
+	// counts as a target, so that the model learns to stop.
+	End bool
+}
+
+// Renderer turns records into text. It must be safe for concurrent use.
+type Renderer interface {
+	Render(Record) (Rendered, error)
+	// Version identifies the rendering: tokens cached under one Version stay valid.
+	Version() string
+}
+
+// Plain renders without a chat template, always with Begin and End:
+//
+//	text             the text
+//	prompt-response  prompt + "\n", then the response
+//	alpaca           the template of Stanford Alpaca with the instruction and, if not empty, the input, ending in
+//	                 "### Response:\n", then the output
+//
+// Only text, responses and outputs are targets.
+var Plain Renderer = plain{}
+
+type plain struct{}
+
+func (plain) Version() string { return "plain-1" }
+
+func (plain) Render(r Record) (Rendered, error) {
+	out := Rendered{Begin: true, End: true}
+	switch r.Type {
+	case Text:
+		out.Segments = []Segment{{r.Text, true}}
+	case PromptResponse:
+		out.Segments = []Segment{{r.Prompt + "\n", false}, {r.Response, true}}
+	case Alpaca:
+		out.Segments = []Segment{{alpacaPrompt(r.Prompt, r.Input), false}, {r.Response, true}}
+	default:
+		return out, fmt.Errorf("type %q has no plain rendering", r.Type)
+	}
+	return out, nil
+}
+
+// alpacaPrompt is the prompt of github.com/tatsu-lab/stanford_alpaca, with a line break after "Response:" as most
+// trainers have it since.
+func alpacaPrompt(instruction, input string) string {
+	if input == "" {
+		return "Below is an instruction that describes a task. " +
+			"Write a response that appropriately completes the request.\n\n" +
+			"### Instruction:\n" + instruction + "\n\n### Response:\n"
+	}
+	return "Below is an instruction that describes a task, paired with an input that provides further context. " +
+		"Write a response that appropriately completes the request.\n\n" +
+		"### Instruction:\n" + instruction + "\n\n### Input:\n" + input + "\n\n### Response:\n"
+}
+
+// Tokenize turns a rendered record into an example. With trainOnPrompt every segment is a target.
+func Tokenize(tok tokenizer.Tokenizer, r Rendered, trainOnPrompt bool) (Example, error) {
+	var e Example
+	add := func(ids []int32, target bool) {
+		e.InputIDs = append(e.InputIDs, ids...)
+		for _, id := range ids {
+			if !target {
+				id = Ignore
+			}
+			e.Labels = append(e.Labels, id)
+		}
+	}
+	before, after := tok.Template()
+	if r.Begin {
+		add(before, trainOnPrompt)
+	}
+	for _, s := range r.Segments {
+		add(tok.Encode(s.Text, false), s.Target || trainOnPrompt)
+	}
+	if r.End {
+		eos := tok.EOS()
+		if eos == tokenizer.None {
+			return Example{}, errNoEOS
+		}
+		add(after, true)
+		if n := len(e.InputIDs); len(after) == 0 || e.InputIDs[n-1] != eos {
+			add([]int32{eos}, true)
+		}
+	}
+	return e, nil
+}
+
+var errNoEOS = errors.New("the tokenizer has no end-of-text token: set eos_token in tokenizer_config.json")

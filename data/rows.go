@@ -1,0 +1,397 @@
+package data
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"unicode/utf8"
+)
+
+// maxRowBytes bounds one row or plain file, which is held in memory.
+const maxRowBytes = 256 << 20
+
+// row is a record that has not been decoded yet.
+type row struct {
+	file string
+	line int // 0 for a plain file
+	data []byte
+}
+
+// errorf names the place of the row.
+func (r row) errorf(format string, args ...any) error {
+	where := r.file
+	if r.line > 0 {
+		where = fmt.Sprintf("%s:%d", r.file, r.line)
+	}
+	return fmt.Errorf("%s: %w", where, fmt.Errorf(format, args...))
+}
+
+var byteOrderMark = []byte("\uFEFF")
+
+// readRows calls yield for each row of a file, until it returns false. The row's data belong to yield.
+func readRows(name string, in io.Reader, yield func(row) bool) error {
+	switch strings.ToLower(filepath.Ext(name)) {
+	case ".jsonl", ".ndjson", ".json":
+	default:
+		return readPlain(name, in, yield)
+	}
+	r := bufio.NewReaderSize(in, 1<<16)
+	if mark, _ := r.Peek(len(byteOrderMark)); bytes.Equal(mark, byteOrderMark) {
+		r.Discard(len(byteOrderMark))
+	}
+	// An array and lines are told apart by the first character, as both are called .json.
+	line := 1
+	for {
+		c, err := r.ReadByte()
+		if err == io.EOF {
+			return fmt.Errorf("%s: the file has no rows", name)
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		if c == '\n' {
+			line++
+		}
+		if isJSONSpace(c) {
+			continue
+		}
+		r.UnreadByte()
+		if c == '[' {
+			return readArray(name, r, line, yield)
+		}
+		return readLines(name, r, line, yield)
+	}
+}
+
+func isJSONSpace(c byte) bool { return c == ' ' || c == '\t' || c == '\n' || c == '\r' }
+
+func readPlain(name string, in io.Reader, yield func(row) bool) error {
+	data, err := io.ReadAll(io.LimitReader(in, maxRowBytes+1))
+	if err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	if len(data) > maxRowBytes {
+		return fmt.Errorf("%s: the document is larger than %d MiB: split the file", name, maxRowBytes>>20)
+	}
+	yield(row{file: name, data: bytes.TrimPrefix(data, byteOrderMark)})
+	return nil
+}
+
+// readLines reads one object per line. Empty lines are allowed at the end of the file only.
+func readLines(name string, r *bufio.Reader, line int, yield func(row) bool) error {
+	for gap := 0; ; line++ {
+		data, err := readLine(r)
+		if err != nil && err != io.EOF {
+			return row{file: name, line: line}.errorf("%w", err)
+		}
+		if len(bytes.TrimSpace(data)) == 0 {
+			if err == io.EOF {
+				return nil
+			}
+			if gap == 0 {
+				gap = line
+			}
+			continue
+		}
+		if gap > 0 {
+			return row{file: name, line: gap}.errorf("the line is empty: remove it")
+		}
+		if !yield(row{file: name, line: line, data: data}) || err == io.EOF {
+			return nil
+		}
+	}
+}
+
+// readLine returns the next line in memory of its own; io.EOF comes with the last one.
+func readLine(r *bufio.Reader) ([]byte, error) {
+	var data []byte
+	for {
+		part, err := r.ReadSlice('\n')
+		data = append(data, part...)
+		if len(data) > maxRowBytes {
+			return nil, fmt.Errorf("the line is longer than %d MiB", maxRowBytes>>20)
+		}
+		if err != bufio.ErrBufferFull {
+			return data, err
+		}
+	}
+}
+
+// readArray reads one array of objects. r is at its bracket, which stands in the given line.
+func readArray(name string, r io.Reader, line int, yield func(row) bool) error {
+	lines := &lineCounter{in: r, line: line}
+	d := json.NewDecoder(lines)
+	fail := func(err error) error {
+		var syntax *json.SyntaxError
+		at := d.InputOffset()
+		if errors.As(err, &syntax) {
+			at = syntax.Offset
+		}
+		if err == io.EOF || err == io.ErrUnexpectedEOF {
+			err = errors.New("the array does not end")
+		}
+		return row{file: name, line: lines.at(at)}.errorf("%w", err)
+	}
+	if _, err := d.Token(); err != nil {
+		return fail(err)
+	}
+	for d.More() {
+		var data json.RawMessage
+		if err := d.Decode(&data); err != nil {
+			return fail(err)
+		}
+		// The offset is behind the object; its first line is what a reader looks for.
+		start := lines.at(d.InputOffset() - int64(len(data)))
+		lines.forget(d.InputOffset())
+		if !yield(row{file: name, line: start, data: data}) {
+			return nil
+		}
+	}
+	if _, err := d.Token(); err != nil {
+		return fail(err)
+	}
+	if _, err := d.Token(); err != io.EOF {
+		return fail(errors.New("there is more after the array"))
+	}
+	return nil
+}
+
+// lineCounter remembers where the lines of what was read through it end, so that offsets can be told as lines.
+type lineCounter struct {
+	in   io.Reader
+	read int64
+	line int     // of the first remembered offset
+	ends []int64 // offsets behind the line breaks that were not forgotten
+}
+
+func (l *lineCounter) Read(p []byte) (int, error) {
+	n, err := l.in.Read(p)
+	for i, c := range p[:n] {
+		if c == '\n' {
+			l.ends = append(l.ends, l.read+int64(i)+1)
+		}
+	}
+	l.read += int64(n)
+	return n, err
+}
+
+func (l *lineCounter) at(offset int64) int {
+	i, _ := slices.BinarySearch(l.ends, offset+1)
+	return l.line + i
+}
+
+func (l *lineCounter) forget(before int64) {
+	i, _ := slices.BinarySearch(l.ends, before)
+	l.line += i
+	l.ends = slices.Delete(l.ends, 0, i)
+}
+
+// plain reports whether the row is a whole file; rows of JSON have lines.
+func (r row) plain() bool { return r.line == 0 }
+
+// record decodes a row as the source's type says.
+func (s Source) record(r row) (Record, error) {
+	if i := firstInvalid(r.data); i >= 0 {
+		r.line = max(r.line, 1) + bytes.Count(r.data[:i], []byte("\n"))
+		return Record{}, r.errorf("byte 0x%02x is not UTF-8: convert the file", r.data[i])
+	}
+	out := Record{Type: s.Type}
+	if r.plain() {
+		if s.Type != Text {
+			return Record{}, r.errorf("type %s needs a .json or .jsonl file", s.Type)
+		}
+		out.Text = string(r.data)
+		if blank(out.Text) {
+			return Record{}, r.errorf("the document is empty")
+		}
+		return out, nil
+	}
+	var object map[string]json.RawMessage
+	if err := json.Unmarshal(r.data, &object); isTypeError(err) || err == nil && object == nil {
+		return Record{}, r.errorf("the row is not an object")
+	} else if err != nil {
+		return Record{}, r.errorf("%w", err)
+	}
+	f := fields{row: r, object: object}
+	switch s.Type {
+	case Text:
+		out.Text = f.text(s.Field)
+	case PromptResponse:
+		out.Prompt, out.Response = f.text(s.Prompt), f.text(s.Response)
+	case Alpaca:
+		out.Prompt, out.Response = f.text("instruction"), f.text("output")
+		if _, ok := object["input"]; ok {
+			out.Input = f.maybe("input")
+		}
+		f.refuse("system")
+		f.refuse("history")
+	}
+	return out, f.err
+}
+
+// fields reads the strings of an object and keeps the first error.
+type fields struct {
+	row    row
+	object map[string]json.RawMessage
+	err    error
+}
+
+func (f *fields) fail(format string, args ...any) {
+	if f.err == nil {
+		f.err = f.row.errorf(format, args...)
+	}
+}
+
+// text returns a string that must not be blank.
+func (f *fields) text(name string) string {
+	s := f.maybe(name)
+	if blank(s) {
+		f.fail("field %q is empty", name)
+	}
+	return s
+}
+
+// maybe returns a string that may be blank.
+func (f *fields) maybe(name string) (s string) {
+	raw, ok := f.object[name]
+	switch {
+	case !ok:
+		f.fail("field %q is missing: the row has %q", name, slices.Sorted(maps.Keys(f.object)))
+	case raw[0] != '"':
+		f.fail("field %q is not a string", name)
+	case loneSurrogate(raw):
+		f.fail(`field %q has half of a surrogate pair (\ud800 to \udfff), which is no character`, name)
+	default:
+		if err := json.Unmarshal(raw, &s); err != nil {
+			f.fail("field %q: %w", name, err)
+		}
+	}
+	return s
+}
+
+// refuse fails if there is something in a field that would be lost.
+func (f *fields) refuse(name string) {
+	switch string(f.object[name]) {
+	case "", "null", `""`, "[]":
+	default:
+		f.fail("field %q is not supported for type %s: remove it", name, Alpaca)
+	}
+}
+
+func blank(s string) bool { return strings.TrimSpace(s) == "" }
+
+func isTypeError(err error) bool {
+	var t *json.UnmarshalTypeError
+	return errors.As(err, &t)
+}
+
+func firstInvalid(b []byte) int {
+	if utf8.Valid(b) {
+		return -1
+	}
+	for i := 0; i < len(b); {
+		c, n := utf8.DecodeRune(b[i:])
+		if c == utf8.RuneError && n <= 1 {
+			return i
+		}
+		i += n
+	}
+	return -1
+}
+
+// loneSurrogate reports whether a JSON string escapes a surrogate without its other half, for which the decoder would
+// silently put U+FFFD.
+func loneSurrogate(raw []byte) bool {
+	unit := func(i int) (uint32, bool) { // the value of \uXXXX at raw[i]
+		if i+6 > len(raw) || raw[i] != '\\' || raw[i+1] != 'u' {
+			return 0, false
+		}
+		var v uint32
+		for _, c := range raw[i+2 : i+6] {
+			d := uint32(c) & 15
+			if c >= 'A' {
+				d += 9
+			}
+			v = v<<4 | d
+		}
+		return v, true
+	}
+	for i := 0; i < len(raw); i++ {
+		if raw[i] != '\\' {
+			continue
+		}
+		switch v, ok := unit(i); {
+		case !ok:
+			i++
+		case v >= 0xD800 && v < 0xDC00:
+			if low, ok := unit(i + 6); !ok || low < 0xDC00 || low > 0xDFFF {
+				return true
+			}
+			i += 11
+		case v >= 0xDC00 && v <= 0xDFFF:
+			return true
+		default:
+			i += 5
+		}
+	}
+	return false
+}
+
+// openRows reads all files of a source in order. To seen goes every byte of them, and after each file its ending and
+// length, so that what seen got identifies the contents.
+func (s Source) openRows(ctx context.Context, files []string, seen io.Writer, yield func(row) bool) error {
+	left := s.MaxSamples
+	more := true
+	for _, name := range files {
+		f, err := os.Open(name)
+		if err != nil {
+			return fmt.Errorf("dataset: %w", err)
+		}
+		in := &countedReader{ctx: ctx, in: io.TeeReader(f, seen)}
+		if more {
+			err = readRows(name, in, func(r row) bool {
+				more = yield(r)
+				if left > 0 {
+					left--
+					more = more && left > 0
+				}
+				return more
+			})
+		}
+		// What no row needs is read all the same: seen must know the whole file.
+		if err == nil {
+			_, err = io.Copy(io.Discard, in)
+		}
+		f.Close()
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(seen, "\x00%s %d\n", filepath.Ext(name), in.bytes) // a hash does not fail
+	}
+	return nil
+}
+
+// countedReader counts what is read, and stops when its context is done.
+type countedReader struct {
+	ctx   context.Context
+	in    io.Reader
+	bytes int64
+}
+
+func (c *countedReader) Read(p []byte) (int, error) {
+	if err := c.ctx.Err(); err != nil {
+		return 0, err
+	}
+	n, err := c.in.Read(p)
+	c.bytes += int64(n)
+	return n, err
+}
