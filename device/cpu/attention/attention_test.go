@@ -138,13 +138,23 @@ func element(m kernels.Mat, r, c int, transpose bool) float32 {
 	return tensor.F32FromBF16(*(*uint16)(unsafe.Add(m.Data, 2*at)))
 }
 
-func get(m kernels.Mat, r, c int) float64 { return float64(element(m, r, c, false)) }
+// floats is m without gaps.
+func floats(m kernels.Mat) []float64 {
+	var all []float64
+	for r := range m.Rows {
+		for c := range m.Cols {
+			all = append(all, float64(element(m, r, c, false)))
+		}
+	}
+	return all
+}
 
 // reference computes everything in float64 with whole rows of scores, and returns the greatest error of each output
 // relative to the output's greatest element.
 func (p problem) reference() map[string]float64 {
 	type array = []float64
 	qc, kc := p.Heads*p.HeadDim, p.KVHeads*p.HeadDim
+	q, key, value, dout := floats(p.Q), floats(p.K), floats(p.V), floats(p.DOut)
 	out, dq, dk, dv := make(array, p.t*qc), make(array, p.t*qc), make(array, p.t*kc), make(array, p.t*kc)
 	lse := make(array, p.t*p.Heads)
 	for h := range p.Heads {
@@ -158,7 +168,7 @@ func (p problem) reference() map[string]float64 {
 			most := math.Inf(-1)
 			for j := range prob {
 				for c := range d {
-					prob[j] += get(p.Q, t, h*d+c) * get(p.K, lo+j, kv*d+c)
+					prob[j] += q[t*qc+h*d+c] * key[(lo+j)*kc+kv*d+c]
 				}
 				prob[j] *= float64(p.Scale)
 				most = max(most, prob[j])
@@ -172,36 +182,33 @@ func (p problem) reference() map[string]float64 {
 			for j := range prob {
 				prob[j] /= sum
 				for c := range d {
-					out[t*qc+h*d+c] += prob[j] * get(p.V, lo+j, kv*d+c)
+					out[t*qc+h*d+c] += prob[j] * value[(lo+j)*kc+kv*d+c]
 				}
 			}
 			for c := range d {
-				delta += get(p.DOut, t, h*d+c) * out[t*qc+h*d+c]
+				delta += dout[t*qc+h*d+c] * out[t*qc+h*d+c]
 			}
 			for j := range prob {
 				var dp float64
 				for c := range d {
-					dp += get(p.DOut, t, h*d+c) * get(p.V, lo+j, kv*d+c)
+					dp += dout[t*qc+h*d+c] * value[(lo+j)*kc+kv*d+c]
 				}
 				ds := prob[j] * (dp - delta) * float64(p.Scale)
 				for c := range d {
-					dv[(lo+j)*kc+kv*d+c] += prob[j] * get(p.DOut, t, h*d+c)
-					dk[(lo+j)*kc+kv*d+c] += ds * get(p.Q, t, h*d+c)
-					dq[t*qc+h*d+c] += ds * get(p.K, lo+j, kv*d+c)
+					dv[(lo+j)*kc+kv*d+c] += prob[j] * dout[t*qc+h*d+c]
+					dk[(lo+j)*kc+kv*d+c] += ds * q[t*qc+h*d+c]
+					dq[t*qc+h*d+c] += ds * key[(lo+j)*kc+kv*d+c]
 				}
 			}
 		}
 	}
 	worst := func(m kernels.Mat, want array) float64 {
 		var diff, most float64
-		for r := range m.Rows {
-			for c := range m.Cols {
-				w, g := want[r*m.Cols+c], get(m, r, c)
-				if g != g {
-					return math.Inf(1)
-				}
-				diff, most = max(diff, math.Abs(w-g)), max(most, math.Abs(w))
+		for i, g := range floats(m) {
+			if g != g {
+				return math.Inf(1)
 			}
+			diff, most = max(diff, math.Abs(want[i]-g)), max(most, math.Abs(want[i]))
 		}
 		return diff / max(most, 0.1)
 	}
@@ -213,13 +220,13 @@ func TestAgainstFloat64(t *testing.T) {
 	for _, c := range []struct{ t, heads, kvHeads, headDim, window, docs int }{
 		{1, 1, 1, 8, 0, 1},
 		{7, 2, 2, 16, 0, 1},
-		{130, 3, 1, 16, 0, 3},
-		{300, 2, 1, 64, 0, 1},
-		{257, 4, 2, 80, 0, 9},
-		{129, 1, 1, 128, 0, 2},
+		{129, 3, 1, 16, 0, 3},
+		{260, 2, 1, 64, 0, 1},
+		{205, 4, 2, 80, 0, 9},
+		{70, 1, 1, 128, 0, 2},
 		{400, 2, 2, 8, 37, 2},
-		{513, 2, 1, 16, 200, 1},
-		{300, 1, 1, 24, 0, 100},
+		{401, 2, 1, 16, 200, 1},
+		{200, 1, 1, 24, 0, 80},
 	} {
 		for _, dtype := range []tensor.DType{tensor.F32, tensor.BF16} {
 			t.Run(fmt.Sprintf("%s/%+v", dtype, c), func(t *testing.T) {
@@ -239,7 +246,7 @@ func TestAgainstFloat64(t *testing.T) {
 						}
 					}
 				}
-				if c.t <= 130 {
+				if c.t <= 129 {
 					p.run(kernels.For(isa.Plain), plain{}, rng)
 					check("plain")
 				}
@@ -276,11 +283,7 @@ func TestSplitDoesNotMatter(t *testing.T) {
 			phase(p.ReduceTasks(), func(_, task int, _ []byte) { Reduce(k, p.Spec, task) })
 			var all []float64
 			for _, m := range []kernels.Mat{p.Out, kernels.MatF32(p.LSE, p.Heads), p.DQ, p.DK, p.DV} {
-				for r := range m.Rows {
-					for c := range m.Cols {
-						all = append(all, get(m, r, c))
-					}
-				}
+				all = append(all, floats(m)...)
 			}
 			if first == nil {
 				first = all

@@ -38,52 +38,52 @@ func accelerate(l *loops, level isa.Level) {
 		l.adamwSplit = [2]func(hi, lo, m, v, g unsafe.Pointer, n int, s *AdamWScalars) int{
 			func(hi, lo, m, v, g unsafe.Pointer, n int, s *AdamWScalars) int {
 				k := n &^ 7
-				return adamwSplitF32AVX2(hi, lo, m, v, g, k, s) + plainAdamWSplit[float32](unsafe.Add(hi, 2*k), unsafe.Add(lo, 2*k),
-					unsafe.Add(m, 4*k), unsafe.Add(v, 4*k), unsafe.Add(g, 4*k), n-k, s)
+				return adamwSplitF32AVX2(hi, lo, m, v, g, k, s) + plainAdamWSplit[float32](after(hi, 2*k, n-k), after(lo, 2*k, n-k),
+					after(m, 4*k, n-k), after(v, 4*k, n-k), after(g, 4*k, n-k), n-k, s)
 			},
 			func(hi, lo, m, v, g unsafe.Pointer, n int, s *AdamWScalars) int {
 				k := n &^ 7
-				return adamwSplitBF16AVX2(hi, lo, m, v, g, k, s) + plainAdamWSplit[uint16](unsafe.Add(hi, 2*k), unsafe.Add(lo, 2*k),
-					unsafe.Add(m, 4*k), unsafe.Add(v, 4*k), unsafe.Add(g, 2*k), n-k, s)
+				return adamwSplitBF16AVX2(hi, lo, m, v, g, k, s) + plainAdamWSplit[uint16](after(hi, 2*k, n-k), after(lo, 2*k, n-k),
+					after(m, 4*k, n-k), after(v, 4*k, n-k), after(g, 2*k, n-k), n-k, s)
 			},
 		}
 		l.adamwF32 = func(p, m, v, g unsafe.Pointer, n int, s *AdamWScalars) int {
 			k := n &^ 7
 			return adamwF32AVX2(p, m, v, g, k, s) +
-				plainAdamWF32(unsafe.Add(p, 4*k), unsafe.Add(m, 4*k), unsafe.Add(v, 4*k), unsafe.Add(g, 4*k), n-k, s)
+				plainAdamWF32(after(p, 4*k, n-k), after(m, 4*k, n-k), after(v, 4*k, n-k), after(g, 4*k, n-k), n-k, s)
 		}
 		l.toBF16 = func(dst, src unsafe.Pointer, n int) {
 			k := n &^ 7
 			toBF16AVX2(dst, src, k)
-			plainToBF16(unsafe.Add(dst, 2*k), unsafe.Add(src, 4*k), n-k)
+			plainToBF16(after(dst, 2*k, n-k), after(src, 4*k, n-k), n-k)
 		}
 		l.toF32 = func(dst, src unsafe.Pointer, n int) {
 			k := n &^ 7
 			toF32AVX2(dst, src, k)
-			plainToF32(unsafe.Add(dst, 4*k), unsafe.Add(src, 2*k), n-k)
+			plainToF32(after(dst, 4*k, n-k), after(src, 2*k, n-k), n-k)
 		}
 		l.split = func(hi, lo, src unsafe.Pointer, n int) int {
 			k := n &^ 7
-			return splitAVX2(hi, lo, src, k) + plainSplit(unsafe.Add(hi, 2*k), unsafe.Add(lo, 2*k), unsafe.Add(src, 4*k), n-k)
+			return splitAVX2(hi, lo, src, k) + plainSplit(after(hi, 2*k, n-k), after(lo, 2*k, n-k), after(src, 4*k, n-k), n-k)
 		}
 		l.join = func(dst, hi, lo unsafe.Pointer, n int) {
 			k := n &^ 7
 			joinAVX2(dst, hi, lo, k)
-			plainJoin(unsafe.Add(dst, 4*k), unsafe.Add(hi, 2*k), unsafe.Add(lo, 2*k), n-k)
+			plainJoin(after(dst, 4*k, n-k), after(hi, 2*k, n-k), after(lo, 2*k, n-k), n-k)
 		}
 		l.sumSquares = [2]func(x unsafe.Pointer, n int) float64{
 			func(x unsafe.Pointer, n int) float64 {
 				var l lanes[float64]
 				k := n &^ 15
 				sumSquaresF32AVX2(x, k, &l)
-				addSquares[float32](&l, unsafe.Add(x, 4*k), n-k)
+				addSquares[float32](&l, after(x, 4*k, n-k), n-k)
 				return l.sum()
 			},
 			func(x unsafe.Pointer, n int) float64 {
 				var l lanes[float64]
 				k := n &^ 15
 				sumSquaresBF16AVX2(x, k, &l)
-				addSquares[uint16](&l, unsafe.Add(x, 2*k), n-k)
+				addSquares[uint16](&l, after(x, 2*k, n-k), n-k)
 				return l.sum()
 			},
 		}
@@ -91,8 +91,16 @@ func accelerate(l *loops, level isa.Level) {
 			var l lanes[float64]
 			k := n &^ 15
 			sumAVX2(x, k, &l)
-			addAll(&l, unsafe.Add(x, 4*k), n-k)
+			addAll(&l, after(x, 4*k, n-k), n-k)
 			return l.sum()
 		}
 	}
+}
+
+// after is p + bytes, or p where nothing is left there: a pointer past the end of its memory must not exist.
+func after(p unsafe.Pointer, bytes, left int) unsafe.Pointer {
+	if left == 0 {
+		return p
+	}
+	return unsafe.Add(p, bytes)
 }

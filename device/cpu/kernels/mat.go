@@ -22,6 +22,9 @@ func BF16(x []uint16) Vec { return Vec{unsafe.Pointer(unsafe.SliceData(x)), tens
 // Slice is the elements [lo, hi) of v.
 func (v Vec) Slice(lo, hi int) Vec {
 	check(0 <= lo && lo <= hi && hi <= v.Len, "Vec.Slice out of range")
+	if lo == hi {
+		return Vec{v.Data, v.DType, 0} // v.Data + Len would be a pointer past the end of its memory
+	}
 	return Vec{unsafe.Add(v.Data, lo*size(v.DType)), v.DType, hi - lo}
 }
 
