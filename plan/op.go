@@ -3,25 +3,23 @@ package plan
 import (
 	"fmt"
 	"strings"
+
+	"github.com/millrace/millrace/trace"
 )
 
-// Lane is an ordered worker that overlaps with the others.
-type Lane uint8
+// Lane is an ordered worker that overlaps with the others. Fetch, compute and drain are streams of the device; update is a
+// stream of the host.
+type Lane = trace.Lane
 
-// The lanes. Fetch, compute and drain are streams of the device; update is a stream of the host.
+// The lanes.
 const (
-	LaneFetch Lane = iota
-	LaneCompute
-	LaneDrain
-	LaneUpdate
-	LaneDisk
-	Lanes = iota
+	LaneFetch   = trace.Fetch
+	LaneCompute = trace.Compute
+	LaneDrain   = trace.Drain
+	LaneUpdate  = trace.Update
+	LaneDisk    = trace.Disk
+	Lanes       = int(trace.NumLanes)
 )
-
-// String is the lane's name in traces and metrics.
-func (l Lane) String() string {
-	return [...]string{"fetch", "compute", "drain", "update", "disk"}[l]
-}
 
 // Kind is what an operation of a schedule does.
 type Kind uint8

@@ -26,6 +26,7 @@ import (
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/store"
 	"github.com/millrace/millrace/tensor"
+	"github.com/millrace/millrace/trace"
 )
 
 // Config is what an engine works with. The engine closes none of it.
@@ -35,6 +36,7 @@ type Config struct {
 	Host     device.Device // updates state in host memory; the same as Device where that is the CPU
 	Store    store.Store   // keeps the extents
 	Accounts *hostmem.Accounts
+	Trace    *trace.Recorder // may be nil
 
 	// Serial runs the operations one after the other: the reference that overlapped execution is compared with.
 	Serial bool
@@ -89,6 +91,7 @@ type Engine struct {
 	sumAt                        map[int]int64    // by tied tile: offset in sum
 
 	streams [plan.Lanes]device.Stream
+	origins [plan.Lanes]device.Event // recorded when a lane starts on a schedule
 	lanes   [plan.Lanes]chan *run
 	done    sync.WaitGroup
 
@@ -164,6 +167,10 @@ func (e *Engine) open() error {
 		}
 		e.streams[lane] = s
 		e.closers = append(e.closers, s.Close)
+		if e.origins[lane], err = on.NewEvent(); err != nil {
+			return err
+		}
+		e.closers = append(e.closers, e.origins[lane].Close)
 	}
 	if err := e.loadTables(); err != nil {
 		return err
@@ -278,7 +285,7 @@ func (e *Engine) Step(ctx context.Context, batch *Batch, update Update) (Result,
 	if e.pending != nil {
 		phase = plan.Steady
 	}
-	res, err := e.run(ctx, phase, batch)
+	res, err := e.run(ctx, phase, batch, update.Step)
 	if err != nil {
 		return Result{}, err
 	}
@@ -296,7 +303,7 @@ func (e *Engine) Eval(ctx context.Context, batch *Batch) (lossSum float64, err e
 	if _, err := e.Flush(ctx); err != nil {
 		return 0, err
 	}
-	res, err := e.run(ctx, plan.Forwards, batch)
+	res, err := e.run(ctx, plan.Forwards, batch, 0)
 	return res.LossSum, err
 }
 
@@ -305,7 +312,7 @@ func (e *Engine) Flush(ctx context.Context) (badWeights int64, err error) {
 	if e.pending == nil {
 		return 0, e.broken
 	}
-	res, err := e.run(ctx, plan.Flush, nil)
+	res, err := e.run(ctx, plan.Flush, nil, e.pending.Step)
 	return res.BadWeights, err
 }
 

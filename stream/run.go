@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"sync"
+	"time"
 
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/plan"
@@ -16,9 +17,10 @@ import (
 type run struct {
 	*Engine
 	*program
-	ctx   context.Context
-	scale float32 // of the loss gradient: 1 over the step's targets
-	lanes sync.WaitGroup
+	ctx    context.Context
+	stepNo int64
+	scale  float32 // of the loss gradient: 1 over the step's targets
+	lanes  sync.WaitGroup
 
 	mu      sync.Mutex
 	changed *sync.Cond
@@ -29,11 +31,12 @@ type run struct {
 
 	// Each entry belongs to its lane.
 	failed [plan.Lanes]error
-	bound  map[store.ID]device.Mem // compute lane: extents that are used where they lie
+	start  [plan.Lanes]time.Duration // on the clock of the trace
+	bound  map[store.ID]device.Mem   // compute lane: extents that are used where they lie
 }
 
 // run walks the schedule of a phase and collects its results.
-func (e *Engine) run(ctx context.Context, phase plan.Phase, batch *Batch) (Result, error) {
+func (e *Engine) run(ctx context.Context, phase plan.Phase, batch *Batch, step int) (Result, error) {
 	if e.broken != nil {
 		return Result{}, e.broken
 	}
@@ -44,7 +47,7 @@ func (e *Engine) run(ctx context.Context, phase plan.Phase, batch *Batch) (Resul
 	if err != nil {
 		return Result{}, err
 	}
-	r := &run{Engine: e, program: p, ctx: ctx, errs: make([]error, len(p.ops)), update: e.pending, bound: map[store.ID]device.Mem{}}
+	r := &run{Engine: e, program: p, ctx: ctx, stepNo: int64(step), errs: make([]error, len(p.ops)), update: e.pending, bound: map[store.ID]device.Mem{}}
 	r.changed = sync.NewCond(&r.mu)
 	if batch != nil {
 		if err := e.putTokens(batch); err != nil {
@@ -57,6 +60,11 @@ func (e *Engine) run(ctx context.Context, phase plan.Phase, batch *Batch) (Resul
 	clear(e.results.Bytes())
 
 	if e.Serial {
+		for lane, s := range e.streams {
+			if s != nil {
+				r.begins(plan.Lane(lane))
+			}
+		}
 		for i := range r.ops {
 			r.do(i)
 			r.errs[i] = firstError(r.errs[i], e.streams[r.ops[i].Lane].Sync())
@@ -78,6 +86,7 @@ func (e *Engine) run(ctx context.Context, phase plan.Phase, batch *Batch) (Resul
 		e.broken = fmt.Errorf("the engine stopped: %w", err)
 		return Result{}, err
 	}
+	r.record()
 	if phase == plan.Steady || phase == plan.Flush {
 		e.pending = nil
 	}
@@ -106,7 +115,7 @@ func (r *run) firstError() error {
 			err = r.end[i].Wait()
 		}
 		if err != nil && !isCarried(err) {
-			return fmt.Errorf("%v lane: %s: %w", op.Lane, r.describe(op), err)
+			return fmt.Errorf("%v lane: %s: %w", op.Lane, r.names[i], err)
 		}
 	}
 	return fmt.Errorf("a lane failed after its last operation")
@@ -131,6 +140,7 @@ func firstError(errs ...error) error {
 
 // walk does the operations of one lane.
 func (r *run) walk(lane plan.Lane) {
+	r.begins(lane)
 	for i, op := range r.ops {
 		if op.Lane == lane {
 			r.do(i)
@@ -138,6 +148,24 @@ func (r *run) walk(lane plan.Lane) {
 		}
 	}
 	r.releaseAll(lane)
+}
+
+// begins notes when the lane starts on the schedule.
+func (r *run) begins(lane plan.Lane) {
+	r.start[lane] = r.Trace.Now()
+	r.streams[lane].Record(r.origins[lane])
+}
+
+// record hands the times of all operations to the trace. They are the stream's own: from when an operation's turn came to
+// when it was done, however early it was enqueued.
+func (r *run) record() {
+	if r.Trace == nil {
+		return
+	}
+	for i, op := range r.ops {
+		start := r.start[op.Lane] + r.begin[i].Since(r.origins[op.Lane])
+		r.Trace.Record(op.Lane, r.names[i], r.stepNo, start, start+r.end[i].Since(r.begin[i]))
+	}
 }
 
 // releaseAll ends the lane's work on the schedule: when all is done, what it borrowed goes back.
@@ -219,6 +247,7 @@ func (r *run) sameDevice(a, b plan.Lane) bool {
 type program struct {
 	ops        []plan.Op
 	begin, end []device.Event
+	names      []string // for errors and traces
 }
 
 func (e *Engine) program(phase plan.Phase) (*program, error) {
@@ -227,6 +256,7 @@ func (e *Engine) program(phase plan.Phase) (*program, error) {
 	}
 	p := &program{ops: e.Plan.Schedule(phase).Ops}
 	for _, op := range p.ops {
+		p.names = append(p.names, e.describe(op))
 		on := e.Device
 		if op.Lane == plan.LaneUpdate {
 			on = e.Host
@@ -244,11 +274,11 @@ func (e *Engine) program(phase plan.Phase) (*program, error) {
 	return p, nil
 }
 
-// describe names an operation for an error.
-func (r *run) describe(op plan.Op) string {
+// describe names an operation for errors and traces.
+func (e *Engine) describe(op plan.Op) string {
 	s := op.Kind.String()
 	if op.Part >= 0 {
-		s += " " + r.Plan.Model.Parts[op.Part].Name
+		s += " " + e.Plan.Model.Parts[op.Part].Name
 	}
 	if op.Micro >= 0 {
 		s += fmt.Sprintf(" micro-batch %d", op.Micro)

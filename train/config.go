@@ -1,0 +1,253 @@
+package train
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"strings"
+
+	"github.com/goccy/go-yaml"
+
+	"github.com/millrace/millrace/data"
+	"github.com/millrace/millrace/optim"
+	"github.com/millrace/millrace/tensor"
+)
+
+// Config is run.yaml. Its keys are the names that users of Hugging Face, Axolotl and LLaMA-Factory know; all have defaults
+// but model and datasets.
+type Config struct {
+	Model         string        `yaml:"model"` // a Hugging Face directory, or a hub id
+	Init          string        `yaml:"init"`  // pretrained, or random (config.json only)
+	Datasets      []data.Source `yaml:"datasets"`
+	Tokenizer     string        `yaml:"tokenizer"`     // auto (the model's), bytes, or a path
+	ChatTemplate  string        `yaml:"chat_template"` // auto: the plain rendering of package data
+	TrainOnPrompt bool          `yaml:"train_on_prompt"`
+
+	SequenceLen int     `yaml:"sequence_len"` // packed positions of a row
+	BatchTokens int     `yaml:"batch_tokens"` // packed positions of an optimizer step
+	MaxSteps    int     `yaml:"max_steps,omitempty"`
+	Epochs      float64 `yaml:"epochs,omitempty"`
+
+	LearningRate float64     `yaml:"learning_rate"`
+	LRScheduler  optim.Shape `yaml:"lr_scheduler"`
+	WarmupSteps  int         `yaml:"warmup_steps,omitempty"`
+	WarmupRatio  float64     `yaml:"warmup_ratio,omitempty"`
+	WeightDecay  float64     `yaml:"weight_decay"`
+	AdamBetas    [2]float64  `yaml:"adam_betas,flow"`
+	AdamEps      float64     `yaml:"adam_eps"`
+	MaxGradNorm  float64     `yaml:"max_grad_norm"` // 0: no clipping
+
+	Precision Precision `yaml:"precision"`
+	Numerics  Sizes     `yaml:"numerics"`
+	Memory    Memory    `yaml:"memory"`
+	Device    string    `yaml:"device"` // auto, or cpu
+	Seed      uint64    `yaml:"seed"`
+
+	Eval      Eval   `yaml:"eval,omitempty"`
+	Save      Save   `yaml:"save,omitempty"`
+	OutputDir string `yaml:"output_dir"`
+	Resume    string `yaml:"resume"`
+}
+
+// Precision is what is computed in and kept in which type.
+type Precision struct {
+	Compute string `yaml:"compute"` // bf16, f32
+	Master  string `yaml:"master"`  // split, f32
+	Moments string `yaml:"moments"` // f32
+}
+
+// Sizes are cuts that set the order of sums, and with it the last bits of a result. What is auto is chosen so that the run
+// fits its memory budgets; the run.yaml in the output directory has what was chosen.
+type Sizes struct {
+	MicroBatch Auto `yaml:"micro_batch"` // sequences that one operation sees
+	HeadChunk  Auto `yaml:"head_chunk"`  // positions whose logits are computed together
+}
+
+// Memory are the budgets.
+type Memory struct {
+	Device Bytes  `yaml:"device"`
+	Host   Bytes  `yaml:"host"`
+	Disk   Bytes  `yaml:"disk"`
+	Path   string `yaml:"path,omitempty"`
+}
+
+// Eval is the evaluation during training.
+type Eval struct {
+	Datasets []data.Source `yaml:"datasets,omitempty"`
+	Every    int           `yaml:"every,omitempty"` // steps; 0: before the first and after the last one only
+}
+
+// Save are the checkpoints.
+type Save struct {
+	Every int  `yaml:"every,omitempty"`
+	Keep  int  `yaml:"keep,omitempty"`
+	Best  bool `yaml:"best,omitempty"`
+}
+
+// Defaults is the configuration that a file changes.
+func Defaults() Config {
+	return Config{
+		Init: "pretrained", Tokenizer: "auto", ChatTemplate: "auto",
+		SequenceLen: 2048, BatchTokens: 65536,
+		LearningRate: 1e-5, LRScheduler: optim.Cosine, WeightDecay: 0.01,
+		AdamBetas: [2]float64{0.9, 0.999}, AdamEps: 1e-8, MaxGradNorm: 1,
+		Precision: Precision{Compute: "bf16", Master: "split", Moments: "f32"},
+		Memory:    Memory{Disk: Bytes{none: true}},
+		Device:    "auto", Seed: 42, OutputDir: "runs/run", Resume: "auto",
+	}
+}
+
+// ErrRequest marks an error in what was asked for: exit status 2.
+var ErrRequest = errors.New("bad request")
+
+// requestError is an ErrRequest that reads as its cause.
+type requestError struct{ error }
+
+func (requestError) Is(target error) bool { return target == ErrRequest }
+func (e requestError) Unwrap() error      { return e.error }
+
+// Request marks an error as one in what was asked for.
+func Request(err error) error {
+	if err == nil {
+		return nil
+	}
+	return requestError{err}
+}
+
+// ReadConfig reads run.yaml and the key=value settings that follow it, and checks all that can be checked without opening
+// another file. With an empty path there are only the settings.
+func ReadConfig(path string, set []string) (*Config, error) {
+	c := Defaults()
+	if path != "" {
+		doc, err := os.ReadFile(path)
+		if err != nil {
+			return nil, Request(fmt.Errorf("run file: %w", err))
+		}
+		if err := c.parse(path, doc); err != nil {
+			return nil, err
+		}
+	}
+	for _, s := range set {
+		if err := c.set(s); err != nil {
+			return nil, err
+		}
+	}
+	return &c, c.Check()
+}
+
+// parse reads a document over the configuration. An unknown key is an error that names its line.
+func (c *Config) parse(path string, doc []byte) error {
+	err := yaml.UnmarshalWithOptions(doc, c, yaml.Strict())
+	if err == nil {
+		return nil
+	}
+	return Request(fmt.Errorf("%s: %s", path, oneLine(err)))
+}
+
+// oneLine is a YAML error without its picture of the source.
+func oneLine(err error) string {
+	var y yaml.Error
+	if errors.As(err, &y) {
+		if t := y.GetToken(); t != nil && t.Position != nil {
+			return fmt.Sprintf("line %d: %s", t.Position.Line, y.GetMessage())
+		}
+		return y.GetMessage()
+	}
+	return strings.Join(strings.Fields(err.Error()), " ")
+}
+
+// set applies one key=value; a dot goes into a mapping: memory.device=2GiB.
+func (c *Config) set(setting string) error {
+	key, value, ok := strings.Cut(setting, "=")
+	if !ok || key == "" {
+		return Request(fmt.Errorf("--set %s: write key=value, such as learning_rate=1e-5", setting))
+	}
+	var doc strings.Builder
+	parts := strings.Split(key, ".")
+	for i, p := range parts {
+		fmt.Fprintf(&doc, "%s%s:", strings.Repeat("  ", i), p)
+		if i < len(parts)-1 {
+			doc.WriteString("\n")
+		}
+	}
+	fmt.Fprintf(&doc, " %s\n", value)
+	return c.parse("--set "+setting, []byte(doc.String()))
+}
+
+// Check refuses what no run can do, naming the key.
+func (c *Config) Check() error {
+	bad := func(format string, args ...any) error { return Request(fmt.Errorf(format, args...)) }
+	positive := func(x float64) bool { return x > 0 && !math.IsInf(x, 0) }
+	switch {
+	case c.Model == "":
+		return bad("model is missing: name a Hugging Face directory")
+	case c.Init != "pretrained" && c.Init != "random":
+		return bad("init is %q: known are pretrained and random", c.Init)
+	case len(c.Datasets) == 0:
+		return bad("datasets is missing: name at least one, such as {path: train.jsonl, type: text}")
+	case c.ChatTemplate != "auto":
+		return bad("chat_template: templates are not supported yet; remove the key")
+	case c.SequenceLen < 2:
+		return bad("sequence_len is %d: it must be at least 2", c.SequenceLen)
+	case c.BatchTokens < c.SequenceLen || c.BatchTokens%c.SequenceLen != 0:
+		return bad("batch_tokens is %d: it must be a multiple of sequence_len (%d)", c.BatchTokens, c.SequenceLen)
+	case c.MaxSteps < 0 || c.Epochs < 0 || math.IsNaN(c.Epochs) || math.IsInf(c.Epochs, 0):
+		return bad("max_steps (%d) and epochs (%v) must not be negative", c.MaxSteps, c.Epochs)
+	case c.MaxSteps > 0 && c.Epochs > 0:
+		return bad("max_steps and epochs are both given: choose one")
+	case c.WarmupSteps > 0 && c.WarmupRatio > 0:
+		return bad("warmup_steps and warmup_ratio are both given: choose one")
+	case !(c.WarmupRatio >= 0 && c.WarmupRatio <= 1):
+		return bad("warmup_ratio is %v: it must be between 0 and 1", c.WarmupRatio)
+	case !(c.AdamBetas[0] >= 0 && c.AdamBetas[0] < 1 && c.AdamBetas[1] >= 0 && c.AdamBetas[1] < 1):
+		return bad("adam_betas are %v: they must be in [0, 1)", c.AdamBetas)
+	case !positive(c.AdamEps):
+		return bad("adam_eps is %v: it must be positive", c.AdamEps)
+	case !(c.WeightDecay >= 0) || math.IsInf(c.WeightDecay, 0):
+		return bad("weight_decay is %v: it must not be negative", c.WeightDecay)
+	case !(c.MaxGradNorm >= 0) || math.IsInf(c.MaxGradNorm, 0):
+		return bad("max_grad_norm is %v: it must not be negative; 0 turns clipping off", c.MaxGradNorm)
+	case c.Precision.Moments != "f32":
+		return bad("precision.moments is %q: known is f32", c.Precision.Moments)
+	case !c.Memory.Disk.none || c.Memory.Path != "":
+		return bad("memory.disk: the disk tier is not built yet; remove memory.disk and memory.path")
+	case c.Eval.Every < 0 || c.Eval.Every > 0 && len(c.Eval.Datasets) == 0:
+		return bad("eval.every is %d, with %d eval.datasets: name what to evaluate on", c.Eval.Every, len(c.Eval.Datasets))
+	case c.Save != Save{}:
+		return bad("save: checkpoints are not built yet; remove the key (the trained model is written at the end)")
+	case c.Resume != "auto" && c.Resume != "never":
+		return bad("resume: checkpoints are not built yet; remove the key")
+	case c.OutputDir == "":
+		return bad("output_dir is empty: name a directory for the results")
+	}
+	if _, _, err := c.types(); err != nil {
+		return err
+	}
+	for _, s := range append(append([]data.Source{}, c.Datasets...), c.Eval.Datasets...) {
+		if err := s.Validate(); err != nil {
+			return Request(err)
+		}
+	}
+	s := optim.Schedule{Shape: c.LRScheduler, Peak: c.LearningRate, WarmupSteps: c.WarmupSteps, Steps: 1}
+	return Request(s.Check())
+}
+
+// types are the compute type and the master.
+func (c *Config) types() (tensor.DType, optim.Master, error) {
+	compute, err := tensor.ParseDType(c.Precision.Compute)
+	if err != nil || compute != tensor.BF16 && compute != tensor.F32 {
+		return 0, 0, Request(fmt.Errorf("precision.compute is %q: known are bf16 and f32", c.Precision.Compute))
+	}
+	master, err := optim.ParseMaster(c.Precision.Master)
+	if err != nil {
+		return 0, 0, Request(fmt.Errorf("precision.%w", err))
+	}
+	if (compute == tensor.F32) != (master == optim.F32) {
+		return 0, 0, Request(fmt.Errorf("precision: compute %v does not go with master %v: use bf16 with split, or f32 with f32", compute, master))
+	}
+	return compute, master, nil
+}
+
+// YAML is the configuration as a run file.
+func (c *Config) YAML() ([]byte, error) { return yaml.Marshal(c) }

@@ -1,0 +1,107 @@
+package train
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+)
+
+const smallRun = "model: m\ndatasets: [{path: a.txt, type: text}]\n"
+
+func parsed(t testing.TB, doc string, set ...string) (*Config, error) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "run.yaml")
+	if err := os.WriteFile(path, []byte(doc), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return ReadConfig(path, set)
+}
+
+func TestConfigRoundTrip(t *testing.T) {
+	c, err := parsed(t, smallRun+`
+memory: {device: 20GiB, host: auto}
+numerics: {head_chunk: 128}
+eval: {datasets: [{path: b.jsonl, type: prompt-response, prompt: question, response: answer}], every: 50}
+adam_betas: [0.9, 0.95]
+epochs: 2.5
+`, "learning_rate=3e-4", "memory.device=500MB", "output_dir=runs/x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.Memory.Device.N != 500e6 || c.Memory.Host.N != 0 || c.LearningRate != 3e-4 || c.Numerics.HeadChunk != 128 ||
+		c.AdamBetas != [2]float64{0.9, 0.95} || c.OutputDir != "runs/x" || c.Eval.Datasets[0].Prompt != "question" || c.Epochs != 2.5 {
+		t.Errorf("read as %+v", c)
+	}
+	doc, err := c.YAML()
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := parsed(t, string(doc))
+	if err != nil {
+		t.Fatalf("%v in:\n%s", err, doc)
+	}
+	if d := cmp.Diff(c, again, cmp.AllowUnexported(Bytes{}), cmpopts.EquateEmpty()); d != "" {
+		t.Errorf("written and read again:\n%s", d)
+	}
+}
+
+func TestConfigRefuses(t *testing.T) {
+	for name, c := range map[string]struct{ doc, want string }{
+		"unknown key":       {smallRun + "learning_rat: 1\n", "line 3"},
+		"unknown inner key": {smallRun + "memory: {vram: 1GiB}\n", "line 3"},
+		"wrong type":        {smallRun + "sequence_len: many\n", "line 3"},
+		"not yaml":          {"model: [", "line 1"},
+		"no model":          {"datasets: [{path: a, type: text}]\n", "model is missing"},
+		"no data":           {"model: m\n", "datasets is missing"},
+		"bad data type":     {"model: m\ndatasets: [{path: a, type: csv}]\n", "csv"},
+		"bad size":          {smallRun + "memory: {device: 20}\n", "20GiB"},
+		"negative size":     {smallRun + "memory: {host: -1GiB}\n", "20GiB"},
+		"batch":             {smallRun + "sequence_len: 100\nbatch_tokens: 250\n", "multiple"},
+		"both lengths":      {smallRun + "max_steps: 1\nepochs: 1\n", "choose one"},
+		"scheduler":         {smallRun + "lr_scheduler: sine\n", "sine"},
+		"rate":              {smallRun + "learning_rate: .nan\n", "learning_rate"},
+		"betas":             {smallRun + "adam_betas: [0.9, 1.0]\n", "adam_betas"},
+		"precision":         {smallRun + "precision: {compute: f32}\n", "does not go with"},
+		"fp8":               {smallRun + "precision: {compute: fp8}\n", "fp8"},
+		"moments":           {smallRun + "precision: {moments: 8bit}\n", "moments"},
+		"disk":              {smallRun + "memory: {disk: 1TiB}\n", "disk"},
+		"eval":              {smallRun + "eval: {every: 5}\n", "eval"},
+		"micro-batch":       {smallRun + "numerics: {micro_batch: 0}\n", "auto"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := parsed(t, c.doc)
+			if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n") {
+				t.Fatalf("error %q, want one line with %q", err, c.want)
+			}
+			if !errors.Is(err, ErrRequest) {
+				t.Error("not marked as a bad request")
+			}
+		})
+	}
+	if _, err := parsed(t, smallRun, "nonsense"); !errors.Is(err, ErrRequest) {
+		t.Errorf("--set nonsense: %v", err)
+	}
+	if _, err := ReadConfig("no/such/run.yaml", nil); !errors.Is(err, ErrRequest) {
+		t.Errorf("missing file: %v", err)
+	}
+}
+
+func FuzzConfig(f *testing.F) {
+	f.Add([]byte(smallRun))
+	f.Add([]byte("memory: {device: 1e300TiB}"))
+	f.Fuzz(func(t *testing.T, doc []byte) {
+		c := Defaults()
+		if err := c.parse("run.yaml", doc); err != nil {
+			if strings.Contains(err.Error(), "\n") {
+				t.Errorf("an error of several lines: %q", err)
+			}
+			return
+		}
+		_ = c.Check()
+	})
+}
