@@ -137,12 +137,18 @@ func readArray(name string, r io.Reader, line int, yield func(row) bool) error {
 			at = syntax.Offset
 		}
 		if err == io.EOF || err == io.ErrUnexpectedEOF {
-			err = errors.New("the array does not end")
+			err, at = errors.New("the array does not end"), lines.read
 		}
 		return row{file: name, line: lines.at(at)}.errorf("%w", err)
 	}
 	if _, err := d.Token(); err != nil {
 		return fail(err)
+	}
+	if !d.More() {
+		if _, err := d.Token(); err != nil {
+			return fail(err)
+		}
+		return fmt.Errorf("%s: the file has no rows", name)
 	}
 	for d.More() {
 		var data json.RawMessage
