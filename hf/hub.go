@@ -82,11 +82,16 @@ func hubFromEnv() (*hub, error) {
 	if h.cache == "" {
 		home := os.Getenv("HF_HOME")
 		if home == "" {
-			user, err := os.UserCacheDir()
-			if err != nil {
-				return nil, fmt.Errorf("no place for a cache: set HF_HOME (%w)", err)
+			// Not os.UserCacheDir, which is another place on a Mac.
+			cache := os.Getenv("XDG_CACHE_HOME")
+			if cache == "" {
+				user, err := os.UserHomeDir()
+				if err != nil {
+					return nil, fmt.Errorf("no place for a cache: set HF_HOME (%w)", err)
+				}
+				cache = filepath.Join(user, ".cache")
 			}
-			home = filepath.Join(user, "huggingface")
+			home = filepath.Join(cache, "huggingface")
 		}
 		h.cache = filepath.Join(home, "hub")
 	}
