@@ -95,3 +95,8 @@ func (m *Metrics) UnmarshalJSON(text []byte) error {
 }
 
 func isFinite(x float64) bool { return !math.IsNaN(x) && !math.IsInf(x, 0) }
+
+// Plus adds up two.
+func (l Lanes) Plus(m Lanes) Lanes {
+	return Lanes{l.Fetch + m.Fetch, l.Compute + m.Compute, l.Drain + m.Drain, l.Update + m.Update, l.Disk + m.Disk}
+}

@@ -1,0 +1,93 @@
+package plan
+
+import (
+	"fmt"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/nn"
+)
+
+// Headline is the plan in a line.
+func (p *Plan) Headline(dev device.Info) string {
+	params, _ := p.Model.Params()
+	how := "weights streamed through " + fmt.Sprint(p.Placement.Slots) + " slots"
+	if p.Placement.Bind {
+		how = "weights used in place"
+	}
+	return fmt.Sprintf("%s, %s parameters, %v on %s: %s, %s of host memory and %s on the device, about %.2g s a step",
+		p.Model.Type, FormatCount(params), p.Numerics.Compute, dev.Name, how, FormatBytes(p.HostBytes), FormatBytes(p.DeviceBytes),
+		p.Predicted.StepSeconds)
+}
+
+// Explain is the plan for people: memory by tier, sizes, what is kept where, and the predicted step.
+func (p *Plan) Explain(dev device.Info, m Machine) string {
+	var b strings.Builder
+	params, _ := p.Model.Params()
+	n := p.Numerics
+	fmt.Fprintf(&b, "%s: %s parameters in %d blocks and %d parts\n", p.Model.Type, FormatCount(params), len(p.Model.Blocks), len(p.Model.Parts))
+	fmt.Fprintf(&b, "device   %s\nmachine  %s\n", dev.Name, m.Name)
+	fmt.Fprintf(&b, "step     %d positions: %d micro-batches of %d x %d; %v compute, %v master; head chunk %d\n\n",
+		n.StepPositions(), n.MicroBatches, n.MicroBatch, n.SequenceLen, n.Compute, n.Master, n.HeadChunk)
+
+	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)
+	table := func(title string, total, budget int64, lists ...[]Bytes) {
+		fmt.Fprintf(w, "%s\t%s\t\n", title, FormatBytes(total))
+		for _, list := range lists {
+			for _, e := range list {
+				fmt.Fprintf(w, "  %s\t%s\t\n", e.Purpose, FormatBytes(e.Bytes))
+			}
+		}
+		if budget > 0 {
+			fmt.Fprintf(w, "  budget\t%s\t\n", FormatBytes(budget))
+		}
+	}
+	table("device", p.DeviceBytes, p.DeviceBudget, p.Device)
+	table("host", p.HostBytes, p.HostBudget, p.State, p.Host)
+	w.Flush()
+
+	b.WriteString("\n" + p.placementText() + "\n\n")
+	q := p.Predicted
+	fmt.Fprintf(&b, "a step takes about %.3g s, %.0f tokens/s; the %s lane is busiest\n", q.StepSeconds, float64(n.StepPositions())/q.StepSeconds, q.Limit)
+	for lane := range Lane(Lanes) {
+		if sec := q.LaneSeconds[lane]; sec > 0 {
+			fmt.Fprintf(&b, "  %-8s %8.3g s  %3.0f%%\n", lane, sec, 100*sec/q.StepSeconds)
+		}
+	}
+	fmt.Fprintf(&b, "  %.3g TFLOP executed, %s to the device, %s back\n", float64(q.FLOPs)/1e12, FormatBytes(q.UploadBytes), FormatBytes(q.DownloadBytes))
+	return b.String()
+}
+
+func (p *Plan) placementText() string {
+	keeps := map[nn.Keep]int{}
+	for _, k := range p.Placement.Keep {
+		keeps[k]++
+	}
+	var kept []string
+	for k := range nn.Keep(nn.Keeps) {
+		if keeps[k] > 0 {
+			kept = append(kept, fmt.Sprintf("%d blocks keep %v", keeps[k], k))
+		}
+	}
+	text := "recompute: " + strings.Join(kept, ", ")
+	if p.Placement.SingleHead {
+		text += "; logits are computed once"
+	} else {
+		text += "; logits are computed twice, a vocabulary tile at a time"
+	}
+	if p.Placement.Bind {
+		return text + "\nweights are used where they lie; nothing is streamed"
+	}
+	resident, here := 0, 0
+	for i, part := range p.Model.BlockParts {
+		if p.Placement.Resident[part] {
+			resident++
+		}
+		if p.Placement.SavedHere[i] {
+			here++
+		}
+	}
+	return text + fmt.Sprintf("\nstreaming: %d weight slots, %d gradient slots, %d stages; %d blocks resident, %d saved inputs stay on the device",
+		p.Placement.Slots, p.Placement.GradSlots, p.Placement.StageSlots, resident, here)
+}

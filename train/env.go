@@ -1,0 +1,55 @@
+package train
+
+import (
+	"errors"
+	"io"
+
+	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/internal/hostmem"
+)
+
+// Env is what the program gives to a run.
+type Env struct {
+	// Open opens the devices that the name in run.yaml stands for: one that computes, and the host's, which updates state
+	// in host memory. On the CPU they are the same.
+	Open     func(name string, accounts *hostmem.Accounts) (computes, host device.Device, err error)
+	Accounts *hostmem.Accounts
+	Progress io.Writer // messages and progress for people; io.Discard for silence
+	Terminal bool      // Progress is a terminal: bars instead of lines
+	Stop     <-chan struct{}
+	CacheDir string // for token caches and the machine file; empty: none are kept
+}
+
+// ErrInterrupted is what a run ends with that was stopped and has saved its result: exit status 130.
+var ErrInterrupted = errors.New("interrupted")
+
+// stopped reports whether the run has been asked to end.
+func (e *Env) stopped() bool {
+	select {
+	case <-e.Stop:
+		return true
+	default:
+		return false
+	}
+}
+
+// devices are the two devices of a run.
+type devices struct {
+	computes, host device.Device
+}
+
+func (e *Env) open(name string) (*devices, error) {
+	c, h, err := e.Open(name, e.Accounts)
+	if err != nil {
+		return nil, err
+	}
+	return &devices{c, h}, nil
+}
+
+func (d *devices) Close() error {
+	err := d.computes.Close()
+	if d.host != d.computes {
+		err = errors.Join(err, d.host.Close())
+	}
+	return err
+}

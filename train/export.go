@@ -1,0 +1,109 @@
+package train
+
+import (
+	"context"
+	"fmt"
+	"unsafe"
+
+	"github.com/millrace/millrace/hf"
+	"github.com/millrace/millrace/model"
+	"github.com/millrace/millrace/stream"
+	"github.com/millrace/millrace/tensor"
+)
+
+// export writes the weights as a Hugging Face directory, with the configuration and the tokenizer of the model that the run
+// started from. In BF16 they are the very weights that the forward pass used; in F32 the exact master.
+func (s *session) export(ctx context.Context, src *source, dir string, dtype tensor.DType) error {
+	m := s.plan.Model
+	tensors := m.Tensors()
+	specs := make([]hf.TensorSpec, len(tensors))
+	for i, t := range tensors {
+		specs[i] = hf.TensorSpec{Name: t.Name, DType: dtype, Shape: t.Shape}
+	}
+	w, err := hf.CreateModel(dir, specs, hf.WriteOptions{Replace: true})
+	if err != nil {
+		return err
+	}
+	defer w.Abort() // does nothing after Commit
+	bar := s.env.bar("writing " + dir)
+	defer bar.end()
+	for i, t := range tensors {
+		for _, p := range t.Pieces {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			v, release, err := stream.View(ctx, s.plan, s.store, p.Part)
+			if err != nil {
+				return err
+			}
+			err = writeField(w, t.Name, v, &m.Parts[p.Part].Layout.Fields[p.Field], dtype)
+			release()
+			if err != nil {
+				return err
+			}
+		}
+		bar.set(int64(i+1), int64(len(tensors)))
+	}
+	config, err := src.config.WithDType(dtype)
+	if err != nil {
+		return err
+	}
+	if err := w.AddFile("config.json", config); err != nil {
+		return err
+	}
+	if err := w.AddSidecars(src.dir); err != nil {
+		return err
+	}
+	return w.Commit()
+}
+
+// exportElems is how many elements are converted at a time.
+const exportElems = 256 << 10
+
+func writeField(w *hf.ModelWriter, name string, v model.Values, f *tensor.Placed, dtype tensor.DType) error {
+	if dtype == tensor.BF16 && v.High != nil {
+		return w.Write(name, bytesOf(v.High[f.First:f.First+f.Elems]))
+	}
+	vals := make([]float32, min(exportElems, f.Elems))
+	half := make([]uint16, len(vals))
+	for at := int64(0); at < f.Elems; at += exportElems {
+		n := min(exportElems, f.Elems-at)
+		v.Elems(f, at, vals[:n])
+		out := bytesOf(vals[:n])
+		if dtype != tensor.F32 {
+			for i, x := range vals[:n] {
+				half[i] = tensor.BF16FromF32(x)
+			}
+			out = bytesOf(half[:n])
+		}
+		if err := w.Write(name, out); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// bytesOf views numbers as the bytes that safetensors wants; little-endian machines only, as all that we build for are.
+func bytesOf[T float32 | uint16](x []T) []byte {
+	if len(x) == 0 {
+		return nil
+	}
+	return unsafe.Slice((*byte)(unsafe.Pointer(&x[0])), len(x)*int(unsafe.Sizeof(x[0])))
+}
+
+// exportType is the type of an exported model: that of the model it came from where that is F32 or BF16, else BF16.
+func (s *source) exportType() tensor.DType {
+	if s.config.DType() == tensor.F32 {
+		return tensor.F32
+	}
+	return tensor.BF16
+}
+
+// ParseExportType reads a type that a model can be exported in.
+func ParseExportType(s string) (tensor.DType, error) {
+	d, err := tensor.ParseDType(s)
+	if err != nil || d != tensor.F32 && d != tensor.BF16 {
+		return tensor.Invalid, Request(fmt.Errorf("dtype %q: known are bf16 and f32", s))
+	}
+	return d, nil
+}

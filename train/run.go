@@ -1,0 +1,316 @@
+package train
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/millrace/millrace/data"
+	"github.com/millrace/millrace/internal/hostmem"
+	"github.com/millrace/millrace/internal/vfs"
+	"github.com/millrace/millrace/optim"
+	"github.com/millrace/millrace/plan"
+	"github.com/millrace/millrace/stream"
+	"github.com/millrace/millrace/trace"
+)
+
+// Summary is what a run came to.
+type Summary struct {
+	Steps        int         `json:"steps"`
+	Tokens       int64       `json:"tokens"`        // real positions
+	TargetTokens int64       `json:"target_tokens"` // those that counted in the loss
+	FirstLoss    float64     `json:"first_loss"`
+	LastLoss     float64     `json:"last_loss"`
+	EvalBefore   *float64    `json:"eval_loss_before,omitempty"`
+	EvalAfter    *float64    `json:"eval_loss_after,omitempty"`
+	Skipped      int         `json:"skipped_updates"` // their norm was not finite
+	TrainSec     float64     `json:"train_sec"`       // sum over the steps
+	TokensPerSec float64     `json:"tokens_per_sec"`
+	Lanes        trace.Lanes `json:"lanes"`          // busy seconds over the run
+	UploadBytes  int64       `json:"upload_bytes"`   // host to device over the run, as the schedule says
+	PeakBytes    int64       `json:"peak_rss_bytes"` // resident memory of the process
+	PlannedBytes int64       `json:"planned_bytes"`  // what the plan allowed
+	Model        string      `json:"model"`          // directory of the trained model
+}
+
+// Options are what a command line adds to run.yaml.
+type Options struct {
+	Trace bool // write a Chrome trace
+}
+
+// trainer is a run between its beginning and its end.
+type trainer struct {
+	*session
+	config  *Config
+	src     *source
+	rates   optim.Schedule
+	metrics *trace.MetricsFile
+	summary Summary
+
+	data, evalData *data.Dataset
+	loader         *data.Loader
+	eval           *data.EvalLoader // nil without eval.datasets
+}
+
+// Train runs run.yaml to its end, or to the end of the step in which it is asked to stop: then the model is written as
+// well, and the error is ErrInterrupted.
+func Train(ctx context.Context, c *Config, env *Env, o Options) (*Summary, error) {
+	if err := newRunDir(c.OutputDir); err != nil {
+		return nil, err
+	}
+	src, err := openModel(ctx, env, c.Model)
+	if err != nil {
+		return nil, err
+	}
+	t := &trainer{config: c, src: src}
+	dev, err := env.open(c.Device)
+	if err != nil {
+		return nil, Request(err)
+	}
+	defer dev.Close()
+	if err := t.openData(ctx, env); err != nil {
+		return nil, err
+	}
+	p, err := env.makePlan(c, src.model, dev.computes.Info())
+	if err != nil {
+		return nil, err
+	}
+	if err := t.openLoaders(p); err != nil {
+		return nil, err
+	}
+	if err := t.writeHead(p); err != nil {
+		return nil, err
+	}
+	env.say("%s", p.Headline(dev.computes.Info()))
+	t.session, err = env.openSession(ctx, src, p, dev, c.Init, c.Seed)
+	if err != nil {
+		return nil, err
+	}
+	defer t.session.Close()
+	if o.Trace {
+		t.engine.Trace = trace.NewRecorder(tracedSpans)
+	}
+	err = t.run(ctx)
+	if err != nil && !errors.Is(err, ErrInterrupted) {
+		return nil, err
+	}
+	if o.Trace {
+		err = errors.Join(err, t.writeTrace())
+	}
+	return &t.summary, err
+}
+
+// tracedSpans is how many of a lane's latest operations a trace holds.
+const tracedSpans = 100_000
+
+// newRunDir refuses a directory that has a run in it.
+func newRunDir(dir string) error {
+	for _, name := range []string{"run.yaml", "metrics.jsonl", "model"} {
+		if _, err := os.Stat(filepath.Join(dir, name)); !errors.Is(err, fs.ErrNotExist) {
+			return Request(fmt.Errorf("output_dir: %s already has a %s; choose another directory, or remove it", dir, name))
+		}
+	}
+	return nil
+}
+
+// openData reads and tokenizes the data sets.
+func (t *trainer) openData(ctx context.Context, env *Env) error {
+	c := t.config
+	tok, err := t.src.openTokenizer(c.Tokenizer)
+	if err != nil {
+		return err
+	}
+	if t.data, err = env.prepare(ctx, "the training data", c.Datasets, tok, c.TrainOnPrompt); err != nil {
+		return err
+	}
+	if len(c.Eval.Datasets) > 0 {
+		t.evalData, err = env.prepare(ctx, "the evaluation data", c.Eval.Datasets, tok, c.TrainOnPrompt)
+	}
+	return err
+}
+
+// openLoaders packs the data as the plan has it, and counts the steps.
+func (t *trainer) openLoaders(p *plan.Plan) (err error) {
+	c := t.config
+	epochs := 0 // for ever: max_steps ends the run
+	if c.MaxSteps == 0 {
+		epochs = max(int(math.Ceil(c.Epochs)), 1)
+	}
+	t.loader, err = data.NewLoader(t.data, data.LoaderOptions{SequenceLen: c.SequenceLen, BatchTokens: c.BatchTokens,
+		MicroBatch: p.Numerics.MicroBatch, Seed: c.Seed, Epochs: epochs})
+	if err != nil {
+		return Request(err)
+	}
+	steps := c.MaxSteps
+	if steps == 0 {
+		steps = t.loader.Steps()
+		if part := c.Epochs / float64(epochs); part > 0 {
+			steps = max(int(float64(steps)*part), 1) // the last epoch may be asked for in part
+		}
+	}
+	warmup := c.WarmupSteps
+	if c.WarmupRatio > 0 {
+		warmup = int(math.Ceil(c.WarmupRatio * float64(steps)))
+	}
+	t.rates = optim.Schedule{Shape: c.LRScheduler, Peak: c.LearningRate, WarmupSteps: warmup, Steps: steps}
+	if t.evalData != nil {
+		t.eval, err = data.NewEvalLoader(t.evalData, c.SequenceLen, p.Numerics.MicroBatch)
+	}
+	return Request(err)
+}
+
+// writeHead makes the output directory with run.yaml, as resolved, and plan.json.
+func (t *trainer) writeHead(p *plan.Plan) error {
+	c := *t.config
+	c.Numerics = Sizes{MicroBatch: Auto(p.Numerics.MicroBatch), HeadChunk: Auto(p.Numerics.HeadChunk)}
+	doc, err := c.YAML()
+	if err != nil {
+		return err
+	}
+	planned, err := json.MarshalIndent(p, "", "  ")
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(c.OutputDir, 0o755); err != nil {
+		return Request(fmt.Errorf("output_dir: %w", err))
+	}
+	for name, text := range map[string][]byte{"run.yaml": doc, "plan.json": append(planned, '\n')} {
+		if err := vfs.WriteFileAtomic(vfs.OS{}, filepath.Join(c.OutputDir, name), text); err != nil {
+			return Request(fmt.Errorf("output_dir: %w", err))
+		}
+	}
+	t.metrics, err = trace.OpenMetrics(filepath.Join(c.OutputDir, "metrics.jsonl"), 0)
+	return err
+}
+
+// run walks the steps, then writes the model.
+func (t *trainer) run(ctx context.Context) error {
+	defer t.metrics.Close()
+	t.summary.PlannedBytes = t.plan.ProcessBytes()
+	t.summary.Model = filepath.Join(t.config.OutputDir, "model")
+	if t.eval != nil {
+		l, err := t.evaluate(ctx, t.eval, "before training")
+		if err != nil {
+			return err
+		}
+		t.summary.EvalBefore = &l.Loss
+		t.env.say("eval loss %.4f before training", l.Loss)
+	}
+	t.engine.Trace.TakeBusy()
+	var stopped error
+	for step := 1; step <= t.rates.Steps; step++ {
+		if t.env.stopped() {
+			stopped = ErrInterrupted
+			t.env.say("stopping after step %d", step-1)
+			break
+		}
+		if err := t.step(ctx, step); err != nil {
+			return err
+		}
+	}
+	if _, err := t.engine.Flush(ctx); err != nil {
+		return err
+	}
+	if err := t.export(ctx, t.src, t.summary.Model, t.src.exportType()); err != nil {
+		return err
+	}
+	t.summary.PeakBytes, _ = hostmem.PeakRSS()
+	if t.summary.TrainSec > 0 {
+		t.summary.TokensPerSec = float64(t.summary.Tokens) / t.summary.TrainSec
+	}
+	return stopped
+}
+
+// step runs one step, with its evaluation if one is due, and writes its metrics.
+func (t *trainer) step(ctx context.Context, step int) error {
+	micro, err := t.loader.Next(ctx)
+	if err != nil {
+		return fmt.Errorf("step %d: %w", step, err)
+	}
+	c, s := t.config, &t.summary
+	batch := batchOf(micro)
+	begin := time.Now()
+	res, err := t.engine.Step(ctx, batch, stream.Update{Step: step, LR: t.rates.At(step), MaxGradNorm: c.MaxGradNorm,
+		AdamW: optim.AdamW{Beta1: c.AdamBetas[0], Beta2: c.AdamBetas[1], Eps: c.AdamEps, WeightDecay: c.WeightDecay}})
+	if err != nil {
+		return fmt.Errorf("step %d: %w", step, err)
+	}
+	sec := time.Since(begin).Seconds()
+	if res.BadWeights > 0 {
+		return fmt.Errorf("step %d: the update before it made %d weights NaN; lower learning_rate, or check the data", step, res.BadWeights)
+	}
+	m := trace.Metrics{Step: int64(step), GradNorm: res.GradNorm, ClipScale: res.ClipScale, LearningRate: t.rates.At(step),
+		TargetTokens: int64(batch.Targets), StepSec: sec, DevicePeakBytes: t.plan.DeviceBytes, Lanes: t.engine.Trace.TakeBusy()}
+	var docs []int
+	for _, b := range micro {
+		m.Tokens += int64(b.RealTokens)
+		docs = documents(docs, b)
+	}
+	if batch.Targets > 0 {
+		m.Loss = res.LossSum / float64(batch.Targets)
+	}
+	m.TokensPerSec = float64(m.Tokens) / sec
+	m.ModelTFLOPS = float64(t.plan.Model.TrainFLOPs(docs)) / sec / 1e12
+	m.HostPeakBytes, _ = hostmem.PeakRSS()
+	if res.Skipped {
+		s.Skipped++
+		t.env.say("step %d: the gradient norm is not finite; its update is left out", step)
+	}
+	if c.Eval.Every > 0 && step%c.Eval.Every == 0 || t.eval != nil && step == t.rates.Steps {
+		l, err := t.evaluate(ctx, t.eval, fmt.Sprintf("after step %d", step))
+		if err != nil {
+			return err
+		}
+		m.EvalLoss, s.EvalAfter = &l.Loss, &l.Loss
+		t.engine.Trace.TakeBusy() // of the evaluation
+	}
+	if step == 1 {
+		s.FirstLoss = m.Loss
+	}
+	s.Steps, s.LastLoss = step, m.Loss
+	s.Tokens += m.Tokens
+	s.TargetTokens += m.TargetTokens
+	s.TrainSec += sec
+	s.Lanes = s.Lanes.Plus(m.Lanes)
+	s.UploadBytes += t.plan.Predicted.UploadBytes
+	t.report(m)
+	return t.metrics.Append(m)
+}
+
+// documents appends the lengths of a micro-batch's documents, padding left out.
+func documents(docs []int, b data.Batch) []int {
+	for at := 0; at < len(b.DocEnd); at = int(b.DocEnd[at]) {
+		if n := int(b.DocEnd[at]) - at; n > 1 || b.Targets[at] >= 0 {
+			docs = append(docs, n)
+		}
+	}
+	return docs
+}
+
+// report is the line of a step for people.
+func (t *trainer) report(m trace.Metrics) {
+	eval := ""
+	if m.EvalLoss != nil {
+		eval = fmt.Sprintf("  eval loss %.4f", *m.EvalLoss)
+	}
+	left := t.summary.TrainSec / float64(m.Step) * float64(t.rates.Steps-int(m.Step))
+	t.env.say("step %*d/%d  loss %.4f  norm %.3f  lr %.2e  %.0f tokens/s  %s left%s", digits(t.rates.Steps), m.Step, t.rates.Steps,
+		m.Loss, m.GradNorm, m.LearningRate, m.TokensPerSec, seconds(left), eval)
+}
+
+func digits(n int) int { return len(fmt.Sprint(n)) }
+
+// writeTrace writes the Chrome trace.
+func (t *trainer) writeTrace() error {
+	f, err := os.Create(filepath.Join(t.config.OutputDir, "trace.json"))
+	if err != nil {
+		return err
+	}
+	return errors.Join(t.engine.Trace.WriteChrome(f), f.Close())
+}

@@ -1,0 +1,138 @@
+package train
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+
+	"github.com/millrace/millrace/data"
+	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/hf"
+	"github.com/millrace/millrace/internal/hostmem"
+	"github.com/millrace/millrace/model"
+	"github.com/millrace/millrace/plan"
+	"github.com/millrace/millrace/store"
+	"github.com/millrace/millrace/stream"
+	"github.com/millrace/millrace/trace"
+)
+
+// session is a planned model with its state in a store and an engine to run it: what training, evaluation, gradients and
+// the benchmark share.
+type session struct {
+	env    *Env
+	plan   *plan.Plan
+	store  store.Store
+	engine *stream.Engine
+}
+
+// goHeapSlack is what the Go heap may grow by after the plan is made: garbage of a few steps.
+const goHeapSlack = 24 << 20
+
+// hostShare is the part of the available memory that a run takes when memory.host is auto.
+const hostShare = 0.9
+
+// request makes what a plan is asked for. Budgets that are auto come from the machine.
+func (e *Env) request(m *model.Model, n plan.Numerics, dev device.Info, mem Memory) (plan.Request, error) {
+	r := plan.Request{Model: m, Numerics: n, Device: dev, Machine: e.machine(dev), DeviceBytes: mem.Device.N, HostBytes: mem.Host.N}
+	if r.DeviceBytes == 0 && !dev.Unified {
+		r.DeviceBytes = dev.MemoryBytes
+	}
+	used, err := hostmem.RSS()
+	if err != nil {
+		used = 0 // nothing to read it from on this system; the plan then leaves it out
+	}
+	// What the device has reserved for itself is in the plan under its own name.
+	r.ProgramBytes = max(used-dev.OverheadBytes, 0) + goHeapSlack
+	if r.HostBytes == 0 {
+		free, _, err := hostmem.Available()
+		if err != nil {
+			return r, fmt.Errorf("memory.host: how much memory there is cannot be told (%w); set it to a size such as 16GiB", err)
+		}
+		r.HostBytes = int64(hostShare * float64(free+used))
+	}
+	return r, nil
+}
+
+// open reserves everything and fills the weights.
+func (e *Env) openSession(ctx context.Context, src *source, p *plan.Plan, dev *devices, init string, seed uint64) (s *session, err error) {
+	s = &session{env: e, plan: p}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.Close())
+		}
+	}()
+	ram, err := store.NewRAM(e.Accounts, p.Extents())
+	if err != nil {
+		return s, err
+	}
+	s.store = ram
+	for _, r := range ram.Regions() {
+		if err := r.Populate(); err != nil {
+			return s, err
+		}
+	}
+	if err := s.fill(ctx, src, init, seed); err != nil {
+		return s, err
+	}
+	s.engine, err = stream.New(stream.Config{Plan: p, Device: dev.computes, Host: dev.host, Store: s.store, Accounts: e.Accounts,
+		Trace: trace.NewRecorder(0)})
+	return s, err
+}
+
+// fill brings the weights into the store: from the model's checkpoint, or at random.
+func (s *session) fill(ctx context.Context, src *source, init string, seed uint64) error {
+	m := s.plan.Model
+	parts := int64(len(m.Parts))
+	if init == "random" {
+		b := s.env.bar("initializing")
+		defer b.end()
+		return stream.Fill(ctx, s.plan, s.store, func(p *model.Part, v model.Values) error {
+			m.InitPart(seed, p, v)
+			b.set(int64(p.Index+1), parts)
+			return ctx.Err()
+		})
+	}
+	w, err := hf.OpenWeights(src.dir)
+	if err != nil {
+		return Request(err)
+	}
+	defer w.Close()
+	if err := m.Check(w); err != nil {
+		return Request(err)
+	}
+	b := s.env.bar("loading " + filepath.Base(src.dir))
+	defer b.end()
+	err = stream.Fill(ctx, s.plan, s.store, func(p *model.Part, v model.Values) error {
+		b.set(int64(p.Index+1), parts)
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		return Request(m.ReadPart(w, p, v))
+	})
+	return err
+}
+
+// Close gives everything back, the engine before the store.
+func (s *session) Close() error {
+	var errs []error
+	if s.engine != nil {
+		errs = append(errs, s.engine.Close())
+	}
+	if s.store != nil {
+		errs = append(errs, s.store.Close())
+	}
+	s.engine, s.store = nil, nil
+	return errors.Join(errs...)
+}
+
+// batchOf brings the micro-batches of a loader into the engine's form.
+func batchOf(micro []data.Batch) *stream.Batch {
+	b := &stream.Batch{}
+	for _, m := range micro {
+		b.Targets += m.TargetTokens
+		b.Micro = append(b.Micro, stream.MicroBatch{IDs: m.Tokens, Targets: m.Targets, Positions: m.Positions,
+			DocStart: m.DocStart, DocEnd: m.DocEnd})
+	}
+	return b
+}
