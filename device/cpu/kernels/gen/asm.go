@@ -44,15 +44,20 @@ type reg int
 // highest register down and stay.
 type asm struct {
 	text    strings.Builder
+	ahead   strings.Builder // loads of constants, ahead of the loop
 	w       width
 	masked  bool // writing the tail, where K1 selects the elements that exist
 	used    [32]bool
 	address map[string]string // argument -> general register
 	offset  map[string]int    // argument -> offset in the frame
 	consts  map[string]reg
+	fields  int // in consts
 }
 
 func (a *asm) f(format string, args ...any) { fmt.Fprintf(&a.text, "\t"+format+"\n", args...) }
+
+// constant writes a line ahead of the loop.
+func (a *asm) constant(format string, args ...any) { fmt.Fprintf(&a.ahead, "\t"+format+"\n", args...) }
 
 func (a *asm) label(name string) { fmt.Fprintf(&a.text, "%s:\n", name) }
 
@@ -100,21 +105,22 @@ func (a *asm) keep() reg {
 	panic("out of vector registers")
 }
 
-// bits is a register that holds a 32-bit pattern in every element. It must be asked for first before the loop starts.
+// bits is a register that holds a 32-bit pattern in every element.
 func (a *asm) bits(pattern uint32) reg {
 	name := fmt.Sprintf("%#x", pattern)
-	if r, ok := a.consts[name]; ok {
+	r, ok := a.consts[name]
+	if ok {
 		return r
 	}
-	r := a.keep()
+	r = a.keep()
 	a.consts[name] = r
-	a.f("MOVL $%#x, R11", pattern)
+	a.constant("MOVL $%#x, R11", pattern)
 	if a.w == zmm {
-		a.f("VPBROADCASTD R11, %s", a.v(r))
+		a.constant("VPBROADCASTD R11, %s", a.v(r))
 		return r
 	}
-	a.f("VMOVD R11, X%d", r)
-	a.f("VPBROADCASTD X%d, %s", r, a.v(r))
+	a.constant("VMOVD R11, X%d", r)
+	a.constant("VPBROADCASTD X%d, %s", r, a.v(r))
 	return r
 }
 
@@ -126,26 +132,30 @@ func (a *asm) scalar(name string) reg {
 	if !ok {
 		r = a.keep()
 		a.consts[name] = r
-		a.f("VBROADCASTSS %s+%d(FP), %s", name, a.offset[name], a.v(r))
+		a.constant("VBROADCASTSS %s+%d(FP), %s", name, a.offset[name], a.v(r))
 	}
 	return r
 }
 
-// field is the float32 at a byte offset of the struct that an argument points to. With few registers it is loaded anew
-// each time and must be freed; done frees it or does nothing.
+// ymmFields is how many fields AVX2 keeps in registers; the temporaries need the others.
+const ymmFields = 5
+
+// field is the float32 at a byte offset of the struct that an argument points to. Where registers are short it is loaded
+// anew each time; done gives such a register back.
 func (a *asm) field(name string, offset int) (r reg, done func()) {
 	key := fmt.Sprintf("%s.%d", name, offset)
-	if a.w == ymm {
+	if r, ok := a.consts[key]; ok {
+		return r, func() {}
+	}
+	if a.w == ymm && a.fields == ymmFields {
 		r = a.take()
 		a.f("VBROADCASTSS %d(%s), %s", offset, a.address[name], a.v(r))
 		return r, func() { a.free(r) }
 	}
-	r, ok := a.consts[key]
-	if !ok {
-		r = a.keep()
-		a.consts[key] = r
-		a.f("VBROADCASTSS %d(%s), %s", offset, a.address[name], a.v(r))
-	}
+	a.fields++
+	r = a.keep()
+	a.consts[key] = r
+	a.constant("VBROADCASTSS %d(%s), %s", offset, a.address[name], a.v(r))
 	return r, func() {}
 }
 
@@ -446,11 +456,9 @@ func (l loop) write(w width) (source, declaration string) {
 		l.start(a)
 	}
 	before := a.text.String()
-	a.text.Reset()
 	l.body(a)
-	constants := a.constantLoads()
 	a.text.Reset()
-	a.text.WriteString(before + constants)
+	a.text.WriteString(before + a.ahead.String())
 
 	step := l.step
 	if step == 0 {
@@ -490,25 +498,6 @@ func (l loop) write(w width) (source, declaration string) {
 	}
 	source = fmt.Sprintf("// %s\nTEXT ·%s(SB), NOSPLIT, $0-%d\n%s\n", head, name, off+results, a.text.String())
 	return source, "//go:noescape\n" + head + "\n\n"
-}
-
-// constantLoads picks the loads of constants out of what a dry run wrote.
-func (a *asm) constantLoads() string {
-	var s strings.Builder
-	lines := strings.Split(a.text.String(), "\n")
-	for i, line := range lines {
-		switch {
-		case strings.Contains(line, "MOVL $"):
-			for !strings.Contains(lines[i], "VPBROADCASTD") {
-				s.WriteString(lines[i] + "\n")
-				i++
-			}
-			s.WriteString(lines[i] + "\n")
-		case strings.Contains(line, "VBROADCASTSS") && (a.w == zmm || strings.Contains(line, "(FP)")):
-			s.WriteString(line + "\n")
-		}
-	}
-	return s.String()
 }
 
 // generate is the assembly and its Go declarations.
