@@ -61,9 +61,9 @@ func (t *BPE) Encode(text string, addSpecial bool) []int32 {
 				dst = append(dst, s.id)
 				continue
 			}
-			for _, word := range t.pretokenize(e, s.text) {
-				dst = t.appendWord(dst, e, word)
-			}
+			e.dst = dst
+			e.words[0](s.text)
+			dst = e.dst
 		}
 	}
 	if addSpecial {
@@ -73,12 +73,11 @@ func (t *BPE) Encode(text string, addSpecial bool) []int32 {
 	return dst
 }
 
-// release drops what holds on to the text.
+// release drops what holds on to the text and its ids.
 func (e *encoder) release() {
 	clear(e.spans)
 	clear(e.normalized)
-	clear(e.pieces[0])
-	clear(e.pieces[1])
+	e.dst = nil
 }
 
 func (t *BPE) normalize(text string) string {
@@ -86,21 +85,6 @@ func (t *BPE) normalize(text string) string {
 		text = form.String(text)
 	}
 	return text
-}
-
-// pretokenize returns the words of text; they are valid until the next call with the same encoder.
-func (t *BPE) pretokenize(e *encoder, text string) []string {
-	words := append(e.pieces[0][:0], text)
-	next := e.pieces[1][:0]
-	for _, s := range t.splitters {
-		next = next[:0]
-		for _, w := range words {
-			next = s.split(next, w)
-		}
-		words, next = next, words
-	}
-	e.pieces = [2][]string{words, next}
-	return words
 }
 
 // Decode is the text of ids.
@@ -164,7 +148,15 @@ func (t *BPE) MissingBytes() []byte {
 	return missing
 }
 
-func (t *BPE) newEncoder() any { return &encoder{words: map[string][]int32{}} }
+// newEncoder chains the splitters: words[i] takes a word before splitter i, and the last one its ids.
+func (t *BPE) newEncoder() any {
+	e := &encoder{known: map[string][]int32{}, words: make([]func(string), len(t.splitters)+1)}
+	e.words[len(t.splitters)] = func(word string) { e.dst = t.appendWord(e.dst, e, word) }
+	for i, s := range t.splitters {
+		e.words[i] = func(word string) { s.split(word, e.words[i+1]) }
+	}
+	return e
+}
 
 // alphabet is how byte-level vocabularies spell bytes: those that print stand for themselves, the others in order for
 // the characters from U+0100 (GPT-2's bytes_to_unicode).

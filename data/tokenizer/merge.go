@@ -22,10 +22,11 @@ const (
 // encoder is the scratch of one Encode call. Encoders are pooled, so each cache of words is used by one call at a time
 // and needs no lock.
 type encoder struct {
-	words      map[string][]int32
+	known      map[string][]int32 // the ids of words seen before
 	spans      []span
 	normalized []span
-	pieces     [2][]string
+	words      []func(string) // the steps of the pre-tokenizer, then the merges
+	dst        []int32        // what the last step appends to
 	symbols    []symbol
 	heap       mergeHeap
 }
@@ -36,17 +37,17 @@ type symbol struct{ id, prev, next int32 }
 
 // appendWord appends the ids of one word of the pre-tokenizer.
 func (t *BPE) appendWord(dst []int32, e *encoder, word string) []int32 {
-	if ids, ok := e.words[word]; ok {
+	if ids, ok := e.known[word]; ok {
 		return append(dst, ids...)
 	}
 	n := len(dst)
 	dst = t.mergeWord(dst, e, word)
 	if len(word) <= wordCacheBytes {
-		if len(e.words) >= wordCacheEntries {
-			clear(e.words)
+		if len(e.known) >= wordCacheEntries {
+			clear(e.known)
 		}
 		// The key must be a copy: a part of the text would keep the text alive.
-		e.words[string([]byte(word))] = append([]int32(nil), dst[n:]...)
+		e.known[string([]byte(word))] = append([]int32(nil), dst[n:]...)
 	}
 	return dst
 }

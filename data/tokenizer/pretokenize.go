@@ -7,50 +7,48 @@ import (
 	"github.com/dlclark/regexp2"
 )
 
-// A splitter is one step of the pre-tokenizer: it appends the words that piece falls into. No word is empty.
+// A splitter is one step of the pre-tokenizer: it yields the words that piece falls into. No word is empty.
 type splitter interface {
-	split(dst []string, piece string) []string
+	split(piece string, yield func(word string))
 }
 
 // split makes every scanner a splitter.
-func (next scanner) split(dst []string, piece string) []string {
+func (next scanner) split(piece string, yield func(string)) {
 	for i := 0; i < len(piece); {
 		end := next(piece, i)
-		dst = append(dst, piece[i:end])
+		yield(piece[i:end])
 		i = end
 	}
-	return dst
 }
 
 // digits separates numbers from the rest: each character for itself, or each run.
 type digits struct{ individual bool }
 
-func (d digits) split(dst []string, piece string) []string {
+func (d digits) split(piece string, yield func(string)) {
 	start, inRun := 0, false
 	for i := 0; i < len(piece); {
 		c, n := classAt(piece, i)
 		isNumber := c == number
 		if i > start && (isNumber != inRun || isNumber && d.individual) {
-			dst = append(dst, piece[start:i])
+			yield(piece[start:i])
 			start = i
 		}
 		inRun = isNumber
 		i += n
 	}
 	if start < len(piece) {
-		dst = append(dst, piece[start:])
+		yield(piece[start:])
 	}
-	return dst
 }
 
 // prefixSpace puts a space before a piece that does not start with one.
 type prefixSpace struct{}
 
-func (prefixSpace) split(dst []string, piece string) []string {
+func (prefixSpace) split(piece string, yield func(string)) {
 	if !strings.HasPrefix(piece, " ") {
 		piece = " " + piece
 	}
-	return append(dst, piece)
+	yield(piece)
 }
 
 // keep says which parts of a piece a Split step leaves in place.
@@ -62,20 +60,33 @@ const (
 	keepBetween             // what is between the matches only
 )
 
+func (k keep) match(part string, yield func(string)) {
+	if part != "" && k != keepBetween {
+		yield(part)
+	}
+}
+
+func (k keep) between(part string, yield func(string)) {
+	if part != "" && k != keepMatches {
+		yield(part)
+	}
+}
+
 // literal splits at a fixed string.
 type literal struct {
 	text string
 	keep keep
 }
 
-func (l literal) split(dst []string, piece string) []string {
+func (l literal) split(piece string, yield func(string)) {
 	for {
 		i := strings.Index(piece, l.text)
 		if i < 0 {
-			return appendPart(dst, piece, l.keep != keepMatches)
+			l.keep.between(piece, yield)
+			return
 		}
-		dst = appendPart(dst, piece[:i], l.keep != keepMatches)
-		dst = appendPart(dst, piece[i:i+len(l.text)], l.keep != keepBetween)
+		l.keep.between(piece[:i], yield)
+		l.keep.match(piece[i:i+len(l.text)], yield)
 		piece = piece[i+len(l.text):]
 	}
 }
@@ -87,7 +98,7 @@ type expression struct {
 	keep keep
 }
 
-func (e expression) split(dst []string, piece string) []string {
+func (e expression) split(piece string, yield func(string)) {
 	// Matches are counted in characters; at walks along in bytes.
 	chars, at, prev := 0, 0, 0
 	toByte := func(char int) int {
@@ -103,18 +114,11 @@ func (e expression) split(dst []string, piece string) []string {
 	for m, _ := e.re.FindStringMatch(piece); m != nil; m, _ = e.re.FindNextMatch(m) {
 		start := toByte(m.Index)
 		end := toByte(m.Index + m.Length)
-		dst = appendPart(dst, piece[prev:start], e.keep != keepMatches)
-		dst = appendPart(dst, piece[start:end], e.keep != keepBetween)
+		e.keep.between(piece[prev:start], yield)
+		e.keep.match(piece[start:end], yield)
 		prev = end
 	}
-	return appendPart(dst, piece[prev:], e.keep != keepMatches)
-}
-
-func appendPart(dst []string, part string, wanted bool) []string {
-	if part == "" || !wanted {
-		return dst
-	}
-	return append(dst, part)
+	e.keep.between(piece[prev:], yield)
 }
 
 // foldedContractions is the one use of (?i) that the models make. Engines disagree on what ignoring case means
