@@ -35,7 +35,7 @@ func CreateFile(path string, specs []TensorSpec) (*FileWriter, error) {
 	if err := checkSpecs(specs); err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".tmp-*")
+	f, err := createBeside(path)
 	if err != nil {
 		return nil, fmt.Errorf("%s cannot be written: %w", path, err)
 	}
@@ -62,9 +62,6 @@ func (w *FileWriter) Commit() error {
 		return errors.New("the file is already committed or aborted")
 	}
 	err := w.body.finish()
-	if err == nil {
-		err = w.f.Chmod(0o644) // CreateTemp makes it private
-	}
 	if err == nil {
 		err = w.f.Sync()
 	}

@@ -3,6 +3,7 @@ package hf
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -126,7 +127,7 @@ func (imp *ggufImport) copyTensor(ctx context.Context, w *ModelWriter, t importT
 		}
 		vals := vals[:min(piece, t.src.elems-first)]
 		if err := imp.src.read(t.src, vals, first); err != nil {
-			return err
+			return fmt.Errorf("%s: %w", imp.src.path, err)
 		}
 		if head != nil {
 			unpermute(head, vals, int(rowElems))
@@ -198,7 +199,10 @@ func (r *ggufTensorReader) read(t ggufTensor, dst []float32, first int64) error 
 		r.buf = make([]byte, n)
 	}
 	buf := r.buf[:n]
-	if _, err := r.f.ReadAt(buf, t.begin+first/q.elems*q.bytes); err != nil {
+	if got, err := r.f.ReadAt(buf, t.begin+first/q.elems*q.bytes); int64(got) < n {
+		if err == io.EOF {
+			err = errors.New("the file became shorter while it was read")
+		}
 		return fmt.Errorf("tensor %s: %w", quote(t.name), err)
 	}
 	q.dequantize(dst, buf)

@@ -207,7 +207,7 @@ func (h *hub) download(ctx context.Context) (string, error) {
 	}
 	if commit != h.revision {
 		ref := filepath.Join(h.dir(), "refs", filepath.FromSlash(h.revision))
-		if err := os.MkdirAll(filepath.Dir(ref), 0o755); err != nil {
+		if err := os.MkdirAll(filepath.Dir(ref), 0o777); err != nil {
 			return "", err
 		}
 		if err := writeFileWhole(ref, []byte(commit)); err != nil {
@@ -303,7 +303,7 @@ func (h *hub) downloadFile(ctx context.Context, commit string, f hubFile) error 
 	name, _ := f.hash()
 	blobs, snap := filepath.Join(h.dir(), "blobs"), h.snapshot(commit)
 	for _, dir := range []string{blobs, snap} {
-		if err := os.MkdirAll(dir, 0o755); err != nil {
+		if err := os.MkdirAll(dir, 0o777); err != nil {
 			return err
 		}
 	}
@@ -325,7 +325,7 @@ func (h *hub) downloadFile(ctx context.Context, commit string, f hubFile) error 
 }
 
 func (h *hub) fetchBlob(ctx context.Context, commit string, f hubFile, blob string) error {
-	part, err := os.OpenFile(blob+".incomplete", os.O_RDWR|os.O_CREATE, 0o644)
+	part, err := os.OpenFile(blob+".incomplete", os.O_RDWR|os.O_CREATE, 0o666)
 	if err != nil {
 		return err
 	}

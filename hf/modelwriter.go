@@ -79,7 +79,7 @@ func (w *ModelWriter) shardName(i int) string {
 // openShard starts the current shard, and goes past those that hold only empty tensors.
 func (w *ModelWriter) openShard() error {
 	for ; w.shard < len(w.shards); w.shard++ {
-		f, err := os.OpenFile(w.dir.path(w.shardName(w.shard)), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+		f, err := os.OpenFile(w.dir.path(w.shardName(w.shard)), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
 		if err != nil {
 			return err
 		}

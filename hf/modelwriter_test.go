@@ -95,9 +95,8 @@ func TestModelWriterIsAtomic(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.Abort()
-	st, err := os.Stat(dir)
-	if err != nil || st.Mode().Perm() != 0o755 {
-		t.Errorf("%v, %v", st, err)
+	if _, err := os.Stat(dir); err != nil {
+		t.Error(err)
 	}
 	if err := w.Commit(); err == nil {
 		t.Error("a second Commit succeeds")

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
@@ -27,14 +28,25 @@ func stage(target string, replace bool) (*staging, error) {
 		return nil, err
 	}
 	parent, base := filepath.Split(target)
-	if err := os.MkdirAll(parent, 0o755); err != nil {
+	if err := os.MkdirAll(parent, 0o777); err != nil {
 		return nil, fmt.Errorf("%s cannot be written: %w", target, err)
 	}
-	tmp, err := os.MkdirTemp(parent, "."+base+".tmp-*")
-	if err != nil {
+	// Not os.MkdirTemp, whose directories are private: the target gets the permissions that the umask grants.
+	tmp := tempName(filepath.Join(parent, base))
+	if err := os.Mkdir(tmp, 0o777); err != nil {
 		return nil, fmt.Errorf("%s cannot be written: %w", target, err)
 	}
 	return &staging{target, tmp}, nil
+}
+
+// tempName is a new name in path's directory.
+func tempName(path string) string {
+	return filepath.Join(filepath.Dir(path), fmt.Sprintf(".%s.tmp-%016x", filepath.Base(path), rand.Uint64()))
+}
+
+// createBeside creates a temporary file in path's directory, to be renamed to path.
+func createBeside(path string) (*os.File, error) {
+	return os.OpenFile(tempName(path), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o666)
 }
 
 // checkReplaceable guards against deleting what is not ours: only an empty directory or one that holds a config.json and
@@ -73,7 +85,7 @@ func (s *staging) writeFile(name string, data []byte) error {
 	if name == "" || name == "." || name == ".." || strings.ContainsAny(name, "/\\") {
 		return fmt.Errorf("%s is not a file name", quote(name))
 	}
-	f, err := os.OpenFile(s.path(name), os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o644)
+	f, err := os.OpenFile(s.path(name), os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o666)
 	if err != nil {
 		return err
 	}
@@ -88,7 +100,7 @@ func (s *staging) copyFile(name, src string) error {
 		return err
 	}
 	defer in.Close()
-	out, err := os.OpenFile(s.path(name), os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o644)
+	out, err := os.OpenFile(s.path(name), os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o666)
 	if err != nil {
 		return err
 	}
@@ -98,9 +110,6 @@ func (s *staging) copyFile(name, src string) error {
 
 // commit makes the directory durable and visible. A directory that it replaces goes away after that.
 func (s *staging) commit(replace bool) error {
-	if err := os.Chmod(s.tmp, 0o755); err != nil { // MkdirTemp makes it private
-		return err
-	}
 	if err := syncDir(s.tmp); err != nil {
 		return err
 	}
