@@ -5,3 +5,6 @@ func (s *Stream) Fail(err error) {
 	s.operands.Op, s.operands.List = "Fail", nil
 	s.try(func() error { return err })
 }
+
+// RaceEnabled reports whether the program runs under the race detector.
+const RaceEnabled = raceEnabled

@@ -294,7 +294,7 @@ func (r *rig) around(at int) string {
 type shape struct{ rows, cols int }
 
 // shapes are small odd ones, and one that is large enough to be cut among workers.
-var shapes = []shape{{1, 1}, {1, 17}, {3, 1}, {17, 37}, {37, 100}, {100, 131}, {517, 262}}
+var shapes = []shape{{1, 1}, {1, 17}, {3, 1}, {17, 37}, {37, 100}, {100, 131}, {259, 262}}
 
 // types are the types of activations.
 var types = []tensor.DType{tensor.F32, tensor.BF16}

@@ -94,6 +94,9 @@ func testInPlace(r *rig) {
 	}
 }
 
+// ballast is the size of a matrix that takes much longer to multiply than to enqueue.
+const ballast = 131
+
 // counter is a number in device memory.
 type counter struct {
 	r        *rig
@@ -107,17 +110,17 @@ type counter struct {
 func (r *rig) newCounter() *counter {
 	one := r.filled(r.place("one", tensor.F32, 1, 1, 1), func(int) float64 { return 1 })
 	value := r.filled(r.place("value", tensor.F32, 1, 1, 1), func(int) float64 { return 0 })
-	ballast := r.normal("ballast", tensor.F32, 300, 300)
+	heavy := r.normal("ballast", tensor.F32, ballast, ballast)
 	copy(r.host, r.image[:r.used])
 	r.stream.Copy(r.mem.Slice(0, int64(r.used)), r.staging.Slice(0, int64(r.used)))
 	r.must(r.stream.Sync())
-	return &counter{r: r, value: value.Mat, one: one.Mat, ballast: ballast.Mat, readback: r.staging.Slice(rigBytes-4, 4)}
+	return &counter{r: r, value: value.Mat, one: one.Mat, ballast: heavy.Mat, readback: r.staging.Slice(rigBytes-4, 4)}
 }
 
 // slow keeps a stream busy for a while.
 func (c *counter) slow(s device.Stream) {
-	out := c.r.mem.Slice(rigBytes/2, 4*300*300)
-	s.MatMul(device.NewMat(out, tensor.F32, 300, 300), c.ballast, c.ballast, device.MatMulFlags{})
+	out := c.r.mem.Slice(rigBytes/2, 4*ballast*ballast)
+	s.MatMul(device.NewMat(out, tensor.F32, ballast, ballast), c.ballast, c.ballast, device.MatMulFlags{})
 }
 
 func (c *counter) add(s device.Stream) { s.Add(c.value, c.value, c.one) }
@@ -156,7 +159,7 @@ func testEvents(r *rig) {
 	r.must(ab.Wait())
 
 	// Two streams take turns at one number.
-	for range 100 {
+	for range 50 {
 		c.slow(a)
 		c.add(a)
 		a.Record(ab)
@@ -166,7 +169,7 @@ func testEvents(r *rig) {
 		a.Wait(ba)
 	}
 	r.stream.Wait(ba)
-	c.is(200)
+	c.is(100)
 
 	// A wait refers to the latest record that was queued before it. If it referred to the second one, both streams would
 	// wait for each other.
@@ -179,7 +182,7 @@ func testEvents(r *rig) {
 	c.add(a)
 	a.Record(ab)
 	r.must(ab.Wait())
-	c.is(202)
+	c.is(102)
 
 	// Several streams wait for one event.
 	c.slow(a)
@@ -187,7 +190,7 @@ func testEvents(r *rig) {
 	a.Record(ab)
 	b.Wait(ab)
 	r.stream.Wait(ab)
-	c.is(203)
+	c.is(103)
 	r.must(b.Sync())
 	r.must(a.Sync())
 }

@@ -1,0 +1,120 @@
+package devicetest
+
+import "github.com/millrace/millrace/device"
+
+// Every operation is checked in the caller's goroutine and runs on the stream's.
+
+func (s *faultyStream) Copy(dst, src device.Mem) {
+	s.operands.Copy(dst, src)
+	s.op(func() { s.inner.Copy(dst, src) })
+}
+
+func (s *faultyStream) Zero(dst device.Mem) {
+	s.operands.Zero(dst)
+	s.op(func() { s.inner.Zero(dst) })
+}
+
+func (s *faultyStream) MatMul(c, a, b device.Mat, f device.MatMulFlags) {
+	s.operands.MatMul(c, a, b, f)
+	s.op(func() { s.inner.MatMul(c, a, b, f) })
+}
+
+func (s *faultyStream) AddBias(y, bias device.Mat) {
+	s.operands.AddBias(y, bias)
+	s.op(func() { s.inner.AddBias(y, bias) })
+}
+
+func (s *faultyStream) BiasGrad(db, dy device.Mat) {
+	s.operands.BiasGrad(db, dy)
+	s.op(func() { s.inner.BiasGrad(db, dy) })
+}
+
+func (s *faultyStream) Add(y, a, b device.Mat) {
+	s.operands.Add(y, a, b)
+	s.op(func() { s.inner.Add(y, a, b) })
+}
+
+func (s *faultyStream) Cast(dst, src device.Mat) {
+	s.operands.Cast(dst, src)
+	s.op(func() { s.inner.Cast(dst, src) })
+}
+
+func (s *faultyStream) RMSNorm(y, rstd, x, w device.Mat, groups int, eps float32) {
+	s.operands.RMSNorm(y, rstd, x, w, groups, eps)
+	s.op(func() { s.inner.RMSNorm(y, rstd, x, w, groups, eps) })
+}
+
+func (s *faultyStream) RMSNormGrad(dx, dw, dy, x, w, rstd, resid device.Mat, groups int) {
+	s.operands.RMSNormGrad(dx, dw, dy, x, w, rstd, resid, groups)
+	s.op(func() { s.inner.RMSNormGrad(dx, dw, dy, x, w, rstd, resid, groups) })
+}
+
+func (s *faultyStream) RoPE(y, x device.Mat, heads int, cos, sin device.Mat, positions device.Mem, inverse bool) {
+	s.operands.RoPE(y, x, heads, cos, sin, positions, inverse)
+	s.op(func() { s.inner.RoPE(y, x, heads, cos, sin, positions, inverse) })
+}
+
+func (s *faultyStream) Attention(out, lse, q, k, v device.Mat, spec device.AttentionSpec) {
+	s.operands.Attention(out, lse, q, k, v, spec)
+	s.op(func() { s.inner.Attention(out, lse, q, k, v, spec) })
+}
+
+func (s *faultyStream) AttentionGrad(dq, dk, dv, dout, q, k, v, out, lse, delta device.Mat, spec device.AttentionSpec) {
+	s.operands.AttentionGrad(dq, dk, dv, dout, q, k, v, out, lse, delta, spec)
+	s.op(func() { s.inner.AttentionGrad(dq, dk, dv, dout, q, k, v, out, lse, delta, spec) })
+}
+
+func (s *faultyStream) SwiGLU(y, gateUp device.Mat) {
+	s.operands.SwiGLU(y, gateUp)
+	s.op(func() { s.inner.SwiGLU(y, gateUp) })
+}
+
+func (s *faultyStream) SwiGLUGrad(dGateUp, dy, gateUp device.Mat) {
+	s.operands.SwiGLUGrad(dGateUp, dy, gateUp)
+	s.op(func() { s.inner.SwiGLUGrad(dGateUp, dy, gateUp) })
+}
+
+func (s *faultyStream) LSEInit(stat device.Mat) {
+	s.operands.LSEInit(stat)
+	s.op(func() { s.inner.LSEInit(stat) })
+}
+
+func (s *faultyStream) LSEUpdate(stat, logits device.Mat, targets device.Mem, first int) {
+	s.operands.LSEUpdate(stat, logits, targets, first)
+	s.op(func() { s.inner.LSEUpdate(stat, logits, targets, first) })
+}
+
+func (s *faultyStream) TokenLoss(loss, stat device.Mat, targets device.Mem) {
+	s.operands.TokenLoss(loss, stat, targets)
+	s.op(func() { s.inner.TokenLoss(loss, stat, targets) })
+}
+
+func (s *faultyStream) CrossEntropyGrad(dlogits, logits, stat device.Mat, targets device.Mem, first int, scale float32) {
+	s.operands.CrossEntropyGrad(dlogits, logits, stat, targets, first, scale)
+	s.op(func() { s.inner.CrossEntropyGrad(dlogits, logits, stat, targets, first, scale) })
+}
+
+func (s *faultyStream) Sum(dst device.Mem, x device.Mat) {
+	s.operands.Sum(dst, x)
+	s.op(func() { s.inner.Sum(dst, x) })
+}
+
+func (s *faultyStream) Gather(y, table device.Mat, ids device.Mem, first int) {
+	s.operands.Gather(y, table, ids, first)
+	s.op(func() { s.inner.Gather(y, table, ids, first) })
+}
+
+func (s *faultyStream) ScatterAdd(dtable, dy device.Mat, ids device.Mem, first int) {
+	s.operands.ScatterAdd(dtable, dy, ids, first)
+	s.op(func() { s.inner.ScatterAdd(dtable, dy, ids, first) })
+}
+
+func (s *faultyStream) AdamW(args device.AdamWArgs, bad device.Mem) {
+	s.operands.AdamW(args, bad)
+	s.op(func() { s.inner.AdamW(args, bad) })
+}
+
+func (s *faultyStream) SumSquares(dst device.Mem, x device.Mat) {
+	s.operands.SumSquares(dst, x)
+	s.op(func() { s.inner.SumSquares(dst, x) })
+}

@@ -1,0 +1,113 @@
+package null
+
+import "github.com/millrace/millrace/device"
+
+func (s *stream) Zero(dst device.Mem) {
+	s.operands.Zero(dst)
+	s.count(0)
+}
+
+func (s *stream) MatMul(c, a, b device.Mat, f device.MatMulFlags) {
+	s.operands.MatMul(c, a, b, f)
+	s.count(matMulFLOPs(c, a, f))
+}
+
+func (s *stream) AddBias(y, bias device.Mat) {
+	s.operands.AddBias(y, bias)
+	s.count(0)
+}
+
+func (s *stream) BiasGrad(db, dy device.Mat) {
+	s.operands.BiasGrad(db, dy)
+	s.count(0)
+}
+
+func (s *stream) Add(y, a, b device.Mat) {
+	s.operands.Add(y, a, b)
+	s.count(0)
+}
+
+func (s *stream) Cast(dst, src device.Mat) {
+	s.operands.Cast(dst, src)
+	s.count(0)
+}
+
+func (s *stream) RMSNorm(y, rstd, x, w device.Mat, groups int, eps float32) {
+	s.operands.RMSNorm(y, rstd, x, w, groups, eps)
+	s.count(0)
+}
+
+func (s *stream) RMSNormGrad(dx, dw, dy, x, w, rstd, resid device.Mat, groups int) {
+	s.operands.RMSNormGrad(dx, dw, dy, x, w, rstd, resid, groups)
+	s.count(0)
+}
+
+func (s *stream) RoPE(y, x device.Mat, heads int, cos, sin device.Mat, positions device.Mem, inverse bool) {
+	s.operands.RoPE(y, x, heads, cos, sin, positions, inverse)
+	s.count(0)
+}
+
+func (s *stream) Attention(out, lse, q, k, v device.Mat, spec device.AttentionSpec) {
+	s.operands.Attention(out, lse, q, k, v, spec)
+	s.count(attentionFLOPs(q.Rows, spec))
+}
+
+func (s *stream) AttentionGrad(dq, dk, dv, dout, q, k, v, out, lse, delta device.Mat, spec device.AttentionSpec) {
+	s.operands.AttentionGrad(dq, dk, dv, dout, q, k, v, out, lse, delta, spec)
+	s.count(5 * attentionFLOPs(q.Rows, spec) / 2)
+}
+
+func (s *stream) SwiGLU(y, gateUp device.Mat) {
+	s.operands.SwiGLU(y, gateUp)
+	s.count(0)
+}
+
+func (s *stream) SwiGLUGrad(dGateUp, dy, gateUp device.Mat) {
+	s.operands.SwiGLUGrad(dGateUp, dy, gateUp)
+	s.count(0)
+}
+
+func (s *stream) LSEInit(stat device.Mat) {
+	s.operands.LSEInit(stat)
+	s.count(0)
+}
+
+func (s *stream) LSEUpdate(stat, logits device.Mat, targets device.Mem, first int) {
+	s.operands.LSEUpdate(stat, logits, targets, first)
+	s.count(0)
+}
+
+func (s *stream) TokenLoss(loss, stat device.Mat, targets device.Mem) {
+	s.operands.TokenLoss(loss, stat, targets)
+	s.count(0)
+}
+
+func (s *stream) CrossEntropyGrad(dlogits, logits, stat device.Mat, targets device.Mem, first int, scale float32) {
+	s.operands.CrossEntropyGrad(dlogits, logits, stat, targets, first, scale)
+	s.count(0)
+}
+
+func (s *stream) Sum(dst device.Mem, x device.Mat) {
+	s.operands.Sum(dst, x)
+	s.count(0)
+}
+
+func (s *stream) Gather(y, table device.Mat, ids device.Mem, first int) {
+	s.operands.Gather(y, table, ids, first)
+	s.count(0)
+}
+
+func (s *stream) ScatterAdd(dtable, dy device.Mat, ids device.Mem, first int) {
+	s.operands.ScatterAdd(dtable, dy, ids, first)
+	s.count(0)
+}
+
+func (s *stream) AdamW(args device.AdamWArgs, bad device.Mem) {
+	s.operands.AdamW(args, bad)
+	s.count(0)
+}
+
+func (s *stream) SumSquares(dst device.Mem, x device.Mat) {
+	s.operands.SumSquares(dst, x)
+	s.count(0)
+}
