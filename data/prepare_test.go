@@ -15,6 +15,7 @@ import (
 	"github.com/goccy/go-yaml"
 	"github.com/google/go-cmp/cmp"
 	"github.com/zeebo/xxh3"
+	"go.uber.org/goleak"
 
 	"github.com/millrace/millrace/data/tokenizer"
 )
@@ -258,6 +259,7 @@ func TestFirstBadRowIsNamed(t *testing.T) {
 		}
 		fmt.Fprintf(&b, "{\"text\": \"%s\"}\n", strings.Repeat("x", 400))
 	}
+	defer goleak.VerifyNone(t)
 	s := Source{Path: write(t, dir, "rows.jsonl", b.String()), Type: Text}
 	for range 2 {
 		if _, err := prepare(t, s, Options{Workers: 4}); err == nil || !strings.Contains(err.Error(), "rows.jsonl:1000:") {
@@ -267,6 +269,7 @@ func TestFirstBadRowIsNamed(t *testing.T) {
 }
 
 func TestPrepareCancelled(t *testing.T) {
+	defer goleak.VerifyNone(t)
 	s := rowsFile(t, t.TempDir(), 5000)
 	ctx, cancel := context.WithCancel(t.Context())
 	_, err := Prepare(ctx, []Source{s}, Options{Tokenizer: tokenizer.Bytes(), Progress: func(Progress) { cancel() }})
