@@ -24,8 +24,11 @@
 //
 //   - Plain: s = round(s + round(a*b)).
 //   - AVX2 and AVX512: s = fma(a, b, s), bf16 operands widened; the two levels agree to the bit.
-//   - AVX512BF16: fp32 operands as above; bf16 operands in pairs by VDPBF16PS, which treats denormal inputs as zero,
-//     flushes denormal results to zero and ignores the rounding mode. An odd K is padded with a pair of zeros.
+//   - AVX512BF16: fp32 operands as above. bf16 operands go in pairs (k, k+1) through VDPBF16PS, which computes
+//     s = fma(a[k+1], b[k+1], s), then s = fma(a[k], b[k], s), and which treats denormal inputs as zeros and makes
+//     denormal results zeros. An odd K ends with a pair whose second half is zero.
+//
+// The tests hold every level to this, bit by bit, with an emulation in plain Go.
 //
 // A product with a NaN operand is a NaN; which NaN is not defined.
 package gemm

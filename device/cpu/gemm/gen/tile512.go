@@ -10,7 +10,7 @@ const (
 // tile512 writes the register tile: `rows` x 32 sums in Z8..Z31, two vectors a row. One unit of k is 4 bytes of each
 // row and column: one fp32, or two bf16.
 //
-// C is prefetched when about 32 units are left: earlier, the panels would push it out of L1 again; later, it would not
+// C is prefetched when about 100 units are left: earlier, the panels would push it out of L1 again; later, it would not
 // have arrived.
 func tile512(w *writer, rows int, bf16 bool) {
 	name, unit := "F32", "fp32"
@@ -53,9 +53,9 @@ func tile512(w *writer, rows int, bf16 bool) {
 	w.op("SHRQ $2, CX")
 	w.op("ANDQ $3, R8")
 	w.op("MOVQ CX, DX")
-	w.op("SUBQ $8, CX")
+	w.op("SUBQ $24, CX")
 	w.op("JLE fetch")
-	w.op("MOVQ $8, DX")
+	w.op("MOVQ $24, DX")
 	w.label("far")
 	step(4)
 	w.op("DECQ CX")

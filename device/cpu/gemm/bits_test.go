@@ -1,0 +1,130 @@
+package gemm
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/millrace/millrace/device/cpu/isa"
+	"github.com/millrace/millrace/tensor"
+)
+
+// fma32 is a*b + c with one rounding. The product is exact in float64. The sum is rounded to odd there (the last bit is
+// set if anything was lost), after which rounding to fp32 is right: Boldo and Melquiond, "Emulation of FMA and
+// correctly rounded sums", 2008.
+func fma32(a, b, c float32) float32 {
+	p, z := float64(a)*float64(b), float64(c)
+	s := p + z
+	t := s - p
+	lost := (p - (s - t)) + (z - t) // exact: Knuth's TwoSum
+	if lost != 0 && !math.IsInf(s, 0) {
+		bits := math.Float64bits(s)
+		if bits&1 == 0 {
+			if (lost > 0) == (s > 0) {
+				bits++
+			} else {
+				bits--
+			}
+		}
+		s = math.Float64frombits(bits)
+	}
+	return float32(s)
+}
+
+// flush makes a denormal a zero of its sign.
+func flush(x float32) float32 {
+	if math.Float32bits(x)&0x7f800000 == 0 {
+		return float32(math.Copysign(0, float64(x)))
+	}
+	return x
+}
+
+// twin is an element of C by the arithmetic that the package documents for a level, in plain Go.
+func twin(level isa.Level, op *Op, i, j int, old float32) float32 {
+	_, _, k := op.Shape()
+	a, b := newSource(&op.A, op.TransA, 1), newSource(&op.B, !op.TransB, 1)
+	perUnit := 1
+	if level == isa.AVX512BF16 && op.A.DType == tensor.BF16 {
+		perUnit = 2
+	}
+	count, size := kBlocks(k, perUnit)
+	total := old
+	for block := range count {
+		sum := float32(0)
+		end := min((block+1)*size, k)
+		for l := block * size; l < end; l += perUnit {
+			x, y := a.load(i, l), b.load(j, l)
+			switch {
+			case perUnit == 2:
+				var x1, y1 float32
+				if l+1 < end {
+					x1, y1 = a.load(i, l+1), b.load(j, l+1)
+				}
+				sum = flush(fma32(flush(x1), flush(y1), sum))
+				sum = flush(fma32(flush(x), flush(y), sum))
+			case level == isa.Plain:
+				sum += float32(x * y)
+			default:
+				sum = fma32(x, y, sum)
+			}
+		}
+		if block == 0 && !op.Accumulate {
+			total = sum
+		} else {
+			total += sum
+		}
+	}
+	if op.C.DType == tensor.BF16 {
+		total = tensor.F32FromBF16(tensor.BF16FromF32(total))
+	}
+	return total
+}
+
+// Every level computes what its documentation says, to the bit, denormals and overflow included.
+func TestBitsOfTwin(t *testing.T) {
+	forLevels(t, func(t *testing.T, level isa.Level, e *Engine) {
+		rapid.Check(t, func(t *rapid.T) {
+			ab, cd := dtypes(t)
+			m, n := rapid.IntRange(1, 14).Draw(t, "m"), rapid.IntRange(1, 34).Draw(t, "n")
+			k := rapid.OneOf(rapid.IntRange(1, 40), rapid.IntRange(600, 1500)).Draw(t, "k")
+			rng := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 3))
+			op := Op{A: newMat(rng, ab, m, k, k, 0), B: newMat(rng, ab, k, n, n, 0), C: newMat(rng, cd, m, n, n, 0),
+				Accumulate: rapid.Bool().Draw(t, "accumulate")}
+			exponent := rapid.SampledFrom([]int{0, 0, -64, -70, -126, 62}).Draw(t, "exponent")
+			for _, x := range []*Mat{&op.A, &op.B} {
+				for i := range x.Rows {
+					for j := range x.Cols {
+						x.Set(i, j, float32(math.Ldexp(float64(x.At(i, j)), exponent+rng.IntN(9)-4)))
+					}
+				}
+			}
+			old := clone(op.C, false, 0, 0)
+			e.Mul(op)
+			for i := range m {
+				for j := range n {
+					got, want := op.C.At(i, j), twin(level, &op, i, j, old.At(i, j))
+					if math.Float32bits(got) != math.Float32bits(want) && !(got != got && want != want) {
+						t.Fatalf("C[%d,%d] = %x, want %x (k %d, %v)", i, j, got, want, k, op)
+					}
+				}
+			}
+		})
+	})
+}
+
+func TestFMA32(t *testing.T) {
+	for _, c := range []struct{ a, b, c, want float32 }{
+		{3, 4, 5, 17},
+		{0, 0, float32(math.Copysign(0, -1)), 0},
+		// Rounded in float64 first, the sum would lie half-way and become even.
+		{1 + 0x1p-12, 1 + 0x1p-12, 0x1p-70, 1 + 0x1p-11 + 0x1p-23},
+		{0x1p-126, 0.5, 0, 0x1p-127},
+		{0x1p100, 0x1p100, 1, float32(math.Inf(1))},
+	} {
+		if got := fma32(c.a, c.b, c.c); got != c.want {
+			t.Errorf("fma32(%x, %x, %x) = %x, want %x", c.a, c.b, c.c, got, c.want)
+		}
+	}
+}
