@@ -16,6 +16,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/millrace/millrace/data/tokenizer"
 	"github.com/millrace/millrace/tensor"
 )
 
@@ -501,4 +502,32 @@ func FuzzGGUF(f *testing.F) {
 			t.Errorf("more than one line: %q", err)
 		}
 	})
+}
+
+// TestImportedTokenizerLoads: what the import writes is what the program's own tokenizer reads.
+func TestImportedTokenizerLoads(t *testing.T) {
+	for _, pre := range slices.Sorted(maps.Keys(preTokenizers)) {
+		d := smallGGUF("llama")
+		d.meta["tokenizer.ggml.pre"], d.meta["tokenizer.ggml.bos_token_id"] = pre, 4
+		dir, err := importDoc(t, d, ImportOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		tok, err := tokenizer.Load(filepath.Join(dir, "tokenizer.json"))
+		if err != nil {
+			t.Errorf("%s: %v", pre, err)
+			continue
+		}
+		if got, want := tok.Encode("abb<think>a<|end|>", false), []int32{2, 1, 3, 0, 4}; !slices.Equal(got, want) {
+			t.Errorf("%s: ids %v, want %v", pre, got, want)
+		}
+		got := tok.Encode("ab", true)
+		want := []int32{2}
+		if preTokenizers[pre].addBOS {
+			want = []int32{4, 2}
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%s: ids with special tokens %v, want %v", pre, got, want)
+		}
+	}
 }
