@@ -1,7 +1,6 @@
 package tokenizer
 
 import (
-	"slices"
 	"strings"
 	"sync"
 	"unicode/utf8"
@@ -198,7 +197,7 @@ func (t *BPE) WithBounds(bos, eos int32) *BPE {
 	c := &BPE{
 		tokens: t.tokens, raw: t.raw, ids: t.ids, special: t.special,
 		byteID: t.byteID, merges: t.merges, wordID: t.wordID, ignoreMerges: t.ignoreMerges, unk: t.unk, fuseUnk: t.fuseUnk,
-		added: t.added, addedNormalized: t.addedNormalized, normal: slices.Clone(t.normal), splitters: t.splitters,
+		added: t.added, addedNormalized: t.addedNormalized, normal: t.normal, splitters: t.splitters,
 		before: t.before, after: t.after, bos: bos, eos: eos, hash: boundsHash(t.hash, bos, eos),
 	}
 	c.encoders.New = c.newEncoder
