@@ -17,7 +17,7 @@ func TestTrainingAgreesWithPyTorch(t *testing.T) {
 			g := modeltest.Load(t, variant)
 			for name, change := range map[string]func(*plan.Placement){"bound": nil, "streamed": streamed(2)} {
 				t.Run("f32 "+name, func(t *testing.T) {
-					r := newRig(t, g, numerics(g, f32), change, false, nil)
+					r := newRig(t, g, numerics(g, f32), change)
 					for i, s := range g.Steps {
 						res := step(t, r, g, i)
 						loss := res.LossSum / float64(s.Batch.TargetCount())
@@ -30,7 +30,7 @@ func TestTrainingAgreesWithPyTorch(t *testing.T) {
 					}
 				})
 				t.Run("bf16 "+name, func(t *testing.T) {
-					r := newRig(t, g, numerics(g, bf16), change, false, nil)
+					r := newRig(t, g, numerics(g, bf16), change)
 					for i, s := range g.Steps {
 						res := step(t, r, g, i)
 						loss := res.LossSum / float64(s.Batch.TargetCount())
@@ -58,7 +58,7 @@ func TestGradientsAgreeWithPyTorch(t *testing.T) {
 	for _, variant := range modeltest.Variants(t) {
 		t.Run(variant, func(t *testing.T) {
 			g := modeltest.Load(t, variant)
-			r := newRig(t, g, numerics(g, f32), streamed(1), false, nil)
+			r := newRig(t, g, numerics(g, f32), streamed(1))
 			res, err := r.engine.Step(context.Background(), batchOf(g.First), stream.Update{Step: 1})
 			if err != nil {
 				t.Fatal(err)

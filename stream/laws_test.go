@@ -3,6 +3,7 @@ package stream_test
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"math"
 	"testing"
 
@@ -20,14 +21,17 @@ type outcome struct {
 }
 
 // train runs some steps, an evaluation between them, and collects what came out.
-func train(t testing.TB, r *rig, g *modeltest.Golden, steps int) outcome {
+func train(t errorer, r *rig, s *subject, steps int) outcome {
 	t.Helper()
 	var o outcome
 	for i := range steps {
-		res := step(t, r, g, i)
+		res, err := r.engine.Step(context.Background(), s.batches[i], s.updates[i])
+		if err != nil {
+			t.Fatal(err)
+		}
 		o.scalars = append(o.scalars, math.Float64bits(res.LossSum), math.Float64bits(res.GradNorm))
 		if i == 1 {
-			loss, err := r.engine.Eval(context.Background(), batchOf(g.First))
+			loss, err := r.engine.Eval(context.Background(), s.eval)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -49,7 +53,8 @@ func train(t testing.TB, r *rig, g *modeltest.Golden, steps int) outcome {
 	return o
 }
 
-func sameBits(t interface{ Errorf(string, ...any) }, got, want outcome, p *plan.Plan) {
+func sameBits(t errorer, got, want outcome, p *plan.Plan) {
+	t.Helper()
 	for i := range want.scalars {
 		if got.scalars[i] != want.scalars[i] {
 			t.Errorf("scalar %d: %v, reference %v", i, math.Float64frombits(got.scalars[i]), math.Float64frombits(want.scalars[i]))
@@ -83,19 +88,56 @@ func placements(rt *rapid.T, p *plan.Placement) {
 
 // The law: a placement, a ring depth, overlap or a second run change no bit of results and state.
 func TestPlacementChangesNoBit(t *testing.T) {
-	const steps = 4
+	dev := newCPU(t)
+	defer dev.Close()
+	law := func(t *testing.T, s *subject, steps int) {
+		ref := start(t, s, setup{change: streamed(1), serial: true, device: dev})
+		want := train(t, ref, s, steps)
+		ref.close(t)
+		rapid.Check(t, func(rt *rapid.T) {
+			r := start(rt, s, setup{device: dev, serial: rapid.Bool().Draw(rt, "serial"),
+				change: func(p *plan.Placement) { placements(rt, p) }})
+			defer r.close(rt)
+			sameBits(rt, train(rt, r, s, steps), want, r.plan)
+		})
+	}
 	for _, variant := range []string{"qwen3", "llama-bias", "mistral-window", "llama-linear-tied"} {
 		g := modeltest.Load(t, variant)
 		for name, n := range map[string]plan.Numerics{"f32": f32, "bf16": bf16} {
-			t.Run(variant+" "+name, func(t *testing.T) {
-				ref := newRig(t, g, numerics(g, n), streamed(1), true, nil)
-				want := train(t, ref, g, steps)
-				rapid.Check(t, func(rt *rapid.T) {
-					serial := rapid.Bool().Draw(rt, "serial")
-					r := newRig(t, g, numerics(g, n), func(p *plan.Placement) { placements(rt, p) }, serial, nil)
-					sameBits(rt, train(t, r, g, steps), want, r.plan)
-				})
-			})
+			t.Run(variant+" "+name, func(t *testing.T) { law(t, golden(t, g, n), 4) })
 		}
 	}
+	for _, tied := range []bool{false, true} {
+		for _, split := range []bool{false, true} {
+			s := tiny
+			s.Tied, s.BF16 = tied, split
+			t.Run(fmt.Sprintf("tiles tied %v bf16 %v", tied, split), func(t *testing.T) { law(t, s.subject(t, 3), 3) })
+		}
+	}
+}
+
+// The same law for any shape of model and batch, with anything frozen.
+func TestShapesAndPlacementsChangeNoBit(t *testing.T) {
+	const steps = 3
+	dev := newCPU(t)
+	defer dev.Close()
+	rapid.Check(t, func(rt *rapid.T) {
+		s := draw(rt)
+		if rapid.Bool().Draw(rt, "freeze") {
+			s.FrozenBlocks = rapid.IntRange(0, s.Layers).Draw(rt, "frozen blocks")
+			s.FrozenFFN = rapid.Bool().Draw(rt, "frozen ffn")
+			s.FrozenEmbed = rapid.Bool().Draw(rt, "frozen embedding")
+			s.FrozenHead = rapid.Bool().Draw(rt, "frozen head")
+		}
+		sub := s.subject(rt, steps)
+		run := func(o setup) (outcome, *plan.Plan) {
+			o.device = dev
+			r := start(rt, sub, o)
+			defer r.close(rt)
+			return train(rt, r, sub, steps), r.plan
+		}
+		want, _ := run(setup{change: streamed(1), serial: true})
+		got, p := run(setup{change: func(p *plan.Placement) { placements(rt, p) }})
+		sameBits(rt, got, want, p)
+	})
 }

@@ -18,13 +18,20 @@ import (
 	"github.com/millrace/millrace/tensor"
 )
 
-// rig is a golden model with a store and an engine.
+// errorer is what rigs need of a test, rapid's included.
+type errorer interface {
+	Helper()
+	Errorf(string, ...any)
+	Fatal(...any)
+}
+
+// rig is a model with a store and an engine.
 type rig struct {
 	plan     *plan.Plan
-	store    *store.RAM
+	store    store.Store
 	engine   *stream.Engine
 	accounts *hostmem.Accounts
-	dev      device.Device
+	dev      device.Device // closed with the rig, unless it is shared
 }
 
 var f32 = plan.Numerics{Compute: tensor.F32, Master: optim.F32}
@@ -40,7 +47,7 @@ func numerics(g *modeltest.Golden, n plan.Numerics) plan.Numerics {
 var machine = plan.Machine{Name: "test", F32FLOPsPerSec: 1e11, BF16FLOPsPerSec: 2e11, AttentionFLOPsPerSec: 1e10,
 	DeviceBytesPerSec: 1e10, UploadBytesPerSec: 1e10, DownloadBytesPerSec: 1e10, AdamWBytesPerSec: 1e10, HostBytesPerSec: 1e10}
 
-func newCPU(t testing.TB) device.Device {
+func newCPU(t errorer) device.Device {
 	t.Helper()
 	dev, err := cpu.New(cpu.Options{Workers: 2, Accounts: hostmem.New()})
 	if err != nil {
@@ -50,12 +57,8 @@ func newCPU(t testing.TB) device.Device {
 }
 
 // newPlan plans with everything bound; change may then choose another placement.
-func newPlan(t testing.TB, dir string, n plan.Numerics, dev device.Info, change func(*plan.Placement)) *plan.Plan {
+func newPlan(t errorer, m *model.Model, n plan.Numerics, dev device.Info, change func(*plan.Placement)) *plan.Plan {
 	t.Helper()
-	m, err := model.Read(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
 	p, err := plan.New(plan.Request{Model: m, Numerics: n, Device: dev, Machine: machine})
 	if err != nil {
 		t.Fatal(err)
@@ -68,51 +71,96 @@ func newPlan(t testing.TB, dir string, n plan.Numerics, dev device.Info, change 
 	return p
 }
 
-// newRig starts an engine on the golden weights. wrap may put something between engine and device.
-func newRig(t testing.TB, g *modeltest.Golden, n plan.Numerics, change func(*plan.Placement), serial bool, wrap func(device.Device) device.Device) *rig {
+// setup is how a rig differs from the plain one.
+type setup struct {
+	change func(*plan.Placement)
+	serial bool
+	device device.Device                     // shared, not closed with the rig
+	wrap   func(device.Device) device.Device // between engine and device
+	lend   func(store.Store) store.Store     // between engine and store
+}
+
+// start builds an engine for a subject.
+func start(t errorer, s *subject, o setup) *rig {
 	t.Helper()
-	dev := newCPU(t)
-	p := newPlan(t, g.Dir, n, dev.Info(), change)
-	r := &rig{plan: p, accounts: hostmem.New(), dev: dev}
-	var err error
-	if r.store, err = store.NewRAM(r.accounts, p.Extents()); err != nil {
-		t.Fatal(err)
+	r := &rig{accounts: hostmem.New()}
+	computes := o.device
+	if computes == nil {
+		r.dev = newCPU(t)
+		computes = r.dev
 	}
-	w, err := hf.OpenWeights(g.Dir)
+	r.plan = newPlan(t, s.model, s.numerics, computes.Info(), o.change)
+	ram, err := store.NewRAM(r.accounts, r.plan.Extents())
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer w.Close()
-	err = stream.Fill(context.Background(), p, r.store, func(part *model.Part, v model.Values) error {
-		return p.Model.ReadPart(w, part, v)
-	})
+	r.store = ram
+	if err := stream.Fill(context.Background(), r.plan, ram, s.fill); err != nil {
+		t.Fatal(err)
+	}
+	if o.wrap != nil {
+		computes = o.wrap(computes)
+	}
+	lends := r.store
+	if o.lend != nil {
+		lends = o.lend(lends)
+	}
+	r.engine, err = stream.New(stream.Config{Plan: r.plan, Device: computes, Host: computes, Store: lends,
+		Accounts: r.accounts, Serial: o.serial})
 	if err != nil {
 		t.Fatal(err)
 	}
-	computes := dev
-	if wrap != nil {
-		computes = wrap(dev)
-	}
-	r.engine, err = stream.New(stream.Config{Plan: p, Device: computes, Host: computes, Store: r.store, Accounts: r.accounts, Serial: serial})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(r.close(t))
 	return r
 }
 
-func (r *rig) close(t testing.TB) func() {
-	return func() {
-		if err := r.engine.Close(); err != nil {
-			t.Error(err)
-		}
-		if err := r.store.Close(); err != nil {
-			t.Error(err)
-		}
+// newRig starts an engine on golden weights and closes it with the test.
+func newRig(t testing.TB, g *modeltest.Golden, n plan.Numerics, change func(*plan.Placement)) *rig {
+	t.Helper()
+	r := start(t, golden(t, g, n), setup{change: change})
+	t.Cleanup(func() { r.close(t) })
+	return r
+}
+
+// close gives everything back and finds what was not. A store that still lends something panics.
+func (r *rig) close(t errorer) {
+	t.Helper()
+	if err := r.engine.Close(); err != nil {
+		t.Errorf("engine: %v", err)
+	}
+	if err := r.store.Close(); err != nil {
+		t.Errorf("store: %v", err)
+	}
+	if r.dev != nil {
 		if err := r.dev.Close(); err != nil {
-			t.Error(err)
+			t.Errorf("device: %v", err)
 		}
 	}
+	if bytes, _ := r.accounts.Total(); bytes != 0 {
+		t.Errorf("%d bytes of host memory are still reserved", bytes)
+	}
+}
+
+// golden is a golden variant as a subject. Its weights are read from the directory each time.
+func golden(t errorer, g *modeltest.Golden, n plan.Numerics) *subject {
+	t.Helper()
+	m, err := model.Read(g.Dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &subject{model: m, numerics: numerics(g, n), eval: batchOf(g.First)}
+	s.fill = func(part *model.Part, v model.Values) error {
+		w, err := hf.OpenWeights(g.Dir)
+		if err != nil {
+			return err
+		}
+		defer w.Close()
+		return m.ReadPart(w, part, v)
+	}
+	for i := range g.Steps {
+		s.batches = append(s.batches, batchOf(g.Steps[i].Batch))
+		s.updates = append(s.updates, updateOf(g, i))
+	}
+	return s
 }
 
 func batchOf(b modeltest.Batch) *stream.Batch {

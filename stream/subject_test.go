@@ -1,0 +1,158 @@
+package stream_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+
+	"github.com/millrace/millrace/hf"
+	"github.com/millrace/millrace/model"
+	"github.com/millrace/millrace/optim"
+	"github.com/millrace/millrace/plan"
+	"github.com/millrace/millrace/stream"
+	"github.com/millrace/millrace/tensor"
+	"pgregory.net/rapid"
+)
+
+// subject is a model with weights, and the steps that it takes.
+type subject struct {
+	model    *model.Model
+	numerics plan.Numerics
+	fill     func(*model.Part, model.Values) error
+	batches  []*stream.Batch
+	updates  []stream.Update
+	eval     *stream.Batch
+}
+
+// shape is a random model: its vocabulary has several tiles where it is large beside a block.
+type shape struct {
+	Type                               string
+	Vocab, Hidden, Inner, Layers       int
+	Heads, KVHeads, HeadDim            int
+	Tied                               bool
+	SequenceLen, MicroBatch, Micro     int
+	HeadChunk                          int
+	BF16                               bool
+	FrozenBlocks                       int  // from the first one on
+	FrozenEmbed, FrozenHead, FrozenFFN bool // FrozenFFN: gate, up and down of the last block
+}
+
+// tiny has six tiles of vocabulary, the last one short, and two micro-batches.
+var tiny = shape{Type: "llama", Vocab: 700, Hidden: 16, Inner: 24, Layers: 3, Heads: 2, KVHeads: 1, HeadDim: 8,
+	SequenceLen: 11, MicroBatch: 1, Micro: 2, HeadChunk: 4}
+
+// draw picks any shape. Odd sizes are as likely as round ones.
+func draw(rt *rapid.T) shape {
+	s := shape{
+		Type:   rapid.SampledFrom([]string{"llama", "qwen3", "qwen2"}).Draw(rt, "type"),
+		Vocab:  rapid.IntRange(3, 700).Draw(rt, "vocabulary"),
+		Hidden: rapid.IntRange(3, 20).Draw(rt, "hidden"), Inner: rapid.IntRange(1, 30).Draw(rt, "inner"),
+		Layers:  rapid.IntRange(1, 4).Draw(rt, "layers"),
+		KVHeads: rapid.IntRange(1, 2).Draw(rt, "kv heads"), HeadDim: 2 * rapid.IntRange(1, 4).Draw(rt, "half a head"),
+		Tied:        rapid.Bool().Draw(rt, "tied"),
+		SequenceLen: rapid.IntRange(1, 13).Draw(rt, "sequence"), MicroBatch: rapid.IntRange(1, 2).Draw(rt, "sequences"),
+		Micro: rapid.IntRange(1, 3).Draw(rt, "micro-batches"),
+		BF16:  rapid.Bool().Draw(rt, "bf16"),
+	}
+	s.Heads = s.KVHeads * rapid.IntRange(1, 2).Draw(rt, "group")
+	s.HeadChunk = rapid.IntRange(1, s.SequenceLen*s.MicroBatch).Draw(rt, "chunk")
+	return s
+}
+
+// config is the shape as the text of a config.json.
+func (s shape) config() []byte {
+	c := map[string]any{"model_type": s.Type, "vocab_size": s.Vocab, "hidden_size": s.Hidden, "intermediate_size": s.Inner,
+		"num_hidden_layers": s.Layers, "num_attention_heads": s.Heads, "num_key_value_heads": s.KVHeads, "head_dim": s.HeadDim,
+		"max_position_embeddings": 64, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "tie_word_embeddings": s.Tied,
+		"hidden_act": "silu", "initializer_range": 0.2}
+	text, err := json.Marshal(c)
+	if err != nil {
+		panic(err)
+	}
+	return text
+}
+
+// subject builds the model with random weights and as many random steps.
+func (s shape) subject(t errorer, steps int) *subject {
+	t.Helper()
+	c, err := hf.ParseConfig("config.json", s.config())
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := model.New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.freeze(t, m)
+	sub := &subject{model: m, numerics: f32}
+	if s.BF16 {
+		sub.numerics = bf16
+	}
+	n := &sub.numerics
+	n.SequenceLen, n.MicroBatch, n.MicroBatches, n.HeadChunk = s.SequenceLen, s.MicroBatch, s.Micro, s.HeadChunk
+	sub.fill = func(p *model.Part, v model.Values) error { m.InitPart(7, p, v); return nil }
+	rnd := rand.New(rand.NewPCG(1, 2))
+	for i := range steps {
+		sub.batches = append(sub.batches, s.batch(rnd))
+		sub.updates = append(sub.updates, stream.Update{Step: i + 1, LR: 1e-2, MaxGradNorm: 0.5,
+			AdamW: optim.AdamW{Beta1: 0.9, Beta2: 0.99, Eps: 1e-8, WeightDecay: 0.1}})
+	}
+	sub.eval = s.batch(rnd)
+	return sub
+}
+
+// freeze takes tensors out of training.
+func (s shape) freeze(t errorer, m *model.Model) {
+	t.Helper()
+	for i := range m.Parts {
+		p := &m.Parts[i]
+		frozen := func(string) bool { return false }
+		all := func(string) bool { return true }
+		switch {
+		case p.Kind == model.Embed && s.FrozenEmbed, p.Kind == model.HeadTile && s.FrozenHead,
+			p.Kind == model.Block && p.Layer <= s.FrozenBlocks:
+			frozen = all
+		case p.Kind == model.Block && p.Layer == len(m.Blocks) && s.FrozenFFN:
+			frozen = func(name string) bool {
+				return name == "mlp.gate_proj.weight" || name == "mlp.up_proj.weight" || name == "mlp.down_proj.weight"
+			}
+		}
+		var fields []tensor.Field
+		for _, f := range p.Layout.Fields {
+			f.Field.Trainable = !frozen(f.Name)
+			fields = append(fields, f.Field)
+		}
+		l, err := tensor.NewLayout(fields...)
+		if err != nil {
+			t.Fatal(fmt.Sprintf("%s: %v", p.Name, err))
+		}
+		p.Layout = l
+	}
+}
+
+// batch draws tokens in documents of any length; some positions do not count.
+func (s shape) batch(rnd *rand.Rand) *stream.Batch {
+	b := &stream.Batch{}
+	for range s.Micro {
+		rows := s.SequenceLen * s.MicroBatch
+		var mb stream.MicroBatch
+		for start := 0; start < rows; {
+			end := min(start+1+rnd.IntN(s.SequenceLen), start/s.SequenceLen*s.SequenceLen+s.SequenceLen)
+			for i := start; i < end; i++ {
+				mb.IDs = append(mb.IDs, int32(rnd.IntN(s.Vocab)))
+				target := int32(rnd.IntN(s.Vocab))
+				if rnd.IntN(4) == 0 {
+					target = -1
+				} else {
+					b.Targets++
+				}
+				mb.Targets = append(mb.Targets, target)
+				mb.Positions = append(mb.Positions, int32(i-start))
+				mb.DocStart, mb.DocEnd = append(mb.DocStart, int32(start)), append(mb.DocEnd, int32(end))
+			}
+			start = end
+		}
+		b.Micro = append(b.Micro, mb)
+	}
+	return b
+}
