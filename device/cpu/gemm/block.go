@@ -138,33 +138,32 @@ func (j *job) multiply(kern kernel, op Op, blk *blocking, workers int, phase fun
 }
 
 // plan chooses how large the tasks of a block are: large enough to reuse what they load into L2, small enough that the
-// workers finish together.
+// workers finish together. Successive tasks share their panels of A.
 func (j *job) plan(workers int) {
 	pa, pb := ceilDiv(j.m, j.size.mr), ceilDiv(j.n, j.size.nr)
-	j.aGroup, j.bGroup = 8, 3
-	j.tileA, j.tileB = min(pa, tileRows/j.size.mr), min(pb, tileCols/j.size.nr)
 	if workers == 1 {
 		j.aGroup, j.bGroup = pa, pb
+		_, j.tileA = split(pa, serialRows/j.size.mr, 1)
+		_, j.tileB = split(pb, serialCols/j.size.nr, 1)
 		return
 	}
-	for ceilDiv(pa, j.tileA)*ceilDiv(pb, j.tileB) < 12*workers {
-		switch {
-		case j.tileA*j.size.mr >= j.tileB*j.size.nr && j.tileA > 4:
-			j.tileA = ceilDiv(j.tileA, 2)
-		case j.tileB > 2:
-			j.tileB = ceilDiv(j.tileB, 2)
-		case j.tileA > 4:
-			j.tileA = ceilDiv(j.tileA, 2)
-		default:
+	j.aGroup, j.bGroup = min(8, ceilDiv(pa, 4*workers)), min(4, ceilDiv(pb, 4*workers))
+	for _, t := range taskSizes {
+		_, j.tileA = split(pa, t.rows/j.size.mr, 1)
+		_, j.tileB = split(pb, t.cols/j.size.nr, 1)
+		if ceilDiv(pa, j.tileA)*ceilDiv(pb, j.tileB) >= 30*workers {
 			return
 		}
 	}
 }
 
-// Most rows and columns of a tile task.
+// taskSizes are the most rows and columns of a tile task, in the order of preference; the last is taken in any case.
+var taskSizes = [...]struct{ rows, cols int }{{192, 128}, {96, 128}, {96, 64}, {48, 64}, {24, 64}}
+
+// The most rows and columns between which the loop of a single worker turns around.
 const (
-	tileRows = 192
-	tileCols = 256
+	serialRows = 192
+	serialCols = 256
 )
 
 func (j *job) packTasks() (a, b int) {
