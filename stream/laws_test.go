@@ -86,34 +86,43 @@ func placements(rt *rapid.T, p *plan.Placement) {
 	*p = place
 }
 
-// The law: a placement, a ring depth, overlap or a second run change no bit of results and state.
+// The law: a placement, a ring depth, overlap or a second run change no bit of results and state. For a long run give
+// -rapid.checks.
 func TestPlacementChangesNoBit(t *testing.T) {
+	const steps = 3
 	dev := newCPU(t)
 	defer dev.Close()
-	law := func(t *testing.T, s *subject, steps int) {
+	type law struct {
+		name    string
+		subject *subject
+		want    outcome
+	}
+	var laws []law
+	add := func(name string, s *subject) {
 		ref := start(t, s, setup{change: streamed(1), serial: true, device: dev})
-		want := train(t, ref, s, steps)
-		ref.close(t)
-		rapid.Check(t, func(rt *rapid.T) {
-			r := start(rt, s, setup{device: dev, serial: rapid.Bool().Draw(rt, "serial"),
-				change: func(p *plan.Placement) { placements(rt, p) }})
-			defer r.close(rt)
-			sameBits(rt, train(rt, r, s, steps), want, r.plan)
-		})
+		defer ref.close(t)
+		laws = append(laws, law{name, s, train(t, ref, s, steps)})
 	}
 	for _, variant := range []string{"qwen3", "llama-bias", "mistral-window", "llama-linear-tied"} {
 		g := modeltest.Load(t, variant)
-		for name, n := range map[string]plan.Numerics{"f32": f32, "bf16": bf16} {
-			t.Run(variant+" "+name, func(t *testing.T) { law(t, golden(t, g, n), 4) })
-		}
+		add(variant+" f32", golden(t, g, f32))
+		add(variant+" bf16", golden(t, g, bf16))
 	}
 	for _, tied := range []bool{false, true} {
 		for _, split := range []bool{false, true} {
 			s := tiny
 			s.Tied, s.BF16 = tied, split
-			t.Run(fmt.Sprintf("tiles tied %v bf16 %v", tied, split), func(t *testing.T) { law(t, s.subject(t, 3), 3) })
+			add(fmt.Sprintf("tiles, tied %v, bf16 %v", tied, split), s.subject(t, steps))
 		}
 	}
+	rapid.Check(t, func(rt *rapid.T) {
+		l := laws[rapid.IntRange(0, len(laws)-1).Draw(rt, "subject")]
+		r := start(rt, l.subject, setup{device: dev, serial: rapid.Bool().Draw(rt, "serial"),
+			change: func(p *plan.Placement) { placements(rt, p) }})
+		defer r.close(rt)
+		rt.Log(l.name)
+		sameBits(rt, train(rt, r, l.subject, steps), l.want, r.plan)
+	})
 }
 
 // The same law for any shape of model and batch, with anything frozen.
