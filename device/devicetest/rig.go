@@ -7,6 +7,7 @@ import (
 	"hash/fnv"
 	"math"
 	"math/rand/v2"
+	"path"
 	"testing"
 
 	"github.com/millrace/millrace/device"
@@ -37,7 +38,7 @@ const poison = 0xff
 
 func newRig(t *testing.T, s Suite) *rig {
 	h := fnv.New64a()
-	h.Write([]byte(t.Name()))
+	h.Write([]byte(path.Base(t.Name()))) // the same numbers for every driver and configuration
 	r := &rig{T: t, suite: s, dev: s.Open(), rng: rand.New(rand.NewPCG(h.Sum64(), 0)), image: make([]byte, rigBytes)}
 	accounts := hostmem.New()
 	region, err := accounts.Reserve("staging", rigBytes)

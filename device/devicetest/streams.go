@@ -255,6 +255,7 @@ func testBadCalls(r *rig) {
 	bad := r.place("", tensor.I64, 1, 1, 1).Mem
 	outside := x
 	outside.Off = rigBytes - 8
+	wide := r.normal("wide", tensor.F32, 5, 7)
 	for name, call := range map[string]func(s device.Stream){
 		"inner dimensions":     func(s device.Stream) { s.MatMul(f32(4, 4), x, f32(5, 4), device.MatMulFlags{}) },
 		"types of a product":   func(s device.Stream) { s.MatMul(f32(4, 4), x, mat(tensor.BF16, 6, 4), device.MatMulFlags{}) },
@@ -285,7 +286,6 @@ func testBadCalls(r *rig) {
 		}()
 	}
 	// Column ranges of one matrix are no overlap, and a call that was refused leaves no trace.
-	wide := r.normal("wide", tensor.F32, 5, 7)
 	want := make([]float64, 15)
 	for i := range want {
 		want[i] = 2 * wide.v[i/3*7+i%3+4]

@@ -1,0 +1,168 @@
+package cpu_test
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/device/cpu"
+	"github.com/millrace/millrace/tensor"
+)
+
+// work is what both a stream and device.Operands understand.
+type work interface {
+	Copy(dst, src device.Mem)
+	Zero(dst device.Mem)
+	device.LinearOps
+	device.ElementOps
+	device.NormOps
+	device.AttentionOps
+	device.MLPOps
+	device.HeadOps
+	device.EmbeddingOps
+	device.OptimizerOps
+}
+
+// calls are one call of each operation, each with memory of its own: the detector reports an address once. All memory is
+// zero, which is valid everywhere: one document, token 0.
+func calls(a *device.Arena) []func(w work) {
+	const rows, groups, d = 5, 2, 6
+	f32 := func(rows, cols int) device.Mat { return a.Mat(tensor.F32, rows, cols) }
+	x := func() device.Mat { return f32(rows, groups*d) }
+	// Some columns of a wider matrix: the ranges are reported row by row.
+	part := func() device.Mat { return x().ColRange(1, 7) }
+	ids := func() device.Mem { return a.Take(4 * rows) }
+	spec := func() device.AttentionSpec {
+		return device.AttentionSpec{Heads: groups, KVHeads: groups, HeadDim: d, Scale: 1, Docs: device.Docs{Positions: ids(), Start: ids(), End: ids()}}
+	}
+	weights, low := a.Mat(tensor.BF16, 1, 7), a.Mat(tensor.I16, 1, 7)
+	adamw := device.AdamWArgs{Weights: weights, Low: low, Grad: f32(1, 7), M: f32(1, 7), V: f32(1, 7)}
+	// Each entry binds its operands once and returns the call.
+	return []func(w work){
+		bind2(a.Take(9), a.Take(9), work.Copy),
+		bind1(a.Take(9), work.Zero),
+		func(c, a, b device.Mat) func(w work) {
+			return func(w work) { w.MatMul(c, a, b, device.MatMulFlags{}) }
+		}(f32(3, 4), f32(3, 5), f32(5, 4)),
+		bind2(x(), f32(1, groups*d), work.AddBias),
+		bind2(f32(1, groups*d), x(), work.BiasGrad),
+		bind3(part(), part(), part(), work.Add),
+		bind2(a.Mat(tensor.BF16, rows, groups*d), x(), work.Cast),
+		func(y, rstd, x, w device.Mat) func(work) {
+			return func(s work) { s.RMSNorm(y, rstd, x, w, groups, 1e-5) }
+		}(x(), f32(rows, groups), x(), f32(1, d)),
+		func(dx, dw, dy, x, w, rstd, resid device.Mat) func(work) {
+			return func(s work) { s.RMSNormGrad(dx, dw, dy, x, w, rstd, resid, groups) }
+		}(x(), f32(1, d), x(), x(), f32(1, d), f32(rows, groups), x()),
+		func(y, x, cos, sin device.Mat, positions device.Mem) func(work) {
+			return func(s work) { s.RoPE(y, x, groups, cos, sin, positions, false) }
+		}(x(), x(), f32(1, d/2), f32(1, d/2), ids()),
+		func(out, lse, q, k, v device.Mat, spec device.AttentionSpec) func(work) {
+			return func(s work) { s.Attention(out, lse, q, k, v, spec) }
+		}(x(), f32(rows, groups), x(), x(), x(), spec()),
+		func(dq, dk, dv, dout, q, k, v, out, lse, delta device.Mat, spec device.AttentionSpec) func(work) {
+			return func(s work) { s.AttentionGrad(dq, dk, dv, dout, q, k, v, out, lse, delta, spec) }
+		}(x(), x(), x(), x(), x(), x(), x(), x(), f32(rows, groups), f32(rows, groups), spec()),
+		bind2(f32(rows, d), f32(rows, 2*d), work.SwiGLU),
+		bind3(f32(rows, 2*d), f32(rows, d), f32(rows, 2*d), work.SwiGLUGrad),
+		bind1(f32(rows, 3), work.LSEInit),
+		func(stat, logits device.Mat, targets device.Mem) func(work) {
+			return func(s work) { s.LSEUpdate(stat, logits, targets, 0) }
+		}(f32(rows, 3), f32(rows, 8), ids()),
+		bind3(f32(1, rows), f32(rows, 3), ids(), work.TokenLoss),
+		func(dlogits, logits, stat device.Mat, targets device.Mem) func(work) {
+			return func(s work) { s.CrossEntropyGrad(dlogits, logits, stat, targets, 0, 1) }
+		}(f32(rows, 8), f32(rows, 8), f32(rows, 3), ids()),
+		bind2(a.Take(8), f32(1, 7), work.Sum),
+		func(y, table device.Mat, ids device.Mem) func(work) {
+			return func(s work) { s.Gather(y, table, ids, 0) }
+		}(x(), f32(4, groups*d), ids()),
+		func(dtable, dy device.Mat, ids device.Mem) func(work) {
+			return func(s work) { s.ScatterAdd(dtable, dy, ids, 0) }
+		}(f32(4, groups*d), x(), ids()),
+		bind2(adamw, a.Take(8), work.AdamW),
+		bind2(a.Take(8), f32(1, 7), work.SumSquares),
+	}
+}
+
+func bind1[A any](a A, f func(work, A)) func(work) { return func(w work) { f(w, a) } }
+
+func bind2[A, B any](a A, b B, f func(work, A, B)) func(work) { return func(w work) { f(w, a, b) } }
+
+func bind3[A, B, C any](a A, b B, c C, f func(work, A, B, C)) func(work) {
+	return func(w work) { f(w, a, b, c) }
+}
+
+// deletable asks TestWaits to leave its waits out; the test below sets it for a run in a process of its own.
+const deletable = "MILLRACE_TEST_DELETE_WAITS"
+
+// TestWaits runs each operation on one stream and clears one of its operands on another, which waits for the operation. Under
+// the race detector it proves that the event orders the two.
+func TestWaits(t *testing.T) {
+	d := open(t, cpu.Options{Workers: 2})
+	t.Cleanup(func() { d.Close() })
+	sp := newSpace(t, d, 1<<20)
+	// The streams outlive the cases: the detector cannot tell what a goroutine did that has ended.
+	a, _ := d.NewStream("a")
+	b, _ := d.NewStream("b")
+	t.Cleanup(func() {
+		a.Close()
+		b.Close()
+	})
+	for _, call := range calls(sp.arena) {
+		var operands device.Operands
+		call(&operands)
+		for _, o := range operands.List {
+			t.Run(operands.Op+"_"+o.Name, func(t *testing.T) {
+				e, _ := d.NewEvent()
+				call(a)
+				a.Record(e)
+				if os.Getenv(deletable) == "" {
+					b.Wait(e)
+				} else {
+					// Most likely a is done by now. To the detector that is no order, but it can miss two accesses at the
+					// very same moment.
+					time.Sleep(2 * time.Millisecond)
+				}
+				b.Zero(o.Mem.Slice(0, o.DType.Bytes()))
+				for _, s := range []device.Stream{a, b} {
+					if err := s.Sync(); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+	}
+}
+
+// The race detector finds each wait of TestWaits that is missing, whatever the timing.
+func TestMissingWaitsAreFound(t *testing.T) {
+	if !cpu.RaceEnabled {
+		t.Skip("needs the race detector")
+	}
+	cmd := exec.Command(os.Args[0], "-test.run=^TestWaits$", "-test.v")
+	// Operations share most of their stacks, of which the detector would report each once.
+	cmd.Env = append(os.Environ(), deletable+"=1", "GORACE=suppress_equal_stacks=0 suppress_equal_addresses=0")
+	out, err := cmd.CombinedOutput()
+	if err == nil {
+		t.Fatal("a run without waits passes")
+	}
+	d := open(t, cpu.Options{Workers: 2})
+	t.Cleanup(func() { d.Close() })
+	sp, cases := newSpace(t, d, 1<<20), 0
+	for _, call := range calls(sp.arena) {
+		var operands device.Operands
+		call(&operands)
+		for _, o := range operands.List {
+			cases++
+			if name := fmt.Sprintf("--- FAIL: TestWaits/%s_%s ", operands.Op, o.Name); !strings.Contains(string(out), name) {
+				t.Errorf("%s of %s: a missing wait is not found", o.Name, operands.Op)
+			}
+		}
+	}
+	t.Logf("%d deleted waits", cases)
+}
