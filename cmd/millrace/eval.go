@@ -1,0 +1,57 @@
+package main
+
+import (
+	"github.com/millrace/millrace/data"
+	"github.com/millrace/millrace/train"
+)
+
+type evalCmd struct {
+	Model         string   `required:"" placeholder:"DIR" help:"Model: a Hugging Face directory."`
+	Data          []string `required:"" sep:"none" placeholder:"FILE" help:"JSON, JSONL or plain text. May be repeated."`
+	Type          string   `default:"text" help:"What the rows are: text, prompt-response or alpaca."`
+	Field         string   `placeholder:"NAME" help:"Key of the text (type text)."`
+	Prompt        string   `placeholder:"NAME" help:"Key of the prompt (type prompt-response)."`
+	Response      string   `placeholder:"NAME" help:"Key of the response (type prompt-response)."`
+	Glob          string   `placeholder:"PATTERN" help:"Files to read where --data is a directory, such as **/*.txt."`
+	MaxSamples    int      `placeholder:"N" help:"Rows to read of each file at most."`
+	Tokenizer     string   `default:"auto" help:"auto (the model's), bytes, or a path."`
+	TrainOnPrompt bool     `help:"Count the prompts, too."`
+	SequenceLen   int      `placeholder:"N" help:"Packed positions of a row; by default 1024, or what the model can do if that is less."`
+	Compute       string   `default:"bf16" help:"bf16 or f32."`
+	JSON          bool     `help:"Print the result as JSON."`
+	where
+}
+
+func (*evalCmd) Help() string {
+	return `The mean loss in nats per target token, its exponential, and over how many tokens. Documents are packed; none sees
+another one.
+
+Example:
+
+  millrace eval --model runs/gsm8k/model --data gsm8k/test.jsonl --type prompt-response --prompt question --response answer`
+}
+
+// Run evaluates.
+func (c *evalCmd) Run(p *program) error {
+	m, err := c.memory()
+	if err != nil {
+		return err
+	}
+	var sources []data.Source
+	for _, path := range c.Data {
+		s := data.Source{Path: path, Type: data.Type(c.Type), Field: c.Field, Prompt: c.Prompt, Response: c.Response, Glob: c.Glob, MaxSamples: c.MaxSamples}
+		if err := s.Validate(); err != nil {
+			return train.Request(err)
+		}
+		sources = append(sources, s)
+	}
+	l, err := train.Evaluate(p.ctx, p.env, train.EvalOptions{Model: c.Model, Data: sources, Tokenizer: c.Tokenizer, TrainOnPrompt: c.TrainOnPrompt,
+		SequenceLen: c.SequenceLen, Compute: c.Compute, Memory: m, Device: c.Device})
+	if err != nil {
+		return err
+	}
+	if c.JSON {
+		return p.printJSON(l)
+	}
+	return p.printf("loss %.4f  perplexity %.3f  over %d target tokens of %d\n", l.Loss, l.Perplexity, l.TargetTokens, l.Tokens)
+}

@@ -1,0 +1,71 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+
+	"github.com/millrace/millrace/train"
+)
+
+// runFile are the flags of verbs that read run.yaml.
+type runFile struct {
+	File string   `arg:"" optional:"" name:"run.yaml" default:"run.yaml" help:"Run file; every key is in docs/run-yaml.md."`
+	Set  []string `sep:"none" placeholder:"KEY=VALUE" help:"Set a key of the run file, such as learning_rate=1e-5 or memory.device=2GiB. May be repeated."`
+}
+
+func (r *runFile) read() (*train.Config, error) { return readRunFile(r.File, r.Set) }
+
+func readRunFile(path string, set []string) (*train.Config, error) {
+	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+		return nil, badFlag("run file %s: there is no such file; name one, or write it (millrace train --help shows how)", path)
+	}
+	return train.ReadConfig(path, set)
+}
+
+// where are the flags of verbs that compute and read no run file.
+type where struct {
+	Device       string `default:"auto" help:"Device that computes: auto or cpu."`
+	MemoryDevice string `default:"auto" placeholder:"SIZE" help:"Device memory to use at most, such as 2GiB. On the CPU, auto streams nothing."`
+	MemoryHost   string `default:"auto" placeholder:"SIZE" help:"Host memory to use at most."`
+}
+
+func (w *where) memory() (train.Memory, error) {
+	var m train.Memory
+	var err error
+	if m.Device, err = train.ParseBytes(w.MemoryDevice); err != nil {
+		return m, train.Request(fmt.Errorf("--memory-device: %w", err))
+	}
+	if m.Host, err = train.ParseBytes(w.MemoryHost); err != nil {
+		return m, train.Request(fmt.Errorf("--memory-host: %w", err))
+	}
+	return m, nil
+}
+
+// printJSON writes one object for programs.
+func (p *program) printJSON(v any) error {
+	doc, err := json.MarshalIndent(v, "", "  ")
+	if err != nil {
+		return err
+	}
+	_, err = p.stdout.Write(append(doc, '\n'))
+	return err
+}
+
+// printf writes to standard output.
+func (p *program) printf(format string, args ...any) error {
+	_, err := fmt.Fprintf(p.stdout, format, args...)
+	return err
+}
+
+// badFlag is an error in what was asked for.
+func badFlag(format string, args ...any) error { return train.Request(fmt.Errorf(format, args...)) }
+
+func plural(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
+}

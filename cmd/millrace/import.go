@@ -1,0 +1,53 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"syscall"
+
+	"github.com/millrace/millrace/hf"
+	"github.com/millrace/millrace/plan"
+	"github.com/millrace/millrace/train"
+)
+
+type importCmd struct {
+	File    string `arg:"" name:"FILE.gguf" help:"GGUF file of a llama, qwen2 or qwen3 model."`
+	Dir     string `arg:"" name:"DIR" help:"Model directory to write."`
+	DType   string `name:"dtype" default:"bf16" help:"Number format to write: bf16 or f32."`
+	Replace bool   `help:"Replace the model that DIR has."`
+}
+
+func (*importCmd) Help() string {
+	return `Reads the weights (F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q6_K), the configuration and the tokenizer, and
+writes config.json, safetensors and tokenizer.json. Quantized weights are the numbers that they stand for: what the quantization
+lost stays lost.
+
+Example:
+
+  millrace import smollm2-135m-instruct-q8_0.gguf models/smollm2-135m`
+}
+
+// Run imports.
+func (c *importCmd) Run(p *program) error {
+	dtype, err := train.ParseExportType(c.DType)
+	if err != nil {
+		return err
+	}
+	bar := p.bar("importing " + c.File)
+	err = hf.ImportGGUF(p.ctx, c.File, c.Dir, hf.ImportOptions{DType: dtype, Replace: c.Replace, Progress: bar.set})
+	bar.end()
+	if err != nil {
+		return fileError(err)
+	}
+	return p.printf("%s: %s of weights in %v\n", c.Dir, plan.FormatBytes(bar.total), dtype)
+}
+
+// fileError marks an error about a user's file as a bad request, unless the machine failed or the user gave up.
+func fileError(err error) error {
+	for _, machine := range []error{context.Canceled, syscall.ENOSPC, syscall.EDQUOT, syscall.EIO} {
+		if errors.Is(err, machine) {
+			return err
+		}
+	}
+	return train.Request(err)
+}

@@ -1,0 +1,163 @@
+// Command millrace trains language models that do not fit on the device that computes.
+//
+// There is one file per verb: it declares the flags, calls one function of package train or hf, and prints what came of it.
+// This file parses the command line and turns errors into a line and an exit status; interrupt.go turns signals into an
+// orderly end; drivers.go is the list of devices.
+//
+// Invariants: results for programs go to standard output, and nothing else does; progress and errors go to standard error; an
+// error is one line that says what, why and how to mend it.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/alecthomas/kong"
+
+	"github.com/millrace/millrace/internal/hostmem"
+	"github.com/millrace/millrace/train"
+)
+
+// Exit statuses.
+const (
+	exitDone        = 0
+	exitFailed      = 1
+	exitBadRequest  = 2
+	exitInterrupted = 130 // train: the step was finished and the model saved
+)
+
+// commands are the verbs.
+type commands struct {
+	Train    trainCmd    `cmd:"" help:"Train a model as a run file says."`
+	Plan     planCmd     `cmd:"" help:"Will it fit, how fast, and what limits it? Trains nothing."`
+	Probe    probeCmd    `cmd:"" help:"Measure this machine, so that plans predict it."`
+	Preview  previewCmd  `cmd:"" help:"Show what the model will see, and which tokens count in the loss."`
+	Eval     evalCmd     `cmd:"" help:"Loss and perplexity of a model on data."`
+	Grad     gradCmd     `cmd:"" help:"Write the loss and every gradient of a batch, to compare with PyTorch."`
+	Generate generateCmd `cmd:"" help:"Continue a prompt."`
+	Import   importCmd   `cmd:"" help:"Turn a GGUF file into a Hugging Face directory."`
+	Export   exportCmd   `cmd:"" help:"Write a model in another number format."`
+	Bench    benchCmd    `cmd:"" help:"Measure training steps of a model with random weights."`
+	Version  versionCmd  `cmd:"" help:"Say which build this is."`
+}
+
+const description = `Trains language models that do not fit on the device that computes: each layer's weights are streamed in, ` +
+	`used by every micro-batch of the step, and leave again as gradients.
+
+Start with:  millrace plan run.yaml;  millrace train run.yaml
+
+Exit status: 0 done, 1 failed, 2 the request is wrong, 130 interrupted and saved.`
+
+// program is what a run of the program has of its surroundings.
+type program struct {
+	stdin          io.Reader
+	stdout, stderr io.Writer
+	signals        <-chan os.Signal
+	ctx            context.Context // ends when the user wants no more
+	env            *train.Env
+	interrupts     *interrupts
+}
+
+func main() {
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr, signals))
+}
+
+// exit is what the parser's help ends with.
+type exit int
+
+// run is the whole program; it returns the exit status.
+func run(args []string, stdin io.Reader, stdout, stderr io.Writer, signals <-chan os.Signal) (status int) {
+	p := &program{stdin: stdin, stdout: stdout, stderr: stderr, signals: signals}
+	defer func() {
+		if e, ok := recover().(exit); ok {
+			status = int(e)
+		}
+	}()
+	parser, err := kong.New(&commands{}, kong.Name("millrace"), kong.Description(description), kong.Writers(stdout, stderr),
+		kong.Exit(func(status int) { panic(exit(status)) }), kong.UsageOnError(),
+		kong.ConfigureHelp(kong.HelpOptions{NoExpandSubcommands: true, WrapUpperBound: 100}))
+	if err != nil {
+		panic(err) // the declarations above are wrong
+	}
+	if len(args) == 0 {
+		args = []string{"--help"}
+	}
+	cmd, err := parser.Parse(args)
+	if err != nil {
+		return p.end(train.Request(fmt.Errorf("%w; see millrace --help", err)))
+	}
+	return p.end(p.call(cmd))
+}
+
+// call runs the chosen verb.
+func (p *program) call(cmd *kong.Context) error {
+	ctx, cancel := context.WithCancel(context.Background())
+	p.ctx = ctx
+	p.interrupts = watch(p.signals, cancel, p.stderr)
+	defer p.interrupts.end()
+	p.env = &train.Env{Open: openDevice, Accounts: hostmem.New(), Progress: p.stderr, Terminal: isTerminal(p.stderr),
+		Stop: p.interrupts.stop, CacheDir: cacheDir()}
+	return cmd.Run(p)
+}
+
+// end prints an error and says which exit status it stands for.
+func (p *program) end(err error) int {
+	if err == nil {
+		return exitDone
+	}
+	status := exitFailed
+	switch {
+	case errors.Is(err, train.ErrInterrupted):
+		status = exitInterrupted
+	case p.interrupts != nil && errors.Is(err, context.Canceled):
+		status = p.interrupts.aborted()
+		err = train.ErrInterrupted
+	case errors.Is(err, train.ErrRequest):
+		status = exitBadRequest
+	}
+	fmt.Fprintf(p.stderr, "millrace: %s\n", oneLine(err))
+	return status
+}
+
+// oneLine is an error's text without its line breaks: joined errors have one each.
+func oneLine(err error) string {
+	var parts []string
+	for line := range strings.Lines(err.Error()) {
+		if line = strings.TrimSpace(line); line != "" {
+			parts = append(parts, line)
+		}
+	}
+	return strings.Join(parts, "; ")
+}
+
+// isTerminal reports whether bars can be drawn.
+func isTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	if !ok {
+		return false
+	}
+	st, err := f.Stat()
+	return err == nil && st.Mode()&fs.ModeCharDevice != 0 && os.Getenv("TERM") != "dumb"
+}
+
+// cacheDir is where token caches and the machine file are kept; empty where there is no place for them.
+func cacheDir() string {
+	if dir := os.Getenv("MILLRACE_CACHE"); dir != "" {
+		return dir
+	}
+	dir, err := os.UserCacheDir()
+	if err != nil {
+		return ""
+	}
+	return filepath.Join(dir, "millrace")
+}

@@ -1,0 +1,81 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/millrace/millrace/plan"
+	"github.com/millrace/millrace/trace"
+	"github.com/millrace/millrace/train"
+)
+
+type trainCmd struct {
+	runFile
+	Trace bool `help:"Write trace.json, a Chrome trace with one track per lane."`
+	JSON  bool `help:"Print the summary as JSON."`
+}
+
+func (*trainCmd) Help() string {
+	return `Example, with a run.yaml of four lines:
+
+  model: models/smollm2-135m        # a Hugging Face directory
+  datasets: [{path: train.jsonl, type: prompt-response}]
+  max_steps: 200
+  memory: {device: 2GiB}            # stream the weights through this much
+
+  millrace train run.yaml --set learning_rate=2e-5 --set output_dir=runs/b
+
+The output directory gets run.yaml (as resolved), plan.json, metrics.jsonl and, at the end, model/, which transformers can load.
+The first interrupt finishes the step, writes the model and ends with status 130; a second one stops at once.`
+}
+
+// Run trains.
+func (c *trainCmd) Run(p *program) error {
+	config, err := c.read()
+	if err != nil {
+		return err
+	}
+	p.interrupts.saves.Store(true)
+	s, err := train.Train(p.ctx, config, p.env, train.Options{Trace: c.Trace})
+	if s == nil {
+		return err
+	}
+	if c.JSON {
+		return errors.Join(err, p.printJSON(s))
+	}
+	return errors.Join(err, p.printf("%s", summaryText(s)))
+}
+
+// summaryText is the table at the end of a run.
+func summaryText(s *train.Summary) string {
+	var b strings.Builder
+	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	row := func(name, format string, args ...any) { fmt.Fprintf(w, "%s\t%s\n", name, fmt.Sprintf(format, args...)) }
+	row("steps", "%d", s.Steps)
+	row("tokens", "%d, of which %d count in the loss", s.Tokens, s.TargetTokens)
+	row("training loss", "%.4f -> %.4f", s.FirstLoss, s.LastLoss)
+	if s.EvalBefore != nil && s.EvalAfter != nil {
+		row("held-out loss", "%.4f -> %.4f", *s.EvalBefore, *s.EvalAfter)
+	}
+	if s.Skipped > 0 {
+		row("skipped updates", "%d: the gradient norm was not finite", s.Skipped)
+	}
+	row("speed", "%.0f tokens/s; %.1f s in steps", s.TokensPerSec, s.TrainSec)
+	row("streamed", "%s to the device, %s a step", plan.FormatBytes(s.UploadBytes), plan.FormatBytes(s.UploadBytes/int64(max(s.Steps, 1))))
+	var lanes []string
+	for _, l := range []struct {
+		lane trace.Lane
+		sec  float64
+	}{{trace.Fetch, s.Lanes.Fetch}, {trace.Compute, s.Lanes.Compute}, {trace.Drain, s.Lanes.Drain}, {trace.Update, s.Lanes.Update}} {
+		if l.sec > 0 {
+			lanes = append(lanes, fmt.Sprintf("%v %.1f s (%.0f%%)", l.lane, l.sec, 100*l.sec/s.TrainSec))
+		}
+	}
+	row("lanes busy", "%s", strings.Join(lanes, ", "))
+	row("peak memory", "%s measured, %s planned", plan.FormatBytes(s.PeakBytes), plan.FormatBytes(s.PlannedBytes))
+	row("model", "%s", s.Model)
+	w.Flush()
+	return b.String()
+}
