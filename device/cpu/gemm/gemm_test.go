@@ -340,3 +340,31 @@ func ExampleEngine_Mul() {
 	fmt.Println(c.At(0, 0), c.At(1, 0))
 	// Output: 321 654
 }
+
+// Workers of somebody else's loop multiply side by side.
+func TestMulSerialInsideTasks(t *testing.T) {
+	p := pool.New(3)
+	defer p.Close()
+	e := New(isa.Best(), p)
+	rng := rand.New(rand.NewPCG(7, 7))
+	ops, want := make([]Op, 40), make([]Mat, 40)
+	for i := range ops {
+		m, n, k := 1+rng.IntN(150), 1+rng.IntN(150), 1+rng.IntN(150)
+		ops[i] = Op{A: newMat(rng, tensor.BF16, m, k, k, 0), B: newMat(rng, tensor.BF16, n, k, k, 0),
+			C: newMat(rng, tensor.F32, m, n, n, 0), TransB: true}
+		want[i] = clone(ops[i].C, false, 0, 0)
+		other := ops[i]
+		other.C = want[i]
+		e.Mul(other)
+	}
+	p.Run(len(ops), func(worker, task int) { e.MulSerial(worker, ops[task]) })
+	for i, op := range ops {
+		for r := range op.C.Rows {
+			for c := range op.C.Cols {
+				if op.C.At(r, c) != want[i].At(r, c) {
+					t.Fatalf("product %d: C[%d,%d] = %v, want %v", i, r, c, op.C.At(r, c), want[i].At(r, c))
+				}
+			}
+		}
+	}
+}
