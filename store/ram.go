@@ -7,6 +7,7 @@ import (
 
 	"github.com/millrace/millrace/internal/hostmem"
 	"github.com/millrace/millrace/tensor"
+	"github.com/millrace/millrace/trace"
 )
 
 // RegionBytes is the most that one region, and so one registration with a driver, covers.
@@ -23,11 +24,17 @@ type RAM struct {
 }
 
 type ramExtent struct {
-	region     *hostmem.Region
-	off, bytes int64
-	version    uint64
-	readers    int
-	writing    bool
+	Spec
+	region *hostmem.Region
+	off    int64
+	pieces []pieceState
+}
+
+// pieceState is who has a piece, and how often it was written.
+type pieceState struct {
+	version uint64
+	readers int
+	writing bool
 }
 
 // NewRAM reserves memory for the extents, those of one kind together. It takes nothing if it cannot take everything.
@@ -72,7 +79,7 @@ func (s *RAM) reserve(accounts *hostmem.Accounts, kind Kind, specs []Spec, opts 
 				return err
 			}
 		}
-		e := &ramExtent{off: bytes, bytes: spec.Bytes}
+		e := &ramExtent{Spec: spec, off: bytes, pieces: make([]pieceState, (spec.Bytes+spec.Piece-1)/spec.Piece)}
 		s.extents[spec.ID] = e
 		group = append(group, e)
 		bytes += AlignUp(spec.Bytes)
@@ -83,8 +90,8 @@ func (s *RAM) reserve(accounts *hostmem.Accounts, kind Kind, specs []Spec, opts 
 // AlignUp is the space that an extent of n bytes takes in a region.
 func AlignUp(n int64) int64 { return (n + extentAlign - 1) / extentAlign * extentAlign }
 
-// Borrow implements Store; it never blocks.
-func (s *RAM) Borrow(ctx context.Context, id ID, off, n int64, access Access, version uint64) (*Lease, error) {
+// Borrow implements Store; it never blocks, and lends any number of pieces at once.
+func (s *RAM) Borrow(ctx context.Context, _ trace.Lane, id ID, off, n int64, access Access, version uint64) (*Lease, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -94,42 +101,66 @@ func (s *RAM) Borrow(ctx context.Context, id ID, off, n int64, access Access, ve
 	switch {
 	case e == nil:
 		panic(fmt.Sprintf("store: there are no %v", id))
-	case off < 0 || n < 0 || off > e.bytes-n:
-		panic(fmt.Sprintf("store: range [%d, %d+%d) outside of the %d bytes of %v", off, off, n, e.bytes, id))
-	case e.version != version:
-		panic(fmt.Sprintf("store: %v are at version %d, borrowed at %d", id, e.version, version))
-	case e.writing || access == Write && e.readers > 0:
+	case off < 0 || n < 0 || off > e.Bytes-n:
+		panic(fmt.Sprintf("store: range [%d, %d+%d) outside of the %d bytes of %v", off, off, n, e.Bytes, id))
+	case access != Read && (off%e.Piece != 0 || (off+n)%e.Piece != 0 && off+n != e.Bytes):
+		panic(fmt.Sprintf("store: range [%d, %d+%d) cuts a piece of %v that is to be written", off, off, n, id))
+	}
+	var pieces []pieceState
+	if n > 0 {
+		pieces = e.pieces[off/e.Piece : (off+n-1)/e.Piece+1]
+	}
+	for i := range pieces {
+		pieces[i].check(id, access, version)
+	}
+	for i := range pieces {
+		pieces[i].take(access)
+	}
+	return &Lease{Region: e.region, Off: e.off + off, Len: n, release: func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		for i := range pieces {
+			pieces[i].giveBack(access)
+		}
+	}}, nil
+}
+
+// check panics unless the piece can be lent.
+func (p *pieceState) check(id ID, access Access, version uint64) {
+	switch {
+	case p.version != version:
+		panic(fmt.Sprintf("store: %v are at version %d, borrowed at %d", id, p.version, version))
+	case p.writing || access != Read && p.readers > 0:
 		panic(fmt.Sprintf("store: clash of leases on %v", id))
 	}
-	l := &Lease{Region: e.region, Off: e.off + off, Len: n}
-	if access == Write {
-		e.writing = true
-		l.release = func() {
-			s.mu.Lock()
-			e.writing = false
-			e.version++
-			s.mu.Unlock()
-		}
+}
+
+func (p *pieceState) take(access Access) {
+	if access == Read {
+		p.readers++
 	} else {
-		e.readers++
-		l.release = func() {
-			s.mu.Lock()
-			e.readers--
-			s.mu.Unlock()
-		}
+		p.writing = true
 	}
-	return l, nil
+}
+
+func (p *pieceState) giveBack(access Access) {
+	if access == Read {
+		p.readers--
+		return
+	}
+	p.writing = false
+	p.version++
 }
 
 // Prefetch implements Store; everything is here already.
-func (s *RAM) Prefetch(ID, int64, int64, uint64) {}
+func (s *RAM) Prefetch(trace.Lane, ID, int64, uint64) {}
 
 // Version implements Store.
 func (s *RAM) Version(id ID) uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if e := s.extents[id]; e != nil {
-		return e.version
+		return e.pieces[0].version
 	}
 	panic(fmt.Sprintf("store: there are no %v", id))
 }
@@ -140,8 +171,10 @@ func (s *RAM) Regions() []*hostmem.Region { return s.regions }
 // Close implements Store.
 func (s *RAM) Close() error {
 	for id, e := range s.extents {
-		if e.writing || e.readers > 0 {
-			panic(fmt.Sprintf("store: closed while %v are lent", id))
+		for _, p := range e.pieces {
+			if p.writing || p.readers > 0 {
+				panic(fmt.Sprintf("store: closed while %v are lent", id))
+			}
 		}
 	}
 	for _, r := range s.regions {
@@ -150,6 +183,10 @@ func (s *RAM) Close() error {
 	s.regions, s.extents = nil, nil
 	return nil
 }
+
+// PieceElems is the length of a piece, for every kind of extent, so that the pieces of one number belong to the same
+// parameters: what the host updates, and what a disk reads or writes, at a time. Moments in fp32 make 16 MiB of it.
+const PieceElems = 4 << 20
 
 // PartSpecs are the extents of one part: its weights, and for what is trained the low halves, gradients and moments in
 // the given types (tensor.Invalid leaves a kind out).
@@ -161,7 +198,7 @@ func PartSpecs(part int, l *tensor.Layout, types [Kinds]tensor.DType) []Spec {
 			elems = l.WeightElems
 		}
 		if n := elems * types[kind].Bytes(); n > 0 {
-			specs = append(specs, Spec{ID{part, kind}, n})
+			specs = append(specs, Spec{ID{part, kind}, n, PieceElems * types[kind].Bytes()})
 		}
 	}
 	return specs

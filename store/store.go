@@ -1,9 +1,10 @@
 // Package store keeps the state of the parameters between steps and lends it to the lanes of the engine.
 //
-// State is kept in extents: one part's bytes of one kind. A lane borrows a range of an extent, for reading or for
-// writing, at the version that it expects, and releases it. Many may read at once; who writes is alone. The version of
-// an extent is the number of writes it has seen. The schedule orders all accesses, so a wrong version or a clash of
-// accesses is a bug of the caller and panics: training goes on with the right numbers or not at all.
+// State is kept in extents: one part's bytes of one kind. An extent is cut into pieces of one length, which are read and
+// written as a whole. A lane borrows pieces, to read or to write, at the version that it expects, and releases them. Many
+// may read at once; who writes is alone. The version of a piece is the number of writes it has seen. The schedule orders
+// all accesses, so a wrong version or a clash of accesses is a bug of the caller and panics: training goes on with the
+// right numbers or not at all.
 //
 // A store does not know devices. It lends places in hostmem regions, which the engine registers with its devices; the
 // store is closed before they are.
@@ -12,8 +13,10 @@ package store
 import (
 	"context"
 	"fmt"
+	"iter"
 
 	"github.com/millrace/millrace/internal/hostmem"
+	"github.com/millrace/millrace/trace"
 )
 
 // Kind says what the bytes of an extent are.
@@ -46,15 +49,28 @@ func (id ID) String() string { return fmt.Sprintf("%v of part %d", id.Kind, id.P
 type Spec struct {
 	ID
 	Bytes int64
+	Piece int64 // bytes of each piece but the last, which may be shorter
+}
+
+// Pieces are the offset and length of each piece, in order.
+func (s Spec) Pieces() iter.Seq2[int64, int64] {
+	return func(yield func(off, n int64) bool) {
+		for off := int64(0); off < s.Bytes; off += s.Piece {
+			if !yield(off, min(s.Piece, s.Bytes-off)) {
+				return
+			}
+		}
+	}
 }
 
 // Access is how a range is borrowed.
 type Access uint8
 
-// The two accesses.
+// The accesses.
 const (
-	Read Access = iota
-	Write
+	Read   Access = iota
+	Write         // all of it anew: what is lent holds anything
+	Change        // read, and written
 )
 
 // Lease is a borrowed range, in host memory that stays in place until Release.
@@ -79,13 +95,14 @@ func (l *Lease) Release() {
 
 // Store lends extents.
 type Store interface {
-	// Borrow lends the n bytes at off of an extent that has seen version writes. Reading needs that version; writing
-	// turns it into version+1 on Release. It may block for staging memory, until ctx ends. It panics on an unknown
+	// Borrow lends the n bytes at off of an extent, whose pieces have seen version writes. To write needs whole pieces,
+	// and makes them version+1 on Release. A store that stages its extents lends one piece at a time, and may block
+	// until the lane has given back staging memory or ctx ends; each lane has a quota of its own. It panics on an unknown
 	// extent or range, a wrong version, or a clash with another lease.
-	Borrow(ctx context.Context, id ID, off, n int64, access Access, version uint64) (*Lease, error)
-	// Prefetch hints that the range will be borrowed for reading soon.
-	Prefetch(id ID, off, n int64, version uint64)
-	// Version is the number of writes that the extent has seen.
+	Borrow(ctx context.Context, lane trace.Lane, id ID, off, n int64, access Access, version uint64) (*Lease, error)
+	// Prefetch hints that the lane will borrow the piece at off soon, to read or to change it at that version.
+	Prefetch(lane trace.Lane, id ID, off int64, version uint64)
+	// Version is the number of writes that the extent has seen: that of its first piece.
 	Version(id ID) uint64
 	// Regions are all the memory that leases can point into.
 	Regions() []*hostmem.Region

@@ -86,9 +86,9 @@ type Engine struct {
 	onHost     map[*hostmem.Region]device.Mem // and as the host's driver sees it
 	closers    []func() error
 
-	tokens, inputs, sum, results *hostmem.Region
-	inputAt                      map[[2]int]int64 // by block and micro-batch: offset in inputs
-	sumAt                        map[int]int64    // by tied tile: offset in sum
+	tokens, inputs, sum, results, logits *hostmem.Region
+	inputAt                              map[[2]int]int64 // by block and micro-batch: offset in inputs
+	sumAt                                map[int]int64    // by tied tile: offset in sum
 
 	streams [plan.Lanes]device.Stream
 	origins [plan.Lanes]device.Event // recorded when a lane starts on a schedule
@@ -97,6 +97,7 @@ type Engine struct {
 
 	programs map[plan.Phase]*program
 	versions versions
+	logitRow int // first wanted row
 	pending  *pendingUpdate
 	broken   error
 }
@@ -138,6 +139,8 @@ func (e *Engine) open() error {
 			e.results, err = e.reserve(h)
 		case plan.InputsPurpose:
 			e.inputs, err = e.reserve(h, opts...)
+		case plan.LogitsPurpose:
+			e.logits, err = e.reserve(h, opts...)
 		case plan.EmbeddingSumPurpose:
 			e.sum, err = e.reserve(h, opts...)
 		}
@@ -242,7 +245,7 @@ func (e *Engine) placeHost() {
 	}
 	var off int64
 	for layer := 1; layer <= len(e.Plan.Model.Blocks); layer++ {
-		if layer > 1 && e.Plan.Placement.SavedHere[layer-1] {
+		if !e.Plan.SavedOnHost(layer - 1) {
 			continue
 		}
 		for m := range e.Plan.Numerics.MicroBatches {

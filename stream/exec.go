@@ -46,6 +46,8 @@ func (r *run) exec(op *plan.Op) error {
 		s.Zero(g.Mem)
 	case plan.Round:
 		return r.round(s, op)
+	case plan.DrainLogits:
+		r.drainLogits(s, op)
 	default:
 		return r.compute(s, op)
 	}
@@ -89,6 +91,13 @@ func (r *run) compute(s device.Stream, op *plan.Op) error {
 			return err
 		}
 		r.head.Grad(s, w.Mat(0), g.Mat(0), first, b.Normed[m], b.Stat[m], b.DNormed[m], op.First, targets, r.scale, b.StatsWork)
+		return nil
+	case plan.HeadLogits:
+		w, err := r.weights(op.Part, op.Slot)
+		if err != nil {
+			return err
+		}
+		r.headLogits(s, op, w.Mat(0))
 		return nil
 	case plan.HeadVisit:
 		return r.visitHead(s, m)
@@ -223,7 +232,7 @@ func (r *run) bind(id store.ID, bytes int64, access store.Access) (device.Mem, e
 	if mem, ok := r.bound[id]; ok {
 		return mem, nil
 	}
-	l, err := r.borrow(plan.LaneCompute, id, bytes, access)
+	l, err := r.borrow(plan.LaneCompute, id, 0, bytes, access)
 	if err != nil {
 		return device.Mem{}, err
 	}
@@ -233,8 +242,8 @@ func (r *run) bind(id store.ID, bytes int64, access store.Access) (device.Mem, e
 }
 
 // borrow takes a lease that the lane gives back when its work is done.
-func (r *run) borrow(lane plan.Lane, id store.ID, bytes int64, access store.Access) (*store.Lease, error) {
-	l, err := r.Store.Borrow(r.ctx, id, 0, bytes, access, r.versions.at(id))
+func (r *run) borrow(lane plan.Lane, id store.ID, off, n int64, access store.Access) (*store.Lease, error) {
+	l, err := r.Store.Borrow(r.ctx, lane, id, off, n, access, r.versions.at(id))
 	if err != nil {
 		return nil, err
 	}
@@ -242,17 +251,29 @@ func (r *run) borrow(lane plan.Lane, id store.ID, bytes int64, access store.Acce
 	return l, nil
 }
 
+// pieces borrows an extent piece by piece and hands each to do, with its first byte in the extent and its place as the
+// devices see it. A piece goes back when the lane's work on it is done.
+func (r *run) pieces(lane plan.Lane, id store.ID, bytes int64, access store.Access, as map[*hostmem.Region]device.Mem, do func(off int64, piece device.Mem)) error {
+	spec := store.Spec{ID: id, Bytes: bytes, Piece: store.PieceElems * r.types[id.Kind].Bytes()}
+	for off, n := range spec.Pieces() {
+		l, err := r.borrow(lane, id, off, n, access)
+		if err != nil {
+			return err
+		}
+		do(off, as[l.Region].Slice(l.Off, l.Len))
+	}
+	return nil
+}
+
 func (r *run) fetch(s device.Stream, op *plan.Op) error {
 	w, err := r.weights(op.Part, op.Slot)
 	if err != nil {
 		return err
 	}
-	l, err := r.borrow(op.Lane, store.ID{Part: op.Part, Kind: store.Weights}, w.Mem.Len, store.Read)
-	if err != nil {
-		return err
-	}
-	s.Copy(w.Mem, r.registered[l.Region].Slice(l.Off, l.Len))
-	return nil
+	id := store.ID{Part: op.Part, Kind: store.Weights}
+	return r.pieces(op.Lane, id, w.Mem.Len, store.Read, r.registered, func(off int64, piece device.Mem) {
+		s.Copy(w.Mem.Slice(off, piece.Len), piece)
+	})
 }
 
 // round brings a complete gradient into its stored type and squares what is stored.
@@ -290,10 +311,8 @@ func (r *run) drain(s device.Stream, op *plan.Op) error {
 	} else {
 		from = r.gradSlot(op.Part, op.Grad)
 	}
-	l, err := r.borrow(op.Lane, store.ID{Part: op.Part, Kind: store.Grad}, bytes, store.Write)
-	if err != nil {
-		return err
-	}
-	s.Copy(r.registered[l.Region].Slice(l.Off, l.Len), from)
-	return nil
+	id := store.ID{Part: op.Part, Kind: store.Grad}
+	return r.pieces(op.Lane, id, bytes, store.Write, r.registered, func(off int64, piece device.Mem) {
+		s.Copy(piece, from.Slice(off, piece.Len))
+	})
 }

@@ -9,60 +9,84 @@ import (
 
 // Operations of the update lane, on the stream of the host.
 
-// updatePart applies the pending update to a part.
+// updatePart applies the pending update to a part: a piece at a time, so that little of it need be in memory at once. A part
+// that is frozen in part has other places in its weights than in its state, and is one piece.
 func (r *run) updatePart(s device.Stream, part int) error {
 	l := r.Plan.Model.Parts[part].Layout
-	var mem [store.Kinds]device.Mem
-	for kind, t := range r.types {
-		id := store.ID{Part: part, Kind: store.Kind(kind)}
-		elems, access := l.StateElems, store.Write
-		switch {
-		case t == tensor.Invalid:
-			continue
-		case id.Kind == store.Grad:
-			access = store.Read
-		case id.Kind == store.Weights:
-			elems = l.WeightElems
+	piece := int64(store.PieceElems)
+	if l.WeightElems != l.StateElems {
+		piece = l.StateElems
+	}
+	for first := int64(0); first < l.StateElems; first += piece {
+		weights := span{first, min(piece, l.StateElems-first)}
+		state := weights
+		if l.WeightElems != l.StateElems {
+			weights = span{0, l.WeightElems}
 		}
-		lease, err := r.borrow(plan.LaneUpdate, id, elems*t.Bytes(), access)
-		if err != nil {
+		if err := r.updatePiece(s, part, weights, state); err != nil {
 			return err
 		}
-		mem[kind] = r.onHost[lease.Region].Slice(lease.Off, lease.Len)
-	}
-	vec := func(kind store.Kind, first, n int64) device.Mat {
-		t := r.types[kind]
-		if t == tensor.Invalid {
-			return device.Mat{}
-		}
-		return device.NewVec(mem[kind].Slice(first*t.Bytes(), n*t.Bytes()), t, int(n))
-	}
-	u := r.update
-	for _, run := range l.Runs() {
-		s.AdamW(device.AdamWArgs{
-			Weights:      vec(store.Weights, run.First, run.Elems),
-			Low:          vec(store.Low, run.State, run.Elems),
-			Grad:         vec(store.Grad, run.State, run.Elems),
-			M:            vec(store.FirstMoment, run.State, run.Elems),
-			V:            vec(store.SecondMoment, run.State, run.Elems),
-			AdamWScalars: u.AdamW.Scalars(u.Step, u.LR, u.clip, run.Decay),
-		}, r.hostResult(r.Plan.BadAt()))
 	}
 	// Whoever fetches the part waits for this operation and then borrows the new version.
 	r.versions.updated(part)
 	return nil
 }
 
+// span is a range of elements of an extent.
+type span struct{ first, n int64 }
+
+// updatePiece updates the parameters whose state lies in a span; weights is where their weights lie.
+func (r *run) updatePiece(s device.Stream, part int, weights, state span) error {
+	var mem [store.Kinds]device.Mem
+	for kind, t := range r.types {
+		if t == tensor.Invalid {
+			continue
+		}
+		id, access, at := store.ID{Part: part, Kind: store.Kind(kind)}, store.Change, state
+		switch id.Kind {
+		case store.Grad:
+			access = store.Read
+		case store.Weights:
+			at = weights
+		}
+		lease, err := r.borrow(plan.LaneUpdate, id, at.first*t.Bytes(), at.n*t.Bytes(), access)
+		if err != nil {
+			return err
+		}
+		mem[kind] = r.onHost[lease.Region].Slice(lease.Off, lease.Len)
+	}
+	u := r.update
+	for _, run := range r.Plan.Model.Parts[part].Layout.Runs() {
+		begin, end := max(run.State, state.first), min(run.State+run.Elems, state.first+state.n)
+		if begin >= end {
+			continue
+		}
+		vec := func(kind store.Kind, first int64) device.Mat {
+			t := r.types[kind]
+			if t == tensor.Invalid {
+				return device.Mat{}
+			}
+			return device.NewVec(mem[kind].Slice(first*t.Bytes(), (end-begin)*t.Bytes()), t, int(end-begin))
+		}
+		at := begin - state.first
+		s.AdamW(device.AdamWArgs{Weights: vec(store.Weights, run.First+begin-run.State-weights.first),
+			Low: vec(store.Low, at), Grad: vec(store.Grad, at), M: vec(store.FirstMoment, at), V: vec(store.SecondMoment, at),
+			AdamWScalars: u.AdamW.Scalars(u.Step, u.LR, u.clip, run.Decay)}, r.hostResult(r.Plan.BadAt()))
+	}
+	return nil
+}
+
 // hostResult is where the host's lane writes a scalar of the step.
 func (r *run) hostResult(at int64) device.Mem { return r.onHost[r.results].Slice(at, 8) }
 
-// gather looks up the rows of the embedding that a micro-batch needs.
+// gather looks up the rows of the embedding that a micro-batch needs. A tile is borrowed whole, since a row may lie in two
+// pieces: the plan keeps the embedding in memory.
 func (r *run) gather(s device.Stream, m int) error {
 	x := r.hostInput(m)
 	for _, p := range r.Plan.Model.EmbedTiles {
 		part := &r.Plan.Model.Parts[p]
 		t := r.types[store.Weights]
-		l, err := r.borrow(plan.LaneUpdate, store.ID{Part: p, Kind: store.Weights}, part.Layout.WeightElems*t.Bytes(), store.Read)
+		l, err := r.borrow(plan.LaneUpdate, store.ID{Part: p, Kind: store.Weights}, 0, part.Layout.WeightElems*t.Bytes(), store.Read)
 		if err != nil {
 			return err
 		}
@@ -91,7 +115,7 @@ func (r *run) scatter(s device.Stream, p int) error {
 	part := &r.Plan.Model.Parts[p]
 	elems := part.Layout.StateElems
 	t := r.types[store.Grad]
-	l, err := r.borrow(plan.LaneUpdate, store.ID{Part: p, Kind: store.Grad}, elems*t.Bytes(), store.Write)
+	l, err := r.borrow(plan.LaneUpdate, store.ID{Part: p, Kind: store.Grad}, 0, elems*t.Bytes(), store.Write)
 	if err != nil {
 		return err
 	}

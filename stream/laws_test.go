@@ -11,6 +11,7 @@ import (
 	"github.com/millrace/millrace/nn"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/store"
+	"github.com/millrace/millrace/trace"
 	"pgregory.net/rapid"
 )
 
@@ -43,7 +44,7 @@ func train(t errorer, r *rig, s *subject, steps int) outcome {
 	}
 	o.state = map[store.ID][]byte{}
 	for _, spec := range r.plan.Extents() {
-		l, err := r.store.Borrow(context.Background(), spec.ID, 0, spec.Bytes, store.Read, r.store.Version(spec.ID))
+		l, err := r.store.Borrow(context.Background(), trace.Update, spec.ID, 0, spec.Bytes, store.Read, r.store.Version(spec.ID))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -9,6 +9,7 @@ import (
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/store"
 	"github.com/millrace/millrace/tensor"
+	"github.com/millrace/millrace/trace"
 )
 
 // Fill writes the weights of every part into a store, by calling read with the place for each. Moments are left as they
@@ -45,7 +46,7 @@ func lend(ctx context.Context, p *plan.Plan, s store.Store, part int, access sto
 		if spec.Kind != store.Weights && spec.Kind != store.Low {
 			continue
 		}
-		l, err := s.Borrow(ctx, spec.ID, 0, spec.Bytes, access, s.Version(spec.ID))
+		l, err := s.Borrow(ctx, trace.Update, spec.ID, 0, spec.Bytes, access, s.Version(spec.ID))
 		if err != nil {
 			release()
 			return v, nil, err
@@ -68,7 +69,7 @@ func Grads(ctx context.Context, p *plan.Plan, s store.Store, part int) ([]float3
 	id := store.ID{Part: part, Kind: store.Grad}
 	n := p.Model.Parts[part].Layout.StateElems
 	t := p.Numerics.Scheme().Types()[store.Grad]
-	l, err := s.Borrow(ctx, id, 0, n*t.Bytes(), store.Read, s.Version(id))
+	l, err := s.Borrow(ctx, trace.Update, id, 0, n*t.Bytes(), store.Read, s.Version(id))
 	if err != nil {
 		return nil, err
 	}

@@ -9,16 +9,17 @@ import (
 	"testing"
 
 	"github.com/millrace/millrace/store"
+	"github.com/millrace/millrace/trace"
 	"pgregory.net/rapid"
 )
 
 // Run runs the suite. open makes a store with the given extents; the suite closes it.
 func Run(t *testing.T, open func(t testing.TB, specs []store.Spec) store.Store) {
 	specs := []store.Spec{
-		{ID: store.ID{Part: 0, Kind: store.Weights}, Bytes: 512},
-		{ID: store.ID{Part: 0, Kind: store.Grad}, Bytes: 1024},
-		{ID: store.ID{Part: 1, Kind: store.Weights}, Bytes: 3 << 20},
-		{ID: store.ID{Part: 1, Kind: store.SecondMoment}, Bytes: 4100},
+		{ID: store.ID{Part: 0, Kind: store.Weights}, Bytes: 512, Piece: 4096},
+		{ID: store.ID{Part: 0, Kind: store.Grad}, Bytes: 1024, Piece: 512},
+		{ID: store.ID{Part: 1, Kind: store.Weights}, Bytes: 3 << 20, Piece: 1 << 20},
+		{ID: store.ID{Part: 1, Kind: store.SecondMoment}, Bytes: 4100, Piece: 4096},
 	}
 	ctx := context.Background()
 
@@ -26,40 +27,52 @@ func Run(t *testing.T, open func(t testing.TB, specs []store.Spec) store.Store) 
 		rapid.Check(t, func(rt *rapid.T) {
 			s := open(t, specs)
 			defer s.Close()
-			want := map[store.ID][]byte{}
-			version := map[store.ID]uint64{}
-			for _, spec := range specs {
-				want[spec.ID] = make([]byte, spec.Bytes)
+			type piece struct {
+				id  store.ID
+				off int64
 			}
+			want := map[piece][]byte{}
+			version := map[piece]uint64{}
 			for range rapid.IntRange(1, 20).Draw(rt, "accesses") {
 				spec := rapid.SampledFrom(specs).Draw(rt, "extent")
-				off := rapid.Int64Range(0, spec.Bytes-1).Draw(rt, "off")
-				n := rapid.Int64Range(0, spec.Bytes-off).Draw(rt, "n")
-				if rapid.Bool().Draw(rt, "write") {
-					l, err := s.Borrow(ctx, spec.ID, off, n, store.Write, version[spec.ID])
+				at := piece{spec.ID, rapid.Int64Range(0, (spec.Bytes-1)/spec.Piece).Draw(rt, "piece") * spec.Piece}
+				n := min(spec.Piece, spec.Bytes-at.off)
+				if want[at] == nil {
+					want[at] = make([]byte, n)
+				}
+				lane := trace.Lane(rapid.IntRange(0, int(trace.NumLanes)-1).Draw(rt, "lane"))
+				access := rapid.SampledFrom([]store.Access{store.Read, store.Write, store.Change}).Draw(rt, "access")
+				if access != store.Read {
+					l, err := s.Borrow(ctx, lane, at.id, at.off, n, access, version[at])
 					if err != nil {
 						rt.Fatal(err)
 					}
+					first := 0
+					if access == store.Change {
+						first = rapid.IntRange(0, int(n)-1).Draw(rt, "unchanged")
+						if !bytes.Equal(l.Bytes(), want[at]) {
+							rt.Fatalf("%v: to change were lent other bytes than were written", at.id)
+						}
+					}
 					fill := rapid.Byte().Draw(rt, "fill")
-					for i := range l.Bytes() {
-						l.Bytes()[i] = fill
-						want[spec.ID][off+int64(i)] = fill
+					for i := first; i < int(n); i++ {
+						l.Bytes()[i], want[at][i] = fill+byte(i), fill+byte(i)
 					}
 					l.Release()
 					l.Release() // the second call does nothing
-					version[spec.ID]++
+					version[at]++
 				}
-				s.Prefetch(spec.ID, off, n, version[spec.ID])
-				l, err := s.Borrow(ctx, spec.ID, off, n, store.Read, version[spec.ID])
+				s.Prefetch(lane, at.id, at.off, version[at])
+				l, err := s.Borrow(ctx, lane, at.id, at.off, n, store.Read, version[at])
 				if err != nil {
 					rt.Fatal(err)
 				}
-				if !bytes.Equal(l.Bytes(), want[spec.ID][off:off+n]) {
-					rt.Fatalf("%v: read other bytes than were written", spec.ID)
+				if !bytes.Equal(l.Bytes(), want[at]) {
+					rt.Fatalf("%v: read other bytes than were written", at.id)
 				}
 				l.Release()
-				if got := s.Version(spec.ID); got != version[spec.ID] {
-					rt.Fatalf("%v: version %d, want %d", spec.ID, got, version[spec.ID])
+				if at.off == 0 && s.Version(at.id) != version[at] {
+					rt.Fatalf("%v: version %d, want %d", at.id, s.Version(at.id), version[at])
 				}
 			}
 		})
@@ -72,7 +85,7 @@ func Run(t *testing.T, open func(t testing.TB, specs []store.Spec) store.Store) 
 		for range 8 {
 			wg.Go(func() {
 				for range 50 {
-					l, err := s.Borrow(ctx, specs[0].ID, 0, 512, store.Read, 0)
+					l, err := s.Borrow(ctx, trace.Update, specs[0].ID, 0, 512, store.Read, 0)
 					if err != nil {
 						t.Error(err)
 						return
@@ -97,7 +110,7 @@ func Run(t *testing.T, open func(t testing.TB, specs []store.Spec) store.Store) 
 		})
 	}
 	borrow := func(s store.Store, id store.ID, off, n int64, a store.Access, v uint64) *store.Lease {
-		l, err := s.Borrow(ctx, id, off, n, a, v)
+		l, err := s.Borrow(ctx, trace.Update, id, off, n, a, v)
 		if err != nil {
 			panic("an error, not a panic: " + err.Error())
 		}
@@ -106,13 +119,14 @@ func Run(t *testing.T, open func(t testing.TB, specs []store.Spec) store.Store) 
 	panics("unknown extent", func(s store.Store) { borrow(s, store.ID{Part: 9}, 0, 0, store.Read, 0) })
 	panics("range outside", func(s store.Store) { borrow(s, specs[0].ID, 500, 13, store.Read, 0) })
 	panics("wrong version", func(s store.Store) { borrow(s, specs[0].ID, 0, 1, store.Read, 1) })
+	panics("write of half a piece", func(s store.Store) { borrow(s, specs[0].ID, 0, 1, store.Change, 0) })
 	panics("reader while writing", func(s store.Store) {
-		defer borrow(s, specs[0].ID, 0, 1, store.Write, 0).Release()
+		defer borrow(s, specs[0].ID, 0, 512, store.Write, 0).Release()
 		borrow(s, specs[0].ID, 0, 1, store.Read, 0)
 	})
 	panics("writer while reading", func(s store.Store) {
 		defer borrow(s, specs[0].ID, 0, 1, store.Read, 0).Release()
-		borrow(s, specs[0].ID, 0, 1, store.Write, 0)
+		borrow(s, specs[0].ID, 0, 512, store.Write, 0)
 	})
 
 	t.Run("a cancelled context is an error", func(t *testing.T) {
@@ -120,7 +134,7 @@ func Run(t *testing.T, open func(t testing.TB, specs []store.Spec) store.Store) 
 		defer s.Close()
 		ctx, cancel := context.WithCancel(ctx)
 		cancel()
-		if _, err := s.Borrow(ctx, specs[0].ID, 0, 1, store.Read, 0); !errors.Is(err, context.Canceled) {
+		if _, err := s.Borrow(ctx, trace.Update, specs[0].ID, 0, 1, store.Read, 0); !errors.Is(err, context.Canceled) {
 			t.Errorf("got %v", err)
 		}
 	})

@@ -1,0 +1,70 @@
+package stream
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/internal/hostmem"
+	"github.com/millrace/millrace/plan"
+	"github.com/millrace/millrace/tensor"
+)
+
+// Logits runs the forward pass over a batch and returns, for each micro-batch, the logits of its rows from row first on:
+// [Plan.Wants.LogitRows, Vocab], row by row. They are good until the next call. Pending updates are carried out first.
+func (e *Engine) Logits(ctx context.Context, batch *Batch, first int) ([][]float32, error) {
+	n := e.Plan.Wants.LogitRows
+	if n == 0 || first < 0 || first > e.Plan.Numerics.Positions()-n {
+		return nil, fmt.Errorf("logits: rows [%d, %d) of %d, and the plan is for %d", first, first+n, e.Plan.Numerics.Positions(), n)
+	}
+	if _, err := e.Flush(ctx); err != nil {
+		return nil, err
+	}
+	e.logitRow = first
+	if _, err := e.run(ctx, plan.Logits, batch, 0); err != nil {
+		return nil, err
+	}
+	all := make([][]float32, len(batch.Micro))
+	per := n * e.Plan.Model.Vocab
+	for m := range all {
+		all[m] = hostmem.F32(e.logits.Bytes())[m*per : (m+1)*per]
+	}
+	return all, nil
+}
+
+// logitChunk is where a chunk's wanted rows begin among those that are wanted, and how many they are.
+func (r *run) logitChunk(op *plan.Op) (first, n int) {
+	first = op.Chunk * r.head.ChunkTokens
+	return first, min(r.head.ChunkTokens, r.Plan.Wants.LogitRows-first)
+}
+
+// hostLogits are the wanted logits of a micro-batch in host memory: F32 [LogitRows, Vocab].
+func (r *run) hostLogits(m int) device.Mat {
+	rows, vocab := r.Plan.Wants.LogitRows, r.Plan.Model.Vocab
+	per := int64(rows) * int64(vocab) * tensor.F32.Bytes()
+	return device.NewMat(r.registered[r.logits].Slice(int64(m)*per, per), tensor.F32, rows, vocab)
+}
+
+// headLogits computes a tile's logits of a chunk: in their columns on the host where that is bound, else densely in a
+// buffer of the device.
+func (r *run) headLogits(s device.Stream, op *plan.Op, tile device.Mat) {
+	first, n := r.logitChunk(op)
+	xn := r.buffers.Normed[op.Micro].RowRange(r.logitRow+first, n)
+	if r.Plan.Placement.Bind {
+		r.head.Logits(s, tile, r.Plan.Model.Parts[op.Part].FirstRow, xn, r.hostLogits(op.Micro).RowRange(first, n))
+		return
+	}
+	r.head.Logits(s, tile, 0, xn, device.NewMat(r.buffers.Logits, tensor.F32, n, tile.Rows))
+}
+
+// drainLogits copies the buffer to its columns on the host, row by row.
+func (r *run) drainLogits(s device.Stream, op *plan.Op) {
+	first, n := r.logitChunk(op)
+	part := &r.Plan.Model.Parts[op.Part]
+	cols := part.Layout.Fields[0].Shape[0]
+	from := device.NewMat(r.buffers.Logits, tensor.F32, n, cols)
+	to := r.hostLogits(op.Micro).RowRange(first, n).ColRange(part.FirstRow, cols)
+	for i := range n {
+		s.Copy(to.RowRange(i, 1).Mem, from.RowRange(i, 1).Mem)
+	}
+}

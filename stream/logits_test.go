@@ -1,0 +1,119 @@
+package stream_test
+
+import (
+	"context"
+	"math"
+	"testing"
+
+	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/device/cpu"
+	"github.com/millrace/millrace/hf"
+	"github.com/millrace/millrace/internal/hostmem"
+	"github.com/millrace/millrace/model"
+	"github.com/millrace/millrace/model/modeltest"
+	"github.com/millrace/millrace/plan"
+	"github.com/millrace/millrace/store"
+	"github.com/millrace/millrace/stream"
+)
+
+// logits are those of rows [first, first+rows) of each micro-batch of the golden first batch, from a frozen model or from
+// one that could be trained, bound (0 slots) or streamed.
+func logits(t *testing.T, g *modeltest.Golden, frozen bool, slots, first, rows int) [][]float32 {
+	t.Helper()
+	ctx := context.Background()
+	m, err := model.Read(g.Dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if frozen {
+		m = m.Frozen()
+	}
+	dev, err := cpu.New(cpu.Options{Workers: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var closers []func() error
+	t.Cleanup(func() {
+		for i := len(closers) - 1; i >= 0; i-- {
+			if err := closers[i](); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	closers = append(closers, dev.Close)
+	p, err := plan.New(plan.Request{Model: m, Numerics: numerics(g, f32), Device: dev.Info(), Machine: machine,
+		Wants: plan.Wants{LogitRows: rows}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if slots > 0 {
+		place := p.Placement
+		streamed(slots)(&place)
+		p = p.With(place)
+	}
+	accounts := hostmem.New()
+	s, err := store.NewRAM(accounts, p.Extents())
+	if err != nil {
+		t.Fatal(err)
+	}
+	closers = append(closers, s.Close)
+	w, err := hf.OpenWeights(g.Dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	err = stream.Fill(ctx, p, s, func(part *model.Part, v model.Values) error { return m.ReadPart(w, part, v) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	var computes device.Device = dev
+	e, err := stream.New(stream.Config{Plan: p, Device: computes, Host: computes, Store: s, Accounts: accounts})
+	if err != nil {
+		t.Fatal(err)
+	}
+	closers = append(closers, e.Close)
+	got, err := e.Logits(ctx, batchOf(g.First), first)
+	if err != nil {
+		t.Fatal(err)
+	}
+	loss, err := e.Eval(ctx, batchOf(g.First))
+	if d := math.Abs(loss/float64(g.First.TargetCount()) - float64(g.Loss)); err != nil || !(d <= 1e-5) {
+		t.Errorf("loss %v after logits (%v), PyTorch %v", loss/float64(g.First.TargetCount()), err, g.Loss)
+	}
+	return got
+}
+
+// Logits agree with PyTorch's to 1e-5 of the largest, whatever chunk and tile they come in, and do not depend on placement.
+func TestLogitsAgreeWithPyTorch(t *testing.T) {
+	for _, variant := range []string{"qwen3", "llama", "qwen3-bias-untied"} {
+		t.Run(variant, func(t *testing.T) {
+			g := modeltest.Load(t, variant)
+			rows := len(g.First[0].Tokens)
+			all := logits(t, g, true, 0, 0, rows)
+			for m, want := range g.Logits {
+				largest, diff := 0.0, 0.0
+				for i, x := range want {
+					largest = max(largest, math.Abs(float64(x)))
+					diff = max(diff, math.Abs(float64(x-all[m][i])))
+				}
+				if !(diff <= 1e-5*largest) {
+					t.Errorf("micro-batch %d: logits differ by %.2g, largest is %.2g", m, diff, largest)
+				}
+			}
+			for _, c := range []struct {
+				frozen      bool
+				slots       int
+				first, rows int
+			}{{true, 1, 0, rows}, {false, 0, 0, rows}, {false, 2, 0, rows}, {true, 3, 5, 1}, {true, 0, rows - 1, 1}, {true, 2, 3, 17}} {
+				some := logits(t, g, c.frozen, c.slots, c.first, c.rows)
+				for m := range some {
+					for i, x := range some[m] {
+						if want := all[m][c.first*g.Vocab+i]; math.Float32bits(x) != math.Float32bits(want) {
+							t.Fatalf("%+v: micro-batch %d: logit %d is %v, %v of all rows", c, m, i, x, want)
+						}
+					}
+				}
+			}
+		})
+	}
+}
