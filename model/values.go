@@ -39,7 +39,8 @@ func (v Values) setElems(f *tensor.Placed, first int64, src []float32) int {
 	case f.State < 0:
 		high := v.High[at : at+n]
 		for i, x := range src {
-			if high[i] = tensor.BF16FromF32(x); !finite(high[i]) {
+			// The compute weight is that of a split master, so that a model evaluates alike frozen and in training.
+			if high[i], _ = tensor.SplitF32(x); !finite(high[i]) {
 				return i
 			}
 		}

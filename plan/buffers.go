@@ -28,6 +28,7 @@ type Buffers struct {
 	Loss     []device.Mat // by micro-batch: F32 [1, T]
 
 	Rope    nn.Rope
+	Logits  device.Mem // F32 [a chunk of the wanted rows, rows of a tile]; none where logits are bound
 	Batches device.Mem // token arrays of the micro-batches, see BatchBytes; none where they are bound
 	Results device.Mem // see ResultBytes; none where they are bound
 
@@ -137,11 +138,13 @@ func (s *setting) buffers(a *device.Arena, groups func(purpose string, bytes int
 	group("gradients")
 
 	b.Working = [2][]device.Mat{mats(num.Compute, t, hidden), mats(num.Compute, t, hidden)}
-	b.DX = mats(num.Compute, t, hidden)
+	if s.trains() {
+		b.DX = mats(num.Compute, t, hidden)
+	}
 	group("layer inputs in work")
 	b.Saved = make([][]device.Mat, s.blocks())
 	for i := range b.Saved {
-		if s.place.Bind || s.place.SavedHere[i] {
+		if s.savedOnDevice(i) {
 			b.Saved[i] = mats(num.Compute, t, hidden)
 		}
 	}
@@ -157,9 +160,15 @@ func (s *setting) buffers(a *device.Arena, groups func(purpose string, bytes int
 	b.Normed = mats(num.Compute, t, hidden)
 	b.NormRstd = mats(tensor.F32, t, 1)
 	b.Stat = mats(tensor.F32, t, 3)
-	b.DNormed = mats(tensor.F32, t, hidden)
+	if s.trains() {
+		b.DNormed = mats(tensor.F32, t, hidden)
+	}
 	b.Loss = mats(tensor.F32, 1, t)
 	group("head")
+	if s.wants.LogitRows > 0 && !s.place.Bind {
+		b.Logits = a.Take(int64(min(s.wants.LogitRows, num.HeadChunk)) * int64(s.model.Head.TileRows) * tensor.F32.Bytes())
+		group("logits")
+	}
 
 	half := s.model.Blocks[0].HeadDim / 2
 	b.Rope = nn.Rope{Cos: a.Mat(tensor.F32, num.SequenceLen, half), Sin: a.Mat(tensor.F32, num.SequenceLen, half)}
@@ -186,6 +195,9 @@ func (s *setting) work(a *device.Arena, b *Buffers) {
 	t, compute := s.num.Positions(), s.num.Compute
 	for _, d := range s.model.Blocks {
 		lay(func() { b.ForwardWork = append(b.ForwardWork, d.NewForwardWork(a, compute, t)) })
+		if !s.trains() {
+			continue
+		}
 		lay(func() { b.BackwardWork = append(b.BackwardWork, d.NewBackwardWork(a, compute, t)) })
 	}
 	head := s.head()
@@ -209,13 +221,16 @@ func (s *setting) hostBuffers() []Bytes {
 	x := t * int64(s.model.Hidden) * s.num.Compute.Bytes() * m
 	list := []Bytes{{Purpose: TokensPurpose, Bytes: m * BatchBytes(int(t))}, {Purpose: ResultsPurpose, Bytes: 2 * s.resultBytes()}}
 	if !s.place.Bind {
-		saved := x // of the first block: what the embedding gathers, and later its gradient
-		for i := 1; i < s.blocks(); i++ {
-			if !s.place.SavedHere[i] {
+		var saved int64
+		for i := range s.blocks() {
+			if s.savedOnHost(i) {
 				saved += x
 			}
 		}
 		list = append(list, Bytes{Purpose: InputsPurpose, Bytes: saved})
+	}
+	if n := int64(s.wants.LogitRows) * m * int64(s.model.Vocab) * tensor.F32.Bytes(); n > 0 {
+		list = append(list, Bytes{Purpose: LogitsPurpose, Bytes: n})
 	}
 	var sum int64
 	for _, p := range s.model.EmbedTiles {
@@ -237,6 +252,7 @@ const (
 	TokensPurpose       = "tokens"
 	ResultsPurpose      = "results"
 	InputsPurpose       = "saved layer inputs"
+	LogitsPurpose       = "logits"
 	EmbeddingSumPurpose = "embedding gradient sum"
 )
 

@@ -32,6 +32,14 @@ func (c *chooser) choose() (*Plan, error) {
 		return true
 	}
 
+	if !(&setting{model: c.Model}).trains() {
+		// One forward pass: nothing is computed or fetched twice.
+		if !bind {
+			_ = try(func(n *Placement) { n.Slots = 3 }) || try(func(n *Placement) { n.Slots = 2 })
+		}
+		p.Predicted = p.Simulate(c.Machine, c.Device)
+		return p, nil
+	}
 	if !bind {
 		// Overlap first: without a second slot the lanes take turns.
 		try(func(n *Placement) { n.Slots = 2 })
@@ -90,8 +98,8 @@ func clone(p Placement) Placement {
 
 // measure adds up what a placement takes.
 func (c *chooser) measure(place Placement) *Plan {
-	s := &setting{model: c.Model, num: c.Numerics, place: place}
-	p := &Plan{Model: c.Model, Numerics: c.Numerics, Placement: place, Unified: c.Device.Unified,
+	s := &setting{model: c.Model, num: c.Numerics, place: place, wants: c.Wants}
+	p := &Plan{Wants: c.Wants, Model: c.Model, Numerics: c.Numerics, Placement: place, Unified: c.Device.Unified,
 		DeviceBudget: c.DeviceBytes, HostBudget: c.HostBytes}
 	a := device.NewArena(device.Mem{})
 	s.buffers(a, func(purpose string, bytes int64) {

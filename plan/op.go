@@ -27,32 +27,34 @@ type Kind uint8
 // The operations. x[l] is the input of layer l; layer 0 is the embedding, layers 1..L are decoder blocks, layer L+1 is
 // the head; x[1] comes out of the embedding.
 const (
-	Update     Kind = iota // update: AdamW over the part, from the previous step's gradients
-	Gather                 // update: x[1][m] = rows of the embedding
-	Upload                 // fetch: the token arrays of all micro-batches
-	Fetch                  // fetch: the part's weights into its slot
-	Load                   // fetch: x[l][m] from the host
-	Save                   // drain: x[l][m] to the host
-	Forward                // compute: x[l+1][m] from x[l][m]
-	HeadNorm               // compute: final norm of x[L+1][m], and empty statistics
-	HeadStats              // compute: log-sum-exp statistics of a vocabulary tile
-	HeadLoss               // compute: token losses and their sum
-	ZeroGrad               // compute: clear the part's gradient
-	HeadGrad               // compute: gradients of a vocabulary tile, logits recomputed
-	HeadVisit              // compute: statistics, loss and gradients of all tiles, chunk by chunk, nothing recomputed
-	HeadInput              // compute: gradient through the final norm into dx[m]
-	Backward               // compute: recompute x[l] -> x[l+1], then dx[m] and the part's gradient
-	Round                  // compute: the part's gradient in its stored type, and its sum of squares
-	Drain                  // drain: the part's rounded gradient to the host
-	DrainSum               // drain: the fp32 gradient of a tied tile to the host, where the embedding adds to it
-	DrainInput             // drain: dx[m], now the gradient of x[1][m], to the host
-	Scatter                // update: embedding gradient of the part from all micro-batches; rounded, squared
-	Collect                // drain: the step's scalars to the host
-	Kinds      = iota
+	Update      Kind = iota // update: AdamW over the part, from the previous step's gradients
+	Gather                  // update: x[1][m] = rows of the embedding
+	Upload                  // fetch: the token arrays of all micro-batches
+	Fetch                   // fetch: the part's weights into its slot
+	Load                    // fetch: x[l][m] from the host
+	Save                    // drain: x[l][m] to the host
+	Forward                 // compute: x[l+1][m] from x[l][m]
+	HeadNorm                // compute: final norm of x[L+1][m], and empty statistics
+	HeadStats               // compute: log-sum-exp statistics of a vocabulary tile
+	HeadLoss                // compute: token losses and their sum
+	HeadLogits              // compute: logits of a vocabulary tile for a chunk of the wanted rows
+	DrainLogits             // drain: these logits to the host
+	ZeroGrad                // compute: clear the part's gradient
+	HeadGrad                // compute: gradients of a vocabulary tile, logits recomputed
+	HeadVisit               // compute: statistics, loss and gradients of all tiles, chunk by chunk, nothing recomputed
+	HeadInput               // compute: gradient through the final norm into dx[m]
+	Backward                // compute: recompute x[l] -> x[l+1], then dx[m] and the part's gradient
+	Round                   // compute: the part's gradient in its stored type, and its sum of squares
+	Drain                   // drain: the part's rounded gradient to the host
+	DrainSum                // drain: the fp32 gradient of a tied tile to the host, where the embedding adds to it
+	DrainInput              // drain: dx[m], now the gradient of x[1][m], to the host
+	Scatter                 // update: embedding gradient of the part from all micro-batches; rounded, squared
+	Collect                 // drain: the step's scalars to the host
+	Kinds       = iota
 )
 
 var kindNames = [Kinds]string{"update", "gather", "upload", "fetch", "load", "save", "forward", "head-norm", "head-stats",
-	"head-loss", "zero-grad", "head-grad", "head-visit", "head-input", "backward", "round", "drain", "drain-sum",
+	"head-loss", "head-logits", "drain-logits", "zero-grad", "head-grad", "head-visit", "head-input", "backward", "round", "drain", "drain-sum",
 	"drain-input", "scatter", "collect"}
 
 // String is the operation's name in golden schedules.
@@ -69,6 +71,7 @@ type Op struct {
 	Slot               int // weight slot (Fetch)
 	Grad               int // fp32 gradient slot (ZeroGrad, HeadGrad, Backward, Round, DrainSum, and Drain of an fp32 gradient)
 	Stage              int // slot of the rounded gradient (Round, Drain)
+	Chunk              int // of the wanted rows (HeadLogits, DrainLogits)
 	// First says that the operation is the first of its kind for the micro-batch: HeadGrad then overwrites the
 	// gradient of the hidden states instead of adding to it.
 	First bool
@@ -98,7 +101,7 @@ func (op Op) String() string {
 	for _, f := range []struct {
 		name  string
 		index int
-	}{{"layer", op.Layer}, {"part", op.Part}, {"micro", op.Micro}, {"slot", op.Slot}, {"grad", op.Grad}, {"stage", op.Stage}} {
+	}{{"layer", op.Layer}, {"part", op.Part}, {"micro", op.Micro}, {"slot", op.Slot}, {"grad", op.Grad}, {"stage", op.Stage}, {"chunk", op.Chunk}} {
 		if f.index != none {
 			fmt.Fprintf(&b, " %s %d", f.name, f.index)
 		}

@@ -5,6 +5,7 @@ import (
 	"github.com/millrace/millrace/nn"
 	"github.com/millrace/millrace/optim"
 	"github.com/millrace/millrace/store"
+	"github.com/millrace/millrace/tensor"
 )
 
 // Placement says where everything is while a step runs. It never changes a bit of the result.
@@ -27,6 +28,7 @@ type setting struct {
 	model *model.Model
 	num   Numerics
 	place Placement
+	wants Wants
 }
 
 func (s *setting) blocks() int { return len(s.model.Blocks) }
@@ -83,6 +85,40 @@ func (s *setting) staged() bool { return !s.place.Bind && s.num.Master == optim.
 
 // trained reports whether the part has anything to update.
 func (s *setting) trained(part int) bool { return s.model.Parts[part].Layout.StateElems > 0 }
+
+// trains reports whether any part has something to update. A frozen model has no backward pass and keeps nothing for it.
+func (s *setting) trains() bool {
+	for part := range s.model.Parts {
+		if s.trained(part) {
+			return true
+		}
+	}
+	return false
+}
+
+// savedOnDevice and savedOnHost say where the input of a block (from 0) is kept for the backward pass. The embedding's
+// output comes to the device by way of the host, unless it is bound.
+func (s *setting) savedOnDevice(block int) bool {
+	return s.trains() && (s.place.Bind || s.place.SavedHere[block])
+}
+
+func (s *setting) savedOnHost(block int) bool {
+	return !s.place.Bind && (block == 0 || s.trains() && !s.place.SavedHere[block])
+}
+
+// logitChunks is the number of chunks of a micro-batch's wanted rows.
+func (s *setting) logitChunks() int {
+	return (s.wants.LogitRows + s.num.HeadChunk - 1) / s.num.HeadChunk
+}
+
+// types are the element types of the kinds of extents; what is not kept is tensor.Invalid.
+func (s *setting) types() [store.Kinds]tensor.DType {
+	types := s.num.Scheme().Types()
+	if s.wants.NoUpdates {
+		types[store.FirstMoment], types[store.SecondMoment] = tensor.Invalid, tensor.Invalid
+	}
+	return types
+}
 
 // weightBytes and gradBytes are the part's weights on the device and its fp32 gradient.
 func (s *setting) weightBytes(part int) int64 {

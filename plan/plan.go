@@ -15,6 +15,7 @@ type Request struct {
 	Numerics Numerics
 	Device   device.Info
 	Machine  Machine
+	Wants    Wants
 
 	// Budgets in bytes. A device budget of 0 on a unified device means that nothing is streamed: weights are bound
 	// where they lie.
@@ -23,12 +24,20 @@ type Request struct {
 	ProgramBytes int64
 }
 
+// Wants are what is wanted of a run beside or instead of training steps. A model that is frozen as a whole (model.Frozen)
+// can be evaluated and asked for logits only, and takes no memory for gradients.
+type Wants struct {
+	LogitRows int  `json:"logit_rows,omitempty"` // rows of each micro-batch whose logits can be asked for at once
+	NoUpdates bool `json:"no_updates,omitempty"` // gradients are wanted, updates are not: no moments are kept
+}
+
 // Plan is where everything goes, how large it is and how long a step should take. It is a contract: the engine reserves
 // these bytes before the first step and no others after.
 type Plan struct {
 	Model     *model.Model `json:"-"`
 	Numerics  Numerics     `json:"numerics"`
 	Placement Placement    `json:"placement"`
+	Wants     Wants        `json:"wants,omitzero"`
 
 	Device      []Bytes `json:"device"` // one allocation
 	DeviceBytes int64   `json:"device_bytes"`
@@ -64,7 +73,7 @@ func New(r Request) (*Plan, error) {
 }
 
 func (p *Plan) setting() *setting {
-	return &setting{model: p.Model, num: p.Numerics, place: p.Placement}
+	return &setting{model: p.Model, num: p.Numerics, place: p.Placement, wants: p.Wants}
 }
 
 // Schedule is the step that the engine walks in a phase.
@@ -80,9 +89,10 @@ func (p *Plan) Head() *nn.Head { return p.setting().head() }
 
 // Extents are what the store has to keep.
 func (p *Plan) Extents() []store.Spec {
+	types := p.setting().types()
 	var specs []store.Spec
 	for i, part := range p.Model.Parts {
-		specs = append(specs, store.PartSpecs(i, part.Layout, p.Numerics.Scheme().Types())...)
+		specs = append(specs, store.PartSpecs(i, part.Layout, types)...)
 	}
 	return specs
 }
@@ -93,12 +103,15 @@ func (p *Plan) Trained(part int) bool { return p.setting().trained(part) }
 // Tied reports whether the part is a tile of a table that embedding and head share.
 func (p *Plan) Tied(part int) bool { return p.setting().tied(part) }
 
+// SavedOnHost reports whether the input of a block (from 0) has a place in host memory.
+func (p *Plan) SavedOnHost(block int) bool { return p.setting().savedOnHost(block) }
+
 // GradInExtent reports whether the part's fp32 gradient is accumulated in place: in its extent or, for a tied tile, in
 // the embedding's sum.
 func (p *Plan) GradInExtent(part int) bool { return p.setting().gradInExtent(part) }
 
 // With is the same plan with another placement: for tests of the law that a placement changes no bit.
 func (p *Plan) With(place Placement) *Plan {
-	c := &chooser{Request{Model: p.Model, Numerics: p.Numerics, Device: device.Info{Unified: p.Unified}}}
+	c := &chooser{Request{Model: p.Model, Numerics: p.Numerics, Wants: p.Wants, Device: device.Info{Unified: p.Unified}}}
 	return c.measure(place)
 }

@@ -16,10 +16,13 @@ const (
 	Steady                // the pending updates, then a step
 	Flush                 // the pending updates alone
 	Forwards              // evaluation: forward and loss, no updates pending
+	Logits                // forward and the logits of the wanted rows, no updates pending
 )
 
 // String is the phase's name.
-func (p Phase) String() string { return [...]string{"prologue", "steady", "flush", "forward"}[p] }
+func (p Phase) String() string {
+	return [...]string{"prologue", "steady", "flush", "forward", "logits"}[p]
+}
 
 // builder writes a schedule in serial order and finds out what waits for what: an operation comes after the last one
 // that wrote what it touches, and after all that read what it writes.
@@ -65,6 +68,8 @@ const (
 	headState                        // micro-batch: normed input, statistics, fp32 gradient of it
 	scratch                          // the work arena of the compute lane
 	results                          // part or micro-batch scalars
+	logitChunk                       // a chunk's logits of a tile on the device
+	hostLogits                       // the wanted logits in host memory
 )
 
 // Build writes the schedule of a phase.
@@ -89,11 +94,11 @@ func (s *setting) build(phase Phase) *Schedule {
 		b.forward()
 		b.head()
 	}
-	if phase == Prologue || phase == Steady {
+	if b.backwards() {
 		b.backward()
 		b.embeddingGrad()
 	}
-	if phase != Flush {
+	if phase != Flush && phase != Logits {
 		b.collect()
 	}
 	return &Schedule{Ops: b.ops}
@@ -136,7 +141,7 @@ func (b *builder) add(op Op, reads, writes []resource) int {
 }
 
 func op(lane Lane, kind Kind) Op {
-	return Op{Lane: lane, Kind: kind, Layer: none, Part: none, Micro: none, Slot: none, Grad: none, Stage: none}
+	return Op{Lane: lane, Kind: kind, Layer: none, Part: none, Micro: none, Slot: none, Grad: none, Stage: none, Chunk: none}
 }
 
 // updates come in the order in which the next forward pass wants the weights. A part that is used twice is updated once.
@@ -167,7 +172,7 @@ func (b *builder) visits() []int {
 	for _, p := range tiles {
 		see(p)
 	}
-	if b.phase == Forwards {
+	if !b.backwards() {
 		return v
 	}
 	for _, p := range slices.Backward(tiles) {
@@ -178,6 +183,9 @@ func (b *builder) visits() []int {
 	}
 	return v
 }
+
+// backwards reports whether the schedule has a backward pass.
+func (b *builder) backwards() bool { return b.phase == Prologue || b.phase == Steady }
 
 // weights makes sure that the part is on the device and returns what the visit reads.
 func (b *builder) weights(part int) resource {
@@ -214,7 +222,7 @@ func (b *builder) slotOf(r resource) int {
 
 // input is where x[layer][m] lies on the device.
 func (b *builder) input(layer, m int) resource {
-	if layer <= b.blocks() && (b.place.Bind || b.place.SavedHere[layer-1]) {
+	if layer <= b.blocks() && b.savedOnDevice(layer-1) {
 		return resource{savedInput, layer, m}
 	}
 	return resource{workingInput, layer % 2, m}
@@ -250,6 +258,9 @@ func (b *builder) gather() {
 		to := resource{hostInput, 1, m}
 		if b.place.Bind {
 			to = b.input(1, m)
+			if to.what == workingInput {
+				b.inX[1][m] = 1
+			}
 		}
 		b.add(o, tables, []resource{to})
 	}
@@ -269,7 +280,7 @@ func (b *builder) forward() {
 			b.add(o, []resource{w, x, {batchTokens, 0, 0}}, []resource{y, {scratch, 0, 0}})
 			if y.what == workingInput {
 				b.inX[(layer+1)%2][m] = layer + 1
-				if layer+1 <= b.blocks() && b.phase != Forwards {
+				if layer+1 <= b.blocks() && b.backwards() {
 					o := op(LaneDrain, Save)
 					o.Layer, o.Micro = layer+1, m
 					b.add(o, []resource{y}, []resource{{hostInput, layer + 1, m}})
@@ -282,7 +293,7 @@ func (b *builder) forward() {
 func (b *builder) head() {
 	top := b.blocks() + 1
 	norm := b.weights(b.model.NormPart)
-	train := b.phase != Forwards
+	train := b.backwards()
 	micro := func(kind Kind, m int, reads, writes []resource) {
 		o := op(LaneCompute, kind)
 		o.Micro = m
@@ -290,6 +301,10 @@ func (b *builder) head() {
 	}
 	for m := range b.num.MicroBatches {
 		micro(HeadNorm, m, []resource{norm, b.input(top, m)}, []resource{{headState, m, 0}})
+	}
+	if b.phase == Logits {
+		b.logits()
+		return
 	}
 	if train {
 		b.zeroGrad(b.model.NormPart)
@@ -340,6 +355,29 @@ func (b *builder) head() {
 		micro(HeadInput, m, []resource{norm, b.input(top, m), {headState, m, 0}}, []resource{{inputGrad, m, 0}, b.gradResource(b.model.NormPart)})
 	}
 	b.finishGrad(b.model.NormPart)
+}
+
+// logits brings the logits of the wanted rows to the host, a tile and a chunk at a time. Where everything is bound they
+// are computed where the host reads them.
+func (b *builder) logits() {
+	for _, p := range b.model.HeadTiles {
+		w := b.weights(p)
+		for m := range b.num.MicroBatches {
+			for c := range b.logitChunks() {
+				compute := op(LaneCompute, HeadLogits)
+				compute.Part, compute.Micro, compute.Slot, compute.Chunk = p, m, b.slotOf(w), c
+				reads := []resource{w, {headState, m, 0}}
+				if b.place.Bind {
+					b.add(compute, reads, []resource{{hostLogits, 0, 0}})
+					continue
+				}
+				b.add(compute, reads, []resource{{logitChunk, 0, 0}})
+				drain := op(LaneDrain, DrainLogits)
+				drain.Part, drain.Micro, drain.Chunk = p, m, c
+				b.add(drain, []resource{{logitChunk, 0, 0}}, []resource{{hostLogits, 0, 0}})
+			}
+		}
+	}
 }
 
 func (b *builder) backward() {

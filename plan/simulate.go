@@ -18,12 +18,17 @@ type Prediction struct {
 	FLOPs         int64 `json:"flops"`          // executed, recomputation included
 }
 
-// Simulate walks the steady schedule with each operation taking the time that the machine's rates give. Lanes run beside
+// Simulate walks the steady schedule, or the forward pass of a frozen model, with each operation taking the time that the machine's rates give. Lanes run beside
 // each other, as in the engine; on a unified device compute and update share the same cores, and take turns.
 func (p *Plan) Simulate(m Machine, dev device.Info) Prediction {
 	var out Prediction
-	ops := p.Schedule(Steady).Ops
-	costs := p.setting().costs()
+	s := p.setting()
+	phase := Steady
+	if !s.trains() {
+		phase = Forwards
+	}
+	ops := s.build(phase).Ops
+	costs := s.costs()
 	end := make([]float64, len(ops))
 	var free [Lanes]float64
 	for i, op := range ops {
@@ -87,7 +92,7 @@ func (s *setting) costs() func(op *Op) cost {
 	elem := s.num.Compute.Bytes()
 	x := int64(t) * int64(s.model.Hidden) * elem
 	head := s.head()
-	types := s.num.Scheme().Types()
+	types := s.types()
 	return func(op *Op) (c cost) {
 		switch op.Kind {
 		case Update:
