@@ -1,0 +1,125 @@
+package plan_test
+
+import (
+	"encoding/json"
+	"testing"
+
+	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/hf"
+	"github.com/millrace/millrace/model"
+	"github.com/millrace/millrace/nn"
+	"github.com/millrace/millrace/optim"
+	"github.com/millrace/millrace/plan"
+	"github.com/millrace/millrace/tensor"
+	"pgregory.net/rapid"
+)
+
+// errorer is what tests and rapid's tests have in common.
+type errorer interface {
+	Helper()
+	Errorf(string, ...any)
+	Fatal(...any)
+}
+
+// shape is a model of the Llama family.
+type shape struct {
+	Vocab, Hidden, Inner, Layers, Heads, KVHeads, HeadDim int
+	Tied                                                  bool
+}
+
+// tiny has two tiles of vocabulary.
+var tiny = shape{Vocab: 200, Hidden: 16, Inner: 24, Layers: 3, Heads: 2, KVHeads: 1, HeadDim: 8}
+
+func (s shape) model(t errorer) *model.Model {
+	t.Helper()
+	text, err := json.Marshal(map[string]any{"model_type": "llama", "vocab_size": s.Vocab, "hidden_size": s.Hidden,
+		"intermediate_size": s.Inner, "num_hidden_layers": s.Layers, "num_attention_heads": s.Heads,
+		"num_key_value_heads": s.KVHeads, "head_dim": s.HeadDim, "max_position_embeddings": 4096, "rms_norm_eps": 1e-5,
+		"rope_theta": 10000.0, "tie_word_embeddings": s.Tied, "hidden_act": "silu"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := hf.ParseConfig("config.json", text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := model.New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// drawModel picks any model, some of whose parts may be frozen.
+func drawModel(rt *rapid.T) *model.Model {
+	s := shape{Vocab: rapid.IntRange(3, 700).Draw(rt, "vocabulary"), Hidden: 16, Inner: 24,
+		Layers: rapid.IntRange(1, 5).Draw(rt, "layers"), Heads: 2, KVHeads: 1, HeadDim: 8, Tied: rapid.Bool().Draw(rt, "tied")}
+	m := s.model(rt)
+	freeze := rapid.SliceOfN(rapid.Bool(), 2+s.Layers, 2+s.Layers).Draw(rt, "frozen layers")
+	if rapid.Bool().Draw(rt, "nothing is frozen") {
+		return m
+	}
+	for i := range m.Parts {
+		p := &m.Parts[i]
+		if !freeze[p.Layer] {
+			continue
+		}
+		var fields []tensor.Field
+		for _, f := range p.Layout.Fields {
+			f.Field.Trainable = false
+			fields = append(fields, f.Field)
+		}
+		l, err := tensor.NewLayout(fields...)
+		if err != nil {
+			rt.Fatal(err)
+		}
+		p.Layout = l
+	}
+	return m
+}
+
+func numerics(micros int, split bool) plan.Numerics {
+	n := plan.Numerics{Compute: tensor.F32, Master: optim.F32, SequenceLen: 12, MicroBatch: 2, MicroBatches: micros, HeadChunk: 7}
+	if split {
+		n.Compute, n.Master = tensor.BF16, optim.Split
+	}
+	return n
+}
+
+// machine computes and moves at rates of a usual GPU, scaled down with the models.
+var machine = plan.Machine{Name: "test", F32FLOPsPerSec: 1e11, BF16FLOPsPerSec: 2e11, AttentionFLOPsPerSec: 1e11,
+	DeviceBytesPerSec: 1e11, UploadBytesPerSec: 1e9, DownloadBytesPerSec: 1e9, AdamWBytesPerSec: 1e10, HostBytesPerSec: 1e10}
+
+func newPlan(t errorer, m *model.Model, n plan.Numerics) *plan.Plan {
+	t.Helper()
+	p, err := plan.New(plan.Request{Model: m, Numerics: n, Device: device.Info{Name: "test", Unified: true}, Machine: machine})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// moving is the placement in which everything passes through rings.
+func moving(m *model.Model, slots int) plan.Placement {
+	return plan.Placement{Slots: slots, GradSlots: slots, StageSlots: slots, Resident: make([]bool, len(m.Parts)),
+		Keep: make([]nn.Keep, len(m.Blocks)), SavedHere: make([]bool, len(m.Blocks))}
+}
+
+// drawPlacement picks any placement, also those that the planner would not choose.
+func drawPlacement(rt *rapid.T, m *model.Model) plan.Placement {
+	bools := func(n int, name string) []bool { return rapid.SliceOfN(rapid.Bool(), n, n).Draw(rt, name) }
+	p := plan.Placement{
+		Bind:  rapid.Bool().Draw(rt, "bind"),
+		Slots: rapid.IntRange(1, 5).Draw(rt, "slots"), GradSlots: rapid.IntRange(1, 3).Draw(rt, "gradient slots"),
+		StageSlots: rapid.IntRange(1, 3).Draw(rt, "stages"), SingleHead: rapid.Bool().Draw(rt, "single head"),
+		Resident: bools(len(m.Parts), "resident"), SavedHere: bools(len(m.Blocks), "saved on the device"),
+	}
+	for range m.Blocks {
+		p.Keep = append(p.Keep, nn.Keep(rapid.IntRange(0, nn.Keeps-1).Draw(rt, "keep")))
+	}
+	return p
+}
+
+var phases = []plan.Phase{plan.Prologue, plan.Steady, plan.Flush, plan.Forwards}
+
+var _ errorer = testing.TB(nil)
