@@ -92,10 +92,12 @@ func newSpace(t testing.TB, d device.Device, n int64) *space {
 	return &space{device.NewArena(device.Whole(b)), r.Bytes()}
 }
 
+func (s *space) bytes(m device.Mem) []byte { return s.mem[m.Off : m.Off+m.Len] }
+
 // random fills m, which is dense, with numbers of the given size.
 func (s *space) random(seed uint64, m device.Mat, scale float64) device.Mat {
 	rng := rand.New(rand.NewPCG(seed, 0))
-	b := s.mem[m.Off : m.Off+m.Len]
+	b := s.bytes(m.Mem)
 	if m.DType == tensor.BF16 {
 		for i := range hostmem.U16(b) {
 			hostmem.U16(b)[i] = tensor.BF16FromF32(float32(rng.NormFloat64() * scale))
@@ -169,7 +171,7 @@ func TestPanicSticks(t *testing.T) {
 	sp := newSpace(t, d, 1<<20)
 	const rows = 500
 	x, table, positions := sp.arena.Mat(tensor.F32, rows, 128), sp.arena.Mat(tensor.F32, 10, 64), sp.arena.Take(4*rows)
-	hostmem.I32(sp.mem[positions.Off : positions.Off+positions.Len])[rows-1] = 10
+	hostmem.I32(sp.bytes(positions))[rows-1] = 10
 	s.RoPE(x, x, 1, table, table, positions, false)
 	s.Zero(device.Mem{Buf: x.Buf, Off: 0, Len: 4})
 	if err := s.Sync(); err == nil || !strings.HasPrefix(err.Error(), "stream compute: RoPE: panic: ") {
@@ -234,6 +236,12 @@ func TestOptions(t *testing.T) {
 	}
 	d := open(t, cpu.Options{})
 	defer d.Close()
+	if r, err := hostmem.New().Reserve("state", 1<<20, hostmem.AddressOnly); err == nil {
+		if _, err := d.Register(r); err == nil {
+			t.Error("a region without memory can be registered")
+		}
+		r.Close()
+	}
 	if i := d.Info(); i.Workers < 1 || !i.Unified || !strings.Contains(i.Name, isa.Best().String()) {
 		t.Errorf("%+v", i)
 	}

@@ -20,7 +20,7 @@ type Options struct {
 	Level    *isa.Level        // instructions to use; nil: the best that this machine has
 	Accounts *hostmem.Accounts // where memory is counted; nil: accounts of its own
 	// AttentionScratchBytes is reserved for AttentionGrad at once, see [AttentionScratchBytes]. A gradient that needs more
-	// reserves it when it is first enqueued.
+	// reserves it when it runs, beyond what was planned.
 	AttentionScratchBytes int64
 }
 
@@ -79,8 +79,11 @@ func (d *Device) Alloc(purpose string, bytes int64) (device.Buffer, error) {
 	return &buffer{device: d, region: r, owned: true}, nil
 }
 
-// Register implements device.Device.
+// Register implements device.Device. It refuses a region that has no memory, since computing on it would kill the process.
 func (d *Device) Register(r *hostmem.Region) (device.Buffer, error) {
+	if r.AddressOnly() {
+		return nil, fmt.Errorf("cpu device: register %s: the region is reserved without memory; rehearse on the null device", r.Purpose())
+	}
 	d.open.Add(1)
 	return &buffer{device: d, region: r}, nil
 }
