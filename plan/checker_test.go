@@ -1,0 +1,356 @@
+package plan_test
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/millrace/millrace/model"
+	"github.com/millrace/millrace/optim"
+	"github.com/millrace/millrace/plan"
+)
+
+// place is memory that operations touch. The checker names it by itself, from what the operations and the placement say.
+type place struct {
+	what string
+	a, b int
+}
+
+// content is what lies in a place.
+type content struct {
+	what string
+	a    int // layer or part
+	n    int // version of weights, or contributions to a gradient
+}
+
+// checker executes a schedule on contents instead of numbers, and checks that any execution that keeps the order of lanes
+// and the waits touches memory in the same order.
+type checker struct {
+	p      *plan.Plan
+	m      *model.Model
+	phase  plan.Phase
+	mem    map[place]content
+	reach  []([plan.Lanes]int) // by operation: in each lane, how many operations (by index plus one) come before it for sure
+	last   [plan.Lanes]int     // index plus one of each lane's latest
+	access map[place][]touch
+	ops    []plan.Op
+	errs   []string
+
+	updates, homes map[int]int // by part: updates, and gradients brought home
+}
+
+type touch struct {
+	op    int
+	write bool
+}
+
+// check returns what is wrong with a schedule.
+func check(p *plan.Plan, phase plan.Phase, s *plan.Schedule) []string {
+	c := &checker{p: p, m: p.Model, phase: phase, mem: map[place]content{}, access: map[place][]touch{}, ops: s.Ops,
+		updates: map[int]int{}, homes: map[int]int{}}
+	for part := range c.m.Parts {
+		fresh := 1
+		if c.updating() && p.Trained(part) {
+			fresh = 0
+		}
+		c.mem[place{"host weights", part, 0}] = content{"weights", part, fresh}
+		c.mem[place{"host gradient", part, 0}] = content{"old gradient", part, 0}
+	}
+	for i := range s.Ops {
+		c.order(i)
+		c.run(i)
+	}
+	c.complete()
+	return c.errs
+}
+
+func (c *checker) updating() bool { return c.phase == plan.Steady || c.phase == plan.Flush }
+func (c *checker) training() bool { return c.phase == plan.Steady || c.phase == plan.Prologue }
+
+func (c *checker) errorf(i int, format string, args ...any) {
+	c.errs = append(c.errs, fmt.Sprintf("%d %v: ", i, c.ops[i])+fmt.Sprintf(format, args...))
+}
+
+// order closes what happens before operation i over the lanes and the waits.
+func (c *checker) order(i int) {
+	op := c.ops[i]
+	var before [plan.Lanes]int
+	join := func(d int) {
+		for l, n := range c.reach[d] {
+			before[l] = max(before[l], n)
+		}
+		before[c.ops[d].Lane] = max(before[c.ops[d].Lane], d+1)
+	}
+	if n := c.last[op.Lane]; n > 0 {
+		join(n - 1)
+	}
+	for _, d := range op.After {
+		if d < 0 || d >= i || c.ops[d].Lane == op.Lane {
+			c.errorf(i, "waits for %d, which is not an earlier operation of another lane", d)
+			continue
+		}
+		join(d)
+	}
+	c.reach = append(c.reach, before)
+	c.last[op.Lane] = i + 1
+}
+
+// use notes an access and checks it against all accesses before it.
+func (c *checker) use(i int, at place, write bool) {
+	for _, t := range c.access[at] {
+		if (write || t.write) && t.op != i && c.reach[i][c.ops[t.op].Lane] < t.op+1 {
+			c.errorf(i, "touches %v and nothing orders it behind %d %v", at, t.op, c.ops[t.op])
+		}
+	}
+	c.access[at] = append(c.access[at], touch{i, write})
+}
+
+func (c *checker) read(i int, at place, want content) {
+	c.use(i, at, false)
+	if got := c.mem[at]; got != want {
+		c.errorf(i, "%v holds %v, not %v", at, got, want)
+	}
+}
+
+func (c *checker) write(i int, at place, what content) {
+	c.use(i, at, true)
+	c.mem[at] = what
+}
+
+// fresh are the weights that this step computes with.
+func fresh(part int) content { return content{"weights", part, 1} }
+
+func (c *checker) bound() bool { return c.p.Placement.Bind }
+
+// weightsAt is where a compute operation finds a part.
+func (c *checker) weightsAt(part, slot int) place {
+	switch {
+	case c.bound():
+		return place{"host weights", part, 0}
+	case slot >= 0:
+		return place{"slot", slot, 0}
+	}
+	return place{"own slot", part, 0}
+}
+
+// gradAt is where the fp32 gradient of a part is.
+func (c *checker) gradAt(op plan.Op, part int) place {
+	switch {
+	case c.p.GradInExtent(part) && c.p.Tied(part):
+		return place{"embedding sum", part, 0}
+	case c.p.GradInExtent(part):
+		return place{"host gradient", part, 0}
+	case op.Grad >= 0:
+		return place{"gradient slot", op.Grad, 0}
+	}
+	return place{"own gradient", part, 0}
+}
+
+// xAt is where x[layer][m] is on the device.
+func (c *checker) xAt(layer, m int) place {
+	if layer <= len(c.m.Blocks) && (c.bound() || c.p.Placement.SavedHere[layer-1]) {
+		return place{"saved x", layer, m}
+	}
+	return place{"working x", layer % 2, m}
+}
+
+func (c *checker) hostX(layer, m int) place { return place{"host x", layer, m} }
+
+func (c *checker) split() bool { return c.p.Numerics.Master == optim.Split }
+
+// contribute adds one micro-batch to a gradient.
+func (c *checker) contribute(i int, op plan.Op, part int) {
+	if !c.p.Trained(part) {
+		return
+	}
+	at := c.gradAt(op, part)
+	c.read(i, at, content{"gradient", part, op.Micro})
+	c.write(i, at, content{"gradient", part, op.Micro + 1})
+}
+
+func (c *checker) whole(part int) content { return content{"gradient", part, c.p.Numerics.MicroBatches} }
+
+func (c *checker) run(i int) {
+	op := c.ops[i]
+	m, top := op.Micro, len(c.m.Blocks)+1
+	tokens, scratch := place{"tokens", 0, 0}, place{"scratch", 0, 0}
+	reads := func() {
+		if !c.bound() {
+			c.read(i, tokens, content{"tokens", 0, 0})
+		}
+	}
+	weights := func(part int) { c.read(i, c.weightsAt(part, op.Slot), fresh(part)) }
+	head := func(from, to content) {
+		c.read(i, place{"head", m, 0}, from)
+		c.write(i, place{"head", m, 0}, to)
+	}
+	index := func(part int) int { return slices.Index(c.m.HeadTiles, part) }
+	tiles := len(c.m.HeadTiles)
+	loss := place{"device loss", m, 0}
+	want := [plan.Kinds]plan.Lane{plan.Update: plan.LaneUpdate, plan.Gather: plan.LaneUpdate, plan.Scatter: plan.LaneUpdate,
+		plan.Upload: plan.LaneFetch, plan.Fetch: plan.LaneFetch, plan.Load: plan.LaneFetch,
+		plan.Save: plan.LaneDrain, plan.Drain: plan.LaneDrain, plan.DrainSum: plan.LaneDrain, plan.DrainInput: plan.LaneDrain, plan.Collect: plan.LaneDrain,
+		plan.Forward: plan.LaneCompute, plan.HeadNorm: plan.LaneCompute, plan.HeadStats: plan.LaneCompute, plan.HeadLoss: plan.LaneCompute,
+		plan.ZeroGrad: plan.LaneCompute, plan.HeadGrad: plan.LaneCompute, plan.HeadVisit: plan.LaneCompute, plan.HeadInput: plan.LaneCompute,
+		plan.Backward: plan.LaneCompute, plan.Round: plan.LaneCompute}[op.Kind]
+	if op.Lane != want {
+		c.errorf(i, "is on lane %v", op.Lane)
+	}
+	if op.Lane == plan.LaneCompute {
+		c.use(i, scratch, true)
+	}
+
+	switch op.Kind {
+	case plan.Update:
+		c.updates[op.Part]++
+		c.read(i, place{"host gradient", op.Part, 0}, content{"old gradient", op.Part, 0})
+		c.read(i, place{"host weights", op.Part, 0}, content{"weights", op.Part, 0})
+		c.write(i, place{"host weights", op.Part, 0}, fresh(op.Part))
+	case plan.Gather:
+		for _, p := range c.m.EmbedTiles {
+			c.read(i, place{"host weights", p, 0}, fresh(p))
+		}
+		to := c.hostX(1, m)
+		if c.bound() {
+			to = c.xAt(1, m)
+		}
+		c.write(i, to, content{"x", 1, 0})
+	case plan.Upload:
+		c.write(i, tokens, content{"tokens", 0, 0})
+	case plan.Fetch:
+		c.read(i, place{"host weights", op.Part, 0}, fresh(op.Part))
+		c.write(i, c.weightsAt(op.Part, op.Slot), fresh(op.Part))
+	case plan.Load:
+		c.read(i, c.hostX(op.Layer, m), content{"x", op.Layer, 0})
+		c.write(i, c.xAt(op.Layer, m), content{"x", op.Layer, 0})
+	case plan.Save:
+		c.read(i, c.xAt(op.Layer, m), content{"x", op.Layer, 0})
+		c.write(i, c.hostX(op.Layer, m), content{"x", op.Layer, 0})
+	case plan.Forward:
+		reads()
+		weights(op.Part)
+		c.read(i, c.xAt(op.Layer, m), content{"x", op.Layer, 0})
+		c.write(i, c.xAt(op.Layer+1, m), content{"x", op.Layer + 1, 0})
+		c.write(i, place{"kept", op.Layer, m}, content{"kept", op.Layer, 0})
+	case plan.HeadNorm:
+		weights(c.m.NormPart)
+		c.read(i, c.xAt(top, m), content{"x", top, 0})
+		c.write(i, place{"head", m, 0}, content{"statistics", 0, 0})
+	case plan.HeadStats:
+		reads()
+		weights(op.Part)
+		head(content{"statistics", 0, index(op.Part)}, content{"statistics", 0, index(op.Part) + 1})
+	case plan.HeadLoss:
+		reads()
+		head(content{"statistics", 0, tiles}, content{"gradients", 0, tiles})
+		c.write(i, loss, content{"loss", 0, 0})
+	case plan.ZeroGrad:
+		c.write(i, c.gradAt(op, op.Part), content{"gradient", op.Part, 0})
+	case plan.HeadGrad:
+		reads()
+		weights(op.Part)
+		if op.First != (index(op.Part) == tiles-1) {
+			c.errorf(i, "overwrites or adds, wrongly")
+		}
+		c.contribute(i, op, op.Part)
+		head(content{"gradients", 0, index(op.Part) + 1}, content{"gradients", 0, index(op.Part)})
+	case plan.HeadVisit:
+		reads()
+		for _, p := range c.m.HeadTiles {
+			weights(p)
+			c.contribute(i, op, p)
+		}
+		head(content{"statistics", 0, 0}, content{"gradients", 0, 0})
+		c.write(i, loss, content{"loss", 0, 0})
+	case plan.HeadInput:
+		weights(c.m.NormPart)
+		c.read(i, c.xAt(top, m), content{"x", top, 0})
+		head(content{"gradients", 0, 0}, content{"spent", 0, 0})
+		c.contribute(i, op, c.m.NormPart)
+		c.write(i, place{"dx", m, 0}, content{"dx", top, 0})
+	case plan.Backward:
+		reads()
+		weights(op.Part)
+		c.read(i, c.xAt(op.Layer, m), content{"x", op.Layer, 0})
+		c.read(i, place{"kept", op.Layer, m}, content{"kept", op.Layer, 0})
+		c.write(i, place{"kept", op.Layer, m}, content{"spent", op.Layer, 0})
+		c.contribute(i, op, op.Part)
+		c.read(i, place{"dx", m, 0}, content{"dx", op.Layer + 1, 0})
+		c.write(i, place{"dx", m, 0}, content{"dx", op.Layer, 0})
+	case plan.Round:
+		c.read(i, c.gradAt(op, op.Part), c.whole(op.Part))
+		c.write(i, place{"device squares", op.Part, 0}, content{"squares", op.Part, 0})
+		switch {
+		case c.bound():
+			c.write(i, place{"host gradient", op.Part, 0}, content{"new gradient", op.Part, 0})
+			c.homes[op.Part]++
+		case c.split():
+			c.write(i, place{"stage", op.Stage, 0}, content{"rounded", op.Part, 0})
+		}
+	case plan.Drain:
+		if c.split() {
+			c.read(i, place{"stage", op.Stage, 0}, content{"rounded", op.Part, 0})
+		} else {
+			c.read(i, c.gradAt(op, op.Part), c.whole(op.Part))
+		}
+		c.write(i, place{"host gradient", op.Part, 0}, content{"new gradient", op.Part, 0})
+		c.homes[op.Part]++
+	case plan.DrainSum:
+		c.read(i, c.gradAt(op, op.Part), c.whole(op.Part))
+		c.write(i, place{"embedding sum", op.Part, 0}, c.whole(op.Part))
+	case plan.DrainInput:
+		c.read(i, place{"dx", m, 0}, content{"dx", 1, 0})
+		c.write(i, c.hostX(1, m), content{"dx", 1, 0})
+	case plan.Scatter:
+		for m := range c.p.Numerics.MicroBatches {
+			at := c.hostX(1, m)
+			if c.bound() {
+				at = place{"dx", m, 0}
+			}
+			c.read(i, at, content{"dx", 1, 0})
+		}
+		if c.p.Tied(op.Part) {
+			c.read(i, place{"embedding sum", op.Part, 0}, c.whole(op.Part))
+		}
+		sum := place{"embedding sum", op.Part, 0}
+		if !c.p.Tied(op.Part) {
+			sum.a = -1 // all untied tiles share one
+		}
+		c.write(i, sum, content{"spent", op.Part, 0})
+		c.write(i, place{"host gradient", op.Part, 0}, content{"new gradient", op.Part, 0})
+		c.homes[op.Part]++
+	case plan.Collect:
+		for m := range c.p.Numerics.MicroBatches {
+			c.read(i, place{"device loss", m, 0}, content{"loss", 0, 0})
+		}
+		for part, p := range c.m.Parts {
+			if c.training() && c.p.Trained(part) && p.Kind != model.Embed {
+				c.read(i, place{"device squares", part, 0}, content{"squares", part, 0})
+			}
+		}
+	default:
+		c.errorf(i, "is unknown to the checker")
+	}
+}
+
+// complete checks what a schedule has to have done by its end.
+func (c *checker) complete() {
+	once := func(want bool, n int) bool { return want && n == 1 || !want && n == 0 }
+	for part, p := range c.m.Parts {
+		trained := c.p.Trained(part)
+		if n := c.updates[part]; !once(trained && c.updating(), n) {
+			c.errs = append(c.errs, fmt.Sprintf("%s is updated %d times", p.Name, n))
+		}
+		if n := c.homes[part]; !once(trained && c.training(), n) {
+			c.errs = append(c.errs, fmt.Sprintf("the gradient of %s comes home %d times", p.Name, n))
+		}
+	}
+	collected := slices.ContainsFunc(c.ops, func(op plan.Op) bool { return op.Kind == plan.Collect })
+	if want := c.phase != plan.Flush && !c.bound(); collected != want {
+		c.errs = append(c.errs, fmt.Sprintf("results are collected: %v", collected))
+	}
+	for m := range c.p.Numerics.MicroBatches {
+		if _, ok := c.mem[place{"device loss", m, 0}]; ok != (c.phase != plan.Flush) {
+			c.errs = append(c.errs, fmt.Sprintf("micro-batch %d has a loss: %v", m, ok))
+		}
+	}
+}

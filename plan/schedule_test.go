@@ -1,0 +1,98 @@
+package plan_test
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/plan"
+	"pgregory.net/rapid"
+)
+
+// Whatever the model and the placement, each operation finds what it reads where it reads it, all is updated and brought
+// home once, and no two operations meet in memory without an order.
+func TestSchedulesAreSound(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		m := drawModel(rt)
+		p := newPlan(rt, m, numerics(rapid.IntRange(1, 3).Draw(rt, "micro-batches"), rapid.Bool().Draw(rt, "split"))).
+			With(drawPlacement(rt, m))
+		for _, phase := range phases {
+			s := p.Schedule(phase)
+			for _, err := range check(p, phase, s) {
+				rt.Errorf("%v: %s", phase, err)
+			}
+			if rt.Failed() {
+				rt.Fatalf("%v\n%s", phase, s)
+			}
+		}
+	})
+}
+
+// The checker finds every wait that is missing, but for those that others imply.
+func TestCheckerFindsMissingWaits(t *testing.T) {
+	for _, tied := range []bool{false, true} {
+		shape := tiny
+		shape.Tied = tied
+		m := shape.model(t)
+		p := newPlan(t, m, numerics(2, true)).With(moving(m, 2))
+		waits, found := 0, 0
+		s := p.Schedule(plan.Steady)
+		for i := range s.Ops {
+			for j := range s.Ops[i].After {
+				less := &plan.Schedule{Ops: slices.Clone(s.Ops)}
+				less.Ops[i].After = slices.Delete(slices.Clone(s.Ops[i].After), j, j+1)
+				waits++
+				if len(check(p, plan.Steady, less)) > 0 {
+					found++
+				}
+			}
+		}
+		t.Logf("tied %v: %d of %d waits are needed", tied, found, waits)
+		if found < waits*2/3 {
+			t.Errorf("tied %v: of %d waits, the checker misses only %d", tied, waits, found)
+		}
+	}
+}
+
+// No two buffers overlap, but for the scratch of visits that follow each other.
+func TestBuffersAreApart(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		m := drawModel(rt)
+		n := numerics(rapid.IntRange(1, 3).Draw(rt, "micro-batches"), rapid.Bool().Draw(rt, "split"))
+		p := newPlan(rt, m, n).With(drawPlacement(rt, m))
+		b := p.Place(device.Mem{})
+		var all []device.Mem
+		take := func(list ...device.Mem) { all = append(all, list...) }
+		mats := func(list []device.Mat) {
+			for _, m := range list {
+				take(m.Mem)
+			}
+		}
+		take(b.Slots...)
+		take(b.Own...)
+		take(b.Grads...)
+		take(b.OwnG...)
+		take(b.Stages...)
+		for _, list := range append(b.Saved, b.Working[0], b.Working[1], b.DX, b.Normed, b.NormRstd, b.Stat, b.DNormed, b.Loss) {
+			mats(list)
+		}
+		take(b.Rope.Cos.Mem, b.Rope.Sin.Mem, b.Batches, b.Results)
+		all = slices.DeleteFunc(all, func(m device.Mem) bool { return m.Len == 0 })
+		slices.SortFunc(all, func(a, b device.Mem) int { return int(a.Off - b.Off) })
+		for i, m := range all {
+			if i > 0 && m.Off < all[i-1].Off+all[i-1].Len {
+				rt.Errorf("buffers overlap: %v and %v", all[i-1], m)
+			}
+			if m.Off+m.Len > p.DeviceBytes {
+				rt.Errorf("%v lies outside of the %d bytes of the plan", m, p.DeviceBytes)
+			}
+		}
+		var sum int64
+		for _, g := range p.Device {
+			sum += g.Bytes
+		}
+		if d := p.DeviceBytes - sum; d < 0 || d >= device.ArenaAlign {
+			rt.Errorf("the table has %d bytes, the arena %d", sum, p.DeviceBytes)
+		}
+	})
+}
