@@ -91,7 +91,8 @@ type Engine struct {
 	sumAt                                map[int]int64    // by tied tile: offset in sum
 
 	streams [plan.Lanes]device.Stream
-	origins [plan.Lanes]device.Event // recorded when a lane starts on a schedule
+	origins [plan.Lanes]device.Event    // recorded when a lane starts on a schedule
+	moved   [plan.Lanes][2]device.Event // recorded behind the copy of a piece, in turn
 	lanes   [plan.Lanes]chan *run
 	done    sync.WaitGroup
 
@@ -170,10 +171,12 @@ func (e *Engine) open() error {
 		}
 		e.streams[lane] = s
 		e.closers = append(e.closers, s.Close)
-		if e.origins[lane], err = on.NewEvent(); err != nil {
-			return err
+		for _, ev := range []*device.Event{&e.origins[lane], &e.moved[lane][0], &e.moved[lane][1]} {
+			if *ev, err = on.NewEvent(); err != nil {
+				return err
+			}
+			e.closers = append(e.closers, (*ev).Close)
 		}
-		e.closers = append(e.closers, e.origins[lane].Close)
 	}
 	if err := e.loadTables(); err != nil {
 		return err

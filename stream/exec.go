@@ -251,16 +251,34 @@ func (r *run) borrow(lane plan.Lane, id store.ID, off, n int64, access store.Acc
 	return l, nil
 }
 
-// pieces borrows an extent piece by piece and hands each to do, with its first byte in the extent and its place as the
-// devices see it. A piece goes back when the lane's work on it is done.
-func (r *run) pieces(lane plan.Lane, id store.ID, bytes int64, access store.Access, as map[*hostmem.Region]device.Mem, do func(off int64, piece device.Mem)) error {
+// pieces borrows an extent piece by piece for copies of a stream, and hands each to copy with its first byte in the extent.
+// Before it borrows one it gives back all but the latest: one moves while the next one is brought.
+func (r *run) pieces(lane plan.Lane, id store.ID, bytes int64, access store.Access, copy func(off int64, piece device.Mem)) error {
 	spec := store.Spec{ID: id, Bytes: bytes, Piece: store.PieceElems * r.types[id.Kind].Bytes()}
 	for off, n := range spec.Pieces() {
+		if err := r.retire(lane, 1); err != nil {
+			return err
+		}
 		l, err := r.borrow(lane, id, off, n, access)
 		if err != nil {
 			return err
 		}
-		do(off, as[l.Region].Slice(l.Off, l.Len))
+		copy(off, r.registered[l.Region].Slice(l.Off, l.Len))
+		r.streams[lane].Record(r.moved[lane][r.moves[lane]%len(r.moved[lane])])
+		r.moves[lane]++
+	}
+	return nil
+}
+
+// retire gives back the lane's oldest leases until so many are left, each when its copy is done.
+func (r *run) retire(lane plan.Lane, left int) error {
+	for len(r.leases[lane]) > left {
+		oldest := r.moves[lane] - len(r.leases[lane])
+		if err := r.moved[lane][oldest%len(r.moved[lane])].Wait(); err != nil {
+			return err
+		}
+		r.leases[lane][0].Release()
+		r.leases[lane] = r.leases[lane][1:]
 	}
 	return nil
 }
@@ -271,7 +289,7 @@ func (r *run) fetch(s device.Stream, op *plan.Op) error {
 		return err
 	}
 	id := store.ID{Part: op.Part, Kind: store.Weights}
-	return r.pieces(op.Lane, id, w.Mem.Len, store.Read, r.registered, func(off int64, piece device.Mem) {
+	return r.pieces(op.Lane, id, w.Mem.Len, store.Read, func(off int64, piece device.Mem) {
 		s.Copy(w.Mem.Slice(off, piece.Len), piece)
 	})
 }
@@ -312,7 +330,7 @@ func (r *run) drain(s device.Stream, op *plan.Op) error {
 		from = r.gradSlot(op.Part, op.Grad)
 	}
 	id := store.ID{Part: op.Part, Kind: store.Grad}
-	return r.pieces(op.Lane, id, bytes, store.Write, r.registered, func(off int64, piece device.Mem) {
+	return r.pieces(op.Lane, id, bytes, store.Write, func(off int64, piece device.Mem) {
 		s.Copy(piece, from.Slice(off, piece.Len))
 	})
 }

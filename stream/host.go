@@ -26,6 +26,11 @@ func (r *run) updatePart(s device.Stream, part int) error {
 		if err := r.updatePiece(s, part, weights, state); err != nil {
 			return err
 		}
+		// The piece goes back before the next one is borrowed.
+		if err := s.Sync(); err != nil {
+			return err
+		}
+		r.release(plan.LaneUpdate)
 	}
 	// Whoever fetches the part waits for this operation and then borrows the new version.
 	r.versions.updated(part)

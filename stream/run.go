@@ -32,6 +32,7 @@ type run struct {
 	// Each entry belongs to its lane.
 	failed [plan.Lanes]error
 	start  [plan.Lanes]time.Duration // on the clock of the trace
+	moves  [plan.Lanes]int           // pieces that the lane has copied
 	bound  map[store.ID]device.Mem   // compute lane: extents that are used where they lie
 }
 
@@ -173,6 +174,11 @@ func (r *run) releaseAll(lane plan.Lane) {
 	if s := r.streams[lane]; s != nil {
 		s.Sync() // its error is found by firstError
 	}
+	r.release(lane)
+}
+
+// release gives back what the lane has borrowed; all work on it is done.
+func (r *run) release(lane plan.Lane) {
 	for _, l := range r.leases[lane] {
 		l.Release()
 	}
@@ -209,10 +215,7 @@ func (r *run) do(i int) {
 	if err == nil && op.Lane == plan.LaneUpdate {
 		// Leases of the update lane end with the operation: the next reader borrows the new version.
 		err = r.end[i].Wait()
-		for _, l := range r.leases[op.Lane] {
-			l.Release()
-		}
-		r.leases[op.Lane] = r.leases[op.Lane][:0]
+		r.release(op.Lane)
 	}
 	r.failed[op.Lane] = err
 	r.mu.Lock()
