@@ -1,0 +1,145 @@
+package devicetest_test
+
+import (
+	"os"
+	"os/exec"
+	"testing"
+
+	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/device/devicetest"
+)
+
+// broken is a device whose streams are changed by wrap.
+type broken struct {
+	device.Device
+	wrap func(device.Stream) device.Stream
+}
+
+func (d broken) NewStream(name string) (device.Stream, error) {
+	s, err := d.Device.NewStream(name)
+	if err != nil {
+		return nil, err
+	}
+	return d.wrap(s), nil
+}
+
+// Each type breaks one operation in a way that drivers do.
+type (
+	addTooFar    struct{ device.Stream }
+	forgetsC     struct{ device.Stream }
+	forgetsResid struct{ device.Stream }
+	noWindow     struct{ device.Stream }
+	noDocuments  struct{ device.Stream }
+	turnsBack    struct{ device.Stream }
+	zeroTargets  struct{ device.Stream }
+	fromZero     struct{ device.Stream }
+	otherEps     struct{ device.Stream }
+	halves       struct{ device.Stream }
+	truncates    struct{ device.Stream }
+	never        struct{ device.Stream }
+)
+
+func (s addTooFar) Add(y, a, b device.Mat) {
+	s.Stream.Add(y, a, b)
+	if y.Rows > 1 && y.Stride > y.Cols {
+		s.Stream.Zero(y.Mem.Slice(int64(y.Cols)*y.DType.Bytes(), y.DType.Bytes()))
+	}
+}
+
+func (s forgetsC) MatMul(c, a, b device.Mat, f device.MatMulFlags) {
+	f.Accumulate = false
+	s.Stream.MatMul(c, a, b, f)
+}
+
+func (s forgetsResid) RMSNormGrad(dx, dw, dy, x, w, rstd, resid device.Mat, groups int) {
+	s.Stream.RMSNormGrad(dx, dw, dy, x, w, rstd, device.Mat{}, groups)
+}
+
+func (s noWindow) Attention(out, lse, q, k, v device.Mat, spec device.AttentionSpec) {
+	spec.Window = 0
+	s.Stream.Attention(out, lse, q, k, v, spec)
+}
+
+func (s noDocuments) AttentionGrad(dq, dk, dv, dout, q, k, v, out, lse, delta device.Mat, spec device.AttentionSpec) {
+	s.Stream.Zero(spec.Docs.Start)
+	s.Stream.AttentionGrad(dq, dk, dv, dout, q, k, v, out, lse, delta, spec)
+}
+
+func (s turnsBack) RoPE(y, x device.Mat, heads int, cos, sin device.Mat, positions device.Mem, inverse bool) {
+	s.Stream.RoPE(y, x, heads, cos, sin, positions, false)
+}
+
+func (s zeroTargets) CrossEntropyGrad(dlogits, logits, stat device.Mat, targets device.Mem, first int, scale float32) {
+	s.Stream.Zero(targets)
+	s.Stream.CrossEntropyGrad(dlogits, logits, stat, targets, first, scale)
+}
+
+func (s fromZero) Gather(y, table device.Mat, ids device.Mem, first int) {
+	s.Stream.Gather(y, table, ids, 0)
+}
+
+func (s otherEps) AdamW(args device.AdamWArgs, bad device.Mem) {
+	args.Eps *= 1.01
+	s.Stream.AdamW(args, bad)
+}
+
+func (s halves) SumSquares(dst device.Mem, x device.Mat) {
+	s.Stream.SumSquares(dst, x.ColRange(0, (x.Cols+1)/2))
+}
+
+func (s truncates) Copy(dst, src device.Mem) {
+	s.Stream.Copy(dst.Slice(0, dst.Len-1), src.Slice(0, src.Len-1))
+}
+
+func (s never) Wait(device.Event) {}
+
+// breaks are the broken devices and the tests of the suite that must notice.
+var breaks = []struct {
+	name, noticed string
+	wrap          func(device.Stream) device.Stream
+}{
+	{"writes past its columns", "Add", func(s device.Stream) device.Stream { return addTooFar{s} }},
+	{"forgets to accumulate", "MatMul", func(s device.Stream) device.Stream { return forgetsC{s} }},
+	{"forgets the residual", "RMSNormGrad", func(s device.Stream) device.Stream { return forgetsResid{s} }},
+	{"ignores the window", "Attention", func(s device.Stream) device.Stream { return noWindow{s} }},
+	{"attends across documents", "Attention", func(s device.Stream) device.Stream { return noDocuments{s} }},
+	{"never turns back", "RoPE", func(s device.Stream) device.Stream { return turnsBack{s} }},
+	{"takes all targets for token 0", "CrossEntropy", func(s device.Stream) device.Stream { return zeroTargets{s} }},
+	{"ignores where a table begins", "Gather", func(s device.Stream) device.Stream { return fromZero{s} }},
+	{"rounds AdamW otherwise", "AdamW", func(s device.Stream) device.Stream { return otherEps{s} }},
+	{"sums too little", "Sums", func(s device.Stream) device.Stream { return halves{s} }},
+	{"copies too little", "Copy", func(s device.Stream) device.Stream { return truncates{s} }},
+	{"waits for nothing", "Events", func(s device.Stream) device.Stream { return never{s} }},
+}
+
+// brokenRun asks TestBroken to run; TestSuiteNotices sets it for processes of their own.
+const brokenRun = "MILLRACE_TEST_BROKEN_DEVICE"
+
+func TestBroken(t *testing.T) {
+	wanted, ok := os.LookupEnv(brokenRun)
+	if !ok {
+		t.Skip("the devices are broken on purpose")
+	}
+	for _, b := range breaks {
+		if b.name == wanted {
+			devicetest.Run(t, func() device.Device { return broken{openCPU(t), b.wrap} })
+		}
+	}
+}
+
+// The suite notices each of the ways to be wrong.
+func TestSuiteNotices(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts a process for each broken device")
+	}
+	for _, b := range breaks {
+		t.Run(b.name, func(t *testing.T) {
+			cmd := exec.Command(os.Args[0], "-test.run=^TestBroken$/^"+b.noticed+"$", "-test.v")
+			cmd.Env = append(os.Environ(), brokenRun+"="+b.name)
+			out, err := cmd.CombinedOutput()
+			if _, failed := err.(*exec.ExitError); !failed {
+				t.Errorf("the suite passes (%v):\n%s", err, out)
+			}
+		})
+	}
+}
