@@ -2,6 +2,7 @@ package plan
 
 import (
 	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/nn"
 	"github.com/millrace/millrace/optim"
 	"github.com/millrace/millrace/tensor"
@@ -51,21 +52,37 @@ func Batch(mem device.Mem, m, positions int) *nn.Batch {
 		Docs: device.Docs{Positions: at(2), Start: at(3), End: at(4)}}
 }
 
-// resultBytes is the length of the scalars of a step, 8 bytes each: the sum of squares of each part, the loss of each
-// micro-batch, and the number of weights that became NaN. The host has them twice: what its own lane writes, and what
-// comes from the device; each scalar is zero in one of the two.
-func (s *setting) resultBytes() int64 {
-	return int64(len(s.model.Parts)+s.num.MicroBatches+1) * 8
-}
-
-// SquaresAt, LossAt and BadAt are the places of the scalars in the results.
-func (p *Plan) SquaresAt(part int) int64 { return int64(part) * 8 }
-
-// LossAt is the place of the micro-batch's loss.
-func (p *Plan) LossAt(m int) int64 { return int64(len(p.Model.Parts)+m) * 8 }
+// The scalars of a step are 8 bytes each: the number of weights that became NaN, the loss of each micro-batch, and the sums
+// of squares of each part, of which the embedding's have one for each piece. The host has all of them twice: what its own
+// lane writes, and what comes from the device; each scalar is zero in one of the two.
 
 // BadAt is the place of the count of NaN weights.
-func (p *Plan) BadAt() int64 { return int64(len(p.Model.Parts)+p.Numerics.MicroBatches) * 8 }
+func (p *Plan) BadAt() int64 { return 0 }
+
+// LossAt is the place of the micro-batch's loss.
+func (p *Plan) LossAt(m int) int64 { return int64(1+m) * 8 }
+
+// SquaresAt is the place of the part's first sum of squares; those of its other pieces follow.
+func (p *Plan) SquaresAt(part int) int64 { return p.setting().squaresAt(part) }
+
+func (s *setting) squaresAt(part int) int64 {
+	at := int64(1+s.num.MicroBatches) * 8
+	for q := range part {
+		at += s.squares(q) * 8
+	}
+	return at
+}
+
+// squares is the number of the part's sums of squares.
+func (s *setting) squares(part int) int64 {
+	if s.model.Parts[part].Kind != model.Embed {
+		return 1
+	}
+	n := s.pieceElems(part)
+	return max((s.model.Parts[part].Layout.StateElems+n-1)/n, 1)
+}
+
+func (s *setting) resultBytes() int64 { return s.squaresAt(len(s.model.Parts)) }
 
 // ResultBytes is the length of one of the two copies.
 func (p *Plan) ResultBytes() int64 { return p.setting().resultBytes() }
@@ -235,10 +252,10 @@ func (s *setting) hostBuffers() []Bytes {
 	var sum int64
 	for _, p := range s.model.EmbedTiles {
 		switch {
-		case s.tied(p):
+		case s.tied(p) && s.place.Bind:
 			sum += s.gradBytes(p)
-		case s.num.Master != optim.F32: // an fp32 gradient is summed in its extent
-			sum = max(sum, s.gradBytes(p))
+		case !s.tied(p) && s.num.Master != optim.F32: // an fp32 gradient is summed in its extent
+			sum = max(sum, min(s.gradBytes(p), 4*s.pieceElems(p)))
 		}
 	}
 	if sum > 0 {

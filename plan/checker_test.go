@@ -167,7 +167,9 @@ func (c *checker) contribute(i int, op plan.Op, part int) {
 	c.write(i, at, content{"gradient", part, op.Micro + 1})
 }
 
-func (c *checker) whole(part int) content { return content{"gradient", part, c.p.Numerics.MicroBatches} }
+func (c *checker) whole(part int) content {
+	return content{"gradient", part, c.p.Numerics.MicroBatches}
+}
 
 func (c *checker) run(i int) {
 	op := c.ops[i]

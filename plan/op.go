@@ -28,7 +28,7 @@ type Kind uint8
 // the head; x[1] comes out of the embedding.
 const (
 	Update      Kind = iota // update: AdamW over the part, from the previous step's gradients
-	Gather                  // update: x[1][m] = rows of the embedding
+	Gather                  // update: x[1] of all micro-batches = rows of the embedding
 	Upload                  // fetch: the token arrays of all micro-batches
 	Fetch                   // fetch: the part's weights into its slot
 	Load                    // fetch: x[l][m] from the host

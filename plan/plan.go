@@ -89,13 +89,15 @@ func (p *Plan) Head() *nn.Head { return p.setting().head() }
 
 // Extents are what the store has to keep.
 func (p *Plan) Extents() []store.Spec {
-	types := p.setting().types()
 	var specs []store.Spec
-	for i, part := range p.Model.Parts {
-		specs = append(specs, store.PartSpecs(i, part.Layout, types)...)
+	for i := range p.Model.Parts {
+		specs = append(specs, p.setting().extents(i)...)
 	}
 	return specs
 }
+
+// PieceElems is the length of the pieces of a part's extents, in elements.
+func (p *Plan) PieceElems(part int) int64 { return p.setting().pieceElems(part) }
 
 // Trained reports whether the part has anything to update.
 func (p *Plan) Trained(part int) bool { return p.setting().trained(part) }

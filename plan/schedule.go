@@ -2,8 +2,6 @@ package plan
 
 import (
 	"slices"
-
-	"github.com/millrace/millrace/model"
 )
 
 // Phase says which schedule of a run is asked for. A step ends when its norm is known; its updates belong to the next
@@ -81,13 +79,19 @@ func (s *setting) build(phase Phase) *Schedule {
 	}
 	updates := phase == Steady || phase == Flush
 	if updates {
-		b.updates(model.Embed)
+		// The first block travels while the embedding is updated and looked up.
+		b.update(s.model.BlockParts[0])
+		b.update(s.model.EmbedTiles...)
 	}
 	if phase != Flush {
 		b.gather()
 	}
 	if updates {
-		b.updates(model.Block, model.Norm, model.HeadTile)
+		b.update(s.model.BlockParts[1:]...)
+		b.update(s.model.NormPart)
+		if !s.model.Tied {
+			b.update(s.model.HeadTiles...)
+		}
 	}
 	if phase != Flush {
 		b.slots.plan(s.place.Slots, b.visits())
@@ -144,10 +148,10 @@ func op(lane Lane, kind Kind) Op {
 	return Op{Lane: lane, Kind: kind, Layer: none, Part: none, Micro: none, Slot: none, Grad: none, Stage: none, Chunk: none}
 }
 
-// updates come in the order in which the next forward pass wants the weights. A part that is used twice is updated once.
-func (b *builder) updates(kinds ...model.Kind) {
-	for part, p := range b.model.Parts {
-		if !b.trained(part) || !slices.Contains(kinds, p.Kind) {
+// update carries out the pending update of those of the parts that are trained.
+func (b *builder) update(parts ...int) {
+	for _, part := range parts {
+		if !b.trained(part) {
 			continue
 		}
 		o := op(LaneUpdate, Update)
@@ -252,18 +256,15 @@ func (b *builder) gather() {
 	for _, p := range b.model.EmbedTiles {
 		tables = append(tables, resource{hostWeights, p, 0})
 	}
+	var rows []resource
 	for m := range b.num.MicroBatches {
-		o := op(LaneUpdate, Gather)
-		o.Micro = m
 		to := resource{hostInput, 1, m}
 		if b.place.Bind {
 			to = b.input(1, m)
-			if to.what == workingInput {
-				b.inX[1][m] = 1
-			}
 		}
-		b.add(o, tables, []resource{to})
+		rows = append(rows, to)
 	}
+	b.add(op(LaneUpdate, Gather), tables, rows)
 }
 
 func (b *builder) forward() {
@@ -390,6 +391,9 @@ func (b *builder) backward() {
 			o := op(LaneCompute, Backward)
 			o.Layer, o.Part, o.Micro, o.Slot, o.Grad = layer, part, m, b.slotOf(w), b.gradIndex(part)
 			b.add(o, []resource{w, x, {batchTokens, 0, 0}}, []resource{{inputGrad, m, 0}, b.gradResource(part), {scratch, 0, 0}})
+			if layer == 1 {
+				b.drainInput(m)
+			}
 		}
 		b.finishGrad(part)
 	}
@@ -475,28 +479,38 @@ func (b *builder) finishGrad(part int) {
 	b.add(drain, []resource{from}, []resource{{hostGrad, part, 0}})
 }
 
-// embeddingGrad takes the gradient of x[1] home and adds it to the table's.
+// embedTrained reports whether anything needs the gradient of x[1].
+func (b *builder) embedTrained() bool { return slices.ContainsFunc(b.model.EmbedTiles, b.trained) }
+
+// drainInput takes the gradient of x[1][m] home as soon as there is one: what follows it ends the step.
+func (b *builder) drainInput(m int) {
+	if b.place.Bind || !b.embedTrained() {
+		return
+	}
+	o := op(LaneDrain, DrainInput)
+	o.Micro = m
+	// The gradient lands where x[1] was: its last reader is done.
+	b.add(o, []resource{{inputGrad, m, 0}}, []resource{{hostInput, 1, m}})
+}
+
+// embeddingGrad adds the gradient of x[1] to the table's.
 func (b *builder) embeddingGrad() {
-	if !slices.ContainsFunc(b.model.EmbedTiles, b.trained) {
+	if !b.embedTrained() {
 		return
 	}
 	var dx []resource
 	for m := range b.num.MicroBatches {
-		r := resource{inputGrad, m, 0}
-		if !b.place.Bind {
-			o := op(LaneDrain, DrainInput)
-			o.Micro = m
-			// The gradient lands where x[1] was: its last reader is done.
-			to := resource{hostInput, 1, m}
-			b.add(o, []resource{r}, []resource{to})
-			r = to
+		r := resource{hostInput, 1, m}
+		if b.place.Bind {
+			r = resource{inputGrad, m, 0}
 		}
 		dx = append(dx, r)
 	}
 	for _, p := range b.model.EmbedTiles {
 		o := op(LaneUpdate, Scatter)
 		o.Part = p
-		b.add(o, dx, []resource{{gradSum, p, 0}, {hostGrad, p, 0}, {results, 1, p}})
+		// Its sum of squares is the host's own: Collect brings others and does not wait for it.
+		b.add(o, dx, []resource{{gradSum, p, 0}, {hostGrad, p, 0}})
 	}
 }
 
