@@ -1,0 +1,338 @@
+package stream_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/device/devicetest"
+	"github.com/millrace/millrace/plan"
+	"github.com/millrace/millrace/store"
+	"github.com/millrace/millrace/trace"
+	"go.uber.org/goleak"
+)
+
+var errInjected = errors.New("injected")
+
+// least is a model whose steps have few operations, of every kind.
+func least(tied bool) shape {
+	s := tiny
+	s.Vocab, s.Layers, s.Micro, s.HeadChunk, s.BF16, s.Tied = 130, 2, 1, 11, true, tied
+	return s
+}
+
+// sequence goes through all schedules: prologue, steady, flush, forward, prologue, flush.
+func sequence(ctx context.Context, r *rig, s *subject) error {
+	for i := range 3 {
+		if _, err := r.engine.Step(ctx, s.batches[i], s.updates[i]); err != nil {
+			return err
+		}
+		if i == 1 {
+			if _, err := r.engine.Eval(ctx, s.eval); err != nil {
+				return err
+			}
+		}
+	}
+	_, err := r.engine.Flush(ctx)
+	return err
+}
+
+// inTime runs f, which must come back.
+func inTime(t *testing.T, f func() error) error {
+	t.Helper()
+	done := make(chan error, 1)
+	go func() { done <- f() }()
+	select {
+	case err := <-done:
+		return err
+	case <-time.After(time.Minute):
+		t.Fatal("hangs")
+		return nil
+	}
+}
+
+// fail runs the sequence on a rig that has a fault and checks that the engine ends as it should.
+func fail(t *testing.T, s *subject, o setup, cause error) string {
+	t.Helper()
+	r := start(t, s, o)
+	defer r.close(t) // a lease that is not given back panics here
+	err := inTime(t, func() error { return sequence(context.Background(), r, s) })
+	if err == nil {
+		t.Fatal("the fault is not reported")
+	}
+	line := err.Error()
+	if !errors.Is(err, cause) || strings.Contains(line, "\n") {
+		t.Errorf("the error is %q", line)
+	}
+	if lane, _, _ := strings.Cut(line, " lane: "); !slices.Contains([]string{"fetch", "compute", "drain", "update"}, lane) {
+		t.Errorf("the error does not begin with a lane: %q", line)
+	}
+	stopped := func(_ any, err error) {
+		t.Helper()
+		if err == nil || !strings.Contains(err.Error(), "the engine stopped") || !errors.Is(err, cause) {
+			t.Errorf("after a failure the engine goes on: %v", err)
+		}
+	}
+	stopped(r.engine.Step(context.Background(), s.batches[0], s.updates[0]))
+	stopped(r.engine.Eval(context.Background(), s.eval))
+	stopped(r.engine.Flush(context.Background()))
+	return line
+}
+
+// operations counts the operations of each stream over the sequence.
+func operations(t *testing.T, s *subject, o setup) map[string]int {
+	t.Helper()
+	var mu sync.Mutex
+	count := map[string]int{}
+	o.wrap = func(d device.Device) device.Device {
+		return devicetest.Faulty(d, func(stream, op string, n int) error {
+			mu.Lock()
+			defer mu.Unlock()
+			count[stream] = n + 1
+			return nil
+		})
+	}
+	r := start(t, s, o)
+	defer r.close(t)
+	if err := sequence(context.Background(), r, s); err != nil {
+		t.Fatal(err)
+	}
+	return count
+}
+
+// tables is the number of operations of the fetch stream that belong to New.
+const tables = 2
+
+// faultCases are placements under which operations fail.
+func faultCases() map[string]setup {
+	return map[string]setup{
+		"bound": {},
+		"ring":  {change: streamed(2)},
+		"resident": {change: func(p *plan.Placement) {
+			streamed(1)(p)
+			p.SingleHead, p.GradSlots, p.StageSlots = true, 2, 2
+			for i := range p.Resident {
+				p.Resident[i], p.SavedHere[i%len(p.SavedHere)] = true, true
+			}
+		}},
+	}
+}
+
+// Any operation may fail, in any schedule: the step says which one, the same one each time, and all is given back.
+func TestEveryOperationMayFail(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	dev := newCPU(t)
+	defer dev.Close()
+	for name, o := range faultCases() {
+		t.Run(name, func(t *testing.T) {
+			o.device = dev
+			s := least(name == "ring").subject(t, 3)
+			count := operations(t, s, o)
+			for _, stream := range slices.Sorted(maps.Keys(count)) {
+				first, step := 0, 1
+				if stream == "fetch" {
+					first = tables
+				}
+				if testing.Short() {
+					step = 1 + count[stream]/20
+				}
+				for n := first; n < count[stream]; n += step {
+					o := o
+					o.wrap = func(d device.Device) device.Device {
+						return devicetest.Faulty(d, func(on, op string, at int) error {
+							if on == stream && at == n {
+								return errInjected
+							}
+							return nil
+						})
+					}
+					line := fail(t, s, o, errInjected)
+					if !strings.HasPrefix(line, stream+" lane: ") {
+						t.Errorf("the %s stream failed, the error is %q", stream, line)
+					}
+					if o.serial = true; n%4 != 0 {
+						continue
+					}
+					if again := fail(t, s, o, errInjected); again != line {
+						t.Errorf("operation %d of %s: overlapped %q, serial %q", n, stream, line, again)
+					}
+				}
+			}
+		})
+	}
+}
+
+// Where several operations fail, the first one in the order of the schedule is reported, whichever fails first.
+func TestFirstOfManyFaultsIsReported(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	dev := newCPU(t)
+	defer dev.Close()
+	o := setup{device: dev, change: streamed(2)}
+	s := least(false).subject(t, 3)
+	count := operations(t, s, o)
+	for tenths := 1; tenths < 10; tenths += 2 {
+		lines := map[string]int{}
+		for seed := range uint64(4) {
+			jitter := devicetest.Jitter(50*time.Microsecond, seed)
+			o.serial = seed == 0
+			o.wrap = func(d device.Device) device.Device {
+				return devicetest.Faulty(d, func(stream, op string, n int) error {
+					if n >= tables {
+						if !o.serial {
+							jitter(stream, op, n)
+						}
+						if n >= count[stream]*tenths/10 {
+							return errInjected
+						}
+					}
+					return nil
+				})
+			}
+			lines[fail(t, s, o, errInjected)]++
+		}
+		if len(lines) != 1 {
+			t.Errorf("%d tenths: %v", tenths, lines)
+		}
+	}
+}
+
+// A cancelled context ends a step at any operation.
+func TestCancelAtEveryOperation(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	dev := newCPU(t)
+	defer dev.Close()
+	for name, o := range faultCases() {
+		t.Run(name, func(t *testing.T) {
+			o.device = dev
+			s := least(name == "bound").subject(t, 3)
+			count := operations(t, s, o)
+			stopped, all := 0, 0
+			for _, stream := range slices.Sorted(maps.Keys(count)) {
+				for n := tables; n < count[stream]; n += 1 + count[stream]/30 {
+					ctx, cancel := context.WithCancel(context.Background())
+					o := o
+					o.wrap = func(d device.Device) device.Device {
+						return devicetest.Faulty(d, func(on, op string, at int) error {
+							if on == stream && at == n {
+								cancel()
+							}
+							return nil
+						})
+					}
+					r := start(t, s, o)
+					err := inTime(t, func() error { return sequence(ctx, r, s) })
+					all++
+					// What was enqueued already is finished, and may be the end of the sequence.
+					if err != nil {
+						stopped++
+						if !errors.Is(err, context.Canceled) || strings.Contains(err.Error(), "\n") {
+							t.Errorf("operation %d of %s: %v", n, stream, err)
+						}
+					}
+					r.close(t)
+					cancel()
+				}
+			}
+			if stopped < all/2 {
+				t.Errorf("of %d cancelled sequences only %d ended early", all, stopped)
+			}
+		})
+	}
+}
+
+// A context that is cancelled before a step leaves the engine as it was.
+func TestCancelBeforeAStep(t *testing.T) {
+	s := least(false).subject(t, 3)
+	r := start(t, s, setup{change: streamed(2)})
+	defer r.close(t)
+	cancelled, cancel := context.WithCancel(context.Background())
+	cancel()
+	if _, err := r.engine.Step(cancelled, s.batches[0], s.updates[0]); !errors.Is(err, context.Canceled) {
+		t.Errorf("a cancelled step: %v", err)
+	}
+	if err := sequence(context.Background(), r, s); err != nil {
+		t.Errorf("after it: %v", err)
+	}
+}
+
+// stingy is a store that refuses one of its loans.
+type stingy struct {
+	store.Store
+	mu     sync.Mutex
+	lent   map[loan]int
+	refuse loan
+	at     int // the loan of this number, of its kind
+}
+
+type loan struct {
+	store.ID
+	off    int64
+	access store.Access
+}
+
+func (s *stingy) Borrow(ctx context.Context, lane trace.Lane, id store.ID, off, n int64, access store.Access, version uint64) (*store.Lease, error) {
+	l := loan{id, off, access}
+	s.mu.Lock()
+	at := s.lent[l]
+	s.lent[l]++
+	s.mu.Unlock()
+	if l == s.refuse && at == s.at {
+		return nil, fmt.Errorf("read %v: %w", id, errInjected)
+	}
+	return s.Store.Borrow(ctx, lane, id, off, n, access, version)
+}
+
+// A store may fail to lend any extent at any time.
+func TestEveryLoanMayFail(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	dev := newCPU(t)
+	defer dev.Close()
+	for name, o := range faultCases() {
+		t.Run(name, func(t *testing.T) {
+			o.device = dev
+			s := least(name == "resident").subject(t, 3)
+			var count map[loan]int
+			wrap := func(refuse loan, at int) func(store.Store) store.Store {
+				return func(inner store.Store) store.Store {
+					w := &stingy{Store: inner, lent: map[loan]int{}, refuse: refuse, at: at}
+					count = w.lent
+					return w
+				}
+			}
+			o.lend = wrap(loan{}, -1)
+			r := start(t, s, o)
+			if err := sequence(context.Background(), r, s); err != nil {
+				t.Fatal(err)
+			}
+			r.close(t)
+			loans := maps.Clone(count)
+			tried := 0
+			for l, n := range loans {
+				for at := range n {
+					if tried++; testing.Short() && tried%16 != 0 {
+						continue
+					}
+					o := o
+					o.lend = wrap(l, at)
+					line := fail(t, s, o, errInjected)
+					if o.serial = true; tried%4 != 0 {
+						continue
+					}
+					if again := fail(t, s, o, errInjected); again != line {
+						t.Errorf("loan %d of %v: overlapped %q, serial %q", at, l, line, again)
+					}
+				}
+			}
+			if tried < 50 {
+				t.Errorf("only %d loans", tried)
+			}
+		})
+	}
+}
