@@ -211,11 +211,13 @@ func (c *checker) run(i int) {
 		for _, p := range c.m.EmbedTiles {
 			c.read(i, place{"host weights", p, 0}, fresh(p))
 		}
-		to := c.hostX(1, m)
-		if c.bound() {
-			to = c.xAt(1, m)
+		for m := range c.p.Numerics.MicroBatches {
+			to := c.hostX(1, m)
+			if c.bound() {
+				to = c.xAt(1, m)
+			}
+			c.write(i, to, content{"x", 1, 0})
 		}
-		c.write(i, to, content{"x", 1, 0})
 	case plan.Upload:
 		c.write(i, tokens, content{"tokens", 0, 0})
 	case plan.Fetch:

@@ -260,7 +260,9 @@ func (b *builder) gather() {
 	for m := range b.num.MicroBatches {
 		to := resource{hostInput, 1, m}
 		if b.place.Bind {
-			to = b.input(1, m)
+			if to = b.input(1, m); to.what == workingInput {
+				b.inX[1][m] = 1
+			}
 		}
 		rows = append(rows, to)
 	}

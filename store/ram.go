@@ -184,13 +184,10 @@ func (s *RAM) Close() error {
 	return nil
 }
 
-// PieceElems is the length of a piece, for every kind of extent, so that the pieces of one number belong to the same
-// parameters: what the host updates, and what a disk reads or writes, at a time. Moments in fp32 make 16 MiB of it.
-const PieceElems = 4 << 20
-
 // PartSpecs are the extents of one part: its weights, and for what is trained the low halves, gradients and moments in
-// the given types (tensor.Invalid leaves a kind out).
-func PartSpecs(part int, l *tensor.Layout, types [Kinds]tensor.DType) []Spec {
+// the given types (tensor.Invalid leaves a kind out), in pieces of so many elements: pieces of one number belong to the
+// same parameters in every kind.
+func PartSpecs(part int, l *tensor.Layout, types [Kinds]tensor.DType, pieceElems int64) []Spec {
 	var specs []Spec
 	for kind := range Kind(Kinds) {
 		elems := l.StateElems
@@ -198,7 +195,7 @@ func PartSpecs(part int, l *tensor.Layout, types [Kinds]tensor.DType) []Spec {
 			elems = l.WeightElems
 		}
 		if n := elems * types[kind].Bytes(); n > 0 {
-			specs = append(specs, Spec{ID{part, kind}, n, PieceElems * types[kind].Bytes()})
+			specs = append(specs, Spec{ID{part, kind}, n, pieceElems * types[kind].Bytes()})
 		}
 	}
 	return specs

@@ -26,9 +26,9 @@ func TestPartSpecsLeaveFrozenTensorsOut(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	types := [store.Kinds]tensor.DType{tensor.BF16, tensor.I16, tensor.BF16, tensor.F32, tensor.F32}
+	types := [store.Kinds]tensor.DType{tensor.BF16, tensor.I16, tensor.BF16, tensor.F32, tensor.F32, tensor.Invalid}
 	got := map[store.Kind]int64{}
-	for _, s := range store.PartSpecs(3, l, types) {
+	for _, s := range store.PartSpecs(3, l, types, 512) {
 		got[s.Kind] = s.Bytes
 	}
 	want := map[store.Kind]int64{store.Weights: 2 * (256 + 768), store.Low: 512, store.Grad: 512,

@@ -29,12 +29,13 @@ const (
 	Grad                     // gradients in their stored type
 	FirstMoment              // Adam's m
 	SecondMoment             // Adam's v
+	GradSum                  // fp32 gradient of a tied tile on its way from head to embedding; nothing between steps
 	Kinds        = iota
 )
 
 // String is the kind's name in plans, reports and checkpoints.
 func (k Kind) String() string {
-	return [...]string{"weights", "low halves", "gradients", "first moments", "second moments"}[k]
+	return [...]string{"weights", "low halves", "gradients", "first moments", "second moments", "embedding gradient sum"}[k]
 }
 
 // ID names an extent.

@@ -80,6 +80,7 @@ type Engine struct {
 	buffers *plan.Buffers
 	head    *nn.Head
 	types   [store.Kinds]tensor.DType
+	specs   map[store.ID]store.Spec
 
 	arena      device.Buffer
 	registered map[*hostmem.Region]device.Mem // host memory as the device sees it
@@ -156,6 +157,10 @@ func (e *Engine) open() error {
 	}
 	e.placeHost()
 	e.versions = newVersions(e.Plan, e.Store)
+	e.specs = map[store.ID]store.Spec{}
+	for _, spec := range e.Plan.Extents() {
+		e.specs[spec.ID] = spec
+	}
 
 	for lane := range plan.Lane(plan.Lanes) {
 		on := e.Device
@@ -238,7 +243,7 @@ func (e *Engine) placeHost() {
 	e.inputAt, e.sumAt = map[[2]int]int64{}, map[int]int64{}
 	var at int64
 	for _, p := range e.Plan.Model.EmbedTiles {
-		if e.Plan.Tied(p) {
+		if e.Plan.Tied(p) && e.Plan.Placement.Bind {
 			e.sumAt[p] = at
 			at += e.gradBytes(p)
 		}

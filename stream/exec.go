@@ -18,7 +18,7 @@ func (r *run) exec(op *plan.Op) error {
 	case plan.Update:
 		return r.updatePart(s, op.Part)
 	case plan.Gather:
-		return r.gather(s, op.Micro)
+		return r.gather(s)
 	case plan.Scatter:
 		return r.scatter(s, op.Part)
 	case plan.Upload:
@@ -32,7 +32,7 @@ func (r *run) exec(op *plan.Op) error {
 	case plan.Drain:
 		return r.drain(s, op)
 	case plan.DrainSum:
-		s.Copy(r.sumMem(r.registered, op.Part), r.gradSlot(op.Part, op.Grad))
+		return r.drainSum(s, op)
 	case plan.DrainInput:
 		s.Copy(r.savedInput(r.registered, 1, op.Micro), b.DX[op.Micro].Mem)
 	case plan.Collect:
@@ -183,10 +183,9 @@ func (r *run) savedInput(as map[*hostmem.Region]device.Mem, layer, m int) device
 	return as[r.inputs].Slice(r.inputAt[[2]int{layer, m}], r.inputBytes())
 }
 
-// sumMem is the fp32 gradient sum of an embedding tile in host memory: a tied tile has a place of its own, others take
-// turns.
-func (r *run) sumMem(as map[*hostmem.Region]device.Mem, part int) device.Mem {
-	return as[r.sum].Slice(r.sumAt[part], r.gradBytes(part))
+// boundSum is the fp32 gradient sum of a tied tile where nothing is streamed.
+func (r *run) boundSum(part int) device.Mem {
+	return r.registered[r.sum].Slice(r.sumAt[part], r.gradBytes(part))
 }
 
 // weights is a part on the device: in its slot, or bound where it lies.
@@ -210,7 +209,7 @@ func (r *run) gradient(part, slot int) (nn.Params, error) {
 	case !r.Plan.Trained(part):
 		return nn.Params{}, nil
 	case r.Plan.GradInExtent(part) && r.Plan.Tied(part):
-		return nn.Gradients(r.sumMem(r.registered, part), l), nil
+		return nn.Gradients(r.boundSum(part), l), nil
 	case r.Plan.GradInExtent(part):
 		mem, err := r.bind(store.ID{Part: part, Kind: store.Grad}, r.gradBytes(part), store.Write)
 		return nn.Gradients(mem, l), err
@@ -253,9 +252,8 @@ func (r *run) borrow(lane plan.Lane, id store.ID, off, n int64, access store.Acc
 
 // pieces borrows an extent piece by piece for copies of a stream, and hands each to copy with its first byte in the extent.
 // Before it borrows one it gives back all but the latest: one moves while the next one is brought.
-func (r *run) pieces(lane plan.Lane, id store.ID, bytes int64, access store.Access, copy func(off int64, piece device.Mem)) error {
-	spec := store.Spec{ID: id, Bytes: bytes, Piece: store.PieceElems * r.types[id.Kind].Bytes()}
-	for off, n := range spec.Pieces() {
+func (r *run) pieces(lane plan.Lane, id store.ID, access store.Access, copy func(off int64, piece device.Mem)) error {
+	for off, n := range r.specs[id].Pieces() {
 		if err := r.retire(lane, 1); err != nil {
 			return err
 		}
@@ -289,7 +287,7 @@ func (r *run) fetch(s device.Stream, op *plan.Op) error {
 		return err
 	}
 	id := store.ID{Part: op.Part, Kind: store.Weights}
-	return r.pieces(op.Lane, id, w.Mem.Len, store.Read, func(off int64, piece device.Mem) {
+	return r.pieces(op.Lane, id, store.Read, func(off int64, piece device.Mem) {
 		s.Copy(w.Mem.Slice(off, piece.Len), piece)
 	})
 }
@@ -330,7 +328,22 @@ func (r *run) drain(s device.Stream, op *plan.Op) error {
 		from = r.gradSlot(op.Part, op.Grad)
 	}
 	id := store.ID{Part: op.Part, Kind: store.Grad}
-	return r.pieces(op.Lane, id, bytes, store.Write, func(off int64, piece device.Mem) {
+	return r.pieces(op.Lane, id, store.Write, func(off int64, piece device.Mem) {
 		s.Copy(piece, from.Slice(off, piece.Len))
 	})
+}
+
+// drainSum takes the fp32 gradient of a tied tile to where the embedding adds to it, in this same schedule: all pieces are
+// given back.
+func (r *run) drainSum(s device.Stream, op *plan.Op) error {
+	from := r.gradSlot(op.Part, op.Grad)
+	id := store.ID{Part: op.Part, Kind: store.GradSum}
+	err := r.pieces(op.Lane, id, store.Write, func(off int64, piece device.Mem) {
+		s.Copy(piece, from.Slice(off, piece.Len))
+	})
+	if err != nil {
+		return err
+	}
+	r.versions.wrote(id)
+	return r.retire(op.Lane, 0)
 }

@@ -13,7 +13,7 @@ import (
 // that is frozen in part has other places in its weights than in its state, and is one piece.
 func (r *run) updatePart(s device.Stream, part int) error {
 	l := r.Plan.Model.Parts[part].Layout
-	piece := int64(store.PieceElems)
+	piece := r.Plan.PieceElems(part)
 	if l.WeightElems != l.StateElems {
 		piece = l.StateElems
 	}
@@ -84,22 +84,36 @@ func (r *run) updatePiece(s device.Stream, part int, weights, state span) error 
 // hostResult is where the host's lane writes a scalar of the step.
 func (r *run) hostResult(at int64) device.Mem { return r.onHost[r.results].Slice(at, 8) }
 
-// gather looks up the rows of the embedding that a micro-batch needs. A tile is borrowed whole, since a row may lie in two
-// pieces: the plan keeps the embedding in memory.
-func (r *run) gather(s device.Stream, m int) error {
-	x := r.hostInput(m)
+// gather looks up the rows of the embedding that the step needs, a piece of the table at a time.
+func (r *run) gather(s device.Stream) error {
 	for _, p := range r.Plan.Model.EmbedTiles {
-		part := &r.Plan.Model.Parts[p]
-		t := r.types[store.Weights]
-		l, err := r.borrow(plan.LaneUpdate, store.ID{Part: p, Kind: store.Weights}, 0, part.Layout.WeightElems*t.Bytes(), store.Read)
-		if err != nil {
-			return err
+		id := store.ID{Part: p, Kind: store.Weights}
+		for off, n := range r.specs[id].Pieces() {
+			l, err := r.borrow(plan.LaneUpdate, id, off, n, store.Read)
+			if err != nil {
+				return err
+			}
+			first, rows := r.rowsOf(p, off, n, r.types[id.Kind])
+			table := device.NewMat(r.onHost[l.Region].Slice(l.Off, l.Len), r.types[id.Kind], rows, r.Plan.Model.Hidden)
+			for m := range r.Plan.Numerics.MicroBatches {
+				s.Gather(r.hostInput(m), table, r.hostIDs(m), first)
+			}
+			if err := s.Sync(); err != nil {
+				return err
+			}
+			r.release(plan.LaneUpdate)
 		}
-		rows := part.Layout.Fields[0].Shape[0]
-		table := device.NewMat(r.onHost[l.Region].Slice(l.Off, l.Len), t, rows, r.Plan.Model.Hidden)
-		s.Gather(x, table, r.hostIDs(m), part.FirstRow)
 	}
 	return nil
+}
+
+// rowsOf are the rows of the vocabulary in the n bytes at off of a tile; pieces end between rows, and padding is less than
+// a row.
+func (r *run) rowsOf(part int, off, n int64, t tensor.DType) (first, rows int) {
+	p, hidden := &r.Plan.Model.Parts[part], int64(r.Plan.Model.Hidden)
+	first = int(off / t.Bytes() / hidden)
+	rows = min(int(n/t.Bytes()/hidden), p.Layout.Fields[0].Shape[0]-first)
+	return p.FirstRow + first, rows
 }
 
 // hostInput is where the embedding writes x[1][m], and finds its gradient.
@@ -114,35 +128,67 @@ func (r *run) hostIDs(m int) device.Mem {
 	return plan.Batch(r.onHost[r.tokens], m, r.Plan.Numerics.Positions()).IDs
 }
 
-// scatter adds the gradient of the embedding's output to a tile of the table, micro-batches in order, then rounds and
-// squares it. A tied tile starts from what the head left.
+// scatter adds the gradient of the embedding's output to a tile of the table, a piece at a time, micro-batches in order,
+// then rounds and squares the piece.
 func (r *run) scatter(s device.Stream, p int) error {
-	part := &r.Plan.Model.Parts[p]
-	elems := part.Layout.StateElems
-	t := r.types[store.Grad]
-	l, err := r.borrow(plan.LaneUpdate, store.ID{Part: p, Kind: store.Grad}, 0, elems*t.Bytes(), store.Write)
-	if err != nil {
-		return err
-	}
-	stored := device.NewVec(r.onHost[l.Region].Slice(l.Off, l.Len), t, int(elems))
-	sum := stored
-	if r.Plan.Tied(p) || t != tensor.F32 {
-		sum = device.NewVec(r.sumMem(r.onHost, p), tensor.F32, int(elems))
-	}
-	if !r.Plan.Tied(p) {
-		s.Zero(sum.Mem)
-	}
-	table := device.NewMat(sum.Mem, tensor.F32, part.Layout.Fields[0].Shape[0], r.Plan.Model.Hidden)
-	for m := range r.Plan.Numerics.MicroBatches {
-		dx := r.hostInput(m)
-		if r.Plan.Placement.Bind {
-			dx = r.buffers.DX[m]
+	id := store.ID{Part: p, Kind: store.Grad}
+	i := int64(0)
+	for off, n := range r.specs[id].Pieces() {
+		t := r.types[id.Kind]
+		l, err := r.borrow(plan.LaneUpdate, id, off, n, store.Write)
+		if err != nil {
+			return err
 		}
-		s.ScatterAdd(table, dx, r.hostIDs(m), part.FirstRow)
+		elems := n / t.Bytes()
+		stored := device.NewVec(r.onHost[l.Region].Slice(l.Off, l.Len), t, int(elems))
+		sum, err := r.sumPiece(s, p, stored, off/t.Bytes(), elems)
+		if err != nil {
+			return err
+		}
+		first, rows := r.rowsOf(p, off, n, t)
+		table := device.NewMat(sum.Mem, tensor.F32, rows, r.Plan.Model.Hidden)
+		for m := range r.Plan.Numerics.MicroBatches {
+			dx := r.hostInput(m)
+			if r.Plan.Placement.Bind {
+				dx = r.buffers.DX[m]
+			}
+			s.ScatterAdd(table, dx, r.hostIDs(m), first)
+		}
+		if sum.Mem != stored.Mem {
+			s.Cast(stored, sum)
+		}
+		s.SumSquares(r.hostResult(r.Plan.SquaresAt(p)+8*i), stored)
+		if err := s.Sync(); err != nil {
+			return err
+		}
+		r.release(plan.LaneUpdate)
+		i++
 	}
-	if sum.Mem != stored.Mem {
-		s.Cast(stored, sum)
+	if r.Plan.Tied(p) && !r.Plan.Placement.Bind {
+		r.versions.wrote(store.ID{Part: p, Kind: store.GradSum})
 	}
-	s.SumSquares(r.hostResult(r.Plan.SquaresAt(p)), stored)
 	return nil
+}
+
+// sumPiece is where a piece of the embedding's gradient is summed in fp32, with what is in it so far: the head's share for a
+// tied tile, else zeros. An fp32 gradient that is not tied is summed where it is stored.
+func (r *run) sumPiece(s device.Stream, p int, stored device.Mat, first, elems int64) (device.Mat, error) {
+	bytes := elems * tensor.F32.Bytes()
+	at := first * tensor.F32.Bytes()
+	switch {
+	case r.Plan.Tied(p) && r.Plan.Placement.Bind:
+		return device.NewVec(r.onHost[r.sum].Slice(r.sumAt[p]+at, bytes), tensor.F32, int(elems)), nil
+	case r.Plan.Tied(p):
+		l, err := r.borrow(plan.LaneUpdate, store.ID{Part: p, Kind: store.GradSum}, at, bytes, store.Change)
+		if err != nil {
+			return device.Mat{}, err
+		}
+		return device.NewVec(r.onHost[l.Region].Slice(l.Off, l.Len), tensor.F32, int(elems)), nil
+	case stored.DType == tensor.F32:
+		s.Zero(stored.Mem)
+		return stored, nil
+	}
+	sum := device.NewVec(r.onHost[r.sum], tensor.F32, int(elems))
+	s.Zero(sum.Mem)
+	return sum, nil
 }

@@ -289,7 +289,7 @@ func (e *Engine) describe(op plan.Op) string {
 	return s
 }
 
-// collect adds up the scalars that the schedule brought home, parts in order, in fp64.
+// collect adds up the scalars that the schedule brought home, parts and their pieces in order, in fp64.
 func (e *Engine) collect() Result {
 	host, dev := e.results.Bytes()[:e.Plan.ResultBytes()], e.results.Bytes()[e.Plan.ResultBytes():]
 	float := func(off int64) float64 {
@@ -300,8 +300,8 @@ func (e *Engine) collect() Result {
 		res.LossSum += float(e.Plan.LossAt(m))
 	}
 	squares := 0.0
-	for part := range e.Plan.Model.Parts {
-		squares += float(e.Plan.SquaresAt(part))
+	for at := e.Plan.SquaresAt(0); at < e.Plan.ResultBytes(); at += 8 {
+		squares += float(at)
 	}
 	res.GradNorm = math.Sqrt(squares)
 	res.BadWeights = int64(binary.NativeEndian.Uint64(host[e.Plan.BadAt():]))

@@ -2,6 +2,7 @@ package stream
 
 import (
 	"context"
+	"unsafe"
 
 	"github.com/millrace/millrace/internal/hostmem"
 	"github.com/millrace/millrace/model"
@@ -12,56 +13,88 @@ import (
 	"github.com/millrace/millrace/trace"
 )
 
-// Fill writes the weights of every part into a store, by calling read with the place for each. Moments are left as they
-// are: a new store has zeros.
+// Fill writes the weights of every part into a store, by calling read with a place for each. Moments are left as they are:
+// a new store has zeros.
 func Fill(ctx context.Context, p *plan.Plan, s store.Store, read func(*model.Part, model.Values) error) error {
+	var b values
 	for i := range p.Model.Parts {
-		v, release, err := lend(ctx, p, s, i, store.Write)
-		if err != nil {
+		b.fit(p, i)
+		if err := read(&p.Model.Parts[i], b.Values); err != nil {
 			return err
 		}
-		err = read(&p.Model.Parts[i], v)
-		release()
-		if err != nil {
+		if err := b.move(ctx, p, s, i, store.Write); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// View lends the weights of a part for reading, until release. No engine may be in a step.
-func View(ctx context.Context, p *plan.Plan, s store.Store, part int) (v model.Values, release func(), err error) {
-	return lend(ctx, p, s, part, store.Read)
+// View copies the weights of a part. No engine may be in a step.
+func View(ctx context.Context, p *plan.Plan, s store.Store, part int) (model.Values, error) {
+	var b values
+	b.fit(p, part)
+	err := b.move(ctx, p, s, part, store.Read)
+	return b.Values, err
 }
 
-func lend(ctx context.Context, p *plan.Plan, s store.Store, part int, access store.Access) (v model.Values, release func(), err error) {
-	var leases []*store.Lease
-	release = func() {
-		for _, l := range leases {
+// values are the weights of one part in memory of their own, whereas a store has them in pieces.
+type values struct {
+	model.Values
+	bytes [store.Kinds][]byte
+}
+
+// fit makes the values as long as a part's extents, in the memory that they have if it suffices.
+func (b *values) fit(p *plan.Plan, part int) {
+	l, types := p.Model.Parts[part].Layout, p.Numerics.Scheme().Types()
+	if p.Numerics.Master == optim.F32 {
+		b.F32 = resize(b.F32, l.WeightElems)
+		b.bytes[store.Weights] = bytesOf(b.F32)
+		return
+	}
+	b.High = resize(b.High, l.WeightElems)
+	b.bytes[store.Weights] = bytesOf(b.High)
+	if types[store.Low] != tensor.Invalid {
+		b.Low = resize(b.Low, l.StateElems)
+		b.bytes[store.Low] = bytesOf(b.Low)
+	}
+}
+
+func resize[T any](x []T, n int64) []T {
+	if int64(cap(x)) < n {
+		return make([]T, n)
+	}
+	return x[:n]
+}
+
+// move copies between the values and the store's pieces.
+func (b *values) move(ctx context.Context, p *plan.Plan, s store.Store, part int, access store.Access) error {
+	for _, spec := range p.Extents() {
+		mem := b.bytes[spec.Kind]
+		if spec.Part != part || mem == nil {
+			continue
+		}
+		version := s.Version(spec.ID)
+		for off, n := range spec.Pieces() {
+			l, err := s.Borrow(ctx, trace.Update, spec.ID, off, n, access, version)
+			if err != nil {
+				return err
+			}
+			if access == store.Read {
+				copy(mem[off:off+n], l.Bytes())
+			} else {
+				copy(l.Bytes(), mem[off:off+n])
+			}
 			l.Release()
 		}
 	}
-	types := p.Numerics.Scheme().Types()
-	for _, spec := range store.PartSpecs(part, p.Model.Parts[part].Layout, types) {
-		if spec.Kind != store.Weights && spec.Kind != store.Low {
-			continue
-		}
-		l, err := s.Borrow(ctx, trace.Update, spec.ID, 0, spec.Bytes, access, s.Version(spec.ID))
-		if err != nil {
-			release()
-			return v, nil, err
-		}
-		leases = append(leases, l)
-		switch {
-		case spec.Kind == store.Low:
-			v.Low = hostmem.I16(l.Bytes())
-		case p.Numerics.Master == optim.F32:
-			v.F32 = hostmem.F32(l.Bytes())
-		default:
-			v.High = hostmem.U16(l.Bytes())
-		}
+	return nil
+}
+
+func bytesOf[T float32 | uint16 | int16](x []T) []byte {
+	if len(x) == 0 {
+		return nil
 	}
-	return v, release, nil
+	return unsafe.Slice((*byte)(unsafe.Pointer(&x[0])), len(x)*int(unsafe.Sizeof(x[0])))
 }
 
 // Grads reads the stored gradient extent of a part as fp32, indexed by tensor.Placed.State.

@@ -28,11 +28,14 @@ func (v *versions) at(id store.ID) uint64 { return v.of[id.Part][id.Kind] }
 // updated counts the writes of an update.
 func (v *versions) updated(part int) {
 	for kind := range v.of[part] {
-		if store.Kind(kind) != store.Grad {
+		if k := store.Kind(kind); k != store.Grad && k != store.GradSum {
 			v.of[part][kind]++
 		}
 	}
 }
+
+// wrote counts one write of an extent.
+func (v *versions) wrote(id store.ID) { v.of[id.Part][id.Kind]++ }
 
 // passed counts the gradients that a schedule has written.
 func (v *versions) passed(phase plan.Phase) {

@@ -27,18 +27,20 @@ func (s *session) export(ctx context.Context, src *source, dir string, dtype ten
 	defer w.Abort() // does nothing after Commit
 	bar := s.env.bar("writing " + dir)
 	defer bar.end()
+	viewed := -1
+	var v model.Values
 	for i, t := range tensors {
 		for _, p := range t.Pieces {
 			if err := ctx.Err(); err != nil {
 				return err
 			}
-			v, release, err := stream.View(ctx, s.plan, s.store, p.Part)
-			if err != nil {
-				return err
+			if p.Part != viewed { // a block has many tensors
+				if v, err = stream.View(ctx, s.plan, s.store, p.Part); err != nil {
+					return err
+				}
+				viewed = p.Part
 			}
-			err = writeField(w, t.Name, v, &m.Parts[p.Part].Layout.Fields[p.Field], dtype)
-			release()
-			if err != nil {
+			if err = writeField(w, t.Name, v, &m.Parts[p.Part].Layout.Fields[p.Field], dtype); err != nil {
 				return err
 			}
 		}
