@@ -290,7 +290,7 @@ func (e *Engine) loadTables() error {
 }
 
 // Step runs one training step over the batch and plans its update, which the next call carries out: the next Step,
-// beside its forward pass, or Flush.
+// beside its forward pass, or Flush. A plan without updates ends with the gradients.
 func (e *Engine) Step(ctx context.Context, batch *Batch, update Update) (Result, error) {
 	phase := plan.Prologue
 	if e.pending != nil {
@@ -305,7 +305,9 @@ func (e *Engine) Step(ctx context.Context, batch *Batch, update Update) (Result,
 		res.Skipped, res.ClipScale = true, 0
 		return res, nil
 	}
-	e.pending = &pendingUpdate{Update: update, clip: res.ClipScale}
+	if !e.Plan.Wants.NoUpdates {
+		e.pending = &pendingUpdate{Update: update, clip: res.ClipScale}
+	}
 	return res, nil
 }
 

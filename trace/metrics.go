@@ -100,3 +100,8 @@ func isFinite(x float64) bool { return !math.IsNaN(x) && !math.IsInf(x, 0) }
 func (l Lanes) Plus(m Lanes) Lanes {
 	return Lanes{l.Fetch + m.Fetch, l.Compute + m.Compute, l.Drain + m.Drain, l.Update + m.Update, l.Disk + m.Disk}
 }
+
+// Times is each number times x.
+func (l Lanes) Times(x float64) Lanes {
+	return Lanes{l.Fetch * x, l.Compute * x, l.Drain * x, l.Update * x, l.Disk * x}
+}

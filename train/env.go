@@ -39,6 +39,9 @@ type devices struct {
 }
 
 func (e *Env) open(name string) (*devices, error) {
+	if name == "" {
+		name = "auto"
+	}
 	c, h, err := e.Open(name, e.Accounts)
 	if err != nil {
 		return nil, err

@@ -2,7 +2,6 @@ package train
 
 import (
 	"context"
-	"errors"
 
 	"github.com/millrace/millrace/data"
 )
@@ -11,15 +10,66 @@ import (
 type EvalOptions struct {
 	Model         string // a Hugging Face directory, or a hub id
 	Data          []data.Source
-	Tokenizer     string // auto (the model's), bytes, or a path
+	Tokenizer     string // auto (the model's; the default), bytes, or a path
 	TrainOnPrompt bool
 	SequenceLen   int    // packed positions of a row; 0: 1024, or what the model can do if that is less
-	Compute       string // bf16 or f32
+	Compute       string // bf16 (default) or f32
 	Memory        Memory
-	Device        string
+	Device        string // auto (default), or cpu
 }
 
-// Evaluate is the mean token loss of a model over data sets.
+// evalSequenceLen is the row that is evaluated on if nobody says otherwise.
+const evalSequenceLen = 1024
+
+// Evaluate is the mean token loss of a model over data sets, packed as in training. It takes memory for the weights and for one
+// micro-batch, none for gradients.
 func Evaluate(ctx context.Context, env *Env, o EvalOptions) (*Loss, error) {
-	return nil, errors.New("evaluate: being written")
+	src, err := openModel(ctx, env, o.Model)
+	if err != nil {
+		return nil, err
+	}
+	n, err := numericsOf(o.Compute, "bf16")
+	if err != nil {
+		return nil, err
+	}
+	n.SequenceLen = o.SequenceLen
+	if n.SequenceLen == 0 {
+		n.SequenceLen = min(evalSequenceLen, src.model.MaxPositions)
+	}
+	tok, err := src.openTokenizer(o.Tokenizer)
+	if err != nil {
+		return nil, err
+	}
+	dev, err := env.open(o.Device)
+	if err != nil {
+		return nil, Request(err)
+	}
+	defer dev.Close()
+	d, err := env.prepare(ctx, "the data", o.Data, tok, o.TrainOnPrompt)
+	if err != nil {
+		return nil, err
+	}
+	// All rows could be one micro-batch; the largest that is tried is cpuPositions or gpuPositions long.
+	whole, err := data.NewEvalLoader(d, n.SequenceLen, 1)
+	if err != nil {
+		return nil, Request(err)
+	}
+	p, err := env.fitForward(src.model.Frozen(), n, whole.Batches(), dev, o.Memory)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := data.NewEvalLoader(d, n.SequenceLen, p.Numerics.MicroBatch)
+	if err != nil {
+		return nil, err
+	}
+	s, err := env.openSession(ctx, src, p, dev, "pretrained", 0)
+	if err != nil {
+		return nil, err
+	}
+	defer s.Close()
+	l, err := s.evaluate(ctx, rows, "")
+	if err != nil {
+		return nil, err
+	}
+	return &l, nil
 }

@@ -46,6 +46,11 @@ func (s *session) export(ctx context.Context, src *source, dir string, dtype ten
 		}
 		bar.set(int64(i+1), int64(len(tensors)))
 	}
+	return finishModel(w, src, dtype)
+}
+
+// finishModel adds what goes with the weights, and makes the directory visible.
+func finishModel(w *hf.ModelWriter, src *source, dtype tensor.DType) error {
 	config, err := src.config.WithDType(dtype)
 	if err != nil {
 		return err

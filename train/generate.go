@@ -2,35 +2,250 @@ package train
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+	"unicode/utf8"
+
+	"github.com/millrace/millrace/data"
+	"github.com/millrace/millrace/data/tokenizer"
+	"github.com/millrace/millrace/plan"
 )
 
 // GenerateOptions say what to continue, and how to choose tokens.
 type GenerateOptions struct {
 	Model       string // a Hugging Face directory, or a hub id
 	Prompt      string
-	Tokenizer   string // auto (the model's), bytes, or a path
-	MaxTokens   int
+	Tokenizer   string  // auto (the model's; the default), bytes, or a path
+	MaxTokens   int     // at most so many are generated
 	Temperature float64 // 0: the most likely token
 	TopK        int     // only the K most likely tokens; 0: all
 	TopP        float64 // only the most likely tokens that have this probability together; 0 and 1: all
 	Seed        uint64
-	Compute     string // bf16 or f32
+	Compute     string // bf16 (default) or f32
 	Memory      Memory
-	Device      string
+	Device      string    // auto (default), or cpu
 	Out         io.Writer // gets the text as it comes; may be nil
 }
 
 // Generated is a continued text.
 type Generated struct {
-	Text         string  `json:"text"` // without the prompt
-	Tokens       []int32 `json:"tokens"`
+	Text         string  `json:"text"`   // without the prompt and what ended it
+	Tokens       []int32 `json:"tokens"` // of Text
 	PromptTokens int     `json:"prompt_tokens"`
+	Finish       string  `json:"finish"` // stop: the model ended the text; length: MaxTokens, or all its positions
 	TokensPerSec float64 `json:"tokens_per_sec"`
 }
 
-// Generate continues a prompt.
+// Why a text ended.
+const (
+	FinishStop   = "stop"
+	FinishLength = "length"
+)
+
+// Generate continues a prompt, as it stands: no chat template is put around it. There is no cache of keys and values: each
+// token takes a forward pass over the whole row, which is as long as prompt and MaxTokens together. It is there to look at
+// what was trained, not to serve it.
+//
+// The text ends at the tokenizer's end of text and at the eos_token_id of config.json and generation_config.json. Choices
+// depend on the seed and the token's place alone.
 func Generate(ctx context.Context, env *Env, o GenerateOptions) (*Generated, error) {
-	return nil, errors.New("generate: being written")
+	if err := o.check(); err != nil {
+		return nil, Request(err)
+	}
+	src, err := openModel(ctx, env, o.Model)
+	if err != nil {
+		return nil, err
+	}
+	n, err := numericsOf(o.Compute, "bf16")
+	if err != nil {
+		return nil, err
+	}
+	tok, err := src.openTokenizer(o.Tokenizer)
+	if err != nil {
+		return nil, err
+	}
+	ends, err := src.ends(tok)
+	if err != nil {
+		return nil, Request(err)
+	}
+	ids, err := promptTokens(tok, o.Prompt)
+	if err != nil {
+		return nil, Request(err)
+	}
+	if len(ids) >= src.model.MaxPositions {
+		return nil, Request(fmt.Errorf("prompt: it has %d tokens, and the model was made for %d positions; shorten it", len(ids), src.model.MaxPositions))
+	}
+	dev, err := env.open(o.Device)
+	if err != nil {
+		return nil, Request(err)
+	}
+	defer dev.Close()
+	n.SequenceLen = min(len(ids)+o.MaxTokens-1, src.model.MaxPositions)
+	p, err := env.fitPlan(src.model.Frozen(), n, 1, Sizes{}, dev.computes.Info(), o.Memory, func(plan.Numerics) plan.Wants {
+		return plan.Wants{LogitRows: 1}
+	})
+	if err != nil {
+		return nil, err
+	}
+	s, err := env.openSession(ctx, src, p, dev, "pretrained", 0)
+	if err != nil {
+		return nil, err
+	}
+	defer s.Close()
+
+	g := &Generated{PromptTokens: len(ids), Finish: FinishLength}
+	text := writer{out: o.Out, tok: tok}
+	pick := newPicker(o, tok.VocabSize())
+	begin := time.Now()
+	for len(g.Tokens) < o.MaxTokens && len(ids) <= n.SequenceLen {
+		if env.stopped() {
+			return nil, ErrInterrupted
+		}
+		logits, err := s.next(ctx, ids)
+		if err != nil {
+			return nil, err
+		}
+		id, err := pick.token(logits, len(g.Tokens))
+		if err != nil {
+			return nil, err
+		}
+		if ends[id] {
+			g.Finish = FinishStop
+			break
+		}
+		ids = append(ids, id)
+		g.Tokens = append(g.Tokens, id)
+		if err := text.add(id); err != nil {
+			return nil, err
+		}
+	}
+	g.TokensPerSec = float64(len(g.Tokens)) / time.Since(begin).Seconds()
+	g.Text = tok.Decode(g.Tokens, true)
+	return g, text.end()
+}
+
+func (o *GenerateOptions) check() error {
+	switch {
+	case o.MaxTokens < 1:
+		return fmt.Errorf("max tokens is %d: it must be at least 1", o.MaxTokens)
+	case !(o.Temperature >= 0 && o.Temperature <= 100):
+		return fmt.Errorf("temperature is %v: it must be between 0 (the most likely token) and 100", o.Temperature)
+	case o.TopK < 0:
+		return fmt.Errorf("top k is %d: it must not be negative; 0 is all", o.TopK)
+	case !(o.TopP >= 0 && o.TopP <= 1):
+		return fmt.Errorf("top p is %v: it must be between 0 and 1", o.TopP)
+	}
+	return nil
+}
+
+// promptTokens are the prompt behind what the model expects before a text.
+func promptTokens(tok tokenizer.Tokenizer, prompt string) ([]int32, error) {
+	before, _ := tok.Template()
+	ids := append(append([]int32(nil), before...), tok.Encode(prompt, false)...)
+	if len(ids) == 0 {
+		if tok.BOS() == tokenizer.None {
+			return nil, errors.New("prompt: it is empty, and the tokenizer has no token to begin with; write something")
+		}
+		ids = append(ids, tok.BOS())
+	}
+	return ids, nil
+}
+
+// next are the logits of the token behind ids.
+func (s *session) next(ctx context.Context, ids []int32) ([]float32, error) {
+	labels := make([]int32, len(ids))
+	for i := range labels {
+		labels[i] = data.Ignore
+	}
+	b, err := data.NewBatch([]data.Example{{InputIDs: ids, Labels: labels}}, s.plan.Numerics.SequenceLen)
+	if err != nil {
+		return nil, err
+	}
+	logits, err := s.engine.Logits(ctx, batchOf([]data.Batch{b}), len(ids)-1)
+	if err != nil {
+		return nil, err
+	}
+	return logits[0], nil
+}
+
+// ends are the tokens that end a text.
+func (s *source) ends(tok tokenizer.Tokenizer) (map[int32]bool, error) {
+	ends := map[int32]bool{}
+	if id := tok.EOS(); id != tokenizer.None {
+		ends[id] = true
+	}
+	docs := map[string][]byte{s.config.Path(): s.config.Raw()}
+	path := filepath.Join(s.dir, "generation_config.json")
+	switch doc, err := os.ReadFile(path); {
+	case err == nil:
+		docs[path] = doc
+	case !errors.Is(err, fs.ErrNotExist):
+		return nil, err
+	}
+	for path, doc := range docs {
+		var c struct {
+			EOS tokenIDs `json:"eos_token_id"`
+		}
+		if err := json.Unmarshal(doc, &c); err != nil {
+			return nil, fmt.Errorf("%s: eos_token_id: %w", path, err)
+		}
+		for _, id := range c.EOS {
+			ends[id] = true
+		}
+	}
+	return ends, nil
+}
+
+// tokenIDs are a token id, or a list of them, or null.
+type tokenIDs []int32
+
+func (t *tokenIDs) UnmarshalJSON(doc []byte) error {
+	var one int32
+	if err := json.Unmarshal(doc, &one); err == nil {
+		if string(doc) != "null" {
+			*t = tokenIDs{one}
+		}
+		return nil
+	}
+	return json.Unmarshal(doc, (*[]int32)(t))
+}
+
+// writer prints tokens as text, whole characters at a time: a character may take several tokens.
+type writer struct {
+	out  io.Writer
+	tok  tokenizer.Tokenizer
+	left []byte // of a character that is not complete
+}
+
+func (w *writer) add(id int32) error {
+	if w.out == nil {
+		return nil
+	}
+	w.left = w.tok.AppendBytes(w.left, id, true)
+	n := len(w.left)
+	for back := 1; back <= min(utf8.UTFMax-1, len(w.left)); back++ {
+		if at := len(w.left) - back; utf8.RuneStart(w.left[at]) {
+			if !utf8.FullRune(w.left[at:]) {
+				n = at
+			}
+			break
+		}
+	}
+	_, err := w.out.Write(w.left[:n])
+	w.left = append(w.left[:0], w.left[n:]...)
+	return err
+}
+
+func (w *writer) end() error {
+	if w.out == nil {
+		return nil
+	}
+	_, err := w.out.Write(w.left)
+	return err
 }

@@ -1,8 +1,19 @@
 package train
 
 import (
+	"bytes"
 	"context"
-	"errors"
+	"encoding/json"
+	"fmt"
+	"math"
+	"os"
+
+	"github.com/millrace/millrace/data"
+	"github.com/millrace/millrace/hf"
+	"github.com/millrace/millrace/model"
+	"github.com/millrace/millrace/plan"
+	"github.com/millrace/millrace/stream"
+	"github.com/millrace/millrace/tensor"
 )
 
 // GradOptions say of which sequences the gradients are wanted.
@@ -13,7 +24,7 @@ type GradOptions struct {
 	Compute string // f32 (default) or bf16
 	Logits  bool   // write logits.<i> as well
 	Memory  Memory
-	Device  string
+	Device  string // auto (default), or cpu
 }
 
 // GradSummary is what Gradients wrote.
@@ -26,7 +37,200 @@ type GradSummary struct {
 	Parameters   int64   `json:"parameters"` // elements of these
 }
 
-// Gradients writes the loss and every gradient of a batch of sequences.
+// Gradients writes the loss and every gradient of a batch of sequences, computed by the same engine and schedule as a training
+// step. The tokens file has one list per sequence under input_ids and under labels; labels are not shifted, and -100 does
+// not count, as in transformers. Each sequence is a document of its own: nothing is packed.
+//
+// The output has `loss` (F32, []), the mean over the labels that count; one F32 gradient per parameter under its Hugging
+// Face name; and, if asked for, `logits.<i>` (F32, [length of sequence i, vocabulary]). With compute bf16 the gradients are
+// those that an update would use: rounded to bf16.
 func Gradients(ctx context.Context, env *Env, o GradOptions) (*GradSummary, error) {
-	return nil, errors.New("grad: being written")
+	src, err := openModel(ctx, env, o.Model)
+	if err != nil {
+		return nil, err
+	}
+	n, err := numericsOf(o.Compute, "f32")
+	if err != nil {
+		return nil, err
+	}
+	examples, err := readTokens(o.Tokens, src.model.Vocab)
+	if err != nil {
+		return nil, Request(err)
+	}
+	for _, e := range examples {
+		n.SequenceLen = max(n.SequenceLen, len(e.InputIDs))
+	}
+	dev, err := env.open(o.Device)
+	if err != nil {
+		return nil, Request(err)
+	}
+	defer dev.Close()
+	p, err := env.fitPlan(src.model, n, len(examples), Sizes{}, dev.computes.Info(), o.Memory, func(n plan.Numerics) plan.Wants {
+		w := plan.Wants{NoUpdates: true}
+		if o.Logits {
+			w.LogitRows = n.Positions()
+		}
+		return w
+	})
+	if err != nil {
+		return nil, err
+	}
+	batch, err := unpacked(examples, p.Numerics)
+	if err != nil {
+		return nil, err
+	}
+	out := gradFile{model: src.model, examples: examples, withLogits: o.Logits}
+	if out.FileWriter, err = hf.CreateFile(o.Out, out.specs()); err != nil {
+		return nil, Request(fmt.Errorf("out: %w", err))
+	}
+	defer out.Abort() // does nothing after Commit
+	s, err := env.openSession(ctx, src, p, dev, "pretrained", 0)
+	if err != nil {
+		return nil, err
+	}
+	defer s.Close()
+	var logits [][]float32
+	if o.Logits {
+		if logits, err = s.engine.Logits(ctx, batch, 0); err != nil {
+			return nil, err
+		}
+	}
+	res, err := s.engine.Step(ctx, batch, stream.Update{Step: 1})
+	if err != nil {
+		return nil, err
+	}
+	sum := &GradSummary{Loss: res.LossSum / float64(batch.Targets), GradNorm: res.GradNorm, Sequences: len(examples),
+		TargetTokens: int64(batch.Targets)}
+	if err := out.write("loss", []float32{float32(sum.Loss)}); err != nil {
+		return nil, err
+	}
+	if err := out.gradients(ctx, s, sum); err != nil {
+		return nil, err
+	}
+	if err := out.logits(logits, p.Numerics); err != nil {
+		return nil, err
+	}
+	return sum, out.Commit()
+}
+
+// readTokens reads and checks a tokens file.
+func readTokens(path string, vocab int) ([]data.Example, error) {
+	doc, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("tokens: %w", err)
+	}
+	var file struct {
+		InputIDs [][]int32 `json:"input_ids"`
+		Labels   [][]int32 `json:"labels"`
+	}
+	d := json.NewDecoder(bytes.NewReader(doc))
+	d.DisallowUnknownFields()
+	err = d.Decode(&file)
+	if err == nil && d.More() {
+		err = fmt.Errorf("there is something behind the object")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("tokens %s: %w; write {\"input_ids\": [[...]], \"labels\": [[...]]} with one list per sequence", path, err)
+	}
+	if len(file.InputIDs) == 0 || len(file.Labels) != len(file.InputIDs) {
+		return nil, fmt.Errorf("tokens %s: %d lists in input_ids and %d in labels: it needs as many of both, at least 1", path, len(file.InputIDs), len(file.Labels))
+	}
+	examples := make([]data.Example, len(file.InputIDs))
+	targets := 0
+	for i := range examples {
+		examples[i] = data.Example{InputIDs: file.InputIDs[i], Labels: file.Labels[i]}
+		if _, err := data.NewBatch(examples[i:i+1], 0); err != nil { // checks it alone, so that the message can say which
+			return nil, fmt.Errorf("tokens %s: of sequence %d: %w", path, i, err)
+		}
+		for t, id := range file.InputIDs[i] {
+			if l := file.Labels[i][t]; int(id) >= vocab || int(l) >= vocab {
+				return nil, fmt.Errorf("tokens %s: sequence %d has token %d with label %d at %d, and the vocabulary %d entries", path, i, id, l, t, vocab)
+			} else if t > 0 && l != data.Ignore {
+				targets++
+			}
+		}
+	}
+	if targets == 0 {
+		return nil, fmt.Errorf("tokens %s: no label counts: a sequence needs two tokens, and a label other than %d behind the first", path, data.Ignore)
+	}
+	return examples, nil
+}
+
+// unpacked is a batch of one row per sequence.
+func unpacked(examples []data.Example, n plan.Numerics) (*stream.Batch, error) {
+	var micro []data.Batch
+	for m := range n.MicroBatches {
+		b, err := data.NewBatch(examples[m*n.MicroBatch:(m+1)*n.MicroBatch], n.SequenceLen)
+		if err != nil {
+			return nil, err
+		}
+		micro = append(micro, b)
+	}
+	return batchOf(micro), nil
+}
+
+// gradFile is the output while it is written.
+type gradFile struct {
+	*hf.FileWriter
+	model      *model.Model
+	examples   []data.Example
+	withLogits bool
+}
+
+func logitsName(i int) string { return fmt.Sprintf("logits.%d", i) }
+
+func (f *gradFile) specs() []hf.TensorSpec {
+	specs := []hf.TensorSpec{{Name: "loss", DType: tensor.F32}}
+	for _, t := range f.model.Tensors() {
+		specs = append(specs, hf.TensorSpec{Name: t.Name, DType: tensor.F32, Shape: t.Shape})
+	}
+	if f.withLogits {
+		for i, e := range f.examples {
+			specs = append(specs, hf.TensorSpec{Name: logitsName(i), DType: tensor.F32, Shape: tensor.Shape{len(e.InputIDs), f.model.Vocab}})
+		}
+	}
+	return specs
+}
+
+func (f *gradFile) write(name string, x []float32) error { return f.Write(name, bytesOf(x)) }
+
+// gradients writes those of all parameters, a part at a time.
+func (f *gradFile) gradients(ctx context.Context, s *session, sum *GradSummary) error {
+	read, grads := -1, []float32(nil)
+	for _, t := range f.model.Tensors() {
+		sum.Tensors++
+		for _, piece := range t.Pieces {
+			if piece.Part != read {
+				var err error
+				if grads, err = stream.Grads(ctx, s.plan, s.store, piece.Part); err != nil {
+					return err
+				}
+				read = piece.Part
+			}
+			field := &f.model.Parts[piece.Part].Layout.Fields[piece.Field]
+			if err := f.write(t.Name, grads[field.State:field.State+field.Elems]); err != nil {
+				return err
+			}
+			sum.Parameters += field.Elems
+		}
+	}
+	if math.IsNaN(sum.GradNorm) || math.IsInf(sum.GradNorm, 0) {
+		s.env.say("the gradient norm is not finite")
+	}
+	return nil
+}
+
+// logits writes those of each sequence, without the padding of its row.
+func (f *gradFile) logits(of [][]float32, n plan.Numerics) error {
+	if !f.withLogits {
+		return nil
+	}
+	row := n.SequenceLen * f.model.Vocab
+	for i, e := range f.examples {
+		rows := of[i/n.MicroBatch][i%n.MicroBatch*row:]
+		if err := f.write(logitsName(i), rows[:len(e.InputIDs)*f.model.Vocab]); err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -38,11 +38,26 @@ func openModel(ctx context.Context, env *Env, name string) (*source, error) {
 	return &source{dir: dir, config: c, model: m}, nil
 }
 
-func resolveModel(_ context.Context, _ *Env, name string) (string, error) {
-	if st, err := os.Stat(name); err != nil || !st.IsDir() {
+// resolveModel finds the directory of a path or a hub id; what the hub has and this machine has not is downloaded into the
+// hub's cache, where HF_HOME and its relatives say.
+func resolveModel(ctx context.Context, env *Env, name string) (string, error) {
+	if name == "" {
+		return "", errors.New("model is missing: name a Hugging Face directory, or a hub id")
+	}
+	if st, err := os.Stat(name); err == nil && !st.IsDir() {
 		return "", fmt.Errorf("model %s: not a directory; name one with config.json and safetensors files", name)
 	}
-	return name, nil
+	bars := map[string]*bar{}
+	dir, err := hf.ResolveModel(ctx, name, func(file string, done, total int64) {
+		if bars[file] == nil {
+			bars[file] = env.bar("downloading " + file)
+		}
+		bars[file].set(done, total)
+		if done == total {
+			bars[file].end()
+		}
+	})
+	return dir, err
 }
 
 // openTokenizer opens what the key tokenizer names, and checks it against the vocabulary.
@@ -51,7 +66,7 @@ func (s *source) openTokenizer(name string) (tokenizer.Tokenizer, error) {
 	switch name {
 	case "bytes":
 		t = tokenizer.Bytes()
-	case "auto":
+	case "auto", "":
 		name = s.dir
 		if _, err := os.Stat(filepath.Join(s.dir, "tokenizer.json")); errors.Is(err, fs.ErrNotExist) {
 			return nil, Request(fmt.Errorf("tokenizer: %s has no tokenizer.json; set tokenizer to a path, or to bytes", s.dir))

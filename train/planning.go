@@ -15,6 +15,14 @@ const (
 	gpuPositions = 16384
 )
 
+// positionsOf is how many positions one operation should see on a device.
+func positionsOf(dev device.Info) int {
+	if dev.Unified {
+		return cpuPositions
+	}
+	return gpuPositions
+}
+
 // headChunks are the sizes of the head's chunk that are tried, largest first.
 var headChunks = []int{512, 256, 128, 64}
 
@@ -24,22 +32,30 @@ func (e *Env) makePlan(c *Config, m *model.Model, dev device.Info) (*plan.Plan, 
 	if err != nil {
 		return nil, err
 	}
-	rows := c.BatchTokens / c.SequenceLen
-	micros, err := microBatches(c, rows, dev.Unified)
+	n := plan.Numerics{Compute: compute, Master: master, SequenceLen: c.SequenceLen}
+	return e.fitPlan(m, n, c.BatchTokens/c.SequenceLen, c.Numerics, dev, c.Memory, nil)
+}
+
+// fitPlan plans steps of so many rows of n.SequenceLen positions. wants, if given, is asked for each choice of sizes.
+func (e *Env) fitPlan(m *model.Model, n plan.Numerics, rows int, sizes Sizes, dev device.Info, mem Memory,
+	wants func(plan.Numerics) plan.Wants) (*plan.Plan, error) {
+	micros, err := microBatches(sizes, rows, n.SequenceLen, dev)
 	if err != nil {
 		return nil, err
 	}
 	chunks := headChunks
-	if c.Numerics.HeadChunk > 0 {
-		chunks = []int{int(c.Numerics.HeadChunk)}
+	if sizes.HeadChunk > 0 {
+		chunks = []int{int(sizes.HeadChunk)}
 	}
 	for _, micro := range micros {
 		for _, chunk := range chunks {
-			n := plan.Numerics{Compute: compute, Master: master, SequenceLen: c.SequenceLen, MicroBatch: micro,
-				MicroBatches: rows / micro, HeadChunk: min(chunk, micro*c.SequenceLen)}
-			r, reqErr := e.request(m, n, dev, c.Memory)
+			n.MicroBatch, n.MicroBatches, n.HeadChunk = micro, rows/micro, min(chunk, micro*n.SequenceLen)
+			r, reqErr := e.request(m, n, dev, mem)
 			if reqErr != nil {
 				return nil, reqErr
+			}
+			if wants != nil {
+				r.Wants = wants(n)
 			}
 			var p *plan.Plan
 			if p, err = plan.New(r); err == nil {
@@ -51,22 +67,18 @@ func (e *Env) makePlan(c *Config, m *model.Model, dev device.Info) (*plan.Plan, 
 }
 
 // microBatches are the numbers of rows of a micro-batch that are tried, largest first.
-func microBatches(c *Config, rows int, unified bool) ([]int, error) {
-	if n := int(c.Numerics.MicroBatch); n > 0 {
+func microBatches(sizes Sizes, rows, sequenceLen int, dev device.Info) ([]int, error) {
+	if n := int(sizes.MicroBatch); n > 0 {
 		if rows%n != 0 {
 			return nil, Request(fmt.Errorf("numerics.micro_batch is %d: it must divide the %d sequences of a step (batch_tokens / sequence_len)", n, rows))
 		}
 		return []int{n}, nil
 	}
-	want := gpuPositions
-	if unified {
-		want = cpuPositions
-	}
-	var sizes []int
+	var fit []int
 	for n := rows; n >= 1; n-- {
-		if rows%n == 0 && (n == 1 || n*c.SequenceLen <= want) {
-			sizes = append(sizes, n)
+		if rows%n == 0 && (n == 1 || n*sequenceLen <= positionsOf(dev)) {
+			fit = append(fit, n)
 		}
 	}
-	return sizes, nil
+	return fit, nil
 }

@@ -2,12 +2,64 @@ package train
 
 import (
 	"context"
-	"errors"
 
+	"github.com/millrace/millrace/hf"
 	"github.com/millrace/millrace/tensor"
 )
 
-// Reexport writes a model directory in another type, a piece of a tensor at a time.
+// Reexport writes a model directory in another type, BF16 or F32, with its configuration and tokenizer: a piece of a tensor
+// at a time, so that any model fits. Values round to nearest, ties to even. Tensors that the model does not use (a head
+// beside tied embeddings) are left out. outDir must not exist.
 func Reexport(ctx context.Context, env *Env, modelDir, outDir string, dtype tensor.DType) error {
-	return errors.New("export: being written")
+	src, err := openModel(ctx, env, modelDir)
+	if err != nil {
+		return err
+	}
+	from, err := hf.OpenWeights(src.dir)
+	if err != nil {
+		return Request(err)
+	}
+	defer from.Close()
+	if err := src.model.Check(from); err != nil {
+		return Request(err)
+	}
+	tensors := src.model.Tensors()
+	specs := make([]hf.TensorSpec, len(tensors))
+	var done, total int64
+	for i, t := range tensors {
+		specs[i] = hf.TensorSpec{Name: t.Name, DType: dtype, Shape: t.Shape}
+		total += t.Shape.Elems()
+	}
+	to, err := hf.CreateModel(outDir, specs, hf.WriteOptions{})
+	if err != nil {
+		return Request(err)
+	}
+	defer to.Abort() // does nothing after Commit
+	bar := env.bar("writing " + outDir)
+	defer bar.end()
+	full, half := make([]float32, exportElems), make([]uint16, exportElems)
+	for _, t := range tensors {
+		elems := t.Shape.Elems()
+		for at := int64(0); at < elems; at += exportElems {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			n := min(exportElems, elems-at)
+			var piece []byte
+			if dtype == tensor.F32 {
+				err, piece = from.ReadF32(t.Name, full[:n], at), bytesOf(full[:n])
+			} else {
+				err, piece = from.ReadBF16(t.Name, half[:n], at), bytesOf(half[:n])
+			}
+			if err != nil {
+				return Request(err)
+			}
+			if err := to.Write(t.Name, piece); err != nil {
+				return err
+			}
+			done += n
+			bar.set(done, total)
+		}
+	}
+	return finishModel(to, src, dtype)
 }

@@ -1,0 +1,38 @@
+package train
+
+import (
+	"fmt"
+
+	"github.com/millrace/millrace/model"
+	"github.com/millrace/millrace/optim"
+	"github.com/millrace/millrace/plan"
+	"github.com/millrace/millrace/tensor"
+)
+
+// numericsOf are the types of a compute type, which is def if it is empty: what is computed in bf16 has a split master.
+func numericsOf(compute, def string) (plan.Numerics, error) {
+	if compute == "" {
+		compute = def
+	}
+	switch compute {
+	case "bf16":
+		return plan.Numerics{Compute: tensor.BF16, Master: optim.Split}, nil
+	case "f32":
+		return plan.Numerics{Compute: tensor.F32, Master: optim.F32}, nil
+	}
+	return plan.Numerics{}, Request(fmt.Errorf("compute %q: known are bf16 and f32", compute))
+}
+
+// fitForward plans forward passes over any number of rows: micro-batches as large as the device likes and the rows allow, one
+// at a time.
+func (e *Env) fitForward(m *model.Model, n plan.Numerics, rows int, dev *devices, mem Memory) (*plan.Plan, error) {
+	info := dev.computes.Info()
+	var err error
+	for micro := min(rows, max(1, positionsOf(info)/n.SequenceLen)); micro >= 1; micro /= 2 {
+		var p *plan.Plan
+		if p, err = e.fitPlan(m, n, micro, Sizes{MicroBatch: Auto(micro)}, info, mem, nil); err == nil {
+			return p, nil
+		}
+	}
+	return nil, err
+}

@@ -1,0 +1,154 @@
+package train
+
+import (
+	"encoding/json"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/device/cpu"
+	"github.com/millrace/millrace/hf"
+	"github.com/millrace/millrace/internal/hostmem"
+	"github.com/millrace/millrace/model"
+	"github.com/millrace/millrace/tensor"
+)
+
+// newEnv is an environment on the CPU device that keeps nothing. It is checked in the end that all memory came back.
+func newEnv(t testing.TB) *Env {
+	t.Helper()
+	accounts := hostmem.New()
+	t.Cleanup(func() {
+		if n, _ := accounts.Total(); n != 0 {
+			t.Errorf("%d bytes of host memory are still reserved: %v", n, accounts.Usage())
+		}
+	})
+	return &Env{Accounts: accounts, Progress: io.Discard, Open: func(_ string, a *hostmem.Accounts) (device.Device, device.Device, error) {
+		d, err := cpu.New(cpu.Options{Workers: 2, Accounts: a})
+		return d, d, err
+	}}
+}
+
+// bytesConfig is a llama for the byte tokenizer.
+var bytesConfig = map[string]any{"model_type": "llama", "vocab_size": 320, "hidden_size": 48, "intermediate_size": 96,
+	"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 128, "rms_norm_eps": 1e-5,
+	"rope_theta": 10000.0, "tie_word_embeddings": false, "hidden_act": "silu", "initializer_range": 0.08, "torch_dtype": "float32"}
+
+// writeConfig writes config.json alone, with changed keys.
+func writeConfig(t testing.TB, change map[string]any) string {
+	t.Helper()
+	c := map[string]any{}
+	for k, v := range bytesConfig {
+		c[k] = v
+	}
+	for k, v := range change {
+		c[k] = v
+	}
+	doc, err := json.Marshal(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "config.json"), string(doc))
+	return dir
+}
+
+// writeModel writes a random model directory in F32.
+func writeModel(t testing.TB, change map[string]any) string {
+	t.Helper()
+	dir := writeConfig(t, change)
+	c, err := hf.ReadConfig(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := model.New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	values := map[string][]float32{}
+	for i := range m.Parts {
+		p := &m.Parts[i]
+		v := model.Values{F32: make([]float32, p.Layout.WeightElems)}
+		m.InitPart(3, p, v)
+		for _, src := range p.Tensors {
+			f := p.Layout.Fields[src.Field]
+			values[src.HFName] = append(values[src.HFName], v.F32[f.First:f.First+f.Elems]...)
+		}
+	}
+	writeTensors(t, filepath.Join(dir, "model.safetensors"), m, values)
+	return dir
+}
+
+func writeTensors(t testing.TB, path string, m *model.Model, values map[string][]float32) {
+	t.Helper()
+	var specs []hf.TensorSpec
+	for _, x := range m.Tensors() {
+		specs = append(specs, hf.TensorSpec{Name: x.Name, DType: tensor.F32, Shape: x.Shape})
+	}
+	w, err := hf.CreateFile(path, specs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range specs {
+		if err := w.Write(s.Name, bytesOf(values[s.Name])); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Commit(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func write(t testing.TB, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// corpus is text with much to learn in few steps.
+func corpus(t testing.TB) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "text.jsonl")
+	var b strings.Builder
+	for i := range 120 {
+		doc, _ := json.Marshal(map[string]string{"text": strings.Repeat("the wheel turns. ", 1+i%7)})
+		b.Write(append(doc, '\n'))
+	}
+	write(t, path, b.String())
+	return path
+}
+
+// files are the contents of all files below a directory, by path; nil if there is no such directory.
+func files(t testing.TB, dir string) map[string]string {
+	t.Helper()
+	if _, err := os.Stat(dir); os.IsNotExist(err) {
+		return nil
+	}
+	all := map[string]string{}
+	err := filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		rel, _ := filepath.Rel(dir, path)
+		all[rel] = string(text)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// budget is a device budget that makes an engine stream: little above what the smallest placement takes.
+func budget(t testing.TB, size string) Memory {
+	t.Helper()
+	b, err := ParseBytes(size)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return Memory{Device: b}
+}

@@ -1,0 +1,466 @@
+package train
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/millrace/millrace/data"
+	"github.com/millrace/millrace/hf"
+	"github.com/millrace/millrace/model/modeltest"
+	"github.com/millrace/millrace/tensor"
+)
+
+// tokensFile writes the documents of a golden batch as sequences. In a golden batch a target is the next token of its document
+// or -1; the label of a document's first token does not matter.
+func tokensFile(t testing.TB, b modeltest.Batch) (path string, sequences [][3]int) {
+	t.Helper()
+	var ids, labels [][]int32
+	for row, m := range b {
+		for first := 0; first < len(m.Tokens); first = int(m.DocEnd[first]) {
+			end := int(m.DocEnd[first])
+			l := []int32{data.Ignore}
+			for _, target := range m.Targets[first : end-1] {
+				if target < 0 {
+					target = data.Ignore
+				}
+				l = append(l, target)
+			}
+			ids, labels = append(ids, m.Tokens[first:end]), append(labels, l)
+			sequences = append(sequences, [3]int{row, first, end})
+		}
+	}
+	doc, err := json.Marshal(map[string]any{"input_ids": ids, "labels": labels})
+	if err != nil {
+		t.Fatal(err)
+	}
+	path = filepath.Join(t.TempDir(), "tokens.json")
+	write(t, path, string(doc))
+	return path, sequences
+}
+
+// readFile reads a safetensors file of F32.
+func readFile(t testing.TB, path string) map[string][]float32 {
+	t.Helper()
+	doc, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := binary.LittleEndian.Uint64(doc)
+	var header map[string]json.RawMessage
+	if err := json.Unmarshal(doc[8:8+n], &header); err != nil {
+		t.Fatal(err)
+	}
+	all := map[string][]float32{}
+	for name, raw := range header {
+		var e struct {
+			DType   string
+			Offsets [2]int `json:"data_offsets"`
+		}
+		if name == "__metadata__" {
+			continue
+		}
+		if err := json.Unmarshal(raw, &e); err != nil || e.DType != "F32" {
+			t.Fatalf("%s: %s (%v)", name, raw, err)
+		}
+		x := make([]float32, (e.Offsets[1]-e.Offsets[0])/4)
+		if _, err := binary.Decode(doc[8+int(n)+e.Offsets[0]:], binary.LittleEndian, x); err != nil {
+			t.Fatal(err)
+		}
+		all[name] = x
+	}
+	return all
+}
+
+// Loss, gradients and logits agree with PyTorch through the files, and a device budget changes no bit of them.
+func TestGradientsAgreeWithPyTorch(t *testing.T) {
+	for _, variant := range modeltest.Variants(t) {
+		t.Run(variant, func(t *testing.T) {
+			t.Parallel()
+			g := modeltest.Load(t, variant)
+			tokens, sequences := tokensFile(t, g.First)
+			dir := t.TempDir()
+			o := GradOptions{Model: g.Dir, Tokens: tokens, Out: filepath.Join(dir, "bound"), Logits: true}
+			sum, err := Gradients(context.Background(), newEnv(t), o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := readFile(t, o.Out)
+			if d := math.Abs(sum.Loss - float64(g.Loss)); !(d <= 1e-5) || got["loss"][0] != float32(sum.Loss) {
+				t.Errorf("loss %v and %v, PyTorch %v", sum.Loss, got["loss"], g.Loss)
+			}
+			for name, want := range g.Grads {
+				if d := modeltest.RelDiff(got[name], want); !(d <= 1e-4) {
+					t.Errorf("%s: gradient differs by %.2g of its norm", name, d)
+				}
+			}
+			if want := 1 + len(g.Grads) + len(sequences); len(got) != want || sum.Tensors != len(g.Grads) {
+				t.Errorf("%d tensors in the file, %d of them gradients; want %d and %d", len(got), sum.Tensors, want, len(g.Grads))
+			}
+			for i, s := range sequences {
+				want := g.Logits[s[0]][s[1]*g.Vocab : s[2]*g.Vocab]
+				largest, diff := 0.0, 0.0
+				for j, x := range want {
+					largest = max(largest, math.Abs(float64(x)))
+					diff = max(diff, math.Abs(float64(x-got[logitsName(i)][j])))
+				}
+				if !(diff <= 1e-5*largest) {
+					t.Errorf("sequence %d: logits differ by %.2g, largest is %.2g", i, diff, largest)
+				}
+			}
+			for _, compute := range []string{"f32", "bf16"} {
+				var bits [2][]byte
+				for i, m := range []Memory{{}, budget(t, "2MiB")} {
+					o.Compute, o.Memory, o.Out = compute, m, filepath.Join(dir, compute)
+					if _, err := Gradients(context.Background(), newEnv(t), o); err != nil {
+						t.Fatal(err)
+					}
+					if bits[i], err = os.ReadFile(o.Out); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if !bytes.Equal(bits[0], bits[1]) {
+					t.Errorf("%s: a device budget changes the result", compute)
+				}
+			}
+		})
+	}
+}
+
+func TestGradientsRefuses(t *testing.T) {
+	g := modeltest.Load(t, "llama")
+	for name, c := range map[string]struct{ doc, want string }{
+		"no file":     {"", "no such file"},
+		"not json":    {"{", "write {"},
+		"two objects": {`{"input_ids": [[1, 2]], "labels": [[1, 2]]} {}`, "behind"},
+		"other key":   {`{"input_ids": [[1, 2]], "labels": [[1, 2]], "attention_mask": [[1, 1]]}`, "attention_mask"},
+		"no labels":   {`{"input_ids": [[1, 2]]}`, "as many"},
+		"empty":       {`{"input_ids": [[]], "labels": [[]]}`, "sequence 0"},
+		"lengths":     {`{"input_ids": [[1, 2], [3]], "labels": [[1, 2], [3, 4]]}`, "sequence 1"},
+		"negative":    {`{"input_ids": [[1, -2]], "labels": [[1, 2]]}`, "negative"},
+		"vocabulary":  {`{"input_ids": [[1, 2]], "labels": [[1, 900]]}`, "vocabulary"},
+		"no targets":  {`{"input_ids": [[1, 2]], "labels": [[1, -100]]}`, "no label counts"},
+		"long":        {`{"input_ids": [[` + strings.Repeat("1,", 5000) + `1]], "labels": [[` + strings.Repeat("1,", 5000) + `1]]}`, "positions"},
+		"fraction":    {`{"input_ids": [[1.5, 2]], "labels": [[1, 2]]}`, "1.5"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			tokens := filepath.Join(dir, "tokens.json")
+			if c.doc != "" {
+				write(t, tokens, c.doc)
+			}
+			out := filepath.Join(dir, "out", "grads")
+			_, err := Gradients(context.Background(), newEnv(t), GradOptions{Model: g.Dir, Tokens: tokens, Out: out})
+			refused(t, err, c.want)
+			if files(t, filepath.Dir(out)) != nil {
+				t.Error("something was written")
+			}
+		})
+	}
+}
+
+// refused fails unless err is one line that says want and is marked as a bad request.
+func refused(t testing.TB, err error, want string) {
+	t.Helper()
+	if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") {
+		t.Fatalf("error %q, want one line with %q", err, want)
+	}
+	if !errors.Is(err, ErrRequest) {
+		t.Errorf("not marked as a bad request: %v", err)
+	}
+}
+
+func TestEvaluate(t *testing.T) {
+	dir := writeModel(t, nil)
+	o := EvalOptions{Model: dir, Data: []data.Source{{Path: corpus(t), Type: data.Text}}, Tokenizer: "bytes", Compute: "f32", SequenceLen: 128}
+	l, err := Evaluate(context.Background(), newEnv(t), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// A random model is as surprised by each of its 320 tokens, about.
+	if l.TargetTokens < 1000 || math.Abs(l.Loss-math.Log(320)) > 1 || math.Abs(l.Perplexity-math.Exp(l.Loss)) > 1e-9 {
+		t.Errorf("%+v", l)
+	}
+	o.Memory = budget(t, "4MiB")
+	streamed, err := Evaluate(context.Background(), newEnv(t), o)
+	if err != nil || *streamed != *l {
+		t.Errorf("streamed %+v (%v), bound %+v", streamed, err, l)
+	}
+	o.Compute = "bf16"
+	half, err := Evaluate(context.Background(), newEnv(t), o)
+	if err != nil || math.Abs(half.Loss-l.Loss) > 0.01*l.Loss {
+		t.Errorf("bf16 %+v (%v), f32 %+v", half, err, l)
+	}
+}
+
+func TestGenerate(t *testing.T) {
+	dir := writeModel(t, nil)
+	o := GenerateOptions{Model: dir, Prompt: "the wheel", Tokenizer: "bytes", MaxTokens: 12, Compute: "f32"}
+	run := func(change func(*GenerateOptions)) *Generated {
+		t.Helper()
+		o := o
+		change(&o)
+		var out bytes.Buffer
+		o.Out = &out
+		g, err := Generate(context.Background(), newEnv(t), o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.ToValidUTF8(out.String(), "?"); strings.ReplaceAll(got, "?", "") != strings.ReplaceAll(strings.ReplaceAll(g.Text, "\uFFFD", ""), "?", "") {
+			t.Errorf("printed %q, text is %q", got, g.Text)
+		}
+		return g
+	}
+	greedy := run(func(*GenerateOptions) {})
+	if greedy.PromptTokens != 9 || len(greedy.Tokens) != 12 && greedy.Finish != FinishStop {
+		t.Errorf("%+v", greedy)
+	}
+	// Greedy tokens are the largest logits of `grad --logits`.
+	ids := append([]int32(nil), tokenizerBytes(o.Prompt)...)
+	ids = append(ids, greedy.Tokens...)
+	doc, _ := json.Marshal(map[string]any{"input_ids": [][]int32{ids}, "labels": [][]int32{ids}})
+	tokens, out := filepath.Join(t.TempDir(), "tokens.json"), filepath.Join(t.TempDir(), "grads")
+	write(t, tokens, string(doc))
+	if _, err := Gradients(context.Background(), newEnv(t), GradOptions{Model: dir, Tokens: tokens, Out: out, Logits: true}); err != nil {
+		t.Fatal(err)
+	}
+	logits := readFile(t, out)["logits.0"]
+	for i, id := range greedy.Tokens {
+		row := logits[(greedy.PromptTokens-1+i)*320:][:257]
+		if best := slices.Index(row, slices.Max(row)); int32(best) != id {
+			t.Errorf("token %d is %d, the largest logit is that of %d", i, id, best)
+		}
+	}
+	hot := func(o *GenerateOptions) { o.Temperature, o.TopP, o.Seed = 1.5, 0.9, 7 }
+	a, b := run(hot), run(hot)
+	if !slices.Equal(a.Tokens, b.Tokens) {
+		t.Errorf("the same seed gives %v and %v", a.Tokens, b.Tokens)
+	}
+	if c := run(func(o *GenerateOptions) { hot(o); o.Seed = 8 }); slices.Equal(a.Tokens, c.Tokens) {
+		t.Errorf("two seeds give %v", a.Tokens)
+	}
+	if c := run(func(o *GenerateOptions) { hot(o); o.Memory = budget(t, "2MiB") }); !slices.Equal(a.Tokens, c.Tokens) {
+		t.Errorf("streamed: %v, bound: %v", c.Tokens, a.Tokens)
+	}
+	if c := run(func(o *GenerateOptions) { hot(o); o.TopK = 1 }); !slices.Equal(greedy.Tokens, c.Tokens) {
+		t.Errorf("top 1: %v, greedy: %v", c.Tokens, greedy.Tokens)
+	}
+	// It ends where a generation config says, and where the model has no more positions.
+	write(t, filepath.Join(dir, "generation_config.json"), `{"eos_token_id": [300, `+string(mustJSON(greedy.Tokens[3]))+`]}`)
+	at := slices.Index(greedy.Tokens, greedy.Tokens[3])
+	if c := run(func(*GenerateOptions) {}); c.Finish != FinishStop || !slices.Equal(c.Tokens, greedy.Tokens[:at]) {
+		t.Errorf("%+v, want the first %d tokens of %v", c, at, greedy.Tokens)
+	}
+	write(t, filepath.Join(dir, "generation_config.json"), `{"eos_token_id": null}`)
+	if c := run(func(o *GenerateOptions) { o.Prompt = strings.Repeat("x", 126) }); c.Finish == FinishLength && len(c.Tokens) != 3 {
+		t.Errorf("%+v: 126 tokens of 128 positions have 3 that follow", c)
+	}
+	for want, change := range map[string]func(*GenerateOptions){
+		"shorten":     func(o *GenerateOptions) { o.Prompt = strings.Repeat("x", 128) },
+		"empty":       func(o *GenerateOptions) { o.Prompt = "" },
+		"max tokens":  func(o *GenerateOptions) { o.MaxTokens = 0 },
+		"temperature": func(o *GenerateOptions) { o.Temperature = math.NaN() },
+		"top p":       func(o *GenerateOptions) { o.TopP = 1.5 },
+		"tokenizer":   func(o *GenerateOptions) { o.Tokenizer = "auto" },
+		"compute":     func(o *GenerateOptions) { o.Compute = "fp8" },
+	} {
+		o := o
+		change(&o)
+		_, err := Generate(context.Background(), newEnv(t), o)
+		refused(t, err, want)
+	}
+}
+
+func tokenizerBytes(s string) []int32 {
+	var ids []int32
+	for _, b := range []byte(s) {
+		ids = append(ids, int32(b))
+	}
+	return ids
+}
+
+func mustJSON(v any) []byte {
+	doc, err := json.Marshal(v)
+	if err != nil {
+		panic(err)
+	}
+	return doc
+}
+
+// The choices follow the probabilities that temperature, top k and top p leave.
+func TestPickerFollowsProbabilities(t *testing.T) {
+	logits := []float32{float32(math.Log(0.5)), float32(math.Log(0.2)), float32(math.Log(0.3)), 50}
+	for name, c := range map[string]struct {
+		temperature float64
+		topK        int
+		topP        float64
+		want        []float64
+	}{
+		"all":         {1, 0, 0, []float64{0.5, 0.2, 0.3}},
+		"top k":       {1, 2, 1, []float64{0.625, 0, 0.375}},
+		"top p":       {1, 0, 0.75, []float64{0.625, 0, 0.375}},
+		"top p exact": {1, 0, 0.4, []float64{1, 0, 0}},
+		"cold":        {0.5, 0, 0, []float64{0.25 / 0.38, 0.04 / 0.38, 0.09 / 0.38}},
+		"greedy":      {0, 0, 0, []float64{1, 0, 0}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newPicker(GenerateOptions{Temperature: c.temperature, TopK: c.topK, TopP: c.topP, Seed: 5}, 3)
+			const n = 20000
+			counts := make([]float64, 3)
+			for at := range n {
+				id, err := p.token(logits, at)
+				if err != nil {
+					t.Fatal(err)
+				}
+				counts[id]++
+			}
+			for id, want := range c.want {
+				// Five standard deviations.
+				if d := math.Abs(counts[id]/n - want); d > 5*math.Sqrt(want*(1-want)/n) {
+					t.Errorf("token %d: %.4f of the choices, want %.4f", id, counts[id]/n, want)
+				}
+			}
+		})
+	}
+	if _, err := newPicker(GenerateOptions{}, 2).token([]float32{0, float32(math.NaN())}, 0); err == nil {
+		t.Error("NaN is chosen from")
+	}
+}
+
+func TestPreview(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "qa.jsonl")
+	write(t, path, `{"prompt":"ab","response":"cde"}`+"\n"+`{"prompt":"`+strings.Repeat("x", 20)+`","response":"y"}`+"\n")
+	c := Defaults()
+	c.Model, c.Tokenizer, c.SequenceLen = writeConfig(t, nil), "bytes", 16
+	c.Datasets = []data.Source{{Path: path, Type: data.PromptResponse}}
+	var shown []PreviewExample
+	sum, err := Preview(context.Background(), newEnv(t), &c, 1, func(e PreviewExample) error { shown = append(shown, e); return nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := PreviewSummary{Documents: 2, Tokens: 7 + 23, TargetTokens: 4 + 2, LongestDoc: 23, Split: 1, Rows: 2, Efficiency: 30.0 / 32}
+	if *sum != want {
+		t.Errorf("%+v, want %+v", *sum, want)
+	}
+	if len(shown) != 1 || !slices.Equal(shown[0].InputIDs, []int32{'a', 'b', '\n', 'c', 'd', 'e', 256}) ||
+		!slices.Equal(shown[0].Labels, []int32{-100, -100, -100, 'c', 'd', 'e', 256}) ||
+		!slices.Equal(shown[0].Pieces, []PreviewPiece{{"ab\n", false}, {"cde<|endoftext|>", true}}) {
+		t.Errorf("shown %+v", shown)
+	}
+	stop := errors.New("enough")
+	if _, err := Preview(context.Background(), newEnv(t), &c, 0, func(PreviewExample) error { return stop }); !errors.Is(err, stop) {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestProbe(t *testing.T) {
+	env := newEnv(t)
+	m, err := probe(context.Background(), env, "cpu", probeSizes{positions: 64, hidden: 128, bytes: 1 << 20}, 0.02)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Check(); err != nil {
+		t.Error(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if _, err := probe(ctx, env, "cpu", probeSizes{positions: 64, hidden: 128, bytes: 1 << 20}, 0.02); !errors.Is(err, context.Canceled) {
+		t.Errorf("cancelled: %v", err)
+	}
+}
+
+func TestBenchmark(t *testing.T) {
+	o := BenchOptions{Model: writeConfig(t, nil), SequenceLen: 32, BatchTokens: 128, Steps: 3, Warmup: 1}
+	for _, m := range []Memory{{}, budget(t, "4MiB")} {
+		o.Memory = m
+		r, err := Benchmark(context.Background(), newEnv(t), o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !(r.StepMinSec > 0 && r.StepMinSec <= r.StepSec && r.StepSec <= r.StepMaxSec) || r.TokensPerSec <= 0 || r.ModelTFLOPS <= 0 ||
+			r.ExecutedTFLOPS < r.ModelTFLOPS || r.Lanes.Compute <= 0 || r.Lanes.Update <= 0 || r.MicroBatch*r.MicroBatches != 4 || r.PlannedBytes <= 0 {
+			t.Errorf("%+v", r)
+		}
+	}
+	o.BatchTokens = 100
+	_, err := Benchmark(context.Background(), newEnv(t), o)
+	refused(t, err, "multiple")
+}
+
+// A plan needs config.json only.
+func TestPlanRun(t *testing.T) {
+	c := Defaults()
+	c.Model, c.SequenceLen, c.BatchTokens = writeConfig(t, nil), 64, 256
+	c.Datasets = []data.Source{{Path: "not read", Type: data.Text}}
+	p, info, m, err := PlanRun(context.Background(), newEnv(t), &c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p.HostBytes <= 0 || p.Predicted.StepSeconds <= 0 || info.Name == "" || m.Check() != nil {
+		t.Errorf("%+v", p)
+	}
+	c.Memory.Host = budget(t, "1MiB").Device
+	_, _, _, err = PlanRun(context.Background(), newEnv(t), &c)
+	refused(t, err, "memory.host")
+	c.Memory = budget(t, "1kB")
+	_, _, _, err = PlanRun(context.Background(), newEnv(t), &c)
+	refused(t, err, "memory.device")
+}
+
+func TestReexport(t *testing.T) {
+	dir := writeModel(t, nil)
+	write(t, filepath.Join(dir, "generation_config.json"), `{"eos_token_id": 256}`)
+	half, full := filepath.Join(t.TempDir(), "half"), filepath.Join(t.TempDir(), "full")
+	env := newEnv(t)
+	if err := Reexport(context.Background(), env, dir, half, tensor.BF16); err != nil {
+		t.Fatal(err)
+	}
+	if err := Reexport(context.Background(), env, half, full, tensor.F32); err != nil {
+		t.Fatal(err)
+	}
+	a, b := open(t, dir), open(t, full)
+	for _, name := range a.Names() {
+		info, _ := a.Info(name)
+		if again, ok := b.Info(name); !ok || again.DType != tensor.F32 || !slices.Equal(again.Shape, info.Shape) {
+			t.Fatalf("%s: %+v", name, again)
+		}
+		x, y := make([]float32, info.Shape.Elems()), make([]float32, info.Shape.Elems())
+		if err := errors.Join(a.ReadF32(name, x, 0), b.ReadF32(name, y, 0)); err != nil {
+			t.Fatal(err)
+		}
+		for i := range x {
+			if want := tensor.F32FromBF16(tensor.BF16FromF32(x[i])); y[i] != want {
+				t.Fatalf("%s: element %d is %v, want %v rounded to %v", name, i, y[i], x[i], want)
+			}
+		}
+	}
+	if c, err := hf.ReadConfig(half); err != nil || c.DType() != tensor.BF16 {
+		t.Errorf("config of the bf16 model: %v (%v)", c.DType(), err)
+	}
+	if got := files(t, full)["generation_config.json"]; got != `{"eos_token_id": 256}` {
+		t.Errorf("generation config %q", got)
+	}
+	if err := Reexport(context.Background(), env, dir, half, tensor.BF16); err == nil {
+		t.Error("a model that is there is replaced")
+	}
+}
+
+func open(t testing.TB, dir string) *hf.Weights {
+	t.Helper()
+	w, err := hf.OpenWeights(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { w.Close() })
+	return w
+}
+
