@@ -1,0 +1,299 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/millrace/millrace/hf"
+	"github.com/millrace/millrace/plan"
+	"github.com/millrace/millrace/tensor"
+	"github.com/millrace/millrace/train"
+)
+
+func TestTrain(t *testing.T) {
+	w := newWorkshop(t)
+	r := invoke(t, "train", w.path("run.yaml"), "--json", "--trace", "--set", "memory.device=2MiB",
+		"--set", "eval.datasets=[{path: "+w.path("data/b.txt")+", type: text}]").must(t)
+	s := jsonOf[train.Summary](t, r.stdout)
+	if s.Steps != 3 || s.Tokens == 0 || s.EvalBefore == nil || s.EvalAfter == nil || s.UploadBytes == 0 || s.Model != w.path("out/model") {
+		t.Errorf("summary %+v", s)
+	}
+	want := []string{"out", "out/metrics.jsonl", "out/model", "out/model/config.json", "out/model/model.safetensors", "out/plan.json",
+		"out/run.yaml", "out/trace.json"}
+	if d := cmp.Diff(want, w.files("out")); d != "" {
+		t.Errorf("output directory (-want +got):\n%s", d)
+	}
+	if n := strings.Count(w.read("out/metrics.jsonl"), "\n"); n != 3 {
+		t.Errorf("%d records of metrics for 3 steps", n)
+	}
+	if n := strings.Count(r.stderr, "\nstep "); n != 3 {
+		t.Errorf("progress:\n%s", r.stderr)
+	}
+
+	// The resolved run file gives the same numbers again, to the bit.
+	again := jsonOf[train.Summary](t, invoke(t, "train", w.path("out/run.yaml"), "--json", "--set", "output_dir="+w.path("again")).must(t).stdout)
+	if again.LastLoss != s.LastLoss || *again.EvalAfter != *s.EvalAfter {
+		t.Errorf("again: losses %v and %v, want %v and %v", again.LastLoss, *again.EvalAfter, s.LastLoss, *s.EvalAfter)
+	}
+	if w.read("again/model/model.safetensors") != w.read("out/model/model.safetensors") {
+		t.Error("again: other weights")
+	}
+
+	// What is there is not overwritten.
+	r = invoke(t, "train", w.path("run.yaml"))
+	if r.status != exitBadRequest || !strings.Contains(r.stderr, "output_dir") {
+		t.Errorf("over an earlier run: status %d, %s", r.status, r.stderr)
+	}
+}
+
+func TestTrainPrintsSummary(t *testing.T) {
+	w := newWorkshop(t)
+	r := invoke(t, "train", w.path("run.yaml"), "--set", "max_steps=1").must(t)
+	for _, row := range []string{"steps", "training loss", "streamed", "lanes busy", "peak memory", "model"} {
+		if !strings.Contains(r.stdout, row) {
+			t.Errorf("no %q in\n%s", row, r.stdout)
+		}
+	}
+}
+
+// signalling is standard error that sends an interrupt when it has read a word.
+type signalling struct {
+	mu      sync.Mutex
+	text    strings.Builder
+	signals chan os.Signal
+	on      string
+}
+
+func (s *signalling) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.on != "" && strings.Contains(string(p), s.on) {
+		s.on = ""
+		s.signals <- syscall.SIGINT
+	}
+	return s.text.Write(p)
+}
+
+func (s *signalling) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.text.String()
+}
+
+func TestInterruptSaves(t *testing.T) {
+	for name, on := range map[string]string{"before the first step": "parameters", "in a step": "step "} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorkshop(t)
+			stderr := &signalling{signals: make(chan os.Signal, 1), on: on}
+			var stdout strings.Builder
+			status := run([]string{"train", w.path("run.yaml"), "--json", "--set", "max_steps=1000000"}, strings.NewReader(""), &stdout, stderr, stderr.signals)
+			if status != exitInterrupted || !strings.Contains(stderr.String(), "\ninterrupted: ") {
+				t.Errorf("exit status %d, want %d\n%s", status, exitInterrupted, stderr)
+			}
+			w.read("out/model/model.safetensors")
+			if s := jsonOf[train.Summary](t, stdout.String()); int64(s.Steps) != int64(strings.Count(w.read("out/metrics.jsonl"), "\n")) {
+				t.Errorf("%d steps, and another number of records", s.Steps)
+			}
+		})
+	}
+}
+
+func TestSecondInterruptAborts(t *testing.T) {
+	w := newWorkshop(t)
+	signals := make(chan os.Signal, 2)
+	signals <- syscall.SIGINT
+	signals <- syscall.SIGTERM
+	r := invokeWith(t, "", signals, "train", w.path("run.yaml"), "--set", "max_steps=1000000")
+	if r.status != exitFailed || r.errorLine() != "millrace: interrupted" || w.files("out/model") != nil {
+		t.Errorf("exit status %d, want %d; %s", r.status, exitFailed, r.stderr)
+	}
+	signals <- syscall.SIGINT
+	if r := invokeWith(t, "", signals, "eval", "--model", w.path("model"), "--data", w.path("data/a.txt"), "--tokenizer", "bytes"); r.status != exitInterrupted {
+		t.Errorf("eval: exit status %d, want %d; %s", r.status, exitInterrupted, r.stderr)
+	}
+}
+
+func TestPlan(t *testing.T) {
+	w := newWorkshop(t)
+	text := invoke(t, "plan", w.path("run.yaml"), "--set", "memory.device=2MiB").must(t).stdout
+	for _, word := range []string{"qwen3", "weight slots", "first moments", "tokens/s"} {
+		if !strings.Contains(text, word) {
+			t.Errorf("no %q in\n%s", word, text)
+		}
+	}
+	type planFile struct {
+		DeviceBytes int64           `json:"device_bytes"`
+		HostBytes   int64           `json:"host_bytes"`
+		Predicted   plan.Prediction `json:"predicted"`
+	}
+	p := jsonOf[planFile](t, invoke(t, "plan", w.path("run.yaml"), "--json", "--set", "memory.device=2MiB").must(t).stdout)
+	if p.DeviceBytes <= 0 || p.DeviceBytes > 2<<20 || p.HostBytes <= 0 || p.Predicted.StepSeconds <= 0 {
+		t.Errorf("plan %+v", p)
+	}
+	schedule := invoke(t, "plan", w.path("run.yaml"), "--schedule", "--set", "memory.device=2MiB").must(t).stdout
+	for _, word := range []string{"fetch part", "backward layer 1", "every other step", "update"} {
+		if !strings.Contains(schedule, word) {
+			t.Errorf("no %q in\n%s", word, schedule)
+		}
+	}
+	// config.json is enough.
+	w.write("shape/config.json", tinyConfig)
+	invoke(t, "plan", "--model", w.path("shape"), "--set", "sequence_len=64", "--set", "batch_tokens=128").must(t)
+	if left := w.files("out"); left != nil {
+		t.Errorf("a plan wrote %v", left)
+	}
+}
+
+func TestPreview(t *testing.T) {
+	w := newWorkshop(t)
+	w.write("data/qa.jsonl", `{"question": "2+2?", "answer": "4"}`+"\n"+`{"question": "3+3?", "answer": "six"}`+"\n")
+	set := "datasets=[{path: " + w.path("data/qa.jsonl") + ", type: prompt-response, prompt: question, response: answer}]"
+	r := invoke(t, "preview", w.path("run.yaml"), "--json", "--limit", "0", "--set", set).must(t)
+	lines := bufio.NewScanner(strings.NewReader(r.stdout))
+	n := 0
+	for lines.Scan() {
+		var e struct {
+			InputIDs []int32 `json:"input_ids"`
+			Labels   []int32 `json:"labels"`
+		}
+		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
+			t.Fatal(err)
+		}
+		masked := 0
+		for i, l := range e.Labels {
+			if l == -100 {
+				masked++
+			} else if l != e.InputIDs[i] {
+				t.Errorf("label %d is %d, the token %d: labels are not shifted", i, l, e.InputIDs[i])
+			}
+		}
+		if len(e.Labels) != len(e.InputIDs) || masked < 4 || masked == len(e.Labels) {
+			t.Errorf("example %+v", e)
+		}
+		n++
+	}
+	if n != 2 {
+		t.Errorf("%d examples, want 2", n)
+	}
+	text := invoke(t, "preview", w.path("run.yaml"), "--limit", "1", "--set", set).must(t).stdout
+	if !strings.Contains(text, "2+2?") || strings.Contains(text, "3+3?") || !strings.Contains(text, "[[") || !strings.Contains(text, "2 documents") {
+		t.Errorf("preview:\n%s", text)
+	}
+}
+
+func TestEval(t *testing.T) {
+	w := newWorkshop(t)
+	args := []string{"eval", "--model", w.path("model"), "--data", w.path("data/b.txt"), "--tokenizer", "bytes", "--compute", "f32"}
+	l := jsonOf[train.Loss](t, invoke(t, append(args, "--json")...).must(t).stdout)
+	if l.Loss < 4 || l.Loss > 8 || l.TargetTokens != l.Tokens-1 || l.TargetTokens < int64(len(tinyText))-1 {
+		t.Errorf("loss %+v", l)
+	}
+	streamed := jsonOf[train.Loss](t, invoke(t, append(args, "--json", "--memory-device", "2MiB")...).must(t).stdout)
+	if streamed.Loss != l.Loss {
+		t.Errorf("streamed: loss %v, in place: %v", streamed.Loss, l.Loss)
+	}
+	if text := invoke(t, args...).must(t).stdout; !strings.Contains(text, "perplexity") {
+		t.Errorf("eval: %s", text)
+	}
+}
+
+func TestGrad(t *testing.T) {
+	w := newWorkshop(t)
+	w.write("tokens.json", `{"input_ids": [[1, 2, 3, 4], [5, 6]], "labels": [[-100, 2, 3, 4], [5, 6]]}`)
+	s := jsonOf[train.GradSummary](t, invoke(t, "grad", "--model", w.path("model"), "--tokens", w.path("tokens.json"),
+		"--out", w.path("grads.safetensors"), "--logits", "--json").must(t).stdout)
+	if s.TargetTokens != 4 || s.Sequences != 2 || s.Loss <= 0 || s.GradNorm <= 0 {
+		t.Errorf("summary %+v", s)
+	}
+	if !strings.Contains(w.read("grads.safetensors"), `"logits.1"`) {
+		t.Error("no logits in the file")
+	}
+}
+
+func TestGenerate(t *testing.T) {
+	w := newWorkshop(t)
+	args := []string{"generate", "--model", w.path("model"), "--tokenizer", "bytes", "--max-tokens", "5"}
+	g := jsonOf[train.Generated](t, invoke(t, append(args, "--prompt", "the wheel", "--json")...).must(t).stdout)
+	if len(g.Tokens) == 0 || len(g.Tokens) > 5 || g.PromptTokens != 9 {
+		t.Errorf("generated %+v", g)
+	}
+	piped := jsonOf[train.Generated](t, invokeWith(t, "the wheel", nil, append(args, "--prompt", "-", "--json")...).must(t).stdout)
+	if d := cmp.Diff(g.Tokens, piped.Tokens); d != "" {
+		t.Errorf("the same prompt and seed give other tokens:\n%s", d)
+	}
+	if r := invoke(t, append(args, "--prompt", "the wheel")...).must(t); !strings.HasSuffix(r.stdout, "\n") {
+		t.Errorf("output %q does not end its line", r.stdout)
+	}
+}
+
+func TestExport(t *testing.T) {
+	w := newWorkshop(t)
+	invoke(t, "export", w.path("model"), w.path("half"), "--dtype", "bf16").must(t)
+	invoke(t, "export", w.path("half"), w.path("full"), "--dtype", "f32").must(t)
+	full, err := hf.OpenWeights(w.path("full"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer full.Close()
+	half, err := hf.OpenWeights(w.path("half"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer half.Close()
+	for _, name := range full.Names() {
+		f, _ := full.Info(name)
+		h, _ := half.Info(name)
+		if f.DType != tensor.F32 || h.DType != tensor.BF16 || !f.Shape.Equal(h.Shape) {
+			t.Errorf("%s: %v and %v", name, f, h)
+		}
+		a, b := make([]float32, f.Shape.Elems()), make([]float32, f.Shape.Elems())
+		if err := full.ReadF32(name, a, 0); err != nil {
+			t.Fatal(err)
+		}
+		if err := half.ReadF32(name, b, 0); err != nil {
+			t.Fatal(err)
+		}
+		if d := cmp.Diff(a, b); d != "" {
+			t.Errorf("%s: other numbers", name)
+		}
+	}
+}
+
+func TestImport(t *testing.T) {
+	w := newWorkshop(t)
+	const file = "../../hf/testdata/tiny_llama.gguf"
+	invoke(t, "import", file, w.path("imported")).must(t)
+	if _, err := hf.ReadConfig(w.path("imported")); err != nil {
+		t.Error(err)
+	}
+	if r := invoke(t, "import", file, w.path("imported")); r.status != exitBadRequest {
+		t.Errorf("over a model: status %d, %s", r.status, r.stderr)
+	}
+	invoke(t, "import", file, w.path("imported"), "--replace").must(t)
+}
+
+func TestBench(t *testing.T) {
+	w := newWorkshop(t)
+	b := jsonOf[train.BenchResult](t, invoke(t, "bench", "--model", w.path("model"), "--sequence-len", "32", "--batch-tokens", "64",
+		"--steps", "2", "--warmup", "1", "--json").must(t).stdout)
+	if b.Steps != 2 || b.StepSec <= 0 || b.TokensPerSec <= 0 {
+		t.Errorf("bench %+v", b)
+	}
+}
+
+func TestVersion(t *testing.T) {
+	useCache(t)
+	if v := jsonOf[build](t, invoke(t, "version", "--json").must(t).stdout); v.Version == "" || v.Go == "" {
+		t.Errorf("version %+v", v)
+	}
+	if text := invoke(t, "version").must(t).stdout; !strings.HasPrefix(text, "millrace ") {
+		t.Errorf("version: %q", text)
+	}
+}
