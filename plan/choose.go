@@ -16,15 +16,23 @@ type chooser struct {
 
 func (c *chooser) choose() (*Plan, error) {
 	bind := c.Device.Unified && c.DeviceBytes == 0
-	place := c.smallest(bind)
-	p := c.measure(place)
+	p := c.measure(c.spill(c.smallest(bind)))
+	if bind && c.DiskBytes > 0 && c.fits(p) != nil {
+		// Weights in place do not fit: they are streamed, from disk where they must.
+		bind = false
+		p = c.measure(c.spill(c.smallest(bind)))
+	}
 	if err := c.fits(p); err != nil {
 		return nil, err
 	}
+	overlap := true // for overlap, more goes to disk; for what saves arithmetic only, nothing does
 	try := func(change func(*Placement)) bool {
 		next := clone(p.Placement)
 		change(&next)
 		q := c.measure(next)
+		if overlap && c.fits(q) != nil {
+			q = c.measure(c.spill(next))
+		}
 		if c.fits(q) != nil {
 			return false
 		}
@@ -48,6 +56,7 @@ func (c *chooser) choose() (*Plan, error) {
 			try(func(n *Placement) { n.GradSlots = 2 })
 		}
 	}
+	overlap = false
 	// Arithmetic that is not repeated saves the same wherever it is saved; the head's logits take least memory for it.
 	try(func(n *Placement) { n.SingleHead = true })
 	for _, keep := range []nn.Keep{nn.KeepAll, nn.KeepGateUp, nn.KeepAttention} {
@@ -100,7 +109,7 @@ func clone(p Placement) Placement {
 func (c *chooser) measure(place Placement) *Plan {
 	s := &setting{model: c.Model, num: c.Numerics, place: place, wants: c.Wants}
 	p := &Plan{Wants: c.Wants, Model: c.Model, Numerics: c.Numerics, Placement: place, Unified: c.Device.Unified,
-		DeviceBudget: c.DeviceBytes, HostBudget: c.HostBytes}
+		DeviceBudget: c.DeviceBytes, HostBudget: c.HostBytes, DiskBudget: c.DiskBytes}
 	a := device.NewArena(device.Mem{})
 	s.buffers(a, func(purpose string, bytes int64) {
 		if bytes > 0 {
@@ -109,16 +118,6 @@ func (c *chooser) measure(place Placement) *Plan {
 	})
 	p.DeviceBytes = a.Peak()
 
-	byKind := map[store.Kind]int64{}
-	for _, spec := range p.Extents() {
-		byKind[spec.Kind] += store.AlignUp(spec.Bytes)
-	}
-	for kind := range store.Kind(store.Kinds) {
-		if n := byKind[kind]; n > 0 {
-			p.State = append(p.State, Bytes{kind.String(), n})
-			p.HostBytes += n
-		}
-	}
 	p.Host = s.hostBuffers()
 	if n := c.Device.OverheadBytes; n > 0 {
 		p.Host = append(p.Host, Bytes{"kernel scratch", n})
@@ -126,6 +125,7 @@ func (c *chooser) measure(place Placement) *Plan {
 	if c.ProgramBytes > 0 {
 		p.Host = append(p.Host, Bytes{"program and data", c.ProgramBytes})
 	}
+	s.tiers(p)
 	for _, b := range p.Host {
 		p.HostBytes += b.Bytes
 	}
@@ -140,13 +140,17 @@ func (c *chooser) fits(p *Plan) error {
 			FormatBytes(p.DeviceBytes), FormatBytes(largest.Bytes), largest.Purpose, FormatBytes(c.DeviceBytes),
 			c.Numerics.SequenceLen, c.Numerics.StepPositions())
 	}
+	if p.DiskBytes > c.DiskBytes {
+		return fmt.Errorf("memory.disk: the run needs %s on disk beside %s of host memory, and the budget is %s; raise memory.disk or memory.host",
+			FormatBytes(p.DiskBytes), FormatBytes(c.HostBytes), FormatBytes(c.DiskBytes))
+	}
 	if c.HostBytes > 0 && p.ProcessBytes() > c.HostBytes {
 		params, _ := c.Model.Params()
 		var state int64
 		for _, b := range p.State {
 			state += b.Bytes
 		}
-		return fmt.Errorf("memory.host: the run needs at least %s of host memory, %s of it for the state of %s parameters, and the budget is %s; raise it, choose a smaller model, or lower batch_tokens (%d)",
+		return fmt.Errorf("memory.host: the run needs at least %s of host memory, %s of it for the state of %s parameters, and the budget is %s; raise it, set memory.disk, choose a smaller model, or lower batch_tokens (%d)",
 			FormatBytes(p.ProcessBytes()), FormatBytes(state), FormatCount(params), FormatBytes(c.HostBytes), c.Numerics.StepPositions())
 	}
 	return nil

@@ -45,6 +45,9 @@ func (p *Plan) Explain(dev device.Info, m Machine) string {
 	}
 	table("device", p.DeviceBytes, p.DeviceBudget, p.Device)
 	table("host", p.HostBytes, p.HostBudget, p.State, p.Host)
+	if p.DiskBytes > 0 {
+		table("disk", p.DiskBytes, p.DiskBudget, p.Disk)
+	}
 	w.Flush()
 
 	b.WriteString("\n" + p.placementText() + "\n\n")
@@ -56,6 +59,9 @@ func (p *Plan) Explain(dev device.Info, m Machine) string {
 		}
 	}
 	fmt.Fprintf(&b, "  %.3g TFLOP executed, %s to the device, %s back\n", float64(q.FLOPs)/1e12, FormatBytes(q.UploadBytes), FormatBytes(q.DownloadBytes))
+	if q.DiskWrittenBytes > 0 {
+		fmt.Fprintf(&b, "  %s read from disk, %s written\n", FormatBytes(q.DiskReadBytes), FormatBytes(q.DiskWrittenBytes))
+	}
 	return b.String()
 }
 

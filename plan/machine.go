@@ -22,6 +22,10 @@ type Machine struct {
 	DownloadBytesPerSec  float64 `json:"download_bytes_per_sec"`
 	AdamWBytesPerSec     float64 `json:"adamw_bytes_per_sec"` // read and written by the host's update
 	HostBytesPerSec      float64 `json:"host_bytes_per_sec"`  // read and written by a host copy
+
+	// Of the disk; 0 where it was not measured.
+	DiskReadBytesPerSec  float64 `json:"disk_read_bytes_per_sec,omitempty"`
+	DiskWriteBytesPerSec float64 `json:"disk_write_bytes_per_sec,omitempty"`
 }
 
 // MatMulFLOPsPerSec is the rate for a compute type.
@@ -40,6 +44,11 @@ func (m *Machine) Check() error {
 		"adamw_bytes_per_sec": m.AdamWBytesPerSec, "host_bytes_per_sec": m.HostBytesPerSec} {
 		if !(rate > 0) || rate > 1e20 {
 			return fmt.Errorf("machine %q: %s is %v", m.Name, name, rate)
+		}
+	}
+	for _, rate := range []float64{m.DiskReadBytesPerSec, m.DiskWriteBytesPerSec} {
+		if !(rate >= 0) || rate > 1e20 {
+			return fmt.Errorf("machine %q: a disk rate is %v", m.Name, rate)
 		}
 	}
 	return nil

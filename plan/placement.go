@@ -21,7 +21,12 @@ type Placement struct {
 	Keep       []nn.Keep // by block: what the backward visit need not recompute
 	SavedHere  []bool    // by block: its saved input stays on the device
 	SingleHead bool      // one visit of the head with all tiles resident, so that logits are computed once
+	// OnDisk says which extents are kept on disk, by part and kind. It has no entries where nothing is.
+	OnDisk [][store.Kinds]bool `json:",omitempty"`
 }
+
+// onDisk reports whether an extent is kept on disk.
+func (p *Placement) onDisk(id store.ID) bool { return len(p.OnDisk) > 0 && p.OnDisk[id.Part][id.Kind] }
 
 // setting is a placement with all that a schedule and the buffers follow from.
 type setting struct {

@@ -20,6 +20,8 @@ type Request struct {
 	// Budgets in bytes. A device budget of 0 on a unified device means that nothing is streamed: weights are bound
 	// where they lie.
 	DeviceBytes, HostBytes int64
+	// DiskBytes is what may be kept on disk; 0: nothing.
+	DiskBytes int64
 	// ProgramBytes is what the process takes beside all that is planned: code, the Go heap, the data set.
 	ProgramBytes int64
 }
@@ -44,10 +46,13 @@ type Plan struct {
 	State       []Bytes `json:"state"` // the extents of the store, in host memory
 	Host        []Bytes `json:"host"`  // other host memory, the driver's own and the program's included
 	HostBytes   int64   `json:"host_bytes"`
+	Disk        []Bytes `json:"disk,omitempty"` // the other extents of the store, with their spare files
+	DiskBytes   int64   `json:"disk_bytes,omitempty"`
 
 	Unified      bool       `json:"unified"`
 	DeviceBudget int64      `json:"device_budget_bytes"`
 	HostBudget   int64      `json:"host_budget_bytes"`
+	DiskBudget   int64      `json:"disk_budget_bytes,omitempty"`
 	Predicted    Prediction `json:"predicted"`
 }
 
@@ -95,6 +100,9 @@ func (p *Plan) Extents() []store.Spec {
 	}
 	return specs
 }
+
+// OnDisk reports whether an extent is kept on disk.
+func (p *Plan) OnDisk(id store.ID) bool { return p.Placement.onDisk(id) }
 
 // PieceElems is the length of the pieces of a part's extents, in elements.
 func (p *Plan) PieceElems(part int) int64 { return p.setting().pieceElems(part) }

@@ -15,7 +15,10 @@ type Prediction struct {
 
 	UploadBytes   int64 `json:"upload_bytes"`   // host to device, per step
 	DownloadBytes int64 `json:"download_bytes"` // device to host, per step
-	FLOPs         int64 `json:"flops"`          // executed, recomputation included
+	// DiskReadBytes and DiskWrittenBytes are of one step.
+	DiskReadBytes    int64 `json:"disk_read_bytes,omitempty"`
+	DiskWrittenBytes int64 `json:"disk_written_bytes,omitempty"`
+	FLOPs            int64 `json:"flops"` // executed, recomputation included
 }
 
 // Simulate walks the steady schedule, or the forward pass of a frozen model, with each operation taking the time that the machine's rates give. Lanes run beside
@@ -41,9 +44,22 @@ func (p *Plan) Simulate(m Machine, dev device.Info) Prediction {
 		for _, d := range op.After {
 			start = max(start, end[d])
 		}
+		// The disk reads ahead as soon as it is free, and writes behind.
+		if read := seconds(c.read, m.DiskReadBytesPerSec); read > 0 {
+			free[LaneDisk] += read
+			start = max(start, free[LaneDisk])
+			out.LaneSeconds[LaneDisk] += read
+		}
 		sec := c.seconds(&m, p)
 		end[i] = start + sec
 		free[lane] = end[i]
+		if write := seconds(c.written, m.DiskWriteBytesPerSec); write > 0 {
+			free[LaneDisk] = max(free[LaneDisk], end[i]) + write
+			out.LaneSeconds[LaneDisk] += write
+			out.StepSeconds = max(out.StepSeconds, free[LaneDisk])
+		}
+		out.DiskReadBytes += c.read
+		out.DiskWrittenBytes += c.written
 		out.LaneSeconds[lane] += sec
 		out.StepSeconds = max(out.StepSeconds, end[i])
 		out.UploadBytes += c.up
@@ -66,6 +82,29 @@ type cost struct {
 	element          int64 // bytes read and written by element-wise work on the device
 	up, down         int64 // bytes over the link
 	adamw, host      int64 // bytes read and written by updates, and by other work on the host
+	read, written    int64 // bytes from and to disk
+}
+
+// seconds is the time that bytes take at a rate; none at a rate that is not known.
+func seconds(bytes int64, perSec float64) float64 {
+	if perSec == 0 {
+		return 0
+	}
+	return float64(bytes) / perSec
+}
+
+// disk adds what an operation moves of an extent that is on disk.
+func (c *cost) disk(s *setting, part int, kind store.Kind, reads, writes int64) {
+	id := store.ID{Part: part, Kind: kind}
+	if !s.place.onDisk(id) {
+		return
+	}
+	for _, spec := range s.extents(part) {
+		if spec.Kind == kind {
+			c.read += reads * spec.Bytes
+			c.written += writes * spec.Bytes
+		}
+	}
 }
 
 func (c *cost) seconds(m *Machine, p *Plan) float64 {
@@ -104,22 +143,39 @@ func (s *setting) costs() func(op *Op) cost {
 				}
 			}
 			c.adamw = s.model.Parts[op.Part].Layout.StateElems * per
+			for kind := range store.Kind(store.Kinds) {
+				switch kind {
+				case store.Grad:
+					c.disk(s, op.Part, kind, 1, 0)
+				case store.GradSum:
+				default:
+					c.disk(s, op.Part, kind, 1, 1)
+				}
+			}
 		case Gather:
-			c.host = 2 * x
+			for _, p := range s.model.EmbedTiles {
+				c.disk(s, p, store.Weights, 1, 0)
+			}
+			c.host = 2 * x * int64(s.num.MicroBatches)
 		case Scatter:
+			c.disk(s, op.Part, store.GradSum, 1, 1)
+			c.disk(s, op.Part, store.Grad, 0, 1)
 			c.host = 3*s.gradBytes(op.Part) + 3*x*int64(s.num.MicroBatches)/int64(len(s.model.EmbedTiles))
 		case Upload:
 			c.up = int64(s.num.MicroBatches) * BatchBytes(t)
 		case Fetch:
 			c.up = s.weightBytes(op.Part)
+			c.disk(s, op.Part, store.Weights, 1, 0)
 		case Load:
 			c.up = x
 		case Save, DrainInput:
 			c.down = x
 		case Drain:
 			c.down = s.storedGradBytes(op.Part)
+			c.disk(s, op.Part, store.Grad, 0, 1)
 		case DrainSum:
 			c.down = s.gradBytes(op.Part)
+			c.disk(s, op.Part, store.GradSum, 0, 1)
 		case Collect:
 			c.down = s.resultBytes()
 		case ZeroGrad:
