@@ -1,0 +1,286 @@
+package checkpoint
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"path/filepath"
+
+	"github.com/zeebo/xxh3"
+
+	"github.com/millrace/millrace/internal/vfs"
+)
+
+// Checkpoint is a complete checkpoint that was opened for reading. It holds no open files, and may be used from several
+// goroutines.
+type Checkpoint struct {
+	Manifest *Manifest
+
+	fsys    vfs.FS
+	dir     string
+	extents map[ID]*Extent
+}
+
+// Open reads a checkpoint's manifest and looks whether every file is there with the right length; it reads no other
+// bytes. The directory may lie anywhere and have any name. The error is a *DamageError if there is something wrong with
+// the checkpoint.
+func Open(fsys vfs.FS, dir string) (*Checkpoint, error) {
+	c, err := open(fsys, dir)
+	if damage := (*DamageError)(nil); errors.As(err, &damage) {
+		damage.Previous = previous(fsys, dir)
+	}
+	return c, err
+}
+
+// DamageError is that a checkpoint is not what was saved, or cannot be read.
+type DamageError struct {
+	Path     string // the file or directory that is wrong
+	Why      string
+	Previous string // the newest earlier checkpoint beside it that is complete; empty if there is none
+	Err      error  // of the system, if there is one
+}
+
+func (e *DamageError) Error() string {
+	if e.Previous != "" {
+		return fmt.Sprintf("%s: %s: resume from the previous checkpoint, %s", e.Path, e.Why, e.Previous)
+	}
+	return fmt.Sprintf("%s: %s: no earlier checkpoint lies beside it; put a copy in its place, or start anew", e.Path, e.Why)
+}
+
+func (e *DamageError) Unwrap() error { return e.Err }
+
+// open is Open without a look for the previous checkpoint.
+func open(fsys vfs.FS, dir string) (*Checkpoint, error) {
+	name := filepath.Join(dir, manifestName)
+	doc, err := readManifest(fsys, name)
+	if err != nil {
+		return nil, err
+	}
+	m, err := decode(doc)
+	if err != nil {
+		return nil, &DamageError{Path: name, Why: "this is not a manifest that can be trusted: " + err.Error()}
+	}
+	for _, f := range m.Files {
+		path := filepath.Join(dir, f.Name)
+		info, err := fsys.Stat(path)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			return nil, &DamageError{Path: path, Why: "the file is missing", Err: err}
+		case err != nil:
+			return nil, unreadable(path, err)
+		case !info.Mode().IsRegular():
+			return nil, &DamageError{Path: path, Why: "this is not a file"}
+		case info.Size() != f.Bytes:
+			return nil, &DamageError{Path: path, Why: fmt.Sprintf("the file has %d bytes and was saved with %d", info.Size(), f.Bytes)}
+		}
+	}
+	c := &Checkpoint{Manifest: m, fsys: fsys, dir: dir, extents: make(map[ID]*Extent, len(m.Extents))}
+	for i := range m.Extents {
+		c.extents[m.Extents[i].ID] = &m.Extents[i]
+	}
+	return c, nil
+}
+
+func readManifest(fsys vfs.FS, name string) ([]byte, error) {
+	info, err := fsys.Stat(name)
+	switch {
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, errNotDir):
+		dir := filepath.Dir(name)
+		if _, err := fsys.Stat(dir); err != nil {
+			return nil, fmt.Errorf("there is no checkpoint %s: %w: millrace checkpoint list shows those of a run", dir, err)
+		}
+		return nil, &DamageError{Path: dir, Why: "this is no checkpoint: it has no " + manifestName, Err: err}
+	case err != nil:
+		return nil, unreadable(name, err)
+	case !info.Mode().IsRegular():
+		return nil, &DamageError{Path: name, Why: "this is not a file"}
+	}
+	doc, err := vfs.ReadFile(fsys, name, maxManifestBytes)
+	if err != nil {
+		return nil, unreadable(name, err)
+	}
+	return doc, nil
+}
+
+func unreadable(path string, err error) *DamageError {
+	var p *fs.PathError
+	if errors.As(err, &p) {
+		return &DamageError{Path: path, Why: "it cannot be read: " + p.Err.Error(), Err: err}
+	}
+	return &DamageError{Path: path, Why: "it cannot be read: " + err.Error(), Err: err}
+}
+
+// Dir is the checkpoint's directory.
+func (c *Checkpoint) Dir() string { return c.dir }
+
+// Extent describes an extent; ok is false if the checkpoint does not hold it.
+func (c *Checkpoint) Extent(id ID) (e Extent, ok bool) {
+	if p := c.extents[id]; p != nil {
+		return *p, true
+	}
+	return Extent{}, false
+}
+
+// ReadPiece reads a piece of an extent into dst, which has its length, and compares it with its checksum. The extent must
+// be there.
+func (c *Checkpoint) ReadPiece(id ID, piece int, dst []byte) error {
+	e := c.extents[id]
+	if e == nil || piece < 0 || piece >= len(e.Pieces) || e.Pieces[piece].Bytes != int64(len(dst)) {
+		panic(fmt.Sprintf("checkpoint: there is no piece %d of %d bytes of %v", piece, len(dst), id))
+	}
+	p := e.Pieces[piece]
+	f, err := c.fsys.Open(filepath.Join(c.dir, p.File))
+	if err != nil {
+		return c.damaged(p.File, err)
+	}
+	defer f.Close()
+	if err := readFull(f, dst, p.Offset); err != nil {
+		return c.damaged(p.File, err)
+	}
+	dropRead(f, p.Offset, p.Bytes)
+	if Sum(xxh3.Hash(dst)) != p.Sum {
+		return c.changed(p.File, p.Offset, p.Bytes)
+	}
+	return nil
+}
+
+// Read reads any range of an extent into dst, with whole pieces compared with their checksums: for who cuts extents
+// otherwise than the run that saved them did. Pieces that the range cuts go through memory of their own.
+func (c *Checkpoint) Read(id ID, off int64, dst []byte) error {
+	e := c.extents[id]
+	if e == nil || off < 0 || off > e.Bytes-int64(len(dst)) {
+		panic(fmt.Sprintf("checkpoint: there are no %d bytes at %d of %v", len(dst), off, id))
+	}
+	for len(dst) > 0 {
+		piece := int(off / e.PieceBytes)
+		at, n := e.piece(piece)
+		var got int
+		if off == at && int64(len(dst)) >= n {
+			got = int(n)
+			if err := c.ReadPiece(id, piece, dst[:n]); err != nil {
+				return err
+			}
+		} else {
+			whole := make([]byte, n) // a file of this length is there
+			if err := c.ReadPiece(id, piece, whole); err != nil {
+				return err
+			}
+			got = copy(dst, whole[off-at:])
+		}
+		dst, off = dst[got:], off+int64(got)
+	}
+	return nil
+}
+
+// Attachment reads a file that was attached; ok is false if there is none of that name.
+func (c *Checkpoint) Attachment(name string) (data []byte, ok bool, err error) {
+	for _, a := range c.Manifest.Attachments {
+		if a.File != name {
+			continue
+		}
+		data, err := vfs.ReadFile(c.fsys, filepath.Join(c.dir, name), c.Manifest.length(name))
+		if err != nil {
+			return nil, true, c.damaged(name, err)
+		}
+		if Sum(xxh3.Hash(data)) != a.Sum {
+			return nil, true, c.changed(name, 0, int64(len(data)))
+		}
+		return data, true, nil
+	}
+	return nil, false, nil
+}
+
+// length is that of a file of the manifest.
+func (m *Manifest) length(name string) int64 {
+	for _, f := range m.Files {
+		if f.Name == name {
+			return f.Bytes
+		}
+	}
+	return 0
+}
+
+// Verify reads everything and compares it with the checksums. The first thing that is wrong is a *DamageError. Progress, if
+// it is not nil, is called after each MiB or so with the bytes so far and those of all extents.
+func (c *Checkpoint) Verify(ctx context.Context, progress func(done, total int64)) error {
+	total, done := c.Manifest.Bytes(), int64(0)
+	buf := make([]byte, copyBytes)
+	for _, a := range c.Manifest.Attachments {
+		if _, _, err := c.Attachment(a.File); err != nil {
+			return err
+		}
+	}
+	for _, e := range c.Manifest.Extents {
+		for _, p := range e.Pieces {
+			err := c.verifyPiece(ctx, p, buf, func(n int64) {
+				if done += n; progress != nil {
+					progress(done, total)
+				}
+			})
+			if err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (c *Checkpoint) verifyPiece(ctx context.Context, p Piece, buf []byte, read func(n int64)) error {
+	f, err := c.fsys.Open(filepath.Join(c.dir, p.File))
+	if err != nil {
+		return c.damaged(p.File, err)
+	}
+	defer f.Close()
+	h := xxh3.New()
+	for off := int64(0); off < p.Bytes; off += int64(len(buf)) {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		buf = buf[:min(int64(len(buf)), p.Bytes-off)]
+		if err := readFull(f, buf, p.Offset+off); err != nil {
+			return c.damaged(p.File, err)
+		}
+		h.Write(buf)
+		read(int64(len(buf)))
+	}
+	dropRead(f, p.Offset, p.Bytes)
+	if Sum(h.Sum64()) != p.Sum {
+		return c.changed(p.File, p.Offset, p.Bytes)
+	}
+	return nil
+}
+
+// readFull reads len(p) bytes at an offset.
+func readFull(f vfs.File, p []byte, off int64) error {
+	n, err := f.ReadAt(p, off)
+	switch {
+	case n == len(p):
+		return nil
+	case err == io.EOF:
+		return io.ErrUnexpectedEOF
+	}
+	return err
+}
+
+// damaged is an error of reading.
+func (c *Checkpoint) damaged(file string, err error) error {
+	path := filepath.Join(c.dir, file)
+	e := unreadable(path, err)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		e.Why = "the file is missing"
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		e.Why = "the file ends too early"
+	}
+	e.Previous = previous(c.fsys, c.dir)
+	return e
+}
+
+// changed is a checksum that does not match.
+func (c *Checkpoint) changed(file string, off, n int64) error {
+	return &DamageError{Path: filepath.Join(c.dir, file),
+		Why:      fmt.Sprintf("the %d bytes at %d are not those that were saved: their checksum does not match", n, off),
+		Previous: previous(c.fsys, c.dir)}
+}

@@ -1,0 +1,42 @@
+package checkpoint
+
+import (
+	"crypto/sha256"
+	"fmt"
+
+	"github.com/millrace/millrace/model"
+	"github.com/millrace/millrace/store"
+	"github.com/millrace/millrace/tensor"
+)
+
+// Identify is what a checkpoint records of a model, whose config.json has these bytes.
+func Identify(m *model.Model, configJSON []byte) Model {
+	return Model{m.Type, fmt.Sprintf("%x", sha256.Sum256(configJSON)), LayoutHash(m.Parts)}
+}
+
+// LayoutHash is a SHA-256 over the names of the parts and the tensors, shapes and offsets of each: two programs with the
+// same one mean the same number by the same byte of an extent.
+func LayoutHash(parts []model.Part) string {
+	h := sha256.New()
+	for _, p := range parts {
+		fmt.Fprintf(h, "%q %d %d\n", p.Name, p.Layout.WeightElems, p.Layout.StateElems)
+		for _, f := range p.Layout.Fields {
+			fmt.Fprintf(h, " %q %v %d %d\n", f.Name, []int(f.Shape), f.First, f.State)
+		}
+	}
+	return fmt.Sprintf("%x", h.Sum(nil))
+}
+
+// Specs are the extents of a run as a checkpoint holds them: all but the gradients, which are not state.
+func Specs(m *model.Model, extents []store.Spec, types [store.Kinds]tensor.DType) []Spec {
+	var specs []Spec
+	for _, s := range extents {
+		if s.Kind != store.Grad {
+			specs = append(specs, Spec{IDOf(m, s.ID), types[s.Kind], s.Bytes, s.Piece})
+		}
+	}
+	return specs
+}
+
+// IDOf is the name in a checkpoint of a store's extent.
+func IDOf(m *model.Model, id store.ID) ID { return ID{m.Parts[id.Part].Name, id.Kind} }

@@ -1,0 +1,117 @@
+package checkpoint
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"syscall"
+
+	"github.com/zeebo/xxh3"
+
+	"github.com/millrace/millrace/internal/vfs"
+)
+
+// Link has a piece join that lies in a file of its own, from byte 0 on, with the checksum of its bytes. The file gets a
+// second name in the checkpoint, with no bytes written; where the file system has no hard links, or the file is on another
+// one, it is copied, and the copy compared with the checksum. The file may be longer than the piece.
+//
+// After Link nobody may write to the file again: its owner replaces it and gives it up.
+func (w *Writer) Link(id ID, piece int, path string, sum uint64) error {
+	e, err := w.take(id, piece)
+	if err != nil {
+		return err
+	}
+	_, n := e.piece(piece)
+	name := id.pieceName(piece)
+	to := filepath.Join(w.hidden, name)
+	length := n
+	err = w.d.fsys.Link(path, to)
+	switch {
+	case err == nil:
+		length, err = w.checkLinked(path, to, n)
+	case cannotLink(err):
+		err = w.copyPiece(path, to, n, sum)
+	}
+	if err != nil {
+		return w.fail(err)
+	}
+	w.mu.Lock()
+	if length >= n {
+		w.lengths[name] = length
+	}
+	w.mu.Unlock()
+	w.record(e, piece, Piece{File: name, Bytes: n, Sum: Sum(sum)}, length)
+	return nil
+}
+
+// cannotLink is true of the errors of file systems without hard links, of files on another one, of files that have too
+// many names, and of files that the system's policy does not let us link.
+func cannotLink(err error) bool {
+	for _, e := range []error{syscall.EXDEV, syscall.EPERM, syscall.EACCES, syscall.EMLINK, syscall.ENOSYS, errors.ErrUnsupported} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}
+
+// checkLinked returns the length of a file that was linked, which must hold the piece.
+func (w *Writer) checkLinked(path, to string, n int64) (int64, error) {
+	info, err := w.d.fsys.Stat(to)
+	if err != nil {
+		return 0, err
+	}
+	if !info.Mode().IsRegular() || info.Size() < n {
+		return 0, fmt.Errorf("%s has %d bytes, and the piece that is linked has %d", path, info.Size(), n)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.linked = append(w.linked, filepath.Base(to))
+	w.linkedBytes += n
+	return info.Size(), nil
+}
+
+// copyBytes is how much is copied, or verified, at a time.
+const copyBytes = 1 << 20
+
+// copyPiece copies the first n bytes of a file, durably.
+func (w *Writer) copyPiece(path, to string, n int64, sum uint64) error {
+	from, err := w.d.fsys.Open(path)
+	if err != nil {
+		return err
+	}
+	defer from.Close()
+	f, err := w.d.fsys.Create(to)
+	if err != nil {
+		return err
+	}
+	err = w.copyInto(f, from, n, sum)
+	if err == nil {
+		err = f.Sync()
+	}
+	dropRead(f, 0, 0)
+	return firstOf(err, f.Close())
+}
+
+func (w *Writer) copyInto(to, from vfs.File, n int64, sum uint64) error {
+	h := xxh3.New()
+	buf := make([]byte, min(n, copyBytes))
+	for off := int64(0); off < n; off += int64(len(buf)) {
+		buf = buf[:min(int64(len(buf)), n-off)]
+		if err := readFull(from, buf, off); err != nil {
+			return err
+		}
+		if _, err := to.WriteAt(buf, off); err != nil {
+			return err
+		}
+		h.Write(buf)
+	}
+	dropRead(from, 0, n)
+	w.mu.Lock()
+	w.written += n
+	w.mu.Unlock()
+	if h.Sum64() != sum {
+		return fmt.Errorf("%s does not match its checksum: the disk that it lies on has changed it", from.Name())
+	}
+	return nil
+}

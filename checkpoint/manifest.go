@@ -1,0 +1,364 @@
+package checkpoint
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/zeebo/xxh3"
+
+	"github.com/millrace/millrace/store"
+	"github.com/millrace/millrace/tensor"
+)
+
+// FormatVersion is the version of the format that this program writes, and the only one that it reads.
+const FormatVersion = 1
+
+const (
+	formatName   = "millrace checkpoint"
+	manifestName = "manifest.json"
+
+	// maxManifestBytes is twice what the manifest of 10^12 parameters in pieces of 4 Mi takes.
+	maxManifestBytes = 256 << 20
+	// maxStateBytes bounds every size in a manifest, so that sums of them stay far from overflowing.
+	maxStateBytes = 1 << 56
+	// maxStep is what a step number may be; a run never gets there.
+	maxStep = 1_000_000_000_000
+)
+
+// ID names an extent by what it is, not by where a program had it.
+type ID struct {
+	Part string // model.Part.Name, such as "block.11"
+	Kind store.Kind
+}
+
+func (id ID) String() string { return fmt.Sprintf("%v of %s", id.Kind, id.Part) }
+
+// Spec is an extent that a checkpoint is to hold.
+type Spec struct {
+	ID
+	DType      tensor.DType // of its elements; where they are quantized, of the codes
+	Bytes      int64
+	PieceBytes int64 // of each piece but the last, which may be shorter
+}
+
+// Pieces is the number of pieces.
+func (s Spec) Pieces() int { return int((s.Bytes-1)/s.PieceBytes + 1) }
+
+// piece is the place of a piece in its extent.
+func (s Spec) piece(i int) (off, n int64) {
+	off = int64(i) * s.PieceBytes
+	return off, min(s.PieceBytes, s.Bytes-off)
+}
+
+func (s Spec) check() error {
+	switch {
+	case !isPlainName(s.Part):
+		return fmt.Errorf("part %s is not a plain name", quote(s.Part))
+	case int(s.Kind) >= store.Kinds:
+		return fmt.Errorf("kind %d of part %s is unknown", uint8(s.Kind), quote(s.Part))
+	case !isPlainName(s.imageName()) || !isPlainName(s.pieceName(maxPieces)):
+		return fmt.Errorf("part %s has too long a name", quote(s.Part))
+	case s.Bytes <= 0 || s.Bytes > maxStateBytes || s.PieceBytes <= 0 || (s.Bytes-1)/s.PieceBytes >= maxPieces:
+		return fmt.Errorf("%v: %d bytes in pieces of %d cannot be", s.ID, s.Bytes, s.PieceBytes)
+	}
+	if _, err := tensor.ParseDType(s.DType.String()); err != nil {
+		return fmt.Errorf("%v: %w", s.ID, err)
+	}
+	return nil
+}
+
+// maxPieces is more pieces than an extent of any part has.
+const maxPieces = 1 << 24
+
+// Sum is an xxh3 checksum of 64 bits, written as 16 hexadecimal digits.
+type Sum uint64
+
+func (s Sum) String() string { return fmt.Sprintf("%016x", uint64(s)) }
+
+// MarshalText implements encoding.TextMarshaler.
+func (s Sum) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (s *Sum) UnmarshalText(text []byte) error {
+	var v uint64
+	for _, c := range text {
+		digit := bytes.IndexByte([]byte("0123456789abcdef"), c)
+		if digit < 0 {
+			return fmt.Errorf("%s is not a checksum", quote(string(text)))
+		}
+		v = v<<4 | uint64(digit)
+	}
+	if len(text) != 16 {
+		return fmt.Errorf("%s is not a checksum", quote(string(text)))
+	}
+	*s = Sum(v)
+	return nil
+}
+
+// Piece is where a piece of an extent lies.
+type Piece struct {
+	File   string `json:"file"`   // in the checkpoint's directory
+	Offset int64  `json:"offset"` // in the file
+	Bytes  int64  `json:"bytes"`
+	Sum    Sum    `json:"xxh3"` // of these bytes
+}
+
+// Extent is an extent that a checkpoint holds.
+type Extent struct {
+	Spec
+	Pieces []Piece // in order; together they are the extent
+}
+
+// File is a file of a checkpoint.
+type File struct {
+	Name  string `json:"name"`
+	Bytes int64  `json:"bytes"` // its length, which may be more than its pieces take where a store has padded it
+}
+
+// Attachment is a small file that travels with the state, such as the model's config.json.
+type Attachment struct {
+	File string `json:"file"`
+	Sum  Sum    `json:"xxh3"`
+}
+
+// Model is what the state belongs to. Two of them are the same model if they are equal.
+type Model struct {
+	Type         string `json:"type"`          // model_type of config.json
+	ConfigSHA256 string `json:"config_sha256"` // of the bytes of config.json
+	LayoutSHA256 string `json:"layout_sha256"` // of every part's tensors, shapes and offsets
+}
+
+// Best is the evaluation with the lowest loss so far.
+type Best struct {
+	Step     int     `json:"step"`
+	EvalLoss float64 `json:"eval_loss"`
+}
+
+// Manifest is what a checkpoint says of itself. Commit fills in Step, Files, Attachments and Extents.
+type Manifest struct {
+	Step           int   `json:"step"`            // optimizer steps done: the run goes on with Step+1
+	Updates        int64 `json:"updates"`         // that were applied: AdamW's t
+	SkippedUpdates int64 `json:"skipped_updates"` // whose gradient norm was not finite
+
+	Model Model `json:"model"`
+	// Numerics is what sets the bits of a run (plan.Numerics), and Mathematics the keys of the configuration that set its
+	// results, by name, as text. A run may go on only if both are the same; see Compare.
+	Numerics    json.RawMessage   `json:"numerics"`
+	Mathematics map[string]string `json:"mathematics"`
+	// Data is the cursor in the data, and the fingerprint of the data that it belongs to.
+	Data json.RawMessage `json:"data"`
+	// EvalLoss is of an evaluation at this step, if there was one and its loss was finite.
+	EvalLoss *float64 `json:"eval_loss"`
+	Best     *Best    `json:"best"`
+
+	Files       []File       `json:"files"` // all but the manifest, by name
+	Attachments []Attachment `json:"attachments"`
+	Extents     []Extent     `json:"extents"`
+}
+
+// Bytes is the state that the checkpoint holds.
+func (m *Manifest) Bytes() int64 {
+	var sum int64
+	for _, e := range m.Extents {
+		sum += e.Bytes
+	}
+	return sum
+}
+
+// extentJSON is an Extent in a manifest.
+type extentJSON struct {
+	Part       string  `json:"part"`
+	Kind       string  `json:"kind"`
+	DType      string  `json:"dtype"`
+	Bytes      int64   `json:"bytes"`
+	PieceBytes int64   `json:"piece_bytes"`
+	Pieces     []Piece `json:"pieces"`
+}
+
+// MarshalJSON implements json.Marshaler.
+func (e Extent) MarshalJSON() ([]byte, error) {
+	return json.Marshal(extentJSON{e.Part, e.Kind.String(), e.DType.String(), e.Bytes, e.PieceBytes, e.Pieces})
+}
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (e *Extent) UnmarshalJSON(text []byte) error {
+	var j extentJSON
+	if err := json.Unmarshal(text, &j); err != nil {
+		return err
+	}
+	dtype, err := tensor.ParseDType(j.DType)
+	if err != nil {
+		return err
+	}
+	for kind := range store.Kind(store.Kinds) {
+		if kind.String() == j.Kind {
+			*e = Extent{Spec{ID{j.Part, kind}, dtype, j.Bytes, j.PieceBytes}, j.Pieces}
+			return nil
+		}
+	}
+	return fmt.Errorf("unknown kind of extent %s", quote(j.Kind))
+}
+
+// envelope is the manifest's file: the checksum is over the bytes of Manifest.
+type envelope struct {
+	Format   string          `json:"format"`
+	Version  int             `json:"version"`
+	Sum      Sum             `json:"xxh3"`
+	Manifest json.RawMessage `json:"manifest"`
+}
+
+// encode is the manifest's file.
+func (m *Manifest) encode() ([]byte, error) {
+	if err := m.check(); err != nil {
+		return nil, err
+	}
+	body, err := json.Marshal(m)
+	if err != nil {
+		return nil, err
+	}
+	// Marshal leaves what has been through it once as it is, so the bytes in the envelope are those of the checksum.
+	doc, err := json.Marshal(envelope{formatName, FormatVersion, Sum(xxh3.Hash(body)), body})
+	if err != nil {
+		return nil, err
+	}
+	return append(doc, '\n'), nil
+}
+
+// decode reads what encode wrote, and nothing else: the same manifest in other bytes (another order of keys, a key twice,
+// a key that this program does not know) is refused as well.
+func decode(doc []byte) (*Manifest, error) {
+	var e envelope
+	if err := json.Unmarshal(doc, &e); err != nil {
+		return nil, errors.New("it is cut off, or was changed: it is not JSON")
+	}
+	switch {
+	case e.Format != formatName:
+		return nil, fmt.Errorf("it is not a %s: its format is %s", formatName, quote(e.Format))
+	case e.Version != FormatVersion:
+		return nil, fmt.Errorf("it has version %d of the format, and this program reads version %d", e.Version, FormatVersion)
+	case Sum(xxh3.Hash(e.Manifest)) != e.Sum:
+		return nil, errors.New("it was changed: its checksum does not match")
+	}
+	m := &Manifest{}
+	if err := json.Unmarshal(e.Manifest, m); err != nil {
+		return nil, fmt.Errorf("it cannot be read: %w", err)
+	}
+	again, err := m.encode()
+	if err != nil {
+		return nil, err
+	}
+	if !bytes.Equal(again, doc) {
+		return nil, errors.New("it was not written by this program")
+	}
+	return m, nil
+}
+
+// check refuses a manifest that cannot be of a checkpoint: sizes that are absurd or do not add up, names that are not
+// plain file names, pieces that overlap, files that nothing needs.
+func (m *Manifest) check() error {
+	if m.Step < 0 || m.Step > maxStep || m.Updates < 0 || m.SkippedUpdates < 0 {
+		return fmt.Errorf("step %d with %d updates and %d skipped cannot be", m.Step, m.Updates, m.SkippedUpdates)
+	}
+	for _, loss := range []*float64{m.EvalLoss, m.Best.loss()} {
+		if loss != nil && (math.IsNaN(*loss) || math.IsInf(*loss, 0)) {
+			return fmt.Errorf("evaluation loss %v is not finite", *loss)
+		}
+	}
+	lengths := make(map[string]int64, len(m.Files))
+	for i, f := range m.Files {
+		switch {
+		case !isPlainName(f.Name) || f.Name == manifestName:
+			return fmt.Errorf("%s cannot be the name of a file", quote(f.Name))
+		case i > 0 && m.Files[i-1].Name >= f.Name:
+			return fmt.Errorf("file %s is out of order, or twice", quote(f.Name))
+		case f.Bytes < 0 || f.Bytes > maxStateBytes:
+			return fmt.Errorf("file %s cannot have %d bytes", quote(f.Name), f.Bytes)
+		}
+		lengths[f.Name] = f.Bytes
+	}
+	used, err := m.ranges(lengths)
+	if err != nil {
+		return err
+	}
+	for _, f := range m.Files {
+		if err := checkApart(f.Name, used[f.Name]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (b *Best) loss() *float64 {
+	if b == nil {
+		return nil
+	}
+	return &b.EvalLoss
+}
+
+// ranges checks extents and attachments against the lengths of the files, and returns what is used of each file.
+func (m *Manifest) ranges(lengths map[string]int64) (map[string][][2]int64, error) {
+	used := make(map[string][][2]int64, len(lengths))
+	use := func(file string, off, n int64) error {
+		length, ok := lengths[file]
+		switch {
+		case !ok:
+			return fmt.Errorf("file %s is used and not listed", quote(file))
+		case off < 0 || n < 0 || n > length || off > length-n:
+			return fmt.Errorf("file %s has %d bytes, and %d at %d are used", quote(file), length, n, off)
+		}
+		used[file] = append(used[file], [2]int64{off, off + n})
+		return nil
+	}
+	for i, a := range m.Attachments {
+		if i > 0 && m.Attachments[i-1].File >= a.File {
+			return nil, fmt.Errorf("attachment %s is out of order, or twice", quote(a.File))
+		}
+		if err := use(a.File, 0, lengths[a.File]); err != nil {
+			return nil, err
+		}
+	}
+	seen := make(map[ID]bool, len(m.Extents))
+	var total int64
+	for _, e := range m.Extents {
+		if err := e.check(); err != nil {
+			return nil, err
+		}
+		if seen[e.ID] {
+			return nil, fmt.Errorf("%v are there twice", e.ID)
+		}
+		seen[e.ID] = true
+		if total += e.Bytes; total > maxStateBytes {
+			return nil, fmt.Errorf("the extents are larger than any disk")
+		}
+		if e.Spec.Pieces() != len(e.Pieces) {
+			return nil, fmt.Errorf("%v: %d pieces, %d expected", e.ID, len(e.Pieces), e.Spec.Pieces())
+		}
+		for i, p := range e.Pieces {
+			if _, n := e.piece(i); p.Bytes != n {
+				return nil, fmt.Errorf("%v: piece %d has %d bytes, %d expected", e.ID, i, p.Bytes, n)
+			}
+			if err := use(p.File, p.Offset, p.Bytes); err != nil {
+				return nil, fmt.Errorf("%v: %w", e.ID, err)
+			}
+		}
+	}
+	return used, nil
+}
+
+// checkApart refuses a file that nothing uses or that two pieces share bytes of.
+func checkApart(file string, used [][2]int64) error {
+	if len(used) == 0 {
+		return fmt.Errorf("file %s is listed and not used", quote(file))
+	}
+	slices.SortFunc(used, func(a, b [2]int64) int { return slices.Compare(a[:], b[:]) })
+	for i := 1; i < len(used); i++ {
+		if used[i][0] < used[i-1][1] {
+			return fmt.Errorf("file %s: two pieces overlap at byte %d", quote(file), used[i][0])
+		}
+	}
+	return nil
+}

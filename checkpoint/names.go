@@ -1,0 +1,76 @@
+package checkpoint
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// The names in a run's directory of checkpoints. What begins with a dot is not a checkpoint (yet, or any more).
+const (
+	stepPrefix = "step-"
+	lockName   = ".lock"
+
+	savingSuffix   = ".tmp" // a save that has not ended
+	replacedSuffix = ".old" // a checkpoint that one of the same step takes the place of
+	prunedSuffix   = ".del" // a checkpoint that is being removed
+)
+
+// DirName is the name of the directory of a step's checkpoint: "step-000100".
+func DirName(step int) string { return fmt.Sprintf(stepPrefix+"%06d", step) }
+
+// stepOf reads what DirName writes.
+func stepOf(name string) (step int, ok bool) {
+	digits, ok := strings.CutPrefix(name, stepPrefix)
+	if !ok {
+		return 0, false
+	}
+	step, err := strconv.Atoi(digits)
+	return step, err == nil && step >= 0 && step <= maxStep && DirName(step) == name
+}
+
+// hiddenName is the name of a checkpoint's directory while it is not one.
+func hiddenName(step int, suffix string) string { return "." + DirName(step) + suffix }
+
+// hiddenStep reads what hiddenName writes.
+func hiddenStep(name string) (step int, suffix string, ok bool) {
+	for _, suffix := range []string{savingSuffix, replacedSuffix, prunedSuffix} {
+		base, isHidden := strings.CutPrefix(name, ".")
+		base, has := strings.CutSuffix(base, suffix)
+		if step, ok := stepOf(base); isHidden && has && ok {
+			return step, suffix, true
+		}
+	}
+	return 0, "", false
+}
+
+// imageName is the file for the pieces of an extent that come from host memory, each at its offset in the extent.
+func (id ID) imageName() string {
+	return id.Part + "." + strings.ReplaceAll(id.Kind.String(), " ", "-")
+}
+
+// pieceName is the file for a piece that lies in a file of its own.
+func (id ID) pieceName(piece int) string { return fmt.Sprintf("%s.%05d", id.imageName(), piece) }
+
+// isPlainName is true of names that are a file's on every system, and never lead out of a directory.
+func isPlainName(name string) bool {
+	if name == "" || len(name) > 200 || name[0] == '.' {
+		return false
+	}
+	for _, c := range []byte(name) {
+		isLetter := 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
+		if !isLetter && !('0' <= c && c <= '9') && c != '.' && c != '_' && c != '-' {
+			return false
+		}
+	}
+	return true
+}
+
+// quote is %q, cut short: names from damaged files may be megabytes long.
+func quote(s string) string {
+	const limit = 100
+	if len(s) > limit {
+		return fmt.Sprintf("%q... (%d bytes)", s[:limit], len(s))
+	}
+	return fmt.Sprintf("%q", s)
+}

@@ -1,0 +1,9 @@
+//go:build !linux
+
+package checkpoint
+
+import "github.com/millrace/millrace/internal/vfs"
+
+func startWriteback(vfs.File, int64, int64) error { return nil }
+func dropWritten(vfs.File, int64, int64) error    { return nil }
+func dropRead(vfs.File, int64, int64)             {}

@@ -1,0 +1,363 @@
+package checkpoint
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"math"
+	"path/filepath"
+	"slices"
+	"sync"
+
+	"github.com/zeebo/xxh3"
+
+	"github.com/millrace/millrace/internal/vfs"
+)
+
+// Writer is a save that goes on. Every piece of every extent is either added or linked, in any order; then Commit makes the
+// checkpoint appear. Methods may be called from several goroutines, Commit and Abort when all others have returned. The
+// first error stays: whatever follows returns it, and Commit fails.
+//
+// An unknown extent, a piece that comes twice or one that has another length is a bug of the caller and panics.
+type Writer struct {
+	d      *Directory
+	step   int
+	hidden string // the directory while it is no checkpoint
+
+	mu          sync.Mutex
+	extents     []*saving
+	byID        map[ID]*saving
+	attachments []Attachment
+	lengths     map[string]int64 // of the files so far
+	linked      []string         // files that have not been synced
+	written     int64
+	linkedBytes int64
+	err         error
+	ended       bool
+}
+
+// saving is an extent that is being saved.
+type saving struct {
+	Extent
+	taken []bool
+	todo  int64 // bytes of pieces that are not recorded
+	image vfs.File
+	ahead [2]int64 // offset and length of the range whose writing was started and not awaited
+}
+
+// Create starts to save a step. There is one save at a time; Commit and Abort end it. If there is a checkpoint of this step
+// already, it stays until Commit puts the new one in its place.
+func (d *Directory) Create(step int, extents []Spec) (*Writer, error) {
+	w := &Writer{d: d, step: step, hidden: filepath.Join(d.path, hiddenName(step, savingSuffix)), byID: map[ID]*saving{},
+		lengths: map[string]int64{}}
+	for _, s := range extents {
+		if err := s.check(); err != nil {
+			panic("checkpoint: " + err.Error())
+		}
+		if w.byID[s.ID] != nil {
+			panic(fmt.Sprintf("checkpoint: %v are there twice", s.ID))
+		}
+		e := &saving{Extent: Extent{s, make([]Piece, s.Pieces())}, taken: make([]bool, s.Pieces()), todo: s.Bytes}
+		w.extents = append(w.extents, e)
+		w.byID[s.ID] = e
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.saving {
+		panic("checkpoint: a second save was started before the first one ended")
+	}
+	err := d.recover()
+	if err == nil {
+		err = vfs.RemoveAll(d.fsys, w.hidden) // recover has tried; here it must succeed
+	}
+	if err == nil {
+		err = d.fsys.MkdirAll(w.hidden, 0o777)
+	}
+	if err != nil {
+		return nil, w.failure(err)
+	}
+	d.saving = true
+	return w, nil
+}
+
+// failure is the error that the caller sees.
+func (w *Writer) failure(err error) error {
+	return fmt.Errorf("the checkpoint of step %d was not saved: %w%s", w.step, err, mend(err))
+}
+
+// fail records the first error.
+func (w *Writer) fail(err error) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.err == nil {
+		w.err = w.failure(err)
+	}
+	return w.err
+}
+
+// take claims a piece, and returns the first error so far.
+func (w *Writer) take(id ID, piece int) (*saving, error) {
+	e := w.byID[id]
+	if e == nil || piece < 0 || piece >= len(e.Pieces) {
+		panic(fmt.Sprintf("checkpoint: there is no piece %d of %v", piece, id))
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.ended {
+		panic("checkpoint: a piece came after the end")
+	}
+	if e.taken[piece] {
+		panic(fmt.Sprintf("checkpoint: piece %d of %v came twice", piece, id))
+	}
+	e.taken[piece] = true
+	return e, w.err
+}
+
+// record notes where a piece lies. It is true if it was the last one of its extent.
+func (w *Writer) record(e *saving, piece int, p Piece, fileBytes int64) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	e.Pieces[piece] = p
+	e.todo -= p.Bytes
+	w.lengths[p.File] = max(w.lengths[p.File], fileBytes)
+	return e.todo == 0
+}
+
+// Add writes a piece from memory. It blocks until the disk has taken most of what was added before, so that what waits in
+// the page cache stays below two pieces per extent that is being added; data may change when it returns.
+func (w *Writer) Add(id ID, piece int, data []byte) error {
+	e, err := w.take(id, piece)
+	if err != nil {
+		return err
+	}
+	off, n := e.piece(piece)
+	if int64(len(data)) != n {
+		panic(fmt.Sprintf("checkpoint: piece %d of %v has %d bytes, and came with %d", piece, id, n, len(data)))
+	}
+	image, err := w.image(e)
+	if err != nil {
+		return w.fail(err)
+	}
+	if _, err := image.WriteAt(data, off); err != nil {
+		return w.fail(err)
+	}
+	if err := startWriteback(image, off, n); err != nil {
+		return w.fail(err)
+	}
+	w.mu.Lock()
+	before := e.ahead
+	e.ahead = [2]int64{off, n}
+	w.written += n
+	w.mu.Unlock()
+	if before[1] > 0 {
+		if err := dropWritten(image, before[0], before[1]); err != nil {
+			return w.fail(err)
+		}
+	}
+	p := Piece{File: id.imageName(), Offset: off, Bytes: n, Sum: Sum(xxh3.Hash(data))}
+	if w.record(e, piece, p, off+n) {
+		// Synced here rather than by Commit, so that Commit has little left to wait for.
+		if err := w.closeImage(e); err != nil {
+			return w.fail(err)
+		}
+	}
+	return nil
+}
+
+// image is the file for an extent's pieces from memory.
+func (w *Writer) image(e *saving) (vfs.File, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if e.image == nil {
+		f, err := w.d.fsys.Create(filepath.Join(w.hidden, e.imageName()))
+		if err != nil {
+			return nil, err
+		}
+		e.image = f
+	}
+	return e.image, nil
+}
+
+// closeImage makes an extent's pieces from memory durable.
+func (w *Writer) closeImage(e *saving) error {
+	f := e.image
+	if f == nil {
+		return nil
+	}
+	e.image = nil
+	err := f.Sync()
+	dropRead(f, 0, 0) // 0 bytes: to the end
+	return firstOf(err, f.Close())
+}
+
+// Attach writes a small file that is to travel with the state, such as config.json.
+func (w *Writer) Attach(name string, data []byte) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	_, twice := w.lengths[name]
+	if !isPlainName(name) || name == manifestName || twice {
+		panic(fmt.Sprintf("checkpoint: %q cannot be the name of an attachment", name))
+	}
+	if w.err != nil {
+		return w.err
+	}
+	if err := w.writeFile(name, data); err != nil {
+		w.err = w.failure(err)
+		return w.err
+	}
+	w.lengths[name] = int64(len(data))
+	w.attachments = append(w.attachments, Attachment{name, Sum(xxh3.Hash(data))})
+	return nil
+}
+
+// writeFile writes and syncs a small file.
+func (w *Writer) writeFile(name string, data []byte) error {
+	f, err := w.d.fsys.Create(filepath.Join(w.hidden, name))
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(data)
+	if err == nil {
+		err = f.Sync()
+	}
+	w.written += int64(len(data))
+	return firstOf(err, f.Close())
+}
+
+// Written is what was written so far, in bytes, and Linked what joined the checkpoint without being written.
+func (w *Writer) Written() int64 { w.mu.Lock(); defer w.mu.Unlock(); return w.written }
+
+// Linked is the bytes of the pieces that are hard links.
+func (w *Writer) Linked() int64 { w.mu.Lock(); defer w.mu.Unlock(); return w.linkedBytes }
+
+// Commit makes the checkpoint durable and visible, and returns its directory; Step, Files, Attachments and Extents of the
+// manifest are filled in. It fails if a piece is missing. On an error everything that was written is removed, and earlier
+// checkpoints are as they were.
+func (w *Writer) Commit(m Manifest) (dir string, err error) {
+	defer w.Abort()
+	if err := w.finish(); err != nil {
+		return "", w.fail(err)
+	}
+	doc, err := w.manifest(m)
+	if err != nil {
+		return "", w.fail(err)
+	}
+	if err := w.writeFile(manifestName, doc); err != nil {
+		return "", w.fail(err)
+	}
+	if err := w.d.fsys.SyncDir(w.hidden); err != nil {
+		return "", w.fail(err)
+	}
+	dir = filepath.Join(w.d.path, DirName(w.step))
+	if err := w.publish(dir); err != nil {
+		return "", w.fail(err)
+	}
+	return dir, nil
+}
+
+// finish syncs what is not synced.
+func (w *Writer) finish() error {
+	if w.err != nil {
+		return errors.Unwrap(w.err)
+	}
+	for _, e := range w.extents {
+		if e.todo > 0 {
+			return fmt.Errorf("%v are not complete: %d of %d bytes have come", e.ID, e.Bytes-e.todo, e.Bytes)
+		}
+		if err := w.closeImage(e); err != nil {
+			return err
+		}
+	}
+	// After all links, since the first sync then commits them all to the file system's journal.
+	for _, name := range w.linked {
+		if err := syncFile(w.d.fsys, filepath.Join(w.hidden, name)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func syncFile(fsys vfs.FS, name string) error {
+	f, err := fsys.Open(name)
+	if err != nil {
+		return err
+	}
+	return firstOf(f.Sync(), f.Close())
+}
+
+func (w *Writer) manifest(m Manifest) ([]byte, error) {
+	m.Step = w.step
+	if m.EvalLoss != nil && (math.IsNaN(*m.EvalLoss) || math.IsInf(*m.EvalLoss, 0)) {
+		m.EvalLoss = nil // JSON has no such numbers, and a run that diverged is saved like any other
+	}
+	m.Files, m.Attachments, m.Extents = nil, w.attachments, nil
+	for _, name := range slices.Sorted(maps.Keys(w.lengths)) {
+		m.Files = append(m.Files, File{name, w.lengths[name]})
+	}
+	slices.SortFunc(m.Attachments, func(a, b Attachment) int {
+		if a.File < b.File {
+			return -1
+		}
+		return 1
+	})
+	for _, e := range w.extents {
+		m.Extents = append(m.Extents, e.Extent)
+	}
+	return m.encode()
+}
+
+// publish gives the directory its name. An earlier checkpoint of the same step makes room first, under a name from which
+// the next Acquire brings it back if the machine stops in between.
+func (w *Writer) publish(dir string) error {
+	fsys, old := w.d.fsys, filepath.Join(w.d.path, hiddenName(w.step, replacedSuffix))
+	_, err := fsys.Stat(dir)
+	replace := err == nil
+	switch {
+	case replace:
+		if err := fsys.Rename(dir, old); err != nil {
+			return err
+		}
+	case !errors.Is(err, fs.ErrNotExist):
+		return err
+	}
+	if err := fsys.Rename(w.hidden, dir); err != nil {
+		if replace {
+			_ = fsys.Rename(old, dir) // if this fails too, Acquire does it
+		}
+		return err
+	}
+	if err := fsys.SyncDir(w.d.path); err != nil {
+		return err
+	}
+	_ = vfs.RemoveAll(fsys, old) // what is left costs space, and goes next time
+	return nil
+}
+
+// Abort ends the save and removes what was written. After Commit, or twice, it does nothing, so that it can be deferred.
+func (w *Writer) Abort() {
+	if w.ended {
+		return
+	}
+	w.ended = true
+	for _, e := range w.extents {
+		if e.image != nil {
+			_ = e.image.Close() // it is removed
+			e.image = nil
+		}
+	}
+	_ = vfs.RemoveAll(w.d.fsys, w.hidden) // what is left goes next time
+	w.d.mu.Lock()
+	w.d.saving = false
+	w.d.mu.Unlock()
+}
+
+// firstOf is the first error: the one that later ones follow from.
+func firstOf(errs ...error) error {
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
