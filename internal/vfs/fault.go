@@ -19,12 +19,14 @@ const (
 	OpMkdir
 	OpReadDir
 	OpSyncDir
+	OpFreeBytes
+	OpLock
 )
 
 // String is the name of the system call, or nearly.
 func (k OpKind) String() string {
 	return [...]string{"open", "read", "write", "truncate", "preallocate", "sync", "stat", "close", "rename", "link",
-		"remove", "mkdir", "readdir", "syncdir"}[k]
+		"remove", "mkdir", "readdir", "syncdir", "statfs", "lock"}[k]
 }
 
 // Op is one operation on a [Mem].
@@ -33,6 +35,7 @@ type Op struct {
 	Kind  OpKind
 	Name  string // the path; the new one of a rename or link
 	Bytes int    // to be read or written
+	Flag  int    // of an open
 }
 
 // Outcome is what is to become of an operation. The zero Outcome lets it be.
@@ -71,7 +74,7 @@ func FailNth(n int, err error) func(Op) Outcome {
 func FailFrom(n int, err error) func(Op) Outcome {
 	return func(op Op) Outcome {
 		switch op.Kind {
-		case OpRead, OpStat, OpReadDir, OpClose, OpRemove:
+		case OpRead, OpStat, OpReadDir, OpClose, OpRemove, OpFreeBytes:
 			return Outcome{}
 		}
 		if op.N >= n {
@@ -93,11 +96,17 @@ func ShortNth(n int, err error) func(Op) Outcome {
 
 // begin counts an operation and says how many of its bytes take effect and how it fails. The caller holds the lock.
 func (m *Mem) begin(kind OpKind, name string, bytes int) (int, error) {
+	return m.beginOp(Op{Kind: kind, Name: name, Bytes: bytes})
+}
+
+func (m *Mem) beginOp(op Op) (int, error) {
 	m.ops++
+	op.N = m.ops
+	bytes := op.Bytes
 	if m.intercept == nil {
 		return bytes, nil
 	}
-	o := m.intercept(Op{m.ops, kind, name, bytes})
+	o := m.intercept(op)
 	if o.Err == nil {
 		return bytes, nil
 	}

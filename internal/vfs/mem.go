@@ -23,6 +23,8 @@ type Mem struct {
 	root      *node
 	ops       int
 	intercept func(Op) Outcome
+	locked    map[*node]bool
+	capacity  int64 // bytes; 0 is no limit
 	recording bool
 	points    []crashPoint
 }
@@ -131,11 +133,12 @@ func (m *Mem) Create(name string) (File, error) {
 	return m.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o666)
 }
 
-// OpenFile knows O_RDONLY, O_WRONLY, O_RDWR, O_CREATE, O_EXCL, O_TRUNC and O_APPEND, and ignores other flags.
+// OpenFile knows O_RDONLY, O_WRONLY, O_RDWR, O_CREATE, O_EXCL, O_TRUNC, O_APPEND and [Direct], and ignores other flags.
+// With Direct it demands what disks demand: everything aligned.
 func (m *Mem) OpenFile(name string, flag int, _ fs.FileMode) (File, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if _, err := m.begin(OpOpen, name, 0); err != nil {
+	if _, err := m.beginOp(Op{Kind: OpOpen, Name: name, Flag: flag}); err != nil {
 		return nil, pathError("open", name, err)
 	}
 	n, err := m.find("open", name)
@@ -317,6 +320,89 @@ func (m *Mem) SyncDir(name string) error {
 	}
 	n.durableNames = maps.Clone(n.names)
 	m.point("after sync of " + name)
+	return nil
+}
+
+// SetCapacity limits what all files together may hold; writes and preallocations beyond it fail with ENOSPC. 0 is no limit.
+func (m *Mem) SetCapacity(bytes int64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.capacity = bytes
+}
+
+// FreeBytes is the capacity less what files hold now. Without a limit it is an exbibyte.
+func (m *Mem) FreeBytes(name string) (int64, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if _, err := m.begin(OpFreeBytes, name, 0); err != nil {
+		return 0, pathError("statfs", name, err)
+	}
+	if _, err := m.find("statfs", name); err != nil {
+		return 0, err
+	}
+	return m.free(), nil
+}
+
+// free is FreeBytes for a caller that holds the lock.
+func (m *Mem) free() int64 {
+	if m.capacity == 0 {
+		return 1 << 60
+	}
+	return m.capacity - m.root.bytes(map[*node]bool{})
+}
+
+// bytes is what the files of a tree hold, each counted once.
+func (n *node) bytes(seen map[*node]bool) int64 {
+	if seen[n] {
+		return 0
+	}
+	seen[n] = true
+	sum := int64(len(n.data))
+	for _, child := range n.names {
+		sum += child.bytes(seen)
+	}
+	return sum
+}
+
+// fits is an error if a file cannot be as long as this.
+func (m *Mem) fits(n *node, bytes int64) error {
+	if more := bytes - int64(len(n.data)); m.capacity > 0 && more > 0 && more > m.free() {
+		return syscall.ENOSPC
+	}
+	return nil
+}
+
+// Lock holds a file.
+func (m *Mem) Lock(name string) (io.Closer, error) {
+	f, err := m.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o666)
+	if err != nil {
+		return nil, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if _, err := m.begin(OpLock, name, 0); err != nil {
+		return nil, pathError("lock", name, err)
+	}
+	n := f.(*memFile).node
+	if m.locked[n] {
+		return nil, pathError("lock", name, ErrLocked)
+	}
+	if m.locked == nil {
+		m.locked = map[*node]bool{}
+	}
+	m.locked[n] = true
+	return memLock{m, n}, nil
+}
+
+type memLock struct {
+	fs   *Mem
+	node *node
+}
+
+func (l memLock) Close() error {
+	l.fs.mu.Lock()
+	defer l.fs.mu.Unlock()
+	delete(l.fs.locked, l.node)
 	return nil
 }
 

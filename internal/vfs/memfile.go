@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"syscall"
+	"unsafe"
 )
 
 // memFile is an open file of a Mem.
@@ -56,8 +57,8 @@ func (f *memFile) read(p []byte, off int64) (int, error) {
 	if _, err := f.begin(OpRead, len(p)); err != nil {
 		return 0, pathError("read", f.name, err)
 	}
-	if off < 0 {
-		return 0, pathError("read", f.name, fs.ErrInvalid)
+	if off < 0 || !f.aligned(p, off) {
+		return 0, pathError("read", f.name, syscall.EINVAL)
 	}
 	if off >= int64(len(f.node.data)) {
 		if len(p) == 0 {
@@ -89,10 +90,15 @@ func (f *memFile) WriteAt(p []byte, off int64) (int, error) {
 }
 
 func (f *memFile) write(p []byte, off int64) (int, error) {
-	if off < 0 {
-		return 0, pathError("write", f.name, fs.ErrInvalid)
+	if off < 0 || !f.aligned(p, off) {
+		return 0, pathError("write", f.name, syscall.EINVAL)
 	}
 	n, err := f.begin(OpWrite, len(p))
+	if err == nil {
+		if err = f.fs.fits(f.node, off+int64(n)); err != nil {
+			n = 0
+		}
+	}
 	if n > 0 {
 		f.fs.change(f.node, change{off, p[:n]})
 	}
@@ -119,6 +125,9 @@ func (f *memFile) Preallocate(bytes int64) error {
 	f.fs.mu.Lock()
 	defer f.fs.mu.Unlock()
 	if _, err := f.begin(OpPreallocate, 0); err != nil {
+		return pathError("preallocate", f.name, err)
+	}
+	if err := f.fs.fits(f.node, bytes); err != nil {
 		return pathError("preallocate", f.name, err)
 	}
 	if bytes > int64(len(f.node.data)) {
@@ -161,4 +170,10 @@ func (f *memFile) Close() error {
 		return pathError("close", f.name, err)
 	}
 	return nil
+}
+
+// aligned reports whether a file that was opened for direct I/O takes this buffer at this offset.
+func (f *memFile) aligned(p []byte, off int64) bool {
+	return f.flag&Direct == 0 || off%DirectAlign == 0 && len(p)%DirectAlign == 0 &&
+		uintptr(unsafe.Pointer(unsafe.SliceData(p)))%DirectAlign == 0
 }

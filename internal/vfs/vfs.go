@@ -30,7 +30,7 @@ type FS interface {
 	Open(name string) (File, error)
 	// Create makes or empties a file, open for reading and writing.
 	Create(name string) (File, error)
-	// OpenFile takes the os.O_ flags, and the system's own (O_DIRECT) where it is real.
+	// OpenFile takes the os.O_ flags and [Direct].
 	OpenFile(name string, flag int, perm fs.FileMode) (File, error)
 	// Rename replaces newName, if it is a file, in one step.
 	Rename(oldName, newName string) error
@@ -45,7 +45,18 @@ type FS interface {
 	Stat(name string) (fs.FileInfo, error)
 	// SyncDir makes the names in a directory durable.
 	SyncDir(name string) error
+	// FreeBytes is how much may still be written to the file system that holds name.
+	FreeBytes(name string) (int64, error)
+	// Lock makes the file if need be and holds it until Close or the end of the process. The error matches [ErrLocked]
+	// while someone else holds it, in this process or another.
+	Lock(name string) (io.Closer, error)
 }
+
+// ErrLocked is why a file that is held cannot be locked.
+var ErrLocked = errors.New("another process uses it")
+
+// DirectAlign is what offsets, lengths and addresses are multiples of in direct I/O.
+const DirectAlign = 4096
 
 // File is an open file.
 type File interface {

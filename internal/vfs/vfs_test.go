@@ -12,6 +12,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"unsafe"
 
 	"pgregory.net/rapid"
 )
@@ -315,6 +316,88 @@ func TestCrashesFindMissingSyncs(t *testing.T) {
 		}
 		if (bad == 0) != c.safe {
 			t.Errorf("file synced %v, directory synced %v: %d bad images", c.file, c.dir, bad)
+		}
+	}
+}
+
+func TestLock(t *testing.T) {
+	each(t, func(t *testing.T, fsys FS, dir string) {
+		name := filepath.Join(dir, "lock")
+		held, err := fsys.Lock(name)
+		must(t, err)
+		if _, err := fsys.Lock(name); !errors.Is(err, ErrLocked) {
+			t.Errorf("locked twice: %v", err)
+		}
+		must(t, held.Close())
+		held, err = fsys.Lock(name)
+		must(t, err)
+		must(t, held.Close())
+		if _, err := fsys.Lock(filepath.Join(dir, "nowhere", "lock")); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("a lock without a directory: %v", err)
+		}
+	})
+}
+
+func TestFreeBytes(t *testing.T) {
+	each(t, func(t *testing.T, fsys FS, dir string) {
+		n, err := fsys.FreeBytes(dir)
+		if errors.Is(err, errors.ErrUnsupported) {
+			t.Skip(err)
+		}
+		if err != nil || n <= 0 {
+			t.Errorf("%d bytes, %v", n, err)
+		}
+		if _, err := fsys.FreeBytes(filepath.Join(dir, "nowhere")); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("of nothing: %v", err)
+		}
+	})
+}
+
+func TestCapacity(t *testing.T) {
+	m := NewMem()
+	m.SetCapacity(100)
+	f, err := m.Create("f")
+	must(t, err)
+	must(t, f.Preallocate(60))
+	must(t, m.Link("f", "g")) // takes nothing
+	if n, err := m.FreeBytes("."); n != 40 || err != nil {
+		t.Errorf("%d bytes are free, %v", n, err)
+	}
+	h, err := m.Create("h")
+	must(t, err)
+	if err := h.Preallocate(41); !errors.Is(err, syscall.ENOSPC) {
+		t.Errorf("preallocated too much: %v", err)
+	}
+	if n, err := h.WriteAt(make([]byte, 2), 39); n != 0 || !errors.Is(err, syscall.ENOSPC) {
+		t.Errorf("wrote too much: %d, %v", n, err)
+	}
+	if _, err := h.WriteAt(make([]byte, 2), 38); err != nil {
+		t.Error(err)
+	}
+}
+
+// A file that is open for direct I/O takes nothing that is not aligned; the memory that hostmem maps is.
+func TestDirectWantsAlignment(t *testing.T) {
+	if Direct == 0 {
+		t.Skip("no direct I/O here")
+	}
+	m := NewMem()
+	f, err := m.OpenFile("f", os.O_RDWR|os.O_CREATE|Direct, 0o666)
+	must(t, err)
+	page := make([]byte, 3*DirectAlign)
+	page = page[-uintptr(unsafe.Pointer(&page[0]))%DirectAlign:][:2*DirectAlign]
+	if _, err := f.WriteAt(page, DirectAlign); err != nil {
+		t.Error(err)
+	}
+	for _, c := range []struct {
+		p   []byte
+		off int64
+	}{{page, 512}, {page[:100], 0}, {page[1 : DirectAlign+1], 0}} {
+		if _, err := f.WriteAt(c.p, c.off); !errors.Is(err, syscall.EINVAL) {
+			t.Errorf("wrote %d bytes at %d: %v", len(c.p), c.off, err)
+		}
+		if _, err := f.ReadAt(c.p, c.off); !errors.Is(err, syscall.EINVAL) {
+			t.Errorf("read %d bytes at %d: %v", len(c.p), c.off, err)
 		}
 	}
 }

@@ -1,0 +1,35 @@
+//go:build linux || darwin
+
+package vfs
+
+import (
+	"errors"
+	"io"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// Lock is flock of the file, which ends with the process however that ends.
+func (OS) Lock(name string) (io.Closer, error) {
+	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o666)
+	if err != nil {
+		return nil, err
+	}
+	for {
+		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err != unix.EINTR {
+			break
+		}
+	}
+	switch {
+	case err == nil:
+		return f, nil
+	case errors.Is(err, unix.EWOULDBLOCK):
+		err = ErrLocked
+	case errors.Is(err, unix.ENOTSUP) || errors.Is(err, unix.ENOLCK) || errors.Is(err, unix.ENOSYS):
+		return f, nil // some network file systems have no locks: nothing better can be done
+	}
+	_ = f.Close() // the first error is the one to report
+	return nil, &os.PathError{Op: "lock", Path: name, Err: err}
+}
