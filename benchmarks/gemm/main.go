@@ -75,7 +75,7 @@ func products() []product {
 
 func main() {
 	threads := flag.Int("threads", 2, "workers of both")
-	repeats := flag.Int("repeats", 9, "turns of each")
+	repeats := flag.Int("repeats", 9, "turns of each that are to count")
 	cpuTime := flag.Bool("cpu", false, "with one thread: measure CPU time, for a machine that is busy with other things")
 	only := flag.String("only", "", "regular expression on the line's text")
 	flag.Parse()
@@ -97,7 +97,7 @@ func main() {
 	defer p.Close()
 	engine := gemm.New(isa.Best(), p)
 
-	fmt.Println("| product | operands -> C | M | N | K | ours GFLOP/s | oneDNN GFLOP/s | ratio | median ratio |")
+	fmt.Println("| product | operands -> C | M | N | K | ours GFLOP/s | oneDNN GFLOP/s | ratio | turns |")
 	fmt.Println("|---|---|---|---|---|---|---|---|---|")
 	logs, lines := map[string]float64{}, map[string]int{}
 	for _, x := range products() {
@@ -105,9 +105,13 @@ func main() {
 		if !filter.MatchString(line) {
 			continue
 		}
-		ours, theirs, median := compare(engine, lib, x, *repeats)
-		fmt.Printf("| %s | %.0f | %.0f | %.2f | %.2f |\n", line, ours, theirs, ours/theirs, median)
-		logs[x.ab.String()] += math.Log(ours / theirs)
+		ours, theirs, ratio, turns := compare(engine, lib, x, *threads, *repeats)
+		if turns == 0 {
+			fmt.Printf("| %s | - | - | - | 0 |\n", line)
+			continue
+		}
+		fmt.Printf("| %s | %.0f | %.0f | %.2f | %d |\n", line, ours, theirs, ratio, turns)
+		logs[x.ab.String()] += math.Log(ratio)
 		lines[x.ab.String()]++
 	}
 	fmt.Println()
@@ -118,9 +122,10 @@ func main() {
 	}
 }
 
-// compare gives the rates of the fastest turns, and the median of the turns' ratios ours / oneDNN. On a machine that is
-// busy with other things the fastest turns are those that were left alone; on a quiet one the ratios agree.
-func compare(e *gemm.Engine, lib *oneDNN, x product, repeats int) (ours, theirs, medianRatio float64) {
+// compare gives the median rates and the median of the turns' ratios ours / oneDNN. With more threads than one, turns
+// during which other programs ran do not count: oneDNN gives each thread a fixed share, we do not, and a busy core
+// would measure that instead. turns is how many counted.
+func compare(e *gemm.Engine, lib *oneDNN, x product, threads, repeats int) (ours, theirs, ratio float64, turns int) {
 	rows := func(r, c int, t bool) (int, int) {
 		if t {
 			return c, r
@@ -145,24 +150,53 @@ func compare(e *gemm.Engine, lib *oneDNN, x product, repeats int) (ours, theirs,
 	run()
 	check(op, other)
 	flops := 2 * float64(x.m) * float64(x.n) * float64(x.k)
-	calls := 1 + int(2e9/flops) // about 10 ms of fp32 on two cores
-	var ratios []float64
-	for range repeats {
+	calls := 1 + int(6e9/flops) // about 30 ms of fp32 on two cores
+	var a, b, r []float64
+	for try := 0; len(r) < repeats && try < 8*repeats; try++ {
+		before, start := foreignTime(), time.Now()
 		s := timed(calls, func() { e.Mul(op) })
 		t := timed(calls, run)
-		ours, theirs = max(ours, flops/s/1e9), max(theirs, flops/t/1e9)
-		ratios = append(ratios, t/s)
+		if threads > 1 && foreignTime()-before > time.Since(start)/20 {
+			time.Sleep(200 * time.Millisecond)
+			continue
+		}
+		a, b, r = append(a, flops/s/1e9), append(b, flops/t/1e9), append(r, t/s)
 	}
-	slices.Sort(ratios)
-	return ours, theirs, ratios[len(ratios)/2]
+	if len(r) == 0 {
+		return 0, 0, 0, 0
+	}
+	return median(a), median(b), median(r), len(r)
 }
 
-// timed is the mean time of a call. OpenMP's threads spin for a while after a call; the pause keeps them, and ours, out
-// of the other's turn.
+func median(x []float64) float64 {
+	slices.Sort(x)
+	return x[len(x)/2]
+}
+
+// foreignTime is the CPU time that other programs have used on all cores so far, in steps of 10 ms (Linux).
+func foreignTime() time.Duration {
+	text, err := os.ReadFile("/proc/stat")
+	if err != nil {
+		return 0
+	}
+	var user, nice, system, idle, iowait, irq, softirq, steal int64
+	fmt.Sscanf(string(text), "cpu %d %d %d %d %d %d %d %d", &user, &nice, &system, &idle, &iowait, &irq, &softirq, &steal)
+	var own unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &own); err != nil {
+		panic(err)
+	}
+	all := time.Duration(user+nice+system+irq+softirq+steal) * 10 * time.Millisecond
+	return all - time.Duration(own.Utime.Nano()+own.Stime.Nano())
+}
+
+// timed is the mean time of a call. OpenMP's threads spin for some milliseconds after a call; the pause keeps them, and
+// ours, out of the other's turn, and the calls that are not counted let the threads settle on cores.
 func timed(calls int, f func()) float64 {
-	time.Sleep(5 * time.Millisecond)
+	time.Sleep(20 * time.Millisecond)
 	if calls > 1 {
-		f() // caches and threads wake up; not noticeable in a call that takes long
+		for settled := time.Now().Add(8 * time.Millisecond); time.Now().Before(settled); {
+			f()
+		}
 	}
 	start := now()
 	for range calls {
