@@ -43,6 +43,10 @@ type Device interface {
 	// NewEvent makes an event that has not been recorded.
 	NewEvent() (Event, error)
 
+	// PrepareAttention reserves what the driver needs of its own (see Info.AttentionElemBytes) for the gradient of an attention over
+	// queries [positions, heads*headDim], before streams are made. Without it the first gradient that needs more reserves it.
+	PrepareAttention(positions, heads, headDim int) error
+
 	// Close releases the device. Streams and buffers must have been closed.
 	Close() error
 }
@@ -60,6 +64,10 @@ type Info struct {
 	// OverheadBytes is memory that the driver holds for itself whatever it is asked to do (packing buffers, worker
 	// scratch), counted by the plan. It lies in host memory on a unified device.
 	OverheadBytes int64
+
+	// AttentionElemBytes is what the driver holds of its own, beside OverheadBytes, for each element of the largest queries
+	// [T, Heads*HeadDim] that an AttentionGrad has seen or PrepareAttention has announced.
+	AttentionElemBytes int64
 
 	// Workers is the number of threads that share one operation.
 	Workers int

@@ -119,7 +119,7 @@ func (c *chooser) measure(place Placement) *Plan {
 	p.DeviceBytes = a.Peak()
 
 	p.Host = s.hostBuffers()
-	if n := c.Device.OverheadBytes; n > 0 {
+	if n := c.Device.OverheadBytes + s.attentionBytes(c.Device); n > 0 {
 		p.Host = append(p.Host, Bytes{"kernel scratch", n})
 	}
 	if c.ProgramBytes > 0 {
@@ -130,6 +130,17 @@ func (c *chooser) measure(place Placement) *Plan {
 		p.HostBytes += b.Bytes
 	}
 	return p
+}
+
+// attentionBytes is what the device's driver takes for the gradient of attention.
+func (s *setting) attentionBytes(dev device.Info) int64 {
+	var most int64
+	if s.trains() {
+		for _, d := range s.model.Blocks {
+			most = max(most, int64(s.num.Positions())*int64(d.Heads)*int64(d.HeadDim))
+		}
+	}
+	return store.AlignUp(most * dev.AttentionElemBytes)
 }
 
 // fits compares a placement with the budgets.

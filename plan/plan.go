@@ -107,6 +107,9 @@ func (p *Plan) OnDisk(id store.ID) bool { return p.Placement.onDisk(id) }
 // PieceElems is the length of the pieces of a part's extents, in elements.
 func (p *Plan) PieceElems(part int) int64 { return p.setting().pieceElems(part) }
 
+// Trains reports whether any part has anything to update.
+func (p *Plan) Trains() bool { return p.setting().trains() }
+
 // Trained reports whether the part has anything to update.
 func (p *Plan) Trained(part int) bool { return p.setting().trained(part) }
 

@@ -121,6 +121,13 @@ func New(c Config) (*Engine, error) {
 }
 
 func (e *Engine) open() error {
+	if e.Plan.Trains() {
+		for _, d := range e.Plan.Model.Blocks {
+			if err := e.Device.PrepareAttention(e.Plan.Numerics.Positions(), d.Heads, d.HeadDim); err != nil {
+				return err
+			}
+		}
+	}
 	buf, err := e.Device.Alloc("arena", e.Plan.DeviceBytes)
 	if err != nil {
 		return err

@@ -463,4 +463,3 @@ func open(t testing.TB, dir string) *hf.Weights {
 	t.Cleanup(func() { w.Close() })
 	return w
 }
-

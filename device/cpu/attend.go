@@ -43,9 +43,11 @@ func (s *Stream) Attention(out, lse, q, k, v device.Mat, spec device.AttentionSp
 	})
 }
 
-// AttentionScratchBytes is what the device holds for AttentionGrad over micro-batches of rows positions: the gradients of
-// keys and values that each query head contributes, in fp32.
-func AttentionScratchBytes(rows, heads, headDim int) int64 {
+// attentionElemBytes is what AttentionGrad takes for each element of the queries: the gradients of keys and values that each
+// query head contributes, in fp32.
+const attentionElemBytes = 8
+
+func attentionGradBytes(rows, heads, headDim int) int64 {
 	return 4 * int64(attention.HeadGradsLen(rows, heads, headDim))
 }
 
@@ -58,7 +60,7 @@ func (s *Stream) AttentionGrad(dq, dk, dv, dout, q, k, v, out, lse, delta device
 		c := s.crew
 		c.attention.Lock()
 		defer c.attention.Unlock()
-		if err := c.equip(spec.HeadDim, AttentionScratchBytes(q.Rows, spec.Heads, spec.HeadDim)); err != nil {
+		if err := c.equip(spec.HeadDim, attentionGradBytes(q.Rows, spec.Heads, spec.HeadDim)); err != nil {
 			return err
 		}
 		a.HeadGrads = c.gradients(a.HeadGradsLen())

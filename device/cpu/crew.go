@@ -30,7 +30,7 @@ type crew struct {
 	attention sync.Mutex      // held during an attention, for the scratch below
 	blocks    *hostmem.Region // of each worker
 	headGrads *hostmem.Region // of all workers
-	held      atomic.Int64    // bytes of the two
+	held      atomic.Int64    // bytes of blocks
 }
 
 // headDim is the width of attention heads that a crew is equipped for from the start.
@@ -40,7 +40,7 @@ const headDim = 256
 func newCrew(d *Device) (*crew, error) {
 	c := &crew{Table: kernels.For(d.level), accounts: d.accounts, runner: newRunner(d.workers)}
 	c.engine = gemm.New(d.level, c)
-	if err := c.equip(headDim, d.scratch); err != nil {
+	if err := c.equip(headDim, d.prepared.Load()); err != nil {
 		c.runner.Close()
 		return nil, fmt.Errorf("cpu device: %w", err)
 	}
@@ -56,8 +56,8 @@ func (c *crew) close() error {
 	return err
 }
 
-// scratchBytes is all that the crew holds.
-func (c *crew) scratchBytes() int64 { return c.engine.ScratchBytes() + c.held.Load() }
+// overheadBytes is all that the crew holds but attention gradients, which grow with what is computed.
+func (c *crew) overheadBytes() int64 { return c.engine.ScratchBytes() + c.held.Load() }
 
 // equip makes sure that there is scratch for an attention with heads of headDim, and for gradients of the given bytes.
 func (c *crew) equip(headDim int, headGradsBytes int64) error {
@@ -71,9 +71,7 @@ func (c *crew) equip(headDim int, headGradsBytes int64) error {
 			return err
 		}
 		*r = bigger
-		c.held.Add(bigger.ReservedBytes())
 		if old != nil {
-			c.held.Add(-old.ReservedBytes())
 			return old.Close()
 		}
 		return nil
@@ -81,6 +79,7 @@ func (c *crew) equip(headDim int, headGradsBytes int64) error {
 	if err := grow(&c.blocks, "attention blocks", int64(c.Workers())*blockBytes(headDim)); err != nil {
 		return err
 	}
+	c.held.Store(c.blocks.ReservedBytes())
 	return grow(&c.headGrads, "attention gradients", headGradsBytes)
 }
 

@@ -19,9 +19,6 @@ type Options struct {
 	Workers  int               // threads that share one operation; 0: GOMAXPROCS
 	Level    *isa.Level        // instructions to use; nil: the best that this machine has
 	Accounts *hostmem.Accounts // where memory is counted; nil: accounts of its own
-	// AttentionScratchBytes is reserved for AttentionGrad at once, see [AttentionScratchBytes]. A gradient that needs more
-	// reserves it when it runs, beyond what was planned.
-	AttentionScratchBytes int64
 }
 
 // Device computes on this machine's CPU. Its methods may be called from any goroutine.
@@ -30,8 +27,8 @@ type Device struct {
 	level    isa.Level
 	workers  int
 	accounts *hostmem.Accounts
-	crew     *crew // what its streams share; see newCrew for the exception
-	scratch  int64
+	crew     *crew        // what its streams share; see newCrew for the exception
+	prepared atomic.Int64 // bytes of attention gradients that a crew begins with
 	open     atomic.Int64 // buffers and streams that are not closed
 }
 
@@ -39,7 +36,7 @@ var _ device.Device = (*Device)(nil)
 
 // New makes a device. It fails when the level is more than this machine has, or when there is no memory for its scratch.
 func New(o Options) (*Device, error) {
-	d := &Device{level: isa.Best(), workers: o.Workers, accounts: o.Accounts, scratch: o.AttentionScratchBytes}
+	d := &Device{level: isa.Best(), workers: o.Workers, accounts: o.Accounts}
 	if o.Level != nil {
 		d.level = *o.Level
 	}
@@ -63,7 +60,7 @@ func New(o Options) (*Device, error) {
 
 // Info implements device.Device.
 func (d *Device) Info() device.Info {
-	return device.Info{Name: d.name, Unified: true, OverheadBytes: d.crew.scratchBytes(), Workers: d.workers}
+	return device.Info{Name: d.name, Unified: true, OverheadBytes: d.crew.overheadBytes(), AttentionElemBytes: attentionElemBytes, Workers: d.workers}
 }
 
 // Alloc implements device.Device. The memory is made resident at once, so that a shortage is an error here.
@@ -86,6 +83,21 @@ func (d *Device) Register(r *hostmem.Region) (device.Buffer, error) {
 	}
 	d.open.Add(1)
 	return &buffer{device: d, region: r}, nil
+}
+
+// PrepareAttention implements device.Device. The memory is made resident at once.
+func (d *Device) PrepareAttention(positions, heads, headDim int) error {
+	d.crew.attention.Lock()
+	defer d.crew.attention.Unlock()
+	d.prepared.Store(max(d.prepared.Load(), attentionGradBytes(positions, heads, headDim)))
+	err := d.crew.equip(headDim, d.prepared.Load())
+	if err == nil {
+		err = d.crew.headGrads.Populate()
+	}
+	if err != nil {
+		return fmt.Errorf("cpu device: %w", err)
+	}
+	return nil
 }
 
 // NewEvent implements device.Device.

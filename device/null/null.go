@@ -133,6 +133,9 @@ func reserve(now, peak *int64, bytes int64) {
 	*peak = max(*peak, *now)
 }
 
+// PrepareAttention implements device.Device: there is nothing to reserve.
+func (d *Device) PrepareAttention(positions, heads, headDim int) error { return nil }
+
 // NewStream implements device.Device.
 func (d *Device) NewStream(name string) (device.Stream, error) {
 	d.mu.Lock()
