@@ -17,6 +17,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime/debug"
 	"strings"
 	"syscall"
 
@@ -66,7 +67,15 @@ type program struct {
 	interrupts     *interrupts
 }
 
+// gcPercent lets the Go heap grow by a quarter between collections. Model state is not on it, and a step leaves little garbage;
+// what grows is memory that the plan counts: with Go's 100, a run with 40 MiB of tokens peaked at 180 MiB where 154 were planned,
+// with 25 at 155, at the same speed. $GOGC overrides it.
+const gcPercent = 25
+
 func main() {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(gcPercent)
+	}
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr, signals))
