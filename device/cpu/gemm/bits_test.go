@@ -128,3 +128,22 @@ func TestFMA32(t *testing.T) {
 		}
 	}
 }
+
+// The blocks of k set bits: a change here changes what every run computes.
+func TestBlocksOfK(t *testing.T) {
+	for _, c := range []struct{ k, perUnit, count, size int }{
+		{1, 1, 1, 8}, {1, 2, 1, 16}, {576, 1, 1, 576}, {640, 1, 1, 640}, {641, 1, 2, 328}, {960, 1, 2, 480},
+		{1536, 1, 3, 512}, {1536, 2, 2, 768}, {4096, 1, 7, 592}, {4096, 2, 4, 1024}, {11008, 2, 9, 1232},
+	} {
+		if count, size := kBlocks(c.k, c.perUnit); count != c.count || size != c.size {
+			t.Errorf("k %d in units of %d: %d blocks of %d, want %d of %d", c.k, c.perUnit, count, size, c.count, c.size)
+		}
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		k, perUnit := rapid.IntRange(1, 1<<20).Draw(t, "k"), rapid.IntRange(1, 2).Draw(t, "perUnit")
+		count, size := kBlocks(k, perUnit)
+		if size > maxUnits*perUnit || size%perUnit != 0 || count*size < k || (count-1)*size >= k {
+			t.Fatalf("%d blocks of %d", count, size)
+		}
+	})
+}
