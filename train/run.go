@@ -61,9 +61,16 @@ type trainer struct {
 // Train runs run.yaml to its end, or to the end of the step in which it is asked to stop: then the model is written as
 // well, and the error is ErrInterrupted.
 func Train(ctx context.Context, c *Config, env *Env, o Options) (*Summary, error) {
-	if err := newRunDir(c.OutputDir); err != nil {
+	abandon, err := newRunDir(c.OutputDir)
+	if err != nil {
 		return nil, err
 	}
+	started := false
+	defer func() {
+		if !started {
+			abandon()
+		}
+	}()
 	src, err := openModel(ctx, env, c.Model)
 	if err != nil {
 		return nil, err
@@ -84,15 +91,16 @@ func Train(ctx context.Context, c *Config, env *Env, o Options) (*Summary, error
 	if err := t.openLoaders(p); err != nil {
 		return nil, err
 	}
-	if err := t.writeHead(p); err != nil {
-		return nil, err
-	}
 	env.say("%s", p.Headline(dev.computes.Info()))
 	t.session, err = env.openSession(ctx, src, p, dev, c.Init, c.Seed)
 	if err != nil {
 		return nil, err
 	}
 	defer t.session.Close()
+	if err := t.writeHead(p); err != nil {
+		return nil, err
+	}
+	started = true
 	if o.Trace {
 		t.engine.Trace = trace.NewRecorder(tracedSpans)
 	}
@@ -109,14 +117,39 @@ func Train(ctx context.Context, c *Config, env *Env, o Options) (*Summary, error
 // tracedSpans is how many of a lane's latest operations a trace holds.
 const tracedSpans = 100_000
 
-// newRunDir refuses a directory that has a run in it.
-func newRunDir(dir string) error {
+// newRunDir makes the output directory, so that a long run does not end in finding that it cannot be written. It refuses one
+// that has a run in it. abandon removes what was made.
+func newRunDir(dir string) (abandon func(), err error) {
 	for _, name := range []string{"run.yaml", "metrics.jsonl", "model"} {
-		if _, err := os.Stat(filepath.Join(dir, name)); !errors.Is(err, fs.ErrNotExist) {
-			return Request(fmt.Errorf("output_dir: %s already has a %s; choose another directory, or remove it", dir, name))
+		switch _, err := os.Stat(filepath.Join(dir, name)); {
+		case err == nil:
+			return nil, Request(fmt.Errorf("output_dir: %s already has a %s; choose another directory, or remove it", dir, name))
+		case !errors.Is(err, fs.ErrNotExist):
+			return nil, Request(fmt.Errorf("output_dir: %w", err))
 		}
 	}
-	return nil
+	var made []string // leaf first
+	for d := filepath.Clean(dir); ; d = filepath.Dir(d) {
+		if _, err := os.Stat(d); !errors.Is(err, fs.ErrNotExist) {
+			break
+		}
+		made = append(made, d)
+	}
+	abandon = func() {
+		for _, d := range made {
+			os.Remove(d) // fails if somebody has put something there since
+		}
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		abandon()
+		return nil, Request(fmt.Errorf("output_dir: %w", err))
+	}
+	probe, err := os.CreateTemp(dir, ".writable")
+	if err != nil {
+		abandon()
+		return nil, Request(fmt.Errorf("output_dir: %w", err))
+	}
+	return abandon, errors.Join(probe.Close(), os.Remove(probe.Name()))
 }
 
 // openData reads and tokenizes the data sets.
@@ -176,9 +209,6 @@ func (t *trainer) writeHead(p *plan.Plan) error {
 	planned, err := json.MarshalIndent(p, "", "  ")
 	if err != nil {
 		return err
-	}
-	if err := os.MkdirAll(c.OutputDir, 0o755); err != nil {
-		return Request(fmt.Errorf("output_dir: %w", err))
 	}
 	for name, text := range map[string][]byte{"run.yaml": doc, "plan.json": append(planned, '\n')} {
 		if err := vfs.WriteFileAtomic(vfs.OS{}, filepath.Join(c.OutputDir, name), text); err != nil {
