@@ -129,11 +129,12 @@ func files(t testing.TB, dir string) map[string]string {
 	}
 	all := map[string]string{}
 	err := filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
+		rel, _ := filepath.Rel(dir, path)
 		if err != nil || d.IsDir() {
+			all[rel] = "directory"
 			return err
 		}
 		text, err := os.ReadFile(path)
-		rel, _ := filepath.Rel(dir, path)
 		all[rel] = string(text)
 		return err
 	})

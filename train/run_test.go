@@ -1,0 +1,370 @@
+package train
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"maps"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/millrace/millrace/data"
+	"github.com/millrace/millrace/hf"
+	"github.com/millrace/millrace/model"
+	"github.com/millrace/millrace/tensor"
+	"github.com/millrace/millrace/trace"
+)
+
+// smallConfig trains a small random llama on bytes.
+func smallConfig(t testing.TB) *Config {
+	t.Helper()
+	c := Defaults()
+	c.Model, c.Tokenizer = writeModel(t, nil), "bytes"
+	c.Datasets = []data.Source{{Path: corpus(t), Type: data.Text}}
+	c.SequenceLen, c.BatchTokens, c.MaxSteps, c.WarmupSteps, c.LearningRate = 64, 256, 12, 2, 1e-2
+	c.Precision = Precision{Compute: "f32", Master: "f32", Moments: "f32"}
+	c.OutputDir = filepath.Join(t.TempDir(), "runs", "small")
+	return &c
+}
+
+func withEval(c *Config) *Config {
+	c.Eval = Eval{Datasets: c.Datasets, Every: 6}
+	return c
+}
+
+func TestTrainLearns(t *testing.T) {
+	for name, change := range map[string]func(*Config){
+		"f32":           func(*Config) {},
+		"bf16 streamed": func(c *Config) { c.Precision, c.Memory.Device = Defaults().Precision, budget(t, "3MiB").Device },
+		"bf16 random":   func(c *Config) { c.Precision, c.Init = Defaults().Precision, "random" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := withEval(smallConfig(t))
+			change(c)
+			if err := c.Check(); err != nil {
+				t.Fatal(err)
+			}
+			sum, err := Train(context.Background(), c, newEnv(t), Options{Trace: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if sum.Steps != 12 || !(sum.LastLoss < sum.FirstLoss-1) || sum.EvalBefore == nil || sum.EvalAfter == nil || !(*sum.EvalAfter < *sum.EvalBefore-1) {
+				t.Errorf("%+v", sum)
+			}
+			checkMetrics(t, c, sum)
+
+			// The model that was written is the one that was evaluated.
+			l, err := Evaluate(context.Background(), newEnv(t), EvalOptions{Model: sum.Model, Data: c.Eval.Datasets, Tokenizer: "bytes",
+				SequenceLen: c.SequenceLen, Compute: c.Precision.Compute})
+			if err != nil || math.Abs(l.Loss-*sum.EvalAfter) > 1e-6 {
+				t.Errorf("loss %+v of the written model (%v), %v in the run", l, err, *sum.EvalAfter)
+			}
+			// run.yaml is what was run: it can be read again.
+			again, err := ReadConfig(filepath.Join(c.OutputDir, "run.yaml"), []string{"output_dir=" + filepath.Join(t.TempDir(), "again")})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := Train(context.Background(), again, newEnv(t), Options{}); err != nil {
+				t.Fatal(err)
+			}
+			sameModel(t, filepath.Join(again.OutputDir, "model"), sum.Model)
+			var events any
+			doc, err := os.ReadFile(filepath.Join(c.OutputDir, "trace.json"))
+			if err := errors.Join(err, json.Unmarshal(doc, &events)); err != nil {
+				t.Errorf("trace: %v", err)
+			}
+		})
+	}
+}
+
+// checkMetrics looks at every line and every field of metrics.jsonl.
+func checkMetrics(t *testing.T, c *Config, sum *Summary) {
+	t.Helper()
+	doc, err := os.ReadFile(filepath.Join(c.OutputDir, "metrics.jsonl"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(strings.TrimSuffix(string(doc), "\n"), "\n")
+	if len(lines) != sum.Steps {
+		t.Fatalf("%d lines for %d steps", len(lines), sum.Steps)
+	}
+	keys := []string{"clip_scale", "device_peak_bytes", "disk_read_bytes", "disk_written_bytes", "grad_norm", "host_peak_bytes", "lanes",
+		"learning_rate", "loss", "model_tflops", "step", "step_sec", "target_tokens", "tokens", "tokens_per_sec"}
+	all, err := trace.ReadMetrics(bytes.NewReader(doc))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var tokens, targets int64
+	for i, m := range all {
+		var object map[string]any
+		if err := json.Unmarshal([]byte(lines[i]), &object); err != nil {
+			t.Fatal(err)
+		}
+		want := keys
+		if step := i + 1; step%6 == 0 {
+			want = slices.Sorted(slices.Values(append(slices.Clone(keys), "eval_loss")))
+		}
+		if got := slices.Sorted(maps.Keys(object)); !slices.Equal(got, want) {
+			t.Errorf("step %d has the fields %v, want %v", i+1, got, want)
+		}
+		if m.Step != int64(i+1) || !(m.Loss > 0 && m.GradNorm > 0 && m.ClipScale > 0 && m.ClipScale <= 1 && m.LearningRate >= 0) ||
+			m.Tokens < 1 || m.Tokens > int64(c.BatchTokens) || m.TargetTokens < 1 || m.TargetTokens > m.Tokens || !(m.TokensPerSec > 0 &&
+			m.StepSec > 0 && m.ModelTFLOPS > 0) || m.DevicePeakBytes < 1 || m.HostPeakBytes < 1 || m.Lanes.Compute <= 0 {
+			t.Errorf("step %d: %s", i+1, lines[i])
+		}
+		if i > 0 && m.Lanes.Update <= 0 {
+			t.Errorf("step %d: the update of the step before takes no time", i+1)
+		}
+		tokens, targets = tokens+m.Tokens, targets+m.TargetTokens
+	}
+	if tokens != sum.Tokens || targets != sum.TargetTokens {
+		t.Errorf("%d tokens and %d targets in the metrics, %d and %d in the summary", tokens, targets, sum.Tokens, sum.TargetTokens)
+	}
+}
+
+func sameModel(t *testing.T, got, want string) {
+	t.Helper()
+	a, b := files(t, got), files(t, want)
+	if len(a) == 0 || !maps.Equal(a, b) {
+		t.Errorf("%s and %s differ", got, want)
+	}
+}
+
+// The same seed gives the same files, another one does not.
+func TestTrainRepeats(t *testing.T) {
+	c := smallConfig(t)
+	c.MaxSteps = 4
+	run := func(seed uint64) string {
+		t.Helper()
+		c := *c
+		c.Seed, c.OutputDir = seed, filepath.Join(t.TempDir(), "run")
+		sum, err := Train(context.Background(), &c, newEnv(t), Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return sum.Model
+	}
+	first := run(42)
+	sameModel(t, run(42), first)
+	if other := run(43); maps.Equal(files(t, other), files(t, first)) {
+		t.Error("the seed changes nothing")
+	}
+}
+
+// stopper is a progress writer that asks for an end when it reads of a step.
+type stopper struct {
+	at   string
+	stop chan struct{}
+}
+
+func (s *stopper) Write(p []byte) (int, error) {
+	if s.stop != nil && strings.HasPrefix(strings.TrimSpace(string(p)), s.at) {
+		close(s.stop)
+		s.stop = nil
+	}
+	return len(p), nil
+}
+
+// A run that is stopped finishes its step, and leaves the model of that many steps.
+func TestTrainStops(t *testing.T) {
+	c := smallConfig(t)
+	c.LRScheduler, c.WarmupSteps = "constant", 0
+	env := newEnv(t)
+	stop := make(chan struct{})
+	env.Stop, env.Progress = stop, &stopper{"step  3/12", stop}
+	sum, err := Train(context.Background(), c, env, Options{})
+	if !errors.Is(err, ErrInterrupted) || sum == nil || sum.Steps != 3 {
+		t.Fatalf("%+v, error %v", sum, err)
+	}
+	c.MaxSteps, c.OutputDir = 3, filepath.Join(t.TempDir(), "three")
+	three, err := Train(context.Background(), c, newEnv(t), Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sameModel(t, sum.Model, three.Model)
+}
+
+// A run that is cancelled ends at once, with an error and without a model.
+func TestTrainIsCancelled(t *testing.T) {
+	c := smallConfig(t)
+	ctx, cancel := context.WithCancel(context.Background())
+	env := newEnv(t)
+	env.Progress = writeFunc(func(p []byte) {
+		if strings.HasPrefix(string(p), "step") {
+			cancel()
+		}
+	})
+	_, err := Train(ctx, c, env, Options{})
+	if !errors.Is(err, context.Canceled) || errors.Is(err, ErrRequest) {
+		t.Fatalf("error %v", err)
+	}
+	if files(t, filepath.Join(c.OutputDir, "model")) != nil {
+		t.Error("a model was written")
+	}
+}
+
+type writeFunc func(p []byte)
+
+func (f writeFunc) Write(p []byte) (int, error) { f(p); return len(p), nil }
+
+// rewrite writes the weights of a model again, changed.
+func rewrite(t *testing.T, dir string, change func(m *model.Model, values map[string][]float32)) {
+	t.Helper()
+	m, err := model.Read(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	values := readFile(t, filepath.Join(dir, "model.safetensors"))
+	change(m, values)
+	writeTensors(t, filepath.Join(dir, "model.safetensors"), m, values)
+}
+
+const someWeight = "model.layers.1.mlp.up_proj.weight"
+
+// Whatever is wrong with what was asked for is one line, before anything is written.
+func TestTrainRefuses(t *testing.T) {
+	jsonl := func(text string) func(*testing.T, *Config) {
+		return func(t *testing.T, c *Config) {
+			path := filepath.Join(t.TempDir(), "bad.jsonl")
+			write(t, path, text)
+			c.Datasets[0].Path = path
+		}
+	}
+	for name, x := range map[string]struct {
+		break_ func(*testing.T, *Config)
+		want   string
+	}{
+		"no model":     {func(t *testing.T, c *Config) { c.Model = filepath.Join(t.TempDir(), "none") }, "no such path"},
+		"a file":       {func(t *testing.T, c *Config) { c.Model = filepath.Join(c.Model, "config.json") }, "not a directory"},
+		"no config":    {func(t *testing.T, c *Config) { c.Model = t.TempDir() }, "config.json"},
+		"family":       {func(t *testing.T, c *Config) { c.Model = writeConfig(t, map[string]any{"model_type": "bert"}) }, "bert"},
+		"no weights":   {func(t *testing.T, c *Config) { c.Model = writeConfig(t, nil) }, "safetensors"},
+		"cut weights":  {func(t *testing.T, c *Config) { cut(t, filepath.Join(c.Model, "model.safetensors")) }, "safetensors"},
+		"garbage":      {func(t *testing.T, c *Config) { write(t, filepath.Join(c.Model, "model.safetensors"), "garbage!!") }, "safetensors"},
+		"wrong shape":  {func(t *testing.T, c *Config) { reshape(t, c.Model) }, "shape"},
+		"other layers": {func(t *testing.T, c *Config) { reconfigure(t, c.Model, "num_hidden_layers", 3) }, "model.layers.2"},
+		"fewer layers": {func(t *testing.T, c *Config) { reconfigure(t, c.Model, "num_hidden_layers", 1) }, "model.layers.1"},
+		"missing shard": {func(t *testing.T, c *Config) {
+			from := c.Model
+			c.Model = shards(t, from)
+			if err := os.Remove(filepath.Join(c.Model, "model-00002-of-00002.safetensors")); err != nil {
+				t.Fatal(err)
+			}
+		}, "model-00002-of-00002.safetensors"},
+		"NaN": {func(t *testing.T, c *Config) {
+			rewrite(t, c.Model, func(_ *model.Model, v map[string][]float32) { v[someWeight][7] = float32(math.NaN()) })
+		}, someWeight},
+		"infinity": {func(t *testing.T, c *Config) {
+			rewrite(t, c.Model, func(_ *model.Model, v map[string][]float32) { v["lm_head.weight"][0] = float32(math.Inf(-1)) })
+		}, "lm_head.weight"},
+		"vocabulary":     {func(t *testing.T, c *Config) { c.Model = writeModel(t, map[string]any{"vocab_size": 256}) }, "vocabulary"},
+		"no tokenizer":   {func(t *testing.T, c *Config) { c.Tokenizer = "auto" }, "tokenizer"},
+		"bad tokenizer":  {func(t *testing.T, c *Config) { c.Tokenizer = filepath.Join(c.Model, "config.json") }, "config.json"},
+		"no data":        {func(t *testing.T, c *Config) { c.Datasets[0].Path = filepath.Join(t.TempDir(), "none.jsonl") }, "none.jsonl"},
+		"empty data":     {jsonl(""), "bad.jsonl"},
+		"bad row":        {jsonl("{\"text\": \"a\"}\n{\"text\": \n"), "bad.jsonl:2"},
+		"no field":       {jsonl("{\"txt\": \"a\"}\n"), "text"},
+		"not UTF-8":      {jsonl("{\"text\": \"a\xff\"}\n"), "UTF-8"},
+		"no targets":     {jsonl("{\"text\": \"\"}\n"), ""},
+		"long rows":      {func(t *testing.T, c *Config) { c.SequenceLen, c.BatchTokens = 256, 256 }, "sequence_len"},
+		"host budget":    {func(t *testing.T, c *Config) { c.Memory.Host = budget(t, "1MiB").Device }, "memory.host"},
+		"device budget":  {func(t *testing.T, c *Config) { c.Memory.Device = budget(t, "1kB").Device }, "memory.device"},
+		"micro-batch":    {func(t *testing.T, c *Config) { c.Numerics.MicroBatch = 3 }, "micro_batch"},
+		"eval data":      {func(t *testing.T, c *Config) { c.Eval.Datasets = []data.Source{{Path: "none.txt", Type: data.Text}} }, "none.txt"},
+		"a run is there": {func(t *testing.T, c *Config) { mkdir(t, filepath.Join(c.OutputDir, "model")) }, "output_dir"},
+		"output is a file": {func(t *testing.T, c *Config) {
+			mkdir(t, filepath.Dir(c.OutputDir))
+			write(t, c.OutputDir, "in the way")
+		}, "output_dir"},
+		"output below a file": {func(t *testing.T, c *Config) {
+			c.OutputDir = filepath.Join(c.Model, "config.json", "out")
+		}, "output_dir"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Setenv("HF_HUB_OFFLINE", "1")
+			t.Setenv("HF_HUB_CACHE", t.TempDir())
+			c := smallConfig(t)
+			x.break_(t, c)
+			before := files(t, filepath.Dir(c.OutputDir))
+			_, err := Train(context.Background(), c, newEnv(t), Options{})
+			refused(t, err, x.want)
+			if after := files(t, filepath.Dir(c.OutputDir)); !maps.Equal(after, before) {
+				t.Errorf("the output directory has changed: %v", slices.Collect(maps.Keys(after)))
+			}
+		})
+	}
+}
+
+func mkdir(t *testing.T, dir string) {
+	t.Helper()
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// cut takes the last bytes of a file.
+func cut(t *testing.T, path string) {
+	t.Helper()
+	st, err := os.Stat(path)
+	if err == nil {
+		err = os.Truncate(path, st.Size()-100)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// reconfigure changes a key of config.json.
+func reconfigure(t *testing.T, dir, key string, value any) {
+	t.Helper()
+	c := maps.Clone(bytesConfig)
+	c[key] = value
+	write(t, filepath.Join(dir, "config.json"), string(mustJSON(c)))
+}
+
+// reshape gives the directory the weights of a model with a wider MLP.
+func reshape(t *testing.T, dir string) {
+	t.Helper()
+	wider, err := os.ReadFile(filepath.Join(writeModel(t, map[string]any{"intermediate_size": 100}), "model.safetensors"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, filepath.Join(dir, "model.safetensors"), string(wider))
+}
+
+// shards writes a model again in several files.
+func shards(t *testing.T, from string) string {
+	t.Helper()
+	m, err := model.Read(from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := hf.ReadConfig(from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	values := readFile(t, filepath.Join(from, "model.safetensors"))
+	total := 0
+	var specs []hf.TensorSpec
+	for _, x := range m.Tensors() {
+		specs = append(specs, hf.TensorSpec{Name: x.Name, DType: tensor.F32, Shape: x.Shape})
+		total += 4 * int(x.Shape.Elems())
+	}
+	dir := filepath.Join(t.TempDir(), "shards")
+	err = hf.WriteModel(dir, hf.Model{Config: c.Raw(), Tensors: specs, Data: func(yield func(hf.Piece, error) bool) {
+		for _, s := range specs {
+			if !yield(hf.Piece{Name: s.Name, Bytes: bytesOf(values[s.Name])}, nil) {
+				return
+			}
+		}
+	}}, hf.WriteOptions{ShardBytes: int64(total)*2/3 + 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
