@@ -297,3 +297,18 @@ func TestVersion(t *testing.T) {
 		t.Errorf("version: %q", text)
 	}
 }
+
+func TestProbe(t *testing.T) {
+	if testing.Short() {
+		t.Skip("measures for seconds")
+	}
+	useCache(t)
+	m := jsonOf[plan.Machine](t, invoke(t, "probe", "--json").must(t).stdout)
+	if err := m.Check(); err != nil {
+		t.Error(err)
+	}
+	kept, err := os.ReadDir(os.Getenv("MILLRACE_CACHE"))
+	if err != nil || len(kept) != 1 {
+		t.Errorf("in the cache: %v, %v", kept, err)
+	}
+}

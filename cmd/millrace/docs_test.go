@@ -1,0 +1,80 @@
+package main
+
+import (
+	"os"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/alecthomas/kong"
+
+	"github.com/millrace/millrace/train"
+)
+
+func doc(t *testing.T, name string) string {
+	t.Helper()
+	text, err := os.ReadFile("../../docs/" + name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// keys calls found with every key of a run file: nested ones with a dot, those of list entries alone.
+func keys(t reflect.Type, prefix string, found func(string)) {
+	for i := range t.NumField() {
+		f := t.Field(i)
+		name, _, _ := strings.Cut(f.Tag.Get("yaml"), ",")
+		switch {
+		case name == "":
+		case f.Type.Kind() == reflect.Struct && f.Type != reflect.TypeFor[train.Bytes]():
+			keys(f.Type, prefix+name+".", found)
+		case f.Type.Kind() == reflect.Slice && f.Type.Elem().Kind() == reflect.Struct:
+			found(prefix + name)
+			keys(f.Type.Elem(), "", found)
+		default:
+			found(prefix + name)
+		}
+	}
+}
+
+func TestDocsNameEveryKey(t *testing.T) {
+	text := doc(t, "run-yaml.md")
+	n := 0
+	keys(reflect.TypeFor[train.Config](), "", func(key string) {
+		n++
+		if !strings.Contains(text, "`"+key+"`") {
+			t.Errorf("docs/run-yaml.md does not have %s", key)
+		}
+	})
+	if n < 40 {
+		t.Errorf("found %d keys only", n)
+	}
+}
+
+func TestDocsNameEveryFlag(t *testing.T) {
+	text := doc(t, "cli.md")
+	parser, err := kong.New(&commands{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, verb := range parser.Model.Children {
+		if !strings.Contains(text, "| `"+verb.Name) {
+			t.Errorf("docs/cli.md does not have %s", verb.Name)
+		}
+		for _, f := range verb.Flags {
+			if !strings.Contains(text, "--"+f.Name) {
+				t.Errorf("docs/cli.md does not have --%s of %s", f.Name, verb.Name)
+			}
+		}
+	}
+}
+
+// The run files of examples are read; what they name need not be there.
+func TestExamplesAreRunFiles(t *testing.T) {
+	for _, name := range []string{"demo", "smollm2-gsm8k"} {
+		if _, err := train.ReadConfig("../../examples/"+name+"/run.yaml", nil); err != nil {
+			t.Error(err)
+		}
+	}
+}
