@@ -403,6 +403,30 @@ func (o *Operands) AdamW(args AdamWArgs, bad Mem) {
 	o.apart()
 }
 
+func (o *Operands) AdamW8(args AdamW8Args, bad Mem) {
+	o.begin("AdamW8")
+	n, codes := args.Weights.Cols, []tensor.DType{tensor.U8}
+	if n%tensor.MomentBlock != 0 {
+		o.fail("%d elements are not whole blocks of %d", n, tensor.MomentBlock)
+	}
+	o.write("Weights", args.Weights, 1, n, activation)
+	if args.Weights.DType == tensor.BF16 {
+		o.write("Low", args.Low, 1, n, []tensor.DType{tensor.I16})
+	} else if !args.Low.IsZero() {
+		o.fail("F32 weights have no low halves")
+	}
+	o.write("M", args.M, 1, n, codes)
+	o.write("V", args.V, 1, n, codes)
+	o.write("MScale", args.MScale, 1, n/tensor.MomentBlock, f32Only)
+	o.write("VScale", args.VScale, 1, n/tensor.MomentBlock, f32Only)
+	o.vec(true, "bad", bad, tensor.I64, 1)
+	o.read("Grad", args.Grad, 1, n, activation)
+	if args.Weights.DType == tensor.F32 {
+		o.same("Grad", args.Grad, args.Weights)
+	}
+	o.apart()
+}
+
 func (o *Operands) SumSquares(dst Mem, x Mat) {
 	o.begin("SumSquares")
 	o.vec(true, "dst", dst, tensor.F64, 1)

@@ -128,6 +128,17 @@ type AdamWArgs struct {
 	AdamWScalars
 }
 
+// AdamW8Args are the state of one run of parameters whose moments are kept in 8 bits: each block of tensor.MomentBlock elements
+// as codes and a scale. All vectors but the scales have the same number of elements, a multiple of the block.
+type AdamW8Args struct {
+	Weights        Mat // BF16 (the high halves) or F32
+	Low            Mat // I16 low halves with BF16 weights; none with F32
+	Grad           Mat // F32, or BF16 with BF16 weights
+	M, V           Mat // U8: codes with sign, and without
+	MScale, VScale Mat // F32, one for each block
+	AdamWScalars
+}
+
 // OptimizerOps run on streams of the host for state in host memory, and on a GPU's for state that lives there.
 type OptimizerOps interface {
 	// AdamW updates weights and moments in place:
@@ -138,6 +149,15 @@ type OptimizerOps interface {
 	// device. bad (one I64) += the number of new weights that are NaN.
 	// Source: Loshchilov and Hutter, "Decoupled Weight Decay Regularization" (2019), in PyTorch's order.
 	AdamW(args AdamWArgs, bad Mem)
+	// AdamW8 is AdamW with moments of 8 bits. A code stands for its value in the dynamic map of bitsandbytes times the scale
+	// of its block, rounded once; AdamW's step changes the moments in fp32 and uses them before they are encoded again. The
+	// new scale is the greatest magnitude in the block (NaNs left aside). What is encoded is the moment times 1/scale, as
+	// the nearest code: two codes part at their mean in fp32; on it the even code is taken; a negative moment whose nearest
+	// code is zero gets the one below; a NaN becomes zero. Where the scale is 0, so are the codes. Zero bytes are
+	// moments of zero. The same bits on every device.
+	// Source: Dettmers et al., "8-bit Optimizers via Block-wise Quantization" (2022), in the form of bitsandbytes
+	// (csrc/kernels.cu, kOptimizerStatic8bit2StateBlockwise), whose order of AdamW's arithmetic is another.
+	AdamW8(args AdamW8Args, bad Mem)
 	// SumSquares is dst (one F64) = sum of x[i]^2 over a vector, F32 or BF16. The order is fixed: chunks of 65536
 	// elements; in a chunk 16 lanes in fp64, lane j taking the elements j, j+16, ...; lanes folded 8+8, 4+4, 2+2, 1+1;
 	// chunks added in order.

@@ -10,6 +10,9 @@ import (
 // blocks of the same length, so that no block straddles two tensors.
 const Align = 256
 
+// MomentBlock is the number of elements that share a scale where moments are kept in 8 bits.
+const MomentBlock = Align
+
 // Field asks for a tensor in a layout.
 type Field struct {
 	Name      string // the name inside the part, such as "self_attn.q_proj.weight"
@@ -31,7 +34,8 @@ type Placed struct {
 
 // Layout is the place of every tensor inside the extents of one part. Offsets are counted in elements, since the
 // extents of a part (weights, low halves, gradients, moments) have the same order and differ in element size only.
-// Frozen tensors take space in weights and in no other extent. The padding between tensors holds zeros, always.
+// Frozen tensors take space in weights and in no other extent. The padding between tensors holds zeros, always; of moments
+// in 8 bits it holds codes of zero.
 type Layout struct {
 	Fields []Placed
 	// WeightElems and StateElems are the lengths, padding included, multiples of Align: of the weights extent, and of

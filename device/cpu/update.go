@@ -40,6 +40,38 @@ func (s *Stream) AdamW(args device.AdamWArgs, bad device.Mem) {
 	})
 }
 
+// AdamW8 implements device.OptimizerOps.
+func (s *Stream) AdamW8(args device.AdamW8Args, bad device.Mem) {
+	s.operands.AdamW8(args, bad)
+	s.enqueue(func() {
+		n := args.Weights.Cols
+		scalars := kernels.AdamWScalars(args.AdamWScalars)
+		moments := kernels.Moments8{M: bytes(args.M.Mem), V: bytes(args.V.Mem), MScale: floats(args.MScale), VScale: floats(args.VScale)}
+		grad := vec(args.Grad)
+		var nans atomic.Int64
+		var update func(lo, hi int) int
+		perParam := 2*(1+1) + args.Grad.DType.Bytes()
+		if args.Weights.DType == tensor.F32 {
+			perParam += 2 * 4
+			p, g := floats(args.Weights), floats(args.Grad)
+			update = func(lo, hi int) int { return s.crew.AdamW8F32(p[lo:hi], moments.Slice(lo, hi), g[lo:hi], &scalars) }
+		} else {
+			perParam += 2 * (2 + 2)
+			high := unsafe.Slice((*uint16)(start(args.Weights.Mem)), n)
+			low := unsafe.Slice((*int16)(start(args.Low.Mem)), n)
+			update = func(lo, hi int) int {
+				return s.crew.AdamW8Split(high[lo:hi], low[lo:hi], moments.Slice(lo, hi), grad.Slice(lo, hi), &scalars)
+			}
+		}
+		s.crew.split(n, tensor.MomentBlock, perParam, func(lo, hi int) {
+			if k := update(lo, hi); k > 0 {
+				nans.Add(int64(k))
+			}
+		})
+		*(*int64)(start(bad)) += nans.Load()
+	})
+}
+
 // SumSquares implements device.OptimizerOps.
 func (s *Stream) SumSquares(dst device.Mem, x device.Mat) {
 	s.operands.SumSquares(dst, x)

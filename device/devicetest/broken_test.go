@@ -34,6 +34,7 @@ type (
 	zeroTargets  struct{ device.Stream }
 	fromZero     struct{ device.Stream }
 	otherEps     struct{ device.Stream }
+	otherScale   struct{ device.Stream }
 	halves       struct{ device.Stream }
 	truncates    struct{ device.Stream }
 	never        struct{ device.Stream }
@@ -83,6 +84,11 @@ func (s otherEps) AdamW(args device.AdamWArgs, bad device.Mem) {
 	s.Stream.AdamW(args, bad)
 }
 
+func (s otherScale) AdamW8(args device.AdamW8Args, bad device.Mem) {
+	args.MScale, args.VScale = args.VScale, args.MScale
+	s.Stream.AdamW8(args, bad)
+}
+
 func (s halves) SumSquares(dst device.Mem, x device.Mat) {
 	s.Stream.SumSquares(dst, x.ColRange(0, (x.Cols+1)/2))
 }
@@ -107,6 +113,7 @@ var breaks = []struct {
 	{"takes all targets for token 0", "CrossEntropy", func(s device.Stream) device.Stream { return zeroTargets{s} }},
 	{"ignores where a table begins", "Gather", func(s device.Stream) device.Stream { return fromZero{s} }},
 	{"rounds AdamW otherwise", "AdamW", func(s device.Stream) device.Stream { return otherEps{s} }},
+	{"swaps the scales of moments", "AdamW8", func(s device.Stream) device.Stream { return otherScale{s} }},
 	{"sums too little", "Sums", func(s device.Stream) device.Stream { return halves{s} }},
 	{"copies too little", "Copy", func(s device.Stream) device.Stream { return truncates{s} }},
 	{"waits for nothing", "Events", func(s device.Stream) device.Stream { return never{s} }},

@@ -114,6 +114,11 @@ func (s *faultyStream) AdamW(args device.AdamWArgs, bad device.Mem) {
 	s.op(func() { s.inner.AdamW(args, bad) })
 }
 
+func (s *faultyStream) AdamW8(args device.AdamW8Args, bad device.Mem) {
+	s.operands.AdamW8(args, bad)
+	s.op(func() { s.inner.AdamW8(args, bad) })
+}
+
 func (s *faultyStream) SumSquares(dst device.Mem, x device.Mat) {
 	s.operands.SumSquares(dst, x)
 	s.op(func() { s.inner.SumSquares(dst, x) })

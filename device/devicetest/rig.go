@@ -159,6 +159,8 @@ func (r *rig) filled(m *matrix, f func(i int) float64) *matrix {
 			binary.NativeEndian.PutUint32(at, math.Float32bits(float32(x)))
 		case tensor.BF16:
 			binary.NativeEndian.PutUint16(at, tensor.BF16FromF32(float32(x)))
+		case tensor.U8:
+			at[0] = uint8(x)
 		case tensor.I16:
 			binary.NativeEndian.PutUint16(at, uint16(int16(x)))
 		case tensor.I32:
@@ -192,6 +194,8 @@ func (m *matrix) decode(image []byte, i int) float64 {
 		return float64(tensor.F32FromBF16(binary.NativeEndian.Uint16(at)))
 	case tensor.F64:
 		return math.Float64frombits(binary.NativeEndian.Uint64(at))
+	case tensor.U8:
+		return float64(at[0])
 	case tensor.I16:
 		return float64(int16(binary.NativeEndian.Uint16(at)))
 	case tensor.I32:

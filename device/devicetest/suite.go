@@ -45,7 +45,7 @@ func (s Suite) Run(t *testing.T) {
 		{"RMSNorm", testRMSNorm}, {"RMSNormGrad", testRMSNormGrad}, {"RoPE", testRoPE},
 		{"Attention", testAttention}, {"SwiGLU", testSwiGLU}, {"CrossEntropy", testCrossEntropy},
 		{"Gather", testGather}, {"ScatterAdd", testScatterAdd},
-		{"AdamW", testAdamW}, {"Sums", testSums},
+		{"AdamW", testAdamW}, {"AdamW8", testAdamW8}, {"Sums", testSums},
 		{"Memory", testMemory}, {"Copy", testCopy}, {"InPlace", testInPlace},
 		{"StreamOrder", testStreamOrder}, {"Events", testEvents}, {"EventTimes", testEventTimes},
 		{"StickyErrors", testStickyErrors}, {"BadCalls", testBadCalls},

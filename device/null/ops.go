@@ -107,6 +107,11 @@ func (s *stream) AdamW(args device.AdamWArgs, bad device.Mem) {
 	s.count(0)
 }
 
+func (s *stream) AdamW8(args device.AdamW8Args, bad device.Mem) {
+	s.operands.AdamW8(args, bad)
+	s.count(0)
+}
+
 func (s *stream) SumSquares(dst device.Mem, x device.Mat) {
 	s.operands.SumSquares(dst, x)
 	s.count(0)

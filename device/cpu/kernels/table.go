@@ -10,6 +10,7 @@ import (
 type Table struct {
 	level isa.Level
 	loops
+	blockLoops
 }
 
 // Level is the instruction set that the table was asked for. A kernel that has no assembly for it runs in the best
@@ -21,7 +22,7 @@ func For(level isa.Level) *Table { return &tables[level] }
 
 var tables = func() (all [isa.AVX512BF16 + 1]Table) {
 	for l := range all {
-		all[l] = Table{isa.Level(l), plainLoops}
+		all[l] = Table{isa.Level(l), plainLoops, plainBlockLoops}
 		accelerate(&all[l].loops, isa.Level(l))
 	}
 	return all

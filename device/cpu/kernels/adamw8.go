@@ -1,0 +1,118 @@
+package kernels
+
+import (
+	"unsafe"
+
+	"github.com/millrace/millrace/tensor"
+)
+
+// Moments8 are the two moments of a run of parameters as 8-bit codes, with a scale for each block of tensor.MomentBlock.
+type Moments8 struct {
+	M, V           []uint8
+	MScale, VScale []float32
+}
+
+// Slice is the moments of elements [lo, hi), both multiples of tensor.MomentBlock.
+func (m Moments8) Slice(lo, hi int) Moments8 {
+	check(lo%tensor.MomentBlock == 0 && hi%tensor.MomentBlock == 0, "Moments8: cut inside of a block")
+	a, b := lo/tensor.MomentBlock, hi/tensor.MomentBlock
+	return Moments8{m.M[lo:hi], m.V[lo:hi], m.MScale[a:b], m.VScale[a:b]}
+}
+
+// moments8 is where a loop finds the moments; the assembly knows the order.
+type moments8 struct{ m, v, mScale, vScale unsafe.Pointer }
+
+func (m Moments8) at(i int) moments8 {
+	b := i / tensor.MomentBlock
+	return moments8{unsafe.Pointer(&m.M[i]), unsafe.Pointer(&m.V[i]), unsafe.Pointer(&m.MScale[b]), unsafe.Pointer(&m.VScale[b])}
+}
+
+func (m Moments8) has(n int) bool {
+	blocks := n / tensor.MomentBlock
+	return n%tensor.MomentBlock == 0 && len(m.M) == n && len(m.V) == n && len(m.MScale) == blocks && len(m.VScale) == blocks
+}
+
+// AdamW8Split is AdamWSplit for moments of 8 bits: they are decoded (code's value times scale, rounded once), updated with the
+// parameters, and encoded anew. The number of elements is a multiple of tensor.MomentBlock. Cut work at such multiples.
+//
+// Source: Dettmers et al., "8-bit Optimizers via Block-wise Quantization" (2022), with the codes of bitsandbytes, in blocks of
+// 256 as its optimizers have them.
+func (t *Table) AdamW8Split(hi []uint16, lo []int16, m Moments8, grad Vec, s *AdamWScalars) (nans int) {
+	n := len(hi)
+	check(len(lo) == n && grad.Len == n && m.has(n), "AdamW8Split: lengths differ or are no whole blocks")
+	f := t.adamw8Split[kind(grad.DType)]
+	for i := 0; i < n; i += piece {
+		k, at := min(piece, n-i), m.at(i)
+		nans += f(unsafe.Pointer(&hi[i]), unsafe.Pointer(&lo[i]), unsafe.Add(grad.Data, i*size(grad.DType)), k, s, &at)
+	}
+	return nans
+}
+
+// AdamW8F32 is AdamW8Split for weights that are kept in fp32.
+func (t *Table) AdamW8F32(p []float32, m Moments8, grad []float32, s *AdamWScalars) (nans int) {
+	n := len(p)
+	check(len(grad) == n && m.has(n), "AdamW8F32: lengths differ or are no whole blocks")
+	for i := 0; i < n; i += piece {
+		k, at := min(piece, n-i), m.at(i)
+		nans += t.adamw8F32(unsafe.Pointer(&p[i]), unsafe.Pointer(&grad[i]), k, s, &at)
+	}
+	return nans
+}
+
+// blockLoops are the inner loops over whole blocks.
+type blockLoops struct {
+	adamw8Split [2]func(hi, lo, g unsafe.Pointer, n int, s *AdamWScalars, at *moments8) int
+	adamw8F32   func(p, g unsafe.Pointer, n int, s *AdamWScalars, at *moments8) int
+}
+
+var plainBlockLoops = blockLoops{
+	adamw8Split: [2]func(hi, lo, g unsafe.Pointer, n int, s *AdamWScalars, at *moments8) int{
+		plainAdamW8Split[float32], plainAdamW8Split[uint16]},
+	adamw8F32: plainAdamW8F32,
+}
+
+// eachBlock decodes the moments of one block after the other, has update change them, and encodes them.
+func (a *moments8) eachBlock(n int, update func(first int, m, v *[tensor.MomentBlock]float32)) {
+	var m, v [tensor.MomentBlock]float32
+	ms, vs := of[uint8](a.m, n), of[uint8](a.v, n)
+	mScales, vScales := of[float32](a.mScale, n/len(m)), of[float32](a.vScale, n/len(m))
+	for b := range mScales {
+		first := b * len(m)
+		mCodes, vCodes := ms[first:first+len(m)], vs[first:first+len(m)]
+		signed8.decode(m[:], mCodes, mScales[b])
+		unsigned8.decode(v[:], vCodes, vScales[b])
+		update(first, &m, &v)
+		mScales[b] = signed8.encode(mCodes, m[:])
+		vScales[b] = unsigned8.encode(vCodes, v[:])
+	}
+}
+
+func plainAdamW8Split[E element](hi, lo, g unsafe.Pointer, n int, s *AdamWScalars, at *moments8) (nans int) {
+	his, los, gs := of[uint16](hi, n), of[int16](lo, n), of[E](g, n)
+	at.eachBlock(n, func(first int, m, v *[tensor.MomentBlock]float32) {
+		for j := range m {
+			i := first + j
+			var p float32
+			p, m[j], v[j] = adamw(tensor.JoinF32(his[i], los[i]), m[j], v[j], load(gs[i]), s)
+			his[i], los[i] = tensor.SplitF32(p)
+			if p != p {
+				nans++
+			}
+		}
+	})
+	return nans
+}
+
+func plainAdamW8F32(p, g unsafe.Pointer, n int, s *AdamWScalars, at *moments8) (nans int) {
+	ps, gs := of[float32](p, n), of[float32](g, n)
+	at.eachBlock(n, func(first int, m, v *[tensor.MomentBlock]float32) {
+		for j := range m {
+			i := first + j
+			ps[i], m[j], v[j] = adamw(ps[i], m[j], v[j], gs[i], s)
+			if ps[i] != ps[i] {
+				nans++
+			}
+		}
+	})
+	return nans
+}

@@ -1,0 +1,253 @@
+package kernels
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"math"
+	"math/rand/v2"
+	"os"
+	"testing"
+	"unsafe"
+
+	"github.com/millrace/millrace/device/cpu/isa"
+	"github.com/millrace/millrace/tensor"
+)
+
+// golden reads testdata/dynamic8.json, which dynamic8.py beside it wrote with bitsandbytes.
+func golden(t *testing.T) map[string][]byte {
+	text, err := os.ReadFile("testdata/dynamic8.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var encoded map[string]string
+	if err := json.Unmarshal(text, &encoded); err != nil {
+		t.Fatal(err)
+	}
+	out := map[string][]byte{}
+	for name, s := range encoded {
+		if out[name], err = base64.StdEncoding.DecodeString(s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return out
+}
+
+func floatsOf(b []byte) []float32 {
+	out := make([]float32, len(b)/4)
+	for i := range out {
+		out[i] = *(*float32)(unsafe.Pointer(&b[4*i]))
+	}
+	return out
+}
+
+// equalBits fails at the first element that differs.
+func equalBits[T uint8 | float32](t *testing.T, what string, got, want []T) {
+	t.Helper()
+	if len(got) != len(want) {
+		t.Fatalf("%s: %d elements, want %d", what, len(got), len(want))
+	}
+	for i := range want {
+		if g, w := float32(got[i]), float32(want[i]); math.Float32bits(g) != math.Float32bits(w) {
+			t.Fatalf("%s: element %d is %v, want %v", what, i, g, w)
+		}
+	}
+}
+
+func TestMapsAreBitsandbytes(t *testing.T) {
+	g := golden(t)
+	equalBits(t, "signed", signed8.value[:], floatsOf(g["signed"]))
+	equalBits(t, "unsigned", unsigned8.value[:], floatsOf(g["unsigned"]))
+}
+
+func TestQuantizeIsBitsandbytes(t *testing.T) {
+	g := golden(t)
+	for _, name := range []string{"signed", "unsigned"} {
+		x := floatsOf(g["x"])
+		if name == "unsigned" {
+			for i := range x {
+				x[i] = float32(math.Abs(float64(x[i])))
+			}
+		}
+		codes, scales, back := make([]uint8, len(x)), make([]float32, len(x)/tensor.MomentBlock), make([]float32, len(x))
+		Quantize8(codes, scales, x, name == "signed")
+		equalBits(t, name+" codes", codes, g[name+"Codes"])
+		equalBits(t, name+" scales", scales, floatsOf(g[name+"Scales"]))
+		Dequantize8(back, codes, scales, name == "signed")
+		want := floatsOf(g[name+"Back"])
+		for i := range want {
+			want[i] += 0 // a zero code of a block of zeros is -0 in theirs and ours: the signed map begins below zero
+			back[i] += 0
+		}
+		equalBits(t, name+" back", back, want)
+	}
+}
+
+// TestAdamW8IsBitsandbytes takes some steps from zero bytes and compares states and weights: by bits with bitsandbytes'
+// quantizers around AdamW in this package's order, closely with its own optimizer for CPUs, which computes
+// m = b1*m + (1-b1)*g, where ours is m += (g-m)*(1-b1), and v with a fused product.
+func TestAdamW8IsBitsandbytes(t *testing.T) {
+	g := golden(t)
+	for _, level := range isa.Available() {
+		p, grads := floatsOf(g["p"]), floatsOf(g["grads"])
+		n := len(p)
+		m := newMoments8(n)
+		for step := range len(grads) / n {
+			s := NewAdamWScalars(int64(step+1), 1e-2, 0.9, 0.999, 1e-8, 0.1, 0.75)
+			For(level).AdamW8F32(p, m, grads[step*n:(step+1)*n], &s)
+		}
+		equalBits(t, "weights", p, floatsOf(g["pAfter"]))
+		equalBits(t, "codes", append(append([]uint8{}, m.M...), m.V...), g["codes"])
+		scales := append(append([]float32{}, m.MScale...), m.VScale...)
+		equalBits(t, "scales", scales, floatsOf(g["scales"]))
+
+		for i, want := range floatsOf(g["theirScales"]) {
+			if math.Abs(float64(scales[i]-want)) > 1e-6*float64(want) {
+				t.Errorf("scale %d is %v, bitsandbytes' optimizer has %v", i, scales[i], want)
+			}
+		}
+		far := 0
+		for i, want := range g["theirCodes"] {
+			if c := append(append([]uint8{}, m.M...), m.V...)[i]; c != want {
+				if far++; max(c, want)-min(c, want) > 1 {
+					t.Errorf("code %d is %d, bitsandbytes' optimizer has %d", i, c, want)
+				}
+			}
+		}
+		if far > 2*n/200 {
+			t.Errorf("%d of %d codes are not those of bitsandbytes' optimizer", far, 2*n)
+		}
+	}
+}
+
+func newMoments8(n int) Moments8 {
+	b := n / tensor.MomentBlock
+	return Moments8{make([]uint8, n), make([]uint8, n), make([]float32, b), make([]float32, b)}
+}
+
+// TestMagnitude compares the search with the definition: the nearest code, by distance to the fp32 means between codes.
+func TestMagnitude(t *testing.T) {
+	for _, c := range []*codebook{signed8, unsigned8} {
+		top := 255 - c.zero
+		for k := 1; k <= top; k++ {
+			mean := (c.value[c.zero+k-1] + c.value[c.zero+k]) / 2
+			even := k - (c.zero+k)%2
+			for x, want := range map[float32]int{math.Nextafter32(mean, 0): k - 1, mean: even, math.Nextafter32(mean, 2): k, c.value[c.zero+k]: k} {
+				if got := c.magnitude(x); got != want {
+					t.Errorf("zero %d: magnitude of %v is %d, want %d", c.zero, x, got, want)
+				}
+				if got := c.magnitude(-x); got != want {
+					t.Errorf("zero %d: magnitude of %v is %d, want %d", c.zero, -x, got, want)
+				}
+			}
+		}
+		for x, want := range map[float32]int{0: 0, float32(math.NaN()): 0, 2: top, float32(math.Inf(1)): top} {
+			if got := c.magnitude(x); got != want {
+				t.Errorf("zero %d: magnitude of %v is %d, want %d", c.zero, x, got, want)
+			}
+		}
+	}
+}
+
+// TestZeroBytesAreZeroMoments starts from extents that nobody wrote: the step is that of fp32 moments of zero.
+func TestZeroBytesAreZeroMoments(t *testing.T) {
+	rng := rand.New(rand.NewPCG(3, 3))
+	const n = 2 * tensor.MomentBlock
+	p, grad := make([]float32, n), make([]float32, n)
+	for i := range p {
+		p[i] = float32(rng.NormFloat64())
+		if i%3 != 0 && i < tensor.MomentBlock {
+			grad[i] = float32(rng.NormFloat64())
+		}
+	}
+	s := NewAdamWScalars(1, 1e-3, 0.9, 0.999, 1e-8, 0.1, 1)
+	for _, level := range isa.Available() {
+		p8, p32 := append([]float32{}, p...), append([]float32{}, p...)
+		m := newMoments8(n)
+		For(level).AdamW8F32(p8, m, grad, &s)
+		For(level).AdamWF32(p32, make([]float32, n), make([]float32, n), grad, &s)
+		equalBits(t, level.String(), p8, p32)
+		for i := tensor.MomentBlock; i < n; i++ {
+			if m.M[i] != 0 || m.V[i] != 0 {
+				t.Fatalf("%v: a block of zeros has codes %d and %d", level, m.M[i], m.V[i])
+			}
+		}
+	}
+}
+
+// TestAdamW8LevelsAgree compares every level with plain Go, by bits, over states that took some steps, with gradients that
+// make moments odd: means of codes, denormals, infinities and NaNs.
+func TestAdamW8LevelsAgree(t *testing.T) {
+	for _, level := range isa.Available()[1:] {
+		for trial := range 60 {
+			rng := rand.New(rand.NewPCG(uint64(trial), 8))
+			n := (1 + rng.IntN(5)) * tensor.MomentBlock
+			if trial == 0 {
+				n = 70 * tensor.MomentBlock
+			}
+			plain, fast := newState8(rng, n, trial%4 == 1), (*state8)(nil)
+			fast = plain.clone()
+			for step := range 4 {
+				s := NewAdamWScalars(int64(1+step), 1e-3, 0.9, 0.999, 1e-8, 0.1, rng.Float64())
+				grad := newMemory(rng, "FH"[trial%2], n, trial%8 == 3)
+				vec := Vec{unsafe.Pointer(&grad.bytes[grad.skip]), []tensor.DType{tensor.F32, tensor.BF16}[trial%2], n}
+				want, got := 0, 0
+				if trial%3 == 0 && vec.DType == tensor.F32 {
+					g := unsafe.Slice((*float32)(vec.Data), n)
+					want, got = For(isa.Plain).AdamW8F32(plain.p, plain.Moments8, g, &s), For(level).AdamW8F32(fast.p, fast.Moments8, g, &s)
+				} else {
+					want = For(isa.Plain).AdamW8Split(plain.hi, plain.lo, plain.Moments8, vec, &s)
+					got = For(level).AdamW8Split(fast.hi, fast.lo, fast.Moments8, vec, &s)
+				}
+				if want != got {
+					t.Fatalf("%v, trial %d: %d NaNs, want %d", level, trial, got, want)
+				}
+				plain.compare(t, fast, level.String())
+			}
+		}
+	}
+}
+
+// state8 is parameters with 8-bit moments, guarded at both ends.
+type state8 struct {
+	p  []float32
+	hi []uint16
+	lo []int16
+	Moments8
+}
+
+func newState8(rng *rand.Rand, n int, odd bool) *state8 {
+	s := &state8{make([]float32, n), make([]uint16, n), make([]int16, n), newMoments8(n)}
+	for i := range n {
+		s.p[i] = float32(rng.NormFloat64())
+		s.hi[i], s.lo[i] = tensor.SplitF32(s.p[i])
+		if odd {
+			s.M[i], s.V[i] = uint8(rng.IntN(256)), uint8(rng.IntN(256))
+		}
+	}
+	for b := range s.MScale {
+		if odd {
+			s.MScale[b] = float32(math.Exp2(float64(rng.IntN(40) - 30)))
+			s.VScale[b] = s.MScale[b] * s.MScale[b]
+		}
+	}
+	return s
+}
+
+func (s *state8) clone() *state8 {
+	m := Moments8{append([]uint8{}, s.M...), append([]uint8{}, s.V...), append([]float32{}, s.MScale...), append([]float32{}, s.VScale...)}
+	return &state8{append([]float32{}, s.p...), append([]uint16{}, s.hi...), append([]int16{}, s.lo...), m}
+}
+
+func (s *state8) compare(t *testing.T, o *state8, what string) {
+	t.Helper()
+	for i := range s.p {
+		switch b := i / tensor.MomentBlock; {
+		case s.p[i] != o.p[i] && (s.p[i] == s.p[i] || o.p[i] == o.p[i]), s.hi[i] != o.hi[i], s.lo[i] != o.lo[i]:
+			t.Fatalf("%s: weight %d differs", what, i)
+		case math.Float32bits(s.MScale[b]) != math.Float32bits(o.MScale[b]), math.Float32bits(s.VScale[b]) != math.Float32bits(o.VScale[b]):
+			t.Fatalf("%s: scales of block %d are %v %v, want %v %v", what, b, o.MScale[b], o.VScale[b], s.MScale[b], s.VScale[b])
+		case s.M[i] != o.M[i], s.V[i] != o.V[i]:
+			t.Fatalf("%s: codes of %d are %d %d, want %d %d", what, i, o.M[i], o.V[i], s.M[i], s.V[i])
+		}
+	}
+}
