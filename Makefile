@@ -3,7 +3,7 @@
 GO ?= go
 
 # Packages in which goroutines meet; those that do not exist in a checkout are left out.
-RACE = stream store checkpoint train device/cpu device/null nn trace internal
+RACE = stream store checkpoint train device/cpu device/null nn trace internal cmd
 RACE_PACKAGES = $(patsubst %,./%/...,$(wildcard $(RACE)))
 
 # SHORT=-short leaves out what takes long.
