@@ -2,86 +2,146 @@ package plan
 
 import (
 	"fmt"
+	"sort"
 
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/nn"
 	"github.com/millrace/millrace/store"
 )
 
-// chooser looks for a placement: from the smallest one that runs at all, it spends what the budgets leave in the order
-// of what saves most time per byte.
+// chooser looks for the placement with the fastest simulated step.
+//
+// It climbs ladders: flights of rungs, each of which takes more memory and repeats or moves less.
+// Ladders do not depend on the budgets, which only say how high one gets, so that
+// more memory makes no slower plan but for anomalies of the simulated lanes, such as a drain that starts
+// later.
 type chooser struct {
 	Request
 }
 
 func (c *chooser) choose() (*Plan, error) {
 	bind := c.Device.Unified && c.DeviceBytes == 0
-	p := c.measure(c.spill(c.smallest(bind)))
-	if bind && c.DiskBytes > 0 && c.fits(p) != nil {
+	best := c.measure(c.spill(c.smallest(bind)))
+	if bind && c.DiskBytes > 0 && c.fits(best) != nil {
 		// Weights in place do not fit: they are streamed, from disk where they must.
 		bind = false
-		p = c.measure(c.spill(c.smallest(bind)))
+		best = c.measure(c.spill(c.smallest(bind)))
 	}
-	if err := c.fits(p); err != nil {
+	if err := c.fits(best); err != nil {
 		return nil, err
 	}
-	overlap := true // for overlap, more goes to disk; for what saves arithmetic only, nothing does
-	try := func(change func(*Placement)) bool {
-		next := clone(p.Placement)
-		change(&next)
-		q := c.measure(next)
-		if overlap && c.fits(q) != nil {
-			q = c.measure(c.spill(next))
+	best.Predicted = best.Simulate(c.Machine, c.Device)
+	seen := map[string]bool{} // ladders meet
+	for _, rings := range c.rings(bind) {
+		for _, ladder := range c.ladders(bind) {
+			foot := c.smallest(bind)
+			rings(&foot)
+			for _, p := range c.climb(c.spill(foot), ladder) { // overlap is worth the disk, all else is not
+				key := fmt.Sprint(p.Placement)
+				if seen[key] {
+					continue
+				}
+				seen[key] = true
+				p.Predicted = p.Simulate(c.Machine, c.Device)
+				if p.Predicted.StepSeconds < best.Predicted.StepSeconds {
+					best = p
+				}
+			}
 		}
-		if c.fits(q) != nil {
-			return false
-		}
-		p = q
-		return true
 	}
+	return best, nil
+}
 
+// rung is a change of a placement that takes more memory.
+type rung func(*Placement)
+
+// climb goes up as far as the budgets allow, and returns where it rested: at the foot, where one kind of change ended, and
+// at the top. The top is the fastest of them, unless lanes get in each other's way.
+func (c *chooser) climb(foot Placement, ladder [][]rung) []*Plan {
+	var rests []*Plan
+	place := foot
+	if p := c.measure(place); c.fits(p) == nil {
+		rests = append(rests, p)
+	} else {
+		return nil
+	}
+	for _, flight := range ladder {
+		at := func(rungs int) (Placement, *Plan) {
+			next := clone(place)
+			for _, r := range flight[:rungs] {
+				r(&next)
+			}
+			return next, c.measure(next)
+		}
+		fit := sort.Search(len(flight), func(i int) bool {
+			_, p := at(i + 1)
+			return c.fits(p) != nil
+		})
+		if fit > 0 {
+			next, p := at(fit)
+			place, rests = next, append(rests, p)
+		}
+		if fit < len(flight) {
+			break
+		}
+	}
+	return rests
+}
+
+// rings are the depths of the rings that make lanes overlap.
+func (c *chooser) rings(bind bool) []rung {
+	if bind {
+		return []rung{func(*Placement) {}}
+	}
+	depth := func(slots, stages, grads int) rung {
+		return func(n *Placement) { n.Slots, n.StageSlots, n.GradSlots = slots, stages, grads }
+	}
+	grads := 1
+	if c.Model.Tied || c.Numerics.Scheme().Types()[store.Grad].Bytes() == 4 {
+		grads = 2 // gradients drain from where they were summed
+	}
+	return []rung{depth(1, 1, 1), depth(2, 1, 1), depth(2, 2, grads), depth(3, 2, grads)}
+}
+
+// ladders spend memory on what is not computed again and on what is not moved again, in several orders.
+func (c *chooser) ladders(bind bool) [][][]rung {
 	if !(&setting{model: c.Model}).trains() {
-		// One forward pass: nothing is computed or fetched twice.
-		if !bind {
-			_ = try(func(n *Placement) { n.Slots = 3 }) || try(func(n *Placement) { n.Slots = 2 })
-		}
-		p.Predicted = p.Simulate(c.Machine, c.Device)
-		return p, nil
+		return [][][]rung{nil} // one forward pass: nothing is computed or fetched twice
 	}
-	if !bind {
-		// Overlap first: without a second slot the lanes take turns.
-		try(func(n *Placement) { n.Slots = 2 })
-		try(func(n *Placement) { n.StageSlots = 2 })
-		if c.Model.Tied || c.Numerics.Scheme().Types()[store.Grad].Bytes() == 4 {
-			try(func(n *Placement) { n.GradSlots = 2 })
-		}
+	var blocks []int // from the last one down: what is kept there is needed again soonest
+	for b := len(c.Model.Blocks) - 1; b >= 0; b-- {
+		blocks = append(blocks, b)
 	}
-	overlap = false
-	// Arithmetic that is not repeated saves the same wherever it is saved; the head's logits take least memory for it.
-	try(func(n *Placement) { n.SingleHead = true })
-	for _, keep := range []nn.Keep{nn.KeepAll, nn.KeepGateUp, nn.KeepAttention} {
-		// From the last block down: what is kept there is needed again soonest.
-		for b := len(c.Model.Blocks) - 1; b >= 0; b-- {
-			if p.Placement.Keep[b] == nn.KeepInput && !try(func(n *Placement) { n.Keep[b] = keep }) {
-				break
-			}
+	keep := func(b int, k nn.Keep) rung { return func(n *Placement) { n.Keep[b] = k } }
+	levels := []nn.Keep{nn.KeepAttention, nn.KeepGateUp, nn.KeepAll}
+	var byBlock, byLevel, saved, resident []rung
+	for _, b := range blocks {
+		for _, k := range levels {
+			byBlock = append(byBlock, keep(b, k))
+		}
+		saved = append(saved, func(n *Placement) { n.SavedHere[b] = true })
+	}
+	for _, k := range levels {
+		for _, b := range blocks {
+			byLevel = append(byLevel, keep(b, k))
 		}
 	}
-	if !bind {
-		try(func(n *Placement) { n.Slots = 3 })
-		for b := len(c.Model.Blocks) - 1; b >= 0; b-- {
-			if !try(func(n *Placement) { n.SavedHere[b] = true }) {
-				break
-			}
-		}
-		for _, part := range c.Model.BlockParts {
-			if !try(func(n *Placement) { n.Resident[part] = true }) {
-				break
-			}
-		}
+	for _, part := range c.Model.BlockParts {
+		resident = append(resident, func(n *Placement) { n.Resident[part] = true })
 	}
-	p.Predicted = p.Simulate(c.Machine, c.Device)
-	return p, nil
+	moved := [][]rung{saved, resident}
+	if bind {
+		moved = [][]rung{nil, nil}
+	}
+	head := []rung{func(n *Placement) { n.SingleHead = true }}
+	var all [][][]rung
+	for _, parts := range [][4][]rung{
+		{byBlock, moved[0], moved[1], head}, {byLevel, moved[0], moved[1], head},
+		{moved[0], moved[1], byBlock, head}, {moved[1], moved[0], byBlock, head},
+	} {
+		all = append(all, parts[:], [][]rung{parts[3], parts[0], parts[1], parts[2]})
+	}
+	return all
 }
 
 // smallest is the placement that needs least memory.

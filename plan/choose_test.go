@@ -1,0 +1,169 @@
+package plan_test
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/plan"
+	"github.com/millrace/millrace/tensor"
+	"pgregory.net/rapid"
+)
+
+// gpu is a device with memory of its own.
+var gpu = device.Info{Name: "test", MemoryBytes: 1 << 40}
+
+// medium is a model whose blocks and activations have sizes in the proportions of real ones.
+var medium = shape{Vocab: 3000, Hidden: 64, Inner: 192, Layers: 8, Heads: 4, KVHeads: 2, HeadDim: 16}
+
+func request(t errorer, s shape, n plan.Numerics) plan.Request {
+	t.Helper()
+	return plan.Request{Model: s.model(t), Numerics: n, Device: gpu, Machine: machine}
+}
+
+// oneLine checks that an error is one line with all the words.
+func oneLine(t *testing.T, err error, words ...string) {
+	t.Helper()
+	if err == nil {
+		t.Errorf("no error; want one with %q", words)
+		return
+	}
+	for _, w := range words {
+		if !strings.Contains(err.Error(), w) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%q does not say %q in one line", err, w)
+		}
+	}
+}
+
+func TestRefusals(t *testing.T) {
+	n := numerics(2, true)
+	r := request(t, medium, n)
+	r.DeviceBytes = 1 << 40
+	least := smallest(t, r)
+
+	r.DeviceBytes = least - 1
+	_, err := plan.New(r)
+	oneLine(t, err, "memory.device", plan.FormatBytes(least), "raise it", "sequence_len (12)", "batch_tokens (48)")
+
+	r.DeviceBytes, r.HostBytes = 1<<40, 1<<16
+	_, err = plan.New(r)
+	oneLine(t, err, "memory.host", "64.0 KiB", "raise it", "batch_tokens (48)")
+
+	r.HostBytes = 0
+	r.Numerics.SequenceLen = 4097
+	_, err = plan.New(r)
+	oneLine(t, err, "sequence_len 4097", "4096")
+
+	r.Numerics = n
+	r.Numerics.Compute = tensor.F32
+	_, err = plan.New(r)
+	oneLine(t, err, "precision")
+}
+
+// smallest is what the placement takes in which everything moves, one thing at a time.
+func smallest(t errorer, r plan.Request) int64 {
+	t.Helper()
+	return newPlan(t, r.Model, r.Numerics).With(moving(r.Model, 1)).DeviceBytes
+}
+
+func TestNumericsCheck(t *testing.T) {
+	good := numerics(2, true)
+	if err := good.Check(); err != nil {
+		t.Fatal(err)
+	}
+	for name, change := range map[string]func(*plan.Numerics){
+		"precision.compute": func(n *plan.Numerics) { n.Compute = tensor.I32 },
+		"does not go with":  func(n *plan.Numerics) { n.Compute = tensor.F32 },
+		"at least 1":        func(n *plan.Numerics) { n.MicroBatches = 0 },
+		"at least 1 ":       func(n *plan.Numerics) { n.MicroBatch = -1 },
+		"at least 1  ":      func(n *plan.Numerics) { n.SequenceLen = 0 },
+		"at least 1   ":     func(n *plan.Numerics) { n.HeadChunk = 0 },
+		"more than":         func(n *plan.Numerics) { n.SequenceLen, n.MicroBatch = math.MaxInt/2, 3 },
+	} {
+		n := good
+		change(&n)
+		oneLine(t, n.Check(), strings.TrimSpace(name))
+	}
+}
+
+// drawRequest picks a model, numerics and a machine in which anything may be the bottleneck.
+func drawRequest(rt *rapid.T) plan.Request {
+	s := shape{Vocab: rapid.IntRange(50, 1000).Draw(rt, "vocabulary"), Hidden: 16 * rapid.IntRange(1, 4).Draw(rt, "hidden"),
+		Layers: rapid.IntRange(1, 4).Draw(rt, "layers"), Heads: 4, KVHeads: 2, HeadDim: 16, Tied: rapid.Bool().Draw(rt, "tied")}
+	s.Inner = 3 * s.Hidden
+	n := numerics(rapid.IntRange(1, 3).Draw(rt, "micro-batches"), rapid.Bool().Draw(rt, "split"))
+	n.SequenceLen = rapid.IntRange(1, 200).Draw(rt, "sequence")
+	r := request(rt, s, n)
+	rate := func(name string) float64 { return math.Pow(10, rapid.Float64Range(8, 12).Draw(rt, name)) }
+	flops := rate("flops")
+	r.Machine = plan.Machine{F32FLOPsPerSec: flops, BF16FLOPsPerSec: 2 * flops, AttentionFLOPsPerSec: flops,
+		DeviceBytesPerSec: flops, UploadBytesPerSec: rate("upload"), DownloadBytesPerSec: rate("download"),
+		AdamWBytesPerSec: rate("adamw"), HostBytesPerSec: rate("host")}
+	return r
+}
+
+// What fits takes no more than the budgets, and more memory does not make the predicted step slower. Lanes that wait for
+// each other can lose a little where one of them gets faster (Graham's anomalies): a percent is allowed.
+func TestMoreMemoryIsNeverSlower(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		r := drawRequest(rt)
+		least := smallest(rt, r)
+		before := math.Inf(1)
+		r.DeviceBytes = least
+		for range 5 {
+			p, err := plan.New(r)
+			if err != nil {
+				rt.Fatalf("%d bytes are enough, %d are not: %v", least, r.DeviceBytes, err)
+			}
+			var host int64
+			for _, b := range append(p.State, p.Host...) {
+				host += b.Bytes
+			}
+			if p.DeviceBytes > r.DeviceBytes || host != p.HostBytes {
+				rt.Errorf("the plan has %d bytes of %d on the device, and %d on the host in a table of %d", p.DeviceBytes, r.DeviceBytes, p.HostBytes, host)
+			}
+			if now := p.Predicted.StepSeconds; now > before*1.001 {
+				rt.Errorf("with %d bytes a step takes %.6g s, with less %.6g s", r.DeviceBytes, now, before)
+			}
+			before = min(before, p.Predicted.StepSeconds)
+			r.DeviceBytes += int64(float64(least) * rapid.Float64Range(0, 0.5).Draw(rt, "more"))
+		}
+		r.HostBytes = rapid.Int64Range(1, 1<<26).Draw(rt, "host")
+		if p, err := plan.New(r); err == nil && p.ProcessBytes() > r.HostBytes {
+			rt.Errorf("the plan takes %d bytes of the host's %d", p.ProcessBytes(), r.HostBytes)
+		}
+	})
+}
+
+func TestMachineFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "sub", "machine.json")
+	if err := plan.WriteMachine(path, machine); err != nil {
+		t.Fatal(err)
+	}
+	got, err := plan.ReadMachine(path)
+	if err != nil || got != machine {
+		t.Errorf("%v, %s", err, cmp.Diff(machine, got))
+	}
+	_, err = plan.ReadMachine(path + ".none")
+	if !errors.Is(err, os.ErrNotExist) {
+		t.Error(err)
+	}
+	for _, text := range []string{"", "{", `{"name": "x"}`, `{"name":"x","f32_flops_per_sec":-1}`} {
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		_, err := plan.ReadMachine(path)
+		oneLine(t, err, path, "millrace probe")
+	}
+	for i, rate := range []float64{0, -1, math.Inf(1), math.NaN()} {
+		m := machine
+		m.HostBytesPerSec = rate
+		oneLine(t, m.Check(), "host_bytes_per_sec", fmt.Sprint([]string{"0", "-1", "+Inf", "NaN"}[i]))
+	}
+}
