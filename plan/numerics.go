@@ -12,6 +12,7 @@ import (
 type Numerics struct {
 	Compute tensor.DType // F32 or BF16: operands of matrix products, activations
 	Master  optim.Master
+	Moments optim.Moments
 
 	SequenceLen  int // packed positions of a sequence
 	MicroBatch   int // sequences that one operation sees
@@ -26,7 +27,7 @@ func (n Numerics) Positions() int { return n.SequenceLen * n.MicroBatch }
 func (n Numerics) StepPositions() int { return n.Positions() * n.MicroBatches }
 
 // Scheme is what is kept of each parameter.
-func (n Numerics) Scheme() optim.Scheme { return optim.Scheme{Master: n.Master} }
+func (n Numerics) Scheme() optim.Scheme { return optim.Scheme{Master: n.Master, Moments: n.Moments} }
 
 // MaxPositionsPerMicroBatch keeps row indices and the products of small factors with them in 32 bits.
 const MaxPositionsPerMicroBatch = 1 << 24

@@ -49,13 +49,14 @@ const (
 	DrainSum                // drain: the fp32 gradient of a tied tile to the host, where the embedding adds to it
 	DrainInput              // drain: dx[m], now the gradient of x[1][m], to the host
 	Scatter                 // update: embedding gradient of the part from all micro-batches; rounded, squared
+	SaveState               // disk: the part's state, as updated, to the checkpoint
 	Collect                 // drain: the step's scalars to the host
 	Kinds       = iota
 )
 
 var kindNames = [Kinds]string{"update", "gather", "upload", "fetch", "load", "save", "forward", "head-norm", "head-stats",
 	"head-loss", "head-logits", "drain-logits", "zero-grad", "head-grad", "head-visit", "head-input", "backward", "round", "drain", "drain-sum",
-	"drain-input", "scatter", "collect"}
+	"drain-input", "scatter", "save-state", "collect"}
 
 // String is the operation's name in golden schedules.
 func (k Kind) String() string { return kindNames[k] }

@@ -120,7 +120,9 @@ func (s *setting) logitChunks() int {
 func (s *setting) types() [store.Kinds]tensor.DType {
 	types := s.num.Scheme().Types()
 	if s.wants.NoUpdates {
-		types[store.FirstMoment], types[store.SecondMoment] = tensor.Invalid, tensor.Invalid
+		for _, kind := range []store.Kind{store.FirstMoment, store.SecondMoment, store.FirstScale, store.SecondScale} {
+			types[kind] = tensor.Invalid
+		}
 	}
 	return types
 }

@@ -82,7 +82,10 @@ func (p *Plan) setting() *setting {
 }
 
 // Schedule is the step that the engine walks in a phase.
-func (p *Plan) Schedule(phase Phase) *Schedule { return p.setting().build(phase) }
+func (p *Plan) Schedule(phase Phase) *Schedule { return p.setting().build(phase, false) }
+
+// SavingSchedule is the same schedule, which also saves the state of every part behind its update.
+func (p *Plan) SavingSchedule(phase Phase) *Schedule { return p.setting().build(phase, true) }
 
 // Place lays out the device's buffers in mem, which has DeviceBytes; in the zero Mem it only counts.
 func (p *Plan) Place(mem device.Mem) *Buffers {

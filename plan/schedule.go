@@ -15,11 +15,12 @@ const (
 	Flush                 // the pending updates alone
 	Forwards              // evaluation: forward and loss, no updates pending
 	Logits                // forward and the logits of the wanted rows, no updates pending
+	Nothing               // no updates pending and no step: what a saving schedule has left to do
 )
 
 // String is the phase's name.
 func (p Phase) String() string {
-	return [...]string{"prologue", "steady", "flush", "forward", "logits"}[p]
+	return [...]string{"prologue", "steady", "flush", "forward", "logits", "nothing"}[p]
 }
 
 // builder writes a schedule in serial order and finds out what waits for what: an operation comes after the last one
@@ -27,6 +28,7 @@ func (p Phase) String() string {
 type builder struct {
 	*setting
 	phase Phase
+	saves bool
 	ops   []Op
 
 	written map[resource]int        // last operation that wrote it
@@ -70,30 +72,27 @@ const (
 	hostLogits                       // the wanted logits in host memory
 )
 
-// Build writes the schedule of a phase.
-func (s *setting) build(phase Phase) *Schedule {
-	b := &builder{setting: s, phase: phase, written: map[resource]int{}, read: map[resource][Lanes]int{},
+// build writes the schedule of a phase; one that saves also takes the state of every part to a checkpoint, behind its
+// update if it has one. The state then is that of the step before.
+func (s *setting) build(phase Phase, saves bool) *Schedule {
+	b := &builder{setting: s, phase: phase, saves: saves, written: map[resource]int{}, read: map[resource][Lanes]int{},
 		gradOf: map[int]int{}, onDevice: map[int]bool{}}
 	for parity := range b.inX {
 		b.inX[parity] = make([]int, s.num.MicroBatches)
 	}
-	updates := phase == Steady || phase == Flush
-	if updates {
-		// The first block travels while the embedding is updated and looked up.
-		b.update(s.model.BlockParts[0])
-		b.update(s.model.EmbedTiles...)
-	}
-	if phase != Flush {
+	// The first block travels while the embedding is updated and looked up.
+	b.update(s.model.BlockParts[0])
+	b.update(s.model.EmbedTiles...)
+	runs := phase != Flush && phase != Nothing
+	if runs {
 		b.gather()
 	}
-	if updates {
-		b.update(s.model.BlockParts[1:]...)
-		b.update(s.model.NormPart)
-		if !s.model.Tied {
-			b.update(s.model.HeadTiles...)
-		}
+	b.update(s.model.BlockParts[1:]...)
+	b.update(s.model.NormPart)
+	if !s.model.Tied {
+		b.update(s.model.HeadTiles...)
 	}
-	if phase != Flush {
+	if runs {
 		b.slots.plan(s.place.Slots, b.visits())
 		b.forward()
 		b.head()
@@ -102,7 +101,7 @@ func (s *setting) build(phase Phase) *Schedule {
 		b.backward()
 		b.embeddingGrad()
 	}
-	if phase != Flush && phase != Logits {
+	if runs && phase != Logits {
 		b.collect()
 	}
 	return &Schedule{Ops: b.ops}
@@ -148,15 +147,20 @@ func op(lane Lane, kind Kind) Op {
 	return Op{Lane: lane, Kind: kind, Layer: none, Part: none, Micro: none, Slot: none, Grad: none, Stage: none, Chunk: none}
 }
 
-// update carries out the pending update of those of the parts that are trained.
+// update carries out the pending update of those of the parts that are trained, if the phase has one, and saves all of
+// them if the schedule does.
 func (b *builder) update(parts ...int) {
 	for _, part := range parts {
-		if !b.trained(part) {
-			continue
+		if b.trained(part) && (b.phase == Steady || b.phase == Flush) {
+			o := op(LaneUpdate, Update)
+			o.Part = part
+			b.add(o, []resource{{hostGrad, part, 0}}, []resource{{hostWeights, part, 0}})
 		}
-		o := op(LaneUpdate, Update)
-		o.Part = part
-		b.add(o, []resource{{hostGrad, part, 0}}, []resource{{hostWeights, part, 0}})
+		if b.saves {
+			o := op(LaneDisk, SaveState)
+			o.Part = part
+			b.add(o, []resource{{hostWeights, part, 0}}, nil)
+		}
 	}
 }
 

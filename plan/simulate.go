@@ -30,7 +30,7 @@ func (p *Plan) Simulate(m Machine, dev device.Info) Prediction {
 	if !s.trains() {
 		phase = Forwards
 	}
-	ops := s.build(phase).Ops
+	ops := s.build(phase, false).Ops
 	costs := s.costs()
 	end := make([]float64, len(ops))
 	var free [Lanes]float64
@@ -135,14 +135,14 @@ func (s *setting) costs() func(op *Op) cost {
 	return func(op *Op) (c cost) {
 		switch op.Kind {
 		case Update:
-			var per int64
+			params := s.model.Parts[op.Part].Layout.StateElems
 			for kind, dt := range types {
-				per += dt.Bytes() // read
+				bytes := store.Kind(kind).Elems(params) * dt.Bytes()
+				c.adamw += bytes // read
 				if store.Kind(kind) != store.Grad {
-					per += dt.Bytes() // written
+					c.adamw += bytes // written
 				}
 			}
-			c.adamw = s.model.Parts[op.Part].Layout.StateElems * per
 			for kind := range store.Kind(store.Kinds) {
 				switch kind {
 				case store.Grad:

@@ -2,19 +2,22 @@ package plan
 
 import (
 	"github.com/millrace/millrace/store"
-	"github.com/millrace/millrace/trace"
 )
 
-// StagingPieces is how many pieces of staging memory each lane may hold when extents are on disk: what it works on, what is
-// read ahead, and what is still being written. The update lane holds a piece of each kind at a time.
-var StagingPieces = [trace.NumLanes]int{trace.Fetch: 4, trace.Drain: 4, trace.Update: 3 * 5, trace.Disk: 4}
+// StagingQuota is the staging memory of each lane when extents are on disk: one set of pieces is read ahead of its use, and
+// one written behind it.
+var StagingQuota = store.LaneQuota(readAhead, writeBehind)
 
-// StagingPurpose is the name of the staging memory in the accounts.
+const (
+	readAhead   = 1
+	writeBehind = 1
+)
+
+// DiskWorkers is how many reads and writes of the disk are under way at once.
+const DiskWorkers = 4
+
+// StagingPurpose is the name of the staging memory in the plan.
 const StagingPurpose = "staging"
-
-// sparePieces is how many files beyond one for each piece are kept, so that a new version can be written while the old
-// one is still there: as many as can be on their way at once.
-const sparePieces = 32
 
 // spillOrder are the kinds in the order in which they go to disk. A byte of moments, low halves or gradients that is kept
 // there moves twice a step, a byte of weights four times.
@@ -28,11 +31,11 @@ func (s *setting) mayBeOnDisk(kind store.Kind) bool {
 // tiers divides the extents between host memory and disk and adds them up.
 func (s *setting) tiers(p *Plan) {
 	var ram, disk [store.Kinds]int64
-	var piece int64
+	var onDisk []store.Spec
 	for _, spec := range p.Extents() {
 		if s.place.onDisk(spec.ID) {
 			disk[spec.Kind] += store.AlignUp(spec.Bytes)
-			piece = max(piece, store.AlignUp(spec.Piece))
+			onDisk = append(onDisk, spec)
 		} else {
 			ram[spec.Kind] += store.AlignUp(spec.Bytes)
 		}
@@ -47,14 +50,11 @@ func (s *setting) tiers(p *Plan) {
 			p.DiskBytes += n
 		}
 	}
-	if piece > 0 {
-		pieces := int64(0)
-		for _, n := range StagingPieces {
-			pieces += int64(n)
-		}
-		p.Host = append(p.Host, Bytes{StagingPurpose, pieces * piece})
-		p.Disk = append(p.Disk, Bytes{"spare files", sparePieces * piece})
-		p.DiskBytes += sparePieces * piece
+	if len(onDisk) > 0 {
+		p.Host = append(p.Host, Bytes{StagingPurpose, store.StagingBytes(onDisk, StagingQuota)})
+		all := store.DiskBytes(onDisk, DiskWorkers)
+		p.Disk = append(p.Disk, Bytes{"spare files", all - p.DiskBytes})
+		p.DiskBytes = all
 	}
 }
 
@@ -73,26 +73,25 @@ func (c *chooser) spill(place Placement) Placement {
 	for _, spec := range p.Extents() {
 		bytes[spec.ID] = store.AlignUp(spec.Bytes)
 	}
-	staging := int64(-1) // bytes of it that are counted
-	over := p.ProcessBytes() - c.HostBytes
+	over := p.ProcessBytes() - c.HostBytes // by the last account, less what has gone to disk since
 	for _, kind := range spillOrder {
 		if !s.mayBeOnDisk(kind) {
 			continue
 		}
+		// The first extent of a kind brings the kind's staging memory, which is sized by its largest piece.
+		sized := false
 		for part := len(c.Model.Parts) - 1; part >= 0; part-- {
 			id := store.ID{Part: part, Kind: kind}
-			n := bytes[id]
-			if n == 0 {
+			if bytes[id] == 0 {
 				continue
 			}
 			if over <= 0 {
 				return place
 			}
 			place.OnDisk[part][kind] = true
-			over -= n
-			if staging < 0 { // the first extent on disk brings the staging memory, sized by the largest piece of all
-				staging = c.measure(place).ProcessBytes() - (p.ProcessBytes() - n)
-				over += staging
+			over -= bytes[id]
+			if !sized || over <= 0 {
+				over, sized = c.measure(place).ProcessBytes()-c.HostBytes, true
 			}
 		}
 	}

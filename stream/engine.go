@@ -97,12 +97,16 @@ type Engine struct {
 	lanes   [plan.Lanes]chan *run
 	done    sync.WaitGroup
 
-	programs map[plan.Phase]*program
+	programs map[programKey]*program
 	versions versions
 	logitRow int // first wanted row
 	pending  *pendingUpdate
+	save     SaveFunc // of the next schedule that is at a boundary; else nil
 	broken   error
 }
+
+// SaveFunc takes an extent of the state, at a version that does not change while it does, to a checkpoint.
+type SaveFunc func(ctx context.Context, id store.ID, version uint64) error
 
 // pendingUpdate is an update whose gradients are complete and which the next schedule carries out.
 type pendingUpdate struct {
@@ -113,7 +117,7 @@ type pendingUpdate struct {
 // New reserves everything that the plan asks for.
 func New(c Config) (*Engine, error) {
 	e := &Engine{Config: c, registered: map[*hostmem.Region]device.Mem{}, onHost: map[*hostmem.Region]device.Mem{},
-		programs: map[plan.Phase]*program{}, types: c.Plan.Numerics.Scheme().Types()}
+		programs: map[programKey]*program{}, types: c.Plan.Numerics.Scheme().Types()}
 	if err := e.open(); err != nil {
 		return nil, errors.Join(err, e.Close())
 	}
@@ -171,11 +175,8 @@ func (e *Engine) open() error {
 
 	for lane := range plan.Lane(plan.Lanes) {
 		on := e.Device
-		if lane == plan.LaneUpdate {
+		if onHostLane(lane) {
 			on = e.Host
-		}
-		if lane == plan.LaneDisk {
-			continue
 		}
 		s, err := on.NewStream(lane.String())
 		if err != nil {
@@ -327,14 +328,24 @@ func (e *Engine) Eval(ctx context.Context, batch *Batch) (lossSum float64, err e
 	return res.LossSum, err
 }
 
-// Flush carries out a pending update. It returns the number of weights that became NaN.
+// Flush carries out a pending update, and a save that was asked for. It returns the number of weights that became NaN.
 func (e *Engine) Flush(ctx context.Context) (badWeights int64, err error) {
-	if e.pending == nil {
+	phase, step := plan.Flush, 0
+	switch {
+	case e.pending != nil:
+		step = e.pending.Step
+	case e.save != nil:
+		phase = plan.Nothing
+	default:
 		return 0, e.broken
 	}
-	res, err := e.run(ctx, plan.Flush, nil, e.pending.Step)
+	res, err := e.run(ctx, phase, nil, step)
 	return res.BadWeights, err
 }
+
+// Save makes the next Step or Flush hand the state, as it will be after the pending update, to save: each part's as soon as
+// it is updated, beside the rest of the schedule. When that call has returned, all of the state has been handed over.
+func (e *Engine) Save(save SaveFunc) { e.save = save }
 
 // Close stops the lanes and gives back all that New reserved.
 func (e *Engine) Close() error {

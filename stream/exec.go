@@ -17,6 +17,8 @@ func (r *run) exec(op *plan.Op) error {
 	switch op.Kind {
 	case plan.Update:
 		return r.updatePart(s, op.Part)
+	case plan.SaveState:
+		return r.saveState(op.Part)
 	case plan.Gather:
 		return r.gather(s)
 	case plan.Scatter:
@@ -242,6 +244,9 @@ func (r *run) bind(id store.ID, bytes int64, access store.Access) (device.Mem, e
 
 // borrow takes a lease that the lane gives back when its work is done.
 func (r *run) borrow(lane plan.Lane, id store.ID, off, n int64, access store.Access) (*store.Lease, error) {
+	if access != store.Write {
+		r.readAhead(lane, id, off)
+	}
 	l, err := r.Store.Borrow(r.ctx, lane, id, off, n, access, r.versions.at(id))
 	if err != nil {
 		return nil, err

@@ -1,6 +1,8 @@
 package stream
 
 import (
+	"fmt"
+
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/store"
@@ -191,4 +193,18 @@ func (r *run) sumPiece(s device.Stream, p int, stored device.Mat, first, elems i
 	sum := device.NewVec(r.onHost[r.sum], tensor.F32, int(elems))
 	s.Zero(sum.Mem)
 	return sum, nil
+}
+
+// saveState hands what is kept of a part between steps to the checkpoint. Gradients are not state.
+func (r *run) saveState(part int) error {
+	for kind := range store.Kind(store.Kinds) {
+		id := store.ID{Part: part, Kind: kind}
+		if kind == store.Grad || kind == store.GradSum || r.specs[id].Bytes == 0 {
+			continue
+		}
+		if err := r.save(r.ctx, id, r.versions.at(id)); err != nil {
+			return fmt.Errorf("save %s: %w", r.Plan.Model.Parts[part].Name, err)
+		}
+	}
+	return nil
 }

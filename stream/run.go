@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"slices"
 	"sync"
 	"time"
 
@@ -33,6 +34,9 @@ type run struct {
 	failed [plan.Lanes]error
 	start  [plan.Lanes]time.Duration // on the clock of the trace
 	moves  [plan.Lanes]int           // pieces that the lane has copied
+	taken  [plan.Lanes]int           // loans from disk
+	hinted [plan.Lanes]int           // and those that the store has been told of
+	first  [][store.Kinds]uint64     // versions before the schedule
 	bound  map[store.ID]device.Mem   // compute lane: extents that are used where they lie
 }
 
@@ -44,11 +48,13 @@ func (e *Engine) run(ctx context.Context, phase plan.Phase, batch *Batch, step i
 	if err := ctx.Err(); err != nil {
 		return Result{}, err // nothing has been touched
 	}
-	p, err := e.program(phase)
+	saves := e.save != nil && phase != plan.Forwards && phase != plan.Logits
+	p, err := e.program(programKey{phase, saves})
 	if err != nil {
 		return Result{}, err
 	}
-	r := &run{Engine: e, program: p, ctx: ctx, stepNo: int64(step), errs: make([]error, len(p.ops)), update: e.pending, bound: map[store.ID]device.Mem{}}
+	r := &run{Engine: e, program: p, ctx: ctx, stepNo: int64(step), errs: make([]error, len(p.ops)), update: e.pending, bound: map[store.ID]device.Mem{},
+		first: slices.Clone(e.versions.of)}
 	r.changed = sync.NewCond(&r.mu)
 	if batch != nil {
 		if err := e.putTokens(batch); err != nil {
@@ -90,6 +96,9 @@ func (e *Engine) run(ctx context.Context, phase plan.Phase, batch *Batch, step i
 	r.record()
 	if phase == plan.Steady || phase == plan.Flush {
 		e.pending = nil
+	}
+	if saves {
+		e.save = nil
 	}
 	e.versions.passed(phase)
 	return e.collect(), nil
@@ -197,8 +206,8 @@ func (r *run) do(i int) {
 		if err != nil {
 			continue
 		}
-		if r.sameDevice(op.Lane, r.ops[d].Lane) {
-			stream.Wait(r.end[d])
+		if op.Lane != plan.LaneDisk && r.sameDevice(op.Lane, r.ops[d].Lane) {
+			stream.Wait(r.end[d]) // the disk lane works itself and not by its stream
 		} else if e := r.end[d].Wait(); e != nil {
 			err = carried{e}
 		}
@@ -241,9 +250,12 @@ func (r *run) await(d int) error {
 	return r.errs[d]
 }
 
+// onHostLane reports whether the lane is a stream of the host.
+func onHostLane(l plan.Lane) bool { return l == plan.LaneUpdate || l == plan.LaneDisk }
+
 // sameDevice reports whether two lanes are streams of one device.
 func (r *run) sameDevice(a, b plan.Lane) bool {
-	return r.Device == r.Host || a != plan.LaneUpdate && b != plan.LaneUpdate
+	return r.Device == r.Host || onHostLane(a) == onHostLane(b)
 }
 
 // program is a schedule with an event before and behind each operation, from the device of its lane.
@@ -251,17 +263,29 @@ type program struct {
 	ops        []plan.Op
 	begin, end []device.Event
 	names      []string // for errors and traces
+	disk       [plan.Lanes][]loan
 }
 
-func (e *Engine) program(phase plan.Phase) (*program, error) {
-	if p := e.programs[phase]; p != nil {
+// programKey says which schedule a program is of.
+type programKey struct {
+	phase plan.Phase
+	saves bool
+}
+
+func (e *Engine) program(key programKey) (*program, error) {
+	if p := e.programs[key]; p != nil {
 		return p, nil
 	}
-	p := &program{ops: e.Plan.Schedule(phase).Ops}
+	schedule := e.Plan.Schedule
+	if key.saves {
+		schedule = e.Plan.SavingSchedule
+	}
+	p := &program{ops: schedule(key.phase).Ops}
+	p.disk = e.loans(p.ops)
 	for _, op := range p.ops {
 		p.names = append(p.names, e.describe(op))
 		on := e.Device
-		if op.Lane == plan.LaneUpdate {
+		if onHostLane(op.Lane) {
 			on = e.Host
 		}
 		for _, list := range []*[]device.Event{&p.begin, &p.end} {
@@ -273,7 +297,7 @@ func (e *Engine) program(phase plan.Phase) (*program, error) {
 			*list = append(*list, ev)
 		}
 	}
-	e.programs[phase] = p
+	e.programs[key] = p
 	return p, nil
 }
 
