@@ -98,14 +98,10 @@ func (s *RAM) Borrow(ctx context.Context, _ trace.Lane, id ID, off, n int64, acc
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	e := s.extents[id]
-	switch {
-	case e == nil:
+	if e == nil {
 		panic(fmt.Sprintf("store: there are no %v", id))
-	case off < 0 || n < 0 || off > e.Bytes-n:
-		panic(fmt.Sprintf("store: range [%d, %d+%d) outside of the %d bytes of %v", off, off, n, e.Bytes, id))
-	case access != Read && (off%e.Piece != 0 || (off+n)%e.Piece != 0 && off+n != e.Bytes):
-		panic(fmt.Sprintf("store: range [%d, %d+%d) cuts a piece of %v that is to be written", off, off, n, id))
 	}
+	e.checkRange(off, n, access)
 	var pieces []pieceState
 	if n > 0 {
 		pieces = e.pieces[off/e.Piece : (off+n-1)/e.Piece+1]
@@ -125,6 +121,16 @@ func (s *RAM) Borrow(ctx context.Context, _ trace.Lane, id ID, off, n int64, acc
 	}}, nil
 }
 
+// checkRange panics unless the range can be lent.
+func (s *Spec) checkRange(off, n int64, access Access) {
+	switch {
+	case off < 0 || n < 0 || off > s.Bytes-n:
+		panic(fmt.Sprintf("store: range [%d, %d+%d) outside of the %d bytes of %v", off, off, n, s.Bytes, s.ID))
+	case access != Read && (off%s.Piece != 0 || (off+n)%s.Piece != 0 && off+n != s.Bytes):
+		panic(fmt.Sprintf("store: range [%d, %d+%d) cuts a piece of %v that is to be written", off, off, n, s.ID))
+	}
+}
+
 // check panics unless the piece can be lent.
 func (p *pieceState) check(id ID, access Access, version uint64) {
 	switch {
@@ -140,6 +146,15 @@ func (p *pieceState) take(access Access) {
 		p.readers++
 	} else {
 		p.writing = true
+	}
+}
+
+// untake is the end of a lease that did not come to be.
+func (p *pieceState) untake(access Access) {
+	if access == Read {
+		p.readers--
+	} else {
+		p.writing = false
 	}
 }
 
@@ -185,17 +200,17 @@ func (s *RAM) Close() error {
 }
 
 // PartSpecs are the extents of one part: its weights, and for what is trained the low halves, gradients and moments in
-// the given types (tensor.Invalid leaves a kind out), in pieces of so many elements: pieces of one number belong to the
-// same parameters in every kind.
-func PartSpecs(part int, l *tensor.Layout, types [Kinds]tensor.DType, pieceElems int64) []Spec {
+// the given types (tensor.Invalid leaves a kind out), in pieces of so many parameters, a multiple of tensor.Align: pieces
+// of one number belong to the same parameters in every kind.
+func PartSpecs(part int, l *tensor.Layout, types [Kinds]tensor.DType, pieceParams int64) []Spec {
 	var specs []Spec
 	for kind := range Kind(Kinds) {
 		elems := l.StateElems
 		if kind == Weights {
 			elems = l.WeightElems
 		}
-		if n := elems * types[kind].Bytes(); n > 0 {
-			specs = append(specs, Spec{ID{part, kind}, n, pieceElems * types[kind].Bytes()})
+		if n := kind.Elems(elems) * types[kind].Bytes(); n > 0 {
+			specs = append(specs, Spec{ID{part, kind}, n, kind.Elems(pieceParams) * types[kind].Bytes()})
 		}
 	}
 	return specs

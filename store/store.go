@@ -16,6 +16,7 @@ import (
 	"iter"
 
 	"github.com/millrace/millrace/internal/hostmem"
+	"github.com/millrace/millrace/tensor"
 	"github.com/millrace/millrace/trace"
 )
 
@@ -29,13 +30,25 @@ const (
 	Grad                     // gradients in their stored type
 	FirstMoment              // Adam's m
 	SecondMoment             // Adam's v
+	FirstScale               // fp32 scales of first moments in 8 bits, one for each tensor.MomentBlock of them
+	SecondScale              // and of second moments
 	GradSum                  // fp32 gradient of a tied tile on its way from head to embedding; nothing between steps
 	Kinds        = iota
 )
 
 // String is the kind's name in plans, reports and checkpoints.
 func (k Kind) String() string {
-	return [...]string{"weights", "low halves", "gradients", "first moments", "second moments", "embedding gradient sum"}[k]
+	return [...]string{"weights", "low halves", "gradients", "first moments", "second moments",
+		"first moment scales", "second moment scales", "embedding gradient sum"}[k]
+}
+
+// Elems is the number of elements that an extent of the kind has for n parameters, a multiple of tensor.Align: one for each,
+// but of scales.
+func (k Kind) Elems(n int64) int64 {
+	if k == FirstScale || k == SecondScale {
+		return n / tensor.MomentBlock
+	}
+	return n
 }
 
 // ID names an extent.

@@ -13,12 +13,13 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Run runs the suite. open makes a store with the given extents; the suite closes it.
+// Run runs the suite. open makes a store with the given extents, in which each lane may hold a piece of each kind; the suite
+// closes it.
 func Run(t *testing.T, open func(t testing.TB, specs []store.Spec) store.Store) {
 	specs := []store.Spec{
 		{ID: store.ID{Part: 0, Kind: store.Weights}, Bytes: 512, Piece: 4096},
 		{ID: store.ID{Part: 0, Kind: store.Grad}, Bytes: 1024, Piece: 512},
-		{ID: store.ID{Part: 1, Kind: store.Weights}, Bytes: 3 << 20, Piece: 1 << 20},
+		{ID: store.ID{Part: 1, Kind: store.Weights}, Bytes: 3 << 13, Piece: 1 << 13},
 		{ID: store.ID{Part: 1, Kind: store.SecondMoment}, Bytes: 4100, Piece: 4096},
 	}
 	ctx := context.Background()
@@ -96,6 +97,49 @@ func Run(t *testing.T, open func(t testing.TB, specs []store.Spec) store.Store) 
 		}
 		wg.Wait()
 	})
+
+	t.Run("many readers in different lanes", func(t *testing.T) {
+		s := open(t, specs)
+		defer s.Close()
+		write(t, s, specs[3].ID, 0, 4096, 0)
+		var leases []*store.Lease
+		for lane := range trace.NumLanes {
+			l, err := s.Borrow(ctx, lane, specs[3].ID, 0, 4096, store.Read, 1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			verify(t, specs[3].ID, 0, 1, l)
+			leases = append(leases, l)
+		}
+		for _, l := range leases {
+			l.Release()
+		}
+	})
+
+	t.Run("a hint may come before its version", func(t *testing.T) {
+		s := open(t, specs)
+		defer s.Close()
+		id := specs[2].ID
+		for version := range uint64(3) {
+			for off := range specs[2].Pieces() {
+				s.Prefetch(trace.Fetch, id, off, version+1)
+				s.Prefetch(trace.Fetch, id, off, version+100) // never comes
+			}
+			for off, n := range specs[2].Pieces() {
+				write(t, s, id, off, n, version)
+			}
+			for off, n := range specs[2].Pieces() {
+				l, err := s.Borrow(ctx, trace.Fetch, id, off, n, store.Read, version+1)
+				if err != nil {
+					t.Fatal(err)
+				}
+				verify(t, id, off, version+1, l)
+				l.Release()
+			}
+		}
+	})
+
+	t.Run("lanes at once", func(t *testing.T) { lanesAtOnce(t, open) })
 
 	panics := func(name string, f func(s store.Store)) {
 		t.Run("panics: "+name, func(t *testing.T) {

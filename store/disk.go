@@ -1,0 +1,274 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/millrace/millrace/internal/hostmem"
+	"github.com/millrace/millrace/internal/vfs"
+	"github.com/millrace/millrace/trace"
+)
+
+// Disk is a store whose extents lie in files, each version of a piece in a file of its own; it lends staging buffers.
+//
+// A file is written once and then read until its version is replaced. Then it goes back to a pool, from which it is
+// recycled, by rename, for another piece. So the space is reserved when the store is made, and a crash can only tear a
+// file that nobody refers to: what is current is never written to, and what a checkpoint refers to ([Disk.Files]) is never
+// recycled. The directory belongs to the store, which empties it at both ends of its life; what is to survive is linked
+// elsewhere. Extents that were never written are zeros, which are neither stored nor read.
+//
+// Buffers belong to lanes, by a [Quota]. A lane waits for its own leases and for the disk, and for nothing else: a piece
+// that lies in another lane's buffer is had in exchange for a buffer of one's own, or copied if the other still uses it.
+// What is read ahead gives way to what is borrowed. Hence lanes cannot starve each other.
+//
+// What was written is current at once, and read from its buffer until it is on disk. A version that is replaced before
+// its write has begun is never written. When a write fails the store is broken: every later call returns that error.
+type Disk struct {
+	fs          vfs.FS
+	dir         string
+	log         *slog.Logger
+	quota       Quota
+	workers     int
+	addressOnly bool
+	direct      int // the flag of direct I/O, or 0
+	lock        io.Closer
+	regions     [Kinds]*hostmem.Region
+
+	mu      sync.Mutex
+	changed chan struct{} // closed, and replaced, at each change that somebody may wait for
+	extents map[ID]*diskExtent
+	buffers [Kinds][]*buffer
+	hints   [trace.NumLanes][Kinds][]hint
+	clock   uint64 // counts hints and uses
+
+	urgent, later []*buffer // to be read because somebody waits; to be read ahead or written
+	dirty         int       // buffers that hold a version which is not on disk
+	serving       sync.WaitGroup
+	err           error // of the first write that failed
+	closed        bool
+
+	free   map[int64][]*file // by length
+	files  int               // ever made
+	copies bool              // it was logged that files are copied
+
+	traffic Traffic
+	active  int       // workers that read or write
+	since   time.Time // when active became positive
+}
+
+// DiskOptions say where the extents go.
+type DiskOptions struct {
+	Dir      string // made if need be; nobody else's
+	FS       vfs.FS // nil: the system's
+	Accounts *hostmem.Accounts
+	Specs    []Spec
+	Quota    Quota
+	Workers  int          // pieces that are read or written at once; 0: a default that keeps a drive busy
+	Log      *slog.Logger // nil: the default one
+
+	// AddressOnly makes a store for rehearsals: buffers without memory and no files. It counts what it would have read
+	// and written.
+	AddressOnly bool
+}
+
+// Traffic is what a store has moved so far.
+type Traffic struct {
+	ReadBytes, WrittenBytes int64         // of files, whole blocks
+	Busy                    time.Duration // how long something was being read or written
+}
+
+// diskExtent is an extent and its pieces.
+type diskExtent struct {
+	Spec
+	pieces []diskPiece
+}
+
+// diskPiece is a piece: its leases, its file and its buffer.
+type diskPiece struct {
+	pieceState
+	id    ID
+	index int
+	bytes int64
+	file  *file   // the latest version on disk; nil: zeros
+	buf   *buffer // holds the current version, or waits for it; nil: only the file has it
+}
+
+func (p *diskPiece) String() string { return fmt.Sprintf("piece %d of %v", p.index, p.id) }
+
+// NewDisk reserves staging memory and disk space for the extents. If it cannot have all, it takes nothing; where the disk
+// is too small, the error says how much is needed and how much is free.
+func NewDisk(o DiskOptions) (*Disk, error) {
+	d := &Disk{fs: o.FS, dir: o.Dir, log: o.Log, quota: o.Quota, workers: workersOr(o.Workers), addressOnly: o.AddressOnly,
+		direct: vfs.Direct, changed: make(chan struct{}), extents: map[ID]*diskExtent{}, free: map[int64][]*file{}}
+	if d.fs == nil {
+		d.fs = vfs.OS{}
+	}
+	if d.log == nil {
+		d.log = slog.Default()
+	}
+	var specs []Spec
+	for _, s := range o.Specs {
+		if s.Bytes > 0 {
+			specs = append(specs, s)
+			d.add(s)
+		}
+	}
+	err := d.reserveStaging(o.Accounts, specs)
+	if err == nil && !d.addressOnly {
+		err = d.reserveFiles(specs)
+	}
+	if err != nil {
+		_ = d.giveBack() // the first error is the one to report
+		return nil, err
+	}
+	for range d.workers {
+		d.serving.Go(d.serve)
+	}
+	return d, nil
+}
+
+func (d *Disk) add(s Spec) {
+	if d.extents[s.ID] != nil {
+		panic(fmt.Sprintf("store: %v asked for twice", s.ID))
+	}
+	e := &diskExtent{Spec: s}
+	for _, n := range s.Pieces() {
+		e.pieces = append(e.pieces, diskPiece{id: s.ID, index: len(e.pieces), bytes: n})
+	}
+	d.extents[s.ID] = e
+}
+
+// reserveStaging takes one region for each kind, since not all kinds meet a device.
+func (d *Disk) reserveStaging(accounts *hostmem.Accounts, specs []Spec) error {
+	var opts []hostmem.Option
+	if d.addressOnly {
+		opts = append(opts, hostmem.AddressOnly)
+	}
+	for kind := range Kind(Kinds) {
+		size := bufferBytes(specs, kind)
+		if size == 0 {
+			continue
+		}
+		r, err := accounts.Reserve(StagingPurpose, size*int64(d.quota.buffers(kind)), opts...)
+		if err != nil {
+			return err
+		}
+		d.regions[kind] = r
+		if err := r.Populate(); err != nil {
+			return err
+		}
+		for lane := range d.quota {
+			for range d.quota[lane][kind] {
+				off := size * int64(len(d.buffers[kind]))
+				d.buffers[kind] = append(d.buffers[kind], &buffer{lane: trace.Lane(lane), kind: kind, off: off, mem: r.Bytes()[off : off+size]})
+			}
+		}
+	}
+	return nil
+}
+
+// StagingPurpose is what staging buffers are counted under.
+const StagingPurpose = "staging"
+
+// Version implements Store.
+func (d *Disk) Version(id ID) uint64 {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.extent(id).pieces[0].version
+}
+
+func (d *Disk) extent(id ID) *diskExtent {
+	if e := d.extents[id]; e != nil {
+		return e
+	}
+	panic(fmt.Sprintf("store: there are no %v", id))
+}
+
+// Regions implements Store.
+func (d *Disk) Regions() []*hostmem.Region {
+	var all []*hostmem.Region
+	for _, r := range d.regions {
+		if r != nil {
+			all = append(all, r)
+		}
+	}
+	return all
+}
+
+// Traffic is what was read and written so far, for metrics and for the wear of the drive.
+func (d *Disk) Traffic() Traffic {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	t := d.traffic
+	if d.active > 0 {
+		t.Busy += time.Since(d.since)
+	}
+	return t
+}
+
+// Close implements Store. It removes the store's files, so what is not on its way to disk yet need not get there. It
+// returns the error that broke the store, if any.
+func (d *Disk) Close() error {
+	d.mu.Lock()
+	if d.closed {
+		d.mu.Unlock()
+		return nil
+	}
+	for id, e := range d.extents {
+		for i := range e.pieces {
+			if p := &e.pieces[i]; p.writing || p.readers > 0 {
+				d.mu.Unlock()
+				panic(fmt.Sprintf("store: closed while %v are lent", id))
+			}
+		}
+	}
+	d.closed = true
+	d.wake()
+	d.mu.Unlock()
+	d.serving.Wait()
+	return errors.Join(d.err, d.giveBack())
+}
+
+// giveBack removes the files and gives back the memory.
+func (d *Disk) giveBack() error {
+	var err error
+	if d.lock != nil {
+		err = errors.Join(d.clearDir(), d.lock.Close())
+	}
+	for _, r := range d.Regions() {
+		err = errors.Join(err, r.Close())
+	}
+	return err
+}
+
+// wake makes all who wait look again. The caller holds the lock.
+func (d *Disk) wake() {
+	close(d.changed)
+	d.changed = make(chan struct{})
+}
+
+// wait gives up the lock until something has changed, or until ctx ends, which is an error.
+func (d *Disk) wait(ctx context.Context) error {
+	changed := d.changed
+	d.mu.Unlock()
+	defer d.mu.Lock()
+	select {
+	case <-changed:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// fail breaks the store. The caller holds the lock.
+func (d *Disk) fail(err error) {
+	if d.err == nil {
+		d.err = err
+		d.wake()
+	}
+}

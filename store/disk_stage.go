@@ -1,0 +1,327 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/millrace/millrace/trace"
+)
+
+// buffer is a piece of staging memory.
+type buffer struct {
+	lane   trace.Lane // whose quota it counts against
+	kind   Kind
+	off    int64 // in the region of its kind
+	mem    []byte
+	piece  *diskPiece // whose current version it holds or will hold; nil: nothing, or a private copy for one reader
+	state  bufferState
+	lent   int    // leases that point into it, and borrowers that wait for its contents
+	hinted uint64 // the hint that it was read for and that is not used yet, or 0
+	used   uint64 // when it was last given back
+	err    error  // of a read that failed
+}
+
+type bufferState uint8
+
+const (
+	idle    bufferState = iota // holds nothing, or what a file holds as well, or is lent to be written
+	asked                      // waits for a worker to read into it
+	reading                    // a worker reads into it
+	failed                     // could not be read
+	dirty                      // holds a version that no file has, and waits for a worker
+	writing                    // a worker writes it
+)
+
+// hint is a prefetch that has not started, for want of a buffer or because the version is not there yet.
+type hint struct {
+	piece   *diskPiece
+	version uint64
+	number  uint64 // later ones are needed later
+}
+
+// maxHints bounds what a lane is ahead of itself; hints beyond are forgotten.
+const maxHints = 256
+
+// Borrow implements Store. The range lies within one piece. It waits, if it must, for staging memory of the lane's quota
+// and for the disk. Errors are those of reading (one that matches [ErrChecksum] if the bytes are not those that were
+// written), of an earlier write, and of ctx.
+func (d *Disk) Borrow(ctx context.Context, lane trace.Lane, id ID, off, n int64, access Access, version uint64) (*Lease, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	e := d.extent(id)
+	e.checkRange(off, n, access)
+	if n == 0 {
+		return &Lease{Region: d.regions[id.Kind]}, nil
+	}
+	p := &e.pieces[off/e.Piece]
+	switch first := off - off%e.Piece; {
+	case off+n > first+e.Piece:
+		panic(fmt.Sprintf("store: range [%d, %d+%d) of %v is of more than one piece", off, off, n, id))
+	case d.quota[lane][id.Kind] == 0:
+		panic(fmt.Sprintf("store: the %v lane has no quota for %v", lane, id.Kind))
+	}
+	p.check(id, access, version)
+	p.take(access)
+	b, err := d.stage(ctx, lane, p, access)
+	if err != nil {
+		p.untake(access)
+		return nil, err
+	}
+	return &Lease{Region: d.regions[id.Kind], Off: b.off + off%e.Piece, Len: n, release: func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		p.giveBack(access)
+		d.clock++
+		b.used = d.clock
+		if access != Read {
+			b.state = dirty
+			d.dirty++
+			d.later = append(d.later, b)
+		}
+		d.detach(b)
+	}}, nil
+}
+
+// stage brings a piece into a buffer of the lane.
+func (d *Disk) stage(ctx context.Context, lane trace.Lane, p *diskPiece, access Access) (*buffer, error) {
+	b, err := d.attach(ctx, lane, p, access)
+	if err != nil {
+		return nil, err
+	}
+	for b.state == asked || b.state == reading {
+		if err = d.wait(ctx); err == nil {
+			err = d.err
+		}
+		if err != nil {
+			d.detach(b)
+			return nil, err
+		}
+	}
+	if b.state == failed {
+		err := b.err
+		d.detach(b)
+		return nil, err
+	}
+	return b, nil
+}
+
+// attach makes sure that the lane has a buffer for the piece, from which it is not taken any more.
+func (d *Disk) attach(ctx context.Context, lane trace.Lane, p *diskPiece, access Access) (*buffer, error) {
+	for d.err == nil {
+		b := p.buf
+		switch {
+		case b == nil:
+			if b = d.takeBuffer(lane, p.id.Kind, true); b != nil {
+				d.dropHint(lane, p)
+				b.piece, p.buf = p, b
+				b.lent = 1
+				if access != Write {
+					d.ask(b, true)
+				}
+				return b, nil
+			}
+		case b.state == failed, b.state == writing && access != Read:
+			// The first goes when those who asked for it have their error, the second when the worker is done.
+		case b.lane == lane:
+			d.use(b, access)
+			return b, nil
+		case b.state == asked || b.state == reading:
+			d.hurry(b) // and then have it
+		default:
+			own := d.takeBuffer(lane, p.id.Kind, true)
+			if own == nil {
+				break
+			}
+			if b.lent > 0 {
+				d.copyLent(own, b)
+				return own, nil
+			}
+			b.lane, own.lane, b.hinted = lane, b.lane, 0
+			d.use(b, access)
+			d.settle() // the other lane has a free buffer now
+			return b, nil
+		}
+		if err := d.wait(ctx); err != nil {
+			return nil, err
+		}
+	}
+	return nil, d.err
+}
+
+// use attaches to a buffer of the lane that has the piece, or will have it.
+func (d *Disk) use(b *buffer, access Access) {
+	if b.hinted == 0 {
+		d.dropHint(b.lane, b.piece)
+	}
+	b.hinted = 0
+	b.lent++
+	d.hurry(b)
+	if b.state == dirty && access != Read {
+		// The version is replaced before it was written: nobody needs it on disk.
+		d.later = without(d.later, b)
+		d.dirty--
+		b.state = idle
+	}
+}
+
+// detach is the end of a use.
+func (d *Disk) detach(b *buffer) {
+	b.lent--
+	if b.lent == 0 && b.state == failed {
+		d.drop(b)
+	}
+	d.settle()
+}
+
+// drop parts a buffer from its piece.
+func (d *Disk) drop(b *buffer) {
+	b.piece.buf = nil
+	b.piece, b.state, b.err, b.hinted = nil, idle, nil, 0
+}
+
+// copyLent fills a buffer of one's own from one that another lane reads from, so that neither waits for the other.
+func (d *Disk) copyLent(own, from *buffer) {
+	own.lent = 1
+	from.lent++
+	if n := from.piece.bytes; !d.addressOnly {
+		d.mu.Unlock()
+		copy(own.mem, from.mem[:n])
+		d.mu.Lock()
+	}
+	d.detach(from)
+}
+
+// takeBuffer finds a buffer of the lane that nobody uses: an empty one, else the one that was used longest ago. Who must
+// have one may steal one that was read ahead: that which is needed last, whose hint is remembered instead.
+func (d *Disk) takeBuffer(lane trace.Lane, kind Kind, steal bool) *buffer {
+	var oldest, last *buffer
+	for _, b := range d.buffers[kind] {
+		switch {
+		case b.lane != lane || b.lent > 0:
+		case b.piece == nil:
+			return b
+		case b.state == idle && b.hinted == 0:
+			if oldest == nil || b.used < oldest.used {
+				oldest = b
+			}
+		case b.hinted > 0 && (b.state == idle || b.state == asked):
+			if last == nil || b.hinted > last.hinted {
+				last = b
+			}
+		}
+	}
+	switch {
+	case oldest != nil:
+		d.drop(oldest)
+		return oldest
+	case last != nil && steal:
+		if last.state == asked {
+			d.later = without(d.later, last)
+			d.urgent = without(d.urgent, last) // another lane was in a hurry; it finds out and reads it itself
+		}
+		d.remember(lane, kind, hint{last.piece, last.piece.version, last.hinted})
+		d.drop(last)
+		return last
+	}
+	return nil
+}
+
+// Prefetch implements Store: the piece is read into a buffer of the lane as soon as the version is current and a buffer is
+// left that holds nothing which was read ahead before.
+func (d *Disk) Prefetch(lane trace.Lane, id ID, off int64, version uint64) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	e := d.extent(id)
+	e.checkRange(off, 1, Read)
+	if d.quota[lane][id.Kind] == 0 {
+		return
+	}
+	d.clock++
+	d.remember(lane, id.Kind, hint{&e.pieces[off/e.Piece], version, d.clock})
+	d.settle()
+}
+
+// remember puts a hint in its place, unless there are too many before it.
+func (d *Disk) remember(lane trace.Lane, kind Kind, h hint) {
+	list := d.hints[lane][kind]
+	i := len(list)
+	for i > 0 && list[i-1].number > h.number {
+		i--
+	}
+	list = slices.Insert(list, i, h)
+	d.hints[lane][kind] = list[:min(len(list), maxHints)]
+}
+
+// dropHint forgets the hint that the lane follows by itself.
+func (d *Disk) dropHint(lane trace.Lane, p *diskPiece) {
+	list := &d.hints[lane][p.id.Kind]
+	if i := slices.IndexFunc(*list, func(h hint) bool { return h.piece == p && h.version == p.version }); i >= 0 {
+		*list = slices.Delete(*list, i, i+1)
+	}
+}
+
+// settle starts what the hints ask for, where that has become possible, and wakes everyone.
+func (d *Disk) settle() {
+	for lane := range d.hints {
+		for kind := range d.hints[lane] {
+			d.hints[lane][kind] = slices.DeleteFunc(d.hints[lane][kind], func(h hint) bool {
+				return h.piece.version > h.version || h.piece.version == h.version && !h.piece.writing && d.follow(trace.Lane(lane), h)
+			})
+		}
+	}
+	d.wake()
+}
+
+// follow reads ahead, or keeps what is in memory, and reports whether it could.
+func (d *Disk) follow(lane trace.Lane, h hint) bool {
+	p, b := h.piece, h.piece.buf
+	if b == nil {
+		if b = d.takeBuffer(lane, p.id.Kind, false); b == nil {
+			return false
+		}
+		b.piece, p.buf = p, b
+		d.ask(b, false)
+	}
+	switch {
+	case b.hinted != 0 || b.state == failed:
+		return false
+	case b.lane != lane:
+		if b.lent > 0 || b.state == asked || b.state == reading {
+			return false
+		}
+		own := d.takeBuffer(lane, p.id.Kind, false)
+		if own == nil {
+			return false
+		}
+		b.lane, own.lane = lane, b.lane
+	}
+	b.hinted = h.number
+	return true
+}
+
+// ask queues a read.
+func (d *Disk) ask(b *buffer, urgent bool) {
+	b.state = asked
+	if urgent {
+		d.urgent = append(d.urgent, b)
+	} else {
+		d.later = append(d.later, b)
+	}
+	d.wake()
+}
+
+// hurry moves a queued read before those that nobody waits for.
+func (d *Disk) hurry(b *buffer) {
+	if i := slices.Index(d.later, b); i >= 0 && b.state == asked {
+		d.later = slices.Delete(d.later, i, i+1)
+		d.ask(b, true)
+	}
+}
+
+func without(queue []*buffer, b *buffer) []*buffer {
+	return slices.DeleteFunc(queue, func(x *buffer) bool { return x == b })
+}

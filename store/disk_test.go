@@ -1,0 +1,103 @@
+package store_test
+
+import (
+	"log/slog"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/millrace/millrace/internal/hostmem"
+	"github.com/millrace/millrace/internal/vfs"
+	"github.com/millrace/millrace/store"
+	"github.com/millrace/millrace/store/storetest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// quota gives every lane so many buffers of every kind.
+func quota(n int) store.Quota {
+	var q store.Quota
+	for lane := range q {
+		for kind := range q[lane] {
+			q[lane][kind] = n
+		}
+	}
+	return q
+}
+
+func openDisk(t testing.TB, o store.DiskOptions) *store.Disk {
+	t.Helper()
+	if o.Dir == "" {
+		o.Dir = t.TempDir()
+	}
+	if o.Accounts == nil {
+		o.Accounts = hostmem.New()
+	}
+	if o.Quota == (store.Quota{}) {
+		o.Quota = quota(1)
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	d, err := store.NewDisk(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+func TestDisk(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		fs      func() vfs.FS
+		quota   int
+		workers int
+	}{
+		{"a real file system", func() vfs.FS { return vfs.OS{} }, 2, 0},
+		{"in memory, least quota", func() vfs.FS { return vfs.NewMem() }, 1, 1},
+		{"in memory", func() vfs.FS { return vfs.NewMem() }, 3, 3},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			dir := t.TempDir()
+			storetest.Run(t, func(t testing.TB, specs []store.Spec) store.Store {
+				return openDisk(t, store.DiskOptions{Dir: dir, FS: c.fs(), Specs: specs, Quota: quota(c.quota), Workers: c.workers})
+			})
+		})
+	}
+}
+
+func TestTiered(t *testing.T) {
+	storetest.Run(t, func(t testing.TB, specs []store.Spec) store.Store {
+		var inRAM, onDisk []store.Spec
+		for i, s := range specs {
+			if i%2 == 0 {
+				inRAM = append(inRAM, s)
+			} else {
+				onDisk = append(onDisk, s)
+			}
+		}
+		ram, err := store.NewRAM(hostmem.New(), inRAM)
+		if err != nil {
+			t.Fatal(err)
+		}
+		disk := openDisk(t, store.DiskOptions{FS: vfs.NewMem(), Specs: onDisk})
+		s := store.NewTiered(store.Tier{Store: ram, Specs: inRAM}, store.Tier{Store: disk, Specs: onDisk})
+		if s.Of(inRAM[0].ID) != store.Store(ram) || s.Of(onDisk[0].ID) != store.Store(disk) {
+			t.Error("extents are not where they were put")
+		}
+		if n := len(ram.Regions()) + len(disk.Regions()); len(s.Regions()) != n {
+			t.Errorf("%d regions, want %d", len(s.Regions()), n)
+		}
+		return s
+	})
+}
+
+func TestTiersShareNothing(t *testing.T) {
+	defer func() {
+		if recover() == nil {
+			t.Error("an extent in two tiers does not panic")
+		}
+	}()
+	specs := []store.Spec{{ID: store.ID{Part: 1, Kind: store.Weights}, Bytes: 4096, Piece: 4096}}
+	store.NewTiered(store.Tier{Specs: specs, Store: &store.RAM{}}, store.Tier{Specs: specs, Store: &store.RAM{}})
+}

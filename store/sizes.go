@@ -1,0 +1,100 @@
+package store
+
+import (
+	"github.com/millrace/millrace/internal/vfs"
+	"github.com/millrace/millrace/trace"
+)
+
+// Quota is how many staging buffers each lane has for each kind of extent. A buffer holds a piece from when a read of it
+// starts, or a write of it is borrowed, until the lane has released it and, after a write, it is on disk.
+//
+// A lane needs one buffer of a kind for each piece of it that it holds at once: that is the least with which it never
+// waits for ever. More than that lets it read ahead and write behind.
+type Quota [trace.NumLanes][Kinds]int
+
+// LaneQuota is the quota for lanes that work as package stream's do, with so many pieces of each kind on their way from
+// disk ahead of their use, and to disk behind it:
+//
+//   - fetch holds two pieces of weights, one that moves to the device and the next one,
+//   - drain holds two pieces of gradients,
+//   - update holds one piece of each kind; it reads all, and writes all but gradients, which it writes for the embedding.
+//
+// With ahead and behind 0 nothing overlaps, and nothing deadlocks.
+func LaneQuota(ahead, behind int) Quota {
+	var q Quota
+	q[trace.Fetch][Weights] = 2 + ahead
+	q[trace.Drain][Grad] = 2 + behind
+	q[trace.Drain][GradSum] = 2 + behind
+	for kind := range Kinds {
+		q[trace.Update][kind] = 1 + ahead + behind
+	}
+	return q
+}
+
+// StagingBytes is the host memory that a disk with these extents and this quota reserves for staging.
+func StagingBytes(specs []Spec, quota Quota) int64 {
+	var sum int64
+	for kind := range Kind(Kinds) {
+		sum += int64(quota.buffers(kind)) * bufferBytes(specs, kind)
+	}
+	return sum
+}
+
+// DiskBytes is the space that a disk with these extents reserves in its directory: a file for each piece and spare ones
+// to write new versions to. Each version that a checkpoint holds on to comes on top of it, from when [Disk.Files] lists it.
+func DiskBytes(specs []Spec, workers int) int64 {
+	var sum int64
+	for bytes, n := range fileCounts(specs, workers) {
+		sum += bytes * int64(n)
+	}
+	return sum
+}
+
+// buffers is how many buffers of a kind all lanes have.
+func (q *Quota) buffers(kind Kind) int {
+	n := 0
+	for lane := range q {
+		n += q[lane][kind]
+	}
+	return n
+}
+
+// bufferBytes is the size of the buffers of a kind, whichever lane has them: that of the longest piece. It is 0 for a kind
+// of which there is no extent.
+func bufferBytes(specs []Spec, kind Kind) int64 {
+	var n int64
+	for _, s := range specs {
+		if s.Kind == kind {
+			n = max(n, fileBytes(min(s.Piece, s.Bytes)))
+		}
+	}
+	return n
+}
+
+// fileBytes is the length of a file that holds n bytes: direct I/O moves whole blocks.
+func fileBytes(n int64) int64 { return (n + vfs.DirectAlign - 1) / vfs.DirectAlign * vfs.DirectAlign }
+
+// fileCounts is how many files of each length there are. A file is recycled for pieces of its length only, and each worker
+// writes one piece at a time: so many of a length need a spare file at once.
+func fileCounts(specs []Spec, workers int) map[int64]int {
+	pieces := map[int64]int{}
+	for _, s := range specs {
+		for _, n := range s.Pieces() {
+			pieces[fileBytes(n)]++
+		}
+	}
+	for bytes, n := range pieces {
+		pieces[bytes] = n + min(n, workersOr(workers))
+	}
+	return pieces
+}
+
+// defaultWorkers keep a drive busy; each has one block on its way.
+const defaultWorkers = 4
+
+func workersOr(n int) int {
+	if n > 0 {
+		return n
+	}
+	return defaultWorkers
+}
