@@ -45,13 +45,18 @@ func TestScheduleCheck(t *testing.T) {
 }
 
 func TestBytesPerParam(t *testing.T) {
-	if n := (Scheme{Split}).BytesPerParam(); n != 14 {
-		t.Errorf("split: %d", n)
+	for _, c := range []struct {
+		Scheme
+		with, without float64
+	}{
+		{Scheme{Split, MomentsF32}, 14, 12}, {Scheme{F32, MomentsF32}, 16, 12},
+		{Scheme{Split, Dynamic8}, 8 + 2*4.0/256, 6 + 2*4.0/256}, {Scheme{F32, Dynamic8}, 10 + 2*4.0/256, 6 + 2*4.0/256},
+	} {
+		if a, b := c.BytesPerParam(true), c.BytesPerParam(false); a != c.with || b != c.without {
+			t.Errorf("%v master, %v moments: %v and %v bytes, want %v and %v", c.Master, c.Moments, a, b, c.with, c.without)
+		}
 	}
-	if n := (Scheme{F32}).BytesPerParam(); n != 16 {
-		t.Errorf("f32: %d", n)
-	}
-	if (Scheme{Split}).Types()[0] != tensor.BF16 {
+	if (Scheme{Master: Split}).Types()[0] != tensor.BF16 {
 		t.Error("split streams bf16")
 	}
 }

@@ -21,11 +21,15 @@ const StagingPurpose = "staging"
 
 // spillOrder are the kinds in the order in which they go to disk. A byte of moments, low halves or gradients that is kept
 // there moves twice a step, a byte of weights four times.
-var spillOrder = []store.Kind{store.SecondMoment, store.FirstMoment, store.Low, store.GradSum, store.Grad, store.Weights}
+var spillOrder = []store.Kind{store.SecondMoment, store.FirstMoment, store.SecondScale, store.FirstScale, store.Low, store.GradSum, store.Grad, store.Weights}
 
 // mayBeOnDisk reports whether extents of the kind can be staged: what is bound is used where it lies.
 func (s *setting) mayBeOnDisk(kind store.Kind) bool {
-	return !s.place.Bind || kind == store.SecondMoment || kind == store.FirstMoment || kind == store.Low
+	switch kind {
+	case store.Low, store.FirstMoment, store.SecondMoment, store.FirstScale, store.SecondScale:
+		return true
+	}
+	return !s.place.Bind
 }
 
 // tiers divides the extents between host memory and disk and adds them up.

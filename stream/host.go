@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/optim"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/store"
 	"github.com/millrace/millrace/tensor"
@@ -42,7 +43,8 @@ func (r *run) updatePart(s device.Stream, part int) error {
 // span is a range of elements of an extent.
 type span struct{ first, n int64 }
 
-// updatePiece updates the parameters whose state lies in a span; weights is where their weights lie.
+// updatePiece updates the parameters whose state lies in a span; weights is where their weights lie. Spans and runs begin on
+// multiples of tensor.Align, as blocks of moments in 8 bits do, which are updated whole: the padding is zero and stays so.
 func (r *run) updatePiece(s device.Stream, part int, weights, state span) error {
 	var mem [store.Kinds]device.Mem
 	for kind, t := range r.types {
@@ -56,7 +58,7 @@ func (r *run) updatePiece(s device.Stream, part int, weights, state span) error 
 		case store.Weights:
 			at = weights
 		}
-		lease, err := r.borrow(plan.LaneUpdate, id, at.first*t.Bytes(), at.n*t.Bytes(), access)
+		lease, err := r.borrow(plan.LaneUpdate, id, id.Kind.Elems(at.first)*t.Bytes(), id.Kind.Elems(at.n)*t.Bytes(), access)
 		if err != nil {
 			return err
 		}
@@ -68,17 +70,28 @@ func (r *run) updatePiece(s device.Stream, part int, weights, state span) error 
 		if begin >= end {
 			continue
 		}
+		n := end - begin
+		if r.Plan.Numerics.Moments == optim.Dynamic8 {
+			n = (n + tensor.MomentBlock - 1) / tensor.MomentBlock * tensor.MomentBlock
+		}
 		vec := func(kind store.Kind, first int64) device.Mat {
 			t := r.types[kind]
 			if t == tensor.Invalid {
 				return device.Mat{}
 			}
-			return device.NewVec(mem[kind].Slice(first*t.Bytes(), (end-begin)*t.Bytes()), t, int(end-begin))
+			first, n := kind.Elems(first), kind.Elems(n)
+			return device.NewVec(mem[kind].Slice(first*t.Bytes(), n*t.Bytes()), t, int(n))
 		}
 		at := begin - state.first
-		s.AdamW(device.AdamWArgs{Weights: vec(store.Weights, run.First+begin-run.State-weights.first),
-			Low: vec(store.Low, at), Grad: vec(store.Grad, at), M: vec(store.FirstMoment, at), V: vec(store.SecondMoment, at),
-			AdamWScalars: u.AdamW.Scalars(u.Step, u.LR, u.clip, run.Decay)}, r.hostResult(r.Plan.BadAt()))
+		weights, low, grad := vec(store.Weights, run.First+begin-run.State-weights.first), vec(store.Low, at), vec(store.Grad, at)
+		m, v := vec(store.FirstMoment, at), vec(store.SecondMoment, at)
+		scalars, bad := u.AdamW.Scalars(u.Step, u.LR, u.clip, run.Decay), r.hostResult(r.Plan.BadAt())
+		if r.Plan.Numerics.Moments == optim.Dynamic8 {
+			s.AdamW8(device.AdamW8Args{Weights: weights, Low: low, Grad: grad, M: m, V: v, MScale: vec(store.FirstScale, at),
+				VScale: vec(store.SecondScale, at), AdamWScalars: scalars}, bad)
+			continue
+		}
+		s.AdamW(device.AdamWArgs{Weights: weights, Low: low, Grad: grad, M: m, V: v, AdamWScalars: scalars}, bad)
 	}
 	return nil
 }

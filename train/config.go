@@ -11,6 +11,7 @@ import (
 
 	"github.com/millrace/millrace/data"
 	"github.com/millrace/millrace/optim"
+	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/tensor"
 )
 
@@ -54,7 +55,7 @@ type Config struct {
 type Precision struct {
 	Compute string `yaml:"compute"` // bf16, f32
 	Master  string `yaml:"master"`  // split, f32
-	Moments string `yaml:"moments"` // f32
+	Moments string `yaml:"moments"` // f32, 8bit
 }
 
 // Sizes are cuts that set the order of sums, and with it the last bits of a result. What is auto is chosen so that the run
@@ -208,8 +209,6 @@ func (c *Config) Check() error {
 		return bad("weight_decay is %v: it must not be negative", c.WeightDecay)
 	case !(c.MaxGradNorm >= 0) || math.IsInf(c.MaxGradNorm, 0):
 		return bad("max_grad_norm is %v: it must not be negative; 0 turns clipping off", c.MaxGradNorm)
-	case c.Precision.Moments != "f32":
-		return bad("precision.moments is %q: known is f32", c.Precision.Moments)
 	case !c.Memory.Disk.none || c.Memory.Path != "":
 		return bad("memory.disk: the disk tier is not built yet; remove memory.disk and memory.path")
 	case c.Eval.Every < 0 || c.Eval.Every > 0 && len(c.Eval.Datasets) == 0:
@@ -221,7 +220,7 @@ func (c *Config) Check() error {
 	case c.OutputDir == "":
 		return bad("output_dir is empty: name a directory for the results")
 	}
-	if _, _, err := c.types(); err != nil {
+	if _, err := c.types(); err != nil {
 		return err
 	}
 	for _, s := range append(append([]data.Source{}, c.Datasets...), c.Eval.Datasets...) {
@@ -233,20 +232,22 @@ func (c *Config) Check() error {
 	return Request(s.Check())
 }
 
-// types are the compute type and the master.
-func (c *Config) types() (tensor.DType, optim.Master, error) {
-	compute, err := tensor.ParseDType(c.Precision.Compute)
-	if err != nil || compute != tensor.BF16 && compute != tensor.F32 {
-		return 0, 0, Request(fmt.Errorf("precision.compute is %q: known are bf16 and f32", c.Precision.Compute))
+// types are the numerics that say what is computed and kept in which type.
+func (c *Config) types() (n plan.Numerics, err error) {
+	n.Compute, err = tensor.ParseDType(c.Precision.Compute)
+	if err != nil || n.Compute != tensor.BF16 && n.Compute != tensor.F32 {
+		return n, Request(fmt.Errorf("precision.compute is %q: known are bf16 and f32", c.Precision.Compute))
 	}
-	master, err := optim.ParseMaster(c.Precision.Master)
-	if err != nil {
-		return 0, 0, Request(fmt.Errorf("precision.%w", err))
+	if n.Master, err = optim.ParseMaster(c.Precision.Master); err != nil {
+		return n, Request(fmt.Errorf("precision.%w", err))
 	}
-	if (compute == tensor.F32) != (master == optim.F32) {
-		return 0, 0, Request(fmt.Errorf("precision: compute %v does not go with master %v: use bf16 with split, or f32 with f32", compute, master))
+	if n.Moments, err = optim.ParseMoments(c.Precision.Moments); err != nil {
+		return n, Request(fmt.Errorf("precision.%w", err))
 	}
-	return compute, master, nil
+	if (n.Compute == tensor.F32) != (n.Master == optim.F32) {
+		return n, Request(fmt.Errorf("precision: compute %v does not go with master %v: use bf16 with split, or f32 with f32", n.Compute, n.Master))
+	}
+	return n, nil
 }
 
 // YAML is the configuration as a run file.

@@ -68,7 +68,7 @@ func TestConfigRefuses(t *testing.T) {
 		"betas":             {smallRun + "adam_betas: [0.9, 1.0]\n", "adam_betas"},
 		"precision":         {smallRun + "precision: {compute: f32}\n", "does not go with"},
 		"fp8":               {smallRun + "precision: {compute: fp8}\n", "fp8"},
-		"moments":           {smallRun + "precision: {moments: 8bit}\n", "moments"},
+		"moments":           {smallRun + "precision: {moments: 4bit}\n", "moments"},
 		"disk":              {smallRun + "memory: {disk: 1TiB}\n", "disk"},
 		"eval":              {smallRun + "eval: {every: 5}\n", "eval"},
 		"micro-batch":       {smallRun + "numerics: {micro_batch: 0}\n", "auto"},

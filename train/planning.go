@@ -28,11 +28,11 @@ var headChunks = []int{512, 256, 128, 64}
 
 // makePlan plans a run. Sizes that are auto become the largest that fit.
 func (e *Env) makePlan(c *Config, m *model.Model, dev device.Info) (*plan.Plan, error) {
-	compute, master, err := c.types()
+	n, err := c.types()
 	if err != nil {
 		return nil, err
 	}
-	n := plan.Numerics{Compute: compute, Master: master, SequenceLen: c.SequenceLen}
+	n.SequenceLen = c.SequenceLen
 	return e.fitPlan(m, n, c.BatchTokens/c.SequenceLen, c.Numerics, dev, c.Memory, nil)
 }
 
