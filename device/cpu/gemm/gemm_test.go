@@ -105,7 +105,7 @@ func TestMulAgainstReference(t *testing.T) {
 	forLevels(t, func(t *testing.T, _ isa.Level, e *Engine) {
 		rapid.Check(t, func(t *rapid.T) {
 			m, n := dim(t, "m", 70), dim(t, "n", 100)
-			k := rapid.OneOf(rapid.IntRange(1, 100), rapid.IntRange(1, 3000)).Draw(t, "k")
+			k := rapid.OneOf(rapid.IntRange(1, 100), rapid.IntRange(1, 1500)).Draw(t, "k")
 			if k > 500 {
 				m, n = min(m, 30), min(n, 40)
 			}
@@ -167,7 +167,7 @@ func TestBitsDependOnRowAndColumnOnly(t *testing.T) {
 		rapid.Check(t, func(t *rapid.T) {
 			ab, cd := dtypes(t)
 			m, n := dim(t, "m", 90), dim(t, "n", 110)
-			k := rapid.OneOf(rapid.IntRange(1, 70), rapid.IntRange(600, 2700)).Draw(t, "k")
+			k := rapid.OneOf(rapid.IntRange(1, 70), rapid.IntRange(600, 1400)).Draw(t, "k")
 			rng := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 2))
 			whole := Op{A: newMat(rng, ab, m, k, k, 0), B: newMat(rng, ab, k, n, n, 0), C: newMat(rng, cd, m, n, n, 0),
 				Accumulate: rapid.Bool().Draw(t, "accumulate")}
