@@ -11,6 +11,7 @@ import (
 	"github.com/zeebo/xxh3"
 
 	"github.com/millrace/millrace/internal/vfs"
+	"github.com/millrace/millrace/store"
 )
 
 // Checkpoint is a complete checkpoint that was opened for reading. It holds no open files, and may be used from several
@@ -123,6 +124,23 @@ func (c *Checkpoint) Extent(id ID) (e Extent, ok bool) {
 	return Extent{}, false
 }
 
+// PieceFiles are the files of an extent, for a store.Disk to adopt at a version instead of reading and writing them again;
+// whoever adopts them compares the checksums. It is not ok if the extent is not there, or pieces share a file.
+func (c *Checkpoint) PieceFiles(id ID, version uint64) (files []store.PieceFile, ok bool) {
+	e := c.extents[id]
+	if e == nil {
+		return nil, false
+	}
+	for i, p := range e.Pieces {
+		if p.Offset != 0 { // no two pieces overlap: if none lies behind another, none shares its file
+			return nil, false
+		}
+		off, n := e.piece(i)
+		files = append(files, store.PieceFile{Path: filepath.Join(c.dir, p.File), Off: off, Bytes: n, XXH3: uint64(p.Sum), Version: version})
+	}
+	return files, true
+}
+
 // ReadPiece reads a piece of an extent into dst, which has its length, and compares it with its checksum. The extent must
 // be there.
 func (c *Checkpoint) ReadPiece(id ID, piece int, dst []byte) error {
@@ -146,30 +164,41 @@ func (c *Checkpoint) ReadPiece(id ID, piece int, dst []byte) error {
 	return nil
 }
 
-// Read reads any range of an extent into dst, with whole pieces compared with their checksums: for who cuts extents
-// otherwise than the run that saved them did. Pieces that the range cuts go through memory of their own.
+// Read reads any range of an extent into dst, and compares all pieces that it touches with their checksums: for a run that
+// cuts its extents otherwise than the one that saved them. A piece that the range cuts is read as a whole.
 func (c *Checkpoint) Read(id ID, off int64, dst []byte) error {
 	e := c.extents[id]
 	if e == nil || off < 0 || off > e.Bytes-int64(len(dst)) {
 		panic(fmt.Sprintf("checkpoint: there are no %d bytes at %d of %v", len(dst), off, id))
 	}
+	var buf []byte
 	for len(dst) > 0 {
 		piece := int(off / e.PieceBytes)
 		at, n := e.piece(piece)
-		var got int
-		if off == at && int64(len(dst)) >= n {
-			got = int(n)
+		got := min(at+n-off, int64(len(dst)))
+		if got == n {
 			if err := c.ReadPiece(id, piece, dst[:n]); err != nil {
 				return err
 			}
 		} else {
-			whole := make([]byte, n) // a file of this length is there
-			if err := c.ReadPiece(id, piece, whole); err != nil {
+			if buf == nil {
+				buf = make([]byte, min(chunkBytes, e.PieceBytes))
+			}
+			part := dst[:got]
+			err := c.scan(e.Pieces[piece], buf, func(chunk []byte, in int64) error {
+				// The chunk is at byte at+in of the extent, and part at byte off.
+				if skip := off - (at + in); skip >= 0 {
+					copy(part, chunk[min(skip, int64(len(chunk))):])
+				} else if -skip < got {
+					copy(part[-skip:], chunk)
+				}
+				return nil
+			})
+			if err != nil {
 				return err
 			}
-			got = copy(dst, whole[off-at:])
 		}
-		dst, off = dst[got:], off+int64(got)
+		dst, off = dst[got:], off+got
 	}
 	return nil
 }
@@ -206,7 +235,7 @@ func (m *Manifest) length(name string) int64 {
 // it is not nil, is called after each MiB or so with the bytes so far and those of all extents.
 func (c *Checkpoint) Verify(ctx context.Context, progress func(done, total int64)) error {
 	total, done := c.Manifest.Bytes(), int64(0)
-	buf := make([]byte, copyBytes)
+	buf := make([]byte, min(chunkBytes, c.Manifest.longestPiece()))
 	for _, a := range c.Manifest.Attachments {
 		if _, _, err := c.Attachment(a.File); err != nil {
 			return err
@@ -214,10 +243,11 @@ func (c *Checkpoint) Verify(ctx context.Context, progress func(done, total int64
 	}
 	for _, e := range c.Manifest.Extents {
 		for _, p := range e.Pieces {
-			err := c.verifyPiece(ctx, p, buf, func(n int64) {
-				if done += n; progress != nil {
+			err := c.scan(p, buf, func(chunk []byte, _ int64) error {
+				if done += int64(len(chunk)); progress != nil {
 					progress(done, total)
 				}
+				return ctx.Err()
 			})
 			if err != nil {
 				return err
@@ -227,7 +257,21 @@ func (c *Checkpoint) Verify(ctx context.Context, progress func(done, total int64
 	return nil
 }
 
-func (c *Checkpoint) verifyPiece(ctx context.Context, p Piece, buf []byte, read func(n int64)) error {
+// longestPiece is the length of the longest piece.
+func (m *Manifest) longestPiece() int64 {
+	var longest int64
+	for _, e := range m.Extents {
+		longest = max(longest, e.Pieces[0].Bytes)
+	}
+	return longest
+}
+
+// chunkBytes is how much is copied, or scanned, at a time.
+const chunkBytes = 1 << 20
+
+// scan reads a piece through buf, shows each chunk with its offset in the piece, and compares all with the checksum. So
+// what was shown can be relied upon when it returns nil.
+func (c *Checkpoint) scan(p Piece, buf []byte, show func(chunk []byte, off int64) error) error {
 	f, err := c.fsys.Open(filepath.Join(c.dir, p.File))
 	if err != nil {
 		return c.damaged(p.File, err)
@@ -235,15 +279,14 @@ func (c *Checkpoint) verifyPiece(ctx context.Context, p Piece, buf []byte, read 
 	defer f.Close()
 	h := xxh3.New()
 	for off := int64(0); off < p.Bytes; off += int64(len(buf)) {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
 		buf = buf[:min(int64(len(buf)), p.Bytes-off)]
 		if err := readFull(f, buf, p.Offset+off); err != nil {
 			return c.damaged(p.File, err)
 		}
 		h.Write(buf)
-		read(int64(len(buf)))
+		if err := show(buf, off); err != nil {
+			return err
+		}
 	}
 	dropRead(f, p.Offset, p.Bytes)
 	if Sum(h.Sum64()) != p.Sum {

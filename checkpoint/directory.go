@@ -3,6 +3,7 @@ package checkpoint
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"path/filepath"
 	"sync"
@@ -15,7 +16,7 @@ import (
 type Directory struct {
 	fsys vfs.FS
 	path string
-	lock *lock
+	lock io.Closer
 
 	mu     sync.Mutex
 	saving bool
@@ -37,7 +38,8 @@ func Acquire(fsys vfs.FS, path string) (*Directory, error) {
 	}
 	d := &Directory{fsys: fsys, path: path, lock: l}
 	if err := d.recover(); err != nil {
-		return fail(errors.Join(err, l.release()))
+		_ = l.Close() // the error at hand is the one to report
+		return fail(err)
 	}
 	return d, nil
 }
@@ -45,11 +47,8 @@ func Acquire(fsys vfs.FS, path string) (*Directory, error) {
 // Path is the directory's path.
 func (d *Directory) Path() string { return d.path }
 
-// Locked is false where the file system has no locks, so that nothing keeps a second run away.
-func (d *Directory) Locked() bool { return d.lock.held }
-
 // Close gives up the lock. Writers must have ended.
-func (d *Directory) Close() error { return d.lock.release() }
+func (d *Directory) Close() error { return d.lock.Close() }
 
 // makeDir makes a directory and those above it, durably.
 func makeDir(fsys vfs.FS, path string) error {

@@ -27,11 +27,11 @@ func LayoutHash(parts []model.Part) string {
 	return fmt.Sprintf("%x", h.Sum(nil))
 }
 
-// Specs are the extents of a run as a checkpoint holds them: all but the gradients, which are not state.
+// Specs are the extents of a run as a checkpoint holds them. Gradients are not state, nor are sums of them.
 func Specs(m *model.Model, extents []store.Spec, types [store.Kinds]tensor.DType) []Spec {
 	var specs []Spec
 	for _, s := range extents {
-		if s.Kind != store.Grad {
+		if s.Kind != store.Grad && s.Kind != store.GradSum {
 			specs = append(specs, Spec{IDOf(m, s.ID), types[s.Kind], s.Bytes, s.Piece})
 		}
 	}

@@ -15,7 +15,8 @@ import (
 // second name in the checkpoint, with no bytes written; where the file system has no hard links, or the file is on another
 // one, it is copied, and the copy compared with the checksum. The file may be longer than the piece.
 //
-// After Link nobody may write to the file again: its owner replaces it and gives it up.
+// Contents and length of the file must be durable, and nobody may write to it ever again; that of a store.Disk is so
+// (Files).
 func (w *Writer) Link(id ID, piece int, path string, sum uint64) error {
 	e, err := w.take(id, piece)
 	if err != nil {
@@ -25,8 +26,7 @@ func (w *Writer) Link(id ID, piece int, path string, sum uint64) error {
 	name := id.pieceName(piece)
 	to := filepath.Join(w.hidden, name)
 	length := n
-	err = w.d.fsys.Link(path, to)
-	switch {
+	switch err = w.d.fsys.Link(path, to); {
 	case err == nil:
 		length, err = w.checkLinked(path, to, n)
 	case cannotLink(err):
@@ -35,11 +35,6 @@ func (w *Writer) Link(id ID, piece int, path string, sum uint64) error {
 	if err != nil {
 		return w.fail(err)
 	}
-	w.mu.Lock()
-	if length >= n {
-		w.lengths[name] = length
-	}
-	w.mu.Unlock()
 	w.record(e, piece, Piece{File: name, Bytes: n, Sum: Sum(sum)}, length)
 	return nil
 }
@@ -66,13 +61,9 @@ func (w *Writer) checkLinked(path, to string, n int64) (int64, error) {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.linked = append(w.linked, filepath.Base(to))
 	w.linkedBytes += n
 	return info.Size(), nil
 }
-
-// copyBytes is how much is copied, or verified, at a time.
-const copyBytes = 1 << 20
 
 // copyPiece copies the first n bytes of a file, durably.
 func (w *Writer) copyPiece(path, to string, n int64, sum uint64) error {
@@ -95,7 +86,7 @@ func (w *Writer) copyPiece(path, to string, n int64, sum uint64) error {
 
 func (w *Writer) copyInto(to, from vfs.File, n int64, sum uint64) error {
 	h := xxh3.New()
-	buf := make([]byte, min(n, copyBytes))
+	buf := make([]byte, min(n, chunkBytes))
 	for off := int64(0); off < n; off += int64(len(buf)) {
 		buf = buf[:min(int64(len(buf)), n-off)]
 		if err := readFull(from, buf, off); err != nil {
@@ -107,9 +98,7 @@ func (w *Writer) copyInto(to, from vfs.File, n int64, sum uint64) error {
 		h.Write(buf)
 	}
 	dropRead(from, 0, n)
-	w.mu.Lock()
-	w.written += n
-	w.mu.Unlock()
+	w.count(n)
 	if h.Sum64() != sum {
 		return fmt.Errorf("%s does not match its checksum: the disk that it lies on has changed it", from.Name())
 	}

@@ -27,36 +27,59 @@ type Entry struct {
 // List lists the checkpoints of a run, newest first, with what Open says of each. A directory that does not exist has
 // none. It changes nothing and needs no lock: a run may be saving and pruning there.
 func List(fsys vfs.FS, path string) ([]Entry, error) {
-	steps, err := listSteps(fsys, path)
-	if err != nil {
-		return nil, err
-	}
-	var entries []Entry
-	for _, step := range steps {
-		if e, ok := look(fsys, path, step); ok {
-			entries = append(entries, e)
-		}
-	}
-	return entries, nil
+	entries, _, err := list(fsys, path, false)
+	return entries, err
 }
 
 // Latest opens the newest checkpoint that is complete. Those newer ones that are not are returned as well, newest first,
 // for the user to be told. C is nil if there is none.
 func Latest(fsys vfs.FS, path string) (c *Checkpoint, broken []Entry, err error) {
+	entries, c, err := list(fsys, path, true)
+	if c != nil {
+		entries = entries[:len(entries)-1]
+	}
+	return c, entries, err
+}
+
+// list opens the checkpoints of a run, newest first: all, or those up to the first complete one. C is the last complete one.
+func list(fsys vfs.FS, path string, first bool) (entries []Entry, c *Checkpoint, err error) {
 	steps, err := listSteps(fsys, path)
 	if err != nil {
 		return nil, nil, err
 	}
+	var waiting []*DamageError // of checkpoints that are newer than the last complete one
 	for _, step := range steps {
-		c, err := open(fsys, filepath.Join(path, DirName(step)))
-		if err == nil {
-			return c, broken, nil
+		dir := filepath.Join(path, DirName(step))
+		opened, err := openStep(fsys, dir, step)
+		if err != nil {
+			if _, gone := fsys.Stat(dir); errors.Is(gone, fs.ErrNotExist) {
+				continue // meanwhile, as happens below a run that prunes
+			}
+			if damage := (*DamageError)(nil); errors.As(err, &damage) {
+				waiting = append(waiting, damage)
+			}
+			entries = append(entries, Entry{step, dir, nil, err})
+			continue
 		}
-		if e, ok := entryOf(fsys, path, step, nil, err); ok {
-			broken = append(broken, e)
+		for _, damage := range waiting {
+			damage.Previous = dir
+		}
+		waiting, c = nil, opened
+		entries = append(entries, Entry{step, dir, c.Manifest, nil})
+		if first {
+			break
 		}
 	}
-	return nil, broken, nil
+	return entries, c, nil
+}
+
+// openStep opens a checkpoint that has the name of a step.
+func openStep(fsys vfs.FS, dir string, step int) (*Checkpoint, error) {
+	c, err := open(fsys, dir)
+	if err == nil && c.Manifest.Step != step {
+		return nil, &DamageError{Path: dir, Why: fmt.Sprintf("this is the checkpoint of step %d under another name", c.Manifest.Step)}
+	}
+	return c, err
 }
 
 // listSteps lists the steps that have a directory, newest first.
@@ -78,30 +101,6 @@ func listSteps(fsys vfs.FS, path string) ([]int, error) {
 	return steps, nil
 }
 
-// look opens one of them.
-func look(fsys vfs.FS, path string, step int) (Entry, bool) {
-	c, err := open(fsys, filepath.Join(path, DirName(step)))
-	if err != nil {
-		return entryOf(fsys, path, step, nil, err)
-	}
-	return entryOf(fsys, path, step, c.Manifest, nil)
-}
-
-// entryOf makes an entry. It is none if the directory has gone meanwhile, which a run that prunes does.
-func entryOf(fsys vfs.FS, path string, step int, m *Manifest, err error) (Entry, bool) {
-	dir := filepath.Join(path, DirName(step))
-	if err == nil && m.Step != step {
-		err = &DamageError{Path: dir, Why: fmt.Sprintf("this is the checkpoint of step %d under another name", m.Step)}
-		m = nil
-	}
-	if err != nil {
-		if _, gone := fsys.Stat(dir); errors.Is(gone, fs.ErrNotExist) {
-			return Entry{}, false
-		}
-	}
-	return Entry{step, dir, m, err}, true
-}
-
 // previous is the newest complete checkpoint beside one and of an earlier step; it is empty if there is none.
 func previous(fsys vfs.FS, dir string) string {
 	path := filepath.Dir(filepath.Clean(dir))
@@ -115,8 +114,9 @@ func previous(fsys vfs.FS, dir string) string {
 	}
 	for _, step := range steps {
 		if step < this {
-			if e, ok := look(fsys, path, step); ok && e.Err == nil {
-				return e.Dir
+			dir := filepath.Join(path, DirName(step))
+			if _, err := openStep(fsys, dir, step); err == nil {
+				return dir
 			}
 		}
 	}

@@ -11,53 +11,37 @@ import (
 	"github.com/millrace/millrace/internal/vfs"
 )
 
-// lock is a lock file that this process holds. The lock is on the open file, not in its contents, so that it goes with the
-// process, however that ends; the contents say who holds it. The file stays.
-type lock struct {
-	f    vfs.File
-	held bool
-}
-
-// errLocked is that somebody else holds a lock.
-var errLocked = errors.New("locked")
-
-func takeLock(fsys vfs.FS, name string) (*lock, error) {
-	f, err := fsys.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o666)
+// takeLock holds a lock file until it is closed. The lock goes with the process, however that ends; the file stays, and
+// says who has held it last.
+func takeLock(fsys vfs.FS, name string) (io.Closer, error) {
+	held, err := fsys.Lock(name)
+	if errors.Is(err, vfs.ErrLocked) {
+		return nil, fmt.Errorf("%s is held by another run (%s): wait until it has ended, or set another output_dir", name, holder(fsys, name))
+	}
 	if err != nil {
 		return nil, err
 	}
-	held, err := lockFile(f)
-	if errors.Is(err, errLocked) {
-		err = fmt.Errorf("%s is held by another run (%s): wait until it has ended, or set another output_dir", name, holder(f))
-	}
-	if err != nil {
-		_ = f.Close() // the error at hand is the one to report
-		return nil, err
-	}
-	if held {
-		// For the message above only; a holder that is not named is no reason to fail.
+	// For the message above only: a holder that has not said its name is no reason to fail.
+	if f, err := fsys.OpenFile(name, os.O_WRONLY|os.O_TRUNC, 0); err == nil {
 		host, _ := os.Hostname()
-		if f.Truncate(0) == nil {
-			_, _ = fmt.Fprintf(f, "process %d on %s\n", os.Getpid(), host)
-		}
+		_, _ = fmt.Fprintf(f, "process %d on %s\n", os.Getpid(), host)
+		_ = f.Close()
 	}
-	return &lock{f, held}, nil
+	return held, nil
 }
 
 // holder is what a lock file says of who holds it.
-func holder(f vfs.File) string {
-	text, err := io.ReadAll(io.LimitReader(f, 200))
+func holder(fsys vfs.FS, name string) string {
+	text, err := vfs.ReadFile(fsys, name, 300)
 	line, _, _ := bytes.Cut(text, []byte("\n"))
-	name := strings.Map(func(r rune) rune {
+	who := strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f {
 			return -1
 		}
 		return r
 	}, strings.ToValidUTF8(string(line), ""))
-	if err != nil || name == "" {
-		return "which did not say its name"
+	if err != nil || who == "" {
+		return "which has not said its name"
 	}
-	return name
+	return who
 }
-
-func (l *lock) release() error { return l.f.Close() }

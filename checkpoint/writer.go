@@ -8,6 +8,7 @@ import (
 	"math"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/zeebo/xxh3"
@@ -30,7 +31,6 @@ type Writer struct {
 	byID        map[ID]*saving
 	attachments []Attachment
 	lengths     map[string]int64 // of the files so far
-	linked      []string         // files that have not been synced
 	written     int64
 	linkedBytes int64
 	err         error
@@ -148,8 +148,8 @@ func (w *Writer) Add(id ID, piece int, data []byte) error {
 	w.mu.Lock()
 	before := e.ahead
 	e.ahead = [2]int64{off, n}
-	w.written += n
 	w.mu.Unlock()
+	w.count(n)
 	if before[1] > 0 {
 		if err := dropWritten(image, before[0], before[1]); err != nil {
 			return w.fail(err)
@@ -194,20 +194,20 @@ func (w *Writer) closeImage(e *saving) error {
 // Attach writes a small file that is to travel with the state, such as config.json.
 func (w *Writer) Attach(name string, data []byte) error {
 	w.mu.Lock()
-	defer w.mu.Unlock()
 	_, twice := w.lengths[name]
 	if !isPlainName(name) || name == manifestName || twice {
 		panic(fmt.Sprintf("checkpoint: %q cannot be the name of an attachment", name))
 	}
-	if w.err != nil {
-		return w.err
-	}
-	if err := w.writeFile(name, data); err != nil {
-		w.err = w.failure(err)
-		return w.err
-	}
+	err := w.err
 	w.lengths[name] = int64(len(data))
 	w.attachments = append(w.attachments, Attachment{name, Sum(xxh3.Hash(data))})
+	w.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	if err := w.writeFile(name, data); err != nil {
+		return w.fail(err)
+	}
 	return nil
 }
 
@@ -221,21 +221,38 @@ func (w *Writer) writeFile(name string, data []byte) error {
 	if err == nil {
 		err = f.Sync()
 	}
-	w.written += int64(len(data))
+	w.count(int64(len(data)))
 	return firstOf(err, f.Close())
 }
 
-// Written is what was written so far, in bytes, and Linked what joined the checkpoint without being written.
-func (w *Writer) Written() int64 { w.mu.Lock(); defer w.mu.Unlock(); return w.written }
+func (w *Writer) count(written int64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.written += written
+}
 
-// Linked is the bytes of the pieces that are hard links.
-func (w *Writer) Linked() int64 { w.mu.Lock(); defer w.mu.Unlock(); return w.linkedBytes }
+// Written is the bytes that were written to the disk so far.
+func (w *Writer) Written() int64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.written
+}
+
+// Linked is the bytes of the pieces that joined the checkpoint without being written.
+func (w *Writer) Linked() int64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.linkedBytes
+}
 
 // Commit makes the checkpoint durable and visible, and returns its directory; Step, Files, Attachments and Extents of the
 // manifest are filled in. It fails if a piece is missing. On an error everything that was written is removed, and earlier
 // checkpoints are as they were.
 func (w *Writer) Commit(m Manifest) (dir string, err error) {
 	defer w.Abort()
+	if w.err != nil {
+		return "", w.err
+	}
 	if err := w.finish(); err != nil {
 		return "", w.fail(err)
 	}
@@ -258,9 +275,6 @@ func (w *Writer) Commit(m Manifest) (dir string, err error) {
 
 // finish syncs what is not synced.
 func (w *Writer) finish() error {
-	if w.err != nil {
-		return errors.Unwrap(w.err)
-	}
 	for _, e := range w.extents {
 		if e.todo > 0 {
 			return fmt.Errorf("%v are not complete: %d of %d bytes have come", e.ID, e.Bytes-e.todo, e.Bytes)
@@ -269,21 +283,7 @@ func (w *Writer) finish() error {
 			return err
 		}
 	}
-	// After all links, since the first sync then commits them all to the file system's journal.
-	for _, name := range w.linked {
-		if err := syncFile(w.d.fsys, filepath.Join(w.hidden, name)); err != nil {
-			return err
-		}
-	}
 	return nil
-}
-
-func syncFile(fsys vfs.FS, name string) error {
-	f, err := fsys.Open(name)
-	if err != nil {
-		return err
-	}
-	return firstOf(f.Sync(), f.Close())
 }
 
 func (w *Writer) manifest(m Manifest) ([]byte, error) {
@@ -295,12 +295,7 @@ func (w *Writer) manifest(m Manifest) ([]byte, error) {
 	for _, name := range slices.Sorted(maps.Keys(w.lengths)) {
 		m.Files = append(m.Files, File{name, w.lengths[name]})
 	}
-	slices.SortFunc(m.Attachments, func(a, b Attachment) int {
-		if a.File < b.File {
-			return -1
-		}
-		return 1
-	})
+	slices.SortFunc(m.Attachments, func(a, b Attachment) int { return strings.Compare(a.File, b.File) })
 	for _, e := range w.extents {
 		m.Extents = append(m.Extents, e.Extent)
 	}

@@ -1,0 +1,71 @@
+package checkpoint
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/millrace/millrace/model"
+	"github.com/millrace/millrace/store"
+	"github.com/millrace/millrace/tensor"
+)
+
+func parts(t *testing.T, name string, fields ...tensor.Field) []model.Part {
+	l, err := tensor.NewLayout(fields...)
+	must(t, err)
+	return []model.Part{{Name: name, Layout: l}}
+}
+
+// Whatever moves a number in an extent, or renames it, changes the hash; weight decay is not of the layout.
+func TestLayoutHash(t *testing.T) {
+	field := func(name string, trainable bool, shape ...int) tensor.Field {
+		return tensor.Field{Name: name, Shape: shape, Trainable: trainable}
+	}
+	base := LayoutHash(parts(t, "a", field("x", true, 4, 5), field("y", true, 3)))
+	if again := LayoutHash(parts(t, "a", field("x", true, 4, 5), field("y", true, 3))); again != base {
+		t.Error("the same layout has two hashes")
+	}
+	decayed := field("x", true, 4, 5)
+	decayed.Decay = true
+	if LayoutHash(parts(t, "a", decayed, field("y", true, 3))) != base {
+		t.Error("weight decay moves no number")
+	}
+	glued := field("y", true, 3)
+	glued.Glued = true
+	for what, p := range map[string][]model.Part{
+		"part":   parts(t, "b", field("x", true, 4, 5), field("y", true, 3)),
+		"name":   parts(t, "a", field("z", true, 4, 5), field("y", true, 3)),
+		"shape":  parts(t, "a", field("x", true, 5, 4), field("y", true, 3)),
+		"order":  parts(t, "a", field("y", true, 3), field("x", true, 4, 5)),
+		"frozen": parts(t, "a", field("x", false, 4, 5), field("y", true, 3)),
+		"glued":  parts(t, "a", field("x", true, 4, 5), glued),
+		"fewer":  parts(t, "a", field("x", true, 4, 5)),
+	} {
+		if LayoutHash(p) == base {
+			t.Errorf("%s: the hash is the same", what)
+		}
+	}
+}
+
+// Gradients are not state; the rest goes by name.
+func TestSpecs(t *testing.T) {
+	m := &model.Model{Type: "qwen3", Parts: parts(t, "norm", tensor.Field{Name: "x", Shape: tensor.Shape{7}, Trainable: true})}
+	types := [store.Kinds]tensor.DType{store.Weights: tensor.BF16, store.Low: tensor.I16, store.Grad: tensor.BF16,
+		store.FirstMoment: tensor.F32, store.SecondMoment: tensor.F32, store.GradSum: tensor.F32}
+	var extents []store.Spec
+	var want []Spec
+	for i, dtype := range types {
+		kind := store.Kind(i)
+		extents = append(extents, store.Spec{ID: store.ID{Part: 0, Kind: kind}, Bytes: 100 + int64(i), Piece: 40})
+		if kind != store.Grad && kind != store.GradSum {
+			want = append(want, Spec{ID{"norm", kind}, dtype, 100 + int64(i), 40})
+		}
+	}
+	if diff := cmp.Diff(want, Specs(m, extents, types)); diff != "" {
+		t.Error(diff)
+	}
+	id := Identify(m, []byte("{}"))
+	if id.Type != "qwen3" || id.ConfigSHA256 != "44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a" || id.LayoutSHA256 != LayoutHash(m.Parts) {
+		t.Errorf("%+v", id)
+	}
+}
