@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -42,16 +41,6 @@ func (w *where) memory() (train.Memory, error) {
 		return m, train.Request(fmt.Errorf("--memory-host: %w", err))
 	}
 	return m, nil
-}
-
-// printJSON writes one object for programs.
-func (p *program) printJSON(v any) error {
-	doc, err := json.MarshalIndent(v, "", "  ")
-	if err != nil {
-		return err
-	}
-	_, err = p.stdout.Write(append(doc, '\n'))
-	return err
 }
 
 // printf writes to standard output.

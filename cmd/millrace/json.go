@@ -1,0 +1,55 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"math"
+	"reflect"
+	"strings"
+)
+
+// printJSON writes one object for programs. A number that is not finite, as the loss of a run that diverged, is null.
+func (p *program) printJSON(v any) error {
+	doc, err := json.MarshalIndent(v, "", "  ")
+	var notFinite *json.UnsupportedValueError
+	if errors.As(err, &notFinite) {
+		doc, err = json.MarshalIndent(withNulls(reflect.ValueOf(v)), "", "  ")
+	}
+	if err != nil {
+		return err
+	}
+	_, err = p.stdout.Write(append(doc, '\n'))
+	return err
+}
+
+// withNulls is v as JSON has it, with nil for numbers that JSON lacks. The order of keys is lost.
+func withNulls(v reflect.Value) any {
+	switch v.Kind() {
+	case reflect.Float32, reflect.Float64:
+		if f := v.Float(); math.IsNaN(f) || math.IsInf(f, 0) {
+			return nil
+		}
+	case reflect.Pointer, reflect.Interface:
+		if v.IsNil() {
+			return nil
+		}
+		return withNulls(v.Elem())
+	case reflect.Slice, reflect.Array:
+		list := make([]any, v.Len())
+		for i := range list {
+			list[i] = withNulls(v.Index(i))
+		}
+		return list
+	case reflect.Struct:
+		object := map[string]any{}
+		for i := range v.NumField() {
+			name, options, _ := strings.Cut(v.Type().Field(i).Tag.Get("json"), ",")
+			if name == "" || name == "-" || options == "omitempty" && v.Field(i).IsZero() {
+				continue
+			}
+			object[name] = withNulls(v.Field(i))
+		}
+		return object
+	}
+	return v.Interface()
+}
