@@ -6,18 +6,22 @@ import (
 	"github.com/millrace/millrace/tensor"
 )
 
-// pieceElems is about how long the pieces of an extent are: what the host updates, and a disk reads or writes, at a time.
-// Moments in fp32 make 16 MiB of it.
-const pieceElems = 4 << 20
-
-// pieceElems is the length of the pieces of a part's extents. It belongs to the model alone, as the parts do. A tile of the
+// pieceElems is the length of the pieces of a part's extents. A tile of the
 // vocabulary is cut between rows, so that the embedding can be looked up and added to piece by piece.
 func (s *setting) pieceElems(part int) int64 {
+	l := s.model.Parts[part].Layout
+	if l.WeightElems != l.StateElems {
+		return l.WeightElems // frozen in part: weights and state have other places, and go as one
+	}
 	unit := int64(tensor.Align)
 	if k := s.model.Parts[part].Kind; k == model.Embed || k == model.HeadTile {
 		unit = lcm(unit, int64(s.model.Hidden))
 	}
-	return max(pieceElems/unit, 1) * unit
+	want := s.num.PieceElems
+	if want == 0 {
+		want = DefaultPieceElems
+	}
+	return max(want/unit, 1) * unit
 }
 
 func lcm(a, b int64) int64 {

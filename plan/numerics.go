@@ -18,7 +18,14 @@ type Numerics struct {
 	MicroBatch   int // sequences that one operation sees
 	MicroBatches int // micro-batches of a step
 	HeadChunk    int // positions whose logits are computed together
+
+	// PieceElems is about how long the pieces of an extent are, in elements: what the host updates, and a disk reads or
+	// writes, at a time. It sets bits, since the embedding's squares are summed piece by piece. 0 is DefaultPieceElems.
+	PieceElems int64 `json:"piece_elems,omitempty"`
 }
+
+// DefaultPieceElems makes pieces of 16 MiB of moments in fp32.
+const DefaultPieceElems = 4 << 20
 
 // Positions is the number of rows T of a micro-batch.
 func (n Numerics) Positions() int { return n.SequenceLen * n.MicroBatch }
@@ -41,6 +48,8 @@ func (n Numerics) Check() error {
 		return fmt.Errorf("precision: compute %v does not go with master %v: use bf16 with split, or f32 with f32", n.Compute, n.Master)
 	case n.SequenceLen < 1 || n.MicroBatch < 1 || n.MicroBatches < 1 || n.HeadChunk < 1:
 		return fmt.Errorf("sequence_len, micro-batches and head chunk must be at least 1")
+	case n.PieceElems < 0:
+		return fmt.Errorf("pieces of %d elements", n.PieceElems)
 	case n.SequenceLen > MaxPositionsPerMicroBatch/n.MicroBatch:
 		return fmt.Errorf("sequence_len: a micro-batch of %d x %d positions is more than %d", n.MicroBatch, n.SequenceLen, MaxPositionsPerMicroBatch)
 	}

@@ -17,9 +17,6 @@ import (
 func (r *run) updatePart(s device.Stream, part int) error {
 	l := r.Plan.Model.Parts[part].Layout
 	piece := r.Plan.PieceElems(part)
-	if l.WeightElems != l.StateElems {
-		piece = l.StateElems
-	}
 	for first := int64(0); first < l.StateElems; first += piece {
 		weights := span{first, min(piece, l.StateElems-first)}
 		state := weights

@@ -11,7 +11,7 @@ import (
 	"github.com/millrace/millrace/nn"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/store"
-	"github.com/millrace/millrace/trace"
+	"github.com/millrace/millrace/stream"
 	"pgregory.net/rapid"
 )
 
@@ -47,12 +47,10 @@ func train(t errorer, r *rig, s *subject, steps int) outcome {
 		if spec.Kind == store.GradSum {
 			continue // nothing between steps
 		}
-		l, err := r.store.Borrow(context.Background(), trace.Update, spec.ID, 0, spec.Bytes, store.Read, r.store.Version(spec.ID))
-		if err != nil {
+		o.state[spec.ID] = make([]byte, spec.Bytes)
+		if err := stream.ReadExtent(context.Background(), r.store, spec, o.state[spec.ID]); err != nil {
 			t.Fatal(err)
 		}
-		o.state[spec.ID] = bytes.Clone(l.Bytes())
-		l.Release()
 	}
 	return o
 }
@@ -87,7 +85,25 @@ func placements(rt *rapid.T, p *plan.Placement) {
 	for _, k := range keeps {
 		place.Keep = append(place.Keep, nn.Keep(k))
 	}
+	if rapid.Bool().Draw(rt, "disk") {
+		for range p.Resident {
+			place.OnDisk = append(place.OnDisk, onDisk(rt, place.Bind))
+		}
+	}
 	*p = place
+}
+
+// onDisk draws which extents of a part are on disk: of a bound part only what the update lane alone uses.
+func onDisk(rt *rapid.T, bound bool) (kinds [store.Kinds]bool) {
+	for kind := range store.Kind(store.Kinds) {
+		switch kind {
+		case store.Weights, store.Grad, store.GradSum:
+			kinds[kind] = !bound && rapid.Bool().Draw(rt, kind.String())
+		default:
+			kinds[kind] = rapid.Bool().Draw(rt, kind.String())
+		}
+	}
+	return kinds
 }
 
 // The law: a placement, a ring depth, overlap or a second run change no bit of results and state. For a long run give
@@ -114,9 +130,11 @@ func TestPlacementChangesNoBit(t *testing.T) {
 	}
 	for _, tied := range []bool{false, true} {
 		for _, split := range []bool{false, true} {
-			s := tiny
-			s.Tied, s.BF16 = tied, split
-			add(fmt.Sprintf("tiles, tied %v, bf16 %v", tied, split), s.subject(t, steps))
+			for _, eight := range []bool{false, true} {
+				s := tiny
+				s.Tied, s.BF16, s.Moments8 = tied, split, eight
+				add(fmt.Sprintf("tiles, tied %v, bf16 %v, 8-bit moments %v", tied, split, eight), s.subject(t, steps))
+			}
 		}
 	}
 	rapid.Check(t, func(rt *rapid.T) {

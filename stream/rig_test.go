@@ -2,6 +2,7 @@ package stream_test
 
 import (
 	"context"
+	"os"
 	"testing"
 
 	"github.com/millrace/millrace/device"
@@ -29,6 +30,8 @@ type errorer interface {
 type rig struct {
 	plan     *plan.Plan
 	store    store.Store
+	disk     *store.Disk // nil if nothing is on disk
+	dir      string
 	engine   *stream.Engine
 	accounts *hostmem.Accounts
 	dev      device.Device // closed with the rig, unless it is shared
@@ -90,12 +93,16 @@ func start(t errorer, s *subject, o setup) *rig {
 		computes = r.dev
 	}
 	r.plan = newPlan(t, s.model, s.numerics, computes.Info(), o.change)
-	ram, err := store.NewRAM(r.accounts, r.plan.Extents())
+	var err error
+	if r.dir, err = os.MkdirTemp("", "millrace-store-"); err != nil {
+		t.Fatal(err)
+	}
+	tiers, disk, err := stream.OpenStore(r.plan, stream.StoreOptions{Accounts: r.accounts, Dir: r.dir})
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.store = ram
-	if err := stream.Fill(context.Background(), r.plan, ram, s.fill); err != nil {
+	r.store, r.disk = tiers, disk
+	if err := stream.Fill(context.Background(), r.plan, r.store, s.fill); err != nil {
 		t.Fatal(err)
 	}
 	if o.wrap != nil {
@@ -129,6 +136,9 @@ func (r *rig) close(t errorer) {
 	}
 	if err := r.store.Close(); err != nil {
 		t.Errorf("store: %v", err)
+	}
+	if err := os.RemoveAll(r.dir); err != nil {
+		t.Errorf("store's directory: %v", err)
 	}
 	if r.dev != nil {
 		if err := r.dev.Close(); err != nil {

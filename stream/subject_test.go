@@ -31,15 +31,15 @@ type shape struct {
 	Heads, KVHeads, HeadDim            int
 	Tied                               bool
 	SequenceLen, MicroBatch, Micro     int
-	HeadChunk                          int
-	BF16                               bool
+	HeadChunk, PieceElems              int
+	BF16, Moments8                     bool
 	FrozenBlocks                       int  // from the first one on
 	FrozenEmbed, FrozenHead, FrozenFFN bool // FrozenFFN: gate, up and down of the last block
 }
 
 // tiny has six tiles of vocabulary, the last one short, and two micro-batches.
 var tiny = shape{Type: "llama", Vocab: 700, Hidden: 16, Inner: 24, Layers: 3, Heads: 2, KVHeads: 1, HeadDim: 8,
-	SequenceLen: 11, MicroBatch: 1, Micro: 2, HeadChunk: 4}
+	SequenceLen: 11, MicroBatch: 1, Micro: 2, HeadChunk: 4, PieceElems: 300}
 
 // draw picks any shape. Odd sizes are as likely as round ones.
 func draw(rt *rapid.T) shape {
@@ -52,10 +52,11 @@ func draw(rt *rapid.T) shape {
 		Tied:        rapid.Bool().Draw(rt, "tied"),
 		SequenceLen: rapid.IntRange(1, 13).Draw(rt, "sequence"), MicroBatch: rapid.IntRange(1, 2).Draw(rt, "sequences"),
 		Micro: rapid.IntRange(1, 3).Draw(rt, "micro-batches"),
-		BF16:  rapid.Bool().Draw(rt, "bf16"),
+		BF16:  rapid.Bool().Draw(rt, "bf16"), Moments8: rapid.Bool().Draw(rt, "8-bit moments"),
 	}
 	s.Heads = s.KVHeads * rapid.IntRange(1, 2).Draw(rt, "group")
 	s.HeadChunk = rapid.IntRange(1, s.SequenceLen*s.MicroBatch).Draw(rt, "chunk")
+	s.PieceElems = rapid.IntRange(1, 3000).Draw(rt, "piece")
 	return s
 }
 
@@ -88,8 +89,12 @@ func (s shape) subject(t errorer, steps int) *subject {
 	if s.BF16 {
 		sub.numerics = bf16
 	}
+	if s.Moments8 {
+		sub.numerics.Moments = optim.Dynamic8
+	}
 	n := &sub.numerics
 	n.SequenceLen, n.MicroBatch, n.MicroBatches, n.HeadChunk = s.SequenceLen, s.MicroBatch, s.Micro, s.HeadChunk
+	n.PieceElems = int64(s.PieceElems)
 	sub.fill = func(p *model.Part, v model.Values) error { m.InitPart(7, p, v); return nil }
 	rnd := rand.New(rand.NewPCG(1, 2))
 	for i := range steps {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"unsafe"
 
-	"github.com/millrace/millrace/internal/hostmem"
 	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/optim"
 	"github.com/millrace/millrace/plan"
@@ -69,25 +68,41 @@ func resize[T any](x []T, n int64) []T {
 // move copies between the values and the store's pieces.
 func (b *values) move(ctx context.Context, p *plan.Plan, s store.Store, part int, access store.Access) error {
 	for _, spec := range p.Extents() {
-		mem := b.bytes[spec.Kind]
-		if spec.Part != part || mem == nil {
-			continue
-		}
-		version := s.Version(spec.ID)
-		for off, n := range spec.Pieces() {
-			l, err := s.Borrow(ctx, trace.Update, spec.ID, off, n, access, version)
-			if err != nil {
+		if mem := b.bytes[spec.Kind]; spec.Part == part && mem != nil {
+			if err := move(ctx, s, spec, mem, access); err != nil {
 				return err
 			}
-			if access == store.Read {
-				copy(mem[off:off+n], l.Bytes())
-			} else {
-				copy(l.Bytes(), mem[off:off+n])
-			}
-			l.Release()
 		}
 	}
 	return nil
+}
+
+// move copies an extent from the store, or into it.
+func move(ctx context.Context, s store.Store, spec store.Spec, mem []byte, access store.Access) error {
+	version := s.Version(spec.ID)
+	for off, n := range spec.Pieces() {
+		l, err := s.Borrow(ctx, trace.Update, spec.ID, off, n, access, version)
+		if err != nil {
+			return err
+		}
+		if access == store.Read {
+			copy(mem[off:off+n], l.Bytes())
+		} else {
+			copy(l.Bytes(), mem[off:off+n])
+		}
+		l.Release()
+	}
+	return nil
+}
+
+// ReadExtent copies a whole extent from a store into dst, which is as long. No engine may be in a step.
+func ReadExtent(ctx context.Context, s store.Store, spec store.Spec, dst []byte) error {
+	return move(ctx, s, spec, dst, store.Read)
+}
+
+// WriteExtent makes a whole extent what src holds. No engine may be in a step.
+func WriteExtent(ctx context.Context, s store.Store, spec store.Spec, src []byte) error {
+	return move(ctx, s, spec, src, store.Write)
 }
 
 func bytesOf[T float32 | uint16 | int16](x []T) []byte {
@@ -99,21 +114,21 @@ func bytesOf[T float32 | uint16 | int16](x []T) []byte {
 
 // Grads reads the stored gradient extent of a part as fp32, indexed by tensor.Placed.State.
 func Grads(ctx context.Context, p *plan.Plan, s store.Store, part int) ([]float32, error) {
-	id := store.ID{Part: part, Kind: store.Grad}
-	n := p.Model.Parts[part].Layout.StateElems
-	t := p.Numerics.Scheme().Types()[store.Grad]
-	l, err := s.Borrow(ctx, trace.Update, id, 0, n*t.Bytes(), store.Read, s.Version(id))
-	if err != nil {
-		return nil, err
-	}
-	defer l.Release()
-	g := make([]float32, n)
-	if t == tensor.F32 {
-		copy(g, hostmem.F32(l.Bytes()))
-		return g, nil
-	}
-	for i, h := range hostmem.U16(l.Bytes()) {
-		g[i] = tensor.F32FromBF16(h)
+	g := make([]float32, p.Model.Parts[part].Layout.StateElems)
+	for _, spec := range p.Extents() {
+		if spec.ID != (store.ID{Part: part, Kind: store.Grad}) {
+			continue
+		}
+		if p.Numerics.Scheme().Types()[store.Grad] == tensor.F32 {
+			return g, ReadExtent(ctx, s, spec, bytesOf(g))
+		}
+		half := make([]uint16, len(g))
+		if err := ReadExtent(ctx, s, spec, bytesOf(half)); err != nil {
+			return nil, err
+		}
+		for i, h := range half {
+			g[i] = tensor.F32FromBF16(h)
+		}
 	}
 	return g, nil
 }
