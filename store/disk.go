@@ -96,6 +96,8 @@ type diskPiece struct {
 	bytes int64
 	file  *file   // the latest version on disk; nil: zeros
 	buf   *buffer // holds the current version, or waits for it; nil: only the file has it
+
+	copies []*buffer // of buf, for lanes that read it while another lane does
 }
 
 func (p *diskPiece) String() string { return fmt.Sprintf("piece %d of %v", p.index, p.id) }

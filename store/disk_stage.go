@@ -14,7 +14,8 @@ type buffer struct {
 	kind   Kind
 	off    int64 // in the region of its kind
 	mem    []byte
-	piece  *diskPiece // whose current version it holds or will hold; nil: nothing, or a private copy for one reader
+	piece  *diskPiece // whose current version it holds or will hold; nil: nothing, or a copy
+	copyOf *diskPiece // of which it is one lane's copy, while that lane reads it
 	state  bufferState
 	lent   int    // leases that point into it, and borrowers that wait for its contents
 	hinted uint64 // the hint that it was read for and that is not used yet, or 0
@@ -113,6 +114,10 @@ func (d *Disk) stage(ctx context.Context, lane trace.Lane, p *diskPiece, access 
 func (d *Disk) attach(ctx context.Context, lane trace.Lane, p *diskPiece, access Access) (*buffer, error) {
 	for d.err == nil {
 		b := p.buf
+		if i := slices.IndexFunc(p.copies, func(c *buffer) bool { return c.lane == lane }); i >= 0 {
+			p.copies[i].lent++
+			return p.copies[i], nil
+		}
 		switch {
 		case b == nil:
 			if b = d.takeBuffer(lane, p.id.Kind, true); b != nil {
@@ -171,7 +176,12 @@ func (d *Disk) use(b *buffer, access Access) {
 // detach is the end of a use.
 func (d *Disk) detach(b *buffer) {
 	b.lent--
-	if b.lent == 0 && b.state == failed {
+	switch {
+	case b.lent > 0:
+	case b.copyOf != nil:
+		b.copyOf.copies = without(b.copyOf.copies, b)
+		b.copyOf = nil
+	case b.state == failed:
 		d.drop(b)
 	}
 	d.settle()
@@ -185,13 +195,17 @@ func (d *Disk) drop(b *buffer) {
 
 // copyLent fills a buffer of one's own from one that another lane reads from, so that neither waits for the other.
 func (d *Disk) copyLent(own, from *buffer) {
+	p := from.piece
+	own.copyOf, p.copies = p, append(p.copies, own)
 	own.lent = 1
 	from.lent++
-	if n := from.piece.bytes; !d.addressOnly {
+	own.state = reading
+	if !d.addressOnly {
 		d.mu.Unlock()
-		copy(own.mem, from.mem[:n])
+		copy(own.mem, from.mem[:p.bytes])
 		d.mu.Lock()
 	}
+	own.state = idle
 	d.detach(from)
 }
 

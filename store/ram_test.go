@@ -39,3 +39,29 @@ func TestPartSpecsLeaveFrozenTensorsOut(t *testing.T) {
 		}
 	}
 }
+
+// Pieces of one number hold the same parameters in every kind, and each scale lies in the piece of its block.
+func TestPiecesOfScales(t *testing.T) {
+	l, err := tensor.NewLayout(tensor.Field{Name: "a", Shape: tensor.Shape{5 * 1024}, Trainable: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	types := [store.Kinds]tensor.DType{store.Weights: tensor.BF16, store.FirstMoment: tensor.U8, store.FirstScale: tensor.F32,
+		store.SecondMoment: tensor.U8, store.SecondScale: tensor.F32}
+	const piece = 2048
+	for _, s := range store.PartSpecs(0, l, types, piece) {
+		at, pieces := int64(0), 0
+		for off, n := range s.Pieces() {
+			if want := s.Kind.Elems(at) * types[s.Kind].Bytes(); off != want {
+				t.Errorf("%v: piece %d begins at byte %d, want %d", s.Kind, pieces, off, want)
+			}
+			if want := s.Kind.Elems(min(piece, 5*1024-at)) * types[s.Kind].Bytes(); n != want {
+				t.Errorf("%v: piece %d has %d bytes, want %d", s.Kind, pieces, n, want)
+			}
+			at, pieces = at+piece, pieces+1
+		}
+		if pieces != 3 {
+			t.Errorf("%v: %d pieces", s.Kind, pieces)
+		}
+	}
+}

@@ -1,0 +1,321 @@
+package store_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/millrace/millrace/internal/hostmem"
+	"github.com/millrace/millrace/internal/vfs"
+	"github.com/millrace/millrace/store"
+	"github.com/millrace/millrace/store/storetest"
+	"github.com/millrace/millrace/trace"
+)
+
+// four is an extent of four pieces.
+var four = store.Spec{ID: store.ID{Part: 7, Kind: store.SecondMoment}, Bytes: 3*4096 + 100, Piece: 4096}
+
+func borrow(t testing.TB, d store.Store, lane trace.Lane, id store.ID, off, n int64, a store.Access, version uint64) *store.Lease {
+	t.Helper()
+	l, err := d.Borrow(t.Context(), lane, id, off, n, a, version)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// fill writes the next version of every piece.
+func fill(t testing.TB, d store.Store, s store.Spec, version uint64) {
+	t.Helper()
+	for off, n := range s.Pieces() {
+		l := borrow(t, d, trace.Update, s.ID, off, n, store.Write, version)
+		storetest.Pattern(l.Bytes(), s.ID, off, version+1)
+		l.Release()
+	}
+}
+
+// holds checks that every piece is the pattern of its version.
+func holds(t testing.TB, d store.Store, s store.Spec, version uint64) {
+	t.Helper()
+	for off, n := range s.Pieces() {
+		l := borrow(t, d, trace.Update, s.ID, off, n, store.Read, version)
+		if !storetest.Matches(l.Bytes(), s.ID, off, version) {
+			t.Errorf("%v at %d: not what version %d was", s.ID, off, version)
+		}
+		l.Release()
+	}
+}
+
+func inMemory(t testing.TB, q int, specs ...store.Spec) *store.Disk {
+	return openDisk(t, store.DiskOptions{FS: vfs.NewMem(), Specs: specs, Quota: quota(q), Workers: 2})
+}
+
+// A lane that has used up its quota waits, until ctx ends or it gives something back. The others go on.
+func TestQuotaIsPerLane(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := inMemory(t, 2, four)
+		defer d.Close()
+		var held [trace.NumLanes][]*store.Lease
+		for lane := range trace.NumLanes {
+			for _, off := range []int64{0, 4096} {
+				held[lane] = append(held[lane], borrow(t, d, lane, four.ID, off, 4096, store.Read, 0))
+			}
+		}
+		for lane := range trace.NumLanes {
+			// A piece that other lanes have in memory needs a buffer of one's own as well.
+			for _, off := range []int64{0, 8192} {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				if off == 0 {
+					borrow(t, d, lane, four.ID, off, 1, store.Read, 0).Release() // it has that one
+				} else if _, err := d.Borrow(ctx, lane, four.ID, off, 4096, store.Read, 0); !errors.Is(err, context.DeadlineExceeded) {
+					t.Errorf("%v lane: beyond its quota it got %v", lane, err)
+				}
+				cancel()
+			}
+			got := make(chan *store.Lease)
+			go func() {
+				l, err := d.Borrow(t.Context(), lane, four.ID, 8192, 4096, store.Read, 0)
+				if err != nil {
+					t.Error(err)
+				}
+				got <- l
+			}()
+			synctest.Wait()
+			select {
+			case <-got:
+				t.Fatalf("%v lane: a lease beyond its quota", lane)
+			default:
+			}
+			held[lane][0].Release()
+			held[lane][0] = <-got
+		}
+		for lane := range held {
+			for _, l := range held[lane] {
+				l.Release()
+			}
+		}
+		// A wait that was given up leaves no trace: the pieces can be written.
+		fill(t, d, four, 0)
+		holds(t, d, four, 1)
+	})
+}
+
+// What was read ahead is not read again, and is there when its version is.
+func TestPrefetch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := inMemory(t, 2, four)
+		defer d.Close()
+		fill(t, d, four, 0)
+		d.Sync(t.Context())
+		holds(t, d, four, 1)
+
+		before := d.Traffic().ReadBytes
+		d.Prefetch(trace.Fetch, four.ID, 0, 1)
+		d.Prefetch(trace.Fetch, four.ID, 4096, 2) // not yet
+		d.Prefetch(trace.Fetch, four.ID, 0, 0)    // no more
+		synctest.Wait()
+		if got := d.Traffic().ReadBytes - before; got != 4096 {
+			t.Fatalf("%d bytes were read ahead, want one piece", got)
+		}
+		for range 2 { // by the lane, and by one that has another quota
+			borrow(t, d, trace.Fetch, four.ID, 0, 4096, store.Read, 1).Release()
+			borrow(t, d, trace.Update, four.ID, 0, 4096, store.Read, 1).Release()
+		}
+		if got := d.Traffic().ReadBytes - before; got != 4096 {
+			t.Errorf("%d bytes were read, want one piece", got)
+		}
+
+		l := borrow(t, d, trace.Update, four.ID, 4096, 4096, store.Write, 1)
+		storetest.Pattern(l.Bytes(), four.ID, 4096, 2)
+		l.Release() // the hint takes the buffer over
+		for range 5 {
+			borrow(t, d, trace.Update, four.ID, 8192, 4096, store.Read, 1).Release()
+			borrow(t, d, trace.Update, four.ID, 0, 4096, store.Read, 1).Release()
+		}
+		synctest.Wait()
+		before = d.Traffic().ReadBytes
+		l = borrow(t, d, trace.Fetch, four.ID, 4096, 4096, store.Read, 2)
+		if !storetest.Matches(l.Bytes(), four.ID, 4096, 2) {
+			t.Error("the new version reads as something else")
+		}
+		l.Release()
+		if got := d.Traffic().ReadBytes - before; got != 0 {
+			t.Errorf("%d bytes were read again", got)
+		}
+	})
+}
+
+// What is borrowed takes the place of what was read ahead and is needed last; that is read again when there is room.
+func TestBorrowBeforePrefetch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		six := store.Spec{ID: four.ID, Bytes: 6 * 4096, Piece: 4096}
+		d := inMemory(t, 2, six)
+		defer d.Close()
+		fill(t, d, six, 0) // the last two stay in the buffers of the update lane
+		d.Sync(t.Context())
+		for _, off := range []int64{0, 4096, 8192} { // the third finds no buffer
+			d.Prefetch(trace.Fetch, four.ID, off, 1)
+		}
+		synctest.Wait()
+		start := d.Traffic().ReadBytes
+		read := func(off, want int64) {
+			t.Helper()
+			l := borrow(t, d, trace.Fetch, four.ID, off, 1, store.Read, 1)
+			if got := d.Traffic().ReadBytes - start; got != want*4096 {
+				t.Errorf("%d bytes were read, want %d pieces", got, want)
+			}
+			synctest.Wait() // what is held leaves the hints one buffer at most
+			l.Release()
+			synctest.Wait() // and now all
+		}
+		read(3*4096, 1) // takes the buffer of the second piece, which comes back after it
+		read(0, 2)
+		read(4096, 3) // the third piece was read when the first was given back
+		read(8192, 3)
+	})
+}
+
+// A lane that reads what another one holds has its own copy, so that neither waits for the other.
+func TestTwoLanesReadOnePiece(t *testing.T) {
+	d := inMemory(t, 1, four)
+	defer d.Close()
+	fill(t, d, four, 0)
+	a := borrow(t, d, trace.Fetch, four.ID, 0, 4096, store.Read, 1)
+	b := borrow(t, d, trace.Drain, four.ID, 4, 8, store.Read, 1)
+	a.Release()
+	other := borrow(t, d, trace.Fetch, four.ID, 4096, 4096, store.Read, 1) // the lane has its quota back
+	if &a.Region.Bytes()[a.Off+4] == &b.Bytes()[0] || !storetest.Matches(other.Bytes(), four.ID, 4096, 1) {
+		t.Error("two lanes use one buffer")
+	}
+	var want [12]byte
+	storetest.Pattern(want[:], four.ID, 0, 1)
+	if string(want[4:]) != string(b.Bytes()) {
+		t.Error("the copy differs")
+	}
+	b.Release()
+	other.Release()
+	fill(t, d, four, 1)
+	holds(t, d, four, 2)
+}
+
+// Lanes that are one buffer short of what they like make progress all the same, in any order of hints and leases.
+func TestLeastQuotaMakesProgress(t *testing.T) {
+	d := inMemory(t, 1, four)
+	defer d.Close()
+	for version := range uint64(50) {
+		for off, n := range four.Pieces() {
+			for lane := range trace.NumLanes {
+				d.Prefetch(lane, four.ID, off, version)
+				d.Prefetch(lane, four.ID, (off+4096)%(4*4096), version+1)
+			}
+			for lane := range trace.NumLanes {
+				borrow(t, d, lane, four.ID, off, n, store.Read, version).Release()
+			}
+			l := borrow(t, d, trace.Lane(version%uint64(trace.NumLanes)), four.ID, off, n, store.Change, version)
+			storetest.Pattern(l.Bytes(), four.ID, off, version+1)
+			l.Release()
+		}
+	}
+	holds(t, d, four, 50)
+}
+
+func TestZerosAreNotRead(t *testing.T) {
+	d := inMemory(t, 2, four)
+	defer d.Close()
+	holds(t, d, four, 0)
+	if got := d.Traffic(); got.ReadBytes != 0 || got.WrittenBytes != 0 {
+		t.Errorf("traffic %+v", got)
+	}
+}
+
+func TestSizes(t *testing.T) {
+	specs := []store.Spec{four,
+		{ID: store.ID{Part: 8, Kind: store.SecondMoment}, Bytes: 100, Piece: 20000},
+		{ID: store.ID{Part: 8, Kind: store.Weights}, Bytes: 20000, Piece: 9000}}
+	accounts := hostmem.New()
+	fs := vfs.NewMem()
+	fs.SetCapacity(1 << 30)
+	d := openDisk(t, store.DiskOptions{FS: fs, Dir: "d", Accounts: accounts, Specs: specs, Quota: store.LaneQuota(1, 2), Workers: 3})
+	const want = 4*4096 + (3+4)*12288 // moments of the update lane; weights of fetch and update
+	if now, _ := accounts.Total(); now != want || store.StagingBytes(specs, store.LaneQuota(1, 2)) != want {
+		t.Errorf("%d bytes of staging, foretold %d, want %d", now, store.StagingBytes(specs, store.LaneQuota(1, 2)), want)
+	}
+	if u := accounts.Usage(); len(u) != 1 || u[0].Purpose != store.StagingPurpose {
+		t.Errorf("staging is counted as %v", u)
+	}
+	free, _ := fs.FreeBytes("d")
+	const wantDisk = (6+3)*4096 + (2+2)*12288 // pieces of one length, and a spare one for each worker that can need it
+	if got := int64(1<<30) - free; got != wantDisk || store.DiskBytes(specs, 3) != wantDisk {
+		t.Errorf("%d bytes on disk, foretold %d, want %d", got, store.DiskBytes(specs, 3), wantDisk)
+	}
+	if err := d.Close(); err != nil {
+		t.Error(err)
+	}
+	if now, _ := accounts.Total(); now != 0 {
+		t.Errorf("%d bytes are left after Close", now)
+	}
+	if free, _ := fs.FreeBytes("d"); free != 1<<30 {
+		t.Errorf("%d bytes are left on disk after Close", int64(1<<30)-free)
+	}
+}
+
+// A rehearsal has the traffic of a run, without files and without touching memory.
+func TestAddressOnly(t *testing.T) {
+	d := openDisk(t, store.DiskOptions{FS: nowhere{}, Specs: []store.Spec{four}, AddressOnly: true})
+	defer d.Close()
+	for version := range uint64(2) {
+		for off, n := range four.Pieces() {
+			d.Prefetch(trace.Update, four.ID, off, version)
+			borrow(t, d, trace.Update, four.ID, off, n, store.Change, version).Release()
+		}
+		if err := d.Sync(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := d.Traffic(); got.WrittenBytes != 2*4*4096 || got.ReadBytes != 4*4096 && got.ReadBytes != 3*4096 {
+		t.Errorf("traffic %+v", got)
+	}
+}
+
+// nowhere is a file system that must not be used.
+type nowhere struct{ vfs.FS }
+
+func TestMisuse(t *testing.T) {
+	for what, f := range map[string]func(d *store.Disk){
+		"a range of two pieces": func(d *store.Disk) { borrow(t, d, trace.Update, four.ID, 4000, 200, store.Read, 0) },
+		"a lane without a quota": func(d *store.Disk) {
+			borrow(t, d, trace.Fetch, four.ID, 0, 1, store.Read, 0)
+		},
+		"an unknown extent": func(d *store.Disk) { d.Prefetch(trace.Fetch, store.ID{}, 0, 0) },
+		"the files of what is being written": func(d *store.Disk) {
+			defer borrow(t, d, trace.Update, four.ID, 0, 4096, store.Write, 0).Release()
+			d.Files(t.Context(), four.ID, func(store.PieceFile) error { return nil })
+		},
+		"close while lent": func(d *store.Disk) {
+			defer borrow(t, d, trace.Update, four.ID, 0, 4096, store.Read, 0).Release()
+			d.Close()
+		},
+		"adopt after a write": func(d *store.Disk) {
+			borrow(t, d, trace.Update, four.ID, 0, 4096, store.Write, 0).Release()
+			d.Adopt(t.Context(), four.ID, make([]store.PieceFile, 4))
+		},
+		"one extent twice": func(d *store.Disk) {
+			openDisk(t, store.DiskOptions{FS: vfs.NewMem(), Specs: []store.Spec{four, four}})
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			var q store.Quota
+			q[trace.Update][four.Kind] = 1
+			d := openDisk(t, store.DiskOptions{FS: vfs.NewMem(), Specs: []store.Spec{four}, Quota: q})
+			defer d.Close()
+			defer func() {
+				if recover() == nil {
+					t.Error("no panic")
+				}
+			}()
+			f(d)
+		})
+	}
+}
