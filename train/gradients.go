@@ -43,7 +43,8 @@ type GradSummary struct {
 //
 // The output has `loss` (F32, []), the mean over the labels that count; one F32 gradient per parameter under its Hugging
 // Face name; and, if asked for, `logits.<i>` (F32, [length of sequence i, vocabulary]). With compute bf16 the gradients are
-// those that an update would use: rounded to bf16.
+// those that an update would use: rounded to bf16. How many sequences are computed together depends on the memory budgets,
+// and the last bits on that.
 func Gradients(ctx context.Context, env *Env, o GradOptions) (*GradSummary, error) {
 	src, err := openModel(ctx, env, o.Model)
 	if err != nil {
@@ -57,7 +58,11 @@ func Gradients(ctx context.Context, env *Env, o GradOptions) (*GradSummary, erro
 	if err != nil {
 		return nil, Request(err)
 	}
-	for _, e := range examples {
+	for i, e := range examples {
+		if len(e.InputIDs) > src.model.MaxPositions {
+			return nil, Request(fmt.Errorf("tokens %s: sequence %d has %d tokens, and the model was made for %d positions; shorten it",
+				o.Tokens, i, len(e.InputIDs), src.model.MaxPositions))
+		}
 		n.SequenceLen = max(n.SequenceLen, len(e.InputIDs))
 	}
 	dev, err := env.open(o.Device)

@@ -148,7 +148,7 @@ func TestGradientsRefuses(t *testing.T) {
 		"negative":    {`{"input_ids": [[1, -2]], "labels": [[1, 2]]}`, "negative"},
 		"vocabulary":  {`{"input_ids": [[1, 2]], "labels": [[1, 900]]}`, "vocabulary"},
 		"no targets":  {`{"input_ids": [[1, 2]], "labels": [[1, -100]]}`, "no label counts"},
-		"long":        {`{"input_ids": [[` + strings.Repeat("1,", 5000) + `1]], "labels": [[` + strings.Repeat("1,", 5000) + `1]]}`, "positions"},
+		"long":        {`{"input_ids": [[` + strings.Repeat("1,", 5000) + `1]], "labels": [[` + strings.Repeat("1,", 5000) + `1]]}`, "shorten"},
 		"fraction":    {`{"input_ids": [[1.5, 2]], "labels": [[1, 2]]}`, "1.5"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -1,0 +1,75 @@
+package plan_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/model"
+	"github.com/millrace/millrace/plan"
+	"github.com/millrace/millrace/store"
+)
+
+func wanting(t *testing.T, m *model.Model, w plan.Wants) *plan.Plan {
+	t.Helper()
+	p, err := plan.New(plan.Request{Model: m, Numerics: numerics(1, true), Device: device.Info{Unified: true}, Machine: machine, Wants: w})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// The forward pass of a frozen model and the logits of 10 rows, in chunks of 7, of two tiles.
+func TestGoldenLogits(t *testing.T) {
+	m := tiny.model(t).Frozen()
+	bound := wanting(t, m, plan.Wants{LogitRows: 10})
+	var b strings.Builder
+	fmt.Fprintf(&b, "bound\n%s", bound.Schedule(plan.Logits))
+	fmt.Fprintf(&b, "\nring of 2\n%s", bound.With(moving(m, 2)).Schedule(plan.Logits))
+	path := filepath.Join("testdata", "logits.golden")
+	if *update {
+		if err := os.WriteFile(path, []byte(b.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatalf("%v; write it with -update", err)
+	}
+	if d := cmp.Diff(strings.Split(string(want), "\n"), strings.Split(b.String(), "\n")); d != "" {
+		t.Errorf("the schedule changed (-golden +now); if it is better, run with -update:\n%s", d)
+	}
+}
+
+// State is kept for what is wanted only: nothing but weights of a frozen model, no moments without updates.
+func TestStateFollowsWants(t *testing.T) {
+	m := tiny.model(t)
+	kinds := func(p *plan.Plan) (all [store.Kinds]bool) {
+		for _, spec := range p.Extents() {
+			all[spec.Kind] = true
+		}
+		return all
+	}
+	for name, c := range map[string]struct {
+		plan *plan.Plan
+		want [store.Kinds]bool
+	}{
+		"training":   {wanting(t, m, plan.Wants{}), [store.Kinds]bool{store.Weights: true, store.Low: true, store.Grad: true, store.FirstMoment: true, store.SecondMoment: true}},
+		"no updates": {wanting(t, m, plan.Wants{NoUpdates: true}), [store.Kinds]bool{store.Weights: true, store.Low: true, store.Grad: true}},
+		"frozen":     {wanting(t, m.Frozen(), plan.Wants{}), [store.Kinds]bool{store.Weights: true}},
+	} {
+		for how, p := range map[string]*plan.Plan{"bound": c.plan, "streamed": c.plan.With(moving(m, 2))} {
+			if got := kinds(p); got != c.want {
+				t.Errorf("%s, %s: keeps %v, want %v", name, how, got, c.want)
+			}
+		}
+	}
+	trained, frozen := wanting(t, m, plan.Wants{}).With(moving(m, 1)), wanting(t, m.Frozen(), plan.Wants{}).With(moving(m, 1))
+	if frozen.DeviceBytes >= trained.DeviceBytes || frozen.HostBytes >= trained.HostBytes/4 {
+		t.Errorf("frozen: %d and %d bytes, to train: %d and %d", frozen.DeviceBytes, frozen.HostBytes, trained.DeviceBytes, trained.HostBytes)
+	}
+}
