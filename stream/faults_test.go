@@ -3,6 +3,7 @@ package stream_test
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"maps"
 	"slices"
@@ -107,6 +108,19 @@ func operations(t *testing.T, s *subject, o setup) map[string]int {
 	return count
 }
 
+var all = flag.Bool("all", false, "try a fault at every operation and loan instead of a sample")
+
+// sample is the stride that tries about so many of n, a few under the race detector.
+func sample(n, tries int) int {
+	switch {
+	case *all:
+		return 1
+	case raceEnabled || testing.Short():
+		tries = max(tries/10, 1)
+	}
+	return 1 + n/tries
+}
+
 // tables is the number of operations of the fetch stream that belong to New.
 const tables = 2
 
@@ -136,12 +150,9 @@ func TestEveryOperationMayFail(t *testing.T) {
 			s := least(name == "ring").subject(t, 3)
 			count := operations(t, s, o)
 			for _, stream := range slices.Sorted(maps.Keys(count)) {
-				first, step := 0, 1
+				first, step := 0, sample(count[stream], 40)
 				if stream == "fetch" {
 					first = tables
-				}
-				if testing.Short() {
-					step = 1 + count[stream]/20
 				}
 				for n := first; n < count[stream]; n += step {
 					o := o
@@ -215,7 +226,7 @@ func TestCancelAtEveryOperation(t *testing.T) {
 			count := operations(t, s, o)
 			stopped, all := 0, 0
 			for _, stream := range slices.Sorted(maps.Keys(count)) {
-				for n := tables; n < count[stream]; n += 1 + count[stream]/30 {
+				for n := tables; n < count[stream]; n += sample(count[stream], 15) {
 					ctx, cancel := context.WithCancel(context.Background())
 					o := o
 					o.wrap = func(d device.Device) device.Device {
@@ -316,7 +327,7 @@ func TestEveryLoanMayFail(t *testing.T) {
 			tried := 0
 			for l, n := range loans {
 				for at := range n {
-					if tried++; testing.Short() && tried%16 != 0 {
+					if tried++; tried%sample(2*len(loans), 60) != 0 {
 						continue
 					}
 					o := o
