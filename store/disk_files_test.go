@@ -1,0 +1,460 @@
+package store_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/millrace/millrace/internal/hostmem"
+	"github.com/millrace/millrace/internal/vfs"
+	"github.com/millrace/millrace/store"
+	"github.com/millrace/millrace/store/storetest"
+	"github.com/millrace/millrace/trace"
+)
+
+// save links the files of an extent into a directory, as a checkpoint does.
+func save(t testing.TB, fsys vfs.FS, d *store.Disk, id store.ID, dir string) ([]store.PieceFile, error) {
+	var kept []store.PieceFile
+	if err := fsys.MkdirAll(dir, 0o777); err != nil {
+		return nil, err
+	}
+	err := d.Files(t.Context(), id, func(f store.PieceFile) error {
+		if f.Path != "" {
+			to := filepath.Join(dir, fmt.Sprintf("%d-%v-%d", id.Part, id.Kind, f.Off))
+			if err := fsys.Link(f.Path, to); err != nil {
+				return err
+			}
+			f.Path = to
+		}
+		kept = append(kept, f)
+		return nil
+	})
+	if err == nil {
+		err = fsys.SyncDir(dir)
+	}
+	return kept, err
+}
+
+// each runs a test on a real file system and on one in memory.
+func each(t *testing.T, f func(t *testing.T, fsys vfs.FS, dir string)) {
+	t.Run("OS", func(t *testing.T) { f(t, vfs.OS{}, t.TempDir()) })
+	t.Run("Mem", func(t *testing.T) { f(t, vfs.NewMem(), "top") })
+}
+
+// What a checkpoint has linked stays as it was, however often the pieces are written afterwards, and another store can
+// start from it, and another one from that.
+func TestCheckpointsKeepTheirVersions(t *testing.T) {
+	each(t, func(t *testing.T, fsys vfs.FS, dir string) {
+		big := store.Spec{ID: store.ID{Part: 1, Kind: store.Weights}, Bytes: 9<<20 + 777, Piece: 9 << 20} // pieces of several blocks
+		specs := []store.Spec{four, big}
+		d := openDisk(t, store.DiskOptions{FS: fsys, Dir: filepath.Join(dir, "state"), Specs: specs})
+		kept := map[uint64][]store.PieceFile{}
+		for version := range uint64(6) {
+			fill(t, d, big, version)
+			fill(t, d, four, version)
+			if version%2 == 1 {
+				name := filepath.Join(dir, fmt.Sprint("step-", version+1))
+				for _, s := range specs {
+					files, err := save(t, fsys, d, s.ID, name)
+					if err != nil {
+						t.Fatal(err)
+					}
+					kept[version+1] = append(kept[version+1], files...)
+				}
+			}
+			if version == 3 {
+				if err := vfs.RemoveAll(fsys, filepath.Join(dir, "step-2")); err != nil {
+					t.Fatal(err)
+				}
+				delete(kept, 2)
+			}
+		}
+		holds(t, d, four, 6)
+		if err := d.Close(); err != nil {
+			t.Fatal(err)
+		}
+		for version, files := range kept {
+			// Twice, the second time from what the first store lists.
+			for round := range uint64(2) {
+				d := openDisk(t, store.DiskOptions{FS: fsys, Dir: filepath.Join(dir, fmt.Sprint("state ", version, round)), Specs: specs})
+				for i, s := range specs {
+					if err := d.Adopt(t.Context(), s.ID, files[4*i:min(4*i+4, len(files))]); err != nil {
+						t.Fatal(err)
+					}
+					holds(t, d, s, version)
+				}
+				var next []store.PieceFile
+				for _, s := range specs {
+					files, err := save(t, fsys, d, s.ID, filepath.Join(dir, fmt.Sprint("again-", version, round)))
+					if err != nil {
+						t.Fatal(err)
+					}
+					next = append(next, files...)
+				}
+				fill(t, d, four, version)
+				holds(t, d, four, version+1)
+				if err := d.Close(); err != nil {
+					t.Fatal(err)
+				}
+				files = next
+			}
+		}
+	})
+}
+
+// Without checkpoints the files are the same ones for ever.
+func TestFilesAreRecycled(t *testing.T) {
+	each(t, func(t *testing.T, fsys vfs.FS, dir string) {
+		d := openDisk(t, store.DiskOptions{FS: fsys, Dir: dir, Specs: []store.Spec{four}, Workers: 2})
+		defer d.Close()
+		for version := range uint64(5) {
+			fill(t, d, four, version)
+			if err := d.Sync(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			entries, err := fsys.ReadDir(dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			current := 0
+			for _, e := range entries {
+				if strings.Contains(e.Name(), fmt.Sprintf(".v%d.", version+1)) {
+					current++
+				}
+			}
+			if len(entries) != 1+4+2 || current != 4 {
+				t.Fatalf("version %d: %d files, %d of them current: %v", version+1, len(entries), current, entries)
+			}
+		}
+	})
+}
+
+// The pieces that were never written have no files in a checkpoint.
+func TestZerosAreKeptAsZeros(t *testing.T) {
+	fsys := vfs.NewMem()
+	d := openDisk(t, store.DiskOptions{FS: fsys, Dir: "a", Specs: []store.Spec{four}})
+	defer d.Close()
+	borrow(t, d, trace.Update, four.ID, 4096, 4096, store.Change, 0).Release()
+	kept, err := save(t, fsys, d, four.ID, "checkpoint")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, f := range kept {
+		if written := i == 1; (f.Path != "") != written || (f.Version == 1) != written || f.Off != int64(i)*4096 {
+			t.Errorf("piece %d: %+v", i, f)
+		}
+	}
+	b := openDisk(t, store.DiskOptions{FS: fsys, Dir: "b", Specs: []store.Spec{four}})
+	defer b.Close()
+	if err := b.Adopt(t.Context(), four.ID, kept); err != nil {
+		t.Fatal(err)
+	}
+	l := borrow(t, b, trace.Update, four.ID, 0, 4096, store.Read, 0)
+	if len(bytes.Trim(l.Bytes(), "\x00")) > 0 {
+		t.Error("not zeros")
+	}
+	l.Release()
+}
+
+func TestAdoptRefuses(t *testing.T) {
+	fsys := vfs.NewMem()
+	d := openDisk(t, store.DiskOptions{FS: fsys, Dir: "a", Specs: []store.Spec{four}})
+	fill(t, d, four, 0)
+	kept, err := save(t, fsys, d, four.ID, "checkpoint")
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.Close()
+	for what, change := range map[string]func([]store.PieceFile) []store.PieceFile{
+		"3 files for the 4 pieces": func(f []store.PieceFile) []store.PieceFile { return f[:3] },
+		"do not fit":               func(f []store.PieceFile) []store.PieceFile { f[1].Bytes--; return f },
+		"not exist":                func(f []store.PieceFile) []store.PieceFile { f[2].Path = "nowhere"; return f },
+		"has 10 bytes":             func(f []store.PieceFile) []store.PieceFile { f[3].Path = "short"; return f },
+	} {
+		vfs.WriteFileAtomic(fsys, "short", make([]byte, 10))
+		d := openDisk(t, store.DiskOptions{FS: fsys, Dir: "b", Specs: []store.Spec{four}})
+		err := d.Adopt(t.Context(), four.ID, change(append([]store.PieceFile(nil), kept...)))
+		if err == nil || !strings.Contains(err.Error(), what) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%s: %v", what, err)
+		}
+		d.Close()
+	}
+}
+
+// Where there are no hard links, files are copied, and that is said; a copy is verified.
+func TestAdoptWithoutLinks(t *testing.T) {
+	fsys := vfs.NewMem()
+	d := openDisk(t, store.DiskOptions{FS: fsys, Dir: "a", Specs: []store.Spec{four}})
+	fill(t, d, four, 0)
+	kept, err := save(t, fsys, d, four.ID, "checkpoint")
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.Close()
+	fsys.Intercept(func(op vfs.Op) vfs.Outcome {
+		if op.Kind == vfs.OpLink {
+			return vfs.Outcome{Err: syscall.EPERM}
+		}
+		return vfs.Outcome{}
+	})
+	var log bytes.Buffer
+	for range 2 {
+		log.Reset()
+		d = openDisk(t, store.DiskOptions{FS: fsys, Dir: "b", Specs: []store.Spec{four}, Log: slog.New(slog.NewTextHandler(&log, nil))})
+		err = d.Adopt(t.Context(), four.ID, kept)
+		if err != nil {
+			break
+		}
+		holds(t, d, four, 1)
+		fill(t, d, four, 1)
+		holds(t, d, four, 2)
+		if n := strings.Count(log.String(), "\n"); n != 1 || !strings.Contains(log.String(), "copied") {
+			t.Errorf("logged: %s", log.String())
+		}
+		d.Close()
+		fsys.FlipBit(kept[2].Path, 17, 3)
+	}
+	if !errors.Is(err, store.ErrChecksum) || !strings.Contains(err.Error(), kept[2].Path) {
+		t.Errorf("a damaged file was adopted: %v", err)
+	}
+	d.Close()
+}
+
+func TestFlippedBit(t *testing.T) {
+	fsys := vfs.NewMem()
+	d := openDisk(t, store.DiskOptions{FS: fsys, Dir: "a", Specs: []store.Spec{four}})
+	defer d.Close()
+	fill(t, d, four, 0)
+	if err := d.Sync(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	name := filepath.Join("a", "part-7-second-moments-0.v1.extent")
+	if err := fsys.FlipBit(name, 4095, 7); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // by itself, and after a hint
+		_, err := d.Borrow(t.Context(), trace.Fetch, four.ID, 0, 1, store.Read, 1)
+		if !errors.Is(err, store.ErrChecksum) || !strings.Contains(err.Error(), name) || !strings.Contains(err.Error(), "piece 0 of second moments of part 7") {
+			t.Errorf("a flipped bit: %v", err)
+		}
+		d.Prefetch(trace.Fetch, four.ID, 0, 1)
+	}
+	borrow(t, d, trace.Fetch, four.ID, 4096, 1, store.Read, 1).Release() // the others can still be read
+	// The same bit again makes it right.
+	fsys.FlipBit(name, 4095, 7)
+	holds(t, d, four, 1)
+}
+
+// A disk that is too small is one clear line, and nothing is taken.
+func TestNoRoom(t *testing.T) {
+	for what, prepare := range map[string]func(m *vfs.Mem){
+		"known beforehand": func(m *vfs.Mem) { m.SetCapacity(20000) },
+		"found out": func(m *vfs.Mem) {
+			n := 0
+			m.Intercept(func(op vfs.Op) vfs.Outcome {
+				if op.Kind == vfs.OpPreallocate {
+					if n++; n == 3 {
+						return vfs.Outcome{Err: syscall.ENOSPC}
+					}
+				}
+				return vfs.Outcome{}
+			})
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			m := vfs.NewMem()
+			prepare(m)
+			accounts := hostmem.New()
+			_, err := store.NewDisk(store.DiskOptions{FS: m, Dir: "some/dir", Specs: []store.Spec{four}, Quota: quota(1), Accounts: accounts, Workers: 1})
+			if !errors.Is(err, syscall.ENOSPC) {
+				t.Fatal(err)
+			}
+			for _, want := range []string{"20480 bytes", "some/dir", "are free", "memory.path"} {
+				if !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") {
+					t.Errorf("%q does not say %q, or not in one line", err, want)
+				}
+			}
+			if entries, _ := m.ReadDir("some/dir"); len(entries) > 1 {
+				t.Errorf("left behind: %v", entries)
+			}
+			if n, _ := accounts.Total(); n != 0 {
+				t.Errorf("%d bytes of memory left behind", n)
+			}
+		})
+	}
+}
+
+// A checkpoint that the disk has no room for fails; the run goes on, and earlier checkpoints stay.
+func TestNoRoomForACheckpoint(t *testing.T) {
+	m := vfs.NewMem()
+	m.SetCapacity(store.DiskBytes([]store.Spec{four}, 2) + 4*4096)
+	d := openDisk(t, store.DiskOptions{FS: m, Dir: "state", Specs: []store.Spec{four}, Workers: 2})
+	defer d.Close()
+	fill(t, d, four, 0)
+	kept, err := save(t, m, d, four.ID, "first")
+	if err != nil {
+		t.Fatal(err)
+	}
+	fill(t, d, four, 1)
+	if _, err := save(t, m, d, four.ID, "second"); !errors.Is(err, syscall.ENOSPC) || !strings.Contains(err.Error(), "are free") {
+		t.Fatalf("the disk is full, and saving gave %v", err)
+	}
+	for version := uint64(2); version < 6; version++ {
+		fill(t, d, four, version)
+		holds(t, d, four, version+1)
+	}
+	if err := vfs.RemoveAll(m, "first"); err != nil {
+		t.Fatal(err)
+	}
+	if kept, err = save(t, m, d, four.ID, "third"); err != nil {
+		t.Fatalf("after the first checkpoint was removed: %v", err)
+	}
+	fill(t, d, four, 6)
+	if err := d.Sync(t.Context()); err != nil {
+		t.Error(err)
+	}
+	for _, f := range kept {
+		got, err := vfs.ReadFile(m, f.Path, 4096)
+		if err != nil || !storetest.Matches(got[:f.Bytes], four.ID, f.Off, 6) {
+			t.Errorf("%s is not what was saved: %v", f.Path, err)
+		}
+	}
+}
+
+// Two runs cannot have one directory; what a killed run left is removed.
+func TestDirectoryIsHeld(t *testing.T) {
+	each(t, func(t *testing.T, fsys vfs.FS, dir string) {
+		o := store.DiskOptions{FS: fsys, Dir: dir, Specs: []store.Spec{four}, Quota: quota(1), Accounts: hostmem.New()}
+		d := openDisk(t, o)
+		fill(t, d, four, 0)
+		if _, err := store.NewDisk(o); !errors.Is(err, vfs.ErrLocked) || !strings.Contains(err.Error(), "memory.path") {
+			t.Errorf("a second store in one directory: %v", err)
+		}
+		holds(t, d, four, 1)
+		if err := d.Close(); err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range []string{"part-1-weights-0.v3.extent", "free-000001.extent", "mine"} {
+			if err := vfs.WriteFileAtomic(fsys, filepath.Join(dir, name), []byte("old")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		d = openDisk(t, o)
+		holds(t, d, four, 0)
+		if err := d.Close(); err != nil {
+			t.Fatal(err)
+		}
+		entries, err := fsys.ReadDir(dir)
+		if err != nil || len(entries) != 2 { // the lock, and what is not the store's
+			t.Errorf("left: %v, %v", entries, err)
+		}
+	})
+}
+
+// A file system may refuse direct I/O when a file is opened or when it is written; both are said once.
+func TestDirectRefused(t *testing.T) {
+	if vfs.Direct == 0 {
+		t.Skip("no direct I/O here")
+	}
+	for _, when := range []vfs.OpKind{vfs.OpOpen, vfs.OpWrite} {
+		m := vfs.NewMem()
+		refused := false
+		m.Intercept(func(op vfs.Op) vfs.Outcome {
+			if op.Kind == when && (op.Flag&vfs.Direct != 0 || when == vfs.OpWrite && !refused) {
+				refused = true
+				return vfs.Outcome{Err: syscall.EINVAL}
+			}
+			return vfs.Outcome{}
+		})
+		var log bytes.Buffer
+		d := openDisk(t, store.DiskOptions{FS: m, Dir: "x", Specs: []store.Spec{four}, Log: slog.New(slog.NewTextHandler(&log, nil))})
+		fill(t, d, four, 0)
+		holds(t, d, four, 1)
+		if err := errors.Join(d.Sync(t.Context()), d.Close()); err != nil {
+			t.Error(err)
+		}
+		if strings.Count(log.String(), "\n") != 1 || !strings.Contains(log.String(), "direct I/O") || !refused {
+			t.Errorf("logged: %q", log.String())
+		}
+	}
+}
+
+func TestBadDirectory(t *testing.T) {
+	m := vfs.NewMem()
+	vfs.WriteFileAtomic(m, "file", nil)
+	for what, o := range map[string]store.DiskOptions{
+		"below a file": {FS: m, Dir: "file/x"},
+		"read-only": {FS: func() vfs.FS {
+			m := vfs.NewMem()
+			m.Intercept(vfs.FailFrom(1, syscall.EROFS))
+			return m
+		}(), Dir: "x"},
+	} {
+		o.Accounts, o.Specs, o.Quota = hostmem.New(), []store.Spec{four}, quota(1)
+		_, err := store.NewDisk(o)
+		if err == nil || !strings.Contains(err.Error(), o.Dir) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
+// The store's own count agrees with the kernel's.
+func TestTrafficIsTheKernels(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("needs /proc/self/io")
+	}
+	var log bytes.Buffer
+	s := store.Spec{ID: store.ID{Kind: store.FirstMoment}, Bytes: 12<<20 - 100, Piece: 5 << 20}
+	d := openDisk(t, store.DiskOptions{Specs: []store.Spec{s}, Log: slog.New(slog.NewTextHandler(&log, nil)), Workers: 1})
+	defer d.Close()
+	if log.Len() > 0 {
+		t.Skip(log.String())
+	}
+	read0, written0, err := kernelCounts()
+	if err != nil {
+		t.Skip(err)
+	}
+	for version := range uint64(3) {
+		fill(t, d, s, version)
+		if err := d.Sync(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		holds(t, d, s, version+1)
+	}
+	read, written, err := kernelCounts()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := d.Traffic()
+	if got.WrittenBytes != 3*12<<20 || got.ReadBytes == 0 || got.Busy <= 0 {
+		t.Errorf("traffic %+v", got)
+	}
+	// Metadata comes on top, and nothing else.
+	for _, c := range []struct {
+		what         string
+		ours, theirs int64
+	}{{"read", got.ReadBytes, read - read0}, {"written", got.WrittenBytes, written - written0}} {
+		if c.theirs < c.ours || c.theirs > c.ours+1<<20 {
+			t.Errorf("%d bytes %s, by the kernel's count %d", c.ours, c.what, c.theirs)
+		}
+	}
+}
+
+func kernelCounts() (read, written int64, err error) {
+	text, err := os.ReadFile("/proc/self/io")
+	if err != nil {
+		return 0, 0, err
+	}
+	for line := range strings.Lines(string(text)) {
+		fmt.Sscanf(line, "read_bytes: %d", &read)
+		fmt.Sscanf(line, "write_bytes: %d", &written)
+	}
+	return read, written, nil
+}
