@@ -35,8 +35,9 @@ $millrace plan $config "${set_flags[@]}"
 say "one example as the model sees it"
 $millrace preview $config --limit 1 "${set_flags[@]}" | tail -n 12
 
-say "training"
-$millrace train $config "${set_flags[@]}" >"$out/summary.txt"
+say "training (every 25th step)"
+$millrace train $config "${set_flags[@]}" 2>&1 >"$out/summary.txt" |
+	awk '!/^step/ || n++ % 25 == 0 || /eval loss/ { print; fflush() }'
 
 say "a sample: it has read 128 KB and knows which letters follow which, not yet Go"
 $millrace generate --model "$out/run/model" --tokenizer bytes --prompt $'// Read reads' --max-tokens 120 --temperature 0.5
