@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -96,6 +97,33 @@ func TestPieceFiles(t *testing.T) {
 	if _, ok := c.PieceFiles(ID{"x", store.Low}, 9); ok {
 		t.Error("what is not there can be adopted")
 	}
+}
+
+// An extent that is partly on disk: what is added keeps its offset, and what is linked has files of its own.
+func TestMixedExtent(t *testing.T) {
+	onBoth(t, func(t *testing.T, fsys vfs.FS, dir string) {
+		r := start(t, fsys, dir)
+		w, err := r.Create(2, []Spec{moments})
+		must(t, err)
+		want := contents(moments, 2)
+		path, err := r.version(want[:80])
+		must(t, err)
+		must(t, w.Add(moments.ID, 2, want[160:]))
+		must(t, w.Link(moments.ID, 0, path, xxh3.Hash(want[:80])))
+		must(t, w.Add(moments.ID, 1, want[80:160]))
+		dir, err = w.Commit(Manifest{})
+		must(t, err)
+		c, err := Open(fsys, dir)
+		must(t, err)
+		got := make([]byte, 200)
+		must(t, c.Read(moments.ID, 0, got))
+		if !bytes.Equal(got, want) {
+			t.Error("the pieces are mixed up")
+		}
+		if got := names(t, fsys, dir); !slices.Equal(got, []string{"block.0.first-moments", "block.0.first-moments.00000", manifestName}) {
+			t.Errorf("files %q", got)
+		}
+	})
 }
 
 // A checkpoint goes on living where it is copied to, under any name.
@@ -215,6 +243,32 @@ func TestReplace(t *testing.T) {
 	must(t, err)
 	must(t, whole(c))
 	if got := names(t, m, root); len(got) != 1 {
+		t.Errorf("the directory holds %q", got)
+	}
+}
+
+// A replaced checkpoint that could not be removed does not come back when the one in its place is pruned.
+func TestPruneAfterReplace(t *testing.T) {
+	m := vfs.NewMem()
+	r := start(t, m, root, 4, 5)
+	m.Intercept(func(op vfs.Op) vfs.Outcome {
+		if op.Kind == vfs.OpRemove && strings.Contains(op.Name, replacedSuffix) && strings.HasSuffix(op.Name, "norm.weights") {
+			return vfs.Outcome{Err: syscall.EIO}
+		}
+		return vfs.Outcome{}
+	})
+	_, err := r.save(4)
+	must(t, err)
+	m.Intercept(nil)
+	if got := names(t, m, root); len(got) != 3 {
+		t.Fatalf("the directory holds %q", got)
+	}
+	_, err = r.Prune(1, -1)
+	must(t, err)
+	must(t, r.Close())
+	_, err = acquire(m, root)
+	must(t, err)
+	if got := names(t, m, root); !slices.Equal(got, []string{"step-000005"}) {
 		t.Errorf("the directory holds %q", got)
 	}
 }
@@ -362,11 +416,11 @@ func TestDamage(t *testing.T) {
 			name := filepath.Join(dir, "norm.weights")
 			return errors.Join(os.Remove(name), os.Mkdir(name, 0o777))
 		}, "norm.weights: this is not a file: resume from "},
-		"empty manifest": {func(dir string) error { return os.Truncate(filepath.Join(dir, manifestName), 0) }, "manifest.json: this is not a manifest that can be trusted: it is cut off"},
+		"empty manifest": {func(dir string) error { return os.Truncate(filepath.Join(dir, manifestName), 0) }, "manifest.json: this is not a manifest that can be trusted: it does not begin like one of a millrace checkpoint: resume"},
 		"all zeros": {func(dir string) error {
 			return os.WriteFile(filepath.Join(dir, manifestName), make([]byte, 500), 0o666)
 		},
-			"manifest.json: this is not a manifest that can be trusted: it is cut off"},
+			"manifest.json: this is not a manifest that can be trusted: it does not begin like one of a millrace checkpoint: resume"},
 	} {
 		dir := filepath.Join(t.TempDir(), root)
 		start(t, vfs.OS{}, dir, 1, 2)

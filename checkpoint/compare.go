@@ -61,3 +61,6 @@ func Compare(m *Manifest, wanted map[string]string) Differences {
 	}
 	return d
 }
+
+// Line is all of them in one line.
+func (d Differences) Line() string { return strings.ReplaceAll(d.String(), "\n", "; ") }

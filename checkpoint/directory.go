@@ -139,8 +139,11 @@ func (d *Directory) Prune(keep, best int) (removed []int, err error) {
 // remove takes a checkpoint's name away, durably, before it removes its files: half a checkpoint never looks whole.
 func (d *Directory) remove(step int) error {
 	hidden := filepath.Join(d.path, hiddenName(step, prunedSuffix))
-	if err := vfs.RemoveAll(d.fsys, hidden); err != nil {
-		return err
+	// What it has replaced goes first, should some of it be left: with the name free, recover would bring it back.
+	for _, left := range []string{hiddenName(step, replacedSuffix), hiddenName(step, prunedSuffix)} {
+		if err := vfs.RemoveAll(d.fsys, filepath.Join(d.path, left)); err != nil {
+			return err
+		}
 	}
 	if err := d.fsys.Rename(filepath.Join(d.path, DirName(step)), hidden); err != nil {
 		return err

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strconv"
 
 	"github.com/zeebo/xxh3"
 
@@ -203,12 +204,40 @@ func (e *Extent) UnmarshalJSON(text []byte) error {
 	return fmt.Errorf("unknown kind of extent %s", quote(j.Kind))
 }
 
-// envelope is the manifest's file: the checksum is over the bytes of Manifest.
-type envelope struct {
-	Format   string          `json:"format"`
-	Version  int             `json:"version"`
-	Sum      Sum             `json:"xxh3"`
-	Manifest json.RawMessage `json:"manifest"`
+// The manifest's file is a JSON object of four members, always in this order and without a space. The checksum is over the
+// bytes of the last one, up to the brace and newline that end the file.
+const (
+	envelopeStart   = `{"format":"` + formatName + `","version":`
+	envelopeSum     = `,"xxh3":"`
+	envelopeContent = `","manifest":`
+	envelopeEnd     = "}\n"
+)
+
+func seal(body []byte) []byte {
+	doc := fmt.Appendf(nil, "%s%d%s%v%s", envelopeStart, FormatVersion, envelopeSum, Sum(xxh3.Hash(body)), envelopeContent)
+	return append(append(doc, body...), envelopeEnd...)
+}
+
+// unseal undoes seal, and compares the checksum.
+func unseal(doc []byte) (body []byte, err error) {
+	rest, ok := bytes.CutPrefix(doc, []byte(envelopeStart))
+	if !ok {
+		return nil, errors.New("it does not begin like one of a " + formatName)
+	}
+	version, rest, _ := bytes.Cut(rest, []byte(","))
+	if v := strconv.Itoa(FormatVersion); string(version) != v {
+		return nil, fmt.Errorf("it has version %s of the format, and this program reads version %s", quote(string(version)), v)
+	}
+	body, ok = bytes.CutSuffix(rest, []byte(envelopeEnd))
+	start := len(envelopeSum) - 1 + len(Sum(0).String()) + len(envelopeContent) // the comma is cut off
+	if !ok || len(body) < start {
+		return nil, errors.New("it is cut off")
+	}
+	body = body[start:]
+	if !bytes.Equal(seal(body), doc) {
+		return nil, errors.New("it was changed: its checksum does not match")
+	}
+	return body, nil
 }
 
 // encode is the manifest's file.
@@ -220,38 +249,28 @@ func (m *Manifest) encode() ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Marshal leaves what has been through it once as it is, so the bytes in the envelope are those of the checksum.
-	doc, err := json.Marshal(envelope{formatName, FormatVersion, Sum(xxh3.Hash(body)), body})
-	if err != nil {
-		return nil, err
-	}
-	return append(doc, '\n'), nil
+	return seal(body), nil
 }
 
 // decode reads what encode wrote, and nothing else: the same manifest in other bytes (another order of keys, a key twice,
 // a key that this program does not know) is refused as well.
 func decode(doc []byte) (*Manifest, error) {
-	var e envelope
-	if err := json.Unmarshal(doc, &e); err != nil {
-		return nil, errors.New("it is cut off, or was changed: it is not JSON")
-	}
-	switch {
-	case e.Format != formatName:
-		return nil, fmt.Errorf("it is not a %s: its format is %s", formatName, quote(e.Format))
-	case e.Version != FormatVersion:
-		return nil, fmt.Errorf("it has version %d of the format, and this program reads version %d", e.Version, FormatVersion)
-	case Sum(xxh3.Hash(e.Manifest)) != e.Sum:
-		return nil, errors.New("it was changed: its checksum does not match")
-	}
-	m := &Manifest{}
-	if err := json.Unmarshal(e.Manifest, m); err != nil {
-		return nil, fmt.Errorf("it cannot be read: %w", err)
-	}
-	again, err := m.encode()
+	body, err := unseal(doc)
 	if err != nil {
 		return nil, err
 	}
-	if !bytes.Equal(again, doc) {
+	m := &Manifest{}
+	if err := json.Unmarshal(body, m); err != nil {
+		return nil, fmt.Errorf("it cannot be read: %w", err)
+	}
+	if err := m.check(); err != nil {
+		return nil, err
+	}
+	again, err := json.Marshal(m)
+	if err != nil {
+		return nil, err
+	}
+	if !bytes.Equal(again, body) {
 		return nil, errors.New("it was not written by this program")
 	}
 	return m, nil
