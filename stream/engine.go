@@ -347,6 +347,9 @@ func (e *Engine) Flush(ctx context.Context) (badWeights int64, err error) {
 // it is updated, beside the rest of the schedule. When that call has returned, all of the state has been handed over.
 func (e *Engine) Save(save SaveFunc) { e.save = save }
 
+// Saving reports whether a save that was asked for has not been done.
+func (e *Engine) Saving() bool { return e.save != nil }
+
 // Close stops the lanes and gives back all that New reserved.
 func (e *Engine) Close() error {
 	for i, lane := range e.lanes {

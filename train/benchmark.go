@@ -78,7 +78,7 @@ func Benchmark(ctx context.Context, env *Env, o BenchOptions) (*BenchResult, err
 	if err != nil {
 		return nil, err
 	}
-	s, err := env.openSession(ctx, src, p, dev, "random", 1)
+	s, err := env.openSession(ctx, p, dev, o.Memory.Path, func(s *session) error { return s.fill(ctx, src, "random", 1) })
 	if err != nil {
 		return nil, err
 	}

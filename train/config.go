@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"path/filepath"
 	"strings"
 
 	"github.com/goccy/go-yaml"
@@ -81,9 +82,9 @@ type Eval struct {
 
 // Save are the checkpoints.
 type Save struct {
-	Every int  `yaml:"every,omitempty"`
-	Keep  int  `yaml:"keep,omitempty"`
-	Best  bool `yaml:"best,omitempty"`
+	Every int  `yaml:"every,omitempty"` // steps; 0: when the run is interrupted only
+	Keep  int  `yaml:"keep,omitempty"`  // how many of the newest stay; 0: all
+	Best  bool `yaml:"best,omitempty"`  // the one with the lowest evaluation loss stays as well
 }
 
 // Defaults is the configuration that a file changes.
@@ -209,14 +210,14 @@ func (c *Config) Check() error {
 		return bad("weight_decay is %v: it must not be negative", c.WeightDecay)
 	case !(c.MaxGradNorm >= 0) || math.IsInf(c.MaxGradNorm, 0):
 		return bad("max_grad_norm is %v: it must not be negative; 0 turns clipping off", c.MaxGradNorm)
-	case !c.Memory.Disk.none || c.Memory.Path != "":
-		return bad("memory.disk: the disk tier is not built yet; remove memory.disk and memory.path")
 	case c.Eval.Every < 0 || c.Eval.Every > 0 && len(c.Eval.Datasets) == 0:
 		return bad("eval.every is %d, with %d eval.datasets: name what to evaluate on", c.Eval.Every, len(c.Eval.Datasets))
-	case c.Save != Save{}:
-		return bad("save: checkpoints are not built yet; remove the key (the trained model is written at the end)")
-	case c.Resume != "auto" && c.Resume != "never":
-		return bad("resume: checkpoints are not built yet; remove the key")
+	case c.Save.Every < 0 || c.Save.Keep < 0:
+		return bad("save: every (%d) and keep (%d) must not be negative", c.Save.Every, c.Save.Keep)
+	case c.Save.Best && len(c.Eval.Datasets) == 0:
+		return bad("save.best: there are no eval.datasets to tell what is best")
+	case c.Resume == "":
+		return bad("resume is empty: known are auto, never, and the path of a checkpoint")
 	case c.OutputDir == "":
 		return bad("output_dir is empty: name a directory for the results")
 	}
@@ -252,3 +253,12 @@ func (c *Config) types() (n plan.Numerics, err error) {
 
 // YAML is the configuration as a run file.
 func (c *Config) YAML() ([]byte, error) { return yaml.Marshal(c) }
+
+// memory are the budgets, with a place for the disk tier.
+func (c *Config) memory() Memory {
+	m := c.Memory
+	if m.Path == "" {
+		m.Path = filepath.Join(c.OutputDir, "state")
+	}
+	return m
+}

@@ -69,7 +69,7 @@ func TestConfigRefuses(t *testing.T) {
 		"precision":         {smallRun + "precision: {compute: f32}\n", "does not go with"},
 		"fp8":               {smallRun + "precision: {compute: fp8}\n", "fp8"},
 		"moments":           {smallRun + "precision: {moments: 4bit}\n", "moments"},
-		"disk":              {smallRun + "memory: {disk: 1TiB}\n", "disk"},
+		"disk":              {smallRun + "memory: {disk: 1TeB}\n", "1TeB"},
 		"eval":              {smallRun + "eval: {every: 5}\n", "eval"},
 		"micro-batch":       {smallRun + "numerics: {micro_batch: 0}\n", "auto"},
 	} {

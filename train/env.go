@@ -17,6 +17,7 @@ type Env struct {
 	Progress io.Writer // messages and progress for people; io.Discard for silence
 	Terminal bool      // Progress is a terminal: bars instead of lines
 	Stop     <-chan struct{}
+	program  int64  // what the process takes beside the plan, in tests that need to know; else it is measured
 	CacheDir string // for token caches and the machine file; empty: none are kept
 }
 

@@ -62,7 +62,7 @@ func Evaluate(ctx context.Context, env *Env, o EvalOptions) (*Loss, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := env.openSession(ctx, src, p, dev, "pretrained", 0)
+	s, err := env.openSession(ctx, p, dev, o.Memory.Path, func(s *session) error { return s.fill(ctx, src, "pretrained", 0) })
 	if err != nil {
 		return nil, err
 	}

@@ -93,7 +93,7 @@ func Generate(ctx context.Context, env *Env, o GenerateOptions) (*Generated, err
 	if err != nil {
 		return nil, err
 	}
-	s, err := env.openSession(ctx, src, p, dev, "pretrained", 0)
+	s, err := env.openSession(ctx, p, dev, o.Memory.Path, func(s *session) error { return s.fill(ctx, src, "pretrained", 0) })
 	if err != nil {
 		return nil, err
 	}

@@ -89,7 +89,7 @@ func Gradients(ctx context.Context, env *Env, o GradOptions) (*GradSummary, erro
 		return nil, Request(fmt.Errorf("out: %w", err))
 	}
 	defer out.Abort() // does nothing after Commit
-	s, err := env.openSession(ctx, src, p, dev, "pretrained", 0)
+	s, err := env.openSession(ctx, p, dev, o.Memory.Path, func(s *session) error { return s.fill(ctx, src, "pretrained", 0) })
 	if err != nil {
 		return nil, err
 	}

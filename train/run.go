@@ -11,11 +11,13 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/millrace/millrace/checkpoint"
 	"github.com/millrace/millrace/data"
 	"github.com/millrace/millrace/internal/hostmem"
 	"github.com/millrace/millrace/internal/vfs"
 	"github.com/millrace/millrace/optim"
 	"github.com/millrace/millrace/plan"
+	"github.com/millrace/millrace/store"
 	"github.com/millrace/millrace/stream"
 	"github.com/millrace/millrace/trace"
 )
@@ -32,11 +34,16 @@ type Summary struct {
 	Skipped      int         `json:"skipped_updates"` // their norm was not finite
 	TrainSec     float64     `json:"train_sec"`       // sum over the steps
 	TokensPerSec float64     `json:"tokens_per_sec"`
-	Lanes        trace.Lanes `json:"lanes"`          // busy seconds over the run
-	UploadBytes  int64       `json:"upload_bytes"`   // host to device over the run, as the schedule says
-	PeakBytes    int64       `json:"peak_rss_bytes"` // resident memory of the process
-	PlannedBytes int64       `json:"planned_bytes"`  // what the plan allowed
-	Model        string      `json:"model"`          // directory of the trained model
+	Lanes        trace.Lanes `json:"lanes"`                // busy seconds over the run
+	UploadBytes  int64       `json:"upload_bytes"`         // host to device over the run, as the schedule says
+	PeakBytes    int64       `json:"peak_rss_bytes"`       // resident memory of the process
+	PlannedBytes int64       `json:"planned_bytes"`        // what the plan allowed
+	Model        string      `json:"model,omitempty"`      // directory of the trained model, of a run that has ended
+	Checkpoint   string      `json:"checkpoint,omitempty"` // the latest
+
+	SaveStallSec     float64 `json:"save_stall_sec"` // that steps waited for checkpoints, beyond what was hidden
+	DiskReadBytes    int64   `json:"disk_read_bytes"`
+	DiskWrittenBytes int64   `json:"disk_written_bytes"`
 }
 
 // Options are what a command line adds to run.yaml.
@@ -52,16 +59,23 @@ type trainer struct {
 	rates   optim.Schedule
 	metrics *trace.MetricsFile
 	summary Summary
+	saves   saver
+	begun   int // steps that were done before this process
+	traffic store.Traffic
 
 	data, evalData *data.Dataset
 	loader         *data.Loader
 	eval           *data.EvalLoader // nil without eval.datasets
 }
 
-// Train runs run.yaml to its end, or to the end of the step in which it is asked to stop: then the model is written as
-// well, and the error is ErrInterrupted.
+// Train runs run.yaml to its end, from its latest checkpoint if it has one; or to the end of the step in which it is asked
+// to stop: then it saves a checkpoint, and the error is ErrInterrupted.
 func Train(ctx context.Context, c *Config, env *Env, o Options) (*Summary, error) {
-	abandon, err := newRunDir(c.OutputDir)
+	from, err := findCheckpoint(c, env)
+	if err != nil {
+		return nil, Request(err)
+	}
+	abandon, err := newRunDir(c.OutputDir, from != nil)
 	if err != nil {
 		return nil, err
 	}
@@ -84,6 +98,11 @@ func Train(ctx context.Context, c *Config, env *Env, o Options) (*Summary, error
 	if err := t.openData(ctx, env); err != nil {
 		return nil, err
 	}
+	if from != nil {
+		if err := c.keepNumerics(from.Manifest.Numerics); err != nil {
+			return nil, err
+		}
+	}
 	p, err := env.makePlan(c, src.model, dev.computes.Info())
 	if err != nil {
 		return nil, err
@@ -91,12 +110,40 @@ func Train(ctx context.Context, c *Config, env *Env, o Options) (*Summary, error
 	if err := t.openLoaders(p); err != nil {
 		return nil, err
 	}
+	var at place
+	if from != nil {
+		if at, err = t.checkResume(p, from); err != nil {
+			return nil, err
+		}
+	}
+	if t.saves.dir, err = checkpoint.Acquire(vfs.OS{}, checkpointsDir(c)); err != nil {
+		return nil, Request(err)
+	}
+	defer t.saves.dir.Close()
 	env.say("%s", p.Headline(dev.computes.Info()))
-	t.session, err = env.openSession(ctx, src, p, dev, c.Init, c.Seed)
+	t.session, err = env.openSession(ctx, p, dev, c.memory().Path, func(s *session) error {
+		t.session = s
+		if from != nil {
+			return t.resume(ctx, from)
+		}
+		return s.fill(ctx, src, c.Init, c.Seed)
+	})
 	if err != nil {
 		return nil, err
 	}
 	defer t.session.Close()
+	if from != nil {
+		if err := t.loader.Seek(at.Cursor); err != nil {
+			return nil, Request(fmt.Errorf("resume: %w", err))
+		}
+		t.begun, t.saves.best = from.Manifest.Step, from.Manifest.Best
+		t.summary.Skipped = int(from.Manifest.SkippedUpdates)
+		env.say("resuming after step %d from %s", t.begun, from.Dir())
+	}
+	t.saves.specs = map[store.ID]store.Spec{}
+	for _, spec := range p.Extents() {
+		t.saves.specs[spec.ID] = spec
+	}
 	if err := t.writeHead(p); err != nil {
 		return nil, err
 	}
@@ -118,9 +165,13 @@ func Train(ctx context.Context, c *Config, env *Env, o Options) (*Summary, error
 const tracedSpans = 100_000
 
 // newRunDir makes the output directory, so that a long run does not end in finding that it cannot be written. It refuses one
-// that has a run in it. abandon removes what was made.
-func newRunDir(dir string) (abandon func(), err error) {
-	for _, name := range []string{"run.yaml", "metrics.jsonl", "model"} {
+// that has a run in it, unless the run goes on, and one that has a finished run. abandon removes what was made.
+func newRunDir(dir string, resumes bool) (abandon func(), err error) {
+	names := []string{"run.yaml", "metrics.jsonl", "model"}
+	if resumes {
+		names = names[2:]
+	}
+	for _, name := range names {
 		switch _, err := os.Stat(filepath.Join(dir, name)); {
 		case err == nil:
 			return nil, Request(fmt.Errorf("output_dir: %s already has a %s; choose another directory, or remove it", dir, name))
@@ -136,6 +187,11 @@ func newRunDir(dir string) (abandon func(), err error) {
 		made = append(made, d)
 	}
 	abandon = func() {
+		for _, inside := range []string{"checkpoints/.lock", "checkpoints", "state"} {
+			if !resumes {
+				os.Remove(filepath.Join(dir, inside)) // fails if there is something in it
+			}
+		}
 		for _, d := range made {
 			os.Remove(d) // fails if somebody has put something there since
 		}
@@ -215,7 +271,7 @@ func (t *trainer) writeHead(p *plan.Plan) error {
 			return Request(fmt.Errorf("output_dir: %w", err))
 		}
 	}
-	t.metrics, err = trace.OpenMetrics(filepath.Join(c.OutputDir, "metrics.jsonl"), 0)
+	t.metrics, err = trace.OpenMetrics(filepath.Join(c.OutputDir, "metrics.jsonl"), int64(t.begun))
 	return err
 }
 
@@ -223,8 +279,7 @@ func (t *trainer) writeHead(p *plan.Plan) error {
 func (t *trainer) run(ctx context.Context) error {
 	defer t.metrics.Close()
 	t.summary.PlannedBytes = t.plan.ProcessBytes()
-	t.summary.Model = filepath.Join(t.config.OutputDir, "model")
-	if t.eval != nil {
+	if t.eval != nil && t.begun == 0 {
 		l, err := t.evaluate(ctx, t.eval, "before training")
 		if err != nil {
 			return err
@@ -233,12 +288,9 @@ func (t *trainer) run(ctx context.Context) error {
 		t.env.say("eval loss %.4f before training", l.Loss)
 	}
 	t.engine.Trace.TakeBusy()
-	var stopped error
-	for step := 1; step <= t.rates.Steps; step++ {
+	for step := t.begun + 1; step <= t.rates.Steps; step++ {
 		if t.env.stopped() {
-			stopped = ErrInterrupted
-			t.env.say("stopping after step %d", step-1)
-			break
+			return t.interrupt(ctx, step-1)
 		}
 		if err := t.step(ctx, step); err != nil {
 			return err
@@ -247,14 +299,43 @@ func (t *trainer) run(ctx context.Context) error {
 	if _, err := t.engine.Flush(ctx); err != nil {
 		return err
 	}
-	if err := t.export(ctx, t.src, t.summary.Model, t.src.exportType()); err != nil {
+	if err := t.endSave(); err != nil {
 		return err
 	}
+	t.finish()
+	t.summary.Model = filepath.Join(t.config.OutputDir, "model")
+	return t.export(ctx, t.src, t.summary.Model, t.src.exportType())
+}
+
+// interrupt saves the run as it is after a step, so that it can go on from there.
+func (t *trainer) interrupt(ctx context.Context, step int) error {
+	t.env.say("stopping after step %d", step)
+	if step > t.begun { // else there is nothing new
+		if err := t.startSave(step, nil); err != nil {
+			return err
+		}
+		if _, err := t.engine.Flush(ctx); err != nil {
+			return err
+		}
+		if err := t.endSave(); err != nil {
+			return err
+		}
+	}
+	t.finish()
+	return ErrInterrupted
+}
+
+// finish adds up what the summary has to say of the whole run.
+func (t *trainer) finish() {
 	t.summary.PeakBytes, _ = hostmem.PeakRSS()
+	t.summary.SaveStallSec = t.saves.stall.Seconds()
 	if t.summary.TrainSec > 0 {
 		t.summary.TokensPerSec = float64(t.summary.Tokens) / t.summary.TrainSec
 	}
-	return stopped
+	if t.disk != nil {
+		tr := t.disk.Traffic()
+		t.summary.DiskReadBytes, t.summary.DiskWrittenBytes = tr.ReadBytes, tr.WrittenBytes
+	}
 }
 
 // step runs one step, with its evaluation if one is due, and writes its metrics.
@@ -270,6 +351,9 @@ func (t *trainer) step(ctx context.Context, step int) error {
 		AdamW: optim.AdamW{Beta1: c.AdamBetas[0], Beta2: c.AdamBetas[1], Eps: c.AdamEps, WeightDecay: c.WeightDecay}})
 	if err != nil {
 		return fmt.Errorf("step %d: %w", step, err)
+	}
+	if err := t.endSave(); err != nil {
+		return err
 	}
 	sec := time.Since(begin).Seconds()
 	if res.BadWeights > 0 {
@@ -292,6 +376,13 @@ func (t *trainer) step(ctx context.Context, step int) error {
 		s.Skipped++
 		t.env.say("step %d: the gradient norm is not finite; its update is left out", step)
 	}
+	if t.disk != nil {
+		now := t.disk.Traffic()
+		m.DiskReadBytes, m.DiskWrittenBytes = now.ReadBytes-t.traffic.ReadBytes, now.WrittenBytes-t.traffic.WrittenBytes
+		m.Lanes.Disk += (now.Busy - t.traffic.Busy).Seconds()
+		t.traffic = now
+	}
+	save := c.Save.Every > 0 && (step%c.Save.Every == 0 || step == t.rates.Steps)
 	if c.Eval.Every > 0 && step%c.Eval.Every == 0 || t.eval != nil && step == t.rates.Steps {
 		l, err := t.evaluate(ctx, t.eval, fmt.Sprintf("after step %d", step))
 		if err != nil {
@@ -299,8 +390,14 @@ func (t *trainer) step(ctx context.Context, step int) error {
 		}
 		m.EvalLoss, s.EvalAfter = &l.Loss, &l.Loss
 		t.engine.Trace.TakeBusy() // of the evaluation
+		save = t.improved(step, l.Loss) && c.Save.Best || save
 	}
-	if step == 1 {
+	if save {
+		if err := t.startSave(step, m.EvalLoss); err != nil {
+			return err
+		}
+	}
+	if step == t.begun+1 {
 		s.FirstLoss = m.Loss
 	}
 	s.Steps, s.LastLoss = step, m.Loss
@@ -329,7 +426,7 @@ func (t *trainer) report(m trace.Metrics) {
 	if m.EvalLoss != nil {
 		eval = fmt.Sprintf("  eval loss %.4f", *m.EvalLoss)
 	}
-	left := t.summary.TrainSec / float64(m.Step) * float64(t.rates.Steps-int(m.Step))
+	left := t.summary.TrainSec / float64(int(m.Step)-t.begun) * float64(t.rates.Steps-int(m.Step))
 	t.env.say("step %*d/%d  loss %.4f  norm %.3f  lr %.2e  %.0f tokens/s  %s left%s", digits(t.rates.Steps), m.Step, t.rates.Steps,
 		m.Loss, m.GradNorm, m.LearningRate, m.TokensPerSec, seconds(left), eval)
 }

@@ -4,12 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"log/slog"
 	"path/filepath"
 
 	"github.com/millrace/millrace/data"
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/hf"
 	"github.com/millrace/millrace/internal/hostmem"
+	"github.com/millrace/millrace/internal/vfs"
 	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/store"
@@ -23,6 +26,7 @@ type session struct {
 	env    *Env
 	plan   *plan.Plan
 	store  store.Store
+	disk   *store.Disk // the part of it that is on disk; nil if there is none
 	engine *stream.Engine
 }
 
@@ -35,6 +39,10 @@ const hostShare = 0.9
 // request makes what a plan is asked for. Budgets that are auto come from the machine.
 func (e *Env) request(m *model.Model, n plan.Numerics, dev device.Info, mem Memory) (plan.Request, error) {
 	r := plan.Request{Model: m, Numerics: n, Device: dev, Machine: e.machine(dev), DeviceBytes: mem.Device.N, HostBytes: mem.Host.N}
+	var err error
+	if r.DiskBytes, err = mem.diskBytes(); err != nil {
+		return r, err
+	}
 	if r.DeviceBytes == 0 && !dev.Unified {
 		r.DeviceBytes = dev.MemoryBytes
 	}
@@ -44,6 +52,9 @@ func (e *Env) request(m *model.Model, n plan.Numerics, dev device.Info, mem Memo
 	}
 	// What the device has reserved for itself is in the plan under its own name.
 	r.ProgramBytes = max(used-dev.OverheadBytes, 0) + goHeapSlack
+	if e.program > 0 {
+		r.ProgramBytes = e.program
+	}
 	if r.HostBytes == 0 {
 		free, _, err := hostmem.Available()
 		if err != nil {
@@ -54,25 +65,49 @@ func (e *Env) request(m *model.Model, n plan.Numerics, dev device.Info, mem Memo
 	return r, nil
 }
 
-// open reserves everything and fills the weights.
-func (e *Env) openSession(ctx context.Context, src *source, p *plan.Plan, dev *devices, init string, seed uint64) (s *session, err error) {
+// diskShare is the part of the free space that a run takes when memory.disk is auto.
+const diskShare = 0.9
+
+// diskBytes is the budget of the disk tier: what may be kept in the file system that holds Path.
+func (m Memory) diskBytes() (int64, error) {
+	if m.Disk.none || m.Disk.N == 0 && !m.Disk.auto {
+		return 0, nil
+	}
+	if m.Path == "" {
+		return 0, Request(errors.New("memory.disk: set memory.path to a directory on the drive that may be used"))
+	}
+	dir := filepath.Clean(m.Path)
+	for { // the directory itself may not be there yet
+		free, err := vfs.OS{}.FreeBytes(dir)
+		if errors.Is(err, fs.ErrNotExist) && dir != filepath.Dir(dir) {
+			dir = filepath.Dir(dir)
+			continue
+		}
+		if err != nil {
+			return 0, Request(fmt.Errorf("memory.path: %w", err))
+		}
+		if m.Disk.N > 0 {
+			return min(m.Disk.N, free), nil
+		}
+		return int64(diskShare * float64(free)), nil
+	}
+}
+
+// openSession reserves everything and has the weights filled. Extents that the plan keeps on disk go to stateDir.
+func (e *Env) openSession(ctx context.Context, p *plan.Plan, dev *devices, stateDir string, fill func(*session) error) (s *session, err error) {
 	s = &session{env: e, plan: p}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.Close())
 		}
 	}()
-	ram, err := store.NewRAM(e.Accounts, p.Extents())
+	tiers, disk, err := stream.OpenStore(p, stream.StoreOptions{Accounts: e.Accounts, Dir: stateDir,
+		Log: slog.New(slog.NewTextHandler(e.Progress, nil))})
 	if err != nil {
 		return s, err
 	}
-	s.store = ram
-	for _, r := range ram.Regions() {
-		if err := r.Populate(); err != nil {
-			return s, err
-		}
-	}
-	if err := s.fill(ctx, src, init, seed); err != nil {
+	s.store, s.disk = tiers, disk
+	if err := fill(s); err != nil {
 		return s, err
 	}
 	s.engine, err = stream.New(stream.Config{Plan: p, Device: dev.computes, Host: dev.host, Store: s.store, Accounts: e.Accounts,
@@ -122,7 +157,7 @@ func (s *session) Close() error {
 	if s.store != nil {
 		errs = append(errs, s.store.Close())
 	}
-	s.engine, s.store = nil, nil
+	s.engine, s.store, s.disk = nil, nil, nil
 	return errors.Join(errs...)
 }
 

@@ -11,7 +11,8 @@ import (
 
 // Bytes is a memory budget in run.yaml: a size such as 20GiB, auto (the zero value), or none.
 type Bytes struct {
-	N    int64 // 0: auto
+	N    int64 // 0: not given as a number
+	auto bool  // said to be auto, and not only left out
 	none bool
 }
 
@@ -24,7 +25,7 @@ var byteUnits = []struct {
 func ParseBytes(s string) (Bytes, error) {
 	switch s {
 	case "auto", "":
-		return Bytes{}, nil
+		return Bytes{auto: s != ""}, nil
 	case "none":
 		return Bytes{none: true}, nil
 	}

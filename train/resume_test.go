@@ -1,0 +1,172 @@
+package train
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/millrace/millrace/checkpoint"
+	"github.com/millrace/millrace/internal/vfs"
+	"github.com/millrace/millrace/trace"
+)
+
+// until trains until a line of progress begins so, then asks for the end.
+func until(t *testing.T, c *Config, line string) {
+	t.Helper()
+	env := newEnv(t)
+	env.program = 1
+	stop := make(chan struct{})
+	env.Stop, env.Progress = stop, &stopper{line, stop}
+	sum, err := Train(context.Background(), c, env, Options{})
+	if !errors.Is(err, ErrInterrupted) {
+		t.Fatalf("%+v, error %v", sum, err)
+	}
+}
+
+// placement changes where a run keeps its state, which must change nothing else.
+type placement struct {
+	name   string
+	memory Memory
+}
+
+func placementsOf(t *testing.T, c *Config) []placement {
+	env := newEnv(t)
+	env.program = 1
+	p, _, _, err := PlanRun(context.Background(), env, c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tight := Memory{Disk: Bytes{auto: true}, Path: filepath.Join(t.TempDir(), "state"), Host: Bytes{N: p.ProcessBytes() - 2<<20}}
+	return []placement{
+		{"in memory", Memory{}},
+		{"streamed", budget(t, "3MiB")},
+		{"on disk", tight},
+	}
+}
+
+// The law of resuming: a run that is stopped again and again and goes on each time with its state elsewhere ends with the
+// bits of one that was not stopped.
+func TestResumeChangesNoBit(t *testing.T) {
+	for name, precision := range map[string]Precision{
+		"f32":  {Compute: "f32", Master: "f32", Moments: "f32"},
+		"bf16": Defaults().Precision,
+		"8bit": {Compute: "bf16", Master: "split", Moments: "8bit"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			base := withEval(smallConfig(t))
+			base.Model = writeModel(t, map[string]any{"num_hidden_layers": 9})
+			base.Precision, base.Numerics = precision, Sizes{MicroBatch: 2, HeadChunk: 32}
+			base.Eval.Every, base.Save = 4, Save{Every: 3, Keep: 2, Best: true}
+
+			whole := *base
+			want, err := Train(context.Background(), &whole, newEnv(t), Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+
+			parts := *base
+			parts.OutputDir = filepath.Join(t.TempDir(), "parts")
+			for i, p := range placementsOf(t, base) {
+				run := parts
+				run.Memory = p.memory
+				until(t, &run, fmt.Sprintf("step %2d/12", 2+3*i))
+				doc, err := os.ReadFile(filepath.Join(parts.OutputDir, "plan.json"))
+				if err != nil || strings.Contains(string(doc), "disk_bytes") != (p.name == "on disk") {
+					t.Errorf("%s: what is on disk is not as it should be: %v", p.name, err)
+				}
+			}
+			got, err := Train(context.Background(), &parts, newEnv(t), Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			sameModel(t, got.Model, want.Model)
+			if got.Steps != 12 || *got.EvalAfter != *want.EvalAfter {
+				t.Errorf("resumed %+v, whole %+v", got, want)
+			}
+			a, b := losses(t, parts.OutputDir), losses(t, base.OutputDir)
+			if len(a) != 12 || fmt.Sprint(a) != fmt.Sprint(b) {
+				t.Errorf("losses of the resumed run %v, of the whole one %v", a, b)
+			}
+			kept, err := checkpoint.List(vfs.OS{}, checkpointsDir(&parts))
+			if err != nil || len(kept) < 2 || len(kept) > 3 || kept[0].Step != 12 {
+				t.Errorf("checkpoints %v, error %v", kept, err)
+			}
+			for _, k := range kept {
+				ckpt, err := checkpoint.Open(vfs.OS{}, k.Dir)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := ckpt.Verify(context.Background(), nil); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+}
+
+func losses(t *testing.T, dir string) []float64 {
+	t.Helper()
+	f, err := os.Open(filepath.Join(dir, "metrics.jsonl"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	all, err := trace.ReadMetrics(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var l []float64
+	for _, m := range all {
+		l = append(l, m.Loss)
+	}
+	return l
+}
+
+// A run does not go on with other mathematics: exit status 2, and the difference.
+func TestResumeRefuses(t *testing.T) {
+	c := smallConfig(t)
+	until(t, c, "step  2/12")
+	for name, o := range map[string]struct {
+		change func(*Config)
+		want   string
+	}{
+		"rate":    {func(c *Config) { c.LearningRate = 1e-3 }, "learning_rate: 0.01 in the checkpoint, 0.001 now"},
+		"steps":   {func(c *Config) { c.MaxSteps = 20 }, "steps: 12"},
+		"length":  {func(c *Config) { c.SequenceLen = 32 }, "sequence_len: 64"},
+		"data":    {func(c *Config) { c.Datasets[0].MaxSamples = 1; c.Datasets[0].Path = other(t) }, "data: "},
+		"model":   {func(c *Config) { c.Model = writeModel(t, map[string]any{"rms_norm_eps": 1e-6}) }, "another model"},
+		"cut":     {func(c *Config) { c.Numerics.HeadChunk = 3 }, "numerics.head_chunk is 3"},
+		"nowhere": {func(c *Config) { c.Resume = filepath.Join(t.TempDir(), "gone") }, "gone"},
+		"anew":    {func(c *Config) { c.Resume = "never" }, "already has"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			other := *c
+			other.Datasets = append(other.Datasets[:0:0], c.Datasets...)
+			o.change(&other)
+			before := files(t, c.OutputDir)
+			_, err := Train(context.Background(), &other, newEnv(t), Options{})
+			if !errors.Is(err, ErrRequest) || !strings.Contains(err.Error(), o.want) || strings.Contains(err.Error(), "\n") {
+				t.Fatalf("error %v, want one line with %q", err, o.want)
+			}
+			if fmt.Sprint(files(t, c.OutputDir)) != fmt.Sprint(before) {
+				t.Error("the run's directory has changed")
+			}
+		})
+	}
+	if _, err := Train(context.Background(), c, newEnv(t), Options{}); err != nil {
+		t.Fatalf("after all, the run does not go on: %v", err)
+	}
+	if _, err := Train(context.Background(), c, newEnv(t), Options{}); !errors.Is(err, ErrRequest) {
+		t.Errorf("a finished run: %v", err)
+	}
+}
+
+func other(t *testing.T) string {
+	path := filepath.Join(t.TempDir(), "other.txt")
+	write(t, path, strings.Repeat("another text. ", 400))
+	return path
+}
