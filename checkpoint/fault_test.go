@@ -167,78 +167,76 @@ func TestFaults(t *testing.T) {
 	}
 	// These may fail without a word: what is told to the kernel in passing, and the removal of what is not needed.
 	silent := map[vfs.OpKind]bool{vfs.OpClose: true, vfs.OpRemove: true, vfs.OpReadDir: true, vfs.OpStat: true}
-	for how, fault := range map[string]func(int, error) func(vfs.Op) vfs.Outcome{
-		"once": vfs.FailNth, "from then on": vfs.FailFrom, "short": vfs.ShortNth,
+	for how, f := range map[string]struct {
+		fault func(int, error) func(vfs.Op) vfs.Outcome
+		cause error
+	}{
+		"once": {vfs.FailNth, syscall.EIO}, "from then on": {vfs.FailFrom, syscall.ENOSPC}, "short": {vfs.ShortNth, syscall.ENOSPC},
 	} {
-		causes := []error{syscall.ENOSPC, syscall.EIO}
-		if testing.Short() {
-			causes = causes[:1]
-		}
-		for _, cause := range causes {
-			failures := 0
-			for n := 1; ; n++ {
-				m := vfs.NewMem()
-				r := start(t, m, root, 1, 2)
-				before := m.Ops()
-				inject := fault(before+n, cause)
-				var hit vfs.OpKind
-				var spared bool // it may fail without an error, or does not fail: it is the store's
-				m.Intercept(func(op vfs.Op) vfs.Outcome {
-					isStores := strings.HasPrefix(op.Name, r.pool)
-					if op.N == before+n {
-						// Prune takes a checkpoint that it cannot look into for one that is not complete.
-						looks := (op.Kind == vfs.OpOpen || op.Kind == vfs.OpRead) && strings.HasPrefix(op.Name, root+"/step-")
-						hit, spared = op.Kind, isStores || looks
-					}
-					if isStores {
-						return vfs.Outcome{}
-					}
-					return inject(op)
-				})
-				err := work(r)
-				m.Intercept(nil)
-				if m.Ops()-before < n {
-					must(t, err)
-					break
+		cause := f.cause
+		failures := 0
+		for n := 1; ; n++ {
+			m := vfs.NewMem()
+			r := start(t, m, root, 1, 2)
+			before := m.Ops()
+			inject := f.fault(before+n, cause)
+			var hit vfs.OpKind
+			var spared bool // it may fail without an error, or does not fail: it is the store's
+			m.Intercept(func(op vfs.Op) vfs.Outcome {
+				isStores := strings.HasPrefix(op.Name, r.pool)
+				if op.N == before+n {
+					// Prune takes a checkpoint that it cannot look into for one that is not complete.
+					looks := (op.Kind == vfs.OpOpen || op.Kind == vfs.OpRead) && strings.HasPrefix(op.Name, root+"/step-")
+					hit, spared = op.Kind, isStores || looks
 				}
-				at := fmt.Sprintf("operation %d (%v) failed %s with %v", n, hit, how, cause)
-				switch {
-				case err == nil && !silent[hit] && !spared:
-					t.Fatalf("%s: no error", at)
-				case err != nil && !errors.Is(err, cause):
-					t.Fatalf("%s: error %v", at, err)
-				case err != nil && (strings.Contains(err.Error(), "\n") || !strings.HasSuffix(err.Error(), mend(cause))):
-					t.Fatalf("%s: error %q", at, err)
+				if isStores {
+					return vfs.Outcome{}
 				}
-				if err != nil {
-					failures++
-				}
-				must(t, r.Close())
+				return inject(op)
+			})
+			err := work(r)
+			m.Intercept(nil)
+			if m.Ops()-before < n {
+				must(t, err)
+				break
+			}
+			at := fmt.Sprintf("operation %d (%v) failed %s with %v", n, hit, how, cause)
+			switch {
+			case err == nil && !silent[hit] && !spared:
+				t.Fatalf("%s: no error", at)
+			case err != nil && !errors.Is(err, cause):
+				t.Fatalf("%s: error %v", at, err)
+			case err != nil && (strings.Contains(err.Error(), "\n") || !strings.HasSuffix(err.Error(), mend(cause))):
+				t.Fatalf("%s: error %q", at, err)
+			}
+			if err != nil {
+				failures++
+			}
+			must(t, r.Close())
 
-				r, err = acquire(m, root)
+			r, err = acquire(m, root)
+			must(t, err)
+			entries, err := List(m, root)
+			must(t, err)
+			if len(entries) < 2 || entries[0].Step < 2 {
+				t.Fatalf("%s: left are %+v", at, entries)
+			}
+			for _, e := range entries {
+				c, err := Open(m, e.Dir)
 				must(t, err)
-				entries, err := List(m, root)
-				must(t, err)
-				if len(entries) < 2 || entries[0].Step < 2 {
-					t.Fatalf("%s: left are %+v", at, entries)
-				}
-				for _, e := range entries {
-					c, err := Open(m, e.Dir)
-					must(t, err)
-					if err := whole(c); err != nil {
-						t.Fatalf("%s: %v", at, err)
-					}
-				}
-				if got := names(t, m, root); len(got) != len(entries) {
-					t.Fatalf("%s: left are %q", at, got)
-				}
-				if _, err := r.save(4); err != nil {
+				if err := whole(c); err != nil {
 					t.Fatalf("%s: %v", at, err)
 				}
 			}
-			if failures < 50 {
-				t.Errorf("%s with %v: %d failures", how, cause, failures)
+			if got := names(t, m, root); len(got) != len(entries) {
+				t.Fatalf("%s: left are %q", at, got)
 			}
+			if _, err := r.save(4); err != nil {
+				t.Fatalf("%s: %v", at, err)
+			}
+		}
+		if failures < 50 {
+			t.Errorf("%s with %v: %d failures", how, cause, failures)
 		}
 	}
 }
