@@ -186,8 +186,9 @@ func (c *chooser) measure(place Placement) *Plan {
 		p.Host = append(p.Host, Bytes{"program and data", c.ProgramBytes})
 	}
 	s.tiers(p)
-	for _, b := range p.Host {
-		p.HostBytes += b.Bytes
+	for i := range p.Host {
+		p.Host[i].Bytes = store.AlignUp(p.Host[i].Bytes) // whole pages, as they are counted
+		p.HostBytes += p.Host[i].Bytes
 	}
 	return p
 }

@@ -193,7 +193,7 @@ func (s *setting) costs() func(op *Op) cost {
 				break
 			}
 			keep := s.place.Keep[op.Layer-1]
-			c.flops = backNone + againNone[keep]
+			c.flops = backNone + againNone[keep] - s.frozenFLOPs(op.Part)
 			c.attention = back - backNone + again[keep] - againNone[keep]
 			c.element = int64(backwardPasses * float64(width))
 			if keep < nn.KeepAll {
@@ -205,15 +205,28 @@ func (s *setting) costs() func(op *Op) cost {
 			c = s.tileCost(op.Part, head, 1)
 		case HeadGrad:
 			c = s.tileCost(op.Part, head, 3)
+			c.flops -= s.frozenFLOPs(op.Part)
 		case HeadVisit:
 			for _, p := range s.model.HeadTiles {
 				one := s.tileCost(p, head, 3)
-				c.flops += one.flops
+				c.flops += one.flops - s.frozenFLOPs(p)
 				c.element += one.element
 			}
 		}
 		return c
 	}
+}
+
+// frozenFLOPs is what a micro-batch's backward visit saves of the part's full arithmetic: the products for gradients of
+// weights that nobody trains.
+func (s *setting) frozenFLOPs(part int) int64 {
+	var n int64
+	for _, f := range s.model.Parts[part].Layout.Fields {
+		if !f.Trainable && len(f.Shape) == 2 {
+			n += 2 * int64(s.num.Positions()) * f.Elems
+		}
+	}
+	return n
 }
 
 // tileCost is the cost of so many products of a vocabulary tile with a micro-batch, with the passes over the logits that

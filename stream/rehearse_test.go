@@ -1,0 +1,106 @@
+package stream_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/device/null"
+	"github.com/millrace/millrace/internal/hostmem"
+	"github.com/millrace/millrace/plan"
+	"github.com/millrace/millrace/store"
+	"github.com/millrace/millrace/stream"
+	"pgregory.net/rapid"
+)
+
+// rehearsal is what a steady step on null devices came to.
+type rehearsal struct {
+	deviceBytes      int64
+	host             map[string]int64 // by purpose
+	up, down         int64
+	matMul, attended int64
+}
+
+// rehearse takes two steps on devices that only count, with state that is only addresses, and returns what the second took.
+func rehearse(t errorer, s *subject, p *plan.Plan) rehearsal {
+	t.Helper()
+	accounts := hostmem.New()
+	dev := null.New(null.Options{Unified: p.Unified})
+	host := dev
+	if !p.Unified {
+		host = null.New(null.Options{Unified: true})
+	}
+	ram, err := store.NewRAM(accounts, p.Extents(), hostmem.AddressOnly)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ram.Close()
+	e, err := stream.New(stream.Config{Plan: p, Device: dev, Host: host, Store: ram, Accounts: accounts, AddressOnly: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := e.Close(); err != nil {
+			t.Errorf("%v", err)
+		}
+	}()
+	var before null.Counts
+	for i := range 2 {
+		before = dev.Counts()
+		if _, err := e.Step(context.Background(), s.batches[i], s.updates[i]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	after := dev.Counts()
+	r := rehearsal{deviceBytes: after.AllocatedPeakBytes, host: map[string]int64{},
+		up: after.HostToDeviceBytes - before.HostToDeviceBytes, down: after.DeviceToHostBytes - before.DeviceToHostBytes}
+	for name, c := range after.Ops {
+		flops := c.FLOPs - before.Ops[name].FLOPs
+		if strings.HasPrefix(name, "Attention") {
+			r.attended += flops
+		} else {
+			r.matMul += flops
+		}
+	}
+	for _, u := range accounts.Usage() {
+		if u.Bytes > 0 { // the rotary tables are gone again
+			r.host[u.Purpose] = u.Bytes
+		}
+	}
+	return r
+}
+
+// What the engine reserves, moves and computes is what the plan says, to the byte and to the operation.
+func TestRehearsedIsPlanned(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		shape := draw(rt)
+		shape.MicroBatch = 1 // null counts attention over a micro-batch as one document
+		switch rapid.IntRange(0, 2).Draw(rt, "freeze") {
+		case 1:
+			shape.FrozenBlocks, shape.FrozenFFN = rapid.IntRange(0, shape.Layers).Draw(rt, "frozen blocks"), true
+		case 2:
+			shape.FrozenEmbed, shape.FrozenHead = true, rapid.Bool().Draw(rt, "frozen head")
+		}
+		shape.HeadChunk = min(shape.HeadChunk, shape.SequenceLen)
+		s := shape.subject(rt, 2)
+		info := device.Info{Unified: rapid.Bool().Draw(rt, "unified")}
+		p := newPlan(rt, s.model, s.numerics, info, func(p *plan.Placement) {
+			placements(rt, p)
+			p.Bind, p.OnDisk = p.Bind && info.Unified, nil
+		})
+		got := rehearse(rt, s, p)
+		predicted := p.Simulate(machine, info)
+		want := rehearsal{deviceBytes: p.DeviceBytes, host: map[string]int64{}, up: predicted.UploadBytes, down: predicted.DownloadBytes,
+			matMul: predicted.FLOPs - got.attended, attended: got.attended}
+		for _, b := range append(p.State, p.Host...) {
+			if b.Bytes > 0 {
+				want.host[b.Purpose] += b.Bytes
+			}
+		}
+		if d := cmp.Diff(want, got, cmp.AllowUnexported(rehearsal{})); d != "" {
+			rt.Errorf("rehearsed (+) is not planned (-): %s", d)
+		}
+	})
+}

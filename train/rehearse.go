@@ -1,0 +1,157 @@
+package train
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/millrace/millrace/device/null"
+	"github.com/millrace/millrace/internal/hostmem"
+	"github.com/millrace/millrace/optim"
+	"github.com/millrace/millrace/plan"
+	"github.com/millrace/millrace/store"
+	"github.com/millrace/millrace/stream"
+)
+
+// Rehearsal is what a run of a plan reserved, moved and computed, counted where it happened.
+type Rehearsal struct {
+	DeviceBytes int64        `json:"device_bytes"` // reserved at most
+	Host        []plan.Bytes `json:"host"`         // by purpose; state is addresses only
+	HostBytes   int64        `json:"host_bytes"`
+
+	// Of the last step.
+	UploadBytes   int64 `json:"upload_bytes"`
+	DownloadBytes int64 `json:"download_bytes"`
+	MatMulFLOPs   int64 `json:"matmul_flops"`
+	// AttentionFLOPs counts a micro-batch as one document.
+	AttentionFLOPs int64 `json:"attention_flops"`
+
+	StepSeconds float64 `json:"step_sec"` // of the engine itself: what it costs to issue a step
+}
+
+// Rehearse runs some steps of a plan for real, but on devices that count instead of computing and with state that is only
+// addresses, so that a model of any size rehearses on any machine. It fails where the run differs from the plan. Plans
+// with extents on disk have nothing to rehearse with.
+func Rehearse(p *plan.Plan, steps int) (r Rehearsal, err error) {
+	if p.DiskBytes > 0 {
+		return r, Request(errors.New("rehearse: the plan keeps state on disk, of which there would have to be as much; set memory.disk to none"))
+	}
+	if steps < 2 {
+		return r, Request(fmt.Errorf("rehearse: %d steps; the second one is the first that repeats itself, so give 2 or more", steps))
+	}
+	accounts := hostmem.New()
+	dev := null.New(null.Options{Name: "rehearsal", Unified: p.Unified})
+	host := dev
+	if !p.Unified {
+		host = null.New(null.Options{Name: "rehearsal's host", Unified: true})
+	}
+	state, err := store.NewRAM(accounts, p.Extents(), hostmem.AddressOnly)
+	if err != nil {
+		return r, err
+	}
+	defer func() { err = errors.Join(err, state.Close()) }()
+	engine, err := stream.New(stream.Config{Plan: p, Device: dev, Host: host, Store: state, Accounts: accounts, AddressOnly: true})
+	if err != nil {
+		return r, err
+	}
+	defer func() { err = errors.Join(err, engine.Close()) }()
+
+	batch := emptyBatch(p.Numerics)
+	var before null.Counts
+	for step := range steps {
+		before = dev.Counts()
+		begin := time.Now()
+		update := stream.Update{Step: step + 1, AdamW: optim.AdamW{Beta1: 0.9, Beta2: 0.999, Eps: 1e-8}, LR: 1e-5, MaxGradNorm: 1}
+		if _, err := engine.Step(context.Background(), batch, update); err != nil {
+			return r, err
+		}
+		r.StepSeconds = time.Since(begin).Seconds()
+	}
+	r.count(before, dev.Counts(), accounts)
+	if _, err := engine.Flush(context.Background()); err != nil {
+		return r, err
+	}
+	return r, r.compare(p)
+}
+
+// emptyBatch is a batch of token 0 in documents as long as a sequence, all of which counts.
+func emptyBatch(n plan.Numerics) *stream.Batch {
+	t := n.Positions()
+	mb := stream.MicroBatch{IDs: make([]int32, t), Targets: make([]int32, t), Positions: make([]int32, t),
+		DocStart: make([]int32, t), DocEnd: make([]int32, t)}
+	for i := range t {
+		start := i / n.SequenceLen * n.SequenceLen
+		mb.Positions[i], mb.DocStart[i], mb.DocEnd[i] = int32(i-start), int32(start), int32(start+n.SequenceLen)
+	}
+	b := &stream.Batch{Targets: n.StepPositions()}
+	for range n.MicroBatches {
+		b.Micro = append(b.Micro, mb)
+	}
+	return b
+}
+
+// count takes what happened between two counts of the device, and what is reserved.
+func (r *Rehearsal) count(before, after null.Counts, accounts *hostmem.Accounts) {
+	r.DeviceBytes = after.AllocatedPeakBytes
+	r.UploadBytes = after.HostToDeviceBytes - before.HostToDeviceBytes
+	r.DownloadBytes = after.DeviceToHostBytes - before.DeviceToHostBytes
+	for name, op := range after.Ops {
+		flops := op.FLOPs - before.Ops[name].FLOPs
+		if strings.HasPrefix(name, "Attention") {
+			r.AttentionFLOPs += flops
+		} else {
+			r.MatMulFLOPs += flops
+		}
+	}
+	for _, u := range accounts.Usage() {
+		if u.Bytes > 0 {
+			r.Host = append(r.Host, plan.Bytes{Purpose: u.Purpose, Bytes: u.Bytes})
+			r.HostBytes += u.Bytes
+		}
+	}
+}
+
+// compare holds the rehearsal to the plan.
+func (r *Rehearsal) compare(p *plan.Plan) error {
+	differ := func(what string, got, want int64) error {
+		if got == want {
+			return nil
+		}
+		return fmt.Errorf("rehearse: %s: the run has %d, the plan %d; this is a bug", what, got, want)
+	}
+	reserved := map[string]int64{}
+	for _, b := range r.Host {
+		reserved[b.Purpose] = b.Bytes
+	}
+	for _, list := range [][]plan.Bytes{p.State, p.Host} {
+		for _, b := range list {
+			if got, ok := reserved[b.Purpose]; ok { // the driver's own memory and the program's are not rehearsed
+				if err := differ("bytes of "+b.Purpose, got, b.Bytes); err != nil {
+					return err
+				}
+				delete(reserved, b.Purpose)
+			}
+		}
+	}
+	for purpose, bytes := range reserved {
+		return differ("bytes of "+purpose, bytes, 0)
+	}
+	for _, c := range []struct {
+		what      string
+		got, want int64
+	}{
+		{"device bytes", r.DeviceBytes, p.DeviceBytes},
+		{"uploaded bytes", r.UploadBytes, p.Predicted.UploadBytes},
+		{"downloaded bytes", r.DownloadBytes, p.Predicted.DownloadBytes},
+	} {
+		if err := differ(c.what, c.got, c.want); err != nil {
+			return err
+		}
+	}
+	if p.Numerics.MicroBatch == 1 { // otherwise attention sees shorter documents than are counted
+		return differ("floating-point operations", r.MatMulFLOPs+r.AttentionFLOPs, p.Predicted.FLOPs)
+	}
+	return nil
+}

@@ -1,0 +1,73 @@
+package train
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/hf"
+	"github.com/millrace/millrace/model"
+	"github.com/millrace/millrace/optim"
+	"github.com/millrace/millrace/plan"
+	"github.com/millrace/millrace/tensor"
+)
+
+// large is the shape of a model of 123B parameters.
+const large = `{"model_type": "mistral", "hidden_size": 12288, "intermediate_size": 28672, "num_hidden_layers": 88,
+	"num_attention_heads": 96, "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 32768, "max_position_embeddings": 131072,
+	"rms_norm_eps": 1e-5, "rope_theta": 1e6, "tie_word_embeddings": false, "hidden_act": "silu", "sliding_window": null}`
+
+func largePlan(t *testing.T, change func(*plan.Request)) *plan.Plan {
+	t.Helper()
+	c, err := hf.ParseConfig("config.json", []byte(large))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := model.New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := plan.Request{Model: m, Device: device.Info{Name: "a GPU of 80 GiB", MemoryBytes: 80 << 30}, DeviceBytes: 70 << 30,
+		Numerics: plan.Numerics{Compute: tensor.BF16, Master: optim.Split, SequenceLen: 8192, MicroBatch: 1, MicroBatches: 4, HeadChunk: 512},
+		Machine: plan.Machine{Name: "test", F32FLOPsPerSec: 5e13, BF16FLOPsPerSec: 6e14, AttentionFLOPsPerSec: 3e14, DeviceBytesPerSec: 2e12,
+			UploadBytesPerSec: 5e10, DownloadBytesPerSec: 5e10, AdamWBytesPerSec: 2e11, HostBytesPerSec: 2e11}}
+	if change != nil {
+		change(&r)
+	}
+	p, err := plan.New(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// 1.6 TiB of state are rehearsed on any machine; what is reserved, moved and computed is what the plan says.
+func TestRehearseALargeModel(t *testing.T) {
+	p := largePlan(t, nil)
+	r, err := Rehearse(p, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	params, _ := p.Model.Params()
+	if params < 120e9 || r.HostBytes < 14*params || r.DeviceBytes > 70<<30 || r.MatMulFLOPs < 8*params*int64(p.Numerics.StepPositions())*9/10 {
+		t.Errorf("a step of %s: %+v", plan.FormatCount(params), r)
+	}
+	t.Logf("%s, %s of host memory, %s on the device, issued in %.3f s", plan.FormatCount(params), plan.FormatBytes(r.HostBytes),
+		plan.FormatBytes(r.DeviceBytes), r.StepSeconds)
+}
+
+func TestRehearseRefuses(t *testing.T) {
+	if _, err := Rehearse(largePlan(t, nil), 1); err == nil || !strings.Contains(err.Error(), "2 or more") {
+		t.Errorf("one step: %v", err)
+	}
+	onDisk := largePlan(t, func(r *plan.Request) { r.HostBytes, r.DiskBytes = 1<<40, 4<<40 })
+	if _, err := Rehearse(onDisk, 2); err == nil || !strings.Contains(err.Error(), "memory.disk") {
+		t.Errorf("state on disk: %v", err)
+	}
+	// A plan that says something else than the engine does is found out.
+	p := largePlan(t, nil)
+	p.Predicted.UploadBytes++
+	if _, err := Rehearse(p, 2); err == nil || !strings.Contains(err.Error(), "uploaded bytes") {
+		t.Errorf("a wrong plan: %v", err)
+	}
+}
