@@ -36,11 +36,17 @@ type placement struct {
 func placementsOf(t *testing.T, c *Config) []placement {
 	env := newEnv(t)
 	env.program = 1
-	p, _, _, err := PlanRun(context.Background(), env, c)
-	if err != nil {
-		t.Fatal(err)
+	tight := Memory{Disk: Bytes{auto: true}, Path: filepath.Join(t.TempDir(), "state"), Host: budget(t, "1GiB").Device}
+	for planned := int64(0); planned == 0; tight.Host.N -= 256 << 10 { // until something has to go to disk
+		run := *c
+		run.Memory = tight
+		p, _, _, err := PlanRun(context.Background(), env, &run)
+		if err != nil {
+			t.Fatal(err)
+		}
+		planned, tight.Host.N = p.DiskBytes, min(tight.Host.N, p.ProcessBytes())
 	}
-	tight := Memory{Disk: Bytes{auto: true}, Path: filepath.Join(t.TempDir(), "state"), Host: Bytes{N: p.ProcessBytes() - 2<<20}}
+	tight.Host.N += 256 << 10
 	return []placement{
 		{"in memory", Memory{}},
 		{"streamed", budget(t, "3MiB")},
