@@ -42,8 +42,7 @@ func (t *Table) AdamW8Split(hi []uint16, lo []int16, m Moments8, grad Vec, s *Ad
 	check(len(lo) == n && grad.Len == n && m.has(n), "AdamW8Split: lengths differ or are no whole blocks")
 	f := t.adamw8Split[kind(grad.DType)]
 	for i := 0; i < n; i += piece {
-		k, at := min(piece, n-i), m.at(i)
-		nans += f(unsafe.Pointer(&hi[i]), unsafe.Pointer(&lo[i]), unsafe.Add(grad.Data, i*size(grad.DType)), k, s, &at)
+		nans += f(unsafe.Pointer(&hi[i]), unsafe.Pointer(&lo[i]), unsafe.Add(grad.Data, i*size(grad.DType)), min(piece, n-i), s, m.at(i))
 	}
 	return nans
 }
@@ -53,45 +52,48 @@ func (t *Table) AdamW8F32(p []float32, m Moments8, grad []float32, s *AdamWScala
 	n := len(p)
 	check(len(grad) == n && m.has(n), "AdamW8F32: lengths differ or are no whole blocks")
 	for i := 0; i < n; i += piece {
-		k, at := min(piece, n-i), m.at(i)
-		nans += t.adamw8F32(unsafe.Pointer(&p[i]), unsafe.Pointer(&grad[i]), k, s, &at)
+		nans += t.adamw8F32(unsafe.Pointer(&p[i]), unsafe.Pointer(&grad[i]), min(piece, n-i), s, m.at(i))
 	}
 	return nans
 }
 
 // blockLoops are the inner loops over whole blocks.
 type blockLoops struct {
-	adamw8Split [2]func(hi, lo, g unsafe.Pointer, n int, s *AdamWScalars, at *moments8) int
-	adamw8F32   func(p, g unsafe.Pointer, n int, s *AdamWScalars, at *moments8) int
+	adamw8Split [2]func(hi, lo, g unsafe.Pointer, n int, s *AdamWScalars, at moments8) int
+	adamw8F32   func(p, g unsafe.Pointer, n int, s *AdamWScalars, at moments8) int
 }
 
 var plainBlockLoops = blockLoops{
-	adamw8Split: [2]func(hi, lo, g unsafe.Pointer, n int, s *AdamWScalars, at *moments8) int{
+	adamw8Split: [2]func(hi, lo, g unsafe.Pointer, n int, s *AdamWScalars, at moments8) int{
 		plainAdamW8Split[float32], plainAdamW8Split[uint16]},
 	adamw8F32: plainAdamW8F32,
 }
 
-// eachBlock decodes the moments of one block after the other, has update change them, and encodes them.
-func (a *moments8) eachBlock(n int, update func(first int, m, v *[tensor.MomentBlock]float32)) {
-	var m, v [tensor.MomentBlock]float32
-	ms, vs := of[uint8](a.m, n), of[uint8](a.v, n)
-	mScales, vScales := of[float32](a.mScale, n/len(m)), of[float32](a.vScale, n/len(m))
-	for b := range mScales {
-		first := b * len(m)
-		mCodes, vCodes := ms[first:first+len(m)], vs[first:first+len(m)]
-		signed8.decode(m[:], mCodes, mScales[b])
-		unsigned8.decode(v[:], vCodes, vScales[b])
-		update(first, &m, &v)
-		mScales[b] = signed8.encode(mCodes, m[:])
-		vScales[b] = unsigned8.encode(vCodes, v[:])
-	}
+// decode reads block b of both moments.
+func (a moments8) decode(b int, m, v *[tensor.MomentBlock]float32) {
+	signed8.decode(m[:], codes8(a.m, b), *scale8(a.mScale, b))
+	unsigned8.decode(v[:], codes8(a.v, b), *scale8(a.vScale, b))
 }
 
-func plainAdamW8Split[E element](hi, lo, g unsafe.Pointer, n int, s *AdamWScalars, at *moments8) (nans int) {
+// encode writes block b of both moments.
+func (a moments8) encode(b int, m, v *[tensor.MomentBlock]float32) {
+	*scale8(a.mScale, b) = signed8.encode(codes8(a.m, b), m[:])
+	*scale8(a.vScale, b) = unsigned8.encode(codes8(a.v, b), v[:])
+}
+
+func codes8(p unsafe.Pointer, b int) []uint8 {
+	return of[uint8](unsafe.Add(p, b*tensor.MomentBlock), tensor.MomentBlock)
+}
+
+func scale8(p unsafe.Pointer, b int) *float32 { return (*float32)(unsafe.Add(p, 4*b)) }
+
+func plainAdamW8Split[E element](hi, lo, g unsafe.Pointer, n int, s *AdamWScalars, at moments8) (nans int) {
 	his, los, gs := of[uint16](hi, n), of[int16](lo, n), of[E](g, n)
-	at.eachBlock(n, func(first int, m, v *[tensor.MomentBlock]float32) {
+	var m, v [tensor.MomentBlock]float32
+	for b := range n / tensor.MomentBlock {
+		at.decode(b, &m, &v)
 		for j := range m {
-			i := first + j
+			i := b*tensor.MomentBlock + j
 			var p float32
 			p, m[j], v[j] = adamw(tensor.JoinF32(his[i], los[i]), m[j], v[j], load(gs[i]), s)
 			his[i], los[i] = tensor.SplitF32(p)
@@ -99,20 +101,24 @@ func plainAdamW8Split[E element](hi, lo, g unsafe.Pointer, n int, s *AdamWScalar
 				nans++
 			}
 		}
-	})
+		at.encode(b, &m, &v)
+	}
 	return nans
 }
 
-func plainAdamW8F32(p, g unsafe.Pointer, n int, s *AdamWScalars, at *moments8) (nans int) {
+func plainAdamW8F32(p, g unsafe.Pointer, n int, s *AdamWScalars, at moments8) (nans int) {
 	ps, gs := of[float32](p, n), of[float32](g, n)
-	at.eachBlock(n, func(first int, m, v *[tensor.MomentBlock]float32) {
+	var m, v [tensor.MomentBlock]float32
+	for b := range n / tensor.MomentBlock {
+		at.decode(b, &m, &v)
 		for j := range m {
-			i := first + j
+			i := b*tensor.MomentBlock + j
 			ps[i], m[j], v[j] = adamw(ps[i], m[j], v[j], gs[i], s)
 			if ps[i] != ps[i] {
 				nans++
 			}
 		}
-	})
+		at.encode(b, &m, &v)
+	}
 	return nans
 }

@@ -20,6 +20,9 @@ func BenchmarkAdamW(b *testing.B) {
 		hi[i], lo[i] = tensor.SplitF32(x)
 	}
 	s := NewAdamWScalars(10, 1e-5, 0.9, 0.999, 1e-8, 0.01, 0.5)
+	m8 := newMoments8(n)
+	Quantize8(m8.M, m8.MScale, m, true)
+	Quantize8(m8.V, m8.VScale, v, false)
 	for _, level := range isa.Available() {
 		k := For(level)
 		b.Run(level.String()+"/split/bf16", func(b *testing.B) {
@@ -38,6 +41,13 @@ func BenchmarkAdamW(b *testing.B) {
 			b.SetBytes(28 * n)
 			for b.Loop() {
 				k.AdamWF32(p, m, v, g, &s)
+			}
+		})
+		b.Run(level.String()+"/split/bf16/8-bit moments", func(b *testing.B) {
+			b.ReportAllocs()
+			b.SetBytes(14*n + 16*n/256)
+			for b.Loop() {
+				k.AdamW8Split(hi, lo, m8, BF16(half), &s)
 			}
 		})
 	}

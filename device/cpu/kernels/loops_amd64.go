@@ -165,3 +165,12 @@ func maxAVX512(x unsafe.Pointer, n int) float32
 
 //go:noescape
 func sumExpAVX512(x unsafe.Pointer, n int, max float32) float32
+
+//go:noescape
+func adamw8SplitF32AVX512(hi, lo, grad unsafe.Pointer, n int, s *AdamWScalars, at *moments8, w *scratch8, t *tables8) int
+
+//go:noescape
+func adamw8SplitBF16AVX512(hi, lo, grad unsafe.Pointer, n int, s *AdamWScalars, at *moments8, w *scratch8, t *tables8) int
+
+//go:noescape
+func adamw8F32AVX512(p, grad unsafe.Pointer, n int, s *AdamWScalars, at *moments8, w *scratch8, t *tables8) int

@@ -24,6 +24,7 @@ var tables = func() (all [isa.AVX512BF16 + 1]Table) {
 	for l := range all {
 		all[l] = Table{isa.Level(l), plainLoops, plainBlockLoops}
 		accelerate(&all[l].loops, isa.Level(l))
+		accelerateBlocks(&all[l].blockLoops, isa.Level(l))
 	}
 	return all
 }()

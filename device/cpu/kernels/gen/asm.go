@@ -52,6 +52,8 @@ type asm struct {
 	offset  map[string]int    // argument -> offset in the frame
 	consts  map[string]reg
 	fields  int // in consts
+
+	moment func(r reg, i int) // sees each new first (0) and second (1) moment; may be nil
 }
 
 func (a *asm) f(format string, args ...any) { fmt.Fprintf(&a.text, "\t"+format+"\n", args...) }
@@ -513,6 +515,9 @@ func generate() (source, declarations []byte) {
 			d.WriteString(declaration)
 		}
 	}
+	sources, heads := blockLoops()
+	s.WriteString(strings.Join(sources, ""))
+	d.WriteString(strings.Join(heads, ""))
 	out, err := format.Source([]byte(d.String()))
 	if err != nil {
 		panic(err)

@@ -54,6 +54,7 @@ func update(a *asm, p, g reg) {
 	a.add(m, t)
 	a.free(t)
 	a.flush(m)
+	a.see(m, 0)
 	v := a.load(f32, "v")
 	apply(a.mul, v, beta2)
 	t = a.copy(g)
@@ -62,6 +63,7 @@ func update(a *asm, p, g reg) {
 	a.add(v, t)
 	a.free(t, g)
 	a.flush(v)
+	a.see(v, 1)
 	root := a.take()
 	a.f("VSQRTPS %s, %s", a.v(v), a.v(root))
 	a.store(f32, v, "v")
@@ -73,6 +75,13 @@ func update(a *asm, p, g reg) {
 	a.div(t, root)
 	a.sub(p, t)
 	a.free(t, root)
+}
+
+// see tells of a new moment.
+func (a *asm) see(r reg, i int) {
+	if a.moment != nil {
+		a.moment(r, i)
+	}
 }
 
 // counting is a loop that counts NaNs and returns their number.
@@ -90,23 +99,28 @@ func counting(l loop, body func(a *asm, counter reg)) loop {
 
 func adamw(d dtype) loop {
 	l := loop{name: "adamwSplit" + string(d), arrays: []string{"hi", "lo", "m", "v", "grad"}, params: "s *AdamWScalars"}
-	return counting(l, func(a *asm, nans reg) {
+	return counting(l, adamwSplitBody(d))
+}
+
+func adamwSplitBody(d dtype) func(a *asm, nans reg) {
+	return func(a *asm, nans reg) {
 		p, g := a.joinMaster("hi", "lo"), a.load(d, "grad")
 		update(a, p, g)
 		a.splitMaster(p, nans, "hi", "lo")
-	})
+	}
 }
 
 func adamwF32() loop {
-	l := loop{name: "adamwF32", arrays: []string{"p", "m", "v", "grad"}, params: "s *AdamWScalars"}
-	return counting(l, func(a *asm, nans reg) {
-		p, g := a.load(f32, "p"), a.load(f32, "grad")
-		update(a, p, g)
-		if mask := a.countNaNs(p, nans); mask >= 0 {
-			a.free(mask)
-		}
-		a.store(f32, p, "p")
-	})
+	return counting(loop{name: "adamwF32", arrays: []string{"p", "m", "v", "grad"}, params: "s *AdamWScalars"}, adamwF32Body)
+}
+
+func adamwF32Body(a *asm, nans reg) {
+	p, g := a.load(f32, "p"), a.load(f32, "grad")
+	update(a, p, g)
+	if mask := a.countNaNs(p, nans); mask >= 0 {
+		a.free(mask)
+	}
+	a.store(f32, p, "p")
 }
 
 func toBF16() loop {
