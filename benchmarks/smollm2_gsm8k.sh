@@ -11,9 +11,10 @@ if (($# < 2)); then
 	sed -n '2,9s/^# \{0,1\}//p' "$0" >&2
 	exit 2
 fi
-cd "$(dirname "$0")/.."
-gguf=$1 data=$2 out=${3:-build/smollm2-gsm8k}
+root=$(realpath "$(dirname "$0")/..")
+gguf=$(realpath "$1") data=$(realpath "$2") out=$(realpath -m "${3:-$root/build/smollm2-gsm8k}")
 shift $(($# < 3 ? $# : 3))
+cd "$root"
 make build
 millrace=bin/millrace model=$out/model run=$out/run
 
@@ -43,7 +44,7 @@ say "held-out loss after"
 evaluate "$run/model" | tee "$out/after.json"
 
 printf '{"machine": "%s", "cores": %d, "commit": "%s",\n"before": %s,\n"train": %s,\n"after": %s}\n' \
-	"$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1)" "$(nproc)" "$(git rev-parse --short HEAD)" \
+	"$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1)" "$(nproc)" "$(git rev-parse --short HEAD 2>/dev/null || echo unknown)" \
 	"$(cat "$out/before.json")" "$(cat "$out/train.json")" "$(cat "$out/after.json")" >"$out/results.json"
 
 if [[ -n ${PYTHON:-} ]]; then
