@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/millrace/millrace/checkpoint"
 	"github.com/millrace/millrace/data"
 	"github.com/millrace/millrace/internal/hostmem"
 	"github.com/millrace/millrace/internal/vfs"
@@ -71,6 +70,14 @@ type trainer struct {
 // Train runs run.yaml to its end, from its latest checkpoint if it has one; or to the end of the step in which it is asked
 // to stop: then it saves a checkpoint, and the error is ErrInterrupted.
 func Train(ctx context.Context, c *Config, env *Env, o Options) (*Summary, error) {
+	t := &trainer{config: c}
+	defer t.saves.close()
+	if _, err := os.Stat(checkpointsDir(c)); err == nil {
+		// Held before it is read: what an interrupted save has left is mended first.
+		if err := t.saves.open(c); err != nil {
+			return nil, err
+		}
+	}
 	from, err := findCheckpoint(c, env)
 	if err != nil {
 		return nil, Request(err)
@@ -89,7 +96,7 @@ func Train(ctx context.Context, c *Config, env *Env, o Options) (*Summary, error
 	if err != nil {
 		return nil, err
 	}
-	t := &trainer{config: c, src: src}
+	t.src = src
 	dev, err := env.open(c.Device)
 	if err != nil {
 		return nil, Request(err)
@@ -116,10 +123,9 @@ func Train(ctx context.Context, c *Config, env *Env, o Options) (*Summary, error
 			return nil, err
 		}
 	}
-	if t.saves.dir, err = checkpoint.Acquire(vfs.OS{}, checkpointsDir(c)); err != nil {
-		return nil, Request(err)
+	if err := t.saves.open(c); err != nil {
+		return nil, err
 	}
-	defer t.saves.dir.Close()
 	env.say("%s", p.Headline(dev.computes.Info()))
 	t.session, err = env.openSession(ctx, p, dev, c.memory().Path, func(s *session) error {
 		t.session = s

@@ -29,6 +29,20 @@ type saver struct {
 	stall    time.Duration // time that steps waited for commits
 }
 
+// open takes hold of the run's checkpoints, once.
+func (s *saver) open(c *Config) (err error) {
+	if s.dir == nil {
+		s.dir, err = checkpoint.Acquire(vfs.OS{}, checkpointsDir(c))
+	}
+	return Request(err)
+}
+
+func (s *saver) close() {
+	if s.dir != nil {
+		s.dir.Close()
+	}
+}
+
 // place is where a run is in its data.
 type place struct {
 	Cursor      data.Cursor `json:"cursor"`
