@@ -35,7 +35,7 @@ type checker struct {
 	ops    []plan.Op
 	errs   []string
 
-	updates, homes map[int]int // by part: updates, and gradients brought home
+	updates, homes, saves map[int]int // by part: updates, gradients brought home, and copies to a checkpoint
 }
 
 type touch struct {
@@ -44,9 +44,9 @@ type touch struct {
 }
 
 // check returns what is wrong with a schedule.
-func check(p *plan.Plan, phase plan.Phase, s *plan.Schedule) []string {
+func check(p *plan.Plan, phase plan.Phase, saves bool, s *plan.Schedule) []string {
 	c := &checker{p: p, m: p.Model, phase: phase, mem: map[place]content{}, access: map[place][]touch{}, ops: s.Ops,
-		updates: map[int]int{}, homes: map[int]int{}}
+		updates: map[int]int{}, homes: map[int]int{}, saves: map[int]int{}}
 	for part := range c.m.Parts {
 		fresh := 1
 		if c.updating() && p.Trained(part) {
@@ -59,7 +59,7 @@ func check(p *plan.Plan, phase plan.Phase, s *plan.Schedule) []string {
 		c.order(i)
 		c.run(i)
 	}
-	c.complete()
+	c.complete(saves)
 	return c.errs
 }
 
@@ -193,7 +193,7 @@ func (c *checker) run(i int) {
 		plan.Save: plan.LaneDrain, plan.Drain: plan.LaneDrain, plan.DrainSum: plan.LaneDrain, plan.DrainInput: plan.LaneDrain, plan.Collect: plan.LaneDrain,
 		plan.Forward: plan.LaneCompute, plan.HeadNorm: plan.LaneCompute, plan.HeadStats: plan.LaneCompute, plan.HeadLoss: plan.LaneCompute,
 		plan.ZeroGrad: plan.LaneCompute, plan.HeadGrad: plan.LaneCompute, plan.HeadVisit: plan.LaneCompute, plan.HeadInput: plan.LaneCompute,
-		plan.Backward: plan.LaneCompute, plan.Round: plan.LaneCompute}[op.Kind]
+		plan.Backward: plan.LaneCompute, plan.Round: plan.LaneCompute, plan.SaveState: plan.LaneDisk}[op.Kind]
 	if op.Lane != want {
 		c.errorf(i, "is on lane %v", op.Lane)
 	}
@@ -207,6 +207,9 @@ func (c *checker) run(i int) {
 		c.read(i, place{"host gradient", op.Part, 0}, content{"old gradient", op.Part, 0})
 		c.read(i, place{"host weights", op.Part, 0}, content{"weights", op.Part, 0})
 		c.write(i, place{"host weights", op.Part, 0}, fresh(op.Part))
+	case plan.SaveState:
+		c.saves[op.Part]++
+		c.read(i, place{"host weights", op.Part, 0}, fresh(op.Part))
 	case plan.Gather:
 		for _, p := range c.m.EmbedTiles {
 			c.read(i, place{"host weights", p, 0}, fresh(p))
@@ -337,23 +340,27 @@ func (c *checker) run(i int) {
 }
 
 // complete checks what a schedule has to have done by its end.
-func (c *checker) complete() {
+func (c *checker) complete(saves bool) {
 	once := func(want bool, n int) bool { return want && n == 1 || !want && n == 0 }
 	for part, p := range c.m.Parts {
 		trained := c.p.Trained(part)
 		if n := c.updates[part]; !once(trained && c.updating(), n) {
 			c.errs = append(c.errs, fmt.Sprintf("%s is updated %d times", p.Name, n))
 		}
+		if n := c.saves[part]; !once(saves, n) {
+			c.errs = append(c.errs, fmt.Sprintf("%s is saved %d times", p.Name, n))
+		}
 		if n := c.homes[part]; !once(trained && c.training(), n) {
 			c.errs = append(c.errs, fmt.Sprintf("the gradient of %s comes home %d times", p.Name, n))
 		}
 	}
+	runs := c.phase != plan.Flush && c.phase != plan.Nothing
 	collected := slices.ContainsFunc(c.ops, func(op plan.Op) bool { return op.Kind == plan.Collect })
-	if want := c.phase != plan.Flush && !c.bound(); collected != want {
+	if want := runs && !c.bound(); collected != want {
 		c.errs = append(c.errs, fmt.Sprintf("results are collected: %v", collected))
 	}
 	for m := range c.p.Numerics.MicroBatches {
-		if _, ok := c.mem[place{"device loss", m, 0}]; ok != (c.phase != plan.Flush) {
+		if _, ok := c.mem[place{"device loss", m, 0}]; ok != runs {
 			c.errs = append(c.errs, fmt.Sprintf("micro-batch %d has a loss: %v", m, ok))
 		}
 	}

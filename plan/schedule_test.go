@@ -16,13 +16,18 @@ func TestSchedulesAreSound(t *testing.T) {
 		m := drawModel(rt)
 		p := newPlan(rt, m, numerics(rapid.IntRange(1, 3).Draw(rt, "micro-batches"), rapid.Bool().Draw(rt, "split"))).
 			With(drawPlacement(rt, m))
-		for _, phase := range phases {
-			s := p.Schedule(phase)
-			for _, err := range check(p, phase, s) {
-				rt.Errorf("%v: %s", phase, err)
-			}
-			if rt.Failed() {
-				rt.Fatalf("%v\n%s", phase, s)
+		for _, phase := range append(phases, plan.Nothing) {
+			for _, saves := range []bool{false, true} {
+				s := p.Schedule(phase)
+				if saves {
+					s = p.SavingSchedule(phase)
+				}
+				for _, err := range check(p, phase, saves, s) {
+					rt.Errorf("%v, saving %v: %s", phase, saves, err)
+				}
+				if rt.Failed() {
+					rt.Fatalf("%v\n%s", phase, s)
+				}
 			}
 		}
 	})
@@ -42,7 +47,7 @@ func TestCheckerFindsMissingWaits(t *testing.T) {
 				less := &plan.Schedule{Ops: slices.Clone(s.Ops)}
 				less.Ops[i].After = slices.Delete(slices.Clone(s.Ops[i].After), j, j+1)
 				waits++
-				if len(check(p, plan.Steady, less)) > 0 {
+				if len(check(p, plan.Steady, false, less)) > 0 {
 					found++
 				}
 			}
