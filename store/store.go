@@ -6,6 +6,9 @@
 // all accesses, so a wrong version or a clash of accesses is a bug of the caller and panics: training goes on with the
 // right numbers or not at all.
 //
+// [RAM] lends its own bytes. [Disk] lends staging buffers and keeps each version of a piece in a file of its own. [Tiered]
+// makes one store of several. Package storetest is the suite that all pass.
+//
 // A store does not know devices. It lends places in hostmem regions, which the engine registers with its devices; the
 // store is closed before they are.
 package store
@@ -114,7 +117,8 @@ type Store interface {
 	// until the lane has given back staging memory or ctx ends; each lane has a quota of its own. It panics on an unknown
 	// extent or range, a wrong version, or a clash with another lease.
 	Borrow(ctx context.Context, lane trace.Lane, id ID, off, n int64, access Access, version uint64) (*Lease, error)
-	// Prefetch hints that the lane will borrow the piece at off soon, to read or to change it at that version.
+	// Prefetch hints that the lane will borrow the piece at off soon, to read or to change it at that version, which need not
+	// be current yet. It never blocks. One hint is good for one Borrow; hints go in the order of use.
 	Prefetch(lane trace.Lane, id ID, off int64, version uint64)
 	// Version is the number of writes that the extent has seen: that of its first piece.
 	Version(id ID) uint64
