@@ -134,6 +134,9 @@ func (c *chooser) ladders(bind bool) [][][]rung {
 		moved = [][]rung{nil, nil}
 	}
 	head := []rung{func(n *Placement) { n.SingleHead = true }}
+	if c.RecomputeAll {
+		byBlock, byLevel, head = nil, nil, nil
+	}
 	var all [][][]rung
 	for _, parts := range [][4][]rung{
 		{byBlock, moved[0], moved[1], head}, {byLevel, moved[0], moved[1], head},

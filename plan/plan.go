@@ -20,6 +20,9 @@ type Request struct {
 	// Budgets in bytes. A device budget of 0 on a unified device means that nothing is streamed: weights are bound
 	// where they lie.
 	DeviceBytes, HostBytes int64
+	// RecomputeAll keeps nothing from the forward to the backward pass but the layers' inputs, however much memory there
+	// is: for comparing placements on the same arithmetic.
+	RecomputeAll bool
 	// DiskBytes is what may be kept on disk; 0: nothing.
 	DiskBytes int64
 	// ProgramBytes is what the process takes beside all that is planned: code, the Go heap, the data set.

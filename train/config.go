@@ -72,6 +72,8 @@ type Memory struct {
 	Host   Bytes  `yaml:"host"`
 	Disk   Bytes  `yaml:"disk"`
 	Path   string `yaml:"path,omitempty"`
+	// Recompute is auto, or always: nothing is kept for the backward pass but the layers' inputs, even where memory is left.
+	Recompute string `yaml:"recompute,omitempty"`
 }
 
 // Eval is the evaluation during training.
@@ -212,6 +214,8 @@ func (c *Config) Check() error {
 		return bad("max_grad_norm is %v: it must not be negative; 0 turns clipping off", c.MaxGradNorm)
 	case c.Eval.Every < 0 || c.Eval.Every > 0 && len(c.Eval.Datasets) == 0:
 		return bad("eval.every is %d, with %d eval.datasets: name what to evaluate on", c.Eval.Every, len(c.Eval.Datasets))
+	case c.Memory.Recompute != "" && c.Memory.Recompute != "auto" && c.Memory.Recompute != "always":
+		return bad("memory.recompute is %q: known are auto and always", c.Memory.Recompute)
 	case c.Save.Every < 0 || c.Save.Keep < 0:
 		return bad("save: every (%d) and keep (%d) must not be negative", c.Save.Every, c.Save.Keep)
 	case c.Save.Best && len(c.Eval.Datasets) == 0:

@@ -19,6 +19,9 @@ type benchCmd struct {
 	HeadChunk   int    `placeholder:"N" help:"Positions whose logits are computed together; chosen where it is not given."`
 	Compute     string `default:"bf16" help:"bf16 or f32."`
 	JSON        bool   `help:"Print the result as JSON."`
+	Recompute   string `default:"auto" enum:"auto,always" help:"Recompute what memory allows to keep (auto), or all but layer inputs (always)."`
+	MemoryDisk  string `default:"none" placeholder:"SIZE" help:"Disk to use at most, or auto."`
+	MemoryPath  string `placeholder:"DIR" help:"Where the disk tier goes."`
 	where
 }
 
@@ -37,6 +40,10 @@ func (c *benchCmd) Run(p *program) error {
 	if err != nil {
 		return err
 	}
+	if m.Disk, err = train.ParseBytes(c.MemoryDisk); err != nil {
+		return train.Request(fmt.Errorf("--memory-disk: %w", err))
+	}
+	m.Path, m.Recompute = c.MemoryPath, c.Recompute
 	if c.MicroBatch < 0 || c.HeadChunk < 0 {
 		return badFlag("--micro-batch and --head-chunk must be positive")
 	}
