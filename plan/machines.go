@@ -1,0 +1,160 @@
+package plan
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/millrace/millrace/device"
+)
+
+// NamedMachine is a machine to ask "what if" about, without having it.
+type NamedMachine struct {
+	Name    string
+	Machine Machine
+	Device  device.Info
+	// Budgets where a run file names none: what is left of the device's memory, of the RAM and of the drive.
+	DeviceBytes, HostBytes, DiskBytes int64
+	RatedWriteBytes                   int64    // what the drive's maker warrants to be written in its life
+	Sources                           []string // of the rates
+}
+
+// WhatIfProgramBytes is what a process on a named machine takes beside what is planned: code, Go heap, and what a GPU's
+// driver keeps in host memory. A guess.
+const WhatIfProgramBytes = 1 << 30
+
+// Share of a data sheet's figure that is taken to arrive. They are assumptions, the same for all machines, so that plans of named machines
+// can be compared with each other; `millrace probe` measures the machine at hand.
+const (
+	matMulShare    = 0.65 // of tensor-core peak, dense, fp32 accumulation
+	f32Share       = 0.80 // of CUDA-core peak
+	attentionShare = 0.35 // of tensor-core peak: forward and backward, fused
+	deviceShare    = 0.80 // of device memory bandwidth
+	linkShare      = 0.80 // of the link's raw rate in one direction
+	dramShare      = 0.70 // of DRAM bandwidth, for AdamW and copies alike
+	diskShare      = 0.90 // of the drive's sequential rates
+	budgetShare    = 0.90 // of RAM and of the drive's capacity
+)
+
+const gigabyte = 1e9
+
+// gpu is what a data sheet says of a GPU and its link.
+type gpu struct {
+	name                         string
+	memory                       int64   // bytes a program can see
+	tensorTFLOPS, f32TFLOPS      float64 // 16-bit dense with fp32 accumulation; CUDA cores
+	memoryGBPerSec, linkGBPerSec float64 // the link in one direction
+	source                       string
+}
+
+// hostSystem is the rest of the machine.
+type hostSystem struct {
+	ram          int64
+	dramGBPerSec float64 // all channels
+	drive        drive
+	source       string
+}
+
+// drive is what a data sheet says of a drive, or of several as one. Writes are what goes on for hours: past the
+// pseudo-SLC cache of a consumer drive, since a run writes its state again every step.
+type drive struct {
+	bytes                       int64
+	readGBPerSec, writeGBPerSec float64
+	ratedWriteBytes             int64
+	source                      string
+}
+
+// The GPUs.
+var (
+	rtx2060Laptop = gpu{"NVIDIA GeForce RTX 2060 laptop, 6 GB", 6 << 30, 24, 6.0, 336, 15.75,
+		"GPU: NVIDIA Turing whitepaper (WP-09183), scaled to 1.56 GHz and 30 SMs: fp16 with fp32 accumulation 24 TFLOPS, 336 GB/s, PCIe 3.0 x16. It has no bf16 units and is older than sm_80, which kernels are built for: a what-if only"}
+	rtx3090 = gpu{"NVIDIA GeForce RTX 3090, 24 GB", 24 << 30, 71, 35.6, 936, 31.5,
+		"GPU: NVIDIA Ampere GA102 whitepaper: bf16 with fp32 accumulation 71 TFLOPS, fp32 35.6 TFLOPS, 936 GB/s, PCIe 4.0 x16"}
+	rtx4090 = gpu{"NVIDIA GeForce RTX 4090, 24 GB", 24 << 30, 165.2, 82.6, 1008, 31.5,
+		"GPU: NVIDIA Ada whitepaper: bf16 with fp32 accumulation 165.2 TFLOPS, fp32 82.6 TFLOPS, 1,008 GB/s, PCIe 4.0 x16"}
+	h100PCIe = gpu{"NVIDIA H100 PCIe, 80 GB", 79 << 30, 756, 51, 2000, 63,
+		"GPU: NVIDIA H100 data sheet, PCIe form: bf16 756 TFLOPS dense (1,513 with sparsity), fp32 51 TFLOPS, 2 TB/s, PCIe 5.0 x16"}
+	h200 = gpu{"NVIDIA H200, 141 GB", 139 << 30, 989, 67, 4800, 63,
+		"GPU: NVIDIA H200 data sheet, SXM form: bf16 989 TFLOPS dense (1,979 with sparsity), fp32 67 TFLOPS, 4.8 TB/s, PCIe 5.0 x16"}
+	gh200 = gpu{"NVIDIA GH200, 96 GB", 94 << 30, 989, 67, 4000, 450,
+		"GPU: NVIDIA GH200 data sheet, 96 GB HBM3: bf16 989 TFLOPS dense, fp32 67 TFLOPS, 4 TB/s, NVLink-C2C 900 GB/s for both directions"}
+	v100 = gpu{"NVIDIA V100 SXM3, 32 GB (one of a DGX-2's 16)", 31 << 30, 125, 15.7, 900, 15.75,
+		"GPU: NVIDIA V100 and DGX-2 data sheets: fp16 125 TFLOPS, fp32 15.7 TFLOPS, 900 GB/s, PCIe 3.0 x16; one GPU of 16 is used. It has no bf16 units and is older than sm_80: a what-if only"}
+)
+
+// The drives.
+var (
+	consumer3 = drive{2e12, 3.5, 1.75, 1200e12, "drive: Samsung 970 EVO Plus 2 TB data sheet: 3.5 GB/s read, 1.75 GB/s written after TurboWrite, 1,200 TB rated"}
+	consumer4 = drive{2e12, 7.0, 2.0, 1200e12, "drive: Samsung 980 PRO 2 TB data sheet: 7.0 GB/s read, 2.0 GB/s written after TurboWrite, 1,200 TB rated"}
+	server5   = drive{7.68e12, 13, 6.6, 14016e12, "drive: Samsung PM1743 7.68 TB, announcement of 2021: 13 GB/s read, 6.6 GB/s written; one drive write a day for five years"}
+	dgx2Array = drive{8 * 3.84e12, 8 * 3.2, 8 * 1.8, 8 * 7008e12, "drives: NVIDIA DGX-2 data sheet, 8 x 3.84 TB NVMe as one; 3.2 GB/s read and 1.8 GB/s written each and one drive write a day for five years (Samsung PM963 class) are assumed"}
+)
+
+// Machines are the named machines.
+func Machines() []NamedMachine {
+	ddr4, ddr5 := 51.2, 70.4
+	desktop4 := func(ram int64) hostSystem {
+		return hostSystem{ram, ddr4, consumer4, "RAM: two channels of DDR4-3200, 51.2 GB/s"}
+	}
+	desktop5 := func(ram int64) hostSystem {
+		return hostSystem{ram, ddr5, consumer4, "RAM: two channels of DDR5-4400 (as four modules run), 70.4 GB/s"}
+	}
+	const gib = 1 << 30
+	return []NamedMachine{
+		whatIf("rtx2060-laptop-6gb", rtx2060Laptop, hostSystem{16 * gib, 42.7, consumer3, "RAM: 16 GB, two channels of DDR4-2666, 42.7 GB/s"}),
+		whatIf("rtx3090-pc-24gb-64gb", rtx3090, desktop4(64*gib)),
+		whatIf("rtx3090-pc-24gb-128gb", rtx3090, desktop4(128*gib)),
+		whatIf("rtx4090-pc-128gb", rtx4090, desktop5(128*gib)),
+		whatIf("rtx4090-pc-256gb", rtx4090, desktop5(256*gib)),
+		whatIf("h100-pcie5", h100PCIe, hostSystem{512 * gib, 307.2, server5, "RAM: 512 GB, eight channels of DDR5-4800, 307 GB/s"}),
+		whatIf("h200-1.5tb", h200, hostSystem{1536 * gib, 614.4, server5, "RAM: 1.5 TB, two sockets of eight channels of DDR5-4800, 614 GB/s"}),
+		whatIf("gh200-480gb", gh200, hostSystem{480e9, 512, server5, "RAM: NVIDIA Grace data sheet, 480 GB of LPDDR5X, up to 512 GB/s"}),
+		whatIf("dgx-2", v100, hostSystem{1536 * gib, 256, dgx2Array, "RAM: 1.5 TB, two Xeon 8168 of six channels of DDR4-2666, 256 GB/s"}),
+	}
+}
+
+// whatIf scales what data sheets say.
+func whatIf(name string, g gpu, h hostSystem) NamedMachine {
+	const tera = 1e12
+	dram := dramShare * h.dramGBPerSec * gigabyte
+	link := min(linkShare*g.linkGBPerSec*gigabyte, dram) // no link is faster than what feeds it
+	return NamedMachine{
+		Name: name,
+		Machine: Machine{
+			Name:           name + " (data sheets, scaled; not measured)",
+			F32FLOPsPerSec: f32Share * g.f32TFLOPS * tera, BF16FLOPsPerSec: matMulShare * g.tensorTFLOPS * tera,
+			AttentionFLOPsPerSec: attentionShare * g.tensorTFLOPS * tera,
+			DeviceBytesPerSec:    deviceShare * g.memoryGBPerSec * gigabyte,
+			UploadBytesPerSec:    link, DownloadBytesPerSec: link,
+			AdamWBytesPerSec: dram, HostBytesPerSec: dram,
+			DiskReadBytesPerSec:  diskShare * h.drive.readGBPerSec * gigabyte,
+			DiskWriteBytesPerSec: diskShare * h.drive.writeGBPerSec * gigabyte,
+		},
+		Device:      device.Info{Name: g.name, MemoryBytes: g.memory},
+		DeviceBytes: g.memory - 1<<30, // the driver's context, its libraries' workspaces, a screen
+		HostBytes:   int64(budgetShare * float64(h.ram)), DiskBytes: int64(budgetShare * float64(h.drive.bytes)),
+		RatedWriteBytes: h.drive.ratedWriteBytes,
+		Sources:         []string{g.source, h.source, h.drive.source},
+	}
+}
+
+// FindMachine is the machine of that name, or an error that lists those there are.
+func FindMachine(name string) (NamedMachine, error) {
+	var names []string
+	for _, m := range Machines() {
+		if m.Name == name {
+			return m, nil
+		}
+		names = append(names, m.Name)
+	}
+	return NamedMachine{}, fmt.Errorf("machine %q: unknown%s; known are %s", name, nearest(name, names), strings.Join(names, ", "))
+}
+
+// nearest suggests the names that go on as this one begins.
+func nearest(name string, names []string) string {
+	longer := slices.DeleteFunc(slices.Clone(names), func(n string) bool { return name == "" || !strings.HasPrefix(n, name) })
+	if len(longer) == 0 {
+		return ""
+	}
+	return " (do you mean " + strings.Join(longer, " or ") + "?)"
+}

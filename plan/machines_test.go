@@ -1,0 +1,57 @@
+package plan_test
+
+import (
+	"math"
+	"testing"
+
+	"github.com/millrace/millrace/hf"
+	"github.com/millrace/millrace/model"
+	"github.com/millrace/millrace/plan"
+)
+
+func TestMachines(t *testing.T) {
+	for _, m := range plan.Machines() {
+		if err := m.Machine.Check(); err != nil {
+			t.Error(err)
+		}
+		if m.Device.Unified || m.DeviceBytes <= 0 || m.DeviceBytes >= m.Device.MemoryBytes || m.HostBytes <= 0 || m.DiskBytes <= 0 ||
+			m.RatedWriteBytes < m.DiskBytes || m.Machine.DiskReadBytesPerSec < m.Machine.DiskWriteBytesPerSec || len(m.Sources) != 3 {
+			t.Errorf("%+v", m)
+		}
+		if got, err := plan.FindMachine(m.Name); err != nil || got.Machine != m.Machine {
+			t.Errorf("%s: %v", m.Name, err)
+		}
+	}
+	_, err := plan.FindMachine("rtx4090-pc")
+	oneLine(t, err, "rtx4090-pc-128gb or rtx4090-pc-256gb", "dgx-2")
+	_, err = plan.FindMachine("")
+	oneLine(t, err, "known are rtx2060")
+}
+
+// The parameters that model cards state, in billions.
+func TestShapes(t *testing.T) {
+	billions := map[string]float64{"llama-3-8b": 8.03, "llama-3-70b": 70.55, "qwen2.5-1.5b": 1.54, "qwen2.5-7b": 7.62, "qwen2.5-14b": 14.77,
+		"qwen2.5-32b": 32.76, "qwen2.5-72b": 72.71, "qwen3-8b": 8.19, "qwen3-32b": 32.76, "dense-123b": 122.61, "dense-180-layers": 125.11}
+	for _, name := range plan.Shapes() {
+		text, err := plan.Shape(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := hf.ParseConfig(name, text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m, err := model.New(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n, _ := m.Params(); math.Abs(float64(n)/1e9-billions[name]) > 0.006 {
+			t.Errorf("%s has %.3fB parameters, want %.2fB", name, float64(n)/1e9, billions[name])
+		}
+	}
+	if len(plan.Shapes()) != len(billions) {
+		t.Errorf("shapes %v", plan.Shapes())
+	}
+	_, err := plan.Shape("qwen2.5-3b")
+	oneLine(t, err, "qwen2.5-3b", "known are dense-123b")
+}

@@ -1,0 +1,38 @@
+package plan
+
+import (
+	"embed"
+	"fmt"
+	"strings"
+)
+
+// The files hold what shapes need of the configurations that were published with the models on huggingface.co:
+// meta-llama/Meta-Llama-3-8B and -70B; Qwen/Qwen2.5-1.5B, -7B, -14B, -32B and -72B; Qwen/Qwen3-8B and -32B;
+// dense-123b is mistralai/Mistral-Large-Instruct-2407. dense-180-layers is nobody's model: a deep stack of blocks as wide
+// as those of 70B models, to see what depth does.
+//
+//go:embed shapes/*.json
+var shapeFiles embed.FS
+
+// Shapes are the names that Shape knows.
+func Shapes() []string {
+	files, err := shapeFiles.ReadDir("shapes")
+	if err != nil {
+		panic(err) // it was embedded
+	}
+	var names []string
+	for _, f := range files {
+		names = append(names, strings.TrimSuffix(f.Name(), ".json"))
+	}
+	return names
+}
+
+// Shape is the config.json of a named shape, or an error that lists those there are.
+func Shape(name string) ([]byte, error) {
+	for _, known := range Shapes() {
+		if known == name {
+			return shapeFiles.ReadFile("shapes/" + name + ".json")
+		}
+	}
+	return nil, fmt.Errorf("shape %q: unknown%s; known are %s", name, nearest(name, Shapes()), strings.Join(Shapes(), ", "))
+}
