@@ -109,7 +109,9 @@ func TestPrefetch(t *testing.T) {
 		defer d.Close()
 		fill(t, d, four, 0)
 		d.Sync(t.Context())
-		holds(t, d, four, 1)
+		for _, off := range []int64{2 * 4096, 3 * 4096} { // so that these are what the buffers of the update lane hold
+			borrow(t, d, trace.Update, four.ID, off, 1, store.Read, 1).Release()
+		}
 
 		before := d.Traffic().ReadBytes
 		d.Prefetch(trace.Fetch, four.ID, 0, 1)
@@ -153,8 +155,11 @@ func TestBorrowBeforePrefetch(t *testing.T) {
 		six := store.Spec{ID: four.ID, Bytes: 6 * 4096, Piece: 4096}
 		d := inMemory(t, 2, six)
 		defer d.Close()
-		fill(t, d, six, 0) // the last two stay in the buffers of the update lane
+		fill(t, d, six, 0)
 		d.Sync(t.Context())
+		for _, off := range []int64{4 * 4096, 5 * 4096} { // so that these are what the buffers of the update lane hold
+			borrow(t, d, trace.Update, six.ID, off, 4096, store.Read, 1).Release()
+		}
 		for _, off := range []int64{0, 4096, 8192} { // the third finds no buffer
 			d.Prefetch(trace.Fetch, four.ID, off, 1)
 		}
