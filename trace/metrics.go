@@ -23,7 +23,9 @@ type Metrics struct {
 	DevicePeakBytes  int64 `json:"device_peak_bytes"`
 	HostPeakBytes    int64 `json:"host_peak_bytes"`
 	DiskReadBytes    int64 `json:"disk_read_bytes"`
-	DiskWrittenBytes int64 `json:"disk_written_bytes"`
+	DiskWrittenBytes int64 `json:"disk_written_bytes"` // by the disk tier and by checkpoints
+
+	WriteWaitSec *float64 `json:"write_wait_sec,omitempty"` // of the pause after the step, where writing is limited
 
 	Lanes Lanes `json:"lanes"` // busy seconds
 

@@ -74,6 +74,9 @@ type Memory struct {
 	Path   string `yaml:"path,omitempty"`
 	// Recompute is auto, or always: nothing is kept for the backward pass but the layers' inputs, even where memory is left.
 	Recompute string `yaml:"recompute,omitempty"`
+	// MaxWritePerDay is what may be written to drives in a day, by the disk tier and by checkpoints: the run slows down
+	// to stay below it. The zero value is no limit.
+	MaxWritePerDay Bytes `yaml:"max_write_per_day,omitempty"`
 }
 
 // Eval is the evaluation during training.
@@ -220,6 +223,8 @@ func (c *Config) Check() error {
 		return bad("save: every (%d) and keep (%d) must not be negative", c.Save.Every, c.Save.Keep)
 	case c.Save.Best && len(c.Eval.Datasets) == 0:
 		return bad("save.best: there are no eval.datasets to tell what is best")
+	case c.Memory.MaxWritePerDay.auto:
+		return bad("memory.max_write_per_day is auto: give a size, such as 500GB, or none")
 	case c.Resume == "":
 		return bad("resume is empty: known are auto, never, and the path of a checkpoint")
 	case c.OutputDir == "":

@@ -11,21 +11,30 @@ import (
 	"github.com/millrace/millrace/tensor"
 )
 
-// export writes the weights as a Hugging Face directory, with the configuration and the tokenizer of the model that the run
-// started from. In BF16 they are the very weights that the forward pass used; in F32 the exact master.
+// export writes the weights as they are in the store.
 func (s *session) export(ctx context.Context, src *source, dir string, dtype tensor.DType) error {
-	m := s.plan.Model
+	return s.env.writeModel(ctx, src, dir, dtype, hf.WriteOptions{Replace: true}, func(part int) (model.Values, error) {
+		return stream.View(ctx, s.plan, s.store, part)
+	})
+}
+
+// writeModel writes weights as a Hugging Face directory, with the configuration and the tokenizer of the model that the run
+// started from; read gives those of one part, and what it gave before is no longer used then. In BF16 they are the very
+// weights that the forward pass used; in F32 the exact master.
+func (e *Env) writeModel(ctx context.Context, src *source, dir string, dtype tensor.DType, o hf.WriteOptions,
+	read func(part int) (model.Values, error)) error {
+	m := src.model
 	tensors := m.Tensors()
 	specs := make([]hf.TensorSpec, len(tensors))
 	for i, t := range tensors {
 		specs[i] = hf.TensorSpec{Name: t.Name, DType: dtype, Shape: t.Shape}
 	}
-	w, err := hf.CreateModel(dir, specs, hf.WriteOptions{Replace: true})
+	w, err := hf.CreateModel(dir, specs, o)
 	if err != nil {
 		return err
 	}
 	defer w.Abort() // does nothing after Commit
-	bar := s.env.bar("writing " + dir)
+	bar := e.bar("writing " + dir)
 	defer bar.end()
 	viewed := -1
 	var v model.Values
@@ -35,7 +44,7 @@ func (s *session) export(ctx context.Context, src *source, dir string, dtype ten
 				return err
 			}
 			if p.Part != viewed { // a block has many tensors
-				if v, err = stream.View(ctx, s.plan, s.store, p.Part); err != nil {
+				if v, err = read(p.Part); err != nil {
 					return err
 				}
 				viewed = p.Part
@@ -91,7 +100,7 @@ func writeField(w *hf.ModelWriter, name string, v model.Values, f *tensor.Placed
 }
 
 // bytesOf views numbers as the bytes that safetensors wants; little-endian machines only, as all that we build for are.
-func bytesOf[T float32 | uint16](x []T) []byte {
+func bytesOf[T float32 | uint16 | int16](x []T) []byte {
 	if len(x) == 0 {
 		return nil
 	}

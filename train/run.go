@@ -38,11 +38,13 @@ type Summary struct {
 	PeakBytes    int64       `json:"peak_rss_bytes"`       // resident memory of the process
 	PlannedBytes int64       `json:"planned_bytes"`        // what the plan allowed
 	Model        string      `json:"model,omitempty"`      // directory of the trained model, of a run that has ended
+	BestModel    string      `json:"best_model,omitempty"` // and of the one with the lowest evaluation loss, with save.best
 	Checkpoint   string      `json:"checkpoint,omitempty"` // the latest
 
 	SaveStallSec     float64 `json:"save_stall_sec"` // that steps waited for checkpoints, beyond what was hidden
 	DiskReadBytes    int64   `json:"disk_read_bytes"`
-	DiskWrittenBytes int64   `json:"disk_written_bytes"`
+	DiskWrittenBytes int64   `json:"disk_written_bytes"` // by the disk tier and by checkpoints
+	WriteWaitSec     float64 `json:"write_wait_sec"`     // that the run has paused for memory.max_write_per_day
 }
 
 // Options are what a command line adds to run.yaml.
@@ -61,6 +63,8 @@ type trainer struct {
 	saves   saver
 	begun   int // steps that were done before this process
 	traffic store.Traffic
+	wrote   int64 // of written, what metrics have
+	wear    wear
 
 	data, evalData *data.Dataset
 	loader         *data.Loader
@@ -173,9 +177,9 @@ const tracedSpans = 100_000
 // newRunDir makes the output directory, so that a long run does not end in finding that it cannot be written. It refuses one
 // that has a run in it, unless the run goes on, and one that has a finished run. abandon removes what was made.
 func newRunDir(dir string, resumes bool) (abandon func(), err error) {
-	names := []string{"run.yaml", "metrics.jsonl", "model"}
+	names := []string{"model", "run.yaml", "metrics.jsonl", bestModel}
 	if resumes {
-		names = names[2:]
+		names = names[:1]
 	}
 	for _, name := range names {
 		switch _, err := os.Stat(filepath.Join(dir, name)); {
@@ -294,6 +298,7 @@ func (t *trainer) run(ctx context.Context) error {
 		t.env.say("eval loss %.4f before training", l.Loss)
 	}
 	t.engine.Trace.TakeBusy()
+	t.wear = wear{t.config.Memory.MaxWritePerDay.N, time.Now()}
 	for step := t.begun + 1; step <= t.rates.Steps; step++ {
 		if t.env.stopped() {
 			return t.interrupt(ctx, step-1)
@@ -310,8 +315,14 @@ func (t *trainer) run(ctx context.Context) error {
 	}
 	t.finish()
 	t.summary.Model = filepath.Join(t.config.OutputDir, "model")
-	return t.export(ctx, t.src, t.summary.Model, t.src.exportType())
+	if err := t.export(ctx, t.src, t.summary.Model, t.src.exportType()); err != nil {
+		return err
+	}
+	return t.exportBest(ctx)
 }
+
+// bestModel is the directory, in that of the run, of the model with the lowest evaluation loss.
+const bestModel = "model-best"
 
 // interrupt saves the run as it is after a step, so that it can go on from there.
 func (t *trainer) interrupt(ctx context.Context, step int) error {
@@ -339,9 +350,9 @@ func (t *trainer) finish() {
 		t.summary.TokensPerSec = float64(t.summary.Tokens) / t.summary.TrainSec
 	}
 	if t.disk != nil {
-		tr := t.disk.Traffic()
-		t.summary.DiskReadBytes, t.summary.DiskWrittenBytes = tr.ReadBytes, tr.WrittenBytes
+		t.summary.DiskReadBytes = t.disk.Traffic().ReadBytes
 	}
+	t.summary.DiskWrittenBytes = t.written()
 }
 
 // step runs one step, with its evaluation if one is due, and writes its metrics.
@@ -384,9 +395,16 @@ func (t *trainer) step(ctx context.Context, step int) error {
 	}
 	if t.disk != nil {
 		now := t.disk.Traffic()
-		m.DiskReadBytes, m.DiskWrittenBytes = now.ReadBytes-t.traffic.ReadBytes, now.WrittenBytes-t.traffic.WrittenBytes
+		m.DiskReadBytes = now.ReadBytes - t.traffic.ReadBytes
 		m.Lanes.Disk += (now.Busy - t.traffic.Busy).Seconds()
 		t.traffic = now
+	}
+	wrote := t.written()
+	m.DiskWrittenBytes, t.wrote = wrote-t.wrote, wrote
+	wait := t.wear.due(wrote, time.Now())
+	if wait > 0 {
+		waitSec := wait.Seconds()
+		m.WriteWaitSec = &waitSec
 	}
 	save := c.Save.Every > 0 && (step%c.Save.Every == 0 || step == t.rates.Steps)
 	if c.Eval.Every > 0 && step%c.Eval.Every == 0 || t.eval != nil && step == t.rates.Steps {
@@ -413,7 +431,16 @@ func (t *trainer) step(ctx context.Context, step int) error {
 	s.Lanes = s.Lanes.Plus(m.Lanes)
 	s.UploadBytes += t.plan.Predicted.UploadBytes
 	t.report(m)
-	return t.metrics.Append(m)
+	if err := t.metrics.Append(m); err != nil {
+		return err
+	}
+	if wait == 0 {
+		return nil
+	}
+	begin = time.Now()
+	err = t.pause(ctx, wait)
+	s.WriteWaitSec += time.Since(begin).Seconds()
+	return err
 }
 
 // documents appends the lengths of a micro-batch's documents, padding left out.
@@ -428,13 +455,16 @@ func documents(docs []int, b data.Batch) []int {
 
 // report is the line of a step for people.
 func (t *trainer) report(m trace.Metrics) {
-	eval := ""
+	more := ""
 	if m.EvalLoss != nil {
-		eval = fmt.Sprintf("  eval loss %.4f", *m.EvalLoss)
+		more = fmt.Sprintf("  eval loss %.4f", *m.EvalLoss)
 	}
-	left := t.summary.TrainSec / float64(int(m.Step)-t.begun) * float64(t.rates.Steps-int(m.Step))
+	if m.WriteWaitSec != nil {
+		more += "  waits " + seconds(*m.WriteWaitSec) + " (max_write_per_day)"
+	}
+	left := (t.summary.TrainSec + t.summary.WriteWaitSec) / float64(int(m.Step)-t.begun) * float64(t.rates.Steps-int(m.Step))
 	t.env.say("step %*d/%d  loss %.4f  norm %.3f  lr %.2e  %.0f tokens/s  %s left%s", digits(t.rates.Steps), m.Step, t.rates.Steps,
-		m.Loss, m.GradNorm, m.LearningRate, m.TokensPerSec, seconds(left), eval)
+		m.Loss, m.GradNorm, m.LearningRate, m.TokensPerSec, seconds(left), more)
 }
 
 func digits(n int) int { return len(fmt.Sprint(n)) }

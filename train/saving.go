@@ -27,6 +27,7 @@ type saver struct {
 	writer   *checkpoint.Writer
 	manifest checkpoint.Manifest
 	stall    time.Duration // time that steps waited for commits
+	written  int64         // bytes that ended saves have written
 }
 
 // open takes hold of the run's checkpoints, once.
@@ -126,6 +127,7 @@ func (t *trainer) endSave() error {
 		return err
 	}
 	t.saves.stall += time.Since(begin)
+	t.saves.written += w.Written()
 	t.summary.Checkpoint = dir
 	best := -1
 	if t.config.Save.Best && t.saves.best != nil {

@@ -58,9 +58,9 @@ func TestDocsNameEveryFlag(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, verb := range parser.Model.Children {
-		if !strings.Contains(text, "| `"+verb.Name) {
-			t.Errorf("docs/cli.md does not have %s", verb.Name)
+	for _, verb := range parser.Model.Leaves(false) {
+		if !strings.Contains(text, "| `"+verb.Path()) {
+			t.Errorf("docs/cli.md does not have %s", verb.Path())
 		}
 		for _, f := range verb.Flags {
 			if !strings.Contains(text, "--"+f.Name) {

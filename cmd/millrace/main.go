@@ -32,22 +32,23 @@ const (
 	exitDone        = 0
 	exitFailed      = 1
 	exitBadRequest  = 2
-	exitInterrupted = 130 // train: the step was finished and the model saved
+	exitInterrupted = 130 // train: the step was finished and a checkpoint saved
 )
 
 // commands are the verbs.
 type commands struct {
-	Train    trainCmd    `cmd:"" help:"Train a model as a run file says."`
-	Plan     planCmd     `cmd:"" help:"Will it fit, how fast, and what limits it? Trains nothing."`
-	Probe    probeCmd    `cmd:"" help:"Measure this machine, so that plans predict it."`
-	Preview  previewCmd  `cmd:"" help:"Show what the model will see, and which tokens count in the loss."`
-	Eval     evalCmd     `cmd:"" help:"Loss and perplexity of a model on data."`
-	Grad     gradCmd     `cmd:"" help:"Write the loss and every gradient of a batch, to compare with PyTorch."`
-	Generate generateCmd `cmd:"" help:"Continue a prompt."`
-	Import   importCmd   `cmd:"" help:"Turn a GGUF file into a Hugging Face directory."`
-	Export   exportCmd   `cmd:"" help:"Write a model in another number format."`
-	Bench    benchCmd    `cmd:"" help:"Measure training steps of a model with random weights."`
-	Version  versionCmd  `cmd:"" help:"Say which build this is."`
+	Train      trainCmd      `cmd:"" help:"Train a model as a run file says."`
+	Plan       planCmd       `cmd:"" help:"Will it fit, how fast, and what limits it? Trains nothing."`
+	Probe      probeCmd      `cmd:"" help:"Measure this machine, so that plans predict it."`
+	Preview    previewCmd    `cmd:"" help:"Show what the model will see, and which tokens count in the loss."`
+	Eval       evalCmd       `cmd:"" help:"Loss and perplexity of a model on data."`
+	Grad       gradCmd       `cmd:"" help:"Write the loss and every gradient of a batch, to compare with PyTorch."`
+	Generate   generateCmd   `cmd:"" help:"Continue a prompt."`
+	Import     importCmd     `cmd:"" help:"Turn a GGUF file into a Hugging Face directory."`
+	Export     exportCmd     `cmd:"" help:"Write a model directory from a checkpoint, or in another number format."`
+	Checkpoint checkpointCmd `cmd:"" help:"List checkpoints, or verify them."`
+	Bench      benchCmd      `cmd:"" help:"Measure training steps of a model with random weights."`
+	Version    versionCmd    `cmd:"" help:"Say which build this is."`
 }
 
 const description = `Trains language models that do not fit on the device that computes: each layer's weights are streamed in, ` +

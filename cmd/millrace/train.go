@@ -27,8 +27,9 @@ func (*trainCmd) Help() string {
 
   millrace train run.yaml --set learning_rate=2e-5 --set output_dir=runs/b
 
-The output directory gets run.yaml (as resolved), plan.json, metrics.jsonl and, at the end, model/, which transformers can load.
-The first interrupt finishes the step, writes the model and ends with status 130; a second one stops at once.`
+The output directory gets run.yaml (as resolved), plan.json, metrics.jsonl, checkpoints/ and, at the end, model/, which
+transformers can load. A run that has checkpoints goes on from the latest one, with the same result, to the bit, as if it had
+not stopped. The first interrupt finishes the step, saves a checkpoint and ends with status 130; a second one stops at once.`
 }
 
 // Run trains.
@@ -74,8 +75,24 @@ func summaryText(s *train.Summary) string {
 		}
 	}
 	row("lanes busy", "%s", strings.Join(lanes, ", "))
+	if s.DiskReadBytes+s.DiskWrittenBytes > 0 {
+		row("disk", "%s read, %s written, %s busy", plan.FormatBytes(s.DiskReadBytes), plan.FormatBytes(s.DiskWrittenBytes), fmt.Sprintf("%.1f s", s.Lanes.Disk))
+	}
+	if s.WriteWaitSec > 0 {
+		row("waited", "%.1f s for memory.max_write_per_day", s.WriteWaitSec)
+	}
+	if s.DiskReadBytes+s.DiskWrittenBytes > 0 {
+		row("disk", "%s read, %s written, %s busy", plan.FormatBytes(s.DiskReadBytes), plan.FormatBytes(s.DiskWrittenBytes), fmt.Sprintf("%.1f s", s.Lanes.Disk))
+	}
+	if s.WriteWaitSec > 0 {
+		row("waited", "%.1f s for memory.max_write_per_day", s.WriteWaitSec)
+	}
 	row("peak memory", "%s measured, %s planned", plan.FormatBytes(s.PeakBytes), plan.FormatBytes(s.PlannedBytes))
-	row("model", "%s", s.Model)
+	for _, dir := range []struct{ name, path string }{{"checkpoint", s.Checkpoint}, {"model", s.Model}, {"best model", s.BestModel}} {
+		if dir.path != "" {
+			row(dir.name, "%s", dir.path)
+		}
+	}
 	w.Flush()
 	return b.String()
 }

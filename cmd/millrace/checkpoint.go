@@ -1,0 +1,191 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/millrace/millrace/checkpoint"
+	"github.com/millrace/millrace/internal/vfs"
+	"github.com/millrace/millrace/plan"
+)
+
+type checkpointCmd struct {
+	List   checkpointListCmd   `cmd:"" help:"List the checkpoints of a run, newest first."`
+	Verify checkpointVerifyCmd `cmd:"" help:"Read checkpoints whole and compare them with their checksums."`
+}
+
+type checkpointDir struct {
+	Dir  string `arg:"" name:"DIR" help:"A run's output directory, its checkpoints directory, or one checkpoint."`
+	JSON bool   `help:"Print one JSON object."`
+}
+
+type checkpointListCmd struct{ checkpointDir }
+
+func (*checkpointListCmd) Help() string {
+	return `Reads manifests and lengths of files only. It can be used while a run is saving there.
+
+Example:
+
+  millrace checkpoint list runs/gsm8k`
+}
+
+type checkpointVerifyCmd struct{ checkpointDir }
+
+func (*checkpointVerifyCmd) Help() string {
+	return `Exit status 1, and one line, if anything is damaged. It can be used while a run is saving there.
+
+Example:
+
+  millrace checkpoint verify runs/gsm8k/checkpoints/step-000100`
+}
+
+// listed is a checkpoint for programs.
+type listed struct {
+	Step     int      `json:"step"`
+	Dir      string   `json:"dir"`
+	Bytes    int64    `json:"bytes"` // of state
+	Files    int      `json:"files"`
+	Updates  int64    `json:"updates"`
+	EvalLoss *float64 `json:"eval_loss"`
+	IsBest   bool     `json:"is_best"` // of those that the newest one knows
+	Error    string   `json:"error,omitempty"`
+	err      error
+}
+
+// checkpoints lists those that a directory means.
+func (c *checkpointDir) checkpoints() ([]listed, error) {
+	dir := c.Dir
+	if _, err := os.Stat(filepath.Join(dir, "manifest.json")); err == nil || isStep(dir) {
+		opened, err := checkpoint.Open(vfs.OS{}, dir)
+		if errors.Is(err, fs.ErrNotExist) && !isDamage(err) {
+			return nil, badFlag("%v", err)
+		}
+		if err != nil {
+			return []listed{{Dir: dir, Error: err.Error(), err: err}}, nil
+		}
+		return []listed{entryOf(dir, opened.Manifest)}, nil
+	}
+	if _, err := os.Stat(dir); err != nil {
+		return nil, badFlag("%s: there is no such directory; name the output_dir of a run", dir)
+	}
+	if below := filepath.Join(dir, "checkpoints"); isDir(below) {
+		dir = below
+	}
+	entries, err := checkpoint.List(vfs.OS{}, dir)
+	if err != nil {
+		return nil, err
+	}
+	if len(entries) == 0 {
+		return nil, badFlag("%s has no checkpoints; name the output_dir of a run that has saved one", c.Dir)
+	}
+	all := make([]listed, len(entries))
+	best := -1
+	for i, e := range entries {
+		if e.Err != nil {
+			all[i] = listed{Step: e.Step, Dir: e.Dir, Error: e.Err.Error(), err: e.Err}
+			continue
+		}
+		all[i] = entryOf(e.Dir, e.Manifest)
+		if best < 0 && e.Manifest.Best != nil {
+			best = e.Manifest.Best.Step
+		}
+		all[i].IsBest = e.Step == best
+	}
+	return all, nil
+}
+
+func entryOf(dir string, m *checkpoint.Manifest) listed {
+	return listed{Step: m.Step, Dir: dir, Bytes: m.Bytes(), Files: len(m.Files), Updates: m.Updates, EvalLoss: m.EvalLoss}
+}
+
+// isStep reports whether a path has the name of a checkpoint, whether or not it is there.
+func isStep(dir string) bool { return strings.HasPrefix(filepath.Base(filepath.Clean(dir)), "step-") }
+
+func isDir(path string) bool {
+	st, err := os.Stat(path)
+	return err == nil && st.IsDir()
+}
+
+func isDamage(err error) bool {
+	var damage *checkpoint.DamageError
+	return errors.As(err, &damage)
+}
+
+// Run lists.
+func (c *checkpointListCmd) Run(p *program) error {
+	all, err := c.checkpoints()
+	if err != nil {
+		return err
+	}
+	if c.JSON {
+		return p.printJSON(map[string]any{"checkpoints": all})
+	}
+	var b strings.Builder
+	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "step\tstate\tfiles\teval loss\tdirectory")
+	for _, l := range all {
+		if l.err != nil {
+			fmt.Fprintf(w, "%d\t-\t-\t-\tdamaged: %s\n", l.Step, oneLine(l.err))
+			continue
+		}
+		loss := "-"
+		if l.EvalLoss != nil {
+			loss = fmt.Sprintf("%.4f", *l.EvalLoss)
+		}
+		if l.IsBest {
+			loss += " best"
+		}
+		fmt.Fprintf(w, "%d\t%s\t%d\t%s\t%s\n", l.Step, plan.FormatBytes(l.Bytes), l.Files, loss, l.Dir)
+	}
+	w.Flush()
+	return p.printf("%s", b.String())
+}
+
+// Run verifies.
+func (c *checkpointVerifyCmd) Run(p *program) error {
+	all, err := c.checkpoints()
+	if err != nil {
+		return err
+	}
+	var damaged []error
+	for i := range all {
+		l := &all[i]
+		if l.err == nil {
+			if l.err = p.verify(l.Dir); l.err != nil {
+				if p.ctx.Err() != nil {
+					return l.err
+				}
+				l.Error = l.err.Error()
+			}
+		}
+		if l.err != nil {
+			damaged = append(damaged, l.err)
+		} else if !c.JSON {
+			if err := p.printf("%s: all %s in %s as saved\n", l.Dir, plan.FormatBytes(l.Bytes), plural(l.Files, "file")); err != nil {
+				return err
+			}
+		}
+	}
+	if c.JSON {
+		if err := p.printJSON(map[string]any{"checkpoints": all, "damaged": len(damaged)}); err != nil {
+			return err
+		}
+	}
+	return errors.Join(damaged...)
+}
+
+// verify reads one checkpoint whole.
+func (p *program) verify(dir string) error {
+	opened, err := checkpoint.Open(vfs.OS{}, dir)
+	if err != nil {
+		return err
+	}
+	bar := p.bar("verifying " + dir)
+	defer bar.end()
+	return opened.Verify(p.ctx, bar.set)
+}
