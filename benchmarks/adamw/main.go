@@ -31,13 +31,14 @@ func main() {
 type contender struct {
 	name          string
 	level         isa.Level
-	bytesPerParam int
+	bytesPerParam float64
 	update        func(k *kernels.Table, lo, hi int)
 	rates         []float64 // GB/s, one for each round
 	ratios        []float64 // to the copy of the same round
 }
 
 func run(n, rounds int) error {
+	n -= n % (2 * tensor.MomentBlock) // whole blocks for each of two threads
 	hi, err := mapped[uint16](n)
 	if err != nil {
 		return err
@@ -56,6 +57,19 @@ func run(n, rounds int) error {
 		p[i], m[i], v[i], g[i], half[i] = x, x*1e-3, x*x*1e-4, x*0.01, tensor.BF16FromF32(x*0.01)
 		hi[i], lo[i] = tensor.SplitF32(x)
 	}
+	m8 := kernels.Moments8{}
+	for _, p := range []*[]uint8{&m8.M, &m8.V} {
+		if *p, err = mapped[uint8](n); err != nil {
+			return err
+		}
+	}
+	for _, p := range []*[]float32{&m8.MScale, &m8.VScale} {
+		if *p, err = mapped[float32](n / tensor.MomentBlock); err != nil {
+			return err
+		}
+	}
+	kernels.Quantize8(m8.M, m8.MScale, m, true)
+	kernels.Quantize8(m8.V, m8.VScale, v, false)
 	s := kernels.NewAdamWScalars(10, 1e-5, 0.9, 0.999, 1e-8, 0.01, 0.5)
 	var all []*contender
 	for _, level := range slices.Backward(isa.Available()[:min(len(isa.Available()), int(isa.AVX512)+1)]) {
@@ -68,7 +82,15 @@ func run(n, rounds int) error {
 			}},
 			&contender{name: "fp32", level: level, bytesPerParam: 28, update: func(k *kernels.Table, a, b int) {
 				k.AdamWF32(p[a:b], m[a:b], v[a:b], g[a:b], &s)
-			}})
+			}},
+			&contender{name: "split master, bf16 gradient, 8-bit moments", level: level, bytesPerParam: 14 + 16.0/tensor.MomentBlock,
+				update: func(k *kernels.Table, a, b int) {
+					k.AdamW8Split(hi[a:b], lo[a:b], m8.Slice(a, b), kernels.BF16(half[a:b]), &s)
+				}},
+			&contender{name: "split master, fp32 gradient, 8-bit moments", level: level, bytesPerParam: 16 + 16.0/tensor.MomentBlock,
+				update: func(k *kernels.Table, a, b int) {
+					k.AdamW8Split(hi[a:b], lo[a:b], m8.Slice(a, b), kernels.F32(g[a:b]), &s)
+				}})
 	}
 	for _, threads := range []int{2, 1} {
 		var copies []float64
@@ -81,18 +103,18 @@ func run(n, rounds int) error {
 					continue // it is slow, and steady
 				}
 				// copy() on both sides, so that a machine which slows down does so for both.
-				before := rate(8*n, n, threads, func(a, b int) { copy(p[a:b], g[a:b]) })
-				got := rate(c.bytesPerParam*n, n, threads, func(a, b int) { c.update(kernels.For(c.level), a, b) })
-				after := rate(8*n, n, threads, func(a, b int) { copy(p[a:b], g[a:b]) })
+				before := rate(8*float64(n), n, threads, func(a, b int) { copy(p[a:b], g[a:b]) })
+				got := rate(c.bytesPerParam*float64(n), n, threads, func(a, b int) { c.update(kernels.For(c.level), a, b) })
+				after := rate(8*float64(n), n, threads, func(a, b int) { copy(p[a:b], g[a:b]) })
 				copies = append(copies, before, after)
 				c.rates = append(c.rates, got)
 				c.ratios = append(c.ratios, got/((before+after)/2))
 			}
 		}
-		fmt.Printf("\n%d threads, %d M parameters, copy() %.1f GB/s\n\n| form | instructions | bytes/parameter | GB/s | ratio to copy() |\n|---|---|---|---|---|\n",
+		fmt.Printf("\n%d threads, %d M parameters, copy() %.1f GB/s\n\n| form | instructions | bytes/parameter | GB/s | M parameters/s | ratio to copy() |\n|---|---|---|---|---|---|\n",
 			threads, n/1_000_000, median(copies))
 		for _, c := range all {
-			fmt.Printf("| %s | %v | %d | %.1f | %.2f |\n", c.name, c.level, c.bytesPerParam, median(c.rates), median(c.ratios))
+			fmt.Printf("| %s | %v | %.4g | %.1f | %.1f | %.2f |\n", c.name, c.level, c.bytesPerParam, median(c.rates), 1000*median(c.rates)/c.bytesPerParam, median(c.ratios))
 		}
 	}
 	return nil
@@ -110,14 +132,14 @@ func mapped[T any](n int) ([]T, error) {
 }
 
 // rate is GB/s of f over n elements, cut into one range for each thread.
-func rate(bytes, n, threads int, f func(a, b int)) float64 {
+func rate(bytes float64, n, threads int, f func(a, b int)) float64 {
 	start := time.Now()
 	var wg sync.WaitGroup
 	for t := range threads {
 		wg.Go(func() { f(t*n/threads, (t+1)*n/threads) })
 	}
 	wg.Wait()
-	return float64(bytes) / time.Since(start).Seconds() / 1e9
+	return bytes / time.Since(start).Seconds() / 1e9
 }
 
 func median(x []float64) float64 {

@@ -41,6 +41,10 @@ func calls(a *device.Arena) []func(w work) {
 	}
 	weights, low := a.Mat(tensor.BF16, 1, 7), a.Mat(tensor.I16, 1, 7)
 	adamw := device.AdamWArgs{Weights: weights, Low: low, Grad: f32(1, 7), M: f32(1, 7), V: f32(1, 7)}
+	const block = tensor.MomentBlock
+	weights8, low8 := a.Mat(tensor.BF16, 1, block), a.Mat(tensor.I16, 1, block)
+	adamw8 := device.AdamW8Args{Weights: weights8, Low: low8, Grad: f32(1, block), M: a.Mat(tensor.U8, 1, block),
+		V: a.Mat(tensor.U8, 1, block), MScale: f32(1, 1), VScale: f32(1, 1)}
 	// Each entry binds its operands once and returns the call.
 	return []func(w work){
 		bind2(a.Take(9), a.Take(9), work.Copy),
@@ -85,6 +89,7 @@ func calls(a *device.Arena) []func(w work) {
 			return func(s work) { s.ScatterAdd(dtable, dy, ids, 0) }
 		}(f32(4, groups*d), x(), ids()),
 		bind2(adamw, a.Take(8), work.AdamW),
+		bind2(adamw8, a.Take(8), work.AdamW8),
 		bind2(a.Take(8), f32(1, 7), work.SumSquares),
 	}
 }

@@ -251,3 +251,50 @@ func (s *state8) compare(t *testing.T, o *state8, what string) {
 		}
 	}
 }
+
+// TestAdamW8AtMeans compares every level with plain Go where codes part: gradients become moments as they are, or as their
+// squares, in blocks whose scale is 1.
+func TestAdamW8AtMeans(t *testing.T) {
+	var grad []float32
+	add := func(x float32) {
+		if len(grad)%tensor.MomentBlock == 0 {
+			grad = append(grad, 1)
+		}
+		grad = append(grad, x)
+	}
+	for k := 1; k < 256; k++ {
+		for ulp := -4; ulp <= 4; ulp++ {
+			at := func(x float32) float32 { return math.Float32frombits(uint32(int(math.Float32bits(x)) + ulp)) }
+			add(at(float32(math.Sqrt(float64(unsigned8.above[k])))))
+			if k <= 128 && ulp >= -2 && ulp <= 2 {
+				add(at(signed8.above[k]))
+				add(-at(signed8.above[k]))
+			}
+		}
+	}
+	for e := -40; e < 0; e++ { // powers of two and ten, and between
+		add(float32(math.Ldexp(1.25, e)))
+		add(float32(math.Pow10(e / 4)))
+		add(-float32(math.Ldexp(1, e)))
+	}
+	for len(grad)%tensor.MomentBlock != 0 {
+		add(0)
+	}
+	s := AdamWScalars{ClipScale: 1, Decay: 1, OneMinusBeta1: 1, OneMinusBeta2: 1, StepSize: 1, SqrtBC2: 1, Eps: 1e-8}
+	n := len(grad)
+	want := &state8{make([]float32, n), make([]uint16, n), make([]int16, n), newMoments8(n)}
+	start := want.clone()
+	For(isa.Plain).AdamW8Split(want.hi, want.lo, want.Moments8, F32(grad), &s)
+	seen := map[uint8]bool{}
+	for _, c := range want.V {
+		seen[c] = true
+	}
+	if len(seen) != 256 {
+		t.Errorf("%d codes of second moments occur, want all", len(seen))
+	}
+	for _, level := range isa.Available()[1:] {
+		got := start.clone()
+		For(level).AdamW8Split(got.hi, got.lo, got.Moments8, F32(grad), &s)
+		want.compare(t, got, level.String())
+	}
+}

@@ -15,7 +15,7 @@ type tables8 struct {
 // book8 is one codebook. A number that is to be coded is guessed by a line: the magnitude of |x|, in units of which there are
 // as many in a decade as steps. The exponent of x, but for its last bit, is the index of what follows; between two powers
 // of 4 there is at most one end of a decade, edge, and the lines are those of the decades above and below it. What a line
-// gives is at least the magnitude and less than 2 above it, rounded down.
+// gives, rounded down, is the magnitude or one above it, which a comparison settles.
 type book8 struct {
 	value, above          [4][256]uint8 // byte p of the fp32 number for each code or magnitude
 	edge                  [16]float32
@@ -34,6 +34,44 @@ func aligned[T any](memory *byte) *T {
 	p := unsafe.Pointer(memory)
 	return (*T)(unsafe.Add(p, -uintptr(p)&63))
 }
+
+// encode is codebook.encode by lines instead of a search.
+func (b *book8) encode(c *codebook, codes *[256]uint8, x *[256]float32) (scale float32) {
+	for _, x := range x {
+		if a := math.Float32frombits(math.Float32bits(x) &^ (1 << 31)); a > scale {
+			scale = a
+		}
+	}
+	if scale == 0 {
+		*codes = [256]uint8{}
+		return 0
+	}
+	inverse, zero := 1/scale, uint8(c.zero)
+	for i, x := range x {
+		y := math.Float32frombits(math.Float32bits(float32(x*inverse)) &^ (1 << 31))
+		k := uint8(0)
+		if y >= least {
+			at := math.Float32bits(y) >> 24 & 15
+			slope, offset := b.slopeLow[at], b.offsetLow[at]
+			if y > b.edge[at] {
+				slope, offset = b.slopeHigh[at], b.offsetHigh[at]
+			}
+			k = uint8(int32(float32(y*slope) + offset))
+			if y <= c.above[k] {
+				k--
+			}
+		}
+		if zero > 0 && x < 0 {
+			codes[i] = zero - min(max(k, 1), zero)
+		} else {
+			codes[i] = zero + k
+		}
+	}
+	return scale
+}
+
+// least is less than half of the smallest code, and what the lines begin at.
+const least = 0x1p-26
 
 var theTables8 = newTables8()
 
