@@ -42,6 +42,7 @@ func TestTrainLearns(t *testing.T) {
 		"f32":           func(*Config) {},
 		"bf16 streamed": func(c *Config) { c.Precision, c.Memory.Device = Defaults().Precision, budget(t, "3MiB").Device },
 		"bf16 random":   func(c *Config) { c.Precision, c.Init = Defaults().Precision, "random" },
+		"8-bit moments": func(c *Config) { c.Precision = Precision{Compute: "bf16", Master: "split", Moments: "8bit"} },
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := withEval(smallConfig(t))
