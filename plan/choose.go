@@ -17,9 +17,11 @@ import (
 // later.
 type chooser struct {
 	Request
+	climbing *tierTable // of all placements of a ladder: they differ in device memory only
 }
 
-func (c *chooser) choose() (*Plan, error) {
+// choose looks for the fastest plan; unless it is to be thorough, among those that spend memory on overlap alone.
+func (c *chooser) choose(thorough bool) (*Plan, error) {
 	bind := c.Device.Unified && c.DeviceBytes == 0
 	best := c.measure(c.spill(c.smallest(bind)))
 	if bind && c.DiskBytes > 0 && c.fits(best) != nil {
@@ -32,12 +34,19 @@ func (c *chooser) choose() (*Plan, error) {
 	}
 	best.Predicted = best.Simulate(c.Machine, c.Device)
 	seen := map[string]bool{} // ladders meet
+	ladders := c.ladders(bind)
+	if !thorough {
+		ladders = [][][]rung{nil}
+	}
 	for _, rings := range c.rings(bind) {
-		for _, ladder := range c.ladders(bind) {
-			foot := c.smallest(bind)
-			rings(&foot)
-			for _, p := range c.climb(c.spill(foot), ladder) { // overlap is worth the disk, all else is not
-				key := fmt.Sprint(p.Placement)
+		foot := c.smallest(bind)
+		rings(&foot)
+		foot = c.spill(foot) // overlap is worth the disk, all else is not
+		for _, ladder := range ladders {
+			for _, p := range c.climb(foot, ladder) {
+				spent := p.Placement
+				spent.OnDisk = nil // it follows from the rings
+				key := fmt.Sprint(spent)
 				if seen[key] {
 					continue
 				}
@@ -60,6 +69,8 @@ type rung func(*Placement)
 func (c *chooser) climb(foot Placement, ladder [][]rung) []*Plan {
 	var rests []*Plan
 	place := foot
+	c.climbing = (&setting{model: c.Model, num: c.Numerics, place: foot, wants: c.Wants}).tierTable()
+	defer func() { c.climbing = nil }()
 	if p := c.measure(place); c.fits(p) == nil {
 		rests = append(rests, p)
 	} else {
@@ -188,7 +199,11 @@ func (c *chooser) measure(place Placement) *Plan {
 	if c.ProgramBytes > 0 {
 		p.Host = append(p.Host, Bytes{"program and data", c.ProgramBytes})
 	}
-	s.tiers(p)
+	tiers := c.climbing
+	if tiers == nil {
+		tiers = s.tierTable()
+	}
+	tiers.enter(p)
 	for i := range p.Host {
 		p.Host[i].Bytes = store.AlignUp(p.Host[i].Bytes) // whole pages, as they are counted
 		p.HostBytes += p.Host[i].Bytes

@@ -21,8 +21,9 @@ func (p *Plan) Headline(dev device.Info) string {
 		p.Predicted.StepSeconds)
 }
 
-// Explain is the plan for people: memory by tier, sizes, what is kept where, and the predicted step.
-func (p *Plan) Explain(dev device.Info, m Machine) string {
+// Explain is the plan for people: memory by tier, sizes, what is kept where, the predicted step and what it means for
+// the run.
+func (p *Plan) Explain(dev device.Info, m Machine, o Outlook) string {
 	var b strings.Builder
 	params, _ := p.Model.Params()
 	n := p.Numerics
@@ -52,15 +53,50 @@ func (p *Plan) Explain(dev device.Info, m Machine) string {
 
 	b.WriteString("\n" + p.placementText() + "\n\n")
 	q := p.Predicted
-	fmt.Fprintf(&b, "a step takes about %.3g s, %.0f tokens/s; the %s lane is busiest\n", q.StepSeconds, float64(n.StepPositions())/q.StepSeconds, q.Limit)
+	fmt.Fprintf(&b, "a step takes about %.3g s, %.0f tokens/s\n", q.StepSeconds, o.TokensPerSec)
+	fmt.Fprintf(&b, "what limits it is %s\n", o.Limit)
 	for lane := range Lane(Lanes) {
 		if sec := q.LaneSeconds[lane]; sec > 0 {
 			fmt.Fprintf(&b, "  %-8s %8.3g s  %3.0f%%\n", lane, sec, 100*sec/q.StepSeconds)
 		}
 	}
 	fmt.Fprintf(&b, "  %.3g TFLOP executed, %s to the device, %s back\n", float64(q.FLOPs)/1e12, FormatBytes(q.UploadBytes), FormatBytes(q.DownloadBytes))
-	if q.DiskWrittenBytes > 0 {
+	if q.DiskReadBytes+q.DiskWrittenBytes > 0 {
 		fmt.Fprintf(&b, "  %s read from disk, %s written\n", FormatBytes(q.DiskReadBytes), FormatBytes(q.DiskWrittenBytes))
+	}
+	if len(o.Timeline) > 0 {
+		b.WriteString("\none step, from left to right\n")
+		for _, line := range o.Timeline {
+			fmt.Fprintf(&b, "  %s\n", line)
+		}
+		fmt.Fprintf(&b, "  %s\n", timelineLegend)
+	}
+	b.WriteString("\n" + o.text(&q))
+	return b.String()
+}
+
+// text says what a plan means for the run.
+func (o *Outlook) text(q *Prediction) string {
+	var b strings.Builder
+	if o.Steps > 0 {
+		fmt.Fprintf(&b, "run         %d steps take %s\n", o.Steps, FormatSeconds(o.RunSeconds))
+	}
+	stall := "how long steps wait for it is not known: the disk was not measured"
+	if s := o.CheckpointStallSeconds; s != nil {
+		stall = "steps wait " + FormatSeconds(*s) + " for it"
+	}
+	fmt.Fprintf(&b, "checkpoint  %s are copied from host memory; %s\n", FormatBytes(o.CheckpointBytes), stall)
+	switch {
+	case q.DiskWrittenBytes == 0:
+	case o.RatedWriteBytes == 0:
+		fmt.Fprintf(&b, "wear        %s are written a step; --tbw says what the drive is rated for\n", FormatBytes(q.DiskWrittenBytes))
+	default:
+		fmt.Fprintf(&b, "wear        %s are written a step: steps without a pause wear a drive that is rated for %.0f TB out in %s",
+			FormatBytes(q.DiskWrittenBytes), float64(o.RatedWriteBytes)/1e12, FormatSeconds(o.WearDays*86400))
+		if o.Steps > 0 {
+			fmt.Fprintf(&b, "; the run takes %.2g%% of its life", 100*o.WearShare)
+		}
+		b.WriteString("\n")
 	}
 	return b.String()
 }

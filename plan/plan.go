@@ -69,7 +69,13 @@ func (p *Plan) ProcessBytes() int64 {
 }
 
 // New makes a plan, or says in one line why there is none and which number to change.
-func New(r Request) (*Plan, error) {
+func New(r Request) (*Plan, error) { return r.choose(true) }
+
+// Sketch is New in a fraction of its time: a plan that fits if there is one, but only its rings are chosen. It serves to
+// compare requests.
+func Sketch(r Request) (*Plan, error) { return r.choose(false) }
+
+func (r Request) choose(thorough bool) (*Plan, error) {
 	if err := r.Numerics.Check(); err != nil {
 		return nil, err
 	}
@@ -77,7 +83,7 @@ func New(r Request) (*Plan, error) {
 		return nil, fmt.Errorf("sequence_len %d is more than the %d positions that the model was made for; lower sequence_len",
 			r.Numerics.SequenceLen, r.Model.MaxPositions)
 	}
-	return (&chooser{Request: r}).choose()
+	return (&chooser{Request: r}).choose(thorough)
 }
 
 func (p *Plan) setting() *setting {
@@ -131,6 +137,6 @@ func (p *Plan) GradInExtent(part int) bool { return p.setting().gradInExtent(par
 
 // With is the same plan with another placement: for tests of the law that a placement changes no bit.
 func (p *Plan) With(place Placement) *Plan {
-	c := &chooser{Request{Model: p.Model, Numerics: p.Numerics, Wants: p.Wants, Device: device.Info{Unified: p.Unified}}}
+	c := &chooser{Request: Request{Model: p.Model, Numerics: p.Numerics, Wants: p.Wants, Device: device.Info{Unified: p.Unified}}}
 	return c.measure(place)
 }

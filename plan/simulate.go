@@ -2,6 +2,7 @@ package plan
 
 import (
 	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/internal/vfs"
 	"github.com/millrace/millrace/nn"
 	"github.com/millrace/millrace/store"
 )
@@ -23,7 +24,17 @@ type Prediction struct {
 
 // Simulate walks the steady schedule, or the forward pass of a frozen model, with each operation taking the time that the machine's rates give. Lanes run beside
 // each other, as in the engine; on a unified device compute and update share the same cores, and take turns.
-func (p *Plan) Simulate(m Machine, dev device.Info) Prediction {
+func (p *Plan) Simulate(m Machine, dev device.Info) Prediction { return p.walk(m, dev, nil) }
+
+// span is the time that an operation, or the disk for it, takes of a lane.
+type span struct {
+	lane       Lane
+	mark       byte // in the timeline
+	begin, end float64
+}
+
+// walk simulates, and reports every span of time if it is asked to.
+func (p *Plan) walk(m Machine, dev device.Info, see func(span)) Prediction {
 	var out Prediction
 	s := p.setting()
 	phase := Steady
@@ -49,6 +60,9 @@ func (p *Plan) Simulate(m Machine, dev device.Info) Prediction {
 			free[LaneDisk] += read
 			start = max(start, free[LaneDisk])
 			out.LaneSeconds[LaneDisk] += read
+			if see != nil {
+				see(span{LaneDisk, readMark, free[LaneDisk] - read, free[LaneDisk]})
+			}
 		}
 		sec := c.seconds(&m, p)
 		end[i] = start + sec
@@ -57,6 +71,12 @@ func (p *Plan) Simulate(m Machine, dev device.Info) Prediction {
 			free[LaneDisk] = max(free[LaneDisk], end[i]) + write
 			out.LaneSeconds[LaneDisk] += write
 			out.StepSeconds = max(out.StepSeconds, free[LaneDisk])
+			if see != nil {
+				see(span{LaneDisk, writeMark, free[LaneDisk] - write, free[LaneDisk]})
+			}
+		}
+		if see != nil {
+			see(span{lane, marks[op.Kind], start, end[i]})
 		}
 		out.DiskReadBytes += c.read
 		out.DiskWrittenBytes += c.written
@@ -93,18 +113,23 @@ func seconds(bytes int64, perSec float64) float64 {
 	return float64(bytes) / perSec
 }
 
-// disk adds what an operation moves of an extent that is on disk.
-func (c *cost) disk(s *setting, part int, kind store.Kind, reads, writes int64) {
-	id := store.ID{Part: part, Kind: kind}
-	if !s.place.onDisk(id) {
-		return
+// diskBytes is the length of each extent that is on disk, by part and kind, in the whole blocks that are moved.
+func (s *setting) diskBytes() [][store.Kinds]int64 {
+	if len(s.place.OnDisk) == 0 {
+		return nil
 	}
-	for _, spec := range s.extents(part) {
-		if spec.Kind == kind {
-			c.read += reads * spec.Bytes
-			c.written += writes * spec.Bytes
+	all := make([][store.Kinds]int64, len(s.model.Parts))
+	for part := range all {
+		for _, spec := range s.extents(part) {
+			if !s.place.onDisk(spec.ID) {
+				continue
+			}
+			for _, n := range spec.Pieces() {
+				all[part][spec.Kind] += (n + vfs.DirectAlign - 1) / vfs.DirectAlign * vfs.DirectAlign
+			}
 		}
 	}
+	return all
 }
 
 func (c *cost) seconds(m *Machine, p *Plan) float64 {
@@ -132,7 +157,14 @@ func (s *setting) costs() func(op *Op) cost {
 	x := int64(t) * int64(s.model.Hidden) * elem
 	head := s.head()
 	types := s.types()
+	onDisk := s.diskBytes()
 	return func(op *Op) (c cost) {
+		disk := func(part int, kind store.Kind, reads, writes int64) {
+			if onDisk != nil {
+				c.read += reads * onDisk[part][kind]
+				c.written += writes * onDisk[part][kind]
+			}
+		}
 		switch op.Kind {
 		case Update:
 			params := s.model.Parts[op.Part].Layout.StateElems
@@ -146,36 +178,36 @@ func (s *setting) costs() func(op *Op) cost {
 			for kind := range store.Kind(store.Kinds) {
 				switch kind {
 				case store.Grad:
-					c.disk(s, op.Part, kind, 1, 0)
+					disk(op.Part, kind, 1, 0)
 				case store.GradSum:
 				default:
-					c.disk(s, op.Part, kind, 1, 1)
+					disk(op.Part, kind, 1, 1)
 				}
 			}
 		case Gather:
 			for _, p := range s.model.EmbedTiles {
-				c.disk(s, p, store.Weights, 1, 0)
+				disk(p, store.Weights, 1, 0)
 			}
 			c.host = 2 * x * int64(s.num.MicroBatches)
 		case Scatter:
-			c.disk(s, op.Part, store.GradSum, 1, 1)
-			c.disk(s, op.Part, store.Grad, 0, 1)
+			disk(op.Part, store.GradSum, 1, 1)
+			disk(op.Part, store.Grad, 0, 1)
 			c.host = 3*s.gradBytes(op.Part) + 3*x*int64(s.num.MicroBatches)/int64(len(s.model.EmbedTiles))
 		case Upload:
 			c.up = int64(s.num.MicroBatches) * BatchBytes(t)
 		case Fetch:
 			c.up = s.weightBytes(op.Part)
-			c.disk(s, op.Part, store.Weights, 1, 0)
+			disk(op.Part, store.Weights, 1, 0)
 		case Load:
 			c.up = x
 		case Save, DrainInput:
 			c.down = x
 		case Drain:
 			c.down = s.storedGradBytes(op.Part)
-			c.disk(s, op.Part, store.Grad, 0, 1)
+			disk(op.Part, store.Grad, 0, 1)
 		case DrainSum:
 			c.down = s.gradBytes(op.Part)
-			c.disk(s, op.Part, store.GradSum, 0, 1)
+			disk(op.Part, store.GradSum, 0, 1)
 		case Collect:
 			c.down = s.resultBytes()
 		case ZeroGrad:
@@ -189,13 +221,14 @@ func (s *setting) costs() func(op *Op) cost {
 			none, backNone, againNone := d.FLOPs(t, 0)
 			width := int64(2*d.Hidden+2*d.Intermediate+(d.Heads+2*d.KVHeads)*d.HeadDim) * int64(t) * elem
 			if op.Kind == Forward {
-				c.flops, c.attention, c.element = none, all-none, int64(forwardPasses*float64(width))
+				c.flops, c.attention, c.element = none, all-none, int64(forwardPasses*float64(width))+s.weightBytes(op.Part)
 				break
 			}
 			keep := s.place.Keep[op.Layer-1]
 			c.flops = backNone + againNone[keep] - s.frozenFLOPs(op.Part)
 			c.attention = back - backNone + again[keep] - againNone[keep]
-			c.element = int64(backwardPasses * float64(width))
+			// Each micro-batch reads the weights again, and adds to a gradient that it reads and writes.
+			c.element = int64(backwardPasses*float64(width)) + 2*s.weightBytes(op.Part) + 2*s.gradBytes(op.Part)
 			if keep < nn.KeepAll {
 				c.element += int64(forwardPasses * float64(width))
 			}
@@ -235,5 +268,11 @@ func (s *setting) tileCost(part int, head *nn.Head, products int64) cost {
 	rows := int64(s.model.Parts[part].Layout.Fields[0].Shape[0])
 	t := int64(s.num.Positions())
 	product := 2 * t * rows * int64(head.Hidden)
-	return cost{flops: products * product, element: products * t * rows * 4}
+	// Each chunk of positions reads the tile for each product, and adds to a gradient that it reads and writes.
+	chunks := (t + int64(s.num.HeadChunk) - 1) / int64(s.num.HeadChunk)
+	again := min(products, 2) * s.weightBytes(part)
+	if products > 1 {
+		again += 2 * s.gradBytes(part)
+	}
+	return cost{flops: products * product, element: products*t*rows*4 + chunks*again}
 }

@@ -32,33 +32,55 @@ func (s *setting) mayBeOnDisk(kind store.Kind) bool {
 	return !s.place.Bind
 }
 
-// tiers divides the extents between host memory and disk and adds them up.
-func (s *setting) tiers(p *Plan) {
+// tierTable is what the extents take of host memory and of disk.
+type tierTable struct {
+	ram, disk       []Bytes
+	ramSum, diskSum int64
+	staging         int64
+}
+
+// tierTable divides the extents between host memory and disk and adds them up.
+func (s *setting) tierTable() *tierTable {
 	var ram, disk [store.Kinds]int64
 	var onDisk []store.Spec
-	for _, spec := range p.Extents() {
-		if s.place.onDisk(spec.ID) {
-			disk[spec.Kind] += store.AlignUp(spec.Bytes)
-			onDisk = append(onDisk, spec)
-		} else {
-			ram[spec.Kind] += store.AlignUp(spec.Bytes)
+	for part := range s.model.Parts {
+		for _, spec := range s.extents(part) {
+			if s.place.onDisk(spec.ID) {
+				disk[spec.Kind] += store.AlignUp(spec.Bytes)
+				onDisk = append(onDisk, spec)
+			} else {
+				ram[spec.Kind] += store.AlignUp(spec.Bytes)
+			}
 		}
 	}
+	t := &tierTable{}
 	for kind := range store.Kind(store.Kinds) {
 		if n := ram[kind]; n > 0 {
-			p.State = append(p.State, Bytes{kind.String(), n})
-			p.HostBytes += n
+			t.ram = append(t.ram, Bytes{kind.String(), n})
+			t.ramSum += n
 		}
 		if n := disk[kind]; n > 0 {
-			p.Disk = append(p.Disk, Bytes{kind.String(), n})
-			p.DiskBytes += n
+			t.disk = append(t.disk, Bytes{kind.String(), n})
+			t.diskSum += n
 		}
 	}
 	if len(onDisk) > 0 {
-		p.Host = append(p.Host, Bytes{StagingPurpose, store.StagingBytes(onDisk, StagingQuota)})
+		t.staging = store.StagingBytes(onDisk, StagingQuota)
 		all := store.DiskBytes(onDisk, DiskWorkers)
-		p.Disk = append(p.Disk, Bytes{"spare files", all - p.DiskBytes})
-		p.DiskBytes = all
+		t.disk = append(t.disk, Bytes{"spare files", all - t.diskSum})
+		t.diskSum = all
+	}
+	return t
+}
+
+// enter adds the table to a plan's.
+func (t *tierTable) enter(p *Plan) {
+	p.State = append(p.State, t.ram...)
+	p.HostBytes += t.ramSum
+	p.Disk = append(p.Disk, t.disk...)
+	p.DiskBytes += t.diskSum
+	if t.staging > 0 {
+		p.Host = append(p.Host, Bytes{StagingPurpose, t.staging})
 	}
 }
 

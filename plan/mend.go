@@ -1,0 +1,122 @@
+package plan
+
+import (
+	"fmt"
+	"math"
+	"strings"
+
+	"github.com/millrace/millrace/optim"
+)
+
+// feasible is the request's smallest plan, or why there is none. It simulates nothing.
+func (c *chooser) feasible() (*Plan, error) {
+	bind := c.Device.Unified && c.DeviceBytes == 0
+	p := c.measure(c.spill(c.smallest(bind)))
+	if bind && c.DiskBytes > 0 && c.fits(p) != nil {
+		p = c.measure(c.spill(c.smallest(false)))
+	}
+	return p, c.fits(p)
+}
+
+// mend lists the smallest changes of one key each after which the request fits, as the key would be set. A request that
+// no single change mends has an empty list.
+func (c *chooser) mend() []string {
+	with := func(change func(*Request)) *chooser {
+		r := c.Request
+		change(&r)
+		return &chooser{Request: r}
+	}
+	fits := func(change func(*Request)) bool {
+		_, err := with(change).feasible()
+		return err == nil
+	}
+	var list []string
+	device := func(n int64) func(*Request) { return func(r *Request) { r.DeviceBytes = n } }
+	host := func(n int64) func(*Request) { return func(r *Request) { r.HostBytes = n } }
+	disk := func(n int64) func(*Request) { return func(r *Request) { r.DiskBytes = n } }
+	for _, budget := range []struct {
+		key string
+		now int64
+		set func(int64) func(*Request)
+	}{{"memory.device", c.DeviceBytes, device}, {"memory.host", c.HostBytes, host}, {"memory.disk", c.DiskBytes, disk}} {
+		if budget.now == 0 && budget.key != "memory.disk" {
+			continue // no limit
+		}
+		if n, ok := least(budget.now, func(n int64) bool { return fits(budget.set(n)) }); ok {
+			list = append(list, fmt.Sprintf("%s=%s", budget.key, sizeFor(n)))
+		}
+	}
+	if c.Numerics.Moments != optim.Dynamic8 && c.Numerics.Master == optim.Split && fits(func(r *Request) { r.Numerics.Moments = optim.Dynamic8 }) {
+		list = append(list, "precision.moments=8bit")
+	}
+	for n := c.Numerics.MicroBatches - 1; n > 0; n-- {
+		if fits(func(r *Request) { r.Numerics.MicroBatches = n }) {
+			list = append(list, fmt.Sprintf("batch_tokens=%d", n*c.Numerics.Positions()))
+			break
+		}
+		n -= n / 8 // coarse where there are many
+	}
+	for n := c.Numerics.SequenceLen / 2; n >= minSequenceLen; n /= 2 {
+		shorter := func(r *Request) {
+			r.Numerics.SequenceLen, r.Numerics.MicroBatches = n, r.Numerics.StepPositions()/(n*r.Numerics.MicroBatch)
+			r.Numerics.HeadChunk = min(r.Numerics.HeadChunk, r.Numerics.Positions())
+		}
+		if fits(shorter) {
+			list = append(list, fmt.Sprintf("sequence_len=%d", n))
+			break
+		}
+	}
+	return list
+}
+
+// minSequenceLen is the shortest that is worth suggesting.
+const minSequenceLen = 128
+
+// Mend adds to the error of a request that does not fit the smallest changes after which it does.
+func (r Request) Mend(err error) error {
+	if r.Numerics.Check() != nil || r.Numerics.SequenceLen > r.Model.MaxPositions {
+		return err // not a matter of memory
+	}
+	list := (&chooser{Request: r}).mend()
+	if len(list) == 0 {
+		return fmt.Errorf("%w; no change of one key alone makes it fit", err)
+	}
+	return fmt.Errorf("%w; the smallest changes, each of which makes it fit: %s", err, strings.Join(list, ", or "))
+}
+
+// least is the smallest n above one that does not fit from which it fits, to a part in 256, if there is one below 2^50.
+func least(below int64, fits func(int64) bool) (int64, bool) {
+	const most = 1 << 50
+	if below >= most || !fits(most) {
+		return 0, false
+	}
+	lo, hi := max(below, 1<<16), int64(most)
+	for float64(hi) > float64(lo)*257/256 {
+		mid := int64(math.Sqrt(float64(lo) * float64(hi)))
+		if mid <= lo || mid >= hi {
+			break
+		}
+		if fits(mid) {
+			hi = mid
+		} else {
+			lo = mid
+		}
+	}
+	return hi, true
+}
+
+// sizeFor is a size of at least n bytes as it is written in a run file.
+func sizeFor(n int64) string {
+	for _, u := range []struct {
+		name  string
+		bytes int64
+	}{{"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}} {
+		if n >= 10*u.bytes {
+			return fmt.Sprintf("%d%s", (n+u.bytes-1)/u.bytes, u.name)
+		}
+		if n >= u.bytes {
+			return fmt.Sprintf("%.1f%s", math.Ceil(float64(n)/float64(u.bytes)*10)/10, u.name)
+		}
+	}
+	return fmt.Sprintf("%dB", n)
+}

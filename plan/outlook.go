@@ -1,0 +1,106 @@
+package plan
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/store"
+)
+
+// Outlook is what a plan means for a whole run.
+type Outlook struct {
+	TokensPerSec float64 `json:"tokens_per_sec"` // packed positions
+	Steps        int     `json:"steps,omitempty"`
+	RunSeconds   float64 `json:"run_sec,omitempty"` // of the steps, without loading, evaluation and saving
+
+	Limit    string   `json:"limit"` // what the busiest lane works on, with its share of the step
+	Timeline []string `json:"timeline"`
+
+	// CheckpointBytes is the state in host memory that a checkpoint copies, and CheckpointStallSeconds how long steps wait
+	// for it: max(0, CheckpointBytes / disk write rate - step). State on disk is linked, not copied. Where the disk's rate is
+	// not known there is no stall to tell.
+	CheckpointBytes        int64    `json:"checkpoint_bytes"`
+	CheckpointStallSeconds *float64 `json:"checkpoint_stall_sec,omitempty"`
+
+	// RatedWriteBytes is what the drive is rated for, WearDays how long it lasts under steps that follow one another, and
+	// WearShare the part of it that a run of so many steps takes.
+	RatedWriteBytes int64   `json:"rated_write_bytes,omitempty"`
+	WearDays        float64 `json:"wear_days,omitempty"`
+	WearShare       float64 `json:"wear_share,omitempty"`
+}
+
+// Outlook works out what a plan means for a run of so many steps, 0 if that is not known, on a drive that is rated for
+// so many bytes written, 0 if that is not known.
+func (p *Plan) Outlook(m Machine, dev device.Info, steps int, ratedWriteBytes int64) Outlook {
+	q := p.Predicted
+	o := Outlook{Steps: steps, RunSeconds: float64(steps) * q.StepSeconds, RatedWriteBytes: ratedWriteBytes,
+		Limit: p.limit(m), Timeline: p.Timeline(m, dev)}
+	if q.StepSeconds > 0 {
+		o.TokensPerSec = float64(p.Numerics.StepPositions()) / q.StepSeconds
+	}
+	for _, spec := range p.Extents() {
+		if !p.OnDisk(spec.ID) && spec.Kind != store.Grad && spec.Kind != store.GradSum { // gradients are not state
+			o.CheckpointBytes += spec.Bytes
+		}
+	}
+	if m.DiskWriteBytesPerSec > 0 {
+		// The drive has what the step leaves of its time.
+		stall := max(0, float64(o.CheckpointBytes)/m.DiskWriteBytesPerSec-q.StepSeconds)
+		o.CheckpointStallSeconds = &stall
+	}
+	if q.DiskWrittenBytes > 0 && ratedWriteBytes > 0 {
+		const day = 24 * 60 * 60
+		o.WearDays = float64(ratedWriteBytes) / float64(q.DiskWrittenBytes) * q.StepSeconds / day
+		o.WearShare = float64(steps) * float64(q.DiskWrittenBytes) / float64(ratedWriteBytes)
+	}
+	return o
+}
+
+// limit says in words what a step waits for.
+func (p *Plan) limit(m Machine) string {
+	q := p.Predicted
+	lanes := []Lane{LaneFetch, LaneCompute, LaneDrain, LaneUpdate, LaneDisk}
+	slices.SortStableFunc(lanes, func(a, b Lane) int { return cmp.Compare(q.LaneSeconds[b], q.LaneSeconds[a]) })
+	first, second := lanes[0], lanes[1]
+	rate := func(bytesPerSec float64) string { return fmt.Sprintf("%.3g GB/s", bytesPerSec/1e9) }
+	what := [Lanes]string{
+		LaneFetch:   "the link to the device, " + rate(m.UploadBytesPerSec),
+		LaneCompute: fmt.Sprintf("the device's arithmetic, %.3g TFLOP/s", m.MatMulFLOPsPerSec(p.Numerics.Compute)/1e12),
+		LaneDrain:   "the link from the device, " + rate(m.DownloadBytesPerSec),
+		LaneUpdate:  "the host's memory, " + rate(m.AdamWBytesPerSec),
+		LaneDisk:    "the disk, " + rate(m.DiskReadBytesPerSec) + " read and " + rate(m.DiskWriteBytesPerSec) + " written",
+	}
+	if q.StepSeconds == 0 {
+		return what[first]
+	}
+	say := func(l Lane) string {
+		return fmt.Sprintf("%s (busy %.0f%% of the step)", what[l], 100*q.LaneSeconds[l]/q.StepSeconds)
+	}
+	if q.LaneSeconds[first] >= alone*q.StepSeconds || q.LaneSeconds[second] == 0 {
+		return say(first)
+	}
+	return say(first) + ", then " + say(second) + ": each waits for the other"
+}
+
+// alone is the share of a step from which on a lane limits it by itself.
+const alone = 0.9
+
+// FormatSeconds is a time for people: "3.2 s", "5.1 h".
+func FormatSeconds(sec float64) string {
+	switch {
+	case math.IsInf(sec, 0) || math.IsNaN(sec):
+		return "for ever"
+	case sec >= 2*365.25*86400:
+		return fmt.Sprintf("%.1f years", sec/(365.25*86400))
+	case sec >= 2*86400:
+		return fmt.Sprintf("%.1f days", sec/86400)
+	case sec >= 2*3600:
+		return fmt.Sprintf("%.1f h", sec/3600)
+	case sec >= 2*60:
+		return fmt.Sprintf("%.1f min", sec/60)
+	}
+	return fmt.Sprintf("%.3g s", sec)
+}
