@@ -116,6 +116,15 @@ func TestResumeChangesNoBit(t *testing.T) {
 
 func losses(t *testing.T, dir string) []float64 {
 	t.Helper()
+	var l []float64
+	for _, m := range metricsOf(t, dir) {
+		l = append(l, m.Loss)
+	}
+	return l
+}
+
+func metricsOf(t *testing.T, dir string) []trace.Metrics {
+	t.Helper()
 	f, err := os.Open(filepath.Join(dir, "metrics.jsonl"))
 	if err != nil {
 		t.Fatal(err)
@@ -125,11 +134,7 @@ func losses(t *testing.T, dir string) []float64 {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var l []float64
-	for _, m := range all {
-		l = append(l, m.Loss)
-	}
-	return l
+	return all
 }
 
 // A run does not go on with other mathematics: exit status 2, and the difference.

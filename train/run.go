@@ -1,6 +1,7 @@
 package train
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -11,6 +12,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/millrace/millrace/checkpoint"
 	"github.com/millrace/millrace/data"
 	"github.com/millrace/millrace/internal/hostmem"
 	"github.com/millrace/millrace/internal/vfs"
@@ -86,7 +88,7 @@ func Train(ctx context.Context, c *Config, env *Env, o Options) (*Summary, error
 	if err != nil {
 		return nil, Request(err)
 	}
-	abandon, err := newRunDir(c.OutputDir, from != nil)
+	abandon, err := newRunDir(c.OutputDir, from != nil || c.startsOver(env))
 	if err != nil {
 		return nil, err
 	}
@@ -173,6 +175,33 @@ func Train(ctx context.Context, c *Config, env *Env, o Options) (*Summary, error
 
 // tracedSpans is how many of a lane's latest operations a trace holds.
 const tracedSpans = 100_000
+
+// startsOver reports whether the output directory has this very run, killed before it had saved anything: nothing is lost if
+// it starts over, since all that it writes comes out the same again.
+func (c *Config) startsOver(env *Env) bool {
+	old, err := ReadConfig(filepath.Join(c.OutputDir, "run.yaml"), nil)
+	if err != nil || c.Resume != "auto" {
+		return false
+	}
+	if saved, err := checkpoint.List(vfs.OS{}, checkpointsDir(c)); err != nil || len(saved) > 0 {
+		return false
+	}
+	now := *c
+	if now.Numerics.MicroBatch == 0 {
+		now.Numerics.MicroBatch = old.Numerics.MicroBatch
+	}
+	if now.Numerics.HeadChunk == 0 {
+		now.Numerics.HeadChunk = old.Numerics.HeadChunk
+	}
+	old.Memory, old.Device, old.Save, old.Resume = now.Memory, now.Device, now.Save, now.Resume // which change no number
+	a, errA := old.YAML()
+	b, errB := now.YAML()
+	if errA != nil || errB != nil || !bytes.Equal(a, b) {
+		return false
+	}
+	env.say("%s has this run, and no checkpoint of it; it starts over", c.OutputDir)
+	return true
+}
 
 // newRunDir makes the output directory, so that a long run does not end in finding that it cannot be written. It refuses one
 // that has a run in it, unless the run goes on, and one that has a finished run. abandon removes what was made.

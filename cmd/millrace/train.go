@@ -76,13 +76,7 @@ func summaryText(s *train.Summary) string {
 	}
 	row("lanes busy", "%s", strings.Join(lanes, ", "))
 	if s.DiskReadBytes+s.DiskWrittenBytes > 0 {
-		row("disk", "%s read, %s written, %s busy", plan.FormatBytes(s.DiskReadBytes), plan.FormatBytes(s.DiskWrittenBytes), fmt.Sprintf("%.1f s", s.Lanes.Disk))
-	}
-	if s.WriteWaitSec > 0 {
-		row("waited", "%.1f s for memory.max_write_per_day", s.WriteWaitSec)
-	}
-	if s.DiskReadBytes+s.DiskWrittenBytes > 0 {
-		row("disk", "%s read, %s written, %s busy", plan.FormatBytes(s.DiskReadBytes), plan.FormatBytes(s.DiskWrittenBytes), fmt.Sprintf("%.1f s", s.Lanes.Disk))
+		row("disk", "%s read, %s written, %.1f s busy", plan.FormatBytes(s.DiskReadBytes), plan.FormatBytes(s.DiskWrittenBytes), s.Lanes.Disk)
 	}
 	if s.WriteWaitSec > 0 {
 		row("waited", "%.1f s for memory.max_write_per_day", s.WriteWaitSec)

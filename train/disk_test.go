@@ -1,0 +1,215 @@
+package train
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/millrace/millrace/checkpoint"
+	"github.com/millrace/millrace/internal/vfs"
+)
+
+// A disk that is full while a run saves ends it with a line, and harms no earlier checkpoint; with space again it goes on.
+func TestFullDisk(t *testing.T) {
+	base := smallConfig(t)
+	base.Model = writeModel(t, map[string]any{"num_hidden_layers": 9})
+	base.Precision, base.Numerics = Defaults().Precision, Sizes{MicroBatch: 2, HeadChunk: 32}
+	base.Save = Save{Every: 1}
+	for i, p := range placementsOf(t, base) {
+		if p.name == "streamed" {
+			continue // the same as in memory, to a disk
+		}
+		t.Run(p.name, func(t *testing.T) {
+			whole := *base
+			whole.Memory, whole.OutputDir = p.memory, filepath.Join(t.TempDir(), "whole")
+			env := newEnv(t)
+			env.program = 1
+			want, err := Train(context.Background(), &whole, env, Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+
+			dir := t.TempDir()
+			resize := smallDisk(t, dir, []string{"12m", "", "24m"}[i])
+			full := *base
+			full.Memory, full.OutputDir = p.memory, filepath.Join(dir, "run")
+			if p.name == "on disk" {
+				full.Memory.Path = filepath.Join(dir, "state")
+			}
+			env = newEnv(t)
+			env.program = 1
+			_, err = Train(context.Background(), &full, env, Options{})
+			if err == nil || strings.Contains(err.Error(), "\n") || !strings.Contains(err.Error(), "no space") && !strings.Contains(err.Error(), "free") {
+				t.Fatalf("error %v, want one line about space", err)
+			}
+			t.Log(err)
+			saved, listErr := checkpoint.List(vfs.OS{}, checkpointsDir(&full))
+			if listErr != nil || len(saved) == 0 || len(saved) == base.MaxSteps {
+				t.Fatalf("checkpoints %v, error %v", saved, listErr)
+			}
+			for _, s := range saved {
+				sumsOf(t, s.Dir)
+			}
+			resize("256m")
+			env = newEnv(t)
+			env.program = 1
+			got, err := Train(context.Background(), &full, env, Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			sameModel(t, got.Model, want.Model)
+		})
+	}
+}
+
+// What a run says that it has written is what the kernel has counted.
+func TestWrittenBytesAgreeWithTheKernel(t *testing.T) {
+	if _, err := kernelWritten(); err != nil {
+		t.Skip("this system does not count: ", err)
+	}
+	base := smallConfig(t)
+	base.Model = writeModel(t, map[string]any{"num_hidden_layers": 9})
+	base.Precision, base.Numerics, base.Save = Defaults().Precision, Sizes{MicroBatch: 2, HeadChunk: 32}, Save{Every: 3}
+	for _, p := range placementsOf(t, base) {
+		t.Run(p.name, func(t *testing.T) {
+			c := *base
+			c.Memory, c.OutputDir = p.memory, filepath.Join(t.TempDir(), "run")
+			env := newEnv(t)
+			env.program = 1
+			before, _ := kernelWritten()
+			sum, err := Train(context.Background(), &c, env, Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			after, _ := kernelWritten()
+			got, kernel := sum.DiskWrittenBytes, after-before
+			if kernel == 0 {
+				t.Skip("the temporary directory is on no disk")
+			}
+			// The kernel counts pages, and all files: metrics, the model at the end.
+			model := int64(0)
+			for _, text := range files(t, sum.Model) {
+				model += int64(len(text))
+			}
+			t.Logf("%d bytes by the run's count, %d by the kernel's, %d of the model", got, kernel, model)
+			if slack := got/20 + 2<<20; kernel < got || kernel > got+model+slack {
+				t.Errorf("%d bytes by the run's count, %d by the kernel's", got, kernel)
+			}
+			var inMetrics int64
+			for _, m := range metricsOf(t, c.OutputDir) {
+				inMetrics += m.DiskWrittenBytes
+			}
+			if inMetrics > got || inMetrics == 0 {
+				t.Errorf("%d bytes in metrics, %d in the summary", inMetrics, got)
+			}
+		})
+	}
+}
+
+// kernelWritten is what this process has written to drives.
+func kernelWritten() (written int64, err error) {
+	text, err := os.ReadFile("/proc/self/io")
+	for line := range strings.Lines(string(text)) {
+		fmt.Sscanf(line, "write_bytes: %d", &written)
+	}
+	return written, err
+}
+
+// smallDisk mounts a file system of a size on a directory; resize changes it. It needs the rights to.
+func smallDisk(t *testing.T, dir, size string) (resize func(size string)) {
+	t.Helper()
+	mount := func(options string) error {
+		said, err := exec.Command("mount", "-t", "tmpfs", "-o", options, "tmpfs", dir).CombinedOutput()
+		if err != nil {
+			return fmt.Errorf("%w: %s", err, said)
+		}
+		return nil
+	}
+	if err := mount("size=" + size); err != nil {
+		t.Skip("no file system can be mounted here: ", err)
+	}
+	t.Cleanup(func() {
+		if said, err := exec.Command("umount", dir).CombinedOutput(); err != nil {
+			t.Errorf("%v: %s", err, said)
+		}
+	})
+	return func(size string) {
+		t.Helper()
+		if err := mount("remount,size=" + size); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// A limit of what is written slows the run down to it, shows, and changes nothing else.
+func TestWritesAreLimited(t *testing.T) {
+	c := smallConfig(t)
+	c.MaxSteps, c.Save.Every = 6, 1
+	want, err := Train(context.Background(), c, newEnv(t), Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	perStep := float64(want.DiskWrittenBytes) / 6
+	slow := *c
+	slow.OutputDir = filepath.Join(t.TempDir(), "slow")
+	slow.Memory.MaxWritePerDay.N = int64(perStep * 86400 / 0.2) // a checkpoint each 0.2 s
+	env := newEnv(t)
+	var said strings.Builder
+	env.Progress = &said
+	begin := time.Now()
+	got, err := Train(context.Background(), &slow, env, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The last checkpoint is written when the steps are done, and the one before it below the last step.
+	if sec := time.Since(begin).Seconds(); sec < 0.8 || got.WriteWaitSec == 0 || got.WriteWaitSec > sec {
+		t.Errorf("%.2f s, %.2f of them waiting", sec, got.WriteWaitSec)
+	}
+	var waited float64
+	for _, m := range metricsOf(t, slow.OutputDir) {
+		if m.WriteWaitSec != nil {
+			waited += *m.WriteWaitSec
+		}
+	}
+	if waited == 0 || waited > 1.01*got.WriteWaitSec || !strings.Contains(said.String(), "(max_write_per_day)") {
+		t.Errorf("metrics have %.2f s of waiting, the summary %.2f; progress: %s", waited, got.WriteWaitSec, said.String())
+	}
+	sameModel(t, got.Model, want.Model)
+	if want.WriteWaitSec != 0 {
+		t.Errorf("without a limit it waits %.2f s", want.WriteWaitSec)
+	}
+
+	// Asked to stop in a pause, it does not wait for its end.
+	never := *c
+	never.OutputDir, never.Memory.MaxWritePerDay.N = filepath.Join(t.TempDir(), "never"), 1
+	env = newEnv(t)
+	stop := make(chan struct{})
+	env.Stop, env.Progress = stop, &stopper{"step 2/6", stop}
+	if _, err := Train(context.Background(), &never, env, Options{}); !errors.Is(err, ErrInterrupted) {
+		t.Errorf("error %v, want %v", err, ErrInterrupted)
+	}
+}
+
+func TestWearDue(t *testing.T) {
+	begin := time.Now()
+	for _, c := range []struct {
+		limit, written int64
+		after, want    time.Duration
+	}{
+		{0, 1 << 50, 0, 0},
+		{100, 50, 0, 12 * time.Hour},
+		{100, 50, 11 * time.Hour, time.Hour},
+		{100, 50, 13 * time.Hour, 0},
+		{86400e6, 3e6, time.Second, 2 * time.Second},
+	} {
+		if got := (wear{c.limit, begin}).due(c.written, begin.Add(c.after)); got != c.want {
+			t.Errorf("%+v: waits %v", c, got)
+		}
+	}
+}
