@@ -52,7 +52,8 @@ func (c *chooser) choose(thorough bool) (*Plan, error) {
 				}
 				seen[key] = true
 				p.Predicted = p.Simulate(c.Machine, c.Device)
-				if p.Predicted.StepSeconds < best.Predicted.StepSeconds {
+				serial := c.Overlap && best.Placement.Slots == 1 // the smallest
+				if serial || p.Predicted.StepSeconds < best.Predicted.StepSeconds {
 					best = p
 				}
 			}
@@ -110,6 +111,9 @@ func (c *chooser) rings(bind bool) []rung {
 	grads := 1
 	if c.Model.Tied || c.Numerics.Scheme().Types()[store.Grad].Bytes() == 4 {
 		grads = 2 // gradients drain from where they were summed
+	}
+	if c.Overlap {
+		return []rung{depth(2, 1, 1), depth(2, 2, grads), depth(3, 2, grads)}
 	}
 	return []rung{depth(1, 1, 1), depth(2, 1, 1), depth(2, 2, grads), depth(3, 2, grads)}
 }

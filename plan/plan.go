@@ -25,6 +25,8 @@ type Request struct {
 	RecomputeAll bool
 	// DiskBytes is what may be kept on disk; 0: nothing.
 	DiskBytes int64
+	// Overlap leaves out placements with one weight slot where there are others.
+	Overlap bool
 	// ProgramBytes is what the process takes beside all that is planned: code, the Go heap, the data set.
 	ProgramBytes int64
 }

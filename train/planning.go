@@ -33,13 +33,27 @@ func (e *Env) makePlan(c *Config, m *model.Model, dev device.Info) (*plan.Plan, 
 		return nil, err
 	}
 	n.SequenceLen = c.SequenceLen
-	return e.fitPlan(m, n, c.BatchTokens/c.SequenceLen, c.Numerics, dev, c.Memory, nil)
+	return e.fitPlan(m, n, c.BatchTokens/c.SequenceLen, c.Numerics, dev, c.memory(), nil)
 }
 
 // fitPlan plans steps of so many rows of n.SequenceLen positions. wants, if given, is asked for each choice of sizes.
 func (e *Env) fitPlan(m *model.Model, n plan.Numerics, rows int, sizes Sizes, dev device.Info, mem Memory,
 	wants func(plan.Numerics) plan.Wants) (*plan.Plan, error) {
-	micros, err := microBatches(sizes, rows, n.SequenceLen, dev)
+	r, err := e.request(m, n, dev, mem)
+	if err != nil {
+		return nil, err
+	}
+	return fitRequest(r, rows, sizes, wants)
+}
+
+// sameSpeed is how much faster a plan with smaller operations must be predicted to be: the prediction knows the rates of
+// large ones.
+const sameSpeed = 0.99
+
+// fitRequest completes a request with the sizes of the fastest sketch, and plans that. Of sketches that are as fast, that
+// with the larger operations is taken.
+func fitRequest(r plan.Request, rows int, sizes Sizes, wants func(plan.Numerics) plan.Wants) (*plan.Plan, error) {
+	micros, err := microBatches(sizes, rows, r.Numerics.SequenceLen, r.Device)
 	if err != nil {
 		return nil, err
 	}
@@ -47,23 +61,65 @@ func (e *Env) fitPlan(m *model.Model, n plan.Numerics, rows int, sizes Sizes, de
 	if sizes.HeadChunk > 0 {
 		chunks = []int{int(sizes.HeadChunk)}
 	}
+	n := &r.Numerics
+	complete := func(micro, chunk int) plan.Request {
+		n.MicroBatch, n.MicroBatches, n.HeadChunk = micro, rows/micro, min(chunk, micro*n.SequenceLen)
+		if wants != nil {
+			r.Wants = wants(*n)
+		}
+		return r
+	}
+	var best *plan.Plan
+	sketch := func(micro, chunk int) (fits bool) {
+		p, sketchErr := plan.Sketch(complete(micro, chunk))
+		if sketchErr != nil {
+			err = sketchErr
+			return false
+		}
+		if best == nil || better(p, best) {
+			best = p
+		}
+		return true
+	}
 	for _, micro := range micros {
 		for _, chunk := range chunks {
-			n.MicroBatch, n.MicroBatches, n.HeadChunk = micro, rows/micro, min(chunk, micro*n.SequenceLen)
-			r, reqErr := e.request(m, n, dev, mem)
-			if reqErr != nil {
-				return nil, reqErr
-			}
-			if wants != nil {
-				r.Wants = wants(n)
-			}
-			var p *plan.Plan
-			if p, err = plan.New(r); err == nil {
-				return p, nil
+			if sketch(micro, chunk) {
+				break
 			}
 		}
 	}
-	return nil, Request(err) // of the smallest sizes
+	if best != nil {
+		micro := best.Numerics.MicroBatch
+		for _, chunk := range chunks {
+			if chunk < best.Numerics.HeadChunk {
+				sketch(micro, chunk)
+			}
+		}
+	}
+	if best == nil {
+		return nil, Request(r.Mend(err)) // of the smallest sizes
+	}
+	r = complete(best.Numerics.MicroBatch, best.Numerics.HeadChunk)
+	p, err := plan.New(r)
+	if err != nil {
+		return nil, Request(err)
+	}
+	if p.Placement.Slots == 1 && best.Placement.Slots > 1 { // memory went elsewhere
+		r.Overlap = true
+		if q, err := plan.New(r); err == nil && better(q, p) {
+			return q, nil
+		}
+	}
+	return p, nil
+}
+
+// better reports whether a plan with smaller operations is worth it: because it is faster or, if it is as fast by rates
+// that may be guesses, because weights travel behind the computation instead of between.
+func better(p, best *plan.Plan) bool {
+	if p.Placement.Slots > 1 && best.Placement.Slots == 1 {
+		return sameSpeed*p.Predicted.StepSeconds < best.Predicted.StepSeconds
+	}
+	return p.Predicted.StepSeconds < sameSpeed*best.Predicted.StepSeconds
 }
 
 // microBatches are the numbers of rows of a micro-batch that are tried, largest first.

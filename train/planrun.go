@@ -4,27 +4,112 @@ import (
 	"context"
 
 	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/hf"
+	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/plan"
 )
 
+// PlanOptions say what to plan beside what the configuration says.
+type PlanOptions struct {
+	Machine         string // plan for this named machine instead of the one at hand; empty: for that
+	Shape           string // plan for this named shape instead of the configuration's model
+	RatedWriteBytes int64  // what the drive is rated for; 0: as the named machine's is, else not known
+}
+
+// Planned is a plan with what it was made for.
+type Planned struct {
+	Plan    *plan.Plan
+	Device  device.Info
+	Machine plan.Machine
+	Sources []string // of a named machine's rates
+	Outlook plan.Outlook
+}
+
 // PlanRun plans what Train would run, from config.json alone: it reads no data and no weights.
 func PlanRun(ctx context.Context, env *Env, c *Config) (*plan.Plan, device.Info, plan.Machine, error) {
-	none := func(err error) (*plan.Plan, device.Info, plan.Machine, error) {
+	r, err := PlanFor(ctx, env, c, PlanOptions{})
+	if err != nil {
 		return nil, device.Info{}, plan.Machine{}, err
 	}
-	src, err := openModel(ctx, env, c.Model)
+	return r.Plan, r.Device, r.Machine, nil
+}
+
+// PlanFor is PlanRun with options, and with what the plan means for the run. For a named shape on a named machine it
+// reads nothing at all.
+func PlanFor(ctx context.Context, env *Env, c *Config, o PlanOptions) (*Planned, error) {
+	m, err := modelToPlan(ctx, env, c, o.Shape)
 	if err != nil {
-		return none(err)
+		return nil, err
 	}
-	dev, err := env.open(c.Device)
+	r := &Planned{}
+	rated := o.RatedWriteBytes
+	if o.Machine != "" {
+		named, findErr := plan.FindMachine(o.Machine)
+		if findErr != nil {
+			return nil, Request(findErr)
+		}
+		if rated == 0 {
+			rated = named.RatedWriteBytes
+		}
+		r.Device, r.Machine, r.Sources = named.Device, named.Machine, named.Sources
+		r.Plan, err = env.planOn(c, m, &named)
+	} else {
+		dev, openErr := env.open(c.Device)
+		if openErr != nil {
+			return nil, Request(openErr)
+		}
+		defer dev.Close()
+		r.Device = dev.computes.Info()
+		r.Machine = env.machine(r.Device)
+		r.Plan, err = env.makePlan(c, m, r.Device)
+	}
 	if err != nil {
-		return none(Request(err))
+		return nil, err
 	}
-	defer dev.Close()
-	info := dev.computes.Info()
-	p, err := env.makePlan(c, src.model, info)
+	r.Outlook = r.Plan.Outlook(r.Machine, r.Device, c.MaxSteps, rated)
+	return r, nil
+}
+
+// modelToPlan is the configuration's model, or a named shape.
+func modelToPlan(ctx context.Context, env *Env, c *Config, shape string) (*model.Model, error) {
+	if shape == "" {
+		src, err := openModel(ctx, env, c.Model)
+		if err != nil {
+			return nil, err
+		}
+		return src.model, nil
+	}
+	text, err := plan.Shape(shape)
 	if err != nil {
-		return none(err)
+		return nil, Request(err)
 	}
-	return p, info, env.machine(info), nil
+	parsed, err := hf.ParseConfig(shape, text)
+	if err != nil {
+		return nil, err
+	}
+	return model.New(parsed)
+}
+
+// planOn plans for a named machine. Budgets that the configuration gives come before the machine's.
+func (e *Env) planOn(c *Config, m *model.Model, on *plan.NamedMachine) (*plan.Plan, error) {
+	n, err := c.types()
+	if err != nil {
+		return nil, err
+	}
+	n.SequenceLen = c.SequenceLen
+	r := plan.Request{Model: m, Numerics: n, Device: on.Device, Machine: on.Machine, ProgramBytes: plan.WhatIfProgramBytes,
+		DeviceBytes: on.DeviceBytes, HostBytes: on.HostBytes, RecomputeAll: c.Memory.Recompute == "always"}
+	if b := c.Memory.Device.N; b > 0 {
+		r.DeviceBytes = b
+	}
+	if b := c.Memory.Host.N; b > 0 {
+		r.HostBytes = b
+	}
+	switch d := c.Memory.Disk; {
+	case d.N > 0:
+		r.DiskBytes = d.N
+	case d.auto:
+		r.DiskBytes = on.DiskBytes
+	}
+	return fitRequest(r, c.BatchTokens/c.SequenceLen, c.Numerics, nil)
 }

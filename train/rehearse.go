@@ -26,18 +26,17 @@ type Rehearsal struct {
 	DownloadBytes int64 `json:"download_bytes"`
 	MatMulFLOPs   int64 `json:"matmul_flops"`
 	// AttentionFLOPs counts a micro-batch as one document.
-	AttentionFLOPs int64 `json:"attention_flops"`
+	AttentionFLOPs   int64 `json:"attention_flops"`
+	DiskReadBytes    int64 `json:"disk_read_bytes"`    // whole blocks
+	DiskWrittenBytes int64 `json:"disk_written_bytes"` // whole blocks
 
 	StepSeconds float64 `json:"step_sec"` // of the engine itself: what it costs to issue a step
 }
 
 // Rehearse runs some steps of a plan for real, but on devices that count instead of computing and with state that is only
-// addresses, so that a model of any size rehearses on any machine. It fails where the run differs from the plan. Plans
-// with extents on disk have nothing to rehearse with.
+// addresses, so that a model of any size rehearses on any machine, and then flushes. It fails where the run differs from
+// the plan.
 func Rehearse(p *plan.Plan, steps int) (r Rehearsal, err error) {
-	if p.DiskBytes > 0 {
-		return r, Request(errors.New("rehearse: the plan keeps state on disk, of which there would have to be as much; set memory.disk to none"))
-	}
 	if steps < 2 {
 		return r, Request(fmt.Errorf("rehearse: %d steps; the second one is the first that repeats itself, so give 2 or more", steps))
 	}
@@ -47,7 +46,7 @@ func Rehearse(p *plan.Plan, steps int) (r Rehearsal, err error) {
 	if !p.Unified {
 		host = null.New(null.Options{Name: "rehearsal's host", Unified: true})
 	}
-	state, err := store.NewRAM(accounts, p.Extents(), hostmem.AddressOnly)
+	state, disk, err := stream.OpenStore(p, stream.StoreOptions{Accounts: accounts, AddressOnly: true})
 	if err != nil {
 		return r, err
 	}
@@ -60,8 +59,12 @@ func Rehearse(p *plan.Plan, steps int) (r Rehearsal, err error) {
 
 	batch := emptyBatch(p.Numerics)
 	var before null.Counts
+	var moved store.Traffic // before the last step
 	for step := range steps {
 		before = dev.Counts()
+		if moved, err = settled(disk); err != nil {
+			return r, err
+		}
 		begin := time.Now()
 		update := stream.Update{Step: step + 1, AdamW: optim.AdamW{Beta1: 0.9, Beta2: 0.999, Eps: 1e-8}, LR: 1e-5, MaxGradNorm: 1}
 		if _, err := engine.Step(context.Background(), batch, update); err != nil {
@@ -70,10 +73,26 @@ func Rehearse(p *plan.Plan, steps int) (r Rehearsal, err error) {
 		r.StepSeconds = time.Since(begin).Seconds()
 	}
 	r.count(before, dev.Counts(), accounts)
+	after, err := settled(disk)
+	if err != nil {
+		return r, err
+	}
+	r.DiskReadBytes, r.DiskWrittenBytes = after.ReadBytes-moved.ReadBytes, after.WrittenBytes-moved.WrittenBytes
 	if _, err := engine.Flush(context.Background()); err != nil {
 		return r, err
 	}
 	return r, r.compare(p)
+}
+
+// settled is what a disk has moved when all that was written is there; without a disk, nothing.
+func settled(disk *store.Disk) (store.Traffic, error) {
+	if disk == nil {
+		return store.Traffic{}, nil
+	}
+	if err := disk.Sync(context.Background()); err != nil {
+		return store.Traffic{}, err
+	}
+	return disk.Traffic(), nil
 }
 
 // emptyBatch is a batch of token 0 in documents as long as a sequence, all of which counts.
@@ -149,6 +168,11 @@ func (r *Rehearsal) compare(p *plan.Plan) error {
 		if err := differ(c.what, c.got, c.want); err != nil {
 			return err
 		}
+	}
+	// A version that is replaced while it waits is not written. Reads are not compared: what was read ahead may be read
+	// again, and what was written may be read from memory.
+	if r.DiskWrittenBytes > p.Predicted.DiskWrittenBytes {
+		return differ("bytes written to disk", r.DiskWrittenBytes, p.Predicted.DiskWrittenBytes)
 	}
 	if p.Numerics.MicroBatch == 1 { // otherwise attention sees shorter documents than are counted
 		return differ("floating-point operations", r.MatMulFLOPs+r.AttentionFLOPs, p.Predicted.FLOPs)

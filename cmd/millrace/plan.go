@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/train"
@@ -11,6 +12,10 @@ type planCmd struct {
 	File     string   `arg:"" optional:"" name:"run.yaml" help:"Run file; run.yaml where neither it nor --model is given."`
 	Model    string   `placeholder:"DIR" help:"Plan for this model with the defaults of a run file; weights and data are not needed."`
 	Set      []string `sep:"none" placeholder:"KEY=VALUE" help:"Set a key of the run file, such as memory.device=2GiB. May be repeated."`
+	Machine  string   `placeholder:"NAME" help:"Plan for this machine instead of the one at hand; any other word lists the names."`
+	Shape    string   `placeholder:"NAME" help:"Plan for this published shape instead of a model; needs no files. Any other word lists the names."`
+	TBW      string   `name:"tbw" placeholder:"SIZE" help:"What the drive is rated to have written in its life, such as 600TB."`
+	Rehearse bool     `help:"Also run three steps of the plan with devices that only count and state that is only addresses; fails where a byte differs from the plan."`
 	Schedule bool     `help:"Print the steps as lists of operations instead: the first one, and one of those that follow."`
 	JSON     bool     `help:"Print the plan as JSON, as a run writes it to plan.json."`
 }
@@ -23,8 +28,9 @@ Examples:
 
   millrace plan run.yaml --set memory.device=1GiB
   millrace plan --model models/qwen3-8b --set sequence_len=4096 --set batch_tokens=65536
+  millrace plan --shape qwen2.5-14b --machine rtx3090-pc-24gb-64gb --rehearse
 
-The second one needs only config.json.`
+The second one needs only config.json, the third one nothing. Rates of named machines are scaled data-sheet values.`
 }
 
 // Run plans.
@@ -33,31 +39,74 @@ func (c *planCmd) Run(p *program) error {
 	if err != nil {
 		return err
 	}
-	made, dev, machine, err := train.PlanRun(p.ctx, p.env, config)
+	o := train.PlanOptions{Machine: c.Machine, Shape: c.Shape}
+	if c.TBW != "" {
+		rated, err := train.ParseBytes(c.TBW)
+		if err != nil || rated.N == 0 {
+			return badFlag("--tbw %q: write what the drive is rated for, such as 600TB", c.TBW)
+		}
+		o.RatedWriteBytes = rated.N
+	}
+	made, err := train.PlanFor(p.ctx, p.env, config, o)
 	if err != nil {
 		return err
 	}
+	out := planResult{Plan: made.Plan, Machine: made.Machine, Sources: made.Sources, Outlook: made.Outlook}
+	if c.Rehearse {
+		r, err := train.Rehearse(made.Plan, 3)
+		if err != nil {
+			return err
+		}
+		out.Rehearsed = &r
+	}
 	switch {
 	case c.JSON:
-		return p.printJSON(made)
+		return p.printJSON(out)
 	case c.Schedule:
-		return p.printf("first step\n\n%s\nevery other step\n\n%s\nend\n\n%s", made.Schedule(plan.Prologue), made.Schedule(plan.Steady), made.Schedule(plan.Flush))
+		return p.printf("first step\n\n%s\nevery other step\n\n%s\nend\n\n%s", made.Plan.Schedule(plan.Prologue), made.Plan.Schedule(plan.Steady), made.Plan.Schedule(plan.Flush))
 	}
-	return p.printf("%s", made.Explain(dev, machine))
+	text := made.Plan.Explain(made.Device, made.Machine, made.Outlook)
+	for _, source := range made.Sources {
+		text += "\n" + source
+	}
+	if len(made.Sources) > 0 {
+		text += "\n"
+	}
+	if r := out.Rehearsed; r != nil {
+		text += fmt.Sprintf("\nrehearsed   %s on the device, %s on the host, %s to the device and %s back, %s read from disk and %s written: as planned; the engine takes %s to issue a step\n",
+			plan.FormatBytes(r.DeviceBytes), plan.FormatBytes(r.HostBytes), plan.FormatBytes(r.UploadBytes), plan.FormatBytes(r.DownloadBytes),
+			plan.FormatBytes(r.DiskReadBytes), plan.FormatBytes(r.DiskWrittenBytes), plan.FormatSeconds(r.StepSeconds))
+	}
+	return p.printf("%s", text)
+}
+
+// planResult is the plan as JSON: what a run writes to plan.json, and what it was made from and means.
+type planResult struct {
+	*plan.Plan
+	Machine   plan.Machine     `json:"machine"`
+	Sources   []string         `json:"sources,omitempty"`
+	Outlook   plan.Outlook     `json:"outlook"`
+	Rehearsed *train.Rehearsal `json:"rehearsed,omitempty"`
 }
 
 // read reads the run file or, for a model alone, makes one with data that a plan does not look at.
 func (c *planCmd) read() (*train.Config, error) {
-	if c.Model == "" {
+	if c.Model != "" && c.Shape != "" {
+		return nil, badFlag("--model and --shape: give one of them")
+	}
+	if c.Model == "" && c.Shape == "" {
 		file := c.File
 		if file == "" {
 			file = "run.yaml"
 		}
 		return readRunFile(file, c.Set)
 	}
-	first := []string{"model=" + yamlString(c.Model)}
+	first := []string{"model=" + yamlString(c.Model+c.Shape)} // a shape's name stands for it in messages
 	if c.File == "" {
 		first = append(first, "datasets=[{path: none, type: text}]")
+		if c.Machine != "" {
+			first = append(first, "memory.disk=auto") // all of a machine is asked about
+		}
 	}
 	return train.ReadConfig(c.File, append(first, c.Set...))
 }
