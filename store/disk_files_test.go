@@ -9,8 +9,10 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/millrace/millrace/internal/hostmem"
 	"github.com/millrace/millrace/internal/vfs"
@@ -457,4 +459,67 @@ func kernelCounts() (read, written int64, err error) {
 		fmt.Sscanf(line, "write_bytes: %d", &written)
 	}
 	return read, written, nil
+}
+
+// Checkpoints may be taken, and state made durable, while lanes go on: what was listed stays as it was, and nobody waits for
+// ever.
+func TestFilesBesideWrites(t *testing.T) {
+	m := vfs.NewMem()
+	d := openDisk(t, store.DiskOptions{FS: m, Dir: "state", Specs: []store.Spec{four}, Workers: 2})
+	defer d.Close()
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	stop := make(chan struct{})
+	defer close(stop)
+	wg.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			if err := d.Sync(t.Context()); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	})
+	for version := uint64(0); version < 60; version++ {
+		fill(t, d, four, version)
+		if version%4 > 0 {
+			continue
+		}
+		// The first file is being linked while all pieces get new versions.
+		listed, written := make(chan struct{}), make(chan struct{})
+		var kept []store.PieceFile
+		wg.Go(func() {
+			defer close(written)
+			err := d.Files(t.Context(), four.ID, func(f store.PieceFile) error {
+				if f.Off == 0 {
+					close(listed)
+					time.Sleep(time.Millisecond)
+				}
+				to := fmt.Sprintf("kept-%d-%d", version, f.Off)
+				err := m.Link(f.Path, to)
+				f.Path = to
+				kept = append(kept, f)
+				return err
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		})
+		<-listed
+		fill(t, d, four, version+1)
+		version++
+		<-written
+		fill(t, d, four, version+1)
+		version++
+		for _, f := range kept {
+			got, err := vfs.ReadFile(m, f.Path, 4096)
+			if err != nil || f.Version != version-1 || !storetest.Matches(got[:f.Bytes], four.ID, f.Off, f.Version) {
+				t.Fatalf("%s is not version %d: %v", f.Path, f.Version, err)
+			}
+		}
+	}
 }

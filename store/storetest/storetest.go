@@ -48,6 +48,7 @@ func Run(t *testing.T, open func(t testing.TB, specs []store.Spec) store.Store) 
 					if err != nil {
 						rt.Fatal(err)
 					}
+					defer l.Release() // of a test that fails
 					first := 0
 					if access == store.Change {
 						first = rapid.IntRange(0, int(n)-1).Draw(rt, "unchanged")
@@ -68,6 +69,7 @@ func Run(t *testing.T, open func(t testing.TB, specs []store.Spec) store.Store) 
 				if err != nil {
 					rt.Fatal(err)
 				}
+				defer l.Release()
 				if !bytes.Equal(l.Bytes(), want[at]) {
 					rt.Fatalf("%v: read other bytes than were written", at.id)
 				}
