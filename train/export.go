@@ -31,6 +31,9 @@ func (e *Env) writeModel(ctx context.Context, src *source, dir string, dtype ten
 	}
 	w, err := hf.CreateModel(dir, specs, o)
 	if err != nil {
+		if !o.Replace { // the user has named it
+			err = Request(err)
+		}
 		return err
 	}
 	defer w.Abort() // does nothing after Commit

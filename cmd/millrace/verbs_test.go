@@ -25,7 +25,7 @@ func TestTrain(t *testing.T) {
 	if s.Steps != 3 || s.Tokens == 0 || s.EvalBefore == nil || s.EvalAfter == nil || s.UploadBytes == 0 || s.Model != w.path("out/model") {
 		t.Errorf("summary %+v", s)
 	}
-	want := []string{"out", "out/metrics.jsonl", "out/model", "out/model/config.json", "out/model/model.safetensors", "out/plan.json",
+	want := []string{"out", "out/checkpoints", "out/checkpoints/.lock", "out/metrics.jsonl", "out/model", "out/model/config.json", "out/model/model.safetensors", "out/plan.json",
 		"out/run.yaml", "out/trace.json"}
 	if d := cmp.Diff(want, w.files("out")); d != "" {
 		t.Errorf("output directory (-want +got):\n%s", d)
@@ -97,9 +97,15 @@ func TestInterruptSaves(t *testing.T) {
 			if status != exitInterrupted || !strings.Contains(stderr.String(), "\ninterrupted: ") {
 				t.Errorf("exit status %d, want %d\n%s", status, exitInterrupted, stderr)
 			}
-			w.read("out/model/model.safetensors")
-			if s := jsonOf[train.Summary](t, stdout.String()); int64(s.Steps) != int64(strings.Count(w.read("out/metrics.jsonl"), "\n")) {
+			s := jsonOf[train.Summary](t, stdout.String())
+			if s.Steps != strings.Count(w.read("out/metrics.jsonl"), "\n") {
 				t.Errorf("%d steps, and another number of records", s.Steps)
+			}
+			if s.Model != "" || (s.Checkpoint != "") != (s.Steps > 0) {
+				t.Errorf("after %d steps: model %q, checkpoint %q", s.Steps, s.Model, s.Checkpoint)
+			}
+			if s.Steps > 0 {
+				invoke(t, "checkpoint", "verify", w.path("out")).must(t)
 			}
 		})
 	}
