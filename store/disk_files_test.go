@@ -492,6 +492,7 @@ func TestFilesBesideWrites(t *testing.T) {
 		// The first file is being linked while all pieces get new versions.
 		listed, written := make(chan struct{}), make(chan struct{})
 		var kept []store.PieceFile
+		saved := version
 		wg.Go(func() {
 			defer close(written)
 			err := d.Files(t.Context(), four.ID, func(f store.PieceFile) error {
@@ -499,7 +500,7 @@ func TestFilesBesideWrites(t *testing.T) {
 					close(listed)
 					time.Sleep(time.Millisecond)
 				}
-				to := fmt.Sprintf("kept-%d-%d", version, f.Off)
+				to := fmt.Sprintf("kept-%d-%d", saved, f.Off)
 				err := m.Link(f.Path, to)
 				f.Path = to
 				kept = append(kept, f)
