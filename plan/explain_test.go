@@ -1,0 +1,153 @@
+package plan_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/millrace/millrace/hf"
+	"github.com/millrace/millrace/model"
+	"github.com/millrace/millrace/optim"
+	"github.com/millrace/millrace/plan"
+	"pgregory.net/rapid"
+)
+
+// onMachine asks for a named shape on a named machine, in steps of 64 Ki positions.
+func onMachine(t *testing.T, shape, name string) (plan.Request, plan.NamedMachine) {
+	t.Helper()
+	text, err := plan.Shape(shape)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := hf.ParseConfig(shape, text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := model.New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	on, err := plan.FindMachine(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := numerics(4, true)
+	n.SequenceLen, n.MicroBatch, n.HeadChunk = 2048, 8, 512
+	return plan.Request{Model: m, Numerics: n, Device: on.Device, Machine: on.Machine, DeviceBytes: on.DeviceBytes, HostBytes: on.HostBytes,
+		DiskBytes: on.DiskBytes, ProgramBytes: plan.WhatIfProgramBytes}, on
+}
+
+func TestExplain(t *testing.T) {
+	r, on := onMachine(t, "qwen2.5-14b", "rtx3090-pc-24gb-64gb")
+	p, err := plan.New(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := p.Explain(r.Device, r.Machine, p.Outlook(r.Machine, r.Device, 1000, on.RatedWriteBytes))
+	path := filepath.Join("testdata", "explain.golden")
+	if *update {
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatalf("%v; write it with -update", err)
+	}
+	if d := cmp.Diff(strings.Split(string(want), "\n"), strings.Split(got, "\n")); d != "" {
+		t.Errorf("the plan or its text changed (-golden +now); if it is better, run with -update:\n%s", d)
+	}
+}
+
+func TestOutlook(t *testing.T) {
+	r, _ := onMachine(t, "qwen2.5-14b", "rtx3090-pc-24gb-64gb")
+	p, err := plan.Sketch(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := p.Outlook(r.Machine, r.Device, 10, 1e15)
+	q := p.Predicted
+	if o.RunSeconds != 10*q.StepSeconds || o.TokensPerSec != 65536/q.StepSeconds {
+		t.Errorf("%+v", o)
+	}
+	if share := 10 * float64(q.DiskWrittenBytes) / 1e15; o.WearShare != share || q.DiskWrittenBytes == 0 {
+		t.Errorf("wear %v, want %v", o.WearShare, share)
+	}
+	if days := 1e15 / float64(q.DiskWrittenBytes) * q.StepSeconds / 86400; o.WearDays < days*0.999 || o.WearDays > days*1.001 {
+		t.Errorf("worn in %v days, want %v", o.WearDays, days)
+	}
+	// Where all state is in RAM, it is copied, and a slow drive makes steps wait.
+	r.HostBytes, r.DiskBytes = 0, 0
+	if p, err = plan.Sketch(r); err != nil {
+		t.Fatal(err)
+	}
+	r.Machine.DiskWriteBytesPerSec = 1e6
+	o = p.Outlook(r.Machine, r.Device, 0, 1e15)
+	params, _ := p.Model.Params()
+	if o.CheckpointBytes < 12*params || o.CheckpointBytes > 12*params*101/100 { // all but the 2 bytes of the gradient
+		t.Errorf("a checkpoint copies %d bytes of %d parameters", o.CheckpointBytes, params)
+	}
+	if want := float64(o.CheckpointBytes)/1e6 - p.Predicted.StepSeconds; o.CheckpointStallSeconds == nil || *o.CheckpointStallSeconds != want || o.WearDays != 0 {
+		t.Errorf("%+v, want a stall of %v", o, want)
+	}
+	r.Machine.DiskWriteBytesPerSec = 0
+	if o = p.Outlook(r.Machine, r.Device, 0, 0); o.CheckpointStallSeconds != nil {
+		t.Errorf("a stall of %v s on a disk that nobody measured", *o.CheckpointStallSeconds)
+	}
+}
+
+// A timeline has a row for each lane that works, all as long, with something in it.
+func TestTimeline(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		r := drawRequest(rt)
+		p, err := plan.Sketch(r)
+		if err != nil {
+			rt.Fatal(err)
+		}
+		lines := p.Timeline(r.Machine, r.Device)
+		lanes := 0
+		for lane := range plan.Lanes {
+			if p.Predicted.LaneSeconds[lane] > 0 {
+				lanes++
+			}
+		}
+		if len(lines) != lanes {
+			rt.Errorf("%d lines for %d lanes", len(lines), lanes)
+		}
+		for _, line := range lines {
+			if len(line) != len(lines[0]) {
+				rt.Errorf("lines of %d and %d characters", len(line), len(lines[0]))
+			}
+		}
+	})
+}
+
+// What is suggested makes it fit, and a little less does not.
+func TestMend(t *testing.T) {
+	r, _ := onMachine(t, "qwen2.5-14b", "rtx3090-pc-24gb-64gb")
+	r.DiskBytes = 0
+	_, err := plan.Sketch(r)
+	oneLine(t, r.Mend(err), "memory.host: ", "memory.host=2", "GiB, or memory.disk=")
+	if strings.Contains(r.Mend(err).Error(), "8bit") {
+		t.Error("118 GiB are said to fit 57")
+	}
+
+	r.HostBytes = 150 << 30
+	_, err = plan.Sketch(r)
+	oneLine(t, r.Mend(err), "precision.moments=8bit", "memory.disk=")
+	r.Numerics.Moments = optim.Dynamic8
+	if _, err := plan.Sketch(r); err != nil {
+		t.Errorf("as suggested: %v", err)
+	}
+
+	tiny := request(t, medium, numerics(8, true))
+	tiny.DeviceBytes = smallest(t, tiny) - 1
+	_, err = plan.Sketch(tiny)
+	oneLine(t, tiny.Mend(err), "memory.device=", "batch_tokens=168") // fewer micro-batches take less
+	tiny.Numerics.MicroBatches--
+	if _, err := plan.Sketch(tiny); err != nil {
+		t.Errorf("as suggested: %v", err)
+	}
+}
