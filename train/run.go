@@ -25,7 +25,8 @@ import (
 
 // Summary is what a run came to.
 type Summary struct {
-	Steps        int         `json:"steps"`
+	Steps        int         `json:"steps"`                        // done, in all
+	ResumedAfter int         `json:"resumed_after_step,omitempty"` // the sums below are of the steps since
 	Tokens       int64       `json:"tokens"`        // real positions
 	TargetTokens int64       `json:"target_tokens"` // those that counted in the loss
 	FirstLoss    float64     `json:"first_loss"`
@@ -149,6 +150,7 @@ func Train(ctx context.Context, c *Config, env *Env, o Options) (*Summary, error
 			return nil, Request(fmt.Errorf("resume: %w", err))
 		}
 		t.begun, t.saves.best = from.Manifest.Step, from.Manifest.Best
+		t.summary.Steps, t.summary.ResumedAfter = t.begun, t.begun
 		t.summary.Skipped = int(from.Manifest.SkippedUpdates)
 		env.say("resuming after step %d from %s", t.begun, from.Dir())
 	}

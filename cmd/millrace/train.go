@@ -54,7 +54,12 @@ func summaryText(s *train.Summary) string {
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	row := func(name, format string, args ...any) { fmt.Fprintf(w, "%s\t%s\n", name, fmt.Sprintf(format, args...)) }
-	row("steps", "%d", s.Steps)
+	steps := s.Steps - s.ResumedAfter // of this process, which the sums are of
+	if s.ResumedAfter > 0 {
+		row("steps", "%d, the last %d since the run resumed", s.Steps, steps)
+	} else {
+		row("steps", "%d", steps)
+	}
 	row("tokens", "%d, of which %d count in the loss", s.Tokens, s.TargetTokens)
 	row("training loss", "%.4f -> %.4f", s.FirstLoss, s.LastLoss)
 	if s.EvalBefore != nil && s.EvalAfter != nil {
@@ -64,7 +69,7 @@ func summaryText(s *train.Summary) string {
 		row("skipped updates", "%d: the gradient norm was not finite", s.Skipped)
 	}
 	row("speed", "%.0f tokens/s; %.1f s in steps", s.TokensPerSec, s.TrainSec)
-	row("streamed", "%s to the device, %s a step", plan.FormatBytes(s.UploadBytes), plan.FormatBytes(s.UploadBytes/int64(max(s.Steps, 1))))
+	row("streamed", "%s to the device, %s a step", plan.FormatBytes(s.UploadBytes), plan.FormatBytes(s.UploadBytes/int64(max(steps, 1))))
 	var lanes []string
 	for _, l := range []struct {
 		lane trace.Lane
