@@ -1,0 +1,52 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/millrace/millrace/plan"
+	"github.com/millrace/millrace/train"
+)
+
+// A published shape on a machine that is not there needs no file, and is rehearsed.
+func TestWhatIf(t *testing.T) {
+	useCache(t)
+	t.Chdir(t.TempDir())
+	args := []string{"plan", "--shape", "qwen2.5-1.5b", "--machine", "rtx2060-laptop-6gb", "--rehearse",
+		"--set", "sequence_len=1024", "--set", "batch_tokens=4096", "--set", "max_steps=100"}
+	text := invoke(t, args...).must(t).stdout
+	for _, word := range []string{"1.5B parameters", "RTX 2060", "what limits it", "100 steps take", "of its life", "data sheet", "as planned"} {
+		if !strings.Contains(text, word) {
+			t.Errorf("no %q in\n%s", word, text)
+		}
+	}
+	type result struct {
+		plan.Plan
+		Machine   plan.Machine    `json:"machine"`
+		Sources   []string        `json:"sources"`
+		Outlook   plan.Outlook    `json:"outlook"`
+		Rehearsed train.Rehearsal `json:"rehearsed"`
+	}
+	r := jsonOf[result](t, invoke(t, append(args, "--json", "--tbw", "600TB")...).must(t).stdout)
+	if r.Outlook.TokensPerSec <= 0 || r.Outlook.Steps != 100 || len(r.Outlook.Timeline) == 0 || r.Outlook.RatedWriteBytes != 600e12 ||
+		r.Rehearsed.DeviceBytes != r.DeviceBytes || len(r.Sources) != 3 || r.Machine.Check() != nil {
+		t.Errorf("%+v", r)
+	}
+	if r.DiskBytes == 0 || r.Rehearsed.DiskWrittenBytes != r.Predicted.DiskWrittenBytes || r.Outlook.WearDays <= 0 {
+		t.Errorf("21 GB of state in 14 GiB: %d bytes on disk, %d written a step, %d rehearsed", r.DiskBytes,
+			r.Predicted.DiskWrittenBytes, r.Rehearsed.DiskWrittenBytes)
+	}
+
+	for want, args := range map[string][]string{
+		"known are dense-123b":       {"--shape", "list"},
+		"known are rtx2060":          {"--shape", "qwen3-8b", "--machine", "list"},
+		"--tbw":                      {"--shape", "qwen3-8b", "--tbw", "much"},
+		"give one of them":           {"--shape", "qwen3-8b", "--model", "x"},
+		"each of which makes it fit": {"--shape", "llama-3-70b", "--machine", "rtx3090-pc-24gb-64gb", "--set", "memory.disk=none"},
+	} {
+		r := invoke(t, append([]string{"plan"}, args...)...)
+		if r.status != exitBadRequest || !strings.Contains(r.stderr, want) || strings.Count(r.stderr, "\n") != 1 {
+			t.Errorf("plan %v: status %d, %s", args, r.status, r.stderr)
+		}
+	}
+}
