@@ -27,8 +27,8 @@ import (
 type Summary struct {
 	Steps        int         `json:"steps"`                        // done, in all
 	ResumedAfter int         `json:"resumed_after_step,omitempty"` // the sums below are of the steps since
-	Tokens       int64       `json:"tokens"`        // real positions
-	TargetTokens int64       `json:"target_tokens"` // those that counted in the loss
+	Tokens       int64       `json:"tokens"`                       // real positions
+	TargetTokens int64       `json:"target_tokens"`                // those that counted in the loss
 	FirstLoss    float64     `json:"first_loss"`
 	LastLoss     float64     `json:"last_loss"`
 	EvalBefore   *float64    `json:"eval_loss_before,omitempty"`
