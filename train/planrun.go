@@ -25,17 +25,8 @@ type Planned struct {
 	Outlook plan.Outlook
 }
 
-// PlanRun plans what Train would run, from config.json alone: it reads no data and no weights.
-func PlanRun(ctx context.Context, env *Env, c *Config) (*plan.Plan, device.Info, plan.Machine, error) {
-	r, err := PlanFor(ctx, env, c, PlanOptions{})
-	if err != nil {
-		return nil, device.Info{}, plan.Machine{}, err
-	}
-	return r.Plan, r.Device, r.Machine, nil
-}
-
-// PlanFor is PlanRun with options, and with what the plan means for the run. For a named shape on a named machine it
-// reads nothing at all.
+// PlanFor plans what Train would run, from config.json alone: it reads no data and no weights. For a named shape on a named
+// machine it reads nothing at all.
 func PlanFor(ctx context.Context, env *Env, c *Config, o PlanOptions) (*Planned, error) {
 	m, err := modelToPlan(ctx, env, c, o.Shape)
 	if err != nil {

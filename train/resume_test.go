@@ -37,14 +37,15 @@ func placementsOf(t *testing.T, c *Config) []placement {
 	env := newEnv(t)
 	env.program = 1
 	tight := Memory{Disk: Bytes{auto: true}, Path: filepath.Join(t.TempDir(), "state"), Host: budget(t, "1GiB").Device}
-	for planned := int64(0); planned == 0; tight.Host.N -= 256 << 10 { // until something has to go to disk
+	for onDisk := int64(0); onDisk == 0; tight.Host.N -= 256 << 10 { // until something has to go to disk
 		run := *c
 		run.Memory = tight
-		p, _, _, err := PlanRun(context.Background(), env, &run)
+		planned, err := PlanFor(context.Background(), env, &run, PlanOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		planned, tight.Host.N = p.DiskBytes, min(tight.Host.N, p.ProcessBytes())
+		p := planned.Plan
+		onDisk, tight.Host.N = p.DiskBytes, min(tight.Host.N, p.ProcessBytes())
 	}
 	tight.Host.N += 256 << 10
 	return []placement{

@@ -397,22 +397,22 @@ func TestBenchmark(t *testing.T) {
 }
 
 // A plan needs config.json only.
-func TestPlanRun(t *testing.T) {
+func TestPlanFor(t *testing.T) {
 	c := Defaults()
 	c.Model, c.SequenceLen, c.BatchTokens = writeConfig(t, nil), 64, 256
 	c.Datasets = []data.Source{{Path: "not read", Type: data.Text}}
-	p, info, m, err := PlanRun(context.Background(), newEnv(t), &c)
+	p, err := PlanFor(context.Background(), newEnv(t), &c, PlanOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if p.HostBytes <= 0 || p.Predicted.StepSeconds <= 0 || info.Name == "" || m.Check() != nil {
+	if p.Plan.HostBytes <= 0 || p.Plan.Predicted.StepSeconds <= 0 || p.Device.Name == "" || p.Machine.Check() != nil {
 		t.Errorf("%+v", p)
 	}
 	c.Memory.Host = budget(t, "1MiB").Device
-	_, _, _, err = PlanRun(context.Background(), newEnv(t), &c)
+	_, err = PlanFor(context.Background(), newEnv(t), &c, PlanOptions{})
 	refused(t, err, "memory.host")
 	c.Memory = budget(t, "1kB")
-	_, _, _, err = PlanRun(context.Background(), newEnv(t), &c)
+	_, err = PlanFor(context.Background(), newEnv(t), &c, PlanOptions{})
 	refused(t, err, "memory.device")
 }
 
