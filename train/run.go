@@ -62,6 +62,7 @@ type trainer struct {
 	src     *source
 	rates   optim.Schedule
 	metrics *trace.MetricsFile
+	spans   *trace.Recorder // of a run that is traced
 	summary Summary
 	saves   saver
 	begun   int // steps that were done before this process
@@ -163,7 +164,8 @@ func Train(ctx context.Context, c *Config, env *Env, o Options) (*Summary, error
 	}
 	started = true
 	if o.Trace {
-		t.engine.Trace = trace.NewRecorder(tracedSpans)
+		t.spans = trace.NewRecorder(tracedSpans)
+		t.engine.Trace = t.spans
 	}
 	err = t.run(ctx)
 	if err != nil && !errors.Is(err, ErrInterrupted) {
@@ -345,6 +347,9 @@ func (t *trainer) run(ctx context.Context) error {
 		return err
 	}
 	t.finish()
+	if err := t.stopEngine(); err != nil {
+		return err
+	}
 	t.summary.Model = filepath.Join(t.config.OutputDir, "model")
 	if err := t.export(ctx, t.src, t.summary.Model, t.src.exportType()); err != nil {
 		return err
@@ -506,5 +511,5 @@ func (t *trainer) writeTrace() error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(t.engine.Trace.WriteChrome(f), f.Close())
+	return errors.Join(t.spans.WriteChrome(f), f.Close())
 }

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"path/filepath"
+	"runtime/debug"
 
 	"github.com/millrace/millrace/data"
 	"github.com/millrace/millrace/device"
@@ -111,6 +112,8 @@ func (e *Env) openSession(ctx context.Context, p *plan.Plan, dev *devices, state
 	if err := fill(s); err != nil {
 		return s, err
 	}
+	// What filling took of the Go heap, a part's weights, goes back before the engine reserves its own: it is not in the plan.
+	debug.FreeOSMemory()
 	s.engine, err = stream.New(stream.Config{Plan: p, Device: dev.computes, Host: dev.host, Store: s.store, Accounts: e.Accounts,
 		Trace: trace.NewRecorder(0)})
 	return s, err
@@ -146,6 +149,13 @@ func (s *session) fill(ctx context.Context, src *source, init string, seed uint6
 		}
 		return Request(m.ReadPart(w, p, v))
 	})
+	return err
+}
+
+// stopEngine gives back what only steps need, so that what follows them, an export, stays within the plan.
+func (s *session) stopEngine() error {
+	err := s.engine.Close()
+	s.engine = nil
 	return err
 }
 
