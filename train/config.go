@@ -143,27 +143,6 @@ func ReadConfig(path string, set []string) (*Config, error) {
 	return &c, c.Check()
 }
 
-// parse reads a document over the configuration. An unknown key is an error that names its line.
-func (c *Config) parse(path string, doc []byte) error {
-	err := yaml.UnmarshalWithOptions(doc, c, yaml.Strict())
-	if err == nil {
-		return nil
-	}
-	return Request(fmt.Errorf("%s: %s", path, oneLine(err)))
-}
-
-// oneLine is a YAML error without its picture of the source.
-func oneLine(err error) string {
-	var y yaml.Error
-	if errors.As(err, &y) {
-		if t := y.GetToken(); t != nil && t.Position != nil {
-			return fmt.Sprintf("line %d: %s", t.Position.Line, y.GetMessage())
-		}
-		return y.GetMessage()
-	}
-	return strings.Join(strings.Fields(err.Error()), " ")
-}
-
 // set applies one key=value; a dot goes into a mapping: memory.device=2GiB.
 func (c *Config) set(setting string) error {
 	key, value, ok := strings.Cut(setting, "=")
