@@ -131,8 +131,8 @@ func ReadConfig(path string, set []string) (*Config, error) {
 		if err != nil {
 			return nil, Request(fmt.Errorf("run file: %w", err))
 		}
-		if err := c.parse(path, doc); err != nil {
-			return nil, err
+		if err := c.parse(doc); err != nil {
+			return nil, Request(fmt.Errorf("%s: %w", path, err))
 		}
 	}
 	for _, s := range set {
@@ -158,7 +158,15 @@ func (c *Config) set(setting string) error {
 		}
 	}
 	fmt.Fprintf(&doc, " %s\n", value)
-	return c.parse("--set "+setting, []byte(doc.String()))
+	err := c.parse([]byte(doc.String()))
+	var inLine *lineError
+	if errors.As(err, &inLine) { // of a document that nobody wrote
+		inLine.line = 0
+	}
+	if err != nil {
+		return Request(fmt.Errorf("--set %s: %w", setting, err))
+	}
+	return nil
 }
 
 // Check refuses what no run can do, naming the key.

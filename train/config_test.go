@@ -106,7 +106,7 @@ func FuzzConfig(f *testing.F) {
 	f.Add([]byte("memory: {device: 1e300TiB}"))
 	f.Fuzz(func(t *testing.T, doc []byte) {
 		c := Defaults()
-		if err := c.parse("run.yaml", doc); err != nil {
+		if err := c.parse(doc); err != nil {
 			if strings.Contains(err.Error(), "\n") {
 				t.Errorf("an error of several lines: %q", err)
 			}

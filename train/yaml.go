@@ -10,36 +10,54 @@ import (
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/parser"
+	"github.com/goccy/go-yaml/token"
 )
 
 // parse reads a document over the configuration. An unknown key, or a value of another kind than the key's, is an error that
 // names its line.
-func (c *Config) parse(path string, doc []byte) error {
+func (c *Config) parse(doc []byte) error {
 	file, err := parser.ParseBytes(doc, 0)
-	if err == nil {
-		for _, d := range file.Docs {
-			if err := checkKind(d.Body, reflect.TypeFor[Config](), ""); err != nil {
-				return Request(fmt.Errorf("%s: %w", path, err))
-			}
-		}
-		err = yaml.UnmarshalWithOptions(doc, c, yaml.Strict())
-	}
 	if err != nil {
-		return Request(fmt.Errorf("%s: %s", path, oneLine(err)))
+		return placed(err)
 	}
-	return nil
+	for _, d := range file.Docs {
+		if err := checkKind(d.Body, reflect.TypeFor[Config](), ""); err != nil {
+			return err
+		}
+	}
+	return placed(yaml.UnmarshalWithOptions(doc, c, yaml.Strict()))
 }
 
-// oneLine is a YAML error without its picture of the source.
-func oneLine(err error) string {
-	var y yaml.Error
-	if errors.As(err, &y) {
-		if t := y.GetToken(); t != nil && t.Position != nil {
-			return fmt.Sprintf("line %d: %s", t.Position.Line, y.GetMessage())
-		}
-		return y.GetMessage()
+// lineError is an error in one line of a document.
+type lineError struct {
+	line int // from 1; 0: not known
+	text string
+}
+
+func (e *lineError) Error() string {
+	if e.line == 0 {
+		return e.text
 	}
-	return strings.Join(strings.Fields(err.Error()), " ")
+	return fmt.Sprintf("line %d: %s", e.line, e.text)
+}
+
+// placed is the library's error without its picture of the source.
+func placed(err error) error {
+	var y yaml.Error
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &y):
+		return &lineError{lineOf(y.GetToken()), y.GetMessage()}
+	}
+	return &lineError{0, strings.Join(strings.Fields(err.Error()), " ")}
+}
+
+func lineOf(t *token.Token) int {
+	if t == nil || t.Position == nil {
+		return 0
+	}
+	return t.Position.Line
 }
 
 // unmarshaler is what reads its own YAML, and says itself what it takes.
@@ -66,14 +84,11 @@ func checkKind(n ast.Node, t reflect.Type, key string) error {
 		if line, _, more := strings.Cut(text, "\n"); more || len(line) > 40 {
 			text = line[:min(len(line), 40)] + " ..."
 		}
-		where := "line 1"
-		if tok := n.GetToken(); tok != nil && tok.Position != nil {
-			where = fmt.Sprintf("line %d", tok.Position.Line)
+		what := key
+		if key == "" {
+			what = "the run file"
 		}
-		if key != "" {
-			where += ": " + key
-		}
-		return fmt.Errorf("%s must be %s, not %s", where, want, strings.TrimSpace(text))
+		return &lineError{lineOf(n.GetToken()), fmt.Sprintf("%s must be %s, not %s", what, want, strings.TrimSpace(text))}
 	}
 	scalar, isScalar := n.(ast.ScalarNode)
 	text := ""
