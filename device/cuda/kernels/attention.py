@@ -1,0 +1,317 @@
+"""Attention over packed documents, exact and fused, and its gradient without atomics.
+
+A query i of a document sees the keys from max(start[i], i - window + 1) to i, so always itself. The document of a position is
+given by start (its first row) and end (one past its last row); documents follow one another, so the first key that a query
+sees never decreases with i. That is what lets a block of queries know from two numbers which blocks of keys it
+must visit (from the first key of its first row), and which of these need no mask (from the first key of its last row).
+
+Query heads come in groups that share a key head. Operands are [rows, heads*headdim] with a stride; lse and delta are
+[rows, heads], dense.
+
+A head of 80 or 96 columns is worked on as 64 and 16 or 64 and 32, because Triton's tiles are powers of two. Where PADDED,
+headdim may be anything up to HEAD_A, and what is beyond counts as zero.
+
+Sources: Dao et al., "FlashAttention" (2022) and "FlashAttention-2" (2023); Milakov and Gimelshein, "Online normalizer
+calculation for softmax" (2018).
+"""
+
+import triton
+import triton.language as tl
+
+LOG2E = tl.constexpr(1.4426950408889634)
+LN2 = tl.constexpr(0.6931471805599453)
+
+
+@triton.jit
+def _tile(base, first, stride, rows, headdim, column: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
+          CHECK_ROWS: tl.constexpr, CHECK_COLS: tl.constexpr):
+    """The tile [ROWS, COLS] at row first and a column of one head; zeros beyond rows and headdim where these are checked."""
+    r = tl.arange(0, ROWS)[:, None]
+    c = column + tl.arange(0, COLS)[None, :]
+    at = base + tl.cast(first, tl.int64) * stride + r * stride + c
+    if CHECK_ROWS and CHECK_COLS:
+        tile = tl.load(at, mask=(r < rows - first) & (c < headdim), other=0.0)
+    elif CHECK_ROWS:
+        tile = tl.load(at, mask=r < rows - first, other=0.0)
+    elif CHECK_COLS:
+        tile = tl.load(at, mask=c < headdim, other=0.0)
+    else:
+        tile = tl.load(at)
+    return tile
+
+
+@triton.jit
+def _store(base, first, stride, rows, headdim, value, column: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
+           CHECK_COLS: tl.constexpr):
+    """Writes a tile as _tile reads it."""
+    r = tl.arange(0, ROWS)[:, None]
+    c = column + tl.arange(0, COLS)[None, :]
+    at = base + tl.cast(first, tl.int64) * stride + r * stride + c
+    if CHECK_COLS:
+        tl.store(at, value.to(base.dtype.element_ty), mask=(r < rows - first) & (c < headdim))
+    else:
+        tl.store(at, value.to(base.dtype.element_ty), mask=r < rows - first)
+
+
+@triton.jit
+def _key_blocks(start, first, last, reach, BLOCK_K: tl.constexpr):
+    """The blocks of keys that the queries first..last see: [lo, hi), and of these [whole_lo, whole_hi) need no mask."""
+    lower = tl.maximum(tl.load(start + first), first - reach + 1)
+    upper = tl.maximum(tl.load(start + last), last - reach + 1)
+    lo = lower // BLOCK_K
+    hi = last // BLOCK_K + 1
+    whole_lo = (upper + BLOCK_K - 1) // BLOCK_K
+    whole_hi = tl.maximum((first + 1) // BLOCK_K, whole_lo)
+    return lo, hi, whole_lo, whole_hi
+
+
+@triton.jit
+def _forward_keys(acc_a, acc_b, most, total, q_a, q_b, k, v, first, query, lower, rows, headdim, sk, sv, log2_scale,
+                  MASKED: tl.constexpr, HEAD_A: tl.constexpr, HEAD_B: tl.constexpr, PADDED: tl.constexpr, BLOCK_K: tl.constexpr):
+    """Takes in one block of keys. most is in units of log2."""
+    k_a = _tile(k, first, sk, rows, headdim, 0, BLOCK_K, HEAD_A, MASKED, PADDED)
+    score = tl.dot(q_a, tl.trans(k_a), input_precision="ieee")
+    if HEAD_B > 0:
+        k_b = _tile(k, first, sk, rows, headdim, HEAD_A, BLOCK_K, HEAD_B, MASKED, PADDED)
+        score = tl.dot(q_b, tl.trans(k_b), score, input_precision="ieee")
+    if MASKED:
+        key = first + tl.arange(0, BLOCK_K)
+        score = tl.where((key[None, :] >= lower[:, None]) & (key[None, :] <= query[:, None]), score, float("-inf"))
+    new = tl.maximum(most, tl.max(score, 1) * log2_scale)
+    p = tl.exp2(score * log2_scale - new[:, None])
+    fade = tl.exp2(most - new)
+    total = total * fade + tl.sum(p, 1)
+    p = p.to(v.dtype.element_ty)
+    v_a = _tile(v, first, sv, rows, headdim, 0, BLOCK_K, HEAD_A, MASKED, PADDED)
+    acc_a = tl.dot(p, v_a, acc_a * fade[:, None], input_precision="ieee")
+    if HEAD_B > 0:
+        v_b = _tile(v, first, sv, rows, headdim, HEAD_A, BLOCK_K, HEAD_B, MASKED, PADDED)
+        acc_b = tl.dot(p, v_b, acc_b * fade[:, None], input_precision="ieee")
+    return acc_a, acc_b, new, total
+
+
+@triton.jit
+def attention(out, lse, q, k, v, start, rows, heads, kvheads, headdim, window, so, sq, sk, sv, scale,
+              HEAD_A: tl.constexpr, HEAD_B: tl.constexpr, PADDED: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr):
+    """out and lse of a block of queries of one head. Programs: ceil(rows/BLOCK_Q), heads. scale > 0.
+
+    Blocks at the end see most keys, so they go first.
+    """
+    first = (tl.num_programs(0) - 1 - tl.program_id(0)) * BLOCK_Q
+    head = tl.program_id(1)
+    q += head * headdim
+    k += head // (heads // kvheads) * headdim
+    v += head // (heads // kvheads) * headdim
+    out += head * headdim
+    log2_scale = scale * LOG2E
+    reach = tl.where(window > 0, tl.minimum(window, rows), rows)
+
+    # Rows beyond the last repeat it: they have something to see, and are not written.
+    query = tl.minimum(first + tl.arange(0, BLOCK_Q), rows - 1)
+    lower = tl.maximum(tl.load(start + query), query - reach + 1)
+    lo, hi, whole_lo, whole_hi = _key_blocks(start, first, tl.minimum(first + BLOCK_Q, rows) - 1, reach, BLOCK_K)
+
+    q_a = _tile(q, first, sq, rows, headdim, 0, BLOCK_Q, HEAD_A, True, PADDED)
+    acc_a = tl.zeros([BLOCK_Q, HEAD_A], tl.float32)
+    q_b = q_a
+    acc_b = acc_a
+    if HEAD_B > 0:
+        q_b = _tile(q, first, sq, rows, headdim, HEAD_A, BLOCK_Q, HEAD_B, True, PADDED)
+        acc_b = tl.zeros([BLOCK_Q, HEAD_B], tl.float32)
+    # Finite, so that a row whose first block is all masked computes exp2(-inf) = 0 and not exp2(-inf - -inf).
+    most = tl.full([BLOCK_Q], -3.0e38, tl.float32)
+    total = tl.zeros([BLOCK_Q], tl.float32)
+
+    for block in range(whole_lo, whole_hi):
+        acc_a, acc_b, most, total = _forward_keys(acc_a, acc_b, most, total, q_a, q_b, k, v, block * BLOCK_K, query, lower, rows,
+                                                  headdim, sk, sv, log2_scale, False, HEAD_A, HEAD_B, PADDED, BLOCK_K)
+    # The blocks on both sides of the whole ones, as one loop.
+    before = whole_lo - lo
+    for i in range(0, before + hi - whole_hi):
+        block = tl.where(i < before, lo + i, whole_hi - before + i)
+        acc_a, acc_b, most, total = _forward_keys(acc_a, acc_b, most, total, q_a, q_b, k, v, block * BLOCK_K, query, lower, rows,
+                                                  headdim, sk, sv, log2_scale, True, HEAD_A, HEAD_B, PADDED, BLOCK_K)
+
+    _store(out, first, so, rows, headdim, acc_a / total[:, None], 0, BLOCK_Q, HEAD_A, PADDED)
+    if HEAD_B > 0:
+        _store(out, first, so, rows, headdim, acc_b / total[:, None], HEAD_A, BLOCK_Q, HEAD_B, PADDED)
+    row = first + tl.arange(0, BLOCK_Q)
+    tl.store(lse + row.to(tl.int64) * heads + head, (most + tl.log2(total)) * LN2, mask=row < rows)
+
+
+@triton.jit
+def attention_delta(delta, out, dout, rows, heads, headdim, so, sdo, BLOCK_ROWS: tl.constexpr, BLOCK_COLS: tl.constexpr):
+    """delta = row sums of out*dout of one head. Programs: ceil(rows/BLOCK_ROWS), heads."""
+    row = tl.program_id(0) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)
+    head = tl.program_id(1)
+    o = out + row.to(tl.int64)[:, None] * so + head * headdim
+    do = dout + row.to(tl.int64)[:, None] * sdo + head * headdim
+    total = tl.zeros([BLOCK_ROWS], tl.float32)
+    for first in range(0, headdim, BLOCK_COLS):
+        c = first + tl.arange(0, BLOCK_COLS)[None, :]
+        inside = (row[:, None] < rows) & (c < headdim)
+        total += tl.sum(tl.load(o + c, mask=inside, other=0.0).to(tl.float32) * tl.load(do + c, mask=inside, other=0.0).to(tl.float32), 1)
+    tl.store(delta + row.to(tl.int64) * heads + head, total, mask=row < rows)
+
+
+@triton.jit
+def _grad_keys(dk_a, dk_b, dv_a, dv_b, k_a, k_b, v_a, v_b, q, dout, lse, delta, start, key, first, reach, rows, heads, headdim, sdo, sq,
+               log2_scale, MASKED: tl.constexpr, HEAD_A: tl.constexpr, HEAD_B: tl.constexpr, PADDED: tl.constexpr,
+               BLOCK_Q: tl.constexpr):
+    """Adds what one block of queries of one head gives to dk and dv. Scores are transposed: keys by queries."""
+    query = first + tl.arange(0, BLOCK_Q)
+    at = tl.cast(first, tl.int64) * heads + tl.arange(0, BLOCK_Q) * heads
+    q_a = _tile(q, first, sq, rows, headdim, 0, BLOCK_Q, HEAD_A, MASKED, PADDED)
+    do_a = _tile(dout, first, sdo, rows, headdim, 0, BLOCK_Q, HEAD_A, MASKED, PADDED)
+    score = tl.dot(k_a, tl.trans(q_a), input_precision="ieee")
+    if HEAD_B > 0:
+        q_b = _tile(q, first, sq, rows, headdim, HEAD_A, BLOCK_Q, HEAD_B, MASKED, PADDED)
+        do_b = _tile(dout, first, sdo, rows, headdim, HEAD_A, BLOCK_Q, HEAD_B, MASKED, PADDED)
+        score = tl.dot(k_b, tl.trans(q_b), score, input_precision="ieee")
+    if MASKED:
+        known = query < rows
+        log_sum = tl.load(lse + at, mask=known, other=0.0)
+        shift = tl.load(delta + at, mask=known, other=0.0)
+        # A query beyond the last row sees nothing.
+        lower = tl.maximum(tl.load(start + query, mask=known, other=rows), query - reach + 1)
+        seen = (key[:, None] >= lower[None, :]) & (key[:, None] <= query[None, :])
+        p = tl.where(seen, tl.exp2(score * log2_scale - log_sum[None, :] * LOG2E), 0.0)
+    else:
+        log_sum = tl.load(lse + at)
+        shift = tl.load(delta + at)
+        p = tl.exp2(score * log2_scale - log_sum[None, :] * LOG2E)
+    dv_a = tl.dot(p.to(q_a.dtype), do_a, dv_a, input_precision="ieee")
+    dp = tl.dot(v_a, tl.trans(do_a), input_precision="ieee")
+    if HEAD_B > 0:
+        dv_b = tl.dot(p.to(q_a.dtype), do_b, dv_b, input_precision="ieee")
+        dp = tl.dot(v_b, tl.trans(do_b), dp, input_precision="ieee")
+    ds = (p * (dp - shift[None, :])).to(q_a.dtype)
+    dk_a = tl.dot(ds, q_a, dk_a, input_precision="ieee")
+    if HEAD_B > 0:
+        dk_b = tl.dot(ds, q_b, dk_b, input_precision="ieee")
+    return dk_a, dk_b, dv_a, dv_b
+
+
+@triton.jit
+def attention_dkdv(dk, dv, dout, q, k, v, lse, delta, start, end, rows, heads, kvheads, headdim, window, sdk, sdv, sdo, sq, sk, sv, scale,
+                   HEAD_A: tl.constexpr, HEAD_B: tl.constexpr, PADDED: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr):
+    """dk and dv of a block of keys of one key head. Programs: ceil(rows/BLOCK_K), kvheads.
+
+    One program adds up all query heads of the group and all queries, in this order, so bits do not depend on timing.
+    """
+    first = tl.program_id(0) * BLOCK_K
+    kv = tl.program_id(1)
+    group = heads // kvheads
+    k += kv * headdim
+    v += kv * headdim
+    dk += kv * headdim
+    dv += kv * headdim
+    log2_scale = scale * LOG2E
+    reach = tl.where(window > 0, tl.minimum(window, rows), rows)
+
+    # One past the last query that sees the block's last key, and its first key.
+    last = tl.minimum(first + BLOCK_K, rows) - 1
+    stop = tl.minimum(tl.load(end + last), last + reach)
+    whole_stop = tl.minimum(tl.load(end + first), first + reach)
+    lo = first // BLOCK_Q
+    hi = (stop + BLOCK_Q - 1) // BLOCK_Q
+    whole_lo = (last + BLOCK_Q - 1) // BLOCK_Q
+    whole_hi = tl.maximum(whole_stop // BLOCK_Q, whole_lo)
+    before = whole_lo - lo
+
+    key = first + tl.arange(0, BLOCK_K)
+    k_a = _tile(k, first, sk, rows, headdim, 0, BLOCK_K, HEAD_A, True, PADDED)
+    v_a = _tile(v, first, sv, rows, headdim, 0, BLOCK_K, HEAD_A, True, PADDED)
+    dk_a = tl.zeros([BLOCK_K, HEAD_A], tl.float32)
+    dv_a = tl.zeros([BLOCK_K, HEAD_A], tl.float32)
+    k_b, v_b, dk_b, dv_b = k_a, v_a, dk_a, dv_a
+    if HEAD_B > 0:
+        k_b = _tile(k, first, sk, rows, headdim, HEAD_A, BLOCK_K, HEAD_B, True, PADDED)
+        v_b = _tile(v, first, sv, rows, headdim, HEAD_A, BLOCK_K, HEAD_B, True, PADDED)
+        dk_b = tl.zeros([BLOCK_K, HEAD_B], tl.float32)
+        dv_b = tl.zeros([BLOCK_K, HEAD_B], tl.float32)
+
+    for head in range(kv * group, kv * group + group):
+        for i in range(0, before + hi - whole_hi):
+            block = tl.where(i < before, lo + i, whole_hi - before + i)
+            dk_a, dk_b, dv_a, dv_b = _grad_keys(dk_a, dk_b, dv_a, dv_b, k_a, k_b, v_a, v_b, q + head * headdim, dout + head * headdim,
+                                                lse + head, delta + head, start, key, block * BLOCK_Q, reach, rows, heads, headdim,
+                                                sdo, sq, log2_scale, True, HEAD_A, HEAD_B, PADDED, BLOCK_Q)
+        for block in range(whole_lo, whole_hi):
+            dk_a, dk_b, dv_a, dv_b = _grad_keys(dk_a, dk_b, dv_a, dv_b, k_a, k_b, v_a, v_b, q + head * headdim, dout + head * headdim,
+                                                lse + head, delta + head, start, key, block * BLOCK_Q, reach, rows, heads, headdim,
+                                                sdo, sq, log2_scale, False, HEAD_A, HEAD_B, PADDED, BLOCK_Q)
+
+    _store(dk, first, sdk, rows, headdim, dk_a * scale, 0, BLOCK_K, HEAD_A, PADDED)
+    _store(dv, first, sdv, rows, headdim, dv_a, 0, BLOCK_K, HEAD_A, PADDED)
+    if HEAD_B > 0:
+        _store(dk, first, sdk, rows, headdim, dk_b * scale, HEAD_A, BLOCK_K, HEAD_B, PADDED)
+        _store(dv, first, sdv, rows, headdim, dv_b, HEAD_A, BLOCK_K, HEAD_B, PADDED)
+
+
+@triton.jit
+def _grad_queries(dq_a, dq_b, q_a, q_b, do_a, do_b, k, v, log2_sum, shift, first, query, lower, rows, headdim, sk, sv, log2_scale,
+                  MASKED: tl.constexpr, HEAD_A: tl.constexpr, HEAD_B: tl.constexpr, PADDED: tl.constexpr, BLOCK_K: tl.constexpr):
+    """Adds what one block of keys gives to dq."""
+    k_a = _tile(k, first, sk, rows, headdim, 0, BLOCK_K, HEAD_A, MASKED, PADDED)
+    v_a = _tile(v, first, sv, rows, headdim, 0, BLOCK_K, HEAD_A, MASKED, PADDED)
+    score = tl.dot(q_a, tl.trans(k_a), input_precision="ieee")
+    dp = tl.dot(do_a, tl.trans(v_a), input_precision="ieee")
+    if HEAD_B > 0:
+        k_b = _tile(k, first, sk, rows, headdim, HEAD_A, BLOCK_K, HEAD_B, MASKED, PADDED)
+        v_b = _tile(v, first, sv, rows, headdim, HEAD_A, BLOCK_K, HEAD_B, MASKED, PADDED)
+        score = tl.dot(q_b, tl.trans(k_b), score, input_precision="ieee")
+        dp = tl.dot(do_b, tl.trans(v_b), dp, input_precision="ieee")
+    p = tl.exp2(score * log2_scale - log2_sum[:, None])
+    if MASKED:
+        key = first + tl.arange(0, BLOCK_K)
+        p = tl.where((key[None, :] >= lower[:, None]) & (key[None, :] <= query[:, None]), p, 0.0)
+    ds = (p * (dp - shift[:, None])).to(k_a.dtype)
+    dq_a = tl.dot(ds, k_a, dq_a, input_precision="ieee")
+    if HEAD_B > 0:
+        dq_b = tl.dot(ds, k_b, dq_b, input_precision="ieee")
+    return dq_a, dq_b
+
+
+@triton.jit
+def attention_dq(dq, dout, q, k, v, lse, delta, start, rows, heads, kvheads, headdim, window, sdq, sdo, sq, sk, sv, scale,
+                 HEAD_A: tl.constexpr, HEAD_B: tl.constexpr, PADDED: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr):
+    """dq of a block of queries of one head. Programs: ceil(rows/BLOCK_Q), heads."""
+    first = (tl.num_programs(0) - 1 - tl.program_id(0)) * BLOCK_Q
+    head = tl.program_id(1)
+    q += head * headdim
+    dq += head * headdim
+    dout += head * headdim
+    k += head // (heads // kvheads) * headdim
+    v += head // (heads // kvheads) * headdim
+    log2_scale = scale * LOG2E
+    reach = tl.where(window > 0, tl.minimum(window, rows), rows)
+
+    query = tl.minimum(first + tl.arange(0, BLOCK_Q), rows - 1)
+    lower = tl.maximum(tl.load(start + query), query - reach + 1)
+    at = query.to(tl.int64) * heads + head
+    log2_sum = tl.load(lse + at) * LOG2E
+    shift = tl.load(delta + at)
+    lo, hi, whole_lo, whole_hi = _key_blocks(start, first, tl.minimum(first + BLOCK_Q, rows) - 1, reach, BLOCK_K)
+
+    q_a = _tile(q, first, sq, rows, headdim, 0, BLOCK_Q, HEAD_A, True, PADDED)
+    do_a = _tile(dout, first, sdo, rows, headdim, 0, BLOCK_Q, HEAD_A, True, PADDED)
+    dq_a = tl.zeros([BLOCK_Q, HEAD_A], tl.float32)
+    q_b, do_b, dq_b = q_a, do_a, dq_a
+    if HEAD_B > 0:
+        q_b = _tile(q, first, sq, rows, headdim, HEAD_A, BLOCK_Q, HEAD_B, True, PADDED)
+        do_b = _tile(dout, first, sdo, rows, headdim, HEAD_A, BLOCK_Q, HEAD_B, True, PADDED)
+        dq_b = tl.zeros([BLOCK_Q, HEAD_B], tl.float32)
+
+    for block in range(whole_lo, whole_hi):
+        dq_a, dq_b = _grad_queries(dq_a, dq_b, q_a, q_b, do_a, do_b, k, v, log2_sum, shift, block * BLOCK_K, query, lower, rows, headdim,
+                                   sk, sv, log2_scale, False, HEAD_A, HEAD_B, PADDED, BLOCK_K)
+    before = whole_lo - lo
+    for i in range(0, before + hi - whole_hi):
+        block = tl.where(i < before, lo + i, whole_hi - before + i)
+        dq_a, dq_b = _grad_queries(dq_a, dq_b, q_a, q_b, do_a, do_b, k, v, log2_sum, shift, block * BLOCK_K, query, lower, rows, headdim,
+                                   sk, sv, log2_scale, True, HEAD_A, HEAD_B, PADDED, BLOCK_K)
+
+    _store(dq, first, sdq, rows, headdim, dq_a * scale, 0, BLOCK_Q, HEAD_A, PADDED)
+    if HEAD_B > 0:
+        _store(dq, first, sdq, rows, headdim, dq_b * scale, HEAD_A, BLOCK_Q, HEAD_B, PADDED)
