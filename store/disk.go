@@ -76,10 +76,15 @@ type DiskOptions struct {
 	AddressOnly bool
 }
 
-// Traffic is what a store has moved so far.
+// Traffic is what a store has moved so far, in whole blocks. When nothing is under way, the bytes that were read and those
+// that were spared are all that was lent to be read, unless something was read ahead in vain; and the bytes that were written
+// and spared are all that was lent to be written.
 type Traffic struct {
-	ReadBytes, WrittenBytes int64         // of files, whole blocks
-	Busy                    time.Duration // how long something was being read or written
+	ReadBytes, WrittenBytes int64 // of files
+	// SparedReadBytes were lent without a read: they lay in a buffer still, or were never written. SparedWriteBytes were
+	// replaced by the next version before their write had begun.
+	SparedReadBytes, SparedWriteBytes int64
+	Busy                              time.Duration // how long something was being read or written
 }
 
 // diskExtent is an extent and its pieces.

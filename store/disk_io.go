@@ -69,6 +69,7 @@ func (d *Disk) load(b *buffer) {
 	d.mu.Lock()
 	if f != nil && err == nil {
 		d.traffic.ReadBytes += fileBytes(p.bytes)
+		b.unread = true
 	}
 	switch {
 	case err == nil:

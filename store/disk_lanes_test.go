@@ -324,3 +324,35 @@ func TestMisuse(t *testing.T) {
 		})
 	}
 }
+
+// A lane that hints in the order of its use has every piece read once, however its writes hold up the reads ahead.
+func TestReadAheadReadsOnce(t *testing.T) {
+	many := store.Spec{ID: four.ID, Bytes: 64 * 4096, Piece: 4096}
+	d := openDisk(t, store.DiskOptions{FS: vfs.NewMem(), Specs: []store.Spec{many}, Quota: quota(3), Workers: 4})
+	defer d.Close()
+	fill(t, d, many, 0)
+	var lent int64
+	d.Sync(t.Context())
+	before := d.Traffic()
+	for version := uint64(1); version < 40; version++ {
+		for off, n := range many.Pieces() {
+			for ahead := range int64(4) {
+				if off == 0 || ahead == 3 { // each is hinted at once
+					if at := off + ahead*many.Piece; at < many.Bytes {
+						d.Prefetch(trace.Update, many.ID, at, version)
+					}
+				}
+			}
+			borrow(t, d, trace.Update, many.ID, off, n, store.Change, version).Release()
+			lent += n
+		}
+	}
+	d.Sync(t.Context())
+	now := d.Traffic()
+	if read := now.ReadBytes + now.SparedReadBytes - before.ReadBytes - before.SparedReadBytes; read != lent {
+		t.Errorf("%d bytes were read or spared for %d that were lent", read, lent)
+	}
+	if written := now.WrittenBytes + now.SparedWriteBytes - before.WrittenBytes - before.SparedWriteBytes; written != lent {
+		t.Errorf("%d bytes were written or spared for %d that were changed", written, lent)
+	}
+}

@@ -20,6 +20,7 @@ type buffer struct {
 	lent   int    // leases that point into it, and borrowers that wait for its contents
 	hinted uint64 // the hint that it was read for and that is not used yet, or 0
 	used   uint64 // when it was last given back
+	unread bool   // it was read from disk, and nobody has borrowed that yet
 	err    error  // of a read that failed
 }
 
@@ -87,7 +88,7 @@ func (d *Disk) Borrow(ctx context.Context, lane trace.Lane, id ID, off, n int64,
 	}}, nil
 }
 
-// stage brings a piece into a buffer of the lane.
+// stage brings a piece into a buffer of the lane. A loan of what was not read for it is one that spared the disk a read.
 func (d *Disk) stage(ctx context.Context, lane trace.Lane, p *diskPiece, access Access) (*buffer, error) {
 	b, err := d.attach(ctx, lane, p, access)
 	if err != nil {
@@ -107,6 +108,10 @@ func (d *Disk) stage(ctx context.Context, lane trace.Lane, p *diskPiece, access 
 		d.detach(b)
 		return nil, err
 	}
+	if access != Write && !b.unread {
+		d.traffic.SparedReadBytes += fileBytes(p.bytes)
+	}
+	b.unread = false
 	return b, nil
 }
 
@@ -170,6 +175,7 @@ func (d *Disk) use(b *buffer, access Access) {
 		d.later = without(d.later, b)
 		d.dirty--
 		b.state = idle
+		d.traffic.SparedWriteBytes += fileBytes(b.piece.bytes)
 	}
 }
 
@@ -190,7 +196,7 @@ func (d *Disk) detach(b *buffer) {
 // drop parts a buffer from its piece.
 func (d *Disk) drop(b *buffer) {
 	b.piece.buf = nil
-	b.piece, b.state, b.err, b.hinted = nil, idle, nil, 0
+	b.piece, b.state, b.err, b.hinted, b.unread = nil, idle, nil, 0, false
 }
 
 // copyLent fills a buffer of one's own from one that another lane reads from, so that neither waits for the other.
@@ -278,13 +284,20 @@ func (d *Disk) dropHint(lane trace.Lane, p *diskPiece) {
 	}
 }
 
-// settle starts what the hints ask for, where that has become possible, and wakes everyone.
+// settle starts what the hints ask for, where that has become possible, and wakes everyone. It goes in the order of use and
+// stops where it cannot go on: what is needed later would take the memory, and be thrown out for what is needed before it
+// and read again. That also holds while the next piece is being borrowed, which forgets its hint.
 func (d *Disk) settle() {
 	for lane := range d.hints {
-		for kind := range d.hints[lane] {
-			d.hints[lane][kind] = slices.DeleteFunc(d.hints[lane][kind], func(h hint) bool {
-				return h.piece.version > h.version || h.piece.version == h.version && !h.piece.writing && d.follow(trace.Lane(lane), h)
-			})
+		for kind, list := range d.hints[lane] {
+			for len(list) > 0 {
+				h := list[0]
+				if h.piece.version <= h.version && (h.piece.version < h.version || h.piece.writing || !d.follow(trace.Lane(lane), h)) {
+					break
+				}
+				list = list[1:]
+			}
+			d.hints[lane][kind] = append(d.hints[lane][kind][:0], list...)
 		}
 	}
 	d.wake()
