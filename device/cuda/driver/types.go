@@ -1,0 +1,59 @@
+package driver
+
+// Handles and addresses. 0 is none of them.
+type (
+	// A DevicePtr is an address that the GPU understands: of its own memory or, with unified addressing, of the host's.
+	DevicePtr uint64
+	// A Device is a GPU; devices are counted from 0, in an order that CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER set.
+	Device   int32
+	Context  uintptr
+	Stream   uintptr
+	Event    uintptr
+	Module   uintptr
+	Function uintptr
+)
+
+// MinVersion is the oldest driver that [Load] accepts, as DriverGetVersion counts: CUDA 12.4, which came in March 2024 with the 550
+// series and reads PTX up to version 8.4.
+const MinVersion = 12040
+
+// CtxSchedBlockingSync is for DevicePrimaryCtxSetFlags: a thread that waits sleeps, and leaves its core to the host's own work.
+const CtxSchedBlockingSync = 0x4
+
+// StreamNonBlocking is for StreamCreateWithPriority: the stream does not order itself with the legacy default stream.
+const StreamNonBlocking = 0x1
+
+// Flags of EventCreate.
+const (
+	EventBlockingSync  = 0x1 // EventSynchronize sleeps instead of spinning
+	EventDisableTiming = 0x2 // cheaper to record, and EventElapsedTime refuses it
+)
+
+// Flags of MemHostRegister.
+const (
+	MemHostRegisterPortable  = 0x1 // pinned for every context
+	MemHostRegisterDeviceMap = 0x2 // kernels can reach it (MemHostGetDevicePointer)
+)
+
+// Attribute is what DeviceGetAttribute is asked for.
+type Attribute int32
+
+const (
+	MaxThreadsPerBlock             Attribute = 1
+	MaxSharedMemoryPerBlock        Attribute = 8 // bytes, without FuncSetAttribute
+	MultiprocessorCount            Attribute = 16
+	Integrated                     Attribute = 18 // 1: shares the host's memory
+	AsyncEngineCount               Attribute = 40 // copy engines: 2 copy in both directions at once
+	UnifiedAddressing              Attribute = 41
+	ComputeCapabilityMajor         Attribute = 75
+	ComputeCapabilityMinor         Attribute = 76
+	CanUseHostPointerForRegistered Attribute = 91 // MemHostGetDevicePointer returns the host's address
+	MaxSharedMemoryPerBlockOptin   Attribute = 97 // bytes, with FuncSetAttribute
+)
+
+// FunctionAttribute is what FuncSetAttribute sets.
+type FunctionAttribute int32
+
+// MaxDynamicSharedSizeBytes raises what a launch may ask for above 48 KiB, up to MaxSharedMemoryPerBlockOptin less the kernel's
+// static shared memory.
+const MaxDynamicSharedSizeBytes FunctionAttribute = 8
