@@ -16,7 +16,7 @@ type NamedMachine struct {
 	// Budgets where a run file names none: what is left of the device's memory, of the RAM and of the drive.
 	DeviceBytes, HostBytes, DiskBytes int64
 	RatedWriteBytes                   int64    // what the drive's maker warrants to be written in its life
-	Sources                           []string // of the rates
+	Sources                           []string // of the rates; what such a machine cannot do comes first
 }
 
 // WhatIfProgramBytes is what a process on a named machine takes beside what is planned: code, Go heap, and what a GPU's
@@ -38,14 +38,19 @@ const (
 
 const gigabyte = 1e9
 
-// gpu is what a data sheet says of a GPU and its link.
+// gpu is what a data sheet says of a GPU and its link. Figures that a sheet gives with sparsity are halved, and those of a
+// link for both directions as well.
 type gpu struct {
 	name                         string
 	memory                       int64   // bytes a program can see
 	tensorTFLOPS, f32TFLOPS      float64 // 16-bit dense with fp32 accumulation; CUDA cores
 	memoryGBPerSec, linkGBPerSec float64 // the link in one direction
 	source                       string
+	lacks                        string // why it is a what-if only; empty if it is not
 }
+
+// noBF16 is what plans for GPUs before Ampere say.
+const noBF16 = "what-if: this GPU has no bf16 units and is older than sm_80, which kernels are built for; the plan takes its fp16 rate for bf16, and the program does not run on it"
 
 // hostSystem is the rest of the machine.
 type hostSystem struct {
@@ -64,52 +69,53 @@ type drive struct {
 	source                      string
 }
 
-// The GPUs.
+// The GPUs. PCIe x16 carries 15.75 GB/s in one direction as generation 3 (8 GT/s a lane, 128b/130b), 31.5 as 4 and 63 as 5.
 var (
-	rtx2060Laptop = gpu{"NVIDIA GeForce RTX 2060 laptop, 6 GB", 6 << 30, 24, 6.0, 336, 15.75,
-		"GPU: NVIDIA Turing whitepaper (WP-09183), scaled to 1.56 GHz and 30 SMs: fp16 with fp32 accumulation 24 TFLOPS, 336 GB/s, PCIe 3.0 x16. It has no bf16 units and is older than sm_80, which kernels are built for: a what-if only"}
+	rtx2060Laptop = gpu{"NVIDIA GeForce RTX 2060 laptop, 6 GB", 6 << 30, 18.4, 4.6, 336, 15.75,
+		"GPU: TU106 of 115 W, 30 SMs at a boost clock of 1.2 GHz, 192 bits of GDDR6 at 14 Gb/s: 336 GB/s, fp32 4.6 TFLOPS; a Turing SM of a GeForce does 512 FLOP a clock in fp16 with fp32 accumulation (NVIDIA Turing whitepaper, RTX 2070: 29.9 TFLOPS from 36 SMs at 1.62 GHz), so 18.4 TFLOPS; PCIe 3.0 x16",
+		noBF16}
 	rtx3090 = gpu{"NVIDIA GeForce RTX 3090, 24 GB", 24 << 30, 71, 35.6, 936, 31.5,
-		"GPU: NVIDIA Ampere GA102 whitepaper: bf16 with fp32 accumulation 71 TFLOPS, fp32 35.6 TFLOPS, 936 GB/s, PCIe 4.0 x16"}
+		"GPU: NVIDIA Ampere GA102 whitepaper, appendix A: bf16 with fp32 accumulation 71 TFLOPS, fp32 35.6 TFLOPS, 936 GB/s, PCIe 4.0 x16", ""}
 	rtx4090 = gpu{"NVIDIA GeForce RTX 4090, 24 GB", 24 << 30, 165.2, 82.6, 1008, 31.5,
-		"GPU: NVIDIA Ada whitepaper: bf16 with fp32 accumulation 165.2 TFLOPS, fp32 82.6 TFLOPS, 1,008 GB/s, PCIe 4.0 x16"}
+		"GPU: NVIDIA Ada GPU architecture whitepaper, appendix A: bf16 with fp32 accumulation 165.2 TFLOPS, fp32 82.6 TFLOPS, 1,008 GB/s, PCIe 4.0 x16", ""}
 	h100PCIe = gpu{"NVIDIA H100 PCIe, 80 GB", 79 << 30, 756, 51, 2000, 63,
-		"GPU: NVIDIA H100 data sheet, PCIe form: bf16 756 TFLOPS dense (1,513 with sparsity), fp32 51 TFLOPS, 2 TB/s, PCIe 5.0 x16"}
+		"GPU: NVIDIA H100 data sheet, column PCIe: bf16 1,513 TFLOPS with sparsity, so 756 dense; fp32 51 TFLOPS, 2 TB/s, PCIe 5.0 128 GB/s for both directions", ""}
 	h200 = gpu{"NVIDIA H200, 141 GB", 139 << 30, 989, 67, 4800, 63,
-		"GPU: NVIDIA H200 data sheet, SXM form: bf16 989 TFLOPS dense (1,979 with sparsity), fp32 67 TFLOPS, 4.8 TB/s, PCIe 5.0 x16"}
+		"GPU: NVIDIA H200 data sheet, column SXM: bf16 1,979 TFLOPS with sparsity, so 989 dense; fp32 67 TFLOPS, 4.8 TB/s, PCIe 5.0 128 GB/s for both directions", ""}
 	gh200 = gpu{"NVIDIA GH200, 96 GB", 94 << 30, 989, 67, 4000, 450,
-		"GPU: NVIDIA GH200 data sheet, 96 GB HBM3: bf16 989 TFLOPS dense, fp32 67 TFLOPS, 4 TB/s, NVLink-C2C 900 GB/s for both directions"}
+		"GPU: NVIDIA GH200 data sheet, 96 GB HBM3: bf16 989 TFLOPS dense, fp32 67 TFLOPS, 4 TB/s, NVLink-C2C 900 GB/s for both directions", ""}
 	v100 = gpu{"NVIDIA V100 SXM3, 32 GB (one of a DGX-2's 16)", 31 << 30, 125, 15.7, 900, 15.75,
-		"GPU: NVIDIA V100 and DGX-2 data sheets: fp16 125 TFLOPS, fp32 15.7 TFLOPS, 900 GB/s, PCIe 3.0 x16; one GPU of 16 is used. It has no bf16 units and is older than sm_80: a what-if only"}
+		"GPU: NVIDIA V100 data sheet, column NVLink: fp16 tensor 125 TFLOPS, fp32 15.7 TFLOPS, 900 GB/s; PCIe 3.0 x16; one GPU of 16 is used", noBF16}
 )
 
 // The drives.
 var (
-	consumer3 = drive{2e12, 3.5, 1.75, 1200e12, "drive: Samsung 970 EVO Plus 2 TB data sheet: 3.5 GB/s read, 1.75 GB/s written after TurboWrite, 1,200 TB rated"}
-	consumer4 = drive{2e12, 7.0, 2.0, 1200e12, "drive: Samsung 980 PRO 2 TB data sheet: 7.0 GB/s read, 2.0 GB/s written after TurboWrite, 1,200 TB rated"}
-	server5   = drive{7.68e12, 13, 6.6, 14016e12, "drive: Samsung PM1743 7.68 TB, announcement of 2021: 13 GB/s read, 6.6 GB/s written; one drive write a day for five years"}
-	dgx2Array = drive{8 * 3.84e12, 8 * 3.2, 8 * 1.8, 8 * 7008e12, "drives: NVIDIA DGX-2 data sheet, 8 x 3.84 TB NVMe as one; 3.2 GB/s read and 1.8 GB/s written each and one drive write a day for five years (Samsung PM963 class) are assumed"}
+	consumer3 = drive{2e12, 3.5, 1.75, 1200e12, "drive: Samsung 970 EVO Plus 2 TB data sheet: 3.5 GB/s read, 1.75 GB/s written past Intelligent TurboWrite (note 4), 1,200 TB rated"}
+	consumer4 = drive{2e12, 7.0, 2.0, 1200e12, "drive: Samsung 980 PRO 2 TB data sheet: 7.0 GB/s read, 2.0 GB/s written past Intelligent TurboWrite, 1,200 TB rated"}
+	server5   = drive{7.68e12, 13, 6.6, 14016e12, "drive: Samsung PM1743 7.68 TB, Samsung's announcement of December 2021: 13 GB/s read, 6.6 GB/s written, the most of any capacity; one drive write a day, for five years"}
+	dgx2Array = drive{8 * 3.84e12, 8 * 3.2, 8 * 1.8, 8 * 7008e12, "drives: NVIDIA DGX-2 data sheet, 30 TB of NVMe, as 8 x 3.84 TB in one array; 3.2 GB/s read and 1.8 GB/s written each and one drive write a day for five years are assumed"}
 )
 
 // Machines are the named machines.
 func Machines() []NamedMachine {
 	ddr4, ddr5 := 51.2, 70.4
 	desktop4 := func(ram int64) hostSystem {
-		return hostSystem{ram, ddr4, consumer4, "RAM: two channels of DDR4-3200, 51.2 GB/s"}
+		return hostSystem{ram, ddr4, consumer4, "RAM: two channels of DDR4-3200, 2 x 8 B x 3.2 GT/s = 51.2 GB/s"}
 	}
 	desktop5 := func(ram int64) hostSystem {
-		return hostSystem{ram, ddr5, consumer4, "RAM: two channels of DDR5-4400 (as four modules run), 70.4 GB/s"}
+		return hostSystem{ram, ddr5, consumer4, "RAM: two channels of DDR5-4400, 2 x 8 B x 4.4 GT/s = 70.4 GB/s; that four modules run at 4.4 GT/s is assumed, some processors warrant 3.6"}
 	}
 	const gib = 1 << 30
 	return []NamedMachine{
-		whatIf("rtx2060-laptop-6gb", rtx2060Laptop, hostSystem{16 * gib, 42.7, consumer3, "RAM: 16 GB, two channels of DDR4-2666, 42.7 GB/s"}),
+		whatIf("rtx2060-laptop-6gb", rtx2060Laptop, hostSystem{16 * gib, 42.7, consumer3, "RAM: 16 GB, two channels of DDR4-2666, 2 x 8 B x 2.67 GT/s = 42.7 GB/s"}),
 		whatIf("rtx3090-pc-24gb-64gb", rtx3090, desktop4(64*gib)),
 		whatIf("rtx3090-pc-24gb-128gb", rtx3090, desktop4(128*gib)),
 		whatIf("rtx4090-pc-128gb", rtx4090, desktop5(128*gib)),
 		whatIf("rtx4090-pc-256gb", rtx4090, desktop5(256*gib)),
-		whatIf("h100-pcie5", h100PCIe, hostSystem{512 * gib, 307.2, server5, "RAM: 512 GB, eight channels of DDR5-4800, 307 GB/s"}),
-		whatIf("h200-1.5tb", h200, hostSystem{1536 * gib, 614.4, server5, "RAM: 1.5 TB, two sockets of eight channels of DDR5-4800, 614 GB/s"}),
-		whatIf("gh200-480gb", gh200, hostSystem{480e9, 512, server5, "RAM: NVIDIA Grace data sheet, 480 GB of LPDDR5X, up to 512 GB/s"}),
-		whatIf("dgx-2", v100, hostSystem{1536 * gib, 256, dgx2Array, "RAM: 1.5 TB, two Xeon 8168 of six channels of DDR4-2666, 256 GB/s"}),
+		whatIf("h100-pcie5", h100PCIe, hostSystem{512 * gib, 307.2, server5, "RAM: 512 GB, eight channels of DDR5-4800 (4th generation Xeon, one module each), 8 x 8 B x 4.8 GT/s = 307 GB/s"}),
+		whatIf("h200-1.5tb", h200, hostSystem{1536 * gib, 614.4, server5, "RAM: 1.5 TB, two sockets of eight channels of DDR5-4800 (4th generation Xeon, one module each), 2 x 307 = 614 GB/s"}),
+		whatIf("gh200-480gb", gh200, hostSystem{480e9, 360, server5, "RAM: NVIDIA Grace CPU benchmarking guide, STREAM, Grace Hopper with 480 GB: 288 to 342 GB/s, said to be 80 to 95% of the peak, so 360 GB/s; the data sheet's 512 GB/s are those of smaller memories"}),
+		whatIf("dgx-2", v100, hostSystem{1536 * gib, 256, dgx2Array, "RAM: 1.5 TB, two Xeon Platinum 8168 of six channels of DDR4-2666, 2 x 6 x 8 B x 2.67 GT/s = 256 GB/s"}),
 	}
 }
 
@@ -118,6 +124,10 @@ func whatIf(name string, g gpu, h hostSystem) NamedMachine {
 	const tera = 1e12
 	dram := dramShare * h.dramGBPerSec * gigabyte
 	link := min(linkShare*g.linkGBPerSec*gigabyte, dram) // no link is faster than what feeds it
+	sources := []string{g.source, h.source, h.drive.source}
+	if g.lacks != "" {
+		sources = slices.Insert(sources, 0, g.lacks)
+	}
 	return NamedMachine{
 		Name: name,
 		Machine: Machine{
@@ -134,7 +144,7 @@ func whatIf(name string, g gpu, h hostSystem) NamedMachine {
 		DeviceBytes: g.memory - 1<<30, // the driver's context, its libraries' workspaces, a screen
 		HostBytes:   int64(budgetShare * float64(h.ram)), DiskBytes: int64(budgetShare * float64(h.drive.bytes)),
 		RatedWriteBytes: h.drive.ratedWriteBytes,
-		Sources:         []string{g.source, h.source, h.drive.source},
+		Sources:         sources,
 	}
 }
 
