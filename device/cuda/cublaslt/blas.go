@@ -1,0 +1,59 @@
+package cublaslt
+
+import "github.com/millrace/millrace/device/cuda/driver"
+
+// Type is what a matrix consists of, as the library numbers it (cudaDataType).
+type Type int32
+
+const (
+	F32  Type = 0
+	BF16 Type = 14
+)
+
+// Bytes is the size of an element.
+func (t Type) Bytes() int64 {
+	if t == BF16 {
+		return 2
+	}
+	return 4
+}
+
+// Matrix is a row-major matrix in device memory. Stride is in elements.
+type Matrix struct {
+	At                 driver.DevicePtr
+	Type               Type
+	Rows, Cols, Stride int
+}
+
+// Product is C = op(A)·op(B), or C += with Accumulate. Rows and Cols of A and B are those of the matrices as they are stored.
+type Product struct {
+	C, A, B                    Matrix
+	TransA, TransB, Accumulate bool
+}
+
+// Workspace is device memory that a product may write to, [WorkspaceBytes] long and aligned to 256 bytes.
+type Workspace = driver.DevicePtr
+
+const (
+	// WorkspaceBytes is what NVIDIA recommends for Hopper. It takes part in the choice of algorithms, so it is the same on all
+	// GPUs.
+	WorkspaceBytes = 32 << 20
+	// AlignBytes is what operands of products must be aligned to.
+	AlignBytes = 16
+)
+
+// BLAS multiplies matrices on one device. Its methods may be called from any thread on which the device's context is current.
+type BLAS interface {
+	// Name says what it is, for people: "cuBLASLt 12.8.4".
+	Name() string
+	// MatMul enqueues a product. It reports false, and has done nothing, where it has no algorithm for such operands. No size is 0.
+	MatMul(p *Product, w Workspace, s driver.Stream) (bool, error)
+	Close() error
+}
+
+// Suits reports whether operands have a form that the library can be asked about: types that it multiplies, and addresses that
+// are aligned. It says nothing about the shape.
+func (p *Product) Suits() bool {
+	types := p.A.Type == p.B.Type && (p.C.Type == p.A.Type || p.C.Type == F32)
+	return types && (p.A.At|p.B.At|p.C.At)%AlignBytes == 0
+}

@@ -1,0 +1,53 @@
+//go:build linux && (amd64 || arm64) && !nogpu
+
+package cublaslt
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+
+	"github.com/ebitengine/purego"
+)
+
+// Load finds and loads the library for a driver of the given version (as DriverGetVersion counts). The error is one line that
+// says where it was looked for and what to install. The library stays loaded for as long as the process lives.
+func Load(driverVersion int32) (*Library, error) {
+	all := places(driverVersion, os.Getenv, filepath.Glob)
+	for _, path := range all {
+		if filepath.IsAbs(path) {
+			if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+				continue
+			}
+		}
+		library, err := purego.Dlopen(path, purego.RTLD_NOW|purego.RTLD_LOCAL)
+		if err != nil && strings.HasPrefix(err.Error(), path+": cannot open shared object file: No such file") {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("cuBLASLt does not load: %w", err)
+		}
+		return bind(library, path)
+	}
+	return nil, fmt.Errorf("cuBLASLt was not found: neither the dynamic linker nor a CUDA toolkit nor Python's packages have %s; "+
+		"install the toolkit's libcublas or the pip package nvidia-cublas-cu12, or add its directory to LD_LIBRARY_PATH",
+		strings.Join(names(driverVersion), " or "))
+}
+
+func bind(library uintptr, path string) (*Library, error) {
+	var a api
+	fields := reflect.ValueOf(&a).Elem()
+	for i := range fields.NumField() {
+		symbol := "cublasLt" + fields.Type().Field(i).Name
+		address, err := purego.Dlsym(library, symbol)
+		if err != nil {
+			return nil, fmt.Errorf("cuBLASLt (%s) lacks %s; install that of CUDA 12 or newer", path, symbol)
+		}
+		purego.RegisterFunc(fields.Field(i).Addr().Interface(), address)
+	}
+	return newLibrary(a), nil
+}

@@ -1,0 +1,88 @@
+package cublaslt
+
+import (
+	"fmt"
+	"path/filepath"
+	"slices"
+)
+
+// names are the library's file names, newest first. A library of a later major version than the driver's does not run.
+func names(driverVersion int32) []string {
+	var all []string
+	for major := driverVersion / 1000; major >= 12; major-- {
+		all = append(all, fmt.Sprintf("libcublasLt.so.%d", major))
+	}
+	return all
+}
+
+// places lists where to look, in order: what the dynamic linker finds, then toolkits, then what pip installs. getenv is
+// os.Getenv and glob is filepath.Glob but in tests.
+func places(driverVersion int32, getenv func(string) string, glob func(string) ([]string, error)) []string {
+	var dirs []string
+	under := func(root string, below ...string) {
+		if root == "" {
+			return
+		}
+		for _, b := range below {
+			found, err := glob(filepath.Join(root, b))
+			if err != nil {
+				continue // a root with brackets in its name is no pattern
+			}
+			slices.SortFunc(found, func(a, b string) int { return -natural(a, b) })
+			dirs = append(dirs, found...)
+		}
+	}
+	toolkit := []string{"lib64", "lib", "targets/*/lib"}
+	under(getenv("CUDA_HOME"), toolkit...)
+	under(getenv("CUDA_PATH"), toolkit...)
+	under("/usr/local/cuda", toolkit...)
+	under("/usr/local", "cuda-*/lib64")
+	wheels := []string{"lib/python3*/site-packages/nvidia/cu13/lib", "lib/python3*/site-packages/nvidia/cublas/lib",
+		"lib/python3*/dist-packages/nvidia/cu13/lib", "lib/python3*/dist-packages/nvidia/cublas/lib"}
+	under(getenv("VIRTUAL_ENV"), wheels...)
+	under(getenv("CONDA_PREFIX"), append([]string{"lib"}, wheels...)...)
+	if home := getenv("HOME"); home != "" {
+		under(filepath.Join(home, ".local"), wheels...)
+	}
+	under("/usr/local", wheels...)
+	under("/usr", wheels...)
+	under("/opt/conda", append([]string{"lib"}, wheels...)...)
+
+	all := names(driverVersion)
+	for _, dir := range dirs {
+		for _, name := range names(driverVersion) {
+			all = append(all, filepath.Join(dir, name))
+		}
+	}
+	return all
+}
+
+// natural compares names so that cuda-12.10 is newer than cuda-12.9.
+func natural(a, b string) int {
+	for a != "" && b != "" {
+		na, nb := digits(a), digits(b)
+		switch {
+		case na > 0 && nb > 0 && na != nb:
+			return na - nb
+		case na > 0 && nb > 0 && a[:na] != b[:nb]:
+			if a[:na] < b[:nb] {
+				return -1
+			}
+			return 1
+		case a[0] != b[0]:
+			return int(a[0]) - int(b[0])
+		}
+		a, b = a[max(na, 1):], b[max(nb, 1):]
+	}
+	return len(a) - len(b)
+}
+
+// digits is the number of digits that s begins with.
+func digits(s string) int {
+	for i, c := range []byte(s) {
+		if c < '0' || c > '9' {
+			return i
+		}
+	}
+	return len(s)
+}
