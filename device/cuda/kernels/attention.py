@@ -106,9 +106,6 @@ def attention(out, lse, q, k, v, start, rows, heads, kvheads, headdim, window, s
     log2_scale = scale * LOG2E
     reach = tl.where(window > 0, tl.minimum(window, rows), rows)
 
-    # Rows beyond the last repeat it: they have something to see, and are not written.
-    query = tl.minimum(first + tl.arange(0, BLOCK_Q), rows - 1)
-    lower = tl.maximum(tl.load(start + query), query - reach + 1)
     lo, hi, whole_lo, whole_hi = _key_blocks(start, first, tl.minimum(first + BLOCK_Q, rows) - 1, reach, BLOCK_K)
 
     q_a = _tile(q, first, sq, rows, headdim, 0, BLOCK_Q, HEAD_A, True, PADDED)
@@ -123,8 +120,11 @@ def attention(out, lse, q, k, v, start, rows, heads, kvheads, headdim, window, s
     total = tl.zeros([BLOCK_Q], tl.float32)
 
     for block in range(whole_lo, whole_hi):
-        acc_a, acc_b, most, total = _forward_keys(acc_a, acc_b, most, total, q_a, q_b, k, v, block * BLOCK_K, query, lower, rows,
+        acc_a, acc_b, most, total = _forward_keys(acc_a, acc_b, most, total, q_a, q_b, k, v, block * BLOCK_K, None, None, rows,
                                                   headdim, sk, sv, log2_scale, False, HEAD_A, HEAD_B, PADDED, BLOCK_K)
+    # Rows beyond the last repeat it: they have something to see, and are not written.
+    query = tl.minimum(first + tl.arange(0, BLOCK_Q), rows - 1)
+    lower = tl.maximum(tl.load(start + query), query - reach + 1)
     # The blocks on both sides of the whole ones, as one loop.
     before = whole_lo - lo
     for i in range(0, before + hi - whole_hi):
@@ -155,37 +155,35 @@ def attention_delta(delta, out, dout, rows, heads, headdim, so, sdo, BLOCK_ROWS:
 
 
 @triton.jit
-def _grad_keys(dk_a, dk_b, dv_a, dv_b, k_a, k_b, v_a, v_b, q, dout, lse, delta, start, key, first, reach, rows, heads, headdim, sdo, sq,
-               log2_scale, MASKED: tl.constexpr, HEAD_A: tl.constexpr, HEAD_B: tl.constexpr, PADDED: tl.constexpr,
+def _grad_keys(dk_a, dk_b, dv_a, dv_b, k_a, k_b, v_a, v_b, q, dout, lse, delta, key, stop, first, rows, heads, headdim, sdo, sq,
+               log2_scale, minus_inverse, MASKED: tl.constexpr, HEAD_A: tl.constexpr, HEAD_B: tl.constexpr, PADDED: tl.constexpr,
                BLOCK_Q: tl.constexpr):
     """Adds what one block of queries of one head gives to dk and dv. Scores are transposed: keys by queries."""
     query = first + tl.arange(0, BLOCK_Q)
     at = tl.cast(first, tl.int64) * heads + tl.arange(0, BLOCK_Q) * heads
-    q_a = _tile(q, first, sq, rows, headdim, 0, BLOCK_Q, HEAD_A, MASKED, PADDED)
-    do_a = _tile(dout, first, sdo, rows, headdim, 0, BLOCK_Q, HEAD_A, MASKED, PADDED)
-    score = tl.dot(k_a, tl.trans(q_a), input_precision="ieee")
-    if HEAD_B > 0:
-        q_b = _tile(q, first, sq, rows, headdim, HEAD_A, BLOCK_Q, HEAD_B, MASKED, PADDED)
-        do_b = _tile(dout, first, sdo, rows, headdim, HEAD_A, BLOCK_Q, HEAD_B, MASKED, PADDED)
-        score = tl.dot(k_b, tl.trans(q_b), score, input_precision="ieee")
+    pair = tl.join(lse + at, delta + at)
     if MASKED:
         known = query < rows
-        log_sum = tl.load(lse + at, mask=known, other=0.0)
-        shift = tl.load(delta + at, mask=known, other=0.0)
-        # A query beyond the last row sees nothing.
-        lower = tl.maximum(tl.load(start + query, mask=known, other=rows), query - reach + 1)
-        seen = (key[:, None] >= lower[None, :]) & (key[:, None] <= query[None, :])
-        p = tl.where(seen, tl.exp2(score * log2_scale - log_sum[None, :] * LOG2E), 0.0)
+        log_sum, shift = tl.split(tl.load(pair, mask=tl.join(known, known), other=0.0))
     else:
-        log_sum = tl.load(lse + at)
-        shift = tl.load(delta + at)
-        p = tl.exp2(score * log2_scale - log_sum[None, :] * LOG2E)
-    dv_a = tl.dot(p.to(q_a.dtype), do_a, dv_a, input_precision="ieee")
-    dp = tl.dot(v_a, tl.trans(do_a), input_precision="ieee")
+        log_sum, shift = tl.split(tl.load(pair))
+    SHAPE: tl.constexpr = (k_a.shape[0], BLOCK_Q)
+    q_a = _tile(q, first, sq, rows, headdim, 0, BLOCK_Q, HEAD_A, MASKED, PADDED)
+    score = tl.dot(k_a, tl.trans(q_a), tl.broadcast_to((log_sum * minus_inverse)[None, :], SHAPE), input_precision="ieee")
     if HEAD_B > 0:
-        dv_b = tl.dot(p.to(q_a.dtype), do_b, dv_b, input_precision="ieee")
+        q_b = _tile(q, first, sq, rows, headdim, HEAD_A, BLOCK_Q, HEAD_B, MASKED, PADDED)
+        score = tl.dot(k_b, tl.trans(q_b), score, input_precision="ieee")
+    p = tl.exp2(score * log2_scale)
+    if MASKED:
+        p = tl.where((query[None, :] >= key[:, None]) & (query[None, :] < stop[:, None]), p, 0.0)
+    do_a = _tile(dout, first, sdo, rows, headdim, 0, BLOCK_Q, HEAD_A, MASKED, PADDED)
+    dp = tl.dot(v_a, tl.trans(do_a), tl.broadcast_to(-shift[None, :], SHAPE), input_precision="ieee")
+    dv_a = tl.dot(p.to(q_a.dtype), do_a, dv_a, input_precision="ieee")
+    if HEAD_B > 0:
+        do_b = _tile(dout, first, sdo, rows, headdim, HEAD_A, BLOCK_Q, HEAD_B, MASKED, PADDED)
         dp = tl.dot(v_b, tl.trans(do_b), dp, input_precision="ieee")
-    ds = (p * (dp - shift[None, :])).to(q_a.dtype)
+        dv_b = tl.dot(p.to(q_a.dtype), do_b, dv_b, input_precision="ieee")
+    ds = (p * dp).to(q_a.dtype)
     dk_a = tl.dot(ds, q_a, dk_a, input_precision="ieee")
     if HEAD_B > 0:
         dk_b = tl.dot(ds, q_b, dk_b, input_precision="ieee")
@@ -193,7 +191,7 @@ def _grad_keys(dk_a, dk_b, dv_a, dv_b, k_a, k_b, v_a, v_b, q, dout, lse, delta, 
 
 
 @triton.jit
-def attention_dkdv(dk, dv, dout, q, k, v, lse, delta, start, end, rows, heads, kvheads, headdim, window, sdk, sdv, sdo, sq, sk, sv, scale,
+def attention_dkdv(dk, dv, dout, q, k, v, lse, delta, end, rows, heads, kvheads, headdim, window, sdk, sdv, sdo, sq, sk, sv, scale,
                    HEAD_A: tl.constexpr, HEAD_B: tl.constexpr, PADDED: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr):
     """dk and dv of a block of keys of one key head. Programs: ceil(rows/BLOCK_K), kvheads.
 
@@ -209,17 +207,15 @@ def attention_dkdv(dk, dv, dout, q, k, v, lse, delta, start, end, rows, heads, k
     log2_scale = scale * LOG2E
     reach = tl.where(window > 0, tl.minimum(window, rows), rows)
 
-    # One past the last query that sees the block's last key, and its first key.
+    # A key is seen by the queries from itself to stop; that never decreases with the key.
     last = tl.minimum(first + BLOCK_K, rows) - 1
-    stop = tl.minimum(tl.load(end + last), last + reach)
-    whole_stop = tl.minimum(tl.load(end + first), first + reach)
+    first_stop = tl.minimum(tl.load(end + first), first + reach)
+    last_stop = tl.minimum(tl.load(end + last), last + reach)
     lo = first // BLOCK_Q
-    hi = (stop + BLOCK_Q - 1) // BLOCK_Q
+    hi = (last_stop + BLOCK_Q - 1) // BLOCK_Q
     whole_lo = (last + BLOCK_Q - 1) // BLOCK_Q
-    whole_hi = tl.maximum(whole_stop // BLOCK_Q, whole_lo)
-    before = whole_lo - lo
+    whole_hi = tl.maximum(first_stop // BLOCK_Q, whole_lo)
 
-    key = first + tl.arange(0, BLOCK_K)
     k_a = _tile(k, first, sk, rows, headdim, 0, BLOCK_K, HEAD_A, True, PADDED)
     v_a = _tile(v, first, sv, rows, headdim, 0, BLOCK_K, HEAD_A, True, PADDED)
     dk_a = tl.zeros([BLOCK_K, HEAD_A], tl.float32)
@@ -231,16 +227,25 @@ def attention_dkdv(dk, dv, dout, q, k, v, lse, delta, start, end, rows, heads, k
         dk_b = tl.zeros([BLOCK_K, HEAD_B], tl.float32)
         dv_b = tl.zeros([BLOCK_K, HEAD_B], tl.float32)
 
-    for head in range(kv * group, kv * group + group):
-        for i in range(0, before + hi - whole_hi):
-            block = tl.where(i < before, lo + i, whole_hi - before + i)
-            dk_a, dk_b, dv_a, dv_b = _grad_keys(dk_a, dk_b, dv_a, dv_b, k_a, k_b, v_a, v_b, q + head * headdim, dout + head * headdim,
-                                                lse + head, delta + head, start, key, block * BLOCK_Q, reach, rows, heads, headdim,
-                                                sdo, sq, log2_scale, True, HEAD_A, HEAD_B, PADDED, BLOCK_Q)
-        for block in range(whole_lo, whole_hi):
-            dk_a, dk_b, dv_a, dv_b = _grad_keys(dk_a, dk_b, dv_a, dv_b, k_a, k_b, v_a, v_b, q + head * headdim, dout + head * headdim,
-                                                lse + head, delta + head, start, key, block * BLOCK_Q, reach, rows, heads, headdim,
-                                                sdo, sq, log2_scale, False, HEAD_A, HEAD_B, PADDED, BLOCK_Q)
+    # The blocks on both sides of the whole ones, then these, each for one query head after the other.
+    before = whole_lo - lo
+    key = tl.minimum(first + tl.arange(0, BLOCK_K), last)
+    stop = tl.minimum(tl.load(end + key), key + reach)
+    masked = tl.maximum(before + hi - whole_hi, 1)
+    for i in range(0, group * (before + hi - whole_hi)):
+        head = kv * group + i // masked
+        n = i % masked
+        block = tl.where(n < before, lo + n, whole_hi - before + n)
+        dk_a, dk_b, dv_a, dv_b = _grad_keys(dk_a, dk_b, dv_a, dv_b, k_a, k_b, v_a, v_b, q + head * headdim, dout + head * headdim,
+                                            lse + head, delta + head, key, stop, block * BLOCK_Q, rows, heads, headdim,
+                                            sdo, sq, log2_scale, -1.0 / scale, True, HEAD_A, HEAD_B, PADDED, BLOCK_Q)
+    whole = tl.maximum(whole_hi - whole_lo, 1)
+    for i in range(0, group * (whole_hi - whole_lo)):
+        head = kv * group + i // whole
+        block = whole_lo + i % whole
+        dk_a, dk_b, dv_a, dv_b = _grad_keys(dk_a, dk_b, dv_a, dv_b, k_a, k_b, v_a, v_b, q + head * headdim, dout + head * headdim,
+                                            lse + head, delta + head, None, None, block * BLOCK_Q, rows, heads, headdim,
+                                            sdo, sq, log2_scale, -1.0 / scale, False, HEAD_A, HEAD_B, PADDED, BLOCK_Q)
 
     _store(dk, first, sdk, rows, headdim, dk_a * scale, 0, BLOCK_K, HEAD_A, PADDED)
     _store(dv, first, sdv, rows, headdim, dv_a, 0, BLOCK_K, HEAD_A, PADDED)
@@ -288,7 +293,6 @@ def attention_dq(dq, dout, q, k, v, lse, delta, start, rows, heads, kvheads, hea
     reach = tl.where(window > 0, tl.minimum(window, rows), rows)
 
     query = tl.minimum(first + tl.arange(0, BLOCK_Q), rows - 1)
-    lower = tl.maximum(tl.load(start + query), query - reach + 1)
     at = query.to(tl.int64) * heads + head
     log2_sum = tl.load(lse + at) * LOG2E
     shift = tl.load(delta + at)
@@ -304,8 +308,10 @@ def attention_dq(dq, dout, q, k, v, lse, delta, start, rows, heads, kvheads, hea
         dq_b = tl.zeros([BLOCK_Q, HEAD_B], tl.float32)
 
     for block in range(whole_lo, whole_hi):
-        dq_a, dq_b = _grad_queries(dq_a, dq_b, q_a, q_b, do_a, do_b, k, v, log2_sum, shift, block * BLOCK_K, query, lower, rows, headdim,
+        dq_a, dq_b = _grad_queries(dq_a, dq_b, q_a, q_b, do_a, do_b, k, v, log2_sum, shift, block * BLOCK_K, None, None, rows, headdim,
                                    sk, sv, log2_scale, False, HEAD_A, HEAD_B, PADDED, BLOCK_K)
+    query = tl.minimum(first + tl.arange(0, BLOCK_Q), rows - 1)
+    lower = tl.maximum(tl.load(start + query), query - reach + 1)
     before = whole_lo - lo
     for i in range(0, before + hi - whole_hi):
         block = tl.where(i < before, lo + i, whole_hi - before + i)
