@@ -235,7 +235,7 @@ func (s *setting) head() *nn.Head {
 // hostBuffers lists the host memory of a run by purpose, beside the extents of the store.
 func (s *setting) hostBuffers() []Bytes {
 	t, m := int64(s.num.Positions()), int64(s.num.MicroBatches)
-	x := t * int64(s.model.Hidden) * s.num.Compute.Bytes() * m
+	x := s.inputBytes() * m
 	list := []Bytes{{Purpose: TokensPurpose, Bytes: m * BatchBytes(int(t))}, {Purpose: ResultsPurpose, Bytes: 2 * s.resultBytes()}}
 	if !s.place.Bind {
 		var saved int64

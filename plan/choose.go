@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"math"
 	"sort"
 
 	"github.com/millrace/millrace/device"
@@ -17,31 +18,30 @@ import (
 // later.
 type chooser struct {
 	Request
-	climbing *tierTable // of all placements of a ladder: they differ in device memory only
 }
 
 // choose looks for the fastest plan; unless it is to be thorough, among those that spend memory on overlap alone.
 func (c *chooser) choose(thorough bool) (*Plan, error) {
 	bind := c.Device.Unified && c.DeviceBytes == 0
-	best := c.measure(c.spill(c.smallest(bind)))
+	best := c.measure(c.spill(c.smallest(bind), 0))
 	if bind && c.DiskBytes > 0 && c.fits(best) != nil {
 		// Weights in place do not fit: they are streamed, from disk where they must.
 		bind = false
-		best = c.measure(c.spill(c.smallest(bind)))
+		best = c.measure(c.spill(c.smallest(bind), 0))
 	}
 	if err := c.fits(best); err != nil {
 		return nil, err
 	}
 	best.Predicted = best.Simulate(c.Machine, c.Device)
 	seen := map[string]bool{} // ladders meet
-	ladders := c.ladders(bind)
-	if !thorough {
-		ladders = [][][]rung{nil}
-	}
 	for _, rings := range c.rings(bind) {
 		foot := c.smallest(bind)
 		rings(&foot)
-		foot = c.spill(foot) // overlap is worth the disk, all else is not
+		foot = c.fastest(c.spills(foot)) // overlap is worth the disk, all else is not
+		ladders := [][][]rung{nil}
+		if thorough {
+			ladders = c.ladders(foot)
+		}
 		for _, ladder := range ladders {
 			for _, p := range c.climb(foot, ladder) {
 				spent := p.Placement
@@ -62,6 +62,24 @@ func (c *chooser) choose(thorough bool) (*Plan, error) {
 	return best, nil
 }
 
+// fastest is the placement with the shortest step of those that fit, the first one if none does.
+func (c *chooser) fastest(places []Placement) Placement {
+	best, least := places[0], math.Inf(1)
+	if len(places) == 1 {
+		return best
+	}
+	for _, place := range places {
+		p := c.measure(place)
+		if c.fits(p) != nil {
+			continue
+		}
+		if sec := p.Simulate(c.Machine, c.Device).StepSeconds; sec < least {
+			best, least = place, sec
+		}
+	}
+	return best
+}
+
 // rung is a change of a placement that takes more memory.
 type rung func(*Placement)
 
@@ -70,8 +88,6 @@ type rung func(*Placement)
 func (c *chooser) climb(foot Placement, ladder [][]rung) []*Plan {
 	var rests []*Plan
 	place := foot
-	c.climbing = (&setting{model: c.Model, num: c.Numerics, place: foot, wants: c.Wants}).tierTable()
-	defer func() { c.climbing = nil }()
 	if p := c.measure(place); c.fits(p) == nil {
 		rests = append(rests, p)
 	} else {
@@ -119,8 +135,9 @@ func (c *chooser) rings(bind bool) []rung {
 }
 
 // ladders spend memory on what is not computed again and on what is not moved again, in several orders.
-func (c *chooser) ladders(bind bool) [][][]rung {
-	if !(&setting{model: c.Model}).trains() {
+func (c *chooser) ladders(foot Placement) [][][]rung {
+	s := &setting{model: c.Model, num: c.Numerics, place: foot, wants: c.Wants}
+	if !s.trains() {
 		return [][][]rung{nil} // one forward pass: nothing is computed or fetched twice
 	}
 	var blocks []int // from the last one down: what is kept there is needed again soonest
@@ -134,7 +151,13 @@ func (c *chooser) ladders(bind bool) [][][]rung {
 		for _, k := range levels {
 			byBlock = append(byBlock, keep(b, k))
 		}
-		saved = append(saved, func(n *Placement) { n.SavedHere[b] = true })
+	}
+	for _, disk := range []bool{true, false} { // what moves further first
+		for _, b := range blocks {
+			if s.leaves(b) && s.savedOnDisk(b) == disk {
+				saved = append(saved, func(n *Placement) { n.SavedHere[b] = true })
+			}
+		}
 	}
 	for _, k := range levels {
 		for _, b := range blocks {
@@ -145,7 +168,7 @@ func (c *chooser) ladders(bind bool) [][][]rung {
 		resident = append(resident, func(n *Placement) { n.Resident[part] = true })
 	}
 	moved := [][]rung{saved, resident}
-	if bind {
+	if foot.Bind {
 		moved = [][]rung{nil, nil}
 	}
 	head := []rung{func(n *Placement) { n.SingleHead = true }}
@@ -203,11 +226,7 @@ func (c *chooser) measure(place Placement) *Plan {
 	if c.ProgramBytes > 0 {
 		p.Host = append(p.Host, Bytes{"program and data", c.ProgramBytes})
 	}
-	tiers := c.climbing
-	if tiers == nil {
-		tiers = s.tierTable()
-	}
-	tiers.enter(p)
+	s.tierTable().enter(p)
 	for i := range p.Host {
 		p.Host[i].Bytes = store.AlignUp(p.Host[i].Bytes) // whole pages, as they are counted
 		p.HostBytes += p.Host[i].Bytes

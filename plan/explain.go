@@ -121,7 +121,7 @@ func (p *Plan) placementText() string {
 	if p.Placement.Bind {
 		return text + "\nweights are used where they lie; nothing is streamed"
 	}
-	resident, here := 0, 0
+	resident, here, disk := 0, 0, 0
 	for i, part := range p.Model.BlockParts {
 		if p.Placement.Resident[part] {
 			resident++
@@ -129,7 +129,14 @@ func (p *Plan) placementText() string {
 		if p.Placement.SavedHere[i] {
 			here++
 		}
+		if p.SavedOnDisk(i) {
+			disk++
+		}
 	}
-	return text + fmt.Sprintf("\nstreaming: %d weight slots, %d gradient slots, %d stages; %d blocks resident, %d saved inputs stay on the device",
+	text += fmt.Sprintf("\nstreaming: %d weight slots, %d gradient slots, %d stages; %d blocks resident, %d saved inputs stay on the device",
 		p.Placement.Slots, p.Placement.GradSlots, p.Placement.StageSlots, resident, here)
+	if disk > 0 {
+		text += fmt.Sprintf(", %d go to disk", disk)
+	}
+	return text
 }

@@ -40,3 +40,34 @@ func (s *setting) extents(part int) []store.Spec {
 	}
 	return store.PartSpecs(part, s.model.Parts[part].Layout, types, s.pieceElems(part))
 }
+
+// inputBytes is the input of a block for one micro-batch: [T, H].
+func (s *setting) inputBytes() int64 {
+	return int64(s.num.Positions()) * int64(s.model.Hidden) * s.num.Compute.Bytes()
+}
+
+// inputPieces cuts it into pieces about as long as those of moments in fp32.
+func (s *setting) inputPieces() (pieces int, pieceBytes int64) {
+	want := s.num.PieceElems
+	if want == 0 {
+		want = DefaultPieceElems
+	}
+	want *= tensor.F32.Bytes()
+	bytes := s.inputBytes()
+	n := (bytes + want - 1) / want
+	each := ((bytes+n-1)/n + tensor.Align - 1) / tensor.Align * tensor.Align
+	return int((bytes + each - 1) / each), each
+}
+
+// inputExtents are the saved inputs that are on disk.
+func (s *setting) inputExtents() []store.Spec {
+	var specs []store.Spec
+	pieces, each := s.inputPieces()
+	for block := range s.blocks() {
+		if s.savedOnDisk(block) {
+			specs = append(specs, store.Spec{ID: store.ID{Part: s.model.BlockParts[block], Kind: store.Inputs},
+				Bytes: int64(s.num.MicroBatches) * int64(pieces) * each, Piece: each})
+		}
+	}
+	return specs
+}

@@ -11,9 +11,9 @@ import (
 // feasible is the request's smallest plan, or why there is none. It simulates nothing.
 func (c *chooser) feasible() (*Plan, error) {
 	bind := c.Device.Unified && c.DeviceBytes == 0
-	p := c.measure(c.spill(c.smallest(bind)))
+	p := c.measure(c.spill(c.smallest(bind), 0))
 	if bind && c.DiskBytes > 0 && c.fits(p) != nil {
-		p = c.measure(c.spill(c.smallest(false)))
+		p = c.measure(c.spill(c.smallest(false), 0))
 	}
 	return p, c.fits(p)
 }

@@ -7,7 +7,6 @@ import (
 	"slices"
 
 	"github.com/millrace/millrace/device"
-	"github.com/millrace/millrace/store"
 )
 
 // Outlook is what a plan means for a whole run.
@@ -42,7 +41,7 @@ func (p *Plan) Outlook(m Machine, dev device.Info, steps int, ratedWriteBytes in
 		o.TokensPerSec = float64(p.Numerics.StepPositions()) / q.StepSeconds
 	}
 	for _, spec := range p.Extents() {
-		if !p.OnDisk(spec.ID) && spec.Kind != store.Grad && spec.Kind != store.GradSum { // gradients are not state
+		if !p.OnDisk(spec.ID) && !spec.Kind.Transient() {
 			o.CheckpointBytes += spec.Bytes
 		}
 	}

@@ -101,14 +101,35 @@ func (s *setting) trains() bool {
 	return false
 }
 
-// savedOnDevice and savedOnHost say where the input of a block (from 0) is kept for the backward pass. The embedding's
-// output comes to the device by way of the host, unless it is bound.
+// savedOnDevice, savedOnHost and savedOnDisk say where the input of a block (from 0) is kept for the backward pass. The
+// embedding's output comes to the device by way of the host, unless it is bound.
 func (s *setting) savedOnDevice(block int) bool {
 	return s.trains() && (s.place.Bind || s.place.SavedHere[block])
 }
 
 func (s *setting) savedOnHost(block int) bool {
-	return !s.place.Bind && (block == 0 || s.trains() && !s.place.SavedHere[block])
+	return !s.place.Bind && (block == 0 || s.leaves(block) && !s.savedOnDisk(block))
+}
+
+func (s *setting) savedOnDisk(block int) bool {
+	return block > 0 && s.leaves(block) && s.place.onDisk(store.ID{Part: s.model.BlockParts[block], Kind: store.Inputs})
+}
+
+// leaves reports whether the input of a block leaves the device and comes back. That of the last block is still there when
+// its backward visit begins, and those below the lowest trained layer are not asked for.
+func (s *setting) leaves(block int) bool {
+	return !s.place.Bind && !s.place.SavedHere[block] && block+1 >= s.lowestTrained() && block+1 < s.blocks()
+}
+
+// lowestTrained is the first layer, of the blocks and the head, whose backward visit anything needs: nothing below the lowest
+// trained layer is visited.
+func (s *setting) lowestTrained() int {
+	for part, p := range s.model.Parts {
+		if s.trained(part) && p.Layer <= s.blocks() {
+			return max(p.Layer, 1)
+		}
+	}
+	return s.blocks() + 1
 }
 
 // logitChunks is the number of chunks of a micro-batch's wanted rows.

@@ -106,7 +106,7 @@ func (p *Plan) Place(mem device.Mem) *Buffers {
 // Head is the model's head with the run's chunk.
 func (p *Plan) Head() *nn.Head { return p.setting().head() }
 
-// Extents are what the store has to keep.
+// Extents are what the store has to keep of the parameters.
 func (p *Plan) Extents() []store.Spec {
 	var specs []store.Spec
 	for i := range p.Model.Parts {
@@ -114,6 +114,14 @@ func (p *Plan) Extents() []store.Spec {
 	}
 	return specs
 }
+
+// InputExtents are the saved layer inputs that the store has to keep, on disk, from forward to backward visits: an extent for
+// each such block, with one micro-batch behind the other. Inputs that stay in memory are the engine's.
+func (p *Plan) InputExtents() []store.Spec { return p.setting().inputExtents() }
+
+// InputPieces is how many pieces of an extent of inputs each micro-batch has, all for itself, and their length. The last one
+// may be longer than what is left of the input.
+func (p *Plan) InputPieces() (pieces int, pieceBytes int64) { return p.setting().inputPieces() }
 
 // OnDisk reports whether an extent is kept on disk.
 func (p *Plan) OnDisk(id store.ID) bool { return p.Placement.onDisk(id) }
@@ -132,6 +140,9 @@ func (p *Plan) Tied(part int) bool { return p.setting().tied(part) }
 
 // SavedOnHost reports whether the input of a block (from 0) has a place in host memory.
 func (p *Plan) SavedOnHost(block int) bool { return p.setting().savedOnHost(block) }
+
+// SavedOnDisk reports whether the input of a block (from 0) has an extent on disk.
+func (p *Plan) SavedOnDisk(block int) bool { return p.setting().savedOnDisk(block) }
 
 // GradInExtent reports whether the part's fp32 gradient is accumulated in place: in its extent or, for a tied tile, in
 // the embedding's sum.

@@ -287,7 +287,7 @@ func (b *builder) forward() {
 			b.add(o, []resource{w, x, {batchTokens, 0, 0}}, []resource{y, {scratch, 0, 0}})
 			if y.what == workingInput {
 				b.inX[(layer+1)%2][m] = layer + 1
-				if layer+1 <= b.blocks() && b.backwards() {
+				if layer < b.blocks() && b.leaves(layer) && b.backwards() {
 					o := op(LaneDrain, Save)
 					o.Layer, o.Micro = layer+1, m
 					b.add(o, []resource{y}, []resource{{hostInput, layer + 1, m}})
@@ -403,17 +403,6 @@ func (b *builder) backward() {
 		}
 		b.finishGrad(part)
 	}
-}
-
-// lowestTrained is the first block whose backward visit anything needs: nothing below the lowest trained layer is
-// visited.
-func (b *builder) lowestTrained() int {
-	for part, p := range b.model.Parts {
-		if b.trained(part) && p.Layer <= b.blocks() {
-			return max(p.Layer, 1)
-		}
-	}
-	return b.blocks() + 1
 }
 
 // zeroGrad gives the part an fp32 gradient and clears it.

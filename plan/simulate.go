@@ -125,12 +125,15 @@ func (s *setting) diskBytes() [][store.Kinds]int64 {
 				continue
 			}
 			for _, n := range spec.Pieces() {
-				all[part][spec.Kind] += (n + vfs.DirectAlign - 1) / vfs.DirectAlign * vfs.DirectAlign
+				all[part][spec.Kind] += wholeBlocks(n)
 			}
 		}
 	}
 	return all
 }
+
+// wholeBlocks is what direct I/O moves of n bytes.
+func wholeBlocks(n int64) int64 { return (n + vfs.DirectAlign - 1) / vfs.DirectAlign * vfs.DirectAlign }
 
 func (c *cost) seconds(m *Machine, p *Plan) float64 {
 	return float64(c.flops)/m.MatMulFLOPsPerSec(p.Numerics.Compute) + float64(c.attention)/m.AttentionFLOPsPerSec +
@@ -154,10 +157,12 @@ func (s *setting) costs() func(op *Op) cost {
 		docs[i] = s.num.SequenceLen
 	}
 	elem := s.num.Compute.Bytes()
-	x := int64(t) * int64(s.model.Hidden) * elem
+	x := s.inputBytes()
 	head := s.head()
 	types := s.types()
 	onDisk := s.diskBytes()
+	pieces, pieceBytes := s.inputPieces()
+	inputs := int64(pieces) * wholeBlocks(pieceBytes)
 	return func(op *Op) (c cost) {
 		disk := func(part int, kind store.Kind, reads, writes int64) {
 			if onDisk != nil {
@@ -200,7 +205,15 @@ func (s *setting) costs() func(op *Op) cost {
 			disk(op.Part, store.Weights, 1, 0)
 		case Load:
 			c.up = x
-		case Save, DrainInput:
+			if s.savedOnDisk(op.Layer - 1) {
+				c.read = inputs
+			}
+		case Save:
+			c.down = x
+			if s.savedOnDisk(op.Layer - 1) {
+				c.written = inputs
+			}
+		case DrainInput:
 			c.down = x
 		case Drain:
 			c.down = s.storedGradBytes(op.Part)

@@ -1,6 +1,8 @@
 package plan
 
 import (
+	"slices"
+
 	"github.com/millrace/millrace/store"
 )
 
@@ -19,9 +21,11 @@ const DiskWorkers = 4
 // StagingPurpose is the name of the staging memory in the plan.
 const StagingPurpose = "staging"
 
-// spillOrder are the kinds in the order in which they go to disk. A byte of moments, low halves or gradients that is kept
-// there moves twice a step, a byte of weights four times.
-var spillOrder = []store.Kind{store.SecondMoment, store.FirstMoment, store.SecondScale, store.FirstScale, store.Low, store.GradSum, store.Grad, store.Weights}
+// spillOrder are the kinds in the order in which they go to disk. A byte of moments, low halves, gradients or saved layer inputs
+// that is kept there moves twice a step, a byte of weights four times. The state moves below the forward pass, with the
+// updates; inputs are written in the forward pass and read in the backward pass, so some of them may go first.
+var spillOrder = []store.Kind{store.SecondMoment, store.FirstMoment, store.SecondScale, store.FirstScale, store.Low, store.GradSum, store.Grad,
+	store.Inputs, store.Weights}
 
 // mayBeOnDisk reports whether extents of the kind can be staged: what is bound is used where it lies.
 func (s *setting) mayBeOnDisk(kind store.Kind) bool {
@@ -52,6 +56,10 @@ func (s *setting) tierTable() *tierTable {
 				ram[spec.Kind] += store.AlignUp(spec.Bytes)
 			}
 		}
+	}
+	for _, spec := range s.inputExtents() {
+		disk[spec.Kind] += store.AlignUp(spec.Bytes)
+		onDisk = append(onDisk, spec)
 	}
 	t := &tierTable{}
 	for kind := range store.Kind(store.Kinds) {
@@ -84,10 +92,11 @@ func (t *tierTable) enter(p *Plan) {
 	}
 }
 
-// spill moves extents to disk until the plan fits host memory, and returns the placement that does, or the one with all of
-// them there. Of each kind it takes the last parts first: their update comes last, behind the forward pass of the others,
-// so their reads have most time.
-func (c *chooser) spill(place Placement) Placement {
+// spill moves extents and saved inputs to disk until the plan fits host memory, and returns the placement that does, or the one
+// with all of them there. The first ones to go are the inputs of so many blocks. Of each kind of state it takes the last
+// parts first: their update comes last, behind the forward pass of the others, so their reads have most time; of inputs
+// those of the first blocks, which are not needed for longest.
+func (c *chooser) spill(place Placement, inputsFirst int) Placement {
 	place.OnDisk = nil
 	p := c.measure(place)
 	if c.HostBytes == 0 || c.DiskBytes == 0 || p.ProcessBytes() <= c.HostBytes {
@@ -96,30 +105,54 @@ func (c *chooser) spill(place Placement) Placement {
 	place.OnDisk = make([][store.Kinds]bool, len(c.Model.Parts))
 	s := &setting{model: c.Model, num: c.Numerics, place: place, wants: c.Wants}
 	bytes := map[store.ID]int64{}
+	var inputs, others []store.ID
+	for block, part := range c.Model.BlockParts {
+		if block > 0 && s.leaves(block) {
+			id := store.ID{Part: part, Kind: store.Inputs}
+			inputs, bytes[id] = append(inputs, id), s.inputBytes()*int64(s.num.MicroBatches)
+		}
+	}
 	for _, spec := range p.Extents() {
 		bytes[spec.ID] = store.AlignUp(spec.Bytes)
 	}
-	over := p.ProcessBytes() - c.HostBytes // by the last account, less what has gone to disk since
+	inputsFirst = min(inputsFirst, len(inputs))
 	for _, kind := range spillOrder {
 		if !s.mayBeOnDisk(kind) {
 			continue
 		}
-		// The first extent of a kind brings the kind's staging memory, which is sized by its largest piece.
-		sized := false
+		if kind == store.Inputs {
+			others = append(others, inputs[inputsFirst:]...)
+			continue
+		}
 		for part := len(c.Model.Parts) - 1; part >= 0; part-- {
-			id := store.ID{Part: part, Kind: kind}
-			if bytes[id] == 0 {
-				continue
-			}
-			if over <= 0 {
-				return place
-			}
-			place.OnDisk[part][kind] = true
-			over -= bytes[id]
-			if !sized || over <= 0 {
-				over, sized = c.measure(place).ProcessBytes()-c.HostBytes, true
+			if id := (store.ID{Part: part, Kind: kind}); bytes[id] > 0 {
+				others = append(others, id)
 			}
 		}
 	}
+	over := p.ProcessBytes() - c.HostBytes // by the last account, less what has gone to disk since
+	var sized [store.Kinds]bool            // the first extent of a kind brings staging memory for its largest piece
+	for _, id := range slices.Concat(inputs[:inputsFirst], others) {
+		if over <= 0 {
+			break
+		}
+		place.OnDisk[id.Part][id.Kind] = true
+		over -= bytes[id]
+		if !sized[id.Kind] || over <= 0 {
+			over, sized[id.Kind] = c.measure(place).ProcessBytes()-c.HostBytes, true
+		}
+	}
 	return place
+}
+
+// spills are the ways to bring a placement into host memory that are worth a comparison, the one with state first to begin
+// with.
+func (c *chooser) spills(place Placement) []Placement {
+	all := []Placement{c.spill(place, 0)}
+	if len(all[0].OnDisk) > 0 {
+		for _, inputs := range []int{len(c.Model.Blocks) / 2, len(c.Model.Blocks)} {
+			all = append(all, c.spill(place, inputs))
+		}
+	}
+	return all
 }

@@ -228,8 +228,8 @@ func (d *Disk) unpin(f *file) {
 	}
 }
 
-// Sync waits until everything that was written and released is on disk, and durable. Leases may be held, but lanes that go
-// on writing may keep it from ending.
+// Sync waits until everything that was written and released is on disk, and durable but for the transient
+// kinds. Leases may be held, but lanes that go on writing may keep it from ending.
 func (d *Disk) Sync(ctx context.Context) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -242,9 +242,9 @@ func (d *Disk) Sync(ctx context.Context) error {
 		return d.err
 	}
 	var files []*file
-	for _, e := range d.extents {
+	for id, e := range d.extents {
 		for i := range e.pieces {
-			if f := e.pieces[i].file; f != nil {
+			if f := e.pieces[i].file; f != nil && !id.Kind.Transient() {
 				files = append(files, f)
 			}
 		}

@@ -15,18 +15,22 @@ type Quota [trace.NumLanes][Kinds]int
 // LaneQuota is the quota for lanes that work as package stream's do, with so many pieces of each kind on their way from
 // disk ahead of their use, and to disk behind it:
 //
-//   - fetch holds two pieces of weights, one that moves to the device and the next one,
-//   - drain holds two pieces of gradients,
+//   - fetch holds two pieces of weights, or of saved layer inputs, one that moves to the device and the next one,
+//   - drain holds two pieces of gradients, or of saved layer inputs,
 //   - update holds one piece of each kind; it reads all, and writes all but gradients, which it writes for the embedding.
 //
 // With ahead and behind 0 nothing overlaps, and nothing deadlocks.
 func LaneQuota(ahead, behind int) Quota {
 	var q Quota
 	q[trace.Fetch][Weights] = 2 + ahead
-	q[trace.Drain][Grad] = 2 + behind
-	q[trace.Drain][GradSum] = 2 + behind
-	for kind := range Kinds {
-		q[trace.Update][kind] = 1 + ahead + behind
+	q[trace.Fetch][Inputs] = 2 + ahead
+	for _, kind := range []Kind{Grad, GradSum, Inputs} {
+		q[trace.Drain][kind] = 2 + behind
+	}
+	for kind := range Kind(Kinds) {
+		if kind != Inputs {
+			q[trace.Update][kind] = 1 + ahead + behind
+		}
 	}
 	return q
 }
@@ -79,8 +83,11 @@ func fileBytes(n int64) int64 { return (n + vfs.DirectAlign - 1) / vfs.DirectAli
 func fileCounts(specs []Spec, workers int) map[int64]int {
 	pieces := map[int64]int{}
 	for _, s := range specs {
-		for _, n := range s.Pieces() {
-			pieces[fileBytes(n)]++
+		if whole := s.Bytes / s.Piece; whole > 0 {
+			pieces[fileBytes(s.Piece)] += int(whole)
+		}
+		if rest := s.Bytes % s.Piece; rest > 0 {
+			pieces[fileBytes(rest)]++
 		}
 	}
 	for bytes, n := range pieces {

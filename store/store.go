@@ -8,6 +8,7 @@
 //
 // [RAM] lends its own bytes. [Disk] lends staging buffers and keeps each version of a piece in a file of its own. [Tiered]
 // makes one store of several. Package storetest is the suite that all pass.
+// Saved layer inputs are an extent like the others: each step writes its next version, and nobody keeps an old one.
 //
 // A store does not know devices. It lends places in hostmem regions, which the engine registers with its devices; the
 // store is closed before they are.
@@ -36,14 +37,19 @@ const (
 	FirstScale               // fp32 scales of first moments in 8 bits, one for each tensor.MomentBlock of them
 	SecondScale              // and of second moments
 	GradSum                  // fp32 gradient of a tied tile on its way from head to embedding; nothing between steps
+	Inputs                   // saved inputs of a block, from its forward to its backward visit; nothing between steps
 	Kinds        = iota
 )
 
 // String is the kind's name in plans, reports and checkpoints.
 func (k Kind) String() string {
 	return [...]string{"weights", "low halves", "gradients", "first moments", "second moments",
-		"first moment scales", "second moment scales", "embedding gradient sum"}[k]
+		"first moment scales", "second moment scales", "embedding gradient sum", "saved layer inputs"}[k]
 }
+
+// Transient reports whether extents of the kind are no part of a checkpoint, and need not be durable: gradients, and what
+// every step writes anew.
+func (k Kind) Transient() bool { return k == Grad || k == GradSum || k == Inputs }
 
 // Elems is the number of elements that an extent of the kind has for n parameters, a multiple of tensor.Align: one for each,
 // but of scales.

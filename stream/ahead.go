@@ -12,32 +12,26 @@ type loan struct {
 	updated bool // after this schedule's update of the part, if it has one
 }
 
-// loans lists, by lane and in order, what a schedule will read from disk. The order is the one in which the operations
+// loans lists, by lane and kind and in order, what a schedule will read from disk. The order is the one in which the operations
 // borrow, so that reading ahead follows the schedule.
-func (e *Engine) loans(ops []plan.Op) (all [plan.Lanes][]loan) {
+func (e *Engine) loans(ops []plan.Op) (all [plan.Lanes][store.Kinds][]loan) {
 	if len(e.Plan.Disk) == 0 {
 		return all
 	}
 	reads := func(lane plan.Lane, part int, updated bool, kinds ...store.Kind) {
-		var ids []store.ID
 		for _, kind := range kinds {
-			if id := (store.ID{Part: part, Kind: kind}); e.specs[id].Bytes > 0 && e.Plan.OnDisk(id) {
-				ids = append(ids, id)
+			id := store.ID{Part: part, Kind: kind}
+			if !e.Plan.OnDisk(id) {
+				continue
 			}
-		}
-		for piece, more := int64(0), true; more; piece++ { // piece by piece, and in each the kinds
-			more = false
-			for _, id := range ids {
-				if off := piece * e.specs[id].Piece; off < e.specs[id].Bytes {
-					all[lane] = append(all[lane], loan{id, off, updated})
-					more = true
-				}
+			for off := range e.specs[id].Pieces() {
+				all[lane][kind] = append(all[lane][kind], loan{id, off, updated})
 			}
 		}
 	}
-	var state []store.Kind
+	state := []store.Kind{store.Grad}
 	for kind := range store.Kind(store.Kinds) {
-		if kind != store.GradSum {
+		if !kind.Transient() {
 			state = append(state, kind)
 		}
 	}
@@ -51,27 +45,38 @@ func (e *Engine) loans(ops []plan.Op) (all [plan.Lanes][]loan) {
 			for _, p := range e.Plan.Model.EmbedTiles {
 				reads(op.Lane, p, true, store.Weights)
 			}
+		case plan.Load:
+			if id := (store.ID{Part: e.Plan.Model.BlockParts[op.Layer-1], Kind: store.Inputs}); e.Plan.SavedOnDisk(op.Layer - 1) {
+				for _, off := range e.inputPieces(op.Micro) {
+					all[op.Lane][id.Kind] = append(all[op.Lane][id.Kind], loan{id: id, off: off})
+				}
+			}
 		}
 	}
 	return all
 }
 
-// ahead is how many pieces a lane has the store told of beyond the one that it borrows: two of each of the five kinds that
-// the update lane reads. The store reads as many as its staging memory holds.
-const ahead = 10
+// ahead is how many pieces of a kind a lane has the store told of beyond the one that it borrows. The store reads as many as
+// its staging memory holds.
+const ahead = 2
 
 // readAhead hints at the loans that follow the one that the lane takes now.
 func (r *run) readAhead(lane plan.Lane, id store.ID, off int64) {
-	list := r.disk[lane]
-	at := r.taken[lane]
-	if at >= len(list) || list[at].id != id || list[at].off != off {
+	list, taken := r.disk[lane][id.Kind], &r.taken[lane][id.Kind]
+	if *taken >= len(list) || list[*taken].id != id || list[*taken].off != off {
 		return // not from disk
 	}
-	r.taken[lane]++
-	for ; r.hinted[lane] < min(r.taken[lane]+ahead, len(list)); r.hinted[lane]++ {
-		l := list[r.hinted[lane]]
-		version := r.first[l.id.Part][l.id.Kind]
-		if l.updated && r.update != nil && r.Plan.Trained(l.id.Part) {
+	*taken++
+	r.hint(lane, id.Kind)
+}
+
+// hint tells the store of what the lane will read of a kind.
+func (r *run) hint(lane plan.Lane, kind store.Kind) {
+	list, hinted := r.disk[lane][kind], &r.hinted[lane][kind]
+	for ; *hinted < min(r.taken[lane][kind]+ahead, len(list)); *hinted++ {
+		l := list[*hinted]
+		version := r.first[l.id.Part][kind]
+		if kind == store.Inputs || l.updated && r.update != nil && r.Plan.Trained(l.id.Part) {
 			version++
 		}
 		r.Store.Prefetch(lane, l.id, l.off, version)

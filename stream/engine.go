@@ -17,6 +17,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"sync"
 
 	"github.com/millrace/millrace/device"
@@ -169,7 +170,7 @@ func (e *Engine) open() error {
 	e.placeHost()
 	e.versions = newVersions(e.Plan, e.Store)
 	e.specs = map[store.ID]store.Spec{}
-	for _, spec := range e.Plan.Extents() {
+	for _, spec := range slices.Concat(e.Plan.Extents(), e.Plan.InputExtents()) {
 		e.specs[spec.ID] = spec
 	}
 
@@ -245,8 +246,7 @@ func (e *Engine) register(r *hostmem.Region) error {
 	return nil
 }
 
-// placeHost lays out the embedding's gradient sum, and the saved inputs that go to host memory: the first block's, and
-// those that do not stay.
+// placeHost lays out the embedding's gradient sum, and the saved inputs that go to host memory.
 func (e *Engine) placeHost() {
 	e.inputAt, e.sumAt = map[[2]int]int64{}, map[int]int64{}
 	var at int64

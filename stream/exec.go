@@ -2,6 +2,7 @@ package stream
 
 import (
 	"fmt"
+	"iter"
 
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/internal/hostmem"
@@ -27,10 +28,8 @@ func (r *run) exec(op *plan.Op) error {
 		s.Copy(b.Batches, r.registered[r.tokens].Slice(0, b.Batches.Len))
 	case plan.Fetch:
 		return r.fetch(s, op)
-	case plan.Load:
-		s.Copy(r.input(op.Layer, op.Micro).Mem, r.savedInput(r.registered, op.Layer, op.Micro))
-	case plan.Save:
-		s.Copy(r.savedInput(r.registered, op.Layer, op.Micro), r.input(op.Layer, op.Micro).Mem)
+	case plan.Load, plan.Save:
+		return r.moveInput(s, op)
 	case plan.Drain:
 		return r.drain(s, op)
 	case plan.DrainSum:
@@ -247,7 +246,11 @@ func (r *run) borrow(lane plan.Lane, id store.ID, off, n int64, access store.Acc
 	if access != store.Write {
 		r.readAhead(lane, id, off)
 	}
-	l, err := r.Store.Borrow(r.ctx, lane, id, off, n, access, r.versions.at(id))
+	version := r.versions.at(id)
+	if id.Kind == store.Inputs && access == store.Read {
+		version++ // what this schedule has saved
+	}
+	l, err := r.Store.Borrow(r.ctx, lane, id, off, n, access, version)
 	if err != nil {
 		return nil, err
 	}
@@ -256,20 +259,28 @@ func (r *run) borrow(lane plan.Lane, id store.ID, off, n int64, access store.Acc
 }
 
 // pieces borrows an extent piece by piece for copies of a stream, and hands each to copy with its first byte in the extent.
-// Before it borrows one it gives back all but the latest: one moves while the next one is brought.
 func (r *run) pieces(lane plan.Lane, id store.ID, access store.Access, copy func(off int64, piece device.Mem)) error {
 	for off, n := range r.specs[id].Pieces() {
-		if err := r.retire(lane, 1); err != nil {
+		if err := r.piece(lane, id, off, n, access, func(piece device.Mem) { copy(off, piece) }); err != nil {
 			return err
 		}
-		l, err := r.borrow(lane, id, off, n, access)
-		if err != nil {
-			return err
-		}
-		copy(off, r.registered[l.Region].Slice(l.Off, l.Len))
-		r.streams[lane].Record(r.moved[lane][r.moves[lane]%len(r.moved[lane])])
-		r.moves[lane]++
 	}
+	return nil
+}
+
+// piece borrows a piece for a copy of a stream. Before, it gives back all but the latest: one moves while the next one is
+// brought.
+func (r *run) piece(lane plan.Lane, id store.ID, off, n int64, access store.Access, copy func(piece device.Mem)) error {
+	if err := r.retire(lane, 1); err != nil {
+		return err
+	}
+	l, err := r.borrow(lane, id, off, n, access)
+	if err != nil {
+		return err
+	}
+	copy(r.registered[l.Region].Slice(l.Off, l.Len))
+	r.streams[lane].Record(r.moved[lane][r.moves[lane]%len(r.moved[lane])])
+	r.moves[lane]++
 	return nil
 }
 
@@ -351,4 +362,52 @@ func (r *run) drainSum(s device.Stream, op *plan.Op) error {
 	}
 	r.versions.wrote(id)
 	return r.retire(op.Lane, 0)
+}
+
+// moveInput brings x[layer][m] to the device, or from it to where it is saved.
+func (r *run) moveInput(s device.Stream, op *plan.Op) error {
+	x := r.input(op.Layer, op.Micro).Mem
+	if !r.Plan.SavedOnDisk(op.Layer - 1) {
+		saved := r.savedInput(r.registered, op.Layer, op.Micro)
+		if op.Kind == plan.Save {
+			s.Copy(saved, x)
+		} else {
+			s.Copy(x, saved)
+		}
+		return nil
+	}
+	id := store.ID{Part: r.Plan.Model.BlockParts[op.Layer-1], Kind: store.Inputs}
+	access := store.Read
+	if op.Kind == plan.Save {
+		access = store.Write
+	}
+	for at, off := range r.inputPieces(op.Micro) {
+		err := r.piece(op.Lane, id, off, r.specs[id].Piece, access, func(piece device.Mem) {
+			n := min(piece.Len, x.Len-at)
+			if op.Kind == plan.Save {
+				s.Copy(piece.Slice(0, n), x.Slice(at, n))
+			} else {
+				s.Copy(x.Slice(at, n), piece.Slice(0, n))
+			}
+		})
+		if err != nil {
+			return err
+		}
+	}
+	if op.Kind == plan.Save {
+		return r.retire(op.Lane, 0) // it is loaded in this same schedule
+	}
+	return nil
+}
+
+// inputPieces are the places in the input of a block, and in its extent, of the pieces for a micro-batch.
+func (e *Engine) inputPieces(m int) iter.Seq2[int64, int64] {
+	pieces, bytes := e.Plan.InputPieces()
+	return func(yield func(at, off int64) bool) {
+		for i := range pieces {
+			if !yield(int64(i)*bytes, int64(m*pieces+i)*bytes) {
+				return
+			}
+		}
+	}
 }

@@ -205,11 +205,11 @@ func (r *run) sumPiece(s device.Stream, p int, stored device.Mat, first, elems i
 	return sum, nil
 }
 
-// saveState hands what is kept of a part between steps to the checkpoint. Gradients are not state.
+// saveState hands what is kept of a part between steps to the checkpoint.
 func (r *run) saveState(part int) error {
 	for kind := range store.Kind(store.Kinds) {
 		id := store.ID{Part: part, Kind: kind}
-		if kind == store.Grad || kind == store.GradSum || r.specs[id].Bytes == 0 {
+		if kind.Transient() || r.specs[id].Bytes == 0 {
 			continue
 		}
 		if err := r.save(r.ctx, id, r.versions.at(id)); err != nil {

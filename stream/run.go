@@ -32,12 +32,12 @@ type run struct {
 
 	// Each entry belongs to its lane.
 	failed [plan.Lanes]error
-	start  [plan.Lanes]time.Duration // on the clock of the trace
-	moves  [plan.Lanes]int           // pieces that the lane has copied
-	taken  [plan.Lanes]int           // loans from disk
-	hinted [plan.Lanes]int           // and those that the store has been told of
-	first  [][store.Kinds]uint64     // versions before the schedule
-	bound  map[store.ID]device.Mem   // compute lane: extents that are used where they lie
+	start  [plan.Lanes]time.Duration    // on the clock of the trace
+	moves  [plan.Lanes]int              // pieces that the lane has copied
+	taken  [plan.Lanes][store.Kinds]int // loans from disk
+	hinted [plan.Lanes][store.Kinds]int // and those that the store has been told of
+	first  [][store.Kinds]uint64        // versions before the schedule
+	bound  map[store.ID]device.Mem      // compute lane: extents that are used where they lie
 }
 
 // run walks the schedule of a phase and collects its results.
@@ -160,10 +160,13 @@ func (r *run) walk(lane plan.Lane) {
 	r.releaseAll(lane)
 }
 
-// begins notes when the lane starts on the schedule.
+// begins notes when the lane starts on the schedule, and has the first reads begin.
 func (r *run) begins(lane plan.Lane) {
 	r.start[lane] = r.Trace.Now()
 	r.streams[lane].Record(r.origins[lane])
+	for kind := range store.Kind(store.Kinds) {
+		r.hint(lane, kind)
+	}
 }
 
 // record hands the times of all operations to the trace. They are the stream's own: from when an operation's turn came to
@@ -263,7 +266,7 @@ type program struct {
 	ops        []plan.Op
 	begin, end []device.Event
 	names      []string // for errors and traces
-	disk       [plan.Lanes][]loan
+	disk       [plan.Lanes][store.Kinds][]loan
 }
 
 // programKey says which schedule a program is of.

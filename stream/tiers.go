@@ -4,6 +4,7 @@ import (
 	"log/slog"
 
 	"github.com/millrace/millrace/internal/hostmem"
+	"github.com/millrace/millrace/internal/vfs"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/store"
 )
@@ -12,6 +13,7 @@ import (
 type StoreOptions struct {
 	Accounts    *hostmem.Accounts
 	Dir         string       // of the extents that the plan keeps on disk; it is emptied
+	FS          vfs.FS       // of Dir; nil: the system's
 	Log         *slog.Logger // may be nil
 	AddressOnly bool         // for rehearsals: addresses without memory, and no files
 }
@@ -19,7 +21,8 @@ type StoreOptions struct {
 // OpenStore reserves the extents of a plan where it keeps them: in memory, on disk, or both. It fails, with nothing left
 // reserved, where there is too little of either. The disk is nil if the plan does not use it.
 func OpenStore(p *plan.Plan, o StoreOptions) (s *store.Tiered, disk *store.Disk, err error) {
-	var inRAM, onDisk []store.Spec
+	var inRAM []store.Spec
+	onDisk := p.InputExtents()
 	for _, spec := range p.Extents() {
 		if p.OnDisk(spec.ID) {
 			onDisk = append(onDisk, spec)
@@ -42,7 +45,7 @@ func OpenStore(p *plan.Plan, o StoreOptions) (s *store.Tiered, disk *store.Disk,
 		}
 	}
 	if err == nil && len(onDisk) > 0 {
-		disk, err = store.NewDisk(store.DiskOptions{Dir: o.Dir, Accounts: o.Accounts, Specs: onDisk, Quota: plan.StagingQuota,
+		disk, err = store.NewDisk(store.DiskOptions{Dir: o.Dir, FS: o.FS, Accounts: o.Accounts, Specs: onDisk, Quota: plan.StagingQuota,
 			Workers: plan.DiskWorkers, Log: o.Log, AddressOnly: o.AddressOnly})
 		tiers = append(tiers, store.Tier{Store: disk, Specs: onDisk})
 	}

@@ -1,21 +1,28 @@
 package stream
 
 import (
+	"slices"
+
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/store"
 )
 
 // versions are the writes that each extent has seen, by part and kind: weights, low halves and moments change with each
-// update, gradients with each step.
+// update, gradients and saved layer inputs with each step.
 type versions struct {
 	of      [][store.Kinds]uint64
 	trained []bool
+	inputs  []bool // saved layer inputs are an extent
 }
 
 func newVersions(p *plan.Plan, s store.Store) versions {
-	v := versions{make([][store.Kinds]uint64, len(p.Model.Parts)), make([]bool, len(p.Model.Parts))}
-	for _, spec := range p.Extents() {
+	n := len(p.Model.Parts)
+	v := versions{make([][store.Kinds]uint64, n), make([]bool, n), make([]bool, n)}
+	for _, spec := range slices.Concat(p.Extents(), p.InputExtents()) {
 		v.of[spec.Part][spec.Kind] = s.Version(spec.ID)
+		if spec.Kind == store.Inputs {
+			v.inputs[spec.Part] = true
+		}
 	}
 	for part := range v.trained {
 		v.trained[part] = p.Trained(part)
@@ -28,7 +35,7 @@ func (v *versions) at(id store.ID) uint64 { return v.of[id.Part][id.Kind] }
 // updated counts the writes of an update.
 func (v *versions) updated(part int) {
 	for kind := range v.of[part] {
-		if k := store.Kind(kind); k != store.Grad && k != store.GradSum {
+		if !store.Kind(kind).Transient() {
 			v.of[part][kind]++
 		}
 	}
@@ -37,7 +44,7 @@ func (v *versions) updated(part int) {
 // wrote counts one write of an extent.
 func (v *versions) wrote(id store.ID) { v.of[id.Part][id.Kind]++ }
 
-// passed counts the gradients that a schedule has written.
+// passed counts the gradients and the layer inputs that a schedule has written.
 func (v *versions) passed(phase plan.Phase) {
 	if phase != plan.Prologue && phase != plan.Steady {
 		return
@@ -45,6 +52,9 @@ func (v *versions) passed(phase plan.Phase) {
 	for part, trained := range v.trained {
 		if trained {
 			v.of[part][store.Grad]++
+		}
+		if v.inputs[part] {
+			v.of[part][store.Inputs]++
 		}
 	}
 }
