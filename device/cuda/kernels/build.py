@@ -1,0 +1,312 @@
+"""Compiles the kernels of this folder to PTX, without a GPU.
+
+    build.py [SOURCE.py]...               compiles what changed, and assembles it
+    build.py --check [SOURCE.py]...       compiles all of it and fails if compiled/ says otherwise
+    build.py --assemble [SOURCE.py]...    assembles what is in compiled/ and fails if the figures are others than it says
+    build.py --try PATTERN [SOURCE.py]... compiles the kernels whose names match and prints their figures; writes nothing
+                                          (with --keep FOLDER: their PTX)
+
+For each source compiled/ has NAME.json, the manifest, and a NAME-TARGET.ptx.gz for each target, which is all its PTX texts in the order
+of the manifest. A source is compiled anew when its text, that of registry.py or the compiler's version is another. PTX is made for sm_80, which newer
+GPUs load too, and for sm_90a. It claims PTX_VERSION, so that drivers from that one on take it.
+
+Assembling is what a driver does when it loads a kernel. It is done here to see that it works on each architecture, and how many
+registers and spilled bytes that takes; what it makes is thrown away.
+"""
+
+import argparse
+import concurrent.futures
+import fnmatch
+import gzip
+import hashlib
+import importlib
+import json
+import multiprocessing
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+
+os.environ["TRITON_DISABLE_LINE_INFO"] = "1"  # paths and lines do not belong in the program
+os.environ.pop("TRITON_INTERPRET", None)
+
+from registry import SCALARS, TARGETS
+
+HERE = pathlib.Path(__file__).resolve().parent
+COMPILED = HERE / "compiled"
+PTX_VERSION = 84  # of CUDA 12.4, March 2024: drivers from 550 on
+TRAILING_POINTERS = 2  # Triton's scratch memory, which none of these kernels uses
+# The most that a block has on all GPUs of a target, less what the system takes.
+SHARED_LIMIT = {"sm80": 99 * 1024, "sm90a": 227 * 1024}
+PROCESSES = 2
+
+
+class Stale(Exception):
+    pass
+
+
+def sources():
+    """The files that declare kernels."""
+    return sorted(p.name for p in HERE.glob("*.py") if re.search(r"^KERNELS\b", p.read_text(), re.MULTILINE))
+
+
+def declared(source):
+    kernels = importlib.import_module(pathlib.Path(source).stem).KERNELS
+    names = [k.name for k in kernels]
+    if len(set(names)) != len(names):
+        raise SystemExit(f"{source}: declares a name twice")
+    return {k.name: k for k in kernels}
+
+
+def sha256(text):
+    return hashlib.sha256(text if isinstance(text, bytes) else text.encode()).hexdigest()
+
+
+def compile_one(source, name, target):
+    """The PTX of a kernel, and what launching it needs."""
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+    from triton.compiler.compiler import make_backend
+    from triton._C.libtriton import ir
+
+    kernel = declared(source)[name].at(target)
+    function, constants = kernel.function, kernel.constants
+    typed = dict(kernel.typed())
+    given = [a for a in function.arg_names if a not in constants]
+    if given != list(typed) or set(constants) - set(function.arg_names):
+        raise ValueError(f"{name}: the function takes {function.arg_names}, declared are {list(typed)} and {list(constants)}")
+    signature = {a: typed.get(a, "constexpr") for a in function.arg_names}
+    attributes = {(function.arg_names.index(a),): [["tt.divisibility", 16]] for a in kernel.aligned.split()}
+    text = ASTSource(function, signature, constants, attributes)
+
+    gpu = GPUTarget("cuda", int(re.sub(r"\D", "", target)), 32)
+    backend = make_backend(gpu)
+    options = backend.parse_options(dict(num_warps=kernel.warps, num_stages=kernel.stages, ptx_version=PTX_VERSION,
+                                         enable_fp_fusion=kernel.contract))
+    stages, metadata = {}, {}
+    backend.add_stages(stages, options, text.language)
+    context = ir.context()
+    ir.load_dialects(context)
+    backend.load_dialects(context)
+    code = text.make_ir(gpu, options, backend.get_codegen_implementation(options), backend.get_module_map(), context)
+    for stage in ("ttir", "ttgir", "llir", "ptx"):
+        code = stages[stage](code, metadata)
+    context.disable_multithreading()  # its threads do not outlive it
+
+    if metadata["global_scratch_size"] or metadata["profile_scratch_size"]:
+        raise ValueError(f"{name}: wants scratch memory, which no launch gives it")
+    if metadata["shared"] > SHARED_LIMIT[target]:
+        raise ValueError(f"{name}: {metadata['shared']} bytes of shared memory on {target}, more than {SHARED_LIMIT[target]}")
+    entry = name.replace(".", "_")
+    return tidy(code, metadata["name"], entry), dict(warps=metadata.get("num_warps", kernel.warps), stages=kernel.stages,
+                                                    shared_bytes=metadata["shared"], constants=constants)
+
+
+def tidy(ptx, function, entry):
+    """PTX without comments, and with an entry whose name says which kernel it is."""
+    lines = [re.sub(r"\s*//.*", "", line).rstrip() for line in ptx.splitlines()]
+    text = "\n".join(line for line in lines if line) + "\n"
+    text = re.sub(rf"\.entry {function}\(", f".entry {entry}(", text)
+    return re.sub(rf"\b{function}_param_", f"{entry}_param_", text)
+
+
+def assemble(name, ptx, target):
+    """Registers and spilled bytes of a thread, for each architecture."""
+    import triton
+
+    ptxas = pathlib.Path(triton.__file__).parent / "backends/nvidia/bin/ptxas"
+    registers, spilled = {}, {}
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder) / "kernel.ptx"
+        path.write_text(ptx)
+        for architecture in TARGETS[target]:
+            run = subprocess.run([ptxas, "-v", f"--gpu-name={architecture}", path, "-o", os.devnull], capture_output=True, text=True)
+            if run.returncode:
+                raise ValueError(f"{name}: ptxas for {architecture}: {run.stderr.strip()}")
+            registers[architecture] = int(re.search(r"Used (\d+) registers", run.stderr)[1])
+            stores, loads = re.search(r"(\d+) bytes spill stores, (\d+) bytes spill loads", run.stderr).groups()
+            spilled[architecture] = max(int(stores), int(loads))
+    return dict(registers=registers, spill_bytes=spilled)
+
+
+def check_spills(name, kernel, target, figures):
+    for architecture, spilled in figures["spill_bytes"].items():
+        if spilled > kernel.at(target).spill:
+            raise ValueError(f"{name}: spills {spilled} bytes on {architecture}; its limit is {kernel.at(target).spill}")
+
+
+def job(source, name, target, known):
+    """One kernel for one target. known are the figures of its last PTX, by that text's sum."""
+    ptx, launch = compile_one(source, name, target)
+    figures = known.get(sha256(ptx)) or assemble(name, ptx, target)
+    return name, target, ptx, launch, figures
+
+
+def assemble_job(name, ptx, target):
+    return name, target, assemble(name, ptx, target)
+
+
+def in_parallel(function, jobs):
+    """The results of function(*job), in the order of jobs. The first failure is raised, after the names of all are printed."""
+    spawn = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(PROCESSES, mp_context=spawn) as pool:
+        futures = [pool.submit(function, *j) for j in jobs]
+        failed = [f.exception() for f in futures if f.exception()]
+        for e in failed:
+            print(f"build.py: {e}", file=sys.stderr)
+        if failed:
+            raise SystemExit(1)
+        return [f.result() for f in futures]
+
+
+def inputs(source):
+    """What compiled files are made from, but the compiler's version, as sums."""
+    return {"source_sha256": sha256((HERE / source).read_bytes()), "registry_sha256": sha256((HERE / "registry.py").read_bytes())}
+
+
+def header(source):
+    import triton
+
+    return {"source": source, **inputs(source), "triton": triton.__version__, "ptx_version": f"{PTX_VERSION // 10}.{PTX_VERSION % 10}",
+            "trailing_pointers": TRAILING_POINTERS}
+
+
+def manifest_path(source):
+    return COMPILED / (pathlib.Path(source).stem + ".json")
+
+
+def bundle_path(source, target):
+    return COMPILED / f"{pathlib.Path(source).stem}-{target}.ptx.gz"
+
+
+def read(source):
+    """The manifest of a source, and its PTX by (name, target); nothing where there are none."""
+    try:
+        manifest = json.loads(manifest_path(source).read_text())
+        texts = {}
+        for target in TARGETS:
+            bundle = gzip.decompress(bundle_path(source, target).read_bytes()).decode()
+            for kernel in manifest["kernels"]:
+                size = kernel["targets"][target]["ptx_bytes"]
+                texts[kernel["name"], target], bundle = bundle[:size], bundle[size:]
+        return manifest, texts
+    except FileNotFoundError:
+        return {"kernels": []}, {}
+
+
+def entry(name, kernel, results):
+    """A kernel in the manifest. results are (ptx, launch, figures) by target."""
+    targets = {}
+    for target, (ptx, launch, figures) in results.items():
+        targets[target] = {"ptx_bytes": len(ptx), "ptx_sha256": sha256(ptx), **launch, "spill_limit": kernel.at(target).spill, **figures}
+    args = [{"name": a, "type": "ptr" if t.startswith("*") else SCALARS[t]} for a, t in kernel.typed()]
+    return {"name": name, "entry": name.replace(".", "_"), "args": args, "aligned": kernel.aligned.split(), "contract": kernel.contract,
+            "grid": list(kernel.grid), "targets": targets}
+
+
+def text_of(manifest):
+    """JSON with a line for each kernel, so that a change reads as one."""
+    head = {k: v for k, v in manifest.items() if k != "kernels"}
+    lines = [json.dumps(k) for k in manifest["kernels"]]
+    return json.dumps(head)[:-1] + ', "kernels": [\n' + ",\n".join(lines) + "\n]}\n"
+
+
+def compiled(source, known):
+    """The manifest of a source and its PTX by (name, target)."""
+    kernels = declared(source)
+    jobs = [(source, name, target, known) for name in kernels for target in TARGETS]
+    results = {(name, target): rest for name, target, *rest in in_parallel(job, jobs)}
+    entries = []
+    for name, kernel in kernels.items():
+        by_target = {target: results[name, target] for target in TARGETS}
+        for target, (_, _, figures) in by_target.items():
+            check_spills(name, kernel, target, figures)
+        entries.append(entry(name, kernel, by_target))
+    return {**header(source), "kernels": entries}, {key: r[0] for key, r in results.items()}
+
+
+def known_figures(manifest):
+    return {t["ptx_sha256"]: {"registers": t["registers"], "spill_bytes": t["spill_bytes"]}
+            for k in manifest["kernels"] for t in k["targets"].values()}
+
+
+def write(path, data):
+    """All of a file or nothing of it."""
+    temporary = path.with_name(path.name + ".new")
+    temporary.write_bytes(data)
+    temporary.replace(path)
+
+
+def build(source):
+    manifest, texts = read(source)
+    if all(manifest.get(k) == v for k, v in header(source).items()):
+        return
+    new, new_texts = compiled(source, known_figures(manifest))
+    COMPILED.mkdir(exist_ok=True)
+    for target in TARGETS:
+        bundle = "".join(new_texts[k["name"], target] for k in new["kernels"]).encode()
+        write(bundle_path(source, target), gzip.compress(bundle, 9, mtime=0))
+    write(manifest_path(source), text_of(new).encode())
+    print(f"{source}: {len(new['kernels'])} kernels")
+
+
+def check(source):
+    manifest, texts = read(source)
+    new, new_texts = compiled(source, known_figures(manifest))
+    if text_of(new) != text_of(manifest) or new_texts != texts:
+        raise Stale(f"{source}: compiled/ is not what it compiles to: run build.py {source}")
+    print(f"{source}: {len(new['kernels'])} kernels compile to what is stored")
+
+
+def reassemble(source):
+    manifest, texts = read(source)
+    kernels = declared(source)
+    for name, target, figures in in_parallel(assemble_job, [(n, text, t) for (n, t), text in texts.items()]):
+        check_spills(name, kernels[name], target, figures)
+        stored = next(k for k in manifest["kernels"] if k["name"] == name)["targets"][target]
+        if any(stored[k] != v for k, v in figures.items()):
+            raise Stale(f"{name}: takes {figures} on {target}; the manifest says otherwise: run build.py {source}")
+    architectures = sorted({a for t in TARGETS.values() for a in t})
+    print(f"{source}: {len(manifest['kernels'])} kernels assemble for {', '.join(architectures)}")
+
+
+def attempt(source, pattern, keep):
+    names = [n for n in declared(source) if fnmatch.fnmatch(n, pattern)]
+    for name, target, ptx, launch, figures in in_parallel(job, [(source, n, t, {}) for n in names for t in TARGETS]):
+        per = [f"{a} {figures['registers'][a]} registers" + (f" {s} B SPILLED" if s else "") for a, s in figures["spill_bytes"].items()]
+        print(f"{name} {target}: {len(ptx)} B PTX, {launch['warps']} warps, {launch['shared_bytes']} B shared; {', '.join(per)}")
+        if keep:
+            (keep / f"{name}-{target}.ptx").write_text(ptx)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("sources", nargs="*", metavar="SOURCE.py")
+    parser.add_argument("--check", action="store_true")
+    parser.add_argument("--assemble", action="store_true")
+    parser.add_argument("--try", dest="pattern")
+    parser.add_argument("--keep", type=pathlib.Path)
+    args = parser.parse_args()
+    sys.path.insert(0, str(HERE))
+    try:
+        for source in [pathlib.Path(s).name for s in args.sources] or sources():
+            if args.pattern:
+                attempt(source, args.pattern, args.keep)
+                continue
+            if args.check:
+                check(source)
+            if args.assemble:
+                reassemble(source)
+            if not args.check and not args.assemble:
+                build(source)
+        gone = {p.name for p in COMPILED.glob("*")} - {f.name for s in sources() for f in [manifest_path(s), *(bundle_path(s, t) for t in TARGETS)]}
+        if gone and not args.pattern and not args.sources:
+            raise Stale(f"compiled/ has {sorted(gone)}, which no source makes: remove them")
+    except (Stale, ValueError) as e:
+        raise SystemExit(f"build.py: {e}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,319 @@
+package kernels
+
+import (
+	"bytes"
+	"compress/gzip"
+	"embed"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+)
+
+//go:embed compiled
+var compiled embed.FS
+
+// TrailingPointers is how many pointers a kernel takes after its arguments: scratch memory of Triton's, which no kernel here uses.
+// Zeros are passed for them.
+const TrailingPointers = 2
+
+// Targets are the targets that kernels are compiled for.
+var Targets = []string{"sm80", "sm90a"}
+
+// Target is the target for a GPU of a compute capability.
+func Target(major, minor int) (string, error) {
+	switch {
+	case major < 8:
+		return "", fmt.Errorf("the GPU has compute capability %d.%d; kernels need 8.0 (Ampere) or more", major, minor)
+	case major == 9 && minor == 0:
+		return "sm90a", nil
+	}
+	return "sm80", nil
+}
+
+// Type is the type of an argument.
+type Type uint8
+
+// The types of arguments.
+const (
+	Ptr Type = iota // a device address
+	I32
+	I64
+	F32
+	F64
+)
+
+var typeNames = []string{Ptr: "ptr", I32: "i32", I64: "i64", F32: "f32", F64: "f64"}
+
+// String is the type's name in the manifest.
+func (t Type) String() string { return typeNames[t] }
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (t *Type) UnmarshalText(text []byte) error {
+	i := slices.Index(typeNames, string(text))
+	if i < 0 {
+		return fmt.Errorf("no argument type %q", text)
+	}
+	*t = Type(i)
+	return nil
+}
+
+// Bytes is the size of an argument, and its alignment.
+func (t Type) Bytes() int {
+	if t == I32 || t == F32 {
+		return 4
+	}
+	return 8
+}
+
+// Arg is an argument of a kernel.
+type Arg struct {
+	Name   string `json:"name"`
+	Type   Type   `json:"type"`
+	Offset int    `json:"-"` // in the parameter buffer, in bytes
+}
+
+// Figures are what ptxas said of a kernel when it was compiled, by architecture ("sm_80", "sm_120").
+type Figures struct {
+	Registers  map[string]int `json:"registers"`   // of a thread
+	SpillBytes map[string]int `json:"spill_bytes"` // of a thread
+	SpillLimit int            `json:"spill_limit"`
+}
+
+// Kernel is one kernel, compiled for one target. Its fields are only read.
+type Kernel struct {
+	Name    string
+	Entry   string // the symbol in PTX
+	Source  string // the file that it was compiled from
+	Args    []Arg
+	Aligned []string // names of arguments that must be multiples of 16
+	// Contract: products that are added may be fused with the addition.
+	Contract    bool
+	Threads     int // of a block, in one dimension
+	SharedBytes int // dynamic shared memory of a block
+	Constants   map[string]int
+	Grid        []string // expressions of [Kernel.Programs], one to three
+	PTX         string   // a module with this one entry
+	Figures
+
+	grid       []product
+	aligned    []int
+	paramBytes int
+}
+
+// Set is all kernels of a target.
+type Set struct {
+	Target  string
+	kernels map[string]*Kernel
+}
+
+// The manifest of a source, as build.py writes it.
+type manifest struct {
+	Source           string `json:"source"`
+	SourceSHA256     string `json:"source_sha256"`
+	RegistrySHA256   string `json:"registry_sha256"`
+	Triton           string `json:"triton"`
+	PTXVersion       string `json:"ptx_version"`
+	TrailingPointers int    `json:"trailing_pointers"`
+	Kernels          []struct {
+		Name     string           `json:"name"`
+		Entry    string           `json:"entry"`
+		Args     []Arg            `json:"args"`
+		Aligned  []string         `json:"aligned"`
+		Contract bool             `json:"contract"`
+		Grid     []string         `json:"grid"`
+		Targets  map[string]build `json:"targets"`
+	} `json:"kernels"`
+}
+
+// A build is what differs between the targets of a kernel.
+type build struct {
+	PTXBytes    int            `json:"ptx_bytes"`
+	PTXSHA256   string         `json:"ptx_sha256"`
+	Warps       int            `json:"warps"`
+	Stages      int            `json:"stages"`
+	SharedBytes int            `json:"shared_bytes"`
+	Constants   map[string]int `json:"constants"`
+	Figures
+}
+
+// manifests reads what is embedded.
+func manifests() ([]manifest, error) {
+	files, err := compiled.ReadDir("compiled")
+	if err != nil {
+		return nil, err
+	}
+	var all []manifest
+	for _, f := range files {
+		if path.Ext(f.Name()) != ".json" {
+			continue
+		}
+		text, err := compiled.ReadFile("compiled/" + f.Name())
+		if err != nil {
+			return nil, err
+		}
+		var m manifest
+		d := json.NewDecoder(bytes.NewReader(text))
+		d.DisallowUnknownFields()
+		if err := d.Decode(&m); err != nil {
+			return nil, fmt.Errorf("%s: %w", f.Name(), err)
+		}
+		all = append(all, m)
+	}
+	return all, nil
+}
+
+// bundle is the PTX of all kernels of a source, one after the other.
+func bundle(source, target string) (string, error) {
+	name := strings.TrimSuffix(source, ".py") + "-" + target + ".ptx.gz"
+	packed, err := compiled.ReadFile("compiled/" + name)
+	if err != nil {
+		return "", err
+	}
+	r, err := gzip.NewReader(bytes.NewReader(packed))
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", name, err)
+	}
+	text, err := io.ReadAll(r)
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", name, err)
+	}
+	return string(text), nil
+}
+
+// Load unpacks the kernels of a target. It takes some milliseconds; keep the set.
+func Load(target string) (*Set, error) {
+	if !slices.Contains(Targets, target) {
+		return nil, fmt.Errorf("there are kernels for %s, not for %q", strings.Join(Targets, " and "), target)
+	}
+	all, err := manifests()
+	if err != nil {
+		return nil, fmt.Errorf("embedded kernels: %w", err)
+	}
+	s := &Set{Target: target, kernels: map[string]*Kernel{}}
+	for _, m := range all {
+		if err := s.add(&m); err != nil {
+			return nil, fmt.Errorf("embedded kernels of %s: %w", m.Source, err)
+		}
+	}
+	return s, nil
+}
+
+func (s *Set) add(m *manifest) error {
+	text, err := bundle(m.Source, s.Target)
+	if err != nil {
+		return err
+	}
+	if m.TrailingPointers != TrailingPointers {
+		return fmt.Errorf("take %d trailing pointers, not %d", m.TrailingPointers, TrailingPointers)
+	}
+	for _, e := range m.Kernels {
+		b, ok := e.Targets[s.Target]
+		if !ok || b.PTXBytes > len(text) {
+			return fmt.Errorf("%s has no PTX for %s", e.Name, s.Target)
+		}
+		k := &Kernel{Name: e.Name, Entry: e.Entry, Source: m.Source, Args: e.Args, Aligned: e.Aligned, Contract: e.Contract, Threads: 32 * b.Warps,
+			SharedBytes: b.SharedBytes, Constants: b.Constants, Grid: e.Grid, PTX: text[:b.PTXBytes], Figures: b.Figures}
+		text = text[b.PTXBytes:]
+		if err := k.prepare(); err != nil {
+			return fmt.Errorf("%s: %w", e.Name, err)
+		}
+		if s.kernels[k.Name] != nil {
+			return fmt.Errorf("%s: there are two", k.Name)
+		}
+		s.kernels[k.Name] = k
+	}
+	if text != "" {
+		return fmt.Errorf("%d bytes of PTX belong to no kernel", len(text))
+	}
+	return nil
+}
+
+// prepare computes what follows from the manifest.
+func (k *Kernel) prepare() error {
+	for i := range k.Args {
+		a := &k.Args[i]
+		a.Offset = roundUp(k.paramBytes, a.Type.Bytes())
+		k.paramBytes = a.Offset + a.Type.Bytes()
+	}
+	k.paramBytes = roundUp(k.paramBytes, 8) + 8*TrailingPointers
+	for _, name := range k.Aligned {
+		i := k.Arg(name)
+		if i < 0 {
+			return fmt.Errorf("no argument %s is aligned", name)
+		}
+		k.aligned = append(k.aligned, i)
+	}
+	if len(k.Grid) < 1 || len(k.Grid) > 3 {
+		return fmt.Errorf("a grid of %d dimensions", len(k.Grid))
+	}
+	for _, text := range k.Grid {
+		p, err := parseProduct(text, k)
+		if err != nil {
+			return err
+		}
+		k.grid = append(k.grid, p)
+	}
+	return nil
+}
+
+func roundUp(n, to int) int { return (n + to - 1) / to * to }
+
+// Names are the names of all kernels, sorted.
+func (s *Set) Names() []string { return slices.Sorted(maps.Keys(s.kernels)) }
+
+// Find looks a kernel up by its whole name.
+func (s *Set) Find(name string) (*Kernel, bool) {
+	k, ok := s.kernels[name]
+	return k, ok
+}
+
+// Choose finds the kernel of an operation for the values of its arguments: op.a16 if there is one that takes them, else op.any,
+// else op itself.
+func (s *Set) Choose(op string, values []uint64) (*Kernel, error) {
+	for _, variant := range []string{".a16", ".any", ""} {
+		if k, ok := s.kernels[op+variant]; ok && k.Takes(values) {
+			return k, nil
+		}
+	}
+	return nil, fmt.Errorf("no kernel %s takes these operands", op)
+}
+
+// Arg is the index of an argument, or -1.
+func (k *Kernel) Arg(name string) int {
+	return slices.IndexFunc(k.Args, func(a Arg) bool { return a.Name == name })
+}
+
+// Takes reports whether those values that must be multiples of 16 are. values has one entry for each argument, in order: addresses,
+// integers with their sign extended, bits of floating-point numbers.
+func (k *Kernel) Takes(values []uint64) bool {
+	if len(values) != len(k.Args) {
+		panic(fmt.Sprintf("kernels: %s takes %d arguments, not %d", k.Name, len(k.Args), len(values)))
+	}
+	for _, i := range k.aligned {
+		if values[i]%16 != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// Params is the parameter buffer of a launch: the values of [Kernel.Takes] at their offsets, and zeros for the trailing pointers.
+func (k *Kernel) Params(values []uint64) []byte {
+	if !k.Takes(values) {
+		panic(fmt.Sprintf("kernels: %s is launched with operands that are not aligned", k.Name))
+	}
+	params := make([]byte, k.paramBytes)
+	for i, a := range k.Args {
+		if at := params[a.Offset:]; a.Type.Bytes() == 4 {
+			binary.NativeEndian.PutUint32(at, uint32(values[i]))
+		} else {
+			binary.NativeEndian.PutUint64(at, values[i])
+		}
+	}
+	return params
+}
