@@ -1,0 +1,176 @@
+package ptx
+
+import (
+	"fmt"
+)
+
+// decodeLoadMatrix reads ldmatrix: n 8x8 matrices of 16-bit elements from shared memory. Lane 8j+i names row i of matrix j, 16 bytes.
+// Lane l gets elements 2(l%4) and the next of row l/4 of each; with .trans, of column l/4.
+func decodeLoadMatrix(a *assembly) {
+	a.must("sync")
+	a.must("aligned")
+	a.must("m8n8")
+	n := map[string]int{"x1": 1, "x2": 2, "x4": 4}[a.must("x1", "x2", "x4")]
+	isTransposed := a.mod("trans") != ""
+	a.must("shared", "shared::cta")
+	a.must("b16")
+	if !a.count(2) {
+		return
+	}
+	a.in.v = make([]int32, 0, n)
+	a.vector(a.ops[0], n, types["b32"], true)
+	isWide := a.pointer(a.ops[1], sharedSpace)
+	a.in.flow = flowCheck
+	a.in.exec = full(func(w *warp, in *instr, m uint32) {
+		addr := *w.addresses(in, isWide)
+		for j, r := range in.v {
+			var tile [8][8]uint16
+			for i := range tile {
+				b := w.at(sharedSpace, addr[8*j+i], 16, 8*j+i, false)
+				if b == nil {
+					return
+				}
+				for k := range tile[i] {
+					tile[i][k] = uint16(read(b[2*k:], 2))
+				}
+			}
+			d := w.narrow(r)
+			for l := range d {
+				i, k := l/4, l%4*2
+				if isTransposed {
+					d[l] = uint32(tile[k][i]) | uint32(tile[k+1][i])<<16
+				} else {
+					d[l] = uint32(tile[i][k]) | uint32(tile[i][k+1])<<16
+				}
+			}
+		}
+	})
+}
+
+// full guards an instruction that takes 32 lanes.
+func full(f exec) exec {
+	return func(w *warp, in *instr, m uint32) {
+		if m != all {
+			w.fail(lowest(^m), fmt.Errorf("%w: it needs all 32", ErrDivergence))
+			return
+		}
+		f(w, in, m)
+	}
+}
+
+// A fragment is how a matrix lies in the registers of a warp: group is lane/4, within is lane%4 (PTX ISA, "matrix fragments for mma").
+type fragment struct {
+	registers int
+	// place is where an element is: e of register r, of a lane in a group.
+	place func(r, e, group, within int) (row, col int)
+	// packed is how many elements a register holds.
+	packed int
+}
+
+// mma is a shape of mma.sync with its fragments: A is 16 x k, B is k x 8, C and D are 16 x 8 in float32.
+type mma struct {
+	k    int
+	a, b fragment
+}
+
+// Elements of 16 bits, two to a register. A's registers go down first, then right.
+func halves(k int) mma {
+	return mma{
+		k: k,
+		a: fragment{k / 4, func(r, e, group, within int) (int, int) { return group + 8*(r&1), 2*within + e + 8*(r>>1) }, 2},
+		b: fragment{k / 8, func(r, e, group, within int) (int, int) { return 2*within + e + 8*r, group }, 2},
+	}
+}
+
+// Elements of 32 bits.
+func words(k int) mma {
+	return mma{
+		k: k,
+		a: fragment{k / 2, func(r, _, group, within int) (int, int) { return group + 8*(r&1), within + 4*(r>>1) }, 1},
+		b: fragment{k / 4, func(r, _, group, within int) (int, int) { return within + 4*r, group }, 1},
+	}
+}
+
+// decodeMultiplyMatrix reads mma.sync: D = A*B + C with A of 16 rows in rows and B of 8 columns in columns, float32 sums.
+func decodeMultiplyMatrix(a *assembly) {
+	a.must("sync")
+	a.must("aligned")
+	shape := a.must("m16n8k16", "m16n8k8", "m16n8k4")
+	a.must("row")
+	a.must("col")
+	a.must("f32")
+	element := a.must("bf16", "f16", "tf32")
+	if a.must("bf16", "f16", "tf32") != element {
+		a.fail("matrices of different types are not supported")
+	}
+	a.must("f32")
+	k := map[string]int{"m16n8k16": 16, "m16n8k8": 8, "m16n8k4": 4}[shape]
+	if (element == "tf32") == (k == 16) || element != "tf32" && k == 4 {
+		a.fail("shape .%s of .%s is not supported", shape, element)
+	}
+	if !a.count(4) {
+		return
+	}
+	layout := halves(k)
+	if element == "tf32" {
+		layout = words(k)
+	}
+	na, nb := layout.a.registers, layout.b.registers
+	a.in.v = make([]int32, 0, 8+na+nb)
+	a.vector(a.ops[1], na, types["b32"], false)
+	a.vector(a.ops[2], nb, types["b32"], false)
+	a.vector(a.ops[3], 4, types["f32"], false)
+	a.vector(a.ops[0], 4, types["f32"], true)
+	value := func(x uint32) float32 { return f32(x &^ 0x1fff) } // tf32: what is below is ignored
+	switch element {
+	case "bf16":
+		value = func(x uint32) float32 { return f32(x << 16) }
+	case "f16":
+		value = func(x uint32) float32 { return float32(formatF16.value(x & 0xffff)) }
+	}
+	a.in.flow = flowCheck
+	a.in.exec = full(func(w *warp, in *instr, m uint32) {
+		var left [16][16]float32 // A
+		var right [16][8]float32 // B
+		for r := range na {
+			x := w.narrow(in.v[r])
+			for l := range x {
+				for e := range layout.a.packed {
+					row, col := layout.a.place(r, e, l/4, l%4)
+					left[row&15][col&15] = value(x[l] >> (16 * e))
+				}
+			}
+		}
+		for r := range nb {
+			x := w.narrow(in.v[na+r])
+			for l := range x {
+				for e := range layout.b.packed {
+					row, col := layout.b.place(r, e, l/4, l%4)
+					right[row&15][col&7] = value(x[l] >> (16 * e))
+				}
+			}
+		}
+		c, d := in.v[na+nb:na+nb+4], in.v[na+nb+4:na+nb+8]
+		var sums [16][8]float32
+		for r := range 4 {
+			x := w.narrow(c[r])
+			for l := range x {
+				sums[l/4+8*(r>>1)][l%4*2+r&1] = f32(x[l])
+			}
+		}
+		for i := range sums {
+			row := &sums[i]
+			for j, x := range left[i][:k] {
+				for n, y := range right[j] {
+					row[n] += float32(x * y)
+				}
+			}
+		}
+		for r := range 4 {
+			x := w.narrow(d[r])
+			for l := range x {
+				x[l] = bits32(sums[l/4+8*(r>>1)][l%4*2+r&1])
+			}
+		}
+	})
+}
