@@ -23,9 +23,10 @@ type Machine struct {
 	AdamWBytesPerSec     float64 `json:"adamw_bytes_per_sec"` // read and written by the host's update
 	HostBytesPerSec      float64 `json:"host_bytes_per_sec"`  // read and written by a host copy
 
-	// Of the disk; 0 where it was not measured.
+	// Of the disk, as the disk tier uses it; 0 where it was not measured.
 	DiskReadBytesPerSec  float64 `json:"disk_read_bytes_per_sec,omitempty"`
 	DiskWriteBytesPerSec float64 `json:"disk_write_bytes_per_sec,omitempty"`
+	DiskPath             string  `json:"disk_path,omitempty"` // a directory on the file system that was measured
 }
 
 // MatMulFLOPsPerSec is the rate for a compute type.

@@ -51,7 +51,7 @@ func PlanFor(ctx context.Context, env *Env, c *Config, o PlanOptions) (*Planned,
 		}
 		defer dev.Close()
 		r.Device = dev.computes.Info()
-		r.Machine = env.machine(r.Device)
+		r.Machine = env.machine(r.Device, c.memory().Path)
 		r.Plan, err = env.makePlan(c, m, r.Device)
 	}
 	if err != nil {

@@ -16,10 +16,18 @@ import (
 // probeSeconds is how long each of the measurements goes on at least.
 const probeSeconds = 0.5
 
+// ProbeOptions say what is measured.
+type ProbeOptions struct {
+	Device string // auto (default), or cpu
+	// Path is a directory on the drive to measure, of which the probe takes some GiB for some seconds; empty: no drive is.
+	Path string
+}
+
 // Probe measures the rates that plans are made from, with the operations that training uses and in shapes of a small model: in
-// a few seconds, of a machine that should be idle. It keeps them in the cache directory, where later plans find them.
-func Probe(ctx context.Context, env *Env, deviceName string) (*plan.Machine, error) {
-	m, err := probe(ctx, env, deviceName, probeSizes{positions: 1024, hidden: 1024, bytes: 64 << 20}, probeSeconds)
+// some seconds, of a machine that should be idle. It keeps them in the cache directory, where later plans find them.
+func Probe(ctx context.Context, env *Env, o ProbeOptions) (*plan.Machine, error) {
+	m, err := probe(ctx, env, o, probeSizes{positions: 1024, hidden: 1024, bytes: 64 << 20, pieceElems: plan.DefaultPieceElems,
+		diskBytes: 1 << 30}, probeSeconds)
 	if err != nil {
 		return nil, err
 	}
@@ -33,10 +41,12 @@ func Probe(ctx context.Context, env *Env, deviceName string) (*plan.Machine, err
 	return m, nil
 }
 
-// probeSizes are those of the operands: bytes is larger than caches, so that memory is measured.
+// probeSizes are those of the operands: bytes is larger than caches, so that memory is measured; diskBytes is what the disk
+// writes and reads in a pass, in pieces of so many parameters.
 type probeSizes struct {
-	positions, hidden int
-	bytes             int64
+	positions, hidden     int
+	bytes                 int64
+	pieceElems, diskBytes int64
 }
 
 // prober measures one device and its host.
@@ -45,17 +55,18 @@ type prober struct {
 	ctx           context.Context
 	env           *Env
 	dev           *devices
+	path          string // of the disk
 	seconds       float64
 	compute, host device.Stream
 	closers       []func() error
 }
 
-func probe(ctx context.Context, env *Env, deviceName string, sizes probeSizes, seconds float64) (m *plan.Machine, err error) {
-	dev, err := env.open(deviceName)
+func probe(ctx context.Context, env *Env, o ProbeOptions, sizes probeSizes, seconds float64) (m *plan.Machine, err error) {
+	dev, err := env.open(o.Device)
 	if err != nil {
 		return nil, Request(err)
 	}
-	p := &prober{probeSizes: sizes, ctx: ctx, env: env, dev: dev, seconds: seconds, closers: []func() error{dev.Close}}
+	p := &prober{probeSizes: sizes, ctx: ctx, env: env, dev: dev, path: o.Path, seconds: seconds, closers: []func() error{dev.Close}}
 	defer func() {
 		for i := len(p.closers) - 1; i >= 0; i-- {
 			err = errors.Join(err, p.closers[i]())
@@ -73,6 +84,9 @@ func probe(ctx context.Context, env *Env, deviceName string, sizes probeSizes, s
 	bar := env.bar("measuring")
 	defer bar.end()
 	steps := []func(*plan.Machine) error{p.products(tensor.F32), p.products(tensor.BF16), p.attention, p.elements, p.links, p.updates}
+	if p.path != "" {
+		steps = append(steps, p.disk)
+	}
 	for i, step := range steps {
 		bar.set(int64(i), int64(len(steps)))
 		if err := step(m); err != nil {

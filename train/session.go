@@ -39,7 +39,7 @@ const hostShare = 0.9
 
 // request makes what a plan is asked for. Budgets that are auto come from the machine.
 func (e *Env) request(m *model.Model, n plan.Numerics, dev device.Info, mem Memory) (plan.Request, error) {
-	r := plan.Request{Model: m, Numerics: n, Device: dev, Machine: e.machine(dev), DeviceBytes: mem.Device.N, HostBytes: mem.Host.N,
+	r := plan.Request{Model: m, Numerics: n, Device: dev, Machine: e.machine(dev, mem.Path), DeviceBytes: mem.Device.N, HostBytes: mem.Host.N,
 		RecomputeAll: mem.Recompute == "always"}
 	var err error
 	if r.DiskBytes, err = mem.diskBytes(); err != nil {

@@ -362,22 +362,6 @@ func TestPreview(t *testing.T) {
 	}
 }
 
-func TestProbe(t *testing.T) {
-	env := newEnv(t)
-	m, err := probe(context.Background(), env, "cpu", probeSizes{positions: 64, hidden: 128, bytes: 1 << 20}, 0.02)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := m.Check(); err != nil {
-		t.Error(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
-	if _, err := probe(ctx, env, "cpu", probeSizes{positions: 64, hidden: 128, bytes: 1 << 20}, 0.02); !errors.Is(err, context.Canceled) {
-		t.Errorf("cancelled: %v", err)
-	}
-}
-
 func TestBenchmark(t *testing.T) {
 	o := BenchOptions{Model: writeConfig(t, nil), SequenceLen: 32, BatchTokens: 128, Steps: 3, Warmup: 1}
 	for _, m := range []Memory{{}, budget(t, "4MiB")} {

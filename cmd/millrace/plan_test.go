@@ -29,7 +29,7 @@ func TestWhatIf(t *testing.T) {
 	}
 	r := jsonOf[result](t, invoke(t, append(args, "--json", "--tbw", "600TB")...).must(t).stdout)
 	if r.Outlook.TokensPerSec <= 0 || r.Outlook.Steps != 100 || len(r.Outlook.Timeline) == 0 || r.Outlook.RatedWriteBytes != 600e12 ||
-		r.Rehearsed.DeviceBytes != r.DeviceBytes || len(r.Sources) != 3 || r.Machine.Check() != nil {
+		r.Rehearsed.DeviceBytes != r.DeviceBytes || len(r.Sources) < 3 || r.Machine.Check() != nil {
 		t.Errorf("%+v", r)
 	}
 	if r.DiskBytes == 0 || r.Rehearsed.DiskWrittenBytes != r.Predicted.DiskWrittenBytes || r.Outlook.WearDays <= 0 {

@@ -11,22 +11,28 @@ import (
 
 type probeCmd struct {
 	Device string `default:"auto" help:"Device to measure: auto or cpu."`
+	Path   string `default:"." placeholder:"DIR" help:"A directory on the drive to measure, where memory.path or output_dir will be; or none."`
 	JSON   bool   `help:"Print the rates as JSON."`
 }
 
 func (*probeCmd) Help() string {
-	return `Measures matrix products, attention, memory and the optimizer for some seconds, on this machine and a device of it.
-The result is kept in the cache directory ($MILLRACE_CACHE), where "millrace plan" and "millrace train" find it. Close other
-programs first: what they take is missing in the result.
+	return `Measures matrix products, attention, memory, the optimizer and a drive for some seconds, on this machine and a device of it.
+The drive is read and written as the disk tier does it, 1 GiB at a time in a directory that is removed again. The result is
+kept in the cache directory ($MILLRACE_CACHE), where "millrace plan" and "millrace train" find it. Close other programs
+first: what they take is missing in the result.
 
 Example:
 
-  millrace probe && millrace plan run.yaml`
+  millrace probe --path /mnt/nvme && millrace plan run.yaml`
 }
 
 // Run measures.
 func (c *probeCmd) Run(p *program) error {
-	m, err := train.Probe(p.ctx, p.env, c.Device)
+	path := c.Path
+	if path == "none" {
+		path = ""
+	}
+	m, err := train.Probe(p.ctx, p.env, train.ProbeOptions{Device: c.Device, Path: path})
 	if err != nil {
 		return err
 	}
@@ -53,9 +59,16 @@ func machineText(m *plan.Machine) string {
 		{"from the device", "GB/s", m.DownloadBytesPerSec, 1e9},
 		{"host memory", "GB/s", m.HostBytesPerSec, 1e9},
 		{"optimizer (AdamW)", "GB/s", m.AdamWBytesPerSec, 1e9},
+		{"disk, read", "GB/s", m.DiskReadBytesPerSec, 1e9},
+		{"disk, written", "GB/s", m.DiskWriteBytesPerSec, 1e9},
 	} {
-		fmt.Fprintf(w, "%s\t%.1f\t %s\n", r.name, r.rate/r.per, r.unit)
+		if r.rate > 0 {
+			fmt.Fprintf(w, "%s\t%.2f\t %s\n", r.name, r.rate/r.per, r.unit)
+		}
 	}
 	w.Flush()
+	if m.DiskPath != "" {
+		fmt.Fprintf(&b, "disk: the file system of %s\n", m.DiskPath)
+	}
 	return b.String()
 }

@@ -309,12 +309,25 @@ func TestProbe(t *testing.T) {
 		t.Skip("measures for seconds")
 	}
 	useCache(t)
-	m := jsonOf[plan.Machine](t, invoke(t, "probe", "--json").must(t).stdout)
-	if err := m.Check(); err != nil {
-		t.Error(err)
+	m := jsonOf[plan.Machine](t, invoke(t, "probe", "--path", "none", "--json").must(t).stdout)
+	if err := m.Check(); err != nil || m.DiskPath != "" || m.DiskReadBytesPerSec != 0 {
+		t.Errorf("%+v: %v", m, err)
 	}
 	kept, err := os.ReadDir(os.Getenv("MILLRACE_CACHE"))
 	if err != nil || len(kept) != 1 {
 		t.Errorf("in the cache: %v, %v", kept, err)
+	}
+}
+
+// Each figure has its unit, and the drive its directory.
+func TestMachineText(t *testing.T) {
+	m := plan.Machine{Name: "a device", F32FLOPsPerSec: 1e9, BF16FLOPsPerSec: 2e9, AttentionFLOPsPerSec: 3e9, DeviceBytesPerSec: 4e9,
+		UploadBytesPerSec: 5e9, DownloadBytesPerSec: 6e9, HostBytesPerSec: 7e9, AdamWBytesPerSec: 8e9}
+	if text := machineText(&m); strings.Count(text, "GFLOP/s") != 3 || strings.Count(text, "GB/s") != 5 || strings.Contains(text, "disk") {
+		t.Error(text)
+	}
+	m.DiskReadBytesPerSec, m.DiskWriteBytesPerSec, m.DiskPath = 1.25e9, 0.75e9, "/mnt/drive"
+	if text := machineText(&m); strings.Count(text, "GB/s") != 7 || !strings.Contains(text, "1.25") || !strings.Contains(text, "/mnt/drive") {
+		t.Error(text)
 	}
 }

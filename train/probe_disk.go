@@ -1,0 +1,147 @@
+package train
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/millrace/millrace/plan"
+	"github.com/millrace/millrace/store"
+	"github.com/millrace/millrace/trace"
+)
+
+// probeDir is what the probe makes in the directory that it measures, and removes. A probe that was killed leaves it; the next
+// one empties it.
+const probeDir = ".millrace-probe"
+
+// Rounds of the disk's probe: of each, one pass of writes and one of reads. A slow drive has fewer of them.
+const (
+	diskRounds     = 3
+	diskRoundsTime = 8 * time.Second
+)
+
+// diskPass is a store with the kinds that an update reads and writes, with the pieces, the workers and the staging memory of
+// a run.
+type diskPass struct {
+	*store.Disk
+	ctx     context.Context
+	specs   []store.Spec
+	version uint64
+	random  *rand.PCG
+}
+
+// disk measures what the disk tier reads and writes in a second: direct I/O where the file system has it, a new file for each
+// version of a piece, checksums, and a sync behind all writes.
+func (p *prober) disk(m *plan.Machine) (err error) {
+	path, err := filepath.Abs(p.path)
+	if err != nil {
+		return err
+	}
+	if info, err := os.Stat(path); err != nil || !info.IsDir() {
+		if err == nil {
+			err = &fs.PathError{Op: "open", Path: path, Err: errors.New("not a directory")}
+		}
+		return Request(fmt.Errorf("--path: %w; name a directory on the drive to measure, or none", err))
+	}
+	t := &diskPass{ctx: p.ctx, random: rand.NewPCG(1, 2)}
+	var each int64 // bytes of a parameter
+	for _, k := range []struct {
+		kind  store.Kind
+		bytes int64
+	}{{store.Low, 2}, {store.FirstMoment, 4}, {store.SecondMoment, 4}} {
+		t.specs = append(t.specs, store.Spec{ID: store.ID{Kind: k.kind}, Bytes: k.bytes, Piece: p.pieceElems * k.bytes})
+		each += k.bytes
+	}
+	pieces := max(p.diskBytes/(each*p.pieceElems), 1)
+	for i := range t.specs {
+		t.specs[i].Bytes = pieces * t.specs[i].Piece
+	}
+	dir := filepath.Join(path, probeDir)
+	t.Disk, err = store.NewDisk(store.DiskOptions{Dir: dir, Accounts: p.env.Accounts, Specs: t.specs, Quota: plan.StagingQuota,
+		Workers: plan.DiskWorkers, Log: slog.New(slog.NewTextHandler(p.env.Progress, nil))})
+	if err != nil {
+		return Request(fmt.Errorf("--path: %w", err))
+	}
+	defer func() { err = errors.Join(err, t.Disk.Close(), os.RemoveAll(dir)) }()
+	if _, err := t.write(); err != nil { // turns reserved space into written space
+		return err
+	}
+	var reads, writes []float64
+	for begin := time.Now(); len(reads) < diskRounds && (len(reads) == 0 || time.Since(begin) < diskRoundsTime); {
+		w, err := t.write()
+		if err != nil {
+			return err
+		}
+		r, err := t.read()
+		if err != nil {
+			return err
+		}
+		writes, reads = append(writes, w), append(reads, r)
+	}
+	slices.Sort(reads)
+	slices.Sort(writes)
+	m.DiskReadBytesPerSec, m.DiskWriteBytesPerSec, m.DiskPath = median(reads), median(writes), path
+	return nil
+}
+
+// write makes the next version of everything.
+func (t *diskPass) write() (bytesPerSec float64, err error) {
+	before, begin := t.Traffic().WrittenBytes, time.Now()
+	if err := t.each(store.Write); err != nil {
+		return 0, err
+	}
+	t.version++
+	err = t.Sync(t.ctx)
+	return float64(t.Traffic().WrittenBytes-before) / time.Since(begin).Seconds(), err
+}
+
+// read reads everything, but what the last writes have left in memory.
+func (t *diskPass) read() (bytesPerSec float64, err error) {
+	before, begin := t.Traffic().ReadBytes, time.Now()
+	err = t.each(store.Read)
+	return float64(t.Traffic().ReadBytes-before) / time.Since(begin).Seconds(), err
+}
+
+// each visits the pieces in the order of an update, all kinds of a piece and then the next one, which is read ahead.
+func (t *diskPass) each(access store.Access) error {
+	first := t.specs[0]
+	for i := range first.Bytes / first.Piece {
+		for _, s := range t.specs {
+			if ahead := (i + 1) * s.Piece; access == store.Read && ahead < s.Bytes {
+				t.Prefetch(trace.Update, s.ID, ahead, t.version)
+			}
+		}
+		for _, s := range t.specs {
+			l, err := t.Borrow(t.ctx, trace.Update, s.ID, i*s.Piece, s.Piece, access, t.version)
+			if err != nil {
+				return err
+			}
+			if access == store.Write {
+				t.fill(l.Bytes())
+			}
+			l.Release()
+		}
+	}
+	return nil
+}
+
+// fill makes contents that no block has had before: drives and virtual disks are quicker with zeros and with what they know.
+// The first pass finds zeros in its buffers, later ones what another piece has left there, of which each block is changed.
+func (t *diskPass) fill(b []byte) {
+	const block = 512
+	step := block
+	if t.version == 0 {
+		step = 8
+	}
+	for i := 0; i+8 <= len(b); i += step {
+		binary.NativeEndian.PutUint64(b[i:], t.random.Uint64())
+	}
+}

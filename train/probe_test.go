@@ -1,0 +1,81 @@
+package train
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/plan"
+)
+
+var smallProbe = probeSizes{positions: 64, hidden: 128, bytes: 1 << 20, pieceElems: 1 << 12, diskBytes: 1 << 20}
+
+func TestProbe(t *testing.T) {
+	env, dir := newEnv(t), t.TempDir()
+	m, err := probe(context.Background(), env, ProbeOptions{Device: "cpu", Path: dir}, smallProbe, 0.02)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Check(); err != nil || m.DiskReadBytesPerSec <= 0 || m.DiskWriteBytesPerSec <= 0 || m.DiskPath != dir {
+		t.Errorf("%+v: %v", m, err)
+	}
+	if left := files(t, dir); len(left) != 1 {
+		t.Errorf("the probe has left %v", left)
+	}
+	if m, err := probe(context.Background(), env, ProbeOptions{Device: "cpu"}, smallProbe, 0.02); err != nil || m.DiskReadBytesPerSec != 0 {
+		t.Errorf("without a path: %+v, %v", m, err)
+	}
+	_, err = probe(context.Background(), env, ProbeOptions{Device: "cpu", Path: filepath.Join(dir, "none")}, smallProbe, 0.02)
+	refused(t, err, "--path")
+}
+
+// A probe that is cancelled leaves nothing, wherever it is; one that was killed leaves files, and the next one takes them away.
+func TestProbeStops(t *testing.T) {
+	env, dir := newEnv(t), t.TempDir()
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if _, err := probe(ctx, env, ProbeOptions{Device: "cpu", Path: dir}, smallProbe, 0.02); !errors.Is(err, context.Canceled) {
+		t.Errorf("cancelled: %v", err)
+	}
+	if err := os.Mkdir(filepath.Join(dir, probeDir), 0o777); err != nil {
+		t.Fatal(err)
+	}
+	write(t, filepath.Join(dir, probeDir, "free-000001.extent"), "left by a probe that was killed")
+	p := &prober{probeSizes: smallProbe, ctx: ctx, env: env, path: dir}
+	if err := p.disk(&plan.Machine{}); !errors.Is(err, context.Canceled) {
+		t.Errorf("cancelled: %v", err)
+	}
+	if left := files(t, dir); len(left) != 1 {
+		t.Errorf("the probe has left %v", left)
+	}
+}
+
+// Plans take the disk's rates where they were measured on the drive in question, and say where they were not.
+func TestMachineOfADrive(t *testing.T) {
+	env, dir := newEnv(t), t.TempDir()
+	env.CacheDir = t.TempDir()
+	kept := guess(device.Info{})
+	kept.Name, kept.DiskReadBytesPerSec, kept.DiskWriteBytesPerSec, kept.DiskPath = "cpu", 7e9, 5e9, dir
+	if err := plan.WriteMachine(filepath.Join(env.CacheDir, machineFile), kept); err != nil {
+		t.Fatal(err)
+	}
+	dev := device.Info{Name: "cpu"}
+	for _, path := range []string{"", dir, filepath.Join(dir, "not", "there", "yet")} {
+		if m := env.machine(dev, path); m != kept {
+			t.Errorf("%q: %+v", path, m)
+		}
+	}
+	if !sameDrive("/proc", "/proc/self") || sameDrive("/proc", dir) {
+		t.Skip("no second file system to compare with")
+	}
+	if m := env.machine(dev, "/proc"); m.DiskReadBytesPerSec == 7e9 || m.AdamWBytesPerSec != kept.AdamWBytesPerSec || !strings.Contains(m.Name, "--path") {
+		t.Errorf("another drive: %+v", m)
+	}
+	if m := env.machine(device.Info{Name: "another"}, dir); !strings.Contains(m.Name, "guess") || m.Check() != nil {
+		t.Errorf("another device: %+v", m)
+	}
+}
