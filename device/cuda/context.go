@@ -1,0 +1,79 @@
+package cuda
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+
+	"github.com/millrace/millrace/device/cuda/driver"
+)
+
+// with calls f on a thread on which the device's context is current. Entering a thread that has been here before costs CUDA a
+// comparison; the context stays current afterwards, which harms nobody, since all who need one set theirs.
+func (d *Device) with(f func() error) error {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if err := d.check("cuCtxSetCurrent", d.api.CtxSetCurrent(d.context)); err != nil {
+		return err
+	}
+	return f()
+}
+
+// check is r as an error. It remembers one after which the context is of no use.
+func (d *Device) check(call string, r driver.Result) error {
+	err := r.Err(call)
+	if err != nil && losesContext(r) {
+		lost := fmt.Errorf("%w; the operation that failed may be an earlier one (CUDA_LAUNCH_BLOCKING=1 finds it), and only a new process can use the GPU again", err)
+		d.lost.CompareAndSwap(nil, &lost)
+		return lost
+	}
+	return err
+}
+
+// named puts the device's name in front of an error.
+func (d *Device) named(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("device %s: %w", d.id, err)
+}
+
+// release is f for giving something back. When the context is lost the driver has nothing left to give back, and whoever used
+// the device has the error that says so.
+func (d *Device) release(f func() error) error {
+	err := d.with(f)
+	if d.lost.Load() != nil {
+		return nil
+	}
+	return d.named(err)
+}
+
+// losesContext reports whether CUDA lets nothing happen in a context after such a result.
+func losesContext(r driver.Result) bool {
+	switch r {
+	case driver.ECCUncorrectable, driver.IllegalAddress, driver.LaunchTimeout, driver.MisalignedAddress, driver.LaunchFailed,
+		driver.ContextIsDestroyed:
+		return true
+	}
+	// 220: NVLink; 226: contained; 710: assertion; 714, 715, 717, 718: stack, instruction, address space, program counter;
+	// 911: another device.
+	switch r {
+	case 220, 226, 710, 714, 715, 717, 718, 911:
+		return true
+	}
+	return false
+}
+
+// closers is what has been opened, to be closed in the opposite order.
+type closers []func() error
+
+func (c *closers) add(f func() error) { *c = append(*c, f) }
+
+func (c *closers) close() error {
+	var err error
+	for i := len(*c) - 1; i >= 0; i-- {
+		err = errors.Join(err, (*c)[i]())
+	}
+	*c = nil
+	return err
+}

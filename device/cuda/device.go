@@ -1,0 +1,298 @@
+package cuda
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/device/cuda/cublaslt"
+	"github.com/millrace/millrace/device/cuda/driver"
+	"github.com/millrace/millrace/device/cuda/kernels"
+	"github.com/millrace/millrace/internal/hostmem"
+)
+
+// Options say which GPU to open, and with what.
+type Options struct {
+	Ordinal  int               // which GPU, as CUDA counts them: CUDA_VISIBLE_DEVICES has a say
+	Accounts *hostmem.Accounts // where the little host memory is counted that opening takes; nil: accounts of its own
+	API      *driver.API       // nil: that of the installed driver
+	Log      *slog.Logger      // what is missing, and how long opening took; nil: nowhere
+
+	// OpenBLAS opens what multiplies matrices, with the device's context current; the device closes it. nil: cuBLASLt, or
+	// where that is missing this program's own kernels.
+	OpenBLAS func() (cublaslt.BLAS, error)
+	// OwnProducts has this program's own kernels multiply even where there is a library.
+	OwnProducts bool
+}
+
+// Device is a GPU. Its methods may be called from any goroutine.
+type Device struct {
+	id       string // "cuda:0"
+	info     device.Info
+	api      *driver.API
+	handle   driver.Device
+	context  driver.Context
+	accounts *hostmem.Accounts
+	log      *slog.Logger
+	blas     cublaslt.BLAS // nil: there is none
+	kernels  *kernels.Set
+	loaded   map[string]*function
+	codes    [2]driver.DevicePtr // what codes of 8-bit moments stand for: of first moments, of second ones
+	opened   closers
+
+	lost atomic.Pointer[error] // what ended the context
+	open atomic.Int64          // buffers and streams that are not closed
+
+	mu     sync.Mutex
+	pinned map[*hostmem.Region]*pinning
+
+	workspace workspace
+
+	// pinBytes and pieceBytes are the most that one registration and one copy take; smaller in tests.
+	pinBytes, pieceBytes int64
+}
+
+var _ device.Device = (*Device)(nil)
+
+// minMajor is the oldest compute capability that the kernels are compiled for: Ampere, the first with bf16.
+const minMajor = 8
+
+// driverReserveBytes is left of the free memory for what the driver takes later: libraries' kernels, which it loads when they are
+// first used, and what allocations are rounded up by.
+const driverReserveBytes = 512 << 20
+
+// Open opens a GPU. The error is one line: what is missing, and what to do.
+func Open(o Options) (d *Device, err error) {
+	d = &Device{id: fmt.Sprintf("cuda:%d", o.Ordinal), api: o.API, accounts: o.Accounts, log: o.Log, pinned: map[*hostmem.Region]*pinning{},
+		pinBytes: maxPinBytes, pieceBytes: maxPieceBytes}
+	defer func() {
+		if err != nil {
+			// The first error says why; what could not be given back after it says nothing more.
+			_ = d.opened.close()
+			d, err = nil, fmt.Errorf("device cuda:%d: %w", o.Ordinal, err)
+		}
+	}()
+	if d.accounts == nil {
+		d.accounts = hostmem.New()
+	}
+	if d.log == nil {
+		d.log = slog.New(slog.DiscardHandler)
+	}
+	if d.api == nil {
+		if d.api, err = driver.Load(); err != nil {
+			return d, err
+		}
+	}
+	gpu, err := choose(d.api, o.Ordinal)
+	if err != nil {
+		return d, err
+	}
+	d.handle = gpu.handle
+	if err := d.retain(); err != nil {
+		return d, err
+	}
+	return d, d.with(func() error { return d.equip(gpu, o) })
+}
+
+// retain opens the primary context.
+func (d *Device) retain() error {
+	// Whoever waits sleeps: the host's cores have an optimizer to run. A context that is active already keeps its flags.
+	r := d.api.DevicePrimaryCtxSetFlags(d.handle, driver.CtxSchedBlockingSync)
+	if r != primaryContextActive {
+		if err := r.Err("cuDevicePrimaryCtxSetFlags"); err != nil {
+			return err
+		}
+	}
+	if err := d.check("cuDevicePrimaryCtxRetain", d.api.DevicePrimaryCtxRetain(&d.context, d.handle)); err != nil {
+		return err
+	}
+	d.opened.add(func() error {
+		return d.check("cuDevicePrimaryCtxRelease", d.api.DevicePrimaryCtxRelease(d.handle))
+	})
+	return nil
+}
+
+const primaryContextActive driver.Result = 708
+
+// equip loads the kernels and reserves what the device needs of its own. The context is current.
+func (d *Device) equip(gpu *gpu, o Options) error {
+	if err := d.loadKernels(gpu); err != nil {
+		return err
+	}
+	if err := d.openBLAS(gpu, o); err != nil {
+		return err
+	}
+	overhead, err := d.reserve()
+	if err != nil {
+		return err
+	}
+	var free, total uint64
+	if err := d.check("cuMemGetInfo", d.api.MemGetInfo(&free, &total)); err != nil {
+		return err
+	}
+	products := "own matrix products"
+	if d.blas != nil {
+		products = d.blas.Name()
+	}
+	d.info = device.Info{
+		Name:          fmt.Sprintf("%s (%s, compute capability %d.%d, %s)", gpu.name, d.id, gpu.major, gpu.minor, products),
+		MemoryBytes:   max(int64(free)-driverReserveBytes, 0),
+		OverheadBytes: overhead,
+		Workers:       gpu.processors,
+	}
+	return nil
+}
+
+// openBLAS takes the library for matrix products that there is. The context is current.
+func (d *Device) openBLAS(gpu *gpu, o Options) (err error) {
+	switch {
+	case o.OwnProducts:
+		return nil
+	case o.OpenBLAS != nil:
+		if d.blas, err = o.OpenBLAS(); err != nil {
+			return err
+		}
+	default:
+		library, err := cublaslt.Load(gpu.driverVersion)
+		if err == nil {
+			d.blas, err = library.Open()
+		}
+		if err != nil {
+			d.log.Warn("matrix products run on this program's own kernels", "device", d.id, "why", err)
+			return nil
+		}
+	}
+	d.opened.add(func() error { return d.with(d.blas.Close) })
+	return nil
+}
+
+// Info implements device.Device.
+func (d *Device) Info() device.Info { return d.info }
+
+// PrepareAttention implements device.Device: there is nothing to reserve, but heads may be larger than the kernels take.
+func (d *Device) PrepareAttention(positions, heads, headDim int) error {
+	if headDim > maxHeadDim {
+		return fmt.Errorf("device %s: heads of %d columns: the attention kernels take at most %d; set device to cpu", d.id, headDim, maxHeadDim)
+	}
+	return nil
+}
+
+// Close implements device.Device. It fails when buffers or streams are open.
+func (d *Device) Close() error {
+	if n := d.open.Load(); n != 0 {
+		return fmt.Errorf("device %s: close: %d buffers and streams are still open", d.id, n)
+	}
+	err := d.opened.close()
+	if d.lost.Load() != nil {
+		return nil // see release
+	}
+	return d.named(err)
+}
+
+// gpu is what is known of a GPU before it is opened.
+type gpu struct {
+	handle        driver.Device
+	name          string
+	memoryBytes   uint64
+	major, minor  int
+	processors    int
+	sharedBytes   int // of one block, at most
+	driverVersion int32
+}
+
+// choose finds the GPU of a number, and makes sure that the kernels run on it.
+func choose(api *driver.API, ordinal int) (*gpu, error) {
+	if r := api.Init(0); r == driver.NoDevice {
+		return nil, noGPU()
+	} else if r != driver.Success {
+		return nil, r.Err("cuInit")
+	}
+	var count int32
+	if err := api.DeviceGetCount(&count).Err("cuDeviceGetCount"); err != nil {
+		return nil, err
+	}
+	switch {
+	case count == 0:
+		return nil, noGPU()
+	case ordinal < 0 || ordinal >= int(count):
+		return nil, fmt.Errorf("there is no such GPU; there %s", list(api, count))
+	}
+	g, err := inspect(api, int32(ordinal))
+	switch {
+	case err != nil:
+		return nil, err
+	case g.major < minMajor:
+		return nil, fmt.Errorf("%s has compute capability %d.%d, and %d.0 or newer is needed (Ampere: RTX 30, A100, or later); set device to cpu",
+			g.name, g.major, g.minor, minMajor)
+	}
+	return g, nil
+}
+
+func noGPU() error {
+	if visible, ok := os.LookupEnv("CUDA_VISIBLE_DEVICES"); ok {
+		return fmt.Errorf("the driver shows no GPU, and CUDA_VISIBLE_DEVICES is %q: unset it, or set it to the GPUs to use, such as 0", visible)
+	}
+	return errors.New("the driver shows no GPU: nvidia-smi lists those that there are; a container must be started with access to them")
+}
+
+// list names the GPUs that there are.
+func list(api *driver.API, count int32) string {
+	var all []string
+	for i := range count {
+		g, err := inspect(api, i)
+		if err != nil {
+			all = append(all, fmt.Sprintf("cuda:%d (%v)", i, err))
+			continue
+		}
+		all = append(all, fmt.Sprintf("cuda:%d (%s, %s)", i, g.name, gib(g.memoryBytes)))
+	}
+	verb := "are "
+	if count == 1 {
+		verb = "is only "
+	}
+	return verb + strings.Join(all, ", ")
+}
+
+func inspect(api *driver.API, ordinal int32) (*gpu, error) {
+	g := &gpu{}
+	if err := api.DeviceGet(&g.handle, ordinal).Err("cuDeviceGet"); err != nil {
+		return nil, err
+	}
+	if err := api.DriverGetVersion(&g.driverVersion).Err("cuDriverGetVersion"); err != nil {
+		return nil, err
+	}
+	var name [256]byte
+	if err := api.DeviceGetName(&name[0], int32(len(name)), g.handle).Err("cuDeviceGetName"); err != nil {
+		return nil, err
+	}
+	g.name, _, _ = strings.Cut(string(name[:]), "\x00")
+	if err := api.DeviceTotalMem(&g.memoryBytes, g.handle).Err("cuDeviceTotalMem"); err != nil {
+		return nil, err
+	}
+	for _, a := range []struct {
+		to        *int
+		attribute driver.Attribute
+	}{
+		{&g.major, driver.ComputeCapabilityMajor}, {&g.minor, driver.ComputeCapabilityMinor},
+		{&g.processors, driver.MultiprocessorCount}, {&g.sharedBytes, driver.MaxSharedMemoryPerBlockOptin},
+	} {
+		var v int32
+		if err := api.DeviceGetAttribute(&v, a.attribute, g.handle).Err("cuDeviceGetAttribute"); err != nil {
+			return nil, err
+		}
+		*a.to = int(v)
+	}
+	return g, nil
+}
+
+func gib[T int64 | uint64](bytes T) string {
+	if bytes < 1<<30 {
+		return fmt.Sprintf("%.1f MiB", float64(bytes)/(1<<20))
+	}
+	return fmt.Sprintf("%.2f GiB", float64(bytes)/(1<<30))
+}

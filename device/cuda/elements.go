@@ -1,0 +1,160 @@
+package cuda
+
+import (
+	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/tensor"
+)
+
+// typeName is how kernels' names have a type.
+func typeName(t tensor.DType) string {
+	if t == tensor.BF16 {
+		return "bf16"
+	}
+	return "f32"
+}
+
+// empty reports whether a matrix has no elements: there is nothing to do then.
+func empty(m device.Mat) bool { return m.Rows == 0 || m.Cols == 0 }
+
+// flatCols is what the rows of a long vector are made of when it is treated as a matrix.
+const flatCols = 4096
+
+// elementwise calls f with matrices of one shape. Those that lie dense in memory are vectors, and long vectors are cut into rows
+// and a rest: a grid counts columns in 16 bits.
+func elementwise(f func(m ...device.Mat) error, ms ...device.Mat) error {
+	first := ms[0]
+	n := first.Rows * first.Cols
+	for _, m := range ms {
+		if m.Rows > 1 && m.Stride != m.Cols {
+			return f(ms...)
+		}
+	}
+	if first.Rows > 1 && first.Cols >= flatCols || n < 2*flatCols {
+		return f(ms...)
+	}
+	rows := n / flatCols
+	if err := f(shaped(ms, 0, rows, flatCols)...); err != nil || n%flatCols == 0 {
+		return err
+	}
+	return f(shaped(ms, rows*flatCols, 1, n%flatCols)...)
+}
+
+// shaped views a stretch of dense matrices in another shape.
+func shaped(ms []device.Mat, first, rows, cols int) []device.Mat {
+	all := make([]device.Mat, len(ms))
+	for i, m := range ms {
+		size := m.DType.Bytes()
+		all[i] = device.NewMat(m.Slice(int64(first)*size, int64(rows)*int64(cols)*size), m.DType, rows, cols)
+	}
+	return all
+}
+
+// AddBias implements device.LinearOps.
+func (s *Stream) AddBias(y, bias device.Mat) {
+	s.operands.AddBias(y, bias)
+	s.enqueue(func() error {
+		if empty(y) {
+			return nil
+		}
+		return s.launch("add_bias."+typeName(y.DType), ptr(y.Mem), ptr(bias.Mem), i32(y.Rows), i32(y.Cols), stride(y))
+	})
+}
+
+// BiasGrad implements device.LinearOps.
+func (s *Stream) BiasGrad(db, dy device.Mat) {
+	s.operands.BiasGrad(db, dy)
+	s.enqueue(func() error {
+		if empty(dy) {
+			return nil
+		}
+		return s.launch("bias_grad."+typeName(dy.DType), ptr(db.Mem), ptr(dy.Mem), i32(dy.Rows), i32(dy.Cols), stride(dy))
+	})
+}
+
+// Add implements device.ElementOps.
+func (s *Stream) Add(y, a, b device.Mat) {
+	s.operands.Add(y, a, b)
+	s.enqueue(func() error {
+		if empty(y) {
+			return nil
+		}
+		return elementwise(func(m ...device.Mat) error {
+			y, a, b := m[0], m[1], m[2]
+			return s.launch("add."+typeName(y.DType), ptr(y.Mem), ptr(a.Mem), ptr(b.Mem), i32(y.Rows), i32(y.Cols), stride(y), stride(a), stride(b))
+		}, y, a, b)
+	})
+}
+
+// Cast implements device.ElementOps.
+func (s *Stream) Cast(dst, src device.Mat) {
+	s.operands.Cast(dst, src)
+	s.enqueue(func() error {
+		if empty(src) {
+			return nil
+		}
+		op := "cast." + typeName(src.DType) + "_" + typeName(dst.DType)
+		return elementwise(func(m ...device.Mat) error {
+			dst, src := m[0], m[1]
+			return s.launch(op, ptr(dst.Mem), ptr(src.Mem), i32(dst.Rows), i32(dst.Cols), stride(dst), stride(src))
+		}, dst, src)
+	})
+}
+
+// RMSNorm implements device.NormOps.
+func (s *Stream) RMSNorm(y, rstd, x, w device.Mat, groups int, eps float32) {
+	s.operands.RMSNorm(y, rstd, x, w, groups, eps)
+	s.enqueue(func() error {
+		if empty(x) {
+			return nil
+		}
+		return s.launch("rmsnorm."+typeName(x.DType), ptr(y.Mem), ptr(rstd.Mem), ptr(x.Mem), ptr(w.Mem),
+			i32(x.Rows), i32(groups), i32(x.Cols/groups), stride(y), stride(x), f32(eps))
+	})
+}
+
+// RMSNormGrad implements device.NormOps. The weight's gradient comes first: dx may be dy.
+func (s *Stream) RMSNormGrad(dx, dw, dy, x, w, rstd, resid device.Mat, groups int) {
+	s.operands.RMSNormGrad(dx, dw, dy, x, w, rstd, resid, groups)
+	s.enqueue(func() error {
+		if empty(x) {
+			return nil
+		}
+		rows, n, d := i32(x.Rows), i32(groups), i32(x.Cols/groups)
+		if !dw.IsZero() {
+			err := s.launch("rmsnorm_wgrad."+typeName(x.DType), ptr(dw.Mem), ptr(dy.Mem), ptr(x.Mem), ptr(rstd.Mem),
+				rows, n, d, stride(dy), stride(x))
+			if err != nil {
+				return err
+			}
+		}
+		op := "rmsnorm_grad." + typeName(x.DType)
+		if resid.IsZero() {
+			return s.launch(op, ptr(dx.Mem), ptr(dy.Mem), ptr(x.Mem), ptr(w.Mem), ptr(rstd.Mem), rows, n, d, stride(dx), stride(dy), stride(x))
+		}
+		return s.launch(op+".resid", ptr(dx.Mem), ptr(dy.Mem), ptr(x.Mem), ptr(w.Mem), ptr(rstd.Mem), ptr(resid.Mem),
+			rows, n, d, stride(dx), stride(dy), stride(x), stride(resid))
+	})
+}
+
+// SwiGLU implements device.MLPOps.
+func (s *Stream) SwiGLU(y, gateUp device.Mat) {
+	s.operands.SwiGLU(y, gateUp)
+	s.enqueue(func() error {
+		if empty(y) {
+			return nil
+		}
+		return s.launch("swiglu."+typeName(y.DType), ptr(y.Mem), ptr(gateUp.Mem), i32(y.Rows), i32(y.Cols), stride(y), stride(gateUp))
+	})
+}
+
+// SwiGLUGrad implements device.MLPOps.
+func (s *Stream) SwiGLUGrad(dGateUp, dy, gateUp device.Mat) {
+	s.operands.SwiGLUGrad(dGateUp, dy, gateUp)
+	s.enqueue(func() error {
+		if empty(dy) {
+			return nil
+		}
+		return s.launch("swiglu_grad."+typeName(dy.DType), ptr(dGateUp.Mem), ptr(dy.Mem), ptr(gateUp.Mem),
+			i32(dy.Rows), i32(dy.Cols), stride(dGateUp), stride(dy), stride(gateUp))
+	})
+}

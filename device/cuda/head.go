@@ -1,0 +1,72 @@
+package cuda
+
+import "github.com/millrace/millrace/device"
+
+// LSEInit implements device.HeadOps.
+func (s *Stream) LSEInit(stat device.Mat) {
+	s.operands.LSEInit(stat)
+	s.enqueue(func() error {
+		if empty(stat) {
+			return nil
+		}
+		return s.launch("lse_init", ptr(stat.Mem), i32(stat.Rows))
+	})
+}
+
+// LSEUpdate implements device.HeadOps.
+func (s *Stream) LSEUpdate(stat, logits device.Mat, targets device.Mem, first int) {
+	s.operands.LSEUpdate(stat, logits, targets, first)
+	s.enqueue(func() error {
+		if empty(logits) {
+			return nil
+		}
+		return s.launch("lse_update", ptr(stat.Mem), ptr(logits.Mem), ptr(targets), i32(logits.Rows), i32(logits.Cols), i32(first), stride(logits))
+	})
+}
+
+// TokenLoss implements device.HeadOps.
+func (s *Stream) TokenLoss(loss, stat device.Mat, targets device.Mem) {
+	s.operands.TokenLoss(loss, stat, targets)
+	s.enqueue(func() error {
+		if empty(stat) {
+			return nil
+		}
+		return s.launch("token_loss", ptr(loss.Mem), ptr(stat.Mem), ptr(targets), i32(stat.Rows))
+	})
+}
+
+// CrossEntropyGrad implements device.HeadOps.
+func (s *Stream) CrossEntropyGrad(dlogits, logits, stat device.Mat, targets device.Mem, first int, scale float32) {
+	s.operands.CrossEntropyGrad(dlogits, logits, stat, targets, first, scale)
+	s.enqueue(func() error {
+		if empty(logits) {
+			return nil
+		}
+		return s.launch("ce_grad."+typeName(dlogits.DType), ptr(dlogits.Mem), ptr(logits.Mem), ptr(stat.Mem), ptr(targets),
+			i32(logits.Rows), i32(logits.Cols), i32(first), stride(dlogits), stride(logits), f32(scale))
+	})
+}
+
+// Gather implements device.EmbeddingOps.
+func (s *Stream) Gather(y, table device.Mat, ids device.Mem, first int) {
+	s.operands.Gather(y, table, ids, first)
+	s.enqueue(func() error {
+		if empty(y) || empty(table) {
+			return nil
+		}
+		return s.launch("gather."+typeName(y.DType), ptr(y.Mem), ptr(table.Mem), ptr(ids),
+			i32(y.Rows), i32(y.Cols), i32(first), i32(table.Rows), stride(y), stride(table))
+	})
+}
+
+// ScatterAdd implements device.EmbeddingOps.
+func (s *Stream) ScatterAdd(dtable, dy device.Mat, ids device.Mem, first int) {
+	s.operands.ScatterAdd(dtable, dy, ids, first)
+	s.enqueue(func() error {
+		if empty(dy) || empty(dtable) {
+			return nil
+		}
+		return s.launch("scatter_add."+typeName(dy.DType), ptr(dtable.Mem), ptr(dy.Mem), ptr(ids),
+			i32(dy.Rows), i32(dy.Cols), i32(first), i32(dtable.Rows), stride(dtable), stride(dy))
+	})
+}

@@ -1,0 +1,113 @@
+package cuda
+
+import (
+	"sync"
+
+	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/device/cuda/cublaslt"
+	"github.com/millrace/millrace/device/cuda/driver"
+	"github.com/millrace/millrace/tensor"
+)
+
+// workspace is device memory that products write to, one stream after the other.
+type workspace struct {
+	mu    sync.Mutex
+	at    driver.DevicePtr
+	last  *Stream      // multiplied last; nil: nobody whose work could be under way
+	moved driver.Event // recorded when another stream takes over
+}
+
+// lend makes s the one that may use the workspace. w.mu is held, the context is current.
+func (w *workspace) lend(s *Stream) error {
+	if w.last != nil && w.last != s {
+		d := s.device
+		if err := d.check("cuEventRecord", d.api.EventRecord(w.moved, w.last.handle)); err != nil {
+			return err
+		}
+		if err := d.check("cuStreamWaitEvent", d.api.StreamWaitEvent(s.handle, w.moved, 0)); err != nil {
+			return err
+		}
+	}
+	w.last = s
+	return nil
+}
+
+// leave is told of a stream that is done.
+func (w *workspace) leave(s *Stream) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.last == s {
+		w.last = nil
+	}
+}
+
+// MatMul implements device.LinearOps.
+func (s *Stream) MatMul(c, a, b device.Mat, f device.MatMulFlags) {
+	s.operands.MatMul(c, a, b, f)
+	s.enqueue(func() error {
+		inner := a.Cols
+		if f.TransA {
+			inner = a.Rows
+		}
+		switch {
+		case empty(c) || inner == 0 && f.Accumulate:
+			return nil
+		case s.device.blas != nil && inner > 0:
+			if done, err := s.blasProduct(c, a, b, f); done || err != nil {
+				return err
+			}
+		}
+		return s.ownProduct(c, a, b, inner, f)
+	})
+}
+
+// blasProduct has the library multiply, if it can.
+func (s *Stream) blasProduct(c, a, b device.Mat, f device.MatMulFlags) (bool, error) {
+	p := cublaslt.Product{C: blasMatrix(c), A: blasMatrix(a), B: blasMatrix(b), TransA: f.TransA, TransB: f.TransB, Accumulate: f.Accumulate}
+	if !p.Suits() {
+		return false, nil
+	}
+	w := &s.device.workspace
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if err := w.lend(s); err != nil {
+		return false, err
+	}
+	return s.device.blas.MatMul(&p, w.at, s.handle)
+}
+
+func blasMatrix(m device.Mat) cublaslt.Matrix {
+	t := cublaslt.F32
+	if m.DType == tensor.BF16 {
+		t = cublaslt.BF16
+	}
+	return cublaslt.Matrix{At: address(m.Mem), Type: t, Rows: m.Rows, Cols: m.Cols, Stride: m.Stride}
+}
+
+// largeTile is from how many rows and columns on the kernels with large tiles are worth it.
+const largeTile = 64
+
+// ownProduct multiplies with a kernel of our own.
+func (s *Stream) ownProduct(c, a, b device.Mat, inner int, f device.MatMulFlags) error {
+	op := "matmul." + typeName(a.DType) + "." + typeName(c.DType)
+	args := []arg{ptr(c.Mem), ptr(a.Mem), ptr(b.Mem), i32(c.Rows), i32(c.Cols), i32(inner), i32(c.Stride), i32(a.Stride), i32(b.Stride)}
+	if form := productForm(f); form != "" && c.Rows >= largeTile && c.Cols >= largeTile {
+		if done, err := s.launchIf(op+form+".a16", append(args, flag(f.Accumulate))...); done || err != nil {
+			return err
+		}
+	}
+	return s.launch(op, append(args, flag(f.TransA), flag(f.TransB), flag(f.Accumulate))...)
+}
+
+// productForm is how names of kernels say what is transposed.
+func productForm(f device.MatMulFlags) string {
+	switch [2]bool{f.TransA, f.TransB} {
+	case [2]bool{false, false}:
+		return ".nn"
+	case [2]bool{false, true}:
+		return ".nt"
+	case [2]bool{true, false}:
+		return ".tn"
+	}
+	return "" // no layer multiplies two transposed matrices
+}

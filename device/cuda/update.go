@@ -1,0 +1,179 @@
+package cuda
+
+import (
+	"errors"
+	"math"
+	"slices"
+
+	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/device/cuda/cublaslt"
+	"github.com/millrace/millrace/device/cuda/driver"
+	"github.com/millrace/millrace/internal/hostmem"
+	"github.com/millrace/millrace/tensor"
+)
+
+const (
+	// sumChunk is the elements of one partial sum, which device.OptimizerOps defines.
+	sumChunk = 65536
+	// partialChunks is how many partial sums a stream holds; longer vectors take several rounds.
+	partialChunks = 8192
+	partialsBytes = 8 * partialChunks
+
+	// streamsPlanned is for how many streams Info().OverheadBytes has scratch: a lane each for an engine, and some for others.
+	streamsPlanned = 16
+
+	codesBytes = 256 * 4
+)
+
+// reserve takes the memory that the device needs whatever it is asked to do, and fills it. It returns how much that is, scratch
+// of streams included. The context is current.
+func (d *Device) reserve() (overhead int64, err error) {
+	bytes := int64(2 * codesBytes)
+	if d.blas != nil {
+		bytes += cublaslt.WorkspaceBytes
+	}
+	var own driver.DevicePtr
+	if err := d.allocate(&own, "workspace", bytes); err != nil {
+		return 0, err
+	}
+	d.opened.add(func() error {
+		return d.with(func() error { return d.check("cuMemFree", d.api.MemFree(own)) })
+	})
+	d.workspace.at = own // first: it wants more alignment
+	tables := own + driver.DevicePtr(bytes-2*codesBytes)
+	d.codes = [2]driver.DevicePtr{tables, tables + codesBytes}
+	if err := d.fillCodes(); err != nil {
+		return 0, err
+	}
+	if d.blas != nil {
+		r := d.api.EventCreate(&d.workspace.moved, driver.EventDisableTiming)
+		if err := d.check("cuEventCreate", r); err != nil {
+			return 0, err
+		}
+		d.opened.add(func() error {
+			return d.with(func() error { return d.check("cuEventDestroy", d.api.EventDestroy(d.workspace.moved)) })
+		})
+	}
+	return bytes + streamsPlanned*partialsBytes, nil
+}
+
+// fillCodes copies what codes stand for to the device.
+func (d *Device) fillCodes() (err error) {
+	r, err := d.accounts.Reserve("codes of moments, while opening", 2*codesBytes)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, r.Close()) }()
+	host := hostmem.F32(r.Bytes())
+	copy(host, codeValues(true))
+	copy(host[256:], codeValues(false))
+	b, err := d.Register(r)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, b.Close()) }()
+	return d.once(func(s driver.Stream) error {
+		return d.check("cuMemcpyHtoDAsync", d.api.MemcpyHtoDAsync(d.codes[0], b.(*buffer).host, 2*codesBytes, s))
+	})
+}
+
+// codeValues is what each 8-bit code stands for: seven decades from 10^-7 up to 1, each of twice as many equal steps as the one
+// below it, of which the means count; 0; 1; and, where codes have a sign, the negatives of all but 1.
+// Source: Dettmers, "8-Bit Approximations for Parallelism in Deep Learning" (2015), in the form of bitsandbytes'
+// functional.create_dynamic_map, whose roundings this follows; device/cpu/kernels has the same map, and a test compares them.
+func codeValues(signed bool) []float32 {
+	boundary := func(i, steps int) float32 { // as torch.linspace(0.1, 1, steps+1) computes it: fused, from both ends
+		step := (1 - float32(0.1)) / float32(steps)
+		if i < (steps+1)/2 {
+			return float32(math.FMA(float64(step), float64(i), float64(float32(0.1))))
+		}
+		return float32(math.FMA(-float64(step), float64(steps-i), 1))
+	}
+	all := []float32{0, 1}
+	for decade := range 7 {
+		steps := 2 << decade
+		if signed {
+			steps = 1 << decade
+		}
+		for i := range steps {
+			x := float32(math.Pow10(decade-6)) * ((boundary(i, steps) + boundary(i+1, steps)) / 2)
+			all = append(all, x)
+			if signed {
+				all = append(all, -x)
+			}
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+// AdamW implements device.OptimizerOps.
+func (s *Stream) AdamW(args device.AdamWArgs, bad device.Mem) {
+	s.operands.AdamW(args, bad)
+	s.enqueue(func() error {
+		n := args.Weights.Cols
+		if n == 0 {
+			return nil
+		}
+		return s.launch("adamw."+stateName(args.Weights, args.Grad), append([]arg{ptr(args.Weights.Mem), ptr(args.Low.Mem),
+			ptr(args.M.Mem), ptr(args.V.Mem), ptr(args.Grad.Mem), ptr(bad), i64(n)}, scalars(args.AdamWScalars)...)...)
+	})
+}
+
+// AdamW8 implements device.OptimizerOps.
+func (s *Stream) AdamW8(args device.AdamW8Args, bad device.Mem) {
+	s.operands.AdamW8(args, bad)
+	s.enqueue(func() error {
+		n := args.Weights.Cols
+		if n == 0 {
+			return nil
+		}
+		return s.launch("adamw8."+stateName(args.Weights, args.Grad), append([]arg{ptr(args.Weights.Mem), ptr(args.Low.Mem),
+			ptr(args.M.Mem), ptr(args.V.Mem), ptr(args.MScale.Mem), ptr(args.VScale.Mem), ptr(args.Grad.Mem), ptr(bad),
+			at(s.device.codes[0]), at(s.device.codes[1]), i64(n)}, scalars(args.AdamWScalars)...)...)
+	})
+}
+
+// stateName is how names of kernels have the types of weights and gradients.
+func stateName(weights, grad device.Mat) string {
+	if weights.DType == tensor.BF16 {
+		return "split." + typeName(grad.DType)
+	}
+	return "f32.f32"
+}
+
+func scalars(a device.AdamWScalars) []arg {
+	return []arg{f32(a.ClipScale), f32(a.Decay), f32(a.OneMinusBeta1), f32(a.Beta2), f32(a.OneMinusBeta2), f32(a.StepSize), f32(a.SqrtBC2), f32(a.Eps)}
+}
+
+// SumSquares implements device.OptimizerOps.
+func (s *Stream) SumSquares(dst device.Mem, x device.Mat) {
+	s.operands.SumSquares(dst, x)
+	s.enqueue(func() error { return s.sum("sumsq."+typeName(x.DType), dst, x) })
+}
+
+// Sum implements device.HeadOps.
+func (s *Stream) Sum(dst device.Mem, x device.Mat) {
+	s.operands.Sum(dst, x)
+	s.enqueue(func() error { return s.sum("sum.f32", dst, x) })
+}
+
+// sum adds up chunks side by side and then their sums in order, as many at a time as there is room for.
+func (s *Stream) sum(op string, dst device.Mem, x device.Mat) error {
+	if x.Cols == 0 {
+		return s.zero(dst.Slice(0, tensor.F64.Bytes()))
+	}
+	for first := 0; first < x.Cols; first += partialChunks * sumChunk {
+		n := min(partialChunks*sumChunk, x.Cols-first)
+		size := x.DType.Bytes()
+		piece := x.Slice(int64(first)*size, int64(n)*size)
+		if err := s.launch(op, at(s.partials), ptr(piece), i64(n), i32(0)); err != nil {
+			return err
+		}
+		chunks := (n + sumChunk - 1) / sumChunk
+		if err := s.launch("sum_fold", ptr(dst), at(s.partials), i32(chunks), flag(first > 0)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
