@@ -3,6 +3,7 @@ package train
 import (
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -23,7 +24,9 @@ type BenchOptions struct {
 	Warmup      int    // before them, not measured
 	MicroBatch  Auto
 	HeadChunk   Auto
-	Compute     string // bf16 (default) or f32
+	Compute     string  // bf16 (default) or f32
+	Moments     string  // f32 (default) or 8bit
+	MaxGradNorm float64 // 0: no clipping
 	Memory      Memory
 	Device      string // auto (default), or cpu
 }
@@ -44,7 +47,11 @@ type BenchResult struct {
 	ExecutedTFLOPS   float64     `json:"executed_tflops"` // recomputation included
 	Lanes            trace.Lanes `json:"lanes"`           // busy seconds of a step, mean
 	PredictedStepSec float64     `json:"predicted_step_sec"`
-	PlannedBytes     int64       `json:"planned_bytes"`
+	PredictedLanes   trace.Lanes `json:"predicted_lanes"`
+	PredictedLimit   string      `json:"predicted_limit"` // the lane that should be busiest
+	Machine          string      `json:"machine"`         // whose rates that is predicted from
+	DiskBytes        int64       `json:"disk_bytes"`      // that the plan keeps on disk
+	PlannedBytes     int64       `json:"planned_bytes"`   // of resident memory
 	PeakBytes        int64       `json:"peak_rss_bytes"`
 }
 
@@ -62,6 +69,15 @@ func Benchmark(ctx context.Context, env *Env, o BenchOptions) (*BenchResult, err
 	n, err := numericsOf(o.Compute, "bf16")
 	if err != nil {
 		return nil, err
+	}
+	if o.Moments == "" {
+		o.Moments = "f32"
+	}
+	if n.Moments, err = optim.ParseMoments(o.Moments); err != nil {
+		return nil, Request(err)
+	}
+	if !(o.MaxGradNorm >= 0) || math.IsInf(o.MaxGradNorm, 0) {
+		return nil, Request(fmt.Errorf("max grad norm is %v: it must not be negative; 0 turns clipping off", o.MaxGradNorm))
 	}
 	n.SequenceLen = o.SequenceLen
 	src, err := openModel(ctx, env, o.Model)
@@ -86,20 +102,25 @@ func Benchmark(ctx context.Context, env *Env, o BenchOptions) (*BenchResult, err
 
 	var times []float64
 	r := &BenchResult{Device: info.Name, SequenceLen: n.SequenceLen, MicroBatch: p.Numerics.MicroBatch, MicroBatches: p.Numerics.MicroBatches,
-		Steps: o.Steps, PredictedStepSec: p.Predicted.StepSeconds, PlannedBytes: p.ProcessBytes()}
+		Steps: o.Steps, PredictedStepSec: p.Predicted.StepSeconds, PredictedLanes: lanesOf(p.Predicted.LaneSeconds),
+		PredictedLimit: p.Predicted.Limit, Machine: env.machine(info, o.Memory.Path).Name, DiskBytes: p.DiskBytes, PlannedBytes: p.ProcessBytes()}
 	r.Parameters, _ = src.model.Params()
 	bar := env.bar("measuring steps")
 	defer bar.end()
+	var busy time.Duration // of the disk, before what is measured
 	for step := 1; step <= o.Warmup+o.Steps; step++ {
 		if env.stopped() {
 			return nil, ErrInterrupted
 		}
 		if step == o.Warmup+1 {
 			s.engine.Trace.TakeBusy()
+			if s.disk != nil {
+				busy = s.disk.Traffic().Busy
+			}
 		}
 		batch := randomBatch(p, uint64(step))
 		begin := time.Now()
-		_, err := s.engine.Step(ctx, batch, stream.Update{Step: step, LR: 1e-5, MaxGradNorm: 1,
+		_, err := s.engine.Step(ctx, batch, stream.Update{Step: step, LR: 1e-5, MaxGradNorm: o.MaxGradNorm,
 			AdamW: optim.AdamW{Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, WeightDecay: 0.01}})
 		if err != nil {
 			return nil, fmt.Errorf("step %d: %w", step, err)
@@ -109,7 +130,11 @@ func Benchmark(ctx context.Context, env *Env, o BenchOptions) (*BenchResult, err
 		}
 		bar.set(int64(step), int64(o.Warmup+o.Steps))
 	}
-	r.Lanes = s.engine.Trace.TakeBusy().Times(1 / float64(o.Steps))
+	r.Lanes = s.engine.Trace.TakeBusy()
+	if s.disk != nil {
+		r.Lanes.Disk += (s.disk.Traffic().Busy - busy).Seconds()
+	}
+	r.Lanes = r.Lanes.Times(1 / float64(o.Steps))
 	slices.Sort(times)
 	r.StepSec, r.StepMinSec, r.StepMaxSec = median(times), times[0], times[len(times)-1]
 	r.TokensPerSec = float64(o.BatchTokens) / r.StepSec
@@ -121,6 +146,12 @@ func Benchmark(ctx context.Context, env *Env, o BenchOptions) (*BenchResult, err
 	r.ExecutedTFLOPS = float64(p.Predicted.FLOPs) / r.StepSec / 1e12
 	r.PeakBytes, _ = hostmem.PeakRSS()
 	return r, nil
+}
+
+// lanesOf has the lanes of a plan under their names in metrics.
+func lanesOf(sec [plan.Lanes]float64) trace.Lanes {
+	return trace.Lanes{Fetch: sec[plan.LaneFetch], Compute: sec[plan.LaneCompute], Drain: sec[plan.LaneDrain],
+		Update: sec[plan.LaneUpdate], Disk: sec[plan.LaneDisk]}
 }
 
 // median is the middle of sorted numbers.

@@ -371,13 +371,35 @@ func TestBenchmark(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !(r.StepMinSec > 0 && r.StepMinSec <= r.StepSec && r.StepSec <= r.StepMaxSec) || r.TokensPerSec <= 0 || r.ModelTFLOPS <= 0 ||
-			r.ExecutedTFLOPS < r.ModelTFLOPS || r.Lanes.Compute <= 0 || r.Lanes.Update <= 0 || r.MicroBatch*r.MicroBatches != 4 || r.PlannedBytes <= 0 {
+			r.ExecutedTFLOPS < r.ModelTFLOPS || r.Lanes.Compute <= 0 || r.Lanes.Update <= 0 || r.MicroBatch*r.MicroBatches != 4 || r.PlannedBytes <= 0 || r.PredictedStepSec <= 0 || r.PredictedLanes.Compute <= 0 || r.Lanes.Disk != 0 {
 			t.Errorf("%+v", r)
 		}
 	}
-	o.BatchTokens = 100
-	_, err := Benchmark(context.Background(), newEnv(t), o)
-	refused(t, err, "multiple")
+	for want, bad := range map[string]BenchOptions{
+		"multiple":      {SequenceLen: 32, BatchTokens: 100, Steps: 1},
+		"moments":       {SequenceLen: 32, BatchTokens: 128, Steps: 1, Moments: "4bit"},
+		"max grad norm": {SequenceLen: 32, BatchTokens: 128, Steps: 1, MaxGradNorm: -1},
+	} {
+		bad.Model = o.Model
+		_, err := Benchmark(context.Background(), newEnv(t), bad)
+		refused(t, err, want)
+	}
+
+	// With less host memory state goes to disk, and what the disk does is counted.
+	o.Moments, o.Memory = "8bit", Memory{Path: t.TempDir(), Disk: Bytes{auto: true}, Host: Bytes{N: 1 << 30}}
+	o.Model, o.Steps = writeConfig(t, map[string]any{"num_hidden_layers": 9}), 1
+	env := newEnv(t)
+	env.program = 1
+	r := &BenchResult{}
+	for ; r.DiskBytes == 0; o.Memory.Host.N = min(o.Memory.Host.N, r.PlannedBytes) - 256<<10 {
+		var err error
+		if r, err = Benchmark(context.Background(), env, o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if r.Lanes.Disk <= 0 || r.PredictedLanes.Disk <= 0 {
+		t.Errorf("on disk: %+v", r)
+	}
 }
 
 // A plan needs config.json only.
