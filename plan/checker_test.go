@@ -60,6 +60,7 @@ func check(p *plan.Plan, phase plan.Phase, saves bool, s *plan.Schedule) []strin
 		c.run(i)
 	}
 	c.complete(saves)
+	c.saved()
 	return c.errs
 }
 
@@ -153,7 +154,19 @@ func (c *checker) xAt(layer, m int) place {
 	return place{"working x", layer % 2, m}
 }
 
-func (c *checker) hostX(layer, m int) place { return place{"host x", layer, m} }
+// hostX is where x[layer][m] is when it has left the device.
+func (c *checker) hostX(layer, m int) place {
+	if c.p.SavedOnDisk(layer - 1) {
+		if c.p.SavedOnHost(layer-1) || layer == 1 {
+			c.errs = append(c.errs, fmt.Sprintf("the input of layer %d is both on disk and in memory", layer))
+		}
+		return place{"disk x", layer, m}
+	}
+	if !c.bound() && !c.p.SavedOnHost(layer-1) {
+		c.errs = append(c.errs, fmt.Sprintf("the input of layer %d is saved and has no place", layer))
+	}
+	return place{"host x", layer, m}
+}
 
 func (c *checker) split() bool { return c.p.Numerics.Master == optim.Split }
 
@@ -336,6 +349,27 @@ func (c *checker) run(i int) {
 		}
 	default:
 		c.errorf(i, "is unknown to the checker")
+	}
+}
+
+// saved checks that inputs leave the device to be loaded again, and that each has one place.
+func (c *checker) saved() {
+	saves, loads := map[int]int{}, map[int]int{}
+	for _, op := range c.ops {
+		switch op.Kind {
+		case plan.Save:
+			saves[op.Layer]++
+		case plan.Load:
+			loads[op.Layer]++
+		}
+	}
+	for layer := 2; layer <= len(c.m.Blocks); layer++ {
+		if saves[layer] != loads[layer] || saves[layer] != 0 && saves[layer] != c.p.Numerics.MicroBatches {
+			c.errs = append(c.errs, fmt.Sprintf("the inputs of layer %d are saved %d times and loaded %d times", layer, saves[layer], loads[layer]))
+		}
+		if c.training() && (saves[layer] > 0) != (c.p.SavedOnHost(layer-1) || c.p.SavedOnDisk(layer-1)) {
+			c.errs = append(c.errs, fmt.Sprintf("the inputs of layer %d are saved %d times, which is not what is planned", layer, saves[layer]))
+		}
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/millrace/millrace/nn"
 	"github.com/millrace/millrace/optim"
 	"github.com/millrace/millrace/plan"
+	"github.com/millrace/millrace/store"
 	"github.com/millrace/millrace/tensor"
 	"pgregory.net/rapid"
 )
@@ -113,6 +114,13 @@ func drawPlacement(rt *rapid.T, m *model.Model) plan.Placement {
 		Slots: rapid.IntRange(1, 5).Draw(rt, "slots"), GradSlots: rapid.IntRange(1, 3).Draw(rt, "gradient slots"),
 		StageSlots: rapid.IntRange(1, 3).Draw(rt, "stages"), SingleHead: rapid.Bool().Draw(rt, "single head"),
 		Resident: bools(len(m.Parts), "resident"), SavedHere: bools(len(m.Blocks), "saved on the device"),
+	}
+	if rapid.Bool().Draw(rt, "disk") {
+		for _, inputs := range bools(len(m.Parts), "inputs on disk") {
+			var kinds [store.Kinds]bool
+			kinds[store.Inputs] = inputs
+			p.OnDisk = append(p.OnDisk, kinds)
+		}
 	}
 	for range m.Blocks {
 		p.Keep = append(p.Keep, nn.Keep(rapid.IntRange(0, nn.Keeps-1).Draw(rt, "keep")))

@@ -115,10 +115,18 @@ func (s *setting) savedOnDisk(block int) bool {
 	return block > 0 && s.leaves(block) && s.place.onDisk(store.ID{Part: s.model.BlockParts[block], Kind: store.Inputs})
 }
 
-// leaves reports whether the input of a block leaves the device and comes back. That of the last block is still there when
-// its backward visit begins, and those below the lowest trained layer are not asked for.
+// leaves reports whether the input of a block leaves the device and comes back. It need not where no later layer takes the
+// working buffer over, as none does from the last block; inputs below the lowest trained layer are not asked for.
 func (s *setting) leaves(block int) bool {
-	return !s.place.Bind && !s.place.SavedHere[block] && block+1 >= s.lowestTrained() && block+1 < s.blocks()
+	if s.place.Bind || s.place.SavedHere[block] || block+1 < s.lowestTrained() {
+		return false
+	}
+	for later := block + 2; later <= s.blocks(); later += 2 {
+		if later == s.blocks() || !s.place.SavedHere[later] {
+			return true
+		}
+	}
+	return false
 }
 
 // lowestTrained is the first layer, of the blocks and the head, whose backward visit anything needs: nothing below the lowest

@@ -14,6 +14,7 @@ import (
 
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/device/devicetest"
+	"github.com/millrace/millrace/internal/vfs"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/store"
 	"github.com/millrace/millrace/trace"
@@ -22,11 +23,23 @@ import (
 
 var errInjected = errors.New("injected")
 
-// least is a model whose steps have few operations, of every kind.
+// least is a model whose steps have few operations, of every kind: with a block whose input leaves the device.
 func least(tied bool) shape {
 	s := tiny
-	s.Vocab, s.Layers, s.Micro, s.HeadChunk, s.BF16, s.Tied = 130, 2, 1, 11, true, tied
+	s.Vocab, s.Layers, s.Micro, s.HeadChunk, s.BF16, s.Tied = 130, 3, 1, 11, true, tied
 	return s
+}
+
+// allOnDisk streams everything from disk and to it.
+func allOnDisk(p *plan.Placement) {
+	streamed(2)(p)
+	for range p.Resident {
+		var kinds [store.Kinds]bool
+		for kind := range kinds {
+			kinds[kind] = true
+		}
+		p.OnDisk = append(p.OnDisk, kinds)
+	}
 }
 
 // sequence goes through all schedules: prologue, steady, flush, forward, prologue, flush.
@@ -129,6 +142,7 @@ func faultCases() map[string]setup {
 	return map[string]setup{
 		"bound": {},
 		"ring":  {change: streamed(2)},
+		"disk":  {change: allOnDisk, files: func() vfs.FS { return vfs.NewMem() }},
 		"resident": {change: func(p *plan.Placement) {
 			streamed(1)(p)
 			p.SingleHead, p.GradSlots, p.StageSlots = true, 2, 2
@@ -345,5 +359,66 @@ func TestEveryLoanMayFail(t *testing.T) {
 				t.Errorf("only %d loans", tried)
 			}
 		})
+	}
+}
+
+// A disk may fail to read or write at any time. The sequence then ends with that error, or is not concerned: what was read
+// ahead in vain is read again.
+func TestEveryDiskOperationMayFail(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	dev := newCPU(t)
+	defer dev.Close()
+	s := least(true).subject(t, 3)
+	run := func(fail int) (o outcome, ops int, err error) {
+		disk := vfs.NewMem()
+		r := start(t, s, setup{device: dev, change: allOnDisk, files: func() vfs.FS { return disk }})
+		first := disk.Ops()
+		if fail > 0 {
+			disk.Intercept(func(op vfs.Op) vfs.Outcome {
+				if op.N == first+fail && op.Kind != vfs.OpClose {
+					return vfs.Outcome{Err: errInjected}
+				}
+				return vfs.Outcome{}
+			})
+		}
+		err = inTime(t, func() error {
+			if err := sequence(context.Background(), r, s); err != nil {
+				return err
+			}
+			return r.disk.Sync(context.Background())
+		})
+		ops = disk.Ops() - first
+		disk.Intercept(nil)
+		if err == nil {
+			o = stateOf(t, r)
+		}
+		if err := r.engine.Close(); err != nil {
+			t.Error(err)
+		}
+		if err := r.store.Close(); err != nil && !errors.Is(err, errInjected) {
+			t.Error(err)
+		}
+		return o, ops, err
+	}
+	want, ops, err := run(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	failed, tried := 0, 0
+	for n := 1; n < ops; n += sample(ops, 60) {
+		tried++
+		got, _, err := run(n)
+		if err == nil {
+			sameBits(t, got, want, newPlan(t, s.model, s.numerics, dev.Info(), nil))
+			continue
+		}
+		failed++
+		if !errors.Is(err, errInjected) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("operation %d: %q", n, err)
+		}
+	}
+	t.Logf("%d of %d failing operations end the sequence, of %d", failed, tried, ops)
+	if failed < tried/4 {
+		t.Errorf("of %d failing operations only %d end the sequence", tried, failed)
 	}
 }

@@ -42,7 +42,14 @@ func train(t errorer, r *rig, s *subject, steps int) outcome {
 	if _, err := r.engine.Flush(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	o.state = map[store.ID][]byte{}
+	o.state = stateOf(t, r).state
+	return o
+}
+
+// stateOf is what a store keeps.
+func stateOf(t errorer, r *rig) outcome {
+	t.Helper()
+	o := outcome{state: map[store.ID][]byte{}}
 	for _, spec := range r.plan.Extents() {
 		if spec.Kind == store.GradSum {
 			continue // nothing between steps
@@ -132,19 +139,28 @@ func TestPlacementChangesNoBit(t *testing.T) {
 		for _, split := range []bool{false, true} {
 			for _, eight := range []bool{false, true} {
 				s := tiny
-				s.Tied, s.BF16, s.Moments8 = tied, split, eight
+				s.Layers, s.Tied, s.BF16, s.Moments8 = 5, tied, split, eight
 				add(fmt.Sprintf("tiles, tied %v, bf16 %v, 8-bit moments %v", tied, split, eight), s.subject(t, steps))
 			}
 		}
 	}
+	runs, inputs := 0, 0
 	rapid.Check(t, func(rt *rapid.T) {
 		l := laws[rapid.IntRange(0, len(laws)-1).Draw(rt, "subject")]
 		r := start(rt, l.subject, setup{device: dev, serial: rapid.Bool().Draw(rt, "serial"),
 			change: func(p *plan.Placement) { placements(rt, p) }})
 		defer r.close(rt)
 		rt.Log(l.name)
+		runs++
+		if len(r.plan.InputExtents()) > 0 {
+			inputs++
+		}
 		sameBits(rt, train(rt, r, l.subject, steps), l.want, r.plan)
 	})
+	t.Logf("%d runs, %d of them with saved inputs on disk", runs, inputs)
+	if runs >= 100 && inputs == 0 {
+		t.Error("the draws are too narrow")
+	}
 }
 
 // The same law for any shape of model and batch, with anything frozen.

@@ -20,10 +20,11 @@ type rehearsal struct {
 	deviceBytes      int64
 	host             map[string]int64 // by purpose
 	up, down         int64
+	read, written    int64 // of the disk, with what was spared
 	matMul, attended int64
 }
 
-// rehearse takes two steps on devices that only count, with state that is only addresses, and returns what the second took.
+// rehearse takes steps on devices that only count, with state that is only addresses, and returns what the second took.
 func rehearse(t errorer, s *subject, p *plan.Plan) rehearsal {
 	t.Helper()
 	accounts := hostmem.New()
@@ -32,12 +33,12 @@ func rehearse(t errorer, s *subject, p *plan.Plan) rehearsal {
 	if !p.Unified {
 		host = null.New(null.Options{Unified: true})
 	}
-	ram, err := store.NewRAM(accounts, p.Extents(), hostmem.AddressOnly)
+	state, disk, err := stream.OpenStore(p, stream.StoreOptions{Accounts: accounts, AddressOnly: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer ram.Close()
-	e, err := stream.New(stream.Config{Plan: p, Device: dev, Host: host, Store: ram, Accounts: accounts, AddressOnly: true})
+	defer state.Close()
+	e, err := stream.New(stream.Config{Plan: p, Device: dev, Host: host, Store: state, Accounts: accounts, AddressOnly: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -46,9 +47,19 @@ func rehearse(t errorer, s *subject, p *plan.Plan) rehearsal {
 			t.Errorf("%v", err)
 		}
 	}()
+	traffic := func() (sum store.Traffic) {
+		if disk == nil {
+			return sum
+		}
+		if err := disk.Sync(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		return disk.Traffic()
+	}
 	var before null.Counts
+	var moved store.Traffic
 	for i := range 2 {
-		before = dev.Counts()
+		before, moved = dev.Counts(), traffic()
 		if _, err := e.Step(context.Background(), s.batches[i], s.updates[i]); err != nil {
 			t.Fatal(err)
 		}
@@ -56,6 +67,9 @@ func rehearse(t errorer, s *subject, p *plan.Plan) rehearsal {
 	after := dev.Counts()
 	r := rehearsal{deviceBytes: after.AllocatedPeakBytes, host: map[string]int64{},
 		up: after.HostToDeviceBytes - before.HostToDeviceBytes, down: after.DeviceToHostBytes - before.DeviceToHostBytes}
+	now := traffic()
+	r.read = now.ReadBytes + now.SparedReadBytes - moved.ReadBytes - moved.SparedReadBytes
+	r.written = now.WrittenBytes + now.SparedWriteBytes - moved.WrittenBytes - moved.SparedWriteBytes
 	for name, c := range after.Ops {
 		flops := c.FLOPs - before.Ops[name].FLOPs
 		if strings.HasPrefix(name, "Attention") {
@@ -88,11 +102,12 @@ func TestRehearsedIsPlanned(t *testing.T) {
 		info := device.Info{Unified: rapid.Bool().Draw(rt, "unified")}
 		p := newPlan(rt, s.model, s.numerics, info, func(p *plan.Placement) {
 			placements(rt, p)
-			p.Bind, p.OnDisk = p.Bind && info.Unified, nil
+			p.Bind = p.Bind && info.Unified
 		})
 		got := rehearse(rt, s, p)
 		predicted := p.Simulate(machine, info)
 		want := rehearsal{deviceBytes: p.DeviceBytes, host: map[string]int64{}, up: predicted.UploadBytes, down: predicted.DownloadBytes,
+			read: predicted.DiskReadBytes, written: predicted.DiskWrittenBytes,
 			matMul: predicted.FLOPs - got.attended, attended: got.attended}
 		for _, b := range append(p.State, p.Host...) {
 			if b.Bytes > 0 {

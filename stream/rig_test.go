@@ -9,6 +9,7 @@ import (
 	"github.com/millrace/millrace/device/cpu"
 	"github.com/millrace/millrace/hf"
 	"github.com/millrace/millrace/internal/hostmem"
+	"github.com/millrace/millrace/internal/vfs"
 	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/model/modeltest"
 	"github.com/millrace/millrace/nn"
@@ -81,6 +82,7 @@ type setup struct {
 	device device.Device                     // shared, not closed with the rig
 	wrap   func(device.Device) device.Device // between engine and device
 	lend   func(store.Store) store.Store     // between engine and store
+	files  func() vfs.FS                     // of a store; nil: the system's
 }
 
 // start builds an engine for a subject.
@@ -97,7 +99,11 @@ func start(t errorer, s *subject, o setup) *rig {
 	if r.dir, err = os.MkdirTemp("", "millrace-store-"); err != nil {
 		t.Fatal(err)
 	}
-	tiers, disk, err := stream.OpenStore(r.plan, stream.StoreOptions{Accounts: r.accounts, Dir: r.dir})
+	var files vfs.FS
+	if o.files != nil {
+		files = o.files()
+	}
+	tiers, disk, err := stream.OpenStore(r.plan, stream.StoreOptions{Accounts: r.accounts, Dir: r.dir, FS: files})
 	if err != nil {
 		t.Fatal(err)
 	}

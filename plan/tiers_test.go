@@ -1,0 +1,76 @@
+package plan_test
+
+import (
+	"testing"
+
+	"github.com/millrace/millrace/plan"
+	"github.com/millrace/millrace/store"
+)
+
+// long has far more activations than parameters.
+func long(t errorer) plan.Request {
+	n := numerics(8, true)
+	n.SequenceLen, n.HeadChunk, n.PieceElems = 1024, 64, 1<<13
+	r := request(t, medium, n)
+	r.DeviceBytes, r.DiskBytes = 1<<40, 1<<40
+	r.Machine.DiskReadBytesPerSec, r.Machine.DiskWriteBytesPerSec = 1e9, 1e9
+	return r
+}
+
+func savedInputs(list []plan.Bytes) int64 {
+	for _, b := range list {
+		if b.Purpose == plan.InputsPurpose {
+			return b.Bytes
+		}
+	}
+	return 0
+}
+
+// Saved inputs go to disk where they do not fit, a layer at a time, and no more of them than must.
+func TestSavedInputsGoToDisk(t *testing.T) {
+	r := long(t)
+	moving := newPlan(t, r.Model, r.Numerics).With(moving(r.Model, 1))
+	inputs := savedInputs(moving.Host)
+	each := inputs / int64(len(r.Model.Blocks)-1) // of all blocks but the last
+	state := moving.HostBytes - inputs
+
+	small := r
+	small.HostBytes, small.DeviceBytes = each+state/4, moving.DeviceBytes
+	without := small
+	without.DiskBytes = 0
+	_, err := plan.New(without)
+	oneLine(t, err, "memory.host", "set memory.disk")
+	p, err := plan.New(small)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := savedInputs(p.Host) + savedInputs(p.Disk); savedInputs(p.Disk) < inputs/2 || got < inputs || got > inputs*102/100 {
+		t.Errorf("%d bytes of inputs in memory and %d on disk, want %d together", savedInputs(p.Host), savedInputs(p.Disk), inputs)
+	}
+	if q := p.Predicted; q.DiskReadBytes < savedInputs(p.Disk) || q.DiskWrittenBytes < savedInputs(p.Disk) {
+		t.Errorf("%d bytes are on disk, and %d read and %d written", p.DiskBytes, q.DiskReadBytes, q.DiskWrittenBytes)
+	}
+	for _, spec := range p.InputExtents() {
+		if spec.Kind != store.Inputs || spec.Bytes < each || spec.Bytes%(spec.Piece*int64(r.Numerics.MicroBatches)) != 0 {
+			t.Errorf("%+v for %d bytes", spec, each)
+		}
+	}
+
+	// With more memory fewer of them go, in the end none.
+	before := len(p.InputExtents())
+	for small.HostBytes < 2*moving.HostBytes {
+		small.HostBytes += moving.HostBytes / 4
+		p, err := plan.New(small)
+		if err != nil {
+			t.Fatal(err)
+		}
+		now := len(p.InputExtents())
+		if len(p.Disk) > 0 && p.HostBytes < small.HostBytes-2*each-state/4 {
+			t.Errorf("%d bytes of %d are used, with %d inputs on disk", p.HostBytes, small.HostBytes, now)
+		}
+		before = min(before, now)
+	}
+	if before != 0 {
+		t.Errorf("with memory for all, %d inputs are on disk", before)
+	}
+}
