@@ -216,8 +216,12 @@ func (a *assembly) predicate(field *int32, o operand) {
 	if a.err != nil {
 		return
 	}
-	if o.what == numberOperand && o.bits <= 1 && o.size == 0 {
-		*field = a.constant(constant{file: predicates, value: -o.bits})
+	if o.what == numberOperand && o.size == 0 {
+		v := uint64(0)
+		if o.bits != 0 { // true may be written as -1
+			v = all
+		}
+		*field = a.constant(constant{file: predicates, value: v})
 		return
 	}
 	if o.what != nameOperand || o.second != "" {

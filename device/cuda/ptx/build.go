@@ -377,7 +377,7 @@ func (b *builder) operand(depth int) (operand, error) {
 	return o, err
 }
 
-// literal reads 0f3F800000, 0d..., or an integer in C's notation.
+// literal reads 0f3F800000, 0d..., 1.0, or an integer in C's notation.
 func literal(w string) (operand, error) {
 	o := operand{what: numberOperand}
 	var err error
@@ -391,6 +391,12 @@ func literal(w string) (operand, error) {
 	default:
 		if strings.Contains(w, "_") {
 			return o, strconv.ErrSyntax
+		}
+		if strings.Contains(w, ".") {
+			var x float64
+			x, err = strconv.ParseFloat(w, 64)
+			o.size, o.bits = 64, math.Float64bits(x)
+			break
 		}
 		o.bits, err = strconv.ParseUint(strings.TrimSuffix(w, "U"), 0, 64)
 	}

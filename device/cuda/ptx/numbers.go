@@ -35,7 +35,7 @@ func (f format) round(x float64, r rounding) uint32 {
 	a := math.Abs(x)
 	switch {
 	case x != x:
-		return uint32(infinity | 1<<f.mantissa - 1)
+		return uint32(infinity | (1<<f.mantissa - 1))
 	case a == 0:
 		return uint32(sign)
 	case math.IsInf(a, 0):
