@@ -69,7 +69,7 @@ type API struct {
 	ModuleGetFunction func(f *Function, m Module, name *byte) Result                    `cuda:"cuModuleGetFunction"` // the name ends with a NUL
 	FuncSetAttribute  func(f Function, attribute FunctionAttribute, value int32) Result `cuda:"cuFuncSetAttribute"`
 	// LaunchKernel reads one pointer in params for each parameter of the kernel, and behind it the parameter's value, before
-	// it returns. Sizes are in blocks and threads; extra is nil.
+	// it returns. Sizes are in blocks and threads. Params may be nil and the parameter block given by extra; see LaunchParamEnd.
 	LaunchKernel func(f Function, gridX, gridY, gridZ, blockX, blockY, blockZ, sharedBytes uint32, s Stream,
 		params, extra *unsafe.Pointer) Result `cuda:"cuLaunchKernel"`
 }

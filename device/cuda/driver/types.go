@@ -57,3 +57,11 @@ type FunctionAttribute int32
 // MaxDynamicSharedSizeBytes raises what a launch may ask for above 48 KiB, up to MaxSharedMemoryPerBlockOptin less the kernel's
 // static shared memory.
 const MaxDynamicSharedSizeBytes FunctionAttribute = 8
+
+// Words of LaunchKernel's extra, which is an array of pointers in C: BufferPointer, the address of a parameter block, BufferSize, the
+// address of its size as a uint64, End.
+const (
+	LaunchParamEnd           = 0
+	LaunchParamBufferPointer = 1
+	LaunchParamBufferSize    = 2
+)

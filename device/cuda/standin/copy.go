@@ -1,0 +1,123 @@
+package standin
+
+import (
+	"fmt"
+	"unsafe"
+
+	"github.com/millrace/millrace/device/cuda/driver"
+)
+
+func (d *Driver) memcpyHtoDAsync(dst driver.DevicePtr, src unsafe.Pointer, bytes uint64, s driver.Stream) driver.Result {
+	return d.copyAsync("MemcpyHtoDAsync", d.onDevice(dst), d.onHost(src), bytes, s)
+}
+
+func (d *Driver) memcpyDtoHAsync(dst unsafe.Pointer, src driver.DevicePtr, bytes uint64, s driver.Stream) driver.Result {
+	return d.copyAsync("MemcpyDtoHAsync", d.onHost(dst), d.onDevice(src), bytes, s)
+}
+
+func (d *Driver) memcpyDtoDAsync(dst, src driver.DevicePtr, bytes uint64, s driver.Stream) driver.Result {
+	return d.copyAsync("MemcpyDtoDAsync", d.onDevice(dst), d.onDevice(src), bytes, s)
+}
+
+func (d *Driver) memcpyAsync(dst, src driver.DevicePtr, bytes uint64, s driver.Stream) driver.Result {
+	return d.copyAsync("MemcpyAsync", d.onDevice(dst), d.onDevice(src), bytes, s)
+}
+
+// place is one side of a copy.
+type place struct {
+	address  uint64
+	pageable unsafe.Pointer // host memory that is not registered
+}
+
+func (d *Driver) onDevice(p driver.DevicePtr) place { return place{address: uint64(p)} }
+
+func (d *Driver) onHost(p unsafe.Pointer) place {
+	return place{address: uint64(uintptr(p)), pageable: p}
+}
+
+// bytes is the memory at a place. With a place of host memory that is not registered, pageable is true.
+func (p place) bytes(s space, n uint64) (mem []byte, pageable bool, err error) {
+	mem, err = s.At(p.address, int(n))
+	if err != nil && p.pageable != nil && p.address < firstAddress {
+		return unsafe.Slice((*byte)(p.pageable), n), true, nil
+	}
+	return mem, false, err
+}
+
+func (d *Driver) copyAsync(call string, dst, src place, n uint64, h driver.Stream) driver.Result {
+	if r := d.enter(call); r != driver.Success {
+		return r
+	}
+	s, r := d.use(call, h)
+	if r != driver.Success {
+		return r
+	}
+	if n == 0 {
+		return driver.Success
+	}
+	var waits bool
+	for _, side := range []place{dst, src} {
+		_, pageable, err := side.bytes(d.space(), n)
+		if err != nil {
+			return d.refuse(driver.InvalidValue, "%s: %v", call, err)
+		}
+		if pageable {
+			d.misused("%s: %d bytes of host memory are not registered, so the copy is not asynchronous", call, n)
+			waits = true
+		}
+	}
+	if dst.address < src.address+n && src.address < dst.address+n {
+		d.misused("%s: %d bytes are copied to where they partly are", call, n)
+	}
+	s.run(call, func() (driver.Result, error) {
+		now := d.space()
+		to, toPageable, err := dst.bytes(now, n)
+		if err != nil {
+			return driver.IllegalAddress, err
+		}
+		from, fromPageable, err := src.bytes(now, n)
+		if err != nil {
+			return driver.IllegalAddress, err
+		}
+		if !waits && (toPageable || fromPageable) { // and perhaps unmapped
+			return driver.IllegalAddress, fmt.Errorf("%d bytes of host memory were unregistered before", n)
+		}
+		copy(to, from)
+		return driver.Success, nil
+	})
+	if waits {
+		<-s.record().reached
+	}
+	return driver.Success
+}
+
+func (d *Driver) memsetD8Async(dst driver.DevicePtr, value byte, n uint64, h driver.Stream) driver.Result {
+	const call = "MemsetD8Async"
+	if r := d.enter(call); r != driver.Success {
+		return r
+	}
+	s, r := d.use(call, h)
+	if r != driver.Success || n == 0 {
+		return r
+	}
+	if _, err := d.space().At(uint64(dst), int(n)); err != nil {
+		return d.refuse(driver.InvalidValue, "%s: %v", call, err)
+	}
+	s.run(call, func() (driver.Result, error) {
+		to, err := d.space().At(uint64(dst), int(n))
+		if err != nil {
+			return driver.IllegalAddress, err
+		}
+		fill(to, value)
+		return driver.Success, nil
+	})
+	return driver.Success
+}
+
+// fill copies what it has filled: a loop over bytes is slow under the race detector.
+func fill(to []byte, value byte) {
+	to[0] = value
+	for n := 1; n < len(to); n *= 2 {
+		copy(to[n:], to[:n])
+	}
+}

@@ -1,0 +1,113 @@
+package standin
+
+import (
+	"fmt"
+	"unsafe"
+
+	"github.com/millrace/millrace/device/cuda/driver"
+)
+
+// multiprocessors is that of a mid-range card.
+const multiprocessors = 28
+
+// plainSharedBytes is the shared memory that a launch may ask for without FuncSetAttribute.
+const plainSharedBytes = 48 << 10
+
+func (d *Driver) init(flags uint32) driver.Result {
+	if r := d.injected("Init"); r != driver.Success {
+		return r
+	}
+	if flags != 0 {
+		return d.refuse(driver.InvalidValue, "Init: flags %#x", flags)
+	}
+	d.initialized.Store(true)
+	return driver.Success
+}
+
+func (d *Driver) driverGetVersion(version *int32) driver.Result {
+	if r := d.injected("DriverGetVersion"); r != driver.Success {
+		return r
+	}
+	*version = d.options.DriverVersion
+	return driver.Success
+}
+
+func (d *Driver) deviceGetCount(n *int32) driver.Result {
+	if r := d.enterDevice("DeviceGetCount"); r != driver.Success {
+		return r
+	}
+	*n = 1
+	return driver.Success
+}
+
+func (d *Driver) deviceGet(dev *driver.Device, ordinal int32) driver.Result {
+	if r := d.enterDevice("DeviceGet"); r != driver.Success {
+		return r
+	}
+	if ordinal != 0 {
+		return driver.InvalidDevice
+	}
+	*dev = 0
+	return driver.Success
+}
+
+func (d *Driver) deviceGetName(name *byte, length int32, dev driver.Device) driver.Result {
+	if r := d.enterOn("DeviceGetName", dev); r != driver.Success {
+		return r
+	}
+	if length < 1 {
+		return d.refuse(driver.InvalidValue, "DeviceGetName: a name of %d bytes", length)
+	}
+	out := unsafe.Slice(name, length)
+	n := copy(out[:length-1], fmt.Sprintf("Stand-in sm_%d%d", d.options.Capability[0], d.options.Capability[1]))
+	out[n] = 0
+	return driver.Success
+}
+
+func (d *Driver) deviceTotalMem(bytes *uint64, dev driver.Device) driver.Result {
+	if r := d.enterOn("DeviceTotalMem", dev); r != driver.Success {
+		return r
+	}
+	*bytes = d.options.MemoryBytes
+	return driver.Success
+}
+
+func (d *Driver) deviceGetAttribute(value *int32, a driver.Attribute, dev driver.Device) driver.Result {
+	if r := d.enterOn("DeviceGetAttribute", dev); r != driver.Success {
+		return r
+	}
+	switch a {
+	case driver.MaxThreadsPerBlock:
+		*value = maxBlock
+	case driver.MaxSharedMemoryPerBlock:
+		*value = plainSharedBytes
+	case driver.MaxSharedMemoryPerBlockOptin:
+		*value = d.options.SharedOptinBytes
+	case driver.MultiprocessorCount:
+		*value = multiprocessors
+	case driver.Integrated:
+		*value = 0
+	case driver.AsyncEngineCount:
+		*value = 2
+	case driver.UnifiedAddressing, driver.CanUseHostPointerForRegistered:
+		*value = 1
+	case driver.ComputeCapabilityMajor:
+		*value = d.options.Capability[0]
+	case driver.ComputeCapabilityMinor:
+		*value = d.options.Capability[1]
+	default:
+		return d.refuse(driver.InvalidValue, "DeviceGetAttribute: the stand-in does not know attribute %d", a)
+	}
+	return driver.Success
+}
+
+// enterOn begins a call that names a device.
+func (d *Driver) enterOn(call string, dev driver.Device) driver.Result {
+	if r := d.enterDevice(call); r != driver.Success {
+		return r
+	}
+	if dev != 0 {
+		return driver.InvalidDevice
+	}
+	return driver.Success
+}

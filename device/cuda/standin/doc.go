@@ -1,0 +1,27 @@
+// Package standin is a CUDA driver in Go: it fills [driver.API] with functions that do on the CPU what a GPU's driver would do, so
+// that the CUDA device is tested where there is no GPU. It is test support.
+//
+// A [Driver] has one device with one primary context. [Driver.API] is what the CUDA device drives, [Driver.Check] says at the end what
+// it did wrong. Kernels are the PTX that the program carries, run by package ptx; tests of their own may bring kernels in Go
+// ([Options.Load]).
+//
+// It is as strict as CUDA's rules, and stricter than most drivers:
+//
+//   - Device memory is separate from the host's: a [driver.DevicePtr] lies where no process has memory, allocations start at multiples
+//     of 256 that are no multiples of 512, never adjoin, never use an address again, and are filled with 0xff (NaN in every
+//     float type, -1 in every integer). Registered host memory has its own address, as with unified addressing.
+//   - A stream is a goroutine with a queue. Copies, fills and launches run there after the call has returned, each after a random
+//     pause if [Options.MaxDelay] asks for it. Addresses are resolved when work is queued and again when it runs.
+//   - Events follow CUDA: a wait refers to the latest record before the call, one that was never recorded is not waited for, and
+//     what is destroyed early still happens.
+//   - The legacy default stream (0) is refused.
+//   - A context is current for an OS thread, and every call that needs one checks it (on Linux, where threads have names).
+//   - A failure of queued work is sticky: whatever is called next returns it, and the rest of the queues is skipped.
+//   - A call that releases something does so even if it returns an error, so that Check tells who tried.
+//
+// Under the race detector device memory is ordinary Go memory (it always is), and copies, fills and kernels are ordinary Go reads and
+// writes of their stream's goroutine. Nothing that the stand-in does for itself orders two streams, or a stream and the host, beyond
+// what CUDA promises: queues pass order one way, from the caller to the stream, and tables are snapshots. So two streams
+// that touch the same bytes without a wait between them are a data race that the detector reports, whatever the timing was.
+// The calls that make and destroy things do order the host's threads among each other.
+package standin

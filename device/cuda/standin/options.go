@@ -1,0 +1,63 @@
+package standin
+
+import (
+	"runtime"
+	"time"
+
+	"github.com/millrace/millrace/device/cuda/driver"
+)
+
+// Options says which GPU to play. The zero value is a card of compute capability 8.0 with 1 GiB and a driver of CUDA 12.4.
+type Options struct {
+	// MemoryBytes is what MemAlloc may give in all.
+	MemoryBytes uint64
+
+	// Capability is the compute capability, major and minor. PTX for another target is refused as a driver would.
+	Capability [2]int32
+
+	// DriverVersion is what DriverGetVersion says, and limits the PTX version that ModuleLoadData takes.
+	DriverVersion int32
+
+	// SharedOptinBytes is the shared memory that a block may have after FuncSetAttribute: 99 KiB if 0, which is what cards
+	// of compute capability 8.6, 8.9 and 12.0 have, the smallest of all that this program runs on.
+	SharedOptinBytes int32
+
+	// Seed and MaxDelay make streams pause for a random time of up to MaxDelay before each piece of work. 0: no pauses.
+	Seed     uint64
+	MaxDelay time.Duration
+
+	// Workers is how many goroutines share a launch. 0: GOMAXPROCS.
+	Workers int
+
+	// Load reads the image of a module. Nil: [LoadPTX].
+	Load func(image []byte) (*Image, error)
+
+	// Fail is asked at the start of every call, by the name of its field in driver.API and its number among all calls, from 1.
+	// What it returns, if not Success, is what the call returns. It is called from many goroutines.
+	Fail func(call string, n int) driver.Result
+
+	// Log, if not nil, gets the reason of every result that the stand-in itself decides on; a driver would not tell.
+	Log func(format string, args ...any)
+}
+
+func (o Options) withDefaults() Options {
+	if o.MemoryBytes == 0 {
+		o.MemoryBytes = 1 << 30
+	}
+	if o.Capability == [2]int32{} {
+		o.Capability = [2]int32{8, 0}
+	}
+	if o.DriverVersion == 0 {
+		o.DriverVersion = driver.MinVersion
+	}
+	if o.SharedOptinBytes == 0 {
+		o.SharedOptinBytes = 99 << 10
+	}
+	if o.Workers == 0 {
+		o.Workers = runtime.GOMAXPROCS(0)
+	}
+	if o.Load == nil {
+		o.Load = func(image []byte) (*Image, error) { return LoadPTX(image, o.Workers) }
+	}
+	return o
+}

@@ -1,0 +1,108 @@
+package standin
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/millrace/millrace/device/cuda/driver"
+)
+
+// problems are what Check reports. They have a lock of their own: they come from streams, too.
+type problems struct {
+	mu   sync.Mutex
+	list []string
+	more int // that did not fit
+}
+
+// maxProblems keeps a loop that goes wrong from filling the memory.
+const maxProblems = 50
+
+// misused notes something that no correct program does.
+func (d *Driver) misused(format string, args ...any) {
+	d.log(format, args...)
+	d.problems.mu.Lock()
+	defer d.problems.mu.Unlock()
+	if len(d.problems.list) == maxProblems {
+		d.problems.more++
+		return
+	}
+	d.problems.list = append(d.problems.list, fmt.Sprintf(format, args...))
+}
+
+func (d *Driver) log(format string, args ...any) {
+	if d.options.Log != nil {
+		d.options.Log("standin: "+format, args...)
+	}
+}
+
+// lose makes the context fail with r from now on.
+func (d *Driver) lose(r driver.Result, format string, args ...any) {
+	d.misused(format, args...)
+	d.Kill(r)
+}
+
+// Check waits for destroyed streams to end and returns what went wrong, one line each: calls that break a rule, work that failed, and
+// what is still alive: contexts, memory, registrations, streams, events, modules. Nobody may be using the driver.
+func (d *Driver) Check() error {
+	d.making.Lock()
+	ended := d.ended
+	d.ended = nil
+	d.making.Unlock()
+	for _, s := range ended { // without the lock, which a stream's failure takes
+		<-s.done
+	}
+	d.making.Lock()
+	defer d.making.Unlock()
+	if d.retained > 0 {
+		d.misused("leak: the primary context is retained %d times", d.retained)
+	}
+	d.reportLeaks()
+	d.problems.mu.Lock()
+	defer d.problems.mu.Unlock()
+	if d.problems.more > 0 {
+		d.problems.list = append(d.problems.list, fmt.Sprintf("and %d more", d.problems.more))
+	}
+	if len(d.problems.list) == 0 {
+		return nil
+	}
+	return errors.New("standin: " + strings.Join(d.problems.list, "\nstandin: "))
+}
+
+// reportLeaks notes what is alive, oldest first. The caller holds making.
+func (d *Driver) reportLeaks() {
+	for _, a := range d.memory.all() {
+		d.misused("leak: %d bytes of device memory, allocated at %s", len(a.bytes), a.site)
+	}
+	for _, base := range slices.Sorted(maps.Keys(d.host.all())) {
+		r := d.host.all()[base]
+		d.misused("leak: %d bytes of host memory are registered, at %s", len(r.bytes), r.site)
+	}
+	for _, h := range slices.Sorted(maps.Keys(d.streams.all())) {
+		d.misused("leak: a stream, created at %s", d.streams.all()[h].site)
+	}
+	for _, h := range slices.Sorted(maps.Keys(d.events.all())) {
+		d.misused("leak: an event, created at %s", d.events.all()[h].site)
+	}
+	for _, h := range slices.Sorted(maps.Keys(d.modules.all())) {
+		d.misused("leak: a module, loaded at %s", d.modules.all()[h].site)
+	}
+}
+
+// callSite is where the stand-in was called from.
+func callSite() string {
+	var pcs [12]uintptr
+	frames := runtime.CallersFrames(pcs[:runtime.Callers(2, pcs[:])])
+	for {
+		f, more := frames.Next()
+		inside := strings.Contains(f.Function, "/cuda/standin.") && !strings.HasSuffix(f.File, "_test.go")
+		if !inside && !strings.HasPrefix(f.Function, "reflect.") || !more {
+			return fmt.Sprintf("%s:%d", filepath.Base(f.File), f.Line)
+		}
+	}
+}

@@ -1,0 +1,39 @@
+package standin
+
+import (
+	"maps"
+	"sync/atomic"
+)
+
+// table is a map whose readers take no lock: a change makes a new map. So a look-up orders the reader behind the last change
+// and behind nothing that other readers do, which a lock would hide from the race detector. Changes need a lock of the owner.
+type table[K comparable, V any] struct{ entries atomic.Pointer[map[K]V] }
+
+func (t *table[K, V]) all() map[K]V {
+	if m := t.entries.Load(); m != nil {
+		return *m
+	}
+	return nil
+}
+
+func (t *table[K, V]) get(key K) (V, bool) {
+	v, ok := t.all()[key]
+	return v, ok
+}
+
+func (t *table[K, V]) set(key K, v V) {
+	m := maps.Clone(t.all())
+	if m == nil {
+		m = map[K]V{}
+	}
+	m[key] = v
+	t.entries.Store(&m)
+}
+
+func (t *table[K, V]) remove(key K) {
+	m := maps.Clone(t.all())
+	delete(m, key)
+	t.entries.Store(&m)
+}
+
+func (t *table[K, V]) clear() { t.entries.Store(nil) }

@@ -1,0 +1,6 @@
+package standin
+
+import "syscall"
+
+// threadID names the calling OS thread.
+func threadID() int { return syscall.Gettid() }

@@ -1,0 +1,6 @@
+//go:build !linux
+
+package standin
+
+// threadID would name the calling OS thread; where it cannot, all threads share what is current.
+func threadID() int { return 0 }
