@@ -103,7 +103,7 @@ func (d *Driver) readParams(f *function, params *unsafe.Pointer) ([]byte, driver
 	if params == nil {
 		return nil, d.refuse(driver.InvalidValue, "LaunchKernel: %s: no parameters", f.name)
 	}
-	values := make([]byte, f.kernel.ParamBytes)
+	values := make([]byte, f.kernel.paramBytes())
 	for i, p := range unsafe.Slice(params, len(f.kernel.Params)) {
 		if p == nil {
 			return nil, d.refuse(driver.InvalidValue, "LaunchKernel: %s: parameter %d is a nil pointer", f.name, i)
@@ -123,9 +123,9 @@ func (d *Driver) readBuffer(f *function, extra *unsafe.Pointer) ([]byte, driver.
 	}
 	pointers := (*[5]unsafe.Pointer)(unsafe.Pointer(extra))
 	buffer, size := (*byte)(pointers[1]), *(*uint64)(pointers[3])
-	if size != uint64(f.kernel.ParamBytes) {
+	if size != uint64(f.kernel.paramBytes()) {
 		return nil, d.refuse(driver.InvalidValue, "LaunchKernel: %s: %d bytes of parameters, and the kernel has %d",
-			f.name, size, f.kernel.ParamBytes)
+			f.name, size, f.kernel.paramBytes())
 	}
 	return append([]byte(nil), unsafe.Slice(buffer, size)...), driver.Success
 }

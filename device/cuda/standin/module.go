@@ -19,7 +19,6 @@ type Image struct {
 // Kernel is what a launch needs to know and how to run it.
 type Kernel struct {
 	Params       []Param
-	ParamBytes   int  // of the parameter block
 	SharedBytes  int  // its own, beside what a launch asks for
 	MaxThreads   int  // of a block; 0: no limit of its own
 	ExactThreads bool // a block must have MaxThreads
@@ -30,6 +29,15 @@ type Kernel struct {
 
 // Param is where a parameter lies in the parameter block.
 type Param struct{ Offset, Bytes int }
+
+// paramBytes is the size of the parameter block.
+func (k *Kernel) paramBytes() int {
+	if len(k.Params) == 0 {
+		return 0
+	}
+	last := k.Params[len(k.Params)-1]
+	return last.Offset + last.Bytes
+}
 
 type module struct {
 	image   *Image

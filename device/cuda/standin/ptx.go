@@ -19,7 +19,7 @@ func LoadPTX(text []byte, workers int) (*Image, error) {
 		if k == nil {
 			return nil
 		}
-		kernel := &Kernel{ParamBytes: k.ParamBytes(), SharedBytes: k.SharedBytes, MaxThreads: k.MaxThreads, ExactThreads: k.ExactThreads}
+		kernel := &Kernel{SharedBytes: k.SharedBytes, MaxThreads: k.MaxThreads, ExactThreads: k.ExactThreads}
 		for _, p := range k.Params() {
 			kernel.Params = append(kernel.Params, Param{p.Offset, p.Bytes})
 		}

@@ -156,7 +156,7 @@ func goKernels(image []byte) (*standin.Image, error) {
 		return nil, fmt.Errorf("not a module")
 	}
 	return &standin.Image{Kernel: func(name string) *standin.Kernel {
-		k := &standin.Kernel{Params: []standin.Param{{Offset: 0, Bytes: 8}, {Offset: 8, Bytes: 4}}, ParamBytes: 12}
+		k := &standin.Kernel{Params: []standin.Param{{Offset: 0, Bytes: 8}, {Offset: 8, Bytes: 4}}}
 		switch name {
 		case "add": // adds the word to as many bytes as there are threads
 			k.Run = func(mem ptx.Memory, grid, block [3]uint32, _ uint32, params []byte) error {
