@@ -9,7 +9,7 @@ import (
 
 // header begins a kernel of a test: out and in hold 64-bit words, slots of each lane next to each other.
 const header = `.version 8.4
-.target sm_80
+.target sm_90
 .address_size 64
 .visible .entry k(.param .u64 pout, .param .u64 pin)
 {
@@ -242,7 +242,7 @@ func TestInstructions(t *testing.T) {
 		{"mul.ftz.f32 D, A, B;", 32, neg, []uint64{least | neg, b32(0.5)}},
 		{"mul.f64 D, A, B;", 64, b64(6), []uint64{b64(2), b64(3)}},
 		// 1 + 2^-23 squared is 1 + 2^-22 + 2^-46: a fused operation keeps the last term, a product does not.
-		{"fma.rn.f32 D, A, B, C;", 32, b32(0x1p-46), []uint64{b32(1) + 1, b32(1) + 1, b32(-1-0x1p-22)}},
+		{"fma.rn.f32 D, A, B, C;", 32, b32(0x1p-46), []uint64{b32(1) + 1, b32(1) + 1, b32(-1 - 0x1p-22)}},
 		// 2^24 + 3 - 2^-46 is below a tie of float32; in float64 it would be rounded to the tie, and then up.
 		{"fma.rn.f32 D, A, B, C;", 32, b32(1<<24 + 2), []uint64{b32(1) + 1, b32(1) - 2, b32(1<<24 + 2)}},
 		{"fma.rz.f32 D, A, B, C;", 32, b32(1), []uint64{b32(1), b32(1), tiny}},

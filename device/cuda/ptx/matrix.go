@@ -105,7 +105,7 @@ func decodeMultiplyMatrix(a *assembly) {
 	}
 	a.must("f32")
 	k := map[string]int{"m16n8k16": 16, "m16n8k8": 8, "m16n8k4": 4}[shape]
-	if (element == "tf32") == (k == 16) || element != "tf32" && k == 4 {
+	if element == "tf32" && k == 16 || element != "tf32" && k == 4 {
 		a.fail("shape .%s of .%s is not supported", shape, element)
 	}
 	if !a.count(4) {
