@@ -16,12 +16,8 @@ func (s *Stream) RoPE(y, x device.Mat, heads int, cos, sin device.Mat, positions
 		if empty(x) {
 			return nil
 		}
-		way := ".fwd"
-		if inverse {
-			way = ".inv"
-		}
-		return s.launch("rope."+typeName(x.DType)+way, ptr(y.Mem), ptr(x.Mem), ptr(cos.Mem), ptr(sin.Mem), ptr(positions),
-			i32(x.Rows), i32(heads), i32(x.Cols/heads), stride(y), stride(x))
+		return s.launch("rope."+typeName(x.DType), ptr(y.Mem), ptr(x.Mem), ptr(cos.Mem), ptr(sin.Mem), ptr(positions),
+			i32(x.Rows), i32(heads), i32(x.Cols/heads), flag(inverse), stride(y), stride(x))
 	})
 }
 

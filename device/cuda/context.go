@@ -1,7 +1,6 @@
 package cuda
 
 import (
-	"errors"
 	"fmt"
 	"runtime"
 
@@ -64,6 +63,14 @@ func losesContext(r driver.Result) bool {
 	return false
 }
 
+// firstOf is the first error: it says why, and what could not be given back after it says nothing more.
+func firstOf(a, b error) error {
+	if a != nil {
+		return a
+	}
+	return b
+}
+
 // closers is what has been opened, to be closed in the opposite order.
 type closers []func() error
 
@@ -72,7 +79,7 @@ func (c *closers) add(f func() error) { *c = append(*c, f) }
 func (c *closers) close() error {
 	var err error
 	for i := len(*c) - 1; i >= 0; i-- {
-		err = errors.Join(err, (*c)[i]())
+		err = firstOf(err, (*c)[i]())
 	}
 	*c = nil
 	return err

@@ -2,6 +2,7 @@ package cuda
 
 import (
 	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/device/cuda/driver"
 	"github.com/millrace/millrace/tensor"
 )
 
@@ -67,7 +68,9 @@ func (s *Stream) BiasGrad(db, dy device.Mat) {
 		if empty(dy) {
 			return nil
 		}
-		return s.launch("bias_grad."+typeName(dy.DType), ptr(db.Mem), ptr(dy.Mem), i32(dy.Rows), i32(dy.Cols), stride(dy))
+		return s.sumRows("bias_grad."+typeName(dy.DType), db, func(first, n int) []arg {
+			return []arg{ptr(dy.ColRange(first, n).Mem), i32(dy.Rows), i32(n), stride(dy)}
+		})
 	})
 }
 
@@ -100,6 +103,29 @@ func (s *Stream) Cast(dst, src device.Mat) {
 	})
 }
 
+// sumRows adds sums over rows to dst: the kernel op leaves those of slices of the rows in the workspace, given as its first
+// argument before those that args makes for a range of columns, and another one adds the slices up in order.
+func (s *Stream) sumRows(op string, dst device.Mat, args func(first, n int) []arg) error {
+	// The most that there is room for, and a multiple of what columns may be aligned to.
+	const most = workspaceBytes / 4 / maxSlices
+	for first := 0; first < dst.Cols; first += most {
+		n := min(most, dst.Cols-first)
+		err := s.device.workspace.lend(s, func(w driver.DevicePtr) error {
+			if err := s.launch(op, append([]arg{at(w)}, args(first, n)...)...); err != nil {
+				return err
+			}
+			return s.launch("fold.f32", ptr(dst.ColRange(first, n).Mem), at(w), i32(n))
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// maxSlices is the most slices that kernels cut rows into (SLICES in their constants).
+const maxSlices = 64
+
 // RMSNorm implements device.NormOps.
 func (s *Stream) RMSNorm(y, rstd, x, w device.Mat, groups int, eps float32) {
 	s.operands.RMSNorm(y, rstd, x, w, groups, eps)
@@ -121,17 +147,24 @@ func (s *Stream) RMSNormGrad(dx, dw, dy, x, w, rstd, resid device.Mat, groups in
 		}
 		rows, n, d := i32(x.Rows), i32(groups), i32(x.Cols/groups)
 		if !dw.IsZero() {
-			err := s.launch("rmsnorm_wgrad."+typeName(x.DType), ptr(dw.Mem), ptr(dy.Mem), ptr(x.Mem), ptr(rstd.Mem),
-				rows, n, d, stride(dy), stride(x))
+			err := s.sumRows("rmsnorm_wgrad."+typeName(x.DType), dw, func(first, cols int) []arg {
+				dy, x := dy, x
+				if groups == 1 { // heads are never so wide that they would be cut
+					dy, x = dy.ColRange(first, cols), x.ColRange(first, cols)
+				}
+				return []arg{ptr(dy.Mem), ptr(x.Mem), ptr(rstd.Mem), rows, n, i32(cols), stride(dy), stride(x)}
+			})
 			if err != nil {
 				return err
 			}
 		}
 		op := "rmsnorm_grad." + typeName(x.DType)
 		if resid.IsZero() {
-			return s.launch(op, ptr(dx.Mem), ptr(dy.Mem), ptr(x.Mem), ptr(w.Mem), ptr(rstd.Mem), rows, n, d, stride(dx), stride(dy), stride(x))
+			resid = x // not read
+		} else {
+			op += ".resid"
 		}
-		return s.launch(op+".resid", ptr(dx.Mem), ptr(dy.Mem), ptr(x.Mem), ptr(w.Mem), ptr(rstd.Mem), ptr(resid.Mem),
+		return s.launch(op, ptr(dx.Mem), ptr(dy.Mem), ptr(x.Mem), ptr(w.Mem), ptr(rstd.Mem), ptr(resid.Mem),
 			rows, n, d, stride(dx), stride(dy), stride(x), stride(resid))
 	})
 }

@@ -156,10 +156,10 @@ func stride(m device.Mat) arg {
 	return i32(m.Stride)
 }
 
-// launch enqueues the kernel of an operation, op being its name with types, such as "add.bf16": the variant for aligned operands
-// where they are. The context is current.
+// launch enqueues the kernel of an operation, op being its name with types, such as "add.bf16": the first variant that takes the
+// operands. The context is current.
 func (s *Stream) launch(op string, args ...arg) error {
-	for _, variant := range [...]string{".a16", ".any", ""} {
+	for _, variant := range [...]string{".narrow", ".a16", ".any", ""} {
 		if done, err := s.launchIf(op+variant, args...); done || err != nil {
 			return err
 		}

@@ -1,45 +1,11 @@
 package cuda
 
 import (
-	"sync"
-
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/device/cuda/cublaslt"
 	"github.com/millrace/millrace/device/cuda/driver"
 	"github.com/millrace/millrace/tensor"
 )
-
-// workspace is device memory that products write to, one stream after the other.
-type workspace struct {
-	mu    sync.Mutex
-	at    driver.DevicePtr
-	last  *Stream      // multiplied last; nil: nobody whose work could be under way
-	moved driver.Event // recorded when another stream takes over
-}
-
-// lend makes s the one that may use the workspace. w.mu is held, the context is current.
-func (w *workspace) lend(s *Stream) error {
-	if w.last != nil && w.last != s {
-		d := s.device
-		if err := d.check("cuEventRecord", d.api.EventRecord(w.moved, w.last.handle)); err != nil {
-			return err
-		}
-		if err := d.check("cuStreamWaitEvent", d.api.StreamWaitEvent(s.handle, w.moved, 0)); err != nil {
-			return err
-		}
-	}
-	w.last = s
-	return nil
-}
-
-// leave is told of a stream that is done.
-func (w *workspace) leave(s *Stream) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.last == s {
-		w.last = nil
-	}
-}
 
 // MatMul implements device.LinearOps.
 func (s *Stream) MatMul(c, a, b device.Mat, f device.MatMulFlags) {
@@ -67,13 +33,12 @@ func (s *Stream) blasProduct(c, a, b device.Mat, f device.MatMulFlags) (bool, er
 	if !p.Suits() {
 		return false, nil
 	}
-	w := &s.device.workspace
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if err := w.lend(s); err != nil {
-		return false, err
-	}
-	return s.device.blas.MatMul(&p, w.at, s.handle)
+	var done bool
+	err := s.device.workspace.lend(s, func(w driver.DevicePtr) (err error) {
+		done, err = s.device.blas.MatMul(&p, w, s.handle)
+		return err
+	})
+	return done, err
 }
 
 func blasMatrix(m device.Mat) cublaslt.Matrix {

@@ -1,7 +1,6 @@
 package cuda
 
 import (
-	"errors"
 	"fmt"
 	"unsafe"
 
@@ -42,7 +41,7 @@ func (d *Device) Alloc(purpose string, bytes int64) (device.Buffer, error) {
 		}
 		err := d.clear(b.at, bytes)
 		if err != nil {
-			err = errors.Join(err, d.check("cuMemFree", d.api.MemFree(b.at)))
+			err = firstOf(err, d.check("cuMemFree", d.api.MemFree(b.at)))
 		}
 		return err
 	})
@@ -119,7 +118,7 @@ func (d *Device) pin(host unsafe.Pointer, bytes int64) error {
 	for done := int64(0); done < bytes; done += d.pinBytes {
 		n := min(d.pinBytes, bytes-done)
 		if err := d.check("cuMemHostRegister", d.api.MemHostRegister(unsafe.Add(host, done), uint64(n), driver.MemHostRegisterDeviceMap)); err != nil {
-			return errors.Join(err, d.unpin(host, done))
+			return firstOf(err, d.unpin(host, done))
 		}
 	}
 	return nil
@@ -128,7 +127,7 @@ func (d *Device) pin(host unsafe.Pointer, bytes int64) error {
 func (d *Device) unpin(host unsafe.Pointer, bytes int64) error {
 	var err error
 	for done := int64(0); done < bytes; done += d.pinBytes {
-		err = errors.Join(err, d.check("cuMemHostUnregister", d.api.MemHostUnregister(unsafe.Add(host, done))))
+		err = firstOf(err, d.check("cuMemHostUnregister", d.api.MemHostUnregister(unsafe.Add(host, done))))
 	}
 	return err
 }

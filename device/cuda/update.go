@@ -1,12 +1,10 @@
 package cuda
 
 import (
-	"errors"
 	"math"
 	"slices"
 
 	"github.com/millrace/millrace/device"
-	"github.com/millrace/millrace/device/cuda/cublaslt"
 	"github.com/millrace/millrace/device/cuda/driver"
 	"github.com/millrace/millrace/internal/hostmem"
 	"github.com/millrace/millrace/tensor"
@@ -28,10 +26,7 @@ const (
 // reserve takes the memory that the device needs whatever it is asked to do, and fills it. It returns how much that is, scratch
 // of streams included. The context is current.
 func (d *Device) reserve() (overhead int64, err error) {
-	bytes := int64(2 * codesBytes)
-	if d.blas != nil {
-		bytes += cublaslt.WorkspaceBytes
-	}
+	bytes := int64(workspaceBytes + 2*codesBytes)
 	var own driver.DevicePtr
 	if err := d.allocate(&own, "workspace", bytes); err != nil {
 		return 0, err
@@ -39,21 +34,19 @@ func (d *Device) reserve() (overhead int64, err error) {
 	d.opened.add(func() error {
 		return d.with(func() error { return d.check("cuMemFree", d.api.MemFree(own)) })
 	})
-	d.workspace.at = own // first: it wants more alignment
-	tables := own + driver.DevicePtr(bytes-2*codesBytes)
+	d.workspace.at = own
+	tables := own + workspaceBytes
 	d.codes = [2]driver.DevicePtr{tables, tables + codesBytes}
 	if err := d.fillCodes(); err != nil {
 		return 0, err
 	}
-	if d.blas != nil {
-		r := d.api.EventCreate(&d.workspace.moved, driver.EventDisableTiming)
-		if err := d.check("cuEventCreate", r); err != nil {
-			return 0, err
-		}
-		d.opened.add(func() error {
-			return d.with(func() error { return d.check("cuEventDestroy", d.api.EventDestroy(d.workspace.moved)) })
-		})
+	r := d.api.EventCreate(&d.workspace.moved, driver.EventDisableTiming)
+	if err := d.check("cuEventCreate", r); err != nil {
+		return 0, err
 	}
+	d.opened.add(func() error {
+		return d.with(func() error { return d.check("cuEventDestroy", d.api.EventDestroy(d.workspace.moved)) })
+	})
 	return bytes + streamsPlanned*partialsBytes, nil
 }
 
@@ -63,7 +56,7 @@ func (d *Device) fillCodes() (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, r.Close()) }()
+	defer func() { err = firstOf(err, r.Close()) }()
 	host := hostmem.F32(r.Bytes())
 	copy(host, codeValues(true))
 	copy(host[256:], codeValues(false))
@@ -71,7 +64,7 @@ func (d *Device) fillCodes() (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, b.Close()) }()
+	defer func() { err = firstOf(err, b.Close()) }()
 	return d.once(func(s driver.Stream) error {
 		return d.check("cuMemcpyHtoDAsync", d.api.MemcpyHtoDAsync(d.codes[0], b.(*buffer).host, 2*codesBytes, s))
 	})
@@ -115,7 +108,7 @@ func (s *Stream) AdamW(args device.AdamWArgs, bad device.Mem) {
 		if n == 0 {
 			return nil
 		}
-		return s.launch("adamw."+stateName(args.Weights, args.Grad), append([]arg{ptr(args.Weights.Mem), ptr(args.Low.Mem),
+		return s.launch("adamw."+stateName(args.Weights, args.Grad), append([]arg{ptr(args.Weights.Mem), low(args.Weights, args.Low),
 			ptr(args.M.Mem), ptr(args.V.Mem), ptr(args.Grad.Mem), ptr(bad), i64(n)}, scalars(args.AdamWScalars)...)...)
 	})
 }
@@ -128,7 +121,7 @@ func (s *Stream) AdamW8(args device.AdamW8Args, bad device.Mem) {
 		if n == 0 {
 			return nil
 		}
-		return s.launch("adamw8."+stateName(args.Weights, args.Grad), append([]arg{ptr(args.Weights.Mem), ptr(args.Low.Mem),
+		return s.launch("adamw8."+stateName(args.Weights, args.Grad), append([]arg{ptr(args.Weights.Mem), low(args.Weights, args.Low),
 			ptr(args.M.Mem), ptr(args.V.Mem), ptr(args.MScale.Mem), ptr(args.VScale.Mem), ptr(args.Grad.Mem), ptr(bad),
 			at(s.device.codes[0]), at(s.device.codes[1]), i64(n)}, scalars(args.AdamWScalars)...)...)
 	})
@@ -140,6 +133,14 @@ func stateName(weights, grad device.Mat) string {
 		return "split." + typeName(grad.DType)
 	}
 	return "f32.f32"
+}
+
+// low is where the low halves are; weights in F32 have none, and their kernels do not look.
+func low(weights, low device.Mat) arg {
+	if low.IsZero() {
+		return ptr(weights.Mem)
+	}
+	return ptr(low.Mem)
 }
 
 func scalars(a device.AdamWScalars) []arg {
@@ -167,7 +168,7 @@ func (s *Stream) sum(op string, dst device.Mem, x device.Mat) error {
 		n := min(partialChunks*sumChunk, x.Cols-first)
 		size := x.DType.Bytes()
 		piece := x.Slice(int64(first)*size, int64(n)*size)
-		if err := s.launch(op, at(s.partials), ptr(piece), i64(n), i32(0)); err != nil {
+		if err := s.launch(op, at(s.partials), ptr(piece), i64(n)); err != nil {
 			return err
 		}
 		chunks := (n + sumChunk - 1) / sumChunk

@@ -1,0 +1,13 @@
+package cuda
+
+// Fail makes the stream fail with err, as an operation would.
+func (s *Stream) Fail(err error) {
+	s.operands.Op, s.operands.List = "Fail", nil
+	s.enqueue(func() error { return err })
+}
+
+// SetPieces makes registrations and copies take at most so many bytes at a time.
+func (d *Device) SetPieces(pinBytes, copyBytes int64) { d.pinBytes, d.pieceBytes = pinBytes, copyBytes }
+
+// CodeValues is what codes of 8-bit moments stand for.
+func CodeValues(signed bool) []float32 { return codeValues(signed) }

@@ -1,0 +1,365 @@
+package cuda_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/device/cpu/kernels"
+	"github.com/millrace/millrace/device/cuda"
+	"github.com/millrace/millrace/device/cuda/driver"
+	"github.com/millrace/millrace/device/cuda/standin"
+	"github.com/millrace/millrace/internal/hostmem"
+	"github.com/millrace/millrace/tensor"
+)
+
+// What a user may get wrong is one line that says what and how to mend it.
+func TestBadInput(t *testing.T) {
+	failing := func(call string, r driver.Result) standin.Options {
+		return standin.Options{Fail: func(c string, _ int) driver.Result {
+			if c == call {
+				return r
+			}
+			return driver.Success
+		}}
+	}
+	for _, c := range []struct {
+		name    string
+		gpu     standin.Options
+		ordinal int
+		visible string
+		want    []string
+	}{
+		{"wrong ordinal", standin.Options{}, 3, "", []string{"device cuda:3: there is no such GPU; there is only cuda:0 (", "1.00 GiB)"}},
+		{"negative ordinal", standin.Options{}, -1, "", []string{"no such GPU"}},
+		{"no visible device", failing("Init", driver.NoDevice), 0, "-1", []string{"the driver shows no GPU", `CUDA_VISIBLE_DEVICES is "-1": unset it`}},
+		{"too old a GPU", standin.Options{Capability: [2]int32{7, 5}}, 0, "", []string{"has compute capability 7.5, and 8.0 or newer is needed", "set device to cpu"}},
+		{"no memory for the workspace", standin.Options{MemoryBytes: 1 << 20}, 0, "", []string{"allocate 32.0 MiB for workspace: 1.0 MiB of 1.0 MiB are free",
+			"CUDA_ERROR_OUT_OF_MEMORY", "end other programs"}},
+		{"GPU in use", failing("DevicePrimaryCtxRetain", 46), 0, "", []string{"cuDevicePrimaryCtxRetain", "in use by another process"}},
+		{"PTX too new", failing("ModuleLoadData", driver.UnsupportedPTXVersion), 0, "", []string{"kernel ", "the driver is too old"}},
+		{"kernel module is missing", failing("Init", driver.Unknown), 0, "", []string{"cuInit: unknown error: is the kernel module loaded"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if c.visible != "" {
+				t.Setenv("CUDA_VISIBLE_DEVICES", c.visible)
+			}
+			c.gpu.Load = loadOnce
+			gpu := standin.New(c.gpu)
+			d, err := cuda.Open(options(gpu, library, c.ordinal))
+			if err == nil {
+				t.Fatal("it opens", d.Info())
+			}
+			oneLine(t, err, append(c.want, fmt.Sprintf("device cuda:%d: ", c.ordinal))...)
+			if err := gpu.Check(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+func oneLine(t *testing.T, err error, want ...string) {
+	t.Helper()
+	if err == nil {
+		t.Fatal("no error")
+	}
+	for _, w := range want {
+		if !strings.Contains(err.Error(), w) {
+			t.Errorf("the error does not say %q: %v", w, err)
+		}
+	}
+	if strings.Contains(err.Error(), "\n") {
+		t.Errorf("more than a line: %q", err)
+	}
+}
+
+func TestInfo(t *testing.T) {
+	d := open(t, standin.Options{MemoryBytes: 2 << 30}, library)
+	defer mustClose(t, d)
+	i := d.Info()
+	free := int64(2<<30) - i.MemoryBytes
+	if !strings.Contains(i.Name, "cuda:0, compute capability 8.0, stand-in for cuBLASLt") || i.Unified || i.MemoryBytes <= 0 || i.Workers < 1 {
+		t.Errorf("%+v", i)
+	}
+	if i.OverheadBytes < 32<<20 || i.OverheadBytes > 34<<20 || free < i.OverheadBytes {
+		t.Errorf("an overhead of %d bytes; %d of the memory are not offered", i.OverheadBytes, free)
+	}
+	if err := d.PrepareAttention(100, 2, 256); err != nil {
+		t.Error(err)
+	}
+	oneLine(t, d.PrepareAttention(100, 2, 257), "heads of 257 columns", "at most 256")
+}
+
+func mustClose(t *testing.T, c interface{ Close() error }) {
+	t.Helper()
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAllocError(t *testing.T) {
+	d := open(t, standin.Options{MemoryBytes: 64 << 20}, library)
+	defer mustClose(t, d)
+	_, err := d.Alloc("arena", 48<<20)
+	oneLine(t, err, "device cuda:0: allocate 48.0 MiB for arena: 3", "of 64.0 MiB are free: cuMemAlloc: out of memory", "lower memory.device")
+	_, err = d.Alloc("arena", -1)
+	oneLine(t, err, "-1 bytes for arena is not a length")
+	b, err := d.Alloc("nothing", 0)
+	if err != nil || b.Bytes() != 0 {
+		t.Fatal(b, err)
+	}
+	if err := d.Device.Close(); err == nil || !strings.Contains(err.Error(), "still open") {
+		t.Errorf("a device with an open buffer closes: %v", err)
+	}
+	mustClose(t, b)
+}
+
+// Host memory is pinned in stretches of bounded size, and copies are cut at their seams and into pieces.
+func TestSeams(t *testing.T) {
+	var pinned, copies int
+	d := open(t, standin.Options{Fail: func(call string, _ int) driver.Result {
+		switch call {
+		case "MemHostRegister":
+			pinned++
+		case "MemcpyHtoDAsync", "MemcpyDtoHAsync", "MemcpyAsync":
+			copies++
+		}
+		return driver.Success
+	}}, ownProducts)
+	defer mustClose(t, d)
+	const page = hostmem.PageBytes
+	d.SetPieces(3*page, 2*page+100)
+	pinned, copies = 0, 0
+	accounts := hostmem.New()
+	r, err := accounts.Reserve("state", 10*page-7)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	host, err := d.Register(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer mustClose(t, host)
+	again, err := d.Register(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mustClose(t, again) // the other one keeps it pinned
+	if pinned != 4 {
+		t.Errorf("%d registrations", pinned)
+	}
+	b, err := d.Alloc("copy", r.Len())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer mustClose(t, b)
+	s, err := d.NewStream("fetch")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer mustClose(t, s)
+	for i := range r.Bytes() {
+		r.Bytes()[i] = byte(i * 7 / 3)
+	}
+	want := append([]byte(nil), r.Bytes()...)
+	s.Copy(device.Whole(b), device.Whole(host))
+	if copies != 7 { // 3 pages are two pieces, and the last is less than a page
+		t.Errorf("%d copies", copies)
+	}
+	s.Zero(device.Whole(host).Slice(100, 7*page))
+	clear(want[100 : 100+7*page])
+	s.Copy(device.Whole(host).Slice(5*page, 3*page), device.Whole(b).Slice(page, 3*page))
+	for i := range 3 * page {
+		want[5*page+i] = byte((page + i) * 7 / 3)
+	}
+	s.Copy(device.Whole(host).Slice(0, 4*page-50), device.Whole(host).Slice(5*page+3, 4*page-50)) // between two seams each
+	copy(want[:4*page-50], append([]byte(nil), want[5*page+3:]...))
+	if err := s.Sync(); err != nil {
+		t.Fatal(err)
+	}
+	if string(want) != string(r.Bytes()) {
+		t.Error("copies moved the wrong bytes")
+	}
+	func() {
+		defer func() {
+			if p := recover(); p == nil || !strings.Contains(fmt.Sprint(p), "host memory, which is only copied") {
+				t.Errorf("an operation on host memory: %v", p)
+			}
+		}()
+		m := device.NewVec(device.Whole(host), tensor.F32, 8)
+		s.Add(m, m, m)
+	}()
+}
+
+func TestAddressOnly(t *testing.T) {
+	d := open(t, standin.Options{}, ownProducts)
+	defer mustClose(t, d)
+	r, err := hostmem.New().Reserve("state", 1<<20, hostmem.AddressOnly)
+	if err != nil {
+		t.Skip(err)
+	}
+	defer r.Close()
+	_, err = d.Register(r)
+	oneLine(t, err, "register state: the region is reserved without memory")
+}
+
+// A context that is lost ends everything: one line wherever one looks, nobody hangs, and closing says nothing more.
+func TestLostContext(t *testing.T) {
+	d := open(t, standin.Options{}, library)
+	s, err := d.NewStream("compute")
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, _ := d.NewStream("fetch")
+	e, _ := d.NewEvent()
+	b, err := d.Alloc("arena", 1<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Zero(device.Whole(b))
+	s.Record(e)
+	if err := s.Sync(); err != nil {
+		t.Fatal(err)
+	}
+	d.gpu.Kill(driver.IllegalAddress)
+	want := []string{"cuda:0", "CUDA_ERROR_ILLEGAL_ADDRESS, 700", "only a new process can use the GPU again"}
+	s.Zero(device.Whole(b))
+	s.Record(e)
+	other.Wait(e)
+	for _, err := range []error{s.Sync(), s.Sync(), e.Wait(), other.Sync()} {
+		oneLine(t, err, append(want, "device cuda:0: Zero on stream compute: ")...)
+	}
+	_, err = d.Alloc("more", 100)
+	oneLine(t, err, want...)
+	_, err = d.NewStream("late")
+	oneLine(t, err, want...)
+	_, err = d.NewEvent()
+	oneLine(t, err, want...)
+	oneLine(t, s.Close(), want...)
+	oneLine(t, other.Close(), want...)
+	for _, c := range []interface{ Close() error }{e, b, d} {
+		mustClose(t, c)
+	}
+}
+
+// Every call that the driver is asked for fails once: the error is one line, nobody hangs, nothing stays behind, and a failure that
+// nobody is told of does no harm.
+func TestEachCallFails(t *testing.T) {
+	accounts := hostmem.New()
+	life := func(d *rig) (err error) {
+		defer func() { err = errors.Join(err, d.Device.Close()) }()
+		r, err := accounts.Reserve("state", 1<<14)
+		if err != nil {
+			return err
+		}
+		defer r.Close()
+		var undo []func() error
+		defer func() {
+			for i := len(undo) - 1; i >= 0; i-- {
+				err = errors.Join(err, undo[i]())
+			}
+		}()
+		host, err := d.Register(r)
+		if err != nil {
+			return err
+		}
+		undo = append(undo, host.Close)
+		b, err := d.Alloc("arena", 1<<14)
+		if err != nil {
+			return err
+		}
+		undo = append(undo, b.Close)
+		var streams [2]device.Stream
+		for i := range streams {
+			if streams[i], err = d.NewStream(fmt.Sprint("lane ", i)); err != nil {
+				return err
+			}
+			undo = append(undo, streams[i].Close)
+		}
+		e, err := d.NewEvent()
+		if err != nil {
+			return err
+		}
+		undo = append(undo, e.Close)
+		mem := device.Whole(b)
+		m := func(i int64) device.Mat { return device.NewMat(mem.Slice(i<<10, 1<<10), tensor.F32, 16, 16) }
+		streams[0].Copy(mem, device.Whole(host))
+		streams[0].Add(m(0), m(1), m(2))
+		streams[0].MatMul(m(3), m(0), m(1), device.MatMulFlags{})
+		streams[0].Record(e)
+		streams[1].Wait(e)
+		streams[1].MatMul(m(4), m(0), m(1), device.MatMulFlags{})
+		streams[1].Zero(device.Whole(host).Slice(0, 1<<12))
+		streams[1].Record(e)
+		streams[0].Wait(e)
+		streams[0].Copy(device.Whole(host), mem)
+		return errors.Join(e.Wait(), streams[0].Sync(), streams[1].Sync())
+	}
+	var calls []string
+	count := open(t, standin.Options{Log: t.Logf, Fail: func(call string, n int) driver.Result {
+		calls = append(calls, call)
+		return driver.Success
+	}}, library)
+	if err := life(count); err != nil {
+		t.Fatal(err)
+	}
+	seen := map[string]int{}
+	for n, call := range calls {
+		if seen[call]++; seen[call] > 12 && n%17 != 0 { // most are loads of kernels, which are all the same
+			continue
+		}
+		at := fmt.Sprintf("call %d, %s", n+1, call)
+		failed := false
+		d, err := tryOpen(standin.Options{Fail: func(_ string, k int) driver.Result {
+			if k == n+1 {
+				failed = true
+				return driver.Unknown
+			}
+			return driver.Success
+		}}, library)
+		if err == nil {
+			err = life(d)
+		}
+		if !failed {
+			continue // threads of the loader took another order
+		}
+		switch {
+		case err == nil:
+			t.Errorf("%s: nobody is told", at)
+		case !strings.Contains(err.Error(), "cuda:0: ") || !strings.Contains(err.Error(), "CUDA_ERROR_UNKNOWN"):
+			t.Errorf("%s: %v", at, err)
+		}
+		for line := range strings.Lines(err.Error()) {
+			if !strings.Contains(line, "CUDA_ERROR_UNKNOWN") {
+				t.Errorf("%s: a line that is not about it: %s", at, line)
+			}
+		}
+		if d != nil && call != "CtxSetCurrent" { // without a context nothing can be given back
+			if err := d.gpu.Check(); err != nil {
+				t.Errorf("%s: %v", at, err)
+			}
+		}
+	}
+	if n, _ := accounts.Total(); n != 0 {
+		t.Errorf("%d bytes of host memory are still reserved", n)
+	}
+}
+
+// The codes of 8-bit moments are those of the CPU device, which holds them against bitsandbytes.
+func TestCodes(t *testing.T) {
+	for _, signed := range []bool{true, false} {
+		codes, want := make([]uint8, 256), make([]float32, 256)
+		for i := range codes {
+			codes[i] = uint8(i)
+		}
+		kernels.Dequantize8(want, codes, []float32{1}, signed)
+		for i, v := range cuda.CodeValues(signed) {
+			if v != want[i] {
+				t.Errorf("signed %v, code %d: %v, want %v", signed, i, v, want[i])
+			}
+		}
+	}
+}

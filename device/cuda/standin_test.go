@@ -1,0 +1,220 @@
+package cuda_test
+
+import (
+	"bytes"
+	"errors"
+	"regexp"
+	"sync"
+	"testing"
+	"unsafe"
+
+	"go.uber.org/goleak"
+
+	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/device/cuda"
+	"github.com/millrace/millrace/device/cuda/cublaslt"
+	"github.com/millrace/millrace/device/cuda/driver"
+	"github.com/millrace/millrace/device/cuda/ptx"
+	"github.com/millrace/millrace/device/cuda/standin"
+	"github.com/millrace/millrace/internal/hostmem"
+	"github.com/millrace/millrace/tensor"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// rig is a device on a stand-in of the driver. Closing it checks that the driver was used well and that nothing is left.
+type rig struct {
+	*cuda.Device
+	gpu *standin.Driver
+}
+
+func (r *rig) Close() error { return errors.Join(r.Device.Close(), r.gpu.Check()) }
+
+// products says what multiplies.
+type products int
+
+const (
+	ownProducts products = iota
+	library
+)
+
+// open makes a device on a stand-in.
+func open(t testing.TB, o standin.Options, p products) *rig {
+	t.Helper()
+	r, err := tryOpen(o, p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func tryOpen(o standin.Options, p products) (*rig, error) {
+	o.Load = loadOnce
+	gpu := standin.New(o)
+	d, err := cuda.Open(options(gpu, p, 0))
+	if err != nil {
+		return nil, errors.Join(err, gpu.Check())
+	}
+	return &rig{d, gpu}, nil
+}
+
+func options(gpu *standin.Driver, p products, ordinal int) cuda.Options {
+	api := gpu.API()
+	return cuda.Options{API: api, Ordinal: ordinal, OwnProducts: p == ownProducts,
+		OpenBLAS: func() (cublaslt.BLAS, error) { return newBLAS(api) }}
+}
+
+// images are the modules that were read so far: each device loads all kernels, and most run none of them.
+var images sync.Map // of *standin.Image by text
+
+var (
+	ptxVersion = regexp.MustCompile(`(?m)^\s*\.version\s+(\S+)`)
+	ptxTarget  = regexp.MustCompile(`(?m)^\s*\.target\s+(\w+)`)
+)
+
+// loadOnce is standin.LoadPTX when a kernel is asked for, once for each text.
+func loadOnce(text []byte) (*standin.Image, error) {
+	if string(text) == blasModule {
+		return &standin.Image{Kernel: func(string) *standin.Kernel { return blasKernel() }}, nil
+	}
+	if known, ok := images.Load(string(text)); ok {
+		return known.(*standin.Image), nil
+	}
+	version, target := ptxVersion.FindSubmatch(text), ptxTarget.FindSubmatch(text)
+	if version == nil || target == nil {
+		return nil, errors.New("no version or no target")
+	}
+	copied := bytes.Clone(text)
+	parse := sync.OnceValues(func() (*standin.Image, error) { return standin.LoadPTX(copied, 2) })
+	image := &standin.Image{Version: string(version[1]), Target: string(target[1]), Kernel: func(name string) *standin.Kernel {
+		parsed, err := parse()
+		if err != nil {
+			panic(err)
+		}
+		return parsed.Kernel(name)
+	}}
+	images.Store(string(text), image)
+	return image, nil
+}
+
+// blas is a matrix library of the stand-in: a kernel in Go that knows row-major products.
+type blas struct {
+	api      *driver.API
+	module   driver.Module
+	function driver.Function
+}
+
+const blasModule = "a matrix library"
+
+func newBLAS(api *driver.API) (cublaslt.BLAS, error) {
+	b := &blas{api: api}
+	text, entry := append([]byte(blasModule), 0), []byte("product\x00")
+	if r := api.ModuleLoadData(&b.module, &text[0]); r != driver.Success {
+		return nil, r.Err("cuModuleLoadData")
+	}
+	if r := api.ModuleGetFunction(&b.function, b.module, &entry[0]); r != driver.Success {
+		api.ModuleUnload(b.module)
+		return nil, r.Err("cuModuleGetFunction")
+	}
+	return b, nil
+}
+
+func (b *blas) Name() string { return "stand-in for cuBLASLt" }
+
+func (b *blas) Close() error { return b.api.ModuleUnload(b.module).Err("cuModuleUnload") }
+
+// blasParams is what the kernel is launched with.
+type blasParams struct {
+	cublaslt.Product
+	workspace driver.DevicePtr
+}
+
+func (b *blas) MatMul(p *cublaslt.Product, w cublaslt.Workspace, s driver.Stream) (bool, error) {
+	if p.C.Cols%16 == 1 { // a library that lacks some algorithms
+		return false, nil
+	}
+	params := &blasParams{*p, w}
+	pointers := []unsafe.Pointer{unsafe.Pointer(params)}
+	r := b.api.LaunchKernel(b.function, 1, 1, 1, 1, 1, 1, 0, s, &pointers[0], nil)
+	return true, r.Err("cuLaunchKernel")
+}
+
+func blasKernel() *standin.Kernel {
+	bytes := int(unsafe.Sizeof(blasParams{}))
+	return &standin.Kernel{Params: []standin.Param{{Bytes: bytes}},
+		Run: func(mem ptx.Memory, _, _ [3]uint32, _ uint32, params []byte) error {
+			p := new(blasParams)
+			copy(unsafe.Slice((*byte)(unsafe.Pointer(p)), unsafe.Sizeof(*p)), params)
+			return multiply(mem, p)
+		}}
+}
+
+// multiply is the product in fp32, in the order of the inner dimension. It also scribbles over the workspace, as a library may.
+func multiply(mem ptx.Memory, p *blasParams) error {
+	scratch, err := mem.At(uint64(p.workspace), 64)
+	if err != nil {
+		return err
+	}
+	for i := range scratch {
+		scratch[i] = 0xff
+	}
+	a, err := operand(mem, p.A, p.TransA)
+	if err != nil {
+		return err
+	}
+	b, err := operand(mem, p.B, !p.TransB) // by columns
+	if err != nil {
+		return err
+	}
+	inner := len(a) / p.C.Rows
+	for i := range p.C.Rows {
+		row, err := mem.At(uint64(p.C.At)+uint64(i*p.C.Stride)*uint64(p.C.Type.Bytes()), p.C.Cols*int(p.C.Type.Bytes()))
+		if err != nil {
+			return err
+		}
+		for j := range p.C.Cols {
+			sum := float32(0)
+			x, y := a[i*inner:(i+1)*inner], b[j*inner:(j+1)*inner]
+			for k := range x {
+				sum += float32(x[k] * y[k])
+			}
+			if p.C.Type == cublaslt.F32 {
+				if p.Accumulate {
+					sum += hostmem.F32(row)[j]
+				}
+				hostmem.F32(row)[j] = sum
+				continue
+			}
+			if p.Accumulate {
+				sum += tensor.F32FromBF16(hostmem.U16(row)[j])
+			}
+			hostmem.U16(row)[j] = tensor.BF16FromF32(sum)
+		}
+	}
+	return nil
+}
+
+// operand reads a matrix, transposed or not, densely.
+func operand(mem ptx.Memory, m cublaslt.Matrix, transposed bool) ([]float32, error) {
+	dense := make([]float32, m.Rows*m.Cols)
+	for i := range m.Rows {
+		row, err := mem.At(uint64(m.At)+uint64(i*m.Stride)*uint64(m.Type.Bytes()), m.Cols*int(m.Type.Bytes()))
+		if err != nil {
+			return nil, err
+		}
+		for j := range m.Cols {
+			to := i*m.Cols + j
+			if transposed {
+				to = j*m.Rows + i
+			}
+			if m.Type == cublaslt.F32 {
+				dense[to] = hostmem.F32(row)[j]
+			} else {
+				dense[to] = tensor.F32FromBF16(hostmem.U16(row)[j])
+			}
+		}
+	}
+	return dense, nil
+}
+
+func fail(s device.Stream, err error) { s.(*cuda.Stream).Fail(err) }
