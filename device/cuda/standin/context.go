@@ -1,6 +1,11 @@
 package standin
 
-import "github.com/millrace/millrace/device/cuda/driver"
+import (
+	"runtime"
+	"sync/atomic"
+
+	"github.com/millrace/millrace/device/cuda/driver"
+)
 
 func (d *Driver) primaryCtxSetFlags(dev driver.Device, flags uint32) driver.Result {
 	if r := d.enterOn("DevicePrimaryCtxSetFlags", dev); r != driver.Success {
@@ -39,7 +44,9 @@ func (d *Driver) primaryCtxRelease(dev driver.Device) driver.Result {
 	if d.retained--; d.retained > 0 {
 		return r
 	}
-	d.reportLeaks()
+	for _, line := range d.leaks() {
+		d.misused("%s", line)
+	}
 	for h, s := range d.streams.all() {
 		d.end(h, s)
 	}
@@ -60,15 +67,50 @@ func (d *Driver) ctxSetCurrent(c driver.Context) driver.Result {
 		return d.refuse(driver.InvalidContext, "CtxSetCurrent: %#x is no context", c)
 	}
 	id := threadID()
-	if now, _ := d.threads.get(id); now == c {
-		return driver.Success // without a change nobody is ordered
+	t, ok := d.threads.get(id)
+	if !ok {
+		d.making.Lock()
+		defer d.making.Unlock()
+		t = new(thread)
+		d.threads.set(id, t)
 	}
-	d.making.Lock()
-	defer d.making.Unlock()
-	if c == 0 {
-		d.threads.remove(id)
-	} else {
-		d.threads.set(id, c)
-	}
+	unordered(func() {
+		t.context.Store(uintptr(c))
+		t.setter.Store(goroutineID())
+	})
 	return driver.Success
+}
+
+// thread is an OS thread that has called CtxSetCurrent. Only calls on that thread use it, but from more than one goroutine.
+type thread struct {
+	context atomic.Uintptr
+	setter  atomic.Uint64 // the goroutine that has called last
+}
+
+// current is the context that the caller may count on. One that another goroutine has left on this thread is there by luck.
+func (d *Driver) current() uintptr {
+	t, ok := d.threads.get(threadID())
+	if !ok {
+		return 0
+	}
+	var context uintptr
+	unordered(func() {
+		if !threadsHaveNames || t.setter.Load() == goroutineID() {
+			context = t.context.Load()
+		}
+	})
+	return context
+}
+
+// goroutineID is the number in the first line of the stack: "goroutine 7 [running]:".
+func goroutineID() uint64 {
+	var text [32]byte
+	id := uint64(0)
+	for _, c := range text[len("goroutine "):runtime.Stack(text[:], false)] {
+		if c < '0' || c > '9' {
+			break
+		}
+		id = 10*id + uint64(c-'0')
+	}
+	return id
 }

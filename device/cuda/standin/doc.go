@@ -15,7 +15,8 @@
 //   - Events follow CUDA: a wait refers to the latest record before the call, one that was never recorded is not waited for, and
 //     what is destroyed early still happens.
 //   - The legacy default stream (0) is refused.
-//   - A context is current for an OS thread, and every call that needs one checks it (on Linux, where threads have names).
+//   - A context is current for an OS thread, and every call that needs one checks it, and that it was made so by the same goroutine: a
+//     goroutine that is not locked to its thread must not count on what another has left there. (On Linux, where threads have names.)
 //   - A failure of queued work is sticky: whatever is called next returns it, and the rest of the queues is skipped.
 //   - A call that releases something does so even if it returns an error, so that Check tells who tried.
 //

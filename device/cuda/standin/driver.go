@@ -20,7 +20,7 @@ type Driver struct {
 	handles  uintptr // the last one given
 	retained int     // of the primary context
 	context  atomic.Uintptr
-	threads  table[int, driver.Context] // what is current
+	threads  table[int, *thread] // by OS thread
 	memory   memory
 	host     table[uintptr, *registration] // by first byte
 	streams  table[driver.Stream, *stream]
@@ -90,11 +90,11 @@ func (d *Driver) enter(call string) driver.Result {
 	if r := d.enterDevice(call); r != driver.Success {
 		return r
 	}
-	switch current, _ := d.threads.get(threadID()); {
+	switch current := d.current(); {
 	case current == 0:
-		d.misused("%s: no context is current for this thread", call)
+		d.misused("%s: this goroutine has made no context current on its thread", call)
 		return driver.InvalidContext
-	case uintptr(current) != d.context.Load():
+	case current != d.context.Load():
 		d.misused("%s: the context of this thread is destroyed", call)
 		return driver.ContextIsDestroyed
 	}

@@ -15,9 +15,10 @@ import (
 
 // problems are what Check reports. They have a lock of their own: they come from streams, too.
 type problems struct {
-	mu   sync.Mutex
-	list []string
-	more int // that did not fit
+	mu    sync.Mutex
+	list  []string // in order of the first time
+	times map[string]int
+	more  int // that did not fit
 }
 
 // maxProblems keeps a loop that goes wrong from filling the memory.
@@ -26,13 +27,22 @@ const maxProblems = 50
 // misused notes something that no correct program does.
 func (d *Driver) misused(format string, args ...any) {
 	d.log(format, args...)
-	d.problems.mu.Lock()
-	defer d.problems.mu.Unlock()
-	if len(d.problems.list) == maxProblems {
-		d.problems.more++
-		return
+	text := fmt.Sprintf(format, args...)
+	p := &d.problems
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.times == nil {
+		p.times = map[string]int{}
 	}
-	d.problems.list = append(d.problems.list, fmt.Sprintf(format, args...))
+	switch {
+	case p.times[text] > 0:
+		p.times[text]++
+	case len(p.list) < maxProblems:
+		p.list = append(p.list, text)
+		p.times[text] = 1
+	default:
+		p.more++
+	}
 }
 
 func (d *Driver) log(format string, args ...any) {
@@ -59,39 +69,53 @@ func (d *Driver) Check() error {
 	}
 	d.making.Lock()
 	defer d.making.Unlock()
+	leaks := d.leaks()
 	if d.retained > 0 {
-		d.misused("leak: the primary context is retained %d times", d.retained)
+		leaks = append(leaks, fmt.Sprintf("leak: the primary context is retained %d times", d.retained))
 	}
-	d.reportLeaks()
-	d.problems.mu.Lock()
-	defer d.problems.mu.Unlock()
-	if d.problems.more > 0 {
-		d.problems.list = append(d.problems.list, fmt.Sprintf("and %d more", d.problems.more))
+	p := &d.problems
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var text strings.Builder
+	for _, line := range p.list {
+		fmt.Fprintf(&text, "standin: %s", line)
+		if n := p.times[line]; n > 1 {
+			fmt.Fprintf(&text, " (%d times)", n)
+		}
+		text.WriteByte('\n')
 	}
-	if len(d.problems.list) == 0 {
+	if p.more > 0 {
+		fmt.Fprintf(&text, "standin: and %d more\n", p.more)
+	}
+	for _, line := range leaks {
+		fmt.Fprintf(&text, "standin: %s\n", line)
+	}
+	if text.Len() == 0 {
 		return nil
 	}
-	return errors.New("standin: " + strings.Join(d.problems.list, "\nstandin: "))
+	return errors.New(strings.TrimSuffix(text.String(), "\n"))
 }
 
-// reportLeaks notes what is alive, oldest first. The caller holds making.
-func (d *Driver) reportLeaks() {
+// leaks says what is alive, oldest first. The caller holds making.
+func (d *Driver) leaks() (lines []string) {
+	leak := func(format string, args ...any) { lines = append(lines, fmt.Sprintf("leak: "+format, args...)) }
 	for _, a := range d.memory.all() {
-		d.misused("leak: %d bytes of device memory, allocated at %s", len(a.bytes), a.site)
+		leak("%d bytes of device memory, allocated at %s", len(a.bytes), a.site)
 	}
 	for _, base := range slices.Sorted(maps.Keys(d.host.all())) {
 		r := d.host.all()[base]
-		d.misused("leak: %d bytes of host memory are registered, at %s", len(r.bytes), r.site)
+		leak("%d bytes of host memory are registered, at %s", len(r.bytes), r.site)
 	}
 	for _, h := range slices.Sorted(maps.Keys(d.streams.all())) {
-		d.misused("leak: a stream, created at %s", d.streams.all()[h].site)
+		leak("a stream, created at %s", d.streams.all()[h].site)
 	}
 	for _, h := range slices.Sorted(maps.Keys(d.events.all())) {
-		d.misused("leak: an event, created at %s", d.events.all()[h].site)
+		leak("an event, created at %s", d.events.all()[h].site)
 	}
 	for _, h := range slices.Sorted(maps.Keys(d.modules.all())) {
-		d.misused("leak: a module, loaded at %s", d.modules.all()[h].site)
+		leak("a module, loaded at %s", d.modules.all()[h].site)
 	}
+	return lines
 }
 
 // callSite is where the stand-in was called from.

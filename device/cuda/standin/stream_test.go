@@ -158,13 +158,24 @@ func TestThreads(t *testing.T) {
 	})
 	r.ok(got)
 	r.ok(r.MemFree(p))
+	// Nor does it help if another goroutine was on the thread before.
+	runtime.UnlockOSThread()
+	for try := range 200 {
+		other := make(chan driver.Result)
+		go func() { other <- r.MemFree(0) }()
+		if got := <-other; got != driver.InvalidContext {
+			t.Fatalf("try %d: %v", try, got)
+		}
+	}
+	runtime.LockOSThread()
+	r.ok(r.CtxSetCurrent(r.context))
 	r.ok(r.CtxSetCurrent(0))
 	r.want(driver.InvalidContext, r.MemAlloc(&p, 1))
 	r.want(driver.InvalidContext, r.CtxSetCurrent(r.context+1))
 	r.ok(r.CtxSetCurrent(r.context))
 	r.ok(r.DevicePrimaryCtxRelease(0))
 	r.want(driver.ContextIsDestroyed, r.MemAlloc(&p, 1))
-	says(t, r.problems(), "MemAlloc: no context is current for this thread", "is no context", "the context of this thread is destroyed",
+	says(t, r.problems(), "MemAlloc: this goroutine has made no context current on its thread", "is no context", "the context of this thread is destroyed",
 		"DevicePrimaryCtxRelease: it was not retained")
 }
 
