@@ -69,7 +69,7 @@ def compile_one(source, name, target):
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
     from triton.compiler.compiler import make_backend
-    from triton._C.libtriton import ir
+    from triton._C.libtriton import ir, nvidia
 
     kernel = declared(source)[name].at(target)
     function, constants = kernel.function, kernel.constants
@@ -84,15 +84,21 @@ def compile_one(source, name, target):
     gpu = GPUTarget("cuda", int(re.sub(r"\D", "", target)), 32)
     backend = make_backend(gpu)
     options = backend.parse_options(dict(num_warps=kernel.warps, num_stages=kernel.stages, ptx_version=PTX_VERSION,
-                                         enable_fp_fusion=kernel.contract))
+                                         enable_fp_fusion=not kernel.exact))
     stages, metadata = {}, {}
     backend.add_stages(stages, options, text.language)
     context = ir.context()
     ir.load_dialects(context)
     backend.load_dialects(context)
     code = text.make_ir(gpu, options, backend.get_codegen_implementation(options), backend.get_module_map(), context)
-    for stage in ("ttir", "ttgir", "llir", "ptx"):
-        code = stages[stage](code, metadata)
+    flush = nvidia.set_nvvm_reflect_ftz
+    if kernel.exact:
+        nvidia.set_nvvm_reflect_ftz = lambda module: None  # what has functions of libdevice flush denormals
+    try:
+        for stage in ("ttir", "ttgir", "llir", "ptx"):
+            code = stages[stage](code, metadata)
+    finally:
+        nvidia.set_nvvm_reflect_ftz = flush
     context.disable_multithreading()  # its threads do not outlive it
 
     if metadata["global_scratch_size"] or metadata["profile_scratch_size"]:
@@ -101,7 +107,7 @@ def compile_one(source, name, target):
         raise ValueError(f"{name}: {metadata['shared']} bytes of shared memory on {target}, more than {SHARED_LIMIT[target]}")
     entry = name.replace(".", "_")
     return tidy(code, metadata["name"], entry), dict(warps=metadata.get("num_warps", kernel.warps), stages=kernel.stages,
-                                                    shared_bytes=metadata["shared"], constants=constants)
+                                                    shared_bytes=metadata["shared"], constants={k: int(v) for k, v in {**constants, **kernel.numbers}.items()})
 
 
 def tidy(ptx, function, entry):
@@ -202,8 +208,8 @@ def entry(name, kernel, results):
     for target, (ptx, launch, figures) in results.items():
         targets[target] = {"ptx_bytes": len(ptx), "ptx_sha256": sha256(ptx), **launch, "spill_limit": kernel.at(target).spill, **figures}
     args = [{"name": a, "type": "ptr" if t.startswith("*") else SCALARS[t]} for a, t in kernel.typed()]
-    return {"name": name, "entry": name.replace(".", "_"), "args": args, "aligned": kernel.aligned.split(), "contract": kernel.contract,
-            "grid": list(kernel.grid), "targets": targets}
+    return {"name": name, "entry": name.replace(".", "_"), "args": args, "aligned": kernel.aligned.split(), "most": kernel.most,
+            "exact": kernel.exact, "grid": list(kernel.grid), "targets": targets}
 
 
 def text_of(manifest):

@@ -90,9 +90,10 @@ type Kernel struct {
 	Entry   string // the symbol in PTX
 	Source  string // the file that it was compiled from
 	Args    []Arg
-	Aligned []string // names of arguments that must be multiples of 16
-	// Contract: products that are added may be fused with the addition.
-	Contract    bool
+	Aligned []string       // names of arguments that must be multiples of 16
+	Most    map[string]int // the greatest values that arguments may have
+	// Exact: the bits are those of IEEE arithmetic in the order of the source; nothing is fused.
+	Exact       bool
 	Threads     int // of a block, in one dimension
 	SharedBytes int // dynamic shared memory of a block
 	Constants   map[string]int
@@ -102,7 +103,14 @@ type Kernel struct {
 
 	grid       []product
 	aligned    []int
+	limits     []limit
 	paramBytes int
+}
+
+// limit is the greatest value of an argument.
+type limit struct {
+	arg  int
+	most int64
 }
 
 // Set is all kernels of a target.
@@ -120,13 +128,14 @@ type manifest struct {
 	PTXVersion       string `json:"ptx_version"`
 	TrailingPointers int    `json:"trailing_pointers"`
 	Kernels          []struct {
-		Name     string           `json:"name"`
-		Entry    string           `json:"entry"`
-		Args     []Arg            `json:"args"`
-		Aligned  []string         `json:"aligned"`
-		Contract bool             `json:"contract"`
-		Grid     []string         `json:"grid"`
-		Targets  map[string]build `json:"targets"`
+		Name    string           `json:"name"`
+		Entry   string           `json:"entry"`
+		Args    []Arg            `json:"args"`
+		Aligned []string         `json:"aligned"`
+		Most    map[string]int   `json:"most"`
+		Exact   bool             `json:"exact"`
+		Grid    []string         `json:"grid"`
+		Targets map[string]build `json:"targets"`
 	} `json:"kernels"`
 }
 
@@ -216,8 +225,8 @@ func (s *Set) add(m *manifest) error {
 		if !ok || b.PTXBytes > len(text) {
 			return fmt.Errorf("%s has no PTX for %s", e.Name, s.Target)
 		}
-		k := &Kernel{Name: e.Name, Entry: e.Entry, Source: m.Source, Args: e.Args, Aligned: e.Aligned, Contract: e.Contract, Threads: 32 * b.Warps,
-			SharedBytes: b.SharedBytes, Constants: b.Constants, Grid: e.Grid, PTX: text[:b.PTXBytes], Figures: b.Figures}
+		k := &Kernel{Name: e.Name, Entry: e.Entry, Source: m.Source, Args: e.Args, Aligned: e.Aligned, Most: e.Most, Exact: e.Exact,
+			Threads: 32 * b.Warps, SharedBytes: b.SharedBytes, Constants: b.Constants, Grid: e.Grid, PTX: text[:b.PTXBytes], Figures: b.Figures}
 		text = text[b.PTXBytes:]
 		if err := k.prepare(); err != nil {
 			return fmt.Errorf("%s: %w", e.Name, err)
@@ -248,6 +257,13 @@ func (k *Kernel) prepare() error {
 		}
 		k.aligned = append(k.aligned, i)
 	}
+	for name, most := range k.Most {
+		i := k.Arg(name)
+		if i < 0 {
+			return fmt.Errorf("no argument %s has a limit", name)
+		}
+		k.limits = append(k.limits, limit{arg: i, most: int64(most)})
+	}
 	if len(k.Grid) < 1 || len(k.Grid) > 3 {
 		return fmt.Errorf("a grid of %d dimensions", len(k.Grid))
 	}
@@ -272,10 +288,13 @@ func (s *Set) Find(name string) (*Kernel, bool) {
 	return k, ok
 }
 
-// Choose finds the kernel of an operation for the values of its arguments: op.a16 if there is one that takes them, else op.any,
-// else op itself.
+// variants are the last words of names, the quickest first.
+var variants = []string{".narrow", ".a16", ".any", ""}
+
+// Choose finds the kernel of an operation for the values of its arguments: the quickest of op.narrow, op.a16, op.any and op that
+// there is and that takes them.
 func (s *Set) Choose(op string, values []uint64) (*Kernel, error) {
-	for _, variant := range []string{".a16", ".any", ""} {
+	for _, variant := range variants {
 		if k, ok := s.kernels[op+variant]; ok && k.Takes(values) {
 			return k, nil
 		}
@@ -288,7 +307,7 @@ func (k *Kernel) Arg(name string) int {
 	return slices.IndexFunc(k.Args, func(a Arg) bool { return a.Name == name })
 }
 
-// Takes reports whether those values that must be multiples of 16 are. values has one entry for each argument, in order: addresses,
+// Takes reports whether those values that must be multiples of 16 are, and none is too great. values has one entry for each argument, in order: addresses,
 // integers with their sign extended, bits of floating-point numbers.
 func (k *Kernel) Takes(values []uint64) bool {
 	if len(values) != len(k.Args) {
@@ -299,13 +318,18 @@ func (k *Kernel) Takes(values []uint64) bool {
 			return false
 		}
 	}
+	for _, l := range k.limits {
+		if int64(values[l.arg]) > l.most {
+			return false
+		}
+	}
 	return true
 }
 
 // Params is the parameter buffer of a launch: the values of [Kernel.Takes] at their offsets, and zeros for the trailing pointers.
 func (k *Kernel) Params(values []uint64) []byte {
 	if !k.Takes(values) {
-		panic(fmt.Sprintf("kernels: %s is launched with operands that are not aligned", k.Name))
+		panic(fmt.Sprintf("kernels: %s is launched with operands that it does not take", k.Name))
 	}
 	params := make([]byte, k.paramBytes)
 	for i, a := range k.Args {

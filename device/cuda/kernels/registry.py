@@ -24,10 +24,12 @@ class Kernel:
     arguments  "y:*bf16 x:*fp32 rows:i32 eps:fp32": the function's arguments that are no constants, in its order, in Triton's types
     grid       programs in x, y, z, as the grammar of kernels.go has them: "ceil(rows/BLOCK_ROWS)*heads"
     constants  of the function
+    numbers    more constants, for the grid
     warps      32 threads each
     stages     how many loads of a loop are under way (only for loops with tl.dot)
     aligned    "y x sy": the arguments that are multiples of 16: addresses in bytes, numbers as they are
-    contract   whether a*b+c may become one rounding
+    most       {"d": 256}: the greatest values of arguments that the function can take
+    exact      IEEE's bits: a*b+c is not fused, and denormals are not taken for zero by functions such as tl.div_rn
     spill      how many bytes a thread may spill; more fails the build
     on         {"sm90a": dict(constants=..., warps=..., stages=..., spill=...)}: what is otherwise on a target; constants are merged
     """
@@ -37,18 +39,20 @@ class Kernel:
     arguments: str
     grid: tuple
     constants: dict = dataclasses.field(default_factory=dict)
+    numbers: dict = dataclasses.field(default_factory=dict)
     warps: int = 4
     stages: int = 2
     aligned: str = ""
-    contract: bool = True
+    most: dict = dataclasses.field(default_factory=dict)
+    exact: bool = False
     spill: int = 0
     on: dict = dataclasses.field(default_factory=dict)
 
     def __post_init__(self):
         names = [name for name, _ in self.typed()]
-        unknown = set(self.aligned.split()) - set(names)
+        unknown = (set(self.aligned.split()) | set(self.most)) - set(names)
         if unknown:
-            raise ValueError(f"{self.name}: aligned names {unknown}, which are no arguments")
+            raise ValueError(f"{self.name}: {unknown} are no arguments")
         if set(self.on) - set(TARGETS):
             raise ValueError(f"{self.name}: no such target in {set(self.on)}")
 

@@ -1,0 +1,146 @@
+"""AdamW, with moments in fp32 or in 8 bits, to the bits of every other device: IEEE operations in the contract's order, nothing fused.
+
+Weights are fp32, or split: the high half is the nearest bf16 number, ties away from zero, the low half what is to be added to its bits.
+bad counts new weights that are NaN. It is the only atomic addition of all kernels, of integers, and done only when there is one.
+
+Sources: Loshchilov and Hutter, "Decoupled Weight Decay Regularization" (2019); Dettmers et al., "8-bit Optimizers via Block-wise
+Quantization" (2022). device.OptimizerOps says what is computed.
+"""
+
+import triton
+import triton.language as tl
+
+from registry import Kernel
+
+
+@triton.jit
+def _flush(x):
+    """A denormal becomes +0."""
+    return tl.where((x.to(tl.int32, bitcast=True) & 0x7F800000) == 0, 0.0, x)
+
+
+@triton.jit
+def _step(p, m, v, g, clip, decay, omb1, beta2, omb2, step, sqrtbc2, eps):
+    """New weights and moments."""
+    g = clip * g
+    p = p * decay
+    m = _flush(m + (g - m) * omb1)
+    v = _flush(beta2 * v + (omb2 * g) * g)
+    p = p - tl.div_rn(step * m, tl.div_rn(tl.sqrt_rn(v), sqrtbc2) + eps)
+    return p, m, v
+
+
+@triton.jit
+def _load_weights(weights, low, at, inside, SPLIT: tl.constexpr):
+    if SPLIT:
+        bits = (tl.load(weights + at, mask=inside, other=0).to(tl.int32) << 16) + tl.load(low + at, mask=inside, other=0).to(tl.int32)
+        p = bits.to(tl.float32, bitcast=True)
+    else:
+        p = tl.load(weights + at, mask=inside, other=0.0)
+    return p
+
+
+@triton.jit
+def _store_weights(weights, low, bad, at, inside, p, SPLIT: tl.constexpr):
+    nan = p != p
+    if SPLIT:
+        bits = p.to(tl.int32, bitcast=True)
+        tl.store(weights + at, tl.where(nan, 0x7FC0, (bits + 0x8000) >> 16).to(tl.int16), mask=inside)
+        tl.store(low + at, tl.where(nan, 0, bits).to(tl.int16), mask=inside)
+    else:
+        tl.store(weights + at, p, mask=inside)
+    nans = tl.sum((nan & inside).to(tl.int32))
+    if nans > 0:
+        tl.atomic_add(bad, nans.to(tl.int64), sem="relaxed")
+
+
+@triton.jit
+def adamw(weights, low, m, v, grad, bad, n, clip, decay, omb1, beta2, omb2, step, sqrtbc2, eps, SPLIT: tl.constexpr, BLOCK: tl.constexpr):
+    """One step. Programs: ceil(n/BLOCK). Moves 24 bytes and the gradient's for each parameter."""
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < n
+    p = _load_weights(weights, low, at, inside, SPLIT)
+    m0 = tl.load(m + at, mask=inside, other=0.0)
+    v0 = tl.load(v + at, mask=inside, other=0.0)
+    g = tl.load(grad + at, mask=inside, other=0.0).to(tl.float32)
+    p, m1, v1 = _step(p, m0, v0, g, clip, decay, omb1, beta2, omb2, step, sqrtbc2, eps)
+    tl.store(m + at, m1, mask=inside)
+    tl.store(v + at, v1, mask=inside)
+    _store_weights(weights, low, bad, at, inside, p, SPLIT)
+
+
+EDGES = tl.constexpr((1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1))
+UNITS = tl.constexpr((1e5, 1e4, 1e3, 1e2, 1e1, 1.0))
+
+
+@triton.jit
+def _encode(x, values, ZERO: tl.constexpr):
+    """Codes of a block of moments in each row, and the rows' scales. values are what codes stand for, ZERO is the code of 0.
+
+    The code of a magnitude is ZERO + k, or ZERO - k if the moment is negative. Magnitudes are in seven decades, each cut into twice as
+    many equal cells as the one below; k counts cells. A guess that is half a cell too high is k or k + 1, and the mean of two
+    codes settles which.
+    """
+    known = x == x
+    scale = tl.max(tl.where(known, tl.abs(x), 0.0), 1, keep_dims=True)
+    # 0 has no inverse, and everything is 0 then.
+    y = tl.abs(x * tl.div_rn(1.0, tl.where(scale == 0.0, 1.0, scale)))
+    y = tl.where(y == y, y, 0.0)
+
+    # What the decade of y begins at is edge/10; it has as many cells as cells. Below a signed one are as many cells of k, and one less below others.
+    cells = y * 0.0 + (1.0 if ZERO > 0 else 2.0)
+    unit = y * 0.0 + 1e6
+    for decade in tl.static_range(6):
+        up = y >= EDGES[decade]
+        cells = tl.where(up, cells * 2.0, cells)
+        unit = tl.where(up, UNITS[decade], unit)
+    k = cells - (0.0 if ZERO > 0 else 1.0) + ((y * unit - 0.1) * cells * (1.0 / 0.9) + 0.5)
+    k = tl.minimum(tl.maximum(k.to(tl.int32), 1), 255 - ZERO)
+
+    mean = (tl.load(values + ZERO + k - 1) + tl.load(values + ZERO + k)) * 0.5
+    reached = (y > mean) | ((y == mean) & ((ZERO + k) % 2 == 0))
+    k = tl.where(reached, k, k - 1)
+    if ZERO > 0:
+        k = tl.where(x < 0.0, -tl.minimum(tl.maximum(k, 1), ZERO), k)
+    return tl.where(scale == 0.0, 0, ZERO + k).to(tl.uint8), scale
+
+
+@triton.jit
+def adamw8(weights, low, m, v, mscale, vscale, grad, bad, mcodes, vcodes, n, clip, decay, omb1, beta2, omb2, step, sqrtbc2, eps,
+           SPLIT: tl.constexpr, BLOCKS: tl.constexpr, MOMENTS: tl.constexpr, MZERO: tl.constexpr):
+    """One step for moments in blocks of MOMENTS, each with a scale. Programs: ceil(n/ELEMENTS). Moves 12 bytes and the gradient's for
+    each parameter; the codes' values come from the cache."""
+    block = (tl.program_id(0).to(tl.int64) * BLOCKS + tl.arange(0, BLOCKS))[:, None]
+    at = block * MOMENTS + tl.arange(0, MOMENTS)[None, :]
+    inside = at < n
+    known = block * MOMENTS < n
+    p = _load_weights(weights, low, at, inside, SPLIT)
+    g = tl.load(grad + at, mask=inside, other=0.0).to(tl.float32)
+    m0 = tl.load(mcodes + tl.load(m + at, mask=inside, other=0).to(tl.int32)) * tl.load(mscale + block, mask=known, other=0.0)
+    v0 = tl.load(vcodes + tl.load(v + at, mask=inside, other=0).to(tl.int32)) * tl.load(vscale + block, mask=known, other=0.0)
+    p, m1, v1 = _step(p, m0, v0, g, clip, decay, omb1, beta2, omb2, step, sqrtbc2, eps)
+    codes, scale = _encode(m1, mcodes, MZERO)
+    tl.store(m + at, codes, mask=inside)
+    tl.store(mscale + block, scale, mask=known)
+    codes, scale = _encode(v1, vcodes, 0)
+    tl.store(v + at, codes, mask=inside)
+    tl.store(vscale + block, scale, mask=known)
+    _store_weights(weights, low, bad, at, inside, p, SPLIT)
+
+
+MOMENTS = 256  # tensor.MomentBlock
+MZERO = 127  # the code of 0 where codes have a sign: 127 below it, 128 above
+SCALARS = " ".join(f"{s}:fp32" for s in "clip decay omb1 beta2 omb2 step sqrtbc2 eps".split())
+
+KERNELS = []
+for words, weights, gradient in (("split.f32", "i16", "fp32"), ("split.bf16", "i16", "bf16"), ("f32.f32", "fp32", "fp32")):
+    split = weights == "i16"
+    state = f"weights:*{weights} low:*i16"
+    for variant in ("any", "a16"):
+        a16 = "weights low m v grad n" if variant == "a16" else ""
+        KERNELS.append(Kernel(f"adamw.{words}.{variant}", adamw, f"{state} m:*fp32 v:*fp32 grad:*{gradient} bad:*i64 n:i64 {SCALARS}",
+                              ("ceil(n/BLOCK)",), dict(SPLIT=split, BLOCK=512), aligned=a16, exact=True))
+        KERNELS.append(Kernel(f"adamw8.{words}.{variant}", adamw8,
+                              f"{state} m:*u8 v:*u8 mscale:*fp32 vscale:*fp32 grad:*{gradient} bad:*i64 mcodes:*fp32 vcodes:*fp32 n:i64 {SCALARS}",
+                              ("ceil(n/ELEMENTS)",), dict(SPLIT=split, BLOCKS=4, MOMENTS=MOMENTS, MZERO=MZERO),
+                              numbers=dict(ELEMENTS=4 * MOMENTS), aligned=a16, exact=True))

@@ -1,0 +1,94 @@
+"""Cross-entropy over a vocabulary that is visited in tiles of columns, in a fixed order.
+
+stat [rows, 3] holds per position the greatest logit so far, the sum of exponentials of what is below it, and the target's logit.
+
+Source: Milakov and Gimelshein, "Online normalizer calculation for softmax" (2018).
+"""
+
+import triton
+import triton.language as tl
+
+from registry import BF16_OR_F32, Kernel
+
+
+@triton.jit
+def lse_init(stat, rows, BLOCK: tl.constexpr):
+    """stat = (-inf, 0, 0). Programs: ceil(rows/BLOCK)."""
+    row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    at = stat + row.to(tl.int64) * 3
+    zero = tl.zeros([BLOCK], tl.float32)
+    tl.store(at, zero - float("inf"), mask=row < rows)
+    tl.store(at + 1, zero, mask=row < rows)
+    tl.store(at + 2, zero, mask=row < rows)
+
+
+@triton.jit
+def lse_update(stat, logits, targets, rows, cols, first, sl, BLOCK_COLS: tl.constexpr):
+    """Takes the columns [first, first+cols) of the vocabulary in. Programs: rows. Reads logits once.
+
+    Each place in a block keeps a maximum and a sum of its own, so that there is one reduction at the end.
+    """
+    row = tl.program_id(0).to(tl.int64)
+    logits += row * sl
+    stat += row * 3
+    # Finite, so that places which saw nothing compute exp(-inf) = 0 and not exp(-inf - -inf).
+    most = tl.full([BLOCK_COLS], -3.0e38, tl.float32)
+    total = tl.zeros([BLOCK_COLS], tl.float32)
+    for start in range(0, cols, BLOCK_COLS):
+        col = start + tl.arange(0, BLOCK_COLS)
+        x = tl.load(logits + col, mask=col < cols, other=float("-inf"))
+        new = tl.maximum(most, x)
+        total = total * tl.exp(most - new) + tl.exp(x - new)
+        most = new
+    old = tl.load(stat)
+    new = tl.maximum(old, tl.max(most, 0))
+    total = tl.load(stat + 1) * tl.exp(old - new) + tl.sum(total * tl.exp(most - new), 0)
+    target = tl.load(targets + row)
+    at = target.to(tl.int64) - first
+    here = (target >= 0) & (at >= 0) & (at < cols)
+    logit = tl.load(logits + at, mask=here, other=0.0)
+    tl.store(stat, new)
+    tl.store(stat + 1, total)
+    tl.store(stat + 2, logit, mask=here)
+
+
+@triton.jit
+def token_loss(loss, stat, targets, rows, BLOCK: tl.constexpr):
+    """loss = log of the sum of exponentials - the target's logit; 0 where the target is negative. Programs: ceil(rows/BLOCK)."""
+    row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    at = stat + row.to(tl.int64) * 3
+    most = tl.load(at, mask=row < rows, other=0.0)
+    total = tl.load(at + 1, mask=row < rows, other=1.0)
+    logit = tl.load(at + 2, mask=row < rows, other=0.0)
+    target = tl.load(targets + row, mask=row < rows, other=-1)
+    tl.store(loss + row, tl.where(target >= 0, (most - logit) + tl.log(total), 0.0), mask=row < rows)
+
+
+@triton.jit
+def ce_grad(dlogits, logits, stat, targets, rows, cols, first, sd, sl, scale, BLOCK_ROWS: tl.constexpr, BLOCK_COLS: tl.constexpr):
+    """dlogits = (softmax - onehot)*scale of the tile; zeros where the target is negative. Reads logits and writes dlogits once."""
+    row = (tl.program_id(0) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS))[:, None].to(tl.int64)
+    col = (tl.program_id(1) * BLOCK_COLS + tl.arange(0, BLOCK_COLS))[None, :]
+    known = row < rows
+    inside = known & (col < cols)
+    most = tl.load(stat + row * 3, mask=known, other=0.0)
+    total = tl.load(stat + row * 3 + 1, mask=known, other=1.0)
+    target = tl.load(targets + row, mask=known, other=-1)
+    p = tl.exp(tl.load(logits + row * sl + col, mask=inside, other=0.0) - most) * (scale / total)
+    p = tl.where(target.to(tl.int64) - first == col, p - scale, p)
+    tl.store(dlogits + row * sd + col, tl.where(target >= 0, p, 0.0).to(dlogits.dtype.element_ty), mask=inside)
+
+
+KERNELS = [
+    Kernel("lse_init", lse_init, "stat:*fp32 rows:i32", ("ceil(rows/BLOCK)",), dict(BLOCK=256)),
+    Kernel("token_loss", token_loss, "loss:*fp32 stat:*fp32 targets:*i32 rows:i32", ("ceil(rows/BLOCK)",), dict(BLOCK=256)),
+]
+for variant in ("any", "a16"):
+    KERNELS.append(Kernel(f"lse_update.{variant}", lse_update, "stat:*fp32 logits:*fp32 targets:*i32 rows:i32 cols:i32 first:i32 sl:i32",
+                          ("rows",), dict(BLOCK_COLS=2048), aligned="logits cols sl" if variant == "a16" else ""))
+    KERNELS += [
+        Kernel(f"ce_grad.{a}.{variant}", ce_grad,
+               f"dlogits:*{t} logits:*fp32 stat:*fp32 targets:*i32 rows:i32 cols:i32 first:i32 sd:i32 sl:i32 scale:fp32",
+               ("ceil(rows/BLOCK_ROWS)", "ceil(cols/BLOCK_COLS)"), dict(BLOCK_ROWS=2, BLOCK_COLS=1024),
+               aligned="dlogits logits cols sd sl" if variant == "a16" else "") for a, t in BF16_OR_F32
+    ]
