@@ -57,7 +57,7 @@ func TestCallsIntoC(t *testing.T) {
 var fakeDriver []byte
 
 // compile makes a shared library of testdata/libcuda.c.
-func compile(t *testing.T, defines ...string) (path string) {
+func compile(t testing.TB, defines ...string) (path string) {
 	gcc, err := exec.LookPath("gcc")
 	if err != nil {
 		t.Skip("needs gcc")
@@ -149,4 +149,20 @@ func TestFakeDriversThatAreNotGood(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 	})
+}
+
+// What a launch costs the host before the driver's own work: a fake driver that does next to nothing.
+func BenchmarkLaunchKernel(b *testing.B) {
+	api, err := loadFrom([]string{compile(b)}, openLibrary)
+	if err != nil {
+		b.Fatal(err)
+	}
+	x, y := uint64(1), float32(2)
+	params := []unsafe.Pointer{unsafe.Pointer(&x), unsafe.Pointer(&y)}
+	var seen [11]uint64
+	extra := unsafe.Pointer(&seen)
+	b.ReportAllocs()
+	for b.Loop() {
+		api.LaunchKernel(1, 1, 1, 1, 1, 1, 1, 0, 1, &params[0], &extra)
+	}
 }
