@@ -1,0 +1,89 @@
+package template
+
+import (
+	"errors"
+	"math"
+)
+
+var (
+	nan = math.NaN()
+	inf = math.Inf(1)
+)
+
+// Limits bound what one render may use. A field that is zero has the value of DefaultLimits.
+type Limits struct {
+	OutputBytes int64 // of the text
+	AllocBytes  int64 // of all strings, lists and captures that the render makes, kept or not
+	Steps       int64 // expressions and statements evaluated, and one per 64 bytes that an operation goes through
+	Depth       int   // of expressions and calls inside of each other
+}
+
+// DefaultLimits are far above what real templates need on long conversations, and reached within a second or two.
+var DefaultLimits = Limits{OutputBytes: 64 << 20, AllocBytes: 512 << 20, Steps: 50_000_000, Depth: 2000}
+
+// maxRange is the longest range that Jinja's sandbox allows.
+const maxRange = 100000
+
+// maxIntBits bounds integers: a little more than what Python prints.
+const maxIntBits = 1 << 14
+
+// ErrLimit is in the error of a render that ran into one of its Limits.
+var ErrLimit = errors.New("a limit of templates was reached")
+
+func (l Limits) orDefaults() Limits {
+	set := func(v *int64, d int64) {
+		if *v <= 0 {
+			*v = d
+		}
+	}
+	set(&l.OutputBytes, DefaultLimits.OutputBytes)
+	set(&l.AllocBytes, DefaultLimits.AllocBytes)
+	set(&l.Steps, DefaultLimits.Steps)
+	if l.Depth <= 0 {
+		l.Depth = DefaultLimits.Depth
+	}
+	return l
+}
+
+// checkEvery is the number of steps between two looks at the context: some hundred microseconds.
+const checkEvery = 4096
+
+// work counts one step and the bytes that an operation goes through.
+func (s *state) work(bytes int) {
+	s.stepsLeft -= 1 + int64(bytes)>>6
+	if s.stepsLeft < s.nextCheck {
+		s.check()
+	}
+}
+
+func (s *state) check() {
+	if s.stepsLeft < 0 {
+		s.failLimit("the template evaluates more than %d steps: is there a loop in it that grows?", s.limits.Steps)
+	}
+	if err := s.ctx.Err(); err != nil {
+		panic(&Error{Line: 1, Column: 1, Msg: "the render was stopped", cause: err})
+	}
+	s.nextCheck = s.stepsLeft - checkEvery
+}
+
+// alloc counts bytes that an operation is about to make, before it makes them.
+func (s *state) alloc(bytes int) {
+	s.allocLeft -= int64(bytes)
+	if s.allocLeft < 0 || bytes < 0 {
+		s.failLimit("the template makes more than %d bytes of values", s.limits.AllocBytes)
+	}
+	s.work(bytes)
+}
+
+// valueBytes is what a value takes in a list.
+const valueBytes = 16
+
+func (s *state) newList(items []Value) *List {
+	s.alloc(valueBytes * len(items))
+	return &List{items}
+}
+
+func (s *state) newString(text string) Value {
+	s.alloc(len(text))
+	return String(text)
+}

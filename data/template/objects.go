@@ -1,0 +1,586 @@
+package template
+
+import (
+	"strings"
+	"unicode/utf8"
+)
+
+type (
+	// callable is what a template can call.
+	callable interface {
+		Value
+		call(*state, arguments) Value
+	}
+	// builtin is a global function, or a method with its receiver bound.
+	builtin struct {
+		name string
+		fn   func(*state, arguments) Value
+	}
+	method struct {
+		of   Value
+		name string
+		fn   methodFunc
+	}
+	methodFunc func(s *state, of Value, a arguments) Value
+	macro      struct {
+		def   *macroDef
+		scope *scope // where it was defined
+	}
+	// loopValue is the variable loop.
+	loopValue struct {
+		def   *forStmt
+		items []Value
+		at    int
+		depth int
+		outer *scope
+		last  []Value // what changed() saw last; nil before
+	}
+	// cycler and joiner are Jinja's helpers of these names.
+	cycler struct {
+		items []Value
+		at    int
+	}
+	joiner struct {
+		sep    Value
+		isUsed bool
+	}
+)
+
+func (*builtin) typeName() string   { return "builtin_function_or_method" }
+func (*method) typeName() string    { return "builtin_function_or_method" }
+func (*macro) typeName() string     { return "Macro" }
+func (*loopValue) typeName() string { return "LoopContext" }
+func (*cycler) typeName() string    { return "Cycler" }
+func (*joiner) typeName() string    { return "Joiner" }
+
+func (b *builtin) call(s *state, a arguments) Value { return b.fn(s, a) }
+
+func (m *method) call(s *state, a arguments) Value { return m.fn(s, m.of, a) }
+
+func (j *joiner) call(s *state, a arguments) Value {
+	s.bind("joiner", a)
+	if !j.isUsed {
+		j.isUsed = true
+		return String("")
+	}
+	return j.sep
+}
+
+func (s *state) call(fn Value, a arguments) Value {
+	s.checkDefined(fn)
+	c, ok := fn.(callable)
+	if !ok {
+		s.fail("'%s' object is not callable", fn.typeName())
+	}
+	return c.call(s, a)
+}
+
+func (m *macro) call(s *state, a arguments) Value {
+	def := m.def
+	inner := &scope{parent: m.scope}
+	given := make([]Value, len(def.params))
+	n := copy(given, a.pos)
+	var kwargs *Dict
+	var caller Value
+	for i, name := range a.names {
+		j := paramIndex(def.params, name)
+		switch {
+		case j >= 0 && given[j] != nil:
+			s.fail("macro '%s' got multiple values for argument '%s'", def.name, name)
+		case j >= 0:
+			given[j] = a.named[i]
+		case name == "caller" && def.usesCaller:
+			caller = a.named[i]
+		case def.usesKwargs:
+			if kwargs == nil {
+				kwargs = NewDict(2)
+			}
+			s.setItem(kwargs, String(name), a.named[i])
+		default:
+			s.fail("macro '%s' takes no keyword argument '%s'", def.name, name)
+		}
+	}
+	if len(a.pos) > n && !def.usesArgs {
+		s.fail("macro '%s' takes not more than %d argument(s)", def.name, len(def.params))
+	}
+	if def.usesArgs {
+		inner.set(idVarargs, &tuple{items: a.pos[n:]})
+	}
+	if def.usesKwargs {
+		if kwargs == nil {
+			kwargs = NewDict(0)
+		}
+		inner.set(idKwargs, kwargs)
+	}
+	if def.usesCaller && paramIndex(def.params, "caller") < 0 {
+		if caller == nil {
+			caller = &undefined{why: "No caller defined"}
+		}
+		inner.set(idCaller, caller)
+	}
+	return s.runMacro(def, inner, given)
+}
+
+func (s *state) runMacro(def *macroDef, inner *scope, given []Value) Value {
+	outer := s.scope
+	s.scope = inner
+	firstDefault := len(def.params) - len(def.defaults)
+	for i, v := range given {
+		switch {
+		case v != nil:
+		case i >= firstDefault:
+			v = s.eval(def.defaults[i-firstDefault])
+		default:
+			v = &undefined{why: "parameter '" + def.params[i] + "' was not provided"}
+		}
+		inner.set(def.ids[i], v)
+	}
+	out := s.beginCapture()
+	s.run(def.body)
+	text := s.endCapture(out)
+	s.scope = outer
+	return text
+}
+
+func paramIndex(params []string, name string) int {
+	for i, p := range params {
+		if p == name {
+			return i
+		}
+	}
+	return -1
+}
+
+// item is the loop's current item, or nil.
+func (l *loopValue) item() Value { return l.neighbour(0) }
+
+func (l *loopValue) neighbour(d int) Value {
+	if i := l.at + d; i >= 0 && i < len(l.items) {
+		return l.items[i]
+	}
+	return nil
+}
+
+// call renders the loop again for what lies below an item: {% for x in xs recursive %}{{ loop(x.children) }}.
+func (l *loopValue) call(s *state, a arguments) Value {
+	if !l.def.isRecursive {
+		s.fail("The loop must have the 'recursive' marker to be called recursively.")
+	}
+	in := s.bind("loop", a, "iterable!")
+	scope := s.scope
+	s.scope = l.outer
+	out := s.beginCapture()
+	s.runLoop(l.def, in[0], l.depth+1)
+	text := s.endCapture(out)
+	s.scope = scope
+	return text
+}
+
+func (l *loopValue) attr(s *state, name string) Value {
+	n := len(l.items)
+	orUndefined := func(v Value, why string) Value {
+		if v == nil {
+			return &undefined{why: why}
+		}
+		return v
+	}
+	switch name {
+	case "index":
+		return Int(l.at + 1)
+	case "index0":
+		return Int(l.at)
+	case "revindex":
+		return Int(n - l.at)
+	case "revindex0":
+		return Int(n - l.at - 1)
+	case "first":
+		return Bool(l.at == 0)
+	case "last":
+		return Bool(l.at == n-1)
+	case "length":
+		return Int(n)
+	case "depth":
+		return Int(l.depth + 1)
+	case "depth0":
+		return Int(l.depth)
+	case "previtem":
+		return orUndefined(l.neighbour(-1), "there is no previous item")
+	case "nextitem":
+		return orUndefined(l.neighbour(1), "there is no next item")
+	case "cycle":
+		return &builtin{"cycle", func(s *state, a arguments) Value {
+			if len(a.pos) == 0 {
+				s.fail("no items for cycling given")
+			}
+			return a.pos[l.at%len(a.pos)]
+		}}
+	case "changed":
+		return &builtin{"changed", func(s *state, a arguments) Value {
+			if l.last != nil && s.equalItems(l.last, a.pos, 0) {
+				return Bool(false)
+			}
+			l.last = append([]Value{}, a.pos...)
+			return Bool(true)
+		}}
+	}
+	return nil
+}
+
+// attr is v.name: the attribute, or else the item of that name. Of a dict, items and the other methods come first.
+func (s *state) attr(v Value, name string) Value {
+	if u, ok := v.(*undefined); ok {
+		s.failUndefined(u)
+	}
+	if a := s.pythonAttr(v, name); a != nil {
+		return a
+	}
+	if d, ok := v.(*Dict); ok {
+		if x, ok := d.Get(name); ok {
+			return x
+		}
+	}
+	return &undefined{of: v, name: name}
+}
+
+// pythonAttr is getattr(v, name) as far as the sandbox lets it be seen, or nil.
+func (s *state) pythonAttr(v Value, name string) Value {
+	if strings.HasPrefix(name, "__") {
+		return s.unsafe(v, name)
+	}
+	switch v := v.(type) {
+	case *loopValue:
+		return v.attr(s, name)
+	case *namespace:
+		if x, ok := v.attrs.Get(name); ok {
+			return x
+		}
+		return nil
+	case *macro:
+		switch name {
+		case "name":
+			return String(v.def.name)
+		case "arguments":
+			items := make([]Value, len(v.def.params))
+			for i, p := range v.def.params {
+				items[i] = String(p)
+			}
+			return &tuple{items: items}
+		case "caller":
+			return Bool(v.def.usesCaller)
+		case "catch_varargs":
+			return Bool(v.def.usesArgs)
+		case "catch_kwargs":
+			return Bool(v.def.usesKwargs)
+		}
+		return nil
+	case *cycler:
+		return v.attr(name)
+	case *tuple:
+		if group, ok := groupPart(v, name); ok {
+			return group
+		}
+	}
+	if isMutator(v, name) {
+		return s.unsafe(v, name)
+	}
+	if fn := methodOf(v, name); fn != nil {
+		return &method{v, name, fn}
+	}
+	return nil
+}
+
+// unsafe stands for an attribute that the sandbox hides.
+func (s *state) unsafe(v Value, name string) Value {
+	return &undefined{why: "access to attribute '" + name + "' of '" + v.typeName() + "' object is unsafe."}
+}
+
+// isMutator is what Jinja's immutable sandbox hides, and transformers with it.
+func isMutator(v Value, name string) bool {
+	switch v.(type) {
+	case *List:
+		switch name {
+		case "append", "clear", "pop", "reverse", "insert", "sort", "extend", "remove":
+			return true
+		}
+	case *Dict:
+		switch name {
+		case "clear", "pop", "popitem", "setdefault", "update":
+			return true
+		}
+	}
+	return false
+}
+
+func (c *cycler) attr(name string) Value {
+	switch name {
+	case "current":
+		return c.items[c.at]
+	case "next":
+		return &builtin{"next", func(*state, arguments) Value {
+			v := c.items[c.at]
+			c.at = (c.at + 1) % len(c.items)
+			return v
+		}}
+	case "reset":
+		return &builtin{"reset", func(*state, arguments) Value {
+			c.at = 0
+			return None{}
+		}}
+	}
+	return nil
+}
+
+// item is v[key]: the item, or else the attribute of that name.
+func (s *state) item(v, key Value) Value {
+	switch v := v.(type) {
+	case *undefined:
+		s.failUndefined(v)
+	case *Dict:
+		if h, ok := hashOf(key, 0); ok {
+			if i := v.findHash(h); i >= 0 {
+				return v.vals[i]
+			}
+		}
+	case *List, *tuple, *rangeSpan, String:
+		if n, ok := key.(Bool); ok {
+			key = Int(0)
+			if n {
+				key = Int(1)
+			}
+		}
+		if n, ok := key.(Int); ok {
+			if x := s.element(v, int64(n)); x != nil {
+				return x
+			}
+			return &undefined{why: v.typeName() + " object has no element " + s.repr(key)}
+		}
+	}
+	if name, ok := key.(String); ok {
+		if a := s.pythonAttr(v, string(name)); a != nil {
+			return a
+		}
+		return &undefined{of: v, name: string(name)}
+	}
+	return &undefined{why: v.typeName() + " object has no element " + s.repr(key)}
+}
+
+// element is the i-th item of a sequence, from the end if i is negative, or nil.
+func (s *state) element(v Value, i int64) Value {
+	n := int64(s.length(v))
+	if i < 0 {
+		i += n
+	}
+	if i < 0 || i >= n {
+		return nil
+	}
+	switch v := v.(type) {
+	case *List:
+		return v.items[i]
+	case *tuple:
+		return v.items[i]
+	case *rangeSpan:
+		return v.at(i)
+	case String:
+		if isASCII(string(v)) {
+			return v[i : i+1]
+		}
+		for at := range string(v) {
+			if i == 0 {
+				_, size := utf8.DecodeRuneInString(string(v[at:]))
+				return v[at : at+size]
+			}
+			i--
+		}
+	}
+	return nil
+}
+
+// length is len(v).
+func (s *state) length(v Value) int {
+	switch v := v.(type) {
+	case String:
+		s.work(len(v))
+		return runeLen(string(v))
+	case *List:
+		return len(v.items)
+	case *tuple:
+		return len(v.items)
+	case *Dict:
+		return v.Len()
+	case *view:
+		return len(v.items)
+	case *rangeSpan:
+		return int(v.n)
+	case *undefined:
+		return 0
+	}
+	s.fail("object of type '%s' has no len()", v.typeName())
+	return 0
+}
+
+// iterate lists what a loop over v goes through; the result must not be changed.
+func (s *state) iterate(v Value) []Value {
+	switch v := v.(type) {
+	case *List:
+		return v.items
+	case *tuple:
+		return v.items
+	case *Dict:
+		return v.keys
+	case *view:
+		return v.items
+	case *iterator:
+		return v.take()
+	case *undefined:
+		return nil
+	case String:
+		return s.characters(string(v))
+	case *rangeSpan:
+		s.alloc(valueBytes * int(v.n))
+		items := make([]Value, v.n)
+		for i := range items {
+			items[i] = v.at(int64(i))
+		}
+		return items
+	}
+	s.fail("'%s' object is not iterable", v.typeName())
+	return nil
+}
+
+func (s *state) characters(text string) []Value {
+	s.alloc(2 * valueBytes * len(text))
+	items := make([]Value, 0, len(text))
+	for i, r := range text {
+		items = append(items, String(text[i:i+utf8.RuneLen(r)]))
+	}
+	return items
+}
+
+func isIterable(v Value) bool {
+	switch v.(type) {
+	case *List, *tuple, *Dict, *view, *iterator, *undefined, String, *rangeSpan:
+		return true
+	}
+	return false
+}
+
+// slice is v[from:to:step]; None stands for what was left out.
+func (s *state) slice(v, from, to, step Value) Value {
+	s.checkDefined(v)
+	switch v.(type) {
+	case String, *List, *tuple, *rangeSpan:
+	default:
+		s.fail("'%s' object cannot be sliced", v.typeName())
+	}
+	n := int64(s.length(v))
+	start, end, by, ok := s.sliceBounds(n, from, to, step)
+	if !ok {
+		s.fail("slice indices must be integers or None, and the step not zero")
+	}
+	count := int64(0)
+	if by > 0 && end > start {
+		count = (end-start-1)/by + 1
+	} else if by < 0 && start > end {
+		count = (start-end-1)/-by + 1
+	}
+	switch v := v.(type) {
+	case String:
+		return s.sliceString(string(v), start, by, count)
+	case *rangeSpan:
+		return &rangeSpan{v.start + start*v.step, v.step * by, count}
+	case *tuple:
+		return &tuple{items: s.sliceItems(v.items, start, by, count)}
+	case *List:
+		return &List{s.sliceItems(v.items, start, by, count)}
+	}
+	return nil
+}
+
+// sliceBounds is Python's slice.indices.
+func (s *state) sliceBounds(n int64, from, to, step Value) (start, end, by int64, ok bool) {
+	index := func(v Value, absent int64) (int64, bool) {
+		switch v := v.(type) {
+		case None:
+			return absent, true
+		case Int:
+			return int64(v), true
+		case Bool:
+			if v {
+				return 1, true
+			}
+			return 0, true
+		case *bigInt:
+			if v.n.Sign() < 0 {
+				return -1 << 62, true
+			}
+			return 1 << 62, true
+		}
+		return 0, false
+	}
+	by, ok3 := index(step, 1)
+	low, high := int64(0), n
+	if by < 0 {
+		low, high = -1, n-1
+		by = max(by, -1<<62)
+	}
+	clamp := func(v Value, absent int64) (int64, bool) {
+		if _, isNone := v.(None); isNone {
+			return absent, true
+		}
+		i, ok := index(v, 0)
+		if i < 0 {
+			i += n
+		}
+		return min(max(i, low), high), ok
+	}
+	first, last := low, high
+	if by < 0 {
+		first, last = high, low
+	}
+	start, ok1 := clamp(from, first)
+	end, ok2 := clamp(to, last)
+	return start, end, by, ok1 && ok2 && ok3 && by != 0
+}
+
+func (s *state) sliceItems(items []Value, start, by, count int64) []Value {
+	if by == 1 {
+		return items[start : start+count : start+count] // values are immutable, so the part may be shared
+	}
+	s.alloc(valueBytes * int(count))
+	out := make([]Value, count)
+	for i := range out {
+		out[i] = items[start+int64(i)*by]
+	}
+	return out
+}
+
+func (s *state) sliceString(text string, start, by, count int64) Value {
+	s.work(len(text))
+	if count == 0 {
+		return String("")
+	}
+	if by == 1 {
+		if isASCII(text) {
+			return String(text[start : start+count])
+		}
+		return String(text[runeOffset(text, start):runeOffset(text, start+count)])
+	}
+	s.alloc(5 * len(text))
+	runes := []rune(text)
+	out := make([]rune, count)
+	for i := range out {
+		out[i] = runes[start+int64(i)*by]
+	}
+	return String(string(out))
+}
+
+// runeOffset is the byte at which the n-th code point begins.
+func runeOffset(text string, n int64) int {
+	for at := range text {
+		if n == 0 {
+			return at
+		}
+		n--
+	}
+	return len(text)
+}

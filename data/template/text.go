@@ -1,0 +1,324 @@
+package template
+
+import (
+	"math"
+	"math/big"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf16"
+	"unicode/utf8"
+)
+
+// str is Python's str(v), but an undefined value is empty, as Jinja prints it.
+func (s *state) str(v Value) string {
+	switch v := v.(type) {
+	case String:
+		return string(v)
+	case *undefined:
+		return ""
+	case Int:
+		return strconv.FormatInt(int64(v), 10)
+	}
+	text := string(s.appendRepr(nil, v, 0))
+	s.alloc(len(text))
+	return text
+}
+
+// repr is Python's repr(v).
+func (s *state) repr(v Value) string {
+	text := string(s.appendRepr(nil, v, 0))
+	s.alloc(len(text))
+	return text
+}
+
+func (s *state) appendRepr(b []byte, v Value, depth int) []byte {
+	s.work(0)
+	s.checkNesting(b, depth)
+	switch v := v.(type) {
+	case None:
+		return append(b, "None"...)
+	case Bool:
+		if v {
+			return append(b, "True"...)
+		}
+		return append(b, "False"...)
+	case Int:
+		return strconv.AppendInt(b, int64(v), 10)
+	case *bigInt:
+		return append(b, s.bigText(v.n)...)
+	case Float:
+		return appendFloat(b, float64(v))
+	case String:
+		return appendQuoted(b, string(v))
+	case *List:
+		return append(s.appendItems(append(b, '['), v.items, depth), ']')
+	case *tuple:
+		b = s.appendItems(append(b, '('), v.items, depth)
+		if len(v.items) == 1 {
+			b = append(b, ',')
+		}
+		return append(b, ')')
+	case *Dict:
+		b = append(b, '{')
+		for i, k := range v.keys {
+			if i > 0 {
+				b = append(b, ", "...)
+			}
+			b = s.appendRepr(b, k, depth+1)
+			b = append(b, ": "...)
+			b = s.appendRepr(b, v.vals[i], depth+1)
+		}
+		return append(b, '}')
+	case *view:
+		b = append(append(b, v.kind...), "(["...)
+		return append(s.appendItems(b, v.items, depth), "])"...)
+	case *rangeSpan:
+		b = append(b, "range("...)
+		b = strconv.AppendInt(b, v.start, 10)
+		b = append(b, ", "...)
+		b = strconv.AppendInt(b, v.start+v.n*v.step, 10)
+		if v.step != 1 {
+			b = append(b, ", "...)
+			b = strconv.AppendInt(b, v.step, 10)
+		}
+		return append(b, ')')
+	case *undefined:
+		return append(b, "Undefined"...)
+	case *namespace:
+		b = s.appendRepr(append(b, "<Namespace "...), v.attrs, depth+1)
+		return append(b, '>')
+	case *macro:
+		return append(append(append(b, "<Macro '"...), v.def.name...), "'>"...)
+	}
+	return append(append(append(b, '<'), v.typeName()...), " object>"...)
+}
+
+// checkNesting also stops a text that grows beyond what may be made, before it is complete.
+func (s *state) checkNesting(b []byte, depth int) {
+	if depth > maxNesting {
+		s.failLimit("values are nested deeper than %d", maxNesting)
+	}
+	if int64(len(b)) > s.allocLeft {
+		s.alloc(len(b))
+	}
+}
+
+func (s *state) appendItems(b []byte, items []Value, depth int) []byte {
+	for i, item := range items {
+		if i > 0 {
+			b = append(b, ", "...)
+		}
+		b = s.appendRepr(b, item, depth+1)
+	}
+	return b
+}
+
+func (s *state) bigText(n *big.Int) string {
+	text := n.String()
+	if len(text) > maxIntDigits {
+		s.fail("an integer has more than %d digits", maxIntDigits)
+	}
+	return text
+}
+
+// appendFloat writes the shortest decimal that reads back, with an exponent below 1e-4 and from 1e16 on.
+func appendFloat(b []byte, f float64) []byte {
+	switch {
+	case math.IsNaN(f):
+		return append(b, "nan"...)
+	case math.IsInf(f, 1):
+		return append(b, "inf"...)
+	case math.IsInf(f, -1):
+		return append(b, "-inf"...)
+	}
+	if a := math.Abs(f); a != 0 && (a < 1e-4 || a >= 1e16) {
+		return strconv.AppendFloat(b, f, 'e', -1, 64)
+	}
+	start := len(b)
+	b = strconv.AppendFloat(b, f, 'f', -1, 64)
+	for _, c := range b[start:] {
+		if c == '.' {
+			return b
+		}
+	}
+	return append(b, ".0"...)
+}
+
+// appendQuoted is the repr of a string: in single quotes unless it has them and no double ones.
+func appendQuoted(b []byte, text string) []byte {
+	quote := byte('\'')
+	if strings.IndexByte(text, '\'') >= 0 && strings.IndexByte(text, '"') < 0 {
+		quote = '"'
+	}
+	b = append(b, quote)
+	for _, r := range text {
+		switch {
+		case r == rune(quote) || r == '\\':
+			b = append(b, '\\', byte(r))
+		case r == '\n':
+			b = append(b, `\n`...)
+		case r == '\r':
+			b = append(b, `\r`...)
+		case r == '\t':
+			b = append(b, `\t`...)
+		case unicode.IsPrint(r):
+			b = utf8.AppendRune(b, r)
+		case r < 0x100:
+			b = appendHex(append(b, `\x`...), uint32(r), 2)
+		case r < 0x10000:
+			b = appendHex(append(b, `\u`...), uint32(r), 4)
+		default:
+			b = appendHex(append(b, `\U`...), uint32(r), 8)
+		}
+	}
+	return append(b, quote)
+}
+
+func appendHex(b []byte, n uint32, digits int) []byte {
+	for shift := 4 * (digits - 1); shift >= 0; shift -= 4 {
+		b = append(b, "0123456789abcdef"[n>>shift&15])
+	}
+	return b
+}
+
+// jsonStyle is how json.dumps writes.
+type jsonStyle struct {
+	ensureASCII, sortKeys bool
+	indent                string
+	lines                 bool // one item per line, indented
+	item, key             string
+}
+
+func (s *state) appendJSON(b []byte, v Value, style *jsonStyle, depth int) []byte {
+	s.work(0)
+	s.checkNesting(b, depth)
+	switch v := v.(type) {
+	case None:
+		return append(b, "null"...)
+	case Bool:
+		return strconv.AppendBool(b, bool(v))
+	case Int:
+		return strconv.AppendInt(b, int64(v), 10)
+	case *bigInt:
+		return append(b, s.bigText(v.n)...)
+	case Float:
+		return appendJSONFloat(b, float64(v))
+	case String:
+		return appendJSONString(b, string(v), style.ensureASCII)
+	case *List:
+		return s.appendJSONItems(b, v.items, style, depth)
+	case *tuple:
+		return s.appendJSONItems(b, v.items, style, depth)
+	case *Dict:
+		return s.appendJSONDict(b, v, style, depth)
+	}
+	s.fail("Object of type %s is not JSON serializable", v.typeName())
+	return nil
+}
+
+func appendJSONFloat(b []byte, f float64) []byte {
+	switch {
+	case math.IsNaN(f):
+		return append(b, "NaN"...)
+	case math.IsInf(f, 1):
+		return append(b, "Infinity"...)
+	case math.IsInf(f, -1):
+		return append(b, "-Infinity"...)
+	}
+	return appendFloat(b, f)
+}
+
+func (s *state) appendJSONItems(b []byte, items []Value, style *jsonStyle, depth int) []byte {
+	b = append(b, '[')
+	for i, item := range items {
+		if i > 0 {
+			b = append(b, style.item...)
+		}
+		b = style.newline(b, depth+1)
+		b = s.appendJSON(b, item, style, depth+1)
+	}
+	if len(items) > 0 {
+		b = style.newline(b, depth)
+	}
+	return append(b, ']')
+}
+
+func (s *state) appendJSONDict(b []byte, d *Dict, style *jsonStyle, depth int) []byte {
+	order := make([]int, d.Len())
+	for i := range order {
+		order[i] = i
+	}
+	if style.sortKeys {
+		s.sortBy(order, d.keys, false)
+	}
+	b = append(b, '{')
+	for n, i := range order {
+		if n > 0 {
+			b = append(b, style.item...)
+		}
+		b = style.newline(b, depth+1)
+		switch k := d.keys[i].(type) {
+		case String:
+			b = appendJSONString(b, string(k), style.ensureASCII)
+		case None, Bool, Int, *bigInt, Float:
+			b = append(s.appendJSON(append(b, '"'), k, style, depth+1), '"')
+		default:
+			s.fail("keys must be str, int, float, bool or None, not %s", k.typeName())
+		}
+		b = append(b, style.key...)
+		b = s.appendJSON(b, d.vals[i], style, depth+1)
+	}
+	if len(order) > 0 {
+		b = style.newline(b, depth)
+	}
+	return append(b, '}')
+}
+
+func (j *jsonStyle) newline(b []byte, depth int) []byte {
+	if !j.lines {
+		return b
+	}
+	b = append(b, '\n')
+	for range depth {
+		b = append(b, j.indent...)
+	}
+	return b
+}
+
+func appendJSONString(b []byte, text string, ensureASCII bool) []byte {
+	b = append(b, '"')
+	start := 0
+	for i := 0; i < len(text); {
+		c := text[i]
+		if c >= ' ' && c != '"' && c != '\\' && (c < 0x7f || !ensureASCII) {
+			i++
+			continue
+		}
+		b = append(b, text[start:i]...)
+		size := 1
+		switch short := strings.IndexByte("\"\\\b\f\n\r\t", c); {
+		case short >= 0:
+			b = append(b, '\\', `"\bfnrt`[short])
+		case c < ' ':
+			b = appendHex(append(b, `\u`...), uint32(c), 4)
+		default:
+			var r rune
+			r, size = utf8.DecodeRuneInString(text[i:])
+			if r >= 0x10000 {
+				hi, lo := utf16.EncodeRune(r)
+				b = appendHex(append(b, `\u`...), uint32(hi), 4)
+				r = lo
+			}
+			b = appendHex(append(b, `\u`...), uint32(r), 4)
+		}
+		i += size
+		start = i
+	}
+	return append(append(b, text[start:]...), '"')
+}
+
+// isSpace is Python's str.isspace for one character.
+func isSpace(r rune) bool {
+	return r >= 0x1c && r <= 0x1f || unicode.IsSpace(r)
+}

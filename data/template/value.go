@@ -1,0 +1,304 @@
+package template
+
+import (
+	"math"
+	"math/big"
+	"strconv"
+	"unicode/utf8"
+)
+
+// Value is what a template computes with: None, Bool, Int, Float, String, *List, *Dict, and values that only a render
+// makes (tuples, ranges, iterators, macros, namespaces, undefined). The set is closed. A template cannot change a list
+// or a dict, so values may be shared by renders that run at once, as long as nobody calls Dict.Set meanwhile.
+type Value interface {
+	typeName() string // Python's name of the type, for messages
+}
+
+// None is Python's None and JSON's null.
+type None struct{}
+
+// Bool is a truth value.
+type Bool bool
+
+// Int is an integer that fits into 64 bits. Larger ones have a type of their own; ParseJSON and arithmetic make them.
+type Int int64
+
+// Float is a number with a fraction; it prints as Python's repr does: the shortest decimal that reads back.
+type Float float64
+
+// String is text in UTF-8. Positions and lengths count code points, as in Python.
+type String string
+
+// List is a sequence. Templates cannot change it.
+type List struct{ items []Value }
+
+// NewList makes a list of the items, which it keeps.
+func NewList(items ...Value) *List { return &List{items} }
+
+// Items are the list's items; the caller must not change them.
+func (l *List) Items() []Value { return l.items }
+
+type (
+	bigInt struct{ n *big.Int } // outside of int64
+	tuple  struct {
+		items   []Value
+		isGroup bool // made by groupby: the items have the names grouper and list
+	}
+	rangeSpan struct{ start, step, n int64 }
+	// iterator is what Python makes lazily: true whatever it holds, without a length, and empty once it was read.
+	iterator struct {
+		kind  string
+		items []Value
+	}
+	// view is the result of a dict's keys, values and items.
+	view struct {
+		kind  string
+		items []Value
+	}
+	namespace struct{ attrs *Dict }
+	// undefined is what a missing name or attribute gives: false, empty, and an error once something is asked of it.
+	undefined struct {
+		of   Value  // what lacks the attribute; nil for a name
+		name string // of the variable, attribute or element
+		why  string // the whole message, where it is not one of the usual ones
+	}
+)
+
+func (None) typeName() string       { return "NoneType" }
+func (Bool) typeName() string       { return "bool" }
+func (Int) typeName() string        { return "int" }
+func (*bigInt) typeName() string    { return "int" }
+func (Float) typeName() string      { return "float" }
+func (String) typeName() string     { return "str" }
+func (*List) typeName() string      { return "list" }
+func (*tuple) typeName() string     { return "tuple" }
+func (*Dict) typeName() string      { return "dict" }
+func (*rangeSpan) typeName() string { return "range" }
+func (i *iterator) typeName() string {
+	return i.kind
+}
+func (v *view) typeName() string    { return v.kind }
+func (*namespace) typeName() string { return "Namespace" }
+func (*undefined) typeName() string { return "Undefined" }
+
+// message says what is undefined, in Jinja's words.
+func (u *undefined) message() string {
+	switch {
+	case u.why != "":
+		return u.why
+	case u.of == nil:
+		return "'" + u.name + "' is undefined"
+	}
+	return "'" + objectName(u.of) + "' has no attribute '" + u.name + "'"
+}
+
+func objectName(v Value) string {
+	if _, ok := v.(None); ok {
+		return "None"
+	}
+	return v.typeName() + " object"
+}
+
+func (r *rangeSpan) at(i int64) Value { return Int(r.start + i*r.step) }
+
+// take returns what is left of the iterator and empties it.
+func (i *iterator) take() []Value {
+	items := i.items
+	i.items = nil
+	return items
+}
+
+// Dict is a mapping that keeps the order in which keys were added. Keys are anything that Python can hash.
+type Dict struct {
+	keys, vals []Value
+	index      map[any]int // nil while the dict is small
+}
+
+// smallDict is the size up to which a dict of strings is searched one by one: a message has two to five keys.
+const smallDict = 8
+
+// NewDict makes an empty dict with room for n keys.
+func NewDict(n int) *Dict {
+	return &Dict{keys: make([]Value, 0, n), vals: make([]Value, 0, n)}
+}
+
+// Len is the number of keys.
+func (d *Dict) Len() int { return len(d.keys) }
+
+// Get returns the value of a key that is a string.
+func (d *Dict) Get(key string) (Value, bool) {
+	if i := d.findString(key); i >= 0 {
+		return d.vals[i], true
+	}
+	return nil, false
+}
+
+// Set gives a key that is a string its value. A new key goes last; one that is there keeps its place.
+func (d *Dict) Set(key string, v Value) { d.set(String(key), key, v) }
+
+// Keys are the keys in order; the caller must not change them. Those that ParseJSON made are Strings.
+func (d *Dict) Keys() []Value { return d.keys }
+
+// At is the i-th key's value.
+func (d *Dict) At(i int) Value { return d.vals[i] }
+
+func (d *Dict) findString(key string) int {
+	if d.index != nil {
+		if i, ok := d.index[key]; ok {
+			return i
+		}
+		return -1
+	}
+	for i, k := range d.keys {
+		if k, ok := k.(String); ok && string(k) == key {
+			return i
+		}
+	}
+	return -1
+}
+
+func (d *Dict) findHash(hash any) int {
+	if key, ok := hash.(string); ok {
+		return d.findString(key)
+	}
+	if d.index == nil {
+		for i, k := range d.keys {
+			if h, ok := hashOf(k, 0); ok && h == hash {
+				return i
+			}
+		}
+		return -1
+	}
+	if i, ok := d.index[hash]; ok {
+		return i
+	}
+	return -1
+}
+
+// indexed builds the map of a dict.
+func (d *Dict) indexed() map[any]int {
+	m := make(map[any]int, len(d.keys)+1)
+	for i, k := range d.keys {
+		if h, ok := hashOf(k, 0); ok {
+			m[h] = i
+		}
+	}
+	return m
+}
+
+func (d *Dict) set(key Value, hash any, v Value) {
+	if i := d.findHash(hash); i >= 0 {
+		d.vals[i] = v
+		return
+	}
+	d.keys, d.vals = append(d.keys, key), append(d.vals, v)
+	if d.index != nil {
+		d.index[hash] = len(d.keys) - 1
+	} else if _, isString := hash.(string); len(d.keys) > smallDict || !isString {
+		d.index = d.indexed()
+	}
+}
+
+func (d *Dict) clone() *Dict {
+	c := NewDict(len(d.keys))
+	c.keys, c.vals = append(c.keys, d.keys...), append(c.vals, d.vals...)
+	if d.index != nil {
+		c.index = c.indexed()
+	}
+	return c
+}
+
+type (
+	noneHash  struct{}
+	floatHash float64
+	bigHash   string
+	tupleHash string
+)
+
+// hashOf is a comparable that is equal for values that are equal in Python: 1, 1.0 and True are one key.
+func hashOf(v Value, depth int) (any, bool) {
+	switch v := v.(type) {
+	case String:
+		return string(v), true
+	case Bool:
+		if v {
+			return int64(1), true
+		}
+		return int64(0), true
+	case Int:
+		return int64(v), true
+	case *bigInt:
+		return bigHash(v.n.String()), true
+	case Float:
+		f := float64(v)
+		if f == math.Trunc(f) && math.Abs(f) < 1<<63 {
+			return int64(f), true
+		}
+		if f == math.Trunc(f) && !math.IsInf(f, 0) {
+			n, _ := big.NewFloat(f).Int(nil)
+			return bigHash(n.String()), true
+		}
+		return floatHash(f), true
+	case None:
+		return noneHash{}, true
+	case *tuple:
+		if depth > maxNesting {
+			return nil, false
+		}
+		var key []byte
+		for _, item := range v.items {
+			h, ok := hashOf(item, depth+1)
+			if !ok {
+				return nil, false
+			}
+			key = appendHash(key, h)
+		}
+		return tupleHash(key), true
+	case *List, *Dict, *view:
+		return nil, false
+	}
+	return v, true // by identity
+}
+
+func appendHash(key []byte, h any) []byte {
+	var kind byte
+	var text string
+	switch h := h.(type) {
+	case string:
+		kind, text = 's', h
+	case int64:
+		kind, text = 'i', strconv.FormatInt(h, 10)
+	case floatHash:
+		kind, text = 'f', strconv.FormatFloat(float64(h), 'g', -1, 64)
+	case bigHash:
+		kind, text = 'b', string(h)
+	case tupleHash:
+		kind, text = 't', string(h)
+	default:
+		kind = 'n'
+	}
+	key = append(key, kind)
+	key = strconv.AppendInt(key, int64(len(text)), 10)
+	key = append(key, ':')
+	return append(key, text...)
+}
+
+// runeLen is the number of code points.
+func runeLen(s string) int { return utf8.RuneCountInString(s) }
+
+func isASCII(s string) bool {
+	for i := 0; i < len(s); i++ {
+		if s[i] >= utf8.RuneSelf {
+			return false
+		}
+	}
+	return true
+}
+
+// normalized turns a big integer into an Int where it fits.
+func normalized(n *big.Int) Value {
+	if n.IsInt64() {
+		return Int(n.Int64())
+	}
+	return &bigInt{n}
+}
