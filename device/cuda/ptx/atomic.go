@@ -7,14 +7,10 @@ import (
 // decodeAtom reads atom and red: a value in memory becomes f(value, operand), lane after lane, and atom gives the old one.
 func decodeAtom(a *assembly) {
 	isRed := a.in.op[:3] == "red"
-	a.mod("relaxed", "acquire", "release", "acq_rel") // the order of modifiers that Triton writes differs from the ISA's
-	s := spaces[a.mod("global", "shared")]
-	if a.mod("cta", "cluster", "gpu", "sys") != "" {
+	s := genericSpace
+	for range 3 { // order, scope and space: the ISA and Triton have them in different places
 		a.mod("relaxed", "acquire", "release", "acq_rel")
-	} else {
-		if a.mod("relaxed", "acquire", "release", "acq_rel") != "" {
-			a.mod("cta", "cluster", "gpu", "sys")
-		}
+		a.mod("cta", "cluster", "gpu", "sys")
 		if s == genericSpace {
 			s = spaces[a.mod("global", "shared")]
 		}
