@@ -3,7 +3,6 @@ package cuda
 import (
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"strings"
 	"sync"
@@ -21,7 +20,7 @@ type Options struct {
 	Ordinal  int               // which GPU, as CUDA counts them: CUDA_VISIBLE_DEVICES has a say
 	Accounts *hostmem.Accounts // where the little host memory is counted that opening takes; nil: accounts of its own
 	API      *driver.API       // nil: that of the installed driver
-	Log      *slog.Logger      // what is missing, and how long opening took; nil: nowhere
+	Note     func(line string) // told what a user may wonder about: why opening takes long, what is missing; nil: nobody is
 
 	// OpenBLAS opens what multiplies matrices, with the device's context current; the device closes it. nil: cuBLASLt, or
 	// where that is missing this program's own kernels.
@@ -38,7 +37,7 @@ type Device struct {
 	handle   driver.Device
 	context  driver.Context
 	accounts *hostmem.Accounts
-	log      *slog.Logger
+	note     func(line string)
 	blas     cublaslt.BLAS // nil: there is none
 	kernels  *kernels.Set
 	loaded   map[string]*function
@@ -68,7 +67,7 @@ const driverReserveBytes = 512 << 20
 
 // Open opens a GPU. The error is one line: what is missing, and what to do.
 func Open(o Options) (d *Device, err error) {
-	d = &Device{id: fmt.Sprintf("cuda:%d", o.Ordinal), api: o.API, accounts: o.Accounts, log: o.Log, pinned: map[*hostmem.Region]*pinning{},
+	d = &Device{id: fmt.Sprintf("cuda:%d", o.Ordinal), api: o.API, accounts: o.Accounts, pinned: map[*hostmem.Region]*pinning{},
 		pinBytes: maxPinBytes, pieceBytes: maxPieceBytes}
 	defer func() {
 		if err != nil {
@@ -80,8 +79,10 @@ func Open(o Options) (d *Device, err error) {
 	if d.accounts == nil {
 		d.accounts = hostmem.New()
 	}
-	if d.log == nil {
-		d.log = slog.New(slog.DiscardHandler)
+	d.note = func(line string) {
+		if o.Note != nil {
+			o.Note("device " + d.id + ": " + line)
+		}
 	}
 	if d.api == nil {
 		if d.api, err = driver.Load(); err != nil {
@@ -163,7 +164,7 @@ func (d *Device) openBLAS(gpu *gpu, o Options) (err error) {
 			d.blas, err = library.Open()
 		}
 		if err != nil {
-			d.log.Warn("matrix products run on this program's own kernels", "device", d.id, "why", err)
+			d.note(fmt.Sprintf("matrix products run on this program's own kernels, which are slower: %v", err))
 			return nil
 		}
 	}

@@ -25,6 +25,9 @@ const maxArgs = 32
 // plainSharedBytes is the dynamic shared memory that every function may have; for more it must ask.
 const plainSharedBytes = 48 << 10
 
+// slowLoad is how long loading takes before somebody may ask what is going on.
+const slowLoad = 2 * time.Second
+
 // loadKernels hands all kernels to the driver, which compiles them, or finds them in its cache (~/.nv/ComputeCache). All now: an
 // operation must not stop for a compiler. The context is current.
 func (d *Device) loadKernels(gpu *gpu) error {
@@ -36,6 +39,9 @@ func (d *Device) loadKernels(gpu *gpu) error {
 		return err
 	}
 	begin := time.Now()
+	patience := time.AfterFunc(slowLoad, func() {
+		d.note("the driver is compiling kernels for this GPU, which it keeps for the next time")
+	})
 	names := d.kernels.Names()
 	functions, modules := make([]*function, len(names)), make([]driver.Module, len(names))
 	d.opened.add(func() error { return d.with(func() error { return d.unload(modules) }) })
@@ -65,6 +71,7 @@ func (d *Device) loadKernels(gpu *gpu) error {
 		})
 	}
 	wg.Wait()
+	defer patience.Stop()
 	d.loaded = make(map[string]*function, len(names))
 	for i, f := range functions {
 		if errs[i] != nil {
@@ -74,7 +81,9 @@ func (d *Device) loadKernels(gpu *gpu) error {
 			d.loaded[f.Name] = f
 		}
 	}
-	d.log.Info("kernels are loaded", "device", d.id, "kernels", len(d.loaded), "target", target, "seconds", time.Since(begin).Seconds())
+	if !patience.Stop() {
+		d.note(fmt.Sprintf("%d kernels were compiled in %.0f s", len(d.loaded), time.Since(begin).Seconds()))
+	}
 	return nil
 }
 
