@@ -49,8 +49,18 @@ func FormatVersion(version int32) string {
 	return fmt.Sprintf("%d.%d", version/1000, version%1000/10)
 }
 
-// errMissing is a library that is not there, as opposed to one that does not load.
-var errMissing = errors.New("no such file")
+// ErrMissing is what Load's error is (errors.Is) where there is no driver at all, or this program cannot have one: a machine that is not
+// meant to compute on a GPU. Every other error is about a driver that is there and of no use.
+var ErrMissing = errors.New("no NVIDIA driver")
+
+// missing is the text of an error that is ErrMissing.
+type missing string
+
+func (m missing) Error() string        { return string(m) }
+func (m missing) Is(target error) bool { return target == ErrMissing }
+
+// errNotFound is a library that is not there, as opposed to one that does not load.
+var errNotFound = errors.New("no such file")
 
 // loadFrom takes the first library that is there. One that is there and does not load ends the search: falling through to
 // another would hide why.
@@ -58,12 +68,12 @@ func loadFrom[L library](paths []string, open func(path string) (L, error)) (*AP
 	for _, path := range paths {
 		lib, err := open(path)
 		switch {
-		case errors.Is(err, errMissing):
+		case errors.Is(err, errNotFound):
 			continue
 		case err != nil:
 			return nil, fmt.Errorf("the NVIDIA driver's library does not load: %w; %s", err, install)
 		}
 		return bindAll(lib, path)
 	}
-	return nil, fmt.Errorf("there is no NVIDIA driver: %s was not found; %s", paths[0], install)
+	return nil, missing(fmt.Sprintf("there is no NVIDIA driver: %s was not found; %s", paths[0], install))
 }

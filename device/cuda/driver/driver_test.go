@@ -85,7 +85,7 @@ func TestSearch(t *testing.T) {
 			if err, ok := there[path]; ok {
 				return fakeLibrary{version: MinVersion}, err
 			}
-			return fakeLibrary{}, errMissing
+			return fakeLibrary{}, errNotFound
 		}
 	}
 	for _, c := range []struct {
@@ -106,6 +106,8 @@ func TestSearch(t *testing.T) {
 				t.Errorf("got %v", err)
 			case c.want != "" && (err == nil || err.Error() != c.want):
 				t.Errorf("got  %v\nwant %s", err, c.want)
+			case errors.Is(err, ErrMissing) != (c.name == "none"):
+				t.Errorf("whether there is no driver: %v", errors.Is(err, ErrMissing))
 			}
 		})
 	}

@@ -13,7 +13,8 @@ import (
 // last is where Windows puts it for its Linux subsystem.
 var places = []string{"libcuda.so.1", "libcuda.so", "/usr/lib/wsl/lib/libcuda.so.1"}
 
-// Load opens the driver's library and binds the API. The error is one line that says what is missing and what to install. The
+// Load opens the driver's library and binds the API. The error is one line that says what is missing and what to
+// install; it is [ErrMissing] where no driver was found. The
 // library stays open for as long as the process lives.
 func Load() (*API, error) { return loadFrom(places, openLibrary) }
 
@@ -26,7 +27,7 @@ func openLibrary(path string) (handle, error) {
 	case err == nil:
 		return handle(h), nil
 	case strings.HasPrefix(err.Error(), path+": cannot open shared object file: No such file"):
-		return 0, fmt.Errorf("%s: %w", path, errMissing) // and not a library that it depends on
+		return 0, fmt.Errorf("%s: %w", path, errNotFound) // and not a library that it depends on
 	}
 	return 0, err
 }
