@@ -1,26 +1,71 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/device/cpu"
+	"github.com/millrace/millrace/device/cuda"
+	"github.com/millrace/millrace/device/cuda/driver"
 	"github.com/millrace/millrace/internal/hostmem"
 )
 
-// openDevice is the list of drivers: it opens the device that a name in run.yaml stands for, and the host's.
-func openDevice(name string, accounts *hostmem.Accounts) (computes, host device.Device, err error) {
-	kind, _, _ := strings.Cut(name, ":")
-	switch kind {
-	case "auto", "cpu":
-		d, err := cpu.New(cpu.Options{Accounts: accounts})
-		if err != nil {
-			return nil, nil, err
-		}
-		return d, d, nil
-	case "cuda":
-		return nil, nil, fmt.Errorf("device %s: not built yet: this version computes on the CPU; set device to auto or cpu", name)
+// loadDriver is where GPUs come from. Tests have none, or others.
+var loadDriver = driver.Load
+
+// openDevice is the list of drivers: it opens the device that a name in run.yaml stands for, and the host's, which is always a
+// CPU and the same one where the CPU computes.
+func (p *program) openDevice(name string, accounts *hostmem.Accounts) (computes, host device.Device, err error) {
+	computes, err = p.openGPU(name, accounts)
+	if err != nil {
+		return nil, nil, err
 	}
-	return nil, nil, fmt.Errorf("device %q: unknown; known are auto and cpu", name)
+	host, err = cpu.New(cpu.Options{Accounts: accounts})
+	switch {
+	case err == nil && computes == nil:
+		return host, host, nil
+	case err != nil && computes != nil:
+		return nil, nil, errors.Join(err, computes.Close())
+	}
+	return computes, host, err
 }
+
+// openGPU is nil where the CPU is to compute.
+func (p *program) openGPU(name string, accounts *hostmem.Accounts) (device.Device, error) {
+	kind, number, isNumbered := strings.Cut(name, ":")
+	ordinal := 0
+	switch {
+	case name == "cpu":
+		return nil, nil
+	case name == "auto", name == "cuda":
+	case kind == "cuda" && isNumbered:
+		var err error
+		if ordinal, err = strconv.Atoi(number); err != nil || ordinal < 0 {
+			return nil, fmt.Errorf("device %q: %q is not the number of a GPU; the first one is cuda:0", name, number)
+		}
+	default:
+		return nil, fmt.Errorf("device %q: unknown; known are auto, cpu, cuda and cuda:N", name)
+	}
+	api, err := loadDriver()
+	if err != nil {
+		if name == "auto" {
+			return nil, nil // most machines have no GPU
+		}
+		return nil, fmt.Errorf("device %s: %w", name, err)
+	}
+	d, err := cuda.Open(cuda.Options{Ordinal: ordinal, API: api, Accounts: accounts, Note: p.note})
+	switch {
+	case err == nil:
+		return d, nil
+	case name == "auto":
+		p.note("computing on the CPU: " + oneLine(err))
+		return nil, nil
+	}
+	return nil, err
+}
+
+// note tells people something beside the result.
+func (p *program) note(line string) { fmt.Fprintf(p.stderr, "millrace: %s\n", line) }

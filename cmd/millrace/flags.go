@@ -26,7 +26,7 @@ func readRunFile(path string, set []string) (*train.Config, error) {
 
 // where are the flags of verbs that compute and read no run file.
 type where struct {
-	Device       string `default:"auto" help:"Device that computes: auto or cpu."`
+	Device       string `default:"auto" help:"Device that computes: auto, cpu, cuda or cuda:N."`
 	MemoryDevice string `default:"auto" placeholder:"SIZE" help:"Device memory to use at most, such as 2GiB. On the CPU, auto streams nothing."`
 	MemoryHost   string `default:"auto" placeholder:"SIZE" help:"Host memory to use at most."`
 }

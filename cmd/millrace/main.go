@@ -115,7 +115,7 @@ func (p *program) call(cmd *kong.Context) error {
 	p.ctx = ctx
 	p.interrupts = watch(p.signals, cancel, p.stderr)
 	defer p.interrupts.end()
-	p.env = &train.Env{Open: openDevice, Accounts: hostmem.New(), Progress: p.stderr, Terminal: isTerminal(p.stderr),
+	p.env = &train.Env{Open: p.openDevice, Accounts: hostmem.New(), Progress: p.stderr, Terminal: isTerminal(p.stderr),
 		Stop: p.interrupts.stop, CacheDir: cacheDir()}
 	return cmd.Run(p)
 }

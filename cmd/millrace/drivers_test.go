@@ -1,0 +1,98 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/millrace/millrace/device/cuda/driver"
+	"github.com/millrace/millrace/device/cuda/standin"
+	"github.com/millrace/millrace/internal/hostmem"
+)
+
+// The tests of the verbs say what happens on a machine without a GPU, wherever they run.
+func TestMain(m *testing.M) {
+	loadDriver = func() (*driver.API, error) {
+		return nil, errors.New("there is no NVIDIA driver: libcuda.so.1 was not found; install it")
+	}
+	os.Exit(m.Run())
+}
+
+// useGPU puts a stand-in of a driver in place, whose kernels are not run.
+func useGPU(t *testing.T, o standin.Options) {
+	before := loadDriver
+	t.Cleanup(func() { loadDriver = before })
+	o.Load = func([]byte) (*standin.Image, error) {
+		return &standin.Image{Kernel: func(string) *standin.Kernel { return &standin.Kernel{} }}, nil
+	}
+	gpu := standin.New(o)
+	loadDriver = func() (*driver.API, error) { return gpu.API(), nil }
+	t.Cleanup(func() {
+		if err := gpu.Check(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestDevices(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		gpu  *standin.Options // nil: no driver
+		want string           // in the device's name, or
+		err  string           // in the error
+		note string
+	}{
+		{name: "auto", want: "CPU"},
+		{name: "cpu", want: "CPU"},
+		{name: "cuda", err: "device cuda: there is no NVIDIA driver"},
+		{name: "cuda:0", err: "device cuda:0: there is no NVIDIA driver"},
+		{name: "auto", gpu: &standin.Options{}, want: "cuda:0, compute capability 8.0"},
+		{name: "cuda", gpu: &standin.Options{}, want: "cuda:0"},
+		{name: "cuda:0", gpu: &standin.Options{}, want: "cuda:0"},
+		{name: "cpu", gpu: &standin.Options{}, want: "CPU"},
+		{name: "cuda:1", gpu: &standin.Options{}, err: "device cuda:1: there is no such GPU; there is only cuda:0 ("},
+		{name: "cuda:one", gpu: &standin.Options{}, err: `"one" is not the number of a GPU; the first one is cuda:0`},
+		{name: "cuda:", gpu: &standin.Options{}, err: "is not the number of a GPU"},
+		{name: "cuda:-1", gpu: &standin.Options{}, err: "is not the number of a GPU"},
+		{name: "cpu:0", err: "unknown; known are auto, cpu, cuda and cuda:N"},
+		{name: "rocm", gpu: &standin.Options{}, err: `device "rocm": unknown`},
+		{name: "auto", gpu: &standin.Options{Capability: [2]int32{7, 5}}, want: "CPU",
+			note: "millrace: computing on the CPU: device cuda:0: "},
+		{name: "cuda", gpu: &standin.Options{Capability: [2]int32{7, 5}}, err: "compute capability 7.5, and 8.0 or newer is needed"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if c.gpu != nil {
+				useGPU(t, *c.gpu)
+			}
+			var stderr bytes.Buffer
+			p := &program{stderr: &stderr}
+			computes, host, err := p.openDevice(c.name, hostmem.New())
+			if c.err != "" {
+				if err == nil || !strings.Contains(err.Error(), c.err) || strings.Contains(err.Error(), "\n") {
+					t.Errorf("the error is %v, want %q", err, c.err)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if name := computes.Info().Name; !strings.Contains(name, c.want) {
+				t.Errorf("%q computes, want %q", name, c.want)
+			}
+			if name := host.Info().Name; !strings.HasPrefix(name, "CPU") {
+				t.Errorf("%q is the host", name)
+			}
+			if !strings.Contains(stderr.String(), c.note) {
+				t.Errorf("notes %q, want %q", stderr.String(), c.note)
+			}
+			if host != computes {
+				err = computes.Close()
+			}
+			if err := errors.Join(err, host.Close()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
