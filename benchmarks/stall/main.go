@@ -1,0 +1,247 @@
+// Command stall compares how long steps wait for a checkpoint with what the plan says: it probes the machine, and trains a small
+// model that saves every third step, with its state in memory and then on disk, where checkpoints are hard links.
+//
+// The state of a save is handed over during the step behind it, so that is the step whose seconds count: its median, less the
+// median of those that save nothing, is the stall.
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"log"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+)
+
+const saveEvery = 3
+
+func main() {
+	log.SetFlags(0)
+	millrace := flag.String("millrace", "millrace", "the program")
+	dir := flag.String("dir", os.TempDir(), "a directory on the drive that is saved to; what is made there is removed")
+	saves := flag.Int("saves", 4, "checkpoints of each run")
+	tiny := flag.Bool("tiny", false, "shrink the model, to try the comparison itself")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, *millrace, *dir, *saves, *tiny); err != nil {
+		log.Fatal(err)
+	}
+}
+
+// runner has what all rows share.
+type runner struct {
+	ctx                   context.Context
+	millrace, dir, config string
+	saves                 int
+}
+
+// row is a run with its state in one place.
+type row struct {
+	name        string
+	batchTokens int
+	onDisk      bool
+}
+
+func run(ctx context.Context, millrace, dir string, saves int, tiny bool) (err error) {
+	if millrace, err = exec.LookPath(millrace); err != nil {
+		return fmt.Errorf("-millrace: %w; build it with make", err)
+	}
+	if dir, err = os.MkdirTemp(dir, "millrace-stall-"); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	r := &runner{ctx: ctx, millrace: millrace, dir: dir, saves: saves}
+	if err := r.prepare(tiny); err != nil {
+		return err
+	}
+	begin := time.Now()
+	probed, err := r.call("probe", "--path", dir)
+	if err != nil {
+		return err
+	}
+	fmt.Printf("```\n%s```\n\n", probed)
+	fmt.Println("| state | copied a save | on disk | step planned, s | step measured, s | step that saves, s | stall planned, s | stall measured, s | of it commit, s |\n|---|---|---|---|---|---|---|---|---|")
+	for _, w := range []row{
+		{"in memory, short steps", 256, false},
+		{"in memory", 1024, false},
+		{"on disk, short steps", 256, true},
+		{"on disk", 1024, true},
+	} {
+		line, err := r.measure(w)
+		if err != nil {
+			return fmt.Errorf("%s: %w", w.name, err)
+		}
+		fmt.Println(line)
+	}
+	fmt.Printf("\n%d saves a run, one every %d steps; %.0f s in all\n", saves, saveEvery, time.Since(begin).Seconds())
+	return nil
+}
+
+// prepare writes the configuration of a SmolLM2-135M, random letters to train it on, and the run file.
+func (r *runner) prepare(tiny bool) error {
+	layers, hidden := 30, 576
+	if tiny {
+		layers, hidden = 6, 192
+	}
+	config, err := json.Marshal(map[string]any{"model_type": "llama", "architectures": []string{"LlamaForCausalLM"}, "vocab_size": 49152,
+		"hidden_size": hidden, "intermediate_size": 1536, "num_hidden_layers": layers, "num_attention_heads": hidden / 64,
+		"num_key_value_heads": 3, "max_position_embeddings": 8192, "rms_norm_eps": 1e-5, "rope_theta": 100000.0,
+		"tie_word_embeddings": true, "hidden_act": "silu", "initializer_range": 0.02, "torch_dtype": "bfloat16"})
+	if err != nil {
+		return err
+	}
+	model := filepath.Join(r.dir, "model")
+	if err := os.Mkdir(model, 0o755); err != nil {
+		return err
+	}
+	var text bytes.Buffer
+	random := rand.New(rand.NewPCG(1, 2))
+	for range 400 {
+		line := make([]byte, 400)
+		for i := range line {
+			line[i] = 'a' + byte(random.IntN(26))
+		}
+		fmt.Fprintf(&text, "{\"text\": %q}\n", line)
+	}
+	data := filepath.Join(r.dir, "text.jsonl")
+	r.config = filepath.Join(r.dir, "run.yaml")
+	yaml := fmt.Sprintf("model: %q\ninit: random\ntokenizer: bytes\ndatasets:\n  - {path: %q, type: text}\nsequence_len: 256\nsave: {every: %d, keep: 1}\nmax_steps: %d\nlearning_rate: 1e-4\n",
+		model, data, saveEvery, saveEvery*r.saves+1)
+	return errors.Join(os.WriteFile(filepath.Join(model, "config.json"), config, 0o644), os.WriteFile(data, text.Bytes(), 0o644),
+		os.WriteFile(r.config, []byte(yaml), 0o644))
+}
+
+// planned is what `millrace plan --json` prints, as far as it is used.
+type planned struct {
+	HostBytes   int64 `json:"host_bytes"`
+	DeviceBytes int64 `json:"device_bytes"`
+	DiskBytes   int64 `json:"disk_bytes"`
+	Predicted   struct {
+		StepSec float64 `json:"step_sec"`
+	} `json:"predicted"`
+	Outlook struct {
+		CheckpointBytes    int64   `json:"checkpoint_bytes"`
+		CheckpointStallSec float64 `json:"checkpoint_stall_sec"`
+	} `json:"outlook"`
+}
+
+func (r *runner) measure(w row) (line string, err error) {
+	out := filepath.Join(r.dir, "run")
+	args := []string{r.config, "--json", "--set", "output_dir=" + out, "--set", fmt.Sprintf("batch_tokens=%d", w.batchTokens)}
+	p, err := r.plan(args)
+	if err == nil && w.onDisk {
+		args, p, err = r.toDisk(args, p)
+	}
+	if err != nil {
+		return "", err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(out)) }()
+	text, err := r.call(append([]string{"train"}, args...)...)
+	if err != nil {
+		return "", err
+	}
+	var summary struct {
+		SaveStallSec float64 `json:"save_stall_sec"`
+	}
+	if err := json.Unmarshal(text, &summary); err != nil {
+		return "", err
+	}
+	saving, others, err := steps(filepath.Join(out, "metrics.jsonl"))
+	if err != nil {
+		return "", err
+	}
+	commits := r.saves + 1 // the run's end is one, too
+	return fmt.Sprintf("| %s | %s | %s | %.3f | %.3f | %.3f | %.3f | %.3f | %.3f |", w.name, mib(p.Outlook.CheckpointBytes), mib(p.DiskBytes),
+		p.Predicted.StepSec, median(others), median(saving), p.Outlook.CheckpointStallSec, median(saving)-median(others),
+		summary.SaveStallSec/float64(commits)), nil
+}
+
+// toDisk lowers the host's budget until most of what a save would copy is on disk.
+func (r *runner) toDisk(args []string, whole *planned) ([]string, *planned, error) {
+	for share := 0.9; ; share -= 0.1 {
+		less := slices.Concat(args, []string{"--set", "memory.disk=auto", "--set", "memory.path=" + filepath.Join(r.dir, "state"),
+			"--set", fmt.Sprintf("memory.host=%dB", int64(share*float64(whole.HostBytes+whole.DeviceBytes)))})
+		p, err := r.plan(less)
+		if err != nil || p.Outlook.CheckpointBytes < whole.Outlook.CheckpointBytes/2 {
+			return less, p, err
+		}
+	}
+}
+
+func (r *runner) plan(args []string) (*planned, error) {
+	text, err := r.call(append([]string{"plan"}, args...)...)
+	if err != nil {
+		return nil, err
+	}
+	p := &planned{}
+	return p, json.Unmarshal(text, p)
+}
+
+// call runs the program, which has its measured machine in our directory.
+func (r *runner) call(args ...string) ([]byte, error) {
+	cmd := exec.CommandContext(r.ctx, r.millrace, args...)
+	cmd.Env = append(os.Environ(), "MILLRACE_CACHE="+filepath.Join(r.dir, "cache"))
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	var problem strings.Builder
+	cmd.Stderr = &problem
+	out, err := cmd.Output()
+	if err != nil {
+		err = fmt.Errorf("millrace %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(problem.String()))
+	}
+	return out, err
+}
+
+// steps are the seconds of those steps that hand state to a save, and of the others, but for the first two: one has no update
+// before it, and both warm up.
+func steps(metrics string) (saving, others []float64, err error) {
+	f, err := os.Open(metrics)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer f.Close()
+	lines := json.NewDecoder(f)
+	for lines.More() {
+		var m struct {
+			Step    int     `json:"step"`
+			StepSec float64 `json:"step_sec"`
+		}
+		if err := lines.Decode(&m); err != nil {
+			return nil, nil, err
+		}
+		switch {
+		case m.Step <= 2:
+		case m.Step%saveEvery == 1:
+			saving = append(saving, m.StepSec)
+		default:
+			others = append(others, m.StepSec)
+		}
+	}
+	if len(saving) == 0 || len(others) == 0 {
+		return nil, nil, fmt.Errorf("%s: there are too few steps", metrics)
+	}
+	return saving, others, nil
+}
+
+func median(x []float64) float64 {
+	x = slices.Sorted(slices.Values(x))
+	return (x[(len(x)-1)/2] + x[len(x)/2]) / 2
+}
+
+func mib(bytes int64) string {
+	if bytes == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%.0f MiB", float64(bytes)/(1<<20))
+}
