@@ -18,7 +18,7 @@
 //   - A context is current for an OS thread, and every call that needs one checks it, and that it was made so by the same goroutine: a
 //     goroutine that is not locked to its thread must not count on what another has left there. (On Linux, where threads have names.)
 //   - A failure of queued work is sticky: whatever is called next returns it, and the rest of the queues is skipped.
-//   - A call that releases something does so even if it returns an error, so that Check tells who tried.
+//   - A call that releases something does so even if it returns an error, so that Check tells who tried; a call that waits has waited.
 //
 // Under the race detector device memory is ordinary Go memory (it always is), and copies, fills and kernels are ordinary Go reads and
 // writes of their stream's goroutine. Nothing that the stand-in does for itself orders two streams, or a stream and the host, beyond

@@ -93,17 +93,18 @@ func (d *Driver) eventRecord(h driver.Event, on driver.Stream) driver.Result {
 }
 
 func (d *Driver) eventSynchronize(h driver.Event) driver.Result {
-	if r := d.enter("EventSynchronize"); r != driver.Success {
+	r, proceed := d.enterRelease("EventSynchronize")
+	if !proceed {
 		return r
 	}
-	e, r := d.useEvent("EventSynchronize", h)
-	if r != driver.Success {
-		return r
+	e, found := d.useEvent("EventSynchronize", h)
+	if found != driver.Success {
+		return first(r, found)
 	}
 	if there := e.latest.Load(); there != nil {
 		<-there.reached
 	}
-	return driver.Result(d.lost.Load())
+	return first(r, driver.Result(d.lost.Load()))
 }
 
 func (d *Driver) eventQuery(h driver.Event) driver.Result {

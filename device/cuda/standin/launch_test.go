@@ -2,6 +2,7 @@ package standin_test
 
 import (
 	"encoding/binary"
+	"fmt"
 	"runtime"
 	"testing"
 	"unsafe"
@@ -223,7 +224,9 @@ func TestPTXVersions(t *testing.T) {
 		{"8.7", "sm_80", 12080, [2]int32{8, 0}, driver.Success},
 		{"8.10", "sm_80", 12080, [2]int32{8, 0}, driver.UnsupportedPTXVersion},
 	} {
+		var why string
 		r := start(t, standin.Options{DriverVersion: c.driver, Capability: c.capability,
+			Log: func(format string, args ...any) { why = fmt.Sprintf(format, args...) },
 			Load: func([]byte) (*standin.Image, error) {
 				return &standin.Image{Version: c.version, Target: c.target, Kernel: func(string) *standin.Kernel { return nil }}, nil
 			}})
@@ -232,6 +235,9 @@ func TestPTXVersions(t *testing.T) {
 			t.Errorf("PTX %s for %s, with driver %d and sm_%v: %v, want %v", c.version, c.target, c.driver, c.capability, got, c.want)
 		} else if got == driver.Success {
 			r.ok(r.ModuleUnload(m))
+		}
+		if (why != "") != (c.want != driver.Success) {
+			t.Errorf("the log says %q", why)
 		}
 		if text := r.problems(); text != "" {
 			t.Error(text)

@@ -93,16 +93,17 @@ func (d *Driver) end(h driver.Stream, s *stream) {
 }
 
 func (d *Driver) streamSynchronize(h driver.Stream) driver.Result {
-	if r := d.enter("StreamSynchronize"); r != driver.Success {
+	r, proceed := d.enterRelease("StreamSynchronize")
+	if !proceed {
 		return r
 	}
-	s, r := d.use("StreamSynchronize", h)
-	if r != driver.Success {
-		return r
+	s, found := d.use("StreamSynchronize", h)
+	if found != driver.Success {
+		return first(r, found)
 	}
 	here := s.record()
 	<-here.reached
-	return driver.Result(d.lost.Load())
+	return first(r, driver.Result(d.lost.Load()))
 }
 
 func (d *Driver) streamWaitEvent(h driver.Stream, e driver.Event, flags uint32) driver.Result {

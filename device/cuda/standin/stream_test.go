@@ -253,7 +253,7 @@ func TestFail(t *testing.T) {
 		switch call {
 		case "MemAlloc":
 			return driver.OutOfMemory
-		case "StreamDestroy":
+		case "StreamDestroy", "StreamSynchronize", "EventSynchronize":
 			return driver.Unknown
 		}
 		return driver.Success
@@ -262,11 +262,25 @@ func TestFail(t *testing.T) {
 	r.want(driver.OutOfMemory, r.MemAlloc(&p, 1))
 	var s driver.Stream
 	r.ok(r.StreamCreateWithPriority(&s, driver.StreamNonBlocking, 0))
+	var e driver.Event
+	r.ok(r.EventCreate(&e, 0))
+	ran := 0
+	work := func(ptx.Memory) error { ran++; return nil }
+	r.ok(r.standin.Enqueue(s, "work", work))
+	r.want(driver.Unknown, r.StreamSynchronize(s))
+	r.ok(r.standin.Enqueue(s, "work", work))
+	r.ok(r.EventRecord(e, s))
+	r.want(driver.Unknown, r.EventSynchronize(e))
+	if ran != 2 {
+		t.Errorf("the host waited for %d of 2", ran)
+	}
+	r.ok(r.EventDestroy(e))
 	r.want(driver.Unknown, r.StreamDestroy(s))
 	if text := r.problems(); text != "" {
 		t.Error(text)
 	}
-	want := "[Init DevicePrimaryCtxRetain CtxSetCurrent MemAlloc StreamCreateWithPriority StreamDestroy CtxSetCurrent DevicePrimaryCtxRelease]"
+	want := "[Init DevicePrimaryCtxRetain CtxSetCurrent MemAlloc StreamCreateWithPriority EventCreate work StreamSynchronize work EventRecord " +
+		"EventSynchronize EventDestroy StreamDestroy CtxSetCurrent DevicePrimaryCtxRelease]"
 	if got := fmt.Sprint(calls); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
