@@ -49,22 +49,22 @@ func (p *program) openGPU(name string, accounts *hostmem.Accounts) (device.Devic
 	default:
 		return nil, fmt.Errorf("device %q: unknown; known are auto, cpu, cuda and cuda:N", name)
 	}
+	var d *cuda.Device
 	api, err := loadDriver()
-	if err != nil {
-		if name == "auto" {
-			return nil, nil // most machines have no GPU
-		}
-		return nil, fmt.Errorf("device %s: %w", name, err)
+	if err == nil {
+		d, err = cuda.Open(cuda.Options{Ordinal: ordinal, API: api, Accounts: accounts, Note: p.note})
+	} else {
+		err = fmt.Errorf("device %s: %w", name, err)
 	}
-	d, err := cuda.Open(cuda.Options{Ordinal: ordinal, API: api, Accounts: accounts, Note: p.note})
 	switch {
 	case err == nil:
 		return d, nil
-	case name == "auto":
+	case name != "auto":
+		return nil, err
+	case !errors.Is(err, driver.ErrMissing): // there is a GPU, or was meant to be
 		p.note("computing on the CPU: " + oneLine(err))
-		return nil, nil
 	}
-	return nil, err
+	return nil, nil
 }
 
 // note tells people something beside the result.

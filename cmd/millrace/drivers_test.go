@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -14,9 +15,7 @@ import (
 
 // The tests of the verbs say what happens on a machine without a GPU, wherever they run.
 func TestMain(m *testing.M) {
-	loadDriver = func() (*driver.API, error) {
-		return nil, errors.New("there is no NVIDIA driver: libcuda.so.1 was not found; install it")
-	}
+	loadDriver = func() (*driver.API, error) { return nil, fmt.Errorf("%w: libcuda.so.1 was not found; install it", driver.ErrMissing) }
 	os.Exit(m.Run())
 }
 
