@@ -1,0 +1,499 @@
+"""Every kernel but products and attention, in Triton's interpreter, against plain NumPy: python -m unittest test_kernels
+
+Kernels are launched as they are declared: with their constants, and on the grid that their expressions give. Operands lie in memory
+full of NaN, with gaps between rows, so that what strays shows.
+"""
+
+import functools
+import importlib
+import itertools
+import re
+import unittest
+
+import interpreted  # first
+
+import numpy as np
+import torch
+import triton
+import triton.language as tl
+
+import adamw
+from poisoned import Field
+
+TYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
+SOURCES = ("elementwise", "norm", "sums", "rope", "swiglu", "loss", "embedding", "adamw")
+SHAPES = ((1, 1), (1, 17), (3, 1), (17, 37), (7, 600))
+ALIGNED_SHAPES = ((3, 16), (5, 528), (2, 2064))
+f32 = np.float32
+
+
+@functools.cache
+def declared():
+    return {k.name: k for source in SOURCES for k in importlib.import_module(source).KERNELS}
+
+
+def launch(name, *values):
+    """Runs a kernel; values are its arguments in order, tensors or Fields for pointers."""
+    kernel = declared()[name].at("sm80")
+    values = [v.mat if isinstance(v, Field) else v for v in values]
+    typed = kernel.typed()
+    assert len(typed) == len(values), name
+    names = {**kernel.constants, **kernel.numbers, **{n: v for (n, _), v in zip(typed, values)}}
+    ceil = lambda e: re.sub(r"ceil\((\w+)/(\w+)\)", r"-(-\1//\2)", e)
+    grid = tuple(eval(ceil(e), {}, names) for e in kernel.grid)
+    kernel.function[grid](*values, **kernel.constants)
+
+
+def rounded(x, kind):
+    """fp32 numbers in a type, as fp32."""
+    return interpreted.from_bf16(interpreted.to_bf16(x)) if kind == "bf16" else np.asarray(x, f32)
+
+
+def field(kind, values, stride=None):
+    values = np.asarray(values, f32)
+    return Field(TYPES[kind], *values.shape, rounded(values, kind), stride)
+
+
+def empty(kind, rows, cols, stride=None):
+    return Field(TYPES[kind], rows, cols, stride=stride)
+
+
+def numbers(f):
+    return f.mat.float().numpy()
+
+
+def ints(values):
+    return torch.tensor(values, dtype=torch.int32)
+
+
+def bits_equal(a, b):
+    a, b = np.asarray(a, f32), np.asarray(b, f32)
+    return bool(((a.view(np.uint32) == b.view(np.uint32)) | (np.isnan(a) & np.isnan(b))).all())
+
+
+class Case(unittest.TestCase):
+    def setUp(self):
+        self.rng = np.random.default_rng(7)
+
+    def normal(self, *shape):
+        return self.rng.standard_normal(shape).astype(f32)
+
+    def same(self, got, want, *written):
+        self.assertTrue(bits_equal(got, want))
+        self.whole(*written)
+
+    def near(self, got, want, kind, scale=1.0, *written):
+        rel, abso = (2 ** -8, 2 ** -10) if kind == "bf16" else (4e-6, 2e-6)
+        error, limit = np.abs(got.astype(np.float64) - want), rel * np.abs(want) + abso * scale
+        self.assertFalse(np.isnan(got).any())
+        self.assertTrue((error <= limit).all(), f"off by {error.max()}")
+        self.whole(*written)
+
+    def whole(self, *written):
+        for f in written:
+            self.assertTrue(f.intact_outside(), "written outside")
+
+    def shapes(self):
+        """Variants with shapes that they take, and a stride for a number of columns."""
+        for variant, shapes in (("any", SHAPES), ("a16", ALIGNED_SHAPES)):
+            for kind, (rows, cols) in itertools.product(TYPES, shapes):
+                with self.subTest(f"{kind}.{variant} [{rows}, {cols}]"):
+                    yield kind, variant, rows, cols, (lambda n, a=variant: n + (16 if a == "a16" else 3))
+
+
+CORNERS = np.array([0.0, -0.0, 1 + 2 ** -8, 1 + 3 * 2 ** -8, -1 - 2 ** -8, 3.4e38, 2 ** -126, 2 ** -133, 2 ** -134, 2 ** -149, np.inf, -np.inf,
+                    np.nan], f32)
+
+
+class ElementwiseTest(Case):
+    def test_add(self):
+        for kind, variant, rows, cols, pad in self.shapes():
+            for alias in ("", "a", "b"):
+                a, b = field(kind, self.normal(rows, cols), pad(cols)), field(kind, self.normal(rows, cols), pad(cols))
+                y = {"": empty(kind, rows, cols, pad(cols)), "a": a, "b": b}[alias]
+                want = rounded(numbers(a) + numbers(b), kind)
+                launch(f"add.{kind}.{variant}", y, a, b, rows, cols, y.stride, a.stride, b.stride)
+                self.same(numbers(y), want, y)
+
+    def test_cast(self):
+        for kind, variant, rows, cols, pad in self.shapes():
+            for other in TYPES:
+                x = (self.normal(rows, cols) * np.exp2(self.rng.integers(-20, 20, (rows, cols)))).astype(f32)
+                x.flat[:len(CORNERS)] = CORNERS[:x.size]
+                src, dst = field(kind, x, pad(cols)), empty(other, rows, cols, pad(cols))
+                launch(f"cast.{kind}_{other}.{variant}", dst, src, rows, cols, dst.stride, src.stride)
+                self.same(numbers(dst), rounded(numbers(src), other), dst)
+
+    def test_bias(self):
+        for kind, variant, rows, cols, pad in self.shapes():
+            y, bias = field(kind, self.normal(rows, cols), pad(cols)), field(kind, self.normal(1, cols))
+            want = rounded(numbers(y) + numbers(bias), kind)
+            launch(f"add_bias.{kind}.{variant}", y, bias, rows, cols, y.stride)
+            self.same(numbers(y), want, y)
+
+    def test_bias_grad(self):
+        for kind, variant, rows, cols, pad in self.shapes():
+            if cols > 1000:
+                continue
+            rows = rows * 67
+            dy, db = field(kind, self.normal(rows, cols), pad(cols)), field("f32", self.normal(1, cols))
+            part = empty("f32", 32, cols, cols)
+            want = numbers(db) + numbers(dy).astype(np.float64).sum(0)
+            launch(f"bias_grad.{kind}.{variant}", part, dy, rows, cols, dy.stride)
+            launch("fold.f32", db, part, cols)
+            self.near(numbers(db), want, "f32", rows ** 0.5 + 1, db, part)
+
+
+class NormTest(Case):
+    def cases(self):
+        wide = ((1, 1, 1), (3, 1, 100), (5, 3, 37), (2, 1, 2100))
+        for variant, groupings in (("any", wide), ("a16", ((3, 2, 48), (2, 1, 2064))), ("narrow", ((3, 2, 48), (5, 9, 64), (2, 1, 256)))):
+            for kind, (rows, groups, d) in itertools.product(TYPES, groupings):
+                with self.subTest(f"{kind}.{variant} [{rows}, {groups}*{d}]"):
+                    yield kind, variant, rows, groups, d, (lambda n, a=variant: n + (3 if a == "any" else 16))
+
+    def test_forward(self):
+        for kind, variant, rows, groups, d, pad in self.cases():
+            cols, eps = groups * d, 2.0 ** -17
+            x, w = field(kind, self.normal(rows, cols), pad(cols)), field(kind, self.normal(1, d))
+            y, rstd = empty(kind, rows, cols, pad(cols)), empty("f32", rows, groups, groups)
+            v = x.numpy().reshape(rows, groups, d)
+            want_rstd = 1 / np.sqrt((v * v).mean(2) + eps)
+            want = (w.numpy() * v * want_rstd[:, :, None]).reshape(rows, cols)
+            launch(f"rmsnorm.{kind}.{variant}", y, rstd, x, w, rows, groups, d, y.stride, x.stride, eps)
+            self.near(numbers(rstd), want_rstd, "f32", 0, rstd)
+            self.near(numbers(y), want, kind, 0, y)
+
+    def test_grad(self):
+        for kind, variant, rows, groups, d, pad in self.cases():
+            cols = groups * d
+            for has_resid, alias in ((False, ""), (False, "dy"), (True, ""), (True, "resid")):
+                x, w, dy, resid = (field(kind, self.normal(r, c), pad(c)) for r, c in ((rows, cols), (1, d), (rows, cols), (rows, cols)))
+                v = x.numpy().reshape(rows, groups, d)
+                rstd = field("f32", 1 / np.sqrt((v * v).mean(2) + 1e-5), groups)
+                r = rstd.numpy()[:, :, None]
+                g = w.numpy() * dy.numpy().reshape(rows, groups, d)
+                want = (r * (g - v * r * (g * v * r).mean(2, keepdims=True))).reshape(rows, cols)
+                if has_resid:
+                    want += resid.numpy()
+                dx = {"": empty(kind, rows, cols, pad(cols)), "dy": dy, "resid": resid}[alias]
+                launch(f"rmsnorm_grad.{kind}{'.resid' if has_resid else ''}.{variant}", dx, dy, x, w, rstd, resid if has_resid else x, rows, groups, d,
+                       dx.stride, dy.stride, x.stride, resid.stride if has_resid else 0)
+                self.near(numbers(dx), want, kind, 4, dx)
+
+    def test_weight_grad(self):
+        for kind, variant, rows, groups, d, pad in self.cases():
+            if variant == "narrow" or d > 1000:
+                continue
+            rows, cols = rows * 41, groups * d
+            x, dy, rstd = field(kind, self.normal(rows, cols), pad(cols)), field(kind, self.normal(rows, cols), pad(cols)), \
+                field("f32", self.rng.random((rows, groups)), groups)
+            dw, part = field("f32", self.normal(1, d)), empty("f32", 32, d, d)
+            terms = dy.numpy().reshape(rows, groups, d) * x.numpy().reshape(rows, groups, d) * rstd.numpy()[:, :, None]
+            want = dw.numpy() + terms.sum((0, 1))
+            launch(f"rmsnorm_wgrad.{kind}.{variant}", part, dy, x, rstd, rows, groups, d, dy.stride, x.stride)
+            launch("fold.f32", dw, part, d)
+            self.near(numbers(dw), want, "f32", (rows * groups) ** 0.5 + 1, dw, part)
+
+
+class RoPETest(Case):
+    def test_turns(self):
+        shapes = {"any": ((1, 1, 2), (3, 2, 64), (5, 3, 6), (2, 17, 80), (2, 1, 262)), "a16": ((3, 2, 64), (2, 17, 80), (2, 1, 256))}
+        for kind, variant in itertools.product(TYPES, shapes):
+            for (rows, heads, headdim), inverse, in_place in itertools.product(shapes[variant], (0, 1), (False, True)):
+                with self.subTest(f"{kind}.{variant} {rows} {heads} {headdim} {inverse} {in_place}"):
+                    cols, half = heads * headdim, headdim // 2
+                    angles = np.arange(50)[:, None] * 1e4 ** -(np.arange(half) * 2 / headdim)
+                    cos, sin = field("f32", np.cos(angles), half), field("f32", np.sin(angles), half)
+                    positions = self.rng.integers(0, 50, rows)
+                    stride = cols + (16 if variant == "a16" else 3)
+                    x = field(kind, self.normal(rows, cols), stride)
+                    v = x.numpy().reshape(rows, heads, 2, half)
+                    c, s = cos.numpy()[positions][:, None], sin.numpy()[positions][:, None] * (-1 if inverse else 1)
+                    want = np.stack((v[:, :, 0] * c - v[:, :, 1] * s, v[:, :, 1] * c + v[:, :, 0] * s), 2).reshape(rows, cols)
+                    y = x if in_place else empty(kind, rows, cols, stride)
+                    launch(f"rope.{kind}.{variant}", y, x, cos, sin, ints(positions), rows, heads, headdim, inverse, y.stride, x.stride)
+                    self.near(numbers(y), want, kind, 2, y)
+
+
+class SwiGLUTest(Case):
+    def test_forward_and_backward(self):
+        for kind, variant, rows, inner, pad in self.shapes():
+            x = self.normal(rows, 2 * inner)
+            x[:, :inner:7] *= 60  # far into both tails of the sigmoid
+            gateup, dy = field(kind, x, pad(2 * inner)), field(kind, self.normal(rows, inner), pad(inner))
+            g, u, d = gateup.numpy()[:, :inner], gateup.numpy()[:, inner:], dy.numpy()
+            s = 1 / (1 + np.exp(-g))
+            y = empty(kind, rows, inner, pad(inner))
+            launch(f"swiglu.{kind}.{variant}", y, gateup, rows, inner, y.stride, gateup.stride)
+            self.near(numbers(y), g * s * u, kind, 1, y)
+            want = np.concatenate((d * u * s * (1 + g * (1 - s)), d * g * s), 1)
+            for dgateup in (empty(kind, rows, 2 * inner, pad(2 * inner)), gateup):
+                launch(f"swiglu_grad.{kind}.{variant}", dgateup, dy, gateup, rows, inner, dgateup.stride, dy.stride, gateup.stride)
+                self.near(numbers(dgateup), want, kind, 4, dgateup)
+
+
+class LossTest(Case):
+    def test_tiles(self):
+        cases = (("any", 1, 1, 1), ("any", 3, 17, 17), ("any", 17, 100, 37), ("any", 5, 2500, 2100), ("a16", 5, 96, 48), ("a16", 3, 2256, 2080))
+        for kind, (variant, rows, vocabulary, tile) in itertools.product(TYPES, cases):
+            with self.subTest(f"{kind}.{variant} {rows} {vocabulary} {tile}"):
+                stride = vocabulary + (16 if variant == "a16" else 3)
+                logits = field("f32", 10 * self.normal(rows, vocabulary) + np.arange(rows)[:, None] % 3 * 80, stride)
+                targets = self.rng.integers(0, vocabulary, rows)
+                targets[1::5] = -100
+                stat, loss = empty("f32", rows, 3, 3), empty("f32", 1, rows)
+                grad = empty(kind, rows, vocabulary, stride)
+                launch("lse_init", stat, rows)
+                self.same(numbers(stat), np.tile(np.array([-np.inf, 0, 0], f32), (rows, 1)), stat)
+                spans = [(a, min(tile, vocabulary - a)) for a in range(0, vocabulary, tile)]
+                for first, n in spans:
+                    launch(f"lse_update.{variant}", stat, logits.mat[:, first:first + n], ints(targets), rows, n, first, logits.stride)
+                launch("token_loss", loss, stat, ints(targets), rows)
+                for first, n in spans:
+                    launch(f"ce_grad.{kind}.{variant}", grad.mat[:, first:first + n], logits.mat[:, first:first + n], stat, ints(targets), rows, n, first,
+                           grad.stride, logits.stride, 2.0 ** -7)
+                v = logits.numpy()
+                p = np.exp(v - v.max(1, keepdims=True))
+                lse = v.max(1) + np.log(p.sum(1))
+                counts = targets >= 0
+                picked = np.where(counts, targets, 0)
+                want = np.where(counts, lse - v[np.arange(rows), picked], 0)
+                p /= p.sum(1, keepdims=True)
+                p[np.arange(rows), picked] -= 1
+                self.near(numbers(loss), want[None], "f32", 200, loss)
+                self.near(numbers(grad), np.where(counts[:, None], p, 0) * 2.0 ** -7, kind, 4 * 2.0 ** -7, grad, stat)
+
+
+class EmbeddingTest(Case):
+    def cases(self):
+        for kind, variant, rows, cols, pad in self.shapes():
+            if cols > 1000:
+                continue
+            rows *= 9
+            for first in (0, 50):
+                yield kind, variant, rows, cols, pad, first, self.rng.integers(0, 100, rows)
+
+    def test_gather(self):
+        for kind, variant, rows, cols, pad, first, ids in self.cases():
+            table, y = field(kind, self.normal(40, cols), pad(cols)), field(kind, self.normal(rows, cols), pad(cols))
+            want = numbers(y).copy()
+            for t, id in enumerate(ids):
+                if 0 <= id - first < 40:
+                    want[t] = numbers(table)[id - first]
+            launch(f"gather.{kind}.{variant}", y, table, ints(ids), rows, cols, first, 40, y.stride, table.stride)
+            self.same(numbers(y), want, y)
+
+    def test_scatter_add(self):
+        for kind, variant, rows, cols, pad, first, ids in self.cases():
+            self.scatter(kind, variant, rows, cols, pad, first, ids)
+
+    def test_scatter_add_over_blocks_of_ids(self):
+        """An id that is first met in one block of ids and again in others."""
+        rows = 2100
+        ids = np.arange(rows) + 100
+        ids[[3, 5, 1024, 2047, 2048, 2099]] = 7
+        self.scatter("bf16", "any", rows, 5, lambda n: n, 0, ids)
+
+    def scatter(self, kind, variant, rows, cols, pad, first, ids):
+        dtable, dy = field("f32", self.normal(40, cols), pad(cols)), field(kind, self.normal(rows, cols), pad(cols))
+        want = numbers(dtable).copy()
+        for t, id in enumerate(ids):
+            if 0 <= id - first < 40:
+                want[id - first] += numbers(dy)[t]
+        launch(f"scatter_add.{kind}.{variant}", dtable, dy, ints(ids), rows, cols, first, 40, dtable.stride, dy.stride)
+        self.same(numbers(dtable), want, dtable)
+
+
+def sum_in_order(x):
+    """The order of device.OptimizerOps."""
+    total = 0.0
+    for first in range(0, len(x), 65536):
+        chunk = x[first:first + 65536].astype(np.float64)
+        lanes = np.zeros(16)
+        for i in range(0, len(chunk), 16):
+            part = chunk[i:i + 16]
+            lanes[:len(part)] += part
+        for half in (8, 4, 2, 1):
+            lanes[:half] += lanes[half:2 * half]
+        total += lanes[0]
+    return total
+
+
+class SumTest(Case):
+    def test_order(self):
+        for n in (1, 17, 131, 65537, 131072 + 300):
+            x = (self.normal(n) * np.exp2(np.arange(n) % 40 - 20)).astype(f32)
+            for name, kind, square in (("sum.f32", "f32", False), ("sumsq.f32", "f32", True), ("sumsq.bf16", "bf16", True)):
+                with self.subTest(f"{name} {n}"):
+                    chunks = -(-n // 65536)
+                    if chunks > 1 and kind == "bf16":
+                        continue  # the interpreter is slow, and its orders are those of f32
+                    v = field(kind, x[None])
+                    values = numbers(v)[0].astype(np.float64)
+                    partials, dst = torch.full((chunks + 2,), float("nan"), dtype=torch.float64), torch.full((1,), 3.0, dtype=torch.float64)
+                    launch(name, partials, v, n)
+                    self.assertTrue(torch.isnan(partials[chunks:]).all(), "written outside")
+                    launch("sum_fold", dst, partials, chunks, 0)
+                    want = sum_in_order(values * values if square else values)
+                    self.assertEqual(dst.item(), want)
+
+    def test_fold(self):
+        for chunks, accumulate in itertools.product((1, 15, 16, 50), (0, 1)):
+            partials, dst = torch.from_numpy(self.rng.standard_normal(chunks)), torch.full((1,), 3.0, dtype=torch.float64)
+            launch("sum_fold", dst, partials, chunks, accumulate)
+            total = 3.0 if accumulate else 0.0
+            for p in partials.tolist():
+                total += p
+            self.assertEqual(dst.item(), total)
+
+
+SCALARS = tuple(float(f32(x)) for x in (0.75, 1 - 1e-3, 0.1, 0.999, 1 - 0.999, 3e-3, 0.05, 1e-8))
+
+
+def flush(x):
+    return np.where(x.view(np.uint32) & 0x7F800000 == 0, f32(0), x)
+
+
+def step(p, m, v, g):
+    """One step for one parameter, every operation rounded to fp32."""
+    clip, decay, omb1, beta2, omb2, size, sqrtbc2, eps = map(f32, SCALARS)
+    with np.errstate(all="ignore"):
+        g = clip * g
+        p = p * decay
+        m = flush(m + (g - m) * omb1)
+        v = flush(beta2 * v + (omb2 * g) * g)
+        return p - (size * m) / (np.sqrt(v) / sqrtbc2 + eps), m, v
+
+
+def split(p):
+    bits = p.view(np.uint32)
+    nan = np.isnan(p)
+    high = np.where(nan, 0x7FC0, (bits + np.uint32(0x8000)) >> 16).astype(np.uint16)
+    return high, np.where(nan, 0, bits & 0xFFFF).astype(np.uint16).view(np.int16)
+
+
+def code_values(signed):
+    """What the codes of bitsandbytes' dynamic map stand for."""
+    positive = []
+    for decade in range(7):
+        cells = 2 ** decade if signed else 2 ** (decade + 1)
+        edges = np.linspace(0.1, 1, cells + 1, dtype=f32)
+        positive += list(f32(10.0 ** (decade - 6)) * ((edges[:-1] + edges[1:]) / 2))
+    negative = [-x for x in positive] if signed else []
+    return np.sort(np.array([0, 1] + positive + negative, f32))
+
+
+def quantized(x, values):
+    """Codes and scales of rows of 256 moments, by a search among all means of two codes."""
+    zero = int(np.flatnonzero(values == 0)[0])
+    scale = np.where(np.isnan(x), 0, np.abs(x)).max(1)
+    codes = np.zeros(x.shape, np.uint8)
+    means = (values[zero:-1] + values[zero + 1:]) * f32(0.5)
+    even = (zero + 1 + np.arange(len(means))) % 2 == 0
+    for r in np.flatnonzero(scale):
+        with np.errstate(all="ignore"):
+            y = np.abs(x[r] * (f32(1) / scale[r]))[:, None]
+        k = ((y > means) | ((y == means) & even)).sum(1)
+        if zero:
+            k = np.where(x[r] < 0, -np.minimum(np.maximum(k, 1), zero), k)
+        codes[r] = zero + k
+    return codes, scale
+
+
+@triton.jit
+def encode(codes, scales, x, values, ZERO: tl.constexpr):
+    """One row of 256 moments."""
+    row = tl.program_id(0) + tl.arange(0, 1)[:, None]
+    at = row * 256 + tl.arange(0, 256)[None, :]
+    code, scale = adamw._encode(tl.load(x + at), values, ZERO)
+    tl.store(codes + at, code)
+    tl.store(scales + row, scale)
+
+
+class AdamWTest(Case):
+    def parameters(self, n):
+        p, g = self.normal(n), self.normal(n)
+        p[:min(n, len(CORNERS))] = CORNERS[:n]
+        g[5::31] *= f32(2.0 ** -130)  # moments become denormal
+        g[6::31] = 0
+        g[100:101], g[101:102] = np.nan, np.inf
+        return p, g
+
+    def weights(self, p, words):
+        """p as the kernel has it, and how to compare it."""
+        if words.startswith("split"):
+            high, low = (torch.from_numpy(np.ascontiguousarray(h.view(np.int16))) for h in split(p))
+            p = ((high.numpy().astype(np.uint16).astype(np.uint32) << 16) + low.numpy().astype(np.int32).view(np.uint32)).view(f32)
+            return p, high, low
+        high = torch.from_numpy(p.copy())
+        return p, high, high
+
+    def check_weights(self, p, high, low, words):
+        if words.startswith("split"):
+            want_high, want_low = split(p)
+            self.assertTrue((high.numpy().view(np.uint16) == want_high).all())
+            self.assertTrue((low.numpy() == want_low).all())
+        else:
+            self.assertTrue(bits_equal(high.numpy(), p))
+
+    def test_fp32_moments(self):
+        for words, variant, n in itertools.product(("split.f32", "split.bf16", "f32.f32"), ("any", "a16"), (1, 3, 131, 1600)):
+            if variant == "a16" and n % 16:
+                continue
+            with self.subTest(f"{words}.{variant} {n}"):
+                p, g = self.parameters(n)
+                g = rounded(g, words.split(".")[1])
+                m = self.normal(n)
+                m[np.arange(n) % 31 <= 6] = f32(2.0 ** -126)
+                v = np.abs(m)
+                p, high, low = self.weights(p, words)
+                tm, tv, bad = torch.from_numpy(m.copy()), torch.from_numpy(v.copy()), torch.tensor([5])
+                grad = torch.from_numpy(g).to(TYPES[words.split(".")[1]])
+                launch(f"adamw.{words}.{variant}", high, low, tm, tv, grad, bad, n, *SCALARS)
+                p, m, v = step(p, m, v, g)
+                self.check_weights(p, high, low, words)
+                self.assertTrue(bits_equal(tm.numpy(), m) and bits_equal(tv.numpy(), v))
+                self.assertEqual(bad.item(), 5 + np.isnan(p).sum())
+
+    def test_8_bit_moments(self):
+        signed, unsigned = code_values(True), code_values(False)
+        for words, variant, blocks in itertools.product(("split.f32", "split.bf16", "f32.f32"), ("any", "a16"), (1, 7)):
+            with self.subTest(f"{words}.{variant} {blocks}"):
+                n = blocks * 256
+                p, g = self.parameters(n)
+                g = rounded(g, words.split(".")[1])
+                scales = np.resize(np.array([1, 0, 2.0 ** -30, 3], f32), blocks)
+                codes = [np.where(scales.repeat(256) == 0, 0, self.rng.integers(0, 256, n)).astype(np.uint8) for _ in range(2)]
+                p, high, low = self.weights(p, words)
+                tm, tv, ms, vs = (torch.from_numpy(x.copy()) for x in (codes[0], codes[1], scales, scales))
+                bad, grad = torch.tensor([5]), torch.from_numpy(g).to(TYPES[words.split(".")[1]])
+                launch(f"adamw8.{words}.{variant}", high, low, tm, tv, ms, vs, grad, bad, torch.from_numpy(signed), torch.from_numpy(unsigned), n, *SCALARS)
+                p, m, v = step(p, signed[codes[0]] * scales.repeat(256), unsigned[codes[1]] * scales.repeat(256), g)
+                self.check_weights(p, high, low, words)
+                for moments, values, got, scale in ((m, signed, tm, ms), (v, unsigned, tv, vs)):
+                    want, want_scale = quantized(moments.reshape(blocks, 256), values)
+                    self.assertTrue(bits_equal(scale.numpy(), want_scale))
+                    self.assertTrue((got.numpy() == want.reshape(-1)).all())
+                self.assertEqual(bad.item(), 5 + np.isnan(p).sum())
+
+    def test_codes_part_at_means(self):
+        """Moments at, and next to, the means of two codes, the ends of decades, and the codes."""
+        for values, zero in ((code_values(True), 127), (code_values(False), 0)):
+            positive = values[zero:]
+            points = np.concatenate((positive, (positive[:-1] + positive[1:]) * f32(0.5), f32(10) ** np.arange(-9, 1, dtype=f32), np.geomspace(1e-9, 1, 3000)))
+            points = points.astype(f32)[:, None].view(np.int32) + np.arange(-2, 3, dtype=np.int32)
+            x = np.clip(np.nan_to_num(points.reshape(-1).view(f32), nan=0.0), 0, 1)
+            x = np.resize(x[x <= 1], (-(-len(x) // 255), 255))
+            x = np.concatenate((np.ones((len(x), 1), f32), x), 1)  # the scale is 1
+            if zero:
+                x[:, 1::2] *= -1
+            codes, scale = np.zeros(x.shape, np.uint8), np.zeros((len(x), 1), f32)
+            tc, ts, tx = torch.from_numpy(codes), torch.from_numpy(scale), torch.from_numpy(x)
+            encode[(len(x),)](tc, ts, tx, torch.from_numpy(values), ZERO=zero)
+            want, _ = quantized(x, values)
+            self.assertTrue((tc.numpy() == want).all(), np.argwhere(tc.numpy() != want)[:5])
+
+
+if __name__ == "__main__":
+    unittest.main()
