@@ -10,6 +10,8 @@ of b in the L2 cache.
 import triton
 import triton.language as tl
 
+from registry import Kernel
+
 
 @triton.jit
 def _place(program, m, n, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: tl.constexpr):
@@ -40,15 +42,15 @@ def matmul(c, a, b, m, n, k, sc, sa, sb, accumulate, TRANS_A: tl.constexpr, TRAN
     i = tile_m * BLOCK_M + tl.arange(0, BLOCK_M)
     j = tile_n * BLOCK_N + tl.arange(0, BLOCK_N)
     l = tl.arange(0, BLOCK_K)
-    # Tiles are loaded as they lie in memory, so that a thread's columns are neighbours, and turned for the product.
+    # Where an operand is turned, its columns are the neighbours in memory: the compiler sees it, and has the threads lie along them.
     if TRANS_A:
-        at_a = a + l.to(tl.int64)[:, None] * sa + i[None, :]
+        at_a = a + i[:, None] + l.to(tl.int64)[None, :] * sa
         step_a = BLOCK_K * tl.cast(sa, tl.int64)
     else:
         at_a = a + i.to(tl.int64)[:, None] * sa + l[None, :]
         step_a = BLOCK_K
     if TRANS_B:
-        at_b = b + j.to(tl.int64)[:, None] * sb + l[None, :]
+        at_b = b + l[:, None] + j.to(tl.int64)[None, :] * sb
         step_b = BLOCK_K
     else:
         at_b = b + l.to(tl.int64)[:, None] * sb + j[None, :]
@@ -56,14 +58,8 @@ def matmul(c, a, b, m, n, k, sc, sa, sb, accumulate, TRANS_A: tl.constexpr, TRAN
     acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
     for done in range(0, k, BLOCK_K):
         left = k - done
-        if TRANS_A:
-            x = tl.trans(tl.load(at_a, mask=(l[:, None] < left) & (i[None, :] < m), other=0.0))
-        else:
-            x = tl.load(at_a, mask=(i[:, None] < m) & (l[None, :] < left), other=0.0)
-        if TRANS_B:
-            y = tl.trans(tl.load(at_b, mask=(j[:, None] < n) & (l[None, :] < left), other=0.0))
-        else:
-            y = tl.load(at_b, mask=(l[:, None] < left) & (j[None, :] < n), other=0.0)
+        x = tl.load(at_a, mask=(i[:, None] < m) & (l[None, :] < left), other=0.0)
+        y = tl.load(at_b, mask=(l[:, None] < left) & (j[None, :] < n), other=0.0)
         acc = tl.dot(x, y, acc, input_precision="ieee")
         at_a += step_a
         at_b += step_b
@@ -93,3 +89,34 @@ def matmul_any(c, a, b, m, n, k, sc, sa, sb, transa, transb, accumulate, BLOCK_M
         at_a += BLOCK_K * a_cols
         at_b += BLOCK_K * b_rows
     _finish(c, acc, i, j, m, n, sc, accumulate)
+
+
+BLOCKS = ("ceil(m/BLOCK_M)*ceil(n/BLOCK_N)",)
+
+
+def _fast(a, t, c, u, trans, constants, warps, stages, **on):
+    trans_a, trans_b = int(trans[0] == "t"), int(trans[1] == "t")
+    # The sizes that run along memory are multiples of 16, so that loads and stores are of 16 bytes.
+    aligned = f"c a b n {'m' if trans_a else 'k'} sc sa sb"
+    return Kernel(f"matmul.{a}.{c}.{trans}.a16", matmul,
+                  f"c:*{u} a:*{t} b:*{t} m:i32 n:i32 k:i32 sc:i32 sa:i32 sb:i32 accumulate:i32", BLOCKS,
+                  dict(TRANS_A=trans_a, TRANS_B=trans_b, GROUP_M=8, **constants), warps=warps, stages=stages, aligned=aligned, on=on)
+
+
+def _tile(m, n, k):
+    return dict(BLOCK_M=m, BLOCK_N=n, BLOCK_K=k)
+
+
+KERNELS = [
+    # What the accumulators of sm90a leave of the registers is too little to add C to them at once; it spills after the loop.
+    _fast("bf16", "bf16", c, u, trans, _tile(128, 128, 64), 8, 3, sm90a=dict(constants=_tile(128, 256, 64), stages=4, spill=512))
+    for c, u in (("f32", "fp32"), ("bf16", "bf16")) for trans in ("nn", "nt", "tn")
+] + [
+    _fast("f32", "fp32", "f32", "fp32", trans, _tile(64, 64, 16), 4, 3) for trans in ("nn", "nt", "tn")
+] + [
+    Kernel(f"matmul.{a}.{c}.any", matmul_any,
+           f"c:*{u} a:*{t} b:*{t} m:i32 n:i32 k:i32 sc:i32 sa:i32 sb:i32 transa:i32 transb:i32 accumulate:i32", BLOCKS,
+           dict(GROUP_M=8, **tile))
+    for a, t, tile in (("f32", "fp32", _tile(32, 32, 32)), ("bf16", "bf16", _tile(64, 64, 32)))
+    for c, u in (("f32", "fp32"), ("bf16", "bf16"))
+]

@@ -38,7 +38,8 @@ class MatMulTest(unittest.TestCase):
         self.assertTrue(c.intact_outside(), "written outside")
 
     def test_against_float64(self):
-        for kernel, shape, source, result in itertools.product((matmul.matmul, matmul.matmul_any), SHAPES, TYPES, TYPES):
+        shapes = [(matmul.matmul_any, s) for s in SHAPES] + [(matmul.matmul, s) for s in SHAPES[3:5]]
+        for (kernel, shape), source, result in itertools.product(shapes, TYPES, TYPES):
             for trans_a, trans_b, accumulate in itertools.product((False, True), repeat=3):
                 what = f"{kernel.__name__} {shape} {source}->{result} trans {trans_a} {trans_b} accumulate {accumulate}"
                 with self.subTest(what):
