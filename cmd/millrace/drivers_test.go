@@ -45,8 +45,8 @@ func TestDevices(t *testing.T) {
 	}{
 		{name: "auto", want: "CPU"},
 		{name: "cpu", want: "CPU"},
-		{name: "cuda", err: "device cuda: there is no NVIDIA driver"},
-		{name: "cuda:0", err: "device cuda:0: there is no NVIDIA driver"},
+		{name: "cuda", err: "device cuda: no NVIDIA driver"},
+		{name: "cuda:0", err: "device cuda:0: no NVIDIA driver"},
 		{name: "auto", gpu: &standin.Options{}, want: "cuda:0, compute capability 8.0"},
 		{name: "cuda", gpu: &standin.Options{}, want: "cuda:0"},
 		{name: "cuda:0", gpu: &standin.Options{}, want: "cuda:0"},
