@@ -64,9 +64,10 @@ type API struct {
 	EventElapsedTime func(ms *float32, start, end Event) Result `cuda:"cuEventElapsedTime"`
 
 	// ModuleLoadData compiles PTX text, which ends with a NUL, for the current context's device.
-	ModuleLoadData    func(m *Module, image *byte) Result                               `cuda:"cuModuleLoadData"`
-	ModuleUnload      func(m Module) Result                                             `cuda:"cuModuleUnload"`
-	ModuleGetFunction func(f *Function, m Module, name *byte) Result                    `cuda:"cuModuleGetFunction"` // the name ends with a NUL
+	ModuleLoadData func(m *Module, image *byte) Result `cuda:"cuModuleLoadData"`
+	ModuleUnload   func(m Module) Result               `cuda:"cuModuleUnload"`
+	// ModuleGetFunction: the name ends with a NUL.
+	ModuleGetFunction func(f *Function, m Module, name *byte) Result                    `cuda:"cuModuleGetFunction"`
 	FuncSetAttribute  func(f Function, attribute FunctionAttribute, value int32) Result `cuda:"cuFuncSetAttribute"`
 	// LaunchKernel reads one pointer in params for each parameter of the kernel, and behind it the parameter's value, before
 	// it returns. Sizes are in blocks and threads. Params may be nil and the parameter block given by extra; see LaunchParamEnd.

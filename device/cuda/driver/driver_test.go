@@ -58,17 +58,17 @@ func TestLibrariesThatAreNoDriver(t *testing.T) {
 		want string
 	}{
 		{"old", fakeLibrary{version: 12020},
-			"the NVIDIA driver (libcuda.so.1) supports CUDA 12.2, and 12.4 is needed; install NVIDIA's driver 550 or newer (nvidia-smi shows which one runs)"},
+			"the NVIDIA driver (libcuda.so.1) supports CUDA 12.2, and 12.4 is needed; " + install},
 		{"very old, and lacks a symbol", fakeLibrary{version: 9000, lacks: "cuDevicePrimaryCtxRelease_v2"},
-			"the NVIDIA driver (libcuda.so.1) supports CUDA 9.0, and 12.4 is needed; install NVIDIA's driver 550 or newer (nvidia-smi shows which one runs)"},
+			"the NVIDIA driver (libcuda.so.1) supports CUDA 9.0, and 12.4 is needed; " + install},
 		{"lacks a symbol", fakeLibrary{version: 13010, lacks: "cuMemHostRegister_v2"},
-			"the NVIDIA driver (libcuda.so.1, CUDA 13.1) lacks cuMemHostRegister_v2; install NVIDIA's driver 550 or newer (nvidia-smi shows which one runs)"},
+			"the NVIDIA driver (libcuda.so.1, CUDA 13.1) lacks cuMemHostRegister_v2; " + install},
 		{"stub", fakeLibrary{result: StubLibrary},
-			"libcuda.so.1 is the CUDA toolkit's stub and not the driver; take it off LD_LIBRARY_PATH, or install NVIDIA's driver 550 or newer (nvidia-smi shows which one runs)"},
+			"libcuda.so.1 is the CUDA toolkit's stub and not the driver; take it off LD_LIBRARY_PATH, or " + install},
 		{"broken", fakeLibrary{result: 803},
-			"cuDriverGetVersion: libcuda and the kernel module are of different versions: reboot after an update of the driver (CUDA_ERROR_SYSTEM_DRIVER_MISMATCH, 803)"},
+			"cuDriverGetVersion: libcuda and the kernel module differ in version: reboot after an update (CUDA_ERROR_SYSTEM_DRIVER_MISMATCH, 803)"},
 		{"something else", fakeLibrary{lacks: "cuDriverGetVersion"},
-			"libcuda.so.1 is not a CUDA driver: it lacks cuDriverGetVersion; install NVIDIA's driver 550 or newer (nvidia-smi shows which one runs)"},
+			"libcuda.so.1 is not a CUDA driver: it lacks cuDriverGetVersion; " + install},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			api, err := bindAll(c.lib, "libcuda.so.1")

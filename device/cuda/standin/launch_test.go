@@ -93,7 +93,8 @@ func TestBadLaunches(t *testing.T) {
 	extra := &[5]uintptr{driver.LaunchParamBufferPointer, uintptr(unsafe.Pointer(&at)), driver.LaunchParamBufferSize,
 		uintptr(unsafe.Pointer(&size)), driver.LaunchParamEnd}
 	r.want(driver.InvalidValue, r.LaunchKernel(f, 1, 1, 1, 128, 1, 1, 0, s, nil, (*unsafe.Pointer)(unsafe.Pointer(extra))))
-	says(t, r.standin.Check().Error(), "a block of 64 threads; the kernel is made for 128", "49153 bytes of shared memory; FuncSetAttribute allows 49152",
+	says(t, r.standin.Check().Error(), "a block of 64 threads; the kernel is made for 128",
+		"49153 bytes of shared memory; FuncSetAttribute allows 49152",
 		"parameter 1 is a nil pointer", "11 bytes of parameters, and the kernel has 12")
 }
 
@@ -121,7 +122,8 @@ func TestModules(t *testing.T) {
 	r.ok(r.MemFree(a))
 	r.ok(r.StreamDestroy(s))
 	text := r.problems()
-	says(t, text, "ModuleUnload: 1 launches of its kernels are pending", "is no function, or its module was unloaded", "is no module, or it was unloaded")
+	says(t, text, "ModuleUnload: 1 launches of its kernels are pending",
+		"is no function, or its module was unloaded", "is no module, or it was unloaded")
 	if n := countLines(r.standin.Check()); n != 3 {
 		t.Errorf("%d problems:\n%s", n, text)
 	}
@@ -203,7 +205,8 @@ func TestPTXFault(t *testing.T) {
 	r.want(driver.IllegalAddress, r.StreamSynchronize(s))
 	r.want(driver.IllegalAddress, r.StreamDestroy(s))
 	r.want(driver.IllegalAddress, r.MemFree(a))
-	says(t, r.standin.Check().Error(), "line 17", "block [1 0 0], thread 8", "byte 160 and on of 160 bytes that were allocated at rig_test.go")
+	says(t, r.standin.Check().Error(), "line 17", "block [1 0 0], thread 8",
+		"byte 160 and on of 160 bytes that were allocated at rig_test.go")
 	r.close()
 }
 

@@ -175,7 +175,8 @@ func TestThreads(t *testing.T) {
 	r.ok(r.CtxSetCurrent(r.context))
 	r.ok(r.DevicePrimaryCtxRelease(0))
 	r.want(driver.ContextIsDestroyed, r.MemAlloc(&p, 1))
-	says(t, r.problems(), "MemAlloc: this goroutine has made no context current on its thread", "is no context", "the context of this thread is destroyed",
+	says(t, r.problems(), "MemAlloc: this goroutine has made no context current on its thread", "is no context",
+		"the context of this thread is destroyed",
 		"DevicePrimaryCtxRelease: it was not retained")
 }
 
@@ -279,8 +280,8 @@ func TestFail(t *testing.T) {
 	if text := r.problems(); text != "" {
 		t.Error(text)
 	}
-	want := "[Init DevicePrimaryCtxRetain CtxSetCurrent MemAlloc StreamCreateWithPriority EventCreate work StreamSynchronize work EventRecord " +
-		"EventSynchronize EventDestroy StreamDestroy CtxSetCurrent DevicePrimaryCtxRelease]"
+	want := "[Init DevicePrimaryCtxRetain CtxSetCurrent MemAlloc StreamCreateWithPriority EventCreate work StreamSynchronize work " +
+		"EventRecord EventSynchronize EventDestroy StreamDestroy CtxSetCurrent DevicePrimaryCtxRelease]"
 	if got := fmt.Sprint(calls); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
