@@ -121,34 +121,16 @@ func decodeMultiplyMatrix(a *assembly) {
 	a.vector(a.ops[2], nb, types["b32"], false)
 	a.vector(a.ops[3], 4, types["f32"], false)
 	a.vector(a.ops[0], 4, types["f32"], true)
-	value := func(x uint32) float32 { return f32(x &^ 0x1fff) } // tf32: what is below is ignored
-	switch element {
-	case "bf16":
-		value = func(x uint32) float32 { return f32(x << 16) }
-	case "f16":
-		value = func(x uint32) float32 { return float32(formatF16.value(x & 0xffff)) }
-	}
+	left, right := layout.a.places(k), layout.b.places(8)
 	a.in.flow = flowCheck
 	a.in.exec = full(func(w *warp, in *instr, m uint32) {
-		var left [16][16]float32 // A
-		var right [16][8]float32 // B
-		for r := range na {
-			x := w.narrow(in.v[r])
-			for l := range x {
-				for e := range layout.a.packed {
-					row, col := layout.a.place(r, e, l/4, l%4)
-					left[row&15][col&15] = value(x[l] >> (16 * e))
-				}
-			}
+		var rows [16 * 16]float32 // A, row after row of k
+		var cols [16 * 8]float32  // B, row after row of 8
+		for r, places := range left {
+			gather(rows[:], w.narrow(in.v[r]), places, element)
 		}
-		for r := range nb {
-			x := w.narrow(in.v[na+r])
-			for l := range x {
-				for e := range layout.b.packed {
-					row, col := layout.b.place(r, e, l/4, l%4)
-					right[row&15][col&7] = value(x[l] >> (16 * e))
-				}
-			}
+		for r, places := range right {
+			gather(cols[:], w.narrow(in.v[na+r]), places, element)
 		}
 		c, d := in.v[na+nb:na+nb+4], in.v[na+nb+4:na+nb+8]
 		var sums [16][8]float32
@@ -159,12 +141,7 @@ func decodeMultiplyMatrix(a *assembly) {
 			}
 		}
 		for i := range sums {
-			row := &sums[i]
-			for j, x := range left[i][:k] {
-				for n, y := range right[j] {
-					row[n] += float32(x * y)
-				}
-			}
+			sums[i] = multiplyRow(sums[i], rows[i*k:(i+1)*k], &cols)
 		}
 		for r := range 4 {
 			x := w.narrow(d[r])
@@ -173,4 +150,57 @@ func decodeMultiplyMatrix(a *assembly) {
 			}
 		}
 	})
+}
+
+// multiplyRow adds the products of a row of A with B, one by one.
+func multiplyRow(sums [8]float32, row []float32, b *[16 * 8]float32) [8]float32 {
+	s0, s1, s2, s3, s4, s5, s6, s7 := sums[0], sums[1], sums[2], sums[3], sums[4], sums[5], sums[6], sums[7]
+	for j, x := range row {
+		y := (*[8]float32)(b[8*(j&15):])
+		s0 += float32(x * y[0])
+		s1 += float32(x * y[1])
+		s2 += float32(x * y[2])
+		s3 += float32(x * y[3])
+		s4 += float32(x * y[4])
+		s5 += float32(x * y[5])
+		s6 += float32(x * y[6])
+		s7 += float32(x * y[7])
+	}
+	return [8]float32{s0, s1, s2, s3, s4, s5, s6, s7}
+}
+
+// places lists where in a matrix with rows of cols the elements of each register go: of 32 lanes, then of 32 lanes their next.
+func (f fragment) places(cols int) [][]uint8 {
+	list := make([][]uint8, f.registers)
+	for r := range list {
+		for e := range f.packed {
+			for l := range lanes {
+				row, col := f.place(r, e, l/4, l%4)
+				list[r] = append(list[r], uint8(row*cols+col))
+			}
+		}
+	}
+	return list
+}
+
+// gather puts the elements of a register into a matrix.
+func gather(matrix []float32, x *[lanes]uint32, places []uint8, element string) {
+	switch element {
+	case "tf32":
+		for l, at := range places[:lanes] {
+			matrix[at] = f32(x[l] &^ 0x1fff) // what is below is ignored
+		}
+	case "bf16":
+		low, high := places[:lanes], places[lanes:2*lanes]
+		for l := range x {
+			matrix[low[l]] = f32(x[l] << 16)
+			matrix[high[l]] = f32(x[l] &^ 0xffff)
+		}
+	default:
+		low, high := places[:lanes], places[lanes:2*lanes]
+		for l := range x {
+			matrix[low[l]] = float32(f16(x[l]))
+			matrix[high[l]] = float32(f16(x[l] >> 16))
+		}
+	}
 }

@@ -118,10 +118,10 @@ func (w *warp) addresses(in *instr, isWide bool) *[lanes]uint64 {
 	return d
 }
 
-// span is the memory that all lanes of an access touch, and where it begins, if they are close together in one allocation of global
-// memory: the usual case, with one look-up instead of 32.
+// span is memory that holds all that the lanes of an access touch, and where it begins: all of shared memory, or a range of global
+// memory, if they are close together in one allocation. It is the usual case, with one check instead of 32; else it is nil.
 func (w *warp) span(s space, m uint32, addr *[lanes]uint64, n int) (mem []byte, base uint64) {
-	if s != globalSpace {
+	if s != globalSpace && s != sharedSpace {
 		return nil, 0
 	}
 	lo, hi, union := ^uint64(0), uint64(0), uint64(0)
@@ -129,7 +129,15 @@ func (w *warp) span(s space, m uint32, addr *[lanes]uint64, n int) (mem []byte, 
 		x := addr[lowest(r)]
 		lo, hi, union = min(lo, x), max(hi, x), union|x
 	}
-	if union%uint64(n) != 0 || hi-lo > 1<<14 || hi >= 1<<63 {
+	switch {
+	case union%uint64(n) != 0:
+		return nil, 0
+	case s == sharedSpace:
+		if lo < sharedBase || hi-sharedBase+uint64(n) > uint64(len(w.block.shared)) || hi >= 1<<63 {
+			return nil, 0
+		}
+		return w.block.shared, sharedBase
+	case hi-lo > 1<<14 || hi >= 1<<63:
 		return nil, 0
 	}
 	mem, err := w.block.launch.memory.At(lo, int(hi-lo)+n)
@@ -255,6 +263,10 @@ func decodeLoad(a *assembly) {
 	a.in.exec = func(w *warp, in *instr, m uint32) {
 		addr := w.addresses(in, isWide)
 		mem, base := w.span(in.space, m, addr, in.bytes)
+		if mem != nil && size == 4 && width == 32 {
+			loadWords(w, in, m, addr, mem, base)
+			return
+		}
 		for ; m != 0; m &= m - 1 {
 			i := lowest(m)
 			var b []byte
@@ -277,6 +289,20 @@ func decodeLoad(a *assembly) {
 					w.narrow(r)[i] = uint32(x)
 				}
 			}
+		}
+	}
+}
+
+// loadWords is a load of 32-bit elements from a span: most loads are.
+func loadWords(w *warp, in *instr, m uint32, addr *[lanes]uint64, mem []byte, base uint64) {
+	for e, r := range in.v {
+		if r == sink {
+			continue
+		}
+		d := w.narrow(r)
+		for rest := m; rest != 0; rest &= rest - 1 {
+			i := lowest(rest)
+			d[i] = binary.LittleEndian.Uint32(mem[addr[i]-base+uint64(4*e):])
 		}
 	}
 }

@@ -69,6 +69,21 @@ func mov[U word](w *warp, in *instr, m uint32) {
 }
 
 func unpack(t, part typ) exec {
+	if t.bits == 64 && part.bits == 32 {
+		return func(w *warp, in *instr, m uint32) {
+			a := w.wide(in.a)
+			for e, r := range in.v {
+				if r == sink {
+					continue
+				}
+				d := w.narrow(r)
+				for rest := m; rest != 0; rest &= rest - 1 {
+					i := lowest(rest)
+					d[i] = uint32(a[i] >> (32 * e))
+				}
+			}
+		}
+	}
 	return func(w *warp, in *instr, m uint32) {
 		for ; m != 0; m &= m - 1 {
 			i := bits.TrailingZeros32(m) % lanes

@@ -175,6 +175,5 @@ func saturate(b uint32) uint32 {
 	return 0
 }
 
-// f16 and bf16 values of the low 16 bits.
-func f16(b uint32) float64     { return formatF16.value(b & 0xffff) }
-func brain16(b uint32) float64 { return float64(f32(b << 16)) }
+// f16 is the value of the low 16 bits.
+func f16(b uint32) float64 { return formatF16.value(b & 0xffff) }
