@@ -70,7 +70,7 @@ type API struct {
 	ModuleGetFunction func(f *Function, m Module, name *byte) Result                    `cuda:"cuModuleGetFunction"`
 	FuncSetAttribute  func(f Function, attribute FunctionAttribute, value int32) Result `cuda:"cuFuncSetAttribute"`
 	// LaunchKernel reads one pointer in params for each parameter of the kernel, and behind it the parameter's value, before
-	// it returns. Sizes are in blocks and threads. Params may be nil and the parameter block given by extra; see LaunchParamEnd.
+	// it returns. Sizes are in blocks and threads; extra is nil.
 	LaunchKernel func(f Function, gridX, gridY, gridZ, blockX, blockY, blockZ, sharedBytes uint32, s Stream,
 		params, extra *unsafe.Pointer) Result `cuda:"cuLaunchKernel"`
 }

@@ -29,26 +29,17 @@ const (
 	EventDisableTiming = 0x2 // cheaper to record, and EventElapsedTime refuses it
 )
 
-// Flags of MemHostRegister.
-const (
-	MemHostRegisterPortable  = 0x1 // pinned for every context
-	MemHostRegisterDeviceMap = 0x2 // kernels can reach it (MemHostGetDevicePointer)
-)
+// MemHostRegisterDeviceMap is for MemHostRegister: kernels can reach the memory, at the address of MemHostGetDevicePointer.
+const MemHostRegisterDeviceMap = 0x2
 
 // Attribute is what DeviceGetAttribute is asked for.
 type Attribute int32
 
 const (
-	MaxThreadsPerBlock             Attribute = 1
-	MaxSharedMemoryPerBlock        Attribute = 8 // bytes, without FuncSetAttribute
-	MultiprocessorCount            Attribute = 16
-	Integrated                     Attribute = 18 // 1: shares the host's memory
-	AsyncEngineCount               Attribute = 40 // copy engines: 2 copy in both directions at once
-	UnifiedAddressing              Attribute = 41
-	ComputeCapabilityMajor         Attribute = 75
-	ComputeCapabilityMinor         Attribute = 76
-	CanUseHostPointerForRegistered Attribute = 91 // MemHostGetDevicePointer returns the host's address
-	MaxSharedMemoryPerBlockOptin   Attribute = 97 // bytes, with FuncSetAttribute
+	MultiprocessorCount          Attribute = 16
+	ComputeCapabilityMajor       Attribute = 75
+	ComputeCapabilityMinor       Attribute = 76
+	MaxSharedMemoryPerBlockOptin Attribute = 97 // bytes, with FuncSetAttribute
 )
 
 // FunctionAttribute is what FuncSetAttribute sets.
@@ -57,11 +48,3 @@ type FunctionAttribute int32
 // MaxDynamicSharedSizeBytes raises what a launch may ask for above 48 KiB, up to MaxSharedMemoryPerBlockOptin less the kernel's
 // static shared memory.
 const MaxDynamicSharedSizeBytes FunctionAttribute = 8
-
-// Words of LaunchKernel's extra, which is an array of pointers in C: BufferPointer, the address of a parameter block, BufferSize, the
-// address of its size as a uint64, End.
-const (
-	LaunchParamEnd           = 0
-	LaunchParamBufferPointer = 1
-	LaunchParamBufferSize    = 2
-)

@@ -77,20 +77,10 @@ func (d *Driver) deviceGetAttribute(value *int32, a driver.Attribute, dev driver
 		return r
 	}
 	switch a {
-	case driver.MaxThreadsPerBlock:
-		*value = maxBlock
-	case driver.MaxSharedMemoryPerBlock:
-		*value = plainSharedBytes
 	case driver.MaxSharedMemoryPerBlockOptin:
 		*value = d.options.SharedOptinBytes
 	case driver.MultiprocessorCount:
 		*value = multiprocessors
-	case driver.Integrated:
-		*value = 0
-	case driver.AsyncEngineCount:
-		*value = 2
-	case driver.UnifiedAddressing, driver.CanUseHostPointerForRegistered:
-		*value = 1
 	case driver.ComputeCapabilityMajor:
 		*value = d.options.Capability[0]
 	case driver.ComputeCapabilityMinor:

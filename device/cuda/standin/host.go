@@ -27,7 +27,7 @@ func (d *Driver) memHostRegister(p unsafe.Pointer, bytes uint64, flags uint32) d
 	if r := d.enter("MemHostRegister"); r != driver.Success {
 		return r
 	}
-	if p == nil || bytes == 0 || flags&^(driver.MemHostRegisterPortable|driver.MemHostRegisterDeviceMap) != 0 {
+	if p == nil || bytes == 0 || flags&^driver.MemHostRegisterDeviceMap != 0 {
 		return d.refuse(driver.InvalidValue, "MemHostRegister: %d bytes at %p with flags %#x", bytes, p, flags)
 	}
 	d.making.Lock()

@@ -35,15 +35,10 @@ func (d *Driver) launchKernel(h driver.Function, gx, gy, gz, bx, by, bz, sharedB
 	if r := d.checkLaunch(f, grid, block, sharedBytes); r != driver.Success {
 		return r
 	}
-	var values []byte
-	switch {
-	case params == nil && extra != nil:
-		values, r = d.readBuffer(f, extra)
-	case extra == nil:
-		values, r = d.readParams(f, params)
-	default:
-		return d.refuse(driver.InvalidValue, "%s: %s: both params and extra", call, f.name)
+	if extra != nil {
+		return d.refuse(driver.InvalidValue, "%s: %s: the stand-in takes no extra", call, f.name)
 	}
+	values, r := d.readParams(f, params)
 	if r != driver.Success {
 		return r
 	}
@@ -112,22 +107,6 @@ func (d *Driver) readParams(f *function, params *unsafe.Pointer) ([]byte, driver
 		copy(values[at.Offset:], unsafe.Slice((*byte)(p), at.Bytes))
 	}
 	return values, driver.Success
-}
-
-// readBuffer copies a parameter block that the caller has made: extra lists the words LaunchParamBufferPointer, its address,
-// LaunchParamBufferSize, the address of its size, LaunchParamEnd.
-func (d *Driver) readBuffer(f *function, extra *unsafe.Pointer) ([]byte, driver.Result) {
-	words := (*[5]uintptr)(unsafe.Pointer(extra))
-	if words[0] != driver.LaunchParamBufferPointer || words[2] != driver.LaunchParamBufferSize || words[4] != driver.LaunchParamEnd {
-		return nil, d.refuse(driver.InvalidValue, "LaunchKernel: %s: extra is not a buffer and its size", f.name)
-	}
-	pointers := (*[5]unsafe.Pointer)(unsafe.Pointer(extra))
-	buffer, size := (*byte)(pointers[1]), *(*uint64)(pointers[3])
-	if size != uint64(f.kernel.paramBytes()) {
-		return nil, d.refuse(driver.InvalidValue, "LaunchKernel: %s: %d bytes of parameters, and the kernel has %d",
-			f.name, size, f.kernel.paramBytes())
-	}
-	return append([]byte(nil), unsafe.Slice(buffer, size)...), driver.Success
 }
 
 // launchResult is what a driver would call the failure of a kernel.

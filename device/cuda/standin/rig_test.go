@@ -105,7 +105,7 @@ func (r *rig) event() driver.Event {
 func (r *rig) pinned(bytes int) []byte {
 	r.Helper()
 	mem := make([]byte, bytes)
-	r.ok(r.MemHostRegister(unsafe.Pointer(&mem[0]), uint64(bytes), driver.MemHostRegisterPortable))
+	r.ok(r.MemHostRegister(unsafe.Pointer(&mem[0]), uint64(bytes), driver.MemHostRegisterDeviceMap))
 	r.host[&mem[0]] = mem
 	return mem
 }
