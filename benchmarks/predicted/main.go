@@ -32,7 +32,7 @@ const (
 
 func main() {
 	log.SetFlags(0)
-	millrace := flag.String("millrace", "millrace", "the program")
+	millrace := flag.String("millrace", "", "the program; built from this module if it is not given")
 	dir := flag.String("dir", os.TempDir(), "a directory on the drive for the disk tier; what is made there is removed")
 	only := flag.String("only", "", "run the configurations whose names match this expression")
 	steps := flag.Int("steps", 3, "steps that are measured, after one that is not")
@@ -111,13 +111,16 @@ func run(ctx context.Context, millrace, dir, only string, steps int, tiny bool) 
 	if err != nil {
 		return 0, fmt.Errorf("-only: %w", err)
 	}
-	if millrace, err = exec.LookPath(millrace); err != nil {
-		return 0, fmt.Errorf("-millrace: %w; build it with make", err)
-	}
 	if dir, err = os.MkdirTemp(dir, "millrace-predicted-"); err != nil {
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	if millrace == "" {
+		millrace = filepath.Join(dir, "millrace")
+		if out, err := exec.CommandContext(ctx, "go", "build", "-o", millrace, "github.com/millrace/millrace/cmd/millrace").CombinedOutput(); err != nil {
+			return 0, fmt.Errorf("go build: %w: %s", err, out)
+		}
+	}
 	r := &runner{ctx, millrace, dir, steps, tiny}
 	begin := time.Now()
 	probed, _, err := r.call("probe", "--path", dir)

@@ -28,7 +28,7 @@ const saveEvery = 3
 
 func main() {
 	log.SetFlags(0)
-	millrace := flag.String("millrace", "millrace", "the program")
+	millrace := flag.String("millrace", "", "the program; built from this module if it is not given")
 	dir := flag.String("dir", os.TempDir(), "a directory on the drive that is saved to; what is made there is removed")
 	saves := flag.Int("saves", 4, "checkpoints of each run")
 	tiny := flag.Bool("tiny", false, "shrink the model, to try the comparison itself")
@@ -55,13 +55,16 @@ type row struct {
 }
 
 func run(ctx context.Context, millrace, dir string, saves int, tiny bool) (err error) {
-	if millrace, err = exec.LookPath(millrace); err != nil {
-		return fmt.Errorf("-millrace: %w; build it with make", err)
-	}
 	if dir, err = os.MkdirTemp(dir, "millrace-stall-"); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	if millrace == "" {
+		millrace = filepath.Join(dir, "millrace")
+		if out, err := exec.CommandContext(ctx, "go", "build", "-o", millrace, "github.com/millrace/millrace/cmd/millrace").CombinedOutput(); err != nil {
+			return fmt.Errorf("go build: %w: %s", err, out)
+		}
+	}
 	r := &runner{ctx: ctx, millrace: millrace, dir: dir, saves: saves}
 	if err := r.prepare(tiny); err != nil {
 		return err
