@@ -7,10 +7,13 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"runtime"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 	"unsafe"
 )
 
@@ -68,7 +71,7 @@ func compile(t testing.TB, defines ...string) (path string) {
 	if err := os.WriteFile(source, fakeDriver, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	args := append([]string{"-shared", "-fPIC", "-Wall", "-Werror", "-o", path, source}, defines...)
+	args := append([]string{"-shared", "-fPIC", "-pthread", "-Wall", "-Werror", "-o", path, source}, defines...)
 	if out, err := exec.Command(gcc, args...).CombinedOutput(); err != nil {
 		t.Fatalf("gcc: %v\n%s", err, out)
 	}
@@ -118,6 +121,22 @@ func TestFakeDriver(t *testing.T) {
 			t.Errorf("MemcpyHtoDAsync: %v, %q", r, host)
 		}
 		runtime.KeepAlive(host)
+	})
+	// The driver starts threads, and the kernel may choose one of them for ctrl-C.
+	t.Run("signals", func(t *testing.T) {
+		got := make(chan os.Signal, 1)
+		signal.Notify(got, syscall.SIGUSR1)
+		defer signal.Stop(got)
+		for range 3 {
+			if r := api.Init(uint32(syscall.SIGUSR1)); r != Success {
+				t.Fatal(r)
+			}
+			select {
+			case <-got:
+			case <-time.After(10 * time.Second):
+				t.Fatal("a signal to a thread of the driver is lost")
+			}
+		}
 	})
 	t.Run("errors", func(t *testing.T) {
 		if r := api.StreamWaitEvent(1, 2, 3); r != 321 {
