@@ -11,7 +11,6 @@ import (
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/device/cuda/cublaslt"
 	"github.com/millrace/millrace/device/cuda/driver"
-	"github.com/millrace/millrace/device/cuda/kernels"
 	"github.com/millrace/millrace/internal/hostmem"
 )
 
@@ -39,7 +38,6 @@ type Device struct {
 	accounts *hostmem.Accounts
 	note     func(line string)
 	blas     cublaslt.BLAS // nil: there is none
-	kernels  *kernels.Set
 	loaded   map[string]*function
 	codes    [2]driver.DevicePtr // what codes of 8-bit moments stand for: of first moments, of second ones
 	opened   closers

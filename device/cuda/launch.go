@@ -28,6 +28,15 @@ const plainSharedBytes = 48 << 10
 // slowLoad is how long loading takes before somebody may ask what is going on.
 const slowLoad = 2 * time.Second
 
+// kernelSets unpacks the kernels of each target once in a process.
+var kernelSets = func() map[string]func() (*kernels.Set, error) {
+	all := map[string]func() (*kernels.Set, error){}
+	for _, target := range kernels.Targets {
+		all[target] = sync.OnceValues(func() (*kernels.Set, error) { return kernels.Load(target) })
+	}
+	return all
+}()
+
 // loadKernels hands all kernels to the driver, which compiles them, or finds them in its cache (~/.nv/ComputeCache). All now: an
 // operation must not stop for a compiler. The context is current.
 func (d *Device) loadKernels(gpu *gpu) error {
@@ -35,14 +44,15 @@ func (d *Device) loadKernels(gpu *gpu) error {
 	if err != nil {
 		return err
 	}
-	if d.kernels, err = kernels.Load(target); err != nil {
+	set, err := kernelSets[target]()
+	if err != nil {
 		return err
 	}
 	begin := time.Now()
 	patience := time.AfterFunc(slowLoad, func() {
 		d.note("the driver is compiling kernels for this GPU, which it keeps for the next time")
 	})
-	names := d.kernels.Names()
+	names := set.Names()
 	functions, modules := make([]*function, len(names)), make([]driver.Module, len(names))
 	d.opened.add(func() error { return d.with(func() error { return d.unload(modules) }) })
 	// Each in its own module, so that several threads can compile. The first error in the order of names is returned.
@@ -56,7 +66,7 @@ func (d *Device) loadKernels(gpu *gpu) error {
 				if i >= len(names) {
 					return
 				}
-				k, _ := d.kernels.Find(names[i])
+				k, _ := set.Find(names[i])
 				if k.SharedBytes > gpu.sharedBytes {
 					continue // a smaller variant does its work
 				}

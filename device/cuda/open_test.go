@@ -308,14 +308,13 @@ func TestEachCallFails(t *testing.T) {
 	}
 	seen := map[string]int{}
 	for n, call := range calls {
-		if seen[call]++; seen[call] > 12 && n%17 != 0 { // most are loads of kernels, which are all the same
+		if seen[call]++; seen[call] > 4 && n%23 != 0 && n < len(calls)-120 { // most are loads of kernels, which are all the same
 			continue
 		}
-		at := fmt.Sprintf("call %d, %s", n+1, call)
-		failed := false
-		d, err := tryOpen(standin.Options{Fail: func(_ string, k int) driver.Result {
+		failed := "" // threads of the loader may take another order
+		d, err := tryOpen(standin.Options{Fail: func(call string, k int) driver.Result {
 			if k == n+1 {
-				failed = true
+				failed = call
 				return driver.Unknown
 			}
 			return driver.Success
@@ -323,9 +322,7 @@ func TestEachCallFails(t *testing.T) {
 		if err == nil {
 			err = life(d)
 		}
-		if !failed {
-			continue // threads of the loader took another order
-		}
+		at := fmt.Sprintf("call %d, %s", n+1, failed)
 		switch {
 		case err == nil:
 			t.Errorf("%s: nobody is told", at)
@@ -337,7 +334,7 @@ func TestEachCallFails(t *testing.T) {
 				t.Errorf("%s: a line that is not about it: %s", at, line)
 			}
 		}
-		if d != nil && call != "CtxSetCurrent" { // without a context nothing can be given back
+		if d != nil && failed != "CtxSetCurrent" { // without a context nothing can be given back
 			if err := d.gpu.Check(); err != nil {
 				t.Errorf("%s: %v", at, err)
 			}
