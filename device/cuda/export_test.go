@@ -11,3 +11,11 @@ func (d *Device) SetPieces(pinBytes, copyBytes int64) { d.pinBytes, d.pieceBytes
 
 // CodeValues is what codes of 8-bit moments stand for.
 func CodeValues(signed bool) []float32 { return codeValues(signed) }
+
+// Crash enqueues a kernel that writes to an address which does not exist.
+func (s *Stream) Crash() {
+	s.operands.Op, s.operands.List = "Crash", nil
+	s.enqueue(func() error {
+		return s.launch("add.f32", at(64), at(64), at(64), i32(1), i32(16), i32(16), i32(16), i32(16))
+	})
+}

@@ -1,0 +1,184 @@
+package cuda_test
+
+import (
+	"bytes"
+	"context"
+	"math"
+	"testing"
+
+	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/device/cpu"
+	"github.com/millrace/millrace/device/cuda/standin"
+	"github.com/millrace/millrace/hf"
+	"github.com/millrace/millrace/internal/hostmem"
+	"github.com/millrace/millrace/model"
+	"github.com/millrace/millrace/model/modeltest"
+	"github.com/millrace/millrace/nn"
+	"github.com/millrace/millrace/optim"
+	"github.com/millrace/millrace/plan"
+	"github.com/millrace/millrace/store"
+	"github.com/millrace/millrace/stream"
+	"github.com/millrace/millrace/tensor"
+)
+
+// outcome is all that a few steps leave: losses and gradient norms, and the state by bits.
+type outcome struct {
+	losses, norms []float64
+	state         map[store.ID][]byte
+	plan          *plan.Plan
+}
+
+// numerics are those of a golden batch: its rows are micro-batches.
+func numerics(g *modeltest.Golden, compute tensor.DType) plan.Numerics {
+	n := plan.Numerics{Compute: compute, Master: optim.F32, SequenceLen: len(g.First[0].Tokens), MicroBatch: 1, MicroBatches: len(g.First),
+		HeadChunk: 16}
+	if compute == tensor.BF16 {
+		n.Master = optim.Split
+	}
+	return n
+}
+
+// resident keeps what it can on the device; streamed moves everything through one slot.
+func resident(*plan.Placement) {}
+
+func streamed(p *plan.Placement) {
+	*p = plan.Placement{Slots: 1, GradSlots: 1, StageSlots: 1, Resident: make([]bool, len(p.Resident)),
+		Keep: make([]nn.Keep, len(p.Keep)), SavedHere: make([]bool, len(p.SavedHere))}
+}
+
+// train takes golden steps on a device, the CPU being the host's.
+func train(t testing.TB, g *modeltest.Golden, n plan.Numerics, computes device.Device, place func(*plan.Placement), steps int) outcome {
+	t.Helper()
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	accounts := hostmem.New()
+	host, err := cpu.New(cpu.Options{Workers: 2, Accounts: hostmem.New()})
+	must(err)
+	defer host.Close()
+	if computes == nil {
+		computes = host
+	}
+	m, err := model.Read(g.Dir)
+	must(err)
+	rates := plan.Machine{Name: "test", F32FLOPsPerSec: 1e11, BF16FLOPsPerSec: 2e11, AttentionFLOPsPerSec: 1e10, DeviceBytesPerSec: 1e10,
+		UploadBytesPerSec: 1e10, DownloadBytesPerSec: 1e10, AdamWBytesPerSec: 1e10, HostBytesPerSec: 1e10}
+	p, err := plan.New(plan.Request{Model: m, Numerics: n, Device: computes.Info(), Machine: rates, DeviceBytes: 256 << 20})
+	must(err)
+	changed := p.Placement
+	place(&changed)
+	p = p.With(changed)
+	kept, _, err := stream.OpenStore(p, stream.StoreOptions{Accounts: accounts, Dir: t.TempDir()})
+	must(err)
+	defer kept.Close()
+	must(stream.Fill(context.Background(), p, kept, func(part *model.Part, v model.Values) error {
+		w, err := hf.OpenWeights(g.Dir)
+		if err != nil {
+			return err
+		}
+		defer w.Close()
+		return m.ReadPart(w, part, v)
+	}))
+	e, err := stream.New(stream.Config{Plan: p, Device: computes, Host: host, Store: kept, Accounts: accounts})
+	must(err)
+	defer func() {
+		if err := e.Close(); err != nil {
+			t.Errorf("engine: %v", err)
+		}
+	}()
+	o := outcome{state: map[store.ID][]byte{}, plan: p}
+	for i, s := range g.Steps[:steps] {
+		batch := &stream.Batch{Targets: s.Batch.TargetCount()}
+		for _, mb := range s.Batch {
+			batch.Micro = append(batch.Micro, stream.MicroBatch{IDs: mb.Tokens, Targets: mb.Targets, Positions: mb.Positions, DocStart: mb.DocStart,
+				DocEnd: mb.DocEnd})
+		}
+		res, err := e.Step(context.Background(), batch, stream.Update{Step: i + 1, LR: s.LearningRate, MaxGradNorm: g.AdamW.MaxGradNorm,
+			AdamW: optim.AdamW{Beta1: g.AdamW.Beta1, Beta2: g.AdamW.Beta2, Eps: g.AdamW.Eps, WeightDecay: g.AdamW.WeightDecay}})
+		must(err)
+		o.losses, o.norms = append(o.losses, res.LossSum/float64(batch.Targets)), append(o.norms, res.GradNorm)
+	}
+	_, err = e.Flush(context.Background())
+	must(err)
+	for _, spec := range p.Extents() {
+		if spec.Kind == store.GradSum {
+			continue // nothing between steps
+		}
+		o.state[spec.ID] = make([]byte, spec.Bytes)
+		must(stream.ReadExtent(context.Background(), kept, spec, o.state[spec.ID]))
+	}
+	return o
+}
+
+// sameBits is the law: what moves, and when, changes no bit.
+func sameBits(t *testing.T, what string, got, want outcome) {
+	t.Helper()
+	for i := range want.losses {
+		if math.Float64bits(got.losses[i]) != math.Float64bits(want.losses[i]) || math.Float64bits(got.norms[i]) != math.Float64bits(want.norms[i]) {
+			t.Errorf("%s: step %d: loss %v, norm %v; want %v, %v", what, i, got.losses[i], got.norms[i], want.losses[i], want.norms[i])
+			break
+		}
+	}
+	for id, bits := range want.state {
+		if !bytes.Equal(got.state[id], bits) {
+			t.Errorf("%s: %v of %s have other bits", what, id.Kind, want.plan.Model.Parts[id.Part].Name)
+		}
+	}
+}
+
+// near compares with the CPU device's losses and with PyTorch's.
+func near(t *testing.T, g *modeltest.Golden, n plan.Numerics, got, onCPU outcome) {
+	t.Helper()
+	tolerance, torch := 1e-5, 1e-4
+	if n.Compute == tensor.BF16 {
+		tolerance, torch = 1e-2, 2e-2
+	}
+	for i := range got.losses {
+		if d := math.Abs(got.losses[i]/onCPU.losses[i] - 1); !(d <= tolerance) {
+			t.Errorf("step %d: loss %v, on the CPU %v", i, got.losses[i], onCPU.losses[i])
+		}
+		if d := math.Abs(got.losses[i]/float64(g.Steps[i].Loss) - 1); !(d <= torch) {
+			t.Errorf("step %d: loss %v, PyTorch %v", i, got.losses[i], g.Steps[i].Loss)
+		}
+		if d := math.Abs(got.norms[i]/onCPU.norms[i] - 1); !(d <= 20*tolerance) {
+			t.Errorf("step %d: norm %v, on the CPU %v", i, got.norms[i], onCPU.norms[i])
+		}
+	}
+}
+
+// trainingLaws: resident and streamed training have the same bits, which are near the CPU's and PyTorch's.
+func trainingLaws(t *testing.T, variant string, compute tensor.DType, steps int, open func() device.Device) {
+	g := modeltest.Load(t, variant)
+	n := numerics(g, compute)
+	d := open()
+	defer mustClose(t, d)
+	first := train(t, g, n, d, resident, steps)
+	if first.plan.Unified {
+		t.Error("the plan takes the device for the host")
+	}
+	near(t, g, n, first, train(t, g, n, nil, resident, steps))
+	sameBits(t, "again", train(t, g, n, d, resident, steps), first)
+	moved := train(t, g, n, d, streamed, steps)
+	sameBits(t, "streamed", moved, first)
+	if moved.plan.DeviceBytes >= first.plan.DeviceBytes {
+		t.Errorf("streaming takes %d bytes of the device, keeping all %d", moved.plan.DeviceBytes, first.plan.DeviceBytes)
+	}
+}
+
+// The engine turns a GPU as it turns the CPU.
+func TestStandInTraining(t *testing.T) {
+	variants := []string{"qwen3"}
+	if !testing.Short() && !raceEnabled {
+		variants = append(variants, "qwen3-bias-untied", "mistral-window")
+	}
+	for _, variant := range variants {
+		for _, compute := range []tensor.DType{tensor.BF16, tensor.F32} {
+			t.Run(variant+" "+compute.String(), func(t *testing.T) {
+				trainingLaws(t, variant, compute, 2, func() device.Device { return open(t, standin.Options{}, library) })
+			})
+		}
+	}
+}

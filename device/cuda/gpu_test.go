@@ -1,0 +1,182 @@
+package cuda_test
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/device/cuda"
+	"github.com/millrace/millrace/device/cuda/cublaslt"
+	"github.com/millrace/millrace/device/cuda/driver"
+	"github.com/millrace/millrace/device/devicetest"
+	"github.com/millrace/millrace/model/modeltest"
+	"github.com/millrace/millrace/tensor"
+)
+
+// Tests on a GPU. They run with MILLRACE_GPU=1, and fail then if there is none: `make gpu-check` packs them for a machine that
+// has neither Go nor this tree.
+
+func needGPU(t *testing.T) {
+	t.Helper()
+	if os.Getenv("MILLRACE_GPU") != "1" {
+		t.Skip("needs a GPU: set MILLRACE_GPU=1")
+	}
+}
+
+// openGPU opens the first GPU.
+func openGPU(t testing.TB, p products) *cuda.Device {
+	t.Helper()
+	d, err := cuda.Open(cuda.Options{OwnProducts: p == ownProducts, Note: func(line string) { t.Log(line) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// shared is a device that several tests use one after the other: opening one takes a while.
+type shared struct{ *cuda.Device }
+
+func (shared) Close() error { return nil }
+
+// onGPU runs a test with the program's own matrix products and, where it is installed, with cuBLASLt.
+func onGPU(t *testing.T, f func(t *testing.T, p products)) {
+	needGPU(t)
+	t.Run("own products", func(t *testing.T) { f(t, ownProducts) })
+	t.Run("cuBLASLt", func(t *testing.T) {
+		api, err := driver.Load()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var version int32
+		api.DriverGetVersion(&version)
+		if _, err := cublaslt.Load(version); err != nil {
+			t.Skip(err)
+		}
+		d := openGPU(t, library)
+		defer mustClose(t, d)
+		t.Log(d.Info().Name)
+		if !strings.Contains(d.Info().Name, "cuBLASLt") {
+			t.Fatal("cuBLASLt is installed and cannot be used")
+		}
+		f(t, library)
+	})
+}
+
+// The suite of all drivers. GPUs sum products in groups of their own, and use approximations of exp, sin and rsqrt.
+func TestGPUConformance(t *testing.T) {
+	onGPU(t, func(t *testing.T, p products) {
+		devicetest.Suite{
+			Open: func() device.Device { return openGPU(t, p) },
+			Fail: fail,
+		}.Run(t)
+	})
+}
+
+// The bits do not depend on the occasion.
+func TestGPURepeats(t *testing.T) {
+	onGPU(t, func(t *testing.T, p products) {
+		d := openGPU(t, p)
+		defer mustClose(t, d)
+		first := map[string]string{}
+		for range 2 {
+			devicetest.Suite{
+				Open: func() device.Device { return shared{d} },
+				Observe: func(test string, written []byte) {
+					_, name, _ := strings.Cut(test, "/")
+					name = strings.Replace(name, "#01", "", 1)
+					if before, ok := first[name]; ok && before != string(written) {
+						t.Errorf("%s: other bits the second time", name)
+					}
+					first[name] = string(written)
+				},
+			}.Run(t)
+		}
+	})
+}
+
+// The engine's laws, and the losses of the CPU and of PyTorch.
+func TestGPUTraining(t *testing.T) {
+	onGPU(t, func(t *testing.T, p products) {
+		d := openGPU(t, p)
+		defer mustClose(t, d)
+		for _, variant := range modeltest.Variants(t) {
+			for _, compute := range []tensor.DType{tensor.BF16, tensor.F32} {
+				t.Run(variant+" "+compute.String(), func(t *testing.T) {
+					trainingLaws(t, variant, compute, 10, func() device.Device { return shared{d} })
+				})
+			}
+		}
+	})
+}
+
+// What a user may get wrong, or what may happen to a GPU, each in a process of its own.
+func TestGPUBadInput(t *testing.T) {
+	needGPU(t)
+	again := func(t *testing.T, test string, env ...string) {
+		t.Helper()
+		c := exec.Command(os.Args[0], "-test.run=^"+test+"$", "-test.v")
+		c.Env = append(os.Environ(), append(env, "MILLRACE_GPU_AGAIN=1")...)
+		out, err := c.CombinedOutput()
+		if err != nil || !strings.Contains(string(out), "--- PASS: "+test) {
+			t.Errorf("%v\n%s", err, out)
+		}
+	}
+	t.Run("no visible GPU", func(t *testing.T) { again(t, "TestGPUInvisible", "CUDA_VISIBLE_DEVICES=") })
+	t.Run("lost context", func(t *testing.T) { again(t, "TestGPULostContext") })
+	t.Run("wrong ordinal", func(t *testing.T) {
+		_, err := cuda.Open(cuda.Options{Ordinal: 77})
+		oneLine(t, err, "device cuda:77: there is no such GPU; there ", "cuda:0 (", "GiB)")
+	})
+	t.Run("no memory left", func(t *testing.T) {
+		d := openGPU(t, ownProducts)
+		defer mustClose(t, d)
+		_, err := d.Alloc("arena", d.Info().MemoryBytes+(8<<30))
+		oneLine(t, err, "device cuda:0: allocate ", " for arena: ", " are free: cuMemAlloc: out of memory (CUDA_ERROR_OUT_OF_MEMORY, 2)")
+		b, err := d.Alloc("arena", d.Info().MemoryBytes) // what is offered can be had
+		if err != nil {
+			t.Fatal(err)
+		}
+		mustClose(t, b)
+	})
+}
+
+func needAgain(t *testing.T) {
+	t.Helper()
+	needGPU(t)
+	if os.Getenv("MILLRACE_GPU_AGAIN") != "1" {
+		t.Skip("runs in a process of its own, started by TestGPUBadInput")
+	}
+}
+
+func TestGPUInvisible(t *testing.T) {
+	needAgain(t)
+	_, err := cuda.Open(cuda.Options{})
+	oneLine(t, err, "device cuda:0: the driver shows no GPU", `CUDA_VISIBLE_DEVICES is ""`)
+}
+
+func TestGPULostContext(t *testing.T) {
+	needAgain(t)
+	d := openGPU(t, ownProducts)
+	s, err := d.NewStream("compute")
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, err := d.NewEvent()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.(*cuda.Stream).Crash()
+	s.Record(e)
+	oneLine(t, s.Sync(), "on stream compute: cu")
+	for _, err := range []error{s.Sync(), e.Wait(), s.Close()} {
+		oneLine(t, err, "device cuda:0: ", "; the operation that failed may be an earlier one")
+	}
+	_, err = d.Alloc("more", 1<<20)
+	oneLine(t, err, "only a new process can use the GPU again")
+	if err := errors.Join(e.Close(), d.Close()); err != nil {
+		t.Errorf("closing: %v", err)
+	}
+}
