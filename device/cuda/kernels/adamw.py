@@ -1,7 +1,8 @@
-"""AdamW, with moments in fp32 or in 8 bits, to the bits of every other device: IEEE operations in the contract's order, nothing fused.
+"""AdamW, with moments in fp32 or in 8 bits, to the bits of every other device: IEEE operations in the contract's order, none fused.
 
-Weights are fp32, or split: the high half is the nearest bf16 number, ties away from zero, the low half what is to be added to its bits.
-bad counts new weights that are NaN. It is the only atomic addition of all kernels, of integers, and done only when there is one.
+Weights are fp32, or split: the high half is the nearest bf16 number, ties away from zero, the low half what is to be added to its
+bits. bad counts new weights that are NaN. That is the only atomic addition of all kernels, of integers, and done only when there is
+one to add.
 
 Sources: Loshchilov and Hutter, "Decoupled Weight Decay Regularization" (2019); Dettmers et al., "8-bit Optimizers via Block-wise
 Quantization" (2022). device.OptimizerOps says what is computed.
@@ -33,7 +34,8 @@ def _step(p, m, v, g, clip, decay, omb1, beta2, omb2, step, sqrtbc2, eps):
 @triton.jit
 def _load_weights(weights, low, at, inside, SPLIT: tl.constexpr):
     if SPLIT:
-        bits = (tl.load(weights + at, mask=inside, other=0).to(tl.int32) << 16) + tl.load(low + at, mask=inside, other=0).to(tl.int32)
+        high = tl.load(weights + at, mask=inside, other=0).to(tl.int32)
+        bits = (high << 16) + tl.load(low + at, mask=inside, other=0).to(tl.int32)
         p = bits.to(tl.float32, bitcast=True)
     else:
         p = tl.load(weights + at, mask=inside, other=0.0)
@@ -55,7 +57,8 @@ def _store_weights(weights, low, bad, at, inside, p, SPLIT: tl.constexpr):
 
 
 @triton.jit
-def adamw(weights, low, m, v, grad, bad, n, clip, decay, omb1, beta2, omb2, step, sqrtbc2, eps, SPLIT: tl.constexpr, BLOCK: tl.constexpr):
+def adamw(weights, low, m, v, grad, bad, n, clip, decay, omb1, beta2, omb2, step, sqrtbc2, eps, SPLIT: tl.constexpr,
+          BLOCK: tl.constexpr):
     """One step. Programs: ceil(n/BLOCK). Moves 24 bytes and the gradient's for each parameter."""
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = at < n
@@ -77,8 +80,8 @@ UNITS = tl.constexpr((1e5, 1e4, 1e3, 1e2, 1e1, 1.0))
 def _encode(x, values, ZERO: tl.constexpr):
     """Codes of a block of moments in each row, and the rows' scales. values are what codes stand for, ZERO is the code of 0.
 
-    The code of a magnitude is ZERO + k, or ZERO - k if the moment is negative. Magnitudes are in seven decades, each cut into twice as
-    many equal cells as the one below; k counts cells. A guess that is half a cell too high is k or k + 1, and the mean of two
+    The code of a magnitude is ZERO + k, or ZERO - k if the moment is negative. Magnitudes are in seven decades, each cut into twice
+    as many equal cells as the one below; k counts cells. A guess that is half a cell too high is k or k + 1, and the mean of two
     codes settles which.
     """
     known = x == x
@@ -87,7 +90,7 @@ def _encode(x, values, ZERO: tl.constexpr):
     y = tl.abs(x * tl.div_rn(1.0, tl.where(scale == 0.0, 1.0, scale)))
     y = tl.where(y == y, y, 0.0)
 
-    # What the decade of y begins at is edge/10; it has as many cells as cells. Below a signed one are as many cells of k, and one less below others.
+    # The decade of y ends at 1/unit and is cut into cells; below it are as many of them where codes have a sign, else one less.
     cells = y * 0.0 + (1.0 if ZERO > 0 else 2.0)
     unit = y * 0.0 + 1e6
     for decade in tl.static_range(6):
@@ -108,8 +111,10 @@ def _encode(x, values, ZERO: tl.constexpr):
 @triton.jit
 def adamw8(weights, low, m, v, mscale, vscale, grad, bad, mcodes, vcodes, n, clip, decay, omb1, beta2, omb2, step, sqrtbc2, eps,
            SPLIT: tl.constexpr, BLOCKS: tl.constexpr, MOMENTS: tl.constexpr, MZERO: tl.constexpr):
-    """One step for moments in blocks of MOMENTS, each with a scale. Programs: ceil(n/ELEMENTS). Moves 12 bytes and the gradient's for
-    each parameter; the codes' values come from the cache."""
+    """One step for moments in blocks of MOMENTS, each with a scale. Programs: ceil(n/ELEMENTS).
+
+    Moves 12 bytes and the gradient's for each parameter; what the codes stand for comes from the cache.
+    """
     block = (tl.program_id(0).to(tl.int64) * BLOCKS + tl.arange(0, BLOCKS))[:, None]
     at = block * MOMENTS + tl.arange(0, MOMENTS)[None, :]
     inside = at < n
@@ -135,12 +140,14 @@ SCALARS = " ".join(f"{s}:fp32" for s in "clip decay omb1 beta2 omb2 step sqrtbc2
 KERNELS = []
 for words, weights, gradient in (("split.f32", "i16", "fp32"), ("split.bf16", "i16", "bf16"), ("f32.f32", "fp32", "fp32")):
     split = weights == "i16"
-    state = f"weights:*{weights} low:*i16"
-    for variant in ("any", "a16"):
-        a16 = "weights low m v grad n" if variant == "a16" else ""
-        KERNELS.append(Kernel(f"adamw.{words}.{variant}", adamw, f"{state} m:*fp32 v:*fp32 grad:*{gradient} bad:*i64 n:i64 {SCALARS}",
-                              ("ceil(n/BLOCK)",), dict(SPLIT=split, BLOCK=512), aligned=a16, exact=True))
-        KERNELS.append(Kernel(f"adamw8.{words}.{variant}", adamw8,
-                              f"{state} m:*u8 v:*u8 mscale:*fp32 vscale:*fp32 grad:*{gradient} bad:*i64 mcodes:*fp32 vcodes:*fp32 n:i64 {SCALARS}",
-                              ("ceil(n/ELEMENTS)",), dict(SPLIT=split, BLOCKS=4, MOMENTS=MOMENTS, MZERO=MZERO),
-                              numbers=dict(ELEMENTS=4 * MOMENTS), aligned=a16, exact=True))
+    full = f"weights:*{weights} low:*i16 m:*fp32 v:*fp32 grad:*{gradient} bad:*i64 n:i64 {SCALARS}"
+    coded = (f"weights:*{weights} low:*i16 m:*u8 v:*u8 mscale:*fp32 vscale:*fp32 grad:*{gradient} bad:*i64 "
+             f"mcodes:*fp32 vcodes:*fp32 n:i64 {SCALARS}")
+    for variant, aligned in (("any", ""), ("a16", "weights low m v grad n")):
+        KERNELS += [
+            Kernel(f"adamw.{words}.{variant}", adamw, full, ("ceil(n/BLOCK)",), dict(SPLIT=split, BLOCK=512), aligned=aligned,
+                   exact=True),
+            Kernel(f"adamw8.{words}.{variant}", adamw8, coded, ("ceil(n/ELEMENTS)",),
+                   dict(SPLIT=split, BLOCKS=4, MOMENTS=MOMENTS, MZERO=MZERO), numbers=dict(ELEMENTS=4 * MOMENTS), aligned=aligned,
+                   exact=True),
+        ]

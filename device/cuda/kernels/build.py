@@ -6,9 +6,10 @@
     build.py --try PATTERN [SOURCE.py]... compiles the kernels whose names match and prints their figures; writes nothing
                                           (with --keep FOLDER: their PTX)
 
-For each source compiled/ has NAME.json, the manifest, and a NAME-TARGET.ptx.gz for each target, which is all its PTX texts in the order
-of the manifest. A source is compiled anew when its text, that of registry.py or the compiler's version is another. PTX is made for sm_80, which newer
-GPUs load too, and for sm_90a. It claims PTX_VERSION, so that drivers from that one on take it.
+For each source compiled/ has NAME.json, the manifest, and a NAME-TARGET.ptx.gz for each target, which is all its PTX texts in the
+order of the manifest. A source is compiled anew when its text, that of registry.py or of this file, or the compiler's version is
+another. PTX is made for sm_80, which newer GPUs load too, and for sm_90a. It claims PTX_VERSION, so that drivers from that one on
+take it.
 
 Assembling is what a driver does when it loads a kernel. It is done here to see that it works on each architecture, and how many
 registers and spilled bytes that takes; what it makes is thrown away.
@@ -114,6 +115,9 @@ def tidy(ptx, function, entry):
     """PTX without comments, and with an entry whose name says which kernel it is."""
     lines = [re.sub(r"\s*//.*", "", line).rstrip() for line in ptx.splitlines()]
     text = "\n".join(line for line in lines if line) + "\n"
+    for unused in re.findall(r"^\.global .* (_\$_str\w*)\[", text, re.MULTILINE):  # names of flags that libdevice asked for
+        if text.count(unused) == 1:
+            text = re.sub(rf"^.*{re.escape(unused)}\[.*\n", "", text, flags=re.MULTILINE)
     text = re.sub(rf"\.entry {function}\(", f".entry {entry}(", text)
     return re.sub(rf"\b{function}_param_", f"{entry}_param_", text)
 
@@ -169,7 +173,8 @@ def in_parallel(function, jobs):
 
 def inputs(source):
     """What compiled files are made from, but the compiler's version, as sums."""
-    return {"source_sha256": sha256((HERE / source).read_bytes()), "registry_sha256": sha256((HERE / "registry.py").read_bytes())}
+    return {f"{word}_sha256": sha256((HERE / name).read_bytes())
+            for word, name in (("source", source), ("registry", "registry.py"), ("build", "build.py"))}
 
 
 def header(source):
@@ -206,7 +211,8 @@ def entry(name, kernel, results):
     """A kernel in the manifest. results are (ptx, launch, figures) by target."""
     targets = {}
     for target, (ptx, launch, figures) in results.items():
-        targets[target] = {"ptx_bytes": len(ptx), "ptx_sha256": sha256(ptx), **launch, "spill_limit": kernel.at(target).spill, **figures}
+        limit = kernel.at(target).spill
+        targets[target] = {"ptx_bytes": len(ptx), "ptx_sha256": sha256(ptx), **launch, "spill_limit": limit, **figures}
     args = [{"name": a, "type": "ptr" if t.startswith("*") else SCALARS[t]} for a, t in kernel.typed()]
     return {"name": name, "entry": name.replace(".", "_"), "args": args, "aligned": kernel.aligned.split(), "most": kernel.most,
             "exact": kernel.exact, "grid": list(kernel.grid), "targets": targets}
@@ -221,6 +227,7 @@ def text_of(manifest):
 
 def compiled(source, known):
     """The manifest of a source and its PTX by (name, target)."""
+    head = header(source)  # of what is compiled now, not of what somebody saves meanwhile
     kernels = declared(source)
     jobs = [(source, name, target, known) for name in kernels for target in TARGETS]
     results = {(name, target): rest for name, target, *rest in in_parallel(job, jobs)}
@@ -230,7 +237,7 @@ def compiled(source, known):
         for target, (_, _, figures) in by_target.items():
             check_spills(name, kernel, target, figures)
         entries.append(entry(name, kernel, by_target))
-    return {**header(source), "kernels": entries}, {key: r[0] for key, r in results.items()}
+    return {**head, "kernels": entries}, {key: r[0] for key, r in results.items()}
 
 
 def known_figures(manifest):
@@ -307,9 +314,10 @@ def main():
                 reassemble(source)
             if not args.check and not args.assemble:
                 build(source)
-        gone = {p.name for p in COMPILED.glob("*")} - {f.name for s in sources() for f in [manifest_path(s), *(bundle_path(s, t) for t in TARGETS)]}
+        made = {f.name for s in sources() for f in [manifest_path(s), *(bundle_path(s, t) for t in TARGETS)]}
+        gone = sorted({p.name for p in COMPILED.glob("*")} - made)
         if gone and not args.pattern and not args.sources:
-            raise Stale(f"compiled/ has {sorted(gone)}, which no source makes: remove them")
+            raise Stale(f"compiled/ has {gone}, which no source makes: remove them")
     except (Stale, ValueError) as e:
         raise SystemExit(f"build.py: {e}")
 

@@ -18,8 +18,8 @@
 //
 // # Targets
 //
-// "sm80" is PTX that every GPU from compute capability 8.0 on takes, newer ones by translation in their driver; "sm90a" is for 9.0 alone.
-// Both need a driver of CUDA 12.4.
+// "sm80" is PTX that every GPU from compute capability 8.0 on takes, newer ones by translation in their driver; "sm90a" is for
+// 9.0 alone. Both need a driver of CUDA 12.4.
 //
 // # Laws
 //

@@ -18,10 +18,11 @@ def gather(y, table, ids, rows, cols, first, tablerows, sy, st, BLOCK_ROWS: tl.c
 
 @triton.jit
 def scatter_add(dtable, dy, ids, rows, cols, first, tablerows, sdt, sdy, BLOCK_IDS: tl.constexpr, BLOCK_COLS: tl.constexpr):
-    """dtable[ids[t]-first] += dy[t] for the ids in range, in the order of t and without atomics. Programs: rows, ceil(cols/BLOCK_COLS).
+    """dtable[ids[t]-first] += dy[t] for the ids in range, in the order of t. Programs: rows, ceil(cols/BLOCK_COLS).
 
     The program of the first position with an id adds all positions with it; those of the others look back, find that one, and end.
-    Reads dy once, and reads and writes once the rows of dtable that there are ids for; and all ids for each program, from the cache.
+    Reads dy once, and reads and writes once the rows of dtable that there are ids for; and all ids for each program, from the
+    cache.
     """
     t = tl.program_id(0)
     id = tl.load(ids + t)
@@ -54,10 +55,12 @@ for a, t in BF16_OR_F32:
     for variant in ("any", "a16"):
         a16 = variant == "a16"
         KERNELS += [
-            Kernel(f"gather.{a}.{variant}", gather, f"y:*{t} table:*{t} ids:*i32 rows:i32 cols:i32 first:i32 tablerows:i32 sy:i32 st:i32",
+            Kernel(f"gather.{a}.{variant}", gather,
+                   f"y:*{t} table:*{t} ids:*i32 rows:i32 cols:i32 first:i32 tablerows:i32 sy:i32 st:i32",
                    ("ceil(rows/BLOCK_ROWS)", "ceil(cols/BLOCK_COLS)"), dict(BLOCK_ROWS=4, BLOCK_COLS=512),
                    aligned="y table cols sy st" if a16 else ""),
             Kernel(f"scatter_add.{a}.{variant}", scatter_add,
                    f"dtable:*fp32 dy:*{t} ids:*i32 rows:i32 cols:i32 first:i32 tablerows:i32 sdt:i32 sdy:i32",
-                   ("rows", "ceil(cols/BLOCK_COLS)"), dict(BLOCK_IDS=1024, BLOCK_COLS=1024), aligned="dtable dy cols sdt sdy" if a16 else ""),
+                   ("rows", "ceil(cols/BLOCK_COLS)"), dict(BLOCK_IDS=1024, BLOCK_COLS=1024),
+                   aligned="dtable dy cols sdt sdy" if a16 else ""),
         ]

@@ -124,6 +124,7 @@ type manifest struct {
 	Source           string `json:"source"`
 	SourceSHA256     string `json:"source_sha256"`
 	RegistrySHA256   string `json:"registry_sha256"`
+	BuildSHA256      string `json:"build_sha256"`
 	Triton           string `json:"triton"`
 	PTXVersion       string `json:"ptx_version"`
 	TrailingPointers int    `json:"trailing_pointers"`
@@ -307,8 +308,8 @@ func (k *Kernel) Arg(name string) int {
 	return slices.IndexFunc(k.Args, func(a Arg) bool { return a.Name == name })
 }
 
-// Takes reports whether those values that must be multiples of 16 are, and none is too great. values has one entry for each argument, in order: addresses,
-// integers with their sign extended, bits of floating-point numbers.
+// Takes reports whether those values that must be multiples of 16 are, and none is too great. values has one entry for each
+// argument, in order: addresses, integers with their sign extended, bits of floating-point numbers.
 func (k *Kernel) Takes(values []uint64) bool {
 	if len(values) != len(k.Args) {
 		panic(fmt.Sprintf("kernels: %s takes %d arguments, not %d", k.Name, len(k.Args), len(values)))

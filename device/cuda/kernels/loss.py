@@ -83,12 +83,12 @@ KERNELS = [
     Kernel("lse_init", lse_init, "stat:*fp32 rows:i32", ("ceil(rows/BLOCK)",), dict(BLOCK=256)),
     Kernel("token_loss", token_loss, "loss:*fp32 stat:*fp32 targets:*i32 rows:i32", ("ceil(rows/BLOCK)",), dict(BLOCK=256)),
 ]
-for variant in ("any", "a16"):
-    KERNELS.append(Kernel(f"lse_update.{variant}", lse_update, "stat:*fp32 logits:*fp32 targets:*i32 rows:i32 cols:i32 first:i32 sl:i32",
-                          ("rows",), dict(BLOCK_COLS=2048), aligned="logits cols sl" if variant == "a16" else ""))
+update = "stat:*fp32 logits:*fp32 targets:*i32 rows:i32 cols:i32 first:i32 sl:i32"
+for variant, aligned in (("any", ""), ("a16", "logits cols sl")):
+    KERNELS.append(Kernel(f"lse_update.{variant}", lse_update, update, ("rows",), dict(BLOCK_COLS=2048), aligned=aligned))
     KERNELS += [
         Kernel(f"ce_grad.{a}.{variant}", ce_grad,
                f"dlogits:*{t} logits:*fp32 stat:*fp32 targets:*i32 rows:i32 cols:i32 first:i32 sd:i32 sl:i32 scale:fp32",
                ("ceil(rows/BLOCK_ROWS)", "ceil(cols/BLOCK_COLS)"), dict(BLOCK_ROWS=2, BLOCK_COLS=1024),
-               aligned="dlogits logits cols sd sl" if variant == "a16" else "") for a, t in BF16_OR_F32
+               aligned=f"dlogits sd {aligned}".strip() if aligned else "") for a, t in BF16_OR_F32
     ]

@@ -91,8 +91,8 @@ def rmsnorm_narrow(y, rstd, x, w, rows, groups, d, sy, sx, eps, BLOCK_ROWS: tl.c
 
 
 @triton.jit
-def rmsnorm_grad_narrow(dx, dy, x, w, rstd, resid, rows, groups, d, sdx, sdy, sx, sresid, RESID: tl.constexpr, BLOCK_ROWS: tl.constexpr,
-                        BLOCK_GROUPS: tl.constexpr, BLOCK_COLS: tl.constexpr):
+def rmsnorm_grad_narrow(dx, dy, x, w, rstd, resid, rows, groups, d, sdx, sdy, sx, sresid, RESID: tl.constexpr,
+                        BLOCK_ROWS: tl.constexpr, BLOCK_GROUPS: tl.constexpr, BLOCK_COLS: tl.constexpr):
     """rmsnorm_grad for d <= BLOCK_COLS. Programs: ceil(rows/BLOCK_ROWS), ceil(groups/BLOCK_GROUPS)."""
     row, group, col, known, inside = _several(rows, groups, d, BLOCK_ROWS, BLOCK_GROUPS, BLOCK_COLS)
     r = tl.load(rstd + row * groups + group, mask=known, other=0.0)
@@ -107,7 +107,8 @@ def rmsnorm_grad_narrow(dx, dy, x, w, rstd, resid, rows, groups, d, sdx, sdy, sx
 
 
 @triton.jit
-def rmsnorm_wgrad(part, dy, x, rstd, rows, groups, d, sdy, sx, SLICES: tl.constexpr, BLOCK_ROWS: tl.constexpr, BLOCK_COLS: tl.constexpr):
+def rmsnorm_wgrad(part, dy, x, rstd, rows, groups, d, sdy, sx, SLICES: tl.constexpr, BLOCK_ROWS: tl.constexpr,
+                  BLOCK_COLS: tl.constexpr):
     """part[s] = sum of dy*xhat over the groups of slice s of the rows, which fold adds up. Programs: ceil(d/BLOCK_COLS), SLICES.
 
     Moves 2 elements for each of x. SLICES is fixed, and with it the order of the sum.
@@ -145,11 +146,11 @@ for a, t in BF16_OR_F32:
     KERNELS.append(Kernel(f"rmsnorm.{a}.narrow", rmsnorm_narrow, forward, GROUPS, FEW, aligned="y x w d sy sx", most={"d": NARROW}))
     for resid, word in ((False, ""), (True, ".resid")):
         aligned = "dx dy x w d sdx sdy sx" + (" resid sresid" if resid else "")
+        op, wide, few = f"rmsnorm_grad.{a}{word}", dict(RESID=resid, **WIDE), dict(RESID=resid, **FEW)
         KERNELS += [
-            Kernel(f"rmsnorm_grad.{a}{word}.any", rmsnorm_grad, backward, ("rows", "groups"), dict(RESID=resid, **WIDE)),
-            Kernel(f"rmsnorm_grad.{a}{word}.a16", rmsnorm_grad, backward, ("rows", "groups"), dict(RESID=resid, **WIDE), aligned=aligned),
-            Kernel(f"rmsnorm_grad.{a}{word}.narrow", rmsnorm_grad_narrow, backward, GROUPS, dict(RESID=resid, **FEW), aligned=aligned,
-                   most={"d": NARROW}),
+            Kernel(f"{op}.any", rmsnorm_grad, backward, ("rows", "groups"), wide),
+            Kernel(f"{op}.a16", rmsnorm_grad, backward, ("rows", "groups"), wide, aligned=aligned),
+            Kernel(f"{op}.narrow", rmsnorm_grad_narrow, backward, GROUPS, few, aligned=aligned, most={"d": NARROW}),
         ]
     for variant, aligned in (("any", ""), ("a16", "dy x d sdy sx")):
         KERNELS.append(Kernel(f"rmsnorm_wgrad.{a}.{variant}", rmsnorm_wgrad, weights, ("ceil(d/BLOCK_COLS)", "SLICES"), SUMS,

@@ -42,8 +42,8 @@ def _halved(lanes, CHUNKS: tl.constexpr, LANES: tl.constexpr):
 
 @triton.jit
 def chunk_sums(partials, x, n, SQUARES: tl.constexpr, CHUNKS: tl.constexpr, CHUNK: tl.constexpr, UNROLL: tl.constexpr):
-    """partials[c] = sum of chunk c of x, or of its squares, in fp64 and to the bit: 16 lanes, lane j takes the elements j, j+16, ... of the
-    chunk; then lanes are added 8 to 8, 4 to 4, 2 to 2, 1 to 1. Programs: ceil(n/ELEMENTS), of one warp each: a thread is a lane.
+    """partials[c] = sum of chunk c of x, or of its squares, in fp64 and to the bit: 16 lanes, lane j takes the elements j, j+16, ...
+    of the chunk; then lanes are added 8 to 8, 4 to 4, 2 to 2, 1 to 1. Programs: ceil(n/ELEMENTS), of one warp: a thread is a lane.
 
     The additions of a lane wait for each other, so speed comes from many chunks at once, and from UNROLL loads under way.
     Reads x once.
@@ -85,10 +85,13 @@ KERNELS = []
 for a, t in BF16_OR_F32:
     for variant, aligned in (("any", ""), ("a16", "dy cols sdy")):
         KERNELS.append(Kernel(f"bias_grad.{a}.{variant}", bias_grad, f"part:*fp32 dy:*{t} rows:i32 cols:i32 sdy:i32",
-                              ("ceil(cols/BLOCK_COLS)", "SLICES"), dict(SLICES=SLICES, BLOCK_ROWS=32, BLOCK_COLS=64), aligned=aligned))
-KERNELS.append(Kernel("fold.f32", fold, "dst:*fp32 part:*fp32 cols:i32", ("ceil(cols/BLOCK_COLS)",), dict(SLICES=SLICES, BLOCK_COLS=128)))
+                              ("ceil(cols/BLOCK_COLS)", "SLICES"), dict(SLICES=SLICES, BLOCK_ROWS=32, BLOCK_COLS=64),
+                              aligned=aligned))
+KERNELS.append(Kernel("fold.f32", fold, "dst:*fp32 part:*fp32 cols:i32", ("ceil(cols/BLOCK_COLS)",),
+                      dict(SLICES=SLICES, BLOCK_COLS=128)))
 for name, t, squares in (("sum.f32", "fp32", False), ("sumsq.f32", "fp32", True), ("sumsq.bf16", "bf16", True)):
     KERNELS.append(Kernel(name, chunk_sums, f"partials:*fp64 x:*{t} n:i64", ("ceil(n/ELEMENTS)",),
-                          dict(SQUARES=squares, CHUNKS=2, CHUNK=CHUNK, UNROLL=16), warps=1, numbers=dict(ELEMENTS=2 * CHUNK), exact=True))
-KERNELS.append(Kernel("sum_fold", sum_fold, "dst:*fp64 partials:*fp64 chunks:i32 accumulate:i32", ("ONE",), dict(UNROLL=16), warps=1,
-                      numbers=dict(ONE=1), exact=True))
+                          dict(SQUARES=squares, CHUNKS=2, CHUNK=CHUNK, UNROLL=16), warps=1, numbers=dict(ELEMENTS=2 * CHUNK),
+                          exact=True))
+KERNELS.append(Kernel("sum_fold", sum_fold, "dst:*fp64 partials:*fp64 chunks:i32 accumulate:i32", ("ONE",), dict(UNROLL=16),
+                      warps=1, numbers=dict(ONE=1), exact=True))

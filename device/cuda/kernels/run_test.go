@@ -1,0 +1,186 @@
+package kernels_test
+
+import (
+	"encoding/binary"
+	"math"
+	"testing"
+
+	"github.com/millrace/millrace/device/cpu/isa"
+	cpu "github.com/millrace/millrace/device/cpu/kernels"
+	"github.com/millrace/millrace/tensor"
+)
+
+// Compiled kernels, run directly. That all of them agree with the contract is devicetest's to show, through the launch code; this
+// is about what alignment, strides and orders do to what was compiled.
+
+var types = []tensor.DType{tensor.F32, tensor.BF16}
+
+func asType(d tensor.DType, x float64) float64 {
+	if d == tensor.BF16 {
+		return float64(tensor.F32FromBF16(tensor.BF16FromF32(float32(x))))
+	}
+	return float64(float32(x))
+}
+
+// Both variants compute the same bits, in place too, and write nothing else.
+func TestAddRuns(t *testing.T) {
+	for _, d := range types {
+		for _, variant := range []string{".any", ".a16"} {
+			b := newBench(t, 1)
+			x, y := b.normal(d, 7, 528, 544), b.normal(d, 7, 528, 560)
+			var want []float64
+			for r := range x.rows {
+				for c := range x.cols {
+					want = append(want, asType(d, float64(float32(x.get(r, c))+float32(y.get(r, c)))))
+				}
+			}
+			b.run("add."+typeWord(d)+variant, y, x, y, x.rows, x.cols, y.stride, x.stride, y.stride)
+			for i, w := range want {
+				if got := y.get(i/y.cols, i%y.cols); got != w {
+					t.Fatalf("%v%s: element %d is %v, want %v", d, variant, i, got, w)
+				}
+			}
+			if !y.intact() {
+				t.Errorf("%v%s: written between the rows", d, variant)
+			}
+		}
+	}
+}
+
+// The three ways to take a norm agree, as do those of its gradient in place of dy and of the residual.
+func TestNormRuns(t *testing.T) {
+	for _, d := range types {
+		tolerance := map[tensor.DType]float64{tensor.F32: 1e-5, tensor.BF16: 2e-2}[d]
+		var first []float64
+		for _, variant := range []string{".any", ".a16", ".narrow"} {
+			const rows, groups, dim = 6, 5, 96
+			b := newBench(t, 2)
+			x, w := b.normal(d, rows, groups*dim, groups*dim+16), b.normal(d, 1, dim, dim)
+			dy, resid := b.normal(d, rows, groups*dim, groups*dim+32), b.normal(d, rows, groups*dim, groups*dim)
+			y, rstd := b.field(d, rows, groups*dim, groups*dim+48), b.field(tensor.F32, rows, groups, groups)
+			a := typeWord(d)
+			b.run("rmsnorm."+a+variant, y, rstd, x, w, rows, groups, dim, y.stride, x.stride, float32(1e-5))
+			b.run("rmsnorm_grad."+a+variant, dy, dy, x, w, rstd, x, rows, groups, dim, dy.stride, dy.stride, x.stride, 0)
+			b.run("rmsnorm_grad."+a+".resid"+variant, resid, dy, x, w, rstd, resid, rows, groups, dim, resid.stride, dy.stride, x.stride,
+				resid.stride)
+			var got []float64
+			for _, f := range []*field{y, rstd, dy, resid} {
+				if !f.intact() {
+					t.Errorf("%v%s: written between the rows", d, variant)
+				}
+				for r := range f.rows {
+					for c := range f.cols {
+						got = append(got, f.get(r, c))
+					}
+				}
+			}
+			for i := range first {
+				if !(math.Abs(got[i]-first[i]) <= tolerance*(1+math.Abs(first[i]))) {
+					t.Fatalf("%v%s: number %d is %v, of .any %v", d, variant, i, got[i], first[i])
+				}
+			}
+			if first == nil {
+				first = got
+			}
+			for i, x := range first {
+				if x != x {
+					t.Fatalf("%v%s: number %d is NaN", d, variant, i)
+				}
+			}
+		}
+	}
+}
+
+// Rows far from each other: offsets pass 2^31 elements without their memory being there.
+func TestLongStrides(t *testing.T) {
+	b := newBench(t, 3)
+	const rows, cols, stride = 3, 16, 1 << 30
+	row := func() *field { return b.normal(tensor.F32, 1, cols, cols) }
+	var x, y []*field
+	for range rows {
+		x, y = append(x, row()), append(y, row())
+	}
+	// Each row is an allocation of its own, 4 GiB from the next.
+	for r := range rows {
+		x[r].at, y[r].at = 1<<40+uint64(r)*4*stride, 1<<41+uint64(r)*4*stride
+	}
+	b.run("cast.f32_f32.a16", y[0], x[0], rows, cols, stride, stride)
+	for r := range rows {
+		for c := range cols {
+			if y[r].get(0, c) != x[r].get(0, c) {
+				t.Fatalf("[%d, %d] = %v, want %v", r, c, y[r].get(0, c), x[r].get(0, c))
+			}
+		}
+	}
+}
+
+func doubles(b *bench, n int) *field { return b.field(tensor.F64, 1, n, n) }
+
+func double(f *field, i int) float64 {
+	return math.Float64frombits(binary.LittleEndian.Uint64(f.bytes[8*i:]))
+}
+
+// Sums have the bits of the CPU's, in one batch or several.
+func TestSumRuns(t *testing.T) {
+	const chunk = cpu.SumChunk
+	for _, n := range []int{1, 77, chunk, chunk + 1, 3*chunk + 5} {
+		b := newBench(t, 4)
+		x := b.field(tensor.F32, 1, n, n)
+		v := make([]float32, n)
+		for i := range v {
+			v[i] = float32(b.rng.NormFloat64() * math.Exp2(float64(i%40-20)))
+			x.put(0, i, float64(v[i]))
+		}
+		chunks := cpu.SumChunks(n)
+		want := make([]float64, chunks)
+		cpu.For(isa.Best()).Sum(want, v)
+		partials, dst := doubles(b, chunks), doubles(b, 1)
+		b.run("sum.f32", partials, x, n)
+		b.run("sum_fold", dst, partials, chunks, 0)
+		if got := double(dst, 0); got != cpu.Total(want) {
+			t.Errorf("%d numbers: %v, want %v", n, got, cpu.Total(want))
+		}
+		if n > 2*chunk {
+			head, tail := *partials, *x
+			b.run("sum.f32", partials, x, 2*chunk)
+			b.run("sum_fold", dst, &head, 2, 0)
+			tail.at += 4 * 2 * chunk
+			b.run("sum.f32", partials, &tail, n-2*chunk)
+			b.run("sum_fold", dst, partials, chunks-2, 1)
+			if got := double(dst, 0); got != cpu.Total(want) {
+				t.Errorf("%d numbers in two batches: %v, want %v", n, got, cpu.Total(want))
+			}
+		}
+	}
+}
+
+// One id that many positions have, and ids that are met once, in the order of positions.
+func TestScatterAddRuns(t *testing.T) {
+	const rows, cols, first, tableRows = 1500, 5, 10, 8
+	b := newBench(t, 5)
+	ids := make([]int32, rows)
+	for i := range ids {
+		ids[i] = int32(b.rng.IntN(2000)) - 1000
+		if i%97 == 3 {
+			ids[i] = first + 2
+		}
+	}
+	dy, table := b.normal(tensor.F32, rows, cols, cols), b.normal(tensor.F32, tableRows, cols, cols)
+	want := make([]float32, tableRows*cols)
+	for i := range want {
+		want[i] = float32(table.get(i/cols, i%cols))
+	}
+	for r, id := range ids {
+		if at := int(id) - first; at >= 0 && at < tableRows {
+			for c := range cols {
+				want[at*cols+c] += float32(dy.get(r, c))
+			}
+		}
+	}
+	b.run("scatter_add.f32.any", table, dy, b.ints(ids), rows, cols, first, tableRows, cols, cols)
+	for i, w := range want {
+		if got := table.get(i/cols, i%cols); got != float64(w) {
+			t.Errorf("[%d, %d] = %v, want %v", i/cols, i%cols, got, w)
+		}
+	}
+}
