@@ -242,15 +242,19 @@ func (a *assembly) predicate(field *int32, o operand) {
 // sink is the row of what is written to "_": no row.
 const sink = -1
 
-// elements resolves the elements of a vector, or a lone operand as a vector of one.
-func (a *assembly) elements(o operand, resolve func(field *int32, o operand)) []int32 {
+// elements resolves the n elements of a vector; a lone operand is a vector of one. A "_" among what is written is a sink.
+func (a *assembly) elements(o operand, n int, writes bool, resolve func(field *int32, o operand)) []int32 {
 	elems := []operand{o}
 	if o.what == vectorOperand {
 		elems = o.elems
 	}
-	rows := make([]int32, len(elems))
+	if len(elems) != n {
+		a.fail("%d elements where %d are expected", len(elems), n)
+		return nil
+	}
+	rows := make([]int32, n)
 	for i, e := range elems {
-		if e.what == nameOperand && e.name == "_" {
+		if writes && e.what == nameOperand && e.name == "_" {
 			rows[i] = sink
 			continue
 		}
@@ -259,28 +263,12 @@ func (a *assembly) elements(o operand, resolve func(field *int32, o operand)) []
 	return rows
 }
 
-// vector appends the rows of a vector of n elements to in.v.
-func (a *assembly) vector(o operand, n int, t typ, writes bool) {
-	// The rows are referred to by address, so in.v must not move: it is made once, by the caller, with room for all.
-	elems := []operand{o}
-	if o.what == vectorOperand {
-		elems = o.elems
-	}
-	if len(elems) != n {
-		a.fail("a vector of %d elements where %d are expected", len(elems), n)
-		return
-	}
-	for _, e := range elems {
-		at := len(a.in.v)
-		if at == cap(a.in.v) {
-			a.fail("too many elements")
-			return
-		}
-		a.in.v = a.in.v[:at+1]
-		if writes {
-			a.dst(&a.in.v[at], e, t)
-		} else {
-			a.src(&a.in.v[at], e, t)
-		}
-	}
+// written resolves a vector of n operands of a type that are written.
+func (a *assembly) written(o operand, n int, t typ) []int32 {
+	return a.elements(o, n, true, func(field *int32, o operand) { a.dst(field, o, t) })
+}
+
+// read resolves a vector of n operands of a type that are read.
+func (a *assembly) read(o operand, n int, t typ) []int32 {
+	return a.elements(o, n, false, func(field *int32, o operand) { a.src(field, o, t) })
 }

@@ -255,8 +255,8 @@ func (b *builder) instruction(s *scope) error {
 			break
 		}
 	}
-	decode := opcodes(parts[0])
-	if decode == nil {
+	decode, ok := decoders[parts[0]]
+	if !ok {
 		return errorAt(in.line, "instruction %s is not supported", op)
 	}
 	decode(a)

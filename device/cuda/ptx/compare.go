@@ -1,9 +1,5 @@
 package ptx
 
-import (
-	"math/bits"
-)
-
 var comparisons = []string{"eq", "ne", "lt", "le", "gt", "ge", "lo", "ls", "hi", "hs",
 	"equ", "neu", "ltu", "leu", "gtu", "geu", "num", "nan"}
 
@@ -191,7 +187,7 @@ func decodeSet(a *assembly) {
 		}
 		d := w.narrow(in.d)
 		for ; m != 0; m &= m - 1 {
-			i := bits.TrailingZeros32(m) % lanes
+			i := lowest(m)
 			d[i] = yes & -(v >> i & 1)
 		}
 	}
@@ -216,7 +212,7 @@ func selp[U word](w *warp, in *instr, m uint32) {
 	d, a, b := row[U](w, in.d), row[U](w, in.a), row[U](w, in.b)
 	p := w.predicate(in.c)
 	for ; m != 0; m &= m - 1 {
-		i := bits.TrailingZeros32(m) % lanes
+		i := lowest(m)
 		if p>>i&1 != 0 {
 			d[i] = a[i]
 		} else {

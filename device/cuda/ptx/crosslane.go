@@ -1,9 +1,5 @@
 package ptx
 
-import (
-	"math/bits"
-)
-
 // members guards an instruction of the lanes that row in.e names: exactly these run it together. On a GPU, others make it hang, or its
 // result undefined.
 func members(f exec) exec {
@@ -195,7 +191,7 @@ func decodeActiveMask(a *assembly) {
 		a.in.exec = func(w *warp, in *instr, m uint32) {
 			d := w.narrow(in.d)
 			for r := m; r != 0; r &= r - 1 {
-				d[bits.TrailingZeros32(r)%lanes] = m
+				d[lowest(r)] = m
 			}
 		}
 	}

@@ -2,7 +2,6 @@ package ptx
 
 import (
 	"math"
-	"math/bits"
 )
 
 var directions = []string{"rn", "rz", "rm", "rp"}
@@ -107,7 +106,7 @@ func decodeFloatArithmetic(a *assembly) {
 func addF32(w *warp, in *instr, m uint32) {
 	d, a, b := w.narrow(in.d), w.narrow(in.a), w.narrow(in.b)
 	for ; m != 0; m &= m - 1 {
-		i := bits.TrailingZeros32(m) % lanes
+		i := lowest(m)
 		d[i] = bits32(f32(a[i]) + f32(b[i]))
 	}
 }
@@ -115,7 +114,7 @@ func addF32(w *warp, in *instr, m uint32) {
 func subF32(w *warp, in *instr, m uint32) {
 	d, a, b := w.narrow(in.d), w.narrow(in.a), w.narrow(in.b)
 	for ; m != 0; m &= m - 1 {
-		i := bits.TrailingZeros32(m) % lanes
+		i := lowest(m)
 		d[i] = bits32(f32(a[i]) - f32(b[i]))
 	}
 }
@@ -123,7 +122,7 @@ func subF32(w *warp, in *instr, m uint32) {
 func mulF32(w *warp, in *instr, m uint32) {
 	d, a, b := w.narrow(in.d), w.narrow(in.a), w.narrow(in.b)
 	for ; m != 0; m &= m - 1 {
-		i := bits.TrailingZeros32(m) % lanes
+		i := lowest(m)
 		d[i] = bits32(f32(a[i]) * f32(b[i]))
 	}
 }
@@ -137,7 +136,7 @@ func fmaF32(w *warp, in *instr, m uint32) {
 		return
 	}
 	for ; m != 0; m &= m - 1 {
-		i := bits.TrailingZeros32(m) % lanes
+		i := lowest(m)
 		d[i] = bits32(fma32(f32(a[i]), f32(b[i]), f32(c[i])))
 	}
 }

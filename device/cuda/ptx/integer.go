@@ -97,7 +97,7 @@ func add32(w *warp, in *instr, m uint32) {
 		return
 	}
 	for ; m != 0; m &= m - 1 {
-		i := bits.TrailingZeros32(m) % lanes
+		i := lowest(m)
 		d[i] = a[i] + b[i]
 	}
 }
@@ -111,7 +111,7 @@ func add64(w *warp, in *instr, m uint32) {
 		return
 	}
 	for ; m != 0; m &= m - 1 {
-		i := bits.TrailingZeros32(m) % lanes
+		i := lowest(m)
 		d[i] = a[i] + b[i]
 	}
 }
@@ -146,7 +146,7 @@ func decodeCarry(a *assembly) {
 	}
 	a.binary(t, func(w *warp, in *instr, m uint32) {
 		for ; m != 0; m &= m - 1 {
-			i := bits.TrailingZeros32(m) % lanes
+			i := lowest(m)
 			if t.bits == 64 {
 				w.wide(in.d)[i] = step(w, i, w.wide(in.a)[i], w.wide(in.b)[i])
 			} else {
@@ -258,7 +258,7 @@ func decodeMultiplyAdd(a *assembly) {
 	case takes || gives:
 		a.in.exec = func(w *warp, in *instr, m uint32) {
 			for ; m != 0; m &= m - 1 {
-				i := bits.TrailingZeros32(m) % lanes
+				i := lowest(m)
 				c := uint64(0)
 				if takes {
 					c = uint64(w.carry >> i & 1)

@@ -40,8 +40,8 @@ type launch struct {
 
 func (l *launch) threads() int { return int(l.Block[0] * l.Block[1] * l.Block[2]) }
 
-// dynamicAt is where the extern .shared array begins, behind the kernel's own variables.
-func (k *Kernel) dynamicAt() int { return alignUp(k.SharedBytes, 128) }
+// dynamicAt is where the extern .shared array begins, behind the kernel's own variables, aligned as .align can at most demand.
+func (k *Kernel) dynamicAt() int { return alignUp(k.SharedBytes, maxAlign) }
 
 func (l *launch) sharedBytes() int { return l.kernel.dynamicAt() + int(l.SharedBytes) }
 

@@ -335,7 +335,7 @@ func decodeInsert(a *assembly) {
 	a.in.exec = func(w *warp, in *instr, m uint32) {
 		pos, n := w.narrow(in.c), w.narrow(in.e)
 		for ; m != 0; m &= m - 1 {
-			i := bits.TrailingZeros32(m) % lanes
+			i := lowest(m)
 			if t.bits == 64 {
 				w.wide(in.d)[i] = insert(w.wide(in.a)[i], w.wide(in.b)[i], pos[i]&0xff, n[i]&0xff)
 			} else {

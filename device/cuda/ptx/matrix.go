@@ -17,13 +17,15 @@ func decodeLoadMatrix(a *assembly) {
 	if !a.count(2) {
 		return
 	}
-	a.in.v = make([]int32, 0, n)
-	a.vector(a.ops[0], n, types["b32"], true)
+	a.in.v = a.written(a.ops[0], n, types["b32"])
 	isWide := a.pointer(a.ops[1], sharedSpace)
 	a.in.flow = flowCheck
 	a.in.exec = full(func(w *warp, in *instr, m uint32) {
 		addr := *w.addresses(in, isWide)
 		for j, r := range in.v {
+			if r == sink {
+				continue
+			}
 			var tile [8][8]uint16
 			for i := range tile {
 				b := w.at(sharedSpace, addr[8*j+i], 16, 8*j+i, false)
@@ -116,37 +118,38 @@ func decodeMultiplyMatrix(a *assembly) {
 		layout = words(k)
 	}
 	na, nb := layout.a.registers, layout.b.registers
-	a.in.v = make([]int32, 0, 8+na+nb)
-	a.vector(a.ops[1], na, types["b32"], false)
-	a.vector(a.ops[2], nb, types["b32"], false)
-	a.vector(a.ops[3], 4, types["f32"], false)
-	a.vector(a.ops[0], 4, types["f32"], true)
+	ra := a.read(a.ops[1], na, types["b32"])
+	rb := a.read(a.ops[2], nb, types["b32"])
+	rc := a.read(a.ops[3], 4, types["f32"])
+	rd := a.written(a.ops[0], 4, types["f32"])
 	left, right := layout.a.places(k), layout.b.places(8)
 	a.in.flow = flowCheck
 	a.in.exec = full(func(w *warp, in *instr, m uint32) {
 		var rows [16 * 16]float32 // A, row after row of k
 		var cols [16 * 8]float32  // B, row after row of 8
 		for r, places := range left {
-			gather(rows[:], w.narrow(in.v[r]), places, element)
+			gather(rows[:], w.narrow(ra[r]), places, element)
 		}
 		for r, places := range right {
-			gather(cols[:], w.narrow(in.v[na+r]), places, element)
+			gather(cols[:], w.narrow(rb[r]), places, element)
 		}
-		c, d := in.v[na+nb:na+nb+4], in.v[na+nb+4:na+nb+8]
 		var sums [16][8]float32
-		for r := range 4 {
-			x := w.narrow(c[r])
+		for i, r := range rc {
+			x := w.narrow(r)
 			for l := range x {
-				sums[l/4+8*(r>>1)][l%4*2+r&1] = f32(x[l])
+				sums[l/4+8*(i>>1)][l%4*2+i&1] = f32(x[l])
 			}
 		}
 		for i := range sums {
 			sums[i] = multiplyRow(sums[i], rows[i*k:(i+1)*k], &cols)
 		}
-		for r := range 4 {
-			x := w.narrow(d[r])
+		for i, r := range rd {
+			if r == sink {
+				continue
+			}
+			x := w.narrow(r)
 			for l := range x {
-				x[l] = bits32(sums[l/4+8*(r>>1)][l%4*2+r&1])
+				x[l] = bits32(sums[l/4+8*(i>>1)][l%4*2+i&1])
 			}
 		}
 	})

@@ -3,7 +3,6 @@ package ptx
 import (
 	"encoding/binary"
 	"fmt"
-	"math/bits"
 )
 
 // A Memory is what a kernel's global addresses mean. At lends the n bytes from an address on; it fails if they are not all inside
@@ -246,16 +245,13 @@ func decodeLoad(a *assembly) {
 	}
 	isWide := a.pointer(a.ops[1], s)
 	width := 0
-	a.in.v = a.elements(a.ops[0], func(field *int32, o operand) {
+	a.in.v = a.elements(a.ops[0], n, true, func(field *int32, o operand) {
 		bits := a.dstWider(field, o, t)
 		if width != 0 && bits != width {
 			a.fail("elements of different sizes")
 		}
 		width = bits
 	})
-	if len(a.in.v) != n {
-		a.fail("%d elements where %d are expected", len(a.in.v), n)
-	}
 	a.in.bytes = n * t.bytes()
 	a.in.flow = flowCheck
 	size := t.bytes()
@@ -340,21 +336,13 @@ func decodeStore(a *assembly) {
 	}
 	isWide := a.pointer(a.ops[0], s)
 	width := 0
-	a.in.v = a.elements(a.ops[1], func(field *int32, o operand) {
+	a.in.v = a.elements(a.ops[1], n, false, func(field *int32, o operand) {
 		bits := a.srcWider(field, o, t)
 		if width != 0 && bits != width {
 			a.fail("elements of different sizes")
 		}
 		width = bits
 	})
-	if len(a.in.v) != n {
-		a.fail("%d elements where %d are expected", len(a.in.v), n)
-	}
-	for _, r := range a.in.v {
-		if r == sink {
-			a.fail("_ has no value")
-		}
-	}
 	a.in.bytes = n * t.bytes()
 	a.in.flow = flowCheck
 	size := t.bytes()
@@ -418,9 +406,3 @@ func decodeFence(a *assembly) {
 	}
 	a.count(0)
 }
-
-// hasBit is a mask's bit.
-func hasBit(m uint32, lane int) bool { return m>>(lane%lanes)&1 != 0 }
-
-// lowest is the first lane of a mask.
-func lowest(m uint32) int { return bits.TrailingZeros32(m) % lanes }

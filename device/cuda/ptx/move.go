@@ -1,9 +1,5 @@
 package ptx
 
-import (
-	"math/bits"
-)
-
 // decodeMov reads copies, and the packing {a, b} of parts of a register.
 func decodeMov(a *assembly) {
 	t := a.typ("b32", "b64", "b16", "pred", "u32", "u64", "u16", "s32", "s64", "s16", "f32", "f64")
@@ -23,19 +19,14 @@ func decodeMov(a *assembly) {
 			return
 		}
 		a.src(&a.in.a, a.ops[1], t)
-		a.in.v = a.elements(a.ops[0], func(field *int32, o operand) { a.dst(field, o, part) })
+		a.in.v = a.written(a.ops[0], len(a.ops[0].elems), part)
 		a.in.exec = unpack(t, part)
 	case a.ops[1].what == vectorOperand:
 		part, ok := a.part(t, a.ops[1])
 		if !ok {
 			return
 		}
-		a.in.v = a.elements(a.ops[1], func(field *int32, o operand) { a.src(field, o, part) })
-		for _, r := range a.in.v {
-			if r == sink {
-				a.fail("_ has no value")
-			}
-		}
+		a.in.v = a.read(a.ops[1], len(a.ops[1].elems), part)
 		a.dst(&a.in.d, a.ops[0], t)
 		a.in.exec = pack(t, part)
 	case t.bits == 64:
@@ -63,7 +54,7 @@ func mov[U word](w *warp, in *instr, m uint32) {
 		return
 	}
 	for ; m != 0; m &= m - 1 {
-		i := bits.TrailingZeros32(m) % lanes
+		i := lowest(m)
 		d[i] = a[i]
 	}
 }
@@ -86,7 +77,7 @@ func unpack(t, part typ) exec {
 	}
 	return func(w *warp, in *instr, m uint32) {
 		for ; m != 0; m &= m - 1 {
-			i := bits.TrailingZeros32(m) % lanes
+			i := lowest(m)
 			var x uint64
 			if t.bits == 64 {
 				x = w.wide(in.a)[i]
@@ -105,7 +96,7 @@ func unpack(t, part typ) exec {
 func pack(t, part typ) exec {
 	return func(w *warp, in *instr, m uint32) {
 		for ; m != 0; m &= m - 1 {
-			i := bits.TrailingZeros32(m) % lanes
+			i := lowest(m)
 			var x uint64
 			for e, r := range in.v {
 				x |= uint64(w.narrow(r)[i]) & (1<<part.bits - 1) << (e * part.bits)

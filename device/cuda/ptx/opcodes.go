@@ -1,8 +1,7 @@
 package ptx
 
-// opcodes is how the instructions that are supported are decoded, by the first part of their name.
-func opcodes(name string) func(*assembly) { return decoders[name] }
-
+// decoders is how the instructions that are supported are decoded, by the first part of their name. A decoder takes the modifiers that it
+// knows, resolves the operands and sets exec; what it leaves is not supported.
 var decoders = map[string]func(*assembly){
 	// integer.go, float.go
 	"add": decodeArithmetic, "sub": decodeArithmetic, "mul": decodeMultiply, "mad": decodeMultiplyAdd, "fma": decodeFMA,

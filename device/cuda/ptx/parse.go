@@ -11,6 +11,7 @@ const (
 	maxLocalBytes  = 512 << 10 // per thread
 	maxDataBytes   = 64 << 10  // of a module's variables, in address space .const
 	maxParamBytes  = 32764
+	maxAlign       = 1 << 10
 )
 
 // Parse reads PTX text, which may end in a NUL. Errors name the line, and the instruction or modifier that is not known.
@@ -178,7 +179,7 @@ func (p *parser) section() error {
 func (p *parser) variable(where string, s *scope, k *Kernel) error {
 	align := 0
 	if p.accept(".align") {
-		n, err := p.number(1 << 10)
+		n, err := p.number(maxAlign)
 		if err != nil {
 			return err
 		}

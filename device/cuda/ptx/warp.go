@@ -1,8 +1,6 @@
 package ptx
 
-import (
-	"math/bits"
-)
+import "math/bits"
 
 // all is the mask of a full warp.
 const all = 1<<lanes - 1
@@ -39,6 +37,12 @@ type group struct {
 type barrierWait struct {
 	id, threads int // threads: 0 is all of the block
 }
+
+// hasBit is a mask's bit.
+func hasBit(m uint32, lane int) bool { return m>>(lane%lanes)&1 != 0 }
+
+// lowest is the first lane of a mask.
+func lowest(m uint32) int { return bits.TrailingZeros32(m) % lanes }
 
 // status is why a warp stopped.
 type status uint8
@@ -133,12 +137,12 @@ func (w *warp) run(code []*instr) status {
 			}
 		case flowTrap:
 			w.pc--
-			w.fail(bits.TrailingZeros32(m), ErrTrap)
+			w.fail(lowest(m), ErrTrap)
 			return failed
 		case flowBarrier:
 			if m != w.alive {
 				w.pc--
-				w.fail(bits.TrailingZeros32(w.alive&^m), ErrDivergence)
+				w.fail(lowest(w.alive&^m), ErrDivergence)
 				return failed
 			}
 			w.waits = barrierWait{int(in.offset), in.bytes}
@@ -147,7 +151,7 @@ func (w *warp) run(code []*instr) status {
 		}
 	}
 	if w.steps <= 0 {
-		w.fail(bits.TrailingZeros32(w.active), ErrBudget)
+		w.fail(lowest(w.active), ErrBudget)
 		return failed
 	}
 	return ready
@@ -214,7 +218,7 @@ func map1[D, A word](f func(A) D) func(*warp, *instr, uint32) {
 			return
 		}
 		for ; m != 0; m &= m - 1 {
-			i := bits.TrailingZeros32(m) % lanes
+			i := lowest(m)
 			d[i] = f(a[i])
 		}
 	}
@@ -230,7 +234,7 @@ func map2[D, A, B word](f func(A, B) D) func(*warp, *instr, uint32) {
 			return
 		}
 		for ; m != 0; m &= m - 1 {
-			i := bits.TrailingZeros32(m) % lanes
+			i := lowest(m)
 			d[i] = f(a[i], b[i])
 		}
 	}
@@ -246,7 +250,7 @@ func map3[D, A, B, C word](f func(A, B, C) D) func(*warp, *instr, uint32) {
 			return
 		}
 		for ; m != 0; m &= m - 1 {
-			i := bits.TrailingZeros32(m) % lanes
+			i := lowest(m)
 			d[i] = f(a[i], b[i], c[i])
 		}
 	}
