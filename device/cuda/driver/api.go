@@ -55,11 +55,9 @@ type API struct {
 
 	EventCreate func(e *Event, flags uint32) Result `cuda:"cuEventCreate"`
 	// EventDestroy may come before the event is reached.
-	EventDestroy     func(e Event) Result `cuda:"cuEventDestroy_v2"`
-	EventSynchronize func(e Event) Result `cuda:"cuEventSynchronize"`
-	// EventQuery is NotReady before the latest record is reached.
-	EventQuery  func(e Event) Result           `cuda:"cuEventQuery"`
-	EventRecord func(e Event, s Stream) Result `cuda:"cuEventRecord"`
+	EventDestroy     func(e Event) Result           `cuda:"cuEventDestroy_v2"`
+	EventSynchronize func(e Event) Result           `cuda:"cuEventSynchronize"`
+	EventRecord      func(e Event, s Stream) Result `cuda:"cuEventRecord"`
 	// EventElapsedTime is in milliseconds, at a resolution of about half a microsecond. It is NotReady before both are reached.
 	EventElapsedTime func(ms *float32, start, end Event) Result `cuda:"cuEventElapsedTime"`
 

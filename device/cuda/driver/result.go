@@ -21,7 +21,7 @@ const (
 	UnsupportedPTXVersion       Result = 222
 	InvalidHandle               Result = 400
 	NotFound                    Result = 500
-	NotReady                    Result = 600 // not an error: the event has not been reached
+	NotReady                    Result = 600 // not an error: an event has not been reached
 	IllegalAddress              Result = 700
 	LaunchOutOfResources        Result = 701
 	LaunchTimeout               Result = 702

@@ -71,7 +71,6 @@ func (d *Driver) API() *driver.API {
 		EventCreate:              d.eventCreate,
 		EventDestroy:             d.eventDestroy,
 		EventSynchronize:         d.eventSynchronize,
-		EventQuery:               d.eventQuery,
 		EventRecord:              d.eventRecord,
 		EventElapsedTime:         d.eventElapsedTime,
 		ModuleLoadData:           d.moduleLoadData,

@@ -107,20 +107,6 @@ func (d *Driver) eventSynchronize(h driver.Event) driver.Result {
 	return first(r, driver.Result(d.lost.Load()))
 }
 
-func (d *Driver) eventQuery(h driver.Event) driver.Result {
-	if r := d.enter("EventQuery"); r != driver.Success {
-		return r
-	}
-	e, r := d.useEvent("EventQuery", h)
-	if r != driver.Success {
-		return r
-	}
-	if there := e.latest.Load(); there != nil && !there.isReached() {
-		return driver.NotReady
-	}
-	return driver.Result(d.lost.Load())
-}
-
 func (d *Driver) eventElapsedTime(ms *float32, start, end driver.Event) driver.Result {
 	if r := d.enter("EventElapsedTime"); r != driver.Success {
 		return r

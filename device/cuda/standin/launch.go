@@ -51,23 +51,6 @@ func (d *Driver) launchKernel(h driver.Function, gx, gy, gz, bx, by, bz, sharedB
 	return driver.Success
 }
 
-// Enqueue runs work on a stream in its order, as a launch would: a library's kernels, in Go. It reaches memory through mem, whose errors
-// it returns; an error loses the context.
-func (d *Driver) Enqueue(on driver.Stream, name string, work func(mem ptx.Memory) error) driver.Result {
-	if r := d.enter(name); r != driver.Success {
-		return r
-	}
-	s, r := d.use(name, on)
-	if r != driver.Success {
-		return r
-	}
-	s.run(name, func() (driver.Result, error) {
-		err := work(d.space())
-		return launchResult(err), err
-	})
-	return driver.Success
-}
-
 func (d *Driver) checkLaunch(f *function, grid, block [3]uint32, sharedBytes uint32) driver.Result {
 	const call = "LaunchKernel"
 	if grid[0] == 0 || grid[1] == 0 || grid[2] == 0 || grid[0] > maxGridX || grid[1] > maxGridYZ || grid[2] > maxGridYZ {

@@ -7,7 +7,6 @@ import (
 	"unsafe"
 
 	"github.com/millrace/millrace/device/cuda/driver"
-	"github.com/millrace/millrace/device/cuda/ptx"
 	"github.com/millrace/millrace/device/cuda/standin"
 )
 
@@ -96,7 +95,7 @@ func TestModules(t *testing.T) {
 		t.Error("a function has two handles")
 	}
 	s, a, release := r.stream(), r.alloc(32), make(chan struct{})
-	r.ok(r.standin.Enqueue(s, "hold", hold(release)))
+	r.hold(s, release)
 	r.ok(r.launch1(f, s, 1, a, 1))
 	r.ok(r.ModuleUnload(m))
 	close(release)
@@ -229,22 +228,5 @@ func TestPTXVersions(t *testing.T) {
 		if text := r.problems(); text != "" {
 			t.Error(text)
 		}
-	}
-}
-
-// Work of a library reaches memory as kernels do.
-func TestEnqueue(t *testing.T) {
-	r := open(t, standin.Options{})
-	s, a := r.stream(), r.device(4)
-	var got []byte
-	r.ok(r.MemsetD8Async(a, 3, 4, s))
-	r.ok(r.standin.Enqueue(s, "library", func(mem ptx.Memory) error {
-		b, err := mem.At(uint64(a), 4)
-		got = append(got, b...)
-		return err
-	}))
-	r.ok(r.StreamSynchronize(s))
-	if string(got) != "\x03\x03\x03\x03" {
-		t.Errorf("%v", got)
 	}
 }

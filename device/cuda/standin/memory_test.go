@@ -173,7 +173,7 @@ func TestMemoryThatGoesTooEarly(t *testing.T) {
 			r := start(t, standin.Options{})
 			a, s, host := r.alloc(100), r.stream(), r.pinned(100)
 			release := make(chan struct{})
-			r.ok(r.standin.Enqueue(s, "hold", hold(release)))
+			r.hold(s, release)
 			r.ok(r.MemcpyHtoDAsync(a, pointer(host), 100, s))
 			c.gone(r, a, host)
 			close(release)

@@ -45,12 +45,12 @@ func TestWaits(t *testing.T) {
 		},
 		"kernel": kernel("add"),
 		"ptx":    kernel("ptx"),
-		"enqueue": func(r *rig, s driver.Stream, a driver.DevicePtr, _ []byte) driver.Result {
-			return r.standin.Enqueue(s, "add", func(mem ptx.Memory) error {
+		"words": func(r *rig, s driver.Stream, a driver.DevicePtr, _ []byte) driver.Result {
+			return r.launch0(r.work(func(mem ptx.Memory) error {
 				b, err := mem.At(uint64(a), 8)
 				binary.LittleEndian.PutUint64(b, binary.LittleEndian.Uint64(b)+1)
 				return err
-			})
+			}), s)
 		},
 	}
 	for name, first := range sides {
@@ -114,7 +114,7 @@ func TestMissingWaitsAreFound(t *testing.T) {
 	if err == nil {
 		t.Fatal("a run without waits passes")
 	}
-	for _, name := range []string{"HtoD", "DtoH", "DtoD", "fill", "kernel", "ptx", "enqueue", "host"} {
+	for _, name := range []string{"HtoD", "DtoH", "DtoD", "fill", "kernel", "ptx", "words", "host"} {
 		if !strings.Contains(string(out), "--- FAIL: TestWaits/"+name+" ") {
 			t.Errorf("%s: a missing wait is not found", name)
 		}

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"runtime"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"unsafe"
 
@@ -24,6 +26,9 @@ type rig struct {
 	standin *standin.Driver
 	context driver.Context
 	host    map[*byte][]byte
+	modules []driver.Module
+	works   sync.Map // of func(ptx.Memory) error, by image
+	count   atomic.Int64
 }
 
 // open makes a rig; Check must agree at the end of the test.
@@ -40,11 +45,23 @@ func open(t *testing.T, o standin.Options) *rig {
 
 // start is open without a check at the end.
 func start(t *testing.T, o standin.Options) *rig {
-	if o.Load == nil {
-		o.Load = goKernels
+	r := &rig{T: t, host: map[*byte][]byte{}}
+	load := o.Load
+	if load == nil {
+		load = goKernels
 	}
-	d := standin.New(o)
-	r := &rig{T: t, API: d.API(), standin: d, host: map[*byte][]byte{}}
+	o.Load = func(image []byte) (*standin.Image, error) {
+		if work, ok := r.works.Load(string(image)); ok {
+			return &standin.Image{Kernel: func(string) *standin.Kernel {
+				return &standin.Kernel{Run: func(mem ptx.Memory, _, _ [3]uint32, _ uint32, _ []byte) error {
+					return work.(func(ptx.Memory) error)(mem)
+				}}
+			}}, nil
+		}
+		return load(image)
+	}
+	r.standin = standin.New(o)
+	r.API = r.standin.API()
 	runtime.LockOSThread()
 	t.Cleanup(runtime.UnlockOSThread)
 	r.ok(r.Init(0))
@@ -56,6 +73,9 @@ func start(t *testing.T, o standin.Options) *rig {
 func (r *rig) close() {
 	for p := range r.host {
 		r.MemHostUnregister(unsafe.Pointer(p))
+	}
+	for _, m := range r.modules {
+		r.ModuleUnload(m)
 	}
 	r.CtxSetCurrent(0)
 	r.DevicePrimaryCtxRelease(0)
@@ -110,15 +130,34 @@ func (r *rig) pinned(bytes int) []byte {
 	return mem
 }
 
-// function loads a module and gets one of its functions, until the end of the test.
+// function loads a module, until the rig is closed, and gets one of its functions.
 func (r *rig) function(image, name string) driver.Function {
 	r.Helper()
 	var m driver.Module
 	r.ok(r.ModuleLoadData(&m, cString(image)))
-	r.Cleanup(func() { r.ModuleUnload(m) })
+	r.modules = append(r.modules, m)
 	var f driver.Function
 	r.ok(r.ModuleGetFunction(&f, m, cString(name)))
 	return f
+}
+
+// work is a kernel that does something in Go.
+func (r *rig) work(do func(mem ptx.Memory) error) driver.Function {
+	r.Helper()
+	image := fmt.Sprintf("work %d", r.count.Add(1))
+	r.works.Store(image, do)
+	return r.function(image, "work")
+}
+
+// launch0 launches one thread without parameters.
+func (r *rig) launch0(f driver.Function, s driver.Stream) driver.Result {
+	return r.LaunchKernel(f, 1, 1, 1, 1, 1, 1, 0, s, nil, nil)
+}
+
+// hold makes a stream wait until release is closed.
+func (r *rig) hold(s driver.Stream, release chan struct{}) {
+	r.Helper()
+	r.ok(r.launch0(r.work(func(ptx.Memory) error { <-release; return nil }), s))
 }
 
 // launch1 launches blocks of 32 threads with a pointer and a word.

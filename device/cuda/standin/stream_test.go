@@ -12,41 +12,36 @@ import (
 	"github.com/millrace/millrace/device/cuda/standin"
 )
 
-// hold is work that waits.
-func hold(release chan struct{}) func(ptx.Memory) error {
-	return func(ptx.Memory) error { <-release; return nil }
-}
-
 func TestEvents(t *testing.T) {
 	r := open(t, standin.Options{})
 	s1, s2, e := r.stream(), r.stream(), r.event()
 	a, host := r.device(1), r.pinned(1)
 
 	// Never recorded: complete, and nobody waits.
-	r.ok(r.EventQuery(e))
 	r.ok(r.EventSynchronize(e))
 	r.ok(r.StreamWaitEvent(s2, e, 0))
 	r.ok(r.StreamSynchronize(s2))
 
 	// A wait refers to the latest record before it: s2 goes on after the first, although the second is pending.
 	first, second := make(chan struct{}), make(chan struct{})
-	r.ok(r.standin.Enqueue(s1, "first", hold(first)))
+	var ms float32
+	r.hold(s1, first)
 	r.ok(r.MemsetD8Async(a, 1, 1, s1))
 	r.ok(r.EventRecord(e, s1))
-	r.want(driver.NotReady, r.EventQuery(e))
+	r.want(driver.NotReady, r.EventElapsedTime(&ms, e, e))
 	r.ok(r.StreamWaitEvent(s2, e, 0))
 	r.ok(r.MemcpyDtoHAsync(pointer(host), a, 1, s2))
-	r.ok(r.standin.Enqueue(s1, "second", hold(second)))
+	r.hold(s1, second)
 	r.ok(r.EventRecord(e, s1))
 	close(first)
 	r.ok(r.StreamSynchronize(s2))
 	if host[0] != 1 {
 		t.Errorf("the copy did not wait: %d", host[0])
 	}
-	r.want(driver.NotReady, r.EventQuery(e))
+	r.want(driver.NotReady, r.EventElapsedTime(&ms, e, e))
 	close(second)
 	r.ok(r.EventSynchronize(e))
-	r.ok(r.EventQuery(e))
+	r.ok(r.EventElapsedTime(&ms, e, e))
 }
 
 func TestElapsedTime(t *testing.T) {
@@ -56,7 +51,7 @@ func TestElapsedTime(t *testing.T) {
 	var ms float32
 	r.want(driver.InvalidHandle, r.EventElapsedTime(&ms, start, end)) // end was not recorded
 	release := make(chan struct{})
-	r.ok(r.standin.Enqueue(s, "hold", hold(release)))
+	r.hold(s, release)
 	r.ok(r.EventRecord(end, s))
 	r.want(driver.NotReady, r.EventElapsedTime(&ms, start, end))
 	time.Sleep(3 * time.Millisecond)
@@ -88,7 +83,7 @@ func TestDestroyedEarly(t *testing.T) {
 	var e driver.Event
 	r.ok(r.EventCreate(&e, 0))
 	release := make(chan struct{})
-	r.ok(r.standin.Enqueue(s1, "hold", hold(release)))
+	r.hold(s1, release)
 	r.ok(r.MemsetD8Async(a, 7, 1, s1))
 	r.ok(r.EventRecord(e, s1))
 	r.ok(r.StreamWaitEvent(s2, e, 0))
@@ -104,9 +99,17 @@ func TestDestroyedEarly(t *testing.T) {
 
 // The order of a stream holds for all that several threads put into it, each in its own order.
 func TestStreamsOfSeveralThreads(t *testing.T) {
-	r := open(t, standin.Options{MaxDelay: 20 * time.Microsecond})
-	s := r.stream()
-	var order [4][]int
+	var order [4][]int // by lane, which is a launch's address
+	r := open(t, standin.Options{MaxDelay: 20 * time.Microsecond, Load: func([]byte) (*standin.Image, error) {
+		run := func(_ ptx.Memory, _, _ [3]uint32, _ uint32, params []byte) error {
+			order[params[0]] = append(order[params[0]], int(params[8]))
+			return nil
+		}
+		return &standin.Image{Kernel: func(string) *standin.Kernel {
+			return &standin.Kernel{Params: []standin.Param{{Offset: 0, Bytes: 8}, {Offset: 8, Bytes: 4}}, Run: run}
+		}}, nil
+	}})
+	s, f := r.stream(), r.function("append", "append")
 	var wg sync.WaitGroup
 	for lane := range order {
 		wg.Go(func() {
@@ -115,8 +118,7 @@ func TestStreamsOfSeveralThreads(t *testing.T) {
 				t.Error(got)
 			}
 			for i := range 50 {
-				work := func(ptx.Memory) error { order[lane] = append(order[lane], i); return nil }
-				if got := r.standin.Enqueue(s, "append", work); got != driver.Success {
+				if got := r.launch1(f, s, 1, driver.DevicePtr(lane), uint32(i)); got != driver.Success {
 					t.Error(got)
 				}
 			}
@@ -266,10 +268,10 @@ func TestFail(t *testing.T) {
 	var e driver.Event
 	r.ok(r.EventCreate(&e, 0))
 	ran := 0
-	work := func(ptx.Memory) error { ran++; return nil }
-	r.ok(r.standin.Enqueue(s, "work", work))
+	f := r.work(func(ptx.Memory) error { ran++; return nil })
+	r.ok(r.launch0(f, s))
 	r.want(driver.Unknown, r.StreamSynchronize(s))
-	r.ok(r.standin.Enqueue(s, "work", work))
+	r.ok(r.launch0(f, s))
 	r.ok(r.EventRecord(e, s))
 	r.want(driver.Unknown, r.EventSynchronize(e))
 	if ran != 2 {
@@ -280,8 +282,8 @@ func TestFail(t *testing.T) {
 	if text := r.problems(); text != "" {
 		t.Error(text)
 	}
-	want := "[Init DevicePrimaryCtxRetain CtxSetCurrent MemAlloc StreamCreateWithPriority EventCreate work StreamSynchronize work " +
-		"EventRecord EventSynchronize EventDestroy StreamDestroy CtxSetCurrent DevicePrimaryCtxRelease]"
+	want := "[Init DevicePrimaryCtxRetain CtxSetCurrent MemAlloc StreamCreateWithPriority EventCreate ModuleLoadData ModuleGetFunction " +
+		"LaunchKernel StreamSynchronize LaunchKernel EventRecord EventSynchronize EventDestroy StreamDestroy ModuleUnload CtxSetCurrent DevicePrimaryCtxRelease]"
 	if got := fmt.Sprint(calls); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
@@ -292,14 +294,13 @@ func TestKill(t *testing.T) {
 	s, e, a := r.stream(), r.event(), r.alloc(1)
 	release := make(chan struct{})
 	ran := false
-	r.ok(r.standin.Enqueue(s, "hold", hold(release)))
-	r.ok(r.standin.Enqueue(s, "skipped", func(ptx.Memory) error { ran = true; return nil }))
+	r.hold(s, release)
+	r.ok(r.launch0(r.work(func(ptx.Memory) error { ran = true; return nil }), s))
 	r.ok(r.EventRecord(e, s))
 	r.standin.Kill(driver.ECCUncorrectable)
 	r.standin.Kill(driver.LaunchFailed) // the first counts
 	close(release)
 	r.want(driver.ECCUncorrectable, r.EventSynchronize(e))
-	r.want(driver.ECCUncorrectable, r.EventQuery(e))
 	r.want(driver.ECCUncorrectable, r.StreamSynchronize(s))
 	r.want(driver.ECCUncorrectable, r.MemsetD8Async(a, 0, 1, s))
 	if ran {
