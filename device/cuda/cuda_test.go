@@ -11,6 +11,9 @@ import (
 // The suite of all drivers, on the kernels that the program carries.
 func TestConformance(t *testing.T) {
 	for name, p := range map[string]products{"own products": ownProducts, "library": library} {
+		if p == library && testing.Short() {
+			continue // only products differ
+		}
 		t.Run(name, func(t *testing.T) {
 			devicetest.Suite{
 				Open: func() device.Device { return open(t, standin.Options{}, p) },
