@@ -23,7 +23,6 @@ const (
 	NotFound                    Result = 500
 	NotReady                    Result = 600 // not an error: an event has not been reached
 	IllegalAddress              Result = 700
-	LaunchOutOfResources        Result = 701
 	LaunchTimeout               Result = 702
 	ContextIsDestroyed          Result = 709
 	HostMemoryAlreadyRegistered Result = 712
@@ -67,7 +66,7 @@ var results = map[Result]struct{ name, text string }{
 	NotFound:                    {"CUDA_ERROR_NOT_FOUND", "no such name"},
 	NotReady:                    {"CUDA_ERROR_NOT_READY", "not done yet"},
 	IllegalAddress:              {"CUDA_ERROR_ILLEGAL_ADDRESS", "a kernel or copy went to an illegal address; the context is lost"},
-	LaunchOutOfResources:        {"CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES", "the launch needs more registers or shared memory than there are"},
+	701:                         {"CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES", "the launch needs more registers or shared memory than there are"},
 	LaunchTimeout:               {"CUDA_ERROR_LAUNCH_TIMEOUT", "a kernel ran for too long for the display's watchdog; the context is lost"},
 	708:                         {"CUDA_ERROR_PRIMARY_CONTEXT_ACTIVE", "the GPU's primary context is already active"},
 	ContextIsDestroyed:          {"CUDA_ERROR_CONTEXT_IS_DESTROYED", "the context is destroyed"},
