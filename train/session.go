@@ -52,8 +52,8 @@ func (e *Env) request(m *model.Model, n plan.Numerics, dev device.Info, mem Memo
 	if err != nil {
 		used = 0 // nothing to read it from on this system; the plan then leaves it out
 	}
-	// What the device has reserved for itself is in the plan under its own name.
-	r.ProgramBytes = max(used-dev.OverheadBytes, 0) + goHeapSlack
+	// What a unified device holds for itself is in the plan under its own name, and not resident before its first operation.
+	r.ProgramBytes = used + goHeapSlack
 	if e.program > 0 {
 		r.ProgramBytes = e.program
 	}
