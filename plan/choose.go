@@ -37,7 +37,7 @@ func (c *chooser) choose(thorough bool) (*Plan, error) {
 	for _, rings := range c.rings(bind) {
 		foot := c.smallest(bind)
 		rings(&foot)
-		foot = c.fastest(c.spills(foot)) // overlap is worth the disk, all else is not
+		foot = c.fastest(c.spills(foot, thorough)) // overlap is worth the disk, all else is not
 		ladders := [][][]rung{nil}
 		if thorough {
 			ladders = c.ladders(foot)

@@ -23,6 +23,9 @@ type Placement struct {
 	SingleHead bool      // one visit of the head with all tiles resident, so that logits are computed once
 	// OnDisk says which extents are kept on disk, by part and kind. It has no entries where nothing is.
 	OnDisk [][store.Kinds]bool `json:",omitempty"`
+	// Moves is how many pieces of a kind fetch has on their way from disk ahead of those that it moves to the device, and
+	// drain on their way to disk behind those that it has moved; 0 is one.
+	Moves int `json:",omitempty"`
 }
 
 // onDisk reports whether an extent is kept on disk.

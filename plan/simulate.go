@@ -1,6 +1,10 @@
 package plan
 
 import (
+	"cmp"
+	"math"
+	"slices"
+
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/internal/vfs"
 	"github.com/millrace/millrace/nn"
@@ -22,8 +26,9 @@ type Prediction struct {
 	FLOPs            int64 `json:"flops"` // executed, recomputation included
 }
 
-// Simulate walks the steady schedule, or the forward pass of a frozen model, with each operation taking the time that the machine's rates give. Lanes run beside
-// each other, as in the engine; on a unified device compute and update share the same cores, and take turns.
+// Simulate walks the steady schedule, or the forward pass of a frozen model, with each operation taking the time that the
+// machine's rates give. Lanes run beside each other, as in the engine. On a unified device compute and update share the cores,
+// and the disk is shared by all who read or write it.
 func (p *Plan) Simulate(m Machine, dev device.Info) Prediction { return p.walk(m, dev, nil) }
 
 // span is the time that an operation, or the disk for it, takes of a lane.
@@ -31,6 +36,15 @@ type span struct {
 	lane       Lane
 	mark       byte // in the timeline
 	begin, end float64
+}
+
+// flight is an operation that a lane is at. What it moves from disk and to it passes through staging memory while it works,
+// piece by piece: that holds little beside the whole, so the operation is done when both are.
+type flight struct {
+	op         int
+	work, disk float64 // seconds that are left if neither is shared
+	begin      float64
+	read       float64 // share of reads in what the disk does for it
 }
 
 // walk simulates, and reports every span of time if it is asked to.
@@ -43,48 +57,90 @@ func (p *Plan) walk(m Machine, dev device.Info, see func(span)) Prediction {
 	}
 	ops := s.build(phase, false).Ops
 	costs := s.costs()
-	end := make([]float64, len(ops))
-	var free [Lanes]float64
+	var queues [Lanes][]int // operations to come
 	for i, op := range ops {
-		c := costs(&op)
-		lane := op.Lane
-		start := free[lane]
-		if dev.Unified && (lane == LaneCompute || lane == LaneUpdate) {
-			start = max(free[LaneCompute], free[LaneUpdate])
-		}
-		for _, d := range op.After {
-			start = max(start, end[d])
-		}
-		// The disk reads ahead as soon as it is free, and writes behind.
-		if read := seconds(c.read, m.DiskReadBytesPerSec); read > 0 {
-			free[LaneDisk] += read
-			start = max(start, free[LaneDisk])
-			out.LaneSeconds[LaneDisk] += read
-			if see != nil {
-				see(span{LaneDisk, readMark, free[LaneDisk] - read, free[LaneDisk]})
+		queues[op.Lane] = append(queues[op.Lane], i)
+	}
+	done := make([]bool, len(ops))
+	ready := func(i int) bool {
+		for _, d := range ops[i].After {
+			if !done[d] {
+				return false
 			}
 		}
-		sec := c.seconds(&m, p)
-		end[i] = start + sec
-		free[lane] = end[i]
-		if write := seconds(c.written, m.DiskWriteBytesPerSec); write > 0 {
-			free[LaneDisk] = max(free[LaneDisk], end[i]) + write
-			out.LaneSeconds[LaneDisk] += write
-			out.StepSeconds = max(out.StepSeconds, free[LaneDisk])
-			if see != nil {
-				see(span{LaneDisk, writeMark, free[LaneDisk] - write, free[LaneDisk]})
+		return true
+	}
+	var at [Lanes]flight
+	var busy [Lanes]bool
+	for now, left := 0.0, len(ops); left > 0; {
+		for lane := range Lane(Lanes) {
+			if busy[lane] || len(queues[lane]) == 0 || !ready(queues[lane][0]) {
+				continue
+			}
+			i := queues[lane][0]
+			queues[lane], busy[lane] = queues[lane][1:], true
+			c := costs(&ops[i])
+			read, write := seconds(c.read, m.DiskReadBytesPerSec), seconds(c.written, m.DiskWriteBytesPerSec)
+			at[lane] = flight{op: i, work: c.seconds(&m, p), disk: read + write, begin: now, read: read / max(read+write, math.SmallestNonzeroFloat64)}
+			out.LaneSeconds[lane] += at[lane].work
+			out.LaneSeconds[LaneDisk] += at[lane].disk
+			out.DiskReadBytes += c.read
+			out.DiskWrittenBytes += c.written
+			out.UploadBytes += c.up
+			out.DownloadBytes += c.down
+			out.FLOPs += c.flops + c.attention
+		}
+		// Until the next one of them has done its work, or has all that it wants of the disk, the shares stay.
+		cores := 1.0
+		if dev.Unified && busy[LaneCompute] && busy[LaneUpdate] && at[LaneCompute].work > 0 && at[LaneUpdate].work > 0 {
+			cores = 2
+		}
+		disk := s.place.diskShares(&at)
+		share := func(lane Lane) float64 {
+			if lane == LaneCompute || lane == LaneUpdate {
+				return cores
+			}
+			return 1
+		}
+		step := math.Inf(1)
+		for lane := range Lane(Lanes) {
+			f := &at[lane]
+			switch {
+			case !busy[lane]:
+			case f.work <= 0 && f.disk <= 0:
+				step = 0
+			default:
+				if f.work > 0 {
+					step = min(step, f.work*share(lane))
+				}
+				if f.disk > 0 {
+					step = min(step, f.disk/disk[lane])
+				}
 			}
 		}
-		if see != nil {
-			see(span{lane, marks[op.Kind], start, end[i]})
+		served := now
+		for lane := range Lane(Lanes) {
+			f := &at[lane]
+			if !busy[lane] {
+				continue
+			}
+			if f.disk > 0 && see != nil {
+				part := step * disk[lane]
+				see(span{LaneDisk, readMark, served, served + part*f.read})
+				see(span{LaneDisk, writeMark, served + part*f.read, served + part})
+				served += part
+			}
+			if f.work > 0 && see != nil {
+				see(span{lane, marks[ops[f.op].Kind], now, now + step/share(lane)})
+			}
+			f.work, f.disk = spend(f.work, step/share(lane)), spend(f.disk, step*disk[lane])
+			if f.work == 0 && f.disk == 0 {
+				busy[lane], done[f.op] = false, true
+				left--
+			}
 		}
-		out.DiskReadBytes += c.read
-		out.DiskWrittenBytes += c.written
-		out.LaneSeconds[lane] += sec
-		out.StepSeconds = max(out.StepSeconds, end[i])
-		out.UploadBytes += c.up
-		out.DownloadBytes += c.down
-		out.FLOPs += c.flops + c.attention
+		now += step
+		out.StepSeconds = now
 	}
 	busiest := LaneFetch
 	for lane := range Lane(Lanes) {
@@ -94,6 +150,31 @@ func (p *Plan) walk(m Machine, dev device.Info, see func(span)) Prediction {
 	}
 	out.Limit = busiest.String()
 	return out
+}
+
+// diskShares divides the disk between the lanes that want it: evenly, but for what one of them cannot have.
+func (p *Placement) diskShares(at *[Lanes]flight) (share [Lanes]float64) {
+	var want []Lane
+	for lane := range Lane(Lanes) {
+		if at[lane].disk > 0 {
+			want = append(want, lane)
+		}
+	}
+	slices.SortStableFunc(want, func(a, b Lane) int { return cmp.Compare(p.diskShare(a), p.diskShare(b)) })
+	left := 1.0
+	for i, lane := range want {
+		share[lane] = min(left/float64(len(want)-i), p.diskShare(lane))
+		left -= share[lane]
+	}
+	return share
+}
+
+// spend takes seconds from what is left; nothing is left of what rounding leaves.
+func spend(left, sec float64) float64 {
+	if left-sec <= 1e-12*left {
+		return 0
+	}
+	return left - sec
 }
 
 // cost is the work of an operation.

@@ -6,17 +6,23 @@ import (
 	"github.com/millrace/millrace/store"
 )
 
-// StagingQuota is the staging memory of each lane when extents are on disk: one set of pieces is read ahead of its use, and
-// one written behind it.
-var StagingQuota = store.LaneQuota(readAhead, writeBehind)
+// StagingQuota is the least staging memory of each lane when extents are on disk: see Placement.Moves.
+var StagingQuota = store.LaneQuota(1, 1)
 
-const (
-	readAhead   = 1
-	writeBehind = 1
-)
+// Quota is the staging memory of each lane.
+func (p *Placement) Quota() store.Quota { return store.LaneQuota(1, max(p.Moves, 1)) }
 
-// DiskWorkers is how many reads and writes of the disk are under way at once.
+// DiskWorkers is how many reads and writes of the disk are under way at once. A machine's rates are those of so many.
 const DiskWorkers = 4
+
+// diskShare is the part of the disk's rates that a lane can have: fetch and drain move one kind at a time, and have no more
+// requests under way than pieces ahead or behind, and one more.
+func (p *Placement) diskShare(lane Lane) float64 {
+	if lane == LaneUpdate {
+		return 1
+	}
+	return min(float64(1+max(p.Moves, 1))/DiskWorkers, 1)
+}
 
 // StagingPurpose is the name of the staging memory in the plan.
 const StagingPurpose = "staging"
@@ -73,7 +79,7 @@ func (s *setting) tierTable() *tierTable {
 		}
 	}
 	if len(onDisk) > 0 {
-		t.staging = store.StagingBytes(onDisk, StagingQuota)
+		t.staging = store.StagingBytes(onDisk, s.place.Quota())
 		all := store.DiskBytes(onDisk, DiskWorkers)
 		t.disk = append(t.disk, Bytes{"spare files", all - t.diskSum})
 		t.diskSum = all
@@ -146,12 +152,20 @@ func (c *chooser) spill(place Placement, inputsFirst int) Placement {
 }
 
 // spills are the ways to bring a placement into host memory that are worth a comparison, the one with state first to begin
-// with.
-func (c *chooser) spills(place Placement) []Placement {
+// with; a thorough search also has those with more staging memory.
+func (c *chooser) spills(place Placement, thorough bool) []Placement {
 	all := []Placement{c.spill(place, 0)}
-	if len(all[0].OnDisk) > 0 {
-		for _, inputs := range []int{len(c.Model.Blocks) / 2, len(c.Model.Blocks)} {
-			all = append(all, c.spill(place, inputs))
+	if len(all[0].OnDisk) == 0 {
+		return all
+	}
+	inputs := []int{len(c.Model.Blocks) / 2, len(c.Model.Blocks)}
+	for _, n := range inputs {
+		all = append(all, c.spill(place, n))
+	}
+	if thorough {
+		place.Moves = DiskWorkers - 1
+		for _, n := range append([]int{0}, inputs...) {
+			all = append(all, c.spill(place, n))
 		}
 	}
 	return all

@@ -243,7 +243,7 @@ func TestSizes(t *testing.T) {
 	fs := vfs.NewMem()
 	fs.SetCapacity(1 << 30)
 	d := openDisk(t, store.DiskOptions{FS: fs, Dir: "d", Accounts: accounts, Specs: specs, Quota: store.LaneQuota(1, 2), Workers: 3})
-	const want = 4*4096 + (3+4)*12288 // moments of the update lane; weights of fetch and update
+	const want = 3*4096 + (3+4)*12288 // moments of the update lane; weights of fetch and update
 	if now, _ := accounts.Total(); now != want || store.StagingBytes(specs, store.LaneQuota(1, 2)) != want {
 		t.Errorf("%d bytes of staging, foretold %d, want %d", now, store.StagingBytes(specs, store.LaneQuota(1, 2)), want)
 	}

@@ -12,24 +12,26 @@ import (
 // waits for ever. More than that lets it read ahead and write behind.
 type Quota [trace.NumLanes][Kinds]int
 
-// LaneQuota is the quota for lanes that work as package stream's do, with so many pieces of each kind on their way from
-// disk ahead of their use, and to disk behind it:
+// LaneQuota is the quota for lanes that work as package stream's do:
 //
-//   - fetch holds two pieces of weights, or of saved layer inputs, one that moves to the device and the next one,
-//   - drain holds two pieces of gradients, or of saved layer inputs,
-//   - update holds one piece of each kind; it reads all, and writes all but gradients, which it writes for the embedding.
+//   - fetch holds two pieces of weights, or of saved layer inputs, one that moves to the device and the next one, and has so
+//     many moves on their way from disk ahead of that,
+//   - drain holds two pieces of gradients, or of saved layer inputs, and has as many on their way to disk behind it,
+//   - update holds one piece of each kind, has so many updates of each on their way from disk ahead of it, and as many to disk behind
+//     it; it reads all, and writes all but gradients, which it writes for the embedding.
 //
-// With ahead and behind 0 nothing overlaps, and nothing deadlocks.
-func LaneQuota(ahead, behind int) Quota {
+// Update has all kinds of a piece on their way at once, and so keeps a drive busy with one ahead; who moves one kind needs as
+// many as the drive wants requests. With 0 nothing overlaps, and nothing deadlocks.
+func LaneQuota(updates, moves int) Quota {
 	var q Quota
-	q[trace.Fetch][Weights] = 2 + ahead
-	q[trace.Fetch][Inputs] = 2 + ahead
+	q[trace.Fetch][Weights] = 2 + moves
+	q[trace.Fetch][Inputs] = 2 + moves
 	for _, kind := range []Kind{Grad, GradSum, Inputs} {
-		q[trace.Drain][kind] = 2 + behind
+		q[trace.Drain][kind] = 2 + moves
 	}
 	for kind := range Kind(Kinds) {
 		if kind != Inputs {
-			q[trace.Update][kind] = 1 + ahead + behind
+			q[trace.Update][kind] = 1 + 2*updates
 		}
 	}
 	return q

@@ -58,7 +58,7 @@ func (e *Engine) loans(ops []plan.Op) (all [plan.Lanes][store.Kinds][]loan) {
 
 // ahead is how many pieces of a kind a lane has the store told of beyond the one that it borrows. The store reads as many as
 // its staging memory holds.
-const ahead = 2
+const ahead = plan.DiskWorkers
 
 // readAhead hints at the loans that follow the one that the lane takes now.
 func (r *run) readAhead(lane plan.Lane, id store.ID, off int64) {

@@ -96,6 +96,7 @@ func placements(rt *rapid.T, p *plan.Placement) {
 		for range p.Resident {
 			place.OnDisk = append(place.OnDisk, onDisk(rt, place.Bind))
 		}
+		place.Moves = rapid.IntRange(0, 4).Draw(rt, "moves")
 	}
 	*p = place
 }
