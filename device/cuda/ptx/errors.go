@@ -7,12 +7,13 @@ import (
 
 // What a launch can fail of; a [*Fault] wraps one of these.
 var (
-	ErrConfig     = errors.New("the launch does not fit the kernel") // CUDA_ERROR_INVALID_VALUE
-	ErrAddress    = errors.New("illegal address")                    // CUDA_ERROR_ILLEGAL_ADDRESS
-	ErrMisaligned = errors.New("misaligned address")                 // CUDA_ERROR_MISALIGNED_ADDRESS
-	ErrDivergence = errors.New("lanes are elsewhere")                // a hang or undefined results on a GPU
-	ErrBudget     = errors.New("the kernel does not end")            // CUDA_ERROR_LAUNCH_TIMEOUT
-	ErrTrap       = errors.New("the kernel stopped itself")          // CUDA_ERROR_LAUNCH_FAILED
+	ErrConfig      = errors.New("the launch does not fit the kernel") // CUDA_ERROR_INVALID_VALUE
+	ErrAddress     = errors.New("illegal address")                    // CUDA_ERROR_ILLEGAL_ADDRESS
+	ErrMisaligned  = errors.New("misaligned address")                 // CUDA_ERROR_MISALIGNED_ADDRESS
+	ErrDivergence  = errors.New("lanes are elsewhere")                // a hang or undefined results on a GPU
+	ErrBudget      = errors.New("the kernel does not end")            // CUDA_ERROR_LAUNCH_TIMEOUT
+	ErrUnsupported = errors.New("not supported")                      // by this package, of what only a launch can tell
+	ErrTrap        = errors.New("the kernel stopped itself")          // CUDA_ERROR_LAUNCH_FAILED
 )
 
 // A Fault is what ended a launch, and where.

@@ -1,6 +1,7 @@
 package ptx
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -12,7 +13,7 @@ func lanewords(t testing.TB, body string, in [lanes][12]uint32, shared []uint32)
 	t.Helper()
 	var src strings.Builder
 	src.WriteString(`.version 8.4
-.target sm_80
+.target sm_90a
 .address_size 64
 .extern .shared .align 16 .b8 smem[];
 .visible .entry k(.param .u64 pout, .param .u64 pin, .param .u64 pshared)
@@ -194,6 +195,65 @@ func TestMultiplyMatrixRounds(t *testing.T) {
 		"{%r8,%r9,%r10,%r11};", in, nil)
 	if f32(got[0][0]) != 1<<24 || f32(got[0][1]) != 16 {
 		t.Errorf("%g, %g", f32(got[0][0]), f32(got[0][1]))
+	}
+}
+
+// TestStoreMatrix: what stmatrix stores, ldmatrix loads.
+func TestStoreMatrix(t *testing.T) {
+	var in [lanes][12]uint32
+	for l := range in {
+		in[l][0] = uint32(l * 7 % 32 * 32)
+		for j := range 4 {
+			in[l][4+j] = uint32(l*1000+j) | uint32(l*1000+500+j)<<16
+		}
+	}
+	for _, trans := range []string{"", ".trans"} {
+		got := lanewords(t, fmt.Sprintf("add.u32 %%r0, %%r0, %%r30;\nstmatrix.sync.aligned.m8n8.x4%s.shared.b16 [%%r0], {%%r4, %%r5, %%r6, %%r7};\n"+
+			"ldmatrix.sync.aligned.m8n8.x4%s.shared.b16 {%%r20, %%r21, %%r22, %%r23}, [%%r0];", trans, trans), in, nil)
+		for l := range got {
+			if got[l] != [4]uint32(in[l][4:8]) {
+				t.Fatalf("%s: lane %d has %#x, want %#x", trans, l, got[l], in[l][4:8])
+			}
+		}
+	}
+}
+
+// TestDescriptor has places in the canonical layouts of the ISA's figures: element k of row i, 16 bytes that begin with it.
+func TestDescriptor(t *testing.T) {
+	bits := func(leading, stride, swizzle uint64) uint64 {
+		return 4096>>4 | leading>>4<<16 | stride>>4<<32 | swizzle<<62
+	}
+	for _, test := range []struct {
+		name       string
+		bits       uint64
+		i, k       uint64
+		transposed bool
+		want       uint64
+	}{
+		{"no swizzle: rows of a core matrix", bits(128, 256, 0), 3, 0, false, 3 * 16},
+		{"no swizzle: the next core matrix along K", bits(128, 256, 0), 3, 8, false, 128 + 3*16},
+		{"no swizzle: the next along M", bits(128, 256, 0), 11, 8, false, 256 + 128 + 3*16},
+		{"no swizzle, transposed", bits(128, 256, 0), 8, 9, true, 256 + 128 + 16},
+		{"32 bytes", bits(0, 256, 3), 3, 8, false, 3*32 + 16},
+		{"32 bytes: exchanged from the fifth row on", bits(0, 256, 3), 4, 8, false, 4 * 32},
+		{"64 bytes", bits(0, 512, 2), 2, 0, false, 2*64 + 16},
+		{"64 bytes", bits(0, 512, 2), 6, 8, false, 6*64 + (1^3)*16},
+		{"128 bytes", bits(0, 1024, 1), 5, 8, false, 5*128 + (5^1)*16},
+		{"128 bytes: the next rows", bits(0, 1024, 1), 13, 8, false, 1024 + 5*128 + (5^1)*16},
+		{"128 bytes, transposed", bits(8192, 1024, 1), 16, 3, true, 3*128 + (3^2)*16},
+		{"128 bytes, transposed: beyond 64", bits(8192, 1024, 1), 80, 11, true, 8192 + 1024 + 3*128 + (3^2)*16},
+		{"32 bytes, transposed", bits(2048, 256, 3), 8, 4, true, 4 * 32},
+	} {
+		d, err := describe(test.bits)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := d.address(test.i, test.k, test.transposed) - 4096; got != test.want {
+			t.Errorf("%s: row %d, element %d is at %d, want %d", test.name, test.i, test.k, got, test.want)
+		}
+	}
+	if _, err := describe(1 << 49); !errors.Is(err, ErrUnsupported) {
+		t.Errorf("a base offset: %v", err)
 	}
 }
 

@@ -399,6 +399,12 @@ func decodePolicy(a *assembly) {
 // decodeFence reads membar and fence: memory is one, and each warp's accesses are done in order.
 func decodeFence(a *assembly) {
 	if a.in.op[:5] == "fence" {
+		if a.mod("proxy") != "" { // of instructions that go past the caches, which there are none of here
+			a.must("async")
+			a.mod("global", "shared::cta", "shared::cluster")
+			a.count(0)
+			return
+		}
 		a.mod("acq_rel", "sc", "acquire", "release")
 		a.must("cta", "cluster", "gpu", "sys")
 	} else {

@@ -20,6 +20,8 @@ var decoders = map[string]func(*assembly){
 	// crosslane.go, matrix.go
 	"shfl": decodeShuffle, "vote": decodeVote, "redux": decodeRedux, "match": decodeMatch, "activemask": decodeActiveMask,
 	"ldmatrix": decodeLoadMatrix, "mma": decodeMultiplyMatrix,
+	// warpgroup.go
+	"wgmma": decodeWarpgroup, "stmatrix": decodeStoreMatrix,
 	// control.go
 	"bra": decodeBranch, "ret": decodeReturn, "exit": decodeReturn, "trap": decodeTrap, "bar": decodeBarrier, "barrier": decodeBarrier,
 	"nanosleep": decodeSleep,

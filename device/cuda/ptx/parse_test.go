@@ -8,7 +8,7 @@ import (
 // TestUnsupported: what is not implemented is refused, by name and line.
 func TestUnsupported(t *testing.T) {
 	for body, want := range map[string]string{
-		"wgmma.fence.sync.aligned;":                                   "line 14: instruction wgmma.fence.sync.aligned is not supported",
+		"tcgen05.fence;":                                              "line 14: instruction tcgen05.fence is not supported",
 		"add.f32.foo %r0, %r1, %r2;":                                  "add.f32.foo: modifier .foo is not supported",
 		"add.foo.s32 %r0, %r1, %r2;":                                  "modifier .foo is not supported",
 		"add.s32.foo %r0, %r1, %r2;":                                  "not supported",

@@ -24,8 +24,10 @@ def softmax(y, x, cols, stride, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def matmul(c, a, b, m, n, k, sc, sa, sb, A_COLUMNS: tl.constexpr, B_COLUMNS: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
-    """C = A B, each tile's loads ahead of its products: cp.async, ldmatrix, mma, or fma in float32."""
+def matmul(c, a, b, m, n, k, sc, sa, sb, A_COLUMNS: tl.constexpr, B_COLUMNS: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+           DOUBLE: tl.constexpr):
+    """C = A B, each tile's loads ahead of its products: cp.async, ldmatrix, mma, or fma in float32; wgmma on sm_90a. DOUBLE: C = 2A B,
+    and so A comes from registers."""
     rm = tl.program_id(0) * BM + tl.arange(0, BM)
     rn = tl.program_id(1) * BN + tl.arange(0, BN)
     rk = tl.arange(0, BK)
@@ -36,6 +38,8 @@ def matmul(c, a, b, m, n, k, sc, sa, sb, A_COLUMNS: tl.constexpr, B_COLUMNS: tl.
         pb = b + (rn[None, :] * sb + kk[:, None] if B_COLUMNS else kk[:, None] * sb + rn[None, :])
         x = tl.load(pa, mask=(rm[:, None] < m) & (kk[None, :] < k), other=0.0)
         y = tl.load(pb, mask=(rn[None, :] < n) & (kk[:, None] < k), other=0.0)
+        if DOUBLE:
+            x = (x.to(tl.float32) * 2).to(x.dtype)
         acc = tl.dot(x, y, acc, input_precision="ieee")
     tl.store(c + rm[:, None] * sc + rn[None, :], acc, mask=(rm[:, None] < m) & (rn[None, :] < n))
 
@@ -93,13 +97,13 @@ def squares(y, x, n, BLOCK: tl.constexpr):
     tl.store(y + tl.program_id(0), tl.sum(v * v, 0))
 
 
-def write(name, function, signature, constants, aligned="", **options):
+def write(name, function, signature, constants, aligned="", capability=80, **options):
     names = function.arg_names
     types = dict(a.split(":") for a in signature.split()) | {c: "constexpr" for c in constants}
     source = triton.compiler.ASTSource(
         function, types, {(names.index(c),): v for c, v in constants.items()},
         {(names.index(a),): [["tt.divisibility", 16]] for a in aligned.split()})
-    text = triton.compile(source, target=GPUTarget("cuda", 80, 32), options=dict(ptx_version=84, **options)).asm["ptx"]
+    text = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=dict(ptx_version=84, **options)).asm["ptx"]
     lines = (re.sub(r"\s*//.*", "", line).rstrip() for line in text.splitlines())
     pathlib.Path(__file__).with_name(name + ".ptx").write_text("\n".join(line for line in lines if line) + "\n")
 
@@ -108,8 +112,13 @@ MATMUL = "c:*fp32 a:*{0} b:*{0} m:i32 n:i32 k:i32 sc:i32 sa:i32 sb:i32"
 ROUND = "c a b m n k sc sa sb"
 write("softmax", softmax, "y:*bf16 x:*bf16 cols:i32 stride:i32", dict(BLOCK=512), num_warps=4)
 for name, a, b in ("nn", 0, 0), ("tt", 1, 1):
-    write("matmul-bf16-" + name, matmul, MATMUL.format("bf16"), dict(A_COLUMNS=a, B_COLUMNS=b, BM=32, BN=32, BK=16), ROUND, num_warps=2, num_stages=3)
-write("matmul-f32-nn", matmul, MATMUL.format("fp32"), dict(A_COLUMNS=0, B_COLUMNS=0, BM=16, BN=16, BK=16), ROUND, num_warps=2, num_stages=2)
+    write("matmul-bf16-" + name, matmul, MATMUL.format("bf16"), dict(A_COLUMNS=a, B_COLUMNS=b, BM=32, BN=32, BK=16, DOUBLE=0), ROUND,
+          num_warps=2, num_stages=3)
+    write("wgmma-bf16-" + name, matmul, MATMUL.format("bf16"), dict(A_COLUMNS=a, B_COLUMNS=b, BM=64, BN=32, BK=32, DOUBLE=0), ROUND, 90,
+          num_warps=4, num_stages=3)
+write("wgmma-bf16-registers", matmul, MATMUL.format("bf16"), dict(A_COLUMNS=0, B_COLUMNS=0, BM=64, BN=16, BK=16, DOUBLE=1), ROUND, 90,
+      num_warps=4, num_stages=2)
+write("matmul-f32-nn", matmul, MATMUL.format("fp32"), dict(A_COLUMNS=0, B_COLUMNS=0, BM=16, BN=16, BK=16, DOUBLE=0), ROUND, num_warps=2, num_stages=2)
 write("floats", floats, "y:*fp32 x:*fp32 z:*fp32 n:i32", dict(BLOCK=64), num_warps=2, enable_fp_fusion=False)
 write("integers", integers, "y:*i32 x:*i32 z:*i32 sums:*i64 n:i32", dict(BLOCK=64), num_warps=2)
 write("first", first, "y:*fp32 ids:*i32 rows:i32 cols:i32", dict(BLOCK=64), num_warps=2)
