@@ -119,3 +119,37 @@ func TestRehearsedIsPlanned(t *testing.T) {
 		}
 	})
 }
+
+// A real disk moves what the plan says as well, to the byte.
+func TestDiskTrafficIsPlanned(t *testing.T) {
+	dev := newCPU(t)
+	defer dev.Close()
+	for _, tied := range []bool{false, true} {
+		shape := tiny
+		shape.Layers, shape.BF16, shape.Tied = 5, true, tied
+		s := shape.subject(t, 3)
+		r := start(t, s, setup{device: dev, change: allOnDisk})
+		defer r.close(t)
+		var before, now store.Traffic
+		for i := range s.batches {
+			before = now
+			if _, err := r.engine.Step(t.Context(), s.batches[i], s.updates[i]); err != nil {
+				t.Fatal(err)
+			}
+			if err := r.disk.Sync(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			now = r.disk.Traffic()
+		}
+		want := r.plan.Simulate(machine, dev.Info())
+		if read := now.ReadBytes + now.SparedReadBytes - before.ReadBytes - before.SparedReadBytes; read != want.DiskReadBytes {
+			t.Errorf("tied %v: %d bytes were read or spared, planned are %d", tied, read, want.DiskReadBytes)
+		}
+		if written := now.WrittenBytes + now.SparedWriteBytes - before.WrittenBytes - before.SparedWriteBytes; written != want.DiskWrittenBytes {
+			t.Errorf("tied %v: %d bytes were written or spared, planned are %d", tied, written, want.DiskWrittenBytes)
+		}
+		if len(r.plan.InputExtents()) == 0 || now.ReadBytes == before.ReadBytes {
+			t.Errorf("tied %v: %+v", tied, now)
+		}
+	}
+}
