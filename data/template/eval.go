@@ -5,12 +5,16 @@ import "strings"
 // eval evaluates an expression; all evaluation of parts goes through it, so that depth and steps are counted.
 func (s *state) eval(e expr) Value {
 	s.work(0)
-	if s.depth++; s.depth > s.limits.Depth {
-		s.failLimit("expressions and calls are nested deeper than %d: does a macro call itself?", s.limits.Depth)
-	}
+	s.enter()
 	v := e.eval(s)
 	s.depth--
 	return v
+}
+
+func (s *state) enter() {
+	if s.depth++; s.depth > s.limits.Depth {
+		s.failLimit("expressions and calls are nested deeper than %d: does a macro call itself?", s.limits.Depth)
+	}
 }
 
 func (e *constExpr) eval(*state) Value { return e.v }
@@ -198,10 +202,21 @@ func (s *state) setItem(d *Dict, key, v Value) {
 }
 
 func (s *state) hash(key Value) any {
-	s.work(0)
-	h, ok := hashOf(key, 0)
+	room := maxHashItems
+	h, ok := hashWithin(key, &room)
+	if room < 0 {
+		s.failLimit("a tuple of more than %d parts is a key", maxHashItems)
+	}
 	if !ok {
 		s.fail("unhashable type: '%s'", key.typeName())
+	}
+	switch h := h.(type) {
+	case string:
+		s.work(len(h))
+	case tupleHash:
+		s.alloc(len(h))
+	case bigHash:
+		s.alloc(len(h))
 	}
 	return h
 }

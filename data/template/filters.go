@@ -121,7 +121,7 @@ func filterByName(name string) filterFunc {
 func filterTitle(s *state, in Value, a arguments) Value {
 	s.bind("title", a)
 	text := s.str(in)
-	s.alloc(len(text))
+	s.alloc(8 * len(text)) // words are made one by one
 	var b strings.Builder
 	begin := func(r rune) bool { return isSpace(r) || strings.ContainsRune("-({[<", r) }
 	for text != "" {
@@ -272,6 +272,7 @@ func filterInt(s *state, in Value, a arguments) Value {
 	absent, base := orDefault(v[0], Int(0)), s.intArg("int", v[1], 10)
 	switch in := in.(type) {
 	case String:
+		s.workDigits(string(in))
 		if n, ok := pythonInt(string(in), base); ok {
 			return n
 		}
@@ -294,6 +295,13 @@ func filterInt(s *state, in Value, a arguments) Value {
 		s.failUndefined(in)
 	}
 	return absent
+}
+
+// workDigits counts the reading of a number, which costs much more per byte than other operations.
+func (s *state) workDigits(text string) {
+	if len(text) > maxIntDigits {
+		s.alloc(64 * len(text))
+	}
 }
 
 func truncated(f float64) Value {
@@ -346,6 +354,7 @@ func pythonFloat(text string) (float64, bool) {
 func filterFloat(s *state, in Value, a arguments) Value {
 	v := s.bind("float", a, "default")
 	if text, ok := in.(String); ok {
+		s.workDigits(string(text))
 		if f, ok := pythonFloat(string(text)); ok {
 			return Float(f)
 		}

@@ -124,6 +124,7 @@ func (s *state) getter(attribute, absent Value) func(Value) Value {
 	switch attribute := attribute.(type) {
 	case None:
 	case String:
+		s.alloc(2 * valueBytes * len(attribute))
 		for _, part := range strings.Split(string(attribute), ".") {
 			if n, ok := pythonInt(part, 10); ok && strings.Trim(part, "0123456789") == "" {
 				keys = append(keys, n)

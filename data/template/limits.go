@@ -18,8 +18,8 @@ type Limits struct {
 	Depth       int   // of expressions and calls inside of each other
 }
 
-// DefaultLimits are far above what real templates need on long conversations, and reached within a second or two.
-var DefaultLimits = Limits{OutputBytes: 64 << 20, AllocBytes: 512 << 20, Steps: 50_000_000, Depth: 2000}
+// DefaultLimits are far above what real templates need on long conversations, and reached within a few seconds.
+var DefaultLimits = Limits{OutputBytes: 32 << 20, AllocBytes: 256 << 20, Steps: 20_000_000, Depth: 2000}
 
 // maxRange is the longest range that Jinja's sandbox allows.
 const maxRange = 100000
@@ -63,7 +63,7 @@ func (s *state) check() {
 	if err := s.ctx.Err(); err != nil {
 		panic(&Error{Line: 1, Column: 1, Msg: "the render was stopped", cause: err})
 	}
-	s.nextCheck = s.stepsLeft - checkEvery
+	s.nextCheck = max(s.stepsLeft-checkEvery, 0)
 }
 
 // alloc counts bytes that an operation is about to make, before it makes them.

@@ -113,6 +113,7 @@ func (s *state) textArg(fn string, v Value) string {
 		s.checkDefined(v)
 		s.fail("%s() argument must be str, not %s", fn, v.typeName())
 	}
+	s.work(len(text))
 	return string(text)
 }
 
@@ -143,6 +144,7 @@ func stringMethod(name string) methodFunc {
 	case "upper", "lower", "title", "capitalize", "casefold", "swapcase":
 		return func(s *state, of Value, a arguments) Value {
 			s.bind(name, a)
+			s.alloc(4 * len(of.(String)))
 			return s.newString(recase(name, string(of.(String))))
 		}
 	case "strip", "lstrip", "rstrip":

@@ -55,7 +55,12 @@ func (*joiner) typeName() string    { return "Joiner" }
 
 func (b *builtin) call(s *state, a arguments) Value { return b.fn(s, a) }
 
-func (m *method) call(s *state, a arguments) Value { return m.fn(s, m.of, a) }
+func (m *method) call(s *state, a arguments) Value {
+	if text, ok := m.of.(String); ok {
+		s.work(len(text))
+	}
+	return m.fn(s, m.of, a)
+}
 
 func (j *joiner) call(s *state, a arguments) Value {
 	s.bind("joiner", a)
@@ -72,7 +77,10 @@ func (s *state) call(fn Value, a arguments) Value {
 	if !ok {
 		s.fail("'%s' object is not callable", fn.typeName())
 	}
-	return c.call(s, a)
+	s.enter() // {% call %} gets here without an expression
+	v := c.call(s, a)
+	s.depth--
+	return v
 }
 
 func (m *macro) call(s *state, a arguments) Value {
@@ -336,8 +344,13 @@ func (s *state) item(v, key Value) Value {
 	case *undefined:
 		s.failUndefined(v)
 	case *Dict:
-		if h, ok := hashOf(key, 0); ok {
-			if i := v.findHash(h); i >= 0 {
+		if text, ok := key.(String); ok {
+			s.work(len(text))
+			if i := v.findString(string(text)); i >= 0 {
+				return v.vals[i]
+			}
+		} else if _, ok := hashOf(key); ok {
+			if i := v.findHash(s.hash(key)); i >= 0 {
 				return v.vals[i]
 			}
 		}

@@ -30,8 +30,9 @@ const (
 //
 // Some templates render a turn differently once more follows: they drop thoughts, or move tools to the last question.
 // Then a mark takes the place of the content, and the turn's end is what all of the text behind the mark has in common
-// with B; its beginning is found by the text of the generation prompt before the mark. If neither way finds it, that is
-// an error that names the message: no part is trained by guess.
+// with B; its beginning is found by the text of the generation prompt before the mark. Where a template drops the
+// content, as beside a tool call, the turn is looked for as it stands in B. If no way finds it, that is an error that
+// names the message: no part is trained by guess.
 //
 // A conversation without a message of the assistant has no spans; that is no error.
 func (t *Template) AssistantSpans(ctx context.Context, in Input, turns Turns) (string, []Span, error) {
@@ -53,7 +54,7 @@ func (t *Template) AssistantSpans(ctx context.Context, in Input, turns Turns) (s
 		spans, err := blockSpans(out, turns, wanted)
 		return out.Text, spans, err
 	}
-	f := &turnFinder{t: t, ctx: ctx, in: in, text: out.Text}
+	f := newTurnFinder(t, ctx, in, out.Text)
 	var spans []Span
 	for _, i := range wanted {
 		span, err := f.find(i)
@@ -113,14 +114,44 @@ type turnFinder struct {
 	t    *Template
 	ctx  context.Context
 	in   Input
-	text string
+	text string // without the trailer
+	// trailer is the generation prompt of a template that puts it behind every text, asked or not, as that of
+	// Llama 3 first did. Nothing of it is the assistant's.
+	trailer string
+}
+
+func newTurnFinder(t *Template, ctx context.Context, in Input, text string) *turnFinder {
+	f := &turnFinder{t: t, ctx: ctx, in: in, text: text}
+	with, err1 := f.render([]Value{}, true)
+	without, err2 := f.render([]Value{}, false)
+	if err1 == nil && err2 == nil && with == without {
+		bos, _ := in.variable("bos_token").(String)
+		f.trailer = strings.TrimPrefix(with, string(bos))
+	}
+	f.text = f.trim(text)
+	return f
+}
+
+func (f *turnFinder) eos() string {
+	eos, _ := f.in.variable("eos_token").(String)
+	return string(eos)
+}
+
+func (f *turnFinder) trim(text string) string {
+	if len(text) > len(f.trailer) {
+		return strings.TrimSuffix(text, f.trailer)
+	}
+	return text
 }
 
 func (f *turnFinder) render(messages []Value, prompt bool) (string, error) {
 	in := f.in
 	in.Messages, in.AddGenerationPrompt = messages, prompt
 	out, err := f.t.Render(f.ctx, in)
-	return out.Text, err
+	if prompt {
+		return out.Text, err
+	}
+	return f.trim(out.Text), err
 }
 
 // find finds the turn of message i.
@@ -139,22 +170,60 @@ func (f *turnFinder) find(i int) (Span, error) {
 		end := len(before) + len(trimTurn(upTo[len(before):], f.in.Messages[i]))
 		return Span{len(before), end, i}, nil
 	}
-	return f.findByMark(i, before)
+	span, err := f.findByMark(i, before)
+	if err != nil {
+		if span, ok := f.findVerbatim(i); ok {
+			return span, nil
+		}
+	}
+	return span, err
 }
 
-// trimTurn cuts white space off the end of a turn, unless it is the content's or all that ends the turn.
+// findVerbatim finds a turn that stands in the text as it does at the end of one, behind the same prompt, and only once.
+func (f *turnFinder) findVerbatim(i int) (Span, bool) {
+	prompt, ok1 := f.behindMessage(i, i, true)
+	promptAndTurn, ok2 := f.behindMessage(i, i+1, false)
+	turn, ok3 := strings.CutPrefix(promptAndTurn, prompt)
+	if turn = trimTurn(turn, f.in.Messages[i]); !ok1 || !ok2 || !ok3 || turn == "" {
+		return Span{}, false
+	}
+	at := strings.Index(f.text, prompt+turn)
+	if at < 0 || strings.Contains(f.text[at+1:], prompt+turn) {
+		return Span{}, false
+	}
+	start := at + len(prompt)
+	return Span{start, start + len(turn), i}, true
+}
+
+// behindMessage is what the first n messages have behind the content of message i-1: with the generation prompt and
+// n = i, the end of that turn and the header of the next.
+func (f *turnFinder) behindMessage(i, n int, prompt bool) (string, bool) {
+	if i == 0 {
+		return "", false
+	}
+	messages, err := marked(f.in.Messages[:n:n], i-1)
+	if err != nil {
+		return "", false
+	}
+	text, err := f.render(messages, prompt)
+	parts := strings.Split(text, mark)
+	if err != nil || len(parts) != 2 {
+		return "", false
+	}
+	return parts[1], parts[1] != ""
+}
+
+// trimTurn cuts white space off the end of a turn, unless it is all that ends the turn: then it stands right behind the
+// content.
 func trimTurn(turn string, message Value) string {
 	trimmed := strings.TrimRightFunc(turn, isSpace)
-	if text, ok := contentText(message); ok {
-		if body := strings.TrimRightFunc(text, isSpace); strings.HasSuffix(trimmed, body) && !endsInMark(trimmed, body) {
-			return turn
-		}
+	content, _ := contentText(message)
+	content = strings.TrimRightFunc(content, isSpace)
+	if trimmed == "" || content != "" && strings.HasSuffix(trimmed, content) {
+		return turn
 	}
 	return trimmed
 }
-
-// endsInMark is for a content that happens to be empty: what a turn ends in is then not the content.
-func endsInMark(_, body string) bool { return body == "" }
 
 // contentText is a message's content where it is text, or the last text of its parts.
 func contentText(message Value) (string, bool) {
@@ -241,44 +310,88 @@ func (f *turnFinder) findByMark(i int, before string) (Span, error) {
 		return Span{}, errors.New("the template drops or repeats its content")
 	}
 	// The end: what follows the turn in the marked text follows it in the real one too.
-	ending := strings.TrimRightFunc(aloneTail, isSpace)
-	if ending == "" {
-		ending = aloneTail
-	}
-	rest, ok := strings.CutPrefix(wholeTail, ending)
+	rest, ok := f.cutEnding(aloneTail, wholeTail)
 	if !ok || !strings.HasSuffix(f.text, rest) {
-		return Span{}, errors.New("its turn ends differently where more messages follow")
+		return Span{}, errors.New("its turn ends differently where more messages follow; " +
+			"train the last turn only, or put {% generation %} into the template")
 	}
 	end := len(f.text) - len(rest)
-	start, ok := turnStart(promptOf(plain, before), before, aloneHead, wholeHead)
+	start, ok := 0, false
+	if prompt, hasPrompt := strings.CutPrefix(before, strings.TrimSuffix(plain, f.eos())); hasPrompt {
+		start, ok = turnStart(prompt, aloneHead[commonPrefix(aloneHead, before):], wholeHead)
+	}
+	if !ok {
+		start, ok = f.startBehindMessage(messages, i, wholeHead)
+	}
 	if !ok || start > end || !strings.HasPrefix(f.text, wholeHead[:start]) {
 		return Span{}, errors.New("the generation prompt is not found before its content")
 	}
 	return Span{start, end, i}, nil
 }
 
-// promptOf is what the generation prompt adds; a template that has none ends in its last message.
-func promptOf(plain, before string) string {
-	if prompt, ok := strings.CutPrefix(before, plain); ok && prompt != "" {
-		return prompt
+// cutEnding takes from wholeTail what ends the turn: aloneTail without the white space at its end, and without the
+// end-of-text token that some templates put behind the last message only.
+func (f *turnFinder) cutEnding(aloneTail, wholeTail string) (rest string, ok bool) {
+	ending := strings.TrimRightFunc(aloneTail, isSpace)
+	if ending == "" {
+		return strings.CutPrefix(wholeTail, aloneTail)
 	}
-	const tail = 24
-	return before[max(0, len(before)-tail):]
+	if rest, ok := strings.CutPrefix(wholeTail, ending); ok {
+		return rest, true
+	}
+	if ending = strings.TrimRightFunc(strings.TrimSuffix(ending, f.eos()), isSpace); ending == "" {
+		return "", false
+	}
+	return strings.CutPrefix(wholeTail, ending)
+}
+
+// startBehindMessage finds the prompt between the message before, marked too, and the content. What stands between the
+// prompt and the content is then of this turn, whatever it is: emptied thoughts for instance.
+func (f *turnFinder) startBehindMessage(messages []Value, i int, wholeHead string) (int, bool) {
+	prompt, ok := f.behindMessage(i, i, true)
+	if !ok {
+		return 0, false
+	}
+	both, err := marked(messages, i-1)
+	if err != nil {
+		return 0, false
+	}
+	text, err := f.render(both, false)
+	if err != nil {
+		return 0, false
+	}
+	parts := strings.Split(text, mark)
+	if len(parts) != 3 {
+		return 0, false
+	}
+	between := parts[1]
+	at := strings.LastIndex(between, prompt)
+	if at < 0 || !strings.HasSuffix(wholeHead, between[at:]) {
+		return 0, false
+	}
+	return len(wholeHead) - len(between) + at + len(prompt), true
 }
 
 // turnStart is where in wholeHead, the text before the mark, the turn begins: behind the prompt, or behind most of it,
-// since some templates' prompts go on with what turns of the past do not have, such as <think>.
-func turnStart(prompt, before, aloneHead, wholeHead string) (int, bool) {
-	opening, _ := strings.CutPrefix(aloneHead, before)
+// since some templates' prompts go on with what turns of the past do not have, such as <think>. opening is what stands
+// between the prompt and the mark where the turn is the last one.
+func turnStart(prompt, opening, wholeHead string) (int, bool) {
 	for n := len(prompt); n > 0 && 2*n >= len(prompt); n-- {
 		at := strings.LastIndex(wholeHead, prompt[:n])
 		if at < 0 {
 			continue
 		}
-		gap := wholeHead[at+n:]
-		if gap == "" || gap == opening || strings.HasSuffix(opening, gap) {
+		if gap := wholeHead[at+n:]; strings.HasSuffix(opening, gap) {
 			return at + n, true
 		}
 	}
 	return 0, false
+}
+
+func commonPrefix(a, b string) int {
+	n := 0
+	for n < len(a) && n < len(b) && a[n] == b[n] {
+		n++
+	}
+	return n
 }

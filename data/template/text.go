@@ -14,6 +14,7 @@ import (
 func (s *state) str(v Value) string {
 	switch v := v.(type) {
 	case String:
+		s.work(len(v))
 		return string(v)
 	case *undefined:
 		return ""

@@ -163,7 +163,7 @@ func (d *Dict) findHash(hash any) int {
 	}
 	if d.index == nil {
 		for i, k := range d.keys {
-			if h, ok := hashOf(k, 0); ok && h == hash {
+			if h, ok := hashOf(k); ok && h == hash {
 				return i
 			}
 		}
@@ -179,7 +179,7 @@ func (d *Dict) findHash(hash any) int {
 func (d *Dict) indexed() map[any]int {
 	m := make(map[any]int, len(d.keys)+1)
 	for i, k := range d.keys {
-		if h, ok := hashOf(k, 0); ok {
+		if h, ok := hashOf(k); ok {
 			m[h] = i
 		}
 	}
@@ -215,8 +215,17 @@ type (
 	tupleHash string
 )
 
-// hashOf is a comparable that is equal for values that are equal in Python: 1, 1.0 and True are one key.
-func hashOf(v Value, depth int) (any, bool) {
+// maxHashItems bounds what a key that is a tuple of tuples may hold: shared parts count each time.
+const maxHashItems = 1 << 12
+
+// hashOf is a comparable that is equal for values that are equal in Python: 1, 1.0 and True are one key. It is false
+// for what cannot be a key.
+func hashOf(v Value) (any, bool) {
+	room := maxHashItems
+	return hashWithin(v, &room)
+}
+
+func hashWithin(v Value, room *int) (any, bool) {
 	switch v := v.(type) {
 	case String:
 		return string(v), true
@@ -228,7 +237,7 @@ func hashOf(v Value, depth int) (any, bool) {
 	case Int:
 		return int64(v), true
 	case *bigInt:
-		return bigHash(v.n.String()), true
+		return hashBig(v.n), true
 	case Float:
 		f := float64(v)
 		if f == math.Trunc(f) && math.Abs(f) < 1<<63 {
@@ -236,18 +245,18 @@ func hashOf(v Value, depth int) (any, bool) {
 		}
 		if f == math.Trunc(f) && !math.IsInf(f, 0) {
 			n, _ := big.NewFloat(f).Int(nil)
-			return bigHash(n.String()), true
+			return hashBig(n), true
 		}
 		return floatHash(f), true
 	case None:
 		return noneHash{}, true
 	case *tuple:
-		if depth > maxNesting {
-			return nil, false
-		}
 		var key []byte
 		for _, item := range v.items {
-			h, ok := hashOf(item, depth+1)
+			if *room--; *room < 0 {
+				return nil, false
+			}
+			h, ok := hashWithin(item, room)
 			if !ok {
 				return nil, false
 			}
@@ -259,6 +268,8 @@ func hashOf(v Value, depth int) (any, bool) {
 	}
 	return v, true // by identity
 }
+
+func hashBig(n *big.Int) any { return bigHash(append(n.Bytes(), byte('0'+n.Sign()))) }
 
 func appendHash(key []byte, h any) []byte {
 	var kind byte

@@ -1,0 +1,192 @@
+package template
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+)
+
+// hostile templates try to run for ever or to take the memory. Each must end in an error of limits, soon.
+var hostile = map[string]string{
+	"output":             `{% for i in range(100000) %}{% for j in range(100000) %}0123456789{% endfor %}{% endfor %}`,
+	"steps":              `{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}`,
+	"steps in a filter":  `{% for i in range(100000) %}{% if range(100000)|select('odd')|list %}{% endif %}{% endfor %}`,
+	"recursion":          `{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}`,
+	"mutual recursion":   `{% macro a() %}{{ b() }}{% endmacro %}{% macro b() %}{{ a() }}{% endmacro %}{{ a() }}`,
+	"recursive loop":     `{% for x in [1] recursive %}{{ loop([1]) }}{% endfor %}`,
+	"caller recursion":   `{% macro m() %}{% call m() %}{{ caller() }}{% endcall %}{{ caller() }}{% endmacro %}{% call m() %}{% endcall %}`,
+	"fork":               `{% macro m(n) %}{% if n %}{{ m(n-1) }}{{ m(n-1) }}{% endif %}{% endmacro %}{{ m(60) }}`,
+	"range":              `{{ range(1000000000) }}`,
+	"negative range":     `{{ range(0, -1000000000, -1) }}`,
+	"repeat":             `{{ 'ab' * 1000000000000 }}`,
+	"repeat a list":      `{{ [1, 2] * 1000000000000 }}`,
+	"repeat the largest": `{{ 'ab' * 9223372036854775807 }}`,
+	"repeat a big one":   `{{ [1] * 99999999999999999999999999 }}`,
+	"doubling":           `{% set ns = namespace(s='ab') %}{% for i in range(100) %}{% set ns.s = ns.s + ns.s %}{% endfor %}`,
+	"doubling by ~":      `{% set ns = namespace(s='ab') %}{% for i in range(100) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}`,
+	"doubling a list":    `{% set ns = namespace(s=[1]) %}{% for i in range(100) %}{% set ns.s = ns.s + ns.s %}{% endfor %}`,
+	"doubling captures": `{% set ns = namespace(s='ab') %}{% for i in range(100) %}{% set x %}{{ ns.s }}{{ ns.s }}{% endset %}` +
+		`{% set ns.s = x %}{% endfor %}`,
+	"billion laughs": `{% set ns = namespace(s=[1]) %}{% for i in range(100) %}{% set ns.s = [ns.s, ns.s] %}{% endfor %}{{ ns.s }}`,
+	"laughs as JSON": `{% set ns = namespace(s=[1]) %}{% for i in range(100) %}{% set ns.s = [ns.s, ns.s] %}{% endfor %}{{ ns.s|tojson }}`,
+	"laughs compared": `{% set ns = namespace(a=[1], b=[1]) %}{% for i in range(100) %}{% set ns.a = [ns.a, ns.a] %}` +
+		`{% set ns.b = [ns.b, ns.b] %}{% endfor %}{{ ns.a == ns.b }}`,
+	"laughs sorted": `{% set ns = namespace(a=[1], b=[1]) %}{% for i in range(100) %}{% set ns.a = [ns.a, ns.a] %}` +
+		`{% set ns.b = [ns.b, ns.b] %}{% endfor %}{{ [ns.a, ns.b]|sort|length }}`,
+	"keys that are laughs": `{% set ns = namespace(s=(1,)) %}{% for i in range(100) %}{% set ns.s = (ns.s, ns.s) %}{% endfor %}{{ {ns.s: 1}|length }}`,
+	"nesting":              `{% set ns = namespace(s=[]) %}{% for i in range(10000) %}{% set ns.s = [ns.s] %}{% endfor %}{{ ns.s }}`,
+	"nested equal": `{% set ns = namespace(a=[], b=[]) %}{% for i in range(10000) %}{% set ns.a = [ns.a] %}{% set ns.b = [ns.b] %}{% endfor %}` +
+		`{{ ns.a == ns.b }}`,
+	"power":             `{{ 9 ** (9 ** 9) }}`,
+	"power of a power":  `{{ 10 ** 1000000000 }}`,
+	"squaring":          `{% set ns = namespace(n=3) %}{% for i in range(100) %}{% set ns.n = ns.n * ns.n %}{% endfor %}`,
+	"replace":           `{% set ns = namespace(s='aa') %}{% for i in range(100) %}{% set ns.s = ns.s.replace('a', ns.s) %}{% endfor %}`,
+	"replace filter":    `{% set ns = namespace(s='aa') %}{% for i in range(100) %}{% set ns.s = ns.s|replace('', ns.s) %}{% endfor %}`,
+	"join":              `{% set ns = namespace(s='aa') %}{% for i in range(100) %}{% set ns.s = ns.s.join(ns.s) %}{% endfor %}`,
+	"center":            `{{ 'x'|center(1000000000) }}`,
+	"ljust":             `{{ 'x'.ljust(100000000000) }}`,
+	"zfill":             `{{ '1'.zfill(100000000000) }}`,
+	"expandtabs":        `{{ '\t\t'.expandtabs(100000000000) }}`,
+	"indent":            `{{ 'a\nb'|indent(100000000000) }}`,
+	"indent of JSON":    `{{ [1]|tojson(indent=100000000000) }}`,
+	"deep JSON indent":  `{{ [[[[[[[[1]]]]]]]]|tojson(indent='x' * 50000000) }}`,
+	"separators":        `{{ range(100000)|list|tojson(separators=('x' * 1000000, '')) }}`,
+	"format width":      `{{ '%1000000000d' % 1 }}`,
+	"format precision":  `{{ '{:.1000000000f}'.format(1.5) }}`,
+	"format fill":       `{{ '{:x>1000000000}'.format('a') }}`,
+	"many formats":      `{% for i in range(100000) %}{% set x = '%900000d' % 1 %}{% endfor %}`,
+	"batch":             `{{ [1]|batch(100000000000, 'x')|list }}`,
+	"slices":            `{{ [1]|slice(100000000000)|list }}`,
+	"split":             `{% set s = 'a ' * 10000000 %}{% for i in range(10000) %}{% set x = s.split() %}{% endfor %}`,
+	"upper":             `{% set s = 'a ' * 10000000 %}{% for i in range(10000) %}{% set x = s|upper %}{% endfor %}`,
+	"search":            `{% set s = 'a' * 10000000 %}{% for i in range(100000) %}{% if 'ab' in s %}{% endif %}{% endfor %}`,
+	"search by find":    `{% set s = 'a' * 10000000 %}{% for i in range(100000) %}{% if s.find('ab') > 0 %}{% endif %}{% endfor %}`,
+	"comparison":        `{% set s = 'a' * 10000000 %}{% set r = 'a' * 10000000 %}{% for i in range(100000) %}{% if s == r %}{% endif %}{% endfor %}`,
+	"order":             `{% set s = 'a' * 10000000 %}{% set r = 'a' * 10000000 %}{% for i in range(100000) %}{% if s < r %}{% endif %}{% endfor %}`,
+	"element":           `{% set s = 'ä' * 10000000 %}{% for i in range(100000) %}{% if s[-1] == 'x' %}{% endif %}{% endfor %}`,
+	"keys":              `{% set s = 'a' * 10000000 %}{% set d = {s: 1} %}{% for i in range(1000000) %}{% for j in range(100000) %}{{ d[s] }}{% endfor %}{% endfor %}`,
+	"sums":              `{% for i in range(100000) %}{% set x = range(100000)|sum %}{% endfor %}`,
+	"sum of lists":      `{% for i in range(100000) %}{% set x = [[1]] * 100000 %}{% set y = x|sum(start=[]) %}{% endfor %}`,
+	"many scopes":       `{% for i in range(100000) %}{% set a = range(100000)|map('string')|join(',') %}{% endfor %}`,
+	"attributes":        `{% set d = [{}] * 100000 %}{{ d|map(attribute='a.' * 1000000, default={})|list }}`,
+	"strftime":          `{% for i in range(100000) %}{% set x = strftime_now('%c' * 1000000) %}{% endfor %}`,
+	"cycles":            `{% set c = cycler(1) %}{% for i in range(100000) %}{% for j in range(100000) %}{{ c.next() }}{% endfor %}{% endfor %}`,
+	"varargs":           `{% macro m() %}{{ m(*(varargs + varargs)) }}{% endmacro %}{{ m(1) }}`,
+	"truncate":          `{% set s = 'a ' * 10000000 %}{% for i in range(100000) %}{% set x = s|truncate(9) %}{% endfor %}`,
+	"title":             `{% set s = 'a ' * 10000000 %}{% for i in range(100000) %}{% set x = s|title %}{% endfor %}`,
+	"strip":             `{% set s = ' ' * 10000000 %}{% for i in range(100000) %}{% set x = s.strip() %}{% endfor %}`,
+	"startswith":        `{% set s = 'a' * 10000000 %}{% for i in range(100000) %}{% set x = s.startswith(s) %}{% endfor %}`,
+	"removeprefix":      `{% set s = 'a' * 10000000 %}{% for i in range(100000) %}{% set x = s.removeprefix(s) %}{% endfor %}`,
+	"int":               `{% set s = '1' * 10000000 %}{% for i in range(100000) %}{% set x = s|int %}{% endfor %}`,
+	"float":             `{% set s = '1' * 10000000 %}{% for i in range(100000) %}{% set x = s|float %}{% endfor %}`,
+	"printing a number": `{% set n = 2 ** 14000 %}{% for i in range(100000) %}{% set x = n ~ '' %}{% endfor %}`,
+	"dividing numbers":  `{% set n = 2 ** 14000 %}{% for i in range(100000) %}{% for j in range(100000) %}{% set x = n // 3 %}{% endfor %}{% endfor %}`,
+	"hash of a number":  `{% set n = 2 ** 14000 %}{% set d = {n: 1} %}{% for i in range(100000) %}{% for j in range(100) %}{% set x = d[n] %}{% endfor %}{% endfor %}`,
+}
+
+// TestHostileTemplatesEnd gives each a fraction of the default limits, so that the test is quick, and looks at the memory
+// that is in use at the end of it.
+func TestHostileTemplatesEnd(t *testing.T) {
+	limits := Limits{OutputBytes: 4 << 20, AllocBytes: 32 << 20, Steps: 500_000}
+	for name, source := range hostile {
+		t.Run(name, func(t *testing.T) {
+			tmpl, err := Parse(source)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			start := time.Now()
+			out, err := tmpl.Render(context.Background(), Input{Limits: limits})
+			took := time.Since(start)
+			runtime.ReadMemStats(&after)
+			if !errors.Is(err, ErrLimit) {
+				t.Errorf("%s: got %d bytes and the error %v, want ErrLimit", name, len(out.Text), err)
+			}
+			if took > 5*time.Second {
+				t.Errorf("%s: took %v", name, took)
+			}
+			if made := after.TotalAlloc - before.TotalAlloc; made > 1<<30 {
+				t.Errorf("%s: allocated %d MiB in all, where %d MiB are the limit", name, made>>20, limits.AllocBytes>>20)
+			}
+		})
+	}
+}
+
+func TestEachLimitIsNamed(t *testing.T) {
+	for _, test := range []struct {
+		limits       Limits
+		source, want string
+	}{
+		{Limits{OutputBytes: 10}, `{% for i in range(11) %}x{% endfor %}`, "writes more than 10 bytes"},
+		{Limits{AllocBytes: 1000}, `{{ 'x' * 1001 }}`, "makes more than 1000 bytes"},
+		{Limits{Steps: 100}, `{% for i in range(101) %}{% endfor %}`, "more than 100 steps"},
+		{Limits{Depth: 20}, `{% macro m(n) %}{{ m(n - 1) if n }}{% endmacro %}{{ m(20) }}`, "nested deeper than 20"},
+		{Limits{}, `{{ range(100001) }}`, "Range too big"},
+		{Limits{}, `{{ 2 ** 20000 }}`, "more than 16384 bits"},
+	} {
+		_, err := renderSource(test.source, Input{Limits: test.limits})
+		if !errors.Is(err, ErrLimit) || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%s: got %v, want a limit that says %q", test.source, err, test.want)
+		}
+		if _, err := renderSource(strings.ReplaceAll(test.source, "1", "0"), Input{Limits: test.limits}); errors.Is(err, ErrLimit) &&
+			test.limits != (Limits{}) && test.limits.Depth == 0 {
+			t.Errorf("%s: below the limit there is the error %v", test.source, err)
+		}
+	}
+}
+
+func TestContextStopsARender(t *testing.T) {
+	tmpl, err := Parse(`{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
+	defer cancel()
+	start := time.Now()
+	_, err = tmpl.Render(ctx, Input{Limits: Limits{Steps: 1 << 60}})
+	if !errors.Is(err, context.DeadlineExceeded) || time.Since(start) > 2*time.Second {
+		t.Errorf("got %v after %v", err, time.Since(start))
+	}
+}
+
+func TestSourcesThatAreTooDeepOrTooLarge(t *testing.T) {
+	deep := 20_000
+	for name, source := range map[string]string{
+		"brackets":    "{{ " + strings.Repeat("(", deep) + strings.Repeat(")", deep) + " }}",
+		"lists":       "{{ " + strings.Repeat("[", deep) + strings.Repeat("]", deep) + " }}",
+		"dicts":       "{{ " + strings.Repeat("{1:", deep) + strings.Repeat("}", deep) + " }}",
+		"nots":        "{{ " + strings.Repeat("not ", deep) + "1 }}",
+		"signs":       "{{ " + strings.Repeat("- ", deep) + "1 }}",
+		"ifs":         strings.Repeat("{% if 1 %}", deep) + strings.Repeat("{% endif %}", deep),
+		"elses":       "{{ " + strings.Repeat("1 if 0 else ", deep/2) + "1 }}",
+		"calls":       "{{ " + strings.Repeat("f(", deep) + strings.Repeat(")", deep) + " }}",
+		"subscripts":  "{{ " + strings.Repeat("a[", deep) + strings.Repeat("]", deep) + " }}",
+		"targets":     "{% set " + strings.Repeat("(", deep) + "a" + strings.Repeat(")", deep) + " = 1 %}",
+		"filter args": "{{ " + strings.Repeat("a|f(", deep) + strings.Repeat(")", deep) + " }}",
+		"tests":       "{{ " + strings.Repeat("a is f(", deep) + strings.Repeat(")", deep) + " }}",
+		"size":        strings.Repeat("x", maxSource+1),
+	} {
+		if _, err := Parse(source); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+	// Long chains are no deeper for the parser, but they are for the evaluation.
+	for name, source := range map[string]string{
+		"sum":     "{{ 1" + strings.Repeat(" + 1", deep) + " }}",
+		"filters": "{{ 'a'" + strings.Repeat("|upper", deep) + " }}",
+		"calls":   "{{ a" + strings.Repeat("()", deep) + " }}",
+		"items":   "{{ a" + strings.Repeat("[0]", deep) + " }}",
+		"ors":     "{{ 0" + strings.Repeat(" or 0", deep) + " }}",
+	} {
+		if _, err := renderSource(source, Input{}); !errors.Is(err, ErrLimit) {
+			t.Errorf("%s: got %v", name, err)
+		}
+	}
+	if _, err := ParseJSON([]byte(strings.Repeat("[", deep))); err == nil {
+		t.Error("JSON: no error")
+	}
+}
