@@ -18,6 +18,8 @@ calculation for softmax" (2018).
 import triton
 import triton.language as tl
 
+from registry import BF16_OR_F32, Kernel
+
 LOG2E = tl.constexpr(1.4426950408889634)
 LN2 = tl.constexpr(0.6931471805599453)
 
@@ -155,18 +157,31 @@ def attention_delta(delta, out, dout, rows, heads, headdim, so, sdo, BLOCK_ROWS:
 
 
 @triton.jit
-def _grad_keys(dk_a, dk_b, dv_a, dv_b, k_a, k_b, v_a, v_b, q, dout, lse, delta, key, stop, first, rows, heads, headdim, sdo, sq,
+def _step(i, per_head, head, before, lo, after):
+    """The query head and the block of queries of step i: heads from head on, each with before blocks from lo and the rest from after."""
+    n = i % per_head
+    return head + i // per_head, tl.where(n < before, lo + n, after + n - before)
+
+
+@triton.jit
+def _statistics(lse, delta, head, block, rows, heads, BLOCK_Q: tl.constexpr):
+    """lse and delta of a block of queries, [BLOCK_Q, 2]: one load, spread over all threads. They are fetched a step ahead."""
+    row = block * BLOCK_Q + tl.arange(0, BLOCK_Q)
+    at = row.to(tl.int64) * heads + head
+    known = row < rows
+    return tl.load(tl.join(lse + at, delta + at), mask=tl.join(known, known), other=0.0)
+
+
+@triton.jit
+def _grad_keys(dk_a, dk_b, dv_a, dv_b, k_a, k_b, v_a, v_b, q, dout, statistics, key, stop, first, rows, headdim, sdo, sq,
                log2_scale, minus_inverse, MASKED: tl.constexpr, HEAD_A: tl.constexpr, HEAD_B: tl.constexpr, PADDED: tl.constexpr,
                BLOCK_Q: tl.constexpr):
-    """Adds what one block of queries of one head gives to dk and dv. Scores are transposed: keys by queries."""
+    """Adds what one block of queries of one head gives to dk and dv. Scores are transposed: keys by queries.
+
+    The products begin at -lse/scale and -delta, so that they end as log p and dp - delta, and no thread keeps a row of either.
+    """
     query = first + tl.arange(0, BLOCK_Q)
-    at = tl.cast(first, tl.int64) * heads + tl.arange(0, BLOCK_Q) * heads
-    pair = tl.join(lse + at, delta + at)
-    if MASKED:
-        known = query < rows
-        log_sum, shift = tl.split(tl.load(pair, mask=tl.join(known, known), other=0.0))
-    else:
-        log_sum, shift = tl.split(tl.load(pair))
+    log_sum, shift = tl.split(statistics)
     SHAPE: tl.constexpr = (k_a.shape[0], BLOCK_Q)
     q_a = _tile(q, first, sq, rows, headdim, 0, BLOCK_Q, HEAD_A, MASKED, PADDED)
     score = tl.dot(k_a, tl.trans(q_a), tl.broadcast_to((log_sum * minus_inverse)[None, :], SHAPE), input_precision="ieee")
@@ -227,25 +242,35 @@ def attention_dkdv(dk, dv, dout, q, k, v, lse, delta, end, rows, heads, kvheads,
         dk_b = tl.zeros([BLOCK_K, HEAD_B], tl.float32)
         dv_b = tl.zeros([BLOCK_K, HEAD_B], tl.float32)
 
-    # The blocks on both sides of the whole ones, then these, each for one query head after the other.
+    # The blocks on both sides of the whole ones, then these, each for one query head after the other. A loop over heads around one over
+    # blocks would be plainer, but what the compiler moves out of both takes more registers than there are.
     before = whole_lo - lo
     key = tl.minimum(first + tl.arange(0, BLOCK_K), last)
     stop = tl.minimum(tl.load(end + key), key + reach)
-    masked = tl.maximum(before + hi - whole_hi, 1)
-    for i in range(0, group * (before + hi - whole_hi)):
-        head = kv * group + i // masked
-        n = i % masked
-        block = tl.where(n < before, lo + n, whole_hi - before + n)
+    masked = before + hi - whole_hi
+    steps = group * masked
+    per_head = tl.maximum(masked, 1)
+    head, block = _step(0, per_head, kv * group, before, lo, whole_hi)
+    statistics = _statistics(lse, delta, head, block, rows, heads, BLOCK_Q)
+    for i in range(0, steps):
+        next_head, next_block = _step(tl.minimum(i + 1, steps - 1), per_head, kv * group, before, lo, whole_hi)
+        ahead = _statistics(lse, delta, next_head, next_block, rows, heads, BLOCK_Q)
         dk_a, dk_b, dv_a, dv_b = _grad_keys(dk_a, dk_b, dv_a, dv_b, k_a, k_b, v_a, v_b, q + head * headdim, dout + head * headdim,
-                                            lse + head, delta + head, key, stop, block * BLOCK_Q, rows, heads, headdim,
+                                            statistics, key, stop, block * BLOCK_Q, rows, headdim,
                                             sdo, sq, log2_scale, -1.0 / scale, True, HEAD_A, HEAD_B, PADDED, BLOCK_Q)
-    whole = tl.maximum(whole_hi - whole_lo, 1)
-    for i in range(0, group * (whole_hi - whole_lo)):
-        head = kv * group + i // whole
-        block = whole_lo + i % whole
+        statistics, head, block = ahead, next_head, next_block
+    whole = whole_hi - whole_lo
+    steps = group * whole
+    per_head = tl.maximum(whole, 1)
+    head, block = _step(0, per_head, kv * group, whole, whole_lo, 0)
+    statistics = _statistics(lse, delta, head, block, rows, heads, BLOCK_Q)
+    for i in range(0, steps):
+        next_head, next_block = _step(tl.minimum(i + 1, steps - 1), per_head, kv * group, whole, whole_lo, 0)
+        ahead = _statistics(lse, delta, next_head, next_block, rows, heads, BLOCK_Q)
         dk_a, dk_b, dv_a, dv_b = _grad_keys(dk_a, dk_b, dv_a, dv_b, k_a, k_b, v_a, v_b, q + head * headdim, dout + head * headdim,
-                                            lse + head, delta + head, None, None, block * BLOCK_Q, rows, heads, headdim,
+                                            statistics, None, None, block * BLOCK_Q, rows, headdim,
                                             sdo, sq, log2_scale, -1.0 / scale, False, HEAD_A, HEAD_B, PADDED, BLOCK_Q)
+        statistics, head, block = ahead, next_head, next_block
 
     _store(dk, first, sdk, rows, headdim, dk_a * scale, 0, BLOCK_K, HEAD_A, PADDED)
     _store(dv, first, sdv, rows, headdim, dv_a, 0, BLOCK_K, HEAD_A, PADDED)
@@ -321,3 +346,52 @@ def attention_dq(dq, dout, q, k, v, lse, delta, start, rows, heads, kvheads, hea
     _store(dq, first, sdq, rows, headdim, dq_a * scale, 0, BLOCK_Q, HEAD_A, PADDED)
     if HEAD_B > 0:
         _store(dq, first, sdq, rows, headdim, dq_b * scale, HEAD_A, BLOCK_Q, HEAD_B, PADDED)
+
+
+# Tiles of attention, attention_dkdv and attention_dq: (BLOCK_Q, BLOCK_K, warps, stages). They are as large as a thread's registers
+# and, on sm80, 99 KiB of shared memory allow. On sm90a tl.dot becomes wgmma, whose tiles have 64 rows for every four warps.
+HEADS = {  # (HEAD_A, HEAD_B), tiles on sm80, tiles on sm90a
+    64: ((64, 0), ((128, 64, 4, 3), (64, 64, 4, 2), (128, 64, 8, 2)), ((128, 64, 4, 3), (64, 64, 4, 2), (128, 64, 8, 2))),
+    80: ((64, 16), ((128, 64, 8, 2), (32, 64, 4, 2), (128, 64, 8, 2)), ((128, 64, 8, 3), (64, 64, 4, 2), (128, 64, 8, 2))),
+    96: ((64, 32), ((128, 64, 8, 2), (32, 64, 4, 2), (128, 64, 8, 2)), ((128, 64, 8, 3), (64, 64, 4, 2), (128, 64, 8, 2))),
+    128: ((128, 0), ((128, 64, 8, 2), (64, 64, 8, 2), (128, 32, 8, 2)), ((128, 64, 8, 3), (64, 128, 8, 2), (128, 64, 8, 2))),
+    256: ((256, 0), ((64, 32, 8, 2), (32, 32, 8, 2), (64, 16, 4, 2)), ((128, 32, 8, 2), (32, 64, 8, 2), (128, 32, 8, 2))),
+}
+# Of the kernels for any head up to a size and any alignment, on all targets.
+ANY = {
+    "bf16": {16: ((32, 32, 4, 2),) * 3, 64: ((32, 32, 4, 2),) * 3, 128: ((32, 32, 4, 2),) * 3, 256: ((16, 16, 4, 2),) * 3},
+    "f32": {16: ((32, 32, 4, 2),) * 3, 64: ((32, 16, 4, 2),) * 3, 128: ((32, 16, 8, 2),) * 3, 256: ((16, 16, 8, 2),) * 3},
+}
+# The bytes that a thread may spill, next to thousands of products: dk and dv of wide heads fill the registers.
+SPILL = {"sm80": 192, "sm90a": 384}
+
+SIZES = "rows:i32 heads:i32 kvheads:i32 headdim:i32 window:i32"
+FORWARD = f"out:*A lse:*fp32 q:*A k:*A v:*A start:*i32 {SIZES} so:i32 sq:i32 sk:i32 sv:i32 scale:fp32"
+DKDV = f"dk:*A dv:*A dout:*A q:*A k:*A v:*A lse:*fp32 delta:*fp32 end:*i32 {SIZES} sdk:i32 sdv:i32 sdo:i32 sq:i32 sk:i32 sv:i32 scale:fp32"
+DQ = f"dq:*A dout:*A q:*A k:*A v:*A lse:*fp32 delta:*fp32 start:*i32 {SIZES} sdq:i32 sdo:i32 sq:i32 sk:i32 sv:i32 scale:fp32"
+
+
+def _tiled(name, t, pieces, padded, sm80, sm90a):
+    """The three kernels of one type and head."""
+    kernels = ((attention, FORWARD, ("ceil(rows/BLOCK_Q)", "heads")), (attention_dkdv, DKDV, ("ceil(rows/BLOCK_K)", "kvheads")),
+               (attention_dq, DQ, ("ceil(rows/BLOCK_Q)", "heads")))
+    for (function, arguments, grid), tile, tile90 in zip(kernels, sm80, sm90a):
+        at = lambda tile: dict(constants=dict(HEAD_A=pieces[0], HEAD_B=pieces[1], PADDED=int(padded), BLOCK_Q=tile[0], BLOCK_K=tile[1]),
+                               warps=tile[2], stages=tile[3])
+        aligned = [a for a, _, t in (a.partition(":") for a in arguments.split()) if t == "*A" or a[0] == "s" and t == "i32"]
+        yield Kernel(name.replace("OP", function.__name__), function, arguments.replace("*A", "*" + t), grid, **at(tile),
+                     aligned="" if padded else " ".join([*aligned, "headdim"]), most={"headdim": sum(pieces)}, spill=SPILL["sm80"],
+                     on={"sm90a": {**at(tile90), "spill": SPILL["sm90a"]}})
+
+
+KERNELS = [
+    kernel for a, t in BF16_OR_F32 for head, tiles in ANY[a].items()
+    for kernel in _tiled(f"OP.{a}.h{head}.any", t, (head, 0), True, tiles, tiles)
+] + [
+    kernel for head, (pieces, sm80, sm90a) in HEADS.items() for kernel in _tiled(f"OP.bf16.h{head}.a16", "bf16", pieces, False, sm80, sm90a)
+] + [
+    Kernel(f"attention_delta.{a}.{variant}", attention_delta,
+           f"delta:*fp32 out:*{t} dout:*{t} rows:i32 heads:i32 headdim:i32 so:i32 sdo:i32", ("ceil(rows/BLOCK_ROWS)", "heads"),
+           dict(BLOCK_ROWS=32, BLOCK_COLS=64), aligned=aligned)
+    for a, t in BF16_OR_F32 for variant, aligned in (("any", ""), ("a16", "out dout headdim so sdo"))
+]

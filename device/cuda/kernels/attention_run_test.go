@@ -1,0 +1,164 @@
+package kernels_test
+
+import (
+	"fmt"
+	"math"
+	"testing"
+
+	"github.com/millrace/millrace/tensor"
+)
+
+// attentionCase is an attention, all its operands, and what it should give.
+type attentionCase struct {
+	dtype                            tensor.DType
+	head                             int    // the kernels' heads
+	variant                          string // a16 or any
+	headDim, heads, kvHeads, window  int
+	lengths                          []int // of the documents
+	rows                             int
+	starts, ends                     []int32
+	q, k, v, out, lse, dout, dq      *field
+	dk, dv, delta, start, end, grads *field
+}
+
+// Every head size of every kernel, on documents, groups and windows that end inside of blocks, and with blocks that need no mask.
+func TestAttentionRuns(t *testing.T) {
+	cases := []*attentionCase{
+		{head: 16, variant: "any", headDim: 6, heads: 3, kvHeads: 1, window: 20, lengths: []int{1, 50, 2, 31}},
+		{head: 64, variant: "any", headDim: 40, heads: 1, kvHeads: 1, lengths: []int{70}},
+		{head: 128, variant: "any", headDim: 100, heads: 1, kvHeads: 1, lengths: []int{9, 40}},
+		{head: 256, variant: "any", headDim: 131, heads: 1, kvHeads: 1, lengths: []int{35}},
+		{head: 64, variant: "a16", headDim: 64, heads: 2, kvHeads: 1, lengths: []int{7, 199}},
+		{head: 80, variant: "a16", headDim: 80, heads: 1, kvHeads: 1, window: 70, lengths: []int{150}},
+		{head: 96, variant: "a16", headDim: 96, heads: 1, kvHeads: 1, lengths: []int{131}},
+		{head: 128, variant: "a16", headDim: 128, heads: 1, kvHeads: 1, lengths: []int{64, 66}},
+		{head: 256, variant: "a16", headDim: 256, heads: 1, kvHeads: 1, window: 40, lengths: []int{67}},
+	}
+	for _, c := range cases {
+		for _, d := range []tensor.DType{tensor.F32, tensor.BF16} {
+			if c.variant == "a16" && d == tensor.F32 {
+				continue
+			}
+			c.dtype = d
+			t.Run(fmt.Sprintf("%s.h%d.%s/%d of %d, window %d, documents %v", typeWord(d), c.head, c.variant, c.heads, c.headDim, c.window,
+				c.lengths), c.run)
+		}
+	}
+}
+
+func (c *attentionCase) run(t *testing.T) {
+	b := newBench(t, uint64(c.headDim))
+	c.make(b)
+	suffix := fmt.Sprintf(".%s.h%d.%s", typeWord(c.dtype), c.head, c.variant)
+	sizes := []any{c.rows, c.heads, c.kvHeads, c.headDim, c.window}
+	scale := float32(1 / math.Sqrt(float64(c.headDim)))
+	launch := func(op string, args ...[]any) {
+		var all []any
+		for _, a := range args {
+			all = append(all, a...)
+		}
+		b.run(op+suffix, append(all, scale)...)
+	}
+	in := []any{c.q.stride, c.k.stride, c.v.stride}
+	launch("attention", []any{c.out, c.lse, c.q, c.k, c.v, c.start}, sizes, []any{c.out.stride}, in)
+	out, lse, dq, dk, dv := c.reference(float64(scale))
+	deltaVariant := ".any"
+	if c.variant == "a16" {
+		deltaVariant = ".a16"
+	}
+	b.run("attention_delta."+typeWord(c.dtype)+deltaVariant, c.delta, c.out, c.dout, c.rows, c.heads, c.headDim, c.out.stride, c.dout.stride)
+	read := []any{c.dout, c.q, c.k, c.v, c.lse, c.delta}
+	launch("attention_dkdv", []any{c.dk, c.dv}, read, []any{c.end}, sizes, []any{c.dk.stride, c.dv.stride, c.dout.stride}, in)
+	launch("attention_dq", []any{c.dq}, read, []any{c.start}, sizes, []any{c.dq.stride, c.dout.stride}, in)
+
+	limit := map[tensor.DType]float64{tensor.F32: 1e-5, tensor.BF16: 1e-2}
+	for _, r := range []struct {
+		name string
+		got  *field
+		want []float64
+	}{{"out", c.out, out}, {"lse", c.lse, lse}, {"dq", c.dq, dq}, {"dk", c.dk, dk}, {"dv", c.dv, dv}} {
+		most := 1.0
+		for _, x := range r.want {
+			most = max(most, math.Abs(x))
+		}
+		for i, w := range r.want {
+			if got := r.got.get(i/r.got.cols, i%r.got.cols); !(math.Abs(got-w) <= limit[r.got.dtype]*most) {
+				t.Errorf("%s[%d, %d] = %v, want %v", r.name, i/r.got.cols, i%r.got.cols, got, w)
+				break
+			}
+		}
+	}
+	for name, f := range map[string]*field{"out": c.out, "lse": c.lse, "gradients": c.grads} {
+		if !f.intact() {
+			t.Errorf("%s is written between the rows", name)
+		}
+	}
+}
+
+// make lays the operands out: queries, keys and values as columns of one matrix, and their gradients too.
+func (c *attentionCase) make(b *bench) {
+	c.starts, c.ends = nil, nil
+	for _, n := range c.lengths {
+		first := int32(len(c.starts))
+		for range n {
+			c.starts, c.ends = append(c.starts, first), append(c.ends, first+int32(n))
+		}
+	}
+	c.rows = len(c.starts)
+	queries, keys, pad := c.heads*c.headDim, c.kvHeads*c.headDim, 3
+	if c.variant == "a16" {
+		pad = 16
+	}
+	cols := queries + 2*keys
+	qkv := b.normal(c.dtype, c.rows, cols, cols+pad)
+	c.grads = b.field(c.dtype, c.rows, cols, cols+pad)
+	c.q, c.k, c.v = qkv.columns(0, queries), qkv.columns(queries, keys), qkv.columns(queries+keys, keys)
+	c.dq, c.dk, c.dv = c.grads.columns(0, queries), c.grads.columns(queries, keys), c.grads.columns(queries+keys, keys)
+	c.out, c.dout = b.field(c.dtype, c.rows, queries, queries+pad), b.normal(c.dtype, c.rows, queries, queries+pad)
+	c.lse, c.delta = b.field(tensor.F32, c.rows, c.heads, c.heads), b.field(tensor.F32, c.rows, c.heads, c.heads)
+	c.start, c.end = b.ints(c.starts), b.ints(c.ends)
+}
+
+// reference computes everything in float64, with delta from what the kernel wrote to out.
+func (c *attentionCase) reference(scale float64) (out, lse, dq, dk, dv []float64) {
+	d, qc, kc := c.headDim, c.heads*c.headDim, c.kvHeads*c.headDim
+	out, dq, dk, dv = make([]float64, c.rows*qc), make([]float64, c.rows*qc), make([]float64, c.rows*kc), make([]float64, c.rows*kc)
+	lse = make([]float64, c.rows*c.heads)
+	dot := func(a *field, r, ac int, b *field, s, bc int) (sum float64) {
+		for i := range d {
+			sum += a.get(r, ac+i) * b.get(s, bc+i)
+		}
+		return sum
+	}
+	for h := range c.heads {
+		kv := h / (c.heads / c.kvHeads) * d
+		for t := range c.rows {
+			first := int(c.starts[t])
+			if c.window > 0 {
+				first = max(first, t-c.window+1)
+			}
+			p, total, most := make([]float64, t+1-first), 0.0, math.Inf(-1)
+			for j := range p {
+				p[j] = dot(c.q, t, h*d, c.k, first+j, kv) * scale
+				most = max(most, p[j])
+			}
+			for j := range p {
+				p[j] = math.Exp(p[j] - most)
+				total += p[j]
+			}
+			lse[t*c.heads+h] = most + math.Log(total)
+			delta := dot(c.dout, t, h*d, c.out, t, h*d)
+			for j := range p {
+				p[j] /= total
+				ds := p[j] * (dot(c.dout, t, h*d, c.v, first+j, kv) - delta) * scale
+				for i := range d {
+					out[t*qc+h*d+i] += p[j] * c.v.get(first+j, kv+i)
+					dv[(first+j)*kc+kv+i] += p[j] * c.dout.get(t, h*d+i)
+					dk[(first+j)*kc+kv+i] += ds * c.q.get(t, h*d+i)
+					dq[t*qc+h*d+i] += ds * c.k.get(first+j, kv+i)
+				}
+			}
+		}
+	}
+	return out, lse, dq, dk, dv
+}
