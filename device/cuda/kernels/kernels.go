@@ -178,21 +178,27 @@ func manifests() ([]manifest, error) {
 }
 
 // bundle is the PTX of all kernels of a source, one after the other.
-func bundle(source, target string) (string, error) {
-	name := strings.TrimSuffix(source, ".py") + "-" + target + ".ptx.gz"
-	packed, err := compiled.ReadFile("compiled/" + name)
+func bundle(m *manifest, target string) (string, error) {
+	name := strings.TrimSuffix(m.Source, ".py") + "-" + target + ".ptx.gz"
+	packed, err := compiled.Open("compiled/" + name)
 	if err != nil {
 		return "", err
 	}
-	r, err := gzip.NewReader(bytes.NewReader(packed))
+	defer packed.Close()
+	r, err := gzip.NewReader(packed)
 	if err != nil {
 		return "", fmt.Errorf("%s: %w", name, err)
 	}
-	text, err := io.ReadAll(r)
-	if err != nil {
+	var text strings.Builder
+	size := 0
+	for _, k := range m.Kernels {
+		size += k.Targets[target].PTXBytes
+	}
+	text.Grow(size)
+	if _, err := io.Copy(&text, r); err != nil {
 		return "", fmt.Errorf("%s: %w", name, err)
 	}
-	return string(text), nil
+	return text.String(), nil
 }
 
 // Load unpacks the kernels of a target. It takes some milliseconds; keep the set.
@@ -214,7 +220,7 @@ func Load(target string) (*Set, error) {
 }
 
 func (s *Set) add(m *manifest) error {
-	text, err := bundle(m.Source, s.Target)
+	text, err := bundle(m, s.Target)
 	if err != nil {
 		return err
 	}

@@ -3,15 +3,41 @@ package kernels_test
 import (
 	"encoding/binary"
 	"math"
+	"math/rand/v2"
+	"sync"
 	"testing"
 
 	"github.com/millrace/millrace/device/cpu/isa"
 	cpu "github.com/millrace/millrace/device/cpu/kernels"
+	"github.com/millrace/millrace/device/cuda/kernels"
 	"github.com/millrace/millrace/tensor"
 )
 
 // Compiled kernels, run directly. That all of them agree with the contract is devicetest's to show, through the launch code; this
 // is about what alignment, strides and orders do to what was compiled.
+
+// sets are the kernels of each target, unpacked once.
+var sets = map[string]func() (*kernels.Set, error){
+	"sm80":  sync.OnceValues(func() (*kernels.Set, error) { return kernels.Load("sm80") }),
+	"sm90a": sync.OnceValues(func() (*kernels.Set, error) { return kernels.Load("sm90a") }),
+}
+
+// benchFor is a bench with the kernels of any target.
+func benchFor(t *testing.T, target string, seed uint64) *bench {
+	t.Helper()
+	set, err := sets[target]()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &bench{t: t, set: set, rng: rand.New(rand.NewPCG(seed, 1))}
+}
+
+// eachTarget runs a test for the kernels of every target.
+func eachTarget(t *testing.T, f func(t *testing.T, target string)) {
+	for _, target := range kernels.Targets {
+		t.Run(target, func(t *testing.T) { f(t, target) })
+	}
+}
 
 var types = []tensor.DType{tensor.F32, tensor.BF16}
 
@@ -23,10 +49,12 @@ func asType(d tensor.DType, x float64) float64 {
 }
 
 // Both variants compute the same bits, in place too, and write nothing else.
-func TestAddRuns(t *testing.T) {
+func TestAddRuns(t *testing.T) { eachTarget(t, testAdd) }
+
+func testAdd(t *testing.T, target string) {
 	for _, d := range types {
 		for _, variant := range []string{".any", ".a16"} {
-			b := newBench(t, 1)
+			b := benchFor(t, target, 1)
 			x, y := b.normal(d, 7, 528, 544), b.normal(d, 7, 528, 560)
 			var want []float64
 			for r := range x.rows {
@@ -48,13 +76,15 @@ func TestAddRuns(t *testing.T) {
 }
 
 // The three ways to take a norm agree, as do those of its gradient in place of dy and of the residual.
-func TestNormRuns(t *testing.T) {
+func TestNormRuns(t *testing.T) { eachTarget(t, testNorms) }
+
+func testNorms(t *testing.T, target string) {
 	for _, d := range types {
 		tolerance := map[tensor.DType]float64{tensor.F32: 1e-5, tensor.BF16: 2e-2}[d]
 		var first []float64
 		for _, variant := range []string{".any", ".a16", ".narrow"} {
 			const rows, groups, dim = 6, 5, 96
-			b := newBench(t, 2)
+			b := benchFor(t, target, 2)
 			x, w := b.normal(d, rows, groups*dim, groups*dim+16), b.normal(d, 1, dim, dim)
 			dy, resid := b.normal(d, rows, groups*dim, groups*dim+32), b.normal(d, rows, groups*dim, groups*dim)
 			y, rstd := b.field(d, rows, groups*dim, groups*dim+48), b.field(tensor.F32, rows, groups, groups)
@@ -93,7 +123,7 @@ func TestNormRuns(t *testing.T) {
 
 // Rows far from each other: offsets pass 2^31 elements without their memory being there.
 func TestLongStrides(t *testing.T) {
-	b := newBench(t, 3)
+	b := benchFor(t, "sm80", 3)
 	const rows, cols, stride = 3, 16, 1 << 30
 	row := func() *field { return b.normal(tensor.F32, 1, cols, cols) }
 	var x, y []*field
@@ -121,10 +151,12 @@ func double(f *field, i int) float64 {
 }
 
 // Sums have the bits of the CPU's, in one batch or several.
-func TestSumRuns(t *testing.T) {
+func TestSumRuns(t *testing.T) { eachTarget(t, testSums) }
+
+func testSums(t *testing.T, target string) {
 	const chunk = cpu.SumChunk
 	for _, n := range []int{1, 77, chunk, chunk + 1, 3*chunk + 5} {
-		b := newBench(t, 4)
+		b := benchFor(t, target, 4)
 		x := b.field(tensor.F32, 1, n, n)
 		v := make([]float32, n)
 		for i := range v {
@@ -155,9 +187,11 @@ func TestSumRuns(t *testing.T) {
 }
 
 // One id that many positions have, and ids that are met once, in the order of positions.
-func TestScatterAddRuns(t *testing.T) {
+func TestScatterAddRuns(t *testing.T) { eachTarget(t, testScatterAdd) }
+
+func testScatterAdd(t *testing.T, target string) {
 	const rows, cols, first, tableRows = 1500, 5, 10, 8
-	b := newBench(t, 5)
+	b := benchFor(t, target, 5)
 	ids := make([]int32, rows)
 	for i := range ids {
 		ids[i] = int32(b.rng.IntN(2000)) - 1000

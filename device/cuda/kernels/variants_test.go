@@ -1,0 +1,202 @@
+package kernels_test
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/millrace/millrace/device/cuda/kernels"
+	"github.com/millrace/millrace/tensor"
+)
+
+// operands makes the arguments of a kernel, the same for all of its variants, and says which are written.
+type operands func(b *bench, d tensor.DType) (args []any, written []*field)
+
+// Operands that every variant takes: addresses, columns and strides are multiples of 16. Blocks are not full, and there are several.
+var aligned = map[string]operands{
+	"add.A": func(b *bench, d tensor.DType) ([]any, []*field) {
+		x, y := b.normal(d, 7, 528, 544), b.normal(d, 7, 528, 560)
+		return []any{y, x, y, 7, 528, y.stride, x.stride, y.stride}, []*field{y}
+	},
+	"add_bias.A": func(b *bench, d tensor.DType) ([]any, []*field) {
+		y, bias := b.normal(d, 7, 528, 544), b.normal(d, 1, 528, 528)
+		return []any{y, bias, 7, 528, y.stride}, []*field{y}
+	},
+	"cast.A_f32":  cast(tensor.F32),
+	"cast.A_bf16": cast(tensor.BF16),
+	"bias_grad.A": func(b *bench, d tensor.DType) ([]any, []*field) {
+		dy, part := b.normal(d, 1100, 80, 96), b.field(tensor.F32, 32, 80, 80)
+		return []any{part, dy, 1100, 80, dy.stride}, []*field{part}
+	},
+	"rmsnorm.A": func(b *bench, d tensor.DType) ([]any, []*field) {
+		x, w, y, rstd := b.normal(d, 5, 3*96, 304), b.normal(d, 1, 96, 96), b.field(d, 5, 3*96, 320), b.field(tensor.F32, 5, 3, 3)
+		return []any{y, rstd, x, w, 5, 3, 96, y.stride, x.stride, float32(1e-5)}, []*field{y, rstd}
+	},
+	"rmsnorm_grad.A":       normGrad,
+	"rmsnorm_grad.A.resid": normGrad,
+	"rmsnorm_wgrad.A": func(b *bench, d tensor.DType) ([]any, []*field) {
+		x, dy, rstd, part := b.normal(d, 400, 3*80, 240), b.normal(d, 400, 3*80, 256), b.normal(tensor.F32, 400, 3, 3), b.field(tensor.F32, 32, 80, 80)
+		return []any{part, dy, x, rstd, 400, 3, 80, dy.stride, x.stride}, []*field{part}
+	},
+	"rope.A": func(b *bench, d tensor.DType) ([]any, []*field) {
+		x, cos, sin := b.normal(d, 3, 17*144, 17*144+16), b.normal(tensor.F32, 9, 72, 72), b.normal(tensor.F32, 9, 72, 72)
+		return []any{x, x, cos, sin, b.ints([]int32{8, 0, 5}), 3, 17, 144, 1, x.stride, x.stride}, []*field{x}
+	},
+	"swiglu.A": func(b *bench, d tensor.DType) ([]any, []*field) {
+		x, y := b.normal(d, 5, 2*528, 2*528+16), b.field(d, 5, 528, 528)
+		return []any{y, x, 5, 528, y.stride, x.stride}, []*field{y}
+	},
+	"swiglu_grad.A": func(b *bench, d tensor.DType) ([]any, []*field) {
+		x, dy := b.normal(d, 5, 2*528, 2*528+16), b.normal(d, 5, 528, 528)
+		return []any{x, dy, x, 5, 528, x.stride, dy.stride, x.stride}, []*field{x}
+	},
+	"lse_update": func(b *bench, _ tensor.DType) ([]any, []*field) {
+		stat, logits := b.normal(tensor.F32, 3, 3, 3), b.normal(tensor.F32, 3, 2064, 2080)
+		for r := range 3 {
+			stat.put(r, 1, 2)
+		}
+		return []any{stat, logits, b.ints([]int32{110, -1, 5000}), 3, 2064, 100, logits.stride}, []*field{stat}
+	},
+	"ce_grad.A": func(b *bench, d tensor.DType) ([]any, []*field) {
+		grad, stat, logits := b.field(d, 3, 1040, 1056), b.normal(tensor.F32, 3, 3, 3), b.normal(tensor.F32, 3, 1040, 1040)
+		for r := range 3 {
+			stat.put(r, 1, 2)
+		}
+		return []any{grad, logits, stat, b.ints([]int32{110, -1, 5000}), 3, 1040, 100, grad.stride, logits.stride, float32(0.25)}, []*field{grad}
+	},
+	"gather.A": func(b *bench, d tensor.DType) ([]any, []*field) {
+		y, table := b.normal(d, 6, 528, 544), b.normal(d, 4, 528, 528)
+		return []any{y, table, b.ints([]int32{12, 10, 9, 14, 13, -1}), 6, 528, 10, 4, y.stride, table.stride}, []*field{y}
+	},
+	"scatter_add.A": func(b *bench, d tensor.DType) ([]any, []*field) {
+		table, dy := b.normal(tensor.F32, 4, 1040, 1040), b.normal(d, 6, 1040, 1056)
+		return []any{table, dy, b.ints([]int32{12, 10, 9, 12, 13, 10}), 6, 1040, 10, 4, table.stride, dy.stride}, []*field{table}
+	},
+	"adamw.split.A": adamW(tensor.BF16, false), "adamw.f32.A": adamW(tensor.F32, false),
+	"adamw8.split.A": adamW(tensor.BF16, true), "adamw8.f32.A": adamW(tensor.F32, true),
+}
+
+func cast(to tensor.DType) operands {
+	return func(b *bench, d tensor.DType) ([]any, []*field) {
+		src, dst := b.normal(d, 7, 528, 544), b.field(to, 7, 528, 560)
+		return []any{dst, src, 7, 528, dst.stride, src.stride}, []*field{dst}
+	}
+}
+
+func normGrad(b *bench, d tensor.DType) ([]any, []*field) {
+	dy, x, w, resid := b.normal(d, 5, 3*96, 304), b.normal(d, 5, 3*96, 288), b.normal(d, 1, 96, 96), b.normal(d, 5, 3*96, 336)
+	rstd := b.normal(tensor.F32, 5, 3, 3)
+	return []any{dy, dy, x, w, rstd, resid, 5, 3, 96, dy.stride, dy.stride, x.stride, resid.stride}, []*field{dy}
+}
+
+// bits makes a vector of random bits.
+func (b *bench) bits(d tensor.DType, n int) *field {
+	f := b.field(d, 1, n, n)
+	for i := range f.bytes {
+		f.bytes[i] = byte(b.rng.Uint32())
+	}
+	return f
+}
+
+// adamW steps weights of any bits, NaNs among them, which are counted.
+func adamW(weights tensor.DType, coded bool) operands {
+	return func(b *bench, d tensor.DType) ([]any, []*field) {
+		const n = 5 * tensor.MomentBlock
+		w, low, grad, bad := b.bits(weights, n), b.bits(tensor.I16, n), b.normal(d, 1, n, n), b.bits(tensor.I64, 1)
+		scalars := []any{float32(0.75), float32(0.999), float32(0.1), float32(0.999), float32(0.001), float32(3e-3), float32(0.05), float32(1e-8)}
+		if !coded {
+			m, v := b.normal(tensor.F32, 1, n, n), b.normal(tensor.F32, 1, n, n)
+			for i := range n {
+				v.put(0, i, math.Abs(v.get(0, i)))
+			}
+			return append([]any{w, low, m, v, grad, bad, n}, scalars...), []*field{w, low, m, v, bad}
+		}
+		m, v := b.bits(tensor.U8, n), b.bits(tensor.U8, n)
+		ms, vs := b.normal(tensor.F32, 1, n/tensor.MomentBlock, n/tensor.MomentBlock), b.normal(tensor.F32, 1, n/tensor.MomentBlock, n/tensor.MomentBlock)
+		values := make([]*field, 2)
+		for s := range values {
+			values[s] = b.field(tensor.F32, 1, 256, 256)
+			for i := range 256 { // any increasing numbers will do
+				values[s].put(0, i, float64(i-127*(1-s))/128)
+			}
+		}
+		for i := range ms.cols {
+			ms.put(0, i, math.Abs(ms.get(0, i)))
+			vs.put(0, i, math.Abs(vs.get(0, i)))
+		}
+		return append([]any{w, low, m, v, ms, vs, grad, bad, values[0], values[1], n}, scalars...), []*field{w, low, m, v, ms, vs, bad}
+	}
+}
+
+// ordered are the operations whose variants may add numbers up in different orders.
+var ordered = []string{"rmsnorm.A", "rmsnorm_grad.A", "rmsnorm_grad.A.resid", "rmsnorm_wgrad.A", "bias_grad.A", "lse_update"}
+
+// All variants of an operation compute the same, on each target: to the bit, but for those whose sums have no defined order. What
+// devicetest proves of one is then true of all.
+func TestVariantsAgree(t *testing.T) {
+	tested := map[string]bool{}
+	eachTarget(t, func(t *testing.T, target string) {
+		for pattern, make := range aligned {
+			for _, d := range types {
+				op := strings.Replace(pattern, "A", typeWord(d), 1)
+				var reference []*field
+				from := ""
+				for _, variant := range []string{".any", ".a16", ".narrow"} {
+					b := benchFor(t, target, 6)
+					name := op + variant
+					if _, ok := b.set.Find(name); !ok {
+						continue
+					}
+					tested[name] = true
+					args, written := make(b, d)
+					b.run(name, args...)
+					if reference == nil {
+						reference, from = written, name
+						continue
+					}
+					for i, f := range written {
+						if err := differ(f, reference[i], slices.Contains(ordered, pattern)); err != nil {
+							t.Errorf("%s and %s: operand %d: %v", name, from, i, err)
+						}
+						if !f.intact() {
+							t.Errorf("%s: operand %d is written between the rows", name, i)
+						}
+					}
+				}
+			}
+		}
+	})
+	set, err := kernels.Load("sm80")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range set.Names() {
+		k, _ := set.Find(name)
+		if len(k.Aligned) > 0 && k.Source != "attention.py" && k.Source != "matmul.py" && !tested[name] {
+			t.Errorf("%s is compared with no other variant", name)
+		}
+	}
+}
+
+// differ compares two fields, to the bit or nearly.
+func differ(got, want *field, nearly bool) error {
+	if !nearly {
+		for i, x := range got.bytes {
+			if x != want.bytes[i] {
+				return fmt.Errorf("byte %d is %#x and %#x", i, x, want.bytes[i])
+			}
+		}
+		return nil
+	}
+	limit := map[tensor.DType]float64{tensor.F32: 1e-5, tensor.BF16: 2e-2}[got.dtype]
+	for r := range got.rows {
+		for c := range got.cols {
+			if g, w := got.get(r, c), want.get(r, c); !(math.Abs(g-w) <= limit*(1+math.Abs(w))) {
+				return fmt.Errorf("[%d, %d] is %v and %v", r, c, g, w)
+			}
+		}
+	}
+	return nil
+}
