@@ -155,7 +155,7 @@ func (c *chooser) spill(place Placement, inputsFirst int) Placement {
 // with; a thorough search also has those with more staging memory.
 func (c *chooser) spills(place Placement, thorough bool) []Placement {
 	all := []Placement{c.spill(place, 0)}
-	if len(all[0].OnDisk) == 0 {
+	if len(all[0].OnDisk) == 0 || place.Bind {
 		return all
 	}
 	inputs := []int{len(c.Model.Blocks) / 2, len(c.Model.Blocks)}

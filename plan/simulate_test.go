@@ -1,0 +1,77 @@
+package plan_test
+
+import (
+	"testing"
+
+	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/plan"
+	"github.com/millrace/millrace/store"
+	"pgregory.net/rapid"
+)
+
+// A step takes no less than any lane is busy, or the cores of a unified device, or the disk, and no more than all of them
+// one after the other. What is moved does not depend on the rates.
+func TestSimulationIsBounded(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		r := drawRequest(rt)
+		r.Machine.DiskReadBytesPerSec, r.Machine.DiskWriteBytesPerSec = 1e8, 1e9
+		unified := device.Info{Unified: rapid.Bool().Draw(rt, "unified")}
+		place := drawPlacement(rt, r.Model)
+		place.Bind = place.Bind && unified.Unified
+		if rapid.Bool().Draw(rt, "state on disk") && !place.Bind {
+			place.OnDisk = everything(len(r.Model.Parts))
+		}
+		place.Moves = rapid.IntRange(0, 4).Draw(rt, "moves")
+		p := newPlan(rt, r.Model, r.Numerics).With(place)
+		q := p.Simulate(r.Machine, unified)
+		least, sum := 0.0, 0.0
+		for _, sec := range q.LaneSeconds {
+			least, sum = max(least, sec), sum+sec
+		}
+		if unified.Unified {
+			least = max(least, q.LaneSeconds[plan.LaneCompute]+q.LaneSeconds[plan.LaneUpdate])
+		}
+		// A lane alone on the disk may have half of it.
+		if most := sum + q.LaneSeconds[plan.LaneDisk]; q.StepSeconds < least*0.999 || q.StepSeconds > most*1.001 {
+			rt.Errorf("a step of %.6g s, with lanes of %.6g s at most and %.6g s together", q.StepSeconds, least, most)
+		}
+		r.Machine.DiskReadBytesPerSec, r.Machine.UploadBytesPerSec = 1e10, 1e10
+		if s := p.Simulate(r.Machine, unified); s.DiskReadBytes != q.DiskReadBytes || s.DiskWrittenBytes != q.DiskWrittenBytes || s.FLOPs != q.FLOPs ||
+			s.UploadBytes != q.UploadBytes || s.DownloadBytes != q.DownloadBytes {
+			rt.Errorf("other rates move other bytes: %+v, %+v", q, s)
+		}
+	})
+}
+
+// everything is all of the state and of the inputs on disk.
+func everything(parts int) [][store.Kinds]bool {
+	all := make([][store.Kinds]bool, parts)
+	for part := range all {
+		for kind := range all[part] {
+			all[part][kind] = true
+		}
+	}
+	return all
+}
+
+// Weights that come from disk come as fast as the drive can only with as many pieces ahead as it wants requests.
+func TestMoreStagingForALaneAlone(t *testing.T) {
+	m := medium.model(t)
+	slow := machine
+	slow.DiskReadBytesPerSec, slow.DiskWriteBytesPerSec = 1e6, 1e12
+	step := func(moves int) float64 {
+		place := moving(m, 2)
+		place.OnDisk, place.Moves = make([][store.Kinds]bool, len(m.Parts)), moves
+		for part := range place.OnDisk {
+			place.OnDisk[part][store.Weights] = true
+		}
+		return newPlan(t, m, numerics(1, true)).With(place).Simulate(slow, gpu).StepSeconds
+	}
+	one, three := step(1), step(3)
+	if one < 1.2*three || one > 2*three {
+		t.Errorf("with a piece ahead a step takes %.4g s, with three %.4g s", one, three)
+	}
+	if five := step(5); five != three {
+		t.Errorf("with five pieces ahead a step takes %.4g s, with three %.4g s", five, three)
+	}
+}
