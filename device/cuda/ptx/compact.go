@@ -69,23 +69,13 @@ func (b *builder) compact() {
 	byRow := func(x, y key) int { return int(x.file)<<24 + int(x.row) - int(y.file)<<24 - int(y.row) }
 	var fixed []key
 	for k := range uses {
-		if !isLocal[k] {
+		if !isLocal[k] && !constants[k] {
 			fixed = append(fixed, k)
 		}
 	}
 	slices.SortFunc(fixed, byRow)
 	for _, k := range fixed {
 		take(k)
-	}
-	for i := range b.kernel.constants {
-		c := &b.kernel.constants[i]
-		if row, ok := rows[key{c.file, c.row}]; ok {
-			c.row = row
-		} else if c.file != predicates {
-			k := key{c.file, c.row}
-			take(k)
-			c.row = rows[k]
-		}
 	}
 	var free [2][]int32
 	for i := range b.kernel.code {
@@ -100,6 +90,14 @@ func (b *builder) compact() {
 		slices.SortFunc(given[i], byRow)
 		for _, k := range given[i] { // after this instruction, whose operands all have rows of their own
 			free[k.file] = append(free[k.file], rows[k])
+		}
+	}
+	b.kernel.registers = [2]int{int(count[narrow]), int(count[wide])}
+	for i := range b.kernel.constants { // behind the registers, which each block starts anew
+		if c := &b.kernel.constants[i]; c.file != predicates {
+			k := key{c.file, c.row}
+			take(k)
+			c.row = rows[k]
 		}
 	}
 	for k := range uses {

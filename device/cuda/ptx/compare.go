@@ -97,6 +97,15 @@ func (a *assembly) comparison(before func()) (c comparison, boolean string, t ty
 		f := floatComparison(op)
 		h := half{t, polish{ftz: ftz}}
 		c = compare(func(x, y uint32) bool { return f(h.value(x), h.value(y)) })
+	case op == "lt" && t.name == "s32": // the end of most loops and masks
+		c = func(w *warp, in *instr) uint32 {
+			a, b := w.narrow(in.a), w.narrow(in.b)
+			var v uint32
+			for i := range a {
+				v |= uint32((int64(int32(a[i]))-int64(int32(b[i])))>>63) & (1 << i)
+			}
+			return v
+		}
 	case t.bits == 64:
 		c = compare(integerComparison[uint64, int64](op, t, func(x uint64) uint64 { return x }))
 	case t.bits == 16:

@@ -83,6 +83,10 @@ func decodeConvert(a *assembly) {
 		return
 	}
 	switch {
+	case s.bits == 32 && from == 32 && d.bits == 64 && s.isInteger() && d.isInteger() && !p.sat: // addresses, mostly
+		a.in.exec = map1(func(x uint32) uint64 { return widen(s, x) })
+	case from == 64 && d.bits == 32 && to == 32 && s.isInteger() && d.isInteger() && !p.sat:
+		a.in.exec = map1(func(x uint64) uint32 { return uint32(x) })
 	case from == 64 && to == 64:
 		a.in.exec = map1(f)
 	case from == 64:

@@ -131,7 +131,12 @@ func fmaF32(w *warp, in *instr, m uint32) {
 	d, a, b, c := w.narrow(in.d), w.narrow(in.a), w.narrow(in.b), w.narrow(in.c)
 	if m == all {
 		for i := range d {
-			d[i] = bits32(fma32(f32(a[i]), f32(b[i]), f32(c[i])))
+			p := float64(f32(a[i])) * float64(f32(b[i]))
+			if s := p + float64(f32(c[i])); settles(s) {
+				d[i] = bits32(float32(s))
+			} else {
+				d[i] = formatF32.round(sum(p, float64(f32(c[i]))), 'n')
+			}
 		}
 		return
 	}

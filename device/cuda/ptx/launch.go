@@ -100,6 +100,10 @@ func (k *Kernel) Run(mem Memory, c Config) error {
 // work runs blocks until there are none left, or one has failed.
 func (l *launch) work(blocks uint64) error {
 	b := newBlock(l)
+	defer func() {
+		b.launch = nil // memory and parameters are the caller's
+		l.kernel.idle.Put(b)
+	}()
 	for !l.failed.Load() {
 		i := l.next.Add(1) - 1
 		if i >= blocks {
@@ -126,17 +130,33 @@ type block struct {
 
 func newBlock(l *launch) *block {
 	k := l.kernel
-	b := &block{launch: l, shared: make([]byte, l.sharedBytes())}
-	for first := 0; first < l.threads(); first += lanes {
-		w := &warp{
+	b, _ := k.idle.Get().(*block)
+	if b == nil {
+		b = &block{}
+	}
+	b.launch = l
+	b.shared = resized(b.shared, l.sharedBytes())
+	b.states = resized(b.states, (l.threads()+lanes-1)/lanes)
+	b.warps = b.warps[:min(len(b.warps), len(b.states))]
+	for len(b.warps) < len(b.states) {
+		b.warps = append(b.warps, &warp{
 			r32: make([]uint32, k.rows[narrow]*lanes), r64: make([]uint64, k.rows[wide]*lanes),
 			predicates: make([]uint32, k.predicates), local: make([]byte, k.localBytes*lanes),
-			first: first, block: b,
-		}
-		b.warps = append(b.warps, w)
+			first: len(b.warps) * lanes, block: b,
+		})
 	}
-	b.states = make([]status, len(b.warps))
+	for _, w := range b.warps {
+		w.setConstants(false)
+	}
 	return b
+}
+
+// resized is a slice of a length; its elements are whatever they were.
+func resized[T any](s []T, n int) []T {
+	if cap(s) < n {
+		return make([]T, n)
+	}
+	return s[:n]
 }
 
 // Poison is NaN in each float type and no valid address.
@@ -147,46 +167,56 @@ const (
 )
 
 func fillPoison[T any](s []T, v T) {
-	for i := range s {
+	n := min(len(s), 64)
+	for i := range s[:n] {
 		s[i] = v
+	}
+	for ; n < len(s); n *= 2 {
+		copy(s[n:], s[:n])
 	}
 }
 
-// reset puts a warp at the start of the kernel.
+// setConstants fills the rows of the constants: all, or only what the next block has otherwise.
+func (w *warp) setConstants(onlyNext bool) {
+	for _, c := range w.block.launch.kernel.constants {
+		if onlyNext && c.file != predicates && (c.reg < ctaidX || c.reg > ctaidZ) {
+			continue
+		}
+		switch {
+		case c.file == predicates:
+			w.predicates[c.row] = uint32(c.value)
+		case c.file == wide:
+			for i, d := 0, w.wide(c.row); i < lanes; i++ {
+				d[i] = c.value
+				if c.reg != noSpecial {
+					d[i] = w.special(c.reg, i)
+				}
+			}
+		default:
+			for i, d := 0, w.narrow(c.row); i < lanes; i++ {
+				d[i] = uint32(c.value)
+				if c.reg != noSpecial {
+					d[i] = uint32(w.special(c.reg, i))
+				}
+			}
+		}
+	}
+}
+
+// reset puts a warp at the start of the kernel, in the block that is next.
 func (w *warp) reset() {
 	l := w.block.launch
-	fillPoison(w.r32, poison32)
-	fillPoison(w.r64, poison64)
+	fillPoison(w.r32[:l.kernel.registers[narrow]*lanes], poison32)
+	fillPoison(w.r64[:l.kernel.registers[wide]*lanes], poison64)
 	fillPoison(w.local, poison8)
 	clear(w.predicates)
-	w.carry, w.pc, w.parked, w.async, w.steps = 0, 0, w.parked[:0], async{}, l.WarpInstructions
+	w.setConstants(true)
+	w.carry, w.pc, w.parked, w.async, w.steps, w.err = 0, 0, w.parked[:0], async{}, l.WarpInstructions, nil
 	w.alive = all
 	if rest := l.threads() - w.first; rest < lanes {
 		w.alive = 1<<rest - 1
 	}
 	w.active = w.alive
-	for _, c := range l.kernel.constants {
-		switch {
-		case c.file == predicates:
-			w.predicates[c.row] = uint32(c.value)
-		case c.file == wide:
-			for i := range w.wide(c.row) {
-				v := c.value
-				if c.reg != noSpecial {
-					v = w.special(c.reg, i)
-				}
-				w.wide(c.row)[i] = v
-			}
-		default:
-			for i := range w.narrow(c.row) {
-				v := c.value
-				if c.reg != noSpecial {
-					v = w.special(c.reg, i)
-				}
-				w.narrow(c.row)[i] = uint32(v)
-			}
-		}
-	}
 }
 
 // run executes the block: each warp until it waits, again and again.

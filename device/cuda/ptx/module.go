@@ -1,6 +1,9 @@
 package ptx
 
-import "slices"
+import (
+	"slices"
+	"sync"
+)
 
 // A Module is a PTX text, read and checked. It does not change after Parse, so kernels of it may run at the same time.
 type Module struct {
@@ -25,7 +28,9 @@ type Kernel struct {
 	paramBytes int
 	localBytes int
 	code       []*instr
-	rows       [2]int // of the narrow and the wide register file
+	rows       [2]int    // of the narrow and the wide register file
+	registers  [2]int    // those of them, at the front, that are no constants
+	idle       sync.Pool // of *block, for launches to come
 	predicates int
 	constants  []constant
 	fusible    []int // lines of products that ptxas may fuse

@@ -60,6 +60,21 @@ func mov[U word](w *warp, in *instr, m uint32) {
 }
 
 func unpack(t, part typ) exec {
+	if t.bits == 32 {
+		return func(w *warp, in *instr, m uint32) {
+			a := w.narrow(in.a)
+			for e, r := range in.v {
+				if r == sink {
+					continue
+				}
+				d := w.narrow(r)
+				for rest := m; rest != 0; rest &= rest - 1 {
+					i := lowest(rest)
+					d[i] = a[i] >> (16 * e) & 0xffff
+				}
+			}
+		}
+	}
 	if t.bits == 64 && part.bits == 32 {
 		return func(w *warp, in *instr, m uint32) {
 			a := w.wide(in.a)
@@ -94,6 +109,23 @@ func unpack(t, part typ) exec {
 }
 
 func pack(t, part typ) exec {
+	if n := t.bits / part.bits; n == 2 && t.bits == 32 {
+		return func(w *warp, in *instr, m uint32) {
+			d, low, high := w.narrow(in.d), w.narrow(in.v[0]), w.narrow(in.v[1])
+			for ; m != 0; m &= m - 1 {
+				i := lowest(m)
+				d[i] = low[i]&0xffff | high[i]<<16
+			}
+		}
+	} else if n == 2 {
+		return func(w *warp, in *instr, m uint32) {
+			d, low, high := w.wide(in.d), w.narrow(in.v[0]), w.narrow(in.v[1])
+			for ; m != 0; m &= m - 1 {
+				i := lowest(m)
+				d[i] = uint64(low[i]) | uint64(high[i])<<32
+			}
+		}
+	}
 	return func(w *warp, in *instr, m uint32) {
 		for ; m != 0; m &= m - 1 {
 			i := lowest(m)

@@ -129,12 +129,16 @@ func directed(a, b float64, r rounding) float64 {
 // wrong only if it is a tie of float32 or if the result is subnormal.
 func fma32(a, b, c float32) float32 {
 	p := float64(a) * float64(b)
-	s := p + float64(c)
-	u := math.Float64bits(s)
-	if u&(1<<29-1) != 1<<28 && u<<1 >= 0x3810000000000000<<1 || s == 0 {
+	if s := p + float64(c); settles(s) {
 		return float32(s)
 	}
 	return math.Float32frombits(formatF32.round(sum(p, float64(c)), 'n'))
+}
+
+// settles reports whether rounding a sum in float64 to float32 is rounding the exact sum.
+func settles(s float64) bool {
+	u := math.Float64bits(s)
+	return u&(1<<29-1) != 1<<28 && u<<1 >= 0x3810000000000000<<1 || s == 0
 }
 
 func f32(b uint32) float32 { return math.Float32frombits(b) }
