@@ -1,0 +1,91 @@
+// Command headlines prints what the planner says of the sizes that systems of this kind are known for, as a markdown table. It
+// needs no machine, model or data: shapes and machines are named ones.
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"log"
+	"slices"
+	"strings"
+
+	"github.com/millrace/millrace/internal/hostmem"
+	"github.com/millrace/millrace/plan"
+	"github.com/millrace/millrace/train"
+)
+
+func main() {
+	fmt.Println("| model | machine | moments | tokens per step | device | host | disk | s per step | tokens/s | what limits it | drive's life |\n|---|---|---|---|---|---|---|---|---|---|---|")
+	for _, r := range []row{
+		{"dense-123b", "h200-1.5tb", "8bit", 65536},
+		{"dense-123b", "h200-1.5tb", "f32", 65536},
+		{"llama-3-70b", "rtx4090-pc-256gb", "8bit", 65536},
+		{"llama-3-70b", "rtx4090-pc-256gb", "f32", 65536},
+		{"llama-3-70b", "rtx4090-pc-128gb", "8bit", 65536},
+		{"dense-123b", "rtx4090-pc-256gb", "8bit", 65536},
+		{"dense-123b", "rtx4090-pc-128gb", "8bit", 32768},
+		{"qwen2.5-14b", "rtx3090-pc-24gb-128gb", "8bit", 65536},
+		{"qwen2.5-14b", "rtx3090-pc-24gb-128gb", "f32", 65536},
+		{"qwen2.5-32b", "rtx3090-pc-24gb-128gb", "8bit", 65536},
+		{"qwen2.5-32b", "rtx3090-pc-24gb-128gb", "f32", 65536},
+		{"qwen2.5-1.5b", "rtx2060-laptop-6gb", "8bit", 65536},
+		{"qwen2.5-1.5b", "rtx2060-laptop-6gb", "f32", 65536},
+		{"llama-3-70b", "h100-pcie5", "8bit", 65536},
+		{"llama-3-70b", "gh200-480gb", "8bit", 65536},
+		{"qwen2.5-14b", "dgx-2", "f32", 65536},
+		{"llama-3-70b", "dgx-2", "f32", 65536},
+	} {
+		line, err := r.plan()
+		if err != nil {
+			log.Fatalf("%s on %s: %v", r.shape, r.machine, err)
+		}
+		fmt.Println(line)
+	}
+}
+
+// row is a plan that is asked for.
+type row struct {
+	shape, machine, moments string
+	batchTokens             int
+}
+
+func (r row) plan() (string, error) {
+	c, err := train.ReadConfig("", []string{"model=" + r.shape, "datasets=[{path: none, type: text}]", "memory.disk=auto", "max_steps=1000",
+		"precision.moments=" + r.moments, fmt.Sprintf("batch_tokens=%d", r.batchTokens)})
+	if err != nil {
+		return "", err
+	}
+	env := &train.Env{Accounts: hostmem.New(), Progress: io.Discard}
+	made, err := train.PlanFor(context.Background(), env, c, train.PlanOptions{Machine: r.machine, Shape: r.shape})
+	if err != nil {
+		return "", err
+	}
+	p, life := made.Plan, "-"
+	if made.Outlook.WearDays > 0 {
+		life = plan.FormatSeconds(made.Outlook.WearDays * 86400)
+	}
+	disk := "-"
+	if p.DiskBytes > 0 {
+		disk = plan.FormatBytes(p.DiskBytes)
+	}
+	return fmt.Sprintf("| %s | %s | %s | %d | %s | %s | %s | %.3g | %.0f | %s | %s |", r.shape, r.machine, r.moments, r.batchTokens,
+		plan.FormatBytes(p.DeviceBytes), plan.FormatBytes(p.HostBytes), disk, p.Predicted.StepSeconds, made.Outlook.TokensPerSec,
+		limit(&p.Predicted), life), nil
+}
+
+// limit are the lanes that are busy for at least a third of the step, the busiest first.
+func limit(q *plan.Prediction) string {
+	names := [plan.Lanes]string{plan.LaneFetch: "link up", plan.LaneCompute: "arithmetic", plan.LaneDrain: "link down",
+		plan.LaneUpdate: "updates", plan.LaneDisk: "disk"}
+	lanes := []plan.Lane{plan.LaneFetch, plan.LaneCompute, plan.LaneDrain, plan.LaneUpdate, plan.LaneDisk}
+	slices.SortStableFunc(lanes, func(a, b plan.Lane) int { return cmp.Compare(q.LaneSeconds[b], q.LaneSeconds[a]) })
+	var say []string
+	for i, lane := range lanes {
+		if share := q.LaneSeconds[lane] / q.StepSeconds; i == 0 || share >= 1./3 {
+			say = append(say, fmt.Sprintf("%s %.0f%%", names[lane], 100*share))
+		}
+	}
+	return strings.Join(say, ", ")
+}
