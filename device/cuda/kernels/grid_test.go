@@ -8,7 +8,8 @@ import (
 )
 
 func gridKernel(grid string) (*Kernel, error) {
-	k := &Kernel{Name: "test", Args: []Arg{{Name: "x", Type: Ptr}, {Name: "rows", Type: I32}, {Name: "n", Type: I64}, {Name: "eps", Type: F32}},
+	k := &Kernel{Name: "test",
+		Args:      []Arg{{Name: "x", Type: Ptr}, {Name: "rows", Type: I32}, {Name: "n", Type: I64}, {Name: "eps", Type: F32}},
 		Constants: map[string]int{"BLOCK": 128, "SLICES": 32, "NONE": 0}, Grid: []string{grid}}
 	return k, k.prepare()
 }
@@ -70,8 +71,8 @@ func TestGridLimits(t *testing.T) {
 }
 
 func TestBadGrids(t *testing.T) {
-	for _, grid := range []string{"", "*", "rows*", "x", "eps", "cols", "NONE", "7", "ceil(rows)", "ceil(rows/)", "ceil(/BLOCK)", "ceil(rows/BLOCK",
-		"rows/BLOCK", "ceil(ceil(rows/BLOCK)/BLOCK)", " rows", "rows * n", "ceil(rows/NONE)", "(rows)"} {
+	for _, grid := range []string{"", "*", "rows*", "x", "eps", "cols", "NONE", "7", "ceil(rows)", "ceil(rows/)", "ceil(/BLOCK)",
+		"ceil(rows/BLOCK", "rows/BLOCK", "ceil(ceil(rows/BLOCK)/BLOCK)", " rows", "rows * n", "ceil(rows/NONE)", "(rows)"} {
 		if _, err := gridKernel(grid); err == nil {
 			t.Errorf("%q is a grid", grid)
 		}

@@ -233,7 +233,8 @@ func (s *Set) add(m *manifest) error {
 			return fmt.Errorf("%s has no PTX for %s", e.Name, s.Target)
 		}
 		k := &Kernel{Name: e.Name, Entry: e.Entry, Source: m.Source, Args: e.Args, Aligned: e.Aligned, Most: e.Most, Exact: e.Exact,
-			Threads: 32 * b.Warps, SharedBytes: b.SharedBytes, Constants: b.Constants, Grid: e.Grid, PTX: text[:b.PTXBytes], Figures: b.Figures}
+			Threads: 32 * b.Warps, SharedBytes: b.SharedBytes, Constants: b.Constants, Grid: e.Grid, PTX: text[:b.PTXBytes],
+			Figures: b.Figures}
 		text = text[b.PTXBytes:]
 		if err := k.prepare(); err != nil {
 			return fmt.Errorf("%s: %w", e.Name, err)

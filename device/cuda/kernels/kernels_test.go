@@ -113,8 +113,8 @@ func TestChecksums(t *testing.T) {
 
 var paramLine = regexp.MustCompile(`^\t\.param \.(\w+) (?:\.ptr [^,]*?)?(\w+_param_(\d+)),?$`)
 
-// A module is for its target, claims the PTX version that drivers of CUDA 12.4 take, and has one entry, with the arguments of the manifest
-// and the threads that a launch gives it.
+// A module is for its target, claims the PTX version that drivers of CUDA 12.4 take, and has one entry, with the arguments of the
+// manifest and the threads that a launch gives it.
 func TestPTX(t *testing.T) {
 	types := map[Type]string{Ptr: "u64", I64: "u64", I32: "u32", F32: "f32", F64: "f64"}
 	all(t, func(t *testing.T, target string, k *Kernel) {
@@ -192,7 +192,8 @@ func TestAlignedMovesVectors(t *testing.T) {
 	})
 }
 
-// Kernels whose bits are defined leave nothing to the assembler: no product that it may fuse, no approximation, no flushed denormal.
+// Kernels whose bits are defined leave nothing to the assembler: no product that it may fuse, no approximation, no flushed
+// denormal.
 func TestExact(t *testing.T) {
 	n := 0
 	all(t, func(t *testing.T, target string, k *Kernel) {
@@ -260,7 +261,8 @@ func TestChoose(t *testing.T) {
 		args map[string]uint64
 		want string
 	}{
-		{"add.bf16", map[string]uint64{"y": 4096, "a": 8192, "b": 16, "rows": 3, "cols": 48, "sy": 48, "sa": 64, "sb": 96}, "add.bf16.a16"},
+		{"add.bf16", map[string]uint64{"y": 4096, "a": 8192, "b": 16, "rows": 3, "cols": 48, "sy": 48, "sa": 64, "sb": 96},
+			"add.bf16.a16"},
 		{"add.bf16", map[string]uint64{"cols": 40}, "add.bf16.any"},
 		{"add.bf16", map[string]uint64{"a": 8}, "add.bf16.any"},
 		{"rmsnorm.f32", map[string]uint64{"d": 256, "rstd": 4}, "rmsnorm.f32.narrow"},

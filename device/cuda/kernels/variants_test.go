@@ -14,7 +14,7 @@ import (
 // operands makes the arguments of a kernel, the same for all of its variants, and says which are written.
 type operands func(b *bench, d tensor.DType) (args []any, written []*field)
 
-// Operands that every variant takes: addresses, columns and strides are multiples of 16. Blocks are not full, and there are several.
+// Operands that every variant takes: addresses, columns and strides are multiples of 16. Blocks are several, and not full.
 var aligned = map[string]operands{
 	"add.A": func(b *bench, d tensor.DType) ([]any, []*field) {
 		x, y := b.normal(d, 7, 528, 544), b.normal(d, 7, 528, 560)
@@ -37,7 +37,8 @@ var aligned = map[string]operands{
 	"rmsnorm_grad.A":       normGrad,
 	"rmsnorm_grad.A.resid": normGrad,
 	"rmsnorm_wgrad.A": func(b *bench, d tensor.DType) ([]any, []*field) {
-		x, dy, rstd, part := b.normal(d, 400, 3*80, 240), b.normal(d, 400, 3*80, 256), b.normal(tensor.F32, 400, 3, 3), b.field(tensor.F32, 32, 80, 80)
+		x, dy := b.normal(d, 400, 3*80, 240), b.normal(d, 400, 3*80, 256)
+		rstd, part := b.normal(tensor.F32, 400, 3, 3), b.field(tensor.F32, 32, 80, 80)
 		return []any{part, dy, x, rstd, 400, 3, 80, dy.stride, x.stride}, []*field{part}
 	},
 	"rope.A": func(b *bench, d tensor.DType) ([]any, []*field) {
@@ -64,7 +65,8 @@ var aligned = map[string]operands{
 		for r := range 3 {
 			stat.put(r, 1, 2)
 		}
-		return []any{grad, logits, stat, b.ints([]int32{110, -1, 5000}), 3, 1040, 100, grad.stride, logits.stride, float32(0.25)}, []*field{grad}
+		targets := b.ints([]int32{110, -1, 5000})
+		return []any{grad, logits, stat, targets, 3, 1040, 100, grad.stride, logits.stride, float32(0.25)}, []*field{grad}
 	},
 	"gather.A": func(b *bench, d tensor.DType) ([]any, []*field) {
 		y, table := b.normal(d, 6, 528, 544), b.normal(d, 4, 528, 528)
@@ -105,7 +107,10 @@ func adamW(weights tensor.DType, coded bool) operands {
 	return func(b *bench, d tensor.DType) ([]any, []*field) {
 		const n = 5 * tensor.MomentBlock
 		w, low, grad, bad := b.bits(weights, n), b.bits(tensor.I16, n), b.normal(d, 1, n, n), b.bits(tensor.I64, 1)
-		scalars := []any{float32(0.75), float32(0.999), float32(0.1), float32(0.999), float32(0.001), float32(3e-3), float32(0.05), float32(1e-8)}
+		var scalars []any
+		for _, s := range []float32{0.75, 0.999, 0.1, 0.999, 0.001, 3e-3, 0.05, 1e-8} {
+			scalars = append(scalars, s)
+		}
 		if !coded {
 			m, v := b.normal(tensor.F32, 1, n, n), b.normal(tensor.F32, 1, n, n)
 			for i := range n {
@@ -114,7 +119,8 @@ func adamW(weights tensor.DType, coded bool) operands {
 			return append([]any{w, low, m, v, grad, bad, n}, scalars...), []*field{w, low, m, v, bad}
 		}
 		m, v := b.bits(tensor.U8, n), b.bits(tensor.U8, n)
-		ms, vs := b.normal(tensor.F32, 1, n/tensor.MomentBlock, n/tensor.MomentBlock), b.normal(tensor.F32, 1, n/tensor.MomentBlock, n/tensor.MomentBlock)
+		const blocks = n / tensor.MomentBlock
+		ms, vs := b.normal(tensor.F32, 1, blocks, blocks), b.normal(tensor.F32, 1, blocks, blocks)
 		values := make([]*field, 2)
 		for s := range values {
 			values[s] = b.field(tensor.F32, 1, 256, 256)
