@@ -311,6 +311,9 @@ func (s *state) formatOne(v Value, text string) string {
 		if spec.align == 0 {
 			spec.align = '>'
 		}
+		if spec.kind != 0 && strings.IndexByte("bcdoxXs", spec.kind) >= 0 {
+			s.fail("Unknown format code '%c' for object of type 'float'", spec.kind)
+		}
 		return s.formatFloat(spec, n.asFloat())
 	case isNumber:
 		if spec.align == 0 {
@@ -324,6 +327,9 @@ func (s *state) formatOne(v Value, text string) string {
 	}
 	if spec.kind != 0 && spec.kind != 's' {
 		s.fail("Unknown format code '%c' for object of type 'str'", spec.kind)
+	}
+	if spec.sign != 0 || spec.comma != 0 || spec.isAlternate || spec.align == '=' && !spec.isZeroPadded {
+		s.fail("Sign, comma, # and = are not allowed in string format specifiers")
 	}
 	if spec.align == 0 || spec.align == '=' {
 		spec.align = '<'

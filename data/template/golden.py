@@ -6,13 +6,20 @@
 
     TEMPLATE_PUBLIC=OUT.json go test -run Public -v .
 
+    python golden.py --random N SEED OUT.json  N random expressions
+
+    TEMPLATE_RANDOM=OUT.json go test -run Random -v .
+
 Public templates are other people's texts, so they stay out of the tree; testdata has templates that were written for
 these tests. Needs transformers 4.57.3 and jinja2 3.1.6 (and gguf for *.gguf).
 """
 
+import copy
 import datetime
 import json
 import pathlib
+import random
+import re
 import sys
 
 import jinja2
@@ -146,6 +153,7 @@ SPECIAL = {"bos_token": "<s>", "eos_token": "</s>"}
 def render(source, case, prompt, mask=False):
     """The text, and the assistant's spans in bytes where they are asked for."""
     try:
+        case = copy.deepcopy(case)  # [1]|indent appends to the list
         texts, spans = chat.render_jinja_template(
             conversations=[case["messages"]],
             tools=case.get("tools"),
@@ -207,6 +215,61 @@ VARIABLES = {
 }
 
 
+def random_expression(rng, depth):
+    """An expression of the grammar that may well fail, in both renderers."""
+    e = lambda: random_expression(rng, depth - 1)
+    if depth <= 0 or rng.random() < 0.1:
+        return rng.choice(
+            "0 1 -1 2 7 2.5 -0.5 1e3 true false none '' 'a' 'Ab c' 'x,y' [] [1,2] (1,'a') {} {'a':1} s u n f big l d e z t people ws missing messages"
+            " range(4) d.a l[0] s[1:3] people[0] d.items() u.split() 'é' '\\n' '12' ' 3.5 '".split(" ")
+        )
+    filters = (
+        "upper lower title capitalize trim length string int float abs round first last list join sort reverse unique sum min max tojson"
+        " default('q') d('q',true) replace('a','b') indent items dictsort map('string') map('upper') select reject select('odd')"
+        " selectattr('age') map(attribute='name') batch(2) slice(2) join('-') sort(reverse=true) tojson(indent=1) truncate(3) wordcount"
+        " center(9) e groupby('age') count attr('x') format(1) round(1) int(5) float(1.5) sum(start=1) list|tojson dictsort(by='value')"
+    ).split(" ")
+    methods = (
+        "upper() lower() strip() split() split(',') splitlines() title() capitalize() startswith('a') endswith('a') replace('a','b') find('a')"
+        " count('a') join(['x','y']) format(1) items() keys() values() get('a') get('a',1) isdigit() isalpha() rsplit(' ',1) lstrip('aA')"
+        " index(1) append(1) pop() zfill(4) ljust(3) partition('b') removeprefix('a') islower() isupper() swapcase() casefold() center(6,'*')"
+    ).split(" ")
+    tests = (
+        "defined undefined none string number integer float mapping iterable sequence boolean true false odd even lower upper callable"
+        " divisibleby(2) eq(1) ne(1) lt(2) ge(1) in([1,'a']) sameas(none)"
+    ).split(" ")
+    return rng.choice(
+        [
+            lambda: f"({e()} {rng.choice('+ - * / // % ** ~ + - ~ %'.split())} {e()})",
+            lambda: f"({e()} {rng.choice(['==', '!=', '<', '<=', '>', '>=', 'in', 'not in', 'and', 'or'])} {e()})",
+            lambda: f"({e()}|{rng.choice(filters)})",
+            lambda: f"({e()}|{rng.choice(filters)})",
+            lambda: f"{e()}.{rng.choice(methods)}",
+            lambda: f"({e()} is {rng.choice(['', 'not '])}{rng.choice(tests)})",
+            lambda: f"({e()} if {e()} else {e()})",
+            lambda: f"{e()}[{rng.choice(['0', '-1', '1', '9', repr('a'), repr('x'), '1:', ':-1', '::2', '::-1', '-2:', '1:3', 'n', '3:0:-1'])}]",
+            lambda: f"[{e()}, {e()}]",
+            lambda: f"{{'k': {e()}, {e()}: 1}}",
+            lambda: f"({rng.choice(['not ', '-', '+'])}{e()})",
+            lambda: f"{e()}.{rng.choice(['a', 'x', 'name', 'items', 'append', '0'])}",
+            lambda: f"({rng.choice([repr('%s|%5s'), repr('%d'), repr('%5.1f'), repr('%r')])} % {e()})",
+            lambda: f"{rng.choice([repr('{}'), repr('{:>6}'), repr('{:.2f}'), repr('{:05}'), repr('{:,}'), repr('{0!r}'), repr('{:x}')])}.format({e()})",
+        ]
+    )()
+
+
+def random_snippets(count, seed):
+    rng = random.Random(seed)
+    out = []
+    while len(out) < count:
+        source = "{{ " + random_expression(rng, rng.randint(1, 4)) + " }}"
+        case = {"messages": CONVERSATIONS["turns"]["messages"], "tools": TOOLS, "extra": VARIABLES}
+        got = render(source, case, False)
+        if not re.search("object .*at 0x", got.get("text", "")):  # an address
+            out.append({"source": source, **got})
+    return out
+
+
 def public(folder):
     found = {}
     for path in sorted(pathlib.Path(folder).rglob("*")):
@@ -242,11 +305,17 @@ def main():
         write(pathlib.Path(sys.argv[3]), {**inputs, "templates": templates, "cases": cases})
         print(f"{len(templates)} templates, {len(cases)} cases")
         return
+    settings = {"variables": VARIABLES, "tools": TOOLS, "messages": CONVERSATIONS["turns"]["messages"]}
+    if sys.argv[1:2] == ["--random"]:
+        small = random_snippets(int(sys.argv[2]), int(sys.argv[3]))
+        write(pathlib.Path(sys.argv[4]), {**settings, "cases": small})
+        print(f"{len(small)} expressions, {sum('error' in c for c in small)} of them errors")
+        return
     templates = {p.name: p.read_text() for p in sorted(HERE.glob("*.jinja"))}
     cases = [case for name, source in templates.items() for case in pairs(name, source)]
     write(HERE / "conversations.json", {**inputs, "cases": cases})
     small = snippets()
-    write(HERE / "snippets.json", {"variables": VARIABLES, "tools": TOOLS, "messages": CONVERSATIONS["turns"]["messages"], "cases": small})
+    write(HERE / "snippets.json", {**settings, "cases": small})
     print(f"{len(templates)} templates, {len(cases)} cases, {len(small)} snippets")
 
 

@@ -103,7 +103,19 @@ func checkCase(t *testing.T, want *Dict, out Output, err error) bool {
 }
 
 func TestSnippetsAreAsInJinja(t *testing.T) {
-	golden := readGolden(t, "testdata/snippets.json")
+	compareSnippets(t, readGolden(t, "testdata/snippets.json"))
+}
+
+// TestRandomSnippets compares what golden.py --random wrote.
+func TestRandomSnippets(t *testing.T) {
+	path := os.Getenv("TEMPLATE_RANDOM")
+	if path == "" {
+		t.Skip("TEMPLATE_RANDOM names no file; golden.py says how to make one")
+	}
+	compareSnippets(t, readGolden(t, path))
+}
+
+func compareSnippets(t *testing.T, golden *Dict) {
 	in := Input{
 		Messages: itemsOf(golden, "messages"), Tools: itemsOf(golden, "tools"),
 		BOSToken: "<s>", EOSToken: "</s>", Extra: map[string]Value{}, Now: fixedClock,

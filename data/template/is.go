@@ -93,8 +93,11 @@ func kindTest(name string) func(*state, Value) bool {
 		}
 	case "callable":
 		return func(_ *state, v Value) bool {
-			_, ok := v.(callable)
-			return ok
+			switch v.(type) {
+			case callable, *undefined: // Python finds that it could be called, if only to fail
+				return true
+			}
+			return false
 		}
 	case "upper", "lower":
 		return func(s *state, v Value) bool { return isKind("is"+name, s.str(v)) }

@@ -43,7 +43,9 @@ func Parse(source string) (t *Template, err error) {
 			line, column := position(source, failure.pos)
 			t, err = nil, &Error{Line: line, Column: column, Msg: failure.msg}
 		default:
-			panic(failure)
+			e := bug(failure)
+			e.Line, e.Column = 1, 1
+			t, err = nil, e
 		}
 	}()
 	p := &parser{tokens: lex(source), ids: map[string]int32{}}

@@ -2,8 +2,8 @@ package template
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"runtime"
 	"time"
 )
 
@@ -137,13 +137,21 @@ func (s *state) failLimit(format string, args ...any) {
 
 func (s *state) failUndefined(u *undefined) { s.fail("%s", u.message()) }
 
-// recovered turns what fail panicked with into an error; other panics are bugs and go on.
+// recovered turns what fail panicked with into an error. An error of the runtime is a bug of this package; it becomes
+// an error too, since a template that finds one shall not end the process.
 func (s *state) recovered(failure any) error {
-	var e *Error
-	err, _ := failure.(error)
-	if !errors.As(err, &e) {
-		panic(failure)
+	e, ok := failure.(*Error)
+	if !ok {
+		e = bug(failure)
 	}
 	e.Line, e.Column = position(s.t.source, s.pos)
 	return e
+}
+
+func bug(failure any) *Error {
+	err, ok := failure.(runtime.Error)
+	if !ok {
+		panic(failure)
+	}
+	return &Error{Msg: "the template meets a bug of the renderer: " + err.Error(), cause: err}
 }
