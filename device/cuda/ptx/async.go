@@ -107,12 +107,7 @@ func decodeAsync(a *assembly) {
 
 // source is what a lane copies. Only the bytes that it reads have to be there.
 func (w *warp) source(op copyOp, i int) []byte {
-	b, err := w.block.launch.memory.At(op.src[i], int(op.bytes[i]))
-	if err != nil || op.src[i] >= 1<<63 {
-		w.fail(i, fmt.Errorf("%w %#x of %d bytes: %w", ErrAddress, op.src[i], op.bytes[i], err))
-		return nil
-	}
-	return b
+	return w.global(op.src[i], int(op.bytes[i]), i)
 }
 
 // finish copies all groups but the last n.

@@ -320,3 +320,24 @@ func TestConfig(t *testing.T) {
 		}
 	}
 }
+
+// TestReuse: a launch that takes over the registers of another, with more or fewer threads, is as good as the first.
+func TestReuse(t *testing.T) {
+	k := parse(t, kernel("mov.u32 %r0, %ntid.x; add.u32 %r0, %r0, tid; setp.lt.u32 p, tid, 1; @p add.u32 %r0, %r0, 1000; st.global.u32 [at], %r0;"))
+	for _, threads := range []int{64, 200, 33, 200} {
+		h := &heap{}
+		out := put(h, make([]uint32, threads))
+		if err := k.Launch(h, [3]uint32{2, 1, 1}, [3]uint32{uint32(threads), 1, 1}, 0, paramBlock(t, k, out)); err != nil {
+			t.Fatal(err)
+		}
+		for i, x := range get[uint32](h, out) {
+			want := threads + i
+			if i == 0 {
+				want += 1000
+			}
+			if int(x) != want {
+				t.Errorf("%d threads: thread %d has %d", threads, i, x)
+			}
+		}
+	}
+}

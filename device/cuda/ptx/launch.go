@@ -69,7 +69,7 @@ func (k *Kernel) Run(mem Memory, c Config) error {
 		return refuse("blocks of %d threads where the kernel has %d", threads, k.MaxThreads)
 	}
 	if c.SharedBytes > maxSharedBytes || l.sharedBytes() > maxSharedBytes {
-		return refuse("%d bytes of shared memory", l.sharedBytes())
+		return refuse("%d bytes of shared memory", uint64(k.dynamicAt())+uint64(c.SharedBytes))
 	}
 	if len(c.Params) != k.paramBytes {
 		return refuse("%d bytes of parameters where the kernel has %d", len(c.Params), k.paramBytes)
@@ -100,10 +100,12 @@ func (k *Kernel) Run(mem Memory, c Config) error {
 // work runs blocks until there are none left, or one has failed.
 func (l *launch) work(blocks uint64) error {
 	b := newBlock(l)
-	defer func() {
-		b.launch = nil // memory and parameters are the caller's
-		l.kernel.idle.Put(b)
-	}()
+	if reusesBlocks {
+		defer func() {
+			b.launch = nil // memory and parameters are the caller's
+			l.kernel.idle.Put(b)
+		}()
+	}
 	for !l.failed.Load() {
 		i := l.next.Add(1) - 1
 		if i >= blocks {
@@ -128,11 +130,14 @@ type block struct {
 	states []status
 }
 
+// newBlock makes a block, or takes one that an earlier launch of the kernel has left.
 func newBlock(l *launch) *block {
 	k := l.kernel
-	b, _ := k.idle.Get().(*block)
-	if b == nil {
-		b = &block{}
+	b := &block{}
+	if reusesBlocks {
+		if idle, ok := k.idle.Get().(*block); ok {
+			b = idle
+		}
 	}
 	b.launch = l
 	b.shared = resized(b.shared, l.sharedBytes())

@@ -73,16 +73,7 @@ func (w *warp) at(s space, addr uint64, n, lane int, writes bool) []byte {
 	name := ""
 	switch s {
 	case globalSpace:
-		if addr >= 1<<63 {
-			w.fail(lane, fmt.Errorf("%w %#x", ErrAddress, addr))
-			return nil
-		}
-		b, err := w.block.launch.memory.At(addr, n)
-		if err != nil {
-			w.fail(lane, fmt.Errorf("%w %#x of %d bytes: %w", ErrAddress, addr, n, err))
-			return nil
-		}
-		return b
+		return w.global(addr, n, lane)
 	case sharedSpace:
 		mem, base, name = w.block.shared, sharedBase, "shared memory"
 	case localSpace:
@@ -98,6 +89,20 @@ func (w *warp) at(s space, addr uint64, n, lane int, writes bool) []byte {
 	}
 	w.fail(lane, fmt.Errorf("%w %#x of %d bytes of %s, which has %d from %#x on", ErrAddress, addr, n, name, len(mem), base))
 	return nil
+}
+
+// global lends global memory; it is nil if there is none, and then the warp has failed.
+func (w *warp) global(addr uint64, n, lane int) []byte {
+	if addr >= 1<<63 {
+		w.fail(lane, fmt.Errorf("%w %#x", ErrAddress, addr))
+		return nil
+	}
+	b, err := w.block.launch.memory.At(addr, n)
+	if err != nil {
+		w.fail(lane, fmt.Errorf("%w %#x of %d bytes: %w", ErrAddress, addr, n, err))
+		return nil
+	}
+	return b
 }
 
 // addresses computes those of an instruction with its base in row in.a.

@@ -1,0 +1,6 @@
+//go:build !race
+
+package ptx
+
+// reusesBlocks: a launch takes the registers that another has left.
+const reusesBlocks = true
