@@ -14,6 +14,7 @@ type attentionCase struct {
 	head                             int    // the kernels' heads
 	variant                          string // a16 or any
 	headDim, heads, kvHeads, window  int
+	apart                            bool  // the rows are far from each other
 	lengths                          []int // of the documents
 	rows                             int
 	starts, ends                     []int32
@@ -29,6 +30,7 @@ func TestAttentionRuns(t *testing.T) {
 		{head: 128, variant: "any", headDim: 100, heads: 1, kvHeads: 1, lengths: []int{9, 40}},
 		{head: 256, variant: "any", headDim: 131, heads: 1, kvHeads: 1, lengths: []int{35}},
 		{head: 64, variant: "a16", headDim: 64, heads: 2, kvHeads: 1, lengths: []int{7, 199}},
+		{head: 64, variant: "a16", headDim: 64, heads: 1, kvHeads: 1, lengths: []int{260}, apart: true},
 		{head: 80, variant: "a16", headDim: 80, heads: 1, kvHeads: 1, window: 70, lengths: []int{150}},
 		{head: 96, variant: "a16", headDim: 96, heads: 1, kvHeads: 1, lengths: []int{131}},
 		{head: 128, variant: "a16", headDim: 128, heads: 1, kvHeads: 1, lengths: []int{64, 66}},
@@ -112,9 +114,14 @@ func (c *attentionCase) make(b *bench) {
 	cols := queries + 2*keys
 	qkv := b.normal(c.dtype, c.rows, cols, cols+pad)
 	c.grads = b.field(c.dtype, c.rows, cols, cols+pad)
+	c.out, c.dout = b.field(c.dtype, c.rows, queries, queries+pad), b.normal(c.dtype, c.rows, queries, queries+pad)
+	if c.apart {
+		for _, f := range []*field{qkv, c.grads, c.out, c.dout} {
+			f.apart()
+		}
+	}
 	c.q, c.k, c.v = qkv.columns(0, queries), qkv.columns(queries, keys), qkv.columns(queries+keys, keys)
 	c.dq, c.dk, c.dv = c.grads.columns(0, queries), c.grads.columns(queries, keys), c.grads.columns(queries+keys, keys)
-	c.out, c.dout = b.field(c.dtype, c.rows, queries, queries+pad), b.normal(c.dtype, c.rows, queries, queries+pad)
 	c.lse, c.delta = b.field(tensor.F32, c.rows, c.heads, c.heads), b.field(tensor.F32, c.rows, c.heads, c.heads)
 	c.start, c.end = b.ints(c.starts), b.ints(c.ends)
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"strings"
 	"testing"
 
 	"github.com/millrace/millrace/device/cuda/kernels"
@@ -27,6 +28,7 @@ type field struct {
 	bytes              []byte
 	dtype              tensor.DType
 	rows, cols, stride int
+	stored             int // the stride of bytes; that which kernels are told may be far longer
 }
 
 func newBench(t *testing.T, seed uint64) *bench {
@@ -41,8 +43,19 @@ func newBench(t *testing.T, seed uint64) *bench {
 // At implements ptx.Memory.
 func (b *bench) At(addr uint64, n int) ([]byte, error) {
 	for _, f := range b.matrices {
-		if addr >= f.at && addr+uint64(n) <= f.at+uint64(len(f.bytes)) {
-			return f.bytes[addr-f.at:][:n], nil
+		if addr < f.at || addr >= f.at+1<<40 {
+			continue
+		}
+		at, size := addr-f.at, uint64(f.dtype.Bytes())
+		if f.stored != f.stride {
+			row, within := at/(uint64(f.stride)*size), at%(uint64(f.stride)*size)
+			if within+uint64(n) > uint64(f.stored)*size {
+				break
+			}
+			at = row*uint64(f.stored)*size + within
+		}
+		if at+uint64(n) <= uint64(len(f.bytes)) {
+			return f.bytes[at:][:n], nil
 		}
 	}
 	return nil, fmt.Errorf("no matrix has [%#x, %#x)", addr, addr+uint64(n))
@@ -50,7 +63,7 @@ func (b *bench) At(addr uint64, n int) ([]byte, error) {
 
 // field makes a matrix full of NaN. Its last row ends with its last column.
 func (b *bench) field(d tensor.DType, rows, cols, stride int) *field {
-	f := &field{at: uint64(len(b.matrices)+1) << 32, dtype: d, rows: rows, cols: cols, stride: stride}
+	f := &field{at: uint64(len(b.matrices)+1) << 40, dtype: d, rows: rows, cols: cols, stride: stride, stored: stride}
 	f.bytes = make([]byte, int64((rows-1)*stride+cols)*d.Bytes())
 	for i := range f.bytes {
 		f.bytes[i] = 0xff
@@ -66,6 +79,12 @@ func (b *bench) normal(d tensor.DType, rows, cols, stride int) *field {
 			f.put(r, c, b.rng.NormFloat64())
 		}
 	}
+	return f
+}
+
+// apart moves the rows of a matrix apart, for kernels: with so long a stride their offsets need 64 bits.
+func (f *field) apart() *field {
+	f.stride = 1 << 24
 	return f
 }
 
@@ -87,7 +106,7 @@ func (f *field) columns(first, n int) *field {
 }
 
 func (f *field) put(r, c int, x float64) {
-	i := r*f.stride + c
+	i := r*f.stored + c
 	if f.dtype == tensor.BF16 {
 		binary.LittleEndian.PutUint16(f.bytes[2*i:], tensor.BF16FromF32(float32(x)))
 	} else {
@@ -96,7 +115,7 @@ func (f *field) put(r, c int, x float64) {
 }
 
 func (f *field) get(r, c int) float64 {
-	i := r*f.stride + c
+	i := r*f.stored + c
 	if f.dtype == tensor.BF16 {
 		return float64(tensor.F32FromBF16(binary.LittleEndian.Uint16(f.bytes[2*i:])))
 	}
@@ -107,7 +126,7 @@ func (f *field) get(r, c int) float64 {
 func (f *field) intact() bool {
 	size := int(f.dtype.Bytes())
 	for i, x := range f.bytes {
-		if i/size%f.stride >= f.cols && x != 0xff {
+		if i/size%f.stored >= f.cols && x != 0xff {
 			return false
 		}
 	}
@@ -186,8 +205,8 @@ func TestMatMulRuns(t *testing.T) {
 				}
 				return b.normal(c.in, max(rows, 1), max(cols, 1), max(cols, 1)+pad)
 			}
-			a, x := operand(c.m, c.k, c.transA), operand(c.k, c.n, c.transB)
-			out := b.normal(c.out, c.m, c.n, c.n+16)
+			a, x := operand(c.m, c.k, c.transA).apart(), operand(c.k, c.n, c.transB).apart()
+			out := b.normal(c.out, c.m, c.n, c.n+16).apart()
 			want := make([]float64, c.m*c.n)
 			for i := range c.m {
 				for j := range c.n {
@@ -217,6 +236,39 @@ func TestMatMulRuns(t *testing.T) {
 				t.Error("it writes between the rows")
 			}
 		})
+	}
+}
+
+// Products of bf16 are the tensor cores' work, by the newer instructions where a GPU has them; those of f32 are not, since TF32 would
+// round their operands. Sums wait for nobody, so that bits do not depend on timing: there are no atomics.
+func TestInstructionsOfProducts(t *testing.T) {
+	for _, target := range kernels.Targets {
+		set, err := kernels.Load(target)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range set.Names() {
+			k, _ := set.Find(name)
+			op, rest, _ := strings.Cut(name, ".")
+			if op != "matmul" && !strings.HasPrefix(op, "attention") {
+				continue
+			}
+			want := "fma.rn.f32"
+			switch {
+			case op == "attention_delta":
+				want = ""
+			case strings.HasPrefix(rest, "bf16") && target == "sm90a" && (op == "matmul" || strings.HasSuffix(rest, ".a16")):
+				want = "wgmma.mma_async"
+			case strings.HasPrefix(rest, "bf16"):
+				want = "mma.sync"
+			}
+			text := strings.ReplaceAll(k.PTX, "\t", " ")
+			for _, instruction := range []string{"wgmma.mma_async", "mma.sync", "tf32", " atom.", " red.", "fma.rn.f32"} {
+				if has := strings.Contains(text, instruction); has && instruction != want && instruction != "fma.rn.f32" || !has && instruction == want {
+					t.Errorf("%s of %s: has %s: %t", name, target, instruction, has)
+				}
+			}
+		}
 	}
 }
 
