@@ -299,7 +299,12 @@ func TestFaults(t *testing.T) {
 }
 
 func TestConfig(t *testing.T) {
-	k := parse(t, []byte(".version 8.4\n.target sm_80\n.address_size 64\n.visible .entry k(.param .u32 n, .param .u64 p)\n.reqntid 64\n{ ret; }"))
+	k := parse(t, []byte(`.version 8.4
+.target sm_80
+.address_size 64
+.visible .entry k(.param .u32 n, .param .u64 p)
+.reqntid 64
+{ ret; }`))
 	if got := k.Params(); len(got) != 2 || got[1] != (Param{Name: "p", Type: "u64", Offset: 8, Bytes: 8}) || k.ParamBytes() != 16 {
 		t.Errorf("parameters %v, %d bytes", got, k.ParamBytes())
 	}
@@ -323,7 +328,12 @@ func TestConfig(t *testing.T) {
 
 // TestReuse: a launch that takes over the registers of another, with more or fewer threads, is as good as the first.
 func TestReuse(t *testing.T) {
-	k := parse(t, kernel("mov.u32 %r0, %ntid.x; add.u32 %r0, %r0, tid; setp.lt.u32 p, tid, 1; @p add.u32 %r0, %r0, 1000; st.global.u32 [at], %r0;"))
+	k := parse(t, kernel(`
+		mov.u32 %r0, %ntid.x;
+		add.u32 %r0, %r0, tid;
+		setp.lt.u32 p, tid, 1;
+		@p add.u32 %r0, %r0, 1000;
+		st.global.u32 [at], %r0;`))
 	for _, threads := range []int{64, 200, 33, 200} {
 		h := &heap{}
 		out := put(h, make([]uint32, threads))

@@ -23,7 +23,8 @@
 //
 //   - ex2, lg2, sin, cos, tanh, rcp, rsqrt, sqrt, div in their .approx and .full forms are computed in float64 and rounded once;
 //     a GPU is off by up to 2 units in the last place (2^-20.5 absolute for sin and cos, 2^-11 relative for tanh).
-//   - mma and wgmma round after each product, in the order of k, from the accumulator on; a GPU adds in groups, at a width of its own, and truncates.
+//   - mma and wgmma round after each product, in the order of k, from the accumulator on; a GPU adds in groups, at a width of its
+//     own, and truncates.
 //   - mul and add without a rounding modifier may be fused by ptxas. They are not fused here: kernels whose bits matter ask
 //     for .rn, and [Kernel.MayFuse] says whether they do.
 package ptx

@@ -208,7 +208,8 @@ func TestStoreMatrix(t *testing.T) {
 		}
 	}
 	for _, trans := range []string{"", ".trans"} {
-		got := lanewords(t, fmt.Sprintf("add.u32 %%r0, %%r0, %%r30;\nstmatrix.sync.aligned.m8n8.x4%s.shared.b16 [%%r0], {%%r4, %%r5, %%r6, %%r7};\n"+
+		got := lanewords(t, fmt.Sprintf("add.u32 %%r0, %%r0, %%r30;\n"+
+			"stmatrix.sync.aligned.m8n8.x4%s.shared.b16 [%%r0], {%%r4, %%r5, %%r6, %%r7};\n"+
 			"ldmatrix.sync.aligned.m8n8.x4%s.shared.b16 {%%r20, %%r21, %%r22, %%r23}, [%%r0];", trans, trans), in, nil)
 		for l := range got {
 			if got[l] != [4]uint32(in[l][4:8]) {

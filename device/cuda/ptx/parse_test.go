@@ -69,7 +69,8 @@ func TestUnsupported(t *testing.T) {
 		strings.Repeat("{", maxNesting+2):                             "nested scopes",
 	} {
 		_, err := Parse(kernel(body))
-		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") || !strings.HasPrefix(err.Error(), "ptx: line ") {
+		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") ||
+			!strings.HasPrefix(err.Error(), "ptx: line ") {
 			t.Errorf("%s: %v, want %q", body, err, want)
 		}
 	}

@@ -24,8 +24,8 @@ def softmax(y, x, cols, stride, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def matmul(c, a, b, m, n, k, sc, sa, sb, A_COLUMNS: tl.constexpr, B_COLUMNS: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
-           DOUBLE: tl.constexpr):
+def matmul(c, a, b, m, n, k, sc, sa, sb, A_COLUMNS: tl.constexpr, B_COLUMNS: tl.constexpr,
+           BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, DOUBLE: tl.constexpr):
     """C = A B, each tile's loads ahead of its products: cp.async, ldmatrix, mma, or fma in float32; wgmma on sm_90a. DOUBLE: C = 2A B,
     and so A comes from registers."""
     rm = tl.program_id(0) * BM + tl.arange(0, BM)
@@ -118,7 +118,8 @@ for name, a, b in ("nn", 0, 0), ("tt", 1, 1):
           num_warps=4, num_stages=3)
 write("wgmma-bf16-registers", matmul, MATMUL.format("bf16"), dict(A_COLUMNS=0, B_COLUMNS=0, BM=64, BN=16, BK=16, DOUBLE=1), ROUND, 90,
       num_warps=4, num_stages=2)
-write("matmul-f32-nn", matmul, MATMUL.format("fp32"), dict(A_COLUMNS=0, B_COLUMNS=0, BM=16, BN=16, BK=16, DOUBLE=0), ROUND, num_warps=2, num_stages=2)
+write("matmul-f32-nn", matmul, MATMUL.format("fp32"), dict(A_COLUMNS=0, B_COLUMNS=0, BM=16, BN=16, BK=16, DOUBLE=0), ROUND,
+      num_warps=2, num_stages=2)
 write("floats", floats, "y:*fp32 x:*fp32 z:*fp32 n:i32", dict(BLOCK=64), num_warps=2, enable_fp_fusion=False)
 write("integers", integers, "y:*i32 x:*i32 z:*i32 sums:*i64 n:i32", dict(BLOCK=64), num_warps=2)
 write("first", first, "y:*fp32 ids:*i32 rows:i32 cols:i32", dict(BLOCK=64), num_warps=2)
