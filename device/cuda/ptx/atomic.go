@@ -46,18 +46,12 @@ func decodeAtom(a *assembly) {
 		return
 	}
 	isWide := a.pointer(a.ops[1], s)
-	vectorless := func(o operand) operand { // "{ %r1 }"
-		if o.what == vectorOperand && len(o.elems) == 1 {
-			return o.elems[0]
-		}
-		return o
-	}
-	a.src(&a.in.b, vectorless(a.ops[2]), t)
+	a.src(&a.in.b, a.ops[2], t)
 	if op == "cas" {
-		a.src(&a.in.c, vectorless(a.ops[3]), t)
+		a.src(&a.in.c, a.ops[3], t)
 	}
 	a.in.d = sink
-	if d := vectorless(a.ops[0]); d.what != nameOperand || d.name != "_" {
+	if d := a.ops[0]; d.what != nameOperand || d.name != "_" {
 		a.dst(&a.in.d, d, t)
 	}
 	a.in.bytes = t.bytes()

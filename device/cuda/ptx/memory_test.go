@@ -166,7 +166,7 @@ func TestAtomics(t *testing.T) {
 		want  uint32
 	}{
 		{"atom.global.add.u32 %r1, [out], tid;", 5, 5 + blocks*threads*(threads-1)/2},
-		{"atom.global.gpu.acq_rel.add.u32 { %r1 }, [ out + 0 ], { tid };", 0, blocks * threads * (threads - 1) / 2},
+		{"atom.global.gpu.acq_rel.add.u32 %r1, [ out + 0 ], tid;", 0, blocks * threads * (threads - 1) / 2},
 		{"atom.relaxed.gpu.global.max.s32 %r1, [out], tid;", 0xffffffff, threads - 1},
 		{"atom.global.min.u32 %r1, [out], tid;", 0xffffffff, 0},
 		{"red.global.add.s32 [out], 1;", 1, 1 + blocks*threads},
