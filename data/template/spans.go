@@ -31,8 +31,12 @@ const (
 // Some templates render a turn differently once more follows: they drop thoughts, or move tools to the last question.
 // Then a mark takes the place of the content, and the turn's end is what all of the text behind the mark has in common
 // with B; its beginning is found by the text of the generation prompt before the mark. Where a template drops the
-// content, as beside a tool call, the turn is looked for as it stands in B. If no way finds it, that is an error that
-// names the message: no part is trained by guess.
+// content, as beside a tool call, the turn is looked for as it stands in B. A token that ends the last turn only counts
+// there, if it is eos_token.
+//
+// If no way finds the turn, or a template opens the next turn behind the last one, that is an error that names the
+// message: no part is trained by guess. Prompts and parts must render by themselves for this, so a conversation that
+// begins with the assistant is refused by most templates.
 //
 // A conversation without a message of the assistant has no spans; that is no error.
 func (t *Template) AssistantSpans(ctx context.Context, in Input, turns Turns) (string, []Span, error) {
@@ -58,6 +62,9 @@ func (t *Template) AssistantSpans(ctx context.Context, in Input, turns Turns) (s
 	var spans []Span
 	for _, i := range wanted {
 		span, err := f.find(i)
+		if err == nil && i+1 == len(in.Messages) {
+			err = f.checkEnd(i)
+		}
 		if err == nil && len(spans) > 0 && span.Start < spans[len(spans)-1].End {
 			err = errors.New("its part overlaps that of the turn before")
 		}
@@ -339,10 +346,32 @@ func (f *turnFinder) cutEnding(aloneTail, wholeTail string) (rest string, ok boo
 	if rest, ok := strings.CutPrefix(wholeTail, ending); ok {
 		return rest, true
 	}
-	if ending = strings.TrimRightFunc(strings.TrimSuffix(ending, f.eos()), isSpace); ending == "" {
-		return "", false
+	return strings.CutPrefix(wholeTail, f.trimEOS(ending))
+}
+
+func (f *turnFinder) trimEOS(text string) string {
+	return strings.TrimRightFunc(strings.TrimSuffix(strings.TrimRightFunc(text, isSpace), f.eos()), isSpace)
+}
+
+// checkEnd looks whether what the template puts behind the last turn would be there too if a question followed, but for
+// the end-of-text token. A template that opens the next turn by itself fails here.
+func (f *turnFinder) checkEnd(i int) error {
+	question := NewDict(2)
+	question.Set("role", String("user"))
+	question.Set("content", String("?"))
+	messages, err := marked(f.in.Messages[:i+1:i+1], i)
+	if err != nil {
+		return err
 	}
-	return strings.CutPrefix(wholeTail, ending)
+	alone, err1 := f.render(messages, false)
+	followed, err2 := f.render(append(messages, question), false)
+	_, aloneTail, ok1 := strings.Cut(alone, mark)
+	_, followedTail, ok2 := strings.Cut(followed, mark)
+	if err1 == nil && err2 == nil && ok1 && ok2 && !strings.HasPrefix(followedTail, f.trimEOS(aloneTail)) {
+		return errors.New("the template puts something behind the last turn that is not the turn's: " +
+			"put {% generation %} into the template")
+	}
+	return nil // what cannot be tried so is left as it was found
 }
 
 // startBehindMessage finds the prompt between the message before, marked too, and the content. What stands between the
@@ -365,6 +394,9 @@ func (f *turnFinder) startBehindMessage(messages []Value, i int, wholeHead strin
 		return 0, false
 	}
 	between := parts[1]
+	if strings.HasPrefix(prompt, between) && strings.HasSuffix(wholeHead, between) {
+		return len(wholeHead), true // the prompt goes on with what turns of the past do not have
+	}
 	at := strings.LastIndex(between, prompt)
 	if at < 0 || !strings.HasSuffix(wholeHead, between[at:]) {
 		return 0, false

@@ -73,6 +73,10 @@ func TestAssistantSpans(t *testing.T) {
 	oldLlama := `{{ bos_token }}{% for m in messages %}{{ '<h>' + m.role + '</h>' + m.content + '<eot>' }}{% endfor %}{{ '<h>assistant</h>' }}`
 	eosAtEnd := "{% for m in messages %}{{ '<|' + m.role + '|>\n' + m.content + '<|end|>\n' }}{% endfor %}" +
 		"{% if add_generation_prompt %}{{ '<|assistant|>\n' }}{% else %}{{ eos_token }}{% endif %}"
+	endByPlace := "{% for m in messages %}{{ '<' + m.role + '>' + m.content + (eos_token if loop.last and m.role == 'assistant' else '<end>') }}{% endfor %}" +
+		"{% if add_generation_prompt %}{{ '<assistant>' }}{% endif %}"
+	longPrompt := "{% for m in messages %}{{ '<' + m.role + '>' + m.content + '<end>' }}{% endfor %}" +
+		"{% if add_generation_prompt %}{{ '<assistant><thought>nothing comes to my mind</thought>' }}{% endif %}"
 	bare := "{% for m in messages %}{{ m.role + ': ' + m.content + '\n' }}{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}"
 	for _, test := range []struct {
 		template, conversation string
@@ -110,6 +114,10 @@ func TestAssistantSpans(t *testing.T) {
 		{oldLlama, "turns", AllTurns, []string{`1:"2<eot>"`, `3:"4<eot>"`, `5:"Any time.<eot>"`}},
 		// A token at the end of all belongs to the last turn.
 		{eosAtEnd, "turns", AllTurns, []string{`1:"2<|end|>"`, `3:"4<|end|>"`, `5:"Any time.<|end|>\n</s>"`}},
+		// One that stands only there, in the place of another, is all that a model learns to end with.
+		{endByPlace, "turns", AllTurns, []string{`1:"2"`, `3:"4"`, `5:"Any time.</s>"`}},
+		// The prompt goes on with what turns of the past do not have.
+		{longPrompt, "turns", AllTurns, []string{`1:"2<end>"`, `3:"4<end>"`, `5:"Any time.<end>"`}},
 		// Where the line break is all that ends a turn, it counts.
 		{bare, "turns", AllTurns, []string{`1:"2\n"`, `3:"4\n"`, `5:"Any time.\n"`}},
 	} {
@@ -147,6 +155,8 @@ func TestSpansAreRefusedRatherThanGuessed(t *testing.T) {
 		{`{% for m in messages %}{% set x %}{% generation %}{{ m.content }}{% endgeneration %}{% endset %}{{ x }}{% endfor %}`,
 			"turns", "print it directly"},
 		{`{% if false %}{% generation %}{% endgeneration %}{% endif %}`, "turns", "no generation block was reached"},
+		{`sys<eot>{% for m in messages %}<h>{{ m.role }}:{{ m.content }}<eot>{% endfor %}<h>assistant:{% if add_generation_prompt %}<r>{% endif %}`,
+			"pair", "behind the last turn"},
 		{`{{ raise_exception('no') if messages|length == 2 }}{% for m in messages %}{{ m.content }};{% endfor %}`, "turns",
 			"messages up to it do not render"},
 	} {
