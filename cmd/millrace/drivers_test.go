@@ -11,21 +11,26 @@ import (
 	"github.com/millrace/millrace/device/cuda/driver"
 	"github.com/millrace/millrace/device/cuda/standin"
 	"github.com/millrace/millrace/internal/hostmem"
+	"github.com/millrace/millrace/train"
 )
 
 // The tests of the verbs say what happens on a machine without a GPU, wherever they run.
 func TestMain(m *testing.M) {
-	loadDriver = func() (*driver.API, error) { return nil, fmt.Errorf("%w: libcuda.so.1 was not found; install it", driver.ErrMissing) }
+	loadDriver = func() (*driver.API, error) {
+		return nil, fmt.Errorf("%w: libcuda.so.1 was not found; install it", driver.ErrMissing)
+	}
 	os.Exit(m.Run())
 }
 
-// useGPU puts a stand-in of a driver in place, whose kernels are not run.
+// noKernels is a loader for devices that are opened and not used.
+func noKernels([]byte) (*standin.Image, error) {
+	return &standin.Image{Kernel: func(string) *standin.Kernel { return &standin.Kernel{} }}, nil
+}
+
+// useGPU puts a stand-in of a driver in place.
 func useGPU(t *testing.T, o standin.Options) {
 	before := loadDriver
 	t.Cleanup(func() { loadDriver = before })
-	o.Load = func([]byte) (*standin.Image, error) {
-		return &standin.Image{Kernel: func(string) *standin.Kernel { return &standin.Kernel{} }}, nil
-	}
 	gpu := standin.New(o)
 	loadDriver = func() (*driver.API, error) { return gpu.API(), nil }
 	t.Cleanup(func() {
@@ -63,6 +68,7 @@ func TestDevices(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if c.gpu != nil {
+				c.gpu.Load = noKernels
 				useGPU(t, *c.gpu)
 			}
 			var stderr bytes.Buffer
@@ -93,5 +99,33 @@ func TestDevices(t *testing.T) {
 				t.Error(err)
 			}
 		})
+	}
+}
+
+// A run file is trained on a GPU, with what it streams through a small budget, and gives nearly the CPU's losses.
+func TestTrainOnGPU(t *testing.T) {
+	if testing.Short() {
+		t.Skip("interprets the GPU's kernels")
+	}
+	w := newWorkshop(t)
+	run := func(out string, set ...string) train.Summary {
+		args := []string{"train", w.path("run.yaml"), "--json", "--set", "output_dir=" + w.path(out), "--set", "max_steps=2"}
+		for _, s := range append(set, "numerics={micro_batch: 2, head_chunk: 32}", "batch_tokens=64") {
+			args = append(args, "--set", s)
+		}
+		return jsonOf[train.Summary](t, invoke(t, args...).must(t).stdout)
+	}
+	want := run("cpu")
+	useGPU(t, standin.Options{})
+	whole := run("gpu")
+	small := run("streamed", "memory.device=112KiB")
+	if d := whole.LastLoss/want.LastLoss - 1; d < -0.01 || d > 0.01 || whole.LastLoss == want.LastLoss {
+		t.Errorf("a loss of %v, on the CPU %v", whole.LastLoss, want.LastLoss)
+	}
+	if w.read("gpu/model/model.safetensors") != w.read("streamed/model/model.safetensors") {
+		t.Error("streaming changes the weights")
+	}
+	if small.UploadBytes <= whole.UploadBytes {
+		t.Errorf("%d bytes to the device with a small budget, %d with all of it", small.UploadBytes, whole.UploadBytes)
 	}
 }

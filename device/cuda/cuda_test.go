@@ -10,6 +10,9 @@ import (
 
 // The suite of all drivers, on the kernels that the program carries.
 func TestConformance(t *testing.T) {
+	if raceEnabled && testing.Short() {
+		t.Skip("the interpreter of PTX is slow under the race detector; TestStandInTraining looks for missing waits")
+	}
 	for name, p := range map[string]products{"own products": ownProducts, "library": library} {
 		if p == library && testing.Short() {
 			continue // only products differ

@@ -159,8 +159,10 @@ func trainingLaws(t *testing.T, variant string, compute tensor.DType, steps int,
 	if first.plan.Unified {
 		t.Error("the plan takes the device for the host")
 	}
-	near(t, g, n, first, train(t, g, n, nil, resident, steps))
-	sameBits(t, "again", train(t, g, n, d, resident, steps), first)
+	if !raceEnabled { // the detector looks for missing waits, and is slow
+		near(t, g, n, first, train(t, g, n, nil, resident, steps))
+		sameBits(t, "again", train(t, g, n, d, resident, steps), first)
+	}
 	moved := train(t, g, n, d, streamed, steps)
 	sameBits(t, "streamed", moved, first)
 	if moved.plan.DeviceBytes >= first.plan.DeviceBytes {
@@ -175,8 +177,12 @@ func TestStandInTraining(t *testing.T) {
 			if (testing.Short() || raceEnabled) && (variant != "mistral-window" || compute != tensor.BF16) {
 				continue
 			}
+			steps := 2
+			if raceEnabled {
+				steps = 1
+			}
 			t.Run(variant+" "+compute.String(), func(t *testing.T) {
-				trainingLaws(t, variant, compute, 2, func() device.Device { return open(t, standin.Options{}, library) })
+				trainingLaws(t, variant, compute, steps, func() device.Device { return open(t, standin.Options{}, library) })
 			})
 		}
 	}
