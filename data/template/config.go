@@ -91,5 +91,6 @@ func (c *Config) Source(hasTools bool) (string, error) {
 		names = append(names, name)
 	}
 	sort.Strings(names)
-	return "", fmt.Errorf("the tokenizer has no default chat template, only %s: name one with chat_template", strings.Join(names, ", "))
+	return "", fmt.Errorf("the tokenizer has no default chat template, only %s: name one with chat_template",
+		strings.Join(names, ", "))
 }

@@ -38,7 +38,8 @@ const (
 // message: no part is trained by guess. Prompts and parts must render by themselves for this, so a conversation that
 // begins with the assistant is refused by most templates.
 //
-// A conversation without a message of the assistant has no spans; that is no error.
+// A conversation without a message of the assistant has no spans; that is no error. The Limits are those of one render,
+// and n turns may take 2n+3 of them, or 7n+3 where marks are needed; ctx bounds them together.
 func (t *Template) AssistantSpans(ctx context.Context, in Input, turns Turns) (string, []Span, error) {
 	if in.AddGenerationPrompt {
 		return "", nil, errors.New("chat template: the assistant's parts are those of a conversation without a generation prompt")
