@@ -152,13 +152,14 @@ def attention_delta(delta, out, dout, rows, heads, headdim, so, sdo, BLOCK_ROWS:
     for first in range(0, headdim, BLOCK_COLS):
         c = first + tl.arange(0, BLOCK_COLS)[None, :]
         inside = (row[:, None] < rows) & (c < headdim)
-        total += tl.sum(tl.load(o + c, mask=inside, other=0.0).to(tl.float32) * tl.load(do + c, mask=inside, other=0.0).to(tl.float32), 1)
+        x, y = tl.load(o + c, mask=inside, other=0.0), tl.load(do + c, mask=inside, other=0.0)
+        total += tl.sum(x.to(tl.float32) * y.to(tl.float32), 1)
     tl.store(delta + row.to(tl.int64) * heads + head, total, mask=row < rows)
 
 
 @triton.jit
 def _step(i, per_head, head, before, lo, after):
-    """The query head and the block of queries of step i: heads from head on, each with before blocks from lo and the rest from after."""
+    """The query head and the block of queries of step i. Heads go from head on, each has before blocks from lo, the rest from after."""
     n = i % per_head
     return head + i // per_head, tl.where(n < before, lo + n, after + n - before)
 
@@ -242,8 +243,8 @@ def attention_dkdv(dk, dv, dout, q, k, v, lse, delta, end, rows, heads, kvheads,
         dk_b = tl.zeros([BLOCK_K, HEAD_B], tl.float32)
         dv_b = tl.zeros([BLOCK_K, HEAD_B], tl.float32)
 
-    # The blocks on both sides of the whole ones, then these, each for one query head after the other. A loop over heads around one over
-    # blocks would be plainer, but what the compiler moves out of both takes more registers than there are.
+    # The blocks on both sides of the whole ones, then these, each for one query head after the other. A loop over heads around
+    # one over blocks would be plainer, but what the compiler moves out of both takes more registers than there are.
     before = whole_lo - lo
     key = tl.minimum(first + tl.arange(0, BLOCK_K), last)
     stop = tl.minimum(tl.load(end + key), key + reach)
@@ -365,9 +366,13 @@ ANY = {
 # The bytes that a thread may spill, next to thousands of products: dk and dv of wide heads fill the registers.
 SPILL = {"sm80": 192, "sm90a": 384}
 
+# Inside of a tile of up to 128 rows, offsets have 32 bits.
+LONGEST_STRIDE = 2 ** 24
+
 SIZES = "rows:i32 heads:i32 kvheads:i32 headdim:i32 window:i32"
 FORWARD = f"out:*A lse:*fp32 q:*A k:*A v:*A start:*i32 {SIZES} so:i32 sq:i32 sk:i32 sv:i32 scale:fp32"
-DKDV = f"dk:*A dv:*A dout:*A q:*A k:*A v:*A lse:*fp32 delta:*fp32 end:*i32 {SIZES} sdk:i32 sdv:i32 sdo:i32 sq:i32 sk:i32 sv:i32 scale:fp32"
+DKDV = (f"dk:*A dv:*A dout:*A q:*A k:*A v:*A lse:*fp32 delta:*fp32 end:*i32 {SIZES} "
+        "sdk:i32 sdv:i32 sdo:i32 sq:i32 sk:i32 sv:i32 scale:fp32")
 DQ = f"dq:*A dout:*A q:*A k:*A v:*A lse:*fp32 delta:*fp32 start:*i32 {SIZES} sdq:i32 sdo:i32 sq:i32 sk:i32 sv:i32 scale:fp32"
 
 
@@ -378,9 +383,12 @@ def _tiled(name, t, pieces, padded, sm80, sm90a):
     for (function, arguments, grid), tile, tile90 in zip(kernels, sm80, sm90a):
         at = lambda tile: dict(constants=dict(HEAD_A=pieces[0], HEAD_B=pieces[1], PADDED=int(padded), BLOCK_Q=tile[0], BLOCK_K=tile[1]),
                                warps=tile[2], stages=tile[3])
-        aligned = [a for a, _, t in (a.partition(":") for a in arguments.split()) if t == "*A" or a[0] == "s" and t == "i32"]
+        typed = [a.split(":") for a in arguments.split()]
+        strides = [a for a, t in typed if a[0] == "s" and t == "i32"]
+        aligned = [a for a, t in typed if t == "*A"] + strides + ["headdim"]
         yield Kernel(name.replace("OP", function.__name__), function, arguments.replace("*A", "*" + t), grid, **at(tile),
-                     aligned="" if padded else " ".join([*aligned, "headdim"]), most={"headdim": sum(pieces)}, spill=SPILL["sm80"],
+                     aligned="" if padded else " ".join(aligned),
+                     most={"headdim": sum(pieces), **dict.fromkeys(strides, LONGEST_STRIDE)}, spill=SPILL["sm80"],
                      on={"sm90a": {**at(tile90), "spill": SPILL["sm90a"]}})
 
 
