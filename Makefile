@@ -3,11 +3,14 @@
 GO ?= go
 
 # Packages in which goroutines meet; those that do not exist in a checkout are left out.
-RACE = stream store checkpoint train device/cpu device/null nn trace internal cmd
+RACE = stream store checkpoint train device/cpu device/null device/cuda nn trace internal cmd
 RACE_PACKAGES = $(patsubst %,./%/...,$(wildcard $(RACE)))
 
 # SHORT=-short leaves out what takes long.
 SHORT ?=
+
+# An interpreter with device/cuda/kernels/requirements.txt; make kernels-check makes this one.
+KERNELS_PYTHON ?= build/kernels-venv/bin/python
 
 BENCH_TIME ?= 200ms
 BENCH_PROGRAMS = $(sort $(dir $(wildcard benchmarks/*/main.go)))
@@ -16,7 +19,7 @@ BENCH_PROGRAMS = $(sort $(dir $(wildcard benchmarks/*/main.go)))
 
 .PHONY: help
 help: ## list what can be made
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: build
 build: ## bin/millrace
@@ -35,6 +38,18 @@ race: ## the tests of what runs concurrently, under the race detector (SHORT=-sh
 	@command -v "$$($(GO) env CC | cut -d' ' -f1)" >/dev/null || \
 		{ echo "make race: the race detector needs cgo, and there is no C compiler: install gcc or clang, or set CC" >&2; exit 1; }
 	CGO_ENABLED=1 $(GO) test -race $(SHORT) $(RACE_PACKAGES)
+
+.PHONY: kernels
+kernels: ## compile the GPU kernels whose sources changed (needs Python, no GPU)
+	$(KERNELS_PYTHON) device/cuda/kernels/build.py
+
+.PHONY: kernels-check
+kernels-check: ## run the GPU kernels in Triton's interpreter, compile them anew, assemble them (needs Python, no GPU)
+	sh device/cuda/kernels/check.sh
+
+.PHONY: gpu-check
+gpu-check: ## bin/gpucheck: a folder to copy to a machine with a GPU, where its run.sh checks everything
+	bash device/cuda/gpucheck/gpu-check.sh
 
 # Programs that compare with oneDNN or PyTorch say so where those are missing; the others still run.
 .PHONY: bench
