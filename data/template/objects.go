@@ -35,7 +35,7 @@ type (
 		outer *scope
 		last  []Value // what changed() saw last; nil before
 	}
-	// cycler and joiner are Jinja's helpers of these names.
+	// cycler and joiner are what the functions of these names make.
 	cycler struct {
 		items []Value
 		at    int

@@ -332,7 +332,8 @@ func (f *turnFinder) findByMark(i int, before string) (Span, error) {
 		start, ok = f.startBehindMessage(messages, i, wholeHead)
 	}
 	if !ok || start > end || !strings.HasPrefix(f.text, wholeHead[:start]) {
-		return Span{}, errors.New("the generation prompt is not found before its content")
+		return Span{}, errors.New("the generation prompt is not found before its content: " +
+			"does the message have thoughts where the prompt has none? (enable_thinking)")
 	}
 	return Span{start, end, i}, nil
 }
