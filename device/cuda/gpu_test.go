@@ -65,11 +65,16 @@ func onGPU(t *testing.T, f func(t *testing.T, p products)) {
 	})
 }
 
-// The suite of all drivers. GPUs sum products in groups of their own, and use approximations of exp, sin and rsqrt.
+// gpuF32 is how far fp32 results may be off: tensor cores add products in groups and truncate, and GPUs approximate exp and
+// rsqrt.
+var gpuF32 = devicetest.Tolerance{Rel: 1e-5, Abs: 1e-5}
+
+// The suite of all drivers.
 func TestGPUConformance(t *testing.T) {
 	onGPU(t, func(t *testing.T, p products) {
 		devicetest.Suite{
 			Open: func() device.Device { return openGPU(t, p) },
+			F32:  gpuF32,
 			Fail: fail,
 		}.Run(t)
 	})
@@ -84,6 +89,7 @@ func TestGPURepeats(t *testing.T) {
 		for range 2 {
 			devicetest.Suite{
 				Open: func() device.Device { return shared{d} },
+				F32:  gpuF32,
 				Observe: func(test string, written []byte) {
 					_, name, _ := strings.Cut(test, "/")
 					name = strings.Replace(name, "#01", "", 1)
