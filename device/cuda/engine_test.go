@@ -5,6 +5,7 @@ import (
 	"context"
 	"math"
 	"testing"
+	"time"
 
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/device/cpu"
@@ -185,5 +186,21 @@ func TestStandInTraining(t *testing.T) {
 				trainingLaws(t, variant, compute, steps, func() device.Device { return open(t, standin.Options{}, library) })
 			})
 		}
+	}
+}
+
+// Streams that pause at random moments give the bits that they give without.
+func TestStandInPauses(t *testing.T) {
+	g := modeltest.Load(t, "mistral-window")
+	n := numerics(g, tensor.BF16)
+	var first outcome
+	for seed := range uint64(2) {
+		d := open(t, standin.Options{Seed: seed, MaxDelay: time.Duration(seed) * 300 * time.Microsecond}, library)
+		got := train(t, g, n, d, streamed, 1)
+		mustClose(t, d)
+		if seed == 0 {
+			first = got
+		}
+		sameBits(t, "with pauses", got, first)
 	}
 }
