@@ -22,7 +22,8 @@ func (d *Device) with(f func() error) error {
 func (d *Device) check(call string, r driver.Result) error {
 	err := r.Err(call)
 	if err != nil && losesContext(r) {
-		lost := fmt.Errorf("%w; the operation that failed may be an earlier one (CUDA_LAUNCH_BLOCKING=1 finds it), and only a new process can use the GPU again", err)
+		lost := fmt.Errorf("%w; the operation that failed may be an earlier one (CUDA_LAUNCH_BLOCKING=1 finds it), "+
+			"and only a new process can use the GPU again", err)
 		d.lost.CompareAndSwap(nil, &lost)
 		return lost
 	}
