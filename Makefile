@@ -9,6 +9,9 @@ RACE_PACKAGES = $(patsubst %,./%/...,$(wildcard $(RACE)))
 # SHORT=-short leaves out what takes long.
 SHORT ?=
 
+# QUICK=1 makes kernels-check only assemble what is compiled, which needs no PyTorch.
+QUICK ?=
+
 # An interpreter with device/cuda/kernels/requirements.txt; make kernels-check makes this one.
 KERNELS_PYTHON ?= build/kernels-venv/bin/python
 
@@ -45,7 +48,7 @@ kernels: ## compile the GPU kernels whose sources changed (needs Python, no GPU)
 
 .PHONY: kernels-check
 kernels-check: ## run the GPU kernels in Triton's interpreter, compile them anew, assemble them (needs Python, no GPU)
-	sh device/cuda/kernels/check.sh
+	QUICK=$(QUICK) sh device/cuda/kernels/check.sh
 
 .PHONY: gpu-check
 gpu-check: ## bin/gpucheck: a folder to copy to a machine with a GPU, where its run.sh checks everything
