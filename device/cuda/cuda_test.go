@@ -1,11 +1,14 @@
 package cuda_test
 
 import (
+	"math/rand/v2"
 	"testing"
 
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/device/cuda/standin"
 	"github.com/millrace/millrace/device/devicetest"
+	"github.com/millrace/millrace/internal/hostmem"
+	"github.com/millrace/millrace/tensor"
 )
 
 // The suite of all drivers, on the kernels that the program carries.
@@ -23,5 +26,54 @@ func TestConformance(t *testing.T) {
 				Fail: fail,
 			}.Run(t)
 		})
+	}
+}
+
+// Long vectors are summed in rounds, with the bits of one round.
+func TestSumRounds(t *testing.T) {
+	const n, chunk = 300_001, 65536
+	d := open(t, standin.Options{}, ownProducts)
+	defer mustClose(t, d)
+	r, err := hostmem.New().Reserve("numbers", 4*n+16)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	x := hostmem.F32(r.Bytes()[16:])
+	rng := rand.New(rand.NewPCG(1, 2))
+	for i := range x {
+		x[i] = float32(rng.NormFloat64())
+	}
+	host, err := d.Register(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer mustClose(t, host)
+	b, err := d.Alloc("numbers", r.Len())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer mustClose(t, b)
+	s, err := d.NewStream("sum")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer mustClose(t, s)
+	mem := device.Whole(b)
+	v := device.NewVec(mem.Slice(16, 4*n), tensor.F32, n)
+	var sums [3][2]float64
+	for i, chunks := range []int{100, 1, 2} {
+		d.SetRound(chunks)
+		s.Copy(mem, device.Whole(host))
+		s.SumSquares(mem.Slice(0, 8), v)
+		s.Sum(mem.Slice(8, 8), v)
+		s.Copy(device.Whole(host).Slice(0, 16), mem.Slice(0, 16))
+		if err := s.Sync(); err != nil {
+			t.Fatal(err)
+		}
+		copy(sums[i][:], hostmem.F64(r.Bytes()[:16]))
+	}
+	if sums[1] != sums[0] || sums[2] != sums[0] || sums[0][0] < n/2 {
+		t.Errorf("sums in one round, in rounds of 1 and of 2 chunks of %d: %v", chunk, sums)
 	}
 }

@@ -50,8 +50,10 @@ type Device struct {
 
 	workspace workspace
 
-	// pinBytes and pieceBytes are the most that one registration and one copy take; smaller in tests.
+	// pinBytes and pieceBytes are the most that one registration and one copy take, roundChunks the chunks of one round of a
+	// sum; smaller in tests.
 	pinBytes, pieceBytes int64
+	roundChunks          int
 }
 
 var _ device.Device = (*Device)(nil)
@@ -66,7 +68,7 @@ const driverReserveBytes = 512 << 20
 // Open opens a GPU. The error is one line: what is missing, and what to do.
 func Open(o Options) (d *Device, err error) {
 	d = &Device{id: fmt.Sprintf("cuda:%d", o.Ordinal), api: o.API, accounts: o.Accounts, pinned: map[*hostmem.Region]*pinning{},
-		pinBytes: maxPinBytes, pieceBytes: maxPieceBytes}
+		pinBytes: maxPinBytes, pieceBytes: maxPieceBytes, roundChunks: partialChunks}
 	defer func() {
 		if err != nil {
 			// The first error says why; what could not be given back after it says nothing more.

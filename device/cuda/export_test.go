@@ -9,6 +9,9 @@ func (s *Stream) Fail(err error) {
 // SetPieces makes registrations and copies take at most so many bytes at a time.
 func (d *Device) SetPieces(pinBytes, copyBytes int64) { d.pinBytes, d.pieceBytes = pinBytes, copyBytes }
 
+// SetRound makes sums take so many chunks at a time.
+func (d *Device) SetRound(chunks int) { d.roundChunks = chunks }
+
 // CodeValues is what codes of 8-bit moments stand for.
 func CodeValues(signed bool) []float32 { return codeValues(signed) }
 

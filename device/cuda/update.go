@@ -164,8 +164,9 @@ func (s *Stream) sum(op string, dst device.Mem, x device.Mat) error {
 	if x.Cols == 0 {
 		return s.zero(dst.Slice(0, tensor.F64.Bytes()))
 	}
-	for first := 0; first < x.Cols; first += partialChunks * sumChunk {
-		n := min(partialChunks*sumChunk, x.Cols-first)
+	round := s.device.roundChunks * sumChunk
+	for first := 0; first < x.Cols; first += round {
+		n := min(round, x.Cols-first)
 		size := x.DType.Bytes()
 		piece := x.Slice(int64(first)*size, int64(n)*size)
 		if err := s.launch(op, at(s.partials), ptr(piece), i64(n)); err != nil {
