@@ -32,7 +32,7 @@ type session struct {
 }
 
 // goHeapSlack is what the Go heap may grow by after the plan is made: garbage of a few steps.
-const goHeapSlack = 24 << 20
+const goHeapSlack = 16 << 20
 
 // hostShare is the part of the available memory that a run takes when memory.host is auto.
 const hostShare = 0.9
