@@ -2,6 +2,7 @@ package device
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/millrace/millrace/tensor"
 )
@@ -49,7 +50,7 @@ func (o *Operands) add(write bool, name string, m Mat, rows, cols int, types []t
 	case m.Buf == nil:
 		o.fail("%s has no memory", name)
 	case !known:
-		o.fail("%s is %s, not one of %v", name, m.DType, types)
+		o.fail("%s is %s, not one of %v", name, m.DType, slices.Clone(types)) // a copy, so that types stay on the caller's stack
 	case m.Rows != rows || m.Cols != cols:
 		o.fail("%s is [%d, %d], not [%d, %d]", name, m.Rows, m.Cols, rows, cols)
 	case m.Stride < m.Cols:

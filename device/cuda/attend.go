@@ -16,7 +16,7 @@ func (s *Stream) RoPE(y, x device.Mat, heads int, cos, sin device.Mat, positions
 		if empty(x) {
 			return nil
 		}
-		return s.launch("rope."+typeName(x.DType), ptr(y.Mem), ptr(x.Mem), ptr(cos.Mem), ptr(sin.Mem), ptr(positions),
+		return s.launch(named("rope", typeName(x.DType)), ptr(y.Mem), ptr(x.Mem), ptr(cos.Mem), ptr(sin.Mem), ptr(positions),
 			i32(x.Rows), i32(heads), i32(x.Cols/heads), flag(inverse), stride(y), stride(x))
 	})
 }
@@ -28,8 +28,9 @@ func (s *Stream) Attention(out, lse, q, k, v device.Mat, spec device.AttentionSp
 		if q.Rows == 0 {
 			return nil
 		}
-		args := append([]arg{ptr(out.Mem), ptr(lse.Mem), ptr(q.Mem), ptr(k.Mem), ptr(v.Mem), ptr(spec.Docs.Start)}, sizes(q, spec)...)
-		return s.attend("attention", q, spec, append(args, stride(out), stride(q), stride(k), stride(v), f32(spec.Scale)))
+		args := append(s.args[:0], ptr(out.Mem), ptr(lse.Mem), ptr(q.Mem), ptr(k.Mem), ptr(v.Mem), ptr(spec.Docs.Start))
+		args = append(sizes(args, q, spec), stride(out), stride(q), stride(k), stride(v), f32(spec.Scale))
+		return s.attend("attention", q, spec, args)
 	})
 }
 
@@ -40,53 +41,42 @@ func (s *Stream) AttentionGrad(dq, dk, dv, dout, q, k, v, out, lse, delta device
 		if q.Rows == 0 {
 			return nil
 		}
-		err := s.launch("attention_delta."+typeName(q.DType), ptr(delta.Mem), ptr(out.Mem), ptr(dout.Mem),
+		err := s.launch(named("attention_delta", typeName(q.DType)), ptr(delta.Mem), ptr(out.Mem), ptr(dout.Mem),
 			i32(q.Rows), i32(spec.Heads), i32(spec.HeadDim), stride(out), stride(dout))
 		if err != nil {
 			return err
 		}
-		read := []arg{ptr(dout.Mem), ptr(q.Mem), ptr(k.Mem), ptr(v.Mem), ptr(lse.Mem), ptr(delta.Mem)}
-		last := []arg{stride(dout), stride(q), stride(k), stride(v), f32(spec.Scale)}
-		join := func(parts ...[]arg) (all []arg) {
-			for _, p := range parts {
-				all = append(all, p...)
-			}
-			return all
+		read := func(to []arg) []arg {
+			return append(to, ptr(dout.Mem), ptr(q.Mem), ptr(k.Mem), ptr(v.Mem), ptr(lse.Mem), ptr(delta.Mem))
 		}
-		err = s.attend("attention_dkdv", q, spec, join([]arg{ptr(dk.Mem), ptr(dv.Mem)}, read, []arg{ptr(spec.Docs.End)}, sizes(q, spec),
-			[]arg{stride(dk), stride(dv)}, last))
-		if err != nil {
+		last := func(to []arg) []arg {
+			return append(to, stride(dout), stride(q), stride(k), stride(v), f32(spec.Scale))
+		}
+		args := read(append(s.args[:0], ptr(dk.Mem), ptr(dv.Mem)))
+		args = sizes(append(args, ptr(spec.Docs.End)), q, spec)
+		if err := s.attend("attention_dkdv", q, spec, last(append(args, stride(dk), stride(dv)))); err != nil {
 			return err
 		}
-		return s.attend("attention_dq", q, spec, join([]arg{ptr(dq.Mem)}, read, []arg{ptr(spec.Docs.Start)}, sizes(q, spec),
-			[]arg{stride(dq)}, last))
+		args = read(append(s.args[:0], ptr(dq.Mem)))
+		args = sizes(append(args, ptr(spec.Docs.Start)), q, spec)
+		return s.attend("attention_dq", q, spec, last(append(args, stride(dq))))
 	})
 }
 
 // sizes are the arguments that all attention kernels share.
-func sizes(q device.Mat, spec device.AttentionSpec) []arg {
-	return []arg{i32(q.Rows), i32(spec.Heads), i32(spec.KVHeads), i32(spec.HeadDim), i32(spec.Window)}
+func sizes(to []arg, q device.Mat, spec device.AttentionSpec) []arg {
+	return append(to, i32(q.Rows), i32(spec.Heads), i32(spec.KVHeads), i32(spec.HeadDim), i32(spec.Window))
 }
 
 // attend launches the kernel made for this head size and aligned operands if there is one, else the narrowest that has room for it.
-func (s *Stream) attend(op string, q device.Mat, spec device.AttentionSpec, args []arg) error {
+func (s *Stream) attend(name string, q device.Mat, spec device.AttentionSpec, args []arg) error {
 	if spec.HeadDim > maxHeadDim {
 		return fmt.Errorf("heads of %d columns: the kernels take at most %d", spec.HeadDim, maxHeadDim)
 	}
 	if spec.Scale <= 0 {
 		return fmt.Errorf("a scale of %g: the kernels take positive ones", spec.Scale)
 	}
-	op = fmt.Sprintf("%s.%s.h", op, typeName(q.DType))
-	if done, err := s.launchIf(fmt.Sprintf("%s%d.a16", op, spec.HeadDim), args...); done || err != nil {
-		return err
-	}
-	for _, room := range []int{16, 64, 128, maxHeadDim} {
-		if room < spec.HeadDim {
-			continue
-		}
-		if done, err := s.launchIf(fmt.Sprintf("%s%d.any", op, room), args...); done || err != nil {
-			return err
-		}
-	}
-	return fmt.Errorf("no kernel of %s takes heads of %d columns", op, spec.HeadDim)
+	o := named(name, typeName(q.DType))
+	o.head = spec.HeadDim
+	return s.launch(o, args...)
 }

@@ -37,9 +37,9 @@ type Device struct {
 	context  driver.Context
 	accounts *hostmem.Accounts
 	note     func(line string)
-	blas     cublaslt.BLAS // nil: there is none
-	loaded   map[string]*function
-	codes    [2]driver.DevicePtr // what codes of 8-bit moments stand for: of first moments, of second ones
+	blas     cublaslt.BLAS             // nil: there is none
+	kernels  map[operation][]*function // those of each operation, in the order to try them
+	codes    [2]driver.DevicePtr       // what codes of 8-bit moments stand for: of first moments, of second ones
 	opened   closers
 
 	lost atomic.Pointer[error] // what ended the context

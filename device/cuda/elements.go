@@ -20,34 +20,46 @@ func empty(m device.Mat) bool { return m.Rows == 0 || m.Cols == 0 }
 // flatCols is what the rows of a long vector are made of when it is treated as a matrix.
 const flatCols = 4096
 
-// elementwise calls f with matrices of one shape. Those that lie dense in memory are vectors, and long vectors are cut into rows
+// elementwise calls f with three matrices of one shape. Those that lie dense in memory are vectors, and long vectors are cut into rows
 // and a rest: a grid counts columns in 16 bits.
-func elementwise(f func(m ...device.Mat) error, ms ...device.Mat) error {
+func elementwise(f func(m [3]device.Mat) error, ms [3]device.Mat) error {
 	first := ms[0]
 	n := first.Rows * first.Cols
 	for _, m := range ms {
 		if m.Rows > 1 && m.Stride != m.Cols {
-			return f(ms...)
+			return f(ms)
 		}
 	}
 	if first.Rows > 1 && first.Cols >= flatCols || n < 2*flatCols {
-		return f(ms...)
+		return f(ms)
 	}
 	rows := n / flatCols
-	if err := f(shaped(ms, 0, rows, flatCols)...); err != nil || n%flatCols == 0 {
+	if err := f(shaped(ms, 0, rows, flatCols)); err != nil || n%flatCols == 0 {
 		return err
 	}
-	return f(shaped(ms, rows*flatCols, 1, n%flatCols)...)
+	return f(shaped(ms, rows*flatCols, 1, n%flatCols))
 }
 
 // shaped views a stretch of dense matrices in another shape.
-func shaped(ms []device.Mat, first, rows, cols int) []device.Mat {
-	all := make([]device.Mat, len(ms))
+func shaped(ms [3]device.Mat, first, rows, cols int) [3]device.Mat {
 	for i, m := range ms {
 		size := m.DType.Bytes()
-		all[i] = device.NewMat(m.Slice(int64(first)*size, int64(rows)*int64(cols)*size), m.DType, rows, cols)
+		ms[i] = device.NewMat(m.Slice(int64(first)*size, int64(rows)*int64(cols)*size), m.DType, rows, cols)
 	}
-	return all
+	return ms
+}
+
+// castName is how kernels' names have the types of a cast.
+func castName(from, to tensor.DType) string {
+	switch {
+	case from == tensor.BF16 && to == tensor.BF16:
+		return "bf16_bf16"
+	case from == tensor.BF16:
+		return "bf16_f32"
+	case to == tensor.BF16:
+		return "f32_bf16"
+	}
+	return "f32_f32"
 }
 
 // AddBias implements device.LinearOps.
@@ -57,7 +69,7 @@ func (s *Stream) AddBias(y, bias device.Mat) {
 		if empty(y) {
 			return nil
 		}
-		return s.launch("add_bias."+typeName(y.DType), ptr(y.Mem), ptr(bias.Mem), i32(y.Rows), i32(y.Cols), stride(y))
+		return s.launch(named("add_bias", typeName(y.DType)), ptr(y.Mem), ptr(bias.Mem), i32(y.Rows), i32(y.Cols), stride(y))
 	})
 }
 
@@ -68,8 +80,8 @@ func (s *Stream) BiasGrad(db, dy device.Mat) {
 		if empty(dy) {
 			return nil
 		}
-		return s.sumRows("bias_grad."+typeName(dy.DType), db, func(first, n int) []arg {
-			return []arg{ptr(dy.ColRange(first, n).Mem), i32(dy.Rows), i32(n), stride(dy)}
+		return s.sumRows(named("bias_grad", typeName(dy.DType)), db, func(w driver.DevicePtr, first, n int) []arg {
+			return append(s.args[:0], at(w), ptr(dy.ColRange(first, n).Mem), i32(dy.Rows), i32(n), stride(dy))
 		})
 	})
 }
@@ -81,10 +93,10 @@ func (s *Stream) Add(y, a, b device.Mat) {
 		if empty(y) {
 			return nil
 		}
-		return elementwise(func(m ...device.Mat) error {
+		return elementwise(func(m [3]device.Mat) error {
 			y, a, b := m[0], m[1], m[2]
-			return s.launch("add."+typeName(y.DType), ptr(y.Mem), ptr(a.Mem), ptr(b.Mem), i32(y.Rows), i32(y.Cols), stride(y), stride(a), stride(b))
-		}, y, a, b)
+			return s.launch(named("add", typeName(y.DType)), ptr(y.Mem), ptr(a.Mem), ptr(b.Mem), i32(y.Rows), i32(y.Cols), stride(y), stride(a), stride(b))
+		}, [3]device.Mat{y, a, b})
 	})
 }
 
@@ -95,26 +107,25 @@ func (s *Stream) Cast(dst, src device.Mat) {
 		if empty(src) {
 			return nil
 		}
-		op := "cast." + typeName(src.DType) + "_" + typeName(dst.DType)
-		return elementwise(func(m ...device.Mat) error {
+		return elementwise(func(m [3]device.Mat) error {
 			dst, src := m[0], m[1]
-			return s.launch(op, ptr(dst.Mem), ptr(src.Mem), i32(dst.Rows), i32(dst.Cols), stride(dst), stride(src))
-		}, dst, src)
+			return s.launch(named("cast", castName(src.DType, dst.DType)), ptr(dst.Mem), ptr(src.Mem), i32(dst.Rows), i32(dst.Cols), stride(dst), stride(src))
+		}, [3]device.Mat{dst, src, src})
 	})
 }
 
-// sumRows adds sums over rows to dst: the kernel op leaves those of slices of the rows in the workspace, given as its first
-// argument before those that args makes for a range of columns, and another one adds the slices up in order.
-func (s *Stream) sumRows(op string, dst device.Mat, args func(first, n int) []arg) error {
+// sumRows adds sums over rows to dst: the kernel of o leaves those of slices of the rows in the workspace, which args gets
+// beside a range of columns, and another one adds the slices up in order.
+func (s *Stream) sumRows(o operation, dst device.Mat, args func(w driver.DevicePtr, first, n int) []arg) error {
 	// The most that there is room for, and a multiple of what columns may be aligned to.
 	const most = workspaceBytes / 4 / maxSlices
 	for first := 0; first < dst.Cols; first += most {
 		n := min(most, dst.Cols-first)
 		err := s.device.workspace.lend(s, func(w driver.DevicePtr) error {
-			if err := s.launch(op, append([]arg{at(w)}, args(first, n)...)...); err != nil {
+			if err := s.launch(o, args(w, first, n)...); err != nil {
 				return err
 			}
-			return s.launch("fold.f32", ptr(dst.ColRange(first, n).Mem), at(w), i32(n))
+			return s.launch(named("fold", "f32"), ptr(dst.ColRange(first, n).Mem), at(w), i32(n))
 		})
 		if err != nil {
 			return err
@@ -133,7 +144,7 @@ func (s *Stream) RMSNorm(y, rstd, x, w device.Mat, groups int, eps float32) {
 		if empty(x) {
 			return nil
 		}
-		return s.launch("rmsnorm."+typeName(x.DType), ptr(y.Mem), ptr(rstd.Mem), ptr(x.Mem), ptr(w.Mem),
+		return s.launch(named("rmsnorm", typeName(x.DType)), ptr(y.Mem), ptr(rstd.Mem), ptr(x.Mem), ptr(w.Mem),
 			i32(x.Rows), i32(groups), i32(x.Cols/groups), stride(y), stride(x), f32(eps))
 	})
 }
@@ -147,24 +158,24 @@ func (s *Stream) RMSNormGrad(dx, dw, dy, x, w, rstd, resid device.Mat, groups in
 		}
 		rows, n, d := i32(x.Rows), i32(groups), i32(x.Cols/groups)
 		if !dw.IsZero() {
-			err := s.sumRows("rmsnorm_wgrad."+typeName(x.DType), dw, func(first, cols int) []arg {
+			err := s.sumRows(named("rmsnorm_wgrad", typeName(x.DType)), dw, func(w driver.DevicePtr, first, cols int) []arg {
 				dy, x := dy, x
 				if groups == 1 { // heads are never so wide that they would be cut
 					dy, x = dy.ColRange(first, cols), x.ColRange(first, cols)
 				}
-				return []arg{ptr(dy.Mem), ptr(x.Mem), ptr(rstd.Mem), rows, n, i32(cols), stride(dy), stride(x)}
+				return append(s.args[:0], at(w), ptr(dy.Mem), ptr(x.Mem), ptr(rstd.Mem), rows, n, i32(cols), stride(dy), stride(x))
 			})
 			if err != nil {
 				return err
 			}
 		}
-		op := "rmsnorm_grad." + typeName(x.DType)
+		o := named("rmsnorm_grad", typeName(x.DType))
 		if resid.IsZero() {
 			resid = x // not read
 		} else {
-			op += ".resid"
+			o = named("rmsnorm_grad", typeName(x.DType), "resid")
 		}
-		return s.launch(op, ptr(dx.Mem), ptr(dy.Mem), ptr(x.Mem), ptr(w.Mem), ptr(rstd.Mem), ptr(resid.Mem),
+		return s.launch(o, ptr(dx.Mem), ptr(dy.Mem), ptr(x.Mem), ptr(w.Mem), ptr(rstd.Mem), ptr(resid.Mem),
 			rows, n, d, stride(dx), stride(dy), stride(x), stride(resid))
 	})
 }
@@ -176,7 +187,7 @@ func (s *Stream) SwiGLU(y, gateUp device.Mat) {
 		if empty(y) {
 			return nil
 		}
-		return s.launch("swiglu."+typeName(y.DType), ptr(y.Mem), ptr(gateUp.Mem), i32(y.Rows), i32(y.Cols), stride(y), stride(gateUp))
+		return s.launch(named("swiglu", typeName(y.DType)), ptr(y.Mem), ptr(gateUp.Mem), i32(y.Rows), i32(y.Cols), stride(y), stride(gateUp))
 	})
 }
 
@@ -187,7 +198,7 @@ func (s *Stream) SwiGLUGrad(dGateUp, dy, gateUp device.Mat) {
 		if empty(dy) {
 			return nil
 		}
-		return s.launch("swiglu_grad."+typeName(dy.DType), ptr(dGateUp.Mem), ptr(dy.Mem), ptr(gateUp.Mem),
+		return s.launch(named("swiglu_grad", typeName(dy.DType)), ptr(dGateUp.Mem), ptr(dy.Mem), ptr(gateUp.Mem),
 			i32(dy.Rows), i32(dy.Cols), stride(dGateUp), stride(dy), stride(gateUp))
 	})
 }

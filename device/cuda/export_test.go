@@ -19,6 +19,6 @@ func CodeValues(signed bool) []float32 { return codeValues(signed) }
 func (s *Stream) Crash() {
 	s.operands.Op, s.operands.List = "Crash", nil
 	s.enqueue(func() error {
-		return s.launch("add.f32", at(64), at(64), at(64), i32(1), i32(16), i32(16), i32(16), i32(16))
+		return s.launch(named("add", "f32"), at(64), at(64), at(64), i32(1), i32(16), i32(16), i32(16), i32(16))
 	})
 }

@@ -9,7 +9,7 @@ func (s *Stream) LSEInit(stat device.Mat) {
 		if empty(stat) {
 			return nil
 		}
-		return s.launch("lse_init", ptr(stat.Mem), i32(stat.Rows))
+		return s.launch(named("lse_init"), ptr(stat.Mem), i32(stat.Rows))
 	})
 }
 
@@ -20,7 +20,7 @@ func (s *Stream) LSEUpdate(stat, logits device.Mat, targets device.Mem, first in
 		if empty(logits) {
 			return nil
 		}
-		return s.launch("lse_update", ptr(stat.Mem), ptr(logits.Mem), ptr(targets), i32(logits.Rows), i32(logits.Cols), i32(first), stride(logits))
+		return s.launch(named("lse_update"), ptr(stat.Mem), ptr(logits.Mem), ptr(targets), i32(logits.Rows), i32(logits.Cols), i32(first), stride(logits))
 	})
 }
 
@@ -31,7 +31,7 @@ func (s *Stream) TokenLoss(loss, stat device.Mat, targets device.Mem) {
 		if empty(stat) {
 			return nil
 		}
-		return s.launch("token_loss", ptr(loss.Mem), ptr(stat.Mem), ptr(targets), i32(stat.Rows))
+		return s.launch(named("token_loss"), ptr(loss.Mem), ptr(stat.Mem), ptr(targets), i32(stat.Rows))
 	})
 }
 
@@ -42,7 +42,7 @@ func (s *Stream) CrossEntropyGrad(dlogits, logits, stat device.Mat, targets devi
 		if empty(logits) {
 			return nil
 		}
-		return s.launch("ce_grad."+typeName(dlogits.DType), ptr(dlogits.Mem), ptr(logits.Mem), ptr(stat.Mem), ptr(targets),
+		return s.launch(named("ce_grad", typeName(dlogits.DType)), ptr(dlogits.Mem), ptr(logits.Mem), ptr(stat.Mem), ptr(targets),
 			i32(logits.Rows), i32(logits.Cols), i32(first), stride(dlogits), stride(logits), f32(scale))
 	})
 }
@@ -54,7 +54,7 @@ func (s *Stream) Gather(y, table device.Mat, ids device.Mem, first int) {
 		if empty(y) || empty(table) {
 			return nil
 		}
-		return s.launch("gather."+typeName(y.DType), ptr(y.Mem), ptr(table.Mem), ptr(ids),
+		return s.launch(named("gather", typeName(y.DType)), ptr(y.Mem), ptr(table.Mem), ptr(ids),
 			i32(y.Rows), i32(y.Cols), i32(first), i32(table.Rows), stride(y), stride(table))
 	})
 }
@@ -66,7 +66,7 @@ func (s *Stream) ScatterAdd(dtable, dy device.Mat, ids device.Mem, first int) {
 		if empty(dy) || empty(dtable) {
 			return nil
 		}
-		return s.launch("scatter_add."+typeName(dy.DType), ptr(dtable.Mem), ptr(dy.Mem), ptr(ids),
+		return s.launch(named("scatter_add", typeName(dy.DType)), ptr(dtable.Mem), ptr(dy.Mem), ptr(ids),
 			i32(dy.Rows), i32(dy.Cols), i32(first), i32(dtable.Rows), stride(dtable), stride(dy))
 	})
 }

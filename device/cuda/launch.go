@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -82,17 +83,15 @@ func (d *Device) loadKernels(gpu *gpu) error {
 	}
 	wg.Wait()
 	defer patience.Stop()
-	d.loaded = make(map[string]*function, len(names))
-	for i, f := range functions {
-		if errs[i] != nil {
-			return errs[i]
-		}
-		if f != nil {
-			d.loaded[f.Name] = f
+	for _, err := range errs {
+		if err != nil {
+			return err
 		}
 	}
+	functions = slices.DeleteFunc(functions, func(f *function) bool { return f == nil })
+	d.kernels = tabulate(functions)
 	if !patience.Stop() {
-		d.note(fmt.Sprintf("%d kernels were compiled in %.0f s", len(d.loaded), time.Since(begin).Seconds()))
+		d.note(fmt.Sprintf("%d kernels were compiled in %.0f s", len(functions), time.Since(begin).Seconds()))
 	}
 	return nil
 }
@@ -175,30 +174,35 @@ func stride(m device.Mat) arg {
 	return i32(m.Stride)
 }
 
-// launch enqueues the kernel of an operation, op being its name with types, such as "add.bf16": the first variant that takes the
-// operands. The context is current.
-func (s *Stream) launch(op string, args ...arg) error {
-	for _, variant := range [...]string{".narrow", ".a16", ".any", ""} {
-		if done, err := s.launchIf(op+variant, args...); done || err != nil {
-			return err
-		}
+// launch enqueues a kernel of an operation: the first variant that takes the operands. It allocates nothing, given arguments that
+// were appended to s.args. The context is current.
+func (s *Stream) launch(o operation, args ...arg) error {
+	done, err := s.launchIf(o, args...)
+	if err == nil && !done {
+		err = fmt.Errorf("no kernel of %v takes these operands", o)
 	}
-	return fmt.Errorf("no kernel of %s takes these operands", op)
+	return err
 }
 
-// launchIf enqueues the kernel of that name if there is one and the arguments are as it wants them.
-func (s *Stream) launchIf(name string, args ...arg) (bool, error) {
-	f := s.device.loaded[name]
-	if f == nil {
-		return false, nil
+// launchIf is launch where there may be no kernel for the operands: then it reports false.
+func (s *Stream) launchIf(o operation, args ...arg) (bool, error) {
+	for _, f := range s.device.kernels[o] {
+		if done, err := s.launchKernel(f, args); done || err != nil {
+			return done, err
+		}
 	}
+	return false, nil
+}
+
+// launchKernel enqueues a kernel if the arguments are as it wants them.
+func (s *Stream) launchKernel(f *function, args []arg) (bool, error) {
 	if len(args) != len(f.Args) {
-		panic(fmt.Sprintf("cuda device: kernel %s takes %d arguments, not %d", name, len(f.Args), len(args)))
+		panic(fmt.Sprintf("cuda device: kernel %s takes %d arguments, not %d", f.Name, len(f.Args), len(args)))
 	}
 	values := s.values[:len(args)]
 	for i, a := range args {
 		if a.kind != f.Args[i].Type {
-			panic(fmt.Sprintf("cuda device: kernel %s: argument %s is %v, not %v", name, f.Args[i].Name, f.Args[i].Type, a.kind))
+			panic(fmt.Sprintf("cuda device: kernel %s: argument %s is %v, not %v", f.Name, f.Args[i].Name, f.Args[i].Type, a.kind))
 		}
 		values[i] = a.value
 	}

@@ -29,13 +29,14 @@ func (s *Stream) MatMul(c, a, b device.Mat, f device.MatMulFlags) {
 
 // blasProduct has the library multiply, if it can.
 func (s *Stream) blasProduct(c, a, b device.Mat, f device.MatMulFlags) (bool, error) {
-	p := cublaslt.Product{C: blasMatrix(c), A: blasMatrix(a), B: blasMatrix(b), TransA: f.TransA, TransB: f.TransB, Accumulate: f.Accumulate}
+	p := &s.product
+	*p = cublaslt.Product{C: blasMatrix(c), A: blasMatrix(a), B: blasMatrix(b), TransA: f.TransA, TransB: f.TransB, Accumulate: f.Accumulate}
 	if !p.Suits() {
 		return false, nil
 	}
 	var done bool
 	err := s.device.workspace.lend(s, func(w driver.DevicePtr) (err error) {
-		done, err = s.device.blas.MatMul(&p, w, s.handle)
+		done, err = s.device.blas.MatMul(p, w, s.handle)
 		return err
 	})
 	return done, err
@@ -54,25 +55,25 @@ const largeTile = 64
 
 // ownProduct multiplies with a kernel of our own.
 func (s *Stream) ownProduct(c, a, b device.Mat, inner int, f device.MatMulFlags) error {
-	op := "matmul." + typeName(a.DType) + "." + typeName(c.DType)
-	args := []arg{ptr(c.Mem), ptr(a.Mem), ptr(b.Mem), i32(c.Rows), i32(c.Cols), i32(inner), i32(c.Stride), i32(a.Stride), i32(b.Stride)}
+	args := append(s.args[:0], ptr(c.Mem), ptr(a.Mem), ptr(b.Mem), i32(c.Rows), i32(c.Cols), i32(inner), i32(c.Stride), i32(a.Stride), i32(b.Stride))
+	operands, result := typeName(a.DType), typeName(c.DType)
 	if form := productForm(f); form != "" && c.Rows >= largeTile && c.Cols >= largeTile {
-		if done, err := s.launchIf(op+form+".a16", append(args, flag(f.Accumulate))...); done || err != nil {
+		if done, err := s.launchIf(named("matmul", operands, result, form), append(args, flag(f.Accumulate))...); done || err != nil {
 			return err
 		}
 	}
-	return s.launch(op, append(args, flag(f.TransA), flag(f.TransB), flag(f.Accumulate))...)
+	return s.launch(named("matmul", operands, result), append(args, flag(f.TransA), flag(f.TransB), flag(f.Accumulate))...)
 }
 
 // productForm is how names of kernels say what is transposed.
 func productForm(f device.MatMulFlags) string {
 	switch [2]bool{f.TransA, f.TransB} {
 	case [2]bool{false, false}:
-		return ".nn"
+		return "nn"
 	case [2]bool{false, true}:
-		return ".nt"
+		return "nt"
 	case [2]bool{true, false}:
-		return ".tn"
+		return "tn"
 	}
 	return "" // no layer multiplies two transposed matrices
 }

@@ -208,9 +208,10 @@ func (s *Stream) zero(dst device.Mem) error {
 		off := dst.Off + done
 		n, at := min(dst.Len-done, b.whole(off)), b.at+driver.DevicePtr(off)
 		if b.region != nil {
-			if err := d.check("cuMemHostGetDevicePointer", d.api.MemHostGetDevicePointer(&at, unsafe.Add(b.host, off), 0)); err != nil {
+			if err := d.check("cuMemHostGetDevicePointer", d.api.MemHostGetDevicePointer(&s.mapped, unsafe.Add(b.host, off), 0)); err != nil {
 				return err
 			}
+			at = s.mapped
 		}
 		if err := d.check("cuMemsetD8Async", d.api.MemsetD8Async(at, 0, uint64(n), s.handle)); err != nil {
 			return err

@@ -5,6 +5,7 @@ import (
 	"unsafe"
 
 	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/device/cuda/cublaslt"
 	"github.com/millrace/millrace/device/cuda/driver"
 )
 
@@ -18,9 +19,12 @@ type Stream struct {
 	err      error // the first, or one that came with an event
 	closed   bool
 
-	// What a launch needs, here so that nothing is allocated.
-	values [maxArgs]uint64
-	params [maxArgs]unsafe.Pointer // into values
+	// What operations need, here so that nothing is allocated.
+	args    [maxArgs]arg
+	values  [maxArgs]uint64
+	params  [maxArgs]unsafe.Pointer // into values
+	product cublaslt.Product
+	mapped  driver.DevicePtr // host memory, as the device sees it
 }
 
 var _ device.Stream = (*Stream)(nil)

@@ -108,8 +108,9 @@ func (s *Stream) AdamW(args device.AdamWArgs, bad device.Mem) {
 		if n == 0 {
 			return nil
 		}
-		return s.launch("adamw."+stateName(args.Weights, args.Grad), append([]arg{ptr(args.Weights.Mem), low(args.Weights, args.Low),
-			ptr(args.M.Mem), ptr(args.V.Mem), ptr(args.Grad.Mem), ptr(bad), i64(n)}, scalars(args.AdamWScalars)...)...)
+		all := append(s.args[:0], ptr(args.Weights.Mem), low(args.Weights, args.Low), ptr(args.M.Mem), ptr(args.V.Mem), ptr(args.Grad.Mem),
+			ptr(bad), i64(n))
+		return s.launch(named("adamw", masterName(args.Weights), typeName(args.Grad.DType)), scalars(all, args.AdamWScalars)...)
 	})
 }
 
@@ -121,18 +122,18 @@ func (s *Stream) AdamW8(args device.AdamW8Args, bad device.Mem) {
 		if n == 0 {
 			return nil
 		}
-		return s.launch("adamw8."+stateName(args.Weights, args.Grad), append([]arg{ptr(args.Weights.Mem), low(args.Weights, args.Low),
-			ptr(args.M.Mem), ptr(args.V.Mem), ptr(args.MScale.Mem), ptr(args.VScale.Mem), ptr(args.Grad.Mem), ptr(bad),
-			at(s.device.codes[0]), at(s.device.codes[1]), i64(n)}, scalars(args.AdamWScalars)...)...)
+		all := append(s.args[:0], ptr(args.Weights.Mem), low(args.Weights, args.Low), ptr(args.M.Mem), ptr(args.V.Mem), ptr(args.MScale.Mem),
+			ptr(args.VScale.Mem), ptr(args.Grad.Mem), ptr(bad), at(s.device.codes[0]), at(s.device.codes[1]), i64(n))
+		return s.launch(named("adamw8", masterName(args.Weights), typeName(args.Grad.DType)), scalars(all, args.AdamWScalars)...)
 	})
 }
 
-// stateName is how names of kernels have the types of weights and gradients.
-func stateName(weights, grad device.Mat) string {
+// masterName is how names of kernels have what weights are a part of.
+func masterName(weights device.Mat) string {
 	if weights.DType == tensor.BF16 {
-		return "split." + typeName(grad.DType)
+		return "split"
 	}
-	return "f32.f32"
+	return "f32"
 }
 
 // low is where the low halves are; weights in F32 have none, and their kernels do not look.
@@ -143,24 +144,26 @@ func low(weights, low device.Mat) arg {
 	return ptr(low.Mem)
 }
 
-func scalars(a device.AdamWScalars) []arg {
-	return []arg{f32(a.ClipScale), f32(a.Decay), f32(a.OneMinusBeta1), f32(a.Beta2), f32(a.OneMinusBeta2), f32(a.StepSize), f32(a.SqrtBC2), f32(a.Eps)}
+// scalars are the last arguments of AdamW.
+func scalars(to []arg, a device.AdamWScalars) []arg {
+	return append(to, f32(a.ClipScale), f32(a.Decay), f32(a.OneMinusBeta1), f32(a.Beta2), f32(a.OneMinusBeta2), f32(a.StepSize), f32(a.SqrtBC2),
+		f32(a.Eps))
 }
 
 // SumSquares implements device.OptimizerOps.
 func (s *Stream) SumSquares(dst device.Mem, x device.Mat) {
 	s.operands.SumSquares(dst, x)
-	s.enqueue(func() error { return s.sum("sumsq."+typeName(x.DType), dst, x) })
+	s.enqueue(func() error { return s.sum(named("sumsq", typeName(x.DType)), dst, x) })
 }
 
 // Sum implements device.HeadOps.
 func (s *Stream) Sum(dst device.Mem, x device.Mat) {
 	s.operands.Sum(dst, x)
-	s.enqueue(func() error { return s.sum("sum.f32", dst, x) })
+	s.enqueue(func() error { return s.sum(named("sum", "f32"), dst, x) })
 }
 
 // sum adds up chunks side by side and then their sums in order, as many at a time as there is room for.
-func (s *Stream) sum(op string, dst device.Mem, x device.Mat) error {
+func (s *Stream) sum(o operation, dst device.Mem, x device.Mat) error {
 	if x.Cols == 0 {
 		return s.zero(dst.Slice(0, tensor.F64.Bytes()))
 	}
@@ -169,11 +172,11 @@ func (s *Stream) sum(op string, dst device.Mem, x device.Mat) error {
 		n := min(round, x.Cols-first)
 		size := x.DType.Bytes()
 		piece := x.Slice(int64(first)*size, int64(n)*size)
-		if err := s.launch(op, at(s.partials), ptr(piece), i64(n)); err != nil {
+		if err := s.launch(o, at(s.partials), ptr(piece), i64(n)); err != nil {
 			return err
 		}
 		chunks := (n + sumChunk - 1) / sumChunk
-		if err := s.launch("sum_fold", ptr(dst), at(s.partials), i32(chunks), flag(first > 0)); err != nil {
+		if err := s.launch(named("sum_fold"), ptr(dst), at(s.partials), i32(chunks), flag(first > 0)); err != nil {
 			return err
 		}
 	}

@@ -1,0 +1,141 @@
+package cuda_test
+
+import (
+	"testing"
+	"unsafe"
+
+	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/device/cuda"
+	"github.com/millrace/millrace/device/cuda/cublaslt"
+	"github.com/millrace/millrace/device/cuda/driver"
+	"github.com/millrace/millrace/device/cuda/standin"
+	"github.com/millrace/millrace/internal/hostmem"
+	"github.com/millrace/millrace/tensor"
+)
+
+// Handing an operation to the driver allocates nothing: a step has tens of thousands of them, and a garbage collection would stop
+// the lanes. What calls into C costs is purego's, and not counted: the driver is one that does nothing.
+func TestOperationsAllocateNothing(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector allocates")
+	}
+	for _, p := range []products{ownProducts, library} {
+		gpu := standin.New(standin.Options{Load: loadOnce})
+		o := options(gpu, p, 0)
+		o.OpenBLAS = func() (cublaslt.BLAS, error) { return idleBLAS{}, nil }
+		d, err := cuda.Open(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := &rig{d, gpu}
+		defer mustClose(t, r)
+		b, err := d.Alloc("operands", 1<<26)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer mustClose(t, b)
+		host := hostmem.New()
+		region, err := host.Reserve("host", 1<<16)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer mustClose(t, region)
+		pinned, err := d.Register(region)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer mustClose(t, pinned)
+		s, err := d.NewStream("counted")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer mustClose(t, s)
+		real := *o.API
+		idle(o.API)
+		defer func() { *o.API = real }() // for what is closed
+		for name, f := range everyOperation(s, device.NewArena(device.Whole(b)), device.Whole(pinned)) {
+			if n := testing.AllocsPerRun(20, f); n != 0 {
+				t.Errorf("products %v: %s allocates %v times", p, name, n)
+			}
+		}
+	}
+}
+
+// idle makes the calls of a stream do nothing.
+func idle(a *driver.API) {
+	a.CtxSetCurrent = func(driver.Context) driver.Result { return driver.Success }
+	a.LaunchKernel = func(driver.Function, uint32, uint32, uint32, uint32, uint32, uint32, uint32, driver.Stream, *unsafe.Pointer, *unsafe.Pointer) driver.Result {
+		return driver.Success
+	}
+	a.MemcpyHtoDAsync = func(driver.DevicePtr, unsafe.Pointer, uint64, driver.Stream) driver.Result { return driver.Success }
+	a.MemcpyDtoHAsync = func(unsafe.Pointer, driver.DevicePtr, uint64, driver.Stream) driver.Result { return driver.Success }
+	a.MemcpyDtoDAsync = func(_, _ driver.DevicePtr, _ uint64, _ driver.Stream) driver.Result { return driver.Success }
+	a.MemsetD8Async = func(driver.DevicePtr, uint8, uint64, driver.Stream) driver.Result { return driver.Success }
+}
+
+// idleBLAS multiplies nothing.
+type idleBLAS struct{}
+
+func (idleBLAS) Name() string { return "idle" }
+func (idleBLAS) Close() error { return nil }
+func (idleBLAS) MatMul(*cublaslt.Product, cublaslt.Workspace, driver.Stream) (bool, error) {
+	return true, nil
+}
+
+// everyOperation has a call of each operation, on operands of middling size.
+func everyOperation(s device.Stream, a *device.Arena, host device.Mem) map[string]func() {
+	const rows, cols, heads, headDim = 128, 256, 4, 64
+	mat := func(dtype tensor.DType, rows, cols int) device.Mat { return a.Mat(dtype, rows, cols) }
+	x, y, z := mat(tensor.BF16, rows, cols), mat(tensor.BF16, rows, cols), mat(tensor.BF16, rows, cols)
+	k, v, dk, dv := mat(tensor.BF16, rows, cols/2), mat(tensor.BF16, rows, cols/2), mat(tensor.BF16, rows, cols/2), mat(tensor.BF16, rows, cols/2)
+	q, out, dq, dout := mat(tensor.BF16, rows, cols), mat(tensor.BF16, rows, cols), mat(tensor.BF16, rows, cols), mat(tensor.BF16, rows, cols)
+	w, bias, db, wide := mat(tensor.BF16, cols, cols), mat(tensor.BF16, 1, cols), mat(tensor.F32, 1, cols), mat(tensor.BF16, rows, 2*cols)
+	dWide, f, dw := mat(tensor.BF16, rows, 2*cols), mat(tensor.F32, rows, cols), mat(tensor.F32, cols, cols)
+	rstd, stat, loss := mat(tensor.F32, rows, 1), mat(tensor.F32, rows, 3), mat(tensor.F32, 1, rows)
+	lse, delta := mat(tensor.F32, rows, heads), mat(tensor.F32, rows, heads)
+	cos, sin := mat(tensor.F32, rows, headDim/2), mat(tensor.F32, rows, headDim/2)
+	ids := a.Take(4 * rows)
+	docs := device.Docs{Positions: ids, Start: ids, End: ids}
+	spec := device.AttentionSpec{Heads: heads, KVHeads: heads / 2, HeadDim: headDim, Scale: 0.125, Docs: docs}
+	n := 1 << 16
+	vec := func(t tensor.DType, n int) device.Mat { return a.Mat(t, 1, n) }
+	weights, low, grad, m, u := vec(tensor.BF16, n), vec(tensor.I16, n), vec(tensor.BF16, n), vec(tensor.F32, n), vec(tensor.F32, n)
+	m8, u8, ms, us := vec(tensor.U8, n), vec(tensor.U8, n), vec(tensor.F32, n/tensor.MomentBlock), vec(tensor.F32, n/tensor.MomentBlock)
+	scalars := device.AdamWScalars{ClipScale: 1, Decay: 1, Beta2: 0.9, SqrtBC2: 1, Eps: 1e-8}
+	sum := a.Take(8)
+	return map[string]func(){
+		"Copy up":          func() { s.Copy(x.Slice(0, 1<<14), host.Slice(0, 1<<14)) },
+		"Copy down":        func() { s.Copy(host.Slice(0, 1<<14), x.Slice(0, 1<<14)) },
+		"Copy":             func() { s.Copy(x.Mem, y.Mem) },
+		"Zero":             func() { s.Zero(x.Mem) },
+		"MatMul":           func() { s.MatMul(y, x, w, device.MatMulFlags{TransB: true}) },
+		"MatMul small":     func() { s.MatMul(y.RowRange(0, 3), x.RowRange(0, 3), w, device.MatMulFlags{}) },
+		"MatMul summed":    func() { s.MatMul(dw, x, y, device.MatMulFlags{TransA: true, Accumulate: true}) },
+		"AddBias":          func() { s.AddBias(y, bias) },
+		"BiasGrad":         func() { s.BiasGrad(db, y) },
+		"Add":              func() { s.Add(z, x, y) },
+		"Add strided":      func() { s.Add(z.ColRange(0, 64), x.ColRange(0, 64), y.ColRange(0, 64)) },
+		"Cast":             func() { s.Cast(f, x) },
+		"RMSNorm":          func() { s.RMSNorm(y, rstd, x, bias, 1, 1e-6) },
+		"RMSNormGrad":      func() { s.RMSNormGrad(z, db, y, x, bias, rstd, device.Mat{}, 1) },
+		"SwiGLU":           func() { s.SwiGLU(y, wide) },
+		"SwiGLUGrad":       func() { s.SwiGLUGrad(dWide, y, wide) },
+		"RoPE":             func() { s.RoPE(y, x, heads, cos, sin, ids, false) },
+		"Attention":        func() { s.Attention(out, lse, q, k, v, spec) },
+		"AttentionGrad":    func() { s.AttentionGrad(dq, dk, dv, dout, q, k, v, out, lse, delta, spec) },
+		"LSEInit":          func() { s.LSEInit(stat) },
+		"LSEUpdate":        func() { s.LSEUpdate(stat, f, ids, 0) },
+		"TokenLoss":        func() { s.TokenLoss(loss, stat, ids) },
+		"CrossEntropyGrad": func() { s.CrossEntropyGrad(x, f, stat, ids, 0, 1) },
+		"Gather":           func() { s.Gather(y, w, ids, 0) },
+		"ScatterAdd":       func() { s.ScatterAdd(dw, y, ids, 0) },
+		"AdamW": func() {
+			s.AdamW(device.AdamWArgs{Weights: weights, Low: low, M: m, V: u, Grad: grad, AdamWScalars: scalars}, sum)
+		},
+		"AdamW8": func() {
+			s.AdamW8(device.AdamW8Args{Weights: weights, Low: low, M: m8, V: u8, MScale: ms, VScale: us, Grad: grad, AdamWScalars: scalars}, sum)
+		},
+		"SumSquares": func() { s.SumSquares(sum, grad) },
+		"Sum":        func() { s.Sum(sum, m) },
+	}
+}

@@ -1,0 +1,76 @@
+package cuda
+
+import (
+	"testing"
+
+	"github.com/millrace/millrace/device/cuda/kernels"
+)
+
+// All kernels are reached by the operation that their names say, the quickest first, and attention by every size of heads.
+func TestTabulate(t *testing.T) {
+	for _, target := range kernels.Targets {
+		set, err := kernels.Load(target)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var all []*function
+		for _, name := range set.Names() {
+			k, _ := set.Find(name)
+			all = append(all, &function{Kernel: k})
+		}
+		table := tabulate(all)
+		reached := map[*function]bool{}
+		for o, list := range table {
+			for i, f := range list {
+				reached[f] = true
+				if _, rank := variant(f.Name); i > 0 && o.head == 0 {
+					if _, before := variant(list[i-1].Name); before >= rank {
+						t.Errorf("%v: %s comes before %s", o, list[i-1].Name, f.Name)
+					}
+				}
+			}
+		}
+		for _, f := range all {
+			if !reached[f] {
+				t.Errorf("%s is reached by nothing", f.Name)
+			}
+		}
+		check := func(o operation, want ...string) {
+			t.Helper()
+			var got []string
+			for _, f := range table[o] {
+				got = append(got, f.Name)
+			}
+			if len(got) < len(want) {
+				t.Errorf("%v: %v, want %v", o, got, want)
+				return
+			}
+			for i := range want {
+				if got[i] != want[i] {
+					t.Errorf("%v: %v, want %v", o, got, want)
+				}
+			}
+		}
+		check(named("lse_init"), "lse_init")
+		check(named("rmsnorm_grad", "bf16", "resid"), "rmsnorm_grad.bf16.resid.narrow", "rmsnorm_grad.bf16.resid.a16", "rmsnorm_grad.bf16.resid.any")
+		check(named("matmul", "bf16", "f32", "tn"), "matmul.bf16.f32.tn.a16")
+		check(named("matmul", "bf16", "f32"), "matmul.bf16.f32.any")
+		heads := func(name, dtype string, width int) operation {
+			o := named(name, dtype)
+			o.head = width
+			return o
+		}
+		check(heads("attention", "bf16", 64), "attention.bf16.h64.a16", "attention.bf16.h64.any", "attention.bf16.h128.any")
+		check(heads("attention_dq", "bf16", 65), "attention_dq.bf16.h128.any", "attention_dq.bf16.h256.any")
+		check(heads("attention_dkdv", "f32", 64), "attention_dkdv.f32.h64.any")
+		for _, name := range []string{"attention", "attention_dkdv", "attention_dq"} {
+			for _, dtype := range []string{"f32", "bf16"} {
+				for width := 1; width <= maxHeadDim; width++ {
+					if len(table[heads(name, dtype, width)]) == 0 {
+						t.Errorf("%s.%s has no kernel for heads of %d columns", name, dtype, width)
+					}
+				}
+			}
+		}
+	}
+}
