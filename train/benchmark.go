@@ -2,15 +2,21 @@ package train
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"math"
+	"os"
 	"slices"
 	"time"
 
+	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/internal/hostmem"
 	"github.com/millrace/millrace/internal/rng"
+	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/optim"
 	"github.com/millrace/millrace/plan"
+	"github.com/millrace/millrace/store"
 	"github.com/millrace/millrace/stream"
 	"github.com/millrace/millrace/trace"
 )
@@ -18,8 +24,9 @@ import (
 // BenchOptions say which step is measured.
 type BenchOptions struct {
 	Model       string // a directory with config.json, or a hub id; weights are random
+	Shape       string // a named shape (plan.Shapes) instead of it
 	SequenceLen int    // positions of a row, which is one document
-	BatchTokens int    // positions of a step
+	Tokens      int    // positions of a step
 	Steps       int    // measured
 	Warmup      int    // before them, not measured
 	MicroBatch  Auto
@@ -29,58 +36,113 @@ type BenchOptions struct {
 	MaxGradNorm float64 // 0: no clipping
 	Memory      Memory
 	Device      string // auto (default), or cpu
+	// Stream is auto (default), where the plan keeps weights on the device as it sees fit, or always: every block and every
+	// tile of the head passes through the ring of slots.
+	Stream string
+	// AliasLayers has decoder blocks share host memory, for models whose state is larger than that: see store.Aliased.
+	AliasLayers bool
+	TracePath   string // of a Chrome trace of the last step; empty: none is written
 }
 
-// BenchResult is what was measured and what was planned.
+// BenchResult is what was measured, and beside it what the simulation of the same plan says.
 type BenchResult struct {
-	Device           string      `json:"device"`
-	Parameters       int64       `json:"parameters"`
-	SequenceLen      int         `json:"sequence_len"`
-	MicroBatch       int         `json:"micro_batch"`   // sequences
-	MicroBatches     int         `json:"micro_batches"` // of a step
-	Steps            int         `json:"steps"`
-	StepSec          float64     `json:"step_sec"` // median
-	StepMinSec       float64     `json:"step_min_sec"`
-	StepMaxSec       float64     `json:"step_max_sec"`
-	TokensPerSec     float64     `json:"tokens_per_sec"`
-	ModelTFLOPS      float64     `json:"model_tflops"`    // by the usual account: no recomputation
-	ExecutedTFLOPS   float64     `json:"executed_tflops"` // recomputation included
-	Lanes            trace.Lanes `json:"lanes"`           // busy seconds of a step, mean
-	PredictedStepSec float64     `json:"predicted_step_sec"`
-	PredictedLanes   trace.Lanes `json:"predicted_lanes"`
-	PredictedLimit   string      `json:"predicted_limit"` // the lane that should be busiest
-	Machine          string      `json:"machine"`         // whose rates that is predicted from
-	DiskBytes        int64       `json:"disk_bytes"`      // that the plan keeps on disk
-	PlannedBytes     int64       `json:"planned_bytes"`   // of resident memory
-	PeakBytes        int64       `json:"peak_rss_bytes"`
+	Model        string `json:"model"` // or shape
+	Device       string `json:"device"`
+	Parameters   int64  `json:"parameters"`
+	Tokens       int    `json:"tokens"` // positions of a step, none of them padding
+	SequenceLen  int    `json:"sequence_len"`
+	MicroBatch   int    `json:"micro_batch"`   // sequences
+	MicroBatches int    `json:"micro_batches"` // of a step
+	Stream       string `json:"stream"`
+	// ResidentBlocks are the decoder blocks whose weights stay on the device for a whole step.
+	ResidentBlocks int         `json:"resident_blocks"`
+	Alias          *BenchAlias `json:"alias,omitempty"`
+
+	Steps          int         `json:"steps"`
+	StepSec        float64     `json:"step_sec"` // median
+	StepMinSec     float64     `json:"step_min_sec"`
+	StepMaxSec     float64     `json:"step_max_sec"`
+	TokensPerSec   float64     `json:"tokens_per_sec"`
+	ModelTFLOPS    float64     `json:"model_tflops"`    // model.TrainFLOPs: 6N plus attention, no recomputation
+	ExecutedTFLOPS float64     `json:"executed_tflops"` // recomputation included
+	Lanes          trace.Lanes `json:"lanes"`           // busy seconds of a step, mean
+	BusyShares     trace.Lanes `json:"busy_shares"`     // of the mean step
+	Timeline       []string    `json:"timeline"`        // of the last step
+
+	PredictedStepSec        float64     `json:"predicted_step_sec"`
+	PredictedTokensPerSec   float64     `json:"predicted_tokens_per_sec"`
+	PredictedModelTFLOPS    float64     `json:"predicted_model_tflops"`
+	PredictedExecutedTFLOPS float64     `json:"predicted_executed_tflops"`
+	PredictedLanes          trace.Lanes `json:"predicted_lanes"`
+	PredictedBusyShares     trace.Lanes `json:"predicted_busy_shares"`
+	PredictedTimeline       []string    `json:"predicted_timeline"`
+	PredictedLimit          string      `json:"predicted_limit"` // the lane that should be busiest
+	Machine                 string      `json:"machine"`         // whose rates that is predicted from
+
+	ModelFLOPs    int64 `json:"model_flops"`    // of a step
+	ExecutedFLOPs int64 `json:"executed_flops"` // of a step
+	UploadBytes   int64 `json:"upload_bytes"`   // of a step, planned: the schedule fixes it
+	DownloadBytes int64 `json:"download_bytes"` // of a step, planned
+
+	DeviceBytes       int64 `json:"device_bytes"`        // reserved before the first step, in one allocation; what the driver takes for itself is not in it
+	DeviceBudgetBytes int64 `json:"device_budget_bytes"` // 0: none
+	DiskBytes         int64 `json:"disk_bytes"`          // that the plan keeps on disk
+	PlannedBytes      int64 `json:"planned_bytes"`       // of resident host memory
+	PeakBytes         int64 `json:"peak_rss_bytes"`      // of the process, as the kernel counts it
+	ReservedPeakBytes int64 `json:"reserved_peak_bytes"` // of host memory outside of the Go heap
+}
+
+// BenchAlias says how decoder blocks shared host memory.
+type BenchAlias struct {
+	Blocks      int    `json:"blocks"`
+	Copies      int    `json:"copies"`       // that there are in host memory
+	SharedBytes int64  `json:"shared_bytes"` // of state that is not there, since it lies on another block's
+	Warning     string `json:"warning"`
+}
+
+// check refuses options that cannot be, and fills in defaults.
+func (o *BenchOptions) check() error {
+	switch {
+	case o.Model == "" && o.Shape == "":
+		return errors.New("there is nothing to measure: give --shape NAME, or --model DIR")
+	case o.Model != "" && o.Shape != "":
+		return errors.New("--model and --shape: give one of them")
+	case o.SequenceLen < 2:
+		return fmt.Errorf("sequence length is %d: it must be at least 2", o.SequenceLen)
+	case o.Tokens < o.SequenceLen || o.Tokens%o.SequenceLen != 0:
+		return fmt.Errorf("tokens are %d: they must be a multiple of the sequence length (%d)", o.Tokens, o.SequenceLen)
+	case o.Steps < 1 || o.Warmup < 0:
+		return fmt.Errorf("steps are %d after %d to warm up: at least one must be measured", o.Steps, o.Warmup)
+	case !(o.MaxGradNorm >= 0) || math.IsInf(o.MaxGradNorm, 0):
+		return fmt.Errorf("max grad norm is %v: it must not be negative; 0 turns clipping off", o.MaxGradNorm)
+	case o.Stream != "" && o.Stream != "auto" && o.Stream != "always":
+		return fmt.Errorf("stream %q: known are auto and always", o.Stream)
+	}
+	if o.Moments == "" {
+		o.Moments = "f32"
+	}
+	if o.Stream == "" {
+		o.Stream = "auto"
+	}
+	return nil
 }
 
 // Benchmark measures training steps on random weights and random tokens: AdamW and clipping included, as in training. A step is
-// timed from norm to norm, so the update that belongs to it runs below the forward pass of the next.
+// timed from norm to norm, so the update that belongs to it runs below the forward pass of the next. All blocks begin with the
+// same weights, and so do tiles of one size: that changes no amount of work.
 func Benchmark(ctx context.Context, env *Env, o BenchOptions) (*BenchResult, error) {
-	switch {
-	case o.SequenceLen < 2:
-		return nil, Request(fmt.Errorf("sequence length is %d: it must be at least 2", o.SequenceLen))
-	case o.BatchTokens < o.SequenceLen || o.BatchTokens%o.SequenceLen != 0:
-		return nil, Request(fmt.Errorf("batch tokens are %d: they must be a multiple of the sequence length (%d)", o.BatchTokens, o.SequenceLen))
-	case o.Steps < 1 || o.Warmup < 0:
-		return nil, Request(fmt.Errorf("steps are %d after %d to warm up: at least one must be measured", o.Steps, o.Warmup))
+	if err := o.check(); err != nil {
+		return nil, Request(err)
 	}
 	n, err := numericsOf(o.Compute, "bf16")
 	if err != nil {
 		return nil, err
 	}
-	if o.Moments == "" {
-		o.Moments = "f32"
-	}
 	if n.Moments, err = optim.ParseMoments(o.Moments); err != nil {
 		return nil, Request(err)
 	}
-	if !(o.MaxGradNorm >= 0) || math.IsInf(o.MaxGradNorm, 0) {
-		return nil, Request(fmt.Errorf("max grad norm is %v: it must not be negative; 0 turns clipping off", o.MaxGradNorm))
-	}
 	n.SequenceLen = o.SequenceLen
-	src, err := openModel(ctx, env, o.Model)
+	m, err := modelToPlan(ctx, env, &Config{Model: o.Model}, o.Shape)
 	if err != nil {
 		return nil, err
 	}
@@ -89,63 +151,238 @@ func Benchmark(ctx context.Context, env *Env, o BenchOptions) (*BenchResult, err
 		return nil, Request(err)
 	}
 	defer dev.Close()
-	info := dev.computes.Info()
-	p, err := env.fitPlan(src.model, n, o.BatchTokens/o.SequenceLen, Sizes{MicroBatch: o.MicroBatch, HeadChunk: o.HeadChunk}, info, o.Memory, nil)
-	if err != nil {
+	b := &benchmark{BenchOptions: o, env: env, dev: dev, info: dev.computes.Info(), model: m}
+	b.machine = env.machine(b.info, o.Memory.Path)
+	if err := b.makePlan(n); err != nil {
 		return nil, err
 	}
-	s, err := env.openSession(ctx, p, dev, o.Memory.Path, func(s *session) error { return s.fill(ctx, src, "random", 1) })
+	s, err := b.open(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer s.Close()
+	return b.measure(ctx, s)
+}
 
-	var times []float64
-	r := &BenchResult{Device: info.Name, SequenceLen: n.SequenceLen, MicroBatch: p.Numerics.MicroBatch, MicroBatches: p.Numerics.MicroBatches,
-		Steps: o.Steps, PredictedStepSec: p.Predicted.StepSeconds, PredictedLanes: lanesOf(p.Predicted.LaneSeconds),
-		PredictedLimit: p.Predicted.Limit, Machine: env.machine(info, o.Memory.Path).Name, DiskBytes: p.DiskBytes, PlannedBytes: p.ProcessBytes()}
-	r.Parameters, _ = src.model.Params()
-	bar := env.bar("measuring steps")
+// benchmark is a benchmark under way.
+type benchmark struct {
+	BenchOptions
+	env     *Env
+	dev     *devices
+	info    device.Info
+	machine plan.Machine
+	model   *model.Model
+	plan    *plan.Plan
+	alias   *aliasing // nil: blocks have memory of their own
+}
+
+// makePlan plans the step that is measured.
+func (b *benchmark) makePlan(n plan.Numerics) error {
+	r, err := b.env.request(b.model, n, b.info, b.Memory)
+	if err != nil {
+		return err
+	}
+	if b.info.Unified && r.DeviceBytes == 0 && (b.Stream == "always" || b.AliasLayers) {
+		return Request(errors.New("the CPU uses weights where they lie and streams nothing; to stream, set --memory-device to a size such as 64MiB"))
+	}
+	budget := r.HostBytes
+	if b.AliasLayers {
+		if r.DiskBytes > 0 {
+			return Request(errors.New("--alias-layers is for state in host memory: leave --memory-disk out"))
+		}
+		b.alias = aliasBlocks(b.model, n)
+		r.HostBytes += b.alias.sharedBytes() // what the plan counts and the host need not have
+	}
+	b.plan, err = fitRequest(r, b.Tokens/b.SequenceLen, Sizes{MicroBatch: b.MicroBatch, HeadChunk: b.HeadChunk}, nil)
+	if err != nil && b.alias != nil {
+		return fmt.Errorf("with %s of blocks that share memory: %w", plan.FormatBytes(b.alias.sharedBytes()), err)
+	}
+	if err != nil {
+		return err
+	}
+	if b.alias != nil {
+		b.alias.grow(budget - b.hostBytes())
+	}
+	if b.Stream == "always" {
+		b.plan = withoutResidents(b.plan)
+		b.plan.Predicted = b.plan.Simulate(b.machine, b.info)
+	}
+	return nil
+}
+
+// hostBytes is the host memory that the process should be seen to take.
+func (b *benchmark) hostBytes() int64 {
+	n := b.plan.ProcessBytes()
+	if b.alias != nil {
+		n -= b.alias.sharedBytes()
+	}
+	return n
+}
+
+// withoutResidents is a plan in which every block and every tile of the head passes through the ring. What they took of the
+// device stays unused: the plan's other choices are those that it made beside them.
+func withoutResidents(p *plan.Plan) *plan.Plan {
+	place := p.Placement
+	place.Resident, place.SingleHead = make([]bool, len(place.Resident)), false
+	q := p.With(place)
+	// Host memory does not depend on it, and the copy lacks what is beside the plan's own.
+	q.Host, q.HostBytes = p.Host, p.HostBytes
+	q.DeviceBudget, q.HostBudget, q.DiskBudget = p.DeviceBudget, p.HostBudget, p.DiskBudget
+	return q
+}
+
+// open reserves everything and draws the weights.
+func (b *benchmark) open(ctx context.Context) (*session, error) {
+	if b.alias == nil {
+		return b.env.openSession(ctx, b.plan, b.dev, b.Memory.Path, func(s *session) error {
+			return s.fillAlike(ctx, func(int) bool { return true })
+		})
+	}
+	return b.env.openAliased(ctx, b.plan, b.dev, b.alias)
+}
+
+// measure runs the steps.
+func (b *benchmark) measure(ctx context.Context, s *session) (*BenchResult, error) {
+	steady := b.plan.Schedule(plan.Steady)
+	s.engine.Trace = trace.NewRecorder(len(steady.Ops)) // all of a step
+	bar := b.env.bar("measuring steps")
 	defer bar.end()
+	var times []float64
 	var busy time.Duration // of the disk, before what is measured
-	for step := 1; step <= o.Warmup+o.Steps; step++ {
-		if env.stopped() {
+	for step := 1; step <= b.Warmup+b.Steps; step++ {
+		if b.env.stopped() {
 			return nil, ErrInterrupted
 		}
-		if step == o.Warmup+1 {
+		if step == b.Warmup+1 {
 			s.engine.Trace.TakeBusy()
 			if s.disk != nil {
 				busy = s.disk.Traffic().Busy
 			}
 		}
-		batch := randomBatch(p, uint64(step))
+		batch := randomBatch(b.plan, uint64(step))
 		begin := time.Now()
-		_, err := s.engine.Step(ctx, batch, stream.Update{Step: step, LR: 1e-5, MaxGradNorm: o.MaxGradNorm,
+		_, err := s.engine.Step(ctx, batch, stream.Update{Step: step, LR: 1e-5, MaxGradNorm: b.MaxGradNorm,
 			AdamW: optim.AdamW{Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, WeightDecay: 0.01}})
 		if err != nil {
 			return nil, fmt.Errorf("step %d: %w", step, err)
 		}
-		if step > o.Warmup {
+		if step > b.Warmup {
 			times = append(times, time.Since(begin).Seconds())
 		}
-		bar.set(int64(step), int64(o.Warmup+o.Steps))
+		bar.set(int64(step), int64(b.Warmup+b.Steps))
 	}
-	r.Lanes = s.engine.Trace.TakeBusy()
+	lanes := s.engine.Trace.TakeBusy()
 	if s.disk != nil {
-		r.Lanes.Disk += (s.disk.Traffic().Busy - busy).Seconds()
+		lanes.Disk += (s.disk.Traffic().Busy - busy).Seconds()
 	}
-	r.Lanes = r.Lanes.Times(1 / float64(o.Steps))
-	slices.Sort(times)
-	r.StepSec, r.StepMinSec, r.StepMaxSec = median(times), times[0], times[len(times)-1]
-	r.TokensPerSec = float64(o.BatchTokens) / r.StepSec
-	docs := make([]int, o.BatchTokens/o.SequenceLen)
-	for i := range docs {
-		docs[i] = o.SequenceLen
+	r := b.result(times, lanes.Times(1/float64(b.Steps)))
+	spans, _ := s.engine.Trace.Spans()
+	r.Timeline = timeline(spans, int64(b.Warmup+b.Steps))
+	if b.TracePath != "" {
+		if err := writeFile(b.TracePath, s.engine.Trace.WriteChrome); err != nil {
+			return nil, Request(fmt.Errorf("trace: %w", err))
+		}
 	}
-	r.ModelTFLOPS = float64(src.model.TrainFLOPs(docs)) / r.StepSec / 1e12
-	r.ExecutedTFLOPS = float64(p.Predicted.FLOPs) / r.StepSec / 1e12
-	r.PeakBytes, _ = hostmem.PeakRSS()
 	return r, nil
+}
+
+// result puts what was measured beside what was planned.
+func (b *benchmark) result(times []float64, lanes trace.Lanes) *BenchResult {
+	p := b.plan
+	var sum float64
+	for _, sec := range times {
+		sum += sec
+	}
+	slices.Sort(times)
+	docs := make([]int, b.Tokens/b.SequenceLen)
+	for i := range docs {
+		docs[i] = b.SequenceLen
+	}
+	r := &BenchResult{Model: b.Model + b.Shape, Device: b.info.Name, Tokens: b.Tokens, SequenceLen: b.SequenceLen, MicroBatch: p.Numerics.MicroBatch,
+		MicroBatches: p.Numerics.MicroBatches, Stream: b.Stream, Steps: b.Steps, StepSec: median(times), StepMinSec: times[0],
+		StepMaxSec: times[len(times)-1], Lanes: lanes, BusyShares: lanes.Times(float64(len(times)) / sum),
+		PredictedStepSec: p.Predicted.StepSeconds, PredictedLanes: lanesOf(p.Predicted.LaneSeconds),
+		PredictedTimeline: p.Timeline(b.machine, b.info), PredictedLimit: p.Predicted.Limit, Machine: b.machine.Name,
+		ModelFLOPs: b.model.TrainFLOPs(docs), ExecutedFLOPs: p.Predicted.FLOPs, UploadBytes: p.Predicted.UploadBytes,
+		DownloadBytes: p.Predicted.DownloadBytes, DeviceBytes: p.DeviceBytes, DeviceBudgetBytes: p.DeviceBudget, DiskBytes: p.DiskBytes,
+		PlannedBytes: b.hostBytes()}
+	r.Parameters, _ = b.model.Params()
+	for _, resident := range p.Placement.Resident {
+		if resident {
+			r.ResidentBlocks++
+		}
+	}
+	if b.alias != nil {
+		r.Alias = b.alias.report()
+	}
+	r.TokensPerSec, r.PredictedTokensPerSec = float64(b.Tokens)/r.StepSec, float64(b.Tokens)/r.PredictedStepSec
+	r.ModelTFLOPS, r.PredictedModelTFLOPS = float64(r.ModelFLOPs)/r.StepSec/1e12, float64(r.ModelFLOPs)/r.PredictedStepSec/1e12
+	r.ExecutedTFLOPS, r.PredictedExecutedTFLOPS = float64(r.ExecutedFLOPs)/r.StepSec/1e12, float64(r.ExecutedFLOPs)/r.PredictedStepSec/1e12
+	r.PredictedBusyShares = r.PredictedLanes.Times(1 / r.PredictedStepSec)
+	r.PeakBytes, _ = hostmem.PeakRSS() // 0 on systems that do not say
+	_, r.ReservedPeakBytes = b.env.Accounts.Total()
+	return r
+}
+
+// fillAlike draws weights for those of the parts that are wanted: parts of one kind and layout take the same, so that a model of any
+// depth is filled at the speed of memory.
+func (s *session) fillAlike(ctx context.Context, wanted func(part int) bool) error {
+	type like struct {
+		kind           model.Kind
+		weights, state int64
+	}
+	specs := map[int][]store.Spec{}
+	for _, spec := range s.plan.Extents() {
+		if spec.Kind == store.Weights || spec.Kind == store.Low {
+			specs[spec.Part] = append(specs[spec.Part], spec)
+		}
+	}
+	bar := s.env.bar("initializing")
+	defer bar.end()
+	groups := map[like][]int{}
+	var order []like
+	for i, p := range s.plan.Model.Parts {
+		if !wanted(i) {
+			continue
+		}
+		key := like{p.Kind, p.Layout.WeightElems, p.Layout.StateElems}
+		if groups[key] == nil {
+			order = append(order, key)
+		}
+		groups[key] = append(groups[key], i)
+	}
+	var done int64
+	for _, key := range order {
+		first := groups[key][0]
+		var bytes [store.Kinds][]byte
+		for _, spec := range specs[first] {
+			bytes[spec.Kind] = make([]byte, spec.Bytes)
+		}
+		values := model.Values{High: hostmem.U16(bytes[store.Weights]), Low: hostmem.I16(bytes[store.Low])}
+		if s.plan.Numerics.Master == optim.F32 {
+			values = model.Values{F32: hostmem.F32(bytes[store.Weights])}
+		}
+		s.plan.Model.InitPart(1, &s.plan.Model.Parts[first], values)
+		for _, part := range groups[key] {
+			for _, spec := range specs[part] {
+				if err := stream.WriteExtent(ctx, s.store, spec, bytes[spec.Kind]); err != nil {
+					return err
+				}
+			}
+			done++
+			bar.set(done, int64(len(s.plan.Model.Parts)))
+		}
+	}
+	return nil
+}
+
+// writeFile makes a file of what write writes.
+func writeFile(path string, write func(io.Writer) error) error {
+	f, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(write(f), f.Close())
 }
 
 // lanesOf has the lanes of a plan under their names in metrics.

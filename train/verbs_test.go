@@ -363,7 +363,7 @@ func TestPreview(t *testing.T) {
 }
 
 func TestBenchmark(t *testing.T) {
-	o := BenchOptions{Model: writeConfig(t, nil), SequenceLen: 32, BatchTokens: 128, Steps: 3, Warmup: 1}
+	o := BenchOptions{Model: writeConfig(t, nil), SequenceLen: 32, Tokens: 128, Steps: 3, Warmup: 1}
 	for _, m := range []Memory{{}, budget(t, "4MiB")} {
 		o.Memory = m
 		r, err := Benchmark(context.Background(), newEnv(t), o)
@@ -376,9 +376,9 @@ func TestBenchmark(t *testing.T) {
 		}
 	}
 	for want, bad := range map[string]BenchOptions{
-		"multiple":      {SequenceLen: 32, BatchTokens: 100, Steps: 1},
-		"moments":       {SequenceLen: 32, BatchTokens: 128, Steps: 1, Moments: "4bit"},
-		"max grad norm": {SequenceLen: 32, BatchTokens: 128, Steps: 1, MaxGradNorm: -1},
+		"multiple":      {SequenceLen: 32, Tokens: 100, Steps: 1},
+		"moments":       {SequenceLen: 32, Tokens: 128, Steps: 1, Moments: "4bit"},
+		"max grad norm": {SequenceLen: 32, Tokens: 128, Steps: 1, MaxGradNorm: -1},
 	} {
 		bad.Model = o.Model
 		_, err := Benchmark(context.Background(), newEnv(t), bad)

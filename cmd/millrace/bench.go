@@ -6,13 +6,15 @@ import (
 	"text/tabwriter"
 
 	"github.com/millrace/millrace/plan"
+	"github.com/millrace/millrace/trace"
 	"github.com/millrace/millrace/train"
 )
 
 type benchCmd struct {
-	Model       string  `required:"" placeholder:"DIR" help:"Directory with config.json; weights are random."`
+	Shape       string  `placeholder:"NAME" help:"Published shape to measure; needs no files. Any other word lists the names."`
+	Model       string  `placeholder:"DIR" help:"Directory with config.json to measure instead; weights are random."`
 	SequenceLen int     `default:"1024" help:"Packed positions of a row."`
-	BatchTokens int     `default:"4096" help:"Packed positions of a step."`
+	Tokens      int     `aliases:"batch-tokens" default:"4096" help:"Packed positions of a step (--batch-tokens is the same)."`
 	Steps       int     `default:"5" help:"Steps that are measured."`
 	Warmup      int     `default:"2" help:"Steps before them."`
 	MicroBatch  int     `placeholder:"N" help:"Sequences that one operation sees; chosen where it is not given."`
@@ -20,7 +22,10 @@ type benchCmd struct {
 	Compute     string  `default:"bf16" help:"bf16 or f32."`
 	Moments     string  `default:"f32" help:"First and second moments in f32 or 8bit."`
 	MaxGradNorm float64 `default:"1" help:"Gradients are clipped to this norm; 0 turns clipping off."`
+	Stream      string  `default:"auto" enum:"auto,always" help:"Weights that stay on the device between visits: as the plan sees fit (auto), or none (always)."`
+	AliasLayers bool    `help:"Blocks share the memory of a few of them, for shapes whose state exceeds the host. The traffic is whole; the result is no training."`
 	JSON        bool    `help:"Print the result as JSON."`
+	Trace       string  `placeholder:"FILE" help:"Write the last step as a Chrome trace."`
 	Recompute   string  `default:"auto" enum:"auto,always" help:"Recompute what memory allows to keep (auto), or all but layer inputs (always)."`
 	MemoryDisk  string  `default:"none" placeholder:"SIZE" help:"Disk to use at most, or auto."`
 	MemoryPath  string  `placeholder:"DIR" help:"Where the disk tier goes."`
@@ -28,12 +33,14 @@ type benchCmd struct {
 }
 
 func (*benchCmd) Help() string {
-	return `Full training steps, optimizer included, on random tokens. Compare with another run of the same machine only.
+	return `Full training steps, optimizer included, on random weights and random tokens, beside what the simulation of the same
+plan says. Compare with another run of the same machine only; run "millrace probe" there first.
 
-Example, streamed against all weights in place:
+Examples, the second one streamed against all weights in place, the third one with a state larger than the host:
 
-  millrace bench --model models/smollm2-135m
-  millrace bench --model models/smollm2-135m --memory-device 64MiB`
+  millrace bench --shape qwen2.5-7b --sequence-len 2048 --tokens 32768 --stream always
+  millrace bench --model models/smollm2-135m --memory-device 64MiB
+  millrace bench --shape llama-3-70b --sequence-len 2048 --tokens 32768 --alias-layers`
 }
 
 // Run measures.
@@ -49,9 +56,9 @@ func (c *benchCmd) Run(p *program) error {
 	if c.MicroBatch < 0 || c.HeadChunk < 0 {
 		return badFlag("--micro-batch and --head-chunk must be positive")
 	}
-	r, err := train.Benchmark(p.ctx, p.env, train.BenchOptions{Model: c.Model, SequenceLen: c.SequenceLen, BatchTokens: c.BatchTokens,
+	r, err := train.Benchmark(p.ctx, p.env, train.BenchOptions{Shape: c.Shape, Model: c.Model, SequenceLen: c.SequenceLen, Tokens: c.Tokens,
 		Steps: c.Steps, Warmup: c.Warmup, MicroBatch: train.Auto(c.MicroBatch), HeadChunk: train.Auto(c.HeadChunk), Compute: c.Compute,
-		Moments: c.Moments, MaxGradNorm: c.MaxGradNorm, Memory: m, Device: c.Device})
+		Moments: c.Moments, MaxGradNorm: c.MaxGradNorm, Memory: m, Device: c.Device, Stream: c.Stream, AliasLayers: c.AliasLayers, TracePath: c.Trace})
 	if err != nil {
 		return err
 	}
@@ -61,19 +68,56 @@ func (c *benchCmd) Run(p *program) error {
 	return p.printf("%s", benchText(r))
 }
 
-// benchText is a table of the result.
+// benchText is the result for people: what it was of, what was measured beside what was simulated, and a step of each.
 func benchText(r *train.BenchResult) string {
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	row := func(name, format string, args ...any) { fmt.Fprintf(w, "%s\t%s\n", name, fmt.Sprintf(format, args...)) }
 	row("device", "%s", r.Device)
-	row("model", "%s parameters", plan.FormatCount(r.Parameters))
-	row("step", "%d micro-batches of %d x %d", r.MicroBatches, r.MicroBatch, r.SequenceLen)
-	row("time", "%.3f s a step (median of %d; %.3f to %.3f); %.3f predicted", r.StepSec, r.Steps, r.StepMinSec, r.StepMaxSec, r.PredictedStepSec)
-	row("speed", "%.0f tokens/s; %.3f TFLOP/s of the model, %.3f executed", r.TokensPerSec, r.ModelTFLOPS, r.ExecutedTFLOPS)
-	row("lanes busy", "fetch %.3f s, compute %.3f s, drain %.3f s, update %.3f s, disk %.3f s a step", r.Lanes.Fetch, r.Lanes.Compute, r.Lanes.Drain,
-		r.Lanes.Update, r.Lanes.Disk)
-	row("peak memory", "%s measured, %s planned", plan.FormatBytes(r.PeakBytes), plan.FormatBytes(r.PlannedBytes))
+	row("model", "%s, %s parameters", r.Model, plan.FormatCount(r.Parameters))
+	row("step", "%d tokens: %s of %d x %d; %s stay on the device", r.Tokens, plural(r.MicroBatches, "micro-batch"), r.MicroBatch, r.SequenceLen,
+		plural(r.ResidentBlocks, "block"))
+	row("memory", "device %s; host %s at the peak, %s planned", plan.FormatBytes(r.DeviceBytes), plan.FormatBytes(r.PeakBytes), plan.FormatBytes(r.PlannedBytes))
+	row("traffic", "%s to the device and %s back, a step", plan.FormatBytes(r.UploadBytes), plan.FormatBytes(r.DownloadBytes))
 	w.Flush()
+	if r.Alias != nil {
+		fmt.Fprintf(&b, "\nALIASED LAYERS: %s\n", r.Alias.Warning)
+	}
+
+	w = tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)
+	compare := func(name, unit string, measured, simulated float64, format string) {
+		fmt.Fprintf(w, "%s\t"+format+"\t"+format+"\t%s\t\n", name, measured, simulated, unit)
+	}
+	fmt.Fprintf(&b, "\n")
+	fmt.Fprintf(w, "\tmeasured\tsimulated\t\t\n")
+	compare("step", "s", r.StepSec, r.PredictedStepSec, "%.3f")
+	compare("tokens", "/s", r.TokensPerSec, r.PredictedTokensPerSec, "%.0f")
+	compare("model", "TFLOP/s", r.ModelTFLOPS, r.PredictedModelTFLOPS, "%.3f")
+	compare("executed", "TFLOP/s", r.ExecutedTFLOPS, r.PredictedExecutedTFLOPS, "%.3f")
+	for _, lane := range []struct {
+		name string
+		of   func(trace.Lanes) float64
+	}{
+		{"fetch", func(l trace.Lanes) float64 { return l.Fetch }}, {"compute", func(l trace.Lanes) float64 { return l.Compute }},
+		{"drain", func(l trace.Lanes) float64 { return l.Drain }}, {"update", func(l trace.Lanes) float64 { return l.Update }},
+		{"disk", func(l trace.Lanes) float64 { return l.Disk }},
+	} {
+		compare(lane.name+" busy", "%", 100*lane.of(r.BusyShares), 100*lane.of(r.PredictedBusyShares), "%.1f")
+	}
+	w.Flush()
+	fmt.Fprintf(&b, "\nsteps from %.3f to %.3f s (%d, the median counts); simulated for %s, limited by %s\n", r.StepMinSec, r.StepMaxSec, r.Steps,
+		r.Machine, r.PredictedLimit)
+	for _, t := range []struct {
+		name  string
+		lines []string
+	}{{"the last step", r.Timeline}, {"the simulated step", r.PredictedTimeline}} {
+		if len(t.lines) > 0 {
+			fmt.Fprintf(&b, "\n%s\n\n  %s\n", t.name, strings.Join(t.lines, "\n  "))
+		}
+	}
+	fmt.Fprintf(&b, "\n%s\n", benchLegend)
 	return b.String()
 }
+
+const benchLegend = "F forward, B backward with recompute, H head, W weights, x layer inputs, G gradients, g clear and round gradients,\n" +
+	"U update, e embedding, r read, w write, o other, : busy for less than half, . idle"

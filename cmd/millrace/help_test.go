@@ -102,6 +102,9 @@ func TestErrors(t *testing.T) {
 		{"bench"},
 		{"bench", "--model", "no", "--micro-batch=-1"},
 		{"bench", "--model", "no"},
+		{"bench", "--shape", "no"},
+		{"bench", "--shape", "qwen2.5-7b", "--model", "no"},
+		{"bench", "--shape", "qwen2.5-7b", "--stream", "never"},
 	} {
 		r := invoke(t, args...)
 		name := "millrace " + strings.Join(args, " ")

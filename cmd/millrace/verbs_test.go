@@ -289,8 +289,18 @@ func TestBench(t *testing.T) {
 	w := newWorkshop(t)
 	b := jsonOf[train.BenchResult](t, invoke(t, "bench", "--model", w.path("model"), "--sequence-len", "32", "--batch-tokens", "64",
 		"--steps", "2", "--warmup", "1", "--json").must(t).stdout)
-	if b.Steps != 2 || b.StepSec <= 0 || b.TokensPerSec <= 0 {
+	if b.Steps != 2 || b.Tokens != 64 || b.StepSec <= 0 || b.TokensPerSec <= 0 {
 		t.Errorf("bench %+v", b)
+	}
+	text := invoke(t, "bench", "--model", w.path("model"), "--sequence-len", "32", "--tokens", "64", "--steps", "1", "--warmup", "1",
+		"--memory-device", "4MiB", "--stream", "always", "--alias-layers", "--trace", w.path("bench-trace.json")).must(t).stdout
+	for _, want := range []string{"ALIASED LAYERS", "no training", "measured", "simulated", "TFLOP/s", "update busy", "the last step", "\n  compute "} {
+		if !strings.Contains(text, want) {
+			t.Errorf("%q is not in:\n%s", want, text)
+		}
+	}
+	if _, err := os.Stat(w.path("bench-trace.json")); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -1,0 +1,139 @@
+package train
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+
+	"github.com/millrace/millrace/model"
+	"github.com/millrace/millrace/plan"
+	"github.com/millrace/millrace/store"
+	"github.com/millrace/millrace/stream"
+	"github.com/millrace/millrace/trace"
+)
+
+// aliasing is how decoder blocks share host memory in a benchmark: blocks of one shape lie in turn on the first few of them.
+type aliasing struct {
+	copies int
+	shapes [][]int // parts, by shape and in the order of the schedule
+	bytes  []int64 // by shape: state of one part, in whole pages as it is reserved
+}
+
+// mostCopies is enough: each copy is far larger than any cache, and the update lane is seldom so far ahead of fetch.
+const mostCopies = 6
+
+// leastCopies is with how many the update lane never waits for a lease of the fetch lane while that waits for it. Between two
+// pieces fetch keeps the latest, and while it waits for the update of the next part the latest two if they are all of their
+// parts: else the second piece of a part has sent the last one of the part before back.
+func leastCopies(blockElems int64) int {
+	if blockElems <= plan.DefaultPieceElems {
+		return 3
+	}
+	return 2
+}
+
+// aliasBlocks finds the blocks that can share memory.
+func aliasBlocks(m *model.Model, n plan.Numerics) *aliasing {
+	a := &aliasing{}
+	of := map[[2]int64]int{}
+	for _, part := range m.BlockParts {
+		l := m.Parts[part].Layout
+		key := [2]int64{l.WeightElems, l.StateElems}
+		shape, known := of[key]
+		if !known {
+			shape = len(a.shapes)
+			of[key] = shape
+			var bytes int64
+			for _, spec := range store.PartSpecs(part, l, n.Scheme().Types(), plan.DefaultPieceElems) {
+				bytes += store.AlignUp(spec.Bytes)
+			}
+			a.shapes, a.bytes = append(a.shapes, nil), append(a.bytes, bytes)
+			a.copies = max(a.copies, leastCopies(l.StateElems))
+		}
+		a.shapes[shape] = append(a.shapes[shape], part)
+	}
+	return a
+}
+
+// sharedBytes is the state that need not be there.
+func (a *aliasing) sharedBytes() int64 {
+	var sum int64
+	for i, parts := range a.shapes {
+		sum += int64(max(len(parts)-a.copies, 0)) * a.bytes[i]
+	}
+	return sum
+}
+
+// grow has more copies where there are bytes for them: closer to memory that nobody shares.
+func (a *aliasing) grow(free int64) {
+	for a.copies < mostCopies {
+		more := *a
+		more.copies++
+		if a.sharedBytes()-more.sharedBytes() > free {
+			return
+		}
+		free -= a.sharedBytes() - more.sharedBytes()
+		a.copies++
+	}
+}
+
+// copyOf is the part on which each part lies.
+func (a *aliasing) copyOf(parts int) []int {
+	on := make([]int, parts)
+	for i := range on {
+		on[i] = i
+	}
+	for _, alike := range a.shapes {
+		for i, part := range alike {
+			on[part] = alike[i%a.copies]
+		}
+	}
+	return on
+}
+
+// report says what was shared.
+func (a *aliasing) report() *BenchAlias {
+	r := &BenchAlias{SharedBytes: a.sharedBytes()}
+	for _, parts := range a.shapes {
+		r.Blocks += len(parts)
+		r.Copies += min(a.copies, len(parts))
+	}
+	r.Warning = fmt.Sprintf("%d blocks share the host memory of %d; every fetch, drain and update moves its bytes, but layers overwrite each other: "+
+		"this measures time and is no training", r.Blocks, r.Copies)
+	return r
+}
+
+// openAliased is openSession with blocks that share memory.
+func (e *Env) openAliased(ctx context.Context, p *plan.Plan, dev *devices, a *aliasing) (s *session, err error) {
+	s = &session{env: e, plan: p}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.Close())
+		}
+	}()
+	on := a.copyOf(len(p.Model.Parts))
+	var there []store.Spec
+	for _, spec := range p.Extents() {
+		if on[spec.Part] == spec.Part {
+			there = append(there, spec)
+		}
+	}
+	ram, err := store.NewRAM(e.Accounts, there)
+	if err != nil {
+		return s, err
+	}
+	s.store = store.NewAliased(ram, p.Extents(), func(part int) int { return on[part] })
+	for _, r := range s.store.Regions() {
+		if err := r.Populate(); err != nil {
+			return s, err
+		}
+	}
+	if err := s.fillAlike(ctx, func(part int) bool { return on[part] == part }); err != nil {
+		return s, err
+	}
+	debug.FreeOSMemory() // what filling took is not in the plan
+	s.engine, err = stream.New(stream.Config{Plan: p, Device: dev.computes, Host: dev.host, Store: s.store, Accounts: e.Accounts,
+		Trace: trace.NewRecorder(0)})
+	return s, err
+}

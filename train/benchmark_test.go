@@ -1,0 +1,196 @@
+package train
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/millrace/millrace/store"
+	"github.com/millrace/millrace/trace"
+)
+
+// Blocks that share memory take that of a few, and move as many bytes as blocks that do not.
+func TestBenchmarkAliased(t *testing.T) {
+	o := BenchOptions{Model: writeConfig(t, map[string]any{"num_hidden_layers": 9}), SequenceLen: 32, Tokens: 64, Steps: 1, Warmup: 1,
+		MicroBatch: 1, HeadChunk: 32, Memory: budget(t, "4MiB"), Stream: "always", TracePath: filepath.Join(t.TempDir(), "trace.json")}
+	env := newEnv(t)
+	whole, err := Benchmark(context.Background(), env, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if whole.ResidentBlocks != 0 || whole.Alias != nil || len(whole.Timeline) != 4 || len(whole.PredictedTimeline) != 4 {
+		t.Errorf("%+v", whole)
+	}
+	if text, err := os.ReadFile(o.TracePath); err != nil || !strings.Contains(string(text), `"backward`) {
+		t.Errorf("trace: %v, %d bytes", err, len(text))
+	}
+
+	o.AliasLayers = true
+	env = newEnv(t)
+	shared, err := Benchmark(context.Background(), env, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := shared.Alias
+	if a == nil || a.Blocks != 9 || a.Copies != mostCopies || !strings.Contains(a.Warning, "no training") {
+		t.Fatalf("%+v", a)
+	}
+	if got := whole.ReservedPeakBytes - shared.ReservedPeakBytes; got != a.SharedBytes || got <= 0 {
+		t.Errorf("sharing spares %d bytes, and says %d", got, a.SharedBytes)
+	}
+	if shared.UploadBytes != whole.UploadBytes || shared.DownloadBytes != whole.DownloadBytes || shared.ModelFLOPs != whole.ModelFLOPs {
+		t.Errorf("%+v, want the traffic of %+v", shared, whole)
+	}
+
+	// Less memory has fewer copies, down to the fewest with which lanes do not wait for each other in a circle.
+	env = newEnv(t)
+	env.program = 1
+	copies, steps := mostCopies, 0
+	for o.Warmup = 0; ; steps++ {
+		r, err := Benchmark(context.Background(), env, o)
+		if err != nil {
+			refused(t, err, "share memory")
+			break
+		}
+		if n := o.Memory.Host.N; n > 0 && r.PlannedBytes > n || r.Alias.Copies > copies {
+			t.Fatalf("%d bytes planned and %d copies, the budget is %d, before there were %d copies", r.PlannedBytes, r.Alias.Copies, n, copies)
+		}
+		copies, o.Memory.Host.N = r.Alias.Copies, r.PlannedBytes-1
+	}
+	if copies != 3 || steps < 4 {
+		t.Errorf("the tightest of %d budgets has %d copies", steps, copies)
+	}
+}
+
+func TestBenchmarkRefuses(t *testing.T) {
+	model := writeConfig(t, nil)
+	good := BenchOptions{Model: model, SequenceLen: 32, Tokens: 64, Steps: 1}
+	for want, change := range map[string]func(*BenchOptions){
+		"--shape NAME":    func(o *BenchOptions) { o.Model = "" },
+		"one of them":     func(o *BenchOptions) { o.Shape = "qwen2.5-7b" },
+		"known are":       func(o *BenchOptions) { o.Model, o.Shape = "", "qwen-7b" },
+		"auto and always": func(o *BenchOptions) { o.Stream = "never" },
+		"--memory-device": func(o *BenchOptions) { o.Stream = "always" },
+		"set --memory-de": func(o *BenchOptions) { o.AliasLayers = true },
+		"--memory-disk": func(o *BenchOptions) {
+			o.AliasLayers, o.Memory = true, budget(t, "4MiB")
+			o.Memory.Path, o.Memory.Disk = t.TempDir(), Bytes{auto: true}
+		},
+	} {
+		o := good
+		change(&o)
+		_, err := Benchmark(context.Background(), newEnv(t), o)
+		refused(t, err, want)
+	}
+}
+
+// Blocks that lie in turn on the first ones are never on the bytes of their neighbours.
+func TestAliasing(t *testing.T) {
+	a := &aliasing{copies: 2, shapes: [][]int{{1, 2, 4, 5, 6}, {3}}, bytes: []int64{100, 1000}}
+	if diff := cmp.Diff([]int{0, 1, 2, 3, 1, 2, 1, 7}, a.copyOf(8)); diff != "" {
+		t.Error(diff)
+	}
+	if n := a.sharedBytes(); n != 300 {
+		t.Errorf("%d bytes shared", n)
+	}
+	a.grow(199)
+	if a.copies != 3 {
+		t.Errorf("%d copies with 199 bytes more", a.copies)
+	}
+	if r := a.report(); r.Blocks != 6 || r.Copies != 4 || r.SharedBytes != 200 {
+		t.Errorf("%+v", r)
+	}
+}
+
+func TestTimeline(t *testing.T) {
+	ms := func(n int) time.Duration { return time.Duration(n) * time.Millisecond }
+	spans := []trace.Span{
+		{Lane: trace.Fetch, Name: "fetch a", Step: 2, Start: ms(100), End: ms(118)},
+		{Lane: trace.Compute, Name: "forward a", Step: 1, Start: ms(0), End: ms(100)}, // of another step
+		{Lane: trace.Compute, Name: "forward a micro-batch 0", Step: 2, Start: ms(118), End: ms(136)},
+		{Lane: trace.Compute, Name: "something else", Step: 2, Start: ms(136), End: ms(154)},
+		{Lane: trace.Compute, Name: "backward a", Step: 2, Start: ms(155), End: ms(172)},
+		{Lane: trace.Drain, Name: "drain a", Step: 2, Start: ms(171), End: ms(171)},
+	}
+	dots := func(n int) string { return strings.Repeat(".", n) }
+	want := []string{
+		"fetch   " + strings.Repeat("W", 18) + dots(54),
+		"compute " + dots(18) + strings.Repeat("F", 18) + strings.Repeat("o", 18) + "." + strings.Repeat("B", 17),
+	}
+	if diff := cmp.Diff(want, timeline(spans, 2)); diff != "" {
+		t.Error(diff)
+	}
+	if lines := timeline(spans, 3); lines != nil {
+		t.Errorf("a step that was not there: %q", lines)
+	}
+	for _, c := range []struct {
+		shares map[byte]float64
+		want   byte
+	}{{nil, '.'}, {map[byte]float64{'F': 0.01}, '.'}, {map[byte]float64{'F': 0.2}, ':'}, {map[byte]float64{'F': 0.3, 'B': 0.4}, 'B'}} {
+		if got := columnMark(c.shares); got != c.want {
+			t.Errorf("%v: %c, want %c", c.shares, got, c.want)
+		}
+	}
+}
+
+// One draw serves all parts of a kind and a layout.
+func TestFillAlike(t *testing.T) {
+	o := BenchOptions{Model: writeConfig(t, nil), SequenceLen: 32, Tokens: 64, Steps: 1, Stream: "auto", Moments: "f32"}
+	env := newEnv(t)
+	n, err := numericsOf("bf16", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.SequenceLen = 32
+	src, err := openModel(context.Background(), env, o.Model)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dev, err := env.open("cpu")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dev.Close()
+	b := &benchmark{BenchOptions: o, env: env, dev: dev, info: dev.computes.Info(), model: src.model}
+	b.machine = env.machine(b.info, "")
+	if err := b.makePlan(n); err != nil {
+		t.Fatal(err)
+	}
+	s, err := b.open(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	read := func(part int) []byte {
+		for _, spec := range b.plan.Extents() {
+			if spec.ID == (store.ID{Part: part, Kind: store.Weights}) {
+				l, err := s.store.Borrow(context.Background(), trace.Update, spec.ID, 0, spec.Bytes, store.Read, 1)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer l.Release()
+				return append([]byte(nil), l.Bytes()...)
+			}
+		}
+		t.Fatalf("part %d has no weights", part)
+		return nil
+	}
+	blocks := src.model.BlockParts
+	first, second := read(blocks[0]), read(blocks[1])
+	if !cmp.Equal(first, second) {
+		t.Error("blocks of one layout differ")
+	}
+	zeros := 0
+	for _, x := range first {
+		if x == 0 {
+			zeros++
+		}
+	}
+	if zeros > len(first)/2 {
+		t.Errorf("%d of %d bytes are zero", zeros, len(first))
+	}
+}
