@@ -58,11 +58,12 @@ type Info struct {
 	// Unified devices compute on host memory: a registered buffer is bound in place instead of being copied.
 	Unified bool
 
-	// MemoryBytes is what can be allocated; 0 where only the host's memory limits it.
+	// MemoryBytes is what there is for this program: OverheadBytes, and what can be allocated beside them. 0 where only the host's
+	// memory limits it.
 	MemoryBytes int64
 
-	// OverheadBytes is memory that the driver holds for itself whatever it is asked to do (packing buffers, worker
-	// scratch), counted by the plan. It lies in host memory on a unified device.
+	// OverheadBytes is memory that the driver holds for itself whatever it is asked to do (packing buffers, workspaces, scratch of
+	// workers and streams), counted by the plan: in host memory on a unified device, else in the device's own.
 	OverheadBytes int64
 
 	// AttentionElemBytes is what the driver holds of its own, beside OverheadBytes, for each element of the largest queries

@@ -220,8 +220,11 @@ func (c *chooser) measure(place Placement) *Plan {
 	p.DeviceBytes = a.Peak()
 
 	p.Host = s.hostBuffers()
-	if n := c.Device.OverheadBytes + s.attentionBytes(c.Device); n > 0 {
-		p.Host = append(p.Host, Bytes{"kernel scratch", n})
+	switch n := c.Device.OverheadBytes + s.attentionBytes(c.Device); {
+	case !c.Device.Unified:
+		p.DeviceDriverBytes = n
+	case n > 0:
+		p.Host = append(p.Host, Bytes{driverPurpose, n})
 	}
 	if c.ProgramBytes > 0 {
 		p.Host = append(p.Host, Bytes{"program and data", c.ProgramBytes})
@@ -233,6 +236,9 @@ func (c *chooser) measure(place Placement) *Plan {
 	}
 	return p
 }
+
+// driverPurpose is the name in the plan of what the device's driver takes for itself.
+const driverPurpose = "kernel scratch"
 
 // attentionBytes is what the device's driver takes for the gradient of attention.
 func (s *setting) attentionBytes(dev device.Info) int64 {
@@ -247,10 +253,10 @@ func (s *setting) attentionBytes(dev device.Info) int64 {
 
 // fits compares a placement with the budgets.
 func (c *chooser) fits(p *Plan) error {
-	if c.DeviceBytes > 0 && p.DeviceBytes > c.DeviceBytes {
+	if c.DeviceBytes > 0 && p.DeviceTotalBytes() > c.DeviceBytes {
 		largest := largestOf(p.Device)
 		return fmt.Errorf("memory.device: a step needs at least %s on the device, %s of it for %s, and the budget is %s; raise it, or lower sequence_len (%d) or batch_tokens (%d)",
-			FormatBytes(p.DeviceBytes), FormatBytes(largest.Bytes), largest.Purpose, FormatBytes(c.DeviceBytes),
+			FormatBytes(p.DeviceTotalBytes()), FormatBytes(largest.Bytes), largest.Purpose, FormatBytes(c.DeviceBytes),
 			c.Numerics.SequenceLen, c.Numerics.StepPositions())
 	}
 	if p.DiskBytes > c.DiskBytes {

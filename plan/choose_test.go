@@ -6,6 +6,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -64,6 +65,46 @@ func TestRefusals(t *testing.T) {
 	r.Numerics.Compute = tensor.F32
 	_, err = plan.New(r)
 	oneLine(t, err, "precision")
+}
+
+// What a driver takes for itself counts where it lies: within the budget of a device that has memory, else in the host's.
+func TestDriverBytes(t *testing.T) {
+	r := request(t, medium, numerics(2, true))
+	arena := smallest(t, r)
+	plain := r
+	plain.DeviceBytes = arena
+	without, err := plan.New(plain)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Device.OverheadBytes = 3 << 20
+	r.DeviceBytes = arena + r.Device.OverheadBytes
+	p, err := plan.New(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p.DeviceDriverBytes != 3<<20 || p.DeviceBytes != without.DeviceBytes || p.DeviceTotalBytes() > r.DeviceBytes || p.HostBytes != without.HostBytes {
+		t.Errorf("%d bytes and %d of the driver's on the device, %d on the host; without a driver %d and %d",
+			p.DeviceBytes, p.DeviceDriverBytes, p.HostBytes, without.DeviceBytes, without.HostBytes)
+	}
+	text := p.Explain(r.Device, r.Machine, p.Outlook(r.Machine, r.Device, 0, 0))
+	for _, want := range []string{"kernel scratch", "3.0 MiB", plan.FormatBytes(p.DeviceTotalBytes())} {
+		if device, _, _ := strings.Cut(text, "  host  "); !strings.Contains(device, want) {
+			t.Errorf("the device's table does not say %q:\n%s", want, text)
+		}
+	}
+	r.DeviceBytes--
+	_, err = plan.New(r)
+	oneLine(t, err, "memory.device", plan.FormatBytes(arena+3<<20))
+
+	r.Device.Unified, r.DeviceBytes = true, 0
+	p, err = plan.New(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p.DeviceDriverBytes != 0 || !slices.Contains(p.Host, plan.Bytes{Purpose: "kernel scratch", Bytes: 3 << 20}) {
+		t.Errorf("%d bytes of the driver's on a unified device, and %v", p.DeviceDriverBytes, p.Host)
+	}
 }
 
 // smallest is what the placement takes in which everything moves, one thing at a time.

@@ -17,7 +17,7 @@ func (p *Plan) Headline(dev device.Info) string {
 		how = "weights used in place"
 	}
 	return fmt.Sprintf("%s, %s parameters, %v on %s: %s, %s of host memory and %s on the device, about %.2g s a step",
-		p.Model.Type, FormatCount(params), p.Numerics.Compute, dev.Name, how, FormatBytes(p.HostBytes), FormatBytes(p.DeviceBytes),
+		p.Model.Type, FormatCount(params), p.Numerics.Compute, dev.Name, how, FormatBytes(p.HostBytes), FormatBytes(p.DeviceTotalBytes()),
 		p.Predicted.StepSeconds)
 }
 
@@ -44,7 +44,11 @@ func (p *Plan) Explain(dev device.Info, m Machine, o Outlook) string {
 			fmt.Fprintf(w, "  budget\t%s\t\n", FormatBytes(budget))
 		}
 	}
-	table("device", p.DeviceBytes, p.DeviceBudget, p.Device)
+	var driver []Bytes
+	if p.DeviceDriverBytes > 0 {
+		driver = []Bytes{{driverPurpose, p.DeviceDriverBytes}}
+	}
+	table("device", p.DeviceTotalBytes(), p.DeviceBudget, p.Device, driver)
 	table("host", p.HostBytes, p.HostBudget, p.State, p.Host)
 	if p.DiskBytes > 0 {
 		table("disk", p.DiskBytes, p.DiskBudget, p.Disk)

@@ -17,8 +17,8 @@ type Request struct {
 	Machine  Machine
 	Wants    Wants
 
-	// Budgets in bytes. A device budget of 0 on a unified device means that nothing is streamed: weights are bound
-	// where they lie.
+	// Budgets in bytes. That of the device includes what its driver takes for itself (device.Info.OverheadBytes); on a unified
+	// device, where the host's budget has that, 0 means that nothing is streamed: weights are bound where they lie.
 	DeviceBytes, HostBytes int64
 	// RecomputeAll keeps nothing from the forward to the backward pass but the layers' inputs, however much memory there
 	// is: for comparing placements on the same arithmetic.
@@ -48,11 +48,15 @@ type Plan struct {
 
 	Device      []Bytes `json:"device"` // one allocation
 	DeviceBytes int64   `json:"device_bytes"`
-	State       []Bytes `json:"state"` // the extents of the store, in host memory
-	Host        []Bytes `json:"host"`  // other host memory, the driver's own and the program's included
-	HostBytes   int64   `json:"host_bytes"`
-	Disk        []Bytes `json:"disk,omitempty"` // the other extents of the store, with their spare files
-	DiskBytes   int64   `json:"disk_bytes,omitempty"`
+	// DeviceDriverBytes is what the device's driver takes for itself of the device's memory, beside that allocation and within the
+	// budget; 0 on a unified device, where it is in Host.
+	DeviceDriverBytes int64 `json:"device_driver_bytes,omitempty"`
+
+	State     []Bytes `json:"state"` // the extents of the store, in host memory
+	Host      []Bytes `json:"host"`  // other host memory, the driver's own and the program's included
+	HostBytes int64   `json:"host_bytes"`
+	Disk      []Bytes `json:"disk,omitempty"` // the other extents of the store, with their spare files
+	DiskBytes int64   `json:"disk_bytes,omitempty"`
 
 	Unified      bool       `json:"unified"`
 	DeviceBudget int64      `json:"device_budget_bytes"`
@@ -60,6 +64,10 @@ type Plan struct {
 	DiskBudget   int64      `json:"disk_budget_bytes,omitempty"`
 	Predicted    Prediction `json:"predicted"`
 }
+
+// DeviceTotalBytes is what the run takes of the device, and what the budget bounds. Not in it is what no program is told, such
+// as the context and the code of a GPU's driver.
+func (p *Plan) DeviceTotalBytes() int64 { return p.DeviceBytes + p.DeviceDriverBytes }
 
 // ProcessBytes is the host memory that the process should be seen to take: on a unified device what the device holds as
 // well.

@@ -128,7 +128,7 @@ func (d *Device) equip(gpu *gpu, o Options) error {
 	if err := d.openBLAS(gpu, o); err != nil {
 		return err
 	}
-	overhead, err := d.reserve()
+	own, err := d.reserve()
 	if err != nil {
 		return err
 	}
@@ -142,8 +142,8 @@ func (d *Device) equip(gpu *gpu, o Options) error {
 	}
 	d.info = device.Info{
 		Name:          fmt.Sprintf("%s (%s, compute capability %d.%d, %s)", gpu.name, d.id, gpu.major, gpu.minor, products),
-		MemoryBytes:   max(int64(free)-driverReserveBytes, 0),
-		OverheadBytes: overhead,
+		MemoryBytes:   max(int64(free)-driverReserveBytes, 0) + own,
+		OverheadBytes: own + streamsPlanned*partialsBytes,
 		Workers:       gpu.processors,
 	}
 	return nil

@@ -23,10 +23,10 @@ const (
 	codesBytes = 256 * 4
 )
 
-// reserve takes the memory that the device needs whatever it is asked to do, and fills it. It returns how much that is, scratch
-// of streams included. The context is current.
-func (d *Device) reserve() (overhead int64, err error) {
-	bytes := int64(workspaceBytes + 2*codesBytes)
+// reserve takes the memory that the device needs whatever it is asked to do, and fills it. It returns how much that is; scratch of
+// streams comes to it when they are opened. The context is current.
+func (d *Device) reserve() (bytes int64, err error) {
+	bytes = int64(workspaceBytes + 2*codesBytes)
 	var own driver.DevicePtr
 	if err := d.allocate(&own, "workspace", bytes); err != nil {
 		return 0, err
@@ -47,7 +47,7 @@ func (d *Device) reserve() (overhead int64, err error) {
 	d.opened.add(func() error {
 		return d.with(func() error { return d.check("cuEventDestroy", d.api.EventDestroy(d.workspace.moved)) })
 	})
-	return bytes + streamsPlanned*partialsBytes, nil
+	return bytes, nil
 }
 
 // fillCodes copies what codes stand for to the device.
