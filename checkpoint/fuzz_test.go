@@ -88,6 +88,9 @@ var forgeries = [][2]string{
 	{`"bytes":100,"piece_bytes":40`, `"bytes":121,"piece_bytes":40`},
 	{`"bytes":100,"piece_bytes":40`, `"bytes":-100,"piece_bytes":40`},
 	{`"bytes":100,"piece_bytes":40`, `"bytes":1e2,"piece_bytes":40`},
+	{`"computed_on":"CPU, AVX2"`, `"computed_on":"CPU,\nAVX2"`},
+	{`"computed_on":"CPU, AVX2"`, `"computed_on":"` + strings.Repeat("CPU, AVX2 ", 51) + `"`},
+	{`"computed_on":"CPU, AVX2"`, `"computed_on":""`}, // absent then
 	{`"step":3,"updates"`, `"step":-3,"updates"`},
 	{`"step":3,"updates"`, `"step":3,"step":3,"updates"`},
 	{`"step":3,"updates"`, `"Step":3,"updates"`},

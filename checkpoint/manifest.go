@@ -8,6 +8,8 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"strings"
+	"unicode"
 
 	"github.com/zeebo/xxh3"
 
@@ -28,6 +30,8 @@ const (
 	maxStateBytes = 1 << 56
 	// maxStep is what a step number may be; a run never gets there.
 	maxStep = 1_000_000_000_000
+	// maxComputedOn bounds a line that is shown to people.
+	maxComputedOn = 500
 )
 
 // ID names an extent by what it is, not by where a program had it.
@@ -150,6 +154,9 @@ type Manifest struct {
 	// results, by name, as text. A run may go on only if both are the same; see Compare.
 	Numerics    json.RawMessage   `json:"numerics"`
 	Mathematics map[string]string `json:"mathematics"`
+	// ComputedOn is what beside Numerics decided the bits of the steps before this one: the kind of device, its kernels and
+	// libraries, in a line; empty where it was not noted. A run may go on on another one, and end with other bits.
+	ComputedOn string `json:"computed_on,omitempty"`
 	// Data is the cursor in the data, and the fingerprint of the data that it belongs to.
 	Data json.RawMessage `json:"data"`
 	// EvalLoss is of an evaluation at this step, if there was one and its loss was finite.
@@ -281,6 +288,9 @@ func decode(doc []byte) (*Manifest, error) {
 func (m *Manifest) check() error {
 	if m.Step < 0 || m.Step > maxStep || m.Updates < 0 || m.SkippedUpdates < 0 {
 		return fmt.Errorf("step %d with %d updates and %d skipped cannot be", m.Step, m.Updates, m.SkippedUpdates)
+	}
+	if len(m.ComputedOn) > maxComputedOn || strings.ContainsFunc(m.ComputedOn, unicode.IsControl) {
+		return fmt.Errorf("computed_on %s is not a line of text", quote(m.ComputedOn))
 	}
 	for _, loss := range []*float64{m.EvalLoss, m.Best.loss()} {
 		if loss != nil && (math.IsNaN(*loss) || math.IsInf(*loss, 0)) {

@@ -49,6 +49,7 @@ func manifestOf(step int) Manifest {
 		Updates: int64(step) - 1, SkippedUpdates: 1, Model: Model{"qwen3", "c0", "1a"},
 		Numerics:    json.RawMessage(`{"Compute":"bf16"}`),
 		Mathematics: map[string]string{"learning_rate": "1e-05", "seed": "42"},
+		ComputedOn:  "CPU, AVX2",
 		Data:        json.RawMessage(`{"cursor":{"epoch":0,"row":7},"fingerprint":"<a&b>"}`),
 		EvalLoss:    &loss, Best: &Best{step, loss},
 	}

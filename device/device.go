@@ -72,6 +72,9 @@ type Info struct {
 
 	// Workers is the number of threads that share one operation.
 	Workers int
+
+	// Numerics is, in a line, what beside the operands decides the bits of results: two devices with the same one compute the same.
+	Numerics string
 }
 
 // Buffer is an allocation of one driver.

@@ -209,7 +209,7 @@ func clone(p Placement) Placement {
 // measure adds up what a placement takes.
 func (c *chooser) measure(place Placement) *Plan {
 	s := &setting{model: c.Model, num: c.Numerics, place: place, wants: c.Wants}
-	p := &Plan{Wants: c.Wants, Model: c.Model, Numerics: c.Numerics, Placement: place, Unified: c.Device.Unified,
+	p := &Plan{Wants: c.Wants, Model: c.Model, Numerics: c.Numerics, ComputedOn: c.Device.Numerics, Placement: place, Unified: c.Device.Unified,
 		DeviceBudget: c.DeviceBytes, HostBudget: c.HostBytes, DiskBudget: c.DiskBytes}
 	a := device.NewArena(device.Mem{})
 	s.buffers(a, func(purpose string, bytes int64) {

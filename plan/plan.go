@@ -41,10 +41,12 @@ type Wants struct {
 // Plan is where everything goes, how large it is and how long a step should take. It is a contract: the engine reserves
 // these bytes before the first step and no others after.
 type Plan struct {
-	Model     *model.Model `json:"-"`
-	Numerics  Numerics     `json:"numerics"`
-	Placement Placement    `json:"placement"`
-	Wants     Wants        `json:"wants,omitzero"`
+	Model    *model.Model `json:"-"`
+	Numerics Numerics     `json:"numerics"`
+	// ComputedOn is what beside Numerics decides the bits of results (device.Info.Numerics).
+	ComputedOn string    `json:"computed_on,omitempty"`
+	Placement  Placement `json:"placement"`
+	Wants      Wants     `json:"wants,omitzero"`
 
 	Device      []Bytes `json:"device"` // one allocation
 	DeviceBytes int64   `json:"device_bytes"`

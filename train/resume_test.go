@@ -10,6 +10,10 @@ import (
 	"testing"
 
 	"github.com/millrace/millrace/checkpoint"
+	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/device/cpu"
+	"github.com/millrace/millrace/device/cpu/isa"
+	"github.com/millrace/millrace/internal/hostmem"
 	"github.com/millrace/millrace/internal/vfs"
 	"github.com/millrace/millrace/trace"
 )
@@ -174,6 +178,33 @@ func TestResumeRefuses(t *testing.T) {
 	}
 	if _, err := Train(context.Background(), c, newEnv(t), Options{}); !errors.Is(err, ErrRequest) {
 		t.Errorf("a finished run: %v", err)
+	}
+}
+
+// A run goes on on another device, and says that its bits may differ; on the same one it says nothing.
+func TestResumeOnAnotherDevice(t *testing.T) {
+	c := smallConfig(t)
+	until(t, c, "step  2/12")
+	last, _, err := checkpoint.Latest(vfs.OS{}, checkpointsDir(c))
+	if err != nil || !strings.HasPrefix(last.Manifest.ComputedOn, "CPU, ") {
+		t.Fatalf("%+v, error %v", last, err)
+	}
+	level := isa.Plain
+	run := *c
+	run.OutputDir, run.Resume = filepath.Join(t.TempDir(), "elsewhere"), last.Dir()
+	var said strings.Builder
+	env := newEnv(t)
+	env.Progress = &said
+	env.Open = func(_ string, a *hostmem.Accounts) (device.Device, device.Device, error) {
+		d, err := cpu.New(cpu.Options{Workers: 2, Accounts: a, Level: &level})
+		return d, d, err
+	}
+	if _, err := Train(context.Background(), &run, env, Options{}); err != nil {
+		t.Fatal(err)
+	}
+	line := fmt.Sprintf("was computed on CPU, %v, and this run computes on CPU, %v:", isa.Best(), level)
+	if strings.Contains(said.String(), line) != (level != isa.Best()) {
+		t.Errorf("it says %s", said.String())
 	}
 }
 

@@ -75,7 +75,7 @@ func (t *trainer) startSave(step int, evalLoss *float64) error {
 	t.saves.manifest = checkpoint.Manifest{
 		Updates: int64(step - t.summary.Skipped), SkippedUpdates: int64(t.summary.Skipped),
 		Model:    checkpoint.Identify(t.plan.Model, t.src.config.Raw()),
-		Numerics: numerics, Mathematics: t.mathematics(), Data: where, EvalLoss: evalLoss, Best: t.saves.best,
+		Numerics: numerics, ComputedOn: t.plan.ComputedOn, Mathematics: t.mathematics(), Data: where, EvalLoss: evalLoss, Best: t.saves.best,
 	}
 	t.engine.Save(t.saveExtent)
 	return w.Attach("config.json", t.src.config.Raw())
@@ -184,6 +184,9 @@ func findCheckpoint(c *Config, env *Env) (*checkpoint.Checkpoint, error) {
 
 // resume fills the store from a checkpoint and goes to its place in the data.
 func (t *trainer) resume(ctx context.Context, from *checkpoint.Checkpoint) error {
+	if before, now := from.Manifest.ComputedOn, t.plan.ComputedOn; before != "" && now != before {
+		t.env.say("resume: the checkpoint was computed on %s, and this run computes on %s: it goes on, with other last bits than without the change", before, now)
+	}
 	b := t.env.bar("resuming")
 	defer b.end()
 	done := int64(0)

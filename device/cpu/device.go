@@ -60,7 +60,8 @@ func New(o Options) (*Device, error) {
 
 // Info implements device.Device.
 func (d *Device) Info() device.Info {
-	return device.Info{Name: d.name, Unified: true, OverheadBytes: d.crew.overheadBytes(), AttentionElemBytes: attentionElemBytes, Workers: d.workers}
+	return device.Info{Name: d.name, Unified: true, OverheadBytes: d.crew.overheadBytes(), AttentionElemBytes: attentionElemBytes, Workers: d.workers,
+		Numerics: fmt.Sprintf("CPU, %v", d.level)}
 }
 
 // Alloc implements device.Device. The memory is made resident at once, so that a shortage is an error here.

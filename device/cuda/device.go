@@ -41,6 +41,8 @@ type Device struct {
 	kernels  map[operation][]*function // those of each operation, in the order to try them
 	codes    [2]driver.DevicePtr       // what codes of 8-bit moments stand for: of first moments, of second ones
 	opened   closers
+	// kernelsAre says which kernels they are: "sm90a kernels 0123456789ab".
+	kernelsAre string
 
 	lost atomic.Pointer[error] // what ended the context
 	open atomic.Int64          // buffers and streams that are not closed
@@ -145,6 +147,9 @@ func (d *Device) equip(gpu *gpu, o Options) error {
 		MemoryBytes:   max(int64(free)-driverReserveBytes, 0) + own,
 		OverheadBytes: own + streamsPlanned*partialsBytes,
 		Workers:       gpu.processors,
+		// The driver compiles the kernels, and the library chooses by the GPU: both are a part of what computes.
+		Numerics: fmt.Sprintf("CUDA, %s, compute capability %d.%d, driver of CUDA %d.%d, %s, %s", gpu.name, gpu.major, gpu.minor,
+			gpu.driverVersion/1000, gpu.driverVersion%1000/10, d.kernelsAre, products),
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
 package cuda
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"math"
 	"runtime"
@@ -29,11 +30,28 @@ const plainSharedBytes = 48 << 10
 // slowLoad is how long loading takes before somebody may ask what is going on.
 const slowLoad = 2 * time.Second
 
+// kernelSet is the kernels of a target, and a hash of all of their PTX.
+type kernelSet struct {
+	*kernels.Set
+	hash string
+}
+
 // kernelSets unpacks the kernels of each target once in a process.
-var kernelSets = func() map[string]func() (*kernels.Set, error) {
-	all := map[string]func() (*kernels.Set, error){}
+var kernelSets = func() map[string]func() (*kernelSet, error) {
+	all := map[string]func() (*kernelSet, error){}
 	for _, target := range kernels.Targets {
-		all[target] = sync.OnceValues(func() (*kernels.Set, error) { return kernels.Load(target) })
+		all[target] = sync.OnceValues(func() (*kernelSet, error) {
+			set, err := kernels.Load(target)
+			if err != nil {
+				return nil, err
+			}
+			h := sha256.New()
+			for _, name := range set.Names() {
+				k, _ := set.Find(name)
+				fmt.Fprintf(h, "%s %d\n%s", name, len(k.PTX), k.PTX)
+			}
+			return &kernelSet{set, fmt.Sprintf("%.6x", h.Sum(nil))}, nil
+		})
 	}
 	return all
 }()
@@ -49,6 +67,7 @@ func (d *Device) loadKernels(gpu *gpu) error {
 	if err != nil {
 		return err
 	}
+	d.kernelsAre = fmt.Sprintf("%s kernels %s", target, set.hash)
 	begin := time.Now()
 	patience := time.AfterFunc(slowLoad, func() {
 		d.note("the driver is compiling kernels for this GPU, which it keeps for the next time")

@@ -3,6 +3,7 @@ package cuda_test
 import (
 	"errors"
 	"fmt"
+	"regexp"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -95,6 +96,9 @@ func TestInfo(t *testing.T) {
 	mustClose(t, b)
 	if err := d.PrepareAttention(100, 2, 256); err != nil {
 		t.Error(err)
+	}
+	if ok, _ := regexp.MatchString(`^CUDA, .*, compute capability 8\.0, driver of CUDA 1\d\.\d, sm80 kernels [0-9a-f]{12}, stand-in for cuBLASLt$`, i.Numerics); !ok {
+		t.Errorf("computed on %q", i.Numerics)
 	}
 	oneLine(t, d.PrepareAttention(100, 2, 257), "heads of 257 columns", "at most 256")
 }

@@ -94,7 +94,7 @@ func (d *Device) Counts() Counts {
 
 // Info implements device.Device.
 func (d *Device) Info() device.Info {
-	return device.Info{Name: d.options.Name, Unified: d.options.Unified, MemoryBytes: d.options.MemoryBytes, Workers: 1}
+	return device.Info{Name: d.options.Name, Unified: d.options.Unified, MemoryBytes: d.options.MemoryBytes, Workers: 1, Numerics: "nothing is computed"}
 }
 
 // Alloc implements device.Device.
