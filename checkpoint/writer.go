@@ -42,8 +42,7 @@ type saving struct {
 	Extent
 	taken []bool
 	todo  int64 // bytes of pieces that are not recorded
-	image vfs.File
-	ahead [2]int64 // offset and length of the range whose writing was started and not awaited
+	image *image
 }
 
 // Create starts to save a step. There is one save at a time; Commit and Abort end it. If there is a checkpoint of this step
@@ -124,8 +123,9 @@ func (w *Writer) record(e *saving, piece int, p Piece, fileBytes int64) bool {
 	return e.todo == 0
 }
 
-// Add writes a piece from memory. It blocks until the disk has taken most of what was added before, so that what waits in
-// the page cache stays below two pieces per extent that is being added; data may change when it returns.
+// Add writes a piece from memory. Memory on page boundaries goes to the disk before it returns; of other memory, it blocks until the
+// disk has taken most of what was added before, so that what waits in the page cache stays below two pieces per extent that is
+// being added. Data may change when it returns.
 func (w *Writer) Add(id ID, piece int, data []byte) error {
 	e, err := w.take(id, piece)
 	if err != nil {
@@ -139,22 +139,10 @@ func (w *Writer) Add(id ID, piece int, data []byte) error {
 	if err != nil {
 		return w.fail(err)
 	}
-	if _, err := image.WriteAt(data, off); err != nil {
+	if err := image.write(data, off); err != nil {
 		return w.fail(err)
 	}
-	if err := startWriteback(image, off, n); err != nil {
-		return w.fail(err)
-	}
-	w.mu.Lock()
-	before := e.ahead
-	e.ahead = [2]int64{off, n}
-	w.mu.Unlock()
 	w.count(n)
-	if before[1] > 0 {
-		if err := dropWritten(image, before[0], before[1]); err != nil {
-			return w.fail(err)
-		}
-	}
 	p := Piece{File: id.imageName(), Offset: off, Bytes: n, Sum: Sum(xxh3.Hash(data))}
 	if w.record(e, piece, p, off+n) {
 		// Synced here rather than by Commit, so that Commit has little left to wait for.
@@ -166,29 +154,23 @@ func (w *Writer) Add(id ID, piece int, data []byte) error {
 }
 
 // image is the file for an extent's pieces from memory.
-func (w *Writer) image(e *saving) (vfs.File, error) {
+func (w *Writer) image(e *saving) (i *image, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if e.image == nil {
-		f, err := w.d.fsys.Create(filepath.Join(w.hidden, e.imageName()))
-		if err != nil {
-			return nil, err
-		}
-		e.image = f
+		e.image, err = createImage(w.d.fsys, filepath.Join(w.hidden, e.imageName()))
 	}
-	return e.image, nil
+	return e.image, err
 }
 
 // closeImage makes an extent's pieces from memory durable.
 func (w *Writer) closeImage(e *saving) error {
-	f := e.image
-	if f == nil {
+	i := e.image
+	if i == nil {
 		return nil
 	}
 	e.image = nil
-	err := f.Sync()
-	dropRead(f, 0, 0) // 0 bytes: to the end
-	return firstOf(err, f.Close())
+	return firstOf(i.sync(), i.close())
 }
 
 // Attach writes a small file that is to travel with the state, such as config.json.
@@ -337,7 +319,7 @@ func (w *Writer) Abort() {
 	w.ended = true
 	for _, e := range w.extents {
 		if e.image != nil {
-			_ = e.image.Close() // it is removed
+			_ = e.image.close() // it is removed
 			e.image = nil
 		}
 	}
