@@ -64,9 +64,11 @@ func (b *Batch) fill(row int, d *Dataset, ps []piece, members []int32) {
 	at := row * b.SequenceLen
 	for _, i := range members {
 		p := ps[i]
-		b.place(at, d.tokens[p.start:p.start+int64(p.length)], p.more, func(i int) int32 {
-			if t := p.start + int64(i); d.isCounted(t) {
-				return d.tokens[t]
+		run := d.run(p.start)
+		start := p.start - run.base
+		b.place(at, run.tokens[start:start+int64(p.length)], p.more, func(i int) int32 {
+			if t := start + int64(i); run.isCounted(t) {
+				return run.tokens[t]
 			}
 			return Ignore
 		})

@@ -8,24 +8,35 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"time"
+	"unsafe"
 
 	"github.com/zeebo/xxh3"
 )
 
 // The token cache has one file per source, named by the hash of everything that its tokens depend on:
 //
-//	magic     8 bytes, with the format's version
-//	key       16 bytes, as in the name
-//	documents uint64
-//	tokens    uint64
-//	arrays    as Dataset.encode writes them
-//	checksum  16 bytes, xxh3-128 of all before
+//	magic      8 bytes, with the format's version
+//	key        16 bytes, as in the name
+//	documents  uint64
+//	tokens     uint64
+//	skipped    uint64, bad rows that were left out
+//	note       uint64, bytes
+//	sum        16 bytes, xxh3-128 of tokens, counted and ends
+//	check      8 bytes, xxh3-64 of all before and of the note
+//	tokens     int32 each, padded to 8 bytes
+//	counted    a bit per token, padded to 8 bytes
+//	ends       uint64 per document: the tokens of it and of all before
+//	note       what was wrong with the first row that was left out
 //
 // Integers are little-endian. A file is complete before it gets its name, and is never changed after; so two runs that
-// make the same file at once do no harm.
-var cacheMagic = []byte("mrtoken1")
+// make the same file at once do no harm, and one may be removed while another run has it mapped.
+var cacheMagic = []byte("mrtoken2")
 
-const cacheHeaderBytes = 8 + 16 + 8 + 8
+const cacheHeaderBytes = 8 + 16 + 4*8 + 16 + 8
+
+// maxNoteBytes bounds the note.
+const maxNoteBytes = 4096
 
 // DefaultCacheDir is where tokens are kept unless a run says otherwise: millrace/tokens in the user's cache directory.
 func DefaultCacheDir() (string, error) {
@@ -40,51 +51,71 @@ func cachePath(dir string, key xxh3.Uint128) string {
 	return filepath.Join(dir, fmt.Sprintf("%x.tokens", key.Bytes()))
 }
 
-// readCache returns the documents kept under key. Any fault of the file is an error; the caller makes it anew.
-func readCache(dir string, key xxh3.Uint128, vocabSize int) (*Dataset, error) {
+// readCache maps the documents kept under key. Any fault of the file is an error; the caller makes it anew.
+func readCache(dir string, key xxh3.Uint128, vocabSize int) (*part, error) {
 	f, err := os.Open(cachePath(dir, key))
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
+	return mapCache(f, key, vocabSize)
+}
+
+// mapCache maps a file and checks it. The mapping lasts as long as the program: a run has few, and uses them to its end.
+func mapCache(f *os.File, key xxh3.Uint128, vocabSize int) (*part, error) {
 	info, err := f.Stat()
 	if err != nil {
 		return nil, err
 	}
-	return decodeCache(f, info.Size(), key, vocabSize)
+	if info.Size() < cacheHeaderBytes {
+		return nil, io.ErrUnexpectedEOF
+	}
+	b, err := mapFile(f, info.Size())
+	if err != nil {
+		return nil, err
+	}
+	p, err := parseCache(b, key, vocabSize)
+	if err != nil {
+		unmapFile(b)
+	}
+	return p, err
 }
 
-func decodeCache(in io.Reader, size int64, key xxh3.Uint128, vocabSize int) (*Dataset, error) {
-	sum := xxh3.New128()
-	hashed := io.TeeReader(in, sum)
-	var header [cacheHeaderBytes]byte
-	if _, err := io.ReadFull(hashed, header[:]); err != nil {
-		return nil, err
+// parseCache checks a cache file, whose tokens stay where they are. b must lie at a multiple of 8.
+func parseCache(b []byte, key xxh3.Uint128, vocabSize int) (*part, error) {
+	if binary.NativeEndian.Uint16([]byte{1, 0}) != 1 {
+		return nil, errors.New("tokens are not read in place on this machine")
+	}
+	if len(b) < cacheHeaderBytes {
+		return nil, io.ErrUnexpectedEOF
 	}
 	id := key.Bytes()
-	if !bytes.Equal(header[:8], cacheMagic) || !bytes.Equal(header[8:24], id[:]) {
+	if !bytes.Equal(b[:8], cacheMagic) || !bytes.Equal(b[8:24], id[:]) {
 		return nil, errors.New("not a token file of this key")
 	}
-	// The counts must explain the file's size before anything is allocated for them.
-	documents, tokens := binary.LittleEndian.Uint64(header[24:]), binary.LittleEndian.Uint64(header[32:])
-	if documents > uint64(size)/8 || tokens > uint64(size)/4 || documents > maxDocuments ||
-		uint64(size) != cacheHeaderBytes+8*documents+4*tokens+(tokens+63)/64*8+16 {
+	size := uint64(len(b))
+	number := func(at int) uint64 { return binary.LittleEndian.Uint64(b[at:]) }
+	documents, tokens, skipped, note := number(24), number(32), number(40), number(48)
+	words := (tokens + 63) / 64
+	if documents > size/8 || tokens > size/4 || note > maxNoteBytes || skipped > 1<<48 || documents > maxDocuments ||
+		size != cacheHeaderBytes+4*tokens+tokenPadding(tokens)+8*words+8*documents+note {
 		return nil, errors.New("the file's size does not match its header")
 	}
-	d := &Dataset{ends: make([]int64, documents), tokens: make([]int32, tokens), counted: make([]uint64, (tokens+63)/64)}
-	if err := d.decode(hashed); err != nil {
-		return nil, err
+	p := &part{skipped: int(skipped), firstBad: string(b[size-note:])}
+	if number(72) != checkHeader(b[:72], p.firstBad) {
+		return nil, errors.New("the header's checksum does not match")
 	}
-	want := sum.Sum128().Bytes()
-	var got [16]byte
-	if _, err := io.ReadFull(in, got[:]); err != nil {
-		return nil, err
-	}
-	if got != want {
+	copy(p.run.sum[:], b[56:72])
+	body := b[cacheHeaderBytes : size-note]
+	if xxh3.Hash128(body).Bytes() != p.run.sum {
 		return nil, errors.New("the checksum does not match")
 	}
+	p.run.tokens = inPlace[int32](body, tokens)
+	body = body[4*tokens+tokenPadding(tokens):]
+	p.run.counted = inPlace[uint64](body, words)
+	p.ends = inPlace[int64](body[8*words:], documents)
 	last := int64(0)
-	for _, end := range d.ends {
+	for _, end := range p.ends {
 		if end <= last {
 			return nil, errors.New("documents are out of order")
 		}
@@ -93,73 +124,94 @@ func decodeCache(in io.Reader, size int64, key xxh3.Uint128, vocabSize int) (*Da
 	if last != int64(tokens) {
 		return nil, errors.New("the documents do not cover the tokens")
 	}
-	for _, id := range d.tokens {
+	for _, id := range p.run.tokens {
 		if id < 0 || int(id) >= vocabSize {
 			return nil, fmt.Errorf("token %d is not in the vocabulary", id)
 		}
 	}
-	return d, nil
+	return p, nil
 }
 
-// decode fills the arrays, whose lengths are set, with what encode wrote.
-func (d *Dataset) decode(r io.Reader) error {
-	const chunk = 1 << 13
-	buf := make([]byte, 8*chunk)
-	each := func(n, width int, set func(i int, b []byte)) error {
-		for at := 0; at < n; at += chunk {
-			m := min(chunk, n-at)
-			if _, err := io.ReadFull(r, buf[:m*width]); err != nil {
-				return err
-			}
-			for i := range m {
-				set(at+i, buf[i*width:])
-			}
-		}
+// inPlace reads n numbers where they lie.
+func inPlace[T int32 | int64 | uint64](b []byte, n uint64) []T {
+	if n == 0 {
 		return nil
 	}
-	if err := each(len(d.ends), 8, func(i int, b []byte) { d.ends[i] = int64(binary.LittleEndian.Uint64(b)) }); err != nil {
-		return err
-	}
-	if err := each(len(d.tokens), 4, func(i int, b []byte) { d.tokens[i] = int32(binary.LittleEndian.Uint32(b)) }); err != nil {
-		return err
-	}
-	return each(len(d.counted), 8, func(i int, b []byte) { d.counted[i] = binary.LittleEndian.Uint64(b) })
+	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(b))), n)
 }
 
-// writeCache keeps the documents under key.
-func writeCache(dir string, key xxh3.Uint128, d *Dataset) (err error) {
+func checkHeader(header []byte, note string) uint64 {
+	return xxh3.Hash(append(bytes.Clone(header), note...))
+}
+
+// cacheWriter is a cache file in the making.
+type cacheWriter struct {
+	dir string
+	key xxh3.Uint128
+	f   *os.File
+	*builder
+}
+
+// abandonedAfter is the age at which the unfinished file of a run that is gone is removed.
+const abandonedAfter = 24 * time.Hour
+
+// createCache begins a file for key.
+func createCache(dir string, key xxh3.Uint128) (*cacheWriter, error) {
 	if err := os.MkdirAll(dir, 0o777); err != nil {
-		return err
+		return nil, err
+	}
+	old, _ := filepath.Glob(filepath.Join(escapeGlob(dir), "new-*.tmp"))
+	for _, name := range old {
+		if info, err := os.Stat(name); err == nil && time.Since(info.ModTime()) > abandonedAfter {
+			os.Remove(name) // if that fails it is in nobody's way
+		}
 	}
 	f, err := os.CreateTemp(dir, "new-*.tmp")
 	if err != nil {
-		return err
+		return nil, err
 	}
-	defer func() {
-		if err != nil {
-			f.Close()
-			os.Remove(f.Name())
-		}
-	}()
-	sum := xxh3.New128()
-	w := io.MultiWriter(f, sum)
-	id := key.Bytes()
+	w := &cacheWriter{dir: dir, key: key, f: f}
+	if _, err := f.Seek(cacheHeaderBytes, io.SeekStart); err != nil {
+		w.abandon()
+		return nil, err
+	}
+	w.builder = newFileBuilder(f)
+	return w, nil
+}
+
+// abandon removes the file.
+func (w *cacheWriter) abandon() {
+	w.f.Close()
+	os.Remove(w.f.Name())
+}
+
+// finish completes the file, gives it its name and maps it.
+func (w *cacheWriter) finish(vocabSize int) (*part, error) {
+	p, err := w.builder.finish()
+	if err != nil {
+		w.abandon()
+		return nil, err
+	}
+	note := p.firstBad[:min(len(p.firstBad), maxNoteBytes)]
+	id := w.key.Bytes()
 	header := append(append([]byte(nil), cacheMagic...), id[:]...)
-	header = binary.LittleEndian.AppendUint64(header, uint64(len(d.ends)))
-	header = binary.LittleEndian.AppendUint64(header, uint64(len(d.tokens)))
-	if _, err := w.Write(header); err != nil {
-		return err
+	for _, v := range []uint64{uint64(len(p.ends)), uint64(w.n), uint64(p.skipped), uint64(len(note))} {
+		header = binary.LittleEndian.AppendUint64(header, v)
 	}
-	if err := d.encode(w); err != nil {
-		return err
-	}
-	check := sum.Sum128().Bytes()
-	if _, err := f.Write(check[:]); err != nil {
-		return err
+	header = append(header, p.run.sum[:]...)
+	header = binary.LittleEndian.AppendUint64(header, checkHeader(header, note))
+	_, err = w.f.WriteString(note)
+	if err == nil {
+		_, err = w.f.WriteAt(header, 0)
 	}
 	// No sync: a file that a crash tears fails its checksum and is made anew.
-	if err := f.Close(); err != nil {
-		return err
+	if err == nil {
+		err = os.Rename(w.f.Name(), cachePath(w.dir, w.key))
 	}
-	return os.Rename(f.Name(), cachePath(dir, key))
+	if err != nil {
+		w.abandon()
+		return nil, err
+	}
+	defer w.f.Close()
+	return mapCache(w.f, w.key, vocabSize)
 }

@@ -1,6 +1,7 @@
 package data
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -10,31 +11,103 @@ import (
 	"strings"
 )
 
+// packed are the endings of compressed files.
+var packed = []string{".gz", ".zst", ".zstd"}
+
+// endings returns what says how a file is read, in lower case: .jsonl, or .jsonl.gz.
+func endings(name string) string {
+	name = strings.ToLower(filepath.Base(name))
+	ext := path.Ext(name)
+	if slices.Contains(packed, ext) {
+		return path.Ext(strings.TrimSuffix(name, ext)) + ext
+	}
+	return ext
+}
+
+// unpacked is the ending without that of a compression.
+func unpacked(name string) string {
+	e := endings(name)
+	for _, p := range packed {
+		if rest, ok := strings.CutSuffix(e, p); ok {
+			return rest
+		}
+	}
+	return e
+}
+
+func isJSON(name string) bool {
+	return slices.Contains([]string{".jsonl", ".ndjson", ".json"}, unpacked(name))
+}
+
+func isParquet(name string) bool { return endings(name) == ".parquet" }
+
 // files returns the files of a source in the order in which they are read.
 func (s Source) files() ([]string, error) {
 	info, err := os.Stat(s.Path)
 	switch {
+	case errors.Is(err, fs.ErrNotExist) && strings.ContainsAny(s.Path, "*?["):
+		if s.Glob != "" {
+			return nil, s.fail("path is a pattern, so glob cannot be one too")
+		}
+		return s.matching(splitPattern(s.Path))
 	case err != nil:
 		return nil, fmt.Errorf("dataset: %w", err)
 	case !info.IsDir() && s.Glob != "":
-		return nil, fmt.Errorf("dataset %s: glob is for directories, and this is a file", s.Path)
+		return nil, s.fail("glob is for directories, and this is a file")
 	case !info.IsDir():
 		return []string{s.Path}, nil
 	case s.Glob == "":
-		return nil, fmt.Errorf(`dataset %s: a directory needs a glob, such as "**/*.txt"`, s.Path)
+		return s.allRows()
 	}
-	pattern := strings.Split(s.Glob, "/")
+	return s.matching(s.Path, s.Glob)
+}
+
+// splitPattern cuts a path before the first part that is a pattern.
+func splitPattern(name string) (dir, pattern string) {
+	parts := strings.Split(filepath.ToSlash(name), "/")
+	n := slices.IndexFunc(parts, func(p string) bool { return strings.ContainsAny(p, "*?[") })
+	dir = strings.Join(parts[:n], "/")
+	switch {
+	case n == 0:
+		dir = "."
+	case dir == "":
+		dir = "/"
+	}
+	return filepath.FromSlash(dir), strings.Join(parts[n:], "/")
+}
+
+// allRows are the files of a directory that hold rows or text by their ending.
+func (s Source) allRows() ([]string, error) {
+	entries, err := os.ReadDir(s.Path)
+	if err != nil {
+		return nil, s.fail("%v", err)
+	}
+	var names []string
+	for _, e := range entries {
+		if !e.IsDir() && e.Name() != registryName && (isJSON(e.Name()) || isParquet(e.Name()) || unpacked(e.Name()) == ".txt") {
+			names = append(names, filepath.Join(s.Path, e.Name()))
+		}
+	}
+	if len(names) == 0 {
+		return nil, s.fail(`the directory has no .json, .jsonl, .ndjson, .parquet or .txt file: name others with a glob, such as "**/*.md"`)
+	}
+	return names, nil
+}
+
+// matching are the files below a directory whose path in it matches a pattern.
+func (s Source) matching(dir, glob string) ([]string, error) {
+	pattern := strings.Split(glob, "/")
 	for _, p := range pattern {
 		if _, err := path.Match(p, ""); err != nil {
-			return nil, fmt.Errorf("dataset %s: glob %q: %w", s.Path, s.Glob, err)
+			return nil, s.fail("glob %q: %v", glob, err)
 		}
 	}
 	var names []string
-	err = filepath.WalkDir(s.Path, func(name string, entry fs.DirEntry, err error) error {
+	err := filepath.WalkDir(dir, func(name string, entry fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
-		relative, err := filepath.Rel(s.Path, name)
+		relative, err := filepath.Rel(dir, name)
 		if err != nil || entry.IsDir() {
 			return err
 		}
@@ -47,7 +120,7 @@ func (s Source) files() ([]string, error) {
 		return nil, fmt.Errorf("dataset %s: %w", s.Path, err)
 	}
 	if len(names) == 0 {
-		return nil, fmt.Errorf("dataset %s: no file matches glob %q", s.Path, s.Glob)
+		return nil, s.fail("no file matches glob %q", glob)
 	}
 	slices.Sort(names)
 	return names, nil

@@ -31,7 +31,7 @@ type Cursor struct {
 type Loader struct {
 	d       *Dataset
 	o       LoaderOptions
-	pieces  []piece
+	pieces  pieceList
 	packing Packing
 	cursor  Cursor
 	plan    rowPlan
@@ -64,17 +64,43 @@ func NewLoader(d *Dataset, o LoaderOptions) (*Loader, error) {
 	}
 	l.packing.Rows = l.epochRows(0)
 	l.packing.Positions = int64(l.packing.Rows) * int64(o.SequenceLen)
+	if l.pieces.weighted() {
+		l.countWeighted()
+	}
+	if l.packing.TargetTokens == 0 {
+		return nil, errors.New("the weights leave no target tokens in the first epoch: raise weight")
+	}
 	return l, nil
 }
 
+// countWeighted counts what is in the first epoch, where documents come as often as their weights say.
+func (l *Loader) countWeighted() {
+	p := &l.packing
+	p.Documents, p.RealTokens, p.TargetTokens = 0, 0, 0
+	for _, i := range l.plan.members {
+		piece := l.pieces.all[i]
+		if i == 0 || !l.pieces.all[i-1].more {
+			p.Documents++
+		}
+		run := l.d.run(piece.start)
+		start := piece.start - run.base
+		end := start + int64(piece.length)
+		if piece.more {
+			end++ // the last position learns the first token of the next piece
+		}
+		p.RealTokens += int64(piece.length)
+		p.TargetTokens += onesBetween(run.counted, start+1, end)
+	}
+}
+
 // packable cuts a dataset into pieces, of which there must be some with a target.
-func packable(d *Dataset, sequenceLen int, long LongDocuments) ([]piece, Packing, error) {
+func packable(d *Dataset, sequenceLen int, long LongDocuments) (pieceList, Packing, error) {
 	ps, p := pieces(d, sequenceLen, long)
-	if len(ps) > maxDocuments {
-		return nil, p, fmt.Errorf("there are more than %d documents after cutting them to sequence_len %d", maxDocuments, sequenceLen)
+	if len(ps.all) > maxDocuments {
+		return ps, p, fmt.Errorf("there are more than %d documents after cutting them to sequence_len %d", maxDocuments, sequenceLen)
 	}
 	if p.TargetTokens == 0 {
-		return nil, p, fmt.Errorf("the data have no target tokens: %d documents, %d dropped as longer than sequence_len %d",
+		return ps, p, fmt.Errorf("the data have no target tokens: %d documents, %d dropped as longer than sequence_len %d",
 			p.Documents, p.Dropped, sequenceLen)
 	}
 	return ps, p, nil
@@ -144,7 +170,7 @@ func (l *Loader) Next(ctx context.Context) ([]Batch, error) {
 			if rows == 0 {
 				break
 			}
-			batches[m].fill(row, l.d, l.pieces, l.plan.row(l.cursor.Row))
+			batches[m].fill(row, l.d, l.pieces.all, l.plan.row(l.cursor.Row))
 			if l.cursor.Row++; l.cursor.Row == rows {
 				l.cursor = Cursor{Epoch: l.cursor.Epoch + 1}
 			}
@@ -158,7 +184,7 @@ type EvalLoader struct {
 	d          *Dataset
 	microBatch int
 	sequence   int
-	pieces     []piece
+	pieces     pieceList
 	plan       rowPlan
 	packing    Packing
 	next       int
@@ -178,7 +204,7 @@ func NewEvalLoader(d *Dataset, sequenceLen, microBatch int) (*EvalLoader, error)
 	if l.pieces, l.packing, err = packable(d, sequenceLen, SplitLong); err != nil {
 		return nil, err
 	}
-	l.plan = pack(l.pieces, nil, sequenceLen)
+	l.plan = pack(l.pieces.all, nil, sequenceLen)
 	l.packing.Rows = l.plan.rows()
 	l.packing.Positions = int64(l.packing.Rows) * int64(sequenceLen)
 	return l, nil
@@ -200,7 +226,7 @@ func (l *EvalLoader) Next(ctx context.Context) (Batch, error) {
 	}
 	b := newBatch(l.microBatch, l.sequence)
 	for row := 0; row < l.microBatch && l.next < l.plan.rows(); row++ {
-		b.fill(row, l.d, l.pieces, l.plan.row(l.next))
+		b.fill(row, l.d, l.pieces.all, l.plan.row(l.next))
 		l.next++
 	}
 	return b, nil

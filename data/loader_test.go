@@ -388,14 +388,22 @@ func TestLongDocuments(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if p, want := l.Packing(), (Packing{Documents: 2, Dropped: 1, Rows: 2, Positions: 16, RealTokens: 11, TargetTokens: 9}); p != want {
+	if p, want := l.Packing(), (Packing{Documents: 2, Dropped: 1, CutTokens: 11, Rows: 2, Positions: 16, RealTokens: 11, TargetTokens: 9}); p != want {
 		t.Errorf("packing %+v, want %+v", p, want)
 	}
 	o.LongDocuments = SplitLong
 	if l, err = NewLoader(d, o); err != nil {
 		t.Fatal(err)
 	}
-	if p, want := l.Packing(), (Packing{Documents: 3, Rows: 3, Positions: 24, RealTokens: 22, TargetTokens: 19}); p != want {
+	if p, want := l.Packing(), (Packing{Documents: 3, Split: 1, Rows: 3, Positions: 24, RealTokens: 22, TargetTokens: 19}); p != want {
+		t.Errorf("packing %+v, want %+v", p, want)
+	}
+	o.LongDocuments = TruncateLong
+	if l, err = NewLoader(d, o); err != nil {
+		t.Fatal(err)
+	}
+	want := Packing{Documents: 3, Truncated: 1, CutTokens: 3, Rows: 3, Positions: 24, RealTokens: 19, TargetTokens: 16}
+	if p := l.Packing(); p != want {
 		t.Errorf("packing %+v, want %+v", p, want)
 	}
 }
@@ -413,7 +421,7 @@ func TestLoaderErrors(t *testing.T) {
 		"batch_tokens is 0":                {SequenceLen: 8, MicroBatch: 1},
 		"micro-batches of 2 rows":          {SequenceLen: 8, BatchTokens: 24, MicroBatch: 2},
 		"epochs is -1":                     {SequenceLen: 8, BatchTokens: 8, MicroBatch: 1, Epochs: -1},
-		`long documents are to be "x"`:     {SequenceLen: 8, BatchTokens: 8, MicroBatch: 1, LongDocuments: "x"},
+		`overlong is "x"`:                  {SequenceLen: 8, BatchTokens: 8, MicroBatch: 1, LongDocuments: "x"},
 		"no target tokens: 0 documents, 1": {SequenceLen: 8, BatchTokens: 8, MicroBatch: 1, LongDocuments: DropLong},
 	} {
 		if _, err := NewLoader(d, o); err == nil || !strings.Contains(err.Error(), want) {

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"os"
 	"runtime"
+	"slices"
 	"sync"
 
 	"github.com/zeebo/xxh3"
@@ -33,6 +34,7 @@ type Progress struct {
 	Source     string // its path
 	Documents  int
 	Tokens     int64
+	Skipped    int // bad rows that were left out
 	ReadBytes  int64
 	TotalBytes int64
 	Cached     bool // the tokens came from the cache
@@ -57,22 +59,28 @@ func Prepare(ctx context.Context, sources []Source, o Options) (*Dataset, error)
 	if o.Progress == nil {
 		o.Progress = func(Progress) {}
 	}
-	for _, s := range sources {
+	sources = slices.Clone(sources)
+	for i, s := range sources {
 		if err := s.Validate(); err != nil {
 			return nil, err
 		}
-	}
-	var all *Dataset
-	for _, s := range sources {
-		d, err := prepareSource(ctx, s.withDefaults(), o)
+		resolved, err := s.resolve()
 		if err != nil {
 			return nil, err
 		}
-		if all == nil {
-			all = d
-		} else {
-			all.concat(d)
+		sources[i] = resolved
+	}
+	all := &Dataset{}
+	for _, s := range sources {
+		s = s.withDefaults()
+		p, err := prepareSource(ctx, s, o)
+		if err != nil {
+			return nil, err
 		}
+		if len(p.ends) == 0 {
+			return nil, fmt.Errorf("dataset %s: all %d rows are bad; the first: %s", s.Path, p.skipped, p.firstBad)
+		}
+		all.add(p, s.Weight)
 		if len(all.ends) > maxDocuments {
 			return nil, fmt.Errorf("the datasets have more than %d documents", maxDocuments)
 		}
@@ -81,7 +89,7 @@ func Prepare(ctx context.Context, sources []Source, o Options) (*Dataset, error)
 	return all, nil
 }
 
-func prepareSource(ctx context.Context, s Source, o Options) (*Dataset, error) {
+func prepareSource(ctx context.Context, s Source, o Options) (*part, error) {
 	files, err := s.files()
 	if err != nil {
 		return nil, err
@@ -92,40 +100,55 @@ func prepareSource(ctx context.Context, s Source, o Options) (*Dataset, error) {
 			p.TotalBytes += info.Size()
 		}
 	}
+	inMemory := func() (*part, error) {
+		b := newBuilder()
+		if err := tokenize(ctx, s, files, io.Discard, o, p, b); err != nil {
+			return nil, err
+		}
+		return b.finish()
+	}
 	if o.CacheDir == "" {
-		return tokenize(ctx, s, files, io.Discard, o, p)
+		return inMemory()
 	}
 	content := xxh3.New128()
-	if err := s.openRows(ctx, files, content, func(row) bool { return false }); err != nil {
+	if err := s.openRows(ctx, files, content, nil); err != nil {
 		return nil, err
 	}
 	key := s.cacheKey(content.Sum128(), o)
-	d, err := readCache(o.CacheDir, key, o.Tokenizer.VocabSize())
+	vocab := o.Tokenizer.VocabSize()
+	d, err := readCache(o.CacheDir, key, vocab)
 	if err == nil {
-		p.Documents, p.Tokens, p.ReadBytes, p.Cached, p.Done = d.Len(), d.Tokens(), p.TotalBytes, true, true
+		p.Documents, p.Tokens, p.Skipped = len(d.ends), int64(len(d.run.tokens)), d.skipped
+		p.ReadBytes, p.Cached, p.Done = p.TotalBytes, true, true
 		o.Progress(p)
 		return d, nil
 	}
 	if !errors.Is(err, fs.ErrNotExist) {
 		o.Log.Warn("token cache: file is made anew", "path", cachePath(o.CacheDir, key), "error", err)
 	}
-	again := xxh3.New128()
-	d, err = tokenize(ctx, s, files, again, o, p)
+	w, err := createCache(o.CacheDir, key)
 	if err != nil {
+		o.Log.Warn("token cache: tokens are not kept", "path", o.CacheDir, "error", err)
+		return inMemory()
+	}
+	again := xxh3.New128()
+	err = tokenize(ctx, s, files, again, o, p, w.builder)
+	if err == nil && again.Sum128() != content.Sum128() {
+		err = fmt.Errorf("dataset %s: a file changed while it was read: start again", s.Path)
+	}
+	if err != nil {
+		w.abandon()
 		return nil, err
 	}
-	if again.Sum128() != content.Sum128() {
-		return nil, fmt.Errorf("dataset %s: a file changed while it was read: start again", s.Path)
-	}
-	if err := writeCache(o.CacheDir, key, d); err != nil {
-		o.Log.Warn("token cache: tokens are not kept", "path", o.CacheDir, "error", err)
+	if d, err = w.finish(vocab); err != nil {
+		return nil, fmt.Errorf("token cache %s: %w", o.CacheDir, err)
 	}
 	return d, nil
 }
 
 // cacheKey hashes everything that the tokens of a source depend on, except that files may move.
 func (s Source) cacheKey(content xxh3.Uint128, o Options) xxh3.Uint128 {
-	s.Path, s.Glob = "", ""
+	s.Path, s.Glob, s.Name = "", "", ""
 	b := content.Bytes()
 	spec, _ := json.Marshal([]any{ // strings, numbers and a bool: it cannot fail
 		string(cacheMagic), s, fmt.Sprintf("%x", b), o.Tokenizer.Hash(), o.Renderer.Version(), o.TrainOnPrompt,
@@ -136,17 +159,20 @@ func (s Source) cacheKey(content xxh3.Uint128, o Options) xxh3.Uint128 {
 // batchBytes is how much text a worker gets at a time.
 const batchBytes = 256 << 10
 
-// job is a run of rows on its way through a worker; done closes when examples or err is set.
+// job is a run of rows on its way through a worker; done closes when what comes of it is set.
 type job struct {
 	rows     []row
 	bytes    int
 	examples []Example
+	skipped  int
+	firstBad error // of the skipped rows
 	err      error
 	done     chan struct{}
 }
 
-// tokenize reads the files into jobs, lets workers do them, and collects them in order. Every byte also goes to seen.
-func tokenize(ctx context.Context, s Source, files []string, seen io.Writer, o Options, p Progress) (*Dataset, error) {
+// tokenize reads the files into jobs, lets workers do them, and collects them in order. Every byte of a file also goes
+// to seen.
+func tokenize(ctx context.Context, s Source, files []string, seen io.Writer, o Options, p Progress, b *builder) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	work := make(chan *job)
@@ -184,28 +210,27 @@ func tokenize(ctx context.Context, s Source, files []string, seen io.Writer, o O
 	for range o.Workers {
 		wg.Go(func() {
 			for j := range work {
-				j.examples, j.err = s.examples(ctx, j.rows, o)
+				j.err = s.examples(ctx, j, o)
 				close(j.done)
 			}
 		})
 	}
-	d := &Dataset{}
-	err := collect(ctx, d, ordered, o.Progress, &p)
+	err := collect(ctx, b, ordered, o.Progress, &p)
 	cancel()
 	wg.Wait()
 	switch {
 	case err != nil:
-		return nil, err
+		return err
 	case readErr != nil:
-		return nil, readErr
+		return readErr
 	}
 	p.ReadBytes, p.Done = p.TotalBytes, true
 	o.Progress(p)
-	return d, nil
+	return nil
 }
 
 // collect appends the examples of all jobs in order and stops at the first error.
-func collect(ctx context.Context, d *Dataset, ordered <-chan *job, progress func(Progress), p *Progress) error {
+func collect(ctx context.Context, b *builder, ordered <-chan *job, progress func(Progress), p *Progress) error {
 	for j := range ordered {
 		select {
 		case <-j.done:
@@ -213,46 +238,75 @@ func collect(ctx context.Context, d *Dataset, ordered <-chan *job, progress func
 			return context.Cause(ctx)
 		}
 		for _, e := range j.examples {
-			if err := d.append(e); err != nil {
-				return err
+			if err := b.append(e); err != nil {
+				return fmt.Errorf("dataset %s: %w", p.Source, err)
 			}
 		}
 		if j.err != nil {
 			return j.err
 		}
-		if d.Len() > maxDocuments {
+		b.skipped += j.skipped
+		if b.firstBad == "" && j.firstBad != nil {
+			b.firstBad = j.firstBad.Error()
+		}
+		if len(b.ends) > maxDocuments {
 			return fmt.Errorf("dataset %s has more than %d documents", p.Source, maxDocuments)
 		}
-		p.Documents, p.Tokens = d.Len(), d.Tokens()
+		p.Documents, p.Tokens, p.Skipped = len(b.ends), b.n, b.skipped
 		p.ReadBytes = min(p.ReadBytes+int64(j.bytes), p.TotalBytes)
 		progress(*p)
 	}
 	return ctx.Err()
 }
 
-// examples tokenizes rows up to the first bad one.
-func (s Source) examples(ctx context.Context, rows []row, o Options) ([]Example, error) {
-	examples := make([]Example, 0, len(rows))
-	for _, r := range rows {
+// examples tokenizes the rows of a job up to the first bad one, or leaves bad ones out.
+func (s Source) examples(ctx context.Context, j *job, o Options) error {
+	j.examples = make([]Example, 0, len(j.rows))
+	for _, r := range j.rows {
 		if err := ctx.Err(); err != nil {
-			return examples, err
+			return err
 		}
-		record, err := s.record(r)
-		if err != nil {
-			return examples, err
+		e, err := s.example(ctx, r, o)
+		switch {
+		case err == nil:
+			j.examples = append(j.examples, e)
+		case s.BadRows != SkipBadRows || errors.Is(err, errNoEOS) || errors.Is(err, errNoTemplate) || ctx.Err() != nil:
+			return err
+		default:
+			j.skipped++
+			if j.firstBad == nil {
+				j.firstBad = err
+			}
 		}
-		rendered, err := o.Renderer.Render(record)
-		if err != nil {
-			return examples, r.errorf("%w", err)
-		}
-		e, err := Tokenize(o.Tokenizer, rendered, o.TrainOnPrompt)
-		if errors.Is(err, errNoEOS) {
-			return examples, err
-		}
-		if err != nil {
-			return examples, r.errorf("%w", err)
-		}
-		examples = append(examples, e)
 	}
-	return examples, nil
+	return nil
+}
+
+// example tokenizes a row.
+func (s Source) example(ctx context.Context, r row, o Options) (Example, error) {
+	if r.err != nil {
+		return Example{}, r.err
+	}
+	record, err := s.record(r)
+	if err != nil {
+		return Example{}, err
+	}
+	rendered, err := o.Renderer.Render(ctx, record)
+	if errors.Is(err, errNoTemplate) {
+		return Example{}, fmt.Errorf("dataset %s: %w", s.Path, err)
+	}
+	if err != nil {
+		return Example{}, r.errorf("%w", err)
+	}
+	e, err := Tokenize(o.Tokenizer, rendered, o.TrainOnPrompt)
+	if errors.Is(err, errNoEOS) {
+		return Example{}, err
+	}
+	if err != nil {
+		return Example{}, r.errorf("%w", err)
+	}
+	if len(e.InputIDs) == 0 {
+		return Example{}, r.errorf("there are no tokens")
+	}
+	return e, nil
 }

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"unsafe"
 
 	"github.com/goccy/go-yaml"
 	"github.com/google/go-cmp/cmp"
@@ -149,7 +150,9 @@ func TestBadInput(t *testing.T) {
 		{"a.txt", "one\ntwo\xfe", Source{Type: Text}, "a.txt:2: byte 0xfe is not UTF-8"},
 		{"a.txt", "x", Source{Type: Alpaca}, "a.txt: type alpaca needs a .json"},
 		{"a.txt", "x", Source{Type: Text, Glob: "*"}, "glob is for directories"},
-		{"d/a.txt", "x", Source{Type: Text, Path: "d"}, "a directory needs a glob"},
+		{"d/a.go", "x", Source{Type: Text, Path: "d"}, "the directory has no .json"},
+		{"d/a.go", "x", Source{Type: Text, Path: "d/*.txt"}, `no file matches glob "*.txt"`},
+		{"d/a.go", "x", Source{Type: Text, Path: "d/*.txt", Glob: "*"}, "glob cannot be one too"},
 		{"d/a.txt", "x", Source{Type: Text, Path: "d", Glob: "*.go"}, `no file matches glob "*.go"`},
 		{"d/a.txt", "x", Source{Type: Text, Path: "d", Glob: "["}, "syntax error in pattern"},
 		{"d/a.txt", "x", Source{Type: Text, Path: "none"}, "no such file"},
@@ -177,6 +180,12 @@ func TestSourceErrors(t *testing.T) {
 		`type "csv" is unknown`:                  {Path: "x", Type: "csv"},
 		"field is for type text, not alpaca":     {Path: "x", Type: Alpaca, Field: "f"},
 		"prompt and response are for type":       {Path: "x", Type: Text, Prompt: "f"},
+		"system is for type alpaca and sharegpt": {Path: "x", Type: Messages, System: "f"},
+		"tags are for type sharegpt, not text":   {Path: "x", Type: Text, Tags: Tags{Role: "r"}},
+		"lines is for type text, not alpaca":     {Path: "x", Type: Alpaca, Lines: true},
+		"takes type, keys, tags and files from":  {Path: "x", Name: "n", Field: "f"},
+		`bad_rows is "ignore": use refuse or sk`: {Path: "x", Type: Text, BadRows: "ignore"},
+		"weight is -1: it must be above 0":       {Path: "x", Type: Text, Weight: -1},
 		"max_samples is -1: it must not be nega": {Path: "x", Type: Text, MaxSamples: -1},
 	} {
 		if _, err := prepare(t, s, Options{}); err == nil || !strings.Contains(err.Error(), want) {
@@ -383,13 +392,19 @@ func TestCacheDamage(t *testing.T) {
 	check("longer", append(append([]byte(nil), good...), 0))
 	// Another tokenizer's vocabulary must not be exceeded even if the checksum is right: the key has its hash, so here
 	// the reader is asked directly.
-	f, _ := os.Open(names[0])
-	defer f.Close()
 	var key [16]byte
 	copy(key[:], good[8:24])
-	if _, err := decodeCache(f, int64(len(good)), uint128(key), 100); err == nil || !strings.Contains(err.Error(), "vocabulary") {
+	if _, err := parseCache(aligned(good), uint128(key), 100); err == nil || !strings.Contains(err.Error(), "vocabulary") {
 		t.Errorf("a token outside the vocabulary: %v", err)
 	}
+}
+
+// aligned copies bytes to where numbers of 8 bytes may lie.
+func aligned(b []byte) []byte {
+	words := make([]uint64, len(b)/8+1)
+	out := unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(words))), len(b))
+	copy(out, b)
+	return out
 }
 
 func TestCacheShared(t *testing.T) {
@@ -438,7 +453,7 @@ func TestTemplate(t *testing.T) {
 		t.Fatal(err)
 	}
 	record := Record{Type: PromptResponse, Prompt: "hi", Response: "hello"}
-	rendered, err := Plain.Render(record)
+	rendered, err := Plain.Render(t.Context(), record)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -476,7 +491,7 @@ func FuzzRows(f *testing.F) {
 				s = s.withDefaults()
 				var rowErr error
 				lines := 0
-				err := readRows(name, strings.NewReader(string(b)), func(r row) bool {
+				err := s.readRows(name, strings.NewReader(string(b)), func(r row) bool {
 					if r.line < 0 || r.line > strings.Count(string(b), "\n")+1 || r.line < lines {
 						t.Fatalf("line %d after %d", r.line, lines)
 					}
@@ -500,21 +515,45 @@ func FuzzRows(f *testing.F) {
 	})
 }
 
-// FuzzCache reads bytes as a cache file.
+// FuzzCache reads bytes as a cache file, and with a header and sums that are right.
 func FuzzCache(f *testing.F) {
-	dir := f.TempDir()
-	d, err := NewDataset([]Example{count(3), count(70)})
+	key := uint128([16]byte{1, 2, 3})
+	w, err := createCache(f.TempDir(), key)
 	if err != nil {
 		f.Fatal(err)
 	}
-	key := uint128([16]byte{1, 2, 3})
-	if err := writeCache(dir, key, d); err != nil {
+	for _, e := range []Example{count(3), count(70)} {
+		if err := w.append(e); err != nil {
+			f.Fatal(err)
+		}
+	}
+	w.skipped, w.firstBad = 2, "a.jsonl:1: bad"
+	if _, err := w.finish(100); err != nil {
 		f.Fatal(err)
 	}
-	f.Add(readFile(f, cachePath(dir, key)))
-	f.Fuzz(func(t *testing.T, b []byte) {
-		d, err := decodeCache(strings.NewReader(string(b)), int64(len(b)), key, 100)
-		if err == nil && d.Len() > 0 {
+	f.Add(readFile(f, cachePath(w.dir, key)), false)
+	f.Add(readFile(f, cachePath(w.dir, key)), true)
+	f.Fuzz(func(t *testing.T, b []byte, mend bool) {
+		b = aligned(b)
+		if note := 0; mend && len(b) >= cacheHeaderBytes {
+			id := key.Bytes()
+			copy(b, cacheMagic)
+			copy(b[8:], id[:])
+			note = int(b[48])
+			if body := b[cacheHeaderBytes:]; note <= len(body) {
+				sum := xxh3.Hash128(body[:len(body)-note]).Bytes()
+				copy(b[56:], sum[:])
+				binary.LittleEndian.PutUint64(b[72:], checkHeader(b[:72], string(body[len(body)-note:])))
+			}
+		}
+		p, err := parseCache(b, key, 100)
+		if err != nil {
+			return
+		}
+		var d Dataset
+		d.add(p, 1)
+		d.seal()
+		if d.Len() > 0 {
 			d.Example(d.Len() - 1)
 		}
 	})

@@ -1,6 +1,7 @@
 package data
 
 import (
+	"context"
 	"errors"
 	"fmt"
 
@@ -22,11 +23,14 @@ type Rendered struct {
 	// End closes the document with what the template has after a text, and EOS if that is not its last token. It
 	// counts as a target, so that the model learns to stop.
 	End bool
+	// Joined makes the segments one text, as transformers encodes what a chat template returns: a token that reaches
+	// over a border belongs to the segment that it ends in if that is a target.
+	Joined bool
 }
 
 // Renderer turns records into text. It must be safe for concurrent use.
 type Renderer interface {
-	Render(Record) (Rendered, error)
+	Render(ctx context.Context, r Record) (Rendered, error)
 	// Version identifies the rendering: tokens cached under one Version stay valid.
 	Version() string
 }
@@ -45,7 +49,7 @@ type plain struct{}
 
 func (plain) Version() string { return "plain-1" }
 
-func (plain) Render(r Record) (Rendered, error) {
+func (plain) Render(_ context.Context, r Record) (Rendered, error) {
 	out := Rendered{Begin: true, End: true}
 	switch r.Type {
 	case Text:
@@ -53,9 +57,15 @@ func (plain) Render(r Record) (Rendered, error) {
 	case PromptResponse:
 		out.Segments = []Segment{{r.Prompt + "\n", false}, {r.Response, true}}
 	case Alpaca:
+		if r.System != "" {
+			return out, fmt.Errorf("field %q is not supported without a chat template: set chat_template to model or to a file", "system")
+		}
+		if len(r.History) > 0 {
+			return out, fmt.Errorf("field %q is not supported without a chat template: set chat_template to model or to a file", "history")
+		}
 		out.Segments = []Segment{{alpacaPrompt(r.Prompt, r.Input), false}, {r.Response, true}}
 	default:
-		return out, fmt.Errorf("type %q has no plain rendering", r.Type)
+		return out, errNoTemplate
 	}
 	return out, nil
 }
@@ -89,7 +99,16 @@ func Tokenize(tok tokenizer.Tokenizer, r Rendered, trainOnPrompt bool) (Example,
 	if r.Begin {
 		add(before, trainOnPrompt)
 	}
+	if r.Joined {
+		ids, targets := encodeJoined(tok, r.Segments)
+		for i, id := range ids {
+			add([]int32{id}, targets[i] || trainOnPrompt)
+		}
+	}
 	for _, s := range r.Segments {
+		if r.Joined {
+			break
+		}
 		add(tok.Encode(s.Text, false), s.Target || trainOnPrompt)
 	}
 	if r.End {
@@ -104,5 +123,9 @@ func Tokenize(tok tokenizer.Tokenizer, r Rendered, trainOnPrompt bool) (Example,
 	}
 	return e, nil
 }
+
+// errNoTemplate is what conversations meet without a chat template.
+var errNoTemplate = errors.New("chat_template: the data are conversations and the model has no chat template: " +
+	"set chat_template to a Jinja file, such as the chat_template.jinja of the model that it was tuned for")
 
 var errNoEOS = errors.New("the tokenizer has no end-of-text token: set eos_token in tokenizer_config.json")

@@ -10,7 +10,6 @@ import (
 	"io"
 	"maps"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -21,15 +20,21 @@ const maxRowBytes = 256 << 20
 
 // row is a record that has not been decoded yet.
 type row struct {
-	file string
-	line int // 0 for a plain file
-	data []byte
+	file  string
+	line  int // 0 for a plain file
+	data  []byte
+	table bool  // line is the number of the row in a Parquet file, from 1
+	whole bool  // data is a text of a plain file
+	err   error // what is wrong with the row, with its place, where that was seen before decoding it
 }
 
 // errorf names the place of the row.
 func (r row) errorf(format string, args ...any) error {
 	where := r.file
-	if r.line > 0 {
+	switch {
+	case r.table:
+		where = fmt.Sprintf("%s: row %d", r.file, r.line)
+	case r.line > 0:
 		where = fmt.Sprintf("%s:%d", r.file, r.line)
 	}
 	return fmt.Errorf("%s: %w", where, fmt.Errorf(format, args...))
@@ -37,11 +42,18 @@ func (r row) errorf(format string, args ...any) error {
 
 var byteOrderMark = []byte("\uFEFF")
 
-// readRows calls yield for each row of a file, until it returns false. The row's data belong to yield.
-func readRows(name string, in io.Reader, yield func(row) bool) error {
-	switch strings.ToLower(filepath.Ext(name)) {
-	case ".jsonl", ".ndjson", ".json":
-	default:
+// readRows calls yield for each row of a file, until it returns false. The row's data belong to yield. Parquet is read
+// elsewhere, as it needs random access.
+func (s Source) readRows(name string, in io.Reader, yield func(row) bool) error {
+	in, done, err := decompress(name, in)
+	if err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	defer done()
+	if !isJSON(name) {
+		if s.Lines {
+			return readTextLines(name, in, yield)
+		}
 		return readPlain(name, in, yield)
 	}
 	r := bufio.NewReaderSize(in, 1<<16)
@@ -82,8 +94,34 @@ func readPlain(name string, in io.Reader, yield func(row) bool) error {
 	if len(data) > maxRowBytes {
 		return fmt.Errorf("%s: the document is larger than %d MiB: split the file", name, maxRowBytes>>20)
 	}
-	yield(row{file: name, data: bytes.TrimPrefix(data, byteOrderMark)})
+	yield(row{file: name, data: bytes.TrimPrefix(data, byteOrderMark), whole: true})
 	return nil
+}
+
+// readTextLines makes a row of each line that is not blank.
+func readTextLines(name string, in io.Reader, yield func(row) bool) error {
+	r := bufio.NewReaderSize(in, 1<<16)
+	if mark, _ := r.Peek(len(byteOrderMark)); bytes.Equal(mark, byteOrderMark) {
+		r.Discard(len(byteOrderMark))
+	}
+	for line, found := 1, false; ; line++ {
+		data, err := readLine(r)
+		if err != nil && err != io.EOF {
+			return row{file: name, line: line}.errorf("%w", err)
+		}
+		if len(bytes.TrimSpace(data)) > 0 {
+			found = true
+			if !yield(row{file: name, line: line, data: bytes.TrimRight(data, "\r\n"), whole: true}) {
+				return nil
+			}
+		}
+		if err == io.EOF {
+			if !found {
+				return fmt.Errorf("%s: the file has no rows", name)
+			}
+			return nil
+		}
+	}
 }
 
 // readLines reads one object per line. Empty lines are allowed at the end of the file only.
@@ -201,19 +239,18 @@ func (l *lineCounter) forget(before int64) {
 	l.ends = slices.Delete(l.ends, 0, i)
 }
 
-// plain reports whether the row is a whole file; rows of JSON have lines.
-func (r row) plain() bool { return r.line == 0 }
-
 // record decodes a row as the source's type says.
 func (s Source) record(r row) (Record, error) {
 	if i := firstInvalid(r.data); i >= 0 {
-		r.line = max(r.line, 1) + bytes.Count(r.data[:i], []byte("\n"))
+		if !r.table {
+			r.line = max(r.line, 1) + bytes.Count(r.data[:i], []byte("\n"))
+		}
 		return Record{}, r.errorf("byte 0x%02x is not UTF-8: convert the file", r.data[i])
 	}
 	out := Record{Type: s.Type}
-	if r.plain() {
+	if r.whole {
 		if s.Type != Text {
-			return Record{}, r.errorf("type %s needs a .json or .jsonl file", s.Type)
+			return Record{}, r.errorf("type %s needs a .json, .jsonl or .parquet file", s.Type)
 		}
 		out.Text = string(r.data)
 		if blank(out.Text) {
@@ -234,12 +271,13 @@ func (s Source) record(r row) (Record, error) {
 	case PromptResponse:
 		out.Prompt, out.Response = f.text(s.Prompt), f.text(s.Response)
 	case Alpaca:
-		out.Prompt, out.Response = f.text("instruction"), f.text("output")
-		if _, ok := object["input"]; ok {
-			out.Input = f.maybe("input")
-		}
-		f.refuse("system")
-		f.refuse("history")
+		out.Prompt, out.Response = f.text(s.Prompt), f.text(s.Response)
+		out.Input, out.System = f.optional(s.Input), f.optional(s.System)
+		out.History = f.history(s.History)
+	case ShareGPT:
+		f.shareGPT(s, &out)
+	case Messages:
+		f.messages(s, &out)
 	}
 	return out, f.err
 }
@@ -284,13 +322,12 @@ func (f *fields) maybe(name string) (s string) {
 	return s
 }
 
-// refuse fails if there is something in a field that would be lost.
-func (f *fields) refuse(name string) {
-	switch string(f.object[name]) {
-	case "", "null", `""`, "[]":
-	default:
-		f.fail("field %q is not supported for type %s: remove it", name, Alpaca)
+// optional returns a string that may be missing, null or blank.
+func (f *fields) optional(name string) string {
+	if raw, ok := f.object[name]; !ok || string(raw) == "null" {
+		return ""
 	}
+	return f.maybe(name)
 }
 
 func blank(s string) bool { return strings.TrimSpace(s) == "" }
@@ -353,36 +390,48 @@ func loneSurrogate(raw []byte) bool {
 }
 
 // openRows reads all files of a source in order. To seen goes every byte of them, and after each file its ending and
-// length, so that what seen got identifies the contents.
+// length, so that what seen got identifies the contents. Without yield it reads for seen only.
 func (s Source) openRows(ctx context.Context, files []string, seen io.Writer, yield func(row) bool) error {
 	left := s.MaxSamples
-	more := true
+	more := yield != nil
+	counted := func(r row) bool {
+		more = yield(r)
+		if left > 0 {
+			left--
+			more = more && left > 0
+		}
+		return more
+	}
 	for _, name := range files {
-		f, err := os.Open(name)
-		if err != nil {
-			return fmt.Errorf("dataset: %w", err)
-		}
-		in := &countedReader{ctx: ctx, in: io.TeeReader(f, seen)}
-		if more {
-			err = readRows(name, in, func(r row) bool {
-				more = yield(r)
-				if left > 0 {
-					left--
-					more = more && left > 0
-				}
-				return more
-			})
-		}
-		// What no row needs is read all the same: seen must know the whole file.
-		if err == nil {
-			_, err = io.Copy(io.Discard, in)
-		}
-		f.Close()
-		if err != nil {
+		if err := s.openFile(ctx, name, seen, &more, counted); err != nil {
 			return err
 		}
-		fmt.Fprintf(seen, "\x00%s %d\n", filepath.Ext(name), in.bytes) // a hash does not fail
 	}
+	return nil
+}
+
+func (s Source) openFile(ctx context.Context, name string, seen io.Writer, more *bool, yield func(row) bool) error {
+	f, err := os.Open(name)
+	if err != nil {
+		return fmt.Errorf("dataset: %w", err)
+	}
+	defer f.Close()
+	in := &countedReader{ctx: ctx, in: io.TeeReader(f, seen)}
+	if *more {
+		if isParquet(name) {
+			err = s.readParquet(ctx, name, f, yield)
+		} else {
+			err = s.readRows(name, in, yield)
+		}
+	}
+	// What no row needs is read all the same: seen must know the whole file.
+	if err == nil {
+		_, err = io.Copy(io.Discard, in)
+	}
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(seen, "\x00%s %d\n", endings(name), in.bytes) // a hash does not fail
 	return nil
 }
 

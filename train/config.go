@@ -6,6 +6,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/goccy/go-yaml"
@@ -23,11 +24,14 @@ type Config struct {
 	Init          string        `yaml:"init"`  // pretrained, or random (config.json only)
 	Datasets      []data.Source `yaml:"datasets"`
 	Tokenizer     string        `yaml:"tokenizer"`     // auto (the model's), bytes, or a path
-	ChatTemplate  string        `yaml:"chat_template"` // auto: the plain rendering of package data
+	ChatTemplate  string        `yaml:"chat_template"` // auto (the model's, for conversations), model (for all types but text), or a file
 	TrainOnPrompt bool          `yaml:"train_on_prompt"`
+	TrainOnLast   bool          `yaml:"train_on_last_turn,omitempty"` // of the assistant's turns only the last counts
+	ValSize       float64       `yaml:"val_size,omitempty"`           // documents, or a share of them, that are kept for evaluation
 
-	SequenceLen int     `yaml:"sequence_len"` // packed positions of a row
-	BatchTokens int     `yaml:"batch_tokens"` // packed positions of an optimizer step
+	SequenceLen int     `yaml:"sequence_len"`       // packed positions of a row
+	Overlong    string  `yaml:"overlong,omitempty"` // split, drop or truncate: documents that are longer than a row
+	BatchTokens int     `yaml:"batch_tokens"`       // packed positions of an optimizer step
 	MaxSteps    int     `yaml:"max_steps,omitempty"`
 	Epochs      float64 `yaml:"epochs,omitempty"`
 
@@ -180,8 +184,16 @@ func (c *Config) Check() error {
 		return bad("init is %q: known are pretrained and random", c.Init)
 	case len(c.Datasets) == 0:
 		return bad("datasets is missing: name at least one, such as {path: train.jsonl, type: text}")
-	case c.ChatTemplate != "auto":
-		return bad("chat_template: templates are not supported yet; remove the key")
+	case c.ChatTemplate == "":
+		return bad("chat_template is empty: use auto, model, or the path of a Jinja file")
+	case c.TrainOnPrompt && c.TrainOnLast:
+		return bad("train_on_prompt and train_on_last_turn are both set: choose one")
+	case !(c.ValSize >= 0) || c.ValSize >= 1 && c.ValSize != math.Trunc(c.ValSize) || c.ValSize > 1<<31:
+		return bad("val_size is %v: it must be a share below 1, or a whole number of documents", c.ValSize)
+	case c.ValSize > 0 && len(c.Eval.Datasets) > 0:
+		return bad("val_size and eval.datasets are both given: choose one")
+	case c.Overlong != "" && !slices.Contains(data.LongTreatments, data.LongDocuments(c.Overlong)):
+		return bad("overlong is %q: known are %v", c.Overlong, data.LongTreatments)
 	case c.SequenceLen < 2:
 		return bad("sequence_len is %d: it must be at least 2", c.SequenceLen)
 	case c.BatchTokens < c.SequenceLen || c.BatchTokens%c.SequenceLen != 0:
@@ -202,14 +214,14 @@ func (c *Config) Check() error {
 		return bad("weight_decay is %v: it must not be negative", c.WeightDecay)
 	case !(c.MaxGradNorm >= 0) || math.IsInf(c.MaxGradNorm, 0):
 		return bad("max_grad_norm is %v: it must not be negative; 0 turns clipping off", c.MaxGradNorm)
-	case c.Eval.Every < 0 || c.Eval.Every > 0 && len(c.Eval.Datasets) == 0:
-		return bad("eval.every is %d, with %d eval.datasets: name what to evaluate on", c.Eval.Every, len(c.Eval.Datasets))
+	case c.Eval.Every < 0 || c.Eval.Every > 0 && !c.evaluates():
+		return bad("eval.every is %d, with %d eval.datasets: name what to evaluate on, or set val_size", c.Eval.Every, len(c.Eval.Datasets))
 	case c.Memory.Recompute != "" && c.Memory.Recompute != "auto" && c.Memory.Recompute != "always":
 		return bad("memory.recompute is %q: known are auto and always", c.Memory.Recompute)
 	case c.Save.Every < 0 || c.Save.Keep < 0:
 		return bad("save: every (%d) and keep (%d) must not be negative", c.Save.Every, c.Save.Keep)
-	case c.Save.Best && len(c.Eval.Datasets) == 0:
-		return bad("save.best: there are no eval.datasets to tell what is best")
+	case c.Save.Best && !c.evaluates():
+		return bad("save.best: there are no eval.datasets, and no val_size, to tell what is best")
 	case c.Memory.MaxWritePerDay.auto:
 		return bad("memory.max_write_per_day is auto: give a size, such as 500GB, or none")
 	case c.Resume == "":
@@ -228,6 +240,9 @@ func (c *Config) Check() error {
 	s := optim.Schedule{Shape: c.LRScheduler, Peak: c.LearningRate, WarmupSteps: c.WarmupSteps, Steps: 1}
 	return Request(s.Check())
 }
+
+// evaluates reports whether there are held-out data.
+func (c *Config) evaluates() bool { return len(c.Eval.Datasets) > 0 || c.ValSize > 0 }
 
 // types are the numerics that say what is computed and kept in which type.
 func (c *Config) types() (n plan.Numerics, err error) {

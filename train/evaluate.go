@@ -11,6 +11,7 @@ type EvalOptions struct {
 	Model         string // a Hugging Face directory, or a hub id
 	Data          []data.Source
 	Tokenizer     string // auto (the model's; the default), bytes, or a path
+	ChatTemplate  string // auto (default), model, or a file, as in a run file
 	TrainOnPrompt bool
 	SequenceLen   int    // packed positions of a row; 0: 1024, or what the model can do if that is less
 	Compute       string // bf16 (default) or f32
@@ -36,7 +37,7 @@ func Evaluate(ctx context.Context, env *Env, o EvalOptions) (*Loss, error) {
 	if n.SequenceLen == 0 {
 		n.SequenceLen = min(evalSequenceLen, src.model.MaxPositions)
 	}
-	tok, err := src.openTokenizer(o.Tokenizer)
+	r, err := src.openReader(&Config{Tokenizer: o.Tokenizer, ChatTemplate: o.ChatTemplate, TrainOnPrompt: o.TrainOnPrompt})
 	if err != nil {
 		return nil, err
 	}
@@ -45,7 +46,7 @@ func Evaluate(ctx context.Context, env *Env, o EvalOptions) (*Loss, error) {
 		return nil, Request(err)
 	}
 	defer dev.Close()
-	d, err := env.prepare(ctx, "the data", o.Data, tok, o.TrainOnPrompt)
+	d, err := env.prepare(ctx, "the data", o.Data, r)
 	if err != nil {
 		return nil, err
 	}

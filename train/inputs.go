@@ -85,10 +85,54 @@ func (s *source) openTokenizer(name string) (tokenizer.Tokenizer, error) {
 	return t, nil
 }
 
-// prepare reads and tokenizes data sets, with progress.
-func (e *Env) prepare(ctx context.Context, what string, sources []data.Source, tok tokenizer.Tokenizer, trainOnPrompt bool) (*data.Dataset, error) {
+// reader turns rows into tokens.
+type reader struct {
+	tokenizer     tokenizer.Tokenizer
+	renderer      data.Renderer
+	trainOnPrompt bool
+}
+
+// openReader opens the tokenizer and the chat template that the keys of a run file name.
+func (s *source) openReader(c *Config) (r reader, err error) {
+	r.trainOnPrompt = c.TrainOnPrompt
+	if r.tokenizer, err = s.openTokenizer(c.Tokenizer); err != nil {
+		return r, err
+	}
+	r.renderer, err = s.openTemplate(c)
+	return r, Request(err)
+}
+
+// openTemplate opens what the key chat_template names. auto takes the template that lies beside the tokenizer, if there is
+// one, and only for what cannot be rendered without.
+func (s *source) openTemplate(c *Config) (data.Renderer, error) {
+	dir, file := s.dir, ""
+	switch c.Tokenizer {
+	case "auto", "", "bytes":
+	default:
+		dir = c.Tokenizer
+		if st, err := os.Stat(dir); err == nil && !st.IsDir() {
+			dir = filepath.Dir(dir)
+		}
+	}
+	isAuto := c.ChatTemplate == "auto" || c.ChatTemplate == ""
+	if !isAuto && c.ChatTemplate != "model" {
+		file = c.ChatTemplate
+	}
+	chat, err := data.NewChat(dir, file)
+	if isAuto && errors.Is(err, data.ErrNoTemplate) {
+		return data.Plain, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	chat.All, chat.LastTurn = !isAuto, c.TrainOnLast
+	return chat, nil
+}
+
+// prepare reads and tokenizes data sets, with progress, and says what was skipped.
+func (e *Env) prepare(ctx context.Context, what string, sources []data.Source, r reader) (*data.Dataset, error) {
 	bar := e.bar("tokenizing " + what)
-	o := data.Options{Tokenizer: tok, TrainOnPrompt: trainOnPrompt, Progress: func(p data.Progress) {
+	o := data.Options{Tokenizer: r.tokenizer, Renderer: r.renderer, TrainOnPrompt: r.trainOnPrompt, Progress: func(p data.Progress) {
 		bar.set(p.ReadBytes, p.TotalBytes)
 	}}
 	if e.CacheDir != "" {
@@ -99,5 +143,23 @@ func (e *Env) prepare(ctx context.Context, what string, sources []data.Source, t
 	if err != nil {
 		return nil, Request(err)
 	}
+	if n, first := d.Skipped(); n > 0 {
+		e.say("skipped %d bad rows of %s; the first: %s", n, what, first)
+	}
 	return d, nil
+}
+
+// prepareRun reads a run's data. held is nil where nothing is evaluated on.
+func (e *Env) prepareRun(ctx context.Context, c *Config, r reader) (training, held *data.Dataset, err error) {
+	if training, err = e.prepare(ctx, "the training data", c.Datasets, r); err != nil {
+		return nil, nil, err
+	}
+	switch {
+	case c.ValSize > 0:
+		training, held, err = training.Split(c.ValSize, c.Seed)
+		return training, held, Request(err)
+	case len(c.Eval.Datasets) > 0:
+		held, err = e.prepare(ctx, "the evaluation data", c.Eval.Datasets, r)
+	}
+	return training, held, err
 }

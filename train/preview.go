@@ -12,7 +12,12 @@ type PreviewExample struct {
 	InputIDs []int32        `json:"input_ids"`
 	Labels   []int32        `json:"labels"` // not shifted; -100 where the token does not count in the loss
 	Pieces   []PreviewPiece `json:"-"`
+	// Tokens spells the tokens one by one. One that is a part of a character is what its bytes print as.
+	Tokens []string `json:"-"`
 }
+
+// Trained reports whether token t counts in the loss. The first one never does: nothing predicts it.
+func (e PreviewExample) Trained(t int) bool { return t > 0 && e.Labels[t] != data.Ignore }
 
 // PreviewPiece is a run of tokens that count, or that do not, with special tokens spelled out.
 type PreviewPiece struct {
@@ -25,64 +30,75 @@ type PreviewSummary struct {
 	Documents    int     `json:"documents"`
 	Tokens       int64   `json:"tokens"`
 	TargetTokens int64   `json:"target_tokens"`
-	LongestDoc   int     `json:"longest_document"` // tokens
-	Split        int     `json:"split_documents"`  // longer than a row: cut into several pieces
-	Rows         int     `json:"rows"`             // of sequence_len positions
+	LongestDoc   int     `json:"longest_document"`    // tokens
+	SkippedRows  int     `json:"skipped_rows"`        // bad ones, where bad_rows is skip
+	HeldOut      int     `json:"held_out"`            // documents of val_size, which are not counted above
+	Split        int     `json:"split_documents"`     // longer than a row: cut into several pieces
+	Truncated    int     `json:"truncated_documents"` // longer than a row: cut off
+	Dropped      int     `json:"dropped_documents"`   // longer than a row: left out
+	CutTokens    int64   `json:"cut_tokens"`          // that are left out so
+	Packed       int     `json:"packed_documents"`    // in an epoch; a weight makes documents come more or less often than once
+	Rows         int     `json:"rows"`                // of sequence_len positions
 	Efficiency   float64 `json:"packing_efficiency"`
 }
 
 // Preview shows the first examples of a run's training data, at most limit of them; 0 shows all. Of the model it reads
-// config.json and the tokenizer, no weights.
+// config.json, the tokenizer and the chat template, no weights.
 func Preview(ctx context.Context, env *Env, c *Config, limit int, show func(PreviewExample) error) (*PreviewSummary, error) {
 	src, err := openModel(ctx, env, c.Model)
 	if err != nil {
 		return nil, err
 	}
-	tok, err := src.openTokenizer(c.Tokenizer)
+	r, err := src.openReader(c)
 	if err != nil {
 		return nil, err
 	}
-	d, err := env.prepare(ctx, "the training data", c.Datasets, tok, c.TrainOnPrompt)
+	d, held, err := env.prepareRun(ctx, c, r)
 	if err != nil {
 		return nil, err
 	}
-	sum := &PreviewSummary{Documents: d.Len(), Tokens: d.Tokens(), TargetTokens: d.TargetTokens(), LongestDoc: d.LongestDocument()}
-	rows, err := data.NewLoader(d, data.LoaderOptions{SequenceLen: c.SequenceLen, BatchTokens: c.SequenceLen, MicroBatch: 1, Seed: c.Seed, Epochs: 1})
+	rows, err := data.NewLoader(d, data.LoaderOptions{SequenceLen: c.SequenceLen, BatchTokens: c.SequenceLen, MicroBatch: 1, Seed: c.Seed, Epochs: 1,
+		LongDocuments: data.LongDocuments(c.Overlong)})
 	if err != nil {
 		return nil, Request(err)
 	}
-	packing := rows.Packing()
-	sum.Rows, sum.Efficiency = packing.Rows, packing.Efficiency()
+	p := rows.Packing()
+	sum := &PreviewSummary{Documents: d.Len(), Tokens: d.Tokens(), TargetTokens: d.TargetTokens(), LongestDoc: d.LongestDocument(),
+		Split: p.Split, Truncated: p.Truncated, Dropped: p.Dropped, CutTokens: p.CutTokens,
+		Packed: p.Documents, Rows: p.Rows, Efficiency: p.Efficiency()}
+	sum.SkippedRows, _ = d.Skipped()
+	if c.ValSize > 0 {
+		sum.HeldOut = held.Len()
+	}
 	for i := range d.Len() {
-		shown := limit > 0 && i >= limit
-		if shown && sum.LongestDoc <= c.SequenceLen {
+		if limit > 0 && i >= limit {
 			break
 		}
-		e := d.Example(i)
-		if len(e.InputIDs) > c.SequenceLen {
-			sum.Split++
+		if err := ctx.Err(); err != nil {
+			return nil, err
 		}
-		if shown {
-			continue
-		}
-		if err := show(PreviewExample{InputIDs: e.InputIDs, Labels: e.Labels, Pieces: pieces(tok, e)}); err != nil {
+		if err := show(previewOf(r.tokenizer, d.Example(i))); err != nil {
 			return nil, err
 		}
 	}
 	return sum, ctx.Err()
 }
 
-// pieces cuts an example where counting begins and ends. The first token is never predicted, so it never counts.
-func pieces(tok tokenizer.Tokenizer, e data.Example) []PreviewPiece {
-	trained := func(t int) bool { return t > 0 && e.Labels[t] != data.Ignore }
-	var all []PreviewPiece
+// previewOf spells an example, and cuts it where counting begins and ends.
+func previewOf(tok tokenizer.Tokenizer, e data.Example) PreviewExample {
+	p := PreviewExample{InputIDs: e.InputIDs, Labels: e.Labels}
 	for t := 0; t < len(e.InputIDs); {
 		end := t + 1
-		for end < len(e.InputIDs) && trained(end) == trained(t) {
+		for end < len(e.InputIDs) && p.Trained(end) == p.Trained(t) {
 			end++
 		}
-		all = append(all, PreviewPiece{Text: tok.Decode(e.InputIDs[t:end], false), Trained: trained(t)})
+		p.Pieces = append(p.Pieces, PreviewPiece{Text: tok.Decode(e.InputIDs[t:end], false), Trained: p.Trained(t)})
 		t = end
 	}
-	return all
+	var text []byte
+	for _, id := range e.InputIDs {
+		text = tok.AppendBytes(text[:0], id, false)
+		p.Tokens = append(p.Tokens, string(text))
+	}
+	return p
 }

@@ -254,16 +254,11 @@ func newRunDir(dir string, resumes bool) (abandon func(), err error) {
 // openData reads and tokenizes the data sets.
 func (t *trainer) openData(ctx context.Context, env *Env) error {
 	c := t.config
-	tok, err := t.src.openTokenizer(c.Tokenizer)
+	r, err := t.src.openReader(c)
 	if err != nil {
 		return err
 	}
-	if t.data, err = env.prepare(ctx, "the training data", c.Datasets, tok, c.TrainOnPrompt); err != nil {
-		return err
-	}
-	if len(c.Eval.Datasets) > 0 {
-		t.evalData, err = env.prepare(ctx, "the evaluation data", c.Eval.Datasets, tok, c.TrainOnPrompt)
-	}
+	t.data, t.evalData, err = env.prepareRun(ctx, c, r)
 	return err
 }
 
@@ -275,7 +270,7 @@ func (t *trainer) openLoaders(p *plan.Plan) (err error) {
 		epochs = max(int(math.Ceil(c.Epochs)), 1)
 	}
 	t.loader, err = data.NewLoader(t.data, data.LoaderOptions{SequenceLen: c.SequenceLen, BatchTokens: c.BatchTokens,
-		MicroBatch: p.Numerics.MicroBatch, Seed: c.Seed, Epochs: epochs})
+		MicroBatch: p.Numerics.MicroBatch, Seed: c.Seed, Epochs: epochs, LongDocuments: data.LongDocuments(c.Overlong)})
 	if err != nil {
 		return Request(err)
 	}

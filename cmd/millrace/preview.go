@@ -2,15 +2,19 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
+	"os"
 	"strings"
+	"unicode"
 
 	"github.com/millrace/millrace/train"
 )
 
 type previewCmd struct {
 	runFile
-	Limit int  `default:"3" help:"Examples to show; 0 shows all."`
-	JSON  bool `help:"Print one object per example, with input_ids and labels, before packing; -100 does not count."`
+	Limit int    `default:"3" help:"Examples to show; 0 shows all."`
+	JSON  bool   `help:"Print one object per example, with input_ids and labels, before packing; -100 does not count."`
+	HTML  string `name:"html" placeholder:"FILE" help:"Write a page that shows every token of the examples."`
 }
 
 func (*previewCmd) Help() string {
@@ -20,6 +24,7 @@ green on a terminal), and then what the whole of the data comes to: documents, t
 Examples:
 
   millrace preview run.yaml --limit 1
+  millrace preview run.yaml --html preview.html
   millrace preview run.yaml --json --limit 0 > tokens.jsonl`
 }
 
@@ -28,16 +33,24 @@ func (c *previewCmd) Run(p *program) error {
 	if c.Limit < 0 {
 		return badFlag("--limit is %d: it must not be negative", c.Limit)
 	}
+	if c.JSON && c.HTML != "" {
+		return badFlag("--json and --html are both given: choose one")
+	}
 	config, err := c.read()
 	if err != nil {
 		return err
 	}
+	var page []train.PreviewExample
 	lines := json.NewEncoder(p.stdout)
 	shown := 0
 	show := func(e train.PreviewExample) error {
 		shown++
-		if c.JSON {
+		switch {
+		case c.JSON:
 			return lines.Encode(e)
+		case c.HTML != "":
+			page = append(page, e)
+			return nil
 		}
 		return p.printf("--- example %d: %d tokens, %d count in the loss\n%s\n", shown, len(e.InputIDs), counted(e.Labels), p.marked(e.Pieces))
 	}
@@ -45,12 +58,57 @@ func (c *previewCmd) Run(p *program) error {
 	if err != nil || c.JSON {
 		return err
 	}
-	split := ""
-	if s.Split > 0 {
-		split = " (longer than a row and split: " + plural(s.Split, "document") + ")"
+	if c.HTML != "" {
+		if err := writePreview(c.HTML, page, s, config); err != nil {
+			return train.Request(fmt.Errorf("--html: %w", err))
+		}
 	}
-	return p.printf("--- %s, %d tokens, of which %d count in the loss; the longest has %d%s\n%s of %d positions, %.1f%% of them filled\n",
-		plural(s.Documents, "document"), s.Tokens, s.TargetTokens, s.LongestDoc, split, plural(s.Rows, "row"), config.SequenceLen, 100*s.Efficiency)
+	for _, line := range summaryLines(s, config.SequenceLen) {
+		if err := p.printf("%s\n", line); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// writePreview writes the page.
+func writePreview(path string, examples []train.PreviewExample, s *train.PreviewSummary, c *train.Config) error {
+	f, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	err = previewPage(f, examples, s, c)
+	if closeErr := f.Close(); err == nil {
+		err = closeErr
+	}
+	return err
+}
+
+// summaryLines says what the data come to.
+func summaryLines(s *train.PreviewSummary, sequenceLen int) []string {
+	lines := []string{fmt.Sprintf("--- %s, %d tokens, of which %d count in the loss; the longest has %d",
+		plural(s.Documents, "document"), s.Tokens, s.TargetTokens, s.LongestDoc)}
+	add := func(format string, args ...any) { lines = append(lines, fmt.Sprintf(format, args...)) }
+	if s.SkippedRows > 0 {
+		add("%s skipped", plural(s.SkippedRows, "bad row"))
+	}
+	if s.HeldOut > 0 {
+		add("%s held out for evaluation (val_size)", plural(s.HeldOut, "more document"))
+	}
+	if s.Split > 0 {
+		add("%s longer than a row: split", plural(s.Split, "document"))
+	}
+	if s.Truncated > 0 {
+		add("%s longer than a row: truncated, %d tokens lost", plural(s.Truncated, "document"), s.CutTokens)
+	}
+	if s.Dropped > 0 {
+		add("%s longer than a row: dropped, %d tokens lost", plural(s.Dropped, "document"), s.CutTokens)
+	}
+	if weighted := s.Packed != s.Documents-s.Dropped; weighted {
+		add("%s in an epoch, by the weights", plural(s.Packed, "document"))
+	}
+	add("%s of %d positions, %.1f%% of them filled", plural(s.Rows, "row"), sequenceLen, 100*s.Efficiency)
+	return lines
 }
 
 // counted is how many labels count. The first one is no target: nothing predicts it.
@@ -66,16 +124,33 @@ func counted(labels []int32) (n int) {
 // marked is an example's text with what counts marked.
 func (p *program) marked(pieces []train.PreviewPiece) string {
 	open, end := "[[", "]]"
-	if isTerminal(p.stdout) {
+	terminal := isTerminal(p.stdout)
+	if terminal {
 		open, end = "\x1b[32m", "\x1b[0m"
 	}
 	var b strings.Builder
 	for _, piece := range pieces {
-		if piece.Trained {
-			b.WriteString(open + piece.Text + end)
-		} else {
-			b.WriteString(piece.Text)
+		text := piece.Text
+		if terminal {
+			text = strings.Map(visible, text)
 		}
+		if piece.Trained {
+			text = open + text + end
+		}
+		b.WriteString(text)
 	}
 	return b.String()
+}
+
+// visible is a character that changes nothing on a terminal but the place where it stands.
+func visible(r rune) rune {
+	switch {
+	case r == '\n' || r == '\t':
+		return r
+	case r < 0x20:
+		return 0x2400 + r // the picture of the control character
+	case unicode.IsControl(r):
+		return unicode.ReplacementChar
+	}
+	return r
 }

@@ -1,0 +1,191 @@
+package data
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/zeebo/xxh3"
+
+	"github.com/millrace/millrace/data/template"
+)
+
+// Chat renders conversations with the chat template of a model, as transformers' apply_chat_template does, and without
+// a generation prompt. What the assistant wrote counts; see [template.Template.AssistantSpans].
+//
+// The text is encoded as a whole, and special tokens are found in it wherever they come from, as transformers does. So
+// a message whose text spells "<|im_end|>" ends a turn there: data that must not do so has to be cleaned before.
+//
+// The clock of strftime_now stands still at 26 July 2024, the date that Llama 3's template has where it knows none: a run
+// that goes on tomorrow must see the same tokens.
+type Chat struct {
+	// All renders alpaca and prompt-response with the template too. Without it they have the plain rendering.
+	All bool
+	// LastTurn counts the last turn of the assistant only.
+	LastTurn bool
+
+	config  template.Config
+	sources map[string]*template.Template // by source text
+	version string
+}
+
+// chatNow is the clock of templates.
+var chatNow = time.Date(2024, time.July, 26, 0, 0, 0, 0, time.UTC)
+
+// maxTemplateBytes bounds what is read of a configuration; templates with tools have some 10 kB.
+const maxTemplateBytes = 32 << 20
+
+// ErrNoTemplate is in the error of NewChat if the directory has no chat template.
+var ErrNoTemplate = errors.New("there is no chat template")
+
+// NewChat reads the chat template of the tokenizer in a directory: chat_template.jinja and additional_chat_templates, or
+// else chat_template in tokenizer_config.json, one text or a list with names. A file, where it is not "", takes the
+// place of these; the names of special tokens come from the directory still. Without a template it is an ErrNoTemplate.
+func NewChat(dir, file string) (*Chat, error) {
+	c := &Chat{sources: map[string]*template.Template{}}
+	c.config.Templates = map[string]string{}
+	configPath := filepath.Join(dir, "tokenizer_config.json")
+	doc, err := readSmall(configPath)
+	if err == nil {
+		if c.config, err = template.ReadConfig(doc); err != nil {
+			return nil, fmt.Errorf("%s: %w", configPath, err)
+		}
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	if file != "" {
+		doc, err := readSmall(file)
+		if err != nil {
+			return nil, fmt.Errorf("chat_template: %w", err)
+		}
+		c.config.Templates = map[string]string{"default": string(doc)}
+	} else if err := c.readFiles(dir); err != nil {
+		return nil, err
+	}
+	if len(c.config.Templates) == 0 {
+		return nil, fmt.Errorf("chat_template: %s: %w", dir, ErrNoTemplate)
+	}
+	for name, source := range c.config.Templates {
+		t, err := template.Parse(source)
+		if err != nil {
+			return nil, fmt.Errorf("chat_template %s: %w", name, err)
+		}
+		c.sources[source] = t
+	}
+	spec, err := json.Marshal([]any{"chat-1", c.config.Templates, c.config.Tokens, chatNow})
+	if err != nil {
+		return nil, fmt.Errorf("chat_template: %w", err)
+	}
+	c.version = fmt.Sprintf("%x", xxh3.Hash128(spec).Bytes())
+	return c, nil
+}
+
+// readFiles reads templates that lie beside the configuration; they win over it.
+func (c *Chat) readFiles(dir string) error {
+	doc, err := readSmall(filepath.Join(dir, "chat_template.jinja"))
+	if err == nil {
+		c.config.Templates = map[string]string{"default": string(doc)}
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	more, err := filepath.Glob(filepath.Join(escapeGlob(dir), "additional_chat_templates", "*.jinja"))
+	if err != nil {
+		return err
+	}
+	for _, name := range more {
+		doc, err := readSmall(name)
+		if err != nil {
+			return err
+		}
+		c.config.Templates[strings.TrimSuffix(filepath.Base(name), ".jinja")] = string(doc)
+	}
+	return nil
+}
+
+// escapeGlob makes a path a pattern that matches itself.
+func escapeGlob(path string) string {
+	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(path)
+}
+
+// readSmall reads a file of at most maxTemplateBytes.
+func readSmall(path string) ([]byte, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if info.Size() > maxTemplateBytes {
+		return nil, fmt.Errorf("%s has %d bytes: it should have at most %d", path, info.Size(), maxTemplateBytes)
+	}
+	return os.ReadFile(path)
+}
+
+// Version implements [Renderer].
+func (c *Chat) Version() string {
+	return fmt.Sprintf("%s all=%v last=%v %s", c.version, c.All, c.LastTurn, Plain.Version())
+}
+
+// Render implements [Renderer].
+func (c *Chat) Render(ctx context.Context, r Record) (Rendered, error) {
+	if r.Type == Text || !r.Type.conversation() && !c.All {
+		return Plain.Render(ctx, r)
+	}
+	source, err := c.config.Source(len(r.Tools) > 0)
+	if err != nil {
+		return Rendered{}, err
+	}
+	in := template.Input{Messages: r.conversation(), Tools: r.Tools, Extra: c.config.Tokens, Now: func() time.Time { return chatNow }}
+	turns := template.AllTurns
+	if c.LastTurn {
+		turns = template.LastTurn
+	}
+	text, found, err := c.sources[source].AssistantSpans(ctx, in, turns)
+	if err != nil {
+		return Rendered{}, err
+	}
+	if err := checkRendered(text, in); err != nil {
+		return Rendered{}, err
+	}
+	var spans [][2]int
+	for _, s := range found {
+		if len(r.Untrained) > 0 && s.Message < 0 {
+			return Rendered{}, errors.New("a message has weight 0, and which part the template made of it is not known: remove the weights")
+		}
+		if !r.Untrained[s.Message] && s.End > s.Start {
+			spans = append(spans, [2]int{s.Start, s.End})
+		}
+	}
+	if len(spans) == 0 {
+		return Rendered{}, errors.New("the chat template leaves nothing of what the assistant wrote")
+	}
+	slices.SortFunc(spans, func(a, b [2]int) int { return a[0] - b[0] })
+	return Rendered{Segments: cut(text, spans), Joined: true}, nil
+}
+
+// checkRendered refuses a text that lacks what a user or the system said, or a tool that is offered: some templates pass
+// over what they do not know, and the model would be trained to answer questions that it does not see.
+func checkRendered(text string, in template.Input) error {
+	for i, v := range in.Messages {
+		m := v.(*template.Dict)
+		role, _ := textOf(m, "role")
+		content, _ := textOf(m, "content")
+		if (role == roleUser || role == roleSystem) && !strings.Contains(text, strings.TrimSpace(content)) {
+			return fmt.Errorf("the chat template leaves out what message %d says (role %s)", i, role)
+		}
+	}
+	for i, v := range in.Tools {
+		function, _ := v.(*template.Dict).Get("function")
+		if d, ok := function.(*template.Dict); ok {
+			if name, err := textOf(d, "name"); err == nil && !strings.Contains(text, name) {
+				return fmt.Errorf("the chat template leaves out tool %d (%s): it knows no tools; remove them, or set chat_template to one that does", i, name)
+			}
+		}
+	}
+	return nil
+}

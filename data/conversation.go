@@ -1,0 +1,422 @@
+package data
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/millrace/millrace/data/template"
+)
+
+// The roles that chat templates know.
+const (
+	roleSystem    = "system"
+	roleUser      = "user"
+	roleAssistant = "assistant"
+	roleTool      = "tool"
+)
+
+// roleCall marks a turn of type sharegpt that is a call of a tool.
+const roleCall = "call"
+
+// shareGPTRoles are the usual names of who speaks.
+var shareGPTRoles = map[string]string{
+	"human": roleUser, "user": roleUser,
+	"gpt": roleAssistant, "assistant": roleAssistant, "model": roleAssistant,
+	"system":      roleSystem,
+	"observation": roleTool, "tool": roleTool,
+	"function_call": roleCall,
+}
+
+// roles maps the names of a source to roles: the usual ones, but for a role whose tag is set only that.
+func (t Tags) roles() map[string]string {
+	all := maps.Clone(shareGPTRoles)
+	for _, set := range []struct{ tag, role string }{
+		{t.User, roleUser}, {t.Assistant, roleAssistant}, {t.Observation, roleTool}, {t.Function, roleCall}, {t.System, roleSystem},
+	} {
+		if set.tag == "" {
+			continue
+		}
+		maps.DeleteFunc(all, func(_, role string) bool { return role == set.role })
+		all[set.tag] = set.role
+	}
+	return all
+}
+
+// message makes a message with the keys in the order that users write.
+func message(role, content string) *template.Dict {
+	d := template.NewDict(3)
+	d.Set("role", template.String(role))
+	d.Set("content", template.String(content))
+	return d
+}
+
+// value returns a field as a value of templates; false where it is missing or null.
+func (f *fields) value(name string) (template.Value, bool) {
+	raw, ok := f.object[name]
+	if !ok || string(raw) == "null" {
+		return nil, false
+	}
+	v, err := template.ParseJSON(raw)
+	if err != nil {
+		f.fail("field %q: %w", name, err)
+		return nil, false
+	}
+	return v, true
+}
+
+// turns returns the items of a list of objects.
+func (f *fields) turns(name string) []*template.Dict {
+	v, ok := f.value(name)
+	if !ok {
+		f.fail("field %q is missing: the row has %q", name, slices.Sorted(maps.Keys(f.object)))
+		return nil
+	}
+	list, ok := v.(*template.List)
+	if !ok || len(list.Items()) == 0 {
+		f.fail("field %q is not a list of turns", name)
+		return nil
+	}
+	var all []*template.Dict
+	for i, item := range list.Items() {
+		d, ok := item.(*template.Dict)
+		if !ok {
+			f.fail("turn %d is not an object", i)
+			return nil
+		}
+		all = append(all, d)
+	}
+	return all
+}
+
+// textOf returns a value that is text.
+func textOf(d *template.Dict, key string) (string, error) {
+	v, ok := d.Get(key)
+	if !ok {
+		return "", fmt.Errorf("%q is missing", key)
+	}
+	s, ok := v.(template.String)
+	if !ok {
+		return "", fmt.Errorf("%q is not a string", key)
+	}
+	return string(s), nil
+}
+
+// shareGPT reads a row of type sharegpt.
+func (f *fields) shareGPT(s Source, out *Record) {
+	roles := s.Tags.roles()
+	system := f.optional(s.System)
+	if !blank(system) {
+		out.Messages = append(out.Messages, message(roleSystem, system))
+	}
+	for i, turn := range f.turns(s.Messages) {
+		who, err := textOf(turn, s.Tags.Role)
+		if err != nil {
+			f.fail("turn %d: %w", i, err)
+			return
+		}
+		text, err := textOf(turn, s.Tags.Content)
+		if err != nil {
+			f.fail("turn %d: %w", i, err)
+			return
+		}
+		switch role := roles[who]; role {
+		case "":
+			f.fail("turn %d: %s %q is unknown: known are %q; tags can name others", i, s.Tags.Role, who, slices.Sorted(maps.Keys(roles)))
+			return
+		case roleCall:
+			call, err := callsOf(text)
+			if err != nil {
+				f.fail("turn %d: %w", i, err)
+				return
+			}
+			out.Messages = append(out.Messages, call)
+		default:
+			out.Messages = append(out.Messages, message(role, text))
+		}
+	}
+	out.Tools = f.tools(s.Tools)
+	f.checkConversation(out)
+}
+
+// callsOf turns the JSON of one call or a list of them, each {"name": ..., "arguments": {...}}, into a message of the
+// assistant with tool_calls.
+func callsOf(text string) (*template.Dict, error) {
+	const want = `it must be {"name": ..., "arguments": {...}} or a list of these, as JSON`
+	v, err := template.ParseJSON([]byte(text))
+	if err != nil {
+		return nil, fmt.Errorf("the function call is not JSON: %w; %s", err, want)
+	}
+	list, ok := v.(*template.List)
+	if !ok {
+		list = template.NewList(v)
+	}
+	var calls []template.Value
+	for _, item := range list.Items() {
+		function, ok := item.(*template.Dict)
+		if !ok {
+			return nil, fmt.Errorf("the function call is not an object: %s", want)
+		}
+		if _, err := textOf(function, "name"); err != nil {
+			return nil, fmt.Errorf("the function call: %w: %s", err, want)
+		}
+		parseArguments(function)
+		call := template.NewDict(2)
+		call.Set("type", template.String("function"))
+		call.Set("function", function)
+		calls = append(calls, call)
+	}
+	if len(calls) == 0 {
+		return nil, fmt.Errorf("there is no function call: %s", want)
+	}
+	d := message(roleAssistant, "")
+	d.Set("tool_calls", template.NewList(calls...))
+	return d, nil
+}
+
+// parseArguments makes arguments that are an object in a string, as OpenAI writes them, an object: templates print them
+// as JSON, and would quote a string a second time.
+func parseArguments(function *template.Dict) {
+	arguments, ok := function.Get("arguments")
+	if !ok {
+		return
+	}
+	if text, ok := arguments.(template.String); ok {
+		if v, err := template.ParseJSON([]byte(text)); err == nil {
+			if object, ok := v.(*template.Dict); ok {
+				function.Set("arguments", object)
+			}
+		}
+	}
+}
+
+// tools reads a list of tools, which may be in a string. A bare function is put into {"type": "function"}.
+func (f *fields) tools(name string) []template.Value {
+	v, ok := f.value(name)
+	if text, isText := v.(template.String); ok && isText {
+		if blank(string(text)) {
+			return nil
+		}
+		parsed, err := template.ParseJSON([]byte(text))
+		if err != nil {
+			f.fail("field %q: %w", name, err)
+			return nil
+		}
+		v = parsed
+	}
+	if !ok {
+		return nil
+	}
+	list, ok := v.(*template.List)
+	if !ok {
+		f.fail("field %q is not a list of tools", name)
+		return nil
+	}
+	var all []template.Value
+	for i, item := range list.Items() {
+		tool, ok := item.(*template.Dict)
+		if !ok {
+			f.fail("field %q: tool %d is not an object", name, i)
+			return nil
+		}
+		if _, wrapped := tool.Get("function"); !wrapped {
+			outer := template.NewDict(2)
+			outer.Set("type", template.String("function"))
+			outer.Set("function", tool)
+			tool = outer
+		}
+		all = append(all, tool)
+	}
+	return all
+}
+
+// messages reads a row of type messages.
+func (f *fields) messages(s Source, out *Record) {
+	for i, m := range f.turns(s.Messages) {
+		if err := f.message(m, i, out); err != nil {
+			f.fail("message %d: %w", i, err)
+			return
+		}
+	}
+	out.Tools = f.tools(s.Tools)
+	f.checkConversation(out)
+}
+
+// message checks a message and brings it into the form that templates expect: content as one text, arguments of calls
+// as objects, and the roles of OpenAI's that have other names elsewhere.
+func (f *fields) message(m *template.Dict, i int, out *Record) error {
+	role, err := textOf(m, "role")
+	if err != nil {
+		return err
+	}
+	switch role {
+	case "developer":
+		role = roleSystem
+	case "function":
+		role = roleTool
+	case roleSystem, roleUser, roleAssistant, roleTool:
+	default:
+		return fmt.Errorf(`role %q is unknown: known are system, developer, user, assistant and tool`, role)
+	}
+	calls, _ := m.Get("tool_calls")
+	list, hasCalls := calls.(*template.List)
+	hasCalls = hasCalls && len(list.Items()) > 0
+	if old, ok := m.Get("function_call"); ok && old != template.Value(template.None{}) {
+		return fmt.Errorf("function_call is not supported: use tool_calls")
+	}
+	content, err := contentOf(m, hasCalls)
+	if err != nil {
+		return err
+	}
+	fixed := message(role, content)
+	for k, key := range m.Keys() {
+		name, value := string(key.(template.String)), m.At(k)
+		if _, null := value.(template.None); null {
+			continue // templates ask only whether the key is there
+		}
+		switch name {
+		case "role", "content":
+			continue
+		case "weight", "train":
+			if value == template.Value(template.Int(0)) || value == template.Value(template.Bool(false)) {
+				if out.Untrained == nil {
+					out.Untrained = map[int]bool{}
+				}
+				out.Untrained[i] = true
+			}
+			continue
+		case "tool_calls":
+			if !hasCalls {
+				continue
+			}
+			if value, err = checkedCalls(list); err != nil {
+				return err
+			}
+		}
+		fixed.Set(name, value)
+	}
+	out.Messages = append(out.Messages, fixed)
+	return nil
+}
+
+// contentOf is a message's content as one text. Parts are joined with nothing between them.
+func contentOf(m *template.Dict, hasCalls bool) (string, error) {
+	content, ok := m.Get("content")
+	switch content := content.(type) {
+	case template.String:
+		return string(content), nil
+	case *template.List:
+		var b strings.Builder
+		for _, item := range content.Items() {
+			part, ok := item.(*template.Dict)
+			if !ok {
+				return "", fmt.Errorf("a part of the content is not an object")
+			}
+			if kind, err := textOf(part, "type"); err != nil || kind != "text" {
+				return "", fmt.Errorf("content has a part that is not text: only text can be trained on")
+			}
+			text, err := textOf(part, "text")
+			if err != nil {
+				return "", fmt.Errorf("a part of the content: %w", err)
+			}
+			b.WriteString(text)
+		}
+		return b.String(), nil
+	}
+	if _, null := content.(template.None); (null || !ok) && hasCalls {
+		return "", nil
+	}
+	return "", fmt.Errorf("content is missing, or neither a text nor a list of parts")
+}
+
+// checkedCalls are tool_calls with arguments as objects.
+func checkedCalls(list *template.List) (template.Value, error) {
+	for _, item := range list.Items() {
+		call, ok := item.(*template.Dict)
+		if !ok {
+			return nil, fmt.Errorf("a tool call is not an object")
+		}
+		function := call // some write the function without its wrapping
+		if inner, ok := call.Get("function"); ok {
+			if function, ok = inner.(*template.Dict); !ok {
+				return nil, fmt.Errorf("a tool call's function is not an object")
+			}
+		}
+		if _, err := textOf(function, "name"); err != nil {
+			return nil, fmt.Errorf("a tool call's function: %w", err)
+		}
+		parseArguments(function)
+	}
+	return list, nil
+}
+
+// checkConversation refuses what nothing can be learned from.
+func (f *fields) checkConversation(r *Record) {
+	if f.err != nil {
+		return
+	}
+	for i, v := range r.Messages {
+		m := v.(*template.Dict)
+		role, _ := textOf(m, "role")
+		content, _ := textOf(m, "content")
+		_, calls := m.Get("tool_calls")
+		if role == roleAssistant && !r.Untrained[i] && (calls || !blank(content)) {
+			return
+		}
+	}
+	f.fail("the conversation has no turn of the assistant that counts")
+}
+
+// conversation is a record as messages: those it has, or the prompts and responses of the other types.
+func (r Record) conversation() []template.Value {
+	if r.Type.conversation() {
+		return r.Messages
+	}
+	var all []template.Value
+	add := func(role, text string) { all = append(all, message(role, text)) }
+	if !blank(r.System) {
+		add(roleSystem, r.System)
+	}
+	for _, turn := range r.History {
+		add(roleUser, turn[0])
+		add(roleAssistant, turn[1])
+	}
+	prompt := r.Prompt
+	if r.Input != "" { // as LLaMA-Factory joins them
+		prompt += "\n" + r.Input
+	}
+	add(roleUser, prompt)
+	add(roleAssistant, r.Response)
+	return all
+}
+
+// history reads alpaca's pairs of a question and an answer.
+func (f *fields) history(name string) [][2]string {
+	raw, ok := f.object[name]
+	if !ok {
+		return nil
+	}
+	if loneSurrogate(raw) {
+		f.fail("field %q has half of a surrogate pair, which is no character", name)
+		return nil
+	}
+	if string(raw) == `""` {
+		return nil
+	}
+	var pairs [][]string
+	if err := json.Unmarshal(raw, &pairs); err != nil {
+		f.fail("field %q is not a list of pairs of a question and an answer", name)
+		return nil
+	}
+	var all [][2]string
+	for _, p := range pairs {
+		if len(p) != 2 {
+			f.fail("field %q is not a list of pairs of a question and an answer", name)
+			return nil
+		}
+		all = append(all, [2]string(p))
+	}
+	return all
+}

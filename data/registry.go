@@ -1,0 +1,150 @@
+package data
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// registryName is the file in which LLaMA-Factory describes data sets.
+const registryName = "dataset_info.json"
+
+// registryEntry is what LLaMA-Factory says of a data set, see data/README.md there. Keys that it does not know are errors
+// here, since what they ask for would be left out silently.
+type registryEntry struct {
+	FileName   string            `json:"file_name"`
+	Formatting string            `json:"formatting"`
+	Ranking    bool              `json:"ranking"`
+	Columns    map[string]string `json:"columns"`
+	Tags       map[string]string `json:"tags"`
+	NumSamples int               `json:"num_samples"`
+	HubURL     string            `json:"hf_hub_url"`
+	ModelScope string            `json:"ms_hub_url"`
+	OpenMind   string            `json:"om_hub_url"`
+	ScriptURL  string            `json:"script_url"`
+	CloudFile  string            `json:"cloud_file_name"`
+	Subset     string            `json:"subset"`
+	Split      string            `json:"split"`
+	Folder     string            `json:"folder"`
+}
+
+// resolve is the source that an entry of a registry describes; other sources are themselves.
+func (s Source) resolve() (Source, error) {
+	if s.Name == "" {
+		return s, nil
+	}
+	path := s.Path
+	if info, err := os.Stat(path); err == nil && info.IsDir() {
+		path = filepath.Join(path, registryName)
+	}
+	doc, err := readSmall(path)
+	if err != nil {
+		return s, fmt.Errorf("dataset %s: %w", s.Name, err)
+	}
+	var all map[string]json.RawMessage
+	if err := json.Unmarshal(doc, &all); err != nil {
+		return s, fmt.Errorf("%s: %w", path, err)
+	}
+	raw, ok := all[s.Name]
+	if !ok {
+		return s, fmt.Errorf("%s: there is no data set %q; it has %s", path, s.Name, someOf(slices.Sorted(maps.Keys(all))))
+	}
+	fail := func(format string, args ...any) (Source, error) {
+		return s, fmt.Errorf("%s: %s: %s", path, s.Name, fmt.Sprintf(format, args...))
+	}
+	var e registryEntry
+	d := json.NewDecoder(bytes.NewReader(raw))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&e); err != nil {
+		return fail("%v", err)
+	}
+	if e.Ranking || e.Columns["chosen"] != "" || e.Columns["rejected"] != "" || e.Columns["kto_tag"] != "" {
+		return fail("it is a preference set (ranking, chosen and rejected, or kto_tag): only sets with one answer can be trained on")
+	}
+	for _, media := range []string{"images", "videos", "audios"} {
+		if e.Columns[media] != "" {
+			return fail("it has %s: only text can be trained on", media)
+		}
+	}
+	if e.FileName == "" {
+		hub := cmp.Or(e.HubURL, e.ModelScope, e.OpenMind, e.ScriptURL, e.CloudFile)
+		if hub == "" {
+			return fail("it has no file_name")
+		}
+		return fail("it lies on a hub (%s), not in a file: download it, and set file_name or name the files with path and type", hub)
+	}
+	out := Source{Path: filepath.Join(filepath.Dir(path), filepath.FromSlash(e.FileName)), MaxSamples: s.MaxSamples, Weight: s.Weight, BadRows: s.BadRows}
+	if filepath.IsAbs(e.FileName) {
+		out.Path = e.FileName
+	}
+	if out.MaxSamples == 0 {
+		out.MaxSamples = e.NumSamples
+	}
+	if err := out.setFormat(e); err != nil {
+		return fail("%v", err)
+	}
+	if err := out.Validate(); err != nil {
+		return fail("%v", err)
+	}
+	return out, nil
+}
+
+// setFormat takes type, columns and tags from an entry.
+func (s *Source) setFormat(e registryEntry) error {
+	columns := map[string]*string{}
+	tags := map[string]*string{}
+	switch e.Formatting {
+	case "alpaca", "":
+		s.Type = Alpaca
+		columns = map[string]*string{"prompt": &s.Prompt, "query": &s.Input, "response": &s.Response, "system": &s.System, "history": &s.History}
+		// A set of which only the prompt is known is a text to be continued, which LLaMA-Factory uses in its stage pt.
+		if len(e.Columns) == 1 && e.Columns["prompt"] != "" {
+			s.Type, s.Lines = Text, true
+			columns = map[string]*string{"prompt": &s.Field}
+		}
+	case "sharegpt", "openai":
+		s.Type = ShareGPT
+		columns = map[string]*string{"messages": &s.Messages, "system": &s.System, "tools": &s.Tools}
+		t := &s.Tags
+		tags = map[string]*string{"role_tag": &t.Role, "content_tag": &t.Content, "user_tag": &t.User, "assistant_tag": &t.Assistant,
+			"observation_tag": &t.Observation, "function_tag": &t.Function, "system_tag": &t.System}
+		if e.Formatting == "openai" {
+			s.Type = Messages
+			columns, tags = map[string]*string{"messages": &s.Messages, "tools": &s.Tools}, map[string]*string{}
+		}
+	default:
+		return fmt.Errorf("formatting is %q: known are alpaca, sharegpt and openai", e.Formatting)
+	}
+	set := func(what string, values map[string]string, known map[string]*string) error {
+		for _, key := range slices.Sorted(maps.Keys(values)) {
+			place, ok := known[key]
+			if !ok {
+				return fmt.Errorf("%s has %q, which formatting %s does not have here; known are %q", what, key, s.Type, slices.Sorted(maps.Keys(known)))
+			}
+			*place = values[key]
+		}
+		return nil
+	}
+	if err := set("columns", e.Columns, columns); err != nil {
+		return err
+	}
+	if s.Type == Messages { // the format has its tags in its name
+		return nil
+	}
+	return set("tags", e.Tags, tags)
+}
+
+// someOf lists names, of which there may be many.
+func someOf(names []string) string {
+	const most = 12
+	if len(names) > most {
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
+	}
+	return strings.Join(names, ", ")
+}

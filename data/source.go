@@ -1,0 +1,231 @@
+package data
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+
+	"github.com/millrace/millrace/data/template"
+)
+
+// Type says what a row of a source holds.
+type Type string
+
+// The types of sources.
+const (
+	Text           Type = "text"            // one text per row, or one per plain file; all of it counts
+	PromptResponse Type = "prompt-response" // two fields; the response counts
+	Alpaca         Type = "alpaca"          // instruction, input (may be empty) and output; the output counts
+	ShareGPT       Type = "sharegpt"        // a list of turns with from and value; what the assistant wrote counts
+	Messages       Type = "messages"        // OpenAI's list of messages with role and content; the same
+)
+
+const typeNames = "text, prompt-response, alpaca, sharegpt or messages"
+
+// conversation reports whether rows of the type can only be rendered with a chat template.
+func (t Type) conversation() bool { return t == ShareGPT || t == Messages }
+
+// What becomes of a row that cannot be used.
+const (
+	RefuseBadRows = "refuse" // the run ends with the place of the row
+	SkipBadRows   = "skip"   // it is left out and counted
+)
+
+// Source is one entry of `datasets` in run.yaml.
+//
+// The ending of a file says how it is read: .jsonl, .ndjson and .json as JSON rows, one object per line or one array of
+// objects; .parquet as its rows; any other file is one document of type text. Each but Parquet may be compressed, with
+// .gz or .zst behind the ending.
+type Source struct {
+	// Path is a file, a pattern such as data/*.jsonl, or a directory. With Name it is a dataset_info.json or its
+	// directory.
+	Path string `yaml:"path" json:"path"`
+	Type Type   `yaml:"type,omitempty" json:"type"`
+	// Name is an entry of LLaMA-Factory's registry, dataset_info.json, which then says the type and the keys.
+	Name string `yaml:"name,omitempty" json:"name,omitempty"`
+	// Field is the row's key that holds the text (type text; default "text").
+	Field string `yaml:"field,omitempty" json:"field,omitempty"`
+	// Lines makes each line of a plain file that is not blank a document (type text).
+	Lines bool `yaml:"lines,omitempty" json:"lines,omitempty"`
+	// Prompt and Response are the row's keys (type prompt-response; default "prompt" and "response"; type alpaca;
+	// default "instruction" and "output").
+	Prompt   string `yaml:"prompt,omitempty" json:"prompt,omitempty"`
+	Response string `yaml:"response,omitempty" json:"response,omitempty"`
+	// Input and History are more keys of type alpaca; default "input" and "history".
+	Input   string `yaml:"input,omitempty" json:"input,omitempty"`
+	History string `yaml:"history,omitempty" json:"history,omitempty"`
+	// Messages is the key of the list of turns; default "conversations" (sharegpt) and "messages" (messages).
+	Messages string `yaml:"messages,omitempty" json:"messages,omitempty"`
+	// System is the key of a system prompt (alpaca and sharegpt; default "system").
+	System string `yaml:"system,omitempty" json:"system,omitempty"`
+	// Tools is the key of a list of tools (sharegpt and messages; default "tools").
+	Tools string `yaml:"tools,omitempty" json:"tools,omitempty"`
+	Tags  Tags   `yaml:"tags,omitempty" json:"tags,omitzero"`
+	// Glob selects files below the directory Path: * and ? within one name, ** any number of directories. Without it,
+	// a directory's files of rows and .txt files are read.
+	Glob string `yaml:"glob,omitempty" json:"glob,omitempty"`
+	// MaxSamples ends the source after so many rows or documents; 0 is all of them.
+	MaxSamples int `yaml:"max_samples,omitempty" json:"max_samples,omitempty"`
+	// Weight is how often each document comes in an epoch, 1 if it is 0. A fraction takes that share of the documents,
+	// others in each epoch until all had their turn.
+	Weight float64 `yaml:"weight,omitempty" json:"-"`
+	// BadRows is RefuseBadRows, the default, or SkipBadRows.
+	BadRows string `yaml:"bad_rows,omitempty" json:"bad_rows,omitempty"`
+}
+
+// Tags are the names in the turns of type sharegpt, under the names that LLaMA-Factory gives them. A field that is
+// empty has the usual names.
+type Tags struct {
+	Role        string `yaml:"role_tag,omitempty" json:"role_tag,omitempty"`       // key of who speaks; default "from"
+	Content     string `yaml:"content_tag,omitempty" json:"content_tag,omitempty"` // key of what is said; default "value"
+	User        string `yaml:"user_tag,omitempty" json:"user_tag,omitempty"`
+	Assistant   string `yaml:"assistant_tag,omitempty" json:"assistant_tag,omitempty"`
+	Observation string `yaml:"observation_tag,omitempty" json:"observation_tag,omitempty"` // what a tool returned
+	Function    string `yaml:"function_tag,omitempty" json:"function_tag,omitempty"`       // a call of a tool, as JSON
+	System      string `yaml:"system_tag,omitempty" json:"system_tag,omitempty"`
+}
+
+// Validate returns the first thing that is wrong with the entry itself, without looking at files.
+func (s Source) Validate() error {
+	if s.Path == "" {
+		return errors.New("dataset: path is missing: name a file, a pattern or a directory")
+	}
+	switch s.Type {
+	case Text, PromptResponse, Alpaca, ShareGPT, Messages:
+	case "":
+		if s.Name == "" {
+			return s.fail("type is missing: use %s", typeNames)
+		}
+	default:
+		return s.fail("type %q is unknown: use %s", s.Type, typeNames)
+	}
+	if s.Name != "" {
+		if s.Type != "" || s.Glob != "" || s.keys() != (keys{}) {
+			return s.fail("name %q takes type, keys, tags and files from the registry: remove them here", s.Name)
+		}
+	} else if err := s.checkKeys(); err != nil {
+		return err
+	}
+	switch {
+	case s.MaxSamples < 0:
+		return s.fail("max_samples is %d: it must not be negative", s.MaxSamples)
+	case !(s.Weight >= 0) || s.Weight > 1000:
+		return s.fail("weight is %v: it must be above 0 and at most 1000", s.Weight)
+	case s.BadRows != "" && s.BadRows != RefuseBadRows && s.BadRows != SkipBadRows:
+		return s.fail("bad_rows is %q: use %s or %s", s.BadRows, RefuseBadRows, SkipBadRows)
+	}
+	return nil
+}
+
+func (s Source) fail(format string, args ...any) error {
+	return fmt.Errorf("dataset %s: %s", s.Path, fmt.Sprintf(format, args...))
+}
+
+// keys are the names in a row.
+type keys struct {
+	field, prompt, response, input, history, messages, system, tools string
+	tags                                                             Tags
+	lines                                                            bool
+}
+
+func (s Source) keys() keys {
+	return keys{s.Field, s.Prompt, s.Response, s.Input, s.History, s.Messages, s.System, s.Tools, s.Tags, s.Lines}
+}
+
+// checkKeys refuses keys of another type.
+func (s Source) checkKeys() error {
+	switch {
+	case s.Tags != (Tags{}) && s.Type != ShareGPT:
+		return s.fail("tags are for type %s, not %s", ShareGPT, s.Type)
+	case s.Lines && s.Type != Text:
+		return s.fail("lines is for type %s, not %s", Text, s.Type)
+	}
+	for _, k := range []struct {
+		set   string
+		what  string
+		types []Type
+	}{
+		{s.Field, "field is", []Type{Text}},
+		{s.Prompt + s.Response, "prompt and response are", []Type{PromptResponse, Alpaca}},
+		{s.Input, "input is", []Type{Alpaca}},
+		{s.History, "history is", []Type{Alpaca}},
+		{s.Messages, "messages is", []Type{ShareGPT, Messages}},
+		{s.System, "system is", []Type{Alpaca, ShareGPT}},
+		{s.Tools, "tools is", []Type{ShareGPT, Messages}},
+	} {
+		allowed := make([]string, len(k.types))
+		ok := k.set == ""
+		for i, t := range k.types {
+			allowed[i] = string(t)
+			ok = ok || t == s.Type
+		}
+		if !ok {
+			return s.fail("%s for type %s, not %s", k.what, strings.Join(allowed, " and "), s.Type)
+		}
+	}
+	return nil
+}
+
+// withDefaults fills in the names of fields.
+func (s Source) withDefaults() Source {
+	fill := func(name *string, value string) {
+		if *name == "" {
+			*name = value
+		}
+	}
+	switch s.Type {
+	case Text:
+		fill(&s.Field, "text")
+	case PromptResponse:
+		fill(&s.Prompt, "prompt")
+		fill(&s.Response, "response")
+	case Alpaca:
+		fill(&s.Prompt, "instruction")
+		fill(&s.Input, "input")
+		fill(&s.Response, "output")
+		fill(&s.System, "system")
+		fill(&s.History, "history")
+	case ShareGPT:
+		fill(&s.Messages, "conversations")
+		fill(&s.System, "system")
+		fill(&s.Tools, "tools")
+		fill(&s.Tags.Role, "from")
+		fill(&s.Tags.Content, "value")
+	case Messages:
+		fill(&s.Messages, "messages")
+		fill(&s.Tools, "tools")
+	}
+	if s.Weight == 0 {
+		s.Weight = 1
+	}
+	fill(&s.BadRows, RefuseBadRows)
+	return s
+}
+
+// wholeWeight splits a weight into the times that every document comes in an epoch and the share that comes once more.
+func wholeWeight(weight float64) (times int, share float64) {
+	whole, share := math.Modf(weight)
+	return int(whole), share
+}
+
+// Record is one row as the source's type understands it. Fields that the type does not have are empty.
+type Record struct {
+	Type Type
+	// Text is the document (type text).
+	Text string
+	// Prompt is what the model is asked: the prompt, or alpaca's instruction.
+	Prompt string
+	// Input is alpaca's input, which may be empty.
+	Input string
+	// Response is what the model shall answer: the response, or alpaca's output.
+	Response string
+	// System is alpaca's system prompt, which may be empty, and History the questions and answers before the prompt.
+	System  string
+	History [][2]string
+	// Messages is a conversation as chat templates expect it, and Tools are the JSON schemas of functions, or nil.
+	Messages []template.Value
+	Tools    []template.Value
+	// Untrained has the indices of messages of the assistant that do not count (type messages; weight: 0).
+	Untrained map[int]bool
+}
