@@ -202,6 +202,11 @@ func TestMachineFile(t *testing.T) {
 		_, err := plan.ReadMachine(path)
 		oneLine(t, err, path, "millrace probe")
 	}
+	for i, rate := range []float64{-1, math.Inf(1), math.NaN()} {
+		m := machine
+		m.AdamWUnderCopiesBytesPerSec = rate
+		oneLine(t, m.Check(), "adamw_under_copies_bytes_per_sec", fmt.Sprint([]string{"-1", "+Inf", "NaN"}[i]))
+	}
 	for i, rate := range []float64{0, -1, math.Inf(1), math.NaN()} {
 		m := machine
 		m.HostBytesPerSec = rate

@@ -23,6 +23,13 @@ type Machine struct {
 	AdamWBytesPerSec     float64 `json:"adamw_bytes_per_sec"` // read and written by the host's update
 	HostBytesPerSec      float64 `json:"host_bytes_per_sec"`  // read and written by a host copy
 
+	// What is lost where things happen at once; 0 where it was not measured, as on devices that compute on host memory, and then
+	// nothing is taken to be lost.
+	DuplexUploadBytesPerSec     float64 `json:"duplex_upload_bytes_per_sec,omitempty"` // while the device is read as well
+	DuplexDownloadBytesPerSec   float64 `json:"duplex_download_bytes_per_sec,omitempty"`
+	AdamWUnderCopiesBytesPerSec float64 `json:"adamw_under_copies_bytes_per_sec,omitempty"` // AdamW, while both of them go on
+	DeviceCopyBytesPerSec       float64 `json:"device_copy_bytes_per_sec,omitempty"`        // read and written by a copy on the device; only shown
+
 	// Of the disk, as the disk tier uses it; 0 where it was not measured.
 	DiskReadBytesPerSec  float64 `json:"disk_read_bytes_per_sec,omitempty"`
 	DiskWriteBytesPerSec float64 `json:"disk_write_bytes_per_sec,omitempty"`
@@ -47,9 +54,11 @@ func (m *Machine) Check() error {
 			return fmt.Errorf("machine %q: %s is %v", m.Name, name, rate)
 		}
 	}
-	for _, rate := range []float64{m.DiskReadBytesPerSec, m.DiskWriteBytesPerSec} {
+	for name, rate := range map[string]float64{"disk_read_bytes_per_sec": m.DiskReadBytesPerSec, "disk_write_bytes_per_sec": m.DiskWriteBytesPerSec,
+		"duplex_upload_bytes_per_sec": m.DuplexUploadBytesPerSec, "duplex_download_bytes_per_sec": m.DuplexDownloadBytesPerSec,
+		"adamw_under_copies_bytes_per_sec": m.AdamWUnderCopiesBytesPerSec, "device_copy_bytes_per_sec": m.DeviceCopyBytesPerSec} {
 		if !(rate >= 0) || rate > 1e20 {
-			return fmt.Errorf("machine %q: a disk rate is %v", m.Name, rate)
+			return fmt.Errorf("machine %q: %s is %v", m.Name, name, rate)
 		}
 	}
 	return nil

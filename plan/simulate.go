@@ -27,8 +27,8 @@ type Prediction struct {
 }
 
 // Simulate walks the steady schedule, or the forward pass of a frozen model, with each operation taking the time that the
-// machine's rates give. Lanes run beside each other, as in the engine. On a unified device compute and update share the cores,
-// and the disk is shared by all who read or write it.
+// machine's rates give. Lanes run beside each other, as in the engine, and slow each other down as Machine.slowed says; the disk is
+// shared by all who read or write it.
 func (p *Plan) Simulate(m Machine, dev device.Info) Prediction { return p.walk(m, dev, nil) }
 
 // span is the time that an operation, or the disk for it, takes of a lane.
@@ -91,17 +91,8 @@ func (p *Plan) walk(m Machine, dev device.Info, see func(span)) Prediction {
 			out.FLOPs += c.flops + c.attention
 		}
 		// Until the next one of them has done its work, or has all that it wants of the disk, the shares stay.
-		cores := 1.0
-		if dev.Unified && busy[LaneCompute] && busy[LaneUpdate] && at[LaneCompute].work > 0 && at[LaneUpdate].work > 0 {
-			cores = 2
-		}
+		slowed := m.slowed(dev.Unified, &at)
 		disk := s.place.diskShares(&at)
-		share := func(lane Lane) float64 {
-			if lane == LaneCompute || lane == LaneUpdate {
-				return cores
-			}
-			return 1
-		}
 		step := math.Inf(1)
 		for lane := range Lane(Lanes) {
 			f := &at[lane]
@@ -111,7 +102,7 @@ func (p *Plan) walk(m Machine, dev device.Info, see func(span)) Prediction {
 				step = 0
 			default:
 				if f.work > 0 {
-					step = min(step, f.work*share(lane))
+					step = min(step, f.work*slowed[lane])
 				}
 				if f.disk > 0 {
 					step = min(step, f.disk/disk[lane])
@@ -131,9 +122,9 @@ func (p *Plan) walk(m Machine, dev device.Info, see func(span)) Prediction {
 				served += part
 			}
 			if f.work > 0 && see != nil {
-				see(span{lane, marks[ops[f.op].Kind], now, now + step/share(lane)})
+				see(span{lane, marks[ops[f.op].Kind], now, now + step/slowed[lane]})
 			}
-			f.work, f.disk = spend(f.work, step/share(lane)), spend(f.disk, step*disk[lane])
+			f.work, f.disk = spend(f.work, step/slowed[lane]), spend(f.disk, step*disk[lane])
 			if f.work == 0 && f.disk == 0 {
 				busy[lane], done[f.op] = false, true
 				left--
@@ -150,6 +141,41 @@ func (p *Plan) walk(m Machine, dev device.Info, see func(span)) Prediction {
 	}
 	out.Limit = busiest.String()
 	return out
+}
+
+// slowed is how many times longer the work of each lane takes for what other lanes work on. On a unified device compute and update
+// share the cores. Otherwise copies in both directions share the link, which takes no longer than one after the other, and the
+// copies take from an update the host's memory.
+func (m *Machine) slowed(unified bool, at *[Lanes]flight) [Lanes]float64 {
+	slowed := [Lanes]float64{}
+	for lane := range slowed {
+		slowed[lane] = 1
+	}
+	works := func(lane Lane) bool { return at[lane].work > 0 }
+	if unified {
+		if works(LaneCompute) && works(LaneUpdate) {
+			slowed[LaneCompute], slowed[LaneUpdate] = 2, 2
+		}
+		return slowed
+	}
+	loss := func(alone, together float64) float64 {
+		if together == 0 {
+			return 1 // not measured
+		}
+		return max(alone/together, 1)
+	}
+	copies := 0.0
+	for _, lane := range []Lane{LaneFetch, LaneDrain} {
+		if works(lane) {
+			copies++
+		}
+	}
+	if copies == 2 {
+		slowed[LaneFetch] = min(loss(m.UploadBytesPerSec, m.DuplexUploadBytesPerSec), 2)
+		slowed[LaneDrain] = min(loss(m.DownloadBytesPerSec, m.DuplexDownloadBytesPerSec), 2)
+	}
+	slowed[LaneUpdate] = 1 + (loss(m.AdamWBytesPerSec, m.AdamWUnderCopiesBytesPerSec)-1)*copies/2
+	return slowed
 }
 
 // diskShares divides the disk between the lanes that want it: evenly, but for what one of them cannot have.

@@ -43,6 +43,34 @@ func TestSimulationIsBounded(t *testing.T) {
 	})
 }
 
+// Copies in both directions share the link, and take memory from the update: by what was measured, and not on a unified device.
+func TestLanesSlowEachOtherDown(t *testing.T) {
+	m := medium.model(t)
+	p := newPlan(t, m, numerics(4, true)).With(moving(m, 2))
+	alone := machine
+	alone.UploadBytesPerSec, alone.DownloadBytesPerSec, alone.AdamWBytesPerSec = 1e7, 1e7, 1e7 // they decide
+	together := alone
+	together.DuplexUploadBytesPerSec, together.DuplexDownloadBytesPerSec = 0.6e7, 0.6e7
+	both := together
+	both.AdamWUnderCopiesBytesPerSec = 0.5e7
+	gains := together
+	gains.DuplexUploadBytesPerSec, gains.DuplexDownloadBytesPerSec = 2e7, 2e7 // noise of a measurement
+	a, b, c := p.Simulate(alone, gpu), p.Simulate(together, gpu), p.Simulate(both, gpu)
+	if !(a.StepSeconds*1.01 < b.StepSeconds && b.StepSeconds*1.01 < c.StepSeconds) || b.StepSeconds > 2*a.StepSeconds {
+		t.Errorf("steps of %.4g s, %.4g s with a shared link and %.4g s with shared memory", a.StepSeconds, b.StepSeconds, c.StepSeconds)
+	}
+	if a.LaneSeconds != c.LaneSeconds {
+		t.Errorf("lanes have other work to do: %v and %v", a.LaneSeconds, c.LaneSeconds)
+	}
+	if d := p.Simulate(gains, gpu); d != a {
+		t.Errorf("sharing makes it faster: %+v, %+v", d, a)
+	}
+	unified := device.Info{Unified: true}
+	if p.Simulate(both, unified) != p.Simulate(alone, unified) {
+		t.Error("a unified device has no link")
+	}
+}
+
 // everything is all of the state and of the inputs on disk.
 func everything(parts int) [][store.Kinds]bool {
 	all := make([][store.Kinds]bool, parts)
