@@ -1,8 +1,6 @@
 package tokenizer
 
 import (
-	"cmp"
-	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -17,17 +15,16 @@ type addedToken struct {
 
 // addedSet finds tokens in text, leftmost first, longest among those that start at the same byte.
 type addedSet struct {
-	byFirst [256][]addedToken // longest first
-	size    int
+	tokens  []addedToken
+	first   [256]bool // whether a token starts with a byte
+	indices *trie     // of tokens, by content
 }
 
 func newAddedSet(tokens []addedToken) *addedSet {
-	s := &addedSet{size: len(tokens)}
-	for _, t := range tokens {
-		s.byFirst[t.content[0]] = append(s.byFirst[t.content[0]], t)
-	}
-	for _, ts := range s.byFirst {
-		slices.SortStableFunc(ts, func(a, b addedToken) int { return cmp.Compare(len(b.content), len(a.content)) })
+	s := &addedSet{tokens: tokens, indices: newTrie()}
+	for i, t := range tokens {
+		s.first[t.content[0]] = true
+		s.indices.put(t.content, int32(i))
 	}
 	return s
 }
@@ -41,7 +38,7 @@ type span struct {
 // find appends the spans of text. A token that must stand as a word of its own and does not is passed over, but what
 // it covers is not searched again; stripping takes white space beside the token. Both are as in `tokenizers`.
 func (s *addedSet) find(dst []span, text string) []span {
-	if s.size == 0 {
+	if len(s.tokens) == 0 {
 		return appendText(dst, text)
 	}
 	start := 0
@@ -75,11 +72,11 @@ func (s *addedSet) find(dst []span, text string) []span {
 }
 
 func (s *addedSet) at(text string, i int) *addedToken {
-	ts := s.byFirst[text[i]]
-	for k := range ts {
-		if strings.HasPrefix(text[i:], ts[k].content) {
-			return &ts[k]
-		}
+	if !s.first[text[i]] {
+		return nil
+	}
+	if k, _ := s.indices.longest(text[i:]); k != None {
+		return &s.tokens[k]
 	}
 	return nil
 }
@@ -93,16 +90,13 @@ func appendText(dst []span, text string) []span {
 
 func wordBefore(s string) bool {
 	r, n := utf8.DecodeLastRuneInString(s)
-	return n > 0 && isWord(r)
+	return n > 0 && propsOf(r)&propRustWord != 0
 }
 
 func wordAfter(s string) bool {
-	r, n := utf8.DecodeRuneInString(s)
-	return n > 0 && isWord(r)
-}
-
-// isWord is \w of Unicode technical standard 18.
-func isWord(r rune) bool {
-	return classify(r) == letter ||
-		unicode.In(r, unicode.M, unicode.Nd, unicode.Nl, unicode.Pc, unicode.Join_Control, unicode.Other_Alphabetic)
+	if s == "" {
+		return false
+	}
+	p, _ := propsAt(s, 0)
+	return p&propRustWord != 0
 }

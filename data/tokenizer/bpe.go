@@ -1,205 +1,355 @@
 package tokenizer
 
 import (
+	"math"
+	"strconv"
 	"strings"
-	"sync"
 	"unicode/utf8"
-
-	"golang.org/x/text/unicode/norm"
 )
 
-// BPE is a byte-level byte-pair encoding. Make one with [Load] or [Parse].
-type BPE struct {
-	tokens  []string         // by id, as the vocabulary spells them; "" where there is none
-	raw     []string         // by id, the bytes that a token stands for
-	ids     map[string]int32 // by spelling
-	special []bool           // by id
-
-	byteID       [256]int32 // None where the vocabulary has no token for a byte
-	merges       map[pair]merge
-	wordID       map[string]int32 // by bytes; only with ignoreMerges
-	ignoreMerges bool
-	unk          int32
-	fuseUnk      bool
-
-	added           *addedSet // searched in the text as it is
-	addedNormalized *addedSet // searched in normalized text
-	normal          []norm.Form
-	splitters       []splitter
-
-	before, after []int32
-	bos, eos      int32
-	hash          string
-	encoders      sync.Pool // of *encoder
+// A model turns a word into ids.
+type model interface {
+	appendWord(dst []int32, e *encoder, word string) []int32
 }
 
-var _ Tokenizer = (*BPE)(nil)
+// bpe is byte-pair encoding: a word starts as its characters, or its bytes if the pre-tokenizer ends in ByteLevel, and again
+// and again the pair of neighbours that was learned first becomes one.
+type bpe struct {
+	vocab          map[string]int32 // by spelling
+	merges         *pairTable
+	unk            int32
+	fuseUnk        bool
+	prefix, suffix string // of the spelling of characters that do not begin, or that end a word
 
-// Encode returns the ids of text, in which added and special tokens are recognized. Parts that are not UTF-8 are read
-// as U+FFFD. A byte for which the vocabulary has neither a token nor an unknown token is left out; Load accepts such a
-// vocabulary because `tokenizers` does, and MissingBytes reports it.
-func (t *BPE) Encode(text string, addSpecial bool) []int32 {
-	e := t.encoders.Get().(*encoder)
-	defer t.encoders.Put(e)
-	dst := make([]int32, 0, len(text)/3+len(t.before)+len(t.after)+1)
-	if addSpecial {
-		dst = append(dst, t.before...)
+	byteLevel bool
+	byteID    [256]int32       // with byteLevel; None where the vocabulary has no token for a byte
+	whole     map[string]int32 // words that are not cut up: with ignore_merges; nil without
+
+	plane    []int32 // tokens of one character, up to U+FFFF
+	other    map[rune]int32
+	fallback *[256]int32 // tokens <0x00> to <0xFF>, with byte_fallback
+}
+
+// symbol is a token of the word at hand in a doubly linked list of indices; a symbol merged into its left neighbour
+// has the id None.
+type symbol struct{ id, prev, next int32 }
+
+// shortWord is the length in tokens up to which looking at all pairs after each merge is faster than a heap.
+const shortWord = 24
+
+func (m *bpe) appendWord(dst []int32, e *encoder, word string) []int32 {
+	if id, ok := m.whole[word]; ok {
+		return append(dst, id)
 	}
-	if !utf8.ValidString(text) {
-		text = lossy([]byte(text))
+	n := len(dst)
+	if m.byteLevel {
+		dst = m.appendBytes(dst, word)
+	} else {
+		dst = m.appendCharacters(dst, word)
 	}
-	e.spans = t.added.find(e.spans[:0], text)
-	for _, s := range e.spans {
-		if s.id != None {
-			dst = append(dst, s.id)
-			continue
-		}
-		e.normalized = t.addedNormalized.find(e.normalized[:0], t.normalize(s.text))
-		for _, s := range e.normalized {
-			if s.id != None {
-				dst = append(dst, s.id)
+	if len(dst)-n <= shortWord {
+		return dst[:n+m.mergeShort(dst[n:])]
+	}
+	return dst[:n+m.mergeLong(dst[n:], e)]
+}
+
+func (m *bpe) appendBytes(dst []int32, word string) []int32 {
+	for i := range len(word) {
+		id := m.byteID[word[i]]
+		if id == None {
+			// An alphabet symbol without a token: the unknown token, once per byte or per run, or nothing.
+			if m.unk == None || m.fuseUnk && i > 0 && m.byteID[word[i-1]] == None {
 				continue
 			}
-			e.dst = dst
-			e.words[0](s.text)
-			dst = e.dst
+			id = m.unk
 		}
+		dst = append(dst, id)
 	}
-	if addSpecial {
-		dst = append(dst, t.after...)
-	}
-	e.release()
 	return dst
 }
 
-// release drops what holds on to the text and its ids.
-func (e *encoder) release() {
-	clear(e.spans)
-	clear(e.normalized)
-	e.dst = nil
-}
-
-func (t *BPE) normalize(text string) string {
-	for _, form := range t.normal {
-		text = form.String(text)
+// appendCharacters keeps an unknown token back until a known character or the end follows, as the library does: what byte
+// fallback finds in between comes before it.
+func (m *bpe) appendCharacters(dst []int32, word string) []int32 {
+	pending := false
+	for i, r := range word {
+		n := utf8.RuneLen(r)
+		id := m.character(r, word, i, i+n)
+		if id != None {
+			if pending {
+				dst, pending = append(dst, m.unk), false
+			}
+			dst = append(dst, id)
+			continue
+		}
+		if m.fallback != nil {
+			if spelling := m.spelling(word, i, i+n); m.falls(spelling) {
+				for k := range len(spelling) {
+					dst = append(dst, m.fallback[spelling[k]])
+				}
+				continue
+			}
+		}
+		if m.unk != None {
+			if pending && !m.fuseUnk {
+				dst = append(dst, m.unk)
+			}
+			pending = true
+		}
 	}
-	return text
-}
-
-// Decode is the text of ids.
-func (t *BPE) Decode(ids []int32, skipSpecial bool) string {
-	b := make([]byte, 0, 4*len(ids))
-	for _, id := range ids {
-		b = t.AppendBytes(b, id, skipSpecial)
+	if pending {
+		dst = append(dst, m.unk)
 	}
-	return lossy(b)
+	return dst
 }
 
-// AppendBytes appends the bytes of one token.
-func (t *BPE) AppendBytes(dst []byte, id int32, skipSpecial bool) []byte {
-	if id < 0 || int(id) >= len(t.raw) || skipSpecial && t.special[id] {
-		return dst
+// spelling is how the vocabulary writes the character word[i:j].
+func (m *bpe) spelling(word string, i, j int) string {
+	s := word[i:j]
+	if i > 0 && m.prefix != "" {
+		s = m.prefix + s
 	}
-	return append(dst, t.raw[id]...)
+	if j == len(word) && m.suffix != "" {
+		s += m.suffix
+	}
+	return s
 }
 
-// Template returns what the file's TemplateProcessing puts before and after a text.
-func (t *BPE) Template() (before, after []int32) { return t.before, t.after }
-
-// TokenID returns the id of a token as the vocabulary spells it ("Ġthe" is " the").
-func (t *BPE) TokenID(token string) int32 {
-	if id, ok := t.ids[token]; ok {
+func (m *bpe) character(r rune, word string, i, j int) int32 {
+	if i > 0 && m.prefix != "" || j == len(word) && m.suffix != "" {
+		if id, ok := m.vocab[m.spelling(word, i, j)]; ok {
+			return id
+		}
+		return None
+	}
+	if int(r) < len(m.plane) {
+		return m.plane[r]
+	}
+	if id, ok := m.other[r]; ok {
 		return id
 	}
 	return None
 }
 
-// Token returns the vocabulary's spelling of id.
-func (t *BPE) Token(id int32) string {
-	if id < 0 || int(id) >= len(t.tokens) {
-		return ""
-	}
-	return t.tokens[id]
-}
-
-// VocabSize is the largest id plus one.
-func (t *BPE) VocabSize() int { return len(t.tokens) }
-
-// BOS is the id of the token that begins a text, or None.
-func (t *BPE) BOS() int32 { return t.bos }
-
-// EOS is the id of the token that ends a text, or None.
-func (t *BPE) EOS() int32 { return t.eos }
-
-// Hash identifies the tokenizer.
-func (t *BPE) Hash() string { return t.hash }
-
-// MissingBytes returns the bytes that can occur in UTF-8 and that Encode leaves out. It is empty for a vocabulary that
-// was trained with the whole byte alphabet.
-func (t *BPE) MissingBytes() []byte {
-	var missing []byte
-	for b, id := range t.byteID {
-		neverInUTF8 := b == 0xC0 || b == 0xC1 || b >= 0xF5
-		if id == None && t.unk == None && !neverInUTF8 {
-			missing = append(missing, byte(b))
+// falls reports whether all bytes have tokens of byte fallback.
+func (m *bpe) falls(s string) bool {
+	for i := range len(s) {
+		if m.fallback[s[i]] == None {
+			return false
 		}
 	}
-	return missing
+	return true
 }
 
-// newEncoder chains the splitters: words[i] takes a word before splitter i, and the last one its ids.
-func (t *BPE) newEncoder() any {
-	e := &encoder{known: map[string][]int32{}, words: make([]func(string), len(t.splitters)+1)}
-	e.words[len(t.splitters)] = func(word string) { e.dst = t.appendWord(e.dst, e, word) }
-	for i, s := range t.splitters {
-		e.words[i] = func(word string) { s.split(word, e.words[i+1]) }
+// setCharacters fills plane and other.
+func (m *bpe) setCharacters() {
+	m.plane = make([]int32, 1<<16)
+	for i := range m.plane {
+		m.plane[i] = None
 	}
-	return e
-}
-
-// alphabet is how byte-level vocabularies spell bytes: those that print stand for themselves, the others in order for
-// the characters from U+0100 (GPT-2's bytes_to_unicode).
-var alphabet, alphabetByte = func() (symbols [256]rune, bytes map[rune]byte) {
-	bytes = make(map[rune]byte, 256)
-	next := rune(0x100)
-	for b := range symbols {
-		r := rune(b)
-		if b < '!' || b > '~' && b < 0xA1 || b == 0xAD {
-			r = next
-			next++
+	m.other = map[rune]int32{}
+	for token, id := range m.vocab {
+		r, n := utf8.DecodeRuneInString(token)
+		if n != len(token) {
+			continue
 		}
-		symbols[b] = r
-		bytes[r] = byte(b)
-	}
-	return symbols, bytes
-}()
-
-// rawBytes returns the bytes that a byte-level spelling stands for; ok is false if it is not one.
-func rawBytes(spelling string) (raw string, ok bool) {
-	var b strings.Builder
-	b.Grow(len(spelling))
-	for _, r := range spelling {
-		c, ok := alphabetByte[r]
-		if !ok {
-			return "", false
+		if int(r) < len(m.plane) {
+			m.plane[r] = id
+		} else {
+			m.other[r] = id
 		}
-		b.WriteByte(c)
 	}
-	return b.String(), true
 }
 
-// WithBounds returns a tokenizer that differs from t in its BOS and EOS (None for none). It returns t itself if there
-// is no difference.
-func (t *BPE) WithBounds(bos, eos int32) *BPE {
-	if bos == t.bos && eos == t.eos {
-		return t
+// mergeShort applies the merges to ids in place and returns how many remain: again and again the pair of lowest rank,
+// the leftmost of equals.
+func (m *bpe) mergeShort(ids []int32) int {
+	if len(ids) < 2 {
+		return len(ids)
 	}
-	c := &BPE{
-		tokens: t.tokens, raw: t.raw, ids: t.ids, special: t.special,
-		byteID: t.byteID, merges: t.merges, wordID: t.wordID, ignoreMerges: t.ignoreMerges, unk: t.unk, fuseUnk: t.fuseUnk,
-		added: t.added, addedNormalized: t.addedNormalized, normal: t.normal, splitters: t.splitters,
-		before: t.before, after: t.after, bos: bos, eos: eos, hash: boundsHash(t.hash, bos, eos),
+	var ranks, tokens [shortWord]int32
+	lookup := func(i int) {
+		ranks[i] = math.MaxInt32
+		if i+1 < len(ids) {
+			if m, ok := m.merges.get(pairOf(ids[i], ids[i+1])); ok {
+				ranks[i], tokens[i] = m.rank, m.id
+			}
+		}
 	}
-	c.encoders.New = c.newEncoder
+	for i := range ids {
+		lookup(i)
+	}
+	for {
+		best := 0
+		for i := 1; i < len(ids); i++ {
+			if ranks[i] < ranks[best] {
+				best = i
+			}
+		}
+		if ranks[best] == math.MaxInt32 {
+			return len(ids)
+		}
+		ids[best] = tokens[best]
+		copy(ids[best+1:], ids[best+2:])
+		copy(ranks[best+1:], ranks[best+2:len(ids)])
+		copy(tokens[best+1:], tokens[best+2:len(ids)])
+		ids = ids[:len(ids)-1]
+		lookup(best)
+		if best > 0 {
+			lookup(best - 1)
+		}
+	}
+}
+
+// mergeLong does what mergeShort does, in n log n.
+func (m *bpe) mergeLong(ids []int32, e *encoder) int {
+	e.symbols = e.symbols[:0]
+	for i, id := range ids {
+		e.symbols = append(e.symbols, symbol{id: id, prev: int32(i) - 1, next: int32(i) + 1})
+	}
+	syms := e.symbols
+	syms[len(syms)-1].next = -1
+	heap := e.heap[:0]
+	lookup := func(i int32) (merge, bool) {
+		if i < 0 || syms[i].id == None || syms[i].next < 0 {
+			return merge{}, false
+		}
+		return m.merges.get(pairOf(syms[i].id, syms[syms[i].next].id))
+	}
+	push := func(i int32) {
+		if m, ok := lookup(i); ok {
+			heap.push(uint64(m.rank)<<32 | uint64(i))
+		}
+	}
+	for i := range ids {
+		push(int32(i))
+	}
+	for len(heap) > 0 {
+		top := heap.pop()
+		i := int32(uint32(top))
+		m, ok := lookup(i)
+		if !ok || uint64(m.rank) != top>>32 {
+			continue // One of the two has been merged with another neighbour since.
+		}
+		gone := syms[i].next
+		syms[i].id, syms[i].next = m.id, syms[gone].next
+		syms[gone].id = None
+		if next := syms[i].next; next >= 0 {
+			syms[next].prev = i
+		}
+		push(i)
+		push(syms[i].prev)
+	}
+	e.heap = heap
+	n := 0
+	for _, s := range syms {
+		if s.id != None {
+			ids[n] = s.id
+			n++
+		}
+	}
+	return n
+}
+
+// mergeHeap is a binary heap, smallest first. Its keys are rank<<32 | position.
+type mergeHeap []uint64
+
+func (h *mergeHeap) push(key uint64) {
+	*h = append(*h, key)
+	s := *h
+	for i := len(s) - 1; i > 0; {
+		parent := (i - 1) / 2
+		if s[parent] <= s[i] {
+			break
+		}
+		s[parent], s[i] = s[i], s[parent]
+		i = parent
+	}
+}
+
+func (h *mergeHeap) pop() uint64 {
+	s := *h
+	top := s[0]
+	s[0] = s[len(s)-1]
+	s = s[:len(s)-1]
+	*h = s
+	for i := 0; ; {
+		child := 2*i + 1
+		if child >= len(s) {
+			return top
+		}
+		if child+1 < len(s) && s[child+1] < s[child] {
+			child++
+		}
+		if s[i] <= s[child] {
+			return top
+		}
+		s[i], s[child] = s[child], s[i]
+		i = child
+	}
+}
+
+// wordMark is how vocabularies that come from SentencePiece spell a space.
+const wordMark = "▁"
+
+// cutter cuts a word before each wordMark where no merge can reach across: where no merge has a left side that ends in the
+// character before the mark and a right side that begins with the mark. Merges on the two sides then do not see each other, so that the
+// ids stay the same, while a text that no pre-tokenizer cuts (Llama 2, Gemma) becomes words short enough to be remembered.
+type cutter struct {
+	reaches map[rune]bool // characters before a mark that a merge may join with it
+}
+
+// newCutter returns nil where the tokens of a word are not those of its characters, so that the argument above does not hold.
+func newCutter(m *bpe, merges [][2]string) *cutter {
+	mark, _ := utf8.DecodeRuneInString(wordMark)
+	if m.byteLevel || m.whole != nil || m.prefix != "" || m.suffix != "" || m.plane[mark] == None {
+		return nil
+	}
+	c := &cutter{reaches: map[rune]bool{}}
+	isStrange := func(token string) bool {
+		id := m.vocab[token]
+		return id == m.unk || m.fallback != nil && byteToken(token) >= 0
+	}
+	for _, pair := range merges {
+		if isStrange(pair[0]) || isStrange(pair[1]) {
+			return nil
+		}
+		if strings.HasPrefix(pair[1], wordMark) {
+			r, _ := utf8.DecodeLastRuneInString(pair[0])
+			c.reaches[r] = true
+		}
+	}
 	return c
+}
+
+func (c *cutter) split(piece word, yield func(word)) {
+	s := piece.text
+	start := 0
+	for i := 0; ; {
+		at := strings.Index(s[i:], wordMark)
+		if at < 0 {
+			break
+		}
+		i += at
+		if r, _ := utf8.DecodeLastRuneInString(s[:i]); i > start && !c.reaches[r] {
+			yield(piece.from(start, i))
+			start = i
+		}
+		i += len(wordMark)
+	}
+	if start < len(s) {
+		yield(piece.from(start, len(s)))
+	}
+}
+
+// byteToken returns the byte that a token like <0x0A> stands for, or -1.
+func byteToken(token string) int {
+	if len(token) != 6 || !strings.HasPrefix(token, "<0x") || token[5] != '>' {
+		return -1
+	}
+	b, err := strconv.ParseUint(token[3:5], 16, 8)
+	if err != nil {
+		return -1
+	}
+	return int(b)
 }

@@ -8,23 +8,31 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 
 	"github.com/zeebo/xxh3"
-	"golang.org/x/text/unicode/norm"
 )
 
-// maxID bounds the ids of a vocabulary: tables are allocated by the largest one, and files come from strangers.
-const maxID = 1<<20 - 1
+// Bounds of what a file may hold, because files come from strangers and tables are allocated by what they say.
+const (
+	maxFileBytes  = 1 << 28
+	maxID         = 1<<20 - 1 // tables of tokens are allocated by the largest one
+	maxAddedBytes = 4096      // of one added token
+	maxTokenBytes = 1 << 16   // of one token
+	maxSteps      = 64        // of the normalizer, the pre-tokenizer or the decoder
+	maxGrowth     = 256       // how many times longer a normalizer may make a text
+)
 
-// maxAddedBytes bounds the length of an added token, since each occurrence of its first byte is compared with it.
-const maxAddedBytes = 4096
-
-// Load reads a tokenizer.json, or that of a model directory. BOS and EOS come from the tokenizer_config.json beside
-// it, where there is one. Errors name the file and the feature that is missing or wrong.
-func Load(path string) (*BPE, error) {
+// Load reads a tokenizer.json, or that of a model directory. What the tokenizer_config.json beside it says is applied as
+// transformers does when it loads a fast tokenizer: see [Config]. Errors name the file and the feature that is missing or wrong.
+func Load(path string) (*Pipeline, error) {
 	if info, err := os.Stat(path); err == nil && info.IsDir() {
 		path = filepath.Join(path, "tokenizer.json")
+	}
+	if info, err := os.Stat(path); err == nil && info.Size() > maxFileBytes {
+		return nil, fmt.Errorf("tokenizer %s has %d bytes, more than %d", path, info.Size(), maxFileBytes)
 	}
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -35,42 +43,41 @@ func Load(path string) (*BPE, error) {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("read tokenizer: %w", err)
 	}
-	t, err := Parse(data)
-	if err != nil {
-		return nil, fmt.Errorf("tokenizer %s: %w", path, err)
-	}
 	if configData == nil {
+		t, err := Parse(data)
+		if err != nil {
+			return nil, fmt.Errorf("tokenizer %s: %w", path, err)
+		}
 		return t, nil
 	}
 	config, err := ParseConfig(configData)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", configPath, err)
 	}
-	bos, err := t.bound(config.BOS, "bos_token")
+	file, err := parseFile(data)
 	if err != nil {
+		return nil, fmt.Errorf("tokenizer %s: %w", path, err)
+	}
+	if err := config.change(file); err != nil {
 		return nil, fmt.Errorf("%s: %w", configPath, err)
 	}
-	eos, err := t.bound(config.EOS, "eos_token")
+	t, err := file.build(data)
 	if err != nil {
+		return nil, fmt.Errorf("tokenizer %s: %w", path, err)
+	}
+	if err := config.finish(t); err != nil {
 		return nil, fmt.Errorf("%s: %w", configPath, err)
 	}
-	return t.WithBounds(bos, eos), nil
+	return t, nil
 }
 
-func (t *BPE) bound(token, key string) (int32, error) {
-	if token == "" {
-		return None, nil
+// Parse reads a tokenizer.json. BOS and EOS are None; see [Load] and [Pipeline.WithBounds].
+func Parse(data []byte) (*Pipeline, error) {
+	file, err := parseFile(data)
+	if err != nil {
+		return nil, err
 	}
-	id := t.TokenID(token)
-	if id == None {
-		return None, fmt.Errorf("%s %q is not in the vocabulary", key, token)
-	}
-	return id, nil
-}
-
-func boundsHash(hash string, bos, eos int32) string {
-	base, _, _ := strings.Cut(hash, ":")
-	return fmt.Sprintf("%s:%d:%d", base, bos, eos)
+	return file.build(data)
 }
 
 // The parts of a tokenizer.json. Every object is decoded strictly, so that a key this package does not know is an
@@ -85,7 +92,11 @@ type fileJSON struct {
 	PreTokenizer  json.RawMessage `json:"pre_tokenizer"`
 	PostProcessor json.RawMessage `json:"post_processor"`
 	Decoder       json.RawMessage `json:"decoder"`
-	Model         json.RawMessage `json:"model"`
+	Model         *modelJSON      `json:"model"`
+
+	// From tokenizer_config.json: tokens to find in text if the vocabulary has them, and what it changed, for the hash.
+	special []addedJSON
+	changes string
 }
 
 type addedJSON struct {
@@ -98,78 +109,63 @@ type addedJSON struct {
 	Special    bool   `json:"special"`
 }
 
-type modelJSON struct {
-	Type                    string           `json:"type"`
-	Dropout                 *float64         `json:"dropout"`
-	UnkToken                *string          `json:"unk_token"`
-	ContinuingSubwordPrefix *string          `json:"continuing_subword_prefix"`
-	EndOfWordSuffix         *string          `json:"end_of_word_suffix"`
-	FuseUnk                 bool             `json:"fuse_unk"`
-	ByteFallback            bool             `json:"byte_fallback"`
-	IgnoreMerges            bool             `json:"ignore_merges"`
-	Vocab                   map[string]int64 `json:"vocab"`
-	Merges                  []mergeJSON      `json:"merges"`
-}
-
-// mergeJSON is "a b" or ["a", "b"].
-type mergeJSON [2]string
-
-func (m *mergeJSON) UnmarshalJSON(b []byte) error {
-	if len(b) > 0 && b[0] == '"' {
-		var s string
-		if err := json.Unmarshal(b, &s); err != nil {
-			return err
-		}
-		left, right, ok := strings.Cut(s, " ")
-		if !ok || strings.Contains(right, " ") {
-			return fmt.Errorf("merge %q is not two tokens", s)
-		}
-		*m = mergeJSON{left, right}
-		return nil
+func parseFile(data []byte) (*fileJSON, error) {
+	if len(data) > maxFileBytes {
+		return nil, fmt.Errorf("it has %d bytes, more than %d", len(data), maxFileBytes)
 	}
-	var s []string
-	if err := json.Unmarshal(b, &s); err != nil {
-		return err
-	}
-	if len(s) != 2 {
-		return fmt.Errorf("merge %q is not two tokens", s)
-	}
-	*m = mergeJSON{s[0], s[1]}
-	return nil
-}
-
-// Parse reads a tokenizer.json. BOS and EOS are None; see [Load] and [BPE.WithBounds].
-func Parse(data []byte) (*BPE, error) {
 	var file fileJSON
 	if err := strict(data, &file); err != nil {
 		return nil, err
 	}
-	if len(file.Model) == 0 || isNull(file.Model) {
+	if file.Model == nil {
 		return nil, errors.New("no model: this is not a tokenizer.json")
 	}
-	t := &BPE{bos: None, eos: None, unk: None}
-	t.encoders.New = t.newEncoder
-	sum := xxh3.Hash128(data).Bytes()
-	t.hash = boundsHash(fmt.Sprintf("bpe-1-%x", sum), None, None)
-	if err := t.setModel(file.Model); err != nil {
-		return nil, fmt.Errorf("model: %w", err)
-	}
-	if err := t.setNormalizer(file.Normalizer); err != nil {
+	return &file, nil
+}
+
+// build makes the tokenizer of a file; data is only hashed.
+func (file *fileJSON) build(data []byte) (*Pipeline, error) {
+	t := &Pipeline{bos: None, eos: None}
+	t.encoders = &sync.Pool{New: t.newEncoder}
+	sum := xxh3.Hash128(append(data[:len(data):len(data)], file.changes...)).Bytes()
+	t.hash = fmt.Sprintf("hf-2-%x", sum)
+	steps, err := readNormalizer(file.Normalizer)
+	if err != nil {
 		return nil, fmt.Errorf("normalizer: %w", err)
 	}
-	if err := t.setAdded(file.AddedTokens); err != nil {
-		return nil, fmt.Errorf("added_tokens: %w", err)
-	}
-	if err := t.setPreTokenizer(file.PreTokenizer); err != nil {
+	t.normalizers = steps.list
+	pre := &preTokenizer{afterRemoval: steps.removesStart}
+	if err := pre.read(file.PreTokenizer); err != nil {
 		return nil, fmt.Errorf("pre_tokenizer: %w", err)
+	}
+	t.splitters = pre.steps
+	if err := t.setModel(file.Model, pre); err != nil {
+		return nil, fmt.Errorf("model: %w", err)
+	}
+	added := file.AddedTokens
+	for _, a := range file.special {
+		if id, ok := t.ids[a.Content]; ok {
+			a.ID = int64(id)
+			added = append(added, a)
+		}
+	}
+	if err := t.setAdded(added); err != nil {
+		return nil, fmt.Errorf("added_tokens: %w", err)
 	}
 	if err := t.setPostProcessor(file.PostProcessor); err != nil {
 		return nil, fmt.Errorf("post_processor: %w", err)
 	}
-	if err := checkDecoder(file.Decoder); err != nil {
+	if err := t.setDecoder(file.Decoder); err != nil {
 		return nil, fmt.Errorf("decoder: %w", err)
 	}
+	t.setHash()
 	return t, nil
+}
+
+// setHash adds to the hash of the files what [Pipeline.WithBounds] can change.
+func (t *Pipeline) setHash() {
+	base, _, _ := strings.Cut(t.hash, ":")
+	t.hash = fmt.Sprintf("%s:%d:%d", base, t.bos, t.eos)
 }
 
 // strict decodes one JSON value and refuses keys that v does not have.
@@ -198,74 +194,19 @@ func typeOf(raw json.RawMessage) (string, error) {
 	return c.Type, nil
 }
 
-func (t *BPE) setModel(raw json.RawMessage) error {
-	if kind, err := typeOf(raw); err != nil {
-		return err
-	} else if kind != "BPE" && kind != "" { // early files have no type
-		return fmt.Errorf("type %s is not supported: only byte-level BPE is", kind)
-	}
-	var m modelJSON
-	if err := strict(raw, &m); err != nil {
-		return err
-	}
-	switch {
-	case m.ByteFallback:
-		return errors.New("byte_fallback is not supported: only byte-level BPE is")
-	case m.Dropout != nil && *m.Dropout != 0:
-		return errors.New("dropout is not supported")
-	case m.ContinuingSubwordPrefix != nil && *m.ContinuingSubwordPrefix != "":
-		return errors.New("continuing_subword_prefix is not supported")
-	case m.EndOfWordSuffix != nil && *m.EndOfWordSuffix != "":
-		return errors.New("end_of_word_suffix is not supported")
-	case len(m.Vocab) == 0:
-		return errors.New("vocab is empty")
-	}
-	t.ids = make(map[string]int32, len(m.Vocab))
-	for token, id := range m.Vocab {
-		if err := t.setToken(token, id, true); err != nil {
-			return err
-		}
-	}
-	for b, symbol := range alphabet {
-		t.byteID[b] = t.TokenID(string(symbol))
-	}
-	if m.UnkToken != nil && *m.UnkToken != "" {
-		if t.unk = t.TokenID(*m.UnkToken); t.unk == None {
-			return fmt.Errorf("unk_token %q is not in the vocabulary", *m.UnkToken)
-		}
-	}
-	t.fuseUnk, t.ignoreMerges = m.FuseUnk, m.IgnoreMerges
-	if t.ignoreMerges {
-		t.wordID = make(map[string]int32, len(m.Vocab))
-		for token, id := range m.Vocab {
-			if raw, ok := rawBytes(token); ok {
-				t.wordID[raw] = int32(id)
-			}
-		}
-	}
-	t.merges = make(map[pair]merge, len(m.Merges))
-	for rank, m := range m.Merges {
-		left, right, both := t.TokenID(m[0]), t.TokenID(m[1]), t.TokenID(m[0]+m[1])
-		if left == None || right == None || both == None {
-			return fmt.Errorf("merge %d (%q %q) has a part or result that is not in the vocabulary", rank, m[0], m[1])
-		}
-		t.merges[pairOf(left, right)] = merge{rank: int32(rank), id: both} // the last of equal pairs counts
-	}
-	return nil
-}
-
-// setToken enters a token. byteLevel says that its spelling is that of bytes, where possible.
-func (t *BPE) setToken(token string, id int64, byteLevel bool) error {
+// setToken enters a token.
+func (t *Pipeline) setToken(token string, id int64) error {
 	if token == "" {
 		return fmt.Errorf("the token with id %d is empty", id)
+	}
+	if len(token) > maxTokenBytes {
+		return fmt.Errorf("the token with id %d has %d bytes, more than %d", id, len(token), maxTokenBytes)
 	}
 	if id < 0 || id > maxID {
 		return fmt.Errorf("token %q has id %d, which is not between 0 and %d", token, id, maxID)
 	}
-	for int(id) >= len(t.tokens) {
-		t.tokens = append(t.tokens, "")
-		t.raw = append(t.raw, "")
-		t.special = append(t.special, false)
+	if n := int(id) + 1; n > len(t.tokens) {
+		t.tokens = slices.Grow(t.tokens, n-len(t.tokens))[:n]
 	}
 	if old := t.tokens[id]; old != "" && old != token {
 		return fmt.Errorf("tokens %q and %q both have id %d", min(old, token), max(old, token), id)
@@ -274,171 +215,36 @@ func (t *BPE) setToken(token string, id int64, byteLevel bool) error {
 		return fmt.Errorf("token %q has ids %d and %d", token, old, id)
 	}
 	t.ids[token] = int32(id)
-	t.tokens[id], t.raw[id] = token, token
-	if byteLevel {
-		if raw, ok := rawBytes(token); ok {
-			t.raw[id] = raw
-		}
-	}
+	t.tokens[id] = token
 	return nil
 }
 
-func (t *BPE) setAdded(tokens []addedJSON) error {
+// setAdded enters the added tokens. One whose id the vocabulary gives to something else is an error; the library would move it.
+func (t *Pipeline) setAdded(tokens []addedJSON) error {
 	var plain, normalized []addedToken
 	for _, a := range tokens {
 		if len(a.Content) > maxAddedBytes {
 			return fmt.Errorf("token with id %d has %d bytes, more than %d", a.ID, len(a.Content), maxAddedBytes)
 		}
-		if err := t.setToken(a.Content, a.ID, false); err != nil {
+		if err := t.setToken(a.Content, a.ID); err != nil {
 			return err
 		}
-		t.special[a.ID] = a.Special
 		token := addedToken{id: int32(a.ID), content: a.Content, singleWord: a.SingleWord, lstrip: a.LStrip, rstrip: a.RStrip}
-		if a.Normalized {
-			token.content = t.normalize(a.Content)
-			normalized = append(normalized, token)
-		} else {
+		if !a.Normalized {
 			plain = append(plain, token)
+			continue
 		}
+		if token.content = t.normalize(a.Content); token.content == "" {
+			return fmt.Errorf("the normalizer leaves nothing of token %q", a.Content)
+		}
+		normalized = append(normalized, token)
+	}
+	t.special = make([]bool, len(t.tokens))
+	for _, a := range tokens {
+		t.special[a.ID] = a.Special
 	}
 	t.added, t.addedNormalized = newAddedSet(plain), newAddedSet(normalized)
 	return nil
-}
-
-func (t *BPE) setNormalizer(raw json.RawMessage) error {
-	if isNull(raw) {
-		return nil
-	}
-	var n struct {
-		Type        string            `json:"type"`
-		Normalizers []json.RawMessage `json:"normalizers"`
-	}
-	if err := json.Unmarshal(raw, &n); err != nil {
-		return err
-	}
-	forms := map[string]norm.Form{"NFC": norm.NFC, "NFD": norm.NFD, "NFKC": norm.NFKC, "NFKD": norm.NFKD}
-	if form, ok := forms[n.Type]; ok {
-		t.normal = append(t.normal, form)
-		return nil
-	}
-	if n.Type != "Sequence" {
-		return fmt.Errorf("type %s is not supported: only NFC, NFD, NFKC, NFKD and Sequence are", n.Type)
-	}
-	for _, raw := range n.Normalizers {
-		if err := t.setNormalizer(raw); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-type preTokenizerJSON struct {
-	Type             string            `json:"type"`
-	PreTokenizers    []json.RawMessage `json:"pretokenizers"`
-	Pattern          *patternJSON      `json:"pattern"`
-	Behavior         string            `json:"behavior"`
-	Invert           bool              `json:"invert"`
-	IndividualDigits bool              `json:"individual_digits"`
-	AddPrefixSpace   bool              `json:"add_prefix_space"`
-	TrimOffsets      bool              `json:"trim_offsets"`
-	UseRegex         *bool             `json:"use_regex"`
-}
-
-type patternJSON struct {
-	Regex  *string `json:"Regex"`
-	String *string `json:"String"`
-}
-
-func (t *BPE) setPreTokenizer(raw json.RawMessage) error {
-	byteLevel := false
-	var add func(raw json.RawMessage) error
-	add = func(raw json.RawMessage) error {
-		if isNull(raw) {
-			return nil
-		}
-		var p preTokenizerJSON
-		kind, err := typeOf(raw)
-		if err != nil {
-			return err
-		}
-		switch kind {
-		case "Sequence", "Split", "Digits", "ByteLevel":
-		default:
-			return fmt.Errorf("type %s is not supported: only Sequence, Split, Digits and ByteLevel are", kind)
-		}
-		if err := strict(raw, &p); err != nil {
-			return err
-		}
-		if kind == "Sequence" {
-			for _, raw := range p.PreTokenizers {
-				if err := add(raw); err != nil {
-					return err
-				}
-			}
-			return nil
-		}
-		if byteLevel {
-			return fmt.Errorf("type %s after ByteLevel is not supported", kind)
-		}
-		switch kind {
-		case "Split":
-			s, err := newSplit(p)
-			if err != nil {
-				return err
-			}
-			t.splitters = append(t.splitters, s)
-		case "Digits":
-			t.splitters = append(t.splitters, digits{p.IndividualDigits})
-		case "ByteLevel":
-			byteLevel = true
-			if p.AddPrefixSpace {
-				t.splitters = append(t.splitters, prefixSpace{})
-			}
-			if p.UseRegex == nil || *p.UseRegex {
-				t.splitters = append(t.splitters, scanners[gpt2Expr])
-			}
-		}
-		return nil
-	}
-	if err := add(raw); err != nil {
-		return err
-	}
-	if !byteLevel {
-		return errors.New("there is no ByteLevel step: only byte-level BPE is supported")
-	}
-	return nil
-}
-
-func newSplit(p preTokenizerJSON) (splitter, error) {
-	var keep keep
-	switch p.Behavior {
-	case "Isolated":
-		keep = keepAll
-	case "Removed":
-		keep = keepBetween
-		if p.Invert {
-			keep = keepMatches
-		}
-	default:
-		return nil, fmt.Errorf("behavior %q of a Split is not supported: only Isolated and Removed are", p.Behavior)
-	}
-	switch {
-	case p.Pattern == nil || (p.Pattern.Regex == nil) == (p.Pattern.String == nil):
-		return nil, errors.New("a Split needs one pattern, Regex or String")
-	case p.Pattern.String != nil && *p.Pattern.String == "":
-		return nil, errors.New("the pattern of a Split is empty")
-	case p.Pattern.String != nil:
-		return literal{text: *p.Pattern.String, keep: keep}, nil
-	}
-	// A scanner's matches cover the text, so there is nothing between them to keep.
-	if s, ok := scanners[*p.Pattern.Regex]; ok && keep != keepBetween {
-		return s, nil
-	}
-	re, err := compileSplit(*p.Pattern.Regex)
-	if err != nil {
-		return nil, err
-	}
-	return expression{re: re, keep: keep}, nil
 }
 
 type postProcessorJSON struct {
@@ -455,9 +261,19 @@ type postProcessorJSON struct {
 	SpecialTokens map[string]struct {
 		IDs []int64 `json:"ids"`
 	} `json:"special_tokens"`
+	Begin *boundJSON `json:"cls"`
+	End   *boundJSON `json:"sep"`
 }
 
-func (t *BPE) setPostProcessor(raw json.RawMessage) error {
+// boundJSON is a token and its id: ["[CLS]", 101].
+type boundJSON struct{ id int64 }
+
+func (b *boundJSON) UnmarshalJSON(data []byte) error {
+	var token string
+	return json.Unmarshal(data, &[]any{&token, &b.id})
+}
+
+func (t *Pipeline) setPostProcessor(raw json.RawMessage) error {
 	if isNull(raw) {
 		return nil
 	}
@@ -475,14 +291,23 @@ func (t *BPE) setPostProcessor(raw json.RawMessage) error {
 			}
 		}
 		return nil
+	case "BertProcessing", "RobertaProcessing":
+		if p.Begin == nil || p.End == nil {
+			return fmt.Errorf("%s needs cls and sep", p.Type)
+		}
+		for _, id := range []int64{p.Begin.id, p.End.id} {
+			if id < 0 || id >= int64(len(t.tokens)) || t.tokens[id] == "" {
+				return fmt.Errorf("%s has id %d, which is not in the vocabulary", p.Type, id)
+			}
+		}
+		t.addToTemplate([]int32{int32(p.Begin.id)}, []int32{int32(p.End.id)})
+		return nil
 	case "TemplateProcessing":
 	default:
-		return fmt.Errorf("type %s is not supported: only Sequence, ByteLevel and TemplateProcessing are", p.Type)
-	}
-	if t.before != nil || t.after != nil {
-		return errors.New("more than one TemplateProcessing is not supported")
+		return fmt.Errorf("type %s is not supported: only Sequence, ByteLevel, TemplateProcessing, BertProcessing and RobertaProcessing are", p.Type)
 	}
 	sequences := 0
+	var before, after []int32
 	for _, piece := range p.Single {
 		switch {
 		case piece.Sequence != nil && piece.Sequence.ID == "A" && piece.SpecialToken == nil:
@@ -497,9 +322,9 @@ func (t *BPE) setPostProcessor(raw json.RawMessage) error {
 					return fmt.Errorf("template token %q has id %d, which is not in the vocabulary", piece.SpecialToken.ID, id)
 				}
 				if sequences == 0 {
-					t.before = append(t.before, int32(id))
+					before = append(before, int32(id))
 				} else {
-					t.after = append(t.after, int32(id))
+					after = append(after, int32(id))
 				}
 			}
 		default:
@@ -509,73 +334,107 @@ func (t *BPE) setPostProcessor(raw json.RawMessage) error {
 	if sequences != 1 {
 		return fmt.Errorf("the template holds the text %d times, not once", sequences)
 	}
+	t.addToTemplate(before, after)
 	return nil
 }
 
-func checkDecoder(raw json.RawMessage) error {
+type decoderJSON struct {
+	Type          string            `json:"type"`
+	Decoders      []json.RawMessage `json:"decoders"`
+	Pattern       *patternJSON      `json:"pattern"`
+	Content       string            `json:"content"`
+	Start         int               `json:"start"`
+	Stop          int               `json:"stop"`
+	Replacement   string            `json:"replacement"`
+	PrependScheme string            `json:"prepend_scheme"`
+	Prefix        string            `json:"prefix"`
+	Cleanup       bool              `json:"cleanup"`
+	Suffix        string            `json:"suffix"`
+
+	AddPrefixSpace *bool           `json:"add_prefix_space"`
+	Split          *bool           `json:"split"`
+	TrimOffsets    json.RawMessage `json:"trim_offsets"`
+	UseRegex       json.RawMessage `json:"use_regex"`
+	StrRep         json.RawMessage `json:"str_rep"`
+}
+
+func (t *Pipeline) setDecoder(raw json.RawMessage) error {
 	if isNull(raw) {
-		return errors.New("there is none: only ByteLevel is supported")
-	}
-	var d struct {
-		Type     string            `json:"type"`
-		Decoders []json.RawMessage `json:"decoders"`
-	}
-	if err := json.Unmarshal(raw, &d); err != nil {
+		t.decoders = []decoder{joinSpaces{}}
+	} else if err := t.addDecoder(raw); err != nil {
 		return err
 	}
-	if d.Type == "Sequence" && len(d.Decoders) == 1 {
-		return checkDecoder(d.Decoders[0])
+	t.raw = make([]string, len(t.tokens))
+	for id, token := range t.tokens {
+		t.raw[id] = aloneBytes(t.decoders, token)
 	}
-	if d.Type != "ByteLevel" {
-		return fmt.Errorf("type %s is not supported: only ByteLevel is", d.Type)
+	if t.isByteLevel() {
+		// The library reads the letters of an added token as bytes when it decodes; here they are letters.
+		for _, set := range []*addedSet{t.added, t.addedNormalized} {
+			for _, a := range set.tokens {
+				t.raw[a.id] = t.tokens[a.id]
+			}
+		}
 	}
 	return nil
 }
 
-// Config is what the program needs of a tokenizer_config.json.
-type Config struct {
-	BOS, EOS, Pad string // spellings; "" where there is none
-	ChatTemplate  string // Jinja; "" where there is none or where there are several
-}
-
-// ParseConfig reads a tokenizer_config.json. Keys that Config does not show are ignored: they steer Python classes.
-func ParseConfig(data []byte) (Config, error) {
-	var file struct {
-		BOS          configToken     `json:"bos_token"`
-		EOS          configToken     `json:"eos_token"`
-		Pad          configToken     `json:"pad_token"`
-		ChatTemplate json.RawMessage `json:"chat_template"`
-	}
-	if err := json.Unmarshal(data, &file); err != nil {
-		return Config{}, fmt.Errorf("tokenizer config: %w", err)
-	}
-	c := Config{BOS: string(file.BOS), EOS: string(file.EOS), Pad: string(file.Pad)}
-	if len(file.ChatTemplate) > 0 && file.ChatTemplate[0] == '"' {
-		if err := json.Unmarshal(file.ChatTemplate, &c.ChatTemplate); err != nil {
-			return Config{}, fmt.Errorf("tokenizer config: chat_template: %w", err)
-		}
-	}
-	return c, nil
-}
-
-// configToken is "text", {"content": "text"} or null.
-type configToken string
-
-func (c *configToken) UnmarshalJSON(b []byte) error {
-	if len(b) > 0 && b[0] == '{' {
-		var object struct {
-			Content string `json:"content"`
-		}
-		err := json.Unmarshal(b, &object)
-		*c = configToken(object.Content)
+func (t *Pipeline) addDecoder(raw json.RawMessage) error {
+	var d decoderJSON
+	if err := strict(raw, &d); err != nil {
 		return err
 	}
-	var s *string
-	if err := json.Unmarshal(b, &s); err != nil {
-		return err
+	var step decoder
+	switch d.Type {
+	case "Sequence":
+		for _, raw := range d.Decoders {
+			if err := t.addDecoder(raw); err != nil {
+				return err
+			}
+		}
+		return nil
+	case "ByteLevel":
+		step = decodeByteLevel{}
+	case "ByteFallback":
+		step = decodeFallback{}
+	case "Fuse":
+		step = decodeFuse{}
+	case "Strip":
+		if len([]rune(d.Content)) != 1 || d.Start < 0 || d.Stop < 0 || d.Start > maxTokenBytes || d.Stop > maxTokenBytes {
+			return fmt.Errorf("Strip needs one character and counts between 0 and %d", maxTokenBytes)
+		}
+		step = decodeStrip{d.Content, d.Start, d.Stop}
+	case "Replace":
+		m, err := d.Pattern.matcher()
+		if err != nil {
+			return fmt.Errorf("Replace: %w", err)
+		}
+		if len(d.Content) > maxGrowth {
+			return fmt.Errorf("Replace: content has %d bytes, more than %d", len(d.Content), maxGrowth)
+		}
+		step = decodeReplace{replace{m, d.Content}}
+	case "Metaspace":
+		scheme, err := metaspaceScheme(d.PrependScheme, d.AddPrefixSpace)
+		if err != nil {
+			return err
+		}
+		if len([]rune(d.Replacement)) != 1 {
+			return fmt.Errorf("the replacement of Metaspace is %q, not one character", d.Replacement)
+		}
+		step = decodeMetaspace{d.Replacement, scheme != prependNever}
+	case "WordPiece":
+		step = decodeWordPiece{d.Prefix, d.Cleanup}
+	case "BPEDecoder":
+		if d.Suffix == "" {
+			return errors.New("BPEDecoder needs a suffix")
+		}
+		step = decodeSuffix(d.Suffix)
+	default:
+		return fmt.Errorf("type %s is not supported: only Sequence, ByteLevel, ByteFallback, Fuse, Strip, Replace, Metaspace, WordPiece and BPEDecoder are", d.Type)
 	}
-	if s != nil {
-		*c = configToken(*s)
+	if len(t.decoders) >= maxSteps {
+		return fmt.Errorf("more than %d steps", maxSteps)
 	}
+	t.decoders = append(t.decoders, step)
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -50,18 +51,18 @@ func TestParseErrors(t *testing.T) {
 			object{"type": "Split", "pattern": object{"Regex": regex}, "behavior": "Isolated", "invert": false},
 			object{"type": "ByteLevel", "use_regex": false}}}
 	}
+	doubling := object{"type": "Replace", "pattern": object{"String": "a"}, "content": strings.Repeat("a", 10)}
 	added := func(id int, content string) []any { return []any{object{"id": id, "content": content}} }
 	for _, c := range []struct {
 		want  string
 		value any
 		path  string
 	}{
-		{"Unigram", "Unigram", "model type"},
-		{"WordPiece", "WordPiece", "model type"},
-		{"byte_fallback", true, "model byte_fallback"},
+		{"where '[' should be", "Unigram", "model type"},
+		{`"[UNK]"`, "WordPiece", "model type"},
+		{`type "WordLevel"`, "WordLevel", "model type"},
 		{"dropout", 0.1, "model dropout"},
-		{"continuing_subword_prefix", "##", "model continuing_subword_prefix"},
-		{"end_of_word_suffix", "</w>", "model end_of_word_suffix"},
+		{"merge 0", "##", "model continuing_subword_prefix"},
 		{"unk_token", "nope", "model unk_token"},
 		{"no_such_key", 1, "model no_such_key"},
 		{"no_such_key", 1, "no_such_key"},
@@ -74,30 +75,52 @@ func TestParseErrors(t *testing.T) {
 		{"merge 0", []any{"a c"}, "model merges"},
 		{"not two tokens", []any{"ab"}, "model merges"},
 		{"not two tokens", []any{[]any{"a"}}, "model merges"},
-		{"Lowercase", object{"type": "Lowercase"}, "normalizer"},
-		{"Prepend", object{"type": "Sequence", "normalizers": []any{object{"type": "Prepend", "prepend": "_"}}}, "normalizer"},
-		{"Metaspace", object{"type": "Metaspace"}, "pre_tokenizer"},
-		{"no ByteLevel", nil, "pre_tokenizer"},
-		{"no ByteLevel", object{"type": "Digits", "individual_digits": true}, "pre_tokenizer"},
-		{"after ByteLevel", object{"type": "Sequence", "pretokenizers": []any{object{"type": "ByteLevel"}, object{"type": "Digits"}}}, "pre_tokenizer"},
-		{"MergedWithNext", object{"type": "Split", "pattern": object{"String": "x"}, "behavior": "MergedWithNext"}, "pre_tokenizer"},
+		{"type Shout", object{"type": "Shout"}, "normalizer"},
+		{"type Shout", object{"type": "Sequence", "normalizers": []any{object{"type": "Shout"}}}, "normalizer"},
+		{"Replace: it needs one pattern", object{"type": "Replace", "content": "x"}, "normalizer"},
+		{"256 times longer", object{"type": "Sequence", "normalizers": []any{doubling, doubling, doubling}}, "normalizer"},
+		{"more than 64 steps", object{"type": "Sequence", "normalizers": slices.Repeat([]any{object{"type": "NFC"}}, 65)}, "normalizer"},
+		{"precompiled_charsmap", object{"type": "Precompiled", "precompiled_charsmap": "!"}, "normalizer"},
+		{"too short", object{"type": "Precompiled", "precompiled_charsmap": "AAAA"[:0]}, "normalizer"},
+		{"not a trie", object{"type": "Precompiled", "precompiled_charsmap": "/////w=="}, "normalizer"},
+		{"not one character", object{"type": "Metaspace"}, "pre_tokenizer"},
+		{"prepend_scheme", object{"type": "Metaspace", "replacement": "_", "prepend_scheme": "last"}, "pre_tokenizer"},
+		{"contradicts", object{"type": "Metaspace", "replacement": "_", "prepend_scheme": "first", "add_prefix_space": false}, "pre_tokenizer"},
+		{"type UnicodeScripts", object{"type": "UnicodeScripts"}, "pre_tokenizer"},
+		{"Sideways", object{"type": "Split", "pattern": object{"String": "x"}, "behavior": "Sideways"}, "pre_tokenizer"},
+		{"needs a behavior", object{"type": "Split", "pattern": object{"String": "x"}}, "pre_tokenizer"},
+		{"not one character", object{"type": "CharDelimiterSplit"}, "pre_tokenizer"},
 		{"one pattern", object{"type": "Split", "behavior": "Isolated"}, "pre_tokenizer"},
-		{"pattern of a Split is empty", object{"type": "Split", "pattern": object{"String": ""}, "behavior": "Isolated"}, "pre_tokenizer"},
+		{"pattern is empty", object{"type": "Split", "pattern": object{"String": ""}, "behavior": "Isolated"}, "pre_tokenizer"},
 		{`"(x"`, split("(x"), "pre_tokenizer"},
-		{`\w`, split(`\w+`), "pre_tokenizer"},
 		{"(?i", split("(?i:x)"), "pre_tokenizer"},
-		{"nested character class", split("[[:alpha:]]"), "pre_tokenizer"},
-		{"nested character class", split("[a-z&&b]"), "pre_tokenizer"},
-		{"possessive", split("a++"), "pre_tokenizer"},
+		{"(?>", split("(?>x)"), "pre_tokenizer"},
+		{"class by name", split("[[:alpha:]]"), "pre_tokenizer"},
 		{"bare ]", split("[]a]"), "pre_tokenizer"},
+		{"missing ]", split("[a"), "pre_tokenizer"},
+		{"unmatched )", split("a)"), "pre_tokenizer"},
+		{"empty text", split("a*"), "pre_tokenizer"},
+		{"can be empty", split("(?:a?)*b"), "pre_tokenizer"},
+		{"not supported", split(`(a)\1`), "pre_tokenizer"},
+		{"p{Klingon}", split(`\p{Klingon}`), "pre_tokenizer"},
+		{"looking behind", split("(?<=ab)c"), "pre_tokenizer"},
+		{"looking ahead", split("a(?!b*c)"), "pre_tokenizer"},
+		{"quantifier behind", split("a{2}{3}"), "pre_tokenizer"},
+		{"between 0 and 1000", split("a{2000}"), "pre_tokenizer"},
+		{"instructions", split("(?:(?:a{100}){100}){100}"), "pre_tokenizer"},
+		{"levels of groups", split(strings.Repeat("(", 500) + "a" + strings.Repeat(")", 500)), "pre_tokenizer"},
+		{"levels of classes", split(strings.Repeat("[", 500) + "a" + strings.Repeat("]", 500)), "pre_tokenizer"},
+		{"5000 bytes", split(strings.Repeat("a", 5000)), "pre_tokenizer"},
 		{"BertProcessing", object{"type": "BertProcessing"}, "post_processor"},
 		{"0 times", object{"type": "TemplateProcessing", "single": []any{}}, "post_processor"},
 		{"no ids", object{"type": "TemplateProcessing", "single": []any{object{"SpecialToken": object{"id": "x"}}}}, "post_processor"},
 		{"neither", object{"type": "TemplateProcessing", "single": []any{object{"Sequence": object{"id": "B"}}}}, "post_processor"},
 		{"id 99", object{"type": "TemplateProcessing", "single": []any{object{"SpecialToken": object{"id": "x"}}},
 			"special_tokens": object{"x": object{"ids": []any{99}}}}, "post_processor"},
-		{"decoder: there is none", nil, "decoder"},
-		{"WordPiece", object{"type": "WordPiece"}, "decoder"},
+		{"type CTC", object{"type": "CTC"}, "decoder"},
+		{"Strip needs", object{"type": "Strip", "content": "ab"}, "decoder"},
+		{"suffix", object{"type": "BPEDecoder"}, "decoder"},
+		{"id 77", object{"type": "BertProcessing", "cls": []any{"a", 0}, "sep": []any{"b", 77}}, "post_processor"},
 		{"both have id 0", added(0, "z"), "added_tokens"},
 		{"has ids", added(7, "a"), "added_tokens"},
 		{"empty", added(7, ""), "added_tokens"},
@@ -146,6 +169,7 @@ func TestLoadDirectory(t *testing.T) {
 
 func TestParseConfig(t *testing.T) {
 	c, err := ParseConfig([]byte(`{"bos_token": {"content": "<b>"}, "eos_token": "<e>", "pad_token": null, "chat_template": "{{ x }}", "other": 1}`))
+	c.keys = nil
 	if want := (Config{BOS: "<b>", EOS: "<e>", ChatTemplate: "{{ x }}"}); err != nil || c != want {
 		t.Errorf("%+v, %v", c, err)
 	}

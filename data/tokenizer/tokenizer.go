@@ -1,15 +1,18 @@
 // Package tokenizer turns text into token ids and back.
 //
-// Two tokenizers implement [Tokenizer]: [BPE], read from a Hugging Face tokenizer.json by [Load] or [Parse], and
-// [Bytes], which needs no file. BPE covers byte-level byte-pair encoding as GPT-2, Llama 3, Qwen 2 and 3 and SmolLM2
-// use it: text passes through added tokens, a Unicode normalizer, a pre-tokenizer that cuts it into words, and the
-// merges of each word.
+// Two tokenizers implement [Tokenizer]: [Pipeline], read from a Hugging Face tokenizer.json by [Load] or [Parse], and
+// [Bytes], which needs no file. A pipeline is what its file says, in this order: added tokens are found in the text; a
+// normalizer rewrites what is between them; a pre-tokenizer cuts that into words; the model (BPE on bytes or characters,
+// Unigram, WordPiece) turns each word into ids; a post-processor puts BOS and the like around them. A decoder leads back.
 //
 // Invariants:
-//   - the ids are those of the `tokenizers` library for the same file and text; what this package cannot reproduce is
-//     an error from Load that names the feature, never an approximation;
+//   - the ids are those of the `tokenizers` library (0.22.2) for the same file and text; what this package cannot reproduce is
+//     an error from Load that names the feature, never an approximation. reference.sh compares the two;
+//   - what characters are letters, digits or white space comes from a table measured on that library, so that neither
+//     Go's Unicode version nor the machine changes ids;
 //   - every method may be called by several goroutines at once;
-//   - ids are in [0, VocabSize).
+//   - ids are in [0, VocabSize);
+//   - no file makes loading or encoding run for ever: sizes are bounded, and the time of an expression is linear in the text.
 package tokenizer
 
 import "unicode/utf8"
@@ -20,7 +23,7 @@ const None int32 = -1
 // Tokenizer is what the rest of the program knows of a tokenizer. It is safe for concurrent use.
 type Tokenizer interface {
 	// Encode returns the ids of text. With addSpecial they stand between the two halves of Template. Text that is
-	// not UTF-8 is read as [BPE.Encode] or [Bytes] says.
+	// not UTF-8 is read as [Pipeline.Encode] or [Bytes] says.
 	Encode(text string, addSpecial bool) []int32
 	// Decode is the inverse of Encode. Bytes that do not form UTF-8 come out as U+FFFD, ids outside the vocabulary as
 	// nothing. With skipSpecial, special tokens are left out.

@@ -1,0 +1,308 @@
+package tokenizer
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"unicode/utf8"
+
+	"golang.org/x/text/unicode/norm"
+)
+
+type patternJSON struct {
+	Regex  *string `json:"Regex"`
+	String *string `json:"String"`
+}
+
+func (p *patternJSON) matcher() (matcher, error) {
+	switch {
+	case p == nil || (p.Regex == nil) == (p.String == nil):
+		return nil, errors.New("it needs one pattern, Regex or String")
+	case p.String != nil && *p.String == "":
+		return nil, errors.New("the pattern is empty")
+	case p.String != nil:
+		return literal(*p.String), nil
+	}
+	if scan, ok := scanners[*p.Regex]; ok {
+		return scan, nil
+	}
+	return compileExpression(*p.Regex)
+}
+
+type normalizerJSON struct {
+	Type          string            `json:"type"`
+	Normalizers   []json.RawMessage `json:"normalizers"`
+	Pattern       *patternJSON      `json:"pattern"`
+	Content       string            `json:"content"`
+	Prepend       string            `json:"prepend"`
+	StripLeft     bool              `json:"strip_left"`
+	StripRight    bool              `json:"strip_right"`
+	CleanText     bool              `json:"clean_text"`
+	HanCharacters bool              `json:"handle_chinese_chars"`
+	StripAccents  *bool             `json:"strip_accents"`
+	Lowercase     bool              `json:"lowercase"`
+	Charsmap      string            `json:"precompiled_charsmap"`
+}
+
+// normalizerSteps is what a file's normalizer comes to.
+type normalizerSteps struct {
+	list         []normalizer
+	removesStart bool // a text may lose its first character, or get another one in front
+	growth       int  // how many times longer a text may become
+}
+
+func readNormalizer(raw json.RawMessage) (*normalizerSteps, error) {
+	s := &normalizerSteps{growth: 1}
+	return s, s.read(raw)
+}
+
+func (s *normalizerSteps) add(n normalizer, growth int) error {
+	if len(s.list) >= maxSteps {
+		return fmt.Errorf("more than %d steps", maxSteps)
+	}
+	if s.growth *= max(1, growth); s.growth > maxGrowth {
+		return fmt.Errorf("it could make a text more than %d times longer", maxGrowth)
+	}
+	s.list = append(s.list, n)
+	return nil
+}
+
+func (s *normalizerSteps) read(raw json.RawMessage) error {
+	if isNull(raw) {
+		return nil
+	}
+	var n normalizerJSON
+	if err := strict(raw, &n); err != nil {
+		return err
+	}
+	forms := map[string]norm.Form{"NFC": norm.NFC, "NFD": norm.NFD, "NFKC": norm.NFKC, "NFKD": norm.NFKD}
+	if form, ok := forms[n.Type]; ok {
+		return s.add(unicodeForm(form), 1)
+	}
+	switch n.Type {
+	case "Sequence":
+		for _, raw := range n.Normalizers {
+			if err := s.read(raw); err != nil {
+				return err
+			}
+		}
+		return nil
+	case "Lowercase":
+		return s.add(lowercase{}, 1)
+	case "Strip":
+		s.removesStart = true
+		return s.add(strip{n.StripLeft, n.StripRight}, 1)
+	case "StripAccents":
+		s.removesStart = true
+		return s.add(mapping(stripAccents), 1)
+	case "Nmt":
+		s.removesStart = true
+		return s.add(mapping(nmt), 1)
+	case "Prepend":
+		if n.Prepend == "" {
+			return nil
+		}
+		s.removesStart = true
+		return s.add(prependText(n.Prepend), 1+len(n.Prepend))
+	case "Replace":
+		m, err := n.Pattern.matcher()
+		if err != nil {
+			return fmt.Errorf("Replace: %w", err)
+		}
+		s.removesStart = s.removesStart || n.Content == ""
+		least := 1
+		if l, ok := m.(literal); ok {
+			least = len(l)
+		}
+		return s.add(replace{m, n.Content}, (len(n.Content)+least-1)/least)
+	case "ByteLevel":
+		return s.add(spellText{}, 2)
+	case "Precompiled":
+		data, err := base64.StdEncoding.DecodeString(n.Charsmap)
+		if err != nil {
+			return fmt.Errorf("precompiled_charsmap: %w", err)
+		}
+		m, err := newCharsmap(data)
+		if err != nil {
+			return err
+		}
+		s.removesStart = true
+		return s.add(m, m.longest())
+	case "BertNormalizer":
+		return s.readBert(n)
+	}
+	return fmt.Errorf("type %s is not supported: only Sequence, NFC, NFD, NFKC, NFKD, Lowercase, Strip, StripAccents, Replace, Prepend, "+
+		"BertNormalizer, Nmt, Precompiled and ByteLevel are", n.Type)
+}
+
+func (s *normalizerSteps) readBert(n normalizerJSON) error {
+	s.removesStart = true
+	var steps []normalizer
+	if n.CleanText {
+		steps = append(steps, mapping(bertClean))
+	}
+	if n.HanCharacters {
+		steps = append(steps, spaceHan{})
+	}
+	if n.StripAccents == nil && n.Lowercase || n.StripAccents != nil && *n.StripAccents {
+		steps = append(steps, unicodeForm(norm.NFD), mapping(stripNonspacing))
+	}
+	if n.Lowercase {
+		steps = append(steps, lowercase{})
+	}
+	for _, step := range steps {
+		if err := s.add(step, 1); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// longest is the length of the longest replacement.
+func (m charsmap) longest() int {
+	longest, length := 0, 0
+	for i := range len(m.texts) {
+		if length++; m.texts[i] == 0 {
+			length = 0
+		}
+		longest = max(longest, length)
+	}
+	return longest
+}
+
+type preTokenizerJSON struct {
+	Type             string            `json:"type"`
+	PreTokenizers    []json.RawMessage `json:"pretokenizers"`
+	Pattern          *patternJSON      `json:"pattern"`
+	Behavior         *string           `json:"behavior"`
+	Invert           bool              `json:"invert"`
+	IndividualDigits bool              `json:"individual_digits"`
+	AddPrefixSpace   *bool             `json:"add_prefix_space"`
+	TrimOffsets      bool              `json:"trim_offsets"`
+	UseRegex         *bool             `json:"use_regex"`
+	Replacement      string            `json:"replacement"`
+	PrependScheme    string            `json:"prepend_scheme"`
+	Split            *bool             `json:"split"`
+	StrRep           json.RawMessage   `json:"str_rep"`
+	Delimiter        string            `json:"delimiter"`
+}
+
+// preTokenizer is what a file's pre-tokenizer comes to.
+type preTokenizer struct {
+	steps        []splitter
+	byteLevel    bool // it ends by spelling bytes; the model adds that step if it does not work on bytes itself
+	afterRemoval bool // the normalizer may remove the start of a text
+}
+
+func (p *preTokenizer) read(raw json.RawMessage) error {
+	if isNull(raw) {
+		return nil
+	}
+	var j preTokenizerJSON
+	if err := strict(raw, &j); err != nil {
+		return err
+	}
+	if j.Type == "Sequence" {
+		for _, raw := range j.PreTokenizers {
+			if err := p.read(raw); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if p.byteLevel { // another step follows, so that the spelling is text like any other
+		p.steps = append(p.steps, spellBytes{})
+		p.byteLevel = false
+	}
+	steps, err := p.stepsOf(j)
+	if err != nil {
+		return err
+	}
+	if p.steps = append(p.steps, steps...); len(p.steps) > maxSteps {
+		return fmt.Errorf("more than %d steps", maxSteps)
+	}
+	return nil
+}
+
+func (p *preTokenizer) stepsOf(j preTokenizerJSON) ([]splitter, error) {
+	how := isolated
+	if j.Behavior != nil {
+		var ok bool
+		if how, ok = behaviors[*j.Behavior]; !ok {
+			return nil, fmt.Errorf("behavior %q of %s is not supported", *j.Behavior, j.Type)
+		}
+	} else if j.Type == "Split" {
+		return nil, errors.New("a Split needs a behavior")
+	}
+	switch j.Type {
+	case "Split":
+		m, err := j.Pattern.matcher()
+		if err != nil {
+			return nil, fmt.Errorf("Split: %w", err)
+		}
+		if scan, ok := m.(scanner); ok && j.Invert && how == removed && coversAll[*j.Pattern.Regex] {
+			return []splitter{split{matcher: scan}}, nil // the matches stay, and there is nothing else
+		}
+		return []splitter{split{m, how, j.Invert}}, nil
+	case "ByteLevel":
+		var steps []splitter
+		if j.AddPrefixSpace == nil || *j.AddPrefixSpace {
+			steps = append(steps, prefixSpace{})
+		}
+		if j.UseRegex == nil || *j.UseRegex {
+			steps = append(steps, split{matcher: scanner(scanGPT2)})
+		}
+		p.byteLevel = true
+		return steps, nil
+	case "Metaspace":
+		scheme, err := metaspaceScheme(j.PrependScheme, j.AddPrefixSpace)
+		if err != nil {
+			return nil, err
+		}
+		if utf8.RuneCountInString(j.Replacement) != 1 {
+			return nil, fmt.Errorf("the replacement of Metaspace is %q, not one character", j.Replacement)
+		}
+		if scheme == prependFirst && p.afterRemoval {
+			return nil, errors.New("prepend_scheme first of Metaspace is not supported behind a normalizer that changes the start of a text")
+		}
+		return []splitter{metaspace{j.Replacement, scheme, j.Split == nil || *j.Split}}, nil
+	case "Digits":
+		if !j.IndividualDigits {
+			how = contiguous
+		}
+		return []splitter{split{matcher: scanner(scanDigit), behavior: how}}, nil
+	case "Punctuation":
+		return []splitter{split{matcher: of(propPunct), behavior: how}}, nil
+	case "Whitespace":
+		return []splitter{split{scanner(scanWhitespaceStep), removed, true}}, nil
+	case "WhitespaceSplit":
+		return []splitter{split{matcher: of(propSpace), behavior: removed}}, nil
+	case "BertPreTokenizer":
+		return []splitter{split{matcher: of(propSpace), behavior: removed}, split{matcher: of(propPunct)}}, nil
+	case "CharDelimiterSplit":
+		if utf8.RuneCountInString(j.Delimiter) != 1 {
+			return nil, fmt.Errorf("the delimiter of CharDelimiterSplit is %q, not one character", j.Delimiter)
+		}
+		return []splitter{split{matcher: literal(j.Delimiter), behavior: removed}}, nil
+	}
+	return nil, fmt.Errorf("type %s is not supported: only Sequence, Split, ByteLevel, Metaspace, Digits, Punctuation, Whitespace, "+
+		"WhitespaceSplit, BertPreTokenizer and CharDelimiterSplit are", j.Type)
+}
+
+// coversAll has the expressions of which every character of any text belongs to a match.
+var coversAll = map[string]bool{gpt2Expr: true, llama3Expr: true, qwen2Expr: true, gpt4oExpr: true, tekkenExpr: true}
+
+// metaspaceScheme reads prepend_scheme, or what files had before it.
+func metaspaceScheme(scheme string, addPrefixSpace *bool) (prepend, error) {
+	s, ok := map[string]prepend{"": prependAlways, "always": prependAlways, "first": prependFirst, "never": prependNever}[scheme]
+	switch {
+	case !ok:
+		return 0, fmt.Errorf("prepend_scheme %q of Metaspace is not supported", scheme)
+	case addPrefixSpace != nil && !*addPrefixSpace && scheme != "" && s != prependNever:
+		return 0, errors.New("add_prefix_space of Metaspace contradicts prepend_scheme")
+	case addPrefixSpace != nil && !*addPrefixSpace:
+		return prependNever, nil
+	}
+	return s, nil
+}
