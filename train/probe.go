@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"github.com/millrace/millrace/device"
@@ -18,7 +19,7 @@ const probeSeconds = 0.5
 
 // ProbeOptions say what is measured.
 type ProbeOptions struct {
-	Device string // auto (default), or cpu
+	Device string // auto (default), cpu, cuda or cuda:N
 	// Path is a directory on the drive to measure, of which the probe takes some GiB for some seconds; empty: no drive is.
 	Path string
 }
@@ -26,8 +27,7 @@ type ProbeOptions struct {
 // Probe measures the rates that plans are made from, with the operations that training uses and in shapes of a small model: in
 // some seconds, of a machine that should be idle. It keeps them in the cache directory, where later plans find them.
 func Probe(ctx context.Context, env *Env, o ProbeOptions) (*plan.Machine, error) {
-	m, err := probe(ctx, env, o, probeSizes{positions: 1024, hidden: 1024, bytes: 64 << 20, pieceElems: plan.DefaultPieceElems,
-		diskBytes: 1 << 30}, probeSeconds)
+	m, err := probe(ctx, env, o, probeSizesFor, probeSeconds)
 	if err != nil {
 		return nil, err
 	}
@@ -49,6 +49,15 @@ type probeSizes struct {
 	pieceElems, diskBytes int64
 }
 
+// probeSizesFor are large enough for the device to be at work, and not at starting to work.
+func probeSizesFor(dev device.Info) probeSizes {
+	s := probeSizes{positions: 1024, hidden: 1024, bytes: 64 << 20, pieceElems: plan.DefaultPieceElems, diskBytes: 1 << 30}
+	if !dev.Unified {
+		s.positions, s.hidden, s.bytes = 8192, 4096, 256<<20
+	}
+	return s
+}
+
 // prober measures one device and its host.
 type prober struct {
 	probeSizes
@@ -58,15 +67,16 @@ type prober struct {
 	path          string // of the disk
 	seconds       float64
 	compute, host device.Stream
+	back          device.Stream // the device's second one, for copies to the host
 	closers       []func() error
 }
 
-func probe(ctx context.Context, env *Env, o ProbeOptions, sizes probeSizes, seconds float64) (m *plan.Machine, err error) {
+func probe(ctx context.Context, env *Env, o ProbeOptions, sizes func(device.Info) probeSizes, seconds float64) (m *plan.Machine, err error) {
 	dev, err := env.open(o.Device)
 	if err != nil {
 		return nil, Request(err)
 	}
-	p := &prober{probeSizes: sizes, ctx: ctx, env: env, dev: dev, path: o.Path, seconds: seconds, closers: []func() error{dev.Close}}
+	p := &prober{probeSizes: sizes(dev.computes.Info()), ctx: ctx, env: env, dev: dev, path: o.Path, seconds: seconds, closers: []func() error{dev.Close}}
 	defer func() {
 		for i := len(p.closers) - 1; i >= 0; i-- {
 			err = errors.Join(err, p.closers[i]())
@@ -76,6 +86,10 @@ func probe(ctx context.Context, env *Env, o ProbeOptions, sizes probeSizes, seco
 		return nil, err
 	}
 	p.closers = append(p.closers, p.compute.Close)
+	if p.back, err = dev.computes.NewStream("probe back"); err != nil {
+		return nil, err
+	}
+	p.closers = append(p.closers, p.back.Close)
 	if p.host, err = dev.host.NewStream("probe host"); err != nil {
 		return nil, err
 	}
@@ -84,6 +98,9 @@ func probe(ctx context.Context, env *Env, o ProbeOptions, sizes probeSizes, seco
 	bar := env.bar("measuring")
 	defer bar.end()
 	steps := []func(*plan.Machine) error{p.products(tensor.F32), p.products(tensor.BF16), p.attention, p.elements, p.links, p.updates}
+	if !dev.computes.Info().Unified {
+		steps = append(steps, p.deviceCopies)
+	}
 	if p.path != "" {
 		steps = append(steps, p.disk)
 	}
@@ -118,6 +135,42 @@ func (p *prober) rate(s device.Stream, amount int64, work func()) (float64, erro
 			return float64(amount) * float64(n) / sec, nil
 		}
 	}
+}
+
+// task is work that a stream does again and again.
+type task struct {
+	stream device.Stream
+	amount int64
+	work   func()
+}
+
+// together is rate for several streams at once.
+func (p *prober) together(tasks ...task) ([]float64, error) {
+	for _, t := range tasks {
+		t.work()
+		if err := t.stream.Sync(); err != nil {
+			return nil, err
+		}
+	}
+	rates, errs := make([]float64, len(tasks)), make([]error, len(tasks))
+	var wg sync.WaitGroup
+	begin := time.Now()
+	for i, t := range tasks {
+		wg.Go(func() {
+			for n := 1; ; n++ {
+				t.work()
+				if errs[i] = errors.Join(t.stream.Sync(), p.ctx.Err()); errs[i] != nil {
+					return
+				}
+				if sec := time.Since(begin).Seconds(); sec >= p.seconds {
+					rates[i] = float64(t.amount) * float64(n) / sec
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	return rates, errors.Join(errs...)
 }
 
 // memory takes an arena on the device.
@@ -248,24 +301,60 @@ func (p *prober) elements(m *plan.Machine) error {
 	return err
 }
 
-// links measures copies between host and device, and on the host.
+// copies are the two tasks of copying to the device and back, each in memory of its own.
+func (p *prober) copies() (up, down task, release func(), err error) {
+	var releases []func()
+	release = func() {
+		for _, r := range releases {
+			r()
+		}
+	}
+	defer func() {
+		if err != nil {
+			release()
+		}
+	}()
+	take := func() (there, here device.Mem) {
+		if err != nil {
+			return there, here
+		}
+		a, free, e := p.memory(p.bytes + device.ArenaAlign)
+		if err = e; err != nil {
+			return there, here
+		}
+		releases = append(releases, free)
+		if here, free, err = p.region(p.dev.computes, p.bytes); err != nil {
+			return there, here
+		}
+		releases = append(releases, free)
+		return a.Take(p.bytes), here
+	}
+	there, here := take()
+	from, to := take()
+	up = task{p.compute, p.bytes, func() { p.compute.Copy(there, here) }}
+	down = task{p.back, p.bytes, func() { p.back.Copy(to, from) }}
+	return up, down, release, err
+}
+
+// links measures copies between host and device, one way and both ways at once, and on the host.
 func (p *prober) links(m *plan.Machine) error {
-	a, release, err := p.memory(p.bytes + device.ArenaAlign)
+	up, down, release, err := p.copies()
 	if err != nil {
 		return err
 	}
 	defer release()
-	there := a.Take(p.bytes)
-	here, releaseHere, err := p.region(p.dev.computes, p.bytes)
-	if err != nil {
+	if m.UploadBytesPerSec, err = p.rate(up.stream, up.amount, up.work); err != nil {
 		return err
 	}
-	defer releaseHere()
-	if m.UploadBytesPerSec, err = p.rate(p.compute, p.bytes, func() { p.compute.Copy(there, here) }); err != nil {
+	if m.DownloadBytesPerSec, err = p.rate(down.stream, down.amount, down.work); err != nil {
 		return err
 	}
-	if m.DownloadBytesPerSec, err = p.rate(p.compute, p.bytes, func() { p.compute.Copy(here, there) }); err != nil {
-		return err
+	if !p.dev.computes.Info().Unified { // where there is a link
+		rates, err := p.together(up, down)
+		if err != nil {
+			return err
+		}
+		m.DuplexUploadBytesPerSec, m.DuplexDownloadBytesPerSec = rates[0], rates[1]
 	}
 	from, releaseFrom, err := p.region(p.dev.host, p.bytes)
 	if err != nil {
@@ -281,7 +370,19 @@ func (p *prober) links(m *plan.Machine) error {
 	return err
 }
 
-// updates measures AdamW on split masters in host memory.
+// deviceCopies measures a copy on the device, which reads and writes.
+func (p *prober) deviceCopies(m *plan.Machine) error {
+	a, release, err := p.memory(2*p.bytes + 2*device.ArenaAlign)
+	if err != nil {
+		return err
+	}
+	defer release()
+	from, to := a.Take(p.bytes), a.Take(p.bytes)
+	m.DeviceCopyBytesPerSec, err = p.rate(p.compute, 2*p.bytes, func() { p.compute.Copy(to, from) })
+	return err
+}
+
+// updates measures AdamW on split masters in host memory: alone, and while a device copies from host memory and to it.
 func (p *prober) updates(m *plan.Machine) error {
 	const perElem, touched = 2 + 2 + 2 + 4 + 4, 2*(2+2+4+4) + 2 // kept; read and written, the gradient read only
 	n := int(p.bytes / perElem / tensor.Align * tensor.Align)
@@ -299,6 +400,18 @@ func (p *prober) updates(m *plan.Machine) error {
 	args := device.AdamWArgs{M: vec(tensor.F32), V: vec(tensor.F32), Weights: vec(tensor.BF16), Low: vec(tensor.I16), Grad: vec(tensor.BF16),
 		AdamWScalars: device.AdamWScalars{ClipScale: 1, Decay: 1, OneMinusBeta1: 0.1, Beta2: 0.999, OneMinusBeta2: 0.001, StepSize: 1e-5, SqrtBC2: 1, Eps: 1e-8}}
 	bad := mem.Slice(at, 8)
-	m.AdamWBytesPerSec, err = p.rate(p.host, touched*int64(n), func() { p.host.AdamW(args, bad) })
+	update := task{p.host, touched * int64(n), func() { p.host.AdamW(args, bad) }}
+	if m.AdamWBytesPerSec, err = p.rate(update.stream, update.amount, update.work); err != nil || p.dev.computes.Info().Unified {
+		return err
+	}
+	up, down, releaseCopies, err := p.copies()
+	if err != nil {
+		return err
+	}
+	defer releaseCopies()
+	rates, err := p.together(update, up, down)
+	if err == nil {
+		m.AdamWUnderCopiesBytesPerSec = rates[0]
+	}
 	return err
 }

@@ -9,16 +9,24 @@ import (
 	"testing"
 
 	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/device/cpu"
+	"github.com/millrace/millrace/device/null"
+	"github.com/millrace/millrace/internal/hostmem"
 	"github.com/millrace/millrace/plan"
 )
+
+func smallProbeFor(device.Info) probeSizes { return smallProbe }
 
 var smallProbe = probeSizes{positions: 64, hidden: 128, bytes: 1 << 20, pieceElems: 1 << 12, diskBytes: 1 << 20}
 
 func TestProbe(t *testing.T) {
 	env, dir := newEnv(t), t.TempDir()
-	m, err := probe(context.Background(), env, ProbeOptions{Device: "cpu", Path: dir}, smallProbe, 0.02)
+	m, err := probe(context.Background(), env, ProbeOptions{Device: "cpu", Path: dir}, smallProbeFor, 0.02)
 	if err != nil {
 		t.Fatal(err)
+	}
+	if m.DuplexUploadBytesPerSec != 0 || m.DeviceCopyBytesPerSec != 0 || m.AdamWUnderCopiesBytesPerSec != 0 {
+		t.Errorf("a link that there is not: %+v", m)
 	}
 	if err := m.Check(); err != nil || m.DiskReadBytesPerSec <= 0 || m.DiskWriteBytesPerSec <= 0 || m.DiskPath != dir {
 		t.Errorf("%+v: %v", m, err)
@@ -26,11 +34,40 @@ func TestProbe(t *testing.T) {
 	if left := files(t, dir); len(left) != 1 {
 		t.Errorf("the probe has left %v", left)
 	}
-	if m, err := probe(context.Background(), env, ProbeOptions{Device: "cpu"}, smallProbe, 0.02); err != nil || m.DiskReadBytesPerSec != 0 {
+	if m, err := probe(context.Background(), env, ProbeOptions{Device: "cpu"}, smallProbeFor, 0.02); err != nil || m.DiskReadBytesPerSec != 0 {
 		t.Errorf("without a path: %+v, %v", m, err)
 	}
-	_, err = probe(context.Background(), env, ProbeOptions{Device: "cpu", Path: filepath.Join(dir, "none")}, smallProbe, 0.02)
+	_, err = probe(context.Background(), env, ProbeOptions{Device: "cpu", Path: filepath.Join(dir, "none")}, smallProbeFor, 0.02)
 	refused(t, err, "--path")
+}
+
+// Of a device with memory of its own, the link is measured both ways at once, and the optimizer beside it.
+func TestProbeOfALink(t *testing.T) {
+	env := newEnv(t)
+	env.Open = func(_ string, a *hostmem.Accounts) (device.Device, device.Device, error) {
+		host, err := cpu.New(cpu.Options{Workers: 2, Accounts: a})
+		return null.New(null.Options{}), host, err
+	}
+	m, err := probe(context.Background(), env, ProbeOptions{}, smallProbeFor, 0.02)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m.Check() != nil || m.DuplexUploadBytesPerSec <= 0 || m.DuplexDownloadBytesPerSec <= 0 || m.DeviceCopyBytesPerSec <= 0 ||
+		m.AdamWUnderCopiesBytesPerSec <= 0 || m.AdamWUnderCopiesBytesPerSec > 10*m.AdamWBytesPerSec {
+		t.Errorf("%+v", m)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	p := &prober{probeSizes: smallProbe, ctx: ctx, seconds: 1}
+	d := null.New(null.Options{})
+	s, err := d.NewStream("cancelled")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if _, err := p.together(task{s, 1, func() {}}); !errors.Is(err, context.Canceled) {
+		t.Errorf("cancelled: %v", err)
+	}
 }
 
 // A probe that is cancelled leaves nothing, wherever it is; one that was killed leaves files, and the next one takes them away.
@@ -38,7 +75,7 @@ func TestProbeStops(t *testing.T) {
 	env, dir := newEnv(t), t.TempDir()
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	if _, err := probe(ctx, env, ProbeOptions{Device: "cpu", Path: dir}, smallProbe, 0.02); !errors.Is(err, context.Canceled) {
+	if _, err := probe(ctx, env, ProbeOptions{Device: "cpu", Path: dir}, smallProbeFor, 0.02); !errors.Is(err, context.Canceled) {
 		t.Errorf("cancelled: %v", err)
 	}
 	if err := os.Mkdir(filepath.Join(dir, probeDir), 0o777); err != nil {

@@ -55,10 +55,14 @@ func machineText(m *plan.Machine) string {
 		{"matrix products, bf16", "GFLOP/s", m.BF16FLOPsPerSec, 1e9},
 		{"attention", "GFLOP/s", m.AttentionFLOPsPerSec, 1e9},
 		{"device memory", "GB/s", m.DeviceBytesPerSec, 1e9},
+		{"device memory, copied", "GB/s", m.DeviceCopyBytesPerSec, 1e9},
 		{"to the device", "GB/s", m.UploadBytesPerSec, 1e9},
 		{"from the device", "GB/s", m.DownloadBytesPerSec, 1e9},
+		{"to it, both ways at once", "GB/s", m.DuplexUploadBytesPerSec, 1e9},
+		{"from it, both ways at once", "GB/s", m.DuplexDownloadBytesPerSec, 1e9},
 		{"host memory", "GB/s", m.HostBytesPerSec, 1e9},
 		{"optimizer (AdamW)", "GB/s", m.AdamWBytesPerSec, 1e9},
+		{"optimizer under copies both ways", "GB/s", m.AdamWUnderCopiesBytesPerSec, 1e9},
 		{"disk, read", "GB/s", m.DiskReadBytesPerSec, 1e9},
 		{"disk, written", "GB/s", m.DiskWriteBytesPerSec, 1e9},
 	} {
@@ -67,6 +71,9 @@ func machineText(m *plan.Machine) string {
 		}
 	}
 	w.Flush()
+	if m.DuplexUploadBytesPerSec == 0 {
+		b.WriteString("not measured, since this device computes on the host's memory: a link both ways at once, and the optimizer beside it\n")
+	}
 	if m.DiskPath != "" {
 		fmt.Fprintf(&b, "disk: the file system of %s\n", m.DiskPath)
 	}
