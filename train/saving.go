@@ -152,7 +152,7 @@ func (t *trainer) improved(step int, loss float64) bool {
 func (t *trainer) mathematics() map[string]string {
 	c := t.config
 	number := func(x float64) string { return strconv.FormatFloat(x, 'g', -1, 64) }
-	return map[string]string{
+	keys := map[string]string{
 		"sequence_len": strconv.Itoa(c.SequenceLen), "batch_tokens": strconv.Itoa(c.BatchTokens),
 		"steps": strconv.Itoa(t.rates.Steps), "learning_rate": number(c.LearningRate), "lr_scheduler": string(c.LRScheduler),
 		"warmup_steps": strconv.Itoa(t.rates.WarmupSteps), "weight_decay": number(c.WeightDecay),
@@ -161,6 +161,10 @@ func (t *trainer) mathematics() map[string]string {
 		"precision": fmt.Sprintf("%s %s %s", c.Precision.Compute, c.Precision.Master, c.Precision.Moments),
 		"data":      t.data.Fingerprint(),
 	}
+	if c.Overlong != "" && c.Overlong != string(data.SplitLong) {
+		keys["overlong"] = c.Overlong
+	}
+	return keys
 }
 
 // findCheckpoint is the checkpoint that a run goes on from, or nil.

@@ -1,0 +1,382 @@
+package data
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/klauspost/compress/gzip"
+	"github.com/klauspost/compress/zstd"
+	"github.com/parquet-go/parquet-go"
+	"pgregory.net/rapid"
+
+	"github.com/millrace/millrace/data/tokenizer"
+)
+
+func TestCompressed(t *testing.T) {
+	dir := t.TempDir()
+	const rows = "{\"text\": \"one\"}\n{\"text\": \"two\"}\n"
+	pack := func(name string, w io.WriteCloser, b *bytes.Buffer) string {
+		t.Helper()
+		io.WriteString(w, rows)
+		if err := w.Close(); err != nil {
+			t.Fatal(err)
+		}
+		return write(t, dir, name, b.String())
+	}
+	var gz, zst bytes.Buffer
+	z, err := zstd.NewWriter(&zst)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"|one<|endoftext|>", "|two<|endoftext|>"}
+	for _, path := range []string{pack("a.jsonl.gz", gzip.NewWriter(&gz), &gz), pack("b.JSONL.zst", z, &zst)} {
+		for _, most := range []int{0, 1} {
+			d, err := prepare(t, Source{Type: Text, Path: path, MaxSamples: most}, Options{CacheDir: filepath.Join(dir, "cache")})
+			if err != nil {
+				t.Fatal(err)
+			}
+			n := len(want)
+			if most > 0 {
+				n = most
+			}
+			if diff := cmp.Diff(want[:n], show(d)); diff != "" {
+				t.Error(path, diff)
+			}
+		}
+		content := readFile(t, path)
+		cut := write(t, dir, "cut"+endings(path), string(content[:len(content)-6]))
+		if _, err := prepare(t, Source{Type: Text, Path: cut}, Options{}); err == nil || !strings.Contains(err.Error(), filepath.Base(cut)+":") {
+			t.Errorf("a cut file: %v", err)
+		}
+	}
+}
+
+func TestFilesOfASource(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{"b.jsonl", "a.json", "c.txt.gz", "d.parquet", "e.md", "dataset_info.json", "sub/f.jsonl", "sub/g.jsonl.zst"} {
+		write(t, dir, name, "x")
+	}
+	for path, want := range map[string][]string{
+		"":               {"a.json", "b.jsonl", "c.txt.gz", "d.parquet"},
+		"*.json*":        {"a.json", "b.jsonl", "dataset_info.json"},
+		"**/*.jsonl*":    {"b.jsonl", "sub/f.jsonl", "sub/g.jsonl.zst"},
+		"sub/[fx].jsonl": {"sub/f.jsonl"},
+	} {
+		got, err := Source{Path: filepath.Join(dir, path)}.files()
+		for i := range got {
+			got[i], _ = filepath.Rel(dir, got[i])
+		}
+		if diff := cmp.Diff(want, got); diff != "" || err != nil {
+			t.Errorf("%q: %v %s", path, err, diff)
+		}
+	}
+}
+
+type parquetCall struct {
+	Name      string
+	Arguments *string
+}
+
+type parquetMessage struct {
+	Role    string        `parquet:"role"`
+	Content *string       `parquet:"content,optional"`
+	Tags    []string      `parquet:"tags,list"`
+	Calls   []parquetCall `parquet:"calls,list"`
+}
+
+type parquetRow struct {
+	ID       int64            `parquet:"id"`
+	Messages []parquetMessage `parquet:"messages,list"`
+	Tools    *string          `parquet:"tools,optional"`
+	Score    float64          `parquet:"score"`
+	Good     bool             `parquet:"good"`
+}
+
+func ptr(s string) *string { return &s }
+
+func parquetFile(t testing.TB, rows []parquetRow) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	w := parquet.NewGenericWriter[parquetRow](&b, parquet.MaxRowsPerRowGroup(2), parquet.Compression(&parquet.Zstd))
+	if _, err := w.Write(rows); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+func parquetRows3() []parquetRow {
+	return []parquetRow{
+		{1, []parquetMessage{{"user", ptr("a\n\"é\\"), []string{"x", "y"}, nil}, {"assistant", ptr("b"), nil, []parquetCall{{"f", ptr("{}")}, {"g", nil}}}}, ptr("[]"), 0.5, true},
+		{2, nil, nil, 0, false},
+		{3, []parquetMessage{{"user", ptr("c"), nil, nil}, {"assistant", ptr("d"), nil, nil}}, nil, 0, false},
+	}
+}
+
+func TestParquet(t *testing.T) {
+	b := parquetFile(t, parquetRows3())
+	var got []string
+	s := Source{Type: Messages}.withDefaults()
+	if err := s.readTable(t.Context(), "x", bytes.NewReader(b), int64(len(b)), func(r row) bool {
+		got = append(got, fmt.Sprintf("%d %s %v", r.line, r.data, r.err))
+		return true
+	}); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{
+		`1 {"messages":[{"role":"user","content":"a\u000a\"é\\","tags":["x","y"],"calls":[]},` +
+			`{"role":"assistant","content":"b","tags":[],"calls":[{"Name":"f","Arguments":"{}"},{"Name":"g"}]}],"tools":"[]"} <nil>`,
+		`2 {"messages":[]} <nil>`,
+		`3 {"messages":[{"role":"user","content":"c","tags":[],"calls":[]},{"role":"assistant","content":"d","tags":[],"calls":[]}]} <nil>`,
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	path := write(t, t.TempDir(), "x.parquet", string(b))
+	if _, err := prepare(t, Source{Type: Messages, Path: path}, Options{Renderer: chatOf(t, chatML)}); err == nil ||
+		!strings.Contains(err.Error(), `x.parquet: row 2: field "messages" is not a list of turns`) {
+		t.Errorf("a bad row: %v", err)
+	}
+	d, err := prepare(t, Source{Type: Messages, Path: path, BadRows: SkipBadRows}, Options{Renderer: chatOf(t, chatML), CacheDir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n, _ := d.Skipped(); n != 1 || d.Len() != 2 || marked(d)[1] != "<user>c</s>\n<assistant>[d</s>]\n" {
+		t.Errorf("skipped %d, documents %q", n, marked(d))
+	}
+	if _, err := prepare(t, Source{Type: Text, Path: path}, Options{}); err == nil || !strings.Contains(err.Error(), `no column "text": the file has id, messages`) {
+		t.Errorf("a missing column: %v", err)
+	}
+	if _, err := prepare(t, Source{Type: Text, Path: write(t, t.TempDir(), "y.parquet", "PAR1")}, Options{}); err == nil || !strings.Contains(err.Error(), "y.parquet: ") {
+		t.Errorf("no Parquet: %v", err)
+	}
+}
+
+// FuzzParquet reads bytes as a Parquet file: no panic, and what it makes of a row is JSON or an error.
+func FuzzParquet(f *testing.F) {
+	f.Add(parquetFile(f, parquetRows3()))
+	f.Add([]byte("PAR1PAR1"))
+	s := Source{Type: Messages}.withDefaults()
+	f.Fuzz(func(t *testing.T, b []byte) {
+		n := 0
+		err := s.readTable(t.Context(), "x", bytes.NewReader(b), int64(len(b)), func(r row) bool {
+			n++
+			if r.line != n {
+				t.Fatalf("row %d is said to be %d", n, r.line)
+			}
+			if r.err == nil {
+				s.record(r)
+			}
+			return n < 1000
+		})
+		if err != nil && !strings.HasPrefix(err.Error(), "x: ") {
+			t.Fatalf("error %v does not name the file", err)
+		}
+	})
+}
+
+// FuzzConversation reads bytes as a row of each kind of conversation, and renders what it accepts.
+func FuzzConversation(f *testing.F) {
+	f.Add(`{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": [{"type": "text", "text": "b"}], "tool_calls": [{"function": {"name": "f"}}]}]}`)
+	f.Add(`{"conversations": [{"from": "human", "value": "a"}, {"from": "function_call", "value": "{\"name\": \"f\"}"}], "tools": "[{}]"}`)
+	f.Add(`{"instruction": "a", "output": "b", "history": [["c", "d"]], "system": "e"}`)
+	chat := chatOf(f, chatML)
+	chat.All = true
+	f.Fuzz(func(t *testing.T, text string) {
+		for _, kind := range []Type{Messages, ShareGPT, Alpaca} {
+			s := Source{Type: kind}.withDefaults()
+			r := row{file: "x", line: 1, data: []byte(text)}
+			record, err := s.record(r)
+			if err != nil {
+				if !strings.HasPrefix(err.Error(), "x:1: ") {
+					t.Fatalf("error %v does not name the place", err)
+				}
+				continue
+			}
+			rendered, err := chat.Render(t.Context(), record)
+			if err != nil {
+				continue
+			}
+			e, err := Tokenize(tokenizer.Bytes(), rendered, false)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := checkExample(e); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+}
+
+// weightedDataset has sources of some documents, whose first token tells the source and the document.
+func weightedDataset(t *rapid.T) (*Dataset, []int, []float64) {
+	d := &Dataset{}
+	var sizes []int
+	var weights []float64
+	for s := range rapid.IntRange(1, 4).Draw(t, "sources") {
+		n := rapid.IntRange(1, 20).Draw(t, "documents")
+		b := newBuilder()
+		for i := range n {
+			if err := b.append(Example{InputIDs: []int32{int32(s*100 + i + 1), 1000}, Labels: []int32{Ignore, 1000}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		p, err := b.finish()
+		if err != nil {
+			t.Fatal(err)
+		}
+		w := float64(rapid.IntRange(1, 12).Draw(t, "weight")) / 4
+		d.add(p, w)
+		sizes, weights = append(sizes, n), append(weights, w)
+	}
+	d.seal()
+	return d, sizes, weights
+}
+
+// TestWeightLaw: over epochs each document comes as often as its weight says, off by one at most.
+func TestWeightLaw(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		d, sizes, weights := weightedDataset(t)
+		const epochs = 4
+		l, err := NewLoader(d, LoaderOptions{SequenceLen: 8, BatchTokens: 8, MicroBatch: 1, Seed: rapid.Uint64().Draw(t, "seed"), Epochs: epochs})
+		if err != nil {
+			t.Skip(err) // all shares round to nothing
+		}
+		times := map[int32]int{}
+		var first Packing
+		for {
+			epoch := l.Cursor().Epoch
+			batches, err := l.Next(t.Context())
+			if err == io.EOF {
+				break
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i, id := range batches[0].Tokens {
+				if id > 0 && id < 1000 {
+					times[id]++
+				}
+				if epoch == 0 && batches[0].Tokens[i] > 0 {
+					first.RealTokens++
+				}
+			}
+			if epoch == 0 {
+				first.TargetTokens += int64(batches[0].TargetTokens)
+			}
+		}
+		if p := l.Packing(); p.RealTokens != first.RealTokens || p.TargetTokens != first.TargetTokens || p.Documents != int(first.TargetTokens) {
+			t.Fatalf("packing %+v, counted %+v", p, first)
+		}
+		for s, n := range sizes {
+			whole, share := wholeWeight(weights[s])
+			perEpoch := int(share*float64(n) + 0.5)
+			low, high := whole*epochs+epochs*perEpoch/n, whole*epochs+(epochs*perEpoch+n-1)/n
+			for i := range n {
+				if got := times[int32(s*100+i+1)]; got < low || got > high {
+					t.Fatalf("document %d of source %d with %d, weight %v, came %d times in %d epochs, want %d to %d", i, s, n, weights[s], got, epochs, low, high)
+				}
+			}
+		}
+	})
+}
+
+// TestSplitLaw: both parts together have every document once, in order, and the parts depend on the seed alone.
+func TestSplitLaw(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		d, _, _ := weightedDataset(t)
+		size := rapid.SampledFrom([]float64{0.1, 0.5, 1, 2}).Draw(t, "size")
+		a, b, err := d.Split(size, 7)
+		if err != nil {
+			if d.Len() > 3 {
+				t.Fatal(err)
+			}
+			return
+		}
+		if want := int(size); size >= 1 && b.Len() != want {
+			t.Fatalf("%d held out, want %d", b.Len(), want)
+		}
+		if a.Len()+b.Len() != d.Len() || a.Tokens()+b.Tokens() != d.Tokens() || a.TargetTokens()+b.TargetTokens() != d.TargetTokens() {
+			t.Fatalf("%d and %d documents of %d", a.Len(), b.Len(), d.Len())
+		}
+		i, j := 0, 0
+		for k := range d.Len() {
+			e := d.Example(k)
+			switch {
+			case i < a.Len() && cmp.Equal(a.Example(i), e):
+				i++
+			case j < b.Len() && cmp.Equal(b.Example(j), e):
+				j++
+			default:
+				t.Fatalf("document %d is in no part, or out of order", k)
+			}
+		}
+		again, _, _ := d.Split(size, 7)
+		if a.Fingerprint() != again.Fingerprint() || a.Fingerprint() == b.Fingerprint() || a.Fingerprint() == d.Fingerprint() {
+			t.Fatal("fingerprints do not tell the parts")
+		}
+	})
+	d, err := NewDataset([]Example{count(3)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := d.Split(0.5, 1); err == nil {
+		t.Error("one document is split")
+	}
+}
+
+const cacheProcess = "MILLRACE_TEST_CACHE_PROCESS"
+
+// TestMain is also the other process of TestCacheProcesses.
+func TestMain(m *testing.M) {
+	dir := os.Getenv(cacheProcess)
+	if dir == "" {
+		os.Exit(m.Run())
+	}
+	d, err := Prepare(context.Background(), []Source{{Path: filepath.Join(dir, "rows.jsonl"), Type: Text}},
+		Options{Tokenizer: tokenizer.Bytes(), CacheDir: filepath.Join(dir, "cache")})
+	if err != nil {
+		fmt.Println(err)
+		os.Exit(1)
+	}
+	fmt.Print(d.Fingerprint())
+}
+
+// TestCacheProcesses: processes that begin together make one file, and all see the same.
+func TestCacheProcesses(t *testing.T) {
+	dir := t.TempDir()
+	rowsFile(t, dir, 3000)
+	var all []*exec.Cmd
+	var outputs []*bytes.Buffer
+	for range 3 {
+		c := exec.Command(os.Args[0])
+		c.Env = append(os.Environ(), cacheProcess+"="+dir)
+		out := &bytes.Buffer{}
+		c.Stdout, c.Stderr = out, out
+		if err := c.Start(); err != nil {
+			t.Fatal(err)
+		}
+		all, outputs = append(all, c), append(outputs, out)
+	}
+	for i, c := range all {
+		if err := c.Wait(); err != nil {
+			t.Fatalf("%v: %s", err, outputs[i])
+		}
+		if outputs[i].String() != outputs[0].String() || outputs[i].Len() != 32 {
+			t.Errorf("process %d saw %q, the first %q", i, outputs[i], outputs[0])
+		}
+	}
+	if files, _ := filepath.Glob(filepath.Join(dir, "cache", "*")); len(files) != 1 {
+		t.Errorf("files %q", files)
+	}
+}
