@@ -53,6 +53,8 @@ type BenchResult struct {
 	SequenceLen  int    `json:"sequence_len"`
 	MicroBatch   int    `json:"micro_batch"`   // sequences
 	MicroBatches int    `json:"micro_batches"` // of a step
+	Compute      string `json:"compute"`       // bf16, with fp32 masters in halves, or f32
+	Moments      string `json:"moments"`       // f32 or 8bit
 	Stream       string `json:"stream"`
 	// ResidentBlocks are the decoder blocks whose weights stay on the device for a whole step.
 	ResidentBlocks int         `json:"resident_blocks"`
@@ -205,6 +207,10 @@ func (b *benchmark) makePlan(n plan.Numerics) error {
 	}
 	if b.Stream == "always" {
 		b.plan = withoutResidents(b.plan)
+		if b.plan.DeviceBytes > b.plan.DeviceBudget {
+			return Request(fmt.Errorf("--stream always takes %s on the device, and the budget is %s; raise --memory-device, or leave --stream at auto",
+				plan.FormatBytes(b.plan.DeviceBytes), plan.FormatBytes(b.plan.DeviceBudget)))
+		}
 		b.plan.Predicted = b.plan.Simulate(b.machine, b.info)
 	}
 	return nil
@@ -299,7 +305,8 @@ func (b *benchmark) result(times []float64, lanes trace.Lanes) *BenchResult {
 		docs[i] = b.SequenceLen
 	}
 	r := &BenchResult{Model: b.Model + b.Shape, Device: b.info.Name, Tokens: b.Tokens, SequenceLen: b.SequenceLen, MicroBatch: p.Numerics.MicroBatch,
-		MicroBatches: p.Numerics.MicroBatches, Stream: b.Stream, Steps: b.Steps, StepSec: median(times), StepMinSec: times[0],
+		MicroBatches: p.Numerics.MicroBatches, Compute: p.Numerics.Compute.String(), Moments: b.Moments,
+		Stream: b.Stream, Steps: b.Steps, StepSec: median(times), StepMinSec: times[0],
 		StepMaxSec: times[len(times)-1], Lanes: lanes, BusyShares: lanes.Times(float64(len(times)) / sum),
 		PredictedStepSec: p.Predicted.StepSeconds, PredictedLanes: lanesOf(p.Predicted.LaneSeconds),
 		PredictedTimeline: p.Timeline(b.machine, b.info), PredictedLimit: p.Predicted.Limit, Machine: b.machine.Name,
