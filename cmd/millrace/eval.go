@@ -7,14 +7,15 @@ import (
 
 type evalCmd struct {
 	Model         string   `required:"" placeholder:"DIR" help:"Model: a Hugging Face directory."`
-	Data          []string `required:"" sep:"none" placeholder:"FILE" help:"JSON, JSONL or plain text. May be repeated."`
-	Type          string   `default:"text" help:"What the rows are: text, prompt-response or alpaca."`
+	Data          []string `required:"" sep:"none" placeholder:"FILE" help:"JSON, JSONL, Parquet or plain text. May be repeated."`
+	Type          string   `default:"text" help:"What the rows are: text, prompt-response, alpaca, sharegpt or messages."`
 	Field         string   `placeholder:"NAME" help:"Key of the text (type text)."`
 	Prompt        string   `placeholder:"NAME" help:"Key of the prompt (type prompt-response)."`
 	Response      string   `placeholder:"NAME" help:"Key of the response (type prompt-response)."`
 	Glob          string   `placeholder:"PATTERN" help:"Files to read where --data is a directory, such as **/*.txt."`
 	MaxSamples    int      `placeholder:"N" help:"Rows to read of each file at most."`
 	Tokenizer     string   `default:"auto" help:"auto (the model's), bytes, or a path."`
+	ChatTemplate  string   `default:"auto" help:"auto (the model's, for sharegpt and messages), model (for all types but text), or a path."`
 	TrainOnPrompt bool     `help:"Count the prompts, too."`
 	SequenceLen   int      `placeholder:"N" help:"Packed positions of a row; by default 1024, or what the model can do if that is less."`
 	Compute       string   `default:"bf16" help:"bf16 or f32."`
@@ -45,7 +46,7 @@ func (c *evalCmd) Run(p *program) error {
 		}
 		sources = append(sources, s)
 	}
-	l, err := train.Evaluate(p.ctx, p.env, train.EvalOptions{Model: c.Model, Data: sources, Tokenizer: c.Tokenizer, TrainOnPrompt: c.TrainOnPrompt,
+	l, err := train.Evaluate(p.ctx, p.env, train.EvalOptions{Model: c.Model, Data: sources, Tokenizer: c.Tokenizer, ChatTemplate: c.ChatTemplate, TrainOnPrompt: c.TrainOnPrompt,
 		SequenceLen: c.SequenceLen, Compute: c.Compute, Memory: m, Device: c.Device})
 	if err != nil {
 		return err

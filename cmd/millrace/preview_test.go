@@ -1,0 +1,35 @@
+package main
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+
+	"github.com/millrace/millrace/train"
+)
+
+func TestPreviewPage(t *testing.T) {
+	e := train.PreviewExample{InputIDs: []int32{7, 8, 9}, Labels: []int32{-100, 8, -100}, Tokens: []string{"<script>", " a\n", "\xe2\x82"}}
+	var b bytes.Buffer
+	s := &train.PreviewSummary{Documents: 2, Tokens: 9, TargetTokens: 4, LongestDoc: 5, SkippedRows: 1, HeldOut: 3, Dropped: 1, CutTokens: 6, Packed: 1, Rows: 1, Efficiency: 0.5}
+	if err := previewPage(&b, []train.PreviewExample{e}, s, &train.Config{Model: "a&b", SequenceLen: 8}); err != nil {
+		t.Fatal(err)
+	}
+	page := b.String()
+	for _, want := range []string{
+		"<h1>a&amp;b</h1>", "<li>2 documents, 9 tokens, of which 4 count in the loss; the longest has 5</li>", "<li>1 bad row skipped</li>",
+		"<li>3 more documents held out for evaluation (val_size)</li>", "<li>1 document longer than a row: dropped, 6 tokens lost</li>",
+		"<li>1 row of 8 positions, 50.0% of them filled</li>", "Example 1: 3 tokens, 1 count",
+		`<span class="t" title="7">&lt;script&gt;</span><span class="t y" title="8">·a⏎</span><br><span class="t" title="9">` + "\uFFFD</span>",
+	} {
+		if !strings.Contains(page, want) {
+			t.Errorf("the page lacks %q", want)
+		}
+	}
+}
+
+func TestVisible(t *testing.T) {
+	if got := strings.Map(visible, "a\x1b[31m\tb\n\u009b"); got != "a␛[31m\tb\n\uFFFD" {
+		t.Errorf("%q", got)
+	}
+}
