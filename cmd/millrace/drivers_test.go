@@ -11,6 +11,7 @@ import (
 	"github.com/millrace/millrace/device/cuda/driver"
 	"github.com/millrace/millrace/device/cuda/standin"
 	"github.com/millrace/millrace/internal/hostmem"
+	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/train"
 )
 
@@ -102,6 +103,29 @@ func TestDevices(t *testing.T) {
 	}
 }
 
+// Verbs that compute nothing here leave the GPU alone: opening one takes seconds and some of its memory.
+func TestVerbsWithoutDevice(t *testing.T) {
+	w := newWorkshop(t)
+	before := loadDriver
+	t.Cleanup(func() { loadDriver = before })
+	loadDriver = func() (*driver.API, error) {
+		t.Error("the driver is loaded")
+		return nil, driver.ErrMissing
+	}
+	for _, args := range [][]string{
+		{"plan", "--shape", "qwen2.5-1.5b", "--machine", "h100-pcie5"},
+		{"plan", w.path("run.yaml"), "--machine", "h100-pcie5"},
+		{"preview", w.path("run.yaml")},
+		{"export", w.path("model"), w.path("exported")},
+		{"version"},
+	} {
+		invoke(t, args...).must(t)
+	}
+	if r := invoke(t, "import", w.path("none.gguf"), w.path("imported")); r.status != exitBadRequest {
+		t.Errorf("status %d: %s", r.status, r.stderr)
+	}
+}
+
 // A run file is trained on a GPU, with what it streams through a small budget, and gives nearly the CPU's losses.
 func TestTrainOnGPU(t *testing.T) {
 	if testing.Short() {
@@ -118,7 +142,8 @@ func TestTrainOnGPU(t *testing.T) {
 	want := run("cpu")
 	useGPU(t, standin.Options{})
 	whole := run("gpu")
-	small := run("streamed", "memory.device=112KiB")
+	own := jsonOf[plan.Plan](t, invoke(t, "plan", w.path("run.yaml"), "--json").must(t).stdout).DeviceDriverBytes
+	small := run("streamed", fmt.Sprintf("memory.device=%dB", own+112<<10))
 	if d := whole.LastLoss/want.LastLoss - 1; d < -0.01 || d > 0.01 || whole.LastLoss == want.LastLoss {
 		t.Errorf("a loss of %v, on the CPU %v", whole.LastLoss, want.LastLoss)
 	}
