@@ -358,7 +358,7 @@ func (p *regexParser) alternatives() (fragment, int, error) {
 
 func (p *regexParser) sequence() (fragment, error) {
 	var out fragment
-	for p.pos < len(p.text) && p.text[p.pos] != '|' && p.text[p.pos] != ')' {
+	for n := 0; p.pos < len(p.text) && p.text[p.pos] != '|' && p.text[p.pos] != ')'; n++ {
 		f, err := p.item()
 		if err != nil {
 			return f, err
@@ -366,7 +366,12 @@ func (p *regexParser) sequence() (fragment, error) {
 		if f, err = p.quantified(f); err != nil {
 			return f, err
 		}
-		out.code = append(out.code, f.code...)
+		if n == 0 {
+			out = f
+			continue
+		}
+		out.set = nil
+		out.code = append(slices.Clip(out.code), f.code...)
 		out.least, out.most = out.least+f.least, min(out.most+f.most, unbounded)
 		if len(out.code) > maxInstructions {
 			return out, fmt.Errorf("it needs more than %d instructions", maxInstructions)
