@@ -89,8 +89,14 @@ func TestOutlook(t *testing.T) {
 	if o.CheckpointBytes < 12*params || o.CheckpointBytes > 12*params*101/100 { // all but the 2 bytes of the gradient
 		t.Errorf("a checkpoint copies %d bytes of %d parameters", o.CheckpointBytes, params)
 	}
-	if want := float64(o.CheckpointBytes)/1e6 - p.Predicted.StepSeconds; o.CheckpointStallSeconds == nil || *o.CheckpointStallSeconds != want || o.WearDays != 0 {
+	copying := float64(o.CheckpointBytes) / 1e6
+	if want := copying - p.Predicted.StepSeconds; o.CheckpointStallSeconds == nil || *o.CheckpointStallSeconds != want || o.WearDays != 0 {
 		t.Errorf("%+v, want a stall of %v", o, want)
+	}
+	unified := r.Device
+	unified.Unified = true
+	if o = p.Outlook(r.Machine, unified, 0, 0); o.CheckpointStallSeconds == nil || *o.CheckpointStallSeconds != copying {
+		t.Errorf("%+v on a unified device, want a stall of %v", o, copying)
 	}
 	r.Machine.DiskWriteBytesPerSec = 0
 	if o = p.Outlook(r.Machine, r.Device, 0, 0); o.CheckpointStallSeconds != nil {

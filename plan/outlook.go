@@ -19,8 +19,9 @@ type Outlook struct {
 	Timeline []string `json:"timeline"`
 
 	// CheckpointBytes is the state in host memory that a checkpoint copies, and CheckpointStallSeconds how long steps wait
-	// for it: max(0, CheckpointBytes / disk write rate - step). State on disk is linked, not copied. Where the disk's rate is
-	// not known there is no stall to tell.
+	// for it. The copy goes on beside a step, so they wait for what it takes longer: max(0, CheckpointBytes / disk write rate -
+	// step). A unified device computes on the cores that copy: there they wait for all of the copy. State on disk is linked, not
+	// copied. Where the disk's rate is not known there is no stall to tell.
 	CheckpointBytes        int64    `json:"checkpoint_bytes"`
 	CheckpointStallSeconds *float64 `json:"checkpoint_stall_sec,omitempty"`
 
@@ -46,8 +47,10 @@ func (p *Plan) Outlook(m Machine, dev device.Info, steps int, ratedWriteBytes in
 		}
 	}
 	if m.DiskWriteBytesPerSec > 0 {
-		// The drive has what the step leaves of its time.
-		stall := max(0, float64(o.CheckpointBytes)/m.DiskWriteBytesPerSec-q.StepSeconds)
+		stall := float64(o.CheckpointBytes) / m.DiskWriteBytesPerSec
+		if !dev.Unified {
+			stall = max(0, stall-q.StepSeconds)
+		}
 		o.CheckpointStallSeconds = &stall
 	}
 	if q.DiskWrittenBytes > 0 && ratedWriteBytes > 0 {
