@@ -2,6 +2,7 @@ package data
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -50,6 +51,9 @@ func (s Source) readTable(ctx context.Context, name string, in io.ReaderAt, size
 			err = fmt.Errorf("%s: row %d: the Parquet file is damaged: %v", name, number+1, oneLine(fmt.Sprint(failure)))
 		}
 	}()
+	if err := checkFooter(in, size); err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
 	file, err := parquet.OpenFile(in, size, parquet.SkipBloomFilters(true), parquet.SkipPageIndex(true))
 	if err != nil {
 		return fmt.Errorf("%s: %s", name, oneLine(err.Error()))
@@ -93,6 +97,25 @@ func (s Source) readTable(ctx context.Context, name string, in io.ReaderAt, size
 	}
 	if number == 0 {
 		return fmt.Errorf("%s: the file has no rows", name)
+	}
+	return nil
+}
+
+// checkFooter refuses a file whose end names a footer that is longer than it: the library makes room for that first.
+func checkFooter(in io.ReaderAt, size int64) error {
+	const ends = 4 + 4 + 4 // the mark in front, the footer's length, and the mark behind
+	var tail [8]byte
+	if size < ends {
+		return errors.New("it is too short for a Parquet file")
+	}
+	if _, err := in.ReadAt(tail[:], size-8); err != nil {
+		return err
+	}
+	if string(tail[4:]) != "PAR1" {
+		return errors.New("it is not a Parquet file, or it is cut off, or encrypted")
+	}
+	if length := int64(binary.LittleEndian.Uint32(tail[:])); length > size-ends {
+		return fmt.Errorf("its footer is said to have %d bytes, and the file has %d", length, size)
 	}
 	return nil
 }
