@@ -37,7 +37,6 @@ var modules = map[string]struct {
 	"github.com/parquet-go/parquet-go": {trees: []string{"data"}},
 	"github.com/klauspost/compress":    {},
 	"github.com/zeebo/xxh3":            {},
-	"github.com/dlclark/regexp2":       {},
 	"github.com/google/go-cmp":         {testsOnly: true},
 	"pgregory.net/rapid":               {testsOnly: true},
 	"go.uber.org/goleak":               {testsOnly: true},
