@@ -172,6 +172,9 @@ func (c *chooser) ladders(foot Placement) [][][]rung {
 		moved = [][]rung{nil, nil}
 	}
 	head := []rung{func(n *Placement) { n.SingleHead = true }}
+	if c.StreamAll {
+		moved[1] = nil
+	}
 	if c.RecomputeAll {
 		byBlock, byLevel, head = nil, nil, nil
 	}

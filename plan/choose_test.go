@@ -213,3 +213,45 @@ func TestMachineFile(t *testing.T) {
 		oneLine(t, m.Check(), "host_bytes_per_sec", fmt.Sprint([]string{"0", "-1", "+Inf", "NaN"}[i]))
 	}
 }
+
+// A plan that streams all blocks keeps none of them, fits, and moves at least as much as the plan that chooses.
+func TestStreamAll(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		r := drawRequest(rt)
+		r.DeviceBytes = int64(float64(smallest(rt, r)) * rapid.Float64Range(1, 4).Draw(rt, "device"))
+		r.RecomputeAll = rapid.Bool().Draw(rt, "recompute all")
+		free, err := plan.New(r)
+		if err != nil {
+			rt.Fatal(err)
+		}
+		r.StreamAll = true
+		p, err := plan.New(r)
+		if err != nil {
+			rt.Fatal(err)
+		}
+		if slices.Contains(p.Placement.Resident, true) || p.DeviceBytes > r.DeviceBytes {
+			rt.Errorf("resident blocks %v, %d bytes of %d", p.Placement.Resident, p.DeviceBytes, r.DeviceBytes)
+		}
+		if p.Predicted.StepSeconds < free.Predicted.StepSeconds*0.999 {
+			rt.Errorf("a step takes %.6g s, and %.6g s where the plan chooses", p.Predicted.StepSeconds, free.Predicted.StepSeconds)
+		}
+	})
+	r := request(t, medium, numerics(4, true))
+	r.DeviceBytes, r.RecomputeAll = 1<<40, true
+	r.Machine.UploadBytesPerSec = 1e6 // it decides
+	p, err := plan.New(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Contains(p.Placement.Resident, true) {
+		t.Fatal("with memory for all and a slow link, nothing stays on the device")
+	}
+	r.StreamAll = true
+	q, err := plan.New(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if q.Predicted.UploadBytes <= p.Predicted.UploadBytes || q.DeviceBytes >= p.DeviceBytes {
+		t.Errorf("streamed: %d bytes to the device, %d on it; resident: %d and %d", q.Predicted.UploadBytes, q.DeviceBytes, p.Predicted.UploadBytes, p.DeviceBytes)
+	}
+}

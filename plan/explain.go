@@ -55,7 +55,7 @@ func (p *Plan) Explain(dev device.Info, m Machine, o Outlook) string {
 	}
 	w.Flush()
 
-	b.WriteString("\n" + p.placementText() + "\n\n")
+	b.WriteString("\n" + strings.Join(p.Choices(), "\n") + "\n\n")
 	q := p.Predicted
 	fmt.Fprintf(&b, "a step takes about %.3g s, %.0f tokens/s\n", q.StepSeconds, o.TokensPerSec)
 	fmt.Fprintf(&b, "what limits it is %s\n", o.Limit)
@@ -105,7 +105,8 @@ func (o *Outlook) text(q *Prediction) string {
 	return b.String()
 }
 
-func (p *Plan) placementText() string {
+// Choices says in a few lines what is computed again, what stays on the device and what moves.
+func (p *Plan) Choices() []string {
 	keeps := map[nn.Keep]int{}
 	for _, k := range p.Placement.Keep {
 		keeps[k]++
@@ -123,7 +124,7 @@ func (p *Plan) placementText() string {
 		text += "; logits are computed twice, a vocabulary tile at a time"
 	}
 	if p.Placement.Bind {
-		return text + "\nweights are used where they lie; nothing is streamed"
+		return []string{text, "weights are used where they lie; nothing is streamed"}
 	}
 	resident, here, disk := 0, 0, 0
 	for i, part := range p.Model.BlockParts {
@@ -137,10 +138,10 @@ func (p *Plan) placementText() string {
 			disk++
 		}
 	}
-	text += fmt.Sprintf("\nstreaming: %d weight slots, %d gradient slots, %d stages; %d blocks resident, %d saved inputs stay on the device",
+	moves := fmt.Sprintf("streaming: %d weight slots, %d gradient slots, %d stages; %d blocks resident, %d saved inputs stay on the device",
 		p.Placement.Slots, p.Placement.GradSlots, p.Placement.StageSlots, resident, here)
 	if disk > 0 {
-		text += fmt.Sprintf(", %d go to disk", disk)
+		moves += fmt.Sprintf(", %d go to disk", disk)
 	}
-	return text
+	return []string{text, moves}
 }

@@ -23,6 +23,9 @@ type Request struct {
 	// RecomputeAll keeps nothing from the forward to the backward pass but the layers' inputs, however much memory there
 	// is: for comparing placements on the same arithmetic.
 	RecomputeAll bool
+	// StreamAll gives no decoder block a weight slot of its own: each is fetched for every visit, but for those that are still in the
+	// ring where forward turns into backward. It is for measuring what streaming costs, and has no meaning where weights are bound.
+	StreamAll bool
 	// DiskBytes is what may be kept on disk; 0: nothing.
 	DiskBytes int64
 	// Overlap leaves out placements with one weight slot where there are others.

@@ -36,8 +36,8 @@ type BenchOptions struct {
 	MaxGradNorm float64 // 0: no clipping
 	Memory      Memory
 	Device      string // auto (default), or cpu
-	// Stream is auto (default), where the plan keeps weights on the device as it sees fit, or always: every block and every
-	// tile of the head passes through the ring of slots.
+	// Stream is auto (default), where the plan keeps weights on the device as it sees fit, or always: every block passes through
+	// the ring of slots in each of its visits (plan.Request.StreamAll).
 	Stream string
 	// AliasLayers has decoder blocks share host memory, for models whose state is larger than that: see store.Aliased.
 	AliasLayers bool
@@ -46,16 +46,17 @@ type BenchOptions struct {
 
 // BenchResult is what was measured, and beside it what the simulation of the same plan says.
 type BenchResult struct {
-	Model        string `json:"model"` // or shape
-	Device       string `json:"device"`
-	Parameters   int64  `json:"parameters"`
-	Tokens       int    `json:"tokens"` // positions of a step, none of them padding
-	SequenceLen  int    `json:"sequence_len"`
-	MicroBatch   int    `json:"micro_batch"`   // sequences
-	MicroBatches int    `json:"micro_batches"` // of a step
-	Compute      string `json:"compute"`       // bf16, with fp32 masters in halves, or f32
-	Moments      string `json:"moments"`       // f32 or 8bit
-	Stream       string `json:"stream"`
+	Model        string   `json:"model"` // or shape
+	Device       string   `json:"device"`
+	Parameters   int64    `json:"parameters"`
+	Tokens       int      `json:"tokens"` // positions of a step, none of them padding
+	SequenceLen  int      `json:"sequence_len"`
+	MicroBatch   int      `json:"micro_batch"`   // sequences
+	MicroBatches int      `json:"micro_batches"` // of a step
+	Compute      string   `json:"compute"`       // bf16, with fp32 masters in halves, or f32
+	Moments      string   `json:"moments"`       // f32 or 8bit
+	Stream       string   `json:"stream"`
+	Choices      []string `json:"choices"` // of the plan: what is computed again, what stays on the device (plan.Plan.Choices)
 	// ResidentBlocks are the decoder blocks whose weights stay on the device for a whole step.
 	ResidentBlocks int         `json:"resident_blocks"`
 	Alias          *BenchAlias `json:"alias,omitempty"`
@@ -187,6 +188,7 @@ func (b *benchmark) makePlan(n plan.Numerics) error {
 	if b.info.Unified && r.DeviceBytes == 0 && (b.Stream == "always" || b.AliasLayers) {
 		return Request(errors.New("the CPU uses weights where they lie and streams nothing; to stream, set --memory-device to a size such as 64MiB"))
 	}
+	r.StreamAll = b.Stream == "always"
 	budget := r.HostBytes
 	if b.AliasLayers {
 		if r.DiskBytes > 0 {
@@ -205,14 +207,6 @@ func (b *benchmark) makePlan(n plan.Numerics) error {
 	if b.alias != nil {
 		b.alias.grow(budget - b.hostBytes())
 	}
-	if b.Stream == "always" {
-		b.plan = withoutResidents(b.plan)
-		if b.plan.DeviceBytes > b.plan.DeviceBudget {
-			return Request(fmt.Errorf("--stream always takes %s on the device, and the budget is %s; raise --memory-device, or leave --stream at auto",
-				plan.FormatBytes(b.plan.DeviceBytes), plan.FormatBytes(b.plan.DeviceBudget)))
-		}
-		b.plan.Predicted = b.plan.Simulate(b.machine, b.info)
-	}
 	return nil
 }
 
@@ -223,18 +217,6 @@ func (b *benchmark) hostBytes() int64 {
 		n -= b.alias.sharedBytes()
 	}
 	return n
-}
-
-// withoutResidents is a plan in which every block and every tile of the head passes through the ring. What they took of the
-// device stays unused: the plan's other choices are those that it made beside them.
-func withoutResidents(p *plan.Plan) *plan.Plan {
-	place := p.Placement
-	place.Resident, place.SingleHead = make([]bool, len(place.Resident)), false
-	q := p.With(place)
-	// Host memory does not depend on it, and the copy lacks what is beside the plan's own.
-	q.Host, q.HostBytes = p.Host, p.HostBytes
-	q.DeviceBudget, q.HostBudget, q.DiskBudget = p.DeviceBudget, p.HostBudget, p.DiskBudget
-	return q
 }
 
 // open reserves everything and draws the weights.
@@ -306,7 +288,7 @@ func (b *benchmark) result(times []float64, lanes trace.Lanes) *BenchResult {
 	}
 	r := &BenchResult{Model: b.Model + b.Shape, Device: b.info.Name, Tokens: b.Tokens, SequenceLen: b.SequenceLen, MicroBatch: p.Numerics.MicroBatch,
 		MicroBatches: p.Numerics.MicroBatches, Compute: p.Numerics.Compute.String(), Moments: b.Moments,
-		Stream: b.Stream, Steps: b.Steps, StepSec: median(times), StepMinSec: times[0],
+		Stream: b.Stream, Choices: p.Choices(), Steps: b.Steps, StepSec: median(times), StepMinSec: times[0],
 		StepMaxSec: times[len(times)-1], Lanes: lanes, BusyShares: lanes.Times(float64(len(times)) / sum),
 		PredictedStepSec: p.Predicted.StepSeconds, PredictedLanes: lanesOf(p.Predicted.LaneSeconds),
 		PredictedTimeline: p.Timeline(b.machine, b.info), PredictedLimit: p.Predicted.Limit, Machine: b.machine.Name,

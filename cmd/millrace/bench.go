@@ -22,7 +22,7 @@ type benchCmd struct {
 	Compute     string  `default:"bf16" help:"bf16 or f32."`
 	Moments     string  `default:"f32" help:"First and second moments in f32 or 8bit."`
 	MaxGradNorm float64 `default:"1" help:"Gradients are clipped to this norm; 0 turns clipping off."`
-	Stream      string  `default:"auto" enum:"auto,always" help:"Weights that stay on the device between visits: as the plan sees fit (auto), or none (always)."`
+	Stream      string  `default:"auto" enum:"auto,always" help:"Blocks whose weights stay on the device between visits: as the plan sees fit (auto), or none (always)."`
 	AliasLayers bool    `help:"Blocks share the memory of a few of them, for shapes whose state exceeds the host. The traffic is whole; the result is no training."`
 	JSON        bool    `help:"Print the result as JSON."`
 	Trace       string  `placeholder:"FILE" help:"Write the last step as a Chrome trace."`
@@ -79,6 +79,7 @@ func benchText(r *train.BenchResult) string {
 		plural(r.ResidentBlocks, "block"))
 	row("memory", "device %s; host %s at the peak, %s planned", plan.FormatBytes(r.DeviceBytes), plan.FormatBytes(r.PeakBytes), plan.FormatBytes(r.PlannedBytes))
 	row("traffic", "%s to the device and %s back, a step", plan.FormatBytes(r.UploadBytes), plan.FormatBytes(r.DownloadBytes))
+	row("plan", "%s", strings.Join(r.Choices, "\n\t"))
 	w.Flush()
 	if r.Alias != nil {
 		fmt.Fprintf(&b, "\nALIASED LAYERS: %s\n", r.Alias.Warning)
