@@ -3,6 +3,9 @@ package store_test
 import (
 	"context"
 	"errors"
+	"runtime"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -12,6 +15,7 @@ import (
 	"github.com/millrace/millrace/store"
 	"github.com/millrace/millrace/store/storetest"
 	"github.com/millrace/millrace/trace"
+	"pgregory.net/rapid"
 )
 
 // four is an extent of four pieces.
@@ -355,4 +359,50 @@ func TestReadAheadReadsOnce(t *testing.T) {
 	if written := now.WrittenBytes + now.SparedWriteBytes - before.WrittenBytes - before.SparedWriteBytes; written != lent {
 		t.Errorf("%d bytes were written or spared for %d that were changed", written, lent)
 	}
+}
+
+// Lanes that hint in the order of their use, each its own, take nothing from each other that was read ahead: what they read and
+// were spared is what they were lent, even where they want the same pieces.
+func TestLanesReadAheadOfTheSamePieces(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		eight := store.Spec{ID: four.ID, Bytes: 8 * 4096, Piece: 4096}
+		d := openDisk(t, store.DiskOptions{FS: vfs.NewMem(), Specs: []store.Spec{eight}, Workers: 2,
+			Quota: quota(rapid.IntRange(1, 3).Draw(rt, "quota"))})
+		defer d.Close()
+		fill(t, d, eight, 0)
+		if err := d.Sync(t.Context()); err != nil {
+			rt.Fatal(err)
+		}
+		before := d.Traffic()
+		ahead := rapid.IntRange(0, 5).Draw(rt, "ahead")
+		var lent atomic.Int64
+		var lanes sync.WaitGroup
+		for _, lane := range []trace.Lane{trace.Fetch, trace.Update, trace.Drain} {
+			reads := rapid.SliceOfN(rapid.Int64Range(0, 7), 0, 40).Draw(rt, lane.String())
+			lanes.Go(func() {
+				hinted := 0
+				for i, piece := range reads {
+					for ; hinted < min(i+1+ahead, len(reads)); hinted++ {
+						d.Prefetch(lane, eight.ID, reads[hinted]*4096, 1)
+					}
+					l, err := d.Borrow(t.Context(), lane, eight.ID, piece*4096, 4096, store.Read, 1)
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					runtime.Gosched()
+					l.Release()
+					lent.Add(4096)
+				}
+			})
+		}
+		lanes.Wait()
+		if err := d.Sync(t.Context()); err != nil {
+			rt.Fatal(err)
+		}
+		now := d.Traffic()
+		if got := now.ReadBytes + now.SparedReadBytes - before.ReadBytes - before.SparedReadBytes; got != lent.Load() {
+			rt.Errorf("%d bytes were read or spared for %d that were lent", got, lent.Load())
+		}
+	})
 }

@@ -120,6 +120,7 @@ func (d *Disk) attach(ctx context.Context, lane trace.Lane, p *diskPiece, access
 	for d.err == nil {
 		b := p.buf
 		if i := slices.IndexFunc(p.copies, func(c *buffer) bool { return c.lane == lane }); i >= 0 {
+			d.dropHint(lane, p)
 			p.copies[i].lent++
 			return p.copies[i], nil
 		}
@@ -147,8 +148,12 @@ func (d *Disk) attach(ctx context.Context, lane trace.Lane, p *diskPiece, access
 				break
 			}
 			if b.lent > 0 {
+				d.dropHint(lane, p)
 				d.copyLent(own, b)
 				return own, nil
+			}
+			if b.hinted != 0 { // the other lane still needs it, before what it reads ahead next
+				d.remember(b.lane, p.id.Kind, hint{p, p.version, b.hinted})
 			}
 			b.lane, own.lane, b.hinted = lane, b.lane, 0
 			d.use(b, access)
