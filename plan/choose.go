@@ -276,7 +276,7 @@ func (c *chooser) fits(p *Plan) error {
 		if c.DiskBytes == 0 {
 			disk = "set memory.disk, "
 		}
-		return fmt.Errorf("memory.host: the run needs at least %s of host memory, %s of it for the state of %s parameters, and the budget is %s; raise it, %schoose a smaller model, or lower batch_tokens (%d)",
+		return fmt.Errorf("memory.host: the run needs %s of host memory, %s of it for the state of %s parameters, and the budget is %s; raise it, %schoose a smaller model, or lower batch_tokens (%d)",
 			FormatBytes(p.ProcessBytes()), FormatBytes(state), FormatCount(params), FormatBytes(c.HostBytes), disk, c.Numerics.StepPositions())
 	}
 	return nil

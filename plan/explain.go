@@ -27,10 +27,11 @@ func (p *Plan) Explain(dev device.Info, m Machine, o Outlook) string {
 	var b strings.Builder
 	params, _ := p.Model.Params()
 	n := p.Numerics
-	fmt.Fprintf(&b, "%s: %s parameters in %d blocks and %d parts\n", p.Model.Type, FormatCount(params), len(p.Model.Blocks), len(p.Model.Parts))
+	fmt.Fprintf(&b, "%s: %s parameters in %s and %s\n", p.Model.Type, FormatCount(params),
+		count(len(p.Model.Blocks), "block"), count(len(p.Model.Parts), "part"))
 	fmt.Fprintf(&b, "device   %s\nmachine  %s\n", dev.Name, m.Name)
-	fmt.Fprintf(&b, "step     %d positions: %d micro-batches of %d x %d; %v compute, %v master; head chunk %d\n\n",
-		n.StepPositions(), n.MicroBatches, n.MicroBatch, n.SequenceLen, n.Compute, n.Master, n.HeadChunk)
+	fmt.Fprintf(&b, "step     %d positions: %s of %d x %d; %v compute, %v master; head chunk %d\n\n",
+		n.StepPositions(), count(n.MicroBatches, "micro-batch"), n.MicroBatch, n.SequenceLen, n.Compute, n.Master, n.HeadChunk)
 
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)
 	table := func(title string, total, budget int64, lists ...[]Bytes) {
@@ -114,10 +115,10 @@ func (p *Plan) Choices() []string {
 	var kept []string
 	for k := range nn.Keep(nn.Keeps) {
 		if keeps[k] > 0 {
-			kept = append(kept, fmt.Sprintf("%d blocks keep %v", keeps[k], k))
+			kept = append(kept, fmt.Sprintf("%v in %s", k, count(keeps[k], "block")))
 		}
 	}
-	text := "recompute: " + strings.Join(kept, ", ")
+	text := "recompute: keeps " + strings.Join(kept, ", ")
 	if p.Placement.SingleHead {
 		text += "; logits are computed once"
 	} else {
@@ -138,8 +139,9 @@ func (p *Plan) Choices() []string {
 			disk++
 		}
 	}
-	moves := fmt.Sprintf("streaming: %d weight slots, %d gradient slots, %d stages; %d blocks resident, %d saved inputs stay on the device",
-		p.Placement.Slots, p.Placement.GradSlots, p.Placement.StageSlots, resident, here)
+	moves := fmt.Sprintf("streaming: %s, %s, %s; %s resident, %s stay on the device",
+		count(p.Placement.Slots, "weight slot"), count(p.Placement.GradSlots, "gradient slot"), count(p.Placement.StageSlots, "stage"),
+		count(resident, "block"), count(here, "saved input"))
 	if disk > 0 {
 		moves += fmt.Sprintf(", %d go to disk", disk)
 	}

@@ -1,6 +1,9 @@
 package plan
 
-import "fmt"
+import (
+	"fmt"
+	"strings"
+)
 
 // FormatBytes is a size for people: "1.50 GiB".
 func FormatBytes(n int64) string {
@@ -26,4 +29,16 @@ func FormatCount(n int64) string {
 		return fmt.Sprintf("%.1fM", float64(n)/1e6)
 	}
 	return fmt.Sprint(n)
+}
+
+// count is a number of things: "1 block", "2 blocks", "3 micro-batches".
+func count(n int, noun string) string {
+	switch {
+	case n == 1:
+	case strings.HasSuffix(noun, "ch"):
+		noun += "es"
+	default:
+		noun += "s"
+	}
+	return fmt.Sprintf("%d %s", n, noun)
 }
