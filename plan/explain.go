@@ -65,6 +65,7 @@ func (p *Plan) Explain(dev device.Info, m Machine, o Outlook) string {
 			fmt.Fprintf(&b, "  %-8s %8.3g s  %3.0f%%\n", lane, sec, 100*sec/q.StepSeconds)
 		}
 	}
+	fmt.Fprintf(&b, "  %s\n", idleText(o.Idles, q.StepSeconds))
 	fmt.Fprintf(&b, "  %.3g TFLOP executed, %s to the device, %s back\n", float64(q.FLOPs)/1e12, FormatBytes(q.UploadBytes), FormatBytes(q.DownloadBytes))
 	if q.DiskReadBytes+q.DiskWrittenBytes > 0 {
 		fmt.Fprintf(&b, "  %s read from disk, %s written\n", FormatBytes(q.DiskReadBytes), FormatBytes(q.DiskWrittenBytes))

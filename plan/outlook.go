@@ -17,6 +17,7 @@ type Outlook struct {
 
 	Limit    string   `json:"limit"` // what the busiest lane works on, with its share of the step
 	Timeline []string `json:"timeline"`
+	Idles    []Idle   `json:"idles,omitempty"` // of the compute lane
 
 	// CheckpointBytes is the state in host memory that a checkpoint copies, and CheckpointStallSeconds how long steps wait
 	// for it. The copy goes on beside a step, so they wait for what it takes longer: max(0, CheckpointBytes / disk write rate -
@@ -37,7 +38,7 @@ type Outlook struct {
 func (p *Plan) Outlook(m Machine, dev device.Info, steps int, ratedWriteBytes int64) Outlook {
 	q := p.Predicted
 	o := Outlook{Steps: steps, RunSeconds: float64(steps) * q.StepSeconds, RatedWriteBytes: ratedWriteBytes,
-		Limit: p.limit(m), Timeline: p.Timeline(m, dev)}
+		Limit: p.limit(m), Timeline: p.Timeline(m, dev), Idles: p.Idles(m, dev)}
 	if q.StepSeconds > 0 {
 		o.TokensPerSec = float64(p.Numerics.StepPositions()) / q.StepSeconds
 	}

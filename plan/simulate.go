@@ -29,7 +29,7 @@ type Prediction struct {
 // Simulate walks the steady schedule, or the forward pass of a frozen model, with each operation taking the time that the
 // machine's rates give. Lanes run beside each other, as in the engine, and slow each other down as Machine.slowed says; the disk is
 // shared by all who read or write it.
-func (p *Plan) Simulate(m Machine, dev device.Info) Prediction { return p.walk(m, dev, nil) }
+func (p *Plan) Simulate(m Machine, dev device.Info) Prediction { return p.walk(m, dev, nil, nil) }
 
 // span is the time that an operation, or the disk for it, takes of a lane.
 type span struct {
@@ -47,8 +47,8 @@ type flight struct {
 	read       float64 // share of reads in what the disk does for it
 }
 
-// walk simulates, and reports every span of time if it is asked to.
-func (p *Plan) walk(m Machine, dev device.Info, see func(span)) Prediction {
+// walk simulates, and reports every span of time, and every time in which the compute lane waits for an operation, if it is asked to.
+func (p *Plan) walk(m Machine, dev device.Info, see func(span), idles func(next, culprit *Op, seconds float64)) Prediction {
 	var out Prediction
 	s := p.setting()
 	phase := Steady
@@ -108,6 +108,13 @@ func (p *Plan) walk(m Machine, dev device.Info, see func(span)) Prediction {
 					step = min(step, f.disk/disk[lane])
 				}
 			}
+		}
+		if idles != nil && !busy[LaneCompute] && step > 0 {
+			var next *Op
+			if q := queues[LaneCompute]; len(q) > 0 {
+				next = &ops[q[0]]
+			}
+			idles(next, culprit(ops, done, &queues, &busy, &at, next), step)
 		}
 		served := now
 		for lane := range Lane(Lanes) {

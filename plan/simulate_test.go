@@ -1,6 +1,8 @@
 package plan_test
 
 import (
+	"math"
+	"slices"
 	"testing"
 
 	"github.com/millrace/millrace/device"
@@ -101,5 +103,39 @@ func TestMoreStagingForALaneAlone(t *testing.T) {
 	}
 	if five := step(5); five != three {
 		t.Errorf("with five pieces ahead a step takes %.4g s, with three %.4g s", five, three)
+	}
+}
+
+// What the compute lane waits for adds up to what it is not busy, and is named by what is behind it.
+func TestIdlesAddUp(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		r := drawRequest(rt)
+		r.Machine.DiskReadBytesPerSec, r.Machine.DiskWriteBytesPerSec = 1e8, 1e9
+		place := drawPlacement(rt, r.Model)
+		place.Bind = false
+		p := newPlan(rt, r.Model, r.Numerics).With(place)
+		q := p.Simulate(r.Machine, gpu)
+		sum := 0.0
+		for _, i := range p.Idles(r.Machine, gpu) {
+			sum += i.Seconds
+		}
+		if want := q.StepSeconds - q.LaneSeconds[plan.LaneCompute]; math.Abs(sum-want) > 1e-6*q.StepSeconds {
+			rt.Errorf("compute idles %.6g s of %.6g s, and is explained for %.6g s", want, q.StepSeconds, sum)
+		}
+	})
+	m := medium.model(t)
+	p := newPlan(t, m, numerics(4, true)).With(moving(m, 2))
+	for want, slow := range map[plan.Idle]func(*plan.Machine){
+		{Before: "forward", For: "update"}: func(m *plan.Machine) { m.AdamWBytesPerSec = 1e6 },
+		{Before: "backward", For: "fetch"}: func(m *plan.Machine) { m.UploadBytesPerSec = 1e6 },
+		{Before: "norm", For: "drain"}:     func(m *plan.Machine) { m.DownloadBytesPerSec = 1e5 },
+	} {
+		machine := machine
+		slow(&machine)
+		all := p.Idles(machine, gpu)
+		i := slices.IndexFunc(all, func(i plan.Idle) bool { return i.Before == want.Before && i.For == want.For })
+		if i < 0 || i > 2 {
+			t.Errorf("%s before %s is not among the longest of %+v", want.For, want.Before, all)
+		}
 	}
 }

@@ -57,7 +57,7 @@ func (p *Plan) Timeline(m Machine, dev device.Info) []string {
 			}
 			busy[s.lane][c][s.mark] += min(s.end, float64(c+1)*column) - max(s.begin, float64(c)*column)
 		}
-	})
+	}, nil)
 	var lines []string
 	for lane := range Lane(Lanes) {
 		if !used[lane] {

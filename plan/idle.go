@@ -1,0 +1,82 @@
+package plan
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/millrace/millrace/device"
+)
+
+// Idle is a time in which the compute lane has nothing to do.
+type Idle struct {
+	Before  string  `json:"before"` // the operation that comes next, such as "forward"; "norm" behind the last one
+	For     string  `json:"for"`    // the operation, of whichever lane, that is under way and has to be done first
+	Seconds float64 `json:"sec"`
+}
+
+// Idles are the times of a simulated step in which the compute lane waits, by what comes next and by what it waits for in the end: not
+// the fetch that has not begun but the update that the fetch waits for. Longest first.
+func (p *Plan) Idles(m Machine, dev device.Info) []Idle {
+	of := map[[2]string]float64{}
+	p.walk(m, dev, nil, func(next, culprit *Op, seconds float64) {
+		before := "norm"
+		if next != nil {
+			before = next.Kind.String()
+		}
+		of[[2]string{before, culprit.Kind.String()}] += seconds
+	})
+	var all []Idle
+	for names, seconds := range of {
+		all = append(all, Idle{names[0], names[1], seconds})
+	}
+	slices.SortFunc(all, func(a, b Idle) int {
+		return cmp.Or(cmp.Compare(b.Seconds, a.Seconds), strings.Compare(a.Before, b.Before), strings.Compare(a.For, b.For))
+	})
+	return all
+}
+
+// idleText says where a step's compute lane waits, as long as it is worth a word.
+func idleText(all []Idle, stepSeconds float64) string {
+	const worth = 0.001
+	sum := 0.0
+	var say []string
+	for _, i := range all {
+		sum += i.Seconds
+		if i.Seconds >= worth*stepSeconds {
+			say = append(say, fmt.Sprintf("%.2g s before %s for %s", i.Seconds, i.Before, i.For))
+		}
+	}
+	if len(say) == 0 {
+		return "compute never waits"
+	}
+	return fmt.Sprintf("compute waits %.1f%%: %s", 100*sum/stepSeconds, strings.Join(say, ", "))
+}
+
+// culprit is the operation under way that another one has to wait for in the end, by the schedule's waits and the order of the lanes;
+// next is nil behind the last operation of its lane, where all that is under way has to end.
+func culprit(ops []Op, done []bool, queues *[Lanes][]int, busy *[Lanes]bool, at *[Lanes]flight, next *Op) *Op {
+	if next == nil {
+		last := none
+		for lane := range busy {
+			if busy[lane] {
+				last = max(last, at[lane].op)
+			}
+		}
+		return &ops[last]
+	}
+	for {
+		for _, d := range next.After {
+			if done[d] {
+				continue
+			}
+			lane := ops[d].Lane
+			if busy[lane] {
+				return &ops[at[lane].op]
+			}
+			next = &ops[queues[lane][0]]
+			break
+		}
+	}
+}
