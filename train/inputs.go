@@ -11,6 +11,8 @@ import (
 	"github.com/millrace/millrace/data"
 	"github.com/millrace/millrace/data/tokenizer"
 	"github.com/millrace/millrace/hf"
+	"github.com/millrace/millrace/hf/hub"
+	"github.com/millrace/millrace/internal/vfs"
 	"github.com/millrace/millrace/model"
 )
 
@@ -47,17 +49,24 @@ func resolveModel(ctx context.Context, env *Env, name string) (string, error) {
 	if st, err := os.Stat(name); err == nil && !st.IsDir() {
 		return "", fmt.Errorf("model %s: not a directory; name one with config.json and safetensors files", name)
 	}
+	return hf.ResolveModel(ctx, env.hub(), name)
+}
+
+// hub is the hub that the environment describes, whose downloads show their progress.
+func (e *Env) hub() *hub.Hub {
+	h := hub.FromEnv()
+	h.FreeBytes = vfs.OS{}.FreeBytes
 	bars := map[string]*bar{}
-	dir, err := hf.ResolveModel(ctx, name, func(file string, done, total int64) {
+	h.Progress = func(file string, done, total int64) {
 		if bars[file] == nil {
-			bars[file] = env.bar("downloading " + file)
+			bars[file] = e.bar("downloading " + file)
 		}
 		bars[file].set(done, total)
 		if done == total {
 			bars[file].end()
 		}
-	})
-	return dir, err
+	}
+	return h
 }
 
 // openTokenizer opens what the key tokenizer names, and checks it against the vocabulary.

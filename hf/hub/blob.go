@@ -1,0 +1,179 @@
+package hub
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha1"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// incomplete is the ending of a blob that is being downloaded.
+const incomplete = ".incomplete"
+
+func (s *Snapshot) blob(f File) string { return filepath.Join(s.hub.dir(s.Repo), "blobs", f.Hash) }
+
+// sum computes a file's hash.
+func (f File) sum() hash.Hash {
+	if len(f.Hash) == 2*sha256.Size {
+		return sha256.New()
+	}
+	h := sha1.New()
+	fmt.Fprintf(h, "blob %d\x00", f.Size)
+	return h
+}
+
+// fetch makes a file appear: its blob is downloaded if the cache lacks it, and linked to.
+func (s *Snapshot) fetch(ctx context.Context, f File) error {
+	blob := s.blob(f)
+	unlock, err := lock(ctx, filepath.Join(s.hub.Cache, ".locks", folder(s.Repo), f.Hash+".lock"))
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if info, err := os.Stat(blob); err != nil || info.Size() != f.Size { // looked at under the lock: another may have been quicker
+		if err := s.download(ctx, f, blob); err != nil {
+			return err
+		}
+	}
+	link := s.Path(f)
+	target, err := filepath.Rel(filepath.Dir(link), blob)
+	if err != nil {
+		return err
+	}
+	return linkWhole(link, target)
+}
+
+// errWrongHash is a blob whose contents are not those that the listing promises.
+var errWrongHash = errors.New("what was downloaded is not what the hub lists")
+
+// download makes a blob: in a file beside it, going on where an earlier attempt ended, which is then checked, synced and
+// renamed.
+func (s *Snapshot) download(ctx context.Context, f File, blob string) error {
+	info, statErr := os.Stat(blob + incomplete)
+	err := s.downloadTo(ctx, f, blob)
+	if errors.Is(err, errWrongHash) && statErr == nil && info.Size() > 0 {
+		// What was left behind may be at fault, for instance after a loss of power.
+		return s.downloadTo(ctx, f, blob)
+	}
+	return err
+}
+
+func (s *Snapshot) downloadTo(ctx context.Context, f File, blob string) error {
+	part, err := os.OpenFile(blob+incomplete, os.O_RDWR|os.O_CREATE, 0o666)
+	if err != nil {
+		return err
+	}
+	defer part.Close()
+	t := &transfer{snapshot: s, file: f, part: part, sum: f.sum()}
+	if t.have, err = io.Copy(t.sum, io.LimitReader(part, f.Size)); err != nil {
+		return err
+	}
+	if t.have < f.Size {
+		err := s.hub.retry(ctx, func() (bool, error) {
+			before := t.have
+			err := t.attempt(ctx)
+			return t.have > before, err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	if got := hex.EncodeToString(t.sum.Sum(nil)); got != f.Hash {
+		os.Remove(part.Name())
+		return fmt.Errorf("%w: its hash is %s, not %s: try again", errWrongHash, got, f.Hash)
+	}
+	if err := part.Truncate(f.Size); err != nil {
+		return err
+	}
+	if err := part.Sync(); err != nil {
+		return err
+	}
+	return os.Rename(part.Name(), blob)
+}
+
+// transfer is a blob on its way.
+type transfer struct {
+	snapshot *Snapshot
+	file     File
+	part     *os.File
+	have     int64     // bytes of part that are right if the hash says so in the end
+	sum      hash.Hash // of these
+}
+
+// attempt sends one request for what is missing.
+func (t *transfer) attempt(ctx context.Context) error {
+	h, f := t.snapshot.hub, t.file
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	parts := strings.Split(f.Name, "/")
+	for i, p := range parts {
+		parts[i] = url.PathEscape(p)
+	}
+	address := h.address(t.snapshot.Repo) + "/resolve/" + t.snapshot.Commit + "/" + strings.Join(parts, "/")
+	resp, err := h.get(ctx, address, t.have)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	switch {
+	case resp.StatusCode == http.StatusPartialContent && t.have > 0:
+		// A server that answers with another range would make a blob that has the wrong hash; this says what is wrong.
+		if r := resp.Header.Get("Content-Range"); !strings.HasPrefix(r, fmt.Sprintf("bytes %d-", t.have)) {
+			return fmt.Errorf("%s sends the range %q, not from byte %d on", h.Endpoint, r, t.have)
+		}
+	case resp.StatusCode == http.StatusOK: // from the beginning, whatever was asked for
+		t.have, t.sum = 0, f.sum()
+	default:
+		return h.refused(t.snapshot.Repo, resp)
+	}
+	if _, err := t.part.Seek(t.have, io.SeekStart); err != nil {
+		return err
+	}
+	body := &networkReader{newStallReader(resp.Body, cancel), nil}
+	// Never more than is listed, however much comes.
+	_, err = io.Copy(t, io.LimitReader(body, f.Size-t.have))
+	switch {
+	case body.err != nil:
+		return fmt.Errorf("%s after %d of %d bytes: %w", h.Endpoint, t.have, f.Size, &cutError{cmp.Or(context.Cause(ctx), body.err)})
+	case err != nil:
+		return err // of the disk
+	case t.have < f.Size:
+		return fmt.Errorf("%s after %d of %d bytes: %w", h.Endpoint, t.have, f.Size, &cutError{io.ErrUnexpectedEOF})
+	}
+	return nil
+}
+
+// Write takes bytes that have come.
+func (t *transfer) Write(p []byte) (int, error) {
+	n, err := t.part.Write(p)
+	t.sum.Write(p[:n])
+	t.have += int64(n)
+	if report := t.snapshot.hub.Progress; report != nil {
+		report(t.file.Name, t.have, t.file.Size)
+	}
+	return n, err
+}
+
+// networkReader remembers an error of the connection, to tell it from one of the disk.
+type networkReader struct {
+	r   io.Reader
+	err error
+}
+
+func (n *networkReader) Read(p []byte) (int, error) {
+	c, err := n.r.Read(p)
+	if err != nil && err != io.EOF {
+		n.err = err
+	}
+	return c, err
+}

@@ -1,0 +1,24 @@
+// Package hub finds models and data sets of the Hugging Face hub: in the cache of this machine, which Python's
+// huggingface_hub shares, or else by downloading them into it.
+//
+// [FromEnv] reads where the cache and the server are. [Hub.Open] fixes a [Repo]'s revision to one commit and lists its
+// files, as a [Snapshot]; [Snapshot.Fetch] makes chosen files appear on disk. The cache is
+//
+//	models--ORG--NAME/refs/REVISION             the commit that a branch or tag was at
+//	datasets--ORG--NAME/snapshots/COMMIT/FILE   links into blobs
+//	datasets--ORG--NAME/blobs/HASH              contents: SHA-256 of large files, git's blob SHA-1 of others
+//	datasets--ORG--NAME/listings/COMMIT.json    what the commit has; of this package alone
+//	.locks/datasets--ORG--NAME/HASH.lock        held while a blob is written
+//
+// Source: "Understand caching" in the huggingface_hub documentation.
+//
+// Invariants:
+//
+//   - A revision that the cache knows is not asked for again: the next start of a run sees the same files. A commit's files
+//     never change.
+//   - A blob appears by one rename, after its length and hash were compared with the listing. What an interrupted download
+//     has left is gone on with, by whoever comes next; two processes do not write one blob at once.
+//   - Names come from strangers: a file is written only at a path inside of its snapshot, and a blob only under a hash.
+//   - The token goes to the endpoint alone, never to where that redirects.
+//   - With HF_HUB_OFFLINE nothing is sent.
+package hub

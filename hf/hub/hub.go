@@ -1,0 +1,160 @@
+package hub
+
+import (
+	"cmp"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"time"
+)
+
+// Kind is what a repository holds.
+type Kind string
+
+// The kinds of repositories.
+const (
+	Model   Kind = "model"
+	Dataset Kind = "dataset"
+)
+
+// plural is the kind in addresses and in the names of cache directories.
+func (k Kind) plural() string { return string(k) + "s" }
+
+// name is the kind in a sentence.
+func (k Kind) name() string {
+	if k == Dataset {
+		return "data set"
+	}
+	return string(k)
+}
+
+// Repo is a repository at a revision: a branch, a tag or a commit.
+type Repo struct {
+	Kind     Kind
+	ID       string // ORG/NAME
+	Revision string
+}
+
+// Main is the revision that is meant where none is named.
+const Main = "main"
+
+// id matches ORG/NAME or ORG/NAME@REVISION as the hub allows it. It cannot be a path out of the cache.
+var id = regexp.MustCompile(`^([A-Za-z0-9_][A-Za-z0-9._-]{0,95}/[A-Za-z0-9_][A-Za-z0-9._-]{0,95})(?:@([A-Za-z0-9_][A-Za-z0-9._/-]{0,199}))?$`)
+
+var commitHash = regexp.MustCompile(`^[0-9a-f]{40}$`)
+
+// Parse reads a hub id, ORG/NAME or ORG/NAME@REVISION.
+func Parse(kind Kind, name string) (r Repo, ok bool) {
+	match := id.FindStringSubmatch(name)
+	if match == nil || strings.Contains(name, "..") {
+		return Repo{}, false
+	}
+	return Repo{kind, match[1], cmp.Or(match[2], Main)}, true
+}
+
+// Hub is a cache and a server.
+type Hub struct {
+	Cache    string // directory
+	Endpoint string // such as https://huggingface.co
+	Token    string // "": none
+	Offline  bool   // the cache alone
+
+	// Progress is told how much of a file there is, now and then; nil is nobody. Not called concurrently for one Fetch.
+	Progress func(file string, doneBytes, totalBytes int64)
+	// FreeBytes is the space that a directory's file system has left; nil where nobody knows. A download that does not
+	// fit is not begun.
+	FreeBytes func(dir string) (int64, error)
+
+	// pause is how long to wait before trying again, less in tests.
+	pause time.Duration
+}
+
+// FromEnv is the hub that the environment describes, read as huggingface_hub does: HF_HUB_CACHE, else HF_HOME/hub, else
+// ~/.cache/huggingface/hub; HF_ENDPOINT; HF_TOKEN, else the file HF_TOKEN_PATH or HF_HOME/token, which `hf auth login`
+// writes (not with HF_HUB_DISABLE_IMPLICIT_TOKEN); HF_HUB_OFFLINE.
+func FromEnv() *Hub {
+	home := os.Getenv("HF_HOME")
+	if home == "" {
+		// Not os.UserCacheDir, which is another place on a Mac.
+		cache := os.Getenv("XDG_CACHE_HOME")
+		if cache == "" {
+			if user, err := os.UserHomeDir(); err == nil {
+				cache = filepath.Join(user, ".cache")
+			}
+		}
+		if cache != "" {
+			home = filepath.Join(cache, "huggingface")
+		}
+	}
+	h := &Hub{Cache: os.Getenv("HF_HUB_CACHE"), Token: strings.TrimSpace(os.Getenv("HF_TOKEN")), pause: time.Second}
+	if h.Cache == "" && home != "" {
+		h.Cache = filepath.Join(home, "hub")
+	}
+	h.Endpoint = strings.TrimRight(cmp.Or(os.Getenv("HF_ENDPOINT"), "https://huggingface.co"), "/")
+	h.Offline = isSet("HF_HUB_OFFLINE")
+	tokenFile := os.Getenv("HF_TOKEN_PATH")
+	if tokenFile == "" && home != "" {
+		tokenFile = filepath.Join(home, "token")
+	}
+	if h.Token == "" && !isSet("HF_HUB_DISABLE_IMPLICIT_TOKEN") {
+		if doc, err := readSmall(tokenFile, 4096); err == nil { // without the file there is no token
+			h.Token = strings.TrimSpace(string(doc))
+		}
+	}
+	return h
+}
+
+// isSet reads a switch as huggingface_hub does.
+func isSet(name string) bool {
+	switch strings.ToUpper(os.Getenv(name)) {
+	case "1", "ON", "YES", "TRUE":
+		return true
+	}
+	return false
+}
+
+// dir is a repository's place in the cache.
+func (h *Hub) dir(r Repo) string { return filepath.Join(h.Cache, folder(r)) }
+
+func folder(r Repo) string { return r.Kind.plural() + "--" + strings.ReplaceAll(r.ID, "/", "--") }
+
+func (h *Hub) snapshotDir(r Repo, commit string) string {
+	return filepath.Join(h.dir(r), "snapshots", commit)
+}
+
+// address is a repository's page; models have theirs at the root.
+func (h *Hub) address(r Repo) string {
+	if r.Kind == Model {
+		return h.Endpoint + "/" + r.ID
+	}
+	return h.Endpoint + "/" + r.Kind.plural() + "/" + r.ID
+}
+
+func (h *Hub) api(r Repo) string { return h.Endpoint + "/api/" + r.Kind.plural() + "/" + r.ID }
+
+// Cached is the directory of the commit that the cache has for a revision, and whether it has one. Which of its files are
+// there is not looked at.
+func (h *Hub) Cached(r Repo) (dir string, ok bool) {
+	commit, ok := h.cachedCommit(r)
+	if !ok {
+		return "", false
+	}
+	dir = h.snapshotDir(r, commit)
+	info, err := os.Stat(dir)
+	return dir, err == nil && info.IsDir()
+}
+
+// cachedCommit is the commit that a revision was at when it was asked for.
+func (h *Hub) cachedCommit(r Repo) (string, bool) {
+	if doc, err := readSmall(h.ref(r), 200); err == nil {
+		if commit := strings.TrimSpace(string(doc)); commitHash.MatchString(commit) {
+			return commit, true
+		}
+	}
+	return r.Revision, commitHash.MatchString(r.Revision)
+}
+
+func (h *Hub) ref(r Repo) string {
+	return filepath.Join(h.dir(r), "refs", filepath.FromSlash(r.Revision))
+}

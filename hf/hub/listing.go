@@ -1,0 +1,180 @@
+package hub
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+// File is a file of a commit.
+type File struct {
+	Name string `json:"name"` // a path with slashes
+	Size int64  `json:"size"` // bytes
+	// Hash is the SHA-256 of a file in large file storage, else the SHA-1 of git's blob; "" where only the cache is known.
+	Hash string `json:"hash"`
+}
+
+// Bounds of what a server may list.
+const (
+	maxFiles     = 2_000_000
+	maxPages     = 2_000
+	maxFileBytes = 1 << 60
+)
+
+// check refuses what cannot be a file of a commit.
+func (f File) check() error {
+	hashDigits := strings.Trim(f.Hash, "0123456789abcdef") == "" && (len(f.Hash) == 40 || len(f.Hash) == 64)
+	switch {
+	case !fs.ValidPath(f.Name) || f.Name == "." || !utf8.ValidString(f.Name):
+		return fmt.Errorf("it lists a file %q, which is no path inside of a repository", f.Name)
+	case !hashDigits:
+		return fmt.Errorf("it gives no hash of %q", f.Name)
+	case f.Size < 0 || f.Size > maxFileBytes:
+		return fmt.Errorf("it gives %q a size of %d bytes", f.Name, f.Size)
+	}
+	return nil
+}
+
+// checkAll sorts files by name, and refuses what cannot be a listing.
+func checkAll(files []File) error {
+	slices.SortFunc(files, func(a, b File) int { return cmp.Compare(a.Name, b.Name) })
+	for i, f := range files {
+		if err := f.check(); err != nil {
+			return err
+		}
+		if i > 0 && files[i-1].Name == f.Name {
+			return fmt.Errorf("it lists %q twice", f.Name)
+		}
+	}
+	return nil
+}
+
+// askCommit asks the server where a revision is.
+func (h *Hub) askCommit(ctx context.Context, r Repo) (string, error) {
+	var info struct {
+		SHA string `json:"sha"`
+	}
+	if _, err := h.ask(ctx, r, h.api(r)+"/revision/"+url.PathEscape(r.Revision)+"?expand=sha", &info); err != nil {
+		return "", err
+	}
+	if !commitHash.MatchString(info.SHA) {
+		return "", fmt.Errorf("%s did not answer as a hub does: no commit", h.Endpoint)
+	}
+	return info.SHA, nil
+}
+
+// askFiles asks the server for all files of a commit, page by page.
+func (h *Hub) askFiles(ctx context.Context, r Repo, commit string) ([]File, error) {
+	strange := func(err error) error { return fmt.Errorf("%s did not answer as a hub does: %w", h.Endpoint, err) }
+	var files []File
+	address := h.api(r) + "/tree/" + commit + "?recursive=true"
+	for page := 0; address != ""; page++ {
+		var entries []struct {
+			Type string `json:"type"`
+			Path string `json:"path"`
+			Size int64  `json:"size"`
+			OID  string `json:"oid"`
+			LFS  *struct {
+				OID string `json:"oid"`
+			} `json:"lfs"`
+		}
+		next, err := h.ask(ctx, r, address, &entries)
+		if err != nil {
+			return nil, err
+		}
+		for _, e := range entries {
+			if e.Type != "file" {
+				continue
+			}
+			f := File{e.Path, e.Size, e.OID}
+			if e.LFS != nil {
+				f.Hash = e.LFS.OID
+			}
+			files = append(files, f)
+		}
+		if len(files) > maxFiles || page >= maxPages {
+			return nil, strange(fmt.Errorf("it lists more than %d files, or on more than %d pages", maxFiles, maxPages))
+		}
+		address = next
+	}
+	if err := checkAll(files); err != nil {
+		return nil, strange(err)
+	}
+	return files, nil
+}
+
+func (h *Hub) listing(r Repo, commit string) string {
+	return filepath.Join(h.dir(r), "listings", commit+".json")
+}
+
+// storedFiles is the listing of a commit that was stored when it was asked for.
+func (h *Hub) storedFiles(r Repo, commit string) ([]File, bool) {
+	doc, err := readSmall(h.listing(r, commit), 512<<20)
+	if err != nil {
+		return nil, false
+	}
+	var files []File
+	if json.Unmarshal(doc, &files) != nil || checkAll(files) != nil {
+		return nil, false // it is asked for again
+	}
+	return files, true
+}
+
+func (h *Hub) storeFiles(r Repo, commit string, files []File) error {
+	doc, err := json.Marshal(files)
+	if err != nil {
+		return err
+	}
+	return writeWhole(h.listing(r, commit), doc)
+}
+
+// presentFiles are the files of a commit that the cache has, without hashes.
+func (h *Hub) presentFiles(r Repo, commit string) []File {
+	dir := h.snapshotDir(r, commit)
+	var files []File
+	filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return nil // what cannot be read is not there
+		}
+		info, err := os.Stat(path) // of what a link leads to
+		name, relErr := filepath.Rel(dir, path)
+		if err == nil && relErr == nil && info.Mode().IsRegular() {
+			files = append(files, File{Name: filepath.ToSlash(name), Size: info.Size()})
+		}
+		return nil
+	})
+	return files
+}
+
+// Similar are the ids of up to five repositories that have a repository's name in theirs, as the server finds them; nil
+// if it does not.
+func (h *Hub) Similar(ctx context.Context, r Repo) []string {
+	if h.Offline {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	_, name, _ := strings.Cut(r.ID, "/")
+	var found []struct {
+		ID string `json:"id"`
+	}
+	if _, err := h.ask(ctx, r, h.Endpoint+"/api/"+r.Kind.plural()+"?limit=5&search="+url.QueryEscape(name), &found); err != nil {
+		return nil
+	}
+	var ids []string
+	for _, f := range found[:min(len(found), 5)] {
+		if id.MatchString(f.ID) {
+			ids = append(ids, f.ID)
+		}
+	}
+	return ids
+}

@@ -1,0 +1,223 @@
+package hub
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// client gives up on a server that does not answer; a body may take as long as it needs, see stallReader.
+var client = &http.Client{
+	Transport: func() http.RoundTripper {
+		t := http.DefaultTransport.(*http.Transport).Clone()
+		t.ResponseHeaderTimeout = 30 * time.Second
+		return t
+	}(),
+	// The library keeps the token for other ports and for subdomains. Large files lie with other hosts, whose addresses
+	// are signed: these get no token.
+	CheckRedirect: func(req *http.Request, via []*http.Request) error {
+		if len(via) >= 10 {
+			return errors.New("it redirects without end")
+		}
+		if first := via[0].URL; req.URL.Scheme != first.Scheme || req.URL.Host != first.Host {
+			req.Header.Del("Authorization")
+		}
+		return nil
+	},
+}
+
+// get sends a request to the endpoint for the bytes from offset on.
+func (h *Hub) get(ctx context.Context, address string, offset int64) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
+	if err != nil || req.URL.Host == "" {
+		return nil, fmt.Errorf("HF_ENDPOINT %q is not an address: use one such as https://huggingface.co", h.Endpoint)
+	}
+	req.Header.Set("User-Agent", "millrace")
+	if h.Token != "" {
+		req.Header.Set("Authorization", "Bearer "+h.Token)
+	}
+	if offset > 0 {
+		req.Header.Set("Range", "bytes="+strconv.FormatInt(offset, 10)+"-")
+	}
+	resp, err := client.Do(req)
+	var urlErr *url.Error
+	if errors.As(err, &urlErr) { // its text repeats the address, which may hold a signed query
+		return nil, fmt.Errorf("%s: %w", h.Endpoint, &cutError{urlErr.Err})
+	}
+	return resp, err
+}
+
+// cutError is a connection that could not be made or that broke: it is worth another try.
+type cutError struct{ error }
+
+func (e *cutError) Unwrap() error { return e.error }
+
+// refusal is an answer other than the expected one.
+type refusal struct {
+	status int
+	code   string        // X-Error-Code
+	after  time.Duration // Retry-After
+	text   string
+}
+
+func (r *refusal) Error() string { return r.text }
+
+// IsAbsent reports whether an error says that there is no such repository or revision, or that it is hidden.
+func IsAbsent(err error) bool {
+	var r *refusal
+	return errors.As(err, &r) && (r.status == http.StatusNotFound || r.code == "RepoNotFound" || r.code == "RevisionNotFound")
+}
+
+// refused says what an answer means.
+func (h *Hub) refused(r Repo, resp *http.Response) error {
+	ref := &refusal{status: resp.StatusCode, code: resp.Header.Get("X-Error-Code")}
+	if s, err := strconv.Atoi(resp.Header.Get("Retry-After")); err == nil {
+		ref.after = time.Duration(min(max(s, 0), 60)) * time.Second
+	}
+	what := r.Kind.name()
+	isDenied := ref.status == http.StatusUnauthorized || ref.status == http.StatusForbidden
+	page := h.address(r)
+	switch {
+	case ref.code == "GatedRepo" && h.Token == "":
+		ref.text = fmt.Sprintf("the %s is gated: accept its terms at %s, and set HF_TOKEN", what, page)
+	case ref.code == "GatedRepo":
+		ref.text = fmt.Sprintf("the %s is gated: accept its terms at %s with the account of your token", what, page)
+	case ref.code == "RevisionNotFound":
+		ref.text = fmt.Sprintf("%s has no revision %q of it: see the branches and tags at %s", h.Endpoint, r.Revision, page)
+	case ref.code == "EntryNotFound":
+		ref.text = fmt.Sprintf("%s lists the file and does not have it", h.Endpoint)
+	case ref.code == "RepoNotFound" && h.Token == "":
+		ref.text = fmt.Sprintf("%s has no such %s: check the name; if it is private, set HF_TOKEN", h.Endpoint, what)
+	case ref.code == "RepoNotFound":
+		ref.text = fmt.Sprintf("%s has no such %s for your token: check the name, and what the token may read", h.Endpoint, what)
+	case isDenied && h.Token == "":
+		ref.text = fmt.Sprintf("%s answers %s: check the name; if the %s is private or gated, accept its terms at %s and set HF_TOKEN", h.Endpoint, resp.Status, what, page)
+	case isDenied:
+		ref.text = fmt.Sprintf("%s answers %s: check the name, and what HF_TOKEN may read; a gated %s needs its terms accepted at %s", h.Endpoint, resp.Status, what, page)
+	case ref.status == http.StatusNotFound:
+		ref.text = fmt.Sprintf("%s does not have it: check the name and the revision %q", h.Endpoint, r.Revision)
+	default:
+		ref.text = fmt.Sprintf("%s answers %s", h.Endpoint, resp.Status)
+	}
+	return ref
+}
+
+// isPassing reports whether an error may be gone next time.
+func isPassing(err error) bool {
+	var r *refusal
+	if errors.As(err, &r) {
+		return r.status == http.StatusTooManyRequests || r.status == http.StatusRequestTimeout || r.status >= 500
+	}
+	var cut *cutError
+	return errors.As(err, &cut)
+}
+
+// maxFailures is how often in a row something is tried in vain.
+const maxFailures = 4
+
+// retry does something until it succeeds, fails for good, or has failed maxFailures times without getting on, with longer
+// pauses each time.
+func (h *Hub) retry(ctx context.Context, attempt func() (gotOn bool, err error)) error {
+	for failures := 0; ; {
+		gotOn, err := attempt()
+		if err == nil || !isPassing(err) || ctx.Err() != nil {
+			return err
+		}
+		if gotOn {
+			failures = 0
+		}
+		if failures++; failures >= maxFailures {
+			return err
+		}
+		wait := h.pause << (failures - 1)
+		if r := (*refusal)(nil); errors.As(err, &r) && h.pause > 0 {
+			wait = max(wait, r.after)
+		}
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// maxAnswerBytes bounds one answer of the API.
+const maxAnswerBytes = 64 << 20
+
+// ask reads an answer of the API into out, and returns where the next page is, "" at the end.
+func (h *Hub) ask(ctx context.Context, r Repo, address string, out any) (next string, err error) {
+	err = h.retry(ctx, func() (bool, error) {
+		ctx, cancel := context.WithCancelCause(ctx)
+		defer cancel(nil)
+		resp, err := h.get(ctx, address, 0)
+		if err != nil {
+			return false, err
+		}
+		defer resp.Body.Close()
+		if resp.StatusCode != http.StatusOK {
+			return false, h.refused(r, resp)
+		}
+		doc, err := io.ReadAll(io.LimitReader(newStallReader(resp.Body, cancel), maxAnswerBytes+1))
+		switch {
+		case err != nil:
+			return false, fmt.Errorf("%s: %w", h.Endpoint, &cutError{cmp.Or(context.Cause(ctx), err)})
+		case len(doc) > maxAnswerBytes:
+			return false, fmt.Errorf("%s did not answer as a hub does: more than %d bytes", h.Endpoint, maxAnswerBytes)
+		}
+		if err := json.Unmarshal(doc, out); err != nil {
+			return false, fmt.Errorf("%s did not answer as a hub does: %w", h.Endpoint, err)
+		}
+		next, err = nextPage(resp)
+		return false, err
+	})
+	return next, err
+}
+
+// nextPage reads the header Link: <ADDRESS>; rel="next". The address is one of the same server, as the token goes there.
+func nextPage(resp *http.Response) (string, error) {
+	for _, link := range resp.Header.Values("Link") {
+		_, rest, _ := strings.Cut(link, "<")
+		target, params, ok := strings.Cut(rest, ">")
+		if !ok || !strings.Contains(strings.ReplaceAll(params, `"`, ""), "rel=next") {
+			continue
+		}
+		next, err := resp.Request.URL.Parse(target)
+		if err != nil {
+			return "", fmt.Errorf("the address of the next page is %q: %w", target, err)
+		}
+		// Mirrors name the hub that they mirror.
+		next.Scheme, next.Host, next.User = resp.Request.URL.Scheme, resp.Request.URL.Host, nil
+		return next.String(), nil
+	}
+	return "", nil
+}
+
+// stallAfter is how long a connection may be silent.
+const stallAfter = time.Minute
+
+// stallReader ends a request whose body does not come any more.
+type stallReader struct {
+	body  io.Reader
+	timer *time.Timer
+}
+
+func newStallReader(body io.Reader, cancel context.CancelCauseFunc) *stallReader {
+	return &stallReader{body, time.AfterFunc(stallAfter, func() { cancel(errors.New("no data came for a minute")) })}
+}
+
+func (s *stallReader) Read(p []byte) (int, error) {
+	n, err := s.body.Read(p)
+	s.timer.Reset(stallAfter)
+	if err != nil {
+		s.timer.Stop()
+	}
+	return n, err
+}
