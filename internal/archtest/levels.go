@@ -4,7 +4,7 @@ import "strings"
 
 // A level of the table, lowest first. "x/..." is every package below x; a package that is named itself goes by its name.
 var levels = [][]string{
-	0: {"tensor", "trace", "internal/...", "data/tokenizer", "data/template", "hf/hub", "hf/hub/hubtest"},
+	0: {"tensor", "trace", "internal/...", "data/tokenizer", "data/template", "data/parquet", "hf/hub", "hf/hub/hubtest"},
 	1: {"hf", "data", "device", "store", "store/storetest"},
 	2: {"device/..."},
 	3: {"nn", "optim"},
@@ -34,10 +34,10 @@ var modules = map[string]struct {
 	"golang.org/x/text":                {},
 	"github.com/alecthomas/kong":       {trees: []string{"cmd"}},
 	"github.com/goccy/go-yaml":         {},
-	"github.com/parquet-go/parquet-go": {trees: []string{"data"}},
 	"github.com/klauspost/compress":    {},
 	"github.com/zeebo/xxh3":            {},
 	"github.com/google/go-cmp":         {testsOnly: true},
+	"github.com/parquet-go/parquet-go": {trees: []string{"data"}, testsOnly: true}, // linked, it takes 8 MB
 	"pgregory.net/rapid":               {testsOnly: true},
 	"go.uber.org/goleak":               {testsOnly: true},
 }

@@ -1,0 +1,101 @@
+"""Write small Parquet files as data sets have them, with every row as JSON beside them.
+
+    pip install pyarrow==22.0.0
+    python make.py
+
+Writes NAME.parquet and NAME.jsonl. In the JSON, fields that are null are left out of objects.
+"""
+
+import datetime
+import json
+import math
+import pathlib
+import random
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+assert pa.__version__ == "22.0.0", pa.__version__
+HERE = pathlib.Path(__file__).resolve().parent
+
+CALL = pa.struct([("id", pa.string()), ("function", pa.struct([("name", pa.string()), ("arguments", pa.large_string())]))])
+MESSAGE = pa.struct([("role", pa.dictionary(pa.int32(), pa.string())), ("content", pa.string()), ("tool_calls", pa.list_(CALL)), ("weight", pa.int8())])
+CHAT = pa.schema([
+    ("id", pa.int64()), ("messages", pa.list_(MESSAGE)), ("tools", pa.large_string()), ("scores", pa.large_list(pa.list_(pa.float64()))),
+    ("source", pa.dictionary(pa.int8(), pa.string()))])
+FLAT = pa.schema([
+    pa.field("text", pa.string(), nullable=False), ("prompt", pa.large_string()), ("ok", pa.bool_()), ("i8", pa.int8()), ("u8", pa.uint8()),
+    ("u32", pa.uint32()), ("u64", pa.uint64()), ("i32", pa.int32()), ("i64", pa.int64()), ("f32", pa.float32()), ("f64", pa.float64()),
+    ("fixed", pa.binary(3)), ("bytes", pa.binary()), ("day", pa.date32())])
+
+
+def plain(value, in_list=False):
+    """The value as the reader writes it."""
+    if isinstance(value, dict):
+        return {k: plain(v) for k, v in value.items() if v is not None}
+    if isinstance(value, list):
+        return [plain(v) for v in value]
+    if isinstance(value, bytes):
+        return value.decode()
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, datetime.date):
+        return (value - datetime.date(1970, 1, 1)).days
+    return value
+
+
+def write(name, rows, schema, **options):
+    pq.write_table(pa.Table.from_pylist(rows, schema), HERE / f"{name}.parquet", store_schema=False, **options)
+    with open(HERE / f"{name}.jsonl", "w", encoding="utf-8") as f:
+        for row in pq.read_table(HERE / f"{name}.parquet").to_pylist():
+            f.write(json.dumps(plain(row), ensure_ascii=False) + "\n")
+
+
+def chats(rng, n):
+    def maybe(value, p=0.3):
+        return None if rng.random() < p else value
+
+    def words():
+        return " ".join(rng.choice(["the", "Wheel", "\u6c34\u8eca", "\U0001f30a", "\"quoted\"", "line\nbreak", "\\", "\x01", ""]) for _ in range(rng.randint(0, 5)))
+
+    def call():
+        return {"id": maybe(f"call_{rng.randint(0, 99)}"), "function": maybe({"name": rng.choice("fgh"), "arguments": maybe(json.dumps({"x": words()}))})}
+
+    def message():
+        return {"role": rng.choice(["user", "assistant", "tool"]), "content": maybe(words()), "weight": maybe(rng.randint(0, 1)),
+                "tool_calls": maybe([maybe(call(), 0.1) for _ in range(rng.randint(0, 3))], 0.6)}
+
+    return [{"id": i, "messages": maybe([maybe(message(), 0.05) for _ in range(rng.randint(0, 5))], 0.1), "tools": maybe("[]"),
+             "scores": maybe([maybe([maybe(rng.random()) for _ in range(rng.randint(0, 3))]) for _ in range(rng.randint(0, 3))]),
+             "source": maybe(rng.choice(["web", "book"]))} for i in range(n)]
+
+
+def flat(rng, n):
+    rows = []
+    for i in range(n):
+        row = {"text": f"document {i} " + "word " * rng.randint(0, 5), "prompt": "What is %d?" % (i // 3), "ok": i % 3 == 0, "i8": -i % 128, "u8": 255 - i,
+               "u32": 2**32 - 1 - i, "u64": 2**64 - 1 - i, "i32": -2**31 + i * 1000, "i64": 2**63 - 1 - i**9, "f32": i / 4, "f64": math.pi * 10.0**(i - 20),
+               "fixed": b"%03d" % i, "bytes": b"b" * (i % 7), "day": datetime.date(2026, 1, 1) + datetime.timedelta(days=i)}
+        rows.append({k: v if k == "text" or rng.random() < 0.8 else None for k, v in row.items()})
+    rows[3]["f64"], rows[4]["f32"] = math.nan, math.inf
+    return rows
+
+
+def main():
+    rng = random.Random(1)
+    # Rows that go over many pages and row groups, with checksums.
+    write("chat_snappy", chats(rng, 18), CHAT, row_group_size=8, data_page_size=64, write_batch_size=4, compression="snappy", write_page_checksum=True)
+    write("chat_zstd_v2", chats(rng, 25), CHAT, data_page_version="2.0", compression="zstd", data_page_size=128, write_batch_size=4)
+    write("chat_gzip", chats(rng, 12), CHAT, compression="gzip", use_dictionary=False)
+    write("flat_none", flat(rng, 40), FLAT, compression="none", use_dictionary=["prompt", "i32", "f64", "fixed"])
+    write("flat_lz4", flat(rng, 20), FLAT, compression="lz4")
+    write("flat_delta", flat(rng, 40), FLAT, compression="zstd", use_dictionary=False, data_page_version="2.0", column_encoding={
+        "text": "DELTA_BYTE_ARRAY", "prompt": "DELTA_LENGTH_BYTE_ARRAY", "bytes": "DELTA_BYTE_ARRAY", "i32": "DELTA_BINARY_PACKED", "i64": "DELTA_BINARY_PACKED",
+        "u64": "DELTA_BINARY_PACKED", "f32": "BYTE_STREAM_SPLIT", "f64": "BYTE_STREAM_SPLIT", "fixed": "BYTE_STREAM_SPLIT", "u32": "BYTE_STREAM_SPLIT", "ok": "RLE"})
+    write("long_delta", [{"n": i * i % 1000 - 500 * (i % 2), "text": f"{i // 7:05d}"} for i in range(700)], pa.schema([("n", pa.int64()), ("text", pa.string())]),
+          compression="zstd", use_dictionary=False, column_encoding={"n": "DELTA_BINARY_PACKED", "text": "DELTA_BYTE_ARRAY"})
+    write("nulls", [{"text": None, "list": None}] * 50, pa.schema([("text", pa.string()), ("list", pa.list_(pa.string()))]), compression="snappy")
+    pq.write_table(pa.table({"text": ["a"]}), HERE / "refused_brotli.parquet", compression="brotli", store_schema=False)
+
+
+main()
