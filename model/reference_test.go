@@ -129,7 +129,7 @@ func (r *reference) microBatch(micro modeltest.MicroBatch, scale float32, keep n
 	for l, block := range m.Blocks {
 		x = append(x, a.Mat(r.dtype, n, m.Hidden))
 		kept = append(kept, block.NewKept(a, r.dtype, n, keep))
-		block.Forward(s, r.w[m.BlockParts[l]], x[l], x[l+1], b, rope, kept[l], block.NewForwardWork(a, r.dtype, n))
+		block.Forward(s, r.w[m.BlockParts[l]], x[l], x[l+1], b, rope, kept[l], block.NewForwardWork(a, r.dtype, n, 0, keep))
 	}
 
 	h, top := &m.Head, x[len(m.Blocks)]
@@ -154,7 +154,7 @@ func (r *reference) microBatch(micro modeltest.MicroBatch, scale float32, keep n
 
 	for l := len(m.Blocks) - 1; l >= 0; l-- {
 		block, part := m.Blocks[l], m.BlockParts[l]
-		block.Backward(s, r.w[part], r.g[part], x[l], dx, b, rope, kept[l], block.NewBackwardWork(a, r.dtype, n))
+		block.Backward(s, r.w[part], r.g[part], x[l], dx, b, rope, kept[l], block.NewBackwardWork(a, r.dtype, n, 0, keep))
 	}
 	for _, i := range m.EmbedTiles {
 		s.ScatterAdd(r.g[i].Mat(0), dx, b.IDs, m.Parts[i].FirstRow)

@@ -8,24 +8,35 @@ import "github.com/millrace/millrace/device"
 func (d *Decoder) Backward(s device.Stream, w, g Params, x, dx device.Mat, b *Batch, r *Rope, kept *Kept, work *Work) {
 	p := d.places()
 	buf := kept.over(work)
-	d.recompute(s, w, p, x, b, r, kept.keep, buf)
-	d.backwardMLP(s, w, g, p, dx, buf)
+	d.recomputeAttention(s, w, p, x, b, r, kept.keep, buf)
+	for c := range chunks(b.T, work.chunk) {
+		part := buf.at(c)
+		d.recomputeMLP(s, w, p, c.rows(x), kept.keep, &part)
+		d.backwardMLP(s, w, g, p, c.rows(dx), &part)
+	}
 	d.backwardAttention(s, w, g, p, x, dx, b, r, buf)
 }
 
-// recompute fills buf with what backwardMLP and backwardAttention read, up to the activation.
-func (d *Decoder) recompute(s device.Stream, w Params, p places, x device.Mat, b *Batch, r *Rope, keep Keep, buf *Work) {
-	if keep < KeepAll {
-		d.projectQKV(s, w, p, x, buf)
-	}
-	// Without QK norms a kept qkv is rotated already.
-	if keep < KeepAll || d.QKNorm {
-		d.rotate(s, w, p, buf, b, r)
+// recomputeAttention fills buf with what attention read and wrote.
+func (d *Decoder) recomputeAttention(s device.Stream, w Params, p places, x device.Mat, b *Batch, r *Rope, keep Keep, buf *Work) {
+	for c := range chunks(b.T, buf.chunk) {
+		part := buf.at(c)
+		if keep < KeepAll {
+			d.projectQKV(s, w, p, c.rows(x), &part)
+		}
+		// Without QK norms a kept qkv is rotated already.
+		if keep < KeepAll || d.QKNorm {
+			d.rotate(s, w, p, &part, c.ids(b.Docs.Positions), r)
+		}
 	}
 	if keep < KeepAttention {
 		q, k, v := d.operands(buf)
 		s.Attention(buf.att, buf.lse, q, k, v, d.spec(b))
 	}
+}
+
+// recomputeMLP fills a chunk of buf with what backwardMLP reads, up to the activation.
+func (d *Decoder) recomputeMLP(s device.Stream, w Params, p places, x device.Mat, keep Keep, buf *Work) {
 	if keep < KeepAll {
 		d.addAttention(s, w, p, x, buf.h, buf)
 	}
@@ -36,8 +47,8 @@ func (d *Decoder) recompute(s device.Stream, w Params, p places, x device.Mat, b
 	s.SwiGLU(buf.act, buf.gu)
 }
 
-// backwardMLP turns dx from dy into dh. Each buffer is reused for its own gradient as soon as it was read last: act, gu
-// and norm, in this order.
+// backwardMLP turns a chunk of dx from dy into dh. Each buffer is reused for its own gradient as soon as it was read last:
+// act, gu and norm, in this order.
 func (d *Decoder) backwardMLP(s device.Stream, w, g Params, p places, dx device.Mat, buf *Work) {
 	weightGrad(s, g.Mat(p.down), dx, buf.act)
 	if d.MLPBias {
@@ -45,7 +56,6 @@ func (d *Decoder) backwardMLP(s device.Stream, w, g Params, p places, dx device.
 	}
 	dAct := buf.act
 	s.MatMul(dAct, dx, w.Mat(p.down), device.MatMulFlags{})
-
 	dGU := buf.gu
 	s.SwiGLUGrad(dGU, dAct, buf.gu)
 	weightGrad(s, g.Glued(p.gateUp, 2), dGU, buf.norm)
@@ -59,23 +69,33 @@ func (d *Decoder) backwardMLP(s device.Stream, w, g Params, p places, dx device.
 
 // backwardAttention turns dx from dh into the gradient of x.
 func (d *Decoder) backwardAttention(s device.Stream, w, g Params, p places, x, dx device.Mat, b *Batch, r *Rope, buf *Work) {
-	weightGrad(s, g.Mat(p.out), dx, buf.att)
-	if d.OutBias {
-		biasGrad(s, g.Mat(p.outBias), dx)
+	for c := range chunks(b.T, buf.chunk) {
+		part, dx := buf.at(c), c.rows(dx)
+		weightGrad(s, g.Mat(p.out), dx, part.att)
+		if d.OutBias {
+			biasGrad(s, g.Mat(p.outBias), dx)
+		}
+		s.MatMul(part.dAtt, dx, w.Mat(p.out), device.MatMulFlags{})
 	}
-	s.MatMul(buf.dAtt, dx, w.Mat(p.out), device.MatMulFlags{})
-
 	q, k, v := d.operands(buf)
 	dq, dk, dv := d.split(buf.dQKV)
 	s.AttentionGrad(dq, dk, dv, buf.dAtt, q, k, v, buf.att, buf.lse, buf.delta, d.spec(b))
-	s.RoPE(dq, dq, d.Heads, r.Cos, r.Sin, b.Docs.Positions, true)
-	s.RoPE(dk, dk, d.KVHeads, r.Cos, r.Sin, b.Docs.Positions, true)
+	for c := range chunks(b.T, buf.chunk) {
+		part := buf.at(c)
+		d.backwardQKV(s, w, g, p, c.rows(x), c.rows(dx), c.ids(b.Docs.Positions), r, &part)
+	}
+}
+
+// backwardQKV takes a chunk of the gradient of what attention read back to x.
+func (d *Decoder) backwardQKV(s device.Stream, w, g Params, p places, x, dx device.Mat, positions device.Mem, r *Rope, buf *Work) {
+	dq, dk, _ := d.split(buf.dQKV)
+	s.RoPE(dq, dq, d.Heads, r.Cos, r.Sin, positions, true)
+	s.RoPE(dk, dk, d.KVHeads, r.Cos, r.Sin, positions, true)
 	if d.QKNorm {
 		rawQ, rawK, _ := d.split(buf.qkv)
 		s.RMSNormGrad(dq, g.Mat(p.qNorm), dq, rawQ, w.Mat(p.qNorm), buf.qRstd, device.Mat{}, d.Heads)
 		s.RMSNormGrad(dk, g.Mat(p.kNorm), dk, rawK, w.Mat(p.kNorm), buf.kRstd, device.Mat{}, d.KVHeads)
 	}
-
 	// The MLP half took over the buffer of this norm; to repeat it is cheaper than to hold t*Hidden elements meanwhile.
 	s.RMSNorm(buf.norm, buf.rstd, x, w.Mat(p.attnNorm), 1, d.Eps)
 	weightGrad(s, g.Glued(p.qkv, 3), buf.dQKV, buf.norm)

@@ -6,22 +6,27 @@ import "github.com/millrace/millrace/device"
 func (d *Decoder) Forward(s device.Stream, w Params, x, y device.Mat, b *Batch, r *Rope, kept *Kept, work *Work) {
 	p := d.places()
 	buf := kept.over(work)
-
-	d.projectQKV(s, w, p, x, buf)
-	q, k, v := d.rotate(s, w, p, buf, b, r)
-	s.Attention(buf.att, buf.lse, q, k, v, d.spec(b))
-
-	// The residual stream runs in y; only KeepAll wants the value between the halves for later.
-	d.addAttention(s, w, p, x, y, buf)
-	if kept.keep >= KeepAll {
-		s.Copy(kept.h.Mem, y.Mem)
+	for c := range chunks(b.T, work.chunk) {
+		part := buf.at(c)
+		d.projectQKV(s, w, p, c.rows(x), &part)
+		d.rotate(s, w, p, &part, c.ids(b.Docs.Positions), r)
 	}
-	s.RMSNorm(buf.norm, buf.rstd, y, w.Mat(p.mlpNorm), 1, d.Eps)
-	d.projectGateUp(s, w, p, buf)
-	s.SwiGLU(buf.act, buf.gu)
-	s.MatMul(y, buf.act, w.Mat(p.down), device.MatMulFlags{TransB: true, Accumulate: true})
-	if d.MLPBias {
-		s.AddBias(y, w.Mat(p.downBias))
+	q, k, v := d.operands(buf)
+	s.Attention(buf.att, buf.lse, q, k, v, d.spec(b))
+	for c := range chunks(b.T, work.chunk) {
+		part, y := buf.at(c), c.rows(y)
+		// The residual stream runs in y; only KeepAll wants the value between the halves for later.
+		d.addAttention(s, w, p, c.rows(x), y, &part)
+		if kept.keep >= KeepAll {
+			s.Copy(part.h.Mem, y.Mem)
+		}
+		s.RMSNorm(part.norm, part.rstd, y, w.Mat(p.mlpNorm), 1, d.Eps)
+		d.projectGateUp(s, w, p, &part)
+		s.SwiGLU(part.act, part.gu)
+		s.MatMul(y, part.act, w.Mat(p.down), device.MatMulFlags{TransB: true, Accumulate: true})
+		if d.MLPBias {
+			s.AddBias(y, w.Mat(p.downBias))
+		}
 	}
 }
 
@@ -68,17 +73,16 @@ func (d *Decoder) operands(buf *Work) (q, k, v device.Mat) {
 	return q, k, v
 }
 
-// rotate norms the queries and keys where the block does so, rotates them and returns what attention reads.
-func (d *Decoder) rotate(s device.Stream, w Params, p places, buf *Work, b *Batch, r *Rope) (q, k, v device.Mat) {
-	q, k, v = d.operands(buf)
+// rotate norms the queries and keys where the block does so, and rotates them.
+func (d *Decoder) rotate(s device.Stream, w Params, p places, buf *Work, positions device.Mem, r *Rope) {
+	q, k, _ := d.operands(buf)
 	if d.QKNorm {
 		rawQ, rawK, _ := d.split(buf.qkv)
 		s.RMSNorm(q, buf.qRstd, rawQ, w.Mat(p.qNorm), d.Heads, d.Eps)
 		s.RMSNorm(k, buf.kRstd, rawK, w.Mat(p.kNorm), d.KVHeads, d.Eps)
 	}
-	s.RoPE(q, q, d.Heads, r.Cos, r.Sin, b.Docs.Positions, false)
-	s.RoPE(k, k, d.KVHeads, r.Cos, r.Sin, b.Docs.Positions, false)
-	return q, k, v
+	s.RoPE(q, q, d.Heads, r.Cos, r.Sin, positions, false)
+	s.RoPE(k, k, d.KVHeads, r.Cos, r.Sin, positions, false)
 }
 
 // addAttention is h = x + att·Wo^T + bias.

@@ -47,6 +47,7 @@ type block struct {
 	dy       []float32
 	b        *nn.Batch
 	r        *nn.Rope
+	rows     int // of a chunk; 0: all
 }
 
 // newBlock makes random weights and inputs; frozen fields are those for which it returns true.
@@ -85,7 +86,7 @@ func newBlock(t *testing.T, d *nn.Decoder, dtype tensor.DType, frozen func(name 
 func (k *block) forward(keep nn.Keep) *nn.Kept {
 	kept := k.d.NewKept(k.arena, k.x.DType, positions, keep)
 	mark := k.arena.Mark()
-	work := k.d.NewForwardWork(k.arena, k.x.DType, positions)
+	work := k.d.NewForwardWork(k.arena, k.x.DType, positions, k.rows, keep)
 	k.d.Forward(k.stream, k.w, k.x, k.y, k.b, k.r, kept, work)
 	k.sync()
 	k.arena.Release(mark)
@@ -97,7 +98,7 @@ func (k *block) run(keep nn.Keep) (y, dx, g []float32) {
 	begin := k.arena.Mark()
 	kept := k.forward(keep)
 	mark := k.arena.Mark()
-	work := k.d.NewBackwardWork(k.arena, k.x.DType, positions)
+	work := k.d.NewBackwardWork(k.arena, k.x.DType, positions, k.rows, keep)
 	k.poison(device.Mem{Off: mark, Len: k.arena.Mark() - mark})
 	k.set(k.dx, k.dy)
 	clear(k.bytes(k.g.Mem))
@@ -144,7 +145,7 @@ func TestGradientsAccumulate(t *testing.T) {
 	_, _, once := k.run(nn.KeepInput)
 	kept := k.forward(nn.KeepInput)
 	k.set(k.dx, k.dy)
-	k.d.Backward(k.stream, k.w, k.g, k.x, k.dx, k.b, k.r, kept, k.d.NewBackwardWork(k.arena, tensor.F32, positions))
+	k.d.Backward(k.stream, k.w, k.g, k.x, k.dx, k.b, k.r, kept, k.d.NewBackwardWork(k.arena, tensor.F32, positions, 0, nn.KeepInput))
 	k.sync()
 	twice := k.get(device.NewVec(k.g.Mem, tensor.F32, int(k.layout.StateElems)))
 	for i, x := range once {
@@ -211,10 +212,13 @@ func TestCounting(t *testing.T) {
 				d.NewKept(a, tensor.BF16, positions, keep)
 				peaks = append(peaks, a.Mark())
 			}
-			d.NewForwardWork(a, tensor.BF16, positions)
-			peaks = append(peaks, a.Mark(), a.Peak())
-			d.NewBackwardWork(a, tensor.F32, positions)
-			return append(peaks, a.Mark(), a.Peak())
+			for keep := nn.KeepInput; keep <= nn.KeepAll; keep++ {
+				d.NewForwardWork(a, tensor.BF16, positions, 5, keep)
+				peaks = append(peaks, a.Mark(), a.Peak())
+				d.NewBackwardWork(a, tensor.F32, positions, 5, keep)
+				peaks = append(peaks, a.Mark(), a.Peak())
+			}
+			return peaks
 		}
 		counted, real := place(device.NewArena(device.Mem{})), place(r.arena)
 		if fmt.Sprint(counted) != fmt.Sprint(real) {
@@ -283,11 +287,12 @@ func TestFLOPs(t *testing.T) {
 		k := newBlock(t, d, tensor.F32, nil)
 		pairs := d.Pairs(docs)
 		forward, backward, recompute := d.FLOPs(positions, pairs)
-		for keep := nn.KeepInput; keep <= nn.KeepAll; keep++ {
+		for i := range 2 * nn.Keeps {
+			keep, rows := nn.Keep(i%nn.Keeps), i/nn.Keeps*5
 			kept := d.NewKept(k.arena, tensor.F32, positions, keep)
 			f, b := &meter{pairs: pairs}, &meter{pairs: pairs}
-			d.Forward(f, k.w, k.x, k.y, k.b, k.r, kept, d.NewForwardWork(k.arena, tensor.F32, positions))
-			d.Backward(b, k.w, k.g, k.x, k.dx, k.b, k.r, kept, d.NewBackwardWork(k.arena, tensor.F32, positions))
+			d.Forward(f, k.w, k.x, k.y, k.b, k.r, kept, d.NewForwardWork(k.arena, tensor.F32, positions, rows, keep))
+			d.Backward(b, k.w, k.g, k.x, k.dx, k.b, k.r, kept, d.NewBackwardWork(k.arena, tensor.F32, positions, rows, keep))
 			if f.flops != forward || b.flops != backward+recompute[keep] {
 				t.Errorf("%s, keep %v: forward %d, account %d; backward %d, account %d+%d", name, keep, f.flops, forward, b.flops, backward, recompute[keep])
 			}

@@ -1,6 +1,8 @@
 package nn
 
 import (
+	"iter"
+
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/tensor"
 )
@@ -20,6 +22,7 @@ type Head struct {
 	Hidden, Vocab int
 	TileRows      int
 	ChunkTokens   int
+	NormTokens    int     // positions whose final norm is taken at once; 0: all. It sets the order of sums as well
 	Eps           float32 // of the norm
 }
 
@@ -79,23 +82,34 @@ func (h *Head) NewVisitWork(a *device.Arena, dtype tensor.DType, t int) *HeadWor
 
 // NormForward is xn = norm(x), both [T, Hidden]; rstd (F32, [T, 1]) is for NormBackward.
 func (h *Head) NormForward(s device.Stream, wNorm, x, xn, rstd device.Mat) {
-	s.RMSNorm(xn, rstd, x, wNorm, 1, h.Eps)
+	for c := range h.normChunks(x.Rows) {
+		s.RMSNorm(c.rows(xn), c.rows(rstd), c.rows(x), wNorm, 1, h.Eps)
+	}
 }
 
 // NormBackward writes dx [T, Hidden] from dxn32 (F32, [T, Hidden]), which it rounds to dx's type first, and adds to dwNorm
 // unless that is the zero Mat. dx is not x.
 func (h *Head) NormBackward(s device.Stream, wNorm, dwNorm, x, rstd, dxn32, dx device.Mat) {
-	dxn := dxn32
-	if dx.DType != tensor.F32 {
-		s.Cast(dx, dxn32)
-		dxn = dx
+	for c := range h.normChunks(x.Rows) {
+		dxn, dx := c.rows(dxn32), c.rows(dx)
+		if dx.DType != tensor.F32 {
+			s.Cast(dx, dxn)
+			dxn = dx
+		}
+		s.RMSNormGrad(dx, dwNorm, dxn, c.rows(x), wNorm, c.rows(rstd), device.Mat{}, 1)
 	}
-	s.RMSNormGrad(dx, dwNorm, dxn, x, wNorm, rstd, device.Mat{}, 1)
+}
+
+func (h *Head) normChunks(t int) iter.Seq[chunk] {
+	if h.NormTokens > 0 {
+		return chunks(t, h.NormTokens)
+	}
+	return chunks(t, t)
 }
 
 // Stats takes the logits of one tile, whose rows start at first, into stat (F32, [T, 3]). Tiles come in order.
 func (h *Head) Stats(s device.Stream, tileW device.Mat, first int, xn, stat device.Mat, targets device.Mem, work *HeadWork) {
-	for c := range h.chunks(xn.Rows) {
+	for c := range chunks(xn.Rows, h.ChunkTokens) {
 		logits := c.logits(s, tileW, xn, work.logits[0])
 		s.LSEUpdate(c.rows(stat), logits, c.ids(targets), first)
 	}
@@ -106,7 +120,7 @@ func (h *Head) Stats(s device.Stream, tileW device.Mat, first int, xn, stat devi
 // descending order.
 func (h *Head) Grad(s device.Stream, tileW, dTile device.Mat, first int, xn, stat, dxn32 device.Mat, overwrite bool,
 	targets device.Mem, scale float32, work *HeadWork) {
-	for c := range h.chunks(xn.Rows) {
+	for c := range chunks(xn.Rows, h.ChunkTokens) {
 		logits := c.logits(s, tileW, xn, work.logits[0])
 		c.grad(s, tileW, dTile, first, logits, xn, stat, dxn32, overwrite, targets, scale, work)
 	}
@@ -117,7 +131,7 @@ func (h *Head) Grad(s device.Stream, tileW, dTile device.Mat, first int, xn, sta
 func (h *Head) Visit(s device.Stream, tiles, dTiles []device.Mat, xn, stat, dxn32 device.Mat,
 	targets device.Mem, scale float32, work *HeadWork) {
 	logits := make([]device.Mat, len(tiles))
-	for c := range h.chunks(xn.Rows) {
+	for c := range chunks(xn.Rows, h.ChunkTokens) {
 		for i, w := range tiles {
 			first, _ := h.Tile(i)
 			logits[i] = c.logits(s, w, xn, work.logits[i])

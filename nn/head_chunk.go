@@ -1,31 +1,9 @@
 package nn
 
 import (
-	"iter"
-
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/tensor"
 )
-
-// chunk is a range of a micro-batch's positions that the head treats at once.
-type chunk struct{ first, n int }
-
-// chunks cuts t positions into chunks of ChunkTokens; the last one may be shorter.
-func (h *Head) chunks(t int) iter.Seq[chunk] {
-	return func(yield func(chunk) bool) {
-		for first := 0; first < t; first += h.ChunkTokens {
-			if !yield(chunk{first, min(h.ChunkTokens, t-first)}) {
-				return
-			}
-		}
-	}
-}
-
-func (c chunk) rows(m device.Mat) device.Mat { return m.RowRange(c.first, c.n) }
-
-func (c chunk) ids(m device.Mem) device.Mem {
-	return m.Slice(int64(c.first)*tensor.I32.Bytes(), int64(c.n)*tensor.I32.Bytes())
-}
 
 // logits forms the chunk's logits of one tile in mem. They are dense whatever the tile, so that both schedules of the head
 // ask the device for the same product.

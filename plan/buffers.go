@@ -22,6 +22,7 @@ type Buffers struct {
 	DX      []device.Mat    // by micro-batch: gradient of x [T, H]
 	Kept    [][]*nn.Kept    // by block and micro-batch
 
+	// The head's, in scratch.
 	Normed   []device.Mat // by micro-batch: final norm of x [T, H]
 	NormRstd []device.Mat // by micro-batch: F32 [T, 1]
 	Stat     []device.Mat // by micro-batch: F32 [T, 3]
@@ -99,13 +100,7 @@ func (s *setting) buffers(a *device.Arena, groups func(purpose string, bytes int
 	}
 	num, t, m := s.num, s.num.Positions(), s.num.MicroBatches
 	hidden := s.model.Hidden
-	mats := func(dtype tensor.DType, rows, cols int) []device.Mat {
-		all := make([]device.Mat, m)
-		for i := range all {
-			all[i] = a.Mat(dtype, rows, cols)
-		}
-		return all
-	}
+	mats := func(dtype tensor.DType, rows, cols int) []device.Mat { return microMats(a, m, dtype, rows, cols) }
 
 	if !s.place.Bind {
 		var ring int64
@@ -174,14 +169,6 @@ func (s *setting) buffers(a *device.Arena, groups func(purpose string, bytes int
 	}
 	group("kept activations")
 
-	b.Normed = mats(num.Compute, t, hidden)
-	b.NormRstd = mats(tensor.F32, t, 1)
-	b.Stat = mats(tensor.F32, t, 3)
-	if s.trains() {
-		b.DNormed = mats(tensor.F32, t, hidden)
-	}
-	b.Loss = mats(tensor.F32, 1, t)
-	group("head")
 	if s.wants.LogitRows > 0 && !s.place.Bind {
 		b.Logits = a.Take(int64(min(s.wants.LogitRows, num.HeadChunk)) * int64(s.model.Head.TileRows) * tensor.F32.Bytes())
 		group("logits")
@@ -200,7 +187,17 @@ func (s *setting) buffers(a *device.Arena, groups func(purpose string, bytes int
 	return b
 }
 
-// work lays the scratch of all visits over one another: they follow each other in the compute lane.
+// microMats takes a matrix for each of m micro-batches.
+func microMats(a *device.Arena, m int, dtype tensor.DType, rows, cols int) []device.Mat {
+	all := make([]device.Mat, m)
+	for i := range all {
+		all[i] = a.Mat(dtype, rows, cols)
+	}
+	return all
+}
+
+// work lays the scratch of all visits over one another: they follow each other in the compute lane. What the head has of all
+// micro-batches is scratch, too: blocks are through with theirs when it begins, and begin again when it is done.
 func (s *setting) work(a *device.Arena, b *Buffers) {
 	first := a.Mark()
 	end := first
@@ -209,25 +206,38 @@ func (s *setting) work(a *device.Arena, b *Buffers) {
 		place()
 		end = max(end, a.Mark())
 	}
-	t, compute := s.num.Positions(), s.num.Compute
-	for _, d := range s.model.Blocks {
-		lay(func() { b.ForwardWork = append(b.ForwardWork, d.NewForwardWork(a, compute, t)) })
+	t, rows, compute := s.num.Positions(), s.num.BlockRows(), s.num.Compute
+	for i, d := range s.model.Blocks {
+		lay(func() { b.ForwardWork = append(b.ForwardWork, d.NewForwardWork(a, compute, t, rows, s.place.Keep[i])) })
 		if !s.trains() {
 			continue
 		}
-		lay(func() { b.BackwardWork = append(b.BackwardWork, d.NewBackwardWork(a, compute, t)) })
+		lay(func() {
+			b.BackwardWork = append(b.BackwardWork, d.NewBackwardWork(a, compute, t, rows, s.place.Keep[i]))
+		})
 	}
-	head := s.head()
+	a.Release(first)
+	mats := func(dtype tensor.DType, rows, cols int) []device.Mat { return microMats(a, s.num.MicroBatches, dtype, rows, cols) }
+	hidden, head := s.model.Hidden, s.head()
+	b.Normed = mats(compute, t, hidden)
+	b.NormRstd = mats(tensor.F32, t, 1)
+	b.Stat = mats(tensor.F32, t, 3)
+	if s.trains() {
+		b.DNormed = mats(tensor.F32, t, hidden)
+	}
+	b.Loss = mats(tensor.F32, 1, t)
+	first = a.Mark()
 	lay(func() { b.StatsWork = head.NewStatsWork(a, compute, t) })
 	if s.place.SingleHead {
 		lay(func() { b.VisitWork = head.NewVisitWork(a, compute, t) })
 	}
-	a.Release(end)
+	a.Release(max(end, first))
 }
 
-// head is the model's head with the run's chunk.
+// head is the model's head with the run's chunks.
 func (s *setting) head() *nn.Head {
 	h := s.model.Head
+	h.NormTokens = s.num.BlockRows()
 	h.ChunkTokens = s.num.HeadChunk
 	return &h
 }

@@ -30,8 +30,8 @@ func (p *Plan) Explain(dev device.Info, m Machine, o Outlook) string {
 	fmt.Fprintf(&b, "%s: %s parameters in %s and %s\n", p.Model.Type, FormatCount(params),
 		count(len(p.Model.Blocks), "block"), count(len(p.Model.Parts), "part"))
 	fmt.Fprintf(&b, "device   %s\nmachine  %s\n", dev.Name, m.Name)
-	fmt.Fprintf(&b, "step     %d positions: %s of %d x %d; %v compute, %v master; head chunk %d\n\n",
-		n.StepPositions(), count(n.MicroBatches, "micro-batch"), n.MicroBatch, n.SequenceLen, n.Compute, n.Master, n.HeadChunk)
+	fmt.Fprintf(&b, "step     %d positions: %s of %d x %d; %v compute, %v master; head chunk %d, block chunk %d\n\n",
+		n.StepPositions(), count(n.MicroBatches, "micro-batch"), n.MicroBatch, n.SequenceLen, n.Compute, n.Master, n.HeadChunk, n.BlockRows())
 
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)
 	table := func(title string, total, budget int64, lists ...[]Bytes) {

@@ -56,10 +56,17 @@ func (c *chooser) mend() []string {
 		}
 		n -= n / 8 // coarse where there are many
 	}
+	for n := c.Numerics.BlockRows() / 2; n >= minBlockChunk; n /= 2 {
+		if fits(func(r *Request) { r.Numerics.BlockChunk = n }) {
+			list = append(list, fmt.Sprintf("numerics.block_chunk=%d", n))
+			break
+		}
+	}
 	for n := c.Numerics.SequenceLen / 2; n >= minSequenceLen; n /= 2 {
 		shorter := func(r *Request) {
 			r.Numerics.SequenceLen, r.Numerics.MicroBatches = n, r.Numerics.StepPositions()/(n*r.Numerics.MicroBatch)
 			r.Numerics.HeadChunk = min(r.Numerics.HeadChunk, r.Numerics.Positions())
+			r.Numerics.BlockChunk = min(r.Numerics.BlockChunk, r.Numerics.Positions())
 		}
 		if fits(shorter) {
 			list = append(list, fmt.Sprintf("sequence_len=%d", n))
@@ -69,8 +76,11 @@ func (c *chooser) mend() []string {
 	return list
 }
 
-// minSequenceLen is the shortest that is worth suggesting.
-const minSequenceLen = 128
+// The shortest sequence and the smallest chunk that are worth suggesting.
+const (
+	minSequenceLen = 128
+	minBlockChunk  = 256
+)
 
 // Mend adds to the error of a request that does not fit the smallest changes after which it does.
 func (r Request) Mend(err error) error {

@@ -18,6 +18,9 @@ type Numerics struct {
 	MicroBatch   int // sequences that one operation sees
 	MicroBatches int // micro-batches of a step
 	HeadChunk    int // positions whose logits are computed together
+	// BlockChunk is the positions that all of a block but its attention takes at once, and the norm of the head; 0: all of a
+	// micro-batch. It bounds what the MLP takes of the device, and sets bits since gradients of parameters are summed over chunks.
+	BlockChunk int
 
 	// PieceElems is about how long the pieces of an extent are, in elements: what the host updates, and a disk reads or
 	// writes, at a time. It sets bits, since the embedding's squares are summed piece by piece. 0 is DefaultPieceElems.
@@ -29,6 +32,17 @@ const DefaultPieceElems = 4 << 20
 
 // Positions is the number of rows T of a micro-batch.
 func (n Numerics) Positions() int { return n.SequenceLen * n.MicroBatch }
+
+// BlockRows is the rows of a block's chunk, all of a micro-batch if it is in one.
+func (n Numerics) BlockRows() int {
+	if t := n.Positions(); n.BlockChunk == 0 || n.BlockChunk > t {
+		return t
+	}
+	return n.BlockChunk
+}
+
+// BlockChunks is the number of chunks of a micro-batch in blocks.
+func (n Numerics) BlockChunks() int { return (n.Positions() + n.BlockRows() - 1) / n.BlockRows() }
 
 // StepPositions is the number of packed positions of a step.
 func (n Numerics) StepPositions() int { return n.Positions() * n.MicroBatches }
@@ -48,6 +62,8 @@ func (n Numerics) Check() error {
 		return fmt.Errorf("precision: compute %v does not go with master %v: use bf16 with split, or f32 with f32", n.Compute, n.Master)
 	case n.SequenceLen < 1 || n.MicroBatch < 1 || n.MicroBatches < 1 || n.HeadChunk < 1:
 		return fmt.Errorf("sequence_len, micro-batches and head chunk must be at least 1")
+	case n.BlockChunk < 0:
+		return fmt.Errorf("chunks of %d positions in blocks", n.BlockChunk)
 	case n.PieceElems < 0:
 		return fmt.Errorf("pieces of %d elements", n.PieceElems)
 	case n.SequenceLen > MaxPositionsPerMicroBatch/n.MicroBatch:

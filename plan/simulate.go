@@ -272,7 +272,7 @@ func (s *setting) costs() func(op *Op) cost {
 	}
 	elem := s.num.Compute.Bytes()
 	x := s.inputBytes()
-	head := s.head()
+	head, chunks := s.head(), int64(s.num.BlockChunks())
 	types := s.types()
 	onDisk := s.diskBytes()
 	pieces, pieceBytes := s.inputPieces()
@@ -348,14 +348,14 @@ func (s *setting) costs() func(op *Op) cost {
 			none, backNone, againNone := d.FLOPs(t, 0)
 			width := int64(2*d.Hidden+2*d.Intermediate+(d.Heads+2*d.KVHeads)*d.HeadDim) * int64(t) * elem
 			if op.Kind == Forward {
-				c.flops, c.attention, c.element = none, all-none, int64(forwardPasses*float64(width))+s.weightBytes(op.Part)
+				c.flops, c.attention, c.element = none, all-none, int64(forwardPasses*float64(width))+chunks*s.weightBytes(op.Part)
 				break
 			}
 			keep := s.place.Keep[op.Layer-1]
 			c.flops = backNone + againNone[keep] - s.frozenFLOPs(op.Part)
 			c.attention = back - backNone + again[keep] - againNone[keep]
-			// Each micro-batch reads the weights again, and adds to a gradient that it reads and writes.
-			c.element = int64(backwardPasses*float64(width)) + 2*s.weightBytes(op.Part) + 2*s.gradBytes(op.Part)
+			// Each chunk of each micro-batch reads the weights again, and adds to a gradient that it reads and writes.
+			c.element = int64(backwardPasses*float64(width)) + chunks*(2*s.weightBytes(op.Part)+2*s.gradBytes(op.Part))
 			if keep < nn.KeepAll {
 				c.element += int64(forwardPasses * float64(width))
 			}

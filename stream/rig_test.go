@@ -47,6 +47,12 @@ func numerics(g *modeltest.Golden, n plan.Numerics) plan.Numerics {
 	return n
 }
 
+// chunked has blocks take so many rows at once.
+func chunked(n plan.Numerics, rows int) plan.Numerics {
+	n.BlockChunk = rows
+	return n
+}
+
 // machine has some rates; they choose nothing.
 var machine = plan.Machine{Name: "test", F32FLOPsPerSec: 1e11, BF16FLOPsPerSec: 2e11, AttentionFLOPsPerSec: 1e10,
 	DeviceBytesPerSec: 1e10, UploadBytesPerSec: 1e10, DownloadBytesPerSec: 1e10, AdamWBytesPerSec: 1e10, HostBytesPerSec: 1e10}

@@ -31,7 +31,7 @@ type shape struct {
 	Heads, KVHeads, HeadDim            int
 	Tied                               bool
 	SequenceLen, MicroBatch, Micro     int
-	HeadChunk, PieceElems              int
+	HeadChunk, BlockChunk, PieceElems  int
 	BF16, Moments8                     bool
 	FrozenBlocks                       int  // from the first one on
 	FrozenEmbed, FrozenHead, FrozenFFN bool // FrozenFFN: gate, up and down of the last block
@@ -56,6 +56,7 @@ func draw(rt *rapid.T) shape {
 	}
 	s.Heads = s.KVHeads * rapid.IntRange(1, 2).Draw(rt, "group")
 	s.HeadChunk = rapid.IntRange(1, s.SequenceLen*s.MicroBatch).Draw(rt, "chunk")
+	s.BlockChunk = rapid.IntRange(0, s.SequenceLen*s.MicroBatch+1).Draw(rt, "block chunk")
 	s.PieceElems = rapid.IntRange(1, 3000).Draw(rt, "piece")
 	return s
 }
@@ -94,7 +95,7 @@ func (s shape) subject(t errorer, steps int) *subject {
 	}
 	n := &sub.numerics
 	n.SequenceLen, n.MicroBatch, n.MicroBatches, n.HeadChunk = s.SequenceLen, s.MicroBatch, s.Micro, s.HeadChunk
-	n.PieceElems = int64(s.PieceElems)
+	n.BlockChunk, n.PieceElems = s.BlockChunk, int64(s.PieceElems)
 	sub.fill = func(p *model.Part, v model.Values) error { m.InitPart(7, p, v); return nil }
 	rnd := rand.New(rand.NewPCG(1, 2))
 	for i := range steps {

@@ -31,6 +31,7 @@ type BenchOptions struct {
 	Warmup      int    // before them, not measured
 	MicroBatch  Auto
 	HeadChunk   Auto
+	BlockChunk  Auto
 	Compute     string  // bf16 (default) or f32
 	Moments     string  // f32 (default) or 8bit
 	MaxGradNorm float64 // 0: no clipping
@@ -197,7 +198,7 @@ func (b *benchmark) makePlan(n plan.Numerics) error {
 		b.alias = aliasBlocks(b.model, n)
 		r.HostBytes += b.alias.sharedBytes() // what the plan counts and the host need not have
 	}
-	b.plan, err = fitRequest(r, b.Tokens/b.SequenceLen, Sizes{MicroBatch: b.MicroBatch, HeadChunk: b.HeadChunk}, nil)
+	b.plan, err = fitRequest(r, b.Tokens/b.SequenceLen, Sizes{MicroBatch: b.MicroBatch, HeadChunk: b.HeadChunk, BlockChunk: b.BlockChunk}, nil)
 	if err != nil && b.alias != nil {
 		return fmt.Errorf("with %s of blocks that share memory: %w", plan.FormatBytes(b.alias.sharedBytes()), err)
 	}

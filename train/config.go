@@ -68,6 +68,7 @@ type Precision struct {
 type Sizes struct {
 	MicroBatch Auto `yaml:"micro_batch"` // sequences that one operation sees
 	HeadChunk  Auto `yaml:"head_chunk"`  // positions whose logits are computed together
+	BlockChunk Auto `yaml:"block_chunk"` // positions that a block's norms, projections and MLP take at once
 }
 
 // Memory are the budgets.

@@ -23,6 +23,29 @@ func positionsOf(dev device.Info) int {
 	return gpuPositions
 }
 
+// sizesOf are the sizes of a plan as a configuration has them, none of them auto.
+func sizesOf(n plan.Numerics) Sizes {
+	return Sizes{MicroBatch: Auto(n.MicroBatch), HeadChunk: Auto(n.HeadChunk), BlockChunk: Auto(n.BlockRows())}
+}
+
+// blockChunk is the chunk in which blocks take micro-batches of so many positions: all of them where one operation should see
+// no more on the device, else as few equal chunks as that allows. It follows from shapes, not from budgets: a chunk as
+// large as that has nothing to gain from being larger.
+func blockChunk(sizes Sizes, positions int, dev device.Info) int {
+	most := positionsOf(dev)
+	switch {
+	case sizes.BlockChunk > 0:
+		return min(int(sizes.BlockChunk), positions)
+	case positions <= most:
+		return positions
+	}
+	n := (positions + most - 1) / most
+	return ((positions+n-1)/n + blockChunkMultiple - 1) / blockChunkMultiple * blockChunkMultiple
+}
+
+// blockChunkMultiple is what the rows of a chunk are a multiple of: tiles of matrix products.
+const blockChunkMultiple = 256
+
 // headChunks are the sizes of the head's chunk that are tried, largest first.
 var headChunks = []int{512, 256, 128, 64}
 
@@ -64,6 +87,7 @@ func fitRequest(r plan.Request, rows int, sizes Sizes, wants func(plan.Numerics)
 	n := &r.Numerics
 	complete := func(micro, chunk int) plan.Request {
 		n.MicroBatch, n.MicroBatches, n.HeadChunk = micro, rows/micro, min(chunk, micro*n.SequenceLen)
+		n.BlockChunk = blockChunk(sizes, n.Positions(), r.Device)
 		if wants != nil {
 			r.Wants = wants(*n)
 		}

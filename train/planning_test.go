@@ -31,7 +31,7 @@ func TestSmallerOperationsThatOverlap(t *testing.T) {
 		"num_attention_heads": 9, "num_key_value_heads": 3, "max_position_embeddings": 8192, "rms_norm_eps": 1e-5, "rope_theta": 1e5,
 		"tie_word_embeddings": true, "hidden_act": "silu"}`)
 	info := device.Info{Name: "a CPU", Unified: true, Workers: 2}
-	r := plan.Request{Model: m, Device: info, Machine: guess(info), DeviceBytes: 64 << 20, HostBytes: 8 << 30,
+	r := plan.Request{Model: m, Device: info, Machine: guess(info), DeviceBytes: 60 << 20, HostBytes: 8 << 30,
 		Numerics: plan.Numerics{Compute: tensor.BF16, Master: optim.Split, SequenceLen: 512}}
 	p, err := fitRequest(r, 4, Sizes{}, nil)
 	if err != nil {

@@ -197,6 +197,9 @@ func (c *Config) startsOver(env *Env) bool {
 	if now.Numerics.HeadChunk == 0 {
 		now.Numerics.HeadChunk = old.Numerics.HeadChunk
 	}
+	if now.Numerics.BlockChunk == 0 {
+		now.Numerics.BlockChunk = old.Numerics.BlockChunk
+	}
 	old.Memory, old.Device, old.Save, old.Resume = now.Memory, now.Device, now.Save, now.Resume // which change no number
 	a, errA := old.YAML()
 	b, errB := now.YAML()
@@ -295,7 +298,7 @@ func (t *trainer) openLoaders(p *plan.Plan) (err error) {
 // writeHead makes the output directory with run.yaml, as resolved, and plan.json.
 func (t *trainer) writeHead(p *plan.Plan) error {
 	c := *t.config
-	c.Numerics = Sizes{MicroBatch: Auto(p.Numerics.MicroBatch), HeadChunk: Auto(p.Numerics.HeadChunk)}
+	c.Numerics = sizesOf(p.Numerics)
 	doc, err := c.YAML()
 	if err != nil {
 		return err

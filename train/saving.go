@@ -257,15 +257,18 @@ func (c *Config) keepNumerics(doc json.RawMessage) error {
 	if err := json.Unmarshal(doc, &n); err != nil {
 		return fmt.Errorf("resume: the checkpoint's numerics: %w", err)
 	}
-	keep := func(name string, now *Auto, saved int) error {
-		if *now > 0 && int(*now) != saved {
+	keep := func(name string, now *Auto, saved, most int) error {
+		if *now > 0 && min(int(*now), most) != saved {
 			return Request(fmt.Errorf("resume: numerics.%s is %d, and %d in the checkpoint; go back to that, or start anew in another output_dir", name, *now, saved))
 		}
 		*now = Auto(saved)
 		return nil
 	}
-	if err := keep("micro_batch", &c.Numerics.MicroBatch, n.MicroBatch); err != nil {
+	if err := keep("micro_batch", &c.Numerics.MicroBatch, n.MicroBatch, math.MaxInt); err != nil {
 		return err
 	}
-	return keep("head_chunk", &c.Numerics.HeadChunk, n.HeadChunk)
+	if err := keep("head_chunk", &c.Numerics.HeadChunk, n.HeadChunk, n.Positions()); err != nil {
+		return err
+	}
+	return keep("block_chunk", &c.Numerics.BlockChunk, n.BlockRows(), n.Positions())
 }

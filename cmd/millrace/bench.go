@@ -19,6 +19,7 @@ type benchCmd struct {
 	Warmup      int     `default:"2" help:"Steps before them."`
 	MicroBatch  int     `placeholder:"N" help:"Sequences that one operation sees; chosen where it is not given."`
 	HeadChunk   int     `placeholder:"N" help:"Positions whose logits are computed together; chosen where it is not given."`
+	BlockChunk  int     `placeholder:"N" help:"Positions that a block's norms, projections and MLP take at once; chosen where it is not given."`
 	Compute     string  `default:"bf16" help:"bf16 or f32."`
 	Moments     string  `default:"f32" help:"First and second moments in f32 or 8bit."`
 	MaxGradNorm float64 `default:"1" help:"Gradients are clipped to this norm; 0 turns clipping off."`
@@ -53,11 +54,11 @@ func (c *benchCmd) Run(p *program) error {
 		return train.Request(fmt.Errorf("--memory-disk: %w", err))
 	}
 	m.Path, m.Recompute = c.MemoryPath, c.Recompute
-	if c.MicroBatch < 0 || c.HeadChunk < 0 {
-		return badFlag("--micro-batch and --head-chunk must be positive")
+	if c.MicroBatch < 0 || c.HeadChunk < 0 || c.BlockChunk < 0 {
+		return badFlag("--micro-batch, --head-chunk and --block-chunk must be positive")
 	}
 	r, err := train.Benchmark(p.ctx, p.env, train.BenchOptions{Shape: c.Shape, Model: c.Model, SequenceLen: c.SequenceLen, Tokens: c.Tokens,
-		Steps: c.Steps, Warmup: c.Warmup, MicroBatch: train.Auto(c.MicroBatch), HeadChunk: train.Auto(c.HeadChunk), Compute: c.Compute,
+		Steps: c.Steps, Warmup: c.Warmup, MicroBatch: train.Auto(c.MicroBatch), HeadChunk: train.Auto(c.HeadChunk), BlockChunk: train.Auto(c.BlockChunk), Compute: c.Compute,
 		Moments: c.Moments, MaxGradNorm: c.MaxGradNorm, Memory: m, Device: c.Device, Stream: c.Stream, AliasLayers: c.AliasLayers, TracePath: c.Trace})
 	if err != nil {
 		return err
