@@ -58,6 +58,9 @@ func TestRehearseALargeModel(t *testing.T) {
 
 // The same with a third of the state on disk, of which a rehearsal needs none: what is read and written is what the plan says.
 func TestRehearseADisk(t *testing.T) {
+	if testing.Short() {
+		t.Skip("three rehearsals of a large model")
+	}
 	p := largePlan(t, func(r *plan.Request) {
 		r.HostBytes, r.DiskBytes = 1<<40, 4<<40
 		r.Machine.DiskReadBytesPerSec, r.Machine.DiskWriteBytesPerSec = 1e10, 5e9
