@@ -53,7 +53,7 @@ func TestOperationsAllocateNothing(t *testing.T) {
 		real := *o.API
 		idle(o.API)
 		defer func() { *o.API = real }() // for what is closed
-		for name, f := range everyOperation(s, device.NewArena(device.Whole(b)), device.Whole(pinned)) {
+		for name, f := range everyOperation(s, device.NewArena(device.Whole(b)), device.Whole(pinned), middling) {
 			if n := testing.AllocsPerRun(20, f); n != 0 {
 				t.Errorf("products %v: %s allocates %v times", p, name, n)
 			}
@@ -82,9 +82,19 @@ func (idleBLAS) MatMul(*cublaslt.Product, cublaslt.Workspace, driver.Stream) (bo
 	return true, nil
 }
 
-// everyOperation has a call of each operation, on operands of middling size.
-func everyOperation(s device.Stream, a *device.Arena, host device.Mem) map[string]func() {
-	const rows, cols, heads, headDim = 128, 256, 4, 64
+// extents are how large the operands of everyOperation are.
+type extents struct {
+	rows, heads, headDim int
+	tableRows            int // of what is looked up
+	elements             int // of weights with their moments
+}
+
+var middling = extents{rows: 128, heads: 4, headDim: 64, tableRows: 256, elements: 1 << 16}
+
+// everyOperation has a call of each operation.
+func everyOperation(s device.Stream, a *device.Arena, host device.Mem, e extents) map[string]func() {
+	rows, heads, headDim, n := e.rows, e.heads, e.headDim, e.elements
+	cols := heads * headDim
 	mat := func(dtype tensor.DType, rows, cols int) device.Mat { return a.Mat(dtype, rows, cols) }
 	x, y, z := mat(tensor.BF16, rows, cols), mat(tensor.BF16, rows, cols), mat(tensor.BF16, rows, cols)
 	k, v, dk, dv := mat(tensor.BF16, rows, cols/2), mat(tensor.BF16, rows, cols/2), mat(tensor.BF16, rows, cols/2), mat(tensor.BF16, rows, cols/2)
@@ -94,10 +104,10 @@ func everyOperation(s device.Stream, a *device.Arena, host device.Mem) map[strin
 	rstd, stat, loss := mat(tensor.F32, rows, 1), mat(tensor.F32, rows, 3), mat(tensor.F32, 1, rows)
 	lse, delta := mat(tensor.F32, rows, heads), mat(tensor.F32, rows, heads)
 	cos, sin := mat(tensor.F32, rows, headDim/2), mat(tensor.F32, rows, headDim/2)
-	ids := a.Take(4 * rows)
+	ids := a.Take(int64(4 * rows))
+	table, dTable := mat(tensor.BF16, e.tableRows, cols), mat(tensor.F32, e.tableRows, cols)
 	docs := device.Docs{Positions: ids, Start: ids, End: ids}
 	spec := device.AttentionSpec{Heads: heads, KVHeads: heads / 2, HeadDim: headDim, Scale: 0.125, Docs: docs}
-	n := 1 << 16
 	vec := func(t tensor.DType, n int) device.Mat { return a.Mat(t, 1, n) }
 	weights, low, grad, m, u := vec(tensor.BF16, n), vec(tensor.I16, n), vec(tensor.BF16, n), vec(tensor.F32, n), vec(tensor.F32, n)
 	m8, u8, ms, us := vec(tensor.U8, n), vec(tensor.U8, n), vec(tensor.F32, n/tensor.MomentBlock), vec(tensor.F32, n/tensor.MomentBlock)
@@ -127,8 +137,8 @@ func everyOperation(s device.Stream, a *device.Arena, host device.Mem) map[strin
 		"LSEUpdate":        func() { s.LSEUpdate(stat, f, ids, 0) },
 		"TokenLoss":        func() { s.TokenLoss(loss, stat, ids) },
 		"CrossEntropyGrad": func() { s.CrossEntropyGrad(x, f, stat, ids, 0, 1) },
-		"Gather":           func() { s.Gather(y, w, ids, 0) },
-		"ScatterAdd":       func() { s.ScatterAdd(dw, y, ids, 0) },
+		"Gather":           func() { s.Gather(y, table, ids, 0) },
+		"ScatterAdd":       func() { s.ScatterAdd(dTable, y, ids, 0) },
 		"AdamW": func() {
 			s.AdamW(device.AdamWArgs{Weights: weights, Low: low, M: m, V: u, Grad: grad, AdamWScalars: scalars}, sum)
 		},

@@ -17,11 +17,15 @@ func typeName(t tensor.DType) string {
 // empty reports whether a matrix has no elements: there is nothing to do then.
 func empty(m device.Mat) bool { return m.Rows == 0 || m.Cols == 0 }
 
-// flatCols is what the rows of a long vector are made of when it is treated as a matrix.
-const flatCols = 4096
+const (
+	// flatCols is what the rows of a long vector are made of when it is treated as a matrix.
+	flatCols = 4096
+	// maxCols is the most columns that a matrix keeps: a grid counts blocks of columns in 16 bits.
+	maxCols = 1 << 24
+)
 
 // elementwise calls f with three matrices of one shape. Those that lie dense in memory are vectors, and long vectors are cut into rows
-// and a rest: a grid counts columns in 16 bits.
+// and a rest.
 func elementwise(f func(m [3]device.Mat) error, ms [3]device.Mat) error {
 	first := ms[0]
 	n := first.Rows * first.Cols
@@ -30,7 +34,7 @@ func elementwise(f func(m [3]device.Mat) error, ms [3]device.Mat) error {
 			return f(ms)
 		}
 	}
-	if first.Rows > 1 && first.Cols >= flatCols || n < 2*flatCols {
+	if first.Rows > 1 && first.Cols >= flatCols && first.Cols <= maxCols || n < 2*flatCols {
 		return f(ms)
 	}
 	rows := n / flatCols

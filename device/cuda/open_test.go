@@ -321,9 +321,14 @@ func TestEachCallFails(t *testing.T) {
 	if err := life(count); err != nil {
 		t.Fatal(err)
 	}
-	seen := map[string]int{}
+	// Most calls are about loading kernels, which are all the same: of what is called often, the first ones, the last ones, and some.
+	seen, total := map[string]int{}, map[string]int{}
+	for _, call := range calls {
+		total[call]++
+	}
 	for n, call := range calls {
-		if seen[call]++; seen[call] > 4 && n%23 != 0 && n < len(calls)-120 || raceEnabled && n%13 != 0 { // most are loads of kernels, which are all the same
+		seen[call]++
+		if few := total[call] <= 16 || seen[call] <= 2 || seen[call] > total[call]-2 || n%37 == 0; !few || raceEnabled && n%13 != 0 {
 			continue
 		}
 		var hit string // threads of the loader may take another order

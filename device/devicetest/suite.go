@@ -1,6 +1,7 @@
 package devicetest
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/millrace/millrace/device"
@@ -18,6 +19,8 @@ type Suite struct {
 	// F32 and BF16 are the tolerances of results of these types, where the contract does not define their bits. The zero
 	// value stands for those of the CPU device.
 	F32, BF16 Tolerance
+	// Only names the tests to run; nil: all. It is for a driver's second configuration, where most of the first one's proof holds.
+	Only []string
 	// AlignBytes is what the driver wants matrices to start at; 0: their elements.
 	AlignBytes int
 	// Fail makes the stream fail with err in its order, as an operation would. nil: the driver has no such hook.
@@ -50,6 +53,9 @@ func (s Suite) Run(t *testing.T) {
 		{"StreamOrder", testStreamOrder}, {"Events", testEvents}, {"EventTimes", testEventTimes},
 		{"StickyErrors", testStickyErrors}, {"BadCalls", testBadCalls},
 	} {
+		if s.Only != nil && !slices.Contains(s.Only, test.name) {
+			continue
+		}
 		t.Run(test.name, func(t *testing.T) { test.run(newRig(t, s)) })
 	}
 }

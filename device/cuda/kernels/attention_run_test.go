@@ -22,15 +22,21 @@ type attentionCase struct {
 	dk, dv, delta, start, end, grads *field
 }
 
+// farAttention is the longest stride that attention's kernels take, for which rows from the 129th on need 64 bits.
+const farAttention = 1 << 24
+
 // Every head size of every kernel, on documents, groups and windows that end inside of blocks, and with blocks that need no mask.
-func TestAttentionRuns(t *testing.T) {
+func TestAttentionRuns(t *testing.T) { eachTarget(t, testAttention) }
+
+func testAttention(t *testing.T, target string) {
 	cases := []*attentionCase{
 		{head: 16, variant: "any", headDim: 6, heads: 3, kvHeads: 1, window: 20, lengths: []int{1, 50, 2, 31}},
+		{head: 16, variant: "any", headDim: 6, heads: 2, kvHeads: 2, lengths: []int{100, 60}, apart: true},
 		{head: 64, variant: "any", headDim: 40, heads: 1, kvHeads: 1, lengths: []int{70}},
 		{head: 128, variant: "any", headDim: 100, heads: 1, kvHeads: 1, lengths: []int{9, 40}},
 		{head: 256, variant: "any", headDim: 131, heads: 1, kvHeads: 1, lengths: []int{35}},
 		{head: 64, variant: "a16", headDim: 64, heads: 2, kvHeads: 1, lengths: []int{7, 199}},
-		{head: 64, variant: "a16", headDim: 64, heads: 1, kvHeads: 1, lengths: []int{260}, apart: true},
+		{head: 64, variant: "a16", headDim: 64, heads: 1, kvHeads: 1, lengths: []int{140}, apart: true},
 		{head: 80, variant: "a16", headDim: 80, heads: 1, kvHeads: 1, window: 70, lengths: []int{150}},
 		{head: 96, variant: "a16", headDim: 96, heads: 1, kvHeads: 1, lengths: []int{131}},
 		{head: 128, variant: "a16", headDim: 128, heads: 1, kvHeads: 1, lengths: []int{64, 66}},
@@ -43,13 +49,13 @@ func TestAttentionRuns(t *testing.T) {
 			}
 			c.dtype = d
 			t.Run(fmt.Sprintf("%s.h%d.%s/%d of %d, window %d, documents %v", typeWord(d), c.head, c.variant, c.heads, c.headDim, c.window,
-				c.lengths), c.run)
+				c.lengths), func(t *testing.T) { c.run(t, target) })
 		}
 	}
 }
 
-func (c *attentionCase) run(t *testing.T) {
-	b := newBench(t, uint64(c.headDim))
+func (c *attentionCase) run(t *testing.T, target string) {
+	b := benchFor(t, target, uint64(c.headDim))
 	c.make(b)
 	suffix := fmt.Sprintf(".%s.h%d.%s", typeWord(c.dtype), c.head, c.variant)
 	sizes := []any{c.rows, c.heads, c.kvHeads, c.headDim, c.window}
@@ -117,7 +123,7 @@ func (c *attentionCase) make(b *bench) {
 	c.out, c.dout = b.field(c.dtype, c.rows, queries, queries+pad), b.normal(c.dtype, c.rows, queries, queries+pad)
 	if c.apart {
 		for _, f := range []*field{qkv, c.grads, c.out, c.dout} {
-			f.apart()
+			f.apart(farAttention)
 		}
 	}
 	c.q, c.k, c.v = qkv.columns(0, queries), qkv.columns(queries, keys), qkv.columns(queries+keys, keys)

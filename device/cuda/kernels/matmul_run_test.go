@@ -20,6 +20,8 @@ type bench struct {
 	set      *kernels.Set
 	rng      *rand.Rand
 	matrices []*field
+	stride   int    // that of matrices which are not dense, if it is not 0: their rows are apart
+	skip     uint64 // the first blocks of grids, which are not run
 }
 
 // field is a matrix or a vector.
@@ -31,19 +33,13 @@ type field struct {
 	stored             int // the stride of bytes; that which kernels are told may be far longer
 }
 
-func newBench(t *testing.T, seed uint64) *bench {
-	t.Helper()
-	set, err := kernels.Load("sm80")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return &bench{t: t, set: set, rng: rand.New(rand.NewPCG(seed, 1))}
-}
+// apartBytes is from one matrix to the next: room for rows that are far apart.
+const apartBytes = 1 << 44
 
 // At implements ptx.Memory.
 func (b *bench) At(addr uint64, n int) ([]byte, error) {
 	for _, f := range b.matrices {
-		if addr < f.at || addr >= f.at+1<<40 {
+		if addr < f.at || addr >= f.at+apartBytes {
 			continue
 		}
 		at, size := addr-f.at, uint64(f.dtype.Bytes())
@@ -63,12 +59,15 @@ func (b *bench) At(addr uint64, n int) ([]byte, error) {
 
 // field makes a matrix full of NaN. Its last row ends with its last column.
 func (b *bench) field(d tensor.DType, rows, cols, stride int) *field {
-	f := &field{at: uint64(len(b.matrices)+1) << 40, dtype: d, rows: rows, cols: cols, stride: stride, stored: stride}
+	f := &field{at: uint64(len(b.matrices)+1) * apartBytes, dtype: d, rows: rows, cols: cols, stride: stride, stored: stride}
 	f.bytes = make([]byte, int64((rows-1)*stride+cols)*d.Bytes())
 	for i := range f.bytes {
 		f.bytes[i] = 0xff
 	}
 	b.matrices = append(b.matrices, f)
+	if b.stride != 0 && stride > cols {
+		f.apart(b.stride)
+	}
 	return f
 }
 
@@ -82,9 +81,12 @@ func (b *bench) normal(d tensor.DType, rows, cols, stride int) *field {
 	return f
 }
 
-// apart moves the rows of a matrix apart, for kernels: with so long a stride their offsets need 64 bits.
-func (f *field) apart() *field {
-	f.stride = 1 << 24
+// longStride is from row to row of matrices whose third row already begins at an offset of more than 32 bits.
+const longStride = 1 << 30
+
+// apart moves the rows of a matrix apart, for kernels: what lies between them is not there.
+func (f *field) apart(stride int) *field {
+	f.stride = stride
 	return f
 }
 
@@ -163,14 +165,16 @@ func (b *bench) run(name string, args ...any) {
 		b.t.Fatalf("%s: %v", name, err)
 	}
 	err = m.Kernel(k.Entry).Run(b, ptx.Config{Grid: grid, Block: [3]uint32{uint32(k.Threads), 1, 1}, SharedBytes: uint32(k.SharedBytes),
-		Params: k.Params(values), Workers: 2})
+		Params: k.Params(values), Workers: 2, Skip: b.skip})
 	if err != nil {
 		b.t.Fatal(err)
 	}
 }
 
 // Every family of products, on shapes that fill no tile and several, with sizes that divide nothing where the kernel allows it.
-func TestMatMulRuns(t *testing.T) {
+func TestMatMulRuns(t *testing.T) { eachTarget(t, testMatMul) }
+
+func testMatMul(t *testing.T, target string) {
 	for _, c := range []struct {
 		form       string // "" for any
 		in, out    tensor.DType
@@ -194,7 +198,7 @@ func TestMatMulRuns(t *testing.T) {
 	} {
 		name := fmt.Sprintf("matmul.%s.%s.%s", typeWord(c.in), typeWord(c.out), c.form)
 		t.Run(fmt.Sprintf("%s%dx%dx%d", name, c.m, c.n, c.k), func(t *testing.T) {
-			b := newBench(t, uint64(c.m*c.n+c.k))
+			b := benchFor(t, target, uint64(c.m*c.n+c.k))
 			operand := func(rows, cols int, trans bool) *field {
 				if trans {
 					rows, cols = cols, rows
@@ -205,8 +209,8 @@ func TestMatMulRuns(t *testing.T) {
 				}
 				return b.normal(c.in, max(rows, 1), max(cols, 1), max(cols, 1)+pad)
 			}
-			a, x := operand(c.m, c.k, c.transA).apart(), operand(c.k, c.n, c.transB).apart()
-			out := b.normal(c.out, c.m, c.n, c.n+16).apart()
+			a, x := operand(c.m, c.k, c.transA).apart(longStride), operand(c.k, c.n, c.transB).apart(longStride)
+			out := b.normal(c.out, c.m, c.n, c.n+16).apart(longStride)
 			want := make([]float64, c.m*c.n)
 			for i := range c.m {
 				for j := range c.n {

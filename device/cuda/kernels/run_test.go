@@ -1,9 +1,12 @@
 package kernels_test
 
 import (
+	"cmp"
 	"encoding/binary"
 	"math"
 	"math/rand/v2"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 
@@ -121,26 +124,78 @@ func testNorms(t *testing.T, target string) {
 	}
 }
 
-// Rows far from each other: offsets pass 2^31 elements without their memory being there.
-func TestLongStrides(t *testing.T) {
-	b := benchFor(t, "sm80", 3)
-	const rows, cols, stride = 3, 16, 1 << 30
-	row := func() *field { return b.normal(tensor.F32, 1, cols, cols) }
-	var x, y []*field
-	for range rows {
-		x, y = append(x, row()), append(y, row())
-	}
-	// Each row is an allocation of its own, 4 GiB from the next.
-	for r := range rows {
-		x[r].at, y[r].at = 1<<40+uint64(r)*4*stride, 1<<41+uint64(r)*4*stride
-	}
-	b.run("cast.f32_f32.a16", y[0], x[0], rows, cols, stride, stride)
-	for r := range rows {
-		for c := range cols {
-			if y[r].get(0, c) != x[r].get(0, c) {
-				t.Fatalf("[%d, %d] = %v, want %v", r, c, y[r].get(0, c), x[r].get(0, c))
+// The last elements of vectors of more than 2^32, whose first ones are not there: the bits are those of a short vector.
+func TestLongVectorsRun(t *testing.T) { eachTarget(t, testLongVectors) }
+
+func testLongVectors(t *testing.T, target string) {
+	const missing = 1 << 33
+	// moved makes pointers to vectors that begin before their memory, and a count of all elements.
+	moved := func(args []any, before func(i int, f *field) uint64) []any {
+		args = slices.Clone(args)
+		for i, a := range args {
+			switch a := a.(type) {
+			case *field:
+				f := *a
+				f.at -= before(i, a)
+				args[i] = &f
+			case int:
+				args[i] = a + missing
 			}
 		}
+		return args
+	}
+	compare := func(name string, make func(b *bench) ([]any, []*field), before func(i int, f *field) uint64) {
+		near, far := benchFor(t, target, 7), benchFor(t, target, 7)
+		args, want := make(near)
+		near.run(name, args...)
+		args, got := make(far)
+		k, _ := far.set.Find(name)
+		elements := cmp.Or(k.Constants["BLOCK"], k.Constants["ELEMENTS"])
+		far.skip = missing / uint64(elements)
+		far.run(name, moved(args, before)...)
+		for i := range want {
+			if err := differ(got[i], want[i], false); err != nil {
+				t.Errorf("%s: operand %d of a long vector and of a short one: %v", name, i, err)
+			}
+		}
+	}
+	for _, words := range []string{"split.f32", "split.bf16", "f32.f32"} {
+		weights, d := tensor.F32, tensor.F32
+		if strings.HasPrefix(words, "split") {
+			weights = tensor.BF16
+		}
+		if strings.HasSuffix(words, "bf16") {
+			d = tensor.BF16
+		}
+		for _, variant := range []string{".any", ".a16"} {
+			compare("adamw."+words+variant, func(b *bench) ([]any, []*field) { return adamW(weights, false)(b, d) }, func(i int, f *field) uint64 {
+				if i == 5 { // bad
+					return 0
+				}
+				return missing * uint64(f.dtype.Bytes())
+			})
+			compare("adamw8."+words+variant, func(b *bench) ([]any, []*field) { return adamW(weights, true)(b, d) }, func(i int, f *field) uint64 {
+				switch i {
+				case 4, 5: // scales
+					return missing / tensor.MomentBlock * uint64(f.dtype.Bytes())
+				case 7, 8, 9: // bad, and what codes stand for
+					return 0
+				}
+				return missing * uint64(f.dtype.Bytes())
+			})
+		}
+	}
+	for name, d := range map[string]tensor.DType{"sum.f32": tensor.F32, "sumsq.f32": tensor.F32, "sumsq.bf16": tensor.BF16} {
+		compare(name, func(b *bench) ([]any, []*field) {
+			const n = cpu.SumChunk + 77
+			x, partials := b.normal(d, 1, n, n), doubles(b, 2)
+			return []any{partials, x, n}, []*field{partials}
+		}, func(i int, f *field) uint64 {
+			if i == 0 {
+				return missing / cpu.SumChunk * uint64(f.dtype.Bytes())
+			}
+			return missing * uint64(f.dtype.Bytes())
+		})
 	}
 }
 

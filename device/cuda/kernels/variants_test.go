@@ -14,7 +14,8 @@ import (
 // operands makes the arguments of a kernel, the same for all of its variants, and says which are written.
 type operands func(b *bench, d tensor.DType) (args []any, written []*field)
 
-// Operands that every variant takes: addresses, columns and strides are multiples of 16. Blocks are several, and not full.
+// Operands that every variant takes: addresses, columns and strides are multiples of 16. Blocks are several, and not full. Matrices that
+// may have any stride have one that is longer than their columns.
 var aligned = map[string]operands{
 	"add.A": func(b *bench, d tensor.DType) ([]any, []*field) {
 		x, y := b.normal(d, 7, 528, 544), b.normal(d, 7, 528, 560)
@@ -37,7 +38,7 @@ var aligned = map[string]operands{
 	"rmsnorm_grad.A":       normGrad,
 	"rmsnorm_grad.A.resid": normGrad,
 	"rmsnorm_wgrad.A": func(b *bench, d tensor.DType) ([]any, []*field) {
-		x, dy := b.normal(d, 400, 3*80, 240), b.normal(d, 400, 3*80, 256)
+		x, dy := b.normal(d, 400, 3*80, 272), b.normal(d, 400, 3*80, 256)
 		rstd, part := b.normal(tensor.F32, 400, 3, 3), b.field(tensor.F32, 32, 80, 80)
 		return []any{part, dy, x, rstd, 400, 3, 80, dy.stride, x.stride}, []*field{part}
 	},
@@ -46,11 +47,11 @@ var aligned = map[string]operands{
 		return []any{x, x, cos, sin, b.ints([]int32{8, 0, 5}), 3, 17, 144, 1, x.stride, x.stride}, []*field{x}
 	},
 	"swiglu.A": func(b *bench, d tensor.DType) ([]any, []*field) {
-		x, y := b.normal(d, 5, 2*528, 2*528+16), b.field(d, 5, 528, 528)
+		x, y := b.normal(d, 5, 2*528, 2*528+16), b.field(d, 5, 528, 544)
 		return []any{y, x, 5, 528, y.stride, x.stride}, []*field{y}
 	},
 	"swiglu_grad.A": func(b *bench, d tensor.DType) ([]any, []*field) {
-		x, dy := b.normal(d, 5, 2*528, 2*528+16), b.normal(d, 5, 528, 528)
+		x, dy := b.normal(d, 5, 2*528, 2*528+16), b.normal(d, 5, 528, 560)
 		return []any{x, dy, x, 5, 528, x.stride, dy.stride, x.stride}, []*field{x}
 	},
 	"lse_update": func(b *bench, _ tensor.DType) ([]any, []*field) {
@@ -61,7 +62,7 @@ var aligned = map[string]operands{
 		return []any{stat, logits, b.ints([]int32{110, -1, 5000}), 3, 2064, 100, logits.stride}, []*field{stat}
 	},
 	"ce_grad.A": func(b *bench, d tensor.DType) ([]any, []*field) {
-		grad, stat, logits := b.field(d, 3, 1040, 1056), b.normal(tensor.F32, 3, 3, 3), b.normal(tensor.F32, 3, 1040, 1040)
+		grad, stat, logits := b.field(d, 3, 1040, 1056), b.normal(tensor.F32, 3, 3, 3), b.normal(tensor.F32, 3, 1040, 1072)
 		for r := range 3 {
 			stat.put(r, 1, 2)
 		}
@@ -69,11 +70,11 @@ var aligned = map[string]operands{
 		return []any{grad, logits, stat, targets, 3, 1040, 100, grad.stride, logits.stride, float32(0.25)}, []*field{grad}
 	},
 	"gather.A": func(b *bench, d tensor.DType) ([]any, []*field) {
-		y, table := b.normal(d, 6, 528, 544), b.normal(d, 4, 528, 528)
+		y, table := b.normal(d, 6, 528, 544), b.normal(d, 4, 528, 560)
 		return []any{y, table, b.ints([]int32{12, 10, 9, 14, 13, -1}), 6, 528, 10, 4, y.stride, table.stride}, []*field{y}
 	},
 	"scatter_add.A": func(b *bench, d tensor.DType) ([]any, []*field) {
-		table, dy := b.normal(tensor.F32, 4, 1040, 1040), b.normal(d, 6, 1040, 1056)
+		table, dy := b.normal(tensor.F32, 4, 1040, 1072), b.normal(d, 6, 1040, 1056)
 		return []any{table, dy, b.ints([]int32{12, 10, 9, 12, 13, 10}), 6, 1040, 10, 4, table.stride, dy.stride}, []*field{table}
 	},
 	"adamw.split.A": adamW(tensor.BF16, false), "adamw.f32.A": adamW(tensor.F32, false),
@@ -140,7 +141,8 @@ func adamW(weights tensor.DType, coded bool) operands {
 var ordered = []string{"rmsnorm.A", "rmsnorm_grad.A", "rmsnorm_grad.A.resid", "rmsnorm_wgrad.A", "bias_grad.A", "lse_update"}
 
 // All variants of an operation compute the same, on each target: to the bit, but for those whose sums have no defined order. What
-// devicetest proves of one is then true of all.
+// devicetest proves of one is then true of all. Where rows are so far apart that offsets need 64 bits, the bits are those of rows that
+// are not.
 func TestVariantsAgree(t *testing.T) {
 	tested := map[string]bool{}
 	eachTarget(t, func(t *testing.T, target string) {
@@ -158,6 +160,15 @@ func TestVariantsAgree(t *testing.T) {
 					tested[name] = true
 					args, written := make(b, d)
 					b.run(name, args...)
+					apart := benchFor(t, target, 6)
+					apart.stride = longStride
+					args, far := make(apart, d)
+					apart.run(name, args...)
+					for i, f := range far {
+						if err := differ(f, written[i], false); err != nil {
+							t.Errorf("%s: operand %d with rows far apart and not: %v", name, i, err)
+						}
+					}
 					if reference == nil {
 						reference, from = written, name
 						continue

@@ -11,6 +11,8 @@ type Config struct {
 	Grid, Block [3]uint32 // blocks, and threads of a block
 	SharedBytes uint32    // of the extern .shared array
 	Params      []byte    // the parameter block: each at its Param.Offset
+	// Skip is how many blocks, the first ones of the grid, are not run: a test looks at the end of a grid that is too large for it.
+	Skip uint64
 	// Workers is how many goroutines run blocks; below 2, blocks run in order on the caller's.
 	Workers int
 	// WarpInstructions ends a launch with ErrBudget when a warp has run so many; 0 is 1<<26.
@@ -79,6 +81,7 @@ func (k *Kernel) Run(mem Memory, c Config) error {
 		return refuse("%d bytes of registers and local memory in a block", bytes)
 	}
 	blocks := uint64(c.Grid[0]) * uint64(c.Grid[1]) * uint64(c.Grid[2])
+	l.next.Store(min(c.Skip, blocks))
 	workers := int(min(uint64(max(c.Workers, 1)), blocks))
 	if workers == 1 {
 		return l.work(blocks)

@@ -1,0 +1,84 @@
+package cuda_test
+
+import (
+	"testing"
+	"unsafe"
+
+	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/device/cuda"
+	"github.com/millrace/millrace/device/cuda/driver"
+	"github.com/millrace/millrace/device/cuda/standin"
+	"github.com/millrace/millrace/internal/hostmem"
+	"github.com/millrace/millrace/tensor"
+)
+
+// Operands of more elements than 32 bits count are handed to the driver in launches that a GPU takes: long contexts, embeddings of
+// large models, and vectors longer than any. That the kernels find their elements then is proved in package kernels, without all that
+// memory; here it is not there either.
+func TestHugeOperands(t *testing.T) {
+	gpu := standin.New(standin.Options{Load: loadOnce})
+	o := options(gpu, ownProducts, 0)
+	d, err := cuda.Open(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &rig{d, gpu}
+	defer mustClose(t, r)
+	region, err := hostmem.New().Reserve("host", 1<<16)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer mustClose(t, region)
+	pinned, err := d.Register(region)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer mustClose(t, pinned)
+	s, err := d.NewStream("huge")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer mustClose(t, s)
+
+	real := *o.API
+	idle(o.API)
+	defer func() { *o.API = real }()
+	launches := 0
+	o.API.LaunchKernel = func(_ driver.Function, gx, gy, gz, _, _, _, _ uint32, _ driver.Stream, _, _ *unsafe.Pointer) driver.Result {
+		if launches++; gx < 1 || gx > 1<<31-1 || gy < 1 || gy > 1<<16-1 || gz != 1 {
+			t.Errorf("a grid of %d x %d x %d", gx, gy, gz)
+			return driver.InvalidValue
+		}
+		return driver.Success
+	}
+	o.API.MemAlloc = func(p *driver.DevicePtr, _ uint64) driver.Result {
+		*p = 1 << 46
+		return driver.Success
+	}
+	o.API.MemFree = func(driver.DevicePtr) driver.Result { return driver.Success }
+	b, err := d.Alloc("operands", 1<<45)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer mustClose(t, b)
+	for _, e := range []extents{
+		{rows: 1 << 19, heads: 36, headDim: 128, tableRows: 152064, elements: 3 << 30},
+		{rows: 1 << 21, heads: 128, headDim: 64, tableRows: 1 << 20, elements: 1 << 34},
+		{rows: 300, heads: 1 << 10, headDim: 256, tableRows: 1 << 14, elements: 1<<32 + 256},
+	} {
+		for name, f := range everyOperation(s, device.NewArena(device.Whole(b)), device.Whole(pinned), e) {
+			f()
+			if err := s.Sync(); err != nil {
+				t.Fatalf("%s of %+v: %v", name, e, err)
+			}
+		}
+	}
+	long := device.NewArena(device.Whole(b)).Mat(tensor.F32, 3, 1<<27)
+	s.Add(long, long, long)
+	if err := s.Sync(); err != nil {
+		t.Error(err)
+	}
+	if launches < 60 {
+		t.Errorf("%d launches", launches)
+	}
+}
