@@ -131,6 +131,7 @@ def rmsnorm_wgrad(part, dy, x, rstd, rows, groups, d, sdy, sx, SLICES: tl.conste
 
 
 WIDE = dict(BLOCK_COLS=2048)
+ODD = dict(BLOCK_COLS=512)  # a thread moves single elements: four at once are enough
 NARROW = 256
 FEW = dict(BLOCK_ROWS=4, BLOCK_GROUPS=4, BLOCK_COLS=NARROW)
 GROUPS = ("ceil(rows/BLOCK_ROWS)", "ceil(groups/BLOCK_GROUPS)")
@@ -141,16 +142,16 @@ for a, t in BF16_OR_F32:
     forward = f"y:*{t} rstd:*fp32 x:*{t} w:*{t} rows:i32 groups:i32 d:i32 sy:i32 sx:i32 eps:fp32"
     backward = (f"dx:*{t} dy:*{t} x:*{t} w:*{t} rstd:*fp32 resid:*{t} rows:i32 groups:i32 d:i32 sdx:i32 sdy:i32 sx:i32 sresid:i32")
     weights = f"part:*fp32 dy:*{t} x:*{t} rstd:*fp32 rows:i32 groups:i32 d:i32 sdy:i32 sx:i32"
-    for variant, aligned in (("any", ""), ("a16", "y x w d sy sx")):
-        KERNELS.append(Kernel(f"rmsnorm.{a}.{variant}", rmsnorm, forward, ("rows", "groups"), WIDE, aligned=aligned))
+    for variant, block, aligned in (("any", ODD, ""), ("a16", WIDE, "y x w d sy sx")):
+        KERNELS.append(Kernel(f"rmsnorm.{a}.{variant}", rmsnorm, forward, ("rows", "groups"), block, aligned=aligned))
     KERNELS.append(Kernel(f"rmsnorm.{a}.narrow", rmsnorm_narrow, forward, GROUPS, FEW, aligned="y x w d sy sx", most={"d": NARROW}))
     for resid, word in ((False, ""), (True, ".resid")):
         aligned = "dx dy x w d sdx sdy sx" + (" resid sresid" if resid else "")
-        op, wide, few = f"rmsnorm_grad.{a}{word}", dict(RESID=resid, **WIDE), dict(RESID=resid, **FEW)
+        op, resid = f"rmsnorm_grad.{a}{word}", dict(RESID=resid)
         KERNELS += [
-            Kernel(f"{op}.any", rmsnorm_grad, backward, ("rows", "groups"), wide),
-            Kernel(f"{op}.a16", rmsnorm_grad, backward, ("rows", "groups"), wide, aligned=aligned),
-            Kernel(f"{op}.narrow", rmsnorm_grad_narrow, backward, GROUPS, few, aligned=aligned, most={"d": NARROW}),
+            Kernel(f"{op}.any", rmsnorm_grad, backward, ("rows", "groups"), resid | ODD),
+            Kernel(f"{op}.a16", rmsnorm_grad, backward, ("rows", "groups"), resid | WIDE, aligned=aligned),
+            Kernel(f"{op}.narrow", rmsnorm_grad_narrow, backward, GROUPS, resid | FEW, aligned=aligned, most={"d": NARROW}),
         ]
     for variant, aligned in (("any", ""), ("a16", "dy x d sdy sx")):
         KERNELS.append(Kernel(f"rmsnorm_wgrad.{a}.{variant}", rmsnorm_wgrad, weights, ("ceil(d/BLOCK_COLS)", "SLICES"), SUMS,
