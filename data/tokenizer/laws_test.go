@@ -1,0 +1,133 @@
+package tokenizer
+
+import (
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"pgregory.net/rapid"
+)
+
+// TestEncodeAllLaw: many texts by many workers give what one call after the other gives.
+func TestEncodeAllLaw(t *testing.T) {
+	var texts []string
+	readJSON(t, "texts.json", &texts)
+	for _, name := range []string{"llama3", "gemma", "unigram", "wordpiece"} {
+		tok := load(t, name)
+		rapid.Check(t, func(t *rapid.T) {
+			many := rapid.SliceOfN(rapid.OneOf(rapid.SampledFrom(texts), rapid.String()), 0, 300).Draw(t, "texts")
+			special := rapid.Bool().Draw(t, "special")
+			got := EncodeAll(tok, many, special, rapid.IntRange(-1, 9).Draw(t, "workers"))
+			if len(got) != len(many) {
+				t.Fatalf("%d results for %d texts", len(got), len(many))
+			}
+			for i, text := range many {
+				if want := tok.Encode(text, special); !slices.Equal(got[i], want) {
+					t.Fatalf("%q: %v, want %v", text, got[i], want)
+				}
+			}
+		})
+	}
+}
+
+// TestTruncated: a text that ends within a character is the text before it and one replacement.
+func TestTruncated(t *testing.T) {
+	for _, name := range names {
+		tok := load(t, name)
+		rapid.Check(t, func(t *rapid.T) {
+			s := rapid.String().Draw(t, "text")
+			last := string(rapid.RuneFrom([]rune("é漢🌊\u07ff\u0800\U00010000\U0010ffff")).Draw(t, "last"))
+			n := rapid.IntRange(1, len(last)-1).Draw(t, "bytes")
+			got, want := tok.Encode(s+last[:n], false), tok.Encode(s+"\uFFFD", false)
+			if !slices.Equal(got, want) {
+				t.Fatalf("%q and %d bytes of %q: %v, want %v", s, n, last, got, want)
+			}
+			// In the middle of a text as well.
+			got, want = tok.Encode(last[:n]+" a"+s, false), tok.Encode("\uFFFD a"+s, false)
+			if !slices.Equal(got, want) {
+				t.Fatalf("%d bytes of %q and %q: %v, want %v", n, last, s, got, want)
+			}
+		})
+	}
+}
+
+// TestDecodeLaws: what Decode gives is UTF-8; where every byte has a token it is the text as it was normalized; and it is what
+// AppendBytes gives token by token, but for what is repaired and a space in front.
+func TestDecodeLaws(t *testing.T) {
+	for name, lossless := range map[string]bool{"gpt2": true, "llama3": true, "qwen2": true, "llama2": true, "gemma": true, "smollm2": false, "unigram_bytes": false} {
+		tok := load(t, name)
+		rapid.Check(t, func(t *rapid.T) {
+			s := strings.ReplaceAll(rapid.String().Draw(t, "text"), wordMark, "_")
+			ids := tok.Encode(s, false)
+			got := tok.Decode(ids, false)
+			if !utf8.ValidString(got) {
+				t.Fatalf("%q decoded is %q", s, got)
+			}
+			want := s
+			if name == "qwen2" {
+				want = tok.normalize(s)
+			}
+			if lossless && got != want {
+				t.Fatalf("%s: %q came back as %q", name, want, got)
+			}
+			var b []byte
+			for _, id := range ids {
+				b = tok.AppendBytes(b, id, false)
+			}
+			if piecewise := lossy(b); piecewise != got && piecewise != " "+got {
+				t.Fatalf("%s: %q, by tokens %q", name, got, piecewise)
+			}
+			// Any ids are decoded to UTF-8.
+			ids = rapid.SliceOf(rapid.Int32Range(-1, int32(tok.VocabSize()))).Draw(t, "ids")
+			if got := tok.Decode(ids, true); !utf8.ValidString(got) {
+				t.Fatalf("%v decoded is %q", ids, got)
+			}
+		})
+	}
+}
+
+// TestLongWords: time is near linear in the length of a word. 64 times the text may take 640 times as long; if the time were
+// quadratic it would be 4096 times.
+func TestLongWords(t *testing.T) {
+	const short, times = 2_000, 64
+	random := func(alphabet string) func(n int) string {
+		letters := []rune(alphabet)
+		return func(n int) string {
+			r := rand.New(rand.NewPCG(1, 2))
+			b := make([]rune, n)
+			for i := range b {
+				b[i] = letters[r.IntN(len(letters))]
+			}
+			return string(b)
+		}
+	}
+	kinds := map[string]func(n int) string{
+		"one letter": random("a"), "letters": random("aeinorst"), "spaces": random(" "), "marks": random("<|="), "characters": random("漢字水é🌊")}
+	for _, name := range names {
+		tok := load(t, name)
+		var ids []int32
+		quickest := func(text string, runs int) time.Duration {
+			best := time.Hour
+			for range runs {
+				start := time.Now()
+				ids = tok.AppendEncode(ids[:0], text, false)
+				best = min(best, time.Since(start))
+			}
+			return best
+		}
+		for kind, text := range kinds {
+			a, long := quickest(text(short), 5), text(short*times)
+			limit := 10*times*a + 50*time.Millisecond
+			b := quickest(long, 1)
+			if b > limit { // the machine may have been busy
+				b = quickest(long, 3)
+			}
+			if b > limit {
+				t.Errorf("%s, %s: %v for %d characters, %v for %d", name, kind, a, short, b, short*times)
+			}
+		}
+	}
+}
