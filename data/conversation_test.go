@@ -215,7 +215,7 @@ func TestRegistry(t *testing.T) {
 		"open": {"file_name": "d.json", "formatting": "openai"},
 		"pretraining": {"file_name": "e.txt", "columns": {"prompt": "text"}},
 		"dpo": {"file_name": "a.json", "ranking": true}, "kto": {"file_name": "a.json", "columns": {"kto_tag": "x"}}, "images": {"file_name": "a.json", "columns": {"images": "i"}},
-		"hub": {"hf_hub_url": "a/b"}, "odd": {"file_name": "a.json", "formatting": "csv"}, "new": {"file_name": "a.json", "weird": 1},
+		"hub": {"hf_hub_url": "a/b"}, "scope": {"ms_hub_url": "a/c"}, "odd": {"file_name": "a.json", "formatting": "csv"}, "new": {"file_name": "a.json", "weird": 1},
 		"column": {"file_name": "a.json", "columns": {"prompts": "x"}}, "nothing": {}}`)
 	write(t, dir, "a.json", `[{"instruction": "p", "output": "r"}]`)
 	write(t, dir, "sub/b.jsonl", "{\"q\": \"p\", \"a\": \"r\"}\n{\"q\": \"p\", \"a\": \"r\"}\n")
@@ -236,7 +236,7 @@ func TestRegistry(t *testing.T) {
 			}
 		}
 	}
-	for name, want := range map[string]string{"dpo": "preference set", "kto": "preference set", "images": "it has images", "hub": "lies on a hub (a/b)",
+	for name, want := range map[string]string{"dpo": "preference set", "kto": "preference set", "images": "it has images", "hub": "a/b", "scope": "lies elsewhere (a/c)",
 		"odd": `formatting is "csv"`, "new": `unknown field "weird"`, "column": `columns has "prompts"`, "nothing": "it has no file_name", "absent": `no data set "absent"`} {
 		_, err := prepare(t, Source{Path: dir, Name: name}, Options{Renderer: chat})
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") {

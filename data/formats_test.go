@@ -102,10 +102,10 @@ type parquetRow struct {
 
 func ptr(s string) *string { return &s }
 
-func parquetFile(t testing.TB, rows []parquetRow) []byte {
+func parquetFile[Row any](t testing.TB, rows []Row) []byte {
 	t.Helper()
 	var b bytes.Buffer
-	w := parquet.NewGenericWriter[parquetRow](&b, parquet.MaxRowsPerRowGroup(2), parquet.Compression(&parquet.Zstd))
+	w := parquet.NewGenericWriter[Row](&b, parquet.MaxRowsPerRowGroup(2), parquet.Compression(&parquet.Zstd))
 	if _, err := w.Write(rows); err != nil {
 		t.Fatal(err)
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/zeebo/xxh3"
 
 	"github.com/millrace/millrace/data/tokenizer"
+	"github.com/millrace/millrace/hf/hub"
 )
 
 // Options say how [Prepare] turns rows into tokens.
@@ -24,6 +25,8 @@ type Options struct {
 	Renderer      Renderer       // nil is Plain
 	TrainOnPrompt bool           // prompts count in the loss too
 	CacheDir      string         // "" keeps nothing; see DefaultCacheDir
+	Hub           *hub.Hub       // where data sets come from that are no paths; nil: nowhere
+	Note          func(string)   // told in a line which files of the hub are read; may be nil
 	Workers       int            // goroutines that tokenize; 0 is GOMAXPROCS
 	Progress      func(Progress) // may be nil; never called concurrently
 	Log           *slog.Logger   // told about faults of the cache, which are no errors; nil is silence
@@ -41,7 +44,7 @@ type Progress struct {
 	Done       bool // this is the last call for the source
 }
 
-// Prepare reads and tokenizes the sources, one after the other, into one dataset. The result does not depend on the
+// Prepare finds the sources, fetching what the hub has, then reads and tokenizes them, one after the other, into one dataset. The result does not depend on the
 // number of workers or on the cache. Errors name the file and, for rows, the line; of several bad rows it is the first.
 func Prepare(ctx context.Context, sources []Source, o Options) (*Dataset, error) {
 	if len(sources) == 0 {
@@ -64,11 +67,11 @@ func Prepare(ctx context.Context, sources []Source, o Options) (*Dataset, error)
 		if err := s.Validate(); err != nil {
 			return nil, err
 		}
-		resolved, err := s.resolve()
+		found, err := s.find(ctx, o)
 		if err != nil {
 			return nil, err
 		}
-		sources[i] = resolved
+		sources[i] = found
 	}
 	all := &Dataset{}
 	for _, s := range sources {
@@ -87,6 +90,20 @@ func Prepare(ctx context.Context, sources []Source, o Options) (*Dataset, error)
 	}
 	all.seal()
 	return all, nil
+}
+
+// find resolves what a source names: an entry of a registry, a data set of the hub.
+func (s Source) find(ctx context.Context, o Options) (Source, error) {
+	if s.local() || o.Hub == nil {
+		var err error
+		if s, err = s.fromRegistry(); err != nil {
+			return s, err
+		}
+	}
+	if s.local() || o.Hub == nil {
+		return s, s.checkLocal()
+	}
+	return s.fetch(ctx, o)
 }
 
 func prepareSource(ctx context.Context, s Source, o Options) (*part, error) {
@@ -148,7 +165,7 @@ func prepareSource(ctx context.Context, s Source, o Options) (*part, error) {
 
 // cacheKey hashes everything that the tokens of a source depend on, except that files may move.
 func (s Source) cacheKey(content xxh3.Uint128, o Options) xxh3.Uint128 {
-	s.Path, s.Glob, s.Name = "", "", ""
+	s.Path, s.Glob, s.Name, s.Split, s.Revision = "", "", "", "", ""
 	b := content.Bytes()
 	spec, _ := json.Marshal([]any{ // strings, numbers and a bool: it cannot fail
 		string(cacheMagic), s, fmt.Sprintf("%x", b), o.Tokenizer.Hash(), o.Renderer.Version(), o.TrainOnPrompt,

@@ -34,10 +34,13 @@ type registryEntry struct {
 	Folder     string            `json:"folder"`
 }
 
-// resolve is the source that an entry of a registry describes; other sources are themselves.
-func (s Source) resolve() (Source, error) {
+// fromRegistry is the source that an entry of a registry describes; other sources are themselves.
+func (s Source) fromRegistry() (Source, error) {
 	if s.Name == "" {
 		return s, nil
+	}
+	if err := s.checkNamed(); err != nil {
+		return s, err
 	}
 	path := s.Path
 	if info, err := os.Stat(path); err == nil && info.IsDir() {
@@ -72,16 +75,21 @@ func (s Source) resolve() (Source, error) {
 			return fail("it has %s: only text can be trained on", media)
 		}
 	}
-	if e.FileName == "" {
-		hub := cmp.Or(e.HubURL, e.ModelScope, e.OpenMind, e.ScriptURL, e.CloudFile)
-		if hub == "" {
-			return fail("it has no file_name")
-		}
-		return fail("it lies on a hub (%s), not in a file: download it, and set file_name or name the files with path and type", hub)
-	}
 	out := Source{Path: filepath.Join(filepath.Dir(path), filepath.FromSlash(e.FileName)), MaxSamples: s.MaxSamples, Weight: s.Weight, BadRows: s.BadRows}
-	if filepath.IsAbs(e.FileName) {
+	switch elsewhere := cmp.Or(e.ModelScope, e.OpenMind, e.ScriptURL, e.CloudFile); {
+	case filepath.IsAbs(e.FileName):
 		out.Path = e.FileName
+	case e.FileName != "":
+	case e.HubURL != "":
+		out.Path, out.Name, out.Split = e.HubURL, e.Subset, e.Split
+		out.folder = strings.Trim(strings.TrimPrefix(e.Folder, "./"), "/")
+		if out.local() {
+			return fail("hf_hub_url is %q, which is a path here or no hub id (ORG/NAME)", e.HubURL)
+		}
+	case elsewhere != "":
+		return fail("it lies elsewhere (%s), not in a file: download it, and set file_name or name the files with path and type", elsewhere)
+	default:
+		return fail("it has no file_name and no hf_hub_url")
 	}
 	if out.MaxSamples == 0 {
 		out.MaxSamples = e.NumSamples

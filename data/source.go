@@ -38,12 +38,16 @@ const (
 // objects; .parquet as its rows; any other file is one document of type text. Each but Parquet may be compressed, with
 // .gz or .zst behind the ending.
 type Source struct {
-	// Path is a file, a pattern such as data/*.jsonl, or a directory. With Name it is a dataset_info.json or its
-	// directory.
+	// Path is a file, a pattern such as data/*.jsonl, or a directory; where there is none, a data set of the hub,
+	// ORG/NAME. With Name and without Type it is a dataset_info.json or its directory.
 	Path string `yaml:"path" json:"path"`
 	Type Type   `yaml:"type,omitempty" json:"type"`
-	// Name is an entry of LLaMA-Factory's registry, dataset_info.json, which then says the type and the keys.
+	// Name is an entry of LLaMA-Factory's registry, dataset_info.json, which then says the type and the keys; or the
+	// subset of a data set of the hub.
 	Name string `yaml:"name,omitempty" json:"name,omitempty"`
+	// Split is a part of a data set of the hub, train if it has that, and Revision a branch, tag or commit of it.
+	Split    string `yaml:"split,omitempty" json:"split,omitempty"`
+	Revision string `yaml:"revision,omitempty" json:"revision,omitempty"`
 	// Field is the row's key that holds the text (type text; default "text").
 	Field string `yaml:"field,omitempty" json:"field,omitempty"`
 	// Lines makes each line of a plain file that is not blank a document (type text).
@@ -62,8 +66,8 @@ type Source struct {
 	// Tools is the key of a list of tools (sharegpt and messages; default "tools").
 	Tools string `yaml:"tools,omitempty" json:"tools,omitempty"`
 	Tags  Tags   `yaml:"tags,omitempty" json:"tags,omitzero"`
-	// Glob selects files below the directory Path: * and ? within one name, ** any number of directories. Without it,
-	// a directory's files of rows and .txt files are read.
+	// Glob selects files below the directory Path, or of a data set of the hub: * and ? within one name, ** any number of
+	// directories. Without it, a directory's files of rows and .txt files are read.
 	Glob string `yaml:"glob,omitempty" json:"glob,omitempty"`
 	// MaxSamples ends the source after so many rows or documents; 0 is all of them.
 	MaxSamples int `yaml:"max_samples,omitempty" json:"max_samples,omitempty"`
@@ -72,6 +76,9 @@ type Source struct {
 	Weight float64 `yaml:"weight,omitempty" json:"-"`
 	// BadRows is RefuseBadRows, the default, or SkipBadRows.
 	BadRows string `yaml:"bad_rows,omitempty" json:"bad_rows,omitempty"`
+
+	folder  string   // of a data set of the hub, as a registry names it
+	fetched []string // the files of a data set of the hub
 }
 
 // Tags are the names in the turns of type sharegpt, under the names that LLaMA-Factory gives them. A field that is
@@ -100,11 +107,15 @@ func (s Source) Validate() error {
 	default:
 		return s.fail("type %q is unknown: use %s", s.Type, typeNames)
 	}
-	if s.Name != "" {
-		if s.Type != "" || s.Glob != "" || s.keys() != (keys{}) {
-			return s.fail("name %q takes type, keys, tags and files from the registry: remove them here", s.Name)
+	// With a type, name is a subset; whether path can have any is seen when it is looked for.
+	if s.Name != "" && s.Type == "" {
+		if err := s.checkNamed(); err != nil {
+			return err
 		}
 	} else if err := s.checkKeys(); err != nil {
+		return err
+	}
+	if err := s.hubKeys(); err != nil {
 		return err
 	}
 	switch {
@@ -114,6 +125,14 @@ func (s Source) Validate() error {
 		return s.fail("weight is %v: it must be above 0 and at most 1000", s.Weight)
 	case s.BadRows != "" && s.BadRows != RefuseBadRows && s.BadRows != SkipBadRows:
 		return s.fail("bad_rows is %q: use %s or %s", s.BadRows, RefuseBadRows, SkipBadRows)
+	}
+	return nil
+}
+
+// checkNamed refuses keys beside the entry of a registry.
+func (s Source) checkNamed() error {
+	if s.Type != "" || s.Glob != "" || s.Split != "" || s.Revision != "" || s.keys() != (keys{}) {
+		return s.fail("name %q takes type, keys, tags and files from the registry: remove them here", s.Name)
 	}
 	return nil
 }

@@ -141,9 +141,10 @@ func (s *source) openTemplate(c *Config) (data.Renderer, error) {
 // prepare reads and tokenizes data sets, with progress, and says what was skipped.
 func (e *Env) prepare(ctx context.Context, what string, sources []data.Source, r reader) (*data.Dataset, error) {
 	bar := e.bar("tokenizing " + what)
-	o := data.Options{Tokenizer: r.tokenizer, Renderer: r.renderer, TrainOnPrompt: r.trainOnPrompt, Progress: func(p data.Progress) {
-		bar.set(p.ReadBytes, p.TotalBytes)
-	}}
+	o := data.Options{Tokenizer: r.tokenizer, Renderer: r.renderer, TrainOnPrompt: r.trainOnPrompt, Hub: e.hub(),
+		Note: func(line string) { e.say("%s", line) }, Progress: func(p data.Progress) {
+			bar.set(p.ReadBytes, p.TotalBytes)
+		}}
 	if e.CacheDir != "" {
 		o.CacheDir = filepath.Join(e.CacheDir, "tokens")
 	}

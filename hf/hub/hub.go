@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync/atomic"
 	"time"
 )
 
@@ -66,6 +67,7 @@ type Hub struct {
 	// fit is not begun.
 	FreeBytes func(dir string) (int64, error)
 
+	reached atomic.Bool // the server has answered before
 	// pause is how long to wait before trying again, less in tests.
 	pause time.Duration
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -50,12 +51,18 @@ func (h *Hub) get(ctx context.Context, address string, offset int64) (*http.Resp
 	resp, err := client.Do(req)
 	var urlErr *url.Error
 	if errors.As(err, &urlErr) { // its text repeats the address, which may hold a signed query
-		return nil, fmt.Errorf("%s: %w", h.Endpoint, &cutError{urlErr.Err})
+		err = urlErr.Err
+		var op *net.OpError
+		if isDial := errors.As(err, &op) && op.Op == "dial"; !isDial || h.reached.Load() {
+			err = &cutError{err}
+		}
+		return nil, fmt.Errorf("%s: %w", h.Endpoint, err)
 	}
+	h.reached.Store(err == nil)
 	return resp, err
 }
 
-// cutError is a connection that could not be made or that broke: it is worth another try.
+// cutError is a connection that broke: it is worth another try. One that cannot be made to begin with is not.
 type cutError struct{ error }
 
 func (e *cutError) Unwrap() error { return e.error }
