@@ -217,7 +217,9 @@ func (s *setting) work(a *device.Arena, b *Buffers) {
 		})
 	}
 	a.Release(first)
-	mats := func(dtype tensor.DType, rows, cols int) []device.Mat { return microMats(a, s.num.MicroBatches, dtype, rows, cols) }
+	mats := func(dtype tensor.DType, rows, cols int) []device.Mat {
+		return microMats(a, s.num.MicroBatches, dtype, rows, cols)
+	}
 	hidden, head := s.model.Hidden, s.head()
 	b.Normed = mats(compute, t, hidden)
 	b.NormRstd = mats(tensor.F32, t, 1)

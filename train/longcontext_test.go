@@ -1,0 +1,118 @@
+package train
+
+import (
+	"context"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/millrace/millrace/data"
+	"github.com/millrace/millrace/optim"
+	"github.com/millrace/millrace/plan"
+	"github.com/millrace/millrace/tensor"
+)
+
+// longRequest asks for a step of one sequence of a 7B model on a named machine.
+func longRequest(t *testing.T, machine string, sequenceLen int) plan.Request {
+	t.Helper()
+	text, err := plan.Shape("qwen2.5-7b-1m")
+	if err != nil {
+		t.Fatal(err)
+	}
+	on, err := plan.FindMachine(machine)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return plan.Request{Model: modelOf(t, string(text)), Device: on.Device, Machine: on.Machine, DeviceBytes: on.DeviceBytes,
+		HostBytes: on.HostBytes, ProgramBytes: plan.WhatIfProgramBytes,
+		Numerics: plan.Numerics{Compute: tensor.BF16, Master: optim.Split, SequenceLen: sequenceLen}}
+}
+
+// 512k tokens of context of a 7B model fit on a GPU of 80 GB, as planned and as rehearsed; in one chunk they do not.
+func TestHalfAMillionTokens(t *testing.T) {
+	const tokens = 512 << 10
+	r := longRequest(t, "h100-pcie5", tokens)
+	p, err := fitRequest(r, 1, Sizes{}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := Rehearse(p, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var table strings.Builder
+	for _, b := range p.Device {
+		table.WriteString("\n  " + b.Purpose + " " + plan.FormatBytes(b.Bytes))
+	}
+	t.Logf("%s on the device, blocks in chunks of %d:%s", plan.FormatBytes(got.DeviceBytes), p.Numerics.BlockChunk, &table)
+	if got.DeviceBytes > 79<<30 || p.Numerics.Positions() != tokens || p.Numerics.BlockChunk != gpuPositions {
+		t.Errorf("%d bytes for %+v", got.DeviceBytes, p.Numerics)
+	}
+	_, err = fitRequest(r, 1, Sizes{BlockChunk: tokens}, nil)
+	if err == nil || !strings.Contains(err.Error(), "numerics.block_chunk=") {
+		t.Errorf("in one chunk: %v", err)
+	}
+}
+
+// A long document trains in a budget that only chunks make enough, and comes to what a run in one chunk comes to.
+func TestLongContextTrains(t *testing.T) {
+	c := smallConfig(t)
+	c.Model = writeModel(t, map[string]any{"max_position_embeddings": 4096, "intermediate_size": 1024})
+	doc := filepath.Join(t.TempDir(), "long.txt")
+	text := strings.Repeat("the miller opens the gate, and the race runs over the wheel; ", 400)
+	if err := os.WriteFile(doc, []byte(text), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	c.Datasets = []data.Source{{Path: doc, Type: data.Text}}
+	c.SequenceLen, c.BatchTokens, c.MaxSteps, c.WarmupSteps = 4096, 4096, 2, 0
+	run := func(rows Auto, memory Memory) (*Summary, error) {
+		now := *c
+		now.Numerics.BlockChunk, now.Memory, now.OutputDir = rows, memory, filepath.Join(t.TempDir(), "run")
+		if err := now.Check(); err != nil {
+			t.Fatal(err)
+		}
+		return Train(context.Background(), &now, newEnv(t), Options{})
+	}
+	const device = "40MiB"
+	if _, err := run(4096, budget(t, device)); err == nil || !strings.Contains(err.Error(), "numerics.block_chunk=") {
+		t.Fatalf("in one chunk: %v", err)
+	}
+	chunks, err := run(0, budget(t, device))
+	if err != nil {
+		t.Fatal(err)
+	}
+	whole, err := run(4096, Memory{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if chunks.FirstLoss != whole.FirstLoss || !(math.Abs(chunks.LastLoss-whole.LastLoss) <= 1e-5) || !(chunks.LastLoss < chunks.FirstLoss) {
+		t.Errorf("losses %v to %v in chunks, %v to %v in one", chunks.FirstLoss, chunks.LastLoss, whole.FirstLoss, whole.LastLoss)
+	}
+}
+
+func TestBlockChunk(t *testing.T) {
+	gpu, cpu := longRequest(t, "h100-pcie5", 1).Device, longRequest(t, "h100-pcie5", 1).Device
+	cpu.Unified = true
+	for _, c := range []struct {
+		sizes              Sizes
+		positions, on, cpu int
+	}{
+		{Sizes{}, 100, 100, 100},
+		{Sizes{}, 2048, 2048, 2048},
+		{Sizes{}, 2049, 2049, 1280},
+		{Sizes{}, 16384, 16384, 2048},
+		{Sizes{}, 16385, 8448, 2048},
+		{Sizes{}, 524288, 16384, 2048},
+		{Sizes{BlockChunk: 300}, 524288, 300, 300},
+		{Sizes{BlockChunk: 300}, 200, 200, 200},
+	} {
+		if got := blockChunk(c.sizes, c.positions, gpu); got != c.on {
+			t.Errorf("%d positions on a GPU: chunks of %d, want %d", c.positions, got, c.on)
+		}
+		if got := blockChunk(c.sizes, c.positions, cpu); got != c.cpu {
+			t.Errorf("%d positions on the CPU: chunks of %d, want %d", c.positions, got, c.cpu)
+		}
+	}
+}
