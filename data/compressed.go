@@ -1,6 +1,9 @@
 package data
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"io"
 	"path/filepath"
 	"strings"
@@ -18,15 +21,32 @@ func decompress(name string, in io.Reader) (out io.Reader, done func(), err erro
 	case ".gz":
 		r, err := gzip.NewReader(in)
 		if err != nil {
-			return nil, nil, err
+			return nil, nil, fmt.Errorf("its end says gzip, which it is not: %w", err)
 		}
-		return r, func() { r.Close() }, nil
+		return unpacking{r, "gzip"}, func() { r.Close() }, nil
 	case ".zst", ".zstd":
 		r, err := zstd.NewReader(in, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(maxWindowBytes))
 		if err != nil {
 			return nil, nil, err
 		}
-		return r, r.Close, nil
+		return unpacking{r, "zstd"}, r.Close, nil
 	}
 	return in, func() {}, nil
+}
+
+// unpacking says what an error means that the reader of a compression gives.
+type unpacking struct {
+	in   io.Reader
+	name string
+}
+
+func (u unpacking) Read(p []byte) (int, error) {
+	n, err := u.in.Read(p)
+	switch {
+	case err == io.ErrUnexpectedEOF: // without it the parser of rows would think that they end here
+		err = fmt.Errorf("the file is cut off: its %s data do not end", u.name)
+	case err != nil && err != io.EOF && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded):
+		err = fmt.Errorf("its %s data are damaged: %w", u.name, err)
+	}
+	return n, err
 }

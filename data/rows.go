@@ -166,7 +166,7 @@ func readLine(r *bufio.Reader) ([]byte, error) {
 
 // readArray reads one array of objects. r is at its bracket, which stands in the given line.
 func readArray(name string, r io.Reader, line int, yield func(row) bool) error {
-	lines := &lineCounter{in: r, line: line}
+	lines := &lineCounter{in: r, line: line, most: maxRowBytes}
 	d := json.NewDecoder(lines)
 	fail := func(err error) error {
 		var syntax *json.SyntaxError
@@ -203,22 +203,34 @@ func readArray(name string, r io.Reader, line int, yield func(row) bool) error {
 	if _, err := d.Token(); err != nil {
 		return fail(err)
 	}
-	if _, err := d.Token(); err != io.EOF {
+	var syntax *json.SyntaxError
+	switch _, err := d.Token(); {
+	case err == io.EOF:
+		return nil
+	case err == nil || errors.As(err, &syntax):
 		return fail(errors.New("there is more after the array"))
+	default:
+		return fail(err)
 	}
-	return nil
 }
 
-// lineCounter remembers where the lines of what was read through it end, so that offsets can be told as lines.
+// lineCounter remembers where the lines of what was read through it end, so that offsets can be told as lines. It also bounds
+// a row, as the decoder behind it holds all that it has read and not handed out.
 type lineCounter struct {
 	in   io.Reader
 	read int64
+	from int64   // what was forgotten is before it
+	most int64   // bytes from there on
 	line int     // of the first remembered offset
 	ends []int64 // offsets behind the line breaks that were not forgotten
 }
 
 func (l *lineCounter) Read(p []byte) (int, error) {
-	n, err := l.in.Read(p)
+	const ahead = 1 << 16 // what is read beyond a row at most
+	if l.read-l.from > l.most+ahead {
+		return 0, fmt.Errorf("the row is larger than %d MiB", l.most>>20)
+	}
+	n, err := l.in.Read(p[:min(len(p), ahead)])
 	for i, c := range p[:n] {
 		if c == '\n' {
 			l.ends = append(l.ends, l.read+int64(i)+1)
@@ -236,6 +248,7 @@ func (l *lineCounter) at(offset int64) int {
 func (l *lineCounter) forget(before int64) {
 	i, _ := slices.BinarySearch(l.ends, before)
 	l.line += i
+	l.from = before
 	l.ends = slices.Delete(l.ends, 0, i)
 }
 
