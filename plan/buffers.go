@@ -5,6 +5,7 @@ import (
 	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/nn"
 	"github.com/millrace/millrace/optim"
+	"github.com/millrace/millrace/store"
 	"github.com/millrace/millrace/tensor"
 )
 
@@ -16,6 +17,9 @@ type Buffers struct {
 	Grads  []device.Mem // ring of fp32 gradients
 	OwnG   []device.Mem // by part: fp32 gradient with a place of its own
 	Stages []device.Mem // ring of rounded gradients
+	// State is, by part and kind, what is kept of it on the device from step to step beside its weights: low halves, moments, and
+	// the gradient in its stored type.
+	State [][store.Kinds]device.Mem
 
 	Working [2][]device.Mat // by parity of the layer and micro-batch: x [T, H]
 	Saved   [][]device.Mat  // by block and micro-batch: x [T, H] where it stays on the device
@@ -133,7 +137,7 @@ func (s *setting) buffers(a *device.Arena, groups func(purpose string, bytes int
 		} else {
 			ring = max(ring, s.gradBytes(part))
 		}
-		if !s.tied(part) {
+		if !s.tied(part) && !s.stateHere(part) {
 			stage = max(stage, s.storedGradBytes(part))
 		}
 	}
@@ -148,6 +152,20 @@ func (s *setting) buffers(a *device.Arena, groups func(purpose string, bytes int
 		}
 	}
 	group("gradients")
+	b.State = make([][store.Kinds]device.Mem, len(s.model.Parts))
+	for part := range s.model.Parts {
+		if !s.stateHere(part) {
+			continue
+		}
+		for _, kind := range keptKinds {
+			b.State[part][kind] = a.Take(s.kindBytes(part, kind))
+		}
+		b.State[part][store.Grad] = b.OwnG[part] // rounded to the type that it has
+		if s.staged() {
+			b.State[part][store.Grad] = a.Take(s.kindBytes(part, store.Grad))
+		}
+	}
+	group("resident state")
 
 	b.Working = [2][]device.Mat{mats(num.Compute, t, hidden), mats(num.Compute, t, hidden)}
 	if s.trains() {

@@ -28,6 +28,7 @@ type checker struct {
 	p      *plan.Plan
 	m      *model.Model
 	phase  plan.Phase
+	mode   plan.Mode
 	mem    map[place]content
 	reach  []([plan.Lanes]int) // by operation: in each lane, how many operations (by index plus one) come before it for sure
 	last   [plan.Lanes]int     // index plus one of each lane's latest
@@ -36,6 +37,7 @@ type checker struct {
 	errs   []string
 
 	updates, homes, saves map[int]int // by part: updates, gradients brought home, and copies to a checkpoint
+	counted               bool        // the count of NaNs on the device has begun
 }
 
 type touch struct {
@@ -44,8 +46,8 @@ type touch struct {
 }
 
 // check returns what is wrong with a schedule.
-func check(p *plan.Plan, phase plan.Phase, saves bool, s *plan.Schedule) []string {
-	c := &checker{p: p, m: p.Model, phase: phase, mem: map[place]content{}, access: map[place][]touch{}, ops: s.Ops,
+func check(p *plan.Plan, mode plan.Mode, s *plan.Schedule) []string {
+	c := &checker{p: p, m: p.Model, phase: mode.Phase, mode: mode, mem: map[place]content{}, access: map[place][]touch{}, ops: s.Ops,
 		updates: map[int]int{}, homes: map[int]int{}, saves: map[int]int{}}
 	for part := range c.m.Parts {
 		fresh := 1
@@ -53,13 +55,19 @@ func check(p *plan.Plan, phase plan.Phase, saves bool, s *plan.Schedule) []strin
 			fresh = 0
 		}
 		c.mem[place{"host weights", part, 0}] = content{"weights", part, fresh}
+		if p.StateHere(part) && mode.Loaded {
+			c.mem[place{"own slot", part, 0}] = content{"weights", part, fresh}
+			c.mem[place{"own state", part, 0}] = content{"state", part, fresh}
+			c.mem[c.storedAt(part)] = content{"new gradient", part, 0}
+			c.mem[place{"host weights", part, 0}] = content{"stale weights", part, 0}
+		}
 		c.mem[place{"host gradient", part, 0}] = content{"old gradient", part, 0}
 	}
 	for i := range s.Ops {
 		c.order(i)
 		c.run(i)
 	}
-	c.complete(saves)
+	c.complete(mode.Saves)
 	c.saved()
 	return c.errs
 }
@@ -146,6 +154,14 @@ func (c *checker) gradAt(op plan.Op, part int) place {
 	return place{"own gradient", part, 0}
 }
 
+// storedAt is where the gradient of a part whose state is on the device waits for its update.
+func (c *checker) storedAt(part int) place {
+	if c.split() {
+		return place{"own rounded", part, 0}
+	}
+	return place{"own gradient", part, 0}
+}
+
 // xAt is where x[layer][m] is on the device.
 func (c *checker) xAt(layer, m int) place {
 	if layer <= len(c.m.Blocks) && (c.bound() || c.p.Placement.SavedHere[layer-1]) {
@@ -203,10 +219,13 @@ func (c *checker) run(i int) {
 	loss := place{"device loss", m, 0}
 	want := [plan.Kinds]plan.Lane{plan.Update: plan.LaneUpdate, plan.Gather: plan.LaneUpdate, plan.Scatter: plan.LaneUpdate,
 		plan.Upload: plan.LaneFetch, plan.Fetch: plan.LaneFetch, plan.Load: plan.LaneFetch,
-		plan.Save: plan.LaneDrain, plan.Drain: plan.LaneDrain, plan.DrainSum: plan.LaneDrain, plan.DrainInput: plan.LaneDrain, plan.Collect: plan.LaneDrain,
+		plan.FetchState: plan.LaneFetch, plan.Home: plan.LaneDrain, plan.Save: plan.LaneDrain, plan.Drain: plan.LaneDrain, plan.DrainSum: plan.LaneDrain, plan.DrainInput: plan.LaneDrain, plan.Collect: plan.LaneDrain,
 		plan.Forward: plan.LaneCompute, plan.HeadNorm: plan.LaneCompute, plan.HeadStats: plan.LaneCompute, plan.HeadLoss: plan.LaneCompute,
 		plan.ZeroGrad: plan.LaneCompute, plan.HeadGrad: plan.LaneCompute, plan.HeadVisit: plan.LaneCompute, plan.HeadInput: plan.LaneCompute,
 		plan.Backward: plan.LaneCompute, plan.Round: plan.LaneCompute, plan.SaveState: plan.LaneDisk}[op.Kind]
+	if op.Kind == plan.Update && c.p.StateHere(op.Part) {
+		want = plan.LaneCompute
+	}
 	if op.Lane != want {
 		c.errorf(i, "is on lane %v", op.Lane)
 	}
@@ -217,6 +236,19 @@ func (c *checker) run(i int) {
 	switch op.Kind {
 	case plan.Update:
 		c.updates[op.Part]++
+		if c.p.StateHere(op.Part) {
+			if op.First == c.counted {
+				c.errorf(i, "begins the count of NaNs, wrongly")
+			}
+			c.counted = true
+			c.use(i, place{"device count", 0, 0}, true)
+			c.read(i, c.storedAt(op.Part), content{"new gradient", op.Part, 0})
+			c.read(i, place{"own slot", op.Part, 0}, content{"weights", op.Part, 0})
+			c.write(i, place{"own slot", op.Part, 0}, fresh(op.Part))
+			c.read(i, place{"own state", op.Part, 0}, content{"state", op.Part, 0})
+			c.write(i, place{"own state", op.Part, 0}, content{"state", op.Part, 1})
+			break
+		}
 		c.read(i, place{"host gradient", op.Part, 0}, content{"old gradient", op.Part, 0})
 		c.read(i, place{"host weights", op.Part, 0}, content{"weights", op.Part, 0})
 		c.write(i, place{"host weights", op.Part, 0}, fresh(op.Part))
@@ -239,6 +271,13 @@ func (c *checker) run(i int) {
 	case plan.Fetch:
 		c.read(i, place{"host weights", op.Part, 0}, fresh(op.Part))
 		c.write(i, c.weightsAt(op.Part, op.Slot), fresh(op.Part))
+	case plan.FetchState:
+		c.read(i, place{"host weights", op.Part, 0}, fresh(op.Part))
+		c.write(i, place{"own state", op.Part, 0}, content{"state", op.Part, 1})
+	case plan.Home:
+		c.read(i, place{"own slot", op.Part, 0}, fresh(op.Part))
+		c.read(i, place{"own state", op.Part, 0}, content{"state", op.Part, 1})
+		c.write(i, place{"host weights", op.Part, 0}, fresh(op.Part))
 	case plan.Load:
 		c.read(i, c.hostX(op.Layer, m), content{"x", op.Layer, 0})
 		c.write(i, c.xAt(op.Layer, m), content{"x", op.Layer, 0})
@@ -303,6 +342,9 @@ func (c *checker) run(i int) {
 		case c.bound():
 			c.write(i, place{"host gradient", op.Part, 0}, content{"new gradient", op.Part, 0})
 			c.homes[op.Part]++
+		case c.p.StateHere(op.Part):
+			c.write(i, c.storedAt(op.Part), content{"new gradient", op.Part, 0})
+			c.homes[op.Part]++
 		case c.split():
 			c.write(i, place{"stage", op.Stage, 0}, content{"rounded", op.Part, 0})
 		}
@@ -339,6 +381,10 @@ func (c *checker) run(i int) {
 		c.write(i, place{"host gradient", op.Part, 0}, content{"new gradient", op.Part, 0})
 		c.homes[op.Part]++
 	case plan.Collect:
+		c.use(i, place{"device count", 0, 0}, false)
+		if c.phase == plan.Flush {
+			break
+		}
 		for m := range c.p.Numerics.MicroBatches {
 			c.read(i, place{"device loss", m, 0}, content{"loss", 0, 0})
 		}
@@ -378,6 +424,9 @@ func (c *checker) complete(saves bool) {
 	once := func(want bool, n int) bool { return want && n == 1 || !want && n == 0 }
 	for part, p := range c.m.Parts {
 		trained := c.p.Trained(part)
+		if at := (place{"host weights", part, 0}); c.mode.Home && c.mem[at] != fresh(part) {
+			c.errs = append(c.errs, fmt.Sprintf("%s does not come home: the store has %v", p.Name, c.mem[at]))
+		}
 		if n := c.updates[part]; !once(trained && c.updating(), n) {
 			c.errs = append(c.errs, fmt.Sprintf("%s is updated %d times", p.Name, n))
 		}
@@ -390,7 +439,7 @@ func (c *checker) complete(saves bool) {
 	}
 	runs := c.phase != plan.Flush && c.phase != plan.Nothing
 	collected := slices.ContainsFunc(c.ops, func(op plan.Op) bool { return op.Kind == plan.Collect })
-	if want := runs && !c.bound(); collected != want {
+	if want := runs && !c.bound() || c.counted; collected != want {
 		c.errs = append(c.errs, fmt.Sprintf("results are collected: %v", collected))
 	}
 	for m := range c.p.Numerics.MicroBatches {

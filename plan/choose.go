@@ -3,6 +3,7 @@ package plan
 import (
 	"fmt"
 	"math"
+	"slices"
 	"sort"
 
 	"github.com/millrace/millrace/device"
@@ -168,12 +169,13 @@ func (c *chooser) ladders(foot Placement) [][][]rung {
 		resident = append(resident, func(n *Placement) { n.Resident[part] = true })
 	}
 	moved := [][]rung{saved, resident}
+	here, headHere := c.updatesHere(s)
 	if foot.Bind {
 		moved = [][]rung{nil, nil}
 	}
 	head := []rung{func(n *Placement) { n.SingleHead = true }}
 	if c.StreamAll {
-		moved[1] = nil
+		moved[1], here, headHere = nil, nil, nil
 	}
 	if c.RecomputeAll {
 		byBlock, byLevel, head = nil, nil, nil
@@ -185,7 +187,49 @@ func (c *chooser) ladders(foot Placement) [][][]rung {
 	} {
 		all = append(all, parts[:], [][]rung{parts[3], parts[0], parts[1], parts[2]})
 	}
+	// Updates on the device: of as many blocks as the host is late with, then what is left goes to what is computed again.
+	for _, blocks := range sharesOf(len(here)) {
+		all = append(all, [][]rung{head, here[:blocks], byBlock, moved[0], moved[1]})
+		if len(headHere) > 0 {
+			all = append(all, [][]rung{head, headHere, here[:blocks], byBlock, moved[0], moved[1]})
+		}
+	}
+	if len(here) > 0 {
+		all = append(all, [][]rung{head, byBlock, moved[0], here, headHere})
+	}
 	return all
+}
+
+// updatesHere are the rungs that keep the state of a part on the device, and update it there: of blocks, the first ones first, since
+// their updates are what a step begins with; and of the head with its norm.
+func (c *chooser) updatesHere(s *setting) (blocks, head []rung) {
+	if s.place.Bind || c.Wants.NoUpdates {
+		return nil, nil
+	}
+	for _, part := range c.Model.BlockParts {
+		if s.trained(part) {
+			blocks = append(blocks, func(n *Placement) { n.Resident[part], n.StateHere[part] = true, true })
+		}
+	}
+	if c.RecomputeAll { // there is no single visit of the head
+		return blocks, nil
+	}
+	return blocks, []rung{func(n *Placement) {
+		n.StateHere[c.Model.NormPart] = true
+		if !c.Model.Tied {
+			for _, part := range c.Model.HeadTiles {
+				n.StateHere[part] = true
+			}
+		}
+	}}
+}
+
+// sharesOf are the numbers of so many things that are worth a comparison: few, and some parts of all.
+func sharesOf(all int) []int {
+	list := []int{1, 2, all / 16, all / 8, all / 4, all / 2, 3 * all / 4, all}
+	slices.Sort(list)
+	list = slices.Compact(list)
+	return slices.DeleteFunc(list, func(n int) bool { return n < 1 || n > all })
 }
 
 // smallest is the placement that needs least memory.
@@ -198,12 +242,14 @@ func (c *chooser) smallest(bind bool) Placement {
 	}
 	if !bind {
 		place.Slots, place.StageSlots = 1, 1
+		place.StateHere = make([]bool, len(c.Model.Parts))
 	}
 	return place
 }
 
 func clone(p Placement) Placement {
 	p.Resident = append([]bool(nil), p.Resident...)
+	p.StateHere = append([]bool(nil), p.StateHere...)
 	p.Keep = append([]nn.Keep(nil), p.Keep...)
 	p.SavedHere = append([]bool(nil), p.SavedHere...)
 	return p

@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/tensor"
 	"pgregory.net/rapid"
@@ -253,5 +254,49 @@ func TestStreamAll(t *testing.T) {
 	}
 	if q.Predicted.UploadBytes <= p.Predicted.UploadBytes || q.DeviceBytes >= p.DeviceBytes {
 		t.Errorf("streamed: %d bytes to the device, %d on it; resident: %d and %d", q.Predicted.UploadBytes, q.DeviceBytes, p.Predicted.UploadBytes, p.DeviceBytes)
+	}
+}
+
+// Where the host is slow, the device updates what it has room for; where it is fast, or a block may not stay, the host does.
+func TestUpdatesOnTheDevice(t *testing.T) {
+	r := request(t, medium, numerics(1, true))
+	r.DeviceBytes, r.Machine.AdamWBytesPerSec = 1<<40, 1e7 // it decides
+	p, err := plan.New(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for part, kind := range r.Model.Parts {
+		if kind.Kind != model.Embed && !p.StateHere(part) {
+			t.Errorf("the host updates %s", kind.Name)
+		}
+	}
+	less := r
+	less.DeviceBytes = p.DeviceBytes / 2
+	some, err := plan.New(less)
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, last := r.Model.BlockParts[0], r.Model.BlockParts[len(r.Model.Blocks)-1]
+	if !some.StateHere(first) || some.StateHere(last) {
+		t.Errorf("with less room the device updates the first block: %v, the last one: %v", some.StateHere(first), some.StateHere(last))
+	}
+	if some.Predicted.StepSeconds < p.Predicted.StepSeconds {
+		t.Errorf("less room is faster")
+	}
+	r.StreamAll = true
+	none, err := plan.New(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if none.AnyStateHere() || none.Predicted.StepSeconds < 2*p.Predicted.StepSeconds {
+		t.Errorf("all streamed, with updates on the device: %v; %.3g s, else %.3g s", none.AnyStateHere(), none.Predicted.StepSeconds, p.Predicted.StepSeconds)
+	}
+	r.StreamAll, r.Machine.AdamWBytesPerSec, r.Machine.UploadBytesPerSec, r.Machine.DownloadBytesPerSec = false, 1e15, 1e15, 1e15
+	if host, err := plan.New(r); err != nil || host.Predicted.StepSeconds > p.Predicted.StepSeconds {
+		t.Errorf("a host without limits is slower: %v", err)
+	}
+	r.Wants.NoUpdates = true
+	if q, err := plan.New(r); err != nil || q.AnyStateHere() {
+		t.Errorf("without updates there is no state to live anywhere: %v", err)
 	}
 }

@@ -128,10 +128,13 @@ func (p *Plan) Choices() []string {
 	if p.Placement.Bind {
 		return []string{text, "weights are used where they lie; nothing is streamed"}
 	}
-	resident, here, disk := 0, 0, 0
+	resident, updated, here, disk := 0, 0, 0, 0
 	for i, part := range p.Model.BlockParts {
 		if p.Placement.Resident[part] {
 			resident++
+		}
+		if p.StateHere(part) {
+			updated++
 		}
 		if p.Placement.SavedHere[i] {
 			here++
@@ -143,8 +146,16 @@ func (p *Plan) Choices() []string {
 	moves := fmt.Sprintf("streaming: %s, %s, %s; %s resident, %s stay on the device",
 		count(p.Placement.Slots, "weight slot"), count(p.Placement.GradSlots, "gradient slot"), count(p.Placement.StageSlots, "stage"),
 		count(resident, "block"), count(here, "saved input"))
+	switch head := p.StateHere(p.Model.HeadTiles[0]); {
+	case updated > 0 && head:
+		moves += fmt.Sprintf("; the device updates %s and the head", count(updated, "block"))
+	case updated > 0:
+		moves += fmt.Sprintf("; the device updates %s", count(updated, "block"))
+	case head:
+		moves += "; the device updates the head"
+	}
 	if disk > 0 {
-		moves += fmt.Sprintf(", %d go to disk", disk)
+		moves += fmt.Sprintf("; %s to disk", count(disk, "saved input"))
 	}
 	return []string{text, moves}
 }

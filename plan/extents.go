@@ -38,6 +38,9 @@ func (s *setting) extents(part int) []store.Spec {
 	if s.tied(part) && !s.place.Bind {
 		types[store.GradSum] = tensor.F32
 	}
+	if s.stateHere(part) {
+		types[store.Grad] = tensor.Invalid
+	}
 	return store.PartSpecs(part, s.model.Parts[part].Layout, types, s.pieceElems(part))
 }
 

@@ -31,6 +31,11 @@ func TestGoldenSchedules(t *testing.T) {
 			p.SingleHead, p.SavedHere[2] = true, true
 			p.Resident[3] = true
 		}},
+		{"state-here", false, true, func(p *plan.Placement) {
+			p.SingleHead, p.Resident[2] = true, true
+			p.StateHere = []bool{4: true, 2: true, 6: true}
+			p.StateHere = append(p.StateHere, make([]bool, len(p.Resident)-len(p.StateHere))...)
+		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := tiny

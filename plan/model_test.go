@@ -122,6 +122,9 @@ func drawPlacement(rt *rapid.T, m *model.Model) plan.Placement {
 			p.OnDisk = append(p.OnDisk, kinds)
 		}
 	}
+	if rapid.Bool().Draw(rt, "updates on the device") {
+		p.StateHere = bools(len(m.Parts), "state on the device")
+	}
 	for range m.Blocks {
 		p.Keep = append(p.Keep, nn.Keep(rapid.IntRange(0, nn.Keeps-1).Draw(rt, "keep")))
 	}

@@ -27,10 +27,12 @@ type Kind uint8
 // The operations. x[l] is the input of layer l; layer 0 is the embedding, layers 1..L are decoder blocks, layer L+1 is
 // the head; x[1] comes out of the embedding.
 const (
-	Update      Kind = iota // update: AdamW over the part, from the previous step's gradients
+	Update      Kind = iota // update: AdamW over the part, from the previous step's gradients; compute: where its state is on the device
 	Gather                  // update: x[1] of all micro-batches = rows of the embedding
 	Upload                  // fetch: the token arrays of all micro-batches
 	Fetch                   // fetch: the part's weights into its slot
+	FetchState              // fetch: the part's low halves and moments to their place on the device
+	Home                    // drain: the part's weights, low halves and moments from the device to the store
 	Load                    // fetch: x[l][m] from the host
 	Save                    // drain: x[l][m] to the host
 	Forward                 // compute: x[l+1][m] from x[l][m]
@@ -54,7 +56,7 @@ const (
 	Kinds       = iota
 )
 
-var kindNames = [Kinds]string{"update", "gather", "upload", "fetch", "load", "save", "forward", "head-norm", "head-stats",
+var kindNames = [Kinds]string{"update", "gather", "upload", "fetch", "fetch-state", "home", "load", "save", "forward", "head-norm", "head-stats",
 	"head-loss", "head-logits", "drain-logits", "zero-grad", "head-grad", "head-visit", "head-input", "backward", "round", "drain", "drain-sum",
 	"drain-input", "scatter", "save-state", "collect"}
 
@@ -73,8 +75,8 @@ type Op struct {
 	Grad               int // fp32 gradient slot (ZeroGrad, HeadGrad, Backward, Round, DrainSum, and Drain of an fp32 gradient)
 	Stage              int // slot of the rounded gradient (Round, Drain)
 	Chunk              int // of the wanted rows (HeadLogits, DrainLogits)
-	// First says that the operation is the first of its kind for the micro-batch: HeadGrad then overwrites the
-	// gradient of the hidden states instead of adding to it.
+	// First says that the operation is the first of its kind: HeadGrad, for the micro-batch, then overwrites the gradient of the
+	// hidden states instead of adding to it, and Update on the device begins to count the weights that became NaN.
 	First bool
 	// After are operations of other lanes, earlier in the schedule, that must be complete; those of the own lane are
 	// implied.

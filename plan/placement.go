@@ -14,9 +14,13 @@ type Placement struct {
 	// extents, and saved inputs stay where they are written. There is then no slot, no fetch and no drain.
 	Bind bool
 
-	Slots      int       // ring of weight slots for the parts that are not resident
-	Resident   []bool    // by part: a decoder block that has a weight slot of its own
-	GradSlots  int       // ring of fp32 gradient slots
+	Slots     int    // ring of weight slots for the parts that are not resident
+	Resident  []bool // by part: a decoder block that has a weight slot of its own
+	GradSlots int    // ring of fp32 gradient slots
+	// StateHere says, by part, whose low halves, moments and gradient are on the device beside its weights, where a step then updates
+	// them: nothing of the part moves from step to step, and its extents in the store are brought up to date when somebody is to read
+	// them ([Home]). It is for parts that have a weight slot of their own and are no tile of an embedding, and no effect on others.
+	StateHere  []bool    `json:",omitempty"`
 	StageSlots int       // ring of slots for rounded gradients on their way to the host
 	Keep       []nn.Keep // by block: what the backward visit need not recompute
 	SavedHere  []bool    // by block: its saved input stays on the device
@@ -29,7 +33,12 @@ type Placement struct {
 }
 
 // onDisk reports whether an extent is kept on disk.
-func (p *Placement) onDisk(id store.ID) bool { return len(p.OnDisk) > 0 && p.OnDisk[id.Part][id.Kind] }
+func (p *Placement) onDisk(id store.ID) bool {
+	if len(p.StateHere) > 0 && p.StateHere[id.Part] && id.Kind != store.Inputs {
+		return false
+	}
+	return len(p.OnDisk) > 0 && p.OnDisk[id.Part][id.Kind]
+}
 
 // setting is a placement with all that a schedule and the buffers follow from.
 type setting struct {
@@ -58,6 +67,42 @@ func (s *setting) resident(part int) bool {
 	return s.place.SingleHead && !s.hostOnly(part)
 }
 
+// stateHere reports whether all that is kept of the part is on the device, and updated there.
+func (s *setting) stateHere(part int) bool {
+	return len(s.place.StateHere) > 0 && s.place.StateHere[part] && !s.place.Bind && !s.wants.NoUpdates &&
+		s.resident(part) && s.trained(part) && !s.tied(part)
+}
+
+// anyStateHere reports whether stateHere holds for any part.
+func (s *setting) anyStateHere() bool {
+	for part := range s.model.Parts {
+		if s.stateHere(part) {
+			return true
+		}
+	}
+	return false
+}
+
+// keptKinds are what is kept of a part from step to step beside its weights, but for its gradient.
+var keptKinds = []store.Kind{store.Low, store.FirstMoment, store.SecondMoment, store.FirstScale, store.SecondScale}
+
+// keptBytes is what they take of a part.
+func (s *setting) keptBytes(part int) (sum int64) {
+	for _, kind := range keptKinds {
+		sum += s.kindBytes(part, kind)
+	}
+	return sum
+}
+
+// kindBytes is what a part has of a kind with an element for each parameter, or for each block of them.
+func (s *setting) kindBytes(part int, kind store.Kind) int64 {
+	t := s.types()[kind]
+	if t == tensor.Invalid {
+		return 0
+	}
+	return kind.Elems(s.model.Parts[part].Layout.StateElems) * t.Bytes()
+}
+
 // hostOnly reports whether the part never visits the device: embedding tiles that are not also head tiles. The host
 // gathers the rows that a step needs, which is less traffic than the table.
 func (s *setting) hostOnly(part int) bool {
@@ -71,13 +116,13 @@ func (s *setting) tied(part int) bool {
 }
 
 // ownGrad reports whether the part has an fp32 gradient slot of its own: the final norm, which is small and collects
-// gradient while the head's tiles pass, and the tiles in a single visit.
+// gradient while the head's tiles pass, the tiles in a single visit, and blocks whose fp32 gradient waits there for its update.
 func (s *setting) ownGrad(part int) bool {
 	switch s.model.Parts[part].Kind {
 	case model.Norm:
 		return true
 	case model.Block:
-		return false
+		return s.num.Master == optim.F32 && s.stateHere(part)
 	}
 	return s.place.SingleHead
 }

@@ -105,11 +105,17 @@ func (p *Plan) setting() *setting {
 	return &setting{model: p.Model, num: p.Numerics, place: p.Placement, wants: p.Wants}
 }
 
-// Schedule is the step that the engine walks in a phase.
-func (p *Plan) Schedule(phase Phase) *Schedule { return p.setting().build(phase, false) }
+// Schedule is the step that the engine walks in a phase, as it usually comes: see Mode.
+func (p *Plan) Schedule(phase Phase) *Schedule { return p.ScheduleOf(usual(phase)) }
 
-// SavingSchedule is the same schedule, which also saves the state of every part behind its update.
-func (p *Plan) SavingSchedule(phase Phase) *Schedule { return p.setting().build(phase, true) }
+// ScheduleOf is the schedule of a mode.
+func (p *Plan) ScheduleOf(mode Mode) *Schedule { return p.setting().build(mode) }
+
+// StateHere reports whether all that is kept of the part is on the device, and updated there.
+func (p *Plan) StateHere(part int) bool { return p.setting().stateHere(part) }
+
+// AnyStateHere reports whether StateHere holds for any part.
+func (p *Plan) AnyStateHere() bool { return p.setting().anyStateHere() }
 
 // Place lays out the device's buffers in mem, which has DeviceBytes; in the zero Mem it only counts.
 func (p *Plan) Place(mem device.Mem) *Buffers {

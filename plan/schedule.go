@@ -23,13 +23,28 @@ func (p Phase) String() string {
 	return [...]string{"prologue", "steady", "flush", "forward", "logits", "nothing"}[p]
 }
 
+// Mode says which schedule is asked for.
+type Mode struct {
+	Phase Phase
+	// Saves takes the state of every part to a checkpoint, behind its update if it has one. The state then is that of the step before.
+	Saves bool
+	// Loaded says that a schedule before has brought what lives on the device there; else this one does, if it runs layers.
+	Loaded bool
+	// Home copies what lives on the device to the store, behind its update, for who reads it there.
+	Home bool
+}
+
+// usual is the mode in which a phase comes without a save: state is on the device from the second step on, and a flush takes it home.
+func usual(phase Phase) Mode {
+	return Mode{Phase: phase, Loaded: phase == Steady || phase == Flush, Home: phase == Flush}
+}
+
 // builder writes a schedule in serial order and finds out what waits for what: an operation comes after the last one
 // that wrote what it touches, and after all that read what it writes.
 type builder struct {
 	*setting
-	phase Phase
-	saves bool
-	ops   []Op
+	Mode
+	ops []Op
 
 	written map[resource]int        // last operation that wrote it
 	read    map[resource][Lanes]int // since then, the last operation of each lane that read it, plus one
@@ -40,7 +55,8 @@ type builder struct {
 	stage    int
 	inX      [2][]int // by parity and micro-batch: the layer whose input the working buffer holds
 	gradOf   map[int]int
-	onDevice map[int]bool // resident parts that have been fetched in this schedule
+	onDevice map[int]bool // resident parts that have been fetched, or updated, in this schedule
+	counts   bool         // weights that become NaN are counted on the device
 }
 
 // resource is something that operations read and write: a buffer, or an extent.
@@ -57,6 +73,8 @@ const (
 	gradSum                          // part: fp32 gradient of a tied tile in host memory
 	slotWeights                      // slot
 	ownWeights                       // part: resident
+	ownState                         // part: low halves and moments on the device
+	ownRounded                       // part: rounded gradient of such a part
 	gradSlot                         // slot
 	ownGradient                      // part
 	stageSlot                        // slot
@@ -67,15 +85,14 @@ const (
 	inputGrad                        // micro-batch: dx
 	headState                        // micro-batch: normed input, statistics, fp32 gradient of it
 	scratch                          // the work arena of the compute lane
-	results                          // part or micro-batch scalars
+	results                          // scalars: of a micro-batch (0), of a part (1), the count of NaNs (2)
 	logitChunk                       // a chunk's logits of a tile on the device
 	hostLogits                       // the wanted logits in host memory
 )
 
-// build writes the schedule of a phase; one that saves also takes the state of every part to a checkpoint, behind its
-// update if it has one. The state then is that of the step before.
-func (s *setting) build(phase Phase, saves bool) *Schedule {
-	b := &builder{setting: s, phase: phase, saves: saves, written: map[resource]int{}, read: map[resource][Lanes]int{},
+// build writes the schedule of a mode.
+func (s *setting) build(mode Mode) *Schedule {
+	b := &builder{setting: s, Mode: mode, written: map[resource]int{}, read: map[resource][Lanes]int{},
 		gradOf: map[int]int{}, onDevice: map[int]bool{}}
 	for parity := range b.inX {
 		b.inX[parity] = make([]int, s.num.MicroBatches)
@@ -83,8 +100,7 @@ func (s *setting) build(phase Phase, saves bool) *Schedule {
 	// The first block travels while the embedding is updated and looked up.
 	b.update(s.model.BlockParts[0])
 	b.update(s.model.EmbedTiles...)
-	runs := phase != Flush && phase != Nothing
-	if runs {
+	if b.runs() {
 		b.gather()
 	}
 	b.update(s.model.BlockParts[1:]...)
@@ -92,7 +108,7 @@ func (s *setting) build(phase Phase, saves bool) *Schedule {
 	if !s.model.Tied {
 		b.update(s.model.HeadTiles...)
 	}
-	if runs {
+	if b.runs() {
 		b.slots.plan(s.place.Slots, b.visits())
 		b.forward()
 		b.head()
@@ -101,7 +117,7 @@ func (s *setting) build(phase Phase, saves bool) *Schedule {
 		b.backward()
 		b.embeddingGrad()
 	}
-	if runs && phase != Logits {
+	if b.runs() && b.Phase != Logits || b.counts {
 		b.collect()
 	}
 	return &Schedule{Ops: b.ops}
@@ -147,21 +163,66 @@ func op(lane Lane, kind Kind) Op {
 	return Op{Lane: lane, Kind: kind, Layer: none, Part: none, Micro: none, Slot: none, Grad: none, Stage: none, Chunk: none}
 }
 
+// runs reports whether the schedule runs layers.
+func (b *builder) runs() bool { return b.Phase != Flush && b.Phase != Nothing }
+
+// updates reports whether the schedule carries out the pending updates.
+func (b *builder) updates() bool { return b.Phase == Steady || b.Phase == Flush }
+
 // update carries out the pending update of those of the parts that are trained, if the phase has one, and saves all of
-// them if the schedule does.
+// them if the schedule does. What is updated on the device is as well, while the first layer waits for the host's updates.
 func (b *builder) update(parts ...int) {
 	for _, part := range parts {
-		if b.trained(part) && (b.phase == Steady || b.phase == Flush) {
+		if b.stateHere(part) {
+			if b.runs() {
+				b.weights(part)
+			} else {
+				b.updateHere(part)
+			}
+			continue
+		}
+		if b.trained(part) && b.updates() {
 			o := op(LaneUpdate, Update)
 			o.Part = part
 			b.add(o, []resource{{hostGrad, part, 0}}, []resource{{hostWeights, part, 0}})
 		}
-		if b.saves {
-			o := op(LaneDisk, SaveState)
-			o.Part = part
-			b.add(o, []resource{{hostWeights, part, 0}}, nil)
-		}
+		b.save(part)
 	}
+}
+
+// save takes the state of a part to a checkpoint, if the schedule does.
+func (b *builder) save(part int) {
+	if b.Saves {
+		o := op(LaneDisk, SaveState)
+		o.Part = part
+		b.add(o, []resource{{hostWeights, part, 0}}, nil)
+	}
+}
+
+// updateHere carries out the pending update of a part whose state is on the device, takes it home and saves it, as far as the
+// schedule does. Its weights are in their slot.
+func (b *builder) updateHere(part int) {
+	here := []resource{{ownWeights, part, 0}, {ownState, part, 0}}
+	if b.updates() {
+		o := op(LaneCompute, Update)
+		o.Part, o.First = part, !b.counts
+		b.counts = true
+		b.add(o, []resource{b.storedHere(part)}, append(here, resource{results, 2, 0}))
+	}
+	if b.Home {
+		o := op(LaneDrain, Home)
+		o.Part = part
+		b.add(o, here, []resource{{hostWeights, part, 0}})
+	}
+	b.save(part)
+}
+
+// storedHere is the gradient, in its stored type, of a part whose state is on the device.
+func (b *builder) storedHere(part int) resource {
+	if b.staged() {
+		return resource{ownRounded, part, 0}
+	}
+	return b.gradResource(part)
 }
 
 // visits are the parts that pass through the ring, in order.
@@ -193,7 +254,7 @@ func (b *builder) visits() []int {
 }
 
 // backwards reports whether the schedule has a backward pass.
-func (b *builder) backwards() bool { return b.phase == Prologue || b.phase == Steady }
+func (b *builder) backwards() bool { return b.Phase == Prologue || b.Phase == Steady }
 
 // weights makes sure that the part is on the device and returns what the visit reads.
 func (b *builder) weights(part int) resource {
@@ -202,11 +263,23 @@ func (b *builder) weights(part int) resource {
 		return resource{hostWeights, part, 0}
 	case b.resident(part):
 		r := resource{ownWeights, part, 0}
-		if !b.onDevice[part] {
-			b.onDevice[part] = true
+		if b.onDevice[part] {
+			return r
+		}
+		b.onDevice[part] = true
+		stays := b.stateHere(part)
+		if !stays || !b.Loaded {
 			o := op(LaneFetch, Fetch)
 			o.Part = part
 			b.add(o, []resource{{hostWeights, part, 0}}, []resource{r})
+		}
+		if stays {
+			if !b.Loaded {
+				o := op(LaneFetch, FetchState)
+				o.Part = part
+				b.add(o, []resource{{hostWeights, part, 0}}, []resource{{ownState, part, 0}})
+			}
+			b.updateHere(part)
 		}
 		return r
 	}
@@ -309,7 +382,7 @@ func (b *builder) head() {
 	for m := range b.num.MicroBatches {
 		micro(HeadNorm, m, []resource{norm, b.input(top, m)}, []resource{{headState, m, 0}})
 	}
-	if b.phase == Logits {
+	if b.Phase == Logits {
 		b.logits()
 		return
 	}
@@ -459,6 +532,14 @@ func (b *builder) finishGrad(part int) {
 		b.add(round, []resource{g}, []resource{{hostGrad, part, 0}, {results, 1, part}})
 		return
 	}
+	if b.stateHere(part) {
+		writes := []resource{{results, 1, part}}
+		if b.staged() {
+			writes = append(writes, b.storedHere(part))
+		}
+		b.add(round, []resource{g}, writes)
+		return
+	}
 	drain := op(LaneDrain, Drain)
 	drain.Part = part
 	from := g
@@ -514,7 +595,7 @@ func (b *builder) collect() {
 	if b.place.Bind {
 		return
 	}
-	var reads []resource
+	reads := []resource{{results, 2, 0}}
 	for part := range b.model.Parts {
 		reads = append(reads, resource{results, 1, part})
 	}

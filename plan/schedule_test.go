@@ -6,6 +6,7 @@ import (
 
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/plan"
+	"github.com/millrace/millrace/store"
 	"pgregory.net/rapid"
 )
 
@@ -18,15 +19,16 @@ func TestSchedulesAreSound(t *testing.T) {
 			With(drawPlacement(rt, m))
 		for _, phase := range append(phases, plan.Nothing) {
 			for _, saves := range []bool{false, true} {
-				s := p.Schedule(phase)
-				if saves {
-					s = p.SavingSchedule(phase)
-				}
-				for _, err := range check(p, phase, saves, s) {
-					rt.Errorf("%v, saving %v: %s", phase, saves, err)
+				mode := plan.Mode{Phase: phase, Saves: saves}
+				mode.Loaded = phase == plan.Steady || phase == plan.Flush || rapid.Bool().Draw(rt, "loaded")
+				// State that is there to be saved, or to be read after a flush, comes home.
+				mode.Home = mode.Loaded && (saves || phase == plan.Flush)
+				s := p.ScheduleOf(mode)
+				for _, err := range check(p, mode, s) {
+					rt.Errorf("%+v: %s", mode, err)
 				}
 				if rt.Failed() {
-					rt.Fatalf("%v\n%s", phase, s)
+					rt.Fatalf("%+v\n%s", mode, s)
 				}
 			}
 		}
@@ -41,13 +43,14 @@ func TestCheckerFindsMissingWaits(t *testing.T) {
 		m := shape.model(t)
 		p := newPlan(t, m, numerics(2, true)).With(moving(m, 2))
 		waits, found := 0, 0
-		s := p.Schedule(plan.Steady)
+		mode := plan.Mode{Phase: plan.Steady, Loaded: true}
+		s := p.ScheduleOf(mode)
 		for i := range s.Ops {
 			for j := range s.Ops[i].After {
 				less := &plan.Schedule{Ops: slices.Clone(s.Ops)}
 				less.Ops[i].After = slices.Delete(slices.Clone(s.Ops[i].After), j, j+1)
 				waits++
-				if len(check(p, plan.Steady, false, less)) > 0 {
+				if len(check(p, mode, less)) > 0 {
 					found++
 				}
 			}
@@ -78,6 +81,13 @@ func TestBuffersAreApart(t *testing.T) {
 		take(b.Grads...)
 		take(b.OwnG...)
 		take(b.Stages...)
+		for part, kinds := range b.State {
+			for kind, mem := range kinds {
+				if store.Kind(kind) != store.Grad || mem != b.OwnG[part] {
+					take(mem)
+				}
+			}
+		}
 		for _, list := range append(b.Saved, b.Working[0], b.Working[1], b.DX, b.Normed, b.NormRstd, b.Stat, b.DNormed, b.Loss) {
 			mats(list)
 		}

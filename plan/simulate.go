@@ -55,7 +55,9 @@ func (p *Plan) walk(m Machine, dev device.Info, see func(span), idles func(next,
 	if !s.trains() {
 		phase = Forwards
 	}
-	ops := s.build(phase, false).Ops
+	mode := usual(phase)
+	mode.Loaded = true
+	ops := s.build(mode).Ops
 	costs := s.costs()
 	var queues [Lanes][]int // operations to come
 	for i, op := range ops {
@@ -287,13 +289,19 @@ func (s *setting) costs() func(op *Op) cost {
 		switch op.Kind {
 		case Update:
 			params := s.model.Parts[op.Part].Layout.StateElems
+			var bytes int64
 			for kind, dt := range types {
-				bytes := store.Kind(kind).Elems(params) * dt.Bytes()
-				c.adamw += bytes // read
+				n := store.Kind(kind).Elems(params) * dt.Bytes()
+				bytes += n // read
 				if store.Kind(kind) != store.Grad {
-					c.adamw += bytes // written
+					bytes += n // written
 				}
 			}
+			if op.Lane == LaneCompute {
+				c.element = bytes
+				break
+			}
+			c.adamw = bytes
 			for kind := range store.Kind(store.Kinds) {
 				switch kind {
 				case store.Grad:
@@ -317,6 +325,10 @@ func (s *setting) costs() func(op *Op) cost {
 		case Fetch:
 			c.up = s.weightBytes(op.Part)
 			disk(op.Part, store.Weights, 1, 0)
+		case FetchState:
+			c.up = s.keptBytes(op.Part)
+		case Home:
+			c.down = s.weightBytes(op.Part) + s.keptBytes(op.Part)
 		case Load:
 			c.up = x
 			if s.savedOnDisk(op.Layer - 1) {

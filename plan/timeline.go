@@ -24,7 +24,7 @@ var marks = func() (all [Kinds]byte) {
 		all[kind] = 'o'
 	}
 	for mark, kinds := range map[byte][]Kind{
-		'U': {Update}, 'e': {Gather, Scatter}, 'W': {Fetch}, 'x': {Load, Save, DrainInput}, 'F': {Forward}, 'B': {Backward},
+		'U': {Update}, 'e': {Gather, Scatter}, 'W': {Fetch, FetchState, Home}, 'x': {Load, Save, DrainInput}, 'F': {Forward}, 'B': {Backward},
 		'H': {HeadNorm, HeadStats, HeadLoss, HeadLogits, HeadGrad, HeadVisit, HeadInput}, 'G': {Drain, DrainSum}, 'g': {ZeroGrad, Round},
 		writeMark: {SaveState},
 	} {

@@ -98,10 +98,12 @@ type Engine struct {
 	lanes   [plan.Lanes]chan *run
 	done    sync.WaitGroup
 
-	programs map[programKey]*program
+	programs map[plan.Mode]*program
 	versions versions
 	logitRow int // first wanted row
 	pending  *pendingUpdate
+	loaded   bool     // what the plan keeps on the device is there
+	ahead    bool     // and newer than what the store has of it
 	save     SaveFunc // of the next schedule that is at a boundary; else nil
 	broken   error
 }
@@ -118,7 +120,7 @@ type pendingUpdate struct {
 // New reserves everything that the plan asks for.
 func New(c Config) (*Engine, error) {
 	e := &Engine{Config: c, registered: map[*hostmem.Region]device.Mem{}, onHost: map[*hostmem.Region]device.Mem{},
-		programs: map[programKey]*program{}, types: c.Plan.Numerics.Scheme().Types()}
+		programs: map[plan.Mode]*program{}, types: c.Plan.Numerics.Scheme().Types()}
 	if err := e.open(); err != nil {
 		return nil, errors.Join(err, e.Close())
 	}
@@ -321,26 +323,50 @@ func (e *Engine) Step(ctx context.Context, batch *Batch, update Update) (Result,
 
 // Eval is the sum of the token losses of a batch, without gradients. Pending updates are carried out first.
 func (e *Engine) Eval(ctx context.Context, batch *Batch) (lossSum float64, err error) {
-	if _, err := e.Flush(ctx); err != nil {
+	if err := e.settle(ctx); err != nil {
 		return 0, err
 	}
 	res, err := e.run(ctx, plan.Forwards, batch, 0)
 	return res.LossSum, err
 }
 
-// Flush carries out a pending update, and a save that was asked for. It returns the number of weights that became NaN.
+// Flush carries out a pending update, and a save that was asked for; the store then has all of the state. It returns the number of
+// weights that became NaN.
 func (e *Engine) Flush(ctx context.Context) (badWeights int64, err error) {
 	phase, step := plan.Flush, 0
 	switch {
 	case e.pending != nil:
 		step = e.pending.Step
-	case e.save != nil:
+	case e.save != nil || e.ahead:
 		phase = plan.Nothing
 	default:
 		return 0, e.broken
 	}
-	res, err := e.run(ctx, phase, nil, step)
+	res, err := e.follow(ctx, e.mode(phase, true), nil, step)
 	return res.BadWeights, err
+}
+
+// settle carries out a pending update before a forward pass, and a save that was asked for. What lives on the device stays there.
+func (e *Engine) settle(ctx context.Context) error {
+	if e.pending == nil || e.save != nil {
+		if e.save == nil {
+			return e.broken
+		}
+		_, err := e.Flush(ctx)
+		return err
+	}
+	_, err := e.follow(ctx, e.mode(plan.Flush, false), nil, e.pending.Step)
+	return err
+}
+
+// mode is in which mode the schedule of a phase comes now.
+func (e *Engine) mode(phase plan.Phase, home bool) plan.Mode {
+	m := plan.Mode{Phase: phase, Saves: e.save != nil && phase != plan.Forwards && phase != plan.Logits}
+	if e.Plan.AnyStateHere() {
+		m.Loaded = e.loaded
+		m.Home = (home || m.Saves) && (e.ahead || e.pending != nil)
+	}
+	return m
 }
 
 // Save makes the next Step or Flush hand the state, as it will be after the pending update, to save: each part's as soon as

@@ -17,6 +17,10 @@ func (r *run) exec(op *plan.Op) error {
 	s, b := r.streams[op.Lane], r.buffers
 	switch op.Kind {
 	case plan.Update:
+		if op.Lane == plan.LaneCompute {
+			r.updateHere(s, op)
+			return nil
+		}
 		return r.updatePart(s, op.Part)
 	case plan.SaveState:
 		return r.saveState(op.Part)
@@ -28,6 +32,10 @@ func (r *run) exec(op *plan.Op) error {
 		s.Copy(b.Batches, r.registered[r.tokens].Slice(0, b.Batches.Len))
 	case plan.Fetch:
 		return r.fetch(s, op)
+	case plan.FetchState:
+		return r.fetchState(s, op)
+	case plan.Home:
+		return r.home(s, op)
 	case plan.Load, plan.Save:
 		return r.moveInput(s, op)
 	case plan.Drain:
@@ -324,6 +332,8 @@ func (r *run) round(s device.Stream, op *plan.Op) error {
 			if err != nil {
 				return err
 			}
+		} else if r.Plan.StateHere(op.Part) {
+			mem = r.buffers.State[op.Part][store.Grad]
 		} else {
 			mem = r.buffers.Stages[op.Stage]
 		}

@@ -8,7 +8,7 @@ import (
 
 // DropWait makes operation i of a schedule forget the wait of that index.
 func (e *Engine) DropWait(phase plan.Phase, i, wait int) error {
-	p, err := e.program(programKey{phase: phase})
+	p, err := e.program(plan.Mode{Phase: phase})
 	if err != nil {
 		return err
 	}

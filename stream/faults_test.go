@@ -150,6 +150,14 @@ func faultCases() map[string]setup {
 				p.Resident[i], p.SavedHere[i%len(p.SavedHere)] = true, true
 			}
 		}},
+		"state here": {change: func(p *plan.Placement) {
+			streamed(2)(p)
+			p.SingleHead = true
+			p.StateHere = make([]bool, len(p.Resident))
+			for i := range p.Resident {
+				p.Resident[i], p.StateHere[i] = i != 2, true
+			}
+		}},
 	}
 }
 

@@ -40,8 +40,7 @@ func (r *run) updatePart(s device.Stream, part int) error {
 // span is a range of elements of an extent.
 type span struct{ first, n int64 }
 
-// updatePiece updates the parameters whose state lies in a span; weights is where their weights lie. Spans and runs begin on
-// multiples of tensor.Align, as blocks of moments in 8 bits do, which are updated whole: the padding is zero and stays so.
+// updatePiece updates the parameters whose state lies in a span; weights is where their weights lie.
 func (r *run) updatePiece(s device.Stream, part int, weights, state span) error {
 	var mem [store.Kinds]device.Mem
 	for kind, t := range r.types {
@@ -61,6 +60,14 @@ func (r *run) updatePiece(s device.Stream, part int, weights, state span) error 
 		}
 		mem[kind] = r.onHost[lease.Region].Slice(lease.Off, lease.Len)
 	}
+	r.adamW(s, part, mem, weights, state, r.hostResult(r.Plan.BadAt()))
+	return nil
+}
+
+// adamW updates the parameters whose state lies in a span; weights is where their weights lie, and mem has both, by kind. Spans and
+// runs begin on multiples of tensor.Align, as blocks of moments in 8 bits do, which are updated whole: the padding is zero and stays
+// so. How state is cut into spans changes no bit.
+func (r *run) adamW(s device.Stream, part int, mem [store.Kinds]device.Mem, weights, state span, bad device.Mem) {
 	u := r.update
 	for _, run := range r.Plan.Model.Parts[part].Layout.Runs() {
 		begin, end := max(run.State, state.first), min(run.State+run.Elems, state.first+state.n)
@@ -82,7 +89,7 @@ func (r *run) updatePiece(s device.Stream, part int, weights, state span) error 
 		at := begin - state.first
 		weights, low, grad := vec(store.Weights, run.First+begin-run.State-weights.first), vec(store.Low, at), vec(store.Grad, at)
 		m, v := vec(store.FirstMoment, at), vec(store.SecondMoment, at)
-		scalars, bad := u.AdamW.Scalars(u.Step, u.LR, u.clip, run.Decay), r.hostResult(r.Plan.BadAt())
+		scalars := u.AdamW.Scalars(u.Step, u.LR, u.clip, run.Decay)
 		if r.Plan.Numerics.Moments == optim.Dynamic8 {
 			s.AdamW8(device.AdamW8Args{Weights: weights, Low: low, Grad: grad, M: m, V: v, MScale: vec(store.FirstScale, at),
 				VScale: vec(store.SecondScale, at), AdamWScalars: scalars}, bad)
@@ -90,7 +97,6 @@ func (r *run) updatePiece(s device.Stream, part int, weights, state span) error 
 		}
 		s.AdamW(device.AdamWArgs{Weights: weights, Low: low, Grad: grad, M: m, V: v, AdamWScalars: scalars}, bad)
 	}
-	return nil
 }
 
 // hostResult is where the host's lane writes a scalar of the step.

@@ -42,14 +42,18 @@ type run struct {
 
 // run walks the schedule of a phase and collects its results.
 func (e *Engine) run(ctx context.Context, phase plan.Phase, batch *Batch, step int) (Result, error) {
+	return e.follow(ctx, e.mode(phase, false), batch, step)
+}
+
+// follow walks the schedule of a mode and collects its results.
+func (e *Engine) follow(ctx context.Context, mode plan.Mode, batch *Batch, step int) (Result, error) {
 	if e.broken != nil {
 		return Result{}, e.broken
 	}
 	if err := ctx.Err(); err != nil {
 		return Result{}, err // nothing has been touched
 	}
-	saves := e.save != nil && phase != plan.Forwards && phase != plan.Logits
-	p, err := e.program(programKey{phase, saves})
+	p, err := e.program(mode)
 	if err != nil {
 		return Result{}, err
 	}
@@ -94,14 +98,20 @@ func (e *Engine) run(ctx context.Context, phase plan.Phase, batch *Batch, step i
 		return Result{}, err
 	}
 	r.record()
-	if phase == plan.Steady || phase == plan.Flush {
-		e.pending = nil
+	if mode.Phase == plan.Steady || mode.Phase == plan.Flush {
+		e.pending, e.ahead = nil, true
 	}
-	if saves {
+	if mode.Home || !e.Plan.AnyStateHere() {
+		e.ahead = false
+	}
+	if batch != nil {
+		e.loaded = true // all of it is visited
+	}
+	if mode.Saves {
 		e.save = nil
 	}
-	e.versions.passed(phase)
-	return e.collect(), nil
+	e.versions.passed(mode.Phase)
+	return e.collect(p.counts), nil
 }
 
 // firstError is the error of the first operation in schedule order that has one: the same line each time, whichever lane
@@ -266,27 +276,19 @@ type program struct {
 	ops        []plan.Op
 	begin, end []device.Event
 	names      []string // for errors and traces
+	counts     bool     // weights that became NaN are counted on the device as well
 	disk       [plan.Lanes][store.Kinds][]loan
 }
 
-// programKey says which schedule a program is of.
-type programKey struct {
-	phase plan.Phase
-	saves bool
-}
-
-func (e *Engine) program(key programKey) (*program, error) {
-	if p := e.programs[key]; p != nil {
+func (e *Engine) program(mode plan.Mode) (*program, error) {
+	if p := e.programs[mode]; p != nil {
 		return p, nil
 	}
-	schedule := e.Plan.Schedule
-	if key.saves {
-		schedule = e.Plan.SavingSchedule
-	}
-	p := &program{ops: schedule(key.phase).Ops}
+	p := &program{ops: e.Plan.ScheduleOf(mode).Ops}
 	p.disk = e.loans(p.ops)
 	for _, op := range p.ops {
 		p.names = append(p.names, e.describe(op))
+		p.counts = p.counts || op.Kind == plan.Update && op.Lane == plan.LaneCompute
 		on := e.Device
 		if onHostLane(op.Lane) {
 			on = e.Host
@@ -300,7 +302,7 @@ func (e *Engine) program(key programKey) (*program, error) {
 			*list = append(*list, ev)
 		}
 	}
-	e.programs[key] = p
+	e.programs[mode] = p
 	return p, nil
 }
 
@@ -316,8 +318,9 @@ func (e *Engine) describe(op plan.Op) string {
 	return s
 }
 
-// collect adds up the scalars that the schedule brought home, parts and their pieces in order, in fp64.
-func (e *Engine) collect() Result {
+// collect adds up the scalars that the schedule brought home, parts and their pieces in order, in fp64. The count of NaNs on the
+// device is of this schedule only if it has updated there.
+func (e *Engine) collect(counted bool) Result {
 	host, dev := e.results.Bytes()[:e.Plan.ResultBytes()], e.results.Bytes()[e.Plan.ResultBytes():]
 	float := func(off int64) float64 {
 		return math.Float64frombits(binary.NativeEndian.Uint64(host[off:])) + math.Float64frombits(binary.NativeEndian.Uint64(dev[off:]))
@@ -332,5 +335,8 @@ func (e *Engine) collect() Result {
 	}
 	res.GradNorm = math.Sqrt(squares)
 	res.BadWeights = int64(binary.NativeEndian.Uint64(host[e.Plan.BadAt():]))
+	if counted {
+		res.BadWeights += int64(binary.NativeEndian.Uint64(dev[e.Plan.BadAt():]))
+	}
 	return res
 }

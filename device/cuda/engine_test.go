@@ -39,8 +39,16 @@ func numerics(g *modeltest.Golden, compute tensor.DType) plan.Numerics {
 	return n
 }
 
-// resident keeps what it can on the device; streamed moves everything through one slot.
-func resident(*plan.Placement) {}
+// resident keeps what weights it can on the device, and the host updates all of them; updated keeps state there as well and has the
+// device update what it can; streamed moves everything through one slot.
+func resident(p *plan.Placement) { p.StateHere = nil }
+
+func updated(p *plan.Placement) {
+	p.SingleHead, p.StateHere = true, make([]bool, len(p.Resident))
+	for part := range p.Resident {
+		p.Resident[part], p.StateHere[part] = true, true
+	}
+}
 
 func streamed(p *plan.Placement) {
 	*p = plan.Placement{Slots: 1, GradSlots: 1, StageSlots: 1, Resident: make([]bool, len(p.Resident)),
@@ -124,6 +132,9 @@ func sameBits(t *testing.T, what string, got, want outcome) {
 		}
 	}
 	for id, bits := range want.state {
+		if id.Kind == store.Grad && got.plan.StateHere(id.Part) {
+			continue // it does not leave the device
+		}
 		if !bytes.Equal(got.state[id], bits) {
 			t.Errorf("%s: %v of %s have other bits", what, id.Kind, want.plan.Model.Parts[id.Part].Name)
 		}
@@ -163,6 +174,11 @@ func trainingLaws(t *testing.T, variant string, compute tensor.DType, steps int,
 	if !raceEnabled { // the detector looks for missing waits, and is slow
 		near(t, g, n, first, train(t, g, n, nil, resident, steps))
 		sameBits(t, "again", train(t, g, n, d, resident, steps), first)
+	}
+	here := train(t, g, n, d, updated, steps)
+	sameBits(t, "updated on the device", here, first)
+	if first.plan.AnyStateHere() || !here.plan.AnyStateHere() {
+		t.Error("it is not the device that updates in one run, and the host in the other")
 	}
 	moved := train(t, g, n, d, streamed, steps)
 	sameBits(t, "streamed", moved, first)

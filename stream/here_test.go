@@ -1,0 +1,117 @@
+package stream_test
+
+import (
+	"context"
+	"sync"
+	"testing"
+
+	"github.com/millrace/millrace/plan"
+	"github.com/millrace/millrace/store"
+	"github.com/millrace/millrace/stream"
+)
+
+// updatedHere keeps the state of all parts on the device that can have it there, but for the second part of each four.
+func updatedHere(p *plan.Placement) {
+	streamed(2)(p)
+	p.SingleHead, p.StateHere = true, make([]bool, len(p.Resident))
+	for i := range p.Resident {
+		p.Resident[i], p.StateHere[i] = i%4 != 1, i%4 != 1
+	}
+}
+
+// State that lives on the device is there for all who read the store: after a flush and in a save, whether the flush has an update
+// to do or not, and after a step that is skipped. An evaluation leaves it where it is.
+func TestStateOnTheDeviceComesHome(t *testing.T) {
+	for _, eight := range []bool{false, true} {
+		shape := tiny
+		shape.Layers, shape.BF16, shape.Moments8 = 5, true, eight
+		s := shape.subject(t, 4)
+		s.updates[2].LR = 1e30 // the step that follows has no finite norm
+		dev := newCPU(t)
+		defer dev.Close()
+
+		// seen is what a sequence shows: the store after each flush, and what is saved.
+		type seen []outcome
+		run := func(o setup) (all seen, skipped bool) {
+			o.device = dev
+			r := start(t, s, o)
+			defer r.close(t)
+			ctx := context.Background()
+			step := func(i int) {
+				res, err := r.engine.Step(ctx, s.batches[i], s.updates[i])
+				if err != nil {
+					t.Fatal(err)
+				}
+				skipped = skipped || res.Skipped
+			}
+			flush := func() {
+				bad, err := r.engine.Flush(ctx)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if bad != 0 {
+					t.Errorf("%d bad weights", bad)
+				}
+				all = append(all, stateOf(t, r))
+			}
+			saving := func(then func()) {
+				var mu sync.Mutex
+				o := outcome{state: map[store.ID][]byte{}}
+				r.engine.Save(func(ctx context.Context, id store.ID, version uint64) error {
+					var bytes []byte
+					for _, spec := range r.plan.Extents() {
+						if spec.ID == id {
+							bytes = make([]byte, spec.Bytes)
+							if err := stream.ReadExtent(ctx, r.store, spec, bytes); err != nil {
+								return err
+							}
+						}
+					}
+					mu.Lock()
+					defer mu.Unlock()
+					o.state[id] = bytes
+					return nil
+				})
+				then()
+				if r.engine.Saving() {
+					t.Error("nothing is saved")
+				}
+				all = append(all, o)
+			}
+			step(0)
+			before := r.store.Version(store.ID{Part: r.plan.Model.BlockParts[1], Kind: store.Low})
+			step(1)
+			if _, err := r.engine.Eval(ctx, s.eval); err != nil {
+				t.Fatal(err)
+			}
+			after := r.store.Version(store.ID{Part: r.plan.Model.BlockParts[1], Kind: store.Low})
+			if here := r.plan.StateHere(r.plan.Model.BlockParts[1]); here != (before == after) {
+				t.Errorf("state on the device: %v; the store has seen %d writes, %d before", here, after, before)
+			}
+			flush()
+			step(2)
+			saving(func() { step(3) })
+			flush() // of a step that was skipped
+			flush()
+			saving(flush)
+			return all, skipped
+		}
+		want, skipped := run(setup{change: streamed(1), serial: true})
+		if !skipped {
+			t.Error("no step is skipped")
+		}
+		for _, serial := range []bool{false, true} {
+			got, _ := run(setup{change: updatedHere, serial: serial})
+			p := newPlan(t, s.model, s.numerics, dev.Info(), updatedHere)
+			if !p.StateHere(s.model.BlockParts[1]) || p.StateHere(s.model.BlockParts[3]) {
+				t.Fatal("the placement is not what it is meant to be")
+			}
+			for i := range want {
+				if len(got[i].state) == 0 {
+					t.Errorf("look %d has nothing", i)
+				}
+				sameBits(t, got[i], want[i], p)
+			}
+		}
+	}
+}
