@@ -1,5 +1,6 @@
-// Command tokenizer measures how fast text becomes ids, in one run beside the `tokenizers` package of PyPI, one thread each, in
-// turns, and prints a markdown table. Rates are per second of CPU time. In the first round both sides see the words for the first time.
+// Command tokenizer measures how fast text becomes ids, in one run beside the `tokenizers` package of PyPI, in turns, with one thread
+// each and with all, and prints a markdown table. Rates are per second of CPU time of all threads, so that other programs on the
+// machine count little, and per second. In the first round both sides see the words for the first time.
 //
 //	go run ./benchmarks/tokenizer -vocabularies DIR -python PYTHON TEXT...
 //
@@ -37,8 +38,10 @@ func main() {
 	}
 }
 
+// rate is how much text a round has made ids of, in MB.
+type rate struct{ perCPUSecond, perSecond float64 }
+
 func run(vocabularies, python string, paths []string, rounds int) error {
-	runtime.GOMAXPROCS(1)
 	files, err := filepath.Glob(filepath.Join(vocabularies, "*", "tokenizer.json"))
 	if err != nil {
 		return err
@@ -54,12 +57,15 @@ func run(vocabularies, python string, paths []string, rounds int) error {
 	if err != nil {
 		return err
 	}
-	fmt.Printf("%d documents, %.1f MB, %d rounds, one thread\n\n", len(docs), float64(size)/1e6, rounds)
-	fmt.Println("| tokenizer | ids | ours MB/s | tokenizers MB/s | ratio | first round: ours | tokenizers |")
-	fmt.Println("|---|---|---|---|---|---|---|")
+	all := runtime.NumCPU()
+	fmt.Printf("%d documents, %.1f MB, %d rounds; MB per second of CPU time, first round and median; MB per second, median\n\n", len(docs), float64(size)/1e6, rounds)
+	fmt.Println("| tokenizer | ids | threads | ours, first | tokenizers | ours | tokenizers | ratio | ours, MB/s | tokenizers |")
+	fmt.Println("|---|---|---|---|---|---|---|---|---|---|")
 	for _, file := range files {
-		if err := compare(file, python, docs, size, rounds); err != nil {
-			return err
+		for _, threads := range slices.Compact([]int{1, all}) {
+			if err := compare(file, python, docs, size, rounds, threads); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
@@ -85,55 +91,67 @@ func documents(paths []string) (docs []string, size int, err error) {
 	return docs, size, nil
 }
 
-func compare(file, python string, docs []string, size, rounds int) error {
+func compare(file, python string, docs []string, size, rounds, threads int) error {
 	spec, err := os.ReadFile(file)
 	if err != nil {
 		return err
 	}
-	tok, err := tokenizer.Parse(spec)
+	tok, err := tokenizer.Parse(spec) // anew, so that no word is known
 	if err != nil {
 		return fmt.Errorf("%s: %w", file, err)
 	}
+	runtime.GOMAXPROCS(threads)
+	runtime.GC()
 	var other *peer
 	if python != "" {
-		if other, err = startPeer(python, file, docs); err != nil {
+		if other, err = startPeer(python, file, docs, threads); err != nil {
 			return err
 		}
 		defer other.stop()
 	}
-	var ours, theirs, ratios []float64
+	megabytes := float64(size) / 1e6
+	var ours, theirs []rate
 	count := 0
-	var ids []int32
 	for range rounds {
+		start, startCPU := time.Now(), cpuTime()
+		ids := tokenizer.EncodeAll(tok, docs, false, threads)
+		ours = append(ours, rate{megabytes / (cpuTime() - startCPU).Seconds(), megabytes / time.Since(start).Seconds()})
 		count = 0
-		start := cpuTime()
-		for _, doc := range docs {
-			ids = tok.AppendEncode(ids[:0], doc, false)
-			count += len(ids)
+		for _, doc := range ids {
+			count += len(doc)
 		}
-		rate := float64(size) / 1e6 / (cpuTime() - start).Seconds()
-		ours = append(ours, rate)
 		if other == nil {
 			continue
 		}
-		seconds, n, err := other.round()
+		cpu, seconds, n, err := other.round()
 		if err != nil {
 			return err
 		}
 		if n != count {
 			return fmt.Errorf("%s: %d ids, tokenizers has %d", file, count, n)
 		}
-		theirs = append(theirs, float64(size)/1e6/seconds)
-		ratios = append(ratios, rate*seconds/(float64(size)/1e6))
+		theirs = append(theirs, rate{megabytes / cpu, megabytes / seconds})
 	}
+	cpu, wall := medians(ours)
 	name := filepath.Base(filepath.Dir(file))
 	if other == nil {
-		fmt.Printf("| %s | %d | %.1f | | | %.1f | |\n", name, count, median(slices.Clone(ours)), ours[0])
+		fmt.Printf("| %s | %d | %d | %.1f | | %.1f | | | %.1f | |\n", name, count, threads, ours[0].perCPUSecond, cpu, wall)
 		return nil
 	}
-	cold, coldPeer := ours[0], theirs[0]
-	fmt.Printf("| %s | %d | %.1f | %.1f | %.2f | %.1f | %.1f |\n", name, count, median(ours), median(theirs), median(ratios), cold, coldPeer)
+	theirCPU, theirWall := medians(theirs)
+	fmt.Printf("| %s | %d | %d | %.1f | %.1f | %.1f | %.1f | %.1f | %.1f | %.1f |\n", name, count, threads,
+		ours[0].perCPUSecond, theirs[0].perCPUSecond, cpu, theirCPU, cpu/theirCPU, wall, theirWall)
 	return nil
+}
+
+func medians(rates []rate) (perCPUSecond, perSecond float64) {
+	var cpu, wall []float64
+	for _, r := range rates {
+		cpu, wall = append(cpu, r.perCPUSecond), append(wall, r.perSecond)
+	}
+	slices.Sort(cpu)
+	slices.Sort(wall)
+	return cpu[len(cpu)/2], wall[len(wall)/2]
 }
 
 // cpuTime is the time that all threads of the process have run, so that other programs on the machine do not count.
@@ -145,13 +163,8 @@ func cpuTime() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-func median(v []float64) float64 {
-	slices.Sort(v)
-	return v[len(v)/2]
-}
-
 // peer is the Python side: it reads a line of JSON with the documents, and for each further line encodes all of them and answers
-// with the seconds and the count of ids.
+// with the seconds of CPU time, the seconds, and the count of ids.
 type peer struct {
 	cmd *exec.Cmd
 	in  io.WriteCloser
@@ -163,15 +176,15 @@ import json, sys, time, tokenizers
 tok = tokenizers.Tokenizer.from_file(sys.argv[1])
 docs = json.loads(sys.stdin.readline())
 for _ in sys.stdin:
-    start = time.process_time()
+    start, start_cpu = time.perf_counter(), time.process_time()
     batch = tok.encode_batch_fast(docs, add_special_tokens=False)
-    seconds = time.process_time() - start
-    print(json.dumps([seconds, sum(len(e) for e in batch)]), flush=True)
+    seconds, cpu = time.perf_counter() - start, time.process_time() - start_cpu
+    print(json.dumps([cpu, seconds, sum(len(e) for e in batch)]), flush=True)
 `
 
-func startPeer(python, file string, docs []string) (*peer, error) {
+func startPeer(python, file string, docs []string, threads int) (*peer, error) {
 	p := &peer{cmd: exec.Command(python, "-c", peerProgram, file)}
-	p.cmd.Env = append(os.Environ(), "RAYON_NUM_THREADS=1", "TOKENIZERS_PARALLELISM=false")
+	p.cmd.Env = append(os.Environ(), fmt.Sprint("RAYON_NUM_THREADS=", threads), fmt.Sprint("TOKENIZERS_PARALLELISM=", threads > 1))
 	p.cmd.Stderr = os.Stderr
 	out, err := p.cmd.StdoutPipe()
 	if err != nil {
@@ -187,17 +200,17 @@ func startPeer(python, file string, docs []string) (*peer, error) {
 	return p, json.NewEncoder(p.in).Encode(docs)
 }
 
-func (p *peer) round() (seconds float64, ids int, err error) {
+func (p *peer) round() (cpu, seconds float64, ids int, err error) {
 	if _, err := io.WriteString(p.in, "\n"); err != nil {
-		return 0, 0, err
+		return 0, 0, 0, err
 	}
 	line, err := p.out.ReadString('\n')
 	if err != nil {
-		return 0, 0, fmt.Errorf("the Python side: %w", err)
+		return 0, 0, 0, fmt.Errorf("the Python side: %w", err)
 	}
-	var answer [2]float64
+	var answer [3]float64
 	err = json.Unmarshal([]byte(line), &answer)
-	return answer[0], int(answer[1]), err
+	return answer[0], answer[1], int(answer[2]), err
 }
 
 func (p *peer) stop() {

@@ -230,9 +230,10 @@ func EncodeAll(t Tokenizer, texts []string, addSpecial bool, workers int) [][]in
 	out := make([][]int32, len(texts))
 	var wg sync.WaitGroup
 	// Pieces are small enough to share the work out and large enough for a worker to stay with one cache of words.
-	const piece = 64
+	workers = max(workers, 1)
+	piece := max(1, min(64, len(texts)/(4*workers)))
 	next := make(chan int)
-	for range max(1, min(workers, (len(texts)+piece-1)/piece)) {
+	for range min(workers, (len(texts)+piece-1)/piece) {
 		wg.Go(func() {
 			for from := range next {
 				for i := from; i < min(from+piece, len(texts)); i++ {
