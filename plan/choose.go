@@ -226,7 +226,7 @@ func (c *chooser) updatesHere(s *setting) (blocks, head []rung) {
 
 // sharesOf are the numbers of so many things that are worth a comparison: few, and some parts of all.
 func sharesOf(all int) []int {
-	list := []int{1, 2, all / 16, all / 8, all / 4, all / 2, 3 * all / 4, all}
+	list := []int{1, all / 8, all / 4, all / 2, 3 * all / 4, all}
 	slices.Sort(list)
 	list = slices.Compact(list)
 	return slices.DeleteFunc(list, func(n int) bool { return n < 1 || n > all })

@@ -46,8 +46,16 @@ func blockChunk(sizes Sizes, positions int, dev device.Info) int {
 // blockChunkMultiple is what the rows of a chunk are a multiple of: tiles of matrix products.
 const blockChunkMultiple = 256
 
-// headChunks are the sizes of the head's chunk that are tried, largest first.
-var headChunks = []int{512, 256, 128, 64}
+// headChunks are the sizes of the head's chunk that are tried on a device, largest first. Each chunk reads the head's weights, and
+// reads and writes its gradient in fp32: with 512 positions a GPU takes as long for that as for the products. A CPU's
+// caches hold the weights of a small product, so it gains nothing from more than 512.
+func headChunks(dev device.Info) []int {
+	sizes := []int{4096, 2048, 1024, 512, 256, 128, 64}
+	if dev.Unified {
+		return sizes[3:]
+	}
+	return sizes
+}
 
 // makePlan plans a run. Sizes that are auto become the largest that fit.
 func (e *Env) makePlan(c *Config, m *model.Model, dev device.Info) (*plan.Plan, error) {
@@ -69,6 +77,9 @@ func (e *Env) fitPlan(m *model.Model, n plan.Numerics, rows int, sizes Sizes, de
 	return fitRequest(r, rows, sizes, wants)
 }
 
+// leastWorthwhileChunk is the smallest chunk of the head that is planned in full beside larger ones that fit.
+const leastWorthwhileChunk = 512
+
 // sameSpeed is how much faster a plan with smaller operations must be predicted to be: the prediction knows the rates of
 // large ones.
 const sameSpeed = 0.99
@@ -80,7 +91,7 @@ func fitRequest(r plan.Request, rows int, sizes Sizes, wants func(plan.Numerics)
 	if err != nil {
 		return nil, err
 	}
-	chunks := headChunks
+	chunks := headChunks(r.Device)
 	if sizes.HeadChunk > 0 {
 		chunks = []int{int(sizes.HeadChunk)}
 	}
@@ -128,6 +139,18 @@ func fitRequest(r plan.Request, rows int, sizes Sizes, wants func(plan.Numerics)
 	if err != nil {
 		return nil, Request(err)
 	}
+	// What a large chunk takes may serve better elsewhere, which sketches do not see: smaller ones are planned while that gains.
+	for _, chunk := range chunks {
+		if chunk >= p.Numerics.HeadChunk || chunk < leastWorthwhileChunk {
+			continue
+		}
+		q, err := plan.New(complete(p.Numerics.MicroBatch, chunk))
+		if err != nil || !better(q, p) {
+			break
+		}
+		p = q
+	}
+	r = complete(p.Numerics.MicroBatch, p.Numerics.HeadChunk)
 	if p.Placement.Slots == 1 && best.Placement.Slots > 1 { // memory went elsewhere
 		r.Overlap = true
 		if q, err := plan.New(r); err == nil && better(q, p) {

@@ -64,3 +64,38 @@ func BenchmarkPlanDeepModel(b *testing.B) {
 		}
 	}
 }
+
+// A GPU takes large chunks of the head where it has room for them; a CPU's sizes are its own, and what is asked for comes first.
+func TestHeadChunks(t *testing.T) {
+	text, err := plan.Shape("qwen2.5-1.5b")
+	if err != nil {
+		t.Fatal(err)
+	}
+	on, err := plan.FindMachine("rtx3090-pc-24gb-128gb")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ask := func(dev device.Info, deviceBytes int64, sizes Sizes) *plan.Plan {
+		t.Helper()
+		p, err := fitRequest(plan.Request{Model: modelOf(t, string(text)), Device: dev, Machine: on.Machine, DeviceBytes: deviceBytes,
+			HostBytes: on.HostBytes, Numerics: plan.Numerics{Compute: tensor.BF16, Master: optim.Split, SequenceLen: 2048}}, 16, sizes, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	room := ask(on.Device, on.DeviceBytes, Sizes{})
+	if n := room.Numerics; n.HeadChunk != 4096 || n.Positions() != gpuPositions {
+		t.Errorf("with room: a chunk of %d and %d positions", n.HeadChunk, n.Positions())
+	}
+	// A chunk that large in a single visit has logits of 2.3 GiB.
+	if small := ask(on.Device, 2<<30, Sizes{}); small.DeviceBytes > 2<<30 || small.Placement.SingleHead && small.Numerics.HeadChunk == 4096 {
+		t.Errorf("without: a chunk of %d in %d bytes", small.Numerics.HeadChunk, small.DeviceBytes)
+	}
+	if n := ask(device.Info{Unified: true}, 0, Sizes{}).Numerics; n.HeadChunk > 512 || n.Positions() != cpuPositions {
+		t.Errorf("on a CPU: a chunk of %d and %d positions", n.HeadChunk, n.Positions())
+	}
+	if n := ask(on.Device, on.DeviceBytes, Sizes{HeadChunk: 300, MicroBatch: 2}).Numerics; n.HeadChunk != 300 || n.MicroBatch != 2 {
+		t.Errorf("what is asked for is not what is planned: %+v", n)
+	}
+}
