@@ -184,6 +184,9 @@ func (r *rows) leaf(n *node, rep int) error {
 	if err != nil {
 		return err
 	}
+	if r.tooLarge { // what is not kept need not be written
+		return nil
+	}
 	switch n.kind {
 	case typeBoolean:
 		r.out = strconv.AppendBool(r.out, v.bits != 0)

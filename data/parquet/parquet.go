@@ -103,8 +103,8 @@ func (f *File) Columns() []string {
 	return names
 }
 
-// Rows calls yield for each row, as the JSON object of those of the named columns that the file has, in the order of the file, until
-// it returns false. Fields that are null are left out of objects; numbers that JSON does not know (NaN, infinities) and 96-bit times
+// Rows calls yield for each row, as the JSON object of those of the named columns that the file has (one at least), in the order of
+// the file, until it returns false. Fields that are null are left out of objects; numbers that JSON does not know (NaN, infinities) and 96-bit times
 // are null; strings and byte arrays are written as they are, UTF-8 or not. The object is valid until yield returns. A row larger
 // than Limits.RowBytes comes as ErrRowTooLarge; any other error ends the reading.
 func (f *File) Rows(ctx context.Context, columns []string, yield func(object []byte, err error) bool) error {
@@ -117,6 +117,9 @@ func (f *File) Rows(ctx context.Context, columns []string, yield func(object []b
 				r.leaves = append(r.leaves, leaf)
 			}
 		}
+	}
+	if len(r.leaves) == 0 {
+		return errors.New("there is none of the columns")
 	}
 	r.cursors = make([]*cursor, f.root.to)
 	for _, leaf := range r.leaves {

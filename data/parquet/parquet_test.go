@@ -204,6 +204,23 @@ func TestRowsLaw(t *testing.T) {
 	})
 }
 
+func TestRefused(t *testing.T) {
+	b, err := os.ReadFile("testdata/refused_brotli.parquet")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := readFile(b); err == nil || !strings.Contains(err.Error(), `column "text": its compression, Brotli, is not supported`) {
+		t.Error(err)
+	}
+	f, err := Open(bytes.NewReader(b), int64(len(b)), testLimits)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Rows(t.Context(), []string{"none"}, nil); err == nil || !strings.Contains(err.Error(), "none of the columns") {
+		t.Error(err)
+	}
+}
+
 func TestRowsStop(t *testing.T) {
 	b, err := os.ReadFile("testdata/chat_snappy.parquet")
 	if err != nil {

@@ -166,8 +166,9 @@ func unpackLZ4(out, data []byte) error {
 		if !ok || back == 0 || back > at || n > len(out)-at {
 			return errLZ4
 		}
-		for end := at + n; at < end; { // each round doubles what a match may overlap
-			at += copy(out[at:end], out[at-back:at])
+		// A match may overlap what it makes: each round doubles what there is to copy.
+		for from, end := at-back, at+n; at < end; {
+			at += copy(out[at:end], out[from:at])
 		}
 	}
 	if at != len(out) {
