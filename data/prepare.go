@@ -173,8 +173,11 @@ func (s Source) cacheKey(content xxh3.Uint128, o Options) xxh3.Uint128 {
 	return xxh3.Hash128(spec)
 }
 
-// batchBytes is how much text a worker gets at a time.
-const batchBytes = 256 << 10
+// batchBytes and batchRows are how much text a worker gets at a time. Rows that cannot be read have none.
+const (
+	batchBytes = 256 << 10
+	batchRows  = 1 << 14
+)
 
 // job is a run of rows on its way through a worker; done closes when what comes of it is set.
 type job struct {
@@ -220,7 +223,7 @@ func tokenize(ctx context.Context, s Source, files []string, seen io.Writer, o O
 		readErr = s.openRows(ctx, files, seen, func(r row) bool {
 			j.rows = append(j.rows, r)
 			j.bytes += len(r.data)
-			return j.bytes < batchBytes || send()
+			return j.bytes < batchBytes && len(j.rows) < batchRows || send()
 		})
 		send()
 	})
