@@ -15,6 +15,7 @@ import (
 	"github.com/zeebo/xxh3"
 
 	"github.com/millrace/millrace/data/template"
+	"github.com/millrace/millrace/data/tokenizer"
 )
 
 // Chat renders conversations with the chat template of a model, as transformers' apply_chat_template does, and without
@@ -52,7 +53,7 @@ func NewChat(dir, file string) (*Chat, error) {
 	c := &Chat{sources: map[string]*template.Template{}}
 	c.config.Templates = map[string]string{}
 	configPath := filepath.Join(dir, "tokenizer_config.json")
-	doc, err := readSmall(configPath)
+	doc, err := tokenizer.ReadConfig(dir)
 	if err == nil {
 		if c.config, err = template.ReadConfig(doc); err != nil {
 			return nil, fmt.Errorf("%s: %w", configPath, err)

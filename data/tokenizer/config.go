@@ -4,7 +4,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
+	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,6 +21,7 @@ import (
 //     and Qwen among them, the two keys mean nothing, and the file decides.
 //   - added_tokens_decoder overrides how the file's added tokens are found, and adds tokens.
 //   - Special tokens of the configuration that are in the vocabulary are found in text as added tokens are.
+//   - Without added_tokens_decoder, special_tokens_map.json overrides the special tokens.
 //   - add_prefix_space (default false) overrides that of a ByteLevel step that is the whole pre-tokenizer.
 //
 // Special tokens that the vocabulary lacks are left out, but BOS and EOS must be there: transformers would give
@@ -88,6 +92,88 @@ var templateClasses = map[string]struct {
 	"GemmaTokenizer":     {"<bos>", "<eos>", true},
 	"CohereTokenizer":    {"<BOS_TOKEN>", "<|END_OF_TURN_TOKEN|>", true},
 	"GPTNeoXTokenizer":   {"<|endoftext|>", "<|endoftext|>", false},
+}
+
+const configName = "tokenizer_config.json"
+
+// ReadConfig reads the tokenizer_config.json of a directory, as [ParseConfig] takes it. Where that has no added_tokens_decoder,
+// as before transformers 4.34, the keys of special_tokens_map.json take the place of its own. Without either file the error
+// is an fs.ErrNotExist.
+func ReadConfig(dir string) ([]byte, error) {
+	config, err := readSmall(filepath.Join(dir, configName))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	special, mapErr := readSmall(filepath.Join(dir, specialName))
+	if errors.Is(mapErr, fs.ErrNotExist) {
+		return config, err
+	}
+	if mapErr != nil {
+		return nil, mapErr
+	}
+	keys := map[string]json.RawMessage{}
+	if err == nil {
+		if err := json.Unmarshal(config, &keys); err != nil {
+			return nil, fmt.Errorf("%s: %w", configName, err)
+		}
+	}
+	if _, ok := keys["added_tokens_decoder"]; ok {
+		return config, nil
+	}
+	var more map[string]json.RawMessage
+	if err := json.Unmarshal(special, &more); err != nil {
+		return nil, fmt.Errorf("%s: %w", specialName, err)
+	}
+	for name, value := range more {
+		if name == "additional_special_tokens" {
+			var old, added []json.RawMessage
+			json.Unmarshal(keys[name], &old) // what is no list is not kept
+			if err := json.Unmarshal(value, &added); err != nil {
+				return nil, fmt.Errorf("%s: %s: %w", specialName, name, err)
+			}
+			if value, err = json.Marshal(append(old, added...)); err != nil {
+				return nil, err
+			}
+		}
+		keys[name] = value
+	}
+	return json.Marshal(keys)
+}
+
+const specialName = "special_tokens_map.json"
+
+// readSmall reads a file of at most maxFileBytes.
+func readSmall(path string) ([]byte, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if info.Size() > maxFileBytes {
+		return nil, fmt.Errorf("%s has %d bytes, more than %d", path, info.Size(), maxFileBytes)
+	}
+	return os.ReadFile(path)
+}
+
+// checkAddedTokens refuses an added_tokens.json, as it was written before added_tokens_decoder, that has tokens which
+// tokenizer.json lacks.
+func checkAddedTokens(path string, file *fileJSON) error {
+	doc, err := readSmall(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("read tokenizer: %w", err)
+	}
+	var ids map[string]int64
+	if err := json.Unmarshal(doc, &ids); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	for _, token := range slices.Sorted(maps.Keys(ids)) {
+		if !slices.ContainsFunc(file.AddedTokens, func(a addedJSON) bool { return a.Content == token }) {
+			return fmt.Errorf("%s: token %q is not in tokenizer.json: save the tokenizer anew with transformers", path, token)
+		}
+	}
+	return nil
 }
 
 // ParseConfig reads a tokenizer_config.json. Keys that do not change ids are ignored.

@@ -38,17 +38,18 @@ func Load(path string) (*Pipeline, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read tokenizer: %w", err)
 	}
-	configPath := filepath.Join(filepath.Dir(path), "tokenizer_config.json")
-	configData, err := os.ReadFile(configPath)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("read tokenizer: %w", err)
-	}
-	if configData == nil {
+	dir := filepath.Dir(path)
+	configPath := filepath.Join(dir, configName)
+	configData, err := ReadConfig(dir)
+	if errors.Is(err, fs.ErrNotExist) {
 		t, err := Parse(data)
 		if err != nil {
 			return nil, fmt.Errorf("tokenizer %s: %w", path, err)
 		}
 		return t, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read tokenizer: %w", err)
 	}
 	config, err := ParseConfig(configData)
 	if err != nil {
@@ -57,6 +58,11 @@ func Load(path string) (*Pipeline, error) {
 	file, err := parseFile(data)
 	if err != nil {
 		return nil, fmt.Errorf("tokenizer %s: %w", path, err)
+	}
+	if len(config.keys.AddedTokens) == 0 {
+		if err := checkAddedTokens(filepath.Join(dir, "added_tokens.json"), file); err != nil {
+			return nil, err
+		}
 	}
 	if err := config.change(file); err != nil {
 		return nil, fmt.Errorf("%s: %w", configPath, err)

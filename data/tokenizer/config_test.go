@@ -1,0 +1,95 @@
+package tokenizer
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// What tokenizer_config.json changes is what it changes in transformers, see testdata/configs.py; or it is refused.
+func TestConfigsAreAppliedAsInTransformers(t *testing.T) {
+	var golden struct {
+		Texts []string `json:"texts"`
+		Cases []struct {
+			Name      string            `json:"name"`
+			Tokenizer string            `json:"tokenizer"`
+			Config    json.RawMessage   `json:"config"`
+			Files     map[string]string `json:"files"`
+			BOS       *int32            `json:"bos"`
+			EOS       *int32            `json:"eos"`
+			IDs       [][]int32         `json:"ids"`
+			Bare      [][]int32         `json:"bare"`
+		} `json:"cases"`
+	}
+	doc, err := os.ReadFile("testdata/configs.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(doc, &golden); err != nil || len(golden.Cases) < 80 {
+		t.Fatalf("%d cases, %v", len(golden.Cases), err)
+	}
+	// transformers gives tokens that are nowhere new ids, which no model has rows for.
+	refused := map[string]string{
+		"eos that is nowhere":  `eos_token "<end>" is not in the vocabulary`,
+		"added_tokens.json":    `token "<new>" is not in tokenizer.json`,
+		"split special tokens": "split_special_tokens is not supported",
+	}
+	for _, c := range golden.Cases {
+		t.Run(c.Name, func(t *testing.T) {
+			dir := t.TempDir()
+			spec, err := os.ReadFile(filepath.Join("testdata", c.Tokenizer+".json"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			files := map[string]string{"tokenizer.json": string(spec), "tokenizer_config.json": string(c.Config)}
+			for name, text := range c.Files {
+				files[name] = text
+			}
+			for name, text := range files {
+				path := filepath.Join(dir, name)
+				if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+					t.Fatal(err)
+				}
+				if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			tok, err := Load(dir)
+			if want := refused[c.Name]; want != "" {
+				if err == nil || !strings.Contains(err.Error(), want) {
+					t.Errorf("error %v, want %q", err, want)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if tok.BOS() != idOrNone(c.BOS) || tok.EOS() != idOrNone(c.EOS) {
+				t.Errorf("bos %d, eos %d, want %d and %d", tok.BOS(), tok.EOS(), idOrNone(c.BOS), idOrNone(c.EOS))
+			}
+			for i, text := range golden.Texts {
+				if c.Name == "pad that is nowhere" && strings.Contains(text, "[PAD]") {
+					continue // left out: no text of training data is to be padding
+				}
+				before, after := tok.Template()
+				bare := tok.Encode(text, false)
+				if !slices.Equal(bare, c.Bare[i]) {
+					t.Errorf("%q\n got %v\nwant %v", text, spell(tok, bare), spell(tok, c.Bare[i]))
+				}
+				if got := slices.Concat(before, bare, after); !slices.Equal(got, c.IDs[i]) || !slices.Equal(tok.Encode(text, true), c.IDs[i]) {
+					t.Errorf("%q with what the template adds\n got %v\nwant %v", text, spell(tok, got), spell(tok, c.IDs[i]))
+				}
+			}
+		})
+	}
+}
+
+func idOrNone(id *int32) int32 {
+	if id == nil {
+		return None
+	}
+	return *id
+}
