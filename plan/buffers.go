@@ -21,10 +21,11 @@ type Buffers struct {
 	// the gradient in its stored type.
 	State [][store.Kinds]device.Mem
 
-	Working [2][]device.Mat // by parity of the layer and micro-batch: x [T, H]
-	Saved   [][]device.Mat  // by block and micro-batch: x [T, H] where it stays on the device
-	DX      []device.Mat    // by micro-batch: gradient of x [T, H]
-	Kept    [][]*nn.Kept    // by block and micro-batch
+	Working  [2][]device.Mat // by parity of the layer and micro-batch: x [T, H]
+	Saved    [][]device.Mat  // by block and micro-batch: x [T, H] where it stays on the device
+	DX       []device.Mat    // by micro-batch: gradient of x [T, H]
+	Kept     [][]*nn.Kept    // by block and micro-batch, or by slot where what the block keeps lies in host memory
+	KeptRing []device.Mem    // by slot: what they lie in
 
 	// The head's, in scratch.
 	Normed   []device.Mat // by micro-batch: final norm of x [T, H]
@@ -180,7 +181,24 @@ func (s *setting) buffers(a *device.Arena, groups func(purpose string, bytes int
 	}
 	group("saved layer inputs")
 	b.Kept = make([][]*nn.Kept, s.blocks())
+	var kept int64
+	for i := range s.model.Blocks {
+		if s.keptOnHost(i) {
+			kept = max(kept, s.blockKeptBytes(i))
+		}
+	}
+	if kept > 0 {
+		for range s.place.KeptSlots {
+			b.KeptRing = append(b.KeptRing, a.Take(kept))
+		}
+	}
 	for i, d := range s.model.Blocks {
+		if s.keptOnHost(i) {
+			for _, slot := range b.KeptRing {
+				b.Kept[i] = append(b.Kept[i], d.NewKept(device.NewArena(slot), num.Compute, t, s.place.Keep[i]))
+			}
+			continue
+		}
 		for range m {
 			b.Kept[i] = append(b.Kept[i], d.NewKept(a, num.Compute, t, s.place.Keep[i]))
 		}
@@ -275,6 +293,15 @@ func (s *setting) hostBuffers() []Bytes {
 			}
 		}
 		list = append(list, Bytes{Purpose: InputsPurpose, Bytes: saved})
+		var kept int64
+		for i := range s.blocks() {
+			if s.keptOnHost(i) {
+				kept += s.blockKeptBytes(i) * m
+			}
+		}
+		if kept > 0 {
+			list = append(list, Bytes{Purpose: KeptPurpose, Bytes: kept})
+		}
 	}
 	if n := int64(s.wants.LogitRows) * m * int64(s.model.Vocab) * tensor.F32.Bytes(); n > 0 {
 		list = append(list, Bytes{Purpose: LogitsPurpose, Bytes: n})
@@ -299,6 +326,7 @@ const (
 	TokensPurpose       = "tokens"
 	ResultsPurpose      = "results"
 	InputsPurpose       = "saved layer inputs"
+	KeptPurpose         = "kept activations"
 	LogitsPurpose       = "logits"
 	EmbeddingSumPurpose = "embedding gradient sum"
 )

@@ -170,6 +170,14 @@ func (c *checker) xAt(layer, m int) place {
 	return place{"working x", layer % 2, m}
 }
 
+// keptAt is where what a block keeps is on the device.
+func (c *checker) keptAt(op plan.Op) place {
+	if c.p.KeptOnHost(op.Layer - 1) {
+		return place{"kept slot", op.Kept, 0}
+	}
+	return place{"kept", op.Layer, op.Micro}
+}
+
 // hostX is where x[layer][m] is when it has left the device.
 func (c *checker) hostX(layer, m int) place {
 	if c.p.SavedOnDisk(layer - 1) {
@@ -218,8 +226,8 @@ func (c *checker) run(i int) {
 	tiles := len(c.m.HeadTiles)
 	loss := place{"device loss", m, 0}
 	want := [plan.Kinds]plan.Lane{plan.Update: plan.LaneUpdate, plan.Gather: plan.LaneUpdate, plan.Scatter: plan.LaneUpdate,
-		plan.Upload: plan.LaneFetch, plan.Fetch: plan.LaneFetch, plan.Load: plan.LaneFetch,
-		plan.FetchState: plan.LaneFetch, plan.Home: plan.LaneDrain, plan.Save: plan.LaneDrain, plan.Drain: plan.LaneDrain, plan.DrainSum: plan.LaneDrain, plan.DrainInput: plan.LaneDrain, plan.Collect: plan.LaneDrain,
+		plan.Upload: plan.LaneFetch, plan.Fetch: plan.LaneFetch, plan.Load: plan.LaneFetch, plan.LoadKept: plan.LaneFetch,
+		plan.SaveKept: plan.LaneDrain, plan.FetchState: plan.LaneFetch, plan.Home: plan.LaneDrain, plan.Save: plan.LaneDrain, plan.Drain: plan.LaneDrain, plan.DrainSum: plan.LaneDrain, plan.DrainInput: plan.LaneDrain, plan.Collect: plan.LaneDrain,
 		plan.Forward: plan.LaneCompute, plan.HeadNorm: plan.LaneCompute, plan.HeadStats: plan.LaneCompute, plan.HeadLoss: plan.LaneCompute,
 		plan.ZeroGrad: plan.LaneCompute, plan.HeadGrad: plan.LaneCompute, plan.HeadVisit: plan.LaneCompute, plan.HeadInput: plan.LaneCompute,
 		plan.Backward: plan.LaneCompute, plan.Round: plan.LaneCompute, plan.SaveState: plan.LaneDisk}[op.Kind]
@@ -289,7 +297,13 @@ func (c *checker) run(i int) {
 		weights(op.Part)
 		c.read(i, c.xAt(op.Layer, m), content{"x", op.Layer, 0})
 		c.write(i, c.xAt(op.Layer+1, m), content{"x", op.Layer + 1, 0})
-		c.write(i, place{"kept", op.Layer, m}, content{"kept", op.Layer, 0})
+		c.write(i, c.keptAt(op), content{"kept", op.Layer, m})
+	case plan.SaveKept:
+		c.read(i, c.keptAt(op), content{"kept", op.Layer, m})
+		c.write(i, place{"host kept", op.Layer, m}, content{"kept", op.Layer, m})
+	case plan.LoadKept:
+		c.read(i, place{"host kept", op.Layer, m}, content{"kept", op.Layer, m})
+		c.write(i, c.keptAt(op), content{"kept", op.Layer, m})
 	case plan.HeadNorm:
 		weights(c.m.NormPart)
 		c.read(i, c.xAt(top, m), content{"x", top, 0})
@@ -330,8 +344,8 @@ func (c *checker) run(i int) {
 		reads()
 		weights(op.Part)
 		c.read(i, c.xAt(op.Layer, m), content{"x", op.Layer, 0})
-		c.read(i, place{"kept", op.Layer, m}, content{"kept", op.Layer, 0})
-		c.write(i, place{"kept", op.Layer, m}, content{"spent", op.Layer, 0})
+		c.read(i, c.keptAt(op), content{"kept", op.Layer, m})
+		c.write(i, c.keptAt(op), content{"spent", op.Layer, m})
 		c.contribute(i, op, op.Part)
 		c.read(i, place{"dx", m, 0}, content{"dx", op.Layer + 1, 0})
 		c.write(i, place{"dx", m, 0}, content{"dx", op.Layer, 0})

@@ -145,7 +145,14 @@ func (c *chooser) ladders(foot Placement) [][][]rung {
 	for b := len(c.Model.Blocks) - 1; b >= 0; b-- {
 		blocks = append(blocks, b)
 	}
-	keep := func(b int, k nn.Keep) rung { return func(n *Placement) { n.Keep[b] = k } }
+	keep := func(b int, k nn.Keep) rung {
+		return func(n *Placement) {
+			n.Keep[b] = k
+			if len(n.KeptOnHost) > 0 {
+				n.KeptOnHost[b] = false
+			}
+		}
+	}
 	levels := []nn.Keep{nn.KeepAttention, nn.KeepGateUp, nn.KeepAll}
 	var byBlock, byLevel, saved, resident []rung
 	for _, b := range blocks {
@@ -174,16 +181,27 @@ func (c *chooser) ladders(foot Placement) [][][]rung {
 		moved = [][]rung{nil, nil}
 	}
 	head := []rung{func(n *Placement) { n.SingleHead = true }}
+	var away []rung // what attention leaves, in host memory
+	if !foot.Bind && c.travelsFaster(s) {
+		for _, b := range blocks {
+			away = append(away, func(n *Placement) {
+				if n.KeptSlots == 0 {
+					n.KeptSlots, n.KeptOnHost = keptSlots, make([]bool, len(n.Keep))
+				}
+				n.Keep[b], n.KeptOnHost[b] = nn.KeepAttention, true
+			})
+		}
+	}
 	if c.StreamAll {
 		moved[1], here, headHere = nil, nil, nil
 	}
 	if c.RecomputeAll {
-		byBlock, byLevel, head = nil, nil, nil
+		byBlock, byLevel, head, away = nil, nil, nil, nil
 	}
 	var all [][][]rung
 	for _, parts := range [][4][]rung{
 		{byBlock, moved[0], moved[1], head}, {byLevel, moved[0], moved[1], head},
-		{moved[0], moved[1], byBlock, head}, {moved[1], moved[0], byBlock, head},
+		{moved[0], byBlock, moved[1], head}, {moved[1], moved[0], byBlock, head},
 	} {
 		all = append(all, parts[:], [][]rung{parts[3], parts[0], parts[1], parts[2]})
 	}
@@ -196,6 +214,9 @@ func (c *chooser) ladders(foot Placement) [][][]rung {
 	}
 	if len(here) > 0 {
 		all = append(all, [][]rung{head, byBlock, moved[0], here, headHere})
+	}
+	if len(away) > 0 {
+		all = append(all, [][]rung{away, head, byBlock, moved[0], moved[1]}, [][]rung{away, moved[0], byBlock, head, moved[1]})
 	}
 	return all
 }
@@ -232,6 +253,23 @@ func sharesOf(all int) []int {
 	return slices.DeleteFunc(list, func(n int) bool { return n < 1 || n > all })
 }
 
+// keptSlots is the ring of what is kept on the host: one is computed with while another one moves.
+const keptSlots = 2
+
+// travelsFaster reports whether what attention leaves comes from host memory sooner than it is computed again.
+func (c *chooser) travelsFaster(s *setting) bool {
+	for _, d := range c.Model.Blocks {
+		t := c.Numerics.Positions()
+		attention := 2 * 2 * s.pairs(d) * int64(d.Heads) * int64(d.HeadDim)
+		bytes := int64(t) * int64(d.Heads) * (int64(d.HeadDim)*c.Numerics.Compute.Bytes() + 4)
+		link := min(c.Machine.UploadBytesPerSec, c.Machine.DownloadBytesPerSec)
+		if float64(attention)/c.Machine.AttentionFLOPsPerSec < float64(bytes)/link {
+			return false
+		}
+	}
+	return true
+}
+
 // smallest is the placement that needs least memory.
 func (c *chooser) smallest(bind bool) Placement {
 	place := Placement{
@@ -252,6 +290,7 @@ func clone(p Placement) Placement {
 	p.StateHere = append([]bool(nil), p.StateHere...)
 	p.Keep = append([]nn.Keep(nil), p.Keep...)
 	p.SavedHere = append([]bool(nil), p.SavedHere...)
+	p.KeptOnHost = append([]bool(nil), p.KeptOnHost...)
 	return p
 }
 

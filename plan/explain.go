@@ -120,6 +120,15 @@ func (p *Plan) Choices() []string {
 		}
 	}
 	text := "recompute: keeps " + strings.Join(kept, ", ")
+	away := 0
+	for i := range p.Placement.Keep {
+		if p.KeptOnHost(i) {
+			away++
+		}
+	}
+	if away > 0 {
+		text += fmt.Sprintf(", %d of them in host memory", away)
+	}
 	if p.Placement.SingleHead {
 		text += "; logits are computed once"
 	} else {

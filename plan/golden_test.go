@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/millrace/millrace/nn"
 	"github.com/millrace/millrace/plan"
 )
 
@@ -35,6 +36,12 @@ func TestGoldenSchedules(t *testing.T) {
 			p.SingleHead, p.Resident[2] = true, true
 			p.StateHere = []bool{4: true, 2: true, 6: true}
 			p.StateHere = append(p.StateHere, make([]bool, len(p.Resident)-len(p.StateHere))...)
+		}},
+		{"kept-on-host", false, true, func(p *plan.Placement) {
+			p.KeptOnHost, p.KeptSlots = make([]bool, len(p.Keep)), 2
+			for b := range p.Keep {
+				p.Keep[b], p.KeptOnHost[b] = nn.KeepAttention, b > 0
+			}
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -114,6 +114,7 @@ func drawPlacement(rt *rapid.T, m *model.Model) plan.Placement {
 		Slots: rapid.IntRange(1, 5).Draw(rt, "slots"), GradSlots: rapid.IntRange(1, 3).Draw(rt, "gradient slots"),
 		StageSlots: rapid.IntRange(1, 3).Draw(rt, "stages"), SingleHead: rapid.Bool().Draw(rt, "single head"),
 		Resident: bools(len(m.Parts), "resident"), SavedHere: bools(len(m.Blocks), "saved on the device"),
+		KeptOnHost: bools(len(m.Blocks), "kept on the host"), KeptSlots: rapid.IntRange(1, 3).Draw(rt, "kept slots"),
 	}
 	if rapid.Bool().Draw(rt, "disk") {
 		for _, inputs := range bools(len(m.Parts), "inputs on disk") {

@@ -35,6 +35,8 @@ const (
 	Home                    // drain: the part's weights, low halves and moments from the device to the store
 	Load                    // fetch: x[l][m] from the host
 	Save                    // drain: x[l][m] to the host
+	SaveKept                // drain: what the forward visit of x[l][m] kept, to the host
+	LoadKept                // fetch: and back
 	Forward                 // compute: x[l+1][m] from x[l][m]
 	HeadNorm                // compute: final norm of x[L+1][m], and empty statistics
 	HeadStats               // compute: log-sum-exp statistics of a vocabulary tile
@@ -56,7 +58,7 @@ const (
 	Kinds       = iota
 )
 
-var kindNames = [Kinds]string{"update", "gather", "upload", "fetch", "fetch-state", "home", "load", "save", "forward", "head-norm", "head-stats",
+var kindNames = [Kinds]string{"update", "gather", "upload", "fetch", "fetch-state", "home", "load", "save", "save-kept", "load-kept", "forward", "head-norm", "head-stats",
 	"head-loss", "head-logits", "drain-logits", "zero-grad", "head-grad", "head-visit", "head-input", "backward", "round", "drain", "drain-sum",
 	"drain-input", "scatter", "save-state", "collect"}
 
@@ -73,6 +75,7 @@ type Op struct {
 	Layer, Part, Micro int
 	Slot               int // weight slot (Fetch)
 	Grad               int // fp32 gradient slot (ZeroGrad, HeadGrad, Backward, Round, DrainSum, and Drain of an fp32 gradient)
+	Kept               int // slot of what is kept on the host (SaveKept, LoadKept, Forward, Backward)
 	Stage              int // slot of the rounded gradient (Round, Drain)
 	Chunk              int // of the wanted rows (HeadLogits, DrainLogits)
 	// First says that the operation is the first of its kind: HeadGrad, for the micro-batch, then overwrites the gradient of the
@@ -104,7 +107,7 @@ func (op Op) String() string {
 	for _, f := range []struct {
 		name  string
 		index int
-	}{{"layer", op.Layer}, {"part", op.Part}, {"micro", op.Micro}, {"slot", op.Slot}, {"grad", op.Grad}, {"stage", op.Stage}, {"chunk", op.Chunk}} {
+	}{{"layer", op.Layer}, {"part", op.Part}, {"micro", op.Micro}, {"slot", op.Slot}, {"grad", op.Grad}, {"kept", op.Kept}, {"stage", op.Stage}, {"chunk", op.Chunk}} {
 		if f.index != none {
 			fmt.Fprintf(&b, " %s %d", f.name, f.index)
 		}

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/nn"
 	"github.com/millrace/millrace/optim"
@@ -24,7 +25,11 @@ type Placement struct {
 	StageSlots int       // ring of slots for rounded gradients on their way to the host
 	Keep       []nn.Keep // by block: what the backward visit need not recompute
 	SavedHere  []bool    // by block: its saved input stays on the device
-	SingleHead bool      // one visit of the head with all tiles resident, so that logits are computed once
+	// KeptOnHost says by block that what it keeps lies in host memory between its two visits; no entries: of none. It passes through
+	// a ring of KeptSlots buffers of the device.
+	KeptOnHost []bool `json:",omitempty"`
+	KeptSlots  int    `json:",omitempty"`
+	SingleHead bool   // one visit of the head with all tiles resident, so that logits are computed once
 	// OnDisk says which extents are kept on disk, by part and kind. It has no entries where nothing is.
 	OnDisk [][store.Kinds]bool `json:",omitempty"`
 	// Moves is how many pieces of a kind fetch has on their way from disk ahead of those that it moves to the device, and
@@ -161,6 +166,19 @@ func (s *setting) savedOnHost(block int) bool {
 
 func (s *setting) savedOnDisk(block int) bool {
 	return block > 0 && s.leaves(block) && s.place.onDisk(store.ID{Part: s.model.BlockParts[block], Kind: store.Inputs})
+}
+
+// keptOnHost reports whether what a block (from 0) keeps for its backward visit lies in host memory between its visits.
+func (s *setting) keptOnHost(block int) bool {
+	return !s.place.Bind && block < len(s.place.KeptOnHost) && s.place.KeptOnHost[block] && s.place.Keep[block] > nn.KeepInput &&
+		block+1 >= s.lowestTrained()
+}
+
+// blockKeptBytes is the length of what a block keeps of a micro-batch.
+func (s *setting) blockKeptBytes(block int) int64 {
+	a := device.NewArena(device.Mem{})
+	s.model.Blocks[block].NewKept(a, s.num.Compute, s.num.Positions(), s.place.Keep[block])
+	return a.Peak()
 }
 
 // leaves reports whether the input of a block leaves the device and comes back. It need not where no later layer takes the

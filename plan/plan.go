@@ -163,6 +163,12 @@ func (p *Plan) SavedOnHost(block int) bool { return p.setting().savedOnHost(bloc
 // SavedOnDisk reports whether the input of a block (from 0) has an extent on disk.
 func (p *Plan) SavedOnDisk(block int) bool { return p.setting().savedOnDisk(block) }
 
+// KeptOnHost reports whether what a block (from 0) keeps for its backward visit lies in host memory between its visits.
+func (p *Plan) KeptOnHost(block int) bool { return p.setting().keptOnHost(block) }
+
+// KeptBytes is the length of what a block (from 0) keeps of a micro-batch.
+func (p *Plan) KeptBytes(block int) int64 { return p.setting().blockKeptBytes(block) }
+
 // GradInExtent reports whether the part's fp32 gradient is accumulated in place: in its extent or, for a tied tile, in
 // the embedding's sum.
 func (p *Plan) GradInExtent(part int) bool { return p.setting().gradInExtent(part) }

@@ -53,6 +53,7 @@ type builder struct {
 	slots    slotRing
 	grad     int // next fp32 gradient slot of the ring
 	stage    int
+	kept     int      // next slot of the ring of what is kept on the host
 	inX      [2][]int // by parity and micro-batch: the layer whose input the working buffer holds
 	gradOf   map[int]int
 	onDevice map[int]bool // resident parts that have been fetched, or updated, in this schedule
@@ -80,6 +81,8 @@ const (
 	stageSlot                        // slot
 	batchTokens                      //
 	workingInput                     // parity, micro-batch: x between two layers
+	keptSlot                         // slot
+	hostKept                         // layer, micro-batch: what is kept, in host memory
 	savedInput                       // layer, micro-batch: x kept on the device
 	hostInput                        // layer, micro-batch: x in host memory
 	inputGrad                        // micro-batch: dx
@@ -160,7 +163,7 @@ func (b *builder) add(op Op, reads, writes []resource) int {
 }
 
 func op(lane Lane, kind Kind) Op {
-	return Op{Lane: lane, Kind: kind, Layer: none, Part: none, Micro: none, Slot: none, Grad: none, Stage: none, Chunk: none}
+	return Op{Lane: lane, Kind: kind, Layer: none, Part: none, Micro: none, Slot: none, Grad: none, Kept: none, Stage: none, Chunk: none}
 }
 
 // runs reports whether the schedule runs layers.
@@ -357,7 +360,18 @@ func (b *builder) forward() {
 			x, y := b.load(layer, m), b.input(layer+1, m)
 			o := op(LaneCompute, Forward)
 			o.Layer, o.Part, o.Micro, o.Slot = layer, part, m, b.slotOf(w)
-			b.add(o, []resource{w, x, {batchTokens, 0, 0}}, []resource{y, {scratch, 0, 0}})
+			writes := []resource{y, {scratch, 0, 0}}
+			kept := resource{}
+			if b.keptOnHost(layer - 1) {
+				o.Kept, kept = b.nextKept()
+				writes = append(writes, kept)
+			}
+			b.add(o, []resource{w, x, {batchTokens, 0, 0}}, writes)
+			if o.Kept != none && b.backwards() {
+				save := op(LaneDrain, SaveKept)
+				save.Layer, save.Micro, save.Kept = layer, m, o.Kept
+				b.add(save, []resource{kept}, []resource{{hostKept, layer, m}})
+			}
 			if y.what == workingInput {
 				b.inX[(layer+1)%2][m] = layer + 1
 				if layer < b.blocks() && b.leaves(layer) && b.backwards() {
@@ -469,13 +483,29 @@ func (b *builder) backward() {
 			x := b.load(layer, m)
 			o := op(LaneCompute, Backward)
 			o.Layer, o.Part, o.Micro, o.Slot, o.Grad = layer, part, m, b.slotOf(w), b.gradIndex(part)
-			b.add(o, []resource{w, x, {batchTokens, 0, 0}}, []resource{{inputGrad, m, 0}, b.gradResource(part), {scratch, 0, 0}})
+			writes := []resource{{inputGrad, m, 0}, b.gradResource(part), {scratch, 0, 0}}
+			if b.keptOnHost(layer - 1) {
+				kept := resource{}
+				o.Kept, kept = b.nextKept()
+				load := op(LaneFetch, LoadKept)
+				load.Layer, load.Micro, load.Kept = layer, m, o.Kept
+				b.add(load, []resource{{hostKept, layer, m}}, []resource{kept})
+				writes = append(writes, kept) // its buffers are reused for gradients
+			}
+			b.add(o, []resource{w, x, {batchTokens, 0, 0}}, writes)
 			if layer == 1 {
 				b.drainInput(m)
 			}
 		}
 		b.finishGrad(part)
 	}
+}
+
+// nextKept is the next slot of the ring of what is kept on the host.
+func (b *builder) nextKept() (int, resource) {
+	slot := b.kept
+	b.kept = (b.kept + 1) % b.place.KeptSlots
+	return slot, resource{keptSlot, slot, 0}
 }
 
 // zeroGrad gives the part an fp32 gradient and clears it.

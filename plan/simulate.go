@@ -268,10 +268,6 @@ const (
 // longest that packing can make it.
 func (s *setting) costs() func(op *Op) cost {
 	t := s.num.Positions()
-	docs := make([]int, s.num.MicroBatch)
-	for i := range docs {
-		docs[i] = s.num.SequenceLen
-	}
 	elem := s.num.Compute.Bytes()
 	x := s.inputBytes()
 	head, chunks := s.head(), int64(s.num.BlockChunks())
@@ -339,6 +335,10 @@ func (s *setting) costs() func(op *Op) cost {
 			if s.savedOnDisk(op.Layer - 1) {
 				c.written = inputs
 			}
+		case SaveKept:
+			c.down = s.blockKeptBytes(op.Layer - 1)
+		case LoadKept:
+			c.up = s.blockKeptBytes(op.Layer - 1)
 		case DrainInput:
 			c.down = x
 		case Drain:
@@ -355,7 +355,7 @@ func (s *setting) costs() func(op *Op) cost {
 			c.element = s.gradBytes(op.Part) + 2*s.storedGradBytes(op.Part)
 		case Forward, Backward:
 			d := s.model.Blocks[op.Layer-1]
-			pairs := d.Pairs(docs)
+			pairs := s.pairs(d)
 			all, back, again := d.FLOPs(t, pairs)
 			none, backNone, againNone := d.FLOPs(t, 0)
 			width := int64(2*d.Hidden+2*d.Intermediate+(d.Heads+2*d.KVHeads)*d.HeadDim) * int64(t) * elem
@@ -387,6 +387,11 @@ func (s *setting) costs() func(op *Op) cost {
 		}
 		return c
 	}
+}
+
+// pairs is the number of pairs of query and key that one head scores in a micro-batch, each sequence being one document.
+func (s *setting) pairs(d *nn.Decoder) int64 {
+	return int64(s.num.MicroBatch) * d.Pairs([]int{s.num.SequenceLen})
 }
 
 // frozenFLOPs is what a micro-batch's backward visit saves of the part's full arithmetic: the products for gradients of

@@ -24,7 +24,7 @@ var marks = func() (all [Kinds]byte) {
 		all[kind] = 'o'
 	}
 	for mark, kinds := range map[byte][]Kind{
-		'U': {Update}, 'e': {Gather, Scatter}, 'W': {Fetch, FetchState, Home}, 'x': {Load, Save, DrainInput}, 'F': {Forward}, 'B': {Backward},
+		'U': {Update}, 'e': {Gather, Scatter}, 'W': {Fetch, FetchState, Home}, 'x': {Load, Save, DrainInput}, 'a': {SaveKept, LoadKept}, 'F': {Forward}, 'B': {Backward},
 		'H': {HeadNorm, HeadStats, HeadLoss, HeadLogits, HeadGrad, HeadVisit, HeadInput}, 'G': {Drain, DrainSum}, 'g': {ZeroGrad, Round},
 		writeMark: {SaveState},
 	} {
@@ -35,7 +35,7 @@ var marks = func() (all [Kinds]byte) {
 	return all
 }()
 
-const timelineLegend = "F forward, B backward with recompute, H head, W weights, x layer inputs, G gradients, g clear and round gradients, U update, e embedding, r read, w write, : busy for less than half, . idle"
+const timelineLegend = "F forward, B backward with recompute, H head, W weights, x layer inputs, a kept activations, G gradients, g clear and round gradients, U update, e embedding, r read, w write, : busy for less than half, . idle"
 
 // Timeline is a step as it is simulated, a line for each lane that has anything to do, over time from left to right.
 func (p *Plan) Timeline(m Machine, dev device.Info) []string {

@@ -88,9 +88,10 @@ type Engine struct {
 	onHost     map[*hostmem.Region]device.Mem // and as the host's driver sees it
 	closers    []func() error
 
-	tokens, inputs, sum, results, logits *hostmem.Region
-	inputAt                              map[[2]int]int64 // by block and micro-batch: offset in inputs
-	sumAt                                map[int]int64    // by tied tile: offset in sum
+	tokens, inputs, kept, sum, results, logits *hostmem.Region
+	inputAt                                    map[[2]int]int64 // by block and micro-batch: offset in inputs
+	keptAt                                     map[[2]int]int64 // by layer and micro-batch: offset in kept
+	sumAt                                      map[int]int64    // by tied tile: offset in sum
 
 	streams [plan.Lanes]device.Stream
 	origins [plan.Lanes]device.Event    // recorded when a lane starts on a schedule
@@ -155,6 +156,8 @@ func (e *Engine) open() error {
 			e.results, err = e.reserve(h)
 		case plan.InputsPurpose:
 			e.inputs, err = e.reserve(h, opts...)
+		case plan.KeptPurpose:
+			e.kept, err = e.reserve(h, opts...)
 		case plan.LogitsPurpose:
 			e.logits, err = e.reserve(h, opts...)
 		case plan.EmbeddingSumPurpose:
@@ -248,14 +251,24 @@ func (e *Engine) register(r *hostmem.Region) error {
 	return nil
 }
 
-// placeHost lays out the embedding's gradient sum, and the saved inputs that go to host memory.
+// placeHost lays out the embedding's gradient sum, and the saved inputs and kept activations that go to host memory.
 func (e *Engine) placeHost() {
-	e.inputAt, e.sumAt = map[[2]int]int64{}, map[int]int64{}
+	e.inputAt, e.keptAt, e.sumAt = map[[2]int]int64{}, map[[2]int]int64{}, map[int]int64{}
+	micros := e.Plan.Numerics.MicroBatches
 	var at int64
 	for _, p := range e.Plan.Model.EmbedTiles {
 		if e.Plan.Tied(p) && e.Plan.Placement.Bind {
 			e.sumAt[p] = at
 			at += e.gradBytes(p)
+		}
+	}
+	at = 0
+	for layer := 1; e.kept != nil && layer <= len(e.Plan.Model.Blocks); layer++ {
+		for m := range micros {
+			if e.Plan.KeptOnHost(layer - 1) {
+				e.keptAt[[2]int{layer, m}] = at
+				at += e.Plan.KeptBytes(layer - 1)
+			}
 		}
 	}
 	if e.inputs == nil {
@@ -266,7 +279,7 @@ func (e *Engine) placeHost() {
 		if !e.Plan.SavedOnHost(layer - 1) {
 			continue
 		}
-		for m := range e.Plan.Numerics.MicroBatches {
+		for m := range micros {
 			e.inputAt[[2]int{layer, m}] = off
 			off += e.inputBytes()
 		}

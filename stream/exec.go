@@ -38,6 +38,8 @@ func (r *run) exec(op *plan.Op) error {
 		return r.home(s, op)
 	case plan.Load, plan.Save:
 		return r.moveInput(s, op)
+	case plan.SaveKept, plan.LoadKept:
+		r.moveKept(s, op)
 	case plan.Drain:
 		return r.drain(s, op)
 	case plan.DrainSum:
@@ -69,7 +71,10 @@ func (r *run) compute(s device.Stream, op *plan.Op) error {
 	switch op.Kind {
 	case plan.Forward, plan.Backward:
 		i := op.Layer - 1
-		block, kept := r.Plan.Model.Blocks[i], b.Kept[i][m]
+		block, kept := r.Plan.Model.Blocks[i], b.Kept[i][max(op.Kept, 0)]
+		if op.Kept < 0 {
+			kept = b.Kept[i][m]
+		}
 		w, err := r.weights(op.Part, op.Slot)
 		if err != nil {
 			return err
@@ -408,6 +413,17 @@ func (r *run) moveInput(s device.Stream, op *plan.Op) error {
 		return r.retire(op.Lane, 0) // it is loaded in this same schedule
 	}
 	return nil
+}
+
+// moveKept brings what a block keeps of a micro-batch to host memory, or from there.
+func (r *run) moveKept(s device.Stream, op *plan.Op) {
+	n := r.Plan.KeptBytes(op.Layer - 1)
+	here := r.buffers.KeptRing[op.Kept].Slice(0, n)
+	there := r.registered[r.kept].Slice(r.keptAt[[2]int{op.Layer, op.Micro}], n)
+	if op.Kind == plan.SaveKept {
+		here, there = there, here
+	}
+	s.Copy(here, there)
 }
 
 // inputPieces are the places in the input of a block, and in its extent, of the pieces for a micro-batch.

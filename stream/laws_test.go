@@ -91,6 +91,8 @@ func placements(rt *rapid.T, p *plan.Placement) {
 		SingleHead: rapid.Bool().Draw(rt, "single head"),
 		Resident:   rapid.SliceOfN(rapid.Bool(), len(p.Resident), len(p.Resident)).Draw(rt, "resident"),
 		SavedHere:  rapid.SliceOfN(rapid.Bool(), len(p.SavedHere), len(p.SavedHere)).Draw(rt, "saved on the device"),
+		KeptOnHost: rapid.SliceOfN(rapid.Bool(), len(p.Keep), len(p.Keep)).Draw(rt, "kept on the host"),
+		KeptSlots:  rapid.IntRange(1, 3).Draw(rt, "kept slots"),
 	}
 	if !place.Bind {
 		place.StateHere = rapid.SliceOfN(rapid.Bool(), len(p.Resident), len(p.Resident)).Draw(rt, "state on the device")

@@ -17,7 +17,7 @@ const timelineColumns = 72
 var timelineMarks = func() map[string]byte {
 	marks := map[string]byte{}
 	for mark, kinds := range map[byte][]plan.Kind{
-		'U': {plan.Update}, 'e': {plan.Gather, plan.Scatter}, 'W': {plan.Fetch, plan.FetchState, plan.Home}, 'x': {plan.Load, plan.Save, plan.DrainInput},
+		'U': {plan.Update}, 'e': {plan.Gather, plan.Scatter}, 'W': {plan.Fetch, plan.FetchState, plan.Home}, 'x': {plan.Load, plan.Save, plan.DrainInput}, 'a': {plan.SaveKept, plan.LoadKept},
 		'F': {plan.Forward}, 'B': {plan.Backward}, 'G': {plan.Drain, plan.DrainSum}, 'g': {plan.ZeroGrad, plan.Round},
 		'H': {plan.HeadNorm, plan.HeadStats, plan.HeadLoss, plan.HeadLogits, plan.HeadGrad, plan.HeadVisit, plan.HeadInput},
 		'w': {plan.SaveState},

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/millrace/millrace/data"
+	"github.com/millrace/millrace/nn"
 	"github.com/millrace/millrace/optim"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/tensor"
@@ -49,6 +50,12 @@ func TestHalfAMillionTokens(t *testing.T) {
 	t.Logf("%s on the device, blocks in chunks of %d:%s", plan.FormatBytes(got.DeviceBytes), p.Numerics.BlockChunk, &table)
 	if got.DeviceBytes > 79<<30 || p.Numerics.Positions() != tokens || p.Numerics.BlockChunk != gpuPositions {
 		t.Errorf("%d bytes for %+v", got.DeviceBytes, p.Numerics)
+	}
+	// What attention leaves comes from host memory sooner than it is computed again.
+	for b := range p.Placement.Keep {
+		if !p.KeptOnHost(b) && p.Placement.Keep[b] == nn.KeepInput {
+			t.Errorf("attention of block %d is computed again", b)
+		}
 	}
 	_, err = fitRequest(r, 1, Sizes{BlockChunk: tokens}, nil)
 	if err == nil || !strings.Contains(err.Error(), "numerics.block_chunk=") {
