@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"runtime"
 	"strings"
 
 	"github.com/ebitengine/purego"
@@ -24,7 +25,7 @@ func Load(driverVersion int32) (*Library, error) {
 				continue
 			}
 		}
-		library, err := purego.Dlopen(path, purego.RTLD_NOW|purego.RTLD_LOCAL)
+		library, err := open(path)
 		if err != nil && strings.HasPrefix(err.Error(), path+": cannot open shared object file: No such file") {
 			continue
 		}
@@ -36,6 +37,13 @@ func Load(driverVersion int32) (*Library, error) {
 	return nil, fmt.Errorf("cuBLASLt was not found: neither the dynamic linker nor a CUDA toolkit nor Python's packages have %s; "+
 		"install the toolkit's libcublas or the pip package nvidia-cublas-cu12, or add its directory to LD_LIBRARY_PATH",
 		strings.Join(names(driverVersion), " or "))
+}
+
+func open(path string) (uintptr, error) {
+	// The dynamic linker keeps its reasons by thread: asked from another one, it has none.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	return purego.Dlopen(path, purego.RTLD_NOW|purego.RTLD_LOCAL)
 }
 
 func bind(library uintptr, path string) (*Library, error) {

@@ -4,6 +4,7 @@ package driver
 
 import (
 	"fmt"
+	"runtime"
 	"strings"
 
 	"github.com/ebitengine/purego"
@@ -22,6 +23,9 @@ func Load() (*API, error) { return loadFrom(places, openLibrary) }
 type handle uintptr
 
 func openLibrary(path string) (handle, error) {
+	// The dynamic linker keeps its reasons by thread: asked from another one, it has none.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
 	h, err := purego.Dlopen(path, purego.RTLD_NOW|purego.RTLD_GLOBAL)
 	switch {
 	case err == nil:

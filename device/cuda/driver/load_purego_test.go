@@ -4,6 +4,7 @@ package driver
 
 import (
 	_ "embed"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -11,6 +12,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -31,6 +33,31 @@ func TestLoad(t *testing.T) {
 	if r := api.DriverGetVersion(&version); r != Success || version < MinVersion {
 		t.Errorf("the loaded driver is of version %d (%v)", version, r)
 	}
+}
+
+// Why a library does not load is known wherever the goroutine runs that asks: a library that is missing is never one that is broken,
+// and one that is broken has a reason.
+func TestReasons(t *testing.T) {
+	broken := filepath.Join(t.TempDir(), "libcuda.so.1")
+	if err := os.WriteFile(broken, []byte("no library"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			for range 200 {
+				if _, err := openLibrary("libcuda-that-is-not-there.so.1"); !errors.Is(err, errNotFound) {
+					t.Errorf("missing: %v", err)
+					return
+				}
+				if _, err := openLibrary(broken); err == nil || !strings.Contains(err.Error(), broken) {
+					t.Errorf("broken: %v", err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
 }
 
 // Calls go through with many arguments, of 4 and 8 bytes, in registers and on the stack: snprintf shows what C received.
