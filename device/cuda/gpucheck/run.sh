@@ -1,36 +1,29 @@
 #!/usr/bin/env bash
 # Checks a GPU with what lies beside this script. Details go to $OUT (default gpu-check.out here); a table comes last, and the exit
-# status is 1 if anything failed. GPU=cuda:1 checks another one than the first; ONLY='laws train*' runs some checks only.
+# status is 1 if anything failed. GPU=cuda:1 checks another one than the first; ONLY='laws train*' runs some checks only; LIMIT is how
+# many seconds one may take.
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
-OUT=${OUT:-$PWD/gpu-check.out}
-GPU=${GPU:-cuda:0}
-ONLY=${ONLY:-*}
-mkdir -p "$OUT"
+export OUT=${OUT:-$PWD/gpu-check.out} GPU=${GPU:-cuda:0} ONLY=${ONLY:-*} LIMIT=${LIMIT:-1500}
+mkdir -p "$OUT" || exit 1
 OUT=$(cd "$OUT" && pwd)
 cd "$here" || exit 1
 export MILLRACE_CACHE=$OUT/cache
 table=$OUT/table.txt
-: >"$table"
-failed=0
 
-# check NAME COMMAND...: runs it with its output in a file, and adds a row.
+# check NAME: runs the function of this name (- is _) in a process of its own, with its output in a file, and adds a row.
 check() {
-	local name=$1 begin end result log pattern wanted=
-	shift
-	for pattern in $ONLY; do
-		# shellcheck disable=SC2053 # patterns are wanted
-		[[ $name == $pattern ]] && wanted=1
-	done
-	[[ $wanted ]] || return 0
-	log=$OUT/$name.log
+	local name=$1 begin end status result log=$OUT/$1.log
 	begin=$(date +%s.%N)
 	echo "== $name" >&2
-	if "$@" >"$log" 2>&1; then
+	timeout --kill-after=10 "$LIMIT" bash "$here/run.sh" --row "${name//-/_}" >"$log" 2>&1
+	status=$?
+	if [[ $status -eq 0 ]]; then
 		result=pass
 		grep -q -- '^ *--- SKIP: TestGPU[A-Za-z]*/cuBLASLt' "$log" && result='pass (cuBLASLt is not installed)'
 	else
 		result=FAIL
+		[[ $status -eq 124 || $status -eq 137 ]] && result="FAIL: ended after $LIMIT s"
 		failed=1
 		grep -v '^ *--- PASS' "$log" | tail -n 15 | sed 's/^/   /' >&2
 	fi
@@ -38,7 +31,8 @@ check() {
 	awk -v n="$name" -v r="$result" -v a="$begin" -v b="$end" 'BEGIN {printf "%-22s %7.1f s  %s\n", n, b-a, r}' >>"$table"
 }
 
-tests() { MILLRACE_GPU=1 ./cuda.test -test.v -test.timeout 20m -test.run "^$1\$"; }
+# tests NAME: a test of the test binary, which gives up with what all goroutines do shortly before it would be ended.
+tests() { MILLRACE_GPU=1 ./cuda.test -test.v -test.timeout "$((LIMIT > 60 ? LIMIT - 30 : LIMIT))s" -test.run "^$1\$"; }
 
 # run NAME KEY=VALUE...: trains a small model of random weights on the text that is here.
 run() {
@@ -77,6 +71,12 @@ write_model() {
 	YAML
 }
 
+driver_bad_input() { tests TestGPUBadInput; }
+devicetest() { tests TestGPUConformance; }
+repeats() { tests TestGPURepeats; }
+laws() { tests TestGPUTraining; }
+probe() { ./millrace probe --device "$GPU" --path none; }
+
 # The CPU and the GPU add in other orders: losses agree within a hundredth.
 parity() {
 	run cpu device=cpu && run gpu && paste <(losses cpu) <(losses gpu) |
@@ -100,7 +100,7 @@ resumed() {
 }
 
 # Training works: the loss falls by more than a third.
-train_longer() {
+train() {
 	run longer max_steps=150 batch_tokens=8192 && losses longer |
 		awk 'NR == 1 {first = $1} {last = $1} END {print "loss", first, "->", last; exit !(last < 0.66*first)}'
 }
@@ -129,24 +129,43 @@ bad_input() {
 	return $ok
 }
 
+if [[ ${1:-} == --row ]]; then
+	"$2"
+	exit
+fi
+
+all=(bad-input driver-bad-input devicetest repeats laws parity streamed resumed train probe)
+read -ra patterns <<<"$ONLY"
+rows=()
+for name in "${all[@]}"; do
+	for pattern in "${patterns[@]}"; do
+		# shellcheck disable=SC2053 # patterns are wanted
+		[[ $name == $pattern ]] && rows+=("$name") && break
+	done
+done
+if [[ ${#rows[@]} -eq 0 ]]; then
+	echo "run.sh: ONLY is '$ONLY', and the rows are ${all[*]}" >&2
+	exit 1
+fi
+: >"$table"
+failed=0
 {
 	cat built-from.txt
 	uname -srm
-	nvidia-smi --query-gpu=name,driver_version,memory.total,compute_cap --format=csv,noheader 2>&1
-	lscpu 2>/dev/null | grep -E '^(Model name|CPU\(s\))'
-} >"$OUT/machine.txt"
+	command -v nvidia-smi >/dev/null && nvidia-smi --query-gpu=name,driver_version,memory.total,compute_cap --format=csv,noheader
+	lscpu | grep -E '^(Model name|CPU\(s\))'
+} >"$OUT/machine.txt" 2>/dev/null
 
 write_model || exit 1
-check bad-input bad_input
-check driver-bad-input tests TestGPUBadInput
-check devicetest tests TestGPUConformance
-check repeats tests TestGPURepeats
-check laws tests TestGPUTraining
-check parity parity
-check streamed streamed
-check resumed resumed
-check train train_longer
-check probe ./millrace probe --device "$GPU" --path none
+# Where the GPU cannot be opened at all, why is one line, and not the end of ten logs.
+if ! timeout "$LIMIT" ./millrace plan "$OUT/run.yaml" >"$OUT/open.log" 2>&1; then
+	failed=1
+	printf '%-22s %9s  %s\n' open '' "FAIL: $(tail -n 1 "$OUT/open.log")" >>"$table"
+	rows=()
+fi
+for name in ${rows[@]+"${rows[@]}"}; do
+	check "$name"
+done
 
 echo
 cat "$OUT/machine.txt"

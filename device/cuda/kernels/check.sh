@@ -1,28 +1,36 @@
 #!/bin/sh
 # Proves the kernels without a GPU: runs them in Triton's interpreter, compiles them anew and compares with compiled/, and assembles
-# what is there for every architecture. QUICK=1 only assembles, which needs no PyTorch; that compiled/ belongs to the sources, and
-# that what it has computes what the CPU does, go test knows without Python.
+# what is there for every architecture. QUICK=1 only assembles, each kernel for one architecture, which needs no PyTorch; that
+# compiled/ belongs to the sources, and that what it has computes what the CPU does, go test knows without Python.
 #
 # Needs Python 3.11 or later; PYTHON may name one that has requirements.txt installed, else a virtual environment is made in
-# build/kernels-venv (PyTorch without CUDA is enough: point pip at those wheels for a small download).
+# build/kernels-venv and used again until requirements.txt changes (PyTorch without CUDA is enough: point pip at those wheels for a small
+# download). INSTALL=1 only makes that environment, and fails in one line where packages cannot be had.
 set -eu
 cd "$(dirname "$0")"
 QUICK=${QUICK:-}
+INSTALL=${INSTALL:-}
 if [ -z "${PYTHON:-}" ]; then
 	venv=../../../build/kernels-venv
 	PYTHON=$venv/bin/python
 	mkdir -p "$venv"
 	wanted=$venv/wanted.txt
+	log=$venv/install.log
 	if [ -n "$QUICK" ]; then grep -v '^torch' requirements.txt >"$wanted"; else cp requirements.txt "$wanted"; fi
 	if ! cmp -s "$wanted" "$venv/installed.txt" && ! cmp -s requirements.txt "$venv/installed.txt"; then
-		python3 -m venv "$venv"
-		"$PYTHON" -m pip install --quiet --disable-pip-version-check -r "$wanted"
+		python3 -m venv "$venv" >"$log" 2>&1 &&
+			"$PYTHON" -m pip install --quiet --disable-pip-version-check --retries 2 -r "$wanted" >>"$log" 2>&1 || {
+			echo "check.sh: what kernels are compiled with cannot be installed: $(tail -n 1 "$log"); all of it is in build/kernels-venv/install.log;" \
+				"PYTHON may name an interpreter that has it" >&2
+			exit 1
+		}
 		cp "$wanted" "$venv/installed.txt"
 	fi
 fi
+[ -z "$INSTALL" ] || exit 0
 export PYTHONDONTWRITEBYTECODE=1
 if [ -n "$QUICK" ]; then
-	exec "$PYTHON" build.py --assemble
+	exec "$PYTHON" sample.py
 fi
 # Tests are one process each, because that is what two cores are for.
 pids=
@@ -35,4 +43,4 @@ for pid in $pids; do
 	wait "$pid" || failed=1
 done
 [ "$failed" = 0 ]
-"$PYTHON" build.py --check --assemble
+exec "$PYTHON" build.py --check --assemble
