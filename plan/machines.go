@@ -80,6 +80,8 @@ var (
 		"GPU: NVIDIA Ada GPU architecture whitepaper, appendix A: bf16 with fp32 accumulation 165.2 TFLOPS, fp32 82.6 TFLOPS, 1,008 GB/s, PCIe 4.0 x16", ""}
 	h100PCIe = gpu{"NVIDIA H100 PCIe, 80 GB", 79 << 30, 756, 51, 2000, 63,
 		"GPU: NVIDIA H100 data sheet, column PCIe: bf16 1,513 TFLOPS with sparsity, so 756 dense; fp32 51 TFLOPS, 2 TB/s, PCIe 5.0 128 GB/s for both directions", ""}
+	h100SXM = gpu{"NVIDIA H100 SXM, 80 GB", 79 << 30, 989, 67, 3350, 63,
+		"GPU: NVIDIA H100 data sheet, column SXM: bf16 1,979 TFLOPS with sparsity, so 989 dense; fp32 67 TFLOPS, 3.35 TB/s, PCIe 5.0 128 GB/s for both directions", ""}
 	h200 = gpu{"NVIDIA H200, 141 GB", 139 << 30, 989, 67, 4800, 63,
 		"GPU: NVIDIA H200 data sheet, column SXM: bf16 1,979 TFLOPS with sparsity, so 989 dense; fp32 67 TFLOPS, 4.8 TB/s, PCIe 5.0 128 GB/s for both directions", ""}
 	gh200 = gpu{"NVIDIA GH200, 96 GB", 94 << 30, 989, 67, 4000, 450,
@@ -113,6 +115,7 @@ func Machines() []NamedMachine {
 		whatIf("rtx4090-pc-128gb", rtx4090, desktop5(128*gib)),
 		whatIf("rtx4090-pc-256gb", rtx4090, desktop5(256*gib)),
 		whatIf("h100-pcie5", h100PCIe, hostSystem{512 * gib, 307.2, server5, "RAM: 512 GB, eight channels of DDR5-4800 (4th generation Xeon, one module each), 8 x 8 B x 4.8 GT/s = 307 GB/s"}),
+		whatIf("h100-sxm", h100SXM, hostSystem{512 * gib, 307.2, server5, "RAM: 512 GB, eight channels of DDR5-4800 (4th generation Xeon, one module each), 8 x 8 B x 4.8 GT/s = 307 GB/s: one GPU's share of a server with two sockets, or less where eight GPUs share them"}),
 		whatIf("h200-1.5tb", h200, hostSystem{1536 * gib, 614.4, server5, "RAM: 1.5 TB, two sockets of eight channels of DDR5-4800 (4th generation Xeon, one module each), 2 x 307 = 614 GB/s"}),
 		whatIf("gh200-480gb", gh200, hostSystem{480e9, 360, server5, "RAM: NVIDIA Grace CPU benchmarking guide, STREAM, Grace Hopper with 480 GB: 288 to 342 GB/s, said to be 80 to 95% of the peak, so 360 GB/s; the data sheet's 512 GB/s are those of smaller memories"}),
 		whatIf("dgx-2", v100, hostSystem{1536 * gib, 256, dgx2Array, "RAM: 1.5 TB, two Xeon Platinum 8168 of six channels of DDR4-2666, 2 x 6 x 8 B x 2.67 GT/s = 256 GB/s"}),
