@@ -69,10 +69,10 @@ var sameNumbers = cmp.Comparer(func(a, b json.Number) bool {
 	return a == b || x == y && strings.ContainsAny(string(a+b), ".e")
 })
 
-// TestPyArrow reads files that pyarrow has written (testdata/make.py).
-func TestPyArrow(t *testing.T) {
+// TestWriters reads files of pyarrow, Polars, DuckDB and fastparquet (testdata/make.py).
+func TestWriters(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.jsonl")
-	if err != nil || len(files) < 8 {
+	if err != nil || len(files) < 11 {
 		t.Fatal(files, err)
 	}
 	for _, name := range files {

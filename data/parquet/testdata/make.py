@@ -1,9 +1,10 @@
 """Write small Parquet files as data sets have them, with every row as JSON beside them.
 
-    pip install pyarrow==22.0.0
+    pip install pyarrow==22.0.0 polars==2.1.0 duckdb==2.0.0 fastparquet==2026.9.0
     python make.py
 
-Writes NAME.parquet and NAME.jsonl. In the JSON, fields that are null are left out of objects.
+Writes NAME.parquet and NAME.jsonl, in which is what pyarrow reads, whoever wrote the file. In the JSON, fields that are null are left
+out of objects.
 """
 
 import datetime
@@ -12,9 +13,14 @@ import math
 import pathlib
 import random
 
+import duckdb
+import fastparquet
+import pandas
+import polars
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+assert (polars.__version__, duckdb.__version__, fastparquet.__version__) == ("2.1.0", "2.0.0", "2026.9.0")
 assert pa.__version__ == "22.0.0", pa.__version__
 HERE = pathlib.Path(__file__).resolve().parent
 
@@ -46,6 +52,10 @@ def plain(value, in_list=False):
 
 def write(name, rows, schema, **options):
     pq.write_table(pa.Table.from_pylist(rows, schema), HERE / f"{name}.parquet", store_schema=False, **options)
+    write_rows(name)
+
+
+def write_rows(name):
     with open(HERE / f"{name}.jsonl", "w", encoding="utf-8") as f:
         for row in pq.read_table(HERE / f"{name}.parquet").to_pylist():
             f.write(json.dumps(plain(row), ensure_ascii=False) + "\n")
@@ -95,6 +105,19 @@ def main():
     write("long_delta", [{"n": i * i % 1000 - 500 * (i % 2), "text": f"{i // 7:05d}"} for i in range(700)], pa.schema([("n", pa.int64()), ("text", pa.string())]),
           compression="zstd", use_dictionary=False, column_encoding={"n": "DELTA_BINARY_PACKED", "text": "DELTA_BYTE_ARRAY"})
     write("nulls", [{"text": None, "list": None}] * 50, pa.schema([("text", pa.string()), ("list", pa.list_(pa.string()))]), compression="snappy")
+    plain_schema = pa.schema([(f.name, f.type) for f in CHAT if f.name not in ("messages", "source")] + [("messages", pa.list_(pa.struct(
+        [("role", pa.string()), ("content", pa.string()), ("tool_calls", pa.list_(CALL))])))])
+    table = pa.Table.from_pylist(chats(rng, 12), plain_schema)
+    polars.from_arrow(table).write_parquet(HERE / "other_polars.parquet", compression="snappy", row_group_size=5)
+    write_rows("other_polars")
+    db = duckdb.connect()
+    db.register("chats", table)
+    db.execute(f"copy chats to '{HERE}/other_duckdb.parquet' (format parquet, parquet_version v2, codec 'zstd')")
+    write_rows("other_duckdb")
+    rows = [{k: row[k] for k in ("text", "prompt", "ok", "i32", "f64")} for row in flat(rng, 20)]
+    fastparquet.write(str(HERE / "other_fastparquet.parquet"), pandas.DataFrame(rows, dtype=object), compression="GZIP", object_encoding={
+        "text": "utf8", "prompt": "utf8", "ok": "bool", "i32": "int32", "f64": "float"}, row_group_offsets=7)
+    write_rows("other_fastparquet")
     pq.write_table(pa.table({"text": ["a"]}), HERE / "refused_brotli.parquet", compression="brotli", store_schema=False)
 
 
