@@ -215,8 +215,16 @@ func (c *chooser) ladders(foot Placement) [][][]rung {
 	if len(here) > 0 {
 		all = append(all, [][]rung{head, byBlock, moved[0], here, headHere})
 	}
+	// What attention leaves in host memory: of as many blocks as that has room for, and of the others on the device.
+	for _, n := range sharesOf(len(away)) {
+		var others []rung
+		for _, b := range blocks[n:] {
+			others = append(others, keep(b, nn.KeepAttention))
+		}
+		all = append(all, [][]rung{away[:n], others, head, byBlock, moved[0], moved[1]})
+	}
 	if len(away) > 0 {
-		all = append(all, [][]rung{away, head, byBlock, moved[0], moved[1]}, [][]rung{away, moved[0], byBlock, head, moved[1]})
+		all = append(all, [][]rung{away, moved[0], byBlock, head, moved[1]})
 	}
 	return all
 }

@@ -127,7 +127,7 @@ func (p *Plan) Choices() []string {
 		}
 	}
 	if away > 0 {
-		text += fmt.Sprintf(", %d of them in host memory", away)
+		text += fmt.Sprintf("; what %d of them keep waits in host memory", away)
 	}
 	if p.Placement.SingleHead {
 		text += "; logits are computed once"
