@@ -10,6 +10,7 @@ import (
 	"github.com/millrace/millrace/device/cpu"
 	"github.com/millrace/millrace/device/cuda"
 	"github.com/millrace/millrace/device/cuda/driver"
+	"github.com/millrace/millrace/internal/cores"
 	"github.com/millrace/millrace/internal/hostmem"
 )
 
@@ -17,13 +18,19 @@ import (
 var loadDriver = driver.Load
 
 // openDevice is the list of drivers: it opens the device that a name in run.yaml stands for, and the host's, which is always a
-// CPU and the same one where the CPU computes.
+// CPU and the same one where the CPU computes. Beside a GPU its workers have cores of their own, where there are enough.
 func (p *program) openDevice(name string, accounts *hostmem.Accounts) (computes, host device.Device, err error) {
 	computes, err = p.openGPU(name, accounts)
 	if err != nil {
 		return nil, nil, err
 	}
-	host, err = cpu.New(cpu.Options{Accounts: accounts})
+	var own []cores.Core
+	if computes != nil {
+		division := cores.Divide()
+		own = division.Workers
+		accounts.Spread(division.Nodes)
+	}
+	host, err = cpu.New(cpu.Options{Accounts: accounts, Cores: own})
 	switch {
 	case err == nil && computes == nil:
 		return host, host, nil

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"text/tabwriter"
 
+	"github.com/millrace/millrace/internal/cores"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/train"
 )
@@ -39,7 +40,7 @@ func (c *probeCmd) Run(p *program) error {
 	if c.JSON {
 		return p.printJSON(m)
 	}
-	return p.printf("%s", machineText(m))
+	return p.printf("%shost: %s\n", machineText(m), cores.Divide())
 }
 
 // machineText is a table of rates.

@@ -38,7 +38,7 @@ const headDim = 256
 
 // newCrew makes the crew that the streams of a device share. Under the race detector each stream has one of its own.
 func newCrew(d *Device) (*crew, error) {
-	c := &crew{Table: kernels.For(d.level), accounts: d.accounts, runner: newRunner(d.workers)}
+	c := &crew{Table: kernels.For(d.level), accounts: d.accounts, runner: newRunner(d.workers, d.beginner())}
 	c.engine = gemm.New(d.level, c)
 	if err := c.equip(headDim, d.prepared.Load()); err != nil {
 		c.runner.Close()

@@ -11,12 +11,14 @@ import (
 
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/device/cpu/isa"
+	"github.com/millrace/millrace/internal/cores"
 	"github.com/millrace/millrace/internal/hostmem"
 )
 
 // Options say how a Device computes. The zero value is a good choice.
 type Options struct {
-	Workers  int               // threads that share one operation; 0: GOMAXPROCS
+	Workers  int               // threads that share one operation; 0: one for each of Cores, else GOMAXPROCS
+	Cores    []cores.Core      // that workers are bound to, one each, and streams to the first; none: the system places them
 	Level    *isa.Level        // instructions to use; nil: the best that this machine has
 	Accounts *hostmem.Accounts // where memory is counted; nil: accounts of its own
 }
@@ -26,6 +28,7 @@ type Device struct {
 	name     string
 	level    isa.Level
 	workers  int
+	cores    []cores.Core
 	accounts *hostmem.Accounts
 	crew     *crew        // what its streams share; see newCrew for the exception
 	prepared atomic.Int64 // bytes of attention gradients that a crew begins with
@@ -36,7 +39,7 @@ var _ device.Device = (*Device)(nil)
 
 // New makes a device. It fails when the level is more than this machine has, or when there is no memory for its scratch.
 func New(o Options) (*Device, error) {
-	d := &Device{level: isa.Best(), workers: o.Workers, accounts: o.Accounts}
+	d := &Device{level: isa.Best(), workers: o.Workers, cores: o.Cores, accounts: o.Accounts}
 	if o.Level != nil {
 		d.level = *o.Level
 	}
@@ -45,6 +48,9 @@ func New(o Options) (*Device, error) {
 	}
 	if o.Workers < 0 {
 		return nil, fmt.Errorf("cpu device: %d workers; give 0 for all processors", o.Workers)
+	}
+	if d.workers == 0 {
+		d.workers = len(d.cores)
 	}
 	if d.workers == 0 {
 		d.workers = runtime.GOMAXPROCS(0)
@@ -56,6 +62,23 @@ func New(o Options) (*Device, error) {
 	var err error
 	d.crew, err = newCrew(d)
 	return d, err
+}
+
+// beginner is what each worker but the caller of an operation, which is a stream, does first; nil if that is nothing.
+func (d *Device) beginner() func(worker int) {
+	if len(d.cores) == 0 {
+		return nil
+	}
+	return d.bind
+}
+
+// bind keeps the calling goroutine on the core of a worker until it ends, and its thread ends with it. A core that is refused is
+// one that the system places the worker on: slower, and not wrong.
+func (d *Device) bind(worker int) {
+	if len(d.cores) > 0 {
+		runtime.LockOSThread()
+		_ = cores.Pin(d.cores[worker%len(d.cores)])
+	}
 }
 
 // Info implements device.Device.

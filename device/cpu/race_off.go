@@ -16,4 +16,4 @@ func unordered(f func()) { f() }
 // report tells the race detector what the calling goroutine reads and writes.
 func report([]device.Operand) {}
 
-func newRunner(workers int) runner { return pool.New(workers) }
+func newRunner(workers int, begin func(worker int)) runner { return pool.New(workers, begin) }

@@ -44,7 +44,7 @@ func report(operands []device.Operand) {
 // goroutines is a runner without a past: a pool's workers would carry the order of one stream's operations to another.
 type goroutines int
 
-func newRunner(workers int) runner { return goroutines(workers) }
+func newRunner(workers int, _ func(worker int)) runner { return goroutines(workers) }
 
 func (n goroutines) Workers() int { return int(n) }
 func (n goroutines) Close()       {}

@@ -47,6 +47,7 @@ func (d *Device) NewStream(name string) (device.Stream, error) {
 
 func (s *Stream) run() {
 	defer close(s.done)
+	s.device.bind(0)
 	for {
 		t := s.queue.take()
 		switch {

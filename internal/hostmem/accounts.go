@@ -19,6 +19,7 @@ package hostmem
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sort"
 	"sync"
 	"unsafe"
@@ -48,10 +49,26 @@ type Accounts struct {
 	mu        sync.Mutex
 	purposes  map[string]*PurposeBytes
 	sum, peak int64
+	nodes     []int // large regions are spread over the memory of these; none: it is where the system puts it
 }
 
 // New makes accounts with nothing reserved.
 func New() *Accounts { return &Accounts{purposes: make(map[string]*PurposeBytes)} }
+
+// Spread has large regions that are reserved from now on lie on NUMA nodes in turn, a page after the other. It is a wish: where a
+// node is not there, or the system has none, memory is where the system puts it.
+func (a *Accounts) Spread(nodes []int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.nodes = slices.Clone(nodes)
+}
+
+// spreadOver is what Spread was told.
+func (a *Accounts) spreadOver() []int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.nodes
+}
 
 // Reserve maps zeroed memory of the given length. A length of 0 gives an empty region. The error is one line that says
 // what could not be reserved, how much there is, and which number to change.
@@ -71,6 +88,9 @@ func (a *Accounts) Reserve(purpose string, bytes int64, opts ...Option) (*Region
 		mem, err := reserve(r.mapped)
 		if err != nil {
 			return nil, shortage("reserve", purpose, bytes, err)
+		}
+		if nodes := a.spreadOver(); len(nodes) > 0 && r.mapped >= hugeBytes && !r.addressOnly {
+			spread(mem.start, r.mapped, nodes)
 		}
 		r.mem, r.bytes = mem, unsafe.Slice((*byte)(mem.start), int(bytes))
 	}

@@ -59,3 +59,21 @@ func TestShortage(t *testing.T) {
 		}
 	}
 }
+
+// Memory that is spread over nodes is memory like other: where there is one node, and where a node is not there at all.
+func TestSpread(t *testing.T) {
+	for _, nodes := range [][]int{{0}, {0, 1}, {1000, 5000, -1}, nil} {
+		a := New()
+		a.Spread(nodes)
+		r := reserve(t, a, "test", 2*hugeBytes+5)
+		if err := r.Populate(); err != nil {
+			t.Fatal(err)
+		}
+		for i := range r.Bytes() {
+			r.Bytes()[i] = byte(i)
+		}
+		if bytes, _ := a.Total(); bytes != 2*hugeBytes+PageBytes {
+			t.Errorf("nodes %v: %d bytes", nodes, bytes)
+		}
+	}
+}

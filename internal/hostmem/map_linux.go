@@ -28,6 +28,20 @@ func mapMemory(bytes int64) (mapping, error) {
 	return m, nil
 }
 
+// spread asks for the pages of memory that has none yet to be taken from nodes in turn. Where that cannot be, nothing changes.
+func spread(start unsafe.Pointer, bytes int64, nodes []int) {
+	const interleave = 3 // MPOL_INTERLEAVE
+	const bits, most = 64, 1024
+	var mask [most / bits]uint64
+	for _, n := range nodes {
+		if n >= 0 && n < most {
+			mask[n/bits] |= 1 << (n % bits)
+		}
+	}
+	// The kernel reads one bit less than it is told of.
+	_, _, _ = unix.Syscall6(unix.SYS_MBIND, uintptr(start), uintptr(bytes), interleave, uintptr(unsafe.Pointer(&mask[0])), most+1, 0)
+}
+
 func populate(start unsafe.Pointer, bytes int64) error {
 	err := unix.Madvise(unsafe.Slice((*byte)(start), int(bytes)), unix.MADV_POPULATE_WRITE)
 	if err == unix.EINVAL { // before Linux 5.14

@@ -13,7 +13,7 @@ import (
 
 // BenchmarkMul measures square products and the three products of linear layers: Y = X W^T, dX = dY W, dW += dY^T X.
 func BenchmarkMul(b *testing.B) {
-	p := pool.New(runtime.GOMAXPROCS(0))
+	p := pool.New(runtime.GOMAXPROCS(0), nil)
 	defer p.Close()
 	for _, s := range []struct {
 		name           string
@@ -56,7 +56,7 @@ func BenchmarkMul(b *testing.B) {
 
 // BenchmarkMulSerial measures the small blocks of attention.
 func BenchmarkMulSerial(b *testing.B) {
-	p := pool.New(1)
+	p := pool.New(1, nil)
 	defer p.Close()
 	e := New(isa.Best(), p)
 	for _, s := range [][3]int{{64, 64, 64}, {64, 256, 64}, {128, 128, 64}, {128, 64, 256}, {256, 128, 256}} {

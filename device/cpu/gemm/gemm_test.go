@@ -93,7 +93,7 @@ func dim(t *rapid.T, name string, most int) int {
 }
 
 func forLevels(t *testing.T, f func(t *testing.T, level isa.Level, e *Engine)) {
-	p := pool.New(3)
+	p := pool.New(3, nil)
 	t.Cleanup(p.Close)
 	for _, level := range isa.Available() {
 		t.Run(level.String(), func(t *testing.T) { f(t, level, New(level, p)) })
@@ -160,7 +160,7 @@ func checkProduct(t *rapid.T, e *Engine, m, n, k int) {
 
 // The bits of an element do not depend on the rest of the matrix, on its place, on memory layout or on who computes.
 func TestBitsDependOnRowAndColumnOnly(t *testing.T) {
-	p1 := pool.New(1)
+	p1 := pool.New(1, nil)
 	defer p1.Close()
 	forLevels(t, func(t *testing.T, level isa.Level, e *Engine) {
 		alone := New(level, p1)
@@ -211,7 +211,7 @@ func TestBlocksAreJoined(t *testing.T) {
 	if testing.Short() {
 		t.Skip("large matrices")
 	}
-	p := pool.New(2)
+	p := pool.New(2, nil)
 	defer p.Close()
 	e := New(isa.Best(), p)
 	if isa.Best() == isa.Plain {
@@ -291,7 +291,7 @@ func TestRoundingOfBF16(t *testing.T) {
 }
 
 func TestMulDoesNotAllocate(t *testing.T) {
-	p := pool.New(1)
+	p := pool.New(1, nil)
 	defer p.Close()
 	e := New(isa.Best(), p)
 	rng := rand.New(rand.NewPCG(6, 6))
@@ -329,7 +329,7 @@ func TestImpossibleProductPanics(t *testing.T) {
 }
 
 func ExampleEngine_Mul() {
-	workers := pool.New(2)
+	workers := pool.New(2, nil)
 	defer workers.Close()
 	e := New(isa.Best(), workers)
 	mat := func(rows, cols int, x ...float32) Mat {
@@ -343,7 +343,7 @@ func ExampleEngine_Mul() {
 
 // Workers of somebody else's loop multiply side by side.
 func TestMulSerialInsideTasks(t *testing.T) {
-	p := pool.New(3)
+	p := pool.New(3, nil)
 	defer p.Close()
 	e := New(isa.Best(), p)
 	rng := rand.New(rand.NewPCG(7, 7))

@@ -40,14 +40,15 @@ type helper struct {
 // spin is how long a worker looks for work before it parks.
 const spin = 50 * time.Microsecond
 
-// New starts a pool of workers, at least one. Close stops it.
-func New(workers int) *Pool {
+// New starts a pool of workers, at least one. Close stops it. Each worker that the pool owns, from 1 on, calls begin with its number
+// when it begins, unless that is nil.
+func New(workers int, begin func(worker int)) *Pool {
 	p := &Pool{}
 	for w := 1; w < workers; w++ {
 		h := &helper{wake: make(chan struct{}, 1)}
 		p.helpers = append(p.helpers, h)
 		p.exited.Add(1)
-		go p.work(w, h)
+		go p.work(w, h, begin)
 	}
 	return p
 }
@@ -101,8 +102,11 @@ func (p *Pool) publish(l *loop, n int) {
 }
 
 // work is the life of a helper.
-func (p *Pool) work(worker int, h *helper) {
+func (p *Pool) work(worker int, h *helper, begin func(worker int)) {
 	defer p.exited.Done()
+	if begin != nil {
+		begin(worker)
+	}
 	var last *loop
 	for {
 		p.await(h, last)

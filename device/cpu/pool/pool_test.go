@@ -15,7 +15,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func TestRunCoversTasks(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		workers := rapid.IntRange(1, 5).Draw(t, "workers")
-		p := New(workers)
+		p := New(workers, nil)
 		defer p.Close()
 		if p.Workers() != workers {
 			t.Fatalf("%d workers, want %d", p.Workers(), workers)
@@ -46,7 +46,7 @@ func TestRunCoversTasks(t *testing.T) {
 // Tasks that wait for each other finish only if each worker takes part.
 func TestRunUsesAllWorkers(t *testing.T) {
 	const workers = 3
-	p := New(workers)
+	p := New(workers, nil)
 	defer p.Close()
 	for range 20 {
 		var arrived atomic.Int32
@@ -60,7 +60,7 @@ func TestRunUsesAllWorkers(t *testing.T) {
 
 // Concurrent callers take turns.
 func TestRunFromManyGoroutines(t *testing.T) {
-	p := New(3)
+	p := New(3, nil)
 	defer p.Close()
 	var total atomic.Int64
 	done := make(chan struct{})
@@ -81,9 +81,22 @@ func TestRunFromManyGoroutines(t *testing.T) {
 }
 
 func BenchmarkRun(b *testing.B) {
-	p := New(2)
+	p := New(2, nil)
 	defer p.Close()
 	for b.Loop() {
 		p.Run(4, func(int, int) {})
+	}
+}
+
+// Each worker that the pool owns begins once, on the goroutine that then works.
+func TestWorkersBegin(t *testing.T) {
+	var begun [4]atomic.Int32
+	p := New(4, func(worker int) { begun[worker].Add(1) })
+	p.Run(100, func(int, int) {})
+	p.Close()
+	for worker := range begun {
+		if n, want := begun[worker].Load(), min(worker, 1); int(n) != want {
+			t.Errorf("worker %d has begun %d times, want %d", worker, n, want)
+		}
 	}
 }
