@@ -15,6 +15,7 @@ import (
 
 	"github.com/millrace/millrace/data"
 	"github.com/millrace/millrace/hf"
+	"github.com/millrace/millrace/hf/hub/hubtest"
 	"github.com/millrace/millrace/model/modeltest"
 	"github.com/millrace/millrace/tensor"
 )
@@ -359,6 +360,43 @@ func TestPreview(t *testing.T) {
 	stop := errors.New("enough")
 	if _, err := Preview(context.Background(), newEnv(t), &c, 0, func(PreviewExample) error { return stop }); !errors.Is(err, stop) {
 		t.Errorf("error %v", err)
+	}
+}
+
+// A run trains on a data set of the hub, says which commit, and finds it again without the hub.
+func TestTrainOnTheHub(t *testing.T) {
+	server, _ := hubtest.Start(t)
+	train := strings.Repeat(`{"text": "the wheel turns. the wheel turns."}`+"\n", 40)
+	server.Repos["datasets/org/wheels"] = &hubtest.Repo{Files: map[string]string{"train.jsonl": train, "test.jsonl": `{"text": "the wheel"}` + "\n"}}
+	c := smallConfig(t)
+	t.Chdir(t.TempDir())
+	c.Datasets = []data.Source{{Path: "org/wheels", Type: data.Text}}
+	c.Eval.Datasets = []data.Source{{Path: "org/wheels", Type: data.Text, Split: "test"}}
+	var said strings.Builder
+	env := newEnv(t)
+	env.Progress = &said
+	if _, err := Train(context.Background(), c, env, Options{}); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"dataset org/wheels: train.jsonl at commit " + hubtest.Commit, "dataset org/wheels: test.jsonl at commit "} {
+		if !strings.Contains(said.String(), want) {
+			t.Errorf("it does not say %q: %s", want, said.String())
+		}
+	}
+	t.Setenv("HF_HUB_OFFLINE", "1")
+	again, err := ReadConfig(filepath.Join(c.OutputDir, "run.yaml"), []string{"output_dir=" + filepath.Join(t.TempDir(), "again")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sum, err := Train(context.Background(), again, newEnv(t), Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sameModel(t, sum.Model, filepath.Join(c.OutputDir, "model"))
+	again.Datasets[0].Split = "dev"
+	_, err = Preview(context.Background(), newEnv(t), again, 1, func(PreviewExample) error { return nil })
+	if !errors.Is(err, ErrRequest) || !strings.Contains(err.Error(), `no split "dev"; it has train, test`) {
+		t.Errorf("a wrong split: %v", err)
 	}
 }
 

@@ -7,7 +7,10 @@ import (
 
 type evalCmd struct {
 	Model         string   `required:"" placeholder:"DIR" help:"Model: a Hugging Face directory."`
-	Data          []string `required:"" sep:"none" placeholder:"FILE" help:"JSON, JSONL, Parquet or plain text. May be repeated."`
+	Data          []string `required:"" sep:"none" placeholder:"FILE" help:"JSON, JSONL, Parquet or plain text, or a data set of the hub. May be repeated."`
+	Name          string   `placeholder:"SUBSET" help:"Subset of a data set of the hub."`
+	Split         string   `placeholder:"NAME" help:"Split of a data set of the hub; by default train."`
+	Revision      string   `placeholder:"REVISION" help:"Branch, tag or commit of a data set of the hub."`
 	Type          string   `default:"text" help:"What the rows are: text, prompt-response, alpaca, sharegpt or messages."`
 	Field         string   `placeholder:"NAME" help:"Key of the text (type text)."`
 	Prompt        string   `placeholder:"NAME" help:"Key of the prompt (type prompt-response)."`
@@ -29,7 +32,8 @@ another one.
 
 Example:
 
-  millrace eval --model runs/gsm8k/model --data gsm8k/test.jsonl --type prompt-response --prompt question --response answer`
+  millrace eval --model runs/gsm8k/model --data openai/gsm8k --name main --split test \
+    --type prompt-response --prompt question --response answer`
 }
 
 // Run evaluates.
@@ -40,7 +44,8 @@ func (c *evalCmd) Run(p *program) error {
 	}
 	var sources []data.Source
 	for _, path := range c.Data {
-		s := data.Source{Path: path, Type: data.Type(c.Type), Field: c.Field, Prompt: c.Prompt, Response: c.Response, Glob: c.Glob, MaxSamples: c.MaxSamples}
+		s := data.Source{Path: path, Type: data.Type(c.Type), Name: c.Name, Split: c.Split, Revision: c.Revision, Field: c.Field,
+			Prompt: c.Prompt, Response: c.Response, Glob: c.Glob, MaxSamples: c.MaxSamples}
 		if err := s.Validate(); err != nil {
 			return train.Request(err)
 		}
