@@ -43,9 +43,6 @@ func isParquet(name string) bool { return endings(name) == ".parquet" }
 
 // files returns the files of a source in the order in which they are read.
 func (s Source) files() ([]string, error) {
-	if s.fetched != nil {
-		return s.fetched, nil
-	}
 	info, err := os.Stat(s.Path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && strings.ContainsAny(s.Path, "*?["):

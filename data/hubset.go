@@ -54,33 +54,33 @@ func (s Source) checkLocal() error {
 	return s.fail("there is no such path, and it is not a hub id (ORG/NAME), as split and revision need")
 }
 
-// fetch brings the files of a hub's data set into the cache.
-func (s Source) fetch(ctx context.Context, o Options) (Source, error) {
+// fetch brings the files of a hub's data set into the cache, and returns them. folder is a directory in it, or "".
+func (s Source) fetch(ctx context.Context, folder string, o Options) (paths []string, err error) {
 	if s.Type == "" {
-		return s, s.fail("there is no such path; if it is a data set of the hub, type is missing: use %s", typeNames)
+		return nil, s.fail("there is no such path; if it is a data set of the hub, type is missing: use %s", typeNames)
 	}
 	repo, _ := hub.Parse(hub.Dataset, s.Path)
 	if s.Revision != "" {
 		asked, ok := hub.Parse(hub.Dataset, repo.ID+"@"+s.Revision)
 		if !ok {
-			return s, s.fail("revision is %q: name a branch, a tag or a commit", s.Revision)
+			return nil, s.fail("revision is %q: name a branch, a tag or a commit", s.Revision)
 		}
 		if strings.Contains(s.Path, "@") && asked != repo {
-			return s, s.fail("path and revision both name a revision: remove one")
+			return nil, s.fail("path and revision both name a revision: remove one")
 		}
 		repo = asked
 	}
 	snapshot, err := o.Hub.Open(ctx, repo)
 	var files []hub.File
 	if err == nil {
-		snapshot, files, err = s.choose(ctx, o.Hub, snapshot)
+		snapshot, files, err = s.choose(ctx, o.Hub, snapshot, folder)
 	}
 	if err == nil {
 		err = snapshot.Fetch(ctx, files...)
 	}
 	switch {
 	case ctx.Err() != nil:
-		return s, ctx.Err()
+		return nil, ctx.Err()
 	case err != nil && snapshot == nil: // nothing is known of it
 		alike := ""
 		if hub.IsAbsent(err) && repo.Revision == hub.Main {
@@ -88,17 +88,17 @@ func (s Source) fetch(ctx context.Context, o Options) (Source, error) {
 				alike = "; there is " + strings.Join(ids, ", ")
 			}
 		}
-		return s, s.fail("there is no such path, and it cannot be downloaded: %v%s", err, alike)
+		return nil, s.fail("there is no such path, and it cannot be downloaded: %v%s", err, alike)
 	case err != nil:
-		return s, s.fail("%v", err)
+		return nil, s.fail("%v", err)
 	}
 	for _, f := range files {
-		s.fetched = append(s.fetched, snapshot.Path(f))
+		paths = append(paths, snapshot.Path(f))
 	}
 	if o.Note != nil {
 		o.Note(fmt.Sprintf("dataset %s: %s at commit %s", s.Path, countFiles(files), snapshot.Commit))
 	}
-	return s, nil
+	return paths, nil
 }
 
 func countFiles(files []hub.File) string {
@@ -112,7 +112,7 @@ func countFiles(files []hub.File) string {
 const converted = "refs/convert/parquet"
 
 // choose is the files of an entry, in this commit or in the one of the branch with conversions.
-func (s Source) choose(ctx context.Context, h *hub.Hub, snapshot *hub.Snapshot) (*hub.Snapshot, []hub.File, error) {
+func (s Source) choose(ctx context.Context, h *hub.Hub, snapshot *hub.Snapshot, folder string) (*hub.Snapshot, []hub.File, error) {
 	var names []string
 	for _, f := range snapshot.Files {
 		names = append(names, f.Name)
@@ -137,8 +137,8 @@ func (s Source) choose(ctx context.Context, h *hub.Hub, snapshot *hub.Snapshot) 
 			return snapshot, nil, fmt.Errorf("its README.md: %w: name files with glob", err)
 		}
 	}
-	if s.folder != "" {
-		card = []cardConfig{{name: defaultSubset, dir: s.folder}}
+	if folder != "" {
+		card = []cardConfig{{name: defaultSubset, dir: folder}}
 	}
 	subsets, err := subsetsOf(names, card)
 	if err != nil {
@@ -160,7 +160,7 @@ func (s Source) choose(ctx context.Context, h *hub.Hub, snapshot *hub.Snapshot) 
 	if ending != "" {
 		problem = fmt.Sprintf("its files are %s, which is not read here", ending)
 	}
-	if snapshot.Repo.Revision != hub.Main || s.folder != "" {
+	if snapshot.Repo.Revision != hub.Main || folder != "" {
 		return snapshot, nil, fmt.Errorf("%s: name others with glob", problem)
 	}
 	repo := snapshot.Repo

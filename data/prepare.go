@@ -10,7 +10,6 @@ import (
 	"log/slog"
 	"os"
 	"runtime"
-	"slices"
 	"sync"
 
 	"github.com/zeebo/xxh3"
@@ -62,55 +61,60 @@ func Prepare(ctx context.Context, sources []Source, o Options) (*Dataset, error)
 	if o.Progress == nil {
 		o.Progress = func(Progress) {}
 	}
-	sources = slices.Clone(sources)
-	for i, s := range sources {
+	type foundSource struct {
+		Source
+		files []string
+	}
+	var all []foundSource
+	for _, s := range sources {
 		if err := s.Validate(); err != nil {
 			return nil, err
 		}
-		found, err := s.find(ctx, o)
+		s, files, err := s.find(ctx, o)
 		if err != nil {
 			return nil, err
 		}
-		sources[i] = found
+		all = append(all, foundSource{s.withDefaults(), files})
 	}
-	all := &Dataset{}
-	for _, s := range sources {
-		s = s.withDefaults()
-		p, err := prepareSource(ctx, s, o)
+	d := &Dataset{}
+	for _, s := range all {
+		p, err := prepareSource(ctx, s.Source, s.files, o)
 		if err != nil {
 			return nil, err
 		}
 		if len(p.ends) == 0 {
 			return nil, fmt.Errorf("dataset %s: all %d rows are bad; the first: %s", s.Path, p.skipped, p.firstBad)
 		}
-		all.add(p, s.Weight)
-		if len(all.ends) > maxDocuments {
+		d.add(p, s.Weight)
+		if len(d.ends) > maxDocuments {
 			return nil, fmt.Errorf("the datasets have more than %d documents", maxDocuments)
 		}
 	}
-	all.seal()
-	return all, nil
+	d.seal()
+	return d, nil
 }
 
-// find resolves what a source names: an entry of a registry, a data set of the hub.
-func (s Source) find(ctx context.Context, o Options) (Source, error) {
+// find is what an entry of a registry stands for, or the entry itself, and its files, which are downloaded if it is a data set
+// of the hub.
+func (s Source) find(ctx context.Context, o Options) (found Source, files []string, err error) {
+	folder := ""
 	if s.local() || o.Hub == nil {
-		var err error
-		if s, err = s.fromRegistry(); err != nil {
-			return s, err
+		if s, folder, err = s.fromRegistry(); err != nil {
+			return s, nil, err
 		}
 	}
-	if s.local() || o.Hub == nil {
-		return s, s.checkLocal()
+	if !s.local() && o.Hub != nil {
+		files, err = s.fetch(ctx, folder, o)
+		return s, files, err
 	}
-	return s.fetch(ctx, o)
+	if err := s.checkLocal(); err != nil {
+		return s, nil, err
+	}
+	files, err = s.files()
+	return s, files, err
 }
 
-func prepareSource(ctx context.Context, s Source, o Options) (*part, error) {
-	files, err := s.files()
-	if err != nil {
-		return nil, err
-	}
+func prepareSource(ctx context.Context, s Source, files []string, o Options) (*part, error) {
 	p := Progress{Source: s.Path}
 	for _, name := range files {
 		if info, err := os.Stat(name); err == nil {

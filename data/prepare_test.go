@@ -208,7 +208,7 @@ func TestSourceYAML(t *testing.T) {
 		{Path: "gsm8k/train.jsonl", Type: PromptResponse, Prompt: "question", Response: "answer"},
 		{Path: "src", Type: Text, Glob: "**/*.go", MaxSamples: 10},
 	}
-	if diff := cmp.Diff(want, got, cmp.AllowUnexported(Source{})); diff != "" {
+	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
 }

@@ -34,13 +34,14 @@ type registryEntry struct {
 	Folder     string            `json:"folder"`
 }
 
-// fromRegistry is the source that an entry of a registry describes; other sources are themselves.
-func (s Source) fromRegistry() (Source, error) {
+// fromRegistry is the source that an entry of a registry describes, and the directory that it names in a data set of the
+// hub; other sources are themselves.
+func (s Source) fromRegistry() (out Source, folder string, err error) {
 	if s.Name == "" {
-		return s, nil
+		return s, "", nil
 	}
 	if err := s.checkNamed(); err != nil {
-		return s, err
+		return s, "", err
 	}
 	path := s.Path
 	if info, err := os.Stat(path); err == nil && info.IsDir() {
@@ -48,18 +49,18 @@ func (s Source) fromRegistry() (Source, error) {
 	}
 	doc, err := readSmall(path)
 	if err != nil {
-		return s, fmt.Errorf("dataset %s: %w", s.Name, err)
+		return s, "", fmt.Errorf("dataset %s: %w", s.Name, err)
 	}
 	var all map[string]json.RawMessage
 	if err := json.Unmarshal(doc, &all); err != nil {
-		return s, fmt.Errorf("%s: %w", path, err)
+		return s, "", fmt.Errorf("%s: %w", path, err)
 	}
 	raw, ok := all[s.Name]
 	if !ok {
-		return s, fmt.Errorf("%s: there is no data set %q; it has %s", path, s.Name, someOf(slices.Sorted(maps.Keys(all))))
+		return s, "", fmt.Errorf("%s: there is no data set %q; it has %s", path, s.Name, someOf(slices.Sorted(maps.Keys(all))))
 	}
-	fail := func(format string, args ...any) (Source, error) {
-		return s, fmt.Errorf("%s: %s: %s", path, s.Name, fmt.Sprintf(format, args...))
+	fail := func(format string, args ...any) (Source, string, error) {
+		return s, "", fmt.Errorf("%s: %s: %s", path, s.Name, fmt.Sprintf(format, args...))
 	}
 	var e registryEntry
 	d := json.NewDecoder(bytes.NewReader(raw))
@@ -75,14 +76,14 @@ func (s Source) fromRegistry() (Source, error) {
 			return fail("it has %s: only text can be trained on", media)
 		}
 	}
-	out := Source{Path: filepath.Join(filepath.Dir(path), filepath.FromSlash(e.FileName)), MaxSamples: s.MaxSamples, Weight: s.Weight, BadRows: s.BadRows}
+	out = Source{Path: filepath.Join(filepath.Dir(path), filepath.FromSlash(e.FileName)), MaxSamples: s.MaxSamples, Weight: s.Weight, BadRows: s.BadRows}
 	switch elsewhere := cmp.Or(e.ModelScope, e.OpenMind, e.ScriptURL, e.CloudFile); {
 	case filepath.IsAbs(e.FileName):
 		out.Path = e.FileName
 	case e.FileName != "":
 	case e.HubURL != "":
 		out.Path, out.Name, out.Split = e.HubURL, e.Subset, e.Split
-		out.folder = strings.Trim(strings.TrimPrefix(e.Folder, "./"), "/")
+		folder = strings.Trim(strings.TrimPrefix(e.Folder, "./"), "/")
 		if out.local() {
 			return fail("hf_hub_url is %q, which is a path here or no hub id (ORG/NAME)", e.HubURL)
 		}
@@ -100,7 +101,7 @@ func (s Source) fromRegistry() (Source, error) {
 	if err := out.Validate(); err != nil {
 		return fail("%v", err)
 	}
-	return out, nil
+	return out, folder, nil
 }
 
 // setFormat takes type, columns and tags from an entry.

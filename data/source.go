@@ -76,9 +76,6 @@ type Source struct {
 	Weight float64 `yaml:"weight,omitempty" json:"-"`
 	// BadRows is RefuseBadRows, the default, or SkipBadRows.
 	BadRows string `yaml:"bad_rows,omitempty" json:"bad_rows,omitempty"`
-
-	folder  string   // of a data set of the hub, as a registry names it
-	fetched []string // the files of a data set of the hub
 }
 
 // Tags are the names in the turns of type sharegpt, under the names that LLaMA-Factory gives them. A field that is
