@@ -55,10 +55,8 @@ type cursor struct {
 }
 
 func (c *cursor) failf(format string, args ...any) error {
-	return c.wrap(fmt.Errorf(format, args...))
+	return fmt.Errorf("column %.200q: %w", c.leaf.path, fmt.Errorf(format, args...))
 }
-
-func (c *cursor) wrap(err error) error { return fmt.Errorf("column %.200q: %w", c.leaf.path, err) }
 
 // open begins a chunk.
 func (c *cursor) open(chunk chunk) error {
