@@ -106,6 +106,29 @@ func (d *Decoder) FLOPs(t int, pairs int64) (forward, backward int64, recompute 
 	return forward, backward, recompute
 }
 
+// Ops is how many operations Forward and Backward ask the device for, in so many chunks, when everything was kept, and how many
+// more Backward does at each Keep. A frozen tensor takes away its own; KeepAll adds a copy for each chunk to Forward.
+func (d *Decoder) Ops(chunks int) (forward, backward int, recompute [Keeps]int) {
+	count := func(has bool, ops int) int {
+		if has {
+			return ops
+		}
+		return 0
+	}
+	project := 2 + count(d.QKVBias, 1)
+	rotate := 2 + count(d.QKNorm, 2)
+	add := 2 + count(d.OutBias, 1)
+	gateUp := 1 + count(d.MLPBias, 1)
+	forward = 1 + chunks*(project+rotate+add+1+gateUp+1+1+count(d.MLPBias, 1))
+	mlp := 2 + 6 + count(d.MLPBias, 2)
+	attention := 2 + count(d.OutBias, 1) + rotate + 4 + count(d.QKVBias, 1)
+	backward = 1 + chunks*(mlp+attention+count(d.QKNorm, rotate))
+	kept := [Keeps]int{KeepGateUp: chunks * (project + count(!d.QKNorm, rotate) + add)}
+	kept[KeepAttention] = kept[KeepGateUp] + chunks*gateUp
+	kept[KeepInput] = kept[KeepAttention] + 1
+	return forward, backward, kept
+}
+
 // Pairs is the number of pairs of query and key that one head scores in documents of these lengths.
 func (d *Decoder) Pairs(docs []int) int64 {
 	var n int64

@@ -254,9 +254,11 @@ func TestPairs(t *testing.T) {
 type meter struct {
 	device.Stream
 	pairs, flops int64
+	ops          int
 }
 
 func (m *meter) MatMul(c, a, b device.Mat, f device.MatMulFlags) {
+	m.ops++
 	inner := a.Cols
 	if f.TransA {
 		inner = a.Rows
@@ -265,23 +267,25 @@ func (m *meter) MatMul(c, a, b device.Mat, f device.MatMulFlags) {
 }
 
 func (m *meter) Attention(_, _, _, _, _ device.Mat, s device.AttentionSpec) {
+	m.ops++
 	m.flops += 2 * 2 * m.pairs * int64(s.Heads*s.HeadDim)
 }
 
 func (m *meter) AttentionGrad(_, _, _, _, _, _, _, _, _, _ device.Mat, s device.AttentionSpec) {
+	m.ops++
 	m.flops += 5 * 2 * m.pairs * int64(s.Heads*s.HeadDim)
 }
 
-func (m *meter) Copy(_, _ device.Mem)                                               {}
-func (m *meter) AddBias(_, _ device.Mat)                                            {}
-func (m *meter) BiasGrad(_, _ device.Mat)                                           {}
-func (m *meter) RMSNorm(_, _, _, _ device.Mat, _ int, _ float32)                    {}
-func (m *meter) RMSNormGrad(_, _, _, _, _, _, _ device.Mat, _ int)                  {}
-func (m *meter) RoPE(_, _ device.Mat, _ int, _, _ device.Mat, _ device.Mem, _ bool) {}
-func (m *meter) SwiGLU(_, _ device.Mat)                                             {}
-func (m *meter) SwiGLUGrad(_, _, _ device.Mat)                                      {}
+func (m *meter) Copy(_, _ device.Mem)                                               { m.ops++ }
+func (m *meter) AddBias(_, _ device.Mat)                                            { m.ops++ }
+func (m *meter) BiasGrad(_, _ device.Mat)                                           { m.ops++ }
+func (m *meter) RMSNorm(_, _, _, _ device.Mat, _ int, _ float32)                    { m.ops++ }
+func (m *meter) RMSNormGrad(_, _, _, _, _, _, _ device.Mat, _ int)                  { m.ops++ }
+func (m *meter) RoPE(_, _ device.Mat, _ int, _, _ device.Mat, _ device.Mem, _ bool) { m.ops++ }
+func (m *meter) SwiGLU(_, _ device.Mat)                                             { m.ops++ }
+func (m *meter) SwiGLUGrad(_, _, _ device.Mat)                                      { m.ops++ }
 
-// TestFLOPs compares the account with the operations that are really asked for, at each Keep.
+// TestFLOPs compares the accounts with the operations that are really asked for, at each Keep, in one chunk and in several.
 func TestFLOPs(t *testing.T) {
 	for name, d := range variants() {
 		k := newBlock(t, d, tensor.F32, nil)
@@ -293,6 +297,17 @@ func TestFLOPs(t *testing.T) {
 			f, b := &meter{pairs: pairs}, &meter{pairs: pairs}
 			d.Forward(f, k.w, k.x, k.y, k.b, k.r, kept, d.NewForwardWork(k.arena, tensor.F32, positions, rows, keep))
 			d.Backward(b, k.w, k.g, k.x, k.dx, k.b, k.r, kept, d.NewBackwardWork(k.arena, tensor.F32, positions, rows, keep))
+			chunks := 1
+			if rows > 0 {
+				chunks = (positions + rows - 1) / rows
+			}
+			fOps, bOps, rOps := d.Ops(chunks)
+			if keep == nn.KeepAll {
+				fOps += chunks
+			}
+			if f.ops != fOps || b.ops != bOps+rOps[keep] {
+				t.Errorf("%s, keep %v, %d chunks: %d operations, account %d; backward %d, account %d+%d", name, keep, chunks, f.ops, fOps, b.ops, bOps, rOps[keep])
+			}
 			if f.flops != forward || b.flops != backward+recompute[keep] {
 				t.Errorf("%s, keep %v: forward %d, account %d; backward %d, account %d+%d", name, keep, f.flops, forward, b.flops, backward, recompute[keep])
 			}

@@ -52,6 +52,12 @@ func (h *Head) FLOPs(t int) (stats, grad, visit int64) {
 	return product, 3 * product, 3 * product
 }
 
+// Ops is how many operations Stats, Grad and Visit ask the device for, for t positions and one tile.
+func (h *Head) Ops(t int) (stats, grad, visit int) {
+	chunks := (t + h.ChunkTokens - 1) / h.ChunkTokens
+	return 2 * chunks, 4 * chunks, 5 * chunks
+}
+
 // HeadWork is scratch of Stats and Grad, or of Visit.
 type HeadWork struct {
 	logits []device.Mem // for F32 [chunk, rows of the tile]: one, or with NewVisitWork one for each tile

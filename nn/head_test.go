@@ -226,6 +226,10 @@ func TestHeadFLOPs(t *testing.T) {
 		h.Grad(&g, w, e.dTiles[i], first, e.xn, e.stat, e.dxn32, i == 0, e.targets, 1, work)
 	}
 	h.Visit(&v, e.tiles, e.dTiles, e.xn, e.stat, e.dxn32, e.targets, 1, h.NewVisitWork(e.arena, tensor.F32, positions))
+	stats1, grad1, visit1 := h.Ops(positions)
+	if n := h.Tiles(); s.ops != n*stats1 || g.ops != n*grad1 || v.ops != n*visit1 {
+		t.Errorf("%d, %d, %d operations for %d tiles; account %d, %d, %d for one", s.ops, g.ops, v.ops, n, stats1, grad1, visit1)
+	}
 	if s.flops != stats || g.flops != grad || v.flops != visit {
 		t.Errorf("asked for %d, %d, %d; account %d, %d, %d", s.flops, g.flops, v.flops, stats, grad, visit)
 	}
@@ -234,5 +238,5 @@ func TestHeadFLOPs(t *testing.T) {
 // headMeter counts products.
 type headMeter struct{ meter }
 
-func (*headMeter) LSEUpdate(_, _ device.Mat, _ device.Mem, _ int)                      {}
-func (*headMeter) CrossEntropyGrad(_, _, _ device.Mat, _ device.Mem, _ int, _ float32) {}
+func (m *headMeter) LSEUpdate(_, _ device.Mat, _ device.Mem, _ int)                      { m.ops++ }
+func (m *headMeter) CrossEntropyGrad(_, _, _ device.Mat, _ device.Mem, _ int, _ float32) { m.ops++ }

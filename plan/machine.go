@@ -17,7 +17,8 @@ type Machine struct {
 	F32FLOPsPerSec       float64 `json:"f32_flops_per_sec"`  // matrix products
 	BF16FLOPsPerSec      float64 `json:"bf16_flops_per_sec"` // matrix products
 	AttentionFLOPsPerSec float64 `json:"attention_flops_per_sec"`
-	DeviceBytesPerSec    float64 `json:"device_bytes_per_sec"` // read and written by element-wise operations
+	DeviceOpsPerSec      float64 `json:"device_ops_per_sec,omitempty"` // operations with next to no work; 0 where it was not measured
+	DeviceBytesPerSec    float64 `json:"device_bytes_per_sec"`         // read and written by element-wise operations
 	UploadBytesPerSec    float64 `json:"upload_bytes_per_sec"`
 	DownloadBytesPerSec  float64 `json:"download_bytes_per_sec"`
 	AdamWBytesPerSec     float64 `json:"adamw_bytes_per_sec"` // read and written by the host's update
@@ -56,7 +57,7 @@ func (m *Machine) Check() error {
 	}
 	for name, rate := range map[string]float64{"disk_read_bytes_per_sec": m.DiskReadBytesPerSec, "disk_write_bytes_per_sec": m.DiskWriteBytesPerSec,
 		"duplex_upload_bytes_per_sec": m.DuplexUploadBytesPerSec, "duplex_download_bytes_per_sec": m.DuplexDownloadBytesPerSec,
-		"adamw_under_copies_bytes_per_sec": m.AdamWUnderCopiesBytesPerSec, "device_copy_bytes_per_sec": m.DeviceCopyBytesPerSec} {
+		"device_ops_per_sec": m.DeviceOpsPerSec, "adamw_under_copies_bytes_per_sec": m.AdamWUnderCopiesBytesPerSec, "device_copy_bytes_per_sec": m.DeviceCopyBytesPerSec} {
 		if !(rate >= 0) || rate > 1e20 {
 			return fmt.Errorf("machine %q: %s is %v", m.Name, name, rate)
 		}

@@ -36,6 +36,9 @@ const (
 	budgetShare    = 0.90 // of RAM and of the drive's capacity
 )
 
+// gpuOpsPerSec is how many kernels with next to no work a GPU is taken to run one after the other: 4 us each.
+const gpuOpsPerSec = 250e3
+
 const gigabyte = 1e9
 
 // gpu is what a data sheet says of a GPU and its link. Figures that a sheet gives with sparsity are halved, and those of a
@@ -137,6 +140,7 @@ func whatIf(name string, g gpu, h hostSystem) NamedMachine {
 			Name:           name + " (data sheets, scaled; not measured)",
 			F32FLOPsPerSec: f32Share * g.f32TFLOPS * tera, BF16FLOPsPerSec: matMulShare * g.tensorTFLOPS * tera,
 			AttentionFLOPsPerSec: attentionShare * g.tensorTFLOPS * tera,
+			DeviceOpsPerSec:      gpuOpsPerSec,
 			DeviceBytesPerSec:    deviceShare * g.memoryGBPerSec * gigabyte,
 			UploadBytesPerSec:    link, DownloadBytesPerSec: link,
 			AdamWBytesPerSec: dram, HostBytesPerSec: dram,

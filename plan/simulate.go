@@ -215,6 +215,7 @@ func spend(left, sec float64) float64 {
 // cost is the work of an operation.
 type cost struct {
 	flops, attention int64 // of matrix products, and of attention
+	ops              int64 // operations on the device, where there are many
 	element          int64 // bytes read and written by element-wise work on the device
 	up, down         int64 // bytes over the link
 	adamw, host      int64 // bytes read and written by updates, and by other work on the host
@@ -253,7 +254,7 @@ func wholeBlocks(n int64) int64 { return (n + vfs.DirectAlign - 1) / vfs.DirectA
 
 func (c *cost) seconds(m *Machine, p *Plan) float64 {
 	return float64(c.flops)/m.MatMulFLOPsPerSec(p.Numerics.Compute) + float64(c.attention)/m.AttentionFLOPsPerSec +
-		float64(c.element)/m.DeviceBytesPerSec + float64(c.up)/m.UploadBytesPerSec + float64(c.down)/m.DownloadBytesPerSec +
+		seconds(c.ops, m.DeviceOpsPerSec) + float64(c.element)/m.DeviceBytesPerSec + float64(c.up)/m.UploadBytesPerSec + float64(c.down)/m.DownloadBytesPerSec +
 		float64(c.adamw)/m.AdamWBytesPerSec + float64(c.host)/m.HostBytesPerSec
 }
 
@@ -271,6 +272,7 @@ func (s *setting) costs() func(op *Op) cost {
 	elem := s.num.Compute.Bytes()
 	x := s.inputBytes()
 	head, chunks := s.head(), int64(s.num.BlockChunks())
+	statsOps, gradOps, visitOps := head.Ops(t)
 	types := s.types()
 	onDisk := s.diskBytes()
 	pieces, pieceBytes := s.inputPieces()
@@ -359,11 +361,14 @@ func (s *setting) costs() func(op *Op) cost {
 			all, back, again := d.FLOPs(t, pairs)
 			none, backNone, againNone := d.FLOPs(t, 0)
 			width := int64(2*d.Hidden+2*d.Intermediate+(d.Heads+2*d.KVHeads)*d.HeadDim) * int64(t) * elem
+			forwardOps, backwardOps, againOps := d.Ops(int(chunks))
 			if op.Kind == Forward {
+				c.ops = int64(forwardOps)
 				c.flops, c.attention, c.element = none, all-none, int64(forwardPasses*float64(width))+chunks*s.weightBytes(op.Part)
 				break
 			}
 			keep := s.place.Keep[op.Layer-1]
+			c.ops = int64(backwardOps + againOps[keep])
 			c.flops = backNone + againNone[keep] - s.frozenFLOPs(op.Part)
 			c.attention = back - backNone + again[keep] - againNone[keep]
 			// Each chunk of each micro-batch reads the weights again, and adds to a gradient that it reads and writes.
@@ -372,17 +377,20 @@ func (s *setting) costs() func(op *Op) cost {
 				c.element += int64(forwardPasses * float64(width))
 			}
 		case HeadNorm, HeadInput:
-			c.element = 4 * x
+			c.element, c.ops = 4*x, 2*chunks
 		case HeadStats:
 			c = s.tileCost(op.Part, head, 1)
+			c.ops = int64(statsOps)
 		case HeadGrad:
 			c = s.tileCost(op.Part, head, 3)
+			c.ops = int64(gradOps)
 			c.flops -= s.frozenFLOPs(op.Part)
 		case HeadVisit:
 			for _, p := range s.model.HeadTiles {
 				one := s.tileCost(p, head, 3)
 				c.flops += one.flops - s.frozenFLOPs(p)
 				c.element += one.element
+				c.ops += int64(visitOps)
 			}
 		}
 		return c

@@ -97,7 +97,7 @@ func probe(ctx context.Context, env *Env, o ProbeOptions, sizes func(device.Info
 	m = &plan.Machine{Name: dev.computes.Info().Name}
 	bar := env.bar("measuring")
 	defer bar.end()
-	steps := []func(*plan.Machine) error{p.products(tensor.F32), p.products(tensor.BF16), p.attention, p.elements, p.links, p.updates}
+	steps := []func(*plan.Machine) error{p.products(tensor.F32), p.products(tensor.BF16), p.attention, p.starts, p.elements, p.links, p.updates}
 	if !dev.computes.Info().Unified {
 		steps = append(steps, p.deviceCopies)
 	}
@@ -279,6 +279,19 @@ func (p *prober) oneDocument(docs device.Docs, host device.Mem, t int) error {
 	p.compute.Copy(docs.Positions, all.Slice(0, host.Len))
 	p.compute.Copy(docs.End, all.Slice(host.Len, host.Len))
 	return p.compute.Sync()
+}
+
+// starts measures how many operations a stream gets through that have next to no work.
+func (p *prober) starts(m *plan.Machine) error {
+	const elems = 32
+	a, release, err := p.memory(2 * device.ArenaAlign)
+	if err != nil {
+		return err
+	}
+	defer release()
+	x, y := a.Mat(tensor.F32, 1, elems), a.Mat(tensor.F32, 1, elems)
+	m.DeviceOpsPerSec, err = p.rate(p.compute, 1, func() { p.compute.Add(y, y, x) })
+	return err
 }
 
 // elements measures what is limited by the device's memory: a norm, a residual addition and the gated activation, forward.

@@ -55,6 +55,7 @@ func machineText(m *plan.Machine) string {
 		{"matrix products, f32", "GFLOP/s", m.F32FLOPsPerSec, 1e9},
 		{"matrix products, bf16", "GFLOP/s", m.BF16FLOPsPerSec, 1e9},
 		{"attention", "GFLOP/s", m.AttentionFLOPsPerSec, 1e9},
+		{"operations without work", "thousand/s", m.DeviceOpsPerSec, 1e3},
 		{"device memory", "GB/s", m.DeviceBytesPerSec, 1e9},
 		{"device memory, copied", "GB/s", m.DeviceCopyBytesPerSec, 1e9},
 		{"to the device", "GB/s", m.UploadBytesPerSec, 1e9},
