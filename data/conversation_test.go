@@ -216,7 +216,7 @@ func TestRegistry(t *testing.T) {
 		"pretraining": {"file_name": "e.txt", "columns": {"prompt": "text"}},
 		"dpo": {"file_name": "a.json", "ranking": true}, "kto": {"file_name": "a.json", "columns": {"kto_tag": "x"}}, "images": {"file_name": "a.json", "columns": {"images": "i"}},
 		"hub": {"hf_hub_url": "a/b"}, "scope": {"ms_hub_url": "a/c"}, "odd": {"file_name": "a.json", "formatting": "csv"}, "new": {"file_name": "a.json", "weird": 1},
-		"column": {"file_name": "a.json", "columns": {"prompts": "x"}}, "nothing": {}}`)
+		"gone": {"file_name": "gone.json"}, "column": {"file_name": "a.json", "columns": {"prompts": "x"}}, "nothing": {}}`)
 	write(t, dir, "a.json", `[{"instruction": "p", "output": "r"}]`)
 	write(t, dir, "sub/b.jsonl", "{\"q\": \"p\", \"a\": \"r\"}\n{\"q\": \"p\", \"a\": \"r\"}\n")
 	write(t, dir, "c.json", `[{"m": [{"role": "user", "content": "p"}, {"role": "assistant", "content": "r"}]}]`)
@@ -237,7 +237,7 @@ func TestRegistry(t *testing.T) {
 		}
 	}
 	for name, want := range map[string]string{"dpo": "preference set", "kto": "preference set", "images": "it has images", "hub": "a/b", "scope": "lies elsewhere (a/c)",
-		"odd": `formatting is "csv"`, "new": `unknown field "weird"`, "column": `columns has "prompts"`, "nothing": "it has no file_name", "absent": `no data set "absent"`} {
+		"odd": `formatting is "csv"`, "new": `unknown field "weird"`, "column": `columns has "prompts"`, "nothing": "it has no file_name", "absent": `no data set "absent"; it has `, "plian": "it has plain, ", "gone": "its file gone.json is not there; of the registry's files there are column, dpo, "} {
 		_, err := prepare(t, Source{Path: dir, Name: name}, Options{Renderer: chat})
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%s: error %v, want %q", name, err, want)

@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -57,7 +59,7 @@ func (s Source) fromRegistry() (out Source, folder string, err error) {
 	}
 	raw, ok := all[s.Name]
 	if !ok {
-		return s, "", fmt.Errorf("%s: there is no data set %q; it has %s", path, s.Name, someOf(slices.Sorted(maps.Keys(all))))
+		return s, "", fmt.Errorf("%s: there is no data set %q; it has %s", path, s.Name, someOf(nearestFirst(s.Name, slices.Sorted(maps.Keys(all)))))
 	}
 	fail := func(format string, args ...any) (Source, string, error) {
 		return s, "", fmt.Errorf("%s: %s: %s", path, s.Name, fmt.Sprintf(format, args...))
@@ -91,6 +93,9 @@ func (s Source) fromRegistry() (out Source, folder string, err error) {
 		return fail("it lies elsewhere (%s), not in a file: download it, and set file_name or name the files with path and type", elsewhere)
 	default:
 		return fail("it has no file_name and no hf_hub_url")
+	}
+	if _, err := os.Stat(out.Path); e.FileName != "" && errors.Is(err, fs.ErrNotExist) && !strings.ContainsAny(e.FileName, "*?[") {
+		return fail("its file %s is not there; of the registry's files there are %s", e.FileName, cmp.Or(someOf(presentEntries(path, all)), "none"))
 	}
 	if out.MaxSamples == 0 {
 		out.MaxSamples = e.NumSamples
@@ -149,11 +154,65 @@ func (s *Source) setFormat(e registryEntry) error {
 	return set("tags", e.Tags, tags)
 }
 
+// presentEntries are the names of a registry's data sets that lie beside it.
+func presentEntries(path string, all map[string]json.RawMessage) (names []string) {
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		var e registryEntry
+		if json.Unmarshal(all[name], &e) != nil || e.FileName == "" {
+			continue
+		}
+		if _, err := os.Stat(filepath.Join(filepath.Dir(path), filepath.FromSlash(e.FileName))); err == nil {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// mostNames is how many names are listed in an error.
+const mostNames = 12
+
+// nearestFirst sorts names, if they are too many to list, by how many letters have to be changed to make them another one.
+// Those that are as near keep their order.
+func nearestFirst(name string, names []string) []string {
+	if len(names) <= mostNames {
+		return names
+	}
+	names = slices.Clone(names)
+	distance := map[string]int{}
+	for _, n := range names {
+		distance[n] = editDistance(name, n)
+	}
+	slices.SortStableFunc(names, func(a, b string) int { return cmp.Compare(distance[a], distance[b]) })
+	return names
+}
+
+// editDistance is Levenshtein's, of the first bytes of two names.
+func editDistance(a, b string) int {
+	const most = 100
+	a, b = a[:min(len(a), most)], b[:min(len(b), most)]
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			change := diagonal
+			if a[i] != b[j] {
+				change++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(change, row[j]+1, row[j+1]+1)
+		}
+	}
+	return row[len(b)]
+}
+
 // someOf lists names, of which there may be many.
 func someOf(names []string) string {
-	const most = 12
-	if len(names) > most {
-		return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
+	if len(names) > mostNames {
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:mostNames], ", "), len(names)-mostNames)
 	}
 	return strings.Join(names, ", ")
 }

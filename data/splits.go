@@ -197,7 +197,7 @@ func chooseSubset(all []subset, name string) (*subset, error) {
 	case name == "":
 		return nil, fmt.Errorf("it has the subsets %s: choose one with name", someOf(names))
 	}
-	return nil, fmt.Errorf("it has no subset %q; it has %s", name, someOf(names))
+	return nil, fmt.Errorf("it has no subset %q; it has %s", name, someOf(nearestFirst(name, names)))
 }
 
 // choose is the split that an entry asks for: without a name it is train, or the only one.
@@ -219,7 +219,7 @@ func (s *subset) choose(name string) (split, error) {
 	case name == "":
 		return split{}, fmt.Errorf("subset %s has the splits %s: choose one with split", s.name, someOf(names))
 	}
-	return split{}, fmt.Errorf("subset %s has no split %q; it has %s", s.name, name, someOf(names))
+	return split{}, fmt.Errorf("subset %s has no split %q; it has %s", s.name, name, someOf(nearestFirst(name, names)))
 }
 
 // foreign are the endings of data that are not read here.
