@@ -66,7 +66,7 @@ var errUnpacked = errors.New("it unpacks to another size than is said")
 
 // into unpacks data that must fill out.
 func (u *unpackers) into(out, data []byte, codec int) error {
-	fail := func(err error) error { return fmt.Errorf("it is not %s: %w", codecName(codec), err) }
+	fail := func(err error) error { return fmt.Errorf("its %s data are damaged: %w", codecName(codec), err) }
 	switch codec {
 	case codecSnappy:
 		if n, err := snappy.DecodedLen(data); err != nil {
@@ -118,7 +118,7 @@ func (u *unpackers) into(out, data []byte, codec int) error {
 	return nil
 }
 
-var errLZ4 = errors.New("it is not LZ4")
+var errLZ4 = errors.New("its LZ4 data are damaged")
 
 // unpackLZ4 unpacks a block (lz4_Block_format.md of lz4/lz4): sequences of literals and a match in what is unpacked already; the last
 // has literals only.
