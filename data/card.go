@@ -46,7 +46,7 @@ func readCard(readme []byte) ([]cardConfig, error) {
 			DataFiles any    `yaml:"data_files"`
 		} `yaml:"configs"`
 	}
-	if err := yaml.Unmarshal(part, &head); err != nil {
+	if err := unmarshalYAML(part, &head); err != nil {
 		first, _, _ := strings.Cut(err.Error(), "\n")
 		return nil, fmt.Errorf("configs: %s", first)
 	}
@@ -62,6 +62,16 @@ func readCard(readme []byte) ([]cardConfig, error) {
 		all = append(all, cardConfig{c.Name, c.Default, strings.Trim(strings.TrimPrefix(c.Dir, "./"), "/"), splits})
 	}
 	return all, nil
+}
+
+// unmarshalYAML makes a panic of the library an error: some tags are enough for one.
+func unmarshalYAML(doc []byte, out any) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("not YAML that can be read: %v", p)
+		}
+	}()
+	return yaml.Unmarshal(doc, out)
 }
 
 // configsPart cuts the top-level key configs out of the YAML head, which is between two lines of dashes. The other keys

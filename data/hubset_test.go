@@ -291,6 +291,7 @@ func TestReadCard(t *testing.T) {
 
 func FuzzReadCard(f *testing.F) {
 	f.Add([]byte(twoSubsets))
+	f.Add([]byte("---\nconfigs: !0 0")) // on which the YAML library panics
 	f.Add([]byte("---\nconfigs:\n- config_name: x\n  data_files: [{split: a, path: [b, c]}]\n---\n"))
 	names := []string{"a.jsonl", "data/train-00000-of-00001.parquet", "x/y/test.json"}
 	f.Fuzz(func(t *testing.T, readme []byte) {
