@@ -38,7 +38,9 @@ func (d *Decoder) NewKept(a *device.Arena, dtype tensor.DType, t int, k Keep) *K
 //
 // Only attention looks from one position at another. All else of a block goes through the micro-batch in chunks of rows, one after
 // the other, so that what attention neither reads nor writes takes a chunk's memory: the c rows below, where t are all.
-// Rows do not depend on how they are cut; gradients of parameters are sums over chunks, so the cut sets their last bits.
+// Rows do not depend on how they are cut; gradients of parameters are sums over chunks, so the cut sets their last bits. A device may
+// choose the way of an operation by how operands are aligned, so a chunk should begin at a multiple of 16 bytes of every matrix: then
+// it does not matter what is kept.
 type Work struct {
 	t, chunk int
 

@@ -126,6 +126,7 @@ func TestNumericsCheck(t *testing.T) {
 		"at least 1 ":       func(n *plan.Numerics) { n.MicroBatch = -1 },
 		"at least 1  ":      func(n *plan.Numerics) { n.SequenceLen = 0 },
 		"at least 1   ":     func(n *plan.Numerics) { n.HeadChunk = 0 },
+		"block_chunk is 4":  func(n *plan.Numerics) { n.SequenceLen, n.BlockChunk = 100, 4 },
 		"more than":         func(n *plan.Numerics) { n.SequenceLen, n.MicroBatch = math.MaxInt/2, 3 },
 	} {
 		n := good

@@ -56,7 +56,7 @@ func (c *chooser) mend() []string {
 		}
 		n -= n / 8 // coarse where there are many
 	}
-	for n := c.Numerics.BlockRows() / 2; n >= minBlockChunk; n /= 2 {
+	for n := c.Numerics.BlockRows() / 2 / minBlockChunk * minBlockChunk; n >= minBlockChunk; n = n / 2 / minBlockChunk * minBlockChunk {
 		if fits(func(r *Request) { r.Numerics.BlockChunk = n }) {
 			list = append(list, fmt.Sprintf("numerics.block_chunk=%d", n))
 			break

@@ -33,6 +33,10 @@ const DefaultPieceElems = 4 << 20
 // Positions is the number of rows T of a micro-batch.
 func (n Numerics) Positions() int { return n.SequenceLen * n.MicroBatch }
 
+// BlockChunkMultiple is what BlockChunk is a multiple of where there is more than one chunk. Rows of any width then begin at a multiple
+// of 16 bytes in every chunk, wherever the matrix is: devices may choose the way of an operation by that, and with it bits.
+const BlockChunkMultiple = 8
+
 // BlockRows is the rows of a block's chunk, all of a micro-batch if it is in one.
 func (n Numerics) BlockRows() int {
 	if t := n.Positions(); n.BlockChunk == 0 || n.BlockChunk > t {
@@ -62,8 +66,8 @@ func (n Numerics) Check() error {
 		return fmt.Errorf("precision: compute %v does not go with master %v: use bf16 with split, or f32 with f32", n.Compute, n.Master)
 	case n.SequenceLen < 1 || n.MicroBatch < 1 || n.MicroBatches < 1 || n.HeadChunk < 1:
 		return fmt.Errorf("sequence_len, micro-batches and head chunk must be at least 1")
-	case n.BlockChunk < 0:
-		return fmt.Errorf("chunks of %d positions in blocks", n.BlockChunk)
+	case n.BlockChunk < 0, n.BlockRows() < n.Positions() && n.BlockRows()%BlockChunkMultiple != 0:
+		return fmt.Errorf("numerics.block_chunk is %d: it must be a multiple of %d", n.BlockChunk, BlockChunkMultiple)
 	case n.PieceElems < 0:
 		return fmt.Errorf("pieces of %d elements", n.PieceElems)
 	case n.SequenceLen > MaxPositionsPerMicroBatch/n.MicroBatch:

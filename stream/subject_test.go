@@ -56,7 +56,7 @@ func draw(rt *rapid.T) shape {
 	}
 	s.Heads = s.KVHeads * rapid.IntRange(1, 2).Draw(rt, "group")
 	s.HeadChunk = rapid.IntRange(1, s.SequenceLen*s.MicroBatch).Draw(rt, "chunk")
-	s.BlockChunk = rapid.IntRange(0, s.SequenceLen*s.MicroBatch+1).Draw(rt, "block chunk")
+	s.BlockChunk = plan.BlockChunkMultiple * rapid.IntRange(0, 3).Draw(rt, "block chunk")
 	s.PieceElems = rapid.IntRange(1, 3000).Draw(rt, "piece")
 	return s
 }

@@ -112,8 +112,8 @@ func TestBlockChunk(t *testing.T) {
 		{Sizes{}, 16384, 16384, 2048},
 		{Sizes{}, 16385, 8448, 2048},
 		{Sizes{}, 524288, 16384, 2048},
-		{Sizes{BlockChunk: 300}, 524288, 300, 300},
-		{Sizes{BlockChunk: 300}, 200, 200, 200},
+		{Sizes{BlockChunk: 304}, 524288, 304, 304},
+		{Sizes{BlockChunk: 304}, 200, 200, 200},
 	} {
 		if got := blockChunk(c.sizes, c.positions, gpu); got != c.on {
 			t.Errorf("%d positions on a GPU: chunks of %d, want %d", c.positions, got, c.on)

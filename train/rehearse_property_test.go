@@ -38,7 +38,7 @@ func drawRequest(rt *rapid.T) plan.Request {
 		rt.Fatal(err)
 	}
 	n := plan.Numerics{Compute: tensor.BF16, Master: optim.Split, SequenceLen: draw("sequence", 1, 300), MicroBatch: draw("micro-batch", 1, 3),
-		MicroBatches: draw("micro-batches", 1, 4), HeadChunk: draw("head chunk", 1, 300),
+		MicroBatches: draw("micro-batches", 1, 4), HeadChunk: draw("head chunk", 1, 300), BlockChunk: plan.BlockChunkMultiple * draw("block chunk", 0, 20),
 		PieceElems: rapid.Int64Range(1, 1<<14).Draw(rt, "piece")}
 	if rapid.Bool().Draw(rt, "f32") {
 		n.Compute, n.Master = tensor.F32, optim.F32

@@ -32,7 +32,7 @@ type outcome struct {
 // numerics are those of a golden batch: its rows are micro-batches.
 func numerics(g *modeltest.Golden, compute tensor.DType) plan.Numerics {
 	n := plan.Numerics{Compute: compute, Master: optim.F32, SequenceLen: len(g.First[0].Tokens), MicroBatch: 1, MicroBatches: len(g.First),
-		HeadChunk: 16}
+		HeadChunk: 16, BlockChunk: 8}
 	if compute == tensor.BF16 {
 		n.Master = optim.Split
 	}
@@ -40,7 +40,7 @@ func numerics(g *modeltest.Golden, compute tensor.DType) plan.Numerics {
 }
 
 // resident keeps what weights it can on the device, and the host updates all of them; updated keeps state there as well and has the
-// device update what it can; streamed moves everything through one slot.
+// device update what it can; streamed moves everything through one slot, what the first block keeps included.
 func resident(p *plan.Placement) { p.StateHere = nil }
 
 func updated(p *plan.Placement) {
@@ -52,7 +52,9 @@ func updated(p *plan.Placement) {
 
 func streamed(p *plan.Placement) {
 	*p = plan.Placement{Slots: 1, GradSlots: 1, StageSlots: 1, Resident: make([]bool, len(p.Resident)),
-		Keep: make([]nn.Keep, len(p.Keep)), SavedHere: make([]bool, len(p.SavedHere))}
+		Keep: make([]nn.Keep, len(p.Keep)), SavedHere: make([]bool, len(p.SavedHere)),
+		KeptOnHost: make([]bool, len(p.Keep)), KeptSlots: 1}
+	p.Keep[0], p.KeptOnHost[0] = nn.KeepAttention, true
 }
 
 // train takes golden steps on a device, the CPU being the host's.
