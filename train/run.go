@@ -411,7 +411,7 @@ func (t *trainer) step(ctx context.Context, step int) error {
 		return fmt.Errorf("step %d: the update before it made %d weights NaN; lower learning_rate, or check the data", step, res.BadWeights)
 	}
 	m := trace.Metrics{Step: int64(step), GradNorm: res.GradNorm, ClipScale: res.ClipScale, LearningRate: t.rates.At(step),
-		TargetTokens: int64(batch.Targets), StepSec: sec, DevicePeakBytes: t.plan.DeviceBytes, Lanes: t.engine.Trace.TakeBusy()}
+		TargetTokens: int64(batch.Targets), StepSec: sec, DevicePeakBytes: t.plan.DeviceTotalBytes(), Lanes: t.engine.Trace.TakeBusy()}
 	var docs []int
 	for _, b := range micro {
 		m.Tokens += int64(b.RealTokens)

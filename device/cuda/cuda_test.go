@@ -25,6 +25,9 @@ func TestConformance(t *testing.T) {
 
 // Long vectors are summed in rounds, with the bits of one round.
 func TestSumRounds(t *testing.T) {
+	if raceEnabled {
+		t.Skip("one stream, and the interpreter of PTX is slow under the race detector")
+	}
 	const n, chunk = 300_001, 65536
 	d := open(t, standin.Options{}, ownProducts)
 	defer mustClose(t, d)

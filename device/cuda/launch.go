@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"math"
+	"os"
 	"runtime"
 	"slices"
 	"sync"
@@ -70,7 +71,11 @@ func (d *Device) loadKernels(gpu *gpu) error {
 	d.kernelsAre = fmt.Sprintf("%s kernels %s", target, set.hash)
 	begin := time.Now()
 	patience := time.AfterFunc(slowLoad, func() {
-		d.note("the driver is compiling kernels for this GPU, which it keeps for the next time")
+		keeps := "which it keeps for the next time"
+		if os.Getenv("CUDA_CACHE_DISABLE") == "1" {
+			keeps = "each time anew, since CUDA_CACHE_DISABLE is 1"
+		}
+		d.note("the driver is compiling kernels for this GPU, " + keeps)
 	})
 	names := set.Names()
 	functions, modules := make([]*function, len(names)), make([]driver.Module, len(names))

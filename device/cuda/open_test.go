@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/device/cpu/kernels"
@@ -370,6 +371,42 @@ func TestEachCallFails(t *testing.T) {
 	}
 	if n, _ := accounts.Total(); n != 0 {
 		t.Errorf("%d bytes of host memory are still reserved", n)
+	}
+}
+
+// When the driver compiles for long, people are told that it does, whether it will again, and how long it took.
+func TestSlowCompiler(t *testing.T) {
+	if testing.Short() {
+		t.Skip("waits until patience ends")
+	}
+	t.Setenv("CUDA_CACHE_DISABLE", "1")
+	gpu := standin.New(standin.Options{Load: loadOnce})
+	o := options(gpu, ownProducts, 0)
+	var once sync.Once
+	load := o.API.ModuleLoadData
+	o.API.ModuleLoadData = func(m *driver.Module, image *byte) driver.Result {
+		once.Do(func() { time.Sleep(2100 * time.Millisecond) })
+		return load(m, image)
+	}
+	var mu sync.Mutex
+	var notes []string
+	o.Note = func(line string) {
+		mu.Lock()
+		defer mu.Unlock()
+		notes = append(notes, line)
+	}
+	d, err := cuda.Open(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mustClose(t, &rig{d, gpu})
+	mu.Lock()
+	defer mu.Unlock()
+	said := strings.Join(notes, "\n")
+	want := regexp.MustCompile(`^device cuda:0: the driver is compiling kernels for this GPU, each time anew, since CUDA_CACHE_DISABLE is 1
+device cuda:0: [0-9]+ kernels were compiled in [0-9]+ s$`)
+	if !want.MatchString(said) {
+		t.Errorf("said:\n%s", said)
 	}
 }
 

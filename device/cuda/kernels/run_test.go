@@ -37,6 +37,9 @@ func benchFor(t *testing.T, target string, seed uint64) *bench {
 
 // eachTarget runs a test for the kernels of every target.
 func eachTarget(t *testing.T, f func(t *testing.T, target string)) {
+	if raceEnabled && testing.Short() {
+		t.Skip("nothing here is concurrent, and the interpreter of PTX is slow under the race detector")
+	}
 	for _, target := range kernels.Targets {
 		t.Run(target, func(t *testing.T) { f(t, target) })
 	}
