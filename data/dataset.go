@@ -26,6 +26,7 @@ type Dataset struct {
 	skipped     int
 	firstBad    string
 	fingerprint string
+	entries     []Source
 }
 
 // tokenRun is the tokens of one source. No document lies in two.
@@ -201,6 +202,10 @@ func (d *Dataset) Example(i int) Example {
 	return e
 }
 
+// Sources are the entries that [Prepare] was given, with the commit as the revision of each that lies on the hub: with it the
+// same files are read anywhere. An entry whose files the hub has converted stays as it was, and so does one of a registry.
+func (d *Dataset) Sources() []Source { return slices.Clone(d.entries) }
+
 // Fingerprint identifies the documents, their order, their weights and what counts in them. A checkpoint records it: a
 // cursor means nothing in another dataset.
 func (d *Dataset) Fingerprint() string { return d.fingerprint }
@@ -225,7 +230,7 @@ func (d *Dataset) Split(size float64, seed uint64) (training, held *Dataset, err
 
 // subset is the documents whose mark is as given.
 func (d *Dataset) subset(marks []bool, mark bool, what string) *Dataset {
-	s := &Dataset{runs: d.runs, ends: d.ends, chosen: []int32{}, skipped: d.skipped, firstBad: d.firstBad}
+	s := &Dataset{runs: d.runs, ends: d.ends, chosen: []int32{}, skipped: d.skipped, firstBad: d.firstBad, entries: d.entries}
 	h := xxh3.New128()
 	fmt.Fprintf(h, "%s %s\n", d.fingerprint, what) // a hash does not fail
 	i := 0

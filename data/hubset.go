@@ -54,19 +54,20 @@ func (s Source) checkLocal() error {
 	return s.fail("there is no such path, and it is not a hub id (ORG/NAME), as split and revision need")
 }
 
-// fetch brings the files of a hub's data set into the cache, and returns them. folder is a directory in it, or "".
-func (s Source) fetch(ctx context.Context, folder string, o Options) (paths []string, err error) {
+// fetch brings the files of a hub's data set into the cache, and returns them and their commit, "" if it
+// is one of a conversion. folder is a directory in it, or "".
+func (s Source) fetch(ctx context.Context, folder string, o Options) (paths []string, commit string, err error) {
 	if s.Type == "" {
-		return nil, s.fail("there is no such path; if it is a data set of the hub, type is missing: use %s", typeNames)
+		return nil, "", s.fail("there is no such path; if it is a data set of the hub, type is missing: use %s", typeNames)
 	}
 	repo, _ := hub.Parse(hub.Dataset, s.Path)
 	if s.Revision != "" {
 		asked, ok := hub.Parse(hub.Dataset, repo.ID+"@"+s.Revision)
 		if !ok {
-			return nil, s.fail("revision is %q: name a branch, a tag or a commit", s.Revision)
+			return nil, "", s.fail("revision is %q: name a branch, a tag or a commit", s.Revision)
 		}
 		if strings.Contains(s.Path, "@") && asked != repo {
-			return nil, s.fail("path and revision both name a revision: remove one")
+			return nil, "", s.fail("path and revision both name a revision: remove one")
 		}
 		repo = asked
 	}
@@ -80,7 +81,7 @@ func (s Source) fetch(ctx context.Context, folder string, o Options) (paths []st
 	}
 	switch {
 	case ctx.Err() != nil:
-		return nil, ctx.Err()
+		return nil, "", ctx.Err()
 	case err != nil && snapshot == nil: // nothing is known of it
 		alike := ""
 		if hub.IsAbsent(err) && repo.Revision == hub.Main {
@@ -88,9 +89,9 @@ func (s Source) fetch(ctx context.Context, folder string, o Options) (paths []st
 				alike = "; there is " + strings.Join(ids, ", ")
 			}
 		}
-		return nil, s.fail("there is no such path, and it cannot be downloaded: %v%s", err, alike)
+		return nil, "", s.fail("there is no such path, and it cannot be downloaded: %v%s", err, alike)
 	case err != nil:
-		return nil, s.fail("%v", err)
+		return nil, "", s.fail("%v", err)
 	}
 	for _, f := range files {
 		paths = append(paths, snapshot.Path(f))
@@ -98,7 +99,10 @@ func (s Source) fetch(ctx context.Context, folder string, o Options) (paths []st
 	if o.Note != nil {
 		o.Note(fmt.Sprintf("dataset %s: %s at commit %s", s.Path, countFiles(files), snapshot.Commit))
 	}
-	return paths, nil
+	if snapshot.Repo == repo {
+		commit = snapshot.Commit
+	}
+	return paths, commit, nil
 }
 
 func countFiles(files []hub.File) string {

@@ -214,6 +214,9 @@ func TestHubOffline(t *testing.T) {
 	if want := "dataset a/b: train.jsonl at commit " + hubtest.Commit; len(notes) != 1 || notes[0] != want {
 		t.Errorf("notes %q, want %q", notes, want)
 	}
+	if got, want := online.Sources(), (Source{Path: "a/b", Type: Text, Revision: hubtest.Commit}); len(got) != 1 || got[0] != want {
+		t.Errorf("the entries are %+v", got)
+	}
 	n := len(server.Requests)
 	t.Setenv("HF_HUB_OFFLINE", "1")
 	o.Hub = hub.FromEnv()

@@ -61,24 +61,26 @@ func Prepare(ctx context.Context, sources []Source, o Options) (*Dataset, error)
 	if o.Progress == nil {
 		o.Progress = func(Progress) {}
 	}
-	type foundSource struct {
-		Source
-		files []string
-	}
-	var all []foundSource
+	var all []found
+	d := &Dataset{}
 	for _, s := range sources {
 		if err := s.Validate(); err != nil {
 			return nil, err
 		}
-		s, files, err := s.find(ctx, o)
+		f, err := s.find(ctx, o)
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, foundSource{s.withDefaults(), files})
+		all = append(all, f)
+		if f.commit != "" && s.Type != "" {
+			repo, _ := hub.Parse(hub.Dataset, s.Path)
+			s.Path, s.Revision = repo.ID, f.commit
+		}
+		d.entries = append(d.entries, s)
 	}
-	d := &Dataset{}
-	for _, s := range all {
-		p, err := prepareSource(ctx, s.Source, s.files, o)
+	for _, f := range all {
+		s := f.Source.withDefaults()
+		p, err := prepareSource(ctx, s, f.files, o)
 		if err != nil {
 			return nil, err
 		}
@@ -94,24 +96,31 @@ func Prepare(ctx context.Context, sources []Source, o Options) (*Dataset, error)
 	return d, nil
 }
 
-// find is what an entry of a registry stands for, or the entry itself, and its files, which are downloaded if it is a data set
-// of the hub.
-func (s Source) find(ctx context.Context, o Options) (found Source, files []string, err error) {
+// found is what an entry of a registry stands for, or the entry itself.
+type found struct {
+	Source
+	files  []string // in the order in which they are read
+	commit string   // of a data set of the hub; "" if the hub has converted it
+}
+
+// find looks for what a source names. A data set of the hub is downloaded.
+func (s Source) find(ctx context.Context, o Options) (f found, err error) {
 	folder := ""
 	if s.local() || o.Hub == nil {
 		if s, folder, err = s.fromRegistry(); err != nil {
-			return s, nil, err
+			return f, err
 		}
 	}
+	f.Source = s
 	if !s.local() && o.Hub != nil {
-		files, err = s.fetch(ctx, folder, o)
-		return s, files, err
+		f.files, f.commit, err = s.fetch(ctx, folder, o)
+		return f, err
 	}
 	if err := s.checkLocal(); err != nil {
-		return s, nil, err
+		return f, err
 	}
-	files, err = s.files()
-	return s, files, err
+	f.files, err = s.files()
+	return f, err
 }
 
 func prepareSource(ctx context.Context, s Source, files []string, o Options) (*part, error) {

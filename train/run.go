@@ -10,6 +10,8 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/millrace/millrace/checkpoint"
@@ -200,6 +202,7 @@ func (c *Config) startsOver(env *Env) bool {
 	if now.Numerics.BlockChunk == 0 {
 		now.Numerics.BlockChunk = old.Numerics.BlockChunk
 	}
+	now.Datasets, now.Eval.Datasets = atCommits(now.Datasets, old.Datasets), atCommits(now.Eval.Datasets, old.Eval.Datasets)
 	old.Memory, old.Device, old.Save, old.Resume = now.Memory, now.Device, now.Save, now.Resume // which change no number
 	a, errA := old.YAML()
 	b, errB := now.YAML()
@@ -208,6 +211,18 @@ func (c *Config) startsOver(env *Env) bool {
 	}
 	env.say("%s has this run, and no checkpoint of it; it starts over", c.OutputDir)
 	return true
+}
+
+// atCommits is the data sets of a run file with the commits that a resolved one has for the same data sets of the hub.
+func atCommits(sets, resolved []data.Source) []data.Source {
+	sets = slices.Clone(sets)
+	for i := range min(len(sets), len(resolved)) {
+		name, _, _ := strings.Cut(sets[i].Path, "@")
+		if resolved[i].Revision != "" && resolved[i].Path == name {
+			sets[i].Path, sets[i].Revision = name, resolved[i].Revision
+		}
+	}
+	return sets
 }
 
 // newRunDir makes the output directory, so that a long run does not end in finding that it cannot be written. It refuses one
@@ -299,6 +314,10 @@ func (t *trainer) openLoaders(p *plan.Plan) (err error) {
 func (t *trainer) writeHead(p *plan.Plan) error {
 	c := *t.config
 	c.Numerics = sizesOf(p.Numerics)
+	c.Datasets = t.data.Sources()
+	if len(c.Eval.Datasets) > 0 {
+		c.Eval.Datasets = t.evalData.Sources()
+	}
 	doc, err := c.YAML()
 	if err != nil {
 		return err

@@ -393,6 +393,19 @@ func TestTrainOnTheHub(t *testing.T) {
 		t.Fatal(err)
 	}
 	sameModel(t, sum.Model, filepath.Join(c.OutputDir, "model"))
+	// The resolved run file names the commit: it reads the same rows after the branch has moved.
+	if got := again.Datasets[0]; got.Path != "org/wheels" || got.Revision != hubtest.Commit || again.Eval.Datasets[0].Revision != hubtest.Commit {
+		t.Errorf("run.yaml has %+v", got)
+	}
+	// A run that had saved nothing starts over, whether its file names the commit or not.
+	for _, name := range []string{"model", "metrics.jsonl"} {
+		if err := os.RemoveAll(filepath.Join(c.OutputDir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := Train(context.Background(), c, newEnv(t), Options{}); err != nil {
+		t.Error(err)
+	}
 	again.Datasets[0].Split = "dev"
 	_, err = Preview(context.Background(), newEnv(t), again, 1, func(PreviewExample) error { return nil })
 	if !errors.Is(err, ErrRequest) || !strings.Contains(err.Error(), `no split "dev"; it has train, test`) {
