@@ -27,8 +27,8 @@ func (s Source) hubKeys() error {
 		return s.fail("split is %q: make an entry of each", s.Split)
 	case s.Split != "" && !splitName.MatchString(s.Split):
 		return s.fail("split is %q, which is no name", s.Split)
-	case s.Glob != "" && s.Split != "":
-		return s.fail("glob and split both say which files: remove one")
+	case s.Glob != "" && s.Name+s.Split != "":
+		return s.fail("glob says which files, and so do name and split: remove one")
 	}
 	return nil
 }

@@ -179,6 +179,7 @@ func TestHubErrors(t *testing.T) {
 		"slice":        {Source{Path: "a/b", Split: "train[:10%]"}, "max_samples"},
 		"sum":          {Source{Path: "a/b", Split: "train+test"}, "make an entry of each"},
 		"both":         {Source{Path: "a/b", Split: "train", Glob: "x"}, "remove one"},
+		"both too":     {Source{Path: "a/b", Name: "main", Glob: "x"}, "remove one"},
 		"a local file": {Source{Path: "here.jsonl", Split: "train"}, "for data sets of the hub"},
 		"local name":   {Source{Path: "here.jsonl", Name: "x"}, "takes type"},
 		"missing":      {Source{Path: "data/train.jsonl"}, "no such file"},

@@ -74,37 +74,52 @@ type Hub struct {
 
 // FromEnv is the hub that the environment describes, read as huggingface_hub does: HF_HUB_CACHE, else HF_HOME/hub, else
 // ~/.cache/huggingface/hub; HF_ENDPOINT; HF_TOKEN, else the file HF_TOKEN_PATH or HF_HOME/token, which `hf auth login`
-// writes (not with HF_HUB_DISABLE_IMPLICIT_TOKEN); HF_HUB_OFFLINE.
+// writes (neither with HF_HUB_DISABLE_IMPLICIT_TOKEN); HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE. The older names
+// HUGGINGFACE_HUB_CACHE and HUGGING_FACE_HUB_TOKEN are read, too.
 func FromEnv() *Hub {
-	home := os.Getenv("HF_HOME")
+	user, _ := os.UserHomeDir() // "": then one of the variables is needed
+	home := pathFromEnv("HF_HOME", user)
 	if home == "" {
 		// Not os.UserCacheDir, which is another place on a Mac.
-		cache := os.Getenv("XDG_CACHE_HOME")
-		if cache == "" {
-			if user, err := os.UserHomeDir(); err == nil {
-				cache = filepath.Join(user, ".cache")
-			}
+		cache := pathFromEnv("XDG_CACHE_HOME", user)
+		if cache == "" && user != "" {
+			cache = filepath.Join(user, ".cache")
 		}
 		if cache != "" {
 			home = filepath.Join(cache, "huggingface")
 		}
 	}
-	h := &Hub{Cache: os.Getenv("HF_HUB_CACHE"), Token: strings.TrimSpace(os.Getenv("HF_TOKEN")), pause: time.Second}
-	if h.Cache == "" && home != "" {
-		h.Cache = filepath.Join(home, "hub")
+	inHome := func(name string) string {
+		if home == "" {
+			return ""
+		}
+		return filepath.Join(home, name)
 	}
-	h.Endpoint = strings.TrimRight(cmp.Or(os.Getenv("HF_ENDPOINT"), "https://huggingface.co"), "/")
-	h.Offline = isSet("HF_HUB_OFFLINE")
-	tokenFile := os.Getenv("HF_TOKEN_PATH")
-	if tokenFile == "" && home != "" {
-		tokenFile = filepath.Join(home, "token")
+	h := &Hub{
+		Cache:    cmp.Or(pathFromEnv("HF_HUB_CACHE", user), pathFromEnv("HUGGINGFACE_HUB_CACHE", user), inHome("hub")),
+		Endpoint: strings.TrimRight(cmp.Or(os.Getenv("HF_ENDPOINT"), "https://huggingface.co"), "/"),
+		Offline:  isSet("HF_HUB_OFFLINE") || isSet("TRANSFORMERS_OFFLINE"),
+		pause:    time.Second,
 	}
-	if h.Token == "" && !isSet("HF_HUB_DISABLE_IMPLICIT_TOKEN") {
-		if doc, err := readSmall(tokenFile, 4096); err == nil { // without the file there is no token
+	if isSet("HF_HUB_DISABLE_IMPLICIT_TOKEN") {
+		return h
+	}
+	h.Token = strings.TrimSpace(cmp.Or(os.Getenv("HF_TOKEN"), os.Getenv("HUGGING_FACE_HUB_TOKEN")))
+	if file := cmp.Or(pathFromEnv("HF_TOKEN_PATH", user), inHome("token")); h.Token == "" && file != "" {
+		if doc, err := readSmall(file, 4096); err == nil { // without the file there is no token
 			h.Token = strings.TrimSpace(string(doc))
 		}
 	}
 	return h
+}
+
+// pathFromEnv reads a path that may begin with ~ or have variables in it, for those who set it where no shell expands it.
+func pathFromEnv(name, user string) string {
+	path := os.ExpandEnv(os.Getenv(name))
+	if rest, ok := strings.CutPrefix(path, "~"); ok && user != "" && (rest == "" || rest[0] == '/') {
+		return filepath.Join(user, rest)
+	}
+	return path
 }
 
 // isSet reads a switch as huggingface_hub does.

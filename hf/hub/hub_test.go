@@ -391,6 +391,37 @@ func TestParse(t *testing.T) {
 	}
 }
 
+func TestFromEnv(t *testing.T) {
+	hubtest.Start(t) // which sets and restores the variables
+	t.Setenv("HOME", "/home/me")
+	for _, c := range []struct {
+		env  map[string]string
+		want *Hub
+	}{
+		{map[string]string{"HF_HOME": "", "HF_ENDPOINT": ""}, &Hub{Cache: "/home/me/.cache/huggingface/hub", Endpoint: "https://huggingface.co"}},
+		{map[string]string{"HF_HOME": "", "XDG_CACHE_HOME": "/c"}, &Hub{Cache: "/c/huggingface/hub"}},
+		{map[string]string{"HF_HOME": "~/hf", "HF_HUB_OFFLINE": "yes"}, &Hub{Cache: "/home/me/hf/hub", Offline: true}},
+		{map[string]string{"HF_HOME": "$HOME/hf", "TRANSFORMERS_OFFLINE": "1"}, &Hub{Cache: "/home/me/hf/hub", Offline: true}},
+		{map[string]string{"HF_HUB_CACHE": "/x", "HUGGINGFACE_HUB_CACHE": "/y", "HF_HUB_OFFLINE": "0"}, &Hub{Cache: "/x"}},
+		{map[string]string{"HUGGINGFACE_HUB_CACHE": "/y", "HF_TOKEN": " a\n", "HUGGING_FACE_HUB_TOKEN": "b"}, &Hub{Cache: "/y", Token: "a"}},
+		{map[string]string{"HUGGINGFACE_HUB_CACHE": "/y", "HUGGING_FACE_HUB_TOKEN": "b"}, &Hub{Cache: "/y", Token: "b"}},
+		{map[string]string{"HF_HUB_CACHE": "/x", "HF_TOKEN": "a", "HF_HUB_DISABLE_IMPLICIT_TOKEN": "1"}, &Hub{Cache: "/x"}},
+	} {
+		t.Run("", func(t *testing.T) {
+			for _, name := range []string{"XDG_CACHE_HOME", "TRANSFORMERS_OFFLINE", "HUGGINGFACE_HUB_CACHE", "HUGGING_FACE_HUB_TOKEN"} {
+				t.Setenv(name, "")
+			}
+			for name, value := range c.env {
+				t.Setenv(name, value)
+			}
+			h := FromEnv()
+			if h.Cache != c.want.Cache || h.Token != c.want.Token || h.Offline != c.want.Offline || c.want.Endpoint != "" && h.Endpoint != c.want.Endpoint {
+				t.Errorf("%v: %q, token %q, offline %v, %s", c.env, h.Cache, h.Token, h.Offline, h.Endpoint)
+			}
+		})
+	}
+}
+
 func TestSimilar(t *testing.T) {
 	_, h := start(t)
 	if got := h.Similar(context.Background(), Repo{Dataset, "gsm/gsm8k", Main}); !slices.Equal(got, []string{"openai/gsm8k"}) {

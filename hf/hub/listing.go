@@ -26,6 +26,7 @@ type File struct {
 // Bounds of what a server may list.
 const (
 	maxFiles     = 2_000_000
+	maxNameBytes = 256 << 20 // of all files
 	maxPages     = 2_000
 	maxFileBytes = 1 << 60
 )
@@ -76,6 +77,7 @@ func (h *Hub) askCommit(ctx context.Context, r Repo) (string, error) {
 func (h *Hub) askFiles(ctx context.Context, r Repo, commit string) ([]File, error) {
 	strange := func(err error) error { return fmt.Errorf("%s did not answer as a hub does: %w", h.Endpoint, err) }
 	var files []File
+	nameBytes := 0
 	address := h.api(r) + "/tree/" + commit + "?recursive=true"
 	for page := 0; address != ""; page++ {
 		var entries []struct {
@@ -100,8 +102,9 @@ func (h *Hub) askFiles(ctx context.Context, r Repo, commit string) ([]File, erro
 				f.Hash = e.LFS.OID
 			}
 			files = append(files, f)
+			nameBytes += len(f.Name) + len(f.Hash)
 		}
-		if len(files) > maxFiles || page >= maxPages {
+		if len(files) > maxFiles || nameBytes > maxNameBytes || page >= maxPages {
 			return nil, strange(fmt.Errorf("it lists more than %d files, or on more than %d pages", maxFiles, maxPages))
 		}
 		address = next

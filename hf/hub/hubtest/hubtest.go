@@ -69,7 +69,7 @@ func Start(t testing.TB) (s *Server, home string) {
 	s.URL, s.StorageURL = server.URL, storage.URL
 	home = t.TempDir()
 	for k, v := range map[string]string{"HF_HOME": home, "HF_HUB_CACHE": "", "HF_ENDPOINT": server.URL + "/", "HF_TOKEN": "", "HF_TOKEN_PATH": "",
-		"HF_HUB_OFFLINE": "", "HF_HUB_DISABLE_IMPLICIT_TOKEN": ""} {
+		"HF_HUB_OFFLINE": "", "TRANSFORMERS_OFFLINE": "", "HF_HUB_DISABLE_IMPLICIT_TOKEN": "", "HUGGINGFACE_HUB_CACHE": "", "HUGGING_FACE_HUB_TOKEN": ""} {
 		t.Setenv(k, v)
 	}
 	return s, home
