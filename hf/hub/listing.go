@@ -86,7 +86,8 @@ func (h *Hub) askFiles(ctx context.Context, r Repo, commit string) ([]File, erro
 			Size int64  `json:"size"`
 			OID  string `json:"oid"`
 			LFS  *struct {
-				OID string `json:"oid"`
+				OID  string `json:"oid"`
+				Size int64  `json:"size"`
 			} `json:"lfs"`
 		}
 		next, err := h.ask(ctx, r, address, &entries)
@@ -99,7 +100,7 @@ func (h *Hub) askFiles(ctx context.Context, r Repo, commit string) ([]File, erro
 			}
 			f := File{e.Path, e.Size, e.OID}
 			if e.LFS != nil {
-				f.Hash = e.LFS.OID
+				f.Hash, f.Size = e.LFS.OID, e.LFS.Size
 			}
 			files = append(files, f)
 			nameBytes += len(f.Name) + len(f.Hash)
