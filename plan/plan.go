@@ -95,7 +95,7 @@ func (r Request) choose(thorough bool) (*Plan, error) {
 		return nil, err
 	}
 	if r.Numerics.SequenceLen > r.Model.MaxPositions {
-		return nil, fmt.Errorf("sequence_len %d is more than the %d positions that the model was made for; lower sequence_len",
+		return nil, fmt.Errorf("sequence_len %d is more than the %d positions that the model was made for; lower sequence_len, or raise max_position_embeddings in its config.json",
 			r.Numerics.SequenceLen, r.Model.MaxPositions)
 	}
 	return (&chooser{Request: r}).choose(thorough)

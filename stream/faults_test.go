@@ -15,6 +15,7 @@ import (
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/device/devicetest"
 	"github.com/millrace/millrace/internal/vfs"
+	"github.com/millrace/millrace/nn"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/store"
 	"github.com/millrace/millrace/trace"
@@ -142,7 +143,14 @@ func faultCases() map[string]setup {
 	return map[string]setup{
 		"bound": {},
 		"ring":  {change: streamed(2)},
-		"disk":  {change: allOnDisk, files: func() vfs.FS { return vfs.NewMem() }},
+		"kept": {change: func(p *plan.Placement) {
+			streamed(2)(p)
+			p.KeptOnHost, p.KeptSlots = make([]bool, len(p.Keep)), 2
+			for i := range p.Keep {
+				p.Keep[i], p.KeptOnHost[i] = nn.KeepAttention, true
+			}
+		}},
+		"disk": {change: allOnDisk, files: func() vfs.FS { return vfs.NewMem() }},
 		"resident": {change: func(p *plan.Placement) {
 			streamed(1)(p)
 			p.SingleHead, p.GradSlots, p.StageSlots = true, 2, 2
