@@ -57,6 +57,7 @@ type builder struct {
 	inX      [2][]int // by parity and micro-batch: the layer whose input the working buffer holds
 	gradOf   map[int]int
 	onDevice map[int]bool // resident parts that have been fetched, or updated, in this schedule
+	late     []int        // tiles of the head whose gradients are complete and not rounded
 	counts   bool         // weights that become NaN are counted on the device
 }
 
@@ -413,8 +414,16 @@ func (b *builder) head() {
 		for m := range b.num.MicroBatches {
 			micro(HeadVisit, m, append(tiles, resource{batchTokens, 0, 0}), append(grads, resource{headState, m, 0}, resource{results, 0, m}))
 		}
+		// Its tiles are complete all at once. Those that a slot waits for are rounded now, less the norm's that follows; the others each
+		// behind a block, while the gradients before them drain.
+		free := b.place.StageSlots - 1
 		for _, p := range slices.Backward(b.model.HeadTiles) {
-			b.finishGrad(p)
+			if !b.staged() || b.tied(p) || b.stateHere(p) || free > 0 {
+				b.finishGrad(p)
+				free--
+			} else {
+				b.late = append(b.late, p)
+			}
 		}
 	} else {
 		for _, p := range b.model.HeadTiles {
@@ -498,7 +507,18 @@ func (b *builder) backward() {
 			}
 		}
 		b.finishGrad(part)
+		b.finishLate(1)
 	}
+	b.finishLate(len(b.late))
+}
+
+// finishLate rounds so many of the head's gradients that wait for it, and brings them home.
+func (b *builder) finishLate(n int) {
+	n = min(n, len(b.late))
+	for _, part := range b.late[:n] {
+		b.finishGrad(part)
+	}
+	b.late = b.late[n:]
 }
 
 // nextKept is the next slot of the ring of what is kept on the host.

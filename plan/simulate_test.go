@@ -139,3 +139,21 @@ func TestIdlesAddUp(t *testing.T) {
 		}
 	}
 }
+
+// The gradients of a head that is visited once drain behind the backward pass, and compute does not wait for their slots.
+func TestHeadGradientsDrainBehindBackward(t *testing.T) {
+	m := medium.model(t)
+	if len(m.HeadTiles) < 4 {
+		t.Fatalf("%d tiles", len(m.HeadTiles))
+	}
+	place := moving(m, 2)
+	place.SingleHead = true
+	p := newPlan(t, m, numerics(8, true)).With(place)
+	slow := machine
+	slow.BF16FLOPsPerSec, slow.DownloadBytesPerSec = 1e11, 5e8
+	for _, i := range p.Idles(slow, gpu) {
+		if i.Before == "round" || i.Before == "head-input" {
+			t.Errorf("%.3g s of %.3g s before %s for %s", i.Seconds, p.Simulate(slow, gpu).StepSeconds, i.Before, i.For)
+		}
+	}
+}
