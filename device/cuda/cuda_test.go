@@ -16,6 +16,7 @@ func TestConformance(t *testing.T) {
 	if raceEnabled && testing.Short() {
 		t.Skip("the interpreter of PTX is slow under the race detector; TestStandInTraining looks for missing waits")
 	}
+	t.Parallel()
 	suite := func(p products, only ...string) devicetest.Suite {
 		return devicetest.Suite{Open: func() device.Device { return open(t, standin.Options{}, p) }, Fail: fail, Only: only}
 	}

@@ -191,6 +191,7 @@ func trainingLaws(t *testing.T, variant string, compute tensor.DType, steps int,
 
 // The engine turns a GPU as it turns the CPU.
 func TestStandInTraining(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		variant string
 		compute tensor.DType

@@ -261,6 +261,7 @@ func TestLostContext(t *testing.T) {
 // Every call that the driver is asked for fails once: the error is one line, nobody hangs, nothing stays behind, and a failure that
 // nobody is told of does no harm.
 func TestEachCallFails(t *testing.T) {
+	t.Parallel()
 	accounts := hostmem.New()
 	life := func(d *rig) (err error) {
 		defer func() { err = errors.Join(err, d.Device.Close()) }()

@@ -99,7 +99,9 @@ func millrace(args []string) int {
 		losses.Reset()
 		losses.WriteString("{\"step\":1,\"loss\":3}\n")
 	}
-	for file, content := range map[string]string{"metrics.jsonl": losses.String(), "plan.json": set["memory.device"], "model/model.safetensors": "bits"} {
+	for file, content := range map[string]string{
+		"metrics.jsonl": losses.String(), "plan.json": set["memory.device"], "model/model.safetensors": "bits",
+	} {
 		path := filepath.Join(set["output_dir"], file)
 		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 			return refuse(err.Error())
@@ -118,7 +120,9 @@ func folder(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for from, names := range map[string][]string{self: {"millrace", "cuda.test"}, "run.sh": {"run.sh"}, "README.md": {"README.md", "built-from.txt"}} {
+	for from, names := range map[string][]string{
+		self: {"millrace", "cuda.test"}, "run.sh": {"run.sh"}, "README.md": {"README.md", "built-from.txt"},
+	} {
 		for _, name := range names {
 			src, err := os.Open(from)
 			if err != nil {

@@ -326,6 +326,32 @@ func TestConfig(t *testing.T) {
 	}
 }
 
+// TestSkip: the last blocks of a grid run with their own numbers, and the others do not.
+func TestSkip(t *testing.T) {
+	k := parse(t, []byte(`.version 8.4
+.target sm_80
+.address_size 64
+.visible .entry k(.param .u64 pout)
+{
+.reg .b32 %r<3>;
+.reg .b64 out;
+ld.param.u64 out, [pout];
+mov.u32 %r0, %ctaid.x;
+mov.u32 %r1, %ctaid.y;
+mad.lo.u32 %r0, %r1, 100, %r0;
+atom.global.add.u32 %r2, [out], %r0;
+ret;
+}`))
+	for skip, want := range map[uint64]uint32{0: 0 + 1 + 2 + 100 + 101 + 102, 4: 101 + 102, 5: 102, 6: 0, 1 << 40: 0} {
+		h := &heap{}
+		out := put(h, make([]uint32, 1))
+		err := k.Run(h, Config{Grid: [3]uint32{3, 2, 1}, Block: [3]uint32{1, 1, 1}, Params: paramBlock(t, k, out), Workers: 2, Skip: skip})
+		if got := get[uint32](h, out)[0]; err != nil || got != want {
+			t.Errorf("without %d blocks: %d (%v), want %d", skip, got, err, want)
+		}
+	}
+}
+
 // TestReuse: a launch that takes over the registers of another, with more or fewer threads, is as good as the first.
 func TestReuse(t *testing.T) {
 	k := parse(t, kernel(`
