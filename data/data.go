@@ -1,9 +1,9 @@
 // Package data turns files into the batches that a training step sees.
 //
-// The way is: a [Source] names files; each row of them is a [Record]; a [Renderer] turns a record into segments of
-// text, some of which the model shall learn to produce; a tokenizer turns these into an [Example]; [Prepare] does all
-// of this in parallel, keeps the result in a cache, and returns a [Dataset]; a [Loader] shuffles and packs its
-// documents into rows of a fixed length and hands them out as micro-batches, step by step.
+// The way is: a [Source] names files, of this machine or of the Hugging Face hub; each row of them is a [Record]; a
+// [Renderer] turns a record into segments of text, some of which the model shall learn to produce; a tokenizer turns
+// these into an [Example]; [Prepare] does all of this in parallel, keeps the result in a cache, and returns a [Dataset]; a
+// [Loader] shuffles and packs its documents into rows of a fixed length and hands them out as micro-batches, step by step.
 //
 // There are two renderers: [Plain], and [Chat] for conversations, which asks the model's own chat template.
 //

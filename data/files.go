@@ -50,6 +50,8 @@ func (s Source) files() ([]string, error) {
 			return nil, s.fail("path is a pattern, so glob cannot be one too")
 		}
 		return s.matching(splitPattern(s.Path))
+	case errors.Is(err, fs.ErrNotExist) && !strings.ContainsAny(s.Path, `/\.`):
+		return nil, s.fail("no such file or directory; a data set of the hub is named ORG/NAME")
 	case err != nil:
 		return nil, fmt.Errorf("dataset: %w", err)
 	case !info.IsDir() && s.Glob != "":

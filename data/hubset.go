@@ -40,7 +40,8 @@ func (s Source) local() bool {
 	}
 	_, isID := hub.Parse(hub.Dataset, s.Path)
 	// data/train.jsonl could be an id, and is a typing error.
-	return !isID || isJSON(s.Path) || isParquet(s.Path) || slices.Contains([]string{".txt", ".md"}, unpacked(s.Path)) || slices.Contains(foreign, unpacked(s.Path))
+	ending := unpacked(s.Path)
+	return !isID || isJSON(s.Path) || isParquet(s.Path) || ending == ".txt" || ending == ".md" || slices.Contains(foreign, ending)
 }
 
 // checkLocal refuses keys that only data sets of the hub have.

@@ -43,8 +43,9 @@ type Progress struct {
 	Done       bool // this is the last call for the source
 }
 
-// Prepare finds the sources, fetching what the hub has, then reads and tokenizes them, one after the other, into one dataset. The result does not depend on the
-// number of workers or on the cache. Errors name the file and, for rows, the line; of several bad rows it is the first.
+// Prepare finds the sources, fetching what the hub has, then reads and tokenizes them, one after the other, into one
+// dataset. The result does not depend on the number of workers or on the cache. Errors name the file and, for rows, the
+// line; of several bad rows it is the first.
 func Prepare(ctx context.Context, sources []Source, o Options) (*Dataset, error) {
 	if len(sources) == 0 {
 		return nil, errors.New("datasets is empty: name at least one")

@@ -59,7 +59,8 @@ func (s Source) fromRegistry() (out Source, folder string, err error) {
 	}
 	raw, ok := all[s.Name]
 	if !ok {
-		return s, "", fmt.Errorf("%s: there is no data set %q; it has %s", path, s.Name, someOf(nearestFirst(s.Name, slices.Sorted(maps.Keys(all)))))
+		names := nearestFirst(s.Name, slices.Sorted(maps.Keys(all)))
+		return s, "", fmt.Errorf("%s: there is no data set %q; it has %s", path, s.Name, someOf(names))
 	}
 	fail := func(format string, args ...any) (Source, string, error) {
 		return s, "", fmt.Errorf("%s: %s: %s", path, s.Name, fmt.Sprintf(format, args...))
@@ -78,7 +79,8 @@ func (s Source) fromRegistry() (out Source, folder string, err error) {
 			return fail("it has %s: only text can be trained on", media)
 		}
 	}
-	out = Source{Path: filepath.Join(filepath.Dir(path), filepath.FromSlash(e.FileName)), MaxSamples: s.MaxSamples, Weight: s.Weight, BadRows: s.BadRows}
+	out = Source{MaxSamples: s.MaxSamples, Weight: s.Weight, BadRows: s.BadRows}
+	out.Path = filepath.Join(filepath.Dir(path), filepath.FromSlash(e.FileName))
 	switch elsewhere := cmp.Or(e.ModelScope, e.OpenMind, e.ScriptURL, e.CloudFile); {
 	case filepath.IsAbs(e.FileName):
 		out.Path = e.FileName
@@ -95,7 +97,8 @@ func (s Source) fromRegistry() (out Source, folder string, err error) {
 		return fail("it has no file_name and no hf_hub_url")
 	}
 	if _, err := os.Stat(out.Path); e.FileName != "" && errors.Is(err, fs.ErrNotExist) && !strings.ContainsAny(e.FileName, "*?[") {
-		return fail("its file %s is not there; of the registry's files there are %s", e.FileName, cmp.Or(someOf(presentEntries(path, all)), "none"))
+		return fail("its file %s is not there; of the registry's files there are %s",
+			e.FileName, cmp.Or(someOf(presentEntries(path, all)), "none"))
 	}
 	if out.MaxSamples == 0 {
 		out.MaxSamples = e.NumSamples

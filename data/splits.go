@@ -215,7 +215,8 @@ func (s *subset) choose(name string) (split, error) {
 	}
 	switch {
 	case slices.Contains(names, partialPrefix+want):
-		return split{}, fmt.Errorf("the hub has converted the first 5 GB of split %s only: take them with split: %s%s, or name files with glob", want, partialPrefix, want)
+		return split{}, fmt.Errorf("the hub has converted the first 5 GB of split %s only: take them with split: %s%s, or name files with glob",
+			want, partialPrefix, want)
 	case name == "":
 		return split{}, fmt.Errorf("subset %s has the splits %s: choose one with split", s.name, someOf(names))
 	}
@@ -223,7 +224,8 @@ func (s *subset) choose(name string) (split, error) {
 }
 
 // foreign are the endings of data that are not read here.
-var foreign = []string{".csv", ".tsv", ".arrow", ".tar", ".zip", ".xml", ".h5", ".hdf5", ".npz", ".lance", ".xlsx", ".pkl", ".bz2", ".xz", ".7z"}
+var foreign = []string{".csv", ".tsv", ".arrow", ".tar", ".zip", ".xml", ".h5", ".hdf5", ".npz", ".lance",
+	".xlsx", ".pkl", ".bz2", ".xz", ".7z"}
 
 // rowFiles are those of a split's files that hold its rows: of the ending that most have, as a directory may have notes beside
 // them. ending is theirs, "" if there are none.
@@ -236,7 +238,8 @@ func rowFiles(names []string) (files []string, ending string) {
 	}
 	preferred := []string{".csv", ".json", ".jsonl", ".parquet"}
 	for e, n := range count {
-		if c := cmp.Or(cmp.Compare(n, count[ending]), cmp.Compare(slices.Index(preferred, e), slices.Index(preferred, ending)), cmp.Compare(e, ending)); c > 0 {
+		rank, best := slices.Index(preferred, e), slices.Index(preferred, ending)
+		if cmp.Or(cmp.Compare(n, count[ending]), cmp.Compare(rank, best), cmp.Compare(e, ending)) > 0 {
 			ending = e
 		}
 	}
@@ -275,7 +278,8 @@ func convertedSubsets(names []string, card []cardConfig) []subset {
 	}
 	for i := range all {
 		s := &all[i]
-		s.isDefault = s.isDefault || len(all) == 1 || slices.ContainsFunc(card, func(c cardConfig) bool { return c.isDefault && c.name == s.name })
+		isCards := slices.ContainsFunc(card, func(c cardConfig) bool { return c.isDefault && c.name == s.name })
+		s.isDefault = s.isDefault || len(all) == 1 || isCards
 		slices.SortFunc(s.splits, func(a, b split) int { return compareSplits(a.name, b.name) })
 	}
 	return all

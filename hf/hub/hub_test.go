@@ -91,7 +91,8 @@ func TestFetch(t *testing.T) {
 		t.Errorf("the last progress is %q, want %q", last, want)
 	}
 	root := filepath.Join(h.Cache, "datasets--openai--gsm8k")
-	if target, err := os.Readlink(filepath.Join(root, "snapshots", hubtest.Commit, train)); err != nil || filepath.Dir(target) != filepath.FromSlash("../../../blobs") || len(filepath.Base(target)) != 64 {
+	target, err := os.Readlink(filepath.Join(root, "snapshots", hubtest.Commit, train))
+	if err != nil || filepath.Dir(target) != filepath.FromSlash("../../../blobs") || len(filepath.Base(target)) != 64 {
 		t.Errorf("the file is a link to %q, %v", target, err)
 	}
 	// printf 'read me' | git hash-object --stdin

@@ -106,9 +106,11 @@ func (h *Hub) refused(r Repo, resp *http.Response) error {
 	case ref.code == "RepoNotFound":
 		ref.text = fmt.Sprintf("%s has no such %s for your token: check the name, and what the token may read", h.Endpoint, what)
 	case isDenied && h.Token == "":
-		ref.text = fmt.Sprintf("%s answers %s: check the name; if the %s is private or gated, accept its terms at %s and set HF_TOKEN", h.Endpoint, resp.Status, what, page)
+		ref.text = fmt.Sprintf("%s answers %s: check the name; if the %s is private or gated, accept its terms at %s and set HF_TOKEN",
+			h.Endpoint, resp.Status, what, page)
 	case isDenied:
-		ref.text = fmt.Sprintf("%s answers %s: check the name, and what HF_TOKEN may read; a gated %s needs its terms accepted at %s", h.Endpoint, resp.Status, what, page)
+		ref.text = fmt.Sprintf("%s answers %s: check the name, and what HF_TOKEN may read; a gated %s needs its terms accepted at %s",
+			h.Endpoint, resp.Status, what, page)
 	case ref.status == http.StatusNotFound:
 		ref.text = fmt.Sprintf("%s does not have it: check the name and the revision %q", h.Endpoint, r.Revision)
 	default:

@@ -111,14 +111,16 @@ func (s *Snapshot) Fetch(ctx context.Context, files ...File) error {
 		return nil
 	}
 	if s.hub.Offline {
-		return fmt.Errorf("%d of %d files, such as %s, are not in %s, and %w", len(missing), len(files), missing[0].Name, s.hub.Cache, ErrOffline)
+		return fmt.Errorf("%d of %d files, such as %s, are not in %s, and %w",
+			len(missing), len(files), missing[0].Name, s.hub.Cache, ErrOffline)
 	}
 	if err := os.MkdirAll(filepath.Join(s.hub.dir(s.Repo), "blobs"), 0o777); err != nil {
 		return err
 	}
 	if s.hub.FreeBytes != nil {
 		if free, err := s.hub.FreeBytes(s.hub.Cache); err == nil && free < need {
-			return fmt.Errorf("it needs %.1f GB, and %s has %.1f GB left: set HF_HOME to a larger disk, or choose fewer files", float64(need)/1e9, s.hub.Cache, float64(free)/1e9)
+			return fmt.Errorf("it needs %.1f GB, and %s has %.1f GB left: set HF_HOME to a larger disk, or choose fewer files",
+				float64(need)/1e9, s.hub.Cache, float64(free)/1e9)
 		}
 	}
 	for _, f := range missing {
