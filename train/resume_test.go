@@ -2,10 +2,12 @@ package train
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -15,14 +17,21 @@ import (
 	"github.com/millrace/millrace/device/cpu/isa"
 	"github.com/millrace/millrace/internal/hostmem"
 	"github.com/millrace/millrace/internal/vfs"
+	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/trace"
 )
 
 // until trains until a line of progress begins so, then asks for the end.
 func until(t *testing.T, c *Config, line string) {
 	t.Helper()
+	untilOn(t, c, line, "")
+}
+
+// untilOn does so on the machine whose file is in a cache directory.
+func untilOn(t *testing.T, c *Config, line, cacheDir string) {
+	t.Helper()
 	env := newEnv(t)
-	env.program = 1
+	env.program, env.CacheDir = 1, cacheDir
 	stop := make(chan struct{})
 	env.Stop, env.Progress = stop, &stopper{line, stop}
 	sum, err := Train(context.Background(), c, env, Options{})
@@ -35,6 +44,7 @@ func until(t *testing.T, c *Config, line string) {
 type placement struct {
 	name   string
 	memory Memory
+	cache  string
 }
 
 func placementsOf(t *testing.T, c *Config) []placement {
@@ -53,10 +63,28 @@ func placementsOf(t *testing.T, c *Config) []placement {
 	}
 	tight.Host.N += 256 << 10
 	return []placement{
-		{"in memory", Memory{}},
-		{"streamed", budget(t, "3MiB")},
-		{"on disk", tight},
+		{"in memory", Memory{}, ""},
+		{"streamed", budget(t, "3MiB"), ""},
+		{"updated on the device", budget(t, "64MiB"), slowHost(t)},
+		{"on disk", tight, ""},
 	}
+}
+
+// slowHost is a cache directory with a machine whose host takes so long for updates that plans leave them to the device.
+func slowHost(t *testing.T) string {
+	t.Helper()
+	dev, err := newEnv(t).open("cpu")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dev.Close()
+	m := guess(dev.computes.Info())
+	m.Name, m.AdamWBytesPerSec = dev.computes.Info().Name, 1e6
+	dir := t.TempDir()
+	if err := plan.WriteMachine(filepath.Join(dir, machineFile), m); err != nil {
+		t.Fatal(err)
+	}
+	return dir
 }
 
 // The law of resuming: a run that is stopped again and again and goes on each time with its state elsewhere ends with the
@@ -87,10 +115,17 @@ func TestResumeChangesNoBit(t *testing.T) {
 			for i, p := range placementsOf(t, base) {
 				run := parts
 				run.Memory = p.memory
-				until(t, &run, fmt.Sprintf("step %2d/12", 2+3*i))
+				untilOn(t, &run, fmt.Sprintf("step %2d/12", 2+3*i), p.cache)
 				doc, err := os.ReadFile(filepath.Join(parts.OutputDir, "plan.json"))
 				if err != nil || strings.Contains(string(doc), "disk_bytes") != (p.name == "on disk") {
 					t.Errorf("%s: what is on disk is not as it should be: %v", p.name, err)
+				}
+				var planned plan.Plan
+				if err := json.Unmarshal(doc, &planned); err != nil {
+					t.Fatal(err)
+				}
+				if p.cache != "" && !slices.Contains(planned.Placement.StateHere, true) {
+					t.Errorf("%s: the host updates everything", p.name)
 				}
 			}
 			got, err := Train(context.Background(), &parts, newEnv(t), Options{})
