@@ -93,7 +93,7 @@ func main() {
 		os.Exit(1)
 	}
 	runtime.LockOSThread() // OpenMP keeps a pool of threads for every thread that calls it
-	p := pool.New(*threads)
+	p := pool.New(*threads, nil)
 	defer p.Close()
 	engine := gemm.New(isa.Best(), p)
 

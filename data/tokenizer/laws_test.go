@@ -1,11 +1,9 @@
 package tokenizer
 
 import (
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 	"unicode/utf8"
 
 	"pgregory.net/rapid"
@@ -86,48 +84,5 @@ func TestDecodeLaws(t *testing.T) {
 				t.Fatalf("%v decoded is %q", ids, got)
 			}
 		})
-	}
-}
-
-// TestLongWords: time is near linear in the length of a word. 64 times the text may take 640 times as long; if the time were
-// quadratic it would be 4096 times.
-func TestLongWords(t *testing.T) {
-	const short, times = 2_000, 64
-	random := func(alphabet string) func(n int) string {
-		letters := []rune(alphabet)
-		return func(n int) string {
-			r := rand.New(rand.NewPCG(1, 2))
-			b := make([]rune, n)
-			for i := range b {
-				b[i] = letters[r.IntN(len(letters))]
-			}
-			return string(b)
-		}
-	}
-	kinds := map[string]func(n int) string{
-		"one letter": random("a"), "letters": random("aeinorst"), "spaces": random(" "), "marks": random("<|="), "characters": random("漢字水é🌊")}
-	for _, name := range names {
-		tok := load(t, name)
-		var ids []int32
-		quickest := func(text string, runs int) time.Duration {
-			best := time.Hour
-			for range runs {
-				start := time.Now()
-				ids = tok.AppendEncode(ids[:0], text, false)
-				best = min(best, time.Since(start))
-			}
-			return best
-		}
-		for kind, text := range kinds {
-			a, long := quickest(text(short), 5), text(short*times)
-			limit := 10*times*a + 50*time.Millisecond
-			b := quickest(long, 1)
-			if b > limit { // the machine may have been busy
-				b = quickest(long, 3)
-			}
-			if b > limit {
-				t.Errorf("%s, %s: %v for %d characters, %v for %d", name, kind, a, short, b, short*times)
-			}
-		}
 	}
 }
