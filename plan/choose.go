@@ -232,7 +232,7 @@ func (c *chooser) ladders(foot Placement) [][][]rung {
 // updatesHere are the rungs that keep the state of a part on the device, and update it there: of blocks, the first ones first, since
 // their updates are what a step begins with; and of the head with its norm.
 func (c *chooser) updatesHere(s *setting) (blocks, head []rung) {
-	if s.place.Bind || c.Wants.NoUpdates {
+	if s.place.Bind || c.Wants.NoUpdates || c.HostUpdates {
 		return nil, nil
 	}
 	for _, part := range c.Model.BlockParts {

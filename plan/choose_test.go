@@ -292,6 +292,11 @@ func TestUpdatesOnTheDevice(t *testing.T) {
 	if none.AnyStateHere() || none.Predicted.StepSeconds < 2*p.Predicted.StepSeconds {
 		t.Errorf("all streamed, with updates on the device: %v; %.3g s, else %.3g s", none.AnyStateHere(), none.Predicted.StepSeconds, p.Predicted.StepSeconds)
 	}
+	r.StreamAll, r.HostUpdates = false, true
+	if q, err := plan.New(r); err != nil || q.AnyStateHere() {
+		t.Errorf("the host is to update everything: %v", err)
+	}
+	r.HostUpdates = false
 	r.StreamAll, r.Machine.AdamWBytesPerSec, r.Machine.UploadBytesPerSec, r.Machine.DownloadBytesPerSec = false, 1e15, 1e15, 1e15
 	if host, err := plan.New(r); err != nil || host.Predicted.StepSeconds > p.Predicted.StepSeconds {
 		t.Errorf("a host without limits is slower: %v", err)

@@ -26,6 +26,8 @@ type Request struct {
 	// StreamAll gives no decoder block a weight slot of its own: each is fetched for every visit, but for those that are still in the
 	// ring where forward turns into backward. It is for measuring what streaming costs, and has no meaning where weights are bound.
 	StreamAll bool
+	// HostUpdates leaves all updates to the host, where blocks then are alike in what is kept of them there.
+	HostUpdates bool
 	// DiskBytes is what may be kept on disk; 0: nothing.
 	DiskBytes int64
 	// Overlap leaves out placements with one weight slot where there are others.

@@ -46,6 +46,19 @@ func TestBenchmarkAliased(t *testing.T) {
 		t.Errorf("%+v, want the traffic of %+v", shared, whole)
 	}
 
+	// So do blocks that may stay on the device, on a machine whose host is slow with updates.
+	env = newEnv(t)
+	env.CacheDir = slowHost(t)
+	o.Stream, o.Memory = "auto", budget(t, "16MiB")
+	kept, err := Benchmark(context.Background(), env, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if kept.Alias == nil || kept.Alias.SharedBytes != a.SharedBytes {
+		t.Errorf("%+v, want what is shared where all is streamed: %+v", kept.Alias, a)
+	}
+	o.Stream, o.Memory = "always", budget(t, "4MiB")
+
 	// Less memory has fewer copies, down to the fewest with which lanes do not wait for each other in a circle.
 	env = newEnv(t)
 	env.program = 1
