@@ -103,7 +103,7 @@ func TestKilledRunsGoOn(t *testing.T) {
 	base.Precision, base.Numerics = Defaults().Precision, Sizes{MicroBatch: 1, HeadChunk: 32}
 	base.BatchTokens, base.MaxSteps = base.SequenceLen, 8
 	base.Save = Save{Every: 1}
-	base.Memory = placementsOf(t, base)[2].memory
+	base.Memory = onDisk(t, base)
 
 	left := *base
 	env := newEnv(t)

@@ -65,9 +65,16 @@ func placementsOf(t *testing.T, c *Config) []placement {
 	return []placement{
 		{"in memory", Memory{}, ""},
 		{"streamed", budget(t, "3MiB"), ""},
-		{"updated on the device", budget(t, "64MiB"), slowHost(t)},
 		{"on disk", tight, ""},
+		{"updated on the device", budget(t, "64MiB"), slowHost(t)},
 	}
+}
+
+// onDisk is the one of them that has state on disk.
+func onDisk(t *testing.T, c *Config) Memory {
+	t.Helper()
+	all := placementsOf(t, c)
+	return all[slices.IndexFunc(all, func(p placement) bool { return p.name == "on disk" })].memory
 }
 
 // slowHost is a cache directory with a machine whose host takes so long for updates that plans leave them to the device.
