@@ -127,7 +127,7 @@ func TestParquet(t *testing.T) {
 	b := parquetFile(t, parquetRows3())
 	var got []string
 	s := Source{Type: Messages}.withDefaults()
-	if err := s.readTable(t.Context(), "x", bytes.NewReader(b), int64(len(b)), parquetLimits, func(r row) bool {
+	if err := s.readTable(t.Context(), "x", bytes.NewReader(b), int64(len(b)), parquetLimits(int64(len(b))), func(r row) bool {
 		got = append(got, fmt.Sprintf("%d %s %v", r.line, r.data, r.err))
 		return true
 	}); err != nil {
@@ -167,8 +167,8 @@ func FuzzParquet(f *testing.F) {
 	f.Add(parquetFile(f, parquetRows3()))
 	f.Add([]byte("PAR1PAR1"))
 	s := Source{Type: Messages}.withDefaults()
-	limits := parquetLimits
-	limits.RowBytes, limits.PageBytes, limits.HeldBytes = 1<<16, 1<<16, 1<<20 // so that no input takes long
+	limits := parquetLimits(0)
+	limits.RowBytes, limits.PageBytes, limits.HeldBytes, limits.TotalBytes = 1<<16, 1<<16, 1<<20, 1<<24 // so that no input takes long
 	f.Fuzz(func(t *testing.T, b []byte) {
 		n := 0
 		err := s.readTable(t.Context(), "x", bytes.NewReader(b), int64(len(b)), limits, func(r row) bool {

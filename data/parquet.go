@@ -10,8 +10,11 @@ import (
 	"github.com/millrace/millrace/data/parquet"
 )
 
-// parquetLimits are what a Parquet file may cost. Writers make pages of about a megabyte.
-var parquetLimits = parquet.Limits{RowBytes: maxRowBytes, PageBytes: maxRowBytes, HeldBytes: 1 << 30}
+// parquetLimits are what a Parquet file of a size may cost. Writers make pages of about a megabyte. Zstandard alone packs equal
+// rows a thousand times, and more than that is left for columns of few values; a file of some kilobytes takes a second at most.
+func parquetLimits(size int64) parquet.Limits {
+	return parquet.Limits{RowBytes: maxRowBytes, PageBytes: maxRowBytes, HeldBytes: 1 << 30, TotalBytes: 256<<20 + 4096*min(size, 1<<50)}
+}
 
 // columns are the keys of a row that the source's type looks at; those that it must have come first.
 func (s Source) columns() (all []string, required int) {
@@ -35,7 +38,7 @@ func (s Source) readParquet(ctx context.Context, name string, f *os.File, yield 
 	if err != nil {
 		return fmt.Errorf("%s: %w", name, err)
 	}
-	return s.readTable(ctx, name, f, info.Size(), parquetLimits, yield)
+	return s.readTable(ctx, name, f, info.Size(), parquetLimits(info.Size()), yield)
 }
 
 func (s Source) readTable(ctx context.Context, name string, in io.ReaderAt, size int64, limits parquet.Limits, yield func(row) bool) error {

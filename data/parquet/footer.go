@@ -3,6 +3,8 @@ package parquet
 import (
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 )
 
 // Physical types.
@@ -41,7 +43,6 @@ type node struct {
 	kind       int // physical type of a leaf
 	width      int // bytes of a fixed-length value
 	fields     []*node
-	path       string // names from the top
 
 	// rep and def are the repetition and definition levels of the node itself (Melnik et al., "Dremel: interactive analysis of
 	// web-scale datasets", VLDB 2010): a value is there from level def on, and items of it follow each other at level rep.
@@ -54,14 +55,30 @@ func (n *node) isLeaf() bool { return len(n.fields) == 0 }
 // leaf is the one with the given number.
 func (n *node) leaf(number int) *node {
 	for !n.isLeaf() {
-		for _, f := range n.fields {
-			if number < f.to {
-				n = f
-				break
-			}
-		}
+		n = n.above(number)
 	}
 	return n
+}
+
+// above is the field that a leaf is, or is below.
+func (n *node) above(number int) *node {
+	i, _ := slices.BinarySearchFunc(n.fields, number, func(f *node, number int) int {
+		if f.to <= number {
+			return -1
+		}
+		return 1
+	})
+	return n.fields[i]
+}
+
+// path is a leaf's names from the top, for messages. It is not kept: a long name would cost its length for each leaf below it.
+func (n *node) path(leaf int) string {
+	var names []string
+	for !n.isLeaf() {
+		n = n.above(leaf)
+		names = append(names, n.name)
+	}
+	return strings.Join(names, ".")
 }
 
 type rowGroup struct {
@@ -194,10 +211,7 @@ func buildNode(elements []element, parent *node, leaf, depth int) (*node, []elem
 	n := &e.node
 	n.from = leaf
 	if parent != nil {
-		n.rep, n.def, n.path = parent.rep, parent.def, n.name
-		if parent.path != "" {
-			n.path = parent.path + "." + n.name
-		}
+		n.rep, n.def = parent.rep, parent.def
 		switch n.repetition {
 		case required:
 		case optional:
@@ -206,18 +220,18 @@ func buildNode(elements []element, parent *node, leaf, depth int) (*node, []elem
 			n.rep++
 			n.def++
 		default:
-			return nil, nil, fmt.Errorf("column %.200q: repetition type %d is unknown", n.path, n.repetition)
+			return nil, nil, fmt.Errorf("column %.200q: repetition type %d is unknown", n.name, n.repetition)
 		}
 	}
 	elements = elements[1:]
 	if e.children == 0 && parent != nil {
 		switch {
 		case !e.hasKind:
-			return nil, nil, fmt.Errorf("column %.200q is a group without fields, which is not supported", n.path)
+			return nil, nil, fmt.Errorf("column %.200q is a group without fields, which is not supported", n.name)
 		case n.kind > typeFixed:
-			return nil, nil, fmt.Errorf("column %.200q: type %d is unknown", n.path, n.kind)
+			return nil, nil, fmt.Errorf("column %.200q: type %d is unknown", n.name, n.kind)
 		case n.kind == typeFixed && n.width == 0:
-			return nil, nil, fmt.Errorf("column %.200q: values of no bytes", n.path)
+			return nil, nil, fmt.Errorf("column %.200q: values of no bytes", n.name)
 		}
 		switch n.kind {
 		case typeInt32, typeFloat:
@@ -265,7 +279,7 @@ func (f *File) rowGroup(t *thrift, kind byte) (group rowGroup, err error) {
 				leaf := len(group.chunks)
 				if t.err == nil && (c.start < 4 || c.end < c.start || c.end > f.body) {
 					t.fail(fmt.Errorf("column %.200q is said to lie at bytes %d to %d, and pages are between 4 and %d",
-						f.root.leaf(leaf).path, c.start, c.end, f.body))
+						f.root.path(leaf), c.start, c.end, f.body))
 				}
 				group.chunks = append(group.chunks, c)
 			})

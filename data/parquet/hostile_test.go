@@ -122,6 +122,32 @@ func zstdOf(t *testing.T, data []byte) []byte {
 	return w.EncodeAll(data, nil)
 }
 
+// deltasOf is DELTA_BINARY_PACKED: a first value, and another one n-1 times.
+func deltasOf(first, then, n int) []byte {
+	b := []byte{128, 1, 1} // blocks of 128 values, in one miniblock
+	b = binary.AppendVarint(binary.AppendUvarint(b, uint64(n)), int64(first))
+	for at := 1; at < n; at += 128 {
+		jump := 0
+		if at == 1 {
+			jump = then - first
+		}
+		least := min(jump, 0)
+		b = binary.AppendVarint(b, int64(least))
+		if jump == 0 {
+			b = append(b, 0)
+			continue
+		}
+		b = append(b, 32)
+		for i := range 128 {
+			if i > 0 {
+				jump = 0
+			}
+			b = binary.LittleEndian.AppendUint32(b, uint32(jump-least))
+		}
+	}
+	return b
+}
+
 // TestHostile: files that say what is not so are refused in a line that says what, for little memory.
 func TestHostile(t *testing.T) {
 	texts := plainTexts("one", "two")
@@ -139,6 +165,18 @@ func TestHostile(t *testing.T) {
 	encoded := func(encoding int, data []byte) []byte {
 		return textFile(codecNone, 2, 2, dataPage(2, len(data), data, thriftFields{5: thriftFields{1: 2, 2: encoding, 3: encodingRuns, 4: encodingRuns}}))
 	}
+	const many = 1 << 20
+	manyOf := func(encoding int, data []byte) []byte {
+		return dataPage(many, len(data), data, thriftFields{5: thriftFields{1: many, 2: encoding, 3: encodingRuns, 4: encodingRuns}})
+	}
+	long := strings.Repeat("x", 1000)
+	equal := manyOf(encodingDictionary, binary.AppendUvarint([]byte{0}, 2*many))
+	prefixes := manyOf(encodingDeltaStrings, slices.Concat(deltasOf(0, len(long), many), deltasOf(len(long), 0, many), []byte(long)))
+	deepNames := thriftItems{thriftFields{4: "root", 5: 1}, thriftFields{3: optional, 4: strings.Repeat(long, 1000), 5: 100}}
+	for range 100 {
+		deepNames = append(deepNames, thriftFields{1: typeInt32, 3: optional, 4: "a"})
+	}
+	const tooMuch = "its rows come to more than 67108864 bytes"
 	for name, c := range map[string]struct {
 		file []byte
 		want string
@@ -197,6 +235,11 @@ func TestHostile(t *testing.T) {
 		"delta's length":      {encoded(encodingDeltaLengths, []byte{128, 1, 4, 1, 4, 'a'}), "the data end too early"},
 		"delta's negative":    {encoded(encodingDeltaLengths, []byte{128, 1, 4, 1, 1, 'a'}), "the data end too early"},
 		"prefix of nothing":   {encoded(encodingDeltaStrings, []byte{128, 1, 4, 1, 2, 128, 1, 4, 1, 0}), "delta-encoded values are damaged"},
+		"long names":          {fileOf(nil, thriftFields{2: deepNames}), ""},
+		"long values":         {textFile(codecNone, many, many, dictionary(1, 1004, plainTexts(long)), equal), tooMuch},
+		"many values":         {textFile(codecNone, 3*many, 3*many, dictionary(1, 4, plainTexts("")), equal, equal, equal), tooMuch},
+		"many prefixes":       {textFile(codecNone, many, many, prefixes), tooMuch},
+		"many pages":          {textFile(codecZstd, 1, 1, slices.Repeat(dataPage(0, 1<<20, zstdOf(t, make([]byte, 1<<20)), nil), 100)), tooMuch},
 		"levels of encoding":  {repeatedFile(2, dataPage(2, 8, make([]byte, 8), thriftFields{5: thriftFields{1: 2, 2: 0, 3: 4, 4: 4}})), "levels in encoding 4"},
 		"levels' length":      {repeatedFile(2, dataPage(2, 4, []byte{255, 255, 255, 255}, nil)), "the data end too early"},
 		"level too high":      {repeatedFile(2, dataPage(2, 12, []byte{2, 0, 0, 0, 4, 2, 2, 0, 0, 0, 4, 0}, nil)), "its repetition levels are damaged"},

@@ -26,15 +26,20 @@ func (r *rows) row() error {
 		}
 	}
 	r.out = append(r.out, '}')
-	r.bound()
-	return nil
+	if err := r.bound(); err != nil {
+		return err
+	}
+	return r.file.spend(len(r.out))
 }
 
 // bound gives up what is written of a row that gets too large, the rest of which is still to be gone through.
-func (r *rows) bound() {
-	if len(r.out) > r.file.limits.RowBytes {
-		r.tooLarge, r.out = true, r.out[:0]
+func (r *rows) bound() error {
+	if len(r.out) <= r.file.limits.RowBytes {
+		return nil
 	}
+	err := r.file.spend(len(r.out))
+	r.tooLarge, r.out = true, r.out[:0]
+	return err
 }
 
 // levels are those of the next entry of a node's first leaf, which must begin at the repetition level where the node's value does.
@@ -123,7 +128,9 @@ func (r *rows) list(n *node, rep int, item func(rep int) error) error {
 		if err := item(rep); err != nil {
 			return err
 		}
-		r.bound()
+		if err := r.bound(); err != nil {
+			return err
+		}
 		ok, err := c.peek()
 		if err != nil {
 			return err
@@ -215,8 +222,7 @@ func (r *rows) leaf(n *node, rep int) error {
 	default:
 		r.out = append(r.out, "null"...)
 	}
-	r.bound()
-	return nil
+	return r.bound()
 }
 
 func (r *rows) number(x float64, bits int) {

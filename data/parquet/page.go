@@ -55,7 +55,7 @@ type cursor struct {
 }
 
 func (c *cursor) failf(format string, args ...any) error {
-	return fmt.Errorf("column %.200q: %w", c.leaf.path, fmt.Errorf(format, args...))
+	return fmt.Errorf("column %.200q: %w", c.file.root.path(c.leaf.from), fmt.Errorf(format, args...))
 }
 
 // open begins a chunk.
@@ -110,6 +110,9 @@ func (c *cursor) take() (value, error) {
 	c.peeked = false
 	c.inPage--
 	c.left--
+	if err := c.file.spend(valueCost); err != nil {
+		return value{}, err
+	}
 	if c.def < c.leaf.def {
 		return value{}, nil
 	}
@@ -242,6 +245,9 @@ func (c *cursor) nextPage() error {
 			return fmt.Errorf("it is said to have %d bytes: at most %d are read", max(h.packed, h.unpacked), most)
 		case h.values > most:
 			return fmt.Errorf("it is said to have %d values: at most %d are read", h.values, most)
+		}
+		if err := c.file.spend(h.unpacked); err != nil {
+			return err
 		}
 		if err := c.look(h.packed); err != nil {
 			return err

@@ -27,12 +27,18 @@ import (
 	"slices"
 )
 
-// Limits bound what a file may cost in memory.
+// Limits bound what a file may cost in memory and, with TotalBytes, in time.
 type Limits struct {
 	RowBytes  int // of one row as JSON
 	PageBytes int // of one page, packed or unpacked; also the most values in one
 	HeldBytes int // of all pages, dictionaries and read buffers at a time
+	// TotalBytes are those of all pages unpacked and of all rows as JSON, with valueCost for each value. Compression, dictionaries,
+	// runs and shared prefixes make gigabytes of a file of a few hundred bytes, so this should follow from the file's size.
+	TotalBytes int64
 }
+
+// valueCost is what a value counts in Limits.TotalBytes beside its JSON: nulls and what a large row leaves out take time, too.
+const valueCost = 16
 
 // maxFooterBytes bounds the footer, which is parsed whole. One of 10,000 row groups of ten columns has about 10 MB.
 const maxFooterBytes = 64 << 20
@@ -47,7 +53,8 @@ type File struct {
 	body   int64 // the footer's offset: no page goes beyond it
 	root   *node
 	groups []rowGroup
-	held   int // bytes of buffers, of Limits.HeldBytes
+	held   int   // bytes of buffers, of Limits.HeldBytes
+	spent  int64 // of Limits.TotalBytes
 	unpack unpackers
 }
 
@@ -113,7 +120,7 @@ func (f *File) Columns() []string {
 // are null; strings and byte arrays are written as they are, UTF-8 or not. The object is valid until yield returns. A row larger
 // than Limits.RowBytes comes as ErrRowTooLarge; any other error ends the reading.
 func (f *File) Rows(ctx context.Context, columns []string, yield func(object []byte, err error) bool) error {
-	f.held = 0
+	f.held, f.spent = 0, 0
 	r := &rows{file: f}
 	for _, n := range f.root.fields {
 		if slices.Contains(columns, n.name) {
@@ -156,6 +163,15 @@ func (f *File) Rows(ctx context.Context, columns []string, yield func(object []b
 				return fmt.Errorf("row group %d: %w", g, c.failf("it has values behind the last of %d rows", group.rows))
 			}
 		}
+	}
+	return nil
+}
+
+// spend counts bytes of Limits.TotalBytes.
+func (f *File) spend(bytes int) error {
+	f.spent += int64(bytes)
+	if f.spent > f.limits.TotalBytes {
+		return fmt.Errorf("its rows come to more than %d bytes, which is far more than the file has: split it", f.limits.TotalBytes)
 	}
 	return nil
 }

@@ -20,7 +20,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-var testLimits = Limits{RowBytes: 1 << 20, PageBytes: 1 << 20, HeldBytes: 8 << 20}
+var testLimits = Limits{RowBytes: 1 << 20, PageBytes: 1 << 20, HeldBytes: 8 << 20, TotalBytes: 1 << 26}
 
 // tester is a test of testing or of rapid.
 type tester interface {
