@@ -100,11 +100,12 @@ const configName = "tokenizer_config.json"
 // as before transformers 4.34, the keys of special_tokens_map.json take the place of its own. Without either file the error
 // is an fs.ErrNotExist.
 func ReadConfig(dir string) ([]byte, error) {
-	config, err := readSmall(filepath.Join(dir, configName))
+	configPath, specialPath := filepath.Join(dir, configName), filepath.Join(dir, specialName)
+	config, err := readSmall(configPath)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	special, mapErr := readSmall(filepath.Join(dir, specialName))
+	special, mapErr := readSmall(specialPath)
 	if errors.Is(mapErr, fs.ErrNotExist) {
 		return config, err
 	}
@@ -114,22 +115,25 @@ func ReadConfig(dir string) ([]byte, error) {
 	keys := map[string]json.RawMessage{}
 	if err == nil {
 		if err := json.Unmarshal(config, &keys); err != nil {
-			return nil, fmt.Errorf("%s: %w", configName, err)
+			return nil, fmt.Errorf("%s: %w", configPath, err)
 		}
+	}
+	if keys == nil { // the file says null
+		keys = map[string]json.RawMessage{}
 	}
 	if _, ok := keys["added_tokens_decoder"]; ok {
 		return config, nil
 	}
 	var more map[string]json.RawMessage
 	if err := json.Unmarshal(special, &more); err != nil {
-		return nil, fmt.Errorf("%s: %w", specialName, err)
+		return nil, fmt.Errorf("%s: %w", specialPath, err)
 	}
 	for name, value := range more {
 		if name == "additional_special_tokens" {
 			var old, added []json.RawMessage
 			json.Unmarshal(keys[name], &old) // what is no list is not kept
 			if err := json.Unmarshal(value, &added); err != nil {
-				return nil, fmt.Errorf("%s: %s: %w", specialName, name, err)
+				return nil, fmt.Errorf("%s: %s: %w", specialPath, name, err)
 			}
 			if value, err = json.Marshal(append(old, added...)); err != nil {
 				return nil, err
@@ -168,8 +172,12 @@ func checkAddedTokens(path string, file *fileJSON) error {
 	if err := json.Unmarshal(doc, &ids); err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
+	known := map[string]bool{}
+	for _, a := range file.AddedTokens {
+		known[a.Content] = true
+	}
 	for _, token := range slices.Sorted(maps.Keys(ids)) {
-		if !slices.ContainsFunc(file.AddedTokens, func(a addedJSON) bool { return a.Content == token }) {
+		if !known[token] {
 			return fmt.Errorf("%s: token %q is not in tokenizer.json: save the tokenizer anew with transformers", path, token)
 		}
 	}

@@ -87,6 +87,31 @@ func TestConfigsAreAppliedAsInTransformers(t *testing.T) {
 	}
 }
 
+// TestReadConfig: what is not an object has one line with its path, and null is as good as nothing.
+func TestReadConfig(t *testing.T) {
+	for _, c := range []struct{ config, special, want, fail string }{
+		{`null`, `{"eos_token": "end"}`, `{"eos_token":"end"}`, ""},
+		{`{"a": 1}`, `null`, `{"a":1}`, ""},
+		{`[]`, `{}`, "", configName},
+		{`{}`, `[]`, "", specialName},
+		{`{}`, `{"additional_special_tokens": 1}`, "", specialName + ": additional_special_tokens"},
+	} {
+		dir := t.TempDir()
+		for name, text := range map[string]string{configName: c.config, specialName: c.special} {
+			if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		got, err := ReadConfig(dir)
+		if c.fail == "" && (err != nil || string(got) != c.want) {
+			t.Errorf("%s and %s: %s, %v", c.config, c.special, got, err)
+		}
+		if c.fail != "" && (err == nil || !strings.HasPrefix(err.Error(), filepath.Join(dir, c.fail)+": ")) {
+			t.Errorf("%s and %s: error %v", c.config, c.special, err)
+		}
+	}
+}
+
 func idOrNone(id *int32) int32 {
 	if id == nil {
 		return None

@@ -225,31 +225,6 @@ func (t *Pipeline) WithBounds(bos, eos int32) *Pipeline {
 	return &c
 }
 
-// EncodeAll encodes many texts, workers of them at a time, and returns their ids in order.
-func EncodeAll(t Tokenizer, texts []string, addSpecial bool, workers int) [][]int32 {
-	out := make([][]int32, len(texts))
-	var wg sync.WaitGroup
-	// Pieces are small enough to share the work out and large enough for a worker to stay with one cache of words.
-	workers = max(workers, 1)
-	piece := max(1, min(64, len(texts)/(4*workers)))
-	next := make(chan int)
-	for range min(workers, (len(texts)+piece-1)/piece) {
-		wg.Go(func() {
-			for from := range next {
-				for i := from; i < min(from+piece, len(texts)); i++ {
-					out[i] = t.Encode(texts[i], addSpecial)
-				}
-			}
-		})
-	}
-	for i := 0; i < len(texts); i += piece {
-		next <- i
-	}
-	close(next)
-	wg.Wait()
-	return out
-}
-
 // alphabet is how byte-level vocabularies spell bytes: those that print stand for themselves, the others in order for
 // the characters from U+0100 (GPT-2's bytes_to_unicode).
 var alphabet, alphabetByte = func() (symbols [256]rune, bytes map[rune]byte) {
