@@ -174,17 +174,6 @@ func (d *Dataset) LongestDocument() int {
 	return int(longest)
 }
 
-// MaxToken is the largest token id, or -1 in an empty dataset. It must be below the model's vocabulary size.
-func (d *Dataset) MaxToken() int32 {
-	id := int32(-1)
-	for _, r := range d.runs {
-		for _, t := range r.tokens {
-			id = max(id, t)
-		}
-	}
-	return id
-}
-
 // Skipped is how many bad rows were left out because their source says so, and what was wrong with the first.
 func (d *Dataset) Skipped() (rows int, first string) { return d.skipped, d.firstBad }
 

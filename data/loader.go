@@ -120,9 +120,6 @@ func (l *Loader) epochRows(epoch int) int {
 // Packing reports how the first epoch is packed. Later ones differ by a few rows, since their order does.
 func (l *Loader) Packing() Packing { return l.packing }
 
-// StepsPerEpoch is the number of steps that the first epoch takes, the last of which may reach into the next.
-func (l *Loader) StepsPerEpoch() int { return ceilDiv(l.packing.Rows, l.stepRows()) }
-
 // Steps is the number of steps that all Epochs take together. It is 0 when there is no end. It packs every epoch to
 // count its rows.
 func (l *Loader) Steps() int {

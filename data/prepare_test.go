@@ -461,7 +461,16 @@ func TestTemplate(t *testing.T) {
 		t.Errorf("without an EOS: %v", err)
 	}
 	bos, eos := tok.TokenID("<|bos|>"), tok.TokenID("<|eos|>")
-	tok = tok.WithBounds(bos, eos)
+	spec, err := os.ReadFile(filepath.Join("tokenizer", "testdata", "prefix.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	write(t, dir, "tokenizer.json", string(spec))
+	write(t, dir, "tokenizer_config.json", `{"bos_token": "<|bos|>", "eos_token": "<|eos|>"}`)
+	if tok, err = tokenizer.Load(dir); err != nil {
+		t.Fatal(err)
+	}
 	e, err := Tokenize(tok, rendered, false)
 	if err != nil {
 		t.Fatal(err)

@@ -33,37 +33,3 @@ func Sidecars(dir string) ([]string, error) {
 	}
 	return names, nil
 }
-
-// CopySidecars copies the sidecar files of model directory src into the existing directory dst. Each appears whole.
-func CopySidecars(src, dst string) error {
-	names, err := Sidecars(src)
-	if err != nil {
-		return err
-	}
-	for _, name := range names {
-		data, err := os.ReadFile(filepath.Join(src, name))
-		if err != nil {
-			return err
-		}
-		if err := writeFileWhole(filepath.Join(dst, name), data); err != nil {
-			return err
-		}
-	}
-	return syncDir(dst)
-}
-
-// writeFileWhole writes a temporary file beside path, syncs it and renames it into place.
-func writeFileWhole(path string, data []byte) error {
-	f, err := createBeside(path)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(data)
-	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		os.Remove(f.Name())
-	}
-	return err
-}

@@ -56,9 +56,6 @@ func Parse(source string) (t *Template, err error) {
 	return &Template{source, body, p.names, p.hasGeneration}, nil
 }
 
-// HasGeneration tells whether the source marks what the assistant says with {% generation %}.
-func (t *Template) HasGeneration() bool { return t.hasGeneration }
-
 type parser struct {
 	tokens        []token
 	at            int

@@ -180,7 +180,7 @@ func TestSpansWithoutBlocksAreThoseOfBlocks(t *testing.T) {
 	}
 	marked, err1 := Parse(string(source))
 	plain, err2 := Parse(withoutGeneration(string(source)))
-	if err1 != nil || err2 != nil || !marked.HasGeneration() || plain.HasGeneration() {
+	if err1 != nil || err2 != nil || !marked.hasGeneration || plain.hasGeneration {
 		t.Fatal(err1, err2)
 	}
 	for _, c := range get[*Dict](t, golden, "conversations").Keys() {
@@ -211,7 +211,7 @@ func TestPublicSpans(t *testing.T) {
 			t.Fatal(err)
 		}
 		plain := marked
-		if marked.HasGeneration() {
+		if marked.hasGeneration {
 			if plain, err = Parse(withoutGeneration(source)); err != nil {
 				t.Fatal(err)
 			}
@@ -228,7 +228,7 @@ func TestPublicSpans(t *testing.T) {
 				t.Logf("%s %s: %v", name, c, err)
 				continue
 			}
-			if !marked.HasGeneration() {
+			if !marked.hasGeneration {
 				counts["found"]++
 				if testing.Verbose() {
 					t.Logf("%s %s: %v", name, c, showSpans(text, found))

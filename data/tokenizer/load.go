@@ -77,7 +77,7 @@ func Load(path string) (*Pipeline, error) {
 	return t, nil
 }
 
-// Parse reads a tokenizer.json. BOS and EOS are None; see [Load] and [Pipeline.WithBounds].
+// Parse reads a tokenizer.json. BOS and EOS are None, as only a tokenizer_config.json names them; see [Load].
 func Parse(data []byte) (*Pipeline, error) {
 	file, err := parseFile(data)
 	if err != nil {
@@ -168,7 +168,7 @@ func (file *fileJSON) build(data []byte) (*Pipeline, error) {
 	return t, nil
 }
 
-// setHash adds to the hash of the files what [Pipeline.WithBounds] can change.
+// setHash adds BOS and EOS, which a tokenizer_config.json sets when the rest is made, to the hash of the files.
 func (t *Pipeline) setHash() {
 	base, _, _ := strings.Cut(t.hash, ":")
 	t.hash = fmt.Sprintf("%s:%d:%d", base, t.bos, t.eos)

@@ -154,8 +154,12 @@ func TestLoadDirectory(t *testing.T) {
 		t.Fatalf("without a config: %v", err)
 	}
 	write("tokenizer_config.json", `{"bos_token": null, "eos_token": {"content": "<e>", "lstrip": false}, "chat_template": "x", "pad_token": "p"}`)
+	bare := tok.Hash()
 	if tok, err = Load(dir); err != nil || tok.EOS() != 4 || tok.BOS() != None {
 		t.Fatalf("eos %d, bos %d, %v", tok.EOS(), tok.BOS(), err)
+	}
+	if tok.Hash() == bare {
+		t.Error("an EOS does not change the hash")
 	}
 	write("tokenizer_config.json", `{"eos_token": "<z>"}`)
 	if _, err = Load(dir); err == nil || !strings.Contains(err.Error(), `eos_token "<z>"`) {

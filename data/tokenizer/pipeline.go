@@ -67,8 +67,8 @@ func (t *Pipeline) appendWord(dst []int32, e *encoder, text string) []int32 {
 }
 
 // Encode returns the ids of text, in which added and special tokens are recognized. Parts that are not UTF-8 are read
-// as U+FFFD. A character for which the vocabulary has neither a token nor bytes nor an unknown token is left out; Load accepts
-// such a vocabulary because `tokenizers` does, and MissingBytes reports it for byte-level ones.
+// as U+FFFD. A character for which the vocabulary has neither a token nor bytes nor an unknown token is left out, as
+// `tokenizers` does.
 func (t *Pipeline) Encode(text string, addSpecial bool) []int32 {
 	return t.AppendEncode(make([]int32, 0, len(text)/3+len(t.before)+len(t.after)+1), text, addSpecial)
 }
@@ -195,35 +195,6 @@ func (t *Pipeline) EOS() int32 { return t.eos }
 
 // Hash identifies the tokenizer.
 func (t *Pipeline) Hash() string { return t.hash }
-
-// MissingBytes returns the bytes that can occur in UTF-8 and that Encode leaves out. It is empty for a vocabulary that
-// was trained with the whole byte alphabet, and for those that do not work on bytes.
-func (t *Pipeline) MissingBytes() []byte {
-	m, ok := t.model.(*bpe)
-	if !ok || !m.byteLevel {
-		return nil
-	}
-	var missing []byte
-	for b, id := range m.byteID {
-		neverInUTF8 := b == 0xC0 || b == 0xC1 || b >= 0xF5
-		if id == None && m.unk == None && !neverInUTF8 {
-			missing = append(missing, byte(b))
-		}
-	}
-	return missing
-}
-
-// WithBounds returns a tokenizer that differs from t in its BOS and EOS (None for none). It returns t itself if there
-// is no difference. The template stays as it is.
-func (t *Pipeline) WithBounds(bos, eos int32) *Pipeline {
-	if bos == t.bos && eos == t.eos {
-		return t
-	}
-	c := *t
-	c.bos, c.eos = bos, eos
-	c.setHash()
-	return &c
-}
 
 // alphabet is how byte-level vocabularies spell bytes: those that print stand for themselves, the others in order for
 // the characters from U+0100 (GPT-2's bytes_to_unicode).
