@@ -57,7 +57,7 @@ func readCard(readme []byte) ([]cardConfig, error) {
 		}
 		splits, err := cardSplits(c.DataFiles)
 		if err != nil {
-			return nil, fmt.Errorf("configs: %s: %w", c.Name, err)
+			return nil, fmt.Errorf("configs: %s: %w", shown(c.Name), err)
 		}
 		all = append(all, cardConfig{c.Name, c.Default, strings.Trim(strings.TrimPrefix(c.Dir, "./"), "/"), splits})
 	}

@@ -243,6 +243,15 @@ func TestRegistry(t *testing.T) {
 			t.Errorf("%s: error %v, want %q", name, err, want)
 		}
 	}
+	for doc, want := range map[string]string{"[1]": "it is not an object with data sets by name", "{}": `no data set "x"; it has none`, "{": "unexpected end"} {
+		path := write(t, t.TempDir(), "dataset_info.json", doc)
+		if _, err := prepare(t, Source{Path: path, Name: "x"}, Options{}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: error %v, want %q", doc, err, want)
+		}
+	}
+	if _, err := prepare(t, Source{Path: t.TempDir(), Name: "x"}, Options{}); err == nil || !strings.Contains(err.Error(), "path must name LLaMA-Factory's dataset_info.json") {
+		t.Errorf("without a registry: %v", err)
+	}
 }
 
 func TestSkippedRows(t *testing.T) {

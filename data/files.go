@@ -51,7 +51,11 @@ func (s Source) files() ([]string, error) {
 		}
 		return s.matching(splitPattern(s.Path))
 	case errors.Is(err, fs.ErrNotExist) && !strings.ContainsAny(s.Path, `/\.`):
-		return nil, s.fail("no such file or directory; a data set of the hub is named ORG/NAME")
+		return nil, s.fail("there is no such file or directory; a data set of the hub is named ORG/NAME")
+	case errors.Is(err, fs.ErrNotExist) && endings(s.Path) == "" && strings.Count(s.Path, "/") == 2:
+		return nil, s.fail("there is no such file or directory; a data set of the hub is named ORG/NAME, and a subset of it by name")
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, s.fail("there is no such file or directory")
 	case err != nil:
 		return nil, fmt.Errorf("dataset: %w", err)
 	case !info.IsDir() && s.Glob != "":

@@ -122,6 +122,7 @@ func (s Source) choose(ctx context.Context, h *hub.Hub, snapshot *hub.Snapshot, 
 	for _, f := range snapshot.Files {
 		names = append(names, f.Name)
 	}
+	slices.Sort(names) // what another program has left in the cache comes by directories
 	if s.Glob != "" {
 		chosen, err := matchingNames(names, []string{s.Glob})
 		if err == nil && len(chosen) == 0 {

@@ -128,7 +128,7 @@ func TestBadInput(t *testing.T) {
 		{"a.jsonl", "{\"text\": \"x\"}\n\"y\"", Source{Type: Text}, "a.jsonl:2: the row is not an object"},
 		{"a.jsonl", "null", Source{Type: Text}, "a.jsonl:1: the row is not an object"},
 		{"a.jsonl", "{\"text\": \"x\"}\n{\"text\": \"\xff\"}", Source{Type: Text}, "a.jsonl:2: byte 0xff is not UTF-8"},
-		{"a.jsonl", "{\"text\": \"x\"}\n{\"b\": 1, \"a\": 2}", Source{Type: Text}, `a.jsonl:2: field "text" is missing: the row has ["a" "b"]`},
+		{"a.jsonl", "{\"text\": \"x\"}\n{\"b\": 1, \"a\": 2}", Source{Type: Text}, `a.jsonl:2: field "text" is missing: the row has a, b`},
 		{"a.jsonl", `{"text": 3}`, Source{Type: Text}, `a.jsonl:1: field "text" is not a string`},
 		{"a.jsonl", `{"text": null}`, Source{Type: Text}, `a.jsonl:1: field "text" is not a string`},
 		{"a.jsonl", `{"text": " \n"}`, Source{Type: Text}, `a.jsonl:1: field "text" is empty`},
@@ -155,7 +155,8 @@ func TestBadInput(t *testing.T) {
 		{"d/a.go", "x", Source{Type: Text, Path: "d/*.txt", Glob: "*"}, "glob cannot be one too"},
 		{"d/a.txt", "x", Source{Type: Text, Path: "d", Glob: "*.go"}, `no file matches glob "*.go"`},
 		{"d/a.txt", "x", Source{Type: Text, Path: "d", Glob: "["}, "syntax error in pattern"},
-		{"d/a.txt", "x", Source{Type: Text, Path: "none"}, "no such file"},
+		{"d/a.txt", "x", Source{Type: Text, Path: "none"}, "none: there is no such file or directory"},
+		{"a.jsonl", `{"a\n": 1, "": 2, "` + strings.Repeat("x", 1000) + `": 3}`, Source{Type: Text}, `the row has "", "a\n", "` + strings.Repeat("x", 100) + `"`},
 	} {
 		sub := filepath.Join(dir, fmt.Sprint(i))
 		path := write(t, sub, c.name, c.content)
@@ -187,6 +188,8 @@ func TestSourceErrors(t *testing.T) {
 		`bad_rows is "ignore": use refuse or sk`: {Path: "x", Type: Text, BadRows: "ignore"},
 		"weight is -1: it must be above 0":       {Path: "x", Type: Text, Weight: -1},
 		"max_samples is -1: it must not be nega": {Path: "x", Type: Text, MaxSamples: -1},
+		"dataset x: there is no such file or directory; a data set of the hub is named ORG/NAME": {Path: "x", Type: Text},
+		"named ORG/NAME, and a subset of it by name":                                             {Path: "a/b/c", Type: Text},
 	} {
 		if _, err := prepare(t, s, Options{}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%+v: error %v, want %q", s, err, want)

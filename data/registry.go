@@ -12,6 +12,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 )
 
 // registryName is the file in which LLaMA-Factory describes data sets.
@@ -50,11 +52,17 @@ func (s Source) fromRegistry() (out Source, folder string, err error) {
 		path = filepath.Join(path, registryName)
 	}
 	doc, err := readSmall(path)
-	if err != nil {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return s, "", fmt.Errorf("dataset %s: there is no %s: path must name LLaMA-Factory's %s or its directory where there is a name and no type",
+			s.Name, path, registryName)
+	case err != nil:
 		return s, "", fmt.Errorf("dataset %s: %w", s.Name, err)
 	}
 	var all map[string]json.RawMessage
-	if err := json.Unmarshal(doc, &all); err != nil {
+	if err := json.Unmarshal(doc, &all); isTypeError(err) {
+		return s, "", fmt.Errorf("%s: it is not an object with data sets by name, as LLaMA-Factory's %s is", path, registryName)
+	} else if err != nil {
 		return s, "", fmt.Errorf("%s: %w", path, err)
 	}
 	raw, ok := all[s.Name]
@@ -89,7 +97,7 @@ func (s Source) fromRegistry() (out Source, folder string, err error) {
 		out.Path, out.Name, out.Split = e.HubURL, e.Subset, e.Split
 		folder = strings.Trim(strings.TrimPrefix(e.Folder, "./"), "/")
 		if out.local() {
-			return fail("hf_hub_url is %q, which is a path here or no hub id (ORG/NAME)", e.HubURL)
+			return fail("hf_hub_url is %q, which is a path here or no hub id (ORG/NAME): name the set with path and type", e.HubURL)
 		}
 	case elsewhere != "":
 		return fail("it lies elsewhere (%s), not in a file: download it, and set file_name or name the files with path and type", elsewhere)
@@ -98,7 +106,7 @@ func (s Source) fromRegistry() (out Source, folder string, err error) {
 	}
 	if _, err := os.Stat(out.Path); e.FileName != "" && errors.Is(err, fs.ErrNotExist) && !strings.ContainsAny(e.FileName, "*?[") {
 		return fail("its file %s is not there; of the registry's files there are %s",
-			e.FileName, cmp.Or(someOf(presentEntries(path, all)), "none"))
+			e.FileName, someOf(presentEntries(path, all)))
 	}
 	if out.MaxSamples == 0 {
 		out.MaxSamples = e.NumSamples
@@ -212,10 +220,27 @@ func editDistance(a, b string) int {
 	return row[len(b)]
 }
 
-// someOf lists names, of which there may be many.
+// someOf lists names, of which there may be many or none.
 func someOf(names []string) string {
-	if len(names) > mostNames {
-		return fmt.Sprintf("%s and %d more", strings.Join(names[:mostNames], ", "), len(names)-mostNames)
+	if len(names) == 0 {
+		return "none"
 	}
-	return strings.Join(names, ", ")
+	var listed []string
+	for _, name := range names[:min(len(names), mostNames)] {
+		listed = append(listed, shown(name))
+	}
+	list := strings.Join(listed, ", ")
+	if more := len(names) - mostNames; more > 0 {
+		list = fmt.Sprintf("%s and %d more", list, more)
+	}
+	return list
+}
+
+// shown is a name from a file for a message: as it is, or quoted and cut where it would break the line or fill it.
+func shown(name string) string {
+	const most = 100
+	if name == "" || len(name) > most || !utf8.ValidString(name) || strings.ContainsFunc(name, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		return fmt.Sprintf("%.*q", most, name)
+	}
+	return name
 }

@@ -322,7 +322,7 @@ func (f *fields) maybe(name string) (s string) {
 	raw, ok := f.object[name]
 	switch {
 	case !ok:
-		f.fail("field %q is missing: the row has %q", name, slices.Sorted(maps.Keys(f.object)))
+		f.fail("field %q is missing: the row has %s", name, someOf(nearestFirst(name, slices.Sorted(maps.Keys(f.object)))))
 	case raw[0] != '"':
 		f.fail("field %q is not a string", name)
 	case loneSurrogate(raw):

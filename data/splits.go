@@ -25,7 +25,7 @@ type split struct {
 // defaultSubset is the name of the only one where a data set does not name any.
 const defaultSubset = "default"
 
-// subsetsOf sorts the files of a repository into subsets and splits: as its card says, else by their names. The rules are
+// subsetsOf puts the files of a repository, whose names are sorted, into subsets and splits: as its card says, else by their names. The rules are
 // those of the library datasets (data_files.py).
 func subsetsOf(names []string, card []cardConfig) ([]subset, error) {
 	if len(card) == 0 {
@@ -41,7 +41,7 @@ func subsetsOf(names []string, card []cardConfig) ([]subset, error) {
 		for _, part := range c.splits {
 			files, err := matchingNames(inside, part.patterns)
 			if err != nil {
-				return nil, fmt.Errorf("the README's %s: %s: %w", c.name, part.name, err)
+				return nil, fmt.Errorf("the README's %s: %s: %w", shown(c.name), shown(part.name), err)
 			}
 			s.splits = append(s.splits, split{part.name, files})
 		}
@@ -69,13 +69,13 @@ func below(names []string, dir string) []string {
 	return inside
 }
 
-// matchingNames are the names that patterns match, those of the first pattern first.
+// matchingNames are the names, which are sorted, that patterns match, those of the first pattern first.
 func matchingNames(names, patterns []string) ([]string, error) {
 	var all []string
 	seen := map[string]bool{}
 	for _, p := range patterns {
 		if strings.Contains(p, "://") {
-			return nil, fmt.Errorf("its files are elsewhere (%s): download them, and name them with path", p)
+			return nil, fmt.Errorf("its files are elsewhere (%.200q): download them, and name them with path", p)
 		}
 		p = strings.ReplaceAll(strings.TrimPrefix(strings.TrimPrefix(p, "./"), "/"), "[!", "[^")
 		parts := strings.Split(p, "/")
@@ -84,7 +84,16 @@ func matchingNames(names, patterns []string) ([]string, error) {
 				return nil, fmt.Errorf("pattern %q: %w", p, err)
 			}
 		}
-		for _, name := range names {
+		// Cards with thousands of subsets have patterns for each, among tens of thousands of files: few are looked at.
+		literal := p
+		if i := strings.IndexAny(p, `*?[\`); i >= 0 {
+			literal = strings.TrimSuffix(p[:i], "/") // behind which ** may be nothing
+		}
+		from, _ := slices.BinarySearch(names, literal)
+		for _, name := range names[from:] {
+			if !strings.HasPrefix(name, literal) {
+				break
+			}
 			if !seen[name] && (name == p || matchGlob(parts, strings.Split(name, "/"))) {
 				seen[name] = true
 				all = append(all, name)
@@ -218,9 +227,9 @@ func (s *subset) choose(name string) (split, error) {
 		return split{}, fmt.Errorf("the hub has converted the first 5 GB of split %s only: take them with split: %s%s, or name files with glob",
 			want, partialPrefix, want)
 	case name == "":
-		return split{}, fmt.Errorf("subset %s has the splits %s: choose one with split", s.name, someOf(names))
+		return split{}, fmt.Errorf("subset %s has the splits %s: choose one with split", shown(s.name), someOf(names))
 	}
-	return split{}, fmt.Errorf("subset %s has no split %q; it has %s", s.name, name, someOf(nearestFirst(name, names)))
+	return split{}, fmt.Errorf("subset %s has no split %q; it has %s", shown(s.name), name, someOf(nearestFirst(name, names)))
 }
 
 // foreign are the endings of data that are not read here.

@@ -270,7 +270,7 @@ func TestOffline(t *testing.T) {
 
 // Nothing that a server says makes a file outside of the snapshot, more bytes than are listed, or room for what it claims.
 func TestHostileHub(t *testing.T) {
-	for _, name := range []string{"../../../evil.txt", "/etc/evil.txt", "a/../../evil.txt", "a//b.txt", ".", "a/.."} {
+	for _, name := range []string{"../../../evil.txt", "/etc/evil.txt", "a/../../evil.txt", "a//b.txt", ".", "a/..", "a\x1b[2J.txt", "a\nb.txt"} {
 		server, h := start(t)
 		server.Repos["datasets/openai/gsm8k"].Files[name] = "evil"
 		_, err := fetchAll(h, gsm8k)
@@ -339,9 +339,7 @@ func TestStrangeAnswers(t *testing.T) {
 			w.Header().Set("Link", `<https://elsewhere.example/again?cursor=1>; rel="next"`)
 			fmt.Fprintf(w, `[{"type":"file","path":"a","size":1,"oid":%q}]`, hubtest.Commit)
 		})
-		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
-		defer cancel()
-		_, err := h.Open(ctx, Repo{Dataset, "a/b", hubtest.Commit})
+		_, err := h.Open(context.Background(), Repo{Dataset, "a/b", hubtest.Commit})
 		wantLine(t, err, "more than")
 	})
 	t.Run("endless redirects", func(t *testing.T) {
@@ -353,7 +351,7 @@ func TestStrangeAnswers(t *testing.T) {
 		h := answers(t, nil)
 		h.Endpoint = "http://127.0.0.1:1"
 		_, err := h.Open(context.Background(), gsm8k)
-		wantLine(t, err, "127.0.0.1:1")
+		wantLine(t, err, "http://127.0.0.1:1 cannot be reached", "check the network")
 		h.Endpoint = "huggingface.co"
 		_, err = h.Open(context.Background(), gsm8k)
 		wantLine(t, err, "HF_ENDPOINT")

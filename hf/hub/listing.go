@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode"
 	"unicode/utf8"
 )
 
@@ -28,6 +29,7 @@ const (
 	maxFiles     = 2_000_000
 	maxNameBytes = 256 << 20 // of all files
 	maxPages     = 2_000
+	maxPathBytes = 4096
 	maxFileBytes = 1 << 60
 )
 
@@ -35,8 +37,8 @@ const (
 func (f File) check() error {
 	hashDigits := strings.Trim(f.Hash, "0123456789abcdef") == "" && (len(f.Hash) == 40 || len(f.Hash) == 64)
 	switch {
-	case !fs.ValidPath(f.Name) || f.Name == "." || !utf8.ValidString(f.Name):
-		return fmt.Errorf("it lists a file %q, which is no path inside of a repository", f.Name)
+	case !fs.ValidPath(f.Name) || f.Name == "." || len(f.Name) > maxPathBytes || !utf8.ValidString(f.Name) || strings.ContainsFunc(f.Name, unicode.IsControl):
+		return fmt.Errorf("it lists a file %.200q, which is no path inside of a repository", f.Name)
 	case !hashDigits:
 		return fmt.Errorf("it gives no hash of %q", f.Name)
 	case f.Size < 0 || f.Size > maxFileBytes:

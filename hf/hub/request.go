@@ -53,8 +53,12 @@ func (h *Hub) get(ctx context.Context, address string, offset int64) (*http.Resp
 	if errors.As(err, &urlErr) { // its text repeats the address, which may hold a signed query
 		err = urlErr.Err
 		var op *net.OpError
-		if isDial := errors.As(err, &op) && op.Op == "dial"; !isDial || h.reached.Load() {
+		isDial := errors.As(err, &op) && op.Op == "dial"
+		if !isDial || h.reached.Load() {
 			err = &cutError{err}
+		}
+		if isDial {
+			return nil, fmt.Errorf("%s cannot be reached: %w: check the network and HF_ENDPOINT", h.Endpoint, err)
 		}
 		return nil, fmt.Errorf("%s: %w", h.Endpoint, err)
 	}
