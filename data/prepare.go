@@ -197,6 +197,7 @@ const (
 type job struct {
 	rows     []row
 	bytes    int
+	units    int // of what may be ahead
 	examples []Example
 	skipped  int
 	firstBad error // of the skipped rows
@@ -211,6 +212,7 @@ func tokenize(ctx context.Context, s Source, files []string, seen io.Writer, o O
 	defer cancel()
 	work := make(chan *job)
 	ordered := make(chan *job, 2*o.Workers) // bounds what is read ahead
+	room := newAhead(o.Workers)
 	var readErr error
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -220,6 +222,10 @@ func tokenize(ctx context.Context, s Source, files []string, seen io.Writer, o O
 		send := func() bool {
 			if len(j.rows) == 0 {
 				return true
+			}
+			var ok bool
+			if j.units, ok = room.take(ctx, j.bytes); !ok {
+				return false
 			}
 			select {
 			case ordered <- j:
@@ -249,7 +255,7 @@ func tokenize(ctx context.Context, s Source, files []string, seen io.Writer, o O
 			}
 		})
 	}
-	err := collect(ctx, b, ordered, o.Progress, &p)
+	err := collect(ctx, b, ordered, room, o.Progress, &p)
 	cancel()
 	wg.Wait()
 	switch {
@@ -264,7 +270,7 @@ func tokenize(ctx context.Context, s Source, files []string, seen io.Writer, o O
 }
 
 // collect appends the examples of all jobs in order and stops at the first error.
-func collect(ctx context.Context, b *builder, ordered <-chan *job, progress func(Progress), p *Progress) error {
+func collect(ctx context.Context, b *builder, ordered <-chan *job, room ahead, progress func(Progress), p *Progress) error {
 	for j := range ordered {
 		select {
 		case <-j.done:
@@ -279,6 +285,8 @@ func collect(ctx context.Context, b *builder, ordered <-chan *job, progress func
 		if j.err != nil {
 			return j.err
 		}
+		j.examples, j.rows = nil, nil
+		room.give(j.units)
 		b.skipped += j.skipped
 		if b.firstBad == "" && j.firstBad != nil {
 			b.firstBad = j.firstBad.Error()

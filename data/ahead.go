@@ -1,0 +1,36 @@
+package data
+
+import "context"
+
+// ahead bounds the text that is on its way from the files to the tokens, in units of aheadUnitBytes: rows may be large, and many
+// workers would each have some.
+type ahead chan struct{}
+
+const (
+	aheadUnitBytes = 1 << 20
+	aheadUnits     = 64 // at least; each worker has a few more, so that batches of usual rows do not wait
+)
+
+func newAhead(workers int) ahead { return make(ahead, aheadUnits+4*workers) }
+
+// take waits for room for so many bytes, or for all that there is, if that is less. units are what give wants back; ok is false
+// if ctx ended before. Only one goroutine may take.
+func (a ahead) take(ctx context.Context, bytes int) (units int, ok bool) {
+	want := min(1+bytes/aheadUnitBytes, cap(a))
+	for units < want {
+		select {
+		case a <- struct{}{}:
+			units++
+		case <-ctx.Done():
+			return units, false
+		}
+	}
+	return units, true
+}
+
+// give makes room again.
+func (a ahead) give(units int) {
+	for range units {
+		<-a
+	}
+}
