@@ -72,7 +72,7 @@ type Result struct {
 	GradNorm   float64
 	ClipScale  float64
 	Skipped    bool  // the norm was not finite: the update will not happen
-	BadWeights int64 // weights that became NaN in the updates of this schedule
+	BadWeights int64 // weights that became NaN in the updates since the result before this one
 }
 
 // Engine runs steps. It is used by one goroutine.
@@ -103,8 +103,9 @@ type Engine struct {
 	versions versions
 	logitRow int // first wanted row
 	pending  *pendingUpdate
+	bad      int64    // weights that became NaN in updates of which no result has told
 	loaded   bool     // what the plan keeps on the device is there
-	ahead    bool     // and newer than what the store has of it
+	stale    bool     // what the store has of it is older: it has been updated on the device since it came home
 	save     SaveFunc // of the next schedule that is at a boundary; else nil
 	broken   error
 }
@@ -323,6 +324,7 @@ func (e *Engine) Step(ctx context.Context, batch *Batch, update Update) (Result,
 	if err != nil {
 		return Result{}, err
 	}
+	res.BadWeights, e.bad = res.BadWeights+e.bad, 0
 	res.ClipScale = optim.ClipScale(res.GradNorm, update.MaxGradNorm)
 	if math.IsNaN(res.GradNorm) || math.IsInf(res.GradNorm, 0) {
 		res.Skipped, res.ClipScale = true, 0
@@ -344,40 +346,40 @@ func (e *Engine) Eval(ctx context.Context, batch *Batch) (lossSum float64, err e
 }
 
 // Flush carries out a pending update, and a save that was asked for; the store then has all of the state. It returns the number of
-// weights that became NaN.
+// weights that became NaN in it, and in others of which no Result has told.
 func (e *Engine) Flush(ctx context.Context) (badWeights int64, err error) {
-	phase, step := plan.Flush, 0
-	switch {
-	case e.pending != nil:
-		step = e.pending.Step
-	case e.save != nil || e.ahead:
-		phase = plan.Nothing
-	default:
-		return 0, e.broken
+	if err := e.finish(ctx, true); err != nil {
+		return 0, err
 	}
-	res, err := e.follow(ctx, e.mode(phase, true), nil, step)
-	return res.BadWeights, err
+	badWeights, e.bad = e.bad, 0
+	return badWeights, nil
 }
 
-// settle carries out a pending update before a forward pass, and a save that was asked for. What lives on the device stays there.
-func (e *Engine) settle(ctx context.Context) error {
-	if e.pending == nil || e.save != nil {
-		if e.save == nil {
-			return e.broken
-		}
-		_, err := e.Flush(ctx)
-		return err
+// settle carries out a pending update before a forward pass, and a save that was asked for. What lives on the device stays there, and
+// the store need not have it.
+func (e *Engine) settle(ctx context.Context) error { return e.finish(ctx, false) }
+
+// finish carries out a pending update, and a save that was asked for; home says that the store is to have all of the state.
+func (e *Engine) finish(ctx context.Context, home bool) error {
+	phase, step := plan.Nothing, 0
+	if e.pending != nil {
+		phase, step = plan.Flush, e.pending.Step
 	}
-	_, err := e.follow(ctx, e.mode(plan.Flush, false), nil, e.pending.Step)
+	if phase == plan.Nothing && e.save == nil && !(home && e.stale) {
+		return e.broken
+	}
+	res, err := e.follow(ctx, e.mode(phase, home), nil, step)
+	e.bad += res.BadWeights
 	return err
 }
 
-// mode is in which mode the schedule of a phase comes now.
+// mode is in which mode the schedule of a phase comes now; home says that the store is to have all of the state behind it, as it does
+// where the schedule saves.
 func (e *Engine) mode(phase plan.Phase, home bool) plan.Mode {
 	m := plan.Mode{Phase: phase, Saves: e.save != nil && phase != plan.Forwards && phase != plan.Logits}
 	if e.Plan.AnyStateHere() {
 		m.Loaded = e.loaded
-		m.Home = (home || m.Saves) && (e.ahead || e.pending != nil)
+		m.Home = (home || m.Saves) && (e.stale || e.pending != nil)
 	}
 	return m
 }

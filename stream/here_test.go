@@ -2,6 +2,7 @@ package stream_test
 
 import (
 	"context"
+	"math"
 	"sync"
 	"testing"
 
@@ -111,6 +112,62 @@ func TestStateOnTheDeviceComesHome(t *testing.T) {
 					t.Errorf("look %d has nothing", i)
 				}
 				sameBits(t, got[i], want[i], p)
+			}
+		}
+	}
+}
+
+// Weights that became NaN are counted once, wherever their update was: below a step, before an evaluation or in a flush, on the host or
+// on the device.
+func TestWeightsThatBecomeNaN(t *testing.T) {
+	shape := tiny
+	shape.BF16 = true
+	s := shape.subject(t, 3)
+	s.updates[0].LR = math.Inf(1)
+	dev := newCPU(t)
+	defer dev.Close()
+	ctx := context.Background()
+	var want int64
+	for _, place := range []func(*plan.Placement){streamed(1), updatedHere} {
+		for _, evaluates := range []bool{false, true} {
+			for _, flushes := range []bool{false, true} {
+				r := start(t, s, setup{change: place, device: dev})
+				step := func(i int) int64 {
+					res, err := r.engine.Step(ctx, s.batches[i], s.updates[i])
+					if err != nil {
+						t.Fatal(err)
+					}
+					return res.BadWeights
+				}
+				if n := step(0); n != 0 {
+					t.Errorf("%d bad weights before any update", n)
+				}
+				if evaluates {
+					if _, err := r.engine.Eval(ctx, s.eval); err != nil {
+						t.Fatal(err)
+					}
+				}
+				count := func() int64 { return step(1) }
+				if flushes {
+					count = func() int64 {
+						n, err := r.engine.Flush(ctx)
+						if err != nil {
+							t.Fatal(err)
+						}
+						return n
+					}
+				}
+				got := count()
+				if want == 0 {
+					want = got
+				}
+				if got != want || got == 0 {
+					t.Errorf("evaluates %v, flushes %v: %d bad weights, elsewhere %d", evaluates, flushes, got, want)
+				}
+				if n := step(2); n != 0 {
+					t.Errorf("%d bad weights are counted again", n)
+				}
+				r.close(t)
 			}
 		}
 	}

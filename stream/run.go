@@ -99,10 +99,10 @@ func (e *Engine) follow(ctx context.Context, mode plan.Mode, batch *Batch, step 
 	}
 	r.record()
 	if mode.Phase == plan.Steady || mode.Phase == plan.Flush {
-		e.pending, e.ahead = nil, true
+		e.pending, e.stale = nil, true
 	}
 	if mode.Home || !e.Plan.AnyStateHere() {
-		e.ahead = false
+		e.stale = false
 	}
 	if batch != nil {
 		e.loaded = true // all of it is visited

@@ -357,10 +357,7 @@ func (t *trainer) run(ctx context.Context) error {
 			return err
 		}
 	}
-	if _, err := t.engine.Flush(ctx); err != nil {
-		return err
-	}
-	if err := t.endSave(); err != nil {
+	if err := t.flush(ctx); err != nil {
 		return err
 	}
 	t.finish()
@@ -384,15 +381,32 @@ func (t *trainer) interrupt(ctx context.Context, step int) error {
 		if err := t.startSave(step, nil); err != nil {
 			return err
 		}
-		if _, err := t.engine.Flush(ctx); err != nil {
-			return err
-		}
-		if err := t.endSave(); err != nil {
+		if err := t.flush(ctx); err != nil {
 			return err
 		}
 	}
 	t.finish()
 	return ErrInterrupted
+}
+
+// flush has the store and, if it is due, a checkpoint have what the steps so far came to.
+func (t *trainer) flush(ctx context.Context) error {
+	bad, err := t.engine.Flush(ctx)
+	if err != nil {
+		return err
+	}
+	if err := spoiled(t.summary.Steps, bad); err != nil {
+		return err
+	}
+	return t.endSave()
+}
+
+// spoiled is the end of a run whose weights became NaN in the update of a step: there is nothing to go on from, to save or to export.
+func spoiled(step int, badWeights int64) error {
+	if badWeights == 0 {
+		return nil
+	}
+	return fmt.Errorf("step %d: its update made %d weights NaN; lower learning_rate, or check the data", step, badWeights)
 }
 
 // finish adds up what the summary has to say of the whole run.
@@ -422,13 +436,13 @@ func (t *trainer) step(ctx context.Context, step int) error {
 	if err != nil {
 		return fmt.Errorf("step %d: %w", step, err)
 	}
+	if err := spoiled(step-1, res.BadWeights); err != nil {
+		return err // a save of them does not end
+	}
 	if err := t.endSave(); err != nil {
 		return err
 	}
 	sec := time.Since(begin).Seconds()
-	if res.BadWeights > 0 {
-		return fmt.Errorf("step %d: the update before it made %d weights NaN; lower learning_rate, or check the data", step, res.BadWeights)
-	}
 	m := trace.Metrics{Step: int64(step), GradNorm: res.GradNorm, ClipScale: res.ClipScale, LearningRate: t.rates.At(step),
 		TargetTokens: int64(batch.Targets), StepSec: sec, DevicePeakBytes: t.plan.DeviceTotalBytes(), Lanes: t.engine.Trace.TakeBusy()}
 	var docs []int

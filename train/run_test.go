@@ -365,3 +365,30 @@ func shards(t *testing.T, from string) string {
 	}
 	return dir
 }
+
+// Weights that an update has spoiled end the run, whatever comes behind the update: they are neither saved nor exported.
+func TestSpoiledWeightsEndTheRun(t *testing.T) {
+	for name, change := range map[string]func(*Config){
+		"in the last step": func(c *Config) { c.MaxSteps = 1 },
+		"before a step":    func(c *Config) { c.Save.Every = 1 },
+		"before an evaluation": func(c *Config) {
+			c.Eval, c.MaxSteps = Eval{Datasets: c.Datasets, Every: 1}, 1
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := smallConfig(t)
+			c.WarmupSteps, c.LearningRate = 0, 1e38 // a tenth of which is more than fp32 has
+			c.AdamBetas[0] = 0.99
+			change(c)
+			_, err := Train(context.Background(), c, newEnv(t), Options{})
+			if err == nil || !strings.Contains(err.Error(), "step 1: its update made") {
+				t.Errorf("%v", err)
+			}
+			for _, left := range []string{"model", "checkpoints/step-000001"} {
+				if _, err := os.Stat(filepath.Join(c.OutputDir, left)); err == nil {
+					t.Errorf("%s is there", left)
+				}
+			}
+		})
+	}
+}
