@@ -116,7 +116,7 @@ func (r *reference) microBatch(micro modeltest.MicroBatch, scale float32, keep n
 	n := len(micro.Tokens)
 	b := &nn.Batch{T: n, IDs: r.take(micro.Tokens), Targets: r.take(micro.Targets),
 		Docs: device.Docs{Positions: r.take(micro.Positions), Start: r.take(micro.DocStart), End: r.take(micro.DocEnd)}}
-	cos, sin := m.Rope.Tables(n)
+	cos, sin := m.Rope.Tables(0, n)
 	rope := &nn.Rope{Cos: a.Mat(tensor.F32, n, m.Rope.HeadDim/2), Sin: a.Mat(tensor.F32, n, m.Rope.HeadDim/2)}
 	r.put(rope.Cos.Mem, cos)
 	r.put(rope.Sin.Mem, sin)

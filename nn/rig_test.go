@@ -123,7 +123,7 @@ func (r *rig) batch(docs []int, targets []int32) *nn.Batch {
 }
 
 func (r *rig) rope(f nn.RopeFrequencies, positions int) *nn.Rope {
-	cos, sin := f.Tables(positions)
+	cos, sin := f.Tables(0, positions)
 	return &nn.Rope{Cos: r.mat(tensor.F32, positions, f.HeadDim/2, cos), Sin: r.mat(tensor.F32, positions, f.HeadDim/2, sin)}
 }
 

@@ -69,14 +69,14 @@ func (f RopeFrequencies) llama3(inv float32) float32 {
 	return float32(float32((1-smooth)*inv)/float32(f.Factor)) + float32(smooth*inv)
 }
 
-// Tables are the cosines and sines for the positions [0, positions), row-major [positions, HeadDim/2]. An angle is rounded
-// to fp32 before its cosine is taken, as PyTorch does.
-func (f RopeFrequencies) Tables(positions int) (cos, sin []float32) {
+// Tables are the cosines and sines for n positions from the first one on, row-major [n, HeadDim/2]. An angle is rounded to fp32 before
+// its cosine is taken, as PyTorch does.
+func (f RopeFrequencies) Tables(first, n int) (cos, sin []float32) {
 	inv := f.Inverse()
-	cos, sin = make([]float32, positions*len(inv)), make([]float32, positions*len(inv))
-	for t := range positions {
+	cos, sin = make([]float32, n*len(inv)), make([]float32, n*len(inv))
+	for t := range n {
 		for i, v := range inv {
-			s, c := math.Sincos(float64(float32(t) * v))
+			s, c := math.Sincos(float64(float32(first+t) * v))
 			cos[t*len(inv)+i], sin[t*len(inv)+i] = float32(c), float32(s)
 		}
 	}

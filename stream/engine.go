@@ -291,27 +291,39 @@ func (e *Engine) inputBytes() int64 {
 	return int64(e.Plan.Numerics.Positions()) * int64(e.Plan.Model.Hidden) * e.Plan.Numerics.Compute.Bytes()
 }
 
-// loadTables fills the rotary tables, once.
+// loadTables fills the rotary tables, once: some positions at a time, since those of a long context are large.
 func (e *Engine) loadTables() error {
-	cos, sin := e.Plan.Model.Rope.Tables(e.Plan.Numerics.SequenceLen)
-	n := int64(len(cos)) * 4
+	cos, sin := e.buffers.Rope.Cos, e.buffers.Rope.Sin
+	n := int64(min(rotaryRows, cos.Rows)) * int64(cos.Cols) * cos.DType.Bytes()
 	r, err := e.Accounts.Reserve("rotary tables, while loading", 2*n)
 	if err != nil {
 		return err
 	}
 	defer r.Close()
-	copy(hostmem.F32(r.Bytes()[:n]), cos)
-	copy(hostmem.F32(r.Bytes()[n:]), sin)
 	b, err := e.Device.Register(r)
 	if err != nil {
 		return err
 	}
 	defer b.Close()
-	s := e.streams[plan.LaneFetch]
-	s.Copy(e.buffers.Rope.Cos.Mem, device.Whole(b).Slice(0, n))
-	s.Copy(e.buffers.Rope.Sin.Mem, device.Whole(b).Slice(n, n))
-	return s.Sync()
+	s, mem := e.streams[plan.LaneFetch], device.Whole(b)
+	for first := 0; first < cos.Rows; first += rotaryRows {
+		rows := min(rotaryRows, cos.Rows-first)
+		c, d := e.Plan.Model.Rope.Tables(first, rows)
+		copy(hostmem.F32(r.Bytes()[:n]), c)
+		copy(hostmem.F32(r.Bytes()[n:]), d)
+		to := cos.RowRange(first, rows).Mem
+		s.Copy(to, mem.Slice(0, to.Len))
+		to = sin.RowRange(first, rows).Mem
+		s.Copy(to, mem.Slice(n, to.Len))
+		if err := s.Sync(); err != nil {
+			return err
+		}
+	}
+	return nil
 }
+
+// rotaryRows is of how many positions the rotary tables are loaded at a time.
+const rotaryRows = 4096
 
 // Step runs one training step over the batch and plans its update, which the next call carries out: the next Step,
 // beside its forward pass, or Flush. A plan without updates ends with the gradients.

@@ -3,6 +3,8 @@ package stream
 import (
 	"slices"
 
+	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/internal/hostmem"
 	"github.com/millrace/millrace/plan"
 )
 
@@ -15,4 +17,30 @@ func (e *Engine) DropWait(phase plan.Phase, i, wait int) error {
 	op := &p.ops[i]
 	op.After = slices.Delete(slices.Clone(op.After), wait, wait+1)
 	return nil
+}
+
+// RotaryTables reads the tables back from the device, into memory of an account of its own.
+func (e *Engine) RotaryTables() (cos, sin []float32, err error) {
+	for _, to := range []struct {
+		table device.Mat
+		rows  *[]float32
+	}{{e.buffers.Rope.Cos, &cos}, {e.buffers.Rope.Sin, &sin}} {
+		r, err := hostmem.New().Reserve("test", to.table.Len)
+		if err != nil {
+			return nil, nil, err
+		}
+		defer r.Close()
+		b, err := e.Device.Register(r)
+		if err != nil {
+			return nil, nil, err
+		}
+		defer b.Close()
+		s := e.streams[plan.LaneFetch]
+		s.Copy(device.Whole(b), to.table.Mem)
+		if err := s.Sync(); err != nil {
+			return nil, nil, err
+		}
+		*to.rows = slices.Clone(hostmem.F32(r.Bytes()))
+	}
+	return cos, sin, nil
 }
