@@ -1,6 +1,9 @@
 package cuda
 
 import (
+	"fmt"
+	"math"
+
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/device/cuda/driver"
 	"github.com/millrace/millrace/tensor"
@@ -153,6 +156,9 @@ func (s *Stream) RMSNorm(y, rstd, x, w device.Mat, groups int, eps float32) {
 	})
 }
 
+// maxNorms is the most groups of all rows that rmsnorm_wgrad numbers in 32 bits; its last slice ends behind the last one.
+const maxNorms = math.MaxInt32 - 1<<12
+
 // RMSNormGrad implements device.NormOps. The weight's gradient comes first: dx may be dy.
 func (s *Stream) RMSNormGrad(dx, dw, dy, x, w, rstd, resid device.Mat, groups int) {
 	s.operands.RMSNormGrad(dx, dw, dy, x, w, rstd, resid, groups)
@@ -162,6 +168,10 @@ func (s *Stream) RMSNormGrad(dx, dw, dy, x, w, rstd, resid device.Mat, groups in
 		}
 		rows, n, d := i32(x.Rows), i32(groups), i32(x.Cols/groups)
 		if !dw.IsZero() {
+			if int64(x.Rows)*int64(groups) > maxNorms {
+				return fmt.Errorf("the weight's gradient of a norm: %d rows of %d groups are more than the kernel can count; lower numerics.block_chunk",
+					x.Rows, groups)
+			}
 			err := s.sumRows(named("rmsnorm_wgrad", typeName(x.DType)), dw, func(w driver.DevicePtr, first, cols int) []arg {
 				dy, x := dy, x
 				if groups == 1 { // heads are never so wide that they would be cut

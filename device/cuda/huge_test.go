@@ -1,6 +1,7 @@
 package cuda_test
 
 import (
+	"strings"
 	"testing"
 	"unsafe"
 
@@ -77,6 +78,17 @@ func TestHugeOperands(t *testing.T) {
 	s.Add(long, long, long)
 	if err := s.Sync(); err != nil {
 		t.Error(err)
+	}
+	many := device.NewArena(device.Whole(b))
+	x, rstd, w := many.Mat(tensor.BF16, 1<<24, 128*2), many.Mat(tensor.F32, 1<<24, 128), many.Mat(tensor.BF16, 1, 2)
+	fails, err := d.NewStream("too many")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer fails.Close() // its error is the one that is looked for
+	fails.RMSNormGrad(x, many.Mat(tensor.F32, 1, 2), x, many.Mat(tensor.BF16, 1<<24, 128*2), w, rstd, device.Mat{}, 128)
+	if err := fails.Sync(); err == nil || !strings.Contains(err.Error(), "numerics.block_chunk") {
+		t.Errorf("more norms than the kernel counts: %v", err)
 	}
 	if launches < 60 {
 		t.Errorf("%d launches", launches)
