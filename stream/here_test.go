@@ -3,12 +3,10 @@ package stream_test
 import (
 	"context"
 	"math"
-	"sync"
 	"testing"
 
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/store"
-	"github.com/millrace/millrace/stream"
 )
 
 // updatedHere keeps the state of all parts on the device that can have it there, but for the second part of each four.
@@ -56,23 +54,8 @@ func TestStateOnTheDeviceComesHome(t *testing.T) {
 				all = append(all, stateOf(t, r))
 			}
 			saving := func(then func()) {
-				var mu sync.Mutex
 				o := outcome{state: map[store.ID][]byte{}}
-				r.engine.Save(func(ctx context.Context, id store.ID, version uint64) error {
-					var bytes []byte
-					for _, spec := range r.plan.Extents() {
-						if spec.ID == id {
-							bytes = make([]byte, spec.Bytes)
-							if err := stream.ReadExtent(ctx, r.store, spec, bytes); err != nil {
-								return err
-							}
-						}
-					}
-					mu.Lock()
-					defer mu.Unlock()
-					o.state[id] = bytes
-					return nil
-				})
+				r.engine.Save(r.capture(o.state))
 				then()
 				if r.engine.Saving() {
 					t.Error("nothing is saved")

@@ -15,17 +15,22 @@ import (
 	"pgregory.net/rapid"
 )
 
-// outcome is all that a few steps leave: results and state, by bits.
+// outcome is all that a few steps leave: results, state, and what was saved on the way, by bits.
 type outcome struct {
 	scalars []uint64
 	state   map[store.ID][]byte
+	saved   []map[store.ID][]byte
 }
 
-// train runs some steps, an evaluation between them, and collects what came out.
+// train runs some steps, with a save below each but the first one and an evaluation after the second one, and collects what came out.
 func train(t errorer, r *rig, s *subject, steps int) outcome {
 	t.Helper()
 	var o outcome
 	for i := range steps {
+		if i > 0 {
+			o.saved = append(o.saved, map[store.ID][]byte{})
+			r.engine.Save(r.capture(o.saved[i-1]))
+		}
 		res, err := r.engine.Step(context.Background(), s.batches[i], s.updates[i])
 		if err != nil {
 			t.Fatal(err)
@@ -76,6 +81,16 @@ func sameBits(t errorer, got, want outcome, p *plan.Plan) {
 		}
 		if !bytes.Equal(got.state[id], bits) {
 			t.Errorf("%v of %s differ from the reference", id.Kind, p.Model.Parts[id.Part].Name)
+		}
+	}
+	for i, all := range want.saved {
+		for id, bits := range all {
+			if !bytes.Equal(got.saved[i][id], bits) {
+				t.Errorf("save %d: %v of %s differ from the reference", i+1, id.Kind, p.Model.Parts[id.Part].Name)
+			}
+		}
+		if len(got.saved[i]) != len(all) {
+			t.Errorf("save %d has %d extents, the reference %d", i+1, len(got.saved[i]), len(all))
 		}
 	}
 }
@@ -149,11 +164,12 @@ func TestPlacementChangesNoBit(t *testing.T) {
 			for _, eight := range []bool{false, true} {
 				s := tiny
 				s.Layers, s.Tied, s.BF16, s.Moments8 = 5, tied, split, eight
-				add(fmt.Sprintf("tiles, tied %v, bf16 %v, 8-bit moments %v", tied, split, eight), s.subject(t, steps))
+				s.BlockChunk, s.Unclipped = plan.BlockChunkMultiple, eight
+				add(fmt.Sprintf("tiles in chunks, tied %v, bf16 %v, 8-bit moments, not clipped %v", tied, split, eight), s.subject(t, steps))
 			}
 		}
 	}
-	runs, inputs, here := 0, 0, 0
+	runs, inputs, here, kept := 0, 0, 0, 0
 	rapid.Check(t, func(rt *rapid.T) {
 		l := laws[rapid.IntRange(0, len(laws)-1).Draw(rt, "subject")]
 		r := start(rt, l.subject, setup{device: dev, serial: rapid.Bool().Draw(rt, "serial"),
@@ -167,10 +183,17 @@ func TestPlacementChangesNoBit(t *testing.T) {
 		if r.plan.AnyStateHere() {
 			here++
 		}
+		for block := range r.plan.Model.Blocks {
+			if r.plan.KeptOnHost(block) {
+				kept++
+				break
+			}
+		}
 		sameBits(rt, train(rt, r, l.subject, steps), l.want, r.plan)
 	})
-	t.Logf("%d runs, %d of them with saved inputs on disk, %d with updates on the device", runs, inputs, here)
-	if runs >= 100 && (inputs == 0 || here == 0) {
+	t.Logf("%d runs, %d of them with saved inputs on disk, %d with updates on the device, %d with kept activations on the host",
+		runs, inputs, here, kept)
+	if runs >= 100 && (inputs == 0 || here == 0 || kept == 0) {
 		t.Error("the draws are too narrow")
 	}
 }

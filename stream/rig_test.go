@@ -18,6 +18,7 @@ import (
 	"github.com/millrace/millrace/store"
 	"github.com/millrace/millrace/stream"
 	"github.com/millrace/millrace/tensor"
+	"github.com/millrace/millrace/trace"
 )
 
 // errorer is what rigs need of a test, rapid's included.
@@ -159,6 +160,44 @@ func (r *rig) close(t errorer) {
 	}
 	if bytes, _ := r.accounts.Total(); bytes != 0 {
 		t.Errorf("%d bytes of host memory are still reserved", bytes)
+	}
+}
+
+// capture is a save into memory: what is on disk comes from its files, the rest from the store at the version that it is told.
+func (r *rig) capture(into map[store.ID][]byte) stream.SaveFunc {
+	return func(ctx context.Context, id store.ID, version uint64) error {
+		var all []byte
+		if r.plan.OnDisk(id) {
+			err := r.disk.Files(ctx, id, func(f store.PieceFile) error {
+				piece := make([]byte, f.Bytes)
+				if f.Path != "" {
+					doc, err := os.ReadFile(f.Path)
+					if err != nil {
+						return err
+					}
+					copy(piece, doc)
+				}
+				all = append(all, piece...)
+				return nil
+			})
+			into[id] = all
+			return err
+		}
+		for _, spec := range r.plan.Extents() {
+			if spec.ID != id {
+				continue
+			}
+			for off, n := range spec.Pieces() {
+				l, err := r.store.Borrow(ctx, trace.Disk, id, off, n, store.Read, version)
+				if err != nil {
+					return err
+				}
+				all = append(all, l.Bytes()...)
+				l.Release()
+			}
+		}
+		into[id] = all
+		return nil
 	}
 }
 

@@ -32,7 +32,7 @@ type shape struct {
 	Tied                               bool
 	SequenceLen, MicroBatch, Micro     int
 	HeadChunk, BlockChunk, PieceElems  int
-	BF16, Moments8                     bool
+	BF16, Moments8, Unclipped          bool
 	FrozenBlocks                       int  // from the first one on
 	FrozenEmbed, FrozenHead, FrozenFFN bool // FrozenFFN: gate, up and down of the last block
 }
@@ -54,6 +54,7 @@ func draw(rt *rapid.T) shape {
 		Micro: rapid.IntRange(1, 3).Draw(rt, "micro-batches"),
 		BF16:  rapid.Bool().Draw(rt, "bf16"), Moments8: rapid.Bool().Draw(rt, "8-bit moments"),
 	}
+	s.Unclipped = rapid.Bool().Draw(rt, "not clipped")
 	s.Heads = s.KVHeads * rapid.IntRange(1, 2).Draw(rt, "group")
 	s.HeadChunk = rapid.IntRange(1, s.SequenceLen*s.MicroBatch).Draw(rt, "chunk")
 	s.BlockChunk = plan.BlockChunkMultiple * rapid.IntRange(0, 3).Draw(rt, "block chunk")
@@ -97,10 +98,14 @@ func (s shape) subject(t errorer, steps int) *subject {
 	n.SequenceLen, n.MicroBatch, n.MicroBatches, n.HeadChunk = s.SequenceLen, s.MicroBatch, s.Micro, s.HeadChunk
 	n.BlockChunk, n.PieceElems = s.BlockChunk, int64(s.PieceElems)
 	sub.fill = func(p *model.Part, v model.Values) error { m.InitPart(7, p, v); return nil }
+	clip := 0.5
+	if s.Unclipped {
+		clip = 0
+	}
 	rnd := rand.New(rand.NewPCG(1, 2))
 	for i := range steps {
 		sub.batches = append(sub.batches, s.batch(rnd))
-		sub.updates = append(sub.updates, stream.Update{Step: i + 1, LR: 1e-2, MaxGradNorm: 0.5,
+		sub.updates = append(sub.updates, stream.Update{Step: i + 1, LR: 1e-2, MaxGradNorm: clip,
 			AdamW: optim.AdamW{Beta1: 0.9, Beta2: 0.99, Eps: 1e-8, WeightDecay: 0.1}})
 	}
 	sub.eval = s.batch(rnd)
