@@ -3,7 +3,6 @@ package plan
 import (
 	"fmt"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/nn"
@@ -33,49 +32,47 @@ func (p *Plan) Explain(dev device.Info, m Machine, o Outlook) string {
 	fmt.Fprintf(&b, "step     %d positions: %s of %d x %d; %v compute, %v master; head chunk %d, block chunk %d\n\n",
 		n.StepPositions(), count(n.MicroBatches, "micro-batch"), n.MicroBatch, n.SequenceLen, n.Compute, n.Master, n.HeadChunk, n.BlockRows())
 
-	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)
-	table := func(title string, total, budget int64, lists ...[]Bytes) {
-		fmt.Fprintf(w, "%s\t%s\t\n", title, FormatBytes(total))
+	table := func(tier string, total, budget int64, lists ...[]Bytes) {
+		fmt.Fprintf(&b, "%s: %s", tier, FormatBytes(total))
+		if budget > 0 {
+			fmt.Fprintf(&b, " of a budget of %s", FormatBytes(budget))
+		}
+		b.WriteString("\n")
 		for _, list := range lists {
 			for _, e := range list {
-				fmt.Fprintf(w, "  %s\t%s\t\n", e.Purpose, FormatBytes(e.Bytes))
+				fmt.Fprintf(&b, "  %11s  %s\n", FormatBytes(e.Bytes), e.Purpose)
 			}
-		}
-		if budget > 0 {
-			fmt.Fprintf(w, "  budget\t%s\t\n", FormatBytes(budget))
 		}
 	}
 	var driver []Bytes
 	if p.DeviceDriverBytes > 0 {
 		driver = []Bytes{{driverPurpose, p.DeviceDriverBytes}}
 	}
-	table("device", p.DeviceTotalBytes(), p.DeviceBudget, p.Device, driver)
-	table("host", p.HostBytes, p.HostBudget, p.State, p.Host)
+	table("device memory", p.DeviceTotalBytes(), p.DeviceBudget, p.Device, driver)
+	table("host memory", p.HostBytes, p.HostBudget, p.State, p.Host)
 	if p.DiskBytes > 0 {
-		table("disk", p.DiskBytes, p.DiskBudget, p.Disk)
+		table("disk space", p.DiskBytes, p.DiskBudget, p.Disk)
 	}
-	w.Flush()
 
 	b.WriteString("\n" + strings.Join(p.Choices(), "\n") + "\n\n")
 	q := p.Predicted
-	fmt.Fprintf(&b, "a step takes about %.3g s, %.0f tokens/s\n", q.StepSeconds, o.TokensPerSec)
+	fmt.Fprintf(&b, "a step takes about %s s, %.0f tokens/s\n", three(q.StepSeconds), o.TokensPerSec)
 	fmt.Fprintf(&b, "what limits it is %s\n", o.Limit)
 	for lane := range Lane(Lanes) {
 		if sec := q.LaneSeconds[lane]; sec > 0 {
-			fmt.Fprintf(&b, "  %-8s %8.3g s  %3.0f%%\n", lane, sec, 100*sec/q.StepSeconds)
+			fmt.Fprintf(&b, "  %-8s busy %7s s  %3.0f%%\n", lane, three(sec), 100*sec/q.StepSeconds)
 		}
 	}
 	fmt.Fprintf(&b, "  %s\n", idleText(o.Idles, q.StepSeconds))
-	fmt.Fprintf(&b, "  %.3g TFLOP executed, %s to the device, %s back\n", float64(q.FLOPs)/1e12, FormatBytes(q.UploadBytes), FormatBytes(q.DownloadBytes))
+	fmt.Fprintf(&b, "  %s TFLOP executed, %s to the device, %s back\n", three(float64(q.FLOPs)/1e12), FormatBytes(q.UploadBytes), FormatBytes(q.DownloadBytes))
 	if q.DiskReadBytes+q.DiskWrittenBytes > 0 {
 		fmt.Fprintf(&b, "  %s read from disk, %s written\n", FormatBytes(q.DiskReadBytes), FormatBytes(q.DiskWrittenBytes))
 	}
 	if len(o.Timeline) > 0 {
 		b.WriteString("\none step, from left to right\n")
-		for _, line := range o.Timeline {
+		for _, line := range append(o.Timeline, strings.Split(Legend(o.Timeline), "\n")...) {
 			fmt.Fprintf(&b, "  %s\n", line)
 		}
-		fmt.Fprintf(&b, "  %s\n", timelineLegend)
 	}
 	b.WriteString("\n" + o.text(&q))
 	return b.String()
@@ -90,6 +87,9 @@ func (o *Outlook) text(q *Prediction) string {
 	stall := "how long steps wait for it is not known: the disk was not measured"
 	if s := o.CheckpointStallSeconds; s != nil {
 		stall = "steps wait " + FormatSeconds(*s) + " for it"
+		if *s == 0 {
+			stall = "no step waits for it"
+		}
 	}
 	fmt.Fprintf(&b, "checkpoint  %s are copied from host memory; %s\n", FormatBytes(o.CheckpointBytes), stall)
 	switch {
@@ -107,19 +107,19 @@ func (o *Outlook) text(q *Prediction) string {
 	return b.String()
 }
 
-// Choices says in a few lines what is computed again, what stays on the device and what moves.
+// Choices says in a few lines what is kept for the backward pass, so that it is not computed again, what is streamed and what stays.
 func (p *Plan) Choices() []string {
 	keeps := map[nn.Keep]int{}
 	for _, k := range p.Placement.Keep {
 		keeps[k]++
 	}
 	var kept []string
-	for k := range nn.Keep(nn.Keeps) {
-		if keeps[k] > 0 {
-			kept = append(kept, fmt.Sprintf("%v in %s", k, count(keeps[k], "block")))
+	for k, what := range [nn.Keeps]string{"the input alone", "attention's output", "attention's output with gate and up", "everything"} {
+		if n := keeps[nn.Keep(k)]; n > 0 {
+			kept = append(kept, fmt.Sprintf("%s of %s", what, count(n, "block")))
 		}
 	}
-	text := "recompute: keeps " + strings.Join(kept, ", ")
+	text := "kept for backward: " + strings.Join(kept, ", ")
 	away := 0
 	for i := range p.Placement.Keep {
 		if p.KeptOnHost(i) {
@@ -127,7 +127,7 @@ func (p *Plan) Choices() []string {
 		}
 	}
 	if away > 0 {
-		text += fmt.Sprintf("; what %d of them keep waits in host memory", away)
+		text += fmt.Sprintf("; that of %s waits in host memory", count(away, "block"))
 	}
 	if p.Placement.SingleHead {
 		text += "; logits are computed once"
@@ -152,9 +152,12 @@ func (p *Plan) Choices() []string {
 			disk++
 		}
 	}
-	moves := fmt.Sprintf("streaming: %s, %s, %s; %s resident, %s stay on the device",
-		count(p.Placement.Slots, "weight slot"), count(p.Placement.GradSlots, "gradient slot"), count(p.Placement.StageSlots, "stage"),
-		count(resident, "block"), count(here, "saved input"))
+	blocks := len(p.Model.BlockParts)
+	moves := fmt.Sprintf("streamed: %d of %s through %s; gradients through %s, and %d for rounded ones", blocks-resident, count(blocks, "block"),
+		count(p.Placement.Slots, "weight slot"), count(p.Placement.GradSlots, "slot"), p.Placement.StageSlots)
+	if here > 0 {
+		moves += fmt.Sprintf("; %s on the device", stay(count(here, "saved input"), here))
+	}
 	switch head := p.StateHere(p.Model.HeadTiles[0]); {
 	case updated > 0 && head:
 		moves += fmt.Sprintf("; the device updates %s and the head", count(updated, "block"))
@@ -164,7 +167,15 @@ func (p *Plan) Choices() []string {
 		moves += "; the device updates the head"
 	}
 	if disk > 0 {
-		moves += fmt.Sprintf("; %s to disk", count(disk, "saved input"))
+		moves += fmt.Sprintf("; %s on disk", stay(count(disk, "saved input"), disk))
 	}
 	return []string{text, moves}
+}
+
+// stay has what so many things do.
+func stay(things string, n int) string {
+	if n == 1 {
+		return things + " stays"
+	}
+	return things + " stay"
 }

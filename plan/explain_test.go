@@ -3,6 +3,7 @@ package plan_test
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -128,6 +129,27 @@ func TestTimeline(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A column shows what took most of it, if it was busy for half of it, and the legend has the marks that occur.
+func TestChart(t *testing.T) {
+	c := plan.NewChart(72)
+	c.Add(plan.LaneCompute, 'F', 0, 1.3)
+	c.Add(plan.LaneCompute, 'B', 1.3, 1.7)
+	c.Add(plan.LaneCompute, 'F', 2.1, 2.3)
+	c.Add(plan.LaneCompute, 'F', 3.1, 3.11)
+	c.Add(plan.LaneCompute, 'U', 71.5, 80)
+	c.Add(plan.LaneDrain, 'G', 5, 5)
+	want := []string{"compute FB:" + strings.Repeat(".", 68) + "U"}
+	if got := c.Lines(); !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+	if got, want := plan.Legend(want), "F forward, B backward with recompute, U update, : busy for less than half,\n. idle"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	if got := plan.NewChart(0).Lines(); got != nil {
+		t.Errorf("%q of no time", got)
+	}
 }
 
 // What is suggested makes it fit, and a little less does not.

@@ -31,6 +31,14 @@ func FormatCount(n int64) string {
 	return fmt.Sprint(n)
 }
 
+// three is a number with three digits, or with all those before the point if they are more.
+func three(x float64) string {
+	if x >= 100 {
+		return fmt.Sprintf("%.0f", x)
+	}
+	return fmt.Sprintf("%.3g", x)
+}
+
 // count is a number of things: "1 block", "2 blocks", "3 micro-batches".
 func count(n int, noun string) string {
 	switch {

@@ -21,7 +21,7 @@ type Idle struct {
 func (p *Plan) Idles(m Machine, dev device.Info) []Idle {
 	of := map[[2]string]float64{}
 	p.walk(m, dev, nil, func(next, culprit *Op, seconds float64) {
-		before := "norm"
+		before := stepEnd
 		if next != nil {
 			before = next.Kind.String()
 		}
@@ -37,6 +37,15 @@ func (p *Plan) Idles(m Machine, dev device.Info) []Idle {
 	return all
 }
 
+// stepEnd is what an Idle behind the last operation comes before.
+const stepEnd = "norm"
+
+// waitedFor says for people what an operation brings, where its name does not.
+var waitedFor = map[string]string{Update.String(): "updates", Fetch.String(): "weights", Gather.String(): "the embedding",
+	Scatter.String(): "the embedding's gradient", Load.String(): "layer inputs", Save.String(): "layer inputs to leave",
+	LoadKept.String(): "kept activations", SaveKept.String(): "kept activations to leave", Drain.String(): "gradients to leave",
+	DrainSum.String(): "gradients to leave", DrainInput.String(): "the embedding's gradient", Collect.String(): "the norm"}
+
 // idleText says where a step's compute lane waits, as long as it is worth a word.
 func idleText(all []Idle, stepSeconds float64) string {
 	const worth = 0.001
@@ -45,13 +54,17 @@ func idleText(all []Idle, stepSeconds float64) string {
 	for _, i := range all {
 		sum += i.Seconds
 		if i.Seconds >= worth*stepSeconds {
-			say = append(say, fmt.Sprintf("%.2g s before %s for %s", i.Seconds, i.Before, i.For))
+			before := "before " + i.Before
+			if i.Before == stepEnd {
+				before = "at the end"
+			}
+			say = append(say, fmt.Sprintf("%s s %s for %s", three(i.Seconds), before, cmp.Or(waitedFor[i.For], i.For)))
 		}
 	}
 	if len(say) == 0 {
 		return "compute never waits"
 	}
-	return fmt.Sprintf("compute waits %.1f%%: %s", 100*sum/stepSeconds, strings.Join(say, ", "))
+	return fmt.Sprintf("compute waits %.1f%% of the step: %s", 100*sum/stepSeconds, strings.Join(say, ", "))
 }
 
 // culprit is the operation under way that another one has to wait for in the end, by the schedule's waits and the order of the lanes;

@@ -131,7 +131,7 @@ func (p *Plan) walk(m Machine, dev device.Info, see func(span), idles func(next,
 				served += part
 			}
 			if f.work > 0 && see != nil {
-				see(span{lane, marks[ops[f.op].Kind], now, now + step/slowed[lane]})
+				see(span{lane, ops[f.op].Kind.Mark(), now, now + step/slowed[lane]})
 			}
 			f.work, f.disk = spend(f.work, step/slowed[lane]), spend(f.disk, step*disk[lane])
 			if f.work == 0 && f.disk == 0 {

@@ -2,88 +2,154 @@ package plan
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/millrace/millrace/device"
 )
 
-// timelineColumns is the width of a timeline.
-const timelineColumns = 72
+// chartColumns is the width of a Chart.
+const chartColumns = 72
 
-// What a lane does in a column, by the operation that takes most of it.
+// What a lane does in a column of a chart, by the operation that takes most of it.
 const (
 	readMark   = 'r'
 	writeMark  = 'w'
+	otherMark  = 'o'
 	idleMark   = '.'
 	partlyMark = ':' // busy for less than half of the column
 )
 
-// marks of the operations. Those that are too short to matter share a mark.
-var marks = func() (all [Kinds]byte) {
-	for kind := range all {
-		all[kind] = 'o'
-	}
-	for mark, kinds := range map[byte][]Kind{
-		'U': {Update}, 'e': {Gather, Scatter}, 'W': {Fetch, FetchState, Home}, 'x': {Load, Save, DrainInput}, 'a': {SaveKept, LoadKept}, 'F': {Forward}, 'B': {Backward},
-		'H': {HeadNorm, HeadStats, HeadLoss, HeadLogits, HeadGrad, HeadVisit, HeadInput}, 'G': {Drain, DrainSum}, 'g': {ZeroGrad, Round},
-		writeMark: {SaveState},
-	} {
-		for _, kind := range kinds {
-			all[kind] = mark
-		}
-	}
-	return all
-}()
+// legend says what the marks mean, in the order in which a legend has them.
+var legend = []struct {
+	mark  byte
+	means string
+	kinds []Kind
+}{
+	{'F', "forward", []Kind{Forward}},
+	{'B', "backward with recompute", []Kind{Backward}},
+	{'H', "head", []Kind{HeadNorm, HeadStats, HeadLoss, HeadLogits, HeadGrad, HeadVisit, HeadInput}},
+	{'W', "weights", []Kind{Fetch, FetchState, Home}},
+	{'x', "layer inputs", []Kind{Load, Save, DrainInput}},
+	{'a', "kept activations", []Kind{SaveKept, LoadKept}},
+	{'G', "gradients", []Kind{Drain, DrainSum}},
+	{'g', "clear and round gradients", []Kind{ZeroGrad, Round}},
+	{'U', "update", []Kind{Update}},
+	{'e', "embedding", []Kind{Gather, Scatter}},
+	{readMark, "read", nil},
+	{writeMark, "write", []Kind{SaveState}},
+	{otherMark, "other", nil}, // too short to matter
+	{partlyMark, "busy for less than half", nil},
+	{idleMark, "idle", nil},
+}
 
-const timelineLegend = "F forward, B backward with recompute, H head, W weights, x layer inputs, a kept activations, G gradients, g clear and round gradients, U update, e embedding, r read, w write, : busy for less than half, . idle"
-
-// Timeline is a step as it is simulated, a line for each lane that has anything to do, over time from left to right.
-func (p *Plan) Timeline(m Machine, dev device.Info) []string {
-	var busy [Lanes][timelineColumns]map[byte]float64
-	column := p.Simulate(m, dev).StepSeconds / timelineColumns
-	if !(column > 0) {
-		return nil
+// Mark is the letter of an operation in a Chart. Operations that are too short to matter share one.
+func (k Kind) Mark() byte {
+	for _, l := range legend {
+		if slices.Contains(l.kinds, k) {
+			return l.mark
+		}
 	}
-	used := [Lanes]bool{}
-	p.walk(m, dev, func(s span) {
-		if s.end <= s.begin {
-			return
+	return otherMark
+}
+
+// Legend says what the marks of charts mean, those that occur, in lines that are as wide as a chart.
+func Legend(charts ...[]string) string {
+	drawn := ""
+	for _, lines := range charts {
+		for _, line := range lines {
+			drawn += line[laneColumns:]
 		}
-		used[s.lane] = true
-		first, last := int(s.begin/column), min(int(s.end/column), timelineColumns-1)
-		for c := first; c <= last; c++ {
-			if busy[s.lane][c] == nil {
-				busy[s.lane][c] = map[byte]float64{}
-			}
-			busy[s.lane][c][s.mark] += min(s.end, float64(c+1)*column) - max(s.begin, float64(c)*column)
-		}
-	}, nil)
-	var lines []string
-	for lane := range Lane(Lanes) {
-		if !used[lane] {
+	}
+	var b strings.Builder
+	width := 0
+	for _, l := range legend {
+		if strings.IndexByte(drawn, l.mark) < 0 {
 			continue
 		}
-		var b strings.Builder
-		for _, of := range busy[lane] {
-			idle := column
-			for _, sec := range of {
-				idle -= sec
-			}
-			best, most := byte(idleMark), 0.0
-			for mark, sec := range of {
-				if sec > most || sec == most && mark < best {
-					best, most = mark, sec
-				}
-			}
-			switch {
-			case idle > 0.98*column:
-				best = idleMark
-			case idle > column/2:
-				best = partlyMark
-			}
-			b.WriteByte(best)
+		text := fmt.Sprintf("%c %s", l.mark, l.means)
+		switch {
+		case width == 0:
+		case width+2+len(text) > laneColumns+chartColumns:
+			b.WriteString(",\n")
+			width = 0
+		default:
+			b.WriteString(", ")
+			width += 2
 		}
-		lines = append(lines, fmt.Sprintf("%-7s %s", lane, b.String()))
+		b.WriteString(text)
+		width += len(text)
+	}
+	return b.String()
+}
+
+// Chart draws a step over time from left to right, a line for each lane that has anything to do: in each column the Mark of what took
+// most of it, a colon where the lane was busy for less than half, a dot where it was idle.
+type Chart struct {
+	column float64 // seconds
+	used   [Lanes]bool
+	took   [Lanes][chartColumns]map[byte]float64 // seconds
+}
+
+// NewChart is a chart of so many seconds.
+func NewChart(seconds float64) *Chart { return &Chart{column: seconds / chartColumns} }
+
+// Add draws that a lane was busy with what has that mark, 0 for other things, from begin to end in seconds.
+func (c *Chart) Add(lane Lane, mark byte, begin, end float64) {
+	if mark == 0 {
+		mark = otherMark
+	}
+	if !(end > begin) || !(c.column > 0) {
+		return
+	}
+	c.used[lane] = true
+	for i := max(int(begin/c.column), 0); i < chartColumns && float64(i)*c.column < end; i++ {
+		if c.took[lane][i] == nil {
+			c.took[lane][i] = map[byte]float64{}
+		}
+		c.took[lane][i][mark] += min(end, float64(i+1)*c.column) - max(begin, float64(i)*c.column)
+	}
+}
+
+// laneColumns are before each line of a chart, for the lane's name.
+const laneColumns = 8
+
+// Lines are the chart, without a legend; none if nothing was drawn.
+func (c *Chart) Lines() []string {
+	var lines []string
+	for lane := range Lane(Lanes) {
+		if !c.used[lane] {
+			continue
+		}
+		line := make([]byte, chartColumns)
+		for i, took := range c.took[lane] {
+			line[i] = c.mark(took)
+		}
+		lines = append(lines, fmt.Sprintf("%-*s%s", laneColumns, lane, line))
 	}
 	return lines
+}
+
+func (c *Chart) mark(took map[byte]float64) byte {
+	busy, best, most := 0.0, byte(idleMark), 0.0
+	for mark, sec := range took {
+		busy += sec
+		if sec > most || sec == most && mark < best {
+			best, most = mark, sec
+		}
+	}
+	switch {
+	case busy < 0.02*c.column:
+		return idleMark
+	case busy < c.column/2:
+		return partlyMark
+	}
+	return best
+}
+
+// Timeline is the Chart of a step as it is simulated.
+func (p *Plan) Timeline(m Machine, dev device.Info) []string {
+	c := NewChart(p.Simulate(m, dev).StepSeconds)
+	p.walk(m, dev, func(s span) { c.Add(s.lane, s.mark, s.begin, s.end) }, nil)
+	return c.Lines()
 }

@@ -143,14 +143,6 @@ func TestTimeline(t *testing.T) {
 	if lines := timeline(spans, 3); lines != nil {
 		t.Errorf("a step that was not there: %q", lines)
 	}
-	for _, c := range []struct {
-		shares map[byte]float64
-		want   byte
-	}{{nil, '.'}, {map[byte]float64{'F': 0.01}, '.'}, {map[byte]float64{'F': 0.2}, ':'}, {map[byte]float64{'F': 0.3, 'B': 0.4}, 'B'}} {
-		if got := columnMark(c.shares); got != c.want {
-			t.Errorf("%v: %c, want %c", c.shares, got, c.want)
-		}
-	}
 }
 
 // One draw serves all parts of a kind and a layout.

@@ -117,9 +117,6 @@ func benchText(r *train.BenchResult) string {
 			fmt.Fprintf(&b, "\n%s\n\n  %s\n", t.name, strings.Join(t.lines, "\n  "))
 		}
 	}
-	fmt.Fprintf(&b, "\n%s\n", benchLegend)
+	fmt.Fprintf(&b, "\n%s\n", plan.Legend(r.Timeline, r.PredictedTimeline))
 	return b.String()
 }
-
-const benchLegend = "F forward, B backward with recompute, H head, W weights, x layer inputs, G gradients, g clear and round gradients,\n" +
-	"U update, e embedding, r read, w write, o other, : busy for less than half, . idle"
