@@ -295,7 +295,7 @@ func (s *setting) hostBuffers() []Bytes {
 		list = append(list, Bytes{Purpose: InputsPurpose, Bytes: saved})
 		var kept int64
 		for i := range s.blocks() {
-			if s.keptOnHost(i) {
+			if s.keptLeaves(i) {
 				kept += s.blockKeptBytes(i) * m
 			}
 		}

@@ -122,7 +122,7 @@ func (p *Plan) Choices() []string {
 	text := "kept for backward: " + strings.Join(kept, ", ")
 	away := 0
 	for i := range p.Placement.Keep {
-		if p.KeptOnHost(i) {
+		if p.KeptLeaves(i) {
 			away++
 		}
 	}

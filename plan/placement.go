@@ -26,7 +26,7 @@ type Placement struct {
 	Keep       []nn.Keep // by block: what the backward visit need not recompute
 	SavedHere  []bool    // by block: its saved input stays on the device
 	// KeptOnHost says by block that what it keeps lies in host memory between its two visits; no entries: of none. It passes through
-	// a ring of KeptSlots buffers of the device.
+	// a ring of KeptSlots buffers of the device, and stays there where forward turns into backward.
 	KeptOnHost []bool `json:",omitempty"`
 	KeptSlots  int    `json:",omitempty"`
 	SingleHead bool   // one visit of the head with all tiles resident, so that logits are computed once

@@ -165,8 +165,11 @@ func (p *Plan) SavedOnHost(block int) bool { return p.setting().savedOnHost(bloc
 // SavedOnDisk reports whether the input of a block (from 0) has an extent on disk.
 func (p *Plan) SavedOnDisk(block int) bool { return p.setting().savedOnDisk(block) }
 
-// KeptOnHost reports whether what a block (from 0) keeps for its backward visit lies in host memory between its visits.
+// KeptOnHost reports whether what a block (from 0) keeps for its backward visit passes through the ring of slots for it.
 func (p *Plan) KeptOnHost(block int) bool { return p.setting().keptOnHost(block) }
+
+// KeptLeaves reports whether it lies in host memory between the visits: it does but for the last blocks, whose slots still hold it.
+func (p *Plan) KeptLeaves(block int) bool { return p.setting().keptLeaves(block) }
 
 // KeptBytes is the length of what a block (from 0) keeps of a micro-batch.
 func (p *Plan) KeptBytes(block int) int64 { return p.setting().blockKeptBytes(block) }

@@ -52,3 +52,41 @@ func (r *slotRing) nextUse(part int) int {
 	}
 	return math.MaxInt
 }
+
+// keptLeaves reports whether what a block (from 0) keeps leaves the device between its two visits. The last forward visits leave it in
+// the slots of the ring, and it is found there if the backward pass begins with just these visits: else slots would be given to others
+// first.
+func (s *setting) keptLeaves(block int) bool {
+	if !s.keptOnHost(block) {
+		return false
+	}
+	blocks, above := 0, 0
+	for i := range s.blocks() {
+		if s.keptOnHost(i) {
+			blocks++
+			if i > block {
+				above++
+			}
+		}
+	}
+	micros := s.num.MicroBatches
+	visits := min(s.place.KeptSlots, blocks*micros)
+	return visits%micros != 0 || above >= visits/micros
+}
+
+// nextKept is the slot of the ring that a visit of a layer, forward or backward, has for what its block keeps: the one that was given
+// longest ago, but for what is still in one.
+func (b *builder) nextKept(layer, m int) (int, resource) {
+	slot, held := b.keptIn[[2]int{layer, m}]
+	if !held {
+		slot = len(b.kept)
+		if slot >= b.place.KeptSlots {
+			slot = b.kept[len(b.kept)-b.place.KeptSlots]
+		}
+	}
+	if !b.keptLeaves(layer - 1) {
+		b.keptIn[[2]int{layer, m}] = slot
+	}
+	b.kept = append(b.kept, slot)
+	return slot, resource{keptSlot, slot, 0}
+}

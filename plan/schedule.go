@@ -53,8 +53,9 @@ type builder struct {
 	slots    slotRing
 	grad     int // next fp32 gradient slot of the ring
 	stage    int
-	kept     int      // next slot of the ring of what is kept on the host
-	inX      [2][]int // by parity and micro-batch: the layer whose input the working buffer holds
+	kept     []int          // by visit so far: slot of the ring of what is kept on the host
+	keptIn   map[[2]int]int // by layer and micro-batch: slot of the ring that holds it until the backward visit
+	inX      [2][]int       // by parity and micro-batch: the layer whose input the working buffer holds
 	gradOf   map[int]int
 	onDevice map[int]bool // resident parts that have been fetched, or updated, in this schedule
 	late     []int        // tiles of the head whose gradients are complete and not rounded
@@ -97,7 +98,7 @@ const (
 // build writes the schedule of a mode.
 func (s *setting) build(mode Mode) *Schedule {
 	b := &builder{setting: s, Mode: mode, written: map[resource]int{}, read: map[resource][Lanes]int{},
-		gradOf: map[int]int{}, onDevice: map[int]bool{}}
+		gradOf: map[int]int{}, onDevice: map[int]bool{}, keptIn: map[[2]int]int{}}
 	for parity := range b.inX {
 		b.inX[parity] = make([]int, s.num.MicroBatches)
 	}
@@ -364,11 +365,11 @@ func (b *builder) forward() {
 			writes := []resource{y, {scratch, 0, 0}}
 			kept := resource{}
 			if b.keptOnHost(layer - 1) {
-				o.Kept, kept = b.nextKept()
+				o.Kept, kept = b.nextKept(layer, m)
 				writes = append(writes, kept)
 			}
 			b.add(o, []resource{w, x, {batchTokens, 0, 0}}, writes)
-			if o.Kept != none && b.backwards() {
+			if b.backwards() && b.keptLeaves(layer-1) {
 				save := op(LaneDrain, SaveKept)
 				save.Layer, save.Micro, save.Kept = layer, m, o.Kept
 				b.add(save, []resource{kept}, []resource{{hostKept, layer, m}})
@@ -495,10 +496,12 @@ func (b *builder) backward() {
 			writes := []resource{{inputGrad, m, 0}, b.gradResource(part), {scratch, 0, 0}}
 			if b.keptOnHost(layer - 1) {
 				kept := resource{}
-				o.Kept, kept = b.nextKept()
-				load := op(LaneFetch, LoadKept)
-				load.Layer, load.Micro, load.Kept = layer, m, o.Kept
-				b.add(load, []resource{{hostKept, layer, m}}, []resource{kept})
+				o.Kept, kept = b.nextKept(layer, m)
+				if b.keptLeaves(layer - 1) {
+					load := op(LaneFetch, LoadKept)
+					load.Layer, load.Micro, load.Kept = layer, m, o.Kept
+					b.add(load, []resource{{hostKept, layer, m}}, []resource{kept})
+				}
 				writes = append(writes, kept) // its buffers are reused for gradients
 			}
 			b.add(o, []resource{w, x, {batchTokens, 0, 0}}, writes)
@@ -519,13 +522,6 @@ func (b *builder) finishLate(n int) {
 		b.finishGrad(part)
 	}
 	b.late = b.late[n:]
-}
-
-// nextKept is the next slot of the ring of what is kept on the host.
-func (b *builder) nextKept() (int, resource) {
-	slot := b.kept
-	b.kept = (b.kept + 1) % b.place.KeptSlots
-	return slot, resource{keptSlot, slot, 0}
 }
 
 // zeroGrad gives the part an fp32 gradient and clears it.

@@ -22,7 +22,7 @@ func TestSchedulesAreSound(t *testing.T) {
 				mode := plan.Mode{Phase: phase, Saves: saves}
 				mode.Loaded = phase == plan.Steady || phase == plan.Flush || rapid.Bool().Draw(rt, "loaded")
 				// State that is there to be saved, or to be read after a flush, comes home.
-				mode.Home = mode.Loaded && (saves || phase == plan.Flush)
+				mode.Home = mode.Loaded && (saves || phase == plan.Flush || phase == plan.Nothing && rapid.Bool().Draw(rt, "home"))
 				s := p.ScheduleOf(mode)
 				for _, err := range check(p, mode, s) {
 					rt.Errorf("%+v: %s", mode, err)
@@ -91,7 +91,8 @@ func TestBuffersAreApart(t *testing.T) {
 		for _, list := range append(b.Saved, b.Working[0], b.Working[1], b.DX, b.Normed, b.NormRstd, b.Stat, b.DNormed, b.Loss) {
 			mats(list)
 		}
-		take(b.Rope.Cos.Mem, b.Rope.Sin.Mem, b.Batches, b.Results)
+		take(b.KeptRing...)
+		take(b.Logits, b.Rope.Cos.Mem, b.Rope.Sin.Mem, b.Batches, b.Results)
 		all = slices.DeleteFunc(all, func(m device.Mem) bool { return m.Len == 0 })
 		slices.SortFunc(all, func(a, b device.Mem) int { return int(a.Off - b.Off) })
 		for i, m := range all {

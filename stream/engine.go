@@ -266,7 +266,7 @@ func (e *Engine) placeHost() {
 	at = 0
 	for layer := 1; e.kept != nil && layer <= len(e.Plan.Model.Blocks); layer++ {
 		for m := range micros {
-			if e.Plan.KeptOnHost(layer - 1) {
+			if e.Plan.KeptLeaves(layer - 1) {
 				e.keptAt[[2]int{layer, m}] = at
 				at += e.Plan.KeptBytes(layer - 1)
 			}
