@@ -21,17 +21,17 @@ func TestFullDisk(t *testing.T) {
 	base.Model = writeModel(t, map[string]any{"num_hidden_layers": 9})
 	base.Precision, base.Numerics = Defaults().Precision, Sizes{MicroBatch: 2, HeadChunk: 32}
 	base.Save = Save{Every: 1}
-	sizes := map[string]string{"in memory": "12m", "on disk": "24m"} // to a disk, the other placements are the same as in memory
+	sizes := map[string]string{"in memory": "12m", "updated on the device": "12m", "on disk": "24m"}
 	for _, p := range placementsOf(t, base) {
 		size := sizes[p.name]
 		if size == "" {
-			continue
+			continue // to a disk, the same as in memory
 		}
 		t.Run(p.name, func(t *testing.T) {
 			whole := *base
 			whole.Memory, whole.OutputDir = p.memory, filepath.Join(t.TempDir(), "whole")
 			env := newEnv(t)
-			env.program = 1
+			env.program, env.CacheDir = 1, p.cache
 			want, err := Train(context.Background(), &whole, env, Options{})
 			if err != nil {
 				t.Fatal(err)
@@ -45,7 +45,7 @@ func TestFullDisk(t *testing.T) {
 				full.Memory.Path = filepath.Join(dir, "state")
 			}
 			env = newEnv(t)
-			env.program = 1
+			env.program, env.CacheDir = 1, p.cache
 			_, err = Train(context.Background(), &full, env, Options{})
 			if err == nil || strings.Contains(err.Error(), "\n") || !strings.Contains(err.Error(), "no space") && !strings.Contains(err.Error(), "free") {
 				t.Fatalf("error %v, want one line about space", err)
@@ -60,7 +60,7 @@ func TestFullDisk(t *testing.T) {
 			}
 			resize("256m")
 			env = newEnv(t)
-			env.program = 1
+			env.program, env.CacheDir = 1, p.cache
 			got, err := Train(context.Background(), &full, env, Options{})
 			if err != nil {
 				t.Fatal(err)
@@ -83,7 +83,7 @@ func TestWrittenBytesAgreeWithTheKernel(t *testing.T) {
 			c := *base
 			c.Memory, c.OutputDir = p.memory, filepath.Join(t.TempDir(), "run")
 			env := newEnv(t)
-			env.program = 1
+			env.program, env.CacheDir = 1, p.cache
 			before, _ := kernelWritten()
 			sum, err := Train(context.Background(), &c, env, Options{})
 			if err != nil {

@@ -29,8 +29,11 @@ var (
 	killSeed = flag.Uint64("kill-seed", 0, "when TestKilledRunsGoOn kills; 0: another one each time, which is logged")
 )
 
-// victimEnv names the run file of a process that is there to be killed.
-const victimEnv = "MILLRACE_TEST_VICTIM"
+// victimEnv names the run file of a process that is there to be killed, and victimCacheEnv its cache directory.
+const (
+	victimEnv      = "MILLRACE_TEST_VICTIM"
+	victimCacheEnv = "MILLRACE_TEST_VICTIM_CACHE"
+)
 
 func TestMain(m *testing.M) {
 	path := os.Getenv(victimEnv)
@@ -39,7 +42,7 @@ func TestMain(m *testing.M) {
 	}
 	c, err := ReadConfig(path, nil)
 	if err == nil {
-		env := &Env{Accounts: hostmem.New(), Progress: io.Discard, program: 1}
+		env := &Env{Accounts: hostmem.New(), Progress: io.Discard, program: 1, CacheDir: os.Getenv(victimCacheEnv)}
 		env.Open = func(_ string, a *hostmem.Accounts) (device.Device, device.Device, error) {
 			d, err := cpu.New(cpu.Options{Workers: 2, Accounts: a})
 			return d, d, err
@@ -103,11 +106,19 @@ func TestKilledRunsGoOn(t *testing.T) {
 	base.Precision, base.Numerics = Defaults().Precision, Sizes{MicroBatch: 1, HeadChunk: 32}
 	base.BatchTokens, base.MaxSteps = base.SequenceLen, 8
 	base.Save = Save{Every: 1}
-	base.Memory = onDisk(t, base)
+	for _, p := range placementsOf(t, base) {
+		if p.name == "on disk" || p.name == "updated on the device" {
+			t.Run(p.name, func(t *testing.T) { killOften(t, base, p, rounds/2, random) })
+		}
+	}
+}
 
+// killOften kills a run with a placement so many times.
+func killOften(t *testing.T, base *Config, p placement, rounds int, random *rand.Rand) {
 	left := *base
+	left.Memory, left.OutputDir = p.memory, filepath.Join(t.TempDir(), "left")
 	env := newEnv(t)
-	env.program = 1
+	env.program, env.CacheDir = 1, p.cache
 	begin := time.Now()
 	want, err := Train(context.Background(), &left, env, Options{})
 	if err != nil {
@@ -119,7 +130,7 @@ func TestKilledRunsGoOn(t *testing.T) {
 		right[step] = sumsOf(t, filepath.Join(checkpointsDir(&left), checkpoint.DirName(step)))
 	}
 
-	victim := *base
+	victim := left
 	victim.Save.Keep = 2
 	victim.Memory.Path = filepath.Join(t.TempDir(), "state")
 	ended, checked := 0, 0
@@ -133,7 +144,7 @@ func TestKilledRunsGoOn(t *testing.T) {
 		if killed >= rounds {
 			wait = time.Hour
 		}
-		finished := runVictim(t, writeRun(t, &victim), wait)
+		finished := runVictim(t, writeRun(t, &victim), p.cache, wait)
 		if !finished {
 			killed++
 			_, err := os.Stat(filepath.Join(victim.OutputDir, "model"))
@@ -161,7 +172,7 @@ func TestKilledRunsGoOn(t *testing.T) {
 }
 
 // runVictim runs a run file in a process of its own, and kills it after a while unless it has ended.
-func runVictim(t *testing.T, path string, wait time.Duration) (finished bool) {
+func runVictim(t *testing.T, path, cacheDir string, wait time.Duration) (finished bool) {
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
@@ -169,7 +180,7 @@ func runVictim(t *testing.T, path string, wait time.Duration) (finished bool) {
 	}
 	cmd := exec.Command(self)
 	var said bytes.Buffer
-	cmd.Env, cmd.Stderr = append(os.Environ(), victimEnv+"="+path), &said
+	cmd.Env, cmd.Stderr = append(os.Environ(), victimEnv+"="+path, victimCacheEnv+"="+cacheDir), &said
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}

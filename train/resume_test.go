@@ -44,7 +44,7 @@ func untilOn(t *testing.T, c *Config, line, cacheDir string) {
 type placement struct {
 	name   string
 	memory Memory
-	cache  string
+	cache  string // directory with the machine that plans are for
 }
 
 func placementsOf(t *testing.T, c *Config) []placement {
@@ -68,13 +68,6 @@ func placementsOf(t *testing.T, c *Config) []placement {
 		{"on disk", tight, ""},
 		{"updated on the device", budget(t, "64MiB"), slowHost(t)},
 	}
-}
-
-// onDisk is the one of them that has state on disk.
-func onDisk(t *testing.T, c *Config) Memory {
-	t.Helper()
-	all := placementsOf(t, c)
-	return all[slices.IndexFunc(all, func(p placement) bool { return p.name == "on disk" })].memory
 }
 
 // slowHost is a cache directory with a machine whose host takes so long for updates that plans leave them to the device.
