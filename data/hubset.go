@@ -90,9 +90,9 @@ func (s Source) fetch(ctx context.Context, folder string, o Options) (paths []st
 				alike = "; there is " + strings.Join(ids, ", ")
 			}
 		}
-		return nil, "", s.fail("there is no such path, and it cannot be downloaded: %v%s", err, alike)
+		return nil, "", fmt.Errorf("dataset %s: there is no such path, and it cannot be downloaded: %w%s", s.Path, err, alike)
 	case err != nil:
-		return nil, "", s.fail("%v", err)
+		return nil, "", fmt.Errorf("dataset %s: %w", s.Path, err)
 	}
 	for _, f := range files {
 		paths = append(paths, snapshot.Path(f))

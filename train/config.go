@@ -12,6 +12,7 @@ import (
 	"github.com/goccy/go-yaml"
 
 	"github.com/millrace/millrace/data"
+	"github.com/millrace/millrace/hf/hub"
 	"github.com/millrace/millrace/optim"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/tensor"
@@ -119,10 +120,10 @@ type requestError struct{ error }
 func (requestError) Is(target error) bool { return target == ErrRequest }
 func (e requestError) Unwrap() error      { return e.error }
 
-// Request marks an error as one in what was asked for.
+// Request marks an error as one in what was asked for, unless the network is at fault: then the same request may do next time.
 func Request(err error) error {
-	if err == nil {
-		return nil
+	if err == nil || hub.IsPassing(err) {
+		return err
 	}
 	return requestError{err}
 }

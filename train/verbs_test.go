@@ -411,6 +411,14 @@ func TestTrainOnTheHub(t *testing.T) {
 	if !errors.Is(err, ErrRequest) || !strings.Contains(err.Error(), `no split "dev"; it has train, test`) {
 		t.Errorf("a wrong split: %v", err)
 	}
+	// That the hub cannot be reached is no fault of the request.
+	t.Setenv("HF_HUB_OFFLINE", "")
+	t.Setenv("HF_ENDPOINT", "http://127.0.0.1:1")
+	c.Datasets[0].Path = "org/others"
+	_, err = Preview(context.Background(), newEnv(t), c, 1, func(PreviewExample) error { return nil })
+	if err == nil || errors.Is(err, ErrRequest) || !strings.Contains(err.Error(), "dataset org/others: ") || !strings.Contains(err.Error(), "cannot be reached") {
+		t.Errorf("without a network: %v", err)
+	}
 }
 
 func TestBenchmark(t *testing.T) {

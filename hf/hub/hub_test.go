@@ -193,6 +193,9 @@ func TestToken(t *testing.T) {
 	if !IsAbsent(err) {
 		t.Error("what is hidden is not said to be absent")
 	}
+	if IsPassing(err) {
+		t.Error("what is absent is said to come back")
+	}
 
 	t.Setenv("HF_TOKEN", "wrong")
 	_, err = fetchAll(quick(), gsm8k)
@@ -352,6 +355,9 @@ func TestStrangeAnswers(t *testing.T) {
 		h.Endpoint = "http://127.0.0.1:1"
 		_, err := h.Open(context.Background(), gsm8k)
 		wantLine(t, err, "http://127.0.0.1:1 cannot be reached", "check the network")
+		if !IsPassing(err) {
+			t.Error("a server that is not there is said to be so for good")
+		}
 		h.Endpoint = "huggingface.co"
 		_, err = h.Open(context.Background(), gsm8k)
 		wantLine(t, err, "HF_ENDPOINT")
@@ -368,6 +374,9 @@ func TestRetry(t *testing.T) {
 	server.Failures = maxFailures
 	_, err := h.Open(context.Background(), Repo{Dataset, "openai/gsm8k", "v9"})
 	wantLine(t, err, "503")
+	if !IsPassing(err) {
+		t.Error("a 503 is said to stay")
+	}
 
 	server.Failures, h.pause = 1, time.Hour
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)

@@ -123,7 +123,14 @@ func (h *Hub) refused(r Repo, resp *http.Response) error {
 	return ref
 }
 
-// isPassing reports whether an error may be gone next time.
+// IsPassing reports whether an error is of the network or the server, so that what was asked for may be right and another try
+// may have it.
+func IsPassing(err error) bool {
+	var reached *net.OpError
+	return isPassing(err) || errors.As(err, &reached)
+}
+
+// isPassing reports whether an error may be gone in a moment.
 func isPassing(err error) bool {
 	var r *refusal
 	if errors.As(err, &r) {
