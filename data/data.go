@@ -13,7 +13,7 @@
 //   - in an epoch each token of each document stands in exactly one batch, and each target is counted exactly once;
 //   - a [Cursor] is all that a loader remembers: seeking to it gives the batches that would have come next;
 //   - bad input is an error that names the file and the line (in Parquet the number of the row). No row is skipped
-//     unless its source says so, and then it is counted. No byte is replaced.
+//     unless its source says so, and then it is counted. No byte is replaced before the tokenizer sees it.
 package data
 
 // Ignore is the label of a token that does not count in the loss, as in PyTorch and transformers.
