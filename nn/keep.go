@@ -1,6 +1,9 @@
 package nn
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // Keep says what a block's forward leaves for its backward, so that backward computes less again. Each level includes
 // the ones before it. The block's input is always there.
@@ -25,4 +28,17 @@ func (k Keep) String() string {
 		return fmt.Sprintf("keep(%d)", uint8(k))
 	}
 	return keepNames[k]
+}
+
+// MarshalText is the level's name.
+func (k Keep) MarshalText() ([]byte, error) { return []byte(k.String()), nil }
+
+// UnmarshalText reads a level's name.
+func (k *Keep) UnmarshalText(name []byte) error {
+	i := slices.Index(keepNames[:], string(name))
+	if i < 0 {
+		return fmt.Errorf("%q is not one of %v", name, keepNames)
+	}
+	*k = Keep(i)
+	return nil
 }

@@ -25,6 +25,15 @@ const (
 // String is the name that run.yaml uses.
 func (m Master) String() string { return [...]string{"split", "f32"}[m] }
 
+// MarshalText is what String writes.
+func (m Master) MarshalText() ([]byte, error) { return []byte(m.String()), nil }
+
+// UnmarshalText reads what String writes.
+func (m *Master) UnmarshalText(name []byte) (err error) {
+	*m, err = ParseMaster(string(name))
+	return err
+}
+
 // ParseMaster reads what String writes.
 func ParseMaster(s string) (Master, error) {
 	switch s {
@@ -49,6 +58,15 @@ const (
 
 // String is the name that run.yaml uses.
 func (m Moments) String() string { return [...]string{"f32", "8bit"}[m] }
+
+// MarshalText is what String writes.
+func (m Moments) MarshalText() ([]byte, error) { return []byte(m.String()), nil }
+
+// UnmarshalText reads what String writes.
+func (m *Moments) UnmarshalText(name []byte) (err error) {
+	*m, err = ParseMoments(string(name))
+	return err
+}
 
 // ParseMoments reads what String writes.
 func ParseMoments(s string) (Moments, error) {

@@ -1,6 +1,7 @@
 package plan_test
 
 import (
+	"encoding/json"
 	"os"
 	"path/filepath"
 	"slices"
@@ -8,8 +9,10 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/millrace/millrace/hf"
 	"github.com/millrace/millrace/model"
+	"github.com/millrace/millrace/nn"
 	"github.com/millrace/millrace/optim"
 	"github.com/millrace/millrace/plan"
 	"pgregory.net/rapid"
@@ -177,5 +180,32 @@ func TestMend(t *testing.T) {
 	tiny.Numerics.MicroBatches--
 	if _, err := plan.Sketch(tiny); err != nil {
 		t.Errorf("as suggested: %v", err)
+	}
+}
+
+// A plan as JSON has names for what it chooses, and is read back as it was.
+func TestPlanAsJSON(t *testing.T) {
+	r, _ := onMachine(t, "qwen2.5-14b", "rtx3090-pc-24gb-64gb")
+	p, err := plan.Sketch(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Placement.Keep[1] = nn.KeepGateUp
+	doc, err := json.Marshal(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{`"compute":"bf16"`, `"master":"split"`, `"moments":"f32"`, `"sequence_len":`, `"keep":["input","gate-up",`, `"weight slots"`} {
+		if !strings.Contains(string(doc), want) {
+			t.Errorf("%s is not in %.600s", want, doc)
+		}
+	}
+	var back plan.Plan
+	if err := json.Unmarshal(doc, &back); err != nil {
+		t.Fatal(err)
+	}
+	back.Model = p.Model
+	if d := cmp.Diff(p, &back, cmpopts.EquateEmpty(), cmp.Comparer(func(a, b *model.Model) bool { return a == b })); d != "" {
+		t.Error(d)
 	}
 }

@@ -10,17 +10,17 @@ import (
 // Numerics is what sets the bits of a run. It is recorded in plan.json and kept on resume; everything else of a plan
 // may change without changing a bit of the result.
 type Numerics struct {
-	Compute tensor.DType // F32 or BF16: operands of matrix products, activations
-	Master  optim.Master
-	Moments optim.Moments
+	Compute tensor.DType  `json:"compute"` // F32 or BF16: operands of matrix products, activations
+	Master  optim.Master  `json:"master"`
+	Moments optim.Moments `json:"moments"`
 
-	SequenceLen  int // packed positions of a sequence
-	MicroBatch   int // sequences that one operation sees
-	MicroBatches int // micro-batches of a step
-	HeadChunk    int // positions whose logits are computed together
+	SequenceLen  int `json:"sequence_len"`  // packed positions of a sequence
+	MicroBatch   int `json:"micro_batch"`   // sequences that one operation sees
+	MicroBatches int `json:"micro_batches"` // micro-batches of a step
+	HeadChunk    int `json:"head_chunk"`    // positions whose logits are computed together
 	// BlockChunk is the positions that all of a block but its attention takes at once, and the norm of the head; 0: all of a
 	// micro-batch. It bounds what the MLP takes of the device, and sets bits since gradients of parameters are summed over chunks.
-	BlockChunk int
+	BlockChunk int `json:"block_chunk,omitempty"`
 
 	// PieceElems is about how long the pieces of an extent are, in elements: what the host updates, and a disk reads or
 	// writes, at a time. It sets bits, since the embedding's squares are summed piece by piece. 0 is DefaultPieceElems.

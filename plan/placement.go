@@ -13,28 +13,28 @@ import (
 type Placement struct {
 	// Bind is possible on unified devices: weights are used where they lie, gradients are rounded straight into their
 	// extents, and saved inputs stay where they are written. There is then no slot, no fetch and no drain.
-	Bind bool
+	Bind bool `json:"bind"`
 
-	Slots     int    // ring of weight slots for the parts that are not resident
-	Resident  []bool // by part: a decoder block that has a weight slot of its own
-	GradSlots int    // ring of fp32 gradient slots
+	Slots     int    `json:"slots"`      // ring of weight slots for the parts that are not resident
+	Resident  []bool `json:"resident"`   // by part: a decoder block that has a weight slot of its own
+	GradSlots int    `json:"grad_slots"` // ring of fp32 gradient slots
 	// StateHere says, by part, whose low halves, moments and gradient are on the device beside its weights, where a step then updates
 	// them: nothing of the part moves from step to step, and its extents in the store are brought up to date when somebody is to read
-	// them ([Home]). It is for parts that have a weight slot of their own and are no tile of an embedding, and no effect on others.
-	StateHere  []bool    `json:",omitempty"`
-	StageSlots int       // ring of slots for rounded gradients on their way to the host
-	Keep       []nn.Keep // by block: what the backward visit need not recompute
-	SavedHere  []bool    // by block: its saved input stays on the device
+	// them ([Home]). It is for parts that have a weight slot of their own and are no tile of an embedding, and has no effect on others.
+	StateHere  []bool    `json:"state_here,omitempty"`
+	StageSlots int       `json:"stage_slots"` // ring of slots for rounded gradients on their way to the host
+	Keep       []nn.Keep `json:"keep"`        // by block: what the backward visit need not recompute
+	SavedHere  []bool    `json:"saved_here"`  // by block: its saved input stays on the device
 	// KeptOnHost says by block that what it keeps lies in host memory between its two visits; no entries: of none. It passes through
 	// a ring of KeptSlots buffers of the device, and stays there where forward turns into backward.
-	KeptOnHost []bool `json:",omitempty"`
-	KeptSlots  int    `json:",omitempty"`
-	SingleHead bool   // one visit of the head with all tiles resident, so that logits are computed once
+	KeptOnHost []bool `json:"kept_on_host,omitempty"`
+	KeptSlots  int    `json:"kept_slots,omitempty"`
+	SingleHead bool   `json:"single_head"` // one visit of the head with all tiles resident, so that logits are computed once
 	// OnDisk says which extents are kept on disk, by part and kind. It has no entries where nothing is.
-	OnDisk [][store.Kinds]bool `json:",omitempty"`
+	OnDisk [][store.Kinds]bool `json:"on_disk,omitempty"`
 	// Moves is how many pieces of a kind fetch has on their way from disk ahead of those that it moves to the device, and
 	// drain on their way to disk behind those that it has moved; 0 is one.
-	Moves int `json:",omitempty"`
+	Moves int `json:"moves,omitempty"`
 }
 
 // onDisk reports whether an extent is kept on disk.

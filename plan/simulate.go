@@ -2,6 +2,7 @@ package plan
 
 import (
 	"cmp"
+	"encoding/json"
 	"math"
 	"slices"
 
@@ -15,8 +16,8 @@ import (
 type Prediction struct {
 	StepSeconds float64 `json:"step_sec"`
 	// LaneSeconds is how long each lane is busy; what the busiest one lacks of the step is waiting.
-	LaneSeconds [Lanes]float64 `json:"lane_sec"`
-	Limit       string         `json:"limit"` // the busiest lane
+	LaneSeconds LaneSeconds `json:"lane_sec"`
+	Limit       string      `json:"limit"` // the busiest lane
 
 	UploadBytes   int64 `json:"upload_bytes"`   // host to device, per step
 	DownloadBytes int64 `json:"download_bytes"` // device to host, per step
@@ -24,6 +25,30 @@ type Prediction struct {
 	DiskReadBytes    int64 `json:"disk_read_bytes,omitempty"`
 	DiskWrittenBytes int64 `json:"disk_written_bytes,omitempty"`
 	FLOPs            int64 `json:"flops"` // executed, recomputation included
+}
+
+// LaneSeconds are seconds of each lane; as JSON an object with the lanes' names.
+type LaneSeconds [Lanes]float64
+
+// MarshalJSON names the lanes.
+func (s LaneSeconds) MarshalJSON() ([]byte, error) {
+	named := map[string]float64{}
+	for lane, sec := range s {
+		named[Lane(lane).String()] = sec
+	}
+	return json.Marshal(named)
+}
+
+// UnmarshalJSON reads what MarshalJSON writes.
+func (s *LaneSeconds) UnmarshalJSON(doc []byte) error {
+	var named map[string]float64
+	if err := json.Unmarshal(doc, &named); err != nil {
+		return err
+	}
+	for lane := range s {
+		s[lane] = named[Lane(lane).String()]
+	}
+	return nil
 }
 
 // Simulate walks the steady schedule, or the forward pass of a frozen model, with each operation taking the time that the

@@ -40,6 +40,15 @@ func (d DType) String() string {
 	return dtypes[d].name
 }
 
+// MarshalText is what String writes.
+func (d DType) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
+
+// UnmarshalText reads what String writes.
+func (d *DType) UnmarshalText(name []byte) (err error) {
+	*d, err = ParseDType(string(name))
+	return err
+}
+
 // ParseDType reads what String writes.
 func ParseDType(s string) (DType, error) {
 	for i, t := range dtypes {

@@ -255,7 +255,7 @@ func (t *trainer) checkResume(p *plan.Plan, from *checkpoint.Checkpoint) (place,
 func (c *Config) keepNumerics(doc json.RawMessage) error {
 	var n plan.Numerics
 	if err := json.Unmarshal(doc, &n); err != nil {
-		return fmt.Errorf("resume: the checkpoint's numerics: %w", err)
+		return Request(fmt.Errorf("resume: the checkpoint's numerics are not those of this version of millrace (%w); go on with the version that wrote it, or start anew in another output_dir", err))
 	}
 	keep := func(name string, now *Auto, saved, most int) error {
 		if *now > 0 && min(int(*now), most) != saved {
