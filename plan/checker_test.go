@@ -7,6 +7,7 @@ import (
 	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/optim"
 	"github.com/millrace/millrace/plan"
+	"github.com/millrace/millrace/store"
 )
 
 // place is memory that operations touch. The checker names it by itself, from what the operations and the placement say.
@@ -61,7 +62,7 @@ func check(p *plan.Plan, mode plan.Mode, s *plan.Schedule) []string {
 			c.mem[c.storedAt(part)] = content{"new gradient", part, 0}
 			c.mem[place{"host weights", part, 0}] = content{"stale weights", part, 0}
 		}
-		c.mem[place{"host gradient", part, 0}] = content{"old gradient", part, 0}
+		c.mem[c.hostGradient(part)] = content{"old gradient", part, 0}
 	}
 	for i := range s.Ops {
 		c.order(i)
@@ -72,7 +73,24 @@ func check(p *plan.Plan, mode plan.Mode, s *plan.Schedule) []string {
 	return c.errs
 }
 
-func (c *checker) updating() bool { return c.phase == plan.Steady || c.phase == plan.Flush }
+// updating reports whether the schedule begins with pending updates.
+func (c *checker) updating() bool {
+	return (c.phase == plan.Steady || c.phase == plan.Flush) && !c.p.UpdatesInBackward()
+}
+
+// updatingNow reports whether parts are updated from this schedule's gradients.
+func (c *checker) updatingNow() bool { return c.training() && c.p.UpdatesInBackward() }
+
+// hostGradient is where a part's gradient is in host memory.
+func (c *checker) hostGradient(part int) place {
+	for _, spec := range c.p.Extents() {
+		if spec.ID == (store.ID{Part: part, Kind: store.Grad}) && spec.Share > 0 {
+			return place{"shared gradient", spec.Share, 0}
+		}
+	}
+	return place{"host gradient", part, 0}
+}
+
 func (c *checker) training() bool { return c.phase == plan.Steady || c.phase == plan.Prologue }
 
 func (c *checker) errorf(i int, format string, args ...any) {
@@ -147,7 +165,7 @@ func (c *checker) gradAt(op plan.Op, part int) place {
 	case c.p.GradInExtent(part) && c.p.Tied(part):
 		return place{"embedding sum", part, 0}
 	case c.p.GradInExtent(part):
-		return place{"host gradient", part, 0}
+		return c.hostGradient(part)
 	case op.Grad >= 0:
 		return place{"gradient slot", op.Grad, 0}
 	}
@@ -257,7 +275,13 @@ func (c *checker) run(i int) {
 			c.write(i, place{"own state", op.Part, 0}, content{"state", op.Part, 1})
 			break
 		}
-		c.read(i, place{"host gradient", op.Part, 0}, content{"old gradient", op.Part, 0})
+		if c.updatingNow() {
+			c.read(i, c.hostGradient(op.Part), content{"new gradient", op.Part, 0})
+			c.read(i, place{"host weights", op.Part, 0}, fresh(op.Part))
+			c.write(i, place{"host weights", op.Part, 0}, content{"weights", op.Part, 2})
+			break
+		}
+		c.read(i, c.hostGradient(op.Part), content{"old gradient", op.Part, 0})
 		c.read(i, place{"host weights", op.Part, 0}, content{"weights", op.Part, 0})
 		c.write(i, place{"host weights", op.Part, 0}, fresh(op.Part))
 	case plan.SaveState:
@@ -354,7 +378,7 @@ func (c *checker) run(i int) {
 		c.write(i, place{"device squares", op.Part, 0}, content{"squares", op.Part, 0})
 		switch {
 		case c.bound():
-			c.write(i, place{"host gradient", op.Part, 0}, content{"new gradient", op.Part, 0})
+			c.write(i, c.hostGradient(op.Part), content{"new gradient", op.Part, 0})
 			c.homes[op.Part]++
 		case c.p.StateHere(op.Part):
 			c.write(i, c.storedAt(op.Part), content{"new gradient", op.Part, 0})
@@ -368,7 +392,7 @@ func (c *checker) run(i int) {
 		} else {
 			c.read(i, c.gradAt(op, op.Part), c.whole(op.Part))
 		}
-		c.write(i, place{"host gradient", op.Part, 0}, content{"new gradient", op.Part, 0})
+		c.write(i, c.hostGradient(op.Part), content{"new gradient", op.Part, 0})
 		c.homes[op.Part]++
 	case plan.DrainSum:
 		c.read(i, c.gradAt(op, op.Part), c.whole(op.Part))
@@ -392,7 +416,7 @@ func (c *checker) run(i int) {
 			sum.a = -1 // all untied tiles share one
 		}
 		c.write(i, sum, content{"spent", op.Part, 0})
-		c.write(i, place{"host gradient", op.Part, 0}, content{"new gradient", op.Part, 0})
+		c.write(i, c.hostGradient(op.Part), content{"new gradient", op.Part, 0})
 		c.homes[op.Part]++
 	case plan.Collect:
 		c.use(i, place{"device count", 0, 0}, false)
@@ -441,7 +465,7 @@ func (c *checker) complete(saves bool) {
 		if at := (place{"host weights", part, 0}); c.mode.Home && c.mem[at] != fresh(part) {
 			c.errs = append(c.errs, fmt.Sprintf("%s does not come home: the store has %v", p.Name, c.mem[at]))
 		}
-		if n := c.updates[part]; !once(trained && c.updating(), n) {
+		if n := c.updates[part]; !once(trained && (c.updating() || c.updatingNow()), n) {
 			c.errs = append(c.errs, fmt.Sprintf("%s is updated %d times", p.Name, n))
 		}
 		if n := c.saves[part]; !once(saves, n) {

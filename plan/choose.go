@@ -25,8 +25,8 @@ type chooser struct {
 func (c *chooser) choose(thorough bool) (*Plan, error) {
 	bind := c.Device.Unified && c.DeviceBytes == 0
 	best := c.measure(c.spill(c.smallest(bind), 0))
-	if bind && c.DiskBytes > 0 && c.fits(best) != nil {
-		// Weights in place do not fit: they are streamed, from disk where they must.
+	if bind && (c.DiskBytes > 0 || c.Wants.NoClip) && c.fits(best) != nil {
+		// Weights in place do not fit: they are streamed, from disk where they must, and without gradients in memory where they may.
 		bind = false
 		best = c.measure(c.spill(c.smallest(bind), 0))
 	}
@@ -232,7 +232,7 @@ func (c *chooser) ladders(foot Placement) [][][]rung {
 // updatesHere are the rungs that keep the state of a part on the device, and update it there: of blocks, the first ones first, since
 // their updates are what a step begins with; and of the head with its norm.
 func (c *chooser) updatesHere(s *setting) (blocks, head []rung) {
-	if s.place.Bind || c.Wants.NoUpdates || c.HostUpdates {
+	if s.place.Bind || c.Wants.NoUpdates || c.Wants.NoClip || c.HostUpdates {
 		return nil, nil
 	}
 	for _, part := range c.Model.BlockParts {

@@ -41,7 +41,13 @@ func (s *setting) extents(part int) []store.Spec {
 	if s.stateHere(part) {
 		types[store.Grad] = tensor.Invalid
 	}
-	return store.PartSpecs(part, s.model.Parts[part].Layout, types, s.pieceElems(part))
+	specs := store.PartSpecs(part, s.model.Parts[part].Layout, types, s.pieceElems(part))
+	for i := range specs {
+		if specs[i].Kind == store.Grad {
+			specs[i].Share = s.gradShare(part)
+		}
+	}
+	return specs
 }
 
 // inputBytes is the input of a block for one micro-batch: [T, H].

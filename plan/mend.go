@@ -12,7 +12,7 @@ import (
 func (c *chooser) feasible() (*Plan, error) {
 	bind := c.Device.Unified && c.DeviceBytes == 0
 	p := c.measure(c.spill(c.smallest(bind), 0))
-	if bind && c.DiskBytes > 0 && c.fits(p) != nil {
+	if bind && (c.DiskBytes > 0 || c.Wants.NoClip) && c.fits(p) != nil {
 		p = c.measure(c.spill(c.smallest(false), 0))
 	}
 	return p, c.fits(p)

@@ -37,14 +37,6 @@ type Placement struct {
 	Moves int `json:"moves,omitempty"`
 }
 
-// onDisk reports whether an extent is kept on disk.
-func (p *Placement) onDisk(id store.ID) bool {
-	if len(p.StateHere) > 0 && p.StateHere[id.Part] && id.Kind != store.Inputs {
-		return false
-	}
-	return len(p.OnDisk) > 0 && p.OnDisk[id.Part][id.Kind]
-}
-
 // setting is a placement with all that a schedule and the buffers follow from.
 type setting struct {
 	model *model.Model
@@ -74,8 +66,37 @@ func (s *setting) resident(part int) bool {
 
 // stateHere reports whether all that is kept of the part is on the device, and updated there.
 func (s *setting) stateHere(part int) bool {
-	return len(s.place.StateHere) > 0 && s.place.StateHere[part] && !s.place.Bind && !s.wants.NoUpdates &&
+	return len(s.place.StateHere) > 0 && s.place.StateHere[part] && !s.place.Bind && !s.wants.NoUpdates && !s.wants.NoClip &&
 		s.resident(part) && s.trained(part) && !s.tied(part)
+}
+
+// updatesInBackward reports whether parts are updated as soon as their gradients are in host memory. What is bound is read by the
+// compute lane where an update would write it, for as long as a schedule runs; there updates wait for the step's end as ever.
+func (s *setting) updatesInBackward() bool {
+	return s.wants.NoClip && !s.wants.NoUpdates && !s.place.Bind
+}
+
+// sharedGrads is how many gradients there is room for in host memory where none outlives its step: one is written while
+// another one is read, and the third lets either lane be early.
+const sharedGrads = 3
+
+// gradShare is the number, from 1, of the room in host memory that a part's gradient shares with those of other parts; 0: it has its own.
+func (s *setting) gradShare(part int) int {
+	if !s.updatesInBackward() {
+		return 0
+	}
+	return 1 + part%sharedGrads
+}
+
+// onDisk reports whether an extent is kept on disk. What is updated on the device is not, nor are gradients that share memory.
+func (s *setting) onDisk(id store.ID) bool {
+	switch {
+	case len(s.place.OnDisk) == 0, id.Kind == store.Grad && s.updatesInBackward():
+		return false
+	case len(s.place.StateHere) > 0 && s.place.StateHere[id.Part] && id.Kind != store.Inputs:
+		return false
+	}
+	return s.place.OnDisk[id.Part][id.Kind]
 }
 
 // anyStateHere reports whether stateHere holds for any part.
@@ -165,7 +186,7 @@ func (s *setting) savedOnHost(block int) bool {
 }
 
 func (s *setting) savedOnDisk(block int) bool {
-	return block > 0 && s.leaves(block) && s.place.onDisk(store.ID{Part: s.model.BlockParts[block], Kind: store.Inputs})
+	return block > 0 && s.leaves(block) && s.onDisk(store.ID{Part: s.model.BlockParts[block], Kind: store.Inputs})
 }
 
 // keptOnHost reports whether what a block (from 0) keeps for its backward visit lies in host memory between its visits.

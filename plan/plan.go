@@ -41,6 +41,9 @@ type Request struct {
 type Wants struct {
 	LogitRows int  `json:"logit_rows,omitempty"` // rows of each micro-batch whose logits can be asked for at once
 	NoUpdates bool `json:"no_updates,omitempty"` // gradients are wanted, updates are not: no moments are kept
+	// NoClip says that gradients are not clipped, so that no update need wait for their norm. Where weights are streamed each part is
+	// then updated as soon as its gradient is in host memory, and gradients have no place of their own there: see sharedGrads.
+	NoClip bool `json:"no_clip,omitempty"`
 }
 
 // Plan is where everything goes, how large it is and how long a step should take. It is a contract: the engine reserves
@@ -116,6 +119,9 @@ func (p *Plan) ScheduleOf(mode Mode) *Schedule { return p.setting().build(mode) 
 // StateHere reports whether all that is kept of the part is on the device, and updated there.
 func (p *Plan) StateHere(part int) bool { return p.setting().stateHere(part) }
 
+// UpdatesInBackward reports whether parts are updated within the step that their gradients are of, so that no update is ever pending.
+func (p *Plan) UpdatesInBackward() bool { return p.setting().updatesInBackward() }
+
 // AnyStateHere reports whether StateHere holds for any part.
 func (p *Plan) AnyStateHere() bool { return p.setting().anyStateHere() }
 
@@ -145,7 +151,7 @@ func (p *Plan) InputExtents() []store.Spec { return p.setting().inputExtents() }
 func (p *Plan) InputPieces() (pieces int, pieceBytes int64) { return p.setting().inputPieces() }
 
 // OnDisk reports whether an extent is kept on disk.
-func (p *Plan) OnDisk(id store.ID) bool { return p.Placement.onDisk(id) }
+func (p *Plan) OnDisk(id store.ID) bool { return p.setting().onDisk(id) }
 
 // PieceElems is the length of the pieces of a part's extents, in elements.
 func (p *Plan) PieceElems(part int) int64 { return p.setting().pieceElems(part) }

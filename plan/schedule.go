@@ -72,7 +72,7 @@ type resourceKind uint8
 
 const (
 	hostWeights  resourceKind = iota // part
-	hostGrad                         // part
+	hostGrad                         // part, or the room that it shares with others
 	gradSum                          // part: fp32 gradient of a tied tile in host memory
 	slotWeights                      // slot
 	ownWeights                       // part: resident
@@ -172,7 +172,31 @@ func op(lane Lane, kind Kind) Op {
 func (b *builder) runs() bool { return b.Phase != Flush && b.Phase != Nothing }
 
 // updates reports whether the schedule carries out the pending updates.
-func (b *builder) updates() bool { return b.Phase == Steady || b.Phase == Flush }
+func (b *builder) updates() bool {
+	return (b.Phase == Steady || b.Phase == Flush) && !b.updatesInBackward()
+}
+
+// updateNow updates a part from the gradient that this schedule has just brought home, where no update waits for the norm.
+func (b *builder) updateNow(part int) {
+	if b.updatesInBackward() && b.trained(part) {
+		b.updateAtHome(part)
+	}
+}
+
+// updateAtHome updates a part in host memory.
+func (b *builder) updateAtHome(part int) {
+	o := op(LaneUpdate, Update)
+	o.Part = part
+	b.add(o, []resource{b.hostGrad(part)}, []resource{{hostWeights, part, 0}})
+}
+
+// hostGrad is the place of a part's gradient in host memory, in its stored type.
+func (b *builder) hostGrad(part int) resource {
+	if share := b.gradShare(part); share > 0 {
+		return resource{hostGrad, none, share}
+	}
+	return resource{hostGrad, part, 0}
+}
 
 // update carries out the pending update of those of the parts that are trained, if the phase has one, and saves all of
 // them if the schedule does. What is updated on the device is as well, while the first layer waits for the host's updates.
@@ -187,9 +211,7 @@ func (b *builder) update(parts ...int) {
 			continue
 		}
 		if b.trained(part) && b.updates() {
-			o := op(LaneUpdate, Update)
-			o.Part = part
-			b.add(o, []resource{{hostGrad, part, 0}}, []resource{{hostWeights, part, 0}})
+			b.updateAtHome(part)
 		}
 		b.save(part)
 	}
@@ -551,7 +573,7 @@ func (b *builder) gradResource(part int) resource {
 	case b.gradInExtent(part) && b.tied(part):
 		return resource{gradSum, part, 0}
 	case b.gradInExtent(part):
-		return resource{hostGrad, part, 0}
+		return b.hostGrad(part)
 	case b.ownGrad(part):
 		return resource{ownGradient, part, 0}
 	}
@@ -575,7 +597,7 @@ func (b *builder) finishGrad(part int) {
 	round := op(LaneCompute, Round)
 	round.Part, round.Grad = part, b.gradIndex(part)
 	if b.place.Bind {
-		b.add(round, []resource{g}, []resource{{hostGrad, part, 0}, {results, 1, part}})
+		b.add(round, []resource{g}, []resource{b.hostGrad(part), {results, 1, part}})
 		return
 	}
 	if b.stateHere(part) {
@@ -598,7 +620,8 @@ func (b *builder) finishGrad(part int) {
 		drain.Grad = round.Grad
 		b.add(round, []resource{g}, []resource{{results, 1, part}})
 	}
-	b.add(drain, []resource{from}, []resource{{hostGrad, part, 0}})
+	b.add(drain, []resource{from}, []resource{b.hostGrad(part)})
+	b.updateNow(part)
 }
 
 // embedTrained reports whether anything needs the gradient of x[1].
@@ -632,7 +655,8 @@ func (b *builder) embeddingGrad() {
 		o := op(LaneUpdate, Scatter)
 		o.Part = p
 		// Its sum of squares is the host's own: Collect brings others and does not wait for it.
-		b.add(o, dx, []resource{{gradSum, p, 0}, {hostGrad, p, 0}})
+		b.add(o, dx, []resource{{gradSum, p, 0}, b.hostGrad(p)})
+		b.updateNow(p)
 	}
 }
 

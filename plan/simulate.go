@@ -263,7 +263,7 @@ func (s *setting) diskBytes() [][store.Kinds]int64 {
 	all := make([][store.Kinds]int64, len(s.model.Parts))
 	for part := range all {
 		for _, spec := range s.extents(part) {
-			if !s.place.onDisk(spec.ID) {
+			if !s.onDisk(spec.ID) {
 				continue
 			}
 			for _, n := range spec.Pieces() {

@@ -39,7 +39,7 @@ func (s *setting) mayBeOnDisk(kind store.Kind) bool {
 	case store.Low, store.FirstMoment, store.SecondMoment, store.FirstScale, store.SecondScale:
 		return true
 	}
-	return !s.place.Bind
+	return !s.place.Bind && (kind != store.Grad || !s.updatesInBackward())
 }
 
 // tierTable is what the extents take of host memory and of disk.
@@ -51,18 +51,19 @@ type tierTable struct {
 
 // tierTable divides the extents between host memory and disk and adds them up.
 func (s *setting) tierTable() *tierTable {
-	var ram, disk [store.Kinds]int64
-	var onDisk []store.Spec
+	var disk [store.Kinds]int64
+	var inRAM, onDisk []store.Spec
 	for part := range s.model.Parts {
 		for _, spec := range s.extents(part) {
-			if s.place.onDisk(spec.ID) {
+			if s.onDisk(spec.ID) {
 				disk[spec.Kind] += store.AlignUp(spec.Bytes)
 				onDisk = append(onDisk, spec)
 			} else {
-				ram[spec.Kind] += store.AlignUp(spec.Bytes)
+				inRAM = append(inRAM, spec)
 			}
 		}
 	}
+	ram := store.RAMBytes(inRAM)
 	for _, spec := range s.inputExtents() {
 		disk[spec.Kind] += store.AlignUp(spec.Bytes)
 		onDisk = append(onDisk, spec)

@@ -140,6 +140,9 @@ func NewDisk(o DiskOptions) (*Disk, error) {
 }
 
 func (d *Disk) add(s Spec) {
+	if s.Share > 0 {
+		panic(fmt.Sprintf("store: %v would share files", s.ID))
+	}
 	if d.extents[s.ID] != nil {
 		panic(fmt.Sprintf("store: %v asked for twice", s.ID))
 	}

@@ -67,24 +67,59 @@ func (s *RAM) reserve(accounts *hostmem.Accounts, kind Kind, specs []Spec, opts 
 		group, bytes = nil, 0
 		return nil
 	}
-	for _, spec := range specs {
-		if spec.Kind != kind || spec.Bytes == 0 {
-			continue
-		}
-		if _, dup := s.extents[spec.ID]; dup {
-			panic(fmt.Sprintf("store: %v asked for twice", spec.ID))
-		}
-		if bytes > 0 && bytes+spec.Bytes > RegionBytes {
+	for _, room := range roomsOf(kind, specs) {
+		if bytes > 0 && bytes+room.bytes > RegionBytes {
 			if err := flush(); err != nil {
 				return err
 			}
 		}
-		e := &ramExtent{Spec: spec, off: bytes, pieces: make([]pieceState, (spec.Bytes+spec.Piece-1)/spec.Piece)}
-		s.extents[spec.ID] = e
-		group = append(group, e)
-		bytes += AlignUp(spec.Bytes)
+		for _, spec := range room.specs {
+			if _, dup := s.extents[spec.ID]; dup {
+				panic(fmt.Sprintf("store: %v asked for twice", spec.ID))
+			}
+			e := &ramExtent{Spec: spec, off: bytes, pieces: make([]pieceState, (spec.Bytes+spec.Piece-1)/spec.Piece)}
+			s.extents[spec.ID] = e
+			group = append(group, e)
+		}
+		bytes += AlignUp(room.bytes)
 	}
 	return flush()
+}
+
+// room is memory for one extent, or for those that share it.
+type room struct {
+	bytes int64 // of the longest
+	specs []Spec
+}
+
+// roomsOf are the rooms that the extents of a kind need, in the order in which they first come.
+func roomsOf(kind Kind, specs []Spec) (rooms []*room) {
+	shared := map[int]*room{}
+	for _, spec := range specs {
+		if spec.Kind != kind || spec.Bytes == 0 {
+			continue
+		}
+		r := shared[spec.Share]
+		if r == nil {
+			r = &room{}
+			rooms = append(rooms, r)
+			if spec.Share > 0 {
+				shared[spec.Share] = r
+			}
+		}
+		r.bytes, r.specs = max(r.bytes, spec.Bytes), append(r.specs, spec)
+	}
+	return rooms
+}
+
+// RAMBytes is the memory that the extents take in a RAM, by kind.
+func RAMBytes(specs []Spec) (bytes [Kinds]int64) {
+	for kind := range Kind(Kinds) {
+		for _, r := range roomsOf(kind, specs) {
+			bytes[kind] += AlignUp(r.bytes)
+		}
+	}
+	return bytes
 }
 
 // AlignUp is the space that an extent of n bytes takes in a region.
@@ -210,7 +245,7 @@ func PartSpecs(part int, l *tensor.Layout, types [Kinds]tensor.DType, pieceParam
 			elems = l.WeightElems
 		}
 		if n := kind.Elems(elems) * types[kind].Bytes(); n > 0 {
-			specs = append(specs, Spec{ID{part, kind}, n, kind.Elems(pieceParams) * types[kind].Bytes()})
+			specs = append(specs, Spec{ID: ID{part, kind}, Bytes: n, Piece: kind.Elems(pieceParams) * types[kind].Bytes()})
 		}
 	}
 	return specs

@@ -73,6 +73,9 @@ type Spec struct {
 	ID
 	Bytes int64
 	Piece int64 // bytes of each piece but the last, which may be shorter
+	// Share is the number, from 1, of the room in memory that the extent has in common with all of its kind that have this number: one
+	// after the other, as the caller sees to. 0: it has its own. Only RAM has such extents.
+	Share int
 }
 
 // Pieces are the offset and length of each piece, in order.

@@ -9,7 +9,7 @@ import (
 type loan struct {
 	id      store.ID
 	off     int64
-	updated bool // after this schedule's update of the part, if it has one
+	updated bool // after this schedule's update of the part, if it has one before
 }
 
 // loans lists, by lane and kind and in order, what a schedule will read from disk. The order is the one in which the operations
@@ -29,6 +29,7 @@ func (e *Engine) loans(ops []plan.Op) (all [plan.Lanes][store.Kinds][]loan) {
 			}
 		}
 	}
+	updated := !e.Plan.UpdatesInBackward() // then updates come behind all that reads the weights
 	state := []store.Kind{store.Grad}
 	for kind := range store.Kind(store.Kinds) {
 		if !kind.Transient() {
@@ -40,10 +41,10 @@ func (e *Engine) loans(ops []plan.Op) (all [plan.Lanes][store.Kinds][]loan) {
 		case plan.Update:
 			reads(op.Lane, op.Part, false, state...)
 		case plan.Fetch:
-			reads(op.Lane, op.Part, true, store.Weights)
+			reads(op.Lane, op.Part, updated, store.Weights)
 		case plan.Gather:
 			for _, p := range e.Plan.Model.EmbedTiles {
-				reads(op.Lane, p, true, store.Weights)
+				reads(op.Lane, p, updated, store.Weights)
 			}
 		case plan.Load:
 			if id := (store.ID{Part: e.Plan.Model.BlockParts[op.Layer-1], Kind: store.Inputs}); e.Plan.SavedOnDisk(op.Layer - 1) {

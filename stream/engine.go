@@ -326,23 +326,37 @@ func (e *Engine) loadTables() error {
 const rotaryRows = 4096
 
 // Step runs one training step over the batch and plans its update, which the next call carries out: the next Step,
-// beside its forward pass, or Flush. A plan without updates ends with the gradients.
+// beside its forward pass, or Flush. A plan without updates ends with the gradients; one without clipping
+// ([plan.Wants.NoClip]) that updates in the backward pass has done so, and a norm that is not finite is an error of any plan
+// without clipping, since where there is no time to see it nothing can be skipped.
 func (e *Engine) Step(ctx context.Context, batch *Batch, update Update) (Result, error) {
+	if e.Plan.Wants.NoClip && update.MaxGradNorm != 0 {
+		panic("stream: a step that clips, of a plan that does not")
+	}
+	now := e.Plan.UpdatesInBackward()
+	if now {
+		e.pending = &pendingUpdate{Update: update, clip: 1}
+	}
 	phase := plan.Prologue
 	if e.pending != nil {
 		phase = plan.Steady
 	}
 	res, err := e.run(ctx, phase, batch, update.Step)
 	if err != nil {
+		if now {
+			e.pending = nil // nothing has been touched, or all is broken
+		}
 		return Result{}, err
 	}
 	res.BadWeights, e.bad = res.BadWeights+e.bad, 0
 	res.ClipScale = optim.ClipScale(res.GradNorm, update.MaxGradNorm)
-	if math.IsNaN(res.GradNorm) || math.IsInf(res.GradNorm, 0) {
+	switch finite := !math.IsNaN(res.GradNorm) && !math.IsInf(res.GradNorm, 0); {
+	case !finite && e.Plan.Wants.NoClip:
+		e.broken = fmt.Errorf("the norm of the gradients is %v, and without clipping they are applied as they come", res.GradNorm)
+		return Result{}, e.broken
+	case !finite:
 		res.Skipped, res.ClipScale = true, 0
-		return res, nil
-	}
-	if !e.Plan.Wants.NoUpdates {
+	case !e.Plan.Wants.NoUpdates && !now:
 		e.pending = &pendingUpdate{Update: update, clip: res.ClipScale}
 	}
 	return res, nil

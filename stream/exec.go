@@ -316,9 +316,13 @@ func (r *run) fetch(s device.Stream, op *plan.Op) error {
 		return err
 	}
 	id := store.ID{Part: op.Part, Kind: store.Weights}
-	return r.pieces(op.Lane, id, store.Read, func(off int64, piece device.Mem) {
+	err = r.pieces(op.Lane, id, store.Read, func(off int64, piece device.Mem) {
 		s.Copy(w.Mem.Slice(off, piece.Len), piece)
 	})
+	if err == nil && r.Plan.UpdatesInBackward() {
+		err = r.retire(op.Lane, 0) // it is updated in this same schedule
+	}
+	return err
 }
 
 // round brings a complete gradient into its stored type and squares what is stored.
@@ -359,9 +363,14 @@ func (r *run) drain(s device.Stream, op *plan.Op) error {
 		from = r.gradSlot(op.Part, op.Grad)
 	}
 	id := store.ID{Part: op.Part, Kind: store.Grad}
-	return r.pieces(op.Lane, id, store.Write, func(off int64, piece device.Mem) {
+	err := r.pieces(op.Lane, id, store.Write, func(off int64, piece device.Mem) {
 		s.Copy(piece, from.Slice(off, piece.Len))
 	})
+	if err == nil && r.Plan.UpdatesInBackward() {
+		r.versions.wrote(id)
+		err = r.retire(op.Lane, 0) // it is read in this same schedule
+	}
+	return err
 }
 
 // drainSum takes the fp32 gradient of a tied tile to where the embedding adds to it, in this same schedule: all pieces are

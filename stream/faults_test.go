@@ -425,7 +425,7 @@ func TestEveryDiskOperationMayFail(t *testing.T) {
 		tried++
 		got, _, err := run(n)
 		if err == nil {
-			sameBits(t, got, want, newPlan(t, s.model, s.numerics, dev.Info(), nil))
+			sameBits(t, got, want, newPlan(t, s, dev.Info(), nil))
 			continue
 		}
 		failed++

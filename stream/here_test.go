@@ -86,7 +86,7 @@ func TestStateOnTheDeviceComesHome(t *testing.T) {
 		}
 		for _, serial := range []bool{false, true} {
 			got, _ := run(setup{change: updatedHere, serial: serial})
-			p := newPlan(t, s.model, s.numerics, dev.Info(), updatedHere)
+			p := newPlan(t, s, dev.Info(), updatedHere)
 			if !p.StateHere(s.model.BlockParts[1]) || p.StateHere(s.model.BlockParts[3]) {
 				t.Fatal("the placement is not what it is meant to be")
 			}

@@ -185,6 +185,9 @@ func (r *run) scatter(s device.Stream, p int) error {
 	if r.Plan.Tied(p) && !r.Plan.Placement.Bind {
 		r.versions.wrote(store.ID{Part: p, Kind: store.GradSum})
 	}
+	if r.Plan.UpdatesInBackward() {
+		r.versions.wrote(id)
+	}
 	return nil
 }
 

@@ -56,7 +56,7 @@ func stateOf(t errorer, r *rig) outcome {
 	t.Helper()
 	o := outcome{state: map[store.ID][]byte{}}
 	for _, spec := range r.plan.Extents() {
-		if spec.Kind == store.GradSum {
+		if spec.Kind == store.GradSum || spec.Share > 0 {
 			continue // nothing between steps
 		}
 		o.state[spec.ID] = make([]byte, spec.Bytes)
@@ -76,8 +76,8 @@ func sameBits(t errorer, got, want outcome, p *plan.Plan) {
 		}
 	}
 	for id, bits := range want.state {
-		if got.state[id] == nil && id.Kind == store.Grad && p.StateHere(id.Part) {
-			continue // it does not leave the device
+		if got.state[id] == nil && id.Kind == store.Grad && (p.StateHere(id.Part) || p.UpdatesInBackward()) {
+			continue // it does not leave the device, or is gone
 		}
 		if !bytes.Equal(got.state[id], bits) {
 			t.Errorf("%v of %s differ from the reference", id.Kind, p.Model.Parts[id.Part].Name)
@@ -154,10 +154,18 @@ func TestPlacementChangesNoBit(t *testing.T) {
 		defer ref.close(t)
 		laws = append(laws, law{name, s, train(t, ref, s, steps)})
 	}
+	// What updates in the backward pass does what is done behind it.
+	addUnclipped := func(name string, s *subject) {
+		late := s.unclipped(false)
+		ref := start(t, late, setup{change: streamed(1), serial: true, device: dev})
+		defer ref.close(t)
+		laws = append(laws, law{name + ", not clipped", s.unclipped(true), train(t, ref, late, steps)})
+	}
 	for _, variant := range []string{"qwen3", "llama-bias", "mistral-window", "llama-linear-tied"} {
 		g := modeltest.Load(t, variant)
 		add(variant+" f32", golden(t, g, f32))
 		add(variant+" bf16, in chunks", golden(t, g, chunked(bf16, 8)))
+		addUnclipped(variant+" bf16", golden(t, g, bf16))
 	}
 	for _, tied := range []bool{false, true} {
 		for _, split := range []bool{false, true} {
@@ -166,10 +174,11 @@ func TestPlacementChangesNoBit(t *testing.T) {
 				s.Layers, s.Tied, s.BF16, s.Moments8 = 5, tied, split, eight
 				s.BlockChunk, s.Unclipped = plan.BlockChunkMultiple, eight
 				add(fmt.Sprintf("tiles in chunks, tied %v, bf16 %v, 8-bit moments, not clipped %v", tied, split, eight), s.subject(t, steps))
+				addUnclipped(fmt.Sprintf("tiles in chunks, tied %v, bf16 %v, 8-bit moments %v", tied, split, eight), s.subject(t, steps))
 			}
 		}
 	}
-	runs, inputs, here, kept := 0, 0, 0, 0
+	runs, inputs, here, kept, inBackward := 0, 0, 0, 0, 0
 	rapid.Check(t, func(rt *rapid.T) {
 		l := laws[rapid.IntRange(0, len(laws)-1).Draw(rt, "subject")]
 		r := start(rt, l.subject, setup{device: dev, serial: rapid.Bool().Draw(rt, "serial"),
@@ -189,11 +198,14 @@ func TestPlacementChangesNoBit(t *testing.T) {
 				break
 			}
 		}
+		if r.plan.UpdatesInBackward() {
+			inBackward++
+		}
 		sameBits(rt, train(rt, r, l.subject, steps), l.want, r.plan)
 	})
-	t.Logf("%d runs, %d of them with saved inputs on disk, %d with updates on the device, %d with kept activations on the host",
-		runs, inputs, here, kept)
-	if runs >= 100 && (inputs == 0 || here == 0 || kept == 0) {
+	t.Logf("%d runs, %d of them with saved inputs on disk, %d with updates on the device, %d with kept activations on the host, %d with updates in the backward pass",
+		runs, inputs, here, kept, inBackward)
+	if runs >= 100 && (inputs == 0 || here == 0 || kept == 0 || inBackward == 0) {
 		t.Error("the draws are too narrow")
 	}
 }
@@ -212,14 +224,18 @@ func TestShapesAndPlacementsChangeNoBit(t *testing.T) {
 			s.FrozenHead = rapid.Bool().Draw(rt, "frozen head")
 		}
 		sub := s.subject(rt, steps)
-		run := func(o setup) (outcome, *plan.Plan) {
+		late := sub
+		if rapid.Bool().Draw(rt, "not clipped") {
+			sub, late = sub.unclipped(true), sub.unclipped(false)
+		}
+		run := func(sub *subject, o setup) (outcome, *plan.Plan) {
 			o.device = dev
 			r := start(rt, sub, o)
 			defer r.close(rt)
 			return train(rt, r, sub, steps), r.plan
 		}
-		want, _ := run(setup{change: streamed(1), serial: true})
-		got, p := run(setup{change: func(p *plan.Placement) { placements(rt, p) }})
+		want, _ := run(late, setup{change: streamed(1), serial: true})
+		got, p := run(sub, setup{change: func(p *plan.Placement) { placements(rt, p) }})
 		sameBits(rt, got, want, p)
 	})
 }

@@ -99,8 +99,11 @@ func TestRehearsedIsPlanned(t *testing.T) {
 		}
 		shape.HeadChunk = min(shape.HeadChunk, shape.SequenceLen)
 		s := shape.subject(rt, 2)
+		if rapid.Bool().Draw(rt, "not clipped") {
+			s = s.unclipped(true)
+		}
 		info := device.Info{Unified: rapid.Bool().Draw(rt, "unified")}
-		p := newPlan(rt, s.model, s.numerics, info, func(p *plan.Placement) {
+		p := newPlan(rt, s, info, func(p *plan.Placement) {
 			placements(rt, p)
 			p.Bind = p.Bind && info.Unified
 		})

@@ -68,9 +68,9 @@ func newCPU(t errorer) device.Device {
 }
 
 // newPlan plans with everything bound; change may then choose another placement.
-func newPlan(t errorer, m *model.Model, n plan.Numerics, dev device.Info, change func(*plan.Placement)) *plan.Plan {
+func newPlan(t errorer, s *subject, dev device.Info, change func(*plan.Placement)) *plan.Plan {
 	t.Helper()
-	p, err := plan.New(plan.Request{Model: m, Numerics: n, Device: dev, Machine: machine})
+	p, err := plan.New(plan.Request{Model: s.model, Numerics: s.numerics, Device: dev, Machine: machine, Wants: s.wants})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -101,7 +101,7 @@ func start(t errorer, s *subject, o setup) *rig {
 		r.dev = newCPU(t)
 		computes = r.dev
 	}
-	r.plan = newPlan(t, s.model, s.numerics, computes.Info(), o.change)
+	r.plan = newPlan(t, s, computes.Info(), o.change)
 	var err error
 	if r.dir, err = os.MkdirTemp("", "millrace-store-"); err != nil {
 		t.Fatal(err)

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 
 	"github.com/millrace/millrace/hf"
 	"github.com/millrace/millrace/model"
@@ -18,10 +19,22 @@ import (
 type subject struct {
 	model    *model.Model
 	numerics plan.Numerics
+	wants    plan.Wants
 	fill     func(*model.Part, model.Values) error
 	batches  []*stream.Batch
 	updates  []stream.Update
 	eval     *stream.Batch
+}
+
+// unclipped are steps of the same subject that do not clip; with inBackward, of a plan that knows.
+func (s *subject) unclipped(inBackward bool) *subject {
+	c := *s
+	c.wants.NoClip = inBackward
+	c.updates = slices.Clone(s.updates)
+	for i := range c.updates {
+		c.updates[i].MaxGradNorm = 0
+	}
+	return &c
 }
 
 // shape is a random model: its vocabulary has several tiles where it is large beside a block.

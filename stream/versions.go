@@ -13,11 +13,12 @@ type versions struct {
 	of      [][store.Kinds]uint64
 	trained []bool
 	inputs  []bool // saved layer inputs are an extent
+	counted bool   // gradients are counted as they are written, since they are read in the same schedule
 }
 
 func newVersions(p *plan.Plan, s store.Store) versions {
 	n := len(p.Model.Parts)
-	v := versions{make([][store.Kinds]uint64, n), make([]bool, n), make([]bool, n)}
+	v := versions{make([][store.Kinds]uint64, n), make([]bool, n), make([]bool, n), p.UpdatesInBackward()}
 	for _, spec := range slices.Concat(p.Extents(), p.InputExtents()) {
 		v.of[spec.Part][spec.Kind] = s.Version(spec.ID)
 		if spec.Kind == store.Inputs {
@@ -44,13 +45,13 @@ func (v *versions) updated(part int) {
 // wrote counts one write of an extent.
 func (v *versions) wrote(id store.ID) { v.of[id.Part][id.Kind]++ }
 
-// passed counts the gradients and the layer inputs that a schedule has written.
+// passed counts the gradients and the layer inputs that a schedule has written, but for what was counted then.
 func (v *versions) passed(phase plan.Phase) {
 	if phase != plan.Prologue && phase != plan.Steady {
 		return
 	}
 	for part, trained := range v.trained {
-		if trained {
+		if trained && !v.counted {
 			v.of[part][store.Grad]++
 		}
 		if v.inputs[part] {

@@ -73,7 +73,7 @@ func TestStepWithoutAWait(t *testing.T) {
 	s := waitSubject(t)
 	dev := newCPU(t)
 	defer dev.Close()
-	ops := newPlan(t, s.model, s.numerics, dev.Info(), streamed(2)).Schedule(plan.Prologue).Ops
+	ops := newPlan(t, s, dev.Info(), streamed(2)).Schedule(plan.Prologue).Ops
 	for _, w := range neededWaits(ops) {
 		t.Run(fmt.Sprintf("%d.%d", w.op, w.index), func(t *testing.T) {
 			r := start(t, s, setup{change: streamed(2), device: dev})
@@ -104,7 +104,7 @@ func TestMissingWaitsAreFound(t *testing.T) {
 	s := waitSubject(t)
 	dev := newCPU(t)
 	defer dev.Close()
-	ops := newPlan(t, s.model, s.numerics, dev.Info(), streamed(2)).Schedule(plan.Prologue).Ops
+	ops := newPlan(t, s, dev.Info(), streamed(2)).Schedule(plan.Prologue).Ops
 	needed := neededWaits(ops)
 	if len(needed) < 20 {
 		t.Errorf("only %d waits are needed", len(needed))

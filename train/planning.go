@@ -64,8 +64,11 @@ func (e *Env) makePlan(c *Config, m *model.Model, dev device.Info) (*plan.Plan, 
 		return nil, err
 	}
 	n.SequenceLen = c.SequenceLen
-	return e.fitPlan(m, n, c.BatchTokens/c.SequenceLen, c.Numerics, dev, c.memory(), nil)
+	return e.fitPlan(m, n, c.BatchTokens/c.SequenceLen, c.Numerics, dev, c.memory(), func(plan.Numerics) plan.Wants { return c.wants() })
 }
+
+// wants is what the run wants of its plan.
+func (c *Config) wants() plan.Wants { return plan.Wants{NoClip: c.MaxGradNorm == 0} }
 
 // fitPlan plans steps of so many rows of n.SequenceLen positions. wants, if given, is asked for each choice of sizes.
 func (e *Env) fitPlan(m *model.Model, n plan.Numerics, rows int, sizes Sizes, dev device.Info, mem Memory,

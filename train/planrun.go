@@ -102,5 +102,6 @@ func (e *Env) planOn(c *Config, m *model.Model, on *plan.NamedMachine) (*plan.Pl
 	case d.auto:
 		r.DiskBytes = on.DiskBytes
 	}
+	r.Wants = c.wants()
 	return fitRequest(r, c.BatchTokens/c.SequenceLen, c.Numerics, nil)
 }

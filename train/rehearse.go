@@ -70,7 +70,10 @@ func Rehearse(p *plan.Plan, steps int) (r Rehearsal, err error) {
 			return r, err
 		}
 		begin := time.Now()
-		update := stream.Update{Step: step + 1, AdamW: optim.AdamW{Beta1: 0.9, Beta2: 0.999, Eps: 1e-8}, LR: 1e-5, MaxGradNorm: 1}
+		update := stream.Update{Step: step + 1, AdamW: optim.AdamW{Beta1: 0.9, Beta2: 0.999, Eps: 1e-8}, LR: 1e-5}
+		if !p.Wants.NoClip {
+			update.MaxGradNorm = 1
+		}
 		if _, err := engine.Step(context.Background(), batch, update); err != nil {
 			return r, err
 		}
