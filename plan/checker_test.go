@@ -462,7 +462,7 @@ func (c *checker) complete(saves bool) {
 	once := func(want bool, n int) bool { return want && n == 1 || !want && n == 0 }
 	for part, p := range c.m.Parts {
 		trained := c.p.Trained(part)
-		if at := (place{"host weights", part, 0}); c.mode.Home && c.mem[at] != fresh(part) {
+		if at := (place{"host weights", part, 0}); c.mode.Home && c.mem[at] != fresh(part) && !c.updatingNow() {
 			c.errs = append(c.errs, fmt.Sprintf("%s does not come home: the store has %v", p.Name, c.mem[at]))
 		}
 		if n := c.updates[part]; !once(trained && (c.updating() || c.updatingNow()), n) {

@@ -10,8 +10,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/model"
+	"github.com/millrace/millrace/optim"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/store"
+	"github.com/millrace/millrace/tensor"
 )
 
 func wanting(t *testing.T, m *model.Model, w plan.Wants) *plan.Plan {
@@ -66,6 +68,31 @@ func TestStateFollowsWants(t *testing.T) {
 			if got := kinds(p); got != c.want {
 				t.Errorf("%s, %s: keeps %v, want %v", name, how, got, c.want)
 			}
+		}
+	}
+	// Of a deep model, three gradients are little.
+	for name, c := range map[string]struct {
+		split        bool
+		moments      optim.Moments
+		bytesPerElem float64
+	}{
+		"split":         {true, optim.MomentsF32, 12},
+		"8-bit moments": {true, optim.Dynamic8, 6 + 8./tensor.MomentBlock},
+		"f32":           {false, optim.MomentsF32, 12},
+	} {
+		deep := shape{Vocab: 50, Hidden: 128, Inner: 512, Layers: 200, Heads: 2, KVHeads: 2, HeadDim: 64}.model(t)
+		n := numerics(1, c.split)
+		n.Moments = c.moments
+		p := newPlan(t, deep, n)
+		p.Wants.NoClip = true
+		p = p.With(moving(deep, 2))
+		params, _ := deep.Params()
+		var state int64
+		for _, b := range p.State {
+			state += b.Bytes
+		}
+		if got := float64(state) / float64(params); got < c.bytesPerElem || got > 1.03*c.bytesPerElem {
+			t.Errorf("%s, not clipped: %.2f bytes for each parameter, want %.2f", name, got, c.bytesPerElem)
 		}
 	}
 	trained, frozen := wanting(t, m, plan.Wants{}).With(moving(m, 1)), wanting(t, m.Frozen(), plan.Wants{}).With(moving(m, 1))

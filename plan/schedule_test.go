@@ -17,6 +17,7 @@ func TestSchedulesAreSound(t *testing.T) {
 		m := drawModel(rt)
 		p := newPlan(rt, m, numerics(rapid.IntRange(1, 3).Draw(rt, "micro-batches"), rapid.Bool().Draw(rt, "split"))).
 			With(drawPlacement(rt, m))
+		p.Wants.NoClip = rapid.Bool().Draw(rt, "not clipped")
 		for _, phase := range append(phases, plan.Nothing) {
 			for _, saves := range []bool{false, true} {
 				mode := plan.Mode{Phase: phase, Saves: saves}

@@ -7,6 +7,7 @@ import (
 	"github.com/millrace/millrace/store"
 	"github.com/millrace/millrace/store/storetest"
 	"github.com/millrace/millrace/tensor"
+	"github.com/millrace/millrace/trace"
 )
 
 func TestRAM(t *testing.T) {
@@ -17,6 +18,45 @@ func TestRAM(t *testing.T) {
 		}
 		return s
 	})
+}
+
+// Extents that share lie in one room as long as the longest of them; the others have their own.
+func TestRAMIsShared(t *testing.T) {
+	spec := func(part int, bytes int64, share int) store.Spec {
+		return store.Spec{ID: store.ID{Part: part, Kind: store.Grad}, Bytes: bytes, Piece: 4096, Share: share}
+	}
+	specs := []store.Spec{spec(0, 100, 1), spec(1, 9000, 0), spec(2, 5000, 2), spec(3, 12000, 1), spec(4, 4096, 2), spec(5, 1, 0)}
+	accounts := hostmem.New()
+	s, err := store.NewRAM(accounts, specs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	const want = 12288 + 12288 + 8192 + 4096
+	if now, _ := accounts.Total(); now != want || store.RAMBytes(specs)[store.Grad] != want {
+		t.Errorf("%d bytes, foretold %d, want %d", now, store.RAMBytes(specs)[store.Grad], want)
+	}
+	first := map[int]*byte{}
+	for _, spec := range specs {
+		for off, n := range spec.Pieces() {
+			l := borrow(t, s, trace.Update, spec.ID, off, n, store.Write, 0)
+			storetest.Pattern(l.Bytes(), spec.ID, off, 1)
+			if off == 0 {
+				first[spec.Part] = &l.Bytes()[0]
+			}
+			l.Release()
+		}
+		for off, n := range spec.Pieces() { // before the next one overwrites it
+			l := borrow(t, s, trace.Update, spec.ID, off, n, store.Read, 1)
+			if !storetest.Matches(l.Bytes(), spec.ID, off, 1) {
+				t.Errorf("%v at %d is not what was written", spec.ID, off)
+			}
+			l.Release()
+		}
+	}
+	if first[0] != first[3] || first[2] != first[4] || first[0] == first[2] || first[1] == first[5] {
+		t.Errorf("extents begin at %v", first)
+	}
 }
 
 func TestPartSpecsLeaveFrozenTensorsOut(t *testing.T) {

@@ -94,6 +94,8 @@ func TestResumeChangesNoBit(t *testing.T) {
 		"f32":  {Compute: "f32", Master: "f32", Moments: "f32"},
 		"bf16": Defaults().Precision,
 		"8bit": {Compute: "bf16", Master: "split", Moments: "8bit"},
+
+		"not clipped": Defaults().Precision,
 	} {
 		t.Run(name, func(t *testing.T) {
 			if testing.Short() && name != "8bit" {
@@ -102,6 +104,9 @@ func TestResumeChangesNoBit(t *testing.T) {
 			base := withEval(smallConfig(t))
 			base.Model = writeModel(t, map[string]any{"num_hidden_layers": 9})
 			base.Precision, base.Numerics = precision, Sizes{MicroBatch: 2, HeadChunk: 32}
+			if name == "not clipped" {
+				base.MaxGradNorm = 0
+			}
 			base.Eval.Every, base.Save = 4, Save{Every: 3, Keep: 2, Best: true}
 
 			whole := *base
