@@ -325,10 +325,13 @@ func (e *Engine) loadTables() error {
 // rotaryRows is of how many positions the rotary tables are loaded at a time.
 const rotaryRows = 4096
 
+// ErrNotFinite is the end of a run that does not clip: its weights are spoiled.
+var ErrNotFinite = errors.New("gradients that are not finite have been applied, as they are without clipping")
+
 // Step runs one training step over the batch and plans its update, which the next call carries out: the next Step,
 // beside its forward pass, or Flush. A plan without updates ends with the gradients; one without clipping
-// ([plan.Wants.NoClip]) that updates in the backward pass has done so, and a norm that is not finite is an error of any plan
-// without clipping, since where there is no time to see it nothing can be skipped.
+// ([plan.Wants.NoClip]) that updates in the backward pass has done so. A norm that is not finite is [ErrNotFinite] in any plan without
+// clipping, since where updates do not wait for it they cannot be left out.
 func (e *Engine) Step(ctx context.Context, batch *Batch, update Update) (Result, error) {
 	if e.Plan.Wants.NoClip && update.MaxGradNorm != 0 {
 		panic("stream: a step that clips, of a plan that does not")
@@ -352,7 +355,7 @@ func (e *Engine) Step(ctx context.Context, batch *Batch, update Update) (Result,
 	res.ClipScale = optim.ClipScale(res.GradNorm, update.MaxGradNorm)
 	switch finite := !math.IsNaN(res.GradNorm) && !math.IsInf(res.GradNorm, 0); {
 	case !finite && e.Plan.Wants.NoClip:
-		e.broken = fmt.Errorf("the norm of the gradients is %v, and without clipping they are applied as they come", res.GradNorm)
+		e.broken = fmt.Errorf("%w: their norm is %v", ErrNotFinite, res.GradNorm)
 		return Result{}, e.broken
 	case !finite:
 		res.Skipped, res.ClipScale = true, 0

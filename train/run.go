@@ -433,7 +433,10 @@ func (t *trainer) step(ctx context.Context, step int) error {
 	begin := time.Now()
 	res, err := t.engine.Step(ctx, batch, stream.Update{Step: step, LR: t.rates.At(step), MaxGradNorm: c.MaxGradNorm,
 		AdamW: optim.AdamW{Beta1: c.AdamBetas[0], Beta2: c.AdamBetas[1], Eps: c.AdamEps, WeightDecay: c.WeightDecay}})
-	if err != nil {
+	switch {
+	case errors.Is(err, stream.ErrNotFinite):
+		return fmt.Errorf("step %d: %w; lower learning_rate or set max_grad_norm, and begin anew (checkpoints are of steps before)", step, err)
+	case err != nil:
 		return fmt.Errorf("step %d: %w", step, err)
 	}
 	if err := spoiled(step-1, res.BadWeights); err != nil {

@@ -13,8 +13,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/millrace/millrace/checkpoint"
 	"github.com/millrace/millrace/data"
 	"github.com/millrace/millrace/hf"
+	"github.com/millrace/millrace/internal/vfs"
 	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/tensor"
 	"github.com/millrace/millrace/trace"
@@ -388,6 +390,28 @@ func TestSpoiledWeightsEndTheRun(t *testing.T) {
 				if _, err := os.Stat(filepath.Join(c.OutputDir, left)); err == nil {
 					t.Errorf("%s is there", left)
 				}
+			}
+		})
+	}
+}
+
+// A run that does not clip ends where gradients are not finite, and its checkpoints are of before.
+func TestUnclippedRunsEndWhereGradientsAreNotFinite(t *testing.T) {
+	for name, mem := range map[string]Memory{"in memory": {}, "streamed": budget(t, "3MiB")} {
+		t.Run(name, func(t *testing.T) {
+			c := smallConfig(t)
+			c.Memory, c.MaxGradNorm, c.LearningRate, c.Save = mem, 0, 1e30, Save{Every: 1}
+			c.Model = writeModel(t, map[string]any{"num_hidden_layers": 9})
+			_, err := Train(context.Background(), c, newEnv(t), Options{})
+			if err == nil || !strings.Contains(err.Error(), "max_grad_norm") || strings.Contains(err.Error(), "\n") {
+				t.Fatalf("error %v", err)
+			}
+			saved, err := checkpoint.List(vfs.OS{}, checkpointsDir(c))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, s := range saved {
+				sumsOf(t, s.Dir)
 			}
 		})
 	}
