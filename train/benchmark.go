@@ -189,7 +189,8 @@ func (b *benchmark) makePlan(n plan.Numerics) error {
 	if b.info.Unified && r.DeviceBytes == 0 && (b.Stream == "always" || b.AliasLayers) {
 		return Request(errors.New("the CPU uses weights where they lie and streams nothing; to stream, set --memory-device to a size such as 64MiB"))
 	}
-	r.StreamAll, r.HostUpdates, r.Wants.NoClip = b.Stream == "always", b.AliasLayers, b.MaxGradNorm == 0
+	r.StreamAll, r.HostUpdates = b.Stream == "always", b.AliasLayers
+	r.Wants.NoClip = b.MaxGradNorm == 0 && !b.AliasLayers // blocks that share memory share it with their gradients
 	budget := r.HostBytes
 	if b.AliasLayers {
 		if r.DiskBytes > 0 {

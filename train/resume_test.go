@@ -129,8 +129,9 @@ func TestResumeChangesNoBit(t *testing.T) {
 				if err := json.Unmarshal(doc, &planned); err != nil {
 					t.Fatal(err)
 				}
-				if p.cache != "" && !slices.Contains(planned.Placement.StateHere, true) {
-					t.Errorf("%s: the host updates everything", p.name)
+				// Without clipping the host updates everything, each part in the backward pass.
+				if here := slices.Contains(planned.Placement.StateHere, true); p.cache != "" && here != (base.MaxGradNorm != 0) {
+					t.Errorf("%s: the device updates something: %v", p.name, here)
 				}
 			}
 			got, err := Train(context.Background(), &parts, newEnv(t), Options{})
