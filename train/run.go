@@ -439,7 +439,11 @@ func (t *trainer) step(ctx context.Context, step int) error {
 	case err != nil:
 		return fmt.Errorf("step %d: %w", step, err)
 	}
-	if err := spoiled(step-1, res.BadWeights); err != nil {
+	updated := step - 1
+	if t.plan.UpdatesInBackward() {
+		updated = step
+	}
+	if err := spoiled(updated, res.BadWeights); err != nil {
 		return err // a save of them does not end
 	}
 	if err := t.endSave(); err != nil {

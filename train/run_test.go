@@ -373,6 +373,10 @@ func TestSpoiledWeightsEndTheRun(t *testing.T) {
 	for name, change := range map[string]func(*Config){
 		"in the last step": func(c *Config) { c.MaxSteps = 1 },
 		"before a step":    func(c *Config) { c.Save.Every = 1 },
+		"in the backward pass": func(c *Config) {
+			c.Memory, c.MaxGradNorm, c.MaxSteps = budget(t, "3MiB"), 0, 1
+			c.Model = writeModel(t, map[string]any{"num_hidden_layers": 9})
+		},
 		"before an evaluation": func(c *Config) {
 			c.Eval, c.MaxSteps = Eval{Datasets: c.Datasets, Every: 1}, 1
 		},
