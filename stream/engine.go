@@ -326,7 +326,7 @@ func (e *Engine) loadTables() error {
 const rotaryRows = 4096
 
 // ErrNotFinite is the end of a run that does not clip: its weights are spoiled.
-var ErrNotFinite = errors.New("gradients that are not finite have been applied, as they are without clipping")
+var ErrNotFinite = errors.New("gradients are not finite, and without clipping no update waits to be left out")
 
 // Step runs one training step over the batch and plans its update, which the next call carries out: the next Step,
 // beside its forward pass, or Flush. A plan without updates ends with the gradients; one without clipping
