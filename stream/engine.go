@@ -325,8 +325,8 @@ func (e *Engine) loadTables() error {
 // rotaryRows is of how many positions the rotary tables are loaded at a time.
 const rotaryRows = 4096
 
-// ErrNotFinite is the end of a run that does not clip: its weights are spoiled.
-var ErrNotFinite = errors.New("gradients are not finite, and without clipping no update waits to be left out")
+// ErrNotFinite is in the error that ends a run without clipping whose gradients are not finite: its weights are spoiled.
+var ErrNotFinite = errors.New("without clipping updates do not wait to know")
 
 // Step runs one training step over the batch and plans its update, which the next call carries out: the next Step,
 // beside its forward pass, or Flush. A plan without updates ends with the gradients; one without clipping
@@ -355,7 +355,7 @@ func (e *Engine) Step(ctx context.Context, batch *Batch, update Update) (Result,
 	res.ClipScale = optim.ClipScale(res.GradNorm, update.MaxGradNorm)
 	switch finite := !math.IsNaN(res.GradNorm) && !math.IsInf(res.GradNorm, 0); {
 	case !finite && e.Plan.Wants.NoClip:
-		e.broken = fmt.Errorf("%w: their norm is %v", ErrNotFinite, res.GradNorm)
+		e.broken = fmt.Errorf("the norm of the gradients is %v, and %w", res.GradNorm, ErrNotFinite)
 		return Result{}, e.broken
 	case !finite:
 		res.Skipped, res.ClipScale = true, 0
