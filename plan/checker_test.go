@@ -243,12 +243,20 @@ func (c *checker) run(i int) {
 	index := func(part int) int { return slices.Index(c.m.HeadTiles, part) }
 	tiles := len(c.m.HeadTiles)
 	loss := place{"device loss", m, 0}
-	want := [plan.Kinds]plan.Lane{plan.Update: plan.LaneUpdate, plan.Gather: plan.LaneUpdate, plan.Scatter: plan.LaneUpdate,
-		plan.Upload: plan.LaneFetch, plan.Fetch: plan.LaneFetch, plan.Load: plan.LaneFetch, plan.LoadKept: plan.LaneFetch,
-		plan.SaveKept: plan.LaneDrain, plan.FetchState: plan.LaneFetch, plan.Home: plan.LaneDrain, plan.Save: plan.LaneDrain, plan.Drain: plan.LaneDrain, plan.DrainSum: plan.LaneDrain, plan.DrainInput: plan.LaneDrain, plan.Collect: plan.LaneDrain,
-		plan.Forward: plan.LaneCompute, plan.HeadNorm: plan.LaneCompute, plan.HeadStats: plan.LaneCompute, plan.HeadLoss: plan.LaneCompute,
-		plan.ZeroGrad: plan.LaneCompute, plan.HeadGrad: plan.LaneCompute, plan.HeadVisit: plan.LaneCompute, plan.HeadInput: plan.LaneCompute,
-		plan.Backward: plan.LaneCompute, plan.Round: plan.LaneCompute, plan.SaveState: plan.LaneDisk}[op.Kind]
+	lanes := map[plan.Lane][]plan.Kind{
+		plan.LaneFetch: {plan.Upload, plan.Fetch, plan.FetchState, plan.Load, plan.LoadKept},
+		plan.LaneCompute: {plan.Forward, plan.HeadNorm, plan.HeadStats, plan.HeadLoss, plan.ZeroGrad, plan.HeadGrad, plan.HeadVisit,
+			plan.HeadInput, plan.Backward, plan.Round},
+		plan.LaneDrain:  {plan.Save, plan.SaveKept, plan.Home, plan.Drain, plan.DrainSum, plan.DrainInput, plan.Collect},
+		plan.LaneUpdate: {plan.Update, plan.Gather, plan.Scatter},
+		plan.LaneDisk:   {plan.SaveState},
+	}
+	want := op.Lane
+	for lane, kinds := range lanes {
+		if slices.Contains(kinds, op.Kind) {
+			want = lane
+		}
+	}
 	if op.Kind == plan.Update && c.p.StateHere(op.Part) {
 		want = plan.LaneCompute
 	}

@@ -57,9 +57,9 @@ func (e *Engine) loans(ops []plan.Op) (all [plan.Lanes][store.Kinds][]loan) {
 	return all
 }
 
-// ahead is how many pieces of a kind a lane has the store told of beyond the one that it borrows. The store reads as many as
+// hintsAhead is how many pieces of a kind a lane has the store told of beyond the one that it borrows. The store reads as many as
 // its staging memory holds.
-const ahead = plan.DiskWorkers
+const hintsAhead = plan.DiskWorkers
 
 // readAhead hints at the loans that follow the one that the lane takes now.
 func (r *run) readAhead(lane plan.Lane, id store.ID, off int64) {
@@ -74,7 +74,7 @@ func (r *run) readAhead(lane plan.Lane, id store.ID, off int64) {
 // hint tells the store of what the lane will read of a kind.
 func (r *run) hint(lane plan.Lane, kind store.Kind) {
 	list, hinted := r.disk[lane][kind], &r.hinted[lane][kind]
-	for ; *hinted < min(r.taken[lane][kind]+ahead, len(list)); *hinted++ {
+	for ; *hinted < min(r.taken[lane][kind]+hintsAhead, len(list)); *hinted++ {
 		l := list[*hinted]
 		version := r.first[l.id.Part][kind]
 		if kind == store.Inputs || l.updated && r.update != nil && r.Plan.Trained(l.id.Part) {

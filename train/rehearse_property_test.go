@@ -3,6 +3,7 @@ package train
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 
@@ -76,7 +77,7 @@ func drawRequest(rt *rapid.T) plan.Request {
 // A run that has a plan does not fail on the way, and takes what the plan says. One that has none is told so in a line. Many
 // more are drawn with -rapid.checks=1000.
 func TestPlannedRunsDoNotFail(t *testing.T) {
-	planned, spilled, inputs, refused := 0, 0, 0, 0
+	planned, spilled, inputs, here, kept, refused := 0, 0, 0, 0, 0, 0
 	rapid.Check(t, func(rt *rapid.T) {
 		r := drawRequest(rt)
 		p, err := plan.New(r)
@@ -94,6 +95,12 @@ func TestPlannedRunsDoNotFail(t *testing.T) {
 		if len(p.InputExtents()) > 0 {
 			inputs++
 		}
+		if p.AnyStateHere() {
+			here++
+		}
+		if slices.Contains(p.Placement.KeptOnHost, true) {
+			kept++
+		}
 		if r.DeviceBytes > 0 && p.DeviceBytes > r.DeviceBytes || p.ProcessBytes() > r.HostBytes || p.DiskBytes > r.DiskBytes {
 			rt.Errorf("%d, %d and %d bytes of %d, %d and %d", p.DeviceBytes, p.ProcessBytes(), p.DiskBytes, r.DeviceBytes, r.HostBytes, r.DiskBytes)
 		}
@@ -101,8 +108,9 @@ func TestPlannedRunsDoNotFail(t *testing.T) {
 			rt.Error(err)
 		}
 	})
-	t.Logf("%d planned, %d of them with a disk, %d with layer inputs on it; %d refused", planned, spilled, inputs, refused)
-	if planned+refused >= 100 && (planned < 10 || refused == 0 || spilled == 0) {
+	t.Logf("%d planned, %d of them with a disk, %d with layer inputs on it, %d with state on the device, %d with kept activations on the host; %d refused",
+		planned, spilled, inputs, here, kept, refused)
+	if planned+refused >= 100 && (planned < 10 || refused == 0 || spilled == 0 || here == 0) {
 		t.Error("the draws are too narrow")
 	}
 }
