@@ -215,8 +215,9 @@ func (c *chooser) ladders(foot Placement) [][][]rung {
 	if len(here) > 0 {
 		all = append(all, [][]rung{head, byBlock, moved[0], here, headHere})
 	}
-	// What attention leaves in host memory: of as many blocks as that has room for, and of the others on the device.
-	for _, n := range sharesOf(len(away)) {
+	// What attention leaves in host memory: of as many blocks as that has room for, and of the others on the device. Small steps,
+	// since what is left of host memory is of no other use.
+	for _, n := range stepsTo(len(away), awaySteps) {
 		var others []rung
 		for _, b := range blocks[n:] {
 			others = append(others, keep(b, nn.KeepAttention))
@@ -259,6 +260,21 @@ func sharesOf(all int) []int {
 	slices.Sort(list)
 	list = slices.Compact(list)
 	return slices.DeleteFunc(list, func(n int) bool { return n < 1 || n > all })
+}
+
+// awaySteps is about how many numbers of blocks are compared whose attention's outputs wait in host memory.
+const awaySteps = 16
+
+// stepsTo are numbers up to so many things, evenly, about as many as asked for or twice that, and all of them.
+func stepsTo(all, steps int) (list []int) {
+	step := max(all/steps, 1)
+	for n := step; n < all; n += step {
+		list = append(list, n)
+	}
+	if all > 0 {
+		list = append(list, all)
+	}
+	return list
 }
 
 // keptSlots is the ring of what is kept on the host: one is computed with while another one moves.
