@@ -35,7 +35,7 @@ func readCard(readme []byte) ([]cardConfig, error) {
 	if part == nil {
 		return nil, nil
 	}
-	if err := checkNesting(part); err != nil {
+	if err := checkCost(part); err != nil {
 		return nil, err
 	}
 	var head struct {
@@ -98,14 +98,24 @@ func configsPart(readme []byte) []byte {
 	return part
 }
 
-// checkNesting refuses what would make the YAML parser recurse, or expand, without bounds: a card comes from a stranger.
-func checkNesting(part []byte) error {
+// maxMarks bounds each of YAML's marks in a card, as the parser's time grows with the square of some: a megabyte of [] takes it
+// minutes. Cards with thousands of subsets have some 10,000 colons.
+const maxMarks = 20_000
+
+// checkCost refuses what would make the YAML parser recurse, expand or go on without bounds: a card comes from a stranger.
+func checkCost(part []byte) error {
 	if len(part) > maxCardBytes {
 		return fmt.Errorf("configs has more than %d bytes", maxCardBytes)
 	}
 	const deepest = 40
 	depth, dashes := 0, 0
+	var marks [256]int
 	for i, c := range part {
+		if strings.IndexByte("[{:!*&|>%?\"'", c) >= 0 {
+			if marks[c]++; marks[c] > maxMarks {
+				return fmt.Errorf("configs has more than %d times %q", maxMarks, c)
+			}
+		}
 		switch c {
 		case '[', '{':
 			depth++

@@ -40,8 +40,8 @@ type Chat struct {
 // chatNow is the clock of templates.
 var chatNow = time.Date(2024, time.July, 26, 0, 0, 0, 0, time.UTC)
 
-// maxTemplateBytes bounds what is read of a configuration; templates with tools have some 10 kB.
-const maxTemplateBytes = 32 << 20
+// maxSmallBytes bounds what is read whole: configurations, templates (those with tools have some 10 kB), registries and cards.
+const maxSmallBytes = 32 << 20
 
 // ErrNoTemplate is in the error of NewChat if the directory has no chat template.
 var ErrNoTemplate = errors.New("there is no chat template")
@@ -115,14 +115,14 @@ func escapeGlob(path string) string {
 	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(path)
 }
 
-// readSmall reads a file of at most maxTemplateBytes.
+// readSmall reads a file of at most maxSmallBytes.
 func readSmall(path string) ([]byte, error) {
 	info, err := os.Stat(path)
 	if err != nil {
 		return nil, err
 	}
-	if info.Size() > maxTemplateBytes {
-		return nil, fmt.Errorf("%s has %d bytes: it should have at most %d", path, info.Size(), maxTemplateBytes)
+	if info.Size() > maxSmallBytes {
+		return nil, fmt.Errorf("%s has %d bytes: it should have at most %d", path, info.Size(), maxSmallBytes)
 	}
 	return os.ReadFile(path)
 }

@@ -71,7 +71,7 @@ func (f *fields) value(name string) (template.Value, bool) {
 func (f *fields) turns(name string) []*template.Dict {
 	v, ok := f.value(name)
 	if !ok {
-		f.fail("field %q is missing: the row has %q", name, slices.Sorted(maps.Keys(f.object)))
+		f.missing(name)
 		return nil
 	}
 	list, ok := v.(*template.List)
@@ -124,7 +124,7 @@ func (f *fields) shareGPT(s Source, out *Record) {
 		}
 		switch role := roles[who]; role {
 		case "":
-			f.fail("turn %d: %s %q is unknown: known are %q; tags can name others", i, s.Tags.Role, who, slices.Sorted(maps.Keys(roles)))
+			f.fail("turn %d: %s %.100q is unknown: known are %q; tags can name others", i, s.Tags.Role, who, slices.Sorted(maps.Keys(roles)))
 			return
 		case roleCall:
 			call, err := callsOf(text)
@@ -258,7 +258,7 @@ func (f *fields) message(m *template.Dict, i int, out *Record) error {
 		role = roleTool
 	case roleSystem, roleUser, roleAssistant, roleTool:
 	default:
-		return fmt.Errorf(`role %q is unknown: known are system, developer, user, assistant and tool`, role)
+		return fmt.Errorf(`role %.100q is unknown: known are system, developer, user, assistant and tool`, role)
 	}
 	calls, _ := m.Get("tool_calls")
 	list, hasCalls := calls.(*template.List)

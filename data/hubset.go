@@ -132,6 +132,9 @@ func (s Source) choose(ctx context.Context, h *hub.Hub, snapshot *hub.Snapshot, 
 	}
 	var card []cardConfig
 	if readme, ok := snapshot.Find("README.md"); ok {
+		if readme.Size > maxSmallBytes {
+			return snapshot, nil, fmt.Errorf("its README.md has %d bytes: name files with glob", readme.Size)
+		}
 		if err := snapshot.Fetch(ctx, readme); err != nil {
 			return nil, nil, err
 		}

@@ -277,6 +277,9 @@ func TestReadCard(t *testing.T) {
 		"bomb":        {"configs:\n- &a [x,x]\n- [*a,*a]", "anchors"},
 		"deep":        {"configs: " + strings.Repeat("[", 5000), "nested too deep"},
 		"deep dashes": {"configs:\n" + strings.Repeat("- ", 5000) + "x", "nested too deep"},
+		"flow":        {"configs: [" + strings.Repeat("[],", 1<<18) + "]", "more than 20000 times '['"},
+		"tags":        {"configs: " + strings.Repeat("!a ", 1<<18), "more than 20000 times '!'"},
+		"keys":        {"configs:\n" + strings.Repeat(" a:\n", 1<<17), "more than 20000 times ':'"},
 		"large":       {"configs:\n" + strings.Repeat("# x\n", maxCardBytes/4+1), "more than"},
 	} {
 		card, err := readCard([]byte("---\r\n" + c.head + "\n---\ntext\n"))

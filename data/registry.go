@@ -183,9 +183,9 @@ func presentEntries(path string, all map[string]json.RawMessage) (names []string
 const mostNames = 12
 
 // nearestFirst sorts names, if they are too many to list, by how many letters have to be changed to make them another one.
-// Those that are as near keep their order.
+// Those that are as near keep their order, and so do more names than anybody means.
 func nearestFirst(name string, names []string) []string {
-	if len(names) <= mostNames {
+	if len(names) <= mostNames || len(names) > 10_000 {
 		return names
 	}
 	names = slices.Clone(names)

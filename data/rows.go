@@ -308,6 +308,11 @@ func (f *fields) fail(format string, args ...any) {
 	}
 }
 
+// missing says that a key is not there, and which are.
+func (f *fields) missing(name string) {
+	f.fail("field %q is missing: the row has %s", name, someOf(nearestFirst(name, slices.Sorted(maps.Keys(f.object)))))
+}
+
 // text returns a string that must not be blank.
 func (f *fields) text(name string) string {
 	s := f.maybe(name)
@@ -322,7 +327,7 @@ func (f *fields) maybe(name string) (s string) {
 	raw, ok := f.object[name]
 	switch {
 	case !ok:
-		f.fail("field %q is missing: the row has %s", name, someOf(nearestFirst(name, slices.Sorted(maps.Keys(f.object)))))
+		f.missing(name)
 	case raw[0] != '"':
 		f.fail("field %q is not a string", name)
 	case loneSurrogate(raw):
