@@ -95,7 +95,12 @@ func (f *fields) turns(name string) []*template.Dict {
 func textOf(d *template.Dict, key string) (string, error) {
 	v, ok := d.Get(key)
 	if !ok {
-		return "", fmt.Errorf("%q is missing", key)
+		var has []string
+		for _, k := range d.Keys() {
+			name, _ := k.(template.String)
+			has = append(has, string(name))
+		}
+		return "", fmt.Errorf("%q is missing: it has %s", key, someOf(has))
 	}
 	s, ok := v.(template.String)
 	if !ok {

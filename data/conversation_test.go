@@ -126,7 +126,7 @@ func TestBadConversations(t *testing.T) {
 		`a.jsonl:1: field "messages" is missing`:           {Source{Type: Messages}, `{"a": 1}`, chatML},
 		`field "messages" is not a list of turns`:          {Source{Type: Messages}, `{"messages": []}`, chatML},
 		"turn 0 is not an object":                          {Source{Type: Messages}, `{"messages": [1]}`, chatML},
-		`message 0: "role" is missing`:                     {Source{Type: Messages}, `{"messages": [{"content": "a"}]}`, chatML},
+		`message 0: "role" is missing: it has content`:     {Source{Type: Messages}, `{"messages": [{"content": "a"}]}`, chatML},
 		`message 0: role "bot" is unknown`:                 {Source{Type: Messages}, `{"messages": [{"role": "bot", "content": "a"}]}`, chatML},
 		"message 0: content is missing":                    {Source{Type: Messages}, `{"messages": [{"role": "user", "content": null}]}`, chatML},
 		"only text can be trained on":                      {Source{Type: Messages}, `{"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}`, chatML},

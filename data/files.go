@@ -52,7 +52,7 @@ func (s Source) files() ([]string, error) {
 		return s.matching(splitPattern(s.Path))
 	case errors.Is(err, fs.ErrNotExist) && !strings.ContainsAny(s.Path, `/\.`):
 		return nil, s.fail("there is no such file or directory; a data set of the hub is named ORG/NAME")
-	case errors.Is(err, fs.ErrNotExist) && endings(s.Path) == "" && strings.Count(s.Path, "/") == 2:
+	case errors.Is(err, fs.ErrNotExist) && endings(s.Path) == "" && looksLikeSubset(s.Path):
 		return nil, s.fail("there is no such file or directory; a data set of the hub is named ORG/NAME, and a subset of it by name")
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, s.fail("there is no such file or directory")
@@ -66,6 +66,12 @@ func (s Source) files() ([]string, error) {
 		return s.allRows()
 	}
 	return s.matching(s.Path, s.Glob)
+}
+
+// looksLikeSubset tells a path that may be meant as ORG/NAME/SUBSET.
+func looksLikeSubset(path string) bool {
+	org, subset, _ := strings.Cut(path, "/")
+	return org != "" && org[0] != '.' && strings.Count(subset, "/") == 1 && !strings.HasSuffix(subset, "/")
 }
 
 // splitPattern cuts a path before the first part that is a pattern.

@@ -190,6 +190,7 @@ func TestSourceErrors(t *testing.T) {
 		"max_samples is -1: it must not be nega": {Path: "x", Type: Text, MaxSamples: -1},
 		"dataset x: there is no such file or directory; a data set of the hub is named ORG/NAME": {Path: "x", Type: Text},
 		"named ORG/NAME, and a subset of it by name":                                             {Path: "a/b/c", Type: Text},
+		"dataset a/b/c/d: there is no such file or directory":                                    {Path: "a/b/c/d", Type: Text},
 	} {
 		if _, err := prepare(t, s, Options{}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%+v: error %v, want %q", s, err, want)

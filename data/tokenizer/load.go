@@ -35,6 +35,9 @@ func Load(path string) (*Pipeline, error) {
 		return nil, fmt.Errorf("tokenizer %s has %d bytes, more than %d", path, info.Size(), maxFileBytes)
 	}
 	data, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("tokenizer: there is no %s: name a tokenizer.json or a directory that has one", path)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("read tokenizer: %w", err)
 	}
