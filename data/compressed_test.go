@@ -87,6 +87,10 @@ func TestRowOfAnArrayIsBounded(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "the row is larger than") || n > 1<<18 {
 		t.Errorf("%d bytes are read, %v", n, err)
 	}
+	l = &lineCounter{in: strings.NewReader(strings.Repeat("\n", 2*maxRowLines)), line: 1, most: maxRowBytes}
+	if n, err := io.Copy(io.Discard, struct{ io.Reader }{l}); err == nil || !strings.Contains(err.Error(), "the row has more than") || n > maxRowLines+1<<17 {
+		t.Errorf("%d line breaks are read, %v", n, err)
+	}
 	l = &lineCounter{in: strings.NewReader(strings.Repeat("a", 1<<20)), line: 1, most: 1 << 10}
 	for p := make([]byte, 1000); ; {
 		_, err := l.Read(p)

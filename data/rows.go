@@ -18,6 +18,9 @@ import (
 // maxRowBytes bounds one row or plain file, which is held in memory.
 const maxRowBytes = 256 << 20
 
+// maxRowLines bounds the lines of a row of an array, whose ends are remembered: they would take eight times the row's memory.
+const maxRowLines = 1 << 20
+
 // row is a record that has not been decoded yet.
 type row struct {
 	file  string
@@ -229,6 +232,9 @@ func (l *lineCounter) Read(p []byte) (int, error) {
 	const ahead = 1 << 16 // what is read beyond a row at most
 	if l.read-l.from > l.most+ahead {
 		return 0, fmt.Errorf("the row is larger than %d MiB", l.most>>20)
+	}
+	if len(l.ends) > maxRowLines {
+		return 0, fmt.Errorf("the row has more than %d lines", maxRowLines)
 	}
 	n, err := l.in.Read(p[:min(len(p), ahead)])
 	for i, c := range p[:n] {

@@ -6,8 +6,8 @@
 // one page and one dictionary of each column that is read.
 //
 // A file may be damaged or hostile. Each size that it states is compared with what the file has and with Limits before there is
-// memory for it, and data that unpack to more than was said are refused. So what a file can cost is bounded by Limits, and what is
-// wrong with it comes back as an error that names the column and the page.
+// memory for it, and data that unpack to more than was said are refused. So what a file can cost in memory and time is bounded
+// by Limits, and what is wrong with it comes back as an error that names the column and the page.
 //
 // The format is that of github.com/apache/parquet-format: pages of version 1 and 2; plain, dictionary, run-length, delta and byte-stream-split
 // values; snappy, gzip, zstd, LZ4_RAW or no compression. Encrypted files, and Brotli, LZO and the older LZ4, are refused by name.
