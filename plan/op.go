@@ -27,7 +27,7 @@ type Kind uint8
 // The operations. x[l] is the input of layer l; layer 0 is the embedding, layers 1..L are decoder blocks, layer L+1 is
 // the head; x[1] comes out of the embedding.
 const (
-	Update      Kind = iota // update: AdamW over the part, from the previous step's gradients; compute: where its state is on the device
+	Update      Kind = iota // update: AdamW over the part, from the gradient that was last brought home; compute: where its state is on the device
 	Gather                  // update: x[1] of all micro-batches = rows of the embedding
 	Upload                  // fetch: the token arrays of all micro-batches
 	Fetch                   // fetch: the part's weights into its slot

@@ -5,8 +5,8 @@
 // device, so that a wait between them is a wait between streams; the update lane works on the host, and waits between
 // host and device happen in the lane before it enqueues.
 //
-// A step ends with its norm; its update is pending until the next schedule carries it out. A step carries it out below its own forward
-// pass. An evaluation first settles it, in a schedule that has nothing else; a flush does the same, and behind a flush the store has all
+// A step ends with its norm; its update is pending until the next schedule carries it out (but where nothing is clipped, see
+// [plan.Plan.UpdatesInBackward]). The next step does so below its own forward pass. An evaluation first settles it, in a schedule that has nothing else; a flush does the same, and behind a flush the store has all
 // of the state. Of parts whose state lives on the device the store has a copy, which each update there makes stale: it is brought up to
 // date ([plan.Home]) by a flush, and by whatever schedule saves, and not by an evaluation. A step whose norm is not finite has no update;
 // what an earlier one left stale stays so.
