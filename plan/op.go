@@ -58,9 +58,9 @@ const (
 	Kinds       = iota
 )
 
-var kindNames = [Kinds]string{"update", "gather", "upload", "fetch", "fetch-state", "home", "load", "save", "save-kept", "load-kept", "forward", "head-norm", "head-stats",
-	"head-loss", "head-logits", "drain-logits", "zero-grad", "head-grad", "head-visit", "head-input", "backward", "round", "drain", "drain-sum",
-	"drain-input", "scatter", "save-state", "collect"}
+var kindNames = [Kinds]string{"update", "gather", "upload", "fetch", "fetch-state", "home", "load", "save", "save-kept", "load-kept", "forward",
+	"head-norm", "head-stats", "head-loss", "head-logits", "drain-logits", "zero-grad", "head-grad", "head-visit",
+	"head-input", "backward", "round", "drain", "drain-sum", "drain-input", "scatter", "save-state", "collect"}
 
 // String is the operation's name in golden schedules.
 func (k Kind) String() string { return kindNames[k] }
@@ -107,7 +107,8 @@ func (op Op) String() string {
 	for _, f := range []struct {
 		name  string
 		index int
-	}{{"layer", op.Layer}, {"part", op.Part}, {"micro", op.Micro}, {"slot", op.Slot}, {"grad", op.Grad}, {"kept", op.Kept}, {"stage", op.Stage}, {"chunk", op.Chunk}} {
+	}{{"layer", op.Layer}, {"part", op.Part}, {"micro", op.Micro}, {"slot", op.Slot}, {"grad", op.Grad}, {"kept", op.Kept},
+		{"stage", op.Stage}, {"chunk", op.Chunk}} {
 		if f.index != none {
 			fmt.Fprintf(&b, " %s %d", f.name, f.index)
 		}

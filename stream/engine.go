@@ -6,10 +6,11 @@
 // host and device happen in the lane before it enqueues.
 //
 // A step ends with its norm; its update is pending until the next schedule carries it out (but where nothing is clipped, see
-// [plan.Plan.UpdatesInBackward]). The next step does so below its own forward pass. An evaluation first settles it, in a schedule that has nothing else; a flush does the same, and behind a flush the store has all
-// of the state. Of parts whose state lives on the device the store has a copy, which each update there makes stale: it is brought up to
-// date ([plan.Home]) by a flush, and by whatever schedule saves, and not by an evaluation. A step whose norm is not finite has no update;
-// what an earlier one left stale stays so.
+// [plan.Plan.UpdatesInBackward]). The next step does so below its own forward pass. An evaluation first settles it, in a
+// schedule that has nothing else; a flush does the same, and behind a flush the store has all of the state. Of parts whose state
+// lives on the device the store has a copy, which each update there makes stale: it is brought up to date ([plan.Home]) by a
+// flush, and by whatever schedule saves, and not by an evaluation. A step whose norm is not finite has no update; what an
+// earlier one left stale stays so.
 //
 // A lane that fails, or that is cancelled, skips its operations but still passes them, so that nobody hangs; whoever
 // depends on a skipped operation is skipped as well. After that the engine is broken: its numbers are half of one step and half
