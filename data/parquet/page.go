@@ -242,9 +242,9 @@ func (c *cursor) nextPage() error {
 		case int64(h.packed) > c.end-c.at:
 			return fmt.Errorf("it is said to have %d bytes, and the column has %d", h.packed, c.end-c.at)
 		case max(h.packed, h.unpacked) > most:
-			return fmt.Errorf("it is said to have %d bytes: at most %d are read", max(h.packed, h.unpacked), most)
+			return fmt.Errorf("it is said to have %d bytes, and at most %d are read: write the file with smaller pages", max(h.packed, h.unpacked), most)
 		case h.values > most:
-			return fmt.Errorf("it is said to have %d values: at most %d are read", h.values, most)
+			return fmt.Errorf("it is said to have %d values, and at most %d are read: write the file with smaller pages", h.values, most)
 		}
 		if err := c.file.spend(h.unpacked); err != nil {
 			return err

@@ -179,7 +179,7 @@ func (f *File) spend(bytes int) error {
 // hold counts bytes of buffers, which never shrink during a reading.
 func (f *File) hold(bytes int) error {
 	if bytes > f.limits.HeldBytes-f.held {
-		return fmt.Errorf("its pages need more than %d bytes of memory at a time", f.limits.HeldBytes)
+		return fmt.Errorf("its pages need more than %d bytes of memory at a time: write the file with smaller pages", f.limits.HeldBytes)
 	}
 	f.held += bytes
 	return nil
