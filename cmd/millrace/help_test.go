@@ -79,6 +79,8 @@ func TestErrors(t *testing.T) {
 		{"probe", "--device", "cuda:0"},
 		{"preview"},
 		{"preview", "--limit=-1"},
+		{"preview", "--json", "--html", "x.html"},
+		{"preview", "--html", "no/x.html"},
 		{"eval", "--model", "no"},
 		{"eval", "--model", "no", "--data", "x", "--type", "csv"},
 		{"eval", "--model", "no", "--data", "x", "--memory-device", "lots"},

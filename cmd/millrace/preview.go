@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"unicode"
 
@@ -35,6 +36,11 @@ func (c *previewCmd) Run(p *program) error {
 	}
 	if c.JSON && c.HTML != "" {
 		return badFlag("--json and --html are both given: choose one")
+	}
+	if dir := filepath.Dir(c.HTML); c.HTML != "" { // found out now, not after an hour of tokenizing
+		if info, err := os.Stat(dir); err != nil || !info.IsDir() {
+			return badFlag("--html %s: there is no directory %s: make it, or name another file", c.HTML, dir)
+		}
 	}
 	config, err := c.read()
 	if err != nil {
