@@ -7,6 +7,8 @@ cd "$(dirname "$0")/../.."
 millrace=bin/millrace out=build/demo config=examples/demo/run.yaml
 set_flags=("$@")                           # such as --set learning_rate=1e-3
 export MILLRACE_CACHE=$PWD/$out/cache      # so that nothing is left elsewhere
+cores=$(getconf _NPROCESSORS_ONLN)
+export GOMAXPROCS=$((cores < 4 ? cores : 4)) # each worker takes memory of its own, and the budget is for four
 
 say() { printf '\n== %s\n\n' "$*"; }
 fail() {
