@@ -15,6 +15,9 @@ import (
 
 // Blocks that share memory take that of a few, and move as many bytes as blocks that do not.
 func TestBenchmarkAliased(t *testing.T) {
+	if testing.Short() {
+		t.Skip("a plan for each of several budgets")
+	}
 	o := BenchOptions{Model: writeConfig(t, map[string]any{"num_hidden_layers": 9}), SequenceLen: 32, Tokens: 64, Steps: 1, Warmup: 1,
 		MicroBatch: 1, HeadChunk: 32, MaxGradNorm: 1, Memory: budget(t, "4MiB"), Stream: "always", TracePath: filepath.Join(t.TempDir(), "trace.json")}
 	env := newEnv(t)

@@ -33,6 +33,9 @@ func longRequest(t *testing.T, machine string, sequenceLen int) plan.Request {
 
 // 512k tokens of context of a 7B model fit on a GPU of 80 GB, as planned and as rehearsed; in one chunk they do not.
 func TestHalfAMillionTokens(t *testing.T) {
+	if testing.Short() {
+		t.Skip("a rehearsal of a large model")
+	}
 	const tokens = 512 << 10
 	r := longRequest(t, "h100-pcie5", tokens)
 	p, err := fitRequest(r, 1, Sizes{}, nil)

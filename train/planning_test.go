@@ -67,6 +67,9 @@ func BenchmarkPlanDeepModel(b *testing.B) {
 
 // A GPU takes large chunks of the head where it has room for them; a CPU's sizes are its own, and what is asked for comes first.
 func TestHeadChunks(t *testing.T) {
+	if testing.Short() {
+		t.Skip("plans alone")
+	}
 	text, err := plan.Shape("qwen2.5-1.5b")
 	if err != nil {
 		t.Fatal(err)

@@ -43,6 +43,9 @@ func largePlan(t *testing.T, change func(*plan.Request)) *plan.Plan {
 
 // 1.6 TiB of state are rehearsed on any machine; what is reserved, moved and computed is what the plan says.
 func TestRehearseALargeModel(t *testing.T) {
+	if testing.Short() {
+		t.Skip("rehearsals of a large model")
+	}
 	p := largePlan(t, nil)
 	r, err := Rehearse(p, 2)
 	if err != nil {
@@ -86,6 +89,9 @@ func TestRehearseADisk(t *testing.T) {
 }
 
 func TestRehearseRefuses(t *testing.T) {
+	if testing.Short() {
+		t.Skip("rehearsals of a large model")
+	}
 	if _, err := Rehearse(largePlan(t, nil), 1); err == nil || !strings.Contains(err.Error(), "2 or more") {
 		t.Errorf("one step: %v", err)
 	}
