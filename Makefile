@@ -9,7 +9,7 @@ RACE_PACKAGES = $(patsubst %,./%/...,$(wildcard $(RACE)))
 # SHORT=-short leaves out what takes long.
 SHORT ?=
 
-# QUICK=1 makes kernels-check only assemble what is compiled, for one architecture each, which needs no PyTorch.
+# QUICK=1 makes kernels-check only assemble what is compiled, which needs no PyTorch.
 QUICK ?=
 
 # An interpreter with device/cuda/kernels/requirements.txt; make kernels-check makes this one.

@@ -252,7 +252,10 @@ func TestWeightLaw(t *testing.T) {
 		const epochs = 4
 		l, err := NewLoader(d, LoaderOptions{SequenceLen: 8, BatchTokens: 8, MicroBatch: 1, Seed: rapid.Uint64().Draw(t, "seed"), Epochs: epochs})
 		if err != nil {
-			t.Skip(err) // all shares round to nothing
+			if !strings.Contains(err.Error(), "the weights leave no target tokens") {
+				t.Fatal(err)
+			}
+			t.Skip("all shares of documents round to nothing: there is no epoch to count in")
 		}
 		times := map[int32]int{}
 		var first Packing

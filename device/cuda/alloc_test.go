@@ -9,7 +9,6 @@ import (
 	"github.com/millrace/millrace/device/cuda/cublaslt"
 	"github.com/millrace/millrace/device/cuda/driver"
 	"github.com/millrace/millrace/device/cuda/standin"
-	"github.com/millrace/millrace/internal/hostmem"
 	"github.com/millrace/millrace/tensor"
 )
 
@@ -34,21 +33,9 @@ func TestOperationsAllocateNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer mustClose(t, b)
-		host := hostmem.New()
-		region, err := host.Reserve("host", 1<<16)
-		if err != nil {
-			t.Fatal(err)
-		}
+		region, pinned, s := streamWithMemory(t, d)
 		defer mustClose(t, region)
-		pinned, err := d.Register(region)
-		if err != nil {
-			t.Fatal(err)
-		}
 		defer mustClose(t, pinned)
-		s, err := d.NewStream("counted")
-		if err != nil {
-			t.Fatal(err)
-		}
 		defer mustClose(t, s)
 		real := *o.API
 		idle(o.API)

@@ -9,7 +9,6 @@ import (
 	"github.com/millrace/millrace/device/cuda"
 	"github.com/millrace/millrace/device/cuda/driver"
 	"github.com/millrace/millrace/device/cuda/standin"
-	"github.com/millrace/millrace/internal/hostmem"
 	"github.com/millrace/millrace/tensor"
 )
 
@@ -25,20 +24,9 @@ func TestHugeOperands(t *testing.T) {
 	}
 	r := &rig{d, gpu}
 	defer mustClose(t, r)
-	region, err := hostmem.New().Reserve("host", 1<<16)
-	if err != nil {
-		t.Fatal(err)
-	}
+	region, pinned, s := streamWithMemory(t, d)
 	defer mustClose(t, region)
-	pinned, err := d.Register(region)
-	if err != nil {
-		t.Fatal(err)
-	}
 	defer mustClose(t, pinned)
-	s, err := d.NewStream("huge")
-	if err != nil {
-		t.Fatal(err)
-	}
 	defer mustClose(t, s)
 
 	real := *o.API

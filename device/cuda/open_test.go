@@ -104,6 +104,24 @@ func TestInfo(t *testing.T) {
 	oneLine(t, d.PrepareAttention(100, 2, 257), "heads of 257 columns", "at most 256")
 }
 
+// streamWithMemory makes a stream, and host memory that its copies may touch. The caller closes all, in the opposite order.
+func streamWithMemory(t *testing.T, d *cuda.Device) (*hostmem.Region, device.Buffer, device.Stream) {
+	t.Helper()
+	region, err := hostmem.New().Reserve("host", 1<<16)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pinned, err := d.Register(region)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := d.NewStream("tested")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return region, pinned, s
+}
+
 func mustClose(t *testing.T, c interface{ Close() error }) {
 	t.Helper()
 	if err := c.Close(); err != nil {

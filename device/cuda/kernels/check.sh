@@ -1,6 +1,6 @@
 #!/bin/sh
 # Proves the kernels without a GPU: runs them in Triton's interpreter, compiles them anew and compares with compiled/, and assembles
-# what is there for every architecture. QUICK=1 only assembles, each kernel for one architecture, which needs no PyTorch; that
+# what is there for every architecture. QUICK=1 only assembles, which needs no PyTorch; that
 # compiled/ belongs to the sources, and that what it has computes what the CPU does, go test knows without Python.
 #
 # Needs Python 3.11 or later; PYTHON may name one that has requirements.txt installed, else a virtual environment is made in
@@ -30,7 +30,7 @@ fi
 [ -z "$INSTALL" ] || exit 0
 export PYTHONDONTWRITEBYTECODE=1
 if [ -n "$QUICK" ]; then
-	exec "$PYTHON" sample.py
+	exec "$PYTHON" build.py --assemble
 fi
 # Tests are one process each, because that is what two cores are for.
 pids=
