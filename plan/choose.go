@@ -21,18 +21,24 @@ type chooser struct {
 	Request
 }
 
+// feasible is the request's smallest plan, or why there is none. It simulates nothing.
+func (c *chooser) feasible() (*Plan, error) {
+	bind := c.Device.Unified && c.DeviceBytes == 0
+	p := c.measure(c.spill(c.smallest(bind), 0))
+	if bind && (c.DiskBytes > 0 || c.Wants.NoClip) && c.fits(p) != nil {
+		// Weights in place do not fit: they are streamed, from disk where they must, and without gradients in memory where they may.
+		p = c.measure(c.spill(c.smallest(false), 0))
+	}
+	return p, c.fits(p)
+}
+
 // choose looks for the fastest plan; unless it is to be thorough, among those that spend memory on overlap alone.
 func (c *chooser) choose(thorough bool) (*Plan, error) {
-	bind := c.Device.Unified && c.DeviceBytes == 0
-	best := c.measure(c.spill(c.smallest(bind), 0))
-	if bind && (c.DiskBytes > 0 || c.Wants.NoClip) && c.fits(best) != nil {
-		// Weights in place do not fit: they are streamed, from disk where they must, and without gradients in memory where they may.
-		bind = false
-		best = c.measure(c.spill(c.smallest(bind), 0))
-	}
-	if err := c.fits(best); err != nil {
+	best, err := c.feasible()
+	if err != nil {
 		return nil, err
 	}
+	bind := best.Placement.Bind
 	best.Predicted = best.Simulate(c.Machine, c.Device)
 	seen := map[string]bool{} // ladders meet
 	for _, rings := range c.rings(bind) {

@@ -8,16 +8,6 @@ import (
 	"github.com/millrace/millrace/optim"
 )
 
-// feasible is the request's smallest plan, or why there is none. It simulates nothing.
-func (c *chooser) feasible() (*Plan, error) {
-	bind := c.Device.Unified && c.DeviceBytes == 0
-	p := c.measure(c.spill(c.smallest(bind), 0))
-	if bind && (c.DiskBytes > 0 || c.Wants.NoClip) && c.fits(p) != nil {
-		p = c.measure(c.spill(c.smallest(false), 0))
-	}
-	return p, c.fits(p)
-}
-
 // mend lists the smallest changes of one key each after which the request fits, as the key would be set. A request that
 // no single change mends has an empty list.
 func (c *chooser) mend() []string {
