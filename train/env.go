@@ -6,6 +6,7 @@ import (
 
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/internal/hostmem"
+	"github.com/millrace/millrace/internal/vfs"
 )
 
 // Env is what the program gives to a run.
@@ -19,6 +20,16 @@ type Env struct {
 	Stop     <-chan struct{}
 	program  int64  // what the process takes beside the plan, in tests that need to know; else it is measured
 	CacheDir string // for token caches and the machine file; empty: none are kept
+	// FS is the file system of what runs write: checkpoints, state on disk, metrics. Nil is the operating system's; tests make it fail.
+	FS vfs.FS
+}
+
+// files is FS, or the operating system's.
+func (e *Env) files() vfs.FS {
+	if e.FS == nil {
+		return vfs.OS{}
+	}
+	return e.FS
 }
 
 // ErrInterrupted is what a run ends with that was stopped and has saved its result: exit status 130.

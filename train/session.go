@@ -103,7 +103,7 @@ func (e *Env) openSession(ctx context.Context, p *plan.Plan, dev *devices, state
 			err = errors.Join(err, s.Close())
 		}
 	}()
-	tiers, disk, err := stream.OpenStore(p, stream.StoreOptions{Accounts: e.Accounts, Dir: stateDir,
+	tiers, disk, err := stream.OpenStore(p, stream.StoreOptions{Accounts: e.Accounts, Dir: stateDir, FS: e.files(),
 		Log: slog.New(slog.NewTextHandler(e.Progress, nil))})
 	if err != nil {
 		return s, err
