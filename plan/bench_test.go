@@ -1,6 +1,7 @@
 package plan_test
 
 import (
+	"context"
 	"testing"
 
 	"github.com/millrace/millrace/plan"
@@ -16,7 +17,7 @@ func BenchmarkNew(b *testing.B) {
 	r.Machine = plan.Machine{F32FLOPsPerSec: 5e13, BF16FLOPsPerSec: 6e14, AttentionFLOPsPerSec: 3e14, DeviceBytesPerSec: 2e12,
 		UploadBytesPerSec: 5e10, DownloadBytesPerSec: 5e10, AdamWBytesPerSec: 2e11, HostBytesPerSec: 2e11}
 	for b.Loop() {
-		p, err := plan.New(r)
+		p, err := plan.New(context.Background(), r)
 		if err != nil {
 			b.Fatal(err)
 		}

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"context"
 	"fmt"
 	"math"
 	"slices"
@@ -19,10 +20,21 @@ import (
 // later.
 type chooser struct {
 	Request
+	ctx    context.Context // ends the search
+	effort effort
+}
+
+// effort is what a search has done so far, in counts: what it takes is held to bounds without a clock.
+type effort struct {
+	placements int // whose memory was added up
+	operations int // that were simulated
 }
 
 // feasible is the request's smallest plan, or why there is none. It simulates nothing.
 func (c *chooser) feasible() (*Plan, error) {
+	if err := c.ctx.Err(); err != nil {
+		return nil, err
+	}
 	bind := c.Device.Unified && c.DeviceBytes == 0
 	p := c.measure(c.spill(c.smallest(bind), 0))
 	if bind && (c.DiskBytes > 0 || c.Wants.NoClip) && c.fits(p) != nil {
@@ -39,18 +51,24 @@ func (c *chooser) choose(thorough bool) (*Plan, error) {
 		return nil, err
 	}
 	bind := best.Placement.Bind
-	best.Predicted = best.Simulate(c.Machine, c.Device)
+	best.Predicted = c.simulate(best)
 	seen := map[string]bool{} // ladders meet
 	for _, rings := range c.rings(bind) {
 		foot := c.smallest(bind)
 		rings(&foot)
 		foot = c.fastest(c.spills(foot, thorough)) // overlap is worth the disk, all else is not
+		if err := c.ctx.Err(); err != nil {
+			return nil, err
+		}
 		ladders := [][][]rung{nil}
 		if thorough {
 			ladders = c.ladders(foot)
 		}
 		for _, ladder := range ladders {
 			for _, p := range c.climb(foot, ladder) {
+				if err := c.ctx.Err(); err != nil {
+					return nil, err
+				}
 				spent := p.Placement
 				spent.OnDisk = nil // it follows from the rings
 				key := fmt.Sprint(spent)
@@ -58,7 +76,7 @@ func (c *chooser) choose(thorough bool) (*Plan, error) {
 					continue
 				}
 				seen[key] = true
-				p.Predicted = p.Simulate(c.Machine, c.Device)
+				p.Predicted = c.simulate(p)
 				serial := c.Overlap && best.Placement.Slots == 1 // the smallest
 				if serial || p.Predicted.StepSeconds < best.Predicted.StepSeconds {
 					best = p
@@ -66,7 +84,7 @@ func (c *chooser) choose(thorough bool) (*Plan, error) {
 			}
 		}
 	}
-	return best, nil
+	return best, c.ctx.Err()
 }
 
 // fastest is the placement with the shortest step of those that fit, the first one if none does.
@@ -76,15 +94,25 @@ func (c *chooser) fastest(places []Placement) Placement {
 		return best
 	}
 	for _, place := range places {
+		if c.ctx.Err() != nil {
+			break
+		}
 		p := c.measure(place)
 		if c.fits(p) != nil {
 			continue
 		}
-		if sec := p.Simulate(c.Machine, c.Device).StepSeconds; sec < least {
+		if sec := c.simulate(p).StepSeconds; sec < least {
 			best, least = place, sec
 		}
 	}
 	return best
+}
+
+// simulate predicts a step of a placement.
+func (c *chooser) simulate(p *Plan) Prediction {
+	q, operations := p.walk(c.Machine, c.Device, nil, nil)
+	c.effort.operations += operations
+	return q
 }
 
 // rung is a change of a placement that takes more memory.
@@ -101,6 +129,9 @@ func (c *chooser) climb(foot Placement, ladder [][]rung) []*Plan {
 		return nil
 	}
 	for _, flight := range ladder {
+		if c.ctx.Err() != nil {
+			break
+		}
 		at := func(rungs int) (Placement, *Plan) {
 			next := clone(place)
 			for _, r := range flight[:rungs] {
@@ -326,6 +357,7 @@ func clone(p Placement) Placement {
 
 // measure adds up what a placement takes.
 func (c *chooser) measure(place Placement) *Plan {
+	c.effort.placements++
 	s := &setting{model: c.Model, num: c.Numerics, place: place, wants: c.Wants}
 	p := &Plan{Wants: c.Wants, Model: c.Model, Numerics: c.Numerics, ComputedOn: c.Device.Numerics, Placement: place, Unified: c.Device.Unified,
 		DeviceBudget: c.DeviceBytes, HostBudget: c.HostBytes, DiskBudget: c.DiskBytes}

@@ -1,6 +1,7 @@
 package plan_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math"
@@ -50,21 +51,21 @@ func TestRefusals(t *testing.T) {
 	least := smallest(t, r)
 
 	r.DeviceBytes = least - 1
-	_, err := plan.New(r)
+	_, err := plan.New(context.Background(), r)
 	oneLine(t, err, "memory.device", plan.FormatBytes(least), "raise it", "sequence_len (12)", "batch_tokens (48)")
 
 	r.DeviceBytes, r.HostBytes = 1<<40, 1<<16
-	_, err = plan.New(r)
+	_, err = plan.New(context.Background(), r)
 	oneLine(t, err, "memory.host", "64.0 KiB", "raise it", "batch_tokens (48)")
 
 	r.HostBytes = 0
 	r.Numerics.SequenceLen = 4097
-	_, err = plan.New(r)
+	_, err = plan.New(context.Background(), r)
 	oneLine(t, err, "sequence_len 4097", "4096")
 
 	r.Numerics = n
 	r.Numerics.Compute = tensor.F32
-	_, err = plan.New(r)
+	_, err = plan.New(context.Background(), r)
 	oneLine(t, err, "precision")
 }
 
@@ -74,13 +75,13 @@ func TestDriverBytes(t *testing.T) {
 	arena := smallest(t, r)
 	plain := r
 	plain.DeviceBytes = arena
-	without, err := plan.New(plain)
+	without, err := plan.New(context.Background(), plain)
 	if err != nil {
 		t.Fatal(err)
 	}
 	r.Device.OverheadBytes = 3 << 20
 	r.DeviceBytes = arena + r.Device.OverheadBytes
-	p, err := plan.New(r)
+	p, err := plan.New(context.Background(), r)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,11 +96,11 @@ func TestDriverBytes(t *testing.T) {
 		}
 	}
 	r.DeviceBytes--
-	_, err = plan.New(r)
+	_, err = plan.New(context.Background(), r)
 	oneLine(t, err, "memory.device", plan.FormatBytes(arena+3<<20))
 
 	r.Device.Unified, r.DeviceBytes = true, 0
-	p, err = plan.New(r)
+	p, err = plan.New(context.Background(), r)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -160,7 +161,7 @@ func TestMoreMemoryIsNeverSlower(t *testing.T) {
 		before := math.Inf(1)
 		r.DeviceBytes = least
 		for range 5 {
-			p, err := plan.New(r)
+			p, err := plan.New(context.Background(), r)
 			if err != nil {
 				rt.Fatalf("%d bytes are enough, %d are not: %v", least, r.DeviceBytes, err)
 			}
@@ -178,7 +179,7 @@ func TestMoreMemoryIsNeverSlower(t *testing.T) {
 			r.DeviceBytes += int64(float64(least) * rapid.Float64Range(0, 0.5).Draw(rt, "more"))
 		}
 		r.HostBytes = rapid.Int64Range(1, 1<<26).Draw(rt, "host")
-		if p, err := plan.New(r); err == nil && p.ProcessBytes() > r.HostBytes {
+		if p, err := plan.New(context.Background(), r); err == nil && p.ProcessBytes() > r.HostBytes {
 			rt.Errorf("the plan takes %d bytes of the host's %d", p.ProcessBytes(), r.HostBytes)
 		}
 	})
@@ -222,12 +223,12 @@ func TestStreamAll(t *testing.T) {
 		r := drawRequest(rt)
 		r.DeviceBytes = int64(float64(smallest(rt, r)) * rapid.Float64Range(1, 4).Draw(rt, "device"))
 		r.RecomputeAll = rapid.Bool().Draw(rt, "recompute all")
-		free, err := plan.New(r)
+		free, err := plan.New(context.Background(), r)
 		if err != nil {
 			rt.Fatal(err)
 		}
 		r.StreamAll = true
-		p, err := plan.New(r)
+		p, err := plan.New(context.Background(), r)
 		if err != nil {
 			rt.Fatal(err)
 		}
@@ -241,7 +242,7 @@ func TestStreamAll(t *testing.T) {
 	r := request(t, medium, numerics(4, true))
 	r.DeviceBytes, r.RecomputeAll = 1<<40, true
 	r.Machine.UploadBytesPerSec = 1e6 // it decides
-	p, err := plan.New(r)
+	p, err := plan.New(context.Background(), r)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -249,7 +250,7 @@ func TestStreamAll(t *testing.T) {
 		t.Fatal("with memory for all and a slow link, nothing stays on the device")
 	}
 	r.StreamAll = true
-	q, err := plan.New(r)
+	q, err := plan.New(context.Background(), r)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -262,7 +263,7 @@ func TestStreamAll(t *testing.T) {
 func TestUpdatesOnTheDevice(t *testing.T) {
 	r := request(t, medium, numerics(1, true))
 	r.DeviceBytes, r.Machine.AdamWBytesPerSec = 1<<40, 1e7 // it decides
-	p, err := plan.New(r)
+	p, err := plan.New(context.Background(), r)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -273,7 +274,7 @@ func TestUpdatesOnTheDevice(t *testing.T) {
 	}
 	less := r
 	less.DeviceBytes = p.DeviceBytes / 2
-	some, err := plan.New(less)
+	some, err := plan.New(context.Background(), less)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -285,7 +286,7 @@ func TestUpdatesOnTheDevice(t *testing.T) {
 		t.Errorf("less room is faster")
 	}
 	r.StreamAll = true
-	none, err := plan.New(r)
+	none, err := plan.New(context.Background(), r)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -293,16 +294,16 @@ func TestUpdatesOnTheDevice(t *testing.T) {
 		t.Errorf("all streamed, with updates on the device: %v; %.3g s, else %.3g s", none.AnyStateHere(), none.Predicted.StepSeconds, p.Predicted.StepSeconds)
 	}
 	r.StreamAll, r.HostUpdates = false, true
-	if q, err := plan.New(r); err != nil || q.AnyStateHere() {
+	if q, err := plan.New(context.Background(), r); err != nil || q.AnyStateHere() {
 		t.Errorf("the host is to update everything: %v", err)
 	}
 	r.HostUpdates = false
 	r.StreamAll, r.Machine.AdamWBytesPerSec, r.Machine.UploadBytesPerSec, r.Machine.DownloadBytesPerSec = false, 1e15, 1e15, 1e15
-	if host, err := plan.New(r); err != nil || host.Predicted.StepSeconds > p.Predicted.StepSeconds {
+	if host, err := plan.New(context.Background(), r); err != nil || host.Predicted.StepSeconds > p.Predicted.StepSeconds {
 		t.Errorf("a host without limits is slower: %v", err)
 	}
 	r.Wants.NoUpdates = true
-	if q, err := plan.New(r); err != nil || q.AnyStateHere() {
+	if q, err := plan.New(context.Background(), r); err != nil || q.AnyStateHere() {
 		t.Errorf("without updates there is no state to live anywhere: %v", err)
 	}
 }

@@ -1,6 +1,7 @@
 package plan_test
 
 import (
+	"context"
 	"encoding/json"
 	"os"
 	"path/filepath"
@@ -45,7 +46,7 @@ func onMachine(t *testing.T, shape, name string) (plan.Request, plan.NamedMachin
 
 func TestExplain(t *testing.T) {
 	r, on := onMachine(t, "qwen2.5-14b", "rtx3090-pc-24gb-64gb")
-	p, err := plan.New(r)
+	p, err := plan.New(context.Background(), r)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,7 +68,7 @@ func TestExplain(t *testing.T) {
 
 func TestOutlook(t *testing.T) {
 	r, _ := onMachine(t, "qwen2.5-14b", "rtx3090-pc-24gb-64gb")
-	p, err := plan.Sketch(r)
+	p, err := plan.Sketch(context.Background(), r)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,7 +85,7 @@ func TestOutlook(t *testing.T) {
 	}
 	// Where all state is in RAM, it is copied, and a slow drive makes steps wait.
 	r.HostBytes, r.DiskBytes = 0, 0
-	if p, err = plan.Sketch(r); err != nil {
+	if p, err = plan.Sketch(context.Background(), r); err != nil {
 		t.Fatal(err)
 	}
 	r.Machine.DiskWriteBytesPerSec = 1e6
@@ -112,7 +113,7 @@ func TestOutlook(t *testing.T) {
 func TestTimeline(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		r := drawRequest(rt)
-		p, err := plan.Sketch(r)
+		p, err := plan.Sketch(context.Background(), r)
 		if err != nil {
 			rt.Fatal(err)
 		}
@@ -159,26 +160,26 @@ func TestChart(t *testing.T) {
 func TestMend(t *testing.T) {
 	r, _ := onMachine(t, "qwen2.5-14b", "rtx3090-pc-24gb-64gb")
 	r.DiskBytes = 0
-	_, err := plan.Sketch(r)
-	oneLine(t, r.Mend(err), "memory.host: ", "memory.host=2", "GiB, or memory.disk=")
-	if strings.Contains(r.Mend(err).Error(), "8bit") {
+	_, err := plan.Sketch(context.Background(), r)
+	oneLine(t, r.Mend(context.Background(), err), "memory.host: ", "memory.host=2", "GiB, or memory.disk=")
+	if strings.Contains(r.Mend(context.Background(), err).Error(), "8bit") {
 		t.Error("118 GiB are said to fit 57")
 	}
 
 	r.HostBytes = 150 << 30
-	_, err = plan.Sketch(r)
-	oneLine(t, r.Mend(err), "precision.moments=8bit", "memory.disk=")
+	_, err = plan.Sketch(context.Background(), r)
+	oneLine(t, r.Mend(context.Background(), err), "precision.moments=8bit", "memory.disk=")
 	r.Numerics.Moments = optim.Dynamic8
-	if _, err := plan.Sketch(r); err != nil {
+	if _, err := plan.Sketch(context.Background(), r); err != nil {
 		t.Errorf("as suggested: %v", err)
 	}
 
 	tiny := request(t, medium, numerics(8, true))
 	tiny.DeviceBytes = smallest(t, tiny) - 1
-	_, err = plan.Sketch(tiny)
-	oneLine(t, tiny.Mend(err), "memory.device=", "batch_tokens=168") // fewer micro-batches take less
+	_, err = plan.Sketch(context.Background(), tiny)
+	oneLine(t, tiny.Mend(context.Background(), err), "memory.device=", "batch_tokens=168") // fewer micro-batches take less
 	tiny.Numerics.MicroBatches--
-	if _, err := plan.Sketch(tiny); err != nil {
+	if _, err := plan.Sketch(context.Background(), tiny); err != nil {
 		t.Errorf("as suggested: %v", err)
 	}
 }
@@ -186,7 +187,7 @@ func TestMend(t *testing.T) {
 // A plan as JSON has names for what it chooses, and is read back as it was.
 func TestPlanAsJSON(t *testing.T) {
 	r, _ := onMachine(t, "qwen2.5-14b", "rtx3090-pc-24gb-64gb")
-	p, err := plan.Sketch(r)
+	p, err := plan.Sketch(context.Background(), r)
 	if err != nil {
 		t.Fatal(err)
 	}

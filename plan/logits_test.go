@@ -1,6 +1,7 @@
 package plan_test
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -18,7 +19,7 @@ import (
 
 func wanting(t *testing.T, m *model.Model, w plan.Wants) *plan.Plan {
 	t.Helper()
-	p, err := plan.New(plan.Request{Model: m, Numerics: numerics(1, true), Device: device.Info{Unified: true}, Machine: machine, Wants: w})
+	p, err := plan.New(context.Background(), plan.Request{Model: m, Numerics: numerics(1, true), Device: device.Info{Unified: true}, Machine: machine, Wants: w})
 	if err != nil {
 		t.Fatal(err)
 	}

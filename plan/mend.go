@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"context"
 	"fmt"
 	"math"
 	"strings"
@@ -14,7 +15,7 @@ func (c *chooser) mend() []string {
 	with := func(change func(*Request)) *chooser {
 		r := c.Request
 		change(&r)
-		return &chooser{Request: r}
+		return &chooser{Request: r, ctx: c.ctx}
 	}
 	fits := func(change func(*Request)) bool {
 		_, err := with(change).feasible()
@@ -72,12 +73,16 @@ const (
 	minBlockChunk  = 256
 )
 
-// Mend adds to the error of a request that does not fit the smallest changes after which it does.
-func (r Request) Mend(err error) error {
+// Mend adds to the error of a request that does not fit the smallest changes after which it does. It looks for them until the
+// context ends, and then returns the context's error.
+func (r Request) Mend(ctx context.Context, err error) error {
 	if r.Numerics.Check() != nil || r.Numerics.SequenceLen > r.Model.MaxPositions {
 		return err // not a matter of memory
 	}
-	list := (&chooser{Request: r}).mend()
+	list := (&chooser{Request: r, ctx: ctx}).mend()
+	if ended := ctx.Err(); ended != nil {
+		return ended
+	}
 	if len(list) == 0 {
 		return fmt.Errorf("%w; no change of one key alone makes it fit", err)
 	}

@@ -1,6 +1,7 @@
 package plan_test
 
 import (
+	"context"
 	"encoding/json"
 	"testing"
 
@@ -93,7 +94,7 @@ var machine = plan.Machine{Name: "test", F32FLOPsPerSec: 1e11, BF16FLOPsPerSec: 
 
 func newPlan(t errorer, m *model.Model, n plan.Numerics) *plan.Plan {
 	t.Helper()
-	p, err := plan.New(plan.Request{Model: m, Numerics: n, Device: device.Info{Name: "test", Unified: true}, Machine: machine})
+	p, err := plan.New(context.Background(), plan.Request{Model: m, Numerics: n, Device: device.Info{Name: "test", Unified: true}, Machine: machine})
 	if err != nil {
 		t.Fatal(err)
 	}

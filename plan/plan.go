@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"context"
 	"fmt"
 
 	"github.com/millrace/millrace/device"
@@ -88,14 +89,15 @@ func (p *Plan) ProcessBytes() int64 {
 	return p.HostBytes
 }
 
-// New makes a plan, or says in one line why there is none and which number to change.
-func New(r Request) (*Plan, error) { return r.choose(true) }
+// New makes a plan, or says in one line why there is none and which number to change. It ends soon after the context does, with
+// the context's error.
+func New(ctx context.Context, r Request) (*Plan, error) { return r.choose(ctx, true) }
 
 // Sketch is New in a fraction of its time: a plan that fits if there is one, but only its rings are chosen. It serves to
 // compare requests.
-func Sketch(r Request) (*Plan, error) { return r.choose(false) }
+func Sketch(ctx context.Context, r Request) (*Plan, error) { return r.choose(ctx, false) }
 
-func (r Request) choose(thorough bool) (*Plan, error) {
+func (r Request) choose(ctx context.Context, thorough bool) (*Plan, error) {
 	if err := r.Numerics.Check(); err != nil {
 		return nil, err
 	}
@@ -103,7 +105,7 @@ func (r Request) choose(thorough bool) (*Plan, error) {
 		return nil, fmt.Errorf("sequence_len %d is more than the %d positions that the model was made for; lower sequence_len, or raise max_position_embeddings in its config.json",
 			r.Numerics.SequenceLen, r.Model.MaxPositions)
 	}
-	return (&chooser{Request: r}).choose(thorough)
+	return (&chooser{Request: r, ctx: ctx}).choose(thorough)
 }
 
 func (p *Plan) setting() *setting {

@@ -54,7 +54,10 @@ func (s *LaneSeconds) UnmarshalJSON(doc []byte) error {
 // Simulate walks the steady schedule, or the forward pass of a frozen model, with each operation taking the time that the
 // machine's rates give. Lanes run beside each other, as in the engine, and slow each other down as Machine.slowed says; the disk is
 // shared by all who read or write it.
-func (p *Plan) Simulate(m Machine, dev device.Info) Prediction { return p.walk(m, dev, nil, nil) }
+func (p *Plan) Simulate(m Machine, dev device.Info) Prediction {
+	q, _ := p.walk(m, dev, nil, nil)
+	return q
+}
 
 // span is the time that an operation, or the disk for it, takes of a lane.
 type span struct {
@@ -73,8 +76,8 @@ type flight struct {
 }
 
 // walk simulates, and reports every span of time, and every time in which the compute lane waits for an operation, if it is asked to.
-func (p *Plan) walk(m Machine, dev device.Info, see func(span), idles func(next, culprit *Op, seconds float64)) Prediction {
-	var out Prediction
+// operations is how many it has simulated.
+func (p *Plan) walk(m Machine, dev device.Info, see func(span), idles func(next, culprit *Op, seconds float64)) (out Prediction, operations int) {
 	s := p.setting()
 	phase := Steady
 	if !s.trains() {
@@ -174,7 +177,7 @@ func (p *Plan) walk(m Machine, dev device.Info, see func(span), idles func(next,
 		}
 	}
 	out.Limit = busiest.String()
-	return out
+	return out, len(ops)
 }
 
 // slowed is how many times longer the work of each lane takes for what other lanes work on. On a unified device compute and update

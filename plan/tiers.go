@@ -140,7 +140,7 @@ func (c *chooser) spill(place Placement, inputsFirst int) Placement {
 	over := p.ProcessBytes() - c.HostBytes // by the last account, less what has gone to disk since
 	var sized [store.Kinds]bool            // the first extent of a kind brings staging memory for its largest piece
 	for _, id := range slices.Concat(inputs[:inputsFirst], others) {
-		if over <= 0 {
+		if over <= 0 || c.ctx.Err() != nil {
 			break
 		}
 		place.OnDisk[id.Part][id.Kind] = true

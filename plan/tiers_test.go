@@ -1,6 +1,7 @@
 package plan_test
 
 import (
+	"context"
 	"testing"
 
 	"github.com/millrace/millrace/plan"
@@ -38,9 +39,9 @@ func TestSavedInputsGoToDisk(t *testing.T) {
 	small.HostBytes, small.DeviceBytes = each+state/4, moving.DeviceBytes
 	without := small
 	without.DiskBytes = 0
-	_, err := plan.New(without)
+	_, err := plan.New(context.Background(), without)
 	oneLine(t, err, "memory.host", "set memory.disk")
-	p, err := plan.New(small)
+	p, err := plan.New(context.Background(), small)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,7 +61,7 @@ func TestSavedInputsGoToDisk(t *testing.T) {
 	before := len(p.InputExtents())
 	for small.HostBytes < 2*moving.HostBytes {
 		small.HostBytes += moving.HostBytes / 4
-		p, err := plan.New(small)
+		p, err := plan.New(context.Background(), small)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -41,7 +41,7 @@ func logits(t *testing.T, g *modeltest.Golden, frozen bool, slots, first, rows i
 		}
 	})
 	closers = append(closers, dev.Close)
-	p, err := plan.New(plan.Request{Model: m, Numerics: numerics(g, f32), Device: dev.Info(), Machine: machine,
+	p, err := plan.New(context.Background(), plan.Request{Model: m, Numerics: numerics(g, f32), Device: dev.Info(), Machine: machine,
 		Wants: plan.Wants{LogitRows: rows}})
 	if err != nil {
 		t.Fatal(err)

@@ -157,7 +157,7 @@ func Benchmark(ctx context.Context, env *Env, o BenchOptions) (*BenchResult, err
 	defer dev.Close()
 	b := &benchmark{BenchOptions: o, env: env, dev: dev, info: dev.computes.Info(), model: m}
 	b.machine = env.machine(b.info, o.Memory.Path)
-	if err := b.makePlan(n); err != nil {
+	if err := b.makePlan(ctx, n); err != nil {
 		return nil, err
 	}
 	s, err := b.open(ctx)
@@ -181,7 +181,7 @@ type benchmark struct {
 }
 
 // makePlan plans the step that is measured.
-func (b *benchmark) makePlan(n plan.Numerics) error {
+func (b *benchmark) makePlan(ctx context.Context, n plan.Numerics) error {
 	r, err := b.env.request(b.model, n, b.info, b.Memory)
 	if err != nil {
 		return err
@@ -199,7 +199,7 @@ func (b *benchmark) makePlan(n plan.Numerics) error {
 		b.alias = aliasBlocks(b.model, n)
 		r.HostBytes += b.alias.sharedBytes() // what the plan counts and the host need not have
 	}
-	b.plan, err = fitRequest(r, b.Tokens/b.SequenceLen, Sizes{MicroBatch: b.MicroBatch, HeadChunk: b.HeadChunk, BlockChunk: b.BlockChunk}, nil)
+	b.plan, err = fitRequest(ctx, r, b.Tokens/b.SequenceLen, Sizes{MicroBatch: b.MicroBatch, HeadChunk: b.HeadChunk, BlockChunk: b.BlockChunk}, nil)
 	if err != nil && b.alias != nil {
 		return fmt.Errorf("with %s of blocks that share memory: %w", plan.FormatBytes(b.alias.sharedBytes()), err)
 	}

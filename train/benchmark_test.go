@@ -168,7 +168,7 @@ func TestFillAlike(t *testing.T) {
 	defer dev.Close()
 	b := &benchmark{BenchOptions: o, env: env, dev: dev, info: dev.computes.Info(), model: src.model}
 	b.machine = env.machine(b.info, "")
-	if err := b.makePlan(n); err != nil {
+	if err := b.makePlan(context.Background(), n); err != nil {
 		t.Fatal(err)
 	}
 	s, err := b.open(context.Background())

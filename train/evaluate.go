@@ -55,7 +55,7 @@ func Evaluate(ctx context.Context, env *Env, o EvalOptions) (*Loss, error) {
 	if err != nil {
 		return nil, Request(err)
 	}
-	p, err := env.fitForward(src.model.Frozen(), n, whole.Batches(), dev, o.Memory)
+	p, err := env.fitForward(ctx, src.model.Frozen(), n, whole.Batches(), dev, o.Memory)
 	if err != nil {
 		return nil, err
 	}

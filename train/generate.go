@@ -87,7 +87,7 @@ func Generate(ctx context.Context, env *Env, o GenerateOptions) (*Generated, err
 	}
 	defer dev.Close()
 	n.SequenceLen = min(len(ids)+o.MaxTokens-1, src.model.MaxPositions)
-	p, err := env.fitPlan(src.model.Frozen(), n, 1, Sizes{}, dev.computes.Info(), o.Memory, func(plan.Numerics) plan.Wants {
+	p, err := env.fitPlan(ctx, src.model.Frozen(), n, 1, Sizes{}, dev.computes.Info(), o.Memory, func(plan.Numerics) plan.Wants {
 		return plan.Wants{LogitRows: 1}
 	})
 	if err != nil {

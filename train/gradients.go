@@ -70,7 +70,7 @@ func Gradients(ctx context.Context, env *Env, o GradOptions) (*GradSummary, erro
 		return nil, Request(err)
 	}
 	defer dev.Close()
-	p, err := env.fitPlan(src.model, n, len(examples), Sizes{}, dev.computes.Info(), o.Memory, func(n plan.Numerics) plan.Wants {
+	p, err := env.fitPlan(ctx, src.model, n, len(examples), Sizes{}, dev.computes.Info(), o.Memory, func(n plan.Numerics) plan.Wants {
 		w := plan.Wants{NoUpdates: true}
 		if o.Logits {
 			w.LogitRows = n.Positions()

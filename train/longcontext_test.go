@@ -38,7 +38,7 @@ func TestHalfAMillionTokens(t *testing.T) {
 	}
 	const tokens = 512 << 10
 	r := longRequest(t, "h100-pcie5", tokens)
-	p, err := fitRequest(r, 1, Sizes{}, nil)
+	p, err := fitRequest(context.Background(), r, 1, Sizes{}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,7 +60,7 @@ func TestHalfAMillionTokens(t *testing.T) {
 			t.Errorf("attention of block %d is computed again", b)
 		}
 	}
-	_, err = fitRequest(r, 1, Sizes{BlockChunk: tokens}, nil)
+	_, err = fitRequest(context.Background(), r, 1, Sizes{BlockChunk: tokens}, nil)
 	if err == nil || !strings.Contains(err.Error(), "numerics.block_chunk=") {
 		t.Errorf("in one chunk: %v", err)
 	}

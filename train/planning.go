@@ -1,6 +1,7 @@
 package train
 
 import (
+	"context"
 	"fmt"
 
 	"github.com/millrace/millrace/device"
@@ -58,26 +59,26 @@ func headChunks(dev device.Info) []int {
 }
 
 // makePlan plans a run. Sizes that are auto become the largest that fit.
-func (e *Env) makePlan(c *Config, m *model.Model, dev device.Info) (*plan.Plan, error) {
+func (e *Env) makePlan(ctx context.Context, c *Config, m *model.Model, dev device.Info) (*plan.Plan, error) {
 	n, err := c.types()
 	if err != nil {
 		return nil, err
 	}
 	n.SequenceLen = c.SequenceLen
-	return e.fitPlan(m, n, c.BatchTokens/c.SequenceLen, c.Numerics, dev, c.memory(), func(plan.Numerics) plan.Wants { return c.wants() })
+	return e.fitPlan(ctx, m, n, c.BatchTokens/c.SequenceLen, c.Numerics, dev, c.memory(), func(plan.Numerics) plan.Wants { return c.wants() })
 }
 
 // wants is what the run wants of its plan.
 func (c *Config) wants() plan.Wants { return plan.Wants{NoClip: c.MaxGradNorm == 0} }
 
 // fitPlan plans steps of so many rows of n.SequenceLen positions. wants, if given, is asked for each choice of sizes.
-func (e *Env) fitPlan(m *model.Model, n plan.Numerics, rows int, sizes Sizes, dev device.Info, mem Memory,
+func (e *Env) fitPlan(ctx context.Context, m *model.Model, n plan.Numerics, rows int, sizes Sizes, dev device.Info, mem Memory,
 	wants func(plan.Numerics) plan.Wants) (*plan.Plan, error) {
 	r, err := e.request(m, n, dev, mem)
 	if err != nil {
 		return nil, err
 	}
-	return fitRequest(r, rows, sizes, wants)
+	return fitRequest(ctx, r, rows, sizes, wants)
 }
 
 // leastWorthwhileChunk is the smallest chunk of the head that is planned in full beside larger ones that fit.
@@ -88,8 +89,8 @@ const leastWorthwhileChunk = 512
 const sameSpeed = 0.99
 
 // fitRequest completes a request with the sizes of the fastest sketch, and plans that. Of sketches that are as fast, that
-// with the larger operations is taken.
-func fitRequest(r plan.Request, rows int, sizes Sizes, wants func(plan.Numerics) plan.Wants) (*plan.Plan, error) {
+// with the larger operations is taken. It ends soon after the context does, with the context's error.
+func fitRequest(ctx context.Context, r plan.Request, rows int, sizes Sizes, wants func(plan.Numerics) plan.Wants) (*plan.Plan, error) {
 	micros, err := microBatches(sizes, rows, r.Numerics.SequenceLen, r.Device)
 	if err != nil {
 		return nil, err
@@ -109,7 +110,7 @@ func fitRequest(r plan.Request, rows int, sizes Sizes, wants func(plan.Numerics)
 	}
 	var best *plan.Plan
 	sketch := func(micro, chunk int) (fits bool) {
-		p, sketchErr := plan.Sketch(complete(micro, chunk))
+		p, sketchErr := plan.Sketch(ctx, complete(micro, chunk))
 		if sketchErr != nil {
 			err = sketchErr
 			return false
@@ -134,11 +135,20 @@ func fitRequest(r plan.Request, rows int, sizes Sizes, wants func(plan.Numerics)
 			}
 		}
 	}
+	if best == nil && ctx.Err() == nil {
+		err = r.Mend(ctx, err) // of the smallest sizes
+	}
+	if ended := ctx.Err(); ended != nil {
+		return nil, ended
+	}
 	if best == nil {
-		return nil, Request(r.Mend(err)) // of the smallest sizes
+		return nil, Request(err)
 	}
 	r = complete(best.Numerics.MicroBatch, best.Numerics.HeadChunk)
-	p, err := plan.New(r)
+	p, err := plan.New(ctx, r)
+	if ended := ctx.Err(); ended != nil {
+		return nil, ended
+	}
 	if err != nil {
 		return nil, Request(err)
 	}
@@ -147,7 +157,7 @@ func fitRequest(r plan.Request, rows int, sizes Sizes, wants func(plan.Numerics)
 		if chunk >= p.Numerics.HeadChunk || chunk < leastWorthwhileChunk {
 			continue
 		}
-		q, err := plan.New(complete(p.Numerics.MicroBatch, chunk))
+		q, err := plan.New(ctx, complete(p.Numerics.MicroBatch, chunk))
 		if err != nil || !better(q, p) {
 			break
 		}
@@ -156,11 +166,11 @@ func fitRequest(r plan.Request, rows int, sizes Sizes, wants func(plan.Numerics)
 	r = complete(p.Numerics.MicroBatch, p.Numerics.HeadChunk)
 	if p.Placement.Slots == 1 && best.Placement.Slots > 1 { // memory went elsewhere
 		r.Overlap = true
-		if q, err := plan.New(r); err == nil && better(q, p) {
+		if q, err := plan.New(ctx, r); err == nil && better(q, p) {
 			return q, nil
 		}
 	}
-	return p, nil
+	return p, ctx.Err()
 }
 
 // better reports whether a plan with smaller operations is worth it: because it is faster or, if it is as fast by rates

@@ -1,6 +1,7 @@
 package train
 
 import (
+	"context"
 	"testing"
 
 	"github.com/millrace/millrace/device"
@@ -32,7 +33,7 @@ func TestSmallerOperationsThatOverlap(t *testing.T) {
 	info := device.Info{Name: "a CPU", Unified: true, Workers: 2}
 	r := plan.Request{Model: m, Device: info, Machine: guess(info), DeviceBytes: 60 << 20, HostBytes: 8 << 30,
 		Numerics: plan.Numerics{Compute: tensor.BF16, Master: optim.Split, SequenceLen: 512}}
-	p, err := fitRequest(r, 4, Sizes{}, nil)
+	p, err := fitRequest(context.Background(), r, 4, Sizes{}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -40,7 +41,7 @@ func TestSmallerOperationsThatOverlap(t *testing.T) {
 		t.Errorf("%d weight slots with %d micro-batches and chunks of %d", p.Placement.Slots, p.Numerics.MicroBatches, p.Numerics.HeadChunk)
 	}
 	// What is not auto stays.
-	p, err = fitRequest(r, 4, Sizes{MicroBatch: 2, HeadChunk: 64}, nil)
+	p, err = fitRequest(context.Background(), r, 4, Sizes{MicroBatch: 2, HeadChunk: 64}, nil)
 	if err != nil || p.Numerics.MicroBatch != 2 || p.Numerics.HeadChunk != 64 {
 		t.Errorf("%v, %+v", err, p)
 	}
@@ -59,7 +60,7 @@ func BenchmarkPlanDeepModel(b *testing.B) {
 	r := plan.Request{Model: modelOf(b, string(text)), Device: on.Device, Machine: on.Machine, DeviceBytes: on.DeviceBytes,
 		HostBytes: on.HostBytes, DiskBytes: on.DiskBytes, Numerics: plan.Numerics{Compute: tensor.BF16, Master: optim.Split, SequenceLen: 2048}}
 	for b.Loop() {
-		if _, err := fitRequest(r, 32, Sizes{}, nil); err != nil {
+		if _, err := fitRequest(context.Background(), r, 32, Sizes{}, nil); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -80,7 +81,7 @@ func TestHeadChunks(t *testing.T) {
 	}
 	ask := func(dev device.Info, deviceBytes int64, sizes Sizes) *plan.Plan {
 		t.Helper()
-		p, err := fitRequest(plan.Request{Model: modelOf(t, string(text)), Device: dev, Machine: on.Machine, DeviceBytes: deviceBytes,
+		p, err := fitRequest(context.Background(), plan.Request{Model: modelOf(t, string(text)), Device: dev, Machine: on.Machine, DeviceBytes: deviceBytes,
 			HostBytes: on.HostBytes, Numerics: plan.Numerics{Compute: tensor.BF16, Master: optim.Split, SequenceLen: 2048}}, 16, sizes, nil)
 		if err != nil {
 			t.Fatal(err)

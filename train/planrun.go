@@ -43,7 +43,7 @@ func PlanFor(ctx context.Context, env *Env, c *Config, o PlanOptions) (*Planned,
 			rated = named.RatedWriteBytes
 		}
 		r.Device, r.Machine, r.Sources = named.Device, named.Machine, named.Sources
-		r.Plan, err = env.planOn(c, m, &named)
+		r.Plan, err = env.planOn(ctx, c, m, &named)
 	} else {
 		dev, openErr := env.open(c.Device)
 		if openErr != nil {
@@ -52,7 +52,7 @@ func PlanFor(ctx context.Context, env *Env, c *Config, o PlanOptions) (*Planned,
 		defer dev.Close()
 		r.Device = dev.computes.Info()
 		r.Machine = env.machine(r.Device, c.memory().Path)
-		r.Plan, err = env.makePlan(c, m, r.Device)
+		r.Plan, err = env.makePlan(ctx, c, m, r.Device)
 	}
 	if err != nil {
 		return nil, err
@@ -82,7 +82,7 @@ func modelToPlan(ctx context.Context, env *Env, c *Config, shape string) (*model
 }
 
 // planOn plans for a named machine. Budgets that the configuration gives come before the machine's.
-func (e *Env) planOn(c *Config, m *model.Model, on *plan.NamedMachine) (*plan.Plan, error) {
+func (e *Env) planOn(ctx context.Context, c *Config, m *model.Model, on *plan.NamedMachine) (*plan.Plan, error) {
 	n, err := c.types()
 	if err != nil {
 		return nil, err
@@ -103,5 +103,5 @@ func (e *Env) planOn(c *Config, m *model.Model, on *plan.NamedMachine) (*plan.Pl
 		r.DiskBytes = on.DiskBytes
 	}
 	r.Wants = c.wants()
-	return fitRequest(r, c.BatchTokens/c.SequenceLen, c.Numerics, nil)
+	return fitRequest(ctx, r, c.BatchTokens/c.SequenceLen, c.Numerics, nil)
 }

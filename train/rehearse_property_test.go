@@ -1,6 +1,7 @@
 package train
 
 import (
+	"context"
 	"fmt"
 	"math"
 	"slices"
@@ -56,7 +57,7 @@ func drawRequest(rt *rapid.T) plan.Request {
 			HostBytesPerSec: rate("host"), DiskReadBytesPerSec: rate("read"), DiskWriteBytesPerSec: rate("write")},
 		RecomputeAll: rapid.Bool().Draw(rt, "recompute all")}
 	r.DeviceBytes = 1 << 40
-	whole, err := plan.Sketch(r)
+	whole, err := plan.Sketch(context.Background(), r)
 	if err != nil {
 		rt.Fatal(err)
 	}
@@ -80,10 +81,10 @@ func TestPlannedRunsDoNotFail(t *testing.T) {
 	planned, spilled, inputs, here, kept, refused := 0, 0, 0, 0, 0, 0
 	rapid.Check(t, func(rt *rapid.T) {
 		r := drawRequest(rt)
-		p, err := plan.New(r)
+		p, err := plan.New(context.Background(), r)
 		if err != nil {
 			refused++
-			if err = r.Mend(err); strings.Contains(err.Error(), "\n") || !strings.Contains(err.Error(), "memory.") {
+			if err = r.Mend(context.Background(), err); strings.Contains(err.Error(), "\n") || !strings.Contains(err.Error(), "memory.") {
 				rt.Errorf("%q does not say in one line which budget is too small", err)
 			}
 			return

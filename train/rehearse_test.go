@@ -1,6 +1,7 @@
 package train
 
 import (
+	"context"
 	"strings"
 	"testing"
 
@@ -34,7 +35,7 @@ func largePlan(t *testing.T, change func(*plan.Request)) *plan.Plan {
 	if change != nil {
 		change(&r)
 	}
-	p, err := plan.New(r)
+	p, err := plan.New(context.Background(), r)
 	if err != nil {
 		t.Fatal(err)
 	}

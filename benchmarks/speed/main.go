@@ -4,6 +4,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"log"
@@ -111,7 +112,7 @@ func made(s size) (*plan.Plan, *model.Model, plan.NamedMachine) {
 	var best *plan.Plan
 	for _, chunk := range []int{4096, 2048, 1024, 512} { // as the program does where head_chunk is auto
 		r.Numerics.HeadChunk = chunk
-		p, err := plan.New(r)
+		p, err := plan.New(context.Background(), r)
 		must(err)
 		if best != nil && p.Predicted.StepSeconds > 0.99*best.Predicted.StepSeconds {
 			break

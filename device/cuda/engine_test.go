@@ -77,7 +77,7 @@ func train(t testing.TB, g *modeltest.Golden, n plan.Numerics, computes device.D
 	must(err)
 	rates := plan.Machine{Name: "test", F32FLOPsPerSec: 1e11, BF16FLOPsPerSec: 2e11, AttentionFLOPsPerSec: 1e10, DeviceBytesPerSec: 1e10,
 		UploadBytesPerSec: 1e10, DownloadBytesPerSec: 1e10, AdamWBytesPerSec: 1e10, HostBytesPerSec: 1e10}
-	p, err := plan.New(plan.Request{Model: m, Numerics: n, Device: computes.Info(), Machine: rates, DeviceBytes: 256 << 20})
+	p, err := plan.New(context.Background(), plan.Request{Model: m, Numerics: n, Device: computes.Info(), Machine: rates, DeviceBytes: 256 << 20})
 	must(err)
 	changed := p.Placement
 	place(&changed)

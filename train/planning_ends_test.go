@@ -1,0 +1,55 @@
+package train
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"testing"
+
+	"github.com/millrace/millrace/data"
+	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/internal/hostmem"
+)
+
+// A verb that is told to end while it plans ends with that, and does not say that the plan does not fit.
+func TestVerbsPassTheirContextToThePlan(t *testing.T) {
+	dir, tokens := writeModel(t, nil), filepath.Join(t.TempDir(), "tokens.json")
+	write(t, tokens, `{"input_ids": [[1, 2, 3]], "labels": [[1, 2, 3]]}`)
+	little := budget(t, "1kB")
+	run := smallConfig(t)
+	run.Memory = little
+	for verb, call := range map[string]func(context.Context, *Env) error{
+		"train": func(ctx context.Context, env *Env) error { _, err := Train(ctx, run, env, Options{}); return err },
+		"plan":  func(ctx context.Context, env *Env) error { _, err := PlanFor(ctx, env, run, PlanOptions{}); return err },
+		"eval": func(ctx context.Context, env *Env) error {
+			_, err := Evaluate(ctx, env, EvalOptions{Model: dir, Data: []data.Source{{Path: corpus(t), Type: data.Text}}, Tokenizer: "bytes", SequenceLen: 32, Memory: little})
+			return err
+		},
+		"generate": func(ctx context.Context, env *Env) error {
+			_, err := Generate(ctx, env, GenerateOptions{Model: dir, Prompt: "the", Tokenizer: "bytes", MaxTokens: 2, Memory: little})
+			return err
+		},
+		"grad": func(ctx context.Context, env *Env) error {
+			_, err := Gradients(ctx, env, GradOptions{Model: dir, Tokens: tokens, Out: filepath.Join(t.TempDir(), "out"), Memory: little})
+			return err
+		},
+		"bench": func(ctx context.Context, env *Env) error {
+			_, err := Benchmark(ctx, env, BenchOptions{Model: dir, SequenceLen: 32, Tokens: 32, Steps: 1, Memory: little})
+			return err
+		},
+	} {
+		t.Run(verb, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(context.Background())
+			defer cancel()
+			env := newEnv(t)
+			open := env.Open
+			env.Open = func(name string, a *hostmem.Accounts) (device.Device, device.Device, error) {
+				cancel() // devices are opened before the plan is made
+				return open(name, a)
+			}
+			if err := call(ctx, env); !errors.Is(err, context.Canceled) {
+				t.Errorf("%v; want %v", err, context.Canceled)
+			}
+		})
+	}
+}
