@@ -103,3 +103,27 @@ func TestRowOfAnArrayIsBounded(t *testing.T) {
 		l.forget(l.read) // rows that are handed out do not count
 	}
 }
+
+// TestMembersOfGzip: members may follow each other; what else follows is said to be there, and a member that is cut is cut.
+func TestMembersOfGzip(t *testing.T) {
+	one, two := gzipped(t, rowOf("one")), gzipped(t, rowOf("two"))
+	for content, want := range map[string]string{
+		one + two:           "",
+		one + "more":        "there are bytes after its gzip data that are not gzip: pack",
+		one + "\x00\x00":    "there are bytes after its gzip data",
+		one + two + "\x1f0": "there are bytes after its gzip data",
+		one + two[:1]:       "the file is cut off",
+		one + two[:9]:       "the file is cut off",
+		one + two[:20]:      "the file is cut off",
+		"plain":             "its name ends in .gz, and it is not gzip",
+	} {
+		path := write(t, t.TempDir(), "a.jsonl.gz", content)
+		d, err := prepare(t, Source{Type: Text, Path: path}, Options{})
+		switch {
+		case want == "" && (err != nil || strings.Join(texts(d), " ") != "one two"):
+			t.Errorf("two members: %v", err)
+		case want != "" && (err == nil || !strings.Contains(err.Error(), want)):
+			t.Errorf("%q: error %v, want %q", content, err, want)
+		}
+	}
+}

@@ -385,3 +385,52 @@ func TestCacheProcesses(t *testing.T) {
 		t.Errorf("files %q", files)
 	}
 }
+
+// TestEmptyFilesAreNoFault: files without rows are read as such, and only a source without any row is an error.
+func TestEmptyFilesAreNoFault(t *testing.T) {
+	for name, files := range map[string]map[string]string{
+		"pyarrow":     {"a.parquet": string(readFile(t, "parquet/testdata/empty_pyarrow.parquet")), "b.parquet": tableOf(t, "one")},
+		"pyarrow, v2": {"a.parquet": string(readFile(t, "parquet/testdata/empty_pyarrow_v2.parquet")), "b.parquet": tableOf(t, "one")},
+		"Polars":      {"a.parquet": tableOf(t, "one"), "b.parquet": string(readFile(t, "parquet/testdata/empty_polars.parquet"))},
+		"lines":       {"a.jsonl": "", "b.jsonl": rowOf("one"), "c.jsonl": "\n \n"},
+		"array":       {"a.json": " [ ]\n", "b.jsonl": rowOf("one")},
+		"packed":      {"a.jsonl.gz": gzipped(t, ""), "b.jsonl": rowOf("one")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			for file, content := range files {
+				write(t, dir, file, content)
+			}
+			d, err := prepare(t, Source{Type: Text, Path: dir}, Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff([]string{"one"}, texts(d)); diff != "" {
+				t.Error(diff)
+			}
+			for file, content := range files {
+				if content == rowOf("one") || content == tableOf(t, "one") {
+					if err := os.Remove(filepath.Join(dir, file)); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			_, err = prepare(t, Source{Type: Text, Path: dir}, Options{})
+			if err == nil || !strings.Contains(err.Error(), "the file has no rows") && !strings.Contains(err.Error(), "none of its 2 files has a row") {
+				t.Errorf("without a row: %v", err)
+			}
+		})
+	}
+}
+
+// TestBlankLines: a blank line is no row, wherever it stands, as pyarrow and datasets read it.
+func TestBlankLines(t *testing.T) {
+	path := write(t, t.TempDir(), "a.jsonl", "\n"+rowOf("one")+"\n \r\n"+rowOf("two")+"\n")
+	d, err := prepare(t, Source{Type: Text, Path: path}, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"one", "two"}, texts(d)); diff != "" {
+		t.Error(diff)
+	}
+}

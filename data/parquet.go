@@ -64,11 +64,8 @@ func (s Source) readTable(ctx context.Context, name string, in io.ReaderAt, size
 		}
 		return yield(r)
 	})
-	switch {
-	case err != nil:
+	if err != nil {
 		return fmt.Errorf("%s: row %d: %w", name, number+1, err)
-	case number == 0:
-		return fmt.Errorf("%s: the file has no rows", name)
 	}
 	return nil
 }

@@ -122,7 +122,11 @@ func TestBadInput(t *testing.T) {
 	}{
 		{"a.jsonl", "", Source{Type: Text}, "a.jsonl: the file has no rows"},
 		{"a.jsonl", "\n \n", Source{Type: Text}, "a.jsonl: the file has no rows"},
-		{"a.jsonl", "{\"text\": \"x\"}\n\n{\"text\": \"x\"}", Source{Type: Text}, "a.jsonl:2: the line is empty"},
+		{"a.jsonl", "{\"text\": \"x\"}\n \n{\"text\": 1}", Source{Type: Text}, `a.jsonl:3: field "text" is not a string`},
+		{"a.jsonl", "{\"text\": \"x\"}\n{\"text\": \"y\", \"score\": NaN}", Source{Type: Text}, "a.jsonl:2: invalid character 'N' looking for beginning of value: NaN, Infinity and None are not JSON: write null"},
+		{"a.jsonl", `{"score": [-Infinity], "text": "x"}`, Source{Type: Text}, "a.jsonl:1: invalid character 'I' in numeric literal: NaN, Infinity and None are not JSON"},
+		{"a.jsonl", `{"text": "NaN" "Infinity"}`, Source{Type: Text}, "a.jsonl:1: invalid character '\"'"},
+		{"a.json", "[{\"text\": \"x\"},\n{\"score\": Infinity}]", Source{Type: Text}, "a.json:2: invalid character 'I' looking for beginning of value: NaN, Infinity"},
 		{"a.jsonl", "{\"text\": \"x\"}\n{\"text\": ", Source{Type: Text}, "a.jsonl:2: unexpected end of JSON"},
 		{"a.jsonl", "\n{\"text\": \"x\"} {}", Source{Type: Text}, "a.jsonl:2: invalid character"},
 		{"a.jsonl", "{\"text\": \"x\"}\n\"y\"", Source{Type: Text}, "a.jsonl:2: the row is not an object"},

@@ -68,7 +68,7 @@ func (s Source) readRows(name string, in io.Reader, yield func(row) bool) error 
 	for {
 		c, err := r.ReadByte()
 		if err == io.EOF {
-			return fmt.Errorf("%s: the file has no rows", name)
+			return nil
 		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", name, err)
@@ -107,46 +107,28 @@ func readTextLines(name string, in io.Reader, yield func(row) bool) error {
 	if mark, _ := r.Peek(len(byteOrderMark)); bytes.Equal(mark, byteOrderMark) {
 		r.Discard(len(byteOrderMark))
 	}
-	for line, found := 1, false; ; line++ {
+	for line := 1; ; line++ {
 		data, err := readLine(r)
 		if err != nil && err != io.EOF {
 			return row{file: name, line: line}.errorf("%w", err)
 		}
-		if len(bytes.TrimSpace(data)) > 0 {
-			found = true
-			if !yield(row{file: name, line: line, data: bytes.TrimRight(data, "\r\n"), whole: true}) {
-				return nil
-			}
+		if len(bytes.TrimSpace(data)) > 0 && !yield(row{file: name, line: line, data: bytes.TrimRight(data, "\r\n"), whole: true}) {
+			return nil
 		}
 		if err == io.EOF {
-			if !found {
-				return fmt.Errorf("%s: the file has no rows", name)
-			}
 			return nil
 		}
 	}
 }
 
-// readLines reads one object per line. Empty lines are allowed at the end of the file only.
+// readLines reads one object per line. Lines that are blank have none, as for the readers of pyarrow and datasets.
 func readLines(name string, r *bufio.Reader, line int, yield func(row) bool) error {
-	for gap := 0; ; line++ {
+	for ; ; line++ {
 		data, err := readLine(r)
 		if err != nil && err != io.EOF {
 			return row{file: name, line: line}.errorf("%w", err)
 		}
-		if len(bytes.TrimSpace(data)) == 0 {
-			if err == io.EOF {
-				return nil
-			}
-			if gap == 0 {
-				gap = line
-			}
-			continue
-		}
-		if gap > 0 {
-			return row{file: name, line: gap}.errorf("the line is empty: remove it")
-		}
-		if !yield(row{file: name, line: line, data: data}) || err == io.EOF {
+		if len(bytes.TrimSpace(data)) > 0 && !yield(row{file: name, line: line, data: data}) || err == io.EOF {
 			return nil
 		}
 	}
@@ -180,16 +162,10 @@ func readArray(name string, r io.Reader, line int, yield func(row) bool) error {
 		if err == io.EOF || err == io.ErrUnexpectedEOF {
 			err, at = errors.New("the array does not end"), lines.read
 		}
-		return row{file: name, line: lines.at(at)}.errorf("%w", err)
+		return row{file: name, line: lines.at(at)}.errorf("%w", explained(err))
 	}
 	if _, err := d.Token(); err != nil {
 		return fail(err)
-	}
-	if !d.More() {
-		if _, err := d.Token(); err != nil {
-			return fail(err)
-		}
-		return fmt.Errorf("%s: the file has no rows", name)
 	}
 	for d.More() {
 		var data json.RawMessage
@@ -281,7 +257,7 @@ func (s Source) record(r row) (Record, error) {
 	if err := json.Unmarshal(r.data, &object); isTypeError(err) || err == nil && object == nil {
 		return Record{}, r.errorf("the row is not an object")
 	} else if err != nil {
-		return Record{}, r.errorf("%w", err)
+		return Record{}, r.errorf("%w", explained(err))
 	}
 	f := fields{row: r, object: object}
 	switch s.Type {
@@ -299,6 +275,16 @@ func (s Source) record(r row) (Record, error) {
 		f.messages(s, &out)
 	}
 	return out, f.err
+}
+
+// explained says what Python writes where the parser finds a letter that begins no value.
+func explained(err error) error {
+	for _, found := range []string{"'N' looking for", "'I' looking for", "'I' in numeric literal"} {
+		if strings.Contains(err.Error(), "character "+found) {
+			return fmt.Errorf("%w: NaN, Infinity and None are not JSON: write null instead", err)
+		}
+	}
+	return err
 }
 
 // fields reads the strings of an object and keeps the first error.
@@ -413,17 +399,14 @@ func loneSurrogate(raw []byte) bool {
 	return false
 }
 
-// openRows reads all files of a source in order. To seen goes every byte of them, and after each file its ending and
+// openRows reads all files of a source in order, some of which may be empty. To seen goes every byte of them, and after each file its ending and
 // length, so that what seen got identifies the contents. Without yield it reads for seen only.
 func (s Source) openRows(ctx context.Context, files []string, seen io.Writer, yield func(row) bool) error {
-	left := s.MaxSamples
+	rows := 0
 	more := yield != nil
 	counted := func(r row) bool {
-		more = yield(r)
-		if left > 0 {
-			left--
-			more = more && left > 0
-		}
+		rows++
+		more = yield(r) && rows != s.MaxSamples
 		return more
 	}
 	for _, name := range files {
@@ -431,7 +414,13 @@ func (s Source) openRows(ctx context.Context, files []string, seen io.Writer, yi
 			return err
 		}
 	}
-	return nil
+	switch {
+	case rows > 0 || yield == nil:
+		return nil
+	case len(files) == 1:
+		return fmt.Errorf("%s: the file has no rows", files[0])
+	}
+	return fmt.Errorf("dataset %s: none of its %d files has a row", s.Path, len(files))
 }
 
 func (s Source) openFile(ctx context.Context, name string, seen io.Writer, more *bool, yield func(row) bool) error {

@@ -64,7 +64,7 @@ func (c *cursor) open(chunk chunk) error {
 	c.page = chunk.start
 	c.inPage, c.peeked, c.window = 0, false, nil
 	c.dictionary.there = false
-	if !supported(c.codec) {
+	if c.left > 0 && !supported(c.codec) {
 		return c.failf("its compression, %s, is not supported: write the file with zstd or snappy", codecName(c.codec))
 	}
 	return nil

@@ -33,6 +33,7 @@ FLAT = pa.schema([
     pa.field("text", pa.string(), nullable=False), ("prompt", pa.large_string()), ("ok", pa.bool_()), ("i8", pa.int8()), ("u8", pa.uint8()),
     ("u32", pa.uint32()), ("u64", pa.uint64()), ("i32", pa.int32()), ("i64", pa.int64()), ("f32", pa.float32()), ("f64", pa.float64()),
     ("fixed", pa.binary(3)), ("bytes", pa.binary()), ("day", pa.date32())])
+EMPTY = pa.schema([("text", pa.string()), ("messages", pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())])))])
 
 
 def plain(value, in_list=False):
@@ -118,6 +119,11 @@ def main():
     fastparquet.write(str(HERE / "other_fastparquet.parquet"), pandas.DataFrame(rows, dtype=object), compression="GZIP", object_encoding={
         "text": "utf8", "prompt": "utf8", "ok": "bool", "i32": "int32", "f64": "float"}, row_group_offsets=7)
     write_rows("other_fastparquet")
+    # Empty shards: of pyarrow, with and without a dictionary (it writes no data page, but a place for one), and of Polars, without a row group.
+    write("empty_pyarrow", [], EMPTY)
+    write("empty_pyarrow_v2", [], EMPTY, use_dictionary=False, data_page_version="2.0", compression="brotli")
+    polars.DataFrame({"text": []}, schema={"text": polars.String}).write_parquet(HERE / "empty_polars.parquet")
+    write_rows("empty_polars")
     pq.write_table(pa.table({"text": ["a"]}), HERE / "refused_brotli.parquet", compression="brotli", store_schema=False)
 
 
