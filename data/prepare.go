@@ -10,12 +10,12 @@ import (
 	"log/slog"
 	"os"
 	"runtime"
-	"sync"
 
 	"github.com/zeebo/xxh3"
 
 	"github.com/millrace/millrace/data/tokenizer"
 	"github.com/millrace/millrace/hf/hub"
+	"github.com/millrace/millrace/internal/fault"
 )
 
 // Options say how [Prepare] turns rows into tokens.
@@ -214,7 +214,7 @@ func tokenize(ctx context.Context, s Source, files []string, seen io.Writer, o O
 	ordered := make(chan *job, 2*o.Workers) // bounds what is read ahead
 	room := newAhead(o.Workers)
 	var readErr error
-	var wg sync.WaitGroup
+	var wg fault.Group
 	wg.Go(func() {
 		defer close(ordered)
 		defer close(work)

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/millrace/millrace/internal/fault"
 	"github.com/millrace/millrace/internal/hostmem"
 	"github.com/millrace/millrace/internal/vfs"
 	"github.com/millrace/millrace/trace"
@@ -48,7 +49,7 @@ type Disk struct {
 
 	urgent, later []*buffer // to be read because somebody waits; to be read ahead or written
 	dirty         int       // buffers that hold a version which is not on disk
-	serving       sync.WaitGroup
+	serving       fault.Group
 	err           error // of the first write that failed
 	closed        bool
 

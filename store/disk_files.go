@@ -10,11 +10,11 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
 
 	"github.com/zeebo/xxh3"
 
+	"github.com/millrace/millrace/internal/fault"
 	"github.com/millrace/millrace/internal/vfs"
 )
 
@@ -266,7 +266,7 @@ func (d *Disk) syncFiles(ctx context.Context, files []*file) error {
 	}
 	d.mu.Unlock()
 	errs := make([]error, len(list))
-	var wg sync.WaitGroup
+	var wg fault.Group
 	next := make(chan int)
 	for range min(d.workers, len(list)) {
 		wg.Go(func() {

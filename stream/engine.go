@@ -25,9 +25,9 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"sync"
 
 	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/internal/fault"
 	"github.com/millrace/millrace/internal/hostmem"
 	"github.com/millrace/millrace/nn"
 	"github.com/millrace/millrace/optim"
@@ -104,7 +104,7 @@ type Engine struct {
 	origins [plan.Lanes]device.Event    // recorded when a lane starts on a schedule
 	moved   [plan.Lanes][2]device.Event // recorded behind the copy of a piece, in turn
 	lanes   [plan.Lanes]chan *run
-	done    sync.WaitGroup
+	done    fault.Group
 
 	programs map[plan.Mode]*program
 	versions versions

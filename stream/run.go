@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/internal/fault"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/store"
 )
@@ -21,7 +22,7 @@ type run struct {
 	ctx    context.Context
 	stepNo int64
 	scale  float32 // of the loss gradient: 1 over the step's targets
-	lanes  sync.WaitGroup
+	lanes  fault.Group
 
 	mu      sync.Mutex
 	changed *sync.Cond

@@ -29,10 +29,12 @@ var (
 	killSeed = flag.Uint64("kill-seed", 0, "when TestKilledRunsGoOn kills; 0: another one each time, which is logged")
 )
 
-// victimEnv names the run file of a process that is there to be killed, and victimCacheEnv its cache directory.
+// victimEnv names the run file of a process that is there to be killed, and victimCacheEnv its cache directory. With victimPanicsEnv
+// its lanes panic.
 const (
-	victimEnv      = "MILLRACE_TEST_VICTIM"
-	victimCacheEnv = "MILLRACE_TEST_VICTIM_CACHE"
+	victimEnv       = "MILLRACE_TEST_VICTIM"
+	victimCacheEnv  = "MILLRACE_TEST_VICTIM_CACHE"
+	victimPanicsEnv = "MILLRACE_TEST_VICTIM_PANICS"
 )
 
 func TestMain(m *testing.M) {
@@ -45,6 +47,9 @@ func TestMain(m *testing.M) {
 		env := &Env{Accounts: hostmem.New(), Progress: io.Discard, program: 1, CacheDir: os.Getenv(victimCacheEnv)}
 		env.Open = func(_ string, a *hostmem.Accounts) (device.Device, device.Device, error) {
 			d, err := cpu.New(cpu.Options{Workers: 2, Accounts: a})
+			if os.Getenv(victimPanicsEnv) != "" {
+				return panicking{d}, d, err
+			}
 			return d, d, err
 		}
 		_, err = Train(context.Background(), c, env, Options{})

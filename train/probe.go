@@ -5,10 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"sync"
 	"time"
 
 	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/internal/fault"
 	"github.com/millrace/millrace/internal/hostmem"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/tensor"
@@ -153,7 +153,7 @@ func (p *prober) together(tasks ...task) ([]float64, error) {
 		}
 	}
 	rates, errs := make([]float64, len(tasks)), make([]error, len(tasks))
-	var wg sync.WaitGroup
+	var wg fault.Group
 	begin := time.Now()
 	for i, t := range tasks {
 		wg.Go(func() {

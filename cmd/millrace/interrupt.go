@@ -6,9 +6,10 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"sync"
 	"sync/atomic"
 	"syscall"
+
+	"github.com/millrace/millrace/internal/fault"
 )
 
 // interrupts turns signals into an orderly end. A verb that saves listens to stop: the first signal closes it, the second one
@@ -19,7 +20,7 @@ type interrupts struct {
 	saves    atomic.Bool // the verb listens to stop
 	canceled atomic.Bool
 	done     chan struct{}
-	watching sync.WaitGroup
+	watching fault.Group
 }
 
 // watch starts to listen.

@@ -23,6 +23,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"github.com/millrace/millrace/internal/fault"
 	"github.com/millrace/millrace/internal/hostmem"
 	"github.com/millrace/millrace/train"
 )
@@ -30,7 +31,7 @@ import (
 // Exit statuses.
 const (
 	exitDone        = 0
-	exitFailed      = 1
+	exitFailed      = 1 // as a panic does, by internal/fault
 	exitBadRequest  = 2
 	exitInterrupted = 130 // train: the step was finished and a checkpoint saved
 )
@@ -77,6 +78,7 @@ func main() {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
 	}
+	fault.Watch()
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr, signals))
@@ -89,8 +91,13 @@ type exit int
 func run(args []string, stdin io.Reader, stdout, stderr io.Writer, signals <-chan os.Signal) (status int) {
 	p := &program{stdin: stdin, stdout: stdout, stderr: stderr, signals: signals}
 	defer func() {
-		if e, ok := recover().(exit); ok {
-			status = int(e)
+		switch p := recover().(type) {
+		case nil:
+		case exit:
+			status = int(p)
+		default:
+			fault.Report(stderr, p)
+			status = fault.Status
 		}
 	}()
 	parser, err := kong.New(&commands{}, kong.Name("millrace"), kong.Description(description), kong.Writers(stdout, stderr),

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"hash/fnv"
 	"math/rand/v2"
+	"os"
+	"os/exec"
 	"strings"
 	"testing"
 
@@ -160,34 +162,61 @@ func TestStreamsTogether(t *testing.T) {
 	}
 }
 
-// A panic on a worker, here from a position that no table has, is an error of the stream.
-func TestPanicSticks(t *testing.T) {
-	d := open(t, cpu.Options{Workers: 2})
+// panicEnv is set in a process that is there to panic.
+const panicEnv = "MILLRACE_TEST_PANIC"
+
+// A panic in an operation, here from a position that no table has, ends the program with status 1 and the stack: memory that other
+// operations read may be half written.
+func TestPanicEndsTheProgram(t *testing.T) {
+	if os.Getenv(panicEnv) != "" {
+		d := open(t, cpu.Options{Workers: 2})
+		s, err := d.NewStream("compute")
+		if err != nil {
+			t.Fatal(err)
+		}
+		sp := newSpace(t, d, 1<<20)
+		const rows = 500
+		x, table, positions := sp.arena.Mat(tensor.F32, rows, 128), sp.arena.Mat(tensor.F32, 10, 64), sp.arena.Take(4*rows)
+		hostmem.I32(sp.bytes(positions))[rows-1] = 10
+		s.RoPE(x, x, 1, table, table, positions, false)
+		t.Fatal(s.Sync())
+	}
+	cmd := exec.Command(os.Args[0], "-test.run=^TestPanicEndsTheProgram$")
+	var said bytes.Buffer
+	cmd.Env, cmd.Stderr = append(os.Environ(), panicEnv+"=1"), &said
+	cmd.Run()
+	if cmd.ProcessState.ExitCode() != 1 {
+		t.Errorf("status %v: %s", cmd.ProcessState, said.String())
+	}
+	for _, part := range []string{"a fault of the program", "panic: runtime error: slice bounds out of range", "RoPE"} {
+		if !strings.Contains(said.String(), part) {
+			t.Errorf("no %q in %s", part, said.String())
+		}
+	}
+}
+
+// A stream that is closed takes no work.
+func TestClosedStream(t *testing.T) {
+	d := open(t, cpu.Options{Workers: 1})
 	t.Cleanup(func() { d.Close() })
 	s, err := d.NewStream("compute")
 	if err != nil {
 		t.Fatal(err)
 	}
-	sp := newSpace(t, d, 1<<20)
-	const rows = 500
-	x, table, positions := sp.arena.Mat(tensor.F32, rows, 128), sp.arena.Mat(tensor.F32, 10, 64), sp.arena.Take(4*rows)
-	hostmem.I32(sp.bytes(positions))[rows-1] = 10
-	s.RoPE(x, x, 1, table, table, positions, false)
-	s.Zero(device.Mem{Buf: x.Buf, Off: 0, Len: 4})
-	if err := s.Sync(); err == nil || !strings.HasPrefix(err.Error(), "stream compute: RoPE: panic: ") {
-		t.Errorf("the error is %v", err)
+	b, err := d.Alloc("test", 64)
+	if err != nil {
+		t.Fatal(err)
 	}
-	if err := s.Close(); err == nil {
-		t.Error("Close does not return the error")
+	defer b.Close()
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
 	}
-	func() {
-		defer func() {
-			if recover() == nil {
-				t.Error("a closed stream takes work")
-			}
-		}()
-		s.Zero(device.Mem{Buf: x.Buf, Off: 0, Len: 4})
+	defer func() {
+		if recover() == nil {
+			t.Error("it does")
+		}
 	}()
+	s.Zero(device.Whole(b))
 }
 
 // All memory that the device takes is counted, and no operation takes more.

@@ -23,7 +23,7 @@ type crew struct {
 	*kernels.Table
 	engine   *gemm.Engine
 	accounts *hostmem.Accounts
-	runner   runner
+	runner
 
 	product sync.Mutex // held during a matrix product, of which the engine does one at a time
 
@@ -39,7 +39,7 @@ const headDim = 256
 // newCrew makes the crew that the streams of a device share. Under the race detector each stream has one of its own.
 func newCrew(d *Device) (*crew, error) {
 	c := &crew{Table: kernels.For(d.level), accounts: d.accounts, runner: newRunner(d.workers, d.beginner())}
-	c.engine = gemm.New(d.level, c)
+	c.engine = gemm.New(d.level, c.runner)
 	if err := c.equip(headDim, d.prepared.Load()); err != nil {
 		c.runner.Close()
 		return nil, fmt.Errorf("cpu device: %w", err)
@@ -86,25 +86,6 @@ func (c *crew) equip(headDim int, headGradsBytes int64) error {
 // blockBytes is one worker's scratch for an attention, in whole pages.
 func blockBytes(headDim int) int64 {
 	return (int64(attention.ScratchBytes(headDim)) + hostmem.PageBytes - 1) / hostmem.PageBytes * hostmem.PageBytes
-}
-
-// Workers implements gemm.Runner.
-func (c *crew) Workers() int { return c.runner.Workers() }
-
-// Run implements gemm.Runner. A panic in a task becomes one of the caller, when all other tasks are done.
-func (c *crew) Run(tasks int, f func(worker, task int)) {
-	var failure atomic.Pointer[any]
-	c.runner.Run(tasks, func(worker, task int) {
-		defer func() {
-			if p := recover(); p != nil {
-				failure.CompareAndSwap(nil, &p)
-			}
-		}()
-		f(worker, task)
-	})
-	if p := failure.Load(); p != nil {
-		panic(*p)
-	}
 }
 
 // The sizes of tasks. A task should be much longer than the microsecond that handing it out takes, and much shorter than

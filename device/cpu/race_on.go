@@ -4,11 +4,11 @@ package cpu
 
 import (
 	"runtime"
-	"sync"
 	"sync/atomic"
 	"unsafe"
 
 	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/internal/fault"
 )
 
 // raceEnabled reports whether the program runs under the race detector.
@@ -51,7 +51,7 @@ func (n goroutines) Close()       {}
 
 func (n goroutines) Run(tasks int, f func(worker, task int)) {
 	var next atomic.Int64
-	var group sync.WaitGroup
+	var group fault.Group
 	for w := range min(int(n), tasks) {
 		group.Go(func() {
 			for t := int(next.Add(1)) - 1; t < tasks; t = int(next.Add(1)) - 1 {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/internal/fault"
 )
 
 // Stream is a goroutine that works through a queue.
@@ -41,7 +42,7 @@ func (d *Device) NewStream(name string) (device.Stream, error) {
 		}
 	}
 	d.open.Add(1)
-	go s.run()
+	fault.Go(s.run)
 	return s, nil
 }
 
@@ -60,21 +61,11 @@ func (s *Stream) run() {
 			s.err = t.await.wait()
 		default:
 			report(t.operands)
-			if err := attempt(t.work); err != nil {
+			if err := t.work(); err != nil {
 				s.err = fmt.Errorf("stream %s: %s: %w", s.name, t.op, err)
 			}
 		}
 	}
-}
-
-// attempt turns a panic into an error.
-func attempt(work func() error) (err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("panic: %v", p)
-		}
-	}()
-	return work()
 }
 
 func (s *Stream) put(t task) {

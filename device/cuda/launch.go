@@ -14,6 +14,7 @@ import (
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/device/cuda/driver"
 	"github.com/millrace/millrace/device/cuda/kernels"
+	"github.com/millrace/millrace/internal/fault"
 )
 
 // function is a kernel that the driver has compiled for the GPU.
@@ -70,7 +71,7 @@ func (d *Device) loadKernels(gpu *gpu) error {
 	}
 	d.kernelsAre = fmt.Sprintf("%s kernels %s", target, set.hash)
 	begin := time.Now()
-	patience := time.AfterFunc(slowLoad, func() {
+	patience := fault.AfterFunc(slowLoad, func() {
 		keeps := "which it keeps for the next time"
 		if os.Getenv("CUDA_CACHE_DISABLE") == "1" {
 			keeps = "each time anew, since CUDA_CACHE_DISABLE is 1"
@@ -82,7 +83,7 @@ func (d *Device) loadKernels(gpu *gpu) error {
 	d.opened.add(func() error { return d.with(func() error { return d.unload(modules) }) })
 	// Each in its own module, so that several threads can compile. The first error in the order of names is returned.
 	var next, failed atomic.Int64
-	var wg sync.WaitGroup
+	var wg fault.Group
 	errs := make([]error, len(names))
 	for range min(runtime.GOMAXPROCS(0), len(names)) {
 		wg.Go(func() {

@@ -13,6 +13,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/millrace/millrace/internal/fault"
 )
 
 // client gives up on a server that does not answer; a body may take as long as it needs, see stallReader.
@@ -230,7 +232,7 @@ type stallReader struct {
 }
 
 func newStallReader(body io.Reader, cancel context.CancelCauseFunc) *stallReader {
-	return &stallReader{body, time.AfterFunc(stallAfter, func() { cancel(errors.New("no data came for a minute")) })}
+	return &stallReader{body, fault.AfterFunc(stallAfter, func() { cancel(errors.New("no data came for a minute")) })}
 }
 
 func (s *stallReader) Read(p []byte) (int, error) {

@@ -6,6 +6,7 @@
 //     import each other; packages that only tests import (storetest) may import their own level.
 //   - Only programs, tests and train's rehearse*.go link device drivers.
 //   - There is no init function and no cgo: what a program consists of is written down in one place.
+//   - Goroutines of the product are started by internal/fault, so that a panic on one ends the program with the right status.
 //   - Every package has a doc comment, and a name that says what it is.
 //   - Third-party modules are those of the table; some for tests only, some for one tree only.
 //
@@ -106,6 +107,14 @@ func (c *checker) file(name string, text []byte) error {
 			c.report("%s: init runs behind the reader's back: call it where it is needed", files.Position(fn.Pos()))
 		}
 	}
+	if !isTest && !isTestSupport(pkg) && pkg != bottom && !within(pkg, "benchmarks") {
+		ast.Inspect(f, func(n ast.Node) bool {
+			if what := startsGoroutine(n); what != "" {
+				c.report("%s: %s: start goroutines by internal/fault: a panic on others ends the program with status 2", files.Position(n.Pos()), what)
+			}
+			return true
+		})
+	}
 	for _, spec := range f.Imports {
 		imported, err := strconv.Unquote(spec.Path.Value)
 		if err != nil {
@@ -116,6 +125,22 @@ func (c *checker) file(name string, text []byte) error {
 		}
 	}
 	return nil
+}
+
+// startsGoroutine names what starts a goroutine whose panic nobody sees to; it is empty for other nodes.
+func startsGoroutine(n ast.Node) string {
+	switch n := n.(type) {
+	case *ast.GoStmt:
+		return "go"
+	case *ast.SelectorExpr:
+		if x, ok := n.X.(*ast.Ident); ok {
+			switch name := x.Name + "." + n.Sel.Name; name {
+			case "sync.WaitGroup", "time.AfterFunc", "context.AfterFunc", "runtime.AddCleanup", "runtime.SetFinalizer":
+				return name
+			}
+		}
+	}
+	return ""
 }
 
 // refuse says why a file must not import something; it is empty where it may.
@@ -130,7 +155,7 @@ func (c *checker) refuse(file, pkg, imported string, forTests, isTest bool) stri
 	if !ours {
 		return refuseModule(pkg, imported, forTests)
 	}
-	if isTest {
+	if isTest || target == bottom && pkg != bottom {
 		return ""
 	}
 	from, _ := levelOf(pkg)

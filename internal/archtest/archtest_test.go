@@ -63,6 +63,8 @@ func TestChecker(t *testing.T) {
 		{"a module for tests in a suite", "device/devicetest/a.go", `"github.com/google/go-cmp/cmp"`, ""},
 		{"a module out of its place", "device/cpu/a.go", `"github.com/ebitengine/purego"`, "only device/cuda, benchmarks may"},
 		{"a module in its place", "device/cuda/a.go", `"github.com/ebitengine/purego"`, ""},
+		{"the bottom", "internal/vfs/a.go", us + `internal/fault"`, ""},
+		{"the bottom imports", "internal/fault/a.go", us + `internal/vfs"`, "both are on level 0"},
 		{"a name that says nothing", "internal/fileutil/a.go", `"fmt"`, `"util"`},
 	} {
 		text := "// Package doc.\npackage x\n\nimport " + c.text + "\n"
@@ -87,6 +89,17 @@ func TestCheckerOnSources(t *testing.T) {
 		"init": {map[string]string{"nn/a.go": "// Package nn.\npackage nn\n\nfunc init() {}\n\nfunc (t T) init() {}\n\ntype T int"},
 			[]string{"nn/a.go:4:1: init runs behind the reader's back: call it where it is needed"}},
 		"init in a test": {map[string]string{"nn/a.go": "// Doc.\npackage nn", "nn/a_test.go": "package nn\nfunc init() {}"}, nil},
+		"goroutines": {map[string]string{
+			"nn/a.go":                   "// Doc.\npackage nn\n\nimport (\n\"sync\"\n\"time\"\n)\n\nfunc f() { go f(); time.AfterFunc(0, f) }\n\nvar g sync.WaitGroup",
+			"nn/a_test.go":              "package nn\nfunc g() { go g() }",
+			"internal/fault/a.go":       "// Doc.\npackage fault\nfunc g() { go g() }",
+			"benchmarks/x/main.go":      "// Doc.\npackage main\nfunc g() { go g() }",
+			"store/storetest/parade.go": "// Doc.\npackage storetest\nfunc g() { go g() }"},
+			[]string{
+				"nn/a.go:11:7: sync.WaitGroup: start goroutines by internal/fault: a panic on others ends the program with status 2",
+				"nn/a.go:9:12: go: start goroutines by internal/fault: a panic on others ends the program with status 2",
+				"nn/a.go:9:20: time.AfterFunc: start goroutines by internal/fault: a panic on others ends the program with status 2",
+			}},
 		"no doc comment": {map[string]string{"nn/a.go": "// A licence.\n\npackage nn", "nn/b.go": "package nn"},
 			[]string{"nn: the package has no doc comment"}},
 		"a doc comment in one file": {map[string]string{"nn/a.go": "package nn", "nn/b.go": "// Package nn.\npackage nn"}, nil},

@@ -15,6 +15,9 @@ var levels = [][]string{
 	8: {"cmd/...", "benchmarks", "benchmarks/...", "examples/..."},
 }
 
+// bottom is what every package may import, also those of its level.
+const bottom = "internal/fault"
+
 // Packages of these trees import each other although they are on one level: a driver and its parts.
 var families = []string{"device/cpu", "device/cuda", "device/null"}
 

@@ -5,6 +5,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"unsafe"
+
+	"github.com/millrace/millrace/internal/fault"
 )
 
 // mapping is page-aligned memory and how to give it back.
@@ -70,7 +72,7 @@ func (r *Region) Populate() error {
 		return shortage("populate", r.purpose, r.Len(), errShort)
 	}
 	var next atomic.Int64
-	var wg sync.WaitGroup
+	var wg fault.Group
 	errs := make([]error, min(int64(runtime.GOMAXPROCS(0)), (r.mapped+populatePiece-1)/populatePiece))
 	for w := range errs {
 		wg.Go(func() {

@@ -11,6 +11,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/millrace/millrace/internal/fault"
 )
 
 // Pool is a set of workers. The goroutine that calls Run is worker 0; the pool owns the others.
@@ -18,7 +20,7 @@ type Pool struct {
 	running sync.Mutex // held during Run and Close
 	current atomic.Pointer[loop]
 	helpers []*helper
-	exited  sync.WaitGroup
+	exited  fault.Group
 }
 
 // loop is one call of Run. A worker that comes late finds its counter used up; that is why it is not reused.
@@ -47,8 +49,7 @@ func New(workers int, begin func(worker int)) *Pool {
 	for w := 1; w < workers; w++ {
 		h := &helper{wake: make(chan struct{}, 1)}
 		p.helpers = append(p.helpers, h)
-		p.exited.Add(1)
-		go p.work(w, h, begin)
+		p.exited.Go(func() { p.work(w, h, begin) })
 	}
 	return p
 }
@@ -103,7 +104,6 @@ func (p *Pool) publish(l *loop, n int) {
 
 // work is the life of a helper.
 func (p *Pool) work(worker int, h *helper, begin func(worker int)) {
-	defer p.exited.Done()
 	if begin != nil {
 		begin(worker)
 	}

@@ -1,6 +1,10 @@
 package pool
 
 import (
+	"bytes"
+	"os"
+	"os/exec"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -98,5 +102,27 @@ func TestWorkersBegin(t *testing.T) {
 		if n, want := begun[worker].Load(), min(worker, 1); int(n) != want {
 			t.Errorf("worker %d has begun %d times, want %d", worker, n, want)
 		}
+	}
+}
+
+// panicEnv is set in a process that is there to panic.
+const panicEnv = "MILLRACE_TEST_PANIC"
+
+// A panic on a worker that the pool owns ends the program with status 1 and the worker's stack.
+func TestPanicEndsTheProgram(t *testing.T) {
+	if os.Getenv(panicEnv) != "" {
+		New(2, nil).Run(2, func(worker, _ int) {
+			if worker == 0 {
+				select {} // until the other one has come
+			}
+			panic("the worker fell")
+		})
+	}
+	cmd := exec.Command(os.Args[0], "-test.run=^TestPanicEndsTheProgram$")
+	var said bytes.Buffer
+	cmd.Env, cmd.Stderr = append(os.Environ(), panicEnv+"=1"), &said
+	cmd.Run()
+	if cmd.ProcessState.ExitCode() != 1 || !strings.Contains(said.String(), "panic: the worker fell") || !strings.Contains(said.String(), "pool.(*Pool).work") {
+		t.Errorf("%v: %s", cmd.ProcessState, said.String())
 	}
 }

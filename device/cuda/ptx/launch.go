@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
+
+	"github.com/millrace/millrace/internal/fault"
 )
 
 // A Config is how a kernel is launched.
@@ -87,7 +89,7 @@ func (k *Kernel) Run(mem Memory, c Config) error {
 		return l.work(blocks)
 	}
 	errs := make([]error, workers)
-	var wg sync.WaitGroup
+	var wg fault.Group
 	for i := range workers {
 		wg.Go(func() { errs[i] = l.work(blocks) })
 	}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/device/cuda/driver"
+	"github.com/millrace/millrace/internal/fault"
 )
 
 // stream is a queue and the goroutine that works on it.
@@ -29,7 +30,7 @@ func (d *Driver) streamCreate(h *driver.Stream, flags uint32, priority int32) dr
 	s := &stream{driver: d, queue: newQueue(), done: make(chan struct{}), site: callSite()}
 	s.random = rand.New(rand.NewPCG(d.options.Seed, uint64(*h)))
 	d.streams.set(*h, s)
-	go s.work()
+	fault.Go(s.work)
 	return driver.Success
 }
 

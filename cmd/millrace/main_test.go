@@ -1,0 +1,54 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/millrace/millrace/device/cuda/driver"
+	"github.com/millrace/millrace/internal/fault"
+)
+
+// programEnv is set in a process that is the program itself, with the arguments that follow its name.
+const programEnv = "MILLRACE_TEST_PROGRAM"
+
+// TestMain takes the GPUs of this machine away, for the tests and for the processes that they start.
+func TestMain(m *testing.M) {
+	loadDriver = func() (*driver.API, error) {
+		return nil, fmt.Errorf("%w: libcuda.so.1 was not found; install it", driver.ErrMissing)
+	}
+	switch os.Getenv(programEnv) {
+	case "":
+		os.Exit(m.Run())
+	case "panics":
+		loadDriver = func() (*driver.API, error) { panic("the driver is upside down") }
+	}
+	main()
+}
+
+// inProcess is the program in a process of its own.
+func inProcess(mode string, args ...string) *exec.Cmd {
+	cmd := exec.Command(os.Args[0], args...)
+	cmd.Env = append(os.Environ(), programEnv+"="+mode)
+	return cmd
+}
+
+// A panic is never silent and never a success: it prints itself and where it came from, and the status is 1.
+func TestPanicOfTheMainGoroutine(t *testing.T) {
+	w := newWorkshop(t)
+	cmd := inProcess("panics", "plan", w.path("run.yaml"))
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	cmd.Run()
+	if got := cmd.ProcessState.ExitCode(); got != fault.Status || stdout.Len() > 0 {
+		t.Errorf("status %d, output %q", got, stdout.String())
+	}
+	for _, part := range []string{"millrace: a fault of the program", "panic: the driver is upside down", "(*program).openGPU"} {
+		if !strings.Contains(stderr.String(), part) {
+			t.Errorf("no %q in %s", part, stderr.String())
+		}
+	}
+}
