@@ -14,6 +14,8 @@ import (
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/millrace/millrace/internal/spelling"
 )
 
 // registryName is the file in which LLaMA-Factory describes data sets.
@@ -191,33 +193,10 @@ func nearestFirst(name string, names []string) []string {
 	names = slices.Clone(names)
 	distance := map[string]int{}
 	for _, n := range names {
-		distance[n] = editDistance(name, n)
+		distance[n] = spelling.Distance(name, n)
 	}
 	slices.SortStableFunc(names, func(a, b string) int { return cmp.Compare(distance[a], distance[b]) })
 	return names
-}
-
-// editDistance is Levenshtein's, of the first bytes of two names.
-func editDistance(a, b string) int {
-	const most = 100
-	a, b = a[:min(len(a), most)], b[:min(len(b), most)]
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			change := diagonal
-			if a[i] != b[j] {
-				change++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(change, row[j]+1, row[j+1]+1)
-		}
-	}
-	return row[len(b)]
 }
 
 // someOf lists names, of which there may be many or none.

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/internal/spelling"
 )
 
 // NamedMachine is a machine to ask "what if" about, without having it.
@@ -164,14 +165,10 @@ func FindMachine(name string) (NamedMachine, error) {
 		}
 		names = append(names, m.Name)
 	}
-	return NamedMachine{}, fmt.Errorf("machine %q: unknown%s; known are %s", name, nearest(name, names), strings.Join(names, ", "))
+	return NamedMachine{}, unknownName("machine", name, names)
 }
 
-// nearest suggests the names that go on as this one begins.
-func nearest(name string, names []string) string {
-	longer := slices.DeleteFunc(slices.Clone(names), func(n string) bool { return name == "" || !strings.HasPrefix(n, name) })
-	if len(longer) == 0 {
-		return ""
-	}
-	return " (do you mean " + strings.Join(longer, " or ") + "?)"
+// unknownName is the error of a machine or a shape that is not in the tables.
+func unknownName(what, name string, known []string) error {
+	return fmt.Errorf("%s %q is unknown%s; known are %s", what, name, spelling.Question(name, known), strings.Join(known, ", "))
 }

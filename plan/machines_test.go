@@ -59,3 +59,15 @@ func TestShapes(t *testing.T) {
 	_, err := plan.Shape("qwen2.5-3b")
 	oneLine(t, err, "qwen2.5-3b", "known are dense-123b")
 }
+
+// A part of a name, or a slip, is answered with the names that it may mean.
+func TestUnknownNamesAreAnswered(t *testing.T) {
+	_, machineErr := plan.FindMachine("4090")
+	_, shapeErr := plan.Shape("70b")
+	_, slipErr := plan.Shape("lama-3-8b")
+	for want, err := range map[string]error{"did you mean rtx4090-": machineErr, "did you mean llama-3-70b?": shapeErr, "did you mean llama-3-8b?": slipErr} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+}

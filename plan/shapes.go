@@ -2,7 +2,6 @@ package plan
 
 import (
 	"embed"
-	"fmt"
 	"strings"
 )
 
@@ -34,5 +33,5 @@ func Shape(name string) ([]byte, error) {
 			return shapeFiles.ReadFile("shapes/" + name + ".json")
 		}
 	}
-	return nil, fmt.Errorf("shape %q: unknown%s; known are %s", name, nearest(name, Shapes()), strings.Join(Shapes(), ", "))
+	return nil, unknownName("shape", name, Shapes())
 }
