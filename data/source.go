@@ -119,7 +119,7 @@ func (s Source) Validate() error {
 	case s.MaxSamples < 0:
 		return s.fail("max_samples is %d: it must not be negative", s.MaxSamples)
 	case !(s.Weight >= 0) || s.Weight > 1000:
-		return s.fail("weight is %v: it must be above 0 and at most 1000", s.Weight)
+		return s.fail("weight is %v: it must be between 0, which leaves the data out, and 1000", s.Weight)
 	case s.BadRows != "" && s.BadRows != RefuseBadRows && s.BadRows != SkipBadRows:
 		return s.fail("bad_rows is %q: use %s or %s", s.BadRows, RefuseBadRows, SkipBadRows)
 	}

@@ -42,7 +42,7 @@ func ParseMaster(s string) (Master, error) {
 	case "f32":
 		return F32, nil
 	}
-	return 0, fmt.Errorf("master %q: known are split and f32", s)
+	return 0, fmt.Errorf("master is %q: use split or f32", s)
 }
 
 // Moments is the precision of AdamW's moments between steps.
@@ -76,7 +76,7 @@ func ParseMoments(s string) (Moments, error) {
 	case "8bit":
 		return Dynamic8, nil
 	}
-	return 0, fmt.Errorf("moments %q: known are f32 and 8bit", s)
+	return 0, fmt.Errorf("moments is %q: use f32 or 8bit", s)
 }
 
 // Scheme is what is kept of each parameter between steps.

@@ -34,7 +34,7 @@ func (s Schedule) Check() error {
 	switch s.Shape {
 	case Constant, Linear, Cosine, WSD:
 	default:
-		return fmt.Errorf("lr_scheduler %q: known are cosine, linear, constant and wsd", s.Shape)
+		return fmt.Errorf("lr_scheduler is %q: use cosine, linear, constant or wsd", s.Shape)
 	}
 	switch {
 	case s.Steps < 1:
@@ -42,7 +42,7 @@ func (s Schedule) Check() error {
 	case s.WarmupSteps < 0:
 		return fmt.Errorf("warmup_steps is %d: it must not be negative", s.WarmupSteps)
 	case !(s.Peak >= 0) || math.IsInf(s.Peak, 0):
-		return fmt.Errorf("learning_rate is %v: it must be a number that is not negative", s.Peak)
+		return fmt.Errorf("learning_rate is %v: it must be finite and not negative", s.Peak)
 	}
 	return nil
 }

@@ -3,11 +3,13 @@ package train
 import (
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"unicode"
 
 	"github.com/goccy/go-yaml"
 
@@ -133,7 +135,7 @@ func Request(err error) error {
 func ReadConfig(path string, set []string) (*Config, error) {
 	c := Defaults()
 	if path != "" {
-		doc, err := os.ReadFile(path)
+		doc, err := readRunFile(path)
 		if err != nil {
 			return nil, Request(fmt.Errorf("run file: %w", err))
 		}
@@ -149,11 +151,29 @@ func ReadConfig(path string, set []string) (*Config, error) {
 	return &c, c.Check()
 }
 
-// set applies one key=value; a dot goes into a mapping: memory.device=2GiB.
+// readRunFile reads a plain file, or a pipe to its end; no more than a run file can have.
+func readRunFile(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	doc, err := io.ReadAll(io.LimitReader(f, maxRunFileBytes+1))
+	return doc, err
+}
+
+// set applies one key=value; a dot goes into a mapping: memory.device=2GiB. Without a value the key has its default again.
 func (c *Config) set(setting string) error {
 	key, value, ok := strings.Cut(setting, "=")
 	if !ok || key == "" {
 		return Request(fmt.Errorf("--set %s: write key=value, such as learning_rate=1e-5", setting))
+	}
+	bad := func(err error) error { return Request(fmt.Errorf("--set %s: %w", setting, err)) }
+	if other := strings.IndexFunc(key, func(r rune) bool { return r != '_' && r != '.' && !unicode.IsLetter(r) && !unicode.IsDigit(r) }); other >= 0 {
+		return bad(fmt.Errorf("%q is not a key; write one such as memory.device, and a list as a whole, such as adam_betas=[0.9, 0.95]", key))
+	}
+	if strings.HasPrefix(strings.TrimSpace(value), "#") {
+		return bad(errors.New("# begins a comment in YAML; put the value in quotes"))
 	}
 	var doc strings.Builder
 	parts := strings.Split(key, ".")
@@ -165,15 +185,23 @@ func (c *Config) set(setting string) error {
 	}
 	fmt.Fprintf(&doc, " %s\n", value)
 	err := c.parse([]byte(doc.String()))
-	var inLine *lineError
-	if errors.As(err, &inLine) { // of a document that nobody wrote
-		inLine.line = 0
+	if inLines, ok := errors.AsType[lineErrors](err); ok { // of a document that nobody wrote
+		for i := range inLines {
+			inLines[i].line = 0
+		}
 	}
 	if err != nil {
-		return Request(fmt.Errorf("--set %s: %w", setting, err))
+		return bad(err)
 	}
 	return nil
 }
+
+// Bounds of what a run can be asked for: what is beyond them is a slip of the keyboard.
+const (
+	mostSteps       = 1_000_000_000
+	mostEpochs      = 10_000
+	mostBatchTokens = 1 << 30
+)
 
 // Check refuses what no run can do, naming the key.
 func (c *Config) Check() error {
@@ -181,9 +209,9 @@ func (c *Config) Check() error {
 	positive := func(x float64) bool { return x > 0 && !math.IsInf(x, 0) }
 	switch {
 	case c.Model == "":
-		return bad("model is missing: name a Hugging Face directory")
+		return bad("model is missing: name a Hugging Face directory, or a hub id")
 	case c.Init != "pretrained" && c.Init != "random":
-		return bad("init is %q: known are pretrained and random", c.Init)
+		return bad("init is %q: use pretrained or random", c.Init)
 	case len(c.Datasets) == 0:
 		return bad("datasets is missing: name at least one, such as {path: train.jsonl, type: text}")
 	case c.ChatTemplate == "":
@@ -195,15 +223,23 @@ func (c *Config) Check() error {
 	case c.ValSize > 0 && len(c.Eval.Datasets) > 0:
 		return bad("val_size and eval.datasets are both given: choose one")
 	case c.Overlong != "" && !slices.Contains(data.LongTreatments, data.LongDocuments(c.Overlong)):
-		return bad("overlong is %q: known are %v", c.Overlong, data.LongTreatments)
+		return bad("overlong is %q: use split, drop or truncate", c.Overlong)
 	case c.SequenceLen < 2:
 		return bad("sequence_len is %d: it must be at least 2", c.SequenceLen)
+	case c.SequenceLen > plan.MaxPositionsPerMicroBatch:
+		return bad("sequence_len is %d: it must be at most %d", c.SequenceLen, plan.MaxPositionsPerMicroBatch)
+	case c.BatchTokens > mostBatchTokens:
+		return bad("batch_tokens is %d: it must be at most %d", c.BatchTokens, mostBatchTokens)
 	case c.BatchTokens < c.SequenceLen || c.BatchTokens%c.SequenceLen != 0:
 		return bad("batch_tokens is %d: it must be a multiple of sequence_len (%d)", c.BatchTokens, c.SequenceLen)
-	case c.MaxSteps < 0 || c.Epochs < 0 || math.IsNaN(c.Epochs) || math.IsInf(c.Epochs, 0):
-		return bad("max_steps (%d) and epochs (%v) must not be negative", c.MaxSteps, c.Epochs)
+	case c.MaxSteps < 0 || c.MaxSteps > mostSteps:
+		return bad("max_steps is %d: it must be between 1 and %d", c.MaxSteps, mostSteps)
+	case !(c.Epochs >= 0 && c.Epochs <= mostEpochs):
+		return bad("epochs is %v: it must be above 0 and at most %d", c.Epochs, mostEpochs)
 	case c.MaxSteps > 0 && c.Epochs > 0:
 		return bad("max_steps and epochs are both given: choose one")
+	case c.WarmupSteps > mostSteps:
+		return bad("warmup_steps is %d: it must be at most %d", c.WarmupSteps, mostSteps)
 	case c.WarmupSteps > 0 && c.WarmupRatio > 0:
 		return bad("warmup_steps and warmup_ratio are both given: choose one")
 	case !(c.WarmupRatio >= 0 && c.WarmupRatio <= 1):
@@ -213,13 +249,13 @@ func (c *Config) Check() error {
 	case !positive(c.AdamEps):
 		return bad("adam_eps is %v: it must be positive", c.AdamEps)
 	case !(c.WeightDecay >= 0) || math.IsInf(c.WeightDecay, 0):
-		return bad("weight_decay is %v: it must not be negative", c.WeightDecay)
+		return bad("weight_decay is %v: it must be finite and not negative", c.WeightDecay)
 	case !(c.MaxGradNorm >= 0) || math.IsInf(c.MaxGradNorm, 0):
-		return bad("max_grad_norm is %v: it must not be negative; 0 turns clipping off", c.MaxGradNorm)
+		return bad("max_grad_norm is %v: it must be finite and not negative; 0 turns clipping off", c.MaxGradNorm)
 	case c.Eval.Every < 0 || c.Eval.Every > 0 && !c.evaluates():
 		return bad("eval.every is %d, with %d eval.datasets: name what to evaluate on, or set val_size", c.Eval.Every, len(c.Eval.Datasets))
 	case c.Memory.Recompute != "" && c.Memory.Recompute != "auto" && c.Memory.Recompute != "always":
-		return bad("memory.recompute is %q: known are auto and always", c.Memory.Recompute)
+		return bad("memory.recompute is %q: use auto or always", c.Memory.Recompute)
 	case c.Save.Every < 0 || c.Save.Keep < 0:
 		return bad("save: every (%d) and keep (%d) must not be negative", c.Save.Every, c.Save.Keep)
 	case c.Save.Best && !c.evaluates():
@@ -227,7 +263,7 @@ func (c *Config) Check() error {
 	case c.Memory.MaxWritePerDay.auto:
 		return bad("memory.max_write_per_day is auto: give a size, such as 500GB, or none")
 	case c.Resume == "":
-		return bad("resume is empty: known are auto, never, and the path of a checkpoint")
+		return bad("resume is empty: use auto, never, or the path of a checkpoint")
 	case c.OutputDir == "":
 		return bad("output_dir is empty: name a directory for the results")
 	}
@@ -250,7 +286,7 @@ func (c *Config) evaluates() bool { return len(c.Eval.Datasets) > 0 || c.ValSize
 func (c *Config) types() (n plan.Numerics, err error) {
 	n.Compute, err = tensor.ParseDType(c.Precision.Compute)
 	if err != nil || n.Compute != tensor.BF16 && n.Compute != tensor.F32 {
-		return n, Request(fmt.Errorf("precision.compute is %q: known are bf16 and f32", c.Precision.Compute))
+		return n, Request(fmt.Errorf("precision.compute is %q: use bf16 or f32", c.Precision.Compute))
 	}
 	if n.Master, err = optim.ParseMaster(c.Precision.Master); err != nil {
 		return n, Request(fmt.Errorf("precision.%w", err))

@@ -1,44 +1,143 @@
 package train
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"reflect"
-	"strconv"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/parser"
-	"github.com/goccy/go-yaml/token"
 )
 
-// parse reads a document over the configuration. An unknown key, or a value of another kind than the key's, is an error that
-// names its line.
+// maxRunFileBytes bounds what is parsed: the longest run file that makes sense has some kB.
+const maxRunFileBytes = 256 << 10
+
+// maxMarks bounds each of YAML's marks, since the parser's time grows with the square of some: 100,000 of [ take it half a minute.
+const maxMarks = 10_000
+
+// parse reads a document over the configuration. What is wrong with it, unknown keys and values of another kind than their keys', is
+// reported at once, with lines, in the order of the document.
 func (c *Config) parse(doc []byte) error {
-	file, err := parser.ParseBytes(doc, 0)
+	doc, err := plainText(doc)
 	if err != nil {
-		return placed(err)
+		return err
 	}
-	for _, d := range file.Docs {
-		if err := checkKind(d.Body, reflect.TypeFor[Config](), ""); err != nil {
-			return err
-		}
+	body, err := parseYAML(doc)
+	if err != nil || body == nil {
+		return err
 	}
-	return placed(yaml.UnmarshalWithOptions(doc, c, yaml.Strict()))
+	w := newRunFileWalk(body)
+	w.check(body, reflect.TypeFor[Config](), "")
+	if len(w.errs) > 0 {
+		return w.errs
+	}
+	if err := decodeYAML(doc, c); err != nil {
+		return err
+	}
+	defaults := Defaults()
+	for _, key := range w.empty {
+		reset(reflect.ValueOf(c).Elem(), reflect.ValueOf(&defaults).Elem(), strings.Split(key, "."))
+	}
+	if c.Datasets = w.switchedOn("datasets", c.Datasets); len(w.off) > 0 && len(c.Datasets) == 0 {
+		return lineErrors{{0, "datasets: all of them have weight 0; one must be above 0"}}
+	}
+	c.Eval.Datasets = w.switchedOn("eval.datasets", c.Eval.Datasets)
+	return nil
 }
 
-// lineError is an error in one line of a document.
+// plainText is a document without the mark that some editors begin a file with, if all of it can be read as text.
+func plainText(doc []byte) ([]byte, error) {
+	if len(doc) > maxRunFileBytes {
+		return nil, lineErrors{{0, fmt.Sprintf("more than %d KiB: this is not a run file", maxRunFileBytes>>10)}}
+	}
+	if bytes.HasPrefix(doc, []byte("\xff\xfe")) || bytes.HasPrefix(doc, []byte("\xfe\xff")) {
+		return nil, lineErrors{{0, "it is UTF-16; save it as UTF-8"}}
+	}
+	doc = bytes.TrimPrefix(doc, []byte("\xef\xbb\xbf"))
+	line, marks := 1, [utf8.RuneSelf]int{}
+	for at := 0; at < len(doc); {
+		r, n := utf8.DecodeRune(doc[at:])
+		switch {
+		case r == utf8.RuneError && n == 1:
+			return nil, lineErrors{{line, fmt.Sprintf("the byte 0x%02x is not UTF-8; a name with such bytes cannot be in a run file: rename it", doc[at])}}
+		case r == '\n':
+			line++
+		case unicode.IsControl(r) && r != '\t' && r != '\r':
+			return nil, lineErrors{{line, fmt.Sprintf("there is a control character, U+%04X; remove it", r)}}
+		case r < utf8.RuneSelf && strings.ContainsRune("[{:-?&*!", r):
+			if marks[r]++; marks[r] > maxMarks {
+				return nil, lineErrors{{line, fmt.Sprintf("more than %d times %q: this is not a run file", maxMarks, r)}}
+			}
+		}
+		at += n
+	}
+	return doc, nil
+}
+
+// parseYAML is the one document of a run file; nil if it has nothing but comments.
+func parseYAML(doc []byte) (body ast.Node, err error) {
+	defer recovered(&err)
+	file, err := parser.ParseBytes(doc, 0)
+	if err != nil {
+		return nil, placed(err)
+	}
+	for _, d := range file.Docs {
+		if d.Body == nil || d.Body.Type() == ast.CommentType {
+			continue
+		}
+		if body != nil {
+			return nil, lineErrors{{lineOf(d.Body.GetToken()), "a second YAML document begins here; a run file has one: remove the line ---, or what follows it"}}
+		}
+		body = d.Body
+	}
+	return body, nil
+}
+
+// decodeYAML decodes what has been checked. Keys that are there twice are refused by the parser; here they are what << has merged and
+// the mapping says again.
+func decodeYAML(doc []byte, c *Config) (err error) {
+	defer recovered(&err)
+	return placed(yaml.UnmarshalWithOptions(doc, c, yaml.DisallowUnknownField(), yaml.AllowDuplicateMapKey()))
+}
+
+// recovered makes a panic of the library an error: some tags are enough for one.
+func recovered(err *error) {
+	if p := recover(); p != nil {
+		*err = lineErrors{{0, "this is not YAML that can be read; write it without tags (!)"}}
+	}
+}
+
+// reset gives a key the value that it has in another configuration.
+func reset(to, from reflect.Value, key []string) {
+	for _, name := range key {
+		f, _ := fieldOf(to.Type(), name)
+		to, from = to.FieldByIndex(f.Index), from.FieldByIndex(f.Index)
+	}
+	to.Set(from)
+}
+
+// lineErrors are errors in lines of a document.
+type lineErrors []lineError
+
 type lineError struct {
 	line int // from 1; 0: not known
 	text string
 }
 
-func (e *lineError) Error() string {
-	if e.line == 0 {
-		return e.text
+func (all lineErrors) Error() string {
+	var texts []string
+	for _, e := range all {
+		if e.line > 0 {
+			e.text = fmt.Sprintf("line %d: %s", e.line, e.text)
+		}
+		texts = append(texts, e.text)
 	}
-	return fmt.Sprintf("line %d: %s", e.line, e.text)
+	return strings.Join(texts, "; ")
 }
 
 // placed is the library's error without its picture of the source.
@@ -48,145 +147,7 @@ func placed(err error) error {
 	case err == nil:
 		return nil
 	case errors.As(err, &y):
-		return &lineError{lineOf(y.GetToken()), y.GetMessage()}
+		return lineErrors{{lineOf(y.GetToken()), y.GetMessage()}}
 	}
-	return &lineError{0, strings.Join(strings.Fields(err.Error()), " ")}
-}
-
-func lineOf(t *token.Token) int {
-	if t == nil || t.Position == nil {
-		return 0
-	}
-	return t.Position.Line
-}
-
-// unmarshaler is what reads its own YAML, and says itself what it takes.
-var unmarshaler = reflect.TypeFor[interface {
-	UnmarshalYAML(func(any) error) error
-}]()
-
-// checkKind holds a value against the type of its key, before the library does: that speaks of Go's types, and cuts 3.5 to an
-// integer's 3. Aliases and unknown keys are left to the library.
-func checkKind(n ast.Node, t reflect.Type, key string) error {
-	if n == nil || reflect.PointerTo(t).Implements(unmarshaler) {
-		return nil
-	}
-	switch v := n.(type) {
-	case *ast.NullNode, *ast.AliasNode, *ast.MergeKeyNode, *ast.CommentGroupNode:
-		return nil
-	case *ast.AnchorNode:
-		return checkKind(v.Value, t, key)
-	case *ast.TagNode:
-		return checkKind(v.Value, t, key)
-	}
-	bad := func(want string) error {
-		text := n.String()
-		if line, _, more := strings.Cut(text, "\n"); more || len(line) > 40 {
-			text = line[:min(len(line), 40)] + " ..."
-		}
-		what := key
-		if key == "" {
-			what = "the run file"
-		}
-		return &lineError{lineOf(n.GetToken()), fmt.Sprintf("%s must be %s, not %s", what, want, strings.TrimSpace(text))}
-	}
-	scalar, isScalar := n.(ast.ScalarNode)
-	text := ""
-	if isScalar {
-		text = fmt.Sprint(scalar.GetValue())
-		if tok := n.GetToken(); tok != nil {
-			text = tok.Value
-		}
-	}
-	switch t.Kind() {
-	case reflect.Struct:
-		values := pairs(n)
-		if values == nil {
-			return bad("a mapping, such as {" + strings.Join(keysOf(t)[:1], "") + ": ...}")
-		}
-		for _, p := range values {
-			name := p.Key.String()
-			if f, ok := fieldOf(t, name); ok {
-				if err := checkKind(p.Value, f.Type, strings.TrimPrefix(key+"."+name, ".")); err != nil {
-					return err
-				}
-			}
-		}
-	case reflect.Slice, reflect.Array:
-		list, ok := n.(*ast.SequenceNode)
-		if !ok || t.Kind() == reflect.Array && len(list.Values) != t.Len() {
-			if t.Kind() == reflect.Array {
-				return bad(fmt.Sprintf("a list of %d", t.Len()))
-			}
-			return bad("a list; begin each entry with \"- \"")
-		}
-		for i, e := range list.Values {
-			if err := checkKind(e, t.Elem(), fmt.Sprintf("%s[%d]", key, i)); err != nil {
-				return err
-			}
-		}
-	case reflect.String:
-		if !isScalar {
-			return bad("one text")
-		}
-	case reflect.Bool:
-		if _, ok := n.(*ast.BoolNode); !ok {
-			return bad("true or false")
-		}
-	case reflect.Int, reflect.Int64:
-		if _, err := strconv.ParseInt(text, 0, 64); !isScalar || err != nil {
-			return bad("a whole number")
-		}
-	case reflect.Uint64:
-		if _, err := strconv.ParseUint(text, 0, 64); !isScalar || err != nil {
-			return bad("a whole number that is not negative")
-		}
-	case reflect.Float64:
-		switch n.(type) {
-		case *ast.NanNode, *ast.InfinityNode: // what the key takes of them is for Check
-			return nil
-		}
-		if _, err := strconv.ParseFloat(text, 64); !isScalar || err != nil {
-			return bad("a number")
-		}
-	}
-	return nil
-}
-
-// pairs are the entries of a mapping; nil where n is none.
-func pairs(n ast.Node) []*ast.MappingValueNode {
-	switch m := n.(type) {
-	case *ast.MappingNode:
-		if m.Values == nil {
-			return []*ast.MappingValueNode{}
-		}
-		return m.Values
-	case *ast.MappingValueNode:
-		return []*ast.MappingValueNode{m}
-	}
-	return nil
-}
-
-// fieldOf is the field of a struct that a key sets.
-func fieldOf(t reflect.Type, key string) (reflect.StructField, bool) {
-	for i := range t.NumField() {
-		if f := t.Field(i); yamlName(f) == key {
-			return f, true
-		}
-	}
-	return reflect.StructField{}, false
-}
-
-// keysOf are a struct's keys, in order.
-func keysOf(t reflect.Type) []string {
-	var keys []string
-	for i := range t.NumField() {
-		keys = append(keys, yamlName(t.Field(i)))
-	}
-	return keys
-}
-
-func yamlName(f reflect.StructField) string {
-	name, _, _ := strings.Cut(f.Tag.Get("yaml"), ",")
-	return name
+	return lineErrors{{0, strings.Join(strings.Fields(err.Error()), " ")}}
 }
