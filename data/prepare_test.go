@@ -190,7 +190,7 @@ func TestSourceErrors(t *testing.T) {
 		"lines is for type text, not alpaca":     {Path: "x", Type: Alpaca, Lines: true},
 		"takes type, keys, tags and files from":  {Path: "x", Name: "n", Field: "f"},
 		`bad_rows is "ignore": use refuse or sk`: {Path: "x", Type: Text, BadRows: "ignore"},
-		"weight is -1: it must be above 0":       {Path: "x", Type: Text, Weight: -1},
+		"weight is -1: it must be between 0":     {Path: "x", Type: Text, Weight: -1},
 		"max_samples is -1: it must not be nega": {Path: "x", Type: Text, MaxSamples: -1},
 		"dataset x: there is no such file or directory; a data set of the hub is named ORG/NAME": {Path: "x", Type: Text},
 		"named ORG/NAME, and a subset of it by name":                                             {Path: "a/b/c", Type: Text},
