@@ -210,7 +210,9 @@ func (m *bpe) mergeLong(ids []int32, e *encoder) int {
 	syms := e.symbols
 	syms[len(syms)-1].next = -1
 	heap := e.heap[:0]
+	steps := 0
 	lookup := func(i int32) (merge, bool) {
+		steps++
 		if i < 0 || syms[i].id == None || syms[i].next < 0 {
 			return merge{}, false
 		}
@@ -218,14 +220,15 @@ func (m *bpe) mergeLong(ids []int32, e *encoder) int {
 	}
 	push := func(i int32) {
 		if m, ok := lookup(i); ok {
-			heap.push(uint64(m.rank)<<32 | uint64(i))
+			steps += heap.push(uint64(m.rank)<<32 | uint64(i))
 		}
 	}
 	for i := range ids {
 		push(int32(i))
 	}
 	for len(heap) > 0 {
-		top := heap.pop()
+		top, moves := heap.pop()
+		steps += moves
 		i := int32(uint32(top))
 		m, ok := lookup(i)
 		if !ok || uint64(m.rank) != top>>32 {
@@ -241,6 +244,7 @@ func (m *bpe) mergeLong(ids []int32, e *encoder) int {
 		push(syms[i].prev)
 	}
 	e.heap = heap
+	e.steps += steps
 	n := 0
 	for _, s := range syms {
 		if s.id != None {
@@ -251,13 +255,13 @@ func (m *bpe) mergeLong(ids []int32, e *encoder) int {
 	return n
 }
 
-// mergeHeap is a binary heap, smallest first. Its keys are rank<<32 | position.
+// mergeHeap is a binary heap, smallest first. Its keys are rank<<32 | position. Push and pop return how far keys moved.
 type mergeHeap []uint64
 
-func (h *mergeHeap) push(key uint64) {
+func (h *mergeHeap) push(key uint64) (moves int) {
 	*h = append(*h, key)
 	s := *h
-	for i := len(s) - 1; i > 0; {
+	for i := len(s) - 1; i > 0; moves++ {
 		parent := (i - 1) / 2
 		if s[parent] <= s[i] {
 			break
@@ -265,24 +269,25 @@ func (h *mergeHeap) push(key uint64) {
 		s[parent], s[i] = s[i], s[parent]
 		i = parent
 	}
+	return moves
 }
 
-func (h *mergeHeap) pop() uint64 {
+func (h *mergeHeap) pop() (top uint64, moves int) {
 	s := *h
-	top := s[0]
+	top = s[0]
 	s[0] = s[len(s)-1]
 	s = s[:len(s)-1]
 	*h = s
-	for i := 0; ; {
+	for i := 0; ; moves++ {
 		child := 2*i + 1
 		if child >= len(s) {
-			return top
+			return top, moves
 		}
 		if child+1 < len(s) && s[child+1] < s[child] {
 			child++
 		}
 		if s[i] <= s[child] {
-			return top
+			return top, moves
 		}
 		s[i], s[child] = s[child], s[i]
 		i = child

@@ -40,6 +40,7 @@ type encoder struct {
 	symbols    []symbol
 	heap       mergeHeap
 	best       []step
+	steps      int // what the model did: looks at pairs, moves in the heap, nodes of the trie. A test holds it near linear
 }
 
 // newEncoder chains the splitters: words[i] takes a word before splitter i, and the last one its ids.

@@ -57,7 +57,7 @@ const (
 // memo is what a search over one text remembers. Its zero value is ready.
 type memo struct {
 	stack  []backtrack
-	steps  int
+	steps  int      // instructions, and characters of an opRun
 	failed []uint64 // by position and branch; nil until the search has taken long
 }
 
@@ -111,6 +111,7 @@ func (x *expression) at(s string, i int, m *memo) int {
 					pos += n
 					count++
 				}
+				m.steps += count
 				if count < in.least {
 					break path
 				}

@@ -37,7 +37,8 @@ func (m *unigram) appendWord(dst []int32, e *encoder, word string) []int32 {
 		_, n := utf8.DecodeRuneInString(word[i:])
 		single := false
 		node := int32(0)
-		for k := i; k < len(word); k++ {
+		k := i
+		for ; k < len(word); k++ {
 			next, ok := m.pieces.step(node, word[k])
 			if !ok {
 				break
@@ -48,6 +49,7 @@ func (m *unigram) appendWord(dst []int32, e *encoder, word string) []int32 {
 				single = single || k+1 == i+n
 			}
 		}
+		e.steps += k - i + 1
 		if !single {
 			offer(i+n, step{m.unkScore + best[i].score, int32(i), m.unk})
 		}
