@@ -22,6 +22,8 @@ type Env struct {
 	CacheDir string // for token caches and the machine file; empty: none are kept
 	// FS is the file system of what runs write: checkpoints, state on disk, metrics. Nil is the operating system's; tests make it fail.
 	FS vfs.FS
+
+	clock clock // nil: the machine's; in tests one that they move
 }
 
 // files is FS, or the operating system's.

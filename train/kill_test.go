@@ -101,7 +101,7 @@ func TestKilledRunsGoOn(t *testing.T) {
 	}
 	seed := *killSeed
 	if seed == 0 {
-		seed = uint64(time.Now().UnixNano())
+		seed = rand.Uint64()
 	}
 	t.Logf("-kill-seed=%d", seed)
 	random := rand.New(rand.NewPCG(seed, 1))

@@ -53,7 +53,7 @@ func TestProbeOfALink(t *testing.T) {
 		t.Fatal(err)
 	}
 	if m.Check() != nil || m.DuplexUploadBytesPerSec <= 0 || m.DuplexDownloadBytesPerSec <= 0 || m.DeviceCopyBytesPerSec <= 0 ||
-		m.AdamWUnderCopiesBytesPerSec <= 0 || m.AdamWUnderCopiesBytesPerSec > 10*m.AdamWBytesPerSec {
+		m.AdamWUnderCopiesBytesPerSec <= 0 {
 		t.Errorf("%+v", m)
 	}
 	ctx, cancel := context.WithCancel(context.Background())

@@ -348,7 +348,7 @@ func (t *trainer) run(ctx context.Context) error {
 		t.env.say("eval loss %.4f before training", l.Loss)
 	}
 	t.engine.Trace.TakeBusy()
-	t.wear = wear{t.config.Memory.MaxWritePerDay.N, time.Now()}
+	t.wear = wear{t.config.Memory.MaxWritePerDay.N, t.env.time().now()}
 	for step := t.begun + 1; step <= t.rates.Steps; step++ {
 		if t.env.stopped() {
 			return t.interrupt(ctx, step-1)
@@ -475,7 +475,7 @@ func (t *trainer) step(ctx context.Context, step int) error {
 	}
 	wrote := t.written()
 	m.DiskWrittenBytes, t.wrote = wrote-t.wrote, wrote
-	wait := t.wear.due(wrote, time.Now())
+	wait := t.wear.due(wrote, t.env.time().now())
 	if wait > 0 {
 		waitSec := wait.Seconds()
 		m.WriteWaitSec = &waitSec
@@ -511,9 +511,9 @@ func (t *trainer) step(ctx context.Context, step int) error {
 	if wait == 0 {
 		return nil
 	}
-	begin = time.Now()
+	begin = t.env.time().now()
 	err = t.pause(ctx, wait)
-	s.WriteWaitSec += time.Since(begin).Seconds()
+	s.WriteWaitSec += t.env.time().now().Sub(begin).Seconds()
 	return err
 }
 

@@ -5,6 +5,31 @@ import (
 	"time"
 )
 
+// clock tells the time to what a run does at times.
+type clock interface {
+	now() time.Time
+	// after returns a channel that gets the time when so much of it has passed, and a function that frees it before that.
+	after(time.Duration) (<-chan time.Time, func())
+}
+
+// machineClock is the machine's.
+type machineClock struct{}
+
+func (machineClock) now() time.Time { return time.Now() }
+
+func (machineClock) after(d time.Duration) (<-chan time.Time, func()) {
+	timer := time.NewTimer(d)
+	return timer.C, func() { timer.Stop() }
+}
+
+// time is the clock that the run goes by.
+func (e *Env) time() clock {
+	if e.clock == nil {
+		return machineClock{}
+	}
+	return e.clock
+}
+
 // wear holds what a run writes to drives below a limit: bytes may be ahead of their time by no more than one step's. It
 // counts from when the run, or the part of it since it was resumed, began.
 type wear struct {
@@ -37,10 +62,10 @@ func (t *trainer) written() int64 {
 
 // pause waits, unless the run is asked to stop.
 func (t *trainer) pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
+	passed, free := t.env.time().after(d)
+	defer free()
 	select {
-	case <-timer.C:
+	case <-passed:
 	case <-t.env.Stop:
 	case <-ctx.Done():
 		return ctx.Err()
