@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,20 +14,59 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
-	"time"
 )
 
 // part is the environment variable that says how the programs play.
 const part = "MILLRACE_TEST_PART"
 
-// TestMain is millrace or cuda.test where this binary is called so.
+// hanging is the environment variable that says where a run calls that hangs from then on.
+const hanging = "MILLRACE_TEST_HANGING"
+
+// timeout runs a command, whose time is up when a run in it hangs, however slow the machine is.
+func timeout(args []string) int {
+	for strings.HasPrefix(args[0], "-") {
+		args = args[1:]
+	}
+	calls, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 125
+	}
+	cmd := exec.Command(args[1], args[2:]...)
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	cmd.Env = append(os.Environ(), hanging+"="+calls.Addr().String())
+	var isUp atomic.Bool
+	go func() {
+		if _, err := calls.Accept(); err == nil { // which stays open until this process ends, and the run with it
+			isUp.Store(true)
+			cmd.Process.Kill()
+		}
+	}()
+	cmd.Run()
+	if isUp.Load() {
+		return 124
+	}
+	return cmd.ProcessState.ExitCode()
+}
+
+// hang calls, and ends when nobody listens any more.
+func hang() {
+	if call, err := net.Dial("tcp", os.Getenv(hanging)); err == nil {
+		io.Copy(io.Discard, call)
+	}
+}
+
+// TestMain is millrace, cuda.test or timeout where this binary is called so.
 func TestMain(m *testing.M) {
 	switch filepath.Base(os.Args[0]) {
 	case "millrace":
 		os.Exit(millrace(os.Args[1:]))
 	case "cuda.test":
 		os.Exit(cudaTest())
+	case "timeout":
+		os.Exit(timeout(os.Args[1:]))
 	}
 	os.Exit(m.Run())
 }
@@ -81,7 +121,8 @@ func millrace(args []string) int {
 	}
 	name := filepath.Base(set["output_dir"])
 	if os.Getenv(part) == "a run hangs" && name == "halves" {
-		time.Sleep(time.Minute)
+		hang()
+		return 1
 	}
 	steps, err := strconv.Atoi(set["max_steps"])
 	if err != nil {
@@ -121,7 +162,7 @@ func folder(t *testing.T) string {
 		t.Fatal(err)
 	}
 	for from, names := range map[string][]string{
-		self: {"millrace", "cuda.test"}, "run.sh": {"run.sh"}, "README.md": {"README.md", "built-from.txt"},
+		self: {"millrace", "cuda.test", "bin/timeout"}, "run.sh": {"run.sh"}, "README.md": {"README.md", "built-from.txt"},
 	} {
 		for _, name := range names {
 			src, err := os.Open(from)
@@ -129,6 +170,9 @@ func folder(t *testing.T) string {
 				t.Fatal(err)
 			}
 			defer src.Close()
+			if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o700); err != nil {
+				t.Fatal(err)
+			}
 			dst, err := os.OpenFile(filepath.Join(dir, name), os.O_CREATE|os.O_WRONLY, 0o700)
 			if err != nil {
 				t.Fatal(err)
@@ -192,8 +236,8 @@ func TestScript(t *testing.T) {
 			"open": "FAIL: millrace: device cuda:0: there is no NVIDIA driver: libcuda.so.1 was not found; install it"}},
 		{part: "other losses", status: 1, want: but("parity", "FAIL")},
 		{part: "a test fails", status: 1, want: but("repeats", "FAIL"), logged: map[string]string{"repeats": "other bits"}},
-		{part: "a run hangs", env: []string{"LIMIT=2", "ONLY=resumed probe"}, status: 1,
-			want: map[string]string{"resumed": "FAIL: ended after 2 s", "probe": "pass"}},
+		{part: "a run hangs", env: []string{"LIMIT=77", "PATH=" + filepath.Join(dir, "bin") + string(filepath.ListSeparator) + os.Getenv("PATH"), "ONLY=resumed probe"}, status: 1,
+			want: map[string]string{"resumed": "FAIL: ended after 77 s", "probe": "pass"}},
 	} {
 		t.Run(c.part, func(t *testing.T) {
 			t.Parallel()
