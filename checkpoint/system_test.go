@@ -1,6 +1,7 @@
 package checkpoint
 
 import (
+	"bufio"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -152,16 +153,29 @@ func TestKill(t *testing.T) {
 	for round := range rounds {
 		cmd := exec.Command(self)
 		cmd.Env = append(os.Environ(), victimEnv+"="+dir)
-		var out strings.Builder
-		cmd.Stdout = &out
+		out, err := cmd.StdoutPipe()
+		must(t, err)
 		must(t, cmd.Start())
-		time.Sleep(15*time.Millisecond + time.Duration(rand.Int64N(int64(80*time.Millisecond))))
-		must(t, cmd.Process.Kill())
-		if err := cmd.Wait(); err == nil || strings.Contains(out.String(), "failed") {
-			t.Fatalf("round %d: %v: %s", round, err, out.String())
+		// A moment after some saves, or after the start.
+		lines := bufio.NewScanner(out)
+		read := func() bool {
+			if !lines.Scan() {
+				return false
+			}
+			if strings.Contains(lines.Text(), "failed") {
+				t.Fatalf("round %d: %s", round, lines.Text())
+			}
+			fmt.Sscanf(lines.Text(), "saved %d", &saved)
+			return true
 		}
-		for line := range strings.Lines(out.String()) {
-			fmt.Sscanf(line, "saved %d\n", &saved)
+		for more := round % 5; more > 0 && read(); more-- {
+		}
+		time.Sleep(time.Duration(rand.Int64N(int64(20 * time.Millisecond))))
+		must(t, cmd.Process.Kill())
+		for read() {
+		}
+		if err := cmd.Wait(); err == nil {
+			t.Fatalf("round %d: it ended by itself", round)
 		}
 		c, broken, err := Latest(vfs.OS{}, dir)
 		must(t, err)
