@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"testing"
-	"time"
+	"testing/synctest"
 
 	"github.com/millrace/millrace/internal/hostmem"
 	"github.com/millrace/millrace/store"
@@ -90,55 +90,66 @@ func TestAliasedWaits(t *testing.T) {
 		{"nobody for another copy", store.Write, store.Write, 3, 0, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			s, ctx := aliased(t), context.Background()
-			first, err := s.Borrow(ctx, trace.Fetch, weightsOf(0), 0, 1024, c.first, 0)
-			if err != nil {
-				t.Fatal(err)
-			}
-			n := min(int64(1024), 1536-c.off)
-			got := make(chan error, 1)
-			go func() {
-				l, err := s.Borrow(ctx, trace.Update, weightsOf(c.part), c.off, n, c.second, 0)
-				if err == nil {
-					l.Release()
+			synctest.Test(t, func(t *testing.T) {
+				s, ctx := aliased(t), context.Background()
+				first, err := s.Borrow(ctx, trace.Fetch, weightsOf(0), 0, 1024, c.first, 0)
+				if err != nil {
+					t.Fatal(err)
 				}
-				got <- err
-			}()
-			if c.waits {
-				select {
-				case err := <-got:
-					t.Fatalf("it did not wait: %v", err)
-				case <-time.After(20 * time.Millisecond):
+				n := min(int64(1024), 1536-c.off)
+				got := make(chan error, 1)
+				go func() {
+					l, err := s.Borrow(ctx, trace.Update, weightsOf(c.part), c.off, n, c.second, 0)
+					if err == nil {
+						l.Release()
+					}
+					got <- err
+				}()
+				if c.waits {
+					synctest.Wait()
+					select {
+					case err := <-got:
+						t.Fatalf("it did not wait: %v", err)
+					default:
+					}
+					first.Release()
+					first.Release() // the second call does nothing
+				} else {
+					defer first.Release()
 				}
-				first.Release()
-				first.Release() // the second call does nothing
-			} else {
-				defer first.Release()
-			}
-			if err := <-got; err != nil {
-				t.Error(err)
-			}
+				if err := <-got; err != nil {
+					t.Error(err)
+				}
+			})
 		})
 	}
 }
 
 func TestAliasedWaitEndsWithItsContext(t *testing.T) {
-	s := aliased(t)
-	l, err := s.Borrow(context.Background(), trace.Fetch, weightsOf(1), 0, 1024, store.Read, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
-	defer cancel()
-	if _, err := s.Borrow(ctx, trace.Update, weightsOf(3), 0, 1024, store.Write, 0); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("error %v", err)
-	}
-	l.Release()
-	// The lease that did not come to be has left nothing behind.
-	if l, err = s.Borrow(context.Background(), trace.Update, weightsOf(3), 0, 1024, store.Write, 0); err != nil {
-		t.Fatal(err)
-	}
-	l.Release()
+	synctest.Test(t, func(t *testing.T) {
+		s := aliased(t)
+		l, err := s.Borrow(context.Background(), trace.Fetch, weightsOf(1), 0, 1024, store.Read, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(context.Background())
+		got := make(chan error, 1)
+		go func() {
+			_, err := s.Borrow(ctx, trace.Update, weightsOf(3), 0, 1024, store.Write, 0)
+			got <- err
+		}()
+		synctest.Wait()
+		cancel()
+		if err := <-got; !errors.Is(err, context.Canceled) {
+			t.Errorf("error %v", err)
+		}
+		l.Release()
+		// The lease that did not come to be has left nothing behind.
+		if l, err = s.Borrow(context.Background(), trace.Update, weightsOf(3), 0, 1024, store.Write, 0); err != nil {
+			t.Fatal(err)
+		}
+		l.Release()
+	})
 }
 
 func TestAliasedPanics(t *testing.T) {

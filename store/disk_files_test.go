@@ -12,7 +12,6 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/millrace/millrace/internal/hostmem"
 	"github.com/millrace/millrace/internal/vfs"
@@ -498,7 +497,9 @@ func TestFilesBesideWrites(t *testing.T) {
 			err := d.Files(t.Context(), four.ID, func(f store.PieceFile) error {
 				if f.Off == 0 {
 					close(listed)
-					time.Sleep(time.Millisecond)
+					for range 100 {
+						runtime.Gosched()
+					}
 				}
 				to := fmt.Sprintf("kept-%d-%d", saved, f.Off)
 				err := m.Link(f.Path, to)

@@ -8,7 +8,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/device/cpu/kernels"
@@ -401,10 +400,10 @@ func TestSlowCompiler(t *testing.T) {
 	t.Setenv("CUDA_CACHE_DISABLE", "1")
 	gpu := standin.New(standin.Options{Load: loadOnce})
 	o := options(gpu, ownProducts, 0)
-	var once sync.Once
+	told := make(chan struct{}) // closed at the first note
 	load := o.API.ModuleLoadData
 	o.API.ModuleLoadData = func(m *driver.Module, image *byte) driver.Result {
-		once.Do(func() { time.Sleep(2100 * time.Millisecond) })
+		<-told
 		return load(m, image)
 	}
 	var mu sync.Mutex
@@ -412,7 +411,9 @@ func TestSlowCompiler(t *testing.T) {
 	o.Note = func(line string) {
 		mu.Lock()
 		defer mu.Unlock()
-		notes = append(notes, line)
+		if notes = append(notes, line); len(notes) == 1 {
+			close(told)
+		}
 	}
 	d, err := cuda.Open(o)
 	if err != nil {

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/millrace/millrace/hf/hub/hubtest"
@@ -377,13 +378,22 @@ func TestRetry(t *testing.T) {
 	if !IsPassing(err) {
 		t.Error("a 503 is said to stay")
 	}
+}
 
-	server.Failures, h.pause = 1, time.Hour
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)
-	defer cancel()
-	if _, err := h.Open(ctx, Repo{Dataset, "openai/gsm8k", "v9"}); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("%v", err)
-	}
+// Who is asked to stop does not wait for the next try.
+func TestRetryEndsWithItsContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(context.Background())
+		tries, got := 0, make(chan error)
+		go func() {
+			got <- (&Hub{pause: time.Hour}).retry(ctx, func() (bool, error) { tries++; return false, &refusal{status: 503} })
+		}()
+		synctest.Wait()
+		cancel()
+		if err := <-got; !errors.Is(err, context.Canceled) || tries != 1 {
+			t.Errorf("after %d tries: %v", tries, err)
+		}
+	})
 }
 
 func TestParse(t *testing.T) {

@@ -4,10 +4,12 @@ import (
 	"bytes"
 	"os"
 	"os/exec"
+	"runtime"
+	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"go.uber.org/goleak"
 	"pgregory.net/rapid"
@@ -27,7 +29,9 @@ func TestRunCoversTasks(t *testing.T) {
 		for range rapid.IntRange(1, 20).Draw(t, "loops") {
 			tasks := rapid.IntRange(0, 40).Draw(t, "tasks")
 			if rapid.IntRange(0, 9).Draw(t, "pause") == 0 {
-				time.Sleep(4 * spin) // let the workers park
+				for slices.ContainsFunc(p.helpers, func(h *helper) bool { return !h.parked.Load() }) {
+					runtime.Gosched()
+				}
 			}
 			runs := make([]int, tasks) // not atomic: the race detector checks Run's promise
 			busy := make([]atomic.Int32, workers)
@@ -53,11 +57,11 @@ func TestRunUsesAllWorkers(t *testing.T) {
 	p := New(workers, nil)
 	defer p.Close()
 	for range 20 {
-		var arrived atomic.Int32
+		var arrived sync.WaitGroup
+		arrived.Add(workers)
 		p.Run(workers, func(int, int) {
-			for arrived.Add(1); arrived.Load() < workers; {
-				time.Sleep(time.Microsecond)
-			}
+			arrived.Done()
+			arrived.Wait()
 		})
 	}
 }

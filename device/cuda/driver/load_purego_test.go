@@ -15,7 +15,6 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 	"unsafe"
 )
 
@@ -158,11 +157,7 @@ func TestFakeDriver(t *testing.T) {
 			if r := api.Init(uint32(syscall.SIGUSR1)); r != Success {
 				t.Fatal(r)
 			}
-			select {
-			case <-got:
-			case <-time.After(10 * time.Second):
-				t.Fatal("a signal to a thread of the driver is lost")
-			}
+			<-got // for ever, if a signal to a thread of the driver is lost
 		}
 	})
 	t.Run("errors", func(t *testing.T) {

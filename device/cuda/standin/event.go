@@ -24,7 +24,7 @@ type record struct {
 func (s *stream) record() *record {
 	r := &record{reached: make(chan struct{})}
 	s.queue.put(func() {
-		r.at = time.Now()
+		r.at = s.driver.options.Now()
 		close(r.reached)
 	})
 	return r

@@ -26,6 +26,9 @@ type Options struct {
 	Seed     uint64
 	MaxDelay time.Duration
 
+	// Now is the clock of events. Nil: time.Now.
+	Now func() time.Time
+
 	// Workers is how many goroutines share a launch. 0: GOMAXPROCS.
 	Workers int
 
@@ -52,6 +55,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.SharedOptinBytes == 0 {
 		o.SharedOptinBytes = 99 << 10
+	}
+	if o.Now == nil {
+		o.Now = time.Now
 	}
 	if o.Workers == 0 {
 		o.Workers = runtime.GOMAXPROCS(0)
