@@ -9,6 +9,7 @@
 //   - Goroutines of the product are started by internal/fault, so that a panic on one ends the program with the right status.
 //   - Every package has a doc comment, and a name that says what it is.
 //   - Third-party modules are those of the table; some for tests only, some for one tree only.
+//   - No test uses a clock, but for those that clocks.go lists with a reason.
 //
 // Tests may import anything but modules that the table lacks. It reads files instead of asking the go command, so that
 // the go command sees which files the test's result depends on and does not answer from its cache.
@@ -114,6 +115,9 @@ func (c *checker) file(name string, text []byte) error {
 			}
 			return true
 		})
+	}
+	if isTest || isTestSupport(pkg) {
+		c.refuseClocks(name, f, files)
 	}
 	for _, spec := range f.Imports {
 		imported, err := strconv.Unquote(spec.Path.Value)

@@ -17,6 +17,11 @@ func TestThisModule(t *testing.T) {
 	for _, line := range found {
 		t.Error(line)
 	}
+	for name := range useClocks {
+		if _, err := os.Stat("../../" + name); err != nil {
+			t.Errorf("internal/archtest/clocks.go: %v", err)
+		}
+	}
 }
 
 // Each law is broken once, in a tree of its own, and each exception is used once.
@@ -110,6 +115,19 @@ func TestCheckerOnSources(t *testing.T) {
 			"nn/gen.go": "//go:build ignore\n\npackage main\n\nfunc init() {}\n"}, nil},
 		"build tags are no excuse": {map[string]string{"nn/a.go": "//go:build windows\n\n// Doc.\npackage nn\n\nfunc init() {}\n"},
 			[]string{"nn/a.go:6:1: init runs behind the reader's back: call it where it is needed"}},
+		"a clock in a test": {map[string]string{"nn/a.go": "// Doc.\npackage nn", "nn/a_test.go": "package nn\n" +
+			"import \"time\"\nvar t = time.Now\nvar d = time.Second"},
+			[]string{"nn/a_test.go:3:9: time.Now in a test: count steps, wait for events, or give a reason in internal/archtest/clocks.go"}},
+		"a clock under another name": {map[string]string{"nn/a.go": "// Doc.\npackage nn", "nn/a_test.go": "package nn\n" +
+			"import c \"context\"\nvar x, y, z = c.WithTimeout(c.Background(), 1)"},
+			[]string{"nn/a_test.go:3:15: c.WithTimeout in a test: count steps, wait for events, or give a reason in internal/archtest/clocks.go"}},
+		"a clock in a suite": {map[string]string{"store/storetest/a.go": "// Doc.\npackage storetest\nimport \"time\"\nvar t = time.After"},
+			[]string{"store/storetest/a.go:4:9: time.After in a test: count steps, wait for events, or give a reason in internal/archtest/clocks.go"}},
+		"clocks that may be": {map[string]string{"nn/a.go": "// Doc.\npackage nn\nimport \"time\"\nvar t = time.Now",
+			"benchmarks/a.go": "// Doc.\npackage main", "benchmarks/a_test.go": "package main\nimport \"time\"\nvar t = time.Now",
+			"train/a.go": "// Doc.\npackage train", "train/kill_test.go": "package train\nimport \"time\"\nvar t = time.AfterFunc"}, nil},
+		"a clock that is gone": {map[string]string{"train/a.go": "// Doc.\npackage train", "train/kill_test.go": "package train"},
+			[]string{"train/kill_test.go: it uses no clock: take it off the list in internal/archtest/clocks.go"}},
 	} {
 		if d := cmp.Diff(c.want, check(t, c.files)); d != "" {
 			t.Errorf("%s: %s", what, d)
