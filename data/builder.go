@@ -24,6 +24,8 @@ type builder struct {
 	sum *xxh3.Hasher128
 	out *bufio.Writer // of file; nil: tokens stay in memory
 	buf []byte
+
+	failed error // why the file cannot be written
 }
 
 // newBuilder collects in memory.
@@ -64,8 +66,8 @@ func (b *builder) write() error {
 	if b.out == nil {
 		return nil
 	}
-	_, err := b.out.Write(b.buf)
-	return err
+	_, b.failed = b.out.Write(b.buf)
+	return b.failed
 }
 
 // finish writes what stands behind the tokens, padded to 8 bytes: counted and ends, little-endian.

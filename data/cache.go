@@ -155,8 +155,8 @@ type cacheWriter struct {
 // abandonedAfter is the age at which the unfinished file of a run that is gone is removed.
 const abandonedAfter = 24 * time.Hour
 
-// createCache begins a file for key.
-func createCache(dir string, key xxh3.Uint128) (*cacheWriter, error) {
+// createCache begins a file for key; create is os.CreateTemp.
+func createCache(dir string, key xxh3.Uint128, create func(dir, pattern string) (*os.File, error)) (*cacheWriter, error) {
 	if err := os.MkdirAll(dir, 0o777); err != nil {
 		return nil, err
 	}
@@ -166,7 +166,7 @@ func createCache(dir string, key xxh3.Uint128) (*cacheWriter, error) {
 			os.Remove(name) // if that fails it is in nobody's way
 		}
 	}
-	f, err := os.CreateTemp(dir, "new-*.tmp")
+	f, err := create(dir, "new-*.tmp")
 	if err != nil {
 		return nil, err
 	}

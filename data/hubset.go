@@ -97,9 +97,7 @@ func (s Source) fetch(ctx context.Context, folder string, o Options) (paths []st
 	for _, f := range files {
 		paths = append(paths, snapshot.Path(f))
 	}
-	if o.Note != nil {
-		o.Note(fmt.Sprintf("dataset %s: %s at commit %s", s.Path, countFiles(files), snapshot.Commit))
-	}
+	o.Note(fmt.Sprintf("dataset %s: %s at commit %s", s.Path, countFiles(files), snapshot.Commit))
 	if snapshot.Repo == repo {
 		commit = snapshot.Commit
 	}

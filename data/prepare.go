@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"log/slog"
 	"os"
 	"runtime"
 
@@ -25,10 +24,11 @@ type Options struct {
 	TrainOnPrompt bool           // prompts count in the loss too
 	CacheDir      string         // "" keeps nothing; see DefaultCacheDir
 	Hub           *hub.Hub       // where data sets come from that are no paths; nil: nowhere
-	Note          func(string)   // told in a line which files of the hub are read; may be nil
+	Note          func(string)   // told in a line which files of the hub are read, and what the cache cannot do; may be nil
 	Workers       int            // goroutines that tokenize; 0 is GOMAXPROCS
 	Progress      func(Progress) // may be nil; never called concurrently
-	Log           *slog.Logger   // told about faults of the cache, which are no errors; nil is silence
+
+	cacheFile func(dir, pattern string) (*os.File, error) // makes files of the cache in tests; nil: os.CreateTemp
 }
 
 // Progress is how far Prepare is with one source.
@@ -56,8 +56,11 @@ func Prepare(ctx context.Context, sources []Source, o Options) (*Dataset, error)
 	if o.Workers <= 0 {
 		o.Workers = runtime.GOMAXPROCS(0)
 	}
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
+	if o.Note == nil {
+		o.Note = func(string) {}
+	}
+	if o.cacheFile == nil {
+		o.cacheFile = os.CreateTemp
 	}
 	if o.Progress == nil {
 		o.Progress = func(Progress) {}
@@ -155,12 +158,15 @@ func prepareSource(ctx context.Context, s Source, files []string, o Options) (*p
 		return d, nil
 	}
 	if !errors.Is(err, fs.ErrNotExist) {
-		o.Log.Warn("token cache: file is made anew", "path", cachePath(o.CacheDir, key), "error", err)
+		o.Note(fmt.Sprintf("token cache: %s is made anew: %v", cachePath(o.CacheDir, key), err))
 	}
-	w, err := createCache(o.CacheDir, key)
-	if err != nil {
-		o.Log.Warn("token cache: tokens are not kept", "path", o.CacheDir, "error", err)
+	notKept := func(err error) (*part, error) {
+		o.Note(fmt.Sprintf("token cache: the tokens of %s are not kept, and the next start makes them again: %v", s.Path, err))
 		return inMemory()
+	}
+	w, err := createCache(o.CacheDir, key, o.cacheFile)
+	if err != nil {
+		return notKept(err)
 	}
 	again := xxh3.New128()
 	err = tokenize(ctx, s, files, again, o, p, w.builder)
@@ -169,10 +175,13 @@ func prepareSource(ctx context.Context, s Source, files []string, o Options) (*p
 	}
 	if err != nil {
 		w.abandon()
+		if w.failed != nil { // the cache, as on a full disk, and not the data
+			return notKept(w.failed)
+		}
 		return nil, err
 	}
 	if d, err = w.finish(vocab); err != nil {
-		return nil, fmt.Errorf("token cache %s: %w", o.CacheDir, err)
+		return notKept(err)
 	}
 	return d, nil
 }

@@ -5,11 +5,11 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"unsafe"
 
@@ -300,9 +300,8 @@ func TestCache(t *testing.T) {
 	s := rowsFile(t, dir, 300)
 	cache := filepath.Join(dir, "cache")
 	var warnings strings.Builder
-	log := slog.New(slog.NewTextHandler(&warnings, nil))
 	cached := false
-	o := Options{CacheDir: cache, Log: log, Progress: func(p Progress) { cached = p.Cached }}
+	o := Options{CacheDir: cache, Note: func(line string) { warnings.WriteString(line) }, Progress: func(p Progress) { cached = p.Cached }}
 	get := func(s Source, o Options) string {
 		t.Helper()
 		d, err := prepare(t, s, o)
@@ -377,7 +376,7 @@ func TestCacheDamage(t *testing.T) {
 		}
 		var log strings.Builder
 		cached := false
-		d, err := prepare(t, s, Options{CacheDir: cache, Log: slog.New(slog.NewTextHandler(&log, nil)), Progress: func(p Progress) { cached = p.Cached }})
+		d, err := prepare(t, s, Options{CacheDir: cache, Note: func(line string) { log.WriteString(line) }, Progress: func(p Progress) { cached = p.Cached }})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -446,11 +445,48 @@ func TestCacheUnwritable(t *testing.T) {
 	s := rowsFile(t, dir, 5)
 	var log strings.Builder
 	blocked := write(t, dir, "file", "not a directory")
-	if _, err := prepare(t, s, Options{CacheDir: blocked, Log: slog.New(slog.NewTextHandler(&log, nil))}); err != nil {
+	if _, err := prepare(t, s, Options{CacheDir: blocked, Note: func(line string) { log.WriteString(line) }}); err != nil {
 		t.Errorf("a cache that cannot be written stops the run: %v", err)
 	}
 	if !strings.Contains(log.String(), "not kept") {
 		t.Errorf("log: %s", &log)
+	}
+}
+
+// A cache on a full disk is done without: the tokens are the same, a line says so, and nothing is left behind.
+func TestCacheFull(t *testing.T) {
+	if _, err := os.Stat("/dev/full"); err != nil {
+		t.Skip("this system has no file that is always full")
+	}
+	for name, rows := range map[string]int{"when it is finished": 5, "in the middle": 2000} { // 1 MiB is buffered
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			s := rowsFile(t, dir, rows)
+			want, err := prepare(t, s, Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var said []string
+			o := Options{CacheDir: filepath.Join(dir, "cache"), Note: func(line string) { said = append(said, line) }}
+			o.cacheFile = func(dir, _ string) (*os.File, error) {
+				full, err := syscall.Open("/dev/full", os.O_RDWR, 0)
+				name := filepath.Join(dir, "new-1.tmp") // which is what is removed in the end
+				return os.NewFile(uintptr(full), name), errors.Join(err, os.WriteFile(name, nil, 0o600))
+			}
+			got, err := prepare(t, s, o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got.Fingerprint() != want.Fingerprint() {
+				t.Error("the tokens differ")
+			}
+			if len(said) != 1 || !strings.Contains(said[0], "not kept") || !strings.Contains(said[0], syscall.ENOSPC.Error()) {
+				t.Errorf("said: %q", said)
+			}
+			if left, _ := os.ReadDir(o.CacheDir); len(left) > 0 {
+				t.Errorf("left behind: %v", left)
+			}
+		})
 	}
 }
 
@@ -535,7 +571,7 @@ func FuzzRows(f *testing.F) {
 // FuzzCache reads bytes as a cache file, and with a header and sums that are right.
 func FuzzCache(f *testing.F) {
 	key := uint128([16]byte{1, 2, 3})
-	w, err := createCache(f.TempDir(), key)
+	w, err := createCache(f.TempDir(), key, os.CreateTemp)
 	if err != nil {
 		f.Fatal(err)
 	}

@@ -14,7 +14,6 @@ import (
 	"github.com/goccy/go-yaml"
 
 	"github.com/millrace/millrace/data"
-	"github.com/millrace/millrace/hf/hub"
 	"github.com/millrace/millrace/optim"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/tensor"
@@ -111,23 +110,6 @@ func Defaults() Config {
 		Memory:    Memory{Disk: Bytes{none: true}},
 		Device:    "auto", Seed: 42, OutputDir: "runs/run", Resume: "auto",
 	}
-}
-
-// ErrRequest marks an error in what was asked for: exit status 2.
-var ErrRequest = errors.New("bad request")
-
-// requestError is an ErrRequest that reads as its cause.
-type requestError struct{ error }
-
-func (requestError) Is(target error) bool { return target == ErrRequest }
-func (e requestError) Unwrap() error      { return e.error }
-
-// Request marks an error as one in what was asked for, unless the network is at fault: then the same request may do next time.
-func Request(err error) error {
-	if err == nil || hub.IsPassing(err) {
-		return err
-	}
-	return requestError{err}
 }
 
 // ReadConfig reads run.yaml and the key=value settings that follow it, and checks all that can be checked without opening

@@ -52,3 +52,28 @@ func TestPanicOfTheMainGoroutine(t *testing.T) {
 		}
 	}
 }
+
+// A disk that is full is no fault of the request: status 1, wherever it is found out.
+func TestFullDisk(t *testing.T) {
+	const full = "/dev/full" // a file on which nothing can be written
+	if _, err := os.Stat(full); err != nil {
+		t.Skip("this system has no file that is always full")
+	}
+	w := newWorkshop(t)
+	stdout, err := os.OpenFile(full, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stdout.Close()
+	for what, args := range map[string][]string{
+		"a page":           {"preview", w.path("run.yaml"), "--html", full},
+		"a result":         {"version"},
+		"a result as JSON": {"plan", w.path("run.yaml"), "--json"},
+	} {
+		var stderr bytes.Buffer
+		status := run(args, strings.NewReader(""), stdout, &stderr, nil)
+		if status != exitFailed || !strings.Contains(stderr.String(), "no space left") {
+			t.Errorf("%s: status %d: %s", what, status, stderr.String())
+		}
+	}
+}

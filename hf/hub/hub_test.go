@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -297,6 +298,9 @@ func TestHostileHub(t *testing.T) {
 	h.FreeBytes = func(string) (int64, error) { return 3e9, nil }
 	_, err = fetchAll(h, gsm8k)
 	wantLine(t, err, "needs 576460752.3 GB", "3.0 GB left", "HF_HOME")
+	if !errors.Is(err, syscall.ENOSPC) {
+		t.Error("a disk that is too small is not said to be full")
+	}
 
 	server, h = start(t)
 	server.Corrupt[train] = true

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 )
 
 // Snapshot is a commit of a repository.
@@ -119,8 +120,8 @@ func (s *Snapshot) Fetch(ctx context.Context, files ...File) error {
 	}
 	if s.hub.FreeBytes != nil {
 		if free, err := s.hub.FreeBytes(s.hub.Cache); err == nil && free < need {
-			return fmt.Errorf("it needs %.1f GB, and %s has %.1f GB left: set HF_HOME to a larger disk, or choose fewer files",
-				float64(need)/1e9, s.hub.Cache, float64(free)/1e9)
+			return fmt.Errorf("%w: it needs %.1f GB, and %s has %.1f GB left: set HF_HOME to a larger disk, or choose fewer files",
+				syscall.ENOSPC, float64(need)/1e9, s.hub.Cache, float64(free)/1e9)
 		}
 	}
 	for _, f := range missing {
