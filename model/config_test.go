@@ -179,6 +179,17 @@ func TestConfigErrors(t *testing.T) {
 	}
 }
 
+// A huge vocabulary of tiny rows is not cut into more tiles than a plan and a step can take, each of them whole but the last.
+func TestTilesAreFew(t *testing.T) {
+	for vocab, want := range map[int]int{65536: 1024, 65537: 513, 1_000_000: 977} {
+		m := mustBuild(t, "llama", map[string]any{"vocab_size": vocab, "hidden_size": 8, "intermediate_size": 8,
+			"num_attention_heads": 1, "num_key_value_heads": 1, "head_dim": 8})
+		if n := m.Head.Tiles(); n != want || m.Head.TileRows%64 != 0 {
+			t.Errorf("vocabulary %d: %d tiles of %d rows, want %d", vocab, n, m.Head.TileRows, want)
+		}
+	}
+}
+
 // TestParts holds the cut to its rules: every tensor of the checkpoint is covered once, row by row.
 func TestParts(t *testing.T) {
 	for _, variant := range modeltest.Variants(t) {

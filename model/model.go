@@ -132,11 +132,16 @@ func (s *spec) build() (*Model, error) {
 	return m, nil
 }
 
-// tileRows makes a tile of the vocabulary about as large as a block: the number of rows, a multiple of 64 unless one tile
-// is enough.
+// maxTiles keeps models with a huge vocabulary and tiny blocks from being nothing but tiles: a step has an operation for each of them
+// and each micro-batch.
+const maxTiles = 1024
+
+// tileRows makes a tile of the vocabulary about as large as a block, or larger where there would be more than maxTiles: the number
+// of rows, a multiple of 64 unless one tile is enough.
 func tileRows(block *tensor.Layout, hidden, vocab int) int {
 	params, _ := block.Params()
 	rows := (params + int64(hidden) - 1) / int64(hidden)
+	rows = max(rows, (int64(vocab)+maxTiles-1)/maxTiles)
 	rows = (rows + 63) / 64 * 64
 	return int(min(rows, int64(vocab)))
 }
