@@ -28,6 +28,20 @@ func (a *Arena) Take(bytes int64) Mem {
 	return a.mem.Slice(first, bytes)
 }
 
+// Again counts n times more what was taken since a mark: an arena that only counts then need not be asked for each of many alike.
+func (a *Arena) Again(n int, since int64) {
+	if !a.counting {
+		panic("device: Again on an arena over memory")
+	}
+	if a.off == since {
+		return // nothing was taken
+	}
+	first := (since + ArenaAlign - 1) / ArenaAlign * ArenaAlign
+	stride := (a.off - first + ArenaAlign - 1) / ArenaAlign * ArenaAlign
+	a.off += int64(n) * stride
+	a.peak = max(a.peak, a.off)
+}
+
 // Mat takes a dense matrix.
 func (a *Arena) Mat(t tensor.DType, rows, cols int) Mat {
 	return NewMat(a.Take(int64(rows)*int64(cols)*t.Bytes()), t, rows, cols)

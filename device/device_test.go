@@ -55,6 +55,37 @@ func TestOverlaps(t *testing.T) {
 	})
 }
 
+// Counting pieces again counts what taking them would.
+func TestArenaAgain(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		sizes := rapid.SliceOfN(rapid.Int64Range(0, 3000), 0, 5).Draw(t, "bytes")
+		times, before := rapid.IntRange(1, 5).Draw(t, "times"), rapid.Int64Range(0, 3000).Draw(t, "before")
+		walk := func(take func(a *device.Arena, all func())) (mark, peak int64) {
+			a := device.NewArena(device.Mem{})
+			a.Take(before)
+			take(a, func() {
+				for _, n := range sizes {
+					a.Take(n)
+				}
+			})
+			return a.Mark(), a.Peak()
+		}
+		mark, peak := walk(func(a *device.Arena, all func()) {
+			for range times {
+				all()
+			}
+		})
+		againMark, againPeak := walk(func(a *device.Arena, all func()) {
+			since := a.Mark()
+			all()
+			a.Again(times-1, since)
+		})
+		if againMark != mark || againPeak != peak {
+			t.Fatalf("%d bytes with a peak of %d, one by one %d and %d", againMark, againPeak, mark, peak)
+		}
+	})
+}
+
 // An arena that counts places pieces where one over memory does, and its peak is what the other needs.
 func TestArena(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {

@@ -93,7 +93,8 @@ func (s *setting) resultBytes() int64 { return s.squaresAt(len(s.model.Parts)) }
 // ResultBytes is the length of one of the two copies.
 func (p *Plan) ResultBytes() int64 { return p.setting().resultBytes() }
 
-// buffers lays them out. groups, if given, learns the bytes by purpose.
+// buffers lays them out. groups, if given, learns the bytes by purpose; the arena then only counts, and what each micro-batch has is
+// taken once and counted as often as there are micro-batches.
 func (s *setting) buffers(a *device.Arena, groups func(purpose string, bytes int64)) *Buffers {
 	b := &Buffers{}
 	last := a.Mark()
@@ -105,7 +106,21 @@ func (s *setting) buffers(a *device.Arena, groups func(purpose string, bytes int
 	}
 	num, t, m := s.num, s.num.Positions(), s.num.MicroBatches
 	hidden := s.model.Hidden
-	mats := func(dtype tensor.DType, rows, cols int) []device.Mat { return microMats(a, m, dtype, rows, cols) }
+	micros := func(take func()) {
+		mark := a.Mark()
+		take()
+		if groups != nil {
+			a.Again(m-1, mark)
+			return
+		}
+		for range m - 1 {
+			take()
+		}
+	}
+	mats := func(dtype tensor.DType, rows, cols int) (all []device.Mat) {
+		micros(func() { all = append(all, a.Mat(dtype, rows, cols)) })
+		return all
+	}
 
 	if !s.place.Bind {
 		var ring int64
@@ -199,9 +214,7 @@ func (s *setting) buffers(a *device.Arena, groups func(purpose string, bytes int
 			}
 			continue
 		}
-		for range m {
-			b.Kept[i] = append(b.Kept[i], d.NewKept(a, num.Compute, t, s.place.Keep[i]))
-		}
+		micros(func() { b.Kept[i] = append(b.Kept[i], d.NewKept(a, num.Compute, t, s.place.Keep[i])) })
 	}
 	group("kept activations")
 
@@ -218,23 +231,14 @@ func (s *setting) buffers(a *device.Arena, groups func(purpose string, bytes int
 	}
 	group("tables, tokens and results")
 
-	s.work(a, b)
+	s.work(a, b, mats)
 	group("work")
 	return b
 }
 
-// microMats takes a matrix for each of m micro-batches.
-func microMats(a *device.Arena, m int, dtype tensor.DType, rows, cols int) []device.Mat {
-	all := make([]device.Mat, m)
-	for i := range all {
-		all[i] = a.Mat(dtype, rows, cols)
-	}
-	return all
-}
-
-// work lays the scratch of all visits over one another: they follow each other in the compute lane. What the head has of all
+// work lays the scratch of all visits over one another, mats being a matrix for each micro-batch: they follow each other in the compute lane. What the head has of all
 // micro-batches is scratch, too: blocks are through with theirs when it begins, and begin again when it is done.
-func (s *setting) work(a *device.Arena, b *Buffers) {
+func (s *setting) work(a *device.Arena, b *Buffers, mats func(dtype tensor.DType, rows, cols int) []device.Mat) {
 	first := a.Mark()
 	end := first
 	lay := func(place func()) {
@@ -253,9 +257,6 @@ func (s *setting) work(a *device.Arena, b *Buffers) {
 		})
 	}
 	a.Release(first)
-	mats := func(dtype tensor.DType, rows, cols int) []device.Mat {
-		return microMats(a, s.num.MicroBatches, dtype, rows, cols)
-	}
 	hidden, head := s.model.Hidden, s.head()
 	b.Normed = mats(compute, t, hidden)
 	b.NormRstd = mats(tensor.F32, t, 1)

@@ -110,7 +110,7 @@ func (c *chooser) fastest(places []Placement) Placement {
 
 // simulate predicts a step of a placement.
 func (c *chooser) simulate(p *Plan) Prediction {
-	q, operations := p.walk(c.Machine, c.Device, nil, nil)
+	q, operations := p.walk(c.Machine, c.Device, simulatedMicros, nil, nil)
 	c.effort.operations += operations
 	return q
 }

@@ -3,6 +3,7 @@ package plan
 import (
 	"context"
 	"errors"
+	"math"
 	"testing"
 
 	"github.com/millrace/millrace/hf"
@@ -82,5 +83,32 @@ func TestSearchEndsWithItsContext(t *testing.T) {
 				t.Errorf("%s: ended the %dth time of %d at %+v, and did more up to %+v", what, n, whole.asked, then, c.effort)
 			}
 		}
+	}
+}
+
+// A search takes about as long for any number of micro-batches, and what it predicts is what it would take much longer to find.
+func TestManyMicroBatches(t *testing.T) {
+	search := func(micros int) (*Plan, effort) {
+		r := named(t, "llama-3-70b", "rtx4090-pc-256gb", Numerics{SequenceLen: 1024, MicroBatch: 1, MicroBatches: micros, HeadChunk: 1024})
+		r.DeviceBytes, r.HostBytes, r.DiskBytes = 1<<41, 2<<40, 1<<45
+		c := &chooser{Request: r, ctx: context.Background()}
+		p, err := c.choose(true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p, c.effort
+	}
+	_, few := search(simulatedMicros)
+	p, many := search(1024)
+	t.Logf("%+v for %d micro-batches, %+v for 1024", few, simulatedMicros, many)
+	if many.operations > 2*few.operations || many.placements > 2*few.placements || many.operations > 10e6 || many.placements > 10e3 {
+		t.Errorf("%+v for %d micro-batches, %+v for 1024", few, simulatedMicros, many)
+	}
+	on, err := FindMachine("rtx4090-pc-256gb")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if each := p.simulateEach(on.Machine, on.Device); math.Abs(each.StepSeconds-p.Predicted.StepSeconds) > 1e-3*each.StepSeconds {
+		t.Errorf("a step takes %.6g s, one by one %.6g s", p.Predicted.StepSeconds, each.StepSeconds)
 	}
 }

@@ -20,7 +20,7 @@ type Idle struct {
 // the fetch that has not begun but the update that the fetch waits for. Longest first.
 func (p *Plan) Idles(m Machine, dev device.Info) []Idle {
 	of := map[[2]string]float64{}
-	p.walk(m, dev, nil, func(next, culprit *Op, seconds float64) {
+	p.walk(m, dev, simulatedMicros, nil, func(next, culprit *Op, seconds float64) {
 		before := stepEnd
 		if next != nil {
 			before = next.Kind.String()

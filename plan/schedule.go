@@ -46,9 +46,9 @@ type builder struct {
 	Mode
 	ops []Op
 
-	written map[resource]int        // last operation that wrote it
-	read    map[resource][Lanes]int // since then, the last operation of each lane that read it, plus one
-	waited  [Lanes][Lanes]int       // by lane: how far into each other lane it has waited, plus one
+	touched [resourceKinds][]touch // by kind and index: see builder.touch
+	waited  [Lanes][Lanes]int      // by lane: how far into each other lane it has waited, plus one
+	waits   []int                  // of all operations, which have slices of it
 
 	slots    slotRing
 	grad     int // next fp32 gradient slot of the ring
@@ -93,12 +93,55 @@ const (
 	results                          // scalars: of a micro-batch (0), of a part (1), the count of NaNs (2)
 	logitChunk                       // a chunk's logits of a tile on the device
 	hostLogits                       // the wanted logits in host memory
+	resourceKinds
 )
+
+// touch is who touched a resource last.
+type touch struct {
+	written int        // the last operation that wrote it, plus one
+	read    [Lanes]int // since then, the last operation of each lane that read it, plus one
+}
+
+// touch is the entry of a resource. There are as many as a step has micro-batches in all layers, and each is asked for often, so they
+// lie in arrays, by kind, that are made when they are needed.
+func (b *builder) touch(r resource) *touch {
+	parts, micros := len(b.model.Parts), b.num.MicroBatches
+	count, i := 0, r.a
+	switch r.what {
+	case hostGrad:
+		if count = parts + sharedGrads + 1; r.a == none {
+			i = parts + r.b
+		}
+	case slotWeights:
+		count = b.place.Slots
+	case gradSlot: // none is that of parts that are frozen
+		count, i = b.place.GradSlots+1, r.a+1
+	case stageSlot:
+		count = b.place.StageSlots
+	case keptSlot:
+		count = b.place.KeptSlots
+	case workingInput:
+		count, i = 2*micros, r.a*micros+r.b
+	case hostKept, savedInput, hostInput:
+		count, i = (b.blocks()+2)*micros, r.a*micros+r.b
+	case inputGrad, headState:
+		count = micros
+	case results: // of micro-batches, of parts, the count of NaNs
+		count, i = micros+parts+1, [...]int{0, micros, micros + parts}[r.a]+r.b
+	case batchTokens, scratch, logitChunk, hostLogits:
+		count = 1
+	default: // of a part
+		count = parts
+	}
+	if b.touched[r.what] == nil {
+		b.touched[r.what] = make([]touch, count)
+	}
+	return &b.touched[r.what][i]
+}
 
 // build writes the schedule of a mode.
 func (s *setting) build(mode Mode) *Schedule {
-	b := &builder{setting: s, Mode: mode, written: map[resource]int{}, read: map[resource][Lanes]int{},
-		gradOf: map[int]int{}, onDevice: map[int]bool{}, keptIn: map[[2]int]int{}}
+	b := &builder{setting: s, Mode: mode, ops: make([]Op, 0, s.aboutOps()), gradOf: map[int]int{}, onDevice: map[int]bool{}, keptIn: map[[2]int]int{}}
 	for parity := range b.inX {
 		b.inX[parity] = make([]int, s.num.MicroBatches)
 	}
@@ -128,40 +171,53 @@ func (s *setting) build(mode Mode) *Schedule {
 	return &Schedule{Ops: b.ops}
 }
 
+// aboutOps is about how many operations a step has, for room.
+func (s *setting) aboutOps() int {
+	return s.num.MicroBatches*(4*s.blocks()+2*len(s.model.HeadTiles)+8) + 8*len(s.model.Parts)
+}
+
 // add appends an operation and works out what it waits for.
 func (b *builder) add(op Op, reads, writes []resource) int {
 	var need [Lanes]int
-	for _, r := range slices.Concat(reads, writes) {
-		if w, ok := b.written[r]; ok {
-			l := b.ops[w].Lane
-			need[l] = max(need[l], w+1)
-		}
+	for _, r := range reads {
+		b.needWriter(&need, b.touch(r))
 	}
 	for _, w := range writes {
-		for l, last := range b.read[w] {
+		t := b.touch(w)
+		b.needWriter(&need, t)
+		for l, last := range t.read {
 			need[l] = max(need[l], last)
 		}
 	}
+	first := len(b.waits)
 	for l, n := range need {
 		// Lanes run in order: what a lane has waited for once, and all before it, is done.
 		if Lane(l) != op.Lane && n > b.waited[op.Lane][l] {
 			b.waited[op.Lane][l] = n
-			op.After = append(op.After, n-1)
+			b.waits = append(b.waits, n-1)
 		}
 	}
-	slices.Sort(op.After)
+	if n := len(b.waits); n > first {
+		op.After = b.waits[first:n:n]
+		slices.Sort(op.After)
+	}
 	i := len(b.ops)
 	b.ops = append(b.ops, op)
 	for _, w := range writes {
-		b.written[w] = i
-		delete(b.read, w)
+		*b.touch(w) = touch{written: i + 1}
 	}
 	for _, r := range reads {
-		last := b.read[r]
-		last[op.Lane] = i + 1
-		b.read[r] = last
+		b.touch(r).read[op.Lane] = i + 1
 	}
 	return i
+}
+
+// needWriter has an operation wait for the last one that wrote a resource.
+func (b *builder) needWriter(need *[Lanes]int, t *touch) {
+	if t.written > 0 {
+		l := b.ops[t.written-1].Lane
+		need[l] = max(need[l], t.written)
+	}
 }
 
 func op(lane Lane, kind Kind) Op {
@@ -340,7 +396,7 @@ func (b *builder) input(layer, m int) resource {
 func (b *builder) load(layer, m int) resource {
 	r := b.input(layer, m)
 	if r.what == savedInput {
-		if _, here := b.written[r]; here {
+		if b.touch(r).written > 0 {
 			return r
 		}
 	} else if b.inX[layer%2][m] == layer {

@@ -70,6 +70,9 @@ func TestBuffersAreApart(t *testing.T) {
 		n := numerics(rapid.IntRange(1, 3).Draw(rt, "micro-batches"), rapid.Bool().Draw(rt, "split"))
 		p := newPlan(rt, m, n).With(drawPlacement(rt, m))
 		b := p.Place(device.Mem{})
+		if n := plan.PlacedBytes(p); n != p.DeviceBytes {
+			rt.Errorf("%d bytes are counted, and %d placed", p.DeviceBytes, n)
+		}
 		var all []device.Mem
 		take := func(list ...device.Mem) { all = append(all, list...) }
 		mats := func(list []device.Mat) {

@@ -55,8 +55,53 @@ func (s *LaneSeconds) UnmarshalJSON(doc []byte) error {
 // machine's rates give. Lanes run beside each other, as in the engine, and slow each other down as Machine.slowed says; the disk is
 // shared by all who read or write it.
 func (p *Plan) Simulate(m Machine, dev device.Info) Prediction {
-	q, _ := p.walk(m, dev, nil, nil)
+	q, _ := p.walk(m, dev, simulatedMicros, nil, nil)
 	return q
+}
+
+// simulateEach is Simulate with each micro-batch by itself: the slow reference.
+func (p *Plan) simulateEach(m Machine, dev device.Info) Prediction {
+	q, _ := p.walk(m, dev, math.MaxInt, nil, nil)
+	return q
+}
+
+// simulatedMicros is how many micro-batches are simulated one by one. Of more, neighbours are simulated as one that takes as long as
+// they do: a visit is then a row of so many equal operations as before, only longer ones, so that the time of a simulation
+// does not grow with the number of micro-batches.
+const simulatedMicros = 32
+
+// microGroups are the micro-batches of a step in groups of neighbours, all but the last of one size.
+type microGroups struct{ count, size, last int }
+
+func groupMicros(micros, atOnce int) microGroups {
+	size := (micros-1)/atOnce + 1
+	count := (micros-1)/size + 1
+	return microGroups{count, size, micros - (count-1)*size}
+}
+
+// costs tells what each operation of a schedule of groups costs, as setting.costs does of micro-batches.
+func (g microGroups) costs(s *setting) func(op *Op) cost {
+	one := s.costs()
+	type known struct {
+		lane        Lane
+		layer, part int
+		cost        cost
+	}
+	var latest [Kinds]*known // of the micro-batches of a visit it is the same
+	return func(op *Op) cost {
+		k := latest[op.Kind]
+		if k == nil || k.lane != op.Lane || k.layer != op.Layer || k.part != op.Part {
+			k = &known{op.Lane, op.Layer, op.Part, one(op)}
+			latest[op.Kind] = k
+		}
+		switch {
+		case op.Micro == none:
+			return k.cost
+		case op.Micro == g.count-1:
+			return k.cost.times(g.last)
+		}
+		return k.cost.times(g.size)
+	}
 }
 
 // span is the time that an operation, or the disk for it, takes of a lane.
@@ -76,8 +121,8 @@ type flight struct {
 }
 
 // walk simulates, and reports every span of time, and every time in which the compute lane waits for an operation, if it is asked to.
-// operations is how many it has simulated.
-func (p *Plan) walk(m Machine, dev device.Info, see func(span), idles func(next, culprit *Op, seconds float64)) (out Prediction, operations int) {
+// operations is how many it has simulated. Micro-batches are grouped where a step has more than atOnce: see microGroups.
+func (p *Plan) walk(m Machine, dev device.Info, atOnce int, see func(span), idles func(next, culprit *Op, seconds float64)) (out Prediction, operations int) {
 	s := p.setting()
 	phase := Steady
 	if !s.trains() {
@@ -85,8 +130,11 @@ func (p *Plan) walk(m Machine, dev device.Info, see func(span), idles func(next,
 	}
 	mode := usual(phase)
 	mode.Loaded = true
-	ops := s.build(mode).Ops
-	costs := s.costs()
+	groups := groupMicros(s.num.MicroBatches, atOnce)
+	grouped := *s
+	grouped.num.MicroBatches = groups.count
+	ops := grouped.build(mode).Ops
+	cost := groups.costs(s)
 	var queues [Lanes][]int // operations to come
 	for i, op := range ops {
 		queues[op.Lane] = append(queues[op.Lane], i)
@@ -109,7 +157,7 @@ func (p *Plan) walk(m Machine, dev device.Info, see func(span), idles func(next,
 			}
 			i := queues[lane][0]
 			queues[lane], busy[lane] = queues[lane][1:], true
-			c := costs(&ops[i])
+			c := cost(&ops[i])
 			read, write := seconds(c.read, m.DiskReadBytesPerSec), seconds(c.written, m.DiskWriteBytesPerSec)
 			at[lane] = flight{op: i, work: c.seconds(&m, p), disk: read + write, begin: now, read: read / max(read+write, math.SmallestNonzeroFloat64)}
 			out.LaneSeconds[lane] += at[lane].work
@@ -217,11 +265,14 @@ func (m *Machine) slowed(unified bool, at *[Lanes]flight) [Lanes]float64 {
 
 // diskShares divides the disk between the lanes that want it: evenly, but for what one of them cannot have.
 func (p *Placement) diskShares(at *[Lanes]flight) (share [Lanes]float64) {
-	var want []Lane
+	want := make([]Lane, 0, Lanes)
 	for lane := range Lane(Lanes) {
 		if at[lane].disk > 0 {
 			want = append(want, lane)
 		}
+	}
+	if len(want) == 0 {
+		return share
 	}
 	slices.SortStableFunc(want, func(a, b Lane) int { return cmp.Compare(p.diskShare(a), p.diskShare(b)) })
 	left := 1.0
@@ -248,6 +299,12 @@ type cost struct {
 	up, down         int64 // bytes over the link
 	adamw, host      int64 // bytes read and written by updates, and by other work on the host
 	read, written    int64 // bytes from and to disk
+}
+
+// times is the cost of so many of them.
+func (c cost) times(n int) cost {
+	m := int64(n)
+	return cost{c.flops * m, c.attention * m, c.ops * m, c.element * m, c.up * m, c.down * m, c.adamw * m, c.host * m, c.read * m, c.written * m}
 }
 
 // seconds is the time that bytes take at a rate; none at a rate that is not known.

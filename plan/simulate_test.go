@@ -45,6 +45,43 @@ func TestSimulationIsBounded(t *testing.T) {
 	})
 }
 
+// Neighbours that are simulated as one move and compute what they do one by one, and take nearly as long: within a tenth for any
+// placement of shapes of a few layers. TestManyMicroBatches has real ones, within a thousandth.
+func TestGroupsOfMicroBatches(t *testing.T) {
+	worst := 0.0
+	rapid.Check(t, func(rt *rapid.T) {
+		r := drawRequest(rt)
+		r.Numerics.MicroBatches = rapid.IntRange(1, 6*plan.SimulatedMicros).Draw(rt, "micro-batches")
+		r.Machine.DiskReadBytesPerSec, r.Machine.DiskWriteBytesPerSec = 1e8, 1e9
+		unified := device.Info{Unified: rapid.Bool().Draw(rt, "unified")}
+		place := drawPlacement(rt, r.Model)
+		place.Bind = place.Bind && unified.Unified
+		if rapid.Bool().Draw(rt, "state on disk") && !place.Bind {
+			place.OnDisk = everything(len(r.Model.Parts))
+		}
+		p := newPlan(rt, r.Model, r.Numerics).With(place)
+		fast, each := p.Simulate(r.Machine, unified), plan.SimulateEach(p, r.Machine, unified)
+		if r.Numerics.MicroBatches <= plan.SimulatedMicros && fast != each {
+			rt.Errorf("few micro-batches are grouped: %+v, one by one %+v", fast, each)
+		}
+		off := math.Abs(fast.StepSeconds/each.StepSeconds - 1)
+		worst = max(worst, off)
+		if off > 0.1 {
+			rt.Errorf("%d micro-batches take %.6g s, one by one %.6g s", r.Numerics.MicroBatches, fast.StepSeconds, each.StepSeconds)
+		}
+		for lane, sec := range each.LaneSeconds {
+			if math.Abs(fast.LaneSeconds[lane]-sec) > 1e-9*sec {
+				rt.Errorf("lane %d is busy for %.9g s, one by one %.9g s", lane, fast.LaneSeconds[lane], sec)
+			}
+		}
+		fast.StepSeconds, fast.LaneSeconds, fast.Limit = each.StepSeconds, each.LaneSeconds, each.Limit
+		if fast != each {
+			rt.Errorf("%+v, one by one %+v", fast, each)
+		}
+	})
+	t.Logf("at most %.2g of a step apart", worst)
+}
+
 // Copies in both directions share the link, and take memory from the update: by what was measured, and not on a unified device.
 func TestLanesSlowEachOtherDown(t *testing.T) {
 	m := medium.model(t)
