@@ -19,7 +19,7 @@ import (
 )
 
 // Chat renders conversations with the chat template of a model, as transformers' apply_chat_template does, and without
-// a generation prompt. What the assistant wrote counts; see [template.Template.AssistantSpans].
+// a generation prompt. What the assistant wrote counts; see [template.Template.FindTurns].
 //
 // The text is encoded as a whole, and special tokens are found in it wherever they come from, as transformers does. So
 // a message whose text spells "<|im_end|>" ends a turn there: data that must not do so has to be cleaned before.
@@ -31,6 +31,9 @@ type Chat struct {
 	All bool
 	// LastTurn counts the last turn of the assistant only.
 	LastTurn bool
+	// Stops are ids that end a generation beside the tokenizer's EOS, as generation_config.json lists them. They end turns
+	// that the template leaves open.
+	Stops []int32
 
 	config  template.Config
 	sources map[string]*template.Template // by source text
@@ -80,7 +83,7 @@ func NewChat(dir, file string) (*Chat, error) {
 		}
 		c.sources[source] = t
 	}
-	spec, err := json.Marshal([]any{"chat-1", c.config.Templates, c.config.Tokens, chatNow})
+	spec, err := json.Marshal([]any{"chat-2", c.config.Templates, c.config.Tokens, chatNow})
 	if err != nil {
 		return nil, fmt.Errorf("chat_template: %w", err)
 	}
@@ -129,7 +132,7 @@ func readSmall(path string) ([]byte, error) {
 
 // Version implements [Renderer].
 func (c *Chat) Version() string {
-	return fmt.Sprintf("%s all=%v last=%v %s", c.version, c.All, c.LastTurn, Plain.Version())
+	return fmt.Sprintf("%s all=%v last=%v stops=%v %s", c.version, c.All, c.LastTurn, slices.Sorted(slices.Values(c.Stops)), Plain.Version())
 }
 
 // Render implements [Renderer].
@@ -146,15 +149,15 @@ func (c *Chat) Render(ctx context.Context, r Record) (Rendered, error) {
 	if c.LastTurn {
 		turns = template.LastTurn
 	}
-	text, found, err := c.sources[source].AssistantSpans(ctx, in, turns)
+	found, err := c.sources[source].FindTurns(ctx, in, turns)
 	if err != nil {
 		return Rendered{}, err
 	}
-	if err := checkRendered(text, in); err != nil {
+	if err := checkRendered(found.Text, in); err != nil {
 		return Rendered{}, err
 	}
 	var spans [][2]int
-	for _, s := range found {
+	for _, s := range found.Spans {
 		if len(r.Untrained) > 0 && s.Message < 0 {
 			return Rendered{}, errors.New("a message has weight 0, and which part the template made of it is not known: remove the weights")
 		}
@@ -166,7 +169,13 @@ func (c *Chat) Render(ctx context.Context, r Record) (Rendered, error) {
 		return Rendered{}, errors.New("the chat template leaves nothing of what the assistant wrote")
 	}
 	slices.SortFunc(spans, func(a, b [2]int) int { return a[0] - b[0] })
-	return Rendered{Segments: cut(text, spans), Joined: true}, nil
+	out := Rendered{Segments: cut(found.Text, spans), Joined: true}
+	if found.Unended != nil {
+		last := len(in.Messages) - 1
+		role, _ := textOf(in.Messages[last].(*template.Dict), "role")
+		out.Unended = &Unended{*found.Unended, c.Stops, role == roleAssistant && !r.Untrained[last]}
+	}
+	return out, nil
 }
 
 // checkRendered refuses a text that lacks what a user or the system said, or a tool that is offered: some templates pass

@@ -33,8 +33,9 @@ func chatOf(t testing.TB, template string) *Chat {
 }
 
 // marked writes documents with [] around what counts.
-func marked(d *Dataset) []string {
-	tok := tokenizer.Bytes()
+func marked(d *Dataset) []string { return markedBy(tokenizer.Bytes(), d) }
+
+func markedBy(tok tokenizer.Tokenizer, d *Dataset) []string {
 	var out []string
 	for i := range d.Len() {
 		e := d.Example(i)

@@ -26,6 +26,8 @@ type Rendered struct {
 	// Joined makes the segments one text, as transformers encodes what a chat template returns: a token that reaches
 	// over a border belongs to the segment that it ends in if that is a target.
 	Joined bool
+	// Unended is set where the segments have turns without an end, which Tokenize gives them.
+	Unended *Unended
 }
 
 // Renderer turns records into text. It must be safe for concurrent use.
@@ -85,6 +87,13 @@ func alpacaPrompt(instruction, input string) string {
 
 // Tokenize turns a rendered record into an example. With trainOnPrompt every segment is a target.
 func Tokenize(tok tokenizer.Tokenizer, r Rendered, trainOnPrompt bool) (Example, error) {
+	var err error
+	isEnded := true
+	if r.Unended != nil {
+		if r.Segments, isEnded, err = r.Unended.end(tok, r.Segments); err != nil {
+			return Example{}, err
+		}
+	}
 	var e Example
 	add := func(ids []int32, target bool) {
 		e.InputIDs = append(e.InputIDs, ids...)
@@ -110,6 +119,12 @@ func Tokenize(tok tokenizer.Tokenizer, r Rendered, trainOnPrompt bool) (Example,
 			break
 		}
 		add(tok.Encode(s.Text, false), s.Target || trainOnPrompt)
+	}
+	if !isEnded {
+		if tok.EOS() == tokenizer.None {
+			return Example{}, errNoEOS
+		}
+		add([]int32{tok.EOS()}, true)
 	}
 	if r.End {
 		eos := tok.EOS()

@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/millrace/millrace/data"
 	"github.com/millrace/millrace/data/tokenizer"
@@ -107,16 +109,19 @@ func (s *source) openReader(c *Config) (r reader, err error) {
 	if r.tokenizer, err = s.openTokenizer(c.Tokenizer); err != nil {
 		return r, err
 	}
-	r.renderer, err = s.openTemplate(c)
+	r.renderer, err = s.openTemplate(c, r.tokenizer)
 	return r, Request(err)
 }
 
 // openTemplate opens what the key chat_template names. auto takes the template that lies beside the tokenizer, if there is
 // one, and only for what cannot be rendered without.
-func (s *source) openTemplate(c *Config) (data.Renderer, error) {
+func (s *source) openTemplate(c *Config, tok tokenizer.Tokenizer) (data.Renderer, error) {
 	dir, file := s.dir, ""
+	isOwn := false
 	switch c.Tokenizer {
-	case "auto", "", "bytes":
+	case "auto", "":
+		isOwn = true
+	case "bytes":
 	default:
 		dir = c.Tokenizer
 		if st, err := os.Stat(dir); err == nil && !st.IsDir() {
@@ -135,6 +140,13 @@ func (s *source) openTemplate(c *Config) (data.Renderer, error) {
 		return nil, err
 	}
 	chat.All, chat.LastTurn = !isAuto, c.TrainOnLast
+	if isOwn { // the ids in the model's configuration are those of its own tokenizer
+		ends, err := s.ends(tok)
+		if err != nil {
+			return nil, err
+		}
+		chat.Stops = slices.Sorted(maps.Keys(ends))
+	}
 	return chat, nil
 }
 

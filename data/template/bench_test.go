@@ -59,13 +59,13 @@ func benchmarkRender(b *testing.B, tmpl *Template) {
 	}
 }
 
-func BenchmarkAssistantSpans(b *testing.B) {
+func BenchmarkFindTurns(b *testing.B) {
 	for _, name := range []string{"chatml.jinja", "thinking.jinja", "generation.jinja"} {
 		b.Run(name, func(b *testing.B) {
 			tmpl, in := readTemplate(b, name), longConversation(20)
 			b.ReportAllocs()
 			for b.Loop() {
-				if _, _, err := tmpl.AssistantSpans(context.Background(), in, AllTurns); err != nil {
+				if _, err := tmpl.FindTurns(context.Background(), in, AllTurns); err != nil {
 					b.Fatal(err)
 				}
 			}

@@ -98,7 +98,7 @@ func TestErrorsNameThePlace(t *testing.T) {
 	}
 }
 
-func ExampleTemplate_AssistantSpans() {
+func ExampleTemplate_FindTurns() {
 	t, err := Parse(`{% for m in messages %}<{{ m.role }}>{{ m.content }}<end>` + "\n" +
 		`{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}`)
 	if err != nil {
@@ -110,12 +110,13 @@ func ExampleTemplate_AssistantSpans() {
 		fmt.Println(err)
 		return
 	}
-	text, spans, err := t.AssistantSpans(context.Background(), Input{Messages: messages.(*List).Items()}, AllTurns)
+	found, err := t.FindTurns(context.Background(), Input{Messages: messages.(*List).Items()}, AllTurns)
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	fmt.Printf("%q\n%q\n", text, text[spans[0].Start:spans[0].End])
+	turn := found.Spans[0]
+	fmt.Printf("%q\n%q\n", found.Text, found.Text[turn.Start:turn.End])
 	// Output:
 	// "<user>1+1?<end>\n<assistant>2<end>\n"
 	// "2<end>"

@@ -2,7 +2,7 @@
 // of the text the assistant wrote.
 //
 // [Parse] reads a template once; [Template.Render] turns an [Input] into text, equal to the byte to what
-// apply_chat_template of transformers gives (4.57, Jinja 3.1); [Template.AssistantSpans] adds the parts that count in
+// apply_chat_template of transformers gives (4.57, Jinja 3.1); [Template.FindTurns] adds the parts that count in
 // the loss. [ParseJSON] makes the [Value]s of messages and tools, and [ReadConfig] finds the template in a tokenizer's
 // configuration.
 //
@@ -27,7 +27,7 @@
 // The loss should count what the model will have to write when it is asked: everything from where the prompt ends to
 // the token that ends its turn, with that token, without the header that the prompt brings along and without white
 // space that the template puts behind the turn. Nobody writes that down but {% generation %}, which few templates
-// have; [Template.AssistantSpans] says how it is found for the others.
+// have; [Template.FindTurns] says how it is found for the others.
 //
 // # Why not a library
 //

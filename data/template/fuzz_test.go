@@ -82,7 +82,7 @@ func FuzzSpans(f *testing.F) {
 		if err != nil {
 			return
 		}
-		text, spans, err := tmpl.AssistantSpans(context.Background(), in, AllTurns)
+		found, err := tmpl.FindTurns(context.Background(), in, AllTurns)
 		var broken runtime.Error
 		if errors.As(err, &broken) {
 			t.Fatal(err)
@@ -91,9 +91,9 @@ func FuzzSpans(f *testing.F) {
 			return // the template's own, which may be anything
 		}
 		end := 0
-		for _, s := range spans {
-			if s.Start < end || s.End < s.Start || s.End > len(text) {
-				t.Fatalf("span %v behind %d of %d bytes", s, end, len(text))
+		for _, s := range found.Spans {
+			if s.Start < end || s.End < s.Start || s.End > len(found.Text) {
+				t.Fatalf("span %v behind %d of %d bytes", s, end, len(found.Text))
 			}
 			end = s.End
 		}

@@ -15,7 +15,7 @@ const (
 	LastTurn       // the last message of the assistant
 )
 
-// AssistantSpans renders a conversation and finds what the assistant wrote. Spans are in order and do not overlap; each
+// FindTurns renders a conversation and finds what the assistant wrote. Spans are in order and do not overlap; each
 // names its message. in.AddGenerationPrompt must be false.
 //
 // A template with {% generation %} blocks says itself what counts, and its blocks are the spans, as in transformers'
@@ -38,43 +38,54 @@ const (
 // message: no part is trained by guess. Prompts and parts must render by themselves for this, so a conversation that
 // begins with the assistant is refused by most templates.
 //
+// A template may end turns with nothing; then a conversation is Unended, which says what the template has in such places.
+//
 // A conversation without a message of the assistant has no spans; that is no error. The Limits are those of one render,
-// and n turns may take 2n+3 of them, or 7n+3 where marks are needed; ctx bounds them together.
-func (t *Template) AssistantSpans(ctx context.Context, in Input, turns Turns) (string, []Span, error) {
+// and n turns may take 2n+7 of them, or 7n+7 where marks are needed; ctx bounds them together.
+func (t *Template) FindTurns(ctx context.Context, in Input, turns Turns) (Conversation, error) {
 	if in.AddGenerationPrompt {
-		return "", nil, errors.New("chat template: the assistant's parts are those of a conversation without a generation prompt")
+		return Conversation{}, errors.New("chat template: the assistant's parts are those of a conversation without a generation prompt")
 	}
 	out, err := t.Render(ctx, in)
 	if err != nil {
-		return "", nil, err
+		return Conversation{}, err
 	}
 	wanted := assistantMessages(in.Messages)
 	if turns == LastTurn && len(wanted) > 1 {
 		wanted = wanted[len(wanted)-1:]
 	}
 	if len(wanted) == 0 {
-		return out.Text, nil, nil
+		return Conversation{Text: out.Text}, nil
 	}
 	if t.hasGeneration {
 		spans, err := blockSpans(out, turns, wanted)
-		return out.Text, spans, err
+		return Conversation{Text: out.Text, Spans: spans}, err
 	}
 	f := newTurnFinder(t, ctx, in, out.Text)
+	spans, err := f.findAll(wanted)
+	if err != nil {
+		return Conversation{}, err
+	}
+	return Conversation{out.Text, spans, f.unended(spans[len(spans)-1])}, nil
+}
+
+// findAll finds the turns of messages.
+func (f *turnFinder) findAll(wanted []int) ([]Span, error) {
 	var spans []Span
 	for _, i := range wanted {
 		span, err := f.find(i)
-		if err == nil && i+1 == len(in.Messages) {
+		if err == nil && i+1 == len(f.in.Messages) {
 			err = f.checkEnd(i)
 		}
 		if err == nil && len(spans) > 0 && span.Start < spans[len(spans)-1].End {
 			err = errors.New("its part overlaps that of the turn before")
 		}
 		if err != nil {
-			return "", nil, fmt.Errorf("chat template: message %d: cannot tell which part the assistant wrote: %w", i, err)
+			return nil, fmt.Errorf("chat template: message %d: cannot tell which part the assistant wrote: %w", i, err)
 		}
 		spans = append(spans, span)
 	}
-	return out.Text, spans, nil
+	return spans, nil
 }
 
 func assistantMessages(messages []Value) []int {

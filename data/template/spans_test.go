@@ -67,8 +67,8 @@ func readTemplate(t testing.TB, name string) *Template {
 	return tmpl
 }
 
-// TestAssistantSpans states for each kind of template what the model has to write.
-func TestAssistantSpans(t *testing.T) {
+// TestFindTurns states for each kind of template what the model has to write.
+func TestFindTurns(t *testing.T) {
 	golden := readGolden(t, "testdata/conversations.json")
 	oldLlama := `{{ bos_token }}{% for m in messages %}{{ '<h>' + m.role + '</h>' + m.content + '<eot>' }}{% endfor %}{{ '<h>assistant</h>' }}`
 	eosAtEnd := "{% for m in messages %}{{ '<|' + m.role + '|>\n' + m.content + '<|end|>\n' }}{% endfor %}" +
@@ -131,11 +131,12 @@ func TestAssistantSpans(t *testing.T) {
 			}
 		}
 		in := conversationInput(t, golden, test.conversation)
-		text, spans, err := tmpl.AssistantSpans(context.Background(), in, test.turns)
+		found, err := tmpl.FindTurns(context.Background(), in, test.turns)
 		if err != nil {
 			t.Errorf("%s %s: %v", test.template, test.conversation, err)
 			continue
 		}
+		text, spans := found.Text, found.Spans
 		if got := showSpans(text, spans); strings.Join(got, "\n") != strings.Join(test.want, "\n") {
 			t.Errorf("%s %s: got\n%s, want\n%s", test.template, test.conversation, strings.Join(got, "\n"), strings.Join(test.want, "\n"))
 		}
@@ -164,9 +165,9 @@ func TestSpansAreRefusedRatherThanGuessed(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		text, spans, err := tmpl.AssistantSpans(context.Background(), conversationInput(t, golden, test.conversation), AllTurns)
+		found, err := tmpl.FindTurns(context.Background(), conversationInput(t, golden, test.conversation), AllTurns)
 		if err == nil || !strings.Contains(err.Error(), test.want) {
-			t.Errorf("%s: got %v and the error %v, want one with %q", test.source, showSpans(text, spans), err, test.want)
+			t.Errorf("%s: got %v and the error %v, want one with %q", test.source, showSpans(found.Text, found.Spans), err, test.want)
 		}
 	}
 }
@@ -186,10 +187,10 @@ func TestSpansWithoutBlocksAreThoseOfBlocks(t *testing.T) {
 	for _, c := range get[*Dict](t, golden, "conversations").Keys() {
 		for _, turns := range []Turns{AllTurns, LastTurn} {
 			in := conversationInput(t, golden, string(c.(String)))
-			text, want, err1 := marked.AssistantSpans(context.Background(), in, turns)
-			_, got, err2 := plain.AssistantSpans(context.Background(), in, turns)
+			want, err1 := marked.FindTurns(context.Background(), in, turns)
+			got, err2 := plain.FindTurns(context.Background(), in, turns)
 			if (err1 == nil) != (err2 == nil) || fmt.Sprint(got) != fmt.Sprint(want) {
-				t.Errorf("%s: found %v (%v), marked are %v (%v)", c, showSpans(text, got), err2, showSpans(text, want), err1)
+				t.Errorf("%s: found %v (%v), marked are %v (%v)", c, showSpans(got.Text, got.Spans), err2, showSpans(want.Text, want.Spans), err1)
 			}
 		}
 	}
@@ -222,7 +223,8 @@ func TestPublicSpans(t *testing.T) {
 			if _, err := plain.Render(context.Background(), in); err != nil || len(assistantMessages(in.Messages)) == 0 {
 				continue
 			}
-			text, found, err := plain.AssistantSpans(context.Background(), in, AllTurns)
+			turns, err := plain.FindTurns(context.Background(), in, AllTurns)
+			text, found := turns.Text, turns.Spans
 			if err != nil {
 				counts["refused"]++
 				t.Logf("%s %s: %v", name, c, err)
@@ -235,7 +237,8 @@ func TestPublicSpans(t *testing.T) {
 				}
 				continue
 			}
-			_, want, err := marked.AssistantSpans(context.Background(), in, AllTurns)
+			blocks, err := marked.FindTurns(context.Background(), in, AllTurns)
+			want := blocks.Spans
 			if err != nil {
 				counts["marked refused"]++
 				continue

@@ -1,0 +1,109 @@
+package template
+
+import "strings"
+
+// Conversation is a conversation as text, and what of it the assistant wrote.
+type Conversation struct {
+	Text  string
+	Spans []Span
+	// Unended is set where the template writes nothing behind what the assistant says in the last turn, so that its text alone
+	// teaches nobody to stop. It is nil where {% generation %} blocks say what counts.
+	Unended *Unended
+}
+
+// Unended is what a template writes around turns that end in nothing. What of it ends a turn, only a tokenizer can tell.
+type Unended struct {
+	// Next is what comes between the last of the turns and the content of a message that follows it: what a tool returned if
+	// the turn calls one, else a question. It is "" where the template does not render that.
+	Next string
+	// Header is what comes before the content of a question that begins a conversation.
+	Header string
+}
+
+// unended finds what follows the last of the turns, if the template does not end it.
+func (f *turnFinder) unended(last Span) *Unended {
+	i := last.Message
+	message, ok := f.in.Messages[i].(*Dict)
+	if !ok {
+		return nil
+	}
+	_, hasCalls := message.Get("tool_calls")
+	content, _ := contentText(message)
+	content = strings.TrimSpace(content)
+	isSure := !hasCalls && content != ""
+	if isSure && !strings.HasSuffix(strings.TrimSpace(f.text[last.Start:last.End]), content) {
+		return nil
+	}
+	messages, err := marked(f.in.Messages[:i+1:i+1], i)
+	if err != nil {
+		return nil
+	}
+	plain := NewDict(4)
+	for k, key := range messages[i].(*Dict).keys {
+		if key != Value(String("tool_calls")) {
+			plain.Set(string(key.(String)), messages[i].(*Dict).vals[k])
+		}
+	}
+	// The content may end as a turn does, so that is asked once more with the mark.
+	tail, ok := f.behindMark(append(messages[:i:i], plain))
+	if ok && strings.TrimSpace(tail) != "" || !ok && !isSure {
+		return nil
+	}
+	u := &Unended{}
+	if hasCalls {
+		tail, _ = f.behindMark(messages)
+	}
+	question := NewDict(2)
+	question.Set("role", String("user"))
+	question.Set("content", String(mark))
+	following := []*Dict{question}
+	if hasCalls {
+		following = []*Dict{toolAnswer(message), question}
+	}
+	for _, next := range following {
+		if text, err := f.render(append(messages[:i+1:i+1], next), false); err == nil {
+			if parts := strings.Split(text, mark); len(parts) == 3 {
+				if u.Next, ok = strings.CutPrefix(parts[1], tail); !ok {
+					u.Next = strings.TrimPrefix(parts[1], strings.TrimRightFunc(tail, isSpace))
+				}
+				break
+			}
+		}
+	}
+	if text, err := f.render([]Value{question}, false); err == nil {
+		u.Header, _, _ = strings.Cut(text, mark)
+	}
+	return u
+}
+
+// behindMark is what follows the mark in a rendered conversation that has one.
+func (f *turnFinder) behindMark(messages []Value) (string, bool) {
+	text, err := f.render(messages, false)
+	parts := strings.Split(text, mark)
+	if err != nil || len(parts) != 2 {
+		return "", false
+	}
+	return parts[1], true
+}
+
+// toolAnswer is what the first tool that a message calls returns: the mark.
+func toolAnswer(message *Dict) *Dict {
+	answer := NewDict(4)
+	answer.Set("role", String("tool"))
+	answer.Set("content", String(mark))
+	calls, _ := message.Get("tool_calls")
+	if list, ok := calls.(*List); ok && len(list.items) > 0 {
+		if call, ok := list.items[0].(*Dict); ok {
+			if id, ok := call.Get("id"); ok {
+				answer.Set("tool_call_id", id)
+			}
+			function, _ := call.Get("function")
+			if d, ok := function.(*Dict); ok {
+				if name, ok := d.Get("name"); ok {
+					answer.Set("name", name)
+				}
+			}
+		}
+	}
+	return answer
+}

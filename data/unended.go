@@ -1,0 +1,93 @@
+package data
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/millrace/millrace/data/template"
+	"github.com/millrace/millrace/data/tokenizer"
+)
+
+// Unended is what is known of a conversation whose template writes nothing behind the assistant's last turn.
+//
+// A model learns to stop if it learns a token at which a generation ends, behind what it says. In a turn that others follow that
+// is the token that comes next, if it is one (<|user|> of GLM, which its generation_config.json lists), or if questions have it
+// before them only where a turn of the assistant comes first (<|assistant_end|> of Apertus, <|end|> of Apriel). Behind the last
+// turn the token is put that would come next; where that is none, or one at which no generation ends, it is EOS. So do
+// LLaMA-Factory (efficient_eos) and TRL's training templates.
+type Unended struct {
+	template.Unended
+	Stops []int32 // ids that end a generation beside the tokenizer's EOS
+	// IsLast is whether the text ends with a turn that counts.
+	IsLast bool
+}
+
+// errOpened is what a template meets that goes on behind a turn that it has not ended.
+var errOpened = errors.New("the chat template ends the last turn with no token, and writes something behind it: put {% generation %} into the template")
+
+// end makes the tokens that end turns a part of them. isEnded says whether the last one has such a token, if it is to have one;
+// otherwise it needs EOS.
+func (u *Unended) end(tok tokenizer.Tokenizer, segments []Segment) (ended []Segment, isEnded bool, err error) {
+	segments = slices.Clone(segments)
+	last, isEnded := 0, false
+	for i := range segments {
+		if !segments[i].Target {
+			continue
+		}
+		last, isEnded = i, false
+		if i+1 < len(segments) && !segments[i+1].Target {
+			rest := segments[i+1].Text
+			n, stops := u.ending(tok, rest)
+			segments[i].Text, segments[i+1].Text = segments[i].Text+rest[:n], rest[n:]
+			isEnded = stops
+		}
+	}
+	switch {
+	case isEnded || !u.IsLast:
+		return segments, true, nil
+	case last+1 < len(segments) && !blank(segments[last+1].Text):
+		return nil, false, errOpened
+	}
+	n, stops := u.ending(tok, u.Next)
+	if n > 0 {
+		segments = append(segments, Segment{u.Next[:n], true})
+	}
+	return segments, stops, nil
+}
+
+// ending is how many bytes at the front of a text are white space and the token that ends the turn before it, and whether a
+// generation ends there.
+func (u *Unended) ending(tok tokenizer.Tokenizer, text string) (n int, stops bool) {
+	front := strings.TrimLeft(text, " \t\r\n")
+	ids := tok.Encode(beginning(front), false)
+	if len(ids) == 0 {
+		return 0, false
+	}
+	token := tok.Token(ids[0])
+	if token == "" || !strings.HasPrefix(front, token) {
+		return 0, false
+	}
+	n = len(text) - len(front) + len(token)
+	if ids[0] == tok.EOS() || slices.Contains(u.Stops, ids[0]) {
+		return n, true
+	}
+	if isSpecial := tok.Decode(ids[:1], true) == ""; isSpecial && u.Header != "" && !strings.Contains(u.Header, token) {
+		return n, false
+	}
+	return 0, false
+}
+
+// beginning is enough of a text to find a token at its front.
+func beginning(text string) string {
+	const most = 256
+	if len(text) <= most {
+		return text
+	}
+	n := most
+	for !utf8.RuneStart(text[n]) {
+		n--
+	}
+	return text[:n]
+}
