@@ -129,7 +129,7 @@ func (t *transfer) attempt(ctx context.Context) error {
 	case resp.StatusCode == http.StatusPartialContent && t.have > 0:
 		// A server that answers with another range would make a blob that has the wrong hash; this says what is wrong.
 		if r := resp.Header.Get("Content-Range"); !strings.HasPrefix(r, fmt.Sprintf("bytes %d-", t.have)) {
-			return fmt.Errorf("%s sends the range %q, not from byte %d on", h.Endpoint, r, t.have)
+			return fmt.Errorf("%s sends the range %q, not from byte %d on", h.shownEndpoint(), r, t.have)
 		}
 	case resp.StatusCode == http.StatusOK: // from the beginning, whatever was asked for
 		t.have, t.sum = 0, f.sum()
@@ -144,11 +144,11 @@ func (t *transfer) attempt(ctx context.Context) error {
 	_, err = io.Copy(t, io.LimitReader(body, f.Size-t.have))
 	switch {
 	case body.err != nil:
-		return fmt.Errorf("%s after %d of %d bytes: %w", h.Endpoint, t.have, f.Size, &cutError{cmp.Or(context.Cause(ctx), body.err)})
+		return fmt.Errorf("%s after %d of %d bytes: %w", h.shownEndpoint(), t.have, f.Size, &cutError{cmp.Or(context.Cause(ctx), body.err)})
 	case err != nil:
 		return err // of the disk
 	case t.have < f.Size:
-		return fmt.Errorf("%s after %d of %d bytes: %w", h.Endpoint, t.have, f.Size, &cutError{io.ErrUnexpectedEOF})
+		return fmt.Errorf("%s after %d of %d bytes: %w", h.shownEndpoint(), t.have, f.Size, &cutError{io.ErrUnexpectedEOF})
 	}
 	return nil
 }

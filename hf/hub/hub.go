@@ -140,6 +140,12 @@ func (h *Hub) snapshotDir(r Repo, commit string) string {
 	return filepath.Join(h.dir(r), "snapshots", commit)
 }
 
+// secrets are what may stand before the host of an endpoint: a name and a password.
+var secrets = regexp.MustCompile(`^([a-zA-Z]+://)?.*@`)
+
+// shownEndpoint is the endpoint for messages, which others may read.
+func (h *Hub) shownEndpoint() string { return secrets.ReplaceAllString(h.Endpoint, "$1") }
+
 // address is a repository's page; models have theirs at the root.
 func (h *Hub) address(r Repo) string {
 	if r.Kind == Model {

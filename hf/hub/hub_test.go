@@ -502,3 +502,20 @@ func TestTogether(t *testing.T) {
 		t.Errorf("the file was fetched %d times", n)
 	}
 }
+
+// A name and a password in HF_ENDPOINT are in no message.
+func TestSecretsOfTheEndpointAreNotShown(t *testing.T) {
+	_, h := start(t)
+	server := strings.TrimPrefix(h.Endpoint, "http://")
+	t.Setenv("HF_TOKEN", "")
+	ctx := context.Background()
+	for _, endpoint := range []string{"http://me:s3cret@" + server, "http://me:s3c/ret@" + server, "me:s3cret@" + server, "http://me:s3cret@127.0.0.1:1", "http://me:s3cret@" + server + "/no"} {
+		t.Setenv("HF_ENDPOINT", endpoint)
+		h := quick()
+		for _, r := range []Repo{{Dataset, "openai/none", Main}, {Dataset, "openai/gsm8k", "no-such-branch"}, {Model, "no/model", Main}} {
+			if _, err := h.Open(ctx, r); err == nil || strings.Contains(err.Error(), "s3c") || !strings.Contains(err.Error(), strings.Split(server, ":")[0]) {
+				t.Errorf("%s: %v", endpoint, err)
+			}
+		}
+	}
+}

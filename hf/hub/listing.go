@@ -70,14 +70,16 @@ func (h *Hub) askCommit(ctx context.Context, r Repo) (string, error) {
 		return "", err
 	}
 	if !commitHash.MatchString(info.SHA) {
-		return "", fmt.Errorf("%s did not answer as a hub does: no commit", h.Endpoint)
+		return "", fmt.Errorf("%s did not answer as a hub does: no commit", h.shownEndpoint())
 	}
 	return info.SHA, nil
 }
 
 // askFiles asks the server for all files of a commit, page by page.
 func (h *Hub) askFiles(ctx context.Context, r Repo, commit string) ([]File, error) {
-	strange := func(err error) error { return fmt.Errorf("%s did not answer as a hub does: %w", h.Endpoint, err) }
+	strange := func(err error) error {
+		return fmt.Errorf("%s did not answer as a hub does: %w", h.shownEndpoint(), err)
+	}
 	var files []File
 	nameBytes := 0
 	address := h.api(r) + "/tree/" + commit + "?recursive=true"

@@ -41,7 +41,7 @@ var client = &http.Client{
 func (h *Hub) get(ctx context.Context, address string, offset int64) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
 	if err != nil || req.URL.Host == "" {
-		return nil, fmt.Errorf("HF_ENDPOINT %q is not an address: use one such as https://huggingface.co", h.Endpoint)
+		return nil, fmt.Errorf("HF_ENDPOINT %q is not an address: use one such as https://huggingface.co", h.shownEndpoint())
 	}
 	req.Header.Set("User-Agent", "millrace")
 	if h.Token != "" {
@@ -60,9 +60,9 @@ func (h *Hub) get(ctx context.Context, address string, offset int64) (*http.Resp
 			err = &cutError{err}
 		}
 		if isDial {
-			return nil, fmt.Errorf("%s cannot be reached: %w: check the network and HF_ENDPOINT", h.Endpoint, err)
+			return nil, fmt.Errorf("%s cannot be reached: %w: check the network and HF_ENDPOINT", h.shownEndpoint(), err)
 		}
-		return nil, fmt.Errorf("%s: %w", h.Endpoint, err)
+		return nil, fmt.Errorf("%s: %w", h.shownEndpoint(), err)
 	}
 	h.reached.Store(err == nil)
 	return resp, err
@@ -97,30 +97,30 @@ func (h *Hub) refused(r Repo, resp *http.Response) error {
 	}
 	what := r.Kind.name()
 	isDenied := ref.status == http.StatusUnauthorized || ref.status == http.StatusForbidden
-	page := h.address(r)
+	page := h.shownEndpoint() + strings.TrimPrefix(h.address(r), h.Endpoint)
 	switch {
 	case ref.code == "GatedRepo" && h.Token == "":
 		ref.text = fmt.Sprintf("the %s is gated: accept its terms at %s, and set HF_TOKEN", what, page)
 	case ref.code == "GatedRepo":
 		ref.text = fmt.Sprintf("the %s is gated: accept its terms at %s with the account of your token", what, page)
 	case ref.code == "RevisionNotFound":
-		ref.text = fmt.Sprintf("%s has no revision %q of it: see the branches and tags at %s", h.Endpoint, r.Revision, page)
+		ref.text = fmt.Sprintf("%s has no revision %q of it: see the branches and tags at %s", h.shownEndpoint(), r.Revision, page)
 	case ref.code == "EntryNotFound":
-		ref.text = fmt.Sprintf("%s lists the file and does not have it", h.Endpoint)
+		ref.text = fmt.Sprintf("%s lists the file and does not have it", h.shownEndpoint())
 	case ref.code == "RepoNotFound" && h.Token == "":
-		ref.text = fmt.Sprintf("%s has no such %s: check the name; if it is private, set HF_TOKEN", h.Endpoint, what)
+		ref.text = fmt.Sprintf("%s has no such %s: check the name; if it is private, set HF_TOKEN", h.shownEndpoint(), what)
 	case ref.code == "RepoNotFound":
-		ref.text = fmt.Sprintf("%s has no such %s for your token: check the name, and what the token may read", h.Endpoint, what)
+		ref.text = fmt.Sprintf("%s has no such %s for your token: check the name, and what the token may read", h.shownEndpoint(), what)
 	case isDenied && h.Token == "":
 		ref.text = fmt.Sprintf("%s answers %s: check the name; if the %s is private or gated, accept its terms at %s and set HF_TOKEN",
-			h.Endpoint, resp.Status, what, page)
+			h.shownEndpoint(), resp.Status, what, page)
 	case isDenied:
 		ref.text = fmt.Sprintf("%s answers %s: check the name, and what HF_TOKEN may read; a gated %s needs its terms accepted at %s",
-			h.Endpoint, resp.Status, what, page)
+			h.shownEndpoint(), resp.Status, what, page)
 	case ref.status == http.StatusNotFound:
-		ref.text = fmt.Sprintf("%s does not have it: check the name and the revision %q", h.Endpoint, r.Revision)
+		ref.text = fmt.Sprintf("%s does not have it: check the name and the revision %q", h.shownEndpoint(), r.Revision)
 	default:
-		ref.text = fmt.Sprintf("%s answers %s", h.Endpoint, resp.Status)
+		ref.text = fmt.Sprintf("%s answers %s", h.shownEndpoint(), resp.Status)
 	}
 	return ref
 }
@@ -190,12 +190,12 @@ func (h *Hub) ask(ctx context.Context, r Repo, address string, out any) (next st
 		doc, err := io.ReadAll(io.LimitReader(newStallReader(resp.Body, cancel), maxAnswerBytes+1))
 		switch {
 		case err != nil:
-			return false, fmt.Errorf("%s: %w", h.Endpoint, &cutError{cmp.Or(context.Cause(ctx), err)})
+			return false, fmt.Errorf("%s: %w", h.shownEndpoint(), &cutError{cmp.Or(context.Cause(ctx), err)})
 		case len(doc) > maxAnswerBytes:
-			return false, fmt.Errorf("%s did not answer as a hub does: more than %d bytes", h.Endpoint, maxAnswerBytes)
+			return false, fmt.Errorf("%s did not answer as a hub does: more than %d bytes", h.shownEndpoint(), maxAnswerBytes)
 		}
 		if err := json.Unmarshal(doc, out); err != nil {
-			return false, fmt.Errorf("%s did not answer as a hub does: %w", h.Endpoint, err)
+			return false, fmt.Errorf("%s did not answer as a hub does: %w", h.shownEndpoint(), err)
 		}
 		next, err = nextPage(resp)
 		return false, err
