@@ -11,7 +11,7 @@ import (
 // Headline is the plan in a line.
 func (p *Plan) Headline(dev device.Info) string {
 	params, _ := p.Model.Params()
-	how := "weights streamed through " + fmt.Sprint(p.Placement.Slots) + " slots"
+	how := "weights streamed through " + count(p.Placement.Slots, "slot")
 	if p.Placement.Bind {
 		how = "weights used in place"
 	}

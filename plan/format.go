@@ -2,7 +2,8 @@ package plan
 
 import (
 	"fmt"
-	"strings"
+
+	"github.com/millrace/millrace/internal/spelling"
 )
 
 // FormatBytes is a size for people: "1.50 GiB".
@@ -40,13 +41,4 @@ func three(x float64) string {
 }
 
 // count is a number of things: "1 block", "2 blocks", "3 micro-batches".
-func count(n int, noun string) string {
-	switch {
-	case n == 1:
-	case strings.HasSuffix(noun, "ch"):
-		noun += "es"
-	default:
-		noun += "s"
-	}
-	return fmt.Sprintf("%d %s", n, noun)
-}
+func count(n int, noun string) string { return spelling.Count(n, noun) }

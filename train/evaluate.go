@@ -68,7 +68,7 @@ func Evaluate(ctx context.Context, env *Env, o EvalOptions) (*Loss, error) {
 		return nil, err
 	}
 	defer s.Close()
-	l, err := s.evaluate(ctx, rows, "")
+	l, err := s.evaluate(ctx, rows, "the data")
 	if err != nil {
 		return nil, err
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/millrace/millrace/data/tokenizer"
 	"github.com/millrace/millrace/hf"
 	"github.com/millrace/millrace/hf/hub"
+	"github.com/millrace/millrace/internal/spelling"
 	"github.com/millrace/millrace/internal/vfs"
 	"github.com/millrace/millrace/model"
 )
@@ -166,7 +167,7 @@ func (e *Env) prepare(ctx context.Context, what string, sources []data.Source, r
 		return nil, Request(err)
 	}
 	if n, first := d.Skipped(); n > 0 {
-		e.say("skipped %d bad rows of %s; the first: %s", n, what, first)
+		e.say("skipped %s of %s; the first: %s", spelling.Count(n, "bad row"), what, first)
 	}
 	return d, nil
 }

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"text/tabwriter"
 
+	"github.com/millrace/millrace/internal/spelling"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/trace"
 	"github.com/millrace/millrace/train"
@@ -76,8 +77,8 @@ func benchText(r *train.BenchResult) string {
 	row := func(name, format string, args ...any) { fmt.Fprintf(w, "%s\t%s\n", name, fmt.Sprintf(format, args...)) }
 	row("device", "%s", r.Device)
 	row("model", "%s, %s parameters", r.Model, plan.FormatCount(r.Parameters))
-	row("step", "%d tokens: %s of %d x %d; %s stay on the device", r.Tokens, plural(r.MicroBatches, "micro-batch"), r.MicroBatch, r.SequenceLen,
-		plural(r.ResidentBlocks, "block"))
+	row("step", "%d tokens: %s of %d x %d; %s stay on the device", r.Tokens, spelling.Count(r.MicroBatches, "micro-batch"), r.MicroBatch, r.SequenceLen,
+		spelling.Count(r.ResidentBlocks, "block"))
 	row("memory", "device %s; host %s at the peak, %s planned", plan.FormatBytes(r.DeviceBytes), plan.FormatBytes(r.PeakBytes), plan.FormatBytes(r.PlannedBytes))
 	row("traffic", "%s to the device and %s back, a step", plan.FormatBytes(r.UploadBytes), plan.FormatBytes(r.DownloadBytes))
 	row("plan", "%s", strings.Join(r.Choices, "\n\t"))

@@ -10,6 +10,7 @@ import (
 	"text/tabwriter"
 
 	"github.com/millrace/millrace/checkpoint"
+	"github.com/millrace/millrace/internal/spelling"
 	"github.com/millrace/millrace/internal/vfs"
 	"github.com/millrace/millrace/plan"
 )
@@ -166,7 +167,7 @@ func (c *checkpointVerifyCmd) Run(p *program) error {
 		if l.err != nil {
 			damaged = append(damaged, l.err)
 		} else if !c.JSON {
-			if err := p.printf("%s: all %s in %s as saved\n", l.Dir, plan.FormatBytes(l.Bytes), plural(l.Files, "file")); err != nil {
+			if err := p.printf("%s: all %s in %s as saved\n", l.Dir, plan.FormatBytes(l.Bytes), spelling.Count(l.Files, "file")); err != nil {
 				return err
 			}
 		}

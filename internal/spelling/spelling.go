@@ -1,8 +1,9 @@
-// Package spelling finds what somebody meant who wrote a name that does not exist.
+// Package spelling finds what somebody meant who wrote a name that does not exist, and writes lists and numbers of things.
 package spelling
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"strings"
 )
@@ -58,6 +59,18 @@ func Or(names []string) string {
 		return strings.Join(names, "")
 	}
 	return strings.Join(names[:len(names)-1], ", ") + " or " + names[len(names)-1]
+}
+
+// Count is a number of things: "1 block", "2 blocks", "3 micro-batches".
+func Count(n int, noun string) string {
+	switch {
+	case n == 1:
+	case strings.HasSuffix(noun, "ch"):
+		noun += "es"
+	default:
+		noun += "s"
+	}
+	return fmt.Sprintf("%d %s", n, noun)
 }
 
 func fold(name string) string {

@@ -42,3 +42,11 @@ func TestDistance(t *testing.T) {
 		}
 	}
 }
+
+func TestCount(t *testing.T) {
+	for want, got := range map[string]string{"1 bad row": Count(1, "bad row"), "0 slots": Count(0, "slot"), "2 micro-batches": Count(2, "micro-batch")} {
+		if got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
