@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/millrace/millrace/internal/terminal"
 )
 
 // bar shows how far a long task is: a line that is drawn again on a terminal, and now and then a plain line elsewhere.
@@ -23,7 +25,7 @@ const (
 
 func (e *Env) bar(what string) *bar {
 	now := time.Now()
-	return &bar{env: e, what: what, start: now, shown: now}
+	return &bar{env: e, what: terminal.Text(what), start: now, shown: now}
 }
 
 // set shows done of total, if it is time to.
@@ -60,7 +62,7 @@ func (b *bar) end() {
 
 // say writes one line for people.
 func (e *Env) say(format string, args ...any) {
-	fmt.Fprintf(e.Progress, format+"\n", args...)
+	fmt.Fprintln(e.Progress, terminal.Text(fmt.Sprintf(format, args...)))
 }
 
 // seconds is a duration for people: "1h02m", "3m20s", "4.2s".

@@ -3,9 +3,11 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 
+	"github.com/millrace/millrace/internal/terminal"
 	"github.com/millrace/millrace/train"
 )
 
@@ -43,18 +45,21 @@ func (w *where) memory() (train.Memory, error) {
 	return m, nil
 }
 
-// printf writes to standard output.
+// printf writes to standard output, where names from files and arguments cannot move the cursor.
 func (p *program) printf(format string, args ...any) error {
-	_, err := fmt.Fprintf(p.stdout, format, args...)
+	_, err := io.WriteString(p.stdout, terminal.Text(fmt.Sprintf(format, args...)))
 	return err
+}
+
+// harmless writes what a program generates to a terminal, which would act on some of it.
+type harmless struct{ terminal io.Writer }
+
+func (h harmless) Write(text []byte) (int, error) {
+	if _, err := io.WriteString(h.terminal, terminal.Text(string(text))); err != nil {
+		return 0, err
+	}
+	return len(text), nil
 }
 
 // badFlag is an error in what was asked for.
 func badFlag(format string, args ...any) error { return train.Request(fmt.Errorf(format, args...)) }
-
-func plural(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	return fmt.Sprintf("%d %ss", n, noun)
-}

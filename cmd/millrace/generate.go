@@ -54,6 +54,9 @@ func (c *generateCmd) Run(p *program) error {
 		TopK: c.TopK, TopP: c.TopP, Seed: c.Seed, Compute: c.Compute, Memory: m, Device: c.Device}
 	if !c.JSON {
 		o.Out = p.stdout
+		if isTerminal(p.stdout) {
+			o.Out = harmless{p.stdout}
+		}
 	}
 	g, err := train.Generate(p.ctx, p.env, o)
 	if err != nil {

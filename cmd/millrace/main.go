@@ -18,7 +18,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime/debug"
-	"strings"
+	"slices"
 	"syscall"
 
 	"github.com/alecthomas/kong"
@@ -106,14 +106,24 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer, signals <-cha
 	if err != nil {
 		panic(err) // the declarations above are wrong
 	}
-	if len(args) == 0 {
-		args = []string{"--help"}
-	}
-	cmd, err := parser.Parse(args)
+	cmd, err := parser.Parse(verbOf(args))
 	if err != nil {
-		return p.end(train.Request(fmt.Errorf("%w; see millrace --help", err)))
+		return p.end(train.Request(fmt.Errorf("%w; see millrace --help", flagWords(err))))
 	}
 	return p.end(p.call(cmd))
+}
+
+// verbOf understands what other programs do: help VERB, --version and -v; without arguments the help is shown.
+func verbOf(args []string) []string {
+	switch {
+	case len(args) == 0:
+		return []string{"--help"}
+	case args[0] == "help" || args[0] == "-h":
+		return append(slices.Clone(args[1:]), "--help")
+	case args[0] == "--version" || args[0] == "-v" || args[0] == "-V":
+		return append([]string{"version"}, args[1:]...)
+	}
+	return args
 }
 
 // call runs the chosen verb.
@@ -144,17 +154,6 @@ func (p *program) end(err error) int {
 	}
 	fmt.Fprintf(p.stderr, "millrace: %s\n", oneLine(err))
 	return status
-}
-
-// oneLine is an error's text without its line breaks: joined errors have one each.
-func oneLine(err error) string {
-	var parts []string
-	for line := range strings.Lines(err.Error()) {
-		if line = strings.TrimSpace(line); line != "" {
-			parts = append(parts, line)
-		}
-	}
-	return strings.Join(parts, "; ")
 }
 
 // isTerminal reports whether bars can be drawn.

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"unicode"
 
+	"github.com/millrace/millrace/internal/spelling"
 	"github.com/millrace/millrace/train"
 )
 
@@ -19,8 +20,8 @@ type previewCmd struct {
 }
 
 func (*previewCmd) Help() string {
-	return `Shows the first examples of the training data as text, with what counts in the loss in [[double brackets]] (in
-green on a terminal), and then what the whole of the data comes to: documents, tokens, packed rows.
+	return `Shows the first examples of the training data as text, with what counts in the loss in [[double brackets]] (and in
+green on a terminal, unless NO_COLOR is set), and then what the whole of the data comes to: documents, tokens, packed rows.
 
 Examples:
 
@@ -47,18 +48,22 @@ func (c *previewCmd) Run(p *program) error {
 		return err
 	}
 	var page []train.PreviewExample
-	lines := json.NewEncoder(p.stdout)
+	objects := json.NewEncoder(p.stdout)
 	shown := 0
 	show := func(e train.PreviewExample) error {
 		shown++
 		switch {
 		case c.JSON:
-			return lines.Encode(e)
+			return objects.Encode(e)
 		case c.HTML != "":
 			page = append(page, e)
 			return nil
 		}
-		return p.printf("--- example %d: %d tokens, %d count in the loss\n%s\n", shown, len(e.InputIDs), counted(e.Labels), p.marked(e.Pieces))
+		if err := p.printf("--- example %d: %d tokens, %d count in the loss\n", shown, len(e.InputIDs), counted(e.Labels)); err != nil {
+			return err
+		}
+		_, err := fmt.Fprintln(p.stdout, marked(e.Pieces, isTerminal(p.stdout), os.Getenv("NO_COLOR") == ""))
+		return err
 	}
 	s, err := train.Preview(p.ctx, p.env, config, c.Limit, show)
 	if err != nil || c.JSON {
@@ -69,7 +74,11 @@ func (c *previewCmd) Run(p *program) error {
 			return train.Request(fmt.Errorf("--html: %w", err))
 		}
 	}
-	for _, line := range summaryLines(s, config.SequenceLen) {
+	lines := summaryLines(s, config.SequenceLen)
+	if c.HTML == "" {
+		lines = append(lines, "What stands in [[double brackets]] counts in the loss.")
+	}
+	for _, line := range lines {
 		if err := p.printf("%s\n", line); err != nil {
 			return err
 		}
@@ -93,27 +102,27 @@ func writePreview(path string, examples []train.PreviewExample, s *train.Preview
 // summaryLines says what the data come to.
 func summaryLines(s *train.PreviewSummary, sequenceLen int) []string {
 	lines := []string{fmt.Sprintf("--- %s, %d tokens, of which %d count in the loss; the longest has %d",
-		plural(s.Documents, "document"), s.Tokens, s.TargetTokens, s.LongestDoc)}
+		spelling.Count(s.Documents, "document"), s.Tokens, s.TargetTokens, s.LongestDoc)}
 	add := func(format string, args ...any) { lines = append(lines, fmt.Sprintf(format, args...)) }
 	if s.SkippedRows > 0 {
-		add("%s skipped", plural(s.SkippedRows, "bad row"))
+		add("%s skipped", spelling.Count(s.SkippedRows, "bad row"))
 	}
 	if s.HeldOut > 0 {
-		add("%s held out for evaluation (val_size)", plural(s.HeldOut, "more document"))
+		add("%s held out for evaluation (val_size)", spelling.Count(s.HeldOut, "more document"))
 	}
 	if s.Split > 0 {
-		add("%s longer than a row: split", plural(s.Split, "document"))
+		add("%s longer than a row: split", spelling.Count(s.Split, "document"))
 	}
 	if s.Truncated > 0 {
-		add("%s longer than a row: truncated, %d tokens lost", plural(s.Truncated, "document"), s.CutTokens)
+		add("%s longer than a row: truncated, %d tokens lost", spelling.Count(s.Truncated, "document"), s.CutTokens)
 	}
 	if s.Dropped > 0 {
-		add("%s longer than a row: dropped, %d tokens lost", plural(s.Dropped, "document"), s.CutTokens)
+		add("%s longer than a row: dropped, %d tokens lost", spelling.Count(s.Dropped, "document"), s.CutTokens)
 	}
 	if weighted := s.Packed != s.Documents-s.Dropped; weighted {
-		add("%s in an epoch, by the weights", plural(s.Packed, "document"))
+		add("%s in an epoch, by the weights", spelling.Count(s.Packed, "document"))
 	}
-	add("%s of %d positions, %.1f%% of them filled", plural(s.Rows, "row"), sequenceLen, 100*s.Efficiency)
+	add("%s of %d positions, %.1f%% of them filled", spelling.Count(s.Rows, "row"), sequenceLen, 100*s.Efficiency)
 	return lines
 }
 
@@ -127,17 +136,17 @@ func counted(labels []int32) (n int) {
 	return n
 }
 
-// marked is an example's text with what counts marked.
-func (p *program) marked(pieces []train.PreviewPiece) string {
+// marked is an example's text with what counts in brackets: without control characters on a terminal, and there in green, unless the
+// user wants no colors.
+func marked(pieces []train.PreviewPiece, onTerminal, colors bool) string {
 	open, end := "[[", "]]"
-	terminal := isTerminal(p.stdout)
-	if terminal {
-		open, end = "\x1b[32m", "\x1b[0m"
+	if onTerminal && colors {
+		open, end = "\x1b[32m[[", "]]\x1b[0m"
 	}
 	var b strings.Builder
 	for _, piece := range pieces {
 		text := piece.Text
-		if terminal {
+		if onTerminal {
 			text = strings.Map(visible, text)
 		}
 		if piece.Trained {

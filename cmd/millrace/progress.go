@@ -3,6 +3,8 @@ package main
 import (
 	"fmt"
 	"time"
+
+	"github.com/millrace/millrace/internal/terminal"
 )
 
 // bar shows how far a verb is that package train does not carry out.
@@ -14,7 +16,9 @@ type bar struct {
 	total int64
 }
 
-func (p *program) bar(what string) *bar { return &bar{p: p, what: what, shown: time.Now()} }
+func (p *program) bar(what string) *bar {
+	return &bar{p: p, what: terminal.Text(what), shown: time.Now()}
+}
 
 // set shows done of total: a line that is drawn again on a terminal, a plain one every ten seconds elsewhere.
 func (b *bar) set(done, total int64) {
