@@ -157,7 +157,7 @@ func (c *Checkpoint) ReadPiece(id ID, piece int, dst []byte) error {
 	if err := readFull(f, dst, p.Offset); err != nil {
 		return c.damaged(p.File, err)
 	}
-	dropRead(f, p.Offset, p.Bytes)
+	vfs.DropCache(f, p.Offset, p.Bytes)
 	if Sum(xxh3.Hash(dst)) != p.Sum {
 		return c.changed(p.File, p.Offset, p.Bytes)
 	}
@@ -288,7 +288,7 @@ func (c *Checkpoint) scan(p Piece, buf []byte, show func(chunk []byte, off int64
 			return err
 		}
 	}
-	dropRead(f, p.Offset, p.Bytes)
+	vfs.DropCache(f, p.Offset, p.Bytes)
 	if Sum(h.Sum64()) != p.Sum {
 		return c.changed(p.File, p.Offset, p.Bytes)
 	}

@@ -98,7 +98,7 @@ func (i *image) takesDirect() bool {
 // sync makes what was written durable.
 func (i *image) sync() error {
 	err := i.file.Sync()
-	dropRead(i.file, 0, 0) // 0 bytes: to the end
+	vfs.DropCache(i.file, 0, 0) // 0 bytes: to the end
 	return err
 }
 

@@ -80,7 +80,7 @@ func (w *Writer) copyPiece(path, to string, n int64, sum uint64) error {
 	if err == nil {
 		err = f.Sync()
 	}
-	dropRead(f, 0, 0)
+	vfs.DropCache(f, 0, 0)
 	return firstOf(err, f.Close())
 }
 
@@ -97,7 +97,7 @@ func (w *Writer) copyInto(to, from vfs.File, n int64, sum uint64) error {
 		}
 		h.Write(buf)
 	}
-	dropRead(from, 0, n)
+	vfs.DropCache(from, 0, n)
 	w.count(n)
 	if h.Sum64() != sum {
 		return fmt.Errorf("%s does not match its checksum: the disk that it lies on has changed it", from.Name())

@@ -6,4 +6,3 @@ import "github.com/millrace/millrace/internal/vfs"
 
 func startWriteback(vfs.File, int64, int64) error { return nil }
 func dropWritten(vfs.File, int64, int64) error    { return nil }
-func dropRead(vfs.File, int64, int64)             {}

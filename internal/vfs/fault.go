@@ -3,7 +3,7 @@ package vfs
 // OpKind is what an operation does.
 type OpKind uint8
 
-// The operations that [Mem] counts.
+// The operations that [Mem] and [Faulty] count.
 const (
 	OpOpen OpKind = iota
 	OpRead
@@ -21,17 +21,18 @@ const (
 	OpSyncDir
 	OpFreeBytes
 	OpLock
+	OpExchange
 )
 
 // String is the name of the system call, or nearly.
 func (k OpKind) String() string {
 	return [...]string{"open", "read", "write", "truncate", "preallocate", "sync", "stat", "close", "rename", "link",
-		"remove", "mkdir", "readdir", "syncdir", "statfs", "lock"}[k]
+		"remove", "mkdir", "readdir", "syncdir", "statfs", "lock", "exchange"}[k]
 }
 
-// Op is one operation on a [Mem].
+// Op is one operation on a [Mem] or a [Faulty].
 type Op struct {
-	N     int // 1 for the first one of this Mem
+	N     int // 1 for the first one
 	Kind  OpKind
 	Name  string // the path; the new one of a rename or link
 	Bytes int    // to be read or written
@@ -43,6 +44,8 @@ type Outcome struct {
 	Err error
 	// Written is how many bytes of a failing write take effect all the same.
 	Written int
+	// Damage, without Err and only in a [Faulty], changes what a read gives or a write puts down, and nobody is told.
+	Damage func([]byte)
 }
 
 // Intercept asks f about every operation from now on; nil lets all be. F must not call the Mem.

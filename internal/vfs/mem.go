@@ -197,6 +197,31 @@ func (m *Mem) Rename(oldName, newName string) error {
 	return nil
 }
 
+// Exchange gives each of two files or directories the other's name.
+func (m *Mem) Exchange(a, b string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	fail := func(err error) error { return &os.LinkError{Op: "exchange", Old: a, New: b, Err: err} }
+	if _, err := m.begin(OpExchange, b, 0); err != nil {
+		return fail(err)
+	}
+	dirA, baseA, err := m.parent("exchange", a)
+	if err != nil {
+		return fail(err)
+	}
+	dirB, baseB, err := m.parent("exchange", b)
+	if err != nil {
+		return fail(err)
+	}
+	nodeA, nodeB := dirA.names[baseA], dirB.names[baseB]
+	if nodeA == nil || nodeB == nil {
+		return fail(fs.ErrNotExist)
+	}
+	dirA.names[baseA], dirB.names[baseB] = nodeB, nodeA
+	m.point("exchange " + b)
+	return nil
+}
+
 // Link gives a file a second name.
 func (m *Mem) Link(oldName, newName string) error {
 	m.mu.Lock()

@@ -21,6 +21,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"syscall"
 )
 
 // FS names files. Paths are the operating system's. Errors are *fs.PathError or *os.LinkError and match fs.ErrNotExist
@@ -34,6 +35,8 @@ type FS interface {
 	OpenFile(name string, flag int, perm fs.FileMode) (File, error)
 	// Rename replaces newName, if it is a file, in one step.
 	Rename(oldName, newName string) error
+	// Exchange gives each of two files or directories the other's name, in one step where the system can.
+	Exchange(a, b string) error
 	// Link gives a file a second name, which must be free.
 	Link(oldName, newName string) error
 	// Remove removes a file or an empty directory.
@@ -144,24 +147,23 @@ func ReadFile(fsys FS, name string, maxBytes int64) ([]byte, error) {
 	return data, err
 }
 
-// RemoveAll removes a file, or a directory with all that is in it. A name that does not exist is no error.
+// RemoveAll removes a file, or a directory with all that is in it. A name that does not exist is no error. Of a symbolic link it
+// removes the link.
 func RemoveAll(fsys FS, name string) error {
-	info, err := fsys.Stat(name)
-	if errors.Is(err, fs.ErrNotExist) {
+	err := fsys.Remove(name)
+	if err == nil || errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	if err != nil {
-		return err
+	entries, errDir := fsys.ReadDir(name)
+	switch {
+	case errors.Is(errDir, syscall.ENOTDIR), errors.Is(errDir, fs.ErrNotExist), errDir == nil && len(entries) == 0:
+		return err // it is not for what is in it that it stays
+	case errDir != nil:
+		return errDir
 	}
-	if info.IsDir() {
-		entries, err := fsys.ReadDir(name)
-		if err != nil {
+	for _, e := range entries {
+		if err := RemoveAll(fsys, filepath.Join(name, e.Name())); err != nil {
 			return err
-		}
-		for _, e := range entries {
-			if err := RemoveAll(fsys, filepath.Join(name, e.Name())); err != nil {
-				return err
-			}
 		}
 	}
 	return fsys.Remove(name)

@@ -490,3 +490,114 @@ func TestZeroFill(t *testing.T) {
 		t.Errorf("%d bytes", len(b))
 	}
 }
+
+func TestExchange(t *testing.T) {
+	swap := map[string]func(fsys FS, a, b string) error{"": FS.Exchange, " in steps": func(_ FS, a, b string) error { return exchangeInSteps(a, b) }}
+	for how, exchange := range swap {
+		each(t, func(t *testing.T, fsys FS, dir string) {
+			if _, real := fsys.(OS); !real && how != "" {
+				t.Skip("its exchange is one step")
+			}
+			for _, name := range []string{"a", "b"} {
+				must(t, fsys.MkdirAll(filepath.Join(dir, name), 0o777))
+				must(t, WriteFileAtomic(fsys, filepath.Join(dir, name, "was-"+name), nil))
+			}
+			a, b := filepath.Join(dir, "a"), filepath.Join(dir, "b")
+			must(t, exchange(fsys, a, b))
+			for _, name := range []string{"a/was-b", "b/was-a"} {
+				if _, err := fsys.Stat(filepath.Join(dir, name)); err != nil {
+					t.Errorf("exchanged%s: %v", how, err)
+				}
+			}
+			if err := exchange(fsys, a, filepath.Join(dir, "none")); !errors.Is(err, fs.ErrNotExist) {
+				t.Errorf("exchanged%s with nothing: %v", how, err)
+			}
+			if _, err := fsys.Stat(filepath.Join(a, "was-b")); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// Of a symbolic link the link is removed, and nothing that it leads to.
+func TestRemoveAllOfLinks(t *testing.T) {
+	dir := t.TempDir()
+	kept := filepath.Join(dir, "kept")
+	must(t, os.MkdirAll(filepath.Join(dir, "tree"), 0o777))
+	must(t, os.MkdirAll(kept, 0o777))
+	must(t, os.WriteFile(filepath.Join(kept, "file"), nil, 0o666))
+	must(t, os.Symlink(kept, filepath.Join(dir, "tree", "link")))
+	must(t, os.Symlink(kept, filepath.Join(dir, "link")))
+	for _, name := range []string{"link", "tree"} {
+		must(t, RemoveAll(OS{}, filepath.Join(dir, name)))
+		if _, err := os.Lstat(filepath.Join(dir, name)); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(kept, "file")); err != nil {
+		t.Error(err)
+	}
+}
+
+// A Faulty is its file system but for what it is asked to do otherwise.
+func TestFaulty(t *testing.T) {
+	m := NewMem()
+	y := NewFaulty(m)
+	work := func() error {
+		if err := y.MkdirAll("d", 0o777); err != nil {
+			return err
+		}
+		if err := WriteFileAtomic(y, "d/a", []byte("twelve bytes")); err != nil {
+			return err
+		}
+		got, err := ReadFile(y, "d/a", 100)
+		if err == nil && string(got) != "twelve bytes" {
+			err = fmt.Errorf("read %q", got)
+		}
+		return errors.Join(err, y.Remove("d/a"))
+	}
+	must(t, work())
+	if y.Ops() != m.Ops() {
+		t.Errorf("%d operations, and %d below", y.Ops(), m.Ops())
+	}
+	begin := y.Ops()
+	for n := 1; n <= begin; n++ {
+		at := y.Ops() + n
+		kind := OpKind(0)
+		y.Intercept(func(op Op) Outcome {
+			if op.N == at {
+				kind = op.Kind
+				return Outcome{Err: syscall.EIO}
+			}
+			return Outcome{}
+		})
+		if err := work(); !errors.Is(err, syscall.EIO) && kind != OpClose {
+			t.Errorf("operation %d (%v) fails with %v", n, kind, err)
+		}
+		y.Intercept(nil)
+		must(t, RemoveAll(y, "d"))
+	}
+	for _, kind := range []OpKind{OpRead, OpWrite} {
+		y.Intercept(func(op Op) Outcome {
+			if op.Kind == kind {
+				return Outcome{Damage: func(p []byte) { p[0] = 'T' }}
+			}
+			return Outcome{}
+		})
+		if err := work(); err == nil || err.Error() != `read "Twelve bytes"` {
+			t.Errorf("a damaged %v: %v", kind, err)
+		}
+	}
+	// Half of a write, in whole blocks where the file is open for direct I/O.
+	y.Intercept(func(op Op) Outcome {
+		return Outcome{Err: map[OpKind]error{OpWrite: syscall.ENOSPC}[op.Kind], Written: op.Bytes / 2}
+	})
+	for flag, want := range map[int]int{0: 3 * DirectAlign / 2, Direct: DirectAlign} {
+		f, err := y.OpenFile("f", os.O_RDWR|os.O_CREATE|os.O_TRUNC|flag, 0o666)
+		must(t, err)
+		if n, err := f.WriteAt(alignedBytes(3*DirectAlign), 0); n != want && Direct != 0 || !errors.Is(err, syscall.ENOSPC) {
+			t.Errorf("%d bytes are written of %d, error %v", n, 3*DirectAlign, err)
+		}
+		f.Close()
+	}
+}
