@@ -12,6 +12,9 @@ import (
 	"sort"
 	"unicode/utf8"
 
+	"github.com/zeebo/xxh3"
+
+	"github.com/millrace/millrace/internal/vfs"
 	"github.com/millrace/millrace/tensor"
 )
 
@@ -26,7 +29,7 @@ type TensorSpec struct {
 // order, in pieces of any length. Nothing is visible at the path before Commit.
 type FileWriter struct {
 	path string
-	f    *os.File // a temporary file beside path
+	f    vfs.File // a temporary file beside path
 	body shardWriter
 }
 
@@ -66,6 +69,9 @@ func (w *FileWriter) Commit() error {
 		err = w.f.Sync()
 	}
 	if err == nil {
+		err = w.body.readBack()
+	}
+	if err == nil {
 		err = w.f.Close()
 	}
 	if err == nil {
@@ -76,7 +82,7 @@ func (w *FileWriter) Commit() error {
 		return fmt.Errorf("%s: %w", w.path, err)
 	}
 	w.f = nil
-	return syncDir(filepath.Dir(w.path))
+	return vfs.OS{}.SyncDir(filepath.Dir(w.path))
 }
 
 // Abort removes what was written. After Commit it does nothing, so it can be deferred.
@@ -90,16 +96,20 @@ func (w *FileWriter) Abort() {
 
 // shardWriter writes the body of one safetensors file.
 type shardWriter struct {
-	f       *os.File
+	f       vfs.File
 	specs   []TensorSpec
 	at      []int64 // file offset of each tensor
 	current int     // the tensor that is being written
 	written int64   // bytes of it
+
+	header []byte
+	sum    xxh3.Hasher // of the tensor that is being written
+	sums   []uint64    // of those before it
 }
 
 // startShard writes the header. Tensors of wider types lie first, as the reference implementation places them, so that
 // each is aligned to its element size; the order of writing is the declared one all the same.
-func startShard(f *os.File, specs []TensorSpec) (shardWriter, error) {
+func startShard(f vfs.File, specs []TensorSpec) (shardWriter, error) {
 	w := shardWriter{f: f, specs: specs, at: make([]int64, len(specs))}
 	order := make([]int, len(specs))
 	for i := range order {
@@ -145,6 +155,7 @@ func startShard(f *os.File, specs []TensorSpec) (shardWriter, error) {
 	if _, err := f.WriteAt(doc, 0); err != nil {
 		return w, err
 	}
+	w.header = doc
 	w.skipEmpty()
 	return w, nil
 }
@@ -153,6 +164,8 @@ func (s TensorSpec) bytes() int64 { return s.Shape.Elems() * s.DType.Bytes() }
 
 func (w *shardWriter) skipEmpty() {
 	for w.current < len(w.specs) && w.written == w.specs[w.current].bytes() {
+		w.sums = append(w.sums, w.sum.Sum64())
+		w.sum.Reset()
 		w.current, w.written = w.current+1, 0
 	}
 }
@@ -172,6 +185,7 @@ func (w *shardWriter) write(name string, p []byte) error {
 		return err
 	}
 	w.written += int64(len(p))
+	_, _ = w.sum.Write(p) // a hash takes everything
 	w.skipEmpty()
 	return nil
 }
@@ -180,6 +194,19 @@ func (w *shardWriter) finish() error {
 	if w.current < len(w.specs) {
 		s := w.specs[w.current]
 		return fmt.Errorf("tensor %s is not complete: %d of %d bytes were written", quote(s.Name), w.written, s.bytes())
+	}
+	return nil
+}
+
+// readBack compares the file, which was synced, with what was written.
+func (w *shardWriter) readBack() error {
+	if err := readBack(w.f, 0, int64(len(w.header)), xxh3.Hash(w.header)); err != nil {
+		return err
+	}
+	for i, s := range w.specs {
+		if err := readBack(w.f, w.at[i], s.bytes(), w.sums[i]); err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -205,14 +232,4 @@ func checkSpecs(specs []TensorSpec) error {
 		total += n * s.DType.Bytes()
 	}
 	return nil
-}
-
-// syncDir makes the directory's entries durable.
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	return d.Sync()
 }

@@ -2,13 +2,15 @@ package hf
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"iter"
-	"os"
 	"path/filepath"
 	"sort"
+
+	"github.com/millrace/millrace/internal/vfs"
 )
 
 // DefaultShardBytes is the size at which transformers starts a new shard.
@@ -18,6 +20,8 @@ const DefaultShardBytes = 5_000_000_000
 type WriteOptions struct {
 	ShardBytes int64 // most tensor bytes in a file, unless one tensor alone has more; 0: DefaultShardBytes
 	Replace    bool  // an existing model directory is replaced, in one step; else it is an error
+
+	FS vfs.FS // that the directory is written to; nil: the operating system's
 }
 
 // ModelWriter writes a model directory: weights in one file or in shards with an index, and small files beside them.
@@ -43,7 +47,10 @@ func CreateModel(dir string, specs []TensorSpec, opts WriteOptions) (*ModelWrite
 	if opts.ShardBytes <= 0 {
 		opts.ShardBytes = DefaultShardBytes
 	}
-	st, err := stage(dir, opts.Replace)
+	if opts.FS == nil {
+		opts.FS = vfs.OS{}
+	}
+	st, err := stage(opts.FS, dir, opts.Replace)
 	if err != nil {
 		return nil, err
 	}
@@ -79,7 +86,7 @@ func (w *ModelWriter) shardName(i int) string {
 // openShard starts the current shard, and goes past those that hold only empty tensors.
 func (w *ModelWriter) openShard() error {
 	for ; w.shard < len(w.shards); w.shard++ {
-		f, err := os.OpenFile(w.dir.path(w.shardName(w.shard)), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
+		f, err := w.dir.fs.Create(w.dir.path(w.shardName(w.shard)))
 		if err != nil {
 			return err
 		}
@@ -98,9 +105,13 @@ func (w *ModelWriter) openShard() error {
 }
 
 func (w *ModelWriter) closeShard() error {
-	err := errors.Join(w.body.f.Sync(), w.body.f.Close())
+	f := w.body.f
+	err := f.Sync()
+	if err == nil {
+		err = w.body.readBack()
+	}
 	w.body.f = nil
-	return err
+	return cmp.Or(err, f.Close())
 }
 
 // Write appends little-endian bytes to the named tensor, which must be the first declared one that is not complete.

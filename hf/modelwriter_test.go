@@ -1,11 +1,16 @@
 package hf
 
 import (
+	"bytes"
+	"errors"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
+	"github.com/millrace/millrace/internal/vfs"
 	"github.com/millrace/millrace/tensor"
 )
 
@@ -136,18 +141,92 @@ func TestReplace(t *testing.T) {
 	wantOneLine(t, err, "sub", "plain file")
 }
 
-func TestExchangeInSteps(t *testing.T) {
-	dir := t.TempDir()
-	for _, name := range []string{"a", "b"} {
-		os.Mkdir(filepath.Join(dir, name), 0o755)
-		os.WriteFile(filepath.Join(dir, name, "was-"+name), nil, 0o644)
-	}
-	if err := exchangeInSteps(filepath.Join(dir, "a"), filepath.Join(dir, "b")); err != nil {
+// Every operation that writes a model fails once, in every way, over a model that is there already: one line, nothing left, the old model
+// or the new one and nothing between, and nothing written wrong without a word. The same at every crash.
+func TestModelWriterUnderFaults(t *testing.T) {
+	specs := []TensorSpec{f32Spec("a", 3), f32Spec("b", 5)}
+	src := t.TempDir()
+	if err := os.WriteFile(filepath.Join(src, "tokenizer.json"), []byte(`{"version": "1.0"}`), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	for _, p := range []string{"a/was-b", "b/was-a"} {
-		if _, err := os.Stat(filepath.Join(dir, p)); err != nil {
-			t.Error(err)
+	write := func(fsys vfs.FS, fill byte) error {
+		m := Model{Config: []byte{'"', fill, '"'}, Sidecars: src, Tensors: specs, Data: func(yield func(Piece, error) bool) {
+			for _, s := range specs {
+				if !yield(Piece{s.Name, bytes.Repeat([]byte{fill}, int(s.bytes()))}, nil) {
+					return
+				}
+			}
+		}}
+		return WriteModel("/out/model", m, WriteOptions{Replace: true, ShardBytes: 16, FS: fsys})
+	}
+	// model is the contents of all files; beside it there must be nothing.
+	model := func(fsys vfs.FS, alone bool) map[string]string {
+		entries, err := fsys.ReadDir("/out")
+		if err != nil || alone && (len(entries) != 1 || entries[0].Name() != "model") {
+			t.Fatalf("%v, error %v", entries, err)
+		}
+		all := map[string]string{}
+		entries, err = fsys.ReadDir("/out/model")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range entries {
+			text, err := vfs.ReadFile(fsys, "/out/model/"+e.Name(), 1<<20)
+			if err != nil {
+				t.Fatal(err)
+			}
+			all[e.Name()] = string(text)
+		}
+		return all
+	}
+	begin := func(fill byte) *vfs.Mem {
+		m := vfs.NewMem()
+		if err := errors.Join(m.MkdirAll("/out", 0o777), write(m, fill), m.SyncDir("/")); err != nil {
+			t.Fatal(err)
+		}
+		return m
+	}
+	old, want := model(begin('1'), true), model(begin('2'), true)
+	if len(want) != 5 { // two shards, their index, config.json and tokenizer.json
+		t.Fatalf("%d files", len(want))
+	}
+	for what, outcome := range map[string]vfs.Outcome{
+		"EIO": {Err: syscall.EIO}, "a write that is cut short": {Err: syscall.ENOSPC, Written: 3},
+		"a bit": {Damage: func(p []byte) { p[len(p)/2] ^= 4 }}, "a torn write": {Damage: func(p []byte) { clear(p[len(p)/2:]) }},
+	} {
+		for n := 1; ; n++ {
+			m := begin('1')
+			y := vfs.NewFaulty(m)
+			var hit vfs.Op
+			y.Intercept(func(op vfs.Op) vfs.Outcome {
+				if op.N != n {
+					return vfs.Outcome{}
+				}
+				hit = op
+				return outcome
+			})
+			err := write(y, '2')
+			if y.Ops() < n {
+				break
+			}
+			// What is not needed any more is removed after the exchange, which cannot be taken back.
+			got := model(m, err == nil && hit.Kind != vfs.OpRemove)
+			switch {
+			case err != nil && strings.Contains(err.Error(), "\n"):
+				t.Errorf("%s at operation %d (%v %s): %v", what, n, hit.Kind, hit.Name, err)
+			case err == nil && !maps.Equal(got, want), err != nil && !maps.Equal(got, old) && !maps.Equal(got, want):
+				t.Errorf("%s at operation %d (%v %s): error %v, and %q", what, n, hit.Kind, hit.Name, err, got)
+			}
+		}
+	}
+	m := begin('1')
+	m.RecordCrashes()
+	if err := write(m, '2'); err != nil {
+		t.Fatal(err)
+	}
+	for _, image := range m.CrashImages() {
+		if got := model(image.FS, false); !maps.Equal(got, old) && !maps.Equal(got, want) {
+			t.Errorf("%s: %q", image.Point, got)
 		}
 	}
 }

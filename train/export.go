@@ -29,6 +29,7 @@ func (e *Env) writeModel(ctx context.Context, src *source, dir string, dtype ten
 	for i, t := range tensors {
 		specs[i] = hf.TensorSpec{Name: t.Name, DType: dtype, Shape: t.Shape}
 	}
+	o.FS = e.files()
 	w, err := hf.CreateModel(dir, specs, o)
 	if err != nil {
 		if !o.Replace { // the user has named it
