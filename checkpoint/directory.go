@@ -17,31 +17,42 @@ type Directory struct {
 	fsys vfs.FS
 	path string
 	lock io.Closer
+	made []string // directories that were not there before, leaf first
 
 	mu     sync.Mutex
 	saving bool
 }
 
 // Acquire makes the directory if it is not there, takes its lock, and removes what interrupted saves have left. A run
-// acquires before it reads the checkpoint that it resumes from, and closes when it ends; the lock of a process that is
-// killed goes with it. Another process that holds the directory is an error that names the lock.
+// acquires before it makes or reads anything else in its output directory, and closes when it ends; the lock of a process
+// that is killed goes with it. Another process that holds the directory is an error that names the lock.
 func Acquire(fsys vfs.FS, path string) (*Directory, error) {
-	fail := func(err error) (*Directory, error) {
+	d := &Directory{fsys: fsys, path: path}
+	err := d.hold()
+	for range 10 { // each time another start has failed, and has just removed what it had made
+		if !errors.Is(err, fs.ErrNotExist) {
+			break
+		}
+		err = d.hold()
+	}
+	if err == nil {
+		err = d.recover()
+	}
+	if err != nil {
+		_ = d.Abandon() // the error at hand is the one to report
 		return nil, fmt.Errorf("checkpoints cannot be saved: %w%s", err, mend(err))
 	}
-	if err := makeDir(fsys, path); err != nil {
-		return fail(err)
-	}
-	l, err := takeLock(fsys, filepath.Join(path, lockName))
-	if err != nil {
-		return fail(err)
-	}
-	d := &Directory{fsys: fsys, path: path, lock: l}
-	if err := d.recover(); err != nil {
-		_ = l.Close() // the error at hand is the one to report
-		return fail(err)
-	}
 	return d, nil
+}
+
+// hold makes the directory if it is not there, and takes its lock.
+func (d *Directory) hold() error {
+	made, err := makeDir(d.fsys, d.path)
+	d.made = append(made, d.made...)
+	if err == nil {
+		d.lock, err = takeLock(d.fsys, filepath.Join(d.path, lockName))
+	}
+	return err
 }
 
 // Path is the directory's path.
@@ -50,8 +61,25 @@ func (d *Directory) Path() string { return d.path }
 // Close gives up the lock. Writers must have ended.
 func (d *Directory) Close() error { return d.lock.Close() }
 
-// makeDir makes a directory and those above it, durably.
-func makeDir(fsys vfs.FS, path string) error {
+// Abandon is Close of a run that has not begun: what Acquire has made goes, as far as nobody has put anything there since. What was
+// there before stays, the lock's file included. Removing that file while it is held excludes nobody from the lock: see vfs.FS.
+func (d *Directory) Abandon() error {
+	if len(d.made) > 0 && d.lock != nil {
+		_ = d.fsys.Remove(filepath.Join(d.path, lockName)) // what is left costs nothing
+	}
+	for _, dir := range d.made {
+		if d.fsys.Remove(dir) != nil {
+			break // somebody uses it
+		}
+	}
+	if d.lock == nil {
+		return nil
+	}
+	return d.lock.Close()
+}
+
+// makeDir makes a directory and those above it, durably. It returns those that it made, leaf first.
+func makeDir(fsys vfs.FS, path string) (made []string, err error) {
 	missing := []string{}
 	for dir := filepath.Clean(path); ; dir = filepath.Dir(dir) {
 		_, err := fsys.Stat(dir)
@@ -59,19 +87,19 @@ func makeDir(fsys vfs.FS, path string) error {
 			break
 		}
 		if !errors.Is(err, fs.ErrNotExist) || dir == filepath.Dir(dir) {
-			return err
+			return nil, err
 		}
 		missing = append(missing, dir)
 	}
 	if err := fsys.MkdirAll(path, 0o777); err != nil {
-		return err
+		return missing, err
 	}
 	for _, dir := range missing {
 		if err := fsys.SyncDir(filepath.Dir(dir)); err != nil {
-			return err
+			return missing, err
 		}
 	}
-	return nil
+	return missing, nil
 }
 
 // recover ends what an interrupted run has begun: a checkpoint that was about to be replaced gets its name back, if the new

@@ -27,26 +27,33 @@ type Entry struct {
 // List lists the checkpoints of a run, newest first, with what Open says of each. A directory that does not exist has
 // none. It changes nothing and needs no lock: a run may be saving and pruning there.
 func List(fsys vfs.FS, path string) ([]Entry, error) {
-	entries, _, err := list(fsys, path, false)
+	entries, _, err := list(fsys, path, -1, false)
 	return entries, err
 }
 
 // Latest opens the newest checkpoint that is complete. Those newer ones that are not are returned as well, newest first,
 // for the user to be told. C is nil if there is none.
 func Latest(fsys vfs.FS, path string) (c *Checkpoint, broken []Entry, err error) {
-	entries, c, err := list(fsys, path, true)
+	return LatestBelow(fsys, path, -1)
+}
+
+// LatestBelow is Latest of those whose step is below a given one; -1: of all.
+func LatestBelow(fsys vfs.FS, path string, below int) (c *Checkpoint, broken []Entry, err error) {
+	entries, c, err := list(fsys, path, below, true)
 	if c != nil {
 		entries = entries[:len(entries)-1]
 	}
 	return c, entries, err
 }
 
-// list opens the checkpoints of a run, newest first: all, or those up to the first complete one. C is the last complete one.
-func list(fsys vfs.FS, path string, first bool) (entries []Entry, c *Checkpoint, err error) {
+// list opens the checkpoints of a run below a step (-1: of any), newest first: all, or those up to the first complete one. C is the
+// last complete one.
+func list(fsys vfs.FS, path string, below int, first bool) (entries []Entry, c *Checkpoint, err error) {
 	steps, err := listSteps(fsys, path)
 	if err != nil {
 		return nil, nil, err
 	}
+	steps = slices.DeleteFunc(steps, func(step int) bool { return below >= 0 && step >= below })
 	var waiting []*DamageError // of checkpoints that are newer than the last complete one
 	for _, step := range steps {
 		dir := filepath.Join(path, DirName(step))

@@ -143,11 +143,27 @@ type Best struct {
 	EvalLoss float64 `json:"eval_loss"`
 }
 
+// Change is that a run continued after a step with another value of a key of the configuration.
+type Change struct {
+	Step int    `json:"step"` // the last one with the old value
+	Key  string `json:"key"`
+	From string `json:"from"`
+	To   string `json:"to"`
+}
+
+func (c Change) String() string {
+	return fmt.Sprintf("after step %d: %s %s -> %s", c.Step, c.Key, c.From, c.To)
+}
+
 // Manifest is what a checkpoint says of itself. Commit fills in Step, Files, Attachments and Extents.
 type Manifest struct {
 	Step           int   `json:"step"`            // optimizer steps done: the run goes on with Step+1
 	Updates        int64 `json:"updates"`         // that were applied: AdamW's t
 	SkippedUpdates int64 `json:"skipped_updates"` // whose gradient norm was not finite
+	// UntargetedSteps had no token that counts in the loss, and updated nothing. UnhealthySteps are the latest ones in a row that the
+	// run would end for if there were more of them.
+	UntargetedSteps int64 `json:"untargeted_steps,omitempty"`
+	UnhealthySteps  int   `json:"unhealthy_steps,omitempty"`
 
 	Model Model `json:"model"`
 	// Numerics is what sets the bits of a run (plan.Numerics), and Mathematics the keys of the configuration that set its
@@ -162,6 +178,8 @@ type Manifest struct {
 	// EvalLoss is of an evaluation at this step, if there was one and its loss was finite.
 	EvalLoss *float64 `json:"eval_loss"`
 	Best     *Best    `json:"best"`
+	// History are the changes of Mathematics that were allowed where the run was resumed, oldest first.
+	History []Change `json:"history,omitempty"`
 
 	Files       []File       `json:"files"` // all but the manifest, by name
 	Attachments []Attachment `json:"attachments"`
@@ -286,8 +304,13 @@ func decode(doc []byte) (*Manifest, error) {
 // check refuses a manifest that cannot be of a checkpoint: sizes that are absurd or do not add up, names that are not
 // plain file names, pieces that overlap, files that nothing needs.
 func (m *Manifest) check() error {
-	if m.Step < 0 || m.Step > maxStep || m.Updates < 0 || m.SkippedUpdates < 0 {
+	if m.Step < 0 || m.Step > maxStep || m.Updates < 0 || m.SkippedUpdates < 0 || m.UntargetedSteps < 0 || m.UnhealthySteps < 0 {
 		return fmt.Errorf("step %d with %d updates and %d skipped cannot be", m.Step, m.Updates, m.SkippedUpdates)
+	}
+	for _, c := range m.History {
+		if c.Step < 0 || c.Step > m.Step || strings.ContainsFunc(c.Key+c.From+c.To, unicode.IsControl) {
+			return fmt.Errorf("a change after step %d of %s cannot be", c.Step, quote(c.Key))
+		}
 	}
 	if len(m.ComputedOn) > maxComputedOn || strings.ContainsFunc(m.ComputedOn, unicode.IsControl) {
 		return fmt.Errorf("computed_on %s is not a line of text", quote(m.ComputedOn))

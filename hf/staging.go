@@ -47,6 +47,18 @@ func tempName(path string) string {
 	return filepath.Join(filepath.Dir(path), fmt.Sprintf(".%s.tmp-%016x", filepath.Base(path), rand.Uint64()))
 }
 
+// RemoveStaged removes what killed processes have left beside a target that they were writing. Nobody may be writing it.
+func RemoveStaged(target string) error {
+	dir := filepath.Dir(target)
+	entries, err := os.ReadDir(dir)
+	for _, e := range entries {
+		if random, ok := strings.CutPrefix(e.Name(), "."+filepath.Base(target)+".tmp-"); ok && len(random) == 16 {
+			err = errors.Join(err, os.RemoveAll(filepath.Join(dir, e.Name())))
+		}
+	}
+	return err
+}
+
 // createBeside creates a temporary file in path's directory, to be renamed to path.
 func createBeside(path string) (vfs.File, error) {
 	return vfs.OS{}.OpenFile(tempName(path), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o666)

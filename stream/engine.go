@@ -68,6 +68,7 @@ type MicroBatch struct {
 // Update is how a step changes the weights.
 type Update struct {
 	Step        int // from 1
+	Idle        int // steps before this one that updated nothing: AdamW's bias correction counts the others
 	AdamW       optim.AdamW
 	LR          float64
 	MaxGradNorm float64 // 0: no clipping

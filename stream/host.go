@@ -89,7 +89,7 @@ func (r *run) adamW(s device.Stream, part int, mem [store.Kinds]device.Mem, weig
 		at := begin - state.first
 		weights, low, grad := vec(store.Weights, run.First+begin-run.State-weights.first), vec(store.Low, at), vec(store.Grad, at)
 		m, v := vec(store.FirstMoment, at), vec(store.SecondMoment, at)
-		scalars := u.AdamW.Scalars(u.Step, u.LR, u.clip, run.Decay)
+		scalars := u.AdamW.Scalars(u.Step-u.Idle, u.LR, u.clip, run.Decay)
 		if r.Plan.Numerics.Moments == optim.Dynamic8 {
 			s.AdamW8(device.AdamW8Args{Weights: weights, Low: low, Grad: grad, M: m, V: v, MScale: vec(store.FirstScale, at),
 				VScale: vec(store.SecondScale, at), AdamWScalars: scalars}, bad)

@@ -8,57 +8,80 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"os"
 )
 
 // maxLineBytes is far more than a record needs; a longer line is not ours.
 const maxLineBytes = 1 << 20
 
-// MetricsFile appends records to a metrics.jsonl.
-type MetricsFile struct{ f *os.File }
+// File is what metrics are kept in.
+type File interface {
+	io.ReaderAt
+	io.WriterAt
+	io.Closer
+	Truncate(bytes int64) error
+	Sync() error
+}
 
-// OpenMetrics opens a metrics file to append to, and makes it where there is none. Records of steps after lastStep are
-// removed, with a torn last line: a run that resumes from the checkpoint of step lastStep writes them again. A file with
-// other contents is an error and stays as it is.
-func OpenMetrics(name string, lastStep int64) (*MetricsFile, error) {
-	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o666)
+// MetricsFile appends records to a metrics.jsonl. A record that could not be written is kept, and is written before the next one:
+// a disk that is full for a while costs no record.
+type MetricsFile struct {
+	f       File
+	end     int64  // of what is written
+	waiting []byte // lines that are not
+	lines   int    // so many
+}
+
+// NewMetricsFile appends to an open file. Records of steps after lastStep are removed, with a torn last line: a run that resumes from
+// the checkpoint of step lastStep writes them again. A file with other contents is an error, and stays as it is and open.
+func NewMetricsFile(f File, lastStep int64) (*MetricsFile, error) {
+	m := &MetricsFile{f: f}
+	err := scan(io.NewSectionReader(f, 0, math.MaxInt64), func(r Metrics, end int64) bool {
+		if r.Step > lastStep {
+			return false
+		}
+		m.end = end
+		return true
+	})
 	if err != nil {
 		return nil, err
 	}
-	keep := int64(0)
-	if err := scan(f, func(m Metrics, end int64) bool {
-		if m.Step > lastStep {
-			return false
-		}
-		keep = end
-		return true
-	}); err != nil {
-		f.Close()
-		return nil, fmt.Errorf("%s: %w; move it away, or choose another output_dir", name, err)
-	}
-	if err := f.Truncate(keep); err != nil {
-		f.Close()
-		return nil, err
-	}
-	if _, err := f.Seek(keep, io.SeekStart); err != nil {
-		f.Close()
-		return nil, err
-	}
-	return &MetricsFile{f}, nil
+	return m, f.Truncate(m.end)
 }
 
-// Append writes one record as one line, in one write.
+// Append writes a record as one line, after those that wait. On an error it waits as well; so does one that was written in part.
 func (m *MetricsFile) Append(record Metrics) error {
 	line, err := json.Marshal(record)
 	if err != nil {
 		return err
 	}
-	_, err = m.f.Write(append(line, '\n'))
-	return err
+	m.waiting = append(append(m.waiting, line...), '\n')
+	m.lines++
+	return m.Flush()
 }
 
-// Sync makes the records durable; a checkpoint calls it, so that its step is in the file.
-func (m *MetricsFile) Sync() error { return m.f.Sync() }
+// Flush writes the records that wait.
+func (m *MetricsFile) Flush() error {
+	if m.lines == 0 {
+		return nil
+	}
+	if _, err := m.f.WriteAt(m.waiting, m.end); err != nil {
+		return errors.Join(err, m.f.Truncate(m.end)) // a reader never sees half a record for longer than this
+	}
+	m.end += int64(len(m.waiting))
+	m.waiting, m.lines = m.waiting[:0], 0
+	return nil
+}
+
+// Waiting is the number of records that could not be written so far.
+func (m *MetricsFile) Waiting() int { return m.lines }
+
+// Sync writes what waits and makes all records durable.
+func (m *MetricsFile) Sync() error {
+	if err := m.Flush(); err != nil {
+		return err
+	}
+	return m.f.Sync()
+}
 
 // Close closes the file.
 func (m *MetricsFile) Close() error { return m.f.Close() }

@@ -3,7 +3,7 @@
 //
 // A [Recorder] collects [Span]s while the run goes on, cheaply enough to be always on, and writes them as a Chrome trace
 // ([Recorder.WriteChrome]; it opens in ui.perfetto.dev and chrome://tracing) with one track per [Lane]. [Metrics] is a
-// line of metrics.jsonl; [OpenMetrics] appends to such a file, [ReadMetrics] reads one.
+// line of metrics.jsonl; [MetricsFile] appends to such a file, [ReadMetrics] reads one.
 //
 // Invariants: recording allocates nothing and never waits for anything slow; a nil Recorder records nothing. A metrics
 // file has whole lines in the order of steps, but for a last one that a crash may have torn; readers ignore it and a

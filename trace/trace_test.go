@@ -9,6 +9,7 @@ import (
 	"reflect"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -173,6 +174,71 @@ func drawMetrics(t *rapid.T, step int64) Metrics {
 	return m
 }
 
+func openMetrics(name string, lastStep int64) (*MetricsFile, error) {
+	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o666)
+	if err != nil {
+		return nil, err
+	}
+	return NewMetricsFile(f, lastStep)
+}
+
+// flaky is a file that takes so many more bytes, and then as many as it is given when they are none.
+type flaky struct {
+	*os.File
+	room int
+}
+
+func (f *flaky) WriteAt(p []byte, off int64) (int, error) {
+	n, err := f.File.WriteAt(p[:min(len(p), f.room)], off)
+	if f.room -= n; err == nil && n < len(p) {
+		err = syscall.ENOSPC
+	}
+	return n, err
+}
+
+// Records that a full disk refuses, or takes in part, wait and are all written when there is room.
+func TestMetricsWaitForRoom(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "metrics.jsonl")
+	file, err := os.Create(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &flaky{file, 1 << 20}
+	m, err := NewMetricsFile(f, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for step := range int64(7) {
+		if step == 2 {
+			f.room = 100 // less than a record
+		}
+		if step == 5 {
+			f.room = 1 << 20
+		}
+		err := m.Append(Metrics{Step: step + 1})
+		if full := step >= 2 && step < 5; full != (err != nil) || full != (m.Waiting() > 0) {
+			t.Errorf("step %d: %d wait, error %v", step+1, m.Waiting(), err)
+		}
+		text, _ := os.ReadFile(name)
+		if len(text) > 0 && text[len(text)-1] != '\n' {
+			t.Errorf("after step %d the file ends in half a record", step+1)
+		}
+	}
+	if err := m.Close(); err != nil {
+		t.Fatal(err)
+	}
+	text, _ := os.ReadFile(name)
+	all, err := ReadMetrics(bytes.NewReader(text))
+	if err != nil || len(all) != 7 {
+		t.Fatalf("%d records, error %v", len(all), err)
+	}
+	for i, r := range all {
+		if r.Step != int64(i+1) {
+			t.Errorf("record %d is of step %d", i+1, r.Step)
+		}
+	}
+}
+
 // However a file was cut, a resumed run ends with each step once, and what was written reads back.
 func TestMetricsFileResumes(t *testing.T) {
 	dir := t.TempDir()
@@ -186,7 +252,7 @@ func TestMetricsFileResumes(t *testing.T) {
 			}
 		}
 		write := func(from, to int64) (records []Metrics) {
-			f, err := OpenMetrics(name, from)
+			f, err := openMetrics(name, from)
 			must(err)
 			for s := from + 1; s <= to; s++ {
 				m := drawMetrics(t, s)
@@ -249,9 +315,9 @@ func TestMetricsFilesThatAreNot(t *testing.T) {
 		}
 		name := filepath.Join(t.TempDir(), "metrics.jsonl")
 		os.WriteFile(name, []byte(c.text), 0o666)
-		f, err := OpenMetrics(name, 100)
+		f, err := openMetrics(name, 100)
 		if (err == nil) != (c.err == "") {
-			t.Errorf("%s: OpenMetrics: %v", what, err)
+			t.Errorf("%s: NewMetricsFile: %v", what, err)
 		}
 		if err == nil {
 			f.Close()

@@ -53,9 +53,12 @@ type Config struct {
 	Seed      uint64    `yaml:"seed"`
 
 	Eval      Eval   `yaml:"eval,omitempty"`
-	Save      Save   `yaml:"save,omitempty"`
+	Save      Save   `yaml:"save"`
+	Stop      Stop   `yaml:"stop"`
 	OutputDir string `yaml:"output_dir"`
-	Resume    string `yaml:"resume"`
+	Resume    string `yaml:"resume"` // auto, never, or the path of a checkpoint
+	// ResumeWith are the keys that may have other values than in the checkpoint that the run continues from.
+	ResumeWith []string `yaml:"resume_with,omitempty,flow"`
 }
 
 // Precision is what is computed in and kept in which type.
@@ -92,11 +95,14 @@ type Eval struct {
 	Every    int           `yaml:"every,omitempty"` // steps; 0: before the first and after the last one only
 }
 
-// Save are the checkpoints.
+// Save are the checkpoints. A run that is interrupted, or that ends for a reason that left its state whole, saves in any case.
 type Save struct {
-	Every int  `yaml:"every,omitempty"` // steps; 0: when the run is interrupted only
-	Keep  int  `yaml:"keep,omitempty"`  // how many of the newest stay; 0: all
-	Best  bool `yaml:"best,omitempty"`  // the one with the lowest evaluation loss stays as well
+	Every    int     `yaml:"every,omitempty"`    // steps; 0: by time only
+	Minutes  float64 `yaml:"minutes"`            // at least so often; 0: not by time
+	AtEnd    bool    `yaml:"at_end"`             // before the model is written
+	Keep     int     `yaml:"keep"`               // how many of the newest stay; 0: all
+	Best     bool    `yaml:"best,omitempty"`     // the one with the lowest evaluation loss stays as well
+	Fallback string  `yaml:"fallback,omitempty"` // a directory for what cannot be saved in OutputDir
 }
 
 // Defaults is the configuration that a file changes.
@@ -109,6 +115,7 @@ func Defaults() Config {
 		Precision: Precision{Compute: "bf16", Master: "split", Moments: "f32"},
 		Memory:    Memory{Disk: Bytes{none: true}},
 		Device:    "auto", Seed: 42, OutputDir: "runs/run", Resume: "auto",
+		Save: Save{Minutes: 30, AtEnd: true, Keep: 2}, Stop: Stop{UnhealthySteps: 10},
 	}
 }
 
@@ -238,8 +245,12 @@ func (c *Config) Check() error {
 		return bad("eval.every is %d, with %d eval.datasets: name what to evaluate on, or set val_size", c.Eval.Every, len(c.Eval.Datasets))
 	case c.Memory.Recompute != "" && c.Memory.Recompute != "auto" && c.Memory.Recompute != "always":
 		return bad("memory.recompute is %q: use auto or always", c.Memory.Recompute)
-	case c.Save.Every < 0 || c.Save.Keep < 0:
-		return bad("save: every (%d) and keep (%d) must not be negative", c.Save.Every, c.Save.Keep)
+	case c.Save.Every < 0 || c.Save.Keep < 0 || !(c.Save.Minutes >= 0) || math.IsInf(c.Save.Minutes, 0):
+		return bad("save: every (%d), keep (%d) and minutes (%v) must not be negative", c.Save.Every, c.Save.Keep, c.Save.Minutes)
+	case c.Save.Fallback != "" && absolute(c.Save.Fallback) == absolute(c.OutputDir):
+		return bad("save.fallback is output_dir: name a directory on another disk")
+	case c.Stop.UnhealthySteps < 0 || !(c.Stop.LossAbove >= 0) || math.IsInf(c.Stop.LossAbove, 0):
+		return bad("stop: unhealthy_steps (%d) and loss_above (%v) must not be negative", c.Stop.UnhealthySteps, c.Stop.LossAbove)
 	case c.Save.Best && !c.evaluates():
 		return bad("save.best: there are no eval.datasets, and no val_size, to tell what is best")
 	case c.Memory.MaxWritePerDay.auto:
@@ -251,6 +262,11 @@ func (c *Config) Check() error {
 	}
 	if _, err := c.types(); err != nil {
 		return err
+	}
+	for _, key := range c.ResumeWith {
+		if !slices.Contains(changeable(), key) {
+			return bad("resume_with: %s cannot change when a run is resumed; what can: %s", key, strings.Join(changeable(), ", "))
+		}
 	}
 	for _, s := range append(append([]data.Source{}, c.Datasets...), c.Eval.Datasets...) {
 		if err := s.Validate(); err != nil {
@@ -280,6 +296,11 @@ func (c *Config) types() (n plan.Numerics, err error) {
 		return n, Request(fmt.Errorf("precision: compute %v does not go with master %v: use bf16 with split, or f32 with f32", n.Compute, n.Master))
 	}
 	return n, nil
+}
+
+// adamW are AdamW's constants.
+func (c *Config) adamW() optim.AdamW {
+	return optim.AdamW{Beta1: c.AdamBetas[0], Beta2: c.AdamBetas[1], Eps: c.AdamEps, WeightDecay: c.WeightDecay}
 }
 
 // YAML is the configuration as a run file.

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -16,7 +17,8 @@ import (
 	"github.com/millrace/millrace/internal/vfs"
 )
 
-// A disk that is full while a run saves ends it with a line, and harms no earlier checkpoint; with space again it goes on.
+// A disk that is full costs saves and no more: the run says so, harms no earlier checkpoint and comes to its end with the same
+// bits. Where not even the model has room at the end it fails with a line, and what was saved continues when there is room.
 func TestFullDisk(t *testing.T) {
 	base := smallConfig(t)
 	base.Model = writeModel(t, map[string]any{"num_hidden_layers": 9})
@@ -28,46 +30,90 @@ func TestFullDisk(t *testing.T) {
 		if size == "" {
 			continue // to a disk, the same as in memory
 		}
-		t.Run(p.name, func(t *testing.T) {
-			whole := *base
-			whole.Memory, whole.OutputDir = p.memory, filepath.Join(t.TempDir(), "whole")
+		whole := *base
+		whole.Memory, whole.OutputDir = p.memory, filepath.Join(t.TempDir(), "whole")
+		train := func(t *testing.T, c *Config, atStep11 func()) (sum *Summary, said string, err error) {
 			env := newEnv(t)
-			env.program, env.CacheDir = 1, p.cache
-			want, err := Train(context.Background(), &whole, env, Options{})
+			var progress strings.Builder
+			env.program, env.CacheDir, env.Progress = 1, p.cache, writeFunc(func(line []byte) {
+				progress.Write(line)
+				if strings.HasPrefix(string(line), "step 11/12") {
+					atStep11()
+				}
+			})
+			sum, err = Train(context.Background(), c, env, Options{})
+			return sum, progress.String(), err
+		}
+		nothing := func() {}
+		want, _, err := train(t, &whole, nothing)
+		if err != nil {
+			t.Fatal(err)
+		}
+		within := func(t *testing.T, dir string) *Config {
+			c := *base
+			c.Memory, c.OutputDir = p.memory, filepath.Join(dir, "run")
+			if p.name == "on disk" {
+				c.Memory.Path = filepath.Join(dir, "state")
+			}
+			return &c
+		}
+		whatIsSavedIsRight := func(t *testing.T, c *Config) {
+			saved, err := checkpoint.List(vfs.OS{}, checkpointsDir(c))
 			if err != nil {
 				t.Fatal(err)
-			}
-
-			dir := t.TempDir()
-			resize := smallDisk(t, dir, size)
-			full := *base
-			full.Memory, full.OutputDir = p.memory, filepath.Join(dir, "run")
-			if p.name == "on disk" {
-				full.Memory.Path = filepath.Join(dir, "state")
-			}
-			env = newEnv(t)
-			env.program, env.CacheDir = 1, p.cache
-			_, err = Train(context.Background(), &full, env, Options{})
-			if err == nil || strings.Contains(err.Error(), "\n") || !strings.Contains(err.Error(), "no space") && !strings.Contains(err.Error(), "free") {
-				t.Fatalf("error %v, want one line about space", err)
-			}
-			t.Log(err)
-			saved, listErr := checkpoint.List(vfs.OS{}, checkpointsDir(&full))
-			if listErr != nil || len(saved) == 0 || len(saved) == base.MaxSteps {
-				t.Fatalf("checkpoints %v, error %v", saved, listErr)
 			}
 			for _, s := range saved {
-				sumsOf(t, s.Dir)
+				if got := sumsOf(t, s.Dir); !reflect.DeepEqual(got, sumsOf(t, filepath.Join(checkpointsDir(&whole), checkpoint.DirName(s.Step)))) {
+					t.Errorf("%s is not what step %d was", s.Dir, s.Step)
+				}
 			}
-			resize("256m")
-			env = newEnv(t)
-			env.program, env.CacheDir = 1, p.cache
-			got, err := Train(context.Background(), &full, env, Options{})
-			if err != nil {
+			hidden, _ := filepath.Glob(filepath.Join(checkpointsDir(c), ".step-*"))
+			if len(hidden) > 0 {
+				t.Errorf("left behind: %v", hidden)
+			}
+		}
+		t.Run(p.name+", no room for all checkpoints", func(t *testing.T) {
+			dir := t.TempDir()
+			smallDisk(t, dir, size)
+			c := within(t, dir)
+			got, said, err := train(t, c, nothing)
+			if err != nil || !strings.Contains(said, "warning: the checkpoint of step") || !strings.Contains(said, "no space left") {
+				t.Fatalf("error %v; it says: %s", err, said)
+			}
+			sameModel(t, got.Model, want.Model)
+			whatIsSavedIsRight(t, c)
+		})
+		t.Run(p.name+", no room for the model", func(t *testing.T) {
+			dir := t.TempDir()
+			smallDisk(t, dir, "64m")
+			c, ballast := within(t, dir), filepath.Join(dir, "ballast")
+			_, said, err := train(t, c, func() { fillDisk(t, ballast) })
+			if err == nil || errors.Is(err, ErrRequest) || strings.Contains(err.Error(), "\n") || !strings.Contains(err.Error(), "no space") {
+				t.Fatalf("error %v, want one line about space; it says: %s", err, said)
+			}
+			whatIsSavedIsRight(t, c)
+			if err := os.Remove(ballast); err != nil {
 				t.Fatal(err)
+			}
+			got, said, err := train(t, c, nothing)
+			if err != nil || !strings.Contains(said, "resuming after step 1") { // 10 or 11
+				t.Fatalf("error %v; it says: %s", err, said)
 			}
 			sameModel(t, got.Model, want.Model)
 		})
+	}
+}
+
+// fillDisk writes a file that takes all the room that there is.
+func fillDisk(t *testing.T, path string) {
+	f, err := os.Create(path)
+	for size := 1 << 20; err == nil && size > 0; {
+		if n, errWrite := f.Write(make([]byte, size)); errWrite != nil && n == 0 {
+			size /= 2
+		}
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -76,3 +76,6 @@ func seconds(s float64) string {
 	}
 	return fmt.Sprintf("%.1fs", s)
 }
+
+// oneLine is the text of an error in a line that goes on: joined errors have one each.
+func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }

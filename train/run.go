@@ -1,17 +1,13 @@
 package train
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"math"
 	"os"
 	"path/filepath"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/millrace/millrace/checkpoint"
@@ -35,8 +31,9 @@ type Summary struct {
 	LastLoss     float64     `json:"last_loss"`
 	EvalBefore   *float64    `json:"eval_loss_before,omitempty"`
 	EvalAfter    *float64    `json:"eval_loss_after,omitempty"`
-	Skipped      int         `json:"skipped_updates"` // their norm was not finite
-	TrainSec     float64     `json:"train_sec"`       // sum over the steps
+	Skipped      int         `json:"skipped_updates"`            // their norm was not finite
+	Untargeted   int         `json:"untargeted_steps,omitempty"` // they had no token that counts in the loss
+	TrainSec     float64     `json:"train_sec"`                  // sum over the steps
 	TokensPerSec float64     `json:"tokens_per_sec"`
 	Lanes        trace.Lanes `json:"lanes"`                // busy seconds over the run
 	UploadBytes  int64       `json:"upload_bytes"`         // host to device over the run, as the schedule says
@@ -72,41 +69,36 @@ type trainer struct {
 	wrote   int64 // of written, what metrics have
 	wear    wear
 
+	at        place               // in the data, where the next step begins
+	history   []checkpoint.Change // of the settings, in this process and before
+	unhealthy int                 // steps in a row, up to the latest one
+	evalLoss  *float64            // after the latest step, if there was an evaluation
+	unwritten bool                // it was said that metrics cannot be written
+
 	data, evalData *data.Dataset
 	loader         *data.Loader
 	eval           *data.EvalLoader // nil without eval.datasets
 }
 
 // Train runs run.yaml to its end, from its latest checkpoint if it has one; or to the end of the step in which it is asked
-// to stop: then it saves a checkpoint, and the error is ErrInterrupted.
+// to stop: then it saves a checkpoint, and the error is ErrInterrupted. A run that has ended before is not an error.
 func Train(ctx context.Context, c *Config, env *Env, o Options) (*Summary, error) {
 	t := &trainer{config: c}
-	defer t.saves.close()
-	if _, err := os.Stat(checkpointsDir(c)); err == nil {
-		// Held before it is read: what an interrupted save has left is mended first.
-		if err := t.saves.open(c); err != nil {
-			return nil, err
-		}
+	begun := false
+	defer func() { t.saves.close(begun) }()
+	var err error
+	if t.saves.dir, err = env.holdRun(c); err != nil {
+		return nil, err
 	}
-	from, err := findCheckpoint(c, env)
-	if err != nil {
-		return nil, Request(err)
-	}
-	abandon, err := newRunDir(c.OutputDir, from != nil || c.startsOver(env))
+	b, err := env.findBeginning(c)
 	if err != nil {
 		return nil, err
 	}
-	started := false
-	defer func() {
-		if !started {
-			abandon()
-		}
-	}()
-	src, err := openModel(ctx, env, c.Model)
-	if err != nil {
+	from := b.from
+	c.Numerics = b.sizes.or(c.Numerics)
+	if t.src, err = openModel(ctx, env, c.Model); err != nil {
 		return nil, err
 	}
-	t.src = src
 	dev, err := env.open(c.Device)
 	if err != nil {
 		return nil, Request(err)
@@ -115,47 +107,38 @@ func Train(ctx context.Context, c *Config, env *Env, o Options) (*Summary, error
 	if err := t.openData(ctx, env); err != nil {
 		return nil, err
 	}
-	if from != nil {
+	if t.at, err = t.placeOf(from); err != nil {
+		return nil, err
+	}
+	if from != nil && c.cutsAs(from.Manifest) {
 		if err := c.keepNumerics(from.Manifest.Numerics); err != nil {
 			return nil, err
 		}
 	}
-	p, err := env.makePlan(ctx, c, src.model, dev.computes.Info())
+	p, err := env.makePlan(ctx, c, t.src.model, dev.computes.Info())
 	if err != nil {
 		return nil, err
 	}
 	if err := t.openLoaders(p); err != nil {
 		return nil, err
 	}
-	var at place
 	if from != nil {
-		if at, err = t.checkResume(p, from); err != nil {
+		if err := t.checkResume(p, from); err != nil {
 			return nil, err
 		}
-	}
-	if err := t.saves.open(c); err != nil {
-		return nil, err
+		if from.Manifest.Step >= t.rates.Steps && exists(filepath.Join(c.OutputDir, lastModel)) {
+			return t.ended(env, from), nil
+		}
 	}
 	env.say("%s", p.Headline(dev.computes.Info()))
-	t.session, err = env.openSession(ctx, p, dev, c.memory().Path, func(s *session) error {
-		t.session = s
-		if from != nil {
-			return t.resume(ctx, from)
-		}
-		return s.fill(ctx, src, c.Init, c.Seed)
-	})
-	if err != nil {
+	if from, err = t.openState(ctx, env, p, dev, from); err != nil {
 		return nil, err
 	}
 	defer t.session.Close()
 	if from != nil {
-		if err := t.loader.Seek(at.Cursor); err != nil {
-			return nil, Request(fmt.Errorf("resume: %w", err))
+		if err := t.continueFrom(from); err != nil {
+			return nil, err
 		}
-		t.begun, t.saves.best = from.Manifest.Step, from.Manifest.Best
-		t.summary.Steps, t.summary.ResumedAfter = t.begun, t.begun
-		t.summary.Skipped = int(from.Manifest.SkippedUpdates)
-		env.say("resuming after step %d from %s", t.begun, from.Dir())
 	}
 	t.saves.specs = map[store.ID]store.Spec{}
 	for _, spec := range p.Extents() {
@@ -164,7 +147,8 @@ func Train(ctx context.Context, c *Config, env *Env, o Options) (*Summary, error
 	if err := t.writeHead(p); err != nil {
 		return nil, err
 	}
-	started = true
+	defer t.metrics.Close()
+	begun = true
 	if o.Trace {
 		t.spans = trace.NewRecorder(tracedSpans)
 		t.engine.Trace = t.spans
@@ -179,95 +163,21 @@ func Train(ctx context.Context, c *Config, env *Env, o Options) (*Summary, error
 	return &t.summary, err
 }
 
+// ended is the summary of a run that had come to its end before: whoever starts it again has missed that.
+func (t *trainer) ended(env *Env, from *checkpoint.Checkpoint) *Summary {
+	dir := filepath.Join(t.config.OutputDir, lastModel)
+	env.say("this run has ended: all %d steps are done, and the model is in %s", from.Manifest.Step, dir)
+	return &Summary{Steps: from.Manifest.Step, ResumedAfter: from.Manifest.Step, Skipped: int(from.Manifest.SkippedUpdates),
+		Untargeted: int(from.Manifest.UntargetedSteps), Model: dir, Checkpoint: from.Dir()}
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
 // tracedSpans is how many of a lane's latest operations a trace holds.
 const tracedSpans = 100_000
-
-// startsOver reports whether the output directory has this very run, killed before it had saved anything: nothing is lost if
-// it starts over, since all that it writes comes out the same again.
-func (c *Config) startsOver(env *Env) bool {
-	old, err := ReadConfig(filepath.Join(c.OutputDir, "run.yaml"), nil)
-	if err != nil || c.Resume != "auto" {
-		return false
-	}
-	if saved, err := checkpoint.List(vfs.OS{}, checkpointsDir(c)); err != nil || len(saved) > 0 {
-		return false
-	}
-	now := *c
-	if now.Numerics.MicroBatch == 0 {
-		now.Numerics.MicroBatch = old.Numerics.MicroBatch
-	}
-	if now.Numerics.HeadChunk == 0 {
-		now.Numerics.HeadChunk = old.Numerics.HeadChunk
-	}
-	if now.Numerics.BlockChunk == 0 {
-		now.Numerics.BlockChunk = old.Numerics.BlockChunk
-	}
-	now.Datasets, now.Eval.Datasets = atCommits(now.Datasets, old.Datasets), atCommits(now.Eval.Datasets, old.Eval.Datasets)
-	old.Memory, old.Device, old.Save, old.Resume = now.Memory, now.Device, now.Save, now.Resume // which change no number
-	a, errA := old.YAML()
-	b, errB := now.YAML()
-	if errA != nil || errB != nil || !bytes.Equal(a, b) {
-		return false
-	}
-	env.say("%s has this run, and no checkpoint of it; it starts over", c.OutputDir)
-	return true
-}
-
-// atCommits is the data sets of a run file with the commits that a resolved one has for the same data sets of the hub.
-func atCommits(sets, resolved []data.Source) []data.Source {
-	sets = slices.Clone(sets)
-	for i := range min(len(sets), len(resolved)) {
-		name, _, _ := strings.Cut(sets[i].Path, "@")
-		if resolved[i].Revision != "" && resolved[i].Path == name {
-			sets[i].Path, sets[i].Revision = name, resolved[i].Revision
-		}
-	}
-	return sets
-}
-
-// newRunDir makes the output directory, so that a long run does not end in finding that it cannot be written. It refuses one
-// that has a run in it, unless the run goes on, and one that has a finished run. abandon removes what was made.
-func newRunDir(dir string, resumes bool) (abandon func(), err error) {
-	names := []string{"model", "run.yaml", "metrics.jsonl", bestModel}
-	if resumes {
-		names = names[:1]
-	}
-	for _, name := range names {
-		switch _, err := os.Stat(filepath.Join(dir, name)); {
-		case err == nil:
-			return nil, Request(fmt.Errorf("output_dir: %s already has a %s; choose another directory, or remove it", dir, name))
-		case !errors.Is(err, fs.ErrNotExist):
-			return nil, Request(fmt.Errorf("output_dir: %w", err))
-		}
-	}
-	var made []string // leaf first
-	for d := filepath.Clean(dir); ; d = filepath.Dir(d) {
-		if _, err := os.Stat(d); !errors.Is(err, fs.ErrNotExist) {
-			break
-		}
-		made = append(made, d)
-	}
-	abandon = func() {
-		for _, inside := range []string{"checkpoints/.lock", "checkpoints", "state"} {
-			if !resumes {
-				os.Remove(filepath.Join(dir, inside)) // fails if there is something in it
-			}
-		}
-		for _, d := range made {
-			os.Remove(d) // fails if somebody has put something there since
-		}
-	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		abandon()
-		return nil, Request(fmt.Errorf("output_dir: %w", err))
-	}
-	probe, err := os.CreateTemp(dir, ".writable")
-	if err != nil {
-		abandon()
-		return nil, Request(fmt.Errorf("output_dir: %w", err))
-	}
-	return abandon, errors.Join(probe.Close(), os.Remove(probe.Name()))
-}
 
 // openData reads and tokenizes the data sets.
 func (t *trainer) openData(ctx context.Context, env *Env) error {
@@ -298,6 +208,7 @@ func (t *trainer) openLoaders(p *plan.Plan) (err error) {
 		if part := c.Epochs / float64(epochs); part > 0 {
 			steps = max(int(float64(steps)*part), 1) // the last epoch may be asked for in part
 		}
+		steps += t.at.Since
 	}
 	warmup := c.WarmupSteps
 	if c.WarmupRatio > 0 {
@@ -318,27 +229,67 @@ func (t *trainer) writeHead(p *plan.Plan) error {
 	if len(c.Eval.Datasets) > 0 {
 		c.Eval.Datasets = t.evalData.Sources()
 	}
-	doc, err := c.YAML()
-	if err != nil {
-		return err
+	if c.Resume != "auto" && c.Resume != "never" {
+		c.Resume = absolute(c.Resume)
 	}
 	planned, err := json.MarshalIndent(p, "", "  ")
 	if err != nil {
 		return err
 	}
-	for name, text := range map[string][]byte{"run.yaml": doc, "plan.json": append(planned, '\n')} {
-		if err := vfs.WriteFileAtomic(vfs.OS{}, filepath.Join(c.OutputDir, name), text); err != nil {
-			return Request(fmt.Errorf("output_dir: %w", err))
-		}
+	fsys := t.env.files()
+	err = t.env.writeResolved(&c)
+	if err == nil {
+		err = vfs.WriteFileAtomic(fsys, filepath.Join(c.OutputDir, planName), append(planned, '\n'))
 	}
-	t.metrics, err = trace.OpenMetrics(filepath.Join(c.OutputDir, "metrics.jsonl"), int64(t.begun))
-	return err
+	if err != nil {
+		return Request(fmt.Errorf("output_dir: %w", err))
+	}
+	name := filepath.Join(c.OutputDir, metricsName)
+	f, err := fsys.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o666)
+	if err != nil {
+		return Request(fmt.Errorf("output_dir: %w", err))
+	}
+	if t.metrics, err = trace.NewMetricsFile(f, int64(t.begun)); err != nil {
+		f.Close()
+		return fmt.Errorf("%s: %w; move the file away, or choose another output_dir", name, err)
+	}
+	return nil
 }
 
 // run walks the steps, then writes the model.
 func (t *trainer) run(ctx context.Context) error {
-	defer t.metrics.Close()
 	t.summary.PlannedBytes = t.plan.ProcessBytes()
+	t.saves.last = t.env.time().now()
+	if err := t.walk(ctx); err != nil {
+		return err
+	}
+	var errSave error
+	if t.config.Save.AtEnd {
+		errSave = t.saveNow(ctx)
+	} else {
+		errSave = t.flush(ctx)
+	}
+	if ill := (*divergedError)(nil); errors.As(errSave, &ill) || ctx.Err() != nil {
+		return errSave
+	}
+	t.finish()
+	if err := t.stopEngine(); err != nil {
+		return err
+	}
+	if err := t.exportAll(ctx); err != nil {
+		return err
+	}
+	if errSave != nil {
+		t.env.say("warning: %s; the model is written, and the run cannot be made longer", oneLine(errSave))
+	}
+	if n := t.metrics.Waiting(); n > 0 && t.metrics.Sync() != nil {
+		return fmt.Errorf("%s is written, and the last %d records of %s are not; see the warning above", t.summary.Model, n, metricsName)
+	}
+	return nil
+}
+
+// walk evaluates the model and takes all steps, up to the last one or to that in which the run is asked to stop.
+func (t *trainer) walk(ctx context.Context) error {
 	if t.eval != nil && t.begun == 0 {
 		l, err := t.evaluate(ctx, t.eval, "before training")
 		if err != nil {
@@ -351,39 +302,20 @@ func (t *trainer) run(ctx context.Context) error {
 	t.wear = wear{t.config.Memory.MaxWritePerDay.N, t.env.time().now()}
 	for step := t.begun + 1; step <= t.rates.Steps; step++ {
 		if t.env.stopped() {
-			return t.interrupt(ctx, step-1)
+			return t.interrupt(ctx)
 		}
 		if err := t.step(ctx, step); err != nil {
-			return err
+			return t.rescue(ctx, err)
 		}
 	}
-	if err := t.flush(ctx); err != nil {
-		return err
-	}
-	t.finish()
-	if err := t.stopEngine(); err != nil {
-		return err
-	}
-	t.summary.Model = filepath.Join(t.config.OutputDir, "model")
-	if err := t.export(ctx, t.src, t.summary.Model, t.src.exportType()); err != nil {
-		return err
-	}
-	return t.exportBest(ctx)
+	return nil
 }
 
-// bestModel is the directory, in that of the run, of the model with the lowest evaluation loss.
-const bestModel = "model-best"
-
-// interrupt saves the run as it is after a step, so that it can go on from there.
-func (t *trainer) interrupt(ctx context.Context, step int) error {
-	t.env.say("stopping after step %d", step)
-	if step > t.begun { // else there is nothing new
-		if err := t.startSave(step, nil); err != nil {
-			return err
-		}
-		if err := t.flush(ctx); err != nil {
-			return err
-		}
+// interrupt saves the run as it is, so that it can continue from there.
+func (t *trainer) interrupt(ctx context.Context) error {
+	t.env.say("stopping after step %d", t.summary.Steps)
+	if err := t.saveNow(ctx); err != nil {
+		return err
 	}
 	t.finish()
 	return ErrInterrupted
@@ -392,21 +324,33 @@ func (t *trainer) interrupt(ctx context.Context, step int) error {
 // flush has the store and, if it is due, a checkpoint have what the steps so far came to.
 func (t *trainer) flush(ctx context.Context) error {
 	bad, err := t.engine.Flush(ctx)
-	if err != nil {
-		return err
+	if err == nil {
+		err = t.spoiled(t.summary.Steps, bad)
 	}
-	if err := spoiled(t.summary.Steps, bad); err != nil {
-		return err
+	if err == nil {
+		t.endSave()
 	}
-	return t.endSave()
+	return err
 }
 
-// spoiled is the end of a run whose weights became NaN in the update of a step: there is nothing to go on from, to save or to export.
-func spoiled(step int, badWeights int64) error {
-	if badWeights == 0 {
-		return nil
+// exportAll writes the last model and the best one. What cannot be written now can be later, from a checkpoint.
+func (t *trainer) exportAll(ctx context.Context) error {
+	out := filepath.Join(t.config.OutputDir, lastModel)
+	err := t.export(ctx, t.src, out, t.src.exportType())
+	if err == nil {
+		t.summary.Model = out
+		return t.exportBest(ctx)
 	}
-	return fmt.Errorf("step %d: its update made %d weights NaN; lower learning_rate, or check the data", step, badWeights)
+	if ctx.Err() != nil {
+		return err
+	}
+	if t.saves.saved < t.summary.Steps {
+		if errSave := t.saveStored(ctx); errSave != nil {
+			return fmt.Errorf("%w; nor can the state be saved: %w; %s", err, errSave, t.latest())
+		}
+	}
+	return fmt.Errorf("%w; all %d steps are done and saved: make room, then run the same command again, or: millrace export --checkpoint %s --model %s --out DIR",
+		err, t.summary.Steps, t.summary.Checkpoint, t.src.dir)
 }
 
 // finish adds up what the summary has to say of the whole run.
@@ -428,14 +372,40 @@ func (t *trainer) step(ctx context.Context, step int) error {
 	if err != nil {
 		return fmt.Errorf("step %d: %w", step, err)
 	}
-	c, s := t.config, &t.summary
 	batch := batchOf(micro)
+	m := trace.Metrics{Step: int64(step), LearningRate: t.rates.At(step), TargetTokens: int64(batch.Targets),
+		DevicePeakBytes: t.plan.DeviceTotalBytes()}
+	var docs []int
+	for _, b := range micro {
+		m.Tokens += int64(b.RealTokens)
+		docs = documents(docs, b)
+	}
 	begin := time.Now()
-	res, err := t.engine.Step(ctx, batch, stream.Update{Step: step, LR: t.rates.At(step), MaxGradNorm: c.MaxGradNorm,
-		AdamW: optim.AdamW{Beta1: c.AdamBetas[0], Beta2: c.AdamBetas[1], Eps: c.AdamEps, WeightDecay: c.WeightDecay}})
+	if batch.Targets > 0 {
+		err = t.compute(ctx, step, batch, &m)
+	} else {
+		t.summary.Untargeted++
+		m.Loss, m.GradNorm = math.NaN(), math.NaN()
+		t.env.say("step %d: no token of its documents counts in the loss; it updates nothing", step)
+	}
+	if err != nil {
+		return err
+	}
+	// From here on the step is done, and a save would be of it.
+	t.at.Cursor, t.summary.Steps = t.loader.Cursor(), step
+	m.StepSec = time.Since(begin).Seconds()
+	m.Lanes = t.engine.Trace.TakeBusy()
+	m.TokensPerSec = float64(m.Tokens) / m.StepSec
+	m.ModelTFLOPS = float64(t.plan.Model.TrainFLOPs(docs)) / m.StepSec / 1e12
+	return t.afterStep(ctx, &m)
+}
+
+// compute runs the engine over a batch, and ends the save that the step before has begun.
+func (t *trainer) compute(ctx context.Context, step int, batch *stream.Batch, m *trace.Metrics) error {
+	res, err := t.engine.Step(ctx, batch, t.updateOf(step))
 	switch {
 	case errors.Is(err, stream.ErrNotFinite):
-		return fmt.Errorf("step %d: %w; lower learning_rate or set max_grad_norm, and begin anew (checkpoints are of steps before)", step, err)
+		return t.unclipped(step, err)
 	case err != nil:
 		return fmt.Errorf("step %d: %w", step, err)
 	}
@@ -443,30 +413,23 @@ func (t *trainer) step(ctx context.Context, step int) error {
 	if t.plan.UpdatesInBackward() {
 		updated = step
 	}
-	if err := spoiled(updated, res.BadWeights); err != nil {
+	if err := t.spoiled(updated, res.BadWeights); err != nil {
 		return err // a save of them does not end
 	}
-	if err := t.endSave(); err != nil {
-		return err
-	}
-	sec := time.Since(begin).Seconds()
-	m := trace.Metrics{Step: int64(step), GradNorm: res.GradNorm, ClipScale: res.ClipScale, LearningRate: t.rates.At(step),
-		TargetTokens: int64(batch.Targets), StepSec: sec, DevicePeakBytes: t.plan.DeviceTotalBytes(), Lanes: t.engine.Trace.TakeBusy()}
-	var docs []int
-	for _, b := range micro {
-		m.Tokens += int64(b.RealTokens)
-		docs = documents(docs, b)
-	}
-	if batch.Targets > 0 {
-		m.Loss = res.LossSum / float64(batch.Targets)
-	}
-	m.TokensPerSec = float64(m.Tokens) / sec
-	m.ModelTFLOPS = float64(t.plan.Model.TrainFLOPs(docs)) / sec / 1e12
-	m.HostPeakBytes, _ = hostmem.PeakRSS()
+	m.Loss, m.GradNorm, m.ClipScale = res.LossSum/float64(batch.Targets), res.GradNorm, res.ClipScale
 	if res.Skipped {
-		s.Skipped++
+		t.summary.Skipped++
 		t.env.say("step %d: the gradient norm is not finite; its update is left out", step)
 	}
+	t.noteHealth(res.Skipped, m.Loss)
+	t.endSave()
+	return nil
+}
+
+// afterStep evaluates and begins to save where that is due, reports the step, and ends the run if it has diverged.
+func (t *trainer) afterStep(ctx context.Context, m *trace.Metrics) error {
+	c, s, step := t.config, &t.summary, int(m.Step)
+	m.HostPeakBytes, _ = hostmem.PeakRSS()
 	if t.disk != nil {
 		now := t.disk.Traffic()
 		m.DiskReadBytes = now.ReadBytes - t.traffic.ReadBytes
@@ -480,41 +443,46 @@ func (t *trainer) step(ctx context.Context, step int) error {
 		waitSec := wait.Seconds()
 		m.WriteWaitSec = &waitSec
 	}
-	save := c.Save.Every > 0 && (step%c.Save.Every == 0 || step == t.rates.Steps)
+	save := t.saveDue(step)
+	t.evalLoss = nil
 	if c.Eval.Every > 0 && step%c.Eval.Every == 0 || t.eval != nil && step == t.rates.Steps {
 		l, err := t.evaluate(ctx, t.eval, fmt.Sprintf("after step %d", step))
 		if err != nil {
 			return err
 		}
-		m.EvalLoss, s.EvalAfter = &l.Loss, &l.Loss
+		m.EvalLoss, s.EvalAfter, t.evalLoss = &l.Loss, &l.Loss, &l.Loss
 		t.engine.Trace.TakeBusy() // of the evaluation
 		save = t.improved(step, l.Loss) && c.Save.Best || save
 	}
 	if save {
-		if err := t.startSave(step, m.EvalLoss); err != nil {
-			return err
-		}
+		t.startSave(step)
 	}
 	if step == t.begun+1 {
 		s.FirstLoss = m.Loss
 	}
-	s.Steps, s.LastLoss = step, m.Loss
+	s.LastLoss = m.Loss
 	s.Tokens += m.Tokens
 	s.TargetTokens += m.TargetTokens
-	s.TrainSec += sec
+	s.TrainSec += m.StepSec
 	s.Lanes = s.Lanes.Plus(m.Lanes)
 	s.UploadBytes += t.plan.Predicted.UploadBytes
-	t.report(m)
-	if err := t.metrics.Append(m); err != nil {
+	t.report(*m)
+	t.checkMetrics(t.metrics.Append(*m))
+	if err := t.diverged(step); err != nil || wait == 0 {
 		return err
 	}
-	if wait == 0 {
-		return nil
-	}
-	begin = t.env.time().now()
-	err = t.pause(ctx, wait)
+	begin := t.env.time().now()
+	err := t.pause(ctx, wait)
 	s.WriteWaitSec += t.env.time().now().Sub(begin).Seconds()
 	return err
+}
+
+// checkMetrics says, once, that records cannot be written. They wait, and the run continues.
+func (t *trainer) checkMetrics(err error) {
+	if err != nil && !t.unwritten {
+		t.env.say("warning: %s cannot be written: %s; its records wait until it can be", metricsName, oneLine(err))
+	}
+	t.unwritten = err != nil
 }
 
 // documents appends the lengths of a micro-batch's documents, padding left out.

@@ -3,140 +3,305 @@ package train
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
-	"path/filepath"
-	"strconv"
 	"time"
 
 	"github.com/millrace/millrace/checkpoint"
-	"github.com/millrace/millrace/data"
-	"github.com/millrace/millrace/internal/vfs"
-	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/store"
 	"github.com/millrace/millrace/trace"
 )
 
 // saver keeps the checkpoints of a run.
+//
+// A save begins at the boundary behind a step, and its state is handed over by the next schedule, beside the next step. So the run knows
+// how that step went before the checkpoint appears: a state from which no healthy step came never becomes the newest checkpoint,
+// and nothing older is removed for it.
+//
+// A save that fails costs a warning. It is tried again after 1 step, then after 2, 4 and so on up to 64, in turn in the fallback's
+// directory if there is one. When the run ends, in whatever way that leaves the engine whole, the state is saved at once.
 type saver struct {
-	dir   *checkpoint.Directory
-	specs map[store.ID]store.Spec
-	best  *checkpoint.Best
+	dir      *checkpoint.Directory
+	fallback *checkpoint.Directory // nil until it is needed
+	specs    map[store.ID]store.Spec
 
-	// A save that goes on: its state is handed over by the next schedule.
+	best       *checkpoint.Best
+	forgetBest bool // it was found on other data
+
+	// A save that is under way.
 	writer   *checkpoint.Writer
+	to       *checkpoint.Directory
+	step     int
 	manifest checkpoint.Manifest
-	stall    time.Duration // time that steps waited for commits
-	written  int64         // bytes that ended saves have written
+	failed   error // of handing the state over
+
+	saved   int       // the latest step that is saved
+	last    time.Time // when the latest save began; at first, when the run did
+	tries   int       // in a row that have failed
+	retryAt int       // the step after which a save is to be tried again; 0: none is
+
+	stall   time.Duration // time that steps waited for commits
+	written int64         // bytes that ended saves have written
 }
 
-// open takes hold of the run's checkpoints, once.
-func (s *saver) open(c *Config) (err error) {
+// close gives up the locks, and removes what a save that has not ended has written. A run that has not begun leaves nothing.
+func (s *saver) close(begun bool) {
+	if s.writer != nil {
+		s.writer.Abort()
+	}
+	if s.fallback != nil {
+		s.fallback.Close()
+	}
 	if s.dir == nil {
-		s.dir, err = checkpoint.Acquire(vfs.OS{}, checkpointsDir(c))
+		return
 	}
-	return Request(err)
-}
-
-func (s *saver) close() {
-	if s.dir != nil {
+	if begun {
 		s.dir.Close()
+	} else {
+		s.dir.Abandon()
 	}
 }
 
-// place is where a run is in its data.
-type place struct {
-	Cursor      data.Cursor `json:"cursor"`
-	Fingerprint string      `json:"fingerprint"`
+// mostRetrySteps is how far apart the tries of a save are at most.
+const mostRetrySteps = 64
+
+// saveDue reports whether the state after a step is to be saved, beside what evaluations ask for.
+func (t *trainer) saveDue(step int) bool {
+	c, s := &t.config.Save, &t.saves
+	return c.Every > 0 && step%c.Every == 0 || s.retryAt > 0 && step >= s.retryAt ||
+		c.Minutes > 0 && t.env.time().now().Sub(s.last).Minutes() >= c.Minutes
 }
 
-// checkpointsDir is where a run's checkpoints lie.
-func checkpointsDir(c *Config) string { return filepath.Join(c.OutputDir, "checkpoints") }
+// startSave captures what there is to say of the boundary after a step. The state follows with the next schedule.
+func (t *trainer) startSave(step int) {
+	s := &t.saves
+	switch {
+	case s.writer != nil && s.step == step:
+		return // an evaluation may follow a save that is due
+	case t.unhealthy > 0:
+		s.retryAt = step + 1 // no state to come back to
+		return
+	}
+	s.last, s.retryAt = t.env.time().now(), 0
+	if err := t.createSave(step); err != nil {
+		t.saveFailed(err)
+		return
+	}
+	t.engine.Save(t.handOver)
+}
 
-// startSave captures what there is to say of this boundary. The state follows with the next schedule that passes it.
-func (t *trainer) startSave(step int, evalLoss *float64) error {
-	if t.saves.writer != nil {
-		return nil // this boundary's save has been started: an evaluation may follow a due save
-	}
-	types := t.plan.Numerics.Scheme().Types()
-	w, err := t.saves.dir.Create(step, checkpoint.Specs(t.plan.Model, t.plan.Extents(), types))
-	if err != nil {
-		return err
-	}
+// createSave makes the writer of a checkpoint, and its manifest.
+func (t *trainer) createSave(step int) error {
+	s := &t.saves
 	numerics, err := json.Marshal(t.plan.Numerics)
 	if err != nil {
 		return err
 	}
-	where, err := json.Marshal(place{t.loader.Cursor(), t.data.Fingerprint()})
+	where, err := json.Marshal(t.at)
 	if err != nil {
 		return err
 	}
-	t.saves.writer = w
-	t.saves.manifest = checkpoint.Manifest{
-		Updates: int64(step - t.summary.Skipped), SkippedUpdates: int64(t.summary.Skipped),
-		Model:    checkpoint.Identify(t.plan.Model, t.src.config.Raw()),
-		Numerics: numerics, ComputedOn: t.plan.ComputedOn, Mathematics: t.mathematics(), Data: where, EvalLoss: evalLoss, Best: t.saves.best,
+	if s.to, err = t.saveTo(); err != nil {
+		return err
 	}
-	t.engine.Save(t.saveExtent)
-	return w.Attach("config.json", t.src.config.Raw())
+	w, err := s.to.Create(step, checkpoint.Specs(t.plan.Model, t.plan.Extents(), t.plan.Numerics.Scheme().Types()))
+	if err != nil {
+		return err
+	}
+	s.writer, s.step, s.failed = w, step, nil
+	s.manifest = checkpoint.Manifest{
+		Updates: int64(step) - int64(t.idleSteps()), SkippedUpdates: int64(t.summary.Skipped), UntargetedSteps: int64(t.summary.Untargeted),
+		UnhealthySteps: t.unhealthy, Model: checkpoint.Identify(t.plan.Model, t.src.config.Raw()),
+		Numerics: numerics, ComputedOn: t.plan.ComputedOn, Mathematics: t.mathematics(), Data: where, EvalLoss: t.evalLoss, Best: s.best,
+		History: t.history,
+	}
+	if err := w.Attach("config.json", t.src.config.Raw()); err != nil {
+		t.dropSave()
+		return err
+	}
+	return nil
 }
 
-// saveExtent takes an extent to the checkpoint: from memory by a copy, from disk by a second name for its files.
-func (t *trainer) saveExtent(ctx context.Context, id store.ID, version uint64) error {
-	w, to := t.saves.writer, checkpoint.IDOf(t.plan.Model, id)
-	if t.plan.OnDisk(id) {
-		piece := -1
-		return t.disk.Files(ctx, id, func(f store.PieceFile) error {
-			piece++
-			if f.Path == "" { // never written: zeros
-				return w.Add(to, piece, make([]byte, f.Bytes))
-			}
-			return w.Link(to, piece, f.Path, f.XXH3)
-		})
+// saveTo is the directory of the next try: after one that failed, in turn that of save.fallback.
+func (t *trainer) saveTo() (*checkpoint.Directory, error) {
+	s, path := &t.saves, t.config.fallbackDir()
+	if path == "" || s.tries%2 == 0 {
+		return s.dir, nil
 	}
-	piece := 0
-	for off, n := range t.saves.specs[id].Pieces() {
+	if s.fallback == nil {
+		d, err := checkpoint.Acquire(t.env.files(), path)
+		if err != nil {
+			return nil, fmt.Errorf("save.fallback: %w", err)
+		}
+		s.fallback = d
+	}
+	return s.fallback, nil
+}
+
+// handOver takes an extent to the checkpoint. What goes wrong there is the save's error and not the engine's: the rest of the
+// state is then passed over.
+func (t *trainer) handOver(ctx context.Context, id store.ID, version uint64) error {
+	s := &t.saves
+	if s.failed != nil {
+		return nil
+	}
+	if t.plan.OnDisk(id) {
+		s.failed = t.linkExtent(ctx, id)
+		return ctx.Err() // a store that is broken says so at the next use of it
+	}
+	to, piece := checkpoint.IDOf(t.plan.Model, id), 0
+	for off, n := range s.specs[id].Pieces() {
 		l, err := t.store.Borrow(ctx, trace.Disk, id, off, n, store.Read, version)
 		if err != nil {
 			return err
 		}
-		err = w.Add(to, piece, l.Bytes())
+		s.failed = s.writer.Add(to, piece, l.Bytes())
 		l.Release()
-		if err != nil {
-			return err
+		if s.failed != nil {
+			return nil
 		}
 		piece++
 	}
 	return nil
 }
 
-// endSave makes the checkpoint appear, once its state has been handed over.
-func (t *trainer) endSave() error {
-	w := t.saves.writer
-	if w == nil || t.engine.Saving() {
-		return nil
+// linkExtent takes an extent that is on disk to the checkpoint, by a second name for its files.
+func (t *trainer) linkExtent(ctx context.Context, id store.ID) error {
+	w, to, piece := t.saves.writer, checkpoint.IDOf(t.plan.Model, id), -1
+	return t.disk.Files(ctx, id, func(f store.PieceFile) error {
+		piece++
+		if f.Path == "" { // never written: zeros
+			return w.Add(to, piece, make([]byte, f.Bytes))
+		}
+		return w.Link(to, piece, f.Path, f.XXH3)
+	})
+}
+
+// endSave makes the checkpoint appear, once its state has been handed over; after a step that was not healthy it drops it.
+func (t *trainer) endSave() {
+	s := &t.saves
+	switch {
+	case s.writer == nil || t.engine.Saving():
+	case t.unhealthy > s.manifest.UnhealthySteps:
+		t.dropSave()
+		s.retryAt = s.step + 1
+	default:
+		if err := t.commitSave(); err != nil {
+			t.saveFailed(err)
+		}
 	}
-	t.saves.writer = nil
+}
+
+// commitSave ends the save that is under way.
+func (t *trainer) commitSave() error {
+	s := &t.saves
 	begin := time.Now()
-	if err := t.metrics.Sync(); err != nil {
-		w.Abort()
-		return err
+	err := s.failed
+	if err == nil {
+		t.checkMetrics(t.metrics.Sync()) // so that the steps that lead here are in the file
+		s.written += s.writer.Written()
+		t.summary.Checkpoint, err = s.writer.Commit(s.manifest)
 	}
-	dir, err := w.Commit(t.saves.manifest)
 	if err != nil {
+		t.dropSave()
 		return err
 	}
-	t.saves.stall += time.Since(begin)
-	t.saves.written += w.Written()
-	t.summary.Checkpoint = dir
-	best := -1
-	if t.config.Save.Best && t.saves.best != nil {
-		best = t.saves.best.Step
+	s.stall += time.Since(begin)
+	s.writer, s.saved, s.tries = nil, s.step, 0
+	if s.manifest.UnhealthySteps > 0 {
+		return nil // what is older may be what to go back to
 	}
-	if _, err := t.saves.dir.Prune(t.config.Save.Keep, best); err != nil {
-		t.env.say("%v", err) // the run is safe; the disk fills sooner
+	best := -1
+	if t.config.Save.Best && s.best != nil {
+		best = s.best.Step
+	}
+	if _, err := s.to.Prune(t.config.Save.Keep, best); err != nil {
+		t.env.say("warning: %v", err) // the run is safe; the disk fills sooner
 	}
 	return nil
+}
+
+func (t *trainer) dropSave() {
+	t.saves.writer.Abort()
+	t.saves.writer = nil
+}
+
+// saveFailed says so, and when the save is tried again.
+func (t *trainer) saveFailed(err error) {
+	s := &t.saves
+	wait := min(1<<min(s.tries, 30), mostRetrySteps)
+	s.tries++
+	s.retryAt = t.summary.Steps + wait
+	next := s.retryAt
+	if every := t.config.Save.Every; every > 0 {
+		next = min(next, (t.summary.Steps/every+1)*every)
+	}
+	t.env.say("warning: %s; the run continues, and tries to save again after step %d", oneLine(err), min(next, t.rates.Steps))
+}
+
+// saveNow saves the state after the latest step at once.
+func (t *trainer) saveNow(ctx context.Context) error {
+	if err := t.flush(ctx); err != nil {
+		return err
+	}
+	return t.saveStored(ctx)
+}
+
+// saveStored saves what the store has, which is the state after the latest step, unless that is saved; where it fails it tries again.
+func (t *trainer) saveStored(ctx context.Context) error {
+	s := &t.saves
+	var err error
+	for range 3 {
+		if s.saved == t.summary.Steps {
+			return nil
+		}
+		if err = t.createSave(t.summary.Steps); err == nil {
+			err = t.handOverAll(ctx)
+		}
+		if err == nil || ctx.Err() != nil {
+			return err
+		}
+		s.tries++
+		t.env.say("warning: %s; trying again", oneLine(err))
+	}
+	return err
+}
+
+// handOverAll takes all of the state from the store to the checkpoint, and ends it.
+func (t *trainer) handOverAll(ctx context.Context) error {
+	for _, spec := range t.plan.Extents() {
+		if spec.Kind == store.Grad || spec.Kind == store.GradSum {
+			continue
+		}
+		if err := t.handOver(ctx, spec.ID, t.store.Version(spec.ID)); err != nil {
+			t.dropSave()
+			return err
+		}
+	}
+	return t.commitSave()
+}
+
+// rescue is what to do about an error that ends the run: the state after the latest step is saved, if it can be and is worth it.
+func (t *trainer) rescue(ctx context.Context, err error) error {
+	if ill := (*divergedError)(nil); errors.As(err, &ill) || ctx.Err() != nil {
+		return err
+	}
+	if t.summary.Steps > t.saves.saved {
+		_ = t.saveNow(ctx) // the error at hand is the one to report; what was saved follows
+	}
+	if t.summary.Steps == 0 {
+		return err
+	}
+	return fmt.Errorf("%w; %s", err, t.latest())
+}
+
+// latest says which checkpoint there is to continue from.
+func (t *trainer) latest() string {
+	if t.summary.Checkpoint == "" {
+		return "no checkpoint of this run was saved"
+	}
+	return fmt.Sprintf("the latest checkpoint is %s: the same command continues from it", t.summary.Checkpoint)
 }
 
 // improved notes an evaluation, and reports whether it is the best so far.
@@ -146,129 +311,4 @@ func (t *trainer) improved(step int, loss float64) bool {
 	}
 	t.saves.best = &checkpoint.Best{Step: step, EvalLoss: loss}
 	return true
-}
-
-// mathematics are the keys of the configuration that change the numbers of a run.
-func (t *trainer) mathematics() map[string]string {
-	c := t.config
-	number := func(x float64) string { return strconv.FormatFloat(x, 'g', -1, 64) }
-	keys := map[string]string{
-		"sequence_len": strconv.Itoa(c.SequenceLen), "batch_tokens": strconv.Itoa(c.BatchTokens),
-		"steps": strconv.Itoa(t.rates.Steps), "learning_rate": number(c.LearningRate), "lr_scheduler": string(c.LRScheduler),
-		"warmup_steps": strconv.Itoa(t.rates.WarmupSteps), "weight_decay": number(c.WeightDecay),
-		"adam_betas": number(c.AdamBetas[0]) + " " + number(c.AdamBetas[1]), "adam_eps": number(c.AdamEps),
-		"max_grad_norm": number(c.MaxGradNorm), "seed": strconv.FormatUint(c.Seed, 10),
-		"precision": fmt.Sprintf("%s %s %s", c.Precision.Compute, c.Precision.Master, c.Precision.Moments),
-		"data":      t.data.Fingerprint(),
-	}
-	if c.Overlong != "" && c.Overlong != string(data.SplitLong) {
-		keys["overlong"] = c.Overlong
-	}
-	return keys
-}
-
-// findCheckpoint is the checkpoint that a run goes on from, or nil.
-func findCheckpoint(c *Config, env *Env) (*checkpoint.Checkpoint, error) {
-	switch c.Resume {
-	case "never":
-		return nil, nil
-	case "auto":
-		last, broken, err := checkpoint.Latest(vfs.OS{}, checkpointsDir(c))
-		for _, b := range broken {
-			env.say("%v", b.Err)
-		}
-		return last, err
-	}
-	last, err := checkpoint.Open(vfs.OS{}, c.Resume)
-	if err != nil {
-		return nil, Request(fmt.Errorf("resume: %w", err))
-	}
-	return last, nil
-}
-
-// resume fills the store from a checkpoint and goes to its place in the data.
-func (t *trainer) resume(ctx context.Context, from *checkpoint.Checkpoint) error {
-	if before, now := from.Manifest.ComputedOn, t.plan.ComputedOn; before != "" && now != before {
-		t.env.say("resume: the checkpoint was computed on %s, and this run computes on %s: it goes on, with other last bits than without the change", before, now)
-	}
-	b := t.env.bar("resuming")
-	defer b.end()
-	done := int64(0)
-	for _, spec := range t.plan.Extents() {
-		if spec.Kind == store.Grad || spec.Kind == store.GradSum {
-			continue
-		}
-		if err := t.restore(ctx, from, spec); err != nil {
-			return err
-		}
-		done += spec.Bytes
-		b.set(done, from.Manifest.Bytes())
-	}
-	return nil
-}
-
-// restore fills one extent, by a second name for the checkpoint's files where that will do.
-func (t *trainer) restore(ctx context.Context, from *checkpoint.Checkpoint, spec store.Spec) error {
-	id := checkpoint.IDOf(t.plan.Model, spec.ID)
-	if e, ok := from.Extent(id); !ok || e.Bytes != spec.Bytes {
-		return Request(fmt.Errorf("resume: %s has no %v of %d bytes; it is of another model or precision", from.Dir(), id, spec.Bytes))
-	}
-	if t.plan.OnDisk(spec.ID) {
-		if files, ok := from.PieceFiles(id, 1); ok {
-			if err := t.disk.Adopt(ctx, spec.ID, files); err == nil || ctx.Err() != nil {
-				return err
-			}
-		}
-	}
-	version := t.store.Version(spec.ID)
-	for off, n := range spec.Pieces() {
-		l, err := t.store.Borrow(ctx, trace.Update, spec.ID, off, n, store.Write, version)
-		if err != nil {
-			return err
-		}
-		err = from.Read(id, off, l.Bytes())
-		l.Release()
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// checkResume refuses a checkpoint of another model, of other data, or of a run with other mathematics, and shows the
-// difference.
-func (t *trainer) checkResume(p *plan.Plan, from *checkpoint.Checkpoint) (place, error) {
-	var at place
-	if got := checkpoint.Identify(p.Model, t.src.config.Raw()); got != from.Manifest.Model {
-		return at, Request(fmt.Errorf("resume: %s is of another model; set resume: never and another output_dir, or go back to its model", from.Dir()))
-	}
-	if d := checkpoint.Compare(from.Manifest, t.mathematics()); len(d) > 0 {
-		return at, Request(fmt.Errorf("resume: %s is of a run with other mathematics (%s); go back to its settings, or start anew in another output_dir", from.Dir(), d.Line()))
-	}
-	if err := json.Unmarshal(from.Manifest.Data, &at); err != nil {
-		return at, fmt.Errorf("resume: %s: %w", from.Dir(), err)
-	}
-	return at, nil
-}
-
-// keepNumerics makes the sizes that set bits those of the checkpoint. One that run.yaml sets otherwise is an error.
-func (c *Config) keepNumerics(doc json.RawMessage) error {
-	var n plan.Numerics
-	if err := json.Unmarshal(doc, &n); err != nil {
-		return Request(fmt.Errorf("resume: the checkpoint's numerics are not those of this version of millrace (%w); go on with the version that wrote it, or start anew in another output_dir", err))
-	}
-	keep := func(name string, now *Auto, saved, most int) error {
-		if *now > 0 && min(int(*now), most) != saved {
-			return Request(fmt.Errorf("resume: numerics.%s is %d, and %d in the checkpoint; go back to that, or start anew in another output_dir", name, *now, saved))
-		}
-		*now = Auto(saved)
-		return nil
-	}
-	if err := keep("micro_batch", &c.Numerics.MicroBatch, n.MicroBatch, math.MaxInt); err != nil {
-		return err
-	}
-	if err := keep("head_chunk", &c.Numerics.HeadChunk, n.HeadChunk, n.Positions()); err != nil {
-		return err
-	}
-	return keep("block_chunk", &c.Numerics.BlockChunk, n.BlockRows(), n.Positions())
 }

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"text/tabwriter"
 
@@ -54,8 +55,10 @@ type listed struct {
 	Updates  int64    `json:"updates"`
 	EvalLoss *float64 `json:"eval_loss"`
 	IsBest   bool     `json:"is_best"` // of those that the newest one knows
-	Error    string   `json:"error,omitempty"`
-	err      error
+	// History are the settings that changed where the run was resumed.
+	History []checkpoint.Change `json:"history,omitempty"`
+	Error   string              `json:"error,omitempty"`
+	err     error
 }
 
 // checkpoints lists those that a directory means.
@@ -101,7 +104,7 @@ func (c *checkpointDir) checkpoints() ([]listed, error) {
 }
 
 func entryOf(dir string, m *checkpoint.Manifest) listed {
-	return listed{Step: m.Step, Dir: dir, Bytes: m.Bytes(), Files: len(m.Files), Updates: m.Updates, EvalLoss: m.EvalLoss}
+	return listed{Step: m.Step, Dir: dir, Bytes: m.Bytes(), Files: len(m.Files), Updates: m.Updates, EvalLoss: m.EvalLoss, History: m.History}
 }
 
 // isStep reports whether a path has the name of a checkpoint, whether or not it is there.
@@ -144,6 +147,12 @@ func (c *checkpointListCmd) Run(p *program) error {
 		fmt.Fprintf(w, "%d\t%s\t%d\t%s\t%s\n", l.Step, plan.FormatBytes(l.Bytes), l.Files, loss, l.Dir)
 	}
 	w.Flush()
+	if i := slices.IndexFunc(all, func(l listed) bool { return l.err == nil }); i >= 0 && len(all[i].History) > 0 {
+		b.WriteString("settings changed on resume:\n")
+		for _, change := range all[i].History {
+			fmt.Fprintf(&b, "  %v\n", change)
+		}
+	}
 	return p.printf("%s", b.String())
 }
 

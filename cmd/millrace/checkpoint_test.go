@@ -18,7 +18,7 @@ type listing struct {
 // saved is a run of three steps with a checkpoint of each, and evaluations.
 func saved(t *testing.T) *workshop {
 	w := newWorkshop(t)
-	invoke(t, "train", w.path("run.yaml"), "--set", "save={every: 1, best: true}",
+	invoke(t, "train", w.path("run.yaml"), "--set", "save={every: 1, keep: 0, best: true}",
 		"--set", "eval={every: 1, datasets: [{path: "+w.path("data/b.txt")+", type: text}]}").must(t)
 	return w
 }

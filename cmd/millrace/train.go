@@ -60,6 +60,20 @@ func summaryText(s *train.Summary) string {
 	} else {
 		row("steps", "%d", steps)
 	}
+	if steps > 0 {
+		stepRows(row, s, steps)
+	}
+	for _, dir := range []struct{ name, path string }{{"checkpoint", s.Checkpoint}, {"model", s.Model}, {"best model", s.BestModel}} {
+		if dir.path != "" {
+			row(dir.name, "%s", dir.path)
+		}
+	}
+	w.Flush()
+	return b.String()
+}
+
+// stepRows are what the steps of this process came to.
+func stepRows(row func(name, format string, args ...any), s *train.Summary, steps int) {
 	row("tokens", "%d, of which %d count in the loss", s.Tokens, s.TargetTokens)
 	row("training loss", "%.4f -> %.4f", s.FirstLoss, s.LastLoss)
 	if s.EvalBefore != nil && s.EvalAfter != nil {
@@ -67,6 +81,9 @@ func summaryText(s *train.Summary) string {
 	}
 	if s.Skipped > 0 {
 		row("skipped updates", "%d: the gradient norm was not finite", s.Skipped)
+	}
+	if s.Untargeted > 0 {
+		row("idle steps", "%d: no token counted in the loss", s.Untargeted)
 	}
 	row("speed", "%.0f tokens/s; %.1f s in steps", s.TokensPerSec, s.TrainSec)
 	row("streamed", "%s to the device, %s a step", plan.FormatBytes(s.UploadBytes), plan.FormatBytes(s.UploadBytes/int64(max(steps, 1))))
@@ -87,11 +104,4 @@ func summaryText(s *train.Summary) string {
 		row("waited", "%.1f s for memory.max_write_per_day", s.WriteWaitSec)
 	}
 	row("peak memory", "%s measured, %s planned", plan.FormatBytes(s.PeakBytes), plan.FormatBytes(s.PlannedBytes))
-	for _, dir := range []struct{ name, path string }{{"checkpoint", s.Checkpoint}, {"model", s.Model}, {"best model", s.BestModel}} {
-		if dir.path != "" {
-			row(dir.name, "%s", dir.path)
-		}
-	}
-	w.Flush()
-	return b.String()
 }

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"encoding/json"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -25,9 +26,10 @@ func TestTrain(t *testing.T) {
 	if s.Steps != 3 || s.Tokens == 0 || s.EvalBefore == nil || s.EvalAfter == nil || s.UploadBytes == 0 || s.Model != w.path("out/model") {
 		t.Errorf("summary %+v", s)
 	}
-	want := []string{"out", "out/checkpoints", "out/checkpoints/.lock", "out/metrics.jsonl", "out/model", "out/model/config.json", "out/model/model.safetensors", "out/plan.json",
+	want := []string{"out", "out/checkpoints", "out/checkpoints/.lock", "out/checkpoints/step-000003", "out/metrics.jsonl", "out/model", "out/model/config.json", "out/model/model.safetensors", "out/plan.json",
 		"out/run.yaml", "out/trace.json"}
-	if d := cmp.Diff(want, w.files("out")); d != "" {
+	got := slices.DeleteFunc(w.files("out"), func(path string) bool { return strings.HasPrefix(path, "out/checkpoints/step-000003/") })
+	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("output directory (-want +got):\n%s", d)
 	}
 	if n := strings.Count(w.read("out/metrics.jsonl"), "\n"); n != 3 {
@@ -46,8 +48,12 @@ func TestTrain(t *testing.T) {
 		t.Error("again: other weights")
 	}
 
-	// What is there is not overwritten.
-	r = invoke(t, "train", w.path("run.yaml"))
+	// Started again, it has ended; and what is there is not overwritten by another run.
+	r = invoke(t, "train", w.path("run.yaml")).must(t)
+	if !strings.Contains(r.stderr, "this run has ended: all 3 steps are done") {
+		t.Errorf("an ended run: %s", r.stderr)
+	}
+	r = invoke(t, "train", w.path("run.yaml"), "--set", "resume=never")
 	if r.status != exitBadRequest || !strings.Contains(r.stderr, "output_dir") {
 		t.Errorf("over an earlier run: status %d, %s", r.status, r.stderr)
 	}

@@ -10,8 +10,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Lock is flock of the file, which ends with the process however that ends.
+// Lock is flock of the file, which ends with the process however that ends. Whoever holds a lock may remove its file: a file that
+// is no longer at the name when it is locked excludes nobody, and the next one is taken.
 func (OS) Lock(name string) (io.Closer, error) {
+	for {
+		f, err := lockFile(name)
+		if err != nil {
+			return nil, err
+		}
+		held, err := f.Stat()
+		if there, errThere := os.Stat(name); err == nil && errThere == nil && os.SameFile(held, there) {
+			return f, nil
+		}
+		_ = f.Close() // it is somebody's old file
+		if err != nil {
+			return nil, err
+		}
+	}
+}
+
+func lockFile(name string) (*os.File, error) {
 	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o666)
 	if err != nil {
 		return nil, err

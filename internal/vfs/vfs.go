@@ -51,7 +51,7 @@ type FS interface {
 	// FreeBytes is how much may still be written to the file system that holds name.
 	FreeBytes(name string) (int64, error)
 	// Lock makes the file if need be and holds it until Close or the end of the process. The error matches [ErrLocked]
-	// while someone else holds it, in this process or another.
+	// while someone else holds it, in this process or another. Who holds it may remove the file before Close.
 	Lock(name string) (io.Closer, error)
 }
 

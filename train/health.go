@@ -1,0 +1,74 @@
+package train
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/millrace/millrace/stream"
+)
+
+// Stop says when a run has diverged.
+type Stop struct {
+	// UnhealthySteps in a row end the run: steps whose gradient norm or loss is not finite, or whose loss is above LossAbove. 0: none do.
+	UnhealthySteps int     `yaml:"unhealthy_steps"`
+	LossAbove      float64 `yaml:"loss_above,omitempty"` // 0: any loss that is finite is healthy
+}
+
+// divergedError ends a run whose state is not worth saving.
+type divergedError struct{ why string }
+
+func (e *divergedError) Error() string { return e.why }
+
+// noteHealth counts unhealthy steps in a row.
+func (t *trainer) noteHealth(skipped bool, loss float64) {
+	limit := t.config.Stop.LossAbove
+	if skipped || math.IsNaN(loss) || math.IsInf(loss, 0) || limit > 0 && loss > limit {
+		t.unhealthy++
+		return
+	}
+	t.unhealthy = 0
+}
+
+// diverged is the end of a run whose latest steps were all unhealthy.
+func (t *trainer) diverged(step int) error {
+	most := t.config.Stop.UnhealthySteps
+	if most == 0 || t.unhealthy < most {
+		return nil
+	}
+	what := "the gradient norm or the loss was not finite"
+	if limit := t.config.Stop.LossAbove; limit > 0 {
+		what += fmt.Sprintf(", or the loss above %g", limit)
+	}
+	return &divergedError{fmt.Sprintf("step %d: the run has diverged: in the last %d steps %s; %s", step, t.unhealthy, what, t.remedy())}
+}
+
+// spoiled is the end of a run whose weights stopped being finite in the update of a step: there is nothing to save or to export.
+func (t *trainer) spoiled(step int, badWeights int64) error {
+	if badWeights == 0 {
+		return nil
+	}
+	return &divergedError{fmt.Sprintf("step %d: its update made %d weights NaN or infinite; %s", step, badWeights, t.remedy())}
+}
+
+// unclipped is the end of a run without clipping whose gradients are not finite.
+func (t *trainer) unclipped(step int, err error) error {
+	return &divergedError{fmt.Sprintf("step %d: %v: set max_grad_norm; %s", step, err, t.remedy())}
+}
+
+// remedy says what a run that has diverged left, and what to do.
+func (t *trainer) remedy() string {
+	if t.summary.Checkpoint == "" {
+		return "there is no checkpoint from before: lower learning_rate, or check the data, and start again in another output_dir"
+	}
+	return fmt.Sprintf("the last healthy checkpoint is %s: to continue from it lower learning_rate and set resume_with: [learning_rate], or check the data",
+		t.summary.Checkpoint)
+}
+
+// idleSteps are the steps so far that updated nothing, which AdamW's bias correction does not count.
+func (t *trainer) idleSteps() int { return t.summary.Skipped + t.summary.Untargeted }
+
+// updateOf is how a step changes the weights.
+func (t *trainer) updateOf(step int) stream.Update {
+	c := t.config
+	return stream.Update{Step: step, Idle: t.idleSteps(), LR: t.rates.At(step), MaxGradNorm: c.MaxGradNorm, AdamW: c.adamW()}
+}

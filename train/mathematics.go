@@ -1,0 +1,122 @@
+package train
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/millrace/millrace/checkpoint"
+	"github.com/millrace/millrace/data"
+)
+
+// mathematics are the settings that change the numbers of a run, by the names that checkpoints have for them.
+func (t *trainer) mathematics() map[string]string {
+	c := t.config
+	number := func(x float64) string { return strconv.FormatFloat(x, 'g', -1, 64) }
+	keys := map[string]string{
+		"sequence_len": strconv.Itoa(c.SequenceLen), "batch_tokens": strconv.Itoa(c.BatchTokens),
+		"steps": strconv.Itoa(t.rates.Steps), "learning_rate": number(c.LearningRate), "lr_scheduler": string(c.LRScheduler),
+		"warmup_steps": strconv.Itoa(t.rates.WarmupSteps), "weight_decay": number(c.WeightDecay),
+		"adam_betas": number(c.AdamBetas[0]) + " " + number(c.AdamBetas[1]), "adam_eps": number(c.AdamEps),
+		"max_grad_norm": number(c.MaxGradNorm), "seed": strconv.FormatUint(c.Seed, 10),
+		"precision": fmt.Sprintf("%s %s %s", c.Precision.Compute, c.Precision.Master, c.Precision.Moments),
+		"data":      t.data.Fingerprint(),
+	}
+	if c.Overlong != "" && c.Overlong != string(data.SplitLong) {
+		keys["overlong"] = c.Overlong
+	}
+	return keys
+}
+
+// The keys of a run file that decide which documents a run reads, and how it cuts them into steps.
+var (
+	documentKeys = []string{"datasets", "chat_template", "train_on_prompt", "train_on_last_turn", "val_size"}
+	cutKeys      = []string{"sequence_len", "batch_tokens", "overlong"}
+	lengthKeys   = []string{"max_steps", "epochs"}
+)
+
+// settledBy are, for each setting that a checkpoint names and that may change, the keys of a run file that change it. The first is
+// the one to name. What is not here cannot change: the model, its precision and the seed.
+var settledBy = map[string][]string{
+	"learning_rate": {"learning_rate"}, "lr_scheduler": {"lr_scheduler"}, "weight_decay": {"weight_decay"},
+	"adam_betas": {"adam_betas"}, "adam_eps": {"adam_eps"}, "max_grad_norm": {"max_grad_norm"},
+	"sequence_len": {"sequence_len"}, "batch_tokens": {"batch_tokens"}, "overlong": {"overlong"}, "data": documentKeys,
+	"steps":        slices.Concat(lengthKeys, documentKeys, cutKeys),
+	"warmup_steps": slices.Concat([]string{"warmup_steps", "warmup_ratio"}, lengthKeys, documentKeys, cutKeys),
+}
+
+// changeable are the keys that resume_with may list.
+func changeable() []string {
+	var keys []string
+	for _, by := range settledBy {
+		keys = append(keys, by...)
+	}
+	keys = append(keys, "eval")
+	slices.Sort(keys)
+	return slices.Compact(keys)
+}
+
+// restarts reports whether the run takes the data from their beginning after a checkpoint: they, or how they are cut, have changed,
+// and a place in the old ones means nothing in the new ones.
+func (c *Config) restarts(from *checkpoint.Manifest, at place, fingerprint string) bool {
+	return at.Fingerprint != fingerprint || !c.cutsAs(from) || from.Mathematics["overlong"] != c.overlong()
+}
+
+// cutsAs reports whether steps have the sizes that they had in the run of a checkpoint.
+func (c *Config) cutsAs(from *checkpoint.Manifest) bool {
+	return from.Mathematics["sequence_len"] == strconv.Itoa(c.SequenceLen) && from.Mathematics["batch_tokens"] == strconv.Itoa(c.BatchTokens)
+}
+
+// overlong is the key as checkpoints have it.
+func (c *Config) overlong() string {
+	if c.Overlong == string(data.SplitLong) {
+		return ""
+	}
+	return c.Overlong
+}
+
+// changes are what resume_with allows of the differences between a run and the checkpoint that it continues from. A difference that
+// it does not allow is an error that names the key.
+func (c *Config) changes(from *checkpoint.Checkpoint, d checkpoint.Differences) ([]checkpoint.Change, error) {
+	var made []checkpoint.Change
+	var refused, allow []string
+	for _, diff := range d {
+		by, may := settledBy[diff.Key]
+		name := diff.Key
+		if may {
+			name = by[0]
+		}
+		was, is := shown(diff.Saved), shown(diff.Wanted)
+		switch {
+		case may && slices.ContainsFunc(by, func(key string) bool { return slices.Contains(c.ResumeWith, key) }):
+			made = append(made, checkpoint.Change{Step: from.Manifest.Step, Key: name, From: was, To: is})
+		default:
+			if diff.Key == "data" {
+				refused = append(refused, "other data")
+			} else {
+				refused = append(refused, fmt.Sprintf("%s was %s, is now %s", name, was, is))
+			}
+			if may {
+				allow = append(allow, name)
+			}
+		}
+	}
+	if len(refused) == 0 {
+		return made, nil
+	}
+	how := "restore them"
+	if len(allow) == len(refused) {
+		how += fmt.Sprintf(", allow the change with resume_with: [%s]", strings.Join(allow, ", "))
+	}
+	return nil, Request(fmt.Errorf("resume: settings that change the result are not those of %s (%s); %s, or start a new run in another output_dir",
+		from.Dir(), strings.Join(refused, "; "), how))
+}
+
+// shown is a value of a setting for people.
+func shown(value *string) string {
+	if value == nil {
+		return "not set"
+	}
+	return *value
+}

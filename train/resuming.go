@@ -1,0 +1,189 @@
+package train
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+
+	"github.com/millrace/millrace/checkpoint"
+	"github.com/millrace/millrace/data"
+	"github.com/millrace/millrace/plan"
+	"github.com/millrace/millrace/store"
+	"github.com/millrace/millrace/trace"
+)
+
+// place is where a run is in its data.
+type place struct {
+	Cursor      data.Cursor `json:"cursor"`
+	Fingerprint string      `json:"fingerprint"`
+	// Since is the step after which the run began with these data; 0: they are its first ones.
+	Since int `json:"since,omitempty"`
+	// Held is the fingerprint of the data that are evaluated on; empty without any.
+	Held string `json:"held_out,omitempty"`
+}
+
+// placeOf is where a checkpoint stands in the data of this run.
+func (t *trainer) placeOf(from *checkpoint.Checkpoint) (place, error) {
+	here := place{Fingerprint: t.data.Fingerprint()}
+	if t.evalData != nil {
+		here.Held = t.evalData.Fingerprint()
+	}
+	if from == nil {
+		return here, nil
+	}
+	var at place
+	if err := json.Unmarshal(from.Manifest.Data, &at); err != nil {
+		return at, fmt.Errorf("resume: %s: %w", from.Dir(), err)
+	}
+	here.Cursor, here.Since = at.Cursor, at.Since
+	if t.config.restarts(from.Manifest, at, here.Fingerprint) {
+		here.Cursor, here.Since = data.Cursor{}, from.Manifest.Step
+	}
+	if at.Held != "" && at.Held != here.Held && from.Manifest.Best != nil {
+		t.saves.forgetBest = true // losses on other data do not compare
+	}
+	return here, nil
+}
+
+// checkResume refuses a checkpoint of another model, or of a run with other settings than resume_with allows to change.
+func (t *trainer) checkResume(p *plan.Plan, from *checkpoint.Checkpoint) error {
+	if got := checkpoint.Identify(p.Model, t.src.config.Raw()); got != from.Manifest.Model {
+		return Request(fmt.Errorf("resume: %s is of another model; set resume: never and another output_dir, or go back to its model", from.Dir()))
+	}
+	changes, err := t.config.changes(from, checkpoint.Compare(from.Manifest, t.mathematics()))
+	t.history = append(from.Manifest.History[:len(from.Manifest.History):len(from.Manifest.History)], changes...)
+	return err
+}
+
+// continueFrom takes over what a checkpoint says of the run.
+func (t *trainer) continueFrom(from *checkpoint.Checkpoint) error {
+	if err := t.loader.Seek(t.at.Cursor); err != nil {
+		return Request(fmt.Errorf("resume: %w", err))
+	}
+	m := from.Manifest
+	t.begun, t.unhealthy = m.Step, m.UnhealthySteps
+	t.saves.saved = m.Step
+	if !t.saves.forgetBest {
+		t.saves.best = m.Best
+	}
+	t.summary.Steps, t.summary.ResumedAfter, t.summary.Checkpoint = m.Step, m.Step, from.Dir()
+	t.summary.Skipped, t.summary.Untargeted = int(m.SkippedUpdates), int(m.UntargetedSteps)
+	t.env.say("resuming after step %d from %s", m.Step, from.Dir())
+	for _, c := range t.history[len(m.History):] {
+		t.env.say("%v", c)
+	}
+	return nil
+}
+
+// openState reserves everything and fills it: from the model, or from the checkpoint that the run continues from. Where that is damaged
+// the run continues from the newest one before it that is whole, but for one that the user has named.
+func (t *trainer) openState(ctx context.Context, env *Env, p *plan.Plan, dev *devices, from *checkpoint.Checkpoint) (*checkpoint.Checkpoint, error) {
+	c := t.config
+	for {
+		s, err := env.openSession(ctx, p, dev, c.memory().Path, func(s *session) error {
+			t.session = s
+			if from != nil {
+				return t.resume(ctx, from)
+			}
+			return s.fill(ctx, t.src, c.Init, c.Seed)
+		})
+		t.session = s
+		damage := (*checkpoint.DamageError)(nil)
+		if from == nil || !errors.As(err, &damage) {
+			return from, err
+		}
+		older, _, errOlder := env.newest(c, from.Manifest.Step)
+		if errOlder == nil && older == nil && c.Resume != "auto" && !sameDir(c.Resume, from.Dir()) {
+			older, errOlder = checkpoint.Open(env.files(), c.Resume) // where the run began
+		}
+		if errOlder != nil || older == nil {
+			return from, err
+		}
+		env.say("%s: %s: the run continues from %s", damage.Path, damage.Why, older.Dir())
+		from = older
+		if err := c.keepNumerics(from.Manifest.Numerics); err != nil {
+			return from, err
+		}
+		if t.at, err = t.placeOf(from); err != nil {
+			return from, err
+		}
+		if err := t.checkResume(p, from); err != nil {
+			return from, err
+		}
+	}
+}
+
+// resume fills the store from a checkpoint. An error that is a *checkpoint.DamageError is of the checkpoint.
+func (t *trainer) resume(ctx context.Context, from *checkpoint.Checkpoint) error {
+	if before, now := from.Manifest.ComputedOn, t.plan.ComputedOn; before != "" && now != before {
+		t.env.say("resume: the checkpoint was computed on %s, and this run computes on %s: the run continues, with other last bits than without the change", before, now)
+	}
+	b := t.env.bar("resuming")
+	defer b.end()
+	done := int64(0)
+	for _, spec := range t.plan.Extents() {
+		if spec.Kind == store.Grad || spec.Kind == store.GradSum {
+			continue
+		}
+		if err := t.restore(ctx, from, spec); err != nil {
+			return err
+		}
+		done += spec.Bytes
+		b.set(done, from.Manifest.Bytes())
+	}
+	return nil
+}
+
+// restore fills one extent, by a second name for the checkpoint's files where that will do. Files that get one are read here, and
+// not only in a step long after, when the other checkpoints may have gone.
+func (t *trainer) restore(ctx context.Context, from *checkpoint.Checkpoint, spec store.Spec) error {
+	id := checkpoint.IDOf(t.plan.Model, spec.ID)
+	if e, ok := from.Extent(id); !ok || e.Bytes != spec.Bytes {
+		return Request(fmt.Errorf("resume: %s has no %v of %d bytes; it is of another model or precision", from.Dir(), id, spec.Bytes))
+	}
+	if t.plan.OnDisk(spec.ID) {
+		if files, ok := from.PieceFiles(id, 1); ok {
+			if err := from.VerifyExtent(ctx, id); err != nil {
+				return err
+			}
+			return t.disk.Adopt(ctx, spec.ID, files)
+		}
+	}
+	version := t.store.Version(spec.ID)
+	for off, n := range spec.Pieces() {
+		l, err := t.store.Borrow(ctx, trace.Update, spec.ID, off, n, store.Write, version)
+		if err != nil {
+			return err
+		}
+		err = from.Read(id, off, l.Bytes())
+		l.Release()
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// keepNumerics makes the sizes that set bits those of the checkpoint. One that run.yaml sets otherwise is an error.
+func (c *Config) keepNumerics(doc json.RawMessage) error {
+	var n plan.Numerics
+	if err := json.Unmarshal(doc, &n); err != nil {
+		return Request(fmt.Errorf("resume: the checkpoint's numerics are not those of this version of millrace (%w); continue with the version that wrote it, or start a new run in another output_dir", err))
+	}
+	keep := func(name string, now *Auto, saved, most int) error {
+		if *now > 0 && min(int(*now), most) != saved {
+			return Request(fmt.Errorf("resume: numerics.%s is %d, and %d in the checkpoint; restore it, or start a new run in another output_dir", name, *now, saved))
+		}
+		*now = Auto(saved)
+		return nil
+	}
+	if err := keep("micro_batch", &c.Numerics.MicroBatch, n.MicroBatch, math.MaxInt); err != nil {
+		return err
+	}
+	if err := keep("head_chunk", &c.Numerics.HeadChunk, n.HeadChunk, n.Positions()); err != nil {
+		return err
+	}
+	return keep("block_chunk", &c.Numerics.BlockChunk, n.BlockRows(), n.Positions())
+}

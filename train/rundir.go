@@ -1,0 +1,251 @@
+package train
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/millrace/millrace/checkpoint"
+	"github.com/millrace/millrace/data"
+	"github.com/millrace/millrace/hf"
+	"github.com/millrace/millrace/internal/vfs"
+)
+
+// What lies in a run's output directory beside the models.
+const (
+	resolvedName      = "run.yaml"      // the run file with every key, as the run uses it
+	otherResolvedName = "resolved.yaml" // the same, where run.yaml is the user's
+	planName          = "plan.json"
+	metricsName       = "metrics.jsonl"
+	lastModel         = "model"
+	bestModel         = "model-best" // the one with the lowest evaluation loss
+)
+
+// resolvedHeader begins a run file that a run has written: the user's own is never written to.
+const resolvedHeader = "# Written by millrace: the run file of this run, with every key.\n"
+
+// holdRun takes the lock of the output directory, before anything in it is read or made.
+func (e *Env) holdRun(c *Config) (*checkpoint.Directory, error) {
+	if st, err := os.Stat(c.OutputDir); err == nil && !st.IsDir() {
+		return nil, Request(fmt.Errorf("output_dir: %s is a file, not a directory; choose another output_dir", c.OutputDir))
+	}
+	dir, err := checkpoint.Acquire(e.files(), checkpointsDir(c))
+	if err != nil {
+		return nil, Request(fmt.Errorf("output_dir: %w", err))
+	}
+	// What a run that was killed has left half-written.
+	for _, name := range []string{resolvedName, otherResolvedName, planName} {
+		_ = os.Remove(filepath.Join(c.OutputDir, name+".tmp")) // costs nothing if it stays
+	}
+	for _, name := range []string{lastModel, bestModel} {
+		_ = hf.RemoveStaged(filepath.Join(c.OutputDir, name))
+	}
+	return dir, nil
+}
+
+// beginning is how a run starts in its output directory.
+type beginning struct {
+	from  *checkpoint.Checkpoint // it continues from this one; nil: it starts from the model
+	sizes Sizes                  // those that this very run had before it was killed without a checkpoint
+}
+
+// findBeginning decides how the run starts. The lock is held. It refuses a directory that has another run.
+func (e *Env) findBeginning(c *Config) (b beginning, err error) {
+	old := readResolved(c.OutputDir)
+	if c.Resume == "never" {
+		return b, c.refuseRun()
+	}
+	own, broken, err := e.newest(c, -1)
+	if err != nil {
+		return b, err
+	}
+	for _, entry := range broken {
+		e.say("%v", entry.Err)
+	}
+	switch path := absolute(c.Resume); {
+	case c.Resume != "auto" && sameDir(filepath.Dir(path), checkpointsDir(c)):
+		if b.from, err = checkpoint.Open(e.files(), c.Resume); err != nil {
+			return b, Request(fmt.Errorf("resume: %w", err))
+		}
+		if own != nil && own.Manifest.Step > b.from.Manifest.Step {
+			return b, Request(fmt.Errorf("resume: %s is older than %s, which the run in this output_dir has come to; set output_dir to another directory to go back to the older one",
+				c.Resume, own.Dir()))
+		}
+		return b, nil
+	case c.Resume == "auto" || old != nil && old.Resume == path:
+		// The run's own progress counts, also of one that began elsewhere.
+		if own != nil {
+			b.from = own
+			return b, nil
+		}
+		if len(broken) > 0 {
+			return b, fmt.Errorf("output_dir: none of the %d checkpoints in %s is whole; put a copy of one in its place, or choose another output_dir", len(broken), checkpointsDir(c))
+		}
+		if c.Resume != "auto" {
+			break
+		}
+		if old != nil && c.isRunOf(old) {
+			e.say("%s has this run, and no checkpoint of it; the run starts over", c.OutputDir)
+			b.sizes = old.Numerics
+			return b, nil
+		}
+		return b, c.refuseRun()
+	default:
+		err = c.refuseRun()
+	}
+	from, errOpen := checkpoint.Open(e.files(), c.Resume)
+	if errOpen != nil {
+		return b, Request(fmt.Errorf("resume: %w", errOpen))
+	}
+	b.from = from
+	return b, err
+}
+
+// newest is the newest whole checkpoint of the run, wherever it has saved, of a step below a given one (-1: any); and what newer
+// ones are not whole.
+func (e *Env) newest(c *Config, below int) (newest *checkpoint.Checkpoint, broken []checkpoint.Entry, err error) {
+	for _, dir := range []string{checkpointsDir(c), c.fallbackDir()} {
+		if dir == "" {
+			continue
+		}
+		found, not, err := checkpoint.LatestBelow(e.files(), dir, below)
+		if err != nil {
+			return nil, nil, err
+		}
+		broken = append(broken, not...)
+		if found != nil && (newest == nil || found.Manifest.Step > newest.Manifest.Step) {
+			newest = found
+		}
+	}
+	return newest, broken, nil
+}
+
+// checkpointsDir is where a run's checkpoints lie.
+func checkpointsDir(c *Config) string { return filepath.Join(c.OutputDir, "checkpoints") }
+
+// fallbackDir is where they go when they cannot go there; empty without save.fallback.
+func (c *Config) fallbackDir() string {
+	if c.Save.Fallback == "" {
+		return ""
+	}
+	return filepath.Join(c.Save.Fallback, filepath.Base(absolute(c.OutputDir)), "checkpoints")
+}
+
+func absolute(path string) string {
+	if full, err := filepath.Abs(path); err == nil {
+		return full
+	}
+	return filepath.Clean(path)
+}
+
+func sameDir(a, b string) bool {
+	infoA, errA := os.Stat(a)
+	infoB, errB := os.Stat(b)
+	return errA == nil && errB == nil && os.SameFile(infoA, infoB)
+}
+
+// refuseRun refuses a directory that has anything of a run.
+func (c *Config) refuseRun() error {
+	names := []string{lastModel, metricsName, bestModel}
+	if old := resolvedIn(c.OutputDir); old != "" {
+		names = append(names, old)
+	}
+	for _, name := range names {
+		switch _, err := os.Lstat(filepath.Join(c.OutputDir, name)); {
+		case err == nil:
+			return Request(fmt.Errorf("output_dir: %s already has a %s; choose another directory, or remove it", c.OutputDir, name))
+		case !errors.Is(err, fs.ErrNotExist):
+			return Request(fmt.Errorf("output_dir: %w", err))
+		}
+	}
+	entries, err := os.ReadDir(checkpointsDir(c))
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), "step-") {
+			return Request(fmt.Errorf("output_dir: %s already has checkpoints; choose another directory, or remove them", c.OutputDir))
+		}
+	}
+	return Request(err)
+}
+
+// resolvedIn is the name of the run file that a run has written to a directory; empty if there is none.
+func resolvedIn(dir string) string {
+	for _, name := range []string{otherResolvedName, resolvedName} {
+		doc, err := vfs.ReadFile(vfs.OS{}, filepath.Join(dir, name), maxRunFileBytes)
+		if err == nil && bytes.HasPrefix(doc, []byte(resolvedHeader)) {
+			return name
+		}
+	}
+	return ""
+}
+
+// readResolved is the run whose run file is in a directory; nil if there is none that can be read.
+func readResolved(dir string) *Config {
+	name := resolvedIn(dir)
+	if name == "" {
+		return nil
+	}
+	c, err := ReadConfig(filepath.Join(dir, name), nil)
+	if err != nil {
+		return nil
+	}
+	return c
+}
+
+// writeResolved writes the run file with every key. The user's own run.yaml stays as it is.
+func (e *Env) writeResolved(c *Config) error {
+	doc, err := c.YAML()
+	if err != nil {
+		return err
+	}
+	name := resolvedIn(c.OutputDir)
+	if name == "" {
+		name = resolvedName
+		if _, err := os.Lstat(filepath.Join(c.OutputDir, name)); err == nil {
+			name = otherResolvedName
+		}
+	}
+	return vfs.WriteFileAtomic(e.files(), filepath.Join(c.OutputDir, name), append([]byte(resolvedHeader), doc...))
+}
+
+// isRunOf reports whether this is the run whose resolved run file is old, and that began from its model: all that it writes comes out the
+// same again.
+func (c *Config) isRunOf(old *Config) bool {
+	if old.Resume != "auto" && old.Resume != "never" {
+		return false
+	}
+	now, then := *c, *old
+	now.Numerics = then.Numerics.or(now.Numerics)
+	now.Datasets, now.Eval.Datasets = atCommits(now.Datasets, old.Datasets), atCommits(now.Eval.Datasets, old.Eval.Datasets)
+	// Keys that change no number.
+	then.Memory, then.Device, then.Save, then.Resume, then.ResumeWith, then.Stop = now.Memory, now.Device, now.Save, now.Resume, now.ResumeWith, now.Stop
+	a, errA := then.YAML()
+	b, errB := now.YAML()
+	return errA == nil && errB == nil && bytes.Equal(a, b)
+}
+
+// or is s, where asked leaves it the choice.
+func (s Sizes) or(asked Sizes) Sizes {
+	for _, size := range []struct{ is, asked *Auto }{{&s.MicroBatch, &asked.MicroBatch}, {&s.HeadChunk, &asked.HeadChunk}, {&s.BlockChunk, &asked.BlockChunk}} {
+		if *size.asked > 0 || *size.is == 0 {
+			*size.is = *size.asked
+		}
+	}
+	return s
+}
+
+// atCommits is the data sets of a run file with the commits that a resolved one has for the same data sets of the hub.
+func atCommits(sets, resolved []data.Source) []data.Source {
+	sets = slices.Clone(sets)
+	for i := range min(len(sets), len(resolved)) {
+		name, _, _ := strings.Cut(sets[i].Path, "@")
+		if resolved[i].Revision != "" && resolved[i].Path == name {
+			sets[i].Path, sets[i].Revision = name, resolved[i].Revision
+		}
+	}
+	return sets
+}
