@@ -260,7 +260,8 @@ func TestImportTinyLlama(t *testing.T) {
 	if n := len(tok["added_tokens"].([]any)); n != 2 {
 		t.Errorf("%d added tokens", n)
 	}
-	if tc := readJSON(t, dir+"/tokenizer_config.json"); tc["chat_template"] != "{{ '<|im_start|>' }}" || tc["eos_token"] != "<|im_start|>" {
+	if tc := readJSON(t, dir+"/tokenizer_config.json"); tc["chat_template"] != "{{ '<|im_start|>' }}" || tc["eos_token"] != "<|im_start|>" ||
+		fmt.Sprint(tc["model_input_names"]) != "[input_ids attention_mask]" {
 		t.Errorf("tokenizer_config.json %v", tc)
 	}
 }

@@ -264,11 +264,13 @@ func (t *ggufTokens) tokenizerConfig(positions int) ([]byte, error) {
 		ChatTemplate   string  `json:"chat_template,omitempty"`
 		CleanUp        bool    `json:"clean_up_tokenization_spaces"`
 		EOS            *string `json:"eos_token"`
-		MaxLength      int     `json:"model_max_length"`
-		PAD            *string `json:"pad_token"`
-		Class          string  `json:"tokenizer_class"`
-		UNK            *string `json:"unk_token"`
-	}{false, text(t.bos), t.chatTemplate, false, text(t.eos), positions, text(t.pad), "PreTrainedTokenizerFast", text(t.unk)})
+		// Without it the class returns token_type_ids, which model.generate refuses.
+		Inputs    []string `json:"model_input_names"`
+		MaxLength int      `json:"model_max_length"`
+		PAD       *string  `json:"pad_token"`
+		Class     string   `json:"tokenizer_class"`
+		UNK       *string  `json:"unk_token"`
+	}{false, text(t.bos), t.chatTemplate, false, text(t.eos), []string{"input_ids", "attention_mask"}, positions, text(t.pad), "PreTrainedTokenizerFast", text(t.unk)})
 }
 
 // jsonString is s in JSON, with characters as they are.
