@@ -11,8 +11,10 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"syscall"
 	"time"
 
+	"github.com/millrace/millrace/internal/vfs"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/store"
 	"github.com/millrace/millrace/trace"
@@ -67,10 +69,20 @@ func (p *prober) disk(m *plan.Machine) (err error) {
 	dir := filepath.Join(path, probeDir)
 	t.Disk, err = store.NewDisk(store.DiskOptions{Dir: dir, Accounts: p.env.Accounts, Specs: t.specs, Quota: plan.StagingQuota,
 		Workers: plan.DiskWorkers, Log: slog.New(slog.NewTextHandler(p.env.Progress, nil))})
-	if err != nil {
+	switch {
+	case errors.Is(err, vfs.ErrLocked):
+		return Request(fmt.Errorf("--path: another probe measures %s: wait for it, or name another directory", path))
+	case errors.Is(err, syscall.ENOSPC):
+		removeProbeDir(dir)
+		return fmt.Errorf("--path: the probe writes %s to %s: %w; free space there, or name another drive or none", plan.FormatBytes(p.diskBytes), path, syscall.ENOSPC)
+	case err != nil:
+		removeProbeDir(dir)
 		return Request(fmt.Errorf("--path: %w", err))
 	}
-	defer func() { err = errors.Join(err, t.Disk.Close(), os.RemoveAll(dir)) }()
+	defer func() {
+		err = errors.Join(err, t.Disk.Close())
+		removeProbeDir(dir)
+	}()
 	if _, err := t.write(); err != nil { // turns reserved space into written space
 		return err
 	}
@@ -90,6 +102,12 @@ func (p *prober) disk(m *plan.Machine) (err error) {
 	slices.Sort(writes)
 	m.DiskReadBytesPerSec, m.DiskWriteBytesPerSec, m.DiskPath = median(reads), median(writes), path
 	return nil
+}
+
+// removeProbeDir removes what the disk tier leaves in its directory, and that, if nothing else is in it.
+func removeProbeDir(dir string) {
+	os.Remove(filepath.Join(dir, "lock"))
+	os.Remove(dir)
 }
 
 // write makes the next version of everything.

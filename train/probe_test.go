@@ -6,12 +6,14 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/device/cpu"
 	"github.com/millrace/millrace/device/null"
 	"github.com/millrace/millrace/internal/hostmem"
+	"github.com/millrace/millrace/internal/vfs"
 	"github.com/millrace/millrace/plan"
 )
 
@@ -85,6 +87,23 @@ func TestProbeStops(t *testing.T) {
 	p := &prober{probeSizes: smallProbe, ctx: ctx, env: env, path: dir}
 	if err := p.disk(&plan.Machine{}); !errors.Is(err, context.Canceled) {
 		t.Errorf("cancelled: %v", err)
+	}
+	if left := files(t, dir); len(left) != 1 {
+		t.Errorf("the probe has left %v", left)
+	}
+}
+
+// A drive without room is not measured, and has no directory of the probe's afterwards.
+func TestProbeOfAFullDrive(t *testing.T) {
+	env, dir := newEnv(t), t.TempDir()
+	free, err := vfs.OS{}.FreeBytes(dir)
+	if err != nil || free > 1<<44 {
+		t.Skip("how much is free cannot be told, or is more than can be asked for: ", err)
+	}
+	p := &prober{probeSizes: smallProbe, ctx: t.Context(), env: env, path: dir}
+	p.pieceElems, p.diskBytes = plan.DefaultPieceElems, 2*free
+	if err := p.disk(&plan.Machine{}); !errors.Is(err, syscall.ENOSPC) || errors.Is(err, ErrRequest) || strings.Contains(err.Error(), "memory.path") {
+		t.Errorf("%v", err)
 	}
 	if left := files(t, dir); len(left) != 1 {
 		t.Errorf("the probe has left %v", left)
