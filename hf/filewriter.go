@@ -7,8 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"os"
-	"path/filepath"
 	"sort"
 	"unicode/utf8"
 
@@ -29,21 +27,21 @@ type TensorSpec struct {
 // order, in pieces of any length. Nothing is visible at the path before Commit.
 type FileWriter struct {
 	path string
-	f    vfs.File // a temporary file beside path
+	f    *vfs.Output
 	body shardWriter
 }
 
-// CreateFile starts a safetensors file at path. End it with Commit or Abort.
+// CreateFile starts a safetensors file at path, or what path leads to; see vfs.Output. End it with Commit or Abort.
 func CreateFile(path string, specs []TensorSpec) (*FileWriter, error) {
 	if err := checkSpecs(specs); err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
-	f, err := createBeside(path)
+	f, err := vfs.CreateOutput(path)
 	if err != nil {
-		return nil, fmt.Errorf("%s cannot be written: %w", path, err)
+		return nil, err
 	}
 	w := &FileWriter{path: path, f: f}
-	if w.body, err = startShard(f, specs); err != nil {
+	if w.body, err = startShard(f.File, specs); err != nil {
 		w.Abort()
 		return nil, fmt.Errorf("%s cannot be written: %w", path, err)
 	}
@@ -58,38 +56,40 @@ func (w *FileWriter) Write(name string, p []byte) error {
 	return nil
 }
 
-// Commit syncs the file and renames it into place, replacing one that is there. It fails, and removes what it wrote, if a
-// tensor is not complete.
+// Commit makes the file visible, in place of one that is there. It fails, and removes what it wrote, if a tensor is not complete.
 func (w *FileWriter) Commit() error {
 	if w.f == nil {
 		return errors.New("the file is already committed or aborted")
 	}
 	err := w.body.finish()
 	if err == nil {
-		err = w.f.Sync()
+		err = w.readBack()
 	}
 	if err == nil {
-		err = w.body.readBack()
+		err = w.f.Commit()
 	}
-	if err == nil {
-		err = w.f.Close()
-	}
-	if err == nil {
-		err = os.Rename(w.f.Name(), w.path)
-	}
+	w.Abort()
 	if err != nil {
-		w.Abort()
 		return fmt.Errorf("%s: %w", w.path, err)
 	}
-	w.f = nil
-	return vfs.OS{}.SyncDir(filepath.Dir(w.path))
+	return nil
+}
+
+// readBack compares the file with what was written. A device has nothing to compare.
+func (w *FileWriter) readBack() error {
+	if w.f.IsDevice() {
+		return nil
+	}
+	if err := w.f.Sync(); err != nil {
+		return err
+	}
+	return w.body.readBack()
 }
 
 // Abort removes what was written. After Commit it does nothing, so it can be deferred.
 func (w *FileWriter) Abort() {
 	if w.f != nil {
-		w.f.Close()
-		os.Remove(w.f.Name())
+		w.f.Abort()
 		w.f = nil
 	}
 }

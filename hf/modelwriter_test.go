@@ -136,9 +136,36 @@ func TestReplace(t *testing.T) {
 	os.WriteFile(home+"/thesis.txt", nil, 0o644)
 	_, err = CreateModel(home, one, WriteOptions{Replace: true})
 	wantOneLine(t, err, home, "not a model directory")
+	// Nor is what lies beside a model.
+	os.WriteFile(dir+"/thesis.txt", []byte("years"), 0o644)
+	_, err = CreateModel(dir, one, WriteOptions{Replace: true})
+	wantOneLine(t, err, "thesis.txt", "would be lost")
+	os.Remove(dir + "/thesis.txt")
 	os.Mkdir(dir+"/sub", 0o755)
 	_, err = CreateModel(dir, one, WriteOptions{Replace: true})
 	wantOneLine(t, err, "sub", "plain file")
+}
+
+// A link to a directory stays one, and what it means gets the model.
+func TestReplaceThroughLink(t *testing.T) {
+	home := t.TempDir()
+	if err := os.Symlink("elsewhere", home+"/link"); err != nil {
+		t.Skip(err)
+	}
+	_, err := CreateModel(home+"/link", []TensorSpec{f32Spec("a", 1)}, WriteOptions{})
+	wantOneLine(t, err, "link to nothing")
+	os.Mkdir(home+"/elsewhere", 0o755)
+	for _, replace := range []bool{false, true} {
+		writeModel(t, home+"/link", []TensorSpec{f32Spec("a", 1)}, map[string][]byte{"a": {1, 0, 0, 0}}, WriteOptions{Replace: replace})
+		if to, err := os.Readlink(home + "/link"); to != "elsewhere" || err != nil {
+			t.Fatalf("the link: %q, %v", to, err)
+		}
+		if w, err := OpenWeights(home + "/elsewhere"); err != nil {
+			t.Error(err)
+		} else {
+			w.Close()
+		}
+	}
 }
 
 // Every operation that writes a model fails once, in every way, over a model that is there already: one line, nothing left, the old model
@@ -240,7 +267,7 @@ func TestUnwritable(t *testing.T) {
 	_, err = CreateModel(file, []TensorSpec{f32Spec("a", 1)}, WriteOptions{})
 	wantOneLine(t, err, "cannot be written")
 	_, err = CreateFile(file+"/grads.safetensors", nil)
-	wantOneLine(t, err, "cannot be written")
+	wantOneLine(t, err, "not a directory")
 }
 
 func TestFileWriter(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/zeebo/xxh3"
@@ -24,12 +25,19 @@ type staging struct {
 	target, tmp string
 }
 
-// stage makes the temporary directory. It fails at once if commit could not succeed: if the target holds anything and is
-// not to be replaced, or is not a plain model directory.
+// stage makes the temporary directory, beside what a link at the target means. It fails at once if commit could not succeed: if the
+// target holds anything and is not to be replaced, or holds what no model has.
 func stage(fsys vfs.FS, target string, replace bool) (*staging, error) {
 	target, err := filepath.Abs(target)
 	if err != nil {
 		return nil, err
+	}
+	if info, err := os.Lstat(target); err == nil && info.Mode()&os.ModeSymlink != 0 {
+		to, err := filepath.EvalSymlinks(target)
+		if err != nil {
+			return nil, fmt.Errorf("%s is a link to nothing: make what it means, or remove it", target)
+		}
+		target = to
 	}
 	s := &staging{fsys, target, tempName(target)}
 	if _, err := s.replaces(replace); err != nil {
@@ -59,13 +67,8 @@ func RemoveStaged(target string) error {
 	return err
 }
 
-// createBeside creates a temporary file in path's directory, to be renamed to path.
-func createBeside(path string) (vfs.File, error) {
-	return vfs.OS{}.OpenFile(tempName(path), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o666)
-}
-
-// replaces reports whether there is something at the target. It guards against deleting what is not ours: only an empty directory or
-// one that holds a config.json and plain files may be replaced.
+// replaces reports whether there is something at the target. It guards against deleting what is not ours: only an empty directory, or
+// one that has a config.json and nothing beside it but files that are written here, may be replaced.
 func (s *staging) replaces(replace bool) (bool, error) {
 	target := s.target
 	entries, err := s.fs.ReadDir(target)
@@ -81,17 +84,31 @@ func (s *staging) replaces(replace bool) (bool, error) {
 	if !replace {
 		return false, fmt.Errorf("%s exists and is not empty: name another directory, or remove it", target)
 	}
-	isModel := false
+	isModel, foreign := false, []string(nil)
 	for _, e := range entries {
 		if !e.Type().IsRegular() {
 			return false, fmt.Errorf("%s is not replaced because it holds %s, which is not a plain file: name another directory", target, quote(e.Name()))
 		}
 		isModel = isModel || e.Name() == configName
+		if !isWritten(e.Name()) {
+			foreign = append(foreign, e.Name())
+		}
 	}
 	if !isModel {
 		return false, fmt.Errorf("%s is not replaced because it is not a model directory (it has no %s): name another directory", target, configName)
 	}
+	if len(foreign) > 0 {
+		return false, fmt.Errorf("%s is not replaced because %s in it would be lost: move it, or name another directory", target, quote(foreign[0]))
+	}
 	return true, nil
+}
+
+// isWritten reports whether a file has a name of those that a model directory is written with.
+func isWritten(name string) bool {
+	if name == configName || name == indexName || slices.Contains(sidecarNames, name) {
+		return true
+	}
+	return strings.HasPrefix(name, "model") && strings.HasSuffix(name, ".safetensors")
 }
 
 func (s *staging) path(name string) string { return filepath.Join(s.tmp, name) }

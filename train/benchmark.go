@@ -4,15 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"math"
-	"os"
 	"slices"
 	"time"
 
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/internal/hostmem"
 	"github.com/millrace/millrace/internal/rng"
+	"github.com/millrace/millrace/internal/vfs"
 	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/optim"
 	"github.com/millrace/millrace/plan"
@@ -156,6 +155,12 @@ func Benchmark(ctx context.Context, env *Env, o BenchOptions) (*BenchResult, err
 	}
 	defer dev.Close()
 	b := &benchmark{BenchOptions: o, env: env, dev: dev, info: dev.computes.Info(), model: m}
+	if o.TracePath != "" { // made now, so that a long benchmark does not end in finding that it cannot be
+		if b.trace, err = vfs.CreateOutput(o.TracePath); err != nil {
+			return nil, Request(fmt.Errorf("--trace: %w", err))
+		}
+		defer b.trace.Abort()
+	}
 	b.machine = env.machine(b.info, o.Memory.Path)
 	if err := b.makePlan(ctx, n); err != nil {
 		return nil, err
@@ -171,6 +176,7 @@ func Benchmark(ctx context.Context, env *Env, o BenchOptions) (*BenchResult, err
 // benchmark is a benchmark under way.
 type benchmark struct {
 	BenchOptions
+	trace   *vfs.Output // nil: none is written
 	env     *Env
 	dev     *devices
 	info    device.Info
@@ -268,9 +274,13 @@ func (b *benchmark) measure(ctx context.Context, s *session) (*BenchResult, erro
 	r := b.result(times, lanes.Times(1/float64(b.Steps)))
 	spans, _ := s.engine.Trace.Spans()
 	r.Timeline = timeline(spans, int64(b.Warmup+b.Steps))
-	if b.TracePath != "" {
-		if err := writeFile(b.TracePath, s.engine.Trace.WriteChrome); err != nil {
-			return nil, Request(fmt.Errorf("trace: %w", err))
+	if b.trace != nil {
+		err := s.engine.Trace.WriteChrome(b.trace)
+		if err == nil {
+			err = b.trace.Commit()
+		}
+		if err != nil {
+			return nil, fmt.Errorf("--trace: %w", err)
 		}
 	}
 	return r, nil
@@ -365,15 +375,6 @@ func (s *session) fillAlike(ctx context.Context, wanted func(part int) bool) err
 		}
 	}
 	return nil
-}
-
-// writeFile makes a file of what write writes.
-func writeFile(path string, write func(io.Writer) error) error {
-	f, err := os.Create(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(write(f), f.Close())
 }
 
 // lanesOf has the lanes of a plan under their names in metrics.

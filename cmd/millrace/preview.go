@@ -4,11 +4,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"path/filepath"
 	"strings"
 	"unicode"
 
 	"github.com/millrace/millrace/internal/spelling"
+	"github.com/millrace/millrace/internal/vfs"
 	"github.com/millrace/millrace/train"
 )
 
@@ -38,10 +38,13 @@ func (c *previewCmd) Run(p *program) error {
 	if c.JSON && c.HTML != "" {
 		return badFlag("--json and --html are both given: choose one")
 	}
-	if dir := filepath.Dir(c.HTML); c.HTML != "" { // found out now, not after an hour of tokenizing
-		if info, err := os.Stat(dir); err != nil || !info.IsDir() {
-			return badFlag("--html %s: there is no directory %s: make it, or name another file", c.HTML, dir)
+	var html *vfs.Output
+	if c.HTML != "" { // made now, so that an hour of tokenizing does not end in finding that it cannot be
+		var err error
+		if html, err = vfs.CreateOutput(c.HTML); err != nil {
+			return badFlag("--html: %w", err)
 		}
+		defer html.Abort()
 	}
 	config, err := c.read()
 	if err != nil {
@@ -70,8 +73,12 @@ func (c *previewCmd) Run(p *program) error {
 		return err
 	}
 	if c.HTML != "" {
-		if err := writePreview(c.HTML, page, s, config); err != nil {
-			return train.Request(fmt.Errorf("--html: %w", err))
+		err := previewPage(html, page, s, config)
+		if err == nil {
+			err = html.Commit()
+		}
+		if err != nil {
+			return fmt.Errorf("--html: %w", err)
 		}
 	}
 	lines := summaryLines(s, config.SequenceLen)
@@ -84,19 +91,6 @@ func (c *previewCmd) Run(p *program) error {
 		}
 	}
 	return nil
-}
-
-// writePreview writes the page.
-func writePreview(path string, examples []train.PreviewExample, s *train.PreviewSummary, c *train.Config) error {
-	f, err := os.Create(path)
-	if err != nil {
-		return err
-	}
-	err = previewPage(f, examples, s, c)
-	if closeErr := f.Close(); err == nil {
-		err = closeErr
-	}
-	return err
 }
 
 // summaryLines says what the data come to.

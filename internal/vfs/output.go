@@ -1,0 +1,104 @@
+package vfs
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"syscall"
+)
+
+// Output is a file that a user has named for a result. A plain file appears, or is replaced, as a whole with Commit, where the links of
+// its name lead, and keeps its permissions; a device such as /dev/null is written as it is. What else a name can stand for is refused.
+type Output struct {
+	File        // a temporary file in the directory of path, or the device
+	path string // empty for a device
+}
+
+// CreateOutput begins an output. End it with Commit or Abort.
+func CreateOutput(name string) (*Output, error) {
+	info, err := os.Stat(name)
+	path, mode := name, fs.FileMode(0o666)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		if _, err := os.Lstat(name); err == nil {
+			return nil, fmt.Errorf("%s is a link to nothing: make what it means, or remove it", name)
+		}
+		if dir := filepath.Dir(name); !isDir(dir) {
+			return nil, fmt.Errorf("there is no directory %s: make it, or name another place", dir)
+		}
+	case err != nil:
+		return nil, err
+	case info.IsDir():
+		return nil, &fs.PathError{Op: "open", Path: name, Err: syscall.EISDIR}
+	case info.Mode()&fs.ModeCharDevice != 0:
+		f, err := OS{}.OpenFile(name, os.O_WRONLY, 0)
+		return &Output{File: f}, err
+	case !info.Mode().IsRegular():
+		return nil, fmt.Errorf("%s is neither a plain file nor a device: name another", name)
+	default:
+		f, err := os.OpenFile(name, os.O_WRONLY, 0) // one that must not be written must not be replaced
+		if err != nil {
+			return nil, err
+		}
+		f.Close()
+		if path, err = filepath.EvalSymlinks(name); err != nil {
+			return nil, err
+		}
+		mode = info.Mode().Perm()
+	}
+	temp := filepath.Join(filepath.Dir(path), fmt.Sprintf(".millrace-%016x.tmp", rand.Uint64()))
+	f, err := OS{}.OpenFile(temp, os.O_RDWR|os.O_CREATE|os.O_EXCL, mode)
+	var inDir *fs.PathError
+	if errors.As(err, &inDir) {
+		return nil, &fs.PathError{Op: "write", Path: name, Err: inDir.Err}
+	}
+	return &Output{f, path}, err
+}
+
+func isDir(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.IsDir()
+}
+
+// IsDevice reports whether what is written cannot be read again.
+func (o *Output) IsDevice() bool { return o.path == "" }
+
+// Commit makes the file durable and visible. If it fails, what was written is removed.
+func (o *Output) Commit() error {
+	if o.IsDevice() {
+		return o.Close()
+	}
+	err := firstOf(o.Sync(), o.Close())
+	if err == nil {
+		err = os.Rename(o.Name(), o.path)
+	}
+	if err != nil {
+		os.Remove(o.Name())
+		return err
+	}
+	return OS{}.SyncDir(filepath.Dir(o.path))
+}
+
+// Abort removes what was written. After Commit it does nothing, so it can be deferred.
+func (o *Output) Abort() {
+	if o.Close() == nil && !o.IsDevice() {
+		os.Remove(o.Name())
+	}
+}
+
+// WriteOutput writes an output at once.
+func WriteOutput(name string, write func(io.Writer) error) error {
+	o, err := CreateOutput(name)
+	if err != nil {
+		return err
+	}
+	defer o.Abort()
+	if err := write(o); err != nil {
+		return err
+	}
+	return o.Commit()
+}
