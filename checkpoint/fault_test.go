@@ -314,3 +314,71 @@ func TestLinkOfFilesThatAreWrong(t *testing.T) {
 	}
 	w.Abort()
 }
+
+// failingSync fails one sync of a directory.
+type failingSync struct {
+	vfs.FS
+	armed bool
+}
+
+func (f *failingSync) SyncDir(name string) error {
+	if f.armed && name == root {
+		f.armed = false
+		return &fs.PathError{Op: "sync", Path: name, Err: syscall.EIO}
+	}
+	return f.FS.SyncDir(name)
+}
+
+// A save that is said to have failed is not there, and what it would have replaced is.
+func TestFailedSavesAreNotThere(t *testing.T) {
+	m := &failingSync{FS: vfs.NewMem()}
+	r := start(t, m, root, 1)
+	before, err := Open(m, filepath.Join(root, DirName(1)))
+	must(t, err)
+	for _, step := range []int{1, 2} { // in the place of another, and new
+		m.armed = true
+		if _, err := r.save(step); !errors.Is(err, syscall.EIO) || m.armed {
+			t.Fatalf("step %d: error %v", step, err)
+		}
+		entries, err := List(m, root)
+		must(t, err)
+		if len(entries) != 1 || entries[0].Err != nil {
+			t.Fatalf("step %d: %v", step, entries)
+		}
+		after, err := Open(m, entries[0].Dir)
+		must(t, err)
+		if err := whole(after); err != nil || after.Manifest.Step != before.Manifest.Step {
+			t.Errorf("step %d: %v", step, err)
+		}
+	}
+	if _, err := r.save(2); err != nil {
+		t.Error(err)
+	}
+}
+
+// A start that failed leaves what was there before it, and nothing else; one that begins meanwhile is not disturbed.
+func TestAbandon(t *testing.T) {
+	for name, before := range map[string]string{"nothing was there": "", "the run's directory was": "out", "all was there": root} {
+		m := vfs.NewMem()
+		if before != "" {
+			must(t, m.MkdirAll(before, 0o777))
+		}
+		d, err := Acquire(m, root)
+		must(t, err)
+		if _, err := Acquire(m, root); !errors.Is(err, vfs.ErrLocked) {
+			t.Errorf("%s: a second run has the lock: %v", name, err)
+		}
+		must(t, d.Abandon())
+		_, errOut := m.Stat("out")
+		_, errRoot := m.Stat(root)
+		if (errOut == nil) != (before != "") || (errRoot == nil) != (before == root) {
+			t.Errorf("%s: out: %v, checkpoints: %v", name, errOut, errRoot)
+		}
+		next, err := Acquire(m, root)
+		must(t, err)
+		if _, err := Acquire(m, root); !errors.Is(err, vfs.ErrLocked) {
+			t.Errorf("%s: two runs have the lock after an abandoned start: %v", name, err)
+		}
+		must(t, next.Close())
+	}
+}

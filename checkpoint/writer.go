@@ -305,6 +305,10 @@ func (w *Writer) publish(dir string) error {
 		return err
 	}
 	if err := fsys.SyncDir(w.d.path); err != nil {
+		// The caller hears that nothing was saved, so nothing is: the name goes again.
+		if fsys.Rename(dir, w.hidden) == nil && replace {
+			_ = fsys.Rename(old, dir) // if this fails, Acquire does it
+		}
 		return err
 	}
 	_ = vfs.RemoveAll(fsys, old) // what is left costs space, and goes next time

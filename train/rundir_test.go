@@ -1,0 +1,311 @@
+package train
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/millrace/millrace/checkpoint"
+	"github.com/millrace/millrace/internal/vfs"
+)
+
+// A start that fails, for whatever reason and at whatever time, takes nothing from the run that has the directory.
+func TestFailedStartsLeaveTheRunAlone(t *testing.T) {
+	alone := smallConfig(t)
+	want, err := Train(context.Background(), alone, newEnv(t), Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := *alone
+	c.OutputDir = filepath.Join(t.TempDir(), "deep", "shared")
+	c.Save.Every = 5
+	env := newEnv(t)
+	env.Progress = &onStep{func() {
+		for name, change := range map[string]func(*Config){
+			"the same run":   func(*Config) {},
+			"another model":  func(c *Config) { c.Model = filepath.Join(t.TempDir(), "none") },
+			"other data":     func(c *Config) { c.Datasets[0].Path = other(t) },
+			"another budget": func(c *Config) { c.Memory.Host = budget(t, "1MiB").Device },
+			"anew":           func(c *Config) { c.Resume = "never" },
+		} {
+			second := c
+			second.Datasets = slices.Clone(c.Datasets)
+			change(&second)
+			_, err := Train(context.Background(), &second, newEnv(t), Options{})
+			if !errors.Is(err, ErrRequest) || !strings.Contains(err.Error(), "another run") {
+				t.Errorf("%s: error %v", name, err)
+			}
+			if !exists(filepath.Join(checkpointsDir(&c), ".lock")) {
+				t.Fatalf("%s: the lock of the run is gone", name)
+			}
+			if d, err := checkpoint.Acquire(vfs.OS{}, checkpointsDir(&c)); err == nil {
+				d.Close()
+				t.Fatalf("%s: a second lock was had", name)
+			}
+		}
+	}}
+	got, err := Train(context.Background(), &c, env, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sameModel(t, got.Model, want.Model)
+}
+
+// Of runs that begin at once in a directory that is not there, one trains and the others are refused.
+func TestRunsBeginAtOnce(t *testing.T) {
+	alone := smallConfig(t)
+	alone.MaxSteps = 3
+	want, err := Train(context.Background(), alone, newEnv(t), Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 5 {
+		dir := filepath.Join(t.TempDir(), "a", "b")
+		results := make([]error, 3)
+		var all sync.WaitGroup
+		for i := range results {
+			all.Go(func() {
+				c := *alone
+				c.OutputDir = dir
+				_, results[i] = Train(context.Background(), &c, newEnv(t), Options{})
+			})
+		}
+		all.Wait()
+		done := 0
+		for _, err := range results {
+			switch {
+			case err == nil: // one that begins when another has ended finds an ended run
+				done++
+			case !errors.Is(err, ErrRequest) || !strings.Contains(err.Error(), "another run"):
+				t.Error(err)
+			}
+		}
+		if done == 0 {
+			t.Fatal("none of the runs came to its end")
+		}
+		sameModel(t, filepath.Join(dir, "model"), want.Model)
+	}
+}
+
+// What a user has prepared in the output directory stays when a start fails.
+func TestFailedStartsLeaveLinks(t *testing.T) {
+	c := smallConfig(t)
+	good := c.Model
+	c.Model = filepath.Join(t.TempDir(), "none")
+	elsewhere := t.TempDir()
+	mkdir(t, c.OutputDir)
+	links := map[string]string{"checkpoints": "ck", "state": "st"}
+	for name, to := range links {
+		mkdir(t, filepath.Join(elsewhere, to))
+		if err := os.Symlink(filepath.Join(elsewhere, to), filepath.Join(c.OutputDir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(t, filepath.Join(c.OutputDir, "notes.txt"), "mine")
+	if _, err := Train(context.Background(), c, newEnv(t), Options{}); !errors.Is(err, ErrRequest) {
+		t.Fatalf("error %v", err)
+	}
+	for name, to := range links {
+		if got, err := os.Readlink(filepath.Join(c.OutputDir, name)); err != nil || got != filepath.Join(elsewhere, to) {
+			t.Errorf("%s: %q, error %v", name, got, err)
+		}
+	}
+	c.Model = good
+	c.Save.Every = 4
+	if _, err := Train(context.Background(), c, newEnv(t), Options{}); err != nil {
+		t.Fatal(err)
+	}
+	if !exists(filepath.Join(elsewhere, "ck", "step-000012")) {
+		t.Error("the checkpoints did not go where the link leads")
+	}
+}
+
+// A run file that lies in its own output directory is the user's.
+func TestRunFileInItsOutputDirectory(t *testing.T) {
+	c := smallConfig(t)
+	const mine = "# my comments\n"
+	mkdir(t, c.OutputDir)
+	write(t, filepath.Join(c.OutputDir, "run.yaml"), mine)
+	until(t, c, "step  3/12")
+	if _, err := Train(context.Background(), c, newEnv(t), Options{}); err != nil {
+		t.Fatal(err)
+	}
+	if text, err := os.ReadFile(filepath.Join(c.OutputDir, "run.yaml")); err != nil || string(text) != mine {
+		t.Errorf("run.yaml is now %q, error %v", text, err)
+	}
+	if again := readResolved(c.OutputDir); again == nil || again.Numerics.MicroBatch == 0 || again.Model != c.Model {
+		t.Errorf("the resolved run file says %+v", again)
+	}
+}
+
+// A run that was killed before its first checkpoint starts over with the sizes that it had: with another budget, the same bits.
+func TestSizesSurviveAKill(t *testing.T) {
+	c := smallConfig(t)
+	c.Precision, c.Memory = Defaults().Precision, budget(t, "6MiB")
+	c.Model = writeModel(t, map[string]any{"num_hidden_layers": 9})
+	c.BatchTokens, c.MaxSteps = 64*c.SequenceLen, 3
+	want, err := Train(context.Background(), c, newEnv(t), Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	killed := *c
+	killed.OutputDir = filepath.Join(t.TempDir(), "killed")
+	mkdir(t, killed.OutputDir)
+	for _, name := range []string{"run.yaml", "metrics.jsonl"} { // all that a kill leaves
+		text, err := os.ReadFile(filepath.Join(c.OutputDir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		write(t, filepath.Join(killed.OutputDir, name), strings.ReplaceAll(string(text), c.OutputDir, killed.OutputDir))
+	}
+	killed.Memory = budget(t, "3MiB")
+	fresh := killed
+	fresh.OutputDir = filepath.Join(t.TempDir(), "fresh")
+	if _, err := Train(context.Background(), &fresh, newEnv(t), Options{}); err != nil {
+		t.Fatal(err)
+	}
+	if a, b := readResolved(fresh.OutputDir), readResolved(c.OutputDir); a.Numerics == b.Numerics {
+		t.Fatalf("the budgets give the same sizes, %+v: this test shows nothing", a.Numerics)
+	}
+	got, err := Train(context.Background(), &killed, newEnv(t), Options{})
+	if err != nil {
+		// Honest as well: the sizes that the run had need more than the budget.
+		if !errors.Is(err, ErrRequest) || !strings.Contains(err.Error(), "memory.device") {
+			t.Fatal(err)
+		}
+		killed.Memory = budget(t, "8MiB")
+		if got, err = Train(context.Background(), &killed, newEnv(t), Options{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	sameModel(t, got.Model, want.Model)
+}
+
+// A run that begins from a checkpoint of another one continues its own progress when it is started again, and never writes into the
+// records of a third.
+func TestResumeFromAPath(t *testing.T) {
+	first := smallConfig(t)
+	first.Save = Save{Every: 3}
+	want, err := Train(context.Background(), first, newEnv(t), Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := *first
+	c.OutputDir = filepath.Join(t.TempDir(), "branch")
+	c.Resume = filepath.Join(checkpointsDir(first), "step-000003")
+	until(t, &c, "step  5/12")
+	var said strings.Builder
+	env := newEnv(t)
+	env.Progress = &said
+	got, err := Train(context.Background(), &c, env, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(said.String(), "resuming after step 5 from "+c.OutputDir) {
+		t.Errorf("the run does not continue its own progress: %s", said.String())
+	}
+	sameModel(t, got.Model, want.Model)
+
+	// Killed before a checkpoint of its own, it begins from there again.
+	killed := c
+	killed.OutputDir = filepath.Join(t.TempDir(), "killed")
+	ctx, cancel := context.WithCancel(context.Background())
+	env = newEnv(t)
+	env.Progress = &onStep{cancel}
+	if _, err := Train(ctx, &killed, env, Options{}); !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	got, err = Train(context.Background(), &killed, newEnv(t), Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sameModel(t, got.Model, want.Model)
+
+	for name, o := range map[string]struct {
+		change func(*Config)
+		want   string
+	}{
+		"another run":         {func(c *Config) { c.Seed = 7; c.Resume = "auto" }, ""},
+		"the same run, older": {func(c *Config) { *c = *first; c.Resume = filepath.Join(checkpointsDir(first), "step-000006") }, "is older than"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			there := *first
+			there.OutputDir = filepath.Join(t.TempDir(), "there")
+			o.change(&there)
+			if there.Resume == "auto" {
+				until(t, &there, "step  4/12")
+				there.Seed, there.Resume = first.Seed, filepath.Join(checkpointsDir(first), "step-000003")
+				o.want = "already has"
+			}
+			before := files(t, there.OutputDir)
+			_, err := Train(context.Background(), &there, newEnv(t), Options{})
+			if !errors.Is(err, ErrRequest) || !strings.Contains(err.Error(), o.want) || strings.Contains(err.Error(), "\n") {
+				t.Fatalf("error %v, want one line with %q", err, o.want)
+			}
+			if !maps.Equal(files(t, there.OutputDir), before) {
+				t.Error("the run that is there was changed")
+			}
+		})
+	}
+}
+
+// What a process that was killed has left half-written goes at the next start.
+func TestLeftoversGo(t *testing.T) {
+	c := smallConfig(t)
+	until(t, c, "step  3/12")
+	for _, left := range []string{".model.tmp-0123456789abcdef", "checkpoints/.step-000009.tmp"} {
+		mkdir(t, filepath.Join(c.OutputDir, left))
+		write(t, filepath.Join(c.OutputDir, left, "weights"), "half")
+	}
+	write(t, filepath.Join(c.OutputDir, "run.yaml.tmp"), "half")
+	mkdir(t, filepath.Join(c.OutputDir, ".model.tmp-mine"))
+	if _, err := Train(context.Background(), c, newEnv(t), Options{}); err != nil {
+		t.Fatal(err)
+	}
+	var hidden []string
+	for name := range files(t, c.OutputDir) {
+		if strings.Contains(name, ".tmp") {
+			hidden = append(hidden, name)
+		}
+	}
+	if fmt.Sprint(hidden) != "[.model.tmp-mine]" {
+		t.Errorf("left: %v", hidden)
+	}
+}
+
+// syncedDirs notes which directories are made durable.
+type syncedDirs struct {
+	vfs.FS
+	synced map[string]bool
+}
+
+func (s syncedDirs) SyncDir(name string) error {
+	s.synced[filepath.Clean(name)] = true
+	return s.FS.SyncDir(name)
+}
+
+// The names of all directories that lead to a checkpoint survive the loss of power.
+func TestNamesAboveCheckpointsAreDurable(t *testing.T) {
+	c := smallConfig(t)
+	root := t.TempDir()
+	c.OutputDir = filepath.Join(root, "deep", "a", "run")
+	c.MaxSteps = 1
+	env := newEnv(t)
+	fsys := syncedDirs{vfs.OS{}, map[string]bool{}}
+	env.FS = fsys
+	if _, err := Train(context.Background(), c, env, Options{}); err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range []string{"", "deep", "deep/a", "deep/a/run", "deep/a/run/checkpoints"} {
+		if !fsys.synced[filepath.Join(root, dir)] {
+			t.Errorf("the names in %q are not durable", dir)
+		}
+	}
+}

@@ -1,0 +1,401 @@
+package train
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/millrace/millrace/checkpoint"
+	"github.com/millrace/millrace/data"
+	"github.com/millrace/millrace/internal/vfs"
+)
+
+// stepsSaved are the steps of the checkpoints in a directory, oldest first.
+func stepsSaved(t *testing.T, dir string) []int {
+	t.Helper()
+	saved, err := checkpoint.List(vfs.OS{}, dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var steps []int
+	for _, s := range slices.Backward(saved) {
+		sumsOf(t, s.Dir)
+		steps = append(steps, s.Step)
+	}
+	return steps
+}
+
+// handClock is a clock that only its owner moves.
+type handClock struct{ at time.Time }
+
+func (c *handClock) now() time.Time { return c.at }
+
+func (c *handClock) after(d time.Duration) (<-chan time.Time, func()) {
+	passed := make(chan time.Time, 1)
+	c.at = c.at.Add(d)
+	passed <- c.at
+	return passed, func() {}
+}
+
+// A run that says nothing of saving saves every half hour, and before it writes its model.
+func TestRunsSaveByTime(t *testing.T) {
+	for name, x := range map[string]struct {
+		change func(*Save)
+		want   []int
+	}{
+		"default":   {func(s *Save) { s.Keep = 0 }, []int{3, 5, 7, 9, 11, 12}},
+		"keep":      {func(*Save) {}, []int{11, 12}},
+		"hours":     {func(s *Save) { s.Minutes = 120; s.Keep = 0 }, []int{7, 12}},
+		"with both": {func(s *Save) { s.Every, s.Keep = 3, 0 }, []int{3, 5, 6, 8, 9, 11, 12}},
+		"at end":    {func(s *Save) { s.Minutes = 0 }, []int{12}},
+		"never":     {func(s *Save) { s.Minutes, s.AtEnd = 0, false }, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := smallConfig(t)
+			x.change(&c.Save)
+			env, clock := newEnv(t), &handClock{time.Unix(0, 0)}
+			env.clock = clock
+			env.Progress = writeFunc(func(line []byte) {
+				if strings.HasPrefix(string(line), "step") {
+					clock.at = clock.at.Add(20 * time.Minute)
+				}
+			})
+			if _, err := Train(context.Background(), c, env, Options{}); err != nil {
+				t.Fatal(err)
+			}
+			if got := stepsSaved(t, checkpointsDir(c)); !slices.Equal(got, x.want) {
+				t.Errorf("saved after steps %v, want %v", got, x.want)
+			}
+		})
+	}
+}
+
+// fullDirs is a file system on which files below some directories cannot be made.
+type fullDirs struct {
+	vfs.FS
+	full func(path string) bool
+}
+
+func (f fullDirs) OpenFile(name string, flag int, perm os.FileMode) (vfs.File, error) {
+	if flag&os.O_CREATE != 0 && f.full(name) {
+		return nil, &os.PathError{Op: "open", Path: name, Err: syscall.ENOSPC}
+	}
+	return f.FS.OpenFile(name, flag, perm)
+}
+
+func (f fullDirs) Create(name string) (vfs.File, error) {
+	return f.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o666)
+}
+
+// What cannot be saved in the output directory is saved in save.fallback, and found there.
+func TestSavesFallBack(t *testing.T) {
+	c := smallConfig(t)
+	want, err := Train(context.Background(), c, newEnv(t), Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	run := *c
+	run.OutputDir = filepath.Join(t.TempDir(), "full", "run")
+	run.Save = Save{Every: 2, Keep: 2, AtEnd: true, Fallback: filepath.Join(t.TempDir(), "elsewhere")}
+	var said strings.Builder
+	env, stop := newEnv(t), make(chan struct{})
+	env.FS = fullDirs{vfs.OS{}, func(path string) bool {
+		return strings.Contains(path, filepath.Join("full", "run", "checkpoints", ".step"))
+	}}
+	env.Stop = stop
+	env.Progress = writeFunc(func(line []byte) {
+		said.Write(line)
+		if strings.HasPrefix(string(line), "step  7/12") {
+			close(stop)
+		}
+	})
+	sum, err := Train(context.Background(), &run, env, Options{})
+	if !errors.Is(err, ErrInterrupted) || filepath.Dir(sum.Checkpoint) != filepath.Join(run.Save.Fallback, "run", "checkpoints") {
+		t.Fatalf("%+v, error %v; it says: %s", sum, err, said.String())
+	}
+	if got := stepsSaved(t, checkpointsDir(&run)); len(got) != 0 {
+		t.Errorf("saved in output_dir: %v", got)
+	}
+	if got := stepsSaved(t, run.fallbackDir()); len(got) != 2 || got[1] != 7 {
+		t.Errorf("saved in the fallback: %v", got)
+	}
+	got, err := Train(context.Background(), &run, newEnv(t), Options{})
+	if err != nil || got.ResumedAfter != 7 {
+		t.Fatalf("%+v, error %v", got, err)
+	}
+	sameModel(t, got.Model, want.Model)
+}
+
+// Tries of a save that fails are 1, 2, 4 and so on steps apart, and never more than 64.
+func TestSavesAreTriedAgain(t *testing.T) {
+	c := smallConfig(t)
+	c.MaxSteps, c.Save = 40, Save{Minutes: 30}
+	env, clock := newEnv(t), &handClock{time.Unix(0, 0)}
+	env.clock = clock
+	var failed []string
+	full := true
+	env.FS = fullDirs{vfs.OS{}, func(path string) bool { return full && strings.HasSuffix(path, "manifest.json") }}
+	env.Progress = writeFunc(func(line []byte) {
+		var step int
+		if n, _ := fmt.Sscanf(string(line), "warning: the checkpoint of step %d was not saved", &step); n == 1 {
+			failed = append(failed, fmt.Sprint(step))
+		}
+		if strings.HasPrefix(string(line), "step  1/40") {
+			clock.at = clock.at.Add(time.Hour)
+		}
+		full = !strings.HasPrefix(string(line), "step 25/40") && full
+	})
+	if _, err := Train(context.Background(), c, env, Options{}); err != nil {
+		t.Fatal(err)
+	}
+	// The save of a step ends, or fails, in the step after it.
+	if got := strings.Join(failed, " "); got != "2 3 5 9 17" {
+		t.Errorf("failed saves of steps %s", got)
+	}
+	if got := stepsSaved(t, checkpointsDir(c)); !slices.Equal(got, []int{33}) {
+		t.Errorf("saved after steps %v", got)
+	}
+}
+
+// A model that cannot be written at the end costs nothing: the run is saved, and the same command ends it.
+func TestFailedExportLeavesACheckpoint(t *testing.T) {
+	for _, atEnd := range []bool{true, false} {
+		c := smallConfig(t)
+		c.Save = Save{AtEnd: atEnd}
+		whole := *c
+		whole.OutputDir = filepath.Join(t.TempDir(), "whole")
+		want, err := Train(context.Background(), &whole, newEnv(t), Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		env, inTheWay := newEnv(t), filepath.Join(c.OutputDir, "model", "thesis.txt")
+		env.Progress = &onStep{func() {
+			mkdir(t, filepath.Dir(inTheWay))
+			write(t, inTheWay, "not a model")
+		}}
+		_, err = Train(context.Background(), c, env, Options{})
+		saved := filepath.Join(checkpointsDir(c), "step-000012")
+		if err == nil || strings.Contains(err.Error(), "\n") || !strings.Contains(err.Error(), "millrace export --checkpoint "+saved+" --model "+c.Model) {
+			t.Fatalf("error %v", err)
+		}
+		if err := os.RemoveAll(filepath.Dir(inTheWay)); err != nil {
+			t.Fatal(err)
+		}
+		got, err := Train(context.Background(), c, newEnv(t), Options{})
+		if err != nil || got.ResumedAfter != 12 {
+			t.Fatalf("%+v, error %v", got, err)
+		}
+		sameModel(t, got.Model, want.Model)
+	}
+}
+
+// noLinks is a file system without hard links, as another one than that of the checkpoints is.
+type noLinks struct{ vfs.FS }
+
+func (noLinks) Link(oldName, newName string) error {
+	return &os.LinkError{Op: "link", Old: oldName, New: newName, Err: syscall.EXDEV}
+}
+
+// A checkpoint in which one byte has changed is found before the first step, whatever is kept where; the run says which file it is and
+// continues from the checkpoint before, with the same bits.
+func TestDamageIsFoundBeforeItHurts(t *testing.T) {
+	base := smallConfig(t)
+	base.Model = writeModel(t, map[string]any{"num_hidden_layers": 9})
+	base.Precision, base.Numerics = Defaults().Precision, Sizes{MicroBatch: 2, HeadChunk: 32}
+	base.Save = Save{Every: 2}
+	want, err := Train(context.Background(), base, newEnv(t), Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range placementsOf(t, base) {
+		for name, fsys := range map[string]vfs.FS{"linked": vfs.OS{}, "copied": noLinks{vfs.OS{}}} {
+			if name == "copied" && p.name != "on disk" {
+				continue
+			}
+			for _, file := range []string{"block.8.second-moments", "config.json", "manifest.json", "embed.0.weights"} {
+				if testing.Short() && (p.name != "on disk" || file != "block.8.second-moments") {
+					continue
+				}
+				t.Run(strings.Join([]string{p.name, name, file}, ", "), func(t *testing.T) {
+					c := *base
+					c.Memory, c.OutputDir = p.memory, filepath.Join(t.TempDir(), "run")
+					if p.name == "on disk" {
+						c.Memory.Path = filepath.Join(t.TempDir(), "state")
+					}
+					env := func() *Env {
+						e := newEnv(t)
+						e.program, e.CacheDir, e.FS = 1, p.cache, fsys
+						return e
+					}
+					e, stop := env(), make(chan struct{})
+					e.Stop, e.Progress = stop, &stopper{"step  7/12", stop}
+					if _, err := Train(context.Background(), &c, e, Options{}); !errors.Is(err, ErrInterrupted) {
+						t.Fatal(err)
+					}
+					damaged := damage(t, filepath.Join(checkpointsDir(&c), "step-000007"), file)
+					e = env()
+					var said strings.Builder
+					e.Progress = &said
+					got, err := Train(context.Background(), &c, e, Options{})
+					if err != nil {
+						t.Fatalf("error %v; it says: %s", err, said.String())
+					}
+					// config.json travels along and is not read: what the run needs of it is in the model directory.
+					if after := 6; file != "config.json" && (got.ResumedAfter != after || !strings.Contains(said.String(), damaged)) {
+						t.Errorf("resumed after step %d; it says: %s", got.ResumedAfter, said.String())
+					}
+					sameModel(t, got.Model, want.Model)
+				})
+			}
+		}
+	}
+}
+
+// damage changes a byte in the last file of a checkpoint whose name begins so, and returns its path. The file may have other names, which
+// keep what they have.
+func damage(t *testing.T, dir, file string) string {
+	t.Helper()
+	found, err := filepath.Glob(filepath.Join(dir, file+"*"))
+	if err != nil || len(found) == 0 {
+		t.Fatalf("no %s in %s: %v", file, dir, err)
+	}
+	path := found[len(found)-1]
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text[len(text)/2] ^= 4
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	write(t, path, string(text))
+	return path
+}
+
+// Where every checkpoint is damaged the run says so, and changes nothing.
+func TestAllCheckpointsAreDamaged(t *testing.T) {
+	c := smallConfig(t)
+	c.Save = Save{Every: 2}
+	until(t, c, "step  5/12")
+	for _, file := range []string{"manifest.json", "norm.weights"} {
+		for _, step := range []int{2, 4, 5} {
+			damage(t, filepath.Join(checkpointsDir(c), checkpoint.DirName(step)), file)
+		}
+		before := files(t, c.OutputDir)
+		_, err := Train(context.Background(), c, newEnv(t), Options{})
+		if err == nil || errors.Is(err, ErrRequest) || strings.Contains(err.Error(), "\n") {
+			t.Fatalf("%s: error %v", file, err)
+		}
+		if !reflect.DeepEqual(files(t, c.OutputDir), before) {
+			t.Errorf("%s: the directory has changed", file)
+		}
+		for _, step := range []int{2, 4, 5} { // back
+			damage(t, filepath.Join(checkpointsDir(c), checkpoint.DirName(step)), file)
+		}
+	}
+	if _, err := Train(context.Background(), c, newEnv(t), Options{}); err != nil {
+		t.Error(err)
+	}
+}
+
+// A run that has diverged ends with an error that is not the request's. Its checkpoints are all of before, and one may continue from them
+// with a lower rate.
+func TestDivergenceEndsARun(t *testing.T) {
+	c := smallConfig(t)
+	c.MaxSteps, c.WarmupSteps, c.LRScheduler = 60, 30, "constant"
+	c.LearningRate = 1e14 // step 2's is 3e12 already
+	c.Save = Save{Every: 1, Keep: 2, AtEnd: true}
+	c.Stop.UnhealthySteps = 4
+	sum, err := Train(context.Background(), c, newEnv(t), Options{})
+	if err == nil || errors.Is(err, ErrRequest) || strings.Contains(err.Error(), "\n") || !strings.Contains(err.Error(), "diverged") ||
+		!strings.Contains(err.Error(), "resume_with: [learning_rate]") {
+		t.Fatalf("%+v, error %v", sum, err)
+	}
+	if exists(filepath.Join(c.OutputDir, "model")) {
+		t.Error("a model was written")
+	}
+	steps := stepsSaved(t, checkpointsDir(c))
+	records := metricsOf(t, c.OutputDir)
+	if len(steps) == 0 {
+		t.Fatal("no checkpoint is left")
+	}
+	for _, step := range steps { // each is followed by a healthy step
+		if m := records[step]; math.IsNaN(m.Loss) || math.IsNaN(m.GradNorm) {
+			t.Errorf("the checkpoint of step %d is not healthy: %+v follows", step, m)
+		}
+	}
+	again := *c
+	again.LearningRate, again.MaxSteps, again.ResumeWith = 1e-3, 20, []string{"learning_rate", "max_steps"}
+	again.Stop = Stop{}
+	got, err := Train(context.Background(), &again, newEnv(t), Options{})
+	if err != nil || got.Steps != 20 || math.IsNaN(got.LastLoss) {
+		t.Errorf("with another rate: %+v, error %v", got, err)
+	}
+}
+
+// A loss above the limit for long ends a run as well.
+func TestLossAboveTheLimit(t *testing.T) {
+	c := smallConfig(t)
+	c.Stop = Stop{UnhealthySteps: 3, LossAbove: 1}
+	_, err := Train(context.Background(), c, newEnv(t), Options{})
+	if err == nil || !strings.Contains(err.Error(), "step 3: the run has diverged") {
+		t.Errorf("error %v", err)
+	}
+}
+
+// A step without a token that counts in the loss updates nothing, says so, and is not one of the updates that AdamW's bias correction
+// counts: a run with many of them ends as one without.
+func TestStepsWithoutTargets(t *testing.T) {
+	row := func(prompt, answer string) string {
+		return fmt.Sprintf(`{"prompt": %q, "response": %q}`+"\n", prompt, answer)
+	}
+	good, endless := row("turn", "the wheel turns"), row(strings.Repeat("all of the row is prompt ", 10), "lost")
+	train := func(rows string, steps int) (*Summary, *Config, string) {
+		t.Helper()
+		c := smallConfig(t)
+		c.Model = writeModel(t, nil)
+		path := filepath.Join(t.TempDir(), "rows.jsonl")
+		write(t, path, rows)
+		c.Datasets = []data.Source{{Path: path, Type: data.PromptResponse}}
+		c.BatchTokens, c.MaxSteps, c.LRScheduler, c.WarmupSteps, c.Overlong = c.SequenceLen, steps, "constant", 0, "truncate"
+		var said strings.Builder
+		env := newEnv(t)
+		env.Progress = &said
+		sum, err := Train(context.Background(), c, env, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return sum, c, said.String()
+	}
+	want, _, _ := train(good, 2)
+	got, c, said := train(good+strings.Repeat(endless, 7), 16) // two epochs
+	if got.Untargeted != 14 || strings.Count(said, "no token of its documents counts") != 14 {
+		t.Fatalf("%d steps without targets; it says: %s", got.Untargeted, said)
+	}
+	sameModel(t, got.Model, want.Model)
+	idle := 0
+	for _, m := range metricsOf(t, c.OutputDir) {
+		if m.TargetTokens == 0 {
+			idle++
+			if !math.IsNaN(m.Loss) {
+				t.Errorf("step %d has no targets and the loss %v", m.Step, m.Loss)
+			}
+		}
+	}
+	if idle != 14 {
+		t.Errorf("%d idle steps in the metrics", idle)
+	}
+	last, _, err := checkpoint.Latest(vfs.OS{}, checkpointsDir(c))
+	if err != nil || last.Manifest.Updates != 2 || last.Manifest.UntargetedSteps != 14 {
+		t.Errorf("the checkpoint: %+v, error %v", last, err)
+	}
+}
