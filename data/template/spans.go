@@ -31,12 +31,13 @@ const (
 // Some templates render a turn differently once more follows: they drop thoughts, or move tools to the last question.
 // Then a mark takes the place of the content, and the turn's end is what all of the text behind the mark has in common
 // with B; its beginning is found by the text of the generation prompt before the mark. Where a template drops the
-// content, as beside a tool call, the turn is looked for as it stands in B. A token that ends the last turn only counts
-// there, if it is eos_token.
+// content, as beside a tool call, the turn is looked for as it stands in B. Thoughts and what is said beside a tool call may be missing in
+// that place. A token that ends the last turn only counts there, if it is eos_token.
 //
-// If no way finds the turn, or a template opens the next turn behind the last one, that is an error that names the
-// message: no part is trained by guess. Prompts and parts must render by themselves for this, so a conversation that
-// begins with the assistant is refused by most templates.
+// A turn that begins the conversation is found as if a question came before it, by the prompt of its answer, where a template
+// renders no conversation without messages. What a template puts behind every text to open the next turn is nobody's.
+//
+// If no way finds the turn, that is an error that names the message: no part is trained by guess.
 //
 // A template may end turns with nothing; then a conversation is Unended, which says what the template has in such places.
 //
@@ -63,6 +64,9 @@ func (t *Template) FindTurns(ctx context.Context, in Input, turns Turns) (Conver
 	}
 	f := newTurnFinder(t, ctx, in, out.Text)
 	spans, err := f.findAll(wanted)
+	if err != nil && f.findTrailer(wanted[len(wanted)-1]) {
+		spans, err = f.findAll(wanted)
+	}
 	if err != nil {
 		return Conversation{}, err
 	}
@@ -147,8 +151,46 @@ func newTurnFinder(t *Template, ctx context.Context, in Input, text string) *tur
 		bos, _ := in.variable("bos_token").(String)
 		f.trailer = strings.TrimPrefix(with, string(bos))
 	}
+	if !strings.HasSuffix(text, f.trailer) {
+		f.trailer = "" // there is more in a text without messages
+	}
 	f.text = f.trim(text)
 	return f
+}
+
+// findTrailer finds the trailer of a template that writes something else before it, whatever the messages are, such as a preamble:
+// so do those of Command-A and Command-R7B. It is what follows eos_token behind message i, if it also stands between a question
+// and its answer, and if the generation prompt comes behind it or is it.
+func (f *turnFinder) findTrailer(i int) bool {
+	asked, err := f.render(f.in.Messages, true)
+	if err != nil || f.trailer != "" || f.eos() == "" || !strings.HasPrefix(asked, f.text) {
+		return false
+	}
+	messages, err := marked(f.in.Messages[:i+1:i+1], i)
+	if err != nil {
+		return false
+	}
+	tail, ok := f.behindMark(messages)
+	_, trailer, found := strings.Cut(tail, f.eos())
+	if !ok || !found || strings.TrimSpace(trailer) == "" || strings.Contains(trailer, f.eos()) || !strings.HasSuffix(f.text, trailer) {
+		return false
+	}
+	text, err := f.render([]Value{spoken("user"), spoken("assistant")}, false)
+	parts := strings.Split(text, mark)
+	if err != nil || len(parts) != 3 || !strings.Contains(parts[1], trailer) {
+		return false
+	}
+	f.trailer = trailer
+	f.text = f.trim(f.text)
+	return true
+}
+
+// spoken is a message that says the mark.
+func spoken(role string) *Dict {
+	d := NewDict(2)
+	d.Set("role", String(role))
+	d.Set("content", String(mark))
+	return d
 }
 
 func (f *turnFinder) eos() string {
@@ -176,6 +218,9 @@ func (f *turnFinder) render(messages []Value, prompt bool) (string, error) {
 // find finds the turn of message i.
 func (f *turnFinder) find(i int) (Span, error) {
 	before, err := f.render(f.in.Messages[:i:i], true)
+	if err != nil && i == 0 {
+		return f.findFirst()
+	}
 	if err != nil {
 		return Span{}, fmt.Errorf("the messages before it do not render: %w", err)
 	}
@@ -190,20 +235,51 @@ func (f *turnFinder) find(i int) (Span, error) {
 		return Span{len(before), end, i}, nil
 	}
 	span, err := f.findByMark(i, before)
-	if err != nil {
-		if span, ok := f.findVerbatim(i); ok {
+	if err == nil {
+		return span, nil
+	}
+	for _, keys := range [][]string{nil, reasoningKeys, append([]string{"content"}, reasoningKeys...)} {
+		if span, ok := f.findVerbatim(i, keys); ok {
 			return span, nil
 		}
 	}
 	return span, err
 }
 
-// findVerbatim finds a turn that stands in the text as it does at the end of one, behind the same prompt, and only once.
-func (f *turnFinder) findVerbatim(i int) (Span, bool) {
-	prompt, ok1 := f.behindMessage(i, i, true)
-	promptAndTurn, ok2 := f.behindMessage(i, i+1, false)
+// findFirst finds the turn that begins a conversation with a template that renders none without messages: as if a question came
+// before it, whose prompt then must stand before the turn all the same.
+func (f *turnFinder) findFirst() (Span, error) {
+	question := NewDict(2)
+	question.Set("role", String("user"))
+	question.Set("content", String("?"))
+	before, err1 := f.render([]Value{question}, true)
+	plain, err2 := f.render([]Value{question}, false)
+	messages, err3 := marked(f.in.Messages, 0)
+	if err1 == nil && err2 == nil && err3 == nil && strings.TrimSpace(strings.TrimPrefix(before, plain)) != "" {
+		if span, err := f.findMark(messages, 0, []Value{question, messages[0]}, before, plain); err == nil {
+			return span, nil
+		}
+	}
+	return Span{}, errors.New("the conversation begins with it, and what the template writes before it is not the prompt of an answer: " +
+		"remove the turn, or put a question before it")
+}
+
+// reasoningKeys are where a message has its thoughts.
+var reasoningKeys = []string{"reasoning_content", "thinking", "reasoning"}
+
+// findVerbatim finds a turn that stands in the text as it does at the end of one, behind the same prompt, and only once. Of the
+// turn's message those of the keys are emptied that it has: templates drop thoughts of the past, and some take what is said beside a
+// tool call for such.
+func (f *turnFinder) findVerbatim(i int, empty []string) (Span, bool) {
+	message, ok := f.in.Messages[i].(*Dict)
+	if !ok {
+		return Span{}, false
+	}
+	messages := append(f.in.Messages[:i:i], without(message, empty))
+	prompt, ok1 := f.behindMessage(messages[:i], i, true)
+	promptAndTurn, ok2 := f.behindMessage(messages, i, false)
 	turn, ok3 := strings.CutPrefix(promptAndTurn, prompt)
-	if turn = trimTurn(turn, f.in.Messages[i]); !ok1 || !ok2 || !ok3 || turn == "" {
+	if turn = trimTurn(turn, messages[i]); !ok1 || !ok2 || !ok3 || turn == "" {
 		return Span{}, false
 	}
 	at := strings.Index(f.text, prompt+turn)
@@ -214,13 +290,24 @@ func (f *turnFinder) findVerbatim(i int) (Span, bool) {
 	return Span{start, start + len(turn), i}, true
 }
 
-// behindMessage is what the first n messages have behind the content of message i-1: with the generation prompt and
-// n = i, the end of that turn and the header of the next.
-func (f *turnFinder) behindMessage(i, n int, prompt bool) (string, bool) {
+// without is a message whose keys are empty where it has them.
+func without(message *Dict, keys []string) *Dict {
+	message = message.clone()
+	for _, key := range keys {
+		if _, ok := message.Get(key); ok {
+			message.Set(key, String(""))
+		}
+	}
+	return message
+}
+
+// behindMessage is what messages have behind the content of message i-1: with the generation prompt and without message i, the end
+// of that turn and the header of the next.
+func (f *turnFinder) behindMessage(messages []Value, i int, prompt bool) (string, bool) {
 	if i == 0 {
 		return "", false
 	}
-	messages, err := marked(f.in.Messages[:n:n], i-1)
+	messages, err := marked(messages, i-1)
 	if err != nil {
 		return "", false
 	}
@@ -311,17 +398,23 @@ func (f *turnFinder) findByMark(i int, before string) (Span, error) {
 	if err != nil {
 		return Span{}, err
 	}
-	alone, err := f.render(messages[:i+1:i+1], false)
+	plain, err := f.render(f.in.Messages[:i:i], false)
+	if err != nil {
+		return Span{}, fmt.Errorf("the messages before it do not render: %w", err)
+	}
+	return f.findMark(messages, i, messages[:i+1:i+1], before, plain)
+}
+
+// findMark finds the turn of message i, which has the mark. upTo are the messages up to it, before and plain those before it with
+// and without the generation prompt.
+func (f *turnFinder) findMark(messages []Value, i int, upTo []Value, before, plain string) (Span, error) {
+	alone, err := f.render(upTo, false)
 	if err != nil {
 		return Span{}, fmt.Errorf("the messages up to it do not render: %w", err)
 	}
 	whole, err := f.render(messages, false)
 	if err != nil {
 		return Span{}, err
-	}
-	plain, err := f.render(f.in.Messages[:i:i], false)
-	if err != nil {
-		return Span{}, fmt.Errorf("the messages before it do not render: %w", err)
 	}
 	aloneHead, aloneTail, ok1 := strings.Cut(alone, mark)
 	wholeHead, wholeTail, ok2 := strings.Cut(whole, mark)
@@ -390,7 +483,7 @@ func (f *turnFinder) checkEnd(i int) error {
 // startBehindMessage finds the prompt between the message before, marked too, and the content. What stands between the
 // prompt and the content is then of this turn, whatever it is: emptied thoughts for instance.
 func (f *turnFinder) startBehindMessage(messages []Value, i int, wholeHead string) (int, bool) {
-	prompt, ok := f.behindMessage(i, i, true)
+	prompt, ok := f.behindMessage(f.in.Messages[:i], i, true)
 	if !ok {
 		return 0, false
 	}

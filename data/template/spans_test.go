@@ -70,6 +70,15 @@ func readTemplate(t testing.TB, name string) *Template {
 // TestFindTurns states for each kind of template what the model has to write.
 func TestFindTurns(t *testing.T) {
 	golden := readGolden(t, "testdata/conversations.json")
+	own := map[string]Input{}
+	for name, beside := range map[string]string{"tool_call_thoughts": `"", "thinking": "well"`, "tool_call_said": `"well"`} {
+		messages, err := ParseJSON([]byte(`[{"role": "user", "content": "1+2?"}, {"role": "assistant", "content": ` + beside + `,
+			"tool_calls": [{"function": {"name": "add"}}]}, {"role": "tool", "content": "3"}, {"role": "assistant", "content": "It is 3."}]`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		own[name] = Input{Messages: messages.(*List).Items()}
+	}
 	oldLlama := `{{ bos_token }}{% for m in messages %}{{ '<h>' + m.role + '</h>' + m.content + '<eot>' }}{% endfor %}{{ '<h>assistant</h>' }}`
 	eosAtEnd := "{% for m in messages %}{{ '<|' + m.role + '|>\n' + m.content + '<|end|>\n' }}{% endfor %}" +
 		"{% if add_generation_prompt %}{{ '<|assistant|>\n' }}{% else %}{{ eos_token }}{% endif %}"
@@ -78,11 +87,28 @@ func TestFindTurns(t *testing.T) {
 	longPrompt := "{% for m in messages %}{{ '<' + m.role + '>' + m.content + '<end>' }}{% endfor %}" +
 		"{% if add_generation_prompt %}{{ '<assistant><thought>nothing comes to my mind</thought>' }}{% endif %}"
 	bare := "{% for m in messages %}{{ m.role + ': ' + m.content + '\n' }}{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}"
+	// Command-A: a preamble that ends as turns do, and the next turn is opened behind every text.
+	preamble := "S<eot>{% for m in messages %}<h>{{ m.role }}:{{ '<r>' if m.role == 'assistant' }}{{ m.content }}</s>{% endfor %}<h>assistant:"
+	openedThenAsked := preamble + "{% if add_generation_prompt %}<r>{% endif %}"
+	// No conversation without messages is rendered.
+	looksAtFirst := "{{ 'T' if messages[0].role == 'system' }}{% for m in messages %}<{{ m.role }}>{{ '<think></think>' if m.role == 'assistant' and not loop.first }}" +
+		"{{ m.content }}<end>\n{% endfor %}{{ '<assistant>' if add_generation_prompt }}"
+	// gpt-oss: what is said or thought beside a call is dropped where an answer follows.
+	dropsThoughts := "{% for m in messages %}<{{ m.role }}>{% if m.tool_calls %}{% if m.content and m.thinking %}{{ raise_exception('both') }}{% endif %}" +
+		"{% if messages[-1].tool_calls and (m.content or m.thinking) %}({{ m.content or m.thinking }}){% endif %}!{{ m.tool_calls[0].function.name }}{% else %}{{ m.content }}{% endif %}<end>" +
+		"{% endfor %}{{ '<assistant>' if add_generation_prompt }}"
 	for _, test := range []struct {
 		template, conversation string
 		turns                  Turns
 		want                   []string
 	}{
+		{preamble, "turns", AllTurns, []string{`1:"<r>2</s>"`, `3:"<r>4</s>"`, `5:"<r>Any time.</s>"`}},
+		{openedThenAsked, "turns", AllTurns, []string{`1:"2</s>"`, `3:"4</s>"`, `5:"Any time.</s>"`}},
+		{openedThenAsked, "turns", LastTurn, []string{`5:"Any time.</s>"`}},
+		{openedThenAsked, "ends_user", AllTurns, []string{`1:"b</s>"`}},
+		{looksAtFirst, "assistant_first", AllTurns, []string{`0:"Welcome<end>"`, `2:"<think></think>b<end>"`}},
+		{dropsThoughts, "tool_call_thoughts", AllTurns, []string{`1:"!add<end>"`, `3:"It is 3.<end>"`}},
+		{dropsThoughts, "tool_call_said", AllTurns, []string{`1:"!add<end>"`, `3:"It is 3.<end>"`}},
 		// Each turn ends in its mark; the line break behind it is the template's.
 		{"chatml.jinja", "turns", AllTurns, []string{`1:"2<|im_end|>"`, `3:"4<|im_end|>"`, `5:"Any time.<|im_end|>"`}},
 		{"chatml.jinja", "turns", LastTurn, []string{`5:"Any time.<|im_end|>"`}},
@@ -130,7 +156,10 @@ func TestFindTurns(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		in := conversationInput(t, golden, test.conversation)
+		in, ok := own[test.conversation]
+		if !ok {
+			in = conversationInput(t, golden, test.conversation)
+		}
 		found, err := tmpl.FindTurns(context.Background(), in, test.turns)
 		if err != nil {
 			t.Errorf("%s %s: %v", test.template, test.conversation, err)

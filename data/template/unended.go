@@ -53,9 +53,7 @@ func (f *turnFinder) unended(last Span) *Unended {
 	if hasCalls {
 		tail, _ = f.behindMark(messages)
 	}
-	question := NewDict(2)
-	question.Set("role", String("user"))
-	question.Set("content", String(mark))
+	question := spoken("user")
 	following := []*Dict{question}
 	if hasCalls {
 		following = []*Dict{toolAnswer(message), question}
@@ -88,9 +86,7 @@ func (f *turnFinder) behindMark(messages []Value) (string, bool) {
 
 // toolAnswer is what the first tool that a message calls returns: the mark.
 func toolAnswer(message *Dict) *Dict {
-	answer := NewDict(4)
-	answer.Set("role", String("tool"))
-	answer.Set("content", String(mark))
+	answer := spoken("tool")
 	calls, _ := message.Get("tool_calls")
 	if list, ok := calls.(*List); ok && len(list.items) > 0 {
 		if call, ok := list.items[0].(*Dict); ok {
