@@ -127,19 +127,22 @@ func (f *fields) shareGPT(s Source, out *Record) {
 			f.fail("turn %d: %w", i, err)
 			return
 		}
+		var said *template.Dict
 		switch role := roles[who]; role {
 		case "":
 			f.fail("turn %d: %s %.100q is unknown: known are %q; tags can name others", i, s.Tags.Role, who, slices.Sorted(maps.Keys(roles)))
 			return
 		case roleCall:
-			call, err := callsOf(text)
-			if err != nil {
+			if said, err = callsOf(text); err != nil {
 				f.fail("turn %d: %w", i, err)
 				return
 			}
-			out.Messages = append(out.Messages, call)
 		default:
-			out.Messages = append(out.Messages, message(role, text))
+			said = message(role, text)
+		}
+		if err := out.addMessage(said, turn, s.Tags.Role, s.Tags.Content, "role", "content", "tool_calls"); err != nil {
+			f.fail("turn %d: %w", i, err)
+			return
 		}
 	}
 	out.Tools = f.tools(s.Tools)
@@ -240,7 +243,7 @@ func (f *fields) tools(name string) []template.Value {
 // messages reads a row of type messages.
 func (f *fields) messages(s Source, out *Record) {
 	for i, m := range f.turns(s.Messages) {
-		if err := f.message(m, i, out); err != nil {
+		if err := f.message(m, out); err != nil {
 			f.fail("message %d: %w", i, err)
 			return
 		}
@@ -251,7 +254,7 @@ func (f *fields) messages(s Source, out *Record) {
 
 // message checks a message and brings it into the form that templates expect: content as one text, arguments of calls
 // as objects, and the roles of OpenAI's that have other names elsewhere.
-func (f *fields) message(m *template.Dict, i int, out *Record) error {
+func (f *fields) message(m *template.Dict, out *Record) error {
 	role, err := textOf(m, "role")
 	if err != nil {
 		return err
@@ -276,34 +279,57 @@ func (f *fields) message(m *template.Dict, i int, out *Record) error {
 		return err
 	}
 	fixed := message(role, content)
-	for k, key := range m.Keys() {
-		name, value := string(key.(template.String)), m.At(k)
-		if _, null := value.(template.None); null {
-			continue // templates ask only whether the key is there
+	if hasCalls {
+		calls, err := checkedCalls(list)
+		if err != nil {
+			return err
+		}
+		fixed.Set("tool_calls", calls)
+	}
+	return out.addMessage(fixed, m, "role", "content", "tool_calls")
+}
+
+// addMessage adds a message to the conversation, with those keys of its row that are not named: templates may look at them, and only
+// ask whether a key is there, so those that are null are left out.
+func (r *Record) addMessage(message, row *template.Dict, but ...string) error {
+	for k, key := range row.Keys() {
+		name, value := string(key.(template.String)), row.At(k)
+		if _, null := value.(template.None); null || slices.Contains(but, name) {
+			continue
 		}
 		switch name {
-		case "role", "content":
-			continue
-		case "weight", "train":
-			if value == template.Value(template.Int(0)) || value == template.Value(template.Bool(false)) {
-				if out.Untrained == nil {
-					out.Untrained = map[int]bool{}
+		case "weight", "train", "training": // as OpenAI and axolotl call it
+			counts, ok := isCounted(value)
+			if !ok {
+				return fmt.Errorf("%s is neither 0 nor 1: a message counts or does not", name)
+			}
+			if !counts {
+				if r.Untrained == nil {
+					r.Untrained = map[int]bool{}
 				}
-				out.Untrained[i] = true
+				r.Untrained[len(r.Messages)] = true
 			}
 			continue
-		case "tool_calls":
-			if !hasCalls {
-				continue
-			}
-			if value, err = checkedCalls(list); err != nil {
-				return err
-			}
+		case "train_detail":
+			return fmt.Errorf("train_detail is not supported: a message counts as a whole (train) or not")
 		}
-		fixed.Set(name, value)
+		message.Set(name, value)
 	}
-	out.Messages = append(out.Messages, fixed)
+	r.Messages = append(r.Messages, message)
 	return nil
+}
+
+// isCounted reads the weight of a message.
+func isCounted(v template.Value) (counts, ok bool) {
+	switch v := v.(type) {
+	case template.Bool:
+		return bool(v), true
+	case template.Int:
+		return v == 1, v == 0 || v == 1
+	case template.Float:
+		return v == 1, v == 0 || v == 1
+	}
+	return false, false
 }
 
 // contentOf is a message's content as one text. Parts are joined with nothing between them.
@@ -325,6 +351,13 @@ func contentOf(m *template.Dict, hasCalls bool) (string, error) {
 			text, err := textOf(part, "text")
 			if err != nil {
 				return "", fmt.Errorf("a part of the content: %w", err)
+			}
+			for _, key := range []string{"train", "weight"} {
+				if v, ok := part.Get(key); ok && v != template.Value(template.None{}) {
+					if counts, ok := isCounted(v); !ok || !counts {
+						return "", fmt.Errorf("a part of the content has %s: a message counts as a whole or not", key)
+					}
+				}
 			}
 			b.WriteString(text)
 		}

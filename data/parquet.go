@@ -47,6 +47,7 @@ func (s Source) readTable(ctx context.Context, name string, in io.ReaderAt, size
 		return fmt.Errorf("%s: %w", name, err)
 	}
 	wanted, required := s.columns()
+	wanted = append(wanted, unfitKeys...)
 	has := file.Columns()
 	for _, column := range wanted[:required] {
 		if !slices.Contains(has, column) {

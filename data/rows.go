@@ -236,10 +236,8 @@ func (l *lineCounter) forget(before int64) {
 
 // record decodes a row as the source's type says.
 func (s Source) record(r row) (Record, error) {
-	if i := firstInvalid(r.data); i >= 0 {
-		if !r.table {
-			r.line = max(r.line, 1) + bytes.Count(r.data[:i], []byte("\n"))
-		}
+	if i := firstInvalid(r.data); i >= 0 && !r.table {
+		r.line = max(r.line, 1) + bytes.Count(r.data[:i], []byte("\n"))
 		return Record{}, r.errorf("byte 0x%02x is not UTF-8: convert the file", r.data[i])
 	}
 	out := Record{Type: s.Type}
@@ -258,6 +256,12 @@ func (s Source) record(r row) (Record, error) {
 		return Record{}, r.errorf("the row is not an object")
 	} else if err != nil {
 		return Record{}, r.errorf("%w", explained(err))
+	}
+	if why := s.unfit(object); why != "" {
+		return Record{}, r.errorf("%s", why)
+	}
+	if i := firstInvalid(r.data); i >= 0 { // behind the above, since the bytes of images are in rows of tables
+		return Record{}, r.errorf("byte 0x%02x is not UTF-8: convert the file", r.data[i])
 	}
 	f := fields{row: r, object: object}
 	switch s.Type {
