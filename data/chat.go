@@ -153,7 +153,7 @@ func (c *Chat) Render(ctx context.Context, r Record) (Rendered, error) {
 	if err != nil {
 		return Rendered{}, err
 	}
-	if err := checkRendered(found.Text, in); err != nil {
+	if err := checkNothingLeftOut(ctx, c.sources[source], in, found.Text); err != nil {
 		return Rendered{}, err
 	}
 	var spans [][2]int
@@ -176,26 +176,4 @@ func (c *Chat) Render(ctx context.Context, r Record) (Rendered, error) {
 		out.Unended = &Unended{*found.Unended, c.Stops, role == roleAssistant && !r.Untrained[last]}
 	}
 	return out, nil
-}
-
-// checkRendered refuses a text that lacks what a user or the system said, or a tool that is offered: some templates pass
-// over what they do not know, and the model would be trained to answer questions that it does not see.
-func checkRendered(text string, in template.Input) error {
-	for i, v := range in.Messages {
-		m := v.(*template.Dict)
-		role, _ := textOf(m, "role")
-		content, _ := textOf(m, "content")
-		if (role == roleUser || role == roleSystem) && !strings.Contains(text, strings.TrimSpace(content)) {
-			return fmt.Errorf("the chat template leaves out what message %d says (role %s)", i, role)
-		}
-	}
-	for i, v := range in.Tools {
-		function, _ := v.(*template.Dict).Get("function")
-		if d, ok := function.(*template.Dict); ok {
-			if name, err := textOf(d, "name"); err == nil && !strings.Contains(text, name) {
-				return fmt.Errorf("the chat template leaves out tool %d (%s): it knows no tools; remove them, or set chat_template to one that does", i, name)
-			}
-		}
-	}
-	return nil
 }

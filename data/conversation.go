@@ -315,6 +315,7 @@ func (r *Record) addMessage(message, row *template.Dict, but ...string) error {
 		}
 		message.Set(name, value)
 	}
+	fillReasoning(message)
 	r.Messages = append(r.Messages, message)
 	return nil
 }
@@ -330,6 +331,22 @@ func isCounted(v template.Value) (counts, ok bool) {
 		return v == 1, v == 0 || v == 1
 	}
 	return false, false
+}
+
+// reasoningKeys are where a message's thoughts may be. The first is what most templates read; thinking is read by those of gpt-oss.
+var reasoningKeys = []string{"reasoning_content", "thinking", "reasoning"}
+
+// fillReasoning gives the thoughts of a message the names that templates know, as transformers 5 does (_alias_reasoning_fields).
+func fillReasoning(message *template.Dict) {
+	for _, key := range reasoningKeys {
+		if thoughts, ok := message.Get(key); ok {
+			if _, ok := message.Get("thinking"); !ok {
+				message.Set("thinking", thoughts)
+			}
+			message.Set("reasoning_content", thoughts)
+			return
+		}
+	}
 }
 
 // contentOf is a message's content as one text. Parts are joined with nothing between them.
