@@ -1,6 +1,10 @@
 package data
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/millrace/millrace/internal/hostmem"
+)
 
 // Batch is one micro-batch: Sequences rows of SequenceLen positions. The arrays are flat, row after row, each of
 // Sequences*SequenceLen entries.
@@ -25,19 +29,43 @@ type Batch struct {
 	RealTokens, TargetTokens int
 }
 
-// newBatch returns a micro-batch of padding.
-func newBatch(sequences, sequenceLen int) Batch {
+// positionBytes is what a position takes in a batch.
+const positionBytes = 5 * 4
+
+// BatchBytes is what micro-batches with so many positions together take.
+func BatchBytes(positions int) int64 { return positionBytes * int64(positions) }
+
+// NewBatches makes n micro-batches of padding in mem, which has the bytes that they take.
+func NewBatches(mem []byte, n, sequences, sequenceLen int) []Batch {
+	all := hostmem.I32(mem)
+	each := len(all) / max(n, 1)
+	batches := make([]Batch, n)
+	for i := range batches {
+		batches[i] = batchIn(all[i*each:][:each], sequences, sequenceLen)
+	}
+	return batches
+}
+
+// batchIn makes a micro-batch of padding in memory of its size.
+func batchIn(all []int32, sequences, sequenceLen int) Batch {
 	n := sequences * sequenceLen
-	all := make([]int32, 5*n)
 	b := Batch{Sequences: sequences, SequenceLen: sequenceLen,
 		Tokens: all[:n:n], Targets: all[n : 2*n : 2*n], Positions: all[2*n : 3*n : 3*n],
-		DocStart: all[3*n : 4*n : 4*n], DocEnd: all[4*n:]}
-	for t := range n {
+		DocStart: all[3*n : 4*n : 4*n], DocEnd: all[4*n : 5*n : 5*n]}
+	b.clear()
+	return b
+}
+
+// clear makes it padding.
+func (b *Batch) clear() {
+	b.RealTokens, b.TargetTokens = 0, 0
+	clear(b.Tokens)
+	clear(b.Positions)
+	for t := range b.Targets {
 		b.Targets[t] = -1
 		b.DocStart[t] = int32(t)
 		b.DocEnd[t] = int32(t + 1)
 	}
-	return b
 }
 
 // place writes tokens as one document at flat position at. label(i) is the label of the token i of the document, and is
@@ -59,21 +87,45 @@ func (b *Batch) place(at int, tokens []int32, more bool, label func(i int) int32
 	b.RealTokens += len(tokens)
 }
 
-// fill writes pieces of a dataset into a row.
-func (b *Batch) fill(row int, d *Dataset, ps []piece, members []int32) {
+// pieceReader has room for a piece and the token after it.
+type pieceReader struct {
+	tokens []int32
+	bits   bitReader
+}
+
+func newPieceReader(sequenceLen int) pieceReader {
+	return pieceReader{make([]int32, sequenceLen+1), bitReader{words: make([]uint64, sequenceLen/64+2)}}
+}
+
+// fill writes pieces into a row.
+func (b *Batch) fill(row int, ps *pieces, members []int32, r *pieceReader) error {
 	at := row * b.SequenceLen
 	for _, i := range members {
-		p := ps[i]
-		run := d.run(p.start)
-		start := p.start - run.base
-		b.place(at, run.tokens[start:start+int64(p.length)], p.more, func(i int) int32 {
-			if t := start + int64(i); run.isCounted(t) {
-				return run.tokens[t]
+		p := ps.find(i)
+		tokens := r.tokens[:p.length]
+		if p.more {
+			tokens = r.tokens[:p.length+1]
+		}
+		err := p.run.readTokens(tokens, p.start)
+		if err != nil {
+			return err
+		}
+		b.place(at, tokens[:p.length], p.more, func(i int) int32 {
+			counted, bad := r.bits.isCounted(p.run, p.start+int64(i))
+			if bad != nil {
+				err = bad
 			}
-			return Ignore
+			if !counted {
+				return Ignore
+			}
+			return tokens[i]
 		})
+		if err != nil {
+			return err
+		}
 		at += int(p.length)
 	}
+	return nil
 }
 
 // NewBatch makes a micro-batch of one row per example, unpacked. Labels may be any token or [Ignore]. sequenceLen must
@@ -99,7 +151,7 @@ func NewBatch(examples []Example, sequenceLen int) (Batch, error) {
 	if longest > sequenceLen || longest == 0 {
 		return Batch{}, fmt.Errorf("the longest of %d sequences has %d tokens, and a row %d", len(examples), longest, sequenceLen)
 	}
-	b := newBatch(len(examples), sequenceLen)
+	b := batchIn(make([]int32, 5*len(examples)*sequenceLen), len(examples), sequenceLen)
 	for i, e := range examples {
 		b.place(i*sequenceLen, e.InputIDs, false, func(t int) int32 { return e.Labels[t] })
 	}

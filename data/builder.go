@@ -2,40 +2,101 @@ package data
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/binary"
+	"io"
 	"os"
 
 	"github.com/zeebo/xxh3"
+
+	"github.com/millrace/millrace/internal/hostmem"
 )
 
 // part is the tokens of one source on their way into a dataset.
 type part struct {
 	run      tokenRun
-	ends     []int64 // within the run
 	skipped  int
 	firstBad string
 }
 
-// builder collects examples. The tokens go into memory, or into a file that is mapped afterwards, so that they need not
-// fit; a bit for each of them and 8 bytes per document are kept.
+// builder collects examples: in memory, or in files, so that they need not fit. What stands after the tokens in a cache file is collected
+// beside it until the tokens are complete.
 type builder struct {
 	part
-	n   int64 // tokens
-	sum *xxh3.Hasher128
-	out *bufio.Writer // of file; nil: tokens stay in memory
-	buf []byte
+	documents             int
+	n                     int64 // tokens
+	sum                   *xxh3.Hasher128
+	tokens, counted, ends sink
+	word                  uint64 // of counted, that is not complete
+	buf                   []byte
+	number                [8]byte
 
-	failed error // why the file cannot be written
+	failed error // why a file cannot be written
+}
+
+// sink is where bytes are collected, to be read when all are there.
+type sink struct {
+	memory *bytes.Buffer // nil: they are in file
+	file   *os.File
+	out    *bufio.Writer
+}
+
+// sinkBytes is what a sink holds back.
+const sinkBytes = 256 << 10
+
+func fileSink(f *os.File) sink { return sink{file: f, out: bufio.NewWriterSize(f, sinkBytes)} }
+
+func (s *sink) Write(b []byte) (int, error) {
+	if s.memory != nil {
+		return s.memory.Write(b)
+	}
+	return s.out.Write(b)
+}
+
+// reader reads what was collected.
+func (s *sink) reader() (io.Reader, error) {
+	if s.memory != nil {
+		return bytes.NewReader(s.memory.Bytes()), nil
+	}
+	if err := s.out.Flush(); err != nil {
+		return nil, err
+	}
+	_, err := s.file.Seek(0, io.SeekStart)
+	return s.file, err
+}
+
+// discard removes a file beside another one.
+func (s *sink) discard() {
+	if s.file != nil {
+		s.file.Close()
+		os.Remove(s.file.Name()) // if that fails, it goes with what else is abandoned
+		s.file = nil
+	}
 }
 
 // newBuilder collects in memory.
-func newBuilder() *builder { return &builder{sum: xxh3.New128()} }
+func newBuilder() *builder {
+	return &builder{sum: xxh3.New128(), tokens: sink{memory: &bytes.Buffer{}}, counted: sink{memory: &bytes.Buffer{}}, ends: sink{memory: &bytes.Buffer{}}}
+}
 
-// newFileBuilder collects tokens into a file, from its current offset on.
-func newFileBuilder(f *os.File) *builder {
-	b := newBuilder()
-	b.out = bufio.NewWriterSize(f, 1<<20)
-	return b
+// newFileBuilder collects tokens in a file, from its current offset on, and the rest in files that create makes, until finish or discard.
+func newFileBuilder(f *os.File, create func() (*os.File, error)) (*builder, error) {
+	b := &builder{sum: xxh3.New128(), tokens: fileSink(f)}
+	for _, s := range []*sink{&b.counted, &b.ends} {
+		beside, err := create()
+		if err != nil {
+			b.discard()
+			return nil, err
+		}
+		*s = fileSink(beside)
+	}
+	return b, nil
+}
+
+// discard removes what finish would have used up.
+func (b *builder) discard() {
+	b.counted.discard()
+	b.ends.discard()
 }
 
 func (b *builder) append(e Example) error {
@@ -44,65 +105,89 @@ func (b *builder) append(e Example) error {
 	}
 	b.buf = b.buf[:0]
 	for t, id := range e.InputIDs {
-		if b.n%64 == 0 {
-			b.run.counted = append(b.run.counted, 0)
-		}
 		if e.Labels[t] == id {
-			b.run.counted[b.n/64] |= 1 << (b.n % 64)
+			b.word |= 1 << (b.n % 64)
 		}
-		b.n++
+		if b.n++; b.n%64 == 0 {
+			b.writeWord()
+		}
 		b.buf = binary.LittleEndian.AppendUint32(b.buf, uint32(id))
 	}
-	b.ends = append(b.ends, b.n)
-	if b.out == nil {
-		b.run.tokens = append(b.run.tokens, e.InputIDs...)
-	}
-	return b.write()
-}
-
-// write adds buf to the sum and to the file.
-func (b *builder) write() error {
+	b.documents++
 	b.sum.Write(b.buf) // a hash does not fail
-	if b.out == nil {
-		return nil
-	}
-	_, b.failed = b.out.Write(b.buf)
+	b.write(&b.tokens, b.buf)
+	b.writeNumber(&b.ends, uint64(b.n))
 	return b.failed
 }
 
-// finish writes what stands behind the tokens, padded to 8 bytes: counted and ends, little-endian.
-func (b *builder) finish() (*part, error) {
-	b.buf = append(b.buf[:0], make([]byte, tokenPadding(uint64(b.n)))...)
-	flush := func(v uint64) error {
-		b.buf = binary.LittleEndian.AppendUint64(b.buf, v)
-		if len(b.buf) < 1<<16 {
-			return nil
+// write adds bytes to a sink, and notes the first error.
+func (b *builder) write(to *sink, bytes []byte) {
+	if _, err := to.Write(bytes); b.failed == nil {
+		b.failed = err
+	}
+}
+
+// writeWord writes the word of counted that is complete now.
+func (b *builder) writeWord() {
+	b.writeNumber(&b.counted, b.word)
+	b.word = 0
+}
+
+func (b *builder) writeNumber(to *sink, v uint64) {
+	binary.LittleEndian.PutUint64(b.number[:], v)
+	b.write(to, b.number[:])
+}
+
+// finish puts what stands after the tokens there, padded to 8 bytes: counted and ends, little-endian.
+func (b *builder) finish() error {
+	defer b.discard()
+	if b.n%64 != 0 {
+		b.writeWord()
+	}
+	if b.failed != nil {
+		return b.failed
+	}
+	padding := make([]byte, tokenPadding(uint64(b.n)))
+	b.sum.Write(padding)
+	to := io.Writer(b.sum)
+	if b.tokens.file != nil {
+		if _, err := b.tokens.Write(padding); err != nil {
+			return err
 		}
-		err := b.write()
-		b.buf = b.buf[:0]
-		return err
+		to = io.MultiWriter(b.sum, &b.tokens)
 	}
-	for _, v := range b.run.counted {
-		if err := flush(v); err != nil {
-			return nil, err
+	for _, s := range []*sink{&b.counted, &b.ends} {
+		from, err := s.reader()
+		if err != nil {
+			return err
 		}
-	}
-	for _, v := range b.ends {
-		if err := flush(uint64(v)); err != nil {
-			return nil, err
-		}
-	}
-	if err := b.write(); err != nil {
-		return nil, err
-	}
-	if b.out != nil {
-		if err := b.out.Flush(); err != nil {
-			return nil, err
+		if _, err := io.Copy(to, from); err != nil {
+			return err
 		}
 	}
 	b.run.sum = b.sum.Sum128().Bytes()
+	if b.tokens.file != nil {
+		return b.tokens.out.Flush()
+	}
+	return nil
+}
+
+// finishInMemory is what was collected there.
+func (b *builder) finishInMemory(accounts *hostmem.Accounts) (*part, error) {
+	if err := b.finish(); err != nil {
+		return nil, err
+	}
+	b.run.size = b.n
+	b.run.tokens, b.run.counted = bytes.NewReader(b.tokens.memory.Bytes()), bytes.NewReader(b.counted.memory.Bytes())
+	var err error
+	if b.run.index, err = newIndex(accounts, b.documents); err != nil {
+		return nil, err
+	}
+	if err := b.run.read(bytes.NewReader(b.ends.memory.Bytes())); err != nil {
+		return nil, firstOf(err, b.run.close())
+	}
 	return &b.part, nil
 }
 
-// tokenPadding is how many bytes stand behind tokens, so that what follows can be read in place.
+// tokenPadding is how many bytes stand after tokens, so that what follows lies at a multiple of 8.
 func tokenPadding(tokens uint64) uint64 { return tokens % 2 * 4 }

@@ -9,9 +9,10 @@ import (
 	"os"
 	"path/filepath"
 	"time"
-	"unsafe"
 
 	"github.com/zeebo/xxh3"
+
+	"github.com/millrace/millrace/internal/hostmem"
 )
 
 // The token cache has one file per source, named by the hash of everything that its tokens depend on:
@@ -51,93 +52,113 @@ func cachePath(dir string, key xxh3.Uint128) string {
 	return filepath.Join(dir, fmt.Sprintf("%x.tokens", key.Bytes()))
 }
 
-// readCache maps the documents kept under key. Any fault of the file is an error; the caller makes it anew.
-func readCache(dir string, key xxh3.Uint128, vocabSize int) (*part, error) {
+// readCache opens the documents kept under key. Any fault of the file is an error; the caller makes it anew.
+func readCache(dir string, key xxh3.Uint128, vocabSize int, accounts *hostmem.Accounts) (*part, error) {
 	f, err := os.Open(cachePath(dir, key))
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close()
-	return mapCache(f, key, vocabSize)
+	return openCache(f, key, vocabSize, accounts)
 }
 
-// mapCache maps a file and checks it. The mapping lasts as long as the program: a run has few, and uses them to its end.
-func mapCache(f *os.File, key xxh3.Uint128, vocabSize int) (*part, error) {
+// openCache takes a file over and checks it.
+func openCache(f *os.File, key xxh3.Uint128, vocabSize int, accounts *hostmem.Accounts) (*part, error) {
 	info, err := f.Stat()
 	if err != nil {
-		return nil, err
+		return nil, firstOf(err, f.Close())
 	}
-	if info.Size() < cacheHeaderBytes {
-		return nil, io.ErrUnexpectedEOF
-	}
-	b, err := mapFile(f, info.Size())
+	p, err := parseCache(f, info.Size(), key, vocabSize, accounts)
 	if err != nil {
-		return nil, err
+		return nil, firstOf(err, f.Close())
 	}
-	p, err := parseCache(b, key, vocabSize)
-	if err != nil {
-		unmapFile(b)
-	}
-	return p, err
+	p.run.file = f
+	return p, nil
 }
 
-// parseCache checks a cache file, whose tokens stay where they are. b must lie at a multiple of 8.
-func parseCache(b []byte, key xxh3.Uint128, vocabSize int) (*part, error) {
+// parseCache checks a cache file, all of which it reads once. The tokens stay there.
+func parseCache(f io.ReaderAt, fileBytes int64, key xxh3.Uint128, vocabSize int, accounts *hostmem.Accounts) (p *part, err error) {
 	if binary.NativeEndian.Uint16([]byte{1, 0}) != 1 {
 		return nil, errors.New("tokens are not read in place on this machine")
 	}
-	if len(b) < cacheHeaderBytes {
+	if fileBytes < cacheHeaderBytes {
 		return nil, io.ErrUnexpectedEOF
+	}
+	b := make([]byte, cacheHeaderBytes)
+	if err := readAll(f, b, 0); err != nil {
+		return nil, err
 	}
 	id := key.Bytes()
 	if !bytes.Equal(b[:8], cacheMagic) || !bytes.Equal(b[8:24], id[:]) {
 		return nil, errors.New("not a token file of this key")
 	}
-	size := uint64(len(b))
+	size := uint64(fileBytes)
 	number := func(at int) uint64 { return binary.LittleEndian.Uint64(b[at:]) }
-	documents, tokens, skipped, note := number(24), number(32), number(40), number(48)
+	documents, tokens, skipped, noteBytes := number(24), number(32), number(40), number(48)
 	words := (tokens + 63) / 64
-	if documents > size/8 || tokens > size/4 || note > maxNoteBytes || skipped > 1<<48 || documents > maxDocuments ||
-		size != cacheHeaderBytes+4*tokens+tokenPadding(tokens)+8*words+8*documents+note {
+	if documents > size/8 || tokens > size/4 || noteBytes > maxNoteBytes || skipped > 1<<48 || documents > maxDocuments ||
+		size != cacheHeaderBytes+4*tokens+tokenPadding(tokens)+8*words+8*documents+noteBytes {
 		return nil, errors.New("the file's size does not match its header")
 	}
-	p := &part{skipped: int(skipped), firstBad: string(b[size-note:])}
+	note := make([]byte, noteBytes)
+	if err := readAll(f, note, fileBytes-int64(noteBytes)); err != nil {
+		return nil, err
+	}
+	p = &part{skipped: int(skipped), firstBad: string(note)}
 	if number(72) != checkHeader(b[:72], p.firstBad) {
 		return nil, errors.New("the header's checksum does not match")
 	}
 	copy(p.run.sum[:], b[56:72])
-	body := b[cacheHeaderBytes : size-note]
-	if xxh3.Hash128(body).Bytes() != p.run.sum {
-		return nil, errors.New("the checksum does not match")
+	p.run.size = int64(tokens)
+	section := func(from, bytes uint64) *io.SectionReader { return io.NewSectionReader(f, int64(from), int64(bytes)) }
+	countedAt := cacheHeaderBytes + 4*tokens + tokenPadding(tokens)
+	p.run.tokens, p.run.counted = section(cacheHeaderBytes, 4*tokens), section(countedAt, 8*words)
+	if p.run.index, err = newIndex(accounts, int(documents)); err != nil {
+		return nil, err
 	}
-	p.run.tokens = inPlace[int32](body, tokens)
-	body = body[4*tokens+tokenPadding(tokens):]
-	p.run.counted = inPlace[uint64](body, words)
-	p.ends = inPlace[int64](body[8*words:], documents)
-	last := int64(0)
-	for _, end := range p.ends {
-		if end <= last {
-			return nil, errors.New("documents are out of order")
-		}
-		last = end
-	}
-	if last != int64(tokens) {
-		return nil, errors.New("the documents do not cover the tokens")
-	}
-	for _, id := range p.run.tokens {
-		if id < 0 || int(id) >= vocabSize {
-			return nil, fmt.Errorf("token %d is not in the vocabulary", id)
-		}
+	if err := p.readBody(section(cacheHeaderBytes, size-noteBytes-cacheHeaderBytes), section(countedAt+8*words, 8*documents), vocabSize); err != nil {
+		return nil, firstOf(err, p.run.region.Close())
 	}
 	return p, nil
 }
 
-// inPlace reads n numbers where they lie.
-func inPlace[T int32 | int64 | uint64](b []byte, n uint64) []T {
-	if n == 0 {
-		return nil
+// readBody compares what stands between header and note with its checksum, and makes the index.
+func (p *part) readBody(body, ends io.Reader, vocabSize int) error {
+	sum := xxh3.New128()
+	buf := make([]byte, 1<<20)
+	for left := 4 * p.run.size; left > 0; {
+		b := buf[:min(int64(len(buf)), left)]
+		if _, err := io.ReadFull(body, b); err != nil {
+			return err
+		}
+		for _, id := range hostmem.I32(b) {
+			if id < 0 || int(id) >= vocabSize {
+				return fmt.Errorf("token %d is not in the vocabulary", id)
+			}
+		}
+		sum.Write(b) // a hash does not fail
+		left -= int64(len(b))
 	}
-	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(b))), n)
+	if _, err := io.CopyBuffer(sum, body, buf); err != nil {
+		return err
+	}
+	if sum.Sum128().Bytes() != p.run.sum {
+		return errors.New("the checksum does not match")
+	}
+	if err := p.run.read(ends); err != nil {
+		return err
+	}
+	if n := len(p.run.lengths); n == 0 && p.run.size > 0 || n > 0 && p.run.end(n-1) != p.run.size {
+		return errors.New("the documents do not cover the tokens")
+	}
+	return nil
+}
+
+// readAll reads len(b) bytes at an offset.
+func readAll(f io.ReaderAt, b []byte, off int64) error {
+	if n, err := f.ReadAt(b, off); n < len(b) {
+		return err
+	}
+	return nil
 }
 
 func checkHeader(header []byte, note string) uint64 {
@@ -175,32 +196,37 @@ func createCache(dir string, key xxh3.Uint128, create func(dir, pattern string) 
 		w.abandon()
 		return nil, err
 	}
-	w.builder = newFileBuilder(f)
+	if w.builder, err = newFileBuilder(f, func() (*os.File, error) { return create(dir, "new-*.tmp") }); err != nil {
+		w.abandon()
+		return nil, err
+	}
 	return w, nil
 }
 
 // abandon removes the file.
 func (w *cacheWriter) abandon() {
+	if w.builder != nil {
+		w.discard()
+	}
 	w.f.Close()
 	os.Remove(w.f.Name())
 }
 
-// finish completes the file, gives it its name and maps it.
-func (w *cacheWriter) finish(vocabSize int) (*part, error) {
-	p, err := w.builder.finish()
-	if err != nil {
+// finish completes the file, gives it its name and opens it.
+func (w *cacheWriter) finish(vocabSize int, accounts *hostmem.Accounts) (*part, error) {
+	if err := w.builder.finish(); err != nil {
 		w.abandon()
 		return nil, err
 	}
-	note := p.firstBad[:min(len(p.firstBad), maxNoteBytes)]
+	note := w.firstBad[:min(len(w.firstBad), maxNoteBytes)]
 	id := w.key.Bytes()
 	header := append(append([]byte(nil), cacheMagic...), id[:]...)
-	for _, v := range []uint64{uint64(len(p.ends)), uint64(w.n), uint64(p.skipped), uint64(len(note))} {
+	for _, v := range []uint64{uint64(w.documents), uint64(w.n), uint64(w.skipped), uint64(len(note))} {
 		header = binary.LittleEndian.AppendUint64(header, v)
 	}
-	header = append(header, p.run.sum[:]...)
+	header = append(header, w.run.sum[:]...)
 	header = binary.LittleEndian.AppendUint64(header, checkHeader(header, note))
-	_, err = w.f.WriteString(note)
+	_, err := w.f.WriteString(note)
 	if err == nil {
 		_, err = w.f.WriteAt(header, 0)
 	}
@@ -212,6 +238,5 @@ func (w *cacheWriter) finish(vocabSize int) (*part, error) {
 		w.abandon()
 		return nil, err
 	}
-	defer w.f.Close()
-	return mapCache(w.f, w.key, vocabSize)
+	return openCache(w.f, w.key, vocabSize, accounts)
 }

@@ -38,7 +38,10 @@ func marked(d *Dataset) []string { return markedBy(tokenizer.Bytes(), d) }
 func markedBy(tok tokenizer.Tokenizer, d *Dataset) []string {
 	var out []string
 	for i := range d.Len() {
-		e := d.Example(i)
+		e, err := d.Example(i)
+		if err != nil {
+			return append(out, err.Error())
+		}
 		var b strings.Builder
 		trained := false
 		for t, id := range e.InputIDs {

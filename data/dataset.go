@@ -5,21 +5,22 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"math/bits"
 	"slices"
 
 	"github.com/zeebo/xxh3"
 
+	"github.com/millrace/millrace/internal/hostmem"
 	"github.com/millrace/millrace/internal/rng"
 )
 
-// Dataset is a list of tokenized documents. It does not change once made, and may be used by several goroutines.
+// Dataset is a list of tokenized documents. It does not change once made, and may be used by several goroutines until it is closed.
 //
-// Tokens that come through the cache lie in mapped files, so that a set may be larger than the memory: what is not
-// being read can be given back at any time. Others take 4 bytes and a bit each. A document takes 8 bytes either way.
+// Tokens that come through the cache are read from its files when they are needed, so that a set may be larger than the memory. Others
+// take 4 bytes and a bit each. A document takes a little more than 4 bytes either way, counted under [OrderPurpose].
 type Dataset struct {
+	accounts    *hostmem.Accounts
 	runs        []tokenRun
-	ends        []int64 // document i of all runs is tokens ends[i-1] to ends[i]
+	documents   int     // of all runs
 	chosen      []int32 // which of these documents there are, in order; nil is all of them
 	sources     []sourceDocuments
 	targets     int64
@@ -27,14 +28,7 @@ type Dataset struct {
 	firstBad    string
 	fingerprint string
 	entries     []Source
-}
-
-// tokenRun is the tokens of one source. No document lies in two.
-type tokenRun struct {
-	base    int64    // tokens in the runs before
-	tokens  []int32  // not written to: it may be a mapped file
-	counted []uint64 // bit t: the label of token t of this run is the token itself, else Ignore
-	sum     [16]byte // of tokens, counted and the documents' ends
+	owned       []func() error // what Close gives back
 }
 
 // sourceDocuments is how many documents, one after the other, have a weight.
@@ -51,94 +45,91 @@ func NewDataset(examples []Example) (*Dataset, error) {
 			return nil, fmt.Errorf("example %d: %w", i, err)
 		}
 	}
-	p, err := b.finish()
+	d := &Dataset{accounts: hostmem.New()}
+	p, err := b.finishInMemory(d.accounts)
 	if err != nil {
 		return nil, err
 	}
-	var d Dataset
 	d.add(p, 1)
-	d.seal()
-	return &d, nil
+	return d, d.seal()
 }
 
-// add appends the documents of a source.
+// add appends the documents of a source, which the dataset takes over.
 func (d *Dataset) add(p *part, weight float64) {
 	run := p.run
-	if n := len(d.ends); n > 0 {
-		run.base = d.ends[n-1]
-	}
+	run.first = d.documents
+	d.documents += len(run.lengths)
 	d.runs = append(d.runs, run)
-	for _, end := range p.ends {
-		d.ends = append(d.ends, run.base+end)
-	}
-	d.sources = append(d.sources, sourceDocuments{len(p.ends), weight})
+	d.owned = append(d.owned, run.close)
+	d.sources = append(d.sources, sourceDocuments{len(run.lengths), weight})
 	d.skipped += p.skipped
 	if d.firstBad == "" {
 		d.firstBad = p.firstBad
 	}
 }
 
+// Close gives back the memory and closes the files. The held out part of a split is closed before the training part.
+func (d *Dataset) Close() error {
+	var errs []error
+	for _, f := range d.owned {
+		errs = append(errs, f())
+	}
+	d.owned = nil
+	return errors.Join(errs...)
+}
+
 // seal computes what is derived from the documents.
-func (d *Dataset) seal() {
+func (d *Dataset) seal() error {
 	h := xxh3.New128()
 	for i, r := range d.runs {
 		h.Write(r.sum[:]) // a hash does not fail
 		fmt.Fprintf(h, "%d %v\n", d.sources[i].documents, d.sources[i].weight)
 	}
 	d.fingerprint = fmt.Sprintf("%x", h.Sum128().Bytes())
-	d.count()
+	return d.count()
 }
 
-// count sums up the targets.
-func (d *Dataset) count() {
+// count sums up the targets. The first token of a document is none.
+func (d *Dataset) count() error {
 	d.targets = 0
+	bits := bitReader{words: make([]uint64, bitWindow)}
 	for i := range d.Len() {
-		d.targets += d.targetsOf(i)
-	}
-}
-
-// targetsOf counts the targets of document i, whose first token is none.
-func (d *Dataset) targetsOf(i int) int64 {
-	start, end := d.bounds(i)
-	r := d.run(start)
-	return onesBetween(r.counted, start-r.base+1, end-r.base)
-}
-
-// onesBetween counts the bits from to before to.
-func onesBetween(set []uint64, from, to int64) (n int64) {
-	for from < to {
-		w := set[from/64] >> (from % 64)
-		if left := to - from; left < 64-from%64 {
-			w &= 1<<left - 1
+		r, start, end := d.locate(i)
+		n, err := bits.ones(r, start+1, end)
+		if err != nil {
+			return err
 		}
-		n += int64(bits.OnesCount64(w))
-		from += 64 - from%64
+		d.targets += n
 	}
-	return n
+	return nil
 }
 
-// run is where token t of all runs lies.
-func (d *Dataset) run(t int64) *tokenRun {
-	if len(d.runs) == 1 {
-		return &d.runs[0]
-	}
-	i, found := slices.BinarySearchFunc(d.runs, t, func(r tokenRun, t int64) int { return cmp.Compare(r.base, t) })
-	if !found {
-		i--
-	}
-	return &d.runs[i]
+// locate is where document i lies.
+func (d *Dataset) locate(i int) (r *tokenRun, start, end int64) {
+	r, at := d.documentRun(i)
+	start, end = r.bounds(at)
+	return r, start, end
 }
 
-func (r *tokenRun) isCounted(t int64) bool { return r.counted[t/64]>>(t%64)&1 == 1 }
+// length is that of document i.
+func (d *Dataset) length(i int) int64 {
+	r, at := d.documentRun(i)
+	return int64(r.lengths[at])
+}
 
-func (d *Dataset) bounds(i int) (start, end int64) {
+// documentRun is the run that has document i, and its number there.
+func (d *Dataset) documentRun(i int) (r *tokenRun, at int) {
 	if d.chosen != nil {
 		i = int(d.chosen[i])
 	}
-	if i > 0 {
-		start = d.ends[i-1]
+	if len(d.runs) == 1 {
+		return &d.runs[0], i
 	}
-	return start, d.ends[i]
+	n, found := slices.BinarySearchFunc(d.runs, i, func(r tokenRun, i int) int { return cmp.Compare(r.first, i) })
+	if !found {
+		n--
+	}
+	return &d.runs[n], i - d.runs[n].first
 }
 
 // Len is the number of documents.
@@ -146,17 +137,13 @@ func (d *Dataset) Len() int {
 	if d.chosen != nil {
 		return len(d.chosen)
 	}
-	return len(d.ends)
+	return d.documents
 }
 
 // Tokens is the number of tokens in all documents.
 func (d *Dataset) Tokens() (n int64) {
-	if d.chosen == nil && len(d.ends) > 0 {
-		return d.ends[len(d.ends)-1]
-	}
 	for i := range d.Len() {
-		start, end := d.bounds(i)
-		n += end - start
+		n += d.length(i)
 	}
 	return n
 }
@@ -168,8 +155,7 @@ func (d *Dataset) TargetTokens() int64 { return d.targets }
 func (d *Dataset) LongestDocument() int {
 	longest := int64(0)
 	for i := range d.Len() {
-		start, end := d.bounds(i)
-		longest = max(longest, end-start)
+		longest = max(longest, d.length(i))
 	}
 	return int(longest)
 }
@@ -177,18 +163,25 @@ func (d *Dataset) LongestDocument() int {
 // Skipped is how many bad rows were left out because their source says so, and what was wrong with the first.
 func (d *Dataset) Skipped() (rows int, first string) { return d.skipped, d.firstBad }
 
-// Example returns a copy of document i.
-func (d *Dataset) Example(i int) Example {
-	start, end := d.bounds(i)
-	r := d.run(start)
-	e := Example{InputIDs: slices.Clone(r.tokens[start-r.base : end-r.base]), Labels: make([]int32, end-start)}
+// Example reads document i.
+func (d *Dataset) Example(i int) (Example, error) {
+	r, start, end := d.locate(i)
+	e := Example{InputIDs: make([]int32, end-start), Labels: make([]int32, end-start)}
+	bits := bitReader{words: make([]uint64, (end-start)/64+2)}
+	if err := r.readTokens(e.InputIDs, start); err != nil {
+		return Example{}, err
+	}
 	for t, id := range e.InputIDs {
+		counted, err := bits.isCounted(r, start+int64(t))
+		if err != nil {
+			return Example{}, err
+		}
 		e.Labels[t] = Ignore
-		if r.isCounted(start - r.base + int64(t)) {
+		if counted {
 			e.Labels[t] = id
 		}
 	}
-	return e
+	return e, nil
 }
 
 // Sources are the entries that [Prepare] was given, with the commit as the revision of each that lies on the hub: with it the
@@ -200,7 +193,7 @@ func (d *Dataset) Sources() []Source { return slices.Clone(d.entries) }
 func (d *Dataset) Fingerprint() string { return d.fingerprint }
 
 // Split takes documents out of the dataset for evaluation, chosen by seed: a share of them if size is below 1, else that
-// many. Both parts keep the order, and use the same tokens. It is an error if either would be empty.
+// many. Both parts keep the order, and use the same tokens, which now belong to the training part. It is an error if either would be empty.
 func (d *Dataset) Split(size float64, seed uint64) (training, held *Dataset, err error) {
 	n := d.Len()
 	k := int(size)
@@ -210,23 +203,42 @@ func (d *Dataset) Split(size float64, seed uint64) (training, held *Dataset, err
 	if k < 1 || k >= n {
 		return nil, nil, fmt.Errorf("val_size %v is %d of %d documents: both parts must have some", size, k, n)
 	}
-	isHeld := make([]bool, n)
-	for _, i := range rng.New(seed, "hold out documents", 0, 0).Perm(n)[:k] {
-		isHeld[i] = true
+	scratch, err := reserve(d.accounts, 4*int64(n))
+	if err != nil {
+		return nil, nil, err
 	}
-	return d.subset(isHeld, false, "training"), d.subset(isHeld, true, "held out"), nil
+	defer scratch.Close()
+	order := hostmem.I32(scratch.Bytes())
+	rng.New(seed, "hold out documents", 0, 0).Perm(order)
+	isHeld := make([]uint64, (n+63)/64)
+	for _, i := range order[:k] {
+		isHeld[i/64] |= 1 << (i % 64)
+	}
+	if training, err = d.subset(n-k, func(i int) bool { return isHeld[i/64]>>(i%64)&1 == 0 }, "training"); err != nil {
+		return nil, nil, err
+	}
+	if held, err = d.subset(k, func(i int) bool { return isHeld[i/64]>>(i%64)&1 == 1 }, "held out"); err != nil {
+		return nil, nil, firstOf(err, training.Close())
+	}
+	training.owned, d.owned = append(training.owned, d.owned...), nil
+	return training, held, nil
 }
 
-// subset is the documents whose mark is as given.
-func (d *Dataset) subset(marks []bool, mark bool, what string) *Dataset {
-	s := &Dataset{runs: d.runs, ends: d.ends, chosen: []int32{}, skipped: d.skipped, firstBad: d.firstBad, entries: d.entries}
+// subset is those n documents that are in it.
+func (d *Dataset) subset(n int, in func(i int) bool, what string) (*Dataset, error) {
+	r, err := reserve(d.accounts, 4*int64(n))
+	if err != nil {
+		return nil, err
+	}
+	s := &Dataset{accounts: d.accounts, runs: d.runs, documents: d.documents, chosen: hostmem.I32(r.Bytes())[:0], skipped: d.skipped,
+		firstBad: d.firstBad, entries: d.entries, owned: []func() error{r.Close}}
 	h := xxh3.New128()
 	fmt.Fprintf(h, "%s %s\n", d.fingerprint, what) // a hash does not fail
 	i := 0
 	for _, source := range d.sources {
 		before := len(s.chosen)
 		for range source.documents {
-			if marks[i] == mark {
+			if in(i) {
 				at := int32(i)
 				if d.chosen != nil {
 					at = d.chosen[i]
@@ -239,8 +251,10 @@ func (d *Dataset) subset(marks []bool, mark bool, what string) *Dataset {
 		s.sources = append(s.sources, sourceDocuments{len(s.chosen) - before, source.weight})
 	}
 	s.fingerprint = fmt.Sprintf("%x", h.Sum128().Bytes())
-	s.count()
-	return s
+	if err := s.count(); err != nil {
+		return nil, firstOf(err, s.Close())
+	}
+	return s, nil
 }
 
 // checkExample returns what is wrong with an example.

@@ -18,6 +18,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/millrace/millrace/data/tokenizer"
+	"github.com/millrace/millrace/internal/hostmem"
 )
 
 func TestCompressed(t *testing.T) {
@@ -222,7 +223,7 @@ func FuzzConversation(f *testing.F) {
 
 // weightedDataset has sources of some documents, whose first token tells the source and the document.
 func weightedDataset(t *rapid.T) (*Dataset, []int, []float64) {
-	d := &Dataset{}
+	d := &Dataset{accounts: hostmem.New()}
 	var sizes []int
 	var weights []float64
 	for s := range rapid.IntRange(1, 4).Draw(t, "sources") {
@@ -233,7 +234,7 @@ func weightedDataset(t *rapid.T) (*Dataset, []int, []float64) {
 				t.Fatal(err)
 			}
 		}
-		p, err := b.finish()
+		p, err := b.finishInMemory(d.accounts)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -241,7 +242,9 @@ func weightedDataset(t *rapid.T) (*Dataset, []int, []float64) {
 		d.add(p, w)
 		sizes, weights = append(sizes, n), append(weights, w)
 	}
-	d.seal()
+	if err := d.seal(); err != nil {
+		t.Fatal(err)
+	}
 	return d, sizes, weights
 }
 
@@ -250,7 +253,7 @@ func TestWeightLaw(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		d, sizes, weights := weightedDataset(t)
 		const epochs = 4
-		l, err := NewLoader(d, LoaderOptions{SequenceLen: 8, BatchTokens: 8, MicroBatch: 1, Seed: rapid.Uint64().Draw(t, "seed"), Epochs: epochs})
+		l, err := NewLoader(d, LoaderOptions{SequenceLen: 8, BatchTokens: 8, Seed: rapid.Uint64().Draw(t, "seed"), Epochs: epochs})
 		if err != nil {
 			if !strings.Contains(err.Error(), "the weights leave no target tokens") {
 				t.Fatal(err)
@@ -261,7 +264,7 @@ func TestWeightLaw(t *testing.T) {
 		var first Packing
 		for {
 			epoch := l.Cursor().Epoch
-			batches, err := l.Next(t.Context())
+			batches, err := next(l, 1)
 			if err == io.EOF {
 				break
 			}
@@ -316,11 +319,11 @@ func TestSplitLaw(t *testing.T) {
 		}
 		i, j := 0, 0
 		for k := range d.Len() {
-			e := d.Example(k)
+			e := example(t, d, k)
 			switch {
-			case i < a.Len() && cmp.Equal(a.Example(i), e):
+			case i < a.Len() && cmp.Equal(example(t, a, i), e):
 				i++
-			case j < b.Len() && cmp.Equal(b.Example(j), e):
+			case j < b.Len() && cmp.Equal(example(t, b, j), e):
 				j++
 			default:
 				t.Fatalf("document %d is in no part, or out of order", k)

@@ -5,116 +5,131 @@ import (
 	"errors"
 	"fmt"
 	"io"
+
+	"github.com/millrace/millrace/internal/hostmem"
 )
 
 // LoaderOptions are the sizes of a step and the order of the data.
 type LoaderOptions struct {
-	SequenceLen   int           // positions in a row
-	BatchTokens   int           // positions in a step, a multiple of MicroBatch*SequenceLen
-	MicroBatch    int           // rows in a micro-batch
-	Seed          uint64        // of the order
-	Epochs        int           // passes over the data; 0 goes on for ever
-	LongDocuments LongDocuments // "" is SplitLong
+	SequenceLen   int               // positions in a row
+	BatchTokens   int               // positions in a step, a multiple of SequenceLen
+	Seed          uint64            // of the order
+	Epochs        int               // passes over the data; 0 goes on for ever
+	LongDocuments LongDocuments     // "" is SplitLong
+	Accounts      *hostmem.Accounts // count what the order takes; nil: nobody does
 }
 
 // Cursor is the place in the data where the next step begins. It is all the state of a [Loader], and means the same
-// only with the same dataset (see [Dataset.Fingerprint]) and the same options but Epochs, BatchTokens and MicroBatch.
+// only with the same dataset (see [Dataset.Fingerprint]) and the same options but Epochs and BatchTokens.
 type Cursor struct {
 	Epoch int `json:"epoch"` // passes that are complete
 	Row   int `json:"row"`   // rows of this pass that were handed out
 }
 
 // Loader hands out the micro-batches of one step after the other. A step takes the next BatchTokens/SequenceLen rows;
-// where an epoch ends inside a step, the step goes on with the next one. Each epoch is packed and ordered anew.
+// where an epoch ends inside a step, the step goes on with the next one. Each epoch is packed and ordered anew, in memory that is
+// reserved when the loader is made: 12 bytes for each document, or piece of one, and up to 16 for each row, all under [OrderPurpose].
 //
-// A Loader is not safe for concurrent use. It keeps 16 bytes per document, and 8 for the epoch at hand.
+// A Loader is not safe for concurrent use.
 type Loader struct {
-	d       *Dataset
 	o       LoaderOptions
-	pieces  pieceList
+	pieces  *pieces
 	packing Packing
 	cursor  Cursor
-	plan    rowPlan
-	planned int // the epoch of plan
+	order   *order
+	planned int // the epoch of order
+	reader  pieceReader
 }
 
 // NewLoader packs the first epoch and stands at its beginning. Errors name the option and what to make of it.
-func NewLoader(d *Dataset, o LoaderOptions) (*Loader, error) {
+func NewLoader(d *Dataset, o LoaderOptions) (_ *Loader, err error) {
 	if o.LongDocuments == "" {
 		o.LongDocuments = SplitLong
+	}
+	if o.Accounts == nil {
+		o.Accounts = hostmem.New()
 	}
 	if err := checkPacking(o.SequenceLen, o.LongDocuments); err != nil {
 		return nil, err
 	}
 	switch {
-	case o.MicroBatch < 1:
-		return nil, fmt.Errorf("the micro-batch has %d rows: it must have at least 1", o.MicroBatch)
 	case o.BatchTokens < 1 || o.BatchTokens%o.SequenceLen != 0:
 		return nil, fmt.Errorf("batch_tokens is %d: it must be a multiple of sequence_len %d", o.BatchTokens, o.SequenceLen)
-	case o.BatchTokens/o.SequenceLen%o.MicroBatch != 0:
-		return nil, fmt.Errorf("batch_tokens %d is %d rows of sequence_len %d: they do not fall into micro-batches of %d rows",
-			o.BatchTokens, o.BatchTokens/o.SequenceLen, o.SequenceLen, o.MicroBatch)
 	case o.Epochs < 0:
 		return nil, fmt.Errorf("epochs is %d: it must not be negative", o.Epochs)
 	}
-	l := &Loader{d: d, o: o, planned: -1}
-	var err error
-	if l.pieces, l.packing, err = packable(d, o.SequenceLen, o.LongDocuments); err != nil {
+	l := &Loader{o: o, planned: -1, reader: newPieceReader(o.SequenceLen)}
+	defer func() {
+		if err != nil {
+			err = firstOf(err, l.Close())
+		}
+	}()
+	if l.pieces, l.packing, err = newPieces(d, o.SequenceLen, o.LongDocuments, o.Accounts); err != nil {
 		return nil, err
+	}
+	n, tokens := l.pieces.most()
+	if l.order, err = newOrder(l.pieces, n, tokens, o.Accounts); err != nil {
+		return nil, err
+	}
+	if l.pieces.weighted() {
+		if err := l.countWeighted(); err != nil {
+			return nil, err
+		}
 	}
 	l.packing.Rows = l.epochRows(0)
 	l.packing.Positions = int64(l.packing.Rows) * int64(o.SequenceLen)
-	if l.pieces.weighted() {
-		l.countWeighted()
-	}
 	if l.packing.TargetTokens == 0 {
 		return nil, errors.New("the weights leave no target tokens in the first epoch: raise weight")
 	}
 	return l, nil
 }
 
+// Close gives back the memory of the order. The dataset is the caller's.
+func (l *Loader) Close() error {
+	var err error
+	if l.order != nil {
+		err = l.order.close()
+	}
+	if l.pieces != nil {
+		err = firstOf(err, l.pieces.close())
+	}
+	return err
+}
+
 // countWeighted counts what is in the first epoch, where documents come as often as their weights say.
-func (l *Loader) countWeighted() {
+func (l *Loader) countWeighted() error {
 	p := &l.packing
 	p.Documents, p.RealTokens, p.TargetTokens = 0, 0, 0
-	for _, i := range l.plan.members {
-		piece := l.pieces.all[i]
-		if i == 0 || !l.pieces.all[i-1].more {
+	bits := bitReader{words: make([]uint64, bitWindow)}
+	for _, i := range l.pieces.drawn(l.order.members[:0], l.order.rowOf, l.o.Seed, 0) {
+		piece := l.pieces.find(i)
+		if piece.first {
 			p.Documents++
 		}
-		run := l.d.run(piece.start)
-		start := piece.start - run.base
-		end := start + int64(piece.length)
+		end := piece.start + piece.length
 		if piece.more {
 			end++ // the last position learns the first token of the next piece
 		}
-		p.RealTokens += int64(piece.length)
-		p.TargetTokens += onesBetween(run.counted, start+1, end)
+		n, err := bits.ones(piece.run, piece.start+1, end)
+		if err != nil {
+			return err
+		}
+		p.RealTokens += piece.length
+		p.TargetTokens += n
 	}
+	return nil
 }
 
-// packable cuts a dataset into pieces, of which there must be some with a target.
-func packable(d *Dataset, sequenceLen int, long LongDocuments) (pieceList, Packing, error) {
-	ps, p := pieces(d, sequenceLen, long)
-	if len(ps.all) > maxDocuments {
-		return ps, p, fmt.Errorf("there are more than %d documents after cutting them to sequence_len %d", maxDocuments, sequenceLen)
-	}
-	if p.TargetTokens == 0 {
-		return ps, p, fmt.Errorf("the data have no target tokens: %d documents, %d dropped as longer than sequence_len %d",
-			p.Documents, p.Dropped, sequenceLen)
-	}
-	return ps, p, nil
-}
-
-// epochRows makes the plan that of an epoch and returns its number of rows, which is 0 behind the last epoch.
+// epochRows makes the order that of an epoch and returns its number of rows, which is 0 after the last epoch.
 func (l *Loader) epochRows(epoch int) int {
 	if l.o.Epochs > 0 && epoch >= l.o.Epochs {
 		return 0
 	}
 	if l.planned != epoch {
-		l.plan, l.planned = packEpoch(l.pieces, l.o.SequenceLen, l.o.Seed, epoch), epoch
+		l.order.epoch(l.o.Seed, epoch)
+		l.planned = epoch
 	}
-	return l.plan.rows()
+	return l.order.rows
 }
 
 // Packing reports how the first epoch is packed. Later ones differ by a few rows, since their order does.
@@ -150,84 +165,108 @@ func (l *Loader) Seek(c Cursor) error {
 	return nil
 }
 
-// Next returns the micro-batches of the next step: always BatchTokens/SequenceLen/MicroBatch of them, all of the same
-// shape. After the last epoch it returns io.EOF; the step before that may end in rows of padding.
-func (l *Loader) Next(ctx context.Context) ([]Batch, error) {
+// Next fills the micro-batches of the next step, which have BatchTokens/SequenceLen rows together. After the last epoch it returns
+// io.EOF; the step before that may end in rows of padding.
+func (l *Loader) Next(ctx context.Context, into []Batch) error {
 	if err := ctx.Err(); err != nil {
-		return nil, err
+		return err
+	}
+	if rows := rowsOf(into); rows != l.stepRows() {
+		panic(fmt.Sprintf("data: a step of %d rows is asked for in %d", l.stepRows(), rows))
 	}
 	if l.epochRows(l.cursor.Epoch) == 0 {
-		return nil, io.EOF
+		return io.EOF
 	}
-	batches := make([]Batch, l.stepRows()/l.o.MicroBatch)
-	for m := range batches {
-		batches[m] = newBatch(l.o.MicroBatch, l.o.SequenceLen)
-		for row := range l.o.MicroBatch {
+	for m := range into {
+		into[m].clear()
+		for row := range into[m].Sequences {
 			rows := l.epochRows(l.cursor.Epoch)
 			if rows == 0 {
 				break
 			}
-			batches[m].fill(row, l.d, l.pieces.all, l.plan.row(l.cursor.Row))
+			if err := into[m].fill(row, l.pieces, l.order.row(l.cursor.Row), &l.reader); err != nil {
+				return err
+			}
 			if l.cursor.Row++; l.cursor.Row == rows {
 				l.cursor = Cursor{Epoch: l.cursor.Epoch + 1}
 			}
 		}
 	}
-	return batches, nil
+	return nil
+}
+
+// rowsOf is how many rows micro-batches have together.
+func rowsOf(batches []Batch) int {
+	n := 0
+	for i := range batches {
+		n += batches[i].Sequences
+	}
+	return n
 }
 
 // EvalLoader hands out a dataset once, in its own order, packed. It is not safe for concurrent use.
 type EvalLoader struct {
-	d          *Dataset
-	microBatch int
-	sequence   int
-	pieces     pieceList
-	plan       rowPlan
-	packing    Packing
-	next       int
+	pieces  *pieces
+	order   *order
+	packing Packing
+	next    int
+	reader  pieceReader
 }
 
 // NewEvalLoader packs the dataset into rows of sequenceLen positions. Documents longer than a row are split, so every
-// target counts, though those after a cut see less before them.
-func NewEvalLoader(d *Dataset, sequenceLen, microBatch int) (*EvalLoader, error) {
+// target counts, though those after a cut see less before them. What it keeps is counted in accounts, if that is not nil.
+func NewEvalLoader(d *Dataset, sequenceLen int, accounts *hostmem.Accounts) (*EvalLoader, error) {
 	if err := checkPacking(sequenceLen, SplitLong); err != nil {
 		return nil, err
 	}
-	if microBatch < 1 {
-		return nil, errors.New("the micro-batch must have at least 1 row")
+	if accounts == nil {
+		accounts = hostmem.New()
 	}
-	l := &EvalLoader{d: d, microBatch: microBatch, sequence: sequenceLen}
+	l := &EvalLoader{reader: newPieceReader(sequenceLen)}
 	var err error
-	if l.pieces, l.packing, err = packable(d, sequenceLen, SplitLong); err != nil {
+	if l.pieces, l.packing, err = newPieces(d, sequenceLen, SplitLong, accounts); err != nil {
 		return nil, err
 	}
-	l.plan = pack(l.pieces.all, nil, sequenceLen)
-	l.packing.Rows = l.plan.rows()
+	if l.order, err = newOrder(l.pieces, int64(l.pieces.n), l.packing.RealTokens, accounts); err != nil {
+		return nil, firstOf(err, l.pieces.close())
+	}
+	l.order.inOrder()
+	if err := l.order.done(); err != nil {
+		return nil, firstOf(err, l.Close())
+	}
+	l.packing.Rows = l.order.rows
 	l.packing.Positions = int64(l.packing.Rows) * int64(sequenceLen)
 	return l, nil
 }
 
+// Close gives back the memory of the order. The dataset is the caller's.
+func (l *EvalLoader) Close() error { return firstOf(l.order.close(), l.pieces.close()) }
+
 // Packing reports how the dataset is packed.
 func (l *EvalLoader) Packing() Packing { return l.packing }
 
-// Batches is the number of micro-batches.
-func (l *EvalLoader) Batches() int { return ceilDiv(l.plan.rows(), l.microBatch) }
+// Rows is the number of rows.
+func (l *EvalLoader) Rows() int { return l.order.rows }
 
-// Next returns the next micro-batch, or io.EOF after the last, which may end in rows of padding.
-func (l *EvalLoader) Next(ctx context.Context) (Batch, error) {
+// Next fills micro-batches with the next rows, and the rest of them with padding, or returns io.EOF after the last row.
+func (l *EvalLoader) Next(ctx context.Context, into []Batch) error {
 	if err := ctx.Err(); err != nil {
-		return Batch{}, err
+		return err
 	}
-	if l.next == l.plan.rows() {
-		return Batch{}, io.EOF
+	if l.next == l.order.rows {
+		return io.EOF
 	}
-	b := newBatch(l.microBatch, l.sequence)
-	for row := 0; row < l.microBatch && l.next < l.plan.rows(); row++ {
-		b.fill(row, l.d, l.pieces.all, l.plan.row(l.next))
-		l.next++
+	for m := range into {
+		into[m].clear()
+		for row := 0; row < into[m].Sequences && l.next < l.order.rows; row++ {
+			if err := into[m].fill(row, l.pieces, l.order.row(l.next), &l.reader); err != nil {
+				return err
+			}
+			l.next++
+		}
 	}
-	return b, nil
+	return nil
 }
 
-// Reset starts again from the first micro-batch.
+// Reset starts again from the first row.
 func (l *EvalLoader) Reset() { l.next = 0 }

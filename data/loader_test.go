@@ -11,6 +11,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
+
+	"github.com/millrace/millrace/internal/hostmem"
 )
 
 // drawDataset makes documents whose tokens are all different, so that a token tells where it comes from.
@@ -103,21 +105,42 @@ func checkBatch(t *rapid.T, b Batch, seen map[int32]int, targets map[int32]int32
 	}
 }
 
-func drawOptions(t *rapid.T) LoaderOptions {
-	o := LoaderOptions{
+// drawOptions are options with the rows of a micro-batch.
+func drawOptions(t *rapid.T) (o LoaderOptions, micro int) {
+	micro = rapid.IntRange(1, 3).Draw(t, "micro-batch")
+	o = LoaderOptions{
 		SequenceLen: rapid.IntRange(2, 70).Draw(t, "sequence length"),
-		MicroBatch:  rapid.IntRange(1, 3).Draw(t, "micro-batch"),
 		Seed:        rapid.Uint64().Draw(t, "seed"),
 	}
-	o.BatchTokens = o.SequenceLen * o.MicroBatch * rapid.IntRange(1, 3).Draw(t, "micro-batches")
-	return o
+	o.BatchTokens = o.SequenceLen * micro * rapid.IntRange(1, 3).Draw(t, "micro-batches")
+	return o, micro
+}
+
+// example is a document of a dataset.
+func example(t interface{ Fatal(...any) }, d *Dataset, i int) Example {
+	e, err := d.Example(i)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+// batches are n micro-batches in memory of their own.
+func batches(n, sequences, sequenceLen int) []Batch {
+	return NewBatches(make([]byte, BatchBytes(n*sequences*sequenceLen)), n, sequences, sequenceLen)
+}
+
+// next is the next step of a loader, in memory of its own and in micro-batches of so many rows.
+func next(l *Loader, micro int) ([]Batch, error) {
+	into := batches(l.stepRows()/micro, micro, l.o.SequenceLen)
+	return into, l.Next(context.Background(), into)
 }
 
 // TestEpochLaw: over some epochs each token comes once per epoch, with its own target, and every target counts.
 func TestEpochLaw(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		d, examples := drawDataset(t, 150)
-		o := drawOptions(t)
+		o, micro := drawOptions(t)
 		o.Epochs = rapid.IntRange(1, 3).Draw(t, "epochs")
 		l, err := NewLoader(d, o)
 		if d.TargetTokens() == 0 {
@@ -132,7 +155,7 @@ func TestEpochLaw(t *testing.T) {
 		seen, targets := map[int32]int{}, map[int32]int32{}
 		steps := 0
 		for {
-			batches, err := l.Next(t.Context())
+			batches, err := next(l, micro)
 			if err == io.EOF {
 				break
 			}
@@ -140,9 +163,6 @@ func TestEpochLaw(t *testing.T) {
 				t.Fatal(err)
 			}
 			steps++
-			if len(batches)*o.MicroBatch*o.SequenceLen != o.BatchTokens {
-				t.Fatalf("%d micro-batches", len(batches))
-			}
 			for _, b := range batches {
 				checkBatch(t, b, seen, targets)
 			}
@@ -173,7 +193,7 @@ func TestEpochLaw(t *testing.T) {
 func TestResumeLaw(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		d, _ := drawDataset(t, 100)
-		o := drawOptions(t)
+		o, micro := drawOptions(t)
 		if d.TargetTokens() == 0 {
 			t.Skip("no targets")
 		}
@@ -186,7 +206,7 @@ func TestResumeLaw(t *testing.T) {
 			t.Fatal(err)
 		}
 		for range rapid.IntRange(0, 30).Draw(t, "steps before") {
-			if _, err := a.Next(t.Context()); err != nil {
+			if _, err := next(a, micro); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -195,11 +215,11 @@ func TestResumeLaw(t *testing.T) {
 			t.Fatal(err)
 		}
 		for range 3 {
-			x, err := a.Next(t.Context())
+			x, err := next(a, micro)
 			if err != nil {
 				t.Fatal(err)
 			}
-			y, err := b.Next(t.Context())
+			y, err := next(b, micro)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -219,13 +239,13 @@ func TestRowsDoNotDependOnTheStep(t *testing.T) {
 			t.Skip("no targets")
 		}
 		stream := func(micro, micros int) []int32 {
-			l, err := NewLoader(d, LoaderOptions{SequenceLen: 32, BatchTokens: 32 * micro * micros, MicroBatch: micro, Seed: 7})
+			l, err := NewLoader(d, LoaderOptions{SequenceLen: 32, BatchTokens: 32 * micro * micros, Seed: 7})
 			if err != nil {
 				t.Fatal(err)
 			}
 			var tokens []int32
 			for len(tokens) < 32*24 {
-				batches, err := l.Next(t.Context())
+				batches, err := next(l, micro)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -247,20 +267,22 @@ func TestEvalLaw(t *testing.T) {
 		if d.TargetTokens() == 0 {
 			t.Skip("no targets")
 		}
-		l, err := NewEvalLoader(d, rapid.IntRange(2, 70).Draw(t, "sequence length"), rapid.IntRange(1, 4).Draw(t, "micro-batch"))
+		sequenceLen, micro := rapid.IntRange(2, 70).Draw(t, "sequence length"), rapid.IntRange(1, 4).Draw(t, "micro-batch")
+		l, err := NewEvalLoader(d, sequenceLen, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for range 2 {
 			seen, targets := map[int32]int{}, map[int32]int32{}
-			for range l.Batches() {
-				b, err := l.Next(t.Context())
-				if err != nil {
+			into := batches(2, micro, sequenceLen)
+			for range ceilDiv(l.Rows(), 2*micro) {
+				if err := l.Next(t.Context(), into); err != nil {
 					t.Fatal(err)
 				}
-				checkBatch(t, b, seen, targets)
+				checkBatch(t, into[0], seen, targets)
+				checkBatch(t, into[1], seen, targets)
 			}
-			if _, err := l.Next(t.Context()); err != io.EOF {
+			if err := l.Next(t.Context(), into); err != io.EOF {
 				t.Fatalf("after the last: %v", err)
 			}
 			if len(seen) != int(d.Tokens()) {
@@ -293,14 +315,15 @@ func TestBatch(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := NewEvalLoader(d, 6, 3)
+	l, err := NewEvalLoader(d, 6, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := l.Next(t.Context())
-	if err != nil {
+	into := batches(1, 3, 6)
+	if err := l.Next(t.Context(), into); err != nil {
 		t.Fatal(err)
 	}
+	got := into[0]
 	want := Batch{
 		Sequences: 3, SequenceLen: 6, RealTokens: 13, TargetTokens: 9,
 		Tokens:    []int32{11, 12, 13, 14, 15, 16, 1, 2, 3, 4, 5, 0, 17, 18, 0, 0, 0, 0},
@@ -354,12 +377,12 @@ func TestShuffle(t *testing.T) {
 		t.Fatal(err)
 	}
 	epochs := func(seed uint64) (a, b []int32) {
-		l, err := NewLoader(d, LoaderOptions{SequenceLen: 2, BatchTokens: 400, MicroBatch: 200, Seed: seed})
+		l, err := NewLoader(d, LoaderOptions{SequenceLen: 2, BatchTokens: 400, Seed: seed})
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, into := range []*[]int32{&a, &b} {
-			batches, err := l.Next(t.Context())
+			batches, err := next(l, 200)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -383,7 +406,7 @@ func TestLongDocuments(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := LoaderOptions{SequenceLen: 8, BatchTokens: 8, MicroBatch: 1, LongDocuments: DropLong}
+	o := LoaderOptions{SequenceLen: 8, BatchTokens: 8, LongDocuments: DropLong}
 	l, err := NewLoader(d, o)
 	if err != nil {
 		t.Fatal(err)
@@ -414,24 +437,22 @@ func TestLoaderErrors(t *testing.T) {
 		t.Fatal(err)
 	}
 	for want, o := range map[string]LoaderOptions{
-		"sequence_len is 0":                {BatchTokens: 8, MicroBatch: 1},
-		"sequence_len is 33554432":         {SequenceLen: 1 << 25, BatchTokens: 8, MicroBatch: 1},
-		"micro-batch has 0 rows":           {SequenceLen: 8, BatchTokens: 8},
-		"batch_tokens is 12":               {SequenceLen: 8, BatchTokens: 12, MicroBatch: 1},
-		"batch_tokens is 0":                {SequenceLen: 8, MicroBatch: 1},
-		"micro-batches of 2 rows":          {SequenceLen: 8, BatchTokens: 24, MicroBatch: 2},
-		"epochs is -1":                     {SequenceLen: 8, BatchTokens: 8, MicroBatch: 1, Epochs: -1},
-		`overlong is "x"`:                  {SequenceLen: 8, BatchTokens: 8, MicroBatch: 1, LongDocuments: "x"},
-		"no target tokens: 0 documents, 1": {SequenceLen: 8, BatchTokens: 8, MicroBatch: 1, LongDocuments: DropLong},
+		"sequence_len is 0":                {BatchTokens: 8},
+		"sequence_len is 33554432":         {SequenceLen: 1 << 25, BatchTokens: 8},
+		"batch_tokens is 12":               {SequenceLen: 8, BatchTokens: 12},
+		"batch_tokens is 0":                {SequenceLen: 8},
+		"epochs is -1":                     {SequenceLen: 8, BatchTokens: 8, Epochs: -1},
+		`overlong is "x"`:                  {SequenceLen: 8, BatchTokens: 8, LongDocuments: "x"},
+		"no target tokens: 0 documents, 1": {SequenceLen: 8, BatchTokens: 8, LongDocuments: DropLong},
 	} {
 		if _, err := NewLoader(d, o); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%+v: error %v, want %q", o, err, want)
 		}
 	}
-	if _, err := NewEvalLoader(d, 8, 0); err == nil {
-		t.Error("an eval loader without rows")
+	if _, err := NewEvalLoader(d, 1, nil); err == nil {
+		t.Error("an eval loader with rows of one position")
 	}
-	l, err := NewLoader(d, LoaderOptions{SequenceLen: 8, BatchTokens: 8, MicroBatch: 1, Epochs: 2})
+	l, err := NewLoader(d, LoaderOptions{SequenceLen: 8, BatchTokens: 8, Epochs: 2})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -443,12 +464,12 @@ func TestLoaderErrors(t *testing.T) {
 	if err := l.Seek(Cursor{Epoch: 2}); err != nil {
 		t.Errorf("the end: %v", err)
 	}
-	if _, err := l.Next(t.Context()); err != io.EOF {
+	if _, err := next(l, 1); err != io.EOF {
 		t.Errorf("at the end: %v", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := l.Next(ctx); !errors.Is(err, context.Canceled) {
+	if err := l.Next(ctx, batches(1, 1, 8)); !errors.Is(err, context.Canceled) {
 		t.Errorf("cancelled: %v", err)
 	}
 }
@@ -475,17 +496,26 @@ func BenchmarkPackEpoch(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	ps, _ := pieces(d, 2048, SplitLong)
+	accounts := hostmem.New()
+	ps, packing, err := newPieces(d, 2048, SplitLong, accounts)
+	if err != nil {
+		b.Fatal(err)
+	}
+	o, err := newOrder(ps, int64(ps.n), packing.RealTokens, accounts)
+	if err != nil {
+		b.Fatal(err)
+	}
 	for b.Loop() {
-		p := packEpoch(ps, 2048, 1, 0)
-		b.ReportMetric(float64(d.Tokens())/float64(p.rows()*2048), "efficiency")
+		o.epoch(1, 0)
+		b.ReportMetric(float64(d.Tokens())/float64(o.rows*2048), "efficiency")
 	}
 }
 
 func ExampleLoader() {
 	d, _ := NewDataset([]Example{{InputIDs: []int32{1, 2, 3}, Labels: []int32{Ignore, 2, 3}}})
-	l, _ := NewLoader(d, LoaderOptions{SequenceLen: 4, BatchTokens: 4, MicroBatch: 1, Epochs: 1})
-	batches, _ := l.Next(context.Background())
+	l, _ := NewLoader(d, LoaderOptions{SequenceLen: 4, BatchTokens: 4, Epochs: 1})
+	batches := NewBatches(make([]byte, BatchBytes(4)), 1, 1, 4)
+	_ = l.Next(context.Background(), batches)
 	fmt.Println(batches[0].Tokens, batches[0].Targets)
 	// Output: [1 2 3 0] [2 3 -1 -1]
 }

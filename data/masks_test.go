@@ -95,7 +95,7 @@ func TestMasksAreThoseOfTransformers(t *testing.T) {
 			for _, r := range want {
 				copy(labels[r[0]:r[1]], c.IDs[r[0]:r[1]])
 			}
-			if diff := cmp.Diff(Example{c.IDs, labels}, d.Example(0)); diff != "" {
+			if diff := cmp.Diff(Example{c.IDs, labels}, example(t, d, 0)); diff != "" {
 				t.Errorf("%s: %s", where, diff)
 			}
 		}

@@ -15,18 +15,20 @@ import (
 	"github.com/millrace/millrace/data/tokenizer"
 	"github.com/millrace/millrace/hf/hub"
 	"github.com/millrace/millrace/internal/fault"
+	"github.com/millrace/millrace/internal/hostmem"
 )
 
 // Options say how [Prepare] turns rows into tokens.
 type Options struct {
 	Tokenizer     tokenizer.Tokenizer
-	Renderer      Renderer       // nil is Plain
-	TrainOnPrompt bool           // prompts count in the loss too
-	CacheDir      string         // "" keeps nothing; see DefaultCacheDir
-	Hub           *hub.Hub       // where data sets come from that are no paths; nil: nowhere
-	Note          func(string)   // told in a line which files of the hub are read, and what the cache cannot do; may be nil
-	Workers       int            // goroutines that tokenize; 0 is GOMAXPROCS
-	Progress      func(Progress) // may be nil; never called concurrently
+	Renderer      Renderer          // nil is Plain
+	TrainOnPrompt bool              // prompts count in the loss too
+	CacheDir      string            // "" keeps nothing; see DefaultCacheDir
+	Hub           *hub.Hub          // where data sets come from that are no paths; nil: nowhere
+	Note          func(string)      // told in a line which files of the hub are read, and what the cache cannot do; may be nil
+	Workers       int               // goroutines that tokenize; 0 is GOMAXPROCS
+	Progress      func(Progress)    // may be nil; never called concurrently
+	Accounts      *hostmem.Accounts // count what is kept of documents; nil: nobody does
 
 	cacheFile func(dir, pattern string) (*os.File, error) // makes files of the cache in tests; nil: os.CreateTemp
 }
@@ -46,7 +48,7 @@ type Progress struct {
 // Prepare finds the sources, fetching what the hub has, then reads and tokenizes them, one after the other, into one
 // dataset. The result does not depend on the number of workers or on the cache. Errors name the file and, for rows, the
 // line; of several bad rows it is the first.
-func Prepare(ctx context.Context, sources []Source, o Options) (*Dataset, error) {
+func Prepare(ctx context.Context, sources []Source, o Options) (_ *Dataset, err error) {
 	if len(sources) == 0 {
 		return nil, errors.New("datasets is empty: name at least one")
 	}
@@ -65,8 +67,16 @@ func Prepare(ctx context.Context, sources []Source, o Options) (*Dataset, error)
 	if o.Progress == nil {
 		o.Progress = func(Progress) {}
 	}
+	if o.Accounts == nil {
+		o.Accounts = hostmem.New()
+	}
 	var all []found
-	d := &Dataset{}
+	d := &Dataset{accounts: o.Accounts}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, d.Close())
+		}
+	}()
 	for _, s := range sources {
 		if err := s.Validate(); err != nil {
 			return nil, err
@@ -88,15 +98,17 @@ func Prepare(ctx context.Context, sources []Source, o Options) (*Dataset, error)
 		if err != nil {
 			return nil, err
 		}
-		if len(p.ends) == 0 {
+		d.add(p, s.Weight)
+		if len(p.run.lengths) == 0 {
 			return nil, fmt.Errorf("dataset %s: all %d rows are bad; the first: %s", s.Path, p.skipped, p.firstBad)
 		}
-		d.add(p, s.Weight)
-		if len(d.ends) > maxDocuments {
+		if d.documents > maxDocuments {
 			return nil, fmt.Errorf("the datasets have more than %d documents", maxDocuments)
 		}
 	}
-	d.seal()
+	if err := d.seal(); err != nil {
+		return nil, err
+	}
 	return d, nil
 }
 
@@ -139,7 +151,7 @@ func prepareSource(ctx context.Context, s Source, files []string, o Options) (*p
 		if err := tokenize(ctx, s, files, io.Discard, o, p, b); err != nil {
 			return nil, err
 		}
-		return b.finish()
+		return b.finishInMemory(o.Accounts)
 	}
 	if o.CacheDir == "" {
 		return inMemory()
@@ -150,9 +162,9 @@ func prepareSource(ctx context.Context, s Source, files []string, o Options) (*p
 	}
 	key := s.cacheKey(content.Sum128(), o)
 	vocab := o.Tokenizer.VocabSize()
-	d, err := readCache(o.CacheDir, key, vocab)
+	d, err := readCache(o.CacheDir, key, vocab, o.Accounts)
 	if err == nil {
-		p.Documents, p.Tokens, p.Skipped = len(d.ends), int64(len(d.run.tokens)), d.skipped
+		p.Documents, p.Tokens, p.Skipped = len(d.run.lengths), d.run.size, d.skipped
 		p.ReadBytes, p.Cached, p.Done = p.TotalBytes, true, true
 		o.Progress(p)
 		return d, nil
@@ -180,7 +192,7 @@ func prepareSource(ctx context.Context, s Source, files []string, o Options) (*p
 		}
 		return nil, err
 	}
-	if d, err = w.finish(vocab); err != nil {
+	if d, err = w.finish(vocab, o.Accounts); err != nil {
 		return notKept(err)
 	}
 	return d, nil
@@ -300,10 +312,10 @@ func collect(ctx context.Context, b *builder, ordered <-chan *job, room ahead, p
 		if b.firstBad == "" && j.firstBad != nil {
 			b.firstBad = j.firstBad.Error()
 		}
-		if len(b.ends) > maxDocuments {
+		if b.documents > maxDocuments {
 			return fmt.Errorf("dataset %s has more than %d documents", p.Source, maxDocuments)
 		}
-		p.Documents, p.Tokens, p.Skipped = len(b.ends), b.n, b.skipped
+		p.Documents, p.Tokens, p.Skipped = b.documents, b.n, b.skipped
 		p.ReadBytes = min(p.ReadBytes+int64(j.bytes), p.TotalBytes)
 		progress(*p)
 	}

@@ -1,6 +1,7 @@
 package data
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -11,7 +12,6 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"unsafe"
 
 	"github.com/goccy/go-yaml"
 	"github.com/google/go-cmp/cmp"
@@ -19,6 +19,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/millrace/millrace/data/tokenizer"
+	"github.com/millrace/millrace/internal/hostmem"
 )
 
 func write(t testing.TB, dir, name, content string) string {
@@ -38,7 +39,10 @@ func show(d *Dataset) []string {
 	tok := tokenizer.Bytes()
 	var out []string
 	for i := range d.Len() {
-		e := d.Example(i)
+		e, err := d.Example(i)
+		if err != nil {
+			return append(out, err.Error())
+		}
 		split := 0
 		for split < len(e.Labels) && e.Labels[split] == Ignore {
 			split++
@@ -401,17 +405,9 @@ func TestCacheDamage(t *testing.T) {
 	// the reader is asked directly.
 	var key [16]byte
 	copy(key[:], good[8:24])
-	if _, err := parseCache(aligned(good), uint128(key), 100); err == nil || !strings.Contains(err.Error(), "vocabulary") {
+	if _, err := parseCache(bytes.NewReader(good), int64(len(good)), uint128(key), 100, hostmem.New()); err == nil || !strings.Contains(err.Error(), "vocabulary") {
 		t.Errorf("a token outside the vocabulary: %v", err)
 	}
-}
-
-// aligned copies bytes to where numbers of 8 bytes may lie.
-func aligned(b []byte) []byte {
-	words := make([]uint64, len(b)/8+1)
-	out := unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(words))), len(b))
-	copy(out, b)
-	return out
 }
 
 func TestCacheShared(t *testing.T) {
@@ -581,13 +577,13 @@ func FuzzCache(f *testing.F) {
 		}
 	}
 	w.skipped, w.firstBad = 2, "a.jsonl:1: bad"
-	if _, err := w.finish(100); err != nil {
+	if _, err := w.finish(100, hostmem.New()); err != nil {
 		f.Fatal(err)
 	}
 	f.Add(readFile(f, cachePath(w.dir, key)), false)
 	f.Add(readFile(f, cachePath(w.dir, key)), true)
 	f.Fuzz(func(t *testing.T, b []byte, mend bool) {
-		b = aligned(b)
+		b = bytes.Clone(b)
 		if note := 0; mend && len(b) >= cacheHeaderBytes {
 			id := key.Bytes()
 			copy(b, cacheMagic)
@@ -599,15 +595,23 @@ func FuzzCache(f *testing.F) {
 				binary.LittleEndian.PutUint64(b[72:], checkHeader(b[:72], string(body[len(body)-note:])))
 			}
 		}
-		p, err := parseCache(b, key, 100)
-		if err != nil {
-			return
+		d := &Dataset{accounts: hostmem.New()}
+		p, err := parseCache(bytes.NewReader(b), int64(len(b)), key, 100, d.accounts)
+		if err == nil {
+			d.add(p, 1)
+			err = d.seal()
 		}
-		var d Dataset
-		d.add(p, 1)
-		d.seal()
-		if d.Len() > 0 {
-			d.Example(d.Len() - 1)
+		if err == nil && d.Len() > 0 {
+			_, err = d.Example(d.Len() - 1)
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := d.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if n, _ := d.accounts.Total(); n != 0 {
+			t.Fatalf("%d bytes are still reserved", n)
 		}
 	})
 }

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"github.com/millrace/millrace/data"
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/nn"
@@ -285,7 +286,7 @@ func (s *setting) head() *nn.Head {
 func (s *setting) hostBuffers() []Bytes {
 	t, m := int64(s.num.Positions()), int64(s.num.MicroBatches)
 	x := s.inputBytes() * m
-	list := []Bytes{{Purpose: TokensPurpose, Bytes: m * BatchBytes(int(t))}, {Purpose: ResultsPurpose, Bytes: 2 * s.resultBytes()}}
+	list := []Bytes{{Purpose: RowsPurpose, Bytes: data.BatchBytes(s.num.StepPositions())}, {Purpose: TokensPurpose, Bytes: m * BatchBytes(int(t))}, {Purpose: ResultsPurpose, Bytes: 2 * s.resultBytes()}}
 	if !s.place.Bind {
 		var saved int64
 		for i := range s.blocks() {
@@ -324,7 +325,8 @@ func (s *setting) hostBuffers() []Bytes {
 
 // Names of host memory in the accounts.
 const (
-	TokensPurpose       = "tokens"
+	RowsPurpose         = "packed rows" // of a step, as the loader hands them out
+	TokensPurpose       = "tokens"      // of a step, as the device takes them
 	ResultsPurpose      = "results"
 	InputsPurpose       = "saved layer inputs"
 	KeptPurpose         = "kept activations"

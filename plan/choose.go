@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sort"
 
+	"github.com/millrace/millrace/data"
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/nn"
 	"github.com/millrace/millrace/store"
@@ -376,8 +377,11 @@ func (c *chooser) measure(place Placement) *Plan {
 	case n > 0:
 		p.Host = append(p.Host, Bytes{driverPurpose, n})
 	}
+	if c.DataBytes > 0 {
+		p.Host = append(p.Host, Bytes{data.OrderPurpose, c.DataBytes})
+	}
 	if c.ProgramBytes > 0 {
-		p.Host = append(p.Host, Bytes{"program and data", c.ProgramBytes})
+		p.Host = append(p.Host, Bytes{"program", c.ProgramBytes})
 	}
 	s.tierTable().enter(p)
 	for i := range p.Host {

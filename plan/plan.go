@@ -33,7 +33,9 @@ type Request struct {
 	DiskBytes int64
 	// Overlap leaves out placements with one weight slot where there are others.
 	Overlap bool
-	// ProgramBytes is what the process takes beside all that is planned: code, the Go heap, the data set.
+	// DataBytes is what was reserved for the documents' index and order when the data were read; 0 where they were not.
+	DataBytes int64
+	// ProgramBytes is what the process takes beside all that is planned: code and the Go heap.
 	ProgramBytes int64
 }
 

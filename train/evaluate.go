@@ -50,16 +50,14 @@ func Evaluate(ctx context.Context, env *Env, o EvalOptions) (*Loss, error) {
 	if err != nil {
 		return nil, err
 	}
-	// All rows could be one micro-batch; the largest that is tried is cpuPositions or gpuPositions long.
-	whole, err := data.NewEvalLoader(d, n.SequenceLen, 1)
+	defer d.Close()
+	rows, err := data.NewEvalLoader(d, n.SequenceLen, env.Accounts)
 	if err != nil {
 		return nil, Request(err)
 	}
-	p, err := env.fitForward(ctx, src.model.Frozen(), n, whole.Batches(), dev, o.Memory)
-	if err != nil {
-		return nil, err
-	}
-	rows, err := data.NewEvalLoader(d, n.SequenceLen, p.Numerics.MicroBatch)
+	defer rows.Close()
+	// All rows could be one micro-batch; the largest that is tried is cpuPositions or gpuPositions long.
+	p, err := env.fitForward(ctx, src.model.Frozen(), n, rows.Rows(), dev, o.Memory)
 	if err != nil {
 		return nil, err
 	}

@@ -25,48 +25,29 @@ func (s *session) evaluate(ctx context.Context, l *data.EvalLoader, what string)
 	var out Loss
 	sum := 0.0
 	for done := 0; ; {
-		var micro []data.Batch
-		for len(micro) < s.plan.Numerics.MicroBatches {
-			next, err := l.Next(ctx)
-			if errors.Is(err, io.EOF) {
-				break
-			}
-			if err != nil {
-				return out, err
-			}
-			micro = append(micro, next)
-			out.Tokens += int64(next.RealTokens)
-		}
-		if len(micro) == 0 {
+		err := l.Next(ctx, s.rows)
+		if errors.Is(err, io.EOF) {
 			break
 		}
-		done += len(micro)
-		for len(micro) < s.plan.Numerics.MicroBatches {
-			micro = append(micro, padding(s.plan.Numerics.MicroBatch, s.plan.Numerics.SequenceLen))
+		if err != nil {
+			return out, err
 		}
-		batch := batchOf(micro)
+		for _, micro := range s.rows {
+			out.Tokens += int64(micro.RealTokens)
+			done += micro.Sequences
+		}
+		batch := batchOf(s.rows)
 		loss, err := s.engine.Eval(ctx, batch)
 		if err != nil {
 			return out, err
 		}
 		sum += loss
 		out.TargetTokens += int64(batch.Targets)
-		b.set(int64(done), int64(l.Batches()))
+		b.set(int64(min(done, l.Rows())), int64(l.Rows()))
 	}
 	if out.TargetTokens > 0 {
 		out.Loss = sum / float64(out.TargetTokens)
 		out.Perplexity = math.Exp(out.Loss)
 	}
 	return out, nil
-}
-
-// padding is a micro-batch in which nothing counts.
-func padding(sequences, sequenceLen int) data.Batch {
-	n := sequences * sequenceLen
-	b := data.Batch{Sequences: sequences, SequenceLen: sequenceLen, Tokens: make([]int32, n), Targets: make([]int32, n),
-		Positions: make([]int32, n), DocStart: make([]int32, n), DocEnd: make([]int32, n)}
-	for t := range n {
-		b.Targets[t], b.DocStart[t], b.DocEnd[t] = -1, int32(t), int32(t+1)
-	}
-	return b
 }

@@ -154,7 +154,7 @@ func (s *source) openTemplate(c *Config, tok tokenizer.Tokenizer) (data.Renderer
 // prepare reads and tokenizes data sets, with progress, and says what was skipped.
 func (e *Env) prepare(ctx context.Context, what string, sources []data.Source, r reader) (*data.Dataset, error) {
 	bar := e.bar("tokenizing " + what)
-	o := data.Options{Tokenizer: r.tokenizer, Renderer: r.renderer, TrainOnPrompt: r.trainOnPrompt, Hub: e.hub(),
+	o := data.Options{Tokenizer: r.tokenizer, Renderer: r.renderer, TrainOnPrompt: r.trainOnPrompt, Hub: e.hub(), Accounts: e.Accounts,
 		Note: func(line string) { e.say("%s", line) }, Progress: func(p data.Progress) {
 			bar.set(p.ReadBytes, p.TotalBytes)
 		}}
@@ -174,15 +174,20 @@ func (e *Env) prepare(ctx context.Context, what string, sources []data.Source, r
 
 // prepareRun reads a run's data. held is nil where nothing is evaluated on.
 func (e *Env) prepareRun(ctx context.Context, c *Config, r reader) (training, held *data.Dataset, err error) {
-	if training, err = e.prepare(ctx, "the training data", c.Datasets, r); err != nil {
+	all, err := e.prepare(ctx, "the training data", c.Datasets, r)
+	if err != nil {
 		return nil, nil, err
 	}
+	training = all
 	switch {
 	case c.ValSize > 0:
-		training, held, err = training.Split(c.ValSize, c.Seed)
-		return training, held, Request(err)
+		training, held, err = all.Split(c.ValSize, c.Seed)
+		err = Request(err)
 	case len(c.Eval.Datasets) > 0:
 		held, err = e.prepare(ctx, "the evaluation data", c.Eval.Datasets, r)
 	}
-	return training, held, err
+	if err != nil {
+		return nil, nil, errors.Join(err, all.Close())
+	}
+	return training, held, nil
 }

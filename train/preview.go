@@ -57,11 +57,16 @@ func Preview(ctx context.Context, env *Env, c *Config, limit int, show func(Prev
 	if err != nil {
 		return nil, err
 	}
-	rows, err := data.NewLoader(d, data.LoaderOptions{SequenceLen: c.SequenceLen, BatchTokens: c.SequenceLen, MicroBatch: 1, Seed: c.Seed, Epochs: 1,
-		LongDocuments: data.LongDocuments(c.Overlong)})
+	defer d.Close()
+	if held != nil {
+		defer held.Close()
+	}
+	rows, err := data.NewLoader(d, data.LoaderOptions{SequenceLen: c.SequenceLen, BatchTokens: c.SequenceLen, Seed: c.Seed, Epochs: 1,
+		LongDocuments: data.LongDocuments(c.Overlong), Accounts: env.Accounts})
 	if err != nil {
 		return nil, Request(err)
 	}
+	defer rows.Close()
 	p := rows.Packing()
 	sum := &PreviewSummary{Documents: d.Len(), Tokens: d.Tokens(), TargetTokens: d.TargetTokens(), LongestDoc: d.LongestDocument(),
 		Split: p.Split, Truncated: p.Truncated, Dropped: p.Dropped, CutTokens: p.CutTokens,
@@ -77,7 +82,11 @@ func Preview(ctx context.Context, env *Env, c *Config, limit int, show func(Prev
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		if err := show(previewOf(r.tokenizer, d.Example(i))); err != nil {
+		e, err := d.Example(i)
+		if err != nil {
+			return nil, err
+		}
+		if err := show(previewOf(r.tokenizer, e)); err != nil {
 			return nil, err
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/millrace/millrace/data"
 	"github.com/millrace/millrace/device/null"
 	"github.com/millrace/millrace/internal/hostmem"
 	"github.com/millrace/millrace/optim"
@@ -61,6 +62,11 @@ func Rehearse(p *plan.Plan, steps int) (r Rehearsal, err error) {
 	}
 	defer func() { err = errors.Join(err, engine.Close()) }()
 
+	rows, err := accounts.Reserve(plan.RowsPurpose, data.BatchBytes(p.Numerics.StepPositions()), hostmem.AddressOnly)
+	if err != nil {
+		return r, err
+	}
+	defer func() { err = errors.Join(err, rows.Close()) }()
 	batch := emptyBatch(p.Numerics)
 	var before null.Counts
 	var moved store.Traffic // before the last step

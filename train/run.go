@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"os"
 	"path/filepath"
@@ -104,10 +105,14 @@ func Train(ctx context.Context, c *Config, env *Env, o Options) (*Summary, error
 		return nil, Request(err)
 	}
 	defer dev.Close()
+	defer t.closeData()
 	if err := t.openData(ctx, env); err != nil {
 		return nil, err
 	}
 	if t.at, err = t.placeOf(from); err != nil {
+		return nil, err
+	}
+	if err := t.openLoaders(env); err != nil {
 		return nil, err
 	}
 	if from != nil && c.cutsAs(from.Manifest) {
@@ -117,9 +122,6 @@ func Train(ctx context.Context, c *Config, env *Env, o Options) (*Summary, error
 	}
 	p, err := env.makePlan(ctx, c, t.src.model, dev.computes.Info())
 	if err != nil {
-		return nil, err
-	}
-	if err := t.openLoaders(p); err != nil {
 		return nil, err
 	}
 	if from != nil {
@@ -190,15 +192,20 @@ func (t *trainer) openData(ctx context.Context, env *Env) error {
 	return err
 }
 
-// openLoaders packs the data as the plan has it, and counts the steps.
-func (t *trainer) openLoaders(p *plan.Plan) (err error) {
+// openLoaders packs the data and counts the steps. What that takes for the whole run is reserved before the run is planned.
+func (t *trainer) openLoaders(env *Env) (err error) {
 	c := t.config
 	epochs := 0 // for ever: max_steps ends the run
 	if c.MaxSteps == 0 {
 		epochs = max(int(math.Ceil(c.Epochs)), 1)
 	}
+	if t.evalData != nil { // first, since it gives back what only packing needs
+		if t.eval, err = data.NewEvalLoader(t.evalData, c.SequenceLen, env.Accounts); err != nil {
+			return Request(err)
+		}
+	}
 	t.loader, err = data.NewLoader(t.data, data.LoaderOptions{SequenceLen: c.SequenceLen, BatchTokens: c.BatchTokens,
-		MicroBatch: p.Numerics.MicroBatch, Seed: c.Seed, Epochs: epochs, LongDocuments: data.LongDocuments(c.Overlong)})
+		Seed: c.Seed, Epochs: epochs, LongDocuments: data.LongDocuments(c.Overlong), Accounts: env.Accounts})
 	if err != nil {
 		return Request(err)
 	}
@@ -215,10 +222,27 @@ func (t *trainer) openLoaders(p *plan.Plan) (err error) {
 		warmup = int(math.Ceil(c.WarmupRatio * float64(steps)))
 	}
 	t.rates = optim.Schedule{Shape: c.LRScheduler, Peak: c.LearningRate, WarmupSteps: warmup, Steps: steps}
-	if t.evalData != nil {
-		t.eval, err = data.NewEvalLoader(t.evalData, c.SequenceLen, p.Numerics.MicroBatch)
+	return nil
+}
+
+// closeData gives back what the data take.
+func (t *trainer) closeData() {
+	var open []io.Closer // nothing was written to them, so there is no error to tell
+	if t.loader != nil {
+		open = append(open, t.loader)
 	}
-	return Request(err)
+	if t.eval != nil {
+		open = append(open, t.eval)
+	}
+	if t.evalData != nil {
+		open = append(open, t.evalData)
+	}
+	if t.data != nil {
+		open = append(open, t.data)
+	}
+	for _, c := range open {
+		_ = c.Close()
+	}
 }
 
 // writeHead makes the output directory with run.yaml, as resolved, and plan.json.
@@ -368,19 +392,19 @@ func (t *trainer) finish() {
 
 // step runs one step, with its evaluation if one is due, and writes its metrics.
 func (t *trainer) step(ctx context.Context, step int) error {
-	micro, err := t.loader.Next(ctx)
-	if err != nil {
+	if err := t.loader.Next(ctx, t.rows); err != nil {
 		return fmt.Errorf("step %d: %w", step, err)
 	}
-	batch := batchOf(micro)
+	batch := batchOf(t.rows)
 	m := trace.Metrics{Step: int64(step), LearningRate: t.rates.At(step), TargetTokens: int64(batch.Targets),
 		DevicePeakBytes: t.plan.DeviceTotalBytes()}
 	var docs []int
-	for _, b := range micro {
+	for _, b := range t.rows {
 		m.Tokens += int64(b.RealTokens)
 		docs = documents(docs, b)
 	}
 	begin := time.Now()
+	var err error
 	if batch.Targets > 0 {
 		err = t.compute(ctx, step, batch, &m)
 	} else {

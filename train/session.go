@@ -29,6 +29,9 @@ type session struct {
 	store  store.Store
 	disk   *store.Disk // the part of it that is on disk; nil if there is none
 	engine *stream.Engine
+
+	rows   []data.Batch    // the micro-batches that a loader fills for a step
+	region *hostmem.Region // of rows
 }
 
 // goHeapSlack is what the Go heap may grow by after the plan is made: garbage of a few steps.
@@ -48,12 +51,15 @@ func (e *Env) request(m *model.Model, n plan.Numerics, dev device.Info, mem Memo
 	if r.DeviceBytes == 0 && !dev.Unified {
 		r.DeviceBytes = dev.MemoryBytes
 	}
+	debug.FreeOSMemory() // the garbage of what was read and tokenized
 	used, err := hostmem.RSS()
 	if err != nil {
 		used = 0 // nothing to read it from on this system; the plan then leaves it out
 	}
-	// What a unified device holds for itself is in the plan under its own name, and not resident before its first operation.
-	r.ProgramBytes = used + goHeapSlack
+	// The order of the data is there already, and has a line of its own. What a unified device holds for itself is in the plan under its
+	// own name, too, and not resident before its first operation.
+	r.DataBytes = e.Accounts.Of(data.OrderPurpose).Bytes
+	r.ProgramBytes = max(used-r.DataBytes, 0) + goHeapSlack
 	if e.program > 0 {
 		r.ProgramBytes = e.program
 	}
@@ -109,6 +115,9 @@ func (e *Env) openSession(ctx context.Context, p *plan.Plan, dev *devices, state
 		return s, err
 	}
 	s.store, s.disk = tiers, disk
+	if err := s.reserveRows(); err != nil {
+		return s, err
+	}
 	if err := fill(s); err != nil {
 		return s, err
 	}
@@ -117,6 +126,19 @@ func (e *Env) openSession(ctx context.Context, p *plan.Plan, dev *devices, state
 	s.engine, err = stream.New(stream.Config{Plan: p, Device: dev.computes, Host: dev.host, Store: s.store, Accounts: e.Accounts,
 		Trace: trace.NewRecorder(0)})
 	return s, err
+}
+
+// reserveRows takes the memory that a loader fills for a step.
+func (s *session) reserveRows() (err error) {
+	n := s.plan.Numerics
+	if s.region, err = s.env.Accounts.Reserve(plan.RowsPurpose, data.BatchBytes(n.StepPositions())); err != nil {
+		return err
+	}
+	if err := s.region.Populate(); err != nil {
+		return err
+	}
+	s.rows = data.NewBatches(s.region.Bytes(), n.MicroBatches, n.MicroBatch, n.SequenceLen)
+	return nil
 }
 
 // fill brings the weights into the store: from the model's checkpoint, or at random.
@@ -168,7 +190,10 @@ func (s *session) Close() error {
 	if s.store != nil {
 		errs = append(errs, s.store.Close())
 	}
-	s.engine, s.store, s.disk = nil, nil, nil
+	if s.region != nil {
+		errs = append(errs, s.region.Close())
+	}
+	s.engine, s.store, s.disk, s.rows, s.region = nil, nil, nil, nil, nil
 	return errors.Join(errs...)
 }
 

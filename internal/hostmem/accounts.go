@@ -110,6 +110,16 @@ func (a *Accounts) Usage() []PurposeBytes {
 	return all
 }
 
+// Of is the account of one purpose.
+func (a *Accounts) Of(purpose string) PurposeBytes {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if p := a.purposes[purpose]; p != nil {
+		return *p
+	}
+	return PurposeBytes{Purpose: purpose}
+}
+
 // Total is what is reserved now and was at most, over all purposes. The peak of the sum is at most the sum of the peaks.
 func (a *Accounts) Total() (bytes, peakBytes int64) {
 	a.mu.Lock()

@@ -21,7 +21,13 @@ func I16(b []byte) []int16 { return view[int16](b) }
 // I32 views bytes as int32 values, such as token ids.
 func I32(b []byte) []int32 { return view[int32](b) }
 
-func view[T float32 | float64 | uint16 | int16 | int32](b []byte) []T {
+// U32 views bytes as uint32 values, such as lengths.
+func U32(b []byte) []uint32 { return view[uint32](b) }
+
+// I64 views bytes as int64 values, such as offsets.
+func I64(b []byte) []int64 { return view[int64](b) }
+
+func view[T float32 | float64 | uint16 | int16 | int32 | uint32 | int64](b []byte) []T {
 	size := int(unsafe.Sizeof(*new(T)))
 	if len(b)%size != 0 {
 		panic(fmt.Sprintf("hostmem: %d bytes are not whole values of %d bytes", len(b), size))

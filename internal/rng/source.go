@@ -76,13 +76,11 @@ func (s *Source) Float32() float32 { return float32(s.Uint32()>>8) * (1.0 / (1 <
 // Float64 is uniform over the multiples of 2^-53 in [0, 1).
 func (s *Source) Float64() float64 { return float64(s.Uint64()>>11) * (1.0 / (1 << 53)) }
 
-// Perm is a random permutation of 0..n-1, all of them equally likely (Fisher-Yates).
-func (s *Source) Perm(n int) []int {
-	p := make([]int, n)
+// Perm fills p with a random permutation of 0..len(p)-1, all of them equally likely (Fisher-Yates).
+func (s *Source) Perm(p []int32) {
 	for i := range p {
 		j := s.Uint64N(uint64(i) + 1)
 		p[i] = p[j]
-		p[j] = i
+		p[j] = int32(i)
 	}
-	return p
 }

@@ -1,0 +1,248 @@
+package data
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/millrace/millrace/internal/hostmem"
+	"github.com/millrace/millrace/internal/rng"
+)
+
+// pieces is a dataset whose documents are cut to the length of a row. A piece is a document, or a part of one, that lies in one row;
+// pieces are numbered in the order of the documents, and worked out when they are asked for.
+type pieces struct {
+	d       *Dataset
+	row     int64 // positions
+	long    LongDocuments
+	n       int
+	firsts  []int32         // the first piece of every pieceStride-th document; nil where piece i is document i
+	region  *hostmem.Region // of firsts; nil: there are none
+	sources []sourcePieces
+}
+
+// sourcePieces is what the documents of a source are cut into.
+type sourcePieces struct{ pieces, tokens int64 }
+
+// pieceStride bounds how many documents are looked at to find a piece.
+const pieceStride = 64
+
+// piece is where a piece lies.
+type piece struct {
+	run    *tokenRun
+	start  int64 // of its first token
+	length int64
+	first  bool // it begins its document
+	more   bool // the document goes on after it
+}
+
+// newPieces cuts the documents of a dataset to the length of a row. What it reports is of documents once each.
+func newPieces(d *Dataset, sequenceLen int, long LongDocuments, accounts *hostmem.Accounts) (*pieces, Packing, error) {
+	ps := &pieces{d: d, row: int64(sequenceLen), long: long}
+	var p Packing
+	whole := true
+	i, n := 0, int64(0)
+	for _, source := range d.sources {
+		var of sourcePieces
+		for range source.documents {
+			length := d.length(i)
+			count, kept := ps.cut(length)
+			whole = whole && count == 1
+			of.pieces += count
+			of.tokens += kept
+			switch {
+			case length <= ps.row:
+			case long == DropLong:
+				p.Dropped++
+			case long == TruncateLong:
+				p.Truncated++
+			default:
+				p.Split++
+			}
+			if kept > 0 {
+				p.Documents++
+			}
+			p.CutTokens += length - kept
+			i++
+		}
+		ps.sources = append(ps.sources, of)
+		p.RealTokens += of.tokens
+		n += of.pieces
+	}
+	if n > maxDocuments {
+		return nil, p, fmt.Errorf("there are more than %d documents after cutting them to sequence_len %d", maxDocuments, sequenceLen)
+	}
+	ps.n = int(n)
+	var err error
+	if p.TargetTokens, err = ps.targets(p.CutTokens == 0); err != nil {
+		return nil, p, err
+	}
+	if p.TargetTokens == 0 {
+		return nil, p, fmt.Errorf("the data have no target tokens: %d documents, %d dropped as longer than sequence_len %d",
+			p.Documents, p.Dropped, sequenceLen)
+	}
+	if !whole {
+		err = ps.number(accounts)
+	}
+	return ps, p, err
+}
+
+// cut is how many pieces a document of a length becomes, and how many of its tokens are in them.
+func (ps *pieces) cut(length int64) (n, tokens int64) {
+	switch {
+	case length <= ps.row:
+		return 1, length
+	case ps.long == DropLong:
+		return 0, 0
+	case ps.long == TruncateLong:
+		return 1, ps.row
+	}
+	return (length + ps.row - 1) / ps.row, length
+}
+
+// targets counts the targets of all documents. No cut takes one away but where tokens are left out.
+func (ps *pieces) targets(all bool) (sum int64, err error) {
+	if all {
+		return ps.d.targets, nil
+	}
+	bits := bitReader{words: make([]uint64, bitWindow)}
+	for i := range ps.d.Len() {
+		r, start, end := ps.d.locate(i)
+		_, tokens := ps.cut(end - start)
+		n, err := bits.ones(r, start+1, start+tokens)
+		if err != nil {
+			return 0, err
+		}
+		sum += n
+	}
+	return sum, nil
+}
+
+// number notes which pieces belong to which documents.
+func (ps *pieces) number(accounts *hostmem.Accounts) (err error) {
+	n := ps.d.Len()
+	if ps.region, err = reserve(accounts, 4*int64((n+pieceStride-1)/pieceStride)); err != nil {
+		return err
+	}
+	ps.firsts = hostmem.I32(ps.region.Bytes())
+	at := int64(0)
+	for i := range n {
+		if i%pieceStride == 0 {
+			ps.firsts[i/pieceStride] = int32(at)
+		}
+		count, _ := ps.cut(ps.d.length(i))
+		at += count
+	}
+	return nil
+}
+
+func (ps *pieces) close() error {
+	if ps.region == nil {
+		return nil
+	}
+	return ps.region.Close()
+}
+
+// documentOf is the document of a piece, and the number of the piece in it.
+func (ps *pieces) documentOf(i int32) (document int, at int64) {
+	if ps.firsts == nil {
+		return int(i), 0
+	}
+	stride, found := slices.BinarySearch(ps.firsts, i)
+	switch {
+	case !found:
+		stride--
+	default: // documents that were left out may share a first piece: the last one has it
+		for stride+1 < len(ps.firsts) && ps.firsts[stride+1] == i {
+			stride++
+		}
+	}
+	document, at = stride*pieceStride, int64(i-ps.firsts[stride])
+	for {
+		n, _ := ps.cut(ps.d.length(document))
+		if at < n {
+			return document, at
+		}
+		at -= n
+		document++
+	}
+}
+
+// length is that of a piece.
+func (ps *pieces) length(i int32) int32 {
+	document, at := ps.documentOf(i)
+	_, tokens := ps.cut(ps.d.length(document))
+	return int32(min(tokens-at*ps.row, ps.row))
+}
+
+// find is where a piece lies.
+func (ps *pieces) find(i int32) piece {
+	document, at := ps.documentOf(i)
+	r, start, end := ps.d.locate(document)
+	_, tokens := ps.cut(end - start)
+	off := at * ps.row
+	length := min(tokens-off, ps.row)
+	return piece{r, start + off, length, at == 0, off+length < tokens}
+}
+
+// of appends the pieces of document i.
+func (ps *pieces) of(dst []int32, document int) []int32 {
+	first := int32(document)
+	if ps.firsts != nil {
+		stride := document / pieceStride
+		first = ps.firsts[stride]
+		for i := stride * pieceStride; i < document; i++ {
+			n, _ := ps.cut(ps.d.length(i))
+			first += int32(n)
+		}
+	}
+	n, _ := ps.cut(ps.d.length(document))
+	for i := range int32(n) {
+		dst = append(dst, first+i)
+	}
+	return dst
+}
+
+// weighted reports whether documents come another number of times than once.
+func (ps *pieces) weighted() bool {
+	return slices.ContainsFunc(ps.d.sources, func(s sourceDocuments) bool { return s.weight != 1 })
+}
+
+// most is how many pieces and tokens an epoch has at most, with the room that drawing it takes.
+func (ps *pieces) most() (n, tokens int64) {
+	documents := 0
+	for i, s := range ps.d.sources {
+		times, share := wholeWeight(s.weight)
+		if share > 0 {
+			times++
+			documents = max(documents, s.documents)
+		}
+		n += int64(times) * ps.sources[i].pieces
+		tokens += int64(times) * ps.sources[i].tokens
+	}
+	return max(n, int64(documents)), tokens
+}
+
+// drawn appends the pieces of an epoch, in order, as often as the weights of their sources say. Of a share, the documents
+// are those that come next in an order drawn from the seed, so that all come equally often in the long run. scratch has room
+// for the documents of a source.
+func (ps *pieces) drawn(dst, scratch []int32, seed uint64, epoch int) []int32 {
+	first := 0
+	for n, s := range ps.d.sources {
+		times, share := wholeWeight(s.weight)
+		for range times {
+			for i := range s.documents {
+				dst = ps.of(dst, first+i)
+			}
+		}
+		if some := int(math.Round(share * float64(s.documents))); some > 0 {
+			order := scratch[:s.documents]
+			rng.New(seed, "share of documents", uint64(n), 0).Perm(order)
+			for i := range some {
+				dst = ps.of(dst, first+int(order[(epoch%s.documents*some+i)%s.documents]))
+			}
+		}
+		first += s.documents
+	}
+	return dst
+}
