@@ -156,7 +156,7 @@ func (s Source) choose(ctx context.Context, h *hub.Hub, snapshot *hub.Snapshot, 
 	if err == nil {
 		var files []string
 		if files, ending = rowFiles(part.files); len(files) > 0 && !slices.Contains(foreign, ending) {
-			return snapshot, filesOf(snapshot, files), checkShards(files)
+			return snapshot, filesOf(snapshot, files), checkComplete(snapshot, files)
 		}
 	}
 	// Files that cannot be read, or a script that would make them. The splits of a script are known to nobody else.
@@ -184,6 +184,9 @@ func (s Source) choose(ctx context.Context, h *hub.Hub, snapshot *hub.Snapshot, 
 		names = append(names, f.Name)
 	}
 	part, err = chooseSplit(convertedSubsets(names, card), s.Name, s.Split)
+	if err == nil {
+		err = checkComplete(parquet, part.files)
+	}
 	return parquet, filesOf(parquet, part.files), err
 }
 
@@ -219,8 +222,25 @@ func filesOf(snapshot *hub.Snapshot, names []string) []hub.File {
 // numbered is the end of a name that says which of how many it is.
 var numbered = regexp.MustCompile(`^(.*)-[0-9]{5}-of-([0-9]{5})[^/]*$`)
 
-// checkShards refuses a split that lacks files by the names of the others, as a cache does that another program has filled in
-// part.
+// checkComplete refuses files of a split in a cache that another program has filled if others may be missing: offline, only the card
+// and files that say how many there are tell that these are all.
+func checkComplete(snapshot *hub.Snapshot, names []string) error {
+	if err := checkShards(names); err != nil || !snapshot.Partial {
+		return err
+	}
+	_, hasCard := snapshot.Find("README.md")
+	if hasCard && !slices.ContainsFunc(names, func(name string) bool { return !numbered.MatchString(name) }) {
+		return nil
+	}
+	var present []string
+	for _, f := range snapshot.Files {
+		present = append(present, f.Name)
+	}
+	return fmt.Errorf("of its files the cache has %s, and whether these are all is not known offline: unset HF_HUB_OFFLINE for one run, or name the files with glob",
+		someOf(present))
+}
+
+// checkShards refuses a split that lacks files by the names of the others.
 func checkShards(names []string) error {
 	count := map[string]int{}
 	for _, name := range names {

@@ -221,29 +221,74 @@ func TestHubOffline(t *testing.T) {
 	n := len(server.Requests)
 	t.Setenv("HF_HUB_OFFLINE", "1")
 	o.Hub = hub.FromEnv()
-	for _, dir := range []string{"", filepath.Join(o.Hub.Cache, "datasets--a--b", "listings")} { // then as another program leaves the cache
-		if dir != "" {
-			if err := os.RemoveAll(dir); err != nil {
-				t.Fatal(err)
-			}
-		}
-		d, err := prepare(t, s, o)
-		if err != nil || d.Fingerprint() != online.Fingerprint() {
-			t.Errorf("%q: %v", dir, err)
-		}
+	d, err := prepare(t, s, o)
+	if err != nil || d.Fingerprint() != online.Fingerprint() {
+		t.Errorf("offline: %v", err)
 	}
 	if len(server.Requests) != n {
 		t.Errorf("offline, the server was asked for %q", server.Requests[n:])
 	}
 	s.Split = "test"
-	if _, err := prepare(t, s, o); err == nil || !strings.Contains(err.Error(), `no split "test"; it has train`) {
+	if _, err := prepare(t, s, o); err == nil || !strings.Contains(err.Error(), "1 of 1 files, such as test.jsonl, are not in ") {
 		t.Errorf("%v", err)
 	}
 
 	write(t, ".", "a/b/x.jsonl", rowOf("local"))
-	d, err := prepare(t, Source{Path: "a/b", Type: Text}, o)
+	d, err = prepare(t, Source{Path: "a/b", Type: Text}, o)
 	if err != nil || texts(d)[0] != "local" {
 		t.Errorf("%v", err)
+	}
+}
+
+// Offline, a cache that another program has filled is read if it is known to have all of a split, by the listing that huggingface_hub
+// stores since version 2 or by the names of its files; otherwise the line says what there is or what is missing.
+func TestPartialCacheOffline(t *testing.T) {
+	const tree = `{"format_version": 1, "files": {"README.md": {"size": 4, "blob_id": "cec6ad6ede50a03d6adbd5d26bb5be6a4c285c36"},
+		"train-1.jsonl": {"size": 16, "blob_id": "cec6ad6ede50a03d6adbd5d26bb5be6a4c285c36"},
+		"train-2.jsonl": {"size": 7, "blob_id": "cec6ad6ede50a03d6adbd5d26bb5be6a4c285c36", "lfs_sha256": "cd6357efdd966de8c0cb2f876cc89ec74ce35f0968e11743987084bd42fb8944", "lfs_size": 16}}}`
+	for name, c := range map[string]struct {
+		files []string
+		tree  string
+		glob  string
+		want  string // of the error
+	}{
+		"some, and nobody knows":      {[]string{"README.md", "train-1.jsonl"}, "", "", "of its files the cache has README.md, train-1.jsonl, and whether these are all is not known offline"},
+		"some, by the tree":           {[]string{"README.md", "train-1.jsonl"}, tree, "", "1 of 2 files, such as train-2.jsonl, are not in "},
+		"all, by the tree":            {[]string{"README.md", "train-1.jsonl", "train-2.jsonl"}, tree, "", ""},
+		"a tree of another format":    {[]string{"README.md", "train-1.jsonl"}, strings.Replace(tree, ": 1,", ": 2,", 1), "", "whether these are all is not known"},
+		"named by glob":               {[]string{"train-1.jsonl"}, "", "train-1.jsonl", ""},
+		"numbered, all":               {[]string{"README.md", "data/train-00000-of-00002.jsonl", "data/train-00001-of-00002.jsonl"}, "", "", ""},
+		"numbered, some":              {[]string{"README.md", "data/train-00001-of-00002.jsonl"}, "", "", "there are 1 of 2 files train-..."},
+		"numbered, and no card":       {[]string{"data/train-00000-of-00001.jsonl"}, "", "", "whether these are all is not known"},
+		"one beside what is numbered": {[]string{"README.md", "train/a-00000-of-00001.jsonl", "train/b.jsonl"}, "", "", "whether these are all is not known"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server, o := startDataset(t, nil)
+			t.Setenv("HF_HUB_OFFLINE", "1")
+			o.Hub = hub.FromEnv()
+			root := filepath.Join(o.Hub.Cache, "datasets--a--b")
+			write(t, root, "refs/main", hubtest.Commit)
+			for _, file := range c.files {
+				content := rowOf("one")
+				if file == "README.md" {
+					content = "none"
+				}
+				write(t, root, "snapshots/"+hubtest.Commit+"/"+file, content)
+			}
+			if c.tree != "" {
+				write(t, root, "trees/"+hubtest.Commit+".json", c.tree)
+			}
+			_, err := prepare(t, Source{Path: "a/b", Type: Text, Glob: c.glob}, o)
+			switch {
+			case c.want == "" && err != nil:
+				t.Error(err)
+			case c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n")):
+				t.Errorf("error %v, want %q", err, c.want)
+			}
+			if len(server.Requests) > 0 {
+				t.Errorf("the server was asked for %q", server.Requests)
+			}
+		})
 	}
 }
 

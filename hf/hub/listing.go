@@ -124,17 +124,47 @@ func (h *Hub) listing(r Repo, commit string) string {
 	return filepath.Join(h.dir(r), "listings", commit+".json")
 }
 
-// storedFiles is the listing of a commit that was stored when it was asked for.
+// storedFiles is the listing of a commit that was stored when it was asked for, by this program or by huggingface_hub.
 func (h *Hub) storedFiles(r Repo, commit string) ([]File, bool) {
-	doc, err := readSmall(h.listing(r, commit), 512<<20)
+	doc, err := readSmall(h.listing(r, commit), maxListingBytes)
 	if err != nil {
-		return nil, false
+		return h.pythonsFiles(r, commit)
 	}
 	var files []File
 	if json.Unmarshal(doc, &files) != nil || checkAll(files) != nil {
 		return nil, false // it is asked for again
 	}
 	return files, true
+}
+
+const maxListingBytes = 512 << 20
+
+// pythonsFiles is the listing that huggingface_hub stores with a snapshot since version 2 (_tree_cache.py there).
+func (h *Hub) pythonsFiles(r Repo, commit string) ([]File, bool) {
+	doc, err := readSmall(filepath.Join(h.dir(r), "trees", commit+".json"), maxListingBytes)
+	if err != nil {
+		return nil, false
+	}
+	var tree struct {
+		Version int `json:"format_version"`
+		Files   map[string]struct {
+			Size    int64  `json:"size"`
+			BlobID  string `json:"blob_id"`
+			SHA256  string `json:"lfs_sha256"`
+			LFSSize int64  `json:"lfs_size"`
+		} `json:"files"`
+	}
+	if json.Unmarshal(doc, &tree) != nil || tree.Version != 1 {
+		return nil, false
+	}
+	var files []File
+	for name, f := range tree.Files {
+		if f.SHA256 != "" {
+			f.BlobID, f.Size = f.SHA256, f.LFSSize
+		}
+		files = append(files, File{name, f.Size, f.BlobID})
+	}
+	return files, len(files) > 0 && checkAll(files) == nil
 }
 
 func (h *Hub) storeFiles(r Repo, commit string, files []File) error {
