@@ -308,3 +308,40 @@ func TestWriteErrorsStick(t *testing.T) {
 		t.Errorf("Close: %v", err)
 	}
 }
+
+// A drive that fails two of three times costs nothing; one that always fails says so.
+func TestDiskTriesAgain(t *testing.T) {
+	ctx := t.Context()
+	for failing, want := range map[int]error{2: nil, 3: syscall.EIO} {
+		type what struct {
+			kind vfs.OpKind
+			name string
+		}
+		m, tries, failed := vfs.NewMem(), map[what]int{}, map[vfs.OpKind]int{}
+		d, err := tryOpen(m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.Intercept(func(op vfs.Op) vfs.Outcome {
+			if op.Kind != vfs.OpRead && op.Kind != vfs.OpWrite || filepath.Dir(op.Name) != "state" {
+				return vfs.Outcome{}
+			}
+			this := what{op.Kind, op.Name}
+			tries[this]++
+			if (tries[this]-1)%3 >= failing {
+				return vfs.Outcome{}
+			}
+			failed[op.Kind]++
+			return vfs.Outcome{Err: syscall.EIO}
+		})
+		err = train(ctx, d, m, 0, 6)
+		m.Intercept(nil)
+		if !errors.Is(err, want) || want == nil && err != nil {
+			t.Errorf("%d of 3 fail: %v", failing, err)
+		}
+		if want == nil && (failed[vfs.OpRead] == 0 || failed[vfs.OpWrite] == 0) {
+			t.Errorf("nothing failed: %v", failed)
+		}
+		_ = d.Close() // it reports the same
+	}
+}

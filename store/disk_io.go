@@ -90,14 +90,31 @@ func (d *Disk) read(f *file, p *diskPiece, mem []byte) error {
 		clear(mem[:p.bytes])
 		return nil
 	}
-	err := d.readFile(f, p.bytes, mem)
-	if err == nil && xxh3.Hash(mem[:p.bytes]) != f.sum {
-		err = fmt.Errorf("%s: %w", f.path, ErrChecksum)
-	}
+	err := again(func() error {
+		err := d.readFile(f, p.bytes, mem)
+		if err == nil && xxh3.Hash(mem[:p.bytes]) != f.sum {
+			err = fmt.Errorf("%s: %w", f.path, ErrChecksum)
+		}
+		return err
+	})
 	if err != nil {
 		return fmt.Errorf("store: read %v: %w", p, err)
 	}
 	return nil
+}
+
+// attempts is how often a piece is read or written before it counts as failed: a drive that was reset, or a bit that flipped on its way,
+// should not end a week's run.
+const attempts = 3
+
+// again calls f until it succeeds, attempts times at most.
+func again(f func() error) (err error) {
+	for range attempts {
+		if err = f(); err == nil {
+			return nil
+		}
+	}
+	return err
 }
 
 func (d *Disk) readFile(f *file, bytes int64, mem []byte) error {
@@ -127,7 +144,7 @@ func (d *Disk) save(b *buffer) {
 	if err == nil {
 		version := p.version
 		d.mu.Unlock()
-		err = d.write(f, p, version, b.mem)
+		err = again(func() error { return d.write(f, p, version, b.mem) })
 		d.mu.Lock()
 	}
 	if err == errClosed {

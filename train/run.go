@@ -481,10 +481,12 @@ func (t *trainer) afterStep(ctx context.Context, m *trace.Metrics) error {
 	if save {
 		t.startSave(step)
 	}
-	if step == t.begun+1 {
-		s.FirstLoss = m.Loss
+	if !math.IsNaN(m.Loss) && !math.IsInf(m.Loss, 0) {
+		if s.TargetTokens == 0 {
+			s.FirstLoss = m.Loss
+		}
+		s.LastLoss = m.Loss
 	}
-	s.LastLoss = m.Loss
 	s.Tokens += m.Tokens
 	s.TargetTokens += m.TargetTokens
 	s.TrainSec += m.StepSec
