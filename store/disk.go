@@ -1,8 +1,8 @@
 package store
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -242,17 +242,17 @@ func (d *Disk) Close() error {
 	d.wake()
 	d.mu.Unlock()
 	d.serving.Wait()
-	return errors.Join(d.err, d.giveBack())
+	return cmp.Or(d.err, d.giveBack())
 }
 
 // giveBack removes the files and gives back the memory.
 func (d *Disk) giveBack() error {
 	var err error
 	if d.lock != nil {
-		err = errors.Join(d.clearDir(), d.lock.Close())
+		err = cmp.Or(d.clearDir(), d.lock.Close())
 	}
 	for _, r := range d.Regions() {
-		err = errors.Join(err, r.Close())
+		err = cmp.Or(err, r.Close())
 	}
 	return err
 }

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -103,7 +104,7 @@ func (d *Disk) clearDir() error {
 	}
 	for _, e := range entries {
 		if strings.HasSuffix(e.Name(), fileSuffix) {
-			err = errors.Join(err, d.fs.Remove(filepath.Join(d.dir, e.Name())))
+			err = cmp.Or(err, d.fs.Remove(filepath.Join(d.dir, e.Name())))
 		}
 	}
 	return err
@@ -117,8 +118,8 @@ func (d *Disk) addFile(bytes int64) error {
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(open.Preallocate(bytes), open.Close()); err != nil {
-		return errors.Join(err, d.fs.Remove(f.path))
+	if err := cmp.Or(open.Preallocate(bytes), open.Close()); err != nil {
+		return cmp.Or(err, d.fs.Remove(f.path))
 	}
 	d.free[bytes] = append(d.free[bytes], f)
 	return nil
@@ -159,7 +160,7 @@ func (d *Disk) writeDirect(path string, mem []byte) error {
 		return err
 	}
 	_, err = f.WriteAt(mem, 0)
-	return errors.Join(err, f.Close())
+	return cmp.Or(err, f.Close())
 }
 
 var errClosed = errors.New("the store was closed")
@@ -305,7 +306,7 @@ func (d *Disk) syncFile(f *file) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(open.Sync(), open.Close())
+	return cmp.Or(open.Sync(), open.Close())
 }
 
 // PieceFile is a file with one version of a piece.
@@ -493,7 +494,7 @@ func (d *Disk) copyFile(to *file, from PieceFile) error {
 	}
 	sum := xxh3.New()
 	_, err = io.CopyBuffer(io.MultiWriter(out, sum), io.LimitReader(in, from.Bytes), make([]byte, 1<<20))
-	if err := errors.Join(err, out.Close()); err != nil {
+	if err := cmp.Or(err, out.Close()); err != nil {
 		return err
 	}
 	if sum.Sum64() != from.XXH3 {

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -174,7 +175,7 @@ func (d *Disk) write(f *file, p *diskPiece, version uint64, mem []byte) error {
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(writeBlocks(open, mem[:f.bytes]), open.Close()); err != nil {
+	if err := cmp.Or(writeBlocks(open, mem[:f.bytes]), open.Close()); err != nil {
 		return err
 	}
 	return d.rename(f, d.versionPath(p, version))

@@ -1,8 +1,8 @@
 package store
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 
@@ -66,11 +66,11 @@ func (t *Tiered) Regions() []*hostmem.Region {
 	return all
 }
 
-// Close closes the tiers, the last one first, and returns all their errors.
+// Close closes the tiers, the last one first, and returns their first error.
 func (t *Tiered) Close() error {
 	var err error
 	for _, tier := range slices.Backward(t.tiers) {
-		err = errors.Join(err, tier.Store.Close())
+		err = cmp.Or(err, tier.Store.Close())
 	}
 	return err
 }

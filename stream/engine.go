@@ -20,6 +20,7 @@
 package stream
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -132,7 +133,8 @@ func New(c Config) (*Engine, error) {
 	e := &Engine{Config: c, registered: map[*hostmem.Region]device.Mem{}, onHost: map[*hostmem.Region]device.Mem{},
 		programs: map[plan.Mode]*program{}, types: c.Plan.Numerics.Scheme().Types()}
 	if err := e.open(); err != nil {
-		return nil, errors.Join(err, e.Close())
+		_ = e.Close() // the error at hand is the one to report
+		return nil, err
 	}
 	return e, nil
 }
@@ -437,14 +439,14 @@ func (e *Engine) Close() error {
 		}
 	}
 	e.done.Wait()
-	var errs []error
+	var first error
 	for i := len(e.closers) - 1; i >= 0; i-- {
-		if err := e.closers[i](); err != nil && e.broken == nil {
-			errs = append(errs, err)
+		if err := e.closers[i](); e.broken == nil {
+			first = cmp.Or(first, err)
 		}
 	}
 	e.closers = nil
-	return errors.Join(errs...)
+	return first
 }
 
 func (e *Engine) String() string {

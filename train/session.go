@@ -1,6 +1,7 @@
 package train
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -106,7 +107,7 @@ func (e *Env) openSession(ctx context.Context, p *plan.Plan, dev *devices, state
 	s = &session{env: e, plan: p}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, s.Close())
+			_ = s.Close() // the error at hand is the one to report
 		}
 	}()
 	tiers, disk, err := stream.OpenStore(p, stream.StoreOptions{Accounts: e.Accounts, Dir: stateDir, FS: e.files(),
@@ -183,18 +184,18 @@ func (s *session) stopEngine() error {
 
 // Close gives everything back, the engine before the store.
 func (s *session) Close() error {
-	var errs []error
+	var err error
 	if s.engine != nil {
-		errs = append(errs, s.engine.Close())
+		err = s.engine.Close()
 	}
 	if s.store != nil {
-		errs = append(errs, s.store.Close())
+		err = cmp.Or(err, s.store.Close())
 	}
 	if s.region != nil {
-		errs = append(errs, s.region.Close())
+		err = cmp.Or(err, s.region.Close())
 	}
 	s.engine, s.store, s.disk, s.rows, s.region = nil, nil, nil, nil, nil
-	return errors.Join(errs...)
+	return err
 }
 
 // batchOf brings the micro-batches of a loader into the engine's form.
