@@ -84,7 +84,7 @@ func (e *Env) findBeginning(c *Config) (b beginning, err error) {
 			return b, nil
 		}
 		if len(broken) > 0 {
-			return b, fmt.Errorf("output_dir: none of the %d checkpoints in %s is whole; put a copy of one in its place, or choose another output_dir", len(broken), checkpointsDir(c))
+			return b, fmt.Errorf("output_dir: none of the %d checkpoints in %s is whole; of the newest: %w", len(broken), checkpointsDir(c), broken[0].Err)
 		}
 		if c.Resume != "auto" {
 			break
