@@ -83,8 +83,13 @@ func sumsOf(t *testing.T, dir string) map[checkpoint.ID][]checkpoint.Sum {
 	if err := c.Verify(context.Background(), nil); err != nil {
 		t.Fatal(err)
 	}
+	return sumsIn(c.Manifest)
+}
+
+// sumsIn are those of a manifest.
+func sumsIn(m *checkpoint.Manifest) map[checkpoint.ID][]checkpoint.Sum {
 	sums := map[checkpoint.ID][]checkpoint.Sum{}
-	for _, e := range c.Manifest.Extents {
+	for _, e := range m.Extents {
 		for _, p := range e.Pieces {
 			sums[e.ID] = append(sums[e.ID], p.Sum)
 		}
