@@ -437,3 +437,34 @@ func TestBlankLines(t *testing.T) {
 		t.Error(diff)
 	}
 }
+
+// TestFilesThatAreNoText: tables, archives and pictures are not taken for one long text, whether they are named or found, packed or not.
+func TestFilesThatAreNoText(t *testing.T) {
+	dir := t.TempDir()
+	for name, want := range map[string]string{
+		"a.csv":      "a file ending in .csv is no text and is not read: convert it to JSON lines or Parquet",
+		"a.TSV.gz":   "a file ending in .tsv is no text",
+		"a.zip":      "a file ending in .zip is no text and is not read: unpack it",
+		"a.jsonl.xz": "a file ending in .xz is no text",
+		"a.jl":       "rename it to .jsonl",
+		"a.pdf":      "extract its text",
+		"a.xml":      "",
+		"a.go":       "",
+		"noending":   "",
+	} {
+		content := "one"
+		if strings.HasSuffix(name, ".gz") {
+			content = gzipped(t, content)
+		}
+		write(t, dir, name, content)
+		for _, s := range []Source{{Type: Text, Path: filepath.Join(dir, name)}, {Type: Text, Path: dir, Glob: name}} {
+			_, err := prepare(t, s, Options{})
+			switch {
+			case want == "" && err != nil:
+				t.Errorf("%s: %v", name, err)
+			case want != "" && (err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n")):
+				t.Errorf("%s: error %v, want %q", name, err, want)
+			}
+		}
+	}
+}

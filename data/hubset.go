@@ -126,6 +126,9 @@ func (s Source) choose(ctx context.Context, h *hub.Hub, snapshot *hub.Snapshot, 
 		if err == nil && len(chosen) == 0 {
 			err = fmt.Errorf("no file matches glob %q; it has %s", s.Glob, someOf(names))
 		}
+		if err == nil {
+			err = checkEndings(chosen)
+		}
 		return snapshot, filesOf(snapshot, chosen), err
 	}
 	var card []cardConfig

@@ -137,6 +137,7 @@ func TestConvertedDatasets(t *testing.T) {
 		"not at all": {map[string]string{"train.csv": ""}, nil, Source{},
 			"its files are .csv, which is not read here, and the hub has not converted it to Parquet"},
 		"nothing":  {map[string]string{"b.py": ""}, nil, Source{}, "it has no .parquet, .json, .jsonl or .txt files"},
+		"by glob":  {map[string]string{"train.csv": ""}, nil, Source{Glob: "*.csv"}, "train.csv: a file ending in .csv is no text and is not read"},
 		"revision": {map[string]string{"train.csv": ""}, map[string]string{"default/train/0000.parquet": text("one")}, Source{Revision: hubtest.Commit}, "its files are .csv"},
 	} {
 		t.Run(name, func(t *testing.T) {

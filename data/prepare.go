@@ -135,8 +135,13 @@ func (s Source) find(ctx context.Context, o Options) (f found, err error) {
 	if err := s.checkLocal(); err != nil {
 		return f, err
 	}
-	f.files, err = s.files()
-	return f, err
+	if f.files, err = s.files(); err != nil {
+		return f, err
+	}
+	if err := checkEndings(f.files); err != nil {
+		return f, fmt.Errorf("dataset %w", err)
+	}
+	return f, nil
 }
 
 func prepareSource(ctx context.Context, s Source, files []string, o Options) (*part, error) {
