@@ -198,3 +198,12 @@ func TestSourcesThatAreTooDeepOrTooLarge(t *testing.T) {
 		t.Error("JSON: no error")
 	}
 }
+
+// TestSourceIsUTF8: a source of other bytes is refused, which filters would cut at places that are none.
+func TestSourceIsUTF8(t *testing.T) {
+	for _, source := range []string{"{{ 'ab\xe3'|list }}", "\xff"} {
+		if _, err := Parse(source); err == nil || !strings.Contains(err.Error(), "is not UTF-8") {
+			t.Errorf("%q: %v", source, err)
+		}
+	}
+}

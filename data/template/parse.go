@@ -1,8 +1,10 @@
 package template
 
 import (
+	"errors"
 	"fmt"
 	"strings"
+	"unicode/utf8"
 )
 
 // maxSource is the size of the largest source that Parse reads; the largest public ones have 20 KiB.
@@ -34,6 +36,10 @@ const (
 func Parse(source string) (t *Template, err error) {
 	if len(source) > maxSource {
 		return nil, fmt.Errorf("a template of %d bytes is too large: at most %d are read", len(source), maxSource)
+	}
+	// All other texts are UTF-8 too, so that what is made of them is.
+	if !utf8.ValidString(source) {
+		return nil, errors.New("the template is not UTF-8: convert the file")
 	}
 	source = normalizeSource(source)
 	defer func() {
