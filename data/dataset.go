@@ -68,6 +68,15 @@ func (d *Dataset) add(p *part, weight float64) {
 	}
 }
 
+// SourceSums are checksums of the documents of each source, by its path. Sources of one path are taken together.
+func (d *Dataset) SourceSums() map[string]string {
+	sums := map[string]string{}
+	for i, s := range d.entries {
+		sums[s.Path] += fmt.Sprintf("%x", d.runs[i].sum[:8])
+	}
+	return sums
+}
+
 // Close gives back the memory and closes the files. The held out part of a split is closed before the training part.
 func (d *Dataset) Close() error {
 	var errs []error

@@ -1,6 +1,7 @@
 package train
 
 import (
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strconv"
@@ -78,7 +79,8 @@ func (c *Config) overlong() string {
 
 // changes are what resume_with allows of the differences between a run and the checkpoint that it continues from. A difference that
 // it does not allow is an error that names the key.
-func (c *Config) changes(from *checkpoint.Checkpoint, d checkpoint.Differences) ([]checkpoint.Change, error) {
+func (t *trainer) changes(from *checkpoint.Checkpoint, d checkpoint.Differences) ([]checkpoint.Change, error) {
+	c := t.config
 	var made []checkpoint.Change
 	var refused, allow []string
 	for _, diff := range d {
@@ -93,7 +95,7 @@ func (c *Config) changes(from *checkpoint.Checkpoint, d checkpoint.Differences) 
 			made = append(made, checkpoint.Change{Step: from.Manifest.Step, Key: name, From: was, To: is})
 		default:
 			if diff.Key == "data" {
-				refused = append(refused, "other data")
+				refused = append(refused, t.changedData(from))
 			} else {
 				refused = append(refused, fmt.Sprintf("%s was %s, is now %s", name, was, is))
 			}
@@ -111,6 +113,31 @@ func (c *Config) changes(from *checkpoint.Checkpoint, d checkpoint.Differences) 
 	}
 	return nil, Request(fmt.Errorf("resume: settings that change the result are not those of %s (%s); %s, or start a new run in another output_dir",
 		from.Dir(), strings.Join(refused, "; "), how))
+}
+
+// changedData says which data are not those of a checkpoint.
+func (t *trainer) changedData(from *checkpoint.Checkpoint) string {
+	var was place
+	_ = json.Unmarshal(from.Manifest.Data, &was) // it was read before
+	if was.Sources == nil {
+		return "the documents of datasets are others"
+	}
+	var paths []string
+	for path, sum := range t.at.Sources {
+		if was.Sources[path] != sum {
+			paths = append(paths, path)
+		}
+	}
+	for path := range was.Sources {
+		if _, is := t.at.Sources[path]; !is {
+			paths = append(paths, path+", which is no longer there")
+		}
+	}
+	if len(paths) == 0 {
+		return "the documents are chosen or weighted in another way"
+	}
+	slices.Sort(paths)
+	return "other documents in datasets: " + strings.Join(paths, ", ")
 }
 
 // shown is a value of a setting for people.

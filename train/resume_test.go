@@ -197,7 +197,7 @@ func TestResumeRefuses(t *testing.T) {
 		"rate":    {func(c *Config) { c.LearningRate = 1e-3 }, "learning_rate was 0.01, is now 0.001); restore them, allow the change with resume_with: [learning_rate]"},
 		"steps":   {func(c *Config) { c.MaxSteps = 20 }, "max_steps was 12, is now 20"},
 		"length":  {func(c *Config) { c.SequenceLen = 32 }, "sequence_len was 64, is now 32"},
-		"data":    {func(c *Config) { c.Datasets[0].MaxSamples = 1; c.Datasets[0].Path = other(t) }, "resume_with: [datasets]"},
+		"data":    {func(c *Config) { c.Datasets[0].MaxSamples = 1; c.Datasets[0].Path = other(t) }, "text.jsonl, which is no longer there"},
 		"model":   {func(c *Config) { c.Model = writeModel(t, map[string]any{"rms_norm_eps": 1e-6}) }, "another model"},
 		"cut":     {func(c *Config) { c.Numerics.HeadChunk = 3 }, "numerics.head_chunk is 3"},
 		"nowhere": {func(c *Config) { c.Resume = filepath.Join(t.TempDir(), "gone") }, "gone"},

@@ -20,13 +20,15 @@ type place struct {
 	Fingerprint string      `json:"fingerprint"`
 	// Since is the step after which the run began with these data; 0: they are its first ones.
 	Since int `json:"since,omitempty"`
+	// Sources are the checksums of the data sets' documents, by path: they tell which one has changed.
+	Sources map[string]string `json:"sources,omitempty"`
 	// Held is the fingerprint of the data that are evaluated on; empty without any.
 	Held string `json:"held_out,omitempty"`
 }
 
 // placeOf is where a checkpoint stands in the data of this run.
 func (t *trainer) placeOf(from *checkpoint.Checkpoint) (place, error) {
-	here := place{Fingerprint: t.data.Fingerprint()}
+	here := place{Fingerprint: t.data.Fingerprint(), Sources: t.data.SourceSums()}
 	if t.evalData != nil {
 		here.Held = t.evalData.Fingerprint()
 	}
@@ -52,7 +54,7 @@ func (t *trainer) checkResume(p *plan.Plan, from *checkpoint.Checkpoint) error {
 	if got := checkpoint.Identify(p.Model, t.src.config.Raw()); got != from.Manifest.Model {
 		return Request(fmt.Errorf("resume: %s is of another model; set resume: never and another output_dir, or go back to its model", from.Dir()))
 	}
-	changes, err := t.config.changes(from, checkpoint.Compare(from.Manifest, t.mathematics()))
+	changes, err := t.changes(from, checkpoint.Compare(from.Manifest, t.mathematics()))
 	t.history = append(from.Manifest.History[:len(from.Manifest.History):len(from.Manifest.History)], changes...)
 	return err
 }
