@@ -18,20 +18,32 @@ import (
 // Contents and length of the file must be durable, and nobody may write to it ever again; that of a store.Disk is so
 // (Files).
 func (w *Writer) Link(id ID, piece int, path string, sum uint64) error {
+	return w.join(id, piece, sum, func(to string, n int64) (int64, error) {
+		err := w.d.fsys.Link(path, to)
+		if err == nil {
+			return w.checkLinked(path, to, n)
+		}
+		if cannotLink(err) {
+			err = w.copyPiece(path, to, n, sum)
+		}
+		return n, err
+	})
+}
+
+// Copy has a piece join as Link does, always by a copy: the file may be written to when it returns.
+func (w *Writer) Copy(id ID, piece int, path string, sum uint64) error {
+	return w.join(id, piece, sum, func(to string, n int64) (int64, error) { return n, w.copyPiece(path, to, n, sum) })
+}
+
+// join takes a piece as a file of its own, which put makes; it returns the file's length.
+func (w *Writer) join(id ID, piece int, sum uint64, put func(to string, n int64) (int64, error)) error {
 	e, err := w.take(id, piece)
 	if err != nil {
 		return err
 	}
 	_, n := e.piece(piece)
 	name := id.pieceName(piece)
-	to := filepath.Join(w.hidden, name)
-	length := n
-	switch err = w.d.fsys.Link(path, to); {
-	case err == nil:
-		length, err = w.checkLinked(path, to, n)
-	case cannotLink(err):
-		err = w.copyPiece(path, to, n, sum)
-	}
+	length, err := put(filepath.Join(w.hidden, name), n)
 	if err != nil {
 		return w.fail(err)
 	}

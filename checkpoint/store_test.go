@@ -2,8 +2,11 @@ package checkpoint
 
 import (
 	"bytes"
+	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/zeebo/xxh3"
 
 	"github.com/millrace/millrace/internal/hostmem"
 	"github.com/millrace/millrace/internal/vfs"
@@ -52,7 +55,7 @@ func TestDiskStoreAndBack(t *testing.T) {
 		write(d, first, 0)
 		w, err := r.Create(1, []Spec{spec})
 		must(t, err)
-		must(t, d.Files(ctx, id, func(f store.PieceFile) error {
+		must(t, d.Files(ctx, id, true, func(f store.PieceFile) error {
 			return w.Link(spec.ID, int(f.Off/extent.Piece), f.Path, f.XXH3)
 		}))
 		write(d, second, 1)
@@ -84,5 +87,35 @@ func TestDiskStoreAndBack(t *testing.T) {
 		if !bytes.Equal(got, first) {
 			t.Error("the checkpoint has changed")
 		}
+	})
+}
+
+// A piece that was copied is the checkpoint's own: the store's file may be used again.
+func TestCopiedPieces(t *testing.T) {
+	onBoth(t, func(t *testing.T, fsys vfs.FS, dir string) {
+		spec := Spec{ID{"norm", store.FirstMoment}, tensor.F32, 10000, 4096}
+		data := contents(spec, 1)
+		r := start(t, fsys, dir)
+		w, err := r.Create(1, []Spec{spec})
+		must(t, err)
+		path := filepath.Join(filepath.Dir(dir), "state")
+		for piece := range spec.Pieces() {
+			off, n := spec.piece(piece)
+			must(t, vfs.WriteFileAtomic(fsys, path, data[off:off+n]))
+			must(t, w.Copy(spec.ID, piece, path, xxh3.Hash(data[off:off+n])))
+			f, err := fsys.OpenFile(path, os.O_WRONLY, 0)
+			must(t, err)
+			_, err = f.WriteAt(make([]byte, n), 0)
+			must(t, err)
+			must(t, f.Close())
+		}
+		if w.Linked() != 0 || w.Written() < spec.Bytes {
+			t.Errorf("%d bytes linked, %d written", w.Linked(), w.Written())
+		}
+		saved, err := w.Commit(Manifest{})
+		must(t, err)
+		c, err := Open(fsys, saved)
+		must(t, err)
+		must(t, c.Verify(t.Context(), nil))
 	})
 }

@@ -81,7 +81,7 @@ func checkpoint(ctx context.Context, d *store.Disk, fsys vfs.FS, version uint64)
 	var manifest [][]store.PieceFile
 	for _, s := range small {
 		var files []store.PieceFile
-		err := d.Files(ctx, s.ID, func(f store.PieceFile) error {
+		err := d.Files(ctx, s.ID, true, func(f store.PieceFile) error {
 			to := filepath.Join(dir, filepath.Base(f.Path))
 			if err := fsys.Link(f.Path, to); err != nil {
 				return err
@@ -293,7 +293,7 @@ func TestWriteErrorsStick(t *testing.T) {
 	}
 	for what, err := range map[string]error{
 		"Sync":  d.Sync(t.Context()),
-		"Files": d.Files(t.Context(), s.ID, func(store.PieceFile) error { return nil }),
+		"Files": d.Files(t.Context(), s.ID, true, func(store.PieceFile) error { return nil }),
 		"Borrow": func() error {
 			_, err := d.Borrow(t.Context(), trace.Drain, small[1].ID, 0, 1, store.Read, 0)
 			return err

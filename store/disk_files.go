@@ -319,13 +319,14 @@ type PieceFile struct {
 }
 
 // Files calls keep with the durable file of each piece of an extent at its current version, in order. While keep runs the
-// file stays in place, so that it can be given a second name. Whether or not it is, the file is never changed from then on.
+// file stays in place, so that it can be copied or, if linked is set, be given a second name: then the file is never changed from then on,
+// whether or not it has got one.
 //
-// In the place of each file that is kept another one is reserved at once: if the disk has no room, it is Files that fails,
+// In the place of each file that is linked another one is reserved at once: if the disk has no room, it is Files that fails,
 // with nothing lost, and not a later write; the space comes back as the versions are replaced and the checkpoints that link
 // them removed. It waits for writes of the extent that are under way, and panics if a lease to
 // write it is out. The extent must not be borrowed to write before keep has been called or Files has returned.
-func (d *Disk) Files(ctx context.Context, id ID, keep func(PieceFile) error) error {
+func (d *Disk) Files(ctx context.Context, id ID, linked bool, keep func(PieceFile) error) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	files, err := d.pinFiles(ctx, id)
@@ -340,9 +341,11 @@ func (d *Disk) Files(ctx context.Context, id ID, keep func(PieceFile) error) err
 		}
 	}()
 	written := slices.DeleteFunc(slices.Clone(files), func(f *file) bool { return f == nil })
-	for _, f := range written {
-		if err := d.share(f); err != nil {
-			return err
+	if linked {
+		for _, f := range written {
+			if err := d.share(f); err != nil {
+				return err
+			}
 		}
 	}
 	if err := d.syncFiles(ctx, written); err != nil {
@@ -407,7 +410,8 @@ func (d *Disk) share(f *file) error {
 	}
 	if err := d.addFile(f.bytes); err != nil {
 		free, errFree := d.fs.FreeBytes(d.dir)
-		return fmt.Errorf("store: a checkpoint keeps %s, and %s in its place: %w", f.path, describeFree(free, errFree), err)
+		return fmt.Errorf("a checkpoint that keeps %s of state needs as much room again in %s, and %s: %w; free some, lower save.keep, or set memory.path and output_dir to a larger drive",
+			gib(f.bytes), d.dir, describeFree(free, errFree), err)
 	}
 	f.shared = true
 	return nil

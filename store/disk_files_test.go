@@ -26,7 +26,7 @@ func save(t testing.TB, fsys vfs.FS, d *store.Disk, id store.ID, dir string) ([]
 	if err := fsys.MkdirAll(dir, 0o777); err != nil {
 		return nil, err
 	}
-	err := d.Files(t.Context(), id, func(f store.PieceFile) error {
+	err := d.Files(t.Context(), id, true, func(f store.PieceFile) error {
 		if f.Path != "" {
 			to := filepath.Join(dir, fmt.Sprintf("%d-%v-%d", id.Part, id.Kind, f.Off))
 			if err := fsys.Link(f.Path, to); err != nil {
@@ -494,7 +494,7 @@ func TestFilesBesideWrites(t *testing.T) {
 		saved := version
 		wg.Go(func() {
 			defer close(written)
-			err := d.Files(t.Context(), four.ID, func(f store.PieceFile) error {
+			err := d.Files(t.Context(), four.ID, true, func(f store.PieceFile) error {
 				if f.Off == 0 {
 					close(listed)
 					for range 100 {
@@ -523,5 +523,65 @@ func TestFilesBesideWrites(t *testing.T) {
 				t.Fatalf("%s is not version %d: %v", f.Path, f.Version, err)
 			}
 		}
+	}
+}
+
+// A checkpoint that there is no room for costs the store nothing: the state goes on being written and read, and is kept as soon as there is room.
+func TestCheckpointWithoutRoom(t *testing.T) {
+	m := vfs.NewMem()
+	m.SetCapacity(1 << 30)
+	d := openDisk(t, store.DiskOptions{FS: m, Dir: "d", Specs: []store.Spec{four}})
+	defer d.Close()
+	fill(t, d, four, 0)
+	if err := d.Sync(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	free, _ := m.FreeBytes("d")
+	m.SetCapacity(1<<30 - free + 2*4096) // room for two of four pieces
+	for version := uint64(1); version < 6; version++ {
+		_, err := save(t, m, d, four.ID, fmt.Sprintf("try-%d", version))
+		if !errors.Is(err, syscall.ENOSPC) || !strings.Contains(err.Error(), "lower save.keep") || strings.Contains(err.Error(), "\n") {
+			t.Fatalf("error %v", err)
+		}
+		if err := vfs.RemoveAll(m, fmt.Sprintf("try-%d", version)); err != nil {
+			t.Fatal(err)
+		}
+		fill(t, d, four, version)
+		holds(t, d, four, version+1)
+		if err := d.Sync(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	m.SetCapacity(1 << 30)
+	kept, err := save(t, m, d, four.ID, "kept")
+	if err != nil || len(kept) != 4 {
+		t.Fatalf("%d files, %v", len(kept), err)
+	}
+}
+
+// A checkpoint that copies the files takes no room beside them.
+func TestCopiedFilesTakeNoRoom(t *testing.T) {
+	m := vfs.NewMem()
+	m.SetCapacity(1 << 30)
+	d := openDisk(t, store.DiskOptions{FS: m, Dir: "d", Specs: []store.Spec{four}})
+	defer d.Close()
+	free, _ := m.FreeBytes("d")
+	for version := range uint64(5) {
+		fill(t, d, four, version)
+		pieces := 0
+		err := d.Files(t.Context(), four.ID, false, func(f store.PieceFile) error {
+			got, err := vfs.ReadFile(m, f.Path, 4096)
+			if err == nil && !storetest.Matches(got[:f.Bytes], four.ID, f.Off, version+1) {
+				t.Errorf("%s is not version %d", f.Path, version+1)
+			}
+			pieces++
+			return err
+		})
+		if err != nil || pieces != 4 {
+			t.Fatalf("%d pieces, %v", pieces, err)
+		}
+	}
+	if now, _ := m.FreeBytes("d"); now != free {
+		t.Errorf("%d bytes are free, and were %d", now, free)
 	}
 }

@@ -300,7 +300,7 @@ func TestMisuse(t *testing.T) {
 		"an unknown extent": func(d *store.Disk) { d.Prefetch(trace.Fetch, store.ID{}, 0, 0) },
 		"the files of what is being written": func(d *store.Disk) {
 			defer borrow(t, d, trace.Update, four.ID, 0, 4096, store.Write, 0).Release()
-			d.Files(t.Context(), four.ID, func(store.PieceFile) error { return nil })
+			d.Files(t.Context(), four.ID, true, func(store.PieceFile) error { return nil })
 		},
 		"close while lent": func(d *store.Disk) {
 			defer borrow(t, d, trace.Update, four.ID, 0, 4096, store.Read, 0).Release()

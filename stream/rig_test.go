@@ -168,7 +168,7 @@ func (r *rig) capture(into map[store.ID][]byte) stream.SaveFunc {
 	return func(ctx context.Context, id store.ID, version uint64) error {
 		var all []byte
 		if r.plan.OnDisk(id) {
-			err := r.disk.Files(ctx, id, func(f store.PieceFile) error {
+			err := r.disk.Files(ctx, id, true, func(f store.PieceFile) error {
 				piece := make([]byte, f.Bytes)
 				if f.Path != "" {
 					doc, err := os.ReadFile(f.Path)

@@ -166,15 +166,19 @@ func (t *trainer) handOver(ctx context.Context, id store.ID, version uint64) err
 	return nil
 }
 
-// linkExtent takes an extent that is on disk to the checkpoint, by a second name for its files.
+// linkExtent takes an extent that is on disk to the checkpoint: by a second name for its files or, to another drive, by a copy.
 func (t *trainer) linkExtent(ctx context.Context, id store.ID) error {
 	w, to, piece := t.saves.writer, checkpoint.IDOf(t.plan.Model, id), -1
-	return t.disk.Files(ctx, id, func(f store.PieceFile) error {
+	linked := sameDrive(t.config.memory().Path, t.saves.to.Path())
+	return t.disk.Files(ctx, id, linked, func(f store.PieceFile) error {
 		piece++
-		if f.Path == "" { // never written: zeros
+		switch {
+		case f.Path == "": // never written: zeros
 			return w.Add(to, piece, make([]byte, f.Bytes))
+		case linked:
+			return w.Link(to, piece, f.Path, f.XXH3)
 		}
-		return w.Link(to, piece, f.Path, f.XXH3)
+		return w.Copy(to, piece, f.Path, f.XXH3)
 	})
 }
 
