@@ -89,6 +89,9 @@ func openStep(fsys vfs.FS, dir string, step int) (*Checkpoint, error) {
 	return c, err
 }
 
+// Steps are the steps of which a run has a checkpoint, by their names alone, newest first.
+func Steps(fsys vfs.FS, path string) ([]int, error) { return listSteps(fsys, path) }
+
 // listSteps lists the steps that have a directory, newest first.
 func listSteps(fsys vfs.FS, path string) ([]int, error) {
 	entries, err := fsys.ReadDir(path)

@@ -75,6 +75,9 @@ func (p *Plan) Explain(dev device.Info, m Machine, o Outlook) string {
 		}
 	}
 	b.WriteString("\n" + o.text(&q))
+	if p.Space != nil {
+		b.WriteString(p.Space.text())
+	}
 	return b.String()
 }
 

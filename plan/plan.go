@@ -70,6 +70,7 @@ type Plan struct {
 	HostBytes int64   `json:"host_bytes"`
 	Disk      []Bytes `json:"disk,omitempty"` // the other extents of the store, with their spare files
 	DiskBytes int64   `json:"disk_bytes,omitempty"`
+	Space     *Space  `json:"space,omitempty"` // of what a run saves; nil: it is not planned
 
 	Unified      bool       `json:"unified"`
 	DeviceBudget int64      `json:"device_budget_bytes"`

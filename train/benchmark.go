@@ -145,7 +145,7 @@ func Benchmark(ctx context.Context, env *Env, o BenchOptions) (*BenchResult, err
 		return nil, Request(err)
 	}
 	n.SequenceLen = o.SequenceLen
-	m, err := modelToPlan(ctx, env, &Config{Model: o.Model}, o.Shape)
+	m, _, err := modelToPlan(ctx, env, &Config{Model: o.Model}, o.Shape)
 	if err != nil {
 		return nil, err
 	}

@@ -87,6 +87,8 @@ type Memory struct {
 	// MaxWritePerDay is what may be written to drives in a day, by the disk tier and by checkpoints: the run slows down
 	// to stay below it. The zero value is no limit.
 	MaxWritePerDay Bytes `yaml:"max_write_per_day,omitempty"`
+
+	kept int64 // of the drive of Path, to be left to checkpoints where Disk is auto
 }
 
 // Eval is the evaluation during training.

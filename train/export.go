@@ -112,8 +112,10 @@ func bytesOf[T float32 | uint16 | int16](x []T) []byte {
 }
 
 // exportType is the type of an exported model: that of the model it came from where that is F32 or BF16, else BF16.
-func (s *source) exportType() tensor.DType {
-	if s.config.DType() == tensor.F32 {
+func (s *source) exportType() tensor.DType { return exportType(s.config) }
+
+func exportType(c *hf.Config) tensor.DType {
+	if c.DType() == tensor.F32 {
 		return tensor.F32
 	}
 	return tensor.BF16

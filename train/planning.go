@@ -7,6 +7,7 @@ import (
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/plan"
+	"github.com/millrace/millrace/tensor"
 )
 
 // Positions that one operation should see, where memory allows: enough for large products, few enough that activations
@@ -58,14 +59,28 @@ func headChunks(dev device.Info) []int {
 	return sizes
 }
 
-// makePlan plans a run. Sizes that are auto become the largest that fit.
-func (e *Env) makePlan(ctx context.Context, c *Config, m *model.Model, dev device.Info) (*plan.Plan, error) {
+// makePlan plans a run of a model with weights of a type, of so many steps if that is known. Sizes that are auto become the largest that fit.
+func (e *Env) makePlan(ctx context.Context, c *Config, m *model.Model, weights tensor.DType, steps int, dev device.Info) (*plan.Plan, error) {
 	n, err := c.types()
 	if err != nil {
 		return nil, err
 	}
 	n.SequenceLen = c.SequenceLen
-	return e.fitPlan(ctx, m, n, c.BatchTokens/c.SequenceLen, c.Numerics, dev, c.memory(), func(plan.Numerics) plan.Wants { return c.wants() })
+	mem := c.memory()
+	if sameDrive(mem.Path, c.OutputDir) {
+		if mem.kept, err = e.spaceToLeave(c, m, n); err != nil {
+			return nil, err
+		}
+	}
+	p, err := e.fitPlan(ctx, m, n, c.BatchTokens/c.SequenceLen, c.Numerics, dev, mem, func(plan.Numerics) plan.Wants { return c.wants() })
+	if err != nil {
+		return nil, err
+	}
+	p.Space = c.space(p, weights, steps)
+	if free, err := freeBytes(e.files(), c.OutputDir); err == nil {
+		p.Space.FreeBytes = &free
+	}
+	return p, nil
 }
 
 // wants is what the run wants of its plan.

@@ -7,6 +7,7 @@ import (
 	"github.com/millrace/millrace/hf"
 	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/plan"
+	"github.com/millrace/millrace/tensor"
 )
 
 // PlanOptions say what to plan beside what the configuration says.
@@ -28,7 +29,7 @@ type Planned struct {
 // PlanFor plans what Train would run, from config.json alone: it reads no data and no weights. For a named shape on a named
 // machine it reads nothing at all.
 func PlanFor(ctx context.Context, env *Env, c *Config, o PlanOptions) (*Planned, error) {
-	m, err := modelToPlan(ctx, env, c, o.Shape)
+	m, weights, err := modelToPlan(ctx, env, c, o.Shape)
 	if err != nil {
 		return nil, err
 	}
@@ -43,7 +44,10 @@ func PlanFor(ctx context.Context, env *Env, c *Config, o PlanOptions) (*Planned,
 			rated = named.RatedWriteBytes
 		}
 		r.Device, r.Machine, r.Sources = named.Device, named.Machine, named.Sources
-		r.Plan, err = env.planOn(ctx, c, m, &named)
+		if r.Plan, err = env.planOn(ctx, c, m, &named); err == nil && named.DiskBytes > 0 {
+			r.Plan.Space = c.space(r.Plan, weights, c.MaxSteps)
+			r.Plan.Space.StateBytes, r.Plan.Space.FreeBytes = r.Plan.DiskBytes, &named.DiskBytes // it has one drive
+		}
 	} else {
 		dev, openErr := env.open(c.Device)
 		if openErr != nil {
@@ -52,7 +56,7 @@ func PlanFor(ctx context.Context, env *Env, c *Config, o PlanOptions) (*Planned,
 		defer dev.Close()
 		r.Device = dev.computes.Info()
 		r.Machine = env.machine(r.Device, c.memory().Path)
-		r.Plan, err = env.makePlan(ctx, c, m, r.Device)
+		r.Plan, err = env.makePlan(ctx, c, m, weights, c.MaxSteps, r.Device)
 	}
 	if err != nil {
 		return nil, err
@@ -61,24 +65,25 @@ func PlanFor(ctx context.Context, env *Env, c *Config, o PlanOptions) (*Planned,
 	return r, nil
 }
 
-// modelToPlan is the configuration's model, or a named shape.
-func modelToPlan(ctx context.Context, env *Env, c *Config, shape string) (*model.Model, error) {
+// modelToPlan is the configuration's model, or a named shape, with the type that its weights are exported in.
+func modelToPlan(ctx context.Context, env *Env, c *Config, shape string) (*model.Model, tensor.DType, error) {
 	if shape == "" {
 		src, err := openModel(ctx, env, c.Model)
 		if err != nil {
-			return nil, err
+			return nil, tensor.Invalid, err
 		}
-		return src.model, nil
+		return src.model, src.exportType(), nil
 	}
 	text, err := plan.Shape(shape)
 	if err != nil {
-		return nil, Request(err)
+		return nil, tensor.Invalid, Request(err)
 	}
 	parsed, err := hf.ParseConfig(shape, text)
 	if err != nil {
-		return nil, err
+		return nil, tensor.Invalid, err
 	}
-	return model.New(parsed)
+	m, err := model.New(parsed)
+	return m, exportType(parsed), err
 }
 
 // planOn plans for a named machine. Budgets that the configuration gives come before the machine's.

@@ -86,6 +86,9 @@ func (t *trainer) openState(ctx context.Context, env *Env, p *plan.Plan, dev *de
 	for {
 		s, err := env.openSession(ctx, p, dev, c.memory().Path, func(s *session) error {
 			t.session = s
+			if err := t.checkSpace(); err != nil {
+				return err
+			}
 			if from != nil {
 				return t.resume(ctx, from)
 			}

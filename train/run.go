@@ -120,7 +120,7 @@ func Train(ctx context.Context, c *Config, env *Env, o Options) (*Summary, error
 			return nil, err
 		}
 	}
-	p, err := env.makePlan(ctx, c, t.src.model, dev.computes.Info())
+	p, err := env.makePlan(ctx, c, t.src.model, t.src.exportType(), t.rates.Steps, dev.computes.Info())
 	if err != nil {
 		return nil, err
 	}

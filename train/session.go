@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"path/filepath"
 	"runtime/debug"
@@ -46,7 +45,7 @@ func (e *Env) request(m *model.Model, n plan.Numerics, dev device.Info, mem Memo
 	r := plan.Request{Model: m, Numerics: n, Device: dev, Machine: e.machine(dev, mem.Path), DeviceBytes: mem.Device.N, HostBytes: mem.Host.N,
 		RecomputeAll: mem.Recompute == "always"}
 	var err error
-	if r.DiskBytes, err = mem.diskBytes(); err != nil {
+	if r.DiskBytes, err = mem.diskBytes(e.files()); err != nil {
 		return r, err
 	}
 	if r.DeviceBytes == 0 && !dev.Unified {
@@ -74,32 +73,25 @@ func (e *Env) request(m *model.Model, n plan.Numerics, dev device.Info, mem Memo
 	return r, nil
 }
 
-// diskShare is the part of the free space that a run takes when memory.disk is auto.
+// diskShare is the part of the free space that a run takes when memory.disk is auto, its checkpoints included where they are on the same drive.
 const diskShare = 0.9
 
 // diskBytes is the budget of the disk tier: what may be kept in the file system that holds Path.
-func (m Memory) diskBytes() (int64, error) {
+func (m Memory) diskBytes(fsys vfs.FS) (int64, error) {
 	if m.Disk.none || m.Disk.N == 0 && !m.Disk.auto {
 		return 0, nil
 	}
 	if m.Path == "" {
 		return 0, Request(errors.New("memory.disk: set memory.path to a directory on the drive that may be used"))
 	}
-	dir := filepath.Clean(m.Path)
-	for { // the directory itself may not be there yet
-		free, err := vfs.OS{}.FreeBytes(dir)
-		if errors.Is(err, fs.ErrNotExist) && dir != filepath.Dir(dir) {
-			dir = filepath.Dir(dir)
-			continue
-		}
-		if err != nil {
-			return 0, Request(fmt.Errorf("memory.path: %w", err))
-		}
-		if m.Disk.N > 0 {
-			return min(m.Disk.N, free), nil
-		}
-		return int64(diskShare * float64(free)), nil
+	free, err := freeBytes(fsys, m.Path)
+	if err != nil {
+		return 0, Request(fmt.Errorf("memory.path: %w", err))
 	}
+	if m.Disk.N > 0 {
+		return min(m.Disk.N, free), nil
+	}
+	return max(int64(diskShare*float64(free))-m.kept, 1), nil // not 0, which is no disk at all
 }
 
 // openSession reserves everything and has the weights filled. Extents that the plan keeps on disk go to stateDir.

@@ -1,0 +1,74 @@
+package plan
+
+import (
+	"fmt"
+
+	"github.com/millrace/millrace/model"
+	"github.com/millrace/millrace/store"
+)
+
+// Space is what a run takes of disks beside the state that the plan keeps there: its checkpoints and what it exports.
+type Space struct {
+	CheckpointBytes int64 `json:"checkpoint_bytes"` // of each
+	Checkpoints     int   `json:"checkpoints"`      // at once, at most: those that are kept, and the next one while it is saved
+	AllKept         bool  `json:"all_kept,omitempty"`
+	ModelBytes      int64 `json:"model_bytes"` // of each
+	Models          int   `json:"models"`
+	// PeakBytes is the most of the drive of output_dir that they take at once: models are written when there is no save.
+	PeakBytes int64 `json:"peak_bytes"`
+	// StateBytes is what the plan's state takes of the same drive; 0 where memory.path is on another one.
+	StateBytes int64 `json:"state_bytes,omitempty"`
+	// FreeBytes is what that drive has for all of them; nil where that is not known.
+	FreeBytes *int64 `json:"free_bytes,omitempty"`
+}
+
+// CheckpointBytes is what a checkpoint of a model takes. State on disk is linked, which writes nothing; but the run then needs a file more
+// for each that is linked, so that it takes as much.
+func CheckpointBytes(m *model.Model, n Numerics) (sum int64) {
+	s := &setting{model: m, num: n}
+	for part := range m.Parts {
+		for _, spec := range s.extents(part) {
+			if spec.Kind.Transient() {
+				continue
+			}
+			for _, bytes := range spec.Pieces() {
+				sum += store.AlignUp(bytes)
+			}
+		}
+	}
+	return sum
+}
+
+// NeedBytes is all that is needed of the drive of output_dir.
+func (s *Space) NeedBytes() int64 { return s.PeakBytes + s.StateBytes }
+
+// Short is how much the drive lacks; 0 if it has enough, or that is not known.
+func (s *Space) Short() int64 {
+	if s.FreeBytes == nil {
+		return 0
+	}
+	return max(s.NeedBytes()-*s.FreeBytes, 0)
+}
+
+// text is the space for people.
+func (s *Space) text() string {
+	line := fmt.Sprintf("space       %s of %s", count(s.Checkpoints, "checkpoint"), FormatBytes(s.CheckpointBytes))
+	if s.AllKept {
+		line = fmt.Sprintf("space       %s for each checkpoint, and all are kept", FormatBytes(s.CheckpointBytes))
+	}
+	if s.Models > 0 {
+		line += fmt.Sprintf(", %s of %s", count(s.Models, "model"), FormatBytes(s.ModelBytes))
+	}
+	if s.StateBytes > 0 {
+		line += fmt.Sprintf(", %s of state", FormatBytes(s.StateBytes))
+	}
+	line += fmt.Sprintf(": %s in output_dir at once", FormatBytes(s.NeedBytes()))
+	switch {
+	case s.FreeBytes == nil:
+	case s.Short() > 0:
+		line += fmt.Sprintf(", and only %s are free: lower save.keep, or use a larger drive", FormatBytes(*s.FreeBytes))
+	default:
+		line += fmt.Sprintf(", and %s are free", FormatBytes(*s.FreeBytes))
+	}
+	return line + "\n"
+}

@@ -1,0 +1,103 @@
+package train
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"path/filepath"
+
+	"github.com/millrace/millrace/checkpoint"
+	"github.com/millrace/millrace/internal/vfs"
+	"github.com/millrace/millrace/model"
+	"github.com/millrace/millrace/plan"
+	"github.com/millrace/millrace/tensor"
+)
+
+// space is what a run takes of disks beside its state. steps is 0 where their number is not known.
+func (c *Config) space(p *plan.Plan, weights tensor.DType, steps int) *plan.Space {
+	params, _ := p.Model.Params()
+	s := &plan.Space{CheckpointBytes: plan.CheckpointBytes(p.Model, p.Numerics), AllKept: c.Save.Keep == 0, ModelBytes: params * weights.Bytes(), Models: 1}
+	kept := c.Save.Keep
+	if c.Save.Best {
+		s.Models++
+		kept++
+	}
+	saves := c.saves(steps, p.Predicted.StepSeconds)
+	s.Checkpoints = min(kept+1, saves)
+	if s.AllKept {
+		s.Checkpoints = 1 // at the least; how many come depends on how long it runs
+	}
+	s.PeakBytes = max(int64(s.Checkpoints)*s.CheckpointBytes, int64(max(min(kept, saves), 1))*s.CheckpointBytes+int64(s.Models)*s.ModelBytes)
+	if sameDrive(c.memory().Path, c.OutputDir) {
+		s.StateBytes = p.DiskBytes
+	}
+	return s
+}
+
+// saves is how often a run saves at most, if steps do not take longer than twice what is predicted.
+func (c *Config) saves(steps int, stepSec float64) int {
+	if steps == 0 {
+		return math.MaxInt
+	}
+	n := 1 // at its end, or when it is interrupted
+	if c.Save.Every > 0 {
+		n += steps / c.Save.Every
+	}
+	if c.Save.Minutes > 0 {
+		n += int(min(2*stepSec*float64(steps)/60/c.Save.Minutes, mostSteps))
+	}
+	if c.Save.Best && c.Eval.Every > 0 {
+		n += steps / c.Eval.Every
+	}
+	return n
+}
+
+// spaceToLeave is what the checkpoints that a run may have at once take beside those that it has.
+func (e *Env) spaceToLeave(c *Config, m *model.Model, n plan.Numerics) (int64, error) {
+	steps, err := checkpoint.Steps(e.files(), checkpointsDir(c))
+	if err != nil {
+		return 0, Request(err)
+	}
+	more := max(c.Save.Keep+1-len(steps), 1)
+	return int64(more) * plan.CheckpointBytes(m, n), nil
+}
+
+// freeBytes is the space that is left for a directory, which may not be there yet.
+func freeBytes(fsys vfs.FS, dir string) (int64, error) {
+	for dir = filepath.Clean(dir); ; dir = filepath.Dir(dir) {
+		free, err := fsys.FreeBytes(dir)
+		if err == nil || !errors.Is(err, fs.ErrNotExist) || dir == filepath.Dir(dir) {
+			return free, err
+		}
+	}
+}
+
+// checkSpace fails if what the run has reserved leaves too little for its checkpoints and its model: to find that out at the first save, hours
+// later, helps nobody. What earlier checkpoints of the run take serves the next ones.
+func (t *trainer) checkSpace() error {
+	c, s := t.config, *t.plan.Space
+	free, err := freeBytes(t.env.files(), c.OutputDir)
+	if err != nil {
+		return nil // nobody knows
+	}
+	steps, err := checkpoint.Steps(t.env.files(), checkpointsDir(c))
+	if err != nil {
+		return err
+	}
+	s.FreeBytes, s.StateBytes = &free, 0
+	s.PeakBytes = max(s.PeakBytes-int64(min(len(steps), s.Checkpoints))*s.CheckpointBytes, 0)
+	if s.Short() > 0 {
+		path := ""
+		if t.disk != nil && sameDrive(c.memory().Path, c.OutputDir) {
+			path = ", set memory.path to another drive"
+		}
+		return Request(fmt.Errorf("output_dir: up to %d checkpoints of %s at once and a model of %s need %s more, and %s are free there; lower save.keep (%d)%s, or set output_dir to a larger drive",
+			s.Checkpoints, plan.FormatBytes(s.CheckpointBytes), plan.FormatBytes(s.ModelBytes), plan.FormatBytes(s.PeakBytes), plan.FormatBytes(free), c.Save.Keep, path))
+	}
+	if more := (free - int64(s.Models)*s.ModelBytes) / s.CheckpointBytes; s.AllKept && c.Save.Every > 0 && int64((t.rates.Steps-t.begun)/c.Save.Every) > more {
+		t.env.say("warning: save.keep is 0, so every checkpoint stays: output_dir is full after step %d, and no later one can be saved",
+			(t.begun/c.Save.Every+int(more))*c.Save.Every)
+	}
+	return nil
+}
