@@ -249,7 +249,10 @@ func (d *Disk) Close() error {
 func (d *Disk) giveBack() error {
 	var err error
 	if d.lock != nil {
-		err = cmp.Or(d.clearDir(), d.lock.Close())
+		if err = d.clearDir(); err != nil {
+			err = fmt.Errorf("store: files of the state are left in %s: %w", d.dir, err)
+		}
+		err = cmp.Or(err, d.lock.Close())
 	}
 	for _, r := range d.Regions() {
 		err = cmp.Or(err, r.Close())

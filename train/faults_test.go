@@ -270,7 +270,7 @@ func (v *victims) disturbed(intercept func(vfs.Op) vfs.Outcome, f mishap, hit fu
 					return end, fmt.Errorf("a start after the end: %+v, error %w", again, err)
 				}
 			}
-			return end, v.ended(&c, sum, f)
+			return end, v.ended(&c, sum, f, said.String())
 		case errors.Is(err, ErrInterrupted) && starts == 1:
 		case strings.HasPrefix(err.Error(), "panic"), strings.Contains(err.Error(), "\n"):
 			return end, fmt.Errorf("start %d: not one line: %w", starts, err)
@@ -313,8 +313,11 @@ func kept(before, after []int, f mishap, hit bool) error {
 // strayName is a name that only a process which has not ended should have.
 var strayName = regexp.MustCompile(`tmp|^\.(step|model)|\.del$|\.extent$|writable`)
 
+// ofState are the lines about state on disk that could not be removed, which only a run with its memory.path removes.
+const ofState = "warning: store: files of the state are left in "
+
 // ended checks what a run has left that came to its end.
-func (v *victims) ended(c *Config, sum *Summary, f mishap) error {
+func (v *victims) ended(c *Config, sum *Summary, f mishap, said string) error {
 	if a, b := files(v, sum.Model), files(v, v.model); !maps.Equal(a, b) {
 		return errors.New("the model is another one")
 	}
@@ -323,7 +326,7 @@ func (v *victims) ended(c *Config, sum *Summary, f mishap) error {
 	}
 	var stray []string
 	err := filepath.WalkDir(filepath.Dir(c.OutputDir), func(path string, _ fs.DirEntry, err error) error {
-		if strayName.MatchString(filepath.Base(path)) {
+		if strayName.MatchString(filepath.Base(path)) && !strings.Contains(said, ofState+filepath.Dir(path)) {
 			stray = append(stray, path)
 		}
 		return err

@@ -136,7 +136,11 @@ func Train(ctx context.Context, c *Config, env *Env, o Options) (*Summary, error
 	if from, err = t.openState(ctx, env, p, dev, from); err != nil {
 		return nil, err
 	}
-	defer t.session.Close()
+	defer func() {
+		if left := t.session.Close(); left != nil && !errors.Is(err, left) {
+			env.say("warning: %s", oneLine(left))
+		}
+	}()
 	if from != nil {
 		if err := t.continueFrom(from); err != nil {
 			return nil, err

@@ -105,6 +105,9 @@ func (t *trainer) createSave(step int) error {
 	if s.to, err = t.saveTo(); err != nil {
 		return err
 	}
+	if s.writer != nil {
+		t.dropSave() // its state was not handed over to its end
+	}
 	w, err := s.to.Create(step, checkpoint.Specs(t.plan.Model, t.plan.Extents(), t.plan.Numerics.Scheme().Types()))
 	if err != nil {
 		return err
