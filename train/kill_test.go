@@ -97,8 +97,8 @@ func sumsIn(m *checkpoint.Manifest) map[checkpoint.ID][]checkpoint.Sum {
 	return sums
 }
 
-// A run that is killed at random moments, saving as it goes, and is started again each time ends with the bits of one that
-// was left alone; and each checkpoint that it has on the way is what that one had at the same step.
+// A run that is killed at random moments, saving as it goes, is started again each time, with another tier or budget than before,
+// and ends with the bits of one that was left alone; each checkpoint that it has on the way is what that one had at the same step.
 func TestKilledRunsGoOn(t *testing.T) {
 	rounds := *kills
 	if testing.Short() {
@@ -116,25 +116,14 @@ func TestKilledRunsGoOn(t *testing.T) {
 	base.Precision, base.Numerics = Defaults().Precision, Sizes{MicroBatch: 1, HeadChunk: 32}
 	base.BatchTokens, base.MaxSteps = base.SequenceLen, 8
 	base.Save = Save{Every: 1}
-	for _, p := range placementsOf(t, base) {
-		if p.name == "on disk" || p.name == "updated on the device" {
-			t.Run(p.name, func(t *testing.T) { killOften(t, base, p, rounds/2, random) })
-		}
-	}
-}
-
-// killOften kills a run with a placement so many times.
-func killOften(t *testing.T, base *Config, p placement, rounds int, random *rand.Rand) {
 	left := *base
-	left.Memory, left.OutputDir = p.memory, filepath.Join(t.TempDir(), "left")
+	left.OutputDir = filepath.Join(t.TempDir(), "left")
 	env := newEnv(t)
-	env.program, env.CacheDir = 1, p.cache
-	begin := time.Now()
+	env.program = 1
 	want, err := Train(context.Background(), &left, env, Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	took := time.Since(begin)
 	right := map[int]map[checkpoint.ID][]checkpoint.Sum{}
 	for step := 1; step <= base.MaxSteps; step++ {
 		right[step] = sumsOf(t, filepath.Join(checkpointsDir(&left), checkpoint.DirName(step)))
@@ -142,23 +131,49 @@ func killOften(t *testing.T, base *Config, p placement, rounds int, random *rand
 
 	victim := left
 	victim.Save.Keep = 2
-	victim.Memory.Path = filepath.Join(t.TempDir(), "state")
-	ended, checked := 0, 0
+	settings := budgetsOf(t, base)
+	state, runs := filepath.Join(t.TempDir(), "state"), t.TempDir()
+	start := func(p placement, wait time.Duration) bool {
+		victim.Memory = p.memory
+		victim.Memory.Path = state
+		return runVictim(t, writeRun(t, &victim), p.cache, wait)
+	}
+	// How long one takes that nobody kills, which sets when the others are killed.
+	victim.OutputDir = filepath.Join(runs, "timed")
+	begin := time.Now()
+	if !start(settings[0][0], time.Hour) {
+		t.Fatal("it was killed")
+	}
+	took := time.Since(begin)
+
+	ended, checked, moved, last := 0, 0, 0, ""
+	by := map[string]int{}
 	for killed, run := 0, 0; killed < rounds || run > ended; {
 		if run == ended {
-			run++
-			victim.OutputDir = filepath.Join(t.TempDir(), fmt.Sprint("run", run))
+			run, last = run+1, ""
+			victim.OutputDir = filepath.Join(runs, fmt.Sprint("run", run))
 		}
+		tier := settings[random.IntN(len(settings))]
+		n := random.IntN(len(tier))
+		p, name := tier[n], fmt.Sprint(tier[n].name, n)
+		if last != "" && last != name {
+			moved++
+		}
+		last = name
 		// From the first instruction to beyond the last one; when enough were killed, the last run is left alone.
 		wait := time.Duration(random.Float64() * 1.2 * float64(took))
 		if killed >= rounds {
 			wait = time.Hour
 		}
-		finished := runVictim(t, writeRun(t, &victim), p.cache, wait)
+		finished := start(p, wait)
 		if !finished {
 			killed++
+			by[p.name]++
 			_, err := os.Stat(filepath.Join(victim.OutputDir, "model"))
 			finished = err == nil // killed when all was done
+			if killed%500 == 0 {
+				t.Logf("%d kills so far, %d runs have ended, %d checkpoints were right", killed, ended, checked)
+			}
 		}
 		saved, err := checkpoint.List(vfs.OS{}, checkpointsDir(&victim))
 		if err != nil {
@@ -176,9 +191,44 @@ func killOften(t *testing.T, base *Config, p placement, rounds int, random *rand
 				t.Errorf("losses %v, want %v", a, b)
 			}
 			ended++
+			if err := os.RemoveAll(victim.OutputDir); err != nil {
+				t.Fatal(err)
+			}
 		}
 	}
-	t.Logf("%d kills in %d runs that came to their end; %d checkpoints were right", rounds, ended, checked)
+	t.Logf("%d kills (%v) in %d runs that came to their end; %d starts had another tier or budget than the one before; %d checkpoints were right",
+		rounds, by, ended, moved, checked)
+}
+
+// budgetsOf are all tiers, most of them with several budgets with which a run fits.
+func budgetsOf(t *testing.T, c *Config) [][]placement {
+	var all [][]placement
+	for _, p := range placementsOf(t, c) {
+		var tier []placement
+		for more := int64(0); more < 4; more++ {
+			b := p
+			switch p.name {
+			case "in memory":
+				if more > 0 {
+					continue
+				}
+			case "on disk":
+				b.memory.Host.N += more << 20
+			default:
+				b.memory.Device.N += more << 19
+			}
+			run := *c
+			run.Memory = b.memory
+			env := newEnv(t)
+			env.program, env.CacheDir = 1, b.cache
+			if _, err := PlanFor(context.Background(), env, &run, PlanOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			tier = append(tier, b)
+		}
+		all = append(all, tier)
+	}
+	return all
 }
 
 // runVictim runs a run file in a process of its own, and kills it after a while unless it has ended.
