@@ -29,6 +29,9 @@ type MetricsFile struct {
 	end     int64  // of what is written
 	waiting []byte // lines that are not
 	lines   int    // so many
+
+	last   *Metrics // the last record that the file had when it was opened
+	lastAt int64    // where its line begins
 }
 
 // NewMetricsFile appends to an open file. Records of steps after lastStep are removed, with a torn last line: a run that resumes from
@@ -39,7 +42,7 @@ func NewMetricsFile(f File, lastStep int64) (*MetricsFile, error) {
 		if r.Step > lastStep {
 			return false
 		}
-		m.end = end
+		m.last, m.lastAt, m.end = &r, m.end, end
 		return true
 	})
 	if err != nil {
@@ -57,6 +60,19 @@ func (m *MetricsFile) Append(record Metrics) error {
 	m.waiting = append(append(m.waiting, line...), '\n')
 	m.lines++
 	return m.Flush()
+}
+
+// Amend changes the last record that the file had when it was opened, if it is of that step. Nothing has been appended since.
+func (m *MetricsFile) Amend(step int64, change func(*Metrics)) error {
+	if m.last == nil || m.last.Step != step {
+		return nil
+	}
+	change(m.last)
+	m.end = m.lastAt
+	if err := m.Append(*m.last); err != nil {
+		return err
+	}
+	return m.f.Truncate(m.end) // the line may have become shorter
 }
 
 // Flush writes the records that wait.

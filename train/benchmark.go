@@ -246,9 +246,6 @@ func (b *benchmark) measure(ctx context.Context, s *session) (*BenchResult, erro
 	var times []float64
 	var busy time.Duration // of the disk, before what is measured
 	for step := 1; step <= b.Warmup+b.Steps; step++ {
-		if b.env.stopped() {
-			return nil, ErrInterrupted
-		}
 		if step == b.Warmup+1 {
 			s.engine.Trace.TakeBusy()
 			if s.disk != nil {

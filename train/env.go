@@ -3,6 +3,7 @@ package train
 import (
 	"errors"
 	"io"
+	"sync/atomic"
 
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/internal/hostmem"
@@ -17,7 +18,9 @@ type Env struct {
 	Accounts *hostmem.Accounts
 	Progress io.Writer // messages and progress for people; io.Discard for silence
 	Terminal bool      // Progress is a terminal: bars instead of lines
+	// Stop is closed to have a run end after its step, with a checkpoint. A run that has not done a step is ended by its context.
 	Stop     <-chan struct{}
+	finishes atomic.Pointer[string]
 	program  int64  // what the process takes beside the plan, in tests that need to know; else it is measured
 	CacheDir string // for token caches and the machine file; empty: none are kept
 	// FS is the file system of what runs write: checkpoints, state on disk, metrics. Nil is the operating system's; tests make it fail.
@@ -32,19 +35,6 @@ func (e *Env) files() vfs.FS {
 		return vfs.OS{}
 	}
 	return e.FS
-}
-
-// ErrInterrupted is what a run ends with that was stopped and has saved its result: exit status 130.
-var ErrInterrupted = errors.New("interrupted")
-
-// stopped reports whether the run has been asked to end.
-func (e *Env) stopped() bool {
-	select {
-	case <-e.Stop:
-		return true
-	default:
-		return false
-	}
 }
 
 // devices are the two devices of a run.

@@ -3,10 +3,12 @@ package train
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"math"
 
 	"github.com/millrace/millrace/data"
+	"github.com/millrace/millrace/trace"
 )
 
 // Loss is the mean token loss over a data set.
@@ -17,7 +19,8 @@ type Loss struct {
 	Tokens       int64   `json:"tokens"`
 }
 
-// evaluate is the mean loss over all of the loader's rows, each taken once. A pending update is carried out first.
+// evaluate is the mean loss over all of the loader's rows, each taken once. A pending update is carried out first. When the run is asked
+// to stop it ends after the pass that it is at, with ErrInterrupted: to end a pass would break the engine, which has a step to save.
 func (s *session) evaluate(ctx context.Context, l *data.EvalLoader, what string) (Loss, error) {
 	l.Reset()
 	b := s.env.bar("evaluating " + what)
@@ -25,6 +28,9 @@ func (s *session) evaluate(ctx context.Context, l *data.EvalLoader, what string)
 	var out Loss
 	sum := 0.0
 	for done := 0; ; {
+		if s.env.stopped() {
+			return out, ErrInterrupted
+		}
 		err := l.Next(ctx, s.rows)
 		if errors.Is(err, io.EOF) {
 			break
@@ -50,4 +56,42 @@ func (s *session) evaluate(ctx context.Context, l *data.EvalLoader, what string)
 		out.Perplexity = math.Exp(out.Loss)
 	}
 	return out, nil
+}
+
+// evalDue reports whether an evaluation follows a step.
+func (t *trainer) evalDue(step int) bool {
+	every := t.config.Eval.Every
+	return every > 0 && step%every == 0 || t.eval != nil && step == t.rates.Steps
+}
+
+// evaluateAfter evaluates after a step, and reports whether the model is the best so far. Asked to stop it comes to nothing, evalLoss
+// stays nil, and the run evaluates when it continues.
+func (t *trainer) evaluateAfter(ctx context.Context, step int) (isBest bool, err error) {
+	if step > t.begun {
+		t.env.willFinish(fmt.Sprintf("ending the evaluation, and saving step %d", step))
+	}
+	l, err := t.evaluate(ctx, t.eval, fmt.Sprintf("after step %d", step))
+	t.engine.Trace.TakeBusy() // of the evaluation
+	if errors.Is(err, ErrInterrupted) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	t.summary.EvalAfter, t.evalLoss = &l.Loss, &l.Loss
+	return t.improved(step, l.Loss), nil
+}
+
+// evaluateAgain makes up for the evaluation of the step that the run continues after, if that was interrupted. The step is saved, so
+// that nothing but its record is missing.
+func (t *trainer) evaluateAgain(ctx context.Context) error {
+	if t.begun == 0 || t.evalLoss != nil || !t.evalDue(t.begun) {
+		return nil
+	}
+	if _, err := t.evaluateAfter(ctx, t.begun); err != nil || t.evalLoss == nil {
+		return err
+	}
+	t.env.say("eval loss %.4f after step %d, whose evaluation was interrupted", *t.evalLoss, t.begun)
+	t.checkMetrics(t.metrics.Amend(int64(t.begun), func(m *trace.Metrics) { m.EvalLoss = t.evalLoss }))
+	return nil
 }

@@ -104,9 +104,6 @@ func Generate(ctx context.Context, env *Env, o GenerateOptions) (*Generated, err
 	pick := newPicker(o, tok.VocabSize())
 	begin := time.Now()
 	for len(g.Tokens) < o.MaxTokens && len(ids) <= n.SequenceLen {
-		if env.stopped() {
-			return nil, ErrInterrupted
-		}
 		logits, err := s.next(ctx, ids)
 		if err != nil {
 			return nil, err

@@ -66,7 +66,7 @@ func (t *trainer) continueFrom(from *checkpoint.Checkpoint) error {
 	}
 	m := from.Manifest
 	t.begun, t.unhealthy = m.Step, m.UnhealthySteps
-	t.saves.saved = m.Step
+	t.saves.saved, t.evalLoss = m.Step, m.EvalLoss
 	if !t.saves.forgetBest {
 		t.saves.best = m.Best
 	}

@@ -82,9 +82,15 @@ type trainer struct {
 }
 
 // Train runs run.yaml to its end, from its latest checkpoint if it has one; or to the end of the step in which it is asked
-// to stop: then it saves a checkpoint, and the error is ErrInterrupted. A run that has ended before is not an error.
+// to stop: then it saves a checkpoint, and the error is ErrInterrupted. So it is where the context ends while nothing can be lost,
+// which is before a step is done and when all are saved. A run that has ended before is not an error.
 func Train(ctx context.Context, c *Config, env *Env, o Options) (*Summary, error) {
 	t := &trainer{config: c}
+	return t.interrupted(t.train(ctx, env, o))
+}
+
+func (t *trainer) train(ctx context.Context, env *Env, o Options) (*Summary, error) {
+	c := t.config
 	begun := false
 	defer func() { t.saves.close(begun) }()
 	var err error
@@ -291,6 +297,7 @@ func (t *trainer) run(ctx context.Context) error {
 	if err := t.walk(ctx); err != nil {
 		return err
 	}
+	t.env.willFinish("saving and writing the model")
 	var errSave error
 	if t.config.Save.AtEnd {
 		errSave = t.saveNow(ctx)
@@ -298,9 +305,12 @@ func (t *trainer) run(ctx context.Context) error {
 		errSave = t.flush(ctx)
 	}
 	if ill := (*divergedError)(nil); errors.As(errSave, &ill) || ctx.Err() != nil {
-		return errSave
+		return errors.Join(errSave, ctx.Err())
 	}
 	t.finish()
+	if t.saves.saved == t.summary.Steps {
+		t.env.willFinish("") // the model can be written at any time
+	}
 	if err := t.stopEngine(); err != nil {
 		return err
 	}
@@ -328,25 +338,31 @@ func (t *trainer) walk(ctx context.Context) error {
 	}
 	t.engine.Trace.TakeBusy()
 	t.wear = wear{t.config.Memory.MaxWritePerDay.N, t.env.time().now()}
-	for step := t.begun + 1; step <= t.rates.Steps; step++ {
-		if t.env.stopped() {
-			return t.interrupt(ctx)
-		}
+	if err := t.evaluateAgain(ctx); err != nil {
+		return err
+	}
+	for step := t.begun + 1; step <= t.rates.Steps && !t.env.stopped(); step++ {
+		t.env.willFinish(fmt.Sprintf("finishing step %d and saving", step))
 		if err := t.step(ctx, step); err != nil {
 			return t.rescue(ctx, err)
 		}
+	}
+	if t.env.stopped() {
+		return t.interrupt(ctx)
 	}
 	return nil
 }
 
 // interrupt saves the run as it is, so that it can continue from there.
 func (t *trainer) interrupt(ctx context.Context) error {
-	t.env.say("stopping after step %d", t.summary.Steps)
-	if err := t.saveNow(ctx); err != nil {
-		return err
+	if t.summary.Steps > t.begun {
+		t.env.say("stopping after step %d", t.summary.Steps)
+		if err := t.saveNow(ctx); err != nil {
+			return err
+		}
 	}
 	t.finish()
-	return ErrInterrupted
+	return t.interruption()
 }
 
 // flush has the store and, if it is due, a checkpoint have what the steps so far came to.
@@ -473,14 +489,13 @@ func (t *trainer) afterStep(ctx context.Context, m *trace.Metrics) error {
 	}
 	save := t.saveDue(step)
 	t.evalLoss = nil
-	if c.Eval.Every > 0 && step%c.Eval.Every == 0 || t.eval != nil && step == t.rates.Steps {
-		l, err := t.evaluate(ctx, t.eval, fmt.Sprintf("after step %d", step))
+	if t.evalDue(step) {
+		isBest, err := t.evaluateAfter(ctx, step)
 		if err != nil {
 			return err
 		}
-		m.EvalLoss, s.EvalAfter, t.evalLoss = &l.Loss, &l.Loss, &l.Loss
-		t.engine.Trace.TakeBusy() // of the evaluation
-		save = t.improved(step, l.Loss) && c.Save.Best || save
+		m.EvalLoss = t.evalLoss
+		save = isBest && c.Save.Best || save
 	}
 	if save {
 		t.startSave(step)

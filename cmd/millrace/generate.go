@@ -5,6 +5,7 @@ import (
 	"io"
 	"strings"
 
+	"github.com/millrace/millrace/internal/fault"
 	"github.com/millrace/millrace/train"
 )
 
@@ -41,14 +42,9 @@ func (c *generateCmd) Run(p *program) error {
 		return err
 	}
 	if c.Prompt == "-" {
-		text, err := io.ReadAll(io.LimitReader(p.stdin, maxPromptBytes+1))
-		if err != nil {
-			return fmt.Errorf("prompt: standard input: %w", err)
+		if c.Prompt, err = p.readPrompt(); err != nil {
+			return err
 		}
-		if len(text) > maxPromptBytes {
-			return badFlag("--prompt -: standard input has more than %d MiB; shorten it", maxPromptBytes>>20)
-		}
-		c.Prompt = string(text)
 	}
 	o := train.GenerateOptions{Model: c.Model, Prompt: c.Prompt, Tokenizer: c.Tokenizer, MaxTokens: c.MaxTokens, Temperature: c.Temperature,
 		TopK: c.TopK, TopP: c.TopP, Seed: c.Seed, Compute: c.Compute, Memory: m, Device: c.Device}
@@ -69,4 +65,27 @@ func (c *generateCmd) Run(p *program) error {
 		return p.printf("\n")
 	}
 	return nil
+}
+
+// readPrompt reads standard input, which somebody may be typing.
+func (p *program) readPrompt() (string, error) {
+	var text []byte
+	read := make(chan error, 1)
+	fault.Go(func() {
+		var err error
+		text, err = io.ReadAll(io.LimitReader(p.stdin, maxPromptBytes+1))
+		read <- err
+	})
+	select {
+	case err := <-read:
+		if err != nil {
+			return "", fmt.Errorf("prompt: standard input: %w", err)
+		}
+	case <-p.ctx.Done():
+		return "", p.ctx.Err()
+	}
+	if len(text) > maxPromptBytes {
+		return "", badFlag("--prompt -: standard input has more than %d MiB; shorten it", maxPromptBytes>>20)
+	}
+	return string(text), nil
 }

@@ -6,48 +6,57 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"sync/atomic"
+	"sync"
 	"syscall"
 
 	"github.com/millrace/millrace/internal/fault"
 )
 
-// interrupts turns signals into an orderly end. A verb that saves listens to stop: the first signal closes it, the second one
-// cancels the context. For every other verb the first signal cancels.
-type interrupts struct {
-	stop chan struct{}
+// listen has the signals that ask for an end delivered: an interrupt, SIGTERM, and SIGHUP when the terminal is gone, unless nohup has
+// turned that off. A closed pipe ends nothing: writes to it fail, and that is an error of results alone.
+func listen() <-chan os.Signal {
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	if !signal.Ignored(syscall.SIGHUP) {
+		signal.Notify(signals, syscall.SIGHUP)
+	}
+	signal.Ignore(syscall.SIGPIPE)
+	return signals
+}
 
-	saves    atomic.Bool // the verb listens to stop
-	canceled atomic.Bool
+// interrupts turns signals into an orderly end. The first one closes stop if the verb has something to finish before it ends, such as
+// a step and a checkpoint of it, and else cancels the context. The next one cancels in any case, and after that signals kill.
+type interrupts struct {
+	stop     chan struct{}
 	done     chan struct{}
 	watching fault.Group
 }
 
-// watch starts to listen.
-func watch(signals <-chan os.Signal, cancel context.CancelFunc, messages io.Writer) *interrupts {
-	i := &interrupts{stop: make(chan struct{}), done: make(chan struct{})}
+// watch starts to listen. finishes says what the verb has to finish at the moment; it is empty where that is nothing.
+func (i *interrupts) watch(signals <-chan os.Signal, cancel context.CancelFunc, messages io.Writer, finishes func() string) {
 	i.watching.Go(func() {
 		defer cancel()
-		stopping := false
-		for {
+		for stopping := false; ; {
 			select {
 			case <-i.done:
 				return
 			case <-signals:
 			}
-			if i.saves.Load() && !stopping {
+			what := finishes()
+			if what != "" && !stopping {
 				stopping = true
-				fmt.Fprintln(messages, "interrupted: finishing the step and saving; once more to stop at once without saving")
 				close(i.stop)
+				fmt.Fprintf(messages, "interrupted: %s; once more to stop at once without saving\n", what)
 				continue
 			}
 			// From here on a signal kills, in case something hangs.
-			signal.Reset(os.Interrupt, syscall.SIGTERM)
-			i.canceled.Store(true)
+			signal.Reset(os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 			cancel()
+			if what == "" {
+				fmt.Fprintln(messages, "interrupted: stopping; once more to stop at once")
+			}
 		}
 	})
-	return i
 }
 
 // end stops listening.
@@ -56,10 +65,16 @@ func (i *interrupts) end() {
 	i.watching.Wait()
 }
 
-// aborted is the exit status of a verb that was cancelled. A run that should have saved and did not has failed.
-func (i *interrupts) aborted() int {
-	if i.saves.Load() {
-		return exitFailed
-	}
-	return exitInterrupted
+// progress is standard error as far as nothing depends on it: several goroutines write to it, and a terminal or a pipe that is gone
+// ends no run.
+type progress struct {
+	mu sync.Mutex
+	w  io.Writer
+}
+
+func (p *progress) Write(text []byte) (int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	_, _ = p.w.Write(text) // there is nobody to tell
+	return len(text), nil
 }

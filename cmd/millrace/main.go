@@ -15,11 +15,9 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"runtime/debug"
 	"slices"
-	"syscall"
 
 	"github.com/alecthomas/kong"
 
@@ -33,7 +31,7 @@ const (
 	exitDone        = 0
 	exitFailed      = 1 // as a panic does, by internal/fault
 	exitBadRequest  = 2
-	exitInterrupted = 130 // train: the step was finished and a checkpoint saved
+	exitInterrupted = 130 // train: nothing is lost, and what was done is saved
 )
 
 // commands are the verbs.
@@ -57,16 +55,17 @@ const description = `Trains language models that do not fit on the device that c
 
 Start with:  millrace plan run.yaml;  millrace train run.yaml
 
-Exit status: 0 done, 1 failed, 2 the request is wrong, 130 interrupted and saved.`
+Exit status: 0 done, 1 failed, 2 the request is wrong, 130 interrupted, with nothing lost.`
 
 // program is what a run of the program has of its surroundings.
 type program struct {
 	stdin          io.Reader
 	stdout, stderr io.Writer
+	terminal       bool // stderr is one
 	signals        <-chan os.Signal
 	ctx            context.Context // ends when the user wants no more
 	env            *train.Env
-	interrupts     *interrupts
+	trains         bool // an end may lose steps
 }
 
 // gcPercent lets the Go heap grow by a quarter between collections. Model state is not on it, and a step leaves little garbage;
@@ -79,9 +78,7 @@ func main() {
 		debug.SetGCPercent(gcPercent)
 	}
 	fault.Watch()
-	signals := make(chan os.Signal, 2)
-	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
-	os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr, signals))
+	os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr, listen()))
 }
 
 // exit is what the parser's help ends with.
@@ -89,7 +86,7 @@ type exit int
 
 // run is the whole program; it returns the exit status.
 func run(args []string, stdin io.Reader, stdout, stderr io.Writer, signals <-chan os.Signal) (status int) {
-	p := &program{stdin: stdin, stdout: stdout, stderr: stderr, signals: signals}
+	p := &program{stdin: stdin, stdout: stdout, stderr: &progress{w: stderr}, terminal: isTerminal(stderr), signals: signals}
 	defer func() {
 		switch p := recover().(type) {
 		case nil:
@@ -100,9 +97,7 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer, signals <-cha
 			status = fault.Status
 		}
 	}()
-	parser, err := kong.New(&commands{}, kong.Name("millrace"), kong.Description(description), kong.Writers(stdout, stderr),
-		kong.Exit(func(status int) { panic(exit(status)) }), kong.UsageOnError(),
-		kong.ConfigureHelp(kong.HelpOptions{NoExpandSubcommands: true, WrapUpperBound: 100}))
+	parser, err := newParser(stdout, stderr)
 	if err != nil {
 		panic(err) // the declarations above are wrong
 	}
@@ -126,14 +121,21 @@ func verbOf(args []string) []string {
 	return args
 }
 
+// newParser reads command lines. Its help ends in a panic with an exit.
+func newParser(stdout, stderr io.Writer) (*kong.Kong, error) {
+	return kong.New(&commands{}, kong.Name("millrace"), kong.Description(description), kong.Writers(stdout, stderr),
+		kong.Exit(func(status int) { panic(exit(status)) }), kong.UsageOnError(),
+		kong.ConfigureHelp(kong.HelpOptions{NoExpandSubcommands: true, WrapUpperBound: 100}))
+}
+
 // call runs the chosen verb.
 func (p *program) call(cmd *kong.Context) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	p.ctx = ctx
-	p.interrupts = watch(p.signals, cancel, p.stderr)
-	defer p.interrupts.end()
-	p.env = &train.Env{Open: p.openDevice, Accounts: hostmem.New(), Progress: p.stderr, Terminal: isTerminal(p.stderr),
-		Stop: p.interrupts.stop, CacheDir: cacheDir()}
+	i := &interrupts{stop: make(chan struct{}), done: make(chan struct{})}
+	p.env = &train.Env{Open: p.openDevice, Accounts: hostmem.New(), Progress: p.stderr, Terminal: p.terminal, Stop: i.stop, CacheDir: cacheDir()}
+	i.watch(p.signals, cancel, p.stderr, p.env.Finishes)
+	defer i.end()
 	return cmd.Run(p)
 }
 
@@ -146,9 +148,10 @@ func (p *program) end(err error) int {
 	switch {
 	case errors.Is(err, train.ErrInterrupted):
 		status = exitInterrupted
-	case p.interrupts != nil && errors.Is(err, context.Canceled):
-		status = p.interrupts.aborted()
-		err = train.ErrInterrupted
+	case errors.Is(err, context.Canceled) && p.trains:
+		err = errors.New("stopped without saving: what was done since the latest checkpoint is lost; run the same command to continue from there")
+	case errors.Is(err, context.Canceled):
+		status, err = exitInterrupted, train.ErrInterrupted
 	case errors.Is(err, train.ErrRequest):
 		status = exitBadRequest
 	}

@@ -29,7 +29,8 @@ func (*trainCmd) Help() string {
 
 The output directory gets run.yaml (as resolved), plan.json, metrics.jsonl, checkpoints/ and, at the end, model/, which
 transformers can load. A run that has checkpoints goes on from the latest one, with the same result, to the bit, as if it had
-not stopped. The first interrupt finishes the step, saves a checkpoint and ends with status 130; a second one stops at once.`
+not stopped. An interrupt, SIGTERM or a lost terminal finishes the step, saves a checkpoint and ends with status 130; before the
+first step it ends at once. A second one stops without saving.`
 }
 
 // Run trains.
@@ -38,7 +39,7 @@ func (c *trainCmd) Run(p *program) error {
 	if err != nil {
 		return err
 	}
-	p.interrupts.saves.Store(true)
+	p.trains = true
 	s, err := train.Train(p.ctx, config, p.env, train.Options{Trace: c.Trace})
 	if s == nil {
 		return err

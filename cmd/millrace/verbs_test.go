@@ -6,8 +6,6 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"sync"
-	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -66,69 +64,6 @@ func TestTrainPrintsSummary(t *testing.T) {
 		if !strings.Contains(r.stdout, row) {
 			t.Errorf("no %q in\n%s", row, r.stdout)
 		}
-	}
-}
-
-// signalling is standard error that sends an interrupt when it has read a word.
-type signalling struct {
-	mu      sync.Mutex
-	text    strings.Builder
-	signals chan os.Signal
-	on      string
-}
-
-func (s *signalling) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.on != "" && strings.Contains(string(p), s.on) {
-		s.on = ""
-		s.signals <- syscall.SIGINT
-	}
-	return s.text.Write(p)
-}
-
-func (s *signalling) String() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.text.String()
-}
-
-func TestInterruptSaves(t *testing.T) {
-	for name, on := range map[string]string{"before the first step": "parameters", "in a step": "step "} {
-		t.Run(name, func(t *testing.T) {
-			w := newWorkshop(t)
-			stderr := &signalling{signals: make(chan os.Signal, 1), on: on}
-			var stdout strings.Builder
-			status := run([]string{"train", w.path("run.yaml"), "--json", "--set", "max_steps=1000000"}, strings.NewReader(""), &stdout, stderr, stderr.signals)
-			if status != exitInterrupted || !strings.Contains(stderr.String(), "\ninterrupted: ") {
-				t.Errorf("exit status %d, want %d\n%s", status, exitInterrupted, stderr)
-			}
-			s := jsonOf[train.Summary](t, stdout.String())
-			if s.Steps != strings.Count(w.read("out/metrics.jsonl"), "\n") {
-				t.Errorf("%d steps, and another number of records", s.Steps)
-			}
-			if s.Model != "" || (s.Checkpoint != "") != (s.Steps > 0) {
-				t.Errorf("after %d steps: model %q, checkpoint %q", s.Steps, s.Model, s.Checkpoint)
-			}
-			if s.Steps > 0 {
-				invoke(t, "checkpoint", "verify", w.path("out")).must(t)
-			}
-		})
-	}
-}
-
-func TestSecondInterruptAborts(t *testing.T) {
-	w := newWorkshop(t)
-	signals := make(chan os.Signal, 2)
-	signals <- syscall.SIGINT
-	signals <- syscall.SIGTERM
-	r := invokeWith(t, "", signals, "train", w.path("run.yaml"), "--set", "max_steps=1000000")
-	if r.status != exitFailed || r.errorLine() != "millrace: interrupted" || w.files("out/model") != nil {
-		t.Errorf("exit status %d, want %d; %s", r.status, exitFailed, r.stderr)
-	}
-	signals <- syscall.SIGINT
-	if r := invokeWith(t, "", signals, "eval", "--model", w.path("model"), "--data", w.path("data/a.txt"), "--tokenizer", "bytes"); r.status != exitInterrupted {
-		t.Errorf("eval: exit status %d, want %d; %s", r.status, exitInterrupted, r.stderr)
 	}
 }
 

@@ -1,0 +1,242 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/millrace/millrace/internal/hostmem"
+	"github.com/millrace/millrace/train"
+)
+
+// signalling is standard error that sends an interrupt when it has read a word.
+type signalling struct {
+	mu      sync.Mutex
+	text    strings.Builder
+	signals chan os.Signal
+	on      string
+}
+
+func (s *signalling) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.on != "" && strings.Contains(string(p), s.on) {
+		s.on = ""
+		s.signals <- syscall.SIGINT
+	}
+	return s.text.Write(p)
+}
+
+func (s *signalling) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.text.String()
+}
+
+// A run that is interrupted in a step ends with it: it is saved, and the last line says where and how to continue.
+func TestInterruptSaves(t *testing.T) {
+	w := newWorkshop(t)
+	stderr := &signalling{signals: make(chan os.Signal, 1), on: "  loss "}
+	var stdout strings.Builder
+	status := run([]string{"train", w.path("run.yaml"), "--json", "--set", "max_steps=1000000"}, strings.NewReader(""), &stdout, stderr, stderr.signals)
+	s := jsonOf[train.Summary](t, stdout.String())
+	if s.Steps == 0 || s.Steps != strings.Count(w.read("out/metrics.jsonl"), "\n") || s.Model != "" || s.Checkpoint == "" {
+		t.Errorf("summary %+v, and %d records", s, strings.Count(w.read("out/metrics.jsonl"), "\n"))
+	}
+	last := fmt.Sprintf("\nmillrace: interrupted after step %d, saved in %s; run the same command to continue\n", s.Steps, s.Checkpoint)
+	if status != exitInterrupted || !strings.Contains(stderr.String(), " and saving; once more to stop at once without saving\n") ||
+		!strings.HasSuffix(stderr.String(), last) {
+		t.Errorf("status %d: %s", status, stderr)
+	}
+	invoke(t, "checkpoint", "verify", w.path("out")).must(t)
+}
+
+// Before the first step there is nothing to save: the run ends at once, and says so.
+func TestInterruptBeforeTheFirstStep(t *testing.T) {
+	w := newWorkshop(t)
+	stderr := &signalling{signals: make(chan os.Signal, 1), on: "parameters"}
+	var stdout strings.Builder
+	status := run([]string{"train", w.path("run.yaml"), "--set", "max_steps=1000000"}, strings.NewReader(""), &stdout, stderr, stderr.signals)
+	if status != exitInterrupted || stdout.Len() > 0 || !strings.Contains(stderr.String(), "\nmillrace: interrupted before a step was done: nothing is lost") {
+		t.Errorf("status %d, output %q: %s", status, stdout.String(), stderr)
+	}
+	if found := w.files("out/checkpoints/step-000001"); found != nil {
+		t.Errorf("left: %v", found)
+	}
+}
+
+// The first signal asks for the end, the second one makes it.
+func TestSecondInterruptCancels(t *testing.T) {
+	ctx, cancel := context.WithCancel(context.Background())
+	signals := make(chan os.Signal)
+	i := &interrupts{stop: make(chan struct{}), done: make(chan struct{})}
+	var said strings.Builder
+	i.watch(signals, cancel, &progress{w: &said}, func() string { return "finishing step 5 and saving" })
+	signals <- syscall.SIGINT
+	<-i.stop
+	if ctx.Err() != nil {
+		t.Error("the first signal ends the step")
+	}
+	signals <- syscall.SIGTERM
+	<-ctx.Done()
+	i.end()
+	if want := "interrupted: finishing step 5 and saving; once more to stop at once without saving\n"; said.String() != want {
+		t.Errorf("said %q, want %q", said.String(), want)
+	}
+}
+
+// A run that was made to end has lost steps, and says so. Other verbs have nothing to lose.
+func TestEndOfWhatWasCancelled(t *testing.T) {
+	for _, trains := range []bool{true, false} {
+		var stderr strings.Builder
+		status := (&program{stderr: &stderr, trains: trains}).end(fmt.Errorf("step 4: %w", context.Canceled))
+		if (status == exitFailed) != trains || (status == exitInterrupted) == trains || strings.Contains(stderr.String(), "without saving") != trains {
+			t.Errorf("a verb that trains (%v): status %d, %s", trains, status, stderr.String())
+		}
+	}
+}
+
+// Every verb that may take long ends when its context does, and leaves nothing behind.
+func TestEveryVerbEndsWithItsContext(t *testing.T) {
+	w := newWorkshop(t)
+	invoke(t, "train", w.path("run.yaml"), "--set", "save.every=1").must(t)
+	model, data := w.path("model"), w.path("data/a.txt")
+	w.write("tokens.json", `{"input_ids": [[1, 2]], "labels": [[1, 2]]}`)
+	before := fmt.Sprint(w.files("."))
+	for name, args := range map[string][]string{
+		"train":             {"train", w.path("run.yaml"), "--set", "output_dir=" + w.path("new")},
+		"plan":              {"plan", w.path("run.yaml")},
+		"preview":           {"preview", w.path("run.yaml")},
+		"eval":              {"eval", "--model", model, "--data", data, "--tokenizer", "bytes"},
+		"grad":              {"grad", "--model", model, "--tokens", w.path("tokens.json"), "--out", w.path("grad.safetensors")},
+		"generate":          {"generate", "--model", model, "--prompt", "the", "--tokenizer", "bytes"},
+		"a prompt to come":  {"generate", "--model", model, "--prompt", "-", "--tokenizer", "bytes"},
+		"export":            {"export", model, w.path("exported")},
+		"export checkpoint": {"export", "--checkpoint", w.path("out/checkpoints/step-000003"), "--model", model, "--out", w.path("exported")},
+		"checkpoint verify": {"checkpoint", "verify", w.path("out")},
+		"bench":             {"bench", "--model", model, "--steps", "1", "--sequence-len", "32", "--tokens", "32"},
+		"probe":             {"probe", "--path", w.dir},
+		"import":            {"import", "../../hf/testdata/tiny_llama.gguf", w.path("imported")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var stdout, stderr strings.Builder
+			p := &program{stdin: endless{}, stdout: &stdout, stderr: &stderr}
+			parser, err := newParser(&stdout, &stderr)
+			if err != nil {
+				t.Fatal(err)
+			}
+			cmd, err := parser.Parse(args)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithCancel(context.Background())
+			cancel()
+			p.ctx = ctx
+			p.env = &train.Env{Open: p.openDevice, Accounts: hostmem.New(), Progress: &stderr}
+			if err := cmd.Run(p); !errors.Is(err, context.Canceled) && !errors.Is(err, train.ErrInterrupted) {
+				t.Errorf("error %v", err)
+			}
+			if now := fmt.Sprint(w.files(".")); now != before || stdout.Len() > 0 {
+				t.Errorf("output %q, files:\n%s\nbefore:\n%s", stdout.String(), now, before)
+			}
+		})
+	}
+}
+
+// endless is standard input from which nothing comes.
+type endless struct{}
+
+func (endless) Read([]byte) (int, error) { select {} }
+
+// start is the program in a process of its own, after its first line with a word on standard error.
+func start(t *testing.T, cmd *exec.Cmd, word string) *bufio.Scanner {
+	t.Helper()
+	pipe, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewScanner(pipe)
+	await(t, lines, word)
+	return lines
+}
+
+// await reads lines up to one with a word.
+func await(t *testing.T, lines *bufio.Scanner, word string) {
+	t.Helper()
+	for lines.Scan() {
+		if strings.Contains(lines.Text(), word) {
+			return
+		}
+	}
+	t.Fatalf("no line has %q", word)
+}
+
+// A terminal that goes away takes no run with it: the step is finished and saved, as after SIGTERM.
+func TestLostTerminalSaves(t *testing.T) {
+	w := newWorkshop(t)
+	for i, signal := range []os.Signal{syscall.SIGHUP, syscall.SIGTERM, os.Interrupt} {
+		cmd := inProcess("runs", "train", w.path("run.yaml"), "--set", "max_steps=1000000")
+		lines := start(t, cmd, "  loss ")
+		if err := cmd.Process.Signal(signal); err != nil {
+			t.Fatal(err)
+		}
+		await(t, lines, "saved in "+w.path("out/checkpoints/step-"))
+		cmd.Wait()
+		if got := cmd.ProcessState.ExitCode(); got != exitInterrupted {
+			t.Errorf("%v, the %dth start: %v", signal, i+1, cmd.ProcessState)
+		}
+	}
+}
+
+// Under nohup SIGHUP is nothing.
+func TestNohup(t *testing.T) {
+	w := newWorkshop(t)
+	cmd := inProcess("runs", "train", w.path("run.yaml"), "--set", "max_steps=1000000")
+	cmd.Args = append([]string{"sh", "-c", `trap "" HUP; exec "$0" "$@"`}, cmd.Args...)
+	cmd.Path = "/bin/sh"
+	lines := start(t, cmd, "  loss ")
+	if err := cmd.Process.Signal(syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	for range 20 {
+		await(t, lines, "  loss ")
+	}
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	cmd.Wait()
+}
+
+// A pipe that is closed on standard error, as by head, takes no run with it; results that cannot be written are an error.
+func TestClosedPipe(t *testing.T) {
+	w := newWorkshop(t)
+	cmd := inProcess("runs", "train", w.path("run.yaml"))
+	read, write, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	read.Close()
+	cmd.Stderr, cmd.Stdout = write, io.Discard
+	if err := cmd.Run(); err != nil || w.files("out/model") == nil {
+		t.Errorf("%v; model: %v", err, w.files("out/model"))
+	}
+	cmd = inProcess("runs", "version")
+	var stderr strings.Builder
+	cmd.Stdout, cmd.Stderr = write, &stderr
+	cmd.Run()
+	if cmd.ProcessState.ExitCode() != exitFailed || !strings.Contains(stderr.String(), syscall.EPIPE.Error()) {
+		t.Errorf("results into a closed pipe: %v: %s", cmd.ProcessState, stderr.String())
+	}
+	write.Close()
+}

@@ -1,0 +1,68 @@
+package train
+
+import (
+	"context"
+	"errors"
+	"fmt"
+)
+
+// ErrInterrupted is in the error of a run that was asked to stop, or whose context ended, and that has lost nothing: exit status 130.
+var ErrInterrupted = errors.New("interrupted")
+
+// interruption is an ErrInterrupted that says what is saved and how the run continues.
+type interruption string
+
+func (i interruption) Error() string        { return string(i) }
+func (i interruption) Is(target error) bool { return target == ErrInterrupted }
+
+// stopped reports whether the run has been asked to end.
+func (e *Env) stopped() bool {
+	select {
+	case <-e.Stop:
+		return true
+	default:
+		return false
+	}
+}
+
+// Finishes says what a run does before it ends when it is asked to stop, such as "finishing step 5 and saving". It is empty while
+// the run has nothing to lose, and for all that is no run: end their context. Any goroutine may ask.
+func (e *Env) Finishes() string {
+	if what := e.finishes.Load(); what != nil {
+		return *what
+	}
+	return ""
+}
+
+func (e *Env) willFinish(what string) { e.finishes.Store(&what) }
+
+// interrupted is how a run ended. One that was stopped before it had done a step, or when all are saved, has lost nothing.
+func (t *trainer) interrupted(sum *Summary, err error) (*Summary, error) {
+	isCancelled, hasSteps := errors.Is(err, context.Canceled), t.summary.Steps > t.begun
+	if (isCancelled || errors.Is(err, ErrInterrupted)) && !hasSteps || isCancelled && t.allSaved() {
+		return nil, t.interruption()
+	}
+	return sum, err
+}
+
+// allSaved reports whether a checkpoint has the last step.
+func (t *trainer) allSaved() bool {
+	return t.summary.Steps > 0 && t.summary.Steps == t.rates.Steps && t.saves.saved == t.summary.Steps
+}
+
+// interruption is the end of a run that has saved what it has done.
+func (t *trainer) interruption() error {
+	again := "run the same command to continue"
+	if t.config.Resume == "never" {
+		again = "set resume to auto, and run the same command to continue"
+	}
+	switch {
+	case t.allSaved():
+		return interruption(fmt.Sprintf("interrupted before the model was written: all %d steps are saved in %s; %s", t.summary.Steps, t.summary.Checkpoint, again))
+	case t.summary.Steps > t.begun:
+		return interruption(fmt.Sprintf("interrupted after step %d, saved in %s; %s", t.summary.Steps, t.summary.Checkpoint, again))
+	case t.begun > 0:
+		return interruption(fmt.Sprintf("interrupted before step %d: the checkpoint of step %d is still the latest; %s", t.begun+1, t.begun, again))
+	}
+	return interruption("interrupted before a step was done: nothing is lost, and checkpoints are as they were; run the same command again")
+}
