@@ -16,6 +16,7 @@ import (
 
 	"github.com/millrace/millrace/data/template"
 	"github.com/millrace/millrace/data/tokenizer"
+	"github.com/millrace/millrace/internal/vfs"
 )
 
 // Chat renders conversations with the chat template of a model, as transformers' apply_chat_template does, and without
@@ -127,7 +128,7 @@ func readSmall(path string) ([]byte, error) {
 	if info.Size() > maxSmallBytes {
 		return nil, fmt.Errorf("%s has %d bytes: it should have at most %d", path, info.Size(), maxSmallBytes)
 	}
-	return os.ReadFile(path)
+	return vfs.ReadRegular(path)
 }
 
 // Version implements [Renderer].

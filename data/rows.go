@@ -9,10 +9,11 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"os"
 	"slices"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/millrace/millrace/internal/vfs"
 )
 
 // maxRowBytes bounds one row or plain file, which is held in memory.
@@ -428,7 +429,7 @@ func (s Source) openRows(ctx context.Context, files []string, seen io.Writer, yi
 }
 
 func (s Source) openFile(ctx context.Context, name string, seen io.Writer, more *bool, yield func(row) bool) error {
-	f, err := os.Open(name)
+	f, err := vfs.OpenRegular(name)
 	if err != nil {
 		return fmt.Errorf("dataset: %w", err)
 	}

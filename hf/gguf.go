@@ -11,6 +11,7 @@ import (
 	"sort"
 	"unicode/utf8"
 
+	"github.com/millrace/millrace/internal/vfs"
 	"github.com/millrace/millrace/tensor"
 )
 
@@ -365,14 +366,11 @@ func (g *gguf) place(front, size int64) error {
 
 // openGGUF opens and parses a file. The caller closes it.
 func openGGUF(path string) (*gguf, *os.File, error) {
-	f, err := os.Open(path)
+	f, err := vfs.OpenRegular(path)
 	if err != nil {
 		return nil, nil, err
 	}
 	st, err := f.Stat()
-	if err == nil && !st.Mode().IsRegular() {
-		err = errors.New("not a regular file")
-	}
 	var g *gguf
 	if err == nil {
 		g, err = parseGGUF(f, st.Size())

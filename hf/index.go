@@ -5,6 +5,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/millrace/millrace/internal/vfs"
 )
 
 // The names of the weight files in a model directory.
@@ -44,11 +46,8 @@ func readBounded(path string, limit int64) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !st.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s is not a regular file", path)
-	}
 	if st.Size() > limit {
 		return nil, fmt.Errorf("%s has %d bytes, more than the limit of %d", path, st.Size(), limit)
 	}
-	return os.ReadFile(path)
+	return vfs.ReadRegular(path)
 }

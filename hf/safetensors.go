@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"sort"
 
+	"github.com/millrace/millrace/internal/vfs"
 	"github.com/millrace/millrace/tensor"
 )
 
@@ -209,7 +210,7 @@ type safetensorsFile struct {
 }
 
 func openSafetensors(path string) (*safetensorsFile, error) {
-	f, err := os.Open(path)
+	f, err := vfs.OpenRegular(path)
 	if err != nil {
 		if os.IsNotExist(err) {
 			return nil, fmt.Errorf("%s is missing: download the model again", path)
@@ -217,9 +218,6 @@ func openSafetensors(path string) (*safetensorsFile, error) {
 		return nil, err
 	}
 	st, err := f.Stat()
-	if err == nil && !st.Mode().IsRegular() {
-		err = fmt.Errorf("not a regular file")
-	}
 	var tensors map[string]fileTensor
 	if err == nil {
 		tensors, err = readSafetensorsHeader(f, st.Size())

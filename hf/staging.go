@@ -133,7 +133,7 @@ func (s *staging) writeFile(name string, data []byte) error {
 
 // copyFile copies and syncs a file of any size.
 func (s *staging) copyFile(name, src string) error {
-	in, err := os.Open(src)
+	in, err := vfs.OpenRegular(src)
 	if err != nil {
 		return err
 	}

@@ -7,13 +7,13 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"time"
 	"unicode/utf8"
 
 	"github.com/millrace/millrace/data"
 	"github.com/millrace/millrace/data/tokenizer"
+	"github.com/millrace/millrace/internal/vfs"
 	"github.com/millrace/millrace/plan"
 )
 
@@ -179,7 +179,7 @@ func (s *source) ends(tok tokenizer.Tokenizer) (map[int32]bool, error) {
 	}
 	docs := map[string][]byte{s.config.Path(): s.config.Raw()}
 	path := filepath.Join(s.dir, "generation_config.json")
-	switch doc, err := os.ReadFile(path); {
+	switch doc, err := vfs.ReadRegular(path); {
 	case err == nil:
 		docs[path] = doc
 	case !errors.Is(err, fs.ErrNotExist):

@@ -155,6 +155,9 @@ func readSmall(path string) ([]byte, error) {
 	if info.Size() > maxFileBytes {
 		return nil, fmt.Errorf("%s has %d bytes, more than %d", path, info.Size(), maxFileBytes)
 	}
+	if !info.Mode().IsRegular() { // to read it might wait for ever
+		return nil, fmt.Errorf("%s is no regular file", path)
+	}
 	return os.ReadFile(path)
 }
 

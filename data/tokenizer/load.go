@@ -31,10 +31,7 @@ func Load(path string) (*Pipeline, error) {
 	if info, err := os.Stat(path); err == nil && info.IsDir() {
 		path = filepath.Join(path, "tokenizer.json")
 	}
-	if info, err := os.Stat(path); err == nil && info.Size() > maxFileBytes {
-		return nil, fmt.Errorf("tokenizer %s has %d bytes, more than %d", path, info.Size(), maxFileBytes)
-	}
-	data, err := os.ReadFile(path)
+	data, err := readSmall(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("tokenizer: there is no %s: name a tokenizer.json or a directory that has one", path)
 	}

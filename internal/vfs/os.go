@@ -13,8 +13,13 @@ type OS struct{}
 
 var _ FS = OS{}
 
-// Open opens for reading.
-func (OS) Open(name string) (File, error) { return OS{}.OpenFile(name, os.O_RDONLY, 0) }
+// Open opens a regular file for reading.
+func (OS) Open(name string) (File, error) {
+	if err := checkRegular(name); err != nil {
+		return nil, err
+	}
+	return OS{}.OpenFile(name, os.O_RDONLY, 0)
+}
 
 // Create makes or empties a file.
 func (OS) Create(name string) (File, error) {

@@ -27,7 +27,7 @@ import (
 // FS names files. Paths are the operating system's. Errors are *fs.PathError or *os.LinkError and match fs.ErrNotExist
 // and its siblings.
 type FS interface {
-	// Open opens for reading.
+	// Open opens a regular file for reading; others are refused, as OpenRegular does.
 	Open(name string) (File, error)
 	// Create makes or empties a file, open for reading and writing.
 	Create(name string) (File, error)

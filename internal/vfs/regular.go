@@ -1,0 +1,41 @@
+package vfs
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+)
+
+// OpenRegular opens a regular file for reading. What is none is refused before it is opened: to open a named pipe, or to read from a
+// terminal, may wait for ever.
+func OpenRegular(name string) (*os.File, error) {
+	if err := checkRegular(name); err != nil {
+		return nil, err
+	}
+	return os.Open(name)
+}
+
+// ReadRegular reads a whole regular file, and refuses what OpenRegular refuses.
+func ReadRegular(name string) ([]byte, error) {
+	if err := checkRegular(name); err != nil {
+		return nil, err
+	}
+	return os.ReadFile(name)
+}
+
+func checkRegular(name string) error {
+	info, err := os.Stat(name)
+	if err != nil || info.Mode().IsRegular() {
+		return err
+	}
+	what := "a device"
+	switch mode := info.Mode(); {
+	case mode.IsDir():
+		what = "a directory"
+	case mode&fs.ModeNamedPipe != 0:
+		what = "a named pipe"
+	case mode&fs.ModeSocket != 0:
+		what = "a socket"
+	}
+	return &fs.PathError{Op: "open", Path: name, Err: fmt.Errorf("it is %s, where a regular file is needed", what)}
+}
