@@ -2,6 +2,7 @@ package data
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -53,21 +54,21 @@ func cachePath(dir string, key xxh3.Uint128) string {
 }
 
 // readCache opens the documents kept under key. Any fault of the file is an error; the caller makes it anew.
-func readCache(dir string, key xxh3.Uint128, vocabSize int, accounts *hostmem.Accounts) (*part, error) {
+func readCache(ctx context.Context, dir string, key xxh3.Uint128, vocabSize int, accounts *hostmem.Accounts) (*part, error) {
 	f, err := os.Open(cachePath(dir, key))
 	if err != nil {
 		return nil, err
 	}
-	return openCache(f, key, vocabSize, accounts)
+	return openCache(ctx, f, key, vocabSize, accounts)
 }
 
 // openCache takes a file over and checks it.
-func openCache(f *os.File, key xxh3.Uint128, vocabSize int, accounts *hostmem.Accounts) (*part, error) {
+func openCache(ctx context.Context, f *os.File, key xxh3.Uint128, vocabSize int, accounts *hostmem.Accounts) (*part, error) {
 	info, err := f.Stat()
 	if err != nil {
 		return nil, firstOf(err, f.Close())
 	}
-	p, err := parseCache(f, info.Size(), key, vocabSize, accounts)
+	p, err := parseCache(ctx, f, info.Size(), key, vocabSize, accounts)
 	if err != nil {
 		return nil, firstOf(err, f.Close())
 	}
@@ -75,8 +76,8 @@ func openCache(f *os.File, key xxh3.Uint128, vocabSize int, accounts *hostmem.Ac
 	return p, nil
 }
 
-// parseCache checks a cache file, all of which it reads once. The tokens stay there.
-func parseCache(f io.ReaderAt, fileBytes int64, key xxh3.Uint128, vocabSize int, accounts *hostmem.Accounts) (p *part, err error) {
+// parseCache checks a cache file, all of which it reads once, unless ctx ends. The tokens stay there.
+func parseCache(ctx context.Context, f io.ReaderAt, fileBytes int64, key xxh3.Uint128, vocabSize int, accounts *hostmem.Accounts) (p *part, err error) {
 	if binary.NativeEndian.Uint16([]byte{1, 0}) != 1 {
 		return nil, errors.New("tokens are not read in place on this machine")
 	}
@@ -115,7 +116,8 @@ func parseCache(f io.ReaderAt, fileBytes int64, key xxh3.Uint128, vocabSize int,
 	if p.run.index, err = newIndex(accounts, int(documents)); err != nil {
 		return nil, err
 	}
-	if err := p.readBody(section(cacheHeaderBytes, size-noteBytes-cacheHeaderBytes), section(countedAt+8*words, 8*documents), vocabSize); err != nil {
+	body := &countedReader{ctx: ctx, in: section(cacheHeaderBytes, size-noteBytes-cacheHeaderBytes)}
+	if err := p.readBody(body, section(countedAt+8*words, 8*documents), vocabSize); err != nil {
 		return nil, firstOf(err, p.run.region.Close())
 	}
 	return p, nil
@@ -213,7 +215,7 @@ func (w *cacheWriter) abandon() {
 }
 
 // finish completes the file, gives it its name and opens it.
-func (w *cacheWriter) finish(vocabSize int, accounts *hostmem.Accounts) (*part, error) {
+func (w *cacheWriter) finish(ctx context.Context, vocabSize int, accounts *hostmem.Accounts) (*part, error) {
 	if err := w.builder.finish(); err != nil {
 		w.abandon()
 		return nil, err
@@ -238,5 +240,5 @@ func (w *cacheWriter) finish(vocabSize int, accounts *hostmem.Accounts) (*part, 
 		w.abandon()
 		return nil, err
 	}
-	return openCache(w.f, w.key, vocabSize, accounts)
+	return openCache(ctx, w.f, w.key, vocabSize, accounts)
 }

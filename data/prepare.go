@@ -167,12 +167,15 @@ func prepareSource(ctx context.Context, s Source, files []string, o Options) (*p
 	}
 	key := s.cacheKey(content.Sum128(), o)
 	vocab := o.Tokenizer.VocabSize()
-	d, err := readCache(o.CacheDir, key, vocab, o.Accounts)
+	d, err := readCache(ctx, o.CacheDir, key, vocab, o.Accounts)
 	if err == nil {
 		p.Documents, p.Tokens, p.Skipped = len(d.run.lengths), d.run.size, d.skipped
 		p.ReadBytes, p.Cached, p.Done = p.TotalBytes, true, true
 		o.Progress(p)
 		return d, nil
+	}
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
 	}
 	if !errors.Is(err, fs.ErrNotExist) {
 		o.Note(fmt.Sprintf("token cache: %s is made anew: %v", cachePath(o.CacheDir, key), err))
@@ -197,10 +200,10 @@ func prepareSource(ctx context.Context, s Source, files []string, o Options) (*p
 		}
 		return nil, err
 	}
-	if d, err = w.finish(vocab, o.Accounts); err != nil {
+	if d, err = w.finish(ctx, vocab, o.Accounts); err != nil && ctx.Err() == nil {
 		return notKept(err)
 	}
-	return d, nil
+	return d, err
 }
 
 // cacheKey hashes everything that the tokens of a source depend on, except that files may move.
@@ -233,8 +236,8 @@ type job struct {
 
 // tokenize reads the files into jobs, lets workers do them, and collects them in order. Every byte of a file also goes
 // to seen.
-func tokenize(ctx context.Context, s Source, files []string, seen io.Writer, o Options, p Progress, b *builder) error {
-	ctx, cancel := context.WithCancel(ctx)
+func tokenize(asked context.Context, s Source, files []string, seen io.Writer, o Options, p Progress, b *builder) error {
+	ctx, cancel := context.WithCancel(asked)
 	defer cancel()
 	work := make(chan *job)
 	ordered := make(chan *job, 2*o.Workers) // bounds what is read ahead
@@ -283,6 +286,9 @@ func tokenize(ctx context.Context, s Source, files []string, seen io.Writer, o O
 	}
 	err := collect(ctx, b, ordered, room, o.Progress, &p)
 	cancel()
+	if asked.Err() != nil {
+		return asked.Err() // and not when the workers are done with their rows, each of which may be a book
+	}
 	wg.Wait()
 	switch {
 	case err != nil:

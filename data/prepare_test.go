@@ -405,7 +405,7 @@ func TestCacheDamage(t *testing.T) {
 	// the reader is asked directly.
 	var key [16]byte
 	copy(key[:], good[8:24])
-	if _, err := parseCache(bytes.NewReader(good), int64(len(good)), uint128(key), 100, hostmem.New()); err == nil || !strings.Contains(err.Error(), "vocabulary") {
+	if _, err := parseCache(t.Context(), bytes.NewReader(good), int64(len(good)), uint128(key), 100, hostmem.New()); err == nil || !strings.Contains(err.Error(), "vocabulary") {
 		t.Errorf("a token outside the vocabulary: %v", err)
 	}
 }
@@ -446,6 +446,52 @@ func TestCacheUnwritable(t *testing.T) {
 	}
 	if !strings.Contains(log.String(), "not kept") {
 		t.Errorf("log: %s", &log)
+	}
+}
+
+// slowTokenizer takes its time with a text, until it is let go.
+type slowTokenizer struct {
+	tokenizer.Tokenizer
+	began, letGo chan struct{}
+}
+
+func (s slowTokenizer) Encode(text string, addSpecial bool) []int32 {
+	s.began <- struct{}{}
+	<-s.letGo
+	return s.Tokenizer.Encode(text, addSpecial)
+}
+
+// Who gives up on tokenizing does not wait for the text that a worker is at; who gives up on a cache that is read does not wait for its end.
+func TestPrepareEndsWithItsContext(t *testing.T) {
+	dir := t.TempDir()
+	s := Source{Path: write(t, dir, "book.jsonl", "{\"text\": \"long\"}\n"), Type: Text}
+	slow := slowTokenizer{tokenizer.Bytes(), make(chan struct{}), make(chan struct{})}
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		<-slow.began
+		cancel()
+	}()
+	if _, err := Prepare(ctx, []Source{s}, Options{Tokenizer: slow}); !errors.Is(err, context.Canceled) {
+		t.Errorf("tokenizing: %v", err)
+	}
+	close(slow.letGo)
+
+	o := Options{Tokenizer: tokenizer.Bytes(), CacheDir: filepath.Join(dir, "cache")}
+	if _, err := Prepare(t.Context(), []Source{s}, o); err != nil {
+		t.Fatal(err)
+	}
+	names, err := filepath.Glob(filepath.Join(o.CacheDir, "*.tokens"))
+	if err != nil || len(names) != 1 {
+		t.Fatal(names, err)
+	}
+	f, err := os.Open(names[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	var key [16]byte
+	copy(key[:], readFile(t, names[0])[8:24])
+	if _, err := openCache(ctx, f, uint128(key), 257, hostmem.New()); !errors.Is(err, context.Canceled) {
+		t.Errorf("a cache: %v", err)
 	}
 }
 
@@ -577,7 +623,7 @@ func FuzzCache(f *testing.F) {
 		}
 	}
 	w.skipped, w.firstBad = 2, "a.jsonl:1: bad"
-	if _, err := w.finish(100, hostmem.New()); err != nil {
+	if _, err := w.finish(f.Context(), 100, hostmem.New()); err != nil {
 		f.Fatal(err)
 	}
 	f.Add(readFile(f, cachePath(w.dir, key)), false)
@@ -596,7 +642,7 @@ func FuzzCache(f *testing.F) {
 			}
 		}
 		d := &Dataset{accounts: hostmem.New()}
-		p, err := parseCache(bytes.NewReader(b), int64(len(b)), key, 100, d.accounts)
+		p, err := parseCache(t.Context(), bytes.NewReader(b), int64(len(b)), key, 100, d.accounts)
 		if err == nil {
 			d.add(p, 1)
 			err = d.seal()
