@@ -79,8 +79,9 @@ func (t *trainer) startSave(step int) {
 	switch {
 	case s.writer != nil && s.step == step:
 		return // an evaluation may follow a save that is due
-	case t.unhealthy > 0:
-		s.retryAt = step + 1 // no state to come back to
+	case s.writer != nil, t.unhealthy > 0:
+		// The engine has not run since the save before began, or this is no state to come back to.
+		s.retryAt = step + 1
 		return
 	}
 	s.last, s.retryAt = t.env.time().now(), 0

@@ -367,6 +367,7 @@ func TestStepsWithoutTargets(t *testing.T) {
 		write(t, path, rows)
 		c.Datasets = []data.Source{{Path: path, Type: data.PromptResponse}}
 		c.BatchTokens, c.MaxSteps, c.LRScheduler, c.WarmupSteps, c.Overlong = c.SequenceLen, steps, "constant", 0, "truncate"
+		c.Save.Every = 1
 		var said strings.Builder
 		env := newEnv(t)
 		env.Progress = &said

@@ -56,10 +56,10 @@ func summaryText(s *train.Summary) string {
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	row := func(name, format string, args ...any) { fmt.Fprintf(w, "%s\t%s\n", name, fmt.Sprintf(format, args...)) }
 	steps := s.Steps - s.ResumedAfter // of this process, which the sums are of
-	if s.ResumedAfter > 0 {
+	if s.ResumedAfter > 0 && steps > 0 {
 		row("steps", "%d, the last %d since the run resumed", s.Steps, steps)
 	} else {
-		row("steps", "%d", steps)
+		row("steps", "%d", s.Steps)
 	}
 	if steps > 0 {
 		stepRows(row, s, steps)
