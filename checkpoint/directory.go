@@ -67,11 +67,7 @@ func (d *Directory) Abandon() error {
 	if len(d.made) > 0 && d.lock != nil {
 		_ = d.fsys.Remove(filepath.Join(d.path, lockName)) // what is left costs nothing
 	}
-	for _, dir := range d.made {
-		if d.fsys.Remove(dir) != nil {
-			break // somebody uses it
-		}
-	}
+	vfs.RemoveEmpty(d.fsys, d.made)
 	if d.lock == nil {
 		return nil
 	}
@@ -80,26 +76,16 @@ func (d *Directory) Abandon() error {
 
 // makeDir makes a directory and those above it, durably. It returns those that it made, leaf first.
 func makeDir(fsys vfs.FS, path string) (made []string, err error) {
-	missing := []string{}
-	for dir := filepath.Clean(path); ; dir = filepath.Dir(dir) {
-		_, err := fsys.Stat(dir)
-		if err == nil {
-			break
-		}
-		if !errors.Is(err, fs.ErrNotExist) || dir == filepath.Dir(dir) {
-			return nil, err
-		}
-		missing = append(missing, dir)
+	made, err = vfs.MakeDirs(fsys, path, 0o777)
+	if err != nil {
+		return made, err
 	}
-	if err := fsys.MkdirAll(path, 0o777); err != nil {
-		return missing, err
-	}
-	for _, dir := range missing {
+	for _, dir := range made {
 		if err := fsys.SyncDir(filepath.Dir(dir)); err != nil {
-			return missing, err
+			return made, err
 		}
 	}
-	return missing, nil
+	return made, nil
 }
 
 // recover ends what an interrupted run has begun: a checkpoint that was about to be replaced gets its name back, if the new

@@ -38,6 +38,7 @@ type Disk struct {
 	addressOnly bool
 	direct      int // the flag of direct I/O, or 0
 	lock        io.Closer
+	made        []string // directories that were not there before, leaf first
 	regions     [Kinds]*hostmem.Region
 
 	mu      sync.Mutex
@@ -252,6 +253,8 @@ func (d *Disk) giveBack() error {
 		if err = d.clearDir(); err != nil {
 			err = fmt.Errorf("store: files of the state are left in %s: %w", d.dir, err)
 		}
+		_ = d.fs.Remove(d.lockFile()) // whoever waits for it sees that it is gone: see vfs.FS
+		vfs.RemoveEmpty(d.fs, d.made)
 		err = cmp.Or(err, d.lock.Close())
 	}
 	for _, r := range d.Regions() {

@@ -44,12 +44,15 @@ func (d *Disk) versionPath(p *diskPiece, version uint64) string {
 	return filepath.Join(d.dir, fmt.Sprintf("part-%d-%s-%d.v%d%s", p.id.Part, kind, p.index, version, fileSuffix))
 }
 
+func (d *Disk) lockFile() string { return filepath.Join(d.dir, "lock") }
+
 // reserveFiles takes the directory and fills the pool.
 func (d *Disk) reserveFiles(specs []Spec) error {
-	if err := d.fs.MkdirAll(d.dir, 0o777); err != nil {
+	made, err := vfs.MakeDirs(d.fs, d.dir, 0o777)
+	if d.made = made; err != nil {
 		return fmt.Errorf("store: make the directory for state on disk: %w", err)
 	}
-	lock, err := d.fs.Lock(filepath.Join(d.dir, "lock"))
+	lock, err := d.fs.Lock(d.lockFile())
 	if errors.Is(err, vfs.ErrLocked) {
 		return fmt.Errorf("store: %w: name another memory.path, or wait for the other run", err)
 	}

@@ -342,6 +342,9 @@ func TestDirectoryIsHeld(t *testing.T) {
 		if err := d.Close(); err != nil {
 			t.Fatal(err)
 		}
+		if err := fsys.MkdirAll(dir, 0o777); err != nil { // the store has removed what it had made
+			t.Fatal(err)
+		}
 		for _, name := range []string{"part-1-weights-0.v3.extent", "free-000001.extent", "mine"} {
 			if err := vfs.WriteFileAtomic(fsys, filepath.Join(dir, name), []byte("old")); err != nil {
 				t.Fatal(err)
@@ -353,7 +356,7 @@ func TestDirectoryIsHeld(t *testing.T) {
 			t.Fatal(err)
 		}
 		entries, err := fsys.ReadDir(dir)
-		if err != nil || len(entries) != 2 { // the lock, and what is not the store's
+		if err != nil || len(entries) != 1 { // what is not the store's
 			t.Errorf("left: %v, %v", entries, err)
 		}
 	})
@@ -583,5 +586,29 @@ func TestCopiedFilesTakeNoRoom(t *testing.T) {
 	}
 	if now, _ := m.FreeBytes("d"); now != free {
 		t.Errorf("%d bytes are free, and were %d", now, free)
+	}
+}
+
+// A store leaves what was there before it: no lock, and no directory that it made.
+func TestDiskLeavesNothing(t *testing.T) {
+	for _, before := range []bool{false, true} {
+		root := t.TempDir()
+		dir := filepath.Join(root, "fast", "state")
+		if before {
+			if err := os.MkdirAll(dir, 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+		d, err := store.NewDisk(store.DiskOptions{Dir: dir, Specs: small, Quota: quota(1), Accounts: hostmem.New(), Workers: 2})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := d.Close(); err != nil {
+			t.Fatal(err)
+		}
+		left, _ := filepath.Glob(filepath.Join(dir, "*"))
+		if _, err := os.Stat(filepath.Join(root, "fast")); (err == nil) != before || len(left) > 0 {
+			t.Errorf("directory there before: %v; left: %v, %v", before, left, err)
+		}
 	}
 }

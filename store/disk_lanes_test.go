@@ -265,7 +265,7 @@ func TestSizes(t *testing.T) {
 	if now, _ := accounts.Total(); now != 0 {
 		t.Errorf("%d bytes are left after Close", now)
 	}
-	if free, _ := fs.FreeBytes("d"); free != 1<<30 {
+	if free, _ := fs.FreeBytes("."); free != 1<<30 {
 		t.Errorf("%d bytes are left on disk after Close", int64(1<<30)-free)
 	}
 }

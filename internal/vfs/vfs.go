@@ -147,6 +147,30 @@ func ReadFile(fsys FS, name string, maxBytes int64) ([]byte, error) {
 	return data, err
 }
 
+// MakeDirs makes a directory and those above it, and returns those that were not there before, leaf first.
+func MakeDirs(fsys FS, name string, perm fs.FileMode) (made []string, err error) {
+	for dir := filepath.Clean(name); ; dir = filepath.Dir(dir) {
+		_, err := fsys.Stat(dir)
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, fs.ErrNotExist) || dir == filepath.Dir(dir) {
+			return nil, err
+		}
+		made = append(made, dir)
+	}
+	return made, fsys.MkdirAll(name, perm)
+}
+
+// RemoveEmpty removes directories, in order, up to the first one that is not empty.
+func RemoveEmpty(fsys FS, dirs []string) {
+	for _, dir := range dirs {
+		if fsys.Remove(dir) != nil {
+			return // somebody uses it
+		}
+	}
+}
+
 // RemoveAll removes a file, or a directory with all that is in it. A name that does not exist is no error. Of a symbolic link it
 // removes the link.
 func RemoveAll(fsys FS, name string) error {
