@@ -28,12 +28,12 @@ type Buffers struct {
 	Kept     [][]*nn.Kept    // by block and micro-batch, or by slot where what the block keeps lies in host memory
 	KeptRing []device.Mem    // by slot: what they lie in
 
-	// The head's, in scratch.
-	Normed   []device.Mat // by micro-batch: final norm of x [T, H]
-	NormRstd []device.Mat // by micro-batch: F32 [T, 1]
-	Stat     []device.Mat // by micro-batch: F32 [T, 3]
-	DNormed  []device.Mat // by micro-batch: F32 [T, H]
-	Loss     []device.Mat // by micro-batch: F32 [1, T]
+	// The head's, in scratch, by Plan.HeadBuffer.
+	Normed   []device.Mat // final norm of x [T, H]
+	NormRstd []device.Mat // F32 [T, 1]
+	Stat     []device.Mat // F32 [T, 3]
+	DNormed  []device.Mat // F32 [T, H]
+	Loss     []device.Mat // F32 [1, T]
 
 	Rope    nn.Rope
 	Logits  device.Mem // F32 [a chunk of the wanted rows, rows of a tile]; none where logits are bound
@@ -121,6 +121,10 @@ func (s *setting) buffers(a *device.Arena, groups func(purpose string, bytes int
 	mats := func(dtype tensor.DType, rows, cols int) (all []device.Mat) {
 		micros(func() { all = append(all, a.Mat(dtype, rows, cols)) })
 		return all
+	}
+	heads := mats
+	if s.place.SingleHead {
+		heads = func(dtype tensor.DType, rows, cols int) []device.Mat { return []device.Mat{a.Mat(dtype, rows, cols)} }
 	}
 
 	if !s.place.Bind {
@@ -232,14 +236,14 @@ func (s *setting) buffers(a *device.Arena, groups func(purpose string, bytes int
 	}
 	group("tables, tokens and results")
 
-	s.work(a, b, mats)
+	s.work(a, b, heads)
 	group("work")
 	return b
 }
 
-// work lays the scratch of all visits over one another, mats being a matrix for each micro-batch: they follow each other in the compute lane. What the head has of all
-// micro-batches is scratch, too: blocks are through with theirs when it begins, and begin again when it is done.
-func (s *setting) work(a *device.Arena, b *Buffers, mats func(dtype tensor.DType, rows, cols int) []device.Mat) {
+// work lays the scratch of all visits over one another: they follow each other in the compute lane. What the head has of micro-batches, in
+// as many matrices as heads takes, is scratch, too: blocks are through with theirs when it begins, and begin again when it is done.
+func (s *setting) work(a *device.Arena, b *Buffers, heads func(dtype tensor.DType, rows, cols int) []device.Mat) {
 	first := a.Mark()
 	end := first
 	lay := func(place func()) {
@@ -259,19 +263,27 @@ func (s *setting) work(a *device.Arena, b *Buffers, mats func(dtype tensor.DType
 	}
 	a.Release(first)
 	hidden, head := s.model.Hidden, s.head()
-	b.Normed = mats(compute, t, hidden)
-	b.NormRstd = mats(tensor.F32, t, 1)
-	b.Stat = mats(tensor.F32, t, 3)
+	b.Normed = heads(compute, t, hidden)
+	b.NormRstd = heads(tensor.F32, t, 1)
+	b.Stat = heads(tensor.F32, t, 3)
 	if s.trains() {
-		b.DNormed = mats(tensor.F32, t, hidden)
+		b.DNormed = heads(tensor.F32, t, hidden)
 	}
-	b.Loss = mats(tensor.F32, 1, t)
+	b.Loss = heads(tensor.F32, 1, t)
 	first = a.Mark()
 	lay(func() { b.StatsWork = head.NewStatsWork(a, compute, t) })
 	if s.place.SingleHead {
 		lay(func() { b.VisitWork = head.NewVisitWork(a, compute, t) })
 	}
 	a.Release(max(end, first))
+}
+
+// headBuffer is the number of what the head has of a micro-batch: all have the same one where each is through before the next one comes.
+func (s *setting) headBuffer(m int) int {
+	if s.place.SingleHead {
+		return 0
+	}
+	return m
 }
 
 // head is the model's head with the run's chunks.

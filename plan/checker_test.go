@@ -196,6 +196,14 @@ func (c *checker) keptAt(op plan.Op) place {
 	return place{"kept", op.Layer, op.Micro}
 }
 
+// headAt is where the head's arrays of a micro-batch are.
+func (c *checker) headAt(m int) place {
+	if c.p.Placement.SingleHead {
+		m = 0
+	}
+	return place{"head", m, 0}
+}
+
 // hostX is where x[layer][m] is when it has left the device.
 func (c *checker) hostX(layer, m int) place {
 	if c.p.SavedOnDisk(layer - 1) {
@@ -237,8 +245,8 @@ func (c *checker) run(i int) {
 	}
 	weights := func(part int) { c.read(i, c.weightsAt(part, op.Slot), fresh(part)) }
 	head := func(from, to content) {
-		c.read(i, place{"head", m, 0}, from)
-		c.write(i, place{"head", m, 0}, to)
+		c.read(i, c.headAt(m), from)
+		c.write(i, c.headAt(m), to)
 	}
 	index := func(part int) int { return slices.Index(c.m.HeadTiles, part) }
 	tiles := len(c.m.HeadTiles)
@@ -339,14 +347,14 @@ func (c *checker) run(i int) {
 	case plan.HeadNorm:
 		weights(c.m.NormPart)
 		c.read(i, c.xAt(top, m), content{"x", top, 0})
-		c.write(i, place{"head", m, 0}, content{"statistics", 0, 0})
+		c.write(i, c.headAt(m), content{"statistics", m, 0})
 	case plan.HeadStats:
 		reads()
 		weights(op.Part)
-		head(content{"statistics", 0, index(op.Part)}, content{"statistics", 0, index(op.Part) + 1})
+		head(content{"statistics", m, index(op.Part)}, content{"statistics", m, index(op.Part) + 1})
 	case plan.HeadLoss:
 		reads()
-		head(content{"statistics", 0, tiles}, content{"gradients", 0, tiles})
+		head(content{"statistics", m, tiles}, content{"gradients", m, tiles})
 		c.write(i, loss, content{"loss", 0, 0})
 	case plan.ZeroGrad:
 		c.write(i, c.gradAt(op, op.Part), content{"gradient", op.Part, 0})
@@ -357,19 +365,19 @@ func (c *checker) run(i int) {
 			c.errorf(i, "overwrites or adds, wrongly")
 		}
 		c.contribute(i, op, op.Part)
-		head(content{"gradients", 0, index(op.Part) + 1}, content{"gradients", 0, index(op.Part)})
+		head(content{"gradients", m, index(op.Part) + 1}, content{"gradients", m, index(op.Part)})
 	case plan.HeadVisit:
 		reads()
 		for _, p := range c.m.HeadTiles {
 			weights(p)
 			c.contribute(i, op, p)
 		}
-		head(content{"statistics", 0, 0}, content{"gradients", 0, 0})
+		head(content{"statistics", m, 0}, content{"gradients", m, 0})
 		c.write(i, loss, content{"loss", 0, 0})
 	case plan.HeadInput:
 		weights(c.m.NormPart)
 		c.read(i, c.xAt(top, m), content{"x", top, 0})
-		head(content{"gradients", 0, 0}, content{"spent", 0, 0})
+		head(content{"gradients", m, 0}, content{"spent", m, 0})
 		c.contribute(i, op, c.m.NormPart)
 		c.write(i, place{"dx", m, 0}, content{"dx", top, 0})
 	case plan.Backward:

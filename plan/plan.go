@@ -135,6 +135,9 @@ func (p *Plan) Place(mem device.Mem) *Buffers {
 	return p.setting().buffers(device.NewArena(mem), nil)
 }
 
+// HeadBuffer is the number of the head's buffers that a micro-batch has.
+func (p *Plan) HeadBuffer(m int) int { return p.setting().headBuffer(m) }
+
 // Head is the model's head with the run's chunk.
 func (p *Plan) Head() *nn.Head { return p.setting().head() }
 

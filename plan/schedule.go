@@ -88,7 +88,7 @@ const (
 	savedInput                       // layer, micro-batch: x kept on the device
 	hostInput                        // layer, micro-batch: x in host memory
 	inputGrad                        // micro-batch: dx
-	headState                        // micro-batch: normed input, statistics, fp32 gradient of it
+	headState                        // buffer: normed input, statistics, fp32 gradient of it
 	scratch                          // the work arena of the compute lane
 	results                          // scalars: of a micro-batch (0), of a part (1), the count of NaNs (2)
 	logitChunk                       // a chunk's logits of a tile on the device
@@ -464,101 +464,152 @@ func (b *builder) forward() {
 	}
 }
 
+// head is the visit of the head. With all tiles on the device each micro-batch goes through it before the next one comes, so that what
+// the head has of one is room for all; else each tile sees all of them.
 func (b *builder) head() {
-	top := b.blocks() + 1
 	norm := b.weights(b.model.NormPart)
-	train := b.backwards()
-	micro := func(kind Kind, m int, reads, writes []resource) {
-		o := op(LaneCompute, kind)
-		o.Micro = m
-		b.add(o, reads, append(writes, resource{scratch, 0, 0}))
+	if b.place.SingleHead {
+		b.headAtOnce(norm)
+	} else {
+		b.headByTiles(norm)
 	}
-	for m := range b.num.MicroBatches {
-		micro(HeadNorm, m, []resource{norm, b.input(top, m)}, []resource{{headState, m, 0}})
+	if b.backwards() {
+		b.finishGrad(b.model.NormPart)
 	}
-	if b.Phase == Logits {
-		b.logits()
-		return
-	}
-	if train {
+}
+
+func (b *builder) headAtOnce(norm resource) {
+	tiles := b.model.HeadTiles
+	var weights, grads []resource
+	if b.backwards() {
 		b.zeroGrad(b.model.NormPart)
 	}
-	if train && b.place.SingleHead {
-		var tiles, grads []resource
-		for _, p := range b.model.HeadTiles {
-			tiles = append(tiles, b.weights(p))
+	for _, p := range tiles {
+		weights = append(weights, b.weights(p))
+		if b.backwards() {
 			b.zeroGrad(p)
 			grads = append(grads, b.gradResource(p))
 		}
-		for m := range b.num.MicroBatches {
-			micro(HeadVisit, m, append(tiles, resource{batchTokens, 0, 0}), append(grads, resource{headState, m, 0}, resource{results, 0, m}))
-		}
-		// Its tiles are complete all at once. Those that a slot waits for are rounded now, less the norm's that follows; the others each
-		// behind a block, while the gradients before them drain.
-		free := b.place.StageSlots - 1
-		for _, p := range slices.Backward(b.model.HeadTiles) {
-			if !b.staged() || b.tied(p) || b.stateHere(p) || free > 0 {
-				b.finishGrad(p)
-				free--
-			} else {
-				b.late = append(b.late, p)
-			}
-		}
-	} else {
-		for _, p := range b.model.HeadTiles {
-			w := b.weights(p)
-			for m := range b.num.MicroBatches {
-				o := op(LaneCompute, HeadStats)
-				o.Part, o.Micro, o.Slot = p, m, b.slotOf(w)
-				b.add(o, []resource{w, {batchTokens, 0, 0}}, []resource{{headState, m, 0}, {scratch, 0, 0}})
-			}
-		}
-		for m := range b.num.MicroBatches {
-			micro(HeadLoss, m, []resource{{batchTokens, 0, 0}}, []resource{{headState, m, 0}, {results, 0, m}})
-		}
-		if train {
-			for i, p := range slices.Backward(b.model.HeadTiles) {
-				w := b.weights(p)
-				b.zeroGrad(p)
-				for m := range b.num.MicroBatches {
-					o := op(LaneCompute, HeadGrad)
-					o.Part, o.Micro, o.Slot, o.Grad = p, m, b.slotOf(w), b.gradIndex(p)
-					o.First = i == len(b.model.HeadTiles)-1
-					b.add(o, []resource{w, {batchTokens, 0, 0}}, []resource{b.gradResource(p), {headState, m, 0}, {scratch, 0, 0}})
-				}
-				b.finishGrad(p)
-			}
-		}
-	}
-	if !train {
-		return
 	}
 	for m := range b.num.MicroBatches {
-		micro(HeadInput, m, []resource{norm, b.input(top, m), {headState, m, 0}}, []resource{{inputGrad, m, 0}, b.gradResource(b.model.NormPart)})
+		b.headNorm(m, norm)
+		switch {
+		case b.backwards():
+			b.headMicro(HeadVisit, m, append(weights, resource{batchTokens, 0, 0}), append(grads, b.headState(m), resource{results, 0, m}))
+			b.headInput(m, norm)
+			continue
+		case b.Phase == Logits:
+			for i, p := range tiles {
+				b.logits(p, m, weights[i])
+			}
+			continue
+		}
+		for i, p := range tiles {
+			b.headStats(p, m, weights[i])
+		}
+		b.headLoss(m)
 	}
-	b.finishGrad(b.model.NormPart)
+	if !b.backwards() {
+		return
+	}
+	// The tiles are complete all at once. Those that a slot waits for are rounded now, less the norm's that follows; the others each
+	// behind a block, while the gradients before them drain.
+	free := b.place.StageSlots - 1
+	for _, p := range slices.Backward(tiles) {
+		if !b.staged() || b.tied(p) || b.stateHere(p) || free > 0 {
+			b.finishGrad(p)
+			free--
+		} else {
+			b.late = append(b.late, p)
+		}
+	}
 }
 
-// logits brings the logits of the wanted rows to the host, a tile and a chunk at a time. Where everything is bound they
-// are computed where the host reads them.
-func (b *builder) logits() {
-	for _, p := range b.model.HeadTiles {
+func (b *builder) headByTiles(norm resource) {
+	tiles, micros := b.model.HeadTiles, b.num.MicroBatches
+	for m := range micros {
+		b.headNorm(m, norm)
+	}
+	if b.backwards() {
+		b.zeroGrad(b.model.NormPart)
+	}
+	for _, p := range tiles {
 		w := b.weights(p)
-		for m := range b.num.MicroBatches {
-			for c := range b.logitChunks() {
-				compute := op(LaneCompute, HeadLogits)
-				compute.Part, compute.Micro, compute.Slot, compute.Chunk = p, m, b.slotOf(w), c
-				reads := []resource{w, {headState, m, 0}}
-				if b.place.Bind {
-					b.add(compute, reads, []resource{{hostLogits, 0, 0}})
-					continue
-				}
-				b.add(compute, reads, []resource{{logitChunk, 0, 0}})
-				drain := op(LaneDrain, DrainLogits)
-				drain.Part, drain.Micro, drain.Chunk = p, m, c
-				b.add(drain, []resource{{logitChunk, 0, 0}}, []resource{{hostLogits, 0, 0}})
+		for m := range micros {
+			if b.Phase == Logits {
+				b.logits(p, m, w)
+			} else {
+				b.headStats(p, m, w)
 			}
 		}
+	}
+	if b.Phase == Logits {
+		return
+	}
+	for m := range micros {
+		b.headLoss(m)
+	}
+	if !b.backwards() {
+		return
+	}
+	for i, p := range slices.Backward(tiles) {
+		w := b.weights(p)
+		b.zeroGrad(p)
+		for m := range micros {
+			o := op(LaneCompute, HeadGrad)
+			o.Part, o.Micro, o.Slot, o.Grad = p, m, b.slotOf(w), b.gradIndex(p)
+			o.First = i == len(tiles)-1
+			b.add(o, []resource{w, {batchTokens, 0, 0}}, []resource{b.gradResource(p), b.headState(m), {scratch, 0, 0}})
+		}
+		b.finishGrad(p)
+	}
+	for m := range micros {
+		b.headInput(m, norm)
+	}
+}
+
+// headState is what the head has of a micro-batch: its normed input, statistics, the gradient of the input.
+func (b *builder) headState(m int) resource { return resource{headState, b.headBuffer(m), 0} }
+
+func (b *builder) headMicro(kind Kind, m int, reads, writes []resource) {
+	o := op(LaneCompute, kind)
+	o.Micro = m
+	b.add(o, reads, append(writes, resource{scratch, 0, 0}))
+}
+
+func (b *builder) headNorm(m int, norm resource) {
+	b.headMicro(HeadNorm, m, []resource{norm, b.input(b.blocks()+1, m)}, []resource{b.headState(m)})
+}
+
+func (b *builder) headStats(part, m int, w resource) {
+	o := op(LaneCompute, HeadStats)
+	o.Part, o.Micro, o.Slot = part, m, b.slotOf(w)
+	b.add(o, []resource{w, {batchTokens, 0, 0}}, []resource{b.headState(m), {scratch, 0, 0}})
+}
+
+func (b *builder) headLoss(m int) {
+	b.headMicro(HeadLoss, m, []resource{{batchTokens, 0, 0}}, []resource{b.headState(m), {results, 0, m}})
+}
+
+func (b *builder) headInput(m int, norm resource) {
+	b.headMicro(HeadInput, m, []resource{norm, b.input(b.blocks()+1, m), b.headState(m)}, []resource{{inputGrad, m, 0}, b.gradResource(b.model.NormPart)})
+}
+
+// logits brings the logits of the wanted rows of a micro-batch to the host, a tile's columns and a chunk at a time. Where everything is
+// bound they are computed where the host reads them.
+func (b *builder) logits(part, m int, w resource) {
+	for c := range b.logitChunks() {
+		compute := op(LaneCompute, HeadLogits)
+		compute.Part, compute.Micro, compute.Slot, compute.Chunk = part, m, b.slotOf(w), c
+		reads := []resource{w, b.headState(m)}
+		if b.place.Bind {
+			b.add(compute, reads, []resource{{hostLogits, 0, 0}})
+			continue
+		}
+		b.add(compute, reads, []resource{{logitChunk, 0, 0}})
+		drain := op(LaneDrain, DrainLogits)
+		drain.Part, drain.Micro, drain.Chunk = part, m, c
+		b.add(drain, []resource{{logitChunk, 0, 0}}, []resource{{hostLogits, 0, 0}})
 	}
 }
 

@@ -68,6 +68,7 @@ func (r *run) exec(op *plan.Op) error {
 // compute enqueues the operations that run layers.
 func (r *run) compute(s device.Stream, op *plan.Op) error {
 	b, m := r.buffers, op.Micro
+	h := r.Plan.HeadBuffer(m)
 	switch op.Kind {
 	case plan.Forward, plan.Backward:
 		i := op.Layer - 1
@@ -97,14 +98,14 @@ func (r *run) compute(s device.Stream, op *plan.Op) error {
 		}
 		first, targets := r.Plan.Model.Parts[op.Part].FirstRow, r.batch(m).Targets
 		if op.Kind == plan.HeadStats {
-			r.head.Stats(s, w.Mat(0), first, b.Normed[m], b.Stat[m], targets, b.StatsWork)
+			r.head.Stats(s, w.Mat(0), first, b.Normed[h], b.Stat[h], targets, b.StatsWork)
 			return nil
 		}
 		g, err := r.gradient(op.Part, op.Grad)
 		if err != nil {
 			return err
 		}
-		r.head.Grad(s, w.Mat(0), g.Mat(0), first, b.Normed[m], b.Stat[m], b.DNormed[m], op.First, targets, r.scale, b.StatsWork)
+		r.head.Grad(s, w.Mat(0), g.Mat(0), first, b.Normed[h], b.Stat[h], b.DNormed[h], op.First, targets, r.scale, b.StatsWork)
 		return nil
 	case plan.HeadLogits:
 		w, err := r.weights(op.Part, op.Slot)
@@ -126,15 +127,15 @@ func (r *run) compute(s device.Stream, op *plan.Op) error {
 		}
 		x := r.input(len(r.Plan.Model.Blocks)+1, m)
 		if op.Kind == plan.HeadNorm {
-			r.head.NormForward(s, w.Mat(0), x, b.Normed[m], b.NormRstd[m])
-			s.LSEInit(b.Stat[m])
+			r.head.NormForward(s, w.Mat(0), x, b.Normed[h], b.NormRstd[h])
+			s.LSEInit(b.Stat[h])
 			return nil
 		}
 		g, err := r.gradient(norm, -1)
 		if err != nil {
 			return err
 		}
-		r.head.NormBackward(s, w.Mat(0), g.Mat(0), x, b.NormRstd[m], b.DNormed[m], b.DX[m])
+		r.head.NormBackward(s, w.Mat(0), g.Mat(0), x, b.NormRstd[h], b.DNormed[h], b.DX[m])
 		return nil
 	}
 	panic(fmt.Sprintf("stream: no way to do %v", op))
@@ -153,16 +154,17 @@ func (r *run) visitHead(s device.Stream, m int) error {
 		}
 		tiles, grads = append(tiles, w.Mat(0)), append(grads, g.Mat(0))
 	}
-	b := r.buffers
-	r.head.Visit(s, tiles, grads, b.Normed[m], b.Stat[m], b.DNormed[m], r.batch(m).Targets, r.scale, b.VisitWork)
+	b, h := r.buffers, r.Plan.HeadBuffer(m)
+	r.head.Visit(s, tiles, grads, b.Normed[h], b.Stat[h], b.DNormed[h], r.batch(m).Targets, r.scale, b.VisitWork)
 	r.loss(s, m)
 	return nil
 }
 
 // loss writes the token losses of a micro-batch and their sum.
 func (r *run) loss(s device.Stream, m int) {
-	s.TokenLoss(r.buffers.Loss[m], r.buffers.Stat[m], r.batch(m).Targets)
-	s.Sum(r.result(r.Plan.LossAt(m)), r.buffers.Loss[m])
+	b, h := r.buffers, r.Plan.HeadBuffer(m)
+	s.TokenLoss(b.Loss[h], b.Stat[h], r.batch(m).Targets)
+	s.Sum(r.result(r.Plan.LossAt(m)), b.Loss[h])
 }
 
 // result is where the device writes a scalar of the step.

@@ -1,0 +1,42 @@
+package plan_test
+
+import (
+	"math"
+	"testing"
+
+	"github.com/millrace/millrace/plan"
+)
+
+// perPosition is what a packed position takes of the device in a placement: what grows with micro-batches.
+func perPosition(t *testing.T, change func(*plan.Placement)) float64 {
+	t.Helper()
+	m := medium.model(t)
+	place := moving(m, 2)
+	change(&place)
+	n := numerics(1, true)
+	n.SequenceLen = 512 // so that alignment is little
+	at := func(micros int) int64 {
+		n.MicroBatches = micros
+		return newPlan(t, m, n).With(place).DeviceBytes
+	}
+	return float64(at(40)-at(20)) / float64(20*n.Positions())
+}
+
+// The head in one visit has room for one micro-batch, and in visits of tiles for all.
+func TestDeviceBytesPerPosition(t *testing.T) {
+	hidden := float64(medium.Hidden)
+	tokens := 5 * 4.0
+	working := 3 * 2 * hidden // x of two layers and the gradient, in bf16
+	for _, c := range []struct {
+		name   string
+		change func(*plan.Placement)
+		want   float64
+	}{
+		{"tiles", func(*plan.Placement) {}, tokens + working + (2+4)*hidden + 4 + 3*4 + 4},
+		{"at once", func(p *plan.Placement) { p.SingleHead = true }, tokens + working},
+	} {
+		if got := perPosition(t, c.change); math.Abs(got-c.want) > 0.01*c.want {
+			t.Errorf("%s: %.4g bytes, want %.4g", c.name, got, c.want)
+		}
+	}
+}
