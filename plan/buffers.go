@@ -25,6 +25,7 @@ type Buffers struct {
 	Working  [2][]device.Mat // by parity of the layer and micro-batch: x [T, H]
 	Saved    [][]device.Mat  // by block and micro-batch: x [T, H] where it stays on the device
 	DX       []device.Mat    // by micro-batch: gradient of x [T, H]
+	Shared   []device.Mat    // instead of Working and DX where these share buffers, by Op.Input and Op.Output: [T, H]
 	Kept     [][]*nn.Kept    // by block and micro-batch, or by slot where what the block keeps lies in host memory
 	KeptRing []device.Mem    // by slot: what they lie in
 
@@ -188,9 +189,16 @@ func (s *setting) buffers(a *device.Arena, groups func(purpose string, bytes int
 	}
 	group("resident state")
 
-	b.Working = [2][]device.Mat{mats(num.Compute, t, hidden), mats(num.Compute, t, hidden)}
-	if s.trains() {
-		b.DX = mats(num.Compute, t, hidden)
+	if s.sharesInputs() {
+		b.Shared = mats(num.Compute, t, hidden)
+		for range s.place.SpareInputs {
+			b.Shared = append(b.Shared, a.Mat(num.Compute, t, hidden))
+		}
+	} else {
+		b.Working = [2][]device.Mat{mats(num.Compute, t, hidden), mats(num.Compute, t, hidden)}
+		if s.trains() {
+			b.DX = mats(num.Compute, t, hidden)
+		}
 	}
 	group("layer inputs in work")
 	b.Saved = make([][]device.Mat, s.blocks())
@@ -236,14 +244,14 @@ func (s *setting) buffers(a *device.Arena, groups func(purpose string, bytes int
 	}
 	group("tables, tokens and results")
 
-	s.work(a, b, heads)
+	s.work(a, b, groups != nil, heads)
 	group("work")
 	return b
 }
 
 // work lays the scratch of all visits over one another: they follow each other in the compute lane. What the head has of micro-batches, in
 // as many matrices as heads takes, is scratch, too: blocks are through with theirs when it begins, and begin again when it is done.
-func (s *setting) work(a *device.Arena, b *Buffers, heads func(dtype tensor.DType, rows, cols int) []device.Mat) {
+func (s *setting) work(a *device.Arena, b *Buffers, counts bool, heads func(dtype tensor.DType, rows, cols int) []device.Mat) {
 	first := a.Mark()
 	end := first
 	lay := func(place func()) {
@@ -253,6 +261,9 @@ func (s *setting) work(a *device.Arena, b *Buffers, heads func(dtype tensor.DTyp
 	}
 	t, rows, compute := s.num.Positions(), s.num.BlockRows(), s.num.Compute
 	for i, d := range s.model.Blocks {
+		if counts && i > 0 && *d == *s.model.Blocks[i-1] && s.place.Keep[i] == s.place.Keep[i-1] {
+			continue // it takes what the block before takes
+		}
 		lay(func() { b.ForwardWork = append(b.ForwardWork, d.NewForwardWork(a, compute, t, rows, s.place.Keep[i])) })
 		if !s.trains() {
 			continue

@@ -180,8 +180,24 @@ func (c *checker) storedAt(part int) place {
 	return place{"own gradient", part, 0}
 }
 
+// shared is a buffer that inputs and gradients share, or where else they are.
+func (c *checker) shared(buffer int, own place) place {
+	if (buffer >= 0) != (c.p.Placement.SpareInputs > 0 && !c.bound()) {
+		c.errs = append(c.errs, fmt.Sprintf("buffer %d, which is not what is planned", buffer))
+	}
+	if buffer >= 0 {
+		return place{"shared", buffer, 0}
+	}
+	return own
+}
+
 // xAt is where x[layer][m] is on the device.
-func (c *checker) xAt(layer, m int) place {
+func (c *checker) xAt(buffer, layer, m int) place { return c.shared(buffer, c.ownX(layer, m)) }
+
+// dxAt is where its gradient is.
+func (c *checker) dxAt(buffer, m int) place { return c.shared(buffer, place{"dx", m, 0}) }
+
+func (c *checker) ownX(layer, m int) place {
 	if layer <= len(c.m.Blocks) && (c.bound() || c.p.Placement.SavedHere[layer-1]) {
 		return place{"saved x", layer, m}
 	}
@@ -310,9 +326,9 @@ func (c *checker) run(i int) {
 		for m := range c.p.Numerics.MicroBatches {
 			to := c.hostX(1, m)
 			if c.bound() {
-				to = c.xAt(1, m)
+				to = c.ownX(1, m)
 			}
-			c.write(i, to, content{"x", 1, 0})
+			c.write(i, to, content{"x", 1, m})
 		}
 	case plan.Upload:
 		c.write(i, tokens, content{"tokens", 0, 0})
@@ -327,16 +343,16 @@ func (c *checker) run(i int) {
 		c.read(i, place{"own state", op.Part, 0}, content{"state", op.Part, 1})
 		c.write(i, place{"host weights", op.Part, 0}, fresh(op.Part))
 	case plan.Load:
-		c.read(i, c.hostX(op.Layer, m), content{"x", op.Layer, 0})
-		c.write(i, c.xAt(op.Layer, m), content{"x", op.Layer, 0})
+		c.read(i, c.hostX(op.Layer, m), content{"x", op.Layer, m})
+		c.write(i, c.xAt(op.Input, op.Layer, m), content{"x", op.Layer, m})
 	case plan.Save:
-		c.read(i, c.xAt(op.Layer, m), content{"x", op.Layer, 0})
-		c.write(i, c.hostX(op.Layer, m), content{"x", op.Layer, 0})
+		c.read(i, c.xAt(op.Input, op.Layer, m), content{"x", op.Layer, m})
+		c.write(i, c.hostX(op.Layer, m), content{"x", op.Layer, m})
 	case plan.Forward:
 		reads()
 		weights(op.Part)
-		c.read(i, c.xAt(op.Layer, m), content{"x", op.Layer, 0})
-		c.write(i, c.xAt(op.Layer+1, m), content{"x", op.Layer + 1, 0})
+		c.read(i, c.xAt(op.Input, op.Layer, m), content{"x", op.Layer, m})
+		c.write(i, c.xAt(op.Output, op.Layer+1, m), content{"x", op.Layer + 1, m})
 		c.write(i, c.keptAt(op), content{"kept", op.Layer, m})
 	case plan.SaveKept:
 		c.read(i, c.keptAt(op), content{"kept", op.Layer, m})
@@ -346,7 +362,7 @@ func (c *checker) run(i int) {
 		c.write(i, c.keptAt(op), content{"kept", op.Layer, m})
 	case plan.HeadNorm:
 		weights(c.m.NormPart)
-		c.read(i, c.xAt(top, m), content{"x", top, 0})
+		c.read(i, c.xAt(op.Input, top, m), content{"x", top, m})
 		c.write(i, c.headAt(m), content{"statistics", m, 0})
 	case plan.HeadStats:
 		reads()
@@ -376,19 +392,19 @@ func (c *checker) run(i int) {
 		c.write(i, loss, content{"loss", 0, 0})
 	case plan.HeadInput:
 		weights(c.m.NormPart)
-		c.read(i, c.xAt(top, m), content{"x", top, 0})
+		c.read(i, c.xAt(op.Input, top, m), content{"x", top, m})
 		head(content{"gradients", m, 0}, content{"spent", m, 0})
 		c.contribute(i, op, c.m.NormPart)
-		c.write(i, place{"dx", m, 0}, content{"dx", top, 0})
+		c.write(i, c.dxAt(op.Output, m), content{"dx", top, m})
 	case plan.Backward:
 		reads()
 		weights(op.Part)
-		c.read(i, c.xAt(op.Layer, m), content{"x", op.Layer, 0})
+		c.read(i, c.xAt(op.Input, op.Layer, m), content{"x", op.Layer, m})
 		c.read(i, c.keptAt(op), content{"kept", op.Layer, m})
 		c.write(i, c.keptAt(op), content{"spent", op.Layer, m})
 		c.contribute(i, op, op.Part)
-		c.read(i, place{"dx", m, 0}, content{"dx", op.Layer + 1, 0})
-		c.write(i, place{"dx", m, 0}, content{"dx", op.Layer, 0})
+		c.read(i, c.dxAt(op.Output, m), content{"dx", op.Layer + 1, m})
+		c.write(i, c.dxAt(op.Output, m), content{"dx", op.Layer, m})
 	case plan.Round:
 		c.read(i, c.gradAt(op, op.Part), c.whole(op.Part))
 		c.write(i, place{"device squares", op.Part, 0}, content{"squares", op.Part, 0})
@@ -414,15 +430,15 @@ func (c *checker) run(i int) {
 		c.read(i, c.gradAt(op, op.Part), c.whole(op.Part))
 		c.write(i, place{"embedding sum", op.Part, 0}, c.whole(op.Part))
 	case plan.DrainInput:
-		c.read(i, place{"dx", m, 0}, content{"dx", 1, 0})
-		c.write(i, c.hostX(1, m), content{"dx", 1, 0})
+		c.read(i, c.dxAt(op.Input, m), content{"dx", 1, m})
+		c.write(i, c.hostX(1, m), content{"dx", 1, m})
 	case plan.Scatter:
 		for m := range c.p.Numerics.MicroBatches {
 			at := c.hostX(1, m)
 			if c.bound() {
 				at = place{"dx", m, 0}
 			}
-			c.read(i, at, content{"dx", 1, 0})
+			c.read(i, at, content{"dx", 1, m})
 		}
 		if c.p.Tied(op.Part) {
 			c.read(i, place{"embedding sum", op.Part, 0}, c.whole(op.Part))

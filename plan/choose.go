@@ -3,7 +3,6 @@ package plan
 import (
 	"context"
 	"fmt"
-	"math"
 	"slices"
 	"sort"
 
@@ -31,18 +30,54 @@ type effort struct {
 	operations int // that were simulated
 }
 
-// feasible is the request's smallest plan, or why there is none. It simulates nothing.
+// feasible is the first of the plans to begin with that fits, the one that asks least of the host before the one that asks least of
+// the device, or why there is none. It simulates nothing.
 func (c *chooser) feasible() (*Plan, error) {
 	if err := c.ctx.Err(); err != nil {
 		return nil, err
 	}
-	bind := c.Device.Unified && c.DeviceBytes == 0
-	p := c.measure(c.spill(c.smallest(bind), 0))
-	if bind && (c.DiskBytes > 0 || c.Wants.NoClip) && c.fits(p) != nil {
+	if c.Device.Unified && c.DeviceBytes == 0 {
+		p := c.measure(c.spill(c.smallest(true), 0))
+		err := c.fits(p)
+		if err == nil || c.DiskBytes == 0 && !c.Wants.NoClip {
+			return p, err
+		}
 		// Weights in place do not fit: they are streamed, from disk where they must, and without gradients in memory where they may.
-		p = c.measure(c.spill(c.smallest(false), 0))
+	}
+	var p *Plan
+	for _, foot := range c.streaming() {
+		p = c.measure(c.spill(foot, 0))
+		if c.DeviceBytes == 0 || p.DeviceTotalBytes() <= c.DeviceBytes {
+			break // what is lacking now is not on the device
+		}
 	}
 	return p, c.fits(p)
+}
+
+// streaming are the placements to begin with where weights are streamed: with buffers of its own for each layer input and gradient of a
+// micro-batch and, if that is less, with shared ones.
+func (c *chooser) streaming() []Placement {
+	feet := []Placement{c.smallest(false)}
+	if c.Numerics.MicroBatches > spareInputs {
+		shared := feet[0]
+		shared.SpareInputs = spareInputs
+		feet = append(feet, c.leastHead(shared))
+	}
+	return feet
+}
+
+// spareInputs are the shared buffers beyond one for each micro-batch: one is computed with while another one moves.
+const spareInputs = 2
+
+// leastHead has the head in one visit if that takes less of the device: its tiles stay there, and what it has of micro-batches has room
+// for one.
+func (c *chooser) leastHead(place Placement) Placement {
+	once := place
+	once.SingleHead = true
+	if c.RecomputeAll || c.measure(place).DeviceBytes <= c.measure(once).DeviceBytes {
+		return place
+	}
+	return once
 }
 
 // choose looks for the fastest plan; unless it is to be thorough, among those that spend memory on overlap alone.
@@ -51,46 +86,62 @@ func (c *chooser) choose(thorough bool) (*Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	bind := best.Placement.Bind
-	best.Predicted = c.simulate(best)
+	best.Predicted = c.simulate(best, 0)
+	feet := []Placement{c.smallest(true)}
+	if !best.Placement.Bind {
+		feet = c.streaming()
+	}
 	seen := map[string]bool{} // ladders meet
-	for _, rings := range c.rings(bind) {
-		foot := c.smallest(bind)
-		rings(&foot)
-		foot = c.fastest(c.spills(foot, thorough)) // overlap is worth the disk, all else is not
-		if err := c.ctx.Err(); err != nil {
-			return nil, err
-		}
-		ladders := [][][]rung{nil}
-		if thorough {
-			ladders = c.ladders(foot)
-		}
-		for _, ladder := range ladders {
-			for _, p := range c.climb(foot, ladder) {
-				if err := c.ctx.Err(); err != nil {
-					return nil, err
-				}
-				spent := p.Placement
-				spent.OnDisk = nil // it follows from the rings
-				key := fmt.Sprint(spent)
-				if seen[key] {
-					continue
-				}
-				seen[key] = true
-				p.Predicted = c.simulate(p)
-				serial := c.Overlap && best.Placement.Slots == 1 // the smallest
-				if serial || p.Predicted.StepSeconds < best.Predicted.StepSeconds {
-					best = p
-				}
+	for _, foot := range feet {
+		for _, rings := range c.rings(foot.Bind) {
+			rings(&foot)
+			best = c.search(foot, best, seen, thorough)
+			if err := c.ctx.Err(); err != nil {
+				return nil, err
 			}
 		}
 	}
-	return best, c.ctx.Err()
+	return best, nil
+}
+
+// search is the fastest of a plan and those that the ladders lead to from a foot, but for those that were seen.
+func (c *chooser) search(foot Placement, best *Plan, seen map[string]bool, thorough bool) *Plan {
+	foot = c.fastest(c.spills(foot, thorough)) // overlap is worth the disk, all else is not
+	ladders := [][][]rung{nil}
+	if thorough {
+		ladders = c.ladders(foot)
+	}
+	for _, ladder := range ladders {
+		if c.ctx.Err() != nil {
+			return best
+		}
+		for _, p := range c.climb(foot, ladder) {
+			if c.ctx.Err() != nil {
+				return best
+			}
+			spent := p.Placement
+			spent.OnDisk = nil // it follows from the rings
+			key := fmt.Sprint(spent)
+			if seen[key] {
+				continue
+			}
+			seen[key] = true
+			most, serial := best.Predicted.StepSeconds, c.Overlap && best.Placement.Slots == 1 // the smallest
+			if serial {
+				most = 0
+			}
+			p.Predicted = c.simulate(p, most)
+			if serial || p.Predicted.StepSeconds < best.Predicted.StepSeconds {
+				best = p
+			}
+		}
+	}
+	return best
 }
 
 // fastest is the placement with the shortest step of those that fit, the first one if none does.
 func (c *chooser) fastest(places []Placement) Placement {
-	best, least := places[0], math.Inf(1)
+	best, least := places[0], 0.0
 	if len(places) == 1 {
 		return best
 	}
@@ -102,16 +153,16 @@ func (c *chooser) fastest(places []Placement) Placement {
 		if c.fits(p) != nil {
 			continue
 		}
-		if sec := c.simulate(p).StepSeconds; sec < least {
+		if sec := c.simulate(p, least).StepSeconds; least == 0 || sec < least {
 			best, least = place, sec
 		}
 	}
 	return best
 }
 
-// simulate predicts a step of a placement.
-func (c *chooser) simulate(p *Plan) Prediction {
-	q, operations := p.walk(c.Machine, c.Device, simulatedMicros, nil, nil)
+// simulate predicts a step of a placement; of one that takes longer than so many seconds, 0 being no limit, that it takes forever.
+func (c *chooser) simulate(p *Plan, most float64) Prediction {
+	q, operations := p.walk(c.Machine, c.Device, walking{micros: simulatedMicros, most: most})
 	c.effort.operations += operations
 	return q
 }
@@ -212,6 +263,9 @@ func (c *chooser) ladders(foot Placement) [][][]rung {
 	}
 	for _, part := range c.Model.BlockParts {
 		resident = append(resident, func(n *Placement) { n.Resident[part] = true })
+	}
+	if s.sharesInputs() {
+		saved = nil // all of them leave
 	}
 	moved := [][]rung{saved, resident}
 	here, headHere := c.updatesHere(s)

@@ -148,7 +148,7 @@ func (p *Plan) Choices() []string {
 		if p.StateHere(part) {
 			updated++
 		}
-		if p.Placement.SavedHere[i] {
+		if p.setting().savedHere(i) {
 			here++
 		}
 		if p.SavedOnDisk(i) {
@@ -158,6 +158,9 @@ func (p *Plan) Choices() []string {
 	blocks := len(p.Model.BlockParts)
 	moves := fmt.Sprintf("streamed: %d of %s through %s; gradients through %s, and %d for rounded ones", blocks-resident, count(blocks, "block"),
 		count(p.Placement.Slots, "weight slot"), count(p.Placement.GradSlots, "slot"), p.Placement.StageSlots)
+	if p.setting().sharesInputs() {
+		moves += fmt.Sprintf("; layer inputs and gradients share %s", count(p.Numerics.MicroBatches+p.Placement.SpareInputs, "buffer"))
+	}
 	if here > 0 {
 		moves += fmt.Sprintf("; %s on the device", stay(count(here, "saved input"), here))
 	}

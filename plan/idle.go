@@ -20,13 +20,13 @@ type Idle struct {
 // the fetch that has not begun but the update that the fetch waits for. Longest first.
 func (p *Plan) Idles(m Machine, dev device.Info) []Idle {
 	of := map[[2]string]float64{}
-	p.walk(m, dev, simulatedMicros, nil, func(next, culprit *Op, seconds float64) {
+	p.walk(m, dev, walking{micros: simulatedMicros, idles: func(next, culprit *Op, seconds float64) {
 		before := stepEnd
 		if next != nil {
 			before = next.Kind.String()
 		}
 		of[[2]string{before, culprit.Kind.String()}] += seconds
-	})
+	}})
 	var all []Idle
 	for names, seconds := range of {
 		all = append(all, Idle{names[0], names[1], seconds})

@@ -127,6 +127,9 @@ func drawPlacement(rt *rapid.T, m *model.Model) plan.Placement {
 	if rapid.Bool().Draw(rt, "updates on the device") {
 		p.StateHere = bools(len(m.Parts), "state on the device")
 	}
+	if rapid.Bool().Draw(rt, "shared inputs") {
+		p.SpareInputs = rapid.IntRange(1, 3).Draw(rt, "spare inputs")
+	}
 	for range m.Blocks {
 		p.Keep = append(p.Keep, nn.Keep(rapid.IntRange(0, nn.Keeps-1).Draw(rt, "keep")))
 	}

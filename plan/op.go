@@ -78,6 +78,9 @@ type Op struct {
 	Kept               int // slot of what is kept on the host (SaveKept, LoadKept, Forward, Backward)
 	Stage              int // slot of the rounded gradient (Round, Drain)
 	Chunk              int // of the wanted rows (HeadLogits, DrainLogits)
+	// Where layer inputs and gradients share buffers: that of x[l] (Load, Save, Forward, HeadNorm, HeadInput, Backward) or of dx
+	// (DrainInput), and that of what is written beside it: x[l+1] (Forward), dx (HeadInput, Backward).
+	Input, Output int
 	// First says that the operation is the first of its kind: HeadGrad, for the micro-batch, then overwrites the gradient of the
 	// hidden states instead of adding to it, and Update on the device begins to count the weights that became NaN.
 	First bool
@@ -108,7 +111,7 @@ func (op Op) String() string {
 		name  string
 		index int
 	}{{"layer", op.Layer}, {"part", op.Part}, {"micro", op.Micro}, {"slot", op.Slot}, {"grad", op.Grad}, {"kept", op.Kept},
-		{"stage", op.Stage}, {"chunk", op.Chunk}} {
+		{"stage", op.Stage}, {"chunk", op.Chunk}, {"input", op.Input}, {"output", op.Output}} {
 		if f.index != none {
 			fmt.Fprintf(&b, " %s %d", f.name, f.index)
 		}

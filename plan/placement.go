@@ -25,6 +25,10 @@ type Placement struct {
 	StageSlots int       `json:"stage_slots"` // ring of slots for rounded gradients on their way to the host
 	Keep       []nn.Keep `json:"keep"`        // by block: what the backward visit need not recompute
 	SavedHere  []bool    `json:"saved_here"`  // by block: its saved input stays on the device
+	// SpareInputs is how many buffers for layer inputs there are beside one for each micro-batch; 0: a micro-batch has three, for the
+	// inputs of two layers and the gradient. With spare ones the input of the next layer goes to a free buffer, as does the
+	// gradient, and all saved inputs leave the device: see setting.inputBuffer. It has no effect where weights are bound.
+	SpareInputs int `json:"spare_inputs,omitempty"`
 	// KeptOnHost says by block that what it keeps lies in host memory between its two visits; no entries: of none. It passes through
 	// a ring of KeptSlots buffers of the device, and stays there where forward turns into backward.
 	KeptOnHost []bool `json:"kept_on_host,omitempty"`
@@ -178,8 +182,28 @@ func (s *setting) trains() bool {
 // savedOnDevice, savedOnHost and savedOnDisk say where the input of a block (from 0) is kept for the backward pass. The
 // embedding's output comes to the device by way of the host, unless it is bound.
 func (s *setting) savedOnDevice(block int) bool {
-	return s.trains() && (s.place.Bind || s.place.SavedHere[block])
+	return s.trains() && (s.place.Bind || s.savedHere(block))
 }
+
+func (s *setting) savedHere(block int) bool { return s.place.SavedHere[block] && !s.sharesInputs() }
+
+// sharesInputs reports whether layer inputs and their gradients take turns in buffers, one for each micro-batch and the spare ones.
+func (s *setting) sharesInputs() bool { return s.place.SpareInputs > 0 && !s.place.Bind }
+
+// inputBuffer is where x[layer][m] lies among shared buffers, on the way up or down. On the way up every visit of a micro-batch takes
+// the next buffer round the ring for what it writes, which the visit before the spare ones has read. The gradients follow the inputs of
+// the head round the ring; what they leave free is a ring of its own, through which the inputs pass on the way down.
+func (s *setting) inputBuffer(layer, m int, down bool) int {
+	micros, spare := s.num.MicroBatches, s.place.SpareInputs
+	visit := (layer-1)*micros + m
+	if down {
+		visit = (s.blocks()+2)*micros + ((s.blocks()-layer)*micros+m)%spare
+	}
+	return visit % (micros + spare)
+}
+
+// inputGradBuffer is where dx[m] lies among shared buffers.
+func (s *setting) inputGradBuffer(m int) int { return s.inputBuffer(s.blocks()+2, m, false) }
 
 func (s *setting) savedOnHost(block int) bool {
 	return !s.place.Bind && (block == 0 || s.leaves(block) && !s.savedOnDisk(block))
@@ -203,10 +227,13 @@ func (s *setting) blockKeptBytes(block int) int64 {
 }
 
 // leaves reports whether the input of a block leaves the device and comes back. It need not where no later layer takes the
-// working buffer over, as none does from the last block; inputs below the lowest trained layer are not asked for.
+// working buffer over, as none does from the last block, unless they share buffers; inputs below the lowest trained layer are not asked for.
 func (s *setting) leaves(block int) bool {
-	if s.place.Bind || s.place.SavedHere[block] || block+1 < s.lowestTrained() {
+	if s.place.Bind || s.savedHere(block) || block+1 < s.lowestTrained() {
 		return false
+	}
+	if s.sharesInputs() {
+		return true
 	}
 	for later := block + 2; later <= s.blocks(); later += 2 {
 		if later == s.blocks() || !s.place.SavedHere[later] {

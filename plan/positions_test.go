@@ -22,7 +22,8 @@ func perPosition(t *testing.T, change func(*plan.Placement)) float64 {
 	return float64(at(40)-at(20)) / float64(20*n.Positions())
 }
 
-// The head in one visit has room for one micro-batch, and in visits of tiles for all.
+// The head in one visit has room for one micro-batch, and in visits of tiles for all. Inputs and gradients of layers take three buffers
+// for each, or share one and some spare ones.
 func TestDeviceBytesPerPosition(t *testing.T) {
 	hidden := float64(medium.Hidden)
 	tokens := 5 * 4.0
@@ -34,6 +35,8 @@ func TestDeviceBytesPerPosition(t *testing.T) {
 	}{
 		{"tiles", func(*plan.Placement) {}, tokens + working + (2+4)*hidden + 4 + 3*4 + 4},
 		{"at once", func(p *plan.Placement) { p.SingleHead = true }, tokens + working},
+		{"tiles, shared inputs", func(p *plan.Placement) { p.SpareInputs = 2 }, tokens + working/3 + (2+4)*hidden + 4 + 3*4 + 4},
+		{"at once, shared inputs", func(p *plan.Placement) { p.SingleHead, p.SpareInputs = true, 2 }, tokens + working/3},
 	} {
 		if got := perPosition(t, c.change); math.Abs(got-c.want) > 0.01*c.want {
 			t.Errorf("%s: %.4g bytes, want %.4g", c.name, got, c.want)

@@ -59,6 +59,7 @@ type builder struct {
 	gradOf   map[int]int
 	onDevice map[int]bool // resident parts that have been fetched, or updated, in this schedule
 	late     []int        // tiles of the head whose gradients are complete and not rounded
+	down     bool         // the backward pass has begun
 	counts   bool         // weights that become NaN are counted on the device
 }
 
@@ -88,6 +89,7 @@ const (
 	savedInput                       // layer, micro-batch: x kept on the device
 	hostInput                        // layer, micro-batch: x in host memory
 	inputGrad                        // micro-batch: dx
+	sharedInput                      // buffer: x or dx of a micro-batch, where they share some
 	headState                        // buffer: normed input, statistics, fp32 gradient of it
 	scratch                          // the work arena of the compute lane
 	results                          // scalars: of a micro-batch (0), of a part (1), the count of NaNs (2)
@@ -126,6 +128,8 @@ func (b *builder) touch(r resource) *touch {
 		count, i = (b.blocks()+2)*micros, r.a*micros+r.b
 	case inputGrad, headState:
 		count = micros
+	case sharedInput:
+		count = micros + b.place.SpareInputs
 	case results: // of micro-batches, of parts, the count of NaNs
 		count, i = micros+parts+1, [...]int{0, micros, micros + parts}[r.a]+r.b
 	case batchTokens, scratch, logitChunk, hostLogits:
@@ -221,7 +225,7 @@ func (b *builder) needWriter(need *[Lanes]int, t *touch) {
 }
 
 func op(lane Lane, kind Kind) Op {
-	return Op{Lane: lane, Kind: kind, Layer: none, Part: none, Micro: none, Slot: none, Grad: none, Kept: none, Stage: none, Chunk: none}
+	return Op{Lane: lane, Kind: kind, Layer: none, Part: none, Micro: none, Slot: none, Grad: none, Kept: none, Stage: none, Chunk: none, Input: none, Output: none}
 }
 
 // runs reports whether the schedule runs layers.
@@ -386,26 +390,50 @@ func (b *builder) slotOf(r resource) int {
 
 // input is where x[layer][m] lies on the device.
 func (b *builder) input(layer, m int) resource {
+	if b.sharesInputs() {
+		return resource{sharedInput, b.inputBuffer(layer, m, b.down), 0}
+	}
 	if layer <= b.blocks() && b.savedOnDevice(layer-1) {
 		return resource{savedInput, layer, m}
 	}
 	return resource{workingInput, layer % 2, m}
 }
 
+// inputGradient is where dx[m] lies on the device.
+func (b *builder) inputGradient(m int) resource {
+	if b.sharesInputs() {
+		return resource{sharedInput, b.inputGradBuffer(m), 0}
+	}
+	return resource{inputGrad, m, 0}
+}
+
+// bufferOf is the shared buffer that a resource is, -1 for what is none.
+func bufferOf(r resource) int {
+	if r.what == sharedInput {
+		return r.a
+	}
+	return none
+}
+
 // load brings x[layer][m] to the device unless it is there.
 func (b *builder) load(layer, m int) resource {
 	r := b.input(layer, m)
-	if r.what == savedInput {
+	switch {
+	case r.what == sharedInput:
+		if layer > 1 && !b.down {
+			return r
+		}
+	case r.what == savedInput:
 		if b.touch(r).written > 0 {
 			return r
 		}
-	} else if b.inX[layer%2][m] == layer {
+	case b.inX[layer%2][m] == layer:
 		return r
-	} else {
+	default:
 		b.inX[layer%2][m] = layer
 	}
 	o := op(LaneFetch, Load)
-	o.Layer, o.Micro = layer, m
+	o.Layer, o.Micro, o.Input = layer, m, bufferOf(r)
 	b.add(o, []resource{{hostInput, layer, m}}, []resource{r})
 	return r
 }
@@ -439,7 +467,7 @@ func (b *builder) forward() {
 		for m := range b.num.MicroBatches {
 			x, y := b.load(layer, m), b.input(layer+1, m)
 			o := op(LaneCompute, Forward)
-			o.Layer, o.Part, o.Micro, o.Slot = layer, part, m, b.slotOf(w)
+			o.Layer, o.Part, o.Micro, o.Slot, o.Input, o.Output = layer, part, m, b.slotOf(w), bufferOf(x), bufferOf(y)
 			writes := []resource{y, {scratch, 0, 0}}
 			kept := resource{}
 			if b.keptOnHost(layer - 1) {
@@ -454,9 +482,11 @@ func (b *builder) forward() {
 			}
 			if y.what == workingInput {
 				b.inX[(layer+1)%2][m] = layer + 1
+			}
+			if y.what != savedInput {
 				if layer < b.blocks() && b.leaves(layer) && b.backwards() {
 					o := op(LaneDrain, Save)
-					o.Layer, o.Micro = layer+1, m
+					o.Layer, o.Micro, o.Input = layer+1, m, bufferOf(y)
 					b.add(o, []resource{y}, []resource{{hostInput, layer + 1, m}})
 				}
 			}
@@ -578,7 +608,9 @@ func (b *builder) headMicro(kind Kind, m int, reads, writes []resource) {
 }
 
 func (b *builder) headNorm(m int, norm resource) {
-	b.headMicro(HeadNorm, m, []resource{norm, b.input(b.blocks()+1, m)}, []resource{b.headState(m)})
+	o, x := op(LaneCompute, HeadNorm), b.input(b.blocks()+1, m)
+	o.Micro, o.Input = m, bufferOf(x)
+	b.add(o, []resource{norm, x}, []resource{b.headState(m), {scratch, 0, 0}})
 }
 
 func (b *builder) headStats(part, m int, w resource) {
@@ -592,7 +624,9 @@ func (b *builder) headLoss(m int) {
 }
 
 func (b *builder) headInput(m int, norm resource) {
-	b.headMicro(HeadInput, m, []resource{norm, b.input(b.blocks()+1, m), b.headState(m)}, []resource{{inputGrad, m, 0}, b.gradResource(b.model.NormPart)})
+	o, x, dx := op(LaneCompute, HeadInput), b.input(b.blocks()+1, m), b.inputGradient(m)
+	o.Micro, o.Input, o.Output = m, bufferOf(x), bufferOf(dx)
+	b.add(o, []resource{norm, x, b.headState(m)}, []resource{dx, b.gradResource(b.model.NormPart), {scratch, 0, 0}})
 }
 
 // logits brings the logits of the wanted rows of a micro-batch to the host, a tile's columns and a chunk at a time. Where everything is
@@ -614,6 +648,7 @@ func (b *builder) logits(part, m int, w resource) {
 }
 
 func (b *builder) backward() {
+	b.down = true
 	for layer := b.blocks(); layer >= b.lowestTrained(); layer-- {
 		part := b.blockPart(layer)
 		w := b.weights(part)
@@ -621,8 +656,9 @@ func (b *builder) backward() {
 		for m := range b.num.MicroBatches {
 			x := b.load(layer, m)
 			o := op(LaneCompute, Backward)
-			o.Layer, o.Part, o.Micro, o.Slot, o.Grad = layer, part, m, b.slotOf(w), b.gradIndex(part)
-			writes := []resource{{inputGrad, m, 0}, b.gradResource(part), {scratch, 0, 0}}
+			dx := b.inputGradient(m)
+			o.Layer, o.Part, o.Micro, o.Slot, o.Grad, o.Input, o.Output = layer, part, m, b.slotOf(w), b.gradIndex(part), bufferOf(x), bufferOf(dx)
+			writes := []resource{dx, b.gradResource(part), {scratch, 0, 0}}
 			if b.keptOnHost(layer - 1) {
 				kept := resource{}
 				o.Kept, kept = b.nextKept(layer, m)
@@ -740,9 +776,10 @@ func (b *builder) drainInput(m int) {
 		return
 	}
 	o := op(LaneDrain, DrainInput)
-	o.Micro = m
+	dx := b.inputGradient(m)
+	o.Micro, o.Input = m, bufferOf(dx)
 	// The gradient lands where x[1] was: its last reader is done.
-	b.add(o, []resource{{inputGrad, m, 0}}, []resource{{hostInput, 1, m}})
+	b.add(o, []resource{dx}, []resource{{hostInput, 1, m}})
 }
 
 // embeddingGrad adds the gradient of x[1] to the table's.

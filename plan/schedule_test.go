@@ -92,7 +92,7 @@ func TestBuffersAreApart(t *testing.T) {
 				}
 			}
 		}
-		for _, list := range append(b.Saved, b.Working[0], b.Working[1], b.DX, b.Normed, b.NormRstd, b.Stat, b.DNormed, b.Loss) {
+		for _, list := range append(b.Saved, b.Working[0], b.Working[1], b.DX, b.Shared, b.Normed, b.NormRstd, b.Stat, b.DNormed, b.Loss) {
 			mats(list)
 		}
 		take(b.KeptRing...)

@@ -55,13 +55,13 @@ func (s *LaneSeconds) UnmarshalJSON(doc []byte) error {
 // machine's rates give. Lanes run beside each other, as in the engine, and slow each other down as Machine.slowed says; the disk is
 // shared by all who read or write it.
 func (p *Plan) Simulate(m Machine, dev device.Info) Prediction {
-	q, _ := p.walk(m, dev, simulatedMicros, nil, nil)
+	q, _ := p.walk(m, dev, walking{micros: simulatedMicros})
 	return q
 }
 
 // simulateEach is Simulate with each micro-batch by itself: the slow reference.
 func (p *Plan) simulateEach(m Machine, dev device.Info) Prediction {
-	q, _ := p.walk(m, dev, math.MaxInt, nil, nil)
+	q, _ := p.walk(m, dev, walking{micros: math.MaxInt})
 	return q
 }
 
@@ -116,13 +116,19 @@ type span struct {
 type flight struct {
 	op         int
 	work, disk float64 // seconds that are left if neither is shared
-	begin      float64
 	read       float64 // share of reads in what the disk does for it
 }
 
-// walk simulates, and reports every span of time, and every time in which the compute lane waits for an operation, if it is asked to.
-// operations is how many it has simulated. Micro-batches are grouped where a step has more than atOnce: see microGroups.
-func (p *Plan) walk(m Machine, dev device.Info, atOnce int, see func(span), idles func(next, culprit *Op, seconds float64)) (out Prediction, operations int) {
+// walking says how to simulate.
+type walking struct {
+	micros int     // that are simulated one by one: of a step with more, neighbours are one (microGroups)
+	most   float64 // seconds; a step that is seen to take longer is not walked to its end, and predicted to take forever; 0: no limit
+	see    func(span)
+	idles  func(next, culprit *Op, seconds float64) // times in which the compute lane waits
+}
+
+// walk simulates. operations is how many it has simulated.
+func (p *Plan) walk(m Machine, dev device.Info, w walking) (out Prediction, operations int) {
 	s := p.setting()
 	phase := Steady
 	if !s.trains() {
@@ -130,15 +136,28 @@ func (p *Plan) walk(m Machine, dev device.Info, atOnce int, see func(span), idle
 	}
 	mode := usual(phase)
 	mode.Loaded = true
-	groups := groupMicros(s.num.MicroBatches, atOnce)
+	groups := groupMicros(s.num.MicroBatches, w.micros)
 	grouped := *s
 	grouped.num.MicroBatches = groups.count
 	ops := grouped.build(mode).Ops
 	cost := groups.costs(s)
 	var queues [Lanes][]int // operations to come
-	for i, op := range ops {
-		queues[op.Lane] = append(queues[op.Lane], i)
+	flights := make([]flight, len(ops))
+	for i := range ops {
+		lane := ops[i].Lane
+		queues[lane] = append(queues[lane], i)
+		c := cost(&ops[i])
+		read, write := seconds(c.read, m.DiskReadBytesPerSec), seconds(c.written, m.DiskWriteBytesPerSec)
+		flights[i] = flight{op: i, work: c.seconds(&m, p), disk: read + write, read: read / max(read+write, math.SmallestNonzeroFloat64)}
+		out.LaneSeconds[lane] += flights[i].work
+		out.LaneSeconds[LaneDisk] += flights[i].disk
+		out.DiskReadBytes += c.read
+		out.DiskWrittenBytes += c.written
+		out.UploadBytes += c.up
+		out.DownloadBytes += c.down
+		out.FLOPs += c.flops + c.attention
 	}
+	toCome := out.LaneSeconds // of operations that have not begun; but for the disk's, of all
 	done := make([]bool, len(ops))
 	ready := func(i int) bool {
 		for _, d := range ops[i].After {
@@ -157,16 +176,12 @@ func (p *Plan) walk(m Machine, dev device.Info, atOnce int, see func(span), idle
 			}
 			i := queues[lane][0]
 			queues[lane], busy[lane] = queues[lane][1:], true
-			c := cost(&ops[i])
-			read, write := seconds(c.read, m.DiskReadBytesPerSec), seconds(c.written, m.DiskWriteBytesPerSec)
-			at[lane] = flight{op: i, work: c.seconds(&m, p), disk: read + write, begin: now, read: read / max(read+write, math.SmallestNonzeroFloat64)}
-			out.LaneSeconds[lane] += at[lane].work
-			out.LaneSeconds[LaneDisk] += at[lane].disk
-			out.DiskReadBytes += c.read
-			out.DiskWrittenBytes += c.written
-			out.UploadBytes += c.up
-			out.DownloadBytes += c.down
-			out.FLOPs += c.flops + c.attention
+			at[lane] = flights[i]
+			if w.most > 0 && now+toCome[lane] > w.most*(1+rounding) {
+				out.StepSeconds = math.Inf(1)
+				return out, len(ops)
+			}
+			toCome[lane] -= at[lane].work
 		}
 		// Until the next one of them has done its work, or has all that it wants of the disk, the shares stay.
 		slowed := m.slowed(dev.Unified, &at)
@@ -187,12 +202,12 @@ func (p *Plan) walk(m Machine, dev device.Info, atOnce int, see func(span), idle
 				}
 			}
 		}
-		if idles != nil && !busy[LaneCompute] && step > 0 {
+		if w.idles != nil && !busy[LaneCompute] && step > 0 {
 			var next *Op
 			if q := queues[LaneCompute]; len(q) > 0 {
 				next = &ops[q[0]]
 			}
-			idles(next, culprit(ops, done, &queues, &busy, &at, next), step)
+			w.idles(next, culprit(ops, done, &queues, &busy, &at, next), step)
 		}
 		served := now
 		for lane := range Lane(Lanes) {
@@ -200,14 +215,14 @@ func (p *Plan) walk(m Machine, dev device.Info, atOnce int, see func(span), idle
 			if !busy[lane] {
 				continue
 			}
-			if f.disk > 0 && see != nil {
+			if f.disk > 0 && w.see != nil {
 				part := step * disk[lane]
-				see(span{LaneDisk, readMark, served, served + part*f.read})
-				see(span{LaneDisk, writeMark, served + part*f.read, served + part})
+				w.see(span{LaneDisk, readMark, served, served + part*f.read})
+				w.see(span{LaneDisk, writeMark, served + part*f.read, served + part})
 				served += part
 			}
-			if f.work > 0 && see != nil {
-				see(span{lane, ops[f.op].Kind.Mark(), now, now + step/slowed[lane]})
+			if f.work > 0 && w.see != nil {
+				w.see(span{lane, ops[f.op].Kind.Mark(), now, now + step/slowed[lane]})
 			}
 			f.work, f.disk = spend(f.work, step/slowed[lane]), spend(f.disk, step*disk[lane])
 			if f.work == 0 && f.disk == 0 {
@@ -282,6 +297,9 @@ func (p *Placement) diskShares(at *[Lanes]flight) (share [Lanes]float64) {
 	}
 	return share
 }
+
+// rounding is more than what sums of a step's seconds lose.
+const rounding = 1e-9
 
 // spend takes seconds from what is left; nothing is left of what rounding leaves.
 func spend(left, sec float64) float64 {

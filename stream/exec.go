@@ -45,7 +45,7 @@ func (r *run) exec(op *plan.Op) error {
 	case plan.DrainSum:
 		return r.drainSum(s, op)
 	case plan.DrainInput:
-		s.Copy(r.savedInput(r.registered, 1, op.Micro), b.DX[op.Micro].Mem)
+		s.Copy(r.savedInput(r.registered, 1, op.Micro), r.inputGrad(op.Input, op.Micro).Mem)
 	case plan.Collect:
 		n := r.Plan.ResultBytes()
 		s.Copy(r.registered[r.results].Slice(n, n), b.Results)
@@ -80,16 +80,16 @@ func (r *run) compute(s device.Stream, op *plan.Op) error {
 		if err != nil {
 			return err
 		}
-		x := r.input(op.Layer, m)
+		x := r.input(op.Input, op.Layer, m)
 		if op.Kind == plan.Forward {
-			block.Forward(s, w, x, r.input(op.Layer+1, m), r.batch(m), &b.Rope, kept, b.ForwardWork[i])
+			block.Forward(s, w, x, r.input(op.Output, op.Layer+1, m), r.batch(m), &b.Rope, kept, b.ForwardWork[i])
 			return nil
 		}
 		g, err := r.gradient(op.Part, op.Grad)
 		if err != nil {
 			return err
 		}
-		block.Backward(s, w, g, x, b.DX[m], r.batch(m), &b.Rope, kept, b.BackwardWork[i])
+		block.Backward(s, w, g, x, r.inputGrad(op.Output, m), r.batch(m), &b.Rope, kept, b.BackwardWork[i])
 		return nil
 	case plan.HeadStats, plan.HeadGrad:
 		w, err := r.weights(op.Part, op.Slot)
@@ -125,7 +125,7 @@ func (r *run) compute(s device.Stream, op *plan.Op) error {
 		if err != nil {
 			return err
 		}
-		x := r.input(len(r.Plan.Model.Blocks)+1, m)
+		x := r.input(op.Input, len(r.Plan.Model.Blocks)+1, m)
 		if op.Kind == plan.HeadNorm {
 			r.head.NormForward(s, w.Mat(0), x, b.Normed[h], b.NormRstd[h])
 			s.LSEInit(b.Stat[h])
@@ -135,7 +135,7 @@ func (r *run) compute(s device.Stream, op *plan.Op) error {
 		if err != nil {
 			return err
 		}
-		r.head.NormBackward(s, w.Mat(0), g.Mat(0), x, b.NormRstd[h], b.DNormed[h], b.DX[m])
+		r.head.NormBackward(s, w.Mat(0), g.Mat(0), x, b.NormRstd[h], b.DNormed[h], r.inputGrad(op.Output, m))
 		return nil
 	}
 	panic(fmt.Sprintf("stream: no way to do %v", op))
@@ -184,14 +184,25 @@ func (r *run) batch(m int) *nn.Batch {
 	return plan.Batch(mem, m, r.Plan.Numerics.Positions())
 }
 
-// input is x[layer][m] on the device.
-func (r *run) input(layer, m int) device.Mat {
+// input is x[layer][m] on the device: in a shared buffer, if that is not -1.
+func (r *run) input(shared, layer, m int) device.Mat {
+	if shared >= 0 {
+		return r.buffers.Shared[shared]
+	}
 	if layer <= len(r.buffers.Saved) {
 		if saved := r.buffers.Saved[layer-1]; saved != nil {
 			return saved[m]
 		}
 	}
 	return r.buffers.Working[layer%2][m]
+}
+
+// inputGrad is dx[m] on the device: in a shared buffer, if that is not -1.
+func (r *run) inputGrad(shared, m int) device.Mat {
+	if shared >= 0 {
+		return r.buffers.Shared[shared]
+	}
+	return r.buffers.DX[m]
 }
 
 // savedInput is x[layer][m] in host memory, as the device or as the host's driver sees it.
@@ -392,7 +403,7 @@ func (r *run) drainSum(s device.Stream, op *plan.Op) error {
 
 // moveInput brings x[layer][m] to the device, or from it to where it is saved.
 func (r *run) moveInput(s device.Stream, op *plan.Op) error {
-	x := r.input(op.Layer, op.Micro).Mem
+	x := r.input(op.Input, op.Layer, op.Micro).Mem
 	if !r.Plan.SavedOnDisk(op.Layer - 1) {
 		saved := r.savedInput(r.registered, op.Layer, op.Micro)
 		if op.Kind == plan.Save {

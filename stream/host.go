@@ -137,7 +137,7 @@ func (r *run) rowsOf(part int, off, n int64, t tensor.DType) (first, rows int) {
 // hostInput is where the embedding writes x[1][m], and finds its gradient.
 func (r *run) hostInput(m int) device.Mat {
 	if r.Plan.Placement.Bind {
-		return r.input(1, m)
+		return r.input(-1, 1, m)
 	}
 	return device.NewMat(r.savedInput(r.onHost, 1, m), r.Plan.Numerics.Compute, r.Plan.Numerics.Positions(), r.Plan.Model.Hidden)
 }

@@ -112,6 +112,9 @@ func placements(rt *rapid.T, p *plan.Placement) {
 	if !place.Bind {
 		place.StateHere = rapid.SliceOfN(rapid.Bool(), len(p.Resident), len(p.Resident)).Draw(rt, "state on the device")
 	}
+	if rapid.Bool().Draw(rt, "shared inputs") {
+		place.SpareInputs = rapid.IntRange(1, 3).Draw(rt, "spare inputs")
+	}
 	for _, k := range keeps {
 		place.Keep = append(place.Keep, nn.Keep(k))
 	}

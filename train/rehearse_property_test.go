@@ -40,7 +40,7 @@ func drawRequest(rt *rapid.T) plan.Request {
 		rt.Fatal(err)
 	}
 	n := plan.Numerics{Compute: tensor.BF16, Master: optim.Split, SequenceLen: draw("sequence", 1, 300), MicroBatch: draw("micro-batch", 1, 3),
-		MicroBatches: draw("micro-batches", 1, 4), HeadChunk: draw("head chunk", 1, 300), BlockChunk: plan.BlockChunkMultiple * draw("block chunk", 0, 20),
+		MicroBatches: draw("micro-batches", 1, 40), HeadChunk: draw("head chunk", 1, 300), BlockChunk: plan.BlockChunkMultiple * draw("block chunk", 0, 20),
 		PieceElems: rapid.Int64Range(1, 1<<14).Draw(rt, "piece")}
 	if rapid.Bool().Draw(rt, "f32") {
 		n.Compute, n.Master = tensor.F32, optim.F32
@@ -55,7 +55,7 @@ func drawRequest(rt *rapid.T) plan.Request {
 		Machine: plan.Machine{F32FLOPsPerSec: flops, BF16FLOPsPerSec: 2 * flops, AttentionFLOPsPerSec: flops, DeviceBytesPerSec: flops,
 			UploadBytesPerSec: rate("upload"), DownloadBytesPerSec: rate("download"), AdamWBytesPerSec: rate("adamw"),
 			HostBytesPerSec: rate("host"), DiskReadBytesPerSec: rate("read"), DiskWriteBytesPerSec: rate("write")},
-		RecomputeAll: rapid.Bool().Draw(rt, "recompute all")}
+		RecomputeAll: rapid.Bool().Draw(rt, "recompute all"), Wants: plan.Wants{NoClip: rapid.Bool().Draw(rt, "no clipping")}}
 	r.DeviceBytes = 1 << 40
 	whole, err := plan.Sketch(context.Background(), r)
 	if err != nil {
@@ -78,7 +78,7 @@ func drawRequest(rt *rapid.T) plan.Request {
 // A run that has a plan does not fail on the way, and takes what the plan says. One that has none is told so in a line. Many
 // more are drawn with -rapid.checks=1000.
 func TestPlannedRunsDoNotFail(t *testing.T) {
-	planned, spilled, inputs, here, kept, refused := 0, 0, 0, 0, 0, 0
+	planned, spilled, inputs, here, kept, shared, refused := 0, 0, 0, 0, 0, 0, 0
 	rapid.Check(t, func(rt *rapid.T) {
 		r := drawRequest(rt)
 		p, err := plan.New(context.Background(), r)
@@ -102,6 +102,9 @@ func TestPlannedRunsDoNotFail(t *testing.T) {
 		if slices.Contains(p.Placement.KeptOnHost, true) {
 			kept++
 		}
+		if p.Placement.SpareInputs > 0 {
+			shared++
+		}
 		if r.DeviceBytes > 0 && p.DeviceBytes > r.DeviceBytes || p.ProcessBytes() > r.HostBytes || p.DiskBytes > r.DiskBytes {
 			rt.Errorf("%d, %d and %d bytes of %d, %d and %d", p.DeviceBytes, p.ProcessBytes(), p.DiskBytes, r.DeviceBytes, r.HostBytes, r.DiskBytes)
 		}
@@ -109,9 +112,9 @@ func TestPlannedRunsDoNotFail(t *testing.T) {
 			rt.Error(err)
 		}
 	})
-	t.Logf("%d planned, %d of them with a disk, %d with layer inputs on it, %d with state on the device, %d with kept activations on the host; %d refused",
-		planned, spilled, inputs, here, kept, refused)
-	if planned+refused >= 100 && (planned < 10 || refused == 0 || spilled == 0 || here == 0) {
+	t.Logf("%d planned, %d of them with a disk, %d with layer inputs on it, %d with state on the device, %d with kept activations on the host, %d with shared buffers for layer inputs; %d refused",
+		planned, spilled, inputs, here, kept, shared, refused)
+	if planned+refused >= 100 && (planned < 10 || refused == 0 || spilled == 0 || here == 0 || shared == 0) {
 		t.Error("the draws are too narrow")
 	}
 }
