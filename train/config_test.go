@@ -45,7 +45,7 @@ epochs: 2.5
 	if err != nil {
 		t.Fatalf("%v in:\n%s", err, doc)
 	}
-	if d := cmp.Diff(c, again, cmp.AllowUnexported(Bytes{}), cmpopts.EquateEmpty()); d != "" {
+	if d := cmp.Diff(c, again, cmp.AllowUnexported(Bytes{}, Memory{}), cmpopts.EquateEmpty()); d != "" {
 		t.Errorf("written and read again:\n%s", d)
 	}
 }
