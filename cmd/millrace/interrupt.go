@@ -8,6 +8,7 @@ import (
 	"os/signal"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/millrace/millrace/internal/fault"
 )
@@ -32,6 +33,16 @@ type interrupts struct {
 	watching fault.Group
 }
 
+// patience is how long what has nothing to lose may take to end after the first signal: a pass of a large model, a network drive that
+// does not answer. Then it is left as it is, as by a kill, but with the status of an interrupt. 0 is for ever, for tests.
+var patience = 5 * time.Second
+
+// giveUp ends the program.
+func giveUp(messages io.Writer) {
+	fmt.Fprintf(messages, "millrace: interrupted: what was under way took longer than %v to end and was left as it was; nothing is lost\n", patience)
+	os.Exit(exitInterrupted)
+}
+
 // watch starts to listen. finishes says what the verb has to finish at the moment; it is empty where that is nothing.
 func (i *interrupts) watch(signals <-chan os.Signal, cancel context.CancelFunc, messages io.Writer, finishes func() string) {
 	i.watching.Go(func() {
@@ -54,6 +65,9 @@ func (i *interrupts) watch(signals <-chan os.Signal, cancel context.CancelFunc, 
 			cancel()
 			if what == "" {
 				fmt.Fprintln(messages, "interrupted: stopping; once more to stop at once")
+				if patience > 0 {
+					fault.AfterFunc(patience, func() { giveUp(messages) })
+				}
 			}
 		}
 	})

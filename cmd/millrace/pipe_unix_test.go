@@ -3,10 +3,38 @@
 package main
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
 )
+
+// What does not hear its context, here a run file that nobody writes, is left as it is after a while.
+func TestInterruptOfWhatHangs(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "run.yaml")
+	if err := syscall.Mkfifo(path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cmd := inProcess("is impatient", "train", path)
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	pipe, err := os.OpenFile(path, os.O_WRONLY, 0) // until the program has opened it, to read it
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pipe.Close()
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	cmd.Wait()
+	if cmd.ProcessState.ExitCode() != exitInterrupted || !strings.HasSuffix(stderr.String(), "was left as it was; nothing is lost\n") {
+		t.Errorf("%v: %s", cmd.ProcessState, stderr.String())
+	}
+}
 
 // A named pipe in the place of a file that is read more than once is refused in a line. To open it would wait for ever.
 func TestNamedPipes(t *testing.T) {
