@@ -109,6 +109,14 @@ func ReadMetrics(r io.Reader) ([]Metrics, error) {
 	return all, err
 }
 
+// RecordError is a line that is no record, where there should be one.
+type RecordError struct {
+	Line int
+	why  string
+}
+
+func (e *RecordError) Error() string { return fmt.Sprintf("line %d %s", e.Line, e.why) }
+
 // scan calls take with each record and the offset behind its line, until take says no. The last line may be torn: cut
 // short, or overwritten with zeros by a file system that lost its tail.
 func scan(r io.Reader, take func(m Metrics, end int64) bool) error {
@@ -119,11 +127,11 @@ func scan(r io.Reader, take func(m Metrics, end int64) bool) error {
 		switch {
 		case errors.Is(err, io.EOF):
 			if len(line) > 0 && line[0] != '{' && line[0] != 0 {
-				return fmt.Errorf("line %d is not a record of metrics", number)
+				return &RecordError{number, "is not a record of metrics"}
 			}
 			return nil
 		case errors.Is(err, bufio.ErrBufferFull):
-			return fmt.Errorf("line %d is longer than %d bytes", number, maxLineBytes)
+			return &RecordError{number, fmt.Sprintf("is longer than %d bytes", maxLineBytes)}
 		case err != nil:
 			return err
 		}
@@ -132,7 +140,7 @@ func scan(r io.Reader, take func(m Metrics, end int64) bool) error {
 			if _, more := in.Peek(1); more == io.EOF && (line[0] == '{' || line[0] == 0) {
 				return nil
 			}
-			return fmt.Errorf("line %d is not a record of metrics", number)
+			return &RecordError{number, "is not a record of metrics"}
 		}
 		end += int64(len(line))
 		if !take(m, end) {

@@ -278,16 +278,7 @@ func (t *trainer) writeHead(p *plan.Plan) error {
 	if err != nil {
 		return Request(fmt.Errorf("output_dir: %w", err))
 	}
-	name := filepath.Join(c.OutputDir, metricsName)
-	f, err := fsys.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o666)
-	if err != nil {
-		return Request(fmt.Errorf("output_dir: %w", err))
-	}
-	if t.metrics, err = trace.NewMetricsFile(f, int64(t.begun)); err != nil {
-		f.Close()
-		return fmt.Errorf("%s: %w; move the file away, or choose another output_dir", name, err)
-	}
-	return nil
+	return t.openMetrics()
 }
 
 // run walks the steps, then writes the model.
@@ -520,14 +511,6 @@ func (t *trainer) afterStep(ctx context.Context, m *trace.Metrics) error {
 	err := t.pause(ctx, wait)
 	s.WriteWaitSec += t.env.time().now().Sub(begin).Seconds()
 	return err
-}
-
-// checkMetrics says, once, that records cannot be written. They wait, and the run continues.
-func (t *trainer) checkMetrics(err error) {
-	if err != nil && !t.unwritten {
-		t.env.say("warning: %s cannot be written: %s; its records wait until it can be", metricsName, oneLine(err))
-	}
-	t.unwritten = err != nil
 }
 
 // documents appends the lengths of a micro-batch's documents, padding left out.

@@ -1,0 +1,51 @@
+package train
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/millrace/millrace/trace"
+)
+
+// openMetrics opens the run's file of metrics. One with a line that is no record, as a drive that fails may leave it, goes to another
+// name, and a new one begins: it is not for its log that a run ends.
+func (t *trainer) openMetrics() error {
+	name := filepath.Join(t.config.OutputDir, metricsName)
+	bad := (*trace.RecordError)(nil)
+	err := t.readMetrics(name)
+	if errors.As(err, &bad) {
+		aside := name + ".damaged"
+		for n := 2; exists(aside); n++ {
+			aside = fmt.Sprintf("%s.damaged-%d", name, n)
+		}
+		if err = t.env.files().Rename(name, aside); err == nil {
+			t.env.say("warning: %s: %v; the file is %s now, and a new one begins", name, bad, filepath.Base(aside))
+			err = t.readMetrics(name)
+		}
+	}
+	if err != nil {
+		return Request(fmt.Errorf("output_dir: %w", err))
+	}
+	return nil
+}
+
+func (t *trainer) readMetrics(name string) error {
+	f, err := t.env.files().OpenFile(name, os.O_RDWR|os.O_CREATE, 0o666)
+	if err != nil {
+		return err
+	}
+	if t.metrics, err = trace.NewMetricsFile(f, int64(t.begun)); err != nil {
+		f.Close()
+	}
+	return err
+}
+
+// checkMetrics says, once, that records cannot be written. They wait, and the run continues.
+func (t *trainer) checkMetrics(err error) {
+	if err != nil && !t.unwritten {
+		t.env.say("warning: %s cannot be written: %s; its records wait until it can be", metricsName, oneLine(err))
+	}
+	t.unwritten = err != nil
+}
