@@ -75,4 +75,4 @@ func (p *program) openGPU(name string, accounts *hostmem.Accounts) (device.Devic
 }
 
 // note tells people something beside the result.
-func (p *program) note(line string) { fmt.Fprintf(p.stderr, "millrace: %s\n", line) }
+func (p *program) note(line string) { p.stderr.line("millrace: %s", line) }

@@ -65,7 +65,7 @@ func TestDevices(t *testing.T) {
 				useGPU(t, *c.gpu)
 			}
 			var stderr bytes.Buffer
-			p := &program{stderr: &stderr}
+			p := &program{stderr: &progress{w: &stderr}}
 			computes, host, err := p.openDevice(c.name, hostmem.New())
 			if c.err != "" {
 				if err == nil || !strings.Contains(err.Error(), c.err) || strings.Contains(err.Error(), "\n") {

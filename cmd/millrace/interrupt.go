@@ -38,13 +38,13 @@ type interrupts struct {
 var patience = 5 * time.Second
 
 // giveUp ends the program.
-func giveUp(messages io.Writer) {
-	fmt.Fprintf(messages, "millrace: interrupted: what was under way took longer than %v to end and was left as it was; nothing is lost\n", patience)
+func giveUp(messages *progress) {
+	messages.line("millrace: interrupted: what was under way took longer than %v to end and was left as it was; nothing is lost", patience)
 	os.Exit(exitInterrupted)
 }
 
 // watch starts to listen. finishes says what the verb has to finish at the moment; it is empty where that is nothing.
-func (i *interrupts) watch(signals <-chan os.Signal, cancel context.CancelFunc, messages io.Writer, finishes func() string) {
+func (i *interrupts) watch(signals <-chan os.Signal, cancel context.CancelFunc, messages *progress, finishes func() string) {
 	i.watching.Go(func() {
 		defer cancel()
 		for stopping := false; ; {
@@ -57,14 +57,14 @@ func (i *interrupts) watch(signals <-chan os.Signal, cancel context.CancelFunc, 
 			if what != "" && !stopping {
 				stopping = true
 				close(i.stop)
-				fmt.Fprintf(messages, "interrupted: %s; once more to stop at once without saving\n", what)
+				messages.line("interrupted: %s; once more to stop at once without saving", what)
 				continue
 			}
 			// From here on a signal kills, in case something hangs.
 			signal.Reset(os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 			cancel()
 			if what == "" {
-				fmt.Fprintln(messages, "interrupted: stopping; once more to stop at once")
+				messages.line("interrupted: stopping; once more to stop at once")
 				if patience > 0 {
 					fault.AfterFunc(patience, func() { giveUp(messages) })
 				}
@@ -82,8 +82,18 @@ func (i *interrupts) end() {
 // progress is standard error as far as nothing depends on it: several goroutines write to it, and a terminal or a pipe that is gone
 // ends no run.
 type progress struct {
-	mu sync.Mutex
-	w  io.Writer
+	mu       sync.Mutex
+	w        io.Writer
+	terminal bool
+}
+
+// line writes a line of its own, in the place of a bar that may be drawn.
+func (p *progress) line(format string, args ...any) {
+	clear := ""
+	if p.terminal {
+		clear = "\r\x1b[K"
+	}
+	fmt.Fprintf(p, clear+format+"\n", args...)
 }
 
 func (p *progress) Write(text []byte) (int, error) {

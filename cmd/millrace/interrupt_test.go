@@ -73,13 +73,13 @@ func TestInterruptBeforeTheFirstStep(t *testing.T) {
 	}
 }
 
-// The first signal asks for the end, the second one makes it.
+// The first signal asks for the end, the second one makes it. On a terminal the line takes the place of a bar.
 func TestSecondInterruptCancels(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	signals := make(chan os.Signal)
 	i := &interrupts{stop: make(chan struct{}), done: make(chan struct{})}
 	var said strings.Builder
-	i.watch(signals, cancel, &progress{w: &said}, func() string { return "finishing step 5 and saving" })
+	i.watch(signals, cancel, &progress{w: &said, terminal: true}, func() string { return "finishing step 5 and saving" })
 	signals <- syscall.SIGINT
 	<-i.stop
 	if ctx.Err() != nil {
@@ -88,7 +88,7 @@ func TestSecondInterruptCancels(t *testing.T) {
 	signals <- syscall.SIGTERM
 	<-ctx.Done()
 	i.end()
-	if want := "interrupted: finishing step 5 and saving; once more to stop at once without saving\n"; said.String() != want {
+	if want := "\r\x1b[Kinterrupted: finishing step 5 and saving; once more to stop at once without saving\n"; said.String() != want {
 		t.Errorf("said %q, want %q", said.String(), want)
 	}
 }
@@ -97,7 +97,7 @@ func TestSecondInterruptCancels(t *testing.T) {
 func TestEndOfWhatWasCancelled(t *testing.T) {
 	for _, trains := range []bool{true, false} {
 		var stderr strings.Builder
-		status := (&program{stderr: &stderr, trains: trains}).end(fmt.Errorf("step 4: %w", context.Canceled))
+		status := (&program{stderr: &progress{w: &stderr}, trains: trains}).end(fmt.Errorf("step 4: %w", context.Canceled))
 		if (status == exitFailed) != trains || (status == exitInterrupted) == trains || strings.Contains(stderr.String(), "without saving") != trains {
 			t.Errorf("a verb that trains (%v): status %d, %s", trains, status, stderr.String())
 		}
@@ -128,7 +128,7 @@ func TestEveryVerbEndsWithItsContext(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var stdout, stderr strings.Builder
-			p := &program{stdin: endless{}, stdout: &stdout, stderr: &stderr}
+			p := &program{stdin: endless{}, stdout: &stdout, stderr: &progress{w: &stderr}}
 			parser, err := newParser(&stdout, &stderr)
 			if err != nil {
 				t.Fatal(err)

@@ -59,13 +59,13 @@ Exit status: 0 done, 1 failed, 2 the request is wrong, 130 interrupted, with not
 
 // program is what a run of the program has of its surroundings.
 type program struct {
-	stdin          io.Reader
-	stdout, stderr io.Writer
-	terminal       bool // stderr is one
-	signals        <-chan os.Signal
-	ctx            context.Context // ends when the user wants no more
-	env            *train.Env
-	trains         bool // an end may lose steps
+	stdin   io.Reader
+	stdout  io.Writer
+	stderr  *progress
+	signals <-chan os.Signal
+	ctx     context.Context // ends when the user wants no more
+	env     *train.Env
+	trains  bool // an end may lose steps
 }
 
 // gcPercent lets the Go heap grow by a quarter between collections. Model state is not on it, and a step leaves little garbage;
@@ -86,7 +86,7 @@ type exit int
 
 // run is the whole program; it returns the exit status.
 func run(args []string, stdin io.Reader, stdout, stderr io.Writer, signals <-chan os.Signal) (status int) {
-	p := &program{stdin: stdin, stdout: stdout, stderr: &progress{w: stderr}, terminal: isTerminal(stderr), signals: signals}
+	p := &program{stdin: stdin, stdout: stdout, stderr: &progress{w: stderr, terminal: isTerminal(stderr)}, signals: signals}
 	defer func() {
 		switch p := recover().(type) {
 		case nil:
@@ -133,7 +133,7 @@ func (p *program) call(cmd *kong.Context) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	p.ctx = ctx
 	i := &interrupts{stop: make(chan struct{}), done: make(chan struct{})}
-	p.env = &train.Env{Open: p.openDevice, Accounts: hostmem.New(), Progress: p.stderr, Terminal: p.terminal, Stop: i.stop, CacheDir: cacheDir()}
+	p.env = &train.Env{Open: p.openDevice, Accounts: hostmem.New(), Progress: p.stderr, Terminal: p.stderr.terminal, Stop: i.stop, CacheDir: cacheDir()}
 	i.watch(p.signals, cancel, p.stderr, p.env.Finishes)
 	defer i.end()
 	return cmd.Run(p)
@@ -155,7 +155,7 @@ func (p *program) end(err error) int {
 	case errors.Is(err, train.ErrRequest):
 		status = exitBadRequest
 	}
-	fmt.Fprintf(p.stderr, "millrace: %s\n", oneLine(err))
+	p.stderr.line("millrace: %s", oneLine(err))
 	return status
 }
 
