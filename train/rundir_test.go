@@ -150,7 +150,7 @@ func TestSizesSurviveAKill(t *testing.T) {
 	c := smallConfig(t)
 	c.Precision, c.Memory = Defaults().Precision, budget(t, "6MiB")
 	c.Model = writeModel(t, map[string]any{"num_hidden_layers": 9})
-	c.BatchTokens, c.MaxSteps = 64*c.SequenceLen, 3
+	c.BatchTokens, c.MaxSteps, c.WarmupSteps = 64*c.SequenceLen, 1, 0
 	want, err := Train(context.Background(), c, newEnv(t), Options{})
 	if err != nil {
 		t.Fatal(err)
