@@ -39,7 +39,7 @@ func ReadConfig(dir string) (*Config, error) {
 func ParseConfig(path string, doc []byte) (*Config, error) {
 	obj, err := decodeObject(doc)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
+		return nil, fmt.Errorf("%s: %w (if it should be good, download it again)", path, err)
 	}
 	return &Config{path, doc, obj}, nil
 }

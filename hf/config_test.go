@@ -60,7 +60,7 @@ func TestConfigErrors(t *testing.T) {
 		"zero":          {`{"n": 0}`, func(r *ConfigReader) { r.Size("n") }, []string{`"n" is 0: a positive whole number`}},
 		"negative":      {`{"n": -1}`, func(r *ConfigReader) { r.SizeOr("n", 1) }, []string{`"n" is -1`}},
 		"fraction":      {`{"n": 1.5}`, func(r *ConfigReader) { r.Size("n") }, []string{`"n" is 1.5`, "whole"}},
-		"huge":          {`{"n": 2147483648}`, func(r *ConfigReader) { r.Size("n") }, []string{`"n"`, "larger"}},
+		"huge":          {`{"n": 2147483648}`, func(r *ConfigReader) { r.Size("n") }, []string{`"n"`, "at most"}},
 		"very huge":     {`{"n": 1e400}`, func(r *ConfigReader) { r.Size("n") }, []string{`"n" is 1e400`}},
 		"float range":   {`{"x": 1e400}`, func(r *ConfigReader) { r.Float("x") }, []string{`"x" is 1e400`, "range"}},
 		"float string":  {`{"x": "1"}`, func(r *ConfigReader) { r.Float("x") }, []string{`"x" is "1"`, "number"}},

@@ -102,7 +102,7 @@ func (r *ConfigReader) IntOr(key string, def int) int {
 		return 0
 	}
 	if n > maxSize || n < -maxSize {
-		r.Fail(key, "it is larger than %d", maxSize)
+		r.Fail(key, "it must be at most %d", maxSize)
 		return 0
 	}
 	return int(n)

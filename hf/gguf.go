@@ -356,7 +356,7 @@ func (g *gguf) place(front, size int64) error {
 			return fmt.Errorf("tensor %s overlaps the one before it", quote(name))
 		}
 		if t.end > size {
-			return fmt.Errorf("truncated: tensor %s ends at byte %d, the file has %d: download it again", quote(name), t.end, size)
+			return fmt.Errorf("truncated: tensor %s ends at byte %d, the file has %d", quote(name), t.end, size)
 		}
 		at = t.end
 		g.tensors[name] = t
@@ -377,7 +377,7 @@ func openGGUF(path string) (*gguf, *os.File, error) {
 	}
 	if err != nil {
 		f.Close()
-		return nil, nil, fmt.Errorf("%s: %w", path, err)
+		return nil, nil, fmt.Errorf("%s: %w (if it should be good, download it again)", path, err)
 	}
 	return g, f, nil
 }

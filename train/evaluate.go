@@ -41,6 +41,9 @@ func Evaluate(ctx context.Context, env *Env, o EvalOptions) (*Loss, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := src.checkWeights(); err != nil {
+		return nil, err
+	}
 	dev, err := env.open(o.Device)
 	if err != nil {
 		return nil, Request(err)

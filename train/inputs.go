@@ -72,6 +72,15 @@ func (e *Env) hub() *hub.Hub {
 	return h
 }
 
+// checkWeights finds weights that are missing, or of another model, before the data are tokenized. It reads their names and shapes.
+func (s *source) checkWeights() error {
+	w, err := hf.OpenWeights(s.dir)
+	if err != nil {
+		return Request(err)
+	}
+	return errors.Join(Request(s.model.Check(w)), w.Close())
+}
+
 // openTokenizer opens what the key tokenizer names, and checks it against the vocabulary.
 func (s *source) openTokenizer(name string) (tokenizer.Tokenizer, error) {
 	var t tokenizer.Tokenizer
@@ -87,7 +96,7 @@ func (s *source) openTokenizer(name string) (tokenizer.Tokenizer, error) {
 	default:
 		bpe, err := tokenizer.Load(name)
 		if err != nil {
-			return nil, Request(err)
+			return nil, Request(fmt.Errorf("%w; download it again, or set tokenizer to another", err))
 		}
 		t = bpe
 	}
@@ -133,12 +142,15 @@ func (s *source) openTemplate(c *Config, tok tokenizer.Tokenizer) (data.Renderer
 	if !isAuto && c.ChatTemplate != "model" {
 		file = c.ChatTemplate
 	}
+	if _, err := os.Stat(file); file != "" && errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("chat_template: there is no file %s; use auto, model, or the path of a Jinja template", file)
+	}
 	chat, err := data.NewChat(dir, file)
 	if isAuto && errors.Is(err, data.ErrNoTemplate) {
 		return data.Plain, nil
 	}
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%w; correct it, or set chat_template to another", err)
 	}
 	chat.All, chat.LastTurn = !isAuto, c.TrainOnLast
 	if isOwn { // the ids in the model's configuration are those of its own tokenizer
@@ -174,20 +186,23 @@ func (e *Env) prepare(ctx context.Context, what string, sources []data.Source, r
 
 // prepareRun reads a run's data. held is nil where nothing is evaluated on.
 func (e *Env) prepareRun(ctx context.Context, c *Config, r reader) (training, held *data.Dataset, err error) {
+	if len(c.Eval.Datasets) > 0 { // first, since they are few: what is wrong with them is found before the others take their hours
+		if held, err = e.prepare(ctx, "the evaluation data", c.Eval.Datasets, r); err != nil {
+			return nil, nil, err
+		}
+	}
 	all, err := e.prepare(ctx, "the training data", c.Datasets, r)
 	if err != nil {
+		if held != nil {
+			err = errors.Join(err, held.Close())
+		}
 		return nil, nil, err
 	}
-	training = all
-	switch {
-	case c.ValSize > 0:
-		training, held, err = all.Split(c.ValSize, c.Seed)
-		err = Request(err)
-	case len(c.Eval.Datasets) > 0:
-		held, err = e.prepare(ctx, "the evaluation data", c.Eval.Datasets, r)
+	if c.ValSize == 0 {
+		return all, held, nil
 	}
-	if err != nil {
-		return nil, nil, errors.Join(err, all.Close())
+	if training, held, err = all.Split(c.ValSize, c.Seed); err != nil {
+		return nil, nil, errors.Join(Request(err), all.Close())
 	}
 	return training, held, nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"time"
 
@@ -72,6 +73,9 @@ type prober struct {
 }
 
 func probe(ctx context.Context, env *Env, o ProbeOptions, sizes func(device.Info) probeSizes, seconds float64) (m *plan.Machine, err error) {
+	if info, err := os.Stat(o.Path); o.Path != "" && (err != nil || !info.IsDir()) {
+		return nil, Request(fmt.Errorf("--path: %s is not a directory; name one on the drive to measure, or none", o.Path))
+	}
 	dev, err := env.open(o.Device)
 	if err != nil {
 		return nil, Request(err)

@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"math/rand/v2"
 	"os"
@@ -46,12 +45,6 @@ func (p *prober) disk(m *plan.Machine) (err error) {
 	path, err := filepath.Abs(p.path)
 	if err != nil {
 		return err
-	}
-	if info, err := os.Stat(path); err != nil || !info.IsDir() {
-		if err == nil {
-			err = &fs.PathError{Op: "open", Path: path, Err: errors.New("not a directory")}
-		}
-		return Request(fmt.Errorf("--path: %w; name a directory on the drive to measure, or none", err))
 	}
 	t := &diskPass{ctx: p.ctx, random: rand.NewPCG(1, 2)}
 	var each int64 // bytes of a parameter

@@ -111,6 +111,11 @@ func (t *trainer) train(ctx context.Context, env *Env, o Options) (*Summary, err
 		return nil, Request(err)
 	}
 	defer dev.Close()
+	if from == nil && c.Init == "pretrained" {
+		if err := t.src.checkWeights(); err != nil {
+			return nil, err
+		}
+	}
 	defer t.closeData()
 	if err := t.openData(ctx, env); err != nil {
 		return nil, err

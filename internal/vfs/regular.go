@@ -37,5 +37,5 @@ func checkRegular(name string) error {
 	case mode&fs.ModeSocket != 0:
 		what = "a socket"
 	}
-	return &fs.PathError{Op: "open", Path: name, Err: fmt.Errorf("it is %s, where a regular file is needed", what)}
+	return &fs.PathError{Op: "open", Path: name, Err: fmt.Errorf("it is %s, where a regular file is needed; put one there, or name another", what)}
 }
