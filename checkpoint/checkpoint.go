@@ -90,7 +90,10 @@ func readManifest(fsys vfs.FS, name string) ([]byte, error) {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, errNotDir):
 		dir := filepath.Dir(name)
 		if _, err := fsys.Stat(dir); err != nil {
-			return nil, fmt.Errorf("there is no checkpoint %s: %w: millrace checkpoint list shows those of a run", dir, err)
+			return nil, &missingError{dir, err}
+		}
+		if _, isStep := stepOf(filepath.Base(dir)); !isStep {
+			return nil, fmt.Errorf("%s is not a checkpoint (it has no %s); name one of the step-... directories of a run", dir, manifestName)
 		}
 		return nil, &DamageError{Path: dir, Why: "this is no checkpoint: it has no " + manifestName, Err: err}
 	case err != nil:
@@ -104,6 +107,18 @@ func readManifest(fsys vfs.FS, name string) ([]byte, error) {
 	}
 	return doc, nil
 }
+
+// missingError says that a checkpoint is not there.
+type missingError struct {
+	dir string
+	err error
+}
+
+func (e *missingError) Error() string {
+	return "there is no checkpoint " + e.dir + "; millrace checkpoint list shows those of a run"
+}
+
+func (e *missingError) Unwrap() error { return e.err }
 
 func unreadable(path string, err error) *DamageError {
 	var p *fs.PathError

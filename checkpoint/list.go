@@ -98,6 +98,9 @@ func listSteps(fsys vfs.FS, path string) ([]int, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
+	if errors.Is(err, errNotDir) {
+		return nil, fmt.Errorf("%s is a file, not a directory; choose another output_dir", path)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("checkpoints cannot be listed: %w%s", err, mend(err))
 	}

@@ -82,9 +82,9 @@ func (u unpacking) Read(p []byte) (int, error) {
 	n, err := u.in.Read(p)
 	switch {
 	case err == io.ErrUnexpectedEOF: // without it the parser of rows would think that they end here
-		err = fmt.Errorf("the file is cut off: its %s data do not end", u.name)
+		err = fmt.Errorf("the file is cut off: its %s data do not end: download or pack it again", u.name)
 	case err != nil && err != io.EOF && err != errBehindGzip && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded):
-		err = fmt.Errorf("its %s data are damaged: %w", u.name, err)
+		err = fmt.Errorf("its %s data are damaged, or it is another file (%w): rename it, or download or pack it again", u.name, err)
 	}
 	return n, err
 }

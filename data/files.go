@@ -85,7 +85,7 @@ func (s Source) files() ([]string, error) {
 	case errors.Is(err, fs.ErrNotExist) && endings(s.Path) == "" && looksLikeSubset(s.Path):
 		return nil, s.fail("there is no such file or directory; a data set of the hub is named ORG/NAME, and a subset of it by name")
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, s.fail("there is no such file or directory")
+		return nil, s.fail("there is no such file or directory; check the path")
 	case err != nil:
 		return nil, fmt.Errorf("dataset: %w", err)
 	case !info.IsDir() && s.Glob != "":
@@ -162,7 +162,7 @@ func (s Source) matching(dir, glob string) ([]string, error) {
 		return nil, fmt.Errorf("dataset %s: %w", s.Path, err)
 	}
 	if len(names) == 0 {
-		return nil, s.fail("no file matches glob %q", glob)
+		return nil, s.fail("no file matches glob %q; check the pattern, and the directory", glob)
 	}
 	slices.Sort(names)
 	return names, nil

@@ -437,13 +437,13 @@ func TestLoaderErrors(t *testing.T) {
 		t.Fatal(err)
 	}
 	for want, o := range map[string]LoaderOptions{
-		"sequence_len is 0":                {BatchTokens: 8},
-		"sequence_len is 33554432":         {SequenceLen: 1 << 25, BatchTokens: 8},
-		"batch_tokens is 12":               {SequenceLen: 8, BatchTokens: 12},
-		"batch_tokens is 0":                {SequenceLen: 8},
-		"epochs is -1":                     {SequenceLen: 8, BatchTokens: 8, Epochs: -1},
-		`overlong is "x"`:                  {SequenceLen: 8, BatchTokens: 8, LongDocuments: "x"},
-		"no target tokens: 0 documents, 1": {SequenceLen: 8, BatchTokens: 8, LongDocuments: DropLong},
+		"sequence_len is 0":                             {BatchTokens: 8},
+		"sequence_len is 33554432":                      {SequenceLen: 1 << 25, BatchTokens: 8},
+		"batch_tokens is 12":                            {SequenceLen: 8, BatchTokens: 12},
+		"batch_tokens is 0":                             {SequenceLen: 8},
+		"epochs is -1":                                  {SequenceLen: 8, BatchTokens: 8, Epochs: -1},
+		`overlong is "x"`:                               {SequenceLen: 8, BatchTokens: 8, LongDocuments: "x"},
+		"no token counts in the loss: of 1 documents 1": {SequenceLen: 8, BatchTokens: 8, LongDocuments: DropLong},
 	} {
 		if _, err := NewLoader(d, o); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%+v: error %v, want %q", o, err, want)

@@ -44,7 +44,7 @@ func (s Source) readParquet(ctx context.Context, name string, f *os.File, yield 
 func (s Source) readTable(ctx context.Context, name string, in io.ReaderAt, size int64, limits parquet.Limits, yield func(row) bool) error {
 	file, err := parquet.Open(in, size, limits)
 	if err != nil {
-		return fmt.Errorf("%s: %w", name, err)
+		return fmt.Errorf("%s: %w; if it should be good, download it again", name, err)
 	}
 	wanted, required := s.columns()
 	wanted = append(wanted, unfitKeys...)

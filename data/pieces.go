@@ -78,8 +78,8 @@ func newPieces(d *Dataset, sequenceLen int, long LongDocuments, accounts *hostme
 		return nil, p, err
 	}
 	if p.TargetTokens == 0 {
-		return nil, p, fmt.Errorf("the data have no target tokens: %d documents, %d dropped as longer than sequence_len %d",
-			p.Documents, p.Dropped, sequenceLen)
+		return nil, p, fmt.Errorf("no token counts in the loss: of %d documents %d are dropped as longer than sequence_len (%d), and prompts fill the others; raise it",
+			p.Documents+p.Dropped, p.Dropped, sequenceLen)
 	}
 	if !whole {
 		err = ps.number(accounts)

@@ -344,8 +344,10 @@ func (s Source) examples(ctx context.Context, j *job, o Options) error {
 		switch {
 		case err == nil:
 			j.examples = append(j.examples, e)
-		case s.BadRows != SkipBadRows || errors.Is(err, errNoEOS) || errors.Is(err, errNoTemplate) || ctx.Err() != nil:
+		case errors.Is(err, errNoEOS) || errors.Is(err, errNoTemplate) || ctx.Err() != nil:
 			return err
+		case s.BadRows != SkipBadRows:
+			return fmt.Errorf("%w; correct it, or set bad_rows: skip", err)
 		default:
 			j.skipped++
 			if j.firstBad == nil {

@@ -163,7 +163,7 @@ func readArray(name string, r io.Reader, line int, yield func(row) bool) error {
 		if err == io.EOF || err == io.ErrUnexpectedEOF {
 			err, at = errors.New("the array does not end"), lines.read
 		}
-		return row{file: name, line: lines.at(at)}.errorf("%w", explained(err))
+		return row{file: name, line: lines.at(at)}.errorf("%w; correct the file there", explained(err))
 	}
 	if _, err := d.Token(); err != nil {
 		return fail(err)
@@ -307,7 +307,7 @@ func (f *fields) fail(format string, args ...any) {
 
 // missing says that a key is not there, and which are.
 func (f *fields) missing(name string) {
-	f.fail("field %q is missing: the row has %s", name, someOf(nearestFirst(name, slices.Sorted(maps.Keys(f.object)))))
+	f.fail("field %q is missing: the row has %s; name the one to take in the entry of datasets", name, someOf(nearestFirst(name, slices.Sorted(maps.Keys(f.object)))))
 }
 
 // text returns a string that must not be blank.

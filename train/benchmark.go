@@ -111,15 +111,17 @@ func (o *BenchOptions) check() error {
 	case o.Model != "" && o.Shape != "":
 		return errors.New("--model and --shape: give one of them")
 	case o.SequenceLen < 2:
-		return fmt.Errorf("sequence length is %d: it must be at least 2", o.SequenceLen)
+		return fmt.Errorf("--sequence-len is %d: it must be at least 2", o.SequenceLen)
 	case o.Tokens < o.SequenceLen || o.Tokens%o.SequenceLen != 0:
-		return fmt.Errorf("tokens are %d: they must be a multiple of the sequence length (%d)", o.Tokens, o.SequenceLen)
-	case o.Steps < 1 || o.Warmup < 0:
-		return fmt.Errorf("steps are %d after %d to warm up: at least one must be measured", o.Steps, o.Warmup)
+		return fmt.Errorf("--tokens is %d: it must be a multiple of --sequence-len (%d)", o.Tokens, o.SequenceLen)
+	case o.Steps < 1:
+		return fmt.Errorf("--steps is %d: it must be at least 1", o.Steps)
+	case o.Warmup < 0:
+		return fmt.Errorf("--warmup is %d: it must not be negative", o.Warmup)
 	case !(o.MaxGradNorm >= 0) || math.IsInf(o.MaxGradNorm, 0):
-		return fmt.Errorf("max grad norm is %v: it must not be negative; 0 turns clipping off", o.MaxGradNorm)
+		return fmt.Errorf("--max-grad-norm is %v: it must be finite and not negative; 0 turns clipping off", o.MaxGradNorm)
 	case o.Stream != "" && o.Stream != "auto" && o.Stream != "always":
-		return fmt.Errorf("stream %q: known are auto and always", o.Stream)
+		return fmt.Errorf("--stream is %q: use auto or always", o.Stream)
 	}
 	if o.Moments == "" {
 		o.Moments = "f32"

@@ -92,7 +92,7 @@ func TestBenchmarkRefuses(t *testing.T) {
 		"--shape NAME":    func(o *BenchOptions) { o.Model = "" },
 		"one of them":     func(o *BenchOptions) { o.Shape = "qwen2.5-7b" },
 		"known are":       func(o *BenchOptions) { o.Model, o.Shape = "", "qwen-7b" },
-		"auto and always": func(o *BenchOptions) { o.Stream = "never" },
+		"auto or always":  func(o *BenchOptions) { o.Stream = "never" },
 		"--memory-device": func(o *BenchOptions) { o.Stream = "always" },
 		"set --memory-de": func(o *BenchOptions) { o.AliasLayers = true },
 		"--memory-disk": func(o *BenchOptions) {

@@ -130,13 +130,13 @@ func Generate(ctx context.Context, env *Env, o GenerateOptions) (*Generated, err
 func (o *GenerateOptions) check() error {
 	switch {
 	case o.MaxTokens < 1:
-		return fmt.Errorf("max tokens is %d: it must be at least 1", o.MaxTokens)
+		return fmt.Errorf("--max-tokens is %d: it must be at least 1", o.MaxTokens)
 	case !(o.Temperature >= 0 && o.Temperature <= 100):
-		return fmt.Errorf("temperature is %v: it must be between 0 (the most likely token) and 100", o.Temperature)
+		return fmt.Errorf("--temperature is %v: it must be between 0 (the most likely token) and 100", o.Temperature)
 	case o.TopK < 0:
-		return fmt.Errorf("top k is %d: it must not be negative; 0 is all", o.TopK)
+		return fmt.Errorf("--top-k is %d: it must not be negative; 0 is all", o.TopK)
 	case !(o.TopP >= 0 && o.TopP <= 1):
-		return fmt.Errorf("top p is %v: it must be between 0 and 1", o.TopP)
+		return fmt.Errorf("--top-p is %v: it must be between 0 and 1", o.TopP)
 	}
 	return nil
 }

@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"math"
 	"os"
 
@@ -132,31 +134,41 @@ func readTokens(path string, vocab int) ([]data.Example, error) {
 	d.DisallowUnknownFields()
 	err = d.Decode(&file)
 	if err == nil && d.More() {
-		err = fmt.Errorf("there is something behind the object")
+		err = fmt.Errorf("there is something after the object")
+	}
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		err = errors.New("it ends too early")
 	}
 	if err != nil {
 		return nil, fmt.Errorf("tokens %s: %w; write {\"input_ids\": [[...]], \"labels\": [[...]]} with one list per sequence", path, err)
 	}
 	if len(file.InputIDs) == 0 || len(file.Labels) != len(file.InputIDs) {
-		return nil, fmt.Errorf("tokens %s: %d lists in input_ids and %d in labels: it needs as many of both, at least 1", path, len(file.InputIDs), len(file.Labels))
+		return nil, fmt.Errorf("tokens %s: %d lists in input_ids and %d in labels: there must be as many of both, at least 1", path, len(file.InputIDs), len(file.Labels))
 	}
 	examples := make([]data.Example, len(file.InputIDs))
 	targets := 0
 	for i := range examples {
-		examples[i] = data.Example{InputIDs: file.InputIDs[i], Labels: file.Labels[i]}
-		if _, err := data.NewBatch(examples[i:i+1], 0); err != nil { // checks it alone, so that the message can say which
-			return nil, fmt.Errorf("tokens %s: of sequence %d: %w", path, i, err)
+		ids, labels := file.InputIDs[i], file.Labels[i]
+		if len(ids) == 0 || len(labels) != len(ids) {
+			return nil, fmt.Errorf("tokens %s: sequence %d has %d tokens and %d labels: there must be as many of both, at least 1", path, i, len(ids), len(labels))
 		}
-		for t, id := range file.InputIDs[i] {
-			if l := file.Labels[i][t]; int(id) >= vocab || int(l) >= vocab {
-				return nil, fmt.Errorf("tokens %s: sequence %d has token %d with label %d at %d, and the vocabulary %d entries", path, i, id, l, t, vocab)
-			} else if t > 0 && l != data.Ignore {
+		for t, id := range ids {
+			switch l := labels[t]; {
+			case id < 0:
+				return nil, fmt.Errorf("tokens %s: sequence %d, position %d: token %d is negative; only labels may be, and only as %d: correct it", path, i, t, id, data.Ignore)
+			case l < 0 && l != data.Ignore:
+				return nil, fmt.Errorf("tokens %s: sequence %d, position %d: label %d is negative; use %d for what does not count", path, i, t, l, data.Ignore)
+			case int(id) >= vocab || int(l) >= vocab:
+				return nil, fmt.Errorf("tokens %s: sequence %d, position %d: token %d with label %d: they must be below %d, the size of the vocabulary",
+					path, i, t, id, l, vocab)
+			case t > 0 && l != data.Ignore:
 				targets++
 			}
 		}
+		examples[i] = data.Example{InputIDs: ids, Labels: labels}
 	}
 	if targets == 0 {
-		return nil, fmt.Errorf("tokens %s: no label counts: a sequence needs two tokens, and a label other than %d behind the first", path, data.Ignore)
+		return nil, fmt.Errorf("tokens %s: no label counts: a sequence must have two tokens, and a label other than %d after the first", path, data.Ignore)
 	}
 	return examples, nil
 }

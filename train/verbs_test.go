@@ -141,7 +141,7 @@ func TestGradientsRefuses(t *testing.T) {
 	for name, c := range map[string]struct{ doc, want string }{
 		"no file":     {"", "no such file"},
 		"not json":    {"{", "write {"},
-		"two objects": {`{"input_ids": [[1, 2]], "labels": [[1, 2]]} {}`, "behind"},
+		"two objects": {`{"input_ids": [[1, 2]], "labels": [[1, 2]]} {}`, "after"},
 		"other key":   {`{"input_ids": [[1, 2]], "labels": [[1, 2]], "attention_mask": [[1, 1]]}`, "attention_mask"},
 		"no labels":   {`{"input_ids": [[1, 2]]}`, "as many"},
 		"empty":       {`{"input_ids": [[]], "labels": [[]]}`, "sequence 0"},
@@ -265,13 +265,13 @@ func TestGenerate(t *testing.T) {
 		t.Errorf("%+v: 126 tokens of 128 positions have 3 that follow", c)
 	}
 	for want, change := range map[string]func(*GenerateOptions){
-		"shorten":     func(o *GenerateOptions) { o.Prompt = strings.Repeat("x", 128) },
-		"empty":       func(o *GenerateOptions) { o.Prompt = "" },
-		"max tokens":  func(o *GenerateOptions) { o.MaxTokens = 0 },
-		"temperature": func(o *GenerateOptions) { o.Temperature = math.NaN() },
-		"top p":       func(o *GenerateOptions) { o.TopP = 1.5 },
-		"tokenizer":   func(o *GenerateOptions) { o.Tokenizer = "auto" },
-		"compute":     func(o *GenerateOptions) { o.Compute = "fp8" },
+		"shorten":       func(o *GenerateOptions) { o.Prompt = strings.Repeat("x", 128) },
+		"empty":         func(o *GenerateOptions) { o.Prompt = "" },
+		"--max-tokens":  func(o *GenerateOptions) { o.MaxTokens = 0 },
+		"--temperature": func(o *GenerateOptions) { o.Temperature = math.NaN() },
+		"--top-p":       func(o *GenerateOptions) { o.TopP = 1.5 },
+		"tokenizer":     func(o *GenerateOptions) { o.Tokenizer = "auto" },
+		"compute":       func(o *GenerateOptions) { o.Compute = "fp8" },
 	} {
 		o := o
 		change(&o)
@@ -306,8 +306,8 @@ func TestPickerFollowsProbabilities(t *testing.T) {
 		want        []float64
 	}{
 		"all":         {1, 0, 0, []float64{0.5, 0.2, 0.3}},
-		"top k":       {1, 2, 1, []float64{0.625, 0, 0.375}},
-		"top p":       {1, 0, 0.75, []float64{0.625, 0, 0.375}},
+		"--top-k":     {1, 2, 1, []float64{0.625, 0, 0.375}},
+		"--top-p":     {1, 0, 0.75, []float64{0.625, 0, 0.375}},
 		"top p exact": {1, 0, 0.4, []float64{1, 0, 0}},
 		"cold":        {0.5, 0, 0, []float64{0.25 / 0.38, 0.04 / 0.38, 0.09 / 0.38}},
 		"greedy":      {0, 0, 0, []float64{1, 0, 0}},
@@ -435,9 +435,9 @@ func TestBenchmark(t *testing.T) {
 		}
 	}
 	for want, bad := range map[string]BenchOptions{
-		"multiple":      {SequenceLen: 32, Tokens: 100, Steps: 1},
-		"moments":       {SequenceLen: 32, Tokens: 128, Steps: 1, Moments: "4bit"},
-		"max grad norm": {SequenceLen: 32, Tokens: 128, Steps: 1, MaxGradNorm: -1},
+		"multiple":        {SequenceLen: 32, Tokens: 100, Steps: 1},
+		"moments":         {SequenceLen: 32, Tokens: 128, Steps: 1, Moments: "4bit"},
+		"--max-grad-norm": {SequenceLen: 32, Tokens: 128, Steps: 1, MaxGradNorm: -1},
 	} {
 		bad.Model = o.Model
 		_, err := Benchmark(context.Background(), newEnv(t), bad)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"regexp"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -53,7 +54,7 @@ func (c *Config) parse(doc []byte) error {
 // plainText is a document without the mark that some editors begin a file with, if all of it can be read as text.
 func plainText(doc []byte) ([]byte, error) {
 	if len(doc) > maxRunFileBytes {
-		return nil, lineErrors{{0, fmt.Sprintf("more than %d KiB: this is not a run file", maxRunFileBytes>>10)}}
+		return nil, lineErrors{{0, fmt.Sprintf("more than %d KiB: this is not a run file; name another", maxRunFileBytes>>10)}}
 	}
 	if bytes.HasPrefix(doc, []byte("\xff\xfe")) || bytes.HasPrefix(doc, []byte("\xfe\xff")) {
 		return nil, lineErrors{{0, "it is UTF-16; save it as UTF-8"}}
@@ -71,7 +72,7 @@ func plainText(doc []byte) ([]byte, error) {
 			return nil, lineErrors{{line, fmt.Sprintf("there is a control character, U+%04X; remove it", r)}}
 		case r < utf8.RuneSelf && strings.ContainsRune("[{:-?&*!", r):
 			if marks[r]++; marks[r] > maxMarks {
-				return nil, lineErrors{{line, fmt.Sprintf("more than %d times %q: this is not a run file", maxMarks, r)}}
+				return nil, lineErrors{{line, fmt.Sprintf("more than %d times %q: this is not a run file; name another", maxMarks, r)}}
 			}
 		}
 		at += n
@@ -140,6 +141,9 @@ func (all lineErrors) Error() string {
 	return strings.Join(texts, "; ")
 }
 
+// alreadyThere is what the library says of a key that is there twice.
+var alreadyThere = regexp.MustCompile(`^mapping key "(.*)" already defined at \[(\d+):`)
+
 // placed is the library's error without its picture of the source.
 func placed(err error) error {
 	var y yaml.Error
@@ -147,7 +151,13 @@ func placed(err error) error {
 	case err == nil:
 		return nil
 	case errors.As(err, &y):
-		return lineErrors{{lineOf(y.GetToken()), y.GetMessage()}}
+		text := y.GetMessage()
+		if key := alreadyThere.FindStringSubmatch(text); key != nil {
+			text = fmt.Sprintf("key %s is in line %s already: remove one of them", key[1], key[2])
+		} else {
+			text += ": check quotes, brackets and spaces there"
+		}
+		return lineErrors{{lineOf(y.GetToken()), text}}
 	}
 	return lineErrors{{0, strings.Join(strings.Fields(err.Error()), " ")}}
 }

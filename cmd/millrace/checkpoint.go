@@ -74,7 +74,7 @@ func (c *checkpointDir) checkpoints() ([]listed, error) {
 		}
 		return []listed{entryOf(dir, opened.Manifest)}, nil
 	}
-	if _, err := os.Stat(dir); err != nil {
+	if !isDir(dir) {
 		return nil, badFlag("%s: there is no such directory; name the output_dir of a run", dir)
 	}
 	if below := filepath.Join(dir, "checkpoints"); isDir(below) {

@@ -51,10 +51,10 @@ func (p *program) openGPU(name string, accounts *hostmem.Accounts) (device.Devic
 	case kind == "cuda" && isNumbered:
 		var err error
 		if ordinal, err = strconv.Atoi(number); err != nil || ordinal < 0 {
-			return nil, fmt.Errorf("device %q: %q is not the number of a GPU; the first one is cuda:0", name, number)
+			return nil, fmt.Errorf("device %q: %q is not the number of a GPU; use cuda:0 for the first one", name, number)
 		}
 	default:
-		return nil, fmt.Errorf("device %q: unknown; known are auto, cpu, cuda and cuda:N", name)
+		return nil, fmt.Errorf("device %q is unknown: use auto, cpu, cuda or cuda:N", name)
 	}
 	var d *cuda.Device
 	api, err := loadDriver()

@@ -18,6 +18,7 @@ import (
 	"path/filepath"
 	"runtime/debug"
 	"slices"
+	"unicode/utf8"
 
 	"github.com/alecthomas/kong"
 
@@ -97,6 +98,11 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer, signals <-cha
 			status = fault.Status
 		}
 	}()
+	for _, arg := range args {
+		if !utf8.ValidString(arg) { // the library of flags makes other names of such
+			return p.end(badFlag("the argument %s is not UTF-8; rename what it names, or name a link to it", arg))
+		}
+	}
 	parser, err := newParser(stdout, stderr)
 	if err != nil {
 		panic(err) // the declarations above are wrong

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"reflect"
@@ -55,15 +56,18 @@ func plainWords(err error) string {
 			replace(e, fileWords(e.Op, e.New, e.Err))
 		case *json.UnmarshalTypeError:
 			replace(e, jsonWords(e))
+		case *json.SyntaxError:
+			replace(e, fmt.Sprintf("at byte %d it is not JSON that can be read", e.Offset))
 		case syscall.Errno:
 			replace(e, e.Error())
 		}
 	})
-	for _, end := range []string{"unexpected EOF", "EOF", "unexpected end of JSON input"} {
-		if before, ok := strings.CutSuffix(text, ": "+end); ok {
-			return before + ": " + endsEarly
+	for _, words := range []string{": unexpected EOF", ": EOF", ": unexpected end of JSON input"} {
+		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || strings.HasSuffix(text, words) {
+			text = strings.ReplaceAll(text, words, ": "+endsEarly)
 		}
 	}
+	text = strings.ReplaceAll(text, "json: unknown field ", "there must be no key ")
 	return text
 }
 
