@@ -22,7 +22,7 @@ BENCH_PROGRAMS = $(sort $(dir $(wildcard benchmarks/*/main.go)))
 
 .PHONY: help
 help: ## list what can be made
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: build
 build: ## bin/millrace
@@ -35,6 +35,10 @@ demo: build ## train a small model on Go's own source, in about two minutes
 .PHONY: test
 test: ## all tests; no cgo, no Python, no network
 	CGO_ENABLED=0 $(GO) test $(SHORT) ./...
+
+.PHONY: hostile
+hostile: ## what users do wrong and what the world does to them: is each answered well?
+	cd cmd/millrace && CGO_ENABLED=0 $(GO) test -run '^TestHostile$$' -count=1
 
 .PHONY: race
 race: ## the tests of what runs concurrently, under the race detector (SHORT=-short: the quick ones)

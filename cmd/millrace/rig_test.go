@@ -71,7 +71,12 @@ type workshop struct {
 func newWorkshop(t *testing.T) *workshop {
 	t.Helper()
 	useCache(t)
-	w := &workshop{t, t.TempDir()}
+	return furnish(t, t.TempDir())
+}
+
+func furnish(t testing.TB, dir string) *workshop {
+	t.Helper()
+	w := &workshop{t, dir}
 	w.write("model/config.json", tinyConfig)
 	w.writeWeights(nil)
 	w.write("data/a.txt", strings.Repeat(tinyText, 20))
