@@ -54,7 +54,7 @@ func TestDevices(t *testing.T) {
 		{name: "cuda:", gpu: &standin.Options{}, err: "is not the number of a GPU"},
 		{name: "cuda:-1", gpu: &standin.Options{}, err: "is not the number of a GPU"},
 		{name: "cpu:0", err: "unknown: use auto, cpu, cuda or cuda:N"},
-		{name: "rocm", gpu: &standin.Options{}, err: `device "rocm": unknown`},
+		{name: "rocm", gpu: &standin.Options{}, err: `device "rocm" is unknown`},
 		{name: "auto", gpu: &standin.Options{Capability: [2]int32{7, 5}}, want: "CPU",
 			note: "millrace: computing on the CPU: device cuda:0: "},
 		{name: "cuda", gpu: &standin.Options{Capability: [2]int32{7, 5}}, err: "compute capability 7.5, and 8.0 or newer is needed"},
