@@ -194,10 +194,12 @@ const (
 	mostBatchTokens = 1 << 30
 )
 
+// minAdamEps is the least normal number of 32 bits. A smaller adam_eps is denormal there, or 0, and then a gradient of 0 is divided by 0.
+const minAdamEps = 0x1p-126
+
 // Check refuses what no run can do, naming the key.
 func (c *Config) Check() error {
 	bad := func(format string, args ...any) error { return Request(fmt.Errorf(format, args...)) }
-	positive := func(x float64) bool { return x > 0 && !math.IsInf(x, 0) }
 	switch {
 	case c.Model == "":
 		return bad("model is missing: name a Hugging Face directory, or a hub id")
@@ -237,8 +239,8 @@ func (c *Config) Check() error {
 		return bad("warmup_ratio is %v: it must be between 0 and 1", c.WarmupRatio)
 	case !(c.AdamBetas[0] >= 0 && c.AdamBetas[0] < 1 && c.AdamBetas[1] >= 0 && c.AdamBetas[1] < 1):
 		return bad("adam_betas are %v: they must be in [0, 1)", c.AdamBetas)
-	case !positive(c.AdamEps):
-		return bad("adam_eps is %v: it must be positive", c.AdamEps)
+	case !(c.AdamEps >= minAdamEps && c.AdamEps <= math.MaxFloat32):
+		return bad("adam_eps is %v: it must be between %.3g and %.3g, as updates compute in 32 bits; 1e-8 is usual", c.AdamEps, minAdamEps, math.MaxFloat32)
 	case !(c.WeightDecay >= 0) || math.IsInf(c.WeightDecay, 0):
 		return bad("weight_decay is %v: it must be finite and not negative", c.WeightDecay)
 	case !(c.MaxGradNorm >= 0) || math.IsInf(c.MaxGradNorm, 0):
