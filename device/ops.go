@@ -146,7 +146,7 @@ type OptimizerOps interface {
 	//	g = c*g; p *= Decay; m += (g-m)*(1-b1); v = b2*v + ((1-b2)*g)*g; p -= (StepSize*m) / (sqrt(v)/SqrtBC2 + Eps)
 	//
 	// with IEEE operations in this order, nothing contracted; a denormal m or v becomes zero. The same bits on every
-	// device. bad (one I64) += the number of new weights that are NaN.
+	// device. bad (one I64) += the number of new weights that are infinite or NaN.
 	// Source: Loshchilov and Hutter, "Decoupled Weight Decay Regularization" (2019), in PyTorch's order.
 	AdamW(args AdamWArgs, bad Mem)
 	// AdamW8 is AdamW with moments of 8 bits. A code stands for its value in the dynamic map of bitsandbytes times the scale

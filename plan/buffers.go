@@ -60,11 +60,11 @@ func Batch(mem device.Mem, m, positions int) *nn.Batch {
 		Docs: device.Docs{Positions: at(2), Start: at(3), End: at(4)}}
 }
 
-// The scalars of a step are 8 bytes each: the number of weights that became NaN, the loss of each micro-batch, and the sums
+// The scalars of a step are 8 bytes each: the number of weights that became infinite or NaN, the loss of each micro-batch, and the sums
 // of squares of each part, of which the embedding's have one for each piece. The host has all of them twice: what its own
 // lane writes, and what comes from the device; each scalar is zero in one of the two.
 
-// BadAt is the place of the count of NaN weights.
+// BadAt is the place of the count of weights that are not finite.
 func (p *Plan) BadAt() int64 { return 0 }
 
 // LossAt is the place of the micro-batch's loss.

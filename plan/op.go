@@ -82,7 +82,7 @@ type Op struct {
 	// (DrainInput), and that of what is written beside it: x[l+1] (Forward), dx (HeadInput, Backward).
 	Input, Output int
 	// First says that the operation is the first of its kind: HeadGrad, for the micro-batch, then overwrites the gradient of the
-	// hidden states instead of adding to it, and Update on the device begins to count the weights that became NaN.
+	// hidden states instead of adding to it, and Update on the device begins to count the weights that became infinite or NaN.
 	First bool
 	// After are operations of other lanes, earlier in the schedule, that must be complete; those of the own lane are
 	// implied.

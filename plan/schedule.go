@@ -60,7 +60,7 @@ type builder struct {
 	onDevice map[int]bool // resident parts that have been fetched, or updated, in this schedule
 	late     []int        // tiles of the head whose gradients are complete and not rounded
 	down     bool         // the backward pass has begun
-	counts   bool         // weights that become NaN are counted on the device
+	counts   bool         // weights that become infinite or NaN are counted on the device
 }
 
 // resource is something that operations read and write: a buffer, or an extent.
@@ -92,7 +92,7 @@ const (
 	sharedInput                      // buffer: x or dx of a micro-batch, where they share some
 	headState                        // buffer: normed input, statistics, fp32 gradient of it
 	scratch                          // the work arena of the compute lane
-	results                          // scalars: of a micro-batch (0), of a part (1), the count of NaNs (2)
+	results                          // scalars: of a micro-batch (0), of a part (1), the count of bad weights (2)
 	logitChunk                       // a chunk's logits of a tile on the device
 	hostLogits                       // the wanted logits in host memory
 	resourceKinds
@@ -130,7 +130,7 @@ func (b *builder) touch(r resource) *touch {
 		count = micros
 	case sharedInput:
 		count = micros + b.place.SpareInputs
-	case results: // of micro-batches, of parts, the count of NaNs
+	case results: // of micro-batches, of parts, the count of bad weights
 		count, i = micros+parts+1, [...]int{0, micros, micros + parts}[r.a]+r.b
 	case batchTokens, scratch, logitChunk, hostLogits:
 		count = 1

@@ -81,7 +81,7 @@ type Result struct {
 	GradNorm   float64
 	ClipScale  float64
 	Skipped    bool  // the norm was not finite: the update will not happen
-	BadWeights int64 // weights that became NaN in the updates since the result before this one
+	BadWeights int64 // weights that became infinite or NaN in the updates since the result before this one
 }
 
 // Engine runs steps. It is used by one goroutine.
@@ -112,7 +112,7 @@ type Engine struct {
 	versions versions
 	logitRow int // first wanted row
 	pending  *pendingUpdate
-	bad      int64    // weights that became NaN in updates of which no result has told
+	bad      int64    // weights that became infinite or NaN in updates of which no result has told
 	loaded   bool     // what the plan keeps on the device is there
 	stale    bool     // what the store has of it is older: it has been updated on the device since it came home
 	save     SaveFunc // of the next schedule that is at a boundary; else nil
@@ -385,7 +385,7 @@ func (e *Engine) Eval(ctx context.Context, batch *Batch) (lossSum float64, err e
 }
 
 // Flush carries out a pending update, and a save that was asked for; the store then has all of the state. It returns the number of
-// weights that became NaN in it, and in others of which no Result has told.
+// weights that became infinite or NaN in it, and in others of which no Result has told.
 func (e *Engine) Flush(ctx context.Context) (badWeights int64, err error) {
 	if err := e.finish(ctx, true); err != nil {
 		return 0, err

@@ -16,7 +16,7 @@ func (s *Stream) AdamW(args device.AdamWArgs, bad device.Mem) {
 		n := args.Weights.Cols
 		scalars := kernels.AdamWScalars(args.AdamWScalars)
 		m, v, grad := floats(args.M), floats(args.V), vec(args.Grad)
-		var nans atomic.Int64
+		var sum atomic.Int64
 		var update func(lo, hi int) int
 		bytes := 2*(4+4) + args.Grad.DType.Bytes()
 		if args.Weights.DType == tensor.F32 {
@@ -33,10 +33,10 @@ func (s *Stream) AdamW(args device.AdamWArgs, bad device.Mem) {
 		}
 		s.crew.split(n, columns, bytes, func(lo, hi int) {
 			if k := update(lo, hi); k > 0 {
-				nans.Add(int64(k))
+				sum.Add(int64(k))
 			}
 		})
-		*(*int64)(start(bad)) += nans.Load()
+		*(*int64)(start(bad)) += sum.Load()
 	})
 }
 
@@ -48,7 +48,7 @@ func (s *Stream) AdamW8(args device.AdamW8Args, bad device.Mem) {
 		scalars := kernels.AdamWScalars(args.AdamWScalars)
 		moments := kernels.Moments8{M: bytes(args.M.Mem), V: bytes(args.V.Mem), MScale: floats(args.MScale), VScale: floats(args.VScale)}
 		grad := vec(args.Grad)
-		var nans atomic.Int64
+		var sum atomic.Int64
 		var update func(lo, hi int) int
 		perParam := 2*(1+1) + args.Grad.DType.Bytes()
 		if args.Weights.DType == tensor.F32 {
@@ -65,10 +65,10 @@ func (s *Stream) AdamW8(args device.AdamW8Args, bad device.Mem) {
 		}
 		s.crew.split(n, tensor.MomentBlock, perParam, func(lo, hi int) {
 			if k := update(lo, hi); k > 0 {
-				nans.Add(int64(k))
+				sum.Add(int64(k))
 			}
 		})
-		*(*int64)(start(bad)) += nans.Load()
+		*(*int64)(start(bad)) += sum.Load()
 	})
 }
 

@@ -37,24 +37,24 @@ func (m Moments8) has(n int) bool {
 //
 // Source: Dettmers et al., "8-bit Optimizers via Block-wise Quantization" (2022), with the codes of bitsandbytes, in blocks of
 // 256 as its optimizers have them.
-func (t *Table) AdamW8Split(hi []uint16, lo []int16, m Moments8, grad Vec, s *AdamWScalars) (nans int) {
+func (t *Table) AdamW8Split(hi []uint16, lo []int16, m Moments8, grad Vec, s *AdamWScalars) (bad int) {
 	n := len(hi)
 	check(len(lo) == n && grad.Len == n && m.has(n), "AdamW8Split: lengths differ or are no whole blocks")
 	f := t.adamw8Split[kind(grad.DType)]
 	for i := 0; i < n; i += piece {
-		nans += f(unsafe.Pointer(&hi[i]), unsafe.Pointer(&lo[i]), unsafe.Add(grad.Data, i*size(grad.DType)), min(piece, n-i), s, m.at(i))
+		bad += f(unsafe.Pointer(&hi[i]), unsafe.Pointer(&lo[i]), unsafe.Add(grad.Data, i*size(grad.DType)), min(piece, n-i), s, m.at(i))
 	}
-	return nans
+	return bad
 }
 
 // AdamW8F32 is AdamW8Split for weights that are kept in fp32.
-func (t *Table) AdamW8F32(p []float32, m Moments8, grad []float32, s *AdamWScalars) (nans int) {
+func (t *Table) AdamW8F32(p []float32, m Moments8, grad []float32, s *AdamWScalars) (bad int) {
 	n := len(p)
 	check(len(grad) == n && m.has(n), "AdamW8F32: lengths differ or are no whole blocks")
 	for i := 0; i < n; i += piece {
-		nans += t.adamw8F32(unsafe.Pointer(&p[i]), unsafe.Pointer(&grad[i]), min(piece, n-i), s, m.at(i))
+		bad += t.adamw8F32(unsafe.Pointer(&p[i]), unsafe.Pointer(&grad[i]), min(piece, n-i), s, m.at(i))
 	}
-	return nans
+	return bad
 }
 
 // blockLoops are the inner loops over whole blocks.
@@ -87,7 +87,7 @@ func codes8(p unsafe.Pointer, b int) []uint8 {
 
 func scale8(p unsafe.Pointer, b int) *float32 { return (*float32)(unsafe.Add(p, 4*b)) }
 
-func plainAdamW8Split[E element](hi, lo, g unsafe.Pointer, n int, s *AdamWScalars, at moments8) (nans int) {
+func plainAdamW8Split[E element](hi, lo, g unsafe.Pointer, n int, s *AdamWScalars, at moments8) (bad int) {
 	his, los, gs := of[uint16](hi, n), of[int16](lo, n), of[E](g, n)
 	var m, v [tensor.MomentBlock]float32
 	for b := range n / tensor.MomentBlock {
@@ -97,16 +97,16 @@ func plainAdamW8Split[E element](hi, lo, g unsafe.Pointer, n int, s *AdamWScalar
 			var p float32
 			p, m[j], v[j] = adamw(tensor.JoinF32(his[i], los[i]), m[j], v[j], load(gs[i]), s)
 			his[i], los[i] = tensor.SplitF32(p)
-			if p != p {
-				nans++
+			if p-p != 0 { // infinite, or a NaN
+				bad++
 			}
 		}
 		at.encode(b, &m, &v)
 	}
-	return nans
+	return bad
 }
 
-func plainAdamW8F32(p, g unsafe.Pointer, n int, s *AdamWScalars, at moments8) (nans int) {
+func plainAdamW8F32(p, g unsafe.Pointer, n int, s *AdamWScalars, at moments8) (bad int) {
 	ps, gs := of[float32](p, n), of[float32](g, n)
 	var m, v [tensor.MomentBlock]float32
 	for b := range n / tensor.MomentBlock {
@@ -114,11 +114,11 @@ func plainAdamW8F32(p, g unsafe.Pointer, n int, s *AdamWScalars, at moments8) (n
 		for j := range m {
 			i := b*tensor.MomentBlock + j
 			ps[i], m[j], v[j] = adamw(ps[i], m[j], v[j], gs[i], s)
-			if ps[i] != ps[i] {
-				nans++
+			if ps[i]-ps[i] != 0 {
+				bad++
 			}
 		}
 		at.encode(b, &m, &v)
 	}
-	return nans
+	return bad
 }

@@ -37,37 +37,37 @@ func accelerateBlocks(l *blockLoops, level isa.Level) {
 // scratch8Bytes is room for a scratch8 that begins a cache line.
 const scratch8Bytes = unsafe.Sizeof(scratch8{}) + 64
 
-func adamw8SplitF32AVX2(hi, lo, g unsafe.Pointer, n int, s *AdamWScalars, at moments8) (nans int) {
+func adamw8SplitF32AVX2(hi, lo, g unsafe.Pointer, n int, s *AdamWScalars, at moments8) (bad int) {
 	var m, v [tensor.MomentBlock]float32
 	for b := range n / tensor.MomentBlock {
 		at.decode(b, &m, &v)
 		i := b * tensor.MomentBlock
-		nans += adamwSplitF32AVX2(unsafe.Add(hi, 2*i), unsafe.Add(lo, 2*i), unsafe.Pointer(&m), unsafe.Pointer(&v), unsafe.Add(g, 4*i), len(m), s)
+		bad += adamwSplitF32AVX2(unsafe.Add(hi, 2*i), unsafe.Add(lo, 2*i), unsafe.Pointer(&m), unsafe.Pointer(&v), unsafe.Add(g, 4*i), len(m), s)
 		at.encodeByLines(b, &m, &v)
 	}
-	return nans
+	return bad
 }
 
-func adamw8SplitBF16AVX2(hi, lo, g unsafe.Pointer, n int, s *AdamWScalars, at moments8) (nans int) {
+func adamw8SplitBF16AVX2(hi, lo, g unsafe.Pointer, n int, s *AdamWScalars, at moments8) (bad int) {
 	var m, v [tensor.MomentBlock]float32
 	for b := range n / tensor.MomentBlock {
 		at.decode(b, &m, &v)
 		i := b * tensor.MomentBlock
-		nans += adamwSplitBF16AVX2(unsafe.Add(hi, 2*i), unsafe.Add(lo, 2*i), unsafe.Pointer(&m), unsafe.Pointer(&v), unsafe.Add(g, 2*i), len(m), s)
+		bad += adamwSplitBF16AVX2(unsafe.Add(hi, 2*i), unsafe.Add(lo, 2*i), unsafe.Pointer(&m), unsafe.Pointer(&v), unsafe.Add(g, 2*i), len(m), s)
 		at.encodeByLines(b, &m, &v)
 	}
-	return nans
+	return bad
 }
 
-func adamw8F32AVX2(p, g unsafe.Pointer, n int, s *AdamWScalars, at moments8) (nans int) {
+func adamw8F32AVX2(p, g unsafe.Pointer, n int, s *AdamWScalars, at moments8) (bad int) {
 	var m, v [tensor.MomentBlock]float32
 	for b := range n / tensor.MomentBlock {
 		at.decode(b, &m, &v)
 		i := b * tensor.MomentBlock
-		nans += adamwF32AVX2(unsafe.Add(p, 4*i), unsafe.Pointer(&m), unsafe.Pointer(&v), unsafe.Add(g, 4*i), len(m), s)
+		bad += adamwF32AVX2(unsafe.Add(p, 4*i), unsafe.Pointer(&m), unsafe.Pointer(&v), unsafe.Add(g, 4*i), len(m), s)
 		at.encodeByLines(b, &m, &v)
 	}
-	return nans
+	return bad
 }
 
 // encodeByLines is encode, quicker.

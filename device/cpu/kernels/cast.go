@@ -23,13 +23,13 @@ func (t *Table) Convert(dst, src Vec) {
 	}
 }
 
-// SplitMaster cuts fp32 weights into hi and lo (tensor.SplitF32) and returns how many are NaN.
-func (t *Table) SplitMaster(hi []uint16, lo []int16, src []float32) (nans int) {
+// SplitMaster cuts fp32 weights into hi and lo (tensor.SplitF32) and returns how many are infinite or NaN.
+func (t *Table) SplitMaster(hi []uint16, lo []int16, src []float32) (bad int) {
 	check(len(hi) == len(src) && len(lo) == len(src), "SplitMaster: lengths differ")
 	for i := 0; i < len(src); i += piece {
-		nans += t.split(unsafe.Pointer(&hi[i]), unsafe.Pointer(&lo[i]), unsafe.Pointer(&src[i]), min(piece, len(src)-i))
+		bad += t.split(unsafe.Pointer(&hi[i]), unsafe.Pointer(&lo[i]), unsafe.Pointer(&src[i]), min(piece, len(src)-i))
 	}
-	return nans
+	return bad
 }
 
 // JoinMaster is the inverse of SplitMaster (tensor.JoinF32).

@@ -106,28 +106,28 @@ func adamw(p, m, v, g float32, s *AdamWScalars) (float32, float32, float32) {
 	return p, m, v
 }
 
-func plainAdamWSplit[E element](hi, lo, m, v, g unsafe.Pointer, n int, s *AdamWScalars) (nans int) {
+func plainAdamWSplit[E element](hi, lo, m, v, g unsafe.Pointer, n int, s *AdamWScalars) (bad int) {
 	his, los, ms, vs, gs := of[uint16](hi, n), of[int16](lo, n), of[float32](m, n), of[float32](v, n), of[E](g, n)
 	for i := range his {
 		p := tensor.JoinF32(his[i], los[i])
 		p, ms[i], vs[i] = adamw(p, ms[i], vs[i], load(gs[i]), s)
 		his[i], los[i] = tensor.SplitF32(p)
-		if p != p {
-			nans++
+		if p-p != 0 { // infinite, or a NaN
+			bad++
 		}
 	}
-	return nans
+	return bad
 }
 
-func plainAdamWF32(p, m, v, g unsafe.Pointer, n int, s *AdamWScalars) (nans int) {
+func plainAdamWF32(p, m, v, g unsafe.Pointer, n int, s *AdamWScalars) (bad int) {
 	ps, ms, vs, gs := of[float32](p, n), of[float32](m, n), of[float32](v, n), of[float32](g, n)
 	for i := range ps {
 		ps[i], ms[i], vs[i] = adamw(ps[i], ms[i], vs[i], gs[i], s)
-		if ps[i] != ps[i] {
-			nans++
+		if ps[i]-ps[i] != 0 {
+			bad++
 		}
 	}
-	return nans
+	return bad
 }
 
 func plainSumSquares[E element](x unsafe.Pointer, n int) float64 {
@@ -169,15 +169,15 @@ func plainToF32(dst, src unsafe.Pointer, n int) {
 	}
 }
 
-func plainSplit(hi, lo, src unsafe.Pointer, n int) (nans int) {
+func plainSplit(hi, lo, src unsafe.Pointer, n int) (bad int) {
 	his, los := of[uint16](hi, n), of[int16](lo, n)
 	for i, x := range of[float32](src, n) {
 		his[i], los[i] = tensor.SplitF32(x)
-		if x != x {
-			nans++
+		if x-x != 0 {
+			bad++
 		}
 	}
-	return nans
+	return bad
 }
 
 func plainJoin(dst, hi, lo unsafe.Pointer, n int) {

@@ -1,7 +1,7 @@
 """AdamW, with moments in fp32 or in 8 bits, to the bits of every other device: IEEE operations in the contract's order, none fused.
 
 Weights are fp32, or split: the high half is the nearest bf16 number, ties away from zero, the low half what is to be added to its
-bits. bad counts new weights that are NaN. That is the only atomic addition of all kernels, of integers, and done only when there is
+bits. bad counts new weights that are infinite or NaN. That is the only atomic addition of all kernels, of integers, and done only when there is
 one to add.
 
 Sources: Loshchilov and Hutter, "Decoupled Weight Decay Regularization" (2019); Dettmers et al., "8-bit Optimizers via Block-wise
@@ -44,16 +44,16 @@ def _load_weights(weights, low, at, inside, SPLIT: tl.constexpr):
 
 @triton.jit
 def _store_weights(weights, low, bad, at, inside, p, SPLIT: tl.constexpr):
-    nan = p != p
+    bits = p.to(tl.int32, bitcast=True)
     if SPLIT:
-        bits = p.to(tl.int32, bitcast=True)
+        nan = p != p
         tl.store(weights + at, tl.where(nan, 0x7FC0, (bits + 0x8000) >> 16).to(tl.int16), mask=inside)
         tl.store(low + at, tl.where(nan, 0, bits).to(tl.int16), mask=inside)
     else:
         tl.store(weights + at, p, mask=inside)
-    nans = tl.sum((nan & inside).to(tl.int32))
-    if nans > 0:
-        tl.atomic_add(bad, nans.to(tl.int64), sem="relaxed")
+    not_finite = tl.sum((((bits & 0x7F800000) == 0x7F800000) & inside).to(tl.int32))
+    if not_finite > 0:
+        tl.atomic_add(bad, not_finite.to(tl.int64), sem="relaxed")
 
 
 @triton.jit

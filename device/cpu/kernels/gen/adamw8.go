@@ -6,7 +6,7 @@ import (
 )
 
 // AdamW with moments of 8 bits goes by blocks of 256 elements: decode the moments into scratch, update with them, encode them.
-// Registers are too few to hold a block, so each phase uses them anew, but for the counter of NaNs. What limits the loop is
+// Registers are too few to hold a block, so each phase uses them anew, but for the counter of what is not finite. What limits the loop is
 // the number of vector instructions: 13 of some 90 for 16 elements decode, 40 encode. (Doing the three in turn for groups of
 // 64 elements, so that look-ups fill the time of divisions, was slower: it loads the tables four times as often.)
 //

@@ -234,22 +234,23 @@ func (a *asm) store(d dtype, r reg, name string) {
 	a.free(r, t, m)
 }
 
-// countNaNs adds 1 to each element of a counter whose element of r is a NaN. The mask of those is left in K2 (AVX-512), or
-// in the register that is returned.
-func (a *asm) countNaNs(r, counter reg) (mask reg) {
+// countNotFinite adds 1 to each element of a counter whose element of r is infinite or a NaN.
+func (a *asm) countNotFinite(r, counter reg) {
 	if a.w == zmm {
 		one := a.bits(1)
-		a.f("VCMPPS $3, %s, %s, K2", a.v(r), a.v(r))
+		a.f("VFPCLASSPSZ $0x99, %s, K2", a.v(r)) // quiet and signaling NaNs, and both infinities
 		if a.masked {
 			a.f("KANDW K1, K2, K2") // elements that do not exist may well be 0/0
 		}
 		a.f("VPADDD %s, %s, K2, %s", a.v(one), a.v(counter), a.v(counter))
-		return -1
+		return
 	}
-	mask = a.take()
-	a.f("VCMPPS $3, %s, %s, %s", a.v(r), a.v(r), a.v(mask))
-	a.f("VPSUBD %s, %s, %s", a.v(mask), a.v(counter), a.v(counter)) // true is -1
-	return mask
+	t := a.take()
+	x, y := a.v(r), a.v(t)
+	a.f("VSUBPS %s, %s, %s", x, x, y)                       // 0, or else a NaN
+	a.f("VCMPPS $3, %s, %s, %s", y, y, y)                   // unordered
+	a.f("VPSUBD %s, %s, %s", y, a.v(counter), a.v(counter)) // true is -1
+	a.free(t)
 }
 
 // total writes the sum of a counter's elements to the result.
@@ -264,10 +265,10 @@ func (a *asm) total(counter reg) {
 	a.f("MOVQ R13, ret+%d(FP)", a.offset["ret"])
 }
 
-// splitMaster writes the two halves of fp32 weights as tensor.SplitF32 does, counts NaNs, and frees r.
+// splitMaster writes the two halves of fp32 weights as tensor.SplitF32 does, counts those that are not finite, and frees r.
 func (a *asm) splitMaster(r, counter reg, hi, lo string) {
 	half, nan := a.bits(0x8000), a.bits(0x7fc00000)
-	m := a.countNaNs(r, counter)
+	a.countNotFinite(r, counter)
 	x := a.v(r)
 	if a.w == zmm {
 		t, k := a.take(), ""
@@ -275,6 +276,7 @@ func (a *asm) splitMaster(r, counter reg, hi, lo string) {
 		if a.masked {
 			k = "K1, "
 		}
+		a.f("VCMPPS $3, %s, %s, K2", x, x)
 		a.f("VMOVAPS %s, K2, %s", a.v(nan), x)
 		a.f("VPADDD %s, %s, %s", a.v(half), x, y)
 		a.f("VPSRLD $16, %s, %s", y, y)
@@ -283,7 +285,9 @@ func (a *asm) splitMaster(r, counter reg, hi, lo string) {
 		a.free(r, t)
 		return
 	}
-	t, y := m, a.v(m)
+	t := a.take()
+	y := a.v(t)
+	a.f("VCMPPS $3, %s, %s, %s", x, x, y)
 	a.f("VBLENDVPS %s, %s, %s, %s", y, a.v(nan), x, x)
 	a.f("VPADDD %s, %s, %s", a.v(half), x, y)
 	a.f("VPSRLD $16, %s, %s", y, y)

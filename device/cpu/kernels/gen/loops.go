@@ -84,7 +84,7 @@ func (a *asm) see(r reg, i int) {
 	}
 }
 
-// counting is a loop that counts NaNs and returns their number.
+// counting is a loop that counts what is not finite and returns the number.
 func counting(l loop, body func(a *asm, counter reg)) loop {
 	var counter reg
 	l.result = "int"
@@ -102,11 +102,11 @@ func adamw(d dtype) loop {
 	return counting(l, adamwSplitBody(d))
 }
 
-func adamwSplitBody(d dtype) func(a *asm, nans reg) {
-	return func(a *asm, nans reg) {
+func adamwSplitBody(d dtype) func(a *asm, bad reg) {
+	return func(a *asm, bad reg) {
 		p, g := a.joinMaster("hi", "lo"), a.load(d, "grad")
 		update(a, p, g)
-		a.splitMaster(p, nans, "hi", "lo")
+		a.splitMaster(p, bad, "hi", "lo")
 	}
 }
 
@@ -114,12 +114,10 @@ func adamwF32() loop {
 	return counting(loop{name: "adamwF32", arrays: []string{"p", "m", "v", "grad"}, params: "s *AdamWScalars"}, adamwF32Body)
 }
 
-func adamwF32Body(a *asm, nans reg) {
+func adamwF32Body(a *asm, bad reg) {
 	p, g := a.load(f32, "p"), a.load(f32, "grad")
 	update(a, p, g)
-	if mask := a.countNaNs(p, nans); mask >= 0 {
-		a.free(mask)
-	}
+	a.countNotFinite(p, bad)
 	a.store(f32, p, "p")
 }
 
@@ -132,8 +130,8 @@ func toF32() loop {
 }
 
 func split() loop {
-	return counting(loop{name: "split", arrays: []string{"hi", "lo", "src"}}, func(a *asm, nans reg) {
-		a.splitMaster(a.load(f32, "src"), nans, "hi", "lo")
+	return counting(loop{name: "split", arrays: []string{"hi", "lo", "src"}}, func(a *asm, bad reg) {
+		a.splitMaster(a.load(f32, "src"), bad, "hi", "lo")
 	})
 }
 
