@@ -2,6 +2,7 @@ package train
 
 import (
 	"errors"
+	"runtime"
 	"slices"
 	"syscall"
 
@@ -17,10 +18,11 @@ type requestError struct{ error }
 func (requestError) Is(target error) bool { return target == ErrRequest }
 func (e requestError) Unwrap() error      { return e.error }
 
-// Request marks an error as one in what was asked for, unless the machine or the network is at fault: then the same request may do
-// next time.
+// Request marks an error as one in what was asked for, unless the machine, the network or the program is at fault: then the same request
+// may do next time, or in the next version.
 func Request(err error) error {
-	if err == nil || hub.IsPassing(err) || isOfMachine(err) {
+	var fault runtime.Error // which the renderer of templates catches, to name the row
+	if err == nil || hub.IsPassing(err) || isOfMachine(err) || errors.As(err, &fault) {
 		return err
 	}
 	return requestError{err}

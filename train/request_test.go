@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// What the machine cannot do is no fault of the request, wherever it is found out; what the request names is.
+// What the machine or the program cannot do is no fault of the request, wherever it is found out; what the request names is.
 func TestRequest(t *testing.T) {
 	for errno, of := range map[syscall.Errno]string{
 		syscall.ENOSPC: "machine", syscall.EDQUOT: "machine", syscall.EIO: "machine", syscall.EROFS: "machine", syscall.ENOMEM: "machine",
@@ -23,6 +23,15 @@ func TestRequest(t *testing.T) {
 			t.Errorf("%v is one of the %s", err, of)
 		}
 	}
+	func() {
+		defer func() {
+			if err := Request(fmt.Errorf("a.jsonl:3: %w", recover().(error))); errors.Is(err, ErrRequest) {
+				t.Errorf("%v is one of the request", err)
+			}
+		}()
+		var table []int
+		_ = table[len(table)]
+	}()
 	if Request(nil) != nil {
 		t.Error("nothing is an error")
 	}
