@@ -193,15 +193,19 @@ func FuzzConversation(f *testing.F) {
 	f.Add(`{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": [{"type": "text", "text": "b"}], "tool_calls": [{"function": {"name": "f"}}]}]}`)
 	f.Add(`{"conversations": [{"from": "human", "value": "a"}, {"from": "function_call", "value": "{\"name\": \"f\"}"}], "tools": "[{}]"}`)
 	f.Add(`{"instruction": "a", "output": "b", "history": [["c", "d"]], "system": "e"}`)
-	chat := chatOf(f, chatML)
-	chat.All = true
+	f.Add(`{"messages": [{"role": "assistant", "content": "a", "reasoning": "b"}, {"role": "user", "content": "c"}, {"role": "assistant", "content": "<think>d</think>", "weight": 0}]}`)
+	chats := []*Chat{chatOf(f, chatML), chatOf(f, words), chatOf(f, nextEnds), chatOf(f, thinks)}
+	for _, chat := range chats {
+		chat.All = true
+	}
 	f.Fuzz(func(t *testing.T, text string) {
-		for _, kind := range []Type{Messages, ShareGPT, Alpaca} {
+		for i, kind := range []Type{Messages, ShareGPT, Alpaca, Messages, Messages, Messages} {
+			chat := chats[max(0, i-2)]
 			s := Source{Type: kind}.withDefaults()
 			r := row{file: "x", line: 1, data: []byte(text)}
 			record, err := s.record(r)
 			if err != nil {
-				if !strings.HasPrefix(err.Error(), "x:1: ") {
+				if !strings.HasPrefix(err.Error(), "x:") {
 					t.Fatalf("error %v does not name the place", err)
 				}
 				continue
