@@ -665,3 +665,20 @@ func FuzzCache(f *testing.F) {
 func uint128(b [16]byte) xxh3.Uint128 {
 	return xxh3.Uint128{Hi: binary.BigEndian.Uint64(b[:8]), Lo: binary.BigEndian.Uint64(b[8:])}
 }
+
+// TestExamplesAreMadeAtOnce: the arrays of an example do not grow, which would be most of the garbage of tokenizing.
+func TestExamplesAreMadeAtOnce(t *testing.T) {
+	long := strings.Repeat("a word, ", 1000)
+	for _, rendered := range []Rendered{
+		{Segments: []Segment{{long, false}, {long, true}, {"c", true}}, Begin: true, End: true},
+		{Segments: []Segment{{long, false}, {long, true}}, Joined: true},
+	} {
+		e, err := Tokenize(tokenizer.Bytes(), rendered, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if most := len(e.InputIDs) + 16; cap(e.InputIDs) > most || cap(e.Labels) > most {
+			t.Errorf("%d tokens in arrays of %d and %d", len(e.InputIDs), cap(e.InputIDs), cap(e.Labels))
+		}
+	}
+}

@@ -94,7 +94,24 @@ func Tokenize(tok tokenizer.Tokenizer, r Rendered, trainOnPrompt bool) (Example,
 			return Example{}, err
 		}
 	}
-	var e Example
+	before, after := tok.Template()
+	var parts [][]int32 // of each segment, or of all as one
+	var joined []bool
+	if r.Joined {
+		parts = make([][]int32, 1)
+		parts[0], joined = encodeJoined(tok, r.Segments)
+	} else {
+		parts = make([][]int32, len(r.Segments))
+		for i, s := range r.Segments {
+			parts[i] = tok.Encode(s.Text, false)
+		}
+	}
+	n := len(before) + len(after) + 2
+	for _, ids := range parts {
+		n += len(ids)
+	}
+	// Made at once: growing them would be most of the garbage of tokenizing.
+	e := Example{make([]int32, 0, n), make([]int32, 0, n)}
 	add := func(ids []int32, target bool) {
 		e.InputIDs = append(e.InputIDs, ids...)
 		for _, id := range ids {
@@ -104,21 +121,17 @@ func Tokenize(tok tokenizer.Tokenizer, r Rendered, trainOnPrompt bool) (Example,
 			e.Labels = append(e.Labels, id)
 		}
 	}
-	before, after := tok.Template()
 	if r.Begin {
 		add(before, trainOnPrompt)
 	}
-	if r.Joined {
-		ids, targets := encodeJoined(tok, r.Segments)
-		for i, id := range ids {
-			add([]int32{id}, targets[i] || trainOnPrompt)
+	for i, ids := range parts {
+		if !r.Joined {
+			add(ids, r.Segments[i].Target || trainOnPrompt)
+			continue
 		}
-	}
-	for _, s := range r.Segments {
-		if r.Joined {
-			break
+		for t := range ids {
+			add(ids[t:t+1], joined[t] || trainOnPrompt)
 		}
-		add(tok.Encode(s.Text, false), s.Target || trainOnPrompt)
 	}
 	if !isEnded {
 		if tok.EOS() == tokenizer.None {
