@@ -179,6 +179,11 @@ func strict(data []byte, v any) error {
 	d := json.NewDecoder(bytes.NewReader(data))
 	d.DisallowUnknownFields()
 	if err := d.Decode(v); err != nil {
+		// A step of another kind has keys of its own.
+		_, key, isUnknown := strings.Cut(err.Error(), "unknown field ")
+		if kind, typeErr := typeOf(data); isUnknown && typeErr == nil && kind != "" {
+			return fmt.Errorf("type %.100q with the key %.100s is not supported", kind, key)
+		}
 		return err
 	}
 	if d.More() {
