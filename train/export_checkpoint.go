@@ -95,7 +95,13 @@ func (t *trainer) exportBest(ctx context.Context) error {
 		return nil
 	}
 	dir := filepath.Join(t.config.OutputDir, bestModel)
-	from, err := checkpoint.Open(vfs.OS{}, filepath.Join(checkpointsDir(t.config), checkpoint.DirName(t.saves.best.Step)))
+	name := checkpoint.DirName(t.saves.best.Step)
+	from, err := checkpoint.Open(t.env.files(), filepath.Join(checkpointsDir(t.config), name))
+	if other := t.config.fallbackDir(); err != nil && other != "" {
+		if there, errThere := checkpoint.Open(t.env.files(), filepath.Join(other, name)); errThere == nil {
+			from, err = there, nil
+		}
+	}
 	if damage := (*checkpoint.DamageError)(nil); err != nil && !errors.As(err, &damage) {
 		// It was saved by the run that this one has resumed from, in another directory.
 		t.env.say("the best checkpoint, of step %d, is not here; no %s is written", t.saves.best.Step, dir)

@@ -34,6 +34,12 @@ func (e *Env) holdRun(c *Config) (*checkpoint.Directory, error) {
 	if st, err := os.Stat(c.OutputDir); err == nil && !st.IsDir() {
 		return nil, Request(fmt.Errorf("output_dir: %s is a file, not a directory; choose another output_dir", c.OutputDir))
 	}
+	if at := c.Save.Fallback; at != "" {
+		// Made here it could hide a disk that is not mounted, and with it the newest checkpoint.
+		if st, err := os.Stat(at); err != nil || !st.IsDir() {
+			return nil, Request(fmt.Errorf("save.fallback: there is no directory %s; make it, or mount its disk", at))
+		}
+	}
 	dir, err := checkpoint.Acquire(e.files(), checkpointsDir(c))
 	if err != nil {
 		return nil, Request(fmt.Errorf("output_dir: %w", err))

@@ -106,6 +106,10 @@ func TestSavesFallBack(t *testing.T) {
 	run := *c
 	run.OutputDir = filepath.Join(t.TempDir(), "full", "run")
 	run.Save = Save{Every: 2, Keep: 2, AtEnd: true, Fallback: filepath.Join(t.TempDir(), "elsewhere")}
+	if _, err := Train(context.Background(), &run, newEnv(t), Options{}); !errors.Is(err, ErrRequest) || !strings.Contains(err.Error(), "save.fallback") {
+		t.Fatalf("without the directory: error %v", err)
+	}
+	mkdir(t, run.Save.Fallback)
 	var said strings.Builder
 	env, stop := newEnv(t), make(chan struct{})
 	env.FS = fullDirs{vfs.OS{}, func(path string) bool {
