@@ -11,6 +11,8 @@ func mend(err error) string {
 	switch {
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
 		return ": free space there, lower save.keep, or set output_dir to a larger disk"
+	case errors.Is(err, syscall.EFBIG):
+		return ": raise the limit of file sizes (ulimit -f)"
 	case errors.Is(err, syscall.EROFS), errors.Is(err, fs.ErrPermission):
 		return ": set output_dir to a directory that can be written"
 	case errors.Is(err, syscall.EIO):

@@ -173,6 +173,9 @@ func flagWords(err error) error {
 	for _, r := range flagPhrases {
 		text = r.from.ReplaceAllString(text, r.to)
 	}
+	if text == err.Error() {
+		return err
+	}
 	return errors.New(text)
 }
 

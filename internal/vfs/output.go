@@ -64,6 +64,25 @@ func isDir(path string) bool {
 	return err == nil && info.IsDir()
 }
 
+// Write appends, and WriteAt writes at an offset. Their errors have the name that the user knows.
+func (o *Output) Write(p []byte) (int, error) {
+	n, err := o.File.Write(p)
+	return n, o.named(err)
+}
+
+func (o *Output) WriteAt(p []byte, off int64) (int, error) {
+	n, err := o.File.WriteAt(p, off)
+	return n, o.named(err)
+}
+
+func (o *Output) named(err error) error {
+	var e *fs.PathError
+	if errors.As(err, &e) && !o.IsDevice() {
+		return &fs.PathError{Op: e.Op, Path: o.path, Err: e.Err}
+	}
+	return err
+}
+
 // IsDevice reports whether what is written cannot be read again.
 func (o *Output) IsDevice() bool { return o.path == "" }
 

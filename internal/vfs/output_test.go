@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -60,6 +61,17 @@ func TestOutputReplacesFiles(t *testing.T) {
 	}
 	if all := names(t, dir); len(all) != 3 {
 		t.Errorf("left behind: %v", all)
+	}
+	o, err := vfs.CreateOutput(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer o.Abort()
+	_, writeErr := o.Write(nil)
+	o.Close()
+	_, closedErr := o.WriteAt([]byte("x"), 0)
+	if writeErr != nil || closedErr == nil || !strings.Contains(closedErr.Error(), file) {
+		t.Errorf("%v, and %v without the user's name for it", writeErr, closedErr)
 	}
 }
 
