@@ -28,16 +28,22 @@ func (c *Config) space(p *plan.Plan, weights tensor.DType, steps int) *plan.Spac
 	if s.AllKept {
 		s.Checkpoints = 1 // at the least; how many come depends on how long it runs
 	}
-	s.PeakBytes = max(int64(s.Checkpoints)*s.CheckpointBytes, int64(max(min(kept, saves), 1))*s.CheckpointBytes+int64(s.Models)*s.ModelBytes)
+	if saves == 0 {
+		s.Checkpoints = 0
+	}
+	s.PeakBytes = max(int64(s.Checkpoints)*s.CheckpointBytes, int64(min(max(kept, 1), saves))*s.CheckpointBytes+int64(s.Models)*s.ModelBytes)
 	if sameDrive(c.memory().Path, c.OutputDir) {
 		s.StateBytes = p.DiskBytes
 	}
 	return s
 }
 
-// saves is how often a run saves at most, if steps do not take longer than twice what is predicted.
+// saves is how often a run saves at most, if steps do not take longer than twice what is predicted; 0 is for one that is not to save.
 func (c *Config) saves(steps int, stepSec float64) int {
-	if steps == 0 {
+	switch {
+	case c.Save.Every == 0 && c.Save.Minutes == 0 && !c.Save.AtEnd && !c.Save.Best:
+		return 0
+	case steps == 0:
 		return math.MaxInt
 	}
 	n := 1 // at its end, or when it is interrupted

@@ -43,6 +43,7 @@ func TestSpaceIsPlanned(t *testing.T) {
 		"keep 1":           {"{every: 1, keep: 1}", 2, 0},
 		"all are kept":     {"{every: 1, keep: 0}", 1, 1},
 		"few steps":        {"{every: 3, keep: 5}", 2, 1},
+		"none":             {"{minutes: 0, at_end: false}", 0, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			run := func(free int64) (*plan.Plan, string, error) {
