@@ -9,11 +9,20 @@ type Values struct {
 	F32  []float32
 	High []uint16
 	Low  []int16
+
+	// First is the element of the part that stands first. 0 for a whole part; a piece of one, to be filled, begins elsewhere.
+	First int64
+}
+
+// of is which elements of a field, from first before end, are among the values.
+func (v Values) of(f *tensor.Placed) (first, end int64) {
+	n := int64(max(len(v.F32), len(v.High)))
+	return max(v.First-f.First, 0), min(v.First+n-f.First, f.Elems)
 }
 
 // Elems writes len(dst) elements of a field, from element first of it on, as fp32: the exact master weights.
 func (v Values) Elems(f *tensor.Placed, first int64, dst []float32) {
-	at, n := f.First+first, int64(len(dst))
+	at, n := f.First+first-v.First, int64(len(dst))
 	switch {
 	case v.F32 != nil:
 		copy(dst, v.F32[at:at+n])
@@ -22,7 +31,7 @@ func (v Values) Elems(f *tensor.Placed, first int64, dst []float32) {
 			dst[i] = tensor.F32FromBF16(h)
 		}
 	default:
-		low := v.Low[f.State+first:][:n]
+		low := v.Low[f.State+first-v.First:][:n]
 		for i, h := range v.High[at : at+n] {
 			dst[i] = tensor.JoinF32(h, low[i])
 		}
@@ -32,7 +41,7 @@ func (v Values) Elems(f *tensor.Placed, first int64, dst []float32) {
 // setElems stores src as elements of a field, from element first of it on, and returns the index in src of the first value
 // that bf16 cannot hold, or -1.
 func (v Values) setElems(f *tensor.Placed, first int64, src []float32) int {
-	at, n := f.First+first, int64(len(src))
+	at, n := f.First+first-v.First, int64(len(src))
 	switch {
 	case v.F32 != nil:
 		copy(v.F32[at:at+n], src)
@@ -45,7 +54,7 @@ func (v Values) setElems(f *tensor.Placed, first int64, src []float32) int {
 			}
 		}
 	default:
-		high, low := v.High[at:at+n], v.Low[f.State+first:][:n]
+		high, low := v.High[at:at+n], v.Low[f.State+first-v.First:][:n]
 		for i, x := range src {
 			if high[i], low[i] = tensor.SplitF32(x); !finite(high[i]) {
 				return i
@@ -71,10 +80,14 @@ func (v Values) clearPadding(l *tensor.Layout) {
 }
 
 func (v Values) clear(weight, weightEnd, state, stateEnd int64) {
-	if v.F32 != nil {
-		clear(v.F32[weight:weightEnd])
-		return
+	clearRange(v.F32, weight-v.First, weightEnd-v.First)
+	clearRange(v.High, weight-v.First, weightEnd-v.First)
+	clearRange(v.Low, state-v.First, stateEnd-v.First)
+}
+
+// clearRange clears what there is of a range.
+func clearRange[T float32 | uint16 | int16](x []T, from, end int64) {
+	if from, end = max(from, 0), min(end, int64(len(x))); from < end {
+		clear(x[from:end])
 	}
-	clear(v.High[weight:weightEnd])
-	clear(v.Low[state:stateEnd])
 }

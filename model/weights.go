@@ -36,7 +36,7 @@ func (m *Model) Check(w *hf.Weights) error {
 // readElems is how many elements are converted at a time: 256 KiB of fp32.
 const readElems = 64 << 10
 
-// ReadPart fills a part's values, padding included, from a checkpoint. Split master weights hold an F32 checkpoint exactly,
+// ReadPart fills values of a part, padding included, from a checkpoint: all of them, or those of a piece, of which nothing else is read. Split master weights hold an F32 checkpoint exactly,
 // and BF16 and F16 ones too. A missing tensor, a wrong shape, and a value that is not finite (as bf16, for split master
 // weights) are errors that name the tensor.
 func (m *Model) ReadPart(w *hf.Weights, p *Part, dst Values) error {
@@ -51,14 +51,17 @@ func (m *Model) ReadPart(w *hf.Weights, p *Part, dst Values) error {
 		}
 		f := &p.Layout.Fields[src.Field]
 		begin := src.begin()
+		first, end := dst.of(f)
 		if dst.F32 != nil {
-			if err := w.ReadF32(src.HFName, dst.F32[f.First:f.First+f.Elems], begin); err != nil {
-				return err
+			if first < end {
+				if err := w.ReadF32(src.HFName, dst.F32[f.First+first-dst.First:][:end-first], begin+first); err != nil {
+					return err
+				}
 			}
 			continue
 		}
-		for at := int64(0); at < f.Elems; at += readElems {
-			vals := buf[:min(readElems, f.Elems-at)]
+		for at := first; at < end; at += readElems {
+			vals := buf[:min(readElems, end-at)]
 			if err := w.ReadF32(src.HFName, vals, begin+at); err != nil {
 				return err
 			}

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"math"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -89,6 +90,43 @@ func TestReadPart(t *testing.T) {
 				}
 				if d := modeltest.MaxDiff(gather(m, values, out), want); d != 0 {
 					t.Errorf("%s: %s differs by %g, split %v", variant, out.Name, d, split)
+				}
+			}
+		}
+	}
+}
+
+// TestPiecesOfParts fills parts piece by piece, from a checkpoint and at random, and compares them with whole ones.
+func TestPiecesOfParts(t *testing.T) {
+	dir := filepath.Join("modeltest", "testdata", "qwen3-bias-untied")
+	w, err := hf.OpenWeights(dir)
+	check(t, err)
+	defer w.Close()
+	m, err := model.Read(dir)
+	check(t, err)
+	for how, fill := range map[string]func(*model.Part, model.Values) error{
+		"read":      func(p *model.Part, v model.Values) error { return m.ReadPart(w, p, v) },
+		"at random": func(p *model.Part, v model.Values) error { m.InitPart(5, p, v); return nil },
+	} {
+		for _, split := range []bool{false, true} {
+			for i := range m.Parts {
+				p := &m.Parts[i]
+				whole, pieces := newValues(p, split), newValues(p, split)
+				check(t, fill(p, whole))
+				for _, piece := range []int64{tensor.Align, 7 * tensor.Align} {
+					for first := int64(0); first < p.Layout.WeightElems; first += piece {
+						v := model.Values{First: first}
+						end := min(first+piece, p.Layout.WeightElems)
+						if split {
+							v.High, v.Low = pieces.High[first:end], pieces.Low[first:end]
+						} else {
+							v.F32 = pieces.F32[first:end]
+						}
+						check(t, fill(p, v))
+					}
+					if !slices.Equal(pieces.F32, whole.F32) || !slices.Equal(pieces.High, whole.High) || !slices.Equal(pieces.Low, whole.Low) {
+						t.Fatalf("%s in pieces of %d, split %v: %s differs", how, piece, split, p.Name)
+					}
 				}
 			}
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"unsafe"
 
+	"github.com/millrace/millrace/internal/hostmem"
 	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/optim"
 	"github.com/millrace/millrace/plan"
@@ -12,28 +13,61 @@ import (
 	"github.com/millrace/millrace/trace"
 )
 
-// Fill writes the weights of every part into a store, by calling read with a place for each. Moments are left as they are:
-// a new store has zeros.
+// Fill writes the weights of every part into a store, by calling read with the place of each of their pieces there. Moments are left as
+// they are: a new store has zeros.
 func Fill(ctx context.Context, p *plan.Plan, s store.Store, read func(*model.Part, model.Values) error) error {
-	var b values
+	specs := make([][store.Kinds]store.Spec, len(p.Model.Parts))
+	for _, spec := range p.Extents() {
+		specs[spec.Part][spec.Kind] = spec
+	}
 	for i := range p.Model.Parts {
-		b.fit(p, i)
-		if err := read(&p.Model.Parts[i], b.Values); err != nil {
-			return err
+		weights, low := specs[i][store.Weights], specs[i][store.Low]
+		types := p.Numerics.Scheme().Types()
+		versions := [2]uint64{s.Version(weights.ID), 0}
+		if low.Bytes > 0 {
+			versions[1] = s.Version(low.ID)
 		}
-		if err := b.move(ctx, p, s, i, store.Write); err != nil {
-			return err
+		for off, n := range weights.Pieces() {
+			place := model.Values{First: off / types[store.Weights].Bytes()}
+			lease, err := s.Borrow(ctx, trace.Update, weights.ID, off, n, store.Write, versions[0])
+			if err != nil {
+				return err
+			}
+			if p.Numerics.Master == optim.F32 {
+				place.F32 = hostmem.F32(lease.Bytes())
+			} else {
+				place.High = hostmem.U16(lease.Bytes())
+			}
+			var lowLease *store.Lease
+			if at := place.First * types[store.Low].Bytes(); at < low.Bytes {
+				lowLease, err = s.Borrow(ctx, trace.Update, low.ID, at, min(low.Piece, low.Bytes-at), store.Write, versions[1])
+				if err != nil {
+					lease.Release()
+					return err
+				}
+				place.Low = hostmem.I16(lowLease.Bytes())
+			}
+			err = read(&p.Model.Parts[i], place)
+			lease.Release()
+			if lowLease != nil {
+				lowLease.Release()
+			}
+			if err != nil {
+				return err
+			}
 		}
 	}
 	return nil
 }
 
-// View copies the weights of a part. No engine may be in a step.
-func View(ctx context.Context, p *plan.Plan, s store.Store, part int) (model.Values, error) {
+// Viewer gives the weights of parts, one at a time in memory that it uses again. No engine may be in a step.
+func Viewer(p *plan.Plan, s store.Store) func(ctx context.Context, part int) (model.Values, error) {
 	var b values
-	b.fit(p, part)
-	err := b.move(ctx, p, s, part, store.Read)
-	return b.Values, err
+	return func(ctx context.Context, part int) (model.Values, error) {
+		b.fit(p, part)
+		err := b.read(ctx, p, s, part)
+		return b.Values, err
+	}
 }
 
 // values are the weights of one part in memory of their own, whereas a store has them in pieces.
@@ -65,11 +99,11 @@ func resize[T any](x []T, n int64) []T {
 	return x[:n]
 }
 
-// move copies between the values and the store's pieces.
-func (b *values) move(ctx context.Context, p *plan.Plan, s store.Store, part int, access store.Access) error {
+// read copies the store's pieces.
+func (b *values) read(ctx context.Context, p *plan.Plan, s store.Store, part int) error {
 	for _, spec := range p.Extents() {
 		if mem := b.bytes[spec.Kind]; spec.Part == part && mem != nil {
-			if err := move(ctx, s, spec, mem, access); err != nil {
+			if err := ReadExtent(ctx, s, spec, mem); err != nil {
 				return err
 			}
 		}

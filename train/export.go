@@ -13,9 +13,8 @@ import (
 
 // export writes the weights as they are in the store.
 func (s *session) export(ctx context.Context, src *source, dir string, dtype tensor.DType) error {
-	return s.env.writeModel(ctx, src, dir, dtype, hf.WriteOptions{Replace: true}, func(part int) (model.Values, error) {
-		return stream.View(ctx, s.plan, s.store, part)
-	})
+	view := stream.Viewer(s.plan, s.store)
+	return s.env.writeModel(ctx, src, dir, dtype, hf.WriteOptions{Replace: true}, func(part int) (model.Values, error) { return view(ctx, part) })
 }
 
 // writeModel writes weights as a Hugging Face directory, with the configuration and the tokenizer of the model that the run

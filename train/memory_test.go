@@ -6,11 +6,14 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 
 	"github.com/millrace/millrace/data"
+	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/plan"
+	"github.com/millrace/millrace/stream"
 )
 
 // TestDocumentsArePlanned trains on many short documents: what grows with their number has a line in the plan, which is what was reserved.
@@ -54,5 +57,45 @@ func TestDocumentsArePlanned(t *testing.T) {
 		if name == "" && order.PeakBytes != planned || planned < 8*documents || planned > 24*documents {
 			t.Errorf("%s: the order of %d documents took %d bytes, and %d are in the plan", name, documents, order.PeakBytes, planned)
 		}
+	}
+}
+
+// TestPartsAreFilledInPlace: weights go into the store a piece at a time, where they lie in the end. A part on its way there was in no plan, so
+// that eval took more than its memory budget while it loaded a model of large parts.
+func TestPartsAreFilledInPlace(t *testing.T) {
+	env := newEnv(t)
+	src, err := openModel(t.Context(), env, writeConfig(t, map[string]any{"hidden_size": 256, "intermediate_size": 2048}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	dev, err := env.open("cpu")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dev.Close()
+	n, err := numericsOf("bf16", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.SequenceLen = 64
+	p, err := env.fitForward(t.Context(), src.model.Frozen(), n, 1, dev, Memory{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, _, err := stream.OpenStore(p, stream.StoreOptions{Accounts: env.Accounts})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	var largest int64
+	for _, spec := range p.Extents() {
+		largest = max(largest, spec.Bytes)
+	}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	err = stream.Fill(t.Context(), p, s, func(*model.Part, model.Values) error { return nil })
+	runtime.ReadMemStats(&after)
+	if got := int64(after.TotalAlloc - before.TotalAlloc); err != nil || largest < 2<<20 || got > largest/8 {
+		t.Errorf("to fill parts of %d bytes took %d of the Go heap, %v", largest, got, err)
 	}
 }

@@ -114,8 +114,6 @@ func (e *Env) openSession(ctx context.Context, p *plan.Plan, dev *devices, state
 	if err := fill(s); err != nil {
 		return s, err
 	}
-	// What filling took of the Go heap, a part's weights, goes back before the engine reserves its own: it is not in the plan.
-	debug.FreeOSMemory()
 	s.engine, err = stream.New(stream.Config{Plan: p, Device: dev.computes, Host: dev.host, Store: s.store, Accounts: e.Accounts,
 		Trace: trace.NewRecorder(0)})
 	return s, err
