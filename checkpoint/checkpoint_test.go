@@ -558,3 +558,26 @@ func TestSpecsThatCannotBe(t *testing.T) {
 		must(t, s.check())
 	}
 }
+
+// A list of checkpoints keeps no pieces, and what is to be pruned need not be readable.
+func TestListKeepsNoPieces(t *testing.T) {
+	m := vfs.NewMem()
+	r := start(t, m, root, 1, 2, 3)
+	entries, err := List(m, root)
+	must(t, err)
+	for _, e := range entries {
+		if e.Err != nil || e.Manifest.Bytes() == 0 || e.Manifest.Files != nil {
+			t.Errorf("%+v", e)
+		}
+		for _, x := range e.Manifest.Extents {
+			if x.Pieces != nil {
+				t.Errorf("step %d has the pieces of %v", e.Step, x.ID)
+			}
+		}
+	}
+	must(t, vfs.WriteFileAtomic(m, filepath.Join(root, DirName(1), manifestName), []byte("not read")))
+	removed, err := r.Prune(2, -1)
+	if err != nil || !slices.Equal(removed, []int{1}) {
+		t.Errorf("removed %v, %v", removed, err)
+	}
+}

@@ -129,22 +129,22 @@ func (d *Directory) Prune(keep, best int) (removed []int, err error) {
 	if keep <= 0 {
 		return nil, nil
 	}
-	entries, err := List(d.fsys, d.path)
+	steps, err := listSteps(d.fsys, d.path)
 	if err != nil {
 		return nil, err
 	}
 	complete := 0
-	for _, e := range entries {
+	for _, step := range steps {
 		switch {
-		case complete < keep:
-			if e.Err == nil {
+		case complete < keep: // what is removed need not be read: a manifest of a large model has tens of thousands of pieces
+			if _, err := openStep(d.fsys, filepath.Join(d.path, DirName(step)), step); err == nil {
 				complete++
 			}
-		case e.Step != best:
-			if err := d.remove(e.Step); err != nil {
+		case step != best:
+			if err := d.remove(step); err != nil {
 				return removed, fmt.Errorf("an old checkpoint was not removed: %w%s", err, mend(err))
 			}
-			removed = append(removed, e.Step)
+			removed = append(removed, step)
 		}
 	}
 	return removed, nil

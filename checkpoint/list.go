@@ -24,8 +24,8 @@ type Entry struct {
 	Err error
 }
 
-// List lists the checkpoints of a run, newest first, with what Open says of each. A directory that does not exist has
-// none. It changes nothing and needs no lock: a run may be saving and pruning there.
+// List lists the checkpoints of a run, newest first, with what Open says of each; manifests come without their files and the pieces of
+// their extents, of which those of a large model are many. A directory that does not exist has none. It changes nothing and needs no lock: a run may be saving and pruning there.
 func List(fsys vfs.FS, path string) ([]Entry, error) {
 	entries, _, err := list(fsys, path, -1, false)
 	return entries, err
@@ -76,6 +76,7 @@ func list(fsys vfs.FS, path string, below int, first bool) (entries []Entry, c *
 		if first {
 			break
 		}
+		c.Manifest.dropPieces()
 	}
 	return entries, c, nil
 }

@@ -195,6 +195,14 @@ func (m *Manifest) Bytes() int64 {
 	return sum
 }
 
+// dropPieces forgets which files there are and what lies where in them.
+func (m *Manifest) dropPieces() {
+	m.Files = nil
+	for i := range m.Extents {
+		m.Extents[i].Pieces = nil
+	}
+}
+
 // extentJSON is an Extent in a manifest.
 type extentJSON struct {
 	Part       string  `json:"part"`
