@@ -35,6 +35,11 @@ type Machine struct {
 	DiskReadBytesPerSec  float64 `json:"disk_read_bytes_per_sec,omitempty"`
 	DiskWriteBytesPerSec float64 `json:"disk_write_bytes_per_sec,omitempty"`
 	DiskPath             string  `json:"disk_path,omitempty"` // a directory on the file system that was measured
+
+	// Of a save, as a run makes it: state from memory in one piece after the other and, for state on disk, the seconds that a file takes
+	// to be made durable, linked and replaced. On a device that computes on the host's cores, while those are busy. 0: not measured.
+	SaveBytesPerSec float64 `json:"save_bytes_per_sec,omitempty"`
+	SaveLinkSeconds float64 `json:"save_link_sec,omitempty"`
 }
 
 // MatMulFLOPsPerSec is the rate for a compute type.
@@ -56,6 +61,7 @@ func (m *Machine) Check() error {
 		}
 	}
 	for name, rate := range map[string]float64{"disk_read_bytes_per_sec": m.DiskReadBytesPerSec, "disk_write_bytes_per_sec": m.DiskWriteBytesPerSec,
+		"save_bytes_per_sec": m.SaveBytesPerSec, "save_link_sec": m.SaveLinkSeconds,
 		"duplex_upload_bytes_per_sec": m.DuplexUploadBytesPerSec, "duplex_download_bytes_per_sec": m.DuplexDownloadBytesPerSec,
 		"device_ops_per_sec": m.DeviceOpsPerSec, "adamw_under_copies_bytes_per_sec": m.AdamWUnderCopiesBytesPerSec, "device_copy_bytes_per_sec": m.DeviceCopyBytesPerSec} {
 		if !(rate >= 0) || rate > 1e20 {

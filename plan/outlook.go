@@ -19,11 +19,11 @@ type Outlook struct {
 	Timeline []string `json:"timeline"`
 	Idles    []Idle   `json:"idles,omitempty"` // of the compute lane
 
-	// CheckpointBytes is the state in host memory that a checkpoint copies, and CheckpointStallSeconds how long steps wait
-	// for it. The copy goes on beside a step, so they wait for what it takes longer: max(0, CheckpointBytes / disk write rate -
-	// step). A unified device computes on the cores that copy: there they wait for all of the copy. State on disk is linked, not
-	// copied. Where the disk's rate is not known there is no stall to tell.
+	// CheckpointBytes is the state in host memory that a checkpoint copies, CheckpointLinks the files of state on disk that it links, and
+	// CheckpointStallSeconds how long steps wait for both. They go on beside a step, so steps wait for what they take longer. A unified
+	// device computes on the cores that copy: there steps wait for all of it. Where the disk's rate is not known there is no stall to tell.
 	CheckpointBytes        int64    `json:"checkpoint_bytes"`
+	CheckpointLinks        int64    `json:"checkpoint_links,omitempty"`
 	CheckpointStallSeconds *float64 `json:"checkpoint_stall_sec,omitempty"`
 
 	// RatedWriteBytes is what the drive is rated for, WearDays how long it lasts under steps that follow one another, and
@@ -43,12 +43,20 @@ func (p *Plan) Outlook(m Machine, dev device.Info, steps int, ratedWriteBytes in
 		o.TokensPerSec = float64(p.Numerics.StepPositions()) / q.StepSeconds
 	}
 	for _, spec := range p.Extents() {
-		if !p.OnDisk(spec.ID) && !spec.Kind.Transient() {
+		switch {
+		case spec.Kind.Transient():
+		case p.OnDisk(spec.ID):
+			o.CheckpointLinks += (spec.Bytes + spec.Piece - 1) / spec.Piece
+		default:
 			o.CheckpointBytes += spec.Bytes
 		}
 	}
-	if m.DiskWriteBytesPerSec > 0 {
-		stall := float64(o.CheckpointBytes) / m.DiskWriteBytesPerSec
+	rate := m.SaveBytesPerSec
+	if rate == 0 {
+		rate = m.DiskWriteBytesPerSec
+	}
+	if rate > 0 {
+		stall := float64(o.CheckpointBytes)/rate + float64(o.CheckpointLinks)*m.SaveLinkSeconds
 		if !dev.Unified {
 			stall = max(0, stall-q.StepSeconds)
 		}

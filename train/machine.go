@@ -20,6 +20,7 @@ func (e *Env) machine(dev device.Info, diskPath string) plan.Machine {
 	if m.DiskPath == "" || diskPath != "" && !sameDrive(m.DiskPath, diskPath) {
 		g := guess(dev)
 		m.DiskReadBytesPerSec, m.DiskWriteBytesPerSec, m.DiskPath = g.DiskReadBytesPerSec, g.DiskWriteBytesPerSec, ""
+		m.SaveBytesPerSec, m.SaveLinkSeconds = 0, 0
 		m.Name += " (measured, but for the disk, whose rates are a guess; run `millrace probe --path DIR`, with a directory on it)"
 	}
 	return m

@@ -9,13 +9,19 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
+	"sync/atomic"
 	"syscall"
 	"time"
 
+	"github.com/millrace/millrace/checkpoint"
+	"github.com/millrace/millrace/internal/fault"
+	"github.com/millrace/millrace/internal/hostmem"
 	"github.com/millrace/millrace/internal/vfs"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/store"
+	"github.com/millrace/millrace/tensor"
 	"github.com/millrace/millrace/trace"
 )
 
@@ -94,7 +100,75 @@ func (p *prober) disk(m *plan.Machine) (err error) {
 	slices.Sort(reads)
 	slices.Sort(writes)
 	m.DiskReadBytesPerSec, m.DiskWriteBytesPerSec, m.DiskPath = median(reads), median(writes), path
-	return nil
+	if p.dev == nil || p.dev.computes.Info().Unified {
+		defer occupyCores()()
+	}
+	m.SaveBytesPerSec, m.SaveLinkSeconds, err = t.save(p.env.Accounts, dir)
+	if errors.Is(err, syscall.ENOSPC) { // the tier fits, a save beside it does not
+		m.SaveBytesPerSec, m.SaveLinkSeconds = 0, 0
+		return nil
+	}
+	return err
+}
+
+// occupyCores keeps the cores as busy as a device does that computes on them, until stop.
+func occupyCores() (stop func()) {
+	var done atomic.Bool
+	var wg fault.Group
+	for range runtime.GOMAXPROCS(0) {
+		wg.Go(func() {
+			for !done.Load() { // which the scheduler may interrupt
+			}
+		})
+	}
+	return func() {
+		done.Store(true)
+		wg.Wait()
+	}
+}
+
+// savePieces is how many pieces the probe saves each way.
+const savePieces = 16
+
+// save makes a checkpoint as a run does: pieces that are copied from memory, one after the other, and pieces that are linked. It is not kept.
+func (t *diskPass) save(accounts *hostmem.Accounts, dir string) (bytesPerSec, linkSec float64, err error) {
+	dir = filepath.Join(dir, "save")
+	made, err := checkpoint.Acquire(vfs.OS{}, dir)
+	if err != nil {
+		return 0, 0, err
+	}
+	defer func() { err = errors.Join(err, made.Close(), vfs.RemoveAll(vfs.OS{}, dir)) }()
+	moments, low := t.specs[1], t.specs[0]
+	memory, err := accounts.Reserve("probe", moments.Piece)
+	if err != nil {
+		return 0, 0, err
+	}
+	defer memory.Close()
+	t.fill(memory.Bytes())
+	copied := checkpoint.Spec{ID: checkpoint.ID{Part: "copied", Kind: moments.Kind}, DType: tensor.F32, Bytes: savePieces * moments.Piece, PieceBytes: moments.Piece}
+	linked := checkpoint.Spec{ID: checkpoint.ID{Part: "linked", Kind: low.Kind}, DType: tensor.I16, Bytes: low.Bytes, PieceBytes: low.Piece}
+	w, err := made.Create(1, []checkpoint.Spec{copied, linked})
+	if err != nil {
+		return 0, 0, err
+	}
+	defer w.Abort()
+	begin := time.Now()
+	for piece := range savePieces {
+		if err := t.ctx.Err(); err != nil {
+			return 0, 0, err
+		}
+		if err := w.Add(copied.ID, piece, memory.Bytes()); err != nil {
+			return 0, 0, err
+		}
+	}
+	bytesPerSec = float64(copied.Bytes) / time.Since(begin).Seconds()
+	begin = time.Now()
+	piece := 0
+	err = t.Files(t.ctx, low.ID, true, func(f store.PieceFile) error {
+		piece++
+		return w.Link(linked.ID, piece-1, f.Path, f.XXH3)
+	})
+	return bytesPerSec, time.Since(begin).Seconds() / float64(piece), err
 }
 
 // removeProbeDir removes what the disk tier leaves in its directory, and that, if nothing else is in it.

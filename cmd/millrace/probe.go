@@ -67,6 +67,8 @@ func machineText(m *plan.Machine) string {
 		{"optimizer under copies both ways", "GB/s", m.AdamWUnderCopiesBytesPerSec, 1e9},
 		{"disk, read", "GB/s", m.DiskReadBytesPerSec, 1e9},
 		{"disk, written", "GB/s", m.DiskWriteBytesPerSec, 1e9},
+		{"checkpoint, copied", "GB/s", m.SaveBytesPerSec, 1e9},
+		{"checkpoint, linked", "ms/file", m.SaveLinkSeconds, 1e-3},
 	} {
 		if r.rate > 0 {
 			fmt.Fprintf(w, "%s\t%.2f\t %s\n", r.name, r.rate/r.per, r.unit)
