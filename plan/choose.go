@@ -434,6 +434,9 @@ func (c *chooser) measure(place Placement) *Plan {
 	if c.DataBytes > 0 {
 		p.Host = append(p.Host, Bytes{data.OrderPurpose, c.DataBytes})
 	}
+	if p.ManifestBytes = s.manifestBytes(); p.ManifestBytes > 0 {
+		p.Host = append(p.Host, Bytes{"checkpoint manifests", p.ManifestBytes})
+	}
 	if c.ProgramBytes > 0 {
 		p.Host = append(p.Host, Bytes{"program", c.ProgramBytes})
 	}

@@ -68,6 +68,9 @@ type Plan struct {
 	State     []Bytes `json:"state"` // the extents of the store, in host memory
 	Host      []Bytes `json:"host"`  // other host memory, the driver's own and the program's included
 	HostBytes int64   `json:"host_bytes"`
+	// ManifestBytes is what of Host the Go heap has for the manifest of a checkpoint that is read or written.
+	ManifestBytes int64 `json:"manifest_bytes,omitempty"`
+
 	Disk      []Bytes `json:"disk,omitempty"` // the other extents of the store, with their spare files
 	DiskBytes int64   `json:"disk_bytes,omitempty"`
 	Space     *Space  `json:"space,omitempty"` // of what a run saves; nil: it is not planned

@@ -39,6 +39,25 @@ func CheckpointBytes(m *model.Model, n Numerics) (sum int64) {
 	return sum
 }
 
+// manifestPieceBytes is what a piece of a checkpoint takes of the Go heap while its manifest is made: where it lies, under which name, and its
+// text, three times for as long as it is sealed.
+const manifestPieceBytes = 1 << 10
+
+// manifestBytes is that of a whole checkpoint; 0 for what is not trained, and so not saved.
+func (s *setting) manifestBytes() (sum int64) {
+	if s.wants.NoUpdates || !s.trains() {
+		return 0
+	}
+	for part := range s.model.Parts {
+		for _, spec := range s.extents(part) {
+			if !spec.Kind.Transient() {
+				sum += (spec.Bytes + spec.Piece - 1) / spec.Piece * manifestPieceBytes
+			}
+		}
+	}
+	return sum
+}
+
 // NeedBytes is all that is needed of the drive of output_dir.
 func (s *Space) NeedBytes() int64 { return s.PeakBytes + s.StateBytes }
 

@@ -10,6 +10,8 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"runtime/debug"
+	"runtime/metrics"
 	"testing"
 
 	"github.com/millrace/millrace/data"
@@ -119,5 +121,54 @@ func TestPartsAreFilledInPlace(t *testing.T) {
 	runtime.ReadMemStats(&after)
 	if got := int64(after.TotalAlloc - before.TotalAlloc); err != nil || largest < 2<<20 || got > largest/8 {
 		t.Errorf("to fill parts of %d bytes took %d of the Go heap, %v", largest, got, err)
+	}
+}
+
+// TestHeapIsLimited: while a session lasts, the Go heap is held to what the plan has for it, unless the user has set a limit.
+func TestHeapIsLimited(t *testing.T) {
+	limit := func() int64 { return debug.SetMemoryLimit(-1) }
+	before := limit()
+	open := func() *session {
+		env := newEnv(t)
+		src, err := openModel(t.Context(), env, writeConfig(t, nil))
+		if err != nil {
+			t.Fatal(err)
+		}
+		dev, err := env.open("cpu")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { dev.Close() })
+		n, err := numericsOf("bf16", "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		n.SequenceLen = 64
+		p, err := env.fitForward(t.Context(), src.model, n, 1, dev, Memory{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := env.openSession(t.Context(), p, dev, "", func(s *session) error { return s.fill(t.Context(), src, "random", 1) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	s := open()
+	now := []metrics.Sample{{Name: "/memory/classes/total:bytes"}}
+	metrics.Read(now)
+	if got := limit(); s.plan.ManifestBytes == 0 || got > int64(now[0].Value.Uint64())+goHeapSlack+s.plan.ManifestBytes {
+		t.Errorf("the limit is %d bytes, with %d for manifests", got, s.plan.ManifestBytes)
+	}
+	if err := s.Close(); err != nil || limit() != before {
+		t.Errorf("the limit was %d before and is %d after, %v", before, limit(), err)
+	}
+	t.Setenv("GOMEMLIMIT", "1TiB")
+	s = open()
+	if limit() != before {
+		t.Error("a limit that was set is changed")
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
 	}
 }

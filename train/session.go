@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"runtime/debug"
+	"runtime/metrics"
 
 	"github.com/millrace/millrace/data"
 	"github.com/millrace/millrace/device"
@@ -32,6 +34,8 @@ type session struct {
 
 	rows   []data.Batch    // the micro-batches that a loader fills for a step
 	region *hostmem.Region // of rows
+
+	heapLimit int64 // of the Go heap before the session; 0: it was not changed
 }
 
 // goHeapSlack is what the Go heap may grow by after the plan is made: garbage of a few steps.
@@ -116,7 +120,23 @@ func (e *Env) openSession(ctx context.Context, p *plan.Plan, dev *devices, state
 	}
 	s.engine, err = stream.New(stream.Config{Plan: p, Device: dev.computes, Host: dev.host, Store: s.store, Accounts: e.Accounts,
 		Trace: trace.NewRecorder(0)})
+	if err == nil {
+		s.limitHeap()
+	}
 	return s, err
+}
+
+// limitHeap has the garbage collector keep the Go heap to what the plan has for it, until the session is closed: what is there now, when all
+// that lasts is there, the slack, and a manifest. Without a limit garbage may grow to as much as what is kept. It is a backstop: it leaves
+// more room than a step needs, so that the collector has no more to do because of it. A limit that the user has set (GOMEMLIMIT) stays.
+func (s *session) limitHeap() {
+	if os.Getenv("GOMEMLIMIT") != "" {
+		return
+	}
+	debug.FreeOSMemory()
+	now := []metrics.Sample{{Name: "/memory/classes/total:bytes"}, {Name: "/memory/classes/heap/released:bytes"}}
+	metrics.Read(now)
+	s.heapLimit = debug.SetMemoryLimit(int64(now[0].Value.Uint64()-now[1].Value.Uint64()) + goHeapSlack + s.plan.ManifestBytes)
 }
 
 // reserveRows takes the memory that a loader fills for a step.
@@ -184,7 +204,10 @@ func (s *session) Close() error {
 	if s.region != nil {
 		err = cmp.Or(err, s.region.Close())
 	}
-	s.engine, s.store, s.disk, s.rows, s.region = nil, nil, nil, nil, nil
+	if s.heapLimit > 0 {
+		debug.SetMemoryLimit(s.heapLimit)
+	}
+	s.engine, s.store, s.disk, s.rows, s.region, s.heapLimit = nil, nil, nil, nil, nil, 0
 	return err
 }
 
