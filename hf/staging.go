@@ -56,12 +56,12 @@ func tempName(path string) string {
 }
 
 // RemoveStaged removes what killed processes have left beside a target that they were writing. Nobody may be writing it.
-func RemoveStaged(target string) error {
+func RemoveStaged(fsys vfs.FS, target string) error {
 	dir := filepath.Dir(target)
-	entries, err := os.ReadDir(dir)
+	entries, err := fsys.ReadDir(dir)
 	for _, e := range entries {
 		if random, ok := strings.CutPrefix(e.Name(), "."+filepath.Base(target)+".tmp-"); ok && len(random) == 16 {
-			err = errors.Join(err, os.RemoveAll(filepath.Join(dir, e.Name())))
+			err = cmp.Or(err, vfs.RemoveAll(fsys, filepath.Join(dir, e.Name())))
 		}
 	}
 	return err

@@ -8,7 +8,6 @@ import (
 
 	"github.com/millrace/millrace/checkpoint"
 	"github.com/millrace/millrace/hf"
-	"github.com/millrace/millrace/internal/vfs"
 	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/store"
 	"github.com/millrace/millrace/tensor"
@@ -19,7 +18,7 @@ import (
 // and compares what it reads with its checksums. outDir must not exist. A dtype of tensor.Invalid is the type in which the
 // run itself would have written its model.
 func ExportCheckpoint(ctx context.Context, env *Env, checkpointDir, modelName, outDir string, dtype tensor.DType) error {
-	from, err := checkpoint.Open(vfs.OS{}, checkpointDir)
+	from, err := checkpoint.Open(env.files(), checkpointDir)
 	if err != nil {
 		if damage := (*checkpoint.DamageError)(nil); !errors.As(err, &damage) {
 			err = Request(err) // there is none

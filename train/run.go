@@ -546,7 +546,7 @@ func digits(n int) int { return len(fmt.Sprint(n)) }
 
 // writeTrace writes the Chrome trace.
 func (t *trainer) writeTrace() error {
-	f, err := os.Create(filepath.Join(t.config.OutputDir, "trace.json"))
+	f, err := t.env.files().Create(filepath.Join(t.config.OutputDir, "trace.json"))
 	if err != nil {
 		return err
 	}

@@ -46,10 +46,10 @@ func (e *Env) holdRun(c *Config) (*checkpoint.Directory, error) {
 	}
 	// What a run that was killed has left half-written.
 	for _, name := range []string{resolvedName, otherResolvedName, planName} {
-		_ = os.Remove(filepath.Join(c.OutputDir, name+".tmp")) // costs nothing if it stays
+		_ = e.files().Remove(filepath.Join(c.OutputDir, name+".tmp")) // costs nothing if it stays
 	}
 	for _, name := range []string{lastModel, bestModel} {
-		_ = hf.RemoveStaged(filepath.Join(c.OutputDir, name))
+		_ = hf.RemoveStaged(e.files(), filepath.Join(c.OutputDir, name))
 	}
 	return dir, nil
 }
@@ -62,9 +62,12 @@ type beginning struct {
 
 // findBeginning decides how the run starts. The lock is held. It refuses a directory that has another run.
 func (e *Env) findBeginning(c *Config) (b beginning, err error) {
-	old := readResolved(c.OutputDir)
+	old, err := e.readResolved(c.OutputDir)
+	if err != nil {
+		return b, fmt.Errorf("output_dir: %w", err)
+	}
 	if c.Resume == "never" {
-		return b, c.refuseRun()
+		return b, e.refuseRun(c)
 	}
 	own, broken, err := e.newest(c, -1)
 	if err != nil {
@@ -100,9 +103,9 @@ func (e *Env) findBeginning(c *Config) (b beginning, err error) {
 			b.sizes = old.Numerics
 			return b, nil
 		}
-		return b, c.refuseRun()
+		return b, e.refuseRun(c)
 	default:
-		err = c.refuseRun()
+		err = e.refuseRun(c)
 	}
 	from, errOpen := checkpoint.Open(e.files(), c.Resume)
 	if errOpen != nil {
@@ -156,9 +159,11 @@ func sameDir(a, b string) bool {
 }
 
 // refuseRun refuses a directory that has anything of a run.
-func (c *Config) refuseRun() error {
+func (e *Env) refuseRun(c *Config) error {
 	names := []string{lastModel, metricsName, bestModel}
-	if old := resolvedIn(c.OutputDir); old != "" {
+	if old, err := e.resolvedIn(c.OutputDir); err != nil {
+		return fmt.Errorf("output_dir: %w", err)
+	} else if old != "" {
 		names = append(names, old)
 	}
 	for _, name := range names {
@@ -169,37 +174,43 @@ func (c *Config) refuseRun() error {
 			return Request(fmt.Errorf("output_dir: %w", err))
 		}
 	}
-	entries, err := os.ReadDir(checkpointsDir(c))
-	for _, e := range entries {
-		if strings.HasPrefix(e.Name(), "step-") {
+	entries, err := e.files().ReadDir(checkpointsDir(c))
+	for _, entry := range entries {
+		if strings.HasPrefix(entry.Name(), "step-") {
 			return Request(fmt.Errorf("output_dir: %s already has checkpoints; choose another directory, or remove them", c.OutputDir))
 		}
 	}
 	return Request(err)
 }
 
-// resolvedIn is the name of the run file that a run has written to a directory; empty if there is none.
-func resolvedIn(dir string) string {
+// resolvedIn is the name of the run file that a run has written to a directory; empty if there is none. An error is the machine's: it
+// is not known what is there.
+func (e *Env) resolvedIn(dir string) (string, error) {
 	for _, name := range []string{otherResolvedName, resolvedName} {
-		doc, err := vfs.ReadFile(vfs.OS{}, filepath.Join(dir, name), maxRunFileBytes)
-		if err == nil && bytes.HasPrefix(doc, []byte(resolvedHeader)) {
-			return name
+		switch doc, err := vfs.ReadFile(e.files(), filepath.Join(dir, name), maxRunFileBytes); {
+		case isOfMachine(err):
+			return "", err
+		case err == nil && bytes.HasPrefix(doc, []byte(resolvedHeader)):
+			return name, nil
 		}
 	}
-	return ""
+	return "", nil
 }
 
-// readResolved is the run whose run file is in a directory; nil if there is none that can be read.
-func readResolved(dir string) *Config {
-	name := resolvedIn(dir)
-	if name == "" {
-		return nil
+// readResolved is the run whose run file is in a directory; nil if there is none, or it is no run file any more.
+func (e *Env) readResolved(dir string) (*Config, error) {
+	name, err := e.resolvedIn(dir)
+	if err != nil || name == "" {
+		return nil, err
 	}
 	c, err := ReadConfig(filepath.Join(dir, name), nil)
-	if err != nil {
-		return nil
+	switch {
+	case isOfMachine(err):
+		return nil, err
+	case err != nil:
+		return nil, nil
 	}
-	return c
+	return c, nil
 }
 
 // writeResolved writes the run file with every key. The user's own run.yaml stays as it is.
@@ -208,7 +219,10 @@ func (e *Env) writeResolved(c *Config) error {
 	if err != nil {
 		return err
 	}
-	name := resolvedIn(c.OutputDir)
+	name, err := e.resolvedIn(c.OutputDir)
+	if err != nil {
+		return err
+	}
 	if name == "" {
 		name = resolvedName
 		if _, err := os.Lstat(filepath.Join(c.OutputDir, name)); err == nil {

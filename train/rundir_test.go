@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 
 	"github.com/millrace/millrace/checkpoint"
@@ -140,7 +141,7 @@ func TestRunFileInItsOutputDirectory(t *testing.T) {
 	if text, err := os.ReadFile(filepath.Join(c.OutputDir, "run.yaml")); err != nil || string(text) != mine {
 		t.Errorf("run.yaml is now %q, error %v", text, err)
 	}
-	if again := readResolved(c.OutputDir); again == nil || again.Numerics.MicroBatch == 0 || again.Model != c.Model {
+	if again, _ := newEnv(t).readResolved(c.OutputDir); again == nil || again.Numerics.MicroBatch == 0 || again.Model != c.Model {
 		t.Errorf("the resolved run file says %+v", again)
 	}
 }
@@ -171,7 +172,8 @@ func TestSizesSurviveAKill(t *testing.T) {
 	if _, err := Train(context.Background(), &fresh, newEnv(t), Options{}); err != nil {
 		t.Fatal(err)
 	}
-	if a, b := readResolved(fresh.OutputDir), readResolved(c.OutputDir); a.Numerics == b.Numerics {
+	a, _ := newEnv(t).readResolved(fresh.OutputDir)
+	if b, _ := newEnv(t).readResolved(c.OutputDir); a.Numerics == b.Numerics {
 		t.Fatalf("the budgets give the same sizes, %+v: this test shows nothing", a.Numerics)
 	}
 	got, err := Train(context.Background(), &killed, newEnv(t), Options{})
@@ -307,5 +309,32 @@ func TestNamesAboveCheckpointsAreDurable(t *testing.T) {
 		if !fsys.synced[filepath.Join(root, dir)] {
 			t.Errorf("the names in %q are not durable", dir)
 		}
+	}
+}
+
+// A run file that the drive does not give says nothing of what is there: it is no reason to ask for another directory.
+func TestUnreadableRunFile(t *testing.T) {
+	c := smallConfig(t)
+	until(t, c, "step  2/12")
+	if err := os.RemoveAll(checkpointsDir(c)); err != nil { // as after a kill before the first one
+		t.Fatal(err)
+	}
+	before := files(t, c.OutputDir)
+	env, drive := newEnv(t), vfs.NewFaulty(vfs.OS{})
+	env.FS = drive
+	drive.Intercept(func(op vfs.Op) vfs.Outcome {
+		if op.Kind == vfs.OpRead && filepath.Base(op.Name) == resolvedName {
+			return vfs.Outcome{Err: syscall.EIO}
+		}
+		return vfs.Outcome{}
+	})
+	if _, err := Train(context.Background(), c, env, Options{}); !errors.Is(err, syscall.EIO) || errors.Is(err, ErrRequest) {
+		t.Errorf("error %v, want the drive's", err)
+	}
+	if !maps.Equal(files(t, c.OutputDir), before) {
+		t.Error("the directory has changed")
+	}
+	if sum, err := Train(context.Background(), c, newEnv(t), Options{}); err != nil || sum.Steps != 12 {
+		t.Errorf("when the drive is well again: %+v, error %v", sum, err)
 	}
 }
