@@ -103,15 +103,32 @@ func New(ctx context.Context, r Request) (*Plan, error) { return r.choose(ctx, t
 // compare requests.
 func Sketch(ctx context.Context, r Request) (*Plan, error) { return r.choose(ctx, false) }
 
+// Fits says in one line why the request has no plan, if it has none. It simulates nothing.
+func (r Request) Fits(ctx context.Context) error {
+	if err := r.check(); err != nil {
+		return err
+	}
+	_, err := (&chooser{Request: r, ctx: ctx}).feasible()
+	return err
+}
+
 func (r Request) choose(ctx context.Context, thorough bool) (*Plan, error) {
-	if err := r.Numerics.Check(); err != nil {
+	if err := r.check(); err != nil {
 		return nil, err
 	}
+	return (&chooser{Request: r, ctx: ctx}).choose(thorough)
+}
+
+// check refuses numerics that cannot be.
+func (r Request) check() error {
+	if err := r.Numerics.Check(); err != nil {
+		return err
+	}
 	if r.Numerics.SequenceLen > r.Model.MaxPositions {
-		return nil, fmt.Errorf("sequence_len %d is more than the %d positions that the model was made for; lower sequence_len, or raise max_position_embeddings in its config.json",
+		return fmt.Errorf("sequence_len %d is more than the %d positions that the model was made for; lower sequence_len, or raise max_position_embeddings in its config.json",
 			r.Numerics.SequenceLen, r.Model.MaxPositions)
 	}
-	return (&chooser{Request: r, ctx: ctx}).choose(thorough)
+	return nil
 }
 
 func (p *Plan) setting() *setting {

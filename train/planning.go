@@ -59,6 +59,14 @@ func headChunks(dev device.Info) []int {
 	return sizes
 }
 
+// headChunksOf are those that are tried, or the one that is asked for.
+func headChunksOf(sizes Sizes, dev device.Info) []int {
+	if sizes.HeadChunk > 0 {
+		return []int{int(sizes.HeadChunk)}
+	}
+	return headChunks(dev)
+}
+
 // makePlan plans a run of a model with weights of a type, of so many steps if that is known. Sizes that are auto become the largest that fit.
 func (e *Env) makePlan(ctx context.Context, c *Config, m *model.Model, weights tensor.DType, steps int, dev device.Info) (*plan.Plan, error) {
 	n, err := c.types()
@@ -110,17 +118,9 @@ func fitRequest(ctx context.Context, r plan.Request, rows int, sizes Sizes, want
 	if err != nil {
 		return nil, err
 	}
-	chunks := headChunks(r.Device)
-	if sizes.HeadChunk > 0 {
-		chunks = []int{int(sizes.HeadChunk)}
-	}
-	n := &r.Numerics
+	chunks := headChunksOf(sizes, r.Device)
 	complete := func(micro, chunk int) plan.Request {
-		n.MicroBatch, n.MicroBatches, n.HeadChunk = micro, rows/micro, min(chunk, micro*n.SequenceLen)
-		n.BlockChunk = blockChunk(sizes, n.Positions(), r.Device)
-		if wants != nil {
-			r.Wants = wants(*n)
-		}
+		r = sized(r, rows, sizes, wants, micro, chunk)
 		return r
 	}
 	var best *plan.Plan
@@ -186,6 +186,44 @@ func fitRequest(ctx context.Context, r plan.Request, rows int, sizes Sizes, want
 		}
 	}
 	return p, ctx.Err()
+}
+
+// sized is a request with all sizes.
+func sized(r plan.Request, rows int, sizes Sizes, wants func(plan.Numerics) plan.Wants, micro, chunk int) plan.Request {
+	n := &r.Numerics
+	n.MicroBatch, n.MicroBatches, n.HeadChunk = micro, rows/micro, min(chunk, micro*n.SequenceLen)
+	n.BlockChunk = blockChunk(sizes, n.Positions(), r.Device)
+	if wants != nil {
+		r.Wants = wants(*n)
+	}
+	return r
+}
+
+// checkFits refuses a run that no sizes bring into its budgets: before its data are read, which takes long and only makes it larger.
+func (e *Env) checkFits(ctx context.Context, c *Config, m *model.Model, dev device.Info) error {
+	n, err := c.types()
+	if err != nil {
+		return err
+	}
+	n.SequenceLen = c.SequenceLen
+	r, err := e.request(m, n, dev, c.memory())
+	if err != nil {
+		return err
+	}
+	rows := c.BatchTokens / c.SequenceLen
+	micros, err := microBatches(c.Numerics, rows, c.SequenceLen, dev)
+	if err != nil {
+		return err
+	}
+	chunks := headChunksOf(c.Numerics, dev)
+	r = sized(r, rows, c.Numerics, func(plan.Numerics) plan.Wants { return c.wants() }, micros[len(micros)-1], chunks[len(chunks)-1])
+	if err = r.Fits(ctx); err == nil || ctx.Err() != nil {
+		return err
+	}
+	if err = r.Mend(ctx, err); ctx.Err() != nil {
+		return err
+	}
+	return Request(err)
 }
 
 // better reports whether a plan with smaller operations is worth it: because it is faster or, if it is as fast by rates

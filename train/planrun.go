@@ -2,9 +2,11 @@ package train
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/hf"
+	"github.com/millrace/millrace/internal/hostmem"
 	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/tensor"
@@ -24,6 +26,8 @@ type Planned struct {
 	Machine plan.Machine
 	Sources []string // of a named machine's rates
 	Outlook plan.Outlook
+	// AvailableBytes is the host memory that this machine has for the run; 0: of a named machine, or not known.
+	AvailableBytes int64
 }
 
 // PlanFor plans what Train would run, from config.json alone: it reads no data and no weights. For a named shape on a named
@@ -57,12 +61,35 @@ func PlanFor(ctx context.Context, env *Env, c *Config, o PlanOptions) (*Planned,
 		r.Device = dev.computes.Info()
 		r.Machine = env.machine(r.Device, c.memory().Path)
 		r.Plan, err = env.makePlan(ctx, c, m, weights, c.MaxSteps, r.Device)
+		r.AvailableBytes = available()
 	}
 	if err != nil {
 		return nil, err
 	}
 	r.Outlook = r.Plan.Outlook(r.Machine, r.Device, c.MaxSteps, rated)
 	return r, nil
+}
+
+// available is the memory that this process has and may still take; 0 where that is not known.
+func available() int64 {
+	free, _, err := hostmem.Available()
+	if err != nil {
+		return 0
+	}
+	used, err := hostmem.RSS()
+	if err != nil {
+		used = 0
+	}
+	return free + used
+}
+
+// Lacks says in a line that this machine has less host memory than the plan takes; it is empty where it has not.
+func (r *Planned) Lacks() string {
+	if r.AvailableBytes == 0 || r.Plan.ProcessBytes() <= r.AvailableBytes {
+		return ""
+	}
+	return fmt.Sprintf("this machine has only %s of host memory for the %s that the run takes: it would not start here; lower memory.host",
+		plan.FormatBytes(r.AvailableBytes), plan.FormatBytes(r.Plan.ProcessBytes()))
 }
 
 // modelToPlan is the configuration's model, or a named shape, with the type that its weights are exported in.

@@ -116,6 +116,9 @@ func (t *trainer) train(ctx context.Context, env *Env, o Options) (*Summary, err
 			return nil, err
 		}
 	}
+	if err := env.checkFits(ctx, c, t.src.model, dev.computes.Info()); err != nil {
+		return nil, err
+	}
 	defer t.closeData()
 	if err := t.openData(ctx, env); err != nil {
 		return nil, err

@@ -481,6 +481,50 @@ func TestPlanFor(t *testing.T) {
 	refused(t, err, "memory.device")
 }
 
+// A plan for this machine says when that has less memory than the run takes; a named machine is another one.
+func TestPlanForLessMemoryThanItTakes(t *testing.T) {
+	c := Defaults()
+	c.Model, c.SequenceLen, c.BatchTokens = "none", 64, 256
+	c.Datasets = []data.Source{{Path: "not read", Type: data.Text}}
+	c.Memory.Host = budget(t, "900TiB").Device
+	lacks := func(change func(*Planned)) string {
+		p, err := PlanFor(context.Background(), newEnv(t), &c, PlanOptions{Shape: "qwen2.5-1.5b"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if p.AvailableBytes <= 0 {
+			t.Skip("this system does not tell what memory there is")
+		}
+		change(p)
+		return p.Lacks()
+	}
+	if got := lacks(func(p *Planned) { p.AvailableBytes = p.Plan.ProcessBytes() }); got != "" {
+		t.Errorf("with just as much: %q", got)
+	}
+	if got := lacks(func(p *Planned) { p.AvailableBytes = p.Plan.ProcessBytes() - 1 }); !strings.Contains(got, "this machine has only") || !strings.Contains(got, "memory.host") {
+		t.Errorf("with less: %q", got)
+	}
+	p, err := PlanFor(context.Background(), newEnv(t), &c, PlanOptions{Shape: "qwen2.5-1.5b", Machine: "rtx3090-pc-24gb-64gb"})
+	if err != nil || p.Lacks() != "" {
+		t.Errorf("a named machine: %v, %q", err, p.Lacks())
+	}
+}
+
+// A budget that no sizes fit is refused before data are read.
+func TestTooLittleMemoryComesBeforeTheData(t *testing.T) {
+	c := smallConfig(t)
+	c.Datasets[0].Path = filepath.Join(t.TempDir(), "not there.jsonl")
+	c.Memory.Host = budget(t, "1MiB").Device
+	_, err := Train(context.Background(), c, newEnv(t), Options{})
+	refused(t, err, "memory.host")
+	c.Memory = budget(t, "1kB")
+	_, err = Train(context.Background(), c, newEnv(t), Options{})
+	refused(t, err, "makes it fit: memory.device=")
+	c.Memory = Memory{}
+	_, err = Train(context.Background(), c, newEnv(t), Options{})
+	refused(t, err, "not there.jsonl")
+}
+
 func TestReexport(t *testing.T) {
 	dir := writeModel(t, nil)
 	write(t, filepath.Join(dir, "generation_config.json"), `{"eos_token_id": 256}`)

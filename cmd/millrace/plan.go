@@ -51,7 +51,7 @@ func (c *planCmd) Run(p *program) error {
 	if err != nil {
 		return err
 	}
-	out := planResult{Plan: made.Plan, Machine: made.Machine, Sources: made.Sources, Outlook: made.Outlook}
+	out := planResult{Plan: made.Plan, Machine: made.Machine, Sources: made.Sources, Outlook: made.Outlook, AvailableBytes: made.AvailableBytes}
 	if c.Rehearse {
 		r, err := train.Rehearse(made.Plan, 3)
 		if err != nil {
@@ -66,6 +66,9 @@ func (c *planCmd) Run(p *program) error {
 		return p.printf("first step\n\n%s\nevery other step\n\n%s\nend\n\n%s", made.Plan.Schedule(plan.Prologue), made.Plan.Schedule(plan.Steady), made.Plan.Schedule(plan.Flush))
 	}
 	text := made.Plan.Explain(made.Device, made.Machine, made.Outlook)
+	if lacks := made.Lacks(); lacks != "" {
+		text += "\n" + lacks + "\n"
+	}
 	for _, source := range made.Sources {
 		text += "\n" + source
 	}
@@ -83,10 +86,12 @@ func (c *planCmd) Run(p *program) error {
 // planResult is the plan as JSON: what a run writes to plan.json, and what it was made from and means.
 type planResult struct {
 	*plan.Plan
-	Machine   plan.Machine     `json:"machine"`
-	Sources   []string         `json:"sources,omitempty"`
-	Outlook   plan.Outlook     `json:"outlook"`
-	Rehearsed *train.Rehearsal `json:"rehearsed,omitempty"`
+	Machine plan.Machine `json:"machine"`
+	Sources []string     `json:"sources,omitempty"`
+	Outlook plan.Outlook `json:"outlook"`
+	// AvailableBytes is the host memory that this machine has for the run, where the plan is for this machine.
+	AvailableBytes int64            `json:"available_bytes,omitempty"`
+	Rehearsed      *train.Rehearsal `json:"rehearsed,omitempty"`
 }
 
 // read reads the run file or, for a model alone, makes one with data that a plan does not look at.
