@@ -7,7 +7,8 @@ import (
 
 // Align is what every tensor that is not glued to its predecessor starts at, in elements. At two bytes per element it
 // is 512 bytes: whole cache lines, vectors and GPU transactions for each kind of extent. 8-bit moments are quantized in
-// blocks of the same length, so that no block straddles two tensors.
+// blocks of the same length, so that a block holds elements of two tensors only where these are glued: of q, k and v, and of their biases,
+// where a size is no multiple of 256.
 const Align = 256
 
 // MomentBlock is the number of elements that share a scale where moments are kept in 8 bits.
