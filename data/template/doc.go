@@ -13,7 +13,8 @@
 // raise_exception and strftime_now, tojson that leaves HTML alone, and the immutable sandbox, in which a list's append
 // is an error. Values are Python's: dicts keep their order, 1.0 prints with its point, integers have any size, a
 // generator is true even if nothing is in it, str(None) is None. What escape and safe return is a plain string, since
-// nothing is escaped by itself here.
+// nothing is escaped by itself here: '"'|safe + x|tojson keeps the quotes of x, of which Jinja's Markup makes &#34; (functionary-v3.1 has
+// this, and means quotes).
 //
 // # A template is someone else's program
 //
