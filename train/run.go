@@ -436,7 +436,9 @@ func (t *trainer) step(ctx context.Context, step int) error {
 	}
 	// From here on the step is done, and a save would be of it.
 	t.at.Cursor, t.summary.Steps = t.loader.Cursor(), step
-	m.StepSec = time.Since(begin).Seconds()
+	ended := time.Now()
+	timestamp := ended.UTC().Format(time.RFC3339)
+	m.Time, m.StepSec = &timestamp, ended.Sub(begin).Seconds()
 	m.Lanes = t.engine.Trace.TakeBusy()
 	m.TokensPerSec = float64(m.Tokens) / m.StepSec
 	m.ModelTFLOPS = float64(t.plan.Model.TrainFLOPs(docs)) / m.StepSec / 1e12

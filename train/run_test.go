@@ -97,7 +97,7 @@ func checkMetrics(t *testing.T, c *Config, sum *Summary) {
 		t.Fatalf("%d lines for %d steps", len(lines), sum.Steps)
 	}
 	keys := []string{"clip_scale", "device_peak_bytes", "disk_read_bytes", "disk_written_bytes", "grad_norm", "host_peak_bytes", "lanes",
-		"learning_rate", "loss", "model_tflops", "step", "step_sec", "target_tokens", "tokens", "tokens_per_sec"}
+		"learning_rate", "loss", "model_tflops", "step", "step_sec", "target_tokens", "time", "tokens", "tokens_per_sec"}
 	all, err := trace.ReadMetrics(bytes.NewReader(doc))
 	if err != nil {
 		t.Fatal(err)
