@@ -6,11 +6,15 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/internal/fault"
 	"github.com/millrace/millrace/internal/hostmem"
+	"github.com/millrace/millrace/internal/spelling"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/tensor"
 )
@@ -40,6 +44,13 @@ func Probe(ctx context.Context, env *Env, o ProbeOptions) (*plan.Machine, error)
 		env.say("kept in %s", path)
 	}
 	return m, nil
+}
+
+// otherWork reads the load of the last minute from Linux's /proc/loadavg, and says whether it takes more than a quarter of the cores.
+func otherWork(loadavg string, cores int) (load float64, isBusy bool) {
+	first, _, _ := strings.Cut(loadavg, " ")
+	load, err := strconv.ParseFloat(first, 64)
+	return load, err == nil && load > float64(cores)/4
 }
 
 // probeSizes are those of the operands: bytes is larger than caches, so that memory is measured; diskBytes is what the disk
@@ -98,6 +109,12 @@ func probe(ctx context.Context, env *Env, o ProbeOptions, sizes func(device.Info
 		return nil, err
 	}
 	p.closers = append(p.closers, p.host.Close)
+	if doc, err := os.ReadFile("/proc/loadavg"); err == nil { // where there is one
+		if load, isBusy := otherWork(string(doc), runtime.NumCPU()); isBusy {
+			env.say("other programs keep this machine busy (a load of %.1f on %s): what they take is missing in the result; close them, and measure again",
+				load, spelling.Count(runtime.NumCPU(), "core"))
+		}
+	}
 	m = &plan.Machine{Name: dev.computes.Info().Name}
 	bar := env.bar("measuring")
 	defer bar.end()

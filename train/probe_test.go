@@ -135,3 +135,12 @@ func TestMachineOfADrive(t *testing.T) {
 		t.Errorf("another device: %+v", m)
 	}
 }
+
+// The load of the last minute tells a probe that other programs are at work.
+func TestOtherWork(t *testing.T) {
+	for text, want := range map[string]bool{"0.20 1.00 9.00 1/100 5": false, "0.50 0 0": false, "0.51 0 0": true, "7.25 0 0 2/3 4": true, "": false, "busy": false} {
+		if _, isBusy := otherWork(text, 2); isBusy != want {
+			t.Errorf("%q: busy is %v", text, isBusy)
+		}
+	}
+}
