@@ -12,5 +12,11 @@ func PlacedBytes(p *Plan) int64 {
 // SimulateEach is Simulate with each micro-batch by itself.
 var SimulateEach = (*Plan).simulateEach
 
+// SimulateUpTo is Simulate for who does not care for steps that take longer than so many seconds.
+func SimulateUpTo(p *Plan, m Machine, dev device.Info, most float64) Prediction {
+	q, _ := p.walk(m, dev, walking{micros: simulatedMicros, most: most})
+	return q
+}
+
 // SimulatedMicros is from how many micro-batches on Simulate groups them.
 const SimulatedMicros = simulatedMicros

@@ -45,7 +45,7 @@ func TestSimulationIsBounded(t *testing.T) {
 	})
 }
 
-// Neighbours that are simulated as one move and compute what they do one by one, and take nearly as long: within a tenth for any
+// A walk that may end early ends only where the step takes longer. Neighbours that are simulated as one move and compute what they do one by one, and take nearly as long: within a tenth for any
 // placement of shapes of a few layers. TestManyMicroBatches has real ones, within a thousandth.
 func TestGroupsOfMicroBatches(t *testing.T) {
 	worst := 0.0
@@ -63,6 +63,13 @@ func TestGroupsOfMicroBatches(t *testing.T) {
 		fast, each := p.Simulate(r.Machine, unified), plan.SimulateEach(p, r.Machine, unified)
 		if r.Numerics.MicroBatches <= plan.SimulatedMicros && fast != each {
 			rt.Errorf("few micro-batches are grouped: %+v, one by one %+v", fast, each)
+		}
+		if plan.SimulateUpTo(p, r.Machine, unified, fast.StepSeconds) != fast {
+			rt.Errorf("a step of %.6g s is not seen to take just as long", fast.StepSeconds)
+		}
+		short := rapid.Float64Range(0.01, 0.99).Draw(rt, "shorter") * fast.StepSeconds
+		if got := plan.SimulateUpTo(p, r.Machine, unified, short).StepSeconds; got != fast.StepSeconds && !math.IsInf(got, 1) {
+			rt.Errorf("a step of %.6g s takes %.6g s for who has %.6g s", fast.StepSeconds, got, short)
 		}
 		off := math.Abs(fast.StepSeconds/each.StepSeconds - 1)
 		worst = max(worst, off)

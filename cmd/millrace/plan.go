@@ -3,6 +3,8 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"os"
+	"runtime/debug"
 
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/train"
@@ -33,8 +35,15 @@ Examples:
 The second one needs only config.json, the third one nothing. Rates of named machines are scaled data-sheet values.`
 }
 
+// planGCPercent is for a search that makes much garbage in a small heap, in a process whose memory is in no plan: with gcPercent half of
+// its time goes to collecting.
+const planGCPercent = 400
+
 // Run plans.
 func (c *planCmd) Run(p *program) error {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(planGCPercent)
+	}
 	config, err := c.read()
 	if err != nil {
 		return err
