@@ -8,6 +8,8 @@ import (
 	"os"
 	"path/filepath"
 	"syscall"
+
+	"github.com/millrace/millrace/store"
 )
 
 // sameDrive reports whether two directories, of which any may not be there yet, are on one file system.
@@ -38,4 +40,20 @@ func driveOf(dir string) (uint64, error) {
 		}
 		return uint64(st.Dev), nil
 	}
+}
+
+// leftBytes is what a run that was killed has left in its directory for state on disk, and the next one removes: files that have no other name.
+func leftBytes(dir string) (sum int64) {
+	entries, _ := os.ReadDir(dir) // none, if it is not there
+	for _, e := range entries {
+		if filepath.Ext(e.Name()) != store.FileSuffix {
+			continue
+		}
+		if info, err := e.Info(); err == nil {
+			if st, ok := info.Sys().(*syscall.Stat_t); ok && st.Nlink == 1 {
+				sum += st.Blocks * 512
+			}
+		}
+	}
+	return sum
 }

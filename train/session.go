@@ -92,6 +92,7 @@ func (m Memory) diskBytes(fsys vfs.FS) (int64, error) {
 	if err != nil {
 		return 0, Request(fmt.Errorf("memory.path: %w", err))
 	}
+	free += leftBytes(m.Path) // else a run that was killed could not have again what it had
 	if m.Disk.N > 0 {
 		return min(m.Disk.N, free), nil
 	}

@@ -104,3 +104,30 @@ func TestSpaceIsPlanned(t *testing.T) {
 		})
 	}
 }
+
+// What a killed run has left of its state is removed by the next one, so it counts as free; what a checkpoint links does not.
+func TestLeftStateIsFree(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{"part-1.extent", "part-2.extent", "notes.txt"} {
+		write(t, filepath.Join(dir, name), strings.Repeat("x", 1<<20))
+	}
+	if err := os.Link(filepath.Join(dir, "part-2.extent"), filepath.Join(dir, "kept")); err != nil {
+		t.Skip("no hard links: ", err)
+	}
+	info, err := os.Stat(filepath.Join(dir, "part-1.extent"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	left := leftBytes(dir)
+	if left < info.Size() || left > 2*info.Size() {
+		t.Skipf("a file of %d bytes takes %d here", info.Size(), left)
+	}
+	m := Memory{Disk: Bytes{N: 1 << 50}, Path: dir}
+	if got, err := m.diskBytes(roomFS{free: 5 << 20}); err != nil || got != 5<<20+left {
+		t.Errorf("%d bytes may be used, %v; want %d", got, err, 5<<20+left)
+	}
+	m = Memory{Disk: Bytes{auto: true}, Path: dir, kept: 1 << 20}
+	if got, err := m.diskBytes(roomFS{free: 5 << 20}); err != nil || got != int64(diskShare*float64(5<<20+left))-1<<20 {
+		t.Errorf("%d bytes may be used, %v", got, err)
+	}
+}
