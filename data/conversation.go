@@ -130,7 +130,7 @@ func (f *fields) shareGPT(s Source, out *Record) {
 		var said *template.Dict
 		switch role := roles[who]; role {
 		case "":
-			f.fail("turn %d: %s %.100q is unknown: known are %q; tags can name others", i, s.Tags.Role, who, slices.Sorted(maps.Keys(roles)))
+			f.fail("turn %d: %s %.100q is unknown: known are %s; tags can name others", i, s.Tags.Role, who, strings.Join(slices.Sorted(maps.Keys(roles)), ", "))
 			return
 		case roleCall:
 			if said, err = callsOf(text); err != nil {

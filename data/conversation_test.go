@@ -139,7 +139,7 @@ func TestBadConversations(t *testing.T) {
 		"leaves out what message 0 says (role user)":       {Source{Type: Messages}, `{"messages": ` + turns + `}`, `{% for m in messages %}{% generation %}{{ m.role }}{% endgeneration %}{% endfor %}`},
 		"leaves out tool 0 (f)":                            {Source{Type: Messages}, `{"messages": ` + turns + `, "tools": [{"name": "f"}]}`, `{% for m in messages %}{{ m.content }}|{% endfor %}`},
 		`field "tools" is not a list`:                      {Source{Type: Messages}, `{"messages": ` + turns + `, "tools": 3}`, chatML},
-		`turn 0: from "narrator" is unknown: known are [`:  {Source{Type: ShareGPT}, `{"conversations": [{"from": "narrator", "value": "a"}]}`, chatML},
+		`turn 0: from "narrator" is unknown: known are a`:  {Source{Type: ShareGPT}, `{"conversations": [{"from": "narrator", "value": "a"}]}`, chatML},
 		`turn 0: from "human" is unknown`:                  {Source{Type: ShareGPT, Tags: Tags{User: "u"}}, `{"conversations": [{"from": "human", "value": "a"}]}`, chatML},
 		`turn 0: "value" is not a string`:                  {Source{Type: ShareGPT}, `{"conversations": [{"from": "human", "value": 1}]}`, chatML},
 		"turn 0: the function call is not JSON":            {Source{Type: ShareGPT}, `{"conversations": [{"from": "function_call", "value": "f(1)"}]}`, chatML},

@@ -11,6 +11,7 @@ import (
 
 	"github.com/millrace/millrace/internal/hostmem"
 	"github.com/millrace/millrace/internal/rng"
+	"github.com/millrace/millrace/internal/spelling"
 )
 
 // Dataset is a list of tokenized documents. It does not change once made, and may be used by several goroutines until it is closed.
@@ -210,7 +211,7 @@ func (d *Dataset) Split(size float64, seed uint64) (training, held *Dataset, err
 		k = max(int(math.Round(size*float64(n))), 1)
 	}
 	if k < 1 || k >= n {
-		return nil, nil, fmt.Errorf("val_size %v is %d of %d documents: both parts must have some", size, k, n)
+		return nil, nil, fmt.Errorf("val_size %v leaves nothing to train on, or nothing to evaluate: there are %s; choose another, or set eval.datasets", size, spelling.Count(n, "document"))
 	}
 	scratch, err := reserve(d.accounts, 4*int64(n))
 	if err != nil {

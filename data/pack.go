@@ -226,7 +226,7 @@ func checkPacking(sequenceLen int, long LongDocuments) error {
 		return fmt.Errorf("sequence_len is %d: it must be between 2 and %d", sequenceLen, 1<<24)
 	}
 	if !slices.Contains(LongTreatments, long) {
-		return fmt.Errorf("overlong is %q: use one of %q", long, LongTreatments)
+		return fmt.Errorf("overlong is %q: use split, drop or truncate", long)
 	}
 	return nil
 }

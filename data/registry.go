@@ -152,7 +152,7 @@ func (s *Source) setFormat(e registryEntry) error {
 		for _, key := range slices.Sorted(maps.Keys(values)) {
 			place, ok := known[key]
 			if !ok {
-				return fmt.Errorf("%s has %q, which formatting %s does not have here; known are %q", what, key, s.Type, slices.Sorted(maps.Keys(known)))
+				return fmt.Errorf("%s has %q, which formatting %s does not have here; known are %s", what, key, s.Type, strings.Join(slices.Sorted(maps.Keys(known)), ", "))
 			}
 			*place = values[key]
 		}
