@@ -6,6 +6,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"io/fs"
 	"maps"
 	"math/rand/v2"
@@ -231,13 +232,14 @@ func (v *victims) disturbed(intercept func(vfs.Op) vfs.Outcome, f mishap, hit fu
 	files := vfs.NewFaulty(vfs.OS{})
 	files.Intercept(intercept)
 	var before, after []int // whole checkpoints
+	var said bytes.Buffer
 	for starts := 1; ; starts++ {
 		before = after
-		env, said, wasHit := newEnv(v), &bytes.Buffer{}, hit()
-		env.Progress = said
+		env, wasHit := newEnv(v), hit()
+		env.Progress = &said
 		if starts == 1 {
 			stop := make(chan struct{})
-			env.Stop, env.Progress = stop, &stopper{"step 5/8", stop}
+			env.Stop, env.Progress = stop, io.MultiWriter(&said, &stopper{"step 5/8", stop})
 		}
 		sum, err := v.start(&c, files, env)
 		if hit() {
