@@ -435,7 +435,7 @@ func (c *chooser) measure(place Placement) *Plan {
 		p.Host = append(p.Host, Bytes{data.OrderPurpose, c.DataBytes})
 	}
 	if p.ManifestBytes = s.manifestBytes(); p.ManifestBytes > 0 {
-		p.Host = append(p.Host, Bytes{"checkpoint manifests", p.ManifestBytes})
+		p.Host = append(p.Host, Bytes{ManifestsPurpose, p.ManifestBytes})
 	}
 	if c.ProgramBytes > 0 {
 		p.Host = append(p.Host, Bytes{"program", c.ProgramBytes})
@@ -450,6 +450,9 @@ func (c *chooser) measure(place Placement) *Plan {
 
 // driverPurpose is the name in the plan of what the device's driver takes for itself.
 const driverPurpose = "kernel scratch"
+
+// ManifestsPurpose is what the lists of files in checkpoints are counted under. They are the Go heap's.
+const ManifestsPurpose = "checkpoint manifests"
 
 // attentionBytes is what the device's driver takes for the gradient of attention.
 func (s *setting) attentionBytes(dev device.Info) int64 {
