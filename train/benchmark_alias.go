@@ -129,6 +129,9 @@ func (e *Env) openAliased(ctx context.Context, p *plan.Plan, dev *devices, a *al
 			return s, err
 		}
 	}
+	if err := s.reserveRows(); err != nil {
+		return s, err
+	}
 	if err := s.fillAlike(ctx, func(part int) bool { return on[part] == part }); err != nil {
 		return s, err
 	}
