@@ -19,7 +19,8 @@ var errNotDir error = syscall.ENOTDIR
 type Entry struct {
 	Step     int
 	Dir      string
-	Manifest *Manifest // nil if there is an error
+	Manifest *Manifest // nil if there is an error; List leaves out its files and pieces
+	Files    int       // so many, the manifest left out
 	// Err is what is wrong with it, as far as can be told without reading more than the manifest.
 	Err error
 }
@@ -65,14 +66,14 @@ func list(fsys vfs.FS, path string, below int, first bool) (entries []Entry, c *
 			if damage := (*DamageError)(nil); errors.As(err, &damage) {
 				waiting = append(waiting, damage)
 			}
-			entries = append(entries, Entry{step, dir, nil, err})
+			entries = append(entries, Entry{Step: step, Dir: dir, Err: err})
 			continue
 		}
 		for _, damage := range waiting {
 			damage.Previous = dir
 		}
 		waiting, c = nil, opened
-		entries = append(entries, Entry{step, dir, c.Manifest, nil})
+		entries = append(entries, Entry{Step: step, Dir: dir, Manifest: c.Manifest, Files: len(c.Manifest.Files)})
 		if first {
 			break
 		}

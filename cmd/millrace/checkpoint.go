@@ -72,7 +72,7 @@ func (c *checkpointDir) checkpoints() ([]listed, error) {
 		if err != nil {
 			return []listed{{Dir: dir, Error: err.Error(), err: err}}, nil
 		}
-		return []listed{entryOf(dir, opened.Manifest)}, nil
+		return []listed{entryOf(dir, opened.Manifest, len(opened.Manifest.Files))}, nil
 	}
 	if !isDir(dir) {
 		return nil, badFlag("%s: there is no such directory; name the output_dir of a run", dir)
@@ -94,7 +94,7 @@ func (c *checkpointDir) checkpoints() ([]listed, error) {
 			all[i] = listed{Step: e.Step, Dir: e.Dir, Error: e.Err.Error(), err: e.Err}
 			continue
 		}
-		all[i] = entryOf(e.Dir, e.Manifest)
+		all[i] = entryOf(e.Dir, e.Manifest, e.Files)
 		if best < 0 && e.Manifest.Best != nil {
 			best = e.Manifest.Best.Step
 		}
@@ -103,8 +103,8 @@ func (c *checkpointDir) checkpoints() ([]listed, error) {
 	return all, nil
 }
 
-func entryOf(dir string, m *checkpoint.Manifest) listed {
-	return listed{Step: m.Step, Dir: dir, Bytes: m.Bytes(), Files: len(m.Files), Updates: m.Updates, EvalLoss: m.EvalLoss, History: m.History}
+func entryOf(dir string, m *checkpoint.Manifest, files int) listed {
+	return listed{Step: m.Step, Dir: dir, Bytes: m.Bytes(), Files: files, Updates: m.Updates, EvalLoss: m.EvalLoss, History: m.History}
 }
 
 // isStep reports whether a path has the name of a checkpoint, whether or not it is there.
