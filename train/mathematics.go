@@ -24,8 +24,8 @@ func (t *trainer) mathematics() map[string]string {
 		"precision": fmt.Sprintf("%s %s %s", c.Precision.Compute, c.Precision.Master, c.Precision.Moments),
 		"data":      t.data.Fingerprint(),
 	}
-	if c.Overlong != "" && c.Overlong != string(data.SplitLong) {
-		keys["overlong"] = c.Overlong
+	if long := c.overlong(); long != "" {
+		keys["overlong"] = long
 	}
 	return keys
 }

@@ -124,3 +124,39 @@ func TestBestIsOfTheSameData(t *testing.T) {
 		t.Errorf("best %+v, before %+v, error %v", after.Manifest.Best, before.Manifest.Best, err)
 	}
 }
+
+// Where the checkpoints since a change of the data are damaged, the run continues from one before it: the new data begin there.
+func TestDamageSinceAChangeOfData(t *testing.T) {
+	c := smallConfig(t)
+	c.MaxSteps, c.Epochs, c.Save = 0, 3, Save{Every: 2, AtEnd: true}
+	until(t, c, "step   5/")
+	changed := *c
+	changed.Datasets = []data.Source{{Path: other(t), Type: data.Text}}
+	changed.ResumeWith = []string{"datasets"}
+	env, stop := newEnv(t), make(chan struct{})
+	env.Stop, env.Progress = stop, writeFunc(func(line []byte) {
+		var step int
+		if _, err := fmt.Sscanf(string(line), "step %d/", &step); err == nil && step == 8 {
+			close(stop)
+		}
+	})
+	if _, err := Train(context.Background(), &changed, env, Options{}); !errors.Is(err, ErrInterrupted) {
+		t.Fatal(err)
+	}
+	for _, step := range []int{5, 6, 8} {
+		damage(t, filepath.Join(checkpointsDir(c), checkpoint.DirName(step)), "norm.weights")
+	}
+
+	// As if the data had been changed after step 4.
+	direct := changed
+	direct.OutputDir, direct.Resume = filepath.Join(t.TempDir(), "direct"), filepath.Join(checkpointsDir(c), "step-000004")
+	want, err := Train(context.Background(), &direct, newEnv(t), Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := Train(context.Background(), &changed, newEnv(t), Options{})
+	if err != nil || got.ResumedAfter != 4 || got.Steps != want.Steps {
+		t.Fatalf("%+v, error %v; want the steps of %+v", got, err, want)
+	}
+	sameModel(t, got.Model, want.Model)
+}

@@ -43,9 +43,7 @@ func (t *trainer) placeOf(from *checkpoint.Checkpoint) (place, error) {
 	if t.config.restarts(from.Manifest, at, here.Fingerprint) {
 		here.Cursor, here.Since = data.Cursor{}, from.Manifest.Step
 	}
-	if at.Held != "" && at.Held != here.Held && from.Manifest.Best != nil {
-		t.saves.forgetBest = true // losses on other data do not compare
-	}
+	t.saves.forgetBest = at.Held != "" && at.Held != here.Held // losses on other data do not compare
 	return here, nil
 }
 
@@ -108,10 +106,7 @@ func (t *trainer) openState(ctx context.Context, env *Env, p *plan.Plan, dev *de
 		}
 		env.say("%s: %s: the run continues from %s", damage.Path, damage.Why, older.Dir())
 		from = older
-		if err := c.keepNumerics(from.Manifest.Numerics); err != nil {
-			return from, err
-		}
-		if t.at, err = t.placeOf(from); err != nil {
+		if err := t.standAt(from); err != nil {
 			return from, err
 		}
 		if err := t.checkResume(p, from); err != nil {

@@ -71,6 +71,7 @@ type trainer struct {
 	wear    wear
 
 	at        place               // in the data, where the next step begins
+	dataSteps int                 // that epochs take, from where the run began with these data
 	history   []checkpoint.Change // of the settings, in this process and before
 	unhealthy int                 // steps in a row, up to the latest one
 	evalLoss  *float64            // after the latest step, if there was an evaluation
@@ -123,16 +124,11 @@ func (t *trainer) train(ctx context.Context, env *Env, o Options) (*Summary, err
 	if err := t.openData(ctx, env); err != nil {
 		return nil, err
 	}
-	if t.at, err = t.placeOf(from); err != nil {
-		return nil, err
-	}
 	if err := t.openLoaders(env); err != nil {
 		return nil, err
 	}
-	if from != nil && c.cutsAs(from.Manifest) {
-		if err := c.keepNumerics(from.Manifest.Numerics); err != nil {
-			return nil, err
-		}
+	if err := t.standAt(from); err != nil {
+		return nil, err
 	}
 	p, err := env.makePlan(ctx, c, t.src.model, t.src.exportType(), t.rates.Steps, dev.computes.Info())
 	if err != nil {
@@ -213,7 +209,7 @@ func (t *trainer) openData(ctx context.Context, env *Env) error {
 // openLoaders packs the data and counts the steps. What that takes for the whole run is reserved before the run is planned.
 func (t *trainer) openLoaders(env *Env) (err error) {
 	c := t.config
-	epochs := 0 // for ever: max_steps ends the run
+	epochs := 0 // without an end: max_steps ends the run
 	if c.MaxSteps == 0 {
 		epochs = max(int(math.Ceil(c.Epochs)), 1)
 	}
@@ -227,13 +223,30 @@ func (t *trainer) openLoaders(env *Env) (err error) {
 	if err != nil {
 		return Request(err)
 	}
+	if c.MaxSteps == 0 {
+		t.dataSteps = t.loader.Steps()
+		if part := c.Epochs / float64(epochs); part > 0 {
+			t.dataSteps = max(int(float64(t.dataSteps)*part), 1) // the last epoch may be asked for in part
+		}
+	}
+	return nil
+}
+
+// standAt puts the run where a checkpoint is, nil for its beginning: the place in its data, the sizes that set its bits, and so the
+// number of its steps.
+func (t *trainer) standAt(from *checkpoint.Checkpoint) (err error) {
+	c := t.config
+	if t.at, err = t.placeOf(from); err != nil {
+		return err
+	}
+	if from != nil && c.cutsAs(from.Manifest) {
+		if err := c.keepNumerics(from.Manifest.Numerics); err != nil {
+			return err
+		}
+	}
 	steps := c.MaxSteps
 	if steps == 0 {
-		steps = t.loader.Steps()
-		if part := c.Epochs / float64(epochs); part > 0 {
-			steps = max(int(float64(steps)*part), 1) // the last epoch may be asked for in part
-		}
-		steps += t.at.Since
+		steps = t.at.Since + t.dataSteps
 	}
 	warmup := c.WarmupSteps
 	if c.WarmupRatio > 0 {
