@@ -476,9 +476,9 @@ func TestCompare(t *testing.T) {
 	if d := Compare(m, map[string]string{"seed": "1", "learning_rate": "1e-05", "gone": "x"}); d != nil {
 		t.Errorf("equal: %v", d)
 	}
-	got := Compare(m, map[string]string{"seed": "2", "learning_rate": "1e-05", "new": ""}).String()
-	want := "gone: x in the checkpoint, not set now\nnew: not set in the checkpoint,  now\nseed: 1 in the checkpoint, 2 now"
-	if diff := cmp.Diff(want, got); diff != "" {
+	x, one, two, empty := "x", "1", "2", ""
+	want := Differences{{Key: "gone", Saved: &x}, {Key: "new", Wanted: &empty}, {Key: "seed", Saved: &one, Wanted: &two}}
+	if diff := cmp.Diff(want, Compare(m, map[string]string{"seed": "2", "learning_rate": "1e-05", "new": ""})); diff != "" {
 		t.Error(diff)
 	}
 	if d := Compare(&Manifest{}, map[string]string{"a": "b"}); len(d) != 1 {
