@@ -1,6 +1,7 @@
 package cuda_test
 
 import (
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"regexp"
@@ -13,6 +14,7 @@ import (
 	"github.com/millrace/millrace/device/cpu/kernels"
 	"github.com/millrace/millrace/device/cuda"
 	"github.com/millrace/millrace/device/cuda/driver"
+	cudakernels "github.com/millrace/millrace/device/cuda/kernels"
 	"github.com/millrace/millrace/device/cuda/standin"
 	"github.com/millrace/millrace/internal/hostmem"
 	"github.com/millrace/millrace/tensor"
@@ -403,7 +405,9 @@ func TestSlowCompiler(t *testing.T) {
 	told := make(chan struct{}) // closed at the first note
 	load := o.API.ModuleLoadData
 	o.API.ModuleLoadData = func(m *driver.Module, image *byte) driver.Result {
-		<-told
+		if *image == '\n' || *image == '.' { // PTX begins with its version
+			<-told
+		}
 		return load(m, image)
 	}
 	var mu sync.Mutex
@@ -423,10 +427,68 @@ func TestSlowCompiler(t *testing.T) {
 	mu.Lock()
 	defer mu.Unlock()
 	said := strings.Join(notes, "\n")
-	want := regexp.MustCompile(`^device cuda:0: the driver is compiling kernels for this GPU, each time anew, since CUDA_CACHE_DISABLE is 1
+	want := regexp.MustCompile(`^device cuda:0: the driver is compiling kernels for this GPU, at each start, since CUDA_CACHE_DISABLE is 1
 device cuda:0: [0-9]+ kernels were compiled in [0-9]+ s$`)
 	if !want.MatchString(said) {
 		t.Errorf("said:\n%s", said)
+	}
+}
+
+// Machine code for the GPU's architecture is what is loaded where there is some, and PTX takes the place of what the driver refuses.
+func TestMachineCode(t *testing.T) {
+	for _, c := range []struct {
+		capability   [2]int32
+		architecture string
+		target       string
+		refused      int
+		want         string
+	}{
+		{[2]int32{8, 0}, "sm_80", "sm80", 0, `sm_80 machine code [0-9a-f]{12}`},
+		{[2]int32{9, 0}, "sm_90a", "sm90a", 0, `sm_90a machine code [0-9a-f]{12}`},
+		{[2]int32{12, 1}, "sm_120", "sm80", 0, `sm_120 machine code [0-9a-f]{12}`},
+		{[2]int32{8, 9}, "sm_89", "sm80", 2, `sm_89 machine code [0-9a-f]{12}, 2 of 143 kernels [0-9a-f]{12} as sm80 PTX`},
+		{[2]int32{8, 9}, "sm_89", "sm80", 143, `sm80 kernels [0-9a-f]{12}`},
+		{[2]int32{11, 0}, "", "sm80", 143, `sm80 kernels [0-9a-f]{12}`},
+	} {
+		t.Run(fmt.Sprint(c.capability, c.refused), func(t *testing.T) {
+			set, err := cudakernels.Load(c.target)
+			if err != nil {
+				t.Fatal(err)
+			}
+			text := map[[32]byte]string{} // PTX by the sum of the code that was made from it
+			if c.architecture != "" {
+				code, err := cudakernels.LoadCode(c.architecture)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for i, name := range set.Names() {
+					if k, _ := set.Find(name); i >= c.refused {
+						text[sha256.Sum256(code[name])] = k.PTX
+					}
+				}
+			}
+			var asPTX atomic.Int64
+			gpu := standin.New(standin.Options{Capability: c.capability, SharedOptinBytes: 227 << 10, Load: func(image []byte) (*standin.Image, error) {
+				asPTX.Add(1)
+				return loadOnce(image)
+			}, Code: func(image []byte) (*standin.Image, error) {
+				if ptx, ok := text[sha256.Sum256(image)]; ok {
+					return loadOnce([]byte(ptx))
+				}
+				return nil, errors.New("this code is not known, or not for this GPU")
+			}})
+			d, err := cuda.Open(options(gpu, ownProducts, 0))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer mustClose(t, &rig{d, gpu})
+			if ok, _ := regexp.MatchString(", "+c.want+", own", d.Info().Numerics); !ok {
+				t.Errorf("computed on %q, want %s", d.Info().Numerics, c.want)
+			}
+			if n := int(asPTX.Load()); n != c.refused {
+				t.Errorf("%d kernels were loaded as PTX, want %d", n, c.refused)
+			}
+		})
 	}
 }
 

@@ -14,6 +14,7 @@ const (
 	StubLibrary                 Result = 34
 	NoDevice                    Result = 100
 	InvalidDevice               Result = 101
+	InvalidImage                Result = 200
 	InvalidContext              Result = 201
 	NoBinaryForGPU              Result = 209
 	ECCUncorrectable            Result = 214
@@ -44,7 +45,7 @@ var results = map[Result]struct{ name, text string }{
 	NoDevice:                    {"CUDA_ERROR_NO_DEVICE", "there is no GPU, or CUDA_VISIBLE_DEVICES hides it"},
 	InvalidDevice:               {"CUDA_ERROR_INVALID_DEVICE", "there is no such GPU"},
 	102:                         {"CUDA_ERROR_DEVICE_NOT_LICENSED", "the virtual GPU has no licence"},
-	200:                         {"CUDA_ERROR_INVALID_IMAGE", "the module is not valid"},
+	InvalidImage:                {"CUDA_ERROR_INVALID_IMAGE", "the module is not valid"},
 	InvalidContext:              {"CUDA_ERROR_INVALID_CONTEXT", "no context is current for this thread"},
 	205:                         {"CUDA_ERROR_MAP_FAILED", "memory could not be mapped"},
 	206:                         {"CUDA_ERROR_UNMAP_FAILED", "memory could not be unmapped"},

@@ -1,4 +1,4 @@
-"""Compiles the kernels of this folder to PTX, without a GPU.
+"""Compiles the kernels of this folder to PTX and to machine code, without a GPU.
 
     build.py [SOURCE.py]...               compiles what changed, and assembles it
     build.py --check [SOURCE.py]...       compiles all of it and fails if compiled/ says otherwise
@@ -6,13 +6,13 @@
     build.py --try PATTERN [SOURCE.py]... compiles the kernels whose names match and prints their figures; writes nothing
                                           (with --keep FOLDER: their PTX)
 
-For each source compiled/ has NAME.json, the manifest, and a NAME-TARGET.ptx.gz for each target, which is all its PTX texts in the
-order of the manifest. A source is compiled anew when its text, that of registry.py or of this file, or the compiler's version is
-another. PTX is made for sm_80, which newer GPUs load too, and for sm_90a. It claims PTX_VERSION, so that drivers from that one on
-take it.
+For each source compiled/ has NAME.json, the manifest, a NAME-TARGET.ptx.gz for each target, which is all its PTX texts in the order of
+the manifest, and a NAME-ARCHITECTURE.cubin.gz for each architecture of registry.MACHINE_CODE, which is its machine code in the same
+order. A source is compiled again when its text, that of registry.py or of this file, or the compiler's version is another. PTX is made
+for sm_80, which newer GPUs load too, and for sm_90a. It claims PTX_VERSION, so that drivers from that one on take it.
 
-Assembling is what a driver does when it loads a kernel. It is done here to see that it works on each architecture, and how many
-registers and spilled bytes that takes; what it makes is thrown away.
+Assembling is what a driver does when it loads PTX, for over a minute where all kernels are new to it: machine code saves that. A GPU of
+another architecture takes the PTX.
 """
 
 import argparse
@@ -33,7 +33,7 @@ import tempfile
 os.environ["TRITON_DISABLE_LINE_INFO"] = "1"  # paths and lines do not belong in the program
 os.environ.pop("TRITON_INTERPRET", None)
 
-from registry import SCALARS, TARGETS
+from registry import MACHINE_CODE, SCALARS, TARGETS
 
 HERE = pathlib.Path(__file__).resolve().parent
 COMPILED = HERE / "compiled"
@@ -122,23 +122,35 @@ def tidy(ptx, function, entry):
     return re.sub(rf"\b{function}_param_", f"{entry}_param_", text)
 
 
-def assemble(name, ptx, target):
-    """Registers and spilled bytes of a thread, for each architecture."""
+def assembler():
     import triton
 
-    ptxas = pathlib.Path(triton.__file__).parent / "backends/nvidia/bin/ptxas"
-    registers, spilled = {}, {}
+    return pathlib.Path(triton.__file__).parent / "backends/nvidia/bin/ptxas"
+
+
+def assembler_version():
+    said = subprocess.run([assembler(), "--version"], capture_output=True, text=True, check=True).stdout
+    return re.search(r"V([\d.]+)", said)[1]
+
+
+def assemble(name, ptx, target):
+    """Registers and spilled bytes of a thread for each architecture, and the machine code for those whose GPUs run this target."""
+    registers, spilled, code = {}, {}, {}
     with tempfile.TemporaryDirectory() as folder:
-        path = pathlib.Path(folder) / "kernel.ptx"
-        path.write_text(ptx)
+        folder = pathlib.Path(folder)
+        (folder / "kernel.ptx").write_text(ptx)
         for architecture in TARGETS[target]:
-            run = subprocess.run([ptxas, "-v", f"--gpu-name={architecture}", path, "-o", os.devnull], capture_output=True, text=True)
+            run = subprocess.run([assembler(), "-v", f"--gpu-name={architecture}", "kernel.ptx", "-o", "kernel.cubin"], capture_output=True,
+                                 text=True, cwd=folder)
             if run.returncode:
                 raise ValueError(f"{name}: ptxas for {architecture}: {run.stderr.strip()}")
             registers[architecture] = int(re.search(r"Used (\d+) registers", run.stderr)[1])
             stores, loads = re.search(r"(\d+) bytes spill stores, (\d+) bytes spill loads", run.stderr).groups()
             spilled[architecture] = max(int(stores), int(loads))
-    return dict(registers=registers, spill_bytes=spilled)
+            if MACHINE_CODE.get(architecture) == target:
+                code[architecture] = (folder / "kernel.cubin").read_bytes()
+    sizes = {architecture: len(c) for architecture, c in code.items()}
+    return dict(registers=registers, spill_bytes=spilled, cubin_bytes=sizes), code
 
 
 def check_spills(name, kernel, target, figures):
@@ -148,14 +160,14 @@ def check_spills(name, kernel, target, figures):
 
 
 def job(source, name, target, known):
-    """One kernel for one target. known are the figures of its last PTX, by that text's sum."""
+    """One kernel for one target. known has figures and code of earlier PTX, by that text's sum."""
     ptx, launch = compile_one(source, name, target)
-    figures = known.get(sha256(ptx)) or assemble(name, ptx, target)
-    return name, target, ptx, launch, figures
+    figures, code = known.get(sha256(ptx)) or assemble(name, ptx, target)
+    return name, target, ptx, launch, figures, code
 
 
 def assemble_job(name, ptx, target):
-    return name, target, assemble(name, ptx, target)
+    return name, target, *assemble(name, ptx, target)
 
 
 def in_parallel(function, jobs):
@@ -180,8 +192,8 @@ def inputs(source):
 def header(source):
     import triton
 
-    return {"source": source, **inputs(source), "triton": triton.__version__, "ptx_version": f"{PTX_VERSION // 10}.{PTX_VERSION % 10}",
-            "trailing_pointers": TRAILING_POINTERS}
+    return {"source": source, **inputs(source), "triton": triton.__version__, "ptxas": assembler_version(),
+            "ptx_version": f"{PTX_VERSION // 10}.{PTX_VERSION % 10}", "trailing_pointers": TRAILING_POINTERS}
 
 
 def manifest_path(source):
@@ -192,19 +204,28 @@ def bundle_path(source, target):
     return COMPILED / f"{pathlib.Path(source).stem}-{target}.ptx.gz"
 
 
+def code_path(source, architecture):
+    return COMPILED / f"{pathlib.Path(source).stem}-{architecture}.cubin.gz"
+
+
 def read(source):
-    """The manifest of a source, and its PTX by (name, target); nothing where there are none."""
+    """The manifest of a source, its PTX by (name, target) and its machine code by (name, architecture); nothing where there are none."""
     try:
         manifest = json.loads(manifest_path(source).read_text())
-        texts = {}
+        texts, code = {}, {}
         for target in TARGETS:
             bundle = gzip.decompress(bundle_path(source, target).read_bytes()).decode()
             for kernel in manifest["kernels"]:
                 size = kernel["targets"][target]["ptx_bytes"]
                 texts[kernel["name"], target], bundle = bundle[:size], bundle[size:]
-        return manifest, texts
-    except FileNotFoundError:
-        return {"kernels": []}, {}
+        for architecture, target in MACHINE_CODE.items():
+            bundle = gzip.decompress(code_path(source, architecture).read_bytes())
+            for kernel in manifest["kernels"]:
+                size = kernel["targets"][target]["cubin_bytes"][architecture]
+                code[kernel["name"], architecture], bundle = bundle[:size], bundle[size:]
+        return manifest, texts, code
+    except (FileNotFoundError, KeyError):
+        return {"kernels": []}, {}, {}
 
 
 def entry(name, kernel, results):
@@ -225,23 +246,36 @@ def text_of(manifest):
     return json.dumps(head)[:-1] + ', "kernels": [\n' + ",\n".join(lines) + "\n]}\n"
 
 
+def code_bundles(kernels, code):
+    """The machine code of all kernels, one after the other, by architecture."""
+    return {a: b"".join(code[k["name"], a] for k in kernels) for a in MACHINE_CODE}
+
+
+def code_sums(kernels, code):
+    return {a: sha256(bundle) for a, bundle in code_bundles(kernels, code).items()}
+
+
 def compiled(source, known):
-    """The manifest of a source and its PTX by (name, target)."""
+    """The manifest of a source, its PTX by (name, target) and its machine code by (name, architecture)."""
     head = header(source)  # of what is compiled now, not of what somebody saves meanwhile
     kernels = declared(source)
     jobs = [(source, name, target, known) for name in kernels for target in TARGETS]
     results = {(name, target): rest for name, target, *rest in in_parallel(job, jobs)}
     entries = []
     for name, kernel in kernels.items():
-        by_target = {target: results[name, target] for target in TARGETS}
+        by_target = {target: results[name, target][:3] for target in TARGETS}
         for target, (_, _, figures) in by_target.items():
             check_spills(name, kernel, target, figures)
         entries.append(entry(name, kernel, by_target))
-    return {**head, "kernels": entries}, {key: r[0] for key, r in results.items()}
+    code = {(name, a): c for (name, _), (*_, by) in results.items() for a, c in by.items()}
+    return {**head, "cubin_sha256": code_sums(entries, code), "kernels": entries}, {key: r[0] for key, r in results.items()}, code
 
 
-def known_figures(manifest):
-    return {t["ptx_sha256"]: {"registers": t["registers"], "spill_bytes": t["spill_bytes"]}
+def known_figures(manifest, code):
+    """Figures and machine code that need no assembler, by the sum of their PTX, if they are this assembler's."""
+    if manifest.get("ptxas") != assembler_version():
+        return {}
+    return {t["ptx_sha256"]: ({f: t[f] for f in ("registers", "spill_bytes", "cubin_bytes")}, {a: code[k["name"], a] for a in t["cubin_bytes"]})
             for k in manifest["kernels"] for t in k["targets"].values()}
 
 
@@ -253,41 +287,43 @@ def write(path, data):
 
 
 def build(source):
-    manifest, texts = read(source)
+    manifest, texts, code = read(source)
     if all(manifest.get(k) == v for k, v in header(source).items()):
         return
-    new, new_texts = compiled(source, known_figures(manifest))
+    new, new_texts, new_code = compiled(source, known_figures(manifest, code))
     COMPILED.mkdir(exist_ok=True)
     for target in TARGETS:
         bundle = "".join(new_texts[k["name"], target] for k in new["kernels"]).encode()
         write(bundle_path(source, target), gzip.compress(bundle, 9, mtime=0))
+    for architecture, bundle in code_bundles(new["kernels"], new_code).items():
+        write(code_path(source, architecture), gzip.compress(bundle, 9, mtime=0))
     write(manifest_path(source), text_of(new).encode())
     print(f"{source}: {len(new['kernels'])} kernels")
 
 
 def check(source):
-    manifest, texts = read(source)
-    new, new_texts = compiled(source, known_figures(manifest))
-    if text_of(new) != text_of(manifest) or new_texts != texts:
+    manifest, texts, code = read(source)
+    new, new_texts, new_code = compiled(source, known_figures(manifest, code))
+    if text_of(new) != text_of(manifest) or new_texts != texts or new_code != code:
         raise Stale(f"{source}: compiled/ is not what it compiles to: run build.py {source}")
     print(f"{source}: {len(new['kernels'])} kernels compile to what is stored")
 
 
 def reassemble(source):
-    manifest, texts = read(source)
+    manifest, texts, code = read(source)
     kernels = declared(source)
-    for name, target, figures in in_parallel(assemble_job, [(n, text, t) for (n, t), text in texts.items()]):
+    for name, target, figures, made in in_parallel(assemble_job, [(n, text, t) for (n, t), text in texts.items()]):
         check_spills(name, kernels[name], target, figures)
         stored = next(k for k in manifest["kernels"] if k["name"] == name)["targets"][target]
-        if any(stored[k] != v for k, v in figures.items()):
-            raise Stale(f"{name}: takes {figures} on {target}; the manifest says otherwise: run build.py {source}")
+        if any(stored[k] != v for k, v in figures.items()) or any(code[name, a] != c for a, c in made.items()):
+            raise Stale(f"{name}: takes {figures} on {target}; compiled/ has other figures or code: run build.py {source}")
     architectures = sorted({a for t in TARGETS.values() for a in t})
-    print(f"{source}: {len(manifest['kernels'])} kernels assemble for {', '.join(architectures)}")
+    print(f"{source}: {len(manifest['kernels'])} kernels assemble for {', '.join(architectures)} to the code that is stored")
 
 
 def attempt(source, pattern, keep):
     names = [n for n in declared(source) if fnmatch.fnmatch(n, pattern)]
-    for name, target, ptx, launch, figures in in_parallel(job, [(source, n, t, {}) for n in names for t in TARGETS]):
+    for name, target, ptx, launch, figures, _ in in_parallel(job, [(source, n, t, {}) for n in names for t in TARGETS]):
         per = [f"{a} {figures['registers'][a]} registers" + (f" {s} B SPILLED" if s else "") for a, s in figures["spill_bytes"].items()]
         print(f"{name} {target}: {len(ptx)} B PTX, {launch['warps']} warps, {launch['shared_bytes']} B shared; {', '.join(per)}")
         if keep:
@@ -314,7 +350,7 @@ def main():
                 reassemble(source)
             if not args.check and not args.assemble:
                 build(source)
-        made = {f.name for s in sources() for f in [manifest_path(s), *(bundle_path(s, t) for t in TARGETS)]}
+        made = {f.name for s in sources() for f in [manifest_path(s), *(bundle_path(s, t) for t in TARGETS), *(code_path(s, a) for a in MACHINE_CODE)]}
         gone = sorted({p.name for p in COMPILED.glob("*")} - made)
         if gone and not args.pattern and not args.sources:
             raise Stale(f"compiled/ has {gone}, which no source makes: remove them")

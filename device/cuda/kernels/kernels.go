@@ -82,6 +82,7 @@ type Figures struct {
 	Registers  map[string]int `json:"registers"`   // of a thread
 	SpillBytes map[string]int `json:"spill_bytes"` // of a thread
 	SpillLimit int            `json:"spill_limit"`
+	CubinBytes map[string]int `json:"cubin_bytes"` // of the machine code, where there is some
 }
 
 // Kernel is one kernel, compiled for one target. Its fields are only read.
@@ -126,9 +127,12 @@ type manifest struct {
 	RegistrySHA256   string `json:"registry_sha256"`
 	BuildSHA256      string `json:"build_sha256"`
 	Triton           string `json:"triton"`
+	PTXAS            string `json:"ptxas"`
 	PTXVersion       string `json:"ptx_version"`
 	TrailingPointers int    `json:"trailing_pointers"`
-	Kernels          []struct {
+	// CubinSHA256 is of the machine code of all kernels of the source, by architecture.
+	CubinSHA256 map[string]string `json:"cubin_sha256"`
+	Kernels     []struct {
 		Name    string           `json:"name"`
 		Entry   string           `json:"entry"`
 		Args    []Arg            `json:"args"`
@@ -177,28 +181,23 @@ func manifests() ([]manifest, error) {
 	return all, nil
 }
 
-// bundle is the PTX of all kernels of a source, one after the other.
-func bundle(m *manifest, target string) (string, error) {
-	name := strings.TrimSuffix(m.Source, ".py") + "-" + target + ".ptx.gz"
+// unpack is a file of the kernels of a source, one after the other: NAME-sm80.ptx.gz or NAME-sm_80.cubin.gz.
+func (m *manifest) unpack(suffix string) ([]byte, error) {
+	name := strings.TrimSuffix(m.Source, ".py") + "-" + suffix
 	packed, err := compiled.Open("compiled/" + name)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	defer packed.Close()
 	r, err := gzip.NewReader(packed)
 	if err != nil {
-		return "", fmt.Errorf("%s: %w", name, err)
+		return nil, fmt.Errorf("%s: %w", name, err)
 	}
-	var text strings.Builder
-	size := 0
-	for _, k := range m.Kernels {
-		size += k.Targets[target].PTXBytes
+	all, err := io.ReadAll(r)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
 	}
-	text.Grow(size)
-	if _, err := io.Copy(&text, r); err != nil {
-		return "", fmt.Errorf("%s: %w", name, err)
-	}
-	return text.String(), nil
+	return all, nil
 }
 
 // Load unpacks the kernels of a target. It takes some milliseconds; keep the set.
@@ -220,10 +219,11 @@ func Load(target string) (*Set, error) {
 }
 
 func (s *Set) add(m *manifest) error {
-	text, err := bundle(m, s.Target)
+	unpacked, err := m.unpack(s.Target + ".ptx.gz")
 	if err != nil {
 		return err
 	}
+	text := string(unpacked)
 	if m.TrailingPointers != TrailingPointers {
 		return fmt.Errorf("take %d trailing pointers, not %d", m.TrailingPointers, TrailingPointers)
 	}

@@ -63,11 +63,17 @@ func TestNothingIsStale(t *testing.T) {
 		if m.SourceSHA256 != sum(read(t, m.Source)) || m.RegistrySHA256 != registry || m.BuildSHA256 != builder {
 			t.Errorf("%s or the build has changed since it was compiled: run build.py %s (README.md says how)", m.Source, m.Source)
 		}
+		if m.PTXAS != found[0].PTXAS || m.PTXAS == "" {
+			t.Errorf("%s is assembled by ptxas %q, %s by %q", m.Source, m.PTXAS, found[0].Source, found[0].PTXAS)
+		}
 		if m.Triton != found[0].Triton || !strings.Contains(string(read(t, "requirements.txt")), "triton=="+m.Triton+"\n") {
 			t.Errorf("%s is compiled by Triton %s; requirements.txt has another", m.Source, m.Triton)
 		}
 		stem := strings.TrimSuffix(m.Source, ".py")
 		wantFiles = append(wantFiles, stem+".json", stem+"-sm80.ptx.gz", stem+"-sm90a.ptx.gz")
+		for _, a := range architectures {
+			wantFiles = append(wantFiles, stem+"-"+a.name+".cubin.gz")
+		}
 	}
 	sources, err := filepath.Glob("*.py")
 	if err != nil {

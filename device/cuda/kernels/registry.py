@@ -9,6 +9,9 @@ import dataclasses
 # The targets, and the architectures for which each one's PTX is assembled to see that it can be.
 TARGETS = {"sm80": ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100", "sm_120"), "sm90a": ("sm_90a",)}
 
+# The architectures whose machine code travels beside the PTX, and the target that a GPU of each one runs.
+MACHINE_CODE = {"sm_80": "sm80", "sm_86": "sm80", "sm_89": "sm80", "sm_90a": "sm90a", "sm_100": "sm80", "sm_120": "sm80"}
+
 # What Triton calls the types of arguments, and what the manifest does.
 SCALARS = {"i32": "i32", "i64": "i64", "fp32": "f32", "fp64": "f64"}
 

@@ -1,6 +1,7 @@
 package standin
 
 import (
+	"encoding/binary"
 	"sync/atomic"
 	"unsafe"
 
@@ -61,13 +62,18 @@ func (d *Driver) moduleLoadData(h *driver.Module, image *byte) driver.Result {
 	if image == nil {
 		return d.refuse(driver.InvalidValue, "ModuleLoadData: no image")
 	}
-	text := untilNUL(image)
-	if len(text) >= 4 && string(text[:4]) == "\x7fELF" {
-		d.log("ModuleLoadData: machine code")
-		return driver.NoBinaryForGPU
-	}
-	read, err := d.options.Load(text)
-	if err != nil {
+	var read *Image
+	var err error
+	if isELF(image) {
+		if d.options.Code == nil {
+			d.log("ModuleLoadData: machine code")
+			return driver.NoBinaryForGPU
+		}
+		if read, err = d.options.Code(elf(image)); err != nil {
+			d.log("ModuleLoadData: %v", err)
+			return driver.InvalidImage
+		}
+	} else if read, err = d.options.Load(untilNUL(image)); err != nil {
 		d.log("ModuleLoadData: %v", err)
 		return driver.InvalidPTX
 	}
@@ -84,6 +90,25 @@ func (d *Driver) moduleLoadData(h *driver.Module, image *byte) driver.Result {
 	*h = driver.Module(d.handle())
 	d.modules.set(*h, &module{image: read, site: callSite()})
 	return driver.Success
+}
+
+func isELF(image *byte) bool {
+	for i, c := range []byte("\x7fELF") {
+		if *(*byte)(unsafe.Add(unsafe.Pointer(image), i)) != c { // text may end before
+			return false
+		}
+	}
+	return true
+}
+
+// elf is the bytes of a 64-bit ELF file, whose end is that of its section headers or of its program headers, as ptxas lays it out.
+func elf(image *byte) []byte {
+	header := unsafe.Slice(image, 64)
+	word := func(at int) int { return int(binary.LittleEndian.Uint16(header[at:])) }
+	end := func(offset, entries, bytes int) int {
+		return int(binary.LittleEndian.Uint64(header[offset:])) + word(entries)*word(bytes)
+	}
+	return unsafe.Slice(image, max(end(0x28, 0x3c, 0x3a), end(0x20, 0x38, 0x36)))
 }
 
 // untilNUL is a C string's bytes.

@@ -35,6 +35,9 @@ type Options struct {
 	// Load reads the image of a module. Nil: [LoadPTX].
 	Load func(image []byte) (*Image, error)
 
+	// Code reads the image of a module that is machine code. Nil: such images are refused, as those for another GPU are.
+	Code func(image []byte) (*Image, error)
+
 	// Fail is asked at the start of every call, by the name of its field in driver.API and its number among all calls, from 1.
 	// What it returns, if not Success, is what the call returns. It is called from many goroutines.
 	Fail func(call string, n int) driver.Result

@@ -1,0 +1,63 @@
+package kernels
+
+import (
+	"fmt"
+	"slices"
+)
+
+// architecture is one whose machine code travels in the program, and the target that it was assembled from.
+type architecture struct {
+	name         string
+	major, minor int
+	target       string
+}
+
+// architectures are those of registry.py's MACHINE_CODE, the newest of a major version first.
+var architectures = []architecture{
+	{"sm_89", 8, 9, "sm80"}, {"sm_86", 8, 6, "sm80"}, {"sm_80", 8, 0, "sm80"}, {"sm_90a", 9, 0, "sm90a"}, {"sm_100", 10, 0, "sm80"},
+	{"sm_120", 12, 0, "sm80"},
+}
+
+// Architecture is that of the machine code for GPUs of a compute capability, empty if there is none: they take the PTX. Machine code runs
+// on GPUs of its major version that have its minor version or a later one (CUDA C++ Programming Guide, "Binary Compatibility"), but for
+// sm_90a, which is for 9.0 alone.
+func Architecture(major, minor int) string {
+	i := slices.IndexFunc(architectures, func(a architecture) bool {
+		return a.major == major && a.minor <= minor && (a.name != "sm_90a" || a.minor == minor)
+	})
+	if i < 0 {
+		return ""
+	}
+	return architectures[i].name
+}
+
+// LoadCode unpacks the machine code of all kernels for an architecture, by name. It takes some milliseconds.
+func LoadCode(name string) (map[string][]byte, error) {
+	i := slices.IndexFunc(architectures, func(a architecture) bool { return a.name == name })
+	if i < 0 {
+		return nil, fmt.Errorf("there is no machine code for %q", name)
+	}
+	all, err := manifests()
+	if err != nil {
+		return nil, fmt.Errorf("embedded kernels: %w", err)
+	}
+	code := map[string][]byte{}
+	for _, m := range all {
+		unpacked, err := m.unpack(name + ".cubin.gz")
+		if err != nil {
+			return nil, fmt.Errorf("embedded kernels of %s: %w", m.Source, err)
+		}
+		for _, k := range m.Kernels {
+			n := k.Targets[architectures[i].target].CubinBytes[name]
+			if n <= 0 || n > len(unpacked) {
+				return nil, fmt.Errorf("embedded kernels of %s: %s has no machine code for %s", m.Source, k.Name, name)
+			}
+			code[k.Name] = slices.Clone(unpacked[:n]) // at an address that the driver likes
+			unpacked = unpacked[n:]
+		}
+		if len(unpacked) > 0 {
+			return nil, fmt.Errorf("embedded kernels of %s: %d bytes of machine code belong to no kernel", m.Source, len(unpacked))
+		}
+	}
+	return code, nil
+}
