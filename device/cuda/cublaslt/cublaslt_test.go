@@ -316,20 +316,27 @@ func TestFailures(t *testing.T) {
 }
 
 func TestPlaces(t *testing.T) {
-	env := map[string]string{"CUDA_HOME": "/opt/cuda", "VIRTUAL_ENV": "/venv", "HOME": "/home/u"}
+	env := map[string]string{"CUDA_HOME": "/opt/cuda", "VIRTUAL_ENV": "/venv", "HOME": "/home/u", "PATH": ":bin:/none/bin:/opt/torch/.venv/bin:/usr/bin"}
 	there := map[string][]string{
 		"/opt/cuda/lib64":         {"/opt/cuda/lib64"},
 		"/usr/local/cuda-*/lib64": {"/usr/local/cuda-12.4/lib64", "/usr/local/cuda-12.10/lib64", "/usr/local/cuda-12.9/lib64"},
 		"/venv/lib/python3*/site-packages/nvidia/cublas/lib":        {"/venv/lib/python3.12/site-packages/nvidia/cublas/lib"},
-		"/home/u/.local/lib/python3*/site-packages/nvidia/cu13/lib": {"/home/u/.local/lib/python3.13/site-packages/nvidia/cu13/lib"},
+		"/home/u/.local/lib/python3*/site-packages/nvidia/cu1?/lib": {"/home/u/.local/lib/python3.13/site-packages/nvidia/cu13/lib"},
 		"/usr/local/lib/python3*/dist-packages/nvidia/cublas/lib":   {"/usr/local/lib/python3.10/dist-packages/nvidia/cublas/lib"},
+		// The first Python on PATH is that of a virtual environment which nobody has activated, and a link to another Python.
+		"bin/python3":                  {"bin/python3"},
+		"/opt/torch/.venv/bin/python3": {"/opt/torch/.venv/bin/python3"},
+		"/usr/bin/python3":             {"/usr/bin/python3"},
+		"/opt/torch/.venv/lib/python3*/site-packages/nvidia/cu1?/lib": {"/opt/torch/.venv/lib/python3.12/site-packages/nvidia/cu13/lib"},
+		"/opt/torch/.venv/lib": {"/opt/torch/.venv/lib"},
 	}
 	find := func(version int32) []string {
 		return places(version, func(k string) string { return env[k] }, func(pattern string) ([]string, error) { return slices.Clone(there[pattern]), nil })
 	}
-	want := []string{"libcublasLt.so.12",
+	want := []string{"libcublasLt.so.12", "/venv/lib/python3.12/site-packages/nvidia/cublas/lib/libcublasLt.so.12",
+		"/opt/torch/.venv/lib/libcublasLt.so.12", "/opt/torch/.venv/lib/python3.12/site-packages/nvidia/cu13/lib/libcublasLt.so.12",
 		"/opt/cuda/lib64/libcublasLt.so.12", "/usr/local/cuda-12.10/lib64/libcublasLt.so.12", "/usr/local/cuda-12.9/lib64/libcublasLt.so.12",
-		"/usr/local/cuda-12.4/lib64/libcublasLt.so.12", "/venv/lib/python3.12/site-packages/nvidia/cublas/lib/libcublasLt.so.12",
+		"/usr/local/cuda-12.4/lib64/libcublasLt.so.12",
 		"/home/u/.local/lib/python3.13/site-packages/nvidia/cu13/lib/libcublasLt.so.12",
 		"/usr/local/lib/python3.10/dist-packages/nvidia/cublas/lib/libcublasLt.so.12"}
 	if got := find(12080); !slices.Equal(got, want) {
@@ -337,6 +344,11 @@ func TestPlaces(t *testing.T) {
 	}
 	if got := find(13000); len(got) != 2*len(want) || got[0] != "libcublasLt.so.13" || filepath.Base(got[2]) != "libcublasLt.so.13" {
 		t.Errorf("for a driver of CUDA 13:\n%s", strings.Join(got, "\n"))
+	}
+	env["PATH"] = "/usr/local/bin"
+	there["/usr/local/bin/python"] = []string{"/usr/local/bin/python"}
+	if got := environment(env["PATH"], func(pattern string) ([]string, error) { return there[pattern], nil }); got != "/usr/local" {
+		t.Errorf("the environment of a python without a 3 is %q", got)
 	}
 }
 

@@ -3,6 +3,7 @@
 package cublaslt
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -18,8 +19,8 @@ import (
 // Load finds and loads the library for a driver of the given version (as DriverGetVersion counts). The error is one line that
 // says where it was looked for and what to install. The library stays loaded for as long as the process lives.
 func Load(driverVersion int32) (*Library, error) {
-	all := places(driverVersion, os.Getenv, filepath.Glob)
-	for _, path := range all {
+	var first error // of a library that is there and of no use
+	for _, path := range places(driverVersion, os.Getenv, filepath.Glob) {
 		if filepath.IsAbs(path) {
 			if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
 				continue
@@ -29,12 +30,20 @@ func Load(driverVersion int32) (*Library, error) {
 		if err != nil && strings.HasPrefix(err.Error(), path+": cannot open shared object file: No such file") {
 			continue
 		}
-		if err != nil {
-			return nil, fmt.Errorf("cuBLASLt does not load: %w", err)
+		if err == nil {
+			l, err := bind(library, path)
+			if err == nil {
+				return l, nil
+			}
+			first = cmp.Or(first, err)
+			continue
 		}
-		return bind(library, path)
+		first = cmp.Or(first, fmt.Errorf("cuBLASLt does not load: %w", err))
 	}
-	return nil, fmt.Errorf("cuBLASLt was not found: neither the dynamic linker nor a CUDA toolkit nor Python's packages have %s; "+
+	if first != nil {
+		return nil, first
+	}
+	return nil, fmt.Errorf("cuBLASLt was not found: neither the dynamic linker nor a CUDA toolkit nor the packages of the Python on PATH have %s; "+
 		"install the toolkit's libcublas or the pip package nvidia-cublas-cu12, or add its directory to LD_LIBRARY_PATH",
 		strings.Join(names(driverVersion), " or "))
 }

@@ -15,8 +15,8 @@ func names(driverVersion int32) []string {
 	return all
 }
 
-// places lists where to look, in order: what the dynamic linker finds, then toolkits, then what pip installs. getenv is
-// os.Getenv and glob is filepath.Glob but in tests.
+// places lists where to look, in order: what the dynamic linker finds (LD_LIBRARY_PATH has a say there), then the Python environment that
+// is in use, then toolkits, then what pip installs elsewhere. getenv is os.Getenv and glob is filepath.Glob but in tests.
 func places(driverVersion int32, getenv func(string) string, glob func(string) ([]string, error)) []string {
 	var dirs []string
 	under := func(root string, below ...string) {
@@ -32,15 +32,20 @@ func places(driverVersion int32, getenv func(string) string, glob func(string) (
 			dirs = append(dirs, found...)
 		}
 	}
+	var wheels []string
+	for _, lib := range []string{"lib/python3*", "lib64/python3*"} {
+		for _, packages := range []string{"site-packages", "dist-packages"} {
+			wheels = append(wheels, filepath.Join(lib, packages, "nvidia/cu1?/lib"), filepath.Join(lib, packages, "nvidia/cublas/lib"))
+		}
+	}
+	under(getenv("VIRTUAL_ENV"), wheels...)
+	under(getenv("CONDA_PREFIX"), append([]string{"lib"}, wheels...)...)
+	under(environment(getenv("PATH"), glob), append([]string{"lib"}, wheels...)...)
 	toolkit := []string{"lib64", "lib", "targets/*/lib"}
 	under(getenv("CUDA_HOME"), toolkit...)
 	under(getenv("CUDA_PATH"), toolkit...)
 	under("/usr/local/cuda", toolkit...)
 	under("/usr/local", "cuda-*/lib64")
-	wheels := []string{"lib/python3*/site-packages/nvidia/cu13/lib", "lib/python3*/site-packages/nvidia/cublas/lib",
-		"lib/python3*/dist-packages/nvidia/cu13/lib", "lib/python3*/dist-packages/nvidia/cublas/lib"}
-	under(getenv("VIRTUAL_ENV"), wheels...)
-	under(getenv("CONDA_PREFIX"), append([]string{"lib"}, wheels...)...)
 	if home := getenv("HOME"); home != "" {
 		under(filepath.Join(home, ".local"), wheels...)
 	}
@@ -55,6 +60,22 @@ func places(driverVersion int32, getenv func(string) string, glob func(string) (
 		}
 	}
 	return all
+}
+
+// environment is the root of the Python environment whose python3, or else python, comes first on PATH; empty if there is none. The link
+// is not resolved: that of a virtual environment points at another Python, which lacks its packages.
+func environment(path string, glob func(string) ([]string, error)) string {
+	for _, name := range []string{"python3", "python"} {
+		for _, dir := range filepath.SplitList(path) {
+			if !filepath.IsAbs(dir) {
+				continue // empty or relative: whose directory that is depends on where the program was started
+			}
+			if found, err := glob(filepath.Join(dir, name)); err == nil && len(found) == 1 {
+				return filepath.Dir(filepath.Clean(dir))
+			}
+		}
+	}
+	return ""
 }
 
 // natural compares names so that cuda-12.10 is newer than cuda-12.9.
