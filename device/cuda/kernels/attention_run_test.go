@@ -15,6 +15,8 @@ type attentionCase struct {
 	variant                          string // a16 or any
 	headDim, heads, kvHeads, window  int
 	apart                            bool  // the rows are far from each other
+	large                            bool  // not for the interpreter
+	aligned                          bool  // every operand is, though the kernels do not ask for it
 	lengths                          []int // of the documents
 	rows                             int
 	starts, ends                     []int32
@@ -26,13 +28,12 @@ type attentionCase struct {
 const farAttention = 1 << 24
 
 // Every head size of every kernel, on documents, groups and windows that end inside of blocks, and with blocks that need no mask.
-func TestAttentionRuns(t *testing.T) { eachTarget(t, testAttention) }
-
-func testAttention(t *testing.T, target string) {
+func testAttention(t *testing.T, on *backend) {
 	cases := []*attentionCase{
 		{head: 16, variant: "any", headDim: 6, heads: 3, kvHeads: 1, window: 20, lengths: []int{1, 50, 2, 31}},
 		{head: 16, variant: "any", headDim: 6, heads: 2, kvHeads: 2, lengths: []int{100, 60}, apart: true},
 		{head: 64, variant: "any", headDim: 40, heads: 1, kvHeads: 1, lengths: []int{70}},
+		{head: 64, variant: "any", headDim: 64, heads: 1, kvHeads: 1, lengths: []int{30}, aligned: true},
 		{head: 128, variant: "any", headDim: 100, heads: 1, kvHeads: 1, lengths: []int{9, 40}},
 		{head: 256, variant: "any", headDim: 131, heads: 1, kvHeads: 1, lengths: []int{35}},
 		{head: 64, variant: "a16", headDim: 64, heads: 2, kvHeads: 1, lengths: []int{7, 199}},
@@ -49,13 +50,14 @@ func testAttention(t *testing.T, target string) {
 			}
 			c.dtype = d
 			t.Run(fmt.Sprintf("%s.h%d.%s/%d of %d, window %d, documents %v", typeWord(d), c.head, c.variant, c.heads, c.headDim, c.window,
-				c.lengths), func(t *testing.T) { c.run(t, target) })
+				c.lengths), func(t *testing.T) { c.run(t, on) })
 		}
 	}
 }
 
-func (c *attentionCase) run(t *testing.T, target string) {
-	b := benchFor(t, target, uint64(c.headDim))
+func (c *attentionCase) run(t *testing.T, on *backend) {
+	b := benchFor(t, on, uint64(c.headDim))
+	b.large = c.large
 	c.make(b)
 	suffix := fmt.Sprintf(".%s.h%d.%s", typeWord(c.dtype), c.head, c.variant)
 	sizes := []any{c.rows, c.heads, c.kvHeads, c.headDim, c.window}
@@ -71,7 +73,7 @@ func (c *attentionCase) run(t *testing.T, target string) {
 	launch("attention", []any{c.out, c.lse, c.q, c.k, c.v, c.start}, sizes, []any{c.out.stride}, in)
 	out, lse, dq, dk, dv := c.reference(float64(scale))
 	deltaVariant := ".any"
-	if c.variant == "a16" {
+	if c.variant == "a16" || c.aligned {
 		deltaVariant = ".a16"
 	}
 	b.run("attention_delta."+typeWord(c.dtype)+deltaVariant, c.delta, c.out, c.dout, c.rows, c.heads, c.headDim, c.out.stride, c.dout.stride)
@@ -81,20 +83,16 @@ func (c *attentionCase) run(t *testing.T, target string) {
 
 	limit := map[tensor.DType]float64{tensor.F32: 1e-5, tensor.BF16: 1e-2}
 	for _, r := range []struct {
-		name string
-		got  *field
-		want []float64
-	}{{"out", c.out, out}, {"lse", c.lse, lse}, {"dq", c.dq, dq}, {"dk", c.dk, dk}, {"dv", c.dv, dv}} {
+		kernel, name string
+		got          *field
+		want         []float64
+	}{{"attention", "out", c.out, out}, {"attention", "lse", c.lse, lse}, {"attention_dq", "dq", c.dq, dq}, {"attention_dkdv", "dk", c.dk, dk},
+		{"attention_dkdv", "dv", c.dv, dv}} {
 		most := 1.0
 		for _, x := range r.want {
 			most = max(most, math.Abs(x))
 		}
-		for i, w := range r.want {
-			if got := r.got.get(i/r.got.cols, i%r.got.cols); !(math.Abs(got-w) <= limit[r.got.dtype]*most) {
-				t.Errorf("%s[%d, %d] = %v, want %v", r.name, i/r.got.cols, i%r.got.cols, got, w)
-				break
-			}
-		}
+		b.compareOf(r.kernel+suffix, r.name, r.got, r.want, within(limit[r.got.dtype]*most))
 	}
 	for name, f := range map[string]*field{"out": c.out, "lse": c.lse, "gradients": c.grads} {
 		if !f.intact() {
@@ -114,7 +112,7 @@ func (c *attentionCase) make(b *bench) {
 	}
 	c.rows = len(c.starts)
 	queries, keys, pad := c.heads*c.headDim, c.kvHeads*c.headDim, 3
-	if c.variant == "a16" {
+	if c.variant == "a16" || c.aligned {
 		pad = 16
 	}
 	cols := queries + 2*keys
@@ -137,41 +135,47 @@ func (c *attentionCase) reference(scale float64) (out, lse, dq, dk, dv []float64
 	d, qc, kc := c.headDim, c.heads*c.headDim, c.kvHeads*c.headDim
 	out, dq, dk, dv = make([]float64, c.rows*qc), make([]float64, c.rows*qc), make([]float64, c.rows*kc), make([]float64, c.rows*kc)
 	lse = make([]float64, c.rows*c.heads)
-	dot := func(a *field, r, ac int, b *field, s, bc int) (sum float64) {
-		for i := range d {
-			sum += a.get(r, ac+i) * b.get(s, bc+i)
+	q, k, v, dout, got := c.q.numbers(), c.k.numbers(), c.v.numbers(), c.dout.numbers(), c.out.numbers()
+	dot := func(a, b []float64) (sum float64) {
+		for i, x := range a {
+			sum += x * b[i]
 		}
 		return sum
 	}
-	for h := range c.heads {
-		kv := h / (c.heads / c.kvHeads) * d
-		for t := range c.rows {
-			first := int(c.starts[t])
-			if c.window > 0 {
-				first = max(first, t-c.window+1)
-			}
-			p, total, most := make([]float64, t+1-first), 0.0, math.Inf(-1)
-			for j := range p {
-				p[j] = dot(c.q, t, h*d, c.k, first+j, kv) * scale
-				most = max(most, p[j])
-			}
-			for j := range p {
-				p[j] = math.Exp(p[j] - most)
-				total += p[j]
-			}
-			lse[t*c.heads+h] = most + math.Log(total)
-			delta := dot(c.dout, t, h*d, c.out, t, h*d)
-			for j := range p {
-				p[j] /= total
-				ds := p[j] * (dot(c.dout, t, h*d, c.v, first+j, kv) - delta) * scale
-				for i := range d {
-					out[t*qc+h*d+i] += p[j] * c.v.get(first+j, kv+i)
-					dv[(first+j)*kc+kv+i] += p[j] * c.dout.get(t, h*d+i)
-					dk[(first+j)*kc+kv+i] += ds * c.q.get(t, h*d+i)
-					dq[t*qc+h*d+i] += ds * c.k.get(first+j, kv+i)
+	group := c.heads / c.kvHeads
+	each(c.kvHeads, func(kv int) { // heads of one group add to the same gradients
+		for h := kv * group; h < (kv+1)*group; h++ {
+			for t := range c.rows {
+				first := int(c.starts[t])
+				if c.window > 0 {
+					first = max(first, t-c.window+1)
+				}
+				mine := t*qc + h*d
+				theirs := func(j int) int { return (first+j)*kc + kv*d }
+				p, total, most := make([]float64, t+1-first), 0.0, math.Inf(-1)
+				for j := range p {
+					p[j] = dot(q[mine:][:d], k[theirs(j):][:d]) * scale
+					most = max(most, p[j])
+				}
+				for j := range p {
+					p[j] = math.Exp(p[j] - most)
+					total += p[j]
+				}
+				lse[t*c.heads+h] = most + math.Log(total)
+				delta := dot(dout[mine:][:d], got[mine:][:d])
+				for j := range p {
+					p[j] /= total
+					at := theirs(j)
+					ds := p[j] * (dot(dout[mine:][:d], v[at:][:d]) - delta) * scale
+					for i := range d {
+						out[mine+i] += p[j] * v[at+i]
+						dv[at+i] += p[j] * dout[mine+i]
+						dk[at+i] += ds * q[mine+i]
+						dq[mine+i] += ds * k[at+i]
+					}
 				}
 			}
 		}
-	}
+	})
 	return out, lse, dq, dk, dv
 }

@@ -2,9 +2,8 @@ package kernels_test
 
 import (
 	"cmp"
-	"encoding/binary"
+	"fmt"
 	"math"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
@@ -25,23 +24,45 @@ var sets = map[string]func() (*kernels.Set, error){
 	"sm90a": sync.OnceValues(func() (*kernels.Set, error) { return kernels.Load("sm90a") }),
 }
 
-// benchFor is a bench with the kernels of any target.
-func benchFor(t *testing.T, target string, seed uint64) *bench {
-	t.Helper()
-	set, err := sets[target]()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return &bench{t: t, set: set, rng: rand.New(rand.NewPCG(seed, 1))}
+// kernelRun is a test that launches kernels.
+type kernelRun struct {
+	name string
+	run  func(t *testing.T, on *backend)
 }
 
-// eachTarget runs a test for the kernels of every target.
-func eachTarget(t *testing.T, f func(t *testing.T, target string)) {
+// runs are the tests that launch kernels, on any backend but for the last, whose memory is not there.
+var runs = []kernelRun{
+	{"Add", testAdd}, {"Norm", testNorms}, {"Sum", testSums}, {"Loss", testLoss}, {"Fold", testFold}, {"ScatterAdd", testScatterAdd},
+	{"Variants", testVariants}, {"MatMul", testMatMul}, {"Attention", testAttention}, {"LongVectors", testLongVectors},
+}
+
+// Every kernel runs in some test, on each target.
+func TestKernelsRun(t *testing.T) {
 	if raceEnabled && testing.Short() {
 		t.Skip("nothing here is concurrent, and the interpreter of PTX is slow under the race detector")
 	}
 	for _, target := range kernels.Targets {
-		t.Run(target, func(t *testing.T) { f(t, target) })
+		on, ran := &backend{target: target}, 0
+		t.Run(target, func(t *testing.T) {
+			for _, test := range runs {
+				t.Run(test.name, func(t *testing.T) {
+					ran++
+					test.run(t, on)
+				})
+			}
+		})
+		if ran < len(runs) {
+			continue // -run has chosen some
+		}
+		set, err := sets[target]()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range set.Names() {
+			if on.report.kernels[name] == nil {
+				t.Errorf("%s: no test runs %s", target, name)
+			}
+		}
 	}
 }
 
@@ -55,12 +76,10 @@ func asType(d tensor.DType, x float64) float64 {
 }
 
 // Both variants compute the same bits, in place too, and write nothing else.
-func TestAddRuns(t *testing.T) { eachTarget(t, testAdd) }
-
-func testAdd(t *testing.T, target string) {
+func testAdd(t *testing.T, on *backend) {
 	for _, d := range types {
 		for _, variant := range []string{".any", ".a16"} {
-			b := benchFor(t, target, 1)
+			b := benchFor(t, on, 1)
 			x, y := b.normal(d, 7, 528, 544), b.normal(d, 7, 528, 560)
 			var want []float64
 			for r := range x.rows {
@@ -69,11 +88,7 @@ func testAdd(t *testing.T, target string) {
 				}
 			}
 			b.run("add."+typeWord(d)+variant, y, x, y, x.rows, x.cols, y.stride, x.stride, y.stride)
-			for i, w := range want {
-				if got := y.get(i/y.cols, i%y.cols); got != w {
-					t.Fatalf("%v%s: element %d is %v, want %v", d, variant, i, got, w)
-				}
-			}
+			b.compare("sum", y, want, within(0x1p-149))
 			if !y.intact() {
 				t.Errorf("%v%s: written between the rows", d, variant)
 			}
@@ -82,15 +97,13 @@ func testAdd(t *testing.T, target string) {
 }
 
 // The three ways to take a norm agree, as do those of its gradient in place of dy and of the residual.
-func TestNormRuns(t *testing.T) { eachTarget(t, testNorms) }
-
-func testNorms(t *testing.T, target string) {
+func testNorms(t *testing.T, on *backend) {
 	for _, d := range types {
 		tolerance := map[tensor.DType]float64{tensor.F32: 1e-5, tensor.BF16: 2e-2}[d]
 		var first []float64
 		for _, variant := range []string{".any", ".a16", ".narrow"} {
 			const rows, groups, dim = 6, 5, 96
-			b := benchFor(t, target, 2)
+			b := benchFor(t, on, 2)
 			x, w := b.normal(d, rows, groups*dim, groups*dim+16), b.normal(d, 1, dim, dim)
 			dy, resid := b.normal(d, rows, groups*dim, groups*dim+32), b.normal(d, rows, groups*dim, groups*dim)
 			y, rstd := b.field(d, rows, groups*dim, groups*dim+48), b.field(tensor.F32, rows, groups, groups)
@@ -128,9 +141,7 @@ func testNorms(t *testing.T, target string) {
 }
 
 // The last elements of vectors of more than 2^32, whose first ones are not there: the bits are those of a short vector.
-func TestLongVectorsRun(t *testing.T) { eachTarget(t, testLongVectors) }
-
-func testLongVectors(t *testing.T, target string) {
+func testLongVectors(t *testing.T, on *backend) {
 	const missing = 1 << 33
 	// moved makes pointers to vectors that begin before their memory, and a count of all elements.
 	moved := func(args []any, before func(i int, f *field) uint64) []any {
@@ -147,8 +158,8 @@ func testLongVectors(t *testing.T, target string) {
 		}
 		return args
 	}
-	compare := func(name string, make func(b *bench) ([]any, []*field), before func(i int, f *field) uint64) {
-		near, far := benchFor(t, target, 7), benchFor(t, target, 7)
+	same := func(name string, make func(b *bench) ([]any, []*field), before func(i int, f *field) uint64) {
+		near, far := benchFor(t, on, 7), benchFor(t, on, 7)
 		args, want := make(near)
 		near.run(name, args...)
 		args, got := make(far)
@@ -171,13 +182,13 @@ func testLongVectors(t *testing.T, target string) {
 			d = tensor.BF16
 		}
 		for _, variant := range []string{".any", ".a16"} {
-			compare("adamw."+words+variant, func(b *bench) ([]any, []*field) { return adamW(weights, false)(b, d) }, func(i int, f *field) uint64 {
+			same("adamw."+words+variant, func(b *bench) ([]any, []*field) { return adamW(weights, false)(b, d) }, func(i int, f *field) uint64 {
 				if i == 5 { // bad
 					return 0
 				}
 				return missing * uint64(f.dtype.Bytes())
 			})
-			compare("adamw8."+words+variant, func(b *bench) ([]any, []*field) { return adamW(weights, true)(b, d) }, func(i int, f *field) uint64 {
+			same("adamw8."+words+variant, func(b *bench) ([]any, []*field) { return adamW(weights, true)(b, d) }, func(i int, f *field) uint64 {
 				switch i {
 				case 4, 5: // scales
 					return missing / tensor.MomentBlock * uint64(f.dtype.Bytes())
@@ -189,7 +200,7 @@ func testLongVectors(t *testing.T, target string) {
 		}
 	}
 	for name, d := range map[string]tensor.DType{"sum.f32": tensor.F32, "sumsq.f32": tensor.F32, "sumsq.bf16": tensor.BF16} {
-		compare(name, func(b *bench) ([]any, []*field) {
+		same(name, func(b *bench) ([]any, []*field) {
 			const n = cpu.SumChunk + 77
 			x, partials := b.normal(d, 1, n, n), doubles(b, 2)
 			return []any{partials, x, n}, []*field{partials}
@@ -204,17 +215,11 @@ func testLongVectors(t *testing.T, target string) {
 
 func doubles(b *bench, n int) *field { return b.field(tensor.F64, 1, n, n) }
 
-func double(f *field, i int) float64 {
-	return math.Float64frombits(binary.LittleEndian.Uint64(f.bytes[8*i:]))
-}
-
 // Sums have the bits of the CPU's, in one batch or several.
-func TestSumRuns(t *testing.T) { eachTarget(t, testSums) }
-
-func testSums(t *testing.T, target string) {
+func testSums(t *testing.T, on *backend) {
 	const chunk = cpu.SumChunk
 	for _, n := range []int{1, 77, chunk, chunk + 1, 3*chunk + 5} {
-		b := benchFor(t, target, 4)
+		b := benchFor(t, on, 4)
 		x := b.field(tensor.F32, 1, n, n)
 		v := make([]float32, n)
 		for i := range v {
@@ -227,9 +232,7 @@ func testSums(t *testing.T, target string) {
 		partials, dst := doubles(b, chunks), doubles(b, 1)
 		b.run("sum.f32", partials, x, n)
 		b.run("sum_fold", dst, partials, chunks, 0)
-		if got := double(dst, 0); got != cpu.Total(want) {
-			t.Errorf("%d numbers: %v, want %v", n, got, cpu.Total(want))
-		}
+		b.compare(fmt.Sprint(n, " numbers"), dst, []float64{cpu.Total(want)}, within(0x1p-1000))
 		if n > 2*chunk {
 			head, tail := *partials, *x
 			b.run("sum.f32", partials, x, 2*chunk)
@@ -237,19 +240,62 @@ func testSums(t *testing.T, target string) {
 			tail.at += 4 * 2 * chunk
 			b.run("sum.f32", partials, &tail, n-2*chunk)
 			b.run("sum_fold", dst, partials, chunks-2, 1)
-			if got := double(dst, 0); got != cpu.Total(want) {
-				t.Errorf("%d numbers in two batches: %v, want %v", n, got, cpu.Total(want))
-			}
+			b.compare(fmt.Sprint(n, " numbers in two batches"), dst, []float64{cpu.Total(want)}, within(0x1p-1000))
 		}
 	}
 }
 
-// One id that many positions have, and ids that are met once, in the order of positions.
-func TestScatterAddRuns(t *testing.T) { eachTarget(t, testScatterAdd) }
+// Losses of positions, some of which do not count, from where a softmax begins.
+func testLoss(t *testing.T, on *backend) {
+	const rows, cols = 300, 40
+	b := benchFor(t, on, 8)
+	stat, logits, loss := b.field(tensor.F32, rows, 3, 3), b.normal(tensor.F32, rows, cols, cols+3), b.field(tensor.F32, 1, rows, rows)
+	targets := make([]int32, rows)
+	want := make([]float64, rows)
+	for r := range targets {
+		if targets[r] = int32(b.rng.IntN(cols)); r%7 == 3 {
+			targets[r] = -100
+			continue
+		}
+		total := 0.0
+		for c := range cols {
+			total += math.Exp(logits.get(r, c))
+		}
+		want[r] = math.Log(total) - logits.get(r, int(targets[r]))
+	}
+	ids := b.ints(targets)
+	b.run("lse_init", stat, rows)
+	begin := make([]float64, 0, 3*rows)
+	for range rows {
+		begin = append(begin, math.Inf(-1), 0, 0)
+	}
+	b.compare("stat", stat, begin, within(0x1p-149))
+	b.run("lse_update.any", stat, logits, ids, rows, cols, 0, logits.stride)
+	b.run("token_loss", loss, stat, ids, rows)
+	b.compare("loss", loss, want, within(1e-5))
+}
 
-func testScatterAdd(t *testing.T, target string) {
+// Parts of a gradient are added to it in order.
+func testFold(t *testing.T, on *backend) {
+	const slices, cols = 32, 300
+	b := benchFor(t, on, 9)
+	part, dst := b.normal(tensor.F32, slices, cols, cols), b.normal(tensor.F32, 1, cols, cols)
+	want := make([]float64, cols)
+	for c := range want {
+		sum := float32(0)
+		for r := range slices {
+			sum += float32(part.get(r, c))
+		}
+		want[c] = float64(float32(dst.get(0, c)) + sum)
+	}
+	b.run("fold.f32", dst, part, cols)
+	b.compare("sum", dst, want, within(1e-5))
+}
+
+// One id that many positions have, and ids that are met once, in the order of positions.
+func testScatterAdd(t *testing.T, on *backend) {
 	const rows, cols, first, tableRows = 1500, 5, 10, 8
-	b := benchFor(t, target, 5)
+	b := benchFor(t, on, 5)
 	ids := make([]int32, rows)
 	for i := range ids {
 		ids[i] = int32(b.rng.IntN(2000)) - 1000
@@ -270,9 +316,9 @@ func testScatterAdd(t *testing.T, target string) {
 		}
 	}
 	b.run("scatter_add.f32.any", table, dy, b.ints(ids), rows, cols, first, tableRows, cols, cols)
+	exact := make([]float64, len(want))
 	for i, w := range want {
-		if got := table.get(i/cols, i%cols); got != float64(w) {
-			t.Errorf("[%d, %d] = %v, want %v", i/cols, i%cols, got, w)
-		}
+		exact[i] = float64(w)
 	}
+	b.compare("table", table, exact, within(0x1p-149))
 }

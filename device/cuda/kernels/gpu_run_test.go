@@ -1,0 +1,582 @@
+package kernels_test
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"os/exec"
+	"regexp"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"unsafe"
+
+	"github.com/millrace/millrace/device/cuda/driver"
+	"github.com/millrace/millrace/device/cuda/kernels"
+	"github.com/millrace/millrace/device/cuda/standin"
+	"github.com/millrace/millrace/tensor"
+)
+
+// The launches of these tests on a real driver: MILLRACE_GPU=1 runs TestGPUKernels, which `make gpu-check` packs for a machine with a GPU.
+// Each kernel runs three times, on operands with guards around them. Its bits must repeat, the guards must stay, and the results are held
+// against the interpreter's for the same PTX, beside what each test itself compares.
+
+// gpu runs kernels through the driver API.
+type gpu struct {
+	api     *driver.API
+	context driver.Context
+	stream  driver.Stream
+	text    bool              // PTX, even where there is machine code
+	code    map[string][]byte // machine code by kernel; nil: the PTX is loaded
+	shared  int32             // bytes that a block may have
+	what    string            // "NVIDIA H200, sm_90a machine code"
+
+	functions  map[string]driver.Function
+	modules    []driver.Module
+	arena      driver.DevicePtr
+	arenaBytes int
+	lost       error // what ended the context, and the kernel that did
+	leftOut    []string
+	// load is what is loaded for a kernel; tests put another kernel in its place.
+	load func(k *kernels.Kernel) []byte
+}
+
+// guardBytes lie on both sides of each operand; guard is what they are.
+const (
+	guardBytes = 4096
+	guard      = 0xa5
+)
+
+// repeats is how often a launch is repeated: a race shows as other bits.
+const repeats = 3
+
+// openGPU opens the first GPU for the kernels of a target: its machine code where the GPU takes it, unless text is wanted.
+func openGPU(api *driver.API, target string, text bool) (g *gpu, err error) {
+	g = &gpu{api: api, functions: map[string]driver.Function{}}
+	g.load = func(k *kernels.Kernel) []byte {
+		if g.code != nil {
+			return g.code[k.Name]
+		}
+		return append([]byte(k.PTX), 0)
+	}
+	var d driver.Device
+	var name [256]byte
+	var major, minor int32
+	if err := errors.Join(api.Init(0).Err("cuInit"), api.DeviceGet(&d, 0).Err("cuDeviceGet"),
+		api.DeviceGetName(&name[0], int32(len(name)), d).Err("cuDeviceGetName"),
+		api.DeviceGetAttribute(&major, driver.ComputeCapabilityMajor, d).Err("cuDeviceGetAttribute"),
+		api.DeviceGetAttribute(&minor, driver.ComputeCapabilityMinor, d).Err("cuDeviceGetAttribute"),
+		api.DeviceGetAttribute(&g.shared, driver.MaxSharedMemoryPerBlockOptin, d).Err("cuDeviceGetAttribute"),
+		api.DevicePrimaryCtxRetain(&g.context, d).Err("cuDevicePrimaryCtxRetain")); err != nil {
+		return nil, err
+	}
+	g.what, _, _ = strings.Cut(string(name[:]), "\x00")
+	own, err := kernels.Target(int(major), int(minor))
+	if err != nil {
+		return nil, err
+	}
+	if architecture := kernels.Architecture(int(major), int(minor)); architecture != "" && own == target && !text {
+		if g.code, err = kernels.LoadCode(architecture); err != nil {
+			return nil, err
+		}
+		g.what += ", " + architecture + " machine code"
+	} else {
+		g.what += ", " + target + " PTX"
+	}
+	return g, g.with(func() error {
+		return api.StreamCreateWithPriority(&g.stream, driver.StreamNonBlocking, 0).Err("cuStreamCreateWithPriority")
+	})
+}
+
+func (g *gpu) with(f func() error) error {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if err := g.api.CtxSetCurrent(g.context).Err("cuCtxSetCurrent"); err != nil {
+		return err
+	}
+	return f()
+}
+
+// close gives back what was loaded.
+func (g *gpu) close() error {
+	return g.with(func() error {
+		var errs []error
+		for _, m := range g.modules {
+			errs = append(errs, g.api.ModuleUnload(m).Err("cuModuleUnload"))
+		}
+		if g.arena != 0 {
+			errs = append(errs, g.api.MemFree(g.arena).Err("cuMemFree"))
+		}
+		errs = append(errs, g.api.StreamDestroy(g.stream).Err("cuStreamDestroy"))
+		return errors.Join(errs...)
+	})
+}
+
+// function loads a kernel when it is first launched.
+func (g *gpu) function(k *kernels.Kernel) (driver.Function, error) {
+	if f, ok := g.functions[k.Name]; ok {
+		return f, nil
+	}
+	image, entry := g.load(k), append([]byte(k.Entry), 0)
+	var m driver.Module
+	var f driver.Function
+	if err := g.api.ModuleLoadData(&m, &image[0]).Err("cuModuleLoadData"); err != nil {
+		return 0, err
+	}
+	g.modules = append(g.modules, m)
+	if err := g.api.ModuleGetFunction(&f, m, &entry[0]).Err("cuModuleGetFunction"); err != nil {
+		return 0, err
+	}
+	if k.SharedBytes > 48<<10 {
+		if err := g.api.FuncSetAttribute(f, driver.MaxDynamicSharedSizeBytes, int32(k.SharedBytes)).Err("cuFuncSetAttribute"); err != nil {
+			return 0, err
+		}
+	}
+	g.functions[k.Name] = f
+	return f, nil
+}
+
+// run launches a kernel and leaves its results in the matrices.
+func (g *gpu) run(b *bench, l launch) {
+	b.t.Helper()
+	name := l.kernel.Name
+	fail := func(format string, args ...any) {
+		b.t.Helper()
+		b.on.report.error(name, fmt.Sprintf(format, args...), math.Inf(1))
+		b.t.Errorf("%s: %s", name, fmt.Sprintf(format, args...))
+	}
+	if g.lost != nil {
+		b.t.Fatal(g.lost)
+	}
+	fields := b.used(l)
+	before := make([][]byte, len(fields))
+	for i, f := range fields {
+		before[i] = bytes.Clone(f.bytes)
+	}
+	var want [][]byte
+	if !b.large {
+		if err := b.interpret(l); err != nil {
+			b.t.Fatal(err)
+		}
+		for i, f := range fields {
+			want = append(want, bytes.Clone(f.bytes))
+			copy(f.bytes, before[i])
+		}
+	}
+	if l.kernel.SharedBytes > int(g.shared) { // a smaller variant does its work there
+		g.leftOut = append(g.leftOut, fmt.Sprintf("%s: %d bytes of shared memory, and a block of this GPU has %d", name, l.kernel.SharedBytes, g.shared))
+		for i := range want {
+			copy(fields[i].bytes, want[i])
+		}
+		return
+	}
+	var first [][]byte
+	for range repeats {
+		for i, f := range fields {
+			copy(f.bytes, before[i])
+		}
+		if err := g.with(func() error { return g.once(l, fields) }); err != nil {
+			g.lost = fmt.Errorf("%s: %w", name, err)
+			b.on.report.error(name, err.Error(), math.Inf(1))
+			b.t.Fatal(g.lost)
+		}
+		if first == nil {
+			for _, f := range fields {
+				first = append(first, bytes.Clone(f.bytes))
+			}
+		}
+		for i, f := range fields {
+			if !bytes.Equal(f.bytes, first[i]) {
+				fail("operand %d has other bits the next time", i)
+			}
+		}
+	}
+	for i := range want {
+		share, at := fields[i].differs(want[i], l.kernel.Exact)
+		b.on.report.error(name, fmt.Sprint("the interpreter's operand ", i), share)
+		if !(share <= 1) {
+			b.t.Errorf("%s: operand %d, %s: %.3g times what is allowed between the GPU and the interpreter", name, i, at, share)
+		}
+	}
+}
+
+// used are the matrices that a launch has addresses of.
+func (b *bench) used(l launch) []*field {
+	var fields []*field
+	for i, a := range l.kernel.Args {
+		if f := b.holds(l.values[i]); a.Type == kernels.Ptr && f != nil && !slices.Contains(fields, f) {
+			fields = append(fields, f)
+		}
+	}
+	return fields
+}
+
+// holds is the matrix that an address lies in.
+func (b *bench) holds(at uint64) *field {
+	i := slices.IndexFunc(b.matrices, func(f *field) bool { return at >= f.at && at < f.at+apartBytes })
+	if i < 0 {
+		return nil
+	}
+	return b.matrices[i]
+}
+
+// once uploads the operands, launches, and downloads them. The context is current.
+func (g *gpu) once(l launch, fields []*field) error {
+	// Where the kernel does not ask for aligned operands, it gets such as are not.
+	offsets, size := make([]int, len(fields)), 0
+	for i, f := range fields {
+		size = (size+guardBytes+255)/256*256 + guardBytes
+		if len(l.kernel.Aligned) == 0 {
+			size += int(f.dtype.Bytes())
+		}
+		offsets[i] = size
+		size += len(f.bytes)
+	}
+	size += guardBytes
+	if size > g.arenaBytes {
+		if g.arena != 0 {
+			if err := g.api.MemFree(g.arena).Err("cuMemFree"); err != nil {
+				return err
+			}
+		}
+		g.arena, g.arenaBytes = 0, 0
+		if err := g.api.MemAlloc(&g.arena, uint64(size)).Err("cuMemAlloc"); err != nil {
+			return err
+		}
+		g.arenaBytes = size
+	}
+	image := bytes.Repeat([]byte{guard}, size)
+	for i, f := range fields {
+		copy(image[offsets[i]:], f.bytes)
+	}
+	values := make([]uint64, len(l.values)+kernels.TrailingPointers)
+	params := make([]unsafe.Pointer, len(values))
+	for i := range values {
+		params[i] = unsafe.Pointer(&values[i])
+		if i >= len(l.values) {
+			continue
+		}
+		values[i] = l.values[i]
+		if l.kernel.Args[i].Type != kernels.Ptr || l.values[i] == 0 {
+			continue
+		}
+		at := slices.IndexFunc(fields, func(f *field) bool { return l.values[i] >= f.at && l.values[i] < f.at+apartBytes })
+		if at < 0 {
+			return fmt.Errorf("argument %s is in no matrix", l.kernel.Args[i].Name)
+		}
+		values[i] = uint64(g.arena) + uint64(offsets[at]) + l.values[i] - fields[at].at
+	}
+	f, err := g.function(l.kernel)
+	if err != nil {
+		return err
+	}
+	var pinner runtime.Pinner // what C reads while Go may move stacks
+	defer pinner.Unpin()
+	pinner.Pin(&values[0])
+	pinner.Pin(&params[0])
+	if err := g.api.MemcpyHtoDAsync(g.arena, unsafe.Pointer(&image[0]), uint64(size), g.stream).Err("cuMemcpyHtoDAsync"); err != nil {
+		return err
+	}
+	if l.grid[0] != 0 && l.grid[1] != 0 && l.grid[2] != 0 {
+		r := g.api.LaunchKernel(f, l.grid[0], l.grid[1], l.grid[2], uint32(l.kernel.Threads), 1, 1, uint32(l.kernel.SharedBytes), g.stream,
+			&params[0], nil)
+		if err := r.Err("cuLaunchKernel"); err != nil {
+			return err
+		}
+	}
+	after := make([]byte, size)
+	if err := g.api.MemcpyDtoHAsync(unsafe.Pointer(&after[0]), g.arena, uint64(size), g.stream).Err("cuMemcpyDtoHAsync"); err != nil {
+		return err
+	}
+	if err := g.api.StreamSynchronize(g.stream).Err("cuStreamSynchronize"); err != nil {
+		return err
+	}
+	for i, f := range fields {
+		copy(f.bytes, after[offsets[i]:])
+		copy(after[offsets[i]:], image[offsets[i]:][:len(f.bytes)])
+	}
+	if !bytes.Equal(after, image) {
+		return errors.New("it wrote outside of its operands")
+	}
+	return nil
+}
+
+// differs is how far the matrix is from other bytes, as a share of what is allowed, and where. Nothing is allowed between rows, and for
+// kernels whose bits are defined; NaNs are equal.
+func (f *field) differs(want []byte, exact bool) (share float64, at string) {
+	if bytes.Equal(f.bytes, want) {
+		return 0, ""
+	}
+	other := *f
+	other.bytes = want
+	limit := map[tensor.DType]float64{tensor.F32: 1e-4, tensor.BF16: 1e-2, tensor.F64: 1e-12}[f.dtype]
+	most := 1.0
+	for r := range f.rows {
+		for c := range f.cols {
+			if w := math.Abs(other.number(r, c)); !math.IsInf(w, 0) && w > most {
+				most = w
+			}
+		}
+	}
+	for r := range f.rows {
+		for c := range f.cols {
+			got, w := f.number(r, c), other.number(r, c)
+			if got == w || got != got && w != w {
+				continue
+			}
+			s := math.Abs(got-w) / (limit * most)
+			if exact || limit == 0 || s != s {
+				s = math.Inf(1)
+			}
+			if s > share {
+				share, at = s, fmt.Sprintf("[%d, %d] = %v, want %v", r, c, got, w)
+			}
+		}
+	}
+	size := int(f.dtype.Bytes())
+	for i, x := range f.bytes {
+		if i/size%f.stored >= f.cols && x != want[i] {
+			return math.Inf(1), fmt.Sprintf("byte %d between the rows", i)
+		}
+	}
+	return share, at
+}
+
+// number is an element of any type.
+func (f *field) number(r, c int) float64 {
+	size := int(f.dtype.Bytes())
+	at := f.bytes[(r*f.stored+c)*size:]
+	switch f.dtype {
+	case tensor.F32, tensor.BF16, tensor.F64:
+		return f.get(r, c)
+	}
+	x := 0.0
+	for i := range size {
+		x += float64(at[i]) * math.Exp2(float64(8*i)) // exact, but for the last bits of 64
+	}
+	return x
+}
+
+// gpuRuns are what TestGPUKernels runs, each in a process of its own: a kernel that ends the context costs only these launches.
+var gpuRuns = append(slices.DeleteFunc(slices.Clone(runs), func(r kernelRun) bool { return r.name == "LongVectors" }),
+	kernelRun{"LargeMatMul", testLargeMatMul}, kernelRun{"LargeAttention", testLargeAttention})
+
+// gpuRun is the environment variable that names what a process of TestGPUKernels runs: "code MatMul".
+const gpuRun = "MILLRACE_GPU_RUN"
+
+// Every kernel on the GPU: "code" as the program loads it there, "ptx" as the driver compiles the PTX that all GPUs take.
+func TestGPUKernels(t *testing.T) {
+	if os.Getenv("MILLRACE_GPU") != "1" {
+		t.Skip("needs a GPU: set MILLRACE_GPU=1")
+	}
+	for _, form := range []string{"code", "ptx"} {
+		t.Run(form, func(t *testing.T) {
+			var mu sync.Mutex
+			all := map[string]outcome{}
+			t.Run("runs", func(t *testing.T) {
+				for _, r := range gpuRuns {
+					t.Run(r.name, func(t *testing.T) {
+						t.Parallel()
+						c := exec.Command(os.Args[0], "-test.run=^TestGPUKernelsOnce$", "-test.v", "-test.count=1")
+						c.Env = append(os.Environ(), gpuRun+"="+form+" "+r.name)
+						out, err := c.CombinedOutput()
+						mu.Lock()
+						defer mu.Unlock()
+						found, rest := parseOutcomes(string(out))
+						for name, o := range found {
+							before := all[name]
+							o.launches, o.failed = o.launches+before.launches, o.failed || before.failed
+							if before.worst > o.worst {
+								o.worst, o.where = before.worst, before.where
+							}
+							all[name] = o
+						}
+						if err != nil {
+							t.Errorf("%v\n%s", err, rest)
+						}
+					})
+				}
+			})
+			names := make([]string, 0, len(all))
+			failed := 0
+			for name, o := range all {
+				names = append(names, name)
+				if o.failed {
+					failed++
+				}
+			}
+			slices.SortFunc(names, func(a, b string) int { return cmp.Or(cmp.Compare(all[b].worst, all[a].worst), cmp.Compare(a, b)) })
+			for _, name := range names {
+				fmt.Printf("%-34s %4d launches, worst error %8.2g of what is allowed (%s)\n", name, all[name].launches, all[name].worst, all[name].where)
+			}
+			set, err := sets["sm80"]()
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, name := range set.Names() {
+				if _, ran := all[name]; !ran {
+					t.Errorf("%s did not run", name)
+				}
+			}
+			worst := outcome{}
+			if len(names) > 0 {
+				worst = all[names[0]]
+				worst.where = names[0] + ", " + worst.where
+			}
+			fmt.Printf("SUMMARY %d of %d kernels ran, %d failed; the worst error is %.2g of what is allowed: %s\n", len(all), len(set.Names()),
+				failed, worst.worst, worst.where)
+		})
+	}
+}
+
+// outcomeLine is how a process tells of a kernel.
+const outcomeLine = "KERNEL\t%s\t%d\t%t\t%g\t%s\n"
+
+func parseOutcomes(out string) (map[string]outcome, string) {
+	found := map[string]outcome{}
+	var rest strings.Builder
+	for line := range strings.Lines(out) {
+		part := strings.SplitN(strings.TrimSuffix(line, "\n"), "\t", 6)
+		var o outcome
+		if len(part) != 6 || part[0] != "KERNEL" {
+			rest.WriteString(line)
+			continue
+		}
+		fmt.Sscan(part[2], &o.launches)
+		fmt.Sscan(part[3], &o.failed)
+		fmt.Sscan(part[4], &o.worst)
+		o.where = part[5]
+		found[part[1]] = o
+	}
+	return found, rest.String()
+}
+
+// TestGPUKernelsOnce is a process of TestGPUKernels.
+func TestGPUKernelsOnce(t *testing.T) {
+	form, name, ok := strings.Cut(os.Getenv(gpuRun), " ")
+	if !ok {
+		t.Skip("a process of TestGPUKernels")
+	}
+	api, err := driver.Load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var major, minor int32
+	var d driver.Device
+	if err := errors.Join(api.Init(0).Err("cuInit"), api.DeviceGet(&d, 0).Err("cuDeviceGet"),
+		api.DeviceGetAttribute(&major, driver.ComputeCapabilityMajor, d).Err("cuDeviceGetAttribute"),
+		api.DeviceGetAttribute(&minor, driver.ComputeCapabilityMinor, d).Err("cuDeviceGetAttribute")); err != nil {
+		t.Fatal(err)
+	}
+	target := "sm80"
+	if form == "code" {
+		if target, err = kernels.Target(int(major), int(minor)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	g, err := openGPU(api, target, form == "ptx")
+	if err != nil {
+		t.Fatal(err)
+	}
+	on := &backend{target: target, gpu: g}
+	t.Log(g.what)
+	t.Run(name, func(t *testing.T) {
+		gpuRuns[slices.IndexFunc(gpuRuns, func(r kernelRun) bool { return r.name == name })].run(t, on)
+	})
+	for name, o := range on.report.kernels {
+		fmt.Printf(outcomeLine, name, o.launches, o.failed, o.worst, strings.ReplaceAll(o.where, "\n", " "))
+	}
+	for _, line := range g.leftOut {
+		t.Log("left out: ", line)
+	}
+	if g.lost == nil {
+		if err := g.close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// onStandIn is a GPU that the stand-in plays.
+func onStandIn(t *testing.T, target string, capability [2]int32) (*backend, *standin.Driver) {
+	t.Helper()
+	d := standin.New(standin.Options{Capability: capability, SharedOptinBytes: 227 << 10})
+	g, err := openGPU(d.API(), target, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &backend{target: target, gpu: g}, d
+}
+
+// What runs kernels on a GPU works on the stand-in: operands go there and come back, and nothing is left.
+func TestKernelsRunOnStandIn(t *testing.T) {
+	if raceEnabled {
+		t.Skip("one stream, and the interpreter of PTX is slow under the race detector")
+	}
+	for _, name := range []string{"Add", "Loss", "Fold", "ScatterAdd", "Sum"} {
+		t.Run(name, func(t *testing.T) {
+			on, _ := onStandIn(t, "sm90a", [2]int32{9, 0})
+			runs[slices.IndexFunc(runs, func(r kernelRun) bool { return r.name == name })].run(t, on)
+			for kernel, o := range on.report.kernels {
+				if o.failed || o.launches == 0 {
+					t.Errorf("%s: %+v", kernel, *o)
+				}
+			}
+			if err := on.gpu.close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// complaints takes the place of a test that fails on purpose.
+type complaints struct{ lines []string }
+
+func (*complaints) Helper()             {}
+func (c *complaints) Error(args ...any) { c.lines = append(c.lines, fmt.Sprint(args...)) }
+func (c *complaints) Errorf(f string, args ...any) {
+	c.lines = append(c.lines, fmt.Sprintf(f, args...))
+}
+func (c *complaints) Fatal(args ...any)            { c.Error(args...); panic(c) }
+func (c *complaints) Fatalf(f string, args ...any) { c.Errorf(f, args...); panic(c) }
+
+// recover is for the end of what may call Fatal.
+func (c *complaints) recover() {
+	if p := recover(); p != nil && p != any(c) {
+		panic(p)
+	}
+}
+
+// A kernel that computes something else, writes where it must not or ends the context is found out.
+func TestWrongKernelsAreFound(t *testing.T) {
+	address := regexp.MustCompile(`(st\.global\.b32 \[ %rd[0-9]+ \+) 0`)
+	for _, c := range []struct {
+		what  string
+		alter func(ptx string) string
+		want  string
+	}{
+		{"a subtraction", func(ptx string) string { return strings.ReplaceAll(ptx, "add.f32", "sub.f32") },
+			"times what is allowed between the GPU and the interpreter"},
+		{"a store outside", func(ptx string) string { return address.ReplaceAllString(ptx, "$1 2048") }, "it wrote outside of its operands"},
+		{"an address that does not exist", func(ptx string) string { return address.ReplaceAllString(ptx, "$1 1073741824") }, "illegal address"},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			on, _ := onStandIn(t, "sm80", [2]int32{8, 0})
+			on.gpu.load = func(k *kernels.Kernel) []byte { return append([]byte(c.alter(k.PTX)), 0) }
+			said := &complaints{}
+			b := benchFor(said, on, 1)
+			x, y := b.normal(tensor.F32, 3, 48, 48), b.normal(tensor.F32, 3, 48, 48)
+			func() {
+				defer said.recover()
+				b.run("add.f32.any", y, x, y, 3, 48, 48, 48, 48)
+			}()
+			if text := strings.Join(said.lines, "\n"); !on.report.kernels["add.f32.any"].failed || !strings.Contains(text, c.want) {
+				t.Errorf("said %q, want %q; %+v", text, c.want, *on.report.kernels["add.f32.any"])
+			}
+		})
+	}
+}

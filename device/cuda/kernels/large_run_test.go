@@ -1,0 +1,96 @@
+package kernels_test
+
+import (
+	"fmt"
+	"math"
+	"sync"
+	"testing"
+
+	"github.com/millrace/millrace/tensor"
+)
+
+// Shapes of models of 7B to 70B parameters, for a GPU alone: the interpreter would take hours. What is compared is enough to see any block
+// that is wrong: sampled rows and columns of products, and all of attention.
+
+// testLargeMatMul multiplies as the projections of a block of a 7B model do.
+func testLargeMatMul(t *testing.T, on *backend) {
+	for _, c := range []struct {
+		form    string
+		in, out tensor.DType
+		m, n, k int
+	}{
+		{"nt", tensor.BF16, tensor.BF16, 2048, 4608, 3584}, {"nn", tensor.BF16, tensor.BF16, 2048, 3584, 4608},
+		{"tn", tensor.BF16, tensor.F32, 4608, 3584, 2048}, {"nt", tensor.BF16, tensor.F32, 1003, 3584, 2064},
+		{"tn", tensor.BF16, tensor.BF16, 1040, 528, 1999}, {"nn", tensor.BF16, tensor.F32, 777, 2064, 1040},
+		{"nt", tensor.F32, tensor.F32, 515, 1040, 1024}, {"nn", tensor.F32, tensor.F32, 515, 1040, 1024}, {"tn", tensor.F32, tensor.F32, 528, 1040, 515},
+	} {
+		name := fmt.Sprintf("matmul.%s.%s.%s.a16", typeWord(c.in), typeWord(c.out), c.form)
+		t.Run(fmt.Sprintf("%s %dx%dx%d", name, c.m, c.n, c.k), func(t *testing.T) {
+			b := benchFor(t, on, uint64(c.m+c.n+c.k))
+			b.large = true
+			transA, transB := c.form[0] == 't', c.form[1] == 't'
+			operand := func(rows, cols int, trans bool) *field {
+				if trans {
+					rows, cols = cols, rows
+				}
+				return b.normal(c.in, rows, cols, cols)
+			}
+			a, x := operand(c.m, c.k, transA), operand(c.k, c.n, transB)
+			out := b.normal(c.out, c.m, c.n, c.n+16)
+			const every = 37 // rows and columns; all tiles have some
+			rows, cols := (c.m+every-1)/every, (c.n+every-1)/every
+			want := make([]float64, rows*cols)
+			each(rows, func(r int) {
+				for j := range cols {
+					sum := out.get(r*every, j*every)
+					for l := range c.k {
+						sum += pick(a, r*every, l, transA) * pick(x, l, j*every, transB)
+					}
+					want[r*cols+j] = sum
+				}
+			})
+			b.run(name, out, a, x, c.m, c.n, c.k, out.stride, a.stride, x.stride, 1)
+			got := b.field(tensor.F64, rows, cols, cols)
+			for r := range rows {
+				for j := range cols {
+					got.putF64(r, j, out.get(r*every, j*every))
+				}
+			}
+			rel := map[tensor.DType]float64{tensor.F32: 4e-6, tensor.BF16: 1.0 / 256}[c.out]
+			b.compare("sampled products", got, want, func(w float64) float64 { return rel*math.Abs(w) + 4e-6*math.Sqrt(float64(c.k)) })
+			if !out.intact() {
+				t.Error("it writes between the rows")
+			}
+		})
+	}
+}
+
+// testLargeAttention has heads of real models, over documents that are longer than many blocks.
+func testLargeAttention(t *testing.T, on *backend) {
+	for _, c := range []*attentionCase{
+		{head: 64, headDim: 64, heads: 6, kvHeads: 2, lengths: []int{1024, 7, 517}},
+		{head: 128, headDim: 128, heads: 4, kvHeads: 1, lengths: []int{1100, 33}},
+		{head: 128, headDim: 128, heads: 8, kvHeads: 8, lengths: []int{600}},
+		{head: 128, headDim: 128, heads: 2, kvHeads: 1, window: 300, lengths: []int{1024}},
+		{head: 256, headDim: 256, heads: 2, kvHeads: 1, lengths: []int{700}},
+		{head: 80, headDim: 80, heads: 2, kvHeads: 2, lengths: []int{700}},
+		{head: 96, headDim: 96, heads: 2, kvHeads: 1, lengths: []int{700}},
+	} {
+		c.variant, c.dtype, c.large = "a16", tensor.BF16, true
+		t.Run(fmt.Sprintf("%d of %d, %d of keys, window %d, documents %v", c.heads, c.headDim, c.kvHeads, c.window, c.lengths),
+			func(t *testing.T) { c.run(t, on) })
+	}
+}
+
+// each calls f for 0 to n-1, all at once.
+func each(n int, f func(i int)) {
+	var wg sync.WaitGroup
+	for i := range n {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			f(i)
+		}()
+	}
+	wg.Wait()
+}
