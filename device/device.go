@@ -75,6 +75,9 @@ type Info struct {
 
 	// Numerics is, in a line, what beside the operands decides the bits of results: two devices with the same one compute the same.
 	Numerics string
+
+	// Warning says in a line why the device is slower than it could be, and what to do; empty: nothing is known.
+	Warning string
 }
 
 // Buffer is an allocation of one driver.

@@ -414,7 +414,7 @@ func clone(p Placement) Placement {
 func (c *chooser) measure(place Placement) *Plan {
 	c.effort.placements++
 	s := &setting{model: c.Model, num: c.Numerics, place: place, wants: c.Wants}
-	p := &Plan{Wants: c.Wants, Model: c.Model, Numerics: c.Numerics, ComputedOn: c.Device.Numerics, Placement: place, Unified: c.Device.Unified,
+	p := &Plan{Wants: c.Wants, Model: c.Model, Numerics: c.Numerics, ComputedOn: c.Device.Numerics, Warning: c.Device.Warning, Placement: place, Unified: c.Device.Unified,
 		DeviceBudget: c.DeviceBytes, HostBudget: c.HostBytes, DiskBudget: c.DiskBytes}
 	a := device.NewArena(device.Mem{})
 	s.buffers(a, func(purpose string, bytes int64) {

@@ -29,6 +29,9 @@ func (p *Plan) Explain(dev device.Info, m Machine, o Outlook) string {
 	fmt.Fprintf(&b, "%s: %s parameters in %s and %s\n", p.Model.Type, FormatCount(params),
 		count(len(p.Model.Blocks), "block"), count(len(p.Model.Parts), "part"))
 	fmt.Fprintf(&b, "device   %s\nmachine  %s\n", dev.Name, m.Name)
+	if p.Warning != "" {
+		fmt.Fprintf(&b, "warning  %s\n", p.Warning)
+	}
 	fmt.Fprintf(&b, "step     %d positions: %s of %d x %d; %v compute, %v master; head chunk %d, block chunk %d\n\n",
 		n.StepPositions(), count(n.MicroBatches, "micro-batch"), n.MicroBatch, n.SequenceLen, n.Compute, n.Master, n.HeadChunk, n.BlockRows())
 

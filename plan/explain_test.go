@@ -64,6 +64,13 @@ func TestExplain(t *testing.T) {
 	if d := cmp.Diff(strings.Split(string(want), "\n"), strings.Split(got, "\n")); d != "" {
 		t.Errorf("the plan or its text changed (-golden +now); if it is better, run with -update:\n%s", d)
 	}
+	r.Device.Warning = "it could be faster: install it"
+	if p, err = plan.New(context.Background(), r); err != nil {
+		t.Fatal(err)
+	}
+	if got := p.Explain(r.Device, r.Machine, plan.Outlook{}); !strings.Contains(got, "\nwarning  it could be faster: install it\n") {
+		t.Errorf("no warning:\n%s", got)
+	}
 }
 
 func TestOutlook(t *testing.T) {

@@ -55,9 +55,11 @@ type Plan struct {
 	Model    *model.Model `json:"-"`
 	Numerics Numerics     `json:"numerics"`
 	// ComputedOn is what beside Numerics decides the bits of results (device.Info.Numerics).
-	ComputedOn string    `json:"computed_on,omitempty"`
-	Placement  Placement `json:"placement"`
-	Wants      Wants     `json:"wants,omitzero"`
+	ComputedOn string `json:"computed_on,omitempty"`
+	// Warning is why the device is slower than it could be (device.Info.Warning).
+	Warning   string    `json:"warning,omitempty"`
+	Placement Placement `json:"placement"`
+	Wants     Wants     `json:"wants,omitzero"`
 
 	Device      []Bytes `json:"device"` // one allocation
 	DeviceBytes int64   `json:"device_bytes"`

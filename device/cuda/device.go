@@ -43,6 +43,7 @@ type Device struct {
 	opened   closers
 	// kernelsAre says which kernels they are: "sm90a kernels 0123456789ab".
 	kernelsAre string
+	warning    string // device.Info.Warning
 
 	lost atomic.Pointer[error] // what ended the context
 	open atomic.Int64          // buffers and streams that are not closed
@@ -150,6 +151,7 @@ func (d *Device) equip(gpu *gpu, o Options) error {
 		// The driver compiles the kernels, and the library chooses by the GPU: both are a part of what computes.
 		Numerics: fmt.Sprintf("CUDA, %s, compute capability %d.%d, driver of CUDA %d.%d, %s, %s", gpu.name, gpu.major, gpu.minor,
 			gpu.driverVersion/1000, gpu.driverVersion%1000/10, d.kernelsAre, products),
+		Warning: d.warning,
 	}
 	return nil
 }
@@ -169,7 +171,8 @@ func (d *Device) openBLAS(gpu *gpu, o Options) (err error) {
 			d.blas, err = library.Open()
 		}
 		if err != nil {
-			d.note(fmt.Sprintf("matrix products run on this program's own kernels, which are slower: %v", err))
+			d.warning = fmt.Sprintf("matrix products run on this program's own kernels, which are slower: %v", err)
+			d.note(d.warning)
 			return nil
 		}
 	}

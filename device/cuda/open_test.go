@@ -492,6 +492,31 @@ func TestMachineCode(t *testing.T) {
 	}
 }
 
+// A device without the library for products says so where plans and benchmarks see it.
+func TestWarning(t *testing.T) {
+	if d := open(t, standin.Options{}, library); d.Info().Warning != "" {
+		t.Errorf("with a library: %q", d.Info().Warning)
+	} else {
+		mustClose(t, d)
+	}
+	t.Setenv("PATH", "")
+	gpu := standin.New(standin.Options{Load: loadOnce})
+	var notes []string
+	d, err := cuda.Open(cuda.Options{API: gpu.API(), Note: func(line string) { notes = append(notes, line) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer mustClose(t, &rig{d, gpu})
+	warning := d.Info().Warning
+	if warning == "" {
+		t.Skip("the real library is installed here, and opens without a context of its driver")
+	}
+	if strings.HasPrefix(d.Info().Name, "cuBLASLt") || !strings.HasPrefix(warning, "matrix products run on this program's own kernels, which are slower: ") ||
+		strings.Contains(warning, "\n") || len(notes) != 1 || notes[0] != "device cuda:0: "+warning {
+		t.Errorf("%q warns %q and notes %q", d.Info().Name, warning, notes)
+	}
+}
+
 // The codes of 8-bit moments are those of the CPU device, which holds them against bitsandbytes.
 func TestCodes(t *testing.T) {
 	for _, signed := range []bool{true, false} {
