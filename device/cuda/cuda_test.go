@@ -17,11 +17,14 @@ func TestConformance(t *testing.T) {
 		t.Skip("the interpreter of PTX is slow under the race detector; TestStandInTraining looks for missing waits")
 	}
 	t.Parallel()
-	suite := func(p products, only ...string) devicetest.Suite {
-		return devicetest.Suite{Open: func() device.Device { return open(t, standin.Options{}, p) }, Fail: fail, Only: only}
+	suite := func(p products, align int, only ...string) devicetest.Suite {
+		return devicetest.Suite{Open: func() device.Device { return open(t, standin.Options{}, p) }, Fail: fail, Align: align, Only: only}
 	}
-	t.Run("own products", suite(ownProducts).Run)
-	t.Run("library", suite(library, "MatMul", "Bias", "StreamOrder", "Events").Run) // what differs, and what shares the workspace
+	t.Run("own products", suite(ownProducts, 0).Run)
+	// The kernels that aligned operands reach, and the library, which takes no others.
+	t.Run("own products, aligned", suite(ownProducts, 16, "MatMul", "Bias", "RMSNorm", "RMSNormGrad", "RoPE", "Attention", "SwiGLU").Run)
+	t.Run("library", suite(library, 0, "MatMul", "Bias", "StreamOrder", "Events").Run) // what differs, and what shares the workspace
+	t.Run("library, aligned", suite(library, 16, "MatMul").Run)
 }
 
 // Long vectors are summed in rounds, with the bits of one round.

@@ -2,6 +2,7 @@ package cuda_test
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"strings"
@@ -9,8 +10,6 @@ import (
 
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/device/cuda"
-	"github.com/millrace/millrace/device/cuda/cublaslt"
-	"github.com/millrace/millrace/device/cuda/driver"
 	"github.com/millrace/millrace/device/devicetest"
 	"github.com/millrace/millrace/model/modeltest"
 	"github.com/millrace/millrace/tensor"
@@ -41,27 +40,22 @@ type shared struct{ *cuda.Device }
 
 func (shared) Close() error { return nil }
 
-// onGPU runs a test with the program's own matrix products and, where it is installed, with cuBLASLt.
-func onGPU(t *testing.T, f func(t *testing.T, p products)) {
+// onGPU runs a test on one device with the program's own matrix products and, where it is installed, on one with cuBLASLt.
+func onGPU(t *testing.T, f func(t *testing.T, d *cuda.Device)) {
 	needGPU(t)
-	t.Run("own products", func(t *testing.T) { f(t, ownProducts) })
+	t.Run("own products", func(t *testing.T) {
+		d := openGPU(t, ownProducts)
+		defer mustClose(t, d)
+		f(t, d)
+	})
 	t.Run("cuBLASLt", func(t *testing.T) {
-		api, err := driver.Load()
-		if err != nil {
-			t.Fatal(err)
-		}
-		var version int32
-		api.DriverGetVersion(&version)
-		if _, err := cublaslt.Load(version); err != nil {
-			t.Skip(err)
-		}
 		d := openGPU(t, library)
 		defer mustClose(t, d)
-		t.Log(d.Info().Name)
-		if !strings.Contains(d.Info().Name, "cuBLASLt") {
-			t.Fatal("cuBLASLt is installed and cannot be used")
+		if d.Info().Warning != "" {
+			t.Skip(d.Info().Warning)
 		}
-		f(t, library)
+		t.Log(d.Info().Name)
+		f(t, d)
 	})
 }
 
@@ -69,45 +63,46 @@ func onGPU(t *testing.T, f func(t *testing.T, p products)) {
 // rsqrt.
 var gpuF32 = devicetest.Tolerance{Rel: 1e-5, Abs: 1e-5}
 
+// gpuSuite is the suite on an open device. Odd operands reach the kernels for any operands, aligned ones those of real models.
+func gpuSuite(d *cuda.Device, align int) devicetest.Suite {
+	return devicetest.Suite{Open: func() device.Device { return shared{d} }, F32: gpuF32, Align: align, MostFailures: 5}
+}
+
 // The suite of all drivers.
 func TestGPUConformance(t *testing.T) {
-	onGPU(t, func(t *testing.T, p products) {
-		devicetest.Suite{
-			Open: func() device.Device { return openGPU(t, p) },
-			F32:  gpuF32,
-			Fail: fail,
-		}.Run(t)
+	onGPU(t, func(t *testing.T, d *cuda.Device) {
+		for _, align := range []int{0, 16} {
+			s := gpuSuite(d, align)
+			s.Fail = fail
+			t.Run(fmt.Sprintf("aligned to %d", align), s.Run)
+		}
 	})
 }
 
 // The bits do not depend on the occasion.
 func TestGPURepeats(t *testing.T) {
-	onGPU(t, func(t *testing.T, p products) {
-		d := openGPU(t, p)
-		defer mustClose(t, d)
-		first := map[string]string{}
-		for range 2 {
-			devicetest.Suite{
-				Open: func() device.Device { return shared{d} },
-				F32:  gpuF32,
-				Observe: func(test string, written []byte) {
+	onGPU(t, func(t *testing.T, d *cuda.Device) {
+		for _, align := range []int{0, 16} {
+			first := map[string]string{}
+			for range 2 {
+				s := gpuSuite(d, align)
+				s.Observe = func(test string, written []byte) {
 					_, name, _ := strings.Cut(test, "/")
 					name = strings.Replace(name, "#01", "", 1)
 					if before, ok := first[name]; ok && before != string(written) {
 						t.Errorf("%s: other bits the second time", name)
 					}
 					first[name] = string(written)
-				},
-			}.Run(t)
+				}
+				t.Run(fmt.Sprintf("aligned to %d", align), s.Run)
+			}
 		}
 	})
 }
 
 // The engine's laws, and the losses of the CPU and of PyTorch.
 func TestGPUTraining(t *testing.T) {
-	onGPU(t, func(t *testing.T, p products) {
-		d := openGPU(t, p)
-		defer mustClose(t, d)
+	onGPU(t, func(t *testing.T, d *cuda.Device) {
 		for _, variant := range modeltest.Variants(t) {
 			for _, compute := range []tensor.DType{tensor.BF16, tensor.F32} {
 				t.Run(variant+" "+compute.String(), func(t *testing.T) {

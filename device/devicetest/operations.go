@@ -9,7 +9,11 @@ import (
 )
 
 func testMatMul(r *rig) {
-	for _, s := range []struct{ m, n, k int }{{1, 1, 1}, {1, 37, 3}, {3, 1, 131}, {17, 37, 100}, {100, 131, 17}, {37, 3, 600}, {259, 140, 65}} {
+	sizes := []struct{ m, n, k int }{{1, 1, 1}, {1, 37, 3}, {3, 1, 131}, {17, 37, 100}, {100, 131, 17}, {37, 3, 600}, {259, 140, 65}}
+	if r.suite.Align > 0 {
+		sizes = append(sizes, []struct{ m, n, k int }{{64, 64, 64}, {144, 272, 80}, {258, 128, 208}}...)
+	}
+	for _, s := range sizes {
 		for variant := range 8 {
 			f := device.MatMulFlags{TransA: variant&1 != 0, TransB: variant&2 != 0, Accumulate: variant&4 != 0}
 			for _, kind := range []struct{ in, out tensor.DType }{
@@ -41,7 +45,7 @@ func testMatMul(r *rig) {
 
 func testBias(r *rig) {
 	for _, d := range types {
-		for _, s := range shapes {
+		for _, s := range r.suite.shapes() {
 			what := fmt.Sprint(d, s)
 			y, bias := r.normal("y", d, s.rows, s.cols), r.normal("bias", d, 1, s.cols)
 			db := r.normal("db", tensor.F32, 1, s.cols)
@@ -64,7 +68,7 @@ func testBias(r *rig) {
 
 func testAdd(r *rig) {
 	for _, d := range types {
-		for _, s := range shapes {
+		for _, s := range r.suite.shapes() {
 			for _, alias := range []string{"", "a", "b"} {
 				what := fmt.Sprint(d, s, " y is ", alias)
 				a, b := r.normal("a", d, s.rows, s.cols), r.normal("b", d, s.rows, s.cols)
@@ -95,7 +99,7 @@ var corners = []float64{0, math.Copysign(0, -1), 1, 1 + 0x1p-8, 1 + 0x3p-8, 1 + 
 func testCast(r *rig) {
 	for _, from := range types {
 		for _, to := range types {
-			for _, s := range shapes {
+			for _, s := range r.suite.shapes() {
 				what := fmt.Sprint(from, " to ", to, s)
 				src := r.filled(r.output("src", from, s.rows, s.cols), func(i int) float64 {
 					if i < len(corners) {
@@ -113,11 +117,19 @@ func testCast(r *rig) {
 }
 
 // groupings are norms: rows, groups, and the columns of a group.
-var groupings = []struct{ rows, groups, d int }{{1, 1, 1}, {3, 1, 100}, {17, 3, 37}, {67, 1, 576}, {37, 9, 64}, {131, 2, 131}}
+func (s *Suite) groupings() []grouping {
+	all := []grouping{{1, 1, 1}, {3, 1, 100}, {17, 3, 37}, {67, 1, 576}, {37, 9, 64}, {131, 2, 131}}
+	if s.Align > 0 {
+		all = append(all, grouping{5, 1, 3584}, grouping{9, 4, 128})
+	}
+	return all
+}
+
+type grouping struct{ rows, groups, d int }
 
 func testRMSNorm(r *rig) {
 	for _, d := range types {
-		for _, s := range groupings {
+		for _, s := range r.suite.groupings() {
 			what := fmt.Sprint(d, s)
 			x, w := r.normal("x", d, s.rows, s.groups*s.d), r.normal("w", d, 1, s.d)
 			y, rstd := r.output("y", d, s.rows, s.groups*s.d), r.stat("rstd", s.rows, s.groups)
@@ -133,7 +145,7 @@ func testRMSNorm(r *rig) {
 
 func testRMSNormGrad(r *rig) {
 	for _, d := range types {
-		for i, s := range groupings {
+		for i, s := range r.suite.groupings() {
 			for variant := range 8 {
 				hasWeight, hasResid, alias := variant&1 != 0, variant&2 != 0, (variant>>2+i)%3
 				what := fmt.Sprint(d, s, " dw ", hasWeight, " resid ", hasResid, " alias ", alias)
@@ -172,7 +184,7 @@ func testRMSNormGrad(r *rig) {
 
 func testRoPE(r *rig) {
 	for _, d := range types {
-		for _, s := range []struct{ rows, heads, headDim int }{{1, 1, 2}, {3, 1, 64}, {17, 3, 6}, {37, 9, 64}, {300, 3, 80}} {
+		for _, s := range []struct{ rows, heads, headDim int }{{1, 1, 2}, {3, 1, 64}, {17, 3, 6}, {37, 9, 64}, {300, 3, 80}, {9, 2, 128}} {
 			for variant := range 4 {
 				inverse, inPlace := variant&1 != 0, variant&2 != 0
 				what := fmt.Sprint(d, s, " inverse ", inverse, " in place ", inPlace)
@@ -201,9 +213,13 @@ func testRoPE(r *rig) {
 }
 
 func testAttention(r *rig) {
-	for _, s := range []struct {
-		rows, heads, kvHeads, headDim, window, docs int
-	}{{1, 1, 1, 2, 0, 1}, {3, 2, 1, 16, 0, 1}, {17, 3, 3, 6, 4, 2}, {37, 4, 2, 64, 0, 5}, {131, 3, 1, 64, 100, 3}, {131, 2, 2, 80, 1, 1}, {300, 2, 1, 16, 0, 2}, {300, 3, 1, 8, 131, 1}} {
+	type attention struct{ rows, heads, kvHeads, headDim, window, docs int }
+	cases := []attention{{1, 1, 1, 2, 0, 1}, {3, 2, 1, 16, 0, 1}, {17, 3, 3, 6, 4, 2}, {37, 4, 2, 64, 0, 5}, {131, 3, 1, 64, 100, 3},
+		{131, 2, 2, 80, 1, 1}, {300, 2, 1, 16, 0, 2}, {300, 3, 1, 8, 131, 1}}
+	if r.suite.Align > 0 {
+		cases = append(cases, []attention{{197, 2, 1, 64, 0, 2}, {197, 2, 1, 128, 0, 2}, {131, 1, 1, 128, 70, 1}, {150, 1, 1, 256, 0, 2}}...)
+	}
+	for _, s := range cases {
 		for _, d := range types {
 			what := fmt.Sprintf("%v %+v", d, s)
 			starts, ends := r.documents(s.rows, s.docs)
@@ -290,7 +306,7 @@ func (r *rig) scratch(m *matrix) {
 
 func testSwiGLU(r *rig) {
 	for _, d := range types {
-		for _, s := range shapes {
+		for _, s := range r.suite.shapes() {
 			for _, inPlace := range []bool{false, true} {
 				what := fmt.Sprint(d, s, " in place ", inPlace)
 				// Gates reach far into both tails of the sigmoid.
@@ -401,7 +417,7 @@ func testScatterAdd(r *rig) {
 // lookUps are cases of ids, some of them in the 40 rows of a table that begins at first, many of them twice.
 func (r *rig) lookUps(f func(what string, d tensor.DType, s shape, ids []int32, first int)) {
 	for _, d := range types {
-		for _, s := range shapes {
+		for _, s := range r.suite.shapes() {
 			for _, first := range []int{0, 50} {
 				ids := make([]int32, s.rows)
 				for i := range ids {

@@ -21,10 +21,13 @@ type Suite struct {
 	F32, BF16 Tolerance
 	// Only names the tests to run; nil: all. It is for a driver's second configuration, where most of the first one's proof holds.
 	Only []string
-	// AlignBytes is what the driver wants matrices to start at; 0: their elements.
-	AlignBytes int
+	// Align has matrices begin at multiples of so many bytes, with strides of so many elements, as those of an engine do; 0: anywhere that
+	// their elements may. With it, shapes of real models come as well: sizes that are round, heads of 64, 128 and 256 columns.
+	Align int
 	// Fail makes the stream fail with err in its order, as an operation would. nil: the driver has no such hook.
 	Fail func(s device.Stream, err error)
+	// MostFailures is how many cases of a test may fail before it ends; 0: one. More tell more where a run is rare.
+	MostFailures int
 	// Observe sees all that operations wrote, for comparisons between configurations of a driver. May be nil.
 	Observe func(test string, written []byte)
 }
@@ -56,8 +59,24 @@ func (s Suite) Run(t *testing.T) {
 		if s.Only != nil && !slices.Contains(s.Only, test.name) {
 			continue
 		}
-		t.Run(test.name, func(t *testing.T) { test.run(newRig(t, s)) })
+		t.Run(test.name, func(t *testing.T) {
+			r := newRig(t, s)
+			defer r.tell()
+			test.run(r)
+		})
 	}
+}
+
+// shape is rows and columns of a case.
+type shape struct{ rows, cols int }
+
+// shapes are small odd ones, and one that is large enough to be cut among workers; with Align, round ones as well.
+func (s *Suite) shapes() []shape {
+	all := []shape{{1, 1}, {1, 17}, {3, 1}, {17, 37}, {37, 100}, {100, 131}, {259, 262}}
+	if s.Align > 0 {
+		all = append(all, shape{64, 128}, shape{130, 1024})
+	}
+	return all
 }
 
 // tolerance is that of results of a type.
