@@ -14,9 +14,6 @@ import (
 	"github.com/millrace/millrace/internal/hostmem"
 )
 
-// loadDriver is where GPUs come from. Tests have none, or others.
-var loadDriver = driver.Load
-
 // openDevice is the list of drivers: it opens the device that a name in run.yaml stands for, and the host's, which is always a
 // CPU and the same one where the CPU computes. Beside a GPU its workers have cores of their own, where there are enough.
 func (p *program) openDevice(name string, accounts *hostmem.Accounts) (computes, host device.Device, err error) {

@@ -28,7 +28,11 @@ func needGPU(t *testing.T) {
 // openGPU opens the first GPU.
 func openGPU(t testing.TB, p products) *cuda.Device {
 	t.Helper()
-	d, err := cuda.Open(cuda.Options{OwnProducts: p == ownProducts, Note: func(line string) { t.Log(line) }})
+	api, err := loadDriver()
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := cuda.Open(cuda.Options{API: api, OwnProducts: p == ownProducts, Note: func(line string) { t.Log(line) }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -106,7 +110,7 @@ func TestGPUTraining(t *testing.T) {
 		for _, variant := range modeltest.Variants(t) {
 			for _, compute := range []tensor.DType{tensor.BF16, tensor.F32} {
 				t.Run(variant+" "+compute.String(), func(t *testing.T) {
-					trainingLaws(t, variant, compute, 10, func() device.Device { return shared{d} })
+					trainingLaws(t, variant, compute, lawSteps, func() device.Device { return shared{d} })
 				})
 			}
 		}
@@ -128,7 +132,11 @@ func TestGPUBadInput(t *testing.T) {
 	t.Run("no visible GPU", func(t *testing.T) { again(t, "TestGPUInvisible", "CUDA_VISIBLE_DEVICES=") })
 	t.Run("lost context", func(t *testing.T) { again(t, "TestGPULostContext") })
 	t.Run("wrong ordinal", func(t *testing.T) {
-		_, err := cuda.Open(cuda.Options{Ordinal: 77})
+		api, err := loadDriver()
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = cuda.Open(cuda.Options{Ordinal: 77, API: api})
 		oneLine(t, err, "device cuda:77: there is no such GPU; there ", "cuda:0 (", "GiB)")
 	})
 	t.Run("no memory left", func(t *testing.T) {

@@ -1,9 +1,7 @@
 package cuda_test
 
 import (
-	"bytes"
 	"errors"
-	"regexp"
 	"sync"
 	"testing"
 	"unsafe"
@@ -67,12 +65,7 @@ func options(gpu *standin.Driver, p products, ordinal int) cuda.Options {
 // images are the modules that were read so far: each device loads all kernels, and most run none of them.
 var images sync.Map // of *standin.Image by text
 
-var (
-	ptxVersion = regexp.MustCompile(`(?m)^\s*\.version\s+(\S+)`)
-	ptxTarget  = regexp.MustCompile(`(?m)^\s*\.target\s+(\w+)`)
-)
-
-// loadOnce is standin.LoadPTX when a kernel is asked for, once for each text.
+// loadOnce is standin.LazyPTX, once for each text.
 func loadOnce(text []byte) (*standin.Image, error) {
 	if string(text) == blasModule {
 		return &standin.Image{Kernel: func(string) *standin.Kernel { return blasKernel() }}, nil
@@ -80,21 +73,11 @@ func loadOnce(text []byte) (*standin.Image, error) {
 	if known, ok := images.Load(string(text)); ok {
 		return known.(*standin.Image), nil
 	}
-	version, target := ptxVersion.FindSubmatch(text), ptxTarget.FindSubmatch(text)
-	if version == nil || target == nil {
-		return nil, errors.New("no version or no target")
+	image, err := standin.LazyPTX(text, 2)
+	if err == nil {
+		images.Store(string(text), image)
 	}
-	copied := bytes.Clone(text)
-	parse := sync.OnceValues(func() (*standin.Image, error) { return standin.LoadPTX(copied, 2) })
-	image := &standin.Image{Version: string(version[1]), Target: string(target[1]), Kernel: func(name string) *standin.Kernel {
-		parsed, err := parse()
-		if err != nil {
-			panic(err)
-		}
-		return parsed.Kernel(name)
-	}}
-	images.Store(string(text), image)
-	return image, nil
+	return image, err
 }
 
 // blas is a matrix library of the stand-in: a kernel in Go that knows row-major products.

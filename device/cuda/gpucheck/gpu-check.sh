@@ -1,26 +1,36 @@
 #!/usr/bin/env bash
-# Packs what checks a GPU into a folder (default bin/gpucheck): test binaries, the program, what they read, and run.sh. Copy the
-# folder to a machine with a GPU, which needs neither Go nor a network, and start run.sh there.
+# Packs what checks a GPU into a folder (default bin/gpucheck): an archive with test binaries, the program, scripts and what they read, and
+# run.sh, which unpacks it. Copy the folder to a machine with a GPU, which needs neither Go nor a network, and start run.sh there.
 #
-# The binaries load the driver at run time, so they are linked dynamically, to glibc alone.
+# The binaries load the driver at run time, so they are linked dynamically, to glibc alone. TAGS=standin builds them for a rehearsal.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/../../.." && pwd)
 out=${1:-$root/bin/gpucheck}
 cd "$root"
 
 rm -rf "$out"
-mkdir -p "$out/model/modeltest" "$out/data"
+mkdir -p "$out"
+packed=$(mktemp -d)
+trap 'rm -rf "$packed"' EXIT
 export CGO_ENABLED=0
-go test -c -ldflags='-s -w' -o "$out/cuda.test" ./device/cuda
-go build -ldflags='-s -w' -o "$out/millrace" ./cmd/millrace
-# Golden files are found below the module's root: the folder is one.
-printf 'module gpucheck\n' >"$out/go.mod"
-cp -r model/modeltest/testdata "$out/model/modeltest/"
-cat docs/*.md README.md ARCHITECTURE.md CONTRIBUTING.md >"$out/data/text.txt"
-cp device/cuda/gpucheck/run.sh device/cuda/gpucheck/README.md "$out/"
+build=(-tags "${TAGS:-}" -ldflags='-s -w')
+go test -c "${build[@]}" -o "$packed/cuda.test" ./device/cuda
+go test -c "${build[@]}" -o "$packed/kernels.test" ./device/cuda/kernels
+go build "${build[@]}" -o "$packed/millrace" ./cmd/millrace
+go build "${build[@]}" -o "$packed/gpucheck" ./device/cuda/gpucheck
+# Files that are read lie where they lie in the tree, of which this folder is one: golden files are found below the module's root.
+printf 'module gpucheck\n' >"$packed/go.mod"
+mkdir -p "$packed/model/modeltest" "$packed/benchmarks" "$packed/plan" "$packed/data"
+cp -r model/modeltest/testdata "$packed/model/modeltest/"
+cp -r benchmarks/peers benchmarks/gpu-rates "$packed/benchmarks/"
+cp -r plan/shapes "$packed/plan/"
+cp device/cuda/gpucheck/*.py device/cuda/gpucheck/README.md "$packed/"
+cat docs/*.md README.md ARCHITECTURE.md CONTRIBUTING.md >"$packed/data/text.txt"
 {
 	git describe --always --dirty 2>/dev/null || echo unknown
 	go version
-} >"$out/built-from.txt"
+} >"$packed/built-from.txt"
+tar -czf "$out/gpucheck.tar.gz" -C "$packed" .
+cp device/cuda/gpucheck/run.sh device/cuda/gpucheck/README.md "$out/"
 
 echo "$out: $(du -sh "$out" | cut -f1); on a machine with a GPU: $(basename "$out")/run.sh"

@@ -1,9 +1,13 @@
 package standin
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
+	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/millrace/millrace/device/cuda/ptx"
 )
@@ -27,6 +31,29 @@ func LoadPTX(text []byte, workers int) (*Image, error) {
 			return k.Run(mem, ptx.Config{Grid: grid, Block: block, SharedBytes: sharedBytes, Params: params, Workers: workers})
 		}
 		return kernel
+	}}, nil
+}
+
+var (
+	versionLine = regexp.MustCompile(`(?m)^\s*\.version\s+(\S+)`)
+	targetLine  = regexp.MustCompile(`(?m)^\s*\.target\s+(\w+)`)
+)
+
+// LazyPTX is LoadPTX for programs that load many kernels and run few: the text is parsed when a kernel of it is asked for, and one that
+// cannot be parsed panics then.
+func LazyPTX(text []byte, workers int) (*Image, error) {
+	version, target := versionLine.FindSubmatch(text), targetLine.FindSubmatch(text)
+	if version == nil || target == nil {
+		return nil, errors.New("no version or no target")
+	}
+	text = bytes.Clone(text)
+	parse := sync.OnceValues(func() (*Image, error) { return LoadPTX(text, workers) })
+	return &Image{Version: string(version[1]), Target: string(target[1]), Kernel: func(name string) *Kernel {
+		parsed, err := parse()
+		if err != nil {
+			panic(err)
+		}
+		return parsed.Kernel(name)
 	}}, nil
 }
 

@@ -1,0 +1,11 @@
+//go:build standin
+
+package cuda_test
+
+import "github.com/millrace/millrace/device/cuda/standin"
+
+// loadDriver is the driver of tests on a GPU, in a rehearsal of them.
+var loadDriver = standin.Load
+
+// lawSteps are how many steps TestGPUTraining takes.
+const lawSteps = 2

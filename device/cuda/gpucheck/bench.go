@@ -1,0 +1,236 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"time"
+)
+
+// tests runs tests of a test binary, some of them in a rehearsal. Patterns are those of -test.run, but each part is a whole name.
+func tests(binary, pattern, tiny string) func(c *check) (string, error) {
+	return func(c *check) (string, error) {
+		chosen := pattern
+		if c.tiny {
+			chosen = tiny
+		}
+		parts := strings.Split(chosen, "/")
+		for i, p := range parts {
+			parts[i] = "^" + p + "$"
+		}
+		deadline, _ := c.ctx.Deadline()
+		limit := time.Until(deadline) - time.Second // so that it can tell what all goroutines do
+		said, err := c.command([]string{"MILLRACE_GPU=1"}, binary, "-test.v", "-test.count=1", "-test.run="+strings.Join(parts, "/"),
+			fmt.Sprintf("-test.timeout=%.0fs", max(limit.Seconds(), 1)))
+		return testNote(said), err
+	}
+}
+
+var (
+	testResult = regexp.MustCompile(`(?m)^ *--- (PASS|FAIL|SKIP): (\S+)`)
+	worstError = regexp.MustCompile(`the worst error is (\S+) of what is allowed`)
+	summary    = regexp.MustCompile(`(?m)^SUMMARY (.*)$`)
+)
+
+// testNote sums up what a test binary printed.
+func testNote(said string) string {
+	if m := summary.FindStringSubmatch(said); m != nil {
+		return m[1]
+	}
+	counts, notes := map[string]int{}, []string{}
+	for _, m := range testResult.FindAllStringSubmatch(said, -1) {
+		counts[m[1]]++
+		if m[1] == "FAIL" && len(notes) < 4 {
+			notes = append(notes, m[2])
+		}
+		if m[1] == "SKIP" && strings.HasSuffix(m[2], "/cuBLASLt") {
+			notes = append(notes, "without cuBLASLt")
+		}
+	}
+	worst := 0.0
+	for _, m := range worstError.FindAllStringSubmatch(said, -1) {
+		var x float64
+		if _, err := fmt.Sscan(m[1], &x); err == nil {
+			worst = max(worst, x)
+		}
+	}
+	note := fmt.Sprintf("%d tests passed, %d failed", counts["PASS"], counts["FAIL"])
+	if worst > 0 {
+		note += fmt.Sprintf("; the worst error is %.2g of what is allowed", worst)
+	}
+	return strings.Join(append([]string{note}, notes...), "; ")
+}
+
+// keep takes a program's JSON to results.json, and into v.
+func (c *check) keep(name, said string, v any) error {
+	at := strings.Index(said, "{")
+	if at < 0 || !json.Valid([]byte(said[at:])) {
+		return fmt.Errorf("%s printed no JSON", name)
+	}
+	c.report.Output[name] = json.RawMessage(said[at:])
+	return json.Unmarshal([]byte(said[at:]), v)
+}
+
+// probe measures the machine; the benchmarks that follow plan by it.
+func probe(c *check) (string, error) {
+	said, err := c.command(nil, "millrace", "probe", "--device", c.gpu, "--path", "none", "--json")
+	if err != nil {
+		return "", err
+	}
+	var m struct {
+		BF16      float64 `json:"bf16_flops_per_sec"`
+		Attention float64 `json:"attention_flops_per_sec"`
+		Device    float64 `json:"device_bytes_per_sec"`
+		Up        float64 `json:"upload_bytes_per_sec"`
+		Down      float64 `json:"download_bytes_per_sec"`
+		AdamW     float64 `json:"adamw_bytes_per_sec"`
+		Under     float64 `json:"adamw_under_copies_bytes_per_sec"`
+		Host      float64 `json:"host_bytes_per_sec"`
+	}
+	if err := c.keep("probe", said, &m); err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("products %.0f, attention %.0f TFLOP/s; device memory %.0f, up %.1f, down %.1f, AdamW %.0f (%.0f under copies), host copies %.0f GB/s",
+		m.BF16/1e12, m.Attention/1e12, m.Device/1e9, m.Up/1e9, m.Down/1e9, m.AdamW/1e9, m.Under/1e9, m.Host/1e9), nil
+}
+
+// benchResult is the part of `millrace bench --json` that is told.
+type benchResult struct {
+	StepSec        float64            `json:"step_sec"`
+	PredictedSec   float64            `json:"predicted_step_sec"`
+	ModelTFLOPS    float64            `json:"model_tflops"`
+	ExecutedTFLOPS float64            `json:"executed_tflops"`
+	PlannedBy      string             `json:"planned_by"`
+	Loss           float64            `json:"loss"`
+	LossUniform    float64            `json:"loss_uniform"`
+	BusyShares     map[string]float64 `json:"busy_shares"`
+	Alias          *json.RawMessage   `json:"alias"`
+}
+
+// bench measures steps of the chosen shape, on state that layers share where the host has no room for all of it.
+func bench(flags ...string) func(c *check) (string, error) {
+	return func(c *check) (string, error) {
+		name := "bench" + strings.Join(flags, "")
+		note, err := c.bench(name, c.shape, flags...)
+		if isStatus(err, exitRequest) && c.ctx.Err() == nil {
+			c.logf("again with --alias-layers\n")
+			return c.bench(name, c.shape, append(flags, "--alias-layers")...)
+		}
+		return note, err
+	}
+}
+
+// bench70B measures what no single host holds: a shape of 70B parameters.
+func bench70B(c *check) (string, error) { return c.bench("bench-70b", "llama-3-70b", "--alias-layers") }
+
+// bench runs a benchmark.
+func (c *check) bench(name, shape string, flags ...string) (string, error) {
+	args := append([]string{"bench", "--device", c.gpu, "--json", "--shape", shape, "--sequence-len", "2048", "--tokens", "32768",
+		"--steps", "3", "--warmup", "1"}, flags...)
+	if c.deviceBytes > 64<<30 && !c.tiny { // the driver's context and libraries beside it
+		args = append(args, "--memory-device", fmt.Sprintf("%dGiB", c.deviceBytes>>30-9))
+	}
+	if c.hostBytes > 64<<30 && !c.tiny { // as it was seen, and not as the system says before it is used
+		args = append(args, "--memory-host", fmt.Sprintf("%dGiB", int64(0.93*float64(c.hostBytes))>>30))
+	}
+	if c.tiny { // the planner is asked for the real one, on a card and a host like those that it is for
+		if _, err := c.command(nil, "millrace", append(args, "--dry-run", "--memory-host", "104GiB")...); err != nil {
+			return "", err
+		}
+		args = append([]string{"bench", "--device", c.gpu, "--json", "--model", filepath.Join(c.work, "model"), "--sequence-len", "32", "--tokens", "64",
+			"--steps", "1", "--warmup", "1", "--memory-device", "64MiB"}, flags...)
+	}
+	said, err := c.command(nil, "millrace", args...)
+	if err != nil {
+		return "", err
+	}
+	var r benchResult
+	if err := c.keep(name, said, &r); err != nil {
+		return "", err
+	}
+	note := fmt.Sprintf("%.3f s a step, %.0f of model and %.0f of executed TFLOP/s; simulated from a %s %.3f s (%+.0f%%); busy: compute %.0f%%, update %.0f%%, fetch %.0f%%; loss %.3f",
+		r.StepSec, r.ModelTFLOPS, r.ExecutedTFLOPS, r.PlannedBy, r.PredictedSec, 100*(r.PredictedSec/r.StepSec-1), 100*r.BusyShares["compute"],
+		100*r.BusyShares["update"], 100*r.BusyShares["fetch"], r.Loss)
+	if r.Alias != nil {
+		note += "; layers share memory"
+	}
+	// Weights are drawn small, so the first losses are near those of guessing. Where layers share memory they are not theirs for long.
+	if far := math.Abs(r.Loss - r.LossUniform); r.Alias == nil && !(far < 2) || r.Loss != r.Loss {
+		return note, fmt.Errorf("the loss is %.3f, and guessing has %.3f", r.Loss, r.LossUniform)
+	}
+	return note, nil
+}
+
+// script runs a Python program of the folder. Where Python has no PyTorch the row is left out.
+func (c *check) script(name string, args ...string) (string, error) {
+	python, err := exec.LookPath("python3")
+	if err != nil {
+		return "", leftOut("there is no python3")
+	}
+	if _, err := c.command(nil, python, "-c", "import torch"); err != nil {
+		return "", leftOut("python3 has no PyTorch")
+	}
+	deadline, _ := c.ctx.Deadline()
+	budget := fmt.Sprintf("%.0f", max((time.Until(deadline)-5*time.Second).Seconds(), 1))
+	said, err := c.command(nil, python, append([]string{filepath.Join(c.dir, name), "--budget", budget}, args...)...)
+	if isStatus(err, 3) {
+		return "", leftOut(oneLine(err.Error()))
+	}
+	return said, err
+}
+
+// device is the GPU's kind, as the Python programs call it.
+func (c *check) device() string {
+	if c.tiny {
+		return "cpu"
+	}
+	return "cuda"
+}
+
+// pytorch compares the gradients of two layers of a 7B model with PyTorch's.
+func pytorch(c *check) (string, error) {
+	args := []string{"--millrace", filepath.Join(c.dir, "millrace"), "--work", filepath.Join(c.work, "pytorch"), "--device", c.gpu}
+	if c.tiny {
+		args = append(args, "--tiny")
+	}
+	said, err := c.script("pytorch.py", args...)
+	return oneLine(said), err
+}
+
+// rates measures what bounds a step, with PyTorch: the link, the host's memory, products and attention.
+func rates(c *check) (string, error) {
+	out := filepath.Join(c.out, "rates.json")
+	args := []string{"--out", out, "--only", "link", "dram", "matmul", "attention"}
+	if c.tiny {
+		args = append(args, "--cpu", "--tiny")
+	}
+	said, err := c.script("benchmarks/gpu-rates/rates.py", args...)
+	if err != nil {
+		return "", err
+	}
+	text, err := os.ReadFile(out)
+	if err == nil && !json.Valid(text) {
+		err = errors.New("rates.json is not JSON")
+	}
+	return "PyTorch's rates are in rates.json; " + oneLine(said), err
+}
+
+// peers measures other programs at the same step.
+func peers(c *check) (string, error) {
+	args := []string{"--millrace", filepath.Join(c.dir, "millrace"), "--out", filepath.Join(c.out, "peers.json"), "--turns", "1", "--device", c.device(),
+		"--peers"}
+	args = append(args, strings.Fields(c.peers)...)
+	if c.tiny {
+		args = append(args, "--model", filepath.Join(c.work, "model"), "--sequence-len", "32", "--tokens", "64", "--steps", "1")
+	} else {
+		args = append(args, "--shape", c.shape)
+	}
+	said, err := c.script("benchmarks/peers/compare.py", args...)
+	return oneLine(said), err
+}

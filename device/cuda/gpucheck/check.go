@@ -1,0 +1,317 @@
+package main
+
+import (
+	"archive/tar"
+	"compress/gzip"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+)
+
+// config is what a user has chosen.
+type config struct {
+	budget                            time.Duration
+	out, dir, gpu, only, shape, peers string
+	model, data                       string
+	tiny                              bool
+	rows                              []row
+}
+
+// row is one question to the machine.
+type row struct {
+	name string
+	// least is what the row needs to say anything; with less left of the budget it is left out. most is when it is ended.
+	least, most time.Duration
+	// run answers in a few words. An error of [leftOut] is no failure.
+	run func(c *check) (note string, err error)
+	// opens: without an answer no GPU can be opened, and the rows after it are left out.
+	opens bool
+}
+
+// leftOut says why a row does not apply.
+type leftOut string
+
+func (l leftOut) Error() string { return string(l) }
+
+// choose takes the rows that --only names.
+func (o *config) choose(all []row) error {
+	names := make([]string, 0, len(all))
+	for _, r := range all {
+		names = append(names, r.name)
+		for _, pattern := range strings.Fields(o.only) {
+			if ok, err := path.Match(pattern, r.name); err != nil {
+				return fmt.Errorf("--only: %q is no pattern", pattern)
+			} else if ok {
+				o.rows = append(o.rows, r)
+				break
+			}
+		}
+	}
+	if len(o.rows) == 0 {
+		return fmt.Errorf("--only is %q, and the rows are %s", o.only, strings.Join(names, " "))
+	}
+	return nil
+}
+
+// The results that a row may have.
+const (
+	passed = "pass"
+	failed = "FAIL"
+	left   = "left out"
+)
+
+// result is what became of a row.
+type result struct {
+	Row     string  `json:"row"`
+	Result  string  `json:"result"`
+	Seconds float64 `json:"seconds"`
+	Note    string  `json:"note"`
+}
+
+// report is results.json.
+type report struct {
+	Built   string                     `json:"built_from"`
+	Machine string                     `json:"machine"`
+	Rows    []result                   `json:"rows"`
+	Output  map[string]json.RawMessage `json:"output"` // of programs that print JSON, by row
+}
+
+// check is a check under way.
+type check struct {
+	*config
+	ctx      context.Context // of the row that runs
+	whole    context.Context
+	deadline time.Time
+	work     string // a folder for what is not kept
+	stdout   io.Writer
+	logging  sync.Mutex
+	log      *os.File
+	logged   int64
+	report   report
+
+	hostBytes   int64  // of host memory that was seen to be there; 0: not looked
+	deviceBytes int64  // of the GPU; 0: not known
+	warning     string // why the GPU is slower than it could be
+	found       string // a cuBLASLt that lies on this machine
+}
+
+// mostLogBytes keeps the log a file that can be carried.
+const mostLogBytes = 14 << 20
+
+// reserve is kept of the budget for the table and the archive.
+const reserve = 4 * time.Second
+
+func newCheck(ctx context.Context, o *config, stdout io.Writer) (*check, error) {
+	c := &check{config: o, ctx: ctx, whole: ctx, deadline: time.Now().Add(o.budget), stdout: stdout, report: report{Output: map[string]json.RawMessage{}}}
+	if err := os.MkdirAll(o.out, 0o777); err != nil {
+		return nil, fmt.Errorf("--out: %w", err)
+	}
+	var err error
+	if c.out, err = filepath.Abs(o.out); err != nil {
+		return nil, err
+	}
+	if c.dir, err = filepath.Abs(o.dir); err != nil {
+		return nil, err
+	}
+	if c.log, err = os.Create(filepath.Join(c.out, "all.log")); err != nil {
+		return nil, fmt.Errorf("--out: %w", err)
+	}
+	if c.work, err = os.MkdirTemp("", "gpucheck-"); err != nil {
+		return nil, err
+	}
+	built, _ := os.ReadFile(filepath.Join(c.dir, "built-from.txt")) // missing where nobody packed this
+	c.report.Built = strings.TrimSpace(string(built))
+	return c, nil
+}
+
+// all runs the rows and returns the exit status.
+func (c *check) all() int {
+	defer os.RemoveAll(c.work)
+	defer c.log.Close()
+	c.say("%s; %.0f s for %d rows; %s\n", strings.ReplaceAll(c.report.Built, "\n", ", "), c.budget.Seconds(), len(c.rows), c.out)
+	var closed string // why no more rows can run
+	for _, r := range c.rows {
+		var result result
+		switch leftFor := time.Until(c.deadline) - reserve; {
+		case c.whole.Err() != nil:
+			result.Row, result.Result, result.Note = r.name, left, "interrupted"
+		case closed != "":
+			result.Row, result.Result, result.Note = r.name, left, closed
+		case leftFor < r.least:
+			result.Row, result.Result, result.Note = r.name, left, fmt.Sprintf("%.0f s of the budget were left, and it needs %.0f", max(leftFor, 0).Seconds(), r.least.Seconds())
+		default:
+			result = c.one(r, min(r.most, leftFor))
+		}
+		c.report.Rows = append(c.report.Rows, result)
+		c.say("%s\n", result)
+		if r.opens && result.Result == failed {
+			closed = "no GPU could be opened"
+		}
+		c.write()
+	}
+	return c.end()
+}
+
+// String is a line of the table.
+func (r result) String() string {
+	return fmt.Sprintf("%-8s %-18s %6.1f s  %s", r.Result, r.Row, r.Seconds, r.Note)
+}
+
+// one runs a row.
+func (c *check) one(r row, limit time.Duration) (result result) {
+	begin := time.Now()
+	result.Row = r.name
+	c.logf("\n## %s, for %.0f s at most\n", r.name, limit.Seconds())
+	ctx, cancel := context.WithTimeout(c.whole, limit)
+	defer cancel()
+	c.ctx = ctx
+	note, err := func() (note string, err error) {
+		defer func() {
+			if p := recover(); p != nil {
+				err = fmt.Errorf("this program: %v", p)
+			}
+		}()
+		return r.run(c)
+	}()
+	result.Seconds = time.Since(begin).Seconds()
+	var out leftOut
+	switch {
+	case err == nil:
+		result.Result, result.Note = passed, note
+	case errors.As(err, &out):
+		result.Result, result.Note = left, out.Error()
+	case c.whole.Err() != nil:
+		result.Result, result.Note = left, "interrupted"
+	case ctx.Err() != nil:
+		result.Result, result.Note = failed, fmt.Sprintf("ended after %.0f s", limit.Seconds())
+	default:
+		result.Result, result.Note = failed, oneLine(err.Error())
+	}
+	if note != "" && result.Result == failed {
+		result.Note += "; " + note
+	}
+	c.logf("## %s: %s after %.1f s: %s\n", r.name, result.Result, result.Seconds, result.Note)
+	return result
+}
+
+// oneLine is the last line of a text that says something, and not too much of it.
+func oneLine(text string) string {
+	lines := strings.Split(strings.TrimSpace(text), "\n")
+	line := strings.TrimSpace(lines[len(lines)-1])
+	if len(line) > 300 {
+		line = line[:300] + "..."
+	}
+	return line
+}
+
+// say prints, to the log as well.
+func (c *check) say(format string, args ...any) {
+	fmt.Fprintf(c.stdout, format, args...)
+	c.logf(format, args...)
+}
+
+func (c *check) logf(format string, args ...any) { fmt.Fprintf(logWriter{c}, format, args...) }
+
+// logWriter writes to the log until that is too long.
+type logWriter struct{ *check }
+
+func (w logWriter) Write(b []byte) (int, error) {
+	w.logging.Lock()
+	defer w.logging.Unlock()
+	if w.logged < mostLogBytes {
+		n, _ := w.log.Write(b) // a full disk must not end the check
+		w.logged += int64(n)
+	}
+	return len(b), nil
+}
+
+// write keeps what there is so far.
+func (c *check) write() {
+	text, err := json.MarshalIndent(c.report, "", " ")
+	if err == nil {
+		err = os.WriteFile(filepath.Join(c.out, "results.json"), append(text, '\n'), 0o666)
+	}
+	var table strings.Builder
+	for _, r := range c.report.Rows {
+		fmt.Fprintln(&table, r)
+	}
+	if err := errors.Join(err, os.WriteFile(filepath.Join(c.out, "table.txt"), []byte(table.String()), 0o666)); err != nil {
+		c.say("gpucheck: %v\n", err)
+	}
+}
+
+// end prints the table and what it means.
+func (c *check) end() int {
+	if err := c.pack(); err != nil {
+		c.say("gpucheck: %v\n", err)
+	}
+	counts := map[string]int{}
+	c.say("\n%s\n\n", c.report.Machine)
+	for _, r := range c.report.Rows {
+		counts[r.Result]++
+		c.say("%s\n", r)
+	}
+	c.say("\n%d passed, %d failed, %d left out; %s\n", counts[passed], counts[failed], counts[left], c.products())
+	switch {
+	case c.whole.Err() != nil:
+		return exitInterrupted
+	case counts[failed] > 0:
+		return exitFailed
+	}
+	return exitDone
+}
+
+// products says what multiplied, since nothing costs more speed in silence.
+func (c *check) products() string {
+	switch {
+	case c.warning != "":
+		return "SLOWER THAN IT COULD BE: " + c.warning
+	case c.report.Machine == "":
+		return "no GPU was opened"
+	}
+	return "computed on " + c.report.Machine
+}
+
+// pack keeps what runs left that is small: their metrics, plans and traces.
+func (c *check) pack() (err error) {
+	file, err := os.Create(filepath.Join(c.out, "runs.tar.gz"))
+	if err != nil {
+		return err
+	}
+	z := gzip.NewWriter(file)
+	t := tar.NewWriter(z)
+	defer func() { err = errors.Join(err, t.Close(), z.Close(), file.Close()) }()
+	const mostBytes = 8 << 20
+	return filepath.WalkDir(c.work, func(name string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		switch filepath.Ext(name) {
+		case ".jsonl", ".json", ".yaml", ".txt":
+		default:
+			return nil
+		}
+		text, err := os.ReadFile(name)
+		if err != nil || len(text) > mostBytes {
+			return err
+		}
+		relative, err := filepath.Rel(c.work, name)
+		if err != nil {
+			return err
+		}
+		if err := t.WriteHeader(&tar.Header{Name: relative, Mode: 0o644, Size: int64(len(text))}); err != nil {
+			return err
+		}
+		_, err = t.Write(text)
+		return err
+	})
+}

@@ -1,0 +1,240 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// This binary plays programs: what MILLRACE_TEST_PART names.
+const part = "MILLRACE_TEST_PART"
+
+func TestMain(m *testing.M) {
+	switch os.Getenv(part) {
+	case "":
+		os.Exit(m.Run())
+	case "passes":
+		fmt.Println("all is well")
+	case "fails":
+		fmt.Println("some output")
+		fmt.Fprintln(os.Stderr, "the first line")
+		fmt.Fprintln(os.Stderr, "it does not fit")
+		os.Exit(2)
+	case "crashes":
+		panic("a bug")
+	case "hangs": // until the test that listens ends
+		call, err := net.Dial("tcp", os.Getenv("MILLRACE_TEST_LISTENS"))
+		if err == nil {
+			io.Copy(io.Discard, call)
+		}
+	case "plans":
+		os.Exit(plans(os.Args[1:]))
+	case "prints":
+		fmt.Print(strings.Repeat("many words\n", 2<<20))
+	}
+	os.Exit(0)
+}
+
+// plays is a row in which this binary plays a part.
+func plays(name, how string, most time.Duration, env ...string) row {
+	return row{name: name, most: most, run: func(c *check) (string, error) {
+		self, err := os.Executable()
+		if err != nil {
+			return "", err
+		}
+		said, err := c.command(append(env, part+"="+how), self)
+		return strings.TrimSpace(lastLine(said)), err
+	}}
+}
+
+// a check with rows, and what it printed.
+func checked(t *testing.T, rows []row, args ...string) (status int, printed, out string) {
+	t.Helper()
+	out = filepath.Join(t.TempDir(), "out")
+	var stdout, stderr bytes.Buffer
+	status = run(append([]string{"--out", out, "--dir", t.TempDir()}, args...), &stdout, &stderr, rows)
+	return status, stdout.String() + stderr.String(), out
+}
+
+// tableOf is the table of a check that has ended.
+func tableOf(t *testing.T, out string) map[string]result {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(out, "results.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var r report
+	if err := json.Unmarshal(text, &r); err != nil {
+		t.Fatal(err)
+	}
+	all := map[string]result{}
+	for _, row := range r.Rows {
+		all[row.Row] = row
+	}
+	return all
+}
+
+// A row that fails, crashes, panics or hangs costs only itself, and the table has all of them.
+func TestRowsCostOnlyThemselves(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	const minutes = 10 * time.Minute
+	status, printed, out := checked(t, []row{
+		plays("first", "passes", minutes),
+		plays("failing", "fails", minutes),
+		plays("crashing", "crashes", minutes),
+		plays("hanging", "hangs", 50*time.Millisecond, "MILLRACE_TEST_LISTENS="+listener.Addr().String()),
+		{name: "panicking", most: minutes, run: func(*check) (string, error) { panic("in the row itself") }},
+		{name: "none", most: minutes, run: func(*check) (string, error) { return "", leftOut("there is no PyTorch") }},
+		{name: "missing", most: minutes, run: func(c *check) (string, error) { return c.command(nil, "no-such-program") }},
+		plays("last", "passes", minutes),
+	}, "--budget", "100000")
+	if status != exitFailed {
+		t.Errorf("status %d", status)
+	}
+	table := tableOf(t, out)
+	for name, want := range map[string][2]string{
+		"first": {passed, "all is well"}, "failing": {failed, "status 2: it does not fit"}, "crashing": {failed, "status 2: "},
+		"hanging": {failed, "ended after 0 s"}, "panicking": {failed, "this program: in the row itself"}, "none": {left, "there is no PyTorch"},
+		"missing": {failed, "no-such-program"}, "last": {passed, "all is well"},
+	} {
+		if r := table[name]; r.Result != want[0] || !strings.Contains(r.Note, want[1]) || strings.Contains(r.Note, "\n") {
+			t.Errorf("%s: %+v, want %v", name, r, want)
+		}
+		if n := strings.Count(printed, fmt.Sprintf("%-8s %-18s", want[0], name)); n != 2 { // as it ends, and in the table
+			t.Errorf("%s is printed %d times:\n%s", name, n, printed)
+		}
+	}
+	if want := "2 passed, 5 failed, 1 left out; no GPU was opened\n"; !strings.HasSuffix(printed, want) {
+		t.Errorf("the end is not %q:\n%s", want, printed)
+	}
+	log, err := os.ReadFile(filepath.Join(out, "all.log"))
+	if err != nil || !bytes.Contains(log, []byte("panic: a bug")) || !bytes.Contains(log, []byte("## crashing: FAIL after")) {
+		t.Errorf("the log (%v):\n%s", err, log)
+	}
+}
+
+// What does not fit in the budget is left out, and a row has no more than what is left of it.
+func TestBudget(t *testing.T) {
+	ran := map[string]bool{}
+	note := func(name string) func(c *check) (string, error) {
+		return func(c *check) (string, error) {
+			ran[name] = true
+			if _, limited := c.ctx.Deadline(); !limited {
+				return "", errors.New("without an end")
+			}
+			return "", nil
+		}
+	}
+	status, printed, out := checked(t, []row{
+		{name: "short", least: time.Second, most: time.Hour, run: note("short")},
+		{name: "long", least: time.Hour, most: 2 * time.Hour, run: note("long")},
+		{name: "another", least: time.Second, most: time.Minute, run: note("another")},
+	}, "--budget", "1000")
+	if status != exitDone || !ran["short"] || ran["long"] || !ran["another"] {
+		t.Errorf("status %d, ran %v", status, ran)
+	}
+	if r := tableOf(t, out)["long"]; r.Result != left || !strings.Contains(r.Note, "of the budget were left, and it needs 3600") {
+		t.Errorf("%+v\n%s", r, printed)
+	}
+}
+
+// Where no GPU opens, the other rows are left out.
+func TestNoGPU(t *testing.T) {
+	status, printed, out := checked(t, []row{
+		{name: "open", most: time.Minute, opens: true, run: func(*check) (string, error) {
+			return "", &exitError{2, "millrace: device cuda:0: there is no NVIDIA driver\n"}
+		}},
+		plays("kernels", "passes", time.Minute),
+	}, "--budget", "1000")
+	table := tableOf(t, out)
+	if status != exitFailed || table["open"].Note != "status 2: millrace: device cuda:0: there is no NVIDIA driver" || table["kernels"].Result != left {
+		t.Errorf("status %d, %+v\n%s", status, table, printed)
+	}
+}
+
+// What comes back is few files in one folder, none of them long.
+func TestFewFiles(t *testing.T) {
+	_, _, out := checked(t, []row{plays("talking", "prints", time.Hour), {name: "running", most: time.Minute, run: func(c *check) (string, error) {
+		folder := filepath.Join(c.work, "runs", "a", "checkpoints")
+		return "", errors.Join(os.MkdirAll(folder, 0o777), os.WriteFile(filepath.Join(folder, "metrics.jsonl"), []byte("{}\n"), 0o666),
+			os.WriteFile(filepath.Join(folder, "weights.safetensors"), make([]byte, 1<<20), 0o666))
+	}}}, "--budget", "100000")
+	entries, err := os.ReadDir(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(entries) > 8-3 { // rates.json, peers.json and one to come
+		t.Errorf("%d files", len(entries))
+	}
+	for _, e := range entries {
+		info, err := e.Info()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if e.IsDir() || info.Size() > 16<<20 {
+			t.Errorf("%s: a folder: %t, %d bytes", e.Name(), e.IsDir(), info.Size())
+		}
+	}
+}
+
+func TestRequests(t *testing.T) {
+	for args, want := range map[string]string{
+		"--budget soon":                  `--budget is "soon": give seconds, such as 600`,
+		"--only nothing":                 "the rows are a b",
+		"--only [":                       "is no pattern",
+		"--whatever":                     "flag provided but not defined",
+		"more":                           `"more" is no flag`,
+		"--budget 10 --out /proc/none/x": "--out: ",
+	} {
+		rows := []row{plays("a", "passes", time.Minute), plays("b", "passes", time.Minute)}
+		status, printed, _ := checked(t, rows, strings.Fields(args)...)
+		if status == exitDone || !strings.Contains(printed, want) {
+			t.Errorf("%s: status %d, %q, want %q", args, status, printed, want)
+		}
+	}
+	status, printed, out := checked(t, []row{plays("a", "passes", time.Minute), plays("b", "passes", time.Minute)}, "--only", "b*")
+	if table := tableOf(t, out); status != exitDone || len(table) != 1 || table["b"].Result != passed {
+		t.Errorf("--only: status %d, %v\n%s", status, table, printed)
+	}
+}
+
+// Each row has a name of its own, and time.
+func TestRows(t *testing.T) {
+	seen := map[string]bool{}
+	readme, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range rows {
+		if seen[r.name] || r.least <= 0 || r.most < r.least || r.run == nil {
+			t.Errorf("%+v", r)
+		}
+		seen[r.name] = true
+		if !bytes.Contains(readme, []byte("\n| "+r.name+" |")) {
+			t.Errorf("README.md has no row %s", r.name)
+		}
+	}
+}
+
+func TestNotes(t *testing.T) {
+	said := "--- FAIL: TestGPUConformance (1s)\n    --- PASS: TestGPUConformance/own_products (1s)\n    --- SKIP: TestGPUConformance/cuBLASLt (0s)\n" +
+		"   rig.go:1: the worst error is 0.31 of what is allowed: x\n   rig.go:1: the worst error is 1.4 of what is allowed: y\n"
+	if got, want := testNote(said), "1 tests passed, 1 failed; the worst error is 1.4 of what is allowed; TestGPUConformance; without cuBLASLt"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	if got := testNote("x\nSUMMARY 143 of 143 kernels ran\nPASS\n"); got != "143 of 143 kernels ran" {
+		t.Errorf("%q", got)
+	}
+}

@@ -1,0 +1,8 @@
+//go:build standin
+
+package main
+
+import "github.com/millrace/millrace/device/cuda/standin"
+
+// loadDriver is where the driver comes from, in a rehearsal.
+var loadDriver = standin.Load

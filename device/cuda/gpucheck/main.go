@@ -1,0 +1,98 @@
+// Command gpucheck checks a machine with a GPU, with what lies beside it: is every kernel right, how fast is each part, how fast is a step?
+//
+// A GPU is rare and its minutes are few. So there is a budget of seconds, results appear as they come, and the rows that say most come
+// first. A [row] is one question. It runs in processes of its own, in a process group that ends with it: a row that fails, crashes or
+// hangs costs itself and the seconds that it took. What no longer fits in the budget is left out, and the table says so. What is worth
+// keeping goes to few files in one folder, written again after each row, so that being killed loses one row.
+//
+// gpu-check.sh packs this program with the others; README.md lists the rows and their order.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"time"
+)
+
+// Exit statuses.
+const (
+	exitDone        = 0
+	exitFailed      = 1
+	exitRequest     = 2
+	exitInterrupted = 130
+)
+
+func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr, rows)) }
+
+// run is the program.
+func run(args []string, stdout, stderr io.Writer, all []row) int {
+	if len(args) > 0 && args[0] == memoryCommand {
+		return memoryMain(args[1:], stdout, stderr)
+	}
+	o, err := options(args, stderr)
+	if errors.Is(err, flag.ErrHelp) {
+		return exitDone
+	}
+	if err == nil {
+		err = o.choose(all)
+	}
+	if err != nil {
+		fmt.Fprintf(stderr, "gpucheck: %v\n", err)
+		return exitRequest
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	defer stop()
+	c, err := newCheck(ctx, o, stdout)
+	if err != nil {
+		fmt.Fprintf(stderr, "gpucheck: %v\n", err)
+		return exitFailed
+	}
+	return c.all()
+}
+
+// options reads flags, and the environment for what they leave open.
+func options(args []string, stderr io.Writer) (*config, error) {
+	o := &config{}
+	env := func(name, value string) string {
+		if v := os.Getenv(name); v != "" {
+			return v
+		}
+		return value
+	}
+	f := flag.NewFlagSet("gpucheck", flag.ContinueOnError)
+	f.SetOutput(stderr)
+	budget := f.String("budget", env("BUDGET", "600"), "seconds that all rows may take together (BUDGET)")
+	f.StringVar(&o.out, "out", env("OUT", "gpu-check.out"), "folder for results, at most 8 files (OUT)")
+	f.StringVar(&o.gpu, "gpu", env("GPU", "cuda:0"), "the GPU of the rows that run the program (GPU)")
+	f.StringVar(&o.only, "only", env("ONLY", "*"), "patterns of the rows to run, such as 'kernels* bench-always' (ONLY)")
+	f.StringVar(&o.shape, "shape", env("SHAPE", "qwen2.5-7b"), "the shape of the benchmarks (SHAPE)")
+	f.StringVar(&o.model, "model", env("MODEL", ""), "a Hugging Face directory for the row real (MODEL)")
+	f.StringVar(&o.data, "data", env("DATA", ""), "text or JSONL for the row real (DATA)")
+	f.StringVar(&o.peers, "peers", env("PEERS", "resident-bf16 fsdp-offload-bf16 zero3-offload"), "what the row peers runs (PEERS)")
+	f.BoolVar(&o.tiny, "tiny", os.Getenv("TINY") == "1", "sizes for a rehearsal without a GPU: no figure means anything (TINY=1)")
+	here, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	f.StringVar(&o.dir, "dir", filepath.Dir(here), "the folder with the programs")
+	if err := f.Parse(args); err != nil {
+		return nil, err
+	}
+	if f.NArg() > 0 {
+		return nil, fmt.Errorf("%q is no flag; --help lists them", f.Arg(0))
+	}
+	sec, err := strconv.ParseFloat(*budget, 64)
+	if err != nil || !(sec >= 1) || sec > 1e6 {
+		return nil, fmt.Errorf("--budget is %q: give seconds, such as 600", *budget)
+	}
+	o.budget = time.Duration(sec * float64(time.Second))
+	return o, nil
+}

@@ -1,0 +1,8 @@
+//go:build standin
+
+package kernels_test
+
+import "github.com/millrace/millrace/device/cuda/standin"
+
+// loadDriver is the driver of tests on a GPU, in a rehearsal of them.
+var loadDriver = standin.Load
