@@ -8,8 +8,9 @@ What is measured, each the median of its repetitions, on random data (zeros draw
     link       copies from and to pinned memory by size: each way alone, both at once
     dram       a copy in host memory on all cores: alone, and beside each of those
     register   making 1, 16 and 64 GiB of host memory resident, and cudaHostRegister on it
-    matmul     bf16 products at the shapes of a 7B model's block: forward, gradient of the input, gradient of the weight
-    attention  causal, grouped queries, forward and backward, at 2k, 8k and 32k, PyTorch's FlashAttention
+    matmul     bf16 products at the shapes of a 7B model's block: forward, gradient of the input, gradient of the weight; the latter
+               written in bf16, written in fp32, and added to an fp32 matrix, which is what millrace does
+    attention  causal, grouped queries, forward and backward, at 2k, 8k and 32k: PyTorch's FlashAttention, and cuDNN by PyTorch
     copy       a copy in device memory, by PyTorch and by a Triton kernel
 
 Sections come in the order of --only (default: all of the above). When --budget seconds are over, what is left is skipped and named, and
@@ -109,6 +110,16 @@ class Rates:
             t.join()
         return rates
 
+    def attempt(self, what, work):
+        """The result of work(), or None with a note: one kernel that this PyTorch lacks must not cost the others."""
+        try:
+            return work()
+        except Exception as e:
+            note = f"{what}: {type(e).__name__}: {str(e).splitlines()[0][:160]}"
+            if note not in self.notes:
+                self.notes.append(note)
+            return None
+
     # --- sections
 
     def pinned(self, size):
@@ -201,41 +212,55 @@ class Rates:
                     k, n = k // 64, n // 64
                 x, w, dy = self.matrix(positions, k), self.matrix(n, k), self.matrix(positions, n)
                 y, dx, dw = torch.empty_like(dy), torch.empty_like(x), torch.empty_like(w)
-                flops = 2 * positions * n * k
-                rows.append({"product": name, "positions": positions, "in": k, "out": n,
-                             "forward_flops_per_sec": flops / self.seconds(lambda: torch.mm(x, w.t(), out=y)),
-                             "dx_flops_per_sec": flops / self.seconds(lambda: torch.mm(dy, w, out=dx)),
-                             "dw_flops_per_sec": flops / self.seconds(lambda: torch.mm(dy.t(), x, out=dw))})
+                dw32 = torch.zeros(n, k, device=self.device)
+                works = {"forward": lambda: torch.mm(x, w.t(), out=y), "dx": lambda: torch.mm(dy, w, out=dx),
+                         "dw": lambda: torch.mm(dy.t(), x, out=dw),
+                         "dw_fp32": lambda: torch.mm(dy.t(), x, out_dtype=torch.float32, out=dw32),
+                         "dw_fp32_added": lambda: torch.addmm(dw32, dy.t(), x, out_dtype=torch.float32, out=dw32)}
+                row = {"product": name, "positions": positions, "in": k, "out": n}
+                for kind, work in works.items():
+                    sec = self.attempt(f"matmul, {kind}", lambda: self.seconds(work))
+                    if sec:
+                        row[f"{kind}_flops_per_sec"] = 2 * positions * n * k / sec
+                rows.append(row)
         return rows
 
     def attention(self):
-        backend = SDPBackend.FLASH_ATTENTION if self.cuda else SDPBackend.MATH
+        backends = {"FlashAttention" if self.cuda else "PyTorch": SDPBackend.FLASH_ATTENTION if self.cuda else SDPBackend.MATH,
+                    "cuDNN": SDPBackend.CUDNN_ATTENTION}
         rows = []
         for length in [16] if self.tiny else [2048, 8192, 32768]:
-            batch = 1 if self.tiny else 32768 // length
-            heads = {"q": HEADS, "k": KV_HEADS, "v": KV_HEADS}
-            x = {name: torch.randn(batch, h, length, HEAD_DIM, device=self.device).to(torch.bfloat16).requires_grad_()
-                 for name, h in heads.items()}
-
-            def forward():
-                with sdpa_kernel(backend):
-                    return F.scaled_dot_product_attention(x["q"], x["k"], x["v"], is_causal=True, enable_gqa=True)
-
-            out = forward()
-            dout = torch.randn_like(out)
-
-            def backward():
-                torch.autograd.grad(out, list(x.values()), dout, retain_graph=True)
-
-            pairs = batch * length * (length + 1) // 2
-            product = 2 * pairs * HEADS * HEAD_DIM
-            with torch.no_grad():
-                forward_sec = self.seconds(forward)
-            backward_sec = self.seconds(backward)
-            rows.append({"sequence_len": length, "sequences": batch, "forward_sec": forward_sec, "backward_sec": backward_sec,
-                         "forward_flops_per_sec": 2 * product / forward_sec, "backward_flops_per_sec": 5 * product / backward_sec})
-            del x, out, dout
+            for by, backend in backends.items():
+                # A backend that knows no grouped queries gets the keys and values of each head of queries.
+                row = self.attempt(f"attention, {by}", lambda: self.attend(length, by, backend, KV_HEADS))
+                row = row or self.attempt(f"attention, {by}", lambda: self.attend(length, by, backend, HEADS))
+                if row:
+                    rows.append(row)
         return rows
+
+    def attend(self, length, by, backend, kv_heads):
+        batch = 1 if self.tiny else 32768 // length
+        q, k, v = (torch.randn(batch, h, length, HEAD_DIM, device=self.device).to(torch.bfloat16).requires_grad_()
+                   for h in (HEADS, kv_heads, kv_heads))
+
+        def forward():
+            with sdpa_kernel(backend):
+                return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=kv_heads != HEADS)
+
+        out = forward()
+        dout = torch.randn_like(out)
+
+        def backward():
+            torch.autograd.grad(out, (q, k, v), dout, retain_graph=True)
+
+        pairs = batch * length * (length + 1) // 2
+        product = 2 * pairs * HEADS * HEAD_DIM
+        with torch.no_grad():
+            forward_sec = self.seconds(forward)
+        backward_sec = self.seconds(backward)
+        return {"by": by, "sequence_len": length, "sequences": batch, "heads_of_keys": kv_heads,
+                "forward_sec": forward_sec, "backward_sec": backward_sec,
+                "forward_flops_per_sec": 2 * product / forward_sec, "backward_flops_per_sec": 5 * product / backward_sec}
 
     def copy(self):
         size = MIB if self.tiny else 2 * GIB
@@ -296,25 +321,23 @@ def main():
         raise SystemExit("PyTorch finds no GPU; --cpu --tiny tries the program out without one")
     r = Rates(args)
     result = {"device": torch.cuda.get_device_name() if r.cuda else "CPU: these figures mean nothing", "torch": torch.__version__,
-              "threads": torch.get_num_threads(), "sections": {}, "section_sec": {}, "notes": r.notes}
+              "cudnn": torch.backends.cudnn.version(), "threads": torch.get_num_threads(), "sections": {}, "section_sec": {}, "notes": r.notes}
+    print(f"{result['device']}, PyTorch {result['torch']}, cuDNN {result['cudnn']}, {result['threads']} threads on the host", flush=True)
     for name in args.only:
         if r.late():
             r.notes.append(f"{name}: left out, the time was over")
             continue
         begin = time.monotonic()
-        try:
-            result["sections"][name] = getattr(r, name)()
-        except Exception as e:  # one section must not cost the others
-            r.notes.append(f"{name}: {type(e).__name__}: {e}")
+        rows = r.attempt(name, getattr(r, name))
+        if rows is not None:
+            result["sections"][name] = rows
+            print(table(name, rows), flush=True)
         if r.cuda:
             torch.cuda.empty_cache()
         result["section_sec"][name] = round(time.monotonic() - begin, 1)
         if args.out:
             with open(args.out, "w") as f:
                 json.dump(result, f, indent=2)
-    print(f"{result['device']}, PyTorch {result['torch']}, {result['threads']} threads on the host")
-    for name, rows in result["sections"].items():
-        print(table(name, rows))
     print()
     for note in r.notes:
         print("note:", note)
