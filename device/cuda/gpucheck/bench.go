@@ -197,7 +197,7 @@ func (c *check) device() string {
 func pytorch(c *check) (string, error) {
 	args := []string{"--millrace", filepath.Join(c.dir, "millrace"), "--work", filepath.Join(c.work, "pytorch"), "--device", c.gpu}
 	if c.tiny {
-		args = append(args, "--tiny")
+		args = append(args, "--tiny", "--reference", "cpu")
 	}
 	said, err := c.script("pytorch.py", args...)
 	return oneLine(said), err

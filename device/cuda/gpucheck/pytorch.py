@@ -172,16 +172,18 @@ def main():
     p.add_argument("--millrace", required=True, help="the program")
     p.add_argument("--work", required=True, help="folder for the model (1 GB) and the gradients (2 GB)")
     p.add_argument("--device", default="cuda:0", help="cuda:N or cpu, for both programs")
+    p.add_argument("--reference", help="PyTorch's device, if it is another one")
     p.add_argument("--compute", choices=list(FLOOR), default="bf16")
     p.add_argument("--tiny", action="store_true", help="a tiny model: tries the program out")
     p.add_argument("--budget", type=float, default=300, help="seconds")
     args = p.parse_args()
     deadline = time.monotonic() + args.budget
-    if args.device.startswith("cuda") and not torch.cuda.is_available():
+    args.reference = args.reference or args.device
+    if args.reference.startswith("cuda") and not torch.cuda.is_available():
         give_up("PyTorch finds no GPU")
     transformers.logging.set_verbosity_error()
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-    device, work = torch.device(args.device), pathlib.Path(args.work)
+    device, work = torch.device(args.reference), pathlib.Path(args.work)
     config = CONFIG | (TINY if args.tiny else WIDE)
     length = 48 if args.tiny else 1024
     say(f"PyTorch {torch.__version__}, transformers {transformers.__version__}, {args.device}: two layers, hidden size "
