@@ -250,11 +250,12 @@ func TestPairs(t *testing.T) {
 	})
 }
 
-// meter counts the arithmetic of products and attention and does nothing.
+// meter counts the arithmetic of products and attention, and the elements that the other operations read and write; it does nothing.
 type meter struct {
 	device.Stream
 	pairs, flops int64
 	ops          int
+	elems        int64
 }
 
 func (m *meter) MatMul(c, a, b device.Mat, f device.MatMulFlags) {
@@ -271,22 +272,41 @@ func (m *meter) Attention(_, _, _, _, _ device.Mat, s device.AttentionSpec) {
 	m.flops += 2 * 2 * m.pairs * int64(s.Heads*s.HeadDim)
 }
 
-func (m *meter) AttentionGrad(_, _, _, _, _, _, _, _, _, _ device.Mat, s device.AttentionSpec) {
-	m.ops++
+func (m *meter) AttentionGrad(_, _, _, dout, _, _, _, out, _, _ device.Mat, s device.AttentionSpec) {
+	m.moves(dout, out)
 	m.flops += 5 * 2 * m.pairs * int64(s.Heads*s.HeadDim)
 }
 
-func (m *meter) Copy(_, _ device.Mem)                                               { m.ops++ }
-func (m *meter) AddBias(_, _ device.Mat)                                            { m.ops++ }
-func (m *meter) BiasGrad(_, _ device.Mat)                                           { m.ops++ }
-func (m *meter) RMSNorm(_, _, _, _ device.Mat, _ int, _ float32)                    { m.ops++ }
-func (m *meter) RMSNormGrad(_, _, _, _, _, _, _ device.Mat, _ int)                  { m.ops++ }
-func (m *meter) RoPE(_, _ device.Mat, _ int, _, _ device.Mat, _ device.Mem, _ bool) { m.ops++ }
-func (m *meter) SwiGLU(_, _ device.Mat)                                             { m.ops++ }
-func (m *meter) SwiGLUGrad(_, _, _ device.Mat)                                      { m.ops++ }
+// moves counts an operation that reads or writes these, each as often as it is named.
+func (m *meter) moves(mats ...device.Mat) {
+	m.ops++
+	for _, x := range mats {
+		m.elems += int64(x.Rows) * int64(x.Cols)
+	}
+}
 
-// TestFLOPs compares the accounts with the operations that are really asked for, at each Keep, in one chunk and in several.
-func TestFLOPs(t *testing.T) {
+func (m *meter) Copy(dst, src device.Mem) {
+	m.ops++
+	m.elems += (dst.Len + src.Len) / tensor.F32.Bytes()
+}
+
+func (m *meter) AddBias(y, _ device.Mat)                                            { m.moves(y, y) }
+func (m *meter) BiasGrad(_, dy device.Mat)                                          { m.moves(dy) }
+func (m *meter) RMSNorm(y, _, x, _ device.Mat, _ int, _ float32)                    { m.moves(y, x) }
+func (m *meter) SwiGLU(y, gateUp device.Mat)                                        { m.moves(y, gateUp) }
+func (m *meter) SwiGLUGrad(dGateUp, dy, gateUp device.Mat)                          { m.moves(dGateUp, dy, gateUp) }
+func (m *meter) RoPE(y, x device.Mat, _ int, _, _ device.Mat, _ device.Mem, _ bool) { m.moves(y, x) }
+
+func (m *meter) RMSNormGrad(dx, dw, dy, x, _, _, resid device.Mat, _ int) {
+	m.moves(dx, dy, x, resid) // none is nothing
+	if !dw.IsZero() {
+		m.elems += 2 * int64(x.Rows) * int64(x.Cols)
+	}
+}
+
+// TestAccounts compares the accounts of arithmetic, operations and element-wise traffic with what is really asked for, at each Keep,
+// in one chunk and in several.
+func TestAccounts(t *testing.T) {
 	for name, d := range variants() {
 		k := newBlock(t, d, tensor.F32, nil)
 		pairs := d.Pairs(docs)
@@ -311,6 +331,18 @@ func TestFLOPs(t *testing.T) {
 			if f.flops != forward || b.flops != backward+recompute[keep] {
 				t.Errorf("%s, keep %v: forward %d, account %d; backward %d, account %d+%d", name, keep, f.flops, forward, b.flops, backward, recompute[keep])
 			}
+			if fElems, bElems := d.ElementTraffic(keep); f.elems != positions*fElems || b.elems != positions*bElems {
+				t.Errorf("%s, keep %v: %d elements forward, account %d; backward %d, account %d", name, keep,
+					f.elems, positions*fElems, b.elems, positions*bElems)
+			}
 		}
+	}
+}
+
+// The figures that the comment of ElementTraffic has.
+func TestElementTrafficOfABlock(t *testing.T) {
+	d := nn.Decoder{Hidden: 3584, Intermediate: 18944, Heads: 28, KVHeads: 4, HeadDim: 128, QKVBias: true}
+	if f, b := d.ElementTraffic(nn.KeepAll); 2*f/1000 != 205 || 2*b/1000 != 457 {
+		t.Errorf("%d bytes forward and %d backward", 2*f, 2*b)
 	}
 }

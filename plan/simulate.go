@@ -361,13 +361,6 @@ func (c *cost) seconds(m *Machine, p *Plan) float64 {
 		float64(c.adamw)/m.AdamWBytesPerSec + float64(c.host)/m.HostBytesPerSec
 }
 
-// Passes over a block's activations by element-wise operations, counted in the nn code: norms, rotation, SwiGLU, residual
-// additions, each reading and writing what it touches. They are small beside the products, so a count suffices.
-const (
-	forwardPasses  = 1.5
-	backwardPasses = 3.5
-)
-
 // costs tells what each operation of a schedule costs. Attention is counted as if each sequence were one document: the
 // longest that packing can make it.
 func (s *setting) costs() func(op *Op) cost {
@@ -463,22 +456,19 @@ func (s *setting) costs() func(op *Op) cost {
 			pairs := s.pairs(d)
 			all, back, again := d.FLOPs(t, pairs)
 			none, backNone, againNone := d.FLOPs(t, 0)
-			width := int64(2*d.Hidden+2*d.Intermediate+(d.Heads+2*d.KVHeads)*d.HeadDim) * int64(t) * elem
+			keep := s.place.Keep[op.Layer-1]
+			forwardElems, backwardElems := d.ElementTraffic(keep)
 			forwardOps, backwardOps, againOps := d.Ops(int(chunks))
 			if op.Kind == Forward {
 				c.ops = int64(forwardOps)
-				c.flops, c.attention, c.element = none, all-none, int64(forwardPasses*float64(width))+chunks*s.weightBytes(op.Part)
+				c.flops, c.attention, c.element = none, all-none, forwardElems*int64(t)*elem+chunks*s.weightBytes(op.Part)
 				break
 			}
-			keep := s.place.Keep[op.Layer-1]
 			c.ops = int64(backwardOps + againOps[keep])
 			c.flops = backNone + againNone[keep] - s.frozenFLOPs(op.Part)
 			c.attention = back - backNone + again[keep] - againNone[keep]
 			// Each chunk of each micro-batch reads the weights again, and adds to a gradient that it reads and writes.
-			c.element = int64(backwardPasses*float64(width)) + chunks*(2*s.weightBytes(op.Part)+2*s.gradBytes(op.Part))
-			if keep < nn.KeepAll {
-				c.element += int64(forwardPasses * float64(width))
-			}
+			c.element = backwardElems*int64(t)*elem + chunks*(2*s.weightBytes(op.Part)+2*s.gradBytes(op.Part))
 		case HeadNorm, HeadInput:
 			c.element, c.ops = 4*x, 2*chunks
 		case HeadStats:
