@@ -24,18 +24,59 @@ type NamedMachine struct {
 // driver keeps in host memory. A guess.
 const WhatIfProgramBytes = 1 << 30
 
-// Share of a data sheet's figure that is taken to arrive. They are assumptions, the same for all machines, so that plans of named machines
-// can be compared with each other; `millrace probe` measures the machine at hand.
+// Shares of a data sheet's figure that are taken to arrive, where no measurement is known: assumptions, the same for all machines, so
+// that their plans can be compared with each other. `millrace probe` measures the machine at hand.
 const (
-	matMulShare    = 0.65 // of tensor-core peak, dense, fp32 accumulation
-	f32Share       = 0.80 // of CUDA-core peak
-	attentionShare = 0.35 // of tensor-core peak: forward and backward, fused
-	deviceShare    = 0.80 // of device memory bandwidth
-	linkShare      = 0.80 // of the link's raw rate in one direction
-	dramShare      = 0.70 // of DRAM bandwidth, for AdamW and copies alike
-	diskShare      = 0.90 // of the drive's sequential rates
-	budgetShare    = 0.90 // of RAM and of the drive's capacity
+	linkShare   = 0.80 // of the link's raw rate in one direction
+	dramShare   = 0.70 // of DRAM bandwidth, for AdamW and copies alike
+	diskShare   = 0.90 // of the drive's sequential rates
+	budgetShare = 0.90 // of RAM and of the drive's capacity; a choice
 )
+
+// shares are those of a GPU's figures.
+type shares struct {
+	matMul    float64 // of tensor-core peak, dense, fp32 accumulation
+	f32       float64 // of CUDA-core peak
+	attention float64 // of tensor-core peak: forward and backward, fused
+	memory    float64 // of device memory bandwidth
+	source    string  // of those that were measured; names those that are assumed
+}
+
+// assumedShares are those of a GPU of which no measurement is known. They fill what another one's lack.
+var assumedShares = shares{0.65, 0.80, 0.35, 0.80, "all assumed"}
+
+// Shares of GPUs that were measured. Those of products are of the largest square of random numbers in a public collection, 10,240,
+// which is measured last and comes nearest to a long run. Attention's is that of kernels of the kind that this program has.
+var (
+	ampere3090 = shares{0.70, 0.70, 0.35, 0.80,
+		"steps of MegaTrain (arXiv 2604.05091) and LazyTrain execute about 0.70 of the bf16 peak; the fastest products in PyTorch" +
+			" run at 76.7 TFLOPS in bf16, more than the sheet has, and 24.8 in fp32 (" + collection + "); attention and memory are assumed"}
+	ada4090 = shares{0.95, 0.62, 0.35, 0.80,
+		"steps of SlideFormer (arXiv 2603.16428) execute 0.87 to 0.95 of the bf16 peak, recomputation counted; " + largeProducts +
+			"158.5 TFLOPS in bf16 and 51.4 in fp32 (" + collection + ", issue 78); attention and memory are assumed"}
+	hopperPCIe = shares{0.62, 0.70, 0.35, 0.80,
+		largeProducts + "471.8 TFLOPS in bf16 and 35.8 in fp32 (" + collection + ", issue 95); " + flashAttention2 + "; memory is assumed"}
+	hopper     = shares{0.73, 0.74, 0.35, 0.80, hopperProducts + "; " + flashAttention2 + "; memory is assumed"}
+	hopperH200 = shares{0.73, 0.74, 0.35, 0.90,
+		hopperProducts + ", whose fastest one in bf16, 798, is that of an H200, 790; " + flashAttention2 +
+			"; a copy of 8.6 GB on an H200 reads and writes 4.3 TB/s (PyTorch 2.11)"}
+	volta = shares{0.71, 0.92, 0.35, 0.80,
+		largeProducts + "89.4 TFLOPS in fp16 and 14.5 in fp32 on a V100 SXM2 (" + collection + ", issue 140); attention and memory are assumed"}
+)
+
+const (
+	collection      = "github.com/zzc0721/torch-performance-test-data"
+	largeProducts   = "products of 10,240 x 10,240 random numbers in PyTorch run at "
+	hopperProducts  = largeProducts + "719.7 TFLOPS in bf16 and 49.6 in fp32 on an H100 SXM (" + collection + ", issue 79)"
+	flashAttention2 = "FlashAttention-2 reaches 35% of an H100's peak (FlashAttention-3, arXiv 2407.08608, abstract)"
+)
+
+// text has the shares and where they are from.
+func (s shares) text() string {
+	return fmt.Sprintf("shares of the GPU's figures that are taken to arrive: bf16 products %.2f, fp32 products %.2f, attention %.2f, "+
+		"device memory %.2f: %s",
+		s.matMul, s.f32, s.attention, s.memory, s.source)
+}
 
 // gpuOpsPerSec is how many kernels with next to no work a GPU is taken to run one after the other: 4 us each.
 const gpuOpsPerSec = 250e3
@@ -49,6 +90,7 @@ type gpu struct {
 	memory                       int64   // bytes a program can see
 	tensorTFLOPS, f32TFLOPS      float64 // 16-bit dense with fp32 accumulation; CUDA cores
 	memoryGBPerSec, linkGBPerSec float64 // the link in one direction
+	shares                       shares
 	source                       string
 	lacks                        string // why it is a what-if only; empty if it is not
 }
@@ -75,22 +117,22 @@ type drive struct {
 
 // The GPUs. PCIe x16 carries 15.75 GB/s in one direction as generation 3 (8 GT/s a lane, 128b/130b), 31.5 as 4 and 63 as 5.
 var (
-	rtx2060Laptop = gpu{"NVIDIA GeForce RTX 2060 laptop, 6 GB", 6 << 30, 18.4, 4.6, 336, 15.75,
+	rtx2060Laptop = gpu{"NVIDIA GeForce RTX 2060 laptop, 6 GB", 6 << 30, 18.4, 4.6, 336, 15.75, assumedShares,
 		"GPU: TU106 of 115 W, 30 SMs at a boost clock of 1.2 GHz, 192 bits of GDDR6 at 14 Gb/s: 336 GB/s, fp32 4.6 TFLOPS; a Turing SM of a GeForce does 512 FLOP a clock in fp16 with fp32 accumulation (NVIDIA Turing whitepaper, RTX 2070: 29.9 TFLOPS from 36 SMs at 1.62 GHz), so 18.4 TFLOPS; PCIe 3.0 x16",
 		noBF16}
-	rtx3090 = gpu{"NVIDIA GeForce RTX 3090, 24 GB", 24 << 30, 71, 35.6, 936, 31.5,
+	rtx3090 = gpu{"NVIDIA GeForce RTX 3090, 24 GB", 24 << 30, 71, 35.6, 936, 31.5, ampere3090,
 		"GPU: NVIDIA Ampere GA102 whitepaper, appendix A: bf16 with fp32 accumulation 71 TFLOPS, fp32 35.6 TFLOPS, 936 GB/s, PCIe 4.0 x16", ""}
-	rtx4090 = gpu{"NVIDIA GeForce RTX 4090, 24 GB", 24 << 30, 165.2, 82.6, 1008, 31.5,
+	rtx4090 = gpu{"NVIDIA GeForce RTX 4090, 24 GB", 24 << 30, 165.2, 82.6, 1008, 31.5, ada4090,
 		"GPU: NVIDIA Ada GPU architecture whitepaper, appendix A: bf16 with fp32 accumulation 165.2 TFLOPS, fp32 82.6 TFLOPS, 1,008 GB/s, PCIe 4.0 x16", ""}
-	h100PCIe = gpu{"NVIDIA H100 PCIe, 80 GB", 79 << 30, 756, 51, 2000, 63,
+	h100PCIe = gpu{"NVIDIA H100 PCIe, 80 GB", 79 << 30, 756, 51, 2000, 63, hopperPCIe,
 		"GPU: NVIDIA H100 data sheet, column PCIe: bf16 1,513 TFLOPS with sparsity, so 756 dense; fp32 51 TFLOPS, 2 TB/s, PCIe 5.0 128 GB/s for both directions", ""}
-	h100SXM = gpu{"NVIDIA H100 SXM, 80 GB", 79 << 30, 989, 67, 3350, 63,
+	h100SXM = gpu{"NVIDIA H100 SXM, 80 GB", 79 << 30, 989, 67, 3350, 63, hopper,
 		"GPU: NVIDIA H100 data sheet, column SXM: bf16 1,979 TFLOPS with sparsity, so 989 dense; fp32 67 TFLOPS, 3.35 TB/s, PCIe 5.0 128 GB/s for both directions", ""}
-	h200 = gpu{"NVIDIA H200, 141 GB", 139 << 30, 989, 67, 4800, 63,
+	h200 = gpu{"NVIDIA H200, 141 GB", 139 << 30, 989, 67, 4800, 63, hopperH200,
 		"GPU: NVIDIA H200 data sheet, column SXM: bf16 1,979 TFLOPS with sparsity, so 989 dense; fp32 67 TFLOPS, 4.8 TB/s, PCIe 5.0 128 GB/s for both directions", ""}
-	gh200 = gpu{"NVIDIA GH200, 96 GB", 94 << 30, 989, 67, 4000, 450,
+	gh200 = gpu{"NVIDIA GH200, 96 GB", 94 << 30, 989, 67, 4000, 450, hopper,
 		"GPU: NVIDIA GH200 data sheet, 96 GB HBM3: bf16 989 TFLOPS dense, fp32 67 TFLOPS, 4 TB/s, NVLink-C2C 900 GB/s for both directions", ""}
-	v100 = gpu{"NVIDIA V100 SXM3, 32 GB (one of a DGX-2's 16)", 31 << 30, 125, 15.7, 900, 15.75,
+	v100 = gpu{"NVIDIA V100 SXM3, 32 GB (one of a DGX-2's 16)", 31 << 30, 125, 15.7, 900, 15.75, volta,
 		"GPU: NVIDIA V100 data sheet, column NVLink: fp16 tensor 125 TFLOPS, fp32 15.7 TFLOPS, 900 GB/s; PCIe 3.0 x16; one GPU of 16 is used", noBF16}
 )
 
@@ -126,12 +168,13 @@ func Machines() []NamedMachine {
 	}
 }
 
-// whatIf scales what data sheets say.
+// whatIf scales what data sheets say by the shares of it that arrive.
 func whatIf(name string, g gpu, h hostSystem) NamedMachine {
 	const tera = 1e12
 	dram := dramShare * h.dramGBPerSec * gigabyte
 	link := min(linkShare*g.linkGBPerSec*gigabyte, dram) // no link is faster than what feeds it
-	sources := []string{g.source, h.source, h.drive.source}
+	sources := []string{g.source, g.shares.text(), h.source, h.drive.source,
+		fmt.Sprintf("shares that are assumed for every machine: link %.2f, RAM %.2f, drive %.2f", linkShare, dramShare, diskShare)}
 	if g.lacks != "" {
 		sources = slices.Insert(sources, 0, g.lacks)
 	}
@@ -139,10 +182,10 @@ func whatIf(name string, g gpu, h hostSystem) NamedMachine {
 		Name: name,
 		Machine: Machine{
 			Name:           name + " (data sheets, scaled; not measured)",
-			F32FLOPsPerSec: f32Share * g.f32TFLOPS * tera, BF16FLOPsPerSec: matMulShare * g.tensorTFLOPS * tera,
-			AttentionFLOPsPerSec: attentionShare * g.tensorTFLOPS * tera,
+			F32FLOPsPerSec: g.shares.f32 * g.f32TFLOPS * tera, BF16FLOPsPerSec: g.shares.matMul * g.tensorTFLOPS * tera,
+			AttentionFLOPsPerSec: g.shares.attention * g.tensorTFLOPS * tera,
 			DeviceOpsPerSec:      gpuOpsPerSec,
-			DeviceBytesPerSec:    deviceShare * g.memoryGBPerSec * gigabyte,
+			DeviceBytesPerSec:    g.shares.memory * g.memoryGBPerSec * gigabyte,
 			UploadBytesPerSec:    link, DownloadBytesPerSec: link,
 			AdamWBytesPerSec: dram, HostBytesPerSec: dram,
 			DiskReadBytesPerSec:  diskShare * h.drive.readGBPerSec * gigabyte,

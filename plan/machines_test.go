@@ -1,10 +1,12 @@
 package plan_test
 
 import (
+	"fmt"
 	"math"
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/millrace/millrace/hf"
 	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/plan"
@@ -16,13 +18,13 @@ func TestMachines(t *testing.T) {
 			t.Error(err)
 		}
 		if m.Device.Unified || m.DeviceBytes <= 0 || m.DeviceBytes >= m.Device.MemoryBytes || m.HostBytes <= 0 || m.DiskBytes <= 0 ||
-			m.RatedWriteBytes < m.DiskBytes || m.Machine.DiskReadBytesPerSec < m.Machine.DiskWriteBytesPerSec || len(m.Sources) < 3 {
+			m.RatedWriteBytes < m.DiskBytes || m.Machine.DiskReadBytesPerSec < m.Machine.DiskWriteBytesPerSec || len(m.Sources) < 5 {
 			t.Errorf("%+v", m)
 		}
 		if older := m.Name == "rtx2060-laptop-6gb" || m.Name == "dgx-2"; older != strings.HasPrefix(m.Sources[0], "what-if: this GPU has no bf16") {
 			t.Errorf("%s: %s", m.Name, m.Sources[0])
 		}
-		if got, err := plan.FindMachine(m.Name); err != nil || got.Machine != m.Machine {
+		if got, err := plan.FindMachine(m.Name); err != nil || !cmp.Equal(got.Machine, m.Machine) {
 			t.Errorf("%s: %v", m.Name, err)
 		}
 	}
@@ -30,6 +32,28 @@ func TestMachines(t *testing.T) {
 	oneLine(t, err, "rtx4090-pc-128gb or rtx4090-pc-256gb", "dgx-2")
 	_, err = plan.FindMachine("")
 	oneLine(t, err, "known are rtx2060")
+}
+
+// Each machine says which share of its data sheet is taken, and from where; the rates are these shares of the sheet's figures.
+func TestSharesOfMachinesHaveSources(t *testing.T) {
+	sheets := map[string][2]float64{ // TFLOPS in 16 bits, GB/s of the device's memory
+		"rtx2060-laptop-6gb": {18.4, 336}, "rtx3090-pc-24gb-64gb": {71, 936}, "rtx3090-pc-24gb-128gb": {71, 936}, "rtx4090-pc-128gb": {165.2, 1008},
+		"rtx4090-pc-256gb": {165.2, 1008}, "h100-pcie5": {756, 2000}, "h100-sxm": {989, 3350}, "h200-1.5tb": {989, 4800},
+		"gh200-480gb": {989, 4000}, "dgx-2": {125, 900},
+	}
+	named := map[string]string{"rtx2060-laptop-6gb": "all assumed", "rtx3090-pc-24gb-64gb": "MegaTrain", "rtx4090-pc-128gb": "SlideFormer", "h100-pcie5": "issue 95",
+		"h100-sxm": "issue 79", "h200-1.5tb": "4.3 TB/s", "gh200-480gb": "H100 SXM", "dgx-2": "issue 140"}
+	for _, m := range plan.Machines() {
+		text := strings.Join(m.Sources, "\n")
+		sheet := sheets[m.Name]
+		want := fmt.Sprintf("bf16 products %.2f, fp32 products", m.Machine.BF16FLOPsPerSec/sheet[0]/1e12)
+		memory := fmt.Sprintf("device memory %.2f: ", m.Machine.DeviceBytesPerSec/sheet[1]/1e9)
+		for _, want := range []string{want, memory, named[m.Name], "assumed for every machine: link 0.80"} {
+			if !strings.Contains(text, want) {
+				t.Errorf("%s: no %q in\n%s", m.Name, want, text)
+			}
+		}
+	}
 }
 
 // The parameters that model cards state, in billions.
