@@ -191,7 +191,7 @@ func TestMachineFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	got, err := plan.ReadMachine(path)
-	if err != nil || got != machine {
+	if err != nil || !cmp.Equal(got, machine) {
 		t.Errorf("%v, %s", err, cmp.Diff(machine, got))
 	}
 	_, err = plan.ReadMachine(path + ".none")

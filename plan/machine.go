@@ -3,8 +3,10 @@ package plan
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/millrace/millrace/tensor"
 )
@@ -14,15 +16,17 @@ import (
 type Machine struct {
 	Name string `json:"name"`
 
-	F32FLOPsPerSec       float64 `json:"f32_flops_per_sec"`  // matrix products
-	BF16FLOPsPerSec      float64 `json:"bf16_flops_per_sec"` // matrix products
-	AttentionFLOPsPerSec float64 `json:"attention_flops_per_sec"`
+	F32FLOPsPerSec       float64 `json:"f32_flops_per_sec"`            // matrix products
+	BF16FLOPsPerSec      float64 `json:"bf16_flops_per_sec"`           // matrix products
+	AttentionFLOPsPerSec float64 `json:"attention_flops_per_sec"`      // forward and backward, of sequences of 2,048 where it was measured at several lengths
 	DeviceOpsPerSec      float64 `json:"device_ops_per_sec,omitempty"` // operations with next to no work; 0 where it was not measured
 	DeviceBytesPerSec    float64 `json:"device_bytes_per_sec"`         // read and written by element-wise operations
 	UploadBytesPerSec    float64 `json:"upload_bytes_per_sec"`
 	DownloadBytesPerSec  float64 `json:"download_bytes_per_sec"`
 	AdamWBytesPerSec     float64 `json:"adamw_bytes_per_sec"` // read and written by the host's update
 	HostBytesPerSec      float64 `json:"host_bytes_per_sec"`  // read and written by a host copy
+	// AttentionByLength is attention's rate at several lengths of sequences, which rise; empty where it was measured at one, or not at all.
+	AttentionByLength []AttentionRate `json:"attention_flops_per_sec_by_length,omitempty"`
 
 	// What is lost where things happen at once; 0 where it was not measured, as on devices that compute on host memory, and then
 	// nothing is taken to be lost.
@@ -42,6 +46,31 @@ type Machine struct {
 	SaveLinkSeconds float64 `json:"save_link_sec,omitempty"`
 }
 
+// AttentionRate is a rate of attention for sequences of one length.
+type AttentionRate struct {
+	SequenceLen int     `json:"sequence_len"`
+	FLOPsPerSec float64 `json:"flops_per_sec"`
+}
+
+// AttentionFLOPsPerSecAt is attention's rate for sequences of a length: between two lengths that were measured on a line over the
+// logarithm of the length, beyond them that of the nearest.
+func (m *Machine) AttentionFLOPsPerSecAt(sequenceLen int) float64 {
+	rates := m.AttentionByLength
+	if len(rates) == 0 {
+		return m.AttentionFLOPsPerSec
+	}
+	above := slices.IndexFunc(rates, func(r AttentionRate) bool { return r.SequenceLen >= sequenceLen })
+	switch above {
+	case -1:
+		return rates[len(rates)-1].FLOPsPerSec
+	case 0:
+		return rates[0].FLOPsPerSec
+	}
+	low, high := rates[above-1], rates[above]
+	part := math.Log(float64(sequenceLen)/float64(low.SequenceLen)) / math.Log(float64(high.SequenceLen)/float64(low.SequenceLen))
+	return low.FLOPsPerSec + part*(high.FLOPsPerSec-low.FLOPsPerSec)
+}
+
 // MatMulFLOPsPerSec is the rate for a compute type.
 func (m *Machine) MatMulFLOPsPerSec(compute tensor.DType) float64 {
 	if compute == tensor.F32 {
@@ -59,6 +88,14 @@ func (m *Machine) Check() error {
 		if !(rate > 0) || rate > 1e20 {
 			return fmt.Errorf("machine %q: %s is %v", m.Name, name, rate)
 		}
+	}
+	last := 0
+	for _, r := range m.AttentionByLength {
+		if r.SequenceLen <= last || !(r.FLOPsPerSec > 0) || r.FLOPsPerSec > 1e20 {
+			return fmt.Errorf("machine %q: attention_flops_per_sec_by_length has %v for a length of %d after one of %d",
+				m.Name, r.FLOPsPerSec, r.SequenceLen, last)
+		}
+		last = r.SequenceLen
 	}
 	for name, rate := range map[string]float64{"disk_read_bytes_per_sec": m.DiskReadBytesPerSec, "disk_write_bytes_per_sec": m.DiskWriteBytesPerSec,
 		"save_bytes_per_sec": m.SaveBytesPerSec, "save_link_sec": m.SaveLinkSeconds,

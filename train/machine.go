@@ -1,6 +1,9 @@
 package train
 
 import (
+	"errors"
+	"fmt"
+	"io/fs"
 	"path/filepath"
 
 	"github.com/millrace/millrace/device"
@@ -10,12 +13,23 @@ import (
 // machine is what `millrace probe` measured of this machine and device, or a guess that says so in its name. The disk's rates
 // are those of the drive with diskPath, or a guess as well.
 func (e *Env) machine(dev device.Info, diskPath string) plan.Machine {
+	m, _ := e.measured(dev, diskPath)
+	return m
+}
+
+// measured is machine, and why it is a guess; that is empty where it is none.
+func (e *Env) measured(dev device.Info, diskPath string) (m plan.Machine, why string) {
 	if e.CacheDir == "" {
-		return guess(dev)
+		return guess(dev), "there is no cache directory with what a probe measured"
 	}
 	m, err := plan.ReadMachine(filepath.Join(e.CacheDir, machineFile))
-	if err != nil || m.Name != dev.Name {
-		return guess(dev)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return guess(dev), "this machine was not measured"
+	case err != nil:
+		return guess(dev), err.Error()
+	case m.Name != dev.Name:
+		return guess(dev), fmt.Sprintf("what was measured is %q, and this device is %q", m.Name, dev.Name)
 	}
 	if m.DiskPath == "" || diskPath != "" && !sameDrive(m.DiskPath, diskPath) {
 		g := guess(dev)
@@ -23,18 +37,23 @@ func (e *Env) machine(dev device.Info, diskPath string) plan.Machine {
 		m.SaveBytesPerSec, m.SaveLinkSeconds = 0, 0
 		m.Name += " (measured, but for the disk, whose rates are a guess; run `millrace probe --path DIR`, with a directory on it)"
 	}
-	return m
+	return m, ""
 }
 
 // machineFile is where Probe keeps its result, in the cache directory.
 const machineFile = "machine.json"
 
-// guess are rates of one core of a current server CPU, times the workers; of memory, of one socket; of the disk, of a drive
-// on PCIe 3.0.
+// guess are rates of one core of a current server CPU, times the workers; of memory, of one socket; of the disk, of a drive on PCIe
+// 3.0. Of a GPU they are those of an RTX 3090 on PCIe 4.0 x16 (plan.Machines), times the share of its 82 multiprocessors.
 func guess(dev device.Info) plan.Machine {
 	w := float64(max(dev.Workers, 1))
-	return plan.Machine{Name: "not measured: a guess; run `millrace probe`",
+	m := plan.Machine{Name: "not measured: a guess; run `millrace probe`",
 		F32FLOPsPerSec: 80e9 * w, BF16FLOPsPerSec: 150e9 * w, AttentionFLOPsPerSec: 30e9 * w,
 		DeviceBytesPerSec: 20e9, UploadBytesPerSec: 10e9, DownloadBytesPerSec: 10e9,
 		AdamWBytesPerSec: 20e9, HostBytesPerSec: 20e9, DiskReadBytesPerSec: 3e9, DiskWriteBytesPerSec: 1.5e9}
+	if !dev.Unified {
+		m.F32FLOPsPerSec, m.BF16FLOPsPerSec, m.AttentionFLOPsPerSec = 300e9*w, 600e9*w, 300e9*w
+		m.DeviceOpsPerSec, m.DeviceBytesPerSec, m.UploadBytesPerSec, m.DownloadBytesPerSec = 250e3, 750e9, 25e9, 25e9
+	}
+	return m
 }

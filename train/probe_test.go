@@ -2,13 +2,16 @@ package train
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/device/cpu"
 	"github.com/millrace/millrace/device/null"
@@ -19,7 +22,8 @@ import (
 
 func smallProbeFor(device.Info) probeSizes { return smallProbe }
 
-var smallProbe = probeSizes{positions: 64, hidden: 128, bytes: 1 << 20, pieceElems: 1 << 12, diskBytes: 1 << 20}
+var smallProbe = probeSizes{positions: 64, hidden: 128, intermediate: 192, lengths: []int{16, 64}, heads: 4, kvHeads: 2, headDim: 32,
+	bytes: 1 << 20, stateBytes: 1 << 20, noiseElems: 1 << 12, long: 2, pieceElems: 1 << 12, diskBytes: 1 << 20}
 
 func TestProbe(t *testing.T) {
 	env, dir := newEnv(t), t.TempDir()
@@ -29,6 +33,10 @@ func TestProbe(t *testing.T) {
 	}
 	if m.DuplexUploadBytesPerSec != 0 || m.DeviceCopyBytesPerSec != 0 || m.AdamWUnderCopiesBytesPerSec != 0 {
 		t.Errorf("a link that there is not: %+v", m)
+	}
+	if len(m.AttentionByLength) != 2 || m.AttentionByLength[0].SequenceLen != 16 || m.AttentionByLength[1].SequenceLen != 64 ||
+		m.AttentionFLOPsPerSec != m.AttentionByLength[1].FLOPsPerSec {
+		t.Errorf("attention: %+v, and %v for 2,048", m.AttentionByLength, m.AttentionFLOPsPerSec)
 	}
 	if err := m.Check(); err != nil || m.DiskReadBytesPerSec <= 0 || m.DiskWriteBytesPerSec <= 0 || m.DiskPath != dir {
 		t.Errorf("%+v: %v", m, err)
@@ -41,6 +49,129 @@ func TestProbe(t *testing.T) {
 	}
 	_, err = probe(context.Background(), env, ProbeOptions{Device: "cpu", Path: filepath.Join(dir, "none")}, smallProbeFor, 0.02)
 	refused(t, err, "--path")
+}
+
+// Operands are sized for the device: a block of a 7B model on a GPU, less on a small one, and never more of the host than there is.
+func TestProbeSizes(t *testing.T) {
+	unified := probeSizesFor(device.Info{Unified: true}, 1<<40)
+	large := probeSizesFor(device.Info{MemoryBytes: 80 << 30}, 512<<30)
+	small := probeSizesFor(device.Info{MemoryBytes: 8 << 30}, 8<<30)
+	least := probeSizesFor(device.Info{MemoryBytes: 8 << 30}, 0)
+	if unified.stateBytes != 256<<20 || unified.hidden != 1024 {
+		t.Errorf("a CPU: %+v", unified)
+	}
+	if large.headDim != 128 || !cmp.Equal(large.lengths, []int{2048, 8192, 32768}) || large.stateBytes != 2<<30 || large.bytes != 1<<30 {
+		t.Errorf("a large GPU: %+v", large)
+	}
+	if small.positions >= large.positions || small.stateBytes+2*small.bytes > 2<<30 || least.stateBytes != 64<<20 || least.bytes != 64<<20 {
+		t.Errorf("a small GPU: %+v; with no memory known %+v", small, least)
+	}
+	for _, s := range []probeSizes{unified, large, small, least} {
+		last := s.lengths[len(s.lengths)-1]
+		for _, n := range s.lengths {
+			if last%n != 0 {
+				t.Errorf("%d positions are no whole sequences of %d", last, n)
+			}
+		}
+	}
+}
+
+// Nothing that the probe has multiplied, added up or divided is zero, and nothing is infinite, however often it is repeated.
+func TestProbeTakesRandomNumbers(t *testing.T) {
+	env := newEnv(t)
+	seen := map[string]bool{}
+	env.Open = func(_ string, a *hostmem.Accounts) (device.Device, device.Device, error) {
+		d, err := cpu.New(cpu.Options{Workers: 2, Accounts: a})
+		if err != nil {
+			return nil, nil, err
+		}
+		w := &watched{d, t, seen}
+		return w, w, nil
+	}
+	if _, err := probe(context.Background(), env, ProbeOptions{}, smallProbeFor, 0.001); err != nil {
+		t.Fatal(err)
+	}
+	for _, op := range []string{"MatMul", "Attention", "AttentionGrad", "RMSNorm", "SwiGLU", "AdamW"} {
+		if !seen[op] {
+			t.Errorf("the probe does no %s", op)
+		}
+	}
+}
+
+// watched is a device whose streams look at what operations are about to read.
+type watched struct {
+	device.Device
+	t    *testing.T
+	seen map[string]bool
+}
+
+func (d *watched) NewStream(name string) (device.Stream, error) {
+	s, err := d.Device.NewStream(name)
+	if err != nil {
+		return nil, err
+	}
+	r, err := hostmem.New().Reserve("sum", 8)
+	if err != nil {
+		return nil, err
+	}
+	b, err := d.Register(r)
+	d.t.Cleanup(func() { r.Close() })
+	return &watchedStream{Stream: s, watched: d, sum: b, bytes: r.Bytes()}, err
+}
+
+type watchedStream struct {
+	device.Stream
+	watched *watched
+	sum     device.Buffer
+	bytes   []byte
+}
+
+func (w *watchedStream) Close() error { return errors.Join(w.sum.Close(), w.Stream.Close()) }
+
+func (w *watchedStream) look(op string, mats ...device.Mat) {
+	w.watched.seen[op] = true
+	for i, m := range mats {
+		w.Stream.SumSquares(device.Whole(w.sum), device.NewVec(m.Mem, m.DType, m.Rows*m.Cols))
+		if err := w.Stream.Sync(); err != nil {
+			w.watched.t.Error(err)
+		}
+		if sum := math.Float64frombits(binary.LittleEndian.Uint64(w.bytes)); !(sum > 0) || math.IsInf(sum, 1) {
+			w.watched.t.Errorf("%s: the squares of operand %d sum up to %v", op, i, sum)
+		}
+	}
+}
+
+func (w *watchedStream) MatMul(c, a, b device.Mat, f device.MatMulFlags) {
+	w.look("MatMul", a, b)
+	if f.Accumulate {
+		w.look("MatMul", c)
+	}
+	w.Stream.MatMul(c, a, b, f)
+}
+
+func (w *watchedStream) Attention(out, lse, q, k, v device.Mat, spec device.AttentionSpec) {
+	w.look("Attention", q, k, v)
+	w.Stream.Attention(out, lse, q, k, v, spec)
+}
+
+func (w *watchedStream) AttentionGrad(dq, dk, dv, dout, q, k, v, out, lse, delta device.Mat, spec device.AttentionSpec) {
+	w.look("AttentionGrad", dout, q, k, v, out)
+	w.Stream.AttentionGrad(dq, dk, dv, dout, q, k, v, out, lse, delta, spec)
+}
+
+func (w *watchedStream) RMSNorm(y, rstd, x, scale device.Mat, groups int, eps float32) {
+	w.look("RMSNorm", x, scale)
+	w.Stream.RMSNorm(y, rstd, x, scale, groups, eps)
+}
+
+func (w *watchedStream) SwiGLU(y, gateUp device.Mat) {
+	w.look("SwiGLU", gateUp)
+	w.Stream.SwiGLU(y, gateUp)
+}
+
+func (w *watchedStream) AdamW(args device.AdamWArgs, bad device.Mem) {
+	w.look("AdamW", args.M, args.Weights, args.Grad)
+	w.Stream.AdamW(args, bad)
 }
 
 // Of a device with memory of its own, the link is measured both ways at once, and the optimizer beside it.
@@ -60,14 +191,14 @@ func TestProbeOfALink(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	p := &prober{probeSizes: smallProbe, ctx: ctx, seconds: 1}
+	p := &prober{probeSizes: smallProbe, ctx: ctx}
 	d := null.New(null.Options{})
 	s, err := d.NewStream("cancelled")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	if _, err := p.together(task{s, 1, func() {}}); !errors.Is(err, context.Canceled) {
+	if _, err := p.together(1, task{s, 1, func() {}}); !errors.Is(err, context.Canceled) {
 		t.Errorf("cancelled: %v", err)
 	}
 }
@@ -121,7 +252,7 @@ func TestMachineOfADrive(t *testing.T) {
 	}
 	dev := device.Info{Name: "cpu"}
 	for _, path := range []string{"", dir, filepath.Join(dir, "not", "there", "yet")} {
-		if m := env.machine(dev, path); m != kept {
+		if m := env.machine(dev, path); !cmp.Equal(m, kept) {
 			t.Errorf("%q: %+v", path, m)
 		}
 	}
@@ -133,6 +264,47 @@ func TestMachineOfADrive(t *testing.T) {
 	}
 	if m := env.machine(device.Info{Name: "another"}, dir); !strings.Contains(m.Name, "guess") || m.Check() != nil {
 		t.Errorf("another device: %+v", m)
+	}
+}
+
+// A GPU that was not measured is guessed to be one of which published figures are known, by its multiprocessors; and why it is a guess
+// is said: nothing was measured, another device was, or the file cannot be read.
+func TestGuess(t *testing.T) {
+	known, err := plan.FindMachine("rtx3090-pc-24gb-64gb")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := guess(device.Info{Workers: 82})
+	for name, pair := range map[string][2]float64{"f32": {got.F32FLOPsPerSec, known.Machine.F32FLOPsPerSec},
+		"bf16":      {got.BF16FLOPsPerSec, known.Machine.BF16FLOPsPerSec},
+		"attention": {got.AttentionFLOPsPerSec, known.Machine.AttentionFLOPsPerSec},
+		"memory":    {got.DeviceBytesPerSec, known.Machine.DeviceBytesPerSec}, "link": {got.UploadBytesPerSec, known.Machine.UploadBytesPerSec}} {
+		if math.Abs(pair[0]/pair[1]-1) > 0.02 {
+			t.Errorf("%s: %v, of the RTX 3090 %v", name, pair[0], pair[1])
+		}
+	}
+	env := newEnv(t)
+	env.CacheDir = t.TempDir()
+	dev := device.Info{Name: "a GPU, cuBLASLt 13.1.0", Workers: 82}
+	path := filepath.Join(env.CacheDir, machineFile)
+	other := guess(dev)
+	for _, c := range []struct {
+		kept, want string
+	}{{"", "not measured"}, {"a GPU, own matrix products", `what was measured is "a GPU, own matrix products", and this device is "a GPU, cuBLASLt 13.1.0"`},
+		{dev.Name, ""}} {
+		if c.kept != "" {
+			other.Name = c.kept
+			if err := plan.WriteMachine(path, other); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if m, why := env.measured(dev, ""); !strings.Contains(why, c.want) || (why == "") != (c.want == "") || m.Check() != nil {
+			t.Errorf("%q is kept: %q", c.kept, why)
+		}
+	}
+	write(t, path, "{")
+	if m, why := env.measured(dev, ""); !strings.Contains(why, path) || m.Check() != nil {
+		t.Errorf("a broken file: %q", why)
 	}
 }
 

@@ -17,7 +17,8 @@ type probeCmd struct {
 }
 
 func (*probeCmd) Help() string {
-	return `Measures matrix products, attention, memory, the optimizer and a drive for some seconds, on this machine and a device of it.
+	return `Measures matrix products, attention, memory, the optimizer and a drive for some seconds, on this machine and a device of it,
+with random numbers: zeros take a chip less power, and are faster than any training.
 The drive is read and written as the disk tier does it, 1 GiB at a time in a directory that is removed again. The result is
 kept in the cache directory ($MILLRACE_CACHE), where "millrace plan" and "millrace train" find it. Close other programs
 first: what they take is missing in the result.
@@ -48,13 +49,21 @@ func machineText(m *plan.Machine) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s\n", m.Name)
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)
-	for _, r := range []struct {
+	type row struct {
 		name, unit string
 		rate, per  float64
-	}{
+	}
+	rows := []row{
 		{"matrix products, f32", "GFLOP/s", m.F32FLOPsPerSec, 1e9},
 		{"matrix products, bf16", "GFLOP/s", m.BF16FLOPsPerSec, 1e9},
-		{"attention", "GFLOP/s", m.AttentionFLOPsPerSec, 1e9},
+	}
+	for _, r := range m.AttentionByLength {
+		rows = append(rows, row{fmt.Sprintf("attention, sequences of %d", r.SequenceLen), "GFLOP/s", r.FLOPsPerSec, 1e9})
+	}
+	if len(m.AttentionByLength) == 0 {
+		rows = append(rows, row{"attention", "GFLOP/s", m.AttentionFLOPsPerSec, 1e9})
+	}
+	for _, r := range append(rows, []row{
 		{"operations without work", "thousand/s", m.DeviceOpsPerSec, 1e3},
 		{"device memory", "GB/s", m.DeviceBytesPerSec, 1e9},
 		{"device memory, copied", "GB/s", m.DeviceCopyBytesPerSec, 1e9},
@@ -69,7 +78,7 @@ func machineText(m *plan.Machine) string {
 		{"disk, written", "GB/s", m.DiskWriteBytesPerSec, 1e9},
 		{"checkpoint, copied", "GB/s", m.SaveBytesPerSec, 1e9},
 		{"checkpoint, linked", "ms/file", m.SaveLinkSeconds, 1e-3},
-	} {
+	}...) {
 		if r.rate > 0 {
 			fmt.Fprintf(w, "%s\t%.2f\t %s\n", r.name, r.rate/r.per, r.unit)
 		}

@@ -1,0 +1,252 @@
+package train
+
+import (
+	"math"
+
+	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/internal/hostmem"
+	"github.com/millrace/millrace/plan"
+	"github.com/millrace/millrace/tensor"
+)
+
+// products measures the products of an MLP, the largest ones of a block: forward, input gradients and weight gradients, as nn asks
+// for them. Their times add up as in a step.
+func (p *prober) products(dtype tensor.DType) func(*plan.Machine) error {
+	return func(m *plan.Machine) error {
+		t, hidden, inner := p.positions, p.hidden, p.intermediate
+		var x, y, dx, gateUp, act, dAct, wGateUp, wDown, dGateUp, dDown device.Mat
+		release, err := p.place(func(a *device.Arena) {
+			x, y, dx = a.Mat(dtype, t, hidden), a.Mat(dtype, t, hidden), a.Mat(dtype, t, hidden)
+			gateUp, act, dAct = a.Mat(dtype, t, 2*inner), a.Mat(dtype, t, inner), a.Mat(dtype, t, inner)
+			wGateUp, wDown = a.Mat(dtype, 2*inner, hidden), a.Mat(dtype, hidden, inner)
+			dGateUp, dDown = a.Mat(tensor.F32, 2*inner, hidden), a.Mat(tensor.F32, hidden, inner)
+		})
+		if err != nil {
+			return err
+		}
+		defer release()
+		if err := p.fill(p.compute, x, y, act, wGateUp, wDown, dGateUp, dDown); err != nil {
+			return err
+		}
+		flops := 3 * 2 * int64(t) * int64(hidden) * int64(3*inner)
+		r, err := p.rate(task{p.compute, flops, func() {
+			p.compute.MatMul(gateUp, x, wGateUp, device.MatMulFlags{TransB: true})
+			p.compute.MatMul(y, act, wDown, device.MatMulFlags{TransB: true, Accumulate: true})
+			p.compute.MatMul(dDown, y, act, device.MatMulFlags{TransA: true, Accumulate: true})
+			p.compute.MatMul(dAct, y, wDown, device.MatMulFlags{})
+			p.compute.MatMul(dGateUp, gateUp, x, device.MatMulFlags{TransA: true, Accumulate: true})
+			p.compute.MatMul(dx, gateUp, wGateUp, device.MatMulFlags{})
+		}}, float64(p.long)*p.seconds)
+		if dtype == tensor.F32 {
+			m.F32FLOPsPerSec = r
+		} else {
+			m.BF16FLOPsPerSec = r
+		}
+		return err
+	}
+}
+
+// usualLength is the length whose rate of attention stands for all where only one is looked at.
+const usualLength = 2048
+
+// attention measures rows that are full of sequences of one length after the other: forward and backward, seven products over the
+// pairs that causality leaves.
+func (p *prober) attention(m *plan.Machine) error {
+	t := p.lengths[len(p.lengths)-1]
+	var q, k, v, out, dq, dk, dv, dout, lse, delta device.Mat
+	var docs device.Docs
+	release, err := p.place(func(a *device.Arena) {
+		mat := func(heads int) device.Mat { return a.Mat(tensor.BF16, t, heads*p.headDim) }
+		q, k, v, out = mat(p.heads), mat(p.kvHeads), mat(p.kvHeads), mat(p.heads)
+		dq, dk, dv, dout = mat(p.heads), mat(p.kvHeads), mat(p.kvHeads), mat(p.heads)
+		lse, delta = a.Mat(tensor.F32, t, p.heads), a.Mat(tensor.F32, t, p.heads)
+		n := int64(t) * 4
+		docs = device.Docs{Positions: a.Take(n), Start: a.Take(n), End: a.Take(n)}
+	})
+	if err != nil {
+		return err
+	}
+	defer release()
+	if err := p.fill(p.compute, q, k, v, dout); err != nil {
+		return err
+	}
+	spec := device.AttentionSpec{Heads: p.heads, KVHeads: p.kvHeads, HeadDim: p.headDim, Scale: float32(1 / math.Sqrt(float64(p.headDim))),
+		Docs: docs}
+	for _, length := range p.lengths {
+		if err := p.writeDocs(docs, t, length); err != nil {
+			return err
+		}
+		pairs := int64(t/length) * int64(length) * int64(length+1) / 2
+		r, err := p.rate(task{p.compute, 7 * 2 * pairs * int64(p.heads*p.headDim), func() {
+			p.compute.Attention(out, lse, q, k, v, spec)
+			p.compute.AttentionGrad(dq, dk, dv, dout, q, k, v, out, lse, delta, spec)
+		}}, p.seconds)
+		if err != nil {
+			return err
+		}
+		m.AttentionByLength = append(m.AttentionByLength, plan.AttentionRate{SequenceLen: length, FLOPsPerSec: r})
+	}
+	m.AttentionFLOPsPerSec = m.AttentionFLOPsPerSecAt(usualLength)
+	return nil
+}
+
+// writeDocs writes the arrays of t positions that are full of documents of one length.
+func (p *prober) writeDocs(docs device.Docs, t, length int) error {
+	mem, bytes, release, err := p.region(p.dev.computes, 3*4*int64(t))
+	if err != nil {
+		return err
+	}
+	defer release()
+	ints := hostmem.I32(bytes)
+	for i := range t {
+		first := i / length * length
+		ints[i], ints[t+i], ints[2*t+i] = int32(i-first), int32(first), int32(first+length)
+	}
+	n := 4 * int64(t)
+	p.compute.Copy(docs.Positions, mem.Slice(0, n))
+	p.compute.Copy(docs.Start, mem.Slice(n, n))
+	p.compute.Copy(docs.End, mem.Slice(2*n, n))
+	return p.compute.Sync()
+}
+
+// starts measures how many operations a stream gets through that have next to no work.
+func (p *prober) starts(m *plan.Machine) error {
+	const elems = 32
+	var x, y device.Mat
+	release, err := p.place(func(a *device.Arena) { x, y = a.Mat(tensor.F32, 1, elems), a.Mat(tensor.F32, 1, elems) })
+	if err != nil {
+		return err
+	}
+	defer release()
+	m.DeviceOpsPerSec, err = p.rate(task{p.compute, 1, func() { p.compute.Add(y, y, x) }}, p.seconds)
+	return err
+}
+
+// elements measures what is limited by the device's memory: a norm, a residual addition and the gated activation, forward.
+func (p *prober) elements(m *plan.Machine) error {
+	cols := p.hidden
+	rows := max(int(p.bytes/int64(2*cols))/4, 1)
+	var x, y, w, rstd, gateUp device.Mat
+	release, err := p.place(func(a *device.Arena) {
+		x, y, w = a.Mat(tensor.BF16, rows, cols), a.Mat(tensor.BF16, rows, cols), a.Mat(tensor.BF16, 1, cols)
+		rstd, gateUp = a.Mat(tensor.F32, rows, 1), a.Mat(tensor.BF16, rows, 2*cols)
+	})
+	if err != nil {
+		return err
+	}
+	defer release()
+	if err := p.fill(p.compute, x, w, gateUp); err != nil {
+		return err
+	}
+	one := int64(rows) * int64(cols) * 2
+	m.DeviceBytesPerSec, err = p.rate(task{p.compute, (2 + 3 + 3) * one, func() {
+		p.compute.RMSNorm(y, rstd, x, w, 1, 1e-6)
+		p.compute.Add(y, y, x)
+		p.compute.SwiGLU(y, gateUp)
+	}}, p.seconds)
+	return err
+}
+
+// copies are the two tasks of copying to the device and back, each in memory of its own.
+func (p *prober) copies() (up, down task, release func(), err error) {
+	var there, from device.Mem
+	free, err := p.place(func(a *device.Arena) { there, from = a.Take(p.bytes), a.Take(p.bytes) })
+	if err != nil {
+		return up, down, nil, err
+	}
+	mem, _, freeHost, err := p.region(p.dev.computes, 2*p.bytes)
+	if err != nil {
+		free()
+		return up, down, nil, err
+	}
+	here, to := mem.Slice(0, p.bytes), mem.Slice(p.bytes, p.bytes)
+	up = task{p.compute, p.bytes, func() { p.compute.Copy(there, here) }}
+	down = task{p.back, p.bytes, func() { p.back.Copy(to, from) }}
+	return up, down, func() { freeHost(); free() }, nil
+}
+
+// links measures copies between host and device, one way and, where there is a link, both ways at once.
+func (p *prober) links(m *plan.Machine) error {
+	up, down, release, err := p.copies()
+	if err != nil {
+		return err
+	}
+	defer release()
+	if m.UploadBytesPerSec, err = p.rate(up, p.seconds); err != nil {
+		return err
+	}
+	if m.DownloadBytesPerSec, err = p.rate(down, p.seconds); err != nil || p.dev.computes.Info().Unified {
+		return err
+	}
+	rates, err := p.together(p.seconds, up, down)
+	if err == nil {
+		m.DuplexUploadBytesPerSec, m.DuplexDownloadBytesPerSec = rates[0], rates[1]
+	}
+	return err
+}
+
+// hostCopies measures a copy on the host, which reads and writes.
+func (p *prober) hostCopies(m *plan.Machine) error {
+	mem, _, release, err := p.region(p.dev.host, 2*p.bytes)
+	if err != nil {
+		return err
+	}
+	defer release()
+	from, to := mem.Slice(0, p.bytes), mem.Slice(p.bytes, p.bytes)
+	m.HostBytesPerSec, err = p.rate(task{p.host, 2 * p.bytes, func() { p.host.Copy(to, from) }}, p.seconds)
+	return err
+}
+
+// deviceCopies measures a copy on the device, which reads and writes.
+func (p *prober) deviceCopies(m *plan.Machine) error {
+	n := int(p.bytes / tensor.F32.Bytes())
+	var from, to device.Mat
+	release, err := p.place(func(a *device.Arena) { from, to = a.Mat(tensor.F32, 1, n), a.Mat(tensor.F32, 1, n) })
+	if err != nil {
+		return err
+	}
+	defer release()
+	if err := p.fill(p.compute, from); err != nil {
+		return err
+	}
+	m.DeviceCopyBytesPerSec, err = p.rate(task{p.compute, 2 * from.Len, func() { p.compute.Copy(to.Mem, from.Mem) }}, p.seconds)
+	return err
+}
+
+// updates measures AdamW on split masters in host memory: alone, and while a device copies from host memory and to it.
+func (p *prober) updates(m *plan.Machine) error {
+	const perElem, touched = 2 + 2 + 2 + 4 + 4, 2*(2+2+4+4) + 2 // kept; read and written, the gradient read only
+	n := int(p.stateBytes / perElem / tensor.Align * tensor.Align)
+	mem, _, release, err := p.region(p.dev.host, int64(n)*perElem+hostmem.PageBytes)
+	if err != nil {
+		return err
+	}
+	defer release()
+	at := int64(0)
+	vec := func(t tensor.DType) device.Mat {
+		v := device.NewVec(mem.Slice(at, int64(n)*t.Bytes()), t, n)
+		at += v.Len
+		return v
+	}
+	args := device.AdamWArgs{M: vec(tensor.F32), V: vec(tensor.F32), Weights: vec(tensor.BF16), Low: vec(tensor.I16), Grad: vec(tensor.BF16),
+		AdamWScalars: device.AdamWScalars{ClipScale: 1, Decay: 1, OneMinusBeta1: 0.1, Beta2: 0.999, OneMinusBeta2: 0.001,
+			StepSize: 1e-5, SqrtBC2: 1, Eps: 1e-8}}
+	if err := p.fill(p.host, args.M, args.Weights, args.Low, args.Grad); err != nil { // V begins with zeros: no square is negative
+		return err
+	}
+	bad := mem.Slice(at, 8)
+	update := task{p.host, touched * int64(n), func() { p.host.AdamW(args, bad) }}
+	if m.AdamWBytesPerSec, err = p.rate(update, float64(p.long)*p.seconds); err != nil || p.dev.computes.Info().Unified {
+		return err
+	}
+	up, down, releaseCopies, err := p.copies()
+	if err != nil {
+		return err
+	}
+	defer releaseCopies()
+	rates, err := p.together(float64(p.long)*p.seconds, update, up, down)
+	if err == nil {
+		m.AdamWUnderCopiesBytesPerSec = rates[0]
+	}
+	return err
+}
