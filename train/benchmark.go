@@ -15,7 +15,6 @@ import (
 	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/optim"
 	"github.com/millrace/millrace/plan"
-	"github.com/millrace/millrace/store"
 	"github.com/millrace/millrace/stream"
 	"github.com/millrace/millrace/trace"
 )
@@ -322,58 +321,6 @@ func (b *benchmark) result(times []float64, lanes trace.Lanes) *BenchResult {
 	r.PeakBytes, _ = hostmem.PeakRSS() // 0 on systems that do not say
 	_, r.ReservedPeakBytes = b.env.Accounts.Total()
 	return r
-}
-
-// fillAlike draws weights for those of the parts that are wanted: parts of one kind and layout take the same, so that a model of any
-// depth is filled at the speed of memory.
-func (s *session) fillAlike(ctx context.Context, wanted func(part int) bool) error {
-	type like struct {
-		kind           model.Kind
-		weights, state int64
-	}
-	specs := map[int][]store.Spec{}
-	for _, spec := range s.plan.Extents() {
-		if spec.Kind == store.Weights || spec.Kind == store.Low {
-			specs[spec.Part] = append(specs[spec.Part], spec)
-		}
-	}
-	bar := s.env.bar("initializing")
-	defer bar.end()
-	groups := map[like][]int{}
-	var order []like
-	for i, p := range s.plan.Model.Parts {
-		if !wanted(i) {
-			continue
-		}
-		key := like{p.Kind, p.Layout.WeightElems, p.Layout.StateElems}
-		if groups[key] == nil {
-			order = append(order, key)
-		}
-		groups[key] = append(groups[key], i)
-	}
-	var done int64
-	for _, key := range order {
-		first := groups[key][0]
-		var bytes [store.Kinds][]byte
-		for _, spec := range specs[first] {
-			bytes[spec.Kind] = make([]byte, spec.Bytes)
-		}
-		values := model.Values{High: hostmem.U16(bytes[store.Weights]), Low: hostmem.I16(bytes[store.Low])}
-		if s.plan.Numerics.Master == optim.F32 {
-			values = model.Values{F32: hostmem.F32(bytes[store.Weights])}
-		}
-		s.plan.Model.InitPart(1, &s.plan.Model.Parts[first], values)
-		for _, part := range groups[key] {
-			for _, spec := range specs[part] {
-				if err := stream.WriteExtent(ctx, s.store, spec, bytes[spec.Kind]); err != nil {
-					return err
-				}
-			}
-			done++
-			bar.set(done, int64(len(s.plan.Model.Parts)))
-		}
-	}
-	return nil
 }
 
 // lanesOf has the lanes of a plan under their names in metrics.

@@ -2,13 +2,17 @@ package train
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/store"
 	"github.com/millrace/millrace/trace"
 )
@@ -145,6 +149,61 @@ func TestTimeline(t *testing.T) {
 	}
 	if lines := timeline(spans, 3); lines != nil {
 		t.Errorf("a step that was not there: %q", lines)
+	}
+}
+
+// Cores that share a part draw what one draws: in either form of weights, in pieces that end within rows.
+func TestInitShared(t *testing.T) {
+	env := newEnv(t)
+	src, err := openModel(context.Background(), env, writeConfig(t, nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range src.model.Parts {
+		p := &src.model.Parts[i]
+		n, state := p.Layout.WeightElems, p.Layout.StateElems
+		for _, piece := range []int64{100, 1024, n, n + 1} {
+			for _, blank := range []func() model.Values{
+				func() model.Values { return model.Values{F32: make([]float32, n)} },
+				func() model.Values { return model.Values{High: make([]uint16, n), Low: make([]int16, state)} },
+			} {
+				want, got := blank(), blank()
+				src.model.InitPart(1, p, want)
+				if err := initShared(context.Background(), src.model, p, got, piece); err != nil {
+					t.Fatal(err)
+				}
+				if !slices.Equal(want.F32, got.F32) || !slices.Equal(want.High, got.High) || !slices.Equal(want.Low, got.Low) {
+					t.Errorf("%s in pieces of %d differs", p.Name, piece)
+				}
+			}
+		}
+	}
+}
+
+// All things are done once; after an error, and when the context ends, no more begin.
+func TestShare(t *testing.T) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var done [100]atomic.Int32
+	if err := share(ctx, len(done), 3, func(i int) error { done[i].Add(1); return nil }); err != nil {
+		t.Fatal(err)
+	}
+	for i := range done {
+		if n := done[i].Load(); n != 1 {
+			t.Errorf("%d is done %d times", i, n)
+		}
+	}
+	broken := errors.New("broken")
+	var calls atomic.Int32
+	err := share(ctx, 1000, 2, func(int) error { calls.Add(1); return broken })
+	if !errors.Is(err, broken) || calls.Load() > 2 {
+		t.Errorf("%d calls, %v", calls.Load(), err)
+	}
+	cancel()
+	if err := share(ctx, 5, 2, func(int) error { return broken }); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	if err := share(context.Background(), 0, 2, nil); err != nil {
+		t.Error(err)
 	}
 }
 
