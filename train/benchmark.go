@@ -1,6 +1,7 @@
 package train
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -80,6 +81,16 @@ type BenchResult struct {
 	PredictedTimeline       []string    `json:"predicted_timeline"`
 	PredictedLimit          string      `json:"predicted_limit"` // the lane that should be busiest
 	Machine                 string      `json:"machine"`         // whose rates that is predicted from
+	// PlannedBy is what those rates are, by which the plan was chosen as well: probe, or guess. GuessReason says why a guess.
+	PlannedBy   string `json:"planned_by"`
+	GuessReason string `json:"guess_reason,omitempty"`
+
+	// Mean losses of the targets of the first step that was measured and of the last, and what a model has that gives each of its
+	// tokens the same probability: ln(vocabulary). Random weights begin above it, by half the variance of their logits: InitStd^2*hidden/2.
+	// These are no training's losses.
+	LossFirst   float64 `json:"loss_first"`
+	Loss        float64 `json:"loss"`
+	LossUniform float64 `json:"loss_uniform"`
 
 	ModelFLOPs    int64 `json:"model_flops"`    // of a step
 	ExecutedFLOPs int64 `json:"executed_flops"` // of a step
@@ -162,9 +173,12 @@ func Benchmark(ctx context.Context, env *Env, o BenchOptions) (*BenchResult, err
 		}
 		defer b.trace.Abort()
 	}
-	b.machine = env.machine(b.info, o.Memory.Path)
+	b.machine, b.guess = env.measured(b.info, o.Memory.Path)
 	if err := b.makePlan(ctx, n); err != nil {
 		return nil, err
+	}
+	if b.guess != "" {
+		env.say("planned by a guess, since %s: run `millrace probe --device %s` first", b.guess, cmp.Or(o.Device, "auto"))
 	}
 	s, err := b.open(ctx)
 	if err != nil {
@@ -182,6 +196,7 @@ type benchmark struct {
 	dev     *devices
 	info    device.Info
 	machine plan.Machine
+	guess   string // why the rates are one; empty: they were measured
 	model   *model.Model
 	plan    *plan.Plan
 	alias   *aliasing // nil: blocks have memory of their own
@@ -244,7 +259,7 @@ func (b *benchmark) measure(ctx context.Context, s *session) (*BenchResult, erro
 	s.engine.Trace = trace.NewRecorder(len(steady.Ops)) // all of a step
 	bar := b.env.bar("measuring steps")
 	defer bar.end()
-	var times []float64
+	var times, losses []float64
 	var busy time.Duration // of the disk, before what is measured
 	for step := 1; step <= b.Warmup+b.Steps; step++ {
 		if step == b.Warmup+1 {
@@ -255,13 +270,14 @@ func (b *benchmark) measure(ctx context.Context, s *session) (*BenchResult, erro
 		}
 		batch := randomBatch(b.plan, uint64(step))
 		begin := time.Now()
-		_, err := s.engine.Step(ctx, batch, stream.Update{Step: step, LR: 1e-5, MaxGradNorm: b.MaxGradNorm,
+		result, err := s.engine.Step(ctx, batch, stream.Update{Step: step, LR: 1e-5, MaxGradNorm: b.MaxGradNorm,
 			AdamW: optim.AdamW{Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, WeightDecay: 0.01}})
 		if err != nil {
 			return nil, fmt.Errorf("step %d: %w", step, err)
 		}
 		if step > b.Warmup {
 			times = append(times, time.Since(begin).Seconds())
+			losses = append(losses, result.LossSum/float64(batch.Targets))
 		}
 		bar.set(int64(step), int64(b.Warmup+b.Steps))
 	}
@@ -270,6 +286,7 @@ func (b *benchmark) measure(ctx context.Context, s *session) (*BenchResult, erro
 		lanes.Disk += (s.disk.Traffic().Busy - busy).Seconds()
 	}
 	r := b.result(times, lanes.Times(1/float64(b.Steps)))
+	r.LossFirst, r.Loss, r.LossUniform = losses[0], losses[len(losses)-1], math.Log(float64(b.model.Vocab))
 	spans, _ := s.engine.Trace.Spans()
 	r.Timeline = timeline(spans, int64(b.Warmup+b.Steps))
 	if b.trace != nil {
@@ -305,6 +322,10 @@ func (b *benchmark) result(times []float64, lanes trace.Lanes) *BenchResult {
 		ModelFLOPs: b.model.TrainFLOPs(docs), ExecutedFLOPs: p.Predicted.FLOPs, UploadBytes: p.Predicted.UploadBytes,
 		DownloadBytes: p.Predicted.DownloadBytes, DeviceBytes: p.DeviceBytes, DeviceBudgetBytes: p.DeviceBudget, DiskBytes: p.DiskBytes,
 		PlannedBytes: b.hostBytes()}
+	r.PlannedBy, r.GuessReason = "probe", b.guess
+	if b.guess != "" {
+		r.PlannedBy = "guess"
+	}
 	r.Parameters, _ = b.model.Params()
 	for _, resident := range p.Placement.Resident {
 		if resident {

@@ -3,6 +3,7 @@ package train
 import (
 	"context"
 	"errors"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/millrace/millrace/model"
+	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/store"
 	"github.com/millrace/millrace/trace"
 )
@@ -204,6 +206,48 @@ func TestShare(t *testing.T) {
 	}
 	if err := share(context.Background(), 0, 2, nil); err != nil {
 		t.Error(err)
+	}
+}
+
+// A benchmark says whether it planned by a probe or by a guess, why, and the loss.
+func TestBenchmarkSaysWhatItPlannedBy(t *testing.T) {
+	o := BenchOptions{Model: writeConfig(t, nil), SequenceLen: 32, Tokens: 64, Steps: 2, Device: "cpu"}
+	env := newEnv(t)
+	dev, err := env.open("cpu")
+	if err != nil {
+		t.Fatal(err)
+	}
+	info := dev.computes.Info()
+	if err := dev.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for want, name := range map[string]string{"": info.Name, "not measured": "", `"another device", and this device is "` + info.Name + `"`: "another device"} {
+		env := newEnv(t)
+		env.CacheDir = t.TempDir()
+		var said strings.Builder
+		env.Progress = &said
+		if name != "" {
+			m := guess(info)
+			m.Name = name
+			if err := plan.WriteMachine(filepath.Join(env.CacheDir, machineFile), m); err != nil {
+				t.Fatal(err)
+			}
+		}
+		r, err := Benchmark(context.Background(), env, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		by := "guess"
+		if want == "" {
+			by = "probe"
+		}
+		if r.PlannedBy != by || !strings.Contains(r.GuessReason, want) || (r.GuessReason == "") != (by == "probe") ||
+			strings.Contains(said.String(), "millrace probe --device cpu") != (by == "guess") {
+			t.Errorf("%q: planned by a %s: %q\n%s", name, r.PlannedBy, r.GuessReason, said.String())
+		}
+		if math.Abs(r.Loss-r.LossUniform) > 0.2 || math.Abs(r.LossFirst-r.LossUniform) > 0.2 || r.Loss == r.LossFirst || r.LossUniform < 1 {
+			t.Errorf("losses %v, then %v; %v where all tokens are alike", r.LossFirst, r.Loss, r.LossUniform)
+		}
 	}
 }
 

@@ -82,6 +82,10 @@ func benchText(r *train.BenchResult) string {
 	row("memory", "device %s; host %s at the peak, %s planned", plan.FormatBytes(r.DeviceBytes), plan.FormatBytes(r.PeakBytes), plan.FormatBytes(r.PlannedBytes))
 	row("traffic", "%s to the device and %s back, a step", plan.FormatBytes(r.UploadBytes), plan.FormatBytes(r.DownloadBytes))
 	row("plan", "%s", strings.Join(r.Choices, "\n\t"))
+	row("loss", "%.4f in the first measured step, %.4f in the last; ln(vocabulary) is %.4f", r.LossFirst, r.Loss, r.LossUniform)
+	if r.PlannedBy == "guess" {
+		row("rates", "A GUESS, since %s: run `millrace probe` first", r.GuessReason)
+	}
 	w.Flush()
 	if r.Alias != nil {
 		fmt.Fprintf(&b, "\nALIASED LAYERS: %s\n", r.Alias.Warning)

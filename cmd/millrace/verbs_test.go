@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"encoding/json"
+	"math"
 	"os"
 	"slices"
 	"strings"
@@ -230,12 +231,14 @@ func TestBench(t *testing.T) {
 	w := newWorkshop(t)
 	b := jsonOf[train.BenchResult](t, invoke(t, "bench", "--model", w.path("model"), "--sequence-len", "32", "--batch-tokens", "64",
 		"--steps", "2", "--warmup", "1", "--json").must(t).stdout)
-	if b.Steps != 2 || b.Tokens != 64 || b.StepSec <= 0 || b.TokensPerSec <= 0 {
+	if b.Steps != 2 || b.Tokens != 64 || b.StepSec <= 0 || b.TokensPerSec <= 0 || b.PlannedBy != "guess" || b.GuessReason == "" ||
+		math.Abs(b.Loss-b.LossUniform) > 0.5 || b.LossFirst <= 0 {
 		t.Errorf("bench %+v", b)
 	}
 	text := invoke(t, "bench", "--model", w.path("model"), "--sequence-len", "32", "--tokens", "64", "--steps", "1", "--warmup", "1",
 		"--memory-device", "4MiB", "--stream", "always", "--alias-layers", "--trace", w.path("bench-trace.json")).must(t).stdout
-	for _, want := range []string{"ALIASED LAYERS", "no training", "measured", "simulated", "TFLOP/s", "update busy", "kept for backward: ", "streamed: 2 of 2 blocks", "the last step", "\n  compute "} {
+	for _, want := range []string{"ALIASED LAYERS", "no training", "measured", "simulated", "TFLOP/s", "update busy", "kept for backward: ", "streamed: 2 of 2 blocks", "the last step", "\n  compute ",
+		"in the last; ln(vocabulary) is ", "A GUESS, since this machine was not measured: run `millrace probe`"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("%q is not in:\n%s", want, text)
 		}
@@ -275,6 +278,10 @@ func TestMachineText(t *testing.T) {
 	m := plan.Machine{Name: "a device", F32FLOPsPerSec: 1e9, BF16FLOPsPerSec: 2e9, AttentionFLOPsPerSec: 3e9, DeviceBytesPerSec: 4e9,
 		UploadBytesPerSec: 5e9, DownloadBytesPerSec: 6e9, HostBytesPerSec: 7e9, AdamWBytesPerSec: 8e9}
 	if text := machineText(&m); strings.Count(text, "GFLOP/s") != 3 || strings.Count(text, "GB/s") != 5 || strings.Contains(text, "disk") {
+		t.Error(text)
+	}
+	m.AttentionByLength = []plan.AttentionRate{{SequenceLen: 2048, FLOPsPerSec: 3e9}, {SequenceLen: 8192, FLOPsPerSec: 4e9}}
+	if text := machineText(&m); strings.Count(text, "GFLOP/s") != 4 || !strings.Contains(text, "attention, sequences of 8192  4.00 GFLOP/s") {
 		t.Error(text)
 	}
 	m.DiskReadBytesPerSec, m.DiskWriteBytesPerSec, m.DiskPath = 1.25e9, 0.75e9, "/mnt/drive"
