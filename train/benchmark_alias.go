@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime/debug"
 
 	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/plan"
@@ -135,7 +134,6 @@ func (e *Env) openAliased(ctx context.Context, p *plan.Plan, dev *devices, a *al
 	if err := s.fillAlike(ctx, func(part int) bool { return on[part] == part }); err != nil {
 		return s, err
 	}
-	debug.FreeOSMemory() // what filling took is not in the plan
 	s.engine, err = stream.New(stream.Config{Plan: p, Device: dev.computes, Host: dev.host, Store: s.store, Accounts: e.Accounts,
 		Trace: trace.NewRecorder(0)})
 	return s, err

@@ -3,6 +3,7 @@ package train
 import (
 	"context"
 	"runtime"
+	"runtime/debug"
 
 	"github.com/millrace/millrace/internal/hostmem"
 	"github.com/millrace/millrace/model"
@@ -26,6 +27,7 @@ func (s *session) fillAlike(ctx context.Context, wanted func(part int) bool) err
 	}
 	bar := s.env.bar("initializing")
 	defer bar.end()
+	defer debug.FreeOSMemory() // what filling takes is not in the plan
 	groups := map[like][]int{}
 	var order []like
 	for i, p := range s.plan.Model.Parts {
