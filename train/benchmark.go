@@ -42,12 +42,14 @@ type BenchOptions struct {
 	// AliasLayers has decoder blocks share host memory, for models whose state is larger than that: see store.Aliased.
 	AliasLayers bool
 	TracePath   string // of a Chrome trace of the last step; empty: none is written
+	DryRun      bool   // only plan, and simulate the plan: nothing is reserved, and nothing is measured
 }
 
 // BenchResult is what was measured, and beside it what the simulation of the same plan says.
 type BenchResult struct {
 	Model        string   `json:"model"` // or shape
 	Device       string   `json:"device"`
+	Warning      string   `json:"warning,omitempty"` // why the device is slower than it could be
 	Parameters   int64    `json:"parameters"`
 	Tokens       int      `json:"tokens"` // positions of a step, none of them padding
 	SequenceLen  int      `json:"sequence_len"`
@@ -61,7 +63,7 @@ type BenchResult struct {
 	ResidentBlocks int         `json:"resident_blocks"`
 	Alias          *BenchAlias `json:"alias,omitempty"`
 
-	Steps          int         `json:"steps"`
+	Steps          int         `json:"steps"`    // 0: only planned
 	StepSec        float64     `json:"step_sec"` // median
 	StepMinSec     float64     `json:"step_min_sec"`
 	StepMaxSec     float64     `json:"step_max_sec"`
@@ -180,6 +182,9 @@ func Benchmark(ctx context.Context, env *Env, o BenchOptions) (*BenchResult, err
 	if b.guess != "" {
 		env.say("planned by a guess, since %s: run `millrace probe --device %s` first", b.guess, cmp.Or(o.Device, "auto"))
 	}
+	if o.DryRun {
+		return b.planned(), nil
+	}
 	s, err := b.open(ctx)
 	if err != nil {
 		return nil, err
@@ -285,8 +290,7 @@ func (b *benchmark) measure(ctx context.Context, s *session) (*BenchResult, erro
 	if s.disk != nil {
 		lanes.Disk += (s.disk.Traffic().Busy - busy).Seconds()
 	}
-	r := b.result(times, lanes.Times(1/float64(b.Steps)))
-	r.LossFirst, r.Loss, r.LossUniform = losses[0], losses[len(losses)-1], math.Log(float64(b.model.Vocab))
+	r := b.result(times, losses, lanes.Times(1/float64(b.Steps)))
 	spans, _ := s.engine.Trace.Spans()
 	r.Timeline = timeline(spans, int64(b.Warmup+b.Steps))
 	if b.trace != nil {
@@ -301,22 +305,16 @@ func (b *benchmark) measure(ctx context.Context, s *session) (*BenchResult, erro
 	return r, nil
 }
 
-// result puts what was measured beside what was planned.
-func (b *benchmark) result(times []float64, lanes trace.Lanes) *BenchResult {
+// planned is what is known before a step.
+func (b *benchmark) planned() *BenchResult {
 	p := b.plan
-	var sum float64
-	for _, sec := range times {
-		sum += sec
-	}
-	slices.Sort(times)
 	docs := make([]int, b.Tokens/b.SequenceLen)
 	for i := range docs {
 		docs[i] = b.SequenceLen
 	}
-	r := &BenchResult{Model: b.Model + b.Shape, Device: b.info.Name, Tokens: b.Tokens, SequenceLen: b.SequenceLen, MicroBatch: p.Numerics.MicroBatch,
-		MicroBatches: p.Numerics.MicroBatches, Compute: p.Numerics.Compute.String(), Moments: b.Moments,
-		Stream: b.Stream, Choices: p.Choices(), Steps: b.Steps, StepSec: median(times), StepMinSec: times[0],
-		StepMaxSec: times[len(times)-1], Lanes: lanes, BusyShares: lanes.Times(float64(len(times)) / sum),
+	r := &BenchResult{Model: b.Model + b.Shape, Device: b.info.Name, Warning: b.info.Warning, Tokens: b.Tokens, SequenceLen: b.SequenceLen,
+		MicroBatch: p.Numerics.MicroBatch, MicroBatches: p.Numerics.MicroBatches, Compute: p.Numerics.Compute.String(), Moments: b.Moments,
+		Stream: b.Stream, Choices: p.Choices(), LossUniform: math.Log(float64(b.model.Vocab)),
 		PredictedStepSec: p.Predicted.StepSeconds, PredictedLanes: lanesOf(p.Predicted.LaneSeconds),
 		PredictedTimeline: p.Timeline(b.machine, b.info), PredictedLimit: p.Predicted.Limit, Machine: b.machine.Name,
 		ModelFLOPs: b.model.TrainFLOPs(docs), ExecutedFLOPs: p.Predicted.FLOPs, UploadBytes: p.Predicted.UploadBytes,
@@ -335,10 +333,26 @@ func (b *benchmark) result(times []float64, lanes trace.Lanes) *BenchResult {
 	if b.alias != nil {
 		r.Alias = b.alias.report()
 	}
-	r.TokensPerSec, r.PredictedTokensPerSec = float64(b.Tokens)/r.StepSec, float64(b.Tokens)/r.PredictedStepSec
-	r.ModelTFLOPS, r.PredictedModelTFLOPS = float64(r.ModelFLOPs)/r.StepSec/1e12, float64(r.ModelFLOPs)/r.PredictedStepSec/1e12
-	r.ExecutedTFLOPS, r.PredictedExecutedTFLOPS = float64(r.ExecutedFLOPs)/r.StepSec/1e12, float64(r.ExecutedFLOPs)/r.PredictedStepSec/1e12
+	r.PredictedTokensPerSec = float64(b.Tokens) / r.PredictedStepSec
+	r.PredictedModelTFLOPS = float64(r.ModelFLOPs) / r.PredictedStepSec / 1e12
+	r.PredictedExecutedTFLOPS = float64(r.ExecutedFLOPs) / r.PredictedStepSec / 1e12
 	r.PredictedBusyShares = r.PredictedLanes.Times(1 / r.PredictedStepSec)
+	return r
+}
+
+// result puts what was measured beside what was planned.
+func (b *benchmark) result(times, losses []float64, lanes trace.Lanes) *BenchResult {
+	var sum float64
+	for _, sec := range times {
+		sum += sec
+	}
+	slices.Sort(times)
+	r := b.planned()
+	r.Steps, r.StepSec, r.StepMinSec, r.StepMaxSec = b.Steps, median(times), times[0], times[len(times)-1]
+	r.Lanes, r.BusyShares = lanes, lanes.Times(float64(len(times))/sum)
+	r.LossFirst, r.Loss = losses[0], losses[len(losses)-1]
+	r.TokensPerSec = float64(b.Tokens) / r.StepSec
+	r.ModelTFLOPS, r.ExecutedTFLOPS = float64(r.ModelFLOPs)/r.StepSec/1e12, float64(r.ExecutedFLOPs)/r.StepSec/1e12
 	r.PeakBytes, _ = hostmem.PeakRSS() // 0 on systems that do not say
 	_, r.ReservedPeakBytes = b.env.Accounts.Total()
 	return r

@@ -38,7 +38,20 @@ func TestBenchmarkAliased(t *testing.T) {
 		t.Errorf("trace: %v, %d bytes", err, len(text))
 	}
 
-	o.AliasLayers = true
+	o.DryRun, o.TracePath = true, ""
+	env = newEnv(t)
+	planned, err := Benchmark(context.Background(), env, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, peak := env.Accounts.Total(); planned.Steps != 0 || planned.StepSec != 0 || peak >= whole.ReservedPeakBytes/4 {
+		t.Errorf("a dry run reserves %d bytes at the peak: %+v", peak, planned)
+	}
+	if planned.DeviceBytes != whole.DeviceBytes || planned.UploadBytes != whole.UploadBytes || planned.PredictedStepSec <= 0 {
+		t.Errorf("a dry run plans %+v, and a run %+v", planned, whole)
+	}
+
+	o.DryRun, o.AliasLayers = false, true
 	env = newEnv(t)
 	shared, err := Benchmark(context.Background(), env, o)
 	if err != nil {

@@ -26,6 +26,7 @@ type benchCmd struct {
 	MaxGradNorm float64 `default:"1" help:"Gradients are clipped to this norm; 0 turns clipping off."`
 	Stream      string  `default:"auto" enum:"auto,always" help:"Blocks whose weights stay on the device between visits: as the plan sees fit (auto), or none (always)."`
 	AliasLayers bool    `help:"Blocks share the memory of a few of them, for shapes whose state exceeds the host. The traffic is whole; the result is no training."`
+	DryRun      bool    `help:"Only plan the step and say what the simulation expects; nothing is measured."`
 	JSON        bool    `help:"Print the result as JSON."`
 	Trace       string  `placeholder:"FILE" help:"Write the last step as a Chrome trace."`
 	Recompute   string  `default:"auto" enum:"auto,always" help:"Recompute what memory allows to keep (auto), or all but layer inputs (always)."`
@@ -60,7 +61,8 @@ func (c *benchCmd) Run(p *program) error {
 	}
 	r, err := train.Benchmark(p.ctx, p.env, train.BenchOptions{Shape: c.Shape, Model: c.Model, SequenceLen: c.SequenceLen, Tokens: c.Tokens,
 		Steps: c.Steps, Warmup: c.Warmup, MicroBatch: train.Auto(c.MicroBatch), HeadChunk: train.Auto(c.HeadChunk), BlockChunk: train.Auto(c.BlockChunk), Compute: c.Compute,
-		Moments: c.Moments, MaxGradNorm: c.MaxGradNorm, Memory: m, Device: c.Device, Stream: c.Stream, AliasLayers: c.AliasLayers, TracePath: c.Trace})
+		Moments: c.Moments, MaxGradNorm: c.MaxGradNorm, Memory: m, Device: c.Device, Stream: c.Stream, AliasLayers: c.AliasLayers, TracePath: c.Trace,
+		DryRun: c.DryRun})
 	if err != nil {
 		return err
 	}
@@ -76,13 +78,23 @@ func benchText(r *train.BenchResult) string {
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	row := func(name, format string, args ...any) { fmt.Fprintf(w, "%s\t%s\n", name, fmt.Sprintf(format, args...)) }
 	row("device", "%s", r.Device)
+	if r.Warning != "" {
+		row("warning", "%s", r.Warning)
+	}
 	row("model", "%s, %s parameters", r.Model, plan.FormatCount(r.Parameters))
 	row("step", "%d tokens: %s of %d x %d; %s stay on the device", r.Tokens, spelling.Count(r.MicroBatches, "micro-batch"), r.MicroBatch, r.SequenceLen,
 		spelling.Count(r.ResidentBlocks, "block"))
-	row("memory", "device %s; host %s at the peak, %s planned", plan.FormatBytes(r.DeviceBytes), plan.FormatBytes(r.PeakBytes), plan.FormatBytes(r.PlannedBytes))
+	isMeasured := r.Steps > 0
+	if isMeasured {
+		row("memory", "device %s; host %s at the peak, %s planned", plan.FormatBytes(r.DeviceBytes), plan.FormatBytes(r.PeakBytes), plan.FormatBytes(r.PlannedBytes))
+	} else {
+		row("memory", "device %s; host %s", plan.FormatBytes(r.DeviceBytes), plan.FormatBytes(r.PlannedBytes))
+	}
 	row("traffic", "%s to the device and %s back, a step", plan.FormatBytes(r.UploadBytes), plan.FormatBytes(r.DownloadBytes))
 	row("plan", "%s", strings.Join(r.Choices, "\n\t"))
-	row("loss", "%.4f in the first measured step, %.4f in the last; ln(vocabulary) is %.4f", r.LossFirst, r.Loss, r.LossUniform)
+	if isMeasured {
+		row("loss", "%.4f in the first measured step, %.4f in the last; ln(vocabulary) is %.4f", r.LossFirst, r.Loss, r.LossUniform)
+	}
 	if r.PlannedBy == "guess" {
 		row("rates", "A GUESS, since %s: run `millrace probe` first", r.GuessReason)
 	}
@@ -93,10 +105,18 @@ func benchText(r *train.BenchResult) string {
 
 	w = tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)
 	compare := func(name, unit string, measured, simulated float64, format string) {
-		fmt.Fprintf(w, "%s\t"+format+"\t"+format+"\t%s\t\n", name, measured, simulated, unit)
+		if isMeasured {
+			fmt.Fprintf(w, "%s\t"+format+"\t"+format+"\t%s\t\n", name, measured, simulated, unit)
+		} else {
+			fmt.Fprintf(w, "%s\t"+format+"\t%s\t\n", name, simulated, unit)
+		}
 	}
 	fmt.Fprintf(&b, "\n")
-	fmt.Fprintf(w, "\tmeasured\tsimulated\t\t\n")
+	if isMeasured {
+		fmt.Fprintf(w, "\tmeasured\tsimulated\t\t\n")
+	} else {
+		fmt.Fprintf(w, "\tsimulated\t\t\n")
+	}
 	compare("step", "s", r.StepSec, r.PredictedStepSec, "%.3f")
 	compare("tokens", "/s", r.TokensPerSec, r.PredictedTokensPerSec, "%.0f")
 	compare("model", "TFLOP/s", r.ModelTFLOPS, r.PredictedModelTFLOPS, "%.3f")
@@ -112,8 +132,11 @@ func benchText(r *train.BenchResult) string {
 		compare(lane.name+" busy", "%", 100*lane.of(r.BusyShares), 100*lane.of(r.PredictedBusyShares), "%.1f")
 	}
 	w.Flush()
-	fmt.Fprintf(&b, "\nsteps from %.3f to %.3f s (%d, the median counts); simulated for %s, limited by %s\n", r.StepMinSec, r.StepMaxSec, r.Steps,
-		r.Machine, r.PredictedLimit)
+	fmt.Fprintf(&b, "\n")
+	if isMeasured {
+		fmt.Fprintf(&b, "steps from %.3f to %.3f s (%d, the median counts); ", r.StepMinSec, r.StepMaxSec, r.Steps)
+	}
+	fmt.Fprintf(&b, "simulated for %s, limited by %s\n", r.Machine, r.PredictedLimit)
 	for _, t := range []struct {
 		name  string
 		lines []string
