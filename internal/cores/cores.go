@@ -23,8 +23,13 @@ type Core struct {
 	Processors []int
 }
 
-// laneCores are left to others than workers: fetch, compute and drain, and one for the rest of the program.
-const laneCores = 4
+// Lanes (fetch, compute, drain, and the rest of the program) get a quarter of the hardware threads, and no more than laneThreads: a
+// core with two threads runs two lanes, so that what they need is threads. A small machine can spare fewer: the lanes sleep most of the
+// time, and workers never do. Where there are fewer than leastCores, a core of its own for each worker costs more than it gives.
+const (
+	laneThreads = 4
+	leastCores  = 8
+)
 
 // Division says who has which cores.
 type Division struct {
@@ -56,12 +61,16 @@ func divide(all []Core, procs int) Division {
 		processors += len(c.Processors)
 	}
 	switch {
-	case len(all) < 2*laneCores:
+	case len(all) < leastCores:
 		d.why = "they are too few to leave some to lanes"
 	case procs < processors:
 		d.why = fmt.Sprintf("the program may use %d processors at once of their %d", procs, processors)
 	default:
-		d.Workers = all[laneCores:]
+		lanes := 0
+		for left := min(laneThreads, processors/4); left > 0; lanes++ {
+			left -= len(all[lanes].Processors)
+		}
+		d.Workers = all[lanes:]
 	}
 	if len(d.Nodes) < 2 {
 		d.Nodes = nil
