@@ -4,20 +4,37 @@ package driver
 
 import (
 	"fmt"
+	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 
 	"github.com/ebitengine/purego"
 )
 
-// places is where a driver's library is looked for, in order. The first two go through the dynamic linker's search path; the
-// last is where Windows puts it for its Linux subsystem.
-var places = []string{"libcuda.so.1", "libcuda.so", "/usr/lib/wsl/lib/libcuda.so.1"}
+// names are those of a driver's library, looked for through the dynamic linker's search path.
+var names = []string{"libcuda.so.1", "libcuda.so"}
+
+// folders are where drivers are installed that the linker has not been told of: the multiarch folder of Debian and Ubuntu where its
+// cache is older than the driver, where device plugins of clusters mount it, and where Windows puts it for its Linux subsystem.
+var folders = []string{
+	"/usr/lib/" + map[string]string{"amd64": "x86_64", "arm64": "aarch64"}[runtime.GOARCH] + "-linux-gnu",
+	"/usr/local/nvidia/lib64",
+	"/usr/lib/wsl/lib",
+}
+
+// places is where the library is looked for, in order: by name first, so that LD_LIBRARY_PATH has its say.
+func places(names, folders []string) []string {
+	list := slices.Clone(names)
+	for _, folder := range folders {
+		list = append(list, filepath.Join(folder, names[0]))
+	}
+	return list
+}
 
 // Load opens the driver's library and binds the API. The error is one line that says what is missing and what to
-// install; it is [ErrMissing] where no driver was found. The
-// library stays open for as long as the process lives.
-func Load() (*API, error) { return loadFrom(places, openLibrary) }
+// install; it is [ErrMissing] where no driver was found. The library stays open for as long as the process lives.
+func Load() (*API, error) { return loadFrom(places(names, folders), openLibrary) }
 
 // handle is a library that dlopen has opened.
 type handle uintptr

@@ -11,6 +11,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -165,6 +166,34 @@ func TestFakeDriver(t *testing.T) {
 			t.Errorf("StreamWaitEvent: %v", r)
 		}
 	})
+}
+
+// A driver that only a folder has, which the linker does not search, is found; one that the linker finds by name comes first.
+func TestFolders(t *testing.T) {
+	for _, folder := range folders {
+		if !filepath.IsAbs(folder) || strings.HasSuffix(folder, "/-linux-gnu") {
+			t.Errorf("%s is no folder of drivers", folder)
+		}
+	}
+	var opened []string
+	open := func(there ...string) func(string) (handle, error) {
+		opened = nil
+		return func(path string) (handle, error) {
+			opened = append(opened, path)
+			if !slices.Contains(there, path) {
+				return 0, errNotFound
+			}
+			return openLibrary(path)
+		}
+	}
+	empty, full := t.TempDir(), compile(t)
+	list := places([]string{"libcuda.so.1"}, []string{empty, filepath.Dir(full), "/later"})
+	if _, err := loadFrom(list, open(full)); err != nil || !slices.Equal(opened, []string{"libcuda.so.1", filepath.Join(empty, "libcuda.so.1"), full}) {
+		t.Errorf("looked at %q: %v", opened, err)
+	}
+	if _, err := loadFrom(list, open()); !errors.Is(err, ErrMissing) || len(opened) != len(list) {
+		t.Errorf("looked at %q: %v", opened, err)
+	}
 }
 
 func TestFakeDriversThatAreNotGood(t *testing.T) {
