@@ -70,6 +70,10 @@ type Info struct {
 	// [T, Heads*HeadDim] that an AttentionGrad has seen or PrepareAttention has announced.
 	AttentionElemBytes int64
 
+	// PinnedDeviceBytesPerMiB and PinnedHostBytesPerMiB are what the driver takes of the device's and of the host's memory for each MiB of
+	// host memory that is registered with it: page tables there, records of pages here. The plan counts both.
+	PinnedDeviceBytesPerMiB, PinnedHostBytesPerMiB int64
+
 	// Workers is the number of threads that share one operation.
 	Workers int
 
@@ -79,6 +83,13 @@ type Info struct {
 	// Warning says in a line why the device is slower than it could be, and what to do; empty: nothing is known.
 	Warning string
 }
+
+// What pinned memory takes of a GPU and of its host, for each page of 4 KiB: an entry of 8 B in the GPU's page tables, and 16 B that
+// NVIDIA's driver keeps of it in the kernel. Neither is documented nor was measured here.
+const (
+	GPUPinnedDeviceBytesPerMiB = 8 * (1 << 20 / 4096)
+	GPUPinnedHostBytesPerMiB   = 16 * (1 << 20 / 4096)
+)
 
 // Buffer is an allocation of one driver.
 type Buffer interface {

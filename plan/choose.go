@@ -441,12 +441,38 @@ func (c *chooser) measure(place Placement) *Plan {
 		p.Host = append(p.Host, Bytes{"program", c.ProgramBytes})
 	}
 	s.tierTable().enter(p)
+	c.pin(p)
 	for i := range p.Host {
 		p.Host[i].Bytes = store.AlignUp(p.Host[i].Bytes) // whole pages, as they are counted
 		p.HostBytes += p.Host[i].Bytes
 	}
 	return p
 }
+
+// pin adds what pinned host memory takes beside itself.
+func (c *chooser) pin(p *Plan) {
+	if p.Unified {
+		return
+	}
+	for _, list := range [][]Bytes{p.State, p.Host} {
+		for _, b := range list {
+			if p.Pinned(b.Purpose) {
+				p.PinnedBytes += store.AlignUp(b.Bytes)
+			}
+		}
+	}
+	mib := (p.PinnedBytes + 1<<20 - 1) >> 20
+	p.PageTableBytes = mib * c.Device.PinnedDeviceBytesPerMiB
+	if n := mib * c.Device.PinnedHostBytesPerMiB; n > 0 {
+		p.Host = append(p.Host, Bytes{pinRecordsPurpose, n})
+	}
+}
+
+// Names in the plan of what the device's driver takes for pinned host memory, of the device and of the host.
+const (
+	pageTablesPurpose = "page tables of pinned memory"
+	pinRecordsPurpose = "driver's records of pinned memory"
+)
 
 // driverPurpose is the name in the plan of what the device's driver takes for itself.
 const driverPurpose = "kernel scratch"

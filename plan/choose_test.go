@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sort"
 	"strings"
 	"testing"
 
@@ -15,6 +16,7 @@ import (
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/plan"
+	"github.com/millrace/millrace/store"
 	"github.com/millrace/millrace/tensor"
 	"pgregory.net/rapid"
 )
@@ -106,6 +108,62 @@ func TestDriverBytes(t *testing.T) {
 	}
 	if p.DeviceDriverBytes != 0 || !slices.Contains(p.Host, plan.Bytes{Purpose: "kernel scratch", Bytes: 3 << 20}) {
 		t.Errorf("%d bytes of the driver's on a unified device, and %v", p.DeviceDriverBytes, p.Host)
+	}
+}
+
+// What a driver takes for pinned memory counts within both budgets, for what the device copies and nothing else.
+func TestPinnedMemory(t *testing.T) {
+	r := request(t, medium, numerics(2, true))
+	free, err := plan.New(context.Background(), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Device.PinnedDeviceBytesPerMiB, r.Device.PinnedHostBytesPerMiB = device.GPUPinnedDeviceBytesPerMiB, device.GPUPinnedHostBytesPerMiB
+	p, err := plan.New(context.Background(), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var pinned, records int64
+	for _, b := range slices.Concat(p.State, p.Host) {
+		switch b.Purpose {
+		case "driver's records of pinned memory":
+			records = b.Bytes
+		case "weights", "gradients", "tokens", "results", "saved layer inputs", "kept activations", "embedding gradient sum":
+			pinned += b.Bytes
+		case "low halves", "first moments", "second moments":
+			if p.AnyStateHere() {
+				pinned += b.Bytes
+			}
+		}
+	}
+	mib := (pinned + 1<<20 - 1) >> 20
+	if p.PinnedBytes != pinned || pinned == 0 || p.PageTableBytes != mib*2048 || records != store.AlignUp(mib*4096) {
+		t.Errorf("%d bytes are pinned, want %d; %d of page tables, %d of records", p.PinnedBytes, pinned, p.PageTableBytes, records)
+	}
+	if p.HostBytes != free.HostBytes+records || p.DeviceTotalBytes() != free.DeviceTotalBytes()+p.PageTableBytes {
+		t.Errorf("%d on the host and %d on the device; without what pinning takes %d and %d",
+			p.HostBytes, p.DeviceTotalBytes(), free.HostBytes, free.DeviceTotalBytes())
+	}
+	device, host, _ := strings.Cut(p.Explain(r.Device, r.Machine, p.Outlook(r.Machine, r.Device, 0, 0)), "host memory: ")
+	if !strings.Contains(device, "page tables of pinned memory") || !strings.Contains(host, "driver's records of pinned memory") {
+		t.Errorf("the tables do not show what pinning takes:\n%s\n%s", device, host)
+	}
+
+	// Both budgets bound it.
+	least := func(r plan.Request, budget func(*plan.Request) *int64) int64 {
+		return int64(sort.Search(1<<30, func(n int) bool {
+			*budget(&r) = int64(n)
+			return n > 0 && r.Fits(context.Background()) == nil
+		}))
+	}
+	without := r
+	without.Device = gpu
+	ofDevice, ofHost := func(r *plan.Request) *int64 { return &r.DeviceBytes }, func(r *plan.Request) *int64 { return &r.HostBytes }
+	if more := least(r, ofDevice) - least(without, ofDevice); more <= 0 || more > p.PageTableBytes {
+		t.Errorf("the least of the device is %d bytes more for page tables, of which the largest plan has %d", more, p.PageTableBytes)
+	}
+	if more := least(r, ofHost) - least(without, ofHost); more <= 0 || more > records {
+		t.Errorf("the least of the host is %d bytes more for records, of which the largest plan has %d", more, records)
 	}
 }
 

@@ -51,6 +51,9 @@ func (p *Plan) Explain(dev device.Info, m Machine, o Outlook) string {
 	if p.DeviceDriverBytes > 0 {
 		driver = []Bytes{{driverPurpose, p.DeviceDriverBytes}}
 	}
+	if p.PageTableBytes > 0 {
+		driver = append(driver, Bytes{pageTablesPurpose, p.PageTableBytes})
+	}
 	table("device memory", p.DeviceTotalBytes(), p.DeviceBudget, p.Device, driver)
 	table("host memory", p.HostBytes, p.HostBudget, p.State, p.Host)
 	if p.DiskBytes > 0 {

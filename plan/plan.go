@@ -66,6 +66,10 @@ type Plan struct {
 	// DeviceDriverBytes is what the device's driver takes for itself of the device's memory, beside that allocation and within the
 	// budget; 0 on a unified device, where it is in Host.
 	DeviceDriverBytes int64 `json:"device_driver_bytes,omitempty"`
+	// PinnedBytes is the host memory that is registered with the device, and PageTableBytes what its driver takes of the device's memory
+	// for that, within the budget; 0 on a unified device. What it takes of the host's is in Host.
+	PinnedBytes    int64 `json:"pinned_bytes,omitempty"`
+	PageTableBytes int64 `json:"page_table_bytes,omitempty"`
 
 	State     []Bytes `json:"state"` // the extents of the store, in host memory
 	Host      []Bytes `json:"host"`  // other host memory, the driver's own and the program's included
@@ -86,7 +90,9 @@ type Plan struct {
 
 // DeviceTotalBytes is what the run takes of the device, and what the budget bounds. Not in it is what no program is told, such
 // as the context and the code of a GPU's driver.
-func (p *Plan) DeviceTotalBytes() int64 { return p.DeviceBytes + p.DeviceDriverBytes }
+func (p *Plan) DeviceTotalBytes() int64 {
+	return p.DeviceBytes + p.DeviceDriverBytes + p.PageTableBytes
+}
 
 // ProcessBytes is the host memory that the process should be seen to take: on a unified device what the device holds as
 // well.
@@ -206,6 +212,22 @@ func (p *Plan) KeptOnHost(block int) bool { return p.setting().keptOnHost(block)
 
 // KeptLeaves reports whether it lies in host memory between the visits: it does but for the last blocks, whose slots still hold it.
 func (p *Plan) KeptLeaves(block int) bool { return p.setting().keptLeaves(block) }
+
+// Pinned reports whether host memory of a purpose, one of State or Host, is registered with the device: all that it copies. State that it
+// does not update stays the host's alone.
+func (p *Plan) Pinned(purpose string) bool {
+	switch purpose {
+	case TokensPurpose, ResultsPurpose, InputsPurpose, KeptPurpose, LogitsPurpose, EmbeddingSumPurpose, StagingPurpose,
+		store.Weights.String(), store.Grad.String():
+		return true
+	}
+	for _, kind := range keptKinds {
+		if purpose == kind.String() {
+			return p.Unified || p.AnyStateHere()
+		}
+	}
+	return false
+}
 
 // KeptBytes is the length of what a block (from 0) keeps of a micro-batch.
 func (p *Plan) KeptBytes(block int) int64 { return p.setting().blockKeptBytes(block) }

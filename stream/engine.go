@@ -93,7 +93,7 @@ type Engine struct {
 	specs   map[store.ID]store.Spec
 
 	arena      device.Buffer
-	registered map[*hostmem.Region]device.Mem // host memory as the device sees it
+	registered map[*hostmem.Region]device.Mem // host memory as the device sees it, where it does
 	onHost     map[*hostmem.Region]device.Mem // and as the host's driver sees it
 	closers    []func() error
 
@@ -240,25 +240,29 @@ func (e *Engine) reserve(b plan.Bytes, opts ...hostmem.Option) (*hostmem.Region,
 	return r, e.register(r)
 }
 
-// register makes a region known to both devices.
+// register makes a region known to the host's driver, and to the device where that copies it.
 func (e *Engine) register(r *hostmem.Region) error {
 	if r.Len() == 0 {
 		return nil
 	}
-	b, err := e.Device.Register(r)
+	b, err := e.Host.Register(r)
 	if err != nil {
 		return err
 	}
 	e.closers = append(e.closers, b.Close)
-	e.registered[r], e.onHost[r] = device.Whole(b), device.Whole(b)
-	if e.Host != e.Device {
-		b, err := e.Host.Register(r)
-		if err != nil {
-			return err
-		}
-		e.closers = append(e.closers, b.Close)
-		e.onHost[r] = device.Whole(b)
+	e.onHost[r] = device.Whole(b)
+	if e.Host == e.Device {
+		e.registered[r] = e.onHost[r]
+		return nil
 	}
+	if !e.Plan.Pinned(r.Purpose()) {
+		return nil
+	}
+	if b, err = e.Device.Register(r); err != nil {
+		return err
+	}
+	e.closers = append(e.closers, b.Close)
+	e.registered[r] = device.Whole(b)
 	return nil
 }
 

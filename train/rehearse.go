@@ -21,6 +21,7 @@ type Rehearsal struct {
 	DeviceBytes int64        `json:"device_bytes"` // reserved at most
 	Host        []plan.Bytes `json:"host"`         // by purpose; state is addresses only
 	HostBytes   int64        `json:"host_bytes"`
+	PinnedBytes int64        `json:"pinned_bytes,omitempty"` // of host memory, registered with a device that has memory of its own
 
 	// Of the last step.
 	UploadBytes   int64 `json:"upload_bytes"`
@@ -85,7 +86,7 @@ func Rehearse(p *plan.Plan, steps int) (r Rehearsal, err error) {
 		}
 		r.StepSeconds = time.Since(begin).Seconds()
 	}
-	r.count(before, dev.Counts(), accounts)
+	r.count(before, dev.Counts(), accounts, p.Unified)
 	after, err := settled(disk)
 	if err != nil {
 		return r, err
@@ -127,8 +128,11 @@ func emptyBatch(n plan.Numerics) *stream.Batch {
 }
 
 // count takes what happened between two counts of the device, and what is reserved.
-func (r *Rehearsal) count(before, after null.Counts, accounts *hostmem.Accounts) {
+func (r *Rehearsal) count(before, after null.Counts, accounts *hostmem.Accounts, unified bool) {
 	r.DeviceBytes = after.AllocatedPeakBytes
+	if !unified {
+		r.PinnedBytes = after.RegisteredBytes
+	}
 	r.UploadBytes = after.HostToDeviceBytes - before.HostToDeviceBytes
 	r.DownloadBytes = after.DeviceToHostBytes - before.DeviceToHostBytes
 	for name, op := range after.Ops {
@@ -177,6 +181,7 @@ func (r *Rehearsal) compare(p *plan.Plan) error {
 		got, want int64
 	}{
 		{"device bytes", r.DeviceBytes, p.DeviceBytes},
+		{"bytes of pinned memory", r.PinnedBytes, p.PinnedBytes},
 		{"uploaded bytes", r.UploadBytes, p.Predicted.UploadBytes},
 		{"downloaded bytes", r.DownloadBytes, p.Predicted.DownloadBytes},
 		{"bytes read from disk", r.DiskReadBytes + r.DiskSparedReadBytes, p.Predicted.DiskReadBytes},

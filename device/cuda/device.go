@@ -148,6 +148,9 @@ func (d *Device) equip(gpu *gpu, o Options) error {
 		MemoryBytes:   max(int64(free)-driverReserveBytes, 0) + own,
 		OverheadBytes: own + streamsPlanned*partialsBytes,
 		Workers:       gpu.processors,
+
+		PinnedDeviceBytesPerMiB: device.GPUPinnedDeviceBytesPerMiB,
+		PinnedHostBytesPerMiB:   device.GPUPinnedHostBytesPerMiB,
 		// The driver compiles the kernels, and the library chooses by the GPU: both are a part of what computes.
 		Numerics: fmt.Sprintf("CUDA, %s, compute capability %d.%d, driver of CUDA %d.%d, %s, %s", gpu.name, gpu.major, gpu.minor,
 			gpu.driverVersion/1000, gpu.driverVersion%1000/10, d.kernelsAre, products),
