@@ -10,7 +10,7 @@ import (
 	"github.com/millrace/millrace/trace"
 )
 
-// RegionBytes is the most that one region, and so one registration with a driver, covers.
+// RegionBytes is the most that one region covers.
 const RegionBytes = 64 << 30
 
 // extentAlign keeps extents on whole pages, so that a region can be cut where direct I/O or pinning wants it.

@@ -159,6 +159,7 @@ func (e *Engine) open() error {
 	if e.AddressOnly {
 		opts = append(opts, hostmem.AddressOnly)
 	}
+	regions := slices.Clone(e.Store.Regions())
 	for _, h := range e.Plan.Host {
 		switch h.Purpose {
 		case plan.TokensPurpose:
@@ -178,10 +179,13 @@ func (e *Engine) open() error {
 			return err
 		}
 	}
-	for _, r := range e.Store.Regions() {
-		if err := e.register(r); err != nil {
-			return err
+	for _, r := range []*hostmem.Region{e.tokens, e.results, e.inputs, e.kept, e.logits, e.sum} {
+		if r != nil {
+			regions = append(regions, r)
 		}
+	}
+	if err := e.register(regions); err != nil {
+		return err
 	}
 	e.placeHost()
 	e.versions = newVersions(e.Plan, e.Store)
@@ -234,36 +238,47 @@ func (e *Engine) reserve(b plan.Bytes, opts ...hostmem.Option) (*hostmem.Region,
 		return nil, err
 	}
 	e.closers = append(e.closers, r.Close)
-	if err := r.Populate(); err != nil {
-		return nil, err
-	}
-	return r, e.register(r)
+	return r, r.Populate()
 }
 
-// register makes a region known to the host's driver, and to the device where that copies it.
-func (e *Engine) register(r *hostmem.Region) error {
-	if r.Len() == 0 {
-		return nil
+// register makes regions known to the host's driver, and to the device where that copies them. All are pinned at once, since a driver
+// takes seconds for a large one.
+func (e *Engine) register(regions []*hostmem.Region) error {
+	type known struct {
+		onHost, here device.Buffer // nil: not made
+		err          error
 	}
-	b, err := e.Host.Register(r)
-	if err != nil {
-		return err
+	all := make([]known, len(regions))
+	var group fault.Group
+	for i, r := range regions {
+		if r.Len() == 0 {
+			continue
+		}
+		group.Go(func() {
+			k := &all[i]
+			if k.onHost, k.err = e.Host.Register(r); k.err == nil && e.Host != e.Device && e.Plan.Pinned(r.Purpose()) {
+				k.here, k.err = e.Device.Register(r)
+			}
+		})
 	}
-	e.closers = append(e.closers, b.Close)
-	e.onHost[r] = device.Whole(b)
-	if e.Host == e.Device {
-		e.registered[r] = e.onHost[r]
-		return nil
+	group.Wait()
+	var first error
+	for i, k := range all {
+		first = cmp.Or(first, k.err)
+		if k.onHost != nil {
+			e.closers = append(e.closers, k.onHost.Close)
+			e.onHost[regions[i]] = device.Whole(k.onHost)
+		}
+		if e.Host == e.Device {
+			k.here = k.onHost
+		} else if k.here != nil {
+			e.closers = append(e.closers, k.here.Close)
+		}
+		if k.here != nil {
+			e.registered[regions[i]] = device.Whole(k.here)
+		}
 	}
-	if !e.Plan.Pinned(r.Purpose()) {
-		return nil
-	}
-	if b, err = e.Device.Register(r); err != nil {
-		return err
-	}
-	e.closers = append(e.closers, b.Close)
-	e.registered[r] = device.Whole(b)
-	return nil
+	return first
 }
 
 // placeHost lays out the embedding's gradient sum, and the saved inputs and kept activations that go to host memory.

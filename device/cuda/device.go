@@ -50,6 +50,7 @@ type Device struct {
 
 	mu     sync.Mutex
 	pinned map[*hostmem.Region]*pinning
+	pins   chan struct{} // one for each registration that goes on
 
 	workspace workspace
 
@@ -71,7 +72,7 @@ const driverReserveBytes = 512 << 20
 // Open opens a GPU. The error is one line: what is missing, and what to do.
 func Open(o Options) (d *Device, err error) {
 	d = &Device{id: fmt.Sprintf("cuda:%d", o.Ordinal), api: o.API, accounts: o.Accounts, pinned: map[*hostmem.Region]*pinning{},
-		pinBytes: maxPinBytes, pieceBytes: maxPieceBytes, roundChunks: partialChunks}
+		pins: make(chan struct{}, pinsAtOnce), pinBytes: maxPinBytes, pieceBytes: maxPieceBytes, roundChunks: partialChunks}
 	defer func() {
 		if err != nil {
 			// The first error says why; what could not be given back after it says nothing more.

@@ -2,16 +2,21 @@ package cuda
 
 import (
 	"fmt"
+	"sync"
+	"sync/atomic"
 	"unsafe"
 
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/device/cuda/driver"
+	"github.com/millrace/millrace/internal/fault"
 	"github.com/millrace/millrace/internal/hostmem"
 )
 
 const (
-	// maxPinBytes is the most that one registration pins: drivers refuse much larger ones.
-	maxPinBytes = 64 << 30
+	// maxPinBytes is the most that one registration pins: drivers refuse those of hundreds of GiB, and several go on at once.
+	maxPinBytes = 4 << 30
+	// pinsAtOnce is how many registrations of a device go on at once.
+	pinsAtOnce = 8
 	// maxPieceBytes is the most that one copy moves, so that streams which copy in one direction share the link.
 	maxPieceBytes = 64 << 20
 )
@@ -90,7 +95,12 @@ func (d *Device) once(f func(s driver.Stream) error) error {
 }
 
 // pinning is a region of host memory that the driver knows, for all buffers that were made of it.
-type pinning struct{ users int }
+type pinning struct {
+	users int // buffers, and callers that wait for mu; Device.mu guards it
+
+	mu     sync.Mutex // held while the driver is asked
+	pinned bool
+}
 
 // Register implements device.Device. The pages of the region are pinned, no more and no less.
 func (d *Device) Register(r *hostmem.Region) (device.Buffer, error) {
@@ -99,37 +109,116 @@ func (d *Device) Register(r *hostmem.Region) (device.Buffer, error) {
 	}
 	b := &buffer{device: d, bytes: r.Len(), region: r, host: unsafe.Pointer(unsafe.SliceData(r.Bytes()))}
 	d.mu.Lock()
-	defer d.mu.Unlock()
 	p := d.pinned[r]
 	if p == nil {
-		if err := d.with(func() error { return d.pin(b.host, r.ReservedBytes()) }); err != nil {
-			return nil, fmt.Errorf("device %s: pin %s of host memory for %s: %w; lower memory.host", d.id, gib(r.ReservedBytes()), r.Purpose(), err)
-		}
 		p = &pinning{}
 		d.pinned[r] = p
 	}
 	p.users++
+	d.mu.Unlock()
+
+	p.mu.Lock()
+	var err error
+	if !p.pinned {
+		err = d.pin(b.host, r.ReservedBytes())
+		p.pinned = err == nil
+	}
+	p.mu.Unlock()
+	if err != nil {
+		_ = d.leave(b, p) // nothing is pinned, so nothing is given back
+		return nil, fmt.Errorf("device %s: pin %s of host memory for %s: %w", d.id, gib(r.ReservedBytes()), r.Purpose(), err)
+	}
 	d.open.Add(1)
 	return b, nil
 }
 
-// pin registers host memory, all of it or nothing.
-func (d *Device) pin(host unsafe.Pointer, bytes int64) error {
-	for done := int64(0); done < bytes; done += d.pinBytes {
-		n := min(d.pinBytes, bytes-done)
-		if err := d.check("cuMemHostRegister", d.api.MemHostRegister(unsafe.Add(host, done), uint64(n), driver.MemHostRegisterDeviceMap)); err != nil {
-			return firstOf(err, d.unpin(host, done))
-		}
+// leave is one user less of a pinning. The last one has the driver forget it.
+func (d *Device) leave(b *buffer, p *pinning) (err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	last := func() bool { return p.users == 0 }
+	d.mu.Lock()
+	p.users--
+	forget := last() && p.pinned
+	d.mu.Unlock()
+	if forget {
+		err = d.release(func() error { return d.unpin(b.host, b.region.ReservedBytes()) })
+		p.pinned = false
 	}
-	return nil
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if last() { // still
+		delete(d.pinned, b.region)
+	}
+	return err
 }
 
+// pin registers host memory, all of it or nothing, in pieces of which several go on at once. The error is that of the first piece that
+// failed.
+func (d *Device) pin(host unsafe.Pointer, bytes int64) error {
+	pieces := (bytes + d.pinBytes - 1) / d.pinBytes
+	pinned, errs := make([]bool, pieces), make([]error, pieces)
+	var failed atomic.Bool // the other pieces need not begin
+	var group fault.Group
+	for i := range pieces {
+		d.pins <- struct{}{}
+		group.Go(func() {
+			defer func() { <-d.pins }()
+			if off := i * d.pinBytes; !failed.Load() {
+				errs[i] = d.with(func() error { return d.pinPiece(unsafe.Add(host, off), min(d.pinBytes, bytes-off)) })
+				pinned[i] = errs[i] == nil
+				if !pinned[i] {
+					failed.Store(true)
+				}
+			}
+		})
+	}
+	group.Wait()
+	var first error
+	for _, err := range errs {
+		first = firstOf(first, err)
+	}
+	if first == nil {
+		return nil
+	}
+	for i, is := range pinned {
+		if is { // the first error says why; what cannot be given back says nothing more
+			_ = d.release(func() error { return d.unpinPiece(unsafe.Add(host, int64(i)*d.pinBytes)) })
+		}
+	}
+	return first
+}
+
+// pinPiece is cuMemHostRegister with an error that helps. The context is current.
+func (d *Device) pinPiece(host unsafe.Pointer, bytes int64) error {
+	r := d.api.MemHostRegister(host, uint64(bytes), driver.MemHostRegisterDeviceMap)
+	err := d.check("cuMemHostRegister", r)
+	if err == nil {
+		return nil
+	}
+	var free, total uint64
+	if r == driver.OutOfMemory && d.api.MemGetInfo(&free, &total) == driver.Success &&
+		int64(free) < bytes>>20*device.GPUPinnedDeviceBytesPerMiB+pageTableSlackBytes {
+		return fmt.Errorf("%w: the GPU has %s free of %s, and page tables of pinned memory lie there; lower memory.device, or end other programs that use the GPU",
+			err, gib(free), gib(total))
+	}
+	return fmt.Errorf("%w; lower memory.host", err)
+}
+
+// pageTableSlackBytes is what page tables may be rounded up by, and the driver may take beside them.
+const pageTableSlackBytes = 32 << 20
+
+// unpin is the opposite of pin. The context is current.
 func (d *Device) unpin(host unsafe.Pointer, bytes int64) error {
 	var err error
 	for done := int64(0); done < bytes; done += d.pinBytes {
-		err = firstOf(err, d.check("cuMemHostUnregister", d.api.MemHostUnregister(unsafe.Add(host, done))))
+		err = firstOf(err, d.unpinPiece(unsafe.Add(host, done)))
 	}
 	return err
+}
+
+func (d *Device) unpinPiece(host unsafe.Pointer) error {
+	return d.check("cuMemHostUnregister", d.api.MemHostUnregister(host))
 }
 
 // Bytes implements device.Buffer.
@@ -150,13 +239,9 @@ func (b *buffer) Close() error {
 		return d.release(func() error { return d.check("cuMemFree", d.api.MemFree(b.at)) })
 	}
 	d.mu.Lock()
-	defer d.mu.Unlock()
 	p := d.pinned[b.region]
-	if p.users--; p.users > 0 {
-		return nil
-	}
-	delete(d.pinned, b.region)
-	return d.release(func() error { return d.unpin(b.host, b.region.ReservedBytes()) })
+	d.mu.Unlock()
+	return d.leave(b, p)
 }
 
 // address is where device memory lies.

@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"math"
 	"regexp"
 	"strings"
 	"sync"
@@ -224,6 +225,96 @@ func TestSeams(t *testing.T) {
 		m := device.NewVec(device.Whole(host), tensor.F32, 8)
 		s.Add(m, m, m)
 	}()
+}
+
+// Many register one region at once: it is pinned once, and as long as anybody has it. The pieces of a region are pinned side by side.
+func TestRegisterAtOnce(t *testing.T) {
+	var opened atomic.Bool
+	var asked, pinned atomic.Int64
+	second := make(chan struct{})
+	d := open(t, standin.Options{Fail: func(call string, _ int) driver.Result {
+		switch {
+		case !opened.Load(): // and pinned what it has of its own
+		case call == "MemHostRegister":
+			pinned.Add(1)
+			if asked.Add(1) == 2 {
+				close(second)
+			}
+			<-second // for ever, if one waits for the other
+		case call == "MemHostUnregister":
+			pinned.Add(-1)
+		}
+		return driver.Success
+	}}, ownProducts)
+	defer mustClose(t, d)
+	opened.Store(true)
+	const page = hostmem.PageBytes
+	d.SetPieces(2*page, 2*page)
+	r, err := hostmem.New().Reserve("state", 3*page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	for range 3 {
+		var wg sync.WaitGroup
+		for range 8 {
+			wg.Go(func() {
+				b, err := d.Register(r)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if n := pinned.Load(); n != 2 {
+					t.Errorf("a registered region has %d pinned pieces, want 2", n)
+				}
+				mustClose(t, b)
+			})
+		}
+		wg.Wait()
+		if n := pinned.Load(); n != 0 {
+			t.Errorf("%d pieces are pinned that have no buffer", n)
+		}
+	}
+}
+
+// A region that cannot be pinned leaves nothing pinned, can be pinned later, and the error names the budget that it is short of.
+func TestPinError(t *testing.T) {
+	var fail atomic.Int64 // how many registrations succeed before one that does not
+	fail.Store(math.MaxInt64)
+	d := open(t, standin.Options{MemoryBytes: 600 << 20, Fail: func(call string, _ int) driver.Result {
+		if call == "MemHostRegister" && fail.Add(-1) == -1 {
+			return driver.OutOfMemory
+		}
+		return driver.Success
+	}}, ownProducts)
+	defer mustClose(t, d)
+	const page = hostmem.PageBytes
+	d.SetPieces(page, page)
+	r, err := hostmem.New().Reserve("state", 20*page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	pin := func(free int64) error {
+		fail.Store(free)
+		b, err := d.Register(r)
+		if err == nil {
+			mustClose(t, b)
+		}
+		return err
+	}
+	for n := range int64(20) {
+		oneLine(t, pin(n), "device cuda:0: pin 0.1 MiB of host memory for state: cuMemHostRegister: out of memory", "; lower memory.host")
+	}
+	full, err := d.Alloc("arena", d.Info().MemoryBytes-d.Info().OverheadBytes+500<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	oneLine(t, pin(3), "of 600.0 MiB", "page tables of pinned memory lie there; lower memory.device")
+	mustClose(t, full)
+	if err := pin(20); err != nil {
+		t.Error(err)
+	}
 }
 
 func TestAddressOnly(t *testing.T) {
