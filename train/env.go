@@ -21,8 +21,11 @@ type Env struct {
 	// Stop is closed to have a run end after its step, with a checkpoint. A run that has not done a step is ended by its context.
 	Stop     <-chan struct{}
 	finishes atomic.Pointer[string]
-	program  int64  // what the process takes beside the plan, in tests that need to know; else it is measured
-	CacheDir string // for token caches and the machine file; empty: none are kept
+	program  int64 // what the process takes beside the plan, in tests that need to know; else it is measured
+	// MemoryGrows says that this machine gets memory as it uses it, so that what it has available now limits nothing.
+	MemoryGrows bool
+	growthNoted bool   // that memory.host: auto cannot know
+	CacheDir    string // for token caches and the machine file; empty: none are kept
 	// FS is the file system of what runs write: checkpoints, state on disk, metrics. Nil is the operating system's; tests make it fail.
 	FS vfs.FS
 

@@ -26,7 +26,7 @@ type Planned struct {
 	Machine plan.Machine
 	Sources []string // of a named machine's rates
 	Outlook plan.Outlook
-	// AvailableBytes is the host memory that this machine has for the run; 0: of a named machine, or not known.
+	// AvailableBytes is the host memory that this machine has for the run; 0: of a named machine, or not known, or it grows.
 	AvailableBytes int64
 }
 
@@ -61,7 +61,9 @@ func PlanFor(ctx context.Context, env *Env, c *Config, o PlanOptions) (*Planned,
 		r.Device = dev.computes.Info()
 		r.Machine = env.machine(r.Device, c.memory().Path)
 		r.Plan, err = env.makePlan(ctx, c, m, weights, c.MaxSteps, r.Device)
-		r.AvailableBytes = available()
+		if !env.MemoryGrows {
+			r.AvailableBytes = available()
+		}
 	}
 	if err != nil {
 		return nil, err
@@ -88,7 +90,7 @@ func (r *Planned) Lacks() string {
 	if r.AvailableBytes == 0 || r.Plan.ProcessBytes() <= r.AvailableBytes {
 		return ""
 	}
-	return fmt.Sprintf("this machine has only %s of host memory for the %s that the run takes: it would not start here; lower memory.host",
+	return fmt.Sprintf("this machine has only %s of host memory for the %s that the run takes: it would not start here, unless memory is added as it is used (MILLRACE_MEMORY_GROWS=1); lower memory.host",
 		plan.FormatBytes(r.AvailableBytes), plan.FormatBytes(r.Plan.ProcessBytes()))
 }
 

@@ -67,12 +67,19 @@ func (e *Env) request(m *model.Model, n plan.Numerics, dev device.Info, mem Memo
 	if e.program > 0 {
 		r.ProgramBytes = e.program
 	}
+	// A size that the user gives is taken at its word, even beyond what is available now. Populating finds out.
+	e.Accounts.GrowOnUse(r.HostBytes > 0 || e.MemoryGrows)
 	if r.HostBytes == 0 {
 		free, _, err := hostmem.Available()
 		if err != nil {
 			return r, fmt.Errorf("memory.host: how much memory there is cannot be told (%w); set it to a size such as 16GiB", err)
 		}
 		r.HostBytes = int64(hostShare * float64(free+used))
+		if e.MemoryGrows && !e.growthNoted {
+			e.growthNoted = true
+			e.say("memory.host: auto is %s, by what this machine shows now; it grows as it is used, so set memory.host to a size",
+				plan.FormatBytes(r.HostBytes))
+		}
 	}
 	return r, nil
 }

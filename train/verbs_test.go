@@ -510,6 +510,34 @@ func TestPlanForLessMemoryThanItTakes(t *testing.T) {
 	}
 }
 
+// A size of the user's is tried even beyond what is available; what the machine shows is the limit of auto, which says so where that grows.
+func TestMemoryThatGrows(t *testing.T) {
+	for _, c := range []struct {
+		host  string // memory.host
+		grows bool   // as the environment says
+		tried bool
+		notes int
+	}{{"auto", false, false, 0}, {"900TiB", false, true, 0}, {"auto", true, true, 1}, {"900TiB", true, true, 0}} {
+		env := newEnv(t)
+		var said strings.Builder
+		env.Progress, env.MemoryGrows = &said, c.grows
+		config := smallConfig(t)
+		config.Memory.Host = budget(t, c.host).Device
+		for range 2 {
+			p, err := PlanFor(context.Background(), env, config, PlanOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if c.grows && p.AvailableBytes != 0 {
+				t.Errorf("%+v: %d bytes are the limit of a machine that grows", c, p.AvailableBytes)
+			}
+		}
+		if env.Accounts.GrowsOnUse() != c.tried || strings.Count(said.String(), "set memory.host to a size") != c.notes {
+			t.Errorf("%+v: %v, and said %q", c, env.Accounts.GrowsOnUse(), said.String())
+		}
+	}
+}
+
 // A budget that no sizes fit is refused before data are read.
 func TestTooLittleMemoryComesBeforeTheData(t *testing.T) {
 	c := smallConfig(t)

@@ -139,7 +139,8 @@ func (p *program) call(cmd *kong.Context) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	p.ctx = ctx
 	i := &interrupts{stop: make(chan struct{}), done: make(chan struct{})}
-	p.env = &train.Env{Open: p.openDevice, Accounts: hostmem.New(), Progress: p.stderr, Terminal: p.stderr.terminal, Stop: i.stop, CacheDir: cacheDir()}
+	p.env = &train.Env{Open: p.openDevice, Accounts: hostmem.New(), Progress: p.stderr, Terminal: p.stderr.terminal, Stop: i.stop, CacheDir: cacheDir(),
+		MemoryGrows: os.Getenv("MILLRACE_MEMORY_GROWS") == "1"}
 	i.watch(p.signals, cancel, p.stderr, p.env.Finishes)
 	defer i.end()
 	return cmd.Run(p)

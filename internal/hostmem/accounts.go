@@ -49,6 +49,7 @@ type Accounts struct {
 	mu        sync.Mutex
 	purposes  map[string]*PurposeBytes
 	sum, peak int64
+	growOnUse bool
 	nodes     []int // large regions are spread over the memory of these; none: it is where the system puts it
 }
 
@@ -146,12 +147,15 @@ var errShort = errors.New("more than there is")
 
 // shortage is the one line that a user sees.
 func shortage(verb, purpose string, bytes int64, cause error) error {
-	there := "how much there is cannot be told"
+	there, grow := "how much there is cannot be told", ""
 	if n, source, err := Available(); err == nil {
 		there = fmt.Sprintf("%s is available (%s)", gib(n), source)
+		if cause == errShort && source == machineSource {
+			grow = "; on a machine whose memory grows as it is used, set memory.host to a size, or MILLRACE_MEMORY_GROWS=1"
+		}
 	}
-	return fmt.Errorf("%s %s of host memory for %s: %w: %s; lower batch_tokens or memory.host, or choose a smaller model",
-		verb, gib(bytes), purpose, cause, there)
+	return fmt.Errorf("%s %s of host memory for %s: %w: %s; lower batch_tokens or memory.host, or choose a smaller model%s",
+		verb, gib(bytes), purpose, cause, there, grow)
 }
 
 func gib(bytes int64) string {

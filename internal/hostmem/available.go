@@ -24,8 +24,17 @@ func available(root fs.FS) (int64, string, error) {
 		}
 	}
 	if n, err := field(root, "proc/meminfo", "MemAvailable:"); err == nil {
-		take(n<<10, "MemAvailable in /proc/meminfo")
+		take(n<<10, machineSource)
 	}
+	cgroups(root, take)
+	if source == "" {
+		return 0, "", errors.New("the memory available is not known: neither /proc/meminfo nor a cgroup tells it")
+	}
+	return least, source, nil
+}
+
+// cgroups hands to take what each cgroup above this process has left.
+func cgroups(root fs.FS, take func(bytes int64, source string)) {
 	self, _ := fs.ReadFile(root, "proc/self/cgroup")
 	for line := range strings.Lines(string(self)) {
 		// "hierarchy:controllers:path", where version 2 has no controllers.
@@ -40,11 +49,10 @@ func available(root fs.FS) (int64, string, error) {
 			climb(root, "sys/fs/cgroup/memory", part[2], version1, take)
 		}
 	}
-	if source == "" {
-		return 0, "", errors.New("the memory available is not known: neither /proc/meminfo nor a cgroup tells it")
-	}
-	return least, source, nil
 }
+
+// machineSource names what the machine has available, beside limits of cgroups.
+const machineSource = "MemAvailable in /proc/meminfo"
 
 // controller is how a cgroup version names the files of its memory controller.
 type controller struct {

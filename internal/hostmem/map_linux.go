@@ -15,9 +15,10 @@ func mapMemory(bytes int64) (mapping, error) {
 	if err != nil {
 		return m, err
 	}
-	// In place of the reservation, which found the boundary without asking for permission to overcommit.
+	// In place of the reservation, which found the boundary without asking for permission to overcommit. Here it is not asked for,
+	// either: the system would refuse by the memory that the machine has now, and Populate knows better.
 	_, err = unix.MmapPtr(-1, 0, m.start, uintptr(bytes), unix.PROT_READ|unix.PROT_WRITE,
-		unix.MAP_PRIVATE|unix.MAP_ANON|unix.MAP_FIXED)
+		unix.MAP_PRIVATE|unix.MAP_ANON|unix.MAP_FIXED|unix.MAP_NORESERVE)
 	if err != nil {
 		_ = m.free() // the first error is the one that says why
 		return mapping{}, err

@@ -5,8 +5,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"unsafe"
-
-	"github.com/millrace/millrace/internal/fault"
 )
 
 // mapping is page-aligned memory and how to give it back.
@@ -62,34 +60,23 @@ func (r *Region) Close() error {
 // populatePiece is what one worker populates at a time.
 const populatePiece = 64 << 20
 
-// Populate makes every page resident, on all cores, without changing its contents; only the first call does anything.
-// It fails, instead of letting the system kill the process later, when the region is larger than what is available.
+// Populate makes every page resident, on all cores, without changing its contents; only the first call does anything that succeeds.
+// It fails, instead of letting the system kill the process later, when the region is larger than what is available: before it begins or,
+// where memory grows ([Accounts.GrowOnUse]), when that ends. What was populated by then goes with Close.
 func (r *Region) Populate() error {
 	if r.populated || r.addressOnly || len(r.bytes) == 0 {
 		return nil
 	}
+	var g *growth
 	if n, _, err := Available(); err == nil && r.mapped > n {
-		return shortage("populate", r.purpose, r.Len(), errShort)
-	}
-	var next atomic.Int64
-	var wg fault.Group
-	errs := make([]error, min(int64(runtime.GOMAXPROCS(0)), (r.mapped+populatePiece-1)/populatePiece))
-	for w := range errs {
-		wg.Go(func() {
-			for errs[w] == nil {
-				off := next.Add(populatePiece) - populatePiece
-				if off >= r.mapped {
-					return
-				}
-				errs[w] = populate(unsafe.Add(r.mem.start, off), min(populatePiece, r.mapped-off))
-			}
-		})
-	}
-	wg.Wait()
-	for _, err := range errs {
-		if err != nil {
-			return shortage("populate", r.purpose, r.Len(), err)
+		if left, _ := cgroupLeft(); !r.accounts.GrowsOnUse() || r.mapped > left {
+			return shortage("populate", r.purpose, r.Len(), errShort)
 		}
+		g = systemGrowth()
+	}
+	err := inPieces(r.mapped, runtime.GOMAXPROCS(0), g, func(off, n int64) error { return populate(unsafe.Add(r.mem.start, off), n) })
+	if err != nil {
+		return shortage("populate", r.purpose, r.Len(), err)
 	}
 	r.populated = true
 	return nil

@@ -1,0 +1,114 @@
+package hostmem
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// vm is a machine that adds memory as it is used: up to most bytes, and aheadBytes more than are in use after each look.
+type vm struct {
+	mu                      sync.Mutex
+	used, total, most       int64
+	aheadBytes, othersBytes int64 // othersBytes: taken by another program at each look
+	least                   int64 // that was ever left
+	looks, pauses           int
+}
+
+func (m *vm) available() (int64, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.looks++
+	m.used += m.othersBytes
+	m.total = max(m.total, min(m.most, m.used+m.aheadBytes))
+	return m.total - m.used, nil
+}
+
+func (m *vm) pause() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.pauses++
+}
+
+func (m *vm) populate(_, n int64) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.used += n
+	m.least = min(m.least, m.total-m.used)
+	return nil
+}
+
+// A machine that grows gives all that it has, one that does not gives what it has, and neither is ever used up.
+func TestGrowth(t *testing.T) {
+	const gib = 1 << 30
+	for _, c := range []struct {
+		name    string
+		m       *vm
+		bytes   int64
+		workers int
+		want    error
+		pauses  int
+	}{
+		{"grows", &vm{total: gib, most: 200 * gib, aheadBytes: gib}, 100 * gib, 8, nil, 0},
+		{"grows, one worker", &vm{total: gib, most: 200 * gib, aheadBytes: gib}, 100 * gib, 1, nil, 0},
+		{"grows by hardly more than a piece", &vm{most: 200 * gib, aheadBytes: populatePiece + growthSpareBytes}, 10 * gib, 8, nil, 0},
+		{"grows to less", &vm{total: gib, most: 50 * gib, aheadBytes: gib}, 100 * gib, 8, errNoGrowth, growthLooks},
+		{"does not grow", &vm{total: 20 * gib, most: 20 * gib, aheadBytes: gib}, 30 * gib, 8, errNoGrowth, growthLooks},
+		{"has what is asked for, and not the spare", &vm{total: 5 * gib, most: 5 * gib}, 5 * gib, 4, errNoGrowth, growthLooks},
+		{"others take it", &vm{total: 9 * gib, most: 9 * gib, othersBytes: populatePiece}, 8 * gib, 1, errNoGrowth, growthLooks},
+	} {
+		m := c.m
+		m.least = m.most
+		err := inPieces(c.bytes, c.workers, newGrowth(m.available, m.pause), m.populate)
+		if !errors.Is(err, c.want) || m.pauses != c.pauses {
+			t.Errorf("%s: %v after %d pauses, want %v after %d", c.name, err, m.pauses, c.want, c.pauses)
+		}
+		if m.least < growthSpareBytes {
+			t.Errorf("%s: only %d bytes were left", c.name, m.least)
+		}
+		if err == nil && m.used != c.bytes || err != nil && m.othersBytes == 0 && m.used < m.most-growthSpareBytes-populatePiece {
+			t.Errorf("%s: %d bytes are populated", c.name, m.used)
+		}
+	}
+}
+
+// Pieces cover all bytes once, and an error ends them.
+func TestInPieces(t *testing.T) {
+	var mu sync.Mutex
+	var got []int64
+	err := inPieces(3*populatePiece+5, 2, nil, func(off, n int64) error {
+		mu.Lock()
+		defer mu.Unlock()
+		got = append(got, off, n)
+		return nil
+	})
+	ends := map[int64]int64{}
+	for p := range slices.Chunk(got, 2) {
+		ends[p[0]] = p[1]
+	}
+	if err != nil || len(ends) != 4 || ends[0] != populatePiece || ends[2*populatePiece] != populatePiece || ends[3*populatePiece] != 5 {
+		t.Errorf("%v: pieces %v", err, got)
+	}
+	calls, broken := 0, errors.New("broken")
+	if err := inPieces(1000*populatePiece, 1, nil, func(off, n int64) error { calls++; return broken }); err != broken || calls != 1 {
+		t.Errorf("%v after %d pieces", err, calls)
+	}
+	unknown := newGrowth(func() (int64, error) { return 0, broken }, func() {})
+	if err := inPieces(9*populatePiece, 3, unknown, func(off, n int64) error { return nil }); err != broken {
+		t.Errorf("available memory that cannot be told: %v", err)
+	}
+}
+
+// Without the user's word what is too large is refused before a page is touched; the line says how to give it.
+func TestRefusalSaysHowToGrow(t *testing.T) {
+	n, source, err := Available()
+	if err != nil || source != machineSource {
+		t.Skip("a cgroup limits this process, or the system does not tell")
+	}
+	r := reserve(t, New(), "moments", n+1<<30)
+	if err = r.Populate(); err == nil || !strings.Contains(err.Error(), "MILLRACE_MEMORY_GROWS=1") {
+		t.Errorf("%v: does not name the variable", err)
+	}
+}
