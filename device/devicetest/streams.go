@@ -205,6 +205,7 @@ func testEventTimes(r *rig) {
 		}
 		r.stream.Record(e)
 	}
+	r.must(r.stream.Sync())
 	if one, two := middle.Since(first), last.Since(first); one <= 0 || two <= one {
 		r.Errorf("%v from the first event to the second, %v to the third", one, two)
 	}
