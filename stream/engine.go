@@ -103,8 +103,8 @@ type Engine struct {
 	sumAt                                      map[int]int64    // by tied tile: offset in sum
 
 	streams [plan.Lanes]device.Stream
-	origins [plan.Lanes]device.Event    // recorded when a lane starts on a schedule
-	moved   [plan.Lanes][2]device.Event // recorded behind the copy of a piece, in turn
+	origins [plan.Lanes]device.Event                 // recorded when a lane starts on a schedule
+	moved   [plan.Lanes][piecesInFlight]device.Event // recorded behind the copy of a piece, in turn
 	lanes   [plan.Lanes]chan *run
 	done    fault.Group
 
@@ -205,7 +205,11 @@ func (e *Engine) open() error {
 		}
 		e.streams[lane] = s
 		e.closers = append(e.closers, s.Close)
-		for _, ev := range []*device.Event{&e.origins[lane], &e.moved[lane][0], &e.moved[lane][1]} {
+		events := []*device.Event{&e.origins[lane]}
+		for i := range e.moved[lane] {
+			events = append(events, &e.moved[lane][i])
+		}
+		for _, ev := range events {
 			if *ev, err = on.NewEvent(); err != nil {
 				return err
 			}

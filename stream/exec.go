@@ -284,45 +284,6 @@ func (r *run) borrow(lane plan.Lane, id store.ID, off, n int64, access store.Acc
 	return l, nil
 }
 
-// pieces borrows an extent piece by piece for copies of a stream, and hands each to copy with its first byte in the extent.
-func (r *run) pieces(lane plan.Lane, id store.ID, access store.Access, copy func(off int64, piece device.Mem)) error {
-	for off, n := range r.specs[id].Pieces() {
-		if err := r.piece(lane, id, off, n, access, func(piece device.Mem) { copy(off, piece) }); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// piece borrows a piece for a copy of a stream. Before, it gives back all but the latest: one moves while the next one is
-// brought.
-func (r *run) piece(lane plan.Lane, id store.ID, off, n int64, access store.Access, copy func(piece device.Mem)) error {
-	if err := r.retire(lane, 1); err != nil {
-		return err
-	}
-	l, err := r.borrow(lane, id, off, n, access)
-	if err != nil {
-		return err
-	}
-	copy(r.registered[l.Region].Slice(l.Off, l.Len))
-	r.streams[lane].Record(r.moved[lane][r.moves[lane]%len(r.moved[lane])])
-	r.moves[lane]++
-	return nil
-}
-
-// retire gives back the lane's oldest leases until so many are left, each when its copy is done.
-func (r *run) retire(lane plan.Lane, left int) error {
-	for len(r.leases[lane]) > left {
-		oldest := r.moves[lane] - len(r.leases[lane])
-		if err := r.moved[lane][oldest%len(r.moved[lane])].Wait(); err != nil {
-			return err
-		}
-		r.leases[lane][0].Release()
-		r.leases[lane] = r.leases[lane][1:]
-	}
-	return nil
-}
-
 func (r *run) fetch(s device.Stream, op *plan.Op) error {
 	w, err := r.weights(op.Part, op.Slot)
 	if err != nil {
@@ -332,8 +293,8 @@ func (r *run) fetch(s device.Stream, op *plan.Op) error {
 	err = r.pieces(op.Lane, id, store.Read, func(off int64, piece device.Mem) {
 		s.Copy(w.Mem.Slice(off, piece.Len), piece)
 	})
-	if err == nil && r.Plan.UpdatesInBackward() {
-		err = r.retire(op.Lane, 0) // it is updated in this same schedule
+	if err == nil && (r.Plan.UpdatesInBackward() || r.Plan.StateHere(op.Part)) {
+		err = r.retire(op.Lane, 0) // it is updated in this same schedule, or comes home
 	}
 	return err
 }

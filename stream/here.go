@@ -42,7 +42,7 @@ func (r *run) fetchState(s device.Stream, op *plan.Op) error {
 			return err
 		}
 	}
-	return nil
+	return r.retire(op.Lane, 0) // it may come home in this same schedule
 }
 
 // home writes what is kept of a part to the store. Who reads it there waits for this operation and borrows the new version: all pieces

@@ -32,13 +32,13 @@ type run struct {
 	update  *pendingUpdate
 
 	// Each entry belongs to its lane.
-	failed [plan.Lanes]error
-	start  [plan.Lanes]time.Duration    // on the clock of the trace
-	moves  [plan.Lanes]int              // pieces that the lane has copied
-	taken  [plan.Lanes][store.Kinds]int // loans from disk
-	hinted [plan.Lanes][store.Kinds]int // and those that the store has been told of
-	first  [][store.Kinds]uint64        // versions before the schedule
-	bound  map[store.ID]device.Mem      // compute lane: extents that are used where they lie
+	failed  [plan.Lanes]error
+	flights [plan.Lanes]flight
+	start   [plan.Lanes]time.Duration    // on the clock of the trace
+	taken   [plan.Lanes][store.Kinds]int // loans from disk
+	hinted  [plan.Lanes][store.Kinds]int // and those that the store has been told of
+	first   [][store.Kinds]uint64        // versions before the schedule
+	bound   map[store.ID]device.Mem      // compute lane: extents that are used where they lie
 }
 
 // run walks the schedule of a phase and collects its results.
