@@ -21,8 +21,8 @@ const (
 	growthPause = 20 * time.Millisecond
 )
 
-// errNoGrowth is the cause where a machine that was said to grow does not.
-var errNoGrowth = errors.New("this machine's memory has stopped growing with its use")
+// errNoGrowth is the cause where memory was to grow and does not.
+var errNoGrowth = errors.New("more than there is, and no more was added while it was used")
 
 // GrowOnUse says whether regions may be populated that are larger than what the machine has available, because that grows as it is
 // used or because the user has said that there is as much. It is found out piece by piece then, and still an error in time. Limits of
