@@ -150,13 +150,21 @@ func inPieces(bytes int64, workers int, g *growth, populate func(off, n int64) e
 	return failed
 }
 
-// cgroupLeft is what the cgroups of this process leave to it, and which one limits: no memory is added to those.
-func cgroupLeft() (bytes int64, source string) {
-	bytes = math.MaxInt64
-	cgroups(os.DirFS("/"), func(n int64, from string) {
-		if n < bytes {
-			bytes, source = max(n, 0), from
-		}
-	})
-	return bytes, source
+// mustGrow reports whether memory must grow for a region to be populated, given what is available and what cgroups leave. The error is
+// errShort where that must not be hoped for.
+func (a *Accounts) mustGrow(bytes, available, cgroups int64) (bool, error) {
+	switch {
+	case bytes <= available:
+		return false, nil
+	case bytes > cgroups || !a.GrowsOnUse():
+		return false, errShort
+	}
+	return true, nil
+}
+
+// cgroupLeft is what the cgroups of this process leave to it: no memory is added to those.
+func cgroupLeft() int64 {
+	least := int64(math.MaxInt64)
+	cgroups(os.DirFS("/"), func(n int64, _ string) { least = min(least, max(n, 0)) })
+	return least
 }

@@ -101,6 +101,28 @@ func TestInPieces(t *testing.T) {
 	}
 }
 
+// What is larger than what is available is tried at the user's word alone, and never beyond a cgroup.
+func TestMustGrow(t *testing.T) {
+	for _, c := range []struct {
+		bytes, available, cgroups int64
+		word                      bool
+		want                      bool
+		err                       error
+	}{
+		{10, 10, 10, false, false, nil},
+		{10, 10, 10, true, false, nil},
+		{11, 10, 100, false, false, errShort},
+		{11, 10, 100, true, true, nil},
+		{101, 10, 100, true, false, errShort},
+	} {
+		a := New()
+		a.GrowOnUse(c.word)
+		if got, err := a.mustGrow(c.bytes, c.available, c.cgroups); got != c.want || err != c.err {
+			t.Errorf("%+v: %v, %v", c, got, err)
+		}
+	}
+}
+
 // Without the user's word what is too large is refused before a page is touched; the line says how to give it.
 func TestRefusalSaysHowToGrow(t *testing.T) {
 	n, source, err := Available()

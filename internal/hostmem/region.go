@@ -68,11 +68,14 @@ func (r *Region) Populate() error {
 		return nil
 	}
 	var g *growth
-	if n, _, err := Available(); err == nil && r.mapped > n {
-		if left, _ := cgroupLeft(); !r.accounts.GrowsOnUse() || r.mapped > left {
-			return shortage("populate", r.purpose, r.Len(), errShort)
+	if n, _, err := Available(); err == nil {
+		grow, err := r.accounts.mustGrow(r.mapped, n, cgroupLeft())
+		if err != nil {
+			return shortage("populate", r.purpose, r.Len(), err)
 		}
-		g = systemGrowth()
+		if grow {
+			g = systemGrowth()
+		}
 	}
 	err := inPieces(r.mapped, runtime.GOMAXPROCS(0), g, func(off, n int64) error { return populate(unsafe.Add(r.mem.start, off), n) })
 	if err != nil {
