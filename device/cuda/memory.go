@@ -199,8 +199,8 @@ func (d *Device) pinPiece(host unsafe.Pointer, bytes int64) error {
 	var free, total uint64
 	if r == driver.OutOfMemory && d.api.MemGetInfo(&free, &total) == driver.Success &&
 		int64(free) < bytes>>20*device.GPUPinnedDeviceBytesPerMiB+pageTableSlackBytes {
-		return fmt.Errorf("%w: the GPU has %s free of %s, and page tables of pinned memory lie there; lower memory.device, or end other programs that use the GPU",
-			err, gib(free), gib(total))
+		return fmt.Errorf("%w: the GPU has %s free of %s, and page tables of pinned memory lie there; "+
+			"lower memory.device, or end other programs that use the GPU", err, gib(free), gib(total))
 	}
 	return fmt.Errorf("%w; lower memory.host", err)
 }

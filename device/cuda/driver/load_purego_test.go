@@ -188,7 +188,8 @@ func TestFolders(t *testing.T) {
 	}
 	empty, full := t.TempDir(), compile(t)
 	list := places([]string{"libcuda.so.1"}, []string{empty, filepath.Dir(full), "/later"})
-	if _, err := loadFrom(list, open(full)); err != nil || !slices.Equal(opened, []string{"libcuda.so.1", filepath.Join(empty, "libcuda.so.1"), full}) {
+	want := []string{"libcuda.so.1", filepath.Join(empty, "libcuda.so.1"), full}
+	if _, err := loadFrom(list, open(full)); err != nil || !slices.Equal(opened, want) {
 		t.Errorf("looked at %q: %v", opened, err)
 	}
 	if _, err := loadFrom(list, open()); !errors.Is(err, ErrMissing) || len(opened) != len(list) {
