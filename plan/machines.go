@@ -191,7 +191,8 @@ func whatIf(name string, g gpu, h hostSystem) NamedMachine {
 			DiskReadBytesPerSec:  diskShare * h.drive.readGBPerSec * gigabyte,
 			DiskWriteBytesPerSec: diskShare * h.drive.writeGBPerSec * gigabyte,
 		},
-		Device:      device.Info{Name: g.name, MemoryBytes: g.memory},
+		Device: device.Info{Name: g.name, MemoryBytes: g.memory, PinnedDeviceBytesPerMiB: device.GPUPinnedDeviceBytesPerMiB,
+			PinnedHostBytesPerMiB: device.GPUPinnedHostBytesPerMiB},
 		DeviceBytes: g.memory - 1<<30, // the driver's context, its libraries' workspaces, a screen
 		HostBytes:   int64(budgetShare * float64(h.ram)), DiskBytes: int64(budgetShare * float64(h.drive.bytes)),
 		RatedWriteBytes: h.drive.ratedWriteBytes,

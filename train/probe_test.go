@@ -14,6 +14,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/device/cpu"
+	"github.com/millrace/millrace/device/cuda"
+	"github.com/millrace/millrace/device/cuda/standin"
 	"github.com/millrace/millrace/device/null"
 	"github.com/millrace/millrace/internal/hostmem"
 	"github.com/millrace/millrace/internal/vfs"
@@ -200,6 +202,30 @@ func TestProbeOfALink(t *testing.T) {
 	defer s.Close()
 	if _, err := p.together(1, task{s, 1, func() {}}); !errors.Is(err, context.Canceled) {
 		t.Errorf("cancelled: %v", err)
+	}
+}
+
+// The CUDA device measures what the probe asks of a device with memory of its own.
+func TestProbeOfAGPU(t *testing.T) {
+	gpu, err := standin.Load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	env := newEnv(t)
+	env.Open = func(_ string, a *hostmem.Accounts) (device.Device, device.Device, error) {
+		host, err := cpu.New(cpu.Options{Workers: 2, Accounts: a})
+		if err != nil {
+			return nil, nil, err
+		}
+		d, err := cuda.Open(cuda.Options{API: gpu, Accounts: a, OwnProducts: true})
+		return d, host, err
+	}
+	m, err := probe(context.Background(), env, ProbeOptions{}, smallProbeFor, 0.001)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m.Check() != nil || m.AttentionFLOPsPerSec <= 0 || m.DeviceCopyBytesPerSec <= 0 || m.AdamWUnderCopiesBytesPerSec <= 0 {
+		t.Errorf("%+v", m)
 	}
 }
 

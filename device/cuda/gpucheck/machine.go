@@ -107,7 +107,7 @@ type planned struct {
 
 // memory asks how much host memory there is, and what pinning it takes.
 func memory(c *check) (string, error) {
-	touch, pin := "110GiB", "16GiB"
+	touch, pin := "120GiB", "16GiB"
 	if c.tiny {
 		touch, pin = "256MiB", "16MiB"
 	}
