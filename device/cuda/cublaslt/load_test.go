@@ -22,4 +22,21 @@ func TestLoad(t *testing.T) {
 		t.Errorf("it is %q", library.Name())
 	}
 	t.Log(library.Name())
+
+	// It takes the descriptions of products as they are made here, each attribute and each layout. An algorithm it only names with a handle,
+	// and that it makes on NVIDIA's own driver alone.
+	h := &handle{Library: library, plans: map[shape]*plan{}}
+	for _, s := range []shape{
+		{m: 4608, n: 16384, k: 3584, lda: 3584, ldb: 3584, ldc: 4608, operands: BF16, result: BF16, transA: true},
+		{m: 3584, n: 4608, k: 16384, lda: 3584, ldb: 4608, ldc: 3584, operands: BF16, result: F32, transB: true},
+		{m: 64, n: 80, k: 48, lda: 64, ldb: 48, ldc: 64, operands: F32, result: F32},
+	} {
+		p := &plan{}
+		if err := h.describe(p, s); err == nil || !strings.HasPrefix(err.Error(), "cublasLtMatmulAlgoGetHeuristic: ") {
+			t.Errorf("%+v: %v; only a handle is missing", s, err)
+		}
+		if err := h.forget(p); err != nil {
+			t.Error(err)
+		}
+	}
 }
