@@ -18,7 +18,7 @@ type Machine struct {
 
 	F32FLOPsPerSec       float64 `json:"f32_flops_per_sec"`            // matrix products
 	BF16FLOPsPerSec      float64 `json:"bf16_flops_per_sec"`           // matrix products
-	AttentionFLOPsPerSec float64 `json:"attention_flops_per_sec"`      // forward and backward, of sequences of 2,048 where it was measured at several lengths
+	AttentionFLOPsPerSec float64 `json:"attention_flops_per_sec"`      // forward and backward; where there is a list, of 2,048
 	DeviceOpsPerSec      float64 `json:"device_ops_per_sec,omitempty"` // operations with next to no work; 0 where it was not measured
 	DeviceBytesPerSec    float64 `json:"device_bytes_per_sec"`         // read and written by element-wise operations
 	UploadBytesPerSec    float64 `json:"upload_bytes_per_sec"`

@@ -11,7 +11,15 @@ import (
 	"github.com/millrace/millrace/plan"
 )
 
-var byLength = []plan.AttentionRate{{SequenceLen: 2048, FLOPsPerSec: 100e9}, {SequenceLen: 8192, FLOPsPerSec: 300e9}, {SequenceLen: 32768, FLOPsPerSec: 340e9}}
+// rates are pairs of a length and a rate.
+func rates(pairs ...float64) (list []plan.AttentionRate) {
+	for i := 0; i < len(pairs); i += 2 {
+		list = append(list, plan.AttentionRate{SequenceLen: int(pairs[i]), FLOPsPerSec: pairs[i+1]})
+	}
+	return list
+}
+
+var byLength = rates(2048, 100e9, 8192, 300e9, 32768, 340e9)
 
 // Between two lengths the rate is on a line over the logarithm of the length; beyond them, and without a list, it is a constant.
 func TestAttentionByLength(t *testing.T) {
@@ -32,7 +40,7 @@ func TestSimulationTakesTheRateOfTheLength(t *testing.T) {
 	p := newPlan(t, tiny.model(t), numerics(2, true))
 	alone := func(m plan.Machine) float64 { return p.Simulate(m, gpu).LaneSeconds[plan.LaneCompute] }
 	m, one := machine, machine
-	m.AttentionByLength = []plan.AttentionRate{{SequenceLen: 3, FLOPsPerSec: 1e6}, {SequenceLen: 48, FLOPsPerSec: 3e6}}
+	m.AttentionByLength = rates(3, 1e6, 48, 3e6)
 	one.AttentionFLOPsPerSec = 2e6 // of 12 positions, half-way between 3 and 48
 	if got, want := alone(m), alone(one); math.Abs(got/want-1) > 1e-12 || got < 2*alone(machine) {
 		t.Errorf("%v s, want %v", got, want)
@@ -56,8 +64,7 @@ func TestMachineFileOfLengths(t *testing.T) {
 	if text, err := os.ReadFile(path); err != nil || strings.Contains(string(text), "by_length") {
 		t.Errorf("%v: %s", err, text)
 	}
-	for _, bad := range [][]plan.AttentionRate{{{SequenceLen: 0, FLOPsPerSec: 1}}, {{SequenceLen: 8, FLOPsPerSec: 0}}, {{SequenceLen: 8, FLOPsPerSec: math.NaN()}},
-		{{SequenceLen: 8, FLOPsPerSec: 1}, {SequenceLen: 8, FLOPsPerSec: 1}}} {
+	for _, bad := range [][]plan.AttentionRate{rates(0, 1), rates(8, 0), rates(8, math.NaN()), rates(8, 1, 8, 1), rates(8, 1, 4, 1)} {
 		m.AttentionByLength = bad
 		oneLine(t, m.Check(), "attention_flops_per_sec_by_length")
 	}

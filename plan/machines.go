@@ -55,13 +55,15 @@ var (
 		"steps of SlideFormer (arXiv 2603.16428) execute 0.87 to 0.95 of the bf16 peak, recomputation counted; " + largeProducts +
 			"158.5 TFLOPS in bf16 and 51.4 in fp32 (" + collection + ", issue 78); attention and memory are assumed"}
 	hopperPCIe = shares{0.62, 0.70, 0.35, 0.80,
-		largeProducts + "471.8 TFLOPS in bf16 and 35.8 in fp32 (" + collection + ", issue 95); " + flashAttention2 + "; memory is assumed"}
+		largeProducts + "471.8 TFLOPS in bf16 and 35.8 in fp32 (" + collection + ", issue 95); " + flashAttention2 +
+			"; memory is assumed"}
 	hopper     = shares{0.73, 0.74, 0.35, 0.80, hopperProducts + "; " + flashAttention2 + "; memory is assumed"}
 	hopperH200 = shares{0.73, 0.74, 0.35, 0.90,
 		hopperProducts + ", whose fastest one in bf16, 798, is that of an H200, 790; " + flashAttention2 +
 			"; a copy of 8.6 GB on an H200 reads and writes 4.3 TB/s (PyTorch 2.11)"}
 	volta = shares{0.71, 0.92, 0.35, 0.80,
-		largeProducts + "89.4 TFLOPS in fp16 and 14.5 in fp32 on a V100 SXM2 (" + collection + ", issue 140); attention and memory are assumed"}
+		largeProducts + "89.4 TFLOPS in fp16 and 14.5 in fp32 on a V100 SXM2 (" + collection +
+			", issue 140); attention and memory are assumed"}
 )
 
 const (

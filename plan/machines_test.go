@@ -37,11 +37,13 @@ func TestMachines(t *testing.T) {
 // Each machine says which share of its data sheet is taken, and from where; the rates are these shares of the sheet's figures.
 func TestSharesOfMachinesHaveSources(t *testing.T) {
 	sheets := map[string][2]float64{ // TFLOPS in 16 bits, GB/s of the device's memory
-		"rtx2060-laptop-6gb": {18.4, 336}, "rtx3090-pc-24gb-64gb": {71, 936}, "rtx3090-pc-24gb-128gb": {71, 936}, "rtx4090-pc-128gb": {165.2, 1008},
-		"rtx4090-pc-256gb": {165.2, 1008}, "h100-pcie5": {756, 2000}, "h100-sxm": {989, 3350}, "h200-1.5tb": {989, 4800},
+		"rtx2060-laptop-6gb": {18.4, 336}, "rtx3090-pc-24gb-64gb": {71, 936}, "rtx3090-pc-24gb-128gb": {71, 936},
+		"rtx4090-pc-128gb": {165.2, 1008}, "rtx4090-pc-256gb": {165.2, 1008},
+		"h100-pcie5": {756, 2000}, "h100-sxm": {989, 3350}, "h200-1.5tb": {989, 4800},
 		"gh200-480gb": {989, 4000}, "dgx-2": {125, 900},
 	}
-	named := map[string]string{"rtx2060-laptop-6gb": "all assumed", "rtx3090-pc-24gb-64gb": "MegaTrain", "rtx4090-pc-128gb": "SlideFormer", "h100-pcie5": "issue 95",
+	named := map[string]string{"rtx2060-laptop-6gb": "all assumed", "rtx3090-pc-24gb-64gb": "MegaTrain", "rtx3090-pc-24gb-128gb": "MegaTrain",
+		"rtx4090-pc-128gb": "SlideFormer", "rtx4090-pc-256gb": "SlideFormer", "h100-pcie5": "issue 95",
 		"h100-sxm": "issue 79", "h200-1.5tb": "4.3 TB/s", "gh200-480gb": "H100 SXM", "dgx-2": "issue 140"}
 	for _, m := range plan.Machines() {
 		text := strings.Join(m.Sources, "\n")

@@ -234,7 +234,8 @@ func TestBenchmarkSaysWhatItPlannedBy(t *testing.T) {
 	if err := dev.Close(); err != nil {
 		t.Fatal(err)
 	}
-	for want, name := range map[string]string{"": info.Name, "not measured": "", `"another device", and this device is "` + info.Name + `"`: "another device"} {
+	other := `"another device", and this device is "` + info.Name + `"`
+	for want, name := range map[string]string{"": info.Name, "not measured": "", other: "another device"} {
 		env := newEnv(t)
 		env.CacheDir = t.TempDir()
 		var said strings.Builder

@@ -88,7 +88,7 @@ func probeSizesFor(dev device.Info, hostFree int64) probeSizes {
 	s.lengths, s.heads, s.kvHeads, s.headDim = []int{2048, 8192, 32768}, 32, 8, 128
 	share := hostFree / 4
 	s.bytes, s.stateBytes = min(1<<30, max(share/4, s.bytes)), min(2<<30, max(share/2, s.bytes))
-	s.long = 3 // products heat a GPU, and updates share memory with copies
+	s.long = 2 // products heat a GPU, and updates share memory with copies
 	return s
 }
 

@@ -228,8 +228,8 @@ func (p *prober) updates(m *plan.Machine) error {
 		at += v.Len
 		return v
 	}
-	args := device.AdamWArgs{M: vec(tensor.F32), V: vec(tensor.F32), Weights: vec(tensor.BF16), Low: vec(tensor.I16), Grad: vec(tensor.BF16),
-		AdamWScalars: device.AdamWScalars{ClipScale: 1, Decay: 1, OneMinusBeta1: 0.1, Beta2: 0.999, OneMinusBeta2: 0.001,
+	args := device.AdamWArgs{M: vec(tensor.F32), V: vec(tensor.F32), Weights: vec(tensor.BF16), Low: vec(tensor.I16),
+		Grad: vec(tensor.BF16), AdamWScalars: device.AdamWScalars{ClipScale: 1, Decay: 1, OneMinusBeta1: 0.1, Beta2: 0.999, OneMinusBeta2: 0.001,
 			StepSize: 1e-5, SqrtBC2: 1, Eps: 1e-8}}
 	if err := p.fill(p.host, args.M, args.Weights, args.Low, args.Grad); err != nil { // V begins with zeros: no square is negative
 		return err

@@ -304,7 +304,8 @@ func TestGuess(t *testing.T) {
 	for name, pair := range map[string][2]float64{"f32": {got.F32FLOPsPerSec, known.Machine.F32FLOPsPerSec},
 		"bf16":      {got.BF16FLOPsPerSec, known.Machine.BF16FLOPsPerSec},
 		"attention": {got.AttentionFLOPsPerSec, known.Machine.AttentionFLOPsPerSec},
-		"memory":    {got.DeviceBytesPerSec, known.Machine.DeviceBytesPerSec}, "link": {got.UploadBytesPerSec, known.Machine.UploadBytesPerSec}} {
+		"memory":    {got.DeviceBytesPerSec, known.Machine.DeviceBytesPerSec},
+		"link":      {got.UploadBytesPerSec, known.Machine.UploadBytesPerSec}} {
 		if math.Abs(pair[0]/pair[1]-1) > 0.02 {
 			t.Errorf("%s: %v, of the RTX 3090 %v", name, pair[0], pair[1])
 		}
@@ -314,9 +315,10 @@ func TestGuess(t *testing.T) {
 	dev := device.Info{Name: "a GPU, cuBLASLt 13.1.0", Workers: 82}
 	path := filepath.Join(env.CacheDir, machineFile)
 	other := guess(dev)
+	library := "a GPU, own matrix products"
 	for _, c := range []struct {
 		kept, want string
-	}{{"", "not measured"}, {"a GPU, own matrix products", `what was measured is "a GPU, own matrix products", and this device is "a GPU, cuBLASLt 13.1.0"`},
+	}{{"", "not measured"}, {library, `what was measured is "a GPU, own matrix products", and this device is "a GPU, cuBLASLt 13.1.0"`},
 		{dev.Name, ""}} {
 		if c.kept != "" {
 			other.Name = c.kept

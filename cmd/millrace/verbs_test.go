@@ -281,7 +281,8 @@ func TestMachineText(t *testing.T) {
 		t.Error(text)
 	}
 	m.AttentionByLength = []plan.AttentionRate{{SequenceLen: 2048, FLOPsPerSec: 3e9}, {SequenceLen: 8192, FLOPsPerSec: 4e9}}
-	if text := machineText(&m); strings.Count(text, "GFLOP/s") != 4 || !strings.Contains(text, "attention, sequences of 8192  4.00 GFLOP/s") {
+	longer := "attention, sequences of 8192  4.00 GFLOP/s"
+	if text := machineText(&m); strings.Count(text, "GFLOP/s") != 4 || !strings.Contains(text, longer) {
 		t.Error(text)
 	}
 	m.DiskReadBytesPerSec, m.DiskWriteBytesPerSec, m.DiskPath = 1.25e9, 0.75e9, "/mnt/drive"
