@@ -53,6 +53,32 @@ func TestProbe(t *testing.T) {
 	refused(t, err, "--path")
 }
 
+// The kernels and the driver layer of a GPU take what the probe asks for, with heads of 128.
+func TestProbeOfAStandIn(t *testing.T) {
+	env := newEnv(t)
+	gpu := standin.New(standin.Options{MemoryBytes: 256 << 20})
+	env.Open = func(_ string, a *hostmem.Accounts) (device.Device, device.Device, error) {
+		host, err := cpu.New(cpu.Options{Workers: 2, Accounts: a})
+		if err != nil {
+			return nil, nil, err
+		}
+		d, err := cuda.Open(cuda.Options{API: gpu.API(), OwnProducts: true, Accounts: a})
+		return d, host, err
+	}
+	tiny := probeSizes{positions: 32, hidden: 64, intermediate: 64, lengths: []int{16, 64}, heads: 2, kvHeads: 1, headDim: 128,
+		bytes: 1 << 16, stateBytes: 1 << 16, noiseElems: 1 << 12, long: 1}
+	m, err := probe(t.Context(), env, ProbeOptions{}, func(device.Info) probeSizes { return tiny }, 1e-5)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m.Check() != nil || len(m.AttentionByLength) != 2 || m.DeviceCopyBytesPerSec <= 0 || m.AdamWUnderCopiesBytesPerSec <= 0 {
+		t.Errorf("%+v", m)
+	}
+	if err := gpu.Check(); err != nil {
+		t.Error(err)
+	}
+}
+
 // Operands are sized for the device: a block of a 7B model on a GPU, less on a small one, and never more of the host than there is.
 func TestProbeSizes(t *testing.T) {
 	unified := probeSizesFor(device.Info{Unified: true}, 1<<40)
