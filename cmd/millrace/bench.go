@@ -96,7 +96,9 @@ func benchText(r *train.BenchResult) string {
 		row("loss", "%.4f in the first measured step, %.4f in the last; ln(vocabulary) is %.4f", r.LossFirst, r.Loss, r.LossUniform)
 	}
 	if r.PlannedBy == "guess" {
-		row("rates", "A GUESS, since %s: run `millrace probe` first", r.GuessReason)
+		row("planned by", "A GUESS, since %s: run `millrace probe` first", r.GuessReason)
+	} else {
+		row("planned by", "what `millrace probe` measured")
 	}
 	w.Flush()
 	if r.Alias != nil {
