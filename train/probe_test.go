@@ -231,30 +231,6 @@ func TestProbeOfALink(t *testing.T) {
 	}
 }
 
-// The CUDA device measures what the probe asks of a device with memory of its own.
-func TestProbeOfAGPU(t *testing.T) {
-	gpu, err := standin.Load()
-	if err != nil {
-		t.Fatal(err)
-	}
-	env := newEnv(t)
-	env.Open = func(_ string, a *hostmem.Accounts) (device.Device, device.Device, error) {
-		host, err := cpu.New(cpu.Options{Workers: 2, Accounts: a})
-		if err != nil {
-			return nil, nil, err
-		}
-		d, err := cuda.Open(cuda.Options{API: gpu, Accounts: a, OwnProducts: true})
-		return d, host, err
-	}
-	m, err := probe(context.Background(), env, ProbeOptions{}, smallProbeFor, 0.001)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if m.Check() != nil || m.AttentionFLOPsPerSec <= 0 || m.DeviceCopyBytesPerSec <= 0 || m.AdamWUnderCopiesBytesPerSec <= 0 {
-		t.Errorf("%+v", m)
-	}
-}
-
 // A probe that is cancelled leaves nothing, wherever it is; one that was killed leaves files, and the next one takes them away.
 func TestProbeStops(t *testing.T) {
 	env, dir := newEnv(t), t.TempDir()
