@@ -150,7 +150,7 @@ func (c *check) bench(name, shape string, flags ...string) (string, error) {
 		args = append([]string{"bench", "--device", c.gpu, "--json", "--model", filepath.Join(c.work, "model"), "--sequence-len", "32", "--tokens", "64",
 			"--steps", "1", "--warmup", "1", "--memory-device", "64MiB"}, flags...)
 	}
-	said, err := c.command(nil, "millrace", args...)
+	said, err := c.command(nil, "millrace", append(args, "--trace", filepath.Join(c.work, name+".trace.json"))...)
 	if err != nil {
 		return "", err
 	}

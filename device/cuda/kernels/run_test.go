@@ -30,13 +30,13 @@ type kernelRun struct {
 	run  func(t *testing.T, on *backend)
 }
 
-// runs are the tests that launch kernels, on any backend but for the last, whose memory is not there.
+// runs are the tests that launch kernels on any backend.
 var runs = []kernelRun{
 	{"Add", testAdd}, {"Norm", testNorms}, {"Sum", testSums}, {"Loss", testLoss}, {"Fold", testFold}, {"ScatterAdd", testScatterAdd},
-	{"Variants", testVariants}, {"MatMul", testMatMul}, {"Attention", testAttention}, {"LongVectors", testLongVectors},
+	{"Variants", testVariants}, {"MatMul", testMatMul}, {"Attention", testAttention},
 }
 
-// Every kernel runs in some test, on each target.
+// Every kernel runs in some test, on each target and so on a GPU as well.
 func TestKernelsRun(t *testing.T) {
 	if raceEnabled && testing.Short() {
 		t.Skip("nothing here is concurrent, and the interpreter of PTX is slow under the race detector")
@@ -50,6 +50,7 @@ func TestKernelsRun(t *testing.T) {
 					test.run(t, on)
 				})
 			}
+			t.Run("LongVectors", func(t *testing.T) { testLongVectors(t, &backend{target: target}) }) // memory that no GPU has
 		})
 		if ran < len(runs) {
 			continue // -run has chosen some
@@ -229,6 +230,19 @@ func testSums(t *testing.T, on *backend) {
 		chunks := cpu.SumChunks(n)
 		want := make([]float64, chunks)
 		cpu.For(isa.Best()).Sum(want, v)
+		half := b.field(tensor.BF16, 1, n, n)
+		halves := make([]uint16, n)
+		for i, x := range v {
+			half.put(0, i, float64(x))
+			halves[i] = tensor.BF16FromF32(x)
+		}
+		squares, of := doubles(b, chunks), make([]float64, chunks)
+		b.run("sumsq.f32", squares, x, n)
+		cpu.For(isa.Best()).SumSquares(of, cpu.F32(v))
+		b.compare(fmt.Sprint("squares of ", n, " numbers"), squares, of, within(0x1p-1000))
+		b.run("sumsq.bf16", squares, half, n)
+		cpu.For(isa.Best()).SumSquares(of, cpu.BF16(halves))
+		b.compare(fmt.Sprint("squares of ", n, " bf16 numbers"), squares, of, within(0x1p-1000))
 		partials, dst := doubles(b, chunks), doubles(b, 1)
 		b.run("sum.f32", partials, x, n)
 		b.run("sum_fold", dst, partials, chunks, 0)
