@@ -128,6 +128,9 @@ func newCheck(ctx context.Context, o *config, stdout io.Writer) (*check, error) 
 	if c.work, err = os.MkdirTemp("", "gpucheck-"); err != nil {
 		return nil, err
 	}
+	if err := c.writeModel(); err != nil {
+		return nil, errors.Join(err, os.RemoveAll(c.work))
+	}
 	built, _ := os.ReadFile(filepath.Join(c.dir, "built-from.txt")) // missing where nobody packed this
 	c.report.Built = strings.TrimSpace(string(built))
 	return c, nil
@@ -276,7 +279,7 @@ func (c *check) products() string {
 	case c.warning != "":
 		return "SLOWER THAN IT COULD BE: " + c.warning
 	case c.report.Machine == "":
-		return "no GPU was opened"
+		return "the row open did not say what computes"
 	}
 	return "computed on " + c.report.Machine
 }

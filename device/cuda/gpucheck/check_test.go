@@ -116,7 +116,7 @@ func TestRowsCostOnlyThemselves(t *testing.T) {
 			t.Errorf("%s is printed %d times:\n%s", name, n, printed)
 		}
 	}
-	if want := "2 passed, 5 failed, 1 left out; no GPU was opened\n"; !strings.HasSuffix(printed, want) {
+	if want := "2 passed, 5 failed, 1 left out; the row open did not say what computes\n"; !strings.HasSuffix(printed, want) {
 		t.Errorf("the end is not %q:\n%s", want, printed)
 	}
 	log, err := os.ReadFile(filepath.Join(out, "all.log"))

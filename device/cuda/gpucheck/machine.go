@@ -62,9 +62,6 @@ var deviceLine = regexp.MustCompile(`(?m)^device   (.*)$`)
 
 // open opens the GPU twice: the first time its driver may have kernels to compile.
 func open(c *check) (string, error) {
-	if err := c.writeModel(); err != nil {
-		return "", err
-	}
 	var sec [2]float64
 	var name string
 	for i := range sec {

@@ -196,9 +196,16 @@ func realModel(c *check) (string, error) {
 	if c.model == "" || c.data == "" {
 		return "", leftOut("--model and --data name no model and no data")
 	}
-	const steps = 10
-	set := []string{"init=pretrained", "model=" + c.model, "tokenizer=auto", "learning_rate=2e-5", "sequence_len=512", "batch_tokens=2048",
-		fmt.Sprint("max_steps=", steps), "numerics={micro_batch: 4, head_chunk: 512}", "datasets=[{path: " + c.data + ", type: " + dataType(c.data) + "}]"}
+	model := c.model
+	if strings.HasSuffix(model, ".gguf") {
+		model = filepath.Join(c.work, "real-model")
+		if _, err := c.command(nil, "millrace", "import", c.model, model); err != nil {
+			return "", err
+		}
+	}
+	const steps = 6
+	set := []string{"init=pretrained", "model=" + model, "tokenizer=auto", "learning_rate=2e-5", "sequence_len=512", "batch_tokens=1024",
+		fmt.Sprint("max_steps=", steps), "numerics={micro_batch: 2, head_chunk: 512}", "datasets=[{path: " + c.data + ", type: " + dataType(c.data) + "}]"}
 	if err := errors.Join(c.train("real-gpu", set...), c.train("real-cpu", append(set, "device=cpu")...)); err != nil {
 		return "", err
 	}
