@@ -42,6 +42,7 @@ def arguments(argv=None):
     p.add_argument("--steps", type=int, default=3)
     p.add_argument("--warmup", type=int, default=1)
     p.add_argument("--turns", type=int, default=2)
+    p.add_argument("--peers-only", action="store_true", help="leave millrace out, where it has been measured already")
     p.add_argument("--ours", action="append", metavar="FLAGS", help="such as '--stream always'; may be repeated")
     p.add_argument("--peers", nargs="*", choices=PEERS + FROM_FOLDER, help="default: all but those that need --peer-dir and have none")
     p.add_argument("--peer-dir", action="append", default=[], metavar="NAME=FOLDER", help="a clone of megatrain or slideformer; may be repeated")
@@ -58,7 +59,7 @@ def arguments(argv=None):
             p.error(f"--peer-dir {name}={folder}: it takes NAME=FOLDER, and the names are {' and '.join(FROM_FOLDER)}")
     if args.peers is None:
         args.peers = PEERS + list(args.folders)
-    args.ours = args.ours or [""]
+    args.ours = [] if args.peers_only else args.ours or [""]
     built = HERE.parents[1] / "bin" / "millrace"
     args.millrace = args.millrace or (str(built) if built.exists() else shutil.which("millrace") or "millrace")
     args.deadline = time.monotonic() + args.budget

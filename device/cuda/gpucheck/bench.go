@@ -4,11 +4,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 )
@@ -26,8 +28,9 @@ func tests(binary, pattern, tiny string) func(c *check) (string, error) {
 		}
 		deadline, _ := c.ctx.Deadline()
 		limit := time.Until(deadline) - time.Second // so that it can tell what all goroutines do
-		said, err := c.command([]string{"MILLRACE_GPU=1"}, binary, "-test.v", "-test.count=1", "-test.run="+strings.Join(parts, "/"),
-			fmt.Sprintf("-test.timeout=%.0fs", max(limit.Seconds(), 1)))
+		// A few processes at once: each has a context on the GPU, of some hundred MiB.
+		said, err := c.command([]string{"MILLRACE_GPU=1"}, binary, "-test.v", "-test.count=1", "-test.parallel=4",
+			"-test.run="+strings.Join(parts, "/"), fmt.Sprintf("-test.timeout=%.0fs", max(limit.Seconds(), 1)))
 		return testNote(said), err
 	}
 }
@@ -225,16 +228,49 @@ func rates(c *check) (string, error) {
 	return "PyTorch's rates are in rates.json; " + oneLine(said), err
 }
 
-// peers measures other programs at the same step.
+// peers measures other programs at the step of the row bench.
 func peers(c *check) (string, error) {
-	args := []string{"--millrace", filepath.Join(c.dir, "millrace"), "--out", filepath.Join(c.out, "peers.json"), "--turns", "1", "--device", c.device(),
-		"--peers"}
+	out := filepath.Join(c.out, "peers.json")
+	args := []string{"--peers-only", "--out", out, "--turns", "1", "--device", c.device(), "--peers"}
 	args = append(args, strings.Fields(c.peers)...)
 	if c.tiny {
 		args = append(args, "--model", filepath.Join(c.work, "model"), "--sequence-len", "32", "--tokens", "64", "--steps", "1")
 	} else {
 		args = append(args, "--shape", c.shape)
 	}
-	said, err := c.script("benchmarks/peers/compare.py", args...)
-	return oneLine(said), err
+	_, err := c.script("benchmarks/peers/compare.py", args...)
+	var none leftOut
+	if errors.As(err, &none) {
+		return "", err
+	}
+	note, noteErr := peersNote(out)
+	return note, errors.Join(err, noteErr)
+}
+
+// peersNote sums up what compare.py measured.
+func peersNote(path string) (string, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return "", err
+	}
+	var all map[string][]struct {
+		StepSec     float64 `json:"step_sec"`
+		ModelTFLOPS float64 `json:"model_tflops"`
+		Skipped     string  `json:"skipped"`
+		Failed      string  `json:"failed"`
+	}
+	if err := json.Unmarshal(text, &all); err != nil {
+		return "", fmt.Errorf("peers.json: %w", err)
+	}
+	var notes []string
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		r := all[name][0]
+		switch {
+		case r.StepSec > 0:
+			notes = append(notes, fmt.Sprintf("%s %.3f s, %.0f model TFLOP/s", name, r.StepSec, r.ModelTFLOPS))
+		default:
+			notes = append(notes, name+": "+oneLine(r.Skipped+r.Failed))
+		}
+	}
+	return strings.Join(notes, "; "), nil
 }

@@ -88,6 +88,7 @@ func touch(bytes int64) (*touchedMemory, error) {
 	begin := time.Now()
 	const piece = 1 << 30
 	accounts := hostmem.New()
+	accounts.GrowOnUse(true)
 	var pieces []*hostmem.Region
 	for r.TouchedBytes < bytes {
 		if free, _, err := hostmem.Available(); err != nil || free < floor {
