@@ -3,6 +3,8 @@
     build.py [SOURCE.py]...               compiles what changed, and assembles it
     build.py --check [SOURCE.py]...       compiles all of it and fails if compiled/ says otherwise
     build.py --assemble [SOURCE.py]...    assembles what is in compiled/ and fails if the figures are others than it says
+    build.py --ptxas PATH [SOURCE.py]...  assembles what is in compiled/ with another release's ptxas, and fails if it cannot or spills
+                                          more than the limits
     build.py --try PATTERN [SOURCE.py]... compiles the kernels whose names match and prints their figures; writes nothing
                                           (with --keep FOLDER: their PTX)
 
@@ -133,14 +135,14 @@ def assembler_version():
     return re.search(r"V([\d.]+)", said)[1]
 
 
-def assemble(name, ptx, target):
+def assemble(name, ptx, target, ptxas=None):
     """Registers and spilled bytes of a thread for each architecture, and the machine code for those whose GPUs run this target."""
     registers, spilled, code = {}, {}, {}
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
         (folder / "kernel.ptx").write_text(ptx)
         for architecture in TARGETS[target]:
-            run = subprocess.run([assembler(), "-v", f"--gpu-name={architecture}", "kernel.ptx", "-o", "kernel.cubin"], capture_output=True,
+            run = subprocess.run([ptxas or assembler(), "-v", f"--gpu-name={architecture}", "kernel.ptx", "-o", "kernel.cubin"], capture_output=True,
                                  text=True, cwd=folder)
             if run.returncode:
                 raise ValueError(f"{name}: ptxas for {architecture}: {run.stderr.strip()}")
@@ -166,8 +168,8 @@ def job(source, name, target, known):
     return name, target, ptx, launch, figures, code
 
 
-def assemble_job(name, ptx, target):
-    return name, target, *assemble(name, ptx, target)
+def assemble_job(name, ptx, target, ptxas=None):
+    return name, target, *assemble(name, ptx, target, ptxas)
 
 
 def in_parallel(function, jobs):
@@ -321,6 +323,21 @@ def reassemble(source):
     print(f"{source}: {len(manifest['kernels'])} kernels assemble for {', '.join(architectures)} to the code that is stored")
 
 
+def assemble_by(source, ptxas):
+    """Another release's figures beside those that are stored."""
+    manifest, texts, _ = read(source)
+    kernels = declared(source)
+    counts = dict(same=0, fewer=0, more=0)
+    for name, target, figures, _ in in_parallel(assemble_job, [(n, text, t, ptxas) for (n, t), text in texts.items()]):
+        check_spills(name, kernels[name], target, figures)
+        stored = next(k for k in manifest["kernels"] if k["name"] == name)["targets"][target]["spill_bytes"]
+        for a, spilled in figures["spill_bytes"].items():
+            counts["same" if spilled == stored[a] else "fewer" if spilled < stored[a] else "more"] += 1
+            if spilled > stored[a]:
+                print(f"{name} for {a} from {target}: {stored[a]} -> {spilled} bytes spilled")
+    print(f"{source}: {sum(counts.values())} assembled; spilled bytes: " + ", ".join(f"{n} {what}" for what, n in counts.items()))
+
+
 def attempt(source, pattern, keep):
     names = [n for n in declared(source) if fnmatch.fnmatch(n, pattern)]
     for name, target, ptx, launch, figures, _ in in_parallel(job, [(source, n, t, {}) for n in names for t in TARGETS]):
@@ -335,12 +352,16 @@ def main():
     parser.add_argument("sources", nargs="*", metavar="SOURCE.py")
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--assemble", action="store_true")
+    parser.add_argument("--ptxas")
     parser.add_argument("--try", dest="pattern")
     parser.add_argument("--keep", type=pathlib.Path)
     args = parser.parse_args()
     sys.path.insert(0, str(HERE))
     try:
         for source in [pathlib.Path(s).name for s in args.sources] or sources():
+            if args.ptxas:
+                assemble_by(source, args.ptxas)
+                continue
             if args.pattern:
                 attempt(source, args.pattern, args.keep)
                 continue
@@ -352,7 +373,7 @@ def main():
                 build(source)
         made = {f.name for s in sources() for f in [manifest_path(s), *(bundle_path(s, t) for t in TARGETS), *(code_path(s, a) for a in MACHINE_CODE)]}
         gone = sorted({p.name for p in COMPILED.glob("*")} - made)
-        if gone and not args.pattern and not args.sources:
+        if gone and not args.pattern and not args.ptxas and not args.sources:
             raise Stale(f"compiled/ has {gone}, which no source makes: remove them")
     except (Stale, ValueError) as e:
         raise SystemExit(f"build.py: {e}")
