@@ -1,6 +1,7 @@
 package cublaslt
 
 import (
+	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"path/filepath"
@@ -41,6 +42,7 @@ type fake struct {
 	prefer  map[uintptr]map[int32]uint64
 	asked   int // for algorithms
 	refuse  bool
+	wanted  string // preferences; empty: those of operands that are aligned to 16 bytes
 }
 
 type fataler interface {
@@ -126,8 +128,8 @@ func (f *fake) api() api {
 		},
 		MatmulAlgoGetHeuristic: func(_, d, a, b, c, e, p uintptr, want int32, results *heuristicResult, got *int32) status {
 			f.asked++
-			if fmt.Sprint(f.prefer[p]) != "map[1:33554432 3:2 5:16 6:16 7:16 8:16]" {
-				f.t.Errorf("the preferences are %v", f.prefer[p])
+			if got, want := fmt.Sprint(f.prefer[p]), cmp.Or(f.wanted, "map[1:33554432 3:2 5:16 6:16 7:16 8:16]"); got != want {
+				f.t.Errorf("the preferences are %s, want %s", got, want)
 			}
 			if want != 1 || c != e {
 				f.t.Errorf("%d algorithms for C in %d and D in %d", want, c, e)
@@ -215,6 +217,7 @@ func TestProducts(t *testing.T) {
 			}
 			return f.memory[int(x.At)/16+row*x.Stride+col]
 		}
+		f.wanted = fmt.Sprintf("map[1:33554432 3:2 5:%d 6:%d 7:%[3]d 8:%[3]d]", alignment(p.B.At), alignment(p.A.At), alignment(p.C.At))
 		want := slices.Clone(f.memory)
 		for i := range m {
 			for j := range n {
@@ -246,6 +249,36 @@ func TestProducts(t *testing.T) {
 			t.Fatalf("left: %v %v %v (%v)", f.descs, f.layouts, f.prefer, err)
 		}
 	})
+}
+
+// The library is told how far operands are aligned, each of them, and asked again where that is another.
+func TestAlignment(t *testing.T) {
+	f, b := newFake(t)
+	at := func(address driver.DevicePtr) Matrix { return Matrix{At: address, Rows: 4, Cols: 4, Stride: 4} }
+	f.memory = make([]float32, 1<<10)
+	for _, c := range []struct {
+		c, a, b driver.DevicePtr
+		wanted  string // A and B are exchanged, see the package comment
+		asked   int
+	}{
+		{256, 512, 1024, "map[1:33554432 3:2 5:256 6:256 7:256 8:256]", 1},
+		{512, 2560, 256, "map[1:33554432 3:2 5:256 6:256 7:256 8:256]", 1},
+		{512, 512 + 64, 1024, "map[1:33554432 3:2 5:256 6:16 7:256 8:256]", 2},
+		{512, 512 + 128, 1024, "", 2},
+		{512 + 16, 512, 1024, "map[1:33554432 3:2 5:256 6:256 7:16 8:16]", 3},
+		{512, 512, 1024 + 32, "map[1:33554432 3:2 5:16 6:256 7:256 8:256]", 4},
+	} {
+		f.wanted = c.wanted
+		if done, err := b.MatMul(&Product{C: at(c.c), A: at(c.a), B: at(c.b)}, 4096, 9); !done || err != nil {
+			t.Fatalf("%v, %v", done, err)
+		}
+		if f.asked != c.asked {
+			t.Errorf("%+v: asked %d times", c, f.asked)
+		}
+	}
+	if err := b.Close(); err != nil {
+		t.Error(err)
+	}
 }
 
 func TestNoAlgorithm(t *testing.T) {

@@ -50,6 +50,8 @@ type shape struct {
 	lda, ldb, ldc    int
 	operands, result Type
 	transA, transB   bool
+	alignA, alignB   uint32 // bytes that their addresses are multiples of, see alignment
+	alignC           uint32
 }
 
 // plan is the library's description of one shape of product, and the algorithm; missing where it has none.
@@ -62,12 +64,25 @@ type plan struct {
 // transposed is the shape of C' = op(B)'·op(A)'.
 func transposed(p *Product) shape {
 	s := shape{m: p.C.Cols, n: p.C.Rows, k: p.A.Cols, lda: p.B.Stride, ldb: p.A.Stride, ldc: p.C.Stride,
-		operands: p.A.Type, result: p.C.Type, transA: p.TransB, transB: p.TransA}
+		operands: p.A.Type, result: p.C.Type, transA: p.TransB, transB: p.TransA,
+		alignA: alignment(p.B.At), alignB: alignment(p.A.At), alignC: alignment(p.C.At)}
 	if p.TransA {
 		s.k = p.A.Rows
 	}
 	return s
 }
+
+// alignment is what the library is told of an address. It excludes algorithms by it, so it has two values only: what an arena gives to its
+// operands wherever they lie, and what all have. Else the bits of a product could depend on where its operands are.
+func alignment(at driver.DevicePtr) uint32 {
+	if at%wholeAlignBytes == 0 {
+		return wholeAlignBytes
+	}
+	return AlignBytes
+}
+
+// wholeAlignBytes is the library's own default, and no more than device.ArenaAlign.
+const wholeAlignBytes = 256
 
 // MatMul implements BLAS.
 func (h *handle) MatMul(p *Product, w Workspace, s driver.Stream) (bool, error) {
@@ -133,11 +148,11 @@ func (h *handle) describe(p *plan, s shape) error {
 	if err := layout(&p.c, s.result, s.m, s.n, s.ldc, false); err != nil {
 		return err
 	}
-	return h.choose(p)
+	return h.choose(p, s)
 }
 
 // choose asks the heuristic for its best algorithm.
-func (h *handle) choose(p *plan) (err error) {
+func (h *handle) choose(p *plan, s shape) (err error) {
 	a := &h.api
 	var preference uintptr
 	if err := a.MatmulPreferenceCreate(&preference).err("MatmulPreferenceCreate"); err != nil {
@@ -148,10 +163,8 @@ func (h *handle) choose(p *plan) (err error) {
 	}()
 	workspace := uint64(WorkspaceBytes)
 	err = a.MatmulPreferenceSetAttribute(preference, preferWorkspaceBytes, unsafe.Pointer(&workspace), 8).err("MatmulPreferenceSetAttribute")
-	numbers := map[int32]uint32{preferReductionScheme: reduceInComputeType}
-	for i := range int32(4) {
-		numbers[preferAlignmentA+i] = AlignBytes
-	}
+	numbers := map[int32]uint32{preferReductionScheme: reduceInComputeType, preferAlignmentA: s.alignA, preferAlignmentA + 1: s.alignB,
+		preferAlignmentA + 2: s.alignC, preferAlignmentA + 3: s.alignC}
 	for attribute, value := range numbers {
 		if err == nil {
 			err = a.MatmulPreferenceSetAttribute(preference, attribute, unsafe.Pointer(&value), 4).err("MatmulPreferenceSetAttribute")
@@ -162,13 +175,13 @@ func (h *handle) choose(p *plan) (err error) {
 	}
 	var result heuristicResult
 	var found int32
-	s := a.MatmulAlgoGetHeuristic(h.handle, p.desc, p.a, p.b, p.c, p.c, preference, 1, &result, &found)
+	said := a.MatmulAlgoGetHeuristic(h.handle, p.desc, p.a, p.b, p.c, p.c, preference, 1, &result, &found)
 	switch {
-	case s == statusNotSupported || s == statusSuccess && (found == 0 || result.state != statusSuccess):
+	case said == statusNotSupported || said == statusSuccess && (found == 0 || result.state != statusSuccess):
 		p.missing = true
 		return nil
-	case s != statusSuccess:
-		return s.err("MatmulAlgoGetHeuristic")
+	case said != statusSuccess:
+		return said.err("MatmulAlgoGetHeuristic")
 	}
 	p.algo = result.algo
 	return nil
