@@ -148,7 +148,7 @@ func (r *reference) microBatch(micro modeltest.MicroBatch, scale float32, keep n
 		h.Logits(s, w, first, xn, all)
 	}
 	s.LSEInit(stat)
-	h.Visit(s, tiles, dTiles, xn, stat, dxn, b.Targets, scale, h.NewVisitWork(a, r.dtype, n))
+	h.Visit(s, tiles, dTiles, xn, stat, dxn, false, b.Targets, scale, h.NewVisitWork(a, r.dtype, n))
 	s.TokenLoss(loss, stat, b.Targets)
 	h.NormBackward(s, norm, dNorm, top, rstd, dxn, dx)
 

@@ -3,7 +3,7 @@ package nn
 import "github.com/millrace/millrace/device"
 
 // Backward turns dx, which holds the gradient of y on entry, into the gradient of x, and adds the gradients of the
-// parameters to g. x is what Forward read and kept what it left; what kept lacks is computed again first, all but the
+// parameters to g, or writes those of matrices if g is fresh. x is what Forward read and kept what it left; what kept lacks is computed again first, all but the
 // last projection, whose result nobody needs. The bits do not depend on kept's level.
 func (d *Decoder) Backward(s device.Stream, w, g Params, x, dx device.Mat, b *Batch, r *Rope, kept *Kept, work *Work) {
 	p := d.places()
@@ -12,7 +12,7 @@ func (d *Decoder) Backward(s device.Stream, w, g Params, x, dx device.Mat, b *Ba
 	for c := range chunks(b.T, work.chunk) {
 		part := buf.at(c)
 		d.recomputeMLP(s, w, p, c.rows(x), kept.keep, &part)
-		d.backwardMLP(s, w, g, p, c.rows(dx), &part)
+		d.backwardMLP(s, w, g.at(c), p, c.rows(dx), &part)
 	}
 	d.backwardAttention(s, w, g, p, x, dx, b, r, buf)
 }
@@ -50,7 +50,7 @@ func (d *Decoder) recomputeMLP(s device.Stream, w Params, p places, x device.Mat
 // backwardMLP turns a chunk of dx from dy into dh. Each buffer is reused for its own gradient as soon as it was read last:
 // act, gu and norm, in this order.
 func (d *Decoder) backwardMLP(s device.Stream, w, g Params, p places, dx device.Mat, buf *Work) {
-	weightGrad(s, g.Mat(p.down), dx, buf.act)
+	weightGrad(s, g.Mat(p.down), dx, buf.act, g.Fresh)
 	if d.MLPBias {
 		biasGrad(s, g.Mat(p.downBias), dx)
 	}
@@ -58,7 +58,7 @@ func (d *Decoder) backwardMLP(s device.Stream, w, g Params, p places, dx device.
 	s.MatMul(dAct, dx, w.Mat(p.down), device.MatMulFlags{})
 	dGU := buf.gu
 	s.SwiGLUGrad(dGU, dAct, buf.gu)
-	weightGrad(s, g.Glued(p.gateUp, 2), dGU, buf.norm)
+	weightGrad(s, g.Glued(p.gateUp, 2), dGU, buf.norm, g.Fresh)
 	if d.MLPBias {
 		biasGrad(s, g.Glued(p.gateUpBias, 2), dGU)
 	}
@@ -70,8 +70,8 @@ func (d *Decoder) backwardMLP(s device.Stream, w, g Params, p places, dx device.
 // backwardAttention turns dx from dh into the gradient of x.
 func (d *Decoder) backwardAttention(s device.Stream, w, g Params, p places, x, dx device.Mat, b *Batch, r *Rope, buf *Work) {
 	for c := range chunks(b.T, buf.chunk) {
-		part, dx := buf.at(c), c.rows(dx)
-		weightGrad(s, g.Mat(p.out), dx, part.att)
+		part, dx, g := buf.at(c), c.rows(dx), g.at(c)
+		weightGrad(s, g.Mat(p.out), dx, part.att, g.Fresh)
 		if d.OutBias {
 			biasGrad(s, g.Mat(p.outBias), dx)
 		}
@@ -82,7 +82,7 @@ func (d *Decoder) backwardAttention(s device.Stream, w, g Params, p places, x, d
 	s.AttentionGrad(dq, dk, dv, buf.dAtt, q, k, v, buf.att, buf.lse, buf.delta, d.spec(b))
 	for c := range chunks(b.T, buf.chunk) {
 		part := buf.at(c)
-		d.backwardQKV(s, w, g, p, c.rows(x), c.rows(dx), c.ids(b.Docs.Positions), r, &part)
+		d.backwardQKV(s, w, g.at(c), p, c.rows(x), c.rows(dx), c.ids(b.Docs.Positions), r, &part)
 	}
 }
 
@@ -98,7 +98,7 @@ func (d *Decoder) backwardQKV(s device.Stream, w, g Params, p places, x, dx devi
 	}
 	// The MLP half took over the buffer of this norm; to repeat it is cheaper than to hold t*Hidden elements meanwhile.
 	s.RMSNorm(buf.norm, buf.rstd, x, w.Mat(p.attnNorm), 1, d.Eps)
-	weightGrad(s, g.Glued(p.qkv, 3), buf.dQKV, buf.norm)
+	weightGrad(s, g.Glued(p.qkv, 3), buf.dQKV, buf.norm, g.Fresh)
 	if d.QKVBias {
 		biasGrad(s, g.Glued(p.qkvBias, 3), buf.dQKV)
 	}
@@ -107,10 +107,10 @@ func (d *Decoder) backwardQKV(s device.Stream, w, g Params, p places, x, dx devi
 	s.RMSNormGrad(dx, g.Mat(p.attnNorm), dNorm, x, w.Mat(p.attnNorm), buf.rstd, dx, 1)
 }
 
-// weightGrad is dw += dy^T·x for y = x·w^T, unless w is frozen.
-func weightGrad(s device.Stream, dw, dy, x device.Mat) {
+// weightGrad is dw += dy^T·x for y = x·w^T, or dw = if that is fresh, unless w is frozen.
+func weightGrad(s device.Stream, dw, dy, x device.Mat, fresh bool) {
 	if !dw.IsZero() {
-		s.MatMul(dw, dy, x, device.MatMulFlags{TransA: true, Accumulate: true})
+		s.MatMul(dw, dy, x, device.MatMulFlags{TransA: true, Accumulate: !fresh})
 	}
 }
 

@@ -101,7 +101,12 @@ func (k *block) run(keep nn.Keep) (y, dx, g []float32) {
 	work := k.d.NewBackwardWork(k.arena, k.x.DType, positions, k.rows, keep)
 	k.poison(device.Mem{Off: mark, Len: k.arena.Mark() - mark})
 	k.set(k.dx, k.dy)
-	clear(k.bytes(k.g.Mem))
+	if k.g.Fresh {
+		k.poison(k.g.Mem)
+		k.g.Clear(k.stream)
+	} else {
+		clear(k.bytes(k.g.Mem))
+	}
 	k.d.Backward(k.stream, k.w, k.g, k.x, k.dx, k.b, k.r, kept, work)
 	k.sync()
 	k.arena.Release(begin)

@@ -22,6 +22,7 @@ type ending struct {
 	stat, loss, dxn32 device.Mat
 	targets           device.Mem
 	targetIDs         []int32
+	fresh             bool // gradients of tiles hold nothing yet
 }
 
 const lossScale = 0.25
@@ -55,8 +56,13 @@ func newEnding(t *testing.T, h *nn.Head, dtype tensor.DType) *ending {
 // run computes the loss, and the gradients in one of the two schedules.
 func (e *ending) run(visit bool) {
 	mark := e.arena.Mark()
-	for _, d := range append([]device.Mat{e.dwNorm}, e.dTiles...) {
-		clear(e.bytes(d.Mem))
+	clear(e.bytes(e.dwNorm.Mem))
+	for _, d := range e.dTiles {
+		if e.fresh {
+			e.poison(d.Mem)
+		} else {
+			clear(e.bytes(d.Mem))
+		}
 	}
 	e.poison(e.dxn32.Mem)
 	s, h := e.stream, e.h
@@ -64,7 +70,7 @@ func (e *ending) run(visit bool) {
 	s.LSEInit(e.stat)
 	if visit {
 		work := h.NewVisitWork(e.arena, e.dtype, positions)
-		h.Visit(s, e.tiles, e.dTiles, e.xn, e.stat, e.dxn32, e.targets, lossScale, work)
+		h.Visit(s, e.tiles, e.dTiles, e.xn, e.stat, e.dxn32, e.fresh, e.targets, lossScale, work)
 	} else {
 		work := h.NewStatsWork(e.arena, e.dtype, positions)
 		for i, w := range e.tiles {
@@ -73,7 +79,7 @@ func (e *ending) run(visit bool) {
 		}
 		for i := len(e.tiles) - 1; i >= 0; i-- {
 			first, _ := h.Tile(i)
-			h.Grad(s, e.tiles[i], e.dTiles[i], first, e.xn, e.stat, e.dxn32, i == len(e.tiles)-1, e.targets, lossScale, work)
+			h.Grad(s, e.tiles[i], e.dTiles[i], first, e.xn, e.stat, e.dxn32, i == len(e.tiles)-1, e.fresh, e.targets, lossScale, work)
 		}
 	}
 	s.TokenLoss(e.loss, e.stat, e.targets)
@@ -223,9 +229,9 @@ func TestHeadFLOPs(t *testing.T) {
 	for i, w := range e.tiles {
 		first, _ := h.Tile(i)
 		h.Stats(&s, w, first, e.xn, e.stat, e.targets, work)
-		h.Grad(&g, w, e.dTiles[i], first, e.xn, e.stat, e.dxn32, i == 0, e.targets, 1, work)
+		h.Grad(&g, w, e.dTiles[i], first, e.xn, e.stat, e.dxn32, i == 0, false, e.targets, 1, work)
 	}
-	h.Visit(&v, e.tiles, e.dTiles, e.xn, e.stat, e.dxn32, e.targets, 1, h.NewVisitWork(e.arena, tensor.F32, positions))
+	h.Visit(&v, e.tiles, e.dTiles, e.xn, e.stat, e.dxn32, false, e.targets, 1, h.NewVisitWork(e.arena, tensor.F32, positions))
 	stats1, grad1, visit1 := h.Ops(positions)
 	if n := h.Tiles(); s.ops != n*stats1 || g.ops != n*grad1 || v.ops != n*visit1 {
 		t.Errorf("%d, %d, %d operations for %d tiles; account %d, %d, %d for one", s.ops, g.ops, v.ops, n, stats1, grad1, visit1)

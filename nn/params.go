@@ -13,6 +13,8 @@ type Params struct {
 	DType  tensor.DType
 	// Grad says that this is the gradient extent, which has no place for frozen tensors.
 	Grad bool
+	// Fresh says that gradients of matrices hold nothing yet: they are written and not added to. The rest has been cleared.
+	Fresh bool
 }
 
 // Weights views mem, the start of a weights extent, through its layout.

@@ -449,7 +449,7 @@ func (s *setting) costs() func(op *Op) cost {
 		case Collect:
 			c.down = s.resultBytes()
 		case ZeroGrad:
-			c.element = s.gradBytes(op.Part)
+			c.element = nn.ClearedBytes(s.model.Parts[op.Part].Layout)
 		case Round:
 			c.element = s.gradBytes(op.Part) + 2*s.storedGradBytes(op.Part)
 		case Forward, Backward:
@@ -470,6 +470,7 @@ func (s *setting) costs() func(op *Op) cost {
 			c.attention = back - backNone + again[keep] - againNone[keep]
 			// Each chunk of each micro-batch reads the weights again, and adds to a gradient that it reads and writes.
 			c.element = backwardElems*int64(t)*elem + chunks*(2*s.weightBytes(op.Part)+2*s.gradBytes(op.Part))
+			c.element -= s.freshBytes(op.Part, op.Micro)
 		case HeadNorm, HeadInput:
 			c.element, c.ops = 4*x, 2*chunks
 		case HeadStats:
@@ -479,16 +480,26 @@ func (s *setting) costs() func(op *Op) cost {
 			c = s.tileCost(op.Part, head, 3)
 			c.ops = int64(gradOps)
 			c.flops -= s.frozenFLOPs(op.Part)
+			c.element -= s.freshBytes(op.Part, op.Micro)
 		case HeadVisit:
 			for _, p := range s.model.HeadTiles {
 				one := s.tileCost(p, head, 3)
 				c.flops += one.flops - s.frozenFLOPs(p)
-				c.element += one.element
+				c.element += one.element - s.freshBytes(p, op.Micro)
 				c.ops += int64(visitOps)
 			}
 		}
 		return c
 	}
+}
+
+// freshBytes are those that the first micro-batch does not read of a gradient, since its first chunk writes it (nn.Params.Fresh).
+func (s *setting) freshBytes(part, micro int) int64 {
+	if micro > 0 || !s.trained(part) {
+		return 0
+	}
+	l := s.model.Parts[part].Layout
+	return s.gradBytes(part) - nn.ClearedBytes(l)
 }
 
 // pairs is the number of pairs of query and key that one head scores in a micro-batch, each sequence being one document.

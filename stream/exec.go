@@ -54,7 +54,7 @@ func (r *run) exec(op *plan.Op) error {
 		if err != nil {
 			return err
 		}
-		s.Zero(g.Mem)
+		g.Clear(s)
 	case plan.Round:
 		return r.round(s, op)
 	case plan.DrainLogits:
@@ -89,6 +89,7 @@ func (r *run) compute(s device.Stream, op *plan.Op) error {
 		if err != nil {
 			return err
 		}
+		g.Fresh = m == 0 // micro-batches come in order
 		block.Backward(s, w, g, x, r.inputGrad(op.Output, m), r.batch(m), &b.Rope, kept, b.BackwardWork[i])
 		return nil
 	case plan.HeadStats, plan.HeadGrad:
@@ -105,7 +106,7 @@ func (r *run) compute(s device.Stream, op *plan.Op) error {
 		if err != nil {
 			return err
 		}
-		r.head.Grad(s, w.Mat(0), g.Mat(0), first, b.Normed[h], b.Stat[h], b.DNormed[h], op.First, targets, r.scale, b.StatsWork)
+		r.head.Grad(s, w.Mat(0), g.Mat(0), first, b.Normed[h], b.Stat[h], b.DNormed[h], op.First, m == 0, targets, r.scale, b.StatsWork)
 		return nil
 	case plan.HeadLogits:
 		w, err := r.weights(op.Part, op.Slot)
@@ -155,7 +156,7 @@ func (r *run) visitHead(s device.Stream, m int) error {
 		tiles, grads = append(tiles, w.Mat(0)), append(grads, g.Mat(0))
 	}
 	b, h := r.buffers, r.Plan.HeadBuffer(m)
-	r.head.Visit(s, tiles, grads, b.Normed[h], b.Stat[h], b.DNormed[h], r.batch(m).Targets, r.scale, b.VisitWork)
+	r.head.Visit(s, tiles, grads, b.Normed[h], b.Stat[h], b.DNormed[h], m == 0, r.batch(m).Targets, r.scale, b.VisitWork)
 	r.loss(s, m)
 	return nil
 }
