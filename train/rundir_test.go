@@ -166,7 +166,7 @@ func TestSizesSurviveAKill(t *testing.T) {
 		}
 		write(t, filepath.Join(killed.OutputDir, name), strings.ReplaceAll(string(text), c.OutputDir, killed.OutputDir))
 	}
-	killed.Memory = budget(t, "3MiB")
+	killed.Memory = budget(t, "1500KiB")
 	fresh := killed
 	fresh.OutputDir = filepath.Join(t.TempDir(), "fresh")
 	if _, err := Train(context.Background(), &fresh, newEnv(t), Options{}); err != nil {
