@@ -68,8 +68,8 @@ type probeSizes struct {
 	bytes                           int64 // of copies and of element-wise operands: more than caches hold
 	stateBytes                      int64 // that AdamW updates
 	noiseElems                      int   // random numbers that are drawn; operands repeat them
-	long                            int   // how many times as long as others the measurements of products and updates go on
-	pieceElems, diskBytes           int64 // the disk writes and reads diskBytes in a pass, in pieces of so many parameters
+	long                            int   // how many times as long as others the measurements of products and updates take
+	pieceElems, diskBytes           int64 // the disk writes and reads diskBytes in a pass, in pieces of pieceElems parameters
 }
 
 // probeSizesFor are large enough for the device to be at work, and not at starting to work: on a GPU those of a block of Qwen2.5-7B, and

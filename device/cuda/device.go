@@ -50,7 +50,7 @@ type Device struct {
 
 	mu     sync.Mutex
 	pinned map[*hostmem.Region]*pinning
-	pins   chan struct{} // one for each registration that goes on
+	pins   chan struct{} // one for each registration under way
 
 	workspace workspace
 

@@ -15,7 +15,7 @@ import (
 	"github.com/millrace/millrace/internal/fault"
 )
 
-// slowLoad is how long loading takes before somebody may ask what is going on.
+// slowLoad is how long compiling takes before a user is told of it.
 const slowLoad = 2 * time.Second
 
 // kernelSet is the kernels of a target, and a hash of all of their PTX.

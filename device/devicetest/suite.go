@@ -21,8 +21,8 @@ type Suite struct {
 	F32, BF16 Tolerance
 	// Only names the tests to run; nil: all. It is for a driver's second configuration, where most of the first one's proof holds.
 	Only []string
-	// Align has matrices begin at multiples of so many bytes, with strides of so many elements, as those of an engine do; 0: anywhere that
-	// their elements may. With it, shapes of real models come as well: sizes that are round, heads of 64, 128 and 256 columns.
+	// Align is a number n: matrices begin at multiples of n bytes, with strides of multiples of n elements, as those of an engine do. 0: they
+	// begin wherever their elements may. With it, shapes of real models come as well: sizes that are round, heads of 64, 128 and 256 columns.
 	Align int
 	// Fail makes the stream fail with err in its order, as an operation would. nil: the driver has no such hook.
 	Fail func(s device.Stream, err error)

@@ -103,7 +103,7 @@ func (g *growth) land(bytes int64) {
 	g.landed.Broadcast()
 }
 
-// inPieces populates so many bytes by several workers, under the eyes of a growth if that is not nil. It ends early at an error.
+// inPieces populates the bytes of a region by several workers, as a growth allows if that is not nil. It ends early at an error.
 func inPieces(bytes int64, workers int, g *growth, populate func(off, n int64) error) error {
 	pieces := (bytes + populatePiece - 1) / populatePiece
 	var mu sync.Mutex

@@ -356,7 +356,7 @@ func TestPlaces(t *testing.T) {
 		"/venv/lib/python3*/site-packages/nvidia/cublas/lib":        {"/venv/lib/python3.12/site-packages/nvidia/cublas/lib"},
 		"/home/u/.local/lib/python3*/site-packages/nvidia/cu1?/lib": {"/home/u/.local/lib/python3.13/site-packages/nvidia/cu13/lib"},
 		"/usr/local/lib/python3*/dist-packages/nvidia/cublas/lib":   {"/usr/local/lib/python3.10/dist-packages/nvidia/cublas/lib"},
-		// The first Python on PATH is that of a virtual environment which nobody has activated, and a link to another Python.
+		// The first Python on PATH is that of a virtual environment which is not activated, and a link to another Python.
 		"bin/python3":                  {"bin/python3"},
 		"/opt/torch/.venv/bin/python3": {"/opt/torch/.venv/bin/python3"},
 		"/usr/bin/python3":             {"/usr/bin/python3"},

@@ -131,7 +131,7 @@ func newCheck(ctx context.Context, o *config, stdout io.Writer) (*check, error) 
 	if err := c.writeModel(); err != nil {
 		return nil, errors.Join(err, os.RemoveAll(c.work))
 	}
-	built, _ := os.ReadFile(filepath.Join(c.dir, "built-from.txt")) // missing where nobody packed this
+	built, _ := os.ReadFile(filepath.Join(c.dir, "built-from.txt")) // missing in a folder that was not packed
 	c.report.Built = strings.TrimSpace(string(built))
 	return c, nil
 }

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// machine says what this machine is, for whoever reads the figures later. Nothing of it can fail.
+// machine says what this machine is, for readers of the figures. Nothing of it can fail.
 func machine(c *check) (string, error) {
 	for _, command := range [][]string{{"uname", "-a"}, {"nvidia-smi"}, {"lscpu"}, {"cat", "/proc/meminfo"},
 		{"cat", "/sys/kernel/mm/transparent_hugepage/enabled"}, {"cat", "/sys/fs/cgroup/memory.max"}, {"df", "-h", "."}, {"python3", "--version"}} {
