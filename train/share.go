@@ -7,7 +7,7 @@ import (
 	"github.com/millrace/millrace/internal/fault"
 )
 
-// share calls f for each of n things on so many goroutines, and returns the first error; after one, and when ctx ends, no call begins.
+// share calls f for each of n things on several goroutines, and returns the first error; after one, and when ctx ends, no call begins.
 func share(ctx context.Context, n, workers int, f func(i int) error) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
