@@ -1,0 +1,163 @@
+// Command optimizer prints what the simulator says a step takes where the host's AdamW is what limits it, as markdown tables: an H200
+// beside 16 cores whose AdamW has 200, 150 or 60 GB/s, and a desktop with an RTX 4090. It needs no machine, model or data.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"log"
+	"strings"
+
+	"github.com/millrace/millrace/hf"
+	"github.com/millrace/millrace/model"
+	"github.com/millrace/millrace/optim"
+	"github.com/millrace/millrace/plan"
+	"github.com/millrace/millrace/tensor"
+)
+
+const sequenceLen = 2048
+
+// step is what is planned and simulated.
+type step struct {
+	shape     string
+	tokens    int
+	on        plan.NamedMachine
+	streamAll bool
+	noClip    bool
+}
+
+func main() {
+	log.SetFlags(0)
+	desktops := flag.Bool("desktops", true, "the rows of the RTX 4090 as well, which take longer to plan")
+	flag.Parse()
+	fmt.Println("| machine | model | tokens | --stream | clipping | AdamW GB/s | step s | model TFLOP/s | busy: compute, update | updated on the device | compute waits for |")
+	fmt.Println("|---|---|---|---|---|---|---|---|---|---|---|")
+	for _, streamAll := range []bool{false, true} {
+		for _, noClip := range []bool{false, true} {
+			for _, adamw := range []float64{200e9, 150e9, 60e9} {
+				line(step{"qwen2.5-7b", 32768, h200(adamw), streamAll, noClip})
+			}
+		}
+	}
+	if *desktops {
+		for _, shape := range []string{"llama-3-8b", "qwen2.5-14b"} {
+			for _, noClip := range []bool{false, true} {
+				line(step{shape, 65536, rtx4090(), false, noClip})
+			}
+		}
+	}
+}
+
+// overheadBytes is what the CUDA driver's streams and products take of a GPU (device/cuda).
+const overheadBytes = 32<<20 + 2<<10 + 16*64<<10
+
+// h200 is an H200 with what is taken to arrive of it, on a host with 110 GiB for a run.
+func h200(adamw float64) plan.NamedMachine {
+	on, err := plan.FindMachine("h200-1.5tb")
+	must(err)
+	m := &on.Machine
+	m.BF16FLOPsPerSec, m.AttentionFLOPsPerSec, m.DeviceBytesPerSec = 680e12, 250e12, 3.4e12
+	m.UploadBytesPerSec, m.DownloadBytesPerSec = 50e9, 50e9
+	m.AdamWBytesPerSec, m.HostBytesPerSec = adamw, adamw
+	on.DeviceBytes, on.HostBytes = 1375<<30/10, 110<<30
+	on.Device.OverheadBytes = overheadBytes
+	return on
+}
+
+// rtx4090 is a desktop whose DRAM has 65 GB/s for AdamW, and room for all state.
+func rtx4090() plan.NamedMachine {
+	on, err := plan.FindMachine("rtx4090-pc-256gb")
+	must(err)
+	on.Machine.AdamWBytesPerSec, on.Machine.HostBytesPerSec = 65e9, 65e9
+	on.Device.OverheadBytes = overheadBytes
+	return on
+}
+
+// line prints a step.
+func line(s step) {
+	p := s.plan()
+	q := p.Predicted
+	stream, clipping := "auto", "exact"
+	if s.streamAll {
+		stream = "always"
+	}
+	if s.noClip {
+		clipping = "none"
+	}
+	here := 0
+	for part := range p.Model.Parts {
+		if p.StateHere(part) && p.Model.Parts[part].Kind == model.Block {
+			here++
+		}
+	}
+	busy := func(lane plan.Lane) float64 { return 100 * q.LaneSeconds[lane] / q.StepSeconds }
+	fmt.Printf("| %s | %s | %d | %s | %s | %.0f | %.2f | %.0f | %.0f%%, %.0f%% | %d of %d blocks | %s |\n", s.on.Name, s.shape, s.tokens, stream, clipping,
+		s.on.Machine.AdamWBytesPerSec/1e9, q.StepSeconds, modelTFLOPS(p, s.tokens), busy(plan.LaneCompute), busy(plan.LaneUpdate),
+		here, len(p.Model.Blocks), waits(p, s.on))
+}
+
+// plan is the fastest of the plans for several sizes of micro-batches and of chunks of the head.
+func (s step) plan() *plan.Plan {
+	text, err := plan.Shape(s.shape)
+	must(err)
+	c, err := hf.ParseConfig(s.shape, text)
+	must(err)
+	m, err := model.New(c)
+	must(err)
+	r := plan.Request{Model: m, Device: s.on.Device, Machine: s.on.Machine, DeviceBytes: s.on.DeviceBytes, HostBytes: s.on.HostBytes,
+		StreamAll: s.streamAll, Wants: plan.Wants{NoClip: s.noClip},
+		Numerics: plan.Numerics{Compute: tensor.BF16, Master: optim.Split, SequenceLen: sequenceLen}}
+	var best *plan.Plan
+	for positions := 16384; positions >= sequenceLen; positions /= 2 {
+		var fits *plan.Plan
+		for _, chunk := range []int{4096, 2048, 1024, 512} {
+			n := &r.Numerics
+			n.MicroBatch, n.MicroBatches, n.HeadChunk = positions/sequenceLen, s.tokens/positions, min(chunk, positions)
+			p, err := plan.New(context.Background(), r)
+			if err != nil {
+				continue
+			}
+			if fits != nil && p.Predicted.StepSeconds > 0.99*fits.Predicted.StepSeconds {
+				break
+			}
+			fits = p
+		}
+		if fits == nil {
+			continue
+		}
+		if best != nil && fits.Predicted.StepSeconds > 0.99*best.Predicted.StepSeconds {
+			break
+		}
+		best = fits
+	}
+	if best == nil {
+		log.Fatalf("%s does not fit", s.shape)
+	}
+	return best
+}
+
+func modelTFLOPS(p *plan.Plan, tokens int) float64 {
+	docs := make([]int, tokens/sequenceLen)
+	for i := range docs {
+		docs[i] = sequenceLen
+	}
+	return float64(p.Model.TrainFLOPs(docs)) / p.Predicted.StepSeconds / 1e12
+}
+
+// waits are the longest times in which the compute lane idles.
+func waits(p *plan.Plan, on plan.NamedMachine) string {
+	var say []string
+	for _, i := range p.Idles(on.Machine, on.Device) {
+		if i.Seconds >= 0.002*p.Predicted.StepSeconds && len(say) < 3 {
+			say = append(say, fmt.Sprintf("%s before %s %.1f%%", i.For, i.Before, 100*i.Seconds/p.Predicted.StepSeconds))
+		}
+	}
+	return strings.Join(say, ", ")
+}
+
+func must(err error) {
+	if err != nil {
+		log.Fatal(err)
+	}
+}
