@@ -273,14 +273,17 @@ func (c *chooser) ladders(foot Placement) [][][]rung {
 		moved = [][]rung{nil, nil}
 	}
 	head := []rung{func(n *Placement) { n.SingleHead = true }}
-	var away []rung // what attention leaves, in host memory
-	if !foot.Bind && c.travelsFaster(s) {
+	away := map[nn.Keep][]rung{} // what blocks keep, in host memory
+	for _, k := range levels {
+		if foot.Bind || !c.travels(s, k) {
+			continue
+		}
 		for _, b := range blocks {
-			away = append(away, func(n *Placement) {
+			away[k] = append(away[k], func(n *Placement) {
 				if n.KeptSlots == 0 {
 					n.KeptSlots, n.KeptOnHost = keptSlots, make([]bool, len(n.Keep))
 				}
-				n.Keep[b], n.KeptOnHost[b] = nn.KeepAttention, true
+				n.Keep[b], n.KeptOnHost[b] = k, true
 			})
 		}
 	}
@@ -309,15 +312,31 @@ func (c *chooser) ladders(foot Placement) [][][]rung {
 	}
 	// What attention leaves in host memory: of as many blocks as that has room for, and of the others on the device. Small steps,
 	// since what is left of host memory is of no other use.
-	for _, n := range stepsTo(len(away), awaySteps) {
-		var others []rung
-		for _, b := range blocks[n:] {
-			others = append(others, keep(b, nn.KeepAttention))
+	if attended := away[nn.KeepAttention]; len(attended) > 0 && c.travelsFaster(s) {
+		for _, n := range stepsTo(len(attended), awaySteps) {
+			var others []rung
+			for _, b := range blocks[n:] {
+				others = append(others, keep(b, nn.KeepAttention))
+			}
+			all = append(all, [][]rung{attended[:n], others, head, byBlock, moved[0], moved[1]})
 		}
-		all = append(all, [][]rung{away[:n], others, head, byBlock, moved[0], moved[1]})
+		all = append(all, [][]rung{attended, moved[0], byBlock, head, moved[1]})
 	}
-	if len(away) > 0 {
-		all = append(all, [][]rung{away, moved[0], byBlock, head, moved[1]})
+	// More than that where the link has time for it: of as many blocks as there is room for, or of some of those.
+	for _, k := range levels[1:] {
+		room := sort.Search(len(away[k]), func(i int) bool {
+			if c.ctx.Err() != nil {
+				return true
+			}
+			place := clone(foot)
+			for _, r := range away[k][:i+1] {
+				r(&place)
+			}
+			return c.fits(c.measure(place)) != nil
+		})
+		for _, n := range sharesOf(room) {
+			all = append(all, [][]rung{away[k][:n], head, byBlock[n*len(levels):], moved[0], moved[1]})
+		}
 	}
 	return all
 }
@@ -380,6 +399,25 @@ func (c *chooser) travelsFaster(s *setting) bool {
 		bytes := int64(t) * int64(d.Heads) * (int64(d.HeadDim)*c.Numerics.Compute.Bytes() + 4)
 		link := min(c.Machine.UploadBytesPerSec, c.Machine.DownloadBytesPerSec)
 		if float64(attention)/c.Machine.AttentionFLOPsPerSec < float64(bytes)/link {
+			return false
+		}
+	}
+	return true
+}
+
+// travels reports whether what blocks keep at a level leaves for host memory in the time of a forward visit: what takes longer has the
+// device wait for the link. Coming back it has more time.
+func (c *chooser) travels(s *setting, k nn.Keep) bool {
+	t, link := c.Numerics.Positions(), min(c.Machine.UploadBytesPerSec, c.Machine.DownloadBytesPerSec)
+	place := s.place
+	place.Keep = slices.Repeat([]nn.Keep{k}, len(c.Model.Blocks))
+	kept := &setting{model: s.model, num: s.num, place: place}
+	for b, d := range c.Model.Blocks {
+		products, _, _ := d.FLOPs(t, 0)
+		all, _, _ := d.FLOPs(t, s.pairs(d))
+		forward := float64(products)/c.Machine.MatMulFLOPsPerSec(c.Numerics.Compute) +
+			float64(all-products)/c.Machine.AttentionFLOPsPerSecAt(c.Numerics.SequenceLen)
+		if forward < float64(kept.blockKeptBytes(b))/link {
 			return false
 		}
 	}

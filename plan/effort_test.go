@@ -8,6 +8,7 @@ import (
 
 	"github.com/millrace/millrace/hf"
 	"github.com/millrace/millrace/model"
+	"github.com/millrace/millrace/nn"
 	"github.com/millrace/millrace/optim"
 	"github.com/millrace/millrace/tensor"
 )
@@ -110,5 +111,39 @@ func TestManyMicroBatches(t *testing.T) {
 	}
 	if each := p.simulateEach(on.Machine, on.Device); math.Abs(each.StepSeconds-p.Predicted.StepSeconds) > 1e-3*each.StepSeconds {
 		t.Errorf("a step takes %.6g s, one by one %.6g s", p.Predicted.StepSeconds, each.StepSeconds)
+	}
+}
+
+// Where the link is idle and host memory is left, gate and up wait there as well, and are not computed again.
+func TestGateAndUpTravel(t *testing.T) {
+	plans := map[string]*Plan{}
+	for name, change := range map[string]func(*Request){
+		"as it is":    func(*Request) {},
+		"slow link":   func(r *Request) { r.Machine.UploadBytesPerSec, r.Machine.DownloadBytesPerSec = 8e9, 8e9 },
+		"little room": func(r *Request) { r.HostBytes, r.DiskBytes = 140<<30, 0 },
+	} {
+		r := named(t, "llama-3-8b", "rtx4090-pc-256gb", Numerics{SequenceLen: 2048, MicroBatch: 4, MicroBatches: 8, HeadChunk: 2048})
+		change(&r)
+		p, err := New(context.Background(), r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		plans[name] = p
+	}
+	travel := func(name string) (n int) {
+		p := plans[name]
+		for block, keep := range p.Placement.Keep {
+			if keep >= nn.KeepGateUp && p.KeptLeaves(block) {
+				n++
+			}
+		}
+		return n
+	}
+	if travel("as it is") < 16 || travel("slow link") > 0 || travel("little room") > 4 {
+		t.Errorf("gate and up travel of %d blocks, with a slow link of %d, with little room of %d",
+			travel("as it is"), travel("slow link"), travel("little room"))
+	}
+	if fast, slow := plans["as it is"].Predicted, plans["little room"].Predicted; fast.StepSeconds > 0.93*slow.StepSeconds {
+		t.Errorf("a step takes %.3g s, with little room %.3g s", fast.StepSeconds, slow.StepSeconds)
 	}
 }

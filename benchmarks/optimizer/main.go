@@ -25,25 +25,26 @@ type step struct {
 	on        plan.NamedMachine
 	streamAll bool
 	noClip    bool
+	moments   optim.Moments
 }
 
 func main() {
 	log.SetFlags(0)
 	desktops := flag.Bool("desktops", true, "the rows of the RTX 4090 as well, which take longer to plan")
 	flag.Parse()
-	fmt.Println("| machine | model | tokens | --stream | clipping | AdamW GB/s | step s | model TFLOP/s | busy: compute, update | updated on the device | compute waits for |")
-	fmt.Println("|---|---|---|---|---|---|---|---|---|---|---|")
+	fmt.Println("| machine | model | moments | tokens | --stream | clipping | AdamW GB/s | step s | model TFLOP/s | busy: compute, update | updated on the device | compute waits for |")
+	fmt.Println("|---|---|---|---|---|---|---|---|---|---|---|---|")
 	for _, streamAll := range []bool{false, true} {
 		for _, noClip := range []bool{false, true} {
 			for _, adamw := range []float64{200e9, 150e9, 60e9} {
-				line(step{"qwen2.5-7b", 32768, h200(adamw), streamAll, noClip})
+				line(step{"qwen2.5-7b", 32768, h200(adamw), streamAll, noClip, optim.MomentsF32})
 			}
 		}
 	}
 	if *desktops {
 		for _, shape := range []string{"llama-3-8b", "qwen2.5-14b"} {
-			for _, noClip := range []bool{false, true} {
-				line(step{shape, 65536, rtx4090(), false, noClip})
+			for _, moments := range []optim.Moments{optim.MomentsF32, optim.Dynamic8} {
+				line(step{shape, 65536, rtx4090(), false, false, moments})
 			}
 		}
 	}
@@ -92,7 +93,7 @@ func line(s step) {
 		}
 	}
 	busy := func(lane plan.Lane) float64 { return 100 * q.LaneSeconds[lane] / q.StepSeconds }
-	fmt.Printf("| %s | %s | %d | %s | %s | %.0f | %.2f | %.0f | %.0f%%, %.0f%% | %d of %d blocks | %s |\n", s.on.Name, s.shape, s.tokens, stream, clipping,
+	fmt.Printf("| %s | %s | %s | %d | %s | %s | %.0f | %.2f | %.0f | %.0f%%, %.0f%% | %d of %d blocks | %s |\n", s.on.Name, s.shape, s.moments, s.tokens, stream, clipping,
 		s.on.Machine.AdamWBytesPerSec/1e9, q.StepSeconds, modelTFLOPS(p, s.tokens), busy(plan.LaneCompute), busy(plan.LaneUpdate),
 		here, len(p.Model.Blocks), waits(p, s.on))
 }
@@ -107,7 +108,7 @@ func (s step) plan() *plan.Plan {
 	must(err)
 	r := plan.Request{Model: m, Device: s.on.Device, Machine: s.on.Machine, DeviceBytes: s.on.DeviceBytes, HostBytes: s.on.HostBytes,
 		StreamAll: s.streamAll, Wants: plan.Wants{NoClip: s.noClip},
-		Numerics: plan.Numerics{Compute: tensor.BF16, Master: optim.Split, SequenceLen: sequenceLen}}
+		Numerics: plan.Numerics{Compute: tensor.BF16, Master: optim.Split, Moments: s.moments, SequenceLen: sequenceLen}}
 	var best *plan.Plan
 	for positions := 16384; positions >= sequenceLen; positions /= 2 {
 		var fits *plan.Plan
