@@ -343,6 +343,9 @@ func (s *setting) hostBuffers() []Bytes {
 	if sum > 0 {
 		list = append(list, Bytes{Purpose: EmbeddingSumPurpose, Bytes: sum})
 	}
+	if s.gathersAhead() {
+		list = append(list, Bytes{Purpose: EmbeddingAheadPurpose, Bytes: s.aheadBytes()})
+	}
 	return list
 }
 
@@ -355,6 +358,8 @@ const (
 	KeptPurpose         = "kept activations"
 	LogitsPurpose       = "logits"
 	EmbeddingSumPurpose = "embedding gradient sum"
+	// EmbeddingAheadPurpose is state of rows of the embedding that are looked up before the table is updated.
+	EmbeddingAheadPurpose = "embedding rows ahead"
 )
 
 // Bytes is an entry of a memory table.

@@ -272,7 +272,7 @@ func (c *checker) run(i int) {
 		plan.LaneCompute: {plan.Forward, plan.HeadNorm, plan.HeadStats, plan.HeadLoss, plan.ZeroGrad, plan.HeadGrad, plan.HeadVisit,
 			plan.HeadInput, plan.Backward, plan.Round},
 		plan.LaneDrain:  {plan.Save, plan.SaveKept, plan.Home, plan.Drain, plan.DrainSum, plan.DrainInput, plan.Collect},
-		plan.LaneUpdate: {plan.Update, plan.Gather, plan.Scatter},
+		plan.LaneUpdate: {plan.Update, plan.Gather, plan.GatherAhead, plan.Scatter},
 		plan.LaneDisk:   {plan.SaveState},
 	}
 	want := op.Lane
@@ -319,9 +319,14 @@ func (c *checker) run(i int) {
 	case plan.SaveState:
 		c.saves[op.Part]++
 		c.read(i, place{"host weights", op.Part, 0}, fresh(op.Part))
-	case plan.Gather:
+	case plan.Gather, plan.GatherAhead:
 		for _, p := range c.m.EmbedTiles {
-			c.read(i, place{"host weights", p, 0}, fresh(p))
+			if op.Kind == plan.Gather {
+				c.read(i, place{"host weights", p, 0}, fresh(p))
+				continue
+			}
+			c.read(i, place{"host weights", p, 0}, content{"weights", p, 0})
+			c.read(i, c.hostGradient(p), content{"old gradient", p, 0})
 		}
 		for m := range c.p.Numerics.MicroBatches {
 			to := c.hostX(1, m)

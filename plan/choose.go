@@ -435,6 +435,8 @@ func (c *chooser) smallest(bind bool) Placement {
 	if !bind {
 		place.Slots, place.StageSlots = 1, 1
 		place.StateHere = make([]bool, len(c.Model.Parts))
+		// A row is read and written with 18 bytes a parameter, or fewer; the table is updated with 26.
+		place.GatherAhead = 2*c.Numerics.StepPositions() <= 3*c.Model.Vocab
 	}
 	return place
 }

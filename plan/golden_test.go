@@ -37,6 +37,7 @@ func TestGoldenSchedules(t *testing.T) {
 			p.StateHere = []bool{4: true, 2: true, 6: true}
 			p.StateHere = append(p.StateHere, make([]bool, len(p.Resident)-len(p.StateHere))...)
 		}},
+		{"gather-ahead", false, true, func(p *plan.Placement) { p.GatherAhead = true }},
 		{"kept-on-host", false, true, func(p *plan.Placement) {
 			p.KeptOnHost, p.KeptSlots = make([]bool, len(p.Keep)), 2
 			for b := range p.Keep {

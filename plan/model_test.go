@@ -116,6 +116,7 @@ func drawPlacement(rt *rapid.T, m *model.Model) plan.Placement {
 		StageSlots: rapid.IntRange(1, 3).Draw(rt, "stages"), SingleHead: rapid.Bool().Draw(rt, "single head"),
 		Resident: bools(len(m.Parts), "resident"), SavedHere: bools(len(m.Blocks), "saved on the device"),
 		KeptOnHost: bools(len(m.Blocks), "kept on the host"), KeptSlots: rapid.IntRange(1, 3).Draw(rt, "kept slots"),
+		GatherAhead: rapid.Bool().Draw(rt, "gather ahead"),
 	}
 	if rapid.Bool().Draw(rt, "disk") {
 		for _, inputs := range bools(len(m.Parts), "inputs on disk") {

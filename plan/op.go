@@ -29,6 +29,7 @@ type Kind uint8
 const (
 	Update      Kind = iota // update: AdamW over the part, from the gradient that was last brought home; compute: where its state is on the device
 	Gather                  // update: x[1] of all micro-batches = rows of the embedding
+	GatherAhead             // update: the same rows, as the pending update of the embedding will leave them, which comes later
 	Upload                  // fetch: the token arrays of all micro-batches
 	Fetch                   // fetch: the part's weights into its slot
 	FetchState              // fetch: the part's low halves and moments to their place on the device
@@ -58,7 +59,7 @@ const (
 	Kinds       = iota
 )
 
-var kindNames = [Kinds]string{"update", "gather", "upload", "fetch", "fetch-state", "home", "load", "save", "save-kept", "load-kept", "forward",
+var kindNames = [Kinds]string{"update", "gather", "gather-ahead", "upload", "fetch", "fetch-state", "home", "load", "save", "save-kept", "load-kept", "forward",
 	"head-norm", "head-stats", "head-loss", "head-logits", "drain-logits", "zero-grad", "head-grad", "head-visit",
 	"head-input", "backward", "round", "drain", "drain-sum", "drain-input", "scatter", "save-state", "collect"}
 

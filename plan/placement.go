@@ -33,7 +33,10 @@ type Placement struct {
 	// a ring of KeptSlots buffers of the device, and stays there where forward turns into backward.
 	KeptOnHost []bool `json:"kept_on_host,omitempty"`
 	KeptSlots  int    `json:"kept_slots,omitempty"`
-	SingleHead bool   `json:"single_head"` // one visit of the head with all tiles resident, so that logits are computed once
+	// GatherAhead has a step look up rows of the embedding as the pending update will leave them, and update the table later: see
+	// setting.gathersAhead.
+	GatherAhead bool `json:"gather_ahead,omitempty"`
+	SingleHead  bool `json:"single_head"` // one visit of the head with all tiles resident, so that logits are computed once
 	// OnDisk says which extents are kept on disk, by part and kind. It has no entries where nothing is.
 	OnDisk [][store.Kinds]bool `json:"on_disk,omitempty"`
 	// Moves is how many pieces of a kind fetch has on their way from disk ahead of those that it moves to the device, and
@@ -90,6 +93,43 @@ func (s *setting) gradShare(part int) int {
 		return 0
 	}
 	return 1 + part%sharedGrads
+}
+
+// gathersAhead reports whether a step looks up rows of the embedding as the pending update will leave them, and updates the table later.
+// The first layer then waits for the rows of the step's tokens instead of the whole table. It takes a table in host memory and, of moments in 8
+// bits, rows that are whole blocks of them.
+func (s *setting) gathersAhead() bool {
+	if !s.place.GatherAhead || s.place.Bind || s.wants.NoUpdates || s.updatesInBackward() ||
+		s.num.Moments == optim.Dynamic8 && s.model.Hidden%tensor.MomentBlock != 0 {
+		return false
+	}
+	for _, part := range s.model.EmbedTiles {
+		for kind := range store.Kind(store.Kinds) {
+			if kind != store.GradSum && s.onDisk(store.ID{Part: part, Kind: kind}) {
+				return false
+			}
+		}
+		if !s.trained(part) {
+			return false
+		}
+	}
+	return true
+}
+
+// aheadElems is how many elements of the rows that are looked up ahead are updated at once, and aheadBytes what they take beside the
+// weights.
+func (s *setting) aheadElems() int64 {
+	rows := max(s.pieceElems(s.model.EmbedTiles[0])/2/int64(s.model.Hidden), 1)
+	return min(rows, int64(s.num.Positions())) * int64(s.model.Hidden)
+}
+
+func (s *setting) aheadBytes() (sum int64) {
+	for kind, t := range s.types() {
+		if k := store.Kind(kind); k != store.Weights {
+			sum += store.AlignUp(k.Elems(s.aheadElems()) * t.Bytes())
+		}
+	}
+	return sum + 8 // the count of bad weights, which the update itself has
 }
 
 // onDisk reports whether an extent is kept on disk. What is updated on the device is not, nor are gradients that share memory.

@@ -155,6 +155,9 @@ func (p *Plan) StateHere(part int) bool { return p.setting().stateHere(part) }
 // UpdatesInBackward reports whether parts are updated within the step that their gradients are of, so that no update is ever pending.
 func (p *Plan) UpdatesInBackward() bool { return p.setting().updatesInBackward() }
 
+// AheadElems is how many elements of the embedding's rows [GatherAhead] updates at once.
+func (p *Plan) AheadElems() int64 { return p.setting().aheadElems() }
+
 // AnyStateHere reports whether StateHere holds for any part.
 func (p *Plan) AnyStateHere() bool { return p.setting().anyStateHere() }
 

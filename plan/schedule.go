@@ -149,16 +149,25 @@ func (s *setting) build(mode Mode) *Schedule {
 	for parity := range b.inX {
 		b.inX[parity] = make([]int, s.num.MicroBatches)
 	}
+	ahead := b.runs() && b.updates() && s.gathersAhead()
+	if ahead {
+		b.gather(GatherAhead)
+	}
 	// The first block travels while the embedding is updated and looked up.
 	b.update(s.model.BlockParts[0])
-	b.update(s.model.EmbedTiles...)
-	if b.runs() {
-		b.gather()
+	if !ahead {
+		b.update(s.model.EmbedTiles...)
+		if b.runs() {
+			b.gather(Gather)
+		}
 	}
 	b.update(s.model.BlockParts[1:]...)
 	b.update(s.model.NormPart)
 	if !s.model.Tied {
 		b.update(s.model.HeadTiles...)
+	}
+	if ahead {
+		b.update(s.model.EmbedTiles...)
 	}
 	if b.runs() {
 		b.slots.plan(s.place.Slots, b.visits())
@@ -438,11 +447,14 @@ func (b *builder) load(layer, m int) resource {
 	return r
 }
 
-// gather looks the embedding up on the host; only the rows travel.
-func (b *builder) gather() {
+// gather looks the embedding up on the host, before its update or behind it; only the rows travel.
+func (b *builder) gather(kind Kind) {
 	var tables []resource
 	for _, p := range b.model.EmbedTiles {
 		tables = append(tables, resource{hostWeights, p, 0})
+		if kind == GatherAhead {
+			tables = append(tables, b.hostGrad(p))
+		}
 	}
 	var rows []resource
 	for m := range b.num.MicroBatches {
@@ -454,7 +466,7 @@ func (b *builder) gather() {
 		}
 		rows = append(rows, to)
 	}
-	b.add(op(LaneUpdate, Gather), tables, rows)
+	b.add(op(LaneUpdate, kind), tables, rows)
 }
 
 func (b *builder) forward() {

@@ -411,6 +411,11 @@ func (s *setting) costs() func(op *Op) cost {
 				disk(p, store.Weights, 1, 0)
 			}
 			c.host = 2 * x * int64(s.num.MicroBatches)
+		case GatherAhead:
+			c.adamw = x * int64(s.num.MicroBatches) // written
+			for kind, dt := range types {           // read
+				c.adamw += store.Kind(kind).Elems(int64(s.num.StepPositions()*s.model.Hidden)) * dt.Bytes()
+			}
 		case Scatter:
 			disk(op.Part, store.GradSum, 1, 1)
 			disk(op.Part, store.Grad, 0, 1)

@@ -35,7 +35,7 @@ var legend = []struct {
 	{'G', "gradients", []Kind{Drain, DrainSum}},
 	{'g', "clear and round gradients", []Kind{ZeroGrad, Round}},
 	{'U', "update", []Kind{Update}},
-	{'e', "embedding", []Kind{Gather, Scatter}},
+	{'e', "embedding", []Kind{Gather, GatherAhead, Scatter}},
 	{readMark, "read", nil},
 	{writeMark, "write", []Kind{SaveState}},
 	{otherMark, "other", nil}, // too short to matter

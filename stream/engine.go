@@ -97,10 +97,10 @@ type Engine struct {
 	onHost     map[*hostmem.Region]device.Mem // and as the host's driver sees it
 	closers    []func() error
 
-	tokens, inputs, kept, sum, results, logits *hostmem.Region
-	inputAt                                    map[[2]int]int64 // by block and micro-batch: offset in inputs
-	keptAt                                     map[[2]int]int64 // by layer and micro-batch: offset in kept
-	sumAt                                      map[int]int64    // by tied tile: offset in sum
+	tokens, inputs, kept, sum, ahead, results, logits *hostmem.Region
+	inputAt                                           map[[2]int]int64 // by block and micro-batch: offset in inputs
+	keptAt                                            map[[2]int]int64 // by layer and micro-batch: offset in kept
+	sumAt                                             map[int]int64    // by tied tile: offset in sum
 
 	streams [plan.Lanes]device.Stream
 	origins [plan.Lanes]device.Event                 // recorded when a lane starts on a schedule
@@ -174,12 +174,14 @@ func (e *Engine) open() error {
 			e.logits, err = e.reserve(h, opts...)
 		case plan.EmbeddingSumPurpose:
 			e.sum, err = e.reserve(h, opts...)
+		case plan.EmbeddingAheadPurpose:
+			e.ahead, err = e.reserve(h, opts...)
 		}
 		if err != nil {
 			return err
 		}
 	}
-	for _, r := range []*hostmem.Region{e.tokens, e.results, e.inputs, e.kept, e.logits, e.sum} {
+	for _, r := range []*hostmem.Region{e.tokens, e.results, e.inputs, e.kept, e.logits, e.sum, e.ahead} {
 		if r != nil {
 			regions = append(regions, r)
 		}

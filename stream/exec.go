@@ -26,6 +26,8 @@ func (r *run) exec(op *plan.Op) error {
 		return r.saveState(op.Part)
 	case plan.Gather:
 		return r.gather(s)
+	case plan.GatherAhead:
+		return r.gatherAhead(s)
 	case plan.Scatter:
 		return r.scatter(s, op.Part)
 	case plan.Upload:

@@ -68,7 +68,6 @@ func (r *run) updatePiece(s device.Stream, part int, weights, state span) error 
 // runs begin on multiples of tensor.Align, as blocks of moments in 8 bits do, which are updated whole: the padding is zero and stays
 // so. How state is cut into spans changes no bit.
 func (r *run) adamW(s device.Stream, part int, mem [store.Kinds]device.Mem, weights, state span, bad device.Mem) {
-	u := r.update
 	for _, run := range r.Plan.Model.Parts[part].Layout.Runs() {
 		begin, end := max(run.State, state.first), min(run.State+run.Elems, state.first+state.n)
 		if begin >= end {
@@ -87,16 +86,26 @@ func (r *run) adamW(s device.Stream, part int, mem [store.Kinds]device.Mem, weig
 			return device.NewVec(mem[kind].Slice(first*t.Bytes(), n*t.Bytes()), t, int(n))
 		}
 		at := begin - state.first
-		weights, low, grad := vec(store.Weights, run.First+begin-run.State-weights.first), vec(store.Low, at), vec(store.Grad, at)
-		m, v := vec(store.FirstMoment, at), vec(store.SecondMoment, at)
-		scalars := u.AdamW.Scalars(u.Step-u.Idle, u.LR, u.clip, run.Decay)
-		if r.Plan.Numerics.Moments == optim.Dynamic8 {
-			s.AdamW8(device.AdamW8Args{Weights: weights, Low: low, Grad: grad, M: m, V: v, MScale: vec(store.FirstScale, at),
-				VScale: vec(store.SecondScale, at), AdamWScalars: scalars}, bad)
-			continue
+		var of [store.Kinds]device.Mat
+		for kind := range store.Kind(store.Kinds) {
+			of[kind] = vec(kind, at)
 		}
-		s.AdamW(device.AdamWArgs{Weights: weights, Low: low, Grad: grad, M: m, V: v, AdamWScalars: scalars}, bad)
+		of[store.Weights] = vec(store.Weights, run.First+begin-run.State-weights.first)
+		r.adamWOf(s, of, run.Decay, bad)
 	}
+}
+
+// adamWOf updates parameters that share a rule of decay; of are their vectors.
+func (r *run) adamWOf(s device.Stream, of [store.Kinds]device.Mat, decay bool, bad device.Mem) {
+	u := r.update
+	scalars := u.AdamW.Scalars(u.Step-u.Idle, u.LR, u.clip, decay)
+	weights, low, grad, m, v := of[store.Weights], of[store.Low], of[store.Grad], of[store.FirstMoment], of[store.SecondMoment]
+	if r.Plan.Numerics.Moments == optim.Dynamic8 {
+		s.AdamW8(device.AdamW8Args{Weights: weights, Low: low, Grad: grad, M: m, V: v, MScale: of[store.FirstScale],
+			VScale: of[store.SecondScale], AdamWScalars: scalars}, bad)
+		return
+	}
+	s.AdamW(device.AdamWArgs{Weights: weights, Low: low, Grad: grad, M: m, V: v, AdamWScalars: scalars}, bad)
 }
 
 // hostResult is where the host's lane writes a scalar of the step.
@@ -123,6 +132,71 @@ func (r *run) gather(s device.Stream) error {
 		}
 	}
 	return nil
+}
+
+// gatherAhead looks up the rows of the embedding that the step needs and updates them where they land; the table is updated later, to the
+// same bits. What else is kept of the rows is copied beside them, for some rows at a time.
+func (r *run) gatherAhead(s device.Stream) error {
+	hidden, room, at := r.Plan.Model.Hidden, r.onHost[r.ahead], int64(0)
+	most := int(r.Plan.AheadElems()) / hidden
+	var beside [store.Kinds]device.Mem
+	tables := make([][store.Kinds]device.Mem, len(r.Plan.Model.EmbedTiles))
+	for kind, t := range r.types {
+		k := store.Kind(kind)
+		if t == tensor.Invalid {
+			continue
+		}
+		if k != store.Weights {
+			n := k.Elems(int64(most*hidden)) * t.Bytes()
+			beside[kind] = room.Slice(at, n)
+			at += store.AlignUp(n)
+		}
+		for i, p := range r.Plan.Model.EmbedTiles {
+			id := store.ID{Part: p, Kind: k}
+			l, err := r.borrow(plan.LaneUpdate, id, 0, r.specs[id].Bytes, store.Read)
+			if err != nil {
+				return err
+			}
+			tables[i][kind] = r.onHost[l.Region].Slice(l.Off, l.Len)
+		}
+	}
+	for m := range r.Plan.Numerics.MicroBatches {
+		y := r.hostInput(m)
+		for first := 0; first < y.Rows; first += most {
+			n := min(most, y.Rows-first)
+			ids, beside := r.hostIDs(m).Slice(4*int64(first), 4*int64(n)), beside
+			beside[store.Weights] = y.RowRange(first, n).Mem
+			r.updateRows(s, beside, tables, ids, n, room.Slice(at, 8))
+		}
+	}
+	return s.Sync()
+}
+
+// updateRows copies n rows of the embedding, of all kinds, from its tiles and updates the copies.
+func (r *run) updateRows(s device.Stream, to [store.Kinds]device.Mem, tables [][store.Kinds]device.Mem, ids device.Mem, n int, bad device.Mem) {
+	var of [store.Kinds]device.Mat
+	decay := false
+	for kind, t := range r.types {
+		if t == tensor.Invalid {
+			continue
+		}
+		elems := store.Kind(kind).Elems(int64(n * r.Plan.Model.Hidden))
+		of[kind] = device.NewVec(to[kind], t, int(elems))
+		copies := asRows(of[kind].Mem, n)
+		for i, p := range r.Plan.Model.EmbedTiles {
+			part := &r.Plan.Model.Parts[p]
+			rows := part.Layout.Fields[0].Shape[0]
+			decay = part.Layout.Fields[0].Decay
+			table := tables[i][kind].Slice(0, copies.Len/int64(n)*int64(rows))
+			s.Gather(copies, asRows(table, rows), ids, part.FirstRow)
+		}
+	}
+	r.adamWOf(s, of, decay, bad)
+}
+
+// asRows is memory as rows of numbers of two bytes, whatever they are, for a gather to copy.
+func asRows(mem device.Mem, rows int) device.Mat {
+	return device.NewMat(mem, tensor.BF16, rows, int(mem.Len/tensor.BF16.Bytes())/rows)
 }
 
 // rowsOf are the rows of the vocabulary in the n bytes at off of a tile; pieces end between rows, and padding is less than

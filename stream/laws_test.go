@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
 	"testing"
 
 	"github.com/millrace/millrace/model/modeltest"
@@ -108,6 +109,8 @@ func placements(rt *rapid.T, p *plan.Placement) {
 		SavedHere:  rapid.SliceOfN(rapid.Bool(), len(p.SavedHere), len(p.SavedHere)).Draw(rt, "saved on the device"),
 		KeptOnHost: rapid.SliceOfN(rapid.Bool(), len(p.Keep), len(p.Keep)).Draw(rt, "kept on the host"),
 		KeptSlots:  rapid.IntRange(1, 3).Draw(rt, "kept slots"),
+
+		GatherAhead: rapid.Bool().Draw(rt, "gather ahead"),
 	}
 	if !place.Bind {
 		place.StateHere = rapid.SliceOfN(rapid.Bool(), len(p.Resident), len(p.Resident)).Draw(rt, "state on the device")
@@ -181,7 +184,7 @@ func TestPlacementChangesNoBit(t *testing.T) {
 			}
 		}
 	}
-	runs, inputs, here, kept, inBackward := 0, 0, 0, 0, 0
+	runs, inputs, here, kept, ahead, inBackward := 0, 0, 0, 0, 0, 0
 	rapid.Check(t, func(rt *rapid.T) {
 		l := laws[rapid.IntRange(0, len(laws)-1).Draw(rt, "subject")]
 		r := start(rt, l.subject, setup{device: dev, serial: rapid.Bool().Draw(rt, "serial"),
@@ -201,16 +204,24 @@ func TestPlacementChangesNoBit(t *testing.T) {
 				break
 			}
 		}
+		if has(r.plan, plan.GatherAhead) {
+			ahead++
+		}
 		if r.plan.UpdatesInBackward() {
 			inBackward++
 		}
 		sameBits(rt, train(rt, r, l.subject, steps), l.want, r.plan)
 	})
-	t.Logf("%d runs, %d of them with saved inputs on disk, %d with updates on the device, %d with kept activations on the host, %d with updates in the backward pass",
-		runs, inputs, here, kept, inBackward)
-	if runs >= 100 && (inputs == 0 || here == 0 || kept == 0 || inBackward == 0) {
+	t.Logf("%d runs, %d of them with saved inputs on disk, %d with updates on the device, %d with kept activations on the host, %d with rows looked up ahead, "+
+		"%d with updates in the backward pass", runs, inputs, here, kept, ahead, inBackward)
+	if runs >= 100 && (inputs == 0 || here == 0 || kept == 0 || ahead == 0 || inBackward == 0) {
 		t.Error("the draws are too narrow")
 	}
+}
+
+// has reports whether a steady step has an operation of a kind.
+func has(p *plan.Plan, kind plan.Kind) bool {
+	return slices.ContainsFunc(p.Schedule(plan.Steady).Ops, func(op plan.Op) bool { return op.Kind == kind })
 }
 
 // The same law for any shape of model and batch, with anything frozen.
