@@ -165,12 +165,16 @@ def _step(i, per_head, head, before, lo, after):
 
 
 @triton.jit
-def _statistics(lse, delta, head, block, rows, heads, BLOCK_Q: tl.constexpr):
-    """lse and delta of a block of queries, [BLOCK_Q, 2]: one load, spread over all threads. They are fetched a step ahead."""
-    row = block * BLOCK_Q + tl.arange(0, BLOCK_Q)
+def _statistics(lse, delta, head, block, rows, heads, BLOCK_Q: tl.constexpr, THREADS: tl.constexpr):
+    """lse of a block of queries, then delta, again and again until each thread has one. They are fetched a step ahead.
+
+    Of fewer elements than threads the compiler makes one load for each place in the product where a thread needs one.
+    """
+    COUNT: tl.constexpr = THREADS if THREADS > 2 * BLOCK_Q else 2 * BLOCK_Q
+    i = tl.arange(0, COUNT)
+    row = block * BLOCK_Q + i % BLOCK_Q
     at = row.to(tl.int64) * heads + head
-    known = row < rows
-    return tl.load(tl.join(lse + at, delta + at), mask=tl.join(known, known), other=0.0)
+    return tl.load(tl.where(i // BLOCK_Q % 2 == 0, lse + at, delta + at), mask=row < rows, other=0.0)
 
 
 @triton.jit
@@ -182,7 +186,8 @@ def _grad_keys(dk_a, dk_b, dv_a, dv_b, k_a, k_b, v_a, v_b, q, dout, statistics, 
     The products begin at -lse/scale and -delta, so that they end as log p and dp - delta, and no thread keeps a row of either.
     """
     query = first + tl.arange(0, BLOCK_Q)
-    log_sum, shift = tl.split(statistics)
+    n = tl.arange(0, BLOCK_Q)
+    log_sum, shift = tl.gather(statistics, n, 0), tl.gather(statistics, BLOCK_Q + n, 0)
     SHAPE: tl.constexpr = (k_a.shape[0], BLOCK_Q)
     q_a = _tile(q, first, sq, rows, headdim, 0, BLOCK_Q, HEAD_A, MASKED, PADDED)
     score = tl.dot(k_a, tl.trans(q_a), tl.broadcast_to((log_sum * minus_inverse)[None, :], SHAPE), input_precision="ieee")
@@ -191,7 +196,8 @@ def _grad_keys(dk_a, dk_b, dv_a, dv_b, k_a, k_b, v_a, v_b, q, dout, statistics, 
         score = tl.dot(k_b, tl.trans(q_b), score, input_precision="ieee")
     p = tl.exp2(score * log2_scale)
     if MASKED:
-        p = tl.where((query[None, :] >= key[:, None]) & (query[None, :] < stop[:, None]), p, 0.0)
+        # key <= query < stop as one comparison: of two, ptxas keeps the first one's bits through the products.
+        p = tl.where((query[None, :] - key[:, None]).to(tl.uint32) < (stop - key).to(tl.uint32)[:, None], p, 0.0)
     do_a = _tile(dout, first, sdo, rows, headdim, 0, BLOCK_Q, HEAD_A, MASKED, PADDED)
     dp = tl.dot(v_a, tl.trans(do_a), tl.broadcast_to(-shift[None, :], SHAPE), input_precision="ieee")
     dv_a = tl.dot(p.to(q_a.dtype), do_a, dv_a, input_precision="ieee")
@@ -208,7 +214,8 @@ def _grad_keys(dk_a, dk_b, dv_a, dv_b, k_a, k_b, v_a, v_b, q, dout, statistics, 
 
 @triton.jit
 def attention_dkdv(dk, dv, dout, q, k, v, lse, delta, end, rows, heads, kvheads, headdim, window, sdk, sdv, sdo, sq, sk, sv, scale,
-                   HEAD_A: tl.constexpr, HEAD_B: tl.constexpr, PADDED: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr):
+                   HEAD_A: tl.constexpr, HEAD_B: tl.constexpr, PADDED: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
+                   THREADS: tl.constexpr):
     """dk and dv of a block of keys of one key head. Programs: ceil(rows/BLOCK_K), kvheads.
 
     One program adds up all query heads of the group and all queries, in this order, so bits do not depend on timing.
@@ -252,10 +259,10 @@ def attention_dkdv(dk, dv, dout, q, k, v, lse, delta, end, rows, heads, kvheads,
     steps = group * masked
     per_head = tl.maximum(masked, 1)
     head, block = _step(0, per_head, kv * group, before, lo, whole_hi)
-    statistics = _statistics(lse, delta, head, block, rows, heads, BLOCK_Q)
+    statistics = _statistics(lse, delta, head, block, rows, heads, BLOCK_Q, THREADS)
     for i in range(0, steps):
         next_head, next_block = _step(tl.minimum(i + 1, steps - 1), per_head, kv * group, before, lo, whole_hi)
-        ahead = _statistics(lse, delta, next_head, next_block, rows, heads, BLOCK_Q)
+        ahead = _statistics(lse, delta, next_head, next_block, rows, heads, BLOCK_Q, THREADS)
         dk_a, dk_b, dv_a, dv_b = _grad_keys(dk_a, dk_b, dv_a, dv_b, k_a, k_b, v_a, v_b, q + head * headdim, dout + head * headdim,
                                             statistics, key, stop, block * BLOCK_Q, rows, headdim,
                                             sdo, sq, log2_scale, -1.0 / scale, True, HEAD_A, HEAD_B, PADDED, BLOCK_Q)
@@ -264,10 +271,10 @@ def attention_dkdv(dk, dv, dout, q, k, v, lse, delta, end, rows, heads, kvheads,
     steps = group * whole
     per_head = tl.maximum(whole, 1)
     head, block = _step(0, per_head, kv * group, whole, whole_lo, 0)
-    statistics = _statistics(lse, delta, head, block, rows, heads, BLOCK_Q)
+    statistics = _statistics(lse, delta, head, block, rows, heads, BLOCK_Q, THREADS)
     for i in range(0, steps):
         next_head, next_block = _step(tl.minimum(i + 1, steps - 1), per_head, kv * group, whole, whole_lo, 0)
-        ahead = _statistics(lse, delta, next_head, next_block, rows, heads, BLOCK_Q)
+        ahead = _statistics(lse, delta, next_head, next_block, rows, heads, BLOCK_Q, THREADS)
         dk_a, dk_b, dv_a, dv_b = _grad_keys(dk_a, dk_b, dv_a, dv_b, k_a, k_b, v_a, v_b, q + head * headdim, dout + head * headdim,
                                             statistics, None, None, block * BLOCK_Q, rows, headdim,
                                             sdo, sq, log2_scale, -1.0 / scale, False, HEAD_A, HEAD_B, PADDED, BLOCK_Q)
@@ -349,14 +356,20 @@ def attention_dq(dq, dout, q, k, v, lse, delta, start, rows, heads, kvheads, hea
         _store(dq, first, sdq, rows, headdim, dq_b * scale, HEAD_A, BLOCK_Q, HEAD_B, PADDED)
 
 
-# Tiles of attention, attention_dkdv and attention_dq: (BLOCK_Q, BLOCK_K, warps, stages). They are as large as a thread's registers
-# and, on sm80, 99 KiB of shared memory allow. On sm90a tl.dot becomes wgmma, whose tiles have 64 rows for every four warps.
+# Tiles of attention, attention_dkdv and attention_dq: (BLOCK_Q, BLOCK_K, warps, stages, instructions of the hot loop at most, and where
+# it is not 0, of them to local memory). They are as large as a thread's registers and, on sm80, 99 KiB of shared memory allow. On sm90a
+# tl.dot becomes wgmma, whose tiles have 64 rows for every four warps.
 HEADS = {  # (HEAD_A, HEAD_B), tiles on sm80, tiles on sm90a
-    64: ((64, 0), ((128, 64, 4, 3), (64, 64, 4, 2), (128, 64, 8, 2)), ((128, 64, 4, 3), (64, 64, 4, 2), (128, 64, 8, 2))),
-    80: ((64, 16), ((128, 64, 8, 2), (32, 64, 4, 2), (128, 64, 8, 2)), ((128, 64, 8, 3), (64, 64, 4, 2), (128, 64, 8, 2))),
-    96: ((64, 32), ((128, 64, 8, 2), (32, 64, 4, 2), (128, 64, 8, 2)), ((128, 64, 8, 3), (64, 64, 4, 2), (128, 64, 8, 2))),
-    128: ((128, 0), ((128, 64, 8, 2), (64, 64, 8, 2), (128, 32, 8, 2)), ((128, 64, 8, 3), (64, 128, 8, 2), (128, 64, 8, 2))),
-    256: ((256, 0), ((64, 32, 8, 2), (32, 32, 8, 2), (64, 16, 4, 2)), ((128, 32, 8, 2), (32, 64, 8, 2), (128, 32, 8, 2))),
+    64: ((64, 0), ((128, 64, 4, 3, 670), (64, 64, 4, 2, 550), (128, 64, 8, 2, 345)),
+         ((128, 64, 4, 3, 555), (64, 64, 4, 2, 445), (128, 64, 8, 2, 320))),
+    80: ((64, 16), ((128, 64, 8, 2, 390), (32, 64, 4, 2, 355), (128, 64, 8, 2, 395)),
+         ((128, 64, 8, 3, 400), (64, 64, 4, 2, 520), (128, 64, 8, 2, 380))),
+    96: ((64, 32), ((128, 64, 8, 2, 430), (32, 64, 4, 2, 385), (128, 64, 8, 2, 440)),
+         ((128, 64, 8, 3, 420), (64, 64, 4, 2, 535), (128, 64, 8, 2, 405))),
+    128: ((128, 0), ((128, 64, 8, 2, 510), (64, 64, 8, 2, 470), (128, 32, 8, 2, 285)),
+          ((128, 64, 8, 3, 425), (64, 128, 8, 2, 585), (128, 64, 8, 2, 440))),
+    256: ((256, 0), ((64, 32, 8, 2, 580), (32, 32, 8, 2, 375), (64, 16, 4, 2, 475)),
+          ((128, 32, 8, 2, 500), (32, 64, 8, 2, 965, 12), (128, 32, 8, 2, 545))),
 }
 # Of the kernels for any head up to a size and any alignment, on all targets.
 ANY = {
@@ -364,7 +377,7 @@ ANY = {
     "f32": {16: ((32, 32, 4, 2),) * 3, 64: ((32, 16, 4, 2),) * 3, 128: ((32, 16, 8, 2),) * 3, 256: ((16, 16, 8, 2),) * 3},
 }
 # The bytes that a thread may spill, next to thousands of products: dk and dv of wide heads fill the registers.
-SPILL = {"sm80": 192, "sm90a": 384}
+SPILL = {"sm80": 128, "sm90a": 256}
 
 # Inside of a tile of up to 128 rows, offsets have 32 bits.
 LONGEST_STRIDE = 2 ** 24
@@ -381,14 +394,17 @@ def _tiled(name, t, pieces, padded, sm80, sm90a):
     kernels = ((attention, FORWARD, ("ceil(rows/BLOCK_Q)", "heads")), (attention_dkdv, DKDV, ("ceil(rows/BLOCK_K)", "kvheads")),
                (attention_dq, DQ, ("ceil(rows/BLOCK_Q)", "heads")))
     for (function, arguments, grid), tile, tile90 in zip(kernels, sm80, sm90a):
-        at = lambda tile: dict(constants=dict(HEAD_A=pieces[0], HEAD_B=pieces[1], PADDED=int(padded), BLOCK_Q=tile[0], BLOCK_K=tile[1]),
-                               warps=tile[2], stages=tile[3])
+        threads = lambda warps: dict(THREADS=32 * warps) if function is attention_dkdv else {}
+        budget = lambda most, local=0: (most, int(function is attention_dkdv), local)  # what is loaded is the statistics
+        at = lambda tile: dict(constants=dict(HEAD_A=pieces[0], HEAD_B=pieces[1], PADDED=int(padded), BLOCK_Q=tile[0], BLOCK_K=tile[1],
+                                              **threads(tile[2])),
+                               warps=tile[2], stages=tile[3], loop=budget(*tile[4:]) if tile[4:] else ())
         typed = [a.split(":") for a in arguments.split()]
         strides = [a for a, t in typed if a[0] == "s" and t == "i32"]
         aligned = [a for a, t in typed if t == "*A"] + strides + ["headdim"]
         yield Kernel(name.replace("OP", function.__name__), function, arguments.replace("*A", "*" + t), grid, **at(tile),
                      aligned="" if padded else " ".join(aligned),
-                     most={"headdim": sum(pieces), **dict.fromkeys(strides, LONGEST_STRIDE)}, spill=SPILL["sm80"],
+                     most={"headdim": sum(pieces), **dict.fromkeys(strides, LONGEST_STRIDE)}, registers=255, spill=SPILL["sm80"],
                      on={"sm90a": {**at(tile90), "spill": SPILL["sm90a"]}})
 
 
@@ -400,6 +416,6 @@ KERNELS = [
 ] + [
     Kernel(f"attention_delta.{a}.{variant}", attention_delta,
            f"delta:*fp32 out:*{t} dout:*{t} rows:i32 heads:i32 headdim:i32 so:i32 sdo:i32", ("ceil(rows/BLOCK_ROWS)", "heads"),
-           dict(BLOCK_ROWS=32, BLOCK_COLS=64), aligned=aligned)
+           dict(BLOCK_ROWS=32, BLOCK_COLS=64), aligned=aligned, registers=192)
     for a, t in BF16_OR_F32 for variant, aligned in (("any", ""), ("a16", "out dout headdim so sdo"))
 ]

@@ -3,21 +3,23 @@
     build.py [SOURCE.py]...               compiles what changed, and assembles it
     build.py --check [SOURCE.py]...       compiles all of it and fails if compiled/ says otherwise
     build.py --assemble [SOURCE.py]...    assembles what is in compiled/ and fails if the figures are others than it says
-    build.py --ptxas PATH [SOURCE.py]...  assembles what is in compiled/ with another release's ptxas, and fails if it cannot or spills
-                                          more than the limits
+    build.py --ptxas PATH [SOURCE.py]...  assembles what is in compiled/ with another release's ptxas, and fails if it cannot or if
+                                          registers or spills are over the limits
     build.py --try PATTERN [SOURCE.py]... compiles the kernels whose names match and prints their figures; writes nothing
                                           (with --keep FOLDER: their PTX)
 
 For each source compiled/ has NAME.json, the manifest, a NAME-TARGET.ptx.gz for each target, which is all its PTX texts in the order of
 the manifest, and a NAME-ARCHITECTURE.cubin.gz for each architecture of registry.MACHINE_CODE, which is its machine code in the same
-order. A source is compiled again when its text, that of registry.py or of this file, or the compiler's version is another. PTX is made
-for sm_80, which newer GPUs load too, and for sm_90a. It claims PTX_VERSION, so that drivers from that one on take it.
+order. The manifest has what ptxas and the machine code say of a kernel beside its limits; over one of them, the build fails. A source is
+compiled again when its text, that of registry.py or of this file, or the compiler's version is another. PTX is made for sm_80, which newer
+GPUs load too, and for sm_90a. It claims PTX_VERSION, so that drivers from that one on take it.
 
 Assembling is what a driver does when it loads PTX, for over a minute where all kernels are new to it: machine code saves that. A GPU of
 another architecture takes the PTX.
 """
 
 import argparse
+import collections
 import concurrent.futures
 import fnmatch
 import gzip
@@ -35,7 +37,7 @@ import tempfile
 os.environ["TRITON_DISABLE_LINE_INFO"] = "1"  # paths and lines do not belong in the program
 os.environ.pop("TRITON_INTERPRET", None)
 
-from registry import MACHINE_CODE, SCALARS, TARGETS
+from registry import LOOPS, MACHINE_CODE, SCALARS, TARGETS
 
 HERE = pathlib.Path(__file__).resolve().parent
 COMPILED = HERE / "compiled"
@@ -124,25 +126,46 @@ def tidy(ptx, function, entry):
     return re.sub(rf"\b{function}_param_", f"{entry}_param_", text)
 
 
-def assembler():
+def tool(name):
+    """A program of NVIDIA's that Triton carries: ptxas or nvdisasm."""
     import triton
 
-    return pathlib.Path(triton.__file__).parent / "backends/nvidia/bin/ptxas"
+    return pathlib.Path(triton.__file__).parent / "backends/nvidia/bin" / name
 
 
 def assembler_version():
-    said = subprocess.run([assembler(), "--version"], capture_output=True, text=True, check=True).stdout
+    said = subprocess.run([tool("ptxas"), "--version"], capture_output=True, text=True, check=True).stdout
     return re.search(r"V([\d.]+)", said)[1]
 
 
-def assemble(name, ptx, target, ptxas=None):
-    """Registers and spilled bytes of a thread for each architecture, and the machine code for those whose GPUs run this target."""
+def hot_loop(sass):
+    """What the loop of a listing of nvdisasm's consists of in which the time is spent: of the innermost loops with the most matrix products,
+    or the most fused products where there are none of matrices, the shortest. A longer one with the same products masks them.
+    """
+    labels, instructions, loops = {}, [], []
+    for line in sass.splitlines():
+        if label := re.match(r"(\.L\w+):", line):
+            labels[label[1]] = len(instructions)
+        elif found := re.match(r"\s+/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9]*)[^`;]*(?:`\((\.L\w+)\))?", line):
+            instructions.append(found[1])
+            if found[1] == "BRA" and found[2] in labels:  # backwards
+                loops.append((labels[found[2]], len(instructions)))
+    counts = [collections.Counter(instructions[a:b]) for a, b in loops if not any(a <= c and d <= b and (a, b) != (c, d) for c, d in loops)]
+    products = lambda c: (sum(n for op, n in c.items() if op in ("HMMA", "HGMMA")), c["FFMA"])
+    hot = max(counts, key=lambda c: (products(c), -c.total()))
+    return dict(instructions=hot.total(), products=products(hot)[0] or products(hot)[1], global_loads=hot["LDG"],
+                local=hot["LDL"] + hot["STL"])
+
+
+def assemble(name, ptx, target, loop, ptxas=None):
+    """Registers and spilled bytes of a thread for each architecture, the hot loop if asked for, and the machine code for those
+    architectures whose GPUs run this target."""
     registers, spilled, code = {}, {}, {}
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
         (folder / "kernel.ptx").write_text(ptx)
         for architecture in TARGETS[target]:
-            run = subprocess.run([ptxas or assembler(), "-v", f"--gpu-name={architecture}", "kernel.ptx", "-o", "kernel.cubin"], capture_output=True,
+            run = subprocess.run([ptxas or tool("ptxas"), "-v", f"--gpu-name={architecture}", "kernel.ptx", "-o", "kernel.cubin"], capture_output=True,
                                  text=True, cwd=folder)
             if run.returncode:
                 raise ValueError(f"{name}: ptxas for {architecture}: {run.stderr.strip()}")
@@ -151,25 +174,42 @@ def assemble(name, ptx, target, ptxas=None):
             spilled[architecture] = max(int(stores), int(loads))
             if MACHINE_CODE.get(architecture) == target:
                 code[architecture] = (folder / "kernel.cubin").read_bytes()
+        figures = dict(registers=registers, spill_bytes=spilled)
+        if loop and not ptxas:  # another release's code may be in a format that this nvdisasm does not read
+            (folder / "kernel.cubin").write_bytes(code[LOOPS[target]])
+            figures["loop"] = hot_loop(subprocess.run([tool("nvdisasm"), "-c", folder / "kernel.cubin"], capture_output=True, text=True,
+                                                      check=True).stdout)
     sizes = {architecture: len(c) for architecture, c in code.items()}
-    return dict(registers=registers, spill_bytes=spilled, cubin_bytes=sizes), code
+    return dict(**figures, cubin_bytes=sizes), code
 
 
-def check_spills(name, kernel, target, figures):
-    for architecture, spilled in figures["spill_bytes"].items():
-        if spilled > kernel.at(target).spill:
-            raise ValueError(f"{name}: spills {spilled} bytes on {architecture}; its limit is {kernel.at(target).spill}")
+def limits(kernel):
+    """The most that a kernel, as it is on a target, may have of what the manifest counts."""
+    loop = dict(zip(("instructions", "global_loads", "local"), kernel.loop))
+    return dict(registers=kernel.registers, spill_bytes=kernel.spill, **({"loop": loop} if loop else {}))
+
+
+def check_limits(name, kernel, target, figures):
+    most = limits(kernel.at(target))
+    over = [f"{what} {n} on {a}, its limit is {most[what]}" for what in ("registers", "spill_bytes")
+            for a, n in figures[what].items() if n > most[what]]
+    if "loop" in figures:
+        over += [f"{what} {figures['loop'][what]} in its hot loop on {LOOPS[target]}, its limit is {n}"
+                 for what, n in most["loop"].items() if figures["loop"][what] > n]
+    if over:
+        raise ValueError(f"{name}: {'; '.join(over)}")
 
 
 def job(source, name, target, known):
-    """One kernel for one target. known has figures and code of earlier PTX, by that text's sum."""
+    """One kernel for one target. known has figures and code of earlier PTX, by that text's sum and whether they have the loop."""
     ptx, launch = compile_one(source, name, target)
-    figures, code = known.get(sha256(ptx)) or assemble(name, ptx, target)
+    loop = declared(source)[name].at(target).loop
+    figures, code = known.get((sha256(ptx), bool(loop))) or assemble(name, ptx, target, loop)
     return name, target, ptx, launch, figures, code
 
 
-def assemble_job(name, ptx, target, ptxas=None):
-    return name, target, *assemble(name, ptx, target, ptxas)
+def assemble_job(name, ptx, target, loop, ptxas=None):
+    return name, target, *assemble(name, ptx, target, loop, ptxas)
 
 
 def in_parallel(function, jobs):
@@ -234,8 +274,7 @@ def entry(name, kernel, results):
     """A kernel in the manifest. results are (ptx, launch, figures) by target."""
     targets = {}
     for target, (ptx, launch, figures) in results.items():
-        limit = kernel.at(target).spill
-        targets[target] = {"ptx_bytes": len(ptx), "ptx_sha256": sha256(ptx), **launch, "spill_limit": limit, **figures}
+        targets[target] = {"ptx_bytes": len(ptx), "ptx_sha256": sha256(ptx), **launch, **figures, "limits": limits(kernel.at(target))}
     args = [{"name": a, "type": "ptr" if t.startswith("*") else SCALARS[t]} for a, t in kernel.typed()]
     return {"name": name, "entry": name.replace(".", "_"), "args": args, "aligned": kernel.aligned.split(), "most": kernel.most,
             "exact": kernel.exact, "grid": list(kernel.grid), "targets": targets}
@@ -267,17 +306,19 @@ def compiled(source, known):
     for name, kernel in kernels.items():
         by_target = {target: results[name, target][:3] for target in TARGETS}
         for target, (_, _, figures) in by_target.items():
-            check_spills(name, kernel, target, figures)
+            check_limits(name, kernel, target, figures)
         entries.append(entry(name, kernel, by_target))
     code = {(name, a): c for (name, _), (*_, by) in results.items() for a, c in by.items()}
     return {**head, "cubin_sha256": code_sums(entries, code), "kernels": entries}, {key: r[0] for key, r in results.items()}, code
 
 
 def known_figures(manifest, code):
-    """Figures and machine code that need no assembler, by the sum of their PTX, if they are this assembler's."""
+    """Figures and machine code that need no assembler, by the sum of their PTX and whether they have the loop, if they are this
+    assembler's."""
     if manifest.get("ptxas") != assembler_version():
         return {}
-    return {t["ptx_sha256"]: ({f: t[f] for f in ("registers", "spill_bytes", "cubin_bytes")}, {a: code[k["name"], a] for a in t["cubin_bytes"]})
+    figures = ("registers", "spill_bytes", "loop", "cubin_bytes")
+    return {(t["ptx_sha256"], "loop" in t): ({f: t[f] for f in figures if f in t}, {a: code[k["name"], a] for a in t["cubin_bytes"]})
             for k in manifest["kernels"] for t in k["targets"].values()}
 
 
@@ -314,8 +355,8 @@ def check(source):
 def reassemble(source):
     manifest, texts, code = read(source)
     kernels = declared(source)
-    for name, target, figures, made in in_parallel(assemble_job, [(n, text, t) for (n, t), text in texts.items()]):
-        check_spills(name, kernels[name], target, figures)
+    for name, target, figures, made in in_parallel(assemble_job, [(n, text, t, kernels[n].at(t).loop) for (n, t), text in texts.items()]):
+        check_limits(name, kernels[name], target, figures)
         stored = next(k for k in manifest["kernels"] if k["name"] == name)["targets"][target]
         if any(stored[k] != v for k, v in figures.items()) or any(code[name, a] != c for a, c in made.items()):
             raise Stale(f"{name}: takes {figures} on {target}; compiled/ has other figures or code: run build.py {source}")
@@ -328,8 +369,8 @@ def assemble_by(source, ptxas):
     manifest, texts, _ = read(source)
     kernels = declared(source)
     counts = dict(same=0, fewer=0, more=0)
-    for name, target, figures, _ in in_parallel(assemble_job, [(n, text, t, ptxas) for (n, t), text in texts.items()]):
-        check_spills(name, kernels[name], target, figures)
+    for name, target, figures, _ in in_parallel(assemble_job, [(n, text, t, (), ptxas) for (n, t), text in texts.items()]):
+        check_limits(name, kernels[name], target, figures)
         stored = next(k for k in manifest["kernels"] if k["name"] == name)["targets"][target]["spill_bytes"]
         for a, spilled in figures["spill_bytes"].items():
             counts["same" if spilled == stored[a] else "fewer" if spilled < stored[a] else "more"] += 1
@@ -342,7 +383,8 @@ def attempt(source, pattern, keep):
     names = [n for n in declared(source) if fnmatch.fnmatch(n, pattern)]
     for name, target, ptx, launch, figures, _ in in_parallel(job, [(source, n, t, {}) for n in names for t in TARGETS]):
         per = [f"{a} {figures['registers'][a]} registers" + (f" {s} B SPILLED" if s else "") for a, s in figures["spill_bytes"].items()]
-        print(f"{name} {target}: {len(ptx)} B PTX, {launch['warps']} warps, {launch['shared_bytes']} B shared; {', '.join(per)}")
+        print(f"{name} {target}: {len(ptx)} B PTX, {launch['warps']} warps, {launch['shared_bytes']} B shared; {', '.join(per)}"
+              + (f"; hot loop {figures['loop']}" if "loop" in figures else ""))
         if keep:
             (keep / f"{name}-{target}.ptx").write_text(ptx)
 

@@ -77,12 +77,28 @@ type Arg struct {
 	Offset int    `json:"-"` // in the parameter buffer, in bytes
 }
 
-// Figures are what ptxas said of a kernel when it was compiled, by architecture ("sm_80", "sm_120").
+// Figures are what a kernel took when it was assembled, by architecture ("sm_80", "sm_120"), and the most that it may take.
 type Figures struct {
 	Registers  map[string]int `json:"registers"`   // of a thread
 	SpillBytes map[string]int `json:"spill_bytes"` // of a thread
-	SpillLimit int            `json:"spill_limit"`
 	CubinBytes map[string]int `json:"cubin_bytes"` // of the machine code, where there is some
+	Loop       *Loop          `json:"loop"`        // of sm_80's or sm_90a's machine code; nil where the loop has no limits
+	Limits     Limits         `json:"limits"`
+}
+
+// Limits are the most that a kernel may take on any architecture. A build that takes more fails.
+type Limits struct {
+	Registers  int   `json:"registers"`
+	SpillBytes int   `json:"spill_bytes"`
+	Loop       *Loop `json:"loop"` // products are not limited
+}
+
+// Loop is what the hot loop of a kernel consists of, in instructions. build.py says which loop that is.
+type Loop struct {
+	Instructions int `json:"instructions"`
+	Products     int `json:"products"`     // of matrices, or fused ones in a kernel of fp32
+	GlobalLoads  int `json:"global_loads"` // copies to shared memory aside
+	Local        int `json:"local"`        // loads and stores of local memory, where spilled registers are
 }
 
 // Kernel is one kernel, compiled for one target. Its fields are only read.

@@ -164,7 +164,8 @@ func TestPTX(t *testing.T) {
 	})
 }
 
-// A block's shared memory and a thread's registers are what the GPUs of the target have, and nothing is spilled beyond the limit.
+// A block's shared memory and a thread's registers are what the GPUs of the target have. Registers, spilled bytes and the hot loop's
+// instructions are within the limits of the source; every kernel of products that demands alignment has limits of its loop.
 func TestLimits(t *testing.T) {
 	architectures := map[string][]string{"sm80": {"sm_100", "sm_120", "sm_80", "sm_86", "sm_89", "sm_90a"}, "sm90a": {"sm_90a"}}
 	shared := map[string]int{"sm80": 99 << 10, "sm90a": 227 << 10}
@@ -181,9 +182,28 @@ func TestLimits(t *testing.T) {
 			if n*k.Threads > 65536 {
 				t.Errorf("%s: %d registers for each of %d threads", a, n, k.Threads)
 			}
-			if k.SpillBytes[a] > k.SpillLimit {
-				t.Errorf("%s: %d bytes are spilled, the limit is %d", a, k.SpillBytes[a], k.SpillLimit)
+			if n > k.Limits.Registers || n == 0 {
+				t.Errorf("%s: %d registers, the limit is %d", a, n, k.Limits.Registers)
 			}
+			if k.SpillBytes[a] > k.Limits.SpillBytes {
+				t.Errorf("%s: %d bytes are spilled, the limit is %d", a, k.SpillBytes[a], k.Limits.SpillBytes)
+			}
+		}
+		products := strings.HasPrefix(k.Name, "matmul.") || strings.HasPrefix(k.Name, "attention") && !strings.HasPrefix(k.Name, "attention_delta")
+		if want := products && strings.HasSuffix(k.Name, ".a16"); (k.Loop != nil) != want || (k.Limits.Loop != nil) != want {
+			t.Fatalf("figures of the loop %+v, limits %+v", k.Loop, k.Limits.Loop)
+		} else if !want {
+			return
+		}
+		got, most := *k.Loop, *k.Limits.Loop
+		if got.Instructions > most.Instructions || got.GlobalLoads > most.GlobalLoads || got.Local > most.Local {
+			t.Errorf("the hot loop has %+v, the limits are %+v", got, most)
+		}
+		if got.Products < 1 || got.Products >= got.Instructions {
+			t.Errorf("%d products in a hot loop of %d instructions", got.Products, got.Instructions)
+		}
+		if most.Instructions > got.Instructions+got.Instructions/10 {
+			t.Errorf("the hot loop has %d instructions, its limit of %d would not show a tenth more", got.Instructions, most.Instructions)
 		}
 	})
 }

@@ -94,13 +94,14 @@ def matmul_any(c, a, b, m, n, k, sc, sa, sb, transa, transb, accumulate, BLOCK_M
 BLOCKS = ("ceil(m/BLOCK_M)*ceil(n/BLOCK_N)",)
 
 
-def _fast(a, t, c, u, trans, constants, warps, stages, **on):
+def _fast(a, t, c, u, trans, constants, warps, stages, loop, **on):
     trans_a, trans_b = int(trans[0] == "t"), int(trans[1] == "t")
     # The sizes that run along memory are multiples of 16, so that loads and stores are of 16 bytes.
     aligned = f"c a b n {'m' if trans_a else 'k'} sc sa sb"
     return Kernel(f"matmul.{a}.{c}.{trans}.a16", matmul,
                   f"c:*{u} a:*{t} b:*{t} m:i32 n:i32 k:i32 sc:i32 sa:i32 sb:i32 accumulate:i32", BLOCKS,
-                  dict(TRANS_A=trans_a, TRANS_B=trans_b, GROUP_M=8, **constants), warps=warps, stages=stages, aligned=aligned, on=on)
+                  dict(TRANS_A=trans_a, TRANS_B=trans_b, GROUP_M=8, **constants), warps=warps, stages=stages, aligned=aligned,
+                  registers=255, loop=(loop, 0, 0), on=on)
 
 
 def _tile(m, n, k):
@@ -109,14 +110,15 @@ def _tile(m, n, k):
 
 KERNELS = [
     # What the accumulators of sm90a leave of the registers is too little to add C to them at once; it spills after the loop.
-    _fast("bf16", "bf16", c, u, trans, _tile(128, 128, 64), 8, 3, sm90a=dict(constants=_tile(128, 256, 64), stages=4, spill=512))
-    for c, u in (("f32", "fp32"), ("bf16", "bf16")) for trans in ("nn", "nt", "tn")
+    _fast("bf16", "bf16", c, u, trans, _tile(128, 128, 64), 8, 3, loop,
+          sm90a=dict(constants=_tile(128, 256, 64), stages=4, spill=300, loop=(loop90, 0, 0)))
+    for c, u in (("f32", "fp32"), ("bf16", "bf16")) for trans, loop, loop90 in (("nn", 200, 180), ("nt", 185, 195), ("tn", 185, 180))
 ] + [
-    _fast("f32", "fp32", "f32", "fp32", trans, _tile(64, 64, 16), 4, 3) for trans in ("nn", "nt", "tn")
+    _fast("f32", "fp32", "f32", "fp32", trans, _tile(64, 64, 16), 4, 3, 660) for trans in ("nn", "nt", "tn")
 ] + [
     Kernel(f"matmul.{a}.{c}.any", matmul_any,
            f"c:*{u} a:*{t} b:*{t} m:i32 n:i32 k:i32 sc:i32 sa:i32 sb:i32 transa:i32 transb:i32 accumulate:i32", BLOCKS,
-           dict(GROUP_M=8, **tile))
+           dict(GROUP_M=8, **tile), registers=224)
     for a, t, tile in (("f32", "fp32", _tile(32, 32, 32)), ("bf16", "bf16", _tile(64, 64, 32)))
     for c, u in (("f32", "fp32"), ("bf16", "bf16"))
 ]

@@ -12,6 +12,9 @@ TARGETS = {"sm80": ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100", "sm_120"), "s
 # The architectures whose machine code travels beside the PTX, and the target that a GPU of each one runs.
 MACHINE_CODE = {"sm_80": "sm80", "sm_86": "sm80", "sm_89": "sm80", "sm_90a": "sm90a", "sm_100": "sm80", "sm_120": "sm80"}
 
+# The architecture of each target whose loops are counted.
+LOOPS = {"sm80": "sm_80", "sm90a": "sm_90a"}
+
 # What Triton calls the types of arguments, and what the manifest does.
 SCALARS = {"i32": "i32", "i64": "i64", "fp32": "f32", "fp64": "f64"}
 
@@ -33,8 +36,11 @@ class Kernel:
     aligned    "y x sy": the arguments that are multiples of 16: addresses in bytes, numbers as they are
     most       {"d": 256}: the greatest values of arguments that the function can take
     exact      IEEE's bits: a*b+c is not fused, and denormals are not taken for zero by functions such as tl.div_rn
+    registers  how many registers a thread may have; more fails the build
     spill      how many bytes a thread may spill; more fails the build
-    on         {"sm90a": dict(constants=..., warps=..., stages=..., spill=...)}: what is otherwise on a target; constants are merged
+    loop       how many instructions the hot loop may have, how many of them load from global memory (copies to shared memory aside), and
+               how many go to local memory, where spilled registers are; more fails the build. Empty: it is not looked at
+    on         {"sm90a": dict(constants=..., warps=..., stages=..., ...)}: what is otherwise on a target; constants are merged
     """
 
     name: str
@@ -48,7 +54,9 @@ class Kernel:
     aligned: str = ""
     most: dict = dataclasses.field(default_factory=dict)
     exact: bool = False
+    registers: int = 128
     spill: int = 0
+    loop: tuple = ()
     on: dict = dataclasses.field(default_factory=dict)
 
     def __post_init__(self):

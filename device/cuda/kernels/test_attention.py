@@ -77,7 +77,7 @@ class Case:
         attention.attention_delta[(ceil(32), self.heads)](delta, out, dout, self.rows, self.heads, self.headdim, so, sdo, BLOCK_ROWS=32,
                                                           BLOCK_COLS=32)
         attention.attention_dkdv[keys](dk, dv, dout, q, k, v, lse, delta, end, *sizes, ds, ds, sdo, s, s, s, self.scale,
-                                       **self.constants)
+                                       THREADS=64, **self.constants)  # more than two blocks of queries have, or as many
         attention.attention_dq[queries](dq, dout, q, k, v, lse, delta, start, *sizes, ds, sdo, s, s, s, self.scale, **self.constants)
         return self
 
