@@ -321,14 +321,16 @@ func (o *Operands) SwiGLU(y, gateUp Mat) {
 	o.apart()
 }
 
-func (o *Operands) SwiGLUGrad(dGateUp, dy, gateUp Mat) {
+func (o *Operands) SwiGLUGrad(dGateUp, act, dy, gateUp Mat) {
 	o.begin("SwiGLUGrad")
 	o.write("dGateUp", dGateUp, dy.Rows, 2*dy.Cols, activation)
+	o.write("act", act, dy.Rows, dy.Cols, activation)
 	o.read("dy", dy, dy.Rows, dy.Cols, activation)
 	o.read("gateUp", gateUp, dy.Rows, 2*dy.Cols, activation)
 	o.same("dGateUp", dGateUp, dy)
+	o.same("act", act, dy)
 	o.same("gateUp", gateUp, dy)
-	o.apart([2]string{"dGateUp", "gateUp"})
+	o.apart([2]string{"dGateUp", "gateUp"}, [2]string{"act", "dy"})
 }
 
 func (o *Operands) LSEInit(stat Mat) {

@@ -78,8 +78,9 @@ type MLPOps interface {
 	// SwiGLU is y = silu(gate)*up; gateUp is [T, 2*I], gate first; y is [T, I].
 	// Source: Shazeer, "GLU Variants Improve Transformer" (2020).
 	SwiGLU(y, gateUp Mat)
-	// SwiGLUGrad writes dGateUp [T, 2*I] from dy [T, I]; dGateUp may be gateUp.
-	SwiGLUGrad(dGateUp, dy, gateUp Mat)
+	// SwiGLUGrad writes dGateUp [T, 2*I] from dy [T, I], and to act [T, I] the bits of SwiGLU. dGateUp may be gateUp, act may be
+	// dy.
+	SwiGLUGrad(dGateUp, act, dy, gateUp Mat)
 }
 
 // HeadOps are the loss over a vocabulary that is visited in tiles of columns, in a fixed order.

@@ -120,7 +120,7 @@ func (d *Decoder) Ops(chunks int) (forward, backward int, recompute [Keeps]int) 
 	add := 2 + count(d.OutBias, 1)
 	gateUp := 1 + count(d.MLPBias, 1)
 	forward = 1 + chunks*(project+rotate+add+1+gateUp+1+1+count(d.MLPBias, 1))
-	mlp := 2 + 6 + count(d.MLPBias, 2)
+	mlp := 1 + 6 + count(d.MLPBias, 2)
 	attention := 2 + count(d.OutBias, 1) + rotate + 4 + count(d.QKVBias, 1)
 	backward = 1 + chunks*(mlp+attention+count(d.QKNorm, rotate))
 	kept := [Keeps]int{KeepGateUp: chunks * (project + count(!d.QKNorm, rotate) + add)}
@@ -137,7 +137,7 @@ func (d *Decoder) Ops(chunks int) (forward, backward int, recompute [Keeps]int) 
 // A block of Qwen2.5-7B (hidden 3584, inner 18944, q 3584, qkv 4608) that keeps everything has, in bf16:
 //
 //	forward   206 kB: 2 RMSNorm 2*14, bias 18, RoPE 16, copies of h 2*14, SwiGLU 114
-//	backward  458 kB: 2 RMSNorm 2*14, SwiGLU 114, SwiGLUGrad 189, 2 RMSNormGrad 2*43, dout*out 14, RoPE 16, bias gradient 9
+//	backward  382 kB: 2 RMSNorm 2*14, SwiGLUGrad 227, 2 RMSNormGrad 2*43, dout*out 14, RoPE 16, bias gradient 9
 func (d *Decoder) ElementTraffic(keep Keep) (forward, backward int64) {
 	when := func(has bool, elems int) int {
 		if has {
@@ -157,7 +157,7 @@ func (d *Decoder) ElementTraffic(keep Keep) (forward, backward int64) {
 	swiglu := 3 * inner // gate, up, y
 
 	f := project + rotate + add + when(keep >= KeepAll, twice*hidden) + norm + gateUp + swiglu + when(d.MLPBias, twice*hidden)
-	mlp := norm + swiglu + when(d.MLPBias, once*hidden) + 5*inner + when(d.MLPBias, once*2*inner) + normGrad
+	mlp := norm + when(d.MLPBias, once*hidden) + 6*inner + when(d.MLPBias, once*2*inner) + normGrad
 	attention := when(d.OutBias, once*hidden) + twice*q + twice*rotated + when(d.QKNorm, 5*rotated) +
 		norm + when(d.QKVBias, once*qkv) + normGrad
 	b := mlp + attention + when(keep < KeepAll, project+add) + when(keep < KeepAll || d.QKNorm, rotate) + when(keep < KeepGateUp, gateUp)

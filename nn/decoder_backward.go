@@ -35,7 +35,7 @@ func (d *Decoder) recomputeAttention(s device.Stream, w Params, p places, x devi
 	}
 }
 
-// recomputeMLP fills a chunk of buf with what backwardMLP reads, up to the activation.
+// recomputeMLP fills a chunk of buf with what backwardMLP reads, up to the gate and up projections.
 func (d *Decoder) recomputeMLP(s device.Stream, w Params, p places, x device.Mat, keep Keep, buf *Work) {
 	if keep < KeepAll {
 		d.addAttention(s, w, p, x, buf.h, buf)
@@ -44,20 +44,19 @@ func (d *Decoder) recomputeMLP(s device.Stream, w Params, p places, x device.Mat
 	if keep < KeepGateUp {
 		d.projectGateUp(s, w, p, buf)
 	}
-	s.SwiGLU(buf.act, buf.gu)
 }
 
-// backwardMLP turns a chunk of dx from dy into dh. Each buffer is reused for its own gradient as soon as it was read last:
-// act, gu and norm, in this order.
+// backwardMLP turns a chunk of dx from dy into dh. gu and norm take their own gradients as soon as they were read last; act has its
+// gradient first, and gets what down read in exchange.
 func (d *Decoder) backwardMLP(s device.Stream, w, g Params, p places, dx device.Mat, buf *Work) {
+	dAct := buf.act
+	s.MatMul(dAct, dx, w.Mat(p.down), device.MatMulFlags{})
+	dGU := buf.gu
+	s.SwiGLUGrad(dGU, buf.act, dAct, buf.gu)
 	weightGrad(s, g.Mat(p.down), dx, buf.act, g.Fresh)
 	if d.MLPBias {
 		biasGrad(s, g.Mat(p.downBias), dx)
 	}
-	dAct := buf.act
-	s.MatMul(dAct, dx, w.Mat(p.down), device.MatMulFlags{})
-	dGU := buf.gu
-	s.SwiGLUGrad(dGU, dAct, buf.gu)
 	weightGrad(s, g.Glued(p.gateUp, 2), dGU, buf.norm, g.Fresh)
 	if d.MLPBias {
 		biasGrad(s, g.Glued(p.gateUpBias, 2), dGU)

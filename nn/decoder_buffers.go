@@ -55,7 +55,7 @@ type Work struct {
 
 	h   device.Mat // [c, Hidden]
 	gu  device.Mat // [c, 2*Intermediate]: gate and up, then the gradient of both
-	act device.Mat // [c, Intermediate]: silu(gate)*up, then the gradient of it
+	act device.Mat // [c, Intermediate]: silu(gate)*up; in Backward the gradient of it first
 
 	dAtt  device.Mat // [t, qCols]
 	dQKV  device.Mat // [t, qkvCols]

@@ -88,7 +88,7 @@ func BenchmarkOps(b *testing.B) {
 			{"Attention", 4 * headDim * heads * pairs, func(w work) { w.Attention(out, lse, q, k, v, spec) }},
 			{"AttentionGrad", 10 * headDim * heads * pairs, func(w work) { w.AttentionGrad(dq, dk, dv, y, q, k, v, out, lse, delta, spec) }},
 			{"SwiGLU", 0, func(w work) { w.SwiGLU(h, gu) }},
-			{"SwiGLUGrad", 0, func(w work) { w.SwiGLUGrad(dgu, dh, gu) }},
+			{"SwiGLUGrad", 0, func(w work) { w.SwiGLUGrad(dgu, dh, dh, gu) }},
 			{"LSEUpdate", 0, func(w work) { w.LSEUpdate(stat, logits, ids, 0) }},
 			{"TokenLoss", 0, func(w work) { w.TokenLoss(loss, stat, ids) }},
 			{"CrossEntropyGrad", 0, func(w work) { w.CrossEntropyGrad(dlogits, logits, stat, ids, 0, 1) }},

@@ -42,11 +42,11 @@ func (s *Stream) SwiGLU(y, gateUp device.Mat) {
 }
 
 // SwiGLUGrad implements device.MLPOps.
-func (s *Stream) SwiGLUGrad(dGateUp, dy, gateUp device.Mat) {
-	s.operands.SwiGLUGrad(dGateUp, dy, gateUp)
+func (s *Stream) SwiGLUGrad(dGateUp, act, dy, gateUp device.Mat) {
+	s.operands.SwiGLUGrad(dGateUp, act, dy, gateUp)
 	s.enqueue(func() {
-		a := &kernels.SwiGLU{GateUp: mat(gateUp), DH: mat(dy), DGateUp: mat(dGateUp)}
-		s.crew.split(dy.Rows, 1, rowBytes(dGateUp, dy, gateUp), func(lo, hi int) { s.crew.SwiGLUBackward(a, lo, hi) })
+		a := &kernels.SwiGLU{GateUp: mat(gateUp), H: mat(act), DH: mat(dy), DGateUp: mat(dGateUp)}
+		s.crew.split(dy.Rows, 1, rowBytes(dGateUp, act, dy, gateUp), func(lo, hi int) { s.crew.SwiGLUBackward(a, lo, hi) })
 	})
 }
 

@@ -72,7 +72,9 @@ func calls(a *device.Arena) []func(w work) {
 			return func(s work) { s.AttentionGrad(dq, dk, dv, dout, q, k, v, out, lse, delta, spec) }
 		}(x(), x(), x(), x(), x(), x(), x(), x(), f32(rows, groups), f32(rows, groups), spec()),
 		bind2(f32(rows, d), f32(rows, 2*d), work.SwiGLU),
-		bind3(f32(rows, 2*d), f32(rows, d), f32(rows, 2*d), work.SwiGLUGrad),
+		func(dGateUp, act, dy, gateUp device.Mat) func(work) {
+			return func(s work) { s.SwiGLUGrad(dGateUp, act, dy, gateUp) }
+		}(f32(rows, 2*d), f32(rows, d), f32(rows, d), f32(rows, 2*d)),
 		bind1(f32(rows, 3), work.LSEInit),
 		func(stat, logits device.Mat, targets device.Mem) func(work) {
 			return func(s work) { s.LSEUpdate(stat, logits, targets, 0) }

@@ -116,7 +116,7 @@ func everyOperation(s device.Stream, a *device.Arena, host device.Mem, e extents
 		"RMSNorm":          func() { s.RMSNorm(y, rstd, x, bias, 1, 1e-6) },
 		"RMSNormGrad":      func() { s.RMSNormGrad(z, db, y, x, bias, rstd, device.Mat{}, 1) },
 		"SwiGLU":           func() { s.SwiGLU(y, wide) },
-		"SwiGLUGrad":       func() { s.SwiGLUGrad(dWide, y, wide) },
+		"SwiGLUGrad":       func() { s.SwiGLUGrad(dWide, y, y, wide) },
 		"RoPE":             func() { s.RoPE(y, x, heads, cos, sin, ids, false) },
 		"Attention":        func() { s.Attention(out, lse, q, k, v, spec) },
 		"AttentionGrad":    func() { s.AttentionGrad(dq, dk, dv, dout, q, k, v, out, lse, delta, spec) },

@@ -206,13 +206,13 @@ func (s *Stream) SwiGLU(y, gateUp device.Mat) {
 }
 
 // SwiGLUGrad implements device.MLPOps.
-func (s *Stream) SwiGLUGrad(dGateUp, dy, gateUp device.Mat) {
-	s.operands.SwiGLUGrad(dGateUp, dy, gateUp)
+func (s *Stream) SwiGLUGrad(dGateUp, act, dy, gateUp device.Mat) {
+	s.operands.SwiGLUGrad(dGateUp, act, dy, gateUp)
 	s.enqueue(func() error {
 		if empty(dy) {
 			return nil
 		}
-		return s.launch(named("swiglu_grad", typeName(dy.DType)), ptr(dGateUp.Mem), ptr(dy.Mem), ptr(gateUp.Mem),
-			i32(dy.Rows), i32(dy.Cols), stride(dGateUp), stride(dy), stride(gateUp))
+		return s.launch(named("swiglu_grad", typeName(dy.DType)), ptr(dGateUp.Mem), ptr(act.Mem), ptr(dy.Mem), ptr(gateUp.Mem),
+			i32(dy.Rows), i32(dy.Cols), stride(dGateUp), stride(act), stride(dy), stride(gateUp))
 	})
 }

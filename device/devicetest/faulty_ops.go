@@ -69,9 +69,9 @@ func (s *faultyStream) SwiGLU(y, gateUp device.Mat) {
 	s.op(func() { s.inner.SwiGLU(y, gateUp) })
 }
 
-func (s *faultyStream) SwiGLUGrad(dGateUp, dy, gateUp device.Mat) {
-	s.operands.SwiGLUGrad(dGateUp, dy, gateUp)
-	s.op(func() { s.inner.SwiGLUGrad(dGateUp, dy, gateUp) })
+func (s *faultyStream) SwiGLUGrad(dGateUp, act, dy, gateUp device.Mat) {
+	s.operands.SwiGLUGrad(dGateUp, act, dy, gateUp)
+	s.op(func() { s.inner.SwiGLUGrad(dGateUp, act, dy, gateUp) })
 }
 
 func (s *faultyStream) LSEInit(stat device.Mat) {

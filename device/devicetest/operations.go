@@ -320,15 +320,20 @@ func testSwiGLU(r *rig) {
 				dy := r.normal("dy", d, s.rows, s.cols)
 				y := r.output("y", d, s.rows, s.cols)
 				wantY, wantD := refSwiGLU(gateUp.v, s.rows), refSwiGLUGrad(dy.v, gateUp.v, s.rows)
-				dGateUp := gateUp
+				dGateUp, act := gateUp, dy
 				if !inPlace {
-					dGateUp = r.output("dGateUp", d, s.rows, 2*s.cols)
+					dGateUp, act = r.output("dGateUp", d, s.rows, 2*s.cols), r.output("act", d, s.rows, s.cols)
 				}
 				r.run(func(st device.Stream) {
 					st.SwiGLU(y.Mat, gateUp.Mat)
-					st.SwiGLUGrad(dGateUp.Mat, dy.Mat, gateUp.Mat)
+					st.SwiGLUGrad(dGateUp.Mat, act.Mat, dy.Mat, gateUp.Mat)
 				})
 				r.near(what, y, wantY, 1)
+				again := make([]float64, len(y.v))
+				for i := range again {
+					again[i] = y.decode(r.host, i)
+				}
+				r.exact(what, act, again)
 				r.near(what, dGateUp, wantD, 4)
 				r.finish(what)
 			}

@@ -62,8 +62,8 @@ func (s *stream) SwiGLU(y, gateUp device.Mat) {
 	s.count(0)
 }
 
-func (s *stream) SwiGLUGrad(dGateUp, dy, gateUp device.Mat) {
-	s.operands.SwiGLUGrad(dGateUp, dy, gateUp)
+func (s *stream) SwiGLUGrad(dGateUp, act, dy, gateUp device.Mat) {
+	s.operands.SwiGLUGrad(dGateUp, act, dy, gateUp)
 	s.count(0)
 }
 

@@ -26,7 +26,7 @@ func accelerate(l *loops, level isa.Level) {
 		l.normWeight = [2]func(dw, x, dy unsafe.Pointer, n int, rstd float32){normWeightF32AVX512, normWeightBF16AVX512}
 		l.rotate = [2]func(y0, y1, x0, x1, cos, sin unsafe.Pointer, n int, sign float32){rotateF32AVX512, rotateBF16AVX512}
 		l.swiglu = [2]func(h, gate, up unsafe.Pointer, n int){swigluF32AVX512, swigluBF16AVX512}
-		l.swigluGrad = [2]func(dgate, dup, dh, gate, up unsafe.Pointer, n int){swigluGradF32AVX512, swigluGradBF16AVX512}
+		l.swigluGrad = [2]func(dgate, dup, h, dh, gate, up unsafe.Pointer, n int){swigluGradF32AVX512, swigluGradBF16AVX512}
 		l.max, l.sumExp = maxAVX512, sumExpAVX512
 		l.expMul = [2]func(dst, x unsafe.Pointer, n int, max, factor float32){expMulF32AVX512, expMulBF16AVX512}
 		l.expSum = [2]func(dst, x unsafe.Pointer, n int, scale, max float32) float32{expSumF32AVX512, expSumBF16AVX512}

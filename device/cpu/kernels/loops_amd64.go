@@ -92,7 +92,7 @@ func rotateF32AVX512(y0, y1, x0, x1, cos, sin unsafe.Pointer, n int, sign float3
 func swigluF32AVX512(h, gate, up unsafe.Pointer, n int)
 
 //go:noescape
-func swigluGradF32AVX512(dgate, dup, dh, gate, up unsafe.Pointer, n int)
+func swigluGradF32AVX512(dgate, dup, h, dh, gate, up unsafe.Pointer, n int)
 
 //go:noescape
 func expMulF32AVX512(dst, x unsafe.Pointer, n int, max, factor float32)
@@ -143,7 +143,7 @@ func rotateBF16AVX512(y0, y1, x0, x1, cos, sin unsafe.Pointer, n int, sign float
 func swigluBF16AVX512(h, gate, up unsafe.Pointer, n int)
 
 //go:noescape
-func swigluGradBF16AVX512(dgate, dup, dh, gate, up unsafe.Pointer, n int)
+func swigluGradBF16AVX512(dgate, dup, h, dh, gate, up unsafe.Pointer, n int)
 
 //go:noescape
 func expMulBF16AVX512(dst, x unsafe.Pointer, n int, max, factor float32)

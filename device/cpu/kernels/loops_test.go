@@ -19,7 +19,7 @@ var arrays = map[string]string{
 	"toBF16": "HF", "toF32": "FH", "split": "HLF", "join": "FHL",
 	"add": "AAA", "addTo": "FA", "scale": "AA",
 	"normSquares": "A", "normApply": "AAA", "normDot": "AAA", "normGrad": "AAAA", "normGradAdd": "AAAAA", "normWeight": "FAA",
-	"rotate": "AAAAFF", "swiglu": "AAA", "swigluGrad": "AAAAA",
+	"rotate": "AAAAFF", "swiglu": "AAA", "swigluGrad": "AAAAAA",
 	"max": "F", "sumExp": "F", "expMul": "AF", "expSum": "AF", "dot": "AA", "scoreGrad": "AAFF",
 }
 

@@ -175,12 +175,17 @@ func TestSwiGLU(t *testing.T) {
 		h, dgu := newArray(d, rows, n, 0, nan), newArray(d, rows, 2*n, 1, nan)
 		op := SwiGLU{GateUp: gu.Mat, H: h.Mat, DH: dh.Mat, DGateUp: dgu.Mat}
 		cut(rng, rows, func(lo, hi int) { k.SwiGLUForward(&op, lo, hi) })
+		again := newArray(d, rows, n, 2, nan)
+		op.H = again.Mat
 		cut(rng, rows, func(lo, hi int) { k.SwiGLUBackward(&op, lo, hi) })
 		for r := range rows {
 			for c := range n {
 				g, u := gu.at(r, c), gu.at(r, n+c)
 				s := 1 / (1 + math.Exp(-g))
 				near(t, "h", d, h.at(r, c), g*s*u, 1+math.Abs(g*u))
+				if again.at(r, c) != h.at(r, c) {
+					t.Errorf("h of the gradient is %g, of forward %g", again.at(r, c), h.at(r, c))
+				}
 				near(t, "dup", d, dgu.at(r, n+c), dh.at(r, c)*g*s, 1+math.Abs(g))
 				near(t, "dgate", d, dgu.at(r, c), dh.at(r, c)*u*s*(1+g*(1-s)), 1+math.Abs(g*u))
 			}

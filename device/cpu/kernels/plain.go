@@ -65,7 +65,7 @@ var plainLoops = loops{
 	normWeight:  [2]func(dw, x, dy unsafe.Pointer, n int, rstd float32){plainNormWeight[float32], plainNormWeight[uint16]},
 	rotate:      [2]func(y0, y1, x0, x1, cos, sin unsafe.Pointer, n int, sign float32){plainRotate[float32], plainRotate[uint16]},
 	swiglu:      [2]func(h, gate, up unsafe.Pointer, n int){plainSwiGLU[float32], plainSwiGLU[uint16]},
-	swigluGrad:  [2]func(dgate, dup, dh, gate, up unsafe.Pointer, n int){plainSwiGLUGrad[float32], plainSwiGLUGrad[uint16]},
+	swigluGrad:  [2]func(dgate, dup, h, dh, gate, up unsafe.Pointer, n int){plainSwiGLUGrad[float32], plainSwiGLUGrad[uint16]},
 	max:         plainMax,
 	sumExp:      plainSumExp,
 	expMul:      [2]func(dst, x unsafe.Pointer, n int, max, factor float32){plainExpMul[float32], plainExpMul[uint16]},
@@ -278,13 +278,14 @@ func plainSwiGLU[E element](h, gate, up unsafe.Pointer, n int) {
 	}
 }
 
-func plainSwiGLUGrad[E element](dgate, dup, dh, gate, up unsafe.Pointer, n int) {
-	dgs, dus, dhs, gs, us := of[E](dgate, n), of[E](dup, n), of[E](dh, n), of[E](gate, n), of[E](up, n)
+func plainSwiGLUGrad[E element](dgate, dup, h, dh, gate, up unsafe.Pointer, n int) {
+	dgs, dus, hs, dhs, gs, us := of[E](dgate, n), of[E](dup, n), of[E](h, n), of[E](dh, n), of[E](gate, n), of[E](up, n)
 	for i := range dgs {
 		g, u, dh := load(gs[i]), load(us[i]), load(dhs[i])
 		s := sigmoid(g)
 		dgs[i] = round[E](float32(dh*u) * float32(s*(1+float32(g*(1-s)))))
 		dus[i] = round[E](dh * float32(g*s))
+		hs[i] = round[E](float32(g*s) * u)
 	}
 }
 

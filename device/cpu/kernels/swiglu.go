@@ -4,9 +4,9 @@ package kernels
 // and exp is that of [Exp]. All matrices have the same type.
 type SwiGLU struct {
 	GateUp Mat // [rows, 2*I]: gate is columns [0, I), up is columns [I, 2*I)
-	H      Mat // [rows, I], forward
+	H      Mat // [rows, I]
 
-	DH      Mat // [rows, I], backward
+	DH      Mat // [rows, I], backward; may be H
 	DGateUp Mat // [rows, 2*I], backward; may be GateUp
 }
 
@@ -22,18 +22,18 @@ func (t *Table) SwiGLUForward(a *SwiGLU, row0, row1 int) {
 	}
 }
 
-// SwiGLUBackward writes rows [row0, row1) of DGateUp:
+// SwiGLUBackward writes rows [row0, row1) of DGateUp, and those of H as SwiGLUForward does:
 //
 //	dup   = dh * (g*s)
 //	dgate = (dh*u) * (s * (1 + g*(1-s)))
 func (t *Table) SwiGLUBackward(a *SwiGLU, row0, row1 int) {
 	n := a.GateUp.Cols / 2
-	check(a.GateUp.has(row1, 2*n) && a.DH.has(row1, n) && a.DGateUp.has(row1, 2*n), "SwiGLUBackward: shape")
-	check(a.GateUp.DType == a.DH.DType && a.GateUp.DType == a.DGateUp.DType, "SwiGLUBackward: types differ")
+	check(a.GateUp.has(row1, 2*n) && a.DH.has(row1, n) && a.H.has(row1, n) && a.DGateUp.has(row1, 2*n), "SwiGLUBackward: shape")
+	check(a.GateUp.DType == a.DH.DType && a.GateUp.DType == a.H.DType && a.GateUp.DType == a.DGateUp.DType, "SwiGLUBackward: types differ")
 	f := t.swigluGrad[kind(a.DH.DType)]
 	for r := row0; r < row1; r++ {
 		for c := 0; c < n; c += piece {
-			f(a.DGateUp.at(r, c), a.DGateUp.at(r, n+c), a.DH.at(r, c), a.GateUp.at(r, c), a.GateUp.at(r, n+c), min(piece, n-c))
+			f(a.DGateUp.at(r, c), a.DGateUp.at(r, n+c), a.H.at(r, c), a.DH.at(r, c), a.GateUp.at(r, c), a.GateUp.at(r, n+c), min(piece, n-c))
 		}
 	}
 }

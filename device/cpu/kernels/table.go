@@ -56,7 +56,7 @@ type loops struct {
 	rotate [2]func(y0, y1, x0, x1, cos, sin unsafe.Pointer, n int, sign float32)
 
 	swiglu     [2]func(h, gate, up unsafe.Pointer, n int)
-	swigluGrad [2]func(dgate, dup, dh, gate, up unsafe.Pointer, n int)
+	swigluGrad [2]func(dgate, dup, h, dh, gate, up unsafe.Pointer, n int)
 
 	max       func(x unsafe.Pointer, n int) float32
 	sumExp    func(x unsafe.Pointer, n int, max float32) float32

@@ -27,8 +27,11 @@ def swiglu(y, gateup, rows, inner, sy, sgu, BLOCK_ROWS: tl.constexpr, BLOCK_COLS
 
 
 @triton.jit
-def swiglu_grad(dgateup, dy, gateup, rows, inner, sdgu, sdy, sgu, BLOCK_ROWS: tl.constexpr, BLOCK_COLS: tl.constexpr):
-    """Both halves of dgateup. Moves 5 elements for each of dy. dgateup may be gateup: a program writes only what it read first."""
+def swiglu_grad(dgateup, act, dy, gateup, rows, inner, sdgu, sact, sdy, sgu, BLOCK_ROWS: tl.constexpr, BLOCK_COLS: tl.constexpr):
+    """Both halves of dgateup, and y of swiglu, to the bit, in act. Moves 6 elements for each of dy.
+
+    dgateup may be gateup and act may be dy: a program writes only what it read first.
+    """
     row = (tl.program_id(0) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS))[:, None].to(tl.int64)
     col = (tl.program_id(1) * BLOCK_COLS + tl.arange(0, BLOCK_COLS))[None, :]
     inside = (row < rows) & (col < inner)
@@ -40,6 +43,7 @@ def swiglu_grad(dgateup, dy, gateup, rows, inner, sdgu, sdy, sgu, BLOCK_ROWS: tl
     out = dgateup + row * sdgu + col
     tl.store(out, (d * u * (s * (1.0 + g * (1.0 - s)))).to(dgateup.dtype.element_ty), mask=inside)
     tl.store(out + inner, (d * (g * s)).to(dgateup.dtype.element_ty), mask=inside)
+    tl.store(act + row * sact + col, (g * s * u).to(act.dtype.element_ty), mask=inside)
 
 
 BLOCK = dict(BLOCK_ROWS=2, BLOCK_COLS=512)
@@ -53,6 +57,6 @@ for a, t in BF16_OR_F32:
             Kernel(f"swiglu.{a}.{variant}", swiglu, f"y:*{t} gateup:*{t} rows:i32 inner:i32 sy:i32 sgu:i32", GRID, BLOCK,
                    aligned="y gateup inner sy sgu" if a16 else ""),
             Kernel(f"swiglu_grad.{a}.{variant}", swiglu_grad,
-                   f"dgateup:*{t} dy:*{t} gateup:*{t} rows:i32 inner:i32 sdgu:i32 sdy:i32 sgu:i32", GRID, BLOCK,
-                   aligned="dgateup dy gateup inner sdgu sdy sgu" if a16 else ""),
+                   f"dgateup:*{t} act:*{t} dy:*{t} gateup:*{t} rows:i32 inner:i32 sdgu:i32 sact:i32 sdy:i32 sgu:i32", GRID, BLOCK,
+                   aligned="dgateup act dy gateup inner sdgu sact sdy sgu" if a16 else ""),
         ]

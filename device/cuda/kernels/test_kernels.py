@@ -228,9 +228,11 @@ class SwiGLUTest(Case):
             launch(f"swiglu.{kind}.{variant}", y, gateup, rows, inner, y.stride, gateup.stride)
             self.near(numbers(y), g * s * u, kind, 1, y)
             want = np.concatenate((d * u * s * (1 + g * (1 - s)), d * g * s), 1)
-            for dgateup in (empty(kind, rows, 2 * inner, pad(2 * inner)), gateup):
-                launch(f"swiglu_grad.{kind}.{variant}", dgateup, dy, gateup, rows, inner, dgateup.stride, dy.stride, gateup.stride)
+            for dgateup, act in ((empty(kind, rows, 2 * inner, pad(2 * inner)), empty(kind, rows, inner, pad(inner))), (gateup, dy)):
+                launch(f"swiglu_grad.{kind}.{variant}", dgateup, act, dy, gateup, rows, inner, dgateup.stride, act.stride, dy.stride,
+                       gateup.stride)
                 self.near(numbers(dgateup), want, kind, 4, dgateup)
+                self.same(numbers(act), numbers(y), act)
 
 
 class LossTest(Case):

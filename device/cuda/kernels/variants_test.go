@@ -52,7 +52,7 @@ var aligned = map[string]operands{
 	},
 	"swiglu_grad.A": func(b *bench, d tensor.DType) ([]any, []*field) {
 		x, dy := b.normal(d, 5, 2*528, 2*528+16), b.normal(d, 5, 528, 560)
-		return []any{x, dy, x, 5, 528, x.stride, dy.stride, x.stride}, []*field{x}
+		return []any{x, dy, dy, x, 5, 528, x.stride, dy.stride, dy.stride, x.stride}, []*field{x, dy}
 	},
 	"lse_update": func(b *bench, _ tensor.DType) ([]any, []*field) {
 		stat, logits := b.normal(tensor.F32, 3, 3, 3), b.normal(tensor.F32, 3, 2064, 2080)

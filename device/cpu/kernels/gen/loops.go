@@ -390,11 +390,14 @@ func swiglu(d dtype) loop {
 }
 
 func swigluGrad(d dtype) loop {
-	return loop{name: "swigluGrad" + string(d), arrays: []string{"dgate", "dup", "dh", "gate", "up"}, body: func(a *asm) {
+	return loop{name: "swigluGrad" + string(d), arrays: []string{"dgate", "dup", "h", "dh", "gate", "up"}, body: func(a *asm) {
 		one := a.float(1)
 		g := a.load(d, "gate")
 		s := sigmoid(a, g)
 		u, dh := a.load(d, "up"), a.load(d, "dh")
+		h := a.copy(g)
+		a.mul(h, s)
+		a.mul(h, u)
 		a.mul(u, dh)
 		t := a.copy(one)
 		a.sub(t, s)
@@ -407,6 +410,7 @@ func swigluGrad(d dtype) loop {
 		a.free(s, dh, t)
 		a.store(d, u, "dgate")
 		a.store(d, g, "dup")
+		a.store(d, h, "h")
 	}}
 }
 
