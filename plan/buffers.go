@@ -21,6 +21,8 @@ type Buffers struct {
 	// State is, by part and kind, what is kept of it on the device from step to step beside its weights: low halves, moments, and
 	// the gradient in its stored type.
 	State [][store.Kinds]device.Mem
+	// StateRing is the same by slot and kind, of parts whose state passes.
+	StateRing [][store.Kinds]device.Mem
 
 	Working  [2][]device.Mat // by parity of the layer and micro-batch: x [T, H]
 	Saved    [][]device.Mat  // by block and micro-batch: x [T, H] where it stays on the device
@@ -188,6 +190,26 @@ func (s *setting) buffers(a *device.Arena, groups func(purpose string, bytes int
 		}
 	}
 	group("resident state")
+	var passing [store.Kinds]int64
+	for part := range s.model.Parts {
+		if s.statePasses(part) {
+			for _, kind := range append([]store.Kind{store.Grad}, keptKinds...) {
+				passing[kind] = max(passing[kind], s.kindBytes(part, kind))
+			}
+		}
+	}
+	if passing[store.Grad] > 0 {
+		for range s.place.StateSlots {
+			var slot [store.Kinds]device.Mem
+			for kind, n := range passing {
+				if n > 0 {
+					slot[kind] = a.Take(n)
+				}
+			}
+			b.StateRing = append(b.StateRing, slot)
+		}
+	}
+	group("state that passes")
 
 	if s.sharesInputs() {
 		b.Shared = mats(num.Compute, t, hidden)

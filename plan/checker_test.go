@@ -172,6 +172,9 @@ func (c *checker) gradAt(op plan.Op, part int) place {
 	return place{"own gradient", part, 0}
 }
 
+// passes reports whether the state of a part passes through the device in this schedule.
+func (c *checker) passes(part int) bool { return c.phase == plan.Steady && c.p.StatePasses(part) }
+
 // storedAt is where the gradient of a part whose state is on the device waits for its update.
 func (c *checker) storedAt(part int) place {
 	if c.split() {
@@ -281,7 +284,7 @@ func (c *checker) run(i int) {
 			want = lane
 		}
 	}
-	if op.Kind == plan.Update && c.p.StateHere(op.Part) {
+	if op.Kind == plan.Update && (c.p.StateHere(op.Part) || c.passes(op.Part)) {
 		want = plan.LaneCompute
 	}
 	if op.Lane != want {
@@ -294,12 +297,22 @@ func (c *checker) run(i int) {
 	switch op.Kind {
 	case plan.Update:
 		c.updates[op.Part]++
-		if c.p.StateHere(op.Part) {
+		if op.Lane == plan.LaneCompute {
 			if op.First == c.counted {
 				c.errorf(i, "begins the count of NaNs, wrongly")
 			}
 			c.counted = true
 			c.use(i, place{"device count", 0, 0}, true)
+		}
+		if c.passes(op.Part) {
+			slot, state := c.weightsAt(op.Part, op.Slot), place{"state slot", op.State, 0}
+			c.read(i, slot, content{"weights", op.Part, 0})
+			c.write(i, slot, fresh(op.Part))
+			c.read(i, state, content{"state", op.Part, 0})
+			c.write(i, state, content{"state", op.Part, 1})
+			break
+		}
+		if c.p.StateHere(op.Part) {
 			c.read(i, c.storedAt(op.Part), content{"new gradient", op.Part, 0})
 			c.read(i, place{"own slot", op.Part, 0}, content{"weights", op.Part, 0})
 			c.write(i, place{"own slot", op.Part, 0}, fresh(op.Part))
@@ -338,12 +351,28 @@ func (c *checker) run(i int) {
 	case plan.Upload:
 		c.write(i, tokens, content{"tokens", 0, 0})
 	case plan.Fetch:
-		c.read(i, place{"host weights", op.Part, 0}, fresh(op.Part))
-		c.write(i, c.weightsAt(op.Part, op.Slot), fresh(op.Part))
+		from := fresh(op.Part)
+		if c.passes(op.Part) && c.updates[op.Part] == 0 {
+			from.n = 0
+		}
+		c.read(i, place{"host weights", op.Part, 0}, from)
+		c.write(i, c.weightsAt(op.Part, op.Slot), from)
 	case plan.FetchState:
+		if c.passes(op.Part) {
+			c.read(i, place{"host weights", op.Part, 0}, content{"weights", op.Part, 0})
+			c.read(i, c.hostGradient(op.Part), content{"old gradient", op.Part, 0})
+			c.write(i, place{"state slot", op.State, 0}, content{"state", op.Part, 0})
+			break
+		}
 		c.read(i, place{"host weights", op.Part, 0}, fresh(op.Part))
 		c.write(i, place{"own state", op.Part, 0}, content{"state", op.Part, 1})
 	case plan.Home:
+		if c.passes(op.Part) {
+			c.read(i, c.weightsAt(op.Part, op.Slot), fresh(op.Part))
+			c.read(i, place{"state slot", op.State, 0}, content{"state", op.Part, 1})
+			c.write(i, place{"host weights", op.Part, 0}, fresh(op.Part))
+			break
+		}
 		c.read(i, place{"own slot", op.Part, 0}, fresh(op.Part))
 		c.read(i, place{"own state", op.Part, 0}, content{"state", op.Part, 1})
 		c.write(i, place{"host weights", op.Part, 0}, fresh(op.Part))

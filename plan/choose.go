@@ -310,6 +310,15 @@ func (c *chooser) ladders(foot Placement) [][][]rung {
 	if len(here) > 0 {
 		all = append(all, [][]rung{head, byBlock, moved[0], here, headHere})
 	}
+	// State that passes through the device, of some blocks, beside none whose state stays there or as many as have room.
+	if c.hostIsLate(s) {
+		room := c.room(foot, slices.Concat(head, []rung{c.passing(0, 1)}, here)) - len(head) - 1
+		for _, stays := range slices.Compact([]int{0, max(room, 0)}) {
+			for _, passes := range passingShares(len(c.Model.Blocks) - stays) {
+				all = append(all, [][]rung{head, {c.passing(stays, passes)}, here[:stays], byBlock, moved[0], moved[1]})
+			}
+		}
+	}
 	// What attention leaves in host memory: of as many blocks as that has room for, and of the others on the device. Small steps,
 	// since what is left of host memory is of no other use.
 	if attended := away[nn.KeepAttention]; len(attended) > 0 && c.travelsFaster(s) {
@@ -324,17 +333,7 @@ func (c *chooser) ladders(foot Placement) [][][]rung {
 	}
 	// More than that where the link has time for it: of as many blocks as there is room for, or of some of those.
 	for _, k := range levels[1:] {
-		room := sort.Search(len(away[k]), func(i int) bool {
-			if c.ctx.Err() != nil {
-				return true
-			}
-			place := clone(foot)
-			for _, r := range away[k][:i+1] {
-				r(&place)
-			}
-			return c.fits(c.measure(place)) != nil
-		})
-		for _, n := range sharesOf(room) {
+		for _, n := range sharesOf(c.room(foot, away[k])) {
 			all = append(all, [][]rung{away[k][:n], head, byBlock[n*len(levels):], moved[0], moved[1]})
 		}
 	}
@@ -363,6 +362,61 @@ func (c *chooser) updatesHere(s *setting) (blocks, head []rung) {
 			}
 		}
 	}}
+}
+
+// room is how many of the rungs fit above a foot.
+func (c *chooser) room(foot Placement, rungs []rung) int {
+	return sort.Search(len(rungs), func(i int) bool {
+		if c.ctx.Err() != nil {
+			return true
+		}
+		place := clone(foot)
+		for _, r := range rungs[:i+1] {
+			r(&place)
+		}
+		return c.fits(c.measure(place)) != nil
+	})
+}
+
+// hostIsLate reports whether the host takes longer to update the blocks than a forward pass takes, where the device may update some.
+func (c *chooser) hostIsLate(s *setting) bool {
+	if s.place.Bind || c.Wants.NoUpdates || c.Wants.NoClip || c.HostUpdates {
+		return false
+	}
+	updates, forward, costs := 0.0, 0.0, s.costs()
+	p := &Plan{Numerics: s.num}
+	for b, part := range c.Model.BlockParts {
+		for kind, sum := range map[Kind]*float64{Update: &updates, Forward: &forward} {
+			o := op(LaneUpdate, kind)
+			o.Part, o.Layer = part, b+1
+			cost := costs(&o)
+			*sum += cost.seconds(&c.Machine, p)
+		}
+	}
+	return updates > forward*float64(s.num.MicroBatches)
+}
+
+// passing has the state of so many blocks pass through the device, evenly among those from the first one on that is given, so that the
+// host updates others meanwhile.
+func (c *chooser) passing(first, passes int) rung {
+	blocks := c.Model.BlockParts[first:]
+	return func(n *Placement) {
+		n.StatePasses, n.StateSlots = make([]bool, len(n.Resident)), stateSlots
+		for i := range passes {
+			n.StatePasses[blocks[(2*i+1)*len(blocks)/(2*passes)]] = true
+		}
+	}
+}
+
+// stateSlots is the ring of state that passes through the device: that of one part moves while that of another one is updated.
+const stateSlots = 2
+
+// passingShares are the numbers of so many blocks whose passing is worth a comparison.
+func passingShares(blocks int) (list []int) {
+	for eighths := 1; eighths <= 8; eighths++ {
+		list = append(list, eighths*blocks/8)
+	}
+	return slices.DeleteFunc(slices.Compact(list), func(n int) bool { return n < 1 })
 }
 
 // sharesOf are the numbers of so many things that are worth a comparison: few, and some parts of all.
@@ -444,6 +498,7 @@ func (c *chooser) smallest(bind bool) Placement {
 func clone(p Placement) Placement {
 	p.Resident = append([]bool(nil), p.Resident...)
 	p.StateHere = append([]bool(nil), p.StateHere...)
+	p.StatePasses = append([]bool(nil), p.StatePasses...)
 	p.Keep = append([]nn.Keep(nil), p.Keep...)
 	p.SavedHere = append([]bool(nil), p.SavedHere...)
 	p.KeptOnHost = append([]bool(nil), p.KeptOnHost...)

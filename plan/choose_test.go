@@ -329,7 +329,8 @@ func TestStreamAll(t *testing.T) {
 // Where the host is slow, the device updates what it has room for; where it is fast, or a block may not stay, the host does.
 func TestUpdatesOnTheDevice(t *testing.T) {
 	r := request(t, medium, numerics(1, true))
-	r.DeviceBytes, r.Machine.AdamWBytesPerSec = 1<<40, 1e7 // it decides
+	r.DeviceBytes, r.Machine.AdamWBytesPerSec = 1<<40, 1e7                // it decides
+	r.Machine.UploadBytesPerSec, r.Machine.DownloadBytesPerSec = 1e7, 2e6 // too slow for state that passes
 	p, err := plan.New(context.Background(), r)
 	if err != nil {
 		t.Fatal(err)
@@ -372,5 +373,35 @@ func TestUpdatesOnTheDevice(t *testing.T) {
 	r.Wants.NoUpdates = true
 	if q, err := plan.New(context.Background(), r); err != nil || q.AnyStateHere() {
 		t.Errorf("without updates there is no state to live anywhere: %v", err)
+	}
+}
+
+// Where all is streamed, and the host is slower than the link, the state of some blocks comes to the device to be updated.
+func TestStatePasses(t *testing.T) {
+	r := request(t, medium, numerics(1, true))
+	r.DeviceBytes, r.StreamAll, r.Machine.AdamWBytesPerSec = 1<<40, true, 3e9
+	passing := func(r plan.Request) (n int, seconds float64) {
+		p, err := plan.New(context.Background(), r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, part := range p.Model.BlockParts {
+			if p.StatePasses(part) {
+				n++
+			}
+		}
+		return n, p.Predicted.StepSeconds
+	}
+	n, seconds := passing(r)
+	host := r
+	host.HostUpdates = true
+	none, slow := passing(host)
+	if n == 0 || n == len(r.Model.Blocks) || none != 0 || seconds > 0.8*slow {
+		t.Errorf("state of %d blocks passes: %.3g s; of %d: %.3g s", n, seconds, none, slow)
+	}
+	fast := r
+	fast.Machine.AdamWBytesPerSec = 1e13
+	if n, _ := passing(fast); n != 0 {
+		t.Errorf("a host without limits, and state of %d blocks passes", n)
 	}
 }

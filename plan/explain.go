@@ -146,13 +146,16 @@ func (p *Plan) Choices() []string {
 	if p.Placement.Bind {
 		return []string{text, "weights are used where they lie; nothing is streamed"}
 	}
-	resident, updated, here, disk := 0, 0, 0, 0
+	resident, updated, passing, here, disk := 0, 0, 0, 0, 0
 	for i, part := range p.Model.BlockParts {
 		if p.Placement.Resident[part] {
 			resident++
 		}
 		if p.StateHere(part) {
 			updated++
+		}
+		if p.StatePasses(part) {
+			passing++
 		}
 		if p.setting().savedHere(i) {
 			here++
@@ -177,6 +180,9 @@ func (p *Plan) Choices() []string {
 		moves += fmt.Sprintf("; the device updates %s", count(updated, "block"))
 	case head:
 		moves += "; the device updates the head"
+	}
+	if passing > 0 {
+		moves += fmt.Sprintf("; the state of %s comes to the device to be updated and leaves again", count(passing, "block"))
 	}
 	if disk > 0 {
 		moves += fmt.Sprintf("; %s on disk", stay(count(disk, "saved input"), disk))

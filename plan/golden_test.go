@@ -38,6 +38,10 @@ func TestGoldenSchedules(t *testing.T) {
 			p.StateHere = append(p.StateHere, make([]bool, len(p.Resident)-len(p.StateHere))...)
 		}},
 		{"gather-ahead", false, true, func(p *plan.Placement) { p.GatherAhead = true }},
+		{"state-passes", false, true, func(p *plan.Placement) {
+			p.StatePasses, p.StateSlots = make([]bool, len(p.Resident)), 2
+			p.StatePasses[2], p.StatePasses[4] = true, true
+		}},
 		{"kept-on-host", false, true, func(p *plan.Placement) {
 			p.KeptOnHost, p.KeptSlots = make([]bool, len(p.Keep)), 2
 			for b := range p.Keep {

@@ -128,6 +128,9 @@ func drawPlacement(rt *rapid.T, m *model.Model) plan.Placement {
 	if rapid.Bool().Draw(rt, "updates on the device") {
 		p.StateHere = bools(len(m.Parts), "state on the device")
 	}
+	if rapid.Bool().Draw(rt, "state passes") {
+		p.StatePasses, p.StateSlots = bools(len(m.Parts), "state that passes"), rapid.IntRange(1, 3).Draw(rt, "state slots")
+	}
 	if rapid.Bool().Draw(rt, "shared inputs") {
 		p.SpareInputs = rapid.IntRange(1, 3).Draw(rt, "spare inputs")
 	}

@@ -27,12 +27,12 @@ type Kind uint8
 // The operations. x[l] is the input of layer l; layer 0 is the embedding, layers 1..L are decoder blocks, layer L+1 is
 // the head; x[1] comes out of the embedding.
 const (
-	Update      Kind = iota // update: AdamW over the part, from the gradient that was last brought home; compute: where its state is on the device
+	Update      Kind = iota // update: AdamW over the part, from the gradient that was last brought home; compute: where its state is on the device, or passes
 	Gather                  // update: x[1] of all micro-batches = rows of the embedding
 	GatherAhead             // update: the same rows, as the pending update of the embedding will leave them, which comes later
 	Upload                  // fetch: the token arrays of all micro-batches
 	Fetch                   // fetch: the part's weights into its slot
-	FetchState              // fetch: the part's low halves and moments to their place on the device
+	FetchState              // fetch: the part's low halves and moments to their place on the device; of state that passes, its gradient as well
 	Home                    // drain: the part's weights, low halves and moments from the device to the store
 	Load                    // fetch: x[l][m] from the host
 	Save                    // drain: x[l][m] to the host
@@ -79,6 +79,7 @@ type Op struct {
 	Kept               int // slot of what is kept on the host (SaveKept, LoadKept, Forward, Backward)
 	Stage              int // slot of the rounded gradient (Round, Drain)
 	Chunk              int // of the wanted rows (HeadLogits, DrainLogits)
+	State              int // slot of state that passes through the device (FetchState, Update, Home)
 	// Where layer inputs and gradients share buffers: that of x[l] (Load, Save, Forward, HeadNorm, HeadInput, Backward) or of dx
 	// (DrainInput), and that of what is written beside it: x[l+1] (Forward), dx (HeadInput, Backward).
 	Input, Output int
@@ -112,7 +113,7 @@ func (op Op) String() string {
 		name  string
 		index int
 	}{{"layer", op.Layer}, {"part", op.Part}, {"micro", op.Micro}, {"slot", op.Slot}, {"grad", op.Grad}, {"kept", op.Kept},
-		{"stage", op.Stage}, {"chunk", op.Chunk}, {"input", op.Input}, {"output", op.Output}} {
+		{"stage", op.Stage}, {"chunk", op.Chunk}, {"state", op.State}, {"input", op.Input}, {"output", op.Output}} {
 		if f.index != none {
 			fmt.Fprintf(&b, " %s %d", f.name, f.index)
 		}

@@ -1,6 +1,8 @@
 package plan
 
 import (
+	"slices"
+
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/nn"
@@ -21,10 +23,15 @@ type Placement struct {
 	// StateHere says, by part, whose low halves, moments and gradient are on the device beside its weights, where a step then updates
 	// them: nothing of the part moves from step to step, and its extents in the store are brought up to date when somebody is to read
 	// them ([Home]). It is for parts that have a weight slot of their own and are no tile of an embedding, and has no effect on others.
-	StateHere  []bool    `json:"state_here,omitempty"`
-	StageSlots int       `json:"stage_slots"` // ring of slots for rounded gradients on their way to the host
-	Keep       []nn.Keep `json:"keep"`        // by block: what the backward visit need not recompute
-	SavedHere  []bool    `json:"saved_here"`  // by block: its saved input stays on the device
+	StateHere []bool `json:"state_here,omitempty"`
+	// StatePasses says by part, a decoder block, that its state comes to the device with its weights when a step begins with a pending
+	// update, is updated there and leaves again, through a ring of StateSlots buffers: the link and the device then share the updates
+	// with the host. It has no effect on parts with StateHere or without a ring slot, nor where anything of the part is on disk.
+	StatePasses []bool    `json:"state_passes,omitempty"`
+	StateSlots  int       `json:"state_slots,omitempty"`
+	StageSlots  int       `json:"stage_slots"` // ring of slots for rounded gradients on their way to the host
+	Keep        []nn.Keep `json:"keep"`        // by block: what the backward visit need not recompute
+	SavedHere   []bool    `json:"saved_here"`  // by block: its saved input stays on the device
 	// SpareInputs is how many buffers for layer inputs there are beside one for each micro-batch; 0: a micro-batch has three, for the
 	// inputs of two layers and the gradient. With spare ones the input of the next layer goes to a free buffer, as does the
 	// gradient, and all saved inputs leave the device: see setting.inputBuffer. It has no effect where weights are bound.
@@ -75,6 +82,25 @@ func (s *setting) resident(part int) bool {
 func (s *setting) stateHere(part int) bool {
 	return len(s.place.StateHere) > 0 && s.place.StateHere[part] && !s.place.Bind && !s.wants.NoUpdates && !s.wants.NoClip &&
 		s.resident(part) && s.trained(part) && !s.tied(part)
+}
+
+// statePasses reports whether the state of the part passes through the device to be updated.
+func (s *setting) statePasses(part int) bool {
+	if len(s.place.StatePasses) == 0 || !s.place.StatePasses[part] || s.place.StateSlots == 0 || !s.streamed(part) || !s.trained(part) ||
+		s.model.Parts[part].Kind != model.Block || s.wants.NoUpdates || s.wants.NoClip {
+		return false
+	}
+	for kind := range store.Kind(store.Kinds) {
+		if kind != store.Inputs && s.onDisk(store.ID{Part: part, Kind: kind}) {
+			return false
+		}
+	}
+	return true
+}
+
+// anyStatePasses reports whether statePasses holds for any part.
+func (s *setting) anyStatePasses() bool {
+	return slices.ContainsFunc(s.model.BlockParts, s.statePasses)
 }
 
 // updatesInBackward reports whether parts are updated as soon as their gradients are in host memory. What is bound is read by the

@@ -155,6 +155,9 @@ func (p *Plan) StateHere(part int) bool { return p.setting().stateHere(part) }
 // UpdatesInBackward reports whether parts are updated within the step that their gradients are of, so that no update is ever pending.
 func (p *Plan) UpdatesInBackward() bool { return p.setting().updatesInBackward() }
 
+// StatePasses reports whether the state of the part passes through the device to be updated.
+func (p *Plan) StatePasses(part int) bool { return p.setting().statePasses(part) }
+
 // AheadElems is how many elements of the embedding's rows [GatherAhead] updates at once.
 func (p *Plan) AheadElems() int64 { return p.setting().aheadElems() }
 
@@ -226,7 +229,7 @@ func (p *Plan) Pinned(purpose string) bool {
 	}
 	for _, kind := range keptKinds {
 		if purpose == kind.String() {
-			return p.Unified || p.AnyStateHere()
+			return p.Unified || p.AnyStateHere() || p.setting().anyStatePasses()
 		}
 	}
 	return false

@@ -51,7 +51,9 @@ type builder struct {
 	waits   []int                  // of all operations, which have slices of it
 
 	slots    slotRing
-	grad     int // next fp32 gradient slot of the ring
+	passing  []int // parts whose state passes, in order, that have yet to be updated
+	passed   int   // how many of them are on the device, or were there
+	grad     int   // next fp32 gradient slot of the ring
 	stage    int
 	kept     []int          // by visit so far: slot of the ring of what is kept on the host
 	keptIn   map[[2]int]int // by layer and micro-batch: slot of the ring that holds it until the backward visit
@@ -79,6 +81,7 @@ const (
 	ownWeights                       // part: resident
 	ownState                         // part: low halves and moments on the device
 	ownRounded                       // part: rounded gradient of such a part
+	stateSlot                        // slot: state that passes, with the rounded gradient
 	gradSlot                         // slot
 	ownGradient                      // part
 	stageSlot                        // slot
@@ -120,6 +123,8 @@ func (b *builder) touch(r resource) *touch {
 		count, i = b.place.GradSlots+1, r.a+1
 	case stageSlot:
 		count = b.place.StageSlots
+	case stateSlot:
+		count = b.place.StateSlots
 	case keptSlot:
 		count = b.place.KeptSlots
 	case workingInput:
@@ -152,6 +157,14 @@ func (s *setting) build(mode Mode) *Schedule {
 	ahead := b.runs() && b.updates() && s.gathersAhead()
 	if ahead {
 		b.gather(GatherAhead)
+	}
+	if b.runs() && b.updates() {
+		for _, part := range s.model.BlockParts {
+			if s.statePasses(part) {
+				b.passing = append(b.passing, part)
+			}
+		}
+		b.fetchPassing()
 	}
 	// The first block travels while the embedding is updated and looked up.
 	b.update(s.model.BlockParts[0])
@@ -234,7 +247,7 @@ func (b *builder) needWriter(need *[Lanes]int, t *touch) {
 }
 
 func op(lane Lane, kind Kind) Op {
-	return Op{Lane: lane, Kind: kind, Layer: none, Part: none, Micro: none, Slot: none, Grad: none, Kept: none, Stage: none, Chunk: none, Input: none, Output: none}
+	return Op{Lane: lane, Kind: kind, Layer: none, Part: none, Micro: none, Slot: none, Grad: none, Kept: none, Stage: none, Chunk: none, State: none, Input: none, Output: none}
 }
 
 // runs reports whether the schedule runs layers.
@@ -279,11 +292,40 @@ func (b *builder) update(parts ...int) {
 			}
 			continue
 		}
+		if b.runs() && b.updates() && b.statePasses(part) {
+			continue // with its forward visit
+		}
 		if b.trained(part) && b.updates() {
 			b.updateAtHome(part)
 		}
 		b.save(part)
 	}
+}
+
+// fetchPassing brings the state of the next part whose state passes to the device. The part before it is still there, so that one of
+// them moves while the other one is updated.
+func (b *builder) fetchPassing() {
+	if len(b.passing) == 0 {
+		return
+	}
+	o := op(LaneFetch, FetchState)
+	o.Part, o.State = b.passing[0], b.passed%b.place.StateSlots
+	b.add(o, []resource{{hostWeights, o.Part, 0}, b.hostGrad(o.Part)}, []resource{{stateSlot, o.State, 0}})
+	b.passing, b.passed = b.passing[1:], b.passed+1
+}
+
+// updatePassing updates the part whose state has come to the device, takes all of it home and has the next one come.
+func (b *builder) updatePassing(part, slot int) {
+	here := []resource{{slotWeights, slot, 0}, {stateSlot, (b.passed - 1) % b.place.StateSlots, 0}}
+	o := op(LaneCompute, Update)
+	o.Part, o.Slot, o.State, o.First = part, slot, here[1].a, !b.counts
+	b.counts = true
+	b.add(o, nil, append(here, resource{results, 2, 0}))
+	home := op(LaneDrain, Home)
+	home.Part, home.Slot, home.State = part, slot, o.State
+	b.add(home, here, []resource{{hostWeights, part, 0}})
+	b.save(part)
+	b.fetchPassing()
 }
 
 // save takes the state of a part to a checkpoint, if the schedule does.
@@ -385,6 +427,9 @@ func (b *builder) weights(part int) resource {
 		o := op(LaneFetch, Fetch)
 		o.Part, o.Slot = part, slot
 		b.add(o, []resource{{hostWeights, part, 0}}, []resource{r})
+	}
+	if b.updates() && !b.down && b.statePasses(part) {
+		b.updatePassing(part, slot)
 	}
 	return r
 }

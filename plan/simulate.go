@@ -427,6 +427,9 @@ func (s *setting) costs() func(op *Op) cost {
 			disk(op.Part, store.Weights, 1, 0)
 		case FetchState:
 			c.up = s.keptBytes(op.Part)
+			if s.statePasses(op.Part) {
+				c.up += s.storedGradBytes(op.Part)
+			}
 		case Home:
 			c.down = s.weightBytes(op.Part) + s.keptBytes(op.Part)
 		case Load:

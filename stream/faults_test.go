@@ -144,6 +144,13 @@ func faultCases() map[string]setup {
 				p.Resident[i], p.SavedHere[i%len(p.SavedHere)] = true, true
 			}
 		}},
+		"state passes": {change: func(p *plan.Placement) {
+			streamed(2)(p)
+			p.StatePasses, p.StateSlots = make([]bool, len(p.Resident)), 2
+			for i := range p.Resident {
+				p.StatePasses[i] = true
+			}
+		}},
 		"state here": {change: func(p *plan.Placement) {
 			streamed(2)(p)
 			p.SingleHead = true

@@ -115,6 +115,10 @@ func placements(rt *rapid.T, p *plan.Placement) {
 	if !place.Bind {
 		place.StateHere = rapid.SliceOfN(rapid.Bool(), len(p.Resident), len(p.Resident)).Draw(rt, "state on the device")
 	}
+	if rapid.Bool().Draw(rt, "state passes") {
+		place.StatePasses = rapid.SliceOfN(rapid.Bool(), len(p.Resident), len(p.Resident)).Draw(rt, "state that passes")
+		place.StateSlots = rapid.IntRange(1, 3).Draw(rt, "state slots")
+	}
 	if rapid.Bool().Draw(rt, "shared inputs") {
 		place.SpareInputs = rapid.IntRange(1, 3).Draw(rt, "spare inputs")
 	}
@@ -184,7 +188,7 @@ func TestPlacementChangesNoBit(t *testing.T) {
 			}
 		}
 	}
-	runs, inputs, here, kept, ahead, inBackward := 0, 0, 0, 0, 0, 0
+	runs, inputs, here, passing, kept, ahead, inBackward := 0, 0, 0, 0, 0, 0, 0
 	rapid.Check(t, func(rt *rapid.T) {
 		l := laws[rapid.IntRange(0, len(laws)-1).Draw(rt, "subject")]
 		r := start(rt, l.subject, setup{device: dev, serial: rapid.Bool().Draw(rt, "serial"),
@@ -197,6 +201,9 @@ func TestPlacementChangesNoBit(t *testing.T) {
 		}
 		if r.plan.AnyStateHere() {
 			here++
+		}
+		if slices.ContainsFunc(r.plan.Model.BlockParts, r.plan.StatePasses) {
+			passing++
 		}
 		for block := range r.plan.Model.Blocks {
 			if r.plan.KeptOnHost(block) {
@@ -212,9 +219,9 @@ func TestPlacementChangesNoBit(t *testing.T) {
 		}
 		sameBits(rt, train(rt, r, l.subject, steps), l.want, r.plan)
 	})
-	t.Logf("%d runs, %d of them with saved inputs on disk, %d with updates on the device, %d with kept activations on the host, %d with rows looked up ahead, "+
-		"%d with updates in the backward pass", runs, inputs, here, kept, ahead, inBackward)
-	if runs >= 100 && (inputs == 0 || here == 0 || kept == 0 || ahead == 0 || inBackward == 0) {
+	t.Logf("%d runs, %d of them with saved inputs on disk, %d with updates on the device, %d with state that passes, %d with kept activations on the host, %d with rows looked up ahead, "+
+		"%d with updates in the backward pass", runs, inputs, here, passing, kept, ahead, inBackward)
+	if runs >= 100 && (inputs == 0 || here == 0 || passing == 0 || kept == 0 || ahead == 0 || inBackward == 0) {
 		t.Error("the draws are too narrow")
 	}
 }
