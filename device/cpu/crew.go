@@ -92,8 +92,14 @@ func blockBytes(headDim int) int64 {
 // an operation, so that the workers end together.
 const (
 	taskBytes = 128 << 10 // memory that one task goes through
-	runTasks  = 64        // tasks between two chances of other streams to use the workers, about a millisecond
+	// Behind a run of tasks, which takes about a millisecond, other streams have a chance to use the workers. A run has at least so many
+	// tasks, and so many for each worker: they wait for the last of them once in that time.
+	runTasks  = 64
+	runRounds = 16
 )
+
+// tasksPerRun is the number of tasks of a run: whole rounds of the workers.
+func tasksPerRun(workers int) int { return workers * max(runRounds, (runTasks+workers-1)/workers) }
 
 // split calls f for [0, n) in ranges that are multiples of granule, on all workers if it is worth it. One step of n goes
 // through the given bytes of memory.
@@ -107,8 +113,9 @@ func (c *crew) split(n, granule int, bytes int64, f func(lo, hi int)) {
 		return
 	}
 	tasks := (n + step - 1) / step
-	for first := 0; first < tasks; first += runTasks {
-		c.Run(min(runTasks, tasks-first), func(_, task int) {
+	atOnce := tasksPerRun(c.Workers())
+	for first := 0; first < tasks; first += atOnce {
+		c.Run(min(atOnce, tasks-first), func(_, task int) {
 			lo := (first + task) * step
 			f(lo, min(lo+step, n))
 		})

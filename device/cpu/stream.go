@@ -16,8 +16,8 @@ type Stream struct {
 	queue    *queue
 	closed   bool
 	done     chan struct{}
-	err      error        // the stream's goroutine's: the first error
-	sums     [256]float64 // the stream's goroutine's: chunks of a sum
+	err      error     // the stream's goroutine's: the first error
+	sums     []float64 // the stream's goroutine's: chunks of a sum, as many as a run has tasks
 }
 
 var _ device.Stream = (*Stream)(nil)
@@ -41,6 +41,7 @@ func (d *Device) NewStream(name string) (device.Stream, error) {
 			return nil, err
 		}
 	}
+	s.sums = make([]float64, tasksPerRun(s.crew.Workers()))
 	d.open.Add(1)
 	fault.Go(s.run)
 	return s, nil
