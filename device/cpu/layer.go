@@ -64,6 +64,8 @@ func (s *Stream) ScatterAdd(dtable, dy device.Mat, ids device.Mem, first int) {
 	s.operands.ScatterAdd(dtable, dy, ids, first)
 	s.enqueue(func() {
 		a := &kernels.Embedding{IDs: ints(ids, dy.Rows), RowFirst: first, DTable: mat(dtable), DY: mat(dy)}
-		s.crew.split(dy.Cols, columns, int64(dy.Rows)*(8+dy.DType.Bytes()), func(lo, hi int) { s.crew.EmbeddingScatterAdd(a, lo, hi) })
+		s.found = kernels.TokensOf(s.found[:0], a.IDs, first, dtable.Rows)
+		a.Found = s.found
+		s.crew.split(dy.Cols, columns, int64(len(a.Found))*(8+dy.DType.Bytes()), func(lo, hi int) { s.crew.EmbeddingScatterAdd(a, lo, hi) })
 	})
 }

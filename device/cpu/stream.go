@@ -18,6 +18,7 @@ type Stream struct {
 	done     chan struct{}
 	err      error     // the stream's goroutine's: the first error
 	sums     []float64 // the stream's goroutine's: chunks of a sum, as many as a run has tasks
+	found    []int32   // the stream's goroutine's: tokens of a ScatterAdd
 }
 
 var _ device.Stream = (*Stream)(nil)

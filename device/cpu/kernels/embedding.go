@@ -10,8 +10,20 @@ type Embedding struct {
 	Table    Mat // [rows, D], gather
 	Y        Mat // [tokens, D], gather; the type of Table
 
-	DTable Mat // [rows, D], F32, scatter
-	DY     Mat // [tokens, D], F32 or BF16, scatter
+	DTable Mat     // [rows, D], F32, scatter
+	DY     Mat     // [tokens, D], F32 or BF16, scatter
+	Found  []int32 // tokens whose rows the table has, in order, scatter: see TokensOf
+}
+
+// TokensOf appends to found the tokens whose ids lie in [first, first+rows), in order. A table is cut into many pieces, each of which has
+// few of a step's tokens: they are looked for once and not by each worker.
+func TokensOf(found, ids []int32, first, rows int) []int32 {
+	for t, id := range ids {
+		if r := int(id) - first; r >= 0 && r < rows {
+			found = append(found, int32(t))
+		}
+	}
+	return found
 }
 
 // EmbeddingGather writes tokens [tok0, tok1) of Y: y[t] = table[ids[t] - RowFirst].
@@ -26,14 +38,12 @@ func (t *Table) EmbeddingGather(a *Embedding, tok0, tok1 int) {
 	}
 }
 
-// EmbeddingScatterAdd adds dy[t] to dtable[ids[t] - RowFirst] for all tokens in order, in columns [col0, col1).
+// EmbeddingScatterAdd adds dy[t] to dtable[ids[t] - RowFirst] for the tokens that were found, in order, in columns [col0, col1).
 func (t *Table) EmbeddingScatterAdd(a *Embedding, col0, col1 int) {
 	check(0 <= col0 && col0 <= col1 && col1 <= a.DTable.Cols && kind(a.DTable.DType) == 0, "EmbeddingScatterAdd: columns or type of DTable")
 	check(a.DY.has(len(a.IDs), col1), "EmbeddingScatterAdd: shape of DY")
 	f := t.addTo[kind(a.DY.DType)]
-	for tok, id := range a.IDs {
-		if r := int(id) - a.RowFirst; r >= 0 && r < a.DTable.Rows {
-			f(a.DTable.at(r, col0), a.DY.at(tok, col0), col1-col0)
-		}
+	for _, tok := range a.Found {
+		f(a.DTable.at(int(a.IDs[tok])-a.RowFirst, col0), a.DY.at(int(tok), col0), col1-col0)
 	}
 }

@@ -245,6 +245,7 @@ func TestEmbeddingAndBias(t *testing.T) {
 		y := newArray(d, len(ids), dim, 0, func() float32 { return 7 })
 		dtab := newArray(tensor.F32, rows, dim, 3, func() float32 { return 1 })
 		op := Embedding{IDs: ids, RowFirst: first, Table: tab.Mat, Y: y.Mat, DTable: dtab.Mat, DY: dy.Mat}
+		op.Found = TokensOf(nil, ids, first, dtab.Rows)
 		cut(rng, len(ids), func(lo, hi int) { k.EmbeddingGather(&op, lo, hi) })
 		cut(rng, dim, func(lo, hi int) { k.EmbeddingScatterAdd(&op, lo, hi) })
 		b := newArray(d, 1, dim, 0, normal(rng))
