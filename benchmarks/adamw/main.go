@@ -6,8 +6,11 @@ import (
 	"flag"
 	"fmt"
 	"log"
+	"runtime"
 	"slices"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 	"unsafe"
 
@@ -21,8 +24,10 @@ import (
 func main() {
 	params := flag.Int("params", 30_000_000, "parameters; a power of two makes the arrays collide in the L1 cache of some CPUs")
 	rounds := flag.Int("rounds", 7, "rounds; each runs everything once")
+	level := flag.String("level", "", "instructions to measure: plain, avx2 or avx512; all that this machine has if empty")
+	flag.BoolVar(&cpuTime, "cpu", false, "measure the CPU time of each thread, for a machine that is busy with other things")
 	flag.Parse()
-	if err := run(*params, *rounds); err != nil {
+	if err := run(*params, *rounds, *level); err != nil {
 		log.Fatal(err)
 	}
 }
@@ -37,7 +42,25 @@ type contender struct {
 	ratios        []float64 // to the copy of the same round
 }
 
-func run(n, rounds int) error {
+// levels are the ones that -level asks for. AVX512BF16 has nothing of its own here.
+func levels(name string) ([]isa.Level, error) {
+	here := isa.Available()[:min(len(isa.Available()), int(isa.AVX512)+1)]
+	if name == "" {
+		return here, nil
+	}
+	for _, level := range here {
+		if name == strings.ToLower(strings.NewReplacer("-", "", " Go", "").Replace(level.String())) {
+			return []isa.Level{level}, nil
+		}
+	}
+	return nil, fmt.Errorf("-level %s: this machine has no such instructions; it has %v", name, here)
+}
+
+func run(n, rounds int, level string) error {
+	at, err := levels(level)
+	if err != nil {
+		return err
+	}
 	n -= n % (2 * tensor.MomentBlock) // whole blocks for each of two threads
 	hi, err := mapped[uint16](n)
 	if err != nil {
@@ -72,7 +95,7 @@ func run(n, rounds int) error {
 	kernels.Quantize8(m8.V, m8.VScale, v, false)
 	s := kernels.NewAdamWScalars(10, 1e-5, 0.9, 0.999, 1e-8, 0.01, 0.5)
 	var all []*contender
-	for _, level := range slices.Backward(isa.Available()[:min(len(isa.Available()), int(isa.AVX512)+1)]) {
+	for _, level := range slices.Backward(at) {
 		all = append(all,
 			&contender{name: "split master, bf16 gradient", level: level, bytesPerParam: 26, update: func(k *kernels.Table, a, b int) {
 				k.AdamWSplit(hi[a:b], lo[a:b], m[a:b], v[a:b], kernels.BF16(half[a:b]), &s)
@@ -131,15 +154,36 @@ func mapped[T any](n int) ([]T, error) {
 	return unsafe.Slice((*T)(unsafe.Pointer(&b[0])), n), nil
 }
 
-// rate is GB/s of f over n elements, cut into one range for each thread.
+var cpuTime bool // -cpu
+
+// rate is GB/s of f over n elements, cut into one range for each thread. With -cpu the time is the mean of the threads' CPU times.
 func rate(bytes float64, n, threads int, f func(a, b int)) float64 {
 	start := time.Now()
+	var used atomic.Int64
 	var wg sync.WaitGroup
 	for t := range threads {
-		wg.Go(func() { f(t*n/threads, (t+1)*n/threads) })
+		wg.Go(func() {
+			runtime.LockOSThread()
+			defer runtime.UnlockOSThread()
+			before := threadTime()
+			f(t*n/threads, (t+1)*n/threads)
+			used.Add(int64(threadTime() - before))
+		})
 	}
 	wg.Wait()
+	if cpuTime {
+		return bytes / (time.Duration(used.Load()).Seconds() / float64(threads)) / 1e9
+	}
 	return bytes / time.Since(start).Seconds() / 1e9
+}
+
+// threadTime is the CPU time of this thread.
+func threadTime() time.Duration {
+	var t unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t); err != nil {
+		panic(err)
+	}
+	return time.Duration(t.Nano())
 }
 
 func median(x []float64) float64 {

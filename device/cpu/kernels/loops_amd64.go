@@ -5,15 +5,6 @@ package kernels
 import "unsafe"
 
 //go:noescape
-func adamwSplitF32AVX2(hi, lo, m, v, grad unsafe.Pointer, n int, s *AdamWScalars) int
-
-//go:noescape
-func adamwSplitBF16AVX2(hi, lo, m, v, grad unsafe.Pointer, n int, s *AdamWScalars) int
-
-//go:noescape
-func adamwF32AVX2(p, m, v, grad unsafe.Pointer, n int, s *AdamWScalars) int
-
-//go:noescape
 func toBF16AVX2(dst, src unsafe.Pointer, n int)
 
 //go:noescape
@@ -35,15 +26,6 @@ func sumSquaresBF16AVX2(x unsafe.Pointer, n int, l *lanes[float64])
 func sumAVX2(x unsafe.Pointer, n int, l *lanes[float64])
 
 //go:noescape
-func adamwSplitF32AVX512(hi, lo, m, v, grad unsafe.Pointer, n int, s *AdamWScalars) int
-
-//go:noescape
-func adamwSplitBF16AVX512(hi, lo, m, v, grad unsafe.Pointer, n int, s *AdamWScalars) int
-
-//go:noescape
-func adamwF32AVX512(p, m, v, grad unsafe.Pointer, n int, s *AdamWScalars) int
-
-//go:noescape
 func toBF16AVX512(dst, src unsafe.Pointer, n int)
 
 //go:noescape
@@ -54,6 +36,12 @@ func splitAVX512(hi, lo, src unsafe.Pointer, n int) int
 
 //go:noescape
 func joinAVX512(dst, hi, lo unsafe.Pointer, n int)
+
+//go:noescape
+func adamwF32AVX512(p, m, v, grad unsafe.Pointer, n int, s *AdamWScalars) int
+
+//go:noescape
+func adamwSplitF32AVX512(hi, lo, m, v, grad unsafe.Pointer, n int, s *AdamWScalars) int
 
 //go:noescape
 func sumSquaresF32AVX512(x unsafe.Pointer, n int) float64
@@ -105,6 +93,9 @@ func dotF32AVX512(a, b unsafe.Pointer, n int) float32
 
 //go:noescape
 func scoreGradF32AVX512(ds, p, s, dp unsafe.Pointer, n int, scale, lse, delta float32)
+
+//go:noescape
+func adamwSplitBF16AVX512(hi, lo, m, v, grad unsafe.Pointer, n int, s *AdamWScalars) int
 
 //go:noescape
 func sumSquaresBF16AVX512(x unsafe.Pointer, n int) float64
@@ -165,6 +156,24 @@ func maxAVX512(x unsafe.Pointer, n int) float32
 
 //go:noescape
 func sumExpAVX512(x unsafe.Pointer, n int, max float32) float32
+
+//go:noescape
+func adamwSplitF32AVX2(hi, lo, m, v, grad unsafe.Pointer, n int, s *AdamWScalars) int
+
+//go:noescape
+func adamw8SplitF32AVX2(hi, lo, grad unsafe.Pointer, n int, s *AdamWScalars, at *moments8, w *narrowScratch8, t *tables8) int
+
+//go:noescape
+func adamwSplitBF16AVX2(hi, lo, m, v, grad unsafe.Pointer, n int, s *AdamWScalars) int
+
+//go:noescape
+func adamw8SplitBF16AVX2(hi, lo, grad unsafe.Pointer, n int, s *AdamWScalars, at *moments8, w *narrowScratch8, t *tables8) int
+
+//go:noescape
+func adamwF32AVX2(p, m, v, grad unsafe.Pointer, n int, s *AdamWScalars) int
+
+//go:noescape
+func adamw8F32AVX2(p, grad unsafe.Pointer, n int, s *AdamWScalars, at *moments8, w *narrowScratch8, t *tables8) int
 
 //go:noescape
 func adamw8SplitF32AVX512(hi, lo, grad unsafe.Pointer, n int, s *AdamWScalars, at *moments8, w *scratch8, t *tables8) int

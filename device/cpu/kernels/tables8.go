@@ -10,6 +10,7 @@ type tables8 struct {
 	books [2]book8 // signed, unsigned
 	// transposed are the dwords of a 4x4 matrix, rows for columns.
 	transposed [16]int32
+	narrow     [2]narrow8 // for AVX2: signed, unsigned
 }
 
 // book8 is one codebook. A number that is to be coded is guessed by a line: the magnitude of |x|, in units of which there are
@@ -23,11 +24,63 @@ type book8 struct {
 	offsetHigh, offsetLow [16]float32
 }
 
+// narrow8 is one codebook for AVX2, which has no look-up by byte in large tables. A number's region (one for each decade, and one for the
+// greatest magnitude) is found by its exponent but for the last bit and one comparison with an edge, which is exact; in a region the
+// magnitude is a line over the number, rounded down. Lines are in 1/65536 of a magnitude, and slack8 above: a number whose line is more
+// than 2*slack8 above a whole magnitude has it, and the few others are compared with above.
+type narrow8 struct {
+	value [256]float32 // for each code
+	above [256]float32 // for each magnitude
+	cell  [32]uint8    // twice the region that the exponents 2i and 2i+1 (modulo 32) begin in
+	// For each region: what a number of the next one exceeds, the line, and half a magnitude above the last one.
+	edge, slope, offset, limit [8]float32
+	zero                       [32]uint8 // the code of zero
+	order                      [8]int32  // of the dwords that packing leaves
+}
+
+// slack8 is more than the error of a line, in 1/65536 of a magnitude.
+const slack8 = 4
+
+func (b *narrow8) fill(c *codebook) {
+	b.value, b.above = c.value, c.above
+	top := 255 - c.zero
+	first := 1 // magnitude of the region's first code
+	for r := range 7 {
+		steps := (top + 1) >> (7 - r)
+		slope, offset := float64(steps)/(0.9*math.Pow10(r-6)), float64(first)-float64(steps)/9
+		if r == 0 { // the line through the ends of zero and of the first code, the only ones that are not as far apart as the steps
+			slope = 1 / float64(c.above[2]-c.above[1])
+			offset = 1 - slope*float64(c.above[1])
+		}
+		first += steps
+		b.edge[r], b.slope[r], b.offset[r] = c.above[first], float32(65536*slope), float32(65536*offset+slack8)
+		b.limit[r] = 65536 * (float32(first) - 0.5)
+	}
+	b.edge[7], b.offset[7], b.limit[7] = float32(math.Inf(1)), 65536*(float32(top)+0.5), 65536*(float32(top)+0.5)
+	for i := range 16 {
+		low := float32(math.Ldexp(1, 2*(48+i)-127))
+		r := uint8(0)
+		for low > b.edge[r] {
+			r++
+		}
+		b.cell[i], b.cell[16+i] = r, r
+	}
+	for i := range b.order {
+		b.order[i] = int32(i/2 + i%2*4)
+	}
+	for i := range b.zero {
+		b.zero[i] = uint8(c.zero)
+	}
+}
+
 // scratch8 is what the assembly works in: a block of both moments, and which first moments are negative.
 type scratch8 struct {
 	m, v     [256]float32
 	negative [4]uint64
 }
+
+// narrowScratch8 is what the assembly for AVX2 works in: two blocks of both moments, this one and the next.
+type narrowScratch8 [2]struct{ m, v [256]float32 }
 
 // aligned returns the first T in memory that begins a cache line; memory is 64 bytes longer than T.
 func aligned[T any](memory *byte) *T {
@@ -35,50 +88,13 @@ func aligned[T any](memory *byte) *T {
 	return (*T)(unsafe.Add(p, -uintptr(p)&63))
 }
 
-// encode is codebook.encode by lines instead of a search.
-func (b *book8) encode(c *codebook, codes *[256]uint8, x *[256]float32) (scale float32) {
-	for _, x := range x {
-		if a := math.Float32frombits(math.Float32bits(x) &^ (1 << 31)); a > scale {
-			scale = a
-		}
-	}
-	if scale == 0 {
-		*codes = [256]uint8{}
-		return 0
-	}
-	inverse, zero := 1/scale, uint8(c.zero)
-	for i, x := range x {
-		y := math.Float32frombits(math.Float32bits(float32(x*inverse)) &^ (1 << 31))
-		k := uint8(0)
-		if y >= least {
-			at := math.Float32bits(y) >> 24 & 15
-			slope, offset := b.slopeLow[at], b.offsetLow[at]
-			if y > b.edge[at] {
-				slope, offset = b.slopeHigh[at], b.offsetHigh[at]
-			}
-			k = uint8(int32(float32(y*slope) + offset))
-			if y <= c.above[k] {
-				k--
-			}
-		}
-		if zero > 0 && x < 0 {
-			codes[i] = zero - min(max(k, 1), zero)
-		} else {
-			codes[i] = zero + k
-		}
-	}
-	return scale
-}
-
-// least is less than half of the smallest code, and what the lines begin at.
-const least = 0x1p-26
-
 var theTables8 = newTables8()
 
 func newTables8() *tables8 {
 	t := aligned[tables8](&make([]byte, unsafe.Sizeof(tables8{})+64)[0])
 	for i, c := range []*codebook{signed8, unsigned8} {
 		t.books[i].fill(c)
+		t.narrow[i].fill(c)
 	}
 	for i := range t.transposed {
 		t.transposed[i] = int32(4*(i%4) + i/4)

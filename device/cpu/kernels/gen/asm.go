@@ -53,7 +53,9 @@ type asm struct {
 	consts  map[string]reg
 	fields  int // in consts
 
-	moment func(r reg, i int) // sees each new first (0) and second (1) moment; may be nil
+	moment   func(r reg, i int) // sees each new first (0) and second (1) moment; may be nil
+	shift    map[string]int     // bytes between the address of an array and the array
+	scaledBy map[string]string  // general register that points to the scale of an array of moments, where they have one
 }
 
 func (a *asm) f(format string, args ...any) { fmt.Fprintf(&a.text, "\t"+format+"\n", args...) }
@@ -162,8 +164,27 @@ func (a *asm) field(name string, offset int) (r reg, done func()) {
 }
 
 // mem is the address of element R12 of an array whose elements have that many bytes.
-func (a *asm) mem(name string, bytes int) string {
-	return fmt.Sprintf("(%s)(R12*%d)", a.address[name], bytes)
+func (a *asm) mem(name string, bytes int) string { return a.memAt(name, bytes, 0) }
+
+// memAt is the address of element R12+i.
+func (a *asm) memAt(name string, bytes, i int) string {
+	at := ""
+	if d := a.shift[name] + bytes*i; d != 0 {
+		at = fmt.Sprint(d)
+	}
+	return fmt.Sprintf("%s(%s)(R12*%d)", at, a.address[name], bytes)
+}
+
+// loadMoment reads moments, times their scale if they have one.
+func (a *asm) loadMoment(name string) reg {
+	r := a.load(f32, name)
+	if scale, ok := a.scaledBy[name]; ok {
+		t := a.take()
+		a.f("VBROADCASTSS (%s), %s", scale, a.v(t))
+		a.mul(r, t)
+		a.free(t)
+	}
+	return r
 }
 
 // load reads elements as fp32; those that do not exist read as 0.
@@ -515,6 +536,13 @@ func generate() (source, declarations []byte) {
 	for _, w := range []width{ymm, zmm} {
 		for _, l := range loops(w) {
 			source, declaration := l.write(w)
+			s.WriteString(source)
+			d.WriteString(declaration)
+		}
+	}
+	for _, l := range adamwsAVX2() {
+		for _, write := range []func() (string, string){l.write, l.write8} {
+			source, declaration := write()
 			s.WriteString(source)
 			d.WriteString(declaration)
 		}

@@ -19,10 +19,7 @@ var both = []dtype{f32, bf16}
 // loops are all functions that there are for a width. The plain twin of each, in package kernels, says what it computes.
 func loops(w width) []loop {
 	var all []loop
-	for _, d := range both {
-		all = append(all, adamw(d))
-	}
-	all = append(all, adamwF32(), toBF16(), toF32(), split(), join())
+	all = append(all, toBF16(), toF32(), split(), join())
 	if w == ymm {
 		// AVX2 is what a host with a GPU needs: optimizer, sums, rounding.
 		for _, d := range both {
@@ -30,8 +27,9 @@ func loops(w width) []loop {
 		}
 		return append(all, sumLanes("sum", f32, false))
 	}
+	all = append(all, adamwF32())
 	for _, d := range both {
-		all = append(all, sum64("sumSquares", d, true), add(d), addTo(d), scale(d),
+		all = append(all, adamw(d), sum64("sumSquares", d, true), add(d), addTo(d), scale(d),
 			normSquares(d), normApply(d), normDot(d), normGrad(d, false), normGrad(d, true), normWeight(d),
 			rotate(d), swiglu(d), swigluGrad(d), expMul(d), expSum(d), dot(d), scoreGrad(d))
 	}
@@ -47,7 +45,7 @@ func update(a *asm, p, g reg) {
 	}
 	apply(a.mul, g, clipScale)
 	apply(a.mul, p, decay)
-	m := a.load(f32, "m")
+	m := a.loadMoment("m")
 	t := a.copy(g)
 	a.sub(t, m)
 	apply(a.mul, t, oneMinusBeta1)
@@ -55,7 +53,7 @@ func update(a *asm, p, g reg) {
 	a.free(t)
 	a.flush(m)
 	a.see(m, 0)
-	v := a.load(f32, "v")
+	v := a.loadMoment("v")
 	apply(a.mul, v, beta2)
 	t = a.copy(g)
 	apply(a.mul, t, oneMinusBeta2)
