@@ -43,6 +43,12 @@ func BenchmarkAdamW(b *testing.B) {
 				k.AdamWF32(p, m, v, g, &s)
 			}
 		})
+		b.Run(level.String()+"/split/f32/8-bit moments", func(b *testing.B) {
+			b.SetBytes(16*n + 16*n/256)
+			for b.Loop() {
+				k.AdamW8Split(hi, lo, m8, F32(g), &s)
+			}
+		})
 		b.Run(level.String()+"/split/bf16/8-bit moments", func(b *testing.B) {
 			b.ReportAllocs()
 			b.SetBytes(14*n + 16*n/256)

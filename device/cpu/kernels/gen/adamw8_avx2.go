@@ -33,7 +33,14 @@ const (
 type narrow8 struct {
 	*asm
 	moment8
-	book int // offset in kernels.tables8
+	book  int          // offset in kernels.tables8
+	fetch []blockArray // what the next block is fetched ahead of
+}
+
+// blockArray is an array whose elements have that many bytes.
+type blockArray struct {
+	name  string
+	bytes int
 }
 
 // label is unique to the moment.
@@ -90,6 +97,11 @@ func (n narrow8) encode() {
 	for i := range k {
 		k[i] = n.magnitudes(i, tables, magnitude, inverse, least, near)
 		n.decode(nextCodes, nextScratch, 8*i, 8*i+8)
+	}
+	for _, array := range n.fetch {
+		for at := 0; at < 32*array.bytes; at += 64 {
+			n.f("PREFETCHT0 %d(%s)(R12*%d)", 256*array.bytes+at, n.address[array.name], array.bytes)
+		}
 	}
 	// Is any closer to a line's step than the line is exact?
 	t := n.take()
@@ -261,8 +273,12 @@ func (l adamwAVX2) write8() (source, declaration string) {
 	a.offset["ret"] = off
 	a.f("MOVQ $0, ret+%d(FP)", off)
 	a.invert()
+	fetch := [2][]blockArray{{}, {{"grad", l.d.bytes()}}}
+	for _, array := range l.weights {
+		fetch[0] = append(fetch[0], blockArray{array, 4 / len(l.weights)})
+	}
 	part := func(i int, write func(n narrow8)) {
-		n := narrow8{a.fork(), moments8[i], narrowAt + i*narrowBytes}
+		n := narrow8{a.fork(), moments8[i], narrowAt + i*narrowBytes, fetch[i]}
 		write(n)
 		a.text.WriteString(n.text.String())
 	}
