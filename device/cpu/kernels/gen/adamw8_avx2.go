@@ -33,17 +33,11 @@ const (
 type narrow8 struct {
 	*asm
 	moment8
-	book  int          // offset in kernels.tables8
-	fetch []blockArray // what the next block is fetched ahead of
+	book  int     // offset in kernels.tables8
+	fetch []array // of which the next block is fetched meanwhile
 }
 
-// blockArray is an array whose elements have that many bytes.
-type blockArray struct {
-	name  string
-	bytes int
-}
-
-// label is unique to the moment.
+// at is a label, unique to the moment.
 func (n narrow8) at(label string) string { return label + "_" + n.name }
 
 // table is the address of something in the codebook.
@@ -98,9 +92,9 @@ func (n narrow8) encode() {
 		k[i] = n.magnitudes(i, tables, magnitude, inverse, least, near)
 		n.decode(nextCodes, nextScratch, 8*i, 8*i+8)
 	}
-	for _, array := range n.fetch {
-		for at := 0; at < 32*array.bytes; at += 64 {
-			n.f("PREFETCHT0 %d(%s)(R12*%d)", 256*array.bytes+at, n.address[array.name], array.bytes)
+	for _, x := range n.fetch {
+		for i := 0; i < 32; i += 64 / x.bytes {
+			n.f("PREFETCHT0 %s", n.memAt(x.name, x.bytes, 256+i))
 		}
 	}
 	// Is any closer to a line's step than the line is exact?
@@ -255,9 +249,9 @@ func (l adamwAVX2) write8() (source, declaration string) {
 		a.f("MOVQ %s+%d(FP), %s", name, off, register)
 		off += 8
 	}
-	for i, array := range arrays {
-		a.address[array] = general[i]
-		load(array, general[i])
+	for i, name := range arrays {
+		a.address[name] = general[i]
+		load(name, general[i])
 	}
 	load("n", "R10")
 	a.f("MOVQ R10, %s", leftAt)
@@ -273,10 +267,8 @@ func (l adamwAVX2) write8() (source, declaration string) {
 	a.offset["ret"] = off
 	a.f("MOVQ $0, ret+%d(FP)", off)
 	a.invert()
-	fetch := [2][]blockArray{{}, {{"grad", l.d.bytes()}}}
-	for _, array := range l.weights {
-		fetch[0] = append(fetch[0], blockArray{array, 4 / len(l.weights)})
-	}
+	all := l.arrays()
+	fetch := [2][]array{all[:len(l.weights)], all[len(l.weights):]}
 	part := func(i int, write func(n narrow8)) {
 		n := narrow8{a.fork(), moments8[i], narrowAt + i*narrowBytes, fetch[i]}
 		write(n)
@@ -294,10 +286,9 @@ func (l adamwAVX2) write8() (source, declaration string) {
 		a.f("ADDQ $256, %s", m.codes)
 		a.f("ADDQ $4, %s", m.scales)
 	}
-	for _, array := range l.weights {
-		a.f("ADDQ $%d, %s", 256*4/len(l.weights), a.address[array])
+	for _, x := range all {
+		a.f("ADDQ $%d, %s", 256*x.bytes, a.address[x.name])
 	}
-	a.f("ADDQ $%d, %s", 256*l.d.bytes(), a.address["grad"])
 	a.f("XCHGQ %s, %s", scratchReg, nextScratch)
 	a.f("SUBQ $256, %s", leftAt)
 	a.f("JGT block")

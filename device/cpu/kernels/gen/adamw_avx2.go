@@ -23,6 +23,9 @@ const (
 	frameBytes               = 32
 )
 
+// fetchAhead is how many elements ahead the loop fetches: half a page of fp32, since the hardware's own fetching ends with the page.
+const fetchAhead = 512
+
 // adamwAVX2 is AdamW for weights in two halves (hi and lo) or one array (p), with gradients of type d.
 type adamwAVX2 struct {
 	name    string
@@ -37,6 +40,21 @@ func adamwsAVX2() []adamwAVX2 {
 		{"adamwSplitBF16", []string{"hi", "lo"}, bf16, adamwSplitBody(bf16)},
 		{"adamwF32", []string{"p"}, f32, adamwF32Body},
 	}
+}
+
+// array is one whose elements have that many bytes.
+type array struct {
+	name  string
+	bytes int
+}
+
+// arrays are the weights, and then the gradient.
+func (l adamwAVX2) arrays() []array {
+	var all []array
+	for _, name := range l.weights {
+		all = append(all, array{name, 4 / len(l.weights)})
+	}
+	return append(all, array{"grad", l.d.bytes()})
 }
 
 // invert writes 1/SqrtBC2, in two parts, to the stack.
@@ -195,6 +213,11 @@ func (l adamwAVX2) pair(a *asm) {
 	var m, v [2]reg
 	for i := range p {
 		m[i], v[i] = a.updateHalf(p[i], g[i], i)
+	}
+	if a.scaledBy == nil { // blocks of 8-bit moments are fetched while the one before is encoded
+		for _, x := range append(l.arrays(), array{"m", 4}, array{"v", 4}) {
+			a.f("PREFETCHT0 %s", a.memAt(x.name, x.bytes, fetchAhead))
+		}
 	}
 	x, y := a.take(), a.take()
 	a.f("VSUBPS %s, %s, %s", a.v(p[0]), a.v(p[0]), a.v(x)) // 0, or else a NaN
