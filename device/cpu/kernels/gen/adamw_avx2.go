@@ -23,9 +23,6 @@ const (
 	frameBytes               = 32
 )
 
-// fetchAhead is how many elements ahead the loop fetches: half a page of fp32, since the hardware's own fetching ends with the page.
-const fetchAhead = 512
-
 // adamwAVX2 is AdamW for weights in two halves (hi and lo) or one array (p), with gradients of type d.
 type adamwAVX2 struct {
 	name    string
@@ -40,12 +37,6 @@ func adamwsAVX2() []adamwAVX2 {
 		{"adamwSplitBF16", []string{"hi", "lo"}, bf16, adamwSplitBody(bf16)},
 		{"adamwF32", []string{"p"}, f32, adamwF32Body},
 	}
-}
-
-// array is one whose elements have that many bytes.
-type array struct {
-	name  string
-	bytes int
 }
 
 // arrays are the weights, and then the gradient.
@@ -215,9 +206,7 @@ func (l adamwAVX2) pair(a *asm) {
 		m[i], v[i] = a.updateHalf(p[i], g[i], i)
 	}
 	if a.scaledBy == nil { // blocks of 8-bit moments are fetched while the one before is encoded
-		for _, x := range append(l.arrays(), array{"m", 4}, array{"v", 4}) {
-			a.f("PREFETCHT0 %s", a.memAt(x.name, x.bytes, fetchAhead))
-		}
+		a.fetch(append(l.arrays(), array{"m", 4}, array{"v", 4})...)
 	}
 	x, y := a.take(), a.take()
 	a.f("VSUBPS %s, %s, %s", a.v(p[0]), a.v(p[0]), a.v(x)) // 0, or else a NaN

@@ -175,6 +175,22 @@ func (a *asm) memAt(name string, bytes, i int) string {
 	return fmt.Sprintf("%s(%s)(R12*%d)", at, a.address[name], bytes)
 }
 
+// array is one whose elements have that many bytes.
+type array struct {
+	name  string
+	bytes int
+}
+
+// fetchAhead is how many elements ahead loops fetch: half a page of fp32, since the hardware's own fetching ends with the page.
+const fetchAhead = 512
+
+// fetch fetches arrays ahead.
+func (a *asm) fetch(arrays ...array) {
+	for _, x := range arrays {
+		a.f("PREFETCHT0 %s", a.memAt(x.name, x.bytes, fetchAhead))
+	}
+}
+
 // loadMoment reads moments, times their scale if they have one.
 func (a *asm) loadMoment(name string) reg {
 	r := a.load(f32, name)

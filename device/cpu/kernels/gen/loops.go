@@ -97,7 +97,7 @@ func counting(l loop, body func(a *asm, counter reg)) loop {
 
 func adamw(d dtype) loop {
 	l := loop{name: "adamwSplit" + string(d), arrays: []string{"hi", "lo", "m", "v", "grad"}, params: "s *AdamWScalars"}
-	return counting(l, adamwSplitBody(d))
+	return counting(l, fetching(adamwSplitBody(d), array{"hi", 2}, array{"lo", 2}, array{"m", 4}, array{"v", 4}, array{"grad", d.bytes()}))
 }
 
 func adamwSplitBody(d dtype) func(a *asm, bad reg) {
@@ -109,7 +109,18 @@ func adamwSplitBody(d dtype) func(a *asm, bad reg) {
 }
 
 func adamwF32() loop {
-	return counting(loop{name: "adamwF32", arrays: []string{"p", "m", "v", "grad"}, params: "s *AdamWScalars"}, adamwF32Body)
+	return counting(loop{name: "adamwF32", arrays: []string{"p", "m", "v", "grad"}, params: "s *AdamWScalars"},
+		fetching(adamwF32Body, array{"p", 4}, array{"m", 4}, array{"v", 4}, array{"grad", 4}))
+}
+
+// fetching is a body that also fetches ahead.
+func fetching(body func(a *asm, counter reg), arrays ...array) func(a *asm, counter reg) {
+	return func(a *asm, counter reg) {
+		body(a, counter)
+		if !a.masked {
+			a.fetch(arrays...)
+		}
+	}
 }
 
 func adamwF32Body(a *asm, bad reg) {
