@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/device/cuda/driver"
 )
 
 // maxHeadDim is the widest head that the attention kernels take.
@@ -34,6 +35,17 @@ func (s *Stream) Attention(out, lse, q, k, v device.Mat, spec device.AttentionSp
 	})
 }
 
+// fillPrograms is the least number of programs of attention_dkdv for which query heads that share keys stay in one program, if one takes
+// blocks of fillKeys keys: two for each multiprocessor of a large GPU. The numbers are the same on all GPUs, and so are bits.
+const fillPrograms, fillKeys = 256, 128
+
+// splits is among how many programs the query heads that share a key head are split, so that few key heads and rows fill a GPU. Each
+// leaves sums of rows of keys columns for dk and dv, in fp32, in the workspace.
+func splits(rows, keys int, spec device.AttentionSpec) int {
+	n := min(fillPrograms*fillKeys/(rows*spec.KVHeads), spec.Heads/spec.KVHeads, workspaceBytes/(2*4*rows*keys))
+	return max(n, 1)
+}
+
 // AttentionGrad implements device.AttentionOps. It leaves in delta the sum over each head of out times its gradient.
 func (s *Stream) AttentionGrad(dq, dk, dv, dout, q, k, v, out, lse, delta device.Mat, spec device.AttentionSpec) {
 	s.operands.AttentionGrad(dq, dk, dv, dout, q, k, v, out, lse, delta, spec)
@@ -52,12 +64,26 @@ func (s *Stream) AttentionGrad(dq, dk, dv, dout, q, k, v, out, lse, delta device
 		last := func(to []arg) []arg {
 			return append(to, stride(dout), stride(q), stride(k), stride(v), f32(spec.Scale))
 		}
-		args := read(append(s.args[:0], ptr(dk.Mem), ptr(dv.Mem)))
-		args = sizes(append(args, ptr(spec.Docs.End)), q, spec)
-		if err := s.attend("attention_dkdv", q, spec, last(append(args, stride(dk), stride(dv)))); err != nil {
+		keys := func(part driver.DevicePtr, n int) error {
+			args := read(append(s.args[:0], ptr(dk.Mem), ptr(dv.Mem), at(part)))
+			args = sizes(append(args, ptr(spec.Docs.End)), q, spec)
+			return s.attend("attention_dkdv", q, spec, last(append(args, i32(n), stride(dk), stride(dv))))
+		}
+		if n := splits(k.Rows, k.Cols, spec); n == 1 {
+			err = keys(0, n)
+		} else {
+			err = s.device.workspace.lend(s, func(part driver.DevicePtr) error {
+				if err := keys(part, n); err != nil {
+					return err
+				}
+				return s.launch(named("attention_fold", typeName(k.DType)), ptr(dk.Mem), ptr(dv.Mem), at(part), i32(k.Rows), i32(k.Cols), i32(n),
+					stride(dk), stride(dv))
+			})
+		}
+		if err != nil {
 			return err
 		}
-		args = read(append(s.args[:0], ptr(dq.Mem)))
+		args := read(append(s.args[:0], ptr(dq.Mem)))
 		args = sizes(append(args, ptr(spec.Docs.Start)), q, spec)
 		return s.attend("attention_dq", q, spec, last(append(args, stride(dq))))
 	})

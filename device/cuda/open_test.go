@@ -537,9 +537,9 @@ func TestMachineCode(t *testing.T) {
 		{[2]int32{8, 0}, "sm_80", "sm80", 0, `sm_80 machine code [0-9a-f]{12}`},
 		{[2]int32{9, 0}, "sm_90a", "sm90a", 0, `sm_90a machine code [0-9a-f]{12}`},
 		{[2]int32{12, 1}, "sm_120", "sm80", 0, `sm_120 machine code [0-9a-f]{12}`},
-		{[2]int32{8, 9}, "sm_89", "sm80", 2, `sm_89 machine code [0-9a-f]{12}, 2 of 143 kernels [0-9a-f]{12} as sm80 PTX`},
-		{[2]int32{8, 9}, "sm_89", "sm80", 143, `sm80 kernels [0-9a-f]{12}`},
-		{[2]int32{11, 0}, "", "sm80", 143, `sm80 kernels [0-9a-f]{12}`},
+		{[2]int32{8, 9}, "sm_89", "sm80", 2, `sm_89 machine code [0-9a-f]{12}, 2 of 147 kernels [0-9a-f]{12} as sm80 PTX`},
+		{[2]int32{8, 9}, "sm_89", "sm80", 147, `sm80 kernels [0-9a-f]{12}`},
+		{[2]int32{11, 0}, "", "sm80", 147, `sm80 kernels [0-9a-f]{12}`},
 	} {
 		t.Run(fmt.Sprint(c.capability, c.refused), func(t *testing.T) {
 			set, err := cudakernels.Load(c.target)

@@ -3,6 +3,7 @@ package cuda
 import (
 	"testing"
 
+	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/device/cuda/kernels"
 )
 
@@ -71,6 +72,19 @@ func TestTabulate(t *testing.T) {
 					}
 				}
 			}
+		}
+	}
+}
+
+// Query heads are split where key heads and rows are few, as far as they and the workspace go.
+func TestSplits(t *testing.T) {
+	for _, c := range []struct{ rows, heads, kvHeads, headDim, want int }{
+		{2048, 16, 2, 128, 8}, {2048, 14, 2, 64, 7}, {2048, 28, 4, 128, 4}, {4096, 28, 4, 128, 2}, {8192, 28, 4, 128, 1}, {1 << 20, 64, 8, 128, 1},
+		{100, 12, 12, 64, 1}, {1, 8, 1, 80, 8}, {4096, 8, 1, 256, 4}, {16384, 16, 1, 256, 1},
+	} {
+		spec := device.AttentionSpec{Heads: c.heads, KVHeads: c.kvHeads, HeadDim: c.headDim}
+		if got := splits(c.rows, c.kvHeads*c.headDim, spec); got != c.want {
+			t.Errorf("%+v: %d splits", c, got)
 		}
 	}
 }

@@ -213,20 +213,33 @@ def _grad_keys(dk_a, dk_b, dv_a, dv_b, k_a, k_b, v_a, v_b, q, dout, statistics, 
 
 
 @triton.jit
-def attention_dkdv(dk, dv, dout, q, k, v, lse, delta, end, rows, heads, kvheads, headdim, window, sdk, sdv, sdo, sq, sk, sv, scale,
-                   HEAD_A: tl.constexpr, HEAD_B: tl.constexpr, PADDED: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
-                   THREADS: tl.constexpr):
-    """dk and dv of a block of keys of one key head. Programs: ceil(rows/BLOCK_K), kvheads.
+def _store_keys(dk, dv, sdk, sdv, dk_a, dk_b, dv_a, dv_b, first, rows, headdim, scale, HEAD_A: tl.constexpr, HEAD_B: tl.constexpr,
+                PADDED: tl.constexpr, BLOCK_K: tl.constexpr):
+    """Writes a block of dk and dv of one head."""
+    _store(dk, first, sdk, rows, headdim, dk_a * scale, 0, BLOCK_K, HEAD_A, PADDED)
+    _store(dv, first, sdv, rows, headdim, dv_a, 0, BLOCK_K, HEAD_A, PADDED)
+    if HEAD_B > 0:
+        _store(dk, first, sdk, rows, headdim, dk_b * scale, HEAD_A, BLOCK_K, HEAD_B, PADDED)
+        _store(dv, first, sdv, rows, headdim, dv_b, HEAD_A, BLOCK_K, HEAD_B, PADDED)
 
-    One program adds up all query heads of the group and all queries, in this order, so bits do not depend on timing.
+
+@triton.jit
+def attention_dkdv(dk, dv, part, dout, q, k, v, lse, delta, end, rows, heads, kvheads, headdim, window, splits, sdk, sdv, sdo, sq, sk, sv,
+                   scale, HEAD_A: tl.constexpr, HEAD_B: tl.constexpr, PADDED: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
+                   THREADS: tl.constexpr):
+    """dk and dv of a block of keys of one key head. Programs: ceil(rows/BLOCK_K), kvheads, splits.
+
+    One program adds up its share of the group's query heads and all queries, in this order, so bits do not depend on timing. If it is the
+    only one, it writes dk and dv. Of several, each leaves its sums in part [splits, 2, rows, kvheads*headdim] for attention_fold.
     """
     first = tl.program_id(0) * BLOCK_K
     kv = tl.program_id(1)
+    split = tl.program_id(2)
     group = heads // kvheads
+    head_lo = kv * group + group * split // splits
+    share = kv * group + group * (split + 1) // splits - head_lo
     k += kv * headdim
     v += kv * headdim
-    dk += kv * headdim
-    dv += kv * headdim
     log2_scale = scale * LOG2E
     reach = tl.where(window > 0, tl.minimum(window, rows), rows)
 
@@ -256,35 +269,56 @@ def attention_dkdv(dk, dv, dout, q, k, v, lse, delta, end, rows, heads, kvheads,
     key = tl.minimum(first + tl.arange(0, BLOCK_K), last)
     stop = tl.minimum(tl.load(end + key), key + reach)
     masked = before + hi - whole_hi
-    steps = group * masked
+    steps = share * masked
     per_head = tl.maximum(masked, 1)
-    head, block = _step(0, per_head, kv * group, before, lo, whole_hi)
+    head, block = _step(0, per_head, head_lo, before, lo, whole_hi)
     statistics = _statistics(lse, delta, head, block, rows, heads, BLOCK_Q, THREADS)
     for i in range(0, steps):
-        next_head, next_block = _step(tl.minimum(i + 1, steps - 1), per_head, kv * group, before, lo, whole_hi)
+        next_head, next_block = _step(tl.minimum(i + 1, steps - 1), per_head, head_lo, before, lo, whole_hi)
         ahead = _statistics(lse, delta, next_head, next_block, rows, heads, BLOCK_Q, THREADS)
         dk_a, dk_b, dv_a, dv_b = _grad_keys(dk_a, dk_b, dv_a, dv_b, k_a, k_b, v_a, v_b, q + head * headdim, dout + head * headdim,
                                             statistics, key, stop, block * BLOCK_Q, rows, headdim,
                                             sdo, sq, log2_scale, -1.0 / scale, True, HEAD_A, HEAD_B, PADDED, BLOCK_Q)
         statistics, head, block = ahead, next_head, next_block
     whole = whole_hi - whole_lo
-    steps = group * whole
+    steps = share * whole
     per_head = tl.maximum(whole, 1)
-    head, block = _step(0, per_head, kv * group, whole, whole_lo, 0)
+    head, block = _step(0, per_head, head_lo, whole, whole_lo, 0)
     statistics = _statistics(lse, delta, head, block, rows, heads, BLOCK_Q, THREADS)
     for i in range(0, steps):
-        next_head, next_block = _step(tl.minimum(i + 1, steps - 1), per_head, kv * group, whole, whole_lo, 0)
+        next_head, next_block = _step(tl.minimum(i + 1, steps - 1), per_head, head_lo, whole, whole_lo, 0)
         ahead = _statistics(lse, delta, next_head, next_block, rows, heads, BLOCK_Q, THREADS)
         dk_a, dk_b, dv_a, dv_b = _grad_keys(dk_a, dk_b, dv_a, dv_b, k_a, k_b, v_a, v_b, q + head * headdim, dout + head * headdim,
                                             statistics, None, None, block * BLOCK_Q, rows, headdim,
                                             sdo, sq, log2_scale, -1.0 / scale, False, HEAD_A, HEAD_B, PADDED, BLOCK_Q)
         statistics, head, block = ahead, next_head, next_block
 
-    _store(dk, first, sdk, rows, headdim, dk_a * scale, 0, BLOCK_K, HEAD_A, PADDED)
-    _store(dv, first, sdv, rows, headdim, dv_a, 0, BLOCK_K, HEAD_A, PADDED)
-    if HEAD_B > 0:
-        _store(dk, first, sdk, rows, headdim, dk_b * scale, HEAD_A, BLOCK_K, HEAD_B, PADDED)
-        _store(dv, first, sdv, rows, headdim, dv_b, HEAD_A, BLOCK_K, HEAD_B, PADDED)
+    if splits == 1:
+        _store_keys(dk + kv * headdim, dv + kv * headdim, sdk, sdv, dk_a, dk_b, dv_a, dv_b, first, rows, headdim, scale, HEAD_A, HEAD_B,
+                    PADDED, BLOCK_K)
+    else:
+        cols = kvheads * headdim
+        part += split.to(tl.int64) * 2 * rows * cols + kv * headdim
+        _store_keys(part, part + rows.to(tl.int64) * cols, cols, cols, dk_a, dk_b, dv_a, dv_b, first, rows, headdim, scale, HEAD_A, HEAD_B,
+                    PADDED, BLOCK_K)
+
+
+@triton.jit
+def attention_fold(dk, dv, part, rows, cols, splits, sdk, sdv, BLOCK_ROWS: tl.constexpr, BLOCK_COLS: tl.constexpr):
+    """dk and dv: the sums that attention_dkdv left in part, added in the order of splits. Programs: ceil(rows/BLOCK_ROWS),
+    ceil(cols/BLOCK_COLS), 2. Reads part once."""
+    row = (tl.program_id(0) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS))[:, None].to(tl.int64)
+    col = (tl.program_id(1) * BLOCK_COLS + tl.arange(0, BLOCK_COLS))[None, :]
+    inside = (row < rows) & (col < cols)
+    size = rows.to(tl.int64) * cols
+    part += tl.program_id(2) * size + row * cols + col
+    acc = tl.zeros([BLOCK_ROWS, BLOCK_COLS], tl.float32)
+    for split in range(0, splits):
+        acc += tl.load(part + 2 * split * size, mask=inside, other=0.0)
+    if tl.program_id(2) == 0:
+        tl.store(dk + row * sdk + col, acc.to(dk.dtype.element_ty), mask=inside)
+    else:
+        tl.store(dv + row * sdv + col, acc.to(dv.dtype.element_ty), mask=inside)
 
 
 @triton.jit
@@ -369,7 +403,7 @@ HEADS = {  # (HEAD_A, HEAD_B), tiles on sm80, tiles on sm90a
     128: ((128, 0), ((128, 64, 8, 2, 510), (64, 64, 8, 2, 470), (128, 32, 8, 2, 285)),
           ((128, 64, 8, 3, 425), (64, 128, 8, 2, 585), (128, 64, 8, 2, 440))),
     256: ((256, 0), ((64, 32, 8, 2, 580), (32, 32, 8, 2, 375), (64, 16, 4, 2, 475)),
-          ((128, 32, 8, 2, 500), (32, 64, 8, 2, 965, 12), (128, 32, 8, 2, 545))),
+          ((128, 32, 8, 2, 500), (32, 64, 8, 2, 955, 18), (128, 32, 8, 2, 545))),
 }
 # Of the kernels for any head up to a size and any alignment, on all targets.
 ANY = {
@@ -384,14 +418,14 @@ LONGEST_STRIDE = 2 ** 24
 
 SIZES = "rows:i32 heads:i32 kvheads:i32 headdim:i32 window:i32"
 FORWARD = f"out:*A lse:*fp32 q:*A k:*A v:*A start:*i32 {SIZES} so:i32 sq:i32 sk:i32 sv:i32 scale:fp32"
-DKDV = (f"dk:*A dv:*A dout:*A q:*A k:*A v:*A lse:*fp32 delta:*fp32 end:*i32 {SIZES} "
+DKDV = (f"dk:*A dv:*A part:*fp32 dout:*A q:*A k:*A v:*A lse:*fp32 delta:*fp32 end:*i32 {SIZES} splits:i32 "
         "sdk:i32 sdv:i32 sdo:i32 sq:i32 sk:i32 sv:i32 scale:fp32")
 DQ = f"dq:*A dout:*A q:*A k:*A v:*A lse:*fp32 delta:*fp32 start:*i32 {SIZES} sdq:i32 sdo:i32 sq:i32 sk:i32 sv:i32 scale:fp32"
 
 
 def _tiled(name, t, pieces, padded, sm80, sm90a):
     """The three kernels of one type and head."""
-    kernels = ((attention, FORWARD, ("ceil(rows/BLOCK_Q)", "heads")), (attention_dkdv, DKDV, ("ceil(rows/BLOCK_K)", "kvheads")),
+    kernels = ((attention, FORWARD, ("ceil(rows/BLOCK_Q)", "heads")), (attention_dkdv, DKDV, ("ceil(rows/BLOCK_K)", "kvheads", "splits")),
                (attention_dq, DQ, ("ceil(rows/BLOCK_Q)", "heads")))
     for (function, arguments, grid), tile, tile90 in zip(kernels, sm80, sm90a):
         threads = lambda warps: dict(THREADS=32 * warps) if function is attention_dkdv else {}
@@ -400,8 +434,8 @@ def _tiled(name, t, pieces, padded, sm80, sm90a):
                                               **threads(tile[2])),
                                warps=tile[2], stages=tile[3], loop=budget(*tile[4:]) if tile[4:] else ())
         typed = [a.split(":") for a in arguments.split()]
-        strides = [a for a, t in typed if a[0] == "s" and t == "i32"]
-        aligned = [a for a, t in typed if t == "*A"] + strides + ["headdim"]
+        strides = [a for a, t in typed if a[0] == "s" and t == "i32" and a != "splits"]
+        aligned = [a for a, t in typed if t == "*A" or a == "part"] + strides + ["headdim"]
         yield Kernel(name.replace("OP", function.__name__), function, arguments.replace("*A", "*" + t), grid, **at(tile),
                      aligned="" if padded else " ".join(aligned),
                      most={"headdim": sum(pieces), **dict.fromkeys(strides, LONGEST_STRIDE)}, registers=255, spill=SPILL["sm80"],
@@ -418,4 +452,9 @@ KERNELS = [
            f"delta:*fp32 out:*{t} dout:*{t} rows:i32 heads:i32 headdim:i32 so:i32 sdo:i32", ("ceil(rows/BLOCK_ROWS)", "heads"),
            dict(BLOCK_ROWS=32, BLOCK_COLS=64), aligned=aligned, registers=192)
     for a, t in BF16_OR_F32 for variant, aligned in (("any", ""), ("a16", "out dout headdim so sdo"))
+] + [
+    Kernel(f"attention_fold.{a}.{variant}", attention_fold, f"dk:*{t} dv:*{t} part:*fp32 rows:i32 cols:i32 splits:i32 sdk:i32 sdv:i32",
+           ("ceil(rows/BLOCK_ROWS)", "ceil(cols/BLOCK_COLS)", "TWO"), dict(BLOCK_ROWS=4, BLOCK_COLS=256), numbers=dict(TWO=2),
+           aligned=aligned)
+    for a, t in BF16_OR_F32 for variant, aligned in (("any", ""), ("a16", "dk dv part cols sdk sdv"))
 ]

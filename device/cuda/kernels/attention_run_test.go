@@ -16,6 +16,7 @@ type attentionCase struct {
 	headDim, heads, kvHeads, window  int
 	apart                            bool  // the rows are far from each other
 	large                            bool  // not for the interpreter
+	splits                           int   // of the query heads that share keys, among programs of attention_dkdv; 0: 1
 	aligned                          bool  // every operand is, though the kernels do not ask for it
 	lengths                          []int // of the documents
 	rows                             int
@@ -31,16 +32,18 @@ const farAttention = 1 << 24
 func testAttention(t *testing.T, on *backend) {
 	cases := []*attentionCase{
 		{head: 16, variant: "any", headDim: 6, heads: 3, kvHeads: 1, window: 20, lengths: []int{1, 50, 2, 31}},
+		{head: 16, variant: "any", headDim: 6, heads: 5, kvHeads: 1, splits: 3, lengths: []int{20, 31}},
 		{head: 16, variant: "any", headDim: 6, heads: 2, kvHeads: 2, lengths: []int{100, 60}, apart: true},
 		{head: 64, variant: "any", headDim: 40, heads: 1, kvHeads: 1, lengths: []int{70}},
-		{head: 64, variant: "any", headDim: 64, heads: 1, kvHeads: 1, lengths: []int{30}, aligned: true},
+		{head: 64, variant: "any", headDim: 64, heads: 2, kvHeads: 1, splits: 2, lengths: []int{30}, aligned: true},
 		{head: 128, variant: "any", headDim: 100, heads: 1, kvHeads: 1, lengths: []int{9, 40}},
 		{head: 256, variant: "any", headDim: 131, heads: 1, kvHeads: 1, lengths: []int{35}},
-		{head: 64, variant: "a16", headDim: 64, heads: 2, kvHeads: 1, lengths: []int{7, 199}},
+		{head: 64, variant: "a16", headDim: 64, heads: 2, kvHeads: 1, splits: 2, lengths: []int{7, 199}},
 		{head: 64, variant: "a16", headDim: 64, heads: 1, kvHeads: 1, lengths: []int{140}, apart: true},
 		{head: 80, variant: "a16", headDim: 80, heads: 1, kvHeads: 1, window: 70, lengths: []int{150}},
 		{head: 96, variant: "a16", headDim: 96, heads: 1, kvHeads: 1, lengths: []int{131}},
 		{head: 128, variant: "a16", headDim: 128, heads: 1, kvHeads: 1, lengths: []int{64, 66}},
+		{head: 128, variant: "a16", headDim: 128, heads: 4, kvHeads: 2, splits: 2, lengths: []int{40}},
 		{head: 256, variant: "a16", headDim: 256, heads: 1, kvHeads: 1, window: 40, lengths: []int{67}},
 	}
 	for _, c := range cases {
@@ -78,7 +81,12 @@ func (c *attentionCase) run(t *testing.T, on *backend) {
 	}
 	b.run("attention_delta."+typeWord(c.dtype)+deltaVariant, c.delta, c.out, c.dout, c.rows, c.heads, c.headDim, c.out.stride, c.dout.stride)
 	read := []any{c.dout, c.q, c.k, c.v, c.lse, c.delta}
-	launch("attention_dkdv", []any{c.dk, c.dv}, read, []any{c.end}, sizes, []any{c.dk.stride, c.dv.stride, c.dout.stride}, in)
+	splits := max(c.splits, 1)
+	part := b.field(tensor.F32, splits*2*c.rows, c.kvHeads*c.headDim, c.kvHeads*c.headDim)
+	launch("attention_dkdv", []any{c.dk, c.dv, part}, read, []any{c.end}, sizes, []any{splits, c.dk.stride, c.dv.stride, c.dout.stride}, in)
+	if splits > 1 {
+		b.run("attention_fold."+typeWord(c.dtype)+deltaVariant, c.dk, c.dv, part, c.rows, part.cols, splits, c.dk.stride, c.dv.stride)
+	}
 	launch("attention_dq", []any{c.dq}, read, []any{c.start}, sizes, []any{c.dq.stride, c.dout.stride}, in)
 
 	limit := map[tensor.DType]float64{tensor.F32: 1e-5, tensor.BF16: 1e-2}

@@ -189,8 +189,9 @@ func TestLimits(t *testing.T) {
 				t.Errorf("%s: %d bytes are spilled, the limit is %d", a, k.SpillBytes[a], k.Limits.SpillBytes)
 			}
 		}
-		products := strings.HasPrefix(k.Name, "matmul.") || strings.HasPrefix(k.Name, "attention") && !strings.HasPrefix(k.Name, "attention_delta")
-		if want := products && strings.HasSuffix(k.Name, ".a16"); (k.Loop != nil) != want || (k.Limits.Loop != nil) != want {
+		products := []string{"matmul", "attention", "attention_dkdv", "attention_dq"}
+		op, _, _ := strings.Cut(k.Name, ".")
+		if want := slices.Contains(products, op) && strings.HasSuffix(k.Name, ".a16"); (k.Loop != nil) != want || (k.Limits.Loop != nil) != want {
 			t.Fatalf("figures of the loop %+v, limits %+v", k.Loop, k.Limits.Loop)
 		} else if !want {
 			return

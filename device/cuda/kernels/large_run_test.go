@@ -71,7 +71,7 @@ func testLargeMatMul(t *testing.T, on *backend) {
 func testLargeAttention(t *testing.T, on *backend) {
 	for _, c := range []*attentionCase{
 		{head: 64, headDim: 64, heads: 6, kvHeads: 2, lengths: []int{1024, 7, 517}},
-		{head: 128, headDim: 128, heads: 4, kvHeads: 1, lengths: []int{1100, 33}},
+		{head: 128, headDim: 128, heads: 4, kvHeads: 1, splits: 4, lengths: []int{1100, 33}},
 		{head: 128, headDim: 128, heads: 8, kvHeads: 8, lengths: []int{600}},
 		{head: 128, headDim: 128, heads: 2, kvHeads: 1, window: 300, lengths: []int{1024}},
 		{head: 256, headDim: 256, heads: 2, kvHeads: 1, lengths: []int{700}},

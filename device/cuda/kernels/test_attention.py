@@ -49,15 +49,16 @@ def reference(q, k, v, dout, start, window, scale, group):
 class Case:
     """One attention: operands as columns of one fused matrix, as projections leave them, and all results."""
 
-    def __init__(self, dtype, lengths, heads, kvheads, headdim, window, pieces=None, blocks=(16, 16)):
+    def __init__(self, dtype, lengths, heads, kvheads, headdim, window, pieces=None, blocks=(16, 16), splits=1):
         self.dtype, self.lengths, self.heads, self.kvheads, self.headdim, self.window = dtype, lengths, heads, kvheads, headdim, window
-        self.rows, self.scale = sum(lengths), headdim ** -0.5
+        self.rows, self.scale, self.splits = sum(lengths), headdim ** -0.5, splits
         rng = np.random.default_rng(self.rows * 1000 + headdim)
         t, cols, keys = TYPES[dtype], heads * headdim, kvheads * headdim
         self.qkv = Field(t, self.rows, cols + 2 * keys, rng.standard_normal((self.rows, cols + 2 * keys)))
         self.dout = Field(t, self.rows, cols, rng.standard_normal((self.rows, cols)))
         self.out, self.dqkv = Field(t, self.rows, cols), Field(t, self.rows, cols + 2 * keys)
         self.lse, self.delta = (Field(torch.float32, self.rows, heads, stride=heads) for _ in range(2))
+        self.part = Field(torch.float32, splits * 2 * self.rows, keys, stride=keys)
         self.parts = ((0, cols), (cols, cols + keys), (cols + keys, cols + 2 * keys))
         self.start, self.end = documents(lengths)
         head_a, head_b = pieces or (max(16, 1 << (headdim - 1).bit_length()), 0)
@@ -76,8 +77,13 @@ class Case:
         attention.attention[queries](out, lse, q, k, v, start, *sizes, so, s, s, s, self.scale, **self.constants)
         attention.attention_delta[(ceil(32), self.heads)](delta, out, dout, self.rows, self.heads, self.headdim, so, sdo, BLOCK_ROWS=32,
                                                           BLOCK_COLS=32)
-        attention.attention_dkdv[keys](dk, dv, dout, q, k, v, lse, delta, end, *sizes, ds, ds, sdo, s, s, s, self.scale,
-                                       THREADS=64, **self.constants)  # more than two blocks of queries have, or as many
+        # THREADS: more than two blocks of queries have, or as many.
+        part, splits, cols = self.part.mat, self.splits, self.kvheads * self.headdim
+        attention.attention_dkdv[(*keys, splits)](dk, dv, part, dout, q, k, v, lse, delta, end, *sizes, splits, ds, ds, sdo, s, s, s,
+                                                  self.scale, THREADS=64, **self.constants)
+        if splits > 1:
+            blocks = (ceil(4), -(-cols // 16), 2)
+            attention.attention_fold[blocks](dk, dv, part, self.rows, cols, splits, ds, ds, BLOCK_ROWS=4, BLOCK_COLS=16)
         attention.attention_dq[queries](dq, dout, q, k, v, lse, delta, start, *sizes, ds, sdo, s, s, s, self.scale, **self.constants)
         return self
 
@@ -121,6 +127,13 @@ class AttentionTest(unittest.TestCase):
             for dtype in TYPES:
                 with self.subTest(f"{dtype} {lengths} {heads}/{kvheads} heads of {headdim}, window {window}, blocks {blocks}"):
                     Case(dtype, lengths, heads, kvheads, headdim, window, pieces, blocks).check(self)
+
+    def test_splits(self):
+        """Programs that share the query heads of a group, as equally as they can, and one whose share is none."""
+        for splits in (2, 3, 7):
+            for dtype in TYPES:
+                with self.subTest(f"{dtype}, {splits} splits"):
+                    Case(dtype, [35, 14], 10, 2, 24, 0, blocks=(16, 32), splits=splits).check(self)
 
     def test_wide_heads(self):
         for headdim in (128, 256):
