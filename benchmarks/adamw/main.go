@@ -25,7 +25,7 @@ func main() {
 	params := flag.Int("params", 30_000_000, "parameters; a power of two makes the arrays collide in the L1 cache of some CPUs")
 	rounds := flag.Int("rounds", 7, "rounds; each runs everything once")
 	level := flag.String("level", "", "instructions to measure: plain, avx2 or avx512; all that this machine has if empty")
-	flag.BoolVar(&cpuTime, "cpu", false, "measure the CPU time of each thread, for a machine that is busy with other things")
+	flag.BoolVar(&cpuTime, "cpu", false, "measure the threads' CPU time, for a machine that is busy with other things")
 	flag.Parse()
 	if err := run(*params, *rounds, *level); err != nil {
 		log.Fatal(err)
@@ -156,7 +156,8 @@ func mapped[T any](n int) ([]T, error) {
 
 var cpuTime bool // -cpu
 
-// rate is GB/s of f over n elements, cut into one range for each thread. With -cpu the time is the mean of the threads' CPU times.
+// rate is GB/s of f over n elements, cut into one range for each thread. With -cpu the time is the mean of the threads' CPU
+// times.
 func rate(bytes float64, n, threads int, f func(a, b int)) float64 {
 	start := time.Now()
 	var used atomic.Int64

@@ -13,7 +13,7 @@ type AdamWScalars struct {
 	Beta2         float32
 	OneMinusBeta2 float32
 	StepSize      float32 // lr / (1 - beta1^step)
-	SqrtBC2       float32 // sqrt(1 - beta2^step)
+	SqrtBC2       float32 // sqrt(1 - beta2^step), at most 1
 	Eps           float32
 }
 

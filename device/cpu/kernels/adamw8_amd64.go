@@ -8,8 +8,8 @@ import (
 	"github.com/millrace/millrace/device/cpu/isa"
 )
 
-// accelerateBlocks replaces the loops over blocks. The assembly for AVX-512 looks up bytes (VBMI), which the first CPUs with AVX-512 do
-// not; these get what there is for AVX2.
+// accelerateBlocks replaces the loops over blocks. The assembly for AVX-512 looks up bytes (VBMI), which the first
+// CPUs with AVX-512 do not; these get what there is for AVX2.
 func accelerateBlocks(l *blockLoops, level isa.Level) {
 	if level < isa.AVX2 {
 		return

@@ -116,8 +116,8 @@ func TestLevelsAgree(t *testing.T) {
 	}
 }
 
-// TestAdamWQuotients compares every level with plain Go for all mantissas of roots, by bits. The denominators are small differences, so that
-// a quotient by SqrtBC2 which is off by one in its last place shows.
+// TestAdamWQuotients compares every level with plain Go for all mantissas of roots, by bits. The denominators are small
+// differences, so that a quotient by SqrtBC2 which is off by one in its last place shows.
 func TestAdamWQuotients(t *testing.T) {
 	const block = 1 << 14
 	steps := []int64{1, 2, 3, 10, 117, 1000, 30000}
@@ -144,7 +144,7 @@ func TestAdamWQuotients(t *testing.T) {
 				For(level).AdamWF32(p, m, v, grad, &s)
 				for i := range p {
 					if p[i] != want[i] {
-						t.Fatalf("%v, step %d: the weight of a root of %v is %v, want %v", level, step, math.Sqrt(float64(v[i])), p[i], want[i])
+						t.Fatalf("%v, step %d: the weight of a second moment of %v is %v, want %v", level, step, v[i], p[i], want[i])
 					}
 				}
 			}

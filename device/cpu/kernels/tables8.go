@@ -13,10 +13,10 @@ type tables8 struct {
 	narrow     [2]narrow8 // for AVX2: signed, unsigned
 }
 
-// book8 is one codebook. A number that is to be coded is guessed by a line: the magnitude of |x|, in units of which there are
-// as many in a decade as steps. The exponent of x, but for its last bit, is the index of what follows; between two powers
-// of 4 there is at most one end of a decade, edge, and the lines are those of the decades above and below it. What a line
-// gives, rounded down, is the magnitude or one above it, which a comparison settles.
+// book8 is one codebook. A number that is to be coded is guessed by a line: the magnitude of |x|, in units of which
+// there are as many in a decade as steps. The exponent of x, but for its last bit, is the index of what follows;
+// between two powers of 4 there is at most one end of a decade, edge, and the lines are those of the decades above
+// and below it. What a line gives, rounded down, is the magnitude or one above it, which a comparison settles.
 type book8 struct {
 	value, above          [4][256]uint8 // byte p of the fp32 number for each code or magnitude
 	edge                  [16]float32
@@ -24,10 +24,11 @@ type book8 struct {
 	offsetHigh, offsetLow [16]float32
 }
 
-// narrow8 is one codebook for AVX2, which has no look-up by byte in large tables. A number's region (one for each decade, and one for the
-// greatest magnitude) is found by its exponent but for the last bit and one comparison with an edge, which is exact; in a region the
-// magnitude is a line over the number, rounded down. Lines are in 1/65536 of a magnitude, and slack8 above: a number whose line is more
-// than 2*slack8 above a whole magnitude has it, and the few others are compared with above.
+// narrow8 is one codebook for AVX2, which has no look-up by byte in large tables. A number's region (one for each
+// decade, and one for the greatest magnitude) is found by its exponent but for the last bit and one comparison with
+// an edge, which is exact; in a region the magnitude is a line over the number, rounded down. Lines are in 1/65536 of
+// a magnitude, and slack8 above: a number whose line is more than 2*slack8 above a whole magnitude has it, and the
+// few others are compared with above.
 type narrow8 struct {
 	value [256]float32 // for each code
 	above [256]float32 // for each magnitude
@@ -48,7 +49,7 @@ func (b *narrow8) fill(c *codebook) {
 	for r := range 7 {
 		steps := (top + 1) >> (7 - r)
 		slope, offset := float64(steps)/(0.9*math.Pow10(r-6)), float64(first)-float64(steps)/9
-		if r == 0 { // the line through the ends of zero and of the first code, the only ones that are not as far apart as the steps
+		if r == 0 { // the line through the ends of zero and of the first code
 			slope = 1 / float64(c.above[2]-c.above[1])
 			offset = 1 - slope*float64(c.above[1])
 		}
@@ -113,8 +114,8 @@ func (b *book8) fill(c *codebook) {
 		}
 	}
 	top := 255 - c.zero
-	// line is the one for decade d, from 10^(d-7) to 10^(d-6); below the lowest one all is 0, and what is close to 1 is the
-	// greatest magnitude or the one below.
+	// line is the one for decade d, from 10^(d-7) to 10^(d-6); below the lowest one all is 0, and what is close to 1
+	// is the greatest magnitude or the one below.
 	const below, close = -1, 7
 	line := func(d int) (slope, offset float32) {
 		switch d {

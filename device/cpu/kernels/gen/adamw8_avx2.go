@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// AdamW with 8-bit moments and AVX2 goes by blocks as well. Decoding looks up one code at a time, by loads that leave the vector ports to the
-// rest. Encoding computes 8 codes at a time; see kernels.narrow8 for the arithmetic.
+// AdamW with 8-bit moments and AVX2 goes by blocks as well. Decoding looks up one code at a time, by loads that leave
+// the vector ports to the rest. Encoding computes 8 codes at a time; see kernels.narrow8 for the arithmetic.
 
 // Where things are in kernels.narrow8, in bytes.
 const (
@@ -67,10 +67,10 @@ func (n narrow8) decodeBlock(label, codes, scratch string) {
 	n.f("JLT %s", n.at(label))
 }
 
-// encode codes a block, which is in scratch, and writes its scale. In between it decodes the next block, which takes the ports that
-// encoding leaves free.
+// encode codes a block, which is in scratch, and writes its scale. In between it decodes the next block, which takes
+// the ports that encoding leaves free.
 func (n narrow8) encode() {
-	magnitude, least, inverse := n.bits(0x7fffffff), n.bits(0x32800000), n.keep() // 2^-26 is less than half of the smallest code
+	magnitude, least, inverse := n.bits(0x7fffffff), n.bits(0x32800000), n.keep() // least is 2^-26
 	n.text.WriteString(n.ahead.String())
 	n.f("MOVQ %s, %s", n.codes, nextCodes)
 	n.f("CMPQ %s, $256", leftAt)
@@ -147,7 +147,8 @@ func (n narrow8) encode() {
 	n.label(n.at("encoded"))
 }
 
-// findScale writes the scale of a block, the greatest magnitude, of which a NaN is none, and fills a register with its inverse.
+// findScale writes the scale of a block, the greatest magnitude, of which a NaN is none, and fills a register with
+// its inverse.
 func (n narrow8) findScale(magnitude, inverse reg) {
 	largest := []reg{n.take(), n.take(), n.take(), n.take()}
 	for _, r := range largest {
@@ -179,7 +180,8 @@ func (n narrow8) findScale(magnitude, inverse reg) {
 	n.free(largest...)
 }
 
-// normalized is 8 elements' magnitudes in units of the scale, a NaN's and those that round to zero being least.
+// normalized is 8 elements' magnitudes in units of the scale, a NaN's and those below least being least,
+// which is less than half of the smallest code.
 func (n narrow8) normalized(i int, magnitude, inverse, least reg) reg {
 	y := n.take()
 	n.f("VMULPS %s, %s, %s", n.elements(i), n.v(inverse), n.v(y))
@@ -188,7 +190,8 @@ func (n narrow8) normalized(i int, magnitude, inverse, least reg) reg {
 	return y
 }
 
-// magnitudes is the codes' magnitudes of 8 elements, of which some may be one too high: of those near is less than 2*slack8 in the upper half.
+// magnitudes is the codes' magnitudes of 8 elements, of which some may be one too high: of those near is less than
+// 2*slack8 in the upper half.
 func (n narrow8) magnitudes(i int, tables [4]reg, magnitude, inverse, least, near reg) reg {
 	y, d, t := n.normalized(i, magnitude, inverse, least), n.take(), n.take()
 	n.f("VPSRLD $24, %s, %s", n.v(y), n.v(d))
@@ -295,7 +298,8 @@ func (l adamwAVX2) write8() (source, declaration string) {
 	a.f("VZEROUPPER")
 	a.f("RET")
 	return a.function("adamw8"+strings.TrimPrefix(l.name, "adamw")+ymm.suffix(),
-		strings.Join(arrays, ", ")+" unsafe.Pointer, n int, s *AdamWScalars, at *moments8, w *narrowScratch8, t *tables8", frameBytes, off+8)
+		strings.Join(arrays, ", ")+" unsafe.Pointer, n int, s *AdamWScalars, at *moments8, w *narrowScratch8, t *tables8",
+		frameBytes, off+8)
 }
 
 // restore takes registers that were freed on another path.

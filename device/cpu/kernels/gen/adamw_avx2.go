@@ -5,16 +5,17 @@ import (
 	"strings"
 )
 
-// AdamW with AVX2 takes 16 elements at a time, in a loop that is right as long as all new weights are finite. Where one is not, nothing of
-// these elements has been stored yet, and the loop of 8 elements, which is written as for AVX-512, computes them again: it finds out which
-// are not finite, counts them, and makes NaNs one and the same.
+// AdamW with AVX2 takes 16 elements at a time, in a loop that is right as long as all new weights are finite. Where
+// one is not, nothing of these elements has been stored yet, and the loop of 8 elements, which is written as for
+// AVX-512, computes them again: it finds out which are not finite, counts them, and makes NaNs one and the same.
 //
-// The divider is what limits: on Intel's Golden Cove a root and two quotients of 8 elements take it 6+5+5 cycles, as long as all other
-// instructions take the three vector ports. So there are few others, and the quotient by SqrtBC2, a constant, is computed by
-// multiplications: with z the rounded 1/c, and zz the rounded rest, q = x*z + x*zz is one of the two numbers beside x/c, x - c*q is exact, and
-// q + (x - c*q)*z is x/c correctly rounded (Markstein, "Computation of elementary functions on the IBM RISC System/6000
-// processor", 1990; Brisebarre, Muller and Raina, "Accelerating correctly rounded floating-point division when the divisor is known in
-// advance", 2004). Where any of it is infinite, the weight becomes a NaN, and the other loop divides.
+// The divider is what limits: on recent Intel cores a root and two quotients of 8 elements take it about 16 cycles, as
+// long as all other instructions take the three vector ports. So there are few others, and the quotient by SqrtBC2, a
+// constant, is computed by multiplications: with z the rounded 1/c, and zz the rounded rest, q = x*z + x*zz is one of
+// the two numbers beside x/c, x - c*q is exact, and q + (x - c*q)*z is x/c correctly rounded (Markstein, "Computation
+// of elementary functions on the IBM RISC System/6000 processor", 1990; Brisebarre, Muller and Raina, "Accelerating
+// correctly rounded floating-point division when the divisor is known in advance", 2004). Where any of it is
+// infinite, the weight becomes a NaN, and the other loop divides.
 
 // Where the loop keeps things on the stack.
 const (
@@ -278,7 +279,8 @@ func (l adamwAVX2) loop(a *asm) {
 
 // fork is an asm for the same arguments, with all registers free.
 func (a *asm) fork() *asm {
-	return &asm{w: a.w, address: a.address, offset: a.offset, shift: a.shift, scaledBy: a.scaledBy, consts: map[string]reg{}}
+	return &asm{w: a.w, address: a.address, offset: a.offset, shift: a.shift, scaledBy: a.scaledBy,
+		consts: map[string]reg{}}
 }
 
 // function wraps text in a function; sig are its parameters.
@@ -308,5 +310,6 @@ func (l adamwAVX2) write() (source, declaration string) {
 	l.loop(a)
 	a.f("VZEROUPPER")
 	a.f("RET")
-	return a.function(l.name+ymm.suffix(), strings.Join(arrays, ", ")+" unsafe.Pointer, n int, s *AdamWScalars", frameBytes, off+8)
+	return a.function(l.name+ymm.suffix(), strings.Join(arrays, ", ")+" unsafe.Pointer, n int, s *AdamWScalars",
+		frameBytes, off+8)
 }

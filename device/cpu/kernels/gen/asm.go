@@ -181,7 +181,7 @@ type array struct {
 	bytes int
 }
 
-// fetchAhead is how many elements ahead loops fetch: half a page of fp32, since the hardware's own fetching ends with the page.
+// fetchAhead is how many elements ahead loops fetch: half a page of fp32. The hardware's own fetching ends with a page.
 const fetchAhead = 512
 
 // fetch fetches arrays ahead.

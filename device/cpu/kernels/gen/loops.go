@@ -97,7 +97,8 @@ func counting(l loop, body func(a *asm, counter reg)) loop {
 
 func adamw(d dtype) loop {
 	l := loop{name: "adamwSplit" + string(d), arrays: []string{"hi", "lo", "m", "v", "grad"}, params: "s *AdamWScalars"}
-	return counting(l, fetching(adamwSplitBody(d), array{"hi", 2}, array{"lo", 2}, array{"m", 4}, array{"v", 4}, array{"grad", d.bytes()}))
+	return counting(l, fetching(adamwSplitBody(d),
+		array{"hi", 2}, array{"lo", 2}, array{"m", 4}, array{"v", 4}, array{"grad", d.bytes()}))
 }
 
 func adamwSplitBody(d dtype) func(a *asm, bad reg) {
