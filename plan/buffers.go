@@ -5,7 +5,6 @@ import (
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/nn"
-	"github.com/millrace/millrace/optim"
 	"github.com/millrace/millrace/store"
 	"github.com/millrace/millrace/tensor"
 )
@@ -331,7 +330,7 @@ func (s *setting) head() *nn.Head {
 func (s *setting) hostBuffers() []Bytes {
 	t, m := int64(s.num.Positions()), int64(s.num.MicroBatches)
 	x := s.inputBytes() * m
-	list := []Bytes{{Purpose: RowsPurpose, Bytes: data.BatchBytes(s.num.StepPositions())}, {Purpose: TokensPurpose, Bytes: m * BatchBytes(int(t))}, {Purpose: ResultsPurpose, Bytes: 2 * s.resultBytes()}}
+	list := []Bytes{{Purpose: RowsPurpose, Bytes: data.BatchBytes(s.num.StepPositions())}, {Purpose: TokensPurpose, Bytes: m*BatchBytes(int(t)) + s.touchedBytes()}, {Purpose: ResultsPurpose, Bytes: 2 * s.resultBytes()}}
 	if !s.place.Bind {
 		var saved int64
 		for i := range s.blocks() {
@@ -358,8 +357,8 @@ func (s *setting) hostBuffers() []Bytes {
 		switch {
 		case s.tied(p) && s.place.Bind:
 			sum += s.gradBytes(p)
-		case !s.tied(p) && s.num.Master != optim.F32: // an fp32 gradient is summed in its extent
-			sum = max(sum, min(s.gradBytes(p), 4*s.pieceElems(p)))
+		case s.sumsTouchedRows(): // and rounded beside the sums
+			sum = max(sum, min(s.gradBytes(p), 4*s.pieceElems(p)), 6*int64(s.model.Hidden))
 		}
 	}
 	if sum > 0 {
@@ -374,7 +373,7 @@ func (s *setting) hostBuffers() []Bytes {
 // Names of host memory in the accounts.
 const (
 	RowsPurpose         = "packed rows" // of a step, as the loader hands them out
-	TokensPurpose       = "tokens"      // of a step, as the device takes them
+	TokensPurpose       = "tokens"      // of a step, as the device takes them, and the order of those that occur
 	ResultsPurpose      = "results"
 	InputsPurpose       = "saved layer inputs"
 	KeptPurpose         = "kept activations"

@@ -107,6 +107,10 @@ func (c *chooser) choose(thorough bool) (*Plan, error) {
 // search is the fastest of a plan and those that the ladders lead to from a foot, but for those that were seen.
 func (c *chooser) search(foot Placement, best *Plan, seen map[string]bool, thorough bool) *Plan {
 	foot = c.fastest(c.spills(foot, thorough)) // overlap is worth the disk, all else is not
+	// A row that is looked up ahead is read and written with 18 bytes a parameter, or fewer; the table is updated with 26.
+	if foot.GatherAhead = 2*c.Numerics.StepPositions() <= 3*c.Model.Vocab; c.fits(c.measure(foot)) != nil {
+		foot.GatherAhead = false
+	}
 	ladders := [][][]rung{nil}
 	if thorough {
 		ladders = c.ladders(foot)
@@ -489,8 +493,6 @@ func (c *chooser) smallest(bind bool) Placement {
 	if !bind {
 		place.Slots, place.StageSlots = 1, 1
 		place.StateHere = make([]bool, len(c.Model.Parts))
-		// A row is read and written with 18 bytes a parameter, or fewer; the table is updated with 26.
-		place.GatherAhead = 2*c.Numerics.StepPositions() <= 3*c.Model.Vocab
 	}
 	return place
 }

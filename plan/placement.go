@@ -158,6 +158,18 @@ func (s *setting) aheadBytes() (sum int64) {
 	return sum + 8 // the count of bad weights, which the update itself has
 }
 
+// sumsTouchedRows reports whether the embedding's gradient is summed and rounded for the rows of the step's tokens alone, the others being
+// cleared: where no head adds to it, and it is not summed where it is stored.
+func (s *setting) sumsTouchedRows() bool { return !s.model.Tied && s.num.Master == optim.Split }
+
+// touchedBytes is what the order of the tokens that occur takes: for each position of a step, and for each row of the vocabulary.
+func (s *setting) touchedBytes() int64 {
+	if !s.sumsTouchedRows() {
+		return 0
+	}
+	return 4 * int64(s.num.StepPositions()+s.model.Vocab)
+}
+
 // onDisk reports whether an extent is kept on disk. What is updated on the device is not, nor are gradients that share memory.
 func (s *setting) onDisk(id store.ID) bool {
 	switch {

@@ -158,6 +158,9 @@ func (p *Plan) UpdatesInBackward() bool { return p.setting().updatesInBackward()
 // StatePasses reports whether the state of the part passes through the device to be updated.
 func (p *Plan) StatePasses(part int) bool { return p.setting().statePasses(part) }
 
+// SumsTouchedRows reports whether the embedding's gradient is summed for the rows of the step's tokens alone.
+func (p *Plan) SumsTouchedRows() bool { return p.setting().sumsTouchedRows() }
+
 // AheadElems is how many elements of the embedding's rows [GatherAhead] updates at once.
 func (p *Plan) AheadElems() int64 { return p.setting().aheadElems() }
 

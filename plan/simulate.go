@@ -420,6 +420,11 @@ func (s *setting) costs() func(op *Op) cost {
 			disk(op.Part, store.GradSum, 1, 1)
 			disk(op.Part, store.Grad, 0, 1)
 			c.host = 3*s.gradBytes(op.Part) + 3*x*int64(s.num.MicroBatches)/int64(len(s.model.EmbedTiles))
+			if s.sumsTouchedRows() { // of which there are no more than tokens: cleared, rounded and put in place; all are cleared and squared
+				elems := s.model.Parts[op.Part].Layout.StateElems
+				touched := min(elems, elems*int64(s.num.StepPositions())/int64(s.model.Vocab))
+				c.host += 2*s.storedGradBytes(op.Part) + 14*touched - 3*s.gradBytes(op.Part)
+			}
 		case Upload:
 			c.up = int64(s.num.MicroBatches) * BatchBytes(t)
 		case Fetch:

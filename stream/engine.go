@@ -16,7 +16,8 @@
 // depends on a skipped operation is skipped as well. After that the engine is broken: its numbers are half of one step and half
 // of the next, and it refuses to go on.
 //
-// The engine reads no values that could change what it does but one: a norm that is not finite skips the update.
+// The engine reads no values that could change what it does but two: a norm that is not finite skips the update, and of the embedding's
+// gradient rows are summed that the step's tokens have.
 package stream
 
 import (
@@ -110,7 +111,8 @@ type Engine struct {
 
 	programs map[plan.Mode]*program
 	versions versions
-	logitRow int // first wanted row
+	touched  []int32 // tokens of the step, each once, rising, where the plan sums the rows of these alone
+	logitRow int     // first wanted row
 	pending  *pendingUpdate
 	bad      int64    // weights that became infinite or NaN in updates of which no result has told
 	loaded   bool     // what the plan keeps on the device is there

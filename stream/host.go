@@ -2,6 +2,7 @@ package stream
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/optim"
@@ -233,21 +234,11 @@ func (r *run) scatter(s device.Stream, p int) error {
 		}
 		elems := n / t.Bytes()
 		stored := device.NewVec(r.onHost[l.Region].Slice(l.Off, l.Len), t, int(elems))
-		sum, err := r.sumPiece(s, p, stored, off/t.Bytes(), elems)
-		if err != nil {
-			return err
-		}
 		first, rows := r.rowsOf(p, off, n, t)
-		table := device.NewMat(sum.Mem, tensor.F32, rows, r.Plan.Model.Hidden)
-		for m := range r.Plan.Numerics.MicroBatches {
-			dx := r.hostInput(m)
-			if r.Plan.Placement.Bind {
-				dx = r.buffers.DX[m]
-			}
-			s.ScatterAdd(table, dx, r.hostIDs(m), first)
-		}
-		if sum.Mem != stored.Mem {
-			s.Cast(stored, sum)
+		if r.Plan.SumsTouchedRows() {
+			r.sumTouched(s, stored, first, rows)
+		} else if err := r.sumRows(s, p, stored, off/t.Bytes(), first, rows); err != nil {
+			return err
 		}
 		s.SumSquares(r.hostResult(r.Plan.SquaresAt(p)+8*i), stored)
 		if err := s.Sync(); err != nil {
@@ -265,8 +256,57 @@ func (r *run) scatter(s device.Stream, p int) error {
 	return nil
 }
 
+// sumRows writes the gradient of a piece of a tile: rows of the vocabulary from first on.
+func (r *run) sumRows(s device.Stream, p int, stored device.Mat, at int64, first, rows int) error {
+	sum, err := r.sumPiece(s, p, stored, at, int64(stored.Cols))
+	if err != nil {
+		return err
+	}
+	table := device.NewMat(sum.Mem, tensor.F32, rows, r.Plan.Model.Hidden)
+	for m := range r.Plan.Numerics.MicroBatches {
+		s.ScatterAdd(table, r.embeddingGrad(m), r.hostIDs(m), first)
+	}
+	if sum.Mem != stored.Mem {
+		s.Cast(stored, sum)
+	}
+	return nil
+}
+
+// sumTouched does the same by way of the rows of the step's tokens alone: they are summed and rounded, as many at a time as there is room
+// for, to the same bits, and put in their places among zeros.
+func (r *run) sumTouched(s device.Stream, stored device.Mat, first, rows int) {
+	hidden, perMicro := r.Plan.Model.Hidden, 4*int64(r.Plan.Numerics.Positions())
+	order, room := r.onHost[r.tokens], r.onHost[r.sum]
+	numbers := order.Slice(r.orderAt(), perMicro*int64(r.Plan.Numerics.MicroBatches))
+	ofTokens := order.Slice(r.orderAt()+numbers.Len, 4*int64(r.Plan.Model.Vocab)).Slice(4*int64(first), 4*int64(rows))
+	most := int(room.Len) / hidden / 6
+	table := device.NewMat(stored.Mem, tensor.BF16, rows, hidden)
+	s.Zero(stored.Mem)
+	from, _ := slices.BinarySearch(r.touched, int32(first))
+	end, _ := slices.BinarySearch(r.touched, int32(first+rows))
+	for ; from < end; from += most {
+		n := min(most, end-from)
+		sum := device.NewMat(room, tensor.F32, n, hidden)
+		rounded := device.NewMat(room.Slice(sum.Len, 2*int64(n*hidden)), tensor.BF16, n, hidden)
+		s.Zero(sum.Mem)
+		for m := range r.Plan.Numerics.MicroBatches {
+			s.ScatterAdd(sum, r.embeddingGrad(m), numbers.Slice(int64(m)*perMicro, perMicro), from)
+		}
+		s.Cast(rounded, sum)
+		s.Gather(table, rounded, ofTokens, from)
+	}
+}
+
+// embeddingGrad is the gradient of x[1][m].
+func (r *run) embeddingGrad(m int) device.Mat {
+	if r.Plan.Placement.Bind {
+		return r.buffers.DX[m]
+	}
+	return r.hostInput(m)
+}
+
 // sumPiece is where a piece of the embedding's gradient is summed in fp32, with what is in it so far: the head's share for a
-// tied tile, else zeros. An fp32 gradient that is not tied is summed where it is stored.
+// tied tile, else zeros, and then it is summed where it is stored.
 func (r *run) sumPiece(s device.Stream, p int, stored device.Mat, first, elems int64) (device.Mat, error) {
 	bytes := elems * tensor.F32.Bytes()
 	at := first * tensor.F32.Bytes()
@@ -279,13 +319,9 @@ func (r *run) sumPiece(s device.Stream, p int, stored device.Mat, first, elems i
 			return device.Mat{}, err
 		}
 		return device.NewVec(r.onHost[l.Region].Slice(l.Off, l.Len), tensor.F32, int(elems)), nil
-	case stored.DType == tensor.F32:
-		s.Zero(stored.Mem)
-		return stored, nil
 	}
-	sum := device.NewVec(r.onHost[r.sum], tensor.F32, int(elems))
-	s.Zero(sum.Mem)
-	return sum, nil
+	s.Zero(stored.Mem)
+	return stored, nil
 }
 
 // saveState hands what is kept of a part between steps to the checkpoint.

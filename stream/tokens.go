@@ -36,5 +36,40 @@ func (e *Engine) putTokens(b *Batch) error {
 			}
 		}
 	}
+	if e.Plan.SumsTouchedRows() {
+		e.orderTokens(b)
+	}
 	return nil
+}
+
+// orderTokens finds out which tokens occur in a step, and numbers them by their order: behind the arrays of micro-batches are the number of
+// the token at each position, and that of each token of the vocabulary, -1 if it does not occur.
+func (e *Engine) orderTokens(b *Batch) {
+	at, of := hostmem.I32(e.tokens.Bytes()[e.orderAt():]), e.Plan.Numerics.StepPositions()
+	numbers, ofToken := at[:of], at[of:][:e.Plan.Model.Vocab]
+	for token := range ofToken {
+		ofToken[token] = -1
+	}
+	for _, mb := range b.Micro {
+		for _, token := range mb.IDs {
+			ofToken[token] = 0
+		}
+	}
+	e.touched = e.touched[:0]
+	for token, n := range ofToken {
+		if n == 0 {
+			ofToken[token] = int32(len(e.touched))
+			e.touched = append(e.touched, int32(token))
+		}
+	}
+	for m, mb := range b.Micro {
+		for i, token := range mb.IDs {
+			numbers[m*len(mb.IDs)+i] = ofToken[token]
+		}
+	}
+}
+
+// orderAt is where the order of tokens begins in the tokens' memory.
+func (e *Engine) orderAt() int64 {
+	return int64(e.Plan.Numerics.MicroBatches) * plan.BatchBytes(e.Plan.Numerics.Positions())
 }
