@@ -330,7 +330,11 @@ func (s *setting) head() *nn.Head {
 func (s *setting) hostBuffers() []Bytes {
 	t, m := int64(s.num.Positions()), int64(s.num.MicroBatches)
 	x := s.inputBytes() * m
-	list := []Bytes{{Purpose: RowsPurpose, Bytes: data.BatchBytes(s.num.StepPositions())}, {Purpose: TokensPurpose, Bytes: m*BatchBytes(int(t)) + s.touchedBytes()}, {Purpose: ResultsPurpose, Bytes: 2 * s.resultBytes()}}
+	list := []Bytes{
+		{Purpose: RowsPurpose, Bytes: data.BatchBytes(s.num.StepPositions())},
+		{Purpose: TokensPurpose, Bytes: m*BatchBytes(int(t)) + s.touchedBytes()},
+		{Purpose: ResultsPurpose, Bytes: 2 * s.resultBytes()},
+	}
 	if !s.place.Bind {
 		var saved int64
 		for i := range s.blocks() {

@@ -382,7 +382,8 @@ func (c *chooser) room(foot Placement, rungs []rung) int {
 	})
 }
 
-// hostIsLate reports whether the host takes longer to update the blocks than a forward pass takes, where the device may update some.
+// hostIsLate reports whether the host takes longer to update the blocks than a forward pass takes, where the device
+// may update some.
 func (c *chooser) hostIsLate(s *setting) bool {
 	if s.place.Bind || c.Wants.NoUpdates || c.Wants.NoClip || c.HostUpdates {
 		return false
@@ -400,8 +401,8 @@ func (c *chooser) hostIsLate(s *setting) bool {
 	return updates > forward*float64(s.num.MicroBatches)
 }
 
-// passing has the state of so many blocks pass through the device, evenly among those from the first one on that is given, so that the
-// host updates others meanwhile.
+// passing has the state of so many blocks pass through the device, evenly among those from the first one on that is
+// given, so that the host updates others meanwhile.
 func (c *chooser) passing(first, passes int) rung {
 	blocks := c.Model.BlockParts[first:]
 	return func(n *Placement) {
@@ -412,7 +413,8 @@ func (c *chooser) passing(first, passes int) rung {
 	}
 }
 
-// stateSlots is the ring of state that passes through the device: that of one part moves while that of another one is updated.
+// stateSlots is the ring of state that passes through the device: that of one part moves while that of another one is
+// updated.
 const stateSlots = 2
 
 // passingShares are the numbers of so many blocks whose passing is worth a comparison.
@@ -463,8 +465,8 @@ func (c *chooser) travelsFaster(s *setting) bool {
 	return true
 }
 
-// travels reports whether what blocks keep at a level leaves for host memory in the time of a forward visit: what takes longer has the
-// device wait for the link. Coming back it has more time.
+// travels reports whether what blocks keep at a level leaves for host memory in the time of a forward visit: what
+// takes longer has the device wait for the link. Coming back it has more time.
 func (c *chooser) travels(s *setting, k nn.Keep) bool {
 	t, link := c.Numerics.Positions(), min(c.Machine.UploadBytesPerSec, c.Machine.DownloadBytesPerSec)
 	place := s.place

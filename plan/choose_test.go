@@ -376,7 +376,8 @@ func TestUpdatesOnTheDevice(t *testing.T) {
 	}
 }
 
-// Where all is streamed, and the host is slower than the link, the state of some blocks comes to the device to be updated.
+// Where all is streamed, and the host is slower than the link, the state of some blocks comes to the device to be
+// updated.
 func TestStatePasses(t *testing.T) {
 	r := request(t, medium, numerics(1, true))
 	r.DeviceBytes, r.StreamAll, r.Machine.AdamWBytesPerSec = 1<<40, true, 3e9

@@ -8,11 +8,12 @@
 //   - [Schedule] is one step as a printable list of operations ([Op]), each naming what it waits for.
 //   - [Machine] and [Prediction] are measured rates and what the simulation makes of them.
 //
-// What is Here is on the device and stays there: a part whose state is here ([Placement].StateHere) is updated there, and its
-// copy in the store is then stale. [Home] is the operation that brings it up to date, in schedules whose [Mode] says so, since
-// somebody is to read the store behind them: a checkpoint, an export, the end of a run. What passes ([Placement].StatePasses) comes for its
-// update and is taken home behind it, in the same schedule. What a block keeps for its backward visit
-// ([Placement].Keep) is here, too, or waits in host memory ([Placement].KeptOnHost) and passes through a ring of slots.
+// What is Here is on the device and stays there: a part whose state is here ([Placement].StateHere) is updated there,
+// and its copy in the store is then stale. [Home] is the operation that brings it up to date, in schedules whose
+// [Mode] says so, since somebody is to read the store behind them: a checkpoint, an export, the end of a run. What
+// passes ([Placement].StatePasses) comes for its update and is taken home behind it, in the same schedule. What a
+// block keeps for its backward visit ([Placement].Keep) is here, too, or waits in host memory
+// ([Placement].KeptOnHost) and passes through a ring of slots.
 //
 // A schedule is written in an order in which its operations could run one by one. What each waits for follows from what
 // it reads and writes, in one place (builder.add), so that no dependency is written by hand.

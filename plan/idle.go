@@ -41,7 +41,8 @@ func (p *Plan) Idles(m Machine, dev device.Info) []Idle {
 const stepEnd = "norm"
 
 // waitedFor says for people what an operation brings, where its name does not.
-var waitedFor = map[string]string{Update.String(): "updates", Fetch.String(): "weights", Gather.String(): "the embedding", GatherAhead.String(): "the embedding",
+var waitedFor = map[string]string{Update.String(): "updates", Fetch.String(): "weights",
+	Gather.String(): "the embedding", GatherAhead.String(): "the embedding",
 	Scatter.String(): "the embedding's gradient", Load.String(): "layer inputs", Save.String(): "layer inputs to leave",
 	LoadKept.String(): "kept activations", SaveKept.String(): "kept activations to leave", Drain.String(): "gradients to leave",
 	DrainSum.String(): "gradients to leave", DrainInput.String(): "the embedding's gradient", Collect.String(): "the norm"}

@@ -27,12 +27,12 @@ type Kind uint8
 // The operations. x[l] is the input of layer l; layer 0 is the embedding, layers 1..L are decoder blocks, layer L+1 is
 // the head; x[1] comes out of the embedding.
 const (
-	Update      Kind = iota // update: AdamW over the part, from the gradient that was last brought home; compute: where its state is on the device, or passes
+	Update      Kind = iota // update: AdamW over the part, from the gradient last brought home; compute: where its state is there, or passes
 	Gather                  // update: x[1] of all micro-batches = rows of the embedding
 	GatherAhead             // update: the same rows, as the pending update of the embedding will leave them, which comes later
 	Upload                  // fetch: the token arrays of all micro-batches
 	Fetch                   // fetch: the part's weights into its slot
-	FetchState              // fetch: the part's low halves and moments to their place on the device; of state that passes, its gradient as well
+	FetchState              // fetch: the part's low halves and moments to the device; of state that passes, the gradient as well
 	Home                    // drain: the part's weights, low halves and moments from the device to the store
 	Load                    // fetch: x[l][m] from the host
 	Save                    // drain: x[l][m] to the host
@@ -59,7 +59,8 @@ const (
 	Kinds       = iota
 )
 
-var kindNames = [Kinds]string{"update", "gather", "gather-ahead", "upload", "fetch", "fetch-state", "home", "load", "save", "save-kept", "load-kept", "forward",
+var kindNames = [Kinds]string{"update", "gather", "gather-ahead", "upload", "fetch", "fetch-state", "home", "load", "save",
+	"save-kept", "load-kept", "forward",
 	"head-norm", "head-stats", "head-loss", "head-logits", "drain-logits", "zero-grad", "head-grad", "head-visit",
 	"head-input", "backward", "round", "drain", "drain-sum", "drain-input", "scatter", "save-state", "collect"}
 

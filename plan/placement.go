@@ -24,9 +24,10 @@ type Placement struct {
 	// them: nothing of the part moves from step to step, and its extents in the store are brought up to date when somebody is to read
 	// them ([Home]). It is for parts that have a weight slot of their own and are no tile of an embedding, and has no effect on others.
 	StateHere []bool `json:"state_here,omitempty"`
-	// StatePasses says by part, a decoder block, that its state comes to the device with its weights when a step begins with a pending
-	// update, is updated there and leaves again, through a ring of StateSlots buffers: the link and the device then share the updates
-	// with the host. It has no effect on parts with StateHere or without a ring slot, nor where anything of the part is on disk.
+	// StatePasses says by part, a decoder block, that its state comes to the device with its weights when a step begins
+	// with a pending update, is updated there and leaves again, through a ring of StateSlots buffers: the link and the
+	// device then share the updates with the host. It has no effect on parts with StateHere or without a ring slot, nor
+	// where anything of the part is on disk.
 	StatePasses []bool    `json:"state_passes,omitempty"`
 	StateSlots  int       `json:"state_slots,omitempty"`
 	StageSlots  int       `json:"stage_slots"` // ring of slots for rounded gradients on their way to the host
@@ -40,8 +41,8 @@ type Placement struct {
 	// a ring of KeptSlots buffers of the device, and stays there where forward turns into backward.
 	KeptOnHost []bool `json:"kept_on_host,omitempty"`
 	KeptSlots  int    `json:"kept_slots,omitempty"`
-	// GatherAhead has a step look up rows of the embedding as the pending update will leave them, and update the table later: see
-	// setting.gathersAhead.
+	// GatherAhead has a step look up rows of the embedding as the pending update will leave them, and update the table
+	// later: see setting.gathersAhead.
 	GatherAhead bool `json:"gather_ahead,omitempty"`
 	SingleHead  bool `json:"single_head"` // one visit of the head with all tiles resident, so that logits are computed once
 	// OnDisk says which extents are kept on disk, by part and kind. It has no entries where nothing is.
@@ -121,9 +122,9 @@ func (s *setting) gradShare(part int) int {
 	return 1 + part%sharedGrads
 }
 
-// gathersAhead reports whether a step looks up rows of the embedding as the pending update will leave them, and updates the table later.
-// The first layer then waits for the rows of the step's tokens instead of the whole table. It takes a table in host memory and, of moments in 8
-// bits, rows that are whole blocks of them.
+// gathersAhead reports whether a step looks up rows of the embedding as the pending update will leave them, and
+// updates the table later. The first layer then waits for the rows of the step's tokens instead of the whole table.
+// It takes a table in host memory and, of moments in 8 bits, rows that are whole blocks of them.
 func (s *setting) gathersAhead() bool {
 	if !s.place.GatherAhead || s.place.Bind || s.wants.NoUpdates || s.updatesInBackward() ||
 		s.num.Moments == optim.Dynamic8 && s.model.Hidden%tensor.MomentBlock != 0 {
@@ -142,8 +143,8 @@ func (s *setting) gathersAhead() bool {
 	return true
 }
 
-// aheadElems is how many elements of the rows that are looked up ahead are updated at once, and aheadBytes what they take beside the
-// weights.
+// aheadElems is how many elements of the rows that are looked up ahead are updated at once, and aheadBytes what they
+// take beside the weights.
 func (s *setting) aheadElems() int64 {
 	rows := max(s.pieceElems(s.model.EmbedTiles[0])/2/int64(s.model.Hidden), 1)
 	return min(rows, int64(s.num.Positions())) * int64(s.model.Hidden)
@@ -158,11 +159,12 @@ func (s *setting) aheadBytes() (sum int64) {
 	return sum + 8 // the count of bad weights, which the update itself has
 }
 
-// sumsTouchedRows reports whether the embedding's gradient is summed and rounded for the rows of the step's tokens alone, the others being
-// cleared: where no head adds to it, and it is not summed where it is stored.
+// sumsTouchedRows reports whether the embedding's gradient is summed and rounded for the rows of the step's tokens
+// alone, the others being cleared: where no head adds to it, and it is not summed where it is stored.
 func (s *setting) sumsTouchedRows() bool { return !s.model.Tied && s.num.Master == optim.Split }
 
-// touchedBytes is what the order of the tokens that occur takes: for each position of a step, and for each row of the vocabulary.
+// touchedBytes is what the order of the tokens that occur takes: for each position of a step, and for each row of the
+// vocabulary.
 func (s *setting) touchedBytes() int64 {
 	if !s.sumsTouchedRows() {
 		return 0

@@ -247,7 +247,8 @@ func (b *builder) needWriter(need *[Lanes]int, t *touch) {
 }
 
 func op(lane Lane, kind Kind) Op {
-	return Op{Lane: lane, Kind: kind, Layer: none, Part: none, Micro: none, Slot: none, Grad: none, Kept: none, Stage: none, Chunk: none, State: none, Input: none, Output: none}
+	return Op{Lane: lane, Kind: kind, Layer: none, Part: none, Micro: none, Slot: none, Grad: none, Kept: none, Stage: none,
+		Chunk: none, State: none, Input: none, Output: none}
 }
 
 // runs reports whether the schedule runs layers.
@@ -302,8 +303,8 @@ func (b *builder) update(parts ...int) {
 	}
 }
 
-// fetchPassing brings the state of the next part whose state passes to the device. The part before it is still there, so that one of
-// them moves while the other one is updated.
+// fetchPassing brings the state of the next part whose state passes to the device. The part before it is still there,
+// so that one of them moves while the other one is updated.
 func (b *builder) fetchPassing() {
 	if len(b.passing) == 0 {
 		return

@@ -16,8 +16,8 @@
 // depends on a skipped operation is skipped as well. After that the engine is broken: its numbers are half of one step and half
 // of the next, and it refuses to go on.
 //
-// The engine reads no values that could change what it does but two: a norm that is not finite skips the update, and of the embedding's
-// gradient rows are summed that the step's tokens have.
+// The engine reads no values that could change what it does but two: a norm that is not finite skips the update, and
+// of the embedding's gradient rows are summed that the step's tokens have.
 package stream
 
 import (

@@ -7,10 +7,12 @@ import (
 	"github.com/millrace/millrace/tensor"
 )
 
-// Parts whose state is on the device when it is updated. It lives there: it is brought there once, and taken home for who reads the store.
-// Or it passes: it is brought there for each update, with the gradient, and taken home behind it.
+// Parts whose state is on the device when it is updated. It lives there: it is brought there once, and taken home for
+// who reads the store. Or it passes: it is brought there for each update, with the gradient, and taken home behind
+// it.
 
-// stateOf is the state of the part of an operation on the device, its gradient included, and its weights if the operation touches them.
+// stateOf is the state of the part of an operation on the device, its gradient included, and its weights if the
+// operation touches them.
 func (r *run) stateOf(op *plan.Op) [store.Kinds]device.Mem {
 	part := op.Part
 	if op.State < 0 {
@@ -48,7 +50,8 @@ func (e *Engine) keptKinds() (kinds []store.Kind) {
 	return kinds
 }
 
-// fetchState brings the low halves and moments of a part to their place on the device, and the gradient of one whose state passes.
+// fetchState brings the low halves and moments of a part to their place on the device, and the gradient of one whose
+// state passes.
 func (r *run) fetchState(s device.Stream, op *plan.Op) error {
 	kinds, to := r.keptKinds(), r.stateOf(op)
 	if op.State >= 0 {

@@ -135,8 +135,8 @@ func (r *run) gather(s device.Stream) error {
 	return nil
 }
 
-// gatherAhead looks up the rows of the embedding that the step needs and updates them where they land; the table is updated later, to the
-// same bits. What else is kept of the rows is copied beside them, for some rows at a time.
+// gatherAhead looks up the rows of the embedding that the step needs and updates them where they land; the table is
+// updated later, to the same bits. What else is kept of the rows is copied beside them, for some rows at a time.
 func (r *run) gatherAhead(s device.Stream) error {
 	hidden, room, at := r.Plan.Model.Hidden, r.onHost[r.ahead], int64(0)
 	most := int(r.Plan.AheadElems()) / hidden
@@ -174,7 +174,8 @@ func (r *run) gatherAhead(s device.Stream) error {
 }
 
 // updateRows copies n rows of the embedding, of all kinds, from its tiles and updates the copies.
-func (r *run) updateRows(s device.Stream, to [store.Kinds]device.Mem, tables [][store.Kinds]device.Mem, ids device.Mem, n int, bad device.Mem) {
+func (r *run) updateRows(s device.Stream, to [store.Kinds]device.Mem, tables [][store.Kinds]device.Mem,
+	ids device.Mem, n int, bad device.Mem) {
 	var of [store.Kinds]device.Mat
 	decay := false
 	for kind, t := range r.types {
@@ -272,8 +273,8 @@ func (r *run) sumRows(s device.Stream, p int, stored device.Mat, at int64, first
 	return nil
 }
 
-// sumTouched does the same by way of the rows of the step's tokens alone: they are summed and rounded, as many at a time as there is room
-// for, to the same bits, and put in their places among zeros.
+// sumTouched does the same by way of the rows of the step's tokens alone: they are summed and rounded, as many at a
+// time as there is room for, to the same bits, and put in their places among zeros.
 func (r *run) sumTouched(s device.Stream, stored device.Mat, first, rows int) {
 	hidden, perMicro := r.Plan.Model.Hidden, 4*int64(r.Plan.Numerics.Positions())
 	order, room := r.onHost[r.tokens], r.onHost[r.sum]

@@ -219,7 +219,8 @@ func TestPlacementChangesNoBit(t *testing.T) {
 		}
 		sameBits(rt, train(rt, r, l.subject, steps), l.want, r.plan)
 	})
-	t.Logf("%d runs, %d of them with saved inputs on disk, %d with updates on the device, %d with state that passes, %d with kept activations on the host, %d with rows looked up ahead, "+
+	t.Logf("%d runs, %d of them with saved inputs on disk, %d with updates on the device, "+
+		"%d with state that passes, %d with kept activations on the host, %d with rows looked up ahead, "+
 		"%d with updates in the backward pass", runs, inputs, here, passing, kept, ahead, inBackward)
 	if runs >= 100 && (inputs == 0 || here == 0 || passing == 0 || kept == 0 || ahead == 0 || inBackward == 0) {
 		t.Error("the draws are too narrow")

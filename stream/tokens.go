@@ -42,8 +42,9 @@ func (e *Engine) putTokens(b *Batch) error {
 	return nil
 }
 
-// orderTokens finds out which tokens occur in a step, and numbers them by their order: behind the arrays of micro-batches are the number of
-// the token at each position, and that of each token of the vocabulary, -1 if it does not occur.
+// orderTokens finds out which tokens occur in a step, and numbers them by their order: behind the arrays of
+// micro-batches are the number of the token at each position, and that of each token of the vocabulary, -1 if it does
+// not occur.
 func (e *Engine) orderTokens(b *Batch) {
 	at, of := hostmem.I32(e.tokens.Bytes()[e.orderAt():]), e.Plan.Numerics.StepPositions()
 	numbers, ofToken := at[:of], at[of:][:e.Plan.Model.Vocab]

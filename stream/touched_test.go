@@ -9,7 +9,8 @@ import (
 	"github.com/millrace/millrace/tensor"
 )
 
-// The embedding's gradient, which is summed for the rows of a step's tokens alone, has the bits of sums over the whole table.
+// The embedding's gradient, which is summed for the rows of a step's tokens alone, has the bits of sums over the
+// whole table.
 func TestRowsOfTokensAreTheWholeGradient(t *testing.T) {
 	t.Run("few of the vocabulary", func(t *testing.T) { rowsOfTokens(t, 700, 300, 6, 350) })
 	t.Run("nearly all, in several turns", func(t *testing.T) { rowsOfTokens(t, 300, 4096, 30, 300) })

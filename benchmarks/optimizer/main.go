@@ -1,5 +1,6 @@
-// Command optimizer prints what the simulator says a step takes where the host's AdamW is what limits it, as markdown tables: an H200
-// beside 16 cores whose AdamW has 200, 150 or 60 GB/s, and a desktop with an RTX 4090. It needs no machine, model or data.
+// Command optimizer prints what the simulator says a step takes where the host's AdamW is what limits it, as markdown
+// tables: an H200 beside 16 cores whose AdamW has 200, 150 or 60 GB/s, and a desktop with an RTX 4090. It needs no
+// machine, model or data.
 package main
 
 import (
@@ -32,7 +33,8 @@ func main() {
 	log.SetFlags(0)
 	desktops := flag.Bool("desktops", true, "the rows of the RTX 4090 as well, which take longer to plan")
 	flag.Parse()
-	fmt.Println("| machine | model | moments | tokens | --stream | clipping | AdamW GB/s | step s | model TFLOP/s | busy: compute, update | updated on the device | compute waits for |")
+	fmt.Println("| machine | model | moments | tokens | --stream | clipping | AdamW GB/s | step s | model TFLOP/s " +
+		"| busy: compute, update | updated on the device | compute waits for |")
 	fmt.Println("|---|---|---|---|---|---|---|---|---|---|---|---|")
 	for _, streamAll := range []bool{false, true} {
 		for _, noClip := range []bool{false, true} {
@@ -93,7 +95,8 @@ func line(s step) {
 		}
 	}
 	busy := func(lane plan.Lane) float64 { return 100 * q.LaneSeconds[lane] / q.StepSeconds }
-	fmt.Printf("| %s | %s | %s | %d | %s | %s | %.0f | %.2f | %.0f | %.0f%%, %.0f%% | %d of %d blocks | %s |\n", s.on.Name, s.shape, s.moments, s.tokens, stream, clipping,
+	fmt.Printf("| %s | %s | %s | %d | %s | %s | %.0f | %.2f | %.0f | %.0f%%, %.0f%% | %d of %d blocks | %s |\n",
+		s.on.Name, s.shape, s.moments, s.tokens, stream, clipping,
 		s.on.Machine.AdamWBytesPerSec/1e9, q.StepSeconds, modelTFLOPS(p, s.tokens), busy(plan.LaneCompute), busy(plan.LaneUpdate),
 		here, len(p.Model.Blocks), waits(p, s.on))
 }

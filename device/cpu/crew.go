@@ -92,8 +92,8 @@ func blockBytes(headDim int) int64 {
 // an operation, so that the workers end together.
 const (
 	taskBytes = 128 << 10 // memory that one task goes through
-	// Behind a run of tasks, which takes about a millisecond, other streams have a chance to use the workers. A run has at least so many
-	// tasks, and so many for each worker: they wait for the last of them once in that time.
+	// Behind a run of tasks, which takes about a millisecond, other streams have a chance to use the workers. A run has
+	// at least so many tasks, and so many for each worker: they wait for the last of them once in that time.
 	runTasks  = 64
 	runRounds = 16
 )

@@ -21,7 +21,8 @@ func (c *counting) Run(tasks int, f func(worker, task int)) {
 	}
 }
 
-// A run between two barriers is several tasks for each worker, whole rounds of them, and the cuts are the same for any number.
+// A run between two barriers is several tasks for each worker, whole rounds of them, and the cuts are the same for
+// any number.
 func TestRunsHaveRoundsOfTasks(t *testing.T) {
 	const granule, bytes, n = 256, 26, 40<<20 + 5
 	var want [][2]int

@@ -10,7 +10,8 @@ import (
 	"github.com/millrace/millrace/tensor"
 )
 
-// BenchmarkEmbeddingGradient times the gradient of a table of 152,064 rows that a step looks up 16,384 of, piece by piece.
+// BenchmarkEmbeddingGradient times the gradient of a table of 152,064 rows that a step looks up 16,384 of, piece by
+// piece.
 func BenchmarkEmbeddingGradient(b *testing.B) {
 	const tokens, hidden, vocab, rows = 16384, 3584, 152064, 1170
 	d := open(b, cpu.Options{})

@@ -15,8 +15,8 @@ type Embedding struct {
 	Found  []int32 // tokens whose rows the table has, in order, scatter: see TokensOf
 }
 
-// TokensOf appends to found the tokens whose ids lie in [first, first+rows), in order. A table is cut into many pieces, each of which has
-// few of a step's tokens: they are looked for once and not by each worker.
+// TokensOf appends to found the tokens whose ids lie in [first, first+rows), in order. A table is cut into many
+// pieces, each of which has few of a step's tokens: they are looked for once and not by each worker.
 func TokensOf(found, ids []int32, first, rows int) []int32 {
 	for t, id := range ids {
 		if r := int(id) - first; r >= 0 && r < rows {
@@ -38,7 +38,8 @@ func (t *Table) EmbeddingGather(a *Embedding, tok0, tok1 int) {
 	}
 }
 
-// EmbeddingScatterAdd adds dy[t] to dtable[ids[t] - RowFirst] for the tokens that were found, in order, in columns [col0, col1).
+// EmbeddingScatterAdd adds dy[t] to dtable[ids[t] - RowFirst] for the tokens that were found, in order, in columns
+// [col0, col1).
 func (t *Table) EmbeddingScatterAdd(a *Embedding, col0, col1 int) {
 	check(0 <= col0 && col0 <= col1 && col1 <= a.DTable.Cols && kind(a.DTable.DType) == 0, "EmbeddingScatterAdd: columns or type of DTable")
 	check(a.DY.has(len(a.IDs), col1), "EmbeddingScatterAdd: shape of DY")
