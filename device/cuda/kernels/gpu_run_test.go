@@ -180,7 +180,19 @@ func (g *gpu) run(b *bench, l launch) {
 		for i, f := range fields {
 			copy(f.bytes, before[i])
 		}
-		if err := g.with(func() error { return g.once(l, fields) }); err != nil {
+		err := g.with(func() error { return g.once(l, fields) })
+		var own kernelFault
+		if errors.As(err, &own) { // the other kernels can run
+			fail("%v", own)
+			if want == nil {
+				b.t.Fatal("there are no results to continue with")
+			}
+			for i := range want {
+				copy(fields[i].bytes, want[i])
+			}
+			return
+		}
+		if err != nil {
 			g.lost = fmt.Errorf("%s: %w", name, err)
 			b.on.report.error(name, err.Error(), math.Inf(1))
 			b.t.Fatal(g.lost)
@@ -204,6 +216,11 @@ func (g *gpu) run(b *bench, l launch) {
 		}
 	}
 }
+
+// kernelFault is what is wrong with one kernel, and leaves the context as it was.
+type kernelFault string
+
+func (f kernelFault) Error() string { return string(f) }
 
 // used are the matrices that a launch has addresses of.
 func (b *bench) used(l launch) []*field {
@@ -273,7 +290,7 @@ func (g *gpu) once(l launch, fields []*field) error {
 	}
 	f, err := g.function(l.kernel)
 	if err != nil {
-		return err
+		return kernelFault(err.Error())
 	}
 	var pinner runtime.Pinner // what C reads while Go may move stacks
 	defer pinner.Unpin()
@@ -301,7 +318,7 @@ func (g *gpu) once(l launch, fields []*field) error {
 		copy(after[offsets[i]:], image[offsets[i]:][:len(f.bytes)])
 	}
 	if !bytes.Equal(after, image) {
-		return errors.New("it wrote outside of its operands")
+		return kernelFault("it wrote outside of its operands")
 	}
 	return nil
 }
@@ -558,11 +575,13 @@ func TestWrongKernelsAreFound(t *testing.T) {
 		what  string
 		alter func(ptx string) string
 		want  string
+		ends  bool // the context, so that no other kernel can run
 	}{
 		{"a subtraction", func(ptx string) string { return strings.ReplaceAll(ptx, "add.f32", "sub.f32") },
-			"times what is allowed between the GPU and the interpreter"},
-		{"a store outside", func(ptx string) string { return address.ReplaceAllString(ptx, "$1 2048") }, "it wrote outside of its operands"},
-		{"an address that does not exist", func(ptx string) string { return address.ReplaceAllString(ptx, "$1 1073741824") }, "illegal address"},
+			"times what is allowed between the GPU and the interpreter", false},
+		{"no PTX at all", func(string) string { return "nonsense" }, "cuModuleLoadData", false},
+		{"a store outside", func(ptx string) string { return address.ReplaceAllString(ptx, "$1 2048") }, "it wrote outside of its operands", false},
+		{"an address that does not exist", func(ptx string) string { return address.ReplaceAllString(ptx, "$1 1073741824") }, "illegal address", true},
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			on, _ := onStandIn(t, "sm80", [2]int32{8, 0})
@@ -576,6 +595,14 @@ func TestWrongKernelsAreFound(t *testing.T) {
 			}()
 			if text := strings.Join(said.lines, "\n"); !on.report.kernels["add.f32.any"].failed || !strings.Contains(text, c.want) {
 				t.Errorf("said %q, want %q; %+v", text, c.want, *on.report.kernels["add.f32.any"])
+			}
+			on.gpu.load = func(k *kernels.Kernel) []byte { return append([]byte(k.PTX), 0) }
+			func() {
+				defer said.recover()
+				b.run("add.f32.a16", y, x, y, 3, 48, 48, 48, 48)
+			}()
+			if failed := on.report.kernels["add.f32.a16"].failed || on.gpu.lost != nil; failed != c.ends {
+				t.Errorf("another kernel fails then: %t, want %t", failed, c.ends)
 			}
 		})
 	}
