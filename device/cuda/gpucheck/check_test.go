@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -37,6 +38,12 @@ func TestMain(m *testing.M) {
 		}
 	case "plans":
 		os.Exit(plans(os.Args[1:]))
+	case "warns": // millrace plan, of a GPU without cuBLASLt
+		if slices.Contains(os.Args, "--json") {
+			fmt.Println(`{"warning": "install cuBLASLt", "computed_on": "CUDA"}`)
+		} else {
+			fmt.Println("device   a GPU")
+		}
 	case "prints":
 		fmt.Print(strings.Repeat("many words\n", 2<<20))
 	}
@@ -161,6 +168,30 @@ func TestNoGPU(t *testing.T) {
 	table := tableOf(t, out)
 	if status != exitFailed || table["open"].Note != "status 2: millrace: device cuda:0: there is no NVIDIA driver" || table["kernels"].Result != left {
 		t.Errorf("status %d, %+v\n%s", status, table, printed)
+	}
+}
+
+// A GPU that computes without cuBLASLt is told of in the last line, and is a failure where the library lies on the machine.
+func TestWithoutTheLibrary(t *testing.T) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	if err := os.Symlink(self, filepath.Join(dir, "millrace")); err != nil {
+		t.Fatal(err)
+	}
+	for found, want := range map[string]string{"": passed, "/somewhere/libcublasLt.so.13": failed} {
+		t.Setenv(part, "warns")
+		status, printed, out := checked(t, []row{{name: "open", most: time.Hour, run: func(c *check) (string, error) {
+			c.found = found
+			return open(c)
+		}}}, "--budget", "100000", "--dir", dir)
+		r := tableOf(t, out)["open"]
+		if r.Result != want || (status == exitDone) != (want == passed) || found != "" && !strings.Contains(r.Note, found+" and is not used: install cuBLASLt") ||
+			!strings.HasSuffix(printed, "; SLOWER THAN IT COULD BE: install cuBLASLt\n") {
+			t.Errorf("found at %q: status %d, %+v\n%s", found, status, r, printed)
+		}
 	}
 }
 
