@@ -401,7 +401,7 @@ func (c *chooser) hostIsLate(s *setting) bool {
 	return updates > forward*float64(s.num.MicroBatches)
 }
 
-// passing has the state of so many blocks pass through the device, evenly among those from the first one on that is
+// passing has the state of a number of blocks pass through the device, evenly among those from the first one on that is
 // given, so that the host updates others meanwhile.
 func (c *chooser) passing(first, passes int) rung {
 	blocks := c.Model.BlockParts[first:]
@@ -417,7 +417,7 @@ func (c *chooser) passing(first, passes int) rung {
 // updated.
 const stateSlots = 2
 
-// passingShares are the numbers of so many blocks whose passing is worth a comparison.
+// passingShares are the numbers of blocks whose passing is worth a comparison.
 func passingShares(blocks int) (list []int) {
 	for eighths := 1; eighths <= 8; eighths++ {
 		list = append(list, eighths*blocks/8)

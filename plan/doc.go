@@ -10,7 +10,7 @@
 //
 // What is Here is on the device and stays there: a part whose state is here ([Placement].StateHere) is updated there,
 // and its copy in the store is then stale. [Home] is the operation that brings it up to date, in schedules whose
-// [Mode] says so, since somebody is to read the store behind them: a checkpoint, an export, the end of a run. What
+// [Mode] says so, since the store is read after them: a checkpoint, an export, the end of a run. What
 // passes ([Placement].StatePasses) comes for its update and is taken home behind it, in the same schedule. What a
 // block keeps for its backward visit ([Placement].Keep) is here, too, or waits in host memory
 // ([Placement].KeptOnHost) and passes through a ring of slots.

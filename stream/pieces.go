@@ -66,7 +66,7 @@ func (r *run) piece(lane plan.Lane, id store.ID, off, n int64, access store.Acce
 	return nil
 }
 
-// retire gives back the lane's oldest leases until so many are left, each when its copy is done.
+// retire gives back the lane's oldest leases until `left` remain, each when its copy is done.
 func (r *run) retire(lane plan.Lane, left int) error {
 	for len(r.leases[lane]) > left {
 		oldest := r.flights[lane].enqueued - len(r.leases[lane])

@@ -16,7 +16,7 @@ func TestRowsOfTokensAreTheWholeGradient(t *testing.T) {
 	t.Run("nearly all, in several turns", func(t *testing.T) { rowsOfTokens(t, 300, 4096, 30, 300) })
 }
 
-// rowsOfTokens takes steps of so many micro-batches, in which at most so many tokens of the vocabulary occur.
+// rowsOfTokens takes steps in which at most a number of tokens of the vocabulary occur.
 func rowsOfTokens(t *testing.T, vocab, pieceElems, micros, most int) {
 	s := tiny
 	s.BF16, s.MicroBatch, s.Micro, s.Vocab, s.PieceElems = true, 2, micros, vocab, pieceElems

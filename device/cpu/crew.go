@@ -93,7 +93,7 @@ func blockBytes(headDim int) int64 {
 const (
 	taskBytes = 128 << 10 // memory that one task goes through
 	// Behind a run of tasks, which takes about a millisecond, other streams have a chance to use the workers. A run has
-	// at least so many tasks, and so many for each worker: they wait for the last of them once in that time.
+	// at least runTasks tasks, and runRounds for each worker: they wait for the last of them once in that time.
 	runTasks  = 64
 	runRounds = 16
 )

@@ -240,7 +240,7 @@ func TestRegisterAtOnce(t *testing.T) {
 			if asked.Add(1) == 2 {
 				close(second)
 			}
-			<-second // for ever, if one waits for the other
+			<-second // without end, if one waits for the other
 		case call == "MemHostUnregister":
 			pinned.Add(-1)
 		}
