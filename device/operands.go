@@ -175,6 +175,10 @@ func (o *Operands) MatMul(c, a, b Mat, f MatMulFlags) {
 	o.read("a", a, a.Rows, a.Cols, activation)
 	o.read("b", b, b.Rows, b.Cols, activation)
 	o.same("b", b, a)
+	if !f.Onto.IsZero() {
+		o.read("onto", f.Onto, m, n, activation)
+		o.same("onto", f.Onto, c)
+	}
 	o.apart()
 }
 

@@ -10,11 +10,28 @@ type MatMulFlags struct {
 	TransA, TransB bool
 	// Accumulate adds to C instead of overwriting it.
 	Accumulate bool
+	// Onto, if it is given, is what the product is added to, of C's type and shape. C then receives the sum, and Accumulate has no
+	// meaning. Onto does not overlap C.
+	Onto Mat
+}
+
+// Base is what the product is added to: Onto, or C itself to accumulate; else false.
+func (f MatMulFlags) Base(c Mat) (Mat, bool) {
+	if !f.Onto.IsZero() {
+		return f.Onto, true
+	}
+	return c, f.Accumulate
+}
+
+// Product is a matrix product that a stream will be asked for.
+type Product struct {
+	C, A, B Mat
+	MatMulFlags
 }
 
 // LinearOps are matrix products and biases.
 type LinearOps interface {
-	// MatMul is C = op(A)·op(B), or C += with Accumulate. A and B have one type, F32 or BF16; C is F32 or BF16. Products
+	// MatMul is C = op(A)·op(B), C += with Accumulate, or C = Onto + op(A)·op(B). A and B have one type, F32 or BF16; C is F32 or BF16. Products
 	// are summed in fp32 over the whole inner dimension and rounded once.
 	MatMul(c, a, b Mat, f MatMulFlags)
 	// AddBias adds the vector to every row: y[r] += bias.

@@ -107,7 +107,7 @@ func (d *Decoder) FLOPs(t int, pairs int64) (forward, backward int64, recompute 
 }
 
 // Ops is how many operations Forward and Backward ask the device for, in so many chunks, when everything was kept, and how many
-// more Backward does at each Keep. A frozen tensor takes away its own; KeepAll adds a copy for each chunk to Forward.
+// more Backward does at each Keep. A frozen tensor takes away its own.
 func (d *Decoder) Ops(chunks int) (forward, backward int, recompute [Keeps]int) {
 	count := func(has bool, ops int) int {
 		if has {
@@ -117,7 +117,7 @@ func (d *Decoder) Ops(chunks int) (forward, backward int, recompute [Keeps]int) 
 	}
 	project := 2 + count(d.QKVBias, 1)
 	rotate := 2 + count(d.QKNorm, 2)
-	add := 2 + count(d.OutBias, 1)
+	add := 1 + count(d.OutBias, 1)
 	gateUp := 1 + count(d.MLPBias, 1)
 	forward = 1 + chunks*(project+rotate+add+1+gateUp+1+1+count(d.MLPBias, 1))
 	mlp := 1 + 6 + count(d.MLPBias, 2)
@@ -136,7 +136,7 @@ func (d *Decoder) Ops(chunks int) (forward, backward int, recompute [Keeps]int) 
 //
 // A block of Qwen2.5-7B (hidden 3584, inner 18944, q 3584, qkv 4608) that keeps everything has, in bf16:
 //
-//	forward   206 kB: 2 RMSNorm 2*14, bias 18, RoPE 16, copies of h 2*14, SwiGLU 114
+//	forward   177 kB: 2 RMSNorm 2*14, bias 18, RoPE 16, SwiGLU 114
 //	backward  382 kB: 2 RMSNorm 2*14, SwiGLUGrad 227, 2 RMSNormGrad 2*43, dout*out 14, RoPE 16, bias gradient 9
 func (d *Decoder) ElementTraffic(keep Keep) (forward, backward int64) {
 	when := func(has bool, elems int) int {
@@ -152,11 +152,11 @@ func (d *Decoder) ElementTraffic(keep Keep) (forward, backward int64) {
 	normGrad := 6 * hidden // dw: dy, x; dx: dy, x, the residual's gradient, dx
 	project := norm + when(d.QKVBias, twice*qkv)
 	rotate := twice*rotated + when(d.QKNorm, twice*rotated)
-	add := twice*hidden + when(d.OutBias, twice*hidden)
+	add := when(d.OutBias, twice*hidden)
 	gateUp := when(d.MLPBias, twice*2*inner)
 	swiglu := 3 * inner // gate, up, y
 
-	f := project + rotate + add + when(keep >= KeepAll, twice*hidden) + norm + gateUp + swiglu + when(d.MLPBias, twice*hidden)
+	f := project + rotate + add + norm + gateUp + swiglu + when(d.MLPBias, twice*hidden)
 	mlp := norm + when(d.MLPBias, once*hidden) + 6*inner + when(d.MLPBias, once*2*inner) + normGrad
 	attention := when(d.OutBias, once*hidden) + twice*q + twice*rotated + when(d.QKNorm, 5*rotated) +
 		norm + when(d.QKVBias, once*qkv) + normGrad

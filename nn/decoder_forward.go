@@ -15,15 +15,16 @@ func (d *Decoder) Forward(s device.Stream, w Params, x, y device.Mat, b *Batch, 
 	s.Attention(buf.att, buf.lse, q, k, v, d.spec(b))
 	for c := range chunks(b.T, work.chunk) {
 		part, y := buf.at(c), c.rows(y)
-		// The residual stream runs in y; only KeepAll wants the value between the halves for later.
-		d.addAttention(s, w, p, c.rows(x), y, &part)
+		// The residual stream runs in y, but where KeepAll wants the value between the halves for later.
+		h, down := y, device.MatMulFlags{TransB: true, Accumulate: true}
 		if kept.keep >= KeepAll {
-			s.Copy(part.h.Mem, y.Mem)
+			h, down = part.h, device.MatMulFlags{TransB: true, Onto: part.h}
 		}
-		s.RMSNorm(part.norm, part.rstd, y, w.Mat(p.mlpNorm), 1, d.Eps)
+		d.addAttention(s, w, p, c.rows(x), h, &part)
+		s.RMSNorm(part.norm, part.rstd, h, w.Mat(p.mlpNorm), 1, d.Eps)
 		d.projectGateUp(s, w, p, &part)
 		s.SwiGLU(part.act, part.gu)
-		s.MatMul(y, part.act, w.Mat(p.down), device.MatMulFlags{TransB: true, Accumulate: true})
+		s.MatMul(y, part.act, w.Mat(p.down), down)
 		if d.MLPBias {
 			s.AddBias(y, w.Mat(p.downBias))
 		}
@@ -87,8 +88,7 @@ func (d *Decoder) rotate(s device.Stream, w Params, p places, buf *Work, positio
 
 // addAttention is h = x + att·Wo^T + bias.
 func (d *Decoder) addAttention(s device.Stream, w Params, p places, x, h device.Mat, buf *Work) {
-	s.Copy(h.Mem, x.Mem)
-	s.MatMul(h, buf.att, w.Mat(p.out), device.MatMulFlags{TransB: true, Accumulate: true})
+	s.MatMul(h, buf.att, w.Mat(p.out), device.MatMulFlags{TransB: true, Onto: x})
 	if d.OutBias {
 		s.AddBias(h, w.Mat(p.outBias))
 	}

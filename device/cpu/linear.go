@@ -14,8 +14,12 @@ func (s *Stream) MatMul(c, a, b device.Mat, f device.MatMulFlags) {
 	s.enqueue(func() {
 		s.crew.product.Lock()
 		defer s.crew.product.Unlock()
+		base, add := f.Base(c)
+		if base.Mem != c.Mem {
+			s.elementwise(func(v []kernels.Vec) { s.crew.Convert(v[0], v[1]) }, c, base)
+		}
 		s.crew.engine.Mul(gemm.Op{C: gemmMat(c), A: gemmMat(a), B: gemmMat(b),
-			TransA: f.TransA, TransB: f.TransB, Accumulate: f.Accumulate})
+			TransA: f.TransA, TransB: f.TransB, Accumulate: add})
 	})
 }
 

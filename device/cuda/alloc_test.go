@@ -68,6 +68,11 @@ func (idleBLAS) Close() error { return nil }
 func (idleBLAS) MatMul(*cublaslt.Product, cublaslt.Workspace, driver.Stream) (bool, error) {
 	return true, nil
 }
+func (idleBLAS) Tune(*cublaslt.Product, cublaslt.Workspace, driver.Stream, func(func() error) (float64, error)) error {
+	return nil
+}
+func (idleBLAS) Algorithms() []string         { return nil }
+func (idleBLAS) UseAlgorithms([]string) error { return nil }
 
 // extents are how large the operands of everyOperation are.
 type extents struct {

@@ -16,10 +16,10 @@ func (s *Stream) MatMul(c, a, b device.Mat, f device.MatMulFlags) {
 			inner = a.Rows
 		}
 		switch {
-		case empty(c) || inner == 0 && f.Accumulate:
+		case empty(c) || inner == 0 && f.Accumulate && f.Onto.IsZero():
 			return nil
 		case s.device.blas != nil && inner > 0:
-			if done, err := s.blasProduct(c, a, b, f); done || err != nil {
+			if done, err := s.libraryProduct(c, a, b, f); done || err != nil {
 				return err
 			}
 		}
@@ -27,10 +27,10 @@ func (s *Stream) MatMul(c, a, b device.Mat, f device.MatMulFlags) {
 	})
 }
 
-// blasProduct has the library multiply, if it can.
-func (s *Stream) blasProduct(c, a, b device.Mat, f device.MatMulFlags) (bool, error) {
+// libraryProduct has the library multiply, if it can.
+func (s *Stream) libraryProduct(c, a, b device.Mat, f device.MatMulFlags) (bool, error) {
 	p := &s.product
-	*p = cublaslt.Product{C: blasMatrix(c), A: blasMatrix(a), B: blasMatrix(b), TransA: f.TransA, TransB: f.TransB, Accumulate: f.Accumulate}
+	*p = blasProduct(c, a, b, f)
 	if !p.Suits() {
 		return false, nil
 	}
@@ -40,6 +40,12 @@ func (s *Stream) blasProduct(c, a, b device.Mat, f device.MatMulFlags) (bool, er
 		return err
 	})
 	return done, err
+}
+
+func blasProduct(c, a, b device.Mat, f device.MatMulFlags) cublaslt.Product {
+	base, add := f.Base(c)
+	return cublaslt.Product{C: blasMatrix(c), A: blasMatrix(a), B: blasMatrix(b), Base: blasMatrix(base), TransA: f.TransA, TransB: f.TransB,
+		Accumulate: add}
 }
 
 func blasMatrix(m device.Mat) cublaslt.Matrix {
@@ -55,14 +61,16 @@ const largeTile = 64
 
 // ownProduct multiplies with a kernel of our own.
 func (s *Stream) ownProduct(c, a, b device.Mat, inner int, f device.MatMulFlags) error {
-	args := append(s.args[:0], ptr(c.Mem), ptr(a.Mem), ptr(b.Mem), i32(c.Rows), i32(c.Cols), i32(inner), i32(c.Stride), i32(a.Stride), i32(b.Stride))
+	base, add := f.Base(c)
+	args := append(s.args[:0], ptr(c.Mem), ptr(base.Mem), ptr(a.Mem), ptr(b.Mem), i32(c.Rows), i32(c.Cols), i32(inner),
+		i32(c.Stride), i32(base.Stride), i32(a.Stride), i32(b.Stride))
 	operands, result := typeName(a.DType), typeName(c.DType)
 	if form := productForm(f); form != "" && c.Rows >= largeTile && c.Cols >= largeTile {
-		if done, err := s.launchIf(named("matmul", operands, result, form), append(args, flag(f.Accumulate))...); done || err != nil {
+		if done, err := s.launchIf(named("matmul", operands, result, form), append(args, flag(add))...); done || err != nil {
 			return err
 		}
 	}
-	return s.launch(named("matmul", operands, result), append(args, flag(f.TransA), flag(f.TransB), flag(f.Accumulate))...)
+	return s.launch(named("matmul", operands, result), append(args, flag(f.TransA), flag(f.TransB), flag(add))...)
 }
 
 // productForm is how names of kernels say what is transposed.

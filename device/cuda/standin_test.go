@@ -2,6 +2,9 @@ package cuda_test
 
 import (
 	"errors"
+	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"testing"
 	"unsafe"
@@ -85,12 +88,13 @@ type blas struct {
 	api      *driver.API
 	module   driver.Module
 	function driver.Function
+	reversed map[string]bool // products by their shape, whose inner dimension is summed from its end
 }
 
 const blasModule = "a matrix library"
 
 func newBLAS(api *driver.API) (cublaslt.BLAS, error) {
-	b := &blas{api: api}
+	b := &blas{api: api, reversed: map[string]bool{}}
 	text, entry := append([]byte(blasModule), 0), []byte("product\x00")
 	if r := api.ModuleLoadData(&b.module, &text[0]); r != driver.Success {
 		return nil, r.Err("cuModuleLoadData")
@@ -110,16 +114,50 @@ func (b *blas) Close() error { return b.api.ModuleUnload(b.module).Err("cuModule
 type blasParams struct {
 	cublaslt.Product
 	workspace driver.DevicePtr
+	reversed  bool
+}
+
+func shapeOf(p *cublaslt.Product) string {
+	return fmt.Sprint(p.A.Rows, p.A.Cols, p.B.Rows, p.B.Cols, p.TransA, p.TransB)
+}
+
+// Tune runs both algorithms, and takes the second one.
+func (b *blas) Tune(p *cublaslt.Product, w cublaslt.Workspace, s driver.Stream, seconds func(func() error) (float64, error)) error {
+	if p.C.Cols%16 == 1 || b.reversed[shapeOf(p)] {
+		return nil
+	}
+	for _, reversed := range []bool{false, true} {
+		took, err := seconds(func() error { return b.launch(&blasParams{*p, w, reversed}, s) })
+		if err != nil {
+			return err
+		}
+		if took < 0 {
+			return fmt.Errorf("a product took %g s", took)
+		}
+	}
+	b.reversed[shapeOf(p)] = true
+	return nil
+}
+
+func (b *blas) Algorithms() []string { return slices.Sorted(maps.Keys(b.reversed)) }
+
+func (b *blas) UseAlgorithms(lines []string) error {
+	for _, l := range lines {
+		b.reversed[l] = true
+	}
+	return nil
+}
+
+func (b *blas) launch(params *blasParams, s driver.Stream) error {
+	pointers := []unsafe.Pointer{unsafe.Pointer(params)}
+	return b.api.LaunchKernel(b.function, 1, 1, 1, 1, 1, 1, 0, s, &pointers[0], nil).Err("cuLaunchKernel")
 }
 
 func (b *blas) MatMul(p *cublaslt.Product, w cublaslt.Workspace, s driver.Stream) (bool, error) {
 	if p.C.Cols%16 == 1 { // a library that lacks some algorithms
 		return false, nil
 	}
-	params := &blasParams{*p, w}
-	pointers := []unsafe.Pointer{unsafe.Pointer(params)}
-	r := b.api.LaunchKernel(b.function, 1, 1, 1, 1, 1, 1, 0, s, &pointers[0], nil)
-	return true, r.Err("cuLaunchKernel")
+	return true, b.launch(&blasParams{*p, w, b.reversed[shapeOf(p)]}, s)
 }
 
 func blasKernel() *standin.Kernel {
@@ -132,7 +170,7 @@ func blasKernel() *standin.Kernel {
 		}}
 }
 
-// multiply is the product in fp32, in the order of the inner dimension. It also scribbles over the workspace, as a library may.
+// multiply is the product in fp32, in the order of the inner dimension or from its end. It also scribbles over the workspace, as a library may.
 func multiply(mem ptx.Memory, p *blasParams) error {
 	scratch, err := mem.At(uint64(p.workspace), 64)
 	if err != nil {
@@ -150,8 +188,13 @@ func multiply(mem ptx.Memory, p *blasParams) error {
 		return err
 	}
 	inner := len(a) / p.C.Rows
+	bytes := p.C.Cols * int(p.C.Type.Bytes())
 	for i := range p.C.Rows {
-		row, err := mem.At(uint64(p.C.At)+uint64(i*p.C.Stride)*uint64(p.C.Type.Bytes()), p.C.Cols*int(p.C.Type.Bytes()))
+		row, err := mem.At(uint64(p.C.At)+uint64(i*p.C.Stride)*uint64(p.C.Type.Bytes()), bytes)
+		if err != nil {
+			return err
+		}
+		base, err := mem.At(uint64(p.Base.At)+uint64(i*p.Base.Stride)*uint64(p.C.Type.Bytes()), bytes)
 		if err != nil {
 			return err
 		}
@@ -159,17 +202,20 @@ func multiply(mem ptx.Memory, p *blasParams) error {
 			sum := float32(0)
 			x, y := a[i*inner:(i+1)*inner], b[j*inner:(j+1)*inner]
 			for k := range x {
+				if p.reversed {
+					k = len(x) - 1 - k
+				}
 				sum += float32(x[k] * y[k])
 			}
 			if p.C.Type == cublaslt.F32 {
 				if p.Accumulate {
-					sum += hostmem.F32(row)[j]
+					sum += hostmem.F32(base)[j]
 				}
 				hostmem.F32(row)[j] = sum
 				continue
 			}
 			if p.Accumulate {
-				sum += tensor.F32FromBF16(hostmem.U16(row)[j])
+				sum += tensor.F32FromBF16(hostmem.U16(base)[j])
 			}
 			hostmem.U16(row)[j] = tensor.BF16FromF32(sum)
 		}

@@ -14,11 +14,11 @@ func testMatMul(r *rig) {
 		sizes = append(sizes, []struct{ m, n, k int }{{64, 64, 64}, {144, 272, 80}, {258, 128, 208}}...)
 	}
 	for _, s := range sizes {
-		for variant := range 8 {
+		for variant := range 12 { // of operands, and of what the product is added to
 			f := device.MatMulFlags{TransA: variant&1 != 0, TransB: variant&2 != 0, Accumulate: variant&4 != 0}
 			for _, kind := range []struct{ in, out tensor.DType }{
 				{tensor.F32, tensor.F32}, {tensor.BF16, tensor.BF16}, {tensor.BF16, tensor.F32}, {tensor.F32, tensor.BF16}} {
-				what := fmt.Sprintf("%v %v->%v %+v", s, kind.in, kind.out, f)
+				what := fmt.Sprintf("%v %v->%v, variant %04b", s, kind.in, kind.out, variant)
 				shapeOf := func(rows, cols int, trans bool) (int, int) {
 					if trans {
 						return cols, rows
@@ -34,6 +34,10 @@ func testMatMul(r *rig) {
 				if f.Accumulate {
 					r.filled(c, func(int) float64 { return r.rng.NormFloat64() })
 					want = sum(want, c.v)
+				}
+				if variant&8 != 0 {
+					onto := r.normal("onto", kind.out, s.m, s.n)
+					want, f.Onto = sum(want, onto.v), onto.Mat
 				}
 				r.run(func(st device.Stream) { st.MatMul(c.Mat, a.Mat, b.Mat, f) })
 				r.near(what, c, want, math.Sqrt(float64(s.k))+1)

@@ -25,9 +25,10 @@ type Matrix struct {
 	Rows, Cols, Stride int
 }
 
-// Product is C = op(A)·op(B), or C += with Accumulate. Rows and Cols of A and B are those of the matrices as they are stored.
+// Product is C = op(A)·op(B), or Base + op(A)·op(B) with Accumulate. Rows and Cols of A and B are those of the matrices as they are
+// stored. Base has C's type and shape. It is C, or lies apart from it.
 type Product struct {
-	C, A, B                    Matrix
+	C, A, B, Base              Matrix
 	TransA, TransB, Accumulate bool
 }
 
@@ -48,6 +49,15 @@ type BLAS interface {
 	Name() string
 	// MatMul enqueues a product. It reports false, and has done nothing, where it has no algorithm for such operands. No size is 0.
 	MatMul(p *Product, w Workspace, s driver.Stream) (bool, error)
+
+	// Tune chooses the fastest algorithm for products of p's shape, unless one is chosen. seconds times what it is given, which enqueues
+	// the product; it may run it several times. Without Tune, the algorithm is the one that the library thinks best.
+	Tune(p *Product, w Workspace, s driver.Stream, seconds func(enqueue func() error) (float64, error)) error
+	// Algorithms are the choices of Tune, and those of UseAlgorithms, each a line of text, sorted. Another BLAS of the same version
+	// on the same kind of GPU that uses them computes the same bits.
+	Algorithms() []string
+	// UseAlgorithms makes choices that Algorithms listed. It comes before the first product. The error names a line that is none.
+	UseAlgorithms(lines []string) error
 	Close() error
 }
 
@@ -55,5 +65,5 @@ type BLAS interface {
 // are aligned. It says nothing about the shape.
 func (p *Product) Suits() bool {
 	types := p.A.Type == p.B.Type && (p.C.Type == p.A.Type || p.C.Type == F32)
-	return types && (p.A.At|p.B.At|p.C.At)%AlignBytes == 0
+	return types && (p.A.At|p.B.At|p.C.At|p.Base.At)%AlignBytes == 0
 }

@@ -7,8 +7,9 @@
 // Invariants:
 //
 //   - Products are summed in fp32, of fp32 operands without TF32, and rounded once.
-//   - One algorithm per shape, types, strides, flags and alignment (256 bytes, or [AlignBytes]), which the library's heuristic chooses at
-//     the first such product; it is kept. It adds partial sums in a fixed order, so results repeat to the bit.
+//   - One algorithm per shape, types, strides, flags and alignment (256 bytes, or [AlignBytes]), which [BLAS].Tune
+//     chose, or the library's heuristic at the first such product; it is kept. It adds partial sums in a fixed order, so results repeat
+//     to the bit.
 //   - The package allocates no device memory: the caller lends a workspace of [WorkspaceBytes], to one product at a time.
 //
 // Source: NVIDIA, "cuBLAS", chapter "Using the cuBLASLt API"; numbers of enumerators are those of cublasLt.h of CUDA 12.

@@ -28,61 +28,28 @@ func newLibrary(a api) *Library {
 
 // Open makes a BLAS for the context that is current for the calling thread.
 func (l *Library) Open() (BLAS, error) {
-	h := &handle{Library: l, plans: map[shape]*plan{}}
+	h := &handle{Library: l, plans: map[shape]*plan{}, chosen: map[shape]algorithm{}}
 	if err := l.api.Create(&h.handle).err("Create"); err != nil {
 		return nil, fmt.Errorf("%s: %w", l.name, err)
 	}
 	return h, nil
 }
 
-// handle is an open library, with the algorithms that have been chosen so far.
+// handle is an open library, with what it knows of each shape so far.
 type handle struct {
 	*Library
 	handle uintptr
 
-	mu    sync.Mutex
-	plans map[shape]*plan
+	mu     sync.Mutex
+	plans  map[shape]*plan
+	chosen map[shape]algorithm // by Tune and UseAlgorithms
 }
 
-// shape is what the choice of an algorithm depends on. Sizes are those of the transposed product.
-type shape struct {
-	m, n, k          int
-	lda, ldb, ldc    int
-	operands, result Type
-	transA, transB   bool
-	alignA, alignB   uint32 // bytes that their addresses are multiples of, see alignment
-	alignC           uint32
-}
-
-// plan is the library's description of one shape of product, and the algorithm; missing where it has none.
+// plan is the library's description of one shape of product, and the algorithms for it, the one to use first; none where it has none.
 type plan struct {
-	desc, a, b, c uintptr
-	algo          algorithm
-	missing       bool
+	desc, a, b, c, d uintptr
+	algorithms       []algorithm
 }
-
-// transposed is the shape of C' = op(B)'·op(A)'.
-func transposed(p *Product) shape {
-	s := shape{m: p.C.Cols, n: p.C.Rows, k: p.A.Cols, lda: p.B.Stride, ldb: p.A.Stride, ldc: p.C.Stride,
-		operands: p.A.Type, result: p.C.Type, transA: p.TransB, transB: p.TransA,
-		alignA: alignment(p.B.At), alignB: alignment(p.A.At), alignC: alignment(p.C.At)}
-	if p.TransA {
-		s.k = p.A.Rows
-	}
-	return s
-}
-
-// alignment is what the library is told of an address. It excludes algorithms by it, so it has two values only: what an arena gives to its
-// operands wherever they lie, and what all have. Else the bits of a product could depend on where its operands are.
-func alignment(at driver.DevicePtr) uint32 {
-	if at%wholeAlignBytes == 0 {
-		return wholeAlignBytes
-	}
-	return AlignBytes
-}
-
-// wholeAlignBytes is the library's own default, and no more than device.ArenaAlign.
-const wholeAlignBytes = 256
 
 // MatMul implements BLAS.
 func (h *handle) MatMul(p *Product, w Workspace, s driver.Stream) (bool, error) {
@@ -90,22 +57,26 @@ func (h *handle) MatMul(p *Product, w Workspace, s driver.Stream) (bool, error) 
 		return false, nil
 	}
 	t, err := h.plan(transposed(p))
-	if err != nil || t.missing {
+	if err != nil || len(t.algorithms) == 0 {
 		return false, err
 	}
+	return true, h.multiply(p, t, &t.algorithms[0], w, s)
+}
+
+// multiply enqueues the product.
+func (h *handle) multiply(p *Product, t *plan, algo *algorithm, w Workspace, s driver.Stream) error {
 	alpha, beta := &factors[1], &factors[0]
 	if p.Accumulate {
 		beta = &factors[1]
 	}
-	err = h.api.Matmul(h.handle, t.desc, alpha, p.B.At, t.a, p.A.At, t.b, beta, p.C.At, t.c, p.C.At, t.c,
-		&t.algo, w, WorkspaceBytes, s).err("Matmul")
-	return true, err
+	return h.api.Matmul(h.handle, t.desc, alpha, p.B.At, t.a, p.A.At, t.b, beta, p.Base.At, t.c, p.C.At, t.d,
+		algo, w, WorkspaceBytes, s).err("Matmul")
 }
 
 // factors are what alpha and beta point at. The library reads them before Matmul returns.
 var factors = [2]float32{0, 1}
 
-// plan finds the algorithm for a shape.
+// plan describes a shape to the library, once.
 func (h *handle) plan(s shape) (*plan, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -113,7 +84,11 @@ func (h *handle) plan(s shape) (*plan, error) {
 		return p, nil
 	}
 	p := &plan{}
-	if err := h.describe(p, s); err != nil {
+	err := h.describe(p, s)
+	if err == nil {
+		err = h.choose(p, s)
+	}
+	if err != nil {
 		return nil, errors.Join(err, h.forget(p))
 	}
 	h.plans[s] = p
@@ -133,26 +108,45 @@ func (h *handle) describe(p *plan, s shape) error {
 			}
 		}
 	}
-	layout := func(to *uintptr, t Type, rows, cols, stride int, transposed bool) error {
-		if transposed {
-			rows, cols = cols, rows
+	for _, l := range []struct {
+		to                 *uintptr
+		t                  Type
+		rows, cols, stride int
+		transposed         bool
+	}{
+		{&p.a, s.operands, s.m, s.k, s.lda, s.transA}, {&p.b, s.operands, s.k, s.n, s.ldb, s.transB},
+		{&p.c, s.result, s.m, s.n, s.ldc, false}, {&p.d, s.result, s.m, s.n, s.ldd, false},
+	} {
+		if l.transposed {
+			l.rows, l.cols = l.cols, l.rows
 		}
-		return a.MatrixLayoutCreate(to, t, uint64(rows), uint64(cols), int64(stride)).err("MatrixLayoutCreate")
+		err := a.MatrixLayoutCreate(l.to, l.t, uint64(l.rows), uint64(l.cols), int64(l.stride)).err("MatrixLayoutCreate")
+		if err != nil {
+			return err
+		}
 	}
-	if err := layout(&p.a, s.operands, s.m, s.k, s.lda, s.transA); err != nil {
-		return err
-	}
-	if err := layout(&p.b, s.operands, s.k, s.n, s.ldb, s.transB); err != nil {
-		return err
-	}
-	if err := layout(&p.c, s.result, s.m, s.n, s.ldc, false); err != nil {
-		return err
-	}
-	return h.choose(p, s)
+	return nil
 }
 
-// choose asks the heuristic for its best algorithm.
-func (h *handle) choose(p *plan, s shape) (err error) {
+// choose finds the algorithms: the one that was chosen before if the library still takes it, else the heuristic's, its best one first.
+func (h *handle) choose(p *plan, s shape) error {
+	if algo, ok := h.chosen[s]; ok {
+		var result heuristicResult
+		said := h.api.MatmulAlgoCheck(h.handle, p.desc, p.a, p.b, p.c, p.d, &algo, &result)
+		if said == statusSuccess && result.state == statusSuccess && result.workspaceBytes <= WorkspaceBytes {
+			p.algorithms = []algorithm{algo}
+			return nil
+		}
+		delete(h.chosen, s)
+	}
+	return h.ask(p, s)
+}
+
+// candidates is how many algorithms the heuristic is asked for.
+const candidates = 8
+
+// ask takes the heuristic's algorithms.
+func (h *handle) ask(p *plan, s shape) (err error) {
 	a := &h.api
 	var preference uintptr
 	if err := a.MatmulPreferenceCreate(&preference).err("MatmulPreferenceCreate"); err != nil {
@@ -164,7 +158,7 @@ func (h *handle) choose(p *plan, s shape) (err error) {
 	workspace := uint64(WorkspaceBytes)
 	err = a.MatmulPreferenceSetAttribute(preference, preferWorkspaceBytes, unsafe.Pointer(&workspace), 8).err("MatmulPreferenceSetAttribute")
 	numbers := map[int32]uint32{preferReductionScheme: reduceInComputeType, preferAlignmentA: s.alignA, preferAlignmentA + 1: s.alignB,
-		preferAlignmentA + 2: s.alignC, preferAlignmentA + 3: s.alignC}
+		preferAlignmentA + 2: s.alignC, preferAlignmentA + 3: s.alignD}
 	for attribute, value := range numbers {
 		if err == nil {
 			err = a.MatmulPreferenceSetAttribute(preference, attribute, unsafe.Pointer(&value), 4).err("MatmulPreferenceSetAttribute")
@@ -173,24 +167,27 @@ func (h *handle) choose(p *plan, s shape) (err error) {
 	if err != nil {
 		return err
 	}
-	var result heuristicResult
+	var results [candidates]heuristicResult
 	var found int32
-	said := a.MatmulAlgoGetHeuristic(h.handle, p.desc, p.a, p.b, p.c, p.c, preference, 1, &result, &found)
+	said := a.MatmulAlgoGetHeuristic(h.handle, p.desc, p.a, p.b, p.c, p.d, preference, candidates, &results[0], &found)
 	switch {
-	case said == statusNotSupported || said == statusSuccess && (found == 0 || result.state != statusSuccess):
-		p.missing = true
+	case said == statusNotSupported:
 		return nil
 	case said != statusSuccess:
 		return said.err("MatmulAlgoGetHeuristic")
 	}
-	p.algo = result.algo
+	for _, r := range results[:min(max(found, 0), candidates)] {
+		if r.state == statusSuccess {
+			p.algorithms = append(p.algorithms, r.algo)
+		}
+	}
 	return nil
 }
 
 // forget gives back what describes a shape.
 func (h *handle) forget(p *plan) error {
 	var err error
-	for _, layout := range []uintptr{p.a, p.b, p.c} {
+	for _, layout := range []uintptr{p.a, p.b, p.c, p.d} {
 		if layout != 0 {
 			err = errors.Join(err, h.api.MatrixLayoutDestroy(layout).err("MatrixLayoutDestroy"))
 		}

@@ -27,12 +27,18 @@ func TestLoad(t *testing.T) {
 	// and that it makes on NVIDIA's own driver alone.
 	h := &handle{Library: library, plans: map[shape]*plan{}}
 	for _, s := range []shape{
-		{m: 4608, n: 16384, k: 3584, lda: 3584, ldb: 3584, ldc: 4608, operands: BF16, result: BF16, transA: true, alignA: 256, alignB: 256, alignC: 256},
-		{m: 3584, n: 4608, k: 16384, lda: 3584, ldb: 4608, ldc: 3584, operands: BF16, result: F32, transB: true, alignA: 16, alignB: 256, alignC: 16},
-		{m: 64, n: 80, k: 48, lda: 64, ldb: 48, ldc: 64, operands: F32, result: F32, alignA: 16, alignB: 16, alignC: 16},
+		{m: 4608, n: 16384, k: 3584, lda: 3584, ldb: 3584, ldc: 4608, ldd: 4608, operands: BF16, result: BF16, transA: true,
+			alignA: 256, alignB: 256, alignC: 256, alignD: 256},
+		{m: 3584, n: 4608, k: 16384, lda: 3584, ldb: 4608, ldc: 3584, ldd: 3584, operands: BF16, result: F32, transB: true,
+			alignA: 16, alignB: 256, alignC: 16, alignD: 16},
+		{m: 64, n: 80, k: 48, lda: 64, ldb: 48, ldc: 64, ldd: 64, operands: F32, result: F32, alignA: 16, alignB: 16, alignC: 16, alignD: 16},
 	} {
 		p := &plan{}
-		if err := h.describe(p, s); err == nil || !strings.HasPrefix(err.Error(), "cublasLtMatmulAlgoGetHeuristic: ") {
+		err := h.describe(p, s)
+		if err != nil {
+			t.Errorf("%+v: %v", s, err)
+		}
+		if err = h.choose(p, s); err == nil || !strings.HasPrefix(err.Error(), "cublasLtMatmulAlgoGetHeuristic: ") {
 			t.Errorf("%+v: %v; only a handle is missing", s, err)
 		}
 		if err := h.forget(p); err != nil {

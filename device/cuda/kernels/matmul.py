@@ -1,6 +1,6 @@
 """Matrix products of our own: what runs where cuBLASLt is missing.
 
-c = op(a)·op(b), or c += with accumulate. Each program sums the whole inner dimension of its tile in fp32, in order, and rounds
+c = op(a)·op(b), or base + op(a)·op(b) with accumulate; base may be c. Each program sums the whole inner dimension of its tile in fp32, in order, and rounds
 once. bf16 goes through tensor cores; f32 uses IEEE multiply-adds, never TF32.
 
 Programs are numbered along groups of GROUP_M rows of tiles, so that those which run at the same time share rows of a and columns
@@ -25,18 +25,17 @@ def _place(program, m, n, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M:
 
 
 @triton.jit
-def _finish(c, acc, i, j, m, n, sc, accumulate):
-    """Rounds a tile and writes it, or adds it to what is there."""
-    at = c + i.to(tl.int64)[:, None] * sc + j[None, :]
+def _finish(c, base, acc, i, j, m, n, sc, sbase, accumulate):
+    """Rounds a tile, or its sum with the base, and writes it."""
     inside = (i[:, None] < m) & (j[None, :] < n)
     if accumulate != 0:
-        acc += tl.load(at, mask=inside, other=0.0).to(tl.float32)
-    tl.store(at, acc.to(c.dtype.element_ty), mask=inside)
+        acc += tl.load(base + i.to(tl.int64)[:, None] * sbase + j[None, :], mask=inside, other=0.0).to(tl.float32)
+    tl.store(c + i.to(tl.int64)[:, None] * sc + j[None, :], acc.to(c.dtype.element_ty), mask=inside)
 
 
 @triton.jit
-def matmul(c, a, b, m, n, k, sc, sa, sb, accumulate, TRANS_A: tl.constexpr, TRANS_B: tl.constexpr, BLOCK_M: tl.constexpr,
-           BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr):
+def matmul(c, base, a, b, m, n, k, sc, sbase, sa, sb, accumulate, TRANS_A: tl.constexpr, TRANS_B: tl.constexpr,
+           BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr):
     """The fast one. Programs: ceil(m/BLOCK_M)*ceil(n/BLOCK_N). Compiled for columns of a, b and c in multiples of 16."""
     tile_m, tile_n = _place(tl.program_id(0), m, n, BLOCK_M, BLOCK_N, GROUP_M)
     i = tile_m * BLOCK_M + tl.arange(0, BLOCK_M)
@@ -63,12 +62,12 @@ def matmul(c, a, b, m, n, k, sc, sa, sb, accumulate, TRANS_A: tl.constexpr, TRAN
         acc = tl.dot(x, y, acc, input_precision="ieee")
         at_a += step_a
         at_b += step_b
-    _finish(c, acc, i, j, m, n, sc, accumulate)
+    _finish(c, base, acc, i, j, m, n, sc, sbase, accumulate)
 
 
 @triton.jit
-def matmul_any(c, a, b, m, n, k, sc, sa, sb, transa, transb, accumulate, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-               BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr):
+def matmul_any(c, base, a, b, m, n, k, sc, sbase, sa, sb, transa, transb, accumulate, BLOCK_M: tl.constexpr,
+               BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr):
     """The one for every shape, alignment and flag. Programs: ceil(m/BLOCK_M)*ceil(n/BLOCK_N)."""
     tile_m, tile_n = _place(tl.program_id(0), m, n, BLOCK_M, BLOCK_N, GROUP_M)
     i = tile_m * BLOCK_M + tl.arange(0, BLOCK_M)
@@ -88,7 +87,7 @@ def matmul_any(c, a, b, m, n, k, sc, sa, sb, transa, transb, accumulate, BLOCK_M
         acc = tl.dot(x, y, acc, input_precision="ieee")
         at_a += BLOCK_K * a_cols
         at_b += BLOCK_K * b_rows
-    _finish(c, acc, i, j, m, n, sc, accumulate)
+    _finish(c, base, acc, i, j, m, n, sc, sbase, accumulate)
 
 
 BLOCKS = ("ceil(m/BLOCK_M)*ceil(n/BLOCK_N)",)
@@ -97,9 +96,9 @@ BLOCKS = ("ceil(m/BLOCK_M)*ceil(n/BLOCK_N)",)
 def _fast(a, t, c, u, trans, constants, warps, stages, loop, **on):
     trans_a, trans_b = int(trans[0] == "t"), int(trans[1] == "t")
     # The sizes that run along memory are multiples of 16, so that loads and stores are of 16 bytes.
-    aligned = f"c a b n {'m' if trans_a else 'k'} sc sa sb"
+    aligned = f"c base a b n {'m' if trans_a else 'k'} sc sbase sa sb"
     return Kernel(f"matmul.{a}.{c}.{trans}.a16", matmul,
-                  f"c:*{u} a:*{t} b:*{t} m:i32 n:i32 k:i32 sc:i32 sa:i32 sb:i32 accumulate:i32", BLOCKS,
+                  f"c:*{u} base:*{u} a:*{t} b:*{t} m:i32 n:i32 k:i32 sc:i32 sbase:i32 sa:i32 sb:i32 accumulate:i32", BLOCKS,
                   dict(TRANS_A=trans_a, TRANS_B=trans_b, GROUP_M=8, **constants), warps=warps, stages=stages, aligned=aligned,
                   registers=255, loop=(loop, 0, 0), on=on)
 
@@ -117,7 +116,7 @@ KERNELS = [
     _fast("f32", "fp32", "f32", "fp32", trans, _tile(64, 64, 16), 4, 3, 660) for trans in ("nn", "nt", "tn")
 ] + [
     Kernel(f"matmul.{a}.{c}.any", matmul_any,
-           f"c:*{u} a:*{t} b:*{t} m:i32 n:i32 k:i32 sc:i32 sa:i32 sb:i32 transa:i32 transb:i32 accumulate:i32", BLOCKS,
+           f"c:*{u} base:*{u} a:*{t} b:*{t} m:i32 n:i32 k:i32 sc:i32 sbase:i32 sa:i32 sb:i32 transa:i32 transb:i32 accumulate:i32", BLOCKS,
            dict(GROUP_M=8, **tile), registers=224)
     for a, t, tile in (("f32", "fp32", _tile(32, 32, 32)), ("bf16", "bf16", _tile(64, 64, 32)))
     for c, u in (("f32", "fp32"), ("bf16", "bf16"))

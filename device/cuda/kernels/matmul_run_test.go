@@ -19,21 +19,22 @@ func testMatMul(t *testing.T, on *backend) {
 		transA     bool
 		transB     bool
 		accumulate bool
+		apart      bool // what it is added to is another matrix
 	}{
-		{"nn.", tensor.BF16, tensor.BF16, 131, 144, 80, false, false, false},
-		{"nn.", tensor.BF16, tensor.F32, 33, 48, 32, false, false, false},
-		{"nt.", tensor.BF16, tensor.F32, 129, 16, 144, false, true, true},
-		{"tn.", tensor.BF16, tensor.BF16, 272, 144, 65, true, false, false},
-		{"tn.", tensor.BF16, tensor.F32, 144, 32, 77, true, false, true},
-		{"nt.", tensor.BF16, tensor.BF16, 1, 272, 16, false, true, true},
-		{"nn.", tensor.F32, tensor.F32, 67, 80, 48, false, false, true},
-		{"nt.", tensor.F32, tensor.F32, 65, 16, 32, false, true, false},
-		{"tn.", tensor.F32, tensor.F32, 80, 64, 33, true, false, true},
-		{"", tensor.BF16, tensor.BF16, 67, 70, 71, false, false, true},
-		{"", tensor.BF16, tensor.F32, 5, 130, 33, true, true, false},
-		{"", tensor.F32, tensor.BF16, 35, 37, 65, false, true, true},
-		{"", tensor.F32, tensor.F32, 3, 1, 100, true, false, false},
-		{"", tensor.F32, tensor.F32, 3, 5, 0, false, false, true},
+		{"nn.", tensor.BF16, tensor.BF16, 131, 144, 80, false, false, false, false},
+		{"nn.", tensor.BF16, tensor.F32, 33, 48, 32, false, false, false, false},
+		{"nt.", tensor.BF16, tensor.F32, 129, 16, 144, false, true, true, true},
+		{"tn.", tensor.BF16, tensor.BF16, 272, 144, 65, true, false, false, false},
+		{"tn.", tensor.BF16, tensor.F32, 144, 32, 77, true, false, true, false},
+		{"nt.", tensor.BF16, tensor.BF16, 1, 272, 16, false, true, true, true},
+		{"nn.", tensor.F32, tensor.F32, 67, 80, 48, false, false, true, true},
+		{"nt.", tensor.F32, tensor.F32, 65, 16, 32, false, true, false, false},
+		{"tn.", tensor.F32, tensor.F32, 80, 64, 33, true, false, true, false},
+		{"", tensor.BF16, tensor.BF16, 67, 70, 71, false, false, true, true},
+		{"", tensor.BF16, tensor.F32, 5, 130, 33, true, true, false, false},
+		{"", tensor.F32, tensor.BF16, 35, 37, 65, false, true, true, false},
+		{"", tensor.F32, tensor.F32, 3, 1, 100, true, false, false, false},
+		{"", tensor.F32, tensor.F32, 3, 5, 0, false, false, true, true},
 	} {
 		name := fmt.Sprintf("matmul.%s.%s.%s", typeWord(c.in), typeWord(c.out), c.form)
 		t.Run(fmt.Sprintf("%s%dx%dx%d", name, c.m, c.n, c.k), func(t *testing.T) {
@@ -50,6 +51,10 @@ func testMatMul(t *testing.T, on *backend) {
 			}
 			a, x := operand(c.m, c.k, c.transA).apart(longStride), operand(c.k, c.n, c.transB).apart(longStride)
 			out := b.normal(c.out, c.m, c.n, c.n+16).apart(longStride)
+			base := out
+			if c.apart {
+				base = b.normal(c.out, c.m, c.n, c.n+32).apart(longStride)
+			}
 			want := make([]float64, c.m*c.n)
 			for i := range c.m {
 				for j := range c.n {
@@ -57,11 +62,11 @@ func testMatMul(t *testing.T, on *backend) {
 						want[i*c.n+j] += pick(a, i, l, c.transA) * pick(x, l, j, c.transB)
 					}
 					if c.accumulate {
-						want[i*c.n+j] += out.get(i, j)
+						want[i*c.n+j] += base.get(i, j)
 					}
 				}
 			}
-			args := []any{out, a, x, c.m, c.n, c.k, out.stride, a.stride, x.stride}
+			args := []any{out, base, a, x, c.m, c.n, c.k, out.stride, base.stride, a.stride, x.stride}
 			if c.form == "" {
 				args = append(args, bit(c.transA), bit(c.transB))
 			}

@@ -1,0 +1,61 @@
+package cublaslt
+
+import (
+	"fmt"
+
+	"github.com/millrace/millrace/device/cuda/driver"
+)
+
+// shape is what the choice of an algorithm depends on. Sizes are those of the transposed product, D' = C' + op(B)'·op(A)'; the library
+// calls our base C, and our C it calls D.
+type shape struct {
+	m, n, k                        int
+	lda, ldb, ldc, ldd             int
+	operands, result               Type
+	transA, transB                 bool
+	alignA, alignB, alignC, alignD uint32 // bytes that their addresses are multiples of, see alignment
+}
+
+// transposed is the shape of C' = op(B)'·op(A)'.
+func transposed(p *Product) shape {
+	s := shape{m: p.C.Cols, n: p.C.Rows, k: p.A.Cols, lda: p.B.Stride, ldb: p.A.Stride, ldc: p.Base.Stride, ldd: p.C.Stride,
+		operands: p.A.Type, result: p.C.Type, transA: p.TransB, transB: p.TransA,
+		alignA: alignment(p.B.At), alignB: alignment(p.A.At), alignC: alignment(p.Base.At), alignD: alignment(p.C.At)}
+	if p.TransA {
+		s.k = p.A.Rows
+	}
+	return s
+}
+
+// alignment is what the library is told of an address. It excludes algorithms by it, so it has two values only: what an arena gives to its
+// operands wherever they lie, and what all have. Else the bits of a product could depend on where its operands are.
+func alignment(at driver.DevicePtr) uint32 {
+	if at%wholeAlignBytes == 0 {
+		return wholeAlignBytes
+	}
+	return AlignBytes
+}
+
+// wholeAlignBytes is the library's own default, and no more than device.ArenaAlign.
+const wholeAlignBytes = 256
+
+// A choice is a line: the numbers of a shape, and the eight words of the algorithm in hexadecimal.
+const (
+	shapeFormat     = "%dx%dx%d strides %d %d %d %d types %d %d transposed %t %t aligned %d %d %d %d"
+	algorithmFormat = ": %016x %016x %016x %016x %016x %016x %016x %016x"
+)
+
+func choiceLine(s shape, a algorithm) string {
+	return fmt.Sprintf(shapeFormat+algorithmFormat, s.m, s.n, s.k, s.lda, s.ldb, s.ldc, s.ldd, s.operands, s.result, s.transA, s.transB,
+		s.alignA, s.alignB, s.alignC, s.alignD, a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7])
+}
+
+// parseChoice undoes choiceLine, and takes nothing else.
+func parseChoice(line string) (s shape, a algorithm, err error) {
+	_, err = fmt.Sscanf(line, shapeFormat+algorithmFormat, &s.m, &s.n, &s.k, &s.lda, &s.ldb, &s.ldc, &s.ldd, &s.operands, &s.result,
+		&s.transA, &s.transB, &s.alignA, &s.alignB, &s.alignC, &s.alignD, &a[0], &a[1], &a[2], &a[3], &a[4], &a[5], &a[6], &a[7])
+	if err != nil || choiceLine(s, a) != line {
+		return s, a, fmt.Errorf("%.200q does not choose an algorithm", line)
+	}
+	return s, a, nil
+}
