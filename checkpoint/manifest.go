@@ -32,6 +32,8 @@ const (
 	maxStep = 1_000_000_000_000
 	// maxComputedOn bounds a line that is shown to people.
 	maxComputedOn = 500
+	// maxAlgorithms bounds how many shapes of matrix products a run may have chosen algorithms for.
+	maxAlgorithms = 100_000
 )
 
 // ID names an extent by what it is, not by where a program had it.
@@ -173,6 +175,9 @@ type Manifest struct {
 	// ComputedOn is what beside Numerics decided the bits of the steps before this one: the kind of device, its kernels and
 	// libraries, in a line; empty where it was not noted. A run may go on on another one, and end with other bits.
 	ComputedOn string `json:"computed_on,omitempty"`
+	// Algorithms are the device's choices of algorithms for matrix products (device.ProductTuner), where it had a choice. A run that is
+	// resumed on the same kind of device makes the same ones, so that its bits are the same.
+	Algorithms []string `json:"algorithms,omitempty"`
 	// Data is the cursor in the data, and the fingerprint of the data that it belongs to.
 	Data json.RawMessage `json:"data"`
 	// EvalLoss is of an evaluation at this step, if there was one and its loss was finite.
@@ -322,6 +327,14 @@ func (m *Manifest) check() error {
 	}
 	if len(m.ComputedOn) > maxComputedOn || strings.ContainsFunc(m.ComputedOn, unicode.IsControl) {
 		return fmt.Errorf("computed_on %s is not a line of text", quote(m.ComputedOn))
+	}
+	if len(m.Algorithms) > maxAlgorithms {
+		return fmt.Errorf("%d algorithms of matrix products cannot be", len(m.Algorithms))
+	}
+	for _, line := range m.Algorithms {
+		if len(line) > maxComputedOn || strings.ContainsFunc(line, unicode.IsControl) {
+			return fmt.Errorf("the algorithm %.100q is not a line of text", line)
+		}
 	}
 	for _, loss := range []*float64{m.EvalLoss, m.Best.loss()} {
 		if loss != nil && (math.IsNaN(*loss) || math.IsInf(*loss, 0)) {

@@ -51,6 +51,17 @@ type Device interface {
 	Close() error
 }
 
+// ProductTuner is a [Device] that has several algorithms for a matrix product. They differ in speed and in the last bits of results.
+type ProductTuner interface {
+	// TuneProducts times the algorithms for products, and keeps the fastest one for each shape for which none is chosen. It comes before
+	// other work of the device. All of scratch is overwritten, and zeros at the end; operands lie in it where those of the later products do.
+	TuneProducts(products []Product, scratch Mem) error
+	// Algorithms are the choices, as lines of text. A device with the same Info.Numerics that uses them computes the same bits.
+	Algorithms() []string
+	// UseAlgorithms takes over choices before the first product. The error names a line that is none.
+	UseAlgorithms(lines []string) error
+}
+
 // Info is what a device can do.
 type Info struct {
 	Name string // for people: "CPU (AMD EPYC, AVX-512 BF16, 2 threads)"
@@ -79,6 +90,9 @@ type Info struct {
 
 	// Numerics is, in a line, what beside the operands decides the bits of results: two devices with the same one compute the same.
 	Numerics string
+
+	// TunesProducts says that the device is a [ProductTuner] with something to choose from.
+	TunesProducts bool
 
 	// Warning says in a line why the device is slower than it could be, and what to do; empty: nothing is known.
 	Warning string

@@ -5,9 +5,9 @@ import (
 	"fmt"
 	"math"
 	"os"
-	"path/filepath"
 	"slices"
 
+	"github.com/millrace/millrace/internal/vfs"
 	"github.com/millrace/millrace/tensor"
 )
 
@@ -130,12 +130,5 @@ func WriteMachine(path string, m Machine) error {
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return err
-	}
-	tmp := fmt.Sprintf("%s.%d", path, os.Getpid())
-	if err := os.WriteFile(tmp, append(data, '\n'), 0o644); err != nil {
-		return err
-	}
-	return os.Rename(tmp, path)
+	return vfs.ReplaceFile(path, append(data, '\n'))
 }

@@ -50,6 +50,9 @@ type Config struct {
 
 	// Serial runs the operations one after the other: the reference that overlapped execution is compared with.
 	Serial bool
+	// Products are the matrix products of a step, with offsets in the device's arena, for a [device.ProductTuner]. They are timed before
+	// anything lies there.
+	Products []device.Product
 	// AddressOnly reserves host buffers without memory, for rehearsals.
 	AddressOnly bool
 }
@@ -154,6 +157,9 @@ func (e *Engine) open() error {
 		return err
 	}
 	e.closers = append(e.closers, buf.Close)
+	if err := e.tune(device.Whole(buf)); err != nil {
+		return err
+	}
 	e.buffers = e.Plan.Place(device.Whole(buf))
 	e.head = e.Plan.Head()
 
@@ -237,6 +243,24 @@ func (e *Engine) open() error {
 		})
 	}
 	return nil
+}
+
+// tune has the device choose its algorithms for the products, in the arena.
+func (e *Engine) tune(arena device.Mem) error {
+	tuner, ok := e.Device.(device.ProductTuner)
+	if !ok || len(e.Products) == 0 {
+		return nil
+	}
+	products := slices.Clone(e.Products)
+	for i := range products {
+		p := &products[i]
+		for _, m := range []*device.Mat{&p.C, &p.A, &p.B, &p.Onto} {
+			if !m.IsZero() {
+				m.Mem = arena.Slice(m.Off, m.Len)
+			}
+		}
+	}
+	return tuner.TuneProducts(products, arena)
 }
 
 // reserve takes host memory that lives as long as the engine.

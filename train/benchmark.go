@@ -49,7 +49,8 @@ type BenchOptions struct {
 type BenchResult struct {
 	Model        string   `json:"model"` // or shape
 	Device       string   `json:"device"`
-	Warning      string   `json:"warning,omitempty"` // why the device is slower than it could be
+	Warning      string   `json:"warning,omitempty"`    // why the device is slower than it could be
+	Algorithms   []string `json:"algorithms,omitempty"` // that were chosen for matrix products, where the device has a choice
 	Parameters   int64    `json:"parameters"`
 	Tokens       int      `json:"tokens"` // positions of a step, none of them padding
 	SequenceLen  int      `json:"sequence_len"`
@@ -291,6 +292,7 @@ func (b *benchmark) measure(ctx context.Context, s *session) (*BenchResult, erro
 		lanes.Disk += (s.disk.Traffic().Busy - busy).Seconds()
 	}
 	r := b.result(times, losses, lanes.Times(1/float64(b.Steps)))
+	r.Algorithms = s.algorithms()
 	spans, _ := s.engine.Trace.Spans()
 	r.Timeline = timeline(spans, int64(b.Warmup+b.Steps))
 	if b.trace != nil {

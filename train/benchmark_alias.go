@@ -8,8 +8,6 @@ import (
 	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/store"
-	"github.com/millrace/millrace/stream"
-	"github.com/millrace/millrace/trace"
 )
 
 // aliasing is how decoder blocks share host memory in a benchmark: blocks of one shape lie in turn on the first few of them.
@@ -134,7 +132,5 @@ func (e *Env) openAliased(ctx context.Context, p *plan.Plan, dev *devices, a *al
 	if err := s.fillAlike(ctx, func(part int) bool { return on[part] == part }); err != nil {
 		return s, err
 	}
-	s.engine, err = stream.New(stream.Config{Plan: p, Device: dev.computes, Host: dev.host, Store: s.store, Accounts: e.Accounts,
-		Trace: trace.NewRecorder(0)})
-	return s, err
+	return s, s.startEngine(dev)
 }

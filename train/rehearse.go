@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -46,28 +47,12 @@ func Rehearse(p *plan.Plan, steps int) (r Rehearsal, err error) {
 	if steps < 2 {
 		return r, Request(fmt.Errorf("rehearse: %d steps; the second one is the first that repeats itself, so give 2 or more", steps))
 	}
-	accounts := hostmem.New()
-	dev := null.New(null.Options{Name: "rehearsal", Unified: p.Unified})
-	host := dev
-	if !p.Unified {
-		host = null.New(null.Options{Name: "rehearsal's host", Unified: true})
-	}
-	state, disk, err := stream.OpenStore(p, stream.StoreOptions{Accounts: accounts, AddressOnly: true})
+	accounts, dev := hostmem.New(), null.New(null.Options{Name: "rehearsal", Unified: p.Unified})
+	engine, disk, end, err := rehearsal(p, dev, accounts)
 	if err != nil {
 		return r, err
 	}
-	defer func() { err = errors.Join(err, state.Close()) }()
-	engine, err := stream.New(stream.Config{Plan: p, Device: dev, Host: host, Store: state, Accounts: accounts, AddressOnly: true})
-	if err != nil {
-		return r, err
-	}
-	defer func() { err = errors.Join(err, engine.Close()) }()
-
-	rows, err := accounts.Reserve(plan.RowsPurpose, data.BatchBytes(p.Numerics.StepPositions()), hostmem.AddressOnly)
-	if err != nil {
-		return r, err
-	}
-	defer func() { err = errors.Join(err, rows.Close()) }()
+	defer func() { err = errors.Join(err, end()) }()
 	batch := emptyBatch(p.Numerics)
 	var before null.Counts
 	var moved store.Traffic // before the last step
@@ -77,11 +62,7 @@ func Rehearse(p *plan.Plan, steps int) (r Rehearsal, err error) {
 			return r, err
 		}
 		begin := time.Now()
-		update := stream.Update{Step: step + 1, AdamW: optim.AdamW{Beta1: 0.9, Beta2: 0.999, Eps: 1e-8}, LR: 1e-5}
-		if !p.Wants.NoClip {
-			update.MaxGradNorm = 1
-		}
-		if _, err := engine.Step(context.Background(), batch, update); err != nil {
+		if _, err := engine.Step(context.Background(), batch, emptyUpdate(p, step+1)); err != nil {
 			return r, err
 		}
 		r.StepSeconds = time.Since(begin).Seconds()
@@ -100,6 +81,45 @@ func Rehearse(p *plan.Plan, steps int) (r Rehearsal, err error) {
 	return r, r.compare(p)
 }
 
+// rehearsal makes an engine whose devices count, and whose state is addresses. end closes all of it but accounts.
+func rehearsal(p *plan.Plan, dev *null.Device, accounts *hostmem.Accounts) (
+	engine *stream.Engine, disk *store.Disk, end func() error, err error,
+) {
+	var made []func() error
+	end = func() error {
+		var err error
+		for _, f := range slices.Backward(made) {
+			err = errors.Join(err, f())
+		}
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, end())
+		}
+	}()
+	host := dev
+	if !p.Unified {
+		host = null.New(null.Options{Name: "rehearsal's host", Unified: true})
+	}
+	state, disk, err := stream.OpenStore(p, stream.StoreOptions{Accounts: accounts, AddressOnly: true})
+	if err != nil {
+		return nil, nil, end, err
+	}
+	made = append(made, state.Close)
+	engine, err = stream.New(stream.Config{Plan: p, Device: dev, Host: host, Store: state, Accounts: accounts, AddressOnly: true})
+	if err != nil {
+		return nil, nil, end, err
+	}
+	made = append(made, engine.Close)
+	rows, err := accounts.Reserve(plan.RowsPurpose, data.BatchBytes(p.Numerics.StepPositions()), hostmem.AddressOnly)
+	if err != nil {
+		return nil, nil, end, err
+	}
+	made = append(made, rows.Close)
+	return engine, disk, end, nil
+}
+
 // settled is what a disk has moved when all that was written is there; without a disk, nothing.
 func settled(disk *store.Disk) (store.Traffic, error) {
 	if disk == nil {
@@ -109,6 +129,15 @@ func settled(disk *store.Disk) (store.Traffic, error) {
 		return store.Traffic{}, err
 	}
 	return disk.Traffic(), nil
+}
+
+// emptyUpdate is an update like that of any run.
+func emptyUpdate(p *plan.Plan, step int) stream.Update {
+	u := stream.Update{Step: step, AdamW: optim.AdamW{Beta1: 0.9, Beta2: 0.999, Eps: 1e-8}, LR: 1e-5}
+	if !p.Wants.NoClip {
+		u.MaxGradNorm = 1
+	}
+	return u
 }
 
 // emptyBatch is a batch of token 0 in documents as long as a sequence, all of which counts.

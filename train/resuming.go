@@ -120,6 +120,7 @@ func (t *trainer) resume(ctx context.Context, from *checkpoint.Checkpoint) error
 	if before, now := from.Manifest.ComputedOn, t.plan.ComputedOn; before != "" && now != before {
 		t.env.say("resume: the checkpoint was computed on %s, and this run computes on %s: the run continues, with other last bits than without the change", before, now)
 	}
+	t.recalled = &chosen{from.Manifest.ComputedOn, from.Manifest.Algorithms}
 	b := t.env.bar("resuming")
 	defer b.end()
 	done := int64(0)

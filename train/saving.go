@@ -117,7 +117,7 @@ func (t *trainer) createSave(step int) error {
 	s.manifest = checkpoint.Manifest{
 		Updates: int64(step) - int64(t.idleSteps()), SkippedUpdates: int64(t.summary.Skipped), UntargetedSteps: int64(t.summary.Untargeted),
 		UnhealthySteps: t.unhealthy, Model: checkpoint.Identify(t.plan.Model, t.src.config.Raw()),
-		Numerics: numerics, ComputedOn: t.plan.ComputedOn, Mathematics: t.mathematics(), Data: where, EvalLoss: t.evalLoss, Best: s.best,
+		Numerics: numerics, ComputedOn: t.plan.ComputedOn, Algorithms: t.algorithms(), Mathematics: t.mathematics(), Data: where, EvalLoss: t.evalLoss, Best: s.best,
 		History: t.history,
 	}
 	if err := w.Attach("config.json", t.src.config.Raw()); err != nil {

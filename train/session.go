@@ -32,6 +32,9 @@ type session struct {
 	disk   *store.Disk // the part of it that is on disk; nil if there is none
 	engine *stream.Engine
 
+	tuner    device.ProductTuner // the device that computes, if it has algorithms of products to choose from and the plan trains; else nil
+	recalled *chosen             // by the run that this one continues; nil: there is none
+
 	rows   []data.Batch    // the micro-batches that a loader fills for a step
 	region *hostmem.Region // of rows
 
@@ -126,12 +129,30 @@ func (e *Env) openSession(ctx context.Context, p *plan.Plan, dev *devices, state
 	if err := fill(s); err != nil {
 		return s, err
 	}
-	s.engine, err = stream.New(stream.Config{Plan: p, Device: dev.computes, Host: dev.host, Store: s.store, Accounts: e.Accounts,
-		Trace: trace.NewRecorder(0)})
-	if err == nil {
-		s.limitHeap()
+	if err := s.startEngine(dev); err != nil {
+		return s, err
 	}
-	return s, err
+	s.limitHeap()
+	return s, nil
+}
+
+// startEngine makes the engine. The store is filled.
+func (s *session) startEngine(dev *devices) error {
+	config := stream.Config{Plan: s.plan, Device: dev.computes, Host: dev.host, Store: s.store, Accounts: s.env.Accounts,
+		Trace: trace.NewRecorder(0)}
+	if tuner, ok := dev.computes.(device.ProductTuner); ok && dev.computes.Info().TunesProducts && s.plan.Trains() {
+		s.tuner = tuner
+		var err error
+		if config.Products, err = rehearseProducts(s.plan); err != nil {
+			return err
+		}
+		s.recallAlgorithms()
+	}
+	var err error
+	if s.engine, err = stream.New(config); err == nil {
+		s.rememberAlgorithms()
+	}
+	return err
 }
 
 // limitHeap has the garbage collector keep the Go heap to what the plan has for it, until the session is closed: what is there now, when all

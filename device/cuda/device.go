@@ -155,7 +155,8 @@ func (d *Device) equip(gpu *gpu, o Options) error {
 		// The driver compiles the kernels, and the library chooses by the GPU: both are a part of what computes.
 		Numerics: fmt.Sprintf("CUDA, %s, compute capability %d.%d, driver of CUDA %d.%d, %s, %s", gpu.name, gpu.major, gpu.minor,
 			gpu.driverVersion/1000, gpu.driverVersion%1000/10, d.kernelsAre, products),
-		Warning: d.warning,
+		TunesProducts: d.blas != nil,
+		Warning:       d.warning,
 	}
 	return nil
 }

@@ -24,6 +24,8 @@ type Options struct {
 	Name        string // for people; empty: "null device"
 	MemoryBytes int64  // what can be allocated; 0: any amount
 	Unified     bool   // operations may use registered host memory in place
+
+	Product func(device.Product) // told of each MatMul; nil: nobody is
 }
 
 // Counts are what a device was asked for, since it was made.

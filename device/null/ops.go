@@ -10,6 +10,9 @@ func (s *stream) Zero(dst device.Mem) {
 func (s *stream) MatMul(c, a, b device.Mat, f device.MatMulFlags) {
 	s.operands.MatMul(c, a, b, f)
 	s.count(matMulFLOPs(c, a, f))
+	if told := s.device.options.Product; told != nil {
+		told(device.Product{C: c, A: a, B: b, MatMulFlags: f})
+	}
 }
 
 func (s *stream) AddBias(y, bias device.Mat) {

@@ -10,6 +10,7 @@ var rows = []row{
 	{name: "memory", least: 10 * time.Second, most: 60 * time.Second, run: memory},
 	{name: "kernels", least: 10 * time.Second, most: 90 * time.Second, run: tests("kernels.test", "TestGPUKernels/code", "TestGPUKernels/code/runs/(Add|Norm|Sum|Loss|Fold|ScatterAdd|Variants|MatMul|Attention)")},
 	{name: "conformance", least: 10 * time.Second, most: 60 * time.Second, run: tests("cuda.test", "TestGPUConformance", "TestGPUConformance/own_products/aligned_to_16/(Add|Gather|Copy)")},
+	{name: "tuning", least: 5 * time.Second, most: 45 * time.Second, run: tests("cuda.test", "TestGPUTuning", "TestTuneProducts")},
 	{name: "probe", least: 10 * time.Second, most: 60 * time.Second, run: probe},
 	{name: "bench", least: 30 * time.Second, most: 120 * time.Second, run: bench("--stream", "auto")},
 	{name: "bench-always", least: 30 * time.Second, most: 120 * time.Second, run: bench("--stream", "always")},

@@ -1,0 +1,123 @@
+package cuda
+
+import (
+	"errors"
+	"math"
+	"math/rand/v2"
+
+	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/device/cuda/driver"
+	"github.com/millrace/millrace/internal/hostmem"
+	"github.com/millrace/millrace/tensor"
+)
+
+// Repetitions of a product that is timed, after one that is not.
+const timedProducts = 3
+
+// TuneProducts implements device.ProductTuner. Operands are normal numbers, since a GPU multiplies zeros faster: its clock rises.
+func (d *Device) TuneProducts(products []device.Product, scratch device.Mem) (err error) {
+	if d.blas == nil || len(products) == 0 {
+		return nil
+	}
+	made, err := d.NewStream("tuning")
+	if err != nil {
+		return err
+	}
+	s := made.(*Stream)
+	defer func() { err = errors.Join(err, s.Close()) }()
+	var begin, end driver.Event
+	if err := d.scatterNormals(s, scratch); err != nil {
+		return err
+	}
+	err = d.with(func() error {
+		for _, e := range []*driver.Event{&begin, &end} {
+			if err := d.check("cuEventCreate", d.api.EventCreate(e, driver.EventBlockingSync)); err != nil {
+				return err
+			}
+			defer func() { _ = d.api.EventDestroy(*e) }() // nothing waits for it any more
+		}
+		for _, product := range products {
+			p := blasProduct(product.C, product.A, product.B, product.MatMulFlags)
+			err := d.workspace.lend(s, func(w driver.DevicePtr) error {
+				return d.blas.Tune(&p, w, s.handle, func(enqueue func() error) (float64, error) {
+					return d.seconds(s, begin, end, enqueue)
+				})
+			})
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return d.named(err)
+	}
+	s.Zero(scratch)
+	return s.Sync()
+}
+
+// seconds is how long the device takes for what enqueue gives it. The context is current.
+func (d *Device) seconds(s *Stream, begin, end driver.Event, enqueue func() error) (float64, error) {
+	for i := range 1 + timedProducts {
+		if i == 1 {
+			if err := d.check("cuEventRecord", d.api.EventRecord(begin, s.handle)); err != nil {
+				return 0, err
+			}
+		}
+		if err := enqueue(); err != nil {
+			return 0, err
+		}
+	}
+	if err := d.check("cuEventRecord", d.api.EventRecord(end, s.handle)); err != nil {
+		return 0, err
+	}
+	if err := d.check("cuEventSynchronize", d.api.EventSynchronize(end)); err != nil {
+		return 0, err
+	}
+	var ms float32
+	err := d.check("cuEventElapsedTime", d.api.EventElapsedTime(&ms, begin, end))
+	return float64(ms) / 1e3, err
+}
+
+// normalsBytes is how much random data the host makes. The device copies it until scratch is full.
+const normalsBytes = 8 << 20
+
+// scatterNormals fills memory with normal numbers in bf16. Two of them read as one in fp32 are a number like the second.
+func (d *Device) scatterNormals(s *Stream, to device.Mem) (err error) {
+	seed, err := d.accounts.Reserve("numbers to time matrix products with", min(normalsBytes, to.Len))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, seed.Close()) }()
+	pinned, err := d.Register(seed)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, pinned.Close()) }()
+	rng, numbers := rand.New(rand.NewPCG(1, 2)), hostmem.U16(seed.Bytes())
+	for i := range numbers {
+		numbers[i] = tensor.BF16FromF32(float32(math.Max(-4, math.Min(4, rng.NormFloat64()))))
+	}
+	s.Copy(to.Slice(0, seed.Len()), device.Whole(pinned))
+	for done := seed.Len(); done < to.Len; done *= 2 {
+		n := min(done, to.Len-done)
+		s.Copy(to.Slice(done, n), to.Slice(0, n))
+	}
+	return s.Sync()
+}
+
+// Algorithms implements device.ProductTuner.
+func (d *Device) Algorithms() []string {
+	if d.blas == nil {
+		return nil
+	}
+	return d.blas.Algorithms()
+}
+
+// UseAlgorithms implements device.ProductTuner.
+func (d *Device) UseAlgorithms(lines []string) error {
+	if d.blas == nil {
+		return nil
+	}
+	return d.named(d.blas.UseAlgorithms(lines))
+}
