@@ -71,34 +71,28 @@ func (p *Plan) BadAt() int64 { return 0 }
 // LossAt is the place of the micro-batch's loss.
 func (p *Plan) LossAt(m int) int64 { return int64(1+m) * 8 }
 
-// SquaresAt is the place of the part's first sum of squares; those of its other pieces follow.
-func (p *Plan) SquaresAt(part int) int64 { return p.setting().squaresAt(part) }
-
-func (s *setting) squaresAt(part int) int64 {
-	at := int64(1+s.num.MicroBatches) * 8
+func (p *Plan) SquaresAt(part int) int64 {
+	at := int64(1+p.Numerics.MicroBatches) * 8
 	for q := range part {
-		at += s.squares(q) * 8
+		at += p.squares(q) * 8
 	}
 	return at
 }
 
 // squares is the number of the part's sums of squares.
-func (s *setting) squares(part int) int64 {
-	if s.model.Parts[part].Kind != model.Embed {
+func (p *Plan) squares(part int) int64 {
+	if p.Model.Parts[part].Kind != model.Embed {
 		return 1
 	}
-	n := s.pieceElems(part)
-	return max((s.model.Parts[part].Layout.StateElems+n-1)/n, 1)
+	n := p.PieceElems(part)
+	return max((p.Model.Parts[part].Layout.StateElems+n-1)/n, 1)
 }
 
-func (s *setting) resultBytes() int64 { return s.squaresAt(len(s.model.Parts)) }
-
-// ResultBytes is the length of one of the two copies.
-func (p *Plan) ResultBytes() int64 { return p.setting().resultBytes() }
+func (p *Plan) ResultBytes() int64 { return p.SquaresAt(len(p.Model.Parts)) }
 
 // buffers lays them out. groups, if given, learns the bytes by purpose; the arena then only counts, and what each micro-batch has is
 // taken once and counted as often as there are micro-batches.
-func (s *setting) buffers(a *device.Arena, groups func(purpose string, bytes int64)) *Buffers {
+func (p *Plan) buffers(a *device.Arena, groups func(purpose string, bytes int64)) *Buffers {
 	b := &Buffers{}
 	last := a.Mark()
 	group := func(purpose string) {
@@ -107,8 +101,8 @@ func (s *setting) buffers(a *device.Arena, groups func(purpose string, bytes int
 		}
 		last = a.Mark()
 	}
-	num, t, m := s.num, s.num.Positions(), s.num.MicroBatches
-	hidden := s.model.Hidden
+	num, t, m := p.Numerics, p.Numerics.Positions(), p.Numerics.MicroBatches
+	hidden := p.Model.Hidden
 	micros := func(take func()) {
 		mark := a.Mark()
 		take()
@@ -125,80 +119,80 @@ func (s *setting) buffers(a *device.Arena, groups func(purpose string, bytes int
 		return all
 	}
 	heads := mats
-	if s.place.SingleHead {
+	if p.Placement.SingleHead {
 		heads = func(dtype tensor.DType, rows, cols int) []device.Mat { return []device.Mat{a.Mat(dtype, rows, cols)} }
 	}
 
-	if !s.place.Bind {
+	if !p.Placement.Bind {
 		var ring int64
-		b.Own = make([]device.Mem, len(s.model.Parts))
-		for part := range s.model.Parts {
-			if s.streamed(part) {
-				ring = max(ring, s.weightBytes(part))
+		b.Own = make([]device.Mem, len(p.Model.Parts))
+		for part := range p.Model.Parts {
+			if p.streamed(part) {
+				ring = max(ring, p.weightBytes(part))
 			}
 		}
-		for range s.place.Slots {
+		for range p.Placement.Slots {
 			b.Slots = append(b.Slots, a.Take(ring))
 		}
 		group("weight slots")
-		for part := range s.model.Parts {
-			if s.resident(part) {
-				b.Own[part] = a.Take(s.weightBytes(part))
+		for part := range p.Model.Parts {
+			if p.resident(part) {
+				b.Own[part] = a.Take(p.weightBytes(part))
 			}
 		}
 		group("resident weights")
 	}
 
 	var ring, stage int64
-	b.OwnG = make([]device.Mem, len(s.model.Parts))
-	for part := range s.model.Parts {
-		if s.hostOnly(part) || s.gradInExtent(part) || !s.trained(part) {
+	b.OwnG = make([]device.Mem, len(p.Model.Parts))
+	for part := range p.Model.Parts {
+		if p.hostOnly(part) || p.GradInExtent(part) || !p.Trained(part) {
 			continue
 		}
-		if s.ownGrad(part) {
-			b.OwnG[part] = a.Take(s.gradBytes(part))
+		if p.ownGrad(part) {
+			b.OwnG[part] = a.Take(p.gradBytes(part))
 		} else {
-			ring = max(ring, s.gradBytes(part))
+			ring = max(ring, p.gradBytes(part))
 		}
-		if !s.tied(part) && !s.stateHere(part) {
-			stage = max(stage, s.storedGradBytes(part))
+		if !p.Tied(part) && !p.StateResident(part) {
+			stage = max(stage, p.storedGradBytes(part))
 		}
 	}
 	if ring > 0 {
-		for range s.place.GradSlots {
+		for range p.Placement.GradSlots {
 			b.Grads = append(b.Grads, a.Take(ring))
 		}
 	}
-	if s.staged() {
-		for range s.place.StageSlots {
+	if p.staged() {
+		for range p.Placement.StageSlots {
 			b.Stages = append(b.Stages, a.Take(stage))
 		}
 	}
 	group("gradients")
-	b.State = make([][store.Kinds]device.Mem, len(s.model.Parts))
-	for part := range s.model.Parts {
-		if !s.stateHere(part) {
+	b.State = make([][store.Kinds]device.Mem, len(p.Model.Parts))
+	for part := range p.Model.Parts {
+		if !p.StateResident(part) {
 			continue
 		}
 		for _, kind := range keptKinds {
-			b.State[part][kind] = a.Take(s.kindBytes(part, kind))
+			b.State[part][kind] = a.Take(p.kindBytes(part, kind))
 		}
 		b.State[part][store.Grad] = b.OwnG[part] // rounded to the type that it has
-		if s.staged() {
-			b.State[part][store.Grad] = a.Take(s.kindBytes(part, store.Grad))
+		if p.staged() {
+			b.State[part][store.Grad] = a.Take(p.kindBytes(part, store.Grad))
 		}
 	}
 	group("resident state")
 	var passing [store.Kinds]int64
-	for part := range s.model.Parts {
-		if s.statePasses(part) {
+	for part := range p.Model.Parts {
+		if p.StatePasses(part) {
 			for _, kind := range append([]store.Kind{store.Grad}, keptKinds...) {
-				passing[kind] = max(passing[kind], s.kindBytes(part, kind))
+				passing[kind] = max(passing[kind], p.kindBytes(part, kind))
 			}
 		}
 	}
 	if passing[store.Grad] > 0 {
-		for range s.place.StateSlots {
+		for range p.Placement.StateSlots {
 			var slot [store.Kinds]device.Mem
 			for kind, n := range passing {
 				if n > 0 {
@@ -210,69 +204,69 @@ func (s *setting) buffers(a *device.Arena, groups func(purpose string, bytes int
 	}
 	group("state that passes")
 
-	if s.sharesInputs() {
+	if p.sharesInputs() {
 		b.Shared = mats(num.Compute, t, hidden)
-		for range s.place.SpareInputs {
+		for range p.Placement.SpareInputs {
 			b.Shared = append(b.Shared, a.Mat(num.Compute, t, hidden))
 		}
 	} else {
 		b.Working = [2][]device.Mat{mats(num.Compute, t, hidden), mats(num.Compute, t, hidden)}
-		if s.trains() {
+		if p.Trains() {
 			b.DX = mats(num.Compute, t, hidden)
 		}
 	}
 	group("layer inputs in work")
-	b.Saved = make([][]device.Mat, s.blocks())
+	b.Saved = make([][]device.Mat, p.blocks())
 	for i := range b.Saved {
-		if s.savedOnDevice(i) {
+		if p.savedOnDevice(i) {
 			b.Saved[i] = mats(num.Compute, t, hidden)
 		}
 	}
 	group("saved layer inputs")
-	b.Kept = make([][]*nn.Kept, s.blocks())
+	b.Kept = make([][]*nn.Kept, p.blocks())
 	var kept int64
-	for i := range s.model.Blocks {
-		if s.keptOnHost(i) {
-			kept = max(kept, s.blockKeptBytes(i))
+	for i := range p.Model.Blocks {
+		if p.ActivationsPass(i) {
+			kept = max(kept, p.KeptBytes(i))
 		}
 	}
 	if kept > 0 {
-		for range s.place.KeptSlots {
+		for range p.Placement.KeptSlots {
 			b.KeptRing = append(b.KeptRing, a.Take(kept))
 		}
 	}
-	for i, d := range s.model.Blocks {
-		if s.keptOnHost(i) {
+	for i, d := range p.Model.Blocks {
+		if p.ActivationsPass(i) {
 			for _, slot := range b.KeptRing {
-				b.Kept[i] = append(b.Kept[i], d.NewKept(device.NewArena(slot), num.Compute, t, s.place.Keep[i]))
+				b.Kept[i] = append(b.Kept[i], d.NewKept(device.NewArena(slot), num.Compute, t, p.Placement.Keep[i]))
 			}
 			continue
 		}
-		micros(func() { b.Kept[i] = append(b.Kept[i], d.NewKept(a, num.Compute, t, s.place.Keep[i])) })
+		micros(func() { b.Kept[i] = append(b.Kept[i], d.NewKept(a, num.Compute, t, p.Placement.Keep[i])) })
 	}
 	group("kept activations")
 
-	if s.wants.LogitRows > 0 && !s.place.Bind {
-		b.Logits = a.Take(int64(min(s.wants.LogitRows, num.HeadChunk)) * int64(s.model.Head.TileRows) * tensor.F32.Bytes())
+	if p.Wants.LogitRows > 0 && !p.Placement.Bind {
+		b.Logits = a.Take(int64(min(p.Wants.LogitRows, num.HeadChunk)) * int64(p.Model.Head.TileRows) * tensor.F32.Bytes())
 		group("logits")
 	}
 
-	half := s.model.Blocks[0].HeadDim / 2
+	half := p.Model.Blocks[0].HeadDim / 2
 	b.Rope = nn.Rope{Cos: a.Mat(tensor.F32, num.SequenceLen, half), Sin: a.Mat(tensor.F32, num.SequenceLen, half)}
-	if !s.place.Bind {
+	if !p.Placement.Bind {
 		b.Batches = a.Take(int64(m) * BatchBytes(t))
-		b.Results = a.Take(s.resultBytes())
+		b.Results = a.Take(p.ResultBytes())
 	}
 	group("tables, tokens and results")
 
-	s.work(a, b, groups != nil, heads)
+	p.work(a, b, groups != nil, heads)
 	group("work")
 	return b
 }
 
 // work lays the scratch of all visits over one another: they follow each other in the compute lane. What the head has of micro-batches, in
 // as many matrices as heads takes, is scratch, too: blocks are through with theirs when it begins, and begin again when it is done.
-func (s *setting) work(a *device.Arena, b *Buffers, counts bool, heads func(dtype tensor.DType, rows, cols int) []device.Mat) {
+func (p *Plan) work(a *device.Arena, b *Buffers, counts bool, heads func(dtype tensor.DType, rows, cols int) []device.Mat) {
 	first := a.Mark()
 	end := first
 	lay := func(place func()) {
@@ -280,96 +274,98 @@ func (s *setting) work(a *device.Arena, b *Buffers, counts bool, heads func(dtyp
 		place()
 		end = max(end, a.Mark())
 	}
-	t, rows, compute := s.num.Positions(), s.num.BlockRows(), s.num.Compute
-	for i, d := range s.model.Blocks {
-		if counts && i > 0 && *d == *s.model.Blocks[i-1] && s.place.Keep[i] == s.place.Keep[i-1] {
+	t, rows, compute := p.Numerics.Positions(), p.Numerics.BlockRows(), p.Numerics.Compute
+	for i, d := range p.Model.Blocks {
+		if counts && i > 0 && *d == *p.Model.Blocks[i-1] && p.Placement.Keep[i] == p.Placement.Keep[i-1] {
 			continue // it takes what the block before takes
 		}
-		lay(func() { b.ForwardWork = append(b.ForwardWork, d.NewForwardWork(a, compute, t, rows, s.place.Keep[i])) })
-		if !s.trains() {
+		lay(func() {
+			b.ForwardWork = append(b.ForwardWork, d.NewForwardWork(a, compute, t, rows, p.Placement.Keep[i]))
+		})
+		if !p.Trains() {
 			continue
 		}
 		lay(func() {
-			b.BackwardWork = append(b.BackwardWork, d.NewBackwardWork(a, compute, t, rows, s.place.Keep[i]))
+			b.BackwardWork = append(b.BackwardWork, d.NewBackwardWork(a, compute, t, rows, p.Placement.Keep[i]))
 		})
 	}
 	a.Release(first)
-	hidden, head := s.model.Hidden, s.head()
+	hidden, head := p.Model.Hidden, p.Head()
 	b.Normed = heads(compute, t, hidden)
 	b.NormRstd = heads(tensor.F32, t, 1)
 	b.Stat = heads(tensor.F32, t, 3)
-	if s.trains() {
+	if p.Trains() {
 		b.DNormed = heads(tensor.F32, t, hidden)
 	}
 	b.Loss = heads(tensor.F32, 1, t)
 	first = a.Mark()
 	lay(func() { b.StatsWork = head.NewStatsWork(a, compute, t) })
-	if s.place.SingleHead {
+	if p.Placement.SingleHead {
 		lay(func() { b.VisitWork = head.NewVisitWork(a, compute, t) })
 	}
 	a.Release(max(end, first))
 }
 
-// headBuffer is the number of what the head has of a micro-batch: all have the same one where each is through before the next one comes.
-func (s *setting) headBuffer(m int) int {
-	if s.place.SingleHead {
+// HeadBuffer is the number of what the head has of a micro-batch: all have the same one where each is through before the next one comes.
+func (p *Plan) HeadBuffer(m int) int {
+	if p.Placement.SingleHead {
 		return 0
 	}
 	return m
 }
 
-// head is the model's head with the run's chunks.
-func (s *setting) head() *nn.Head {
-	h := s.model.Head
-	h.NormTokens = s.num.BlockRows()
-	h.ChunkTokens = s.num.HeadChunk
+// Head is the model's head with the run's chunks.
+func (p *Plan) Head() *nn.Head {
+	h := p.Model.Head
+	h.NormTokens = p.Numerics.BlockRows()
+	h.ChunkTokens = p.Numerics.HeadChunk
 	return &h
 }
 
 // hostBuffers lists the host memory of a run by purpose, beside the extents of the store.
-func (s *setting) hostBuffers() []Bytes {
-	t, m := int64(s.num.Positions()), int64(s.num.MicroBatches)
-	x := s.inputBytes() * m
+func (p *Plan) hostBuffers() []Bytes {
+	t, m := int64(p.Numerics.Positions()), int64(p.Numerics.MicroBatches)
+	x := p.inputBytes() * m
 	list := []Bytes{
-		{Purpose: RowsPurpose, Bytes: data.BatchBytes(s.num.StepPositions())},
-		{Purpose: TokensPurpose, Bytes: m*BatchBytes(int(t)) + s.touchedBytes()},
-		{Purpose: ResultsPurpose, Bytes: 2 * s.resultBytes()},
+		{Purpose: RowsPurpose, Bytes: data.BatchBytes(p.Numerics.StepPositions())},
+		{Purpose: TokensPurpose, Bytes: m*BatchBytes(int(t)) + p.touchedBytes()},
+		{Purpose: ResultsPurpose, Bytes: 2 * p.ResultBytes()},
 	}
-	if !s.place.Bind {
+	if !p.Placement.Bind {
 		var saved int64
-		for i := range s.blocks() {
-			if s.savedOnHost(i) {
+		for i := range p.blocks() {
+			if p.SavedOnHost(i) {
 				saved += x
 			}
 		}
 		list = append(list, Bytes{Purpose: InputsPurpose, Bytes: saved})
 		var kept int64
-		for i := range s.blocks() {
-			if s.keptLeaves(i) {
-				kept += s.blockKeptBytes(i) * m
+		for i := range p.blocks() {
+			if p.ActivationsSpill(i) {
+				kept += p.KeptBytes(i) * m
 			}
 		}
 		if kept > 0 {
 			list = append(list, Bytes{Purpose: KeptPurpose, Bytes: kept})
 		}
 	}
-	if n := int64(s.wants.LogitRows) * m * int64(s.model.Vocab) * tensor.F32.Bytes(); n > 0 {
+	if n := int64(p.Wants.LogitRows) * m * int64(p.Model.Vocab) * tensor.F32.Bytes(); n > 0 {
 		list = append(list, Bytes{Purpose: LogitsPurpose, Bytes: n})
 	}
 	var sum int64
-	for _, p := range s.model.EmbedTiles {
+	for _, tile := range p.Model.EmbedTiles {
 		switch {
-		case s.tied(p) && s.place.Bind:
-			sum += s.gradBytes(p)
-		case s.sumsTouchedRows(): // and rounded beside the sums
-			sum = max(sum, min(s.gradBytes(p), 4*s.pieceElems(p)), 6*int64(s.model.Hidden))
+		case p.Tied(tile) && p.Placement.Bind:
+			sum += p.gradBytes(tile)
+		case p.SumsTouchedRows(): // and rounded beside the sums
+			sum = max(sum, min(p.gradBytes(tile), 4*p.PieceElems(tile)), 6*int64(p.Model.Hidden))
 		}
 	}
 	if sum > 0 {
 		list = append(list, Bytes{Purpose: EmbeddingSumPurpose, Bytes: sum})
 	}
-	if s.gathersAhead() {
-		list = append(list, Bytes{Purpose: EmbeddingAheadPurpose, Bytes: s.aheadBytes()})
+	if p.gathersAhead() {
+		list = append(list, Bytes{Purpose: EmbeddingAheadPurpose, Bytes: p.aheadBytes()})
 	}
 	return list
 }

@@ -56,7 +56,7 @@ func check(p *plan.Plan, mode plan.Mode, s *plan.Schedule) []string {
 			fresh = 0
 		}
 		c.mem[place{"host weights", part, 0}] = content{"weights", part, fresh}
-		if p.StateHere(part) && mode.Loaded {
+		if p.StateResident(part) && mode.Loaded {
 			c.mem[place{"own slot", part, 0}] = content{"weights", part, fresh}
 			c.mem[place{"own state", part, 0}] = content{"state", part, fresh}
 			c.mem[c.storedAt(part)] = content{"new gradient", part, 0}
@@ -209,7 +209,7 @@ func (c *checker) ownX(layer, m int) place {
 
 // keptAt is where what a block keeps is on the device.
 func (c *checker) keptAt(op plan.Op) place {
-	if c.p.KeptOnHost(op.Layer - 1) {
+	if c.p.ActivationsPass(op.Layer - 1) {
 		return place{"kept slot", op.Kept, 0}
 	}
 	return place{"kept", op.Layer, op.Micro}
@@ -284,7 +284,7 @@ func (c *checker) run(i int) {
 			want = lane
 		}
 	}
-	if op.Kind == plan.Update && (c.p.StateHere(op.Part) || c.passes(op.Part)) {
+	if op.Kind == plan.Update && (c.p.StateResident(op.Part) || c.passes(op.Part)) {
 		want = plan.LaneCompute
 	}
 	if op.Lane != want {
@@ -312,7 +312,7 @@ func (c *checker) run(i int) {
 			c.write(i, state, content{"state", op.Part, 1})
 			break
 		}
-		if c.p.StateHere(op.Part) {
+		if c.p.StateResident(op.Part) {
 			c.read(i, c.storedAt(op.Part), content{"new gradient", op.Part, 0})
 			c.read(i, place{"own slot", op.Part, 0}, content{"weights", op.Part, 0})
 			c.write(i, place{"own slot", op.Part, 0}, fresh(op.Part))
@@ -446,7 +446,7 @@ func (c *checker) run(i int) {
 		case c.bound():
 			c.write(i, c.hostGradient(op.Part), content{"new gradient", op.Part, 0})
 			c.homes[op.Part]++
-		case c.p.StateHere(op.Part):
+		case c.p.StateResident(op.Part):
 			c.write(i, c.storedAt(op.Part), content{"new gradient", op.Part, 0})
 			c.homes[op.Part]++
 		case c.split():

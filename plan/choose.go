@@ -230,8 +230,8 @@ func (c *chooser) rings(bind bool) []rung {
 
 // ladders spend memory on what is not computed again and on what is not moved again, in several orders.
 func (c *chooser) ladders(foot Placement) [][][]rung {
-	s := &setting{model: c.Model, num: c.Numerics, place: foot, wants: c.Wants}
-	if !s.trains() {
+	s := c.plan(foot)
+	if !s.Trains() {
 		return [][][]rung{nil} // one forward pass: nothing is computed or fetched twice
 	}
 	var blocks []int // from the last one down: what is kept there is needed again soonest
@@ -255,7 +255,7 @@ func (c *chooser) ladders(foot Placement) [][][]rung {
 	}
 	for _, disk := range []bool{true, false} { // what moves further first
 		for _, b := range blocks {
-			if s.leaves(b) && s.savedOnDisk(b) == disk {
+			if s.leaves(b) && s.SavedOnDisk(b) == disk {
 				saved = append(saved, func(n *Placement) { n.SavedHere[b] = true })
 			}
 		}
@@ -346,12 +346,12 @@ func (c *chooser) ladders(foot Placement) [][][]rung {
 
 // updatesHere are the rungs that keep the state of a part on the device, and update it there: of blocks, the first ones first, since
 // their updates are what a step begins with; and of the head with its norm.
-func (c *chooser) updatesHere(s *setting) (blocks, head []rung) {
-	if s.place.Bind || c.Wants.NoUpdates || c.Wants.NoClip || c.HostUpdates {
+func (c *chooser) updatesHere(s *Plan) (blocks, head []rung) {
+	if s.Placement.Bind || c.Wants.NoUpdates || c.Wants.NoClip || c.HostUpdates {
 		return nil, nil
 	}
 	for _, part := range c.Model.BlockParts {
-		if s.trained(part) {
+		if s.Trained(part) {
 			blocks = append(blocks, func(n *Placement) { n.Resident[part], n.StateHere[part] = true, true })
 		}
 	}
@@ -384,12 +384,12 @@ func (c *chooser) room(foot Placement, rungs []rung) int {
 
 // hostIsLate reports whether the host takes longer to update the blocks than a forward pass takes, where the device
 // may update some.
-func (c *chooser) hostIsLate(s *setting) bool {
-	if s.place.Bind || c.Wants.NoUpdates || c.Wants.NoClip || c.HostUpdates {
+func (c *chooser) hostIsLate(s *Plan) bool {
+	if s.Placement.Bind || c.Wants.NoUpdates || c.Wants.NoClip || c.HostUpdates {
 		return false
 	}
 	updates, forward, costs := 0.0, 0.0, s.costs()
-	p := &Plan{Numerics: s.num}
+	p := &Plan{Numerics: s.Numerics}
 	for b, part := range c.Model.BlockParts {
 		for kind, sum := range map[Kind]*float64{Update: &updates, Forward: &forward} {
 			o := op(LaneUpdate, kind)
@@ -398,7 +398,7 @@ func (c *chooser) hostIsLate(s *setting) bool {
 			*sum += cost.seconds(&c.Machine, p)
 		}
 	}
-	return updates > forward*float64(s.num.MicroBatches)
+	return updates > forward*float64(s.Numerics.MicroBatches)
 }
 
 // passing has the state of a number of blocks pass through the device, evenly among those from the first one on that is
@@ -452,7 +452,7 @@ func stepsTo(all, steps int) (list []int) {
 const keptSlots = 2
 
 // travelsFaster reports whether what attention leaves comes from host memory sooner than it is computed again.
-func (c *chooser) travelsFaster(s *setting) bool {
+func (c *chooser) travelsFaster(s *Plan) bool {
 	for _, d := range c.Model.Blocks {
 		t := c.Numerics.Positions()
 		attention := 2 * 2 * s.pairs(d) * int64(d.Heads) * int64(d.HeadDim)
@@ -467,17 +467,17 @@ func (c *chooser) travelsFaster(s *setting) bool {
 
 // travels reports whether what blocks keep at a level leaves for host memory in the time of a forward visit: what
 // takes longer has the device wait for the link. Coming back it has more time.
-func (c *chooser) travels(s *setting, k nn.Keep) bool {
+func (c *chooser) travels(s *Plan, k nn.Keep) bool {
 	t, link := c.Numerics.Positions(), min(c.Machine.UploadBytesPerSec, c.Machine.DownloadBytesPerSec)
-	place := s.place
+	place := s.Placement
 	place.Keep = slices.Repeat([]nn.Keep{k}, len(c.Model.Blocks))
-	kept := &setting{model: s.model, num: s.num, place: place}
+	kept := c.plan(place)
 	for b, d := range c.Model.Blocks {
 		products, _, _ := d.FLOPs(t, 0)
 		all, _, _ := d.FLOPs(t, s.pairs(d))
 		forward := float64(products)/c.Machine.MatMulFLOPsPerSec(c.Numerics.Compute) +
 			float64(all-products)/c.Machine.AttentionFLOPsPerSecAt(c.Numerics.SequenceLen)
-		if forward < float64(kept.blockKeptBytes(b))/link {
+		if forward < float64(kept.KeptBytes(b))/link {
 			return false
 		}
 	}
@@ -509,22 +509,26 @@ func clone(p Placement) Placement {
 	return p
 }
 
+// plan is the plan with a placement, before its bytes are counted.
+func (c *chooser) plan(place Placement) *Plan {
+	return &Plan{Wants: c.Wants, Model: c.Model, Numerics: c.Numerics, Placement: place, ComputedOn: c.Device.Numerics,
+		Warning: c.Device.Warning, Unified: c.Device.Unified, DeviceBudget: c.DeviceBytes, HostBudget: c.HostBytes, DiskBudget: c.DiskBytes}
+}
+
 // measure adds up what a placement takes.
 func (c *chooser) measure(place Placement) *Plan {
 	c.effort.placements++
-	s := &setting{model: c.Model, num: c.Numerics, place: place, wants: c.Wants}
-	p := &Plan{Wants: c.Wants, Model: c.Model, Numerics: c.Numerics, ComputedOn: c.Device.Numerics, Warning: c.Device.Warning, Placement: place, Unified: c.Device.Unified,
-		DeviceBudget: c.DeviceBytes, HostBudget: c.HostBytes, DiskBudget: c.DiskBytes}
+	p := c.plan(place)
 	a := device.NewArena(device.Mem{})
-	s.buffers(a, func(purpose string, bytes int64) {
+	p.buffers(a, func(purpose string, bytes int64) {
 		if bytes > 0 {
 			p.Device = append(p.Device, Bytes{purpose, bytes})
 		}
 	})
 	p.DeviceBytes = a.Peak()
 
-	p.Host = s.hostBuffers()
-	switch n := c.Device.OverheadBytes + s.attentionBytes(c.Device); {
+	p.Host = p.hostBuffers()
+	switch n := c.Device.OverheadBytes + p.attentionBytes(c.Device); {
 	case !c.Device.Unified:
 		p.DeviceDriverBytes = n
 	case n > 0:
@@ -533,13 +537,13 @@ func (c *chooser) measure(place Placement) *Plan {
 	if c.DataBytes > 0 {
 		p.Host = append(p.Host, Bytes{data.OrderPurpose, c.DataBytes})
 	}
-	if p.ManifestBytes = s.manifestBytes(); p.ManifestBytes > 0 {
+	if p.ManifestBytes = p.manifestBytes(); p.ManifestBytes > 0 {
 		p.Host = append(p.Host, Bytes{ManifestsPurpose, p.ManifestBytes})
 	}
 	if c.ProgramBytes > 0 {
 		p.Host = append(p.Host, Bytes{"program", c.ProgramBytes})
 	}
-	s.tierTable().enter(p)
+	p.tierTable().enter(p)
 	c.pin(p)
 	for i := range p.Host {
 		p.Host[i].Bytes = store.AlignUp(p.Host[i].Bytes) // whole pages, as they are counted
@@ -580,11 +584,11 @@ const driverPurpose = "kernel scratch"
 const ManifestsPurpose = "checkpoint manifests"
 
 // attentionBytes is what the device's driver takes for the gradient of attention.
-func (s *setting) attentionBytes(dev device.Info) int64 {
+func (p *Plan) attentionBytes(dev device.Info) int64 {
 	var most int64
-	if s.trains() {
-		for _, d := range s.model.Blocks {
-			most = max(most, int64(s.num.Positions())*int64(d.Heads)*int64(d.HeadDim))
+	if p.Trains() {
+		for _, d := range p.Model.Blocks {
+			most = max(most, int64(p.Numerics.Positions())*int64(d.Heads)*int64(d.HeadDim))
 		}
 	}
 	return store.AlignUp(most * dev.AttentionElemBytes)

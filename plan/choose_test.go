@@ -131,7 +131,7 @@ func TestPinnedMemory(t *testing.T) {
 		case "weights", "gradients", "tokens", "results", "saved layer inputs", "kept activations", "embedding gradient sum":
 			pinned += b.Bytes
 		case "low halves", "first moments", "second moments":
-			if p.AnyStateHere() {
+			if p.AnyStateResident() {
 				pinned += b.Bytes
 			}
 		}
@@ -336,7 +336,7 @@ func TestUpdatesOnTheDevice(t *testing.T) {
 		t.Fatal(err)
 	}
 	for part, kind := range r.Model.Parts {
-		if kind.Kind != model.Embed && !p.StateHere(part) {
+		if kind.Kind != model.Embed && !p.StateResident(part) {
 			t.Errorf("the host updates %s", kind.Name)
 		}
 	}
@@ -347,8 +347,8 @@ func TestUpdatesOnTheDevice(t *testing.T) {
 		t.Fatal(err)
 	}
 	first, last := r.Model.BlockParts[0], r.Model.BlockParts[len(r.Model.Blocks)-1]
-	if !some.StateHere(first) || some.StateHere(last) {
-		t.Errorf("with less room the device updates the first block: %v, the last one: %v", some.StateHere(first), some.StateHere(last))
+	if !some.StateResident(first) || some.StateResident(last) {
+		t.Errorf("with less room the device updates the first block: %v, the last one: %v", some.StateResident(first), some.StateResident(last))
 	}
 	if some.Predicted.StepSeconds < p.Predicted.StepSeconds {
 		t.Errorf("less room is faster")
@@ -358,11 +358,11 @@ func TestUpdatesOnTheDevice(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if none.AnyStateHere() || none.Predicted.StepSeconds < 2*p.Predicted.StepSeconds {
-		t.Errorf("all streamed, with updates on the device: %v; %.3g s, else %.3g s", none.AnyStateHere(), none.Predicted.StepSeconds, p.Predicted.StepSeconds)
+	if none.AnyStateResident() || none.Predicted.StepSeconds < 2*p.Predicted.StepSeconds {
+		t.Errorf("all streamed, with updates on the device: %v; %.3g s, else %.3g s", none.AnyStateResident(), none.Predicted.StepSeconds, p.Predicted.StepSeconds)
 	}
 	r.StreamAll, r.HostUpdates = false, true
-	if q, err := plan.New(context.Background(), r); err != nil || q.AnyStateHere() {
+	if q, err := plan.New(context.Background(), r); err != nil || q.AnyStateResident() {
 		t.Errorf("the host is to update everything: %v", err)
 	}
 	r.HostUpdates = false
@@ -371,7 +371,7 @@ func TestUpdatesOnTheDevice(t *testing.T) {
 		t.Errorf("a host without limits is slower: %v", err)
 	}
 	r.Wants.NoUpdates = true
-	if q, err := plan.New(context.Background(), r); err != nil || q.AnyStateHere() {
+	if q, err := plan.New(context.Background(), r); err != nil || q.AnyStateResident() {
 		t.Errorf("without updates there is no state to live anywhere: %v", err)
 	}
 }

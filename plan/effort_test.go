@@ -133,7 +133,7 @@ func TestGateAndUpTravel(t *testing.T) {
 	travel := func(name string) (n int) {
 		p := plans[name]
 		for block, keep := range p.Placement.Keep {
-			if keep >= nn.KeepGateUp && p.KeptLeaves(block) {
+			if keep >= nn.KeepGateUp && p.ActivationsSpill(block) {
 				n++
 			}
 		}

@@ -131,7 +131,7 @@ func (p *Plan) Choices() []string {
 	text := "kept for backward: " + strings.Join(kept, ", ")
 	away := 0
 	for i := range p.Placement.Keep {
-		if p.KeptLeaves(i) {
+		if p.ActivationsSpill(i) {
 			away++
 		}
 	}
@@ -151,13 +151,13 @@ func (p *Plan) Choices() []string {
 		if p.Placement.Resident[part] {
 			resident++
 		}
-		if p.StateHere(part) {
+		if p.StateResident(part) {
 			updated++
 		}
 		if p.StatePasses(part) {
 			passing++
 		}
-		if p.setting().savedHere(i) {
+		if p.savedHere(i) {
 			here++
 		}
 		if p.SavedOnDisk(i) {
@@ -167,13 +167,13 @@ func (p *Plan) Choices() []string {
 	blocks := len(p.Model.BlockParts)
 	moves := fmt.Sprintf("streamed: %d of %s through %s; gradients through %s, and %d for rounded ones", blocks-resident, count(blocks, "block"),
 		count(p.Placement.Slots, "weight slot"), count(p.Placement.GradSlots, "slot"), p.Placement.StageSlots)
-	if p.setting().sharesInputs() {
+	if p.sharesInputs() {
 		moves += fmt.Sprintf("; layer inputs and gradients share %s", count(p.Numerics.MicroBatches+p.Placement.SpareInputs, "buffer"))
 	}
 	if here > 0 {
 		moves += fmt.Sprintf("; %s on the device", stay(count(here, "saved input"), here))
 	}
-	switch head := p.StateHere(p.Model.HeadTiles[0]); {
+	switch head := p.StateResident(p.Model.HeadTiles[0]); {
 	case updated > 0 && head:
 		moves += fmt.Sprintf("; the device updates %s and the head", count(updated, "block"))
 	case updated > 0:

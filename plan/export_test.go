@@ -5,7 +5,7 @@ import "github.com/millrace/millrace/device"
 // PlacedBytes is what the buffers of all micro-batches take where each is placed.
 func PlacedBytes(p *Plan) int64 {
 	a := device.NewArena(device.Mem{})
-	p.setting().buffers(a, nil)
+	p.buffers(a, nil)
 	return a.Peak()
 }
 

@@ -6,7 +6,6 @@ import (
 
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/model"
-	"github.com/millrace/millrace/nn"
 	"github.com/millrace/millrace/store"
 )
 
@@ -139,88 +138,22 @@ func (r Request) check() error {
 	return nil
 }
 
-func (p *Plan) setting() *setting {
-	return &setting{model: p.Model, num: p.Numerics, place: p.Placement, wants: p.Wants}
-}
-
 // Schedule is the step that the engine walks in a phase, as it usually comes: see Mode.
 func (p *Plan) Schedule(phase Phase) *Schedule { return p.ScheduleOf(usual(phase)) }
 
-// ScheduleOf is the schedule of a mode.
-func (p *Plan) ScheduleOf(mode Mode) *Schedule { return p.setting().build(mode) }
-
-// StateHere reports whether all that is kept of the part is on the device, and updated there.
-func (p *Plan) StateHere(part int) bool { return p.setting().stateHere(part) }
-
-// UpdatesInBackward reports whether parts are updated within the step that their gradients are of, so that no update is ever pending.
-func (p *Plan) UpdatesInBackward() bool { return p.setting().updatesInBackward() }
-
-// StatePasses reports whether the state of the part passes through the device to be updated.
-func (p *Plan) StatePasses(part int) bool { return p.setting().statePasses(part) }
-
-// SumsTouchedRows reports whether the embedding's gradient is summed for the rows of the step's tokens alone.
-func (p *Plan) SumsTouchedRows() bool { return p.setting().sumsTouchedRows() }
-
-// AheadElems is how many elements of the embedding's rows [GatherAhead] updates at once.
-func (p *Plan) AheadElems() int64 { return p.setting().aheadElems() }
-
-// AnyStateHere reports whether StateHere holds for any part.
-func (p *Plan) AnyStateHere() bool { return p.setting().anyStateHere() }
-
 // Place lays out the device's buffers in mem, which has DeviceBytes; in the zero Mem it only counts.
 func (p *Plan) Place(mem device.Mem) *Buffers {
-	return p.setting().buffers(device.NewArena(mem), nil)
+	return p.buffers(device.NewArena(mem), nil)
 }
-
-// HeadBuffer is the number of the head's buffers that a micro-batch has.
-func (p *Plan) HeadBuffer(m int) int { return p.setting().headBuffer(m) }
-
-// Head is the model's head with the run's chunk.
-func (p *Plan) Head() *nn.Head { return p.setting().head() }
 
 // Extents are what the store has to keep of the parameters.
 func (p *Plan) Extents() []store.Spec {
 	var specs []store.Spec
 	for i := range p.Model.Parts {
-		specs = append(specs, p.setting().extents(i)...)
+		specs = append(specs, p.extents(i)...)
 	}
 	return specs
 }
-
-// InputExtents are the saved layer inputs that the store has to keep, on disk, from forward to backward visits: an extent for
-// each such block, with one micro-batch behind the other. Inputs that stay in memory are the engine's.
-func (p *Plan) InputExtents() []store.Spec { return p.setting().inputExtents() }
-
-// InputPieces is how many pieces of an extent of inputs each micro-batch has, all for itself, and their length. The last one
-// may be longer than what is left of the input.
-func (p *Plan) InputPieces() (pieces int, pieceBytes int64) { return p.setting().inputPieces() }
-
-// OnDisk reports whether an extent is kept on disk.
-func (p *Plan) OnDisk(id store.ID) bool { return p.setting().onDisk(id) }
-
-// PieceElems is the length of the pieces of a part's extents, in elements.
-func (p *Plan) PieceElems(part int) int64 { return p.setting().pieceElems(part) }
-
-// Trains reports whether any part has anything to update.
-func (p *Plan) Trains() bool { return p.setting().trains() }
-
-// Trained reports whether the part has anything to update.
-func (p *Plan) Trained(part int) bool { return p.setting().trained(part) }
-
-// Tied reports whether the part is a tile of a table that embedding and head share.
-func (p *Plan) Tied(part int) bool { return p.setting().tied(part) }
-
-// SavedOnHost reports whether the input of a block (from 0) has a place in host memory.
-func (p *Plan) SavedOnHost(block int) bool { return p.setting().savedOnHost(block) }
-
-// SavedOnDisk reports whether the input of a block (from 0) has an extent on disk.
-func (p *Plan) SavedOnDisk(block int) bool { return p.setting().savedOnDisk(block) }
-
-// KeptOnHost reports whether what a block (from 0) keeps for its backward visit passes through the ring of slots for it.
-func (p *Plan) KeptOnHost(block int) bool { return p.setting().keptOnHost(block) }
-
-// KeptLeaves reports whether it lies in host memory between the visits: it does but for the last blocks, whose slots still hold it.
-func (p *Plan) KeptLeaves(block int) bool { return p.setting().keptLeaves(block) }
 
 // Pinned reports whether host memory of a purpose, one of State or Host, is registered with the device: all that it copies. State that it
 // does not update stays the host's alone.
@@ -232,18 +165,11 @@ func (p *Plan) Pinned(purpose string) bool {
 	}
 	for _, kind := range keptKinds {
 		if purpose == kind.String() {
-			return p.Unified || p.AnyStateHere() || p.setting().anyStatePasses()
+			return p.Unified || p.AnyStateResident() || p.anyStatePasses()
 		}
 	}
 	return false
 }
-
-// KeptBytes is the length of what a block (from 0) keeps of a micro-batch.
-func (p *Plan) KeptBytes(block int) int64 { return p.setting().blockKeptBytes(block) }
-
-// GradInExtent reports whether the part's fp32 gradient is accumulated in place: in its extent or, for a tied tile, in
-// the embedding's sum.
-func (p *Plan) GradInExtent(part int) bool { return p.setting().gradInExtent(part) }
 
 // With is the same plan with another placement: for tests of the law that a placement changes no bit.
 func (p *Plan) With(place Placement) *Plan {

@@ -53,24 +53,24 @@ func (r *slotRing) nextUse(part int) int {
 	return math.MaxInt
 }
 
-// keptLeaves reports whether what a block (from 0) keeps leaves the device between its two visits. The last forward visits leave it in
+// ActivationsSpill reports whether what a block (from 0) keeps leaves the device between its two visits. The last forward visits leave it in
 // the slots of the ring, and it is found there if the backward pass begins with just these visits: else slots would be given to others
 // first.
-func (s *setting) keptLeaves(block int) bool {
-	if !s.keptOnHost(block) {
+func (p *Plan) ActivationsSpill(block int) bool {
+	if !p.ActivationsPass(block) {
 		return false
 	}
 	blocks, above := 0, 0
-	for i := range s.blocks() {
-		if s.keptOnHost(i) {
+	for i := range p.blocks() {
+		if p.ActivationsPass(i) {
 			blocks++
 			if i > block {
 				above++
 			}
 		}
 	}
-	micros := s.num.MicroBatches
-	visits := min(s.place.KeptSlots, blocks*micros)
+	micros := p.Numerics.MicroBatches
+	visits := min(p.Placement.KeptSlots, blocks*micros)
 	return visits%micros != 0 || above >= visits/micros
 }
 
@@ -80,11 +80,11 @@ func (b *builder) nextKept(layer, m int) (int, resource) {
 	slot, held := b.keptIn[[2]int{layer, m}]
 	if !held {
 		slot = len(b.kept)
-		if slot >= b.place.KeptSlots {
-			slot = b.kept[len(b.kept)-b.place.KeptSlots]
+		if slot >= b.Placement.KeptSlots {
+			slot = b.kept[len(b.kept)-b.Placement.KeptSlots]
 		}
 	}
-	if !b.keptLeaves(layer - 1) {
+	if !b.ActivationsSpill(layer - 1) {
 		b.keptIn[[2]int{layer, m}] = slot
 	}
 	b.kept = append(b.kept, slot)

@@ -42,7 +42,7 @@ func usual(phase Phase) Mode {
 // builder writes a schedule in serial order and finds out what waits for what: an operation comes after the last one
 // that wrote what it touches, and after all that read what it writes.
 type builder struct {
-	*setting
+	*Plan
 	Mode
 	ops []Op
 
@@ -110,7 +110,7 @@ type touch struct {
 // touch is the entry of a resource. There are as many as a step has micro-batches in all layers, and each is asked for often, so they
 // lie in arrays, by kind, that are made when they are needed.
 func (b *builder) touch(r resource) *touch {
-	parts, micros := len(b.model.Parts), b.num.MicroBatches
+	parts, micros := len(b.Model.Parts), b.Numerics.MicroBatches
 	count, i := 0, r.a
 	switch r.what {
 	case hostGrad:
@@ -118,15 +118,15 @@ func (b *builder) touch(r resource) *touch {
 			i = parts + r.b
 		}
 	case slotWeights:
-		count = b.place.Slots
+		count = b.Placement.Slots
 	case gradSlot: // none is that of parts that are frozen
-		count, i = b.place.GradSlots+1, r.a+1
+		count, i = b.Placement.GradSlots+1, r.a+1
 	case stageSlot:
-		count = b.place.StageSlots
+		count = b.Placement.StageSlots
 	case stateSlot:
-		count = b.place.StateSlots
+		count = b.Placement.StateSlots
 	case keptSlot:
-		count = b.place.KeptSlots
+		count = b.Placement.KeptSlots
 	case workingInput:
 		count, i = 2*micros, r.a*micros+r.b
 	case hostKept, savedInput, hostInput:
@@ -134,7 +134,7 @@ func (b *builder) touch(r resource) *touch {
 	case inputGrad, headState:
 		count = micros
 	case sharedInput:
-		count = micros + b.place.SpareInputs
+		count = micros + b.Placement.SpareInputs
 	case results: // of micro-batches, of parts, the count of bad weights
 		count, i = micros+parts+1, [...]int{0, micros, micros + parts}[r.a]+r.b
 	case batchTokens, scratch, logitChunk, hostLogits:
@@ -148,42 +148,42 @@ func (b *builder) touch(r resource) *touch {
 	return &b.touched[r.what][i]
 }
 
-// build writes the schedule of a mode.
-func (s *setting) build(mode Mode) *Schedule {
-	b := &builder{setting: s, Mode: mode, ops: make([]Op, 0, s.aboutOps()), gradOf: map[int]int{}, onDevice: map[int]bool{}, keptIn: map[[2]int]int{}}
+// ScheduleOf is the schedule of a mode.
+func (p *Plan) ScheduleOf(mode Mode) *Schedule {
+	b := &builder{Plan: p, Mode: mode, ops: make([]Op, 0, p.aboutOps()), gradOf: map[int]int{}, onDevice: map[int]bool{}, keptIn: map[[2]int]int{}}
 	for parity := range b.inX {
-		b.inX[parity] = make([]int, s.num.MicroBatches)
+		b.inX[parity] = make([]int, p.Numerics.MicroBatches)
 	}
-	ahead := b.runs() && b.updates() && s.gathersAhead()
+	ahead := b.runs() && b.updates() && p.gathersAhead()
 	if ahead {
 		b.gather(GatherAhead)
 	}
 	if b.runs() && b.updates() {
-		for _, part := range s.model.BlockParts {
-			if s.statePasses(part) {
+		for _, part := range p.Model.BlockParts {
+			if p.StatePasses(part) {
 				b.passing = append(b.passing, part)
 			}
 		}
 		b.fetchPassing()
 	}
 	// The first block travels while the embedding is updated and looked up.
-	b.update(s.model.BlockParts[0])
+	b.update(p.Model.BlockParts[0])
 	if !ahead {
-		b.update(s.model.EmbedTiles...)
+		b.update(p.Model.EmbedTiles...)
 		if b.runs() {
 			b.gather(Gather)
 		}
 	}
-	b.update(s.model.BlockParts[1:]...)
-	b.update(s.model.NormPart)
-	if !s.model.Tied {
-		b.update(s.model.HeadTiles...)
+	b.update(p.Model.BlockParts[1:]...)
+	b.update(p.Model.NormPart)
+	if !p.Model.Tied {
+		b.update(p.Model.HeadTiles...)
 	}
 	if ahead {
-		b.update(s.model.EmbedTiles...)
+		b.update(p.Model.EmbedTiles...)
 	}
 	if b.runs() {
-		b.slots.plan(s.place.Slots, b.visits())
+		b.slots.plan(p.Placement.Slots, b.visits())
 		b.forward()
 		b.head()
 	}
@@ -198,8 +198,8 @@ func (s *setting) build(mode Mode) *Schedule {
 }
 
 // aboutOps is about how many operations a step has, for room.
-func (s *setting) aboutOps() int {
-	return s.num.MicroBatches*(4*s.blocks()+2*len(s.model.HeadTiles)+8) + 8*len(s.model.Parts)
+func (p *Plan) aboutOps() int {
+	return p.Numerics.MicroBatches*(4*p.blocks()+2*len(p.Model.HeadTiles)+8) + 8*len(p.Model.Parts)
 }
 
 // add appends an operation and works out what it waits for.
@@ -256,12 +256,12 @@ func (b *builder) runs() bool { return b.Phase != Flush && b.Phase != Nothing }
 
 // updates reports whether the schedule carries out the pending updates.
 func (b *builder) updates() bool {
-	return (b.Phase == Steady || b.Phase == Flush) && !b.updatesInBackward()
+	return (b.Phase == Steady || b.Phase == Flush) && !b.UpdatesInBackward()
 }
 
 // updateNow updates a part from the gradient that this schedule has just brought home, where no update waits for the norm.
 func (b *builder) updateNow(part int) {
-	if b.updatesInBackward() && b.trained(part) {
+	if b.UpdatesInBackward() && b.Trained(part) {
 		b.updateAtHome(part)
 	}
 }
@@ -285,7 +285,7 @@ func (b *builder) hostGrad(part int) resource {
 // them if the schedule does. What is updated on the device is as well, while the first layer waits for the host's updates.
 func (b *builder) update(parts ...int) {
 	for _, part := range parts {
-		if b.stateHere(part) {
+		if b.StateResident(part) {
 			if b.runs() {
 				b.weights(part)
 			} else {
@@ -293,10 +293,10 @@ func (b *builder) update(parts ...int) {
 			}
 			continue
 		}
-		if b.runs() && b.updates() && b.statePasses(part) {
+		if b.runs() && b.updates() && b.StatePasses(part) {
 			continue // with its forward visit
 		}
-		if b.trained(part) && b.updates() {
+		if b.Trained(part) && b.updates() {
 			b.updateAtHome(part)
 		}
 		b.save(part)
@@ -310,14 +310,14 @@ func (b *builder) fetchPassing() {
 		return
 	}
 	o := op(LaneFetch, FetchState)
-	o.Part, o.State = b.passing[0], b.passed%b.place.StateSlots
+	o.Part, o.State = b.passing[0], b.passed%b.Placement.StateSlots
 	b.add(o, []resource{{hostWeights, o.Part, 0}, b.hostGrad(o.Part)}, []resource{{stateSlot, o.State, 0}})
 	b.passing, b.passed = b.passing[1:], b.passed+1
 }
 
 // updatePassing updates the part whose state has come to the device, takes all of it home and has the next one come.
 func (b *builder) updatePassing(part, slot int) {
-	here := []resource{{slotWeights, slot, 0}, {stateSlot, (b.passed - 1) % b.place.StateSlots, 0}}
+	here := []resource{{slotWeights, slot, 0}, {stateSlot, (b.passed - 1) % b.Placement.StateSlots, 0}}
 	o := op(LaneCompute, Update)
 	o.Part, o.Slot, o.State, o.First = part, slot, here[1].a, !b.counts
 	b.counts = true
@@ -372,8 +372,8 @@ func (b *builder) visits() []int {
 			v = append(v, part)
 		}
 	}
-	blocks := b.model.BlockParts
-	tiles := b.model.HeadTiles
+	blocks := b.Model.BlockParts
+	tiles := b.Model.HeadTiles
 	for _, p := range blocks {
 		see(p)
 	}
@@ -398,7 +398,7 @@ func (b *builder) backwards() bool { return b.Phase == Prologue || b.Phase == St
 // weights makes sure that the part is on the device and returns what the visit reads.
 func (b *builder) weights(part int) resource {
 	switch {
-	case b.place.Bind:
+	case b.Placement.Bind:
 		return resource{hostWeights, part, 0}
 	case b.resident(part):
 		r := resource{ownWeights, part, 0}
@@ -406,7 +406,7 @@ func (b *builder) weights(part int) resource {
 			return r
 		}
 		b.onDevice[part] = true
-		stays := b.stateHere(part)
+		stays := b.StateResident(part)
 		if !stays || !b.Loaded {
 			o := op(LaneFetch, Fetch)
 			o.Part = part
@@ -429,7 +429,7 @@ func (b *builder) weights(part int) resource {
 		o.Part, o.Slot = part, slot
 		b.add(o, []resource{{hostWeights, part, 0}}, []resource{r})
 	}
-	if b.updates() && !b.down && b.statePasses(part) {
+	if b.updates() && !b.down && b.StatePasses(part) {
 		b.updatePassing(part, slot)
 	}
 	return r
@@ -496,16 +496,16 @@ func (b *builder) load(layer, m int) resource {
 // gather looks the embedding up on the host, before its update or behind it; only the rows travel.
 func (b *builder) gather(kind Kind) {
 	var tables []resource
-	for _, p := range b.model.EmbedTiles {
+	for _, p := range b.Model.EmbedTiles {
 		tables = append(tables, resource{hostWeights, p, 0})
 		if kind == GatherAhead {
 			tables = append(tables, b.hostGrad(p))
 		}
 	}
 	var rows []resource
-	for m := range b.num.MicroBatches {
+	for m := range b.Numerics.MicroBatches {
 		to := resource{hostInput, 1, m}
-		if b.place.Bind {
+		if b.Placement.Bind {
 			if to = b.input(1, m); to.what == workingInput {
 				b.inX[1][m] = 1
 			}
@@ -516,24 +516,24 @@ func (b *builder) gather(kind Kind) {
 }
 
 func (b *builder) forward() {
-	if !b.place.Bind {
+	if !b.Placement.Bind {
 		b.add(op(LaneFetch, Upload), nil, []resource{{batchTokens, 0, 0}})
 	}
 	for layer := 1; layer <= b.blocks(); layer++ {
 		part := b.blockPart(layer)
 		w := b.weights(part)
-		for m := range b.num.MicroBatches {
+		for m := range b.Numerics.MicroBatches {
 			x, y := b.load(layer, m), b.input(layer+1, m)
 			o := op(LaneCompute, Forward)
 			o.Layer, o.Part, o.Micro, o.Slot, o.Input, o.Output = layer, part, m, b.slotOf(w), bufferOf(x), bufferOf(y)
 			writes := []resource{y, {scratch, 0, 0}}
 			kept := resource{}
-			if b.keptOnHost(layer - 1) {
+			if b.ActivationsPass(layer - 1) {
 				o.Kept, kept = b.nextKept(layer, m)
 				writes = append(writes, kept)
 			}
 			b.add(o, []resource{w, x, {batchTokens, 0, 0}}, writes)
-			if b.backwards() && b.keptLeaves(layer-1) {
+			if b.backwards() && b.ActivationsSpill(layer-1) {
 				save := op(LaneDrain, SaveKept)
 				save.Layer, save.Micro, save.Kept = layer, m, o.Kept
 				b.add(save, []resource{kept}, []resource{{hostKept, layer, m}})
@@ -555,22 +555,22 @@ func (b *builder) forward() {
 // head is the visit of the head. With all tiles on the device each micro-batch goes through it before the next one comes, so that what
 // the head has of one is room for all; else each tile sees all of them.
 func (b *builder) head() {
-	norm := b.weights(b.model.NormPart)
-	if b.place.SingleHead {
+	norm := b.weights(b.Model.NormPart)
+	if b.Placement.SingleHead {
 		b.headAtOnce(norm)
 	} else {
 		b.headByTiles(norm)
 	}
 	if b.backwards() {
-		b.finishGrad(b.model.NormPart)
+		b.finishGrad(b.Model.NormPart)
 	}
 }
 
 func (b *builder) headAtOnce(norm resource) {
-	tiles := b.model.HeadTiles
+	tiles := b.Model.HeadTiles
 	var weights, grads []resource
 	if b.backwards() {
-		b.zeroGrad(b.model.NormPart)
+		b.zeroGrad(b.Model.NormPart)
 	}
 	for _, p := range tiles {
 		weights = append(weights, b.weights(p))
@@ -579,7 +579,7 @@ func (b *builder) headAtOnce(norm resource) {
 			grads = append(grads, b.gradResource(p))
 		}
 	}
-	for m := range b.num.MicroBatches {
+	for m := range b.Numerics.MicroBatches {
 		b.headNorm(m, norm)
 		switch {
 		case b.backwards():
@@ -602,9 +602,9 @@ func (b *builder) headAtOnce(norm resource) {
 	}
 	// The tiles are complete all at once. Those that a slot waits for are rounded now, less the norm's that follows; the others each
 	// behind a block, while the gradients before them drain.
-	free := b.place.StageSlots - 1
+	free := b.Placement.StageSlots - 1
 	for _, p := range slices.Backward(tiles) {
-		if !b.staged() || b.tied(p) || b.stateHere(p) || free > 0 {
+		if !b.staged() || b.Tied(p) || b.StateResident(p) || free > 0 {
 			b.finishGrad(p)
 			free--
 		} else {
@@ -614,12 +614,12 @@ func (b *builder) headAtOnce(norm resource) {
 }
 
 func (b *builder) headByTiles(norm resource) {
-	tiles, micros := b.model.HeadTiles, b.num.MicroBatches
+	tiles, micros := b.Model.HeadTiles, b.Numerics.MicroBatches
 	for m := range micros {
 		b.headNorm(m, norm)
 	}
 	if b.backwards() {
-		b.zeroGrad(b.model.NormPart)
+		b.zeroGrad(b.Model.NormPart)
 	}
 	for _, p := range tiles {
 		w := b.weights(p)
@@ -657,7 +657,7 @@ func (b *builder) headByTiles(norm resource) {
 }
 
 // headState is what the head has of a micro-batch: its normed input, statistics, the gradient of the input.
-func (b *builder) headState(m int) resource { return resource{headState, b.headBuffer(m), 0} }
+func (b *builder) headState(m int) resource { return resource{headState, b.HeadBuffer(m), 0} }
 
 func (b *builder) headMicro(kind Kind, m int, reads, writes []resource) {
 	o := op(LaneCompute, kind)
@@ -684,7 +684,7 @@ func (b *builder) headLoss(m int) {
 func (b *builder) headInput(m int, norm resource) {
 	o, x, dx := op(LaneCompute, HeadInput), b.input(b.blocks()+1, m), b.inputGradient(m)
 	o.Micro, o.Input, o.Output = m, bufferOf(x), bufferOf(dx)
-	b.add(o, []resource{norm, x, b.headState(m)}, []resource{dx, b.gradResource(b.model.NormPart), {scratch, 0, 0}})
+	b.add(o, []resource{norm, x, b.headState(m)}, []resource{dx, b.gradResource(b.Model.NormPart), {scratch, 0, 0}})
 }
 
 // logits brings the logits of the wanted rows of a micro-batch to the host, a tile's columns and a chunk at a time. Where everything is
@@ -694,7 +694,7 @@ func (b *builder) logits(part, m int, w resource) {
 		compute := op(LaneCompute, HeadLogits)
 		compute.Part, compute.Micro, compute.Slot, compute.Chunk = part, m, b.slotOf(w), c
 		reads := []resource{w, b.headState(m)}
-		if b.place.Bind {
+		if b.Placement.Bind {
 			b.add(compute, reads, []resource{{hostLogits, 0, 0}})
 			continue
 		}
@@ -711,16 +711,16 @@ func (b *builder) backward() {
 		part := b.blockPart(layer)
 		w := b.weights(part)
 		b.zeroGrad(part)
-		for m := range b.num.MicroBatches {
+		for m := range b.Numerics.MicroBatches {
 			x := b.load(layer, m)
 			o := op(LaneCompute, Backward)
 			dx := b.inputGradient(m)
 			o.Layer, o.Part, o.Micro, o.Slot, o.Grad, o.Input, o.Output = layer, part, m, b.slotOf(w), b.gradIndex(part), bufferOf(x), bufferOf(dx)
 			writes := []resource{dx, b.gradResource(part), {scratch, 0, 0}}
-			if b.keptOnHost(layer - 1) {
+			if b.ActivationsPass(layer - 1) {
 				kept := resource{}
 				o.Kept, kept = b.nextKept(layer, m)
-				if b.keptLeaves(layer - 1) {
+				if b.ActivationsSpill(layer - 1) {
 					load := op(LaneFetch, LoadKept)
 					load.Layer, load.Micro, load.Kept = layer, m, o.Kept
 					b.add(load, []resource{{hostKept, layer, m}}, []resource{kept})
@@ -749,12 +749,12 @@ func (b *builder) finishLate(n int) {
 
 // zeroGrad gives the part an fp32 gradient and clears it.
 func (b *builder) zeroGrad(part int) {
-	if !b.trained(part) {
+	if !b.Trained(part) {
 		return
 	}
-	if !b.ownGrad(part) && !b.gradInExtent(part) {
+	if !b.ownGrad(part) && !b.GradInExtent(part) {
 		b.gradOf[part] = b.grad
-		b.grad = (b.grad + 1) % b.place.GradSlots
+		b.grad = (b.grad + 1) % b.Placement.GradSlots
 	}
 	o := op(LaneCompute, ZeroGrad)
 	o.Part, o.Grad = part, b.gradIndex(part)
@@ -771,9 +771,9 @@ func (b *builder) gradIndex(part int) int {
 
 func (b *builder) gradResource(part int) resource {
 	switch {
-	case b.gradInExtent(part) && b.tied(part):
+	case b.GradInExtent(part) && b.Tied(part):
 		return resource{gradSum, part, 0}
-	case b.gradInExtent(part):
+	case b.GradInExtent(part):
 		return b.hostGrad(part)
 	case b.ownGrad(part):
 		return resource{ownGradient, part, 0}
@@ -783,12 +783,12 @@ func (b *builder) gradResource(part int) resource {
 
 // finishGrad rounds a gradient that has got all its contributions, and brings it home. A tied tile goes home unrounded.
 func (b *builder) finishGrad(part int) {
-	if !b.trained(part) {
+	if !b.Trained(part) {
 		return
 	}
 	g := b.gradResource(part)
-	if b.tied(part) {
-		if !b.place.Bind {
+	if b.Tied(part) {
+		if !b.Placement.Bind {
 			o := op(LaneDrain, DrainSum)
 			o.Part, o.Grad = part, b.gradIndex(part)
 			b.add(o, []resource{g}, []resource{{gradSum, part, 0}})
@@ -797,11 +797,11 @@ func (b *builder) finishGrad(part int) {
 	}
 	round := op(LaneCompute, Round)
 	round.Part, round.Grad = part, b.gradIndex(part)
-	if b.place.Bind {
+	if b.Placement.Bind {
 		b.add(round, []resource{g}, []resource{b.hostGrad(part), {results, 1, part}})
 		return
 	}
-	if b.stateHere(part) {
+	if b.StateResident(part) {
 		writes := []resource{{results, 1, part}}
 		if b.staged() {
 			writes = append(writes, b.storedHere(part))
@@ -814,7 +814,7 @@ func (b *builder) finishGrad(part int) {
 	from := g
 	if b.staged() {
 		round.Stage, drain.Stage = b.stage, b.stage
-		b.stage = (b.stage + 1) % b.place.StageSlots
+		b.stage = (b.stage + 1) % b.Placement.StageSlots
 		from = resource{stageSlot, round.Stage, 0}
 		b.add(round, []resource{g}, []resource{from, {results, 1, part}})
 	} else {
@@ -826,11 +826,11 @@ func (b *builder) finishGrad(part int) {
 }
 
 // embedTrained reports whether anything needs the gradient of x[1].
-func (b *builder) embedTrained() bool { return slices.ContainsFunc(b.model.EmbedTiles, b.trained) }
+func (b *builder) embedTrained() bool { return slices.ContainsFunc(b.Model.EmbedTiles, b.Trained) }
 
 // drainInput takes the gradient of x[1][m] home as soon as there is one: what follows it ends the step.
 func (b *builder) drainInput(m int) {
-	if b.place.Bind || !b.embedTrained() {
+	if b.Placement.Bind || !b.embedTrained() {
 		return
 	}
 	o := op(LaneDrain, DrainInput)
@@ -846,14 +846,14 @@ func (b *builder) embeddingGrad() {
 		return
 	}
 	var dx []resource
-	for m := range b.num.MicroBatches {
+	for m := range b.Numerics.MicroBatches {
 		r := resource{hostInput, 1, m}
-		if b.place.Bind {
+		if b.Placement.Bind {
 			r = resource{inputGrad, m, 0}
 		}
 		dx = append(dx, r)
 	}
-	for _, p := range b.model.EmbedTiles {
+	for _, p := range b.Model.EmbedTiles {
 		o := op(LaneUpdate, Scatter)
 		o.Part = p
 		// Its sum of squares is the host's own: Collect brings others and does not wait for it.
@@ -864,14 +864,14 @@ func (b *builder) embeddingGrad() {
 
 // collect ends a step: its sums of squares and losses come home together. Where results are bound they are there.
 func (b *builder) collect() {
-	if b.place.Bind {
+	if b.Placement.Bind {
 		return
 	}
 	reads := []resource{{results, 2, 0}}
-	for part := range b.model.Parts {
+	for part := range b.Model.Parts {
 		reads = append(reads, resource{results, 1, part})
 	}
-	for m := range b.num.MicroBatches {
+	for m := range b.Numerics.MicroBatches {
 		reads = append(reads, resource{results, 0, m})
 	}
 	b.add(op(LaneDrain, Collect), reads, nil)

@@ -79,9 +79,9 @@ func groupMicros(micros, atOnce int) microGroups {
 	return microGroups{count, size, micros - (count-1)*size}
 }
 
-// costs tells what each operation of a schedule of groups costs, as setting.costs does of micro-batches.
-func (g microGroups) costs(s *setting) func(op *Op) cost {
-	one := s.costs()
+// costs tells what each operation of a schedule of groups costs, as Plan.costs does of micro-batches.
+func (g microGroups) costs(p *Plan) func(op *Op) cost {
+	one := p.costs()
 	type known struct {
 		lane        Lane
 		layer, part int
@@ -129,18 +129,17 @@ type walking struct {
 
 // walk simulates. operations is how many it has simulated.
 func (p *Plan) walk(m Machine, dev device.Info, w walking) (out Prediction, operations int) {
-	s := p.setting()
 	phase := Steady
-	if !s.trains() {
+	if !p.Trains() {
 		phase = Forwards
 	}
 	mode := usual(phase)
 	mode.Loaded = true
-	groups := groupMicros(s.num.MicroBatches, w.micros)
-	grouped := *s
-	grouped.num.MicroBatches = groups.count
-	ops := grouped.build(mode).Ops
-	cost := groups.costs(s)
+	groups := groupMicros(p.Numerics.MicroBatches, w.micros)
+	grouped := *p
+	grouped.Numerics.MicroBatches = groups.count
+	ops := grouped.ScheduleOf(mode).Ops
+	cost := groups.costs(p)
 	var queues [Lanes][]int // operations to come
 	flights := make([]flight, len(ops))
 	for i := range ops {
@@ -185,7 +184,7 @@ func (p *Plan) walk(m Machine, dev device.Info, w walking) (out Prediction, oper
 		}
 		// Until the next one of them has done its work, or has all that it wants of the disk, the shares stay.
 		slowed := m.slowed(dev.Unified, &at)
-		disk := s.place.diskShares(&at)
+		disk := p.Placement.diskShares(&at)
 		step := math.Inf(1)
 		for lane := range Lane(Lanes) {
 			f := &at[lane]
@@ -334,14 +333,14 @@ func seconds(bytes int64, perSec float64) float64 {
 }
 
 // diskBytes is the length of each extent that is on disk, by part and kind, in the whole blocks that are moved.
-func (s *setting) diskBytes() [][store.Kinds]int64 {
-	if len(s.place.OnDisk) == 0 {
+func (p *Plan) diskBytes() [][store.Kinds]int64 {
+	if len(p.Placement.OnDisk) == 0 {
 		return nil
 	}
-	all := make([][store.Kinds]int64, len(s.model.Parts))
+	all := make([][store.Kinds]int64, len(p.Model.Parts))
 	for part := range all {
-		for _, spec := range s.extents(part) {
-			if !s.onDisk(spec.ID) {
+		for _, spec := range p.extents(part) {
+			if !p.OnDisk(spec.ID) {
 				continue
 			}
 			for _, n := range spec.Pieces() {
@@ -364,15 +363,15 @@ func (c *cost) seconds(m *Machine, p *Plan) float64 {
 
 // costs tells what each operation of a schedule costs. Attention is counted as if each sequence were one document: the
 // longest that packing can make it.
-func (s *setting) costs() func(op *Op) cost {
-	t := s.num.Positions()
-	elem := s.num.Compute.Bytes()
-	x := s.inputBytes()
-	head, chunks := s.head(), int64(s.num.BlockChunks())
+func (p *Plan) costs() func(op *Op) cost {
+	t := p.Numerics.Positions()
+	elem := p.Numerics.Compute.Bytes()
+	x := p.inputBytes()
+	head, chunks := p.Head(), int64(p.Numerics.BlockChunks())
 	statsOps, gradOps, visitOps := head.Ops(t)
-	types := s.types()
-	onDisk := s.diskBytes()
-	pieces, pieceBytes := s.inputPieces()
+	types := p.types()
+	onDisk := p.diskBytes()
+	pieces, pieceBytes := p.InputPieces()
 	inputs := int64(pieces) * wholeBlocks(pieceBytes)
 	return func(op *Op) (c cost) {
 		disk := func(part int, kind store.Kind, reads, writes int64) {
@@ -383,7 +382,7 @@ func (s *setting) costs() func(op *Op) cost {
 		}
 		switch op.Kind {
 		case Update:
-			params := s.model.Parts[op.Part].Layout.StateElems
+			params := p.Model.Parts[op.Part].Layout.StateElems
 			var bytes int64
 			for kind, dt := range types {
 				n := store.Kind(kind).Elems(params) * dt.Bytes()
@@ -407,98 +406,98 @@ func (s *setting) costs() func(op *Op) cost {
 				}
 			}
 		case Gather:
-			for _, p := range s.model.EmbedTiles {
-				disk(p, store.Weights, 1, 0)
+			for _, tile := range p.Model.EmbedTiles {
+				disk(tile, store.Weights, 1, 0)
 			}
-			c.host = 2 * x * int64(s.num.MicroBatches)
+			c.host = 2 * x * int64(p.Numerics.MicroBatches)
 		case GatherAhead:
-			c.adamw = x * int64(s.num.MicroBatches) // written
-			for kind, dt := range types {           // read
-				c.adamw += store.Kind(kind).Elems(int64(s.num.StepPositions()*s.model.Hidden)) * dt.Bytes()
+			c.adamw = x * int64(p.Numerics.MicroBatches) // written
+			for kind, dt := range types {                // read
+				c.adamw += store.Kind(kind).Elems(int64(p.Numerics.StepPositions()*p.Model.Hidden)) * dt.Bytes()
 			}
 		case Scatter:
 			disk(op.Part, store.GradSum, 1, 1)
 			disk(op.Part, store.Grad, 0, 1)
-			c.host = 3*s.gradBytes(op.Part) + 3*x*int64(s.num.MicroBatches)/int64(len(s.model.EmbedTiles))
-			if s.sumsTouchedRows() { // of which there are no more than tokens: cleared, rounded and put in place; all are cleared and squared
-				elems := s.model.Parts[op.Part].Layout.StateElems
-				touched := min(elems, elems*int64(s.num.StepPositions())/int64(s.model.Vocab))
-				c.host += 2*s.storedGradBytes(op.Part) + 14*touched - 3*s.gradBytes(op.Part)
+			c.host = 3*p.gradBytes(op.Part) + 3*x*int64(p.Numerics.MicroBatches)/int64(len(p.Model.EmbedTiles))
+			if p.SumsTouchedRows() { // of which there are no more than tokens: cleared, rounded and put in place; all are cleared and squared
+				elems := p.Model.Parts[op.Part].Layout.StateElems
+				touched := min(elems, elems*int64(p.Numerics.StepPositions())/int64(p.Model.Vocab))
+				c.host += 2*p.storedGradBytes(op.Part) + 14*touched - 3*p.gradBytes(op.Part)
 			}
 		case Upload:
-			c.up = int64(s.num.MicroBatches) * BatchBytes(t)
+			c.up = int64(p.Numerics.MicroBatches) * BatchBytes(t)
 		case Fetch:
-			c.up = s.weightBytes(op.Part)
+			c.up = p.weightBytes(op.Part)
 			disk(op.Part, store.Weights, 1, 0)
 		case FetchState:
-			c.up = s.keptBytes(op.Part)
-			if s.statePasses(op.Part) {
-				c.up += s.storedGradBytes(op.Part)
+			c.up = p.keptBytes(op.Part)
+			if p.StatePasses(op.Part) {
+				c.up += p.storedGradBytes(op.Part)
 			}
 		case Home:
-			c.down = s.weightBytes(op.Part) + s.keptBytes(op.Part)
+			c.down = p.weightBytes(op.Part) + p.keptBytes(op.Part)
 		case Load:
 			c.up = x
-			if s.savedOnDisk(op.Layer - 1) {
+			if p.SavedOnDisk(op.Layer - 1) {
 				c.read = inputs
 			}
 		case Save:
 			c.down = x
-			if s.savedOnDisk(op.Layer - 1) {
+			if p.SavedOnDisk(op.Layer - 1) {
 				c.written = inputs
 			}
 		case SaveKept:
-			c.down = s.blockKeptBytes(op.Layer - 1)
+			c.down = p.KeptBytes(op.Layer - 1)
 		case LoadKept:
-			c.up = s.blockKeptBytes(op.Layer - 1)
+			c.up = p.KeptBytes(op.Layer - 1)
 		case DrainInput:
 			c.down = x
 		case Drain:
-			c.down = s.storedGradBytes(op.Part)
+			c.down = p.storedGradBytes(op.Part)
 			disk(op.Part, store.Grad, 0, 1)
 		case DrainSum:
-			c.down = s.gradBytes(op.Part)
+			c.down = p.gradBytes(op.Part)
 			disk(op.Part, store.GradSum, 0, 1)
 		case Collect:
-			c.down = s.resultBytes()
+			c.down = p.ResultBytes()
 		case ZeroGrad:
-			c.element = nn.ClearedBytes(s.model.Parts[op.Part].Layout)
+			c.element = nn.ClearedBytes(p.Model.Parts[op.Part].Layout)
 		case Round:
-			c.element = s.gradBytes(op.Part) + 2*s.storedGradBytes(op.Part)
+			c.element = p.gradBytes(op.Part) + 2*p.storedGradBytes(op.Part)
 		case Forward, Backward:
-			d := s.model.Blocks[op.Layer-1]
-			pairs := s.pairs(d)
+			d := p.Model.Blocks[op.Layer-1]
+			pairs := p.pairs(d)
 			all, back, again := d.FLOPs(t, pairs)
 			none, backNone, againNone := d.FLOPs(t, 0)
-			keep := s.place.Keep[op.Layer-1]
+			keep := p.Placement.Keep[op.Layer-1]
 			forwardElems, backwardElems := d.ElementTraffic(keep)
 			forwardOps, backwardOps, againOps := d.Ops(int(chunks))
 			if op.Kind == Forward {
 				c.ops = int64(forwardOps)
-				c.flops, c.attention, c.element = none, all-none, forwardElems*int64(t)*elem+chunks*s.weightBytes(op.Part)
+				c.flops, c.attention, c.element = none, all-none, forwardElems*int64(t)*elem+chunks*p.weightBytes(op.Part)
 				break
 			}
 			c.ops = int64(backwardOps + againOps[keep])
-			c.flops = backNone + againNone[keep] - s.frozenFLOPs(op.Part)
+			c.flops = backNone + againNone[keep] - p.frozenFLOPs(op.Part)
 			c.attention = back - backNone + again[keep] - againNone[keep]
 			// Each chunk of each micro-batch reads the weights again, and adds to a gradient that it reads and writes.
-			c.element = backwardElems*int64(t)*elem + chunks*(2*s.weightBytes(op.Part)+2*s.gradBytes(op.Part))
-			c.element -= s.freshBytes(op.Part, op.Micro)
+			c.element = backwardElems*int64(t)*elem + chunks*(2*p.weightBytes(op.Part)+2*p.gradBytes(op.Part))
+			c.element -= p.freshBytes(op.Part, op.Micro)
 		case HeadNorm, HeadInput:
 			c.element, c.ops = 4*x, 2*chunks
 		case HeadStats:
-			c = s.tileCost(op.Part, head, 1)
+			c = p.tileCost(op.Part, head, 1)
 			c.ops = int64(statsOps)
 		case HeadGrad:
-			c = s.tileCost(op.Part, head, 3)
+			c = p.tileCost(op.Part, head, 3)
 			c.ops = int64(gradOps)
-			c.flops -= s.frozenFLOPs(op.Part)
-			c.element -= s.freshBytes(op.Part, op.Micro)
+			c.flops -= p.frozenFLOPs(op.Part)
+			c.element -= p.freshBytes(op.Part, op.Micro)
 		case HeadVisit:
-			for _, p := range s.model.HeadTiles {
-				one := s.tileCost(p, head, 3)
-				c.flops += one.flops - s.frozenFLOPs(p)
-				c.element += one.element - s.freshBytes(p, op.Micro)
+			for _, tile := range p.Model.HeadTiles {
+				one := p.tileCost(tile, head, 3)
+				c.flops += one.flops - p.frozenFLOPs(tile)
+				c.element += one.element - p.freshBytes(tile, op.Micro)
 				c.ops += int64(visitOps)
 			}
 		}
@@ -507,26 +506,26 @@ func (s *setting) costs() func(op *Op) cost {
 }
 
 // freshBytes are those that the first micro-batch does not read of a gradient, since its first chunk writes it (nn.Params.Fresh).
-func (s *setting) freshBytes(part, micro int) int64 {
-	if micro > 0 || !s.trained(part) {
+func (p *Plan) freshBytes(part, micro int) int64 {
+	if micro > 0 || !p.Trained(part) {
 		return 0
 	}
-	l := s.model.Parts[part].Layout
-	return s.gradBytes(part) - nn.ClearedBytes(l)
+	l := p.Model.Parts[part].Layout
+	return p.gradBytes(part) - nn.ClearedBytes(l)
 }
 
 // pairs is the number of pairs of query and key that one head scores in a micro-batch, each sequence being one document.
-func (s *setting) pairs(d *nn.Decoder) int64 {
-	return int64(s.num.MicroBatch) * d.Pairs([]int{s.num.SequenceLen})
+func (p *Plan) pairs(d *nn.Decoder) int64 {
+	return int64(p.Numerics.MicroBatch) * d.Pairs([]int{p.Numerics.SequenceLen})
 }
 
 // frozenFLOPs is what a micro-batch's backward visit saves of the part's full arithmetic: the products for gradients of
 // weights that nobody trains.
-func (s *setting) frozenFLOPs(part int) int64 {
+func (p *Plan) frozenFLOPs(part int) int64 {
 	var n int64
-	for _, f := range s.model.Parts[part].Layout.Fields {
+	for _, f := range p.Model.Parts[part].Layout.Fields {
 		if !f.Trainable && len(f.Shape) == 2 {
-			n += 2 * int64(s.num.Positions()) * f.Elems
+			n += 2 * int64(p.Numerics.Positions()) * f.Elems
 		}
 	}
 	return n
@@ -534,15 +533,15 @@ func (s *setting) frozenFLOPs(part int) int64 {
 
 // tileCost is the cost of so many products of a vocabulary tile with a micro-batch, with the passes over the logits that
 // come with them.
-func (s *setting) tileCost(part int, head *nn.Head, products int64) cost {
-	rows := int64(s.model.Parts[part].Layout.Fields[0].Shape[0])
-	t := int64(s.num.Positions())
+func (p *Plan) tileCost(part int, head *nn.Head, products int64) cost {
+	rows := int64(p.Model.Parts[part].Layout.Fields[0].Shape[0])
+	t := int64(p.Numerics.Positions())
 	product := 2 * t * rows * int64(head.Hidden)
 	// Each chunk of positions reads the tile for each product, and adds to a gradient that it reads and writes.
-	chunks := (t + int64(s.num.HeadChunk) - 1) / int64(s.num.HeadChunk)
-	again := min(products, 2) * s.weightBytes(part)
+	chunks := (t + int64(p.Numerics.HeadChunk) - 1) / int64(p.Numerics.HeadChunk)
+	again := min(products, 2) * p.weightBytes(part)
 	if products > 1 {
-		again += 2 * s.gradBytes(part)
+		again += 2 * p.gradBytes(part)
 	}
 	return cost{flops: products * product, element: products*t*rows*4 + chunks*again}
 }

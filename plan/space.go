@@ -25,9 +25,9 @@ type Space struct {
 // CheckpointBytes is what a checkpoint of a model takes. State on disk is linked, which writes nothing; but the run then needs a file more
 // for each that is linked, so that it takes as much.
 func CheckpointBytes(m *model.Model, n Numerics) (sum int64) {
-	s := &setting{model: m, num: n}
+	p := &Plan{Model: m, Numerics: n}
 	for part := range m.Parts {
-		for _, spec := range s.extents(part) {
+		for _, spec := range p.extents(part) {
 			if spec.Kind.Transient() {
 				continue
 			}
@@ -44,12 +44,12 @@ func CheckpointBytes(m *model.Model, n Numerics) (sum int64) {
 const manifestPieceBytes = 1 << 10
 
 // manifestBytes is that of a whole checkpoint; 0 for what is not trained, and so not saved.
-func (s *setting) manifestBytes() (sum int64) {
-	if s.wants.NoUpdates || !s.trains() {
+func (p *Plan) manifestBytes() (sum int64) {
+	if p.Wants.NoUpdates || !p.Trains() {
 		return 0
 	}
-	for part := range s.model.Parts {
-		for _, spec := range s.extents(part) {
+	for part := range p.Model.Parts {
+		for _, spec := range p.extents(part) {
 			if !spec.Kind.Transient() {
 				sum += (spec.Bytes + spec.Piece - 1) / spec.Piece * manifestPieceBytes
 			}

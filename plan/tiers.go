@@ -34,12 +34,12 @@ var spillOrder = []store.Kind{store.SecondMoment, store.FirstMoment, store.Secon
 	store.Inputs, store.Weights}
 
 // mayBeOnDisk reports whether extents of the kind can be staged: what is bound is used where it lies.
-func (s *setting) mayBeOnDisk(kind store.Kind) bool {
+func (p *Plan) mayBeOnDisk(kind store.Kind) bool {
 	switch kind {
 	case store.Low, store.FirstMoment, store.SecondMoment, store.FirstScale, store.SecondScale:
 		return true
 	}
-	return !s.place.Bind && (kind != store.Grad || !s.updatesInBackward())
+	return !p.Placement.Bind && (kind != store.Grad || !p.UpdatesInBackward())
 }
 
 // tierTable is what the extents take of host memory and of disk.
@@ -50,12 +50,12 @@ type tierTable struct {
 }
 
 // tierTable divides the extents between host memory and disk and adds them up.
-func (s *setting) tierTable() *tierTable {
+func (p *Plan) tierTable() *tierTable {
 	var disk [store.Kinds]int64
 	var inRAM, onDisk []store.Spec
-	for part := range s.model.Parts {
-		for _, spec := range s.extents(part) {
-			if s.onDisk(spec.ID) {
+	for part := range p.Model.Parts {
+		for _, spec := range p.extents(part) {
+			if p.OnDisk(spec.ID) {
 				disk[spec.Kind] += store.AlignUp(spec.Bytes)
 				onDisk = append(onDisk, spec)
 			} else {
@@ -64,7 +64,7 @@ func (s *setting) tierTable() *tierTable {
 		}
 	}
 	ram := store.RAMBytes(inRAM)
-	for _, spec := range s.inputExtents() {
+	for _, spec := range p.InputExtents() {
 		disk[spec.Kind] += store.AlignUp(spec.Bytes)
 		onDisk = append(onDisk, spec)
 	}
@@ -80,7 +80,7 @@ func (s *setting) tierTable() *tierTable {
 		}
 	}
 	if len(onDisk) > 0 {
-		t.staging = store.StagingBytes(onDisk, s.place.Quota())
+		t.staging = store.StagingBytes(onDisk, p.Placement.Quota())
 		all := store.DiskBytes(onDisk, DiskWorkers)
 		t.disk = append(t.disk, Bytes{"spare files", all - t.diskSum})
 		t.diskSum = all
@@ -110,13 +110,13 @@ func (c *chooser) spill(place Placement, inputsFirst int) Placement {
 		return place
 	}
 	place.OnDisk = make([][store.Kinds]bool, len(c.Model.Parts))
-	s := &setting{model: c.Model, num: c.Numerics, place: place, wants: c.Wants}
+	s := c.plan(place)
 	bytes := map[store.ID]int64{}
 	var inputs, others []store.ID
 	for block, part := range c.Model.BlockParts {
 		if block > 0 && s.leaves(block) {
 			id := store.ID{Part: part, Kind: store.Inputs}
-			inputs, bytes[id] = append(inputs, id), s.inputBytes()*int64(s.num.MicroBatches)
+			inputs, bytes[id] = append(inputs, id), s.inputBytes()*int64(s.Numerics.MicroBatches)
 		}
 	}
 	for _, spec := range p.Extents() {

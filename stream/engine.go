@@ -327,7 +327,7 @@ func (e *Engine) placeHost() {
 	at = 0
 	for layer := 1; e.kept != nil && layer <= len(e.Plan.Model.Blocks); layer++ {
 		for m := range micros {
-			if e.Plan.KeptLeaves(layer - 1) {
+			if e.Plan.ActivationsSpill(layer - 1) {
 				e.keptAt[[2]int{layer, m}] = at
 				at += e.Plan.KeptBytes(layer - 1)
 			}
@@ -467,7 +467,7 @@ func (e *Engine) finish(ctx context.Context, home bool) error {
 // where the schedule saves.
 func (e *Engine) mode(phase plan.Phase, home bool) plan.Mode {
 	m := plan.Mode{Phase: phase, Saves: e.save != nil && phase != plan.Forwards && phase != plan.Logits}
-	if e.Plan.AnyStateHere() {
+	if e.Plan.AnyStateResident() {
 		m.Loaded = e.loaded
 		m.Home = (home || m.Saves) && (e.stale || e.pending != nil)
 	}

@@ -296,7 +296,7 @@ func (r *run) fetch(s device.Stream, op *plan.Op) error {
 	err = r.pieces(op.Lane, id, store.Read, func(off int64, piece device.Mem) {
 		s.Copy(w.Mem.Slice(off, piece.Len), piece)
 	})
-	if err == nil && (r.Plan.UpdatesInBackward() || r.Plan.StateHere(op.Part) || r.Plan.StatePasses(op.Part)) {
+	if err == nil && (r.Plan.UpdatesInBackward() || r.Plan.StateResident(op.Part) || r.Plan.StatePasses(op.Part)) {
 		err = r.retire(op.Lane, 0) // it is updated in this same schedule, or comes home
 	}
 	return err
@@ -318,7 +318,7 @@ func (r *run) round(s device.Stream, op *plan.Op) error {
 			if err != nil {
 				return err
 			}
-		} else if r.Plan.StateHere(op.Part) {
+		} else if r.Plan.StateResident(op.Part) {
 			mem = r.buffers.State[op.Part][store.Grad]
 		} else {
 			mem = r.buffers.Stages[op.Stage]

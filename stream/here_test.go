@@ -69,7 +69,7 @@ func TestStateOnTheDeviceComesHome(t *testing.T) {
 				t.Fatal(err)
 			}
 			after := r.store.Version(store.ID{Part: r.plan.Model.BlockParts[1], Kind: store.Low})
-			if here := r.plan.StateHere(r.plan.Model.BlockParts[1]); here != (before == after) {
+			if here := r.plan.StateResident(r.plan.Model.BlockParts[1]); here != (before == after) {
 				t.Errorf("state on the device: %v; the store has seen %d writes, %d before", here, after, before)
 			}
 			flush()
@@ -87,7 +87,7 @@ func TestStateOnTheDeviceComesHome(t *testing.T) {
 		for _, serial := range []bool{false, true} {
 			got, _ := run(setup{change: updatedHere, serial: serial})
 			p := newPlan(t, s, dev.Info(), updatedHere)
-			if !p.StateHere(s.model.BlockParts[1]) || p.StateHere(s.model.BlockParts[3]) {
+			if !p.StateResident(s.model.BlockParts[1]) || p.StateResident(s.model.BlockParts[3]) {
 				t.Fatal("the placement is not what it is meant to be")
 			}
 			for i := range want {

@@ -77,7 +77,7 @@ func sameBits(t errorer, got, want outcome, p *plan.Plan) {
 		}
 	}
 	for id, bits := range want.state {
-		if got.state[id] == nil && id.Kind == store.Grad && (p.StateHere(id.Part) || p.UpdatesInBackward()) {
+		if got.state[id] == nil && id.Kind == store.Grad && (p.StateResident(id.Part) || p.UpdatesInBackward()) {
 			continue // it does not leave the device, or is gone
 		}
 		if !bytes.Equal(got.state[id], bits) {
@@ -199,14 +199,14 @@ func TestPlacementChangesNoBit(t *testing.T) {
 		if len(r.plan.InputExtents()) > 0 {
 			inputs++
 		}
-		if r.plan.AnyStateHere() {
+		if r.plan.AnyStateResident() {
 			here++
 		}
 		if slices.ContainsFunc(r.plan.Model.BlockParts, r.plan.StatePasses) {
 			passing++
 		}
 		for block := range r.plan.Model.Blocks {
-			if r.plan.KeptOnHost(block) {
+			if r.plan.ActivationsPass(block) {
 				kept++
 				break
 			}

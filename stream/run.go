@@ -102,7 +102,7 @@ func (e *Engine) follow(ctx context.Context, mode plan.Mode, batch *Batch, step 
 	if mode.Phase == plan.Steady || mode.Phase == plan.Flush {
 		e.pending, e.stale = nil, true
 	}
-	if mode.Home || !e.Plan.AnyStateHere() {
+	if mode.Home || !e.Plan.AnyStateResident() {
 		e.stale = false
 	}
 	if batch != nil {

@@ -56,7 +56,7 @@ func TestHalfAMillionTokens(t *testing.T) {
 	}
 	// What attention leaves comes from host memory sooner than it is computed again.
 	for b := range p.Placement.Keep {
-		if !p.KeptOnHost(b) && p.Placement.Keep[b] == nn.KeepInput {
+		if !p.ActivationsPass(b) && p.Placement.Keep[b] == nn.KeepInput {
 			t.Errorf("attention of block %d is computed again", b)
 		}
 	}

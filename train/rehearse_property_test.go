@@ -96,7 +96,7 @@ func TestPlannedRunsDoNotFail(t *testing.T) {
 		if len(p.InputExtents()) > 0 {
 			inputs++
 		}
-		if p.AnyStateHere() {
+		if p.AnyStateResident() {
 			here++
 		}
 		if slices.Contains(p.Placement.KeptOnHost, true) {

@@ -90,7 +90,7 @@ func line(s step) {
 	}
 	here := 0
 	for part := range p.Model.Parts {
-		if p.StateHere(part) && p.Model.Parts[part].Kind == model.Block {
+		if p.StateResident(part) && p.Model.Parts[part].Kind == model.Block {
 			here++
 		}
 	}

@@ -134,7 +134,7 @@ func sameBits(t *testing.T, what string, got, want outcome) {
 		}
 	}
 	for id, bits := range want.state {
-		if id.Kind == store.Grad && got.plan.StateHere(id.Part) {
+		if id.Kind == store.Grad && got.plan.StateResident(id.Part) {
 			continue // it does not leave the device
 		}
 		if !bytes.Equal(got.state[id], bits) {
@@ -179,7 +179,7 @@ func trainingLaws(t *testing.T, variant string, compute tensor.DType, steps int,
 	}
 	here := train(t, g, n, d, updated, steps)
 	sameBits(t, "updated on the device", here, first)
-	if first.plan.AnyStateHere() || !here.plan.AnyStateHere() {
+	if first.plan.AnyStateResident() || !here.plan.AnyStateResident() {
 		t.Error("it is not the device that updates in one run, and the host in the other")
 	}
 	moved := train(t, g, n, d, streamed, steps)
