@@ -119,11 +119,11 @@ func (p *Plan) buffers(a *device.Arena, groups func(purpose string, bytes int64)
 		return all
 	}
 	heads := mats
-	if p.Placement.SingleHead {
+	if p.Placement.HeadAtOnce {
 		heads = func(dtype tensor.DType, rows, cols int) []device.Mat { return []device.Mat{a.Mat(dtype, rows, cols)} }
 	}
 
-	if !p.Placement.Bind {
+	if !p.Bound() {
 		var ring int64
 		b.Own = make([]device.Mem, len(p.Model.Parts))
 		for part := range p.Model.Parts {
@@ -131,7 +131,7 @@ func (p *Plan) buffers(a *device.Arena, groups func(purpose string, bytes int64)
 				ring = max(ring, p.weightBytes(part))
 			}
 		}
-		for range p.Placement.Slots {
+		for range p.Placement.Rings.Weights {
 			b.Slots = append(b.Slots, a.Take(ring))
 		}
 		group("weight slots")
@@ -159,12 +159,12 @@ func (p *Plan) buffers(a *device.Arena, groups func(purpose string, bytes int64)
 		}
 	}
 	if ring > 0 {
-		for range p.Placement.GradSlots {
+		for range p.Placement.Rings.Gradients {
 			b.Grads = append(b.Grads, a.Take(ring))
 		}
 	}
 	if p.staged() {
-		for range p.Placement.StageSlots {
+		for range p.Placement.Rings.Rounded {
 			b.Stages = append(b.Stages, a.Take(stage))
 		}
 	}
@@ -174,7 +174,7 @@ func (p *Plan) buffers(a *device.Arena, groups func(purpose string, bytes int64)
 		if !p.StateResident(part) {
 			continue
 		}
-		for _, kind := range keptKinds {
+		for _, kind := range stateKinds {
 			b.State[part][kind] = a.Take(p.kindBytes(part, kind))
 		}
 		b.State[part][store.Grad] = b.OwnG[part] // rounded to the type that it has
@@ -186,13 +186,13 @@ func (p *Plan) buffers(a *device.Arena, groups func(purpose string, bytes int64)
 	var passing [store.Kinds]int64
 	for part := range p.Model.Parts {
 		if p.StatePasses(part) {
-			for _, kind := range append([]store.Kind{store.Grad}, keptKinds...) {
+			for _, kind := range append([]store.Kind{store.Grad}, stateKinds...) {
 				passing[kind] = max(passing[kind], p.kindBytes(part, kind))
 			}
 		}
 	}
 	if passing[store.Grad] > 0 {
-		for range p.Placement.StateSlots {
+		for range p.Placement.Rings.State {
 			var slot [store.Kinds]device.Mem
 			for kind, n := range passing {
 				if n > 0 {
@@ -206,7 +206,7 @@ func (p *Plan) buffers(a *device.Arena, groups func(purpose string, bytes int64)
 
 	if p.sharesInputs() {
 		b.Shared = mats(num.Compute, t, hidden)
-		for range p.Placement.SpareInputs {
+		for range p.Placement.Rings.Inputs {
 			b.Shared = append(b.Shared, a.Mat(num.Compute, t, hidden))
 		}
 	} else {
@@ -231,29 +231,29 @@ func (p *Plan) buffers(a *device.Arena, groups func(purpose string, bytes int64)
 		}
 	}
 	if kept > 0 {
-		for range p.Placement.KeptSlots {
+		for range p.Placement.Rings.Activations {
 			b.KeptRing = append(b.KeptRing, a.Take(kept))
 		}
 	}
 	for i, d := range p.Model.Blocks {
 		if p.ActivationsPass(i) {
 			for _, slot := range b.KeptRing {
-				b.Kept[i] = append(b.Kept[i], d.NewKept(device.NewArena(slot), num.Compute, t, p.Placement.Keep[i]))
+				b.Kept[i] = append(b.Kept[i], d.NewKept(device.NewArena(slot), num.Compute, t, p.Keep(i)))
 			}
 			continue
 		}
-		micros(func() { b.Kept[i] = append(b.Kept[i], d.NewKept(a, num.Compute, t, p.Placement.Keep[i])) })
+		micros(func() { b.Kept[i] = append(b.Kept[i], d.NewKept(a, num.Compute, t, p.Keep(i))) })
 	}
 	group("kept activations")
 
-	if p.Wants.LogitRows > 0 && !p.Placement.Bind {
+	if p.Wants.LogitRows > 0 && !p.Bound() {
 		b.Logits = a.Take(int64(min(p.Wants.LogitRows, num.HeadChunk)) * int64(p.Model.Head.TileRows) * tensor.F32.Bytes())
 		group("logits")
 	}
 
 	half := p.Model.Blocks[0].HeadDim / 2
 	b.Rope = nn.Rope{Cos: a.Mat(tensor.F32, num.SequenceLen, half), Sin: a.Mat(tensor.F32, num.SequenceLen, half)}
-	if !p.Placement.Bind {
+	if !p.Bound() {
 		b.Batches = a.Take(int64(m) * BatchBytes(t))
 		b.Results = a.Take(p.ResultBytes())
 	}
@@ -276,17 +276,17 @@ func (p *Plan) work(a *device.Arena, b *Buffers, counts bool, heads func(dtype t
 	}
 	t, rows, compute := p.Numerics.Positions(), p.Numerics.BlockRows(), p.Numerics.Compute
 	for i, d := range p.Model.Blocks {
-		if counts && i > 0 && *d == *p.Model.Blocks[i-1] && p.Placement.Keep[i] == p.Placement.Keep[i-1] {
+		if counts && i > 0 && *d == *p.Model.Blocks[i-1] && p.Keep(i) == p.Keep(i-1) {
 			continue // it takes what the block before takes
 		}
 		lay(func() {
-			b.ForwardWork = append(b.ForwardWork, d.NewForwardWork(a, compute, t, rows, p.Placement.Keep[i]))
+			b.ForwardWork = append(b.ForwardWork, d.NewForwardWork(a, compute, t, rows, p.Keep(i)))
 		})
 		if !p.Trains() {
 			continue
 		}
 		lay(func() {
-			b.BackwardWork = append(b.BackwardWork, d.NewBackwardWork(a, compute, t, rows, p.Placement.Keep[i]))
+			b.BackwardWork = append(b.BackwardWork, d.NewBackwardWork(a, compute, t, rows, p.Keep(i)))
 		})
 	}
 	a.Release(first)
@@ -300,7 +300,7 @@ func (p *Plan) work(a *device.Arena, b *Buffers, counts bool, heads func(dtype t
 	b.Loss = heads(tensor.F32, 1, t)
 	first = a.Mark()
 	lay(func() { b.StatsWork = head.NewStatsWork(a, compute, t) })
-	if p.Placement.SingleHead {
+	if p.Placement.HeadAtOnce {
 		lay(func() { b.VisitWork = head.NewVisitWork(a, compute, t) })
 	}
 	a.Release(max(end, first))
@@ -308,7 +308,7 @@ func (p *Plan) work(a *device.Arena, b *Buffers, counts bool, heads func(dtype t
 
 // HeadBuffer is the number of what the head has of a micro-batch: all have the same one where each is through before the next one comes.
 func (p *Plan) HeadBuffer(m int) int {
-	if p.Placement.SingleHead {
+	if p.Placement.HeadAtOnce {
 		return 0
 	}
 	return m
@@ -331,7 +331,7 @@ func (p *Plan) hostBuffers() []Bytes {
 		{Purpose: TokensPurpose, Bytes: m*BatchBytes(int(t)) + p.touchedBytes()},
 		{Purpose: ResultsPurpose, Bytes: 2 * p.ResultBytes()},
 	}
-	if !p.Placement.Bind {
+	if !p.Bound() {
 		var saved int64
 		for i := range p.blocks() {
 			if p.SavedOnHost(i) {
@@ -355,7 +355,7 @@ func (p *Plan) hostBuffers() []Bytes {
 	var sum int64
 	for _, tile := range p.Model.EmbedTiles {
 		switch {
-		case p.Tied(tile) && p.Placement.Bind:
+		case p.Tied(tile) && p.Bound():
 			sum += p.gradBytes(tile)
 		case p.SumsTouchedRows(): // and rounded beside the sums
 			sum = max(sum, min(p.gradBytes(tile), 4*p.PieceElems(tile)), 6*int64(p.Model.Hidden))
@@ -364,7 +364,7 @@ func (p *Plan) hostBuffers() []Bytes {
 	if sum > 0 {
 		list = append(list, Bytes{Purpose: EmbeddingSumPurpose, Bytes: sum})
 	}
-	if p.gathersAhead() {
+	if p.Placement.LookAhead {
 		list = append(list, Bytes{Purpose: EmbeddingAheadPurpose, Bytes: p.aheadBytes()})
 	}
 	return list

@@ -146,7 +146,7 @@ func (c *checker) write(i int, at place, what content) {
 // fresh are the weights that this step computes with.
 func fresh(part int) content { return content{"weights", part, 1} }
 
-func (c *checker) bound() bool { return c.p.Placement.Bind }
+func (c *checker) bound() bool { return c.p.Bound() }
 
 // weightsAt is where a compute operation finds a part.
 func (c *checker) weightsAt(part, slot int) place {
@@ -185,7 +185,7 @@ func (c *checker) storedAt(part int) place {
 
 // shared is a buffer that inputs and gradients share, or where else they are.
 func (c *checker) shared(buffer int, own place) place {
-	if (buffer >= 0) != (c.p.Placement.SpareInputs > 0 && !c.bound()) {
+	if (buffer >= 0) != (c.p.Placement.Rings.Inputs > 0) {
 		c.errs = append(c.errs, fmt.Sprintf("buffer %d, which is not what is planned", buffer))
 	}
 	if buffer >= 0 {
@@ -201,8 +201,10 @@ func (c *checker) xAt(buffer, layer, m int) place { return c.shared(buffer, c.ow
 func (c *checker) dxAt(buffer, m int) place { return c.shared(buffer, place{"dx", m, 0}) }
 
 func (c *checker) ownX(layer, m int) place {
-	if layer <= len(c.m.Blocks) && (c.bound() || c.p.Placement.SavedHere[layer-1]) {
-		return place{"saved x", layer, m}
+	if layer <= len(c.m.Blocks) {
+		if at := c.p.Placement.Where.Inputs[layer-1]; at == plan.Device || at == plan.InPlace {
+			return place{"saved x", layer, m}
+		}
 	}
 	return place{"working x", layer % 2, m}
 }
@@ -217,7 +219,7 @@ func (c *checker) keptAt(op plan.Op) place {
 
 // headAt is where the head's arrays of a micro-batch are.
 func (c *checker) headAt(m int) place {
-	if c.p.Placement.SingleHead {
+	if c.p.Placement.HeadAtOnce {
 		m = 0
 	}
 	return place{"head", m, 0}

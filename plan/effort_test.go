@@ -132,8 +132,8 @@ func TestGateAndUpTravel(t *testing.T) {
 	}
 	travel := func(name string) (n int) {
 		p := plans[name]
-		for block, keep := range p.Placement.Keep {
-			if keep >= nn.KeepGateUp && p.ActivationsSpill(block) {
+		for block := range p.Model.Blocks {
+			if p.Keep(block) >= nn.KeepGateUp && p.ActivationsSpill(block) {
 				n++
 			}
 		}

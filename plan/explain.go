@@ -11,8 +11,8 @@ import (
 // Headline is the plan in a line.
 func (p *Plan) Headline(dev device.Info) string {
 	params, _ := p.Model.Params()
-	how := "weights streamed through " + count(p.Placement.Slots, "slot")
-	if p.Placement.Bind {
+	how := "weights streamed through " + count(p.Placement.Rings.Weights, "slot")
+	if p.Bound() {
 		how = "weights used in place"
 	}
 	return fmt.Sprintf("%s, %s parameters, %v on %s: %s, %s of host memory and %s on the device, about %.2g s a step",
@@ -119,8 +119,8 @@ func (o *Outlook) text(q *Prediction) string {
 // Choices says in a few lines what is kept for the backward pass, so that it is not computed again, what is streamed and what stays.
 func (p *Plan) Choices() []string {
 	keeps := map[nn.Keep]int{}
-	for _, k := range p.Placement.Keep {
-		keeps[k]++
+	for b := range p.blocks() {
+		keeps[p.Keep(b)]++
 	}
 	var kept []string
 	for k, what := range [nn.Keeps]string{"the input alone", "attention's output", "attention's output with gate and up", "everything"} {
@@ -130,7 +130,7 @@ func (p *Plan) Choices() []string {
 	}
 	text := "kept for backward: " + strings.Join(kept, ", ")
 	away := 0
-	for i := range p.Placement.Keep {
+	for i := range p.blocks() {
 		if p.ActivationsSpill(i) {
 			away++
 		}
@@ -138,17 +138,17 @@ func (p *Plan) Choices() []string {
 	if away > 0 {
 		text += fmt.Sprintf("; that of %s waits in host memory", count(away, "block"))
 	}
-	if p.Placement.SingleHead {
+	if p.Placement.HeadAtOnce {
 		text += "; logits are computed once"
 	} else {
 		text += "; logits are computed twice, a vocabulary tile at a time"
 	}
-	if p.Placement.Bind {
+	if p.Bound() {
 		return []string{text, "weights are used where they lie; nothing is streamed"}
 	}
 	resident, updated, passing, here, disk := 0, 0, 0, 0, 0
 	for i, part := range p.Model.BlockParts {
-		if p.Placement.Resident[part] {
+		if p.resident(part) {
 			resident++
 		}
 		if p.StateResident(part) {
@@ -157,7 +157,7 @@ func (p *Plan) Choices() []string {
 		if p.StatePasses(part) {
 			passing++
 		}
-		if p.savedHere(i) {
+		if p.Placement.Where.Inputs[i] == Device {
 			here++
 		}
 		if p.SavedOnDisk(i) {
@@ -166,9 +166,9 @@ func (p *Plan) Choices() []string {
 	}
 	blocks := len(p.Model.BlockParts)
 	moves := fmt.Sprintf("streamed: %d of %s through %s; gradients through %s, and %d for rounded ones", blocks-resident, count(blocks, "block"),
-		count(p.Placement.Slots, "weight slot"), count(p.Placement.GradSlots, "slot"), p.Placement.StageSlots)
+		count(p.Placement.Rings.Weights, "weight slot"), count(p.Placement.Rings.Gradients, "slot"), p.Placement.Rings.Rounded)
 	if p.sharesInputs() {
-		moves += fmt.Sprintf("; layer inputs and gradients share %s", count(p.Numerics.MicroBatches+p.Placement.SpareInputs, "buffer"))
+		moves += fmt.Sprintf("; layer inputs and gradients share %s", count(p.Numerics.MicroBatches+p.Placement.Rings.Inputs, "buffer"))
 	}
 	if here > 0 {
 		moves += fmt.Sprintf("; %s on the device", stay(count(here, "saved input"), here))

@@ -11,12 +11,13 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	"pgregory.net/rapid"
+
 	"github.com/millrace/millrace/hf"
 	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/nn"
 	"github.com/millrace/millrace/optim"
 	"github.com/millrace/millrace/plan"
-	"pgregory.net/rapid"
 )
 
 // onMachine asks for a named shape on a named machine, in steps of 64 Ki positions.
@@ -220,12 +221,12 @@ func TestPlanAsJSON(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.Placement.Keep[1] = nn.KeepGateUp
+	p.Placement.Where.Activations[1].Level = nn.KeepGateUp
 	doc, err := json.Marshal(p)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{`"compute":"bf16"`, `"master":"split"`, `"moments":"f32"`, `"sequence_len":`, `"keep":["input","gate-up",`, `"weight slots"`} {
+	for _, want := range []string{`"compute":"bf16"`, `"master":"split"`, `"moments":"f32"`, `"sequence_len":`, `{"level":"gate-up","place":"device"}`, `"weight slots"`} {
 		if !strings.Contains(string(doc), want) {
 			t.Errorf("%s is not in %.600s", want, doc)
 		}

@@ -35,7 +35,7 @@ func lcm(a, b int64) int64 {
 // extents are what the store keeps of a part. A tied tile that is streamed has its gradient sum there as well.
 func (p *Plan) extents(part int) []store.Spec {
 	types := p.types()
-	if p.Tied(part) && !p.Placement.Bind {
+	if p.Tied(part) && !p.Bound() {
 		types[store.GradSum] = tensor.F32
 	}
 	if p.StateResident(part) {

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
 	"github.com/millrace/millrace/nn"
 	"github.com/millrace/millrace/plan"
 )
@@ -29,24 +30,26 @@ func TestGoldenSchedules(t *testing.T) {
 		{"ring-of-2-tied", true, true, func(*plan.Placement) {}},
 		{"ring-of-2-f32", false, false, func(*plan.Placement) {}},
 		{"single-head-resident-saved", true, true, func(p *plan.Placement) {
-			p.SingleHead, p.SavedHere[2] = true, true
-			p.Resident[3] = true
+			p.HeadAtOnce, p.Where.Inputs[2] = true, plan.Device
+			p.Where.Weights[3] = plan.Device
 		}},
 		{"state-here", false, true, func(p *plan.Placement) {
-			p.SingleHead, p.Resident[2] = true, true
-			p.StateHere = []bool{4: true, 2: true, 6: true}
-			p.StateHere = append(p.StateHere, make([]bool, len(p.Resident)-len(p.StateHere))...)
+			p.HeadAtOnce = true
+			for _, part := range []int{2, 6} {
+				p.Where.SetState(part, plan.Device)
+			}
 		}},
-		{"gather-ahead", false, true, func(p *plan.Placement) { p.GatherAhead = true }},
+		{"gather-ahead", false, true, func(p *plan.Placement) { p.LookAhead = true }},
 		{"state-passes", false, true, func(p *plan.Placement) {
-			p.StatePasses, p.StateSlots = make([]bool, len(p.Resident)), 2
-			p.StatePasses[2], p.StatePasses[4] = true, true
+			p.Rings.State = 2
+			p.Where.Updates[2], p.Where.Updates[4] = plan.Device, plan.Device
 		}},
 		{"kept-on-host", false, true, func(p *plan.Placement) {
-			p.KeptOnHost, p.KeptSlots = make([]bool, len(p.Keep)), 2
-			for b := range p.Keep {
-				p.Keep[b], p.KeptOnHost[b] = nn.KeepAttention, b > 0
+			p.Rings.Activations = 2
+			for b := range p.Where.Activations {
+				p.Where.Activations[b] = plan.Activations{Level: nn.KeepAttention, Place: plan.Host}
 			}
+			p.Where.Activations[0].Place = plan.Device
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

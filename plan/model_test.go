@@ -5,15 +5,15 @@ import (
 	"encoding/json"
 	"testing"
 
+	"pgregory.net/rapid"
+
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/hf"
 	"github.com/millrace/millrace/model"
-	"github.com/millrace/millrace/nn"
 	"github.com/millrace/millrace/optim"
 	"github.com/millrace/millrace/plan"
-	"github.com/millrace/millrace/store"
+	"github.com/millrace/millrace/plan/plantest"
 	"github.com/millrace/millrace/tensor"
-	"pgregory.net/rapid"
 )
 
 // errorer is what tests and rapid's tests have in common.
@@ -103,41 +103,12 @@ func newPlan(t errorer, m *model.Model, n plan.Numerics) *plan.Plan {
 
 // moving is the placement in which everything passes through rings.
 func moving(m *model.Model, slots int) plan.Placement {
-	return plan.Placement{Slots: slots, GradSlots: slots, StageSlots: slots, Resident: make([]bool, len(m.Parts)),
-		Keep: make([]nn.Keep, len(m.Blocks)), SavedHere: make([]bool, len(m.Blocks))}
+	return plantest.Streamed(len(m.Parts), len(m.Blocks), slots)
 }
 
 // drawPlacement picks any placement, also those that the planner would not choose.
-func drawPlacement(rt *rapid.T, m *model.Model) plan.Placement {
-	bools := func(n int, name string) []bool { return rapid.SliceOfN(rapid.Bool(), n, n).Draw(rt, name) }
-	p := plan.Placement{
-		Bind:  rapid.Bool().Draw(rt, "bind"),
-		Slots: rapid.IntRange(1, 5).Draw(rt, "slots"), GradSlots: rapid.IntRange(1, 3).Draw(rt, "gradient slots"),
-		StageSlots: rapid.IntRange(1, 3).Draw(rt, "stages"), SingleHead: rapid.Bool().Draw(rt, "single head"),
-		Resident: bools(len(m.Parts), "resident"), SavedHere: bools(len(m.Blocks), "saved on the device"),
-		KeptOnHost: bools(len(m.Blocks), "kept on the host"), KeptSlots: rapid.IntRange(1, 3).Draw(rt, "kept slots"),
-		GatherAhead: rapid.Bool().Draw(rt, "gather ahead"),
-	}
-	if rapid.Bool().Draw(rt, "disk") {
-		for _, inputs := range bools(len(m.Parts), "inputs on disk") {
-			var kinds [store.Kinds]bool
-			kinds[store.Inputs] = inputs
-			p.OnDisk = append(p.OnDisk, kinds)
-		}
-	}
-	if rapid.Bool().Draw(rt, "updates on the device") {
-		p.StateHere = bools(len(m.Parts), "state on the device")
-	}
-	if rapid.Bool().Draw(rt, "state passes") {
-		p.StatePasses, p.StateSlots = bools(len(m.Parts), "state that passes"), rapid.IntRange(1, 3).Draw(rt, "state slots")
-	}
-	if rapid.Bool().Draw(rt, "shared inputs") {
-		p.SpareInputs = rapid.IntRange(1, 3).Draw(rt, "spare inputs")
-	}
-	for range m.Blocks {
-		p.Keep = append(p.Keep, nn.Keep(rapid.IntRange(0, nn.Keeps-1).Draw(rt, "keep")))
-	}
-	return p
+func drawPlacement(rt *rapid.T, m *model.Model, mayBind bool) plan.Placement {
+	return plantest.Draw(rt, len(m.Parts), len(m.Blocks), mayBind && rapid.Bool().Draw(rt, "bound"))
 }
 
 var phases = []plan.Phase{plan.Prologue, plan.Steady, plan.Flush, plan.Forwards}

@@ -85,6 +85,8 @@ type Plan struct {
 	HostBudget   int64      `json:"host_budget_bytes"`
 	DiskBudget   int64      `json:"disk_budget_bytes,omitempty"`
 	Predicted    Prediction `json:"predicted"`
+
+	asked *Request // what it was made from, for Why
 }
 
 // DeviceTotalBytes is what the run takes of the device, and what the budget bounds. Not in it is what no program is told, such
@@ -163,7 +165,7 @@ func (p *Plan) Pinned(purpose string) bool {
 		store.Weights.String(), store.Grad.String():
 		return true
 	}
-	for _, kind := range keptKinds {
+	for _, kind := range stateKinds {
 		if purpose == kind.String() {
 			return p.Unified || p.AnyStateResident() || p.anyStatePasses()
 		}

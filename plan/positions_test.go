@@ -34,9 +34,9 @@ func TestDeviceBytesPerPosition(t *testing.T) {
 		want   float64
 	}{
 		{"tiles", func(*plan.Placement) {}, tokens + working + (2+4)*hidden + 4 + 3*4 + 4},
-		{"at once", func(p *plan.Placement) { p.SingleHead = true }, tokens + working},
-		{"tiles, shared inputs", func(p *plan.Placement) { p.SpareInputs = 2 }, tokens + working/3 + (2+4)*hidden + 4 + 3*4 + 4},
-		{"at once, shared inputs", func(p *plan.Placement) { p.SingleHead, p.SpareInputs = true, 2 }, tokens + working/3},
+		{"at once", func(p *plan.Placement) { p.HeadAtOnce = true }, tokens + working},
+		{"tiles, shared inputs", func(p *plan.Placement) { p.Rings.Inputs = 2 }, tokens + working/3 + (2+4)*hidden + 4 + 3*4 + 4},
+		{"at once, shared inputs", func(p *plan.Placement) { p.HeadAtOnce, p.Rings.Inputs = true, 2 }, tokens + working/3},
 	} {
 		if got := perPosition(t, c.change); math.Abs(got-c.want) > 0.01*c.want {
 			t.Errorf("%s: %.4g bytes, want %.4g", c.name, got, c.want)

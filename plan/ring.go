@@ -70,7 +70,7 @@ func (p *Plan) ActivationsSpill(block int) bool {
 		}
 	}
 	micros := p.Numerics.MicroBatches
-	visits := min(p.Placement.KeptSlots, blocks*micros)
+	visits := min(p.Placement.Rings.Activations, blocks*micros)
 	return visits%micros != 0 || above >= visits/micros
 }
 
@@ -80,8 +80,8 @@ func (b *builder) nextKept(layer, m int) (int, resource) {
 	slot, held := b.keptIn[[2]int{layer, m}]
 	if !held {
 		slot = len(b.kept)
-		if slot >= b.Placement.KeptSlots {
-			slot = b.kept[len(b.kept)-b.Placement.KeptSlots]
+		if slot >= b.Placement.Rings.Activations {
+			slot = b.kept[len(b.kept)-b.Placement.Rings.Activations]
 		}
 	}
 	if !b.ActivationsSpill(layer - 1) {

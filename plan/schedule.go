@@ -118,15 +118,15 @@ func (b *builder) touch(r resource) *touch {
 			i = parts + r.b
 		}
 	case slotWeights:
-		count = b.Placement.Slots
+		count = b.Placement.Rings.Weights
 	case gradSlot: // none is that of parts that are frozen
-		count, i = b.Placement.GradSlots+1, r.a+1
+		count, i = b.Placement.Rings.Gradients+1, r.a+1
 	case stageSlot:
-		count = b.Placement.StageSlots
+		count = b.Placement.Rings.Rounded
 	case stateSlot:
-		count = b.Placement.StateSlots
+		count = b.Placement.Rings.State
 	case keptSlot:
-		count = b.Placement.KeptSlots
+		count = b.Placement.Rings.Activations
 	case workingInput:
 		count, i = 2*micros, r.a*micros+r.b
 	case hostKept, savedInput, hostInput:
@@ -134,7 +134,7 @@ func (b *builder) touch(r resource) *touch {
 	case inputGrad, headState:
 		count = micros
 	case sharedInput:
-		count = micros + b.Placement.SpareInputs
+		count = micros + b.Placement.Rings.Inputs
 	case results: // of micro-batches, of parts, the count of bad weights
 		count, i = micros+parts+1, [...]int{0, micros, micros + parts}[r.a]+r.b
 	case batchTokens, scratch, logitChunk, hostLogits:
@@ -154,7 +154,7 @@ func (p *Plan) ScheduleOf(mode Mode) *Schedule {
 	for parity := range b.inX {
 		b.inX[parity] = make([]int, p.Numerics.MicroBatches)
 	}
-	ahead := b.runs() && b.updates() && p.gathersAhead()
+	ahead := b.runs() && b.updates() && p.Placement.LookAhead
 	if ahead {
 		b.gather(GatherAhead)
 	}
@@ -183,7 +183,7 @@ func (p *Plan) ScheduleOf(mode Mode) *Schedule {
 		b.update(p.Model.EmbedTiles...)
 	}
 	if b.runs() {
-		b.slots.plan(p.Placement.Slots, b.visits())
+		b.slots.plan(p.Placement.Rings.Weights, b.visits())
 		b.forward()
 		b.head()
 	}
@@ -310,14 +310,14 @@ func (b *builder) fetchPassing() {
 		return
 	}
 	o := op(LaneFetch, FetchState)
-	o.Part, o.State = b.passing[0], b.passed%b.Placement.StateSlots
+	o.Part, o.State = b.passing[0], b.passed%b.Placement.Rings.State
 	b.add(o, []resource{{hostWeights, o.Part, 0}, b.hostGrad(o.Part)}, []resource{{stateSlot, o.State, 0}})
 	b.passing, b.passed = b.passing[1:], b.passed+1
 }
 
 // updatePassing updates the part whose state has come to the device, takes all of it home and has the next one come.
 func (b *builder) updatePassing(part, slot int) {
-	here := []resource{{slotWeights, slot, 0}, {stateSlot, (b.passed - 1) % b.Placement.StateSlots, 0}}
+	here := []resource{{slotWeights, slot, 0}, {stateSlot, (b.passed - 1) % b.Placement.Rings.State, 0}}
 	o := op(LaneCompute, Update)
 	o.Part, o.Slot, o.State, o.First = part, slot, here[1].a, !b.counts
 	b.counts = true
@@ -398,7 +398,7 @@ func (b *builder) backwards() bool { return b.Phase == Prologue || b.Phase == St
 // weights makes sure that the part is on the device and returns what the visit reads.
 func (b *builder) weights(part int) resource {
 	switch {
-	case b.Placement.Bind:
+	case b.Bound():
 		return resource{hostWeights, part, 0}
 	case b.resident(part):
 		r := resource{ownWeights, part, 0}
@@ -505,7 +505,7 @@ func (b *builder) gather(kind Kind) {
 	var rows []resource
 	for m := range b.Numerics.MicroBatches {
 		to := resource{hostInput, 1, m}
-		if b.Placement.Bind {
+		if b.Bound() {
 			if to = b.input(1, m); to.what == workingInput {
 				b.inX[1][m] = 1
 			}
@@ -516,7 +516,7 @@ func (b *builder) gather(kind Kind) {
 }
 
 func (b *builder) forward() {
-	if !b.Placement.Bind {
+	if !b.Bound() {
 		b.add(op(LaneFetch, Upload), nil, []resource{{batchTokens, 0, 0}})
 	}
 	for layer := 1; layer <= b.blocks(); layer++ {
@@ -542,7 +542,7 @@ func (b *builder) forward() {
 				b.inX[(layer+1)%2][m] = layer + 1
 			}
 			if y.what != savedInput {
-				if layer < b.blocks() && b.leaves(layer) && b.backwards() {
+				if layer < b.blocks() && b.inputSpills(layer) && b.backwards() {
 					o := op(LaneDrain, Save)
 					o.Layer, o.Micro, o.Input = layer+1, m, bufferOf(y)
 					b.add(o, []resource{y}, []resource{{hostInput, layer + 1, m}})
@@ -556,7 +556,7 @@ func (b *builder) forward() {
 // the head has of one is room for all; else each tile sees all of them.
 func (b *builder) head() {
 	norm := b.weights(b.Model.NormPart)
-	if b.Placement.SingleHead {
+	if b.Placement.HeadAtOnce {
 		b.headAtOnce(norm)
 	} else {
 		b.headByTiles(norm)
@@ -602,7 +602,7 @@ func (b *builder) headAtOnce(norm resource) {
 	}
 	// The tiles are complete all at once. Those that a slot waits for are rounded now, less the norm's that follows; the others each
 	// behind a block, while the gradients before them drain.
-	free := b.Placement.StageSlots - 1
+	free := b.Placement.Rings.Rounded - 1
 	for _, p := range slices.Backward(tiles) {
 		if !b.staged() || b.Tied(p) || b.StateResident(p) || free > 0 {
 			b.finishGrad(p)
@@ -694,7 +694,7 @@ func (b *builder) logits(part, m int, w resource) {
 		compute := op(LaneCompute, HeadLogits)
 		compute.Part, compute.Micro, compute.Slot, compute.Chunk = part, m, b.slotOf(w), c
 		reads := []resource{w, b.headState(m)}
-		if b.Placement.Bind {
+		if b.Bound() {
 			b.add(compute, reads, []resource{{hostLogits, 0, 0}})
 			continue
 		}
@@ -754,7 +754,7 @@ func (b *builder) zeroGrad(part int) {
 	}
 	if !b.ownGrad(part) && !b.GradInExtent(part) {
 		b.gradOf[part] = b.grad
-		b.grad = (b.grad + 1) % b.Placement.GradSlots
+		b.grad = (b.grad + 1) % b.Placement.Rings.Gradients
 	}
 	o := op(LaneCompute, ZeroGrad)
 	o.Part, o.Grad = part, b.gradIndex(part)
@@ -788,7 +788,7 @@ func (b *builder) finishGrad(part int) {
 	}
 	g := b.gradResource(part)
 	if b.Tied(part) {
-		if !b.Placement.Bind {
+		if !b.Bound() {
 			o := op(LaneDrain, DrainSum)
 			o.Part, o.Grad = part, b.gradIndex(part)
 			b.add(o, []resource{g}, []resource{{gradSum, part, 0}})
@@ -797,7 +797,7 @@ func (b *builder) finishGrad(part int) {
 	}
 	round := op(LaneCompute, Round)
 	round.Part, round.Grad = part, b.gradIndex(part)
-	if b.Placement.Bind {
+	if b.Bound() {
 		b.add(round, []resource{g}, []resource{b.hostGrad(part), {results, 1, part}})
 		return
 	}
@@ -814,7 +814,7 @@ func (b *builder) finishGrad(part int) {
 	from := g
 	if b.staged() {
 		round.Stage, drain.Stage = b.stage, b.stage
-		b.stage = (b.stage + 1) % b.Placement.StageSlots
+		b.stage = (b.stage + 1) % b.Placement.Rings.Rounded
 		from = resource{stageSlot, round.Stage, 0}
 		b.add(round, []resource{g}, []resource{from, {results, 1, part}})
 	} else {
@@ -830,7 +830,7 @@ func (b *builder) embedTrained() bool { return slices.ContainsFunc(b.Model.Embed
 
 // drainInput takes the gradient of x[1][m] home as soon as there is one: what follows it ends the step.
 func (b *builder) drainInput(m int) {
-	if b.Placement.Bind || !b.embedTrained() {
+	if b.Bound() || !b.embedTrained() {
 		return
 	}
 	o := op(LaneDrain, DrainInput)
@@ -848,7 +848,7 @@ func (b *builder) embeddingGrad() {
 	var dx []resource
 	for m := range b.Numerics.MicroBatches {
 		r := resource{hostInput, 1, m}
-		if b.Placement.Bind {
+		if b.Bound() {
 			r = resource{inputGrad, m, 0}
 		}
 		dx = append(dx, r)
@@ -864,7 +864,7 @@ func (b *builder) embeddingGrad() {
 
 // collect ends a step: its sums of squares and losses come home together. Where results are bound they are there.
 func (b *builder) collect() {
-	if b.Placement.Bind {
+	if b.Bound() {
 		return
 	}
 	reads := []resource{{results, 2, 0}}

@@ -4,10 +4,11 @@ import (
 	"slices"
 	"testing"
 
+	"pgregory.net/rapid"
+
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/store"
-	"pgregory.net/rapid"
 )
 
 // Whatever the model and the placement, each operation finds what it reads where it reads it, all is updated and brought
@@ -15,9 +16,9 @@ import (
 func TestSchedulesAreSound(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		m := drawModel(rt)
-		p := newPlan(rt, m, numerics(rapid.IntRange(1, 3).Draw(rt, "micro-batches"), rapid.Bool().Draw(rt, "split"))).
-			With(drawPlacement(rt, m))
+		p := newPlan(rt, m, numerics(rapid.IntRange(1, 3).Draw(rt, "micro-batches"), rapid.Bool().Draw(rt, "split")))
 		p.Wants.NoClip = rapid.Bool().Draw(rt, "not clipped")
+		p = p.With(drawPlacement(rt, m, true))
 		for _, phase := range append(phases, plan.Nothing) {
 			for _, saves := range []bool{false, true} {
 				mode := plan.Mode{Phase: phase, Saves: saves}
@@ -68,7 +69,7 @@ func TestBuffersAreApart(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		m := drawModel(rt)
 		n := numerics(rapid.IntRange(1, 3).Draw(rt, "micro-batches"), rapid.Bool().Draw(rt, "split"))
-		p := newPlan(rt, m, n).With(drawPlacement(rt, m))
+		p := newPlan(rt, m, n).With(drawPlacement(rt, m, true))
 		b := p.Place(device.Mem{})
 		if n := plan.PlacedBytes(p); n != p.DeviceBytes {
 			rt.Errorf("%d bytes are counted, and %d placed", p.DeviceBytes, n)

@@ -334,7 +334,7 @@ func seconds(bytes int64, perSec float64) float64 {
 
 // diskBytes is the length of each extent that is on disk, by part and kind, in the whole blocks that are moved.
 func (p *Plan) diskBytes() [][store.Kinds]int64 {
-	if len(p.Placement.OnDisk) == 0 {
+	if !p.Placement.Where.onDisk() {
 		return nil
 	}
 	all := make([][store.Kinds]int64, len(p.Model.Parts))
@@ -430,12 +430,12 @@ func (p *Plan) costs() func(op *Op) cost {
 			c.up = p.weightBytes(op.Part)
 			disk(op.Part, store.Weights, 1, 0)
 		case FetchState:
-			c.up = p.keptBytes(op.Part)
+			c.up = p.stateBytes(op.Part)
 			if p.StatePasses(op.Part) {
 				c.up += p.storedGradBytes(op.Part)
 			}
 		case Home:
-			c.down = p.weightBytes(op.Part) + p.keptBytes(op.Part)
+			c.down = p.weightBytes(op.Part) + p.stateBytes(op.Part)
 		case Load:
 			c.up = x
 			if p.SavedOnDisk(op.Layer - 1) {
@@ -469,7 +469,7 @@ func (p *Plan) costs() func(op *Op) cost {
 			pairs := p.pairs(d)
 			all, back, again := d.FLOPs(t, pairs)
 			none, backNone, againNone := d.FLOPs(t, 0)
-			keep := p.Placement.Keep[op.Layer-1]
+			keep := p.Keep(op.Layer - 1)
 			forwardElems, backwardElems := d.ElementTraffic(keep)
 			forwardOps, backwardOps, againOps := d.Ops(int(chunks))
 			if op.Kind == Forward {

@@ -5,10 +5,11 @@ import (
 	"slices"
 	"testing"
 
+	"pgregory.net/rapid"
+
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/store"
-	"pgregory.net/rapid"
 )
 
 // A step takes no less than any lane is busy, or the cores of a unified device, or the disk, and no more than all of them
@@ -18,12 +19,7 @@ func TestSimulationIsBounded(t *testing.T) {
 		r := drawRequest(rt)
 		r.Machine.DiskReadBytesPerSec, r.Machine.DiskWriteBytesPerSec = 1e8, 1e9
 		unified := device.Info{Unified: rapid.Bool().Draw(rt, "unified")}
-		place := drawPlacement(rt, r.Model)
-		place.Bind = place.Bind && unified.Unified
-		if rapid.Bool().Draw(rt, "state on disk") && !place.Bind {
-			place.OnDisk = everything(len(r.Model.Parts))
-		}
-		place.Moves = rapid.IntRange(0, 4).Draw(rt, "moves")
+		place := drawPlacement(rt, r.Model, unified.Unified)
 		p := newPlan(rt, r.Model, r.Numerics).With(place)
 		q := p.Simulate(r.Machine, unified)
 		least, sum := 0.0, 0.0
@@ -54,11 +50,7 @@ func TestGroupsOfMicroBatches(t *testing.T) {
 		r.Numerics.MicroBatches = rapid.IntRange(1, 6*plan.SimulatedMicros).Draw(rt, "micro-batches")
 		r.Machine.DiskReadBytesPerSec, r.Machine.DiskWriteBytesPerSec = 1e8, 1e9
 		unified := device.Info{Unified: rapid.Bool().Draw(rt, "unified")}
-		place := drawPlacement(rt, r.Model)
-		place.Bind = place.Bind && unified.Unified
-		if rapid.Bool().Draw(rt, "state on disk") && !place.Bind {
-			place.OnDisk = everything(len(r.Model.Parts))
-		}
+		place := drawPlacement(rt, r.Model, unified.Unified)
 		p := newPlan(rt, r.Model, r.Numerics).With(place)
 		fast, each := p.Simulate(r.Machine, unified), plan.SimulateEach(p, r.Machine, unified)
 		if r.Numerics.MicroBatches <= plan.SimulatedMicros && fast != each {
@@ -117,17 +109,6 @@ func TestLanesSlowEachOtherDown(t *testing.T) {
 	}
 }
 
-// everything is all of the state and of the inputs on disk.
-func everything(parts int) [][store.Kinds]bool {
-	all := make([][store.Kinds]bool, parts)
-	for part := range all {
-		for kind := range all[part] {
-			all[part][kind] = true
-		}
-	}
-	return all
-}
-
 // Weights that come from disk come as fast as the drive can only with as many pieces ahead as it wants requests.
 func TestMoreStagingForALaneAlone(t *testing.T) {
 	m := medium.model(t)
@@ -135,9 +116,9 @@ func TestMoreStagingForALaneAlone(t *testing.T) {
 	slow.DiskReadBytesPerSec, slow.DiskWriteBytesPerSec = 1e6, 1e12
 	step := func(moves int) float64 {
 		place := moving(m, 2)
-		place.OnDisk, place.Moves = make([][store.Kinds]bool, len(m.Parts)), moves
-		for part := range place.OnDisk {
-			place.OnDisk[part][store.Weights] = true
+		place.Rings.Reads = moves
+		for part := range m.Parts {
+			place.Where.State[part][store.Weights] = plan.Disk
 		}
 		return newPlan(t, m, numerics(1, true)).With(place).Simulate(slow, gpu).StepSeconds
 	}
@@ -155,8 +136,7 @@ func TestIdlesAddUp(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		r := drawRequest(rt)
 		r.Machine.DiskReadBytesPerSec, r.Machine.DiskWriteBytesPerSec = 1e8, 1e9
-		place := drawPlacement(rt, r.Model)
-		place.Bind = false
+		place := drawPlacement(rt, r.Model, false)
 		p := newPlan(rt, r.Model, r.Numerics).With(place)
 		q := p.Simulate(r.Machine, gpu)
 		sum := 0.0
@@ -191,7 +171,7 @@ func TestHeadGradientsDrainBehindBackward(t *testing.T) {
 		t.Fatalf("%d tiles", len(m.HeadTiles))
 	}
 	place := moving(m, 2)
-	place.SingleHead = true
+	place.HeadAtOnce = true
 	p := newPlan(t, m, numerics(8, true)).With(place)
 	slow := machine
 	slow.BF16FLOPsPerSec, slow.DownloadBytesPerSec = 1e11, 5e8

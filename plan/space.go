@@ -26,6 +26,7 @@ type Space struct {
 // for each that is linked, so that it takes as much.
 func CheckpointBytes(m *model.Model, n Numerics) (sum int64) {
 	p := &Plan{Model: m, Numerics: n}
+	p.Placement = p.settle(Smallest(len(m.Parts), len(m.Blocks), false))
 	for part := range m.Parts {
 		for _, spec := range p.extents(part) {
 			if spec.Kind.Transient() {

@@ -6,11 +6,11 @@ import (
 	"github.com/millrace/millrace/store"
 )
 
-// StagingQuota is the least staging memory of each lane when extents are on disk: see Placement.Moves.
+// StagingQuota is the least staging memory of each lane when extents are on disk: see Rings.Reads.
 var StagingQuota = store.LaneQuota(1, 1)
 
 // Quota is the staging memory of each lane.
-func (p *Placement) Quota() store.Quota { return store.LaneQuota(1, max(p.Moves, 1)) }
+func (p *Placement) Quota() store.Quota { return store.LaneQuota(1, max(p.Rings.Reads, 1)) }
 
 // DiskWorkers is how many reads and writes of the disk are under way at once. A machine's rates are those of so many.
 const DiskWorkers = 4
@@ -21,7 +21,7 @@ func (p *Placement) diskShare(lane Lane) float64 {
 	if lane == LaneUpdate {
 		return 1
 	}
-	return min(float64(1+max(p.Moves, 1))/DiskWorkers, 1)
+	return min(float64(1+max(p.Rings.Reads, 1))/DiskWorkers, 1)
 }
 
 // StagingPurpose is the name of the staging memory in the plan.
@@ -39,7 +39,7 @@ func (p *Plan) mayBeOnDisk(kind store.Kind) bool {
 	case store.Low, store.FirstMoment, store.SecondMoment, store.FirstScale, store.SecondScale:
 		return true
 	}
-	return !p.Placement.Bind && (kind != store.Grad || !p.UpdatesInBackward())
+	return !p.Bound() && (kind != store.Grad || !p.UpdatesInBackward())
 }
 
 // tierTable is what the extents take of host memory and of disk.
@@ -104,17 +104,17 @@ func (t *tierTable) enter(p *Plan) {
 // parts first: their update comes last, behind the forward pass of the others, so their reads have most time; of inputs
 // those of the first blocks, which are not needed for longest.
 func (c *chooser) spill(place Placement, inputsFirst int) Placement {
-	place.OnDisk = nil
+	place = place.Clone()
+	place.Where.offDisk()
 	p := c.measure(place)
 	if c.HostBytes == 0 || c.DiskBytes == 0 || p.ProcessBytes() <= c.HostBytes {
 		return place
 	}
-	place.OnDisk = make([][store.Kinds]bool, len(c.Model.Parts))
 	s := c.plan(place)
 	bytes := map[store.ID]int64{}
 	var inputs, others []store.ID
 	for block, part := range c.Model.BlockParts {
-		if block > 0 && s.leaves(block) {
+		if block > 0 && s.inputSpills(block) {
 			id := store.ID{Part: part, Kind: store.Inputs}
 			inputs, bytes[id] = append(inputs, id), s.inputBytes()*int64(s.Numerics.MicroBatches)
 		}
@@ -143,7 +143,7 @@ func (c *chooser) spill(place Placement, inputsFirst int) Placement {
 		if over <= 0 || c.ctx.Err() != nil {
 			break
 		}
-		place.OnDisk[id.Part][id.Kind] = true
+		place.Where.setDisk(c.Model, id)
 		over -= bytes[id]
 		if !sized[id.Kind] || over <= 0 {
 			over, sized[id.Kind] = c.measure(place).ProcessBytes()-c.HostBytes, true
@@ -156,7 +156,7 @@ func (c *chooser) spill(place Placement, inputsFirst int) Placement {
 // with; a thorough search also has those with more staging memory.
 func (c *chooser) spills(place Placement, thorough bool) []Placement {
 	all := []Placement{c.spill(place, 0)}
-	if len(all[0].OnDisk) == 0 || place.Bind {
+	if !all[0].Where.onDisk() || place.Where.Bound() {
 		return all
 	}
 	inputs := []int{len(c.Model.Blocks) / 2, len(c.Model.Blocks)}
@@ -164,7 +164,7 @@ func (c *chooser) spills(place Placement, thorough bool) []Placement {
 		all = append(all, c.spill(place, n))
 	}
 	if thorough {
-		place.Moves = DiskWorkers - 1
+		place.Rings.Reads = DiskWorkers - 1
 		for _, n := range append([]int{0}, inputs...) {
 			all = append(all, c.spill(place, n))
 		}

@@ -46,7 +46,7 @@ func TestSavedInputsGoToDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := inputs
-	if p.Placement.SpareInputs > 0 {
+	if p.Placement.Rings.Inputs > 0 {
 		want += each // that of the last block leaves as well
 	}
 	if got := savedInputs(p.Host) + savedInputs(p.Disk); savedInputs(p.Disk) < inputs/2 || got < want || got > want*102/100 {

@@ -319,7 +319,7 @@ func (e *Engine) placeHost() {
 	micros := e.Plan.Numerics.MicroBatches
 	var at int64
 	for _, p := range e.Plan.Model.EmbedTiles {
-		if e.Plan.Tied(p) && e.Plan.Placement.Bind {
+		if e.Plan.Tied(p) && e.Plan.Bound() {
 			e.sumAt[p] = at
 			at += e.gradBytes(p)
 		}

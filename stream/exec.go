@@ -172,7 +172,7 @@ func (r *run) loss(s device.Stream, m int) {
 
 // result is where the device writes a scalar of the step.
 func (r *run) result(at int64) device.Mem {
-	if r.Plan.Placement.Bind {
+	if r.Plan.Bound() {
 		return r.registered[r.results].Slice(at, 8)
 	}
 	return r.buffers.Results.Slice(at, 8)
@@ -181,7 +181,7 @@ func (r *run) result(at int64) device.Mem {
 // batch is the tokens of a micro-batch as the device sees them.
 func (r *run) batch(m int) *nn.Batch {
 	mem := r.buffers.Batches
-	if r.Plan.Placement.Bind {
+	if r.Plan.Bound() {
 		mem = r.registered[r.tokens]
 	}
 	return plan.Batch(mem, m, r.Plan.Numerics.Positions())
@@ -223,7 +223,7 @@ func (r *run) weights(part, slot int) (nn.Params, error) {
 	l := r.Plan.Model.Parts[part].Layout
 	bytes := l.WeightElems * r.types[store.Weights].Bytes()
 	switch {
-	case r.Plan.Placement.Bind:
+	case r.Plan.Bound():
 		mem, err := r.bind(store.ID{Part: part, Kind: store.Weights}, bytes, store.Read)
 		return nn.Weights(mem, l, r.types[store.Weights]), err
 	case slot >= 0:
@@ -313,7 +313,7 @@ func (r *run) round(s device.Stream, op *plan.Op) error {
 	stored := full
 	if t := r.types[store.Grad]; t != tensor.F32 {
 		var mem device.Mem
-		if r.Plan.Placement.Bind {
+		if r.Plan.Bound() {
 			mem, err = r.bind(store.ID{Part: op.Part, Kind: store.Grad}, int64(elems)*t.Bytes(), store.Write)
 			if err != nil {
 				return err

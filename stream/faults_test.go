@@ -34,12 +34,11 @@ func least(tied bool) shape {
 // allOnDisk streams everything from disk and to it.
 func allOnDisk(p *plan.Placement) {
 	streamed(2)(p)
-	for range p.Resident {
-		var kinds [store.Kinds]bool
-		for kind := range kinds {
-			kinds[kind] = true
-		}
-		p.OnDisk = append(p.OnDisk, kinds)
+	for part := range p.Where.State {
+		p.Where.SetState(part, plan.Disk)
+	}
+	for b := range p.Where.Inputs {
+		p.Where.Inputs[b] = plan.Disk
 	}
 }
 
@@ -131,32 +130,36 @@ func faultCases() map[string]setup {
 		"ring":  {change: streamed(2)},
 		"kept": {change: func(p *plan.Placement) {
 			streamed(2)(p)
-			p.KeptOnHost, p.KeptSlots = make([]bool, len(p.Keep)), 2
-			for i := range p.Keep {
-				p.Keep[i], p.KeptOnHost[i] = nn.KeepAttention, true
+			p.Rings.Activations = 2
+			for b := range p.Where.Activations {
+				p.Where.Activations[b] = plan.Activations{Level: nn.KeepAttention, Place: plan.Host}
 			}
 		}},
 		"disk": {change: allOnDisk, files: func() vfs.FS { return vfs.NewMem() }},
 		"resident": {change: func(p *plan.Placement) {
 			streamed(1)(p)
-			p.SingleHead, p.GradSlots, p.StageSlots = true, 2, 2
-			for i := range p.Resident {
-				p.Resident[i], p.SavedHere[i%len(p.SavedHere)] = true, true
+			p.HeadAtOnce, p.Rings.Gradients, p.Rings.Rounded = true, 2, 2
+			for part := range p.Where.Weights {
+				p.Where.Weights[part] = plan.Device
+			}
+			for b := range p.Where.Inputs {
+				p.Where.Inputs[b] = plan.Device
 			}
 		}},
 		"state passes": {change: func(p *plan.Placement) {
 			streamed(2)(p)
-			p.StatePasses, p.StateSlots = make([]bool, len(p.Resident)), 2
-			for i := range p.Resident {
-				p.StatePasses[i] = true
+			p.Rings.State = 2
+			for part := range p.Where.Updates {
+				p.Where.Updates[part] = plan.Device
 			}
 		}},
-		"state here": {change: func(p *plan.Placement) {
+		"state resident": {change: func(p *plan.Placement) {
 			streamed(2)(p)
-			p.SingleHead = true
-			p.StateHere = make([]bool, len(p.Resident))
-			for i := range p.Resident {
-				p.Resident[i], p.StateHere[i] = i != 2, true
+			p.HeadAtOnce = true
+			for part := range p.Where.State {
+				if part != 2 {
+					p.Where.SetState(part, plan.Device)
+				}
 			}
 		}},
 	}

@@ -12,9 +12,11 @@ import (
 // updatedHere keeps the state of all parts on the device that can have it there, but for the second part of each four.
 func updatedHere(p *plan.Placement) {
 	streamed(2)(p)
-	p.SingleHead, p.StateHere = true, make([]bool, len(p.Resident))
-	for i := range p.Resident {
-		p.Resident[i], p.StateHere[i] = i%4 != 1, i%4 != 1
+	p.HeadAtOnce = true
+	for part := range p.Where.State {
+		if part%4 != 1 {
+			p.Where.SetState(part, plan.Device)
+		}
 	}
 }
 

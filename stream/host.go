@@ -212,7 +212,7 @@ func (r *run) rowsOf(part int, off, n int64, t tensor.DType) (first, rows int) {
 
 // hostInput is where the embedding writes x[1][m], and finds its gradient.
 func (r *run) hostInput(m int) device.Mat {
-	if r.Plan.Placement.Bind {
+	if r.Plan.Bound() {
 		return r.input(-1, 1, m)
 	}
 	return device.NewMat(r.savedInput(r.onHost, 1, m), r.Plan.Numerics.Compute, r.Plan.Numerics.Positions(), r.Plan.Model.Hidden)
@@ -248,7 +248,7 @@ func (r *run) scatter(s device.Stream, p int) error {
 		r.release(plan.LaneUpdate)
 		i++
 	}
-	if r.Plan.Tied(p) && !r.Plan.Placement.Bind {
+	if r.Plan.Tied(p) && !r.Plan.Bound() {
 		r.versions.wrote(store.ID{Part: p, Kind: store.GradSum})
 	}
 	if r.Plan.UpdatesInBackward() {
@@ -300,7 +300,7 @@ func (r *run) sumTouched(s device.Stream, stored device.Mat, first, rows int) {
 
 // embeddingGrad is the gradient of x[1][m].
 func (r *run) embeddingGrad(m int) device.Mat {
-	if r.Plan.Placement.Bind {
+	if r.Plan.Bound() {
 		return r.buffers.DX[m]
 	}
 	return r.hostInput(m)
@@ -312,7 +312,7 @@ func (r *run) sumPiece(s device.Stream, p int, stored device.Mat, first, elems i
 	bytes := elems * tensor.F32.Bytes()
 	at := first * tensor.F32.Bytes()
 	switch {
-	case r.Plan.Tied(p) && r.Plan.Placement.Bind:
+	case r.Plan.Tied(p) && r.Plan.Bound():
 		return device.NewVec(r.onHost[r.sum].Slice(r.sumAt[p]+at, bytes), tensor.F32, int(elems)), nil
 	case r.Plan.Tied(p):
 		l, err := r.borrow(plan.LaneUpdate, store.ID{Part: p, Kind: store.GradSum}, at, bytes, store.Change)

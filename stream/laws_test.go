@@ -9,8 +9,8 @@ import (
 	"testing"
 
 	"github.com/millrace/millrace/model/modeltest"
-	"github.com/millrace/millrace/nn"
 	"github.com/millrace/millrace/plan"
+	"github.com/millrace/millrace/plan/plantest"
 	"github.com/millrace/millrace/store"
 	"github.com/millrace/millrace/stream"
 	"pgregory.net/rapid"
@@ -97,54 +97,8 @@ func sameBits(t errorer, got, want outcome, p *plan.Plan) {
 }
 
 // placements draws any placement that the planner could make, and more.
-func placements(rt *rapid.T, p *plan.Placement) {
-	keeps := rapid.SliceOfN(rapid.IntRange(0, nn.Keeps-1), len(p.Keep), len(p.Keep)).Draw(rt, "keep")
-	place := plan.Placement{
-		Bind:       rapid.Bool().Draw(rt, "bind"),
-		Slots:      rapid.IntRange(1, 5).Draw(rt, "slots"),
-		GradSlots:  rapid.IntRange(1, 3).Draw(rt, "gradient slots"),
-		StageSlots: rapid.IntRange(1, 3).Draw(rt, "stages"),
-		SingleHead: rapid.Bool().Draw(rt, "single head"),
-		Resident:   rapid.SliceOfN(rapid.Bool(), len(p.Resident), len(p.Resident)).Draw(rt, "resident"),
-		SavedHere:  rapid.SliceOfN(rapid.Bool(), len(p.SavedHere), len(p.SavedHere)).Draw(rt, "saved on the device"),
-		KeptOnHost: rapid.SliceOfN(rapid.Bool(), len(p.Keep), len(p.Keep)).Draw(rt, "kept on the host"),
-		KeptSlots:  rapid.IntRange(1, 3).Draw(rt, "kept slots"),
-
-		GatherAhead: rapid.Bool().Draw(rt, "gather ahead"),
-	}
-	if !place.Bind {
-		place.StateHere = rapid.SliceOfN(rapid.Bool(), len(p.Resident), len(p.Resident)).Draw(rt, "state on the device")
-	}
-	if rapid.Bool().Draw(rt, "state passes") {
-		place.StatePasses = rapid.SliceOfN(rapid.Bool(), len(p.Resident), len(p.Resident)).Draw(rt, "state that passes")
-		place.StateSlots = rapid.IntRange(1, 3).Draw(rt, "state slots")
-	}
-	if rapid.Bool().Draw(rt, "shared inputs") {
-		place.SpareInputs = rapid.IntRange(1, 3).Draw(rt, "spare inputs")
-	}
-	for _, k := range keeps {
-		place.Keep = append(place.Keep, nn.Keep(k))
-	}
-	if rapid.Bool().Draw(rt, "disk") {
-		for range p.Resident {
-			place.OnDisk = append(place.OnDisk, onDisk(rt, place.Bind))
-		}
-		place.Moves = rapid.IntRange(0, 4).Draw(rt, "moves")
-	}
-	*p = place
-}
-
-// onDisk draws which extents of a part are on disk: of a bound part only what the update lane alone uses.
-func onDisk(rt *rapid.T, bound bool) (kinds [store.Kinds]bool) {
-	for kind := range store.Kind(store.Kinds) {
-		switch kind {
-		case store.Weights, store.Grad, store.GradSum:
-			kinds[kind] = !bound && rapid.Bool().Draw(rt, kind.String())
-		default:
-			kinds[kind] = rapid.Bool().Draw(rt, kind.String())
-		}
-	}
-	return kinds
+func placements(rt *rapid.T, p *plan.Placement, mayBind bool) {
+	*p = plantest.Draw(rt, len(p.Where.Weights), len(p.Where.Inputs), mayBind && rapid.Bool().Draw(rt, "bound"))
 }
 
 // The law: a placement, a ring depth, overlap or a second run change no bit of results and state. For a long run give
@@ -192,7 +146,7 @@ func TestPlacementChangesNoBit(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		l := laws[rapid.IntRange(0, len(laws)-1).Draw(rt, "subject")]
 		r := start(rt, l.subject, setup{device: dev, serial: rapid.Bool().Draw(rt, "serial"),
-			change: func(p *plan.Placement) { placements(rt, p) }})
+			change: func(p *plan.Placement) { placements(rt, p, true) }})
 		defer r.close(rt)
 		rt.Log(l.name)
 		runs++
@@ -257,7 +211,7 @@ func TestShapesAndPlacementsChangeNoBit(t *testing.T) {
 			return train(rt, r, sub, steps), r.plan
 		}
 		want, _ := run(late, setup{change: streamed(1), serial: true})
-		got, p := run(sub, setup{change: func(p *plan.Placement) { placements(rt, p) }})
+		got, p := run(sub, setup{change: func(p *plan.Placement) { placements(rt, p, true) }})
 		sameBits(rt, got, want, p)
 	})
 }

@@ -50,7 +50,7 @@ func (r *run) hostLogits(m int) device.Mat {
 func (r *run) headLogits(s device.Stream, op *plan.Op, tile device.Mat) {
 	first, n := r.logitChunk(op)
 	xn := r.buffers.Normed[r.Plan.HeadBuffer(op.Micro)].RowRange(r.logitRow+first, n)
-	if r.Plan.Placement.Bind {
+	if r.Plan.Bound() {
 		r.head.Logits(s, tile, r.Plan.Model.Parts[op.Part].FirstRow, xn, r.hostLogits(op.Micro).RowRange(first, n))
 		return
 	}

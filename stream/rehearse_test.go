@@ -104,8 +104,7 @@ func TestRehearsedIsPlanned(t *testing.T) {
 		}
 		info := device.Info{Unified: rapid.Bool().Draw(rt, "unified")}
 		p := newPlan(rt, s, info, func(p *plan.Placement) {
-			placements(rt, p)
-			p.Bind = p.Bind && info.Unified
+			placements(rt, p, info.Unified)
 		})
 		got := rehearse(rt, s, p)
 		predicted := p.Simulate(machine, info)

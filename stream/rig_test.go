@@ -12,7 +12,6 @@ import (
 	"github.com/millrace/millrace/internal/vfs"
 	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/model/modeltest"
-	"github.com/millrace/millrace/nn"
 	"github.com/millrace/millrace/optim"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/store"
@@ -242,7 +241,7 @@ func updateOf(g *modeltest.Golden, step int) stream.Update {
 // streamed makes everything move: one or more slots, nothing kept, nothing resident but the norm.
 func streamed(slots int) func(*plan.Placement) {
 	return func(p *plan.Placement) {
-		*p = plan.Placement{Slots: slots, GradSlots: 1, StageSlots: 1, Resident: make([]bool, len(p.Resident)),
-			Keep: make([]nn.Keep, len(p.Keep)), SavedHere: make([]bool, len(p.SavedHere))}
+		*p = plan.Smallest(len(p.Where.Weights), len(p.Where.Inputs), false)
+		p.Rings.Weights = slots
 	}
 }

@@ -327,8 +327,8 @@ func (b *benchmark) planned() *BenchResult {
 		r.PlannedBy = "guess"
 	}
 	r.Parameters, _ = b.model.Params()
-	for _, resident := range p.Placement.Resident {
-		if resident {
+	for _, part := range p.Model.BlockParts {
+		if p.Placement.Where.Weights[part] == plan.Device {
 			r.ResidentBlocks++
 		}
 	}

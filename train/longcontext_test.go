@@ -55,8 +55,8 @@ func TestHalfAMillionTokens(t *testing.T) {
 		t.Errorf("%d bytes for %+v", got.DeviceBytes, p.Numerics)
 	}
 	// What attention leaves comes from host memory sooner than it is computed again.
-	for b := range p.Placement.Keep {
-		if !p.ActivationsPass(b) && p.Placement.Keep[b] == nn.KeepInput {
+	for b := range p.Model.Blocks {
+		if !p.ActivationsPass(b) && p.Keep(b) == nn.KeepInput {
 			t.Errorf("attention of block %d is computed again", b)
 		}
 	}

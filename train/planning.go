@@ -179,7 +179,7 @@ func fitRequest(ctx context.Context, r plan.Request, rows int, sizes Sizes, want
 		p = q
 	}
 	r = complete(p.Numerics.MicroBatch, p.Numerics.HeadChunk)
-	if p.Placement.Slots == 1 && best.Placement.Slots > 1 { // memory went elsewhere
+	if p.Placement.Rings.Weights == 1 && best.Placement.Rings.Weights > 1 { // memory went elsewhere
 		r.Overlap = true
 		if q, err := plan.New(ctx, r); err == nil && better(q, p) {
 			return q, nil
@@ -229,7 +229,7 @@ func (e *Env) checkFits(ctx context.Context, c *Config, m *model.Model, dev devi
 // better reports whether a plan with smaller operations is worth it: because it is faster or, if it is as fast by rates
 // that may be guesses, because weights travel behind the computation instead of between.
 func better(p, best *plan.Plan) bool {
-	if p.Placement.Slots > 1 && best.Placement.Slots == 1 {
+	if p.Placement.Rings.Weights > 1 && best.Placement.Rings.Weights == 1 {
 		return sameSpeed*p.Predicted.StepSeconds < best.Predicted.StepSeconds
 	}
 	return p.Predicted.StepSeconds < sameSpeed*best.Predicted.StepSeconds

@@ -37,8 +37,8 @@ func TestSmallerOperationsThatOverlap(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if p.Placement.Slots < 2 {
-		t.Errorf("%d weight slots with %d micro-batches and chunks of %d", p.Placement.Slots, p.Numerics.MicroBatches, p.Numerics.HeadChunk)
+	if p.Placement.Rings.Weights < 2 {
+		t.Errorf("%d weight slots with %d micro-batches and chunks of %d", p.Placement.Rings.Weights, p.Numerics.MicroBatches, p.Numerics.HeadChunk)
 	}
 	// What is not auto stays.
 	p, err = fitRequest(context.Background(), r, 4, Sizes{MicroBatch: 2, HeadChunk: 64}, nil)
@@ -93,7 +93,7 @@ func TestHeadChunks(t *testing.T) {
 		t.Errorf("with room: a chunk of %d and %d positions", n.HeadChunk, n.Positions())
 	}
 	// A chunk that large in a single visit has logits of 2.3 GiB.
-	if small := ask(on.Device, 2<<30, Sizes{}); small.DeviceBytes > 2<<30 || small.Placement.SingleHead && small.Numerics.HeadChunk == 4096 {
+	if small := ask(on.Device, 2<<30, Sizes{}); small.DeviceBytes > 2<<30 || small.Placement.HeadAtOnce && small.Numerics.HeadChunk == 4096 {
 		t.Errorf("without: a chunk of %d in %d bytes", small.Numerics.HeadChunk, small.DeviceBytes)
 	}
 	if n := ask(device.Info{Unified: true}, 0, Sizes{}).Numerics; n.HeadChunk > 512 || n.Positions() != cpuPositions {

@@ -99,10 +99,10 @@ func TestPlannedRunsDoNotFail(t *testing.T) {
 		if p.AnyStateResident() {
 			here++
 		}
-		if slices.Contains(p.Placement.KeptOnHost, true) {
+		if slices.ContainsFunc(p.Placement.Where.Activations, func(a plan.Activations) bool { return a.Place == plan.Host }) {
 			kept++
 		}
-		if p.Placement.SpareInputs > 0 {
+		if p.Placement.Rings.Inputs > 0 {
 			shared++
 		}
 		if r.DeviceBytes > 0 && p.DeviceBytes > r.DeviceBytes || p.ProcessBytes() > r.HostBytes || p.DiskBytes > r.DiskBytes {

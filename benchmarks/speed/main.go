@@ -60,10 +60,9 @@ func main() {
 
 // allResident is the plan on a device that has memory for the state of all blocks, and updates it.
 func allResident(p *plan.Plan) *plan.Plan {
-	place := p.Placement
-	place.Resident, place.StateHere = make([]bool, len(p.Model.Parts)), make([]bool, len(p.Model.Parts))
+	place := p.Placement.Clone()
 	for _, part := range p.Model.BlockParts {
-		place.Resident[part], place.StateHere[part] = true, true
+		place.Where.SetState(part, plan.Device)
 	}
 	return p.With(place)
 }

@@ -19,6 +19,7 @@ type planCmd struct {
 	TBW      string   `name:"tbw" placeholder:"SIZE" help:"What the drive is rated to have written in its life, such as 600TB."`
 	Rehearse bool     `help:"Also run three steps of the plan with devices that only count and state that is only addresses; fails where a byte differs from the plan."`
 	Schedule bool     `help:"Print the steps as lists of operations instead: the first one, and one of those that follow."`
+	Why      bool     `help:"Also tell what was tried, where each try ran out of memory, and what another gigabyte would buy."`
 	JSON     bool     `help:"Print the plan as JSON, as a run writes it to plan.json."`
 }
 
@@ -68,6 +69,11 @@ func (c *planCmd) Run(p *program) error {
 		}
 		out.Rehearsed = &r
 	}
+	if c.Why {
+		if out.Why, err = made.Plan.Why(p.ctx); err != nil {
+			return err
+		}
+	}
 	switch {
 	case c.JSON:
 		return p.printJSON(out)
@@ -83,6 +89,9 @@ func (c *planCmd) Run(p *program) error {
 	}
 	if len(made.Sources) > 0 {
 		text += "\n"
+	}
+	if out.Why != nil {
+		text += "\n" + out.Why.String()
 	}
 	if r := out.Rehearsed; r != nil {
 		text += fmt.Sprintf("\nrehearsed   %s on the device, %s on the host, %s to the device and %s back, %s read from disk and %s written: as planned; the engine takes %s to issue a step\n",
@@ -101,6 +110,7 @@ type planResult struct {
 	// AvailableBytes is the host memory that this machine has for the run, where the plan is for this machine.
 	AvailableBytes int64            `json:"available_bytes,omitempty"`
 	Rehearsed      *train.Rehearsal `json:"rehearsed,omitempty"`
+	Why            *plan.Why        `json:"why,omitempty"`
 }
 
 // read reads the run file or, for a model alone, makes one with data that a plan does not look at.

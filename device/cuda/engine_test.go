@@ -41,20 +41,25 @@ func numerics(g *modeltest.Golden, compute tensor.DType) plan.Numerics {
 
 // resident keeps what weights it can on the device, and the host updates all of them; updated keeps state there as well and has the
 // device update what it can; streamed moves everything through one slot, what the first block keeps included.
-func resident(p *plan.Placement) { p.StateHere = nil }
+func resident(p *plan.Placement) {
+	for part := range p.Where.State {
+		if p.Where.State[part][store.Weights] == plan.Device {
+			p.Where.SetState(part, plan.Host)
+		}
+	}
+}
 
 func updated(p *plan.Placement) {
-	p.SingleHead, p.StateHere = true, make([]bool, len(p.Resident))
-	for part := range p.Resident {
-		p.Resident[part], p.StateHere[part] = true, true
+	p.HeadAtOnce = true
+	for part := range p.Where.State {
+		p.Where.SetState(part, plan.Device)
 	}
 }
 
 func streamed(p *plan.Placement) {
-	*p = plan.Placement{Slots: 1, GradSlots: 1, StageSlots: 1, Resident: make([]bool, len(p.Resident)),
-		Keep: make([]nn.Keep, len(p.Keep)), SavedHere: make([]bool, len(p.SavedHere)),
-		KeptOnHost: make([]bool, len(p.Keep)), KeptSlots: 1}
-	p.Keep[0], p.KeptOnHost[0] = nn.KeepAttention, true
+	*p = plan.Smallest(len(p.Where.Weights), len(p.Where.Inputs), false)
+	p.Rings.Activations = 1
+	p.Where.Activations[0] = plan.Activations{Level: nn.KeepAttention, Place: plan.Host}
 }
 
 // train takes golden steps on a device, the CPU being the host's.

@@ -9,7 +9,7 @@ var levels = [][]string{
 	2: {"device/..."},
 	3: {"nn", "optim"},
 	4: {"model", "model/modeltest"},
-	5: {"plan"},
+	5: {"plan", "plan/plantest"},
 	6: {"stream", "checkpoint"},
 	7: {"train"},
 	8: {"cmd/...", "benchmarks", "benchmarks/...", "examples/..."},

@@ -1,0 +1,134 @@
+package plan
+
+import (
+	"fmt"
+
+	"github.com/millrace/millrace/data"
+	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/store"
+)
+
+// plan is the plan with a placement, before its bytes are counted.
+func (c *chooser) plan(place Placement) *Plan {
+	p := &Plan{Wants: c.Wants, Model: c.Model, Numerics: c.Numerics, ComputedOn: c.Device.Numerics, Warning: c.Device.Warning,
+		Unified: c.Device.Unified, DeviceBudget: c.DeviceBytes, HostBudget: c.HostBytes, DiskBudget: c.DiskBytes}
+	p.Placement, p.asked = p.settle(place), &c.Request
+	return p
+}
+
+// measure adds up what a placement takes.
+func (c *chooser) measure(place Placement) *Plan {
+	c.effort.placements++
+	p := c.plan(place)
+	a := device.NewArena(device.Mem{})
+	p.buffers(a, func(purpose string, bytes int64) {
+		if bytes > 0 {
+			p.Device = append(p.Device, Bytes{purpose, bytes})
+		}
+	})
+	p.DeviceBytes = a.Peak()
+
+	p.Host = p.hostBuffers()
+	switch n := c.Device.OverheadBytes + p.attentionBytes(c.Device); {
+	case !c.Device.Unified:
+		p.DeviceDriverBytes = n
+	case n > 0:
+		p.Host = append(p.Host, Bytes{driverPurpose, n})
+	}
+	if c.DataBytes > 0 {
+		p.Host = append(p.Host, Bytes{data.OrderPurpose, c.DataBytes})
+	}
+	if p.ManifestBytes = p.manifestBytes(); p.ManifestBytes > 0 {
+		p.Host = append(p.Host, Bytes{ManifestsPurpose, p.ManifestBytes})
+	}
+	if c.ProgramBytes > 0 {
+		p.Host = append(p.Host, Bytes{"program", c.ProgramBytes})
+	}
+	p.tierTable().enter(p)
+	c.pin(p)
+	for i := range p.Host {
+		p.Host[i].Bytes = store.AlignUp(p.Host[i].Bytes) // whole pages, as they are counted
+		p.HostBytes += p.Host[i].Bytes
+	}
+	return p
+}
+
+// pin adds what pinned host memory takes beside itself.
+func (c *chooser) pin(p *Plan) {
+	if p.Unified {
+		return
+	}
+	for _, list := range [][]Bytes{p.State, p.Host} {
+		for _, b := range list {
+			if p.Pinned(b.Purpose) {
+				p.PinnedBytes += store.AlignUp(b.Bytes)
+			}
+		}
+	}
+	mib := (p.PinnedBytes + 1<<20 - 1) >> 20
+	p.PageTableBytes = mib * c.Device.PinnedDeviceBytesPerMiB
+	if n := mib * c.Device.PinnedHostBytesPerMiB; n > 0 {
+		p.Host = append(p.Host, Bytes{pinRecordsPurpose, n})
+	}
+}
+
+// Names in the plan of what the device's driver takes for pinned host memory, of the device and of the host.
+const (
+	pageTablesPurpose = "page tables of pinned memory"
+	pinRecordsPurpose = "driver's records of pinned memory"
+)
+
+// driverPurpose is the name in the plan of what the device's driver takes for itself.
+const driverPurpose = "kernel scratch"
+
+// ManifestsPurpose is what the lists of files in checkpoints are counted under. They are the Go heap's.
+const ManifestsPurpose = "checkpoint manifests"
+
+// attentionBytes is what the device's driver takes for the gradient of attention.
+func (p *Plan) attentionBytes(dev device.Info) int64 {
+	var most int64
+	if p.Trains() {
+		for _, d := range p.Model.Blocks {
+			most = max(most, int64(p.Numerics.Positions())*int64(d.Heads)*int64(d.HeadDim))
+		}
+	}
+	return store.AlignUp(most * dev.AttentionElemBytes)
+}
+
+// fits compares a placement with the budgets.
+func (c *chooser) fits(p *Plan) error {
+	if c.DeviceBytes > 0 && p.DeviceTotalBytes() > c.DeviceBytes {
+		largest := largestOf(p.Device)
+		return fmt.Errorf("memory.device: a step needs at least %s on the device, %s of it for %s, and the budget is %s; raise it, or lower sequence_len (%d) or batch_tokens (%d)",
+			FormatBytes(p.DeviceTotalBytes()), FormatBytes(largest.Bytes), largest.Purpose, FormatBytes(c.DeviceBytes),
+			c.Numerics.SequenceLen, c.Numerics.StepPositions())
+	}
+	if p.DiskBytes > c.DiskBytes {
+		return fmt.Errorf("memory.disk: the run needs %s on disk beside %s of host memory, and the budget is %s; raise memory.disk or memory.host",
+			FormatBytes(p.DiskBytes), FormatBytes(c.HostBytes), FormatBytes(c.DiskBytes))
+	}
+	if c.HostBytes > 0 && p.ProcessBytes() > c.HostBytes {
+		params, _ := c.Model.Params()
+		var state int64
+		for _, b := range p.State {
+			state += b.Bytes
+		}
+		disk := ""
+		if c.DiskBytes == 0 {
+			disk = "set memory.disk, "
+		}
+		return fmt.Errorf("memory.host: the run needs %s of host memory, %s of it for the state of %s parameters, and the budget is %s; raise it, %schoose a smaller model, or lower batch_tokens (%d)",
+			FormatBytes(p.ProcessBytes()), FormatBytes(state), FormatCount(params), FormatBytes(c.HostBytes), disk, c.Numerics.StepPositions())
+	}
+	return nil
+}
+
+func largestOf(list []Bytes) Bytes {
+	var best Bytes
+	for _, b := range list {
+		if b.Bytes > best.Bytes {
+			best = b
+		}
+	}
+	return best
+}

@@ -1,0 +1,104 @@
+package plan
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/millrace/millrace/nn"
+	"github.com/millrace/millrace/store"
+)
+
+// Place is where bytes wait between two uses.
+type Place uint8
+
+// The places.
+const (
+	Absent  Place = iota // there is nothing to keep
+	InPlace              // in host memory, where a unified device uses them: nothing moves
+	Device               // in the device's memory
+	Host                 // in host memory
+	Disk                 // in files
+)
+
+var placeNames = [...]string{"absent", "in-place", "device", "host", "disk"}
+
+// String is the place's name in plan.json.
+func (p Place) String() string { return placeNames[p] }
+
+// MarshalText writes the name.
+func (p Place) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
+
+// UnmarshalText reads what MarshalText writes.
+func (p *Place) UnmarshalText(text []byte) error {
+	i := slices.Index(placeNames[:], string(text))
+	if i < 0 {
+		return fmt.Errorf("place %q is unknown; there are %v", text, placeNames)
+	}
+	*p = Place(i)
+	return nil
+}
+
+// Table says where everything waits. It is the only author of places: the schedule, the device's and the host's memory, the simulation
+// and the engine all follow from it. A table never changes a bit of the result.
+type Table struct {
+	// State says, by part and kind of extent, where it waits from step to step. Where a part's state is on the device, the device updates it
+	// there, the store's copy in host memory is written back when somebody is to read it ([WriteBack]), and the gradient has no extent.
+	State [][store.Kinds]Place `json:"state"`
+	// Weights says by part where the weights wait between the visits of one step: on the device, in a slot of their own; or where
+	// State has them, to be fetched for each visit through the ring of slots (Host). Parts that the device never visits have none.
+	Weights []Place `json:"weights"`
+	// Updates says by part where AdamW runs: on the host or on the device. State that is not on the device and is updated there passes: it
+	// comes with the weights when a step begins, is updated and leaves again, so that the link and the device share the updates with the host.
+	Updates []Place `json:"updates"`
+	// Inputs says by block where its input waits for the backward visit; that of a block that no backward visit needs is absent.
+	Inputs []Place `json:"inputs"`
+	// Activations says by block what its forward visit keeps for the backward visit, and where that waits.
+	Activations []Activations `json:"activations"`
+}
+
+// Activations are what a block keeps of its forward visit.
+type Activations struct {
+	Level nn.Keep `json:"level"`
+	Place Place   `json:"place"`
+}
+
+// Rings are how many buffers the device has for what passes through it.
+type Rings struct {
+	Weights   int `json:"weights"`   // weights of parts that have no slot of their own
+	Gradients int `json:"gradients"` // fp32 gradients
+	Rounded   int `json:"rounded"`   // rounded gradients on their way to the host
+	// State is for parts whose state passes.
+	State int `json:"state,omitempty"`
+	// Inputs is how many buffers for layer inputs there are beside one for each micro-batch; 0: a micro-batch has three, for the inputs
+	// of two layers and the gradient. With spare ones the input of the next layer goes to a free buffer, as does the gradient, and
+	// all saved inputs leave the device: see Plan.inputBuffer.
+	Inputs int `json:"inputs,omitempty"`
+	// Activations is for those that wait in host memory. They stay in the ring where forward turns into backward.
+	Activations int `json:"activations,omitempty"`
+	// Reads is how many pieces of a kind fetch has on their way from disk ahead of those that it moves to the device, and drain on
+	// their way to disk after those that it has moved; 0 is one.
+	Reads int `json:"reads,omitempty"`
+}
+
+// Placement is the table and what else of memory a step is given for speed.
+type Placement struct {
+	Where Table `json:"where"`
+	Rings Rings `json:"rings"`
+	// HeadAtOnce has all tiles of the head on the device in one visit, so that logits are computed once.
+	HeadAtOnce bool `json:"head_at_once"`
+	// LookAhead has a step look up rows of the embedding as the pending update will leave them, and update the table later. The first
+	// layer then waits for the rows of the step's tokens instead of the whole table.
+	LookAhead bool `json:"look_ahead,omitempty"`
+}
+
+// Bound reports whether weights are used where they lie, as a unified device can. Gradients are then rounded straight into their
+// extents, and saved inputs stay where they are written. There is no slot, no fetch and no drain.
+func (t *Table) Bound() bool { return len(t.State) > 0 && t.State[0][store.Weights] == InPlace }
+
+// Clone is a copy with slices of its own.
+func (p Placement) Clone() Placement {
+	w := &p.Where
+	w.State, w.Weights, w.Updates = slices.Clone(w.State), slices.Clone(w.Weights), slices.Clone(w.Updates)
+	w.Inputs, w.Activations = slices.Clone(w.Inputs), slices.Clone(w.Activations)
+	return p
+}

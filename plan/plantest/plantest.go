@@ -1,0 +1,66 @@
+// Package plantest draws placements for tests of the law that none of them changes a bit.
+//
+// Invariant: what it draws includes placements that the planner would not choose, and ones that it has to settle first.
+package plantest
+
+import (
+	"pgregory.net/rapid"
+
+	"github.com/millrace/millrace/nn"
+	"github.com/millrace/millrace/plan"
+	"github.com/millrace/millrace/store"
+)
+
+// Streamed is the placement in which everything passes through rings of some slots.
+func Streamed(parts, blocks, slots int) plan.Placement {
+	p := plan.Smallest(parts, blocks, false)
+	p.Rings = plan.Rings{Weights: slots, Gradients: slots, Rounded: slots}
+	return p
+}
+
+// Draw picks any placement of a model with some parts and blocks, bound or not.
+func Draw(rt *rapid.T, parts, blocks int, bound bool) plan.Placement {
+	number := func(name string, least, most int) int { return rapid.IntRange(least, most).Draw(rt, name) }
+	yes := func(name string) bool { return rapid.Bool().Draw(rt, name) }
+	p := plan.Smallest(parts, blocks, bound)
+	p.HeadAtOnce, p.LookAhead = yes("head at once"), yes("look ahead")
+	p.Rings = plan.Rings{Weights: number("weight slots", 1, 5), Gradients: number("gradient slots", 1, 3), Rounded: number("rounded slots", 1, 3),
+		Activations: number("activation slots", 1, 3)}
+	if yes("shared inputs") {
+		p.Rings.Inputs = number("spare inputs", 1, 3)
+	}
+	if yes("state passes") {
+		p.Rings.State = number("state slots", 1, 3)
+	}
+	w := &p.Where
+	disk, resident := yes("disk"), !bound && yes("state on the device")
+	if disk {
+		p.Rings.Reads = number("reads", 0, 4)
+	}
+	for part := range w.State {
+		if yes("weights stay") {
+			w.Weights[part] = plan.Device
+		}
+		if yes("device updates") {
+			w.Updates[part] = plan.Device
+		}
+		for kind := range store.Kind(store.Kinds) {
+			if inUse := kind == store.Weights || kind == store.Grad || kind == store.GradSum; disk && !(bound && inUse) && yes(kind.String()) {
+				w.State[part][kind] = plan.Disk
+			}
+		}
+		if resident && yes("state stays") {
+			w.SetState(part, plan.Device)
+		}
+	}
+	places := []plan.Place{plan.Host, plan.Device}
+	if disk {
+		places = append(places, plan.Disk)
+	}
+	for b := range w.Inputs {
+		w.Inputs[b] = rapid.SampledFrom(places).Draw(rt, "input")
+		w.Activations[b] = plan.Activations{Level: nn.Keep(number("keep", 0, nn.Keeps-1)),
+			Place: rapid.SampledFrom(places[:2]).Draw(rt, "activations")}
+	}
+	return p
+}

@@ -1,0 +1,246 @@
+package plan
+
+import (
+	"slices"
+	"sort"
+
+	"github.com/millrace/millrace/nn"
+	"github.com/millrace/millrace/store"
+)
+
+// routes spend memory on what is not computed again and on what is not moved again, in several orders.
+func (c *chooser) routes(start Placement) []Route {
+	s := c.plan(start)
+	if !s.Trains() {
+		return []Route{nil} // one forward pass: nothing is computed or fetched twice
+	}
+	bound := start.Where.Bound()
+	var blocks []int // from the last one down: what is kept there is needed again soonest
+	for b := len(c.Model.Blocks) - 1; b >= 0; b-- {
+		blocks = append(blocks, b)
+	}
+	levels := []nn.Keep{nn.KeepAttention, nn.KeepGateUp, nn.KeepAll}
+	keep := func(to Place, k nn.Keep, blocks ...int) (stage Stage) {
+		for _, b := range blocks {
+			stage = append(stage, Move{What: MoveActivations, Index: b, To: to, Level: k})
+		}
+		return stage
+	}
+	var byBlock, byLevel, saved, resident Stage
+	for _, b := range blocks {
+		for _, k := range levels {
+			byBlock = append(byBlock, keep(Device, k, b)...)
+		}
+	}
+	for _, k := range levels {
+		byLevel = append(byLevel, keep(Device, k, blocks...)...)
+	}
+	for _, disk := range []bool{true, false} { // what moves further first
+		for _, b := range blocks {
+			if s.inputSpills(b) && s.SavedOnDisk(b) == disk && !s.sharesInputs() {
+				saved = append(saved, Move{What: MoveInput, Index: b})
+			}
+		}
+	}
+	for _, part := range c.Model.BlockParts {
+		resident = append(resident, Move{What: MoveWeights, Index: part})
+	}
+	if bound {
+		saved, resident = nil, nil
+	}
+	state, headState := c.stateMoves(s)
+	head := Stage{{What: MoveHead}}
+	spilled := map[nn.Keep]Stage{} // what blocks keep, in host memory
+	for _, k := range levels {
+		if !bound && c.travels(k) {
+			spilled[k] = keep(Host, k, blocks...)
+		}
+	}
+	if c.StreamAll {
+		resident, state, headState = nil, nil, nil
+	}
+	if c.RecomputeAll {
+		byBlock, byLevel, head, spilled = nil, nil, nil, nil
+	}
+	var all []Route
+	for _, r := range []Route{
+		{byBlock, saved, resident, head}, {byLevel, saved, resident, head}, {saved, byBlock, resident, head}, {resident, saved, byBlock, head},
+	} {
+		all = append(all, r, Route{r[3], r[0], r[1], r[2]})
+	}
+	// Updates on the device: of as many blocks as the host is late with, then what is left goes to what is computed again.
+	for _, n := range sharesOf(len(state)) {
+		all = append(all, Route{head, state[:n], byBlock, saved, resident})
+		if len(headState) > 0 {
+			all = append(all, Route{head, headState, state[:n], byBlock, saved, resident})
+		}
+	}
+	if len(state) > 0 {
+		all = append(all, Route{head, byBlock, saved, state, headState})
+	}
+	// State that passes through the device, of some blocks, beside none whose state stays there or as many as have room.
+	if c.hostIsLate(s) {
+		passing := func(first, count int) Stage { return Stage{{What: MovePassing, Index: first, Count: count}} }
+		room := c.room(start, slices.Concat(head, passing(0, 1), state)) - len(head) - 1
+		for _, stays := range slices.Compact([]int{0, max(room, 0)}) {
+			for _, n := range passingShares(len(c.Model.Blocks) - stays) {
+				all = append(all, Route{head, passing(stays, n), state[:stays], byBlock, saved, resident})
+			}
+		}
+	}
+	// What attention leaves in host memory: of as many blocks as that has room for, and of the others on the device. Small steps,
+	// since what is left of host memory is of no other use.
+	if attended := spilled[nn.KeepAttention]; len(attended) > 0 && c.travelsFaster(s) {
+		for _, n := range stepsTo(len(attended), spillSteps) {
+			all = append(all, Route{attended[:n], keep(Device, nn.KeepAttention, blocks[n:]...), head, byBlock, saved, resident})
+		}
+		all = append(all, Route{attended, saved, byBlock, head, resident})
+	}
+	// More than that where the link has time for it: of as many blocks as there is room for, or of some of those.
+	for _, k := range levels[1:] {
+		for _, n := range sharesOf(c.room(start, spilled[k])) {
+			all = append(all, Route{spilled[k][:n], head, byBlock[n*len(levels):], saved, resident})
+		}
+	}
+	return all
+}
+
+// stateMoves keep the state of parts on the device, which updates it there: of blocks, the first ones first, since their updates are what a
+// step begins with; and of the head with its norm.
+func (c *chooser) stateMoves(s *Plan) (blocks, head Stage) {
+	if s.Bound() || c.Wants.NoUpdates || c.Wants.NoClip || c.HostUpdates {
+		return nil, nil
+	}
+	for _, part := range c.Model.BlockParts {
+		if s.Trained(part) {
+			blocks = append(blocks, Move{What: MoveState, Index: part})
+		}
+	}
+	if c.RecomputeAll { // there is no single visit of the head
+		return blocks, nil
+	}
+	return blocks, Stage{{What: MoveHeadState}}
+}
+
+// with is a placement after moves.
+func (c *chooser) with(place Placement, moves []Move) Placement {
+	place = place.Clone()
+	for _, m := range moves {
+		m.apply(&place, c.Model)
+	}
+	return place
+}
+
+// room is how many of the moves fit from a start on.
+func (c *chooser) room(start Placement, moves []Move) int {
+	return sort.Search(len(moves), func(i int) bool {
+		return c.ctx.Err() != nil || c.fits(c.measure(c.with(start, moves[:i+1]))) != nil
+	})
+}
+
+// hostIsLate reports whether the host takes longer to update the blocks than a forward pass takes, where the device
+// may update some.
+func (c *chooser) hostIsLate(s *Plan) bool {
+	if s.Bound() || c.Wants.NoUpdates || c.Wants.NoClip || c.HostUpdates {
+		return false
+	}
+	updates, forward, costs := 0.0, 0.0, s.costs()
+	p := &Plan{Numerics: s.Numerics}
+	for b, part := range c.Model.BlockParts {
+		for kind, sum := range map[Kind]*float64{Update: &updates, Forward: &forward} {
+			o := op(LaneUpdate, kind)
+			o.Part, o.Layer = part, b+1
+			cost := costs(&o)
+			*sum += cost.seconds(&c.Machine, p)
+		}
+	}
+	return updates > forward*float64(s.Numerics.MicroBatches)
+}
+
+// passingShares are the numbers of blocks whose passing is worth a comparison.
+func passingShares(blocks int) (list []int) {
+	for eighths := 1; eighths <= 8; eighths++ {
+		list = append(list, eighths*blocks/8)
+	}
+	return slices.DeleteFunc(slices.Compact(list), func(n int) bool { return n < 1 })
+}
+
+// sharesOf are the numbers of so many things that are worth a comparison: few, and some parts of all.
+func sharesOf(all int) []int {
+	list := []int{1, all / 8, all / 4, all / 2, 3 * all / 4, all}
+	slices.Sort(list)
+	list = slices.Compact(list)
+	return slices.DeleteFunc(list, func(n int) bool { return n < 1 || n > all })
+}
+
+// spillSteps is about how many numbers of blocks are compared whose attention's outputs wait in host memory.
+const spillSteps = 16
+
+// stepsTo are numbers up to so many things, evenly, about as many as asked for or twice that, and all of them.
+func stepsTo(all, steps int) (list []int) {
+	step := max(all/steps, 1)
+	for n := step; n < all; n += step {
+		list = append(list, n)
+	}
+	if all > 0 {
+		list = append(list, all)
+	}
+	return list
+}
+
+// travelsFaster reports whether what attention leaves comes from host memory sooner than it is computed again.
+func (c *chooser) travelsFaster(s *Plan) bool {
+	for _, d := range c.Model.Blocks {
+		t := c.Numerics.Positions()
+		attention := 2 * 2 * s.pairs(d) * int64(d.Heads) * int64(d.HeadDim)
+		bytes := int64(t) * int64(d.Heads) * (int64(d.HeadDim)*c.Numerics.Compute.Bytes() + 4)
+		link := min(c.Machine.UploadBytesPerSec, c.Machine.DownloadBytesPerSec)
+		if float64(attention)/c.Machine.AttentionFLOPsPerSec < float64(bytes)/link {
+			return false
+		}
+	}
+	return true
+}
+
+// travels reports whether what blocks keep at a level leaves for host memory in the time of a forward visit: what
+// takes longer has the device wait for the link. Coming back it has more time.
+func (c *chooser) travels(k nn.Keep) bool {
+	t, link := c.Numerics.Positions(), min(c.Machine.UploadBytesPerSec, c.Machine.DownloadBytesPerSec)
+	place := c.smallest(false)
+	for b := range place.Where.Activations {
+		place.Where.Activations[b].Level = k
+	}
+	s := c.plan(place)
+	for b, d := range c.Model.Blocks {
+		products, _, _ := d.FLOPs(t, 0)
+		all, _, _ := d.FLOPs(t, s.pairs(d))
+		forward := float64(products)/c.Machine.MatMulFLOPsPerSec(c.Numerics.Compute) +
+			float64(all-products)/c.Machine.AttentionFLOPsPerSecAt(c.Numerics.SequenceLen)
+		if forward < float64(s.KeptBytes(b))/link {
+			return false
+		}
+	}
+	return true
+}
+
+// smallest is the placement that needs least memory.
+func (c *chooser) smallest(bound bool) Placement {
+	return Smallest(len(c.Model.Parts), len(c.Model.Blocks), bound)
+}
+
+// Smallest is the placement of so many parts and blocks that needs least memory: bound, or with everything passing through rings of one slot.
+func Smallest(parts, blocks int, bound bool) Placement {
+	where := Table{State: make([][store.Kinds]Place, parts), Weights: slices.Repeat([]Place{Host}, parts), Updates: slices.Repeat([]Place{Host}, parts),
+		Inputs: slices.Repeat([]Place{Host}, blocks), Activations: slices.Repeat([]Activations{{nn.KeepInput, Device}}, blocks)}
+	for part := range parts {
+		where.SetState(part, Host)
+		if bound {
+			where.State[part][store.Weights] = InPlace
+		}
+	}
+	place := Placement{Where: where, Rings: Rings{Gradients: 1}}
+	if !bound {
+		place.Rings.Weights, place.Rings.Rounded = 1, 1
+	}
+	return place
+}

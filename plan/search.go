@@ -1,0 +1,263 @@
+package plan
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/millrace/millrace/store"
+)
+
+// The problem. A model of 48 blocks has, for each block, two places for its weights, three for its state, four levels of activations in two
+// places and three places for its input: more placements than can be counted. Each takes memory of three kinds, and how fast a step is under
+// it only a simulation tells, which takes a millisecond to a second.
+//
+// The obvious answer is to give each byte of memory to whatever saves most time for it, one move after the other. It fails twice. Moves are
+// not alone: an update on the device saves nothing until the host is no longer late, and activations in host memory cost nothing until the
+// link is busy. And the gain of a move depends on those made before it, so that greed takes a simulation for each move at each step: minutes.
+// A greedy search by estimates instead of simulations was faster and wrong where lanes overlap.
+//
+// What is done instead: the search knows a few dozen orders in which memory can be spent that make sense, the routes. A route is a list of
+// stages, a stage is a list of moves of one kind, from the block that gains most to the one that gains least. Since each move takes memory,
+// how far a stage goes is found by bisection, without a simulation. Only where a stage ends a step is simulated:
+//
+//	best = the smallest placement
+//	for each start (rings of 1 to 3 slots; inputs in buffers of their own or shared):
+//		bring the start into host memory: spill to disk what it has no room for
+//		for each route:
+//			for each stage: make as many of its moves as fit; simulate; remember the fastest
+//			stop at the first stage that does not end
+//
+// Routes do not depend on the budgets, which only say how far one gets. So more memory makes no slower plan, but for anomalies of the simulated
+// lanes such as a drain that begins later. What was tried and where each route stopped is data: see [Plan.Why].
+
+// chooser is one search.
+type chooser struct {
+	Request
+	ctx    context.Context // ends the search
+	effort effort
+	note   func(Trial) // told of each placement that is simulated; nil: nobody is
+}
+
+// effort is what a search has done so far, in counts: what it takes is held to bounds without a clock.
+type effort struct {
+	placements int // whose memory was added up
+	operations int // that were simulated
+}
+
+// feasible is the first of the plans to begin with that fits, the one that asks least of the host before the one that asks least of
+// the device, or why there is none. It simulates nothing.
+func (c *chooser) feasible() (*Plan, error) {
+	if err := c.ctx.Err(); err != nil {
+		return nil, err
+	}
+	if c.Device.Unified && c.DeviceBytes == 0 {
+		p := c.measure(c.spill(c.smallest(true), 0))
+		err := c.fits(p)
+		if err == nil || c.DiskBytes == 0 && !c.Wants.NoClip {
+			return p, err
+		}
+		// Weights in place do not fit: they are streamed, from disk where they must, and without gradients in memory where they may.
+	}
+	var p *Plan
+	for _, start := range c.streaming() {
+		p = c.measure(c.spill(start, 0))
+		if c.DeviceBytes == 0 || p.DeviceTotalBytes() <= c.DeviceBytes {
+			break // what is lacking now is not on the device
+		}
+	}
+	return p, c.fits(p)
+}
+
+// streaming are the placements to begin with where weights are streamed: with buffers of its own for each layer input and gradient of a
+// micro-batch and, if that is less, with shared ones.
+func (c *chooser) streaming() []Placement {
+	starts := []Placement{c.smallest(false)}
+	if c.Numerics.MicroBatches > spareInputs {
+		shared := starts[0]
+		shared.Rings.Inputs = spareInputs
+		starts = append(starts, c.leastHead(shared))
+	}
+	return starts
+}
+
+// spareInputs are the shared buffers beyond one for each micro-batch: one is computed with while another one moves.
+const spareInputs = 2
+
+// leastHead has the head in one visit if that takes less of the device: its tiles stay there, and what it has of micro-batches has room
+// for one.
+func (c *chooser) leastHead(place Placement) Placement {
+	once := place
+	once.HeadAtOnce = true
+	if c.RecomputeAll || c.measure(place).DeviceBytes <= c.measure(once).DeviceBytes {
+		return place
+	}
+	return once
+}
+
+// choose looks for the fastest plan; unless it is to be thorough, among those that spend memory on overlap alone.
+func (c *chooser) choose(thorough bool) (*Plan, error) {
+	best, err := c.feasible()
+	if err != nil {
+		return nil, err
+	}
+	best.Predicted = c.simulate(best, 0)
+	starts := []Placement{c.smallest(true)}
+	if !best.Bound() {
+		starts = c.streaming()
+	}
+	seen := map[string]bool{} // routes meet
+	for _, start := range starts {
+		for _, start.Rings = range c.rings(start) {
+			best = c.search(start, best, seen, thorough)
+			if err := c.ctx.Err(); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return best, nil
+}
+
+// search is the fastest of a plan and those that the routes lead to from a start, but for those that were seen.
+func (c *chooser) search(start Placement, best *Plan, seen map[string]bool, thorough bool) *Plan {
+	start = c.fastest(c.spills(start, thorough)) // overlap is worth the disk, all else is not
+	// A row that is looked up ahead is read and written with 18 bytes a parameter, or fewer; the table is updated with 26.
+	if start.LookAhead = 2*c.Numerics.StepPositions() <= 3*c.Model.Vocab; c.fits(c.measure(start)) != nil {
+		start.LookAhead = false
+	}
+	routes := []Route{nil}
+	if thorough {
+		routes = c.routes(start)
+	}
+	for _, route := range routes {
+		if c.ctx.Err() != nil {
+			return best
+		}
+		for _, r := range c.follow(start, route) {
+			if c.ctx.Err() != nil {
+				return best
+			}
+			p := r.Plan
+			spent := p.Placement.Clone()
+			spent.Where.offDisk() // what is on disk follows from the rings
+			key := fmt.Sprint(spent)
+			if seen[key] {
+				continue
+			}
+			seen[key] = true
+			most, serial := best.Predicted.StepSeconds, c.Overlap && best.Placement.Rings.Weights == 1 // the smallest
+			if serial {
+				most = 0
+			}
+			p.Predicted = c.simulate(p, most)
+			c.tell(r)
+			if serial || p.Predicted.StepSeconds < best.Predicted.StepSeconds {
+				best = p
+			}
+		}
+	}
+	return best
+}
+
+// fastest is the placement with the shortest step of those that fit, the first one if none does.
+func (c *chooser) fastest(places []Placement) Placement {
+	best, least := places[0], 0.0
+	if len(places) == 1 {
+		return best
+	}
+	for _, place := range places {
+		if c.ctx.Err() != nil {
+			break
+		}
+		p := c.measure(place)
+		if c.fits(p) != nil {
+			continue
+		}
+		if sec := c.simulate(p, least).StepSeconds; least == 0 || sec < least {
+			best, least = place, sec
+		}
+	}
+	return best
+}
+
+// simulate predicts a step of a placement; of one that takes longer than so many seconds, 0 being no limit, that it takes forever.
+func (c *chooser) simulate(p *Plan, most float64) Prediction {
+	q, operations := p.walk(c.Machine, c.Device, walking{micros: simulatedMicros, most: most})
+	c.effort.operations += operations
+	return q
+}
+
+// rest is where a route can end.
+type rest struct {
+	*Plan
+	taken   []StageTaken
+	blocked error // why the next move was not made; nil: it was, or there is none
+}
+
+// follow goes along a route as far as the budgets allow, and returns where it rested: at the start, where a stage ended, and at the end. The
+// end is the fastest of them, unless lanes get in each other's way.
+func (c *chooser) follow(start Placement, route Route) []rest {
+	p := c.measure(start)
+	if c.fits(p) != nil {
+		return nil
+	}
+	rests, place := []rest{{Plan: p}}, start
+	var taken []StageTaken
+	for _, stage := range route {
+		if c.ctx.Err() != nil {
+			break
+		}
+		n := c.room(place, stage)
+		if n > 0 {
+			place = c.with(place, stage[:n])
+			if c.note != nil {
+				taken = append(taken, StageTaken{stage.String(), n, len(stage)})
+			}
+			rests = append(rests, rest{Plan: c.measure(place), taken: slices.Clone(taken)})
+		}
+		if n < len(stage) {
+			if c.note != nil {
+				rests[len(rests)-1].blocked = c.fits(c.measure(c.with(place, stage[n:n+1])))
+			}
+			break
+		}
+	}
+	return rests
+}
+
+// tell notes what was simulated.
+func (c *chooser) tell(r rest) {
+	if c.note == nil {
+		return
+	}
+	t := Trial{Rings: r.Placement.Rings, Stages: r.taken, StepSeconds: r.Predicted.StepSeconds}
+	if math.IsInf(t.StepSeconds, 1) {
+		t.StepSeconds = 0
+	}
+	if r.blocked != nil {
+		t.StoppedBy, _, _ = strings.Cut(r.blocked.Error(), ":")
+	}
+	c.note(t)
+}
+
+// rings are the depths of the rings that make lanes overlap, from a start.
+func (c *chooser) rings(start Placement) []Rings {
+	if start.Where.Bound() {
+		return []Rings{start.Rings}
+	}
+	depth := func(weights, rounded, gradients int) Rings {
+		r := start.Rings
+		r.Weights, r.Rounded, r.Gradients = weights, rounded, gradients
+		return r
+	}
+	grads := 1
+	if c.Model.Tied || c.Numerics.Scheme().Types()[store.Grad].Bytes() == 4 {
+		grads = 2 // gradients drain from where they were summed
+	}
+	if c.Overlap {
+		return []Rings{depth(2, 1, 1), depth(2, 2, grads), depth(3, 2, grads)}
+	}
+	return []Rings{depth(1, 1, 1), depth(2, 1, 1), depth(2, 2, grads), depth(3, 2, grads)}
+}

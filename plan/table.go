@@ -1,0 +1,384 @@
+package plan
+
+import (
+	"slices"
+
+	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/model"
+	"github.com/millrace/millrace/nn"
+	"github.com/millrace/millrace/optim"
+	"github.com/millrace/millrace/store"
+	"github.com/millrace/millrace/tensor"
+)
+
+// settle is the placement that comes of one that is asked for: what the model, its types or what is wanted rule out has its usual place
+// instead. All rules about places stand here. After it each question about a place is a look into the table.
+func (p *Plan) settle(ask Placement) Placement {
+	asked, bound := &ask.Where, ask.Where.Bound()
+	place := Placement{Rings: ask.Rings, HeadAtOnce: ask.HeadAtOnce, Where: Table{State: make([][store.Kinds]Place, len(p.Model.Parts)),
+		Weights: make([]Place, len(p.Model.Parts)), Updates: make([]Place, len(p.Model.Parts)),
+		Inputs: make([]Place, p.blocks()), Activations: make([]Activations, p.blocks())}}
+	if bound {
+		place.Rings.Inputs = 0
+	}
+	types := p.types()
+	inBackward := p.Wants.NoClip && !p.Wants.NoUpdates && !bound
+	for part := range p.Model.Parts {
+		resident := asked.State[part][store.Weights] == Device && p.stateMayReside(part, bound, ask.HeadAtOnce)
+		place.Where.Weights[part] = p.weightsPlace(part, bound, ask.HeadAtOnce, resident || asked.Weights[part] == Device)
+		onDisk := false
+		for kind := range store.Kind(store.Kinds) {
+			at := Host
+			switch {
+			case kind == store.Inputs, types[kind] == tensor.Invalid && !(kind == store.GradSum && p.Tied(part) && !bound):
+				at = Absent
+			case resident:
+				at = Device
+			case bound && (kind == store.Weights || kind == store.Grad):
+				at = InPlace
+			case asked.State[part][kind] == Disk && !(kind == store.Grad && inBackward):
+				at, onDisk = Disk, true
+			}
+			place.Where.State[part][kind] = at
+		}
+		switch {
+		case !p.Trained(part) || p.Wants.NoUpdates:
+		case resident:
+			place.Where.Updates[part] = Device
+		case asked.Updates[part] == Device && ask.Rings.State > 0 && place.Where.Weights[part] == Host && !onDisk && !p.Wants.NoClip &&
+			p.Model.Parts[part].Kind == model.Block:
+			place.Where.Updates[part] = Device
+		default:
+			place.Where.Updates[part] = Host
+		}
+	}
+	lowest, trains := p.lowestTrained(), p.Trains()
+	for b := range place.Where.Inputs {
+		at, visited := asked.Inputs[b], trains && b+1 >= lowest
+		switch {
+		case !visited:
+			at = Absent
+		case bound:
+			at = InPlace
+		case at == Device && place.Rings.Inputs > 0, at == Disk && b == 0, at != Device && at != Disk:
+			at = Host
+		}
+		place.Where.Inputs[b] = at
+		a := asked.Activations[b]
+		switch {
+		case bound:
+			a.Place = InPlace
+		case a.Place != Host || a.Level == nn.KeepInput || !visited || place.Rings.Activations == 0:
+			a.Place = Device
+		}
+		place.Where.Activations[b] = a
+	}
+	place.LookAhead = ask.LookAhead && !bound && !inBackward && p.mayLookAhead(&place.Where)
+	return place
+}
+
+// stateMayReside reports whether all that is kept of the part may be on the device, and updated there: it is trained, clipped, and visited
+// as a whole.
+func (p *Plan) stateMayReside(part int, bound, headAtOnce bool) bool {
+	if bound || p.Wants.NoUpdates || p.Wants.NoClip || !p.Trained(part) || p.Tied(part) || p.hostOnly(part) {
+		return false
+	}
+	kind := p.Model.Parts[part].Kind
+	return kind == model.Block || kind == model.Norm || headAtOnce
+}
+
+// weightsPlace is where the weights of a part wait within a step. The final norm is tiny and stays on the device, and so do the tiles of
+// a head that is visited at once; blocks stay if they are asked to.
+func (p *Plan) weightsPlace(part int, bound, headAtOnce, asked bool) Place {
+	switch kind := p.Model.Parts[part].Kind; {
+	case p.hostOnly(part):
+		return Absent
+	case bound:
+		return InPlace
+	case kind == model.Norm, kind == model.Block && asked, kind != model.Norm && kind != model.Block && headAtOnce:
+		return Device
+	}
+	return Host
+}
+
+// mayLookAhead reports whether rows of the embedding can be updated as they are looked up: of a table in host memory and, of moments in
+// 8 bits, where rows are whole blocks of them.
+func (p *Plan) mayLookAhead(where *Table) bool {
+	if p.Wants.NoUpdates || p.Numerics.Moments == optim.Dynamic8 && p.Model.Hidden%tensor.MomentBlock != 0 {
+		return false
+	}
+	for _, part := range p.Model.EmbedTiles {
+		for kind, at := range where.State[part] {
+			if store.Kind(kind) != store.GradSum && at == Disk {
+				return false
+			}
+		}
+		if !p.Trained(part) {
+			return false
+		}
+	}
+	return true
+}
+
+func (p *Plan) blocks() int { return len(p.Model.Blocks) }
+
+// Bound reports whether weights are used where they lie: see [Table.Bound].
+func (p *Plan) Bound() bool { return p.Placement.Where.Bound() }
+
+// streamed reports whether the part passes through the ring of slots.
+func (p *Plan) streamed(part int) bool { return p.Placement.Where.Weights[part] == Host }
+
+// resident reports whether the part has a weight slot of its own.
+func (p *Plan) resident(part int) bool { return p.Placement.Where.Weights[part] == Device }
+
+// StateResident reports whether all that is kept of the part is on the device, and updated there.
+func (p *Plan) StateResident(part int) bool {
+	return p.Placement.Where.State[part][store.Weights] == Device
+}
+
+// AnyStateResident reports whether StateResident holds for any part.
+func (p *Plan) AnyStateResident() bool {
+	return slices.ContainsFunc(p.Placement.Where.State, func(at [store.Kinds]Place) bool { return at[store.Weights] == Device })
+}
+
+// StatePasses reports whether the state of the part passes through the device to be updated.
+func (p *Plan) StatePasses(part int) bool {
+	return p.Placement.Where.Updates[part] == Device && !p.StateResident(part)
+}
+
+// anyStatePasses reports whether StatePasses holds for any part.
+func (p *Plan) anyStatePasses() bool {
+	return slices.ContainsFunc(p.Model.BlockParts, p.StatePasses)
+}
+
+// UpdatesInBackward reports whether parts are updated within the step that their gradients are of, as soon as these are in host memory, so
+// that no update is ever pending. What is bound is read by the compute lane where an update would write it, for as long as a schedule runs;
+// there updates wait for the step's end.
+func (p *Plan) UpdatesInBackward() bool {
+	return p.Wants.NoClip && !p.Wants.NoUpdates && !p.Bound()
+}
+
+// sharedGrads is how many gradients there is room for in host memory where none outlives its step: one is written while
+// another one is read, and the third lets either lane be early.
+const sharedGrads = 3
+
+// gradShare is the number, from 1, of the room in host memory that a part's gradient shares with those of other parts; 0: it has its own.
+func (p *Plan) gradShare(part int) int {
+	if !p.UpdatesInBackward() {
+		return 0
+	}
+	return 1 + part%sharedGrads
+}
+
+// AheadElems is how many elements of the rows that are looked up ahead are updated at once, and aheadBytes what they
+// take beside the weights.
+func (p *Plan) AheadElems() int64 {
+	rows := max(p.PieceElems(p.Model.EmbedTiles[0])/2/int64(p.Model.Hidden), 1)
+	return min(rows, int64(p.Numerics.Positions())) * int64(p.Model.Hidden)
+}
+
+func (p *Plan) aheadBytes() (sum int64) {
+	for kind, t := range p.types() {
+		if k := store.Kind(kind); k != store.Weights {
+			sum += store.AlignUp(k.Elems(p.AheadElems()) * t.Bytes())
+		}
+	}
+	return sum + 8 // the count of bad weights, which the update itself has
+}
+
+// SumsTouchedRows reports whether the embedding's gradient is summed and rounded for the rows of the step's tokens
+// alone, the others being cleared: where no head adds to it, and it is not summed where it is stored.
+func (p *Plan) SumsTouchedRows() bool { return !p.Model.Tied && p.Numerics.Master == optim.Split }
+
+// touchedBytes is what the order of the tokens that occur takes: for each position of a step, and for each row of the
+// vocabulary.
+func (p *Plan) touchedBytes() int64 {
+	if !p.SumsTouchedRows() {
+		return 0
+	}
+	return 4 * int64(p.Numerics.StepPositions()+p.Model.Vocab)
+}
+
+// OnDisk reports whether an extent is kept on disk.
+func (p *Plan) OnDisk(id store.ID) bool {
+	if id.Kind != store.Inputs {
+		return p.Placement.Where.State[id.Part][id.Kind] == Disk
+	}
+	block := p.Model.Parts[id.Part].Layer - 1
+	return block >= 0 && block < p.blocks() && p.Placement.Where.Inputs[block] == Disk
+}
+
+// stateKinds are what is kept of a part from step to step beside its weights.
+var stateKinds = []store.Kind{store.Low, store.FirstMoment, store.SecondMoment, store.FirstScale, store.SecondScale}
+
+// stateBytes is what they take of a part.
+func (p *Plan) stateBytes(part int) (sum int64) {
+	for _, kind := range stateKinds {
+		sum += p.kindBytes(part, kind)
+	}
+	return sum
+}
+
+// kindBytes is what a part has of a kind with an element for each parameter, or for each block of them.
+func (p *Plan) kindBytes(part int, kind store.Kind) int64 {
+	t := p.types()[kind]
+	if t == tensor.Invalid {
+		return 0
+	}
+	return kind.Elems(p.Model.Parts[part].Layout.StateElems) * t.Bytes()
+}
+
+// hostOnly reports whether the part never visits the device: embedding tiles that are not also head tiles. The host
+// gathers the rows that a step needs, which is less traffic than the table.
+func (p *Plan) hostOnly(part int) bool {
+	return p.Model.Parts[part].Kind == model.Embed && !p.Model.Tied
+}
+
+// Tied reports whether the part is a tile that both the embedding and the head use: its fp32 gradient stays until the
+// embedding has added its share.
+func (p *Plan) Tied(part int) bool {
+	return p.Model.Tied && p.Model.Parts[part].Kind == model.Embed
+}
+
+// ownGrad reports whether the part has an fp32 gradient slot of its own: the final norm, which is small and collects
+// gradient while the head's tiles pass, the tiles in a single visit, and blocks whose fp32 gradient waits there for its update.
+func (p *Plan) ownGrad(part int) bool {
+	switch p.Model.Parts[part].Kind {
+	case model.Norm:
+		return true
+	case model.Block:
+		return p.Numerics.Master == optim.F32 && p.StateResident(part)
+	}
+	return p.Placement.HeadAtOnce
+}
+
+// GradInExtent reports whether the fp32 gradient is accumulated where it is stored: bound fp32 gradients, and bound
+// Tied tiles, whose extent-to-be is the sum that the embedding adds to.
+func (p *Plan) GradInExtent(part int) bool {
+	return p.Bound() && (p.Numerics.Master == optim.F32 && !p.Tied(part) || p.Tied(part))
+}
+
+// staged reports whether rounding and draining go through a stage slot.
+func (p *Plan) staged() bool { return !p.Bound() && p.Numerics.Master == optim.Split }
+
+// Trained reports whether the part has anything to update.
+func (p *Plan) Trained(part int) bool { return p.Model.Parts[part].Layout.StateElems > 0 }
+
+// Trains reports whether any part has something to update. A frozen model has no backward pass and keeps nothing for it.
+func (p *Plan) Trains() bool {
+	for part := range p.Model.Parts {
+		if p.Trained(part) {
+			return true
+		}
+	}
+	return false
+}
+
+// savedOnDevice reports whether the input of a block (from 0) waits in a buffer of its own on the device.
+func (p *Plan) savedOnDevice(block int) bool {
+	at := p.Placement.Where.Inputs[block]
+	return at == Device || at == InPlace
+}
+
+// sharesInputs reports whether layer inputs and their gradients take turns in buffers, one for each micro-batch and the spare ones.
+func (p *Plan) sharesInputs() bool { return p.Placement.Rings.Inputs > 0 }
+
+// inputBuffer is where x[layer][m] lies among shared buffers, on the way up or down. On the way up every visit of a micro-batch takes
+// the next buffer round the ring for what it writes, which the visit before the spare ones has read. The gradients follow the inputs of
+// the head round the ring; what they leave free is a ring of its own, through which the inputs pass on the way down.
+func (p *Plan) inputBuffer(layer, m int, down bool) int {
+	micros, spare := p.Numerics.MicroBatches, p.Placement.Rings.Inputs
+	visit := (layer-1)*micros + m
+	if down {
+		visit = (p.blocks()+2)*micros + ((p.blocks()-layer)*micros+m)%spare
+	}
+	return visit % (micros + spare)
+}
+
+// inputGradBuffer is where dx[m] lies among shared buffers.
+func (p *Plan) inputGradBuffer(m int) int { return p.inputBuffer(p.blocks()+2, m, false) }
+
+// SavedOnHost reports whether the input of a block (from 0) has a place in host memory. The embedding's output always has: it comes to the
+// device by way of the host, unless it is bound.
+func (p *Plan) SavedOnHost(block int) bool {
+	return !p.Bound() && (block == 0 || p.inputSpills(block) && p.Placement.Where.Inputs[block] == Host)
+}
+
+// SavedOnDisk reports whether the input of a block (from 0) has an extent on disk.
+func (p *Plan) SavedOnDisk(block int) bool {
+	return p.inputSpills(block) && p.Placement.Where.Inputs[block] == Disk
+}
+
+// ActivationsPass reports whether what a block (from 0) keeps for its backward visit passes through the ring of slots for it.
+func (p *Plan) ActivationsPass(block int) bool {
+	return p.Placement.Where.Activations[block].Place == Host
+}
+
+// Keep is what a block (from 0) keeps for its backward visit.
+func (p *Plan) Keep(block int) nn.Keep { return p.Placement.Where.Activations[block].Level }
+
+// KeptBytes is the length of what a block keeps of a micro-batch.
+func (p *Plan) KeptBytes(block int) int64 {
+	a := device.NewArena(device.Mem{})
+	p.Model.Blocks[block].NewKept(a, p.Numerics.Compute, p.Numerics.Positions(), p.Keep(block))
+	return a.Peak()
+}
+
+// inputSpills reports whether the input of a block leaves the device and comes back. It need not where no later layer takes the
+// working buffer over, as none does from the last block, unless they share buffers.
+func (p *Plan) inputSpills(block int) bool {
+	inputs := p.Placement.Where.Inputs
+	if inputs[block] != Host && inputs[block] != Disk {
+		return false
+	}
+	if p.sharesInputs() {
+		return true
+	}
+	for later := block + 2; later <= p.blocks(); later += 2 {
+		if later == p.blocks() || inputs[later] != Device {
+			return true
+		}
+	}
+	return false
+}
+
+// lowestTrained is the first layer, of the blocks and the head, whose backward visit anything needs: nothing below the lowest
+// Trained layer is visited.
+func (p *Plan) lowestTrained() int {
+	for part, known := range p.Model.Parts {
+		if p.Trained(part) && known.Layer <= p.blocks() {
+			return max(known.Layer, 1)
+		}
+	}
+	return p.blocks() + 1
+}
+
+// logitChunks is the number of chunks of a micro-batch's wanted rows.
+func (p *Plan) logitChunks() int {
+	return (p.Wants.LogitRows + p.Numerics.HeadChunk - 1) / p.Numerics.HeadChunk
+}
+
+// types are the element types of the kinds of extents; what is not kept is tensor.Invalid.
+func (p *Plan) types() [store.Kinds]tensor.DType {
+	types := p.Numerics.Scheme().Types()
+	if p.Wants.NoUpdates {
+		for _, kind := range []store.Kind{store.FirstMoment, store.SecondMoment, store.FirstScale, store.SecondScale} {
+			types[kind] = tensor.Invalid
+		}
+	}
+	return types
+}
+
+// weightBytes and gradBytes are the part's weights on the device and its fp32 gradient.
+func (p *Plan) weightBytes(part int) int64 {
+	return p.Model.Parts[part].Layout.WeightElems * p.Numerics.Scheme().Types()[store.Weights].Bytes()
+}
+
+func (p *Plan) gradBytes(part int) int64 { return p.Model.Parts[part].Layout.StateElems * 4 }
+
+func (p *Plan) storedGradBytes(part int) int64 {
+	return p.Model.Parts[part].Layout.StateElems * p.Numerics.Scheme().Types()[store.Grad].Bytes()
+}
+
+// blockPart is the part of decoder block l (1..L).
+func (p *Plan) blockPart(layer int) int { return p.Model.BlockParts[layer-1] }
