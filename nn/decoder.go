@@ -130,14 +130,13 @@ func (d *Decoder) Ops(chunks int) (forward, backward int, recompute [Keeps]int) 
 }
 
 // ElementTraffic is how many elements of the activation type each position has its element-wise operations read and write, in Forward
-// and in Backward at a Keep: each operand once for each time that it is read or written. RMSNormGrad reads dy and x twice, since dw
-// sums over rows what dx sums over columns. Vectors of weights, statistics and the tables of the rotation are small and left out; so is
+// and in Backward at a Keep: each operand once for each time that it is read or written. Vectors of weights, statistics and the tables of the rotation are small and left out; so is
 // attention but for the sum of dout*out, which is a pass of its own. What a matrix product reads and writes belongs to the product.
 //
 // A block of Qwen2.5-7B (hidden 3584, inner 18944, q 3584, qkv 4608) that keeps everything has, in bf16:
 //
 //	forward   206 kB: 2 RMSNorm 2*14, bias 18, RoPE 16, copies of h 2*14, SwiGLU 114
-//	backward  382 kB: 2 RMSNorm 2*14, SwiGLUGrad 227, 2 RMSNormGrad 2*43, dout*out 14, RoPE 16, bias gradient 9
+//	backward  353 kB: 2 RMSNorm 2*14, SwiGLUGrad 227, 2 RMSNormGrad 2*29, dout*out 14, RoPE 16, bias gradient 9
 func (d *Decoder) ElementTraffic(keep Keep) (forward, backward int64) {
 	when := func(has bool, elems int) int {
 		if has {
@@ -149,7 +148,7 @@ func (d *Decoder) ElementTraffic(keep Keep) (forward, backward int64) {
 	hidden, inner, q, qkv := d.Hidden, d.Intermediate, d.qCols(), d.qkvCols()
 	rotated := q + d.kvCols()
 	norm := twice * hidden
-	normGrad := 6 * hidden // dw: dy, x; dx: dy, x, the residual's gradient, dx
+	normGrad := 4 * hidden // dy, x, the residual's gradient, dx
 	project := norm + when(d.QKVBias, twice*qkv)
 	rotate := twice*rotated + when(d.QKNorm, twice*rotated)
 	add := twice*hidden + when(d.OutBias, twice*hidden)
@@ -158,7 +157,7 @@ func (d *Decoder) ElementTraffic(keep Keep) (forward, backward int64) {
 
 	f := project + rotate + add + when(keep >= KeepAll, twice*hidden) + norm + gateUp + swiglu + when(d.MLPBias, twice*hidden)
 	mlp := norm + when(d.MLPBias, once*hidden) + 6*inner + when(d.MLPBias, once*2*inner) + normGrad
-	attention := when(d.OutBias, once*hidden) + twice*q + twice*rotated + when(d.QKNorm, 5*rotated) +
+	attention := when(d.OutBias, once*hidden) + twice*q + twice*rotated + when(d.QKNorm, 3*rotated) +
 		norm + when(d.QKVBias, once*qkv) + normGrad
 	b := mlp + attention + when(keep < KeepAll, project+add) + when(keep < KeepAll || d.QKNorm, rotate) + when(keep < KeepGateUp, gateUp)
 	return int64(f), int64(b)

@@ -118,9 +118,9 @@ func testCast(r *rig) {
 
 // groupings are norms: rows, groups, and the columns of a group.
 func (s *Suite) groupings() []grouping {
-	all := []grouping{{1, 1, 1}, {3, 1, 100}, {17, 3, 37}, {67, 1, 576}, {37, 9, 64}, {131, 2, 131}}
+	all := []grouping{{1, 1, 1}, {3, 1, 100}, {17, 3, 37}, {67, 1, 576}, {37, 9, 64}, {131, 2, 131}, {523, 1, 32}}
 	if s.Align > 0 {
-		all = append(all, grouping{5, 1, 3584}, grouping{9, 4, 128})
+		all = append(all, grouping{5, 1, 3584}, grouping{9, 4, 128}, grouping{523, 1, 272})
 	}
 	return all
 }

@@ -139,8 +139,8 @@ class ElementwiseTest(Case):
             dy, db = field(kind, self.normal(rows, cols), pad(cols)), field("f32", self.normal(1, cols))
             part = empty("f32", 32, cols, cols)
             want = numbers(db) + numbers(dy).astype(np.float64).sum(0)
-            launch(f"bias_grad.{kind}.{variant}", part, dy, rows, cols, dy.stride)
-            launch("fold.f32", db, part, cols)
+            launch(f"bias_grad.{kind}.{variant}", part, dy, rows, cols, 32, dy.stride)
+            launch("fold.f32", db, part, 32, cols)
             self.near(numbers(db), want, "f32", rows ** 0.5 + 1, db, part)
 
 
@@ -164,36 +164,36 @@ class NormTest(Case):
             self.near(numbers(rstd), want_rstd, "f32", 0, rstd)
             self.near(numbers(y), want, kind, 0, y)
 
+    def grad_cases(self):
+        """Variants of the gradient with groups of rows that they take: as few as there are slices, and several turns of each slice."""
+        cases = {"any": ((7, 3, 17), (2, 1, 600)), "a16": ((7, 2, 48), (3, 1, 4112)), "narrow": ((3, 2, 48), (41, 9, 64), (13, 1, 256)),
+                 "c2048": ((9, 1, 2048), (5, 3, 272)), "c4096": ((9, 1, 3584),), "c8192": ((5, 1, 8192),)}
+        for variant, groupings in cases.items():
+            for kind, (rows, groups, d), slices in itertools.product(TYPES, groupings, (1, 3)):
+                with self.subTest(f"{kind}.{variant} [{rows}, {groups}*{d}] in {slices}"):
+                    yield kind, variant, rows, groups, d, slices, (lambda n, a=variant: n + (3 if a == "any" else 16))
+
     def test_grad(self):
-        for kind, variant, rows, groups, d, pad in self.cases():
+        for kind, variant, rows, groups, d, slices, pad in self.grad_cases():
             cols = groups * d
             for has_resid, alias in ((False, ""), (False, "dy"), (True, ""), (True, "resid")):
                 x, w, dy, resid = (field(kind, self.normal(r, c), pad(c)) for r, c in ((rows, cols), (1, d), (rows, cols), (rows, cols)))
+                dw, part = field("f32", self.normal(1, d)), empty("f32", slices, d, d)
                 v = x.numpy().reshape(rows, groups, d)
                 rstd = field("f32", 1 / np.sqrt((v * v).mean(2) + 1e-5), groups)
                 r = rstd.numpy()[:, :, None]
+                terms = dy.numpy().reshape(rows, groups, d) * v * r
                 g = w.numpy() * dy.numpy().reshape(rows, groups, d)
                 want = (r * (g - v * r * (g * v * r).mean(2, keepdims=True))).reshape(rows, cols)
                 if has_resid:
                     want += resid.numpy()
+                want_dw = dw.numpy() + terms.sum((0, 1))
                 dx = {"": empty(kind, rows, cols, pad(cols)), "dy": dy, "resid": resid}[alias]
-                launch(f"rmsnorm_grad.{kind}{'.resid' if has_resid else ''}.{variant}", dx, dy, x, w, rstd, resid if has_resid else x, rows, groups, d,
-                       dx.stride, dy.stride, x.stride, resid.stride if has_resid else 0)
-                self.near(numbers(dx), want, kind, 4, dx)
-
-    def test_weight_grad(self):
-        for kind, variant, rows, groups, d, pad in self.cases():
-            if variant == "narrow" or d > 1000:
-                continue
-            rows, cols = rows * 41, groups * d
-            x, dy, rstd = field(kind, self.normal(rows, cols), pad(cols)), field(kind, self.normal(rows, cols), pad(cols)), \
-                field("f32", self.rng.random((rows, groups)), groups)
-            dw, part = field("f32", self.normal(1, d)), empty("f32", 32, d, d)
-            terms = dy.numpy().reshape(rows, groups, d) * x.numpy().reshape(rows, groups, d) * rstd.numpy()[:, :, None]
-            want = dw.numpy() + terms.sum((0, 1))
-            launch(f"rmsnorm_wgrad.{kind}.{variant}", part, dy, x, rstd, rows, groups, d, dy.stride, x.stride)
-            launch("fold.f32", dw, part, d)
-            self.near(numbers(dw), want, "f32", (rows * groups) ** 0.5 + 1, dw, part)
+                launch(f"rmsnorm_grad.{kind}{'.resid' if has_resid else ''}.{variant}", part, dx, dy, x, w, rstd, resid if has_resid else x,
+                       rows, groups, d, slices, dx.stride, dy.stride, x.stride, resid.stride if has_resid else 0)
+                self.near(numbers(dx), want, kind, 4, dx, part)
+                launch("fold.f32", dw, part, slices, d)
+                self.near(numbers(dw), want_dw, "f32", (rows * groups) ** 0.5 + 1, dw)
 
 
 class RoPETest(Case):
