@@ -32,7 +32,7 @@ type kernelRun struct {
 
 // runs are the tests that launch kernels on any backend.
 var runs = []kernelRun{
-	{"Add", testAdd}, {"Norm", testNorms}, {"NormGrad", testNormGrads}, {"Sum", testSums}, {"Loss", testLoss}, {"Fold", testFold}, {"ScatterAdd", testScatterAdd},
+	{"Add", testAdd}, {"Norm", testNorms}, {"NormGrad", testNormGrads}, {"RotatedSum", testRotatedSum}, {"Sum", testSums}, {"Loss", testLoss}, {"Fold", testFold}, {"ScatterAdd", testScatterAdd},
 	{"Variants", testVariants}, {"MatMul", testMatMul}, {"Attention", testAttention},
 }
 
@@ -192,6 +192,30 @@ func testNormGrads(t *testing.T, on *backend) {
 					t.Errorf("%s%s: written between the rows", name, c.variant)
 				}
 			}
+		}
+	}
+}
+
+// A rotation with a bias has the bits of the bias's addition and the rotation.
+func testRotatedSum(t *testing.T, on *backend) {
+	const rows, heads, headDim = 5, 3, 128
+	for _, d := range types {
+		for _, variant := range []string{".any", ".a16"} {
+			b, a := benchFor(t, on, 3), typeWord(d)
+			x, bias := b.normal(d, rows, heads*headDim, heads*headDim+16), b.normal(d, 1, heads*headDim, heads*headDim)
+			y := b.field(d, rows, heads*headDim, heads*headDim)
+			cos, sin := b.normal(tensor.F32, 9, headDim/2, headDim/2), b.normal(tensor.F32, 9, headDim/2, headDim/2)
+			at := b.ints([]int32{8, 0, 5, 5, 1})
+			b.run("rope."+a+".bias"+variant, y, x, bias, cos, sin, at, rows, heads, headDim, 0, y.stride, x.stride)
+			b.run("add_bias."+a+variant, x, bias, rows, heads*headDim, x.stride)
+			b.run("rope."+a+variant, x, x, bias, cos, sin, at, rows, heads, headDim, 0, x.stride, x.stride)
+			var want []float64
+			for r := range rows {
+				for c := range x.cols {
+					want = append(want, x.get(r, c))
+				}
+			}
+			b.compare("rotated sum", y, want, within(0x1p-149))
 		}
 	}
 }

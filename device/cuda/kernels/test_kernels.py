@@ -200,19 +200,22 @@ class RoPETest(Case):
     def test_turns(self):
         shapes = {"any": ((1, 1, 2), (3, 2, 64), (5, 3, 6), (2, 17, 80), (2, 1, 262)), "a16": ((3, 2, 64), (2, 17, 80), (2, 1, 256))}
         for kind, variant in itertools.product(TYPES, shapes):
-            for (rows, heads, headdim), inverse, in_place in itertools.product(shapes[variant], (0, 1), (False, True)):
-                with self.subTest(f"{kind}.{variant} {rows} {heads} {headdim} {inverse} {in_place}"):
+            modes = ((0, ""), (1, ""), (0, ".bias"))
+            for (rows, heads, headdim), (inverse, biased), in_place in itertools.product(shapes[variant], modes, (False, True)):
+                with self.subTest(f"{kind}{biased}.{variant} {rows} {heads} {headdim} {inverse} {in_place}"):
                     cols, half = heads * headdim, headdim // 2
                     angles = np.arange(50)[:, None] * 1e4 ** -(np.arange(half) * 2 / headdim)
                     cos, sin = field("f32", np.cos(angles), half), field("f32", np.sin(angles), half)
                     positions = self.rng.integers(0, 50, rows)
                     stride = cols + (16 if variant == "a16" else 3)
-                    x = field(kind, self.normal(rows, cols), stride)
-                    v = x.numpy().reshape(rows, heads, 2, half)
+                    x, bias = field(kind, self.normal(rows, cols), stride), field(kind, self.normal(1, cols))
+                    v = rounded(numbers(x) + numbers(bias), kind).astype(np.float64) if biased else x.numpy()
+                    v = v.reshape(rows, heads, 2, half)
                     c, s = cos.numpy()[positions][:, None], sin.numpy()[positions][:, None] * (-1 if inverse else 1)
                     want = np.stack((v[:, :, 0] * c - v[:, :, 1] * s, v[:, :, 1] * c + v[:, :, 0] * s), 2).reshape(rows, cols)
                     y = x if in_place else empty(kind, rows, cols, stride)
-                    launch(f"rope.{kind}.{variant}", y, x, cos, sin, ints(positions), rows, heads, headdim, inverse, y.stride, x.stride)
+                    launch(f"rope.{kind}{biased}.{variant}", y, x, bias, cos, sin, ints(positions), rows, heads, headdim, inverse, y.stride,
+                           x.stride)
                     self.near(numbers(y), want, kind, 2, y)
 
 

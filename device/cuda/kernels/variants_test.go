@@ -38,10 +38,8 @@ var aligned = map[string]operands{
 	},
 	"rmsnorm_grad.A":       normGrad,
 	"rmsnorm_grad.A.resid": normGrad,
-	"rope.A": func(b *bench, d tensor.DType) ([]any, []*field) {
-		x, cos, sin := b.normal(d, 3, 17*144, 17*144+16), b.normal(tensor.F32, 9, 72, 72), b.normal(tensor.F32, 9, 72, 72)
-		return []any{x, x, cos, sin, b.ints([]int32{8, 0, 5}), 3, 17, 144, 1, x.stride, x.stride}, []*field{x}
-	},
+	"rope.A":               rope(1),
+	"rope.A.bias":          rope(0),
 	"swiglu.A": func(b *bench, d tensor.DType) ([]any, []*field) {
 		x, y := b.normal(d, 5, 2*528, 2*528+16), b.field(d, 5, 528, 544)
 		return []any{y, x, 5, 528, y.stride, x.stride}, []*field{y}
@@ -81,6 +79,14 @@ func cast(to tensor.DType) operands {
 	return func(b *bench, d tensor.DType) ([]any, []*field) {
 		src, dst := b.normal(d, 7, 528, 544), b.field(to, 7, 528, 560)
 		return []any{dst, src, 7, 528, dst.stride, src.stride}, []*field{dst}
+	}
+}
+
+func rope(inverse int) operands {
+	return func(b *bench, d tensor.DType) ([]any, []*field) {
+		x, bias := b.normal(d, 3, 17*144, 17*144+16), b.normal(d, 1, 17*144, 17*144)
+		cos, sin := b.normal(tensor.F32, 9, 72, 72), b.normal(tensor.F32, 9, 72, 72)
+		return []any{x, x, bias, cos, sin, b.ints([]int32{8, 0, 5}), 3, 17, 144, inverse, x.stride, x.stride}, []*field{x}
 	}
 }
 
