@@ -254,7 +254,7 @@ func (o *Operands) groupLen(x Mat, groups int) int {
 	return x.Cols / groups
 }
 
-func (o *Operands) RoPE(y, x Mat, heads int, cos, sin Mat, positions Mem, inverse bool) {
+func (o *Operands) RoPE(y, x, bias Mat, heads int, cos, sin Mat, positions Mem, inverse bool) {
 	o.begin("RoPE")
 	if d := o.groupLen(x, heads); d%2 != 0 {
 		o.fail("heads of %d columns have no halves", d)
@@ -262,6 +262,13 @@ func (o *Operands) RoPE(y, x Mat, heads int, cos, sin Mat, positions Mem, invers
 	half := x.Cols / heads / 2
 	o.write("y", y, x.Rows, x.Cols, activation)
 	o.read("x", x, x.Rows, x.Cols, activation)
+	if !bias.IsZero() {
+		if inverse {
+			o.fail("a bias is added before a rotation, not before its inverse")
+		}
+		o.read("bias", bias, 1, x.Cols, activation)
+		o.same("bias", bias, x)
+	}
 	o.stat(false, "cos", cos, cos.Rows, half)
 	o.stat(false, "sin", sin, cos.Rows, half)
 	o.vec(false, "positions", positions, tensor.I32, x.Rows)

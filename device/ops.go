@@ -78,9 +78,10 @@ type AttentionSpec struct {
 // AttentionOps are rotary positions and attention.
 type AttentionOps interface {
 	// RoPE turns each head of x [T, heads*headDim] by its position: (x1, x2) -> (x1 cos - x2 sin, x2 cos + x1 sin) for
-	// the two halves of a head; inverse turns back. cos and sin are F32 tables [positions, headDim/2]. y may be x.
+	// the two halves of a head; inverse turns back. cos and sin are F32 tables [positions, headDim/2]. y may be x. A bias
+	// [1, heads*headDim] is added to x first, to the bits of AddBias; none is the zero Mat, as it must be with inverse.
 	// Source: Su et al., "RoFormer" (2021), in the half-split form of transformers.
-	RoPE(y, x Mat, heads int, cos, sin Mat, positions Mem, inverse bool)
+	RoPE(y, x, bias Mat, heads int, cos, sin Mat, positions Mem, inverse bool)
 	// Attention computes out [T, Heads*HeadDim] and lse (F32, [T, Heads]: log of the sum of exponentials of the scaled
 	// scores) from q [T, Heads*HeadDim], k and v [T, KVHeads*HeadDim]. It never holds a T x T matrix.
 	// Source: Dao et al., "FlashAttention" (2022).

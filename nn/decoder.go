@@ -25,7 +25,8 @@ type Decoder struct {
 
 func (d *Decoder) qCols() int   { return d.Heads * d.HeadDim }
 func (d *Decoder) kvCols() int  { return d.KVHeads * d.HeadDim }
-func (d *Decoder) qkvCols() int { return d.qCols() + 2*d.kvCols() }
+func (d *Decoder) qkCols() int  { return d.qCols() + d.kvCols() }
+func (d *Decoder) qkvCols() int { return d.qkCols() + d.kvCols() }
 
 // Fields are the block's tensors under the names that Hugging Face checkpoints use inside a layer. Matrices come first
 // and decay; norms and biases follow and do not, so that the optimizer walks two runs. What one product computes is
@@ -116,7 +117,7 @@ func (d *Decoder) Ops(chunks int) (forward, backward int, recompute [Keeps]int) 
 		return 0
 	}
 	project := 2 + count(d.QKVBias, 1)
-	rotate := 2 + count(d.QKNorm, 2)
+	rotate := 1 + count(d.QKNorm, 2)
 	add := 1 + count(d.OutBias, 1)
 	gateUp := 1 + count(d.MLPBias, 1)
 	forward = 1 + chunks*(project+rotate+add+1+gateUp+1+1+count(d.MLPBias, 1))
@@ -130,14 +131,15 @@ func (d *Decoder) Ops(chunks int) (forward, backward int, recompute [Keeps]int) 
 }
 
 // ElementTraffic is how many elements of the activation type each position has its element-wise operations read and write, in Forward
-// and in Backward at a Keep: each operand once for each time that it is read or written. RMSNormGrad reads dy and x twice, since dw
-// sums over rows what dx sums over columns. Vectors of weights, statistics and the tables of the rotation are small and left out; so is
-// attention but for the sum of dout*out, which is a pass of its own. What a matrix product reads and writes belongs to the product.
+// and in Backward at a Keep: each operand once for each time that it is read or written. Vectors of weights, statistics and the
+// tables of the rotation are small and left out; so is attention but for the sum of dout*out, which is a pass of its own. What a matrix
+// product reads and writes belongs to the product. The rotation adds the biases of what it rotates. That is what a GPU moves;
+// the CPU's RMSNormGrad goes over dy and x twice.
 //
 // A block of Qwen2.5-7B (hidden 3584, inner 18944, q 3584, qkv 4608) that keeps everything has, in bf16:
 //
-//	forward   177 kB: 2 RMSNorm 2*14, bias 18, RoPE 16, SwiGLU 114
-//	backward  382 kB: 2 RMSNorm 2*14, SwiGLUGrad 227, 2 RMSNormGrad 2*43, dout*out 14, RoPE 16, bias gradient 9
+//	forward   161 kB: 2 RMSNorm 2*14, bias of v 2, RoPE 16, SwiGLU 114
+//	backward  353 kB: 2 RMSNorm 2*14, SwiGLUGrad 227, 2 RMSNormGrad 2*29, dout*out 14, RoPE 16, bias gradient 9
 func (d *Decoder) ElementTraffic(keep Keep) (forward, backward int64) {
 	when := func(has bool, elems int) int {
 		if has {
@@ -147,10 +149,13 @@ func (d *Decoder) ElementTraffic(keep Keep) (forward, backward int64) {
 	}
 	const once, twice = 1, 2 // passes over a matrix; an operation in place has two
 	hidden, inner, q, qkv := d.Hidden, d.Intermediate, d.qCols(), d.qkvCols()
-	rotated := q + d.kvCols()
+	rotated, biased := d.qkCols(), d.kvCols()
+	if d.QKNorm {
+		biased = qkv
+	}
 	norm := twice * hidden
-	normGrad := 6 * hidden // dw: dy, x; dx: dy, x, the residual's gradient, dx
-	project := norm + when(d.QKVBias, twice*qkv)
+	normGrad := 4 * hidden // dy, x, the residual's gradient, dx
+	project := norm + when(d.QKVBias, twice*biased)
 	rotate := twice*rotated + when(d.QKNorm, twice*rotated)
 	add := when(d.OutBias, twice*hidden)
 	gateUp := when(d.MLPBias, twice*2*inner)
@@ -158,7 +163,7 @@ func (d *Decoder) ElementTraffic(keep Keep) (forward, backward int64) {
 
 	f := project + rotate + add + norm + gateUp + swiglu + when(d.MLPBias, twice*hidden)
 	mlp := norm + when(d.MLPBias, once*hidden) + 6*inner + when(d.MLPBias, once*2*inner) + normGrad
-	attention := when(d.OutBias, once*hidden) + twice*q + twice*rotated + when(d.QKNorm, 5*rotated) +
+	attention := when(d.OutBias, once*hidden) + twice*q + twice*rotated + when(d.QKNorm, 3*rotated) +
 		norm + when(d.QKVBias, once*qkv) + normGrad
 	b := mlp + attention + when(keep < KeepAll, project+add) + when(keep < KeepAll || d.QKNorm, rotate) + when(keep < KeepGateUp, gateUp)
 	return int64(f), int64(b)

@@ -87,10 +87,10 @@ func (d *Decoder) backwardAttention(s device.Stream, w, g Params, p places, x, d
 
 // backwardQKV takes a chunk of the gradient of what attention read back to x.
 func (d *Decoder) backwardQKV(s device.Stream, w, g Params, p places, x, dx device.Mat, positions device.Mem, r *Rope, buf *Work) {
-	dq, dk, _ := d.split(buf.dQKV)
-	s.RoPE(dq, dq, d.Heads, r.Cos, r.Sin, positions, true)
-	s.RoPE(dk, dk, d.KVHeads, r.Cos, r.Sin, positions, true)
+	dqk := buf.dQKV.ColRange(0, d.qkCols())
+	s.RoPE(dqk, dqk, device.Mat{}, d.Heads+d.KVHeads, r.Cos, r.Sin, positions, true)
 	if d.QKNorm {
+		dq, dk, _ := d.split(buf.dQKV)
 		rawQ, rawK, _ := d.split(buf.qkv)
 		s.RMSNormGrad(dq, g.Mat(p.qNorm), dq, rawQ, w.Mat(p.qNorm), buf.qRstd, device.Mat{}, d.Heads)
 		s.RMSNormGrad(dk, g.Mat(p.kNorm), dk, rawK, w.Mat(p.kNorm), buf.kRstd, device.Mat{}, d.KVHeads)

@@ -51,12 +51,15 @@ func (d *Decoder) spec(b *Batch) device.AttentionSpec {
 		Scale: d.Scale, Window: d.Window, Docs: b.Docs}
 }
 
-// projectQKV is qkv = norm(x)·Wqkv^T + bias.
+// projectQKV is qkv = norm(x)·Wqkv^T + bias, but for the biases that rotate adds.
 func (d *Decoder) projectQKV(s device.Stream, w Params, p places, x device.Mat, buf *Work) {
 	s.RMSNorm(buf.norm, buf.rstd, x, w.Mat(p.attnNorm), 1, d.Eps)
 	s.MatMul(buf.qkv, buf.norm, w.Glued(p.qkv, 3), device.MatMulFlags{TransB: true})
-	if d.QKVBias {
+	switch _, _, v := d.split(buf.qkv); {
+	case d.QKVBias && d.QKNorm:
 		s.AddBias(buf.qkv, w.Glued(p.qkvBias, 3))
+	case d.QKVBias:
+		s.AddBias(v, w.Mat(p.qkvBias+2))
 	}
 }
 
@@ -74,16 +77,20 @@ func (d *Decoder) operands(buf *Work) (q, k, v device.Mat) {
 	return q, k, v
 }
 
-// rotate norms the queries and keys where the block does so, and rotates them.
+// rotate norms the queries and keys where the block does so, or else adds their biases, and rotates them.
 func (d *Decoder) rotate(s device.Stream, w Params, p places, buf *Work, positions device.Mem, r *Rope) {
-	q, k, _ := d.operands(buf)
-	if d.QKNorm {
+	qk, bias := buf.qkv.ColRange(0, d.qkCols()), device.Mat{}
+	switch {
+	case d.QKNorm:
+		qk = buf.qk
+		q, k, _ := d.operands(buf)
 		rawQ, rawK, _ := d.split(buf.qkv)
 		s.RMSNorm(q, buf.qRstd, rawQ, w.Mat(p.qNorm), d.Heads, d.Eps)
 		s.RMSNorm(k, buf.kRstd, rawK, w.Mat(p.kNorm), d.KVHeads, d.Eps)
+	case d.QKVBias:
+		bias = w.Glued(p.qkvBias, 2)
 	}
-	s.RoPE(q, q, d.Heads, r.Cos, r.Sin, positions, false)
-	s.RoPE(k, k, d.KVHeads, r.Cos, r.Sin, positions, false)
+	s.RoPE(qk, qk, bias, d.Heads+d.KVHeads, r.Cos, r.Sin, positions, false)
 }
 
 // addAttention is h = x + att·Wo^T + bias.

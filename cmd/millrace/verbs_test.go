@@ -71,7 +71,7 @@ func TestTrainPrintsSummary(t *testing.T) {
 func TestPlan(t *testing.T) {
 	w := newWorkshop(t)
 	text := invoke(t, "plan", w.path("run.yaml"), "--set", "memory.device=2MiB").must(t).stdout
-	for _, word := range []string{"qwen3", "weight slots", "first moments", "tokens/s"} {
+	for _, word := range []string{"qwen3", "weight slot", "first moments", "tokens/s"} {
 		if !strings.Contains(text, word) {
 			t.Errorf("no %q in\n%s", word, text)
 		}

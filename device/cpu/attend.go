@@ -7,11 +7,14 @@ import (
 )
 
 // RoPE implements device.AttentionOps.
-func (s *Stream) RoPE(y, x device.Mat, heads int, cos, sin device.Mat, positions device.Mem, inverse bool) {
-	s.operands.RoPE(y, x, heads, cos, sin, positions, inverse)
+func (s *Stream) RoPE(y, x, bias device.Mat, heads int, cos, sin device.Mat, positions device.Mem, inverse bool) {
+	s.operands.RoPE(y, x, bias, heads, cos, sin, positions, inverse)
 	s.enqueue(func() {
 		a := &kernels.RoPE{X: mat(x), Y: mat(y), Heads: heads, HeadDim: x.Cols / heads, Cos: floats(cos), Sin: floats(sin),
 			Positions: ints(positions, x.Rows), Inverse: inverse}
+		if !bias.IsZero() {
+			a.Bias = vec(bias)
+		}
 		s.crew.split(x.Rows, 1, rowBytes(x, y), func(lo, hi int) { s.crew.RoPERows(a, lo, hi) })
 	})
 }

@@ -178,7 +178,7 @@ func TestPanicEndsTheProgram(t *testing.T) {
 		const rows = 500
 		x, table, positions := sp.arena.Mat(tensor.F32, rows, 128), sp.arena.Mat(tensor.F32, 10, 64), sp.arena.Take(4*rows)
 		hostmem.I32(sp.bytes(positions))[rows-1] = 10
-		s.RoPE(x, x, 1, table, table, positions, false)
+		s.RoPE(x, x, device.Mat{}, 1, table, table, positions, false)
 		t.Fatal(s.Sync())
 	}
 	cmd := exec.Command(os.Args[0], "-test.run=^TestPanicEndsTheProgram$")

@@ -62,9 +62,9 @@ func calls(a *device.Arena) []func(w work) {
 		func(dx, dw, dy, x, w, rstd, resid device.Mat) func(work) {
 			return func(s work) { s.RMSNormGrad(dx, dw, dy, x, w, rstd, resid, groups) }
 		}(x(), f32(1, d), x(), x(), f32(1, d), f32(rows, groups), x()),
-		func(y, x, cos, sin device.Mat, positions device.Mem) func(work) {
-			return func(s work) { s.RoPE(y, x, groups, cos, sin, positions, false) }
-		}(x(), x(), f32(1, d/2), f32(1, d/2), ids()),
+		func(y, x, bias, cos, sin device.Mat, positions device.Mem) func(work) {
+			return func(s work) { s.RoPE(y, x, bias, groups, cos, sin, positions, false) }
+		}(x(), x(), f32(1, groups*d), f32(1, d/2), f32(1, d/2), ids()),
 		func(out, lse, q, k, v device.Mat, spec device.AttentionSpec) func(work) {
 			return func(s work) { s.Attention(out, lse, q, k, v, spec) }
 		}(x(), f32(rows, groups), x(), x(), x(), spec()),

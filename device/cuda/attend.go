@@ -11,13 +11,17 @@ import (
 const maxHeadDim = 256
 
 // RoPE implements device.AttentionOps.
-func (s *Stream) RoPE(y, x device.Mat, heads int, cos, sin device.Mat, positions device.Mem, inverse bool) {
-	s.operands.RoPE(y, x, heads, cos, sin, positions, inverse)
+func (s *Stream) RoPE(y, x, bias device.Mat, heads int, cos, sin device.Mat, positions device.Mem, inverse bool) {
+	s.operands.RoPE(y, x, bias, heads, cos, sin, positions, inverse)
 	s.enqueue(func() error {
 		if empty(x) {
 			return nil
 		}
-		return s.launch(named("rope", typeName(x.DType)), ptr(y.Mem), ptr(x.Mem), ptr(cos.Mem), ptr(sin.Mem), ptr(positions),
+		o := named("rope", typeName(x.DType))
+		if !bias.IsZero() {
+			o = named("rope", typeName(x.DType), "bias")
+		}
+		return s.launch(o, ptr(y.Mem), ptr(x.Mem), ptr(bias.Mem), ptr(cos.Mem), ptr(sin.Mem), ptr(positions),
 			i32(x.Rows), i32(heads), i32(x.Cols/heads), flag(inverse), stride(y), stride(x))
 	})
 }

@@ -2,7 +2,6 @@ package cuda
 
 import (
 	"fmt"
-	"math"
 
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/device/cuda/driver"
@@ -87,9 +86,17 @@ func (s *Stream) BiasGrad(db, dy device.Mat) {
 		if empty(dy) {
 			return nil
 		}
-		return s.sumRows(named("bias_grad", typeName(dy.DType)), db, func(w driver.DevicePtr, first, n int) []arg {
-			return append(s.args[:0], at(w), ptr(dy.ColRange(first, n).Mem), i32(dy.Rows), i32(n), stride(dy))
-		})
+		for first := 0; first < dy.Cols; first += maxSums {
+			n := min(maxSums, dy.Cols-first)
+			err := s.sumRows(db.ColRange(first, n), biasSlices, func(w driver.DevicePtr) error {
+				return s.launch(named("bias_grad", typeName(dy.DType)), at(w), ptr(dy.ColRange(first, n).Mem), i32(dy.Rows), i32(n),
+					i32(biasSlices), stride(dy))
+			})
+			if err != nil {
+				return err
+			}
+		}
+		return nil
 	})
 }
 
@@ -121,28 +128,23 @@ func (s *Stream) Cast(dst, src device.Mat) {
 	})
 }
 
-// sumRows adds sums over rows to dst: the kernel of o leaves those of slices of the rows in the workspace, which args gets
-// beside a range of columns, and another one adds the slices up in order.
-func (s *Stream) sumRows(o operation, dst device.Mat, args func(w driver.DevicePtr, first, n int) []arg) error {
-	// The most that there is room for, and a multiple of what columns may be aligned to.
-	const most = workspaceBytes / 4 / maxSlices
-	for first := 0; first < dst.Cols; first += most {
-		n := min(most, dst.Cols-first)
-		err := s.device.workspace.lend(s, func(w driver.DevicePtr) error {
-			if err := s.launch(o, args(w, first, n)...); err != nil {
-				return err
-			}
-			return s.launch(named("fold", "f32"), ptr(dst.ColRange(first, n).Mem), at(w), i32(n))
-		})
-		if err != nil {
+// Slices of the rows that kernels sum by themselves. The numbers are the same on all GPUs, and so are bits. A norm's gradient goes over
+// its rows once, with two programs for each multiprocessor of a large GPU.
+const biasSlices, normSlices = 32, 256
+
+// maxSums is the most columns that there is room for in biasSlices slices, and a multiple of what columns may be aligned to.
+const maxSums = workspaceBytes / 4 / biasSlices
+
+// sumRows adds sums over rows to dst: f enqueues a kernel that leaves those of slices of the rows in the workspace, and another kernel
+// adds the slices up. If dst is none, the sums are not wanted.
+func (s *Stream) sumRows(dst device.Mat, slices int, f func(w driver.DevicePtr) error) error {
+	return s.device.workspace.lend(s, func(w driver.DevicePtr) error {
+		if err := f(w); err != nil || dst.IsZero() {
 			return err
 		}
-	}
-	return nil
+		return s.launch(named("fold", "f32"), ptr(dst.Mem), at(w), i32(slices), i32(dst.Cols))
+	})
 }
-
-// maxSlices is the most slices that kernels cut rows into (SLICES in their constants).
-const maxSlices = 64
 
 // RMSNorm implements device.NormOps.
 func (s *Stream) RMSNorm(y, rstd, x, w device.Mat, groups int, eps float32) {
@@ -156,32 +158,16 @@ func (s *Stream) RMSNorm(y, rstd, x, w device.Mat, groups int, eps float32) {
 	})
 }
 
-// maxNorms is the most groups of all rows that rmsnorm_wgrad numbers in 32 bits; its last slice ends behind the last one.
-const maxNorms = math.MaxInt32 - 1<<12
-
-// RMSNormGrad implements device.NormOps. The weight's gradient comes first: dx may be dy.
+// RMSNormGrad implements device.NormOps. One kernel computes both gradients; it leaves the weight's in slices of the rows.
 func (s *Stream) RMSNormGrad(dx, dw, dy, x, w, rstd, resid device.Mat, groups int) {
 	s.operands.RMSNormGrad(dx, dw, dy, x, w, rstd, resid, groups)
 	s.enqueue(func() error {
 		if empty(x) {
 			return nil
 		}
-		rows, n, d := i32(x.Rows), i32(groups), i32(x.Cols/groups)
-		if !dw.IsZero() {
-			if int64(x.Rows)*int64(groups) > maxNorms {
-				return fmt.Errorf("the weight's gradient of a norm: %d rows of %d groups are more than the kernel can count; lower numerics.block_chunk",
-					x.Rows, groups)
-			}
-			err := s.sumRows(named("rmsnorm_wgrad", typeName(x.DType)), dw, func(w driver.DevicePtr, first, cols int) []arg {
-				dy, x := dy, x
-				if groups == 1 { // heads are never so wide that they would be cut
-					dy, x = dy.ColRange(first, cols), x.ColRange(first, cols)
-				}
-				return append(s.args[:0], at(w), ptr(dy.Mem), ptr(x.Mem), ptr(rstd.Mem), rows, n, i32(cols), stride(dy), stride(x))
-			})
-			if err != nil {
-				return err
-			}
+		slices := min(normSlices, x.Rows, workspaceBytes/4/w.Cols)
+		if slices == 0 {
+			return fmt.Errorf("the gradient of a norm over %d columns: the kernel takes at most %d", w.Cols, workspaceBytes/4)
 		}
 		o := named("rmsnorm_grad", typeName(x.DType))
 		if resid.IsZero() {
@@ -189,8 +175,10 @@ func (s *Stream) RMSNormGrad(dx, dw, dy, x, w, rstd, resid device.Mat, groups in
 		} else {
 			o = named("rmsnorm_grad", typeName(x.DType), "resid")
 		}
-		return s.launch(o, ptr(dx.Mem), ptr(dy.Mem), ptr(x.Mem), ptr(w.Mem), ptr(rstd.Mem), ptr(resid.Mem),
-			rows, n, d, stride(dx), stride(dy), stride(x), stride(resid))
+		return s.sumRows(dw, slices, func(part driver.DevicePtr) error {
+			return s.launch(o, at(part), ptr(dx.Mem), ptr(dy.Mem), ptr(x.Mem), ptr(w.Mem), ptr(rstd.Mem), ptr(resid.Mem),
+				i32(x.Rows), i32(groups), i32(w.Cols), i32(slices), stride(dx), stride(dy), stride(x), stride(resid))
+		})
 	})
 }
 

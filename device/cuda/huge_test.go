@@ -69,14 +69,20 @@ func TestHugeOperands(t *testing.T) {
 	}
 	many := device.NewArena(device.Whole(b))
 	x, rstd, w := many.Mat(tensor.BF16, 1<<24, 128*2), many.Mat(tensor.F32, 1<<24, 128), many.Mat(tensor.BF16, 1, 2)
-	fails, err := d.NewStream("too many")
+	s.RMSNormGrad(x, many.Mat(tensor.F32, 1, 2), x, many.Mat(tensor.BF16, 1<<24, 128*2), w, rstd, device.Mat{}, 128)
+	if err := s.Sync(); err != nil {
+		t.Errorf("2^31 groups: %v", err)
+	}
+	fails, err := d.NewStream("too wide")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer fails.Close() // its error is the one that is looked for
-	fails.RMSNormGrad(x, many.Mat(tensor.F32, 1, 2), x, many.Mat(tensor.BF16, 1<<24, 128*2), w, rstd, device.Mat{}, 128)
-	if err := fails.Sync(); err == nil || !strings.Contains(err.Error(), "numerics.block_chunk") {
-		t.Errorf("more norms than the kernel counts: %v", err)
+	wide := func(t tensor.DType) device.Mat { return many.Mat(t, 1, 1<<24) }
+	fails.RMSNormGrad(wide(tensor.BF16), wide(tensor.F32), wide(tensor.BF16), wide(tensor.BF16), wide(tensor.BF16),
+		many.Mat(tensor.F32, 1, 1), device.Mat{}, 1)
+	if err := fails.Sync(); err == nil || !strings.Contains(err.Error(), "at most 8388608") {
+		t.Errorf("wider than the workspace: %v", err)
 	}
 	if launches < 60 {
 		t.Errorf("%d launches", launches)

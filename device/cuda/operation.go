@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/millrace/millrace/device/cuda/kernels"
 )
 
 // operation is what a launch asks for. Kernels' names are its words and one that says which operands a variant is for:
@@ -30,17 +32,14 @@ func (o operation) String() string {
 	return text
 }
 
-// variants are the last words of kernels' names, the quickest first. Some names have none of them.
-var variants = [...]string{".narrow", ".a16", ".any"}
-
 // variant cuts the last word off a name, and says how quick the kernel is: less is quicker.
 func variant(name string) (operation string, rank int) {
-	for rank, v := range variants {
+	for rank, v := range kernels.Variants {
 		if rest, ok := strings.CutSuffix(name, v); ok {
 			return rest, rank
 		}
 	}
-	return name, len(variants)
+	return name, len(kernels.Variants)
 }
 
 // tabulate lists the kernels of each operation, the one to try first in front. An attention kernel that is aligned is for heads
@@ -64,7 +63,7 @@ func tabulate(functions []*function) map[operation][]*function {
 		}
 		o := named(words[:last]...)
 		narrowest := 1
-		if rank < len(variants)-1 {
+		if rank < len(kernels.Variants)-1 {
 			narrowest = room // it is aligned, and knows its size
 		}
 		for o.head = narrowest; o.head <= room; o.head++ {

@@ -53,7 +53,10 @@ func TestTabulate(t *testing.T) {
 			}
 		}
 		check(named("lse_init"), "lse_init")
-		check(named("rmsnorm_grad", "bf16", "resid"), "rmsnorm_grad.bf16.resid.narrow", "rmsnorm_grad.bf16.resid.a16", "rmsnorm_grad.bf16.resid.any")
+		check(named("rmsnorm_grad", "bf16", "resid"), "rmsnorm_grad.bf16.resid.narrow", "rmsnorm_grad.bf16.resid.c2048",
+			"rmsnorm_grad.bf16.resid.c4096", "rmsnorm_grad.bf16.resid.c8192", "rmsnorm_grad.bf16.resid.a16", "rmsnorm_grad.bf16.resid.any")
+		check(named("rope", "bf16"), "rope.bf16.a16", "rope.bf16.any")
+		check(named("rope", "bf16", "bias"), "rope.bf16.bias.a16", "rope.bf16.bias.any")
 		check(named("matmul", "bf16", "f32", "tn"), "matmul.bf16.f32.tn.a16")
 		check(named("matmul", "bf16", "f32"), "matmul.bf16.f32.any")
 		heads := func(name, dtype string, width int) operation {

@@ -31,6 +31,7 @@ type (
 	noWindow     struct{ device.Stream }
 	noDocuments  struct{ device.Stream }
 	turnsBack    struct{ device.Stream }
+	forgetsBias  struct{ device.Stream }
 	zeroTargets  struct{ device.Stream }
 	fromZero     struct{ device.Stream }
 	otherEps     struct{ device.Stream }
@@ -66,8 +67,12 @@ func (s noDocuments) AttentionGrad(dq, dk, dv, dout, q, k, v, out, lse, delta de
 	s.Stream.AttentionGrad(dq, dk, dv, dout, q, k, v, out, lse, delta, spec)
 }
 
-func (s turnsBack) RoPE(y, x device.Mat, heads int, cos, sin device.Mat, positions device.Mem, inverse bool) {
-	s.Stream.RoPE(y, x, heads, cos, sin, positions, false)
+func (s turnsBack) RoPE(y, x, bias device.Mat, heads int, cos, sin device.Mat, positions device.Mem, inverse bool) {
+	s.Stream.RoPE(y, x, bias, heads, cos, sin, positions, false)
+}
+
+func (s forgetsBias) RoPE(y, x, bias device.Mat, heads int, cos, sin device.Mat, positions device.Mem, inverse bool) {
+	s.Stream.RoPE(y, x, device.Mat{}, heads, cos, sin, positions, inverse)
 }
 
 func (s zeroTargets) CrossEntropyGrad(dlogits, logits, stat device.Mat, targets device.Mem, first int, scale float32) {
@@ -110,6 +115,7 @@ var breaks = []struct {
 	{"ignores the window", "Attention", func(s device.Stream) device.Stream { return noWindow{s} }},
 	{"attends across documents", "Attention", func(s device.Stream) device.Stream { return noDocuments{s} }},
 	{"never turns back", "RoPE", func(s device.Stream) device.Stream { return turnsBack{s} }},
+	{"forgets the bias of a rotation", "RoPE", func(s device.Stream) device.Stream { return forgetsBias{s} }},
 	{"takes all targets for token 0", "CrossEntropy", func(s device.Stream) device.Stream { return zeroTargets{s} }},
 	{"ignores where a table begins", "Gather", func(s device.Stream) device.Stream { return fromZero{s} }},
 	{"rounds AdamW otherwise", "AdamW", func(s device.Stream) device.Stream { return otherEps{s} }},

@@ -49,9 +49,9 @@ func (s *faultyStream) RMSNormGrad(dx, dw, dy, x, w, rstd, resid device.Mat, gro
 	s.op(func() { s.inner.RMSNormGrad(dx, dw, dy, x, w, rstd, resid, groups) })
 }
 
-func (s *faultyStream) RoPE(y, x device.Mat, heads int, cos, sin device.Mat, positions device.Mem, inverse bool) {
-	s.operands.RoPE(y, x, heads, cos, sin, positions, inverse)
-	s.op(func() { s.inner.RoPE(y, x, heads, cos, sin, positions, inverse) })
+func (s *faultyStream) RoPE(y, x, bias device.Mat, heads int, cos, sin device.Mat, positions device.Mem, inverse bool) {
+	s.operands.RoPE(y, x, bias, heads, cos, sin, positions, inverse)
+	s.op(func() { s.inner.RoPE(y, x, bias, heads, cos, sin, positions, inverse) })
 }
 
 func (s *faultyStream) Attention(out, lse, q, k, v device.Mat, spec device.AttentionSpec) {

@@ -122,9 +122,9 @@ func testCast(r *rig) {
 
 // groupings are norms: rows, groups, and the columns of a group.
 func (s *Suite) groupings() []grouping {
-	all := []grouping{{1, 1, 1}, {3, 1, 100}, {17, 3, 37}, {67, 1, 576}, {37, 9, 64}, {131, 2, 131}}
+	all := []grouping{{1, 1, 1}, {3, 1, 100}, {17, 3, 37}, {67, 1, 576}, {37, 9, 64}, {131, 2, 131}, {523, 1, 32}}
 	if s.Align > 0 {
-		all = append(all, grouping{5, 1, 3584}, grouping{9, 4, 128})
+		all = append(all, grouping{5, 1, 3584}, grouping{9, 4, 128}, grouping{523, 1, 272})
 	}
 	return all
 }
@@ -189,9 +189,9 @@ func testRMSNormGrad(r *rig) {
 func testRoPE(r *rig) {
 	for _, d := range types {
 		for _, s := range []struct{ rows, heads, headDim int }{{1, 1, 2}, {3, 1, 64}, {17, 3, 6}, {37, 9, 64}, {300, 3, 80}, {9, 2, 128}} {
-			for variant := range 4 {
-				inverse, inPlace := variant&1 != 0, variant&2 != 0
-				what := fmt.Sprint(d, s, " inverse ", inverse, " in place ", inPlace)
+			for variant := range 6 {
+				inverse, biased, inPlace := variant%3 == 1, variant%3 == 2, variant > 2
+				what := fmt.Sprint(d, s, " inverse ", inverse, " bias ", biased, " in place ", inPlace)
 				const span = 50
 				angle := func(i int) float64 {
 					return float64(i/(s.headDim/2)) * math.Pow(1e4, -float64(i%(s.headDim/2))*2/float64(s.headDim))
@@ -203,13 +203,34 @@ func testRoPE(r *rig) {
 					positions[i] = int32(r.rng.IntN(span))
 				}
 				x, p := r.normal("x", d, s.rows, s.heads*s.headDim), r.ints("positions", positions)
-				want := refRoPE(x.v, s.rows, s.heads, cos.v, sin.v, positions, inverse)
+				turned, bias, parts := x.v, &matrix{}, &matrix{}
+				if biased {
+					bias = r.normal("bias", d, 1, s.heads*s.headDim)
+					parts = r.filled(r.output("in two parts", d, s.rows, s.heads*s.headDim), func(i int) float64 { return x.v[i] })
+					turned = make([]float64, len(x.v))
+					for i := range turned {
+						turned[i] = rounded(d, x.v[i]+bias.v[i%len(bias.v)])
+					}
+				}
+				want := refRoPE(turned, s.rows, s.heads, cos.v, sin.v, positions, inverse)
 				y := x
 				if !inPlace {
 					y = r.output("y", d, s.rows, s.heads*s.headDim)
 				}
-				r.run(func(st device.Stream) { st.RoPE(y.Mat, x.Mat, s.heads, cos.Mat, sin.Mat, p.Mem, inverse) })
+				r.run(func(st device.Stream) {
+					st.RoPE(y.Mat, x.Mat, bias.Mat, s.heads, cos.Mat, sin.Mat, p.Mem, inverse)
+					if biased {
+						st.AddBias(parts.Mat, bias.Mat)
+						st.RoPE(parts.Mat, parts.Mat, device.Mat{}, s.heads, cos.Mat, sin.Mat, p.Mem, inverse)
+					}
+				})
 				r.near(what, y, want, 2)
+				if biased { // to the bit
+					for i := range want {
+						want[i] = y.decode(r.host, i)
+					}
+					r.exact(what, parts, want)
+				}
 				r.finish(what)
 			}
 		}

@@ -250,14 +250,20 @@ func (r *rig) tell() {
 func (r *rig) exact(what string, m *matrix, want []float64) {
 	r.Helper()
 	r.compare(what, m, want, func(got, want float64) bool {
-		switch m.DType {
-		case tensor.F32:
-			want = float64(float32(want))
-		case tensor.BF16:
-			want = float64(tensor.F32FromBF16(tensor.BF16FromF32(float32(want))))
-		}
+		want = rounded(m.DType, want)
 		return math.Float64bits(got) == math.Float64bits(want) || got != got && want != want
 	})
+}
+
+// rounded is a number as a type has it, if that has fractions.
+func rounded(d tensor.DType, x float64) float64 {
+	switch d {
+	case tensor.F32:
+		return float64(float32(x))
+	case tensor.BF16:
+		return float64(tensor.F32FromBF16(tensor.BF16FromF32(float32(x))))
+	}
+	return x
 }
 
 func (r *rig) compare(what string, m *matrix, want []float64, same func(got, want float64) bool) {

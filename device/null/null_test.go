@@ -156,12 +156,14 @@ func TestRefusals(t *testing.T) {
 	good := m(alloc(t, d, "good", 64), 16)
 	outside := good
 	outside.Off = 4
+	bias, table, place := m(alloc(t, d, "bias", 64), 16), m(alloc(t, d, "table", 32), 8), alloc(t, d, "place", 4)
 	for name, call := range map[string]func(){
 		"closed buffer":         func() { s.Add(good, good, m(gone, 16)) },
 		"other device's buffer": func() { s.Add(good, good, m(alloc(t, other, "", 64), 16)) },
 		"outside of the buffer": func() { s.Add(good, good, outside) },
 		"shapes":                func() { s.Add(good, good, good.ColRange(0, 8)) },
 		"closed stream":         func() { closed.Add(good, good, good) },
+		"bias of an inverse":    func() { s.RoPE(good, good, bias, 1, table, table, device.Whole(place), true) },
 	} {
 		func() {
 			defer func() {

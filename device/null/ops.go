@@ -45,8 +45,8 @@ func (s *stream) RMSNormGrad(dx, dw, dy, x, w, rstd, resid device.Mat, groups in
 	s.count(0)
 }
 
-func (s *stream) RoPE(y, x device.Mat, heads int, cos, sin device.Mat, positions device.Mem, inverse bool) {
-	s.operands.RoPE(y, x, heads, cos, sin, positions, inverse)
+func (s *stream) RoPE(y, x, bias device.Mat, heads int, cos, sin device.Mat, positions device.Mem, inverse bool) {
+	s.operands.RoPE(y, x, bias, heads, cos, sin, positions, inverse)
 	s.count(0)
 }
 

@@ -137,6 +137,8 @@ func TestRoPE(t *testing.T) {
 	forAll(t, func(t *testing.T, k *Table, d tensor.DType, rng *rand.Rand) {
 		const rows, heads, headDim, most = 4, 3, 26, 50
 		x, y, z := newArray(d, rows, heads*headDim, 5, normal(rng)), newArray(d, rows, heads*headDim, 0, nan), newArray(d, rows, heads*headDim, 2, nan)
+		summed, parts := newArray(d, rows, heads*headDim, 3, nan), newArray(d, rows, heads*headDim, 1, nan)
+		bias := newArray(d, 1, heads*headDim, 0, normal(rng))
 		op := RoPE{X: x.Mat, Y: y.Mat, Heads: heads, HeadDim: headDim, Positions: []int32{0, 7, 49, 7}}
 		for p := range most {
 			for i := range headDim / 2 {
@@ -148,8 +150,19 @@ func TestRoPE(t *testing.T) {
 		back := op
 		back.X, back.Y, back.Inverse = y.Mat, z.Mat, true
 		cut(rng, rows, func(lo, hi int) { k.RoPERows(&back, lo, hi) })
+		biased, turn := op, op
+		biased.Y, biased.Bias = summed.Mat, Vec{Data: bias.Data, DType: d, Len: heads * headDim}
+		cut(rng, rows, func(lo, hi int) { k.RoPERows(&biased, lo, hi) })
+		for r := range rows {
+			k.Add(Vec{Data: parts.Mat.at(r, 0), DType: d, Len: heads * headDim}, Vec{Data: x.Mat.at(r, 0), DType: d, Len: heads * headDim}, biased.Bias)
+		}
+		turn.X, turn.Y = parts.Mat, parts.Mat
+		k.RoPERows(&turn, 0, rows)
 		for r := range rows {
 			for c := range heads * headDim {
+				if got, want := summed.at(r, c), parts.at(r, c); got != want {
+					t.Fatalf("[%d, %d] of a sum is turned to %g, of a sum that was stored to %g", r, c, got, want)
+				}
 				h, i := c/headDim*headDim, c%headDim
 				angle := float64(op.Positions[r]) * math.Pow(10000, -2*float64(i%(headDim/2))/headDim)
 				want := x.at(r, c) * math.Cos(angle)

@@ -15,7 +15,7 @@
 //
 // A name is OP.TYPE[.VARIANT]. The variant a16 takes operands whose addresses, columns and strides are multiples of 16, in bytes
 // and elements, so that threads move 16 bytes at once; any takes all. What exactly must be a multiple is in [Kernel.Aligned].
-// narrow is for short rows, see [Kernel.Most].
+// narrow, c2048, c4096 and c8192 are such for rows that are not longer, see [Kernel.Most].
 //
 // # Targets
 //

@@ -312,13 +312,13 @@ func (s *Set) Find(name string) (*Kernel, bool) {
 	return k, ok
 }
 
-// variants are the last words of names, the quickest first.
-var variants = []string{".narrow", ".a16", ".any", ""}
+// Variants are the last words of names, the quickest first: they say which operands a kernel is for. Some names have none of them.
+var Variants = []string{".narrow", ".c2048", ".c4096", ".c8192", ".a16", ".any"}
 
-// Choose finds the kernel of an operation for the values of its arguments: the quickest of op.narrow, op.a16, op.any and op that
+// Choose finds the kernel of an operation for the values of its arguments: the quickest variant, or the one without that word, that
 // there is and that takes them.
 func (s *Set) Choose(op string, values []uint64) (*Kernel, error) {
-	for _, variant := range variants {
+	for _, variant := range append(slices.Clone(Variants), "") {
 		if k, ok := s.kernels[op+variant]; ok && k.Takes(values) {
 			return k, nil
 		}

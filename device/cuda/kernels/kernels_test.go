@@ -296,6 +296,11 @@ func TestChoose(t *testing.T) {
 		{"rmsnorm.f32", map[string]uint64{"d": 272}, "rmsnorm.f32.a16"},
 		{"rmsnorm.f32", map[string]uint64{"d": 17}, "rmsnorm.f32.any"},
 		{"rmsnorm_grad.f32.resid", map[string]uint64{"d": 128}, "rmsnorm_grad.f32.resid.narrow"},
+		{"rmsnorm_grad.f32", map[string]uint64{"d": 272}, "rmsnorm_grad.f32.c2048"},
+		{"rmsnorm_grad.f32", map[string]uint64{"d": 3584}, "rmsnorm_grad.f32.c4096"},
+		{"rmsnorm_grad.f32", map[string]uint64{"d": 8192}, "rmsnorm_grad.f32.c8192"},
+		{"rmsnorm_grad.f32", map[string]uint64{"d": 8208}, "rmsnorm_grad.f32.a16"},
+		{"rmsnorm_grad.f32", map[string]uint64{"d": 3580}, "rmsnorm_grad.f32.any"},
 		{"sum_fold", map[string]uint64{"dst": 8}, "sum_fold"},
 	} {
 		k, _ := s.Find(c.want)

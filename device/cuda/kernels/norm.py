@@ -1,7 +1,7 @@
 """Root-mean-square norms of rows, or of the equal groups of columns that rows are cut into (one for each head, in QK-norm).
 
-The wide kernels take one group per program and go over it twice; the second time it comes from the cache, as a group is a few
-KiB. The narrow ones take several groups at once, whole, for groups of at most NARROW columns.
+A group that fits is taken whole: of the narrow kernels several at once, for groups of at most NARROW columns. Else a program goes over
+it twice; the second time it comes from the cache.
 
 Source: Zhang and Sennrich, "Root Mean Square Layer Normalization" (2019).
 """
@@ -39,35 +39,6 @@ def rmsnorm(y, rstd, x, w, rows, groups, d, sy, sx, eps, BLOCK_COLS: tl.constexp
 
 
 @triton.jit
-def rmsnorm_grad(dx, dy, x, w, rstd, resid, rows, groups, d, sdx, sdy, sx, sresid, RESID: tl.constexpr, BLOCK_COLS: tl.constexpr):
-    """dx = rstd*(w*dy - xhat*mean(w*dy*xhat)) with xhat = x*rstd, plus resid where RESID. Programs: rows, groups.
-
-    Moves 3 or 4 elements for each of dx. dx may be dy or resid: the sum has seen all of dy before the first store, and
-    a block is read before it is written.
-    """
-    row = tl.program_id(0).to(tl.int64)
-    group = tl.program_id(1)
-    dx += row * sdx + group * d
-    dy += row * sdy + group * d
-    x += row * sx + group * d
-    resid += row * sresid + group * d
-    r = tl.load(rstd + row * groups + group)
-    dots = tl.zeros([BLOCK_COLS], tl.float32)
-    for first in range(0, d, BLOCK_COLS):
-        col = first + tl.arange(0, BLOCK_COLS)
-        g = tl.load(w + col, mask=col < d, other=0.0).to(tl.float32) * tl.load(dy + col, mask=col < d, other=0.0).to(tl.float32)
-        dots += g * (tl.load(x + col, mask=col < d, other=0.0).to(tl.float32) * r)
-    mean = tl.div_rn(tl.sum(dots), d.to(tl.float32))
-    for first in range(0, d, BLOCK_COLS):
-        col = first + tl.arange(0, BLOCK_COLS)
-        g = tl.load(w + col, mask=col < d).to(tl.float32) * tl.load(dy + col, mask=col < d).to(tl.float32)
-        v = r * (g - tl.load(x + col, mask=col < d).to(tl.float32) * r * mean)
-        if RESID:
-            v += tl.load(resid + col, mask=col < d).to(tl.float32)
-        tl.store(dx + col, v.to(dx.dtype.element_ty), mask=col < d)
-
-
-@triton.jit
 def _several(rows, groups, d, BLOCK_ROWS: tl.constexpr, BLOCK_GROUPS: tl.constexpr, BLOCK_COLS: tl.constexpr):
     """A program's groups, as a list of their rows and numbers; their columns; and which of these there are."""
     i = tl.arange(0, BLOCK_ROWS * BLOCK_GROUPS)[:, None]
@@ -91,68 +62,112 @@ def rmsnorm_narrow(y, rstd, x, w, rows, groups, d, sy, sx, eps, BLOCK_ROWS: tl.c
 
 
 @triton.jit
-def rmsnorm_grad_narrow(dx, dy, x, w, rstd, resid, rows, groups, d, sdx, sdy, sx, sresid, RESID: tl.constexpr,
-                        BLOCK_ROWS: tl.constexpr, BLOCK_GROUPS: tl.constexpr, BLOCK_COLS: tl.constexpr):
-    """rmsnorm_grad for d <= BLOCK_COLS. Programs: ceil(rows/BLOCK_ROWS), ceil(groups/BLOCK_GROUPS)."""
-    row, group, col, known, inside = _several(rows, groups, d, BLOCK_ROWS, BLOCK_GROUPS, BLOCK_COLS)
-    r = tl.load(rstd + row * groups + group, mask=known, other=0.0)
-    g = tl.load(w + col, mask=col < d, other=0.0).to(tl.float32)
-    g *= tl.load(dy + row * sdy + group * d + col, mask=inside, other=0.0).to(tl.float32)
-    xhat = tl.load(x + row * sx + group * d + col, mask=inside, other=0.0).to(tl.float32) * r
-    mean = tl.div_rn(tl.sum(g * xhat, 1, keep_dims=True), d.to(tl.float32))
-    v = r * (g - xhat * mean)
-    if RESID:
-        v += tl.load(resid + row * sresid + group * d + col, mask=inside, other=0.0).to(tl.float32)
-    tl.store(dx + row * sdx + group * d + col, v.to(dx.dtype.element_ty), mask=inside)
+def _slice(part, d, rows, slices, BLOCK_ROWS: tl.constexpr):
+    """A program's row of part, and the rows that it takes: whole blocks of them, the same for each program but the last ones."""
+    s = tl.program_id(0)
+    size = tl.cdiv(tl.cdiv(rows, slices), BLOCK_ROWS) * BLOCK_ROWS
+    first = tl.minimum(s.to(tl.int64) * size, rows).to(tl.int32)
+    return part + s.to(tl.int64) * d, first, tl.minimum(size, rows - first)
 
 
 @triton.jit
-def rmsnorm_wgrad(part, dy, x, rstd, rows, groups, d, sdy, sx, SLICES: tl.constexpr, BLOCK_ROWS: tl.constexpr,
-                  BLOCK_COLS: tl.constexpr):
-    """part[s] = sum of dy*xhat over the groups of slice s of the rows, which fold adds up. Programs: ceil(d/BLOCK_COLS), SLICES.
+def rmsnorm_grad(part, dx, dy, x, w, rstd, resid, rows, groups, d, slices, sdx, sdy, sx, sresid, RESID: tl.constexpr,
+                 BLOCK_ROWS: tl.constexpr, BLOCK_GROUPS: tl.constexpr, BLOCK_COLS: tl.constexpr, STAGES: tl.constexpr):
+    """Both gradients, for d <= BLOCK_COLS: dx = rstd*(w*dy - xhat*mean(w*dy*xhat)) with xhat = x*rstd, plus resid where RESID;
+    part[s] = sum of dy*xhat over slice s of the rows, which fold adds up. Programs: slices.
 
-    Moves 2 elements for each of x. SLICES is fixed, and with it the order of the sum.
+    Moves 3 or 4 elements for each of dx: a program holds w and its sums in registers, and meets each group once, whole, while the next
+    ones are under way. dx may be dy or resid: a group is read before it is written, and those under way are others.
     """
-    col = tl.program_id(0) * BLOCK_COLS + tl.arange(0, BLOCK_COLS)[None, :]
-    s = tl.program_id(1)
-    total = rows * groups
-    size = tl.cdiv(tl.cdiv(total, SLICES), BLOCK_ROWS) * BLOCK_ROWS
-    stop = tl.minimum((s + 1) * size, total)
-    acc = tl.zeros([BLOCK_ROWS, BLOCK_COLS], tl.float32)
-    for first in range(s * size, stop, BLOCK_ROWS):
-        i = first + tl.arange(0, BLOCK_ROWS)[:, None]
-        row = (i // groups).to(tl.int64)
-        group = i % groups
-        inside = (i < stop) & (col < d)
+    part, begin, n = _slice(part, d, rows, slices, BLOCK_ROWS)
+    i = tl.arange(0, BLOCK_ROWS * BLOCK_GROUPS)[:, None]
+    col = tl.arange(0, BLOCK_COLS)[None, :]
+    weight = tl.load(w + col + i * 0, mask=(col < d) & (i >= 0), other=0.0).to(tl.float32)  # in the layout of the groups
+    acc = tl.zeros([BLOCK_ROWS * BLOCK_GROUPS, BLOCK_COLS], tl.float32)
+    across = tl.cdiv(groups, BLOCK_GROUPS)
+    for t in tl.range(0, tl.cdiv(n, BLOCK_ROWS) * across, num_stages=STAGES):
+        at = t // across * BLOCK_ROWS + i // BLOCK_GROUPS
+        group = t % across * BLOCK_GROUPS + i % BLOCK_GROUPS
+        known = (at < n) & (group < groups)
+        inside = known & (col < d)
+        row = (begin + at).to(tl.int64)
+        r = tl.load(rstd + row * groups + group, mask=known, other=0.0)
         g = tl.load(dy + row * sdy + group * d + col, mask=inside, other=0.0).to(tl.float32)
-        v = tl.load(x + row * sx + group * d + col, mask=inside, other=0.0).to(tl.float32)
-        acc += g * (v * tl.load(rstd + i, mask=i < stop, other=0.0))
-    tl.store(part + s * d + col, tl.sum(acc, 0, keep_dims=True), mask=col < d)
+        xhat = tl.load(x + row * sx + group * d + col, mask=inside, other=0.0).to(tl.float32) * r
+        acc += g * xhat
+        g *= weight
+        v = r * (g - xhat * tl.div_rn(tl.sum(g * xhat, 1, keep_dims=True), d.to(tl.float32)))
+        if RESID:
+            v += tl.load(resid + row * sresid + group * d + col, mask=inside, other=0.0).to(tl.float32)
+        tl.store(dx + row * sdx + group * d + col, v.to(dx.dtype.element_ty), mask=inside)
+    tl.store(part + col, tl.sum(acc, 0, keep_dims=True), mask=col < d)
+
+
+@triton.jit
+def rmsnorm_grad_long(part, dx, dy, x, w, rstd, resid, rows, groups, d, slices, sdx, sdy, sx, sresid, RESID: tl.constexpr,
+                      BLOCK_COLS: tl.constexpr):
+    """rmsnorm_grad for any d. Its sums are in part all the time, and a group is read twice, the second time from the cache: it is what a
+    program read last. dx may be dy or resid: the dot product has seen all of dy before the first store. Programs: slices.
+    """
+    part, begin, n = _slice(part, d, rows, slices, 1)
+    for first in range(0, d, BLOCK_COLS):
+        col = first + tl.arange(0, BLOCK_COLS)
+        tl.store(part + col, tl.zeros([BLOCK_COLS], tl.float32), mask=col < d)
+    for t in range(0, n * groups):
+        row = (begin + t // groups).to(tl.int64)
+        group = t % groups
+        to = dx + row * sdx + group * d
+        of = dy + row * sdy + group * d
+        at = x + row * sx + group * d
+        r = tl.load(rstd + row * groups + group)
+        dots = tl.zeros([BLOCK_COLS], tl.float32)
+        for first in range(0, d, BLOCK_COLS):
+            col = first + tl.arange(0, BLOCK_COLS)
+            g = tl.load(w + col, mask=col < d, other=0.0).to(tl.float32) * tl.load(of + col, mask=col < d, other=0.0).to(tl.float32)
+            dots += g * (tl.load(at + col, mask=col < d, other=0.0).to(tl.float32) * r)
+        mean = tl.div_rn(tl.sum(dots), d.to(tl.float32))
+        tl.debug_barrier()  # a thread may load from part what another one stored
+        for first in range(0, d, BLOCK_COLS):
+            col = first + tl.arange(0, BLOCK_COLS)
+            g = tl.load(of + col, mask=col < d).to(tl.float32)
+            xhat = tl.load(at + col, mask=col < d).to(tl.float32) * r
+            tl.store(part + col, tl.load(part + col, mask=col < d) + g * xhat, mask=col < d)
+            v = r * (tl.load(w + col, mask=col < d).to(tl.float32) * g - xhat * mean)
+            if RESID:
+                v += tl.load(resid + row * sresid + group * d + col, mask=col < d).to(tl.float32)
+            tl.store(to + col, v.to(dx.dtype.element_ty), mask=col < d)
 
 
 WIDE = dict(BLOCK_COLS=2048)
 ODD = dict(BLOCK_COLS=512)  # a thread moves single elements: four at once are enough
+LONG = dict(BLOCK_COLS=4096)
 NARROW = 256
 FEW = dict(BLOCK_ROWS=4, BLOCK_GROUPS=4, BLOCK_COLS=NARROW)
 GROUPS = ("ceil(rows/BLOCK_ROWS)", "ceil(groups/BLOCK_GROUPS)")
-SUMS = dict(SLICES=32, BLOCK_ROWS=32, BLOCK_COLS=64)
+# What a program of rmsnorm_grad takes at once: several narrow groups, or one. A thread holds 16 elements of it, so that two programs fit
+# on a multiprocessor, but of the widest one.
+TILES = {
+    "narrow": dict(BLOCK_ROWS=4, BLOCK_GROUPS=4, BLOCK_COLS=NARROW),
+    "c2048": dict(BLOCK_ROWS=1, BLOCK_GROUPS=1, BLOCK_COLS=2048),
+    "c4096": dict(BLOCK_ROWS=1, BLOCK_GROUPS=1, BLOCK_COLS=4096),
+    "c8192": dict(BLOCK_ROWS=1, BLOCK_GROUPS=1, BLOCK_COLS=8192),
+}
 
 KERNELS = []
 for a, t in BF16_OR_F32:
     forward = f"y:*{t} rstd:*fp32 x:*{t} w:*{t} rows:i32 groups:i32 d:i32 sy:i32 sx:i32 eps:fp32"
-    backward = (f"dx:*{t} dy:*{t} x:*{t} w:*{t} rstd:*fp32 resid:*{t} rows:i32 groups:i32 d:i32 sdx:i32 sdy:i32 sx:i32 sresid:i32")
-    weights = f"part:*fp32 dy:*{t} x:*{t} rstd:*fp32 rows:i32 groups:i32 d:i32 sdy:i32 sx:i32"
+    backward = (f"part:*fp32 dx:*{t} dy:*{t} x:*{t} w:*{t} rstd:*fp32 resid:*{t} rows:i32 groups:i32 d:i32 slices:i32 "
+                "sdx:i32 sdy:i32 sx:i32 sresid:i32")
     for variant, block, aligned in (("any", ODD, ""), ("a16", WIDE, "y x w d sy sx")):
         KERNELS.append(Kernel(f"rmsnorm.{a}.{variant}", rmsnorm, forward, ("rows", "groups"), block, aligned=aligned))
     KERNELS.append(Kernel(f"rmsnorm.{a}.narrow", rmsnorm_narrow, forward, GROUPS, FEW, aligned="y x w d sy sx", most={"d": NARROW}))
+    stages = dict(STAGES=3 if a == "bf16" else 2)  # not all GPUs have shared memory for more of fp32
     for resid, word in ((False, ""), (True, ".resid")):
-        aligned = "dx dy x w d sdx sdy sx" + (" resid sresid" if resid else "")
+        aligned = "part dx dy x w d sdx sdy sx" + (" resid sresid" if resid else "")
         op, resid = f"rmsnorm_grad.{a}{word}", dict(RESID=resid)
-        KERNELS += [
-            Kernel(f"{op}.any", rmsnorm_grad, backward, ("rows", "groups"), resid | ODD),
-            Kernel(f"{op}.a16", rmsnorm_grad, backward, ("rows", "groups"), resid | WIDE, aligned=aligned),
-            Kernel(f"{op}.narrow", rmsnorm_grad_narrow, backward, GROUPS, resid | FEW, aligned=aligned, most={"d": NARROW}),
-        ]
-    for variant, aligned in (("any", ""), ("a16", "dy x d sdy sx")):
-        KERNELS.append(Kernel(f"rmsnorm_wgrad.{a}.{variant}", rmsnorm_wgrad, weights, ("ceil(d/BLOCK_COLS)", "SLICES"), SUMS,
-                              aligned=aligned))
+        for variant, tile in TILES.items():
+            elements = tile["BLOCK_ROWS"] * tile["BLOCK_GROUPS"] * tile["BLOCK_COLS"]
+            KERNELS.append(Kernel(f"{op}.{variant}", rmsnorm_grad, backward, ("slices",), resid | stages | tile, aligned=aligned,
+                                  most={"d": tile["BLOCK_COLS"]}, warps=elements // 512))
+        KERNELS += [Kernel(f"{op}.any", rmsnorm_grad_long, backward, ("slices",), resid | ODD),
+                    Kernel(f"{op}.a16", rmsnorm_grad_long, backward, ("slices",), resid | LONG, aligned=aligned, warps=8)]

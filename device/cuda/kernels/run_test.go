@@ -32,7 +32,7 @@ type kernelRun struct {
 
 // runs are the tests that launch kernels on any backend.
 var runs = []kernelRun{
-	{"Add", testAdd}, {"Norm", testNorms}, {"Sum", testSums}, {"Loss", testLoss}, {"Fold", testFold}, {"ScatterAdd", testScatterAdd},
+	{"Add", testAdd}, {"Norm", testNorms}, {"NormGrad", testNormGrads}, {"RotatedSum", testRotatedSum}, {"Sum", testSums}, {"Loss", testLoss}, {"Fold", testFold}, {"ScatterAdd", testScatterAdd},
 	{"Variants", testVariants}, {"MatMul", testMatMul}, {"Attention", testAttention},
 }
 
@@ -97,7 +97,7 @@ func testAdd(t *testing.T, on *backend) {
 	}
 }
 
-// The three ways to take a norm agree, as do those of its gradient in place of dy and of the residual.
+// The three ways to take a norm agree.
 func testNorms(t *testing.T, on *backend) {
 	for _, d := range types {
 		tolerance := map[tensor.DType]float64{tensor.F32: 1e-5, tensor.BF16: 2e-2}[d]
@@ -106,15 +106,11 @@ func testNorms(t *testing.T, on *backend) {
 			const rows, groups, dim = 6, 5, 96
 			b := benchFor(t, on, 2)
 			x, w := b.normal(d, rows, groups*dim, groups*dim+16), b.normal(d, 1, dim, dim)
-			dy, resid := b.normal(d, rows, groups*dim, groups*dim+32), b.normal(d, rows, groups*dim, groups*dim)
 			y, rstd := b.field(d, rows, groups*dim, groups*dim+48), b.field(tensor.F32, rows, groups, groups)
 			a := typeWord(d)
 			b.run("rmsnorm."+a+variant, y, rstd, x, w, rows, groups, dim, y.stride, x.stride, float32(1e-5))
-			b.run("rmsnorm_grad."+a+variant, dy, dy, x, w, rstd, x, rows, groups, dim, dy.stride, dy.stride, x.stride, 0)
-			b.run("rmsnorm_grad."+a+".resid"+variant, resid, dy, x, w, rstd, resid, rows, groups, dim, resid.stride, dy.stride, x.stride,
-				resid.stride)
 			var got []float64
-			for _, f := range []*field{y, rstd, dy, resid} {
+			for _, f := range []*field{y, rstd} {
 				if !f.intact() {
 					t.Errorf("%v%s: written between the rows", d, variant)
 				}
@@ -137,6 +133,89 @@ func testNorms(t *testing.T, on *backend) {
 					t.Fatalf("%v%s: number %d is NaN", d, variant, i)
 				}
 			}
+		}
+	}
+}
+
+// Both gradients of a norm at the widths of models, in place of dy and of the residual, in slices of different lengths.
+func testNormGrads(t *testing.T, on *backend) {
+	for _, d := range types {
+		rounding := map[tensor.DType]float64{tensor.F32: 0x1p-24, tensor.BF16: 0x1p-8}[d]
+		allowed := func(want float64) float64 { return 1e-4 + 1.01*rounding*math.Abs(want) }
+		for _, c := range []struct {
+			variant                   string
+			rows, groups, dim, slices int
+		}{
+			{".any", 5, 2, 1030, 2}, {".a16", 3, 1, 8208, 2}, {".narrow", 23, 5, 128, 3}, {".narrow", 9, 1, 256, 1},
+			{".c2048", 7, 1, 2048, 3}, {".c4096", 5, 1, 3584, 2}, {".c8192", 3, 1, 8192, 2},
+		} {
+			for _, withResid := range []bool{false, true} {
+				b, name := benchFor(t, on, 2), "rmsnorm_grad."+typeWord(d)
+				cols := c.groups * c.dim
+				dy, x, w := b.normal(d, c.rows, cols, cols+32), b.normal(d, c.rows, cols, cols+16), b.normal(d, 1, c.dim, c.dim)
+				rstd, part := b.normal(tensor.F32, c.rows, c.groups, c.groups), b.field(tensor.F32, c.slices, c.dim, c.dim)
+				dx, resid := dy, x
+				if withResid {
+					name += ".resid"
+					resid = b.normal(d, c.rows, cols, cols)
+					dx = resid
+				}
+				want, sums := make([]float64, 0, c.rows*cols), make([]float64, c.slices*c.dim)
+				long := (c.rows + c.slices - 1) / c.slices // the rows of a slice, but for whole blocks of narrow ones
+				if c.variant == ".narrow" {
+					long = (long + 3) / 4 * 4
+				}
+				for r := range c.rows {
+					for g := range c.groups {
+						mean := 0.0
+						for i := range c.dim {
+							at := g*c.dim + i
+							term := dy.get(r, at) * x.get(r, at) * rstd.get(r, g)
+							sums[r/long*c.dim+i] += term
+							mean += w.get(0, i) * term / float64(c.dim)
+						}
+						for i := range c.dim {
+							at := g*c.dim + i
+							v := rstd.get(r, g) * (w.get(0, i)*dy.get(r, at) - x.get(r, at)*rstd.get(r, g)*mean)
+							if withResid {
+								v += resid.get(r, at)
+							}
+							want = append(want, v)
+						}
+					}
+				}
+				b.run(name+c.variant, part, dx, dy, x, w, rstd, resid, c.rows, c.groups, c.dim, c.slices, dx.stride, dy.stride, x.stride,
+					resid.stride)
+				b.compare(fmt.Sprintf("%s%s %+v: dx", name, c.variant, c), dx, want, allowed)
+				b.compare(fmt.Sprintf("%s%s %+v: part", name, c.variant, c), part, sums, within(1e-4))
+				if !dx.intact() || !part.intact() {
+					t.Errorf("%s%s: written between the rows", name, c.variant)
+				}
+			}
+		}
+	}
+}
+
+// A rotation with a bias has the bits of the bias's addition and the rotation.
+func testRotatedSum(t *testing.T, on *backend) {
+	const rows, heads, headDim = 5, 3, 128
+	for _, d := range types {
+		for _, variant := range []string{".any", ".a16"} {
+			b, a := benchFor(t, on, 3), typeWord(d)
+			x, bias := b.normal(d, rows, heads*headDim, heads*headDim+16), b.normal(d, 1, heads*headDim, heads*headDim)
+			y := b.field(d, rows, heads*headDim, heads*headDim)
+			cos, sin := b.normal(tensor.F32, 9, headDim/2, headDim/2), b.normal(tensor.F32, 9, headDim/2, headDim/2)
+			at := b.ints([]int32{8, 0, 5, 5, 1})
+			b.run("rope."+a+".bias"+variant, y, x, bias, cos, sin, at, rows, heads, headDim, 0, y.stride, x.stride)
+			b.run("add_bias."+a+variant, x, bias, rows, heads*headDim, x.stride)
+			b.run("rope."+a+variant, x, x, bias, cos, sin, at, rows, heads, headDim, 0, x.stride, x.stride)
+			var want []float64
+			for r := range rows {
+				for c := range x.cols {
+					want = append(want, x.get(r, c))
+				}
+			}
+			b.compare("rotated sum", y, want, within(0x1p-149))
 		}
 	}
 }
@@ -289,9 +368,9 @@ func testLoss(t *testing.T, on *backend) {
 	b.compare("loss", loss, want, within(1e-5))
 }
 
-// Parts of a gradient are added to it in order.
+// Parts of a gradient are added to it.
 func testFold(t *testing.T, on *backend) {
-	const slices, cols = 32, 300
+	const slices, cols = 77, 300
 	b := benchFor(t, on, 9)
 	part, dst := b.normal(tensor.F32, slices, cols, cols), b.normal(tensor.F32, 1, cols, cols)
 	want := make([]float64, cols)
@@ -302,7 +381,7 @@ func testFold(t *testing.T, on *backend) {
 		}
 		want[c] = float64(float32(dst.get(0, c)) + sum)
 	}
-	b.run("fold.f32", dst, part, cols)
+	b.run("fold.f32", dst, part, slices, cols)
 	b.compare("sum", dst, want, within(1e-5))
 }
 

@@ -10,11 +10,11 @@ from registry import BF16_OR_F32, Kernel
 
 
 @triton.jit
-def bias_grad(part, dy, rows, cols, sdy, SLICES: tl.constexpr, BLOCK_ROWS: tl.constexpr, BLOCK_COLS: tl.constexpr):
-    """part[s] = sum of slice s of the rows of dy, which fold adds up. Programs: ceil(cols/BLOCK_COLS), SLICES. Reads dy once."""
+def bias_grad(part, dy, rows, cols, slices, sdy, BLOCK_ROWS: tl.constexpr, BLOCK_COLS: tl.constexpr):
+    """part[s] = sum of slice s of the rows of dy, which fold adds up. Programs: ceil(cols/BLOCK_COLS), slices. Reads dy once."""
     col = tl.program_id(0) * BLOCK_COLS + tl.arange(0, BLOCK_COLS)[None, :]
     s = tl.program_id(1)
-    size = tl.cdiv(tl.cdiv(rows, SLICES), BLOCK_ROWS) * BLOCK_ROWS
+    size = tl.cdiv(tl.cdiv(rows, slices), BLOCK_ROWS) * BLOCK_ROWS
     stop = tl.minimum((s + 1) * size, rows)
     acc = tl.zeros([BLOCK_ROWS, BLOCK_COLS], tl.float32)
     for first in range(s * size, stop, BLOCK_ROWS):
@@ -24,13 +24,15 @@ def bias_grad(part, dy, rows, cols, sdy, SLICES: tl.constexpr, BLOCK_ROWS: tl.co
 
 
 @triton.jit
-def fold(dst, part, cols, SLICES: tl.constexpr, BLOCK_COLS: tl.constexpr):
-    """dst[c] += the sum of part[s, c], in the order of s. Programs: ceil(cols/BLOCK_COLS)."""
-    col = tl.program_id(0) * BLOCK_COLS + tl.arange(0, BLOCK_COLS)
-    acc = tl.zeros([BLOCK_COLS], tl.float32)
-    for s in tl.static_range(SLICES):
-        acc += tl.load(part + s * cols + col, mask=col < cols, other=0.0)
-    tl.store(dst + col, tl.load(dst + col, mask=col < cols, other=0.0) + acc, mask=col < cols)
+def fold(dst, part, slices, cols, BLOCK_SLICES: tl.constexpr, BLOCK_COLS: tl.constexpr):
+    """dst[c] += the sum of part[s, c] over all s. Programs: ceil(cols/BLOCK_COLS). Reads part once, many slices at a time."""
+    col = tl.program_id(0) * BLOCK_COLS + tl.arange(0, BLOCK_COLS)[None, :]
+    acc = tl.zeros([BLOCK_SLICES, BLOCK_COLS], tl.float32)
+    for first in range(0, slices, BLOCK_SLICES):
+        s = first + tl.arange(0, BLOCK_SLICES)[:, None]
+        acc += tl.load(part + s.to(tl.int64) * cols + col, mask=(s < slices) & (col < cols), other=0.0)
+    total = tl.load(dst + col, mask=col < cols, other=0.0) + tl.sum(acc, 0, keep_dims=True)
+    tl.store(dst + col, total, mask=col < cols)
 
 
 @triton.jit
@@ -78,17 +80,15 @@ def sum_fold(dst, partials, chunks, accumulate, UNROLL: tl.constexpr):
     tl.store(dst, total)
 
 
-SLICES = 32
 CHUNK = 65536  # as device.OptimizerOps has it
 
 KERNELS = []
 for a, t in BF16_OR_F32:
     for variant, aligned in (("any", ""), ("a16", "dy cols sdy")):
-        KERNELS.append(Kernel(f"bias_grad.{a}.{variant}", bias_grad, f"part:*fp32 dy:*{t} rows:i32 cols:i32 sdy:i32",
-                              ("ceil(cols/BLOCK_COLS)", "SLICES"), dict(SLICES=SLICES, BLOCK_ROWS=32, BLOCK_COLS=64),
-                              aligned=aligned))
-KERNELS.append(Kernel("fold.f32", fold, "dst:*fp32 part:*fp32 cols:i32", ("ceil(cols/BLOCK_COLS)",),
-                      dict(SLICES=SLICES, BLOCK_COLS=128)))
+        KERNELS.append(Kernel(f"bias_grad.{a}.{variant}", bias_grad, f"part:*fp32 dy:*{t} rows:i32 cols:i32 slices:i32 sdy:i32",
+                              ("ceil(cols/BLOCK_COLS)", "slices"), dict(BLOCK_ROWS=32, BLOCK_COLS=64), aligned=aligned))
+KERNELS.append(Kernel("fold.f32", fold, "dst:*fp32 part:*fp32 slices:i32 cols:i32", ("ceil(cols/BLOCK_COLS)",),
+                      dict(BLOCK_SLICES=64, BLOCK_COLS=32)))
 for name, t, squares in (("sum.f32", "fp32", False), ("sumsq.f32", "fp32", True), ("sumsq.bf16", "bf16", True)):
     KERNELS.append(Kernel(name, chunk_sums, f"partials:*fp64 x:*{t} n:i64", ("ceil(n/ELEMENTS)",),
                           dict(SQUARES=squares, CHUNKS=2, CHUNK=CHUNK, UNROLL=16), warps=1, numbers=dict(ELEMENTS=2 * CHUNK),

@@ -139,8 +139,8 @@ class ElementwiseTest(Case):
             dy, db = field(kind, self.normal(rows, cols), pad(cols)), field("f32", self.normal(1, cols))
             part = empty("f32", 32, cols, cols)
             want = numbers(db) + numbers(dy).astype(np.float64).sum(0)
-            launch(f"bias_grad.{kind}.{variant}", part, dy, rows, cols, dy.stride)
-            launch("fold.f32", db, part, cols)
+            launch(f"bias_grad.{kind}.{variant}", part, dy, rows, cols, 32, dy.stride)
+            launch("fold.f32", db, part, 32, cols)
             self.near(numbers(db), want, "f32", rows ** 0.5 + 1, db, part)
 
 
@@ -164,55 +164,58 @@ class NormTest(Case):
             self.near(numbers(rstd), want_rstd, "f32", 0, rstd)
             self.near(numbers(y), want, kind, 0, y)
 
+    def grad_cases(self):
+        """Variants of the gradient with groups of rows that they take: as few as there are slices, and several turns of each slice."""
+        cases = {"any": ((7, 3, 17), (2, 1, 600)), "a16": ((7, 2, 48), (3, 1, 4112)), "narrow": ((3, 2, 48), (41, 9, 64), (13, 1, 256)),
+                 "c2048": ((9, 1, 2048), (5, 3, 272)), "c4096": ((9, 1, 3584),), "c8192": ((5, 1, 8192),)}
+        for variant, groupings in cases.items():
+            for kind, (rows, groups, d), slices in itertools.product(TYPES, groupings, (1, 3)):
+                with self.subTest(f"{kind}.{variant} [{rows}, {groups}*{d}] in {slices}"):
+                    yield kind, variant, rows, groups, d, slices, (lambda n, a=variant: n + (3 if a == "any" else 16))
+
     def test_grad(self):
-        for kind, variant, rows, groups, d, pad in self.cases():
+        for kind, variant, rows, groups, d, slices, pad in self.grad_cases():
             cols = groups * d
             for has_resid, alias in ((False, ""), (False, "dy"), (True, ""), (True, "resid")):
                 x, w, dy, resid = (field(kind, self.normal(r, c), pad(c)) for r, c in ((rows, cols), (1, d), (rows, cols), (rows, cols)))
+                dw, part = field("f32", self.normal(1, d)), empty("f32", slices, d, d)
                 v = x.numpy().reshape(rows, groups, d)
                 rstd = field("f32", 1 / np.sqrt((v * v).mean(2) + 1e-5), groups)
                 r = rstd.numpy()[:, :, None]
+                terms = dy.numpy().reshape(rows, groups, d) * v * r
                 g = w.numpy() * dy.numpy().reshape(rows, groups, d)
                 want = (r * (g - v * r * (g * v * r).mean(2, keepdims=True))).reshape(rows, cols)
                 if has_resid:
                     want += resid.numpy()
+                want_dw = dw.numpy() + terms.sum((0, 1))
                 dx = {"": empty(kind, rows, cols, pad(cols)), "dy": dy, "resid": resid}[alias]
-                launch(f"rmsnorm_grad.{kind}{'.resid' if has_resid else ''}.{variant}", dx, dy, x, w, rstd, resid if has_resid else x, rows, groups, d,
-                       dx.stride, dy.stride, x.stride, resid.stride if has_resid else 0)
-                self.near(numbers(dx), want, kind, 4, dx)
-
-    def test_weight_grad(self):
-        for kind, variant, rows, groups, d, pad in self.cases():
-            if variant == "narrow" or d > 1000:
-                continue
-            rows, cols = rows * 41, groups * d
-            x, dy, rstd = field(kind, self.normal(rows, cols), pad(cols)), field(kind, self.normal(rows, cols), pad(cols)), \
-                field("f32", self.rng.random((rows, groups)), groups)
-            dw, part = field("f32", self.normal(1, d)), empty("f32", 32, d, d)
-            terms = dy.numpy().reshape(rows, groups, d) * x.numpy().reshape(rows, groups, d) * rstd.numpy()[:, :, None]
-            want = dw.numpy() + terms.sum((0, 1))
-            launch(f"rmsnorm_wgrad.{kind}.{variant}", part, dy, x, rstd, rows, groups, d, dy.stride, x.stride)
-            launch("fold.f32", dw, part, d)
-            self.near(numbers(dw), want, "f32", (rows * groups) ** 0.5 + 1, dw, part)
+                launch(f"rmsnorm_grad.{kind}{'.resid' if has_resid else ''}.{variant}", part, dx, dy, x, w, rstd, resid if has_resid else x,
+                       rows, groups, d, slices, dx.stride, dy.stride, x.stride, resid.stride if has_resid else 0)
+                self.near(numbers(dx), want, kind, 4, dx, part)
+                launch("fold.f32", dw, part, slices, d)
+                self.near(numbers(dw), want_dw, "f32", (rows * groups) ** 0.5 + 1, dw)
 
 
 class RoPETest(Case):
     def test_turns(self):
         shapes = {"any": ((1, 1, 2), (3, 2, 64), (5, 3, 6), (2, 17, 80), (2, 1, 262)), "a16": ((3, 2, 64), (2, 17, 80), (2, 1, 256))}
         for kind, variant in itertools.product(TYPES, shapes):
-            for (rows, heads, headdim), inverse, in_place in itertools.product(shapes[variant], (0, 1), (False, True)):
-                with self.subTest(f"{kind}.{variant} {rows} {heads} {headdim} {inverse} {in_place}"):
+            modes = ((0, ""), (1, ""), (0, ".bias"))
+            for (rows, heads, headdim), (inverse, biased), in_place in itertools.product(shapes[variant], modes, (False, True)):
+                with self.subTest(f"{kind}{biased}.{variant} {rows} {heads} {headdim} {inverse} {in_place}"):
                     cols, half = heads * headdim, headdim // 2
                     angles = np.arange(50)[:, None] * 1e4 ** -(np.arange(half) * 2 / headdim)
                     cos, sin = field("f32", np.cos(angles), half), field("f32", np.sin(angles), half)
                     positions = self.rng.integers(0, 50, rows)
                     stride = cols + (16 if variant == "a16" else 3)
-                    x = field(kind, self.normal(rows, cols), stride)
-                    v = x.numpy().reshape(rows, heads, 2, half)
+                    x, bias = field(kind, self.normal(rows, cols), stride), field(kind, self.normal(1, cols))
+                    v = rounded(numbers(x) + numbers(bias), kind).astype(np.float64) if biased else x.numpy()
+                    v = v.reshape(rows, heads, 2, half)
                     c, s = cos.numpy()[positions][:, None], sin.numpy()[positions][:, None] * (-1 if inverse else 1)
                     want = np.stack((v[:, :, 0] * c - v[:, :, 1] * s, v[:, :, 1] * c + v[:, :, 0] * s), 2).reshape(rows, cols)
                     y = x if in_place else empty(kind, rows, cols, stride)
-                    launch(f"rope.{kind}.{variant}", y, x, cos, sin, ints(positions), rows, heads, headdim, inverse, y.stride, x.stride)
+                    launch(f"rope.{kind}{biased}.{variant}", y, x, bias, cos, sin, ints(positions), rows, heads, headdim, inverse, y.stride,
+                           x.stride)
                     self.near(numbers(y), want, kind, 2, y)
 
 
