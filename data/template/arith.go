@@ -99,6 +99,8 @@ func (s *state) arith(op string, a, b Value) Value {
 		if v := s.join2(a, b); v != nil {
 			return v
 		}
+	case op == "%" && a.typeName() == "str":
+		s.fail("%s", unsupported("operator", "% on a text"))
 	case op == "*" && ok2 && !y.isFloat:
 		if v := s.repeat(a, y.n); v != nil {
 			return v
@@ -241,6 +243,8 @@ func (s *state) equal(a, b Value, depth int) bool {
 	case *undefined:
 		_, ok := b.(*undefined)
 		return ok
+	case *view:
+		s.fail("%s", unsupported("comparison", "of "+x.kind))
 	case *List:
 		y, ok := b.(*List)
 		return ok && (x == y || s.equalItems(x.items, y.items, depth))

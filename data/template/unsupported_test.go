@@ -30,6 +30,8 @@ func TestWhatIsNotSupportedSaysSo(t *testing.T) {
 		{"render:the function", "{{ cycler(1, 2) }}\n{{ joiner() }}"},
 		{"render:the attribute", "{% for x in l %}{{ loop.depth }}{% endfor %}\n{% macro m() %}{% endmacro %}{{ m.name }}"},
 		{"render:the arithmetic", "{{ big + 1 }}\n{{ -big }}\n{{ big < 1 }}"},
+		{"render:the operator % on a text", "{{ '%s' % 1 }}"},
+		{"render:the comparison of range", "{{ range(3) == range(3) }}"},
 		{"render:has more than 64 bits", "{{ 9223372036854775807 + 1 }}\n{{ -9223372036854775807 - 2 }}\n" +
 			"{{ 4294967296 * 4294967296 }}\n{{ 3037000500 * 3037000500 }}\n{{ (-9223372036854775807 - 1) // -1 }}"},
 		{"render:of numbers with fractions", "{{ 7.5 // 2 }}\n{{ 7 % 2.5 }}"},
