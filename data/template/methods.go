@@ -309,7 +309,7 @@ func strFormat(s *state, of Value, a arguments) Value {
 		}
 		_, isInt := v.(Int)
 		if v == nil || spec != "" && (spec != "d" || !isInt) {
-			s.fail("format: {%s} is not supported or names no argument; supported are {}, {0}, {name}, and :d for integers", field)
+			s.fail("format: {%s} is not supported or names no argument: only {}, {0}, {name}, and :d of integers are", field)
 		}
 		parts = append(parts, s.str(v))
 	}

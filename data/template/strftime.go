@@ -35,8 +35,8 @@ func (s *state) strftime(t time.Time, format string) string {
 
 func (s *state) strftimeOne(t time.Time, c byte) string {
 	layouts := map[byte]string{
-		'a': "Mon", 'A': "Monday", 'b': "Jan", 'B': "January", 'd': "02", 'e': "_2", 'H': "15", 'I': "03", 'j': "002", 'm': "01",
-		'M': "04", 'p': "PM", 'S': "05", 'y': "06", 'Y': "2006", 'D': "01/02/06", 'F': "2006-01-02", 'T': "15:04:05", 'R': "15:04",
+		'a': "Mon", 'A': "Monday", 'b': "Jan", 'B': "January", 'd': "02", 'e': "_2", 'j': "002", 'm': "01", 'y': "06", 'Y': "2006",
+		'H': "15", 'I': "03", 'M': "04", 'p': "PM", 'S': "05", 'D': "01/02/06", 'F': "2006-01-02", 'T': "15:04:05", 'R': "15:04",
 		'%': "%",
 	}
 	layout, ok := layouts[c]

@@ -7,12 +7,13 @@ import (
 
 // jinjaOnly are names that Jinja and Python know, by kind, which no public chat template was seen to use.
 var jinjaOnly = map[string]string{
-	"filter": " abs attr batch center e escape filesizeformat float forceescape groupby max min pprint random reverse round " +
-		"slice striptags sum truncate urlencode urlize wordcount wordwrap xmlattr ",
-	"test": " < <= > >= callable divisibleby escaped even filter ge greaterthan gt le lessthan lower lt odd sameas test upper ",
-	"method": " casefold center changed copy count cycle encode expandtabs find format_map fromkeys index isalnum isalpha isascii " +
-		"isdecimal isdigit isidentifier islower isnumeric isprintable isspace istitle isupper join ljust partition removeprefix " +
-		"removesuffix rfind rindex rjust rpartition rsplit splitlines swapcase translate zfill ",
+	"filter": " abs attr batch center e escape filesizeformat float forceescape groupby max min pprint random reverse " +
+		"round slice striptags sum truncate urlencode urlize wordcount wordwrap xmlattr ",
+	"test": " < <= > >= callable divisibleby escaped even filter ge greaterthan gt le lessthan lower lt odd sameas test " +
+		"upper ",
+	"method": " casefold center changed copy count cycle encode expandtabs find format_map fromkeys index isalnum isalpha " +
+		"isascii isdecimal isdigit isidentifier islower isnumeric isprintable isspace istitle isupper join ljust " +
+		"partition removeprefix removesuffix rfind rindex rjust rpartition rsplit splitlines swapcase translate zfill ",
 	"tag": " autoescape block do extends from import include print with ",
 }
 

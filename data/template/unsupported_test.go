@@ -12,10 +12,12 @@ func TestWhatIsNotSupportedSaysSo(t *testing.T) {
 	in := Input{Extra: map[string]Value{"big": bigInt("123456789012345678901234567890"), "huge": Float(1e300),
 		"l": NewList(Int(1), Int(2))}}
 	for _, test := range []struct{ want, sources string }{
-		{"the filter", "{{ l|sum }}\n{{ l|reverse }}\n{{ l|groupby('a') }}\n{{ 'a'|e }}\n{% if false %}{{ 1|round }}{% endif %}"},
+		{"the filter", "{{ l|sum }}\n{{ l|reverse }}\n{{ l|groupby('a') }}\n{{ 'a'|e }}\n" +
+			"{% if false %}{{ 1|round }}{% endif %}"},
 		{"the test", "{{ 1 is odd }}\n{{ 1 is divisibleby(2) }}\n{{ l is callable }}\n{{ 1 is eq 1 }}"},
-		{"the method", "{{ 'a'.zfill(3) }}\n{{ ''.join(l) }}\n{{ l.index(1) }}\n{% for x in l %}{{ loop.cycle(1, 2) }}{% endfor %}"},
-		{"the tag", "{% with a = 1 %}{% endwith %}\n{% print 1 %}\n{% include 'a' %}\n{% block a %}{% endblock %}\n{% do f() %}"},
+		{"the method", "{{ 'a'.zfill(3) }}\n{{ ''.join(l) }}\n{{ l.index(1) }}\n" +
+			"{% for x in l %}{{ loop.cycle(1, 2) }}{% endfor %}"},
+		{"the tag", "{% with a = 1 %}{% endwith %}\n{% print 1 %}\n{% include 'a' %}\n{% do f() %}"},
 		{"the operator **", "{{ 2 ** 3 }}"},
 		{"the sign +", "{{ +1 }}"},
 		{"the number", "{{ 1e5 }}\n{{ 0x1F }}\n{{ 1_000 }}\n{{ 9223372036854775808 }}"},
@@ -36,7 +38,8 @@ func TestWhatIsNotSupportedSaysSo(t *testing.T) {
 			"{{ 4294967296 * 4294967296 }}\n{{ 3037000500 * 3037000500 }}\n{{ (-9223372036854775807 - 1) // -1 }}"},
 		{"render:of numbers with fractions", "{{ 7.5 // 2 }}\n{{ 7 % 2.5 }}"},
 		{"render:between 'list' and 'list'", "{{ l < l }}"},
-		{"render:cannot be printed here", "{{ range(3) }}\n{{ {}.items() }}\n{{ l|map('upper') }}\n{% macro m() %}{% endmacro %}{{ m }}"},
+		{"render:cannot be printed here", "{{ range(3) }}\n{{ {}.items() }}\n{{ l|map('upper') }}\n" +
+			"{% macro m() %}{% endmacro %}{{ m }}"},
 		{"render:a key of type", "{{ {(1, 2): 3} }}"},
 		{"render:of a range", "{{ range(3)[0] }}"},
 		{"render:the slice", "{{ range(3)[1:] }}"},
@@ -44,7 +47,8 @@ func TestWhatIsNotSupportedSaysSo(t *testing.T) {
 		{"render:reverse or case_sensitive", "{{ l|sort(reverse=true) }}"},
 		{"render:by number", "{{ l|map(attribute='a.0')|list }}"},
 		{"render:int: ", "{{ huge|int }}\n{{ '12345678901234567890123'|int }}\n{{ '1_000'|int }}"},
-		{"render:format", "{{ '%5.2f'|format(1.5) }}\n{{ '%(a)s'|format(a=1) }}\n{{ '%d'|format(1.5) }}\n{{ '{:>5}'.format(1) }}\n{{ '{a.b}'.format(a=1) }}"},
+		{"render:format", "{{ '%5.2f'|format(1.5) }}\n{{ '%(a)s'|format(a=1) }}\n{{ '%d'|format(1.5) }}\n" +
+			"{{ '{:>5}'.format(1) }}\n{{ '{a.b}'.format(a=1) }}"},
 		{"render:split by white space", "{{ 'a b'.split(none, 1) }}"},
 		{"render:the conversion", "{{ strftime_now('%U') }}"},
 	} {
@@ -72,7 +76,8 @@ func TestLargeIntegersAreKept(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	out, err := renderSource("{{ v.n }} {{ v.m|string }} {{ v.m|int }} {{ v|tojson }} {{ [v] }} {{ {v.m: 1}[v.m] }}", Input{Extra: map[string]Value{"v": v}})
+	out, err := renderSource("{{ v.n }} {{ v.m|string }} {{ v.m|int }} {{ v|tojson }} {{ [v] }} {{ {v.m: 1}[v.m] }}",
+		Input{Extra: map[string]Value{"v": v}})
 	want := "-123456789012345678901234567890 18446744073709551615 18446744073709551615 " +
 		`{"n": -123456789012345678901234567890, "m": 18446744073709551615} ` +
 		"[{'n': -123456789012345678901234567890, 'm': 18446744073709551615}] 1"

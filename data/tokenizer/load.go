@@ -410,7 +410,8 @@ func (t *Pipeline) addDecoder(raw json.RawMessage) error {
 		}
 		step = decodeMetaspace{d.Replacement, scheme != prependNever}
 	default:
-		return fmt.Errorf("type %s is not supported: only Sequence, ByteLevel, ByteFallback, Fuse, Strip, Replace and Metaspace are", d.Type)
+		return fmt.Errorf("type %s is not supported: only Sequence, ByteLevel, ByteFallback, Fuse, Strip, Replace and "+
+			"Metaspace are", d.Type)
 	}
 	if len(t.decoders) >= maxSteps {
 		return fmt.Errorf("more than %d steps", maxSteps)

@@ -21,7 +21,7 @@ type modelJSON struct {
 	FuseUnk                 bool            `json:"fuse_unk"`
 	ByteFallback            bool            `json:"byte_fallback"`
 	IgnoreMerges            bool            `json:"ignore_merges"`
-	MaxInputCharsPerWord    json.RawMessage `json:"max_input_chars_per_word"` // of WordPiece and WordLevel, which are refused
+	MaxInputCharsPerWord    json.RawMessage `json:"max_input_chars_per_word"` // of WordPiece
 	Vocab                   json.RawMessage `json:"vocab"`
 	Merges                  json.RawMessage `json:"merges"`
 }

@@ -100,7 +100,8 @@ func (s *normalizerSteps) read(raw json.RawMessage) error {
 	case "ByteLevel":
 		return s.add(spellText{}, 2)
 	}
-	return fmt.Errorf("type %s is not supported: only Sequence, NFC, NFD, NFKC, NFKD, Replace, Prepend and ByteLevel are", n.Type)
+	return fmt.Errorf("type %s is not supported: only Sequence, NFC, NFD, NFKC, NFKD, Replace, Prepend and ByteLevel are",
+		n.Type)
 }
 
 type preTokenizerJSON struct {

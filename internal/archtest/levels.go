@@ -40,7 +40,7 @@ var modules = map[string]struct {
 	"github.com/klauspost/compress":    {},
 	"github.com/zeebo/xxh3":            {},
 	"github.com/google/go-cmp":         {testsOnly: true},
-	"github.com/parquet-go/parquet-go": {trees: []string{"data/parquet/oracle"}, testsOnly: true}, // a module of its own: it needs seven others
+	"github.com/parquet-go/parquet-go": {trees: []string{"data/parquet/oracle"}, testsOnly: true}, // needs seven more
 	"pgregory.net/rapid":               {testsOnly: true},
 	"go.uber.org/goleak":               {testsOnly: true},
 }
