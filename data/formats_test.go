@@ -14,7 +14,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"
-	"github.com/parquet-go/parquet-go"
 	"pgregory.net/rapid"
 
 	"github.com/millrace/millrace/data/tokenizer"
@@ -81,51 +80,11 @@ func TestFilesOfASource(t *testing.T) {
 	}
 }
 
-type parquetCall struct {
-	Name      string
-	Arguments *string
-}
-
-type parquetMessage struct {
-	Role    string        `parquet:"role"`
-	Content *string       `parquet:"content,optional"`
-	Tags    []string      `parquet:"tags,list"`
-	Calls   []parquetCall `parquet:"calls,list"`
-}
-
-type parquetRow struct {
-	ID       int64            `parquet:"id"`
-	Messages []parquetMessage `parquet:"messages,list"`
-	Tools    *string          `parquet:"tools,optional"`
-	Score    float64          `parquet:"score"`
-	Good     bool             `parquet:"good"`
-}
-
-func ptr(s string) *string { return &s }
-
-func parquetFile[Row any](t testing.TB, rows []Row) []byte {
-	t.Helper()
-	var b bytes.Buffer
-	w := parquet.NewGenericWriter[Row](&b, parquet.MaxRowsPerRowGroup(2), parquet.Compression(&parquet.Zstd))
-	if _, err := w.Write(rows); err != nil {
-		t.Fatal(err)
-	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
-	return b.Bytes()
-}
-
-func parquetRows3() []parquetRow {
-	return []parquetRow{
-		{1, []parquetMessage{{"user", ptr("a\n\"é\\"), []string{"x", "y"}, nil}, {"assistant", ptr("b"), nil, []parquetCall{{"f", ptr("{}")}, {"g", nil}}}}, ptr("[]"), 0.5, true},
-		{2, nil, nil, 0, false},
-		{3, []parquetMessage{{"user", ptr("c"), nil, nil}, {"assistant", ptr("d"), nil, nil}}, nil, 0, false},
-	}
-}
+// parquetFile is one of testdata, which the tests of data/parquet/oracle write.
+func parquetFile(t testing.TB, name string) []byte { return readFile(t, "testdata/"+name+".parquet") }
 
 func TestParquet(t *testing.T) {
-	b := parquetFile(t, parquetRows3())
+	b := parquetFile(t, "chats")
 	var got []string
 	s := Source{Type: Messages}.withDefaults()
 	if err := s.readTable(t.Context(), "x", bytes.NewReader(b), int64(len(b)), parquetLimits(int64(len(b))), func(r row) bool {
@@ -165,7 +124,7 @@ func TestParquet(t *testing.T) {
 
 // FuzzParquet reads bytes as a Parquet file: no panic, and what it makes of a row is JSON or an error.
 func FuzzParquet(f *testing.F) {
-	f.Add(parquetFile(f, parquetRows3()))
+	f.Add(parquetFile(f, "chats"))
 	f.Add([]byte("PAR1PAR1"))
 	s := Source{Type: Messages}.withDefaults()
 	limits := parquetLimits(0)

@@ -21,11 +21,7 @@ import (
 func rowOf(text string) string { return fmt.Sprintf("{\"text\": %q}\n", text) }
 
 // tableOf is a Parquet file of one row.
-func tableOf(t testing.TB, text string) string {
-	return string(parquetFile(t, []struct {
-		Text string `parquet:"text"`
-	}{{text}}))
-}
+func tableOf(t testing.TB, text string) string { return string(parquetFile(t, text)) }
 
 func gzipped(t testing.TB, text string) string {
 	t.Helper()
@@ -78,7 +74,7 @@ language:
 `
 
 func TestHubDatasets(t *testing.T) {
-	parquet := string(parquetFile(t, parquetRows3()[2:]))
+	parquet := string(parquetFile(t, "last_chat"))
 	for name, c := range map[string]struct {
 		files map[string]string
 		entry Source

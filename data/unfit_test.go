@@ -47,16 +47,7 @@ func TestUnfitRows(t *testing.T) {
 
 // TestUnfitRowsOfTables: columns that make a row unfit are looked at in Parquet too, and the bytes of a picture are no text.
 func TestUnfitRowsOfTables(t *testing.T) {
-	type picture struct {
-		Bytes []byte `parquet:"bytes"`
-	}
-	type tableRow struct {
-		Prompt   string    `parquet:"prompt"`
-		Response string    `parquet:"response"`
-		Images   []picture `parquet:"images,list"`
-	}
-	rows := []tableRow{{"a", "b", nil}, {"c", "d", []picture{{[]byte("\x89PNG\xff")}}}}
-	s := Source{Type: PromptResponse, Path: write(t, t.TempDir(), "a.parquet", string(parquetFile(t, rows)))}
+	s := Source{Type: PromptResponse, Path: write(t, t.TempDir(), "a.parquet", string(parquetFile(t, "pictures")))}
 	if _, err := prepare(t, s, Options{}); err == nil || !strings.Contains(err.Error(), `a.parquet: row 2: the row has "images": only text`) {
 		t.Errorf("a picture: %v", err)
 	}

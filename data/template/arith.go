@@ -1,15 +1,15 @@
 package template
 
 import (
+	"cmp"
 	"math"
-	"math/big"
+	"math/bits"
 	"strings"
 )
 
-// number is an operand of arithmetic: an integer in n, or in big where it does not fit, or a float in f.
+// number is an operand of arithmetic: an integer in n or a float in f.
 type number struct {
 	n       int64
-	big     *big.Int
 	f       float64
 	isFloat bool
 }
@@ -25,70 +25,35 @@ func numberOf(v Value) (number, bool) {
 		return number{}, true
 	case Float:
 		return number{f: float64(v), isFloat: true}, true
-	case *bigInt:
-		return number{big: v.n}, true
 	}
 	return number{}, false
 }
 
-func (n number) asBig() *big.Int {
-	if n.big != nil {
-		return n.big
-	}
-	return big.NewInt(n.n)
-}
-
 func (n number) asFloat() float64 {
-	switch {
-	case n.isFloat:
+	if n.isFloat {
 		return n.f
-	case n.big != nil:
-		f, _ := new(big.Float).SetInt(n.big).Float64()
-		return f
 	}
 	return float64(n.n)
 }
 
-func (n number) isZero() bool { return n.big == nil && n.n == 0 && n.f == 0 }
-
 // cmp compares exactly, integers with floats too; ok is false where one is NaN.
 func (n number) cmp(m number) (c int, ok bool) {
-	switch {
-	case n.isFloat && math.IsNaN(n.f) || m.isFloat && math.IsNaN(m.f):
-		return 0, false
-	case n.isFloat && m.isFloat:
-		switch {
-		case n.f < m.f:
-			return -1, true
-		case n.f > m.f:
-			return 1, true
-		}
-		return 0, true
-	case n.isFloat:
-		c, ok := m.cmp(n)
-		return -c, ok
-	case m.isFloat && math.IsInf(m.f, 0):
-		if m.f > 0 {
-			return -1, true
-		}
-		return 1, true
-	case m.isFloat:
-		return new(big.Float).SetInt(n.asBig()).Cmp(big.NewFloat(m.f)), true
-	case n.big == nil && m.big == nil:
-		switch {
-		case n.n < m.n:
-			return -1, true
-		case n.n > m.n:
-			return 1, true
-		}
-		return 0, true
+	if !n.isFloat && !m.isFloat {
+		return cmp.Compare(n.n, m.n), true
 	}
-	return n.asBig().Cmp(m.asBig()), true
-}
-
-func (s *state) failOperand(op string, v Value) {
-	s.checkDefined(v)
-	s.fail("bad operand type for %s: '%s'", op, v.typeName())
+	x, y := n.asFloat(), m.asFloat()
+	switch {
+	case math.IsNaN(x) || math.IsNaN(y):
+		return 0, false
+	case x != y || n.isFloat && m.isFloat:
+		return cmp.Compare(x, y), true
+	case n.isFloat:
+		c, ok = m.cmp(n)
+		return -c, ok
+	case y >= 1<<63: // to which n was rounded up
+		return -1, true
+	}
+	return cmp.Compare(n.n, int64(y)), true
 }
 
 func (s *state) checkDefined(v Value) {
@@ -97,44 +62,52 @@ func (s *state) checkDefined(v Value) {
 	}
 }
 
+// checkOperand fails on what Python computes with and this package does not.
+func (s *state) checkOperand(v Value) {
+	s.checkDefined(v)
+	if _, ok := v.(bigInt); ok {
+		s.fail("%s", unsupported("arithmetic", "on an integer of more than 64 bits"))
+	}
+}
+
 func (s *state) negate(v Value) Value {
 	n, ok := numberOf(v)
 	switch {
 	case !ok:
-		s.failOperand("unary -", v)
+		s.checkOperand(v)
+		s.fail("bad operand type for unary -: '%s'", v.typeName())
 	case n.isFloat:
 		return Float(-n.f)
 	}
-	return normalized(new(big.Int).Neg(n.asBig()))
+	return s.arithInts("-", 0, n.n)
 }
 
-// arith is a op b for + - * / // % **.
+// arith is a op b for + - * / // %.
 func (s *state) arith(op string, a, b Value) Value {
 	x, ok1 := numberOf(a)
 	y, ok2 := numberOf(b)
-	if ok1 && ok2 {
-		return s.arithNumbers(op, x, y)
+	switch {
+	case ok1 && ok2 && (x.isFloat || y.isFloat || op == "/"):
+		return s.arithFloats(op, x.asFloat(), y.asFloat())
+	case ok1 && ok2:
+		return s.arithInts(op, x.n, y.n)
 	}
-	s.checkDefined(a)
-	if text, ok := a.(String); ok && op == "%" {
-		return s.newString(s.percent(string(text), b))
-	}
-	s.checkDefined(b)
-	switch op {
-	case "+":
+	s.checkOperand(a)
+	s.checkOperand(b)
+	switch {
+	case op == "+":
 		if v := s.join2(a, b); v != nil {
 			return v
 		}
-	case "*":
-		if ok2 && !y.isFloat {
-			if v := s.repeat(a, y); v != nil {
-				return v
-			}
+	case op == "%" && a.typeName() == "str":
+		s.fail("%s", unsupported("operator", "% on a text"))
+	case op == "*" && ok2 && !y.isFloat:
+		if v := s.repeat(a, y.n); v != nil {
+			return v
 		}
-		if ok1 && !x.isFloat {
-			if v := s.repeat(b, x); v != nil {
-				return v
-			}
+	case op == "*" && ok1 && !x.isFloat:
+		if v := s.repeat(b, x.n); v != nil {
+			return v
 		}
 	}
 	s.fail("unsupported operand type(s) for %s: '%s' and '%s'", op, a.typeName(), b.typeName())
@@ -156,164 +129,76 @@ func (s *state) join2(a, b Value) Value {
 	case *tuple:
 		if y, ok := b.(*tuple); ok {
 			s.alloc(valueBytes * (len(x.items) + len(y.items)))
-			return &tuple{items: append(append([]Value(nil), x.items...), y.items...)}
+			return &tuple{append(append([]Value(nil), x.items...), y.items...)}
 		}
 	}
 	return nil
 }
 
-// repeat is v * n of a sequence, or nil.
-func (s *state) repeat(v Value, n number) Value {
+// repeat is v * times of a text or a list, or nil.
+func (s *state) repeat(v Value, times int64) Value {
+	times = max(times, 0)
 	size := 0
-	var items []Value
 	switch v := v.(type) {
 	case String:
 		size = len(v)
 	case *List:
-		items = v.items
-	case *tuple:
-		items = v.items
+		size = valueBytes * len(v.items)
 	default:
 		return nil
 	}
-	size += valueBytes * len(items)
-	times := n.n
-	if n.big != nil {
-		if times = 0; n.big.Sign() > 0 {
-			times = math.MaxInt64
-		}
+	if size == 0 {
+		return v
 	}
-	times = max(times, 0)
-	if size > 0 && times > s.allocLeft/int64(size) {
+	if times > s.allocLeft/int64(size) {
 		s.alloc(math.MaxInt) // cannot be, and fails with the limit
 	}
 	s.alloc(int(times) * size)
 	if text, ok := v.(String); ok {
-		if size == 0 {
-			return text
-		}
 		return String(strings.Repeat(string(text), int(times)))
 	}
+	items := v.(*List).items
 	all := make([]Value, 0, int(times)*len(items))
-	if len(items) > 0 {
-		for range times {
-			all = append(all, items...)
-		}
-	}
-	if _, ok := v.(*tuple); ok {
-		return &tuple{items: all}
+	for range times {
+		all = append(all, items...)
 	}
 	return &List{all}
 }
 
-func (s *state) arithNumbers(op string, x, y number) Value {
-	if (op == "/" || op == "//" || op == "%") && y.isZero() {
-		s.fail("division by zero")
-	}
-	if x.isFloat || y.isFloat {
-		return s.arithFloats(op, x.asFloat(), y.asFloat())
-	}
-	if x.big == nil && y.big == nil {
-		if v := arithInts(op, x.n, y.n); v != nil {
-			return v
-		}
-	}
-	a, b, z := x.asBig(), y.asBig(), new(big.Int)
+// arithInts fails where the result does not fit into 64 bits.
+func (s *state) arithInts(op string, a, b int64) Value {
+	var c int64
+	fits := true
 	switch op {
 	case "+":
-		z.Add(a, b)
+		c = a + b
+		fits = (c > a) == (b > 0)
 	case "-":
-		z.Sub(a, b)
+		c = a - b
+		fits = (c < a) == (b > 0)
 	case "*":
-		z.Mul(a, b)
-	case "/":
-		f, _ := new(big.Rat).SetFrac(a, b).Float64()
-		if math.IsInf(f, 0) {
-			s.fail("integer division result too large for a float")
+		hi, lo := bits.Mul64(uint64(a), uint64(b))
+		c = int64(lo)
+		// The high half of the signed product, which must be the sign of the low one.
+		fits = int64(hi)-(a>>63&b)-(b>>63&a) == c>>63
+	default: // // and %
+		if b == 0 {
+			s.fail("division by zero")
 		}
-		return Float(f)
-	case "//", "%":
-		m := new(big.Int)
-		z.DivMod(a, b, m) // Euclid's: the rest is never negative; Python's has the sign of b
-		if m.Sign() != 0 && b.Sign() < 0 {
-			z.Sub(z, big.NewInt(1))
-			m.Add(m, b)
-		}
-		if op == "%" {
-			z = m
-		}
-	case "**":
-		return s.power(a, b)
-	}
-	if z.BitLen() > maxIntBits {
-		s.failLimit("an integer has more than %d bits", maxIntBits)
-	}
-	s.alloc(z.BitLen() / 8)
-	return normalized(z)
-}
-
-func (s *state) power(a, b *big.Int) Value {
-	if b.Sign() < 0 {
-		if a.Sign() == 0 {
-			s.fail("0.0 cannot be raised to a negative power")
-		}
-		x, y := number{big: a}, number{big: b}
-		return s.arithFloats("**", x.asFloat(), y.asFloat())
-	}
-	if a.BitLen() <= 1 { // 0, 1 and -1 stay small whatever the exponent
-		switch {
-		case b.Sign() == 0 || a.Sign() > 0 || a.Sign() < 0 && b.Bit(0) == 0:
-			return Int(1)
-		}
-		return Int(a.Int64())
-	}
-	if !b.IsInt64() || b.Int64() > maxIntBits || b.Int64()*int64(a.BitLen()-1) > maxIntBits {
-		s.failLimit("an integer has more than %d bits", maxIntBits)
-	}
-	s.alloc(a.BitLen() * int(b.Int64()) / 8)
-	return normalized(new(big.Int).Exp(a, b, nil))
-}
-
-// arithInts is nil where the result does not fit, or the operation is for another place.
-func arithInts(op string, a, b int64) Value {
-	const half = 1 << 31
-	switch op {
-	case "+":
-		if c := a + b; (c > a) == (b > 0) {
-			return Int(c)
-		}
-	case "-":
-		if c := a - b; (c < a) == (b > 0) {
-			return Int(c)
-		}
-	case "*":
-		if -half < a && a < half && -half < b && b < half {
-			return Int(a * b)
-		}
-	case "/":
-		if const53 := int64(1 << 53); -const53 < a && a < const53 && -const53 < b && b < const53 {
-			return Float(float64(a) / float64(b))
-		}
-	case "//":
-		if b == -1 {
-			break // the smallest one has no counterpart
-		}
-		q := a / b
-		if a%b != 0 && (a < 0) != (b < 0) {
-			q--
-		}
-		return Int(q)
-	case "%":
-		if b == -1 {
-			return Int(0)
-		}
+		c, fits = a/b, a != math.MinInt64 || b != -1
 		m := a % b
-		if m != 0 && (m < 0) != (b < 0) {
+		if m != 0 && (m < 0) != (b < 0) { // Python's rest has the sign of b
+			c--
 			m += b
 		}
-		return Int(m)
+		if op == "%" {
+			return Int(m)
+		}
 	}
-	return nil
+	if !fits {
+		s.fail("the result of %s has more than 64 bits, which is not supported", op)
+	}
+	return Int(c)
 }
 
 func (s *state) arithFloats(op string, a, b float64) Value {
@@ -325,42 +210,13 @@ func (s *state) arithFloats(op string, a, b float64) Value {
 	case "*":
 		return Float(a * b)
 	case "/":
+		if b == 0 {
+			s.fail("division by zero")
+		}
 		return Float(a / b)
-	case "//", "%":
-		// As CPython's float_divmod.
-		mod := math.Mod(a, b)
-		div := (a - mod) / b
-		if mod != 0 {
-			if (b < 0) != (mod < 0) {
-				mod += b
-				div--
-			}
-		} else {
-			mod = math.Copysign(0, b)
-		}
-		if op == "%" {
-			return Float(mod)
-		}
-		if div == 0 {
-			return Float(math.Copysign(0, a/b))
-		}
-		floor := math.Floor(div)
-		if div-floor > 0.5 {
-			floor++
-		}
-		return Float(floor)
 	}
-	switch {
-	case a == 0 && b < 0:
-		s.fail("0.0 cannot be raised to a negative power")
-	case a < 0 && b != math.Trunc(b) && !math.IsInf(a, 0):
-		s.fail("complex numbers are not part of templates")
-	}
-	z := math.Pow(a, b)
-	if math.IsInf(z, 0) && !math.IsInf(a, 0) && !math.IsInf(b, 0) {
-		s.fail("the result of ** is too large for a float")
-	}
-	return Float(z)
+	s.fail("%s of numbers with fractions is not supported", op)
+	return nil
 }
 
 // equal is a == b.
@@ -384,21 +240,17 @@ func (s *state) equal(a, b Value, depth int) bool {
 		return ok && c == 0
 	}
 	switch x := a.(type) {
-	case None:
-		_, ok := b.(None)
-		return ok
 	case *undefined:
 		_, ok := b.(*undefined)
 		return ok
+	case *view:
+		s.fail("%s", unsupported("comparison", "of "+x.kind))
 	case *List:
 		y, ok := b.(*List)
 		return ok && (x == y || s.equalItems(x.items, y.items, depth))
 	case *tuple:
 		y, ok := b.(*tuple)
 		return ok && s.equalItems(x.items, y.items, depth)
-	case *rangeSpan:
-		y, ok := b.(*rangeSpan)
-		return ok && x.n == y.n && (x.n == 0 || x.start == y.start && (x.n == 1 || x.step == y.step))
 	case *Dict:
 		y, ok := b.(*Dict)
 		if !ok || x.Len() != y.Len() {
@@ -427,55 +279,34 @@ func (s *state) equalItems(a, b []Value, depth int) bool {
 	return true
 }
 
-// ordered is a op b for < <= > >=.
-func (s *state) ordered(op string, a, b Value, depth int) bool {
+// ordered is a op b for < <= > >=, of numbers and of texts.
+func (s *state) ordered(op string, a, b Value) bool {
 	s.work(0)
-	s.checkNesting(nil, depth)
-	holds := func(c int) bool {
-		switch op {
-		case "<":
-			return c < 0
-		case "<=":
-			return c <= 0
-		case ">":
-			return c > 0
-		}
-		return c >= 0
+	c, ok := 0, true
+	x, ok1 := numberOf(a)
+	y, ok2 := numberOf(b)
+	text1, ok3 := a.(String)
+	text2, ok4 := b.(String)
+	switch {
+	case ok1 && ok2:
+		c, ok = x.cmp(y)
+	case ok3 && ok4:
+		s.work(min(len(text1), len(text2)))
+		c = strings.Compare(string(text1), string(text2))
+	default:
+		s.checkOperand(a)
+		s.checkOperand(b)
+		s.fail("%s between '%s' and '%s' is not supported", op, a.typeName(), b.typeName())
 	}
-	if x, ok := numberOf(a); ok {
-		if y, ok := numberOf(b); ok {
-			c, ok := x.cmp(y)
-			return ok && holds(c)
-		}
+	switch op {
+	case "<":
+		return ok && c < 0
+	case "<=":
+		return ok && c <= 0
+	case ">":
+		return ok && c > 0
 	}
-	switch a := a.(type) {
-	case String:
-		if b, ok := b.(String); ok {
-			s.work(min(len(a), len(b)))
-			return holds(strings.Compare(string(a), string(b)))
-		}
-	case *List:
-		if b, ok := b.(*List); ok {
-			return s.orderedItems(op, holds, a.items, b.items, depth)
-		}
-	case *tuple:
-		if b, ok := b.(*tuple); ok {
-			return s.orderedItems(op, holds, a.items, b.items, depth)
-		}
-	}
-	s.checkDefined(a)
-	s.checkDefined(b)
-	s.fail("'%s' not supported between instances of '%s' and '%s'", op, a.typeName(), b.typeName())
-	return false
-}
-
-func (s *state) orderedItems(op string, holds func(int) bool, x, y []Value, depth int) bool {
-	for i := 0; i < len(x) && i < len(y); i++ {
-		if !s.equal(x[i], y[i], depth+1) {
-			return s.ordered(op, x[i], y[i], depth+1)
-		}
-	}
-	return holds(len(x) - len(y))
+	return ok && c >= 0
 }
 
 // contains is item in v.
@@ -490,13 +321,6 @@ func (s *state) contains(v, item Value) bool {
 		return strings.Contains(string(v), string(text))
 	case *Dict:
 		return v.findHash(s.hash(item)) >= 0
-	case *rangeSpan:
-		n, ok := item.(Int)
-		if !ok || v.n == 0 {
-			return false
-		}
-		d := int64(n) - v.start
-		return d%v.step == 0 && d/v.step >= 0 && d/v.step < v.n
 	case *List, *tuple, *view, *iterator, *undefined:
 		for _, have := range s.iterate(v) {
 			if s.equal(have, item, 0) {

@@ -47,10 +47,9 @@ type (
 		pos  int
 	}
 	concatExpr struct{ parts []expr }
-	signExpr   struct {
-		negative bool
-		a        expr
-		pos      int
+	signExpr   struct { // -a
+		a   expr
+		pos int
 	}
 	attrExpr struct {
 		of   expr
@@ -70,7 +69,7 @@ type (
 		pos  int
 	}
 	filterExpr struct {
-		in   expr // nil: what a filter block or a set block captured
+		in   expr // nil: what a filter block captured
 		name string
 		fn   filterFunc // nil: there is no filter of the name, which matters once it is reached
 		args callArgs
@@ -90,10 +89,10 @@ type (
 		pos        int
 	}
 	callArgs struct {
-		pos             []expr
-		names           []string
-		named           []expr
-		spread, spread2 expr // *args and **kwargs
+		pos    []expr
+		names  []string
+		named  []expr
+		spread expr // *args
 	}
 )
 
@@ -122,22 +121,20 @@ type (
 		otherwise block
 	}
 	forStmt struct {
-		target      target
-		in          expr
-		test        expr // nil: all items
-		body        block
-		otherwise   block
-		isRecursive bool
-		pos         int
+		target    target
+		in        expr
+		test      expr // nil: all items
+		body      block
+		otherwise block
+		pos       int
 	}
 	setStmt struct {
 		target target
 		value  expr
 	}
 	captureStmt struct { // a set block
-		target  target
-		filters expr // nil, or a chain of filterExpr whose innermost takes the text
-		body    block
+		target target
+		body   block
 	}
 	macroStmt struct {
 		id  int32
@@ -148,12 +145,7 @@ type (
 		def  *macroDef
 	}
 	filterStmt struct {
-		filters expr
-		body    block
-	}
-	withStmt struct {
-		targets []target
-		values  []expr
+		filters expr // a chain of filterExpr whose innermost takes the text
 		body    block
 	}
 	generationStmt struct{ body block }
@@ -162,11 +154,10 @@ type (
 
 // macroDef is the text of a macro, or of what {% call %} hands over as caller.
 type macroDef struct {
-	name     string
-	params   []string
-	ids      []int32
-	defaults []expr // of the last parameters
-	body     block
-	// What the body mentions decides what a call may pass.
-	usesCaller, usesArgs, usesKwargs bool
+	name       string
+	params     []string
+	ids        []int32
+	defaults   []expr // of the last parameters
+	body       block
+	usesCaller bool // the body mentions caller, so a call may pass it
 }

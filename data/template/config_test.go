@@ -82,10 +82,10 @@ func TestErrorsNameThePlace(t *testing.T) {
 	for _, test := range []struct{ source, want string }{
 		{"a\nbb {{ x.y }}", "line 2, column 8: 'x' is undefined"},
 		{"a\n\n{{ 1 + }}", "line 3, column 8: expected an expression, found }}"},
-		{"{% if x %}\n{% endfor %}", `line 2, column 4: unknown tag "endfor"`},
+		{"{% if x %}\n{% endfor %}", "line 2, column 4: No tag named 'endfor'."},
 		{"\n {{ raise_exception('no ' ~ 1) }}", "line 2, column 20: no 1"},
 		{"{{ 'é'|nope }}", "line 1, column 9: No filter named 'nope'."},
-		{"x\r\ny\r\n{% include 'a' %}", "line 3, column 4: {% include %} is not part of chat templates"},
+		{"x\r\ny\r\n{% include 'a' %}", "line 3, column 4: the tag include is not supported: write the template without it"},
 	} {
 		_, err := renderSource(test.source, Input{})
 		if err == nil || err.Error() != "chat template: "+test.want {

@@ -8,13 +8,22 @@
 //
 // # What it knows
 //
-// All of Jinja but what needs other files or an extension: no extends, include, import, block, autoescape, do. It runs
-// as transformers sets it up: trim_blocks and lstrip_blocks on, break and continue, {% generation %}, the functions
-// raise_exception and strftime_now, tojson that leaves HTML alone, and the immutable sandbox, in which a list's append
-// is an error. Values are Python's: dicts keep their order, 1.0 prints with its point, integers have any size, a
-// generator is true even if nothing is in it, str(None) is None. What escape and safe return is a plain string, since
-// nothing is escaped by itself here: '"'|safe + x|tojson keeps the quotes of x, of which Jinja's Markup makes &#34; (functionary-v3.1 has
-// this, and means quotes).
+// The Jinja that public chat templates use: 303 of them, from llama.cpp, TRL, axolotl, unsloth, vLLM,
+// huggingface.js, minja and chujiezheng/chat_templates, were parsed and counted. They have set, if, for, macro,
+// call, filter, raw and {% generation %}, break and continue, the functions range, namespace, dict, raise_exception
+// and strftime_now; these filters: capitalize, count, d, default, dictsort, first, format, indent, int, items, join,
+// last, length, list, lower, map, reject, rejectattr, replace, safe, select, selectattr, sort, string, title,
+// tojson, trim, unique, upper; these tests: boolean, defined, eq, equalto, false, float, in, integer, iterable,
+// mapping, ne, none, number, sequence, string, true, undefined; these methods: capitalize, endswith, format, get,
+// items, keys, lower, lstrip, replace, rstrip, split, startswith, strip, title, upper, values. Anything else that
+// Jinja or Python knows is an error that names it, by [Parse] where a name tells, so that nothing passes
+// for something else.
+//
+// It runs as transformers sets it up: trim_blocks and lstrip_blocks on, tojson that leaves HTML alone, and the
+// immutable sandbox, in which a list's append is an error. Values are Python's: dicts keep their order, 1.0 prints
+// with its point, a generator is true even if nothing is in it, str(None) is None. Integers of more than 64 bits are
+// printed, and no more. What safe returns is a plain string, since nothing is escaped by itself here: '"'|safe +
+// x|tojson keeps the quotes of x, of which Jinja's Markup makes &#34; (functionary-v3.1 has this, and means quotes).
 //
 // # A template is someone else's program
 //

@@ -74,7 +74,7 @@ func (s *state) compare(op string, a, b Value) bool {
 	case "not in":
 		return !s.contains(b, a)
 	}
-	return s.ordered(op, a, b, 0)
+	return s.ordered(op, a, b)
 }
 
 func (e *arithExpr) eval(s *state) Value {
@@ -99,13 +99,7 @@ func (e *concatExpr) eval(s *state) Value {
 func (e *signExpr) eval(s *state) Value {
 	v := s.eval(e.a)
 	s.pos = e.pos
-	if e.negative {
-		return s.negate(v)
-	}
-	if _, ok := numberOf(v); !ok {
-		s.failOperand("unary +", v)
-	}
-	return s.arith("+", Int(0), v)
+	return s.negate(v)
 }
 
 func (e *attrExpr) eval(s *state) Value {
@@ -154,7 +148,7 @@ func (e *filterExpr) eval(s *state) Value {
 	args := s.args(&e.args)
 	s.pos = e.pos
 	if e.fn == nil {
-		s.fail("No filter named '%s'.", e.name)
+		s.fail("%s", unknown("filter", e.name))
 	}
 	return e.fn(s, in, args)
 }
@@ -164,7 +158,7 @@ func (e *testExpr) eval(s *state) Value {
 	args := s.args(&e.args)
 	s.pos = e.pos
 	if e.fn == nil {
-		s.fail("No test named '%s'.", e.name)
+		s.fail("%s", unknown("test", e.name))
 	}
 	return Bool(e.fn(s, in, args))
 }
@@ -183,7 +177,7 @@ func (s *state) evalAll(list []expr) []Value {
 
 func (e *listExpr) eval(s *state) Value { return &List{s.evalAll(e.items)} }
 
-func (e *tupleExpr) eval(s *state) Value { return &tuple{items: s.evalAll(e.items)} }
+func (e *tupleExpr) eval(s *state) Value { return &tuple{s.evalAll(e.items)} }
 
 func (e *dictExpr) eval(s *state) Value {
 	d := NewDict(len(e.keys))
@@ -202,21 +196,12 @@ func (s *state) setItem(d *Dict, key, v Value) {
 }
 
 func (s *state) hash(key Value) any {
-	room := maxHashItems
-	h, ok := hashWithin(key, &room)
-	if room < 0 {
-		s.failLimit("a tuple of more than %d parts is a key", maxHashItems)
-	}
+	h, ok := hashOf(key)
 	if !ok {
-		s.fail("unhashable type: '%s'", key.typeName())
+		s.fail("a key of type '%s' is not supported", key.typeName())
 	}
-	switch h := h.(type) {
-	case string:
-		s.work(len(h))
-	case tupleHash:
-		s.alloc(len(h))
-	case bigHash:
-		s.alloc(len(h))
+	if text, ok := h.(string); ok {
+		s.work(len(text))
 	}
 	return h
 }
@@ -239,34 +224,7 @@ func (s *state) args(a *callArgs) arguments {
 	if a.spread != nil {
 		args.pos = append(args.pos, s.iterate(s.eval(a.spread))...)
 	}
-	if a.spread2 != nil {
-		d, ok := s.eval(a.spread2).(*Dict)
-		if !ok {
-			s.fail("argument after ** must be a mapping")
-		}
-		args.names = append([]string(nil), args.names...)
-		for i, k := range d.keys {
-			name, ok := k.(String)
-			if !ok {
-				s.fail("keywords must be strings")
-			}
-			if args.has(string(name)) {
-				s.fail("got multiple values for keyword argument '%s'", name)
-			}
-			args.names = append(args.names, string(name))
-			args.named = append(args.named, d.vals[i])
-		}
-	}
 	return args
-}
-
-func (a *arguments) has(name string) bool {
-	for _, n := range a.names {
-		if n == name {
-			return true
-		}
-	}
-	return false
 }
 
 // bind gives the arguments to parameters by place and by name; one that was not given is nil. A parameter whose name
@@ -319,8 +277,6 @@ func (s *state) truth(v Value) bool {
 		return v.Len() > 0
 	case *view:
 		return len(v.items) > 0
-	case *rangeSpan:
-		return v.n > 0
 	}
 	return true
 }

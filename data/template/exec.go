@@ -37,13 +37,9 @@ func (t *ifStmt) exec(s *state) flow {
 	return s.run(t.otherwise)
 }
 
+// exec goes through the items. The body's scope is emptied for each item: what it assigns does not last.
 func (t *forStmt) exec(s *state) flow {
-	s.runLoop(t, s.eval(t.in), 0)
-	return flowNext
-}
-
-// runLoop goes through the items. The body's scope is emptied for each item: what it assigns does not last.
-func (s *state) runLoop(t *forStmt, in Value, depth int) {
+	in := s.eval(t.in)
 	s.pos = t.pos
 	items := s.iterate(in)
 	outer := s.scope
@@ -52,7 +48,7 @@ func (s *state) runLoop(t *forStmt, in Value, depth int) {
 	if t.test != nil {
 		items = s.filterItems(t, items)
 	}
-	loop := &loopValue{def: t, items: items, depth: depth, outer: outer}
+	loop := &loopValue{items: items}
 	s.loops = append(s.loops, loop)
 	for loop.at = range items {
 		s.work(0)
@@ -68,6 +64,7 @@ func (s *state) runLoop(t *forStmt, in Value, depth int) {
 	if len(items) == 0 {
 		s.runScoped(t.otherwise)
 	}
+	return flowNext
 }
 
 func (s *state) filterItems(t *forStmt, items []Value) []Value {
@@ -89,28 +86,24 @@ func (t *setStmt) exec(s *state) flow {
 }
 
 func (t *captureStmt) exec(s *state) flow {
-	t.target.assign(s, s.capture(t.body, t.filters))
+	t.target.assign(s, s.capture(t.body))
 	return flowNext
 }
 
 func (t *filterStmt) exec(s *state) flow {
-	s.write(s.str(s.capture(t.body, t.filters)))
+	outer := s.captured
+	s.captured = s.capture(t.body)
+	v := s.eval(t.filters)
+	s.captured = outer
+	s.write(s.str(v))
 	return flowNext
 }
 
-// capture runs a body and returns what it wrote, through filters if there are any.
-func (s *state) capture(body block, filters expr) Value {
+// capture runs a body and returns what it wrote.
+func (s *state) capture(body block) Value {
 	outer := s.beginCapture()
 	s.runScoped(body)
-	text := s.endCapture(outer)
-	if filters == nil {
-		return text
-	}
-	before := s.captured
-	s.captured = text
-	v := s.eval(filters)
-	s.captured = before
-	return v
+	return s.endCapture(outer)
 }
 
 func (t *macroStmt) exec(s *state) flow {
@@ -126,21 +119,6 @@ func (t *callStmt) exec(s *state) flow {
 	s.pos = t.call.pos
 	s.write(s.str(s.call(fn, args)))
 	return flowNext
-}
-
-func (t *withStmt) exec(s *state) flow {
-	outer := s.scope
-	inner := &scope{parent: outer}
-	for i, e := range t.values {
-		v := s.eval(e) // in the outer scope: with a=1, b=a is another a
-		s.scope = inner
-		t.targets[i].assign(s, v)
-		s.scope = outer
-	}
-	s.scope = inner
-	how := s.run(t.body)
-	s.scope = outer
-	return how
 }
 
 func (t *generationStmt) exec(s *state) flow {

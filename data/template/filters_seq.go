@@ -22,38 +22,26 @@ func sequenceFilter(name string) filterFunc {
 		return func(s *state, in Value, a arguments) Value {
 			s.bind(name, a)
 			if _, ok := in.(*undefined); ok {
-				return &iterator{"generator", nil}
+				return &iterator{}
 			}
 			d, ok := in.(*Dict)
 			if !ok {
 				s.fail("Can only get item pairs from a mapping.")
 			}
-			return &iterator{"generator", s.pairs(d)}
+			return &iterator{s.pairs(d)}
 		}
 	case "join":
 		return filterJoin
-	case "reverse":
-		return filterReverse
 	case "sort":
 		return filterSort
 	case "dictsort":
 		return filterDictSort
 	case "unique":
 		return filterUnique
-	case "min", "max":
-		return func(s *state, in Value, a arguments) Value { return s.extreme(name, in, a) }
-	case "sum":
-		return filterSum
 	case "map":
 		return filterMap
 	case "select", "reject", "selectattr", "rejectattr":
 		return func(s *state, in Value, a arguments) Value { return s.selected(name, in, a) }
-	case "batch":
-		return filterBatch
-	case "slice":
-		return filterSlice
-	case "groupby":
-		return filterGroupBy
 	}
 	return nil
 }
@@ -73,8 +61,8 @@ func filterFirst(s *state, in Value, a arguments) Value {
 
 func filterLast(s *state, in Value, a arguments) Value {
 	s.bind("last", a)
-	if it, ok := in.(*iterator); ok {
-		s.fail("'%s' object is not reversible", it.kind)
+	if _, ok := in.(*iterator); ok {
+		s.fail("'generator' object is not reversible")
 	}
 	if items := s.iterate(in); len(items) > 0 {
 		return items[len(items)-1]
@@ -84,7 +72,7 @@ func filterLast(s *state, in Value, a arguments) Value {
 
 func filterJoin(s *state, in Value, a arguments) Value {
 	v := s.bind("join", a, "d", "attribute")
-	get := s.getter(orDefault(v[1], None{}), nil)
+	get := s.getter(orDefault(v[1], None{}))
 	var parts []string
 	for _, item := range s.iterate(in) {
 		parts = append(parts, s.str(get(item)))
@@ -92,219 +80,108 @@ func filterJoin(s *state, in Value, a arguments) Value {
 	return s.joinStrings(parts, s.str(orDefault(v[0], String(""))))
 }
 
-func filterReverse(s *state, in Value, a arguments) Value {
-	s.bind("reverse", a)
-	items := append([]Value(nil), s.iterate(in)...)
-	s.alloc(valueBytes * len(items))
-	for i, j := 0, len(items)-1; i < j; i, j = i+1, j-1 {
-		items[i], items[j] = items[j], items[i]
+// getter reads an attribute such as "a.b" of items; None is the item itself.
+func (s *state) getter(attribute Value) func(Value) Value {
+	if attribute == Value(None{}) {
+		return func(v Value) Value { return v }
 	}
-	switch in := in.(type) {
-	case String:
-		var b strings.Builder
-		for _, c := range items {
-			b.WriteString(string(c.(String)))
-		}
-		return String(b.String())
-	case *iterator:
-		return &List{items}
-	case *List:
-		return &iterator{"list_reverseiterator", items}
-	case *Dict:
-		return &iterator{"dict_reversekeyiterator", items}
-	default:
-		return &iterator{"reversed_" + in.typeName(), items}
-	}
-}
-
-// getter reads an attribute such as "a.b.0" of items; None is the item itself. A default takes the place of what is
-// undefined on the way.
-func (s *state) getter(attribute, absent Value) func(Value) Value {
-	var keys []Value
-	switch attribute := attribute.(type) {
-	case None:
-	case String:
-		s.alloc(2 * valueBytes * len(attribute))
-		for _, part := range strings.Split(string(attribute), ".") {
-			if n, ok := pythonInt(part, 10); ok && strings.Trim(part, "0123456789") == "" {
-				keys = append(keys, n)
-			} else {
-				keys = append(keys, String(part))
-			}
-		}
-	default:
-		keys = []Value{attribute}
-	}
+	text := s.textArg("attribute", attribute)
+	s.alloc(2 * valueBytes * len(text))
+	keys := strings.Split(text, ".")
 	return func(v Value) Value {
 		for _, k := range keys {
 			s.work(0)
-			v = s.item(v, k)
-			if _, missing := v.(*undefined); missing && absent != nil {
-				v = absent
+			if strings.Trim(k, "0123456789") == "" {
+				s.fail("an attribute by number is not supported: %q", text)
 			}
+			v = s.item(v, String(k))
 		}
 		return v
 	}
 }
 
 // folded is the key for comparisons that ignore case.
-func folded(v Value) Value {
+func (s *state) folded(v Value) Value {
 	if text, ok := v.(String); ok {
+		s.alloc(len(text))
 		return String(recase("lower", string(text)))
 	}
 	return v
 }
 
-// keyOf is a getter that ignores case unless the argument says otherwise. It reads several attributes with commas
-// between them as a tuple where that is asked for.
-func (s *state) keyOf(attribute, caseSensitive Value, several bool) func(Value) Value {
-	fold := caseSensitive == nil || !s.truth(caseSensitive)
-	attribute = orDefault(attribute, None{})
-	parts := []Value{attribute}
-	if text, ok := attribute.(String); ok && several {
-		parts = nil
-		for _, p := range strings.Split(string(text), ",") {
-			parts = append(parts, String(p))
-		}
-	}
-	var gets []func(Value) Value
-	for _, p := range parts {
-		gets = append(gets, s.getter(p, nil))
-	}
-	one := func(get func(Value) Value, v Value) Value {
-		v = get(v)
-		if fold {
-			if text, ok := v.(String); ok {
-				s.alloc(len(text))
-			}
-			v = folded(v)
-		}
-		return v
-	}
-	if len(gets) == 1 {
-		return func(v Value) Value { return one(gets[0], v) }
-	}
-	return func(v Value) Value {
-		items := make([]Value, len(gets))
-		for i, get := range gets {
-			items[i] = one(get, v)
-		}
-		return &tuple{items: items}
-	}
+// sortBy sorts indices by the keys that they name; equal ones keep their order.
+func (s *state) sortBy(order []int, keys []Value) {
+	sort.SliceStable(order, func(i, j int) bool { return s.ordered("<", keys[order[i]], keys[order[j]]) })
 }
 
-// sortBy sorts indices by the keys that they name; equal ones keep their order, also in reverse.
-func (s *state) sortBy(order []int, keys []Value, reverse bool) {
-	sort.SliceStable(order, func(i, j int) bool {
-		if reverse {
-			return s.ordered("<", keys[order[j]], keys[order[i]], 0)
-		}
-		return s.ordered("<", keys[order[i]], keys[order[j]], 0)
-	})
-}
-
-func (s *state) sorted(items []Value, key func(Value) Value, reverse bool) []Value {
+func (s *state) sorted(items, keys []Value) *List {
 	s.alloc(5 * valueBytes * len(items))
-	order, keys, out := make([]int, len(items)), make([]Value, len(items)), make([]Value, len(items))
-	for i, item := range items {
-		order[i], keys[i] = i, key(item)
+	order, out := make([]int, len(items)), make([]Value, len(items))
+	for i := range items {
+		order[i], keys[i] = i, s.folded(keys[i])
 	}
-	s.sortBy(order, keys, reverse)
+	s.sortBy(order, keys)
 	for i, j := range order {
 		out[i] = items[j]
 	}
-	return out
+	return &List{out}
 }
 
 func filterSort(s *state, in Value, a arguments) Value {
 	v := s.bind("sort", a, "reverse", "case_sensitive", "attribute")
-	key := s.keyOf(v[2], v[1], true)
-	return &List{s.sorted(s.iterate(in), key, v[0] != nil && s.truth(v[0]))}
+	if v[0] != nil || v[1] != nil {
+		s.fail("sort with reverse or case_sensitive is not supported")
+	}
+	get := s.getter(orDefault(v[2], None{}))
+	items := s.iterate(in)
+	keys := make([]Value, len(items))
+	for i, item := range items {
+		keys[i] = get(item)
+	}
+	return s.sorted(items, keys)
 }
 
 func filterDictSort(s *state, in Value, a arguments) Value {
-	v := s.bind("dictsort", a, "case_sensitive", "by", "reverse")
+	s.bind("dictsort", a)
 	s.checkDefined(in)
 	d, ok := in.(*Dict)
 	if !ok {
 		s.fail("dictsort needs a mapping, not %s", in.typeName())
 	}
-	place := Int(0)
-	switch s.str(orDefault(v[1], String("key"))) {
-	case "key":
-	case "value":
-		place = 1
-	default:
-		s.fail(`You can only sort by either "key" or "value"`)
-	}
-	return &List{s.sorted(s.pairs(d), s.keyOf(place, v[0], false), v[2] != nil && s.truth(v[2]))}
+	return s.sorted(s.pairs(d), append([]Value(nil), d.keys...))
 }
 
 func filterUnique(s *state, in Value, a arguments) Value {
 	v := s.bind("unique", a, "case_sensitive", "attribute")
-	key := s.keyOf(v[1], v[0], false)
+	if v[0] != nil {
+		s.fail("unique with case_sensitive is not supported")
+	}
+	get := s.getter(orDefault(v[1], None{}))
 	seen := map[any]bool{}
 	var kept []Value
 	for _, item := range s.iterate(in) {
-		h := s.hash(key(item))
+		h := s.hash(s.folded(get(item)))
 		s.alloc(4 * valueBytes)
 		if !seen[h] {
 			seen[h] = true
 			kept = append(kept, item)
 		}
 	}
-	return &iterator{"generator", kept}
-}
-
-func (s *state) extreme(name string, in Value, a arguments) Value {
-	v := s.bind(name, a, "case_sensitive", "attribute")
-	key := s.keyOf(v[1], v[0], false)
-	var best, bestKey Value
-	for _, item := range s.iterate(in) {
-		k := key(item)
-		if best == nil || name == "min" && s.ordered("<", k, bestKey, 0) || name == "max" && s.ordered(">", k, bestKey, 0) {
-			best, bestKey = item, k
-		}
-	}
-	if best == nil {
-		return &undefined{why: "No aggregated item, sequence was empty."}
-	}
-	return best
-}
-
-func filterSum(s *state, in Value, a arguments) Value {
-	v := s.bind("sum", a, "attribute", "start")
-	get := s.getter(orDefault(v[0], None{}), nil)
-	total := orDefault(v[1], Int(0))
-	if _, ok := total.(String); ok {
-		s.fail("sum() can't sum strings")
-	}
-	for _, item := range s.iterate(in) {
-		total = s.arith("+", total, get(item))
-	}
-	return total
+	return &iterator{kept}
 }
 
 func filterMap(s *state, in Value, a arguments) Value {
 	if !s.truth(in) {
-		return &iterator{"generator", nil}
+		return &iterator{}
 	}
 	var fn func(Value) Value
-	if len(a.pos) == 0 && a.has("attribute") {
-		v := s.bind("map", a, "attribute", "default")
-		absent := v[1]
-		if absent == Value(None{}) {
-			absent = nil
-		}
-		fn = s.getter(v[0], absent)
+	if len(a.pos) == 0 {
+		fn = s.getter(s.bind("map", a, "attribute!")[0])
 	} else {
-		if len(a.pos) == 0 {
-			s.fail("map requires a filter argument")
-		}
 		name := s.textArg("map", a.pos[0])
 		filter := filterByName(name)
 		if filter == nil {
-			s.fail("No filter named '%s'.", name)
+			s.fail("%s", unknown("filter", name))
 		}
 		rest := arguments{a.pos[1:], a.names, a.named}
 		fn = func(v Value) Value { return filter(s, v, rest) }
@@ -316,13 +193,13 @@ func filterMap(s *state, in Value, a arguments) Value {
 		s.work(0)
 		out[i] = fn(item)
 	}
-	return &iterator{"generator", out}
+	return &iterator{out}
 }
 
 // selected is select, reject, selectattr and rejectattr.
 func (s *state) selected(name string, in Value, a arguments) Value {
 	if !s.truth(in) {
-		return &iterator{"generator", nil}
+		return &iterator{}
 	}
 	get := func(v Value) Value { return v }
 	rest := a.pos
@@ -330,14 +207,14 @@ func (s *state) selected(name string, in Value, a arguments) Value {
 		if len(rest) == 0 {
 			s.fail("Missing parameter for attribute name")
 		}
-		get, rest = s.getter(rest[0], nil), rest[1:]
+		get, rest = s.getter(rest[0]), rest[1:]
 	}
 	holds := s.truth
 	if len(rest) > 0 {
 		testName := s.textArg(name, rest[0])
 		test := testByName(testName)
 		if test == nil {
-			s.fail("No test named '%s'.", testName)
+			s.fail("%s", unknown("test", testName))
 		}
 		args := arguments{rest[1:], a.names, a.named}
 		holds = func(v Value) bool { return test(s, v, args) }
@@ -351,102 +228,5 @@ func (s *state) selected(name string, in Value, a arguments) Value {
 		}
 	}
 	s.alloc(valueBytes * len(kept))
-	return &iterator{"generator", kept}
-}
-
-func filterBatch(s *state, in Value, a arguments) Value {
-	v := s.bind("batch", a, "linecount!", "fill_with")
-	size := s.intArg("batch", v[0], 0)
-	items := s.iterate(in)
-	s.alloc(4 * valueBytes * len(items))
-	var out, row []Value
-	for _, item := range items {
-		if len(row) == size && len(row) > 0 {
-			out, row = append(out, &List{row}), nil
-		}
-		row = append(row, item)
-	}
-	if len(row) > 0 {
-		if fill := orDefault(v[1], None{}); fill != Value(None{}) && len(row) < size {
-			s.alloc(valueBytes * (size - len(row)))
-			for len(row) < size {
-				row = append(row, fill)
-			}
-		}
-		out = append(out, &List{row})
-	}
-	return &iterator{"generator", out}
-}
-
-func filterSlice(s *state, in Value, a arguments) Value {
-	v := s.bind("slice", a, "slices!", "fill_with")
-	n := s.intArg("slice", v[0], 0)
-	items := s.iterate(in)
-	if n <= 0 {
-		s.fail("slice: the number of slices must be positive")
-	}
-	s.alloc(valueBytes * (len(items) + min(n, 1<<50)*3))
-	var out []Value
-	at := 0
-	for i := range n {
-		size := len(items) / n
-		isLong := i < len(items)%n
-		if isLong {
-			size++
-		}
-		part := append([]Value(nil), items[at:at+size]...)
-		if fill := orDefault(v[1], None{}); fill != Value(None{}) && !isLong {
-			part = append(part, fill)
-		}
-		out = append(out, &List{part})
-		at += size
-	}
-	return &iterator{"generator", out}
-}
-
-func filterGroupBy(s *state, in Value, a arguments) Value {
-	v := s.bind("groupby", a, "attribute!", "default", "case_sensitive")
-	absent := v[1]
-	if absent == Value(None{}) {
-		absent = nil
-	}
-	get := s.getter(v[0], absent)
-	key := func(item Value) Value {
-		k := get(item)
-		if v[2] == nil || !s.truth(v[2]) {
-			k = folded(k)
-		}
-		return k
-	}
-	var out []Value
-	var members []Value
-	var current Value
-	flush := func() {
-		if members != nil {
-			s.alloc(4 * valueBytes)
-			out = append(out, &tuple{items: []Value{get(members[0]), &List{members}}, isGroup: true})
-		}
-	}
-	for _, item := range s.sorted(s.iterate(in), key, false) {
-		k := key(item)
-		if members == nil || !s.equal(k, current, 0) {
-			flush()
-			members, current = nil, k
-		}
-		members = append(members, item)
-	}
-	flush()
-	return &List{out}
-}
-
-// groupPart is an attribute of what groupby makes.
-func groupPart(t *tuple, name string) (Value, bool) {
-	switch {
-	case !t.isGroup:
-	case name == "grouper":
-		return t.items[0], true
-	case name == "list":
-		return t.items[1], true
-	}
-	return nil, false
+	return &iterator{kept}
 }

@@ -3,7 +3,6 @@ package template
 import (
 	"errors"
 	"fmt"
-	"math/big"
 	"strconv"
 	"strings"
 	"unicode/utf16"
@@ -17,7 +16,7 @@ const maxNesting = 500
 const maxIntDigits = 4300
 
 // ParseJSON reads one JSON value as Python's json.loads does: objects keep their order and a repeated key its first
-// place with the last value; 1 is an Int of any size, 1.0 a Float; NaN and Infinity are read. Unlike Python it refuses
+// place with the last value; 1 is an Int, 1.0 a Float; NaN and Infinity are read. Unlike Python it refuses
 // invalid UTF-8 and halves of surrogate pairs, which no tokenizer could encode.
 func ParseJSON(data []byte) (Value, error) {
 	if !utf8.Valid(data) {
@@ -174,22 +173,13 @@ func (r *jsonReader) number() (Value, error) {
 		f, _ := strconv.ParseFloat(text, 64) // out of range gives an infinity, as in Python
 		return Float(f), nil
 	}
-	return parseInt(text, 10)
-}
-
-// parseInt reads an integer of any size that Python reads.
-func parseInt(text string, base int) (Value, error) {
-	if n, err := strconv.ParseInt(text, base, 64); err == nil {
+	if n, err := strconv.ParseInt(text, 10, 64); err == nil {
 		return Int(n), nil
 	}
 	if len(text) > maxIntDigits {
 		return nil, fmt.Errorf("an integer has more than %d digits", maxIntDigits)
 	}
-	n, ok := new(big.Int).SetString(text, base)
-	if !ok {
-		return nil, fmt.Errorf("%q is not an integer", text)
-	}
-	return normalized(n), nil
+	return bigInt(text), nil
 }
 
 func isDigit(c byte) bool { return '0' <= c && c <= '9' }

@@ -2,7 +2,6 @@ package template
 
 import (
 	"fmt"
-	"math/big"
 	"strconv"
 	"strings"
 	"unicode"
@@ -277,82 +276,40 @@ func (l *lexer) name() {
 	l.emit(token{kind: tokName, text: l.src[start:l.pos], pos: start})
 }
 
-// digits reads digits with single underscores between them.
-func (l *lexer) digits(isDigit func(byte) bool) bool {
-	start := l.pos
-	for l.pos < len(l.src) {
-		c := l.src[l.pos]
-		switch {
-		case isDigit(c):
-		case c == '_' && l.pos > start && l.pos+1 < len(l.src) && isDigit(l.src[l.pos+1]):
-		default:
-			return l.pos > start
-		}
+func (l *lexer) digits() {
+	for l.pos < len(l.src) && isDigit(l.src[l.pos]) {
 		l.pos++
 	}
-	return l.pos > start
 }
 
+// number reads digits, and a fraction if there is one; Jinja's other ways to write numbers are refused.
 func (l *lexer) number() {
 	start := l.pos
-	if l.src[l.pos] == '0' && l.pos+1 < len(l.src) {
-		base := map[byte]int{'b': 2, 'o': 8, 'x': 16}[l.src[l.pos+1]|0x20]
-		l.pos += 2
-		if base > 0 && l.digits(func(c byte) bool { return digitValue(c) < base }) {
-			l.integer(start, l.src[start+2:l.pos], base)
-			return
-		}
-		l.pos = start
-	}
-	l.digits(isDigit)
+	l.digits()
 	isFloat := false
 	afterPoint := start > 0 && l.src[start-1] == '.' // a.0.1 is two elements
 	if at := l.pos; !afterPoint && at+1 < len(l.src) && l.src[at] == '.' && isDigit(l.src[at+1]) {
 		l.pos++
-		isFloat = l.digits(isDigit)
+		l.digits()
+		isFloat = true
 	}
-	if at := l.pos; !afterPoint && at < len(l.src) && l.src[at]|0x20 == 'e' {
-		l.pos++
-		if l.pos < len(l.src) && (l.src[l.pos] == '-' || l.src[l.pos] == '+') {
-			l.pos++
-		}
-		if l.digits(isDigit) {
-			isFloat = true
-		} else {
-			l.pos = at
-		}
+	if l.pos < len(l.src) && (l.src[l.pos] == '_' || 'a' <= l.src[l.pos]|0x20 && l.src[l.pos]|0x20 <= 'z') {
+		failAt(start, "%s", unsupported("number", "with "+l.src[l.pos:l.pos+1]))
 	}
 	text := l.src[start:l.pos]
-	if !isFloat {
-		if strings.HasPrefix(text, "0") && strings.Trim(text, "0_") != "" {
-			failAt(start, "a number must not begin with 0")
-		}
-		l.integer(start, text, 10)
+	if isFloat {
+		f, _ := strconv.ParseFloat(text, 64) // out of range is an infinity
+		l.emit(token{kind: tokNumber, num: Float(f), pos: start})
 		return
 	}
-	f, _ := strconv.ParseFloat(strings.ReplaceAll(text, "_", ""), 64) // out of range is an infinity
-	l.emit(token{kind: tokNumber, num: Float(f), pos: start})
-}
-
-func digitValue(c byte) int {
+	n, err := strconv.ParseInt(text, 10, 64)
 	switch {
-	case isDigit(c):
-		return int(c - '0')
-	case 'a' <= c|0x20 && c|0x20 <= 'f':
-		return int(c|0x20-'a') + 10
+	case len(text) > 1 && text[0] == '0' && n != 0:
+		failAt(start, "a number must not begin with 0")
+	case err != nil:
+		failAt(start, "%s", unsupported("number", "of more than 64 bits"))
 	}
-	return 99
-}
-
-func (l *lexer) integer(start int, digits string, base int) {
-	if len(digits) > maxIntDigits {
-		failAt(start, "an integer has more than %d digits", maxIntDigits)
-	}
-	n, ok := new(big.Int).SetString(strings.ReplaceAll(digits, "_", ""), base)
-	if !ok {
-		failAt(start, "%q is not an integer", digits)
-	}
-	l.emit(token{kind: tokNumber, num: normalized(n), pos: start})
+	l.emit(token{kind: tokNumber, num: Int(n), pos: start})
 }
 
 func (l *lexer) operator(r rune) {
@@ -432,15 +389,8 @@ func (l *lexer) escape(b *strings.Builder, start int) {
 		}
 		l.pos += hex
 		b.WriteRune(rune(n))
-	case '0' <= c && c <= '7':
-		n := rune(c - '0')
-		for i := 0; i < 2 && l.pos < len(l.src) && '0' <= l.src[l.pos] && l.src[l.pos] <= '7'; i++ {
-			n = n*8 + rune(l.src[l.pos]-'0')
-			l.pos++
-		}
-		b.WriteRune(n)
-	case c == 'N':
-		failAt(l.pos-2, "\\N{...} is not known here: write the character itself")
+	case '0' <= c && c <= '7', c == 'N':
+		failAt(l.pos-2, "%s", unsupported("escape", `\`+string(c)))
 	default:
 		b.WriteByte('\\')
 		b.WriteByte(c)

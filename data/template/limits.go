@@ -24,9 +24,6 @@ var DefaultLimits = Limits{OutputBytes: 32 << 20, AllocBytes: 256 << 20, Steps: 
 // maxRange is the longest range that Jinja's sandbox allows.
 const maxRange = 100000
 
-// maxIntBits bounds integers: a little more than what Python prints.
-const maxIntBits = 1 << 14
-
 // ErrLimit is in the error of a render that ran into one of its Limits.
 var ErrLimit = errors.New("a limit of templates was reached")
 

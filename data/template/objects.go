@@ -1,6 +1,7 @@
 package template
 
 import (
+	"slices"
 	"strings"
 	"unicode/utf8"
 )
@@ -28,21 +29,8 @@ type (
 	}
 	// loopValue is the variable loop.
 	loopValue struct {
-		def   *forStmt
 		items []Value
 		at    int
-		depth int
-		outer *scope
-		last  []Value // what changed() saw last; nil before
-	}
-	// cycler and joiner are what the functions of these names make.
-	cycler struct {
-		items []Value
-		at    int
-	}
-	joiner struct {
-		sep    Value
-		isUsed bool
 	}
 )
 
@@ -50,8 +38,6 @@ func (*builtin) typeName() string   { return "builtin_function_or_method" }
 func (*method) typeName() string    { return "builtin_function_or_method" }
 func (*macro) typeName() string     { return "Macro" }
 func (*loopValue) typeName() string { return "LoopContext" }
-func (*cycler) typeName() string    { return "Cycler" }
-func (*joiner) typeName() string    { return "Joiner" }
 
 func (b *builtin) call(s *state, a arguments) Value { return b.fn(s, a) }
 
@@ -60,15 +46,6 @@ func (m *method) call(s *state, a arguments) Value {
 		s.work(len(text))
 	}
 	return m.fn(s, m.of, a)
-}
-
-func (j *joiner) call(s *state, a arguments) Value {
-	s.bind("joiner", a)
-	if !j.isUsed {
-		j.isUsed = true
-		return String("")
-	}
-	return j.sep
 }
 
 func (s *state) call(fn Value, a arguments) Value {
@@ -87,11 +64,12 @@ func (m *macro) call(s *state, a arguments) Value {
 	def := m.def
 	inner := &scope{parent: m.scope}
 	given := make([]Value, len(def.params))
-	n := copy(given, a.pos)
-	var kwargs *Dict
+	if copy(given, a.pos) < len(a.pos) {
+		s.fail("macro '%s' takes not more than %d argument(s)", def.name, len(def.params))
+	}
 	var caller Value
 	for i, name := range a.names {
-		j := paramIndex(def.params, name)
+		j := slices.Index(def.params, name)
 		switch {
 		case j >= 0 && given[j] != nil:
 			s.fail("macro '%s' got multiple values for argument '%s'", def.name, name)
@@ -99,28 +77,11 @@ func (m *macro) call(s *state, a arguments) Value {
 			given[j] = a.named[i]
 		case name == "caller" && def.usesCaller:
 			caller = a.named[i]
-		case def.usesKwargs:
-			if kwargs == nil {
-				kwargs = NewDict(2)
-			}
-			s.setItem(kwargs, String(name), a.named[i])
 		default:
 			s.fail("macro '%s' takes no keyword argument '%s'", def.name, name)
 		}
 	}
-	if len(a.pos) > n && !def.usesArgs {
-		s.fail("macro '%s' takes not more than %d argument(s)", def.name, len(def.params))
-	}
-	if def.usesArgs {
-		inner.set(idVarargs, &tuple{items: a.pos[n:]})
-	}
-	if def.usesKwargs {
-		if kwargs == nil {
-			kwargs = NewDict(0)
-		}
-		inner.set(idKwargs, kwargs)
-	}
-	if def.usesCaller && paramIndex(def.params, "caller") < 0 {
+	if def.usesCaller && !slices.Contains(def.params, "caller") {
 		if caller == nil {
 			caller = &undefined{why: "No caller defined"}
 		}
@@ -150,15 +111,6 @@ func (s *state) runMacro(def *macroDef, inner *scope, given []Value) Value {
 	return text
 }
 
-func paramIndex(params []string, name string) int {
-	for i, p := range params {
-		if p == name {
-			return i
-		}
-	}
-	return -1
-}
-
 // item is the loop's current item, or nil.
 func (l *loopValue) item() Value { return l.neighbour(0) }
 
@@ -169,22 +121,7 @@ func (l *loopValue) neighbour(d int) Value {
 	return nil
 }
 
-// call renders the loop again for what lies below an item: {% for x in xs recursive %}{{ loop(x.children) }}.
-func (l *loopValue) call(s *state, a arguments) Value {
-	if !l.def.isRecursive {
-		s.fail("The loop must have the 'recursive' marker to be called recursively.")
-	}
-	in := s.bind("loop", a, "iterable!")
-	scope := s.scope
-	s.scope = l.outer
-	out := s.beginCapture()
-	s.runLoop(l.def, in[0], l.depth+1)
-	text := s.endCapture(out)
-	s.scope = scope
-	return text
-}
-
-func (l *loopValue) attr(s *state, name string) Value {
+func (l *loopValue) attr(name string) Value {
 	n := len(l.items)
 	orUndefined := func(v Value, why string) Value {
 		if v == nil {
@@ -207,29 +144,10 @@ func (l *loopValue) attr(s *state, name string) Value {
 		return Bool(l.at == n-1)
 	case "length":
 		return Int(n)
-	case "depth":
-		return Int(l.depth + 1)
-	case "depth0":
-		return Int(l.depth)
 	case "previtem":
 		return orUndefined(l.neighbour(-1), "there is no previous item")
 	case "nextitem":
 		return orUndefined(l.neighbour(1), "there is no next item")
-	case "cycle":
-		return &builtin{"cycle", func(s *state, a arguments) Value {
-			if len(a.pos) == 0 {
-				s.fail("no items for cycling given")
-			}
-			return a.pos[l.at%len(a.pos)]
-		}}
-	case "changed":
-		return &builtin{"changed", func(s *state, a arguments) Value {
-			if l.last != nil && s.equalItems(l.last, a.pos, 0) {
-				return Bool(false)
-			}
-			l.last = append([]Value{}, a.pos...)
-			return Bool(true)
-		}}
 	}
 	return nil
 }
@@ -257,36 +175,17 @@ func (s *state) pythonAttr(v Value, name string) Value {
 	}
 	switch v := v.(type) {
 	case *loopValue:
-		return v.attr(s, name)
+		if name == "depth" || name == "depth0" {
+			s.fail("%s", unsupported("attribute", "loop."+name))
+		}
+		return v.attr(name)
+	case *macro:
+		s.fail("%s", unsupported("attribute", name+" of a macro"))
 	case *namespace:
 		if x, ok := v.attrs.Get(name); ok {
 			return x
 		}
 		return nil
-	case *macro:
-		switch name {
-		case "name":
-			return String(v.def.name)
-		case "arguments":
-			items := make([]Value, len(v.def.params))
-			for i, p := range v.def.params {
-				items[i] = String(p)
-			}
-			return &tuple{items: items}
-		case "caller":
-			return Bool(v.def.usesCaller)
-		case "catch_varargs":
-			return Bool(v.def.usesArgs)
-		case "catch_kwargs":
-			return Bool(v.def.usesKwargs)
-		}
-		return nil
-	case *cycler:
-		return v.attr(name)
-	case *tuple:
-		if group, ok := groupPart(v, name); ok {
-			return group
-		}
 	}
 	if isMutator(v, name) {
 		return s.unsafe(v, name)
@@ -319,25 +218,6 @@ func isMutator(v Value, name string) bool {
 	return false
 }
 
-func (c *cycler) attr(name string) Value {
-	switch name {
-	case "current":
-		return c.items[c.at]
-	case "next":
-		return &builtin{"next", func(*state, arguments) Value {
-			v := c.items[c.at]
-			c.at = (c.at + 1) % len(c.items)
-			return v
-		}}
-	case "reset":
-		return &builtin{"reset", func(*state, arguments) Value {
-			c.at = 0
-			return None{}
-		}}
-	}
-	return nil
-}
-
 // item is v[key]: the item, or else the attribute of that name.
 func (s *state) item(v, key Value) Value {
 	switch v := v.(type) {
@@ -354,18 +234,15 @@ func (s *state) item(v, key Value) Value {
 				return v.vals[i]
 			}
 		}
-	case *List, *tuple, *rangeSpan, String:
-		if n, ok := key.(Bool); ok {
-			key = Int(0)
-			if n {
-				key = Int(1)
-			}
-		}
-		if n, ok := key.(Int); ok {
-			if x := s.element(v, int64(n)); x != nil {
+	case *List, *tuple, String:
+		if n, ok := numberOf(key); ok && !n.isFloat {
+			if x := s.element(v, n.n); x != nil {
 				return x
 			}
-			return &undefined{why: v.typeName() + " object has no element " + s.repr(key)}
+		}
+	case *view:
+		if v.kind == "range" {
+			s.fail("%s", unsupported("element", "of a range"))
 		}
 	}
 	if name, ok := key.(String); ok {
@@ -391,8 +268,6 @@ func (s *state) element(v Value, i int64) Value {
 		return v.items[i]
 	case *tuple:
 		return v.items[i]
-	case *rangeSpan:
-		return v.at(i)
 	case String:
 		if isASCII(string(v)) {
 			return v[i : i+1]
@@ -422,8 +297,6 @@ func (s *state) length(v Value) int {
 		return v.Len()
 	case *view:
 		return len(v.items)
-	case *rangeSpan:
-		return int(v.n)
 	case *undefined:
 		return 0
 	}
@@ -448,13 +321,6 @@ func (s *state) iterate(v Value) []Value {
 		return nil
 	case String:
 		return s.characters(string(v))
-	case *rangeSpan:
-		s.alloc(valueBytes * int(v.n))
-		items := make([]Value, v.n)
-		for i := range items {
-			items[i] = v.at(int64(i))
-		}
-		return items
 	}
 	s.fail("'%s' object is not iterable", v.typeName())
 	return nil
@@ -469,19 +335,13 @@ func (s *state) characters(text string) []Value {
 	return items
 }
 
-func isIterable(v Value) bool {
-	switch v.(type) {
-	case *List, *tuple, *Dict, *view, *iterator, *undefined, String, *rangeSpan:
-		return true
-	}
-	return false
-}
-
 // slice is v[from:to:step]; None stands for what was left out.
 func (s *state) slice(v, from, to, step Value) Value {
 	s.checkDefined(v)
 	switch v.(type) {
-	case String, *List, *tuple, *rangeSpan:
+	case String, *List, *tuple:
+	case *view:
+		s.fail("%s", unsupported("slice", "of "+v.typeName()))
 	default:
 		s.fail("'%s' object cannot be sliced", v.typeName())
 	}
@@ -499,10 +359,8 @@ func (s *state) slice(v, from, to, step Value) Value {
 	switch v := v.(type) {
 	case String:
 		return s.sliceString(string(v), start, by, count)
-	case *rangeSpan:
-		return &rangeSpan{v.start + start*v.step, v.step * by, count}
 	case *tuple:
-		return &tuple{items: s.sliceItems(v.items, start, by, count)}
+		return &tuple{s.sliceItems(v.items, start, by, count)}
 	case *List:
 		return &List{s.sliceItems(v.items, start, by, count)}
 	}
@@ -512,23 +370,11 @@ func (s *state) slice(v, from, to, step Value) Value {
 // sliceBounds is Python's slice.indices.
 func (s *state) sliceBounds(n int64, from, to, step Value) (start, end, by int64, ok bool) {
 	index := func(v Value, absent int64) (int64, bool) {
-		switch v := v.(type) {
-		case None:
+		if v == Value(None{}) {
 			return absent, true
-		case Int:
-			return int64(v), true
-		case Bool:
-			if v {
-				return 1, true
-			}
-			return 0, true
-		case *bigInt:
-			if v.n.Sign() < 0 {
-				return -1 << 62, true
-			}
-			return 1 << 62, true
 		}
-		return 0, false
+		n, ok := numberOf(v)
+		return n.n, ok && !n.isFloat
 	}
 	by, ok3 := index(step, 1)
 	low, high := int64(0), n

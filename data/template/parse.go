@@ -26,13 +26,10 @@ type Template struct {
 const (
 	idLoop int32 = iota
 	idCaller
-	idVarargs
-	idKwargs
 )
 
-// Parse reads a source. An error is an *Error with the line and the column. What is not of chat templates is refused
-// here: extends, include, import, block, autoescape and do. A filter or a test that does not exist is an error of the
-// render that comes to it.
+// Parse reads a source. An error is an *Error with the line and the column. What Jinja has and this package has not is
+// refused here. A filter or a test that Jinja does not have either is an error of the render that comes to it.
 func Parse(source string) (t *Template, err error) {
 	if len(source) > maxSource {
 		return nil, fmt.Errorf("a template of %d bytes is too large: at most %d are read", len(source), maxSource)
@@ -55,7 +52,7 @@ func Parse(source string) (t *Template, err error) {
 		}
 	}()
 	p := &parser{tokens: lex(source), ids: map[string]int32{}}
-	for _, name := range [...]string{"loop", "caller", "varargs", "kwargs"} {
+	for _, name := range [...]string{"loop", "caller"} {
 		p.intern(name)
 	}
 	body := p.block(nil)
@@ -84,15 +81,13 @@ func (p *parser) intern(name string) int32 {
 }
 
 // use is intern for a name that is read.
-func (p *parser) use(name string) int32 {
+func (p *parser) use(name string, pos int) int32 {
 	for _, m := range p.macros {
 		switch name {
 		case "caller":
 			m.usesCaller = true
-		case "varargs":
-			m.usesArgs = true
-		case "kwargs":
-			m.usesKwargs = true
+		case "varargs", "kwargs":
+			failAt(pos, "%s", unsupported("name", name+" in a macro"))
 		}
 	}
 	return p.intern(name)
@@ -220,8 +215,6 @@ func (p *parser) statement() []stmt {
 		f := p.filterChain(nil, true)
 		body, _ := p.body("endfilter")
 		return []stmt{&filterStmt{f, body}}
-	case "with":
-		return []stmt{p.withStmt()}
 	case "generation":
 		p.hasGeneration = true
 		loops := p.loops
@@ -229,15 +222,6 @@ func (p *parser) statement() []stmt {
 		body, _ := p.body("endgeneration")
 		p.loops = loops
 		return []stmt{&generationStmt{body}}
-	case "print":
-		var all []stmt
-		for p.peek().kind != tokBlockEnd {
-			if all != nil {
-				p.expectOp(",")
-			}
-			all = append(all, &printStmt{p.expression(true)})
-		}
-		return all
 	case "break", "continue":
 		if p.loops == 0 {
 			failAt(t.pos, "%s outside of a loop", t.text)
@@ -246,10 +230,8 @@ func (p *parser) statement() []stmt {
 			return []stmt{&leaveStmt{flowBreak}}
 		}
 		return []stmt{&leaveStmt{flowContinue}}
-	case "extends", "include", "import", "from", "block", "autoescape", "do":
-		failAt(t.pos, "{%% %s %%} is not part of chat templates", t.text)
 	}
-	failAt(t.pos, "unknown tag %q", t.text)
+	failAt(t.pos, "%s", unknown("tag", t.text))
 	return nil
 }
 
@@ -274,7 +256,9 @@ func (p *parser) forStmt(pos int) stmt {
 	if p.skipWord("if") {
 		n.test = p.expression(true)
 	}
-	n.isRecursive = p.skipWord("recursive")
+	if p.isWord("recursive") {
+		failAt(p.peek().pos, "%s", unsupported("word", "recursive of a loop"))
+	}
 	p.loops++
 	var end string
 	n.body, end = p.body("endfor", "else")
@@ -290,12 +274,11 @@ func (p *parser) setStmt() stmt {
 	if p.skipOp("=") {
 		return &setStmt{to, p.tuple(true, false)}
 	}
-	var filters expr
-	if p.isOp("|") {
-		filters = p.filterChain(nil, false)
+	if t := p.peek(); p.isOp("|") {
+		failAt(t.pos, "%s", unsupported("filter", "of a set block"))
 	}
 	body, _ := p.body("endset")
-	return &captureStmt{to, filters, body}
+	return &captureStmt{to, body}
 }
 
 func (p *parser) macroStmt() stmt {
@@ -355,20 +338,6 @@ func (p *parser) callStmt(pos int) stmt {
 	return &callStmt{call, def}
 }
 
-func (p *parser) withStmt() stmt {
-	n := &withStmt{}
-	for p.peek().kind != tokBlockEnd && !p.isOp(":") {
-		if n.targets != nil {
-			p.expectOp(",")
-		}
-		n.targets = append(n.targets, p.oneTarget(false))
-		p.expectOp("=")
-		n.values = append(n.values, p.expression(true))
-	}
-	n.body, _ = p.body("endwith")
-	return n
-}
-
 // target reads what is assigned to: a name, names with commas, or, with attributes, namespace.name.
 func (p *parser) target(attributes bool) target {
 	pos := p.peek().pos
@@ -400,7 +369,7 @@ func (p *parser) oneTarget(attributes bool) target {
 	}
 	p.next()
 	if attributes && p.skipOp(".") {
-		return &attrTarget{p.use(name.text), p.expect(tokName).text, name.pos}
+		return &attrTarget{p.use(name.text, name.pos), p.expect(tokName).text, name.pos}
 	}
 	return &nameTarget{p.intern(name.text)}
 }

@@ -2,8 +2,8 @@ package template
 
 import "strings"
 
-// The levels of precedence, loosest first: if-else, or, and, not, comparison, + and -, ~, * / // %, **, sign, postfix,
-// filters and tests. As in Jinja, ~ binds tighter than +, and ** goes from left to right.
+// The levels of precedence, loosest first: if-else, or, and, not, comparison, + and -, ~, * / // %, sign, postfix,
+// filters and tests. As in Jinja, ~ binds tighter than +.
 
 // tuple reads an expression, or several with commas between them. cond allows if-else; empty allows nothing at all,
 // as between brackets.
@@ -127,10 +127,12 @@ func (p *parser) concat() expr {
 	return &concatExpr{parts}
 }
 
-func (p *parser) product() expr { return p.leftToRight(p.power, "*", "/", "//", "%") }
-
-func (p *parser) power() expr {
-	return p.leftToRight(func() expr { return p.unary(true) }, "**")
+func (p *parser) product() expr {
+	e := p.leftToRight(func() expr { return p.unary(true) }, "*", "/", "//", "%")
+	if t := p.peek(); p.isOp("**") {
+		failAt(t.pos, "%s", unsupported("operator", "**"))
+	}
+	return e
 }
 
 func (p *parser) unary(filters bool) expr {
@@ -140,9 +142,9 @@ func (p *parser) unary(filters bool) expr {
 	t := p.peek()
 	switch {
 	case p.skipOp("-"):
-		e = &signExpr{true, p.unary(false), t.pos}
-	case p.skipOp("+"):
-		e = &signExpr{false, p.unary(false), t.pos}
+		e = &signExpr{p.unary(false), t.pos}
+	case p.isOp("+"):
+		failAt(t.pos, "%s", unsupported("sign", "+"))
 	default:
 		e = p.primary()
 	}
@@ -175,7 +177,7 @@ func (p *parser) primary() expr {
 		case "none", "None":
 			return &constExpr{None{}}
 		}
-		return &nameExpr{p.use(t.text), t.pos}
+		return &nameExpr{p.use(t.text, t.pos), t.pos}
 	case tokString:
 		text := t.text
 		for p.peek().kind == tokString {
@@ -256,26 +258,15 @@ func (p *parser) postfix(e expr) expr {
 }
 
 func (p *parser) subscript() expr {
-	pos := p.peek().pos
-	var keys []expr
-	for !p.skipOp("]") {
-		if keys != nil {
-			p.expectOp(",")
-		}
-		keys = append(keys, p.slice())
+	if t := p.peek(); p.isOp("]") {
+		failAt(t.pos, "expected an expression between the brackets")
 	}
-	switch len(keys) {
-	case 0:
-		failAt(pos, "expected an expression between the brackets")
-	case 1:
-		return keys[0]
+	key := p.slice()
+	if t := p.peek(); p.isOp(",") {
+		failAt(t.pos, "%s", unsupported("comma", "between brackets"))
 	}
-	for _, k := range keys {
-		if _, ok := k.(*sliceExpr); ok {
-			failAt(pos, "a slice among several keys is not known here")
-		}
-	}
-	return &tupleExpr{keys}
+	p.expectOp("]")
+	return key
 }
 
 func (p *parser) slice() expr {
@@ -301,6 +292,9 @@ func (p *parser) slice() expr {
 
 func (p *parser) call(fn expr) expr {
 	pos := p.peek().pos
+	if method, ok := fn.(*attrExpr); ok && isUnsupported("method", method.name) {
+		failAt(pos, "%s", unsupported("method", method.name))
+	}
 	return &callExpr{fn, p.args(), pos}
 }
 
@@ -317,12 +311,12 @@ func (p *parser) args() callArgs {
 		t := p.peek()
 		isNamed := t.kind == tokName && p.tokens[p.at+1].kind == tokOp && p.tokens[p.at+1].text == "="
 		switch {
-		case a.spread2 != nil, a.spread != nil && !isNamed && !p.isOp("**"):
-			failAt(t.pos, "an argument must not stand behind * or **")
+		case p.isOp("**"):
+			failAt(t.pos, "%s", unsupported("argument", "**"))
+		case a.spread != nil && !isNamed:
+			failAt(t.pos, "an argument without a name must not stand behind *")
 		case p.skipOp("*"):
 			a.spread = p.expression(true)
-		case p.skipOp("**"):
-			a.spread2 = p.expression(true)
 		case isNamed:
 			p.at += 2
 			a.names = append(a.names, t.text)
@@ -346,6 +340,9 @@ func (p *parser) filterChain(e expr, bare bool) expr {
 			full += "." + p.expect(tokName).text
 		}
 		n := &filterExpr{in: e, name: full, fn: filterByName(full), pos: name.pos}
+		if isUnsupported("filter", full) {
+			failAt(name.pos, "%s", unsupported("filter", full))
+		}
 		if p.isOp("(") {
 			n.args = p.args()
 		}
@@ -358,6 +355,9 @@ func (p *parser) test(e expr) expr {
 	p.expectWord("is")
 	negated := p.skipWord("not")
 	name := p.expect(tokName)
+	if isUnsupported("test", name.text) {
+		failAt(name.pos, "%s", unsupported("test", name.text))
+	}
 	n := &testExpr{in: e, name: name.text, fn: testByName(name.text), pos: name.pos}
 	switch t := p.peek(); {
 	case p.isOp("("):
@@ -366,7 +366,7 @@ func (p *parser) test(e expr) expr {
 		failAt(t.pos, "tests cannot be chained with is")
 	case t.kind == tokName && t.text != "else" && t.text != "or" && t.text != "and",
 		t.kind == tokString, t.kind == tokNumber, p.isOp("["), p.isOp("{"):
-		n.args.pos = []expr{p.postfix(p.primary())}
+		failAt(t.pos, "%s", unsupported("test", "with an argument outside of brackets"))
 	}
 	if negated {
 		return &notExpr{n}

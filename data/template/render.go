@@ -101,16 +101,10 @@ func globalFunction(name string) Value {
 		fn = func(s *state, a arguments) Value { return s.dictOf(name, a) }
 	case "namespace":
 		fn = func(s *state, a arguments) Value { return &namespace{s.dictOf(name, a)} }
-	case "cycler":
-		fn = func(s *state, a arguments) Value {
-			if len(a.pos) == 0 {
-				s.fail("at least one item has to be provided")
-			}
-			return &cycler{items: a.pos}
-		}
-	case "joiner":
-		fn = func(s *state, a arguments) Value {
-			return &joiner{sep: orDefault(s.bind(name, a, "sep")[0], String(", "))}
+	case "cycler", "joiner", "lipsum":
+		fn = func(s *state, _ arguments) Value {
+			s.fail("%s", unsupported("function", name))
+			return nil
 		}
 	case "raise_exception":
 		fn = func(s *state, a arguments) Value {
@@ -149,30 +143,20 @@ func globalRange(s *state, a arguments) Value {
 	if n > maxRange {
 		s.failLimit("Range too big. The sandbox blocks ranges larger than %d.", maxRange)
 	}
-	return &rangeSpan{int64(from), int64(step), int64(n)}
+	s.alloc(valueBytes * n)
+	items := make([]Value, n)
+	for i := range items {
+		items[i] = Int(from + i*step)
+	}
+	return &view{"range", items}
 }
 
-// dictOf makes a dict as Python's constructor does: from a mapping or pairs, and from named arguments.
+// dictOf makes a dict of named arguments.
 func (s *state) dictOf(name string, a arguments) *Dict {
-	if len(a.pos) > 1 {
-		s.fail("%s expected at most 1 argument, got %d", name, len(a.pos))
+	if len(a.pos) > 0 {
+		s.fail("%s of other than named arguments is not supported", name)
 	}
 	d := NewDict(len(a.names))
-	if len(a.pos) == 1 {
-		pairs := a.pos[0]
-		if from, ok := pairs.(*Dict); ok {
-			s.alloc(4 * valueBytes * from.Len())
-			d = from.clone()
-		} else {
-			for _, pair := range s.iterate(pairs) {
-				kv := s.iterate(pair)
-				if len(kv) != 2 {
-					s.fail("dictionary update sequence elements must have length 2")
-				}
-				s.setItem(d, kv[0], kv[1])
-			}
-		}
-	}
 	for i, n := range a.names {
 		s.setItem(d, String(n), a.named[i])
 	}

@@ -18,7 +18,7 @@ type state struct {
 	messages []Value
 	scope    *scope
 	loops    []*loopValue
-	captured Value // what the filters of a filter block or set block begin with
+	captured Value // what the filters of a filter block begin with
 
 	out         []byte
 	captures    int // how many captures the output at hand is in

@@ -1,7 +1,6 @@
 package template
 
 import (
-	"fmt"
 	"strings"
 	"time"
 )
@@ -36,44 +35,13 @@ func (s *state) strftime(t time.Time, format string) string {
 
 func (s *state) strftimeOne(t time.Time, c byte) string {
 	layouts := map[byte]string{
-		'a': "Mon", 'A': "Monday", 'b': "Jan", 'h': "Jan", 'B': "January", 'd': "02", 'e': "_2", 'H': "15", 'I': "03", 'm': "01",
-		'M': "04", 'p': "PM", 'S': "05", 'y': "06", 'Y': "2006", 'D': "01/02/06", 'F': "2006-01-02", 'T': "15:04:05", 'R': "15:04",
-		'c': "Mon Jan _2 15:04:05 2006", 'x': "01/02/06", 'X': "15:04:05", 'j': "002", 'r': "03:04:05 PM",
+		'a': "Mon", 'A': "Monday", 'b': "Jan", 'B': "January", 'd': "02", 'e': "_2", 'j': "002", 'm': "01", 'y': "06", 'Y': "2006",
+		'H': "15", 'I': "03", 'M': "04", 'p': "PM", 'S': "05", 'D': "01/02/06", 'F': "2006-01-02", 'T': "15:04:05", 'R': "15:04",
+		'%': "%",
 	}
-	if layout, ok := layouts[c]; ok {
-		return t.Format(layout)
+	layout, ok := layouts[c]
+	if !ok {
+		s.fail("%s", unsupported("conversion", "%"+string(rune(c))+" of strftime_now"))
 	}
-	weekday := int(t.Weekday())
-	switch c {
-	case '%':
-		return "%"
-	case 'n':
-		return "\n"
-	case 't':
-		return "\t"
-	case 'f':
-		return fmt.Sprintf("%06d", t.Nanosecond()/1000)
-	case 'w':
-		return fmt.Sprint(weekday)
-	case 'u':
-		return fmt.Sprint((weekday+6)%7 + 1)
-	case 'U':
-		return fmt.Sprintf("%02d", (t.YearDay()+6-weekday)/7)
-	case 'W':
-		return fmt.Sprintf("%02d", (t.YearDay()+6-(weekday+6)%7)/7)
-	case 'V':
-		_, week := t.ISOWeek()
-		return fmt.Sprintf("%02d", week)
-	case 'G':
-		year, _ := t.ISOWeek()
-		return fmt.Sprint(year)
-	case 'C':
-		return fmt.Sprintf("%02d", t.Year()/100)
-	case 's':
-		return fmt.Sprint(t.Unix())
-	case 'z', 'Z': // Python's datetime.now() has no zone
-		return ""
-	}
-	s.fail("strftime_now: unknown conversion %%%c", c)
-	return ""
+	return t.Format(layout)
 }

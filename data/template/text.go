@@ -2,7 +2,6 @@ package template
 
 import (
 	"math"
-	"math/big"
 	"strconv"
 	"strings"
 	"unicode"
@@ -46,8 +45,8 @@ func (s *state) appendRepr(b []byte, v Value, depth int) []byte {
 		return append(b, "False"...)
 	case Int:
 		return strconv.AppendInt(b, int64(v), 10)
-	case *bigInt:
-		return append(b, s.bigText(v.n)...)
+	case bigInt:
+		return append(b, v...)
 	case Float:
 		return appendFloat(b, float64(v))
 	case String:
@@ -71,28 +70,11 @@ func (s *state) appendRepr(b []byte, v Value, depth int) []byte {
 			b = s.appendRepr(b, v.vals[i], depth+1)
 		}
 		return append(b, '}')
-	case *view:
-		b = append(append(b, v.kind...), "(["...)
-		return append(s.appendItems(b, v.items, depth), "])"...)
-	case *rangeSpan:
-		b = append(b, "range("...)
-		b = strconv.AppendInt(b, v.start, 10)
-		b = append(b, ", "...)
-		b = strconv.AppendInt(b, v.start+v.n*v.step, 10)
-		if v.step != 1 {
-			b = append(b, ", "...)
-			b = strconv.AppendInt(b, v.step, 10)
-		}
-		return append(b, ')')
 	case *undefined:
 		return append(b, "Undefined"...)
-	case *namespace:
-		b = s.appendRepr(append(b, "<Namespace "...), v.attrs, depth+1)
-		return append(b, '>')
-	case *macro:
-		return append(append(append(b, "<Macro '"...), v.def.name...), "'>"...)
 	}
-	return append(append(append(b, '<'), v.typeName()...), " object>"...)
+	s.fail("a value of type '%s' cannot be printed here", v.typeName())
+	return nil
 }
 
 // checkNesting also stops a text that grows beyond what may be made, before it is complete.
@@ -113,14 +95,6 @@ func (s *state) appendItems(b []byte, items []Value, depth int) []byte {
 		b = s.appendRepr(b, item, depth+1)
 	}
 	return b
-}
-
-func (s *state) bigText(n *big.Int) string {
-	text := n.String()
-	if len(text) > maxIntDigits {
-		s.fail("an integer has more than %d digits", maxIntDigits)
-	}
-	return text
 }
 
 // appendFloat writes the shortest decimal that reads back, with an exponent below 1e-4 and from 1e16 on.
@@ -201,8 +175,8 @@ func (s *state) appendJSON(b []byte, v Value, style *jsonStyle, depth int) []byt
 		return strconv.AppendBool(b, bool(v))
 	case Int:
 		return strconv.AppendInt(b, int64(v), 10)
-	case *bigInt:
-		return append(b, s.bigText(v.n)...)
+	case bigInt:
+		return append(b, v...)
 	case Float:
 		return appendJSONFloat(b, float64(v))
 	case String:
@@ -251,7 +225,7 @@ func (s *state) appendJSONDict(b []byte, d *Dict, style *jsonStyle, depth int) [
 		order[i] = i
 	}
 	if style.sortKeys {
-		s.sortBy(order, d.keys, false)
+		s.sortBy(order, d.keys)
 	}
 	b = append(b, '{')
 	for n, i := range order {
@@ -262,7 +236,7 @@ func (s *state) appendJSONDict(b []byte, d *Dict, style *jsonStyle, depth int) [
 		switch k := d.keys[i].(type) {
 		case String:
 			b = appendJSONString(b, string(k), style.ensureASCII)
-		case None, Bool, Int, *bigInt, Float:
+		case None, Bool, Int, bigInt, Float:
 			b = append(s.appendJSON(append(b, '"'), k, style, depth+1), '"')
 		default:
 			s.fail("keys must be str, int, float, bool or None, not %s", k.typeName())

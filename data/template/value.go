@@ -2,13 +2,11 @@ package template
 
 import (
 	"math"
-	"math/big"
-	"strconv"
 	"unicode/utf8"
 )
 
 // Value is what a template computes with: None, Bool, Int, Float, String, *List, *Dict, and values that only a render
-// makes (tuples, ranges, iterators, macros, namespaces, undefined). The set is closed. A template cannot change a list
+// makes (tuples, views, iterators, macros, namespaces, undefined). The set is closed. A template cannot change a list
 // or a dict, so values may be shared by renders that run at once, as long as nobody calls Dict.Set meanwhile.
 type Value interface {
 	typeName() string // Python's name of the type, for messages
@@ -20,7 +18,7 @@ type None struct{}
 // Bool is a truth value.
 type Bool bool
 
-// Int is an integer that fits into 64 bits. Larger ones have a type of their own; ParseJSON and arithmetic make them.
+// Int is an integer that fits into 64 bits. ParseJSON makes larger ones a type of their own, which is only printed.
 type Int int64
 
 // Float is a number with a fraction; it prints as Python's repr does: the shortest decimal that reads back.
@@ -39,18 +37,11 @@ func NewList(items ...Value) *List { return &List{items} }
 func (l *List) Items() []Value { return l.items }
 
 type (
-	bigInt struct{ n *big.Int } // outside of int64
-	tuple  struct {
-		items   []Value
-		isGroup bool // made by groupby: the items have the names grouper and list
-	}
-	rangeSpan struct{ start, step, n int64 }
+	bigInt string // the digits of an integer outside of int64
+	tuple  struct{ items []Value }
 	// iterator is what Python makes lazily: true whatever it holds, without a length, and empty once it was read.
-	iterator struct {
-		kind  string
-		items []Value
-	}
-	// view is the result of a dict's keys, values and items.
+	iterator struct{ items []Value }
+	// view is what keys, values and items of a dict and range give: a length and items, which only a loop can read.
 	view struct {
 		kind  string
 		items []Value
@@ -67,16 +58,13 @@ type (
 func (None) typeName() string       { return "NoneType" }
 func (Bool) typeName() string       { return "bool" }
 func (Int) typeName() string        { return "int" }
-func (*bigInt) typeName() string    { return "int" }
+func (bigInt) typeName() string     { return "int" }
 func (Float) typeName() string      { return "float" }
 func (String) typeName() string     { return "str" }
 func (*List) typeName() string      { return "list" }
 func (*tuple) typeName() string     { return "tuple" }
 func (*Dict) typeName() string      { return "dict" }
-func (*rangeSpan) typeName() string { return "range" }
-func (i *iterator) typeName() string {
-	return i.kind
-}
+func (*iterator) typeName() string  { return "generator" }
 func (v *view) typeName() string    { return v.kind }
 func (*namespace) typeName() string { return "Namespace" }
 func (*undefined) typeName() string { return "Undefined" }
@@ -99,8 +87,6 @@ func objectName(v Value) string {
 	return v.typeName() + " object"
 }
 
-func (r *rangeSpan) at(i int64) Value { return Int(r.start + i*r.step) }
-
 // take returns what is left of the iterator and empties it.
 func (i *iterator) take() []Value {
 	items := i.items
@@ -108,7 +94,7 @@ func (i *iterator) take() []Value {
 	return items
 }
 
-// Dict is a mapping that keeps the order in which keys were added. Keys are anything that Python can hash.
+// Dict is a mapping that keeps the order in which keys were added. Keys are strings, numbers, truth values and None.
 type Dict struct {
 	keys, vals []Value
 	index      map[any]int // nil while the dict is small
@@ -208,24 +194,11 @@ func (d *Dict) clone() *Dict {
 	return c
 }
 
-type (
-	noneHash  struct{}
-	floatHash float64
-	bigHash   string
-	tupleHash string
-)
-
-// maxHashItems bounds what a key that is a tuple of tuples may hold: shared parts count each time.
-const maxHashItems = 1 << 12
+type noneHash struct{}
 
 // hashOf is a comparable that is equal for values that are equal in Python: 1, 1.0 and True are one key. It is false
 // for what cannot be a key.
 func hashOf(v Value) (any, bool) {
-	room := maxHashItems
-	return hashWithin(v, &room)
-}
-
-func hashWithin(v Value, room *int) (any, bool) {
 	switch v := v.(type) {
 	case String:
 		return string(v), true
@@ -236,62 +209,17 @@ func hashWithin(v Value, room *int) (any, bool) {
 		return int64(0), true
 	case Int:
 		return int64(v), true
-	case *bigInt:
-		return hashBig(v.n), true
 	case Float:
-		f := float64(v)
-		if f == math.Trunc(f) && math.Abs(f) < 1<<63 {
+		if f := float64(v); f == math.Trunc(f) && math.Abs(f) < 1<<63 {
 			return int64(f), true
 		}
-		if f == math.Trunc(f) && !math.IsInf(f, 0) {
-			n, _ := big.NewFloat(f).Int(nil)
-			return hashBig(n), true
-		}
-		return floatHash(f), true
+		return v, true
 	case None:
 		return noneHash{}, true
-	case *tuple:
-		var key []byte
-		for _, item := range v.items {
-			if *room--; *room < 0 {
-				return nil, false
-			}
-			h, ok := hashWithin(item, room)
-			if !ok {
-				return nil, false
-			}
-			key = appendHash(key, h)
-		}
-		return tupleHash(key), true
-	case *List, *Dict, *view:
-		return nil, false
+	case bigInt:
+		return v, true
 	}
-	return v, true // by identity
-}
-
-func hashBig(n *big.Int) any { return bigHash(append(n.Bytes(), byte('0'+n.Sign()))) }
-
-func appendHash(key []byte, h any) []byte {
-	var kind byte
-	var text string
-	switch h := h.(type) {
-	case string:
-		kind, text = 's', h
-	case int64:
-		kind, text = 'i', strconv.FormatInt(h, 10)
-	case floatHash:
-		kind, text = 'f', strconv.FormatFloat(float64(h), 'g', -1, 64)
-	case bigHash:
-		kind, text = 'b', string(h)
-	case tupleHash:
-		kind, text = 't', string(h)
-	default:
-		kind = 'n'
-	}
-	key = append(key, kind)
-	key = strconv.AppendInt(key, int64(len(text)), 10)
-	key = append(key, ':')
-	return append(key, text...)
+	return nil, false
 }
 
 // runeLen is the number of code points.
@@ -304,12 +232,4 @@ func isASCII(s string) bool {
 		}
 	}
 	return true
-}
-
-// normalized turns a big integer into an Int where it fits.
-func normalized(n *big.Int) Value {
-	if n.IsInt64() {
-		return Int(n.Int64())
-	}
-	return &bigInt{n}
 }

@@ -15,11 +15,10 @@ type model interface {
 // bpe is byte-pair encoding: a word starts as its characters, or its bytes if the pre-tokenizer ends in ByteLevel, and again
 // and again the pair of neighbours that was learned first becomes one.
 type bpe struct {
-	vocab          map[string]int32 // by spelling
-	merges         *pairTable
-	unk            int32
-	fuseUnk        bool
-	prefix, suffix string // of the spelling of characters that do not begin, or that end a word
+	vocab   map[string]int32 // by spelling
+	merges  *pairTable
+	unk     int32
+	fuseUnk bool
 
 	byteLevel bool
 	byteID    [256]int32       // with byteLevel; None where the vocabulary has no token for a byte
@@ -73,8 +72,7 @@ func (m *bpe) appendBytes(dst []int32, word string) []int32 {
 func (m *bpe) appendCharacters(dst []int32, word string) []int32 {
 	pending := false
 	for i, r := range word {
-		n := utf8.RuneLen(r)
-		id := m.character(r, word, i, i+n)
+		id := m.character(r)
 		if id != None {
 			if pending {
 				dst, pending = append(dst, m.unk), false
@@ -83,7 +81,7 @@ func (m *bpe) appendCharacters(dst []int32, word string) []int32 {
 			continue
 		}
 		if m.fallback != nil {
-			if spelling := m.spelling(word, i, i+n); m.falls(spelling) {
+			if spelling := word[i : i+utf8.RuneLen(r)]; m.falls(spelling) {
 				for k := range len(spelling) {
 					dst = append(dst, m.fallback[spelling[k]])
 				}
@@ -103,25 +101,7 @@ func (m *bpe) appendCharacters(dst []int32, word string) []int32 {
 	return dst
 }
 
-// spelling is how the vocabulary writes the character word[i:j].
-func (m *bpe) spelling(word string, i, j int) string {
-	s := word[i:j]
-	if i > 0 && m.prefix != "" {
-		s = m.prefix + s
-	}
-	if j == len(word) && m.suffix != "" {
-		s += m.suffix
-	}
-	return s
-}
-
-func (m *bpe) character(r rune, word string, i, j int) int32 {
-	if i > 0 && m.prefix != "" || j == len(word) && m.suffix != "" {
-		if id, ok := m.vocab[m.spelling(word, i, j)]; ok {
-			return id
-		}
-		return None
-	}
+func (m *bpe) character(r rune) int32 {
 	if int(r) < len(m.plane) {
 		return m.plane[r]
 	}
@@ -307,7 +287,7 @@ type cutter struct {
 // newCutter returns nil where the tokens of a word are not those of its characters, so that the argument above does not hold.
 func newCutter(m *bpe, merges [][2]string) *cutter {
 	mark, _ := utf8.DecodeRuneInString(wordMark)
-	if m.byteLevel || m.whole != nil || m.prefix != "" || m.suffix != "" || m.plane[mark] == None {
+	if m.byteLevel || m.whole != nil || m.plane[mark] == None {
 		return nil
 	}
 	c := &cutter{reaches: map[rune]bool{}}

@@ -13,7 +13,7 @@ import (
 )
 
 var names = []string{"gpt2", "llama3", "qwen2", "smollm2", "prefix", "expressions",
-	"llama2", "gemma", "metaspace_first", "suffix", "unigram", "unigram_bytes", "wordpiece"}
+	"llama2", "gemma", "metaspace_first", "unigram", "unigram_bytes"}
 
 func readJSON(t testing.TB, name string, v any) {
 	t.Helper()

@@ -138,59 +138,6 @@ func (d decodeMetaspace) decode(tokens []string) []string {
 
 func (d decodeMetaspace) alone(token string) string { return strings.ReplaceAll(token, d.mark, " ") }
 
-// decodeWordPiece puts spaces between words, and takes some away again.
-type decodeWordPiece struct {
-	prefix  string
-	cleanup bool
-}
-
-// cleanUp follows the order of the library, in which one replacement may make room for the next.
-var cleanUp = [][2]string{{" .", "."}, {" ?", "?"}, {" !", "!"}, {" ,", ","}, {" ' ", "'"}, {" n't", "n't"}, {" 'm", "'m"},
-	{" do not", " don't"}, {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"}}
-
-func (d decodeWordPiece) decode(tokens []string) []string {
-	for i, t := range tokens {
-		if i == 0 {
-			tokens[i] = d.clean(t)
-		} else {
-			tokens[i] = d.alone(t)
-		}
-	}
-	return tokens
-}
-
-func (d decodeWordPiece) alone(token string) string {
-	if rest, ok := strings.CutPrefix(token, d.prefix); ok {
-		return d.clean(rest)
-	}
-	return d.clean(" " + token)
-}
-
-func (d decodeWordPiece) clean(s string) string {
-	if d.cleanup {
-		for _, r := range cleanUp {
-			s = strings.ReplaceAll(s, r[0], r[1])
-		}
-	}
-	return s
-}
-
-// decodeSuffix turns the mark at the end of words into a space, at the end of the text into nothing.
-type decodeSuffix string
-
-func (d decodeSuffix) decode(tokens []string) []string {
-	for i, t := range tokens {
-		space := " "
-		if i == len(tokens)-1 {
-			space = ""
-		}
-		tokens[i] = strings.ReplaceAll(t, string(d), space)
-	}
-	return tokens
-}
-
-func (d decodeSuffix) alone(token string) string { return strings.ReplaceAll(token, string(d), " ") }
-
 // joinSpaces stands where a file has no decoder.
 type joinSpaces struct{}
 

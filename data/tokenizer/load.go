@@ -272,16 +272,6 @@ type postProcessorJSON struct {
 	SpecialTokens map[string]struct {
 		IDs []int64 `json:"ids"`
 	} `json:"special_tokens"`
-	Begin *boundJSON `json:"cls"`
-	End   *boundJSON `json:"sep"`
-}
-
-// boundJSON is a token and its id: ["[CLS]", 101].
-type boundJSON struct{ id int64 }
-
-func (b *boundJSON) UnmarshalJSON(data []byte) error {
-	var token string
-	return json.Unmarshal(data, &[]any{&token, &b.id})
 }
 
 func (t *Pipeline) setPostProcessor(raw json.RawMessage) error {
@@ -302,20 +292,9 @@ func (t *Pipeline) setPostProcessor(raw json.RawMessage) error {
 			}
 		}
 		return nil
-	case "BertProcessing", "RobertaProcessing":
-		if p.Begin == nil || p.End == nil {
-			return fmt.Errorf("%s needs cls and sep", p.Type)
-		}
-		for _, id := range []int64{p.Begin.id, p.End.id} {
-			if id < 0 || id >= int64(len(t.tokens)) || t.tokens[id] == "" {
-				return fmt.Errorf("%s has id %d, which is not in the vocabulary", p.Type, id)
-			}
-		}
-		t.addToTemplate([]int32{int32(p.Begin.id)}, []int32{int32(p.End.id)})
-		return nil
 	case "TemplateProcessing":
 	default:
-		return fmt.Errorf("type %s is not supported: only Sequence, ByteLevel, TemplateProcessing, BertProcessing and RobertaProcessing are", p.Type)
+		return fmt.Errorf("type %s is not supported: only Sequence, ByteLevel and TemplateProcessing are", p.Type)
 	}
 	sequences := 0
 	var before, after []int32
@@ -358,9 +337,6 @@ type decoderJSON struct {
 	Stop          int               `json:"stop"`
 	Replacement   string            `json:"replacement"`
 	PrependScheme string            `json:"prepend_scheme"`
-	Prefix        string            `json:"prefix"`
-	Cleanup       bool              `json:"cleanup"`
-	Suffix        string            `json:"suffix"`
 
 	AddPrefixSpace *bool           `json:"add_prefix_space"`
 	Split          *bool           `json:"split"`
@@ -433,15 +409,9 @@ func (t *Pipeline) addDecoder(raw json.RawMessage) error {
 			return fmt.Errorf("the replacement of Metaspace is %q, not one character", d.Replacement)
 		}
 		step = decodeMetaspace{d.Replacement, scheme != prependNever}
-	case "WordPiece":
-		step = decodeWordPiece{d.Prefix, d.Cleanup}
-	case "BPEDecoder":
-		if d.Suffix == "" {
-			return errors.New("BPEDecoder needs a suffix")
-		}
-		step = decodeSuffix(d.Suffix)
 	default:
-		return fmt.Errorf("type %s is not supported: only Sequence, ByteLevel, ByteFallback, Fuse, Strip, Replace, Metaspace, WordPiece and BPEDecoder are", d.Type)
+		return fmt.Errorf("type %s is not supported: only Sequence, ByteLevel, ByteFallback, Fuse, Strip, Replace and "+
+			"Metaspace are", d.Type)
 	}
 	if len(t.decoders) >= maxSteps {
 		return fmt.Errorf("more than %d steps", maxSteps)

@@ -21,7 +21,7 @@ type modelJSON struct {
 	FuseUnk                 bool            `json:"fuse_unk"`
 	ByteFallback            bool            `json:"byte_fallback"`
 	IgnoreMerges            bool            `json:"ignore_merges"`
-	MaxInputCharsPerWord    *int            `json:"max_input_chars_per_word"`
+	MaxInputCharsPerWord    json.RawMessage `json:"max_input_chars_per_word"` // of WordPiece
 	Vocab                   json.RawMessage `json:"vocab"`
 	Merges                  json.RawMessage `json:"merges"`
 }
@@ -44,10 +44,8 @@ func (t *Pipeline) setModel(m *modelJSON, pre *preTokenizer) error {
 		t.model, err = t.newBPE(m, pre)
 	case "Unigram":
 		t.model, err = t.newUnigram(m)
-	case "WordPiece":
-		t.model, err = t.newWordPiece(m)
 	default:
-		return fmt.Errorf("type %q is not supported: only BPE, Unigram and WordPiece are", kind)
+		return fmt.Errorf("type %q is not supported: only BPE and Unigram are", kind)
 	}
 	if err != nil {
 		return err
@@ -110,7 +108,10 @@ func (t *Pipeline) newBPE(j *modelJSON, pre *preTokenizer) (*bpe, error) {
 	if j.Dropout != nil && *j.Dropout != 0 {
 		return nil, errors.New("dropout is not supported")
 	}
-	m := &bpe{unk: None, fuseUnk: j.FuseUnk, prefix: orEmpty(j.ContinuingSubwordPrefix), suffix: orEmpty(j.EndOfWordSuffix)}
+	if orEmpty(j.ContinuingSubwordPrefix) != "" || orEmpty(j.EndOfWordSuffix) != "" {
+		return nil, errors.New("continuing_subword_prefix and end_of_word_suffix are not supported")
+	}
+	m := &bpe{unk: None, fuseUnk: j.FuseUnk}
 	var err error
 	if m.vocab, err = t.setVocab(j.Vocab); err != nil {
 		return nil, err
@@ -120,7 +121,7 @@ func (t *Pipeline) newBPE(j *modelJSON, pre *preTokenizer) (*bpe, error) {
 			return nil, err
 		}
 	}
-	m.byteLevel = pre.byteLevel && !j.ByteFallback && m.prefix == "" && m.suffix == ""
+	m.byteLevel = pre.byteLevel && !j.ByteFallback
 	if m.byteLevel {
 		for b, symbol := range alphabet {
 			m.byteID[b] = None
@@ -151,14 +152,10 @@ func (t *Pipeline) newBPE(j *modelJSON, pre *preTokenizer) (*bpe, error) {
 	}
 	m.merges = newPairTable(len(merges))
 	for rank, pair := range merges {
-		rest, ok := strings.CutPrefix(pair[1], m.prefix)
-		if !ok && len(pair[1]) >= len(m.prefix) {
-			rest, ok = pair[1][len(m.prefix):], true // the library cuts whatever is there
-		}
 		left, okLeft := m.vocab[pair[0]]
 		right, okRight := m.vocab[pair[1]]
-		both, okBoth := m.vocab[pair[0]+rest]
-		if !ok || !okLeft || !okRight || !okBoth {
+		both, okBoth := m.vocab[pair[0]+pair[1]]
+		if !okLeft || !okRight || !okBoth {
 			return nil, fmt.Errorf("merge %d (%q %q) has a part or result that is not in the vocabulary", rank, pair[0], pair[1])
 		}
 		m.merges.put(pairOf(left, right), merge{rank: int32(rank), id: both})
@@ -258,34 +255,6 @@ func (t *Pipeline) newUnigram(j *modelJSON) (*unigram, error) {
 	m.unkScore -= unkPenalty
 	if j.ByteFallback {
 		m.fallback = fallbackTokens(m.vocab)
-	}
-	return m, nil
-}
-
-func (t *Pipeline) newWordPiece(j *modelJSON) (*wordPiece, error) {
-	m := &wordPiece{first: newTrie(), rest: newTrie(), most: 100}
-	if j.MaxInputCharsPerWord != nil {
-		m.most = *j.MaxInputCharsPerWord
-	}
-	prefix, unk := "##", "[UNK]"
-	if j.ContinuingSubwordPrefix != nil {
-		prefix = *j.ContinuingSubwordPrefix
-	}
-	if j.UnkToken != nil {
-		unk = *j.UnkToken
-	}
-	vocab, err := t.setVocab(j.Vocab)
-	if err != nil {
-		return nil, err
-	}
-	if m.unk, err = tokenID(vocab, "unk_token", unk); err != nil {
-		return nil, err
-	}
-	for token, id := range vocab {
-		m.first.put(token, id)
-		if rest, ok := strings.CutPrefix(token, prefix); ok && rest != "" {
-			m.rest.put(rest, id)
-		}
 	}
 	return m, nil
 }

@@ -1,7 +1,6 @@
 package tokenizer
 
 import (
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -31,18 +30,11 @@ func (p *patternJSON) matcher() (matcher, error) {
 }
 
 type normalizerJSON struct {
-	Type          string            `json:"type"`
-	Normalizers   []json.RawMessage `json:"normalizers"`
-	Pattern       *patternJSON      `json:"pattern"`
-	Content       string            `json:"content"`
-	Prepend       string            `json:"prepend"`
-	StripLeft     bool              `json:"strip_left"`
-	StripRight    bool              `json:"strip_right"`
-	CleanText     bool              `json:"clean_text"`
-	HanCharacters bool              `json:"handle_chinese_chars"`
-	StripAccents  *bool             `json:"strip_accents"`
-	Lowercase     bool              `json:"lowercase"`
-	Charsmap      string            `json:"precompiled_charsmap"`
+	Type        string            `json:"type"`
+	Normalizers []json.RawMessage `json:"normalizers"`
+	Pattern     *patternJSON      `json:"pattern"`
+	Content     string            `json:"content"`
+	Prepend     string            `json:"prepend"`
 }
 
 // normalizerSteps is what a file's normalizer comes to.
@@ -88,17 +80,6 @@ func (s *normalizerSteps) read(raw json.RawMessage) error {
 			}
 		}
 		return nil
-	case "Lowercase":
-		return s.add(lowercase{}, 1)
-	case "Strip":
-		s.removesStart = true
-		return s.add(strip{n.StripLeft, n.StripRight}, 1)
-	case "StripAccents":
-		s.removesStart = true
-		return s.add(mapping(stripAccents), 1)
-	case "Nmt":
-		s.removesStart = true
-		return s.add(mapping(nmt), 1)
 	case "Prepend":
 		if n.Prepend == "" {
 			return nil
@@ -118,57 +99,9 @@ func (s *normalizerSteps) read(raw json.RawMessage) error {
 		return s.add(replace{m, n.Content}, (len(n.Content)+least-1)/least)
 	case "ByteLevel":
 		return s.add(spellText{}, 2)
-	case "Precompiled":
-		data, err := base64.StdEncoding.DecodeString(n.Charsmap)
-		if err != nil {
-			return fmt.Errorf("precompiled_charsmap: %w", err)
-		}
-		m, err := newCharsmap(data)
-		if err != nil {
-			return err
-		}
-		s.removesStart = true
-		return s.add(m, m.longest())
-	case "BertNormalizer":
-		return s.readBert(n)
 	}
-	return fmt.Errorf("type %s is not supported: only Sequence, NFC, NFD, NFKC, NFKD, Lowercase, Strip, StripAccents, Replace, Prepend, "+
-		"BertNormalizer, Nmt, Precompiled and ByteLevel are", n.Type)
-}
-
-func (s *normalizerSteps) readBert(n normalizerJSON) error {
-	s.removesStart = true
-	var steps []normalizer
-	if n.CleanText {
-		steps = append(steps, mapping(bertClean))
-	}
-	if n.HanCharacters {
-		steps = append(steps, spaceHan{})
-	}
-	if n.StripAccents == nil && n.Lowercase || n.StripAccents != nil && *n.StripAccents {
-		steps = append(steps, unicodeForm(norm.NFD), mapping(stripNonspacing))
-	}
-	if n.Lowercase {
-		steps = append(steps, lowercase{})
-	}
-	for _, step := range steps {
-		if err := s.add(step, 1); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// longest is the length of the longest replacement.
-func (m charsmap) longest() int {
-	longest, length := 0, 0
-	for i := range len(m.texts) {
-		if length++; m.texts[i] == 0 {
-			length = 0
-		}
-		longest = max(longest, length)
-	}
-	return longest
+	return fmt.Errorf("type %s is not supported: only Sequence, NFC, NFD, NFKC, NFKD, Replace, Prepend and ByteLevel are",
+		n.Type)
 }
 
 type preTokenizerJSON struct {
@@ -185,7 +118,6 @@ type preTokenizerJSON struct {
 	PrependScheme    string            `json:"prepend_scheme"`
 	Split            *bool             `json:"split"`
 	StrRep           json.RawMessage   `json:"str_rep"`
-	Delimiter        string            `json:"delimiter"`
 }
 
 // preTokenizer is what a file's pre-tokenizer comes to.
@@ -278,16 +210,9 @@ func (p *preTokenizer) stepsOf(j preTokenizerJSON) ([]splitter, error) {
 		return []splitter{split{scanner(scanWhitespaceStep), removed, true}}, nil
 	case "WhitespaceSplit":
 		return []splitter{split{matcher: of(propSpace), behavior: removed}}, nil
-	case "BertPreTokenizer":
-		return []splitter{split{matcher: of(propSpace), behavior: removed}, split{matcher: of(propPunct)}}, nil
-	case "CharDelimiterSplit":
-		if utf8.RuneCountInString(j.Delimiter) != 1 {
-			return nil, fmt.Errorf("the delimiter of CharDelimiterSplit is %q, not one character", j.Delimiter)
-		}
-		return []splitter{split{matcher: literal(j.Delimiter), behavior: removed}}, nil
 	}
-	return nil, fmt.Errorf("type %s is not supported: only Sequence, Split, ByteLevel, Metaspace, Digits, Punctuation, Whitespace, "+
-		"WhitespaceSplit, BertPreTokenizer and CharDelimiterSplit are", j.Type)
+	return nil, fmt.Errorf("type %s is not supported: only Sequence, Split, ByteLevel, Metaspace, Digits, Punctuation, Whitespace "+
+		"and WhitespaceSplit are", j.Type)
 }
 
 // coversAll has the expressions of which every character of any text belongs to a match.

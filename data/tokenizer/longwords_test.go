@@ -63,8 +63,8 @@ func TestLongWords(t *testing.T) {
 				t.Errorf("%s, %s: the model takes %d steps for %d characters, %d for %d", name, kind, model, short, longModel, short*times)
 			}
 		}
-		if _, isWordPiece := tok.model.(*wordPiece); worked == isWordPiece {
-			t.Errorf("%s: steps of the model are counted: %v", name, worked)
+		if !worked {
+			t.Errorf("%s: no steps of the model are counted", name)
 		}
 	}
 }

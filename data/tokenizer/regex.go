@@ -273,7 +273,6 @@ type regexParser struct {
 	text    string
 	pos     int
 	depth   int
-	code    []instruction
 	classes map[props]*runeSet
 }
 

@@ -30,13 +30,8 @@ const (
 	propBlank    // any other \s
 	propWord     // \w of Oniguruma, the engine of Split and Replace
 	propRustWord // \w of Rust's regular expressions, which Whitespace and single_word use
-	propPunct    // what Punctuation and BertPreTokenizer split at
-	propAccent   // what StripAccents removes
-	propAttached // continues a grapheme cluster
-	propControl  // what clean_text of BertNormalizer removes
+	propPunct    // what Punctuation splits at
 	propHan      // \p{Han}
-
-	propBertAccent // what strip_accents of BertNormalizer removes
 )
 
 const (
@@ -74,7 +69,7 @@ func readProperties(tab []byte) *propertyPages {
 		if bits&(1<<4) != 0 {
 			sets[i] = propBlank
 		}
-		for flag := range 8 {
+		for flag := range 4 {
 			if bits&(1<<(5+flag)) != 0 {
 				sets[i] |= propWord << flag
 			}

@@ -95,29 +95,3 @@ func (m *unigram) appendUnknown(dst []int32, text string) []int32 {
 	}
 	return append(dst, m.unk)
 }
-
-// wordPiece takes from a word, again and again, the longest token that it begins with. Behind the first, only tokens that
-// continue a word are asked. A word that cannot be taken apart, or is too long, is unknown as a whole.
-type wordPiece struct {
-	first, rest *trie // rest without the prefix that marks its tokens (##)
-	unk         int32
-	most        int // characters of a word
-}
-
-func (m *wordPiece) appendWord(dst []int32, _ *encoder, word string) []int32 {
-	n := len(dst)
-	if utf8.RuneCountInString(word) > m.most {
-		return append(dst, m.unk)
-	}
-	pieces := m.first
-	for i := 0; i < len(word); {
-		id, length := pieces.longest(word[i:])
-		if id == None {
-			return append(dst[:n], m.unk)
-		}
-		dst = append(dst, id)
-		i += length
-		pieces = m.rest
-	}
-	return dst
-}

@@ -13,12 +13,12 @@ length as a varint and the number of its set as a byte. Bits 0-3 of a set are th
 import struct
 
 import tokenizers
-from tokenizers import Regex, normalizers, pre_tokenizers
+from tokenizers import Regex, pre_tokenizers
 
 assert tokenizers.__version__ == "0.22.2", tokenizers.__version__
 
 CATEGORIES = ["Lu", "Ll", "Lt", "Lm", "Lo", "Mn", "Mc", "Me", "Nd", "Nl", "No", "P", "S"]  # from 1; 0 is any other
-SPACE, WORD, RUST_WORD, PUNCTUATION, ACCENT, ATTACHED, CONTROL, HAN, BERT_ACCENT = (1 << i for i in range(4, 13))
+SPACE, WORD, RUST_WORD, PUNCTUATION, HAN = (1 << i for i in range(4, 9))
 
 characters = [c for c in range(0x110000) if not 0xD800 <= c < 0xE000]
 text = "".join(map(chr, characters))
@@ -35,16 +35,6 @@ def matches(expression):
     return pre_tokenizers.Split(Regex(expression), "removed", invert=True)
 
 
-def charsmap():
-    """A Precompiled normalizer with one rule: a becomes b. It replaces the whole cluster that a begins."""
-    units = [0] * 1024
-    child, leaf = 256 ^ ord("a"), 512
-    units[0] = 256 << 10
-    units[child] = (child ^ leaf) << 10 | 1 << 8 | ord("a")
-    units[leaf] = 1 << 31
-    return struct.pack("<I", 4 * len(units)) + struct.pack(f"<{len(units)}I", *units) + b"b\0"
-
-
 def main():
     sets = [0] * len(characters)
     for i, category in enumerate(CATEGORIES):
@@ -53,10 +43,7 @@ def main():
     mark(sets, matches(r"\w+"), WORD)
     mark(sets, matches(r"\p{Han}+"), HAN)
     rust_word, unpunctuated = [0] * len(characters), [0] * len(characters)
-    whitespace, accents = pre_tokenizers.Whitespace(), normalizers.StripAccents()
-    bert = normalizers.BertNormalizer(clean_text=True, handle_chinese_chars=False, strip_accents=False, lowercase=False)
-    plain = normalizers.BertNormalizer(clean_text=False, handle_chinese_chars=False, strip_accents=True, lowercase=False)
-    clusters = normalizers.Precompiled(charsmap())
+    whitespace = pre_tokenizers.Whitespace()
     mark(unpunctuated, pre_tokenizers.Punctuation("removed"), 1)
     for i, c in enumerate(text):
         words = whitespace.pre_tokenize_str("a" + c)
@@ -64,14 +51,6 @@ def main():
             sets[i] |= RUST_WORD
         if not unpunctuated[i]:
             sets[i] |= PUNCTUATION
-        if accents.normalize_str(c) == "":
-            sets[i] |= ACCENT
-        if clusters.normalize_str("a" + c) == "b":
-            sets[i] |= ATTACHED
-        if plain.normalize_str(c) == "":
-            sets[i] |= BERT_ACCENT
-        if bert.normalize_str(c) == "":
-            sets[i] |= CONTROL
     distinct = sorted(set(sets))
     number = {s: i for i, s in enumerate(distinct)}
     out = bytearray(struct.pack(f"<B{len(distinct)}I", len(distinct), *distinct))
