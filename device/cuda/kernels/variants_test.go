@@ -59,7 +59,7 @@ var aligned = map[string]operands{
 		for r := range 3 {
 			stat.put(r, 1, 2)
 		}
-		return []any{stat, logits, b.ints([]int32{110, -1, 5000}), 3, 2064, 100, logits.stride}, []*field{stat}
+		return []any{stat, logits, b.ints([]int32{110, -1, 5000}), 3, 2064, 100, logits.stride, float32(0)}, []*field{stat}
 	},
 	"ce_grad.A": func(b *bench, d tensor.DType) ([]any, []*field) {
 		grad, stat, logits := b.field(d, 3, 1040, 1056), b.normal(tensor.F32, 3, 3, 3), b.normal(tensor.F32, 3, 1040, 1072)
@@ -67,7 +67,7 @@ var aligned = map[string]operands{
 			stat.put(r, 1, 2)
 		}
 		targets := b.ints([]int32{110, -1, 5000})
-		return []any{grad, logits, stat, targets, 3, 1040, 100, grad.stride, logits.stride, float32(0.25)}, []*field{grad}
+		return []any{grad, logits, stat, targets, 3, 1040, 100, grad.stride, logits.stride, float32(0.25), float32(0)}, []*field{grad}
 	},
 	"gather.A": func(b *bench, d tensor.DType) ([]any, []*field) {
 		y, table := b.normal(d, 6, 528, 544), b.normal(d, 4, 528, 560)
