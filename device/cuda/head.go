@@ -20,8 +20,12 @@ func (s *Stream) LSEUpdate(stat, logits device.Mat, targets device.Mem, first in
 		if empty(logits) {
 			return nil
 		}
-		return s.launch(named("lse_update"), ptr(stat.Mem), ptr(logits.Mem), ptr(targets), i32(logits.Rows), i32(logits.Cols), i32(first), stride(logits),
-			f32(softCap))
+		o := named("lse_update")
+		if softCap > 0 {
+			o = named("lse_update", "cap")
+		}
+		return s.launch(o, ptr(stat.Mem), ptr(logits.Mem), ptr(targets), i32(logits.Rows), i32(logits.Cols), i32(first),
+			stride(logits), f32(softCap))
 	})
 }
 
@@ -43,7 +47,11 @@ func (s *Stream) CrossEntropyGrad(dlogits, logits, stat device.Mat, targets devi
 		if empty(logits) {
 			return nil
 		}
-		return s.launch(named("ce_grad", typeName(dlogits.DType)), ptr(dlogits.Mem), ptr(logits.Mem), ptr(stat.Mem), ptr(targets),
+		o := named("ce_grad", typeName(dlogits.DType))
+		if softCap > 0 {
+			o = named("ce_grad", typeName(dlogits.DType), "cap")
+		}
+		return s.launch(o, ptr(dlogits.Mem), ptr(logits.Mem), ptr(stat.Mem), ptr(targets),
 			i32(logits.Rows), i32(logits.Cols), i32(first), stride(dlogits), stride(logits), f32(scale), f32(softCap))
 	})
 }

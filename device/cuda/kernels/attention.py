@@ -12,7 +12,7 @@ A head of 80 or 96 columns is worked on as 64 and 16 or 64 and 32, because Trito
 headdim may be anything up to HEAD_A, and what is beyond counts as zero.
 
 Where CAPPED, cap*tanh(score/cap) takes the place of a scaled score. What the kernels keep of it is the tanh: p = exp(cap*tanh - lse), and
-the score's gradient has one more factor, 1 - tanh^2. cap is not read elsewhere.
+the score's gradient has one more factor, 1 - tanh^2. Kernels without CAPPED do not read cap.
 
 Sources: Dao et al., "FlashAttention" (2022) and "FlashAttention-2" (2023); Milakov and Gimelshein, "Online normalizer
 calculation for softmax" (2018). Soft caps: Gemma Team, "Gemma 2" (2024). Sinks: OpenAI, "gpt-oss-120b & gpt-oss-20b Model Card" (2025).
@@ -72,7 +72,7 @@ def _key_blocks(start, first, last, reach, BLOCK_K: tl.constexpr):
 
 @triton.jit
 def _tanh(twice):
-    """tanh(x) of twice = 2*x*log2(e), off by 2^-22 at most: a GPU's ex2 is off by two units in the last place. A NaN stays one."""
+    """tanh(x) of twice = 2*x*log2(e), off by about 2^-22 where a GPU's ex2 is off by two units in the last place. A NaN stays one."""
     e = tl.exp2(tl.minimum(twice, 64.0, propagate_nan=tl.PropagateNan.ALL))
     return (e - 1.0) / (e + 1.0)
 
@@ -274,8 +274,8 @@ def _store_keys(dk, dv, sdk, sdv, dk_a, dk_b, dv_a, dv_b, first, rows, headdim, 
 
 @triton.jit
 def attention_dkdv(dk, dv, part, dout, q, k, v, lse, delta, end, rows, heads, kvheads, headdim, window, splits, sdk, sdv, sdo, sq, sk, sv,
-                   scale, cap, CAPPED: tl.constexpr, HEAD_A: tl.constexpr, HEAD_B: tl.constexpr, PADDED: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
-                   THREADS: tl.constexpr):
+                   scale, cap, CAPPED: tl.constexpr, HEAD_A: tl.constexpr, HEAD_B: tl.constexpr, PADDED: tl.constexpr,
+                   BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, THREADS: tl.constexpr):
     """dk and dv of a block of keys of one key head. Programs: ceil(rows/BLOCK_K), kvheads, splits.
 
     One program adds up its share of the group's query heads and all queries, in this order, so bits do not depend on timing. If it is the
@@ -520,7 +520,8 @@ KERNELS = [
     kernel for a, t in BF16_OR_F32 for head, tiles in CAPPED_ANY[a].items()
     for kernel in _tiled(f"OP.{a}.cap.h{head}.any", t, (head, 0), True, True, tiles, tiles)
 ] + [
-    kernel for head, (pieces, sm80, sm90a) in HEADS.items() for kernel in _tiled(f"OP.bf16.h{head}.a16", "bf16", pieces, False, False, sm80, sm90a)
+    kernel for head, (pieces, sm80, sm90a) in HEADS.items()
+    for kernel in _tiled(f"OP.bf16.h{head}.a16", "bf16", pieces, False, False, sm80, sm90a)
 ] + [
     kernel for head, (pieces, sm80, sm90a) in CAPPED_HEADS.items()
     for kernel in _tiled(f"OP.bf16.cap.h{head}.a16", "bf16", pieces, False, True, sm80, sm90a)
@@ -530,8 +531,8 @@ KERNELS = [
            dict(BLOCK_ROWS=32, BLOCK_COLS=64), aligned=aligned, registers=192)
     for a, t in BF16_OR_F32 for variant, aligned in (("any", ""), ("a16", "out dout headdim so sdo"))
 ] + [
-    Kernel(f"sink_grad.{a}", sink_grad, f"part:*fp32 sinks:*{t} lse:*fp32 delta:*fp32 rows:i32 heads:i32", ("ceil(heads/BLOCK_HEADS)", "SLICES"),
-           dict(SLICES=32, BLOCK_ROWS=64, BLOCK_HEADS=16)) for a, t in BF16_OR_F32
+    Kernel(f"sink_grad.{a}", sink_grad, f"part:*fp32 sinks:*{t} lse:*fp32 delta:*fp32 rows:i32 heads:i32",
+           ("ceil(heads/BLOCK_HEADS)", "SLICES"), dict(SLICES=32, BLOCK_ROWS=64, BLOCK_HEADS=16)) for a, t in BF16_OR_F32
 ] + [
     Kernel(f"attention_fold.{a}.{variant}", attention_fold, f"dk:*{t} dv:*{t} part:*fp32 rows:i32 cols:i32 splits:i32 sdk:i32 sdv:i32",
            ("ceil(rows/BLOCK_ROWS)", "ceil(cols/BLOCK_COLS)", "TWO"), dict(BLOCK_ROWS=4, BLOCK_COLS=256), numbers=dict(TWO=2),

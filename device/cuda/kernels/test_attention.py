@@ -70,7 +70,8 @@ class Case:
         self.sinks = torch.tensor([] if sinks is None else sinks, dtype=t)
         self.dsinks = Field(torch.float32, 32, heads, stride=heads)
         head_a, head_b = pieces or (max(16, 1 << (headdim - 1).bit_length()), 0)
-        self.constants = dict(CAPPED=int(cap > 0), HEAD_A=head_a, HEAD_B=head_b, PADDED=head_a + head_b != headdim, BLOCK_Q=blocks[0], BLOCK_K=blocks[1])
+        self.constants = dict(CAPPED=int(cap > 0), HEAD_A=head_a, HEAD_B=head_b, PADDED=head_a + head_b != headdim,
+                              BLOCK_Q=blocks[0], BLOCK_K=blocks[1])
 
     def run(self):
         ids = lambda x: torch.tensor(x + [-2 ** 31] * 256, dtype=torch.int32)  # an index that was not masked leaves all memory
