@@ -152,7 +152,8 @@ func (h *Head) Visit(s device.Stream, tiles, dTiles []device.Mat, xn, stat, dxn3
 	}
 }
 
-// Logits writes one tile's logits for the rows of xn into its columns of logits (F32, [rows, Vocab]), before [Head.Cap].
+// Logits writes one tile's logits for the rows of xn into its columns of logits (F32, [rows, Vocab]), before
+// [Head.Cap].
 func (h *Head) Logits(s device.Stream, tileW device.Mat, first int, xn, logits device.Mat) {
 	s.MatMul(logits.ColRange(first, tileW.Rows), xn, tileW, device.MatMulFlags{TransB: true})
 }

@@ -33,6 +33,7 @@ type (
 	noSinks      struct{ device.Stream }
 	noSlope      struct{ device.Stream }
 	overSinks    struct{ device.Stream }
+	noLogitCap   struct{ device.Stream }
 	turnsBack    struct{ device.Stream }
 	zeroTargets  struct{ device.Stream }
 	fromZero     struct{ device.Stream }
@@ -84,6 +85,11 @@ func (s overSinks) SinkGrad(dsinks, sinks, lse, delta device.Mat) {
 	s.Stream.SinkGrad(dsinks, sinks, lse, delta)
 }
 
+func (s noLogitCap) CrossEntropyGrad(dlogits, logits, stat device.Mat, targets device.Mem, first int,
+	scale, softCap float32) {
+	s.Stream.CrossEntropyGrad(dlogits, logits, stat, targets, first, scale, 0)
+}
+
 func (s turnsBack) RoPE(y, x device.Mat, heads int, cos, sin device.Mat, positions device.Mem, inverse bool) {
 	s.Stream.RoPE(y, x, heads, cos, sin, positions, false)
 }
@@ -130,6 +136,7 @@ var breaks = []struct {
 	{"forgets the sinks", "Attention", func(s device.Stream) device.Stream { return noSinks{s} }},
 	{"forgets the soft cap in the gradient", "Attention", func(s device.Stream) device.Stream { return noSlope{s} }},
 	{"overwrites the gradient of sinks", "Attention", func(s device.Stream) device.Stream { return overSinks{s} }},
+	{"forgets the soft cap of logits", "CrossEntropy", func(s device.Stream) device.Stream { return noLogitCap{s} }},
 	{"never turns back", "RoPE", func(s device.Stream) device.Stream { return turnsBack{s} }},
 	{"takes all targets for token 0", "CrossEntropy", func(s device.Stream) device.Stream { return zeroTargets{s} }},
 	{"ignores where a table begins", "Gather", func(s device.Stream) device.Stream { return fromZero{s} }},

@@ -2,15 +2,16 @@ package attention
 
 import "github.com/millrace/millrace/device/cpu/kernels"
 
-// Backward runs one of BackwardTasks: query head number task. It writes the head's columns of DQ and Delta and its part of HeadGrads.
-// When all are done, Reduce writes DK and DV.
+// Backward runs one of BackwardTasks: query head number task. It writes the head's columns of DQ and Delta and its part
+// of HeadGrads. When all are done, Reduce writes DK and DV.
 //
 // For each block of queries, then of keys, with delta = row sum of dout*out:
 //
 //	p  = exp(scale*(q k^T) - lse)      dp = dout v^T      ds = p * (dp - delta) * scale
 //	dv += p^T dout                     dk += ds^T q       dq += ds k
 //
-// With a soft cap, s' = SoftCap*tanh(s/SoftCap) takes the place of the scaled score s in p, and ds is multiplied by 1 - (s'/SoftCap)^2.
+// With a soft cap, s' = SoftCap*tanh(s/SoftCap) takes the place of the scaled score s in p, and ds is multiplied by 1 -
+// (s'/SoftCap)^2.
 func Backward(k *kernels.Table, mul Multiplier, worker int, s *Spec, task int, scratch []byte) {
 	h, d, kv := task, s.HeadDim, task/s.group()
 	b := newBlock(s.Q.DType, d, scratch)
@@ -89,7 +90,8 @@ func Reduce(k *kernels.Table, s *Spec, task int) {
 	}
 }
 
-// SinkGrad subtracts from dsinks [heads] the sum over rows of exp(sinks - lse)*delta, for lse and delta [T*heads], in the order of rows.
+// SinkGrad subtracts from dsinks [heads] the sum over rows of exp(sinks - lse)*delta, for lse and delta [T*heads], in
+// the order of rows.
 func SinkGrad(dsinks []float32, sinks kernels.Vec, lse, delta []float32) {
 	heads := len(dsinks)
 	for h := range heads {

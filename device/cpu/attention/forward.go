@@ -10,8 +10,8 @@ import (
 // rows and head of Out and LSE.
 //
 // For each block of keys: s = scale * q k^T; m' = max(m, row maximum); p = exp(s - m'); sum = sum*exp(m - m') + row sum of p;
-// out = out*exp(m - m') + p v. At the end out/sum, and LSE = m + log(sum). A soft cap changes s; a sink is one more score, after all
-// others, without a value.
+// out = out*exp(m - m') + p v. At the end out/sum, and LSE = m + log(sum). A soft cap changes s; a sink is one more
+// score, after all others, without a value.
 func Forward(k *kernels.Table, mul Multiplier, worker int, s *Spec, task int, scratch []byte) {
 	h, d := task/s.queryBlocks(), s.HeadDim
 	q0 := task % s.queryBlocks() * queryBlock

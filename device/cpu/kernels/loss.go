@@ -45,7 +45,8 @@ func (t *Table) LSEReset(a *CrossEntropy, row0, row1 int) {
 //	sum = sum*exp(old - m) + tile sum of exp(logit - m)
 //
 // The tile sum has the 16 fp32 lanes of RMSNorm within runs of 16384 columns; the runs are added in order. So tile
-// widths set the bits, row ranges do not. With a soft cap runs have 1024 columns, and the maximum is that of the logits, capped.
+// widths set the bits, row ranges do not. With a soft cap runs have 1024 columns, and the maximum is that of the
+// logits, capped.
 func (t *Table) LSEUpdate(a *CrossEntropy, row0, row1 int) {
 	n := a.Logits.Cols
 	check(a.Logits.has(row1, n) && kind(a.Logits.DType) == 0 && len(a.Stats) >= row1*StatLen && len(a.Targets) >= row1, "LSEUpdate: shape or type")
@@ -101,8 +102,8 @@ func (t *Table) LSEFinish(a *CrossEntropy, row0, row1 int) {
 }
 
 // CrossEntropyGrad writes rows [row0, row1) of DLogits: (softmax - onehot) * Scale, from finished statistics.
-// It computes exp(logit - max) * (Scale/sum), and subtracts Scale at the target before the one rounding. With a soft cap there follows,
-// also before the rounding, a product with 1 - (capped logit/SoftCap)^2.
+// It computes exp(logit - max) * (Scale/sum), and subtracts Scale at the target before the one rounding. With a soft
+// cap there follows, also before the rounding, a product with 1 - (capped logit/SoftCap)^2.
 func (t *Table) CrossEntropyGrad(a *CrossEntropy, row0, row1 int) {
 	n := a.Logits.Cols
 	check(a.Logits.has(row1, n) && kind(a.Logits.DType) == 0 && a.DLogits.has(row1, n), "CrossEntropyGrad: shape or type")

@@ -7,7 +7,8 @@ import (
 	"github.com/millrace/millrace/device/cpu/isa"
 )
 
-// Capped numbers are as near to those of float64 as the text says, the same at all levels, bounded, and NaN only where a number was one.
+// Capped numbers are as near to those of float64 as the text says, the same at all levels, bounded, and NaN only where
+// a number was one.
 func TestSoftCap(t *testing.T) {
 	x := []float32{0, float32(math.Copysign(0, -1)), 1e-30, 1e-9, -3e-5, float32(math.Inf(1)), float32(math.Inf(-1)), math.MaxFloat32, -1e30}
 	for i := range 4000 {
