@@ -2,6 +2,7 @@ package device
 
 import (
 	"fmt"
+	"math"
 	"slices"
 
 	"github.com/millrace/millrace/tensor"
@@ -283,9 +284,17 @@ func (o *Operands) attention(spec AttentionSpec, rows int) (queries, keys int) {
 	if spec.Window < 0 {
 		o.fail("a window of %d keys", spec.Window)
 	}
+	o.softCap(spec.SoftCap)
 	o.vec(false, "start", spec.Docs.Start, tensor.I32, rows)
 	o.vec(false, "end", spec.Docs.End, tensor.I32, rows)
 	return spec.Heads * spec.HeadDim, spec.KVHeads * spec.HeadDim
+}
+
+// softCap checks that scores or logits can be capped so.
+func (o *Operands) softCap(limit float32) {
+	if !(limit >= 0) || math.IsInf(float64(limit), 1) {
+		o.fail("a soft cap of %g", limit)
+	}
 }
 
 func (o *Operands) Attention(out, lse, q, k, v Mat, spec AttentionSpec) {
@@ -299,6 +308,10 @@ func (o *Operands) Attention(out, lse, q, k, v Mat, spec AttentionSpec) {
 	o.same("out", out, q)
 	o.same("k", k, q)
 	o.same("v", v, q)
+	if !spec.Sinks.IsZero() {
+		o.read("sinks", spec.Sinks, 1, spec.Heads, activation)
+		o.same("sinks", spec.Sinks, q)
+	}
 	o.apart()
 }
 
@@ -321,6 +334,15 @@ func (o *Operands) AttentionGrad(dq, dk, dv, dout, q, k, v, out, lse, delta Mat,
 		}
 		o.same(p.Name, p.Mat, q)
 	}
+	o.apart()
+}
+
+func (o *Operands) SinkGrad(dsinks, sinks, lse, delta Mat) {
+	o.begin("SinkGrad")
+	o.write("dsinks", dsinks, 1, sinks.Cols, f32Only)
+	o.read("sinks", sinks, 1, sinks.Cols, activation)
+	o.stat(false, "lse", lse, lse.Rows, sinks.Cols)
+	o.stat(false, "delta", delta, lse.Rows, sinks.Cols)
 	o.apart()
 }
 
@@ -349,8 +371,9 @@ func (o *Operands) LSEInit(stat Mat) {
 	o.stat(true, "stat", stat, stat.Rows, 3)
 }
 
-func (o *Operands) LSEUpdate(stat, logits Mat, targets Mem, first int) {
+func (o *Operands) LSEUpdate(stat, logits Mat, targets Mem, first int, softCap float32) {
 	o.begin("LSEUpdate")
+	o.softCap(softCap)
 	o.stat(true, "stat", stat, logits.Rows, 3)
 	o.read("logits", logits, logits.Rows, logits.Cols, f32Only)
 	o.vec(false, "targets", targets, tensor.I32, logits.Rows)
@@ -365,8 +388,9 @@ func (o *Operands) TokenLoss(loss, stat Mat, targets Mem) {
 	o.apart()
 }
 
-func (o *Operands) CrossEntropyGrad(dlogits, logits, stat Mat, targets Mem, first int, scale float32) {
+func (o *Operands) CrossEntropyGrad(dlogits, logits, stat Mat, targets Mem, first int, scale, softCap float32) {
 	o.begin("CrossEntropyGrad")
+	o.softCap(softCap)
 	o.write("dlogits", dlogits, logits.Rows, logits.Cols, activation)
 	o.read("logits", logits, logits.Rows, logits.Cols, f32Only)
 	o.stat(false, "stat", stat, logits.Rows, 3)

@@ -72,7 +72,14 @@ type AttentionSpec struct {
 	Heads, KVHeads, HeadDim int
 	Scale                   float32 // of the scores, usually 1/sqrt(HeadDim)
 	Window                  int     // a query sees this many latest keys, itself included; 0: all
-	Docs                    Docs
+	// SoftCap bounds the scores: SoftCap*tanh(score/SoftCap) takes the place of a scaled score. 0: none.
+	// Source: Gemma Team, "Gemma 2: Improving Open Language Models at a Practical Size" (2024).
+	SoftCap float32
+	// Sinks [1, Heads] (A) has a logit for each query head that every softmax counts in its sum, and that takes no
+	// value: it is neither scaled nor capped. The zero Mat: none. Source: OpenAI, "gpt-oss-120b & gpt-oss-20b Model
+	// Card" (2025).
+	Sinks Mat
+	Docs  Docs
 }
 
 // AttentionOps are rotary positions and attention.
@@ -83,12 +90,15 @@ type AttentionOps interface {
 	// Source: Su et al., "RoFormer" (2021), in the half-split form of transformers.
 	RoPE(y, x, bias Mat, heads int, cos, sin Mat, positions Mem, inverse bool)
 	// Attention computes out [T, Heads*HeadDim] and lse (F32, [T, Heads]: log of the sum of exponentials of the scaled
-	// scores) from q [T, Heads*HeadDim], k and v [T, KVHeads*HeadDim]. It never holds a T x T matrix.
+	// scores and the sink) from q [T, Heads*HeadDim], k and v [T, KVHeads*HeadDim]. It never holds a T x T matrix.
 	// Source: Dao et al., "FlashAttention" (2022).
 	Attention(out, lse, q, k, v Mat, spec AttentionSpec)
-	// AttentionGrad computes dq, dk, dv from dout, and from what Attention read and wrote. delta (F32, [T, Heads]) is
-	// scratch.
+	// AttentionGrad computes dq, dk, dv from dout, and from what Attention read and wrote but for the sinks, which are
+	// in lse. It leaves in delta (F32, [T, Heads]) the sum over each head of out*dout.
 	AttentionGrad(dq, dk, dv, dout, q, k, v, out, lse, delta Mat, spec AttentionSpec)
+	// SinkGrad is the sinks' gradient: dsinks (F32, [1, heads]) -= sum over rows of exp(sinks - lse)*delta, from the
+	// sinks [1, heads] (A) and lse of Attention and the delta of AttentionGrad.
+	SinkGrad(dsinks, sinks, lse, delta Mat)
 }
 
 // MLPOps are the gated activation.
@@ -104,16 +114,19 @@ type MLPOps interface {
 // HeadOps are the loss over a vocabulary that is visited in tiles of columns, in a fixed order.
 //
 // stat (F32, [T, 3]) holds per position the running maximum, the running sum of exponentials and the target's logit.
+//
+// With a softCap > 0 all of this is of capped logits, softCap*tanh(logit/softCap), and what operations read and write
+// remain the logits as a product gives them and their gradients. 0: none. Source: as of AttentionSpec.SoftCap.
 type HeadOps interface {
 	// LSEInit makes stat empty.
 	LSEInit(stat Mat)
 	// LSEUpdate takes in the tile logits (F32, [T, n]), which are the columns [first, first+n) of the vocabulary.
-	LSEUpdate(stat, logits Mat, targets Mem, first int)
+	LSEUpdate(stat, logits Mat, targets Mem, first int, softCap float32)
 	// TokenLoss is loss (F32, [1, T]) = log of the sum of exponentials - target's logit; 0 where the target is negative.
 	TokenLoss(loss, stat Mat, targets Mem)
-	// CrossEntropyGrad is dlogits (A, [T, n]) = (softmax - onehot)*scale of the tile; a zero row where the target is
-	// negative.
-	CrossEntropyGrad(dlogits, logits, stat Mat, targets Mem, first int, scale float32)
+	// CrossEntropyGrad is dlogits (A, [T, n]) = (softmax - onehot)*scale of the tile, times 1 - (capped
+	// logit/softCap)^2 if they are capped; a zero row where the target is negative.
+	CrossEntropyGrad(dlogits, logits, stat Mat, targets Mem, first int, scale, softCap float32)
 	// Sum adds up an F32 vector: dst (one F64) = sum of x, in the fixed order of SumSquares.
 	Sum(dst Mem, x Mat)
 }

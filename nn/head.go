@@ -2,6 +2,7 @@ package nn
 
 import (
 	"iter"
+	"math"
 
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/tensor"
@@ -24,6 +25,7 @@ type Head struct {
 	ChunkTokens   int
 	NormTokens    int     // positions whose final norm is taken at once; 0: all. It sets the order of sums as well
 	Eps           float32 // of the norm
+	SoftCap       float32 // bounds the logits, as device.HeadOps has it; 0: none
 }
 
 // Fields are the tensors of the final norm's part.
@@ -117,7 +119,7 @@ func (h *Head) normChunks(t int) iter.Seq[chunk] {
 func (h *Head) Stats(s device.Stream, tileW device.Mat, first int, xn, stat device.Mat, targets device.Mem, work *HeadWork) {
 	for c := range chunks(xn.Rows, h.ChunkTokens) {
 		logits := c.logits(s, tileW, xn, work.logits[0])
-		s.LSEUpdate(c.rows(stat), logits, c.ids(targets), first)
+		s.LSEUpdate(c.rows(stat), logits, c.ids(targets), first, h.SoftCap)
 	}
 }
 
@@ -128,7 +130,7 @@ func (h *Head) Grad(s device.Stream, tileW, dTile device.Mat, first int, xn, sta
 	targets device.Mem, scale float32, work *HeadWork) {
 	for c := range chunks(xn.Rows, h.ChunkTokens) {
 		logits := c.logits(s, tileW, xn, work.logits[0])
-		c.grad(s, tileW, dTile, first, logits, xn, stat, dxn32, overwrite, fresh, targets, scale, work)
+		c.grad(s, tileW, dTile, first, logits, xn, stat, dxn32, overwrite, fresh, targets, scale, h.SoftCap, work)
 	}
 }
 
@@ -141,16 +143,28 @@ func (h *Head) Visit(s device.Stream, tiles, dTiles []device.Mat, xn, stat, dxn3
 		for i, w := range tiles {
 			first, _ := h.Tile(i)
 			logits[i] = c.logits(s, w, xn, work.logits[i])
-			s.LSEUpdate(c.rows(stat), logits[i], c.ids(targets), first)
+			s.LSEUpdate(c.rows(stat), logits[i], c.ids(targets), first, h.SoftCap)
 		}
 		for i := len(tiles) - 1; i >= 0; i-- {
 			first, _ := h.Tile(i)
-			c.grad(s, tiles[i], dTiles[i], first, logits[i], xn, stat, dxn32, i == len(tiles)-1, fresh, targets, scale, work)
+			c.grad(s, tiles[i], dTiles[i], first, logits[i], xn, stat, dxn32, i == len(tiles)-1, fresh, targets, scale, h.SoftCap, work)
 		}
 	}
 }
 
-// Logits writes one tile's logits for the rows of xn into its columns of logits (F32, [rows, Vocab]).
+// Logits writes one tile's logits for the rows of xn into its columns of logits (F32, [rows, Vocab]), before
+// [Head.Cap].
 func (h *Head) Logits(s device.Stream, tileW device.Mat, first int, xn, logits device.Mat) {
 	s.MatMul(logits.ColRange(first, tileW.Rows), xn, tileW, device.MatMulFlags{TransB: true})
+}
+
+// Cap bounds logits of Logits, on the host: SoftCap*tanh(logit/SoftCap). Without a soft cap it leaves them alone.
+func (h *Head) Cap(logits []float32) {
+	if h.SoftCap == 0 {
+		return
+	}
+	limit := float64(h.SoftCap)
+	for i, x := range logits {
+		logits[i] = float32(limit * math.Tanh(float64(x)/limit))
+	}
 }

@@ -104,6 +104,7 @@ func heads() map[string]*nn.Head {
 		"uneven":    {Hidden: 22, Vocab: 53, TileRows: 16, ChunkTokens: 7, Eps: 1e-5},
 		"one tile":  {Hidden: 10, Vocab: 31, TileRows: 31, ChunkTokens: 5, Eps: 1e-5},
 		"one chunk": {Hidden: 10, Vocab: 31, TileRows: 4, ChunkTokens: 64, Eps: 1e-5},
+		"capped":    {Hidden: 10, Vocab: 31, TileRows: 12, ChunkTokens: 7, Eps: 1e-5, SoftCap: 1.5},
 	}
 }
 
@@ -172,6 +173,7 @@ func TestHeadLoss(t *testing.T) {
 		}
 		e.sync()
 		out, x, norm := e.get(logits), e.get(e.x), e.get(e.wNorm)
+		h.Cap(out)
 		for p := range positions {
 			row := x[p*h.Hidden : (p+1)*h.Hidden]
 			rms := math.Sqrt(dot(row, row)/float64(h.Hidden) + float64(h.Eps))
@@ -183,6 +185,9 @@ func TestHeadLoss(t *testing.T) {
 					var z float64
 					for c, v := range row {
 						z += float64(v) / rms * float64(norm[c]) * float64(tile[r*h.Hidden+c])
+					}
+					if limit := float64(h.SoftCap); limit > 0 {
+						z = limit * math.Tanh(z/limit)
 					}
 					if d := z - float64(out[p*h.Vocab+first+r]); math.Abs(d) > 1e-5 {
 						t.Fatalf("%s: logit %d of position %d is off by %g", name, first+r, p, d)
@@ -244,5 +249,5 @@ func TestHeadFLOPs(t *testing.T) {
 // headMeter counts products.
 type headMeter struct{ meter }
 
-func (m *headMeter) LSEUpdate(_, _ device.Mat, _ device.Mem, _ int)                      { m.ops++ }
-func (m *headMeter) CrossEntropyGrad(_, _, _ device.Mat, _ device.Mem, _ int, _ float32) { m.ops++ }
+func (m *headMeter) LSEUpdate(_, _ device.Mat, _ device.Mem, _ int, _ float32)              { m.ops++ }
+func (m *headMeter) CrossEntropyGrad(_, _, _ device.Mat, _ device.Mem, _ int, _, _ float32) { m.ops++ }

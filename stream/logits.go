@@ -28,6 +28,7 @@ func (e *Engine) Logits(ctx context.Context, batch *Batch, first int) ([][]float
 	per := n * e.Plan.Model.Vocab
 	for m := range all {
 		all[m] = hostmem.F32(e.logits.Bytes())[m*per : (m+1)*per]
+		e.head.Cap(all[m])
 	}
 	return all, nil
 }

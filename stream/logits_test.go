@@ -20,11 +20,18 @@ import (
 // one that could be trained, bound (0 slots) or streamed.
 func logits(t *testing.T, g *modeltest.Golden, frozen bool, slots, first, rows int) [][]float32 {
 	t.Helper()
+	return cappedLogits(t, g, 0, frozen, slots, first, rows)
+}
+
+// cappedLogits are logits of the same model with a soft cap. 0: none, as PyTorch has it.
+func cappedLogits(t *testing.T, g *modeltest.Golden, softCap float32, frozen bool, slots, first, rows int) [][]float32 {
+	t.Helper()
 	ctx := context.Background()
 	m, err := model.Read(g.Dir)
 	if err != nil {
 		t.Fatal(err)
 	}
+	m.Head.SoftCap = softCap
 	if frozen {
 		m = m.Frozen()
 	}
@@ -76,6 +83,9 @@ func logits(t *testing.T, g *modeltest.Golden, frozen bool, slots, first, rows i
 	if err != nil {
 		t.Fatal(err)
 	}
+	if softCap > 0 {
+		return got
+	}
 	loss, err := e.Eval(ctx, batchOf(g.First))
 	if d := math.Abs(loss/float64(g.First.TargetCount()) - float64(g.Loss)); err != nil || !(d <= 1e-5) {
 		t.Errorf("loss %v after logits (%v), PyTorch %v", loss/float64(g.First.TargetCount()), err, g.Loss)
@@ -115,5 +125,22 @@ func TestLogitsAgreeWithPyTorch(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// Logits are read out with the model's soft cap, bound and streamed.
+func TestLogitsAreCapped(t *testing.T) {
+	const softCap = 0.25
+	g := modeltest.Load(t, "llama")
+	rows := len(g.First[0].Tokens)
+	all := logits(t, g, true, 0, 0, rows)
+	for _, slots := range []int{0, 2} {
+		for m, got := range cappedLogits(t, g, softCap, true, slots, 0, rows) {
+			for i, x := range all[m] {
+				if want := softCap * math.Tanh(float64(x)/softCap); math.Abs(float64(got[i])-want) > 1e-7 {
+					t.Fatalf("%d slots, micro-batch %d: logit %d is %v, want %v", slots, m, i, got[i], want)
+				}
+			}
+		}
 	}
 }

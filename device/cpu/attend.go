@@ -20,9 +20,13 @@ func (s *Stream) RoPE(y, x, bias device.Mat, heads int, cos, sin device.Mat, pos
 }
 
 func attentionSpec(out, lse, q, k, v device.Mat, spec device.AttentionSpec) *attention.Spec {
-	return &attention.Spec{Q: mat(q), K: mat(k), V: mat(v), Out: mat(out), LSE: floats(lse),
-		Heads: spec.Heads, KVHeads: spec.KVHeads, HeadDim: spec.HeadDim, Scale: spec.Scale, Window: spec.Window,
+	a := &attention.Spec{Q: mat(q), K: mat(k), V: mat(v), Out: mat(out), LSE: floats(lse),
+		Heads: spec.Heads, KVHeads: spec.KVHeads, HeadDim: spec.HeadDim, Scale: spec.Scale, Window: spec.Window, SoftCap: spec.SoftCap,
 		DocStart: ints(spec.Docs.Start, q.Rows)}
+	if !spec.Sinks.IsZero() {
+		a.Sinks = vec(spec.Sinks)
+	}
+	return a
 }
 
 // Attention implements device.AttentionOps.
@@ -54,11 +58,13 @@ func attentionGradBytes(rows, heads, headDim int) int64 {
 	return 4 * int64(attention.HeadGradsLen(rows, heads, headDim))
 }
 
-// AttentionGrad implements device.AttentionOps. It leaves delta alone.
+// AttentionGrad implements device.AttentionOps.
 func (s *Stream) AttentionGrad(dq, dk, dv, dout, q, k, v, out, lse, delta device.Mat, spec device.AttentionSpec) {
 	s.operands.AttentionGrad(dq, dk, dv, dout, q, k, v, out, lse, delta, spec)
+	spec.Sinks = device.Mat{} // lse has them
 	s.try(func() error {
 		a := attentionSpec(out, lse, q, k, v, spec)
+		a.Delta = floats(delta)
 		a.DOut, a.DQ, a.DK, a.DV = mat(dout), mat(dq), mat(dk), mat(dv)
 		c := s.crew
 		c.attention.Lock()
@@ -76,4 +82,10 @@ func (s *Stream) AttentionGrad(dq, dk, dv, dout, q, k, v, out, lse, delta device
 		c.Run(a.ReduceTasks(), func(_, task int) { attention.Reduce(c.Table, a, task) })
 		return nil
 	})
+}
+
+// SinkGrad implements device.AttentionOps.
+func (s *Stream) SinkGrad(dsinks, sinks, lse, delta device.Mat) {
+	s.operands.SinkGrad(dsinks, sinks, lse, delta)
+	s.enqueue(func() { attention.SinkGrad(floats(dsinks), vec(sinks), floats(lse), floats(delta)) })
 }

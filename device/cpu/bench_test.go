@@ -52,7 +52,7 @@ func BenchmarkOps(b *testing.B) {
 		wdown := mat(hidden, inter)
 		whead, logits, dlogits, stat, loss, table := mat(vocab, hidden), f32(T, vocab), mat(T, vocab), f32(T, 3), f32(1, T), f32(vocab, hidden)
 		s.LSEInit(stat)
-		s.LSEUpdate(stat, logits, ids, 0)
+		s.LSEUpdate(stat, logits, ids, 0, 0)
 		const n = 1 << 22
 		opt := device.AdamWArgs{Weights: sp.arena.Mat(act, 1, n), Grad: mat(1, n), M: f32(1, n), V: sp.arena.Mat(tensor.F32, 1, n),
 			AdamWScalars: device.AdamWScalars{ClipScale: 1, Decay: 1, OneMinusBeta1: 0.1, Beta2: 0.999, OneMinusBeta2: 0.001, StepSize: 1e-4, SqrtBC2: 1, Eps: 1e-8}}
@@ -90,9 +90,9 @@ func BenchmarkOps(b *testing.B) {
 			{"AttentionGrad", 10 * headDim * heads * pairs, func(w work) { w.AttentionGrad(dq, dk, dv, y, q, k, v, out, lse, delta, spec) }},
 			{"SwiGLU", 0, func(w work) { w.SwiGLU(h, gu) }},
 			{"SwiGLUGrad", 0, func(w work) { w.SwiGLUGrad(dgu, dh, dh, gu) }},
-			{"LSEUpdate", 0, func(w work) { w.LSEUpdate(stat, logits, ids, 0) }},
+			{"LSEUpdate", 0, func(w work) { w.LSEUpdate(stat, logits, ids, 0, 0) }},
 			{"TokenLoss", 0, func(w work) { w.TokenLoss(loss, stat, ids) }},
-			{"CrossEntropyGrad", 0, func(w work) { w.CrossEntropyGrad(dlogits, logits, stat, ids, 0, 1) }},
+			{"CrossEntropyGrad", 0, func(w work) { w.CrossEntropyGrad(dlogits, logits, stat, ids, 0, 1, 0) }},
 			{"Gather", 0, func(w work) { w.Gather(y, whead, ids, 0) }},
 			{"ScatterAdd", 0, func(w work) { w.ScatterAdd(table, y, ids, 0) }},
 			{"AdamW", 0, func(w work) { w.AdamW(opt, bad) }},

@@ -12,10 +12,11 @@ func (s *Stream) LSEInit(stat device.Mat) {
 }
 
 // LSEUpdate implements device.HeadOps.
-func (s *Stream) LSEUpdate(stat, logits device.Mat, targets device.Mem, first int) {
-	s.operands.LSEUpdate(stat, logits, targets, first)
+func (s *Stream) LSEUpdate(stat, logits device.Mat, targets device.Mem, first int, softCap float32) {
+	s.operands.LSEUpdate(stat, logits, targets, first, softCap)
 	s.enqueue(func() {
-		a := &kernels.CrossEntropy{Logits: mat(logits), ColFirst: first, Stats: floats(stat), Targets: ints(targets, logits.Rows)}
+		a := &kernels.CrossEntropy{Logits: mat(logits), ColFirst: first, Stats: floats(stat), Targets: ints(targets, logits.Rows),
+			SoftCap: softCap}
 		s.crew.split(logits.Rows, 1, rowBytes(logits), func(lo, hi int) { s.crew.LSEUpdate(a, lo, hi) })
 	})
 }
@@ -30,11 +31,11 @@ func (s *Stream) TokenLoss(loss, stat device.Mat, targets device.Mem) {
 }
 
 // CrossEntropyGrad implements device.HeadOps.
-func (s *Stream) CrossEntropyGrad(dlogits, logits, stat device.Mat, targets device.Mem, first int, scale float32) {
-	s.operands.CrossEntropyGrad(dlogits, logits, stat, targets, first, scale)
+func (s *Stream) CrossEntropyGrad(dlogits, logits, stat device.Mat, targets device.Mem, first int, scale, softCap float32) {
+	s.operands.CrossEntropyGrad(dlogits, logits, stat, targets, first, scale, softCap)
 	s.enqueue(func() {
 		a := &kernels.CrossEntropy{Logits: mat(logits), ColFirst: first, Stats: floats(stat), Targets: ints(targets, logits.Rows),
-			DLogits: mat(dlogits), Scale: scale}
+			DLogits: mat(dlogits), Scale: scale, SoftCap: softCap}
 		s.crew.split(logits.Rows, 1, rowBytes(logits, dlogits), func(lo, hi int) { s.crew.CrossEntropyGrad(a, lo, hi) })
 	})
 }

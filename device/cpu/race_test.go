@@ -39,6 +39,8 @@ func calls(a *device.Arena) []func(w work) {
 	spec := func() device.AttentionSpec {
 		return device.AttentionSpec{Heads: groups, KVHeads: groups, HeadDim: d, Scale: 1, Docs: device.Docs{Positions: ids(), Start: ids(), End: ids()}}
 	}
+	sunk := spec()
+	sunk.Sinks = f32(1, groups)
 	weights, low := a.Mat(tensor.BF16, 1, 7), a.Mat(tensor.I16, 1, 7)
 	adamw := device.AdamWArgs{Weights: weights, Low: low, Grad: f32(1, 7), M: f32(1, 7), V: f32(1, 7)}
 	const block = tensor.MomentBlock
@@ -67,21 +69,24 @@ func calls(a *device.Arena) []func(w work) {
 		}(x(), x(), f32(1, groups*d), f32(1, d/2), f32(1, d/2), ids()),
 		func(out, lse, q, k, v device.Mat, spec device.AttentionSpec) func(work) {
 			return func(s work) { s.Attention(out, lse, q, k, v, spec) }
-		}(x(), f32(rows, groups), x(), x(), x(), spec()),
+		}(x(), f32(rows, groups), x(), x(), x(), sunk),
 		func(dq, dk, dv, dout, q, k, v, out, lse, delta device.Mat, spec device.AttentionSpec) func(work) {
 			return func(s work) { s.AttentionGrad(dq, dk, dv, dout, q, k, v, out, lse, delta, spec) }
 		}(x(), x(), x(), x(), x(), x(), x(), x(), f32(rows, groups), f32(rows, groups), spec()),
+		func(dsinks, sinks, lse, delta device.Mat) func(work) {
+			return func(s work) { s.SinkGrad(dsinks, sinks, lse, delta) }
+		}(f32(1, groups), f32(1, groups), f32(rows, groups), f32(rows, groups)),
 		bind2(f32(rows, d), f32(rows, 2*d), work.SwiGLU),
 		func(dGateUp, act, dy, gateUp device.Mat) func(work) {
 			return func(s work) { s.SwiGLUGrad(dGateUp, act, dy, gateUp) }
 		}(f32(rows, 2*d), f32(rows, d), f32(rows, d), f32(rows, 2*d)),
 		bind1(f32(rows, 3), work.LSEInit),
 		func(stat, logits device.Mat, targets device.Mem) func(work) {
-			return func(s work) { s.LSEUpdate(stat, logits, targets, 0) }
+			return func(s work) { s.LSEUpdate(stat, logits, targets, 0, 0) }
 		}(f32(rows, 3), f32(rows, 8), ids()),
 		bind3(f32(1, rows), f32(rows, 3), ids(), work.TokenLoss),
 		func(dlogits, logits, stat device.Mat, targets device.Mem) func(work) {
-			return func(s work) { s.CrossEntropyGrad(dlogits, logits, stat, targets, 0, 1) }
+			return func(s work) { s.CrossEntropyGrad(dlogits, logits, stat, targets, 0, 1, 0) }
 		}(f32(rows, 8), f32(rows, 8), f32(rows, 3), ids()),
 		bind2(a.Take(8), f32(1, 7), work.Sum),
 		func(y, table device.Mat, ids device.Mem) func(work) {

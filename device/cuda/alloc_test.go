@@ -100,6 +100,8 @@ func everyOperation(s device.Stream, a *device.Arena, host device.Mem, e extents
 	table, dTable := mat(tensor.BF16, e.tableRows, cols), mat(tensor.F32, e.tableRows, cols)
 	docs := device.Docs{Positions: ids, Start: ids, End: ids}
 	spec := device.AttentionSpec{Heads: heads, KVHeads: heads / 2, HeadDim: headDim, Scale: 0.125, Docs: docs}
+	dsinks, sinks, capped := mat(tensor.F32, 1, heads), mat(tensor.BF16, 1, heads), spec
+	capped.SoftCap, capped.Sinks = 50, sinks
 	vec := func(t tensor.DType, n int) device.Mat { return a.Mat(t, 1, n) }
 	weights, low, grad, m, u := vec(tensor.BF16, n), vec(tensor.I16, n), vec(tensor.BF16, n), vec(tensor.F32, n), vec(tensor.F32, n)
 	m8, u8, ms, us := vec(tensor.U8, n), vec(tensor.U8, n), vec(tensor.F32, n/tensor.MomentBlock), vec(tensor.F32, n/tensor.MomentBlock)
@@ -126,10 +128,12 @@ func everyOperation(s device.Stream, a *device.Arena, host device.Mem, e extents
 		"RoPE of a sum":    func() { s.RoPE(y, x, bias, heads, cos, sin, ids, false) },
 		"Attention":        func() { s.Attention(out, lse, q, k, v, spec) },
 		"AttentionGrad":    func() { s.AttentionGrad(dq, dk, dv, dout, q, k, v, out, lse, delta, spec) },
+		"SinkGrad":         func() { s.SinkGrad(dsinks, sinks, lse, delta) },
+		"Attention capped": func() { s.Attention(out, lse, q, k, v, capped) },
 		"LSEInit":          func() { s.LSEInit(stat) },
-		"LSEUpdate":        func() { s.LSEUpdate(stat, f, ids, 0) },
+		"LSEUpdate":        func() { s.LSEUpdate(stat, f, ids, 0, 30) },
 		"TokenLoss":        func() { s.TokenLoss(loss, stat, ids) },
-		"CrossEntropyGrad": func() { s.CrossEntropyGrad(x, f, stat, ids, 0, 1) },
+		"CrossEntropyGrad": func() { s.CrossEntropyGrad(x, f, stat, ids, 0, 1, 30) },
 		"Gather":           func() { s.Gather(y, table, ids, 0) },
 		"ScatterAdd":       func() { s.ScatterAdd(dTable, y, ids, 0) },
 		"AdamW": func() {

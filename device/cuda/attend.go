@@ -33,8 +33,8 @@ func (s *Stream) Attention(out, lse, q, k, v device.Mat, spec device.AttentionSp
 		if q.Rows == 0 {
 			return nil
 		}
-		args := append(s.args[:0], ptr(out.Mem), ptr(lse.Mem), ptr(q.Mem), ptr(k.Mem), ptr(v.Mem), ptr(spec.Docs.Start))
-		args = append(sizes(args, q, spec), stride(out), stride(q), stride(k), stride(v), f32(spec.Scale))
+		args := append(s.args[:0], ptr(out.Mem), ptr(lse.Mem), ptr(q.Mem), ptr(k.Mem), ptr(v.Mem), ptr(spec.Sinks.Mem), ptr(spec.Docs.Start))
+		args = append(sizes(args, q, spec), stride(out), stride(q), stride(k), stride(v), f32(spec.Scale), f32(spec.SoftCap))
 		return s.attend("attention", q, spec, args)
 	})
 }
@@ -50,7 +50,7 @@ func splits(rows, keys int, spec device.AttentionSpec) int {
 	return max(n, 1)
 }
 
-// AttentionGrad implements device.AttentionOps. It leaves in delta the sum over each head of out times its gradient.
+// AttentionGrad implements device.AttentionOps.
 func (s *Stream) AttentionGrad(dq, dk, dv, dout, q, k, v, out, lse, delta device.Mat, spec device.AttentionSpec) {
 	s.operands.AttentionGrad(dq, dk, dv, dout, q, k, v, out, lse, delta, spec)
 	s.enqueue(func() error {
@@ -66,7 +66,7 @@ func (s *Stream) AttentionGrad(dq, dk, dv, dout, q, k, v, out, lse, delta device
 			return append(to, ptr(dout.Mem), ptr(q.Mem), ptr(k.Mem), ptr(v.Mem), ptr(lse.Mem), ptr(delta.Mem))
 		}
 		last := func(to []arg) []arg {
-			return append(to, stride(dout), stride(q), stride(k), stride(v), f32(spec.Scale))
+			return append(to, stride(dout), stride(q), stride(k), stride(v), f32(spec.Scale), f32(spec.SoftCap))
 		}
 		keys := func(part driver.DevicePtr, n int) error {
 			args := read(append(s.args[:0], ptr(dk.Mem), ptr(dv.Mem), at(part)))
@@ -107,6 +107,23 @@ func (s *Stream) attend(name string, q device.Mat, spec device.AttentionSpec, ar
 		return fmt.Errorf("a scale of %g: the kernels take positive ones", spec.Scale)
 	}
 	o := named(name, typeName(q.DType))
+	if spec.SoftCap > 0 {
+		o = named(name, typeName(q.DType), "cap")
+	}
 	o.head = spec.HeadDim
 	return s.launch(o, args...)
+}
+
+// SinkGrad implements device.AttentionOps.
+func (s *Stream) SinkGrad(dsinks, sinks, lse, delta device.Mat) {
+	s.operands.SinkGrad(dsinks, sinks, lse, delta)
+	s.enqueue(func() error {
+		if empty(lse) {
+			return nil
+		}
+		return s.sumRows(dsinks, biasSlices, func(w driver.DevicePtr) error {
+			return s.launch(named("sink_grad", typeName(sinks.DType)), at(w), ptr(sinks.Mem), ptr(lse.Mem), ptr(delta.Mem),
+				i32(lse.Rows), i32(sinks.Cols), i32(biasSlices))
+		})
+	})
 }

@@ -14,13 +14,18 @@ func (s *Stream) LSEInit(stat device.Mat) {
 }
 
 // LSEUpdate implements device.HeadOps.
-func (s *Stream) LSEUpdate(stat, logits device.Mat, targets device.Mem, first int) {
-	s.operands.LSEUpdate(stat, logits, targets, first)
+func (s *Stream) LSEUpdate(stat, logits device.Mat, targets device.Mem, first int, softCap float32) {
+	s.operands.LSEUpdate(stat, logits, targets, first, softCap)
 	s.enqueue(func() error {
 		if empty(logits) {
 			return nil
 		}
-		return s.launch(named("lse_update"), ptr(stat.Mem), ptr(logits.Mem), ptr(targets), i32(logits.Rows), i32(logits.Cols), i32(first), stride(logits))
+		o := named("lse_update")
+		if softCap > 0 {
+			o = named("lse_update", "cap")
+		}
+		return s.launch(o, ptr(stat.Mem), ptr(logits.Mem), ptr(targets), i32(logits.Rows), i32(logits.Cols), i32(first),
+			stride(logits), f32(softCap))
 	})
 }
 
@@ -36,14 +41,18 @@ func (s *Stream) TokenLoss(loss, stat device.Mat, targets device.Mem) {
 }
 
 // CrossEntropyGrad implements device.HeadOps.
-func (s *Stream) CrossEntropyGrad(dlogits, logits, stat device.Mat, targets device.Mem, first int, scale float32) {
-	s.operands.CrossEntropyGrad(dlogits, logits, stat, targets, first, scale)
+func (s *Stream) CrossEntropyGrad(dlogits, logits, stat device.Mat, targets device.Mem, first int, scale, softCap float32) {
+	s.operands.CrossEntropyGrad(dlogits, logits, stat, targets, first, scale, softCap)
 	s.enqueue(func() error {
 		if empty(logits) {
 			return nil
 		}
-		return s.launch(named("ce_grad", typeName(dlogits.DType)), ptr(dlogits.Mem), ptr(logits.Mem), ptr(stat.Mem), ptr(targets),
-			i32(logits.Rows), i32(logits.Cols), i32(first), stride(dlogits), stride(logits), f32(scale))
+		o := named("ce_grad", typeName(dlogits.DType))
+		if softCap > 0 {
+			o = named("ce_grad", typeName(dlogits.DType), "cap")
+		}
+		return s.launch(o, ptr(dlogits.Mem), ptr(logits.Mem), ptr(stat.Mem), ptr(targets),
+			i32(logits.Rows), i32(logits.Cols), i32(first), stride(dlogits), stride(logits), f32(scale), f32(softCap))
 	})
 }
 

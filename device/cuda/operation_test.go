@@ -67,10 +67,17 @@ func TestTabulate(t *testing.T) {
 		check(heads("attention", "bf16", 64), "attention.bf16.h64.a16", "attention.bf16.h64.any", "attention.bf16.h128.any")
 		check(heads("attention_dq", "bf16", 65), "attention_dq.bf16.h128.any", "attention_dq.bf16.h256.any")
 		check(heads("attention_dkdv", "f32", 64), "attention_dkdv.f32.h64.any")
+		capped := func(name, dtype string, width int) operation {
+			o := named(name, dtype, "cap")
+			o.head = width
+			return o
+		}
+		check(capped("attention", "bf16", 64), "attention.bf16.cap.h64.a16", "attention.bf16.cap.h128.any")
+		check(capped("attention", "bf16", 80), "attention.bf16.cap.h128.any", "attention.bf16.cap.h256.any")
 		for _, name := range []string{"attention", "attention_dkdv", "attention_dq"} {
 			for _, dtype := range []string{"f32", "bf16"} {
 				for width := 1; width <= maxHeadDim; width++ {
-					if len(table[heads(name, dtype, width)]) == 0 {
+					if len(table[heads(name, dtype, width)]) == 0 || len(table[capped(name, dtype, width)]) == 0 {
 						t.Errorf("%s.%s has no kernel for heads of %d columns", name, dtype, width)
 					}
 				}

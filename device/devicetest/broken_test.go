@@ -30,6 +30,10 @@ type (
 	forgetsResid struct{ device.Stream }
 	noWindow     struct{ device.Stream }
 	noDocuments  struct{ device.Stream }
+	noSinks      struct{ device.Stream }
+	noSlope      struct{ device.Stream }
+	overSinks    struct{ device.Stream }
+	noLogitCap   struct{ device.Stream }
 	turnsBack    struct{ device.Stream }
 	forgetsBias  struct{ device.Stream }
 	zeroTargets  struct{ device.Stream }
@@ -67,6 +71,26 @@ func (s noDocuments) AttentionGrad(dq, dk, dv, dout, q, k, v, out, lse, delta de
 	s.Stream.AttentionGrad(dq, dk, dv, dout, q, k, v, out, lse, delta, spec)
 }
 
+func (s noSinks) Attention(out, lse, q, k, v device.Mat, spec device.AttentionSpec) {
+	spec.Sinks = device.Mat{}
+	s.Stream.Attention(out, lse, q, k, v, spec)
+}
+
+func (s noSlope) AttentionGrad(dq, dk, dv, dout, q, k, v, out, lse, delta device.Mat, spec device.AttentionSpec) {
+	spec.SoftCap = 0
+	s.Stream.AttentionGrad(dq, dk, dv, dout, q, k, v, out, lse, delta, spec)
+}
+
+func (s overSinks) SinkGrad(dsinks, sinks, lse, delta device.Mat) {
+	s.Stream.Zero(dsinks.Mem)
+	s.Stream.SinkGrad(dsinks, sinks, lse, delta)
+}
+
+func (s noLogitCap) CrossEntropyGrad(dlogits, logits, stat device.Mat, targets device.Mem, first int,
+	scale, softCap float32) {
+	s.Stream.CrossEntropyGrad(dlogits, logits, stat, targets, first, scale, 0)
+}
+
 func (s turnsBack) RoPE(y, x, bias device.Mat, heads int, cos, sin device.Mat, positions device.Mem, inverse bool) {
 	s.Stream.RoPE(y, x, bias, heads, cos, sin, positions, false)
 }
@@ -75,9 +99,9 @@ func (s forgetsBias) RoPE(y, x, bias device.Mat, heads int, cos, sin device.Mat,
 	s.Stream.RoPE(y, x, device.Mat{}, heads, cos, sin, positions, inverse)
 }
 
-func (s zeroTargets) CrossEntropyGrad(dlogits, logits, stat device.Mat, targets device.Mem, first int, scale float32) {
+func (s zeroTargets) CrossEntropyGrad(dlogits, logits, stat device.Mat, targets device.Mem, first int, scale, softCap float32) {
 	s.Stream.Zero(targets)
-	s.Stream.CrossEntropyGrad(dlogits, logits, stat, targets, first, scale)
+	s.Stream.CrossEntropyGrad(dlogits, logits, stat, targets, first, scale, softCap)
 }
 
 func (s fromZero) Gather(y, table device.Mat, ids device.Mem, first int) {
@@ -114,6 +138,10 @@ var breaks = []struct {
 	{"forgets the residual", "RMSNormGrad", func(s device.Stream) device.Stream { return forgetsResid{s} }},
 	{"ignores the window", "Attention", func(s device.Stream) device.Stream { return noWindow{s} }},
 	{"attends across documents", "Attention", func(s device.Stream) device.Stream { return noDocuments{s} }},
+	{"forgets the sinks", "Attention", func(s device.Stream) device.Stream { return noSinks{s} }},
+	{"forgets the soft cap in the gradient", "Attention", func(s device.Stream) device.Stream { return noSlope{s} }},
+	{"overwrites the gradient of sinks", "Attention", func(s device.Stream) device.Stream { return overSinks{s} }},
+	{"forgets the soft cap of logits", "CrossEntropy", func(s device.Stream) device.Stream { return noLogitCap{s} }},
 	{"never turns back", "RoPE", func(s device.Stream) device.Stream { return turnsBack{s} }},
 	{"forgets the bias of a rotation", "RoPE", func(s device.Stream) device.Stream { return forgetsBias{s} }},
 	{"takes all targets for token 0", "CrossEntropy", func(s device.Stream) device.Stream { return zeroTargets{s} }},

@@ -64,6 +64,11 @@ func (s *faultyStream) AttentionGrad(dq, dk, dv, dout, q, k, v, out, lse, delta 
 	s.op(func() { s.inner.AttentionGrad(dq, dk, dv, dout, q, k, v, out, lse, delta, spec) })
 }
 
+func (s *faultyStream) SinkGrad(dsinks, sinks, lse, delta device.Mat) {
+	s.operands.SinkGrad(dsinks, sinks, lse, delta)
+	s.op(func() { s.inner.SinkGrad(dsinks, sinks, lse, delta) })
+}
+
 func (s *faultyStream) SwiGLU(y, gateUp device.Mat) {
 	s.operands.SwiGLU(y, gateUp)
 	s.op(func() { s.inner.SwiGLU(y, gateUp) })
@@ -79,9 +84,9 @@ func (s *faultyStream) LSEInit(stat device.Mat) {
 	s.op(func() { s.inner.LSEInit(stat) })
 }
 
-func (s *faultyStream) LSEUpdate(stat, logits device.Mat, targets device.Mem, first int) {
-	s.operands.LSEUpdate(stat, logits, targets, first)
-	s.op(func() { s.inner.LSEUpdate(stat, logits, targets, first) })
+func (s *faultyStream) LSEUpdate(stat, logits device.Mat, targets device.Mem, first int, softCap float32) {
+	s.operands.LSEUpdate(stat, logits, targets, first, softCap)
+	s.op(func() { s.inner.LSEUpdate(stat, logits, targets, first, softCap) })
 }
 
 func (s *faultyStream) TokenLoss(loss, stat device.Mat, targets device.Mem) {
@@ -89,9 +94,9 @@ func (s *faultyStream) TokenLoss(loss, stat device.Mat, targets device.Mem) {
 	s.op(func() { s.inner.TokenLoss(loss, stat, targets) })
 }
 
-func (s *faultyStream) CrossEntropyGrad(dlogits, logits, stat device.Mat, targets device.Mem, first int, scale float32) {
-	s.operands.CrossEntropyGrad(dlogits, logits, stat, targets, first, scale)
-	s.op(func() { s.inner.CrossEntropyGrad(dlogits, logits, stat, targets, first, scale) })
+func (s *faultyStream) CrossEntropyGrad(dlogits, logits, stat device.Mat, targets device.Mem, first int, scale, softCap float32) {
+	s.operands.CrossEntropyGrad(dlogits, logits, stat, targets, first, scale, softCap)
+	s.op(func() { s.inner.CrossEntropyGrad(dlogits, logits, stat, targets, first, scale, softCap) })
 }
 
 func (s *faultyStream) Sum(dst device.Mem, x device.Mat) {

@@ -238,25 +238,40 @@ func testRoPE(r *rig) {
 }
 
 func testAttention(r *rig) {
-	type attention struct{ rows, heads, kvHeads, headDim, window, docs int }
-	cases := []attention{{1, 1, 1, 2, 0, 1}, {3, 2, 1, 16, 0, 1}, {17, 3, 3, 6, 4, 2}, {37, 4, 2, 64, 0, 5}, {131, 3, 1, 64, 100, 3},
-		{131, 2, 2, 80, 1, 1}, {300, 2, 1, 16, 0, 2}, {300, 3, 1, 8, 131, 1}}
+	type attention struct {
+		rows, heads, kvHeads, headDim, window, docs int
+		softCap                                     float32
+		sinks                                       bool
+	}
+	cases := []attention{{1, 1, 1, 2, 0, 1, 0, false}, {3, 2, 1, 16, 0, 1, 0, false}, {17, 3, 3, 6, 4, 2, 0, false}, {37, 4, 2, 64, 0, 5, 0, false},
+		{131, 3, 1, 64, 100, 3, 0, false}, {131, 2, 2, 80, 1, 1, 0, false}, {300, 2, 1, 16, 0, 2, 0, false}, {300, 3, 1, 8, 131, 1, 0, false},
+		{17, 2, 1, 6, 4, 2, 0.5, false}, {131, 2, 1, 80, 0, 3, 50, false}, {131, 4, 2, 16, 60, 2, 0, true}, {70, 2, 2, 64, 20, 2, 2, true}}
 	if r.suite.Align > 0 {
-		cases = append(cases, []attention{{197, 2, 1, 64, 0, 2}, {197, 2, 1, 128, 0, 2}, {131, 1, 1, 128, 70, 1}, {150, 1, 1, 256, 0, 2}}...)
+		cases = append(cases, []attention{{197, 2, 1, 64, 0, 2, 0, false}, {197, 2, 1, 128, 0, 2, 0, false}, {131, 1, 1, 128, 70, 1, 0, false},
+			{150, 1, 1, 256, 0, 2, 0, false}, {133, 2, 1, 256, 40, 1, 0, false},
+			{140, 2, 1, 64, 50, 2, 0, true}, {140, 2, 1, 64, 0, 2, 1, false}, {133, 2, 1, 80, 30, 2, 3, true}, {133, 1, 1, 128, 0, 2, 50, true},
+			{99, 2, 1, 256, 40, 2, 50, false}, {70, 1, 1, 256, 0, 2, 0, true}}...)
 	}
 	for _, s := range cases {
 		for _, d := range types {
 			what := fmt.Sprintf("%v %+v", d, s)
 			starts, ends := r.documents(s.rows, s.docs)
 			ref := &refSpec{heads: s.heads, kvHeads: s.kvHeads, headDim: s.headDim, scale: float64(float32(1 / math.Sqrt(float64(s.headDim)))),
-				window: s.window, start: starts}
+				window: s.window, softCap: float64(s.softCap), start: starts}
 			positions := make([]int32, s.rows)
 			for i := range positions {
 				positions[i] = int32(i) - starts[i]
 			}
 			spec := device.AttentionSpec{Heads: s.heads, KVHeads: s.kvHeads, HeadDim: s.headDim, Scale: float32(ref.scale), Window: s.window,
-				Docs: device.Docs{Positions: r.ints("positions", positions).Mem, Start: r.ints("start", starts).Mem, End: r.ints("end", ends).Mem}}
+				SoftCap: s.softCap,
+				Docs:    device.Docs{Positions: r.ints("positions", positions).Mem, Start: r.ints("start", starts).Mem, End: r.ints("end", ends).Mem}}
 			queries, keys := s.heads*s.headDim, s.kvHeads*s.headDim
+
+			sinks := &matrix{}
+			if s.sinks { // from far below the scores to far above them
+				sinks = r.filled(r.output("sinks", d, 1, s.heads), func(i int) float64 { return float64(9*i-6) + r.rng.NormFloat64() })
+				spec.Sinks, ref.sinks = sinks.Mat, sinks.v
+			}
 
 			// Queries, keys and values are columns of one matrix, as a fused projection leaves them; so are their gradients.
 			qkv := r.normal("qkv", d, s.rows, queries+2*keys)
@@ -268,11 +283,8 @@ func testAttention(r *rig) {
 			r.near(what, lse, wantLSE, 4)
 
 			// What forward wrote is an input now, as it was written.
-			for _, m := range []*matrix{out, lse} {
-				for i := range m.v {
-					m.v[i] = m.decode(r.image, i)
-				}
-			}
+			out.refresh(r.image)
+			lse.refresh(r.image)
 			dout := r.normal("dout", d, s.rows, queries)
 			dqkv := r.output("dqkv", d, s.rows, queries+2*keys)
 			dq, dk, dv := dqkv.columns(0, queries), dqkv.columns(queries, keys), dqkv.columns(queries+keys, keys)
@@ -284,9 +296,23 @@ func testAttention(r *rig) {
 			r.near(what, dq, wantQ, 8)
 			r.near(what, dk, wantK, 8*math.Sqrt(float64(s.heads/s.kvHeads)))
 			r.near(what, dv, wantV, 8*math.Sqrt(float64(s.heads/s.kvHeads)))
-			r.scratch(delta)
+			r.near(what, delta, refDelta(dout.v, out.v, ref), math.Sqrt(float64(s.headDim)))
+			if s.sinks {
+				delta.refresh(r.image)
+				dsinks := r.normal("dsinks", tensor.F32, 1, s.heads)
+				want := sum(dsinks.v, refSinkGrad(sinks.v, lse.v, delta.v))
+				r.run(func(st device.Stream) { st.SinkGrad(dsinks.Mat, sinks.Mat, lse.Mat, delta.Mat) })
+				r.near(what, dsinks, want, math.Sqrt(float64(s.rows*s.headDim)))
+			}
 			r.finish(what)
 		}
+	}
+}
+
+// refresh takes what an operation wrote to m for its numbers.
+func (m *matrix) refresh(image []byte) {
+	for i := range m.v {
+		m.v[i] = m.decode(image, i)
 	}
 }
 
@@ -367,7 +393,10 @@ func testSwiGLU(r *rig) {
 }
 
 func testCrossEntropy(r *rig) {
-	for _, s := range []struct{ rows, vocab, tile int }{{1, 1, 1}, {3, 17, 17}, {17, 100, 37}, {37, 1031, 300}, {131, 700, 131}} {
+	for _, s := range []struct {
+		rows, vocab, tile int
+		softCap           float32
+	}{{1, 1, 1, 0}, {3, 17, 17, 0}, {17, 100, 37, 0}, {37, 1031, 300, 0}, {131, 700, 131, 0}, {17, 100, 37, 30}, {5, 2500, 1300, 3}} {
 		for _, d := range types {
 			what := fmt.Sprintf("%v %+v", d, s)
 			logits := r.filled(r.output("logits", tensor.F32, s.rows, s.vocab), func(i int) float64 {
@@ -383,7 +412,7 @@ func testCrossEntropy(r *rig) {
 			ids := r.ints("targets", targets)
 			stat, loss := r.stat("stat", s.rows, 3), r.output("loss", tensor.F32, 1, s.rows)
 			grad := r.output("dlogits", d, s.rows, s.vocab)
-			wantLoss, wantGrad := refCrossEntropy(logits.v, targets, s.vocab)
+			wantLoss, wantGrad := refCrossEntropy(logits.v, targets, s.vocab, float64(s.softCap))
 			const scale = 0x1p-7
 			for i := range wantGrad {
 				wantGrad[i] *= scale
@@ -395,10 +424,10 @@ func testCrossEntropy(r *rig) {
 			}
 			r.run(func(st device.Stream) {
 				st.LSEInit(stat.Mat)
-				tiles(func(first, n int) { st.LSEUpdate(stat.Mat, logits.ColRange(first, n), ids.Mem, first) })
+				tiles(func(first, n int) { st.LSEUpdate(stat.Mat, logits.ColRange(first, n), ids.Mem, first, s.softCap) })
 				st.TokenLoss(loss.Mat, stat.Mat, ids.Mem)
 				tiles(func(first, n int) {
-					st.CrossEntropyGrad(grad.ColRange(first, n), logits.ColRange(first, n), stat.Mat, ids.Mem, first, scale)
+					st.CrossEntropyGrad(grad.ColRange(first, n), logits.ColRange(first, n), stat.Mat, ids.Mem, first, scale, s.softCap)
 				})
 			})
 			r.near(what, loss, wantLoss, 200)

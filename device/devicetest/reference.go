@@ -87,7 +87,23 @@ type refSpec struct {
 	heads, kvHeads, headDim int
 	scale                   float64
 	window                  int
+	softCap                 float64
+	sinks                   []float64 // none: nil
 	start                   []int32
+}
+
+// capped is x bounded by softCap, which is none if it is 0, and the derivative of that.
+func capped(x, softCap float64) (y, slope float64) {
+	if softCap == 0 {
+		return x, 1
+	}
+	t := math.Tanh(x / softCap)
+	return softCap * t, 1 - t*t
+}
+
+// score is that of head h of query t and key j, and its derivative by the uncapped one.
+func (s *refSpec) score(q, k []float64, t, h, j int) (y, slope float64) {
+	return capped(s.scale*s.dot(q, t, s.heads, h, k, j, s.kvHeads, h/(s.heads/s.kvHeads)), s.softCap)
 }
 
 // first is the first key that position t sees; the last is t.
@@ -116,11 +132,17 @@ func refAttention(q, k, v []float64, s *refSpec) (out, lse []float64) {
 			first := s.first(t)
 			scores := make([]float64, t+1-first)
 			top := math.Inf(-1)
+			if s.sinks != nil {
+				top = s.sinks[h]
+			}
 			for j := range scores {
-				scores[j] = s.scale * s.dot(q, t, s.heads, h, k, first+j, s.kvHeads, kv)
+				scores[j], _ = s.score(q, k, t, h, first+j)
 				top = max(top, scores[j])
 			}
 			sum := 0.0
+			if s.sinks != nil {
+				sum = math.Exp(s.sinks[h] - top)
+			}
 			for _, x := range scores {
 				sum += math.Exp(x - top)
 			}
@@ -143,8 +165,9 @@ func refAttentionGrad(dout, q, k, v, out, lse []float64, s *refSpec) (dq, dk, dv
 			kv := h / (s.heads / s.kvHeads)
 			delta := s.dot(dout, t, s.heads, h, out, t, s.heads, h)
 			for j := s.first(t); j <= t; j++ {
-				p := math.Exp(s.scale*s.dot(q, t, s.heads, h, k, j, s.kvHeads, kv) - lse[t*s.heads+h])
-				ds := p * (s.dot(dout, t, s.heads, h, v, j, s.kvHeads, kv) - delta) * s.scale
+				score, slope := s.score(q, k, t, h, j)
+				p := math.Exp(score - lse[t*s.heads+h])
+				ds := p * (s.dot(dout, t, s.heads, h, v, j, s.kvHeads, kv) - delta) * slope * s.scale
 				for c := range s.headDim {
 					qi, ki := (t*s.heads+h)*s.headDim+c, (j*s.kvHeads+kv)*s.headDim+c
 					dv[ki] += p * dout[qi]
@@ -155,6 +178,25 @@ func refAttentionGrad(dout, q, k, v, out, lse []float64, s *refSpec) (dq, dk, dv
 		}
 	}
 	return dq, dk, dv
+}
+
+// refDelta is the sum over each head of out*dout.
+func refDelta(dout, out []float64, s *refSpec) []float64 {
+	delta := make([]float64, len(s.start)*s.heads)
+	for i := range delta {
+		delta[i] = s.dot(dout, i/s.heads, s.heads, i%s.heads, out, i/s.heads, s.heads, i%s.heads)
+	}
+	return delta
+}
+
+// refSinkGrad is the gradient of the sinks.
+func refSinkGrad(sinks, lse, delta []float64) []float64 {
+	d := make([]float64, len(sinks))
+	for i := range lse {
+		h := i % len(sinks)
+		d[h] -= math.Exp(sinks[h]-lse[i]) * delta[i]
+	}
+	return d
 }
 
 func sigmoid(x float64) float64 { return 1 / (1 + math.Exp(-x)) }
@@ -185,13 +227,16 @@ func refSwiGLUGrad(dy, gateUp []float64, rows int) []float64 {
 }
 
 // refCrossEntropy is the loss of each row and the gradient of their sum, for whole rows of n logits.
-func refCrossEntropy(logits []float64, targets []int32, n int) (loss, grad []float64) {
+func refCrossEntropy(logits []float64, targets []int32, n int, softCap float64) (loss, grad []float64) {
 	loss, grad = make([]float64, len(targets)), make([]float64, len(logits))
 	for t, target := range targets {
 		if target < 0 {
 			continue
 		}
-		row := logits[t*n : (t+1)*n]
+		row, slopes := make([]float64, n), make([]float64, n)
+		for i, x := range logits[t*n : (t+1)*n] {
+			row[i], slopes[i] = capped(x, softCap)
+		}
 		top, sum := math.Inf(-1), 0.0
 		for _, x := range row {
 			top = max(top, x)
@@ -204,6 +249,9 @@ func refCrossEntropy(logits []float64, targets []int32, n int) (loss, grad []flo
 			grad[t*n+i] = math.Exp(x-top) / sum
 		}
 		grad[t*n+int(target)]--
+		for i, slope := range slopes {
+			grad[t*n+i] *= slope
+		}
 	}
 	return loss, grad
 }

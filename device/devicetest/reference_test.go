@@ -51,14 +51,25 @@ func TestReferenceGradients(t *testing.T) {
 	check("SwiGLU", gateUp, refSwiGLUGrad(dh, gateUp, 3), func() float64 { return inner(dh, refSwiGLU(gateUp, 3)) })
 
 	logits, targets := normal(4*7), []int32{3, -1, 0, 6}
-	_, dlogits := refCrossEntropy(logits, targets, 7)
-	check("CrossEntropy", logits, dlogits, func() float64 {
-		loss, _ := refCrossEntropy(logits, targets, 7)
-		return inner(loss, []float64{1, 1, 1, 1})
-	})
+	for _, softCap := range []float64{0, 1.5} {
+		_, dlogits := refCrossEntropy(logits, targets, 7, softCap)
+		check("CrossEntropy", logits, dlogits, func() float64 {
+			loss, _ := refCrossEntropy(logits, targets, 7, softCap)
+			return inner(loss, []float64{1, 1, 1, 1})
+		})
+	}
 
-	for _, window := range []int{0, 2} {
-		spec := &refSpec{heads: 4, kvHeads: 2, headDim: 3, scale: 0.6, window: window, start: []int32{0, 0, 0, 3, 3, 3}}
+	for variant := range 8 {
+		spec := &refSpec{heads: 4, kvHeads: 2, headDim: 3, scale: 0.6, start: []int32{0, 0, 0, 3, 3, 3}}
+		if variant&1 != 0 {
+			spec.window = 2
+		}
+		if variant&2 != 0 {
+			spec.softCap = 0.8
+		}
+		if variant&4 != 0 {
+			spec.sinks = []float64{-1, 0, 0.5, 3}
+		}
 		q, k, v, dout := normal(6*12), normal(6*6), normal(6*6), normal(6*12)
 		f := func() float64 { out, _ := refAttention(q, k, v, spec); return inner(dout, out) }
 		out, lse := refAttention(q, k, v, spec)
@@ -66,6 +77,9 @@ func TestReferenceGradients(t *testing.T) {
 		check("Attention q", q, dq, f)
 		check("Attention k", k, dk, f)
 		check("Attention v", v, dv, f)
+		if spec.sinks != nil {
+			check("Attention sinks", spec.sinks, refSinkGrad(spec.sinks, lse, refDelta(dout, out, spec)), f)
+		}
 	}
 
 	angles := normal(4 * 3)

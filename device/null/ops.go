@@ -60,6 +60,11 @@ func (s *stream) AttentionGrad(dq, dk, dv, dout, q, k, v, out, lse, delta device
 	s.count(5 * attentionFLOPs(q.Rows, spec) / 2)
 }
 
+func (s *stream) SinkGrad(dsinks, sinks, lse, delta device.Mat) {
+	s.operands.SinkGrad(dsinks, sinks, lse, delta)
+	s.count(0)
+}
+
 func (s *stream) SwiGLU(y, gateUp device.Mat) {
 	s.operands.SwiGLU(y, gateUp)
 	s.count(0)
@@ -75,8 +80,8 @@ func (s *stream) LSEInit(stat device.Mat) {
 	s.count(0)
 }
 
-func (s *stream) LSEUpdate(stat, logits device.Mat, targets device.Mem, first int) {
-	s.operands.LSEUpdate(stat, logits, targets, first)
+func (s *stream) LSEUpdate(stat, logits device.Mat, targets device.Mem, first int, softCap float32) {
+	s.operands.LSEUpdate(stat, logits, targets, first, softCap)
 	s.count(0)
 }
 
@@ -85,8 +90,8 @@ func (s *stream) TokenLoss(loss, stat device.Mat, targets device.Mem) {
 	s.count(0)
 }
 
-func (s *stream) CrossEntropyGrad(dlogits, logits, stat device.Mat, targets device.Mem, first int, scale float32) {
-	s.operands.CrossEntropyGrad(dlogits, logits, stat, targets, first, scale)
+func (s *stream) CrossEntropyGrad(dlogits, logits, stat device.Mat, targets device.Mem, first int, scale, softCap float32) {
+	s.operands.CrossEntropyGrad(dlogits, logits, stat, targets, first, scale, softCap)
 	s.count(0)
 }
 

@@ -33,10 +33,14 @@ type Spec struct {
 	Heads, KVHeads, HeadDim int
 	Scale                   float32 // multiplies the scores; positive
 	Window                  int     // keys that a query sees at most, itself included; 0: all
+	SoftCap                 float32 // SoftCap*tanh(score/SoftCap) takes the place of a scaled score; 0: none
 	DocStart                []int32 // [T], the first position of t's document; DocStart[t] <= t
+
+	Sinks kernels.Vec // [Heads], forward only: logits that the sums of the heads' softmaxes count; of length 0: none
 
 	// Backward only.
 	DOut       kernels.Mat // [T, Heads*HeadDim]
+	Delta      []float32   // [T*Heads], written: row sums of DOut*Out
 	DQ, DK, DV kernels.Mat // written; may be Q, K, V only if nothing reads those any more, so they must not be
 	HeadGrads  []float32   // scratch that all tasks share, HeadGradsLen long
 }
@@ -66,6 +70,12 @@ func (s *Spec) Check(backward bool) error {
 		if m.mat.Rows != t || m.mat.Cols != m.cols || m.mat.Stride < m.cols || m.mat.DType != s.Q.DType {
 			return fmt.Errorf("attention: %s is %s [%d, %d], expected %s [%d, %d]", m.name, m.mat.DType, m.mat.Rows, m.mat.Cols, s.Q.DType, t, m.cols)
 		}
+	}
+	if s.Sinks.Len != 0 && s.Sinks.Len != s.Heads {
+		return fmt.Errorf("attention: Sinks has %d elements, needs %d", s.Sinks.Len, s.Heads)
+	}
+	if backward && len(s.Delta) != t*s.Heads {
+		return fmt.Errorf("attention: Delta has %d elements, needs %d", len(s.Delta), t*s.Heads)
 	}
 	if len(s.LSE) != t*s.Heads {
 		return fmt.Errorf("attention: LSE has %d elements, needs %d", len(s.LSE), t*s.Heads)

@@ -76,6 +76,7 @@ func newProblem(rng *rand.Rand, dtype tensor.DType, t, heads, kvHeads, headDim, 
 	for i := range s.HeadGrads {
 		s.HeadGrads[i] = poison()
 	}
+	s.Delta = make([]float32, t*heads)
 	start := 0
 	for i := range s.DocStart {
 		if i > 0 && rng.IntN(t) < docs {
@@ -156,7 +157,7 @@ func (p problem) reference() map[string]float64 {
 	qc, kc := p.Heads*p.HeadDim, p.KVHeads*p.HeadDim
 	q, key, value, dout := floats(p.Q), floats(p.K), floats(p.V), floats(p.DOut)
 	out, dq, dk, dv := make(array, p.t*qc), make(array, p.t*qc), make(array, p.t*kc), make(array, p.t*kc)
-	lse := make(array, p.t*p.Heads)
+	lse, dsinks := make(array, p.t*p.Heads), make(array, p.Heads)
 	for h := range p.Heads {
 		kv, d := h/(p.Heads/p.KVHeads), p.HeadDim
 		for t := range p.t {
@@ -164,19 +165,30 @@ func (p problem) reference() map[string]float64 {
 			if p.Window > 0 {
 				lo = max(lo, t-p.Window+1)
 			}
-			prob := make(array, t+1-lo)
+			prob, slope := make(array, t+1-lo), make(array, t+1-lo)
 			most := math.Inf(-1)
+			if p.Sinks.Len > 0 {
+				most = float64(p.Sinks.At(h))
+			}
 			for j := range prob {
 				for c := range d {
 					prob[j] += q[t*qc+h*d+c] * key[(lo+j)*kc+kv*d+c]
 				}
 				prob[j] *= float64(p.Scale)
+				slope[j] = 1
+				if limit := float64(p.SoftCap); limit > 0 {
+					th := math.Tanh(prob[j] / limit)
+					prob[j], slope[j] = limit*th, 1-th*th
+				}
 				most = max(most, prob[j])
 			}
 			var sum, delta float64
 			for j := range prob {
 				prob[j] = math.Exp(prob[j] - most)
 				sum += prob[j]
+			}
+			if p.Sinks.Len > 0 {
+				sum += math.Exp(float64(p.Sinks.At(h)) - most)
 			}
 			lse[t*p.Heads+h] = most + math.Log(sum)
 			for j := range prob {
@@ -188,12 +200,15 @@ func (p problem) reference() map[string]float64 {
 			for c := range d {
 				delta += dout[t*qc+h*d+c] * out[t*qc+h*d+c]
 			}
+			if p.Sinks.Len > 0 {
+				dsinks[h] -= math.Exp(float64(p.Sinks.At(h))-lse[t*p.Heads+h]) * delta
+			}
 			for j := range prob {
 				var dp float64
 				for c := range d {
 					dp += dout[t*qc+h*d+c] * value[(lo+j)*kc+kv*d+c]
 				}
-				ds := prob[j] * (dp - delta) * float64(p.Scale)
+				ds := prob[j] * (dp - delta) * slope[j] * float64(p.Scale)
 				for c := range d {
 					dv[(lo+j)*kc+kv*d+c] += prob[j] * dout[t*qc+h*d+c]
 					dk[(lo+j)*kc+kv*d+c] += ds * q[t*qc+h*d+c]
@@ -213,20 +228,37 @@ func (p problem) reference() map[string]float64 {
 		return diff / max(most, 0.1)
 	}
 	return map[string]float64{"out": worst(p.Out, out), "lse": worst(kernels.MatF32(p.LSE, p.Heads), lse),
-		"dq": worst(p.DQ, dq), "dk": worst(p.DK, dk), "dv": worst(p.DV, dv)}
+		"dq": worst(p.DQ, dq), "dk": worst(p.DK, dk), "dv": worst(p.DV, dv), "dsinks": worst(kernels.MatF32(p.sinkGrad(), p.Heads), dsinks)}
+}
+
+// sinkGrad is the gradient of the sinks, of zeros where there are none.
+func (p problem) sinkGrad() []float32 {
+	d := make([]float32, p.Heads)
+	if p.Sinks.Len > 0 {
+		SinkGrad(d, p.Sinks, p.LSE, p.Delta)
+	}
+	return d
 }
 
 func TestAgainstFloat64(t *testing.T) {
-	for _, c := range []struct{ t, heads, kvHeads, headDim, window, docs int }{
-		{1, 1, 1, 8, 0, 1},
-		{7, 2, 2, 16, 0, 1},
-		{129, 3, 1, 16, 0, 3},
-		{260, 2, 1, 64, 0, 1},
-		{205, 4, 2, 80, 0, 9},
-		{70, 1, 1, 128, 0, 2},
-		{400, 2, 2, 8, 37, 2},
-		{401, 2, 1, 16, 200, 1},
-		{200, 1, 1, 24, 0, 80},
+	for _, c := range []struct {
+		t, heads, kvHeads, headDim, window, docs int
+		softCap                                  float32
+		sinks                                    bool
+	}{
+		{1, 1, 1, 8, 0, 1, 0, false},
+		{7, 2, 2, 16, 0, 1, 0, false},
+		{129, 3, 1, 16, 0, 3, 0, false},
+		{260, 2, 1, 64, 0, 1, 0, false},
+		{205, 4, 2, 80, 0, 9, 0, false},
+		{70, 1, 1, 128, 0, 2, 0, false},
+		{400, 2, 2, 8, 37, 2, 0, false},
+		{401, 2, 1, 16, 200, 1, 0, false},
+		{200, 1, 1, 24, 0, 80, 0, false},
+		{129, 2, 1, 16, 0, 3, 1.5, false},
+		{260, 2, 2, 64, 70, 1, 50, false},
+		{129, 4, 2, 16, 0, 3, 0, true},
+		{300, 3, 1, 256, 131, 2, 2, true},
 	} {
 		for _, dtype := range []tensor.DType{tensor.F32, tensor.BF16} {
 			t.Run(fmt.Sprintf("%s/%+v", dtype, c), func(t *testing.T) {
@@ -236,6 +268,11 @@ func TestAgainstFloat64(t *testing.T) {
 				}
 				rng := rand.New(rand.NewPCG(1, uint64(c.t)))
 				p := newProblem(rng, dtype, c.t, c.heads, c.kvHeads, c.headDim, c.window, c.docs)
+				p.SoftCap = c.softCap
+				if c.sinks { // some far below the scores, some far above
+					n := -8.0
+					p.Sinks = row(mat(dtype, 1, c.heads, func() float32 { n += 7; return float32(n + rng.NormFloat64()) }), 0, 0, c.heads)
+				}
 				if err := p.Check(true); err != nil {
 					t.Fatal(err)
 				}

@@ -2,13 +2,16 @@ package attention
 
 import "github.com/millrace/millrace/device/cpu/kernels"
 
-// Backward runs one of BackwardTasks: query head number task. It writes the head's columns of DQ and its part of HeadGrads.
-// When all are done, Reduce writes DK and DV.
+// Backward runs one of BackwardTasks: query head number task. It writes the head's columns of DQ and Delta and its part
+// of HeadGrads. When all are done, Reduce writes DK and DV.
 //
 // For each block of queries, then of keys, with delta = row sum of dout*out:
 //
 //	p  = exp(scale*(q k^T) - lse)      dp = dout v^T      ds = p * (dp - delta) * scale
 //	dv += p^T dout                     dk += ds^T q       dq += ds k
+//
+// With a soft cap, s' = SoftCap*tanh(s/SoftCap) takes the place of the scaled score s in p, and ds is multiplied by 1 -
+// (s'/SoftCap)^2.
 func Backward(k *kernels.Table, mul Multiplier, worker int, s *Spec, task int, scratch []byte) {
 	h, d, kv := task, s.HeadDim, task/s.group()
 	b := newBlock(s.Q.DType, d, scratch)
@@ -22,6 +25,7 @@ func Backward(k *kernels.Table, mul Multiplier, worker int, s *Spec, task int, s
 		q1 := min(q0+queryBlock, s.rows())
 		for t := q0; t < q1; t++ {
 			delta[t-q0] = k.Dot(row(s.DOut, t, h*d, (h+1)*d), row(s.Out, t, h*d, (h+1)*d))
+			s.Delta[t*s.Heads+h] = delta[t-q0]
 		}
 		clear(b.out)
 		lo, hi := s.span(q0, q1)
@@ -42,8 +46,13 @@ func Backward(k *kernels.Table, mul Multiplier, worker int, s *Spec, task int, s
 				p, ds := row(b.p, r, 0, k1-k0), row(b.ds, r, 0, k1-k0)
 				if c0 < c1 {
 					at := r * keyBlock
-					k.ScoreGrad(ds.Slice(c0, c1), p.Slice(c0, c1), b.scores[at:][c0:c1], b.dscores[at:][c0:c1],
-						s.Scale, s.LSE[(q0+r)*s.Heads+h], delta[r])
+					x, dp, scale, shift := b.scores[at:][c0:c1], b.dscores[at:][c0:c1], s.Scale, delta[r]
+					if s.SoftCap > 0 { // what is left for ScoreGrad is p*dp
+						k.SoftCap(x, x, s.Scale, s.SoftCap)
+						kernels.SoftCapGrad(dp, x, shift, s.Scale, s.SoftCap)
+						scale, shift = 1, 0
+					}
+					k.ScoreGrad(ds.Slice(c0, c1), p.Slice(c0, c1), x, dp, scale, s.LSE[(q0+r)*s.Heads+h], shift)
 				}
 				for _, v := range [...]kernels.Vec{p, ds} {
 					k.Zero(v.Slice(0, c0))
@@ -78,5 +87,18 @@ func Reduce(k *kernels.Table, s *Spec, task int) {
 	for t := t0; t < t1; t++ {
 		k.Convert(row(s.DK, t, kv*d, (kv+1)*d), kernels.F32(dk[(t-t0)*d:(t-t0+1)*d]))
 		k.Convert(row(s.DV, t, kv*d, (kv+1)*d), kernels.F32(dv[(t-t0)*d:(t-t0+1)*d]))
+	}
+}
+
+// SinkGrad subtracts from dsinks [heads] the sum over rows of exp(sinks - lse)*delta, for lse and delta [T*heads], in
+// the order of rows.
+func SinkGrad(dsinks []float32, sinks kernels.Vec, lse, delta []float32) {
+	heads := len(dsinks)
+	for h := range heads {
+		sink, sum := sinks.At(h), float32(0)
+		for at := h; at < len(lse); at += heads {
+			sum += float32(kernels.Exp(sink-lse[at]) * delta[at])
+		}
+		dsinks[h] -= sum
 	}
 }

@@ -10,7 +10,8 @@ import (
 // rows and head of Out and LSE.
 //
 // For each block of keys: s = scale * q k^T; m' = max(m, row maximum); p = exp(s - m'); sum = sum*exp(m - m') + row sum of p;
-// out = out*exp(m - m') + p v. At the end out/sum, and LSE = m + log(sum).
+// out = out*exp(m - m') + p v. At the end out/sum, and LSE = m + log(sum). A soft cap changes s; a sink is one more
+// score, after all others, without a value.
 func Forward(k *kernels.Table, mul Multiplier, worker int, s *Spec, task int, scratch []byte) {
 	h, d := task/s.queryBlocks(), s.HeadDim
 	q0 := task % s.queryBlocks() * queryBlock
@@ -24,6 +25,10 @@ func Forward(k *kernels.Table, mul Multiplier, worker int, s *Spec, task int, sc
 		b.max[i] = float32(math.Inf(-1))
 	}
 
+	scale := s.Scale
+	if s.SoftCap > 0 {
+		scale = 1 // what is capped is scaled
+	}
 	lo, hi := s.span(q0, q1)
 	for k0 := lo; k0 < hi; k0 += keyBlock {
 		k1 := min(k0+keyBlock, hi)
@@ -40,7 +45,10 @@ func Forward(k *kernels.Table, mul Multiplier, worker int, s *Spec, task int, sc
 			p := row(b.p, r, 0, k1-k0)
 			if c0 < c1 {
 				x := b.scores[r*keyBlock:][c0:c1]
-				m := max(b.max[r], float32(k.Max(x)*s.Scale))
+				if s.SoftCap > 0 {
+					k.SoftCap(x, x, s.Scale, s.SoftCap)
+				}
+				m := max(b.max[r], float32(k.Max(x)*scale))
 				if b.max[r] != m {
 					alpha := kernels.Exp(b.max[r] - m)
 					b.sum[r] *= alpha
@@ -48,7 +56,7 @@ func Forward(k *kernels.Table, mul Multiplier, worker int, s *Spec, task int, sc
 					k.Scale(o, o, alpha)
 					b.max[r] = m
 				}
-				b.sum[r] += k.ExpSum(p.Slice(c0, c1), x, s.Scale, m)
+				b.sum[r] += k.ExpSum(p.Slice(c0, c1), x, scale, m)
 			}
 			k.Zero(p.Slice(0, c0))
 			k.Zero(p.Slice(c1, p.Len))
@@ -61,7 +69,15 @@ func Forward(k *kernels.Table, mul Multiplier, worker int, s *Spec, task int, sc
 	for t := q0; t < q1; t++ {
 		r := t - q0
 		o := kernels.F32(b.out[r*d : (r+1)*d])
-		k.Scale(o, o, 1/b.sum[r])
+		fade := float32(1)
+		if s.Sinks.Len > 0 {
+			sink := s.Sinks.At(h)
+			m := max(b.max[r], sink)
+			fade = kernels.Exp(b.max[r] - m)
+			b.sum[r] = float32(b.sum[r]*fade) + kernels.Exp(sink-m)
+			b.max[r] = m
+		}
+		k.Scale(o, o, fade/b.sum[r])
 		k.Convert(row(s.Out, t, h*d, (h+1)*d), o)
 		s.LSE[t*s.Heads+h] = b.max[r] + float32(math.Log(float64(b.sum[r])))
 	}

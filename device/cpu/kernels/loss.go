@@ -1,6 +1,9 @@
 package kernels
 
-import "math"
+import (
+	"math"
+	"unsafe"
+)
 
 // StatLen is the floats of statistics that a head keeps for each row.
 const StatLen = 3
@@ -24,6 +27,8 @@ type CrossEntropy struct {
 
 	DLogits Mat     // [rows, tile columns], F32 or BF16; may be Logits if F32
 	Scale   float32 // multiplies the gradient: 1 / number of targets that count
+
+	SoftCap float32 // SoftCap*tanh(logit/SoftCap) takes the place of a logit; 0: none
 }
 
 // LSEReset starts rows [row0, row1).
@@ -40,16 +45,22 @@ func (t *Table) LSEReset(a *CrossEntropy, row0, row1 int) {
 //	sum = sum*exp(old - m) + tile sum of exp(logit - m)
 //
 // The tile sum has the 16 fp32 lanes of RMSNorm within runs of 16384 columns; the runs are added in order. So tile
-// widths set the bits, row ranges do not.
+// widths set the bits, row ranges do not. With a soft cap runs have 1024 columns, and the maximum is that of the
+// logits, capped.
 func (t *Table) LSEUpdate(a *CrossEntropy, row0, row1 int) {
 	n := a.Logits.Cols
 	check(a.Logits.has(row1, n) && kind(a.Logits.DType) == 0 && len(a.Stats) >= row1*StatLen && len(a.Targets) >= row1, "LSEUpdate: shape or type")
+	capped := a.capped()
 	for r := row0; r < row1; r++ {
 		s := a.Stats[r*StatLen:][:StatLen]
 		m := s[statMax]
 		for c := 0; c < n; c += piece {
 			// max ignores a NaN; the sum below does not.
-			if tile := t.max(a.Logits.at(r, c), min(piece, n-c)); tile > m {
+			tile := t.max(a.Logits.at(r, c), min(piece, n-c))
+			if capped != nil {
+				tile = t.capOne(tile, a.SoftCap)
+			}
+			if tile > m {
 				m = tile
 			}
 		}
@@ -57,12 +68,23 @@ func (t *Table) LSEUpdate(a *CrossEntropy, row0, row1 int) {
 		if s[statMax] != m {
 			sum = float32(sum * Exp(s[statMax]-m))
 		}
-		for c := 0; c < n; c += piece {
-			sum += t.sumExp(a.Logits.at(r, c), min(piece, n-c), m)
+		if capped == nil {
+			for c := 0; c < n; c += piece {
+				sum += t.sumExp(a.Logits.at(r, c), min(piece, n-c), m)
+			}
+		} else {
+			for c := 0; c < n; c += len(capped) {
+				run := capped[:min(len(capped), n-c)]
+				t.SoftCap(run, floats(a.Logits.at(r, c), len(run)), 1, a.SoftCap)
+				sum += t.sumExp(unsafe.Pointer(&run[0]), len(run), m)
+			}
 		}
 		s[statMax], s[statSum] = m, sum
 		if c := int(a.Targets[r]) - a.ColFirst; a.Targets[r] >= 0 && c >= 0 && c < n {
 			s[statTarget] = *(*float32)(a.Logits.at(r, c))
+			if capped != nil {
+				s[statTarget] = t.capOne(s[statTarget], a.SoftCap)
+			}
 		}
 	}
 }
@@ -80,12 +102,14 @@ func (t *Table) LSEFinish(a *CrossEntropy, row0, row1 int) {
 }
 
 // CrossEntropyGrad writes rows [row0, row1) of DLogits: (softmax - onehot) * Scale, from finished statistics.
-// It computes exp(logit - max) * (Scale/sum), and subtracts Scale at the target before the one rounding.
+// It computes exp(logit - max) * (Scale/sum), and subtracts Scale at the target before the one rounding. With a soft
+// cap there follows, also before the rounding, a product with 1 - (capped logit/SoftCap)^2.
 func (t *Table) CrossEntropyGrad(a *CrossEntropy, row0, row1 int) {
 	n := a.Logits.Cols
 	check(a.Logits.has(row1, n) && kind(a.Logits.DType) == 0 && a.DLogits.has(row1, n), "CrossEntropyGrad: shape or type")
 	check(len(a.Stats) >= row1*StatLen && len(a.Targets) >= row1, "CrossEntropyGrad: statistics or targets")
 	f := t.expMul[kind(a.DLogits.DType)]
+	capped, p := a.capped(), a.capped()
 	for r := row0; r < row1; r++ {
 		if a.Targets[r] < 0 {
 			t.Zero(Vec{a.DLogits.at(r, 0), a.DLogits.DType, n})
@@ -94,6 +118,19 @@ func (t *Table) CrossEntropyGrad(a *CrossEntropy, row0, row1 int) {
 		s := a.Stats[r*StatLen:][:StatLen]
 		factor := a.Scale / s[statSum]
 		target := int(a.Targets[r]) - a.ColFirst
+		if capped != nil {
+			for c := 0; c < n; c += len(capped) {
+				run, p := capped[:min(len(capped), n-c)], p[:min(len(capped), n-c)]
+				t.SoftCap(run, floats(a.Logits.at(r, c), len(run)), 1, a.SoftCap)
+				t.expMul[0](unsafe.Pointer(&p[0]), unsafe.Pointer(&run[0]), len(run), s[statMax], factor)
+				if at := target - c; at >= 0 && at < len(p) {
+					p[at] -= a.Scale
+				}
+				SoftCapGrad(p, run, 0, 1, a.SoftCap)
+				t.Convert(Vec{a.DLogits.at(r, c), a.DLogits.DType, len(p)}, F32(p))
+			}
+			continue
+		}
 		var logit float32 // read first: DLogits may be Logits
 		if target >= 0 && target < n {
 			logit = *(*float32)(a.Logits.at(r, target))
@@ -107,3 +144,20 @@ func (t *Table) CrossEntropyGrad(a *CrossEntropy, row0, row1 int) {
 		}
 	}
 }
+
+// capped is room for a run of capped logits, nil if there is no cap.
+func (a *CrossEntropy) capped() []float32 {
+	if a.SoftCap == 0 {
+		return nil
+	}
+	return make([]float32, 1024)
+}
+
+// capOne is SoftCap of one number.
+func (t *Table) capOne(x, softCap float32) float32 {
+	y := [1]float32{x}
+	t.SoftCap(y[:], y[:], 1, softCap)
+	return y[0]
+}
+
+func floats(p unsafe.Pointer, n int) []float32 { return unsafe.Slice((*float32)(p), n) }

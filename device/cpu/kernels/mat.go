@@ -28,6 +28,16 @@ func (v Vec) Slice(lo, hi int) Vec {
 	return Vec{unsafe.Add(v.Data, lo*size(v.DType)), v.DType, hi - lo}
 }
 
+// At is element i of v.
+func (v Vec) At(i int) float32 {
+	check(0 <= i && i < v.Len, "Vec.At out of range")
+	at := unsafe.Add(v.Data, i*size(v.DType))
+	if kind(v.DType) == 0 {
+		return *(*float32)(at)
+	}
+	return tensor.F32FromBF16(*(*uint16)(at))
+}
+
 // Mat is a matrix stored by rows: element (r, c) is at Data + (r*Stride + c) elements. Its fields are those of gemm.Mat.
 type Mat struct {
 	Data               unsafe.Pointer

@@ -11,8 +11,11 @@ Query heads come in groups that share a key head. Operands are [rows, heads*head
 A head of 80 or 96 columns is worked on as 64 and 16 or 64 and 32, because Triton's tiles are powers of two. Where PADDED,
 headdim may be anything up to HEAD_A, and what is beyond counts as zero.
 
+Where CAPPED, cap*tanh(score/cap) takes the place of a scaled score. What the kernels keep of it is the tanh: p = exp(cap*tanh - lse), and
+the score's gradient has one more factor, 1 - tanh^2. Kernels without CAPPED do not read cap.
+
 Sources: Dao et al., "FlashAttention" (2022) and "FlashAttention-2" (2023); Milakov and Gimelshein, "Online normalizer
-calculation for softmax" (2018).
+calculation for softmax" (2018). Soft caps: Gemma Team, "Gemma 2" (2024). Sinks: OpenAI, "gpt-oss-120b & gpt-oss-20b Model Card" (2025).
 """
 
 import triton
@@ -68,14 +71,24 @@ def _key_blocks(start, first, last, reach, BLOCK_K: tl.constexpr):
 
 
 @triton.jit
+def _tanh(twice):
+    """tanh(x) of twice = 2*x*log2(e), off by about 2^-22 where a GPU's ex2 is off by two units in the last place. A NaN stays one."""
+    e = tl.exp2(tl.minimum(twice, 64.0, propagate_nan=tl.PropagateNan.ALL))
+    return (e - 1.0) / (e + 1.0)
+
+
+@triton.jit
 def _forward_keys(acc_a, acc_b, most, total, q_a, q_b, k, v, first, query, lower, rows, headdim, sk, sv, log2_scale,
-                  MASKED: tl.constexpr, HEAD_A: tl.constexpr, HEAD_B: tl.constexpr, PADDED: tl.constexpr, BLOCK_K: tl.constexpr):
+                  to_tanh, MASKED: tl.constexpr, CAPPED: tl.constexpr, HEAD_A: tl.constexpr, HEAD_B: tl.constexpr, PADDED: tl.constexpr,
+                  BLOCK_K: tl.constexpr):
     """Takes in one block of keys. most is in units of log2."""
     k_a = _tile(k, first, sk, rows, headdim, 0, BLOCK_K, HEAD_A, MASKED, PADDED)
     score = tl.dot(q_a, tl.trans(k_a), input_precision="ieee")
     if HEAD_B > 0:
         k_b = _tile(k, first, sk, rows, headdim, HEAD_A, BLOCK_K, HEAD_B, MASKED, PADDED)
         score = tl.dot(q_b, tl.trans(k_b), score, input_precision="ieee")
+    if CAPPED:
+        score = _tanh(score * to_tanh)
     if MASKED:
         key = first + tl.arange(0, BLOCK_K)
         score = tl.where((key[None, :] >= lower[:, None]) & (key[None, :] <= query[:, None]), score, float("-inf"))
@@ -93,9 +106,12 @@ def _forward_keys(acc_a, acc_b, most, total, q_a, q_b, k, v, first, query, lower
 
 
 @triton.jit
-def attention(out, lse, q, k, v, start, rows, heads, kvheads, headdim, window, so, sq, sk, sv, scale,
-              HEAD_A: tl.constexpr, HEAD_B: tl.constexpr, PADDED: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr):
+def attention(out, lse, q, k, v, sinks, start, rows, heads, kvheads, headdim, window, so, sq, sk, sv, scale, cap,
+              CAPPED: tl.constexpr, HEAD_A: tl.constexpr, HEAD_B: tl.constexpr, PADDED: tl.constexpr, BLOCK_Q: tl.constexpr,
+              BLOCK_K: tl.constexpr):
     """out and lse of a block of queries of one head. Programs: ceil(rows/BLOCK_Q), heads. scale > 0.
+
+    sinks may be null; else it has a logit for each head that the sum of its softmaxes has besides the keys.
 
     Blocks at the end see most keys, so they go first.
     """
@@ -105,7 +121,8 @@ def attention(out, lse, q, k, v, start, rows, heads, kvheads, headdim, window, s
     k += head // (heads // kvheads) * headdim
     v += head // (heads // kvheads) * headdim
     out += head * headdim
-    log2_scale = scale * LOG2E
+    log2_scale = (cap if CAPPED else scale) * LOG2E
+    to_tanh = 2 * LOG2E * scale / cap if CAPPED else 0.0
     reach = tl.where(window > 0, tl.minimum(window, rows), rows)
 
     lo, hi, whole_lo, whole_hi = _key_blocks(start, first, tl.minimum(first + BLOCK_Q, rows) - 1, reach, BLOCK_K)
@@ -123,7 +140,7 @@ def attention(out, lse, q, k, v, start, rows, heads, kvheads, headdim, window, s
 
     for block in range(whole_lo, whole_hi):
         acc_a, acc_b, most, total = _forward_keys(acc_a, acc_b, most, total, q_a, q_b, k, v, block * BLOCK_K, None, None, rows,
-                                                  headdim, sk, sv, log2_scale, False, HEAD_A, HEAD_B, PADDED, BLOCK_K)
+                                                  headdim, sk, sv, log2_scale, to_tanh, False, CAPPED, HEAD_A, HEAD_B, PADDED, BLOCK_K)
     # Rows beyond the last repeat it: they have something to see, and are not written.
     query = tl.minimum(first + tl.arange(0, BLOCK_Q), rows - 1)
     lower = tl.maximum(tl.load(start + query), query - reach + 1)
@@ -132,13 +149,17 @@ def attention(out, lse, q, k, v, start, rows, heads, kvheads, headdim, window, s
     for i in range(0, before + hi - whole_hi):
         block = tl.where(i < before, lo + i, whole_hi - before + i)
         acc_a, acc_b, most, total = _forward_keys(acc_a, acc_b, most, total, q_a, q_b, k, v, block * BLOCK_K, query, lower, rows,
-                                                  headdim, sk, sv, log2_scale, True, HEAD_A, HEAD_B, PADDED, BLOCK_K)
+                                                  headdim, sk, sv, log2_scale, to_tanh, True, CAPPED, HEAD_A, HEAD_B, PADDED, BLOCK_K)
 
-    _store(out, first, so, rows, headdim, acc_a / total[:, None], 0, BLOCK_Q, HEAD_A, PADDED)
+    sink = tl.load(sinks + head, mask=sinks.to(tl.int64) != 0, other=float("-inf")).to(tl.float32) * LOG2E
+    over = total + tl.exp2(sink - most)  # infinite if the sink is that far above all scores: then out is zero
+    _store(out, first, so, rows, headdim, acc_a / over[:, None], 0, BLOCK_Q, HEAD_A, PADDED)
     if HEAD_B > 0:
-        _store(out, first, so, rows, headdim, acc_b / total[:, None], HEAD_A, BLOCK_Q, HEAD_B, PADDED)
+        _store(out, first, so, rows, headdim, acc_b / over[:, None], HEAD_A, BLOCK_Q, HEAD_B, PADDED)
+    new = tl.maximum(most, sink)
+    total = total * tl.exp2(most - new) + tl.exp2(sink - new)
     row = first + tl.arange(0, BLOCK_Q)
-    tl.store(lse + row.to(tl.int64) * heads + head, (most + tl.log2(total)) * LN2, mask=row < rows)
+    tl.store(lse + row.to(tl.int64) * heads + head, (new + tl.log2(total)) * LN2, mask=row < rows)
 
 
 @triton.jit
@@ -155,6 +176,24 @@ def attention_delta(delta, out, dout, rows, heads, headdim, so, sdo, BLOCK_ROWS:
         x, y = tl.load(o + c, mask=inside, other=0.0), tl.load(do + c, mask=inside, other=0.0)
         total += tl.sum(x.to(tl.float32) * y.to(tl.float32), 1)
     tl.store(delta + row.to(tl.int64) * heads + head, total, mask=row < rows)
+
+
+@triton.jit
+def sink_grad(part, sinks, lse, delta, rows, heads, slices, BLOCK_ROWS: tl.constexpr, BLOCK_HEADS: tl.constexpr):
+    """part[s] = - sum over slice s of the rows of exp(sinks - lse)*delta, which fold adds up. Programs: ceil(heads/BLOCK_HEADS), slices."""
+    head = tl.program_id(0) * BLOCK_HEADS + tl.arange(0, BLOCK_HEADS)[None, :]
+    s = tl.program_id(1)
+    size = tl.cdiv(tl.cdiv(rows, slices), BLOCK_ROWS) * BLOCK_ROWS
+    stop = tl.minimum((s + 1) * size, rows)
+    sink = tl.load(sinks + head, mask=head < heads, other=0.0).to(tl.float32)
+    acc = tl.zeros([BLOCK_ROWS, BLOCK_HEADS], tl.float32)
+    for first in range(s * size, stop, BLOCK_ROWS):
+        row = first + tl.arange(0, BLOCK_ROWS)[:, None]
+        at = row.to(tl.int64) * heads + head
+        inside = (row < stop) & (head < heads)
+        p = tl.exp(sink - tl.load(lse + at, mask=inside, other=float("inf")))
+        acc -= p * tl.load(delta + at, mask=inside, other=0.0)
+    tl.store(part + s * heads + head, tl.sum(acc, 0, keep_dims=True), mask=head < heads)
 
 
 @triton.jit
@@ -179,22 +218,30 @@ def _statistics(lse, delta, head, block, rows, heads, BLOCK_Q: tl.constexpr, THR
 
 @triton.jit
 def _grad_keys(dk_a, dk_b, dv_a, dv_b, k_a, k_b, v_a, v_b, q, dout, statistics, key, stop, first, rows, headdim, sdo, sq,
-               log2_scale, minus_inverse, MASKED: tl.constexpr, HEAD_A: tl.constexpr, HEAD_B: tl.constexpr, PADDED: tl.constexpr,
-               BLOCK_Q: tl.constexpr):
+               log2_scale, minus_inverse, to_tanh, MASKED: tl.constexpr, CAPPED: tl.constexpr, HEAD_A: tl.constexpr,
+               HEAD_B: tl.constexpr, PADDED: tl.constexpr, BLOCK_Q: tl.constexpr):
     """Adds what one block of queries of one head gives to dk and dv. Scores are transposed: keys by queries.
 
-    The products begin at -lse/scale and -delta, so that they end as log p and dp - delta, and no thread keeps a row of either.
+    The products begin at -lse/scale and -delta, so that they end as log p and dp - delta, and no thread keeps a row of either. Where
+    CAPPED, the scores begin at zero.
     """
     query = first + tl.arange(0, BLOCK_Q)
     n = tl.arange(0, BLOCK_Q)
     log_sum, shift = tl.gather(statistics, n, 0), tl.gather(statistics, BLOCK_Q + n, 0)
     SHAPE: tl.constexpr = (k_a.shape[0], BLOCK_Q)
     q_a = _tile(q, first, sq, rows, headdim, 0, BLOCK_Q, HEAD_A, MASKED, PADDED)
-    score = tl.dot(k_a, tl.trans(q_a), tl.broadcast_to((log_sum * minus_inverse)[None, :], SHAPE), input_precision="ieee")
+    if CAPPED:
+        score = tl.dot(k_a, tl.trans(q_a), input_precision="ieee")
+    else:
+        score = tl.dot(k_a, tl.trans(q_a), tl.broadcast_to((log_sum * minus_inverse)[None, :], SHAPE), input_precision="ieee")
     if HEAD_B > 0:
         q_b = _tile(q, first, sq, rows, headdim, HEAD_A, BLOCK_Q, HEAD_B, MASKED, PADDED)
         score = tl.dot(k_b, tl.trans(q_b), score, input_precision="ieee")
-    p = tl.exp2(score * log2_scale)
+    if CAPPED:
+        score = _tanh(score * to_tanh)
+        p = tl.exp2(score * log2_scale - (log_sum * LOG2E)[None, :])
+    else:
+        p = tl.exp2(score * log2_scale)
     if MASKED:
         # key <= query < stop as one comparison: of two, ptxas keeps the first one's bits through the products.
         p = tl.where((query[None, :] - key[:, None]).to(tl.uint32) < (stop - key).to(tl.uint32)[:, None], p, 0.0)
@@ -205,6 +252,8 @@ def _grad_keys(dk_a, dk_b, dv_a, dv_b, k_a, k_b, v_a, v_b, q, dout, statistics, 
         do_b = _tile(dout, first, sdo, rows, headdim, HEAD_A, BLOCK_Q, HEAD_B, MASKED, PADDED)
         dp = tl.dot(v_b, tl.trans(do_b), dp, input_precision="ieee")
         dv_b = tl.dot(p.to(q_a.dtype), do_b, dv_b, input_precision="ieee")
+    if CAPPED:
+        dp *= 1.0 - score * score
     ds = (p * dp).to(q_a.dtype)
     dk_a = tl.dot(ds, q_a, dk_a, input_precision="ieee")
     if HEAD_B > 0:
@@ -225,8 +274,8 @@ def _store_keys(dk, dv, sdk, sdv, dk_a, dk_b, dv_a, dv_b, first, rows, headdim, 
 
 @triton.jit
 def attention_dkdv(dk, dv, part, dout, q, k, v, lse, delta, end, rows, heads, kvheads, headdim, window, splits, sdk, sdv, sdo, sq, sk, sv,
-                   scale, HEAD_A: tl.constexpr, HEAD_B: tl.constexpr, PADDED: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
-                   THREADS: tl.constexpr):
+                   scale, cap, CAPPED: tl.constexpr, HEAD_A: tl.constexpr, HEAD_B: tl.constexpr, PADDED: tl.constexpr,
+                   BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, THREADS: tl.constexpr):
     """dk and dv of a block of keys of one key head. Programs: ceil(rows/BLOCK_K), kvheads, splits.
 
     One program adds up its share of the group's query heads and all queries, in this order, so bits do not depend on timing. If it is the
@@ -240,7 +289,8 @@ def attention_dkdv(dk, dv, part, dout, q, k, v, lse, delta, end, rows, heads, kv
     share = kv * group + group * (split + 1) // splits - head_lo
     k += kv * headdim
     v += kv * headdim
-    log2_scale = scale * LOG2E
+    log2_scale = (cap if CAPPED else scale) * LOG2E
+    to_tanh = 2 * LOG2E * scale / cap if CAPPED else 0.0
     reach = tl.where(window > 0, tl.minimum(window, rows), rows)
 
     # A key is seen by the queries from itself to stop; that never decreases with the key.
@@ -278,7 +328,7 @@ def attention_dkdv(dk, dv, part, dout, q, k, v, lse, delta, end, rows, heads, kv
         ahead = _statistics(lse, delta, next_head, next_block, rows, heads, BLOCK_Q, THREADS)
         dk_a, dk_b, dv_a, dv_b = _grad_keys(dk_a, dk_b, dv_a, dv_b, k_a, k_b, v_a, v_b, q + head * headdim, dout + head * headdim,
                                             statistics, key, stop, block * BLOCK_Q, rows, headdim,
-                                            sdo, sq, log2_scale, -1.0 / scale, True, HEAD_A, HEAD_B, PADDED, BLOCK_Q)
+                                            sdo, sq, log2_scale, -1.0 / scale, to_tanh, True, CAPPED, HEAD_A, HEAD_B, PADDED, BLOCK_Q)
         statistics, head, block = ahead, next_head, next_block
     whole = whole_hi - whole_lo
     steps = share * whole
@@ -290,7 +340,7 @@ def attention_dkdv(dk, dv, part, dout, q, k, v, lse, delta, end, rows, heads, kv
         ahead = _statistics(lse, delta, next_head, next_block, rows, heads, BLOCK_Q, THREADS)
         dk_a, dk_b, dv_a, dv_b = _grad_keys(dk_a, dk_b, dv_a, dv_b, k_a, k_b, v_a, v_b, q + head * headdim, dout + head * headdim,
                                             statistics, None, None, block * BLOCK_Q, rows, headdim,
-                                            sdo, sq, log2_scale, -1.0 / scale, False, HEAD_A, HEAD_B, PADDED, BLOCK_Q)
+                                            sdo, sq, log2_scale, -1.0 / scale, to_tanh, False, CAPPED, HEAD_A, HEAD_B, PADDED, BLOCK_Q)
         statistics, head, block = ahead, next_head, next_block
 
     if splits == 1:
@@ -323,7 +373,8 @@ def attention_fold(dk, dv, part, rows, cols, splits, sdk, sdv, BLOCK_ROWS: tl.co
 
 @triton.jit
 def _grad_queries(dq_a, dq_b, q_a, q_b, do_a, do_b, k, v, log2_sum, shift, first, query, lower, rows, headdim, sk, sv, log2_scale,
-                  MASKED: tl.constexpr, HEAD_A: tl.constexpr, HEAD_B: tl.constexpr, PADDED: tl.constexpr, BLOCK_K: tl.constexpr):
+                  to_tanh, MASKED: tl.constexpr, CAPPED: tl.constexpr, HEAD_A: tl.constexpr, HEAD_B: tl.constexpr, PADDED: tl.constexpr,
+                  BLOCK_K: tl.constexpr):
     """Adds what one block of keys gives to dq."""
     k_a = _tile(k, first, sk, rows, headdim, 0, BLOCK_K, HEAD_A, MASKED, PADDED)
     v_a = _tile(v, first, sv, rows, headdim, 0, BLOCK_K, HEAD_A, MASKED, PADDED)
@@ -334,11 +385,16 @@ def _grad_queries(dq_a, dq_b, q_a, q_b, do_a, do_b, k, v, log2_sum, shift, first
         v_b = _tile(v, first, sv, rows, headdim, HEAD_A, BLOCK_K, HEAD_B, MASKED, PADDED)
         score = tl.dot(q_b, tl.trans(k_b), score, input_precision="ieee")
         dp = tl.dot(do_b, tl.trans(v_b), dp, input_precision="ieee")
+    if CAPPED:
+        score = _tanh(score * to_tanh)
     p = tl.exp2(score * log2_scale - log2_sum[:, None])
     if MASKED:
         key = first + tl.arange(0, BLOCK_K)
         p = tl.where((key[None, :] >= lower[:, None]) & (key[None, :] <= query[:, None]), p, 0.0)
-    ds = (p * (dp - shift[:, None])).to(k_a.dtype)
+    dp -= shift[:, None]
+    if CAPPED:
+        dp *= 1.0 - score * score
+    ds = (p * dp).to(k_a.dtype)
     dq_a = tl.dot(ds, k_a, dq_a, input_precision="ieee")
     if HEAD_B > 0:
         dq_b = tl.dot(ds, k_b, dq_b, input_precision="ieee")
@@ -346,8 +402,9 @@ def _grad_queries(dq_a, dq_b, q_a, q_b, do_a, do_b, k, v, log2_sum, shift, first
 
 
 @triton.jit
-def attention_dq(dq, dout, q, k, v, lse, delta, start, rows, heads, kvheads, headdim, window, sdq, sdo, sq, sk, sv, scale,
-                 HEAD_A: tl.constexpr, HEAD_B: tl.constexpr, PADDED: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr):
+def attention_dq(dq, dout, q, k, v, lse, delta, start, rows, heads, kvheads, headdim, window, sdq, sdo, sq, sk, sv, scale, cap,
+                 CAPPED: tl.constexpr, HEAD_A: tl.constexpr, HEAD_B: tl.constexpr, PADDED: tl.constexpr, BLOCK_Q: tl.constexpr,
+                 BLOCK_K: tl.constexpr):
     """dq of a block of queries of one head. Programs: ceil(rows/BLOCK_Q), heads."""
     first = (tl.num_programs(0) - 1 - tl.program_id(0)) * BLOCK_Q
     head = tl.program_id(1)
@@ -356,7 +413,8 @@ def attention_dq(dq, dout, q, k, v, lse, delta, start, rows, heads, kvheads, hea
     dout += head * headdim
     k += head // (heads // kvheads) * headdim
     v += head // (heads // kvheads) * headdim
-    log2_scale = scale * LOG2E
+    log2_scale = (cap if CAPPED else scale) * LOG2E
+    to_tanh = 2 * LOG2E * scale / cap if CAPPED else 0.0
     reach = tl.where(window > 0, tl.minimum(window, rows), rows)
 
     query = tl.minimum(first + tl.arange(0, BLOCK_Q), rows - 1)
@@ -376,14 +434,14 @@ def attention_dq(dq, dout, q, k, v, lse, delta, start, rows, heads, kvheads, hea
 
     for block in range(whole_lo, whole_hi):
         dq_a, dq_b = _grad_queries(dq_a, dq_b, q_a, q_b, do_a, do_b, k, v, log2_sum, shift, block * BLOCK_K, None, None, rows, headdim,
-                                   sk, sv, log2_scale, False, HEAD_A, HEAD_B, PADDED, BLOCK_K)
+                                   sk, sv, log2_scale, to_tanh, False, CAPPED, HEAD_A, HEAD_B, PADDED, BLOCK_K)
     query = tl.minimum(first + tl.arange(0, BLOCK_Q), rows - 1)
     lower = tl.maximum(tl.load(start + query), query - reach + 1)
     before = whole_lo - lo
     for i in range(0, before + hi - whole_hi):
         block = tl.where(i < before, lo + i, whole_hi - before + i)
         dq_a, dq_b = _grad_queries(dq_a, dq_b, q_a, q_b, do_a, do_b, k, v, log2_sum, shift, block * BLOCK_K, query, lower, rows, headdim,
-                                   sk, sv, log2_scale, True, HEAD_A, HEAD_B, PADDED, BLOCK_K)
+                                   sk, sv, log2_scale, to_tanh, True, CAPPED, HEAD_A, HEAD_B, PADDED, BLOCK_K)
 
     _store(dq, first, sdq, rows, headdim, dq_a * scale, 0, BLOCK_Q, HEAD_A, PADDED)
     if HEAD_B > 0:
@@ -405,10 +463,23 @@ HEADS = {  # (HEAD_A, HEAD_B), tiles on sm80, tiles on sm90a
     256: ((256, 0), ((64, 32, 8, 2, 580), (32, 32, 8, 2, 375), (64, 16, 4, 2, 475)),
           ((128, 32, 8, 2, 500), (32, 64, 8, 2, 955, 18), (128, 32, 8, 2, 545))),
 }
+# The same with a soft cap, for fewer sizes; other heads take the kernels for any head.
+CAPPED_HEADS = {
+    64: ((64, 0), ((128, 64, 4, 3, 1340), (64, 64, 4, 2, 940), (128, 64, 8, 2, 740)),
+         ((128, 64, 4, 3, 1215), (64, 64, 4, 2, 825), (128, 64, 8, 2, 715))),
+    128: ((128, 0), ((128, 64, 8, 2, 870), (64, 64, 8, 2, 665), (128, 32, 8, 2, 490)),
+          ((128, 64, 8, 3, 755), (64, 128, 8, 2, 985, 18), (128, 64, 8, 2, 835))),
+    256: ((256, 0), ((64, 32, 8, 2, 805), (32, 32, 8, 2, 470), (64, 16, 4, 2, 675)),
+          ((128, 32, 8, 2, 665), (16, 64, 8, 2, 950, 3), (128, 32, 8, 2, 745))),
+}
 # Of the kernels for any head up to a size and any alignment, on all targets.
 ANY = {
     "bf16": {16: ((32, 32, 4, 2),) * 3, 64: ((32, 32, 4, 2),) * 3, 128: ((32, 32, 4, 2),) * 3, 256: ((16, 16, 4, 2),) * 3},
     "f32": {16: ((32, 32, 4, 2),) * 3, 64: ((32, 16, 4, 2),) * 3, 128: ((32, 16, 8, 2),) * 3, 256: ((16, 16, 8, 2),) * 3},
+}
+CAPPED_ANY = {
+    "bf16": {128: ((32, 32, 4, 2), (32, 32, 8, 2), (32, 32, 8, 2)), 256: ANY["bf16"][256]},
+    "f32": {128: ANY["f32"][128], 256: ANY["f32"][256]},
 }
 # The bytes that a thread may spill, next to thousands of products: dk and dv of wide heads fill the registers.
 SPILL = {"sm80": 128, "sm90a": 256}
@@ -417,25 +488,25 @@ SPILL = {"sm80": 128, "sm90a": 256}
 LONGEST_STRIDE = 2 ** 24
 
 SIZES = "rows:i32 heads:i32 kvheads:i32 headdim:i32 window:i32"
-FORWARD = f"out:*A lse:*fp32 q:*A k:*A v:*A start:*i32 {SIZES} so:i32 sq:i32 sk:i32 sv:i32 scale:fp32"
+FORWARD = f"out:*A lse:*fp32 q:*A k:*A v:*A sinks:*A start:*i32 {SIZES} so:i32 sq:i32 sk:i32 sv:i32 scale:fp32 cap:fp32"
 DKDV = (f"dk:*A dv:*A part:*fp32 dout:*A q:*A k:*A v:*A lse:*fp32 delta:*fp32 end:*i32 {SIZES} splits:i32 "
-        "sdk:i32 sdv:i32 sdo:i32 sq:i32 sk:i32 sv:i32 scale:fp32")
-DQ = f"dq:*A dout:*A q:*A k:*A v:*A lse:*fp32 delta:*fp32 start:*i32 {SIZES} sdq:i32 sdo:i32 sq:i32 sk:i32 sv:i32 scale:fp32"
+        "sdk:i32 sdv:i32 sdo:i32 sq:i32 sk:i32 sv:i32 scale:fp32 cap:fp32")
+DQ = f"dq:*A dout:*A q:*A k:*A v:*A lse:*fp32 delta:*fp32 start:*i32 {SIZES} sdq:i32 sdo:i32 sq:i32 sk:i32 sv:i32 scale:fp32 cap:fp32"
 
 
-def _tiled(name, t, pieces, padded, sm80, sm90a):
+def _tiled(name, t, pieces, padded, capped, sm80, sm90a):
     """The three kernels of one type and head."""
     kernels = ((attention, FORWARD, ("ceil(rows/BLOCK_Q)", "heads")), (attention_dkdv, DKDV, ("ceil(rows/BLOCK_K)", "kvheads", "splits")),
                (attention_dq, DQ, ("ceil(rows/BLOCK_Q)", "heads")))
     for (function, arguments, grid), tile, tile90 in zip(kernels, sm80, sm90a):
         threads = lambda warps: dict(THREADS=32 * warps) if function is attention_dkdv else {}
         budget = lambda most, local=0: (most, int(function is attention_dkdv), local)  # what is loaded is the statistics
-        at = lambda tile: dict(constants=dict(HEAD_A=pieces[0], HEAD_B=pieces[1], PADDED=int(padded), BLOCK_Q=tile[0], BLOCK_K=tile[1],
-                                              **threads(tile[2])),
+        at = lambda tile: dict(constants=dict(CAPPED=int(capped), HEAD_A=pieces[0], HEAD_B=pieces[1], PADDED=int(padded), BLOCK_Q=tile[0],
+                                              BLOCK_K=tile[1], **threads(tile[2])),
                                warps=tile[2], stages=tile[3], loop=budget(*tile[4:]) if tile[4:] else ())
         typed = [a.split(":") for a in arguments.split()]
         strides = [a for a, t in typed if a[0] == "s" and t == "i32" and a != "splits"]
-        aligned = [a for a, t in typed if t == "*A" or a == "part"] + strides + ["headdim"]
+        aligned = [a for a, t in typed if t == "*A" and a != "sinks" or a == "part"] + strides + ["headdim"]
         yield Kernel(name.replace("OP", function.__name__), function, arguments.replace("*A", "*" + t), grid, **at(tile),
                      aligned="" if padded else " ".join(aligned),
                      most={"headdim": sum(pieces), **dict.fromkeys(strides, LONGEST_STRIDE)}, registers=255, spill=SPILL["sm80"],
@@ -444,14 +515,24 @@ def _tiled(name, t, pieces, padded, sm80, sm90a):
 
 KERNELS = [
     kernel for a, t in BF16_OR_F32 for head, tiles in ANY[a].items()
-    for kernel in _tiled(f"OP.{a}.h{head}.any", t, (head, 0), True, tiles, tiles)
+    for kernel in _tiled(f"OP.{a}.h{head}.any", t, (head, 0), True, False, tiles, tiles)
 ] + [
-    kernel for head, (pieces, sm80, sm90a) in HEADS.items() for kernel in _tiled(f"OP.bf16.h{head}.a16", "bf16", pieces, False, sm80, sm90a)
+    kernel for a, t in BF16_OR_F32 for head, tiles in CAPPED_ANY[a].items()
+    for kernel in _tiled(f"OP.{a}.cap.h{head}.any", t, (head, 0), True, True, tiles, tiles)
+] + [
+    kernel for head, (pieces, sm80, sm90a) in HEADS.items()
+    for kernel in _tiled(f"OP.bf16.h{head}.a16", "bf16", pieces, False, False, sm80, sm90a)
+] + [
+    kernel for head, (pieces, sm80, sm90a) in CAPPED_HEADS.items()
+    for kernel in _tiled(f"OP.bf16.cap.h{head}.a16", "bf16", pieces, False, True, sm80, sm90a)
 ] + [
     Kernel(f"attention_delta.{a}.{variant}", attention_delta,
            f"delta:*fp32 out:*{t} dout:*{t} rows:i32 heads:i32 headdim:i32 so:i32 sdo:i32", ("ceil(rows/BLOCK_ROWS)", "heads"),
            dict(BLOCK_ROWS=32, BLOCK_COLS=64), aligned=aligned, registers=192)
     for a, t in BF16_OR_F32 for variant, aligned in (("any", ""), ("a16", "out dout headdim so sdo"))
+] + [
+    Kernel(f"sink_grad.{a}", sink_grad, f"part:*fp32 sinks:*{t} lse:*fp32 delta:*fp32 rows:i32 heads:i32 slices:i32",
+           ("ceil(heads/BLOCK_HEADS)", "slices"), dict(BLOCK_ROWS=64, BLOCK_HEADS=16)) for a, t in BF16_OR_F32
 ] + [
     Kernel(f"attention_fold.{a}.{variant}", attention_fold, f"dk:*{t} dv:*{t} part:*fp32 rows:i32 cols:i32 splits:i32 sdk:i32 sdv:i32",
            ("ceil(rows/BLOCK_ROWS)", "ceil(cols/BLOCK_COLS)", "TWO"), dict(BLOCK_ROWS=4, BLOCK_COLS=256), numbers=dict(TWO=2),

@@ -14,8 +14,10 @@ type attentionCase struct {
 	head                             int    // the kernels' heads
 	variant                          string // a16 or any
 	headDim, heads, kvHeads, window  int
-	apart                            bool  // the rows are far from each other
-	large                            bool  // not for the interpreter
+	apart                            bool // the rows are far from each other
+	large                            bool // not for the interpreter
+	softCap                          float32
+	sunk                             bool  // there are sinks
 	splits                           int   // of the query heads that share keys, among programs of attention_dkdv; 0: 1
 	aligned                          bool  // every operand is, though the kernels do not ask for it
 	lengths                          []int // of the documents
@@ -23,6 +25,7 @@ type attentionCase struct {
 	starts, ends                     []int32
 	q, k, v, out, lse, dout, dq      *field
 	dk, dv, delta, start, end, grads *field
+	sinks                            *field
 }
 
 // farAttention is the longest stride that attention's kernels take, for which rows from the 129th on need 64 bits.
@@ -45,6 +48,14 @@ func testAttention(t *testing.T, on *backend) {
 		{head: 128, variant: "a16", headDim: 128, heads: 1, kvHeads: 1, lengths: []int{64, 66}},
 		{head: 128, variant: "a16", headDim: 128, heads: 4, kvHeads: 2, splits: 2, lengths: []int{40}},
 		{head: 256, variant: "a16", headDim: 256, heads: 1, kvHeads: 1, window: 40, lengths: []int{67}},
+		{head: 256, variant: "a16", headDim: 256, heads: 2, kvHeads: 1, splits: 2, lengths: []int{3, 40}},
+		{head: 16, variant: "any", headDim: 6, heads: 4, kvHeads: 2, sunk: true, lengths: []int{40, 31}},
+		{head: 64, variant: "a16", headDim: 64, heads: 4, kvHeads: 2, sunk: true, window: 50, lengths: []int{99, 7}},
+		{head: 128, variant: "any", headDim: 40, heads: 2, kvHeads: 1, softCap: 1, splits: 2, window: 20, lengths: []int{50}},
+		{head: 256, variant: "any", headDim: 131, heads: 1, kvHeads: 1, softCap: 50, sunk: true, lengths: []int{35, 3}},
+		{head: 64, variant: "a16", headDim: 64, heads: 2, kvHeads: 1, softCap: 1, sunk: true, splits: 2, window: 70, lengths: []int{7, 140}},
+		{head: 128, variant: "a16", headDim: 128, heads: 1, kvHeads: 1, softCap: 2, lengths: []int{64, 66}},
+		{head: 256, variant: "a16", headDim: 256, heads: 2, kvHeads: 1, softCap: 50, splits: 2, window: 40, lengths: []int{67}},
 	}
 	for _, c := range cases {
 		for _, d := range []tensor.DType{tensor.F32, tensor.BF16} {
@@ -52,8 +63,8 @@ func testAttention(t *testing.T, on *backend) {
 				continue
 			}
 			c.dtype = d
-			t.Run(fmt.Sprintf("%s.h%d.%s/%d of %d, window %d, documents %v", typeWord(d), c.head, c.variant, c.heads, c.headDim, c.window,
-				c.lengths), func(t *testing.T) { c.run(t, on) })
+			t.Run(fmt.Sprintf("%s.h%d.%s/%d of %d, window %d, soft cap %g, sinks %t, documents %v", typeWord(d), c.head, c.variant, c.heads,
+				c.headDim, c.window, c.softCap, c.sunk, c.lengths), func(t *testing.T) { c.run(t, on) })
 		}
 	}
 }
@@ -63,6 +74,9 @@ func (c *attentionCase) run(t *testing.T, on *backend) {
 	b.large = c.large
 	c.make(b)
 	suffix := fmt.Sprintf(".%s.h%d.%s", typeWord(c.dtype), c.head, c.variant)
+	if c.softCap > 0 {
+		suffix = fmt.Sprintf(".%s.cap.h%d.%s", typeWord(c.dtype), c.head, c.variant)
+	}
 	sizes := []any{c.rows, c.heads, c.kvHeads, c.headDim, c.window}
 	scale := float32(1 / math.Sqrt(float64(c.headDim)))
 	launch := func(op string, args ...[]any) {
@@ -70,11 +84,15 @@ func (c *attentionCase) run(t *testing.T, on *backend) {
 		for _, a := range args {
 			all = append(all, a...)
 		}
-		b.run(op+suffix, append(all, scale)...)
+		b.run(op+suffix, append(all, scale, c.softCap)...)
 	}
 	in := []any{c.q.stride, c.k.stride, c.v.stride}
-	launch("attention", []any{c.out, c.lse, c.q, c.k, c.v, c.start}, sizes, []any{c.out.stride}, in)
-	out, lse, dq, dk, dv := c.reference(float64(scale))
+	sinks := any(0)
+	if c.sunk {
+		sinks = c.sinks
+	}
+	launch("attention", []any{c.out, c.lse, c.q, c.k, c.v, sinks, c.start}, sizes, []any{c.out.stride}, in)
+	out, lse, dq, dk, dv, dsinks := c.reference(float64(scale))
 	deltaVariant := ".any"
 	if c.variant == "a16" || c.aligned {
 		deltaVariant = ".a16"
@@ -88,6 +106,20 @@ func (c *attentionCase) run(t *testing.T, on *backend) {
 		b.run("attention_fold."+typeWord(c.dtype)+deltaVariant, c.dk, c.dv, part, c.rows, part.cols, splits, c.dk.stride, c.dv.stride)
 	}
 	launch("attention_dq", []any{c.dq}, read, []any{c.start}, sizes, []any{c.dq.stride, c.dout.stride}, in)
+
+	slices := b.field(tensor.F32, 32, c.heads, c.heads)
+	if c.sunk {
+		b.run("sink_grad."+typeWord(c.dtype), slices, c.sinks, c.lse, c.delta, c.rows, c.heads, slices.rows)
+		got := b.field(tensor.F32, 1, c.heads, c.heads)
+		for h := range c.heads {
+			sum := 0.0
+			for s := range slices.rows {
+				sum += slices.get(s, h)
+			}
+			got.put(0, h, sum)
+		}
+		b.compare("dsinks", got, dsinks, within(1e-4*math.Sqrt(float64(c.rows*c.headDim))))
+	}
 
 	limit := map[tensor.DType]float64{tensor.F32: 1e-5, tensor.BF16: 1e-2}
 	for _, r := range []struct {
@@ -136,13 +168,17 @@ func (c *attentionCase) make(b *bench) {
 	c.dq, c.dk, c.dv = c.grads.columns(0, queries), c.grads.columns(queries, keys), c.grads.columns(queries+keys, keys)
 	c.lse, c.delta = b.field(tensor.F32, c.rows, c.heads, c.heads), b.field(tensor.F32, c.rows, c.heads, c.heads)
 	c.start, c.end = b.ints(c.starts), b.ints(c.ends)
+	c.sinks = b.field(c.dtype, 1, c.heads, c.heads)
+	for h := range c.heads { // from below the scores to far above them
+		c.sinks.put(0, h, float64(8*h)-2+b.rng.NormFloat64())
+	}
 }
 
 // reference computes everything in float64, with delta from what the kernel wrote to out.
-func (c *attentionCase) reference(scale float64) (out, lse, dq, dk, dv []float64) {
+func (c *attentionCase) reference(scale float64) (out, lse, dq, dk, dv, dsinks []float64) {
 	d, qc, kc := c.headDim, c.heads*c.headDim, c.kvHeads*c.headDim
 	out, dq, dk, dv = make([]float64, c.rows*qc), make([]float64, c.rows*qc), make([]float64, c.rows*kc), make([]float64, c.rows*kc)
-	lse = make([]float64, c.rows*c.heads)
+	lse, dsinks = make([]float64, c.rows*c.heads), make([]float64, c.heads)
 	q, k, v, dout, got := c.q.numbers(), c.k.numbers(), c.v.numbers(), c.dout.numbers(), c.out.numbers()
 	dot := func(a, b []float64) (sum float64) {
 		for i, x := range a {
@@ -160,21 +196,34 @@ func (c *attentionCase) reference(scale float64) (out, lse, dq, dk, dv []float64
 				}
 				mine := t*qc + h*d
 				theirs := func(j int) int { return (first+j)*kc + kv*d }
-				p, total, most := make([]float64, t+1-first), 0.0, math.Inf(-1)
+				p, total, most, sink := make([]float64, t+1-first), 0.0, math.Inf(-1), math.Inf(-1)
+				if c.sunk {
+					sink = c.sinks.get(0, h)
+					most = sink
+				}
+				slope := make([]float64, len(p))
 				for j := range p {
-					p[j] = dot(q[mine:][:d], k[theirs(j):][:d]) * scale
+					p[j], slope[j] = dot(q[mine:][:d], k[theirs(j):][:d])*scale, 1
+					if limit := float64(c.softCap); limit > 0 {
+						th := math.Tanh(p[j] / limit)
+						p[j], slope[j] = limit*th, 1-th*th
+					}
 					most = max(most, p[j])
 				}
 				for j := range p {
 					p[j] = math.Exp(p[j] - most)
 					total += p[j]
 				}
+				if c.sunk {
+					total += math.Exp(sink - most)
+				}
 				lse[t*c.heads+h] = most + math.Log(total)
 				delta := dot(dout[mine:][:d], got[mine:][:d])
+				dsinks[h] -= math.Exp(sink-lse[t*c.heads+h]) * delta
 				for j := range p {
 					p[j] /= total
 					at := theirs(j)
-					ds := p[j] * (dot(dout[mine:][:d], v[at:][:d]) - delta) * scale
+					ds := p[j] * (dot(dout[mine:][:d], v[at:][:d]) - delta) * slope[j] * scale
 					for i := range d {
 						out[mine+i] += p[j] * v[at+i]
 						dv[at+i] += p[j] * dout[mine+i]
@@ -185,5 +234,5 @@ func (c *attentionCase) reference(scale float64) (out, lse, dq, dk, dv []float64
 			}
 		}
 	})
-	return out, lse, dq, dk, dv
+	return out, lse, dq, dk, dv, dsinks
 }

@@ -77,9 +77,13 @@ func testLargeAttention(t *testing.T, on *backend) {
 		{head: 256, headDim: 256, heads: 2, kvHeads: 1, lengths: []int{700}},
 		{head: 80, headDim: 80, heads: 2, kvHeads: 2, lengths: []int{700}},
 		{head: 96, headDim: 96, heads: 2, kvHeads: 1, lengths: []int{700}},
+		{head: 64, headDim: 64, heads: 8, kvHeads: 1, splits: 4, sunk: true, window: 128, lengths: []int{1024, 7, 517}},
+		{head: 64, headDim: 64, heads: 4, kvHeads: 2, softCap: 50, lengths: []int{1100}},
+		{head: 128, headDim: 128, heads: 4, kvHeads: 2, softCap: 50, window: 300, lengths: []int{1024}},
+		{head: 256, headDim: 256, heads: 2, kvHeads: 1, softCap: 50, sunk: true, lengths: []int{700}},
 	} {
 		c.variant, c.dtype, c.large = "a16", tensor.BF16, true
-		t.Run(fmt.Sprintf("%d of %d, %d of keys, window %d, documents %v", c.heads, c.headDim, c.kvHeads, c.window, c.lengths),
+		t.Run(fmt.Sprintf("%d of %d, %d of keys, window %d, soft cap %g, documents %v", c.heads, c.headDim, c.kvHeads, c.window, c.softCap, c.lengths),
 			func(t *testing.T) { c.run(t, on) })
 	}
 }

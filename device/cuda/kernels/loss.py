@@ -1,14 +1,24 @@
 """Cross-entropy over a vocabulary that is visited in tiles of columns, in a fixed order.
 
-stat [rows, 3] holds per position the greatest logit so far, the sum of exponentials of what is below it, and the target's logit.
+stat [rows, 3] holds per position the greatest logit so far, the sum of exponentials of what is below it, and the target's logit. Where
+CAPPED, these are of cap*tanh(logit/cap); else cap is not read.
 
 Source: Milakov and Gimelshein, "Online normalizer calculation for softmax" (2018).
 """
+
+import itertools
 
 import triton
 import triton.language as tl
 
 from registry import BF16_OR_F32, Kernel
+
+
+@triton.jit
+def _capped(x, cap):
+    """cap*tanh(x/cap), off by cap*2^-22 at most. A NaN stays one."""
+    e = tl.exp(tl.minimum(x * (2.0 / cap), 44.0, propagate_nan=tl.PropagateNan.ALL))
+    return cap * ((e - 1.0) / (e + 1.0))
 
 
 @triton.jit
@@ -23,7 +33,7 @@ def lse_init(stat, rows, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def lse_update(stat, logits, targets, rows, cols, first, sl, BLOCK_COLS: tl.constexpr):
+def lse_update(stat, logits, targets, rows, cols, first, sl, cap, CAPPED: tl.constexpr, BLOCK_COLS: tl.constexpr):
     """Takes the columns [first, first+cols) of the vocabulary in. Programs: rows. Reads logits once.
 
     Each place in a block keeps a maximum and a sum of its own, so that there is one reduction at the end.
@@ -37,6 +47,8 @@ def lse_update(stat, logits, targets, rows, cols, first, sl, BLOCK_COLS: tl.cons
     for start in range(0, cols, BLOCK_COLS):
         col = start + tl.arange(0, BLOCK_COLS)
         x = tl.load(logits + col, mask=col < cols, other=float("-inf"))
+        if CAPPED:
+            x = tl.where(col < cols, _capped(x, cap), float("-inf"))
         new = tl.maximum(most, x)
         total = total * tl.exp(most - new) + tl.exp(x - new)
         most = new
@@ -47,6 +59,8 @@ def lse_update(stat, logits, targets, rows, cols, first, sl, BLOCK_COLS: tl.cons
     at = target.to(tl.int64) - first
     here = (target >= 0) & (at >= 0) & (at < cols)
     logit = tl.load(logits + at, mask=here, other=0.0)
+    if CAPPED:
+        logit = _capped(logit, cap)
     tl.store(stat, new)
     tl.store(stat + 1, total)
     tl.store(stat + 2, logit, mask=here)
@@ -65,8 +79,10 @@ def token_loss(loss, stat, targets, rows, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def ce_grad(dlogits, logits, stat, targets, rows, cols, first, sd, sl, scale, BLOCK_ROWS: tl.constexpr, BLOCK_COLS: tl.constexpr):
-    """dlogits = (softmax - onehot)*scale of the tile; zeros where the target is negative. Reads logits and writes dlogits once."""
+def ce_grad(dlogits, logits, stat, targets, rows, cols, first, sd, sl, scale, cap, CAPPED: tl.constexpr, BLOCK_ROWS: tl.constexpr,
+            BLOCK_COLS: tl.constexpr):
+    """dlogits = (softmax - onehot)*scale of the tile, times the cap's derivative; zeros where the target is negative. Reads logits and
+    writes dlogits once."""
     row = (tl.program_id(0) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS))[:, None].to(tl.int64)
     col = (tl.program_id(1) * BLOCK_COLS + tl.arange(0, BLOCK_COLS))[None, :]
     known = row < rows
@@ -74,8 +90,13 @@ def ce_grad(dlogits, logits, stat, targets, rows, cols, first, sd, sl, scale, BL
     most = tl.load(stat + row * 3, mask=known, other=0.0)
     total = tl.load(stat + row * 3 + 1, mask=known, other=1.0)
     target = tl.load(targets + row, mask=known, other=-1)
-    p = tl.exp(tl.load(logits + row * sl + col, mask=inside, other=0.0) - most) * (scale / total)
+    x = tl.load(logits + row * sl + col, mask=inside, other=0.0)
+    if CAPPED:
+        x = _capped(x, cap)
+    p = tl.exp(x - most) * (scale / total)
     p = tl.where(target.to(tl.int64) - first == col, p - scale, p)
+    if CAPPED:
+        p *= 1.0 - (x / cap) * (x / cap)
     tl.store(dlogits + row * sd + col, tl.where(target >= 0, p, 0.0).to(dlogits.dtype.element_ty), mask=inside)
 
 
@@ -83,12 +104,13 @@ KERNELS = [
     Kernel("lse_init", lse_init, "stat:*fp32 rows:i32", ("ceil(rows/BLOCK)",), dict(BLOCK=256)),
     Kernel("token_loss", token_loss, "loss:*fp32 stat:*fp32 targets:*i32 rows:i32", ("ceil(rows/BLOCK)",), dict(BLOCK=256)),
 ]
-update = "stat:*fp32 logits:*fp32 targets:*i32 rows:i32 cols:i32 first:i32 sl:i32"
-for variant, aligned in (("any", ""), ("a16", "logits cols sl")):
-    KERNELS.append(Kernel(f"lse_update.{variant}", lse_update, update, ("rows",), dict(BLOCK_COLS=2048), aligned=aligned))
+update = "stat:*fp32 logits:*fp32 targets:*i32 rows:i32 cols:i32 first:i32 sl:i32 cap:fp32"
+for (variant, aligned), (word, capped) in itertools.product((("any", ""), ("a16", "logits cols sl")), (("", 0), (".cap", 1))):
+    KERNELS.append(Kernel(f"lse_update{word}.{variant}", lse_update, update, ("rows",), dict(CAPPED=capped, BLOCK_COLS=2048),
+                          aligned=aligned))
     KERNELS += [
-        Kernel(f"ce_grad.{a}.{variant}", ce_grad,
-               f"dlogits:*{t} logits:*fp32 stat:*fp32 targets:*i32 rows:i32 cols:i32 first:i32 sd:i32 sl:i32 scale:fp32",
-               ("ceil(rows/BLOCK_ROWS)", "ceil(cols/BLOCK_COLS)"), dict(BLOCK_ROWS=2, BLOCK_COLS=1024),
+        Kernel(f"ce_grad.{a}{word}.{variant}", ce_grad,
+               f"dlogits:*{t} logits:*fp32 stat:*fp32 targets:*i32 rows:i32 cols:i32 first:i32 sd:i32 sl:i32 scale:fp32 cap:fp32",
+               ("ceil(rows/BLOCK_ROWS)", "ceil(cols/BLOCK_COLS)"), dict(CAPPED=capped, BLOCK_ROWS=2, BLOCK_COLS=1024),
                aligned=f"dlogits sd {aligned}".strip() if aligned else "") for a, t in BF16_OR_F32
     ]

@@ -340,11 +340,22 @@ func testSums(t *testing.T, on *backend) {
 
 // Losses of positions, some of which do not count, from where a softmax begins.
 func testLoss(t *testing.T, on *backend) {
+	testLossOf(t, on, "", 0)
+	testLossOf(t, on, ".cap", 1.5)
+}
+
+func testLossOf(t *testing.T, on *backend, word string, softCap float32) {
 	const rows, cols = 300, 40
 	b := benchFor(t, on, 8)
 	stat, logits, loss := b.field(tensor.F32, rows, 3, 3), b.normal(tensor.F32, rows, cols, cols+3), b.field(tensor.F32, 1, rows, rows)
 	targets := make([]int32, rows)
-	want := make([]float64, rows)
+	want, gradient := make([]float64, rows), make([]float64, rows*cols)
+	z := func(x float64) float64 {
+		if limit := float64(softCap); limit > 0 {
+			return limit * math.Tanh(x/limit)
+		}
+		return x
+	}
 	for r := range targets {
 		if targets[r] = int32(b.rng.IntN(cols)); r%7 == 3 {
 			targets[r] = -100
@@ -352,9 +363,20 @@ func testLoss(t *testing.T, on *backend) {
 		}
 		total := 0.0
 		for c := range cols {
-			total += math.Exp(logits.get(r, c))
+			total += math.Exp(z(logits.get(r, c)))
 		}
-		want[r] = math.Log(total) - logits.get(r, int(targets[r]))
+		want[r] = math.Log(total) - z(logits.get(r, int(targets[r])))
+		for c := range cols {
+			th := z(logits.get(r, c)) / float64(softCap)
+			if softCap == 0 {
+				th = 0
+			}
+			gradient[r*cols+c] = math.Exp(z(logits.get(r, c))) / total
+			if c == int(targets[r]) {
+				gradient[r*cols+c]--
+			}
+			gradient[r*cols+c] *= (1 - th*th) / 8
+		}
 	}
 	ids := b.ints(targets)
 	b.run("lse_init", stat, rows)
@@ -363,9 +385,12 @@ func testLoss(t *testing.T, on *backend) {
 		begin = append(begin, math.Inf(-1), 0, 0)
 	}
 	b.compare("stat", stat, begin, within(0x1p-149))
-	b.run("lse_update.any", stat, logits, ids, rows, cols, 0, logits.stride)
+	b.run("lse_update"+word+".any", stat, logits, ids, rows, cols, 0, logits.stride, softCap)
 	b.run("token_loss", loss, stat, ids, rows)
 	b.compare("loss", loss, want, within(1e-5))
+	grad := b.field(tensor.F32, rows, cols, cols+1)
+	b.run("ce_grad.f32"+word+".any", grad, logits, stat, ids, rows, cols, 0, grad.stride, logits.stride, float32(0.125), softCap)
+	b.compare("gradient", grad, gradient, within(1e-6))
 }
 
 // Parts of a gradient are added to it.

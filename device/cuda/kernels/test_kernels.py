@@ -240,9 +240,11 @@ class SwiGLUTest(Case):
 
 class LossTest(Case):
     def test_tiles(self):
-        cases = (("any", 1, 1, 1), ("any", 3, 17, 17), ("any", 17, 100, 37), ("any", 5, 2500, 2100), ("a16", 5, 96, 48), ("a16", 3, 2256, 2080))
-        for kind, (variant, rows, vocabulary, tile) in itertools.product(TYPES, cases):
-            with self.subTest(f"{kind}.{variant} {rows} {vocabulary} {tile}"):
+        cases = (("any", 1, 1, 1, 0.0), ("any", 3, 17, 17, 0.0), ("any", 17, 100, 37, 0.0), ("any", 5, 2500, 2100, 0.0),
+                 ("a16", 5, 96, 48, 0.0), ("a16", 3, 2256, 2080, 0.0), ("any", 17, 100, 37, 30.0), ("a16", 3, 2256, 2080, 3.0))
+        for kind, (variant, rows, vocabulary, tile, cap) in itertools.product(TYPES, cases):
+            with self.subTest(f"{kind}.{variant} {rows} {vocabulary} {tile} {cap}"):
+                word = ".cap" if cap else ""
                 stride = vocabulary + (16 if variant == "a16" else 3)
                 logits = field("f32", 10 * self.normal(rows, vocabulary) + np.arange(rows)[:, None] % 3 * 80, stride)
                 targets = self.rng.integers(0, vocabulary, rows)
@@ -253,12 +255,13 @@ class LossTest(Case):
                 self.same(numbers(stat), np.tile(np.array([-np.inf, 0, 0], f32), (rows, 1)), stat)
                 spans = [(a, min(tile, vocabulary - a)) for a in range(0, vocabulary, tile)]
                 for first, n in spans:
-                    launch(f"lse_update.{variant}", stat, logits.mat[:, first:first + n], ints(targets), rows, n, first, logits.stride)
+                    launch(f"lse_update{word}.{variant}", stat, logits.mat[:, first:first + n], ints(targets), rows, n, first,
+                           logits.stride, cap)
                 launch("token_loss", loss, stat, ints(targets), rows)
                 for first, n in spans:
-                    launch(f"ce_grad.{kind}.{variant}", grad.mat[:, first:first + n], logits.mat[:, first:first + n], stat, ints(targets), rows, n, first,
-                           grad.stride, logits.stride, 2.0 ** -7)
-                v = logits.numpy()
+                    launch(f"ce_grad.{kind}{word}.{variant}", grad.mat[:, first:first + n], logits.mat[:, first:first + n], stat,
+                           ints(targets), rows, n, first, grad.stride, logits.stride, 2.0 ** -7, cap)
+                v = cap * np.tanh(logits.numpy() / cap) if cap else logits.numpy()
                 p = np.exp(v - v.max(1, keepdims=True))
                 lse = v.max(1) + np.log(p.sum(1))
                 counts = targets >= 0
@@ -266,6 +269,7 @@ class LossTest(Case):
                 want = np.where(counts, lse - v[np.arange(rows), picked], 0)
                 p /= p.sum(1, keepdims=True)
                 p[np.arange(rows), picked] -= 1
+                p *= 1 - (v / cap) ** 2 if cap else 1
                 self.near(numbers(loss), want[None], "f32", 200, loss)
                 self.near(numbers(grad), np.where(counts[:, None], p, 0) * 2.0 ** -7, kind, 4 * 2.0 ** -7, grad, stat)
 
