@@ -7,6 +7,7 @@ import (
 
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/internal/spelling"
+	"github.com/millrace/millrace/model"
 )
 
 // NamedMachine is a machine to ask "what if" about, without having it.
@@ -200,6 +201,12 @@ func whatIf(name string, g gpu, h hostSystem) NamedMachine {
 		RatedWriteBytes: h.drive.ratedWriteBytes,
 		Sources:         sources,
 	}
+}
+
+// Request asks for a plan with all of the machine as budgets, its disk included.
+func (m *NamedMachine) Request(of *model.Model, n Numerics) Request {
+	return Request{Model: of, Numerics: n, Device: m.Device, Machine: m.Machine, ProgramBytes: WhatIfProgramBytes, DeviceBytes: m.DeviceBytes,
+		HostBytes: m.HostBytes, DiskBytes: m.DiskBytes}
 }
 
 // FindMachine is the machine of that name, or an error that lists those there are.

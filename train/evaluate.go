@@ -59,7 +59,7 @@ func Evaluate(ctx context.Context, env *Env, o EvalOptions) (*Loss, error) {
 		return nil, Request(err)
 	}
 	defer rows.Close()
-	// All rows could be one micro-batch; the largest that is tried is cpuPositions or gpuPositions long.
+	// All rows could be one micro-batch; the planner tries the largest first that the device likes.
 	p, err := env.fitForward(ctx, src.model.Frozen(), n, rows.Rows(), dev, o.Memory)
 	if err != nil {
 		return nil, err

@@ -27,13 +27,10 @@ func numericsOf(compute, def string) (plan.Numerics, error) {
 // fitForward plans forward passes over any number of rows: micro-batches as large as the device likes and the rows allow, one
 // at a time.
 func (e *Env) fitForward(ctx context.Context, m *model.Model, n plan.Numerics, rows int, dev *devices, mem Memory) (*plan.Plan, error) {
-	info := dev.computes.Info()
-	var err error
-	for micro := min(rows, max(1, positionsOf(info)/n.SequenceLen)); micro >= 1; micro /= 2 {
-		var p *plan.Plan
-		if p, err = e.fitPlan(ctx, m, n, micro, Sizes{MicroBatch: Auto(micro)}, info, mem, nil); err == nil || ctx.Err() != nil {
-			return p, err
-		}
+	r, err := e.request(m, n, dev.computes.Info(), mem)
+	if err != nil {
+		return nil, err
 	}
-	return nil, err
+	p, err := plan.Fitting{Request: r, Rows: rows}.FitForward(ctx)
+	return p, unlessEnded(ctx, err)
 }

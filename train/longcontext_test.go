@@ -51,7 +51,7 @@ func TestHalfAMillionTokens(t *testing.T) {
 		table.WriteString("\n  " + b.Purpose + " " + plan.FormatBytes(b.Bytes))
 	}
 	t.Logf("%s on the device, blocks in chunks of %d:%s", plan.FormatBytes(got.DeviceBytes), p.Numerics.BlockChunk, &table)
-	if got.DeviceBytes > 79<<30 || p.Numerics.Positions() != tokens || p.Numerics.BlockChunk != gpuPositions {
+	if got.DeviceBytes > 79<<30 || p.Numerics.Positions() != tokens || p.Numerics.BlockChunk != 16384 {
 		t.Errorf("%d bytes for %+v", got.DeviceBytes, p.Numerics)
 	}
 	// What attention leaves comes from host memory sooner than it is computed again.
@@ -99,30 +99,5 @@ func TestLongContextTrains(t *testing.T) {
 	}
 	if chunks.FirstLoss != whole.FirstLoss || !(math.Abs(chunks.LastLoss-whole.LastLoss) <= 1e-5) || !(chunks.LastLoss < chunks.FirstLoss) {
 		t.Errorf("losses %v to %v in chunks, %v to %v in one", chunks.FirstLoss, chunks.LastLoss, whole.FirstLoss, whole.LastLoss)
-	}
-}
-
-func TestBlockChunk(t *testing.T) {
-	gpu, cpu := longRequest(t, "h100-pcie5", 1).Device, longRequest(t, "h100-pcie5", 1).Device
-	cpu.Unified = true
-	for _, c := range []struct {
-		sizes              Sizes
-		positions, on, cpu int
-	}{
-		{Sizes{}, 100, 100, 100},
-		{Sizes{}, 2048, 2048, 2048},
-		{Sizes{}, 2049, 2049, 1280},
-		{Sizes{}, 16384, 16384, 2048},
-		{Sizes{}, 16385, 8448, 2048},
-		{Sizes{}, 524288, 16384, 2048},
-		{Sizes{BlockChunk: 304}, 524288, 304, 304},
-		{Sizes{BlockChunk: 304}, 200, 200, 200},
-	} {
-		if got := blockChunk(c.sizes, c.positions, gpu); got != c.on {
-			t.Errorf("%d positions on a GPU: chunks of %d, want %d", c.positions, got, c.on)
-		}
-		if got := blockChunk(c.sizes, c.positions, cpu); got != c.cpu {
-			t.Errorf("%d positions on the CPU: chunks of %d, want %d", c.positions, got, c.cpu)
-		}
 	}
 }

@@ -89,14 +89,14 @@ func TestHeadChunks(t *testing.T) {
 		return p
 	}
 	room := ask(on.Device, on.DeviceBytes, Sizes{})
-	if n := room.Numerics; n.HeadChunk != 4096 || n.Positions() != gpuPositions {
+	if n := room.Numerics; n.HeadChunk != 4096 || n.Positions() != 16384 {
 		t.Errorf("with room: a chunk of %d and %d positions", n.HeadChunk, n.Positions())
 	}
 	// A chunk that large in a single visit has logits of 2.3 GiB.
 	if small := ask(on.Device, 2<<30, Sizes{}); small.DeviceBytes > 2<<30 || small.Placement.HeadAtOnce && small.Numerics.HeadChunk == 4096 {
 		t.Errorf("without: a chunk of %d in %d bytes", small.Numerics.HeadChunk, small.DeviceBytes)
 	}
-	if n := ask(device.Info{Unified: true}, 0, Sizes{}).Numerics; n.HeadChunk > 512 || n.Positions() != cpuPositions {
+	if n := ask(device.Info{Unified: true}, 0, Sizes{}).Numerics; n.HeadChunk > 512 || n.Positions() != 2048 {
 		t.Errorf("on a CPU: a chunk of %d and %d positions", n.HeadChunk, n.Positions())
 	}
 	if n := ask(on.Device, on.DeviceBytes, Sizes{HeadChunk: 300, MicroBatch: 2}).Numerics; n.HeadChunk != 300 || n.MicroBatch != 2 {

@@ -122,19 +122,16 @@ func (e *Env) planOn(ctx context.Context, c *Config, m *model.Model, on *plan.Na
 		return nil, err
 	}
 	n.SequenceLen = c.SequenceLen
-	r := plan.Request{Model: m, Numerics: n, Device: on.Device, Machine: on.Machine, ProgramBytes: plan.WhatIfProgramBytes,
-		DeviceBytes: on.DeviceBytes, HostBytes: on.HostBytes, RecomputeAll: c.Memory.Recompute == "always"}
+	r := on.Request(m, n)
+	r.RecomputeAll = c.Memory.Recompute == "always"
 	if b := c.Memory.Device.N; b > 0 {
 		r.DeviceBytes = b
 	}
 	if b := c.Memory.Host.N; b > 0 {
 		r.HostBytes = b
 	}
-	switch d := c.Memory.Disk; {
-	case d.N > 0:
+	if d := c.Memory.Disk; !d.auto {
 		r.DiskBytes = d.N
-	case d.auto:
-		r.DiskBytes = on.DiskBytes
 	}
 	r.Wants = c.wants()
 	return fitRequest(ctx, r, c.BatchTokens/c.SequenceLen, c.Numerics, nil)

@@ -6,14 +6,15 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"io"
 	"log"
 	"slices"
 	"strings"
 
-	"github.com/millrace/millrace/internal/hostmem"
+	"github.com/millrace/millrace/hf"
+	"github.com/millrace/millrace/model"
+	"github.com/millrace/millrace/optim"
 	"github.com/millrace/millrace/plan"
-	"github.com/millrace/millrace/train"
+	"github.com/millrace/millrace/tensor"
 )
 
 func main() {
@@ -51,27 +52,43 @@ type row struct {
 	batchTokens             int
 }
 
+const sequenceLen = 2048
+
 func (r row) plan() (string, error) {
-	c, err := train.ReadConfig("", []string{"model=" + r.shape, "datasets=[{path: none, type: text}]", "memory.disk=auto", "max_steps=1000",
-		"precision.moments=" + r.moments, fmt.Sprintf("batch_tokens=%d", r.batchTokens)})
+	on, err := plan.FindMachine(r.machine)
 	if err != nil {
 		return "", err
 	}
-	env := &train.Env{Accounts: hostmem.New(), Progress: io.Discard}
-	made, err := train.PlanFor(context.Background(), env, c, train.PlanOptions{Machine: r.machine, Shape: r.shape})
+	text, err := plan.Shape(r.shape)
 	if err != nil {
 		return "", err
 	}
-	p, life := made.Plan, "-"
-	if made.Outlook.WearDays > 0 {
-		life = plan.FormatSeconds(made.Outlook.WearDays * 86400)
+	config, err := hf.ParseConfig(r.shape, text)
+	if err != nil {
+		return "", err
+	}
+	m, err := model.New(config)
+	if err != nil {
+		return "", err
+	}
+	n := plan.Numerics{Compute: tensor.BF16, Master: optim.Split, SequenceLen: sequenceLen}
+	if n.Moments, err = optim.ParseMoments(r.moments); err != nil {
+		return "", err
+	}
+	p, err := plan.Fitting{Request: on.Request(m, n), Rows: r.batchTokens / sequenceLen}.Fit(context.Background())
+	if err != nil {
+		return "", err
+	}
+	outlook, life := p.Outlook(on.Machine, on.Device, 1000, on.RatedWriteBytes), "-"
+	if outlook.WearDays > 0 {
+		life = plan.FormatSeconds(outlook.WearDays * 86400)
 	}
 	disk := "-"
 	if p.DiskBytes > 0 {
 		disk = plan.FormatBytes(p.DiskBytes)
 	}
 	return fmt.Sprintf("| %s | %s | %s | %d | %s | %s | %s | %.3g | %.0f | %s | %s |", r.shape, r.machine, r.moments, r.batchTokens,
-		plan.FormatBytes(p.DeviceTotalBytes()), plan.FormatBytes(p.HostBytes), disk, p.Predicted.StepSeconds, made.Outlook.TokensPerSec,
+		plan.FormatBytes(p.DeviceTotalBytes()), plan.FormatBytes(p.HostBytes), disk, p.Predicted.StepSeconds, outlook.TokensPerSec,
 		limit(&p.Predicted), life), nil
 }
 

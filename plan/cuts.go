@@ -1,0 +1,214 @@
+package plan
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/millrace/millrace/device"
+)
+
+// Cuts are the sizes that a step is cut into; 0 is auto. They set bits, so a run records what was chosen (Numerics).
+type Cuts struct {
+	MicroBatch int // rows of a micro-batch
+	HeadChunk  int // positions that the head takes at a time
+	BlockChunk int // positions that a block takes at a time
+}
+
+// Positions that one operation should see, where memory allows: enough for large products, few enough that activations
+// stay near the cores; a GPU needs more of them to hide its launches.
+const (
+	cpuPositions = 2048
+	gpuPositions = 16384
+)
+
+// positionsOf is how many positions one operation should see on a device.
+func positionsOf(dev device.Info) int {
+	if dev.Unified {
+		return cpuPositions
+	}
+	return gpuPositions
+}
+
+// blockChunk is the chunk in which blocks take micro-batches of so many positions: all of them where one operation should see
+// no more on the device, else as few equal chunks as that allows. It follows from shapes, not from budgets: a chunk as
+// large as that has nothing to gain from being larger.
+func (c Cuts) blockChunk(positions int, dev device.Info) int {
+	most := positionsOf(dev)
+	switch {
+	case c.BlockChunk > 0:
+		return min(c.BlockChunk, positions)
+	case positions <= most:
+		return positions
+	}
+	n := (positions + most - 1) / most
+	return ((positions+n-1)/n + blockChunkTile - 1) / blockChunkTile * blockChunkTile
+}
+
+// blockChunkTile is what the rows of a chunk are a multiple of that is chosen: tiles of matrix products.
+const blockChunkTile = 256
+
+// headChunks are the sizes of the head's chunk that are tried on a device, largest first, or the one that is asked for. Each chunk reads
+// the head's weights, and reads and writes its gradient in fp32: with 512 positions a GPU takes as long for that as for the
+// products. A CPU's caches hold the weights of a small product, so it gains nothing from more than 512.
+func (c Cuts) headChunks(dev device.Info) []int {
+	if c.HeadChunk > 0 {
+		return []int{c.HeadChunk}
+	}
+	sizes := []int{4096, 2048, 1024, 512, 256, 128, 64}
+	if dev.Unified {
+		return sizes[3:]
+	}
+	return sizes
+}
+
+// microBatches are the numbers of rows of a micro-batch that are tried, largest first.
+func (c Cuts) microBatches(rows, sequenceLen int, dev device.Info) ([]int, error) {
+	if n := c.MicroBatch; n > 0 {
+		if rows%n != 0 {
+			return nil, fmt.Errorf("numerics.micro_batch is %d: it must divide the %d sequences of a step (batch_tokens / sequence_len)", n, rows)
+		}
+		return []int{n}, nil
+	}
+	var fit []int
+	for n := rows; n >= 1; n-- {
+		if rows%n == 0 && (n == 1 || n*sequenceLen <= positionsOf(dev)) {
+			fit = append(fit, n)
+		}
+	}
+	return fit, nil
+}
+
+// Fitting asks for a plan of steps of some rows of Request.Numerics.SequenceLen positions, whatever the cuts.
+type Fitting struct {
+	Request // its numerics lack MicroBatch, MicroBatches, HeadChunk and BlockChunk
+	Rows    int
+	Cuts    Cuts
+	// WantsOf, if given, is what is wanted of each choice of sizes; else Request.Wants.
+	WantsOf func(Numerics) Wants
+}
+
+// leastWorthwhileChunk is the smallest chunk of the head that is planned in full beside larger ones that fit.
+const leastWorthwhileChunk = 512
+
+// sameSpeed is how much faster a plan with smaller operations must be predicted to be: the prediction knows the rates of
+// large ones.
+const sameSpeed = 0.99
+
+// sized is the request with all sizes.
+func (f *Fitting) sized(micro, chunk int) Request {
+	r := f.Request
+	n := &r.Numerics
+	n.MicroBatch, n.MicroBatches, n.HeadChunk = micro, f.Rows/micro, min(chunk, micro*n.SequenceLen)
+	n.BlockChunk = f.Cuts.blockChunk(n.Positions(), r.Device)
+	if f.WantsOf != nil {
+		r.Wants = f.WantsOf(*n)
+	}
+	return r
+}
+
+// Fit plans with the sizes of the fastest sketch. Of sketches that are as fast, that with the larger operations is taken. It ends soon after
+// the context does, with the context's error; any other error says in one line why nothing fits, and which number to change.
+func (f Fitting) Fit(ctx context.Context) (*Plan, error) {
+	micros, err := f.Cuts.microBatches(f.Rows, f.Numerics.SequenceLen, f.Device)
+	if err != nil {
+		return nil, err
+	}
+	chunks := f.Cuts.headChunks(f.Device)
+	var best *Plan
+	var last Request
+	sketch := func(micro, chunk int) (fits bool) {
+		last = f.sized(micro, chunk)
+		p, sketchErr := Sketch(ctx, last)
+		if sketchErr != nil {
+			err = sketchErr
+			return false
+		}
+		if best == nil || better(p, best) {
+			best = p
+		}
+		return true
+	}
+	for _, micro := range micros {
+		for _, chunk := range chunks {
+			if sketch(micro, chunk) {
+				break
+			}
+		}
+	}
+	if best != nil {
+		micro := best.Numerics.MicroBatch
+		for _, chunk := range chunks {
+			if chunk < best.Numerics.HeadChunk {
+				sketch(micro, chunk)
+			}
+		}
+	}
+	if best == nil && ctx.Err() == nil {
+		err = last.Mend(ctx, err) // of the smallest sizes
+	}
+	if ended := ctx.Err(); ended != nil {
+		return nil, ended
+	}
+	if best == nil {
+		return nil, err
+	}
+	p, err := New(ctx, f.sized(best.Numerics.MicroBatch, best.Numerics.HeadChunk))
+	if err != nil {
+		return nil, err
+	}
+	// What a large chunk takes may serve better elsewhere, which sketches do not see: smaller ones are planned while that gains.
+	for _, chunk := range chunks {
+		if chunk >= p.Numerics.HeadChunk || chunk < leastWorthwhileChunk {
+			continue
+		}
+		q, err := New(ctx, f.sized(p.Numerics.MicroBatch, chunk))
+		if err != nil || !better(q, p) {
+			break
+		}
+		p = q
+	}
+	if p.Placement.Rings.Weights == 1 && best.Placement.Rings.Weights > 1 { // memory went elsewhere
+		r := f.sized(p.Numerics.MicroBatch, p.Numerics.HeadChunk)
+		r.Overlap = true
+		if q, err := New(ctx, r); err == nil && better(q, p) {
+			return q, nil
+		}
+	}
+	return p, ctx.Err()
+}
+
+// Check says in one line why nothing fits, if nothing does, and which number to change. It simulates nothing.
+func (f Fitting) Check(ctx context.Context) error {
+	micros, err := f.Cuts.microBatches(f.Rows, f.Numerics.SequenceLen, f.Device)
+	if err != nil {
+		return err
+	}
+	chunks := f.Cuts.headChunks(f.Device)
+	r := f.sized(micros[len(micros)-1], chunks[len(chunks)-1])
+	if err = r.Fits(ctx); err == nil || ctx.Err() != nil {
+		return err
+	}
+	return r.Mend(ctx, err)
+}
+
+// FitForward plans forward passes over any number of rows: micro-batches as large as the device likes and the rows allow, one
+// at a time.
+func (f Fitting) FitForward(ctx context.Context) (p *Plan, err error) {
+	for micro := min(f.Rows, max(1, positionsOf(f.Device)/f.Numerics.SequenceLen)); micro >= 1; micro /= 2 {
+		one := f
+		one.Rows, one.Cuts = micro, Cuts{MicroBatch: micro}
+		if p, err = one.Fit(ctx); err == nil || ctx.Err() != nil {
+			return p, err
+		}
+	}
+	return nil, err
+}
+
+// better reports whether a plan with smaller operations is worth it: because it is faster or, if it is as fast by rates
+// that may be guesses, because weights travel beside the computation instead of between.
+func better(p, best *Plan) bool {
+	if p.Placement.Rings.Weights > 1 && best.Placement.Rings.Weights == 1 {
+		return sameSpeed*p.Predicted.StepSeconds < best.Predicted.StepSeconds
+	}
+	return p.Predicted.StepSeconds < sameSpeed*best.Predicted.StepSeconds
+}
