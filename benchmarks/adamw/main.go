@@ -18,6 +18,7 @@ import (
 
 	"github.com/millrace/millrace/device/cpu/isa"
 	"github.com/millrace/millrace/device/cpu/kernels"
+	"github.com/millrace/millrace/optim"
 	"github.com/millrace/millrace/tensor"
 )
 
@@ -93,7 +94,7 @@ func run(n, rounds int, level string) error {
 	}
 	kernels.Quantize8(m8.M, m8.MScale, m, true)
 	kernels.Quantize8(m8.V, m8.VScale, v, false)
-	s := kernels.NewAdamWScalars(10, 1e-5, 0.9, 0.999, 1e-8, 0.01, 0.5)
+	s := optim.AdamW{Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, WeightDecay: 0.01}.Scalars(10, 1e-5, 0.5, true)
 	var all []*contender
 	for _, level := range slices.Backward(at) {
 		all = append(all,

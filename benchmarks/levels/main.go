@@ -21,6 +21,7 @@ import (
 	"github.com/millrace/millrace/device/cpu/gemm"
 	"github.com/millrace/millrace/device/cpu/isa"
 	"github.com/millrace/millrace/device/cpu/kernels"
+	"github.com/millrace/millrace/optim"
 	"github.com/millrace/millrace/tensor"
 )
 
@@ -205,7 +206,7 @@ func operations(level isa.Level) []operation {
 		})
 		weights, grad := matrix(dtype, 1, params), matrix(dtype, 1, params)
 		m, v := make([]float32, params), make([]float32, params)
-		adam := kernels.NewAdamWScalars(10, 1e-5, 0.9, 0.999, 1e-8, 0.01, 1)
+		adam := optim.AdamW{Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, WeightDecay: 0.01}.Scalars(10, 1e-5, 1, true)
 		if dtype == tensor.F32 {
 			add("adamw", 0, func() { k.AdamWF32(elements[float32](weights), m, v, elements[float32](grad), &adam) })
 		} else {

@@ -14,7 +14,6 @@ func (s *Stream) AdamW(args device.AdamWArgs, bad device.Mem) {
 	s.operands.AdamW(args, bad)
 	s.enqueue(func() {
 		n := args.Weights.Cols
-		scalars := kernels.AdamWScalars(args.AdamWScalars)
 		m, v, grad := floats(args.M), floats(args.V), vec(args.Grad)
 		var sum atomic.Int64
 		var update func(lo, hi int) int
@@ -22,13 +21,15 @@ func (s *Stream) AdamW(args device.AdamWArgs, bad device.Mem) {
 		if args.Weights.DType == tensor.F32 {
 			bytes += 2 * 4
 			p, g := floats(args.Weights), floats(args.Grad)
-			update = func(lo, hi int) int { return s.crew.AdamWF32(p[lo:hi], m[lo:hi], v[lo:hi], g[lo:hi], &scalars) }
+			update = func(lo, hi int) int {
+				return s.crew.AdamWF32(p[lo:hi], m[lo:hi], v[lo:hi], g[lo:hi], &args.AdamWScalars)
+			}
 		} else {
 			bytes += 2 * (2 + 2)
 			high := unsafe.Slice((*uint16)(start(args.Weights.Mem)), n)
 			low := unsafe.Slice((*int16)(start(args.Low.Mem)), n)
 			update = func(lo, hi int) int {
-				return s.crew.AdamWSplit(high[lo:hi], low[lo:hi], m[lo:hi], v[lo:hi], grad.Slice(lo, hi), &scalars)
+				return s.crew.AdamWSplit(high[lo:hi], low[lo:hi], m[lo:hi], v[lo:hi], grad.Slice(lo, hi), &args.AdamWScalars)
 			}
 		}
 		s.crew.split(n, columns, bytes, func(lo, hi int) {
@@ -45,7 +46,6 @@ func (s *Stream) AdamW8(args device.AdamW8Args, bad device.Mem) {
 	s.operands.AdamW8(args, bad)
 	s.enqueue(func() {
 		n := args.Weights.Cols
-		scalars := kernels.AdamWScalars(args.AdamWScalars)
 		moments := kernels.Moments8{M: bytes(args.M.Mem), V: bytes(args.V.Mem), MScale: floats(args.MScale), VScale: floats(args.VScale)}
 		grad := vec(args.Grad)
 		var sum atomic.Int64
@@ -54,13 +54,15 @@ func (s *Stream) AdamW8(args device.AdamW8Args, bad device.Mem) {
 		if args.Weights.DType == tensor.F32 {
 			perParam += 2 * 4
 			p, g := floats(args.Weights), floats(args.Grad)
-			update = func(lo, hi int) int { return s.crew.AdamW8F32(p[lo:hi], moments.Slice(lo, hi), g[lo:hi], &scalars) }
+			update = func(lo, hi int) int {
+				return s.crew.AdamW8F32(p[lo:hi], moments.Slice(lo, hi), g[lo:hi], &args.AdamWScalars)
+			}
 		} else {
 			perParam += 2 * (2 + 2)
 			high := unsafe.Slice((*uint16)(start(args.Weights.Mem)), n)
 			low := unsafe.Slice((*int16)(start(args.Low.Mem)), n)
 			update = func(lo, hi int) int {
-				return s.crew.AdamW8Split(high[lo:hi], low[lo:hi], moments.Slice(lo, hi), grad.Slice(lo, hi), &scalars)
+				return s.crew.AdamW8Split(high[lo:hi], low[lo:hi], moments.Slice(lo, hi), grad.Slice(lo, hi), &args.AdamWScalars)
 			}
 		}
 		s.crew.split(n, tensor.MomentBlock, perParam, func(lo, hi int) {

@@ -1,35 +1,13 @@
 package kernels
 
 import (
-	"math"
 	"unsafe"
+
+	"github.com/millrace/millrace/device"
 )
 
-// AdamWScalars are the numbers that are the same for every parameter of one update. See [NewAdamWScalars].
-type AdamWScalars struct {
-	ClipScale     float32 // c, multiplies the gradient
-	Decay         float32 // 1 - lr*wd
-	OneMinusBeta1 float32
-	Beta2         float32
-	OneMinusBeta2 float32
-	StepSize      float32 // lr / (1 - beta1^step)
-	SqrtBC2       float32 // sqrt(1 - beta2^step), at most 1
-	Eps           float32
-}
-
-// NewAdamWScalars computes in float64 and rounds each scalar once. step counts updates from 1.
-func NewAdamWScalars(step int64, lr, beta1, beta2, eps, weightDecay, clipScale float64) AdamWScalars {
-	return AdamWScalars{
-		ClipScale:     float32(clipScale),
-		Decay:         float32(1 - lr*weightDecay),
-		OneMinusBeta1: float32(1 - beta1),
-		Beta2:         float32(beta2),
-		OneMinusBeta2: float32(1 - beta2),
-		StepSize:      float32(lr / (1 - math.Pow(beta1, float64(step)))),
-		SqrtBC2:       float32(math.Sqrt(1 - math.Pow(beta2, float64(step)))),
-		Eps:           float32(eps),
-	}
-}
+// AdamWScalars are those of the device's contract: what training uses, computed by package optim.
+type AdamWScalars = device.AdamWScalars
 
 // AdamWSplit updates parameters whose fp32 master is split into hi and lo (tensor.SplitF32), with first and second
 // moments m and v, from grad; all have the same length. It returns how many of the new weights are infinite or NaN.

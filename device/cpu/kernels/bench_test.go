@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/millrace/millrace/device/cpu/isa"
+	"github.com/millrace/millrace/optim"
 	"github.com/millrace/millrace/tensor"
 )
 
@@ -19,7 +20,7 @@ func BenchmarkAdamW(b *testing.B) {
 		p[i], m[i], v[i], g[i], half[i] = x, x*1e-3, x*x*1e-4, x*0.01, tensor.BF16FromF32(x*0.01)
 		hi[i], lo[i] = tensor.SplitF32(x)
 	}
-	s := NewAdamWScalars(10, 1e-5, 0.9, 0.999, 1e-8, 0.01, 0.5)
+	s := optim.AdamW{Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, WeightDecay: 0.01}.Scalars(10, 1e-5, 0.5, true)
 	m8 := newMoments8(n)
 	Quantize8(m8.M, m8.MScale, m, true)
 	Quantize8(m8.V, m8.VScale, v, false)

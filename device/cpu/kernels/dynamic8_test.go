@@ -10,6 +10,7 @@ import (
 	"unsafe"
 
 	"github.com/millrace/millrace/device/cpu/isa"
+	"github.com/millrace/millrace/optim"
 	"github.com/millrace/millrace/tensor"
 )
 
@@ -92,7 +93,7 @@ func TestAdamW8IsBitsandbytes(t *testing.T) {
 		n := len(p)
 		m := newMoments8(n)
 		for step := range len(grads) / n {
-			s := NewAdamWScalars(int64(step+1), 1e-2, 0.9, 0.999, 1e-8, 0.1, 0.75)
+			s := optim.AdamW{Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, WeightDecay: 0.1}.Scalars(step+1, 1e-2, 0.75, true)
 			For(level).AdamW8F32(p, m, grads[step*n:(step+1)*n], &s)
 		}
 		equalBits(t, "weights", p, floatsOf(g["pAfter"]))
@@ -159,7 +160,7 @@ func TestZeroBytesAreZeroMoments(t *testing.T) {
 			grad[i] = float32(rng.NormFloat64())
 		}
 	}
-	s := NewAdamWScalars(1, 1e-3, 0.9, 0.999, 1e-8, 0.1, 1)
+	s := optim.AdamW{Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, WeightDecay: 0.1}.Scalars(1, 1e-3, 1, true)
 	for _, level := range isa.Available() {
 		p8, p32 := append([]float32{}, p...), append([]float32{}, p...)
 		m := newMoments8(n)
@@ -187,7 +188,7 @@ func TestAdamW8LevelsAgree(t *testing.T) {
 			plain, fast := newState8(rng, n, trial%4 == 1), (*state8)(nil)
 			fast = plain.clone()
 			for step := range 4 {
-				s := NewAdamWScalars(int64(1+step), 1e-3, 0.9, 0.999, 1e-8, 0.1, rng.Float64())
+				s := optim.AdamW{Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, WeightDecay: 0.1}.Scalars(1+step, 1e-3, rng.Float64(), true)
 				grad := newMemory(rng, "FH"[trial%2], n, trial%8 == 3)
 				vec := Vec{unsafe.Pointer(&grad.bytes[grad.skip]), []tensor.DType{tensor.F32, tensor.BF16}[trial%2], n}
 				want, got := 0, 0

@@ -9,6 +9,7 @@ import (
 	"unsafe"
 
 	"github.com/millrace/millrace/device/cpu/isa"
+	"github.com/millrace/millrace/optim"
 	"github.com/millrace/millrace/tensor"
 )
 
@@ -120,7 +121,7 @@ func TestLevelsAgree(t *testing.T) {
 // differences, so that a quotient by SqrtBC2 which is off by one in its last place shows.
 func TestAdamWQuotients(t *testing.T) {
 	const block = 1 << 14
-	steps := []int64{1, 2, 3, 10, 117, 1000, 30000}
+	steps := []int{1, 2, 3, 10, 117, 1000, 30000}
 	if testing.Short() {
 		steps = steps[:2]
 	}
@@ -130,7 +131,7 @@ func TestAdamWQuotients(t *testing.T) {
 		m[i] = 1
 	}
 	for _, step := range steps {
-		bc := NewAdamWScalars(step, 1, 0.9, 0.999, 1, 0, 1).SqrtBC2
+		bc := optim.AdamW{Beta1: 0.9, Beta2: 0.999, Eps: 1, WeightDecay: 0}.Scalars(step, 1, 1, true).SqrtBC2
 		s := AdamWScalars{ClipScale: 1, Decay: 1, Beta2: 1, StepSize: 1, SqrtBC2: bc, Eps: -1.25 / bc}
 		for first := 0; first < 1<<23; first += block {
 			for i := range v {
@@ -193,7 +194,7 @@ func compare(t *testing.T, name string, plain, fast reflect.Value, kinds string)
 					rest = append(rest, reflect.ValueOf(float32(math.Abs(rng.NormFloat64()))))
 					continue
 				}
-				s := NewAdamWScalars(int64(1+rng.IntN(100)), 1e-3, 0.9, 0.999, 1e-8, 0.1, rng.Float64())
+				s := optim.AdamW{Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, WeightDecay: 0.1}.Scalars(1+rng.IntN(100), 1e-3, rng.Float64(), true)
 				rest = append(rest, reflect.ValueOf(&s))
 			}
 			x, y := invoke(plain, append(a, rest...)), invoke(fast, append(b, rest...))

@@ -8,6 +8,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/millrace/millrace/device/cpu/isa"
+	"github.com/millrace/millrace/optim"
 	"github.com/millrace/millrace/tensor"
 )
 
@@ -341,7 +342,7 @@ func TestAdamWFormula(t *testing.T) {
 				V[i] = b2*V[i] + (1-b2)*G*G
 				P[i] -= lr * (M[i] / (1 - math.Pow(b1, float64(step)))) / (math.Sqrt(V[i]/(1-math.Pow(b2, float64(step)))) + eps)
 			}
-			s := NewAdamWScalars(int64(step), lr, b1, b2, eps, wd, 0.5)
+			s := optim.AdamW{Beta1: b1, Beta2: b2, Eps: eps, WeightDecay: wd}.Scalars(step, lr, 0.5, true)
 			if bad := For(level).AdamWF32(p, m, v, g, &s); bad != 0 {
 				t.Fatalf("%d bad weights", bad)
 			}
@@ -367,7 +368,7 @@ func TestAdamWSplitIsF32(t *testing.T) {
 		for i := range v {
 			v[i] = float32(math.Abs(float64(v[i])))
 		}
-		s := NewAdamWScalars(rapid.Int64Range(1, 1000).Draw(r, "step"), 1e-3, 0.9, 0.999, 1e-8, 0.01, 1)
+		s := optim.AdamW{Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, WeightDecay: 0.01}.Scalars(rapid.IntRange(1, 1000).Draw(r, "step"), 1e-3, 1, true)
 		at := rapid.IntRange(0, n).Draw(r, "cut")
 		wantP, wantM, wantV := append([]float32(nil), p...), append([]float32(nil), m...), append([]float32(nil), v...)
 		wantBad := For(isa.Plain).AdamWF32(wantP, wantM, wantV, g, &s)
@@ -401,7 +402,7 @@ func sameBits(x, y float32) bool {
 func TestNoAllocations(t *testing.T) {
 	const n = 300
 	x, y, h, l := make([]float32, n), make([]float32, n), make([]uint16, n), make([]int16, n)
-	s, sums := NewAdamWScalars(1, 1e-3, 0.9, 0.999, 1e-8, 0, 1), make([]float64, 1)
+	s, sums := optim.AdamW{Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, WeightDecay: 0}.Scalars(1, 1e-3, 1, true), make([]float64, 1)
 	norm := RMSNorm{X: MatF32(x, n), Y: MatF32(y, n), Weight: F32(y), RStd: make([]float32, 1), Groups: 1, Eps: 1}
 	for _, level := range isa.Available() {
 		k := For(level)
