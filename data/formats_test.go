@@ -234,11 +234,11 @@ func TestWeightLaw(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			for i, id := range batches[0].Tokens {
+			for i, id := range batches[0].IDs {
 				if id > 0 && id < 1000 {
 					times[id]++
 				}
-				if epoch == 0 && batches[0].Tokens[i] > 0 {
+				if epoch == 0 && batches[0].IDs[i] > 0 {
 					first.RealTokens++
 				}
 			}

@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
+	"github.com/millrace/millrace/batch"
 	"github.com/millrace/millrace/internal/hostmem"
 )
 
@@ -62,7 +63,7 @@ func wantTargets(examples []Example) map[int32]int32 {
 // checkBatch checks what holds in every batch, and enters its tokens and targets.
 func checkBatch(t *rapid.T, b Batch, seen map[int32]int, targets map[int32]int32) {
 	n := b.Sequences * b.SequenceLen
-	for name, a := range map[string][]int32{"tokens": b.Tokens, "targets": b.Targets, "positions": b.Positions,
+	for name, a := range map[string][]int32{"tokens": b.IDs, "targets": b.Targets, "positions": b.Positions,
 		"document starts": b.DocStart, "document ends": b.DocEnd} {
 		if len(a) != n {
 			t.Fatalf("%d %s for %d positions", len(a), name, n)
@@ -78,26 +79,26 @@ func checkBatch(t *rapid.T, b Batch, seen map[int32]int, targets map[int32]int32
 		if b.DocStart[start] != start || b.DocEnd[start] != end || b.DocStart[end-1] != start {
 			t.Fatalf("document %d..%d disagrees with itself", start, end)
 		}
-		if b.Tokens[i] == 0 { // padding: the documents have no token 0
+		if b.IDs[i] == 0 { // padding: the documents have no token 0
 			if b.Targets[i] != -1 || b.Positions[i] != 0 || start != int32(i) || end != int32(i)+1 {
 				t.Fatalf("padding at %d has target %d, position %d, document %d..%d", i, b.Targets[i], b.Positions[i], start, end)
 			}
-			if next := i + 1; next%b.SequenceLen != 0 && b.Tokens[next] != 0 {
+			if next := i + 1; next%b.SequenceLen != 0 && b.IDs[next] != 0 {
 				t.Fatalf("padding at %d is not at the end of its row", i)
 			}
 			continue
 		}
 		realTokens++
-		seen[b.Tokens[i]]++
+		seen[b.IDs[i]]++
 		if b.Positions[i] != int32(i)-start {
 			t.Fatalf("position of %d is %d in document %d..%d", i, b.Positions[i], start, end)
 		}
-		if start < int32(i) && b.Tokens[i] != b.Tokens[i-1]+1 {
-			t.Fatalf("token %d follows %d", b.Tokens[i], b.Tokens[i-1])
+		if start < int32(i) && b.IDs[i] != b.IDs[i-1]+1 {
+			t.Fatalf("token %d follows %d", b.IDs[i], b.IDs[i-1])
 		}
 		if b.Targets[i] >= 0 {
 			targetTokens++
-			targets[b.Tokens[i]] = b.Targets[i]
+			targets[b.IDs[i]] = b.Targets[i]
 		}
 	}
 	if realTokens != b.RealTokens || targetTokens != b.TargetTokens {
@@ -127,7 +128,7 @@ func example(t interface{ Fatal(...any) }, d *Dataset, i int) Example {
 
 // batches are n micro-batches in memory of their own.
 func batches(n, sequences, sequenceLen int) []Batch {
-	return NewBatches(make([]byte, BatchBytes(n*sequences*sequenceLen)), n, sequences, sequenceLen)
+	return NewBatches(make([]byte, batch.Bytes(n*sequences*sequenceLen)), n, sequences, sequenceLen)
 }
 
 // next is the next step of a loader, in memory of its own and in micro-batches of so many rows.
@@ -250,7 +251,7 @@ func TestRowsDoNotDependOnTheStep(t *testing.T) {
 					t.Fatal(err)
 				}
 				for _, b := range batches {
-					tokens = append(tokens, b.Tokens...)
+					tokens = append(tokens, b.IDs...)
 				}
 			}
 			return tokens[:32*24]
@@ -326,11 +327,13 @@ func TestBatch(t *testing.T) {
 	got := into[0]
 	want := Batch{
 		Sequences: 3, SequenceLen: 6, RealTokens: 13, TargetTokens: 9,
-		Tokens:    []int32{11, 12, 13, 14, 15, 16, 1, 2, 3, 4, 5, 0, 17, 18, 0, 0, 0, 0},
-		Targets:   []int32{12, 13, 14, 15, 16, 17, -1, 3, -1, 5, -1, -1, 18, -1, -1, -1, -1, -1},
-		Positions: []int32{0, 1, 2, 3, 4, 5, 0, 1, 2, 0, 1, 0, 0, 1, 0, 0, 0, 0},
-		DocStart:  []int32{0, 0, 0, 0, 0, 0, 6, 6, 6, 9, 9, 11, 12, 12, 14, 15, 16, 17},
-		DocEnd:    []int32{6, 6, 6, 6, 6, 6, 9, 9, 9, 11, 11, 12, 14, 14, 15, 16, 17, 18},
+		Micro: batch.Micro{
+			IDs:       []int32{11, 12, 13, 14, 15, 16, 1, 2, 3, 4, 5, 0, 17, 18, 0, 0, 0, 0},
+			Targets:   []int32{12, 13, 14, 15, 16, 17, -1, 3, -1, 5, -1, -1, 18, -1, -1, -1, -1, -1},
+			Positions: []int32{0, 1, 2, 3, 4, 5, 0, 1, 2, 0, 1, 0, 0, 1, 0, 0, 0, 0},
+			DocStart:  []int32{0, 0, 0, 0, 0, 0, 6, 6, 6, 9, 9, 11, 12, 12, 14, 15, 16, 17},
+			DocEnd:    []int32{6, 6, 6, 6, 6, 6, 9, 9, 9, 11, 11, 12, 14, 14, 15, 16, 17, 18},
+		},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
@@ -347,8 +350,8 @@ func TestNewBatch(t *testing.T) {
 	}
 	want := Batch{
 		Sequences: 2, SequenceLen: 3, RealTokens: 4, TargetTokens: 1,
-		Tokens: []int32{7, 8, 9, 1, 0, 0}, Targets: []int32{6, -1, -1, -1, -1, -1}, Positions: []int32{0, 1, 2, 0, 0, 0},
-		DocStart: []int32{0, 0, 0, 3, 4, 5}, DocEnd: []int32{3, 3, 3, 4, 5, 6},
+		Micro: batch.Micro{IDs: []int32{7, 8, 9, 1, 0, 0}, Targets: []int32{6, -1, -1, -1, -1, -1}, Positions: []int32{0, 1, 2, 0, 0, 0},
+			DocStart: []int32{0, 0, 0, 3, 4, 5}, DocEnd: []int32{3, 3, 3, 4, 5, 6}},
 	}
 	if diff := cmp.Diff(want, b); diff != "" {
 		t.Error(diff)
@@ -386,7 +389,7 @@ func TestShuffle(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			*into = batches[0].Tokens
+			*into = batches[0].IDs
 		}
 		return a, b
 	}
@@ -514,8 +517,8 @@ func BenchmarkPackEpoch(b *testing.B) {
 func ExampleLoader() {
 	d, _ := NewDataset([]Example{{InputIDs: []int32{1, 2, 3}, Labels: []int32{Ignore, 2, 3}}})
 	l, _ := NewLoader(d, LoaderOptions{SequenceLen: 4, BatchTokens: 4, Epochs: 1})
-	batches := NewBatches(make([]byte, BatchBytes(4)), 1, 1, 4)
+	batches := NewBatches(make([]byte, batch.Bytes(4)), 1, 1, 4)
 	_ = l.Next(context.Background(), batches)
-	fmt.Println(batches[0].Tokens, batches[0].Targets)
+	fmt.Println(batches[0].IDs, batches[0].Targets)
 	// Output: [1 2 3 0] [2 3 -1 -1]
 }

@@ -55,7 +55,7 @@ func TestOrderIsFrozen(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, b := range batches {
-				for _, a := range [][]int32{b.Tokens, b.Targets, b.DocStart} {
+				for _, a := range [][]int32{b.IDs, b.Targets, b.DocStart} {
 					for _, v := range a {
 						h.Write([]byte{byte(v), byte(v >> 8), byte(v >> 16), byte(v >> 24)})
 					}

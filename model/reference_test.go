@@ -6,6 +6,7 @@ import (
 	"math"
 	"testing"
 
+	"github.com/millrace/millrace/batch"
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/device/cpu"
 	"github.com/millrace/millrace/device/cpu/isa"
@@ -111,10 +112,10 @@ func (r *reference) run(b modeltest.Batch, keep nn.Keep) (loss float64, logits [
 	return loss / float64(b.TargetCount()), logits
 }
 
-func (r *reference) microBatch(micro modeltest.MicroBatch, scale float32, keep nn.Keep) (losses, logits []float32) {
+func (r *reference) microBatch(micro batch.Micro, scale float32, keep nn.Keep) (losses, logits []float32) {
 	m, s, a := r.m, r.s, r.arena
-	n := len(micro.Tokens)
-	b := &nn.Batch{T: n, IDs: r.take(micro.Tokens), Targets: r.take(micro.Targets),
+	n := len(micro.IDs)
+	b := &nn.Batch{T: n, IDs: r.take(micro.IDs), Targets: r.take(micro.Targets),
 		Docs: device.Docs{Positions: r.take(micro.Positions), Start: r.take(micro.DocStart), End: r.take(micro.DocEnd)}}
 	cos, sin := m.Rope.Tables(0, n)
 	rope := &nn.Rope{Cos: a.Mat(tensor.F32, n, m.Rope.HeadDim/2), Sin: a.Mat(tensor.F32, n, m.Rope.HeadDim/2)}

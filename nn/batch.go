@@ -2,7 +2,7 @@ package nn
 
 import "github.com/millrace/millrace/device"
 
-// Batch is one micro-batch on the device: T positions, packed documents flattened one behind the other.
+// Batch is a batch.Micro on the device: T positions, at the offsets of batch.Layout.
 type Batch struct {
 	T            int
 	IDs, Targets device.Mem // I32[T]; a negative target does not count in the loss

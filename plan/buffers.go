@@ -1,7 +1,7 @@
 package plan
 
 import (
-	"github.com/millrace/millrace/data"
+	"github.com/millrace/millrace/batch"
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/nn"
@@ -39,26 +39,19 @@ type Buffers struct {
 
 	Rope    nn.Rope
 	Logits  device.Mem // F32 [a chunk of the wanted rows, rows of a tile]; none where logits are bound
-	Batches device.Mem // token arrays of the micro-batches, see BatchBytes; none where they are bound
+	Batches device.Mem // token arrays of the micro-batches, see package batch; none where they are bound
 	Results device.Mem // see ResultBytes; none where they are bound
 
 	ForwardWork, BackwardWork []*nn.Work // by block; they share memory with each other and with the head's
 	StatsWork, VisitWork      *nn.HeadWork
 }
 
-// batchArrays is the number of I32 arrays of T entries that a micro-batch has: ids, targets, positions, and the starts
-// and ends of documents.
-const batchArrays = 5
-
-// BatchBytes is the length of the token arrays of one micro-batch, one array behind the other.
-func BatchBytes(positions int) int64 { return batchArrays * int64(positions) * 4 }
-
 // Batch views the arrays of micro-batch m in mem, which holds those of all micro-batches.
 func Batch(mem device.Mem, m, positions int) *nn.Batch {
-	n := int64(positions) * 4
-	at := func(i int64) device.Mem { return mem.Slice(int64(m)*BatchBytes(positions)+i*n, n) }
-	return &nn.Batch{T: positions, IDs: at(0), Targets: at(1),
-		Docs: device.Docs{Positions: at(2), Start: at(3), End: at(4)}}
+	l, first := batch.LayoutOf(positions), int64(m)*batch.Bytes(positions)
+	at := func(offset int64) device.Mem { return mem.Slice(first+offset, l.ArrayBytes) }
+	return &nn.Batch{T: positions, IDs: at(l.IDs), Targets: at(l.Targets),
+		Docs: device.Docs{Positions: at(l.Positions), Start: at(l.DocStart), End: at(l.DocEnd)}}
 }
 
 // The scalars of a step are 8 bytes each: the number of weights that became infinite or NaN, the loss of each micro-batch, and the sums
@@ -254,7 +247,7 @@ func (p *Plan) buffers(a *device.Arena, groups func(purpose string, bytes int64)
 	half := p.Model.Blocks[0].HeadDim / 2
 	b.Rope = nn.Rope{Cos: a.Mat(tensor.F32, num.SequenceLen, half), Sin: a.Mat(tensor.F32, num.SequenceLen, half)}
 	if !p.Bound() {
-		b.Batches = a.Take(int64(m) * BatchBytes(t))
+		b.Batches = a.Take(int64(m) * batch.Bytes(t))
 		b.Results = a.Take(p.ResultBytes())
 	}
 	group("tables, tokens and results")
@@ -327,8 +320,8 @@ func (p *Plan) hostBuffers() []Bytes {
 	t, m := int64(p.Numerics.Positions()), int64(p.Numerics.MicroBatches)
 	x := p.inputBytes() * m
 	list := []Bytes{
-		{Purpose: RowsPurpose, Bytes: data.BatchBytes(p.Numerics.StepPositions())},
-		{Purpose: TokensPurpose, Bytes: m*BatchBytes(int(t)) + p.touchedBytes()},
+		{Purpose: RowsPurpose, Bytes: batch.Bytes(p.Numerics.StepPositions())},
+		{Purpose: TokensPurpose, Bytes: m*batch.Bytes(int(t)) + p.touchedBytes()},
 		{Purpose: ResultsPurpose, Bytes: 2 * p.ResultBytes()},
 	}
 	if !p.Bound() {

@@ -6,6 +6,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/millrace/millrace/batch"
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/internal/vfs"
 	"github.com/millrace/millrace/nn"
@@ -425,7 +426,7 @@ func (p *Plan) costs() func(op *Op) cost {
 				c.host += 2*p.storedGradBytes(op.Part) + 14*touched - 3*p.gradBytes(op.Part)
 			}
 		case Upload:
-			c.up = int64(p.Numerics.MicroBatches) * BatchBytes(t)
+			c.up = int64(p.Numerics.MicroBatches) * batch.Bytes(t)
 		case Fetch:
 			c.up = p.weightBytes(op.Part)
 			disk(op.Part, store.Weights, 1, 0)

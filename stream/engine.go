@@ -28,6 +28,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/millrace/millrace/batch"
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/internal/fault"
 	"github.com/millrace/millrace/internal/hostmem"
@@ -57,17 +58,11 @@ type Config struct {
 	AddressOnly bool
 }
 
-// Batch is the tokens of a step: for each micro-batch arrays of T entries, as package data makes them.
+// Batch is the tokens of a step.
 type Batch struct {
-	Micro []MicroBatch
+	Micro []batch.Micro
 	// Targets is the number of positions of the step that count in the loss.
 	Targets int
-}
-
-// MicroBatch are the arrays of one micro-batch: token ids, the target of each position (negative: does not count), the
-// position in its document, and the first row of its document and one past the last.
-type MicroBatch struct {
-	IDs, Targets, Positions, DocStart, DocEnd []int32
 }
 
 // Update is how a step changes the weights.

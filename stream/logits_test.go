@@ -98,7 +98,7 @@ func TestLogitsAgreeWithPyTorch(t *testing.T) {
 	for _, variant := range []string{"qwen3", "llama", "qwen3-bias-untied"} {
 		t.Run(variant, func(t *testing.T) {
 			g := modeltest.Load(t, variant)
-			rows := len(g.First[0].Tokens)
+			rows := len(g.First[0].IDs)
 			all := logits(t, g, true, 0, 0, rows)
 			for m, want := range g.Logits {
 				largest, diff := 0.0, 0.0
@@ -132,7 +132,7 @@ func TestLogitsAgreeWithPyTorch(t *testing.T) {
 func TestLogitsAreCapped(t *testing.T) {
 	const softCap = 0.25
 	g := modeltest.Load(t, "llama")
-	rows := len(g.First[0].Tokens)
+	rows := len(g.First[0].IDs)
 	all := logits(t, g, true, 0, 0, rows)
 	for _, slots := range []int{0, 2} {
 		for m, got := range cappedLogits(t, g, softCap, true, slots, 0, rows) {

@@ -43,7 +43,7 @@ var bf16 = plan.Numerics{Compute: tensor.BF16, Master: optim.Split}
 
 // numerics are those of a golden batch, micro-batches kept apart.
 func numerics(g *modeltest.Golden, n plan.Numerics) plan.Numerics {
-	n.SequenceLen, n.MicroBatch, n.MicroBatches, n.HeadChunk = len(g.First[0].Tokens), 1, len(g.First), 16
+	n.SequenceLen, n.MicroBatch, n.MicroBatches, n.HeadChunk = len(g.First[0].IDs), 1, len(g.First), 16
 	return n
 }
 
@@ -224,12 +224,7 @@ func golden(t errorer, g *modeltest.Golden, n plan.Numerics) *subject {
 }
 
 func batchOf(b modeltest.Batch) *stream.Batch {
-	out := &stream.Batch{Targets: b.TargetCount()}
-	for _, m := range b {
-		out.Micro = append(out.Micro, stream.MicroBatch{IDs: m.Tokens, Targets: m.Targets, Positions: m.Positions,
-			DocStart: m.DocStart, DocEnd: m.DocEnd})
-	}
-	return out
+	return &stream.Batch{Micro: b, Targets: b.TargetCount()}
 }
 
 func updateOf(g *modeltest.Golden, step int) stream.Update {

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"slices"
 
+	"github.com/millrace/millrace/batch"
 	"github.com/millrace/millrace/hf"
 	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/optim"
@@ -159,21 +160,19 @@ func (s shape) batch(rnd *rand.Rand) *stream.Batch {
 	b := &stream.Batch{}
 	for range s.Micro {
 		rows := s.SequenceLen * s.MicroBatch
-		var mb stream.MicroBatch
+		mb := batch.New(rows)
 		for start := 0; start < rows; {
 			end := min(start+1+rnd.IntN(s.SequenceLen), start/s.SequenceLen*s.SequenceLen+s.SequenceLen)
-			for i := start; i < end; i++ {
-				mb.IDs = append(mb.IDs, int32(rnd.IntN(s.Vocab)))
+			tokens := make([]int32, end-start)
+			for i := range tokens {
+				tokens[i] = int32(rnd.IntN(s.Vocab))
 				target := int32(rnd.IntN(s.Vocab))
-				if rnd.IntN(4) == 0 {
-					target = -1
-				} else {
+				if rnd.IntN(4) != 0 {
+					mb.Targets[start+i] = target
 					b.Targets++
 				}
-				mb.Targets = append(mb.Targets, target)
-				mb.Positions = append(mb.Positions, int32(i-start))
-				mb.DocStart, mb.DocEnd = append(mb.DocStart, int32(start)), append(mb.DocEnd, int32(end))
 			}
+			mb.SetDocument(start, tokens)
 			start = end
 		}
 		b.Micro = append(b.Micro, mb)

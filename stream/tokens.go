@@ -3,8 +3,8 @@ package stream
 import (
 	"fmt"
 
+	"github.com/millrace/millrace/batch"
 	"github.com/millrace/millrace/internal/hostmem"
-	"github.com/millrace/millrace/plan"
 )
 
 // putTokens copies a step's tokens to where the lanes read them. It refuses what would make an operation leave its
@@ -16,25 +16,12 @@ func (e *Engine) putTokens(b *Batch) error {
 		return fmt.Errorf("batch: %d micro-batches, the plan has %d", len(b.Micro), n.MicroBatches)
 	}
 	all := hostmem.I32(e.tokens.Bytes())
-	per := int(plan.BatchBytes(t) / 4)
+	each := int(batch.Bytes(t) / 4)
 	for m, mb := range b.Micro {
-		for i, array := range [][]int32{mb.IDs, mb.Targets, mb.Positions, mb.DocStart, mb.DocEnd} {
-			if len(array) != t {
-				return fmt.Errorf("batch: an array of %d entries, the plan has %d positions", len(array), t)
-			}
-			copy(all[m*per+i*t:], array)
+		if err := mb.Check(t, n.SequenceLen, e.Plan.Model.Vocab); err != nil {
+			return err
 		}
-		vocab := int32(e.Plan.Model.Vocab)
-		for i := range t {
-			at := int32(i)
-			switch {
-			case mb.IDs[i] < 0 || mb.IDs[i] >= vocab || mb.Targets[i] >= vocab:
-				return fmt.Errorf("batch: token %d or target %d is outside of the vocabulary of %d", mb.IDs[i], mb.Targets[i], vocab)
-			case mb.Positions[i] < 0 || int(mb.Positions[i]) >= n.SequenceLen,
-				mb.DocStart[i] < 0 || mb.DocStart[i] > at || mb.DocEnd[i] <= at || int(mb.DocEnd[i]) > t:
-				return fmt.Errorf("batch: position %d has place %d in a document at [%d, %d)", i, mb.Positions[i], mb.DocStart[i], mb.DocEnd[i])
-			}
-		}
+		batch.In(all[m*each:][:each]).Copy(mb)
 	}
 	if e.Plan.SumsTouchedRows() {
 		e.orderTokens(b)
@@ -72,5 +59,5 @@ func (e *Engine) orderTokens(b *Batch) {
 
 // orderAt is where the order of tokens begins in the tokens' memory.
 func (e *Engine) orderAt() int64 {
-	return int64(e.Plan.Numerics.MicroBatches) * plan.BatchBytes(e.Plan.Numerics.Positions())
+	return int64(e.Plan.Numerics.MicroBatches) * batch.Bytes(e.Plan.Numerics.Positions())
 }

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/millrace/millrace/batch"
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/internal/hostmem"
 	"github.com/millrace/millrace/internal/rng"
@@ -378,19 +379,13 @@ func randomBatch(p *plan.Plan, step uint64) *stream.Batch {
 	b := &stream.Batch{}
 	for m := range n.MicroBatches {
 		draw := rng.New(0, "benchmark", step, uint64(m))
-		all := make([]int32, 5*t)
-		micro := stream.MicroBatch{IDs: all[:t], Targets: all[t : 2*t], Positions: all[2*t : 3*t], DocStart: all[3*t : 4*t], DocEnd: all[4*t:]}
-		for i := range t {
-			row := i / n.SequenceLen * n.SequenceLen
-			micro.IDs[i] = int32(draw.Uint64N(uint64(p.Model.Vocab)))
-			micro.Positions[i], micro.DocStart[i], micro.DocEnd[i] = int32(i-row), int32(row), int32(row+n.SequenceLen)
-		}
-		for i := range t {
-			micro.Targets[i] = -1
-			if i+1 < int(micro.DocEnd[i]) {
-				micro.Targets[i] = micro.IDs[i+1]
-				b.Targets++
+		micro, row := batch.New(t), make([]int32, n.SequenceLen)
+		for first := 0; first < t; first += len(row) {
+			for i := range row {
+				row[i] = int32(draw.Uint64N(uint64(p.Model.Vocab)))
 			}
+			micro.SetDocument(first, row)
+			b.Targets += copy(micro.Targets[first:], row[1:])
 		}
 		b.Micro = append(b.Micro, micro)
 	}

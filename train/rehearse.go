@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/millrace/millrace/data"
+	"github.com/millrace/millrace/batch"
 	"github.com/millrace/millrace/device/null"
 	"github.com/millrace/millrace/internal/hostmem"
 	"github.com/millrace/millrace/optim"
@@ -112,7 +112,7 @@ func rehearsal(p *plan.Plan, dev *null.Device, accounts *hostmem.Accounts) (
 		return nil, nil, end, err
 	}
 	made = append(made, engine.Close)
-	rows, err := accounts.Reserve(plan.RowsPurpose, data.BatchBytes(p.Numerics.StepPositions()), hostmem.AddressOnly)
+	rows, err := accounts.Reserve(plan.RowsPurpose, batch.Bytes(p.Numerics.StepPositions()), hostmem.AddressOnly)
 	if err != nil {
 		return nil, nil, end, err
 	}
@@ -142,13 +142,11 @@ func emptyUpdate(p *plan.Plan, step int) stream.Update {
 
 // emptyBatch is a batch of token 0 in documents as long as a sequence, all of which counts.
 func emptyBatch(n plan.Numerics) *stream.Batch {
-	t := n.Positions()
-	mb := stream.MicroBatch{IDs: make([]int32, t), Targets: make([]int32, t), Positions: make([]int32, t),
-		DocStart: make([]int32, t), DocEnd: make([]int32, t)}
-	for i := range t {
-		start := i / n.SequenceLen * n.SequenceLen
-		mb.Positions[i], mb.DocStart[i], mb.DocEnd[i] = int32(i-start), int32(start), int32(start+n.SequenceLen)
+	mb, row := batch.New(n.Positions()), make([]int32, n.SequenceLen)
+	for first := 0; first < n.Positions(); first += n.SequenceLen {
+		mb.SetDocument(first, row)
 	}
+	clear(mb.Targets)
 	b := &stream.Batch{Targets: n.StepPositions()}
 	for range n.MicroBatches {
 		b.Micro = append(b.Micro, mb)

@@ -11,6 +11,7 @@ import (
 	"runtime/debug"
 	"runtime/metrics"
 
+	"github.com/millrace/millrace/batch"
 	"github.com/millrace/millrace/data"
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/hf"
@@ -171,7 +172,7 @@ func (s *session) limitHeap() {
 // reserveRows takes the memory that a loader fills for a step.
 func (s *session) reserveRows() (err error) {
 	n := s.plan.Numerics
-	if s.region, err = s.env.Accounts.Reserve(plan.RowsPurpose, data.BatchBytes(n.StepPositions())); err != nil {
+	if s.region, err = s.env.Accounts.Reserve(plan.RowsPurpose, batch.Bytes(n.StepPositions())); err != nil {
 		return err
 	}
 	if err := s.region.Populate(); err != nil {
@@ -240,13 +241,12 @@ func (s *session) Close() error {
 	return err
 }
 
-// batchOf brings the micro-batches of a loader into the engine's form.
+// batchOf is a step of a loader's micro-batches.
 func batchOf(micro []data.Batch) *stream.Batch {
 	b := &stream.Batch{}
 	for _, m := range micro {
 		b.Targets += m.TargetTokens
-		b.Micro = append(b.Micro, stream.MicroBatch{IDs: m.Tokens, Targets: m.Targets, Positions: m.Positions,
-			DocStart: m.DocStart, DocEnd: m.DocEnd})
+		b.Micro = append(b.Micro, m.Micro)
 	}
 	return b
 }

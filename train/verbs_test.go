@@ -26,7 +26,7 @@ func tokensFile(t testing.TB, b modeltest.Batch) (path string, sequences [][3]in
 	t.Helper()
 	var ids, labels [][]int32
 	for row, m := range b {
-		for first := 0; first < len(m.Tokens); first = int(m.DocEnd[first]) {
+		for first := 0; first < len(m.IDs); first = int(m.DocEnd[first]) {
 			end := int(m.DocEnd[first])
 			l := []int32{data.Ignore}
 			for _, target := range m.Targets[first : end-1] {
@@ -35,7 +35,7 @@ func tokensFile(t testing.TB, b modeltest.Batch) (path string, sequences [][3]in
 				}
 				l = append(l, target)
 			}
-			ids, labels = append(ids, m.Tokens[first:end]), append(labels, l)
+			ids, labels = append(ids, m.IDs[first:end]), append(labels, l)
 			sequences = append(sequences, [3]int{row, first, end})
 		}
 	}

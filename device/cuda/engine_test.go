@@ -31,7 +31,7 @@ type outcome struct {
 
 // numerics are those of a golden batch: its rows are micro-batches.
 func numerics(g *modeltest.Golden, compute tensor.DType) plan.Numerics {
-	n := plan.Numerics{Compute: compute, Master: optim.F32, SequenceLen: len(g.First[0].Tokens), MicroBatch: 1, MicroBatches: len(g.First),
+	n := plan.Numerics{Compute: compute, Master: optim.F32, SequenceLen: len(g.First[0].IDs), MicroBatch: 1, MicroBatches: len(g.First),
 		HeadChunk: 16, BlockChunk: 8}
 	if compute == tensor.BF16 {
 		n.Master = optim.Split
@@ -107,11 +107,7 @@ func train(t testing.TB, g *modeltest.Golden, n plan.Numerics, computes device.D
 	}()
 	o := outcome{state: map[store.ID][]byte{}, plan: p}
 	for i, s := range g.Steps[:steps] {
-		batch := &stream.Batch{Targets: s.Batch.TargetCount()}
-		for _, mb := range s.Batch {
-			batch.Micro = append(batch.Micro, stream.MicroBatch{IDs: mb.Tokens, Targets: mb.Targets, Positions: mb.Positions, DocStart: mb.DocStart,
-				DocEnd: mb.DocEnd})
-		}
+		batch := &stream.Batch{Micro: s.Batch, Targets: s.Batch.TargetCount()}
 		res, err := e.Step(context.Background(), batch, stream.Update{Step: i + 1, LR: s.LearningRate, MaxGradNorm: g.AdamW.MaxGradNorm,
 			AdamW: optim.AdamW{Beta1: g.AdamW.Beta1, Beta2: g.AdamW.Beta2, Eps: g.AdamW.Eps, WeightDecay: g.AdamW.WeightDecay}})
 		must(err)

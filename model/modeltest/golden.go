@@ -4,7 +4,7 @@
 //
 // [Load] reads one variant as a [Golden]: a first [Batch] with its logits, loss and the gradient of every parameter, and
 // 20 [Step] of AdamW with clipping, all from the weights in the directory. A Batch is what one optimizer step sees: some
-// [MicroBatch], each a row of packed documents.
+// [batch.Micro], each a row of packed documents.
 //
 // Invariants, which the tests of this package check: a target is the next token of the same document, or -1 where nothing
 // counts; the documents of a micro-batch are contiguous and cover it; a pad is a document of one position. A loss is the
@@ -17,42 +17,31 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/millrace/millrace/batch"
 )
 
-// MicroBatch is one row of packed documents. All fields have one entry for each of its T positions.
-type MicroBatch struct {
-	Tokens    []int32
-	Targets   []int32 // the next token of the document, or -1: does not count in the loss
-	Positions []int32 // place in the document, from 0
-	DocStart  []int32 // first position, within the micro-batch, of the document
-	DocEnd    []int32 // one past the document's last position
-}
-
-// Batch is the micro-batches of one optimizer step.
-type Batch []MicroBatch
+// Batch is the micro-batches of one optimizer step, each a row of packed documents.
+type Batch []batch.Micro
 
 // TargetCount is the number of positions that count in the loss.
 func (b Batch) TargetCount() int {
 	n := 0
 	for _, m := range b {
-		for _, t := range m.Targets {
-			if t >= 0 {
-				n++
-			}
-		}
+		n += m.Count()
 	}
 	return n
 }
 
 // Join is the same batch as a single micro-batch, its rows one after the other.
-func (b Batch) Join() MicroBatch {
-	var j MicroBatch
+func (b Batch) Join() batch.Micro {
+	var j batch.Micro
 	for _, m := range b {
-		first := int32(len(j.Tokens))
-		j.Tokens = append(j.Tokens, m.Tokens...)
+		first := int32(len(j.IDs))
+		j.IDs = append(j.IDs, m.IDs...)
 		j.Targets = append(j.Targets, m.Targets...)
 		j.Positions = append(j.Positions, m.Positions...)
-		for t := range m.Tokens {
+		for t := range m.IDs {
 			j.DocStart = append(j.DocStart, first+m.DocStart[t])
 			j.DocEnd = append(j.DocEnd, first+m.DocEnd[t])
 		}
@@ -175,7 +164,7 @@ func (f *tensors) batches(prefix string) []Batch {
 
 	all := make([]Batch, count)
 	for i := range tokens {
-		m := MicroBatch{Tokens: tokens[i], Targets: targets[i], Positions: positions[i]}
+		m := batch.Micro{IDs: tokens[i], Targets: targets[i], Positions: positions[i]}
 		m.DocStart, m.DocEnd = documents(m.Positions)
 		all[i/perBatch] = append(all[i/perBatch], m)
 	}

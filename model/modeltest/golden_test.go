@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+
+	"github.com/millrace/millrace/batch"
 )
 
 func eachVariant(t *testing.T, check func(t *testing.T, g *Golden)) {
@@ -39,7 +41,7 @@ func TestPacking(t *testing.T) {
 			}
 			for _, m := range append(Batch{b.Join()}, b...) {
 				checkMicroBatch(t, g, m)
-				for at := 0; at < len(m.Tokens); at = int(m.DocEnd[at]) {
+				for at := 0; at < len(m.IDs); at = int(m.DocEnd[at]) {
 					documents++
 					if m.DocStart[at] != int32(at) || m.DocEnd[at] <= int32(at) {
 						t.Fatalf("batch %d: the document at %d is [%d, %d)", i, at, m.DocStart[at], m.DocEnd[at])
@@ -53,9 +55,9 @@ func TestPacking(t *testing.T) {
 	})
 }
 
-func checkMicroBatch(t *testing.T, g *Golden, m MicroBatch) {
+func checkMicroBatch(t *testing.T, g *Golden, m batch.Micro) {
 	t.Helper()
-	n := len(m.Tokens)
+	n := len(m.IDs)
 	for _, x := range [][]int32{m.Targets, m.Positions, m.DocStart, m.DocEnd} {
 		if len(x) != n {
 			t.Fatalf("a field has %d entries for %d positions", len(x), n)
@@ -63,14 +65,14 @@ func checkMicroBatch(t *testing.T, g *Golden, m MicroBatch) {
 	}
 	for i := range n {
 		at := int32(i)
-		if m.Tokens[i] < 0 || int(m.Tokens[i]) >= g.Vocab {
-			t.Errorf("token %d is outside the vocabulary of %d", m.Tokens[i], g.Vocab)
+		if m.IDs[i] < 0 || int(m.IDs[i]) >= g.Vocab {
+			t.Errorf("token %d is outside the vocabulary of %d", m.IDs[i], g.Vocab)
 		}
 		if m.Positions[i] != at-m.DocStart[i] || at >= m.DocEnd[i] {
 			t.Errorf("position %d at %d in the document [%d, %d)", m.Positions[i], i, m.DocStart[i], m.DocEnd[i])
 		}
 		last := at == m.DocEnd[i]-1
-		if target := m.Targets[i]; target != -1 && (last || target != m.Tokens[i+1]) {
+		if target := m.Targets[i]; target != -1 && (last || target != m.IDs[i+1]) {
 			t.Errorf("target %d at %d is not the next token of the document", target, i)
 		}
 	}
@@ -81,8 +83,8 @@ func TestLossOfLogits(t *testing.T) {
 	eachVariant(t, func(t *testing.T, g *Golden) {
 		sum := 0.0
 		for row, m := range g.First {
-			if len(g.Logits[row]) != len(m.Tokens)*g.Vocab {
-				t.Fatalf("%d logits for %d positions of %d", len(g.Logits[row]), len(m.Tokens), g.Vocab)
+			if len(g.Logits[row]) != len(m.IDs)*g.Vocab {
+				t.Fatalf("%d logits for %d positions of %d", len(g.Logits[row]), len(m.IDs), g.Vocab)
 			}
 			for i, target := range m.Targets {
 				if target < 0 {
