@@ -149,16 +149,18 @@ func (o *BenchOptions) check() error {
 // Benchmark measures training steps on random weights and random tokens: AdamW and clipping included, as in training. A step is
 // timed from norm to norm, so the update that belongs to it runs below the forward pass of the next. All blocks begin with the
 // same weights, and so do tiles of one size: that changes no amount of work.
-func Benchmark(ctx context.Context, env *Env, o BenchOptions) (*BenchResult, error) {
+func Benchmark(ctx context.Context, env *Env, o BenchOptions) (r *BenchResult, err error) {
+	var ask asking
+	defer ask.judge(&err)
 	if err := o.check(); err != nil {
-		return nil, Request(err)
+		return nil, err
 	}
 	n, err := numericsOf(o.Compute, "bf16")
 	if err != nil {
 		return nil, err
 	}
 	if n.Moments, err = optim.ParseMoments(o.Moments); err != nil {
-		return nil, Request(err)
+		return nil, err
 	}
 	n.SequenceLen = o.SequenceLen
 	m, _, err := modelToPlan(ctx, env, &Config{Model: o.Model}, o.Shape)
@@ -167,13 +169,13 @@ func Benchmark(ctx context.Context, env *Env, o BenchOptions) (*BenchResult, err
 	}
 	dev, err := env.open(o.Device)
 	if err != nil {
-		return nil, Request(err)
+		return nil, err
 	}
 	defer dev.Close()
 	b := &benchmark{BenchOptions: o, env: env, dev: dev, info: dev.computes.Info(), model: m}
 	if o.TracePath != "" { // made now, so that a long benchmark does not end in finding that it cannot be
 		if b.trace, err = vfs.CreateOutput(o.TracePath); err != nil {
-			return nil, Request(fmt.Errorf("--trace: %w", err))
+			return nil, fmt.Errorf("--trace: %w", err)
 		}
 		defer b.trace.Abort()
 	}
@@ -184,6 +186,7 @@ func Benchmark(ctx context.Context, env *Env, o BenchOptions) (*BenchResult, err
 	if b.guess != "" {
 		env.say("planned by a guess, since %s: run `millrace probe --device %s` first", b.guess, cmp.Or(o.Device, "auto"))
 	}
+	ask.isOver = true
 	if o.DryRun {
 		return b.planned(), nil
 	}
@@ -216,14 +219,14 @@ func (b *benchmark) makePlan(ctx context.Context, n plan.Numerics) error {
 		return err
 	}
 	if b.info.Unified && r.DeviceBytes == 0 && (b.Stream == "always" || b.AliasLayers) {
-		return Request(errors.New("the CPU uses weights where they lie and streams nothing; to stream, set --memory-device to a size such as 64MiB"))
+		return errors.New("the CPU uses weights where they lie and streams nothing; to stream, set --memory-device to a size such as 64MiB")
 	}
 	r.StreamAll, r.HostUpdates = b.Stream == "always", b.AliasLayers
 	r.Wants.NoClip = b.MaxGradNorm == 0 && !b.AliasLayers // blocks that share memory share it with their gradients
 	budget := r.HostBytes
 	if b.AliasLayers {
 		if r.DiskBytes > 0 {
-			return Request(errors.New("--alias-layers is for state in host memory: leave --memory-disk out"))
+			return errors.New("--alias-layers is for state in host memory: leave --memory-disk out")
 		}
 		b.alias = aliasBlocks(b.model, n)
 		r.HostBytes += b.alias.sharedBytes() // what the plan counts and the host need not have

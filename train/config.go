@@ -128,10 +128,10 @@ func ReadConfig(path string, set []string) (*Config, error) {
 	if path != "" {
 		doc, err := readRunFile(path)
 		if err != nil {
-			return nil, Request(fmt.Errorf("run file: %w", err))
+			return nil, fmt.Errorf("run file: %w", err)
 		}
 		if err := c.parse(doc); err != nil {
-			return nil, Request(fmt.Errorf("%s: %w", path, err))
+			return nil, fmt.Errorf("%s: %w", path, err)
 		}
 	}
 	for _, s := range set {
@@ -157,9 +157,9 @@ func readRunFile(path string) ([]byte, error) {
 func (c *Config) set(setting string) error {
 	key, value, ok := strings.Cut(setting, "=")
 	if !ok || key == "" {
-		return Request(fmt.Errorf("--set %s: write key=value, such as learning_rate=1e-5", setting))
+		return fmt.Errorf("--set %s: write key=value, such as learning_rate=1e-5", setting)
 	}
-	bad := func(err error) error { return Request(fmt.Errorf("--set %s: %w", setting, err)) }
+	bad := func(err error) error { return fmt.Errorf("--set %s: %w", setting, err) }
 	if other := strings.IndexFunc(key, func(r rune) bool { return r != '_' && r != '.' && !unicode.IsLetter(r) && !unicode.IsDigit(r) }); other >= 0 {
 		return bad(fmt.Errorf("%q is not a key; write one such as memory.device, and a list as a whole, such as adam_betas=[0.9, 0.95]", key))
 	}
@@ -199,7 +199,7 @@ const minAdamEps = 0x1p-126
 
 // Check refuses what no run can do, naming the key.
 func (c *Config) Check() error {
-	bad := func(format string, args ...any) error { return Request(fmt.Errorf(format, args...)) }
+	bad := func(format string, args ...any) error { return fmt.Errorf(format, args...) }
 	switch {
 	case c.Model == "":
 		return bad("model is missing: name a Hugging Face directory, or a hub id")
@@ -274,11 +274,11 @@ func (c *Config) Check() error {
 	}
 	for _, s := range append(append([]data.Source{}, c.Datasets...), c.Eval.Datasets...) {
 		if err := s.Validate(); err != nil {
-			return Request(err)
+			return err
 		}
 	}
 	s := optim.Schedule{Shape: c.LRScheduler, Peak: c.LearningRate, WarmupSteps: c.WarmupSteps, Steps: 1}
-	return Request(s.Check())
+	return s.Check()
 }
 
 // evaluates reports whether there are held-out data.
@@ -288,16 +288,16 @@ func (c *Config) evaluates() bool { return len(c.Eval.Datasets) > 0 || c.ValSize
 func (c *Config) types() (n plan.Numerics, err error) {
 	n.Compute, err = tensor.ParseDType(c.Precision.Compute)
 	if err != nil || n.Compute != tensor.BF16 && n.Compute != tensor.F32 {
-		return n, Request(fmt.Errorf("precision.compute is %q: use bf16 or f32", c.Precision.Compute))
+		return n, fmt.Errorf("precision.compute is %q: use bf16 or f32", c.Precision.Compute)
 	}
 	if n.Master, err = optim.ParseMaster(c.Precision.Master); err != nil {
-		return n, Request(fmt.Errorf("precision.%w", err))
+		return n, fmt.Errorf("precision.%w", err)
 	}
 	if n.Moments, err = optim.ParseMoments(c.Precision.Moments); err != nil {
-		return n, Request(fmt.Errorf("precision.%w", err))
+		return n, fmt.Errorf("precision.%w", err)
 	}
 	if (n.Compute == tensor.F32) != (n.Master == optim.F32) {
-		return n, Request(fmt.Errorf("precision: compute %v does not go with master %v: use bf16 with split, or f32 with f32", n.Compute, n.Master))
+		return n, fmt.Errorf("precision: compute %v does not go with master %v: use bf16 with split, or f32 with f32", n.Compute, n.Master)
 	}
 	return n, nil
 }

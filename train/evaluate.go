@@ -24,7 +24,9 @@ const evalSequenceLen = 1024
 
 // Evaluate is the mean token loss of a model over data sets, packed as in training. It takes memory for the weights and for one
 // micro-batch, none for gradients.
-func Evaluate(ctx context.Context, env *Env, o EvalOptions) (*Loss, error) {
+func Evaluate(ctx context.Context, env *Env, o EvalOptions) (loss *Loss, err error) {
+	var ask asking
+	defer ask.judge(&err)
 	src, err := openModel(ctx, env, o.Model)
 	if err != nil {
 		return nil, err
@@ -46,7 +48,7 @@ func Evaluate(ctx context.Context, env *Env, o EvalOptions) (*Loss, error) {
 	}
 	dev, err := env.open(o.Device)
 	if err != nil {
-		return nil, Request(err)
+		return nil, err
 	}
 	defer dev.Close()
 	d, err := env.prepare(ctx, "the data", o.Data, r)
@@ -56,7 +58,7 @@ func Evaluate(ctx context.Context, env *Env, o EvalOptions) (*Loss, error) {
 	defer d.Close()
 	rows, err := data.NewEvalLoader(d, n.SequenceLen, env.Accounts)
 	if err != nil {
-		return nil, Request(err)
+		return nil, err
 	}
 	defer rows.Close()
 	// All rows could be one micro-batch; the planner tries the largest first that the device likes.
@@ -64,6 +66,7 @@ func Evaluate(ctx context.Context, env *Env, o EvalOptions) (*Loss, error) {
 	if err != nil {
 		return nil, err
 	}
+	ask.isOver = true
 	s, err := env.openSession(ctx, p, dev, o.Memory.Path, func(s *session) error { return s.fill(ctx, src, "pretrained", 0) })
 	if err != nil {
 		return nil, err

@@ -32,7 +32,7 @@ func (e *Env) writeModel(ctx context.Context, src *source, dir string, dtype ten
 	w, err := hf.CreateModel(dir, specs, o)
 	if err != nil {
 		if !o.Replace { // the user has named it
-			err = Request(err)
+			err = BadRequest(err)
 		}
 		return err
 	}
@@ -124,7 +124,7 @@ func exportType(c *hf.Config) tensor.DType {
 func ParseExportType(s string) (tensor.DType, error) {
 	d, err := tensor.ParseDType(s)
 	if err != nil || d != tensor.F32 && d != tensor.BF16 {
-		return tensor.Invalid, Request(fmt.Errorf("dtype is %q: use bf16 or f32", s))
+		return tensor.Invalid, BadRequest(fmt.Errorf("dtype is %q: use bf16 or f32", s))
 	}
 	return d, nil
 }

@@ -20,14 +20,11 @@ import (
 func ExportCheckpoint(ctx context.Context, env *Env, checkpointDir, modelName, outDir string, dtype tensor.DType) error {
 	from, err := checkpoint.Open(env.files(), checkpointDir)
 	if err != nil {
-		if damage := (*checkpoint.DamageError)(nil); !errors.As(err, &damage) {
-			err = Request(err) // there is none
-		}
-		return err
+		return BadRequest(err)
 	}
 	src, err := openModel(ctx, env, modelName)
 	if err != nil {
-		return err
+		return BadRequest(err)
 	}
 	if dtype == tensor.Invalid {
 		dtype = src.exportType()
@@ -38,7 +35,7 @@ func ExportCheckpoint(ctx context.Context, env *Env, checkpointDir, modelName, o
 func (e *Env) exportCheckpoint(ctx context.Context, from *checkpoint.Checkpoint, src *source, outDir string, dtype tensor.DType,
 	o hf.WriteOptions) error {
 	if checkpoint.Identify(src.model, src.config.Raw()) != from.Manifest.Model {
-		return Request(fmt.Errorf("%s is not of model %s; name the directory that its run started from", from.Dir(), src.dir))
+		return BadRequest(fmt.Errorf("%s is not of model %s; name the directory that its run started from", from.Dir(), src.dir))
 	}
 	r := partReader{from: from, model: src.model, low: dtype == tensor.F32}
 	return e.writeModel(ctx, src, outDir, dtype, o, r.read)

@@ -21,7 +21,7 @@ func numericsOf(compute, def string) (plan.Numerics, error) {
 	case "f32":
 		return plan.Numerics{Compute: tensor.F32, Master: optim.F32}, nil
 	}
-	return plan.Numerics{}, Request(fmt.Errorf("compute is %q: use bf16 or f32", compute))
+	return plan.Numerics{}, fmt.Errorf("compute is %q: use bf16 or f32", compute)
 }
 
 // fitForward plans forward passes over any number of rows: micro-batches as large as the device likes and the rows allow, one
@@ -31,6 +31,5 @@ func (e *Env) fitForward(ctx context.Context, m *model.Model, n plan.Numerics, r
 	if err != nil {
 		return nil, err
 	}
-	p, err := plan.Fitting{Request: r, Rows: rows}.FitForward(ctx)
-	return p, unlessEnded(ctx, err)
+	return plan.Fitting{Request: r, Rows: rows}.FitForward(ctx)
 }

@@ -54,9 +54,11 @@ const (
 //
 // The text ends at the tokenizer's end of text and at the eos_token_id of config.json and generation_config.json. Choices
 // depend on the seed and the token's place alone.
-func Generate(ctx context.Context, env *Env, o GenerateOptions) (*Generated, error) {
+func Generate(ctx context.Context, env *Env, o GenerateOptions) (g *Generated, err error) {
+	var ask asking
+	defer ask.judge(&err)
 	if err := o.check(); err != nil {
-		return nil, Request(err)
+		return nil, err
 	}
 	src, err := openModel(ctx, env, o.Model)
 	if err != nil {
@@ -72,18 +74,18 @@ func Generate(ctx context.Context, env *Env, o GenerateOptions) (*Generated, err
 	}
 	ends, err := src.ends(tok)
 	if err != nil {
-		return nil, Request(err)
+		return nil, err
 	}
 	ids, err := promptTokens(tok, o.Prompt)
 	if err != nil {
-		return nil, Request(err)
+		return nil, err
 	}
 	if len(ids) >= src.model.MaxPositions {
-		return nil, Request(fmt.Errorf("prompt: it has %d tokens, and the model was made for %d positions; shorten it", len(ids), src.model.MaxPositions))
+		return nil, fmt.Errorf("prompt: it has %d tokens, and the model was made for %d positions; shorten it", len(ids), src.model.MaxPositions)
 	}
 	dev, err := env.open(o.Device)
 	if err != nil {
-		return nil, Request(err)
+		return nil, err
 	}
 	defer dev.Close()
 	n.SequenceLen = min(len(ids)+o.MaxTokens-1, src.model.MaxPositions)
@@ -93,13 +95,14 @@ func Generate(ctx context.Context, env *Env, o GenerateOptions) (*Generated, err
 	if err != nil {
 		return nil, err
 	}
+	ask.isOver = true
 	s, err := env.openSession(ctx, p, dev, o.Memory.Path, func(s *session) error { return s.fill(ctx, src, "pretrained", 0) })
 	if err != nil {
 		return nil, err
 	}
 	defer s.Close()
 
-	g := &Generated{PromptTokens: len(ids), Finish: FinishLength}
+	g = &Generated{PromptTokens: len(ids), Finish: FinishLength}
 	text := writer{out: o.Out, tok: tok}
 	pick := newPicker(o, tok.VocabSize())
 	begin := time.Now()

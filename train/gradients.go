@@ -47,7 +47,9 @@ type GradSummary struct {
 // Face name; and, if asked for, `logits.<i>` (F32, [length of sequence i, vocabulary]). With compute bf16 the gradients are
 // those that an update would use: rounded to bf16. How many sequences are computed together depends on the memory budgets,
 // and the last bits on that.
-func Gradients(ctx context.Context, env *Env, o GradOptions) (*GradSummary, error) {
+func Gradients(ctx context.Context, env *Env, o GradOptions) (sum *GradSummary, err error) {
+	var ask asking
+	defer ask.judge(&err)
 	src, err := openModel(ctx, env, o.Model)
 	if err != nil {
 		return nil, err
@@ -58,18 +60,18 @@ func Gradients(ctx context.Context, env *Env, o GradOptions) (*GradSummary, erro
 	}
 	examples, err := readTokens(o.Tokens, src.model.Vocab)
 	if err != nil {
-		return nil, Request(err)
+		return nil, err
 	}
 	for i, e := range examples {
 		if len(e.InputIDs) > src.model.MaxPositions {
-			return nil, Request(fmt.Errorf("tokens %s: sequence %d has %d tokens, and the model was made for %d positions; shorten it",
-				o.Tokens, i, len(e.InputIDs), src.model.MaxPositions))
+			return nil, fmt.Errorf("tokens %s: sequence %d has %d tokens, and the model was made for %d positions; shorten it",
+				o.Tokens, i, len(e.InputIDs), src.model.MaxPositions)
 		}
 		n.SequenceLen = max(n.SequenceLen, len(e.InputIDs))
 	}
 	dev, err := env.open(o.Device)
 	if err != nil {
-		return nil, Request(err)
+		return nil, err
 	}
 	defer dev.Close()
 	p, err := env.fitPlan(ctx, src.model, n, len(examples), Sizes{}, dev.computes.Info(), o.Memory, func(n plan.Numerics) plan.Wants {
@@ -88,9 +90,10 @@ func Gradients(ctx context.Context, env *Env, o GradOptions) (*GradSummary, erro
 	}
 	out := gradFile{model: src.model, examples: examples, withLogits: o.Logits}
 	if out.FileWriter, err = hf.CreateFile(o.Out, out.specs()); err != nil {
-		return nil, Request(fmt.Errorf("out: %w", err))
+		return nil, fmt.Errorf("out: %w", err)
 	}
 	defer out.Abort() // does nothing after Commit
+	ask.isOver = true
 	s, err := env.openSession(ctx, p, dev, o.Memory.Path, func(s *session) error { return s.fill(ctx, src, "pretrained", 0) })
 	if err != nil {
 		return nil, err
@@ -106,7 +109,7 @@ func Gradients(ctx context.Context, env *Env, o GradOptions) (*GradSummary, erro
 	if err != nil {
 		return nil, err
 	}
-	sum := &GradSummary{Loss: res.LossSum / float64(batch.Targets), GradNorm: res.GradNorm, Sequences: len(examples),
+	sum = &GradSummary{Loss: res.LossSum / float64(batch.Targets), GradNorm: res.GradNorm, Sequences: len(examples),
 		TargetTokens: int64(batch.Targets)}
 	if err := out.write("loss", []float32{float32(sum.Loss)}); err != nil {
 		return nil, err

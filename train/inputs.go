@@ -31,15 +31,15 @@ type source struct {
 func openModel(ctx context.Context, env *Env, name string) (*source, error) {
 	dir, err := resolveModel(ctx, env, name)
 	if err != nil {
-		return nil, Request(err)
+		return nil, err
 	}
 	c, err := hf.ReadConfig(dir)
 	if err != nil {
-		return nil, Request(err)
+		return nil, err
 	}
 	m, err := model.New(c)
 	if err != nil {
-		return nil, Request(err)
+		return nil, err
 	}
 	return &source{dir: dir, config: c, model: m}, nil
 }
@@ -77,9 +77,9 @@ func (e *Env) hub() *hub.Hub {
 func (s *source) checkWeights() error {
 	w, err := hf.OpenWeights(s.dir)
 	if err != nil {
-		return Request(err)
+		return err
 	}
-	return errors.Join(Request(s.model.Check(w)), w.Close())
+	return errors.Join(s.model.Check(w), w.Close())
 }
 
 // openTokenizer opens what the key tokenizer names, and checks it against the vocabulary.
@@ -91,18 +91,18 @@ func (s *source) openTokenizer(name string) (tokenizer.Tokenizer, error) {
 	case "auto", "":
 		name = s.dir
 		if _, err := os.Stat(filepath.Join(s.dir, "tokenizer.json")); errors.Is(err, fs.ErrNotExist) {
-			return nil, Request(fmt.Errorf("tokenizer: %s has no tokenizer.json; set tokenizer to a path, or to bytes", s.dir))
+			return nil, fmt.Errorf("tokenizer: %s has no tokenizer.json; set tokenizer to a path, or to bytes", s.dir)
 		}
 		fallthrough
 	default:
 		bpe, err := tokenizer.Load(name)
 		if err != nil {
-			return nil, Request(fmt.Errorf("%w; download it again, or set tokenizer to another", err))
+			return nil, fmt.Errorf("%w; download it again, or set tokenizer to another", err)
 		}
 		t = bpe
 	}
 	if n := t.VocabSize(); n > s.model.Vocab {
-		return nil, Request(fmt.Errorf("tokenizer: it has %d tokens and the model's vocabulary %d: they do not belong together; set tokenizer to the model's own", n, s.model.Vocab))
+		return nil, fmt.Errorf("tokenizer: it has %d tokens and the model's vocabulary %d: they do not belong together; set tokenizer to the model's own", n, s.model.Vocab)
 	}
 	return t, nil
 }
@@ -123,7 +123,7 @@ func (s *source) openReader(c *Config) (r reader, err error) {
 		return r, err
 	}
 	r.renderer, err = s.openTemplate(c, r.tokenizer)
-	return r, Request(err)
+	return r, err
 }
 
 // openTemplate opens what the key chat_template names. auto takes the template that lies beside the tokenizer, if there is
@@ -181,7 +181,7 @@ func (e *Env) prepare(ctx context.Context, what string, sources []data.Source, r
 	restore()
 	bar.end()
 	if err != nil {
-		return nil, Request(err)
+		return nil, err
 	}
 	if n, first := d.Skipped(); n > 0 {
 		e.say("skipped %s of %s; the first: %s", spelling.Count(n, "bad row"), what, first)
@@ -228,7 +228,7 @@ func (e *Env) prepareRun(ctx context.Context, c *Config, r reader) (training, he
 		return all, held, nil
 	}
 	if training, held, err = all.Split(c.ValSize, c.Seed); err != nil {
-		return nil, nil, errors.Join(Request(err), all.Close())
+		return nil, nil, errors.Join(err, all.Close())
 	}
 	return training, held, nil
 }

@@ -111,8 +111,8 @@ func (t *trainer) changes(from *checkpoint.Checkpoint, d checkpoint.Differences)
 	if len(allow) == len(refused) {
 		how += fmt.Sprintf(", allow the change with resume_with: [%s]", strings.Join(allow, ", "))
 	}
-	return nil, Request(fmt.Errorf("resume: settings that change the result are not those of %s (%s); %s, or start a new run in another output_dir",
-		from.Dir(), strings.Join(refused, "; "), how))
+	return nil, fmt.Errorf("resume: settings that change the result are not those of %s (%s); %s, or start a new run in another output_dir",
+		from.Dir(), strings.Join(refused, "; "), how)
 }
 
 // changedData says which data are not those of a checkpoint.

@@ -26,7 +26,7 @@ func (t *trainer) openMetrics() error {
 		}
 	}
 	if err != nil {
-		return Request(fmt.Errorf("output_dir: %w", err))
+		return fmt.Errorf("output_dir: %w", err)
 	}
 	return nil
 }

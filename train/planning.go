@@ -58,16 +58,7 @@ func (e *Env) fitPlan(ctx context.Context, m *model.Model, n plan.Numerics, rows
 
 // fitRequest completes a request with sizes, and plans it. It ends soon after the context does, with the context's error.
 func fitRequest(ctx context.Context, r plan.Request, rows int, sizes Sizes, wants func(plan.Numerics) plan.Wants) (*plan.Plan, error) {
-	p, err := plan.Fitting{Request: r, Rows: rows, Cuts: sizes.cuts(), WantsOf: wants}.Fit(ctx)
-	return p, unlessEnded(ctx, err)
-}
-
-// unlessEnded makes an error of planning a request's, unless the context has ended.
-func unlessEnded(ctx context.Context, err error) error {
-	if err == nil || ctx.Err() != nil {
-		return err
-	}
-	return Request(err)
+	return plan.Fitting{Request: r, Rows: rows, Cuts: sizes.cuts(), WantsOf: wants}.Fit(ctx)
 }
 
 // checkFits refuses a run that no sizes bring into its budgets: before its data are read, which takes long and only makes it larger.
@@ -83,5 +74,5 @@ func (e *Env) checkFits(ctx context.Context, c *Config, m *model.Model, dev devi
 	}
 	f := plan.Fitting{Request: r, Rows: c.BatchTokens / c.SequenceLen, Cuts: c.Numerics.cuts(),
 		WantsOf: func(plan.Numerics) plan.Wants { return c.wants() }}
-	return unlessEnded(ctx, f.Check(ctx))
+	return f.Check(ctx)
 }

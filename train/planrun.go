@@ -32,17 +32,19 @@ type Planned struct {
 
 // PlanFor plans what Train would run, from config.json alone: it reads no data and no weights. For a named shape on a named
 // machine it reads nothing at all.
-func PlanFor(ctx context.Context, env *Env, c *Config, o PlanOptions) (*Planned, error) {
+func PlanFor(ctx context.Context, env *Env, c *Config, o PlanOptions) (r *Planned, err error) {
+	var ask asking
+	defer ask.judge(&err)
 	m, weights, err := modelToPlan(ctx, env, c, o.Shape)
 	if err != nil {
 		return nil, err
 	}
-	r := &Planned{}
+	r = &Planned{}
 	rated := o.RatedWriteBytes
 	if o.Machine != "" {
 		named, findErr := plan.FindMachine(o.Machine)
 		if findErr != nil {
-			return nil, Request(findErr)
+			return nil, findErr
 		}
 		if rated == 0 {
 			rated = named.RatedWriteBytes
@@ -55,7 +57,7 @@ func PlanFor(ctx context.Context, env *Env, c *Config, o PlanOptions) (*Planned,
 	} else {
 		dev, openErr := env.open(c.Device)
 		if openErr != nil {
-			return nil, Request(openErr)
+			return nil, openErr
 		}
 		defer dev.Close()
 		r.Device = dev.computes.Info()
@@ -105,7 +107,7 @@ func modelToPlan(ctx context.Context, env *Env, c *Config, shape string) (*model
 	}
 	text, err := plan.Shape(shape)
 	if err != nil {
-		return nil, tensor.Invalid, Request(err)
+		return nil, tensor.Invalid, err
 	}
 	parsed, err := hf.ParseConfig(shape, text)
 	if err != nil {

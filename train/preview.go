@@ -44,7 +44,9 @@ type PreviewSummary struct {
 
 // Preview shows the first examples of a run's training data, at most limit of them; 0 shows all. Of the model it reads
 // config.json, the tokenizer and the chat template, no weights.
-func Preview(ctx context.Context, env *Env, c *Config, limit int, show func(PreviewExample) error) (*PreviewSummary, error) {
+func Preview(ctx context.Context, env *Env, c *Config, limit int, show func(PreviewExample) error) (sum *PreviewSummary, err error) {
+	var ask asking
+	defer ask.judge(&err)
 	src, err := openModel(ctx, env, c.Model)
 	if err != nil {
 		return nil, err
@@ -64,11 +66,12 @@ func Preview(ctx context.Context, env *Env, c *Config, limit int, show func(Prev
 	rows, err := data.NewLoader(d, data.LoaderOptions{SequenceLen: c.SequenceLen, BatchTokens: c.SequenceLen, Seed: c.Seed, Epochs: 1,
 		LongDocuments: data.LongDocuments(c.Overlong), Accounts: env.Accounts})
 	if err != nil {
-		return nil, Request(err)
+		return nil, err
 	}
 	defer rows.Close()
+	ask.isOver = true
 	p := rows.Packing()
-	sum := &PreviewSummary{Documents: d.Len(), Tokens: d.Tokens(), TargetTokens: d.TargetTokens(), LongestDoc: d.LongestDocument(),
+	sum = &PreviewSummary{Documents: d.Len(), Tokens: d.Tokens(), TargetTokens: d.TargetTokens(), LongestDoc: d.LongestDocument(),
 		Split: p.Split, Truncated: p.Truncated, Dropped: p.Dropped, CutTokens: p.CutTokens,
 		Packed: p.Documents, Rows: p.Rows, Efficiency: p.Efficiency()}
 	sum.SkippedRows, _ = d.Skipped()

@@ -46,7 +46,7 @@ func Probe(ctx context.Context, env *Env, o ProbeOptions) (*plan.Machine, error)
 	if env.CacheDir != "" {
 		path := filepath.Join(env.CacheDir, machineFile)
 		if err := plan.WriteMachine(path, *m); err != nil {
-			return nil, Request(fmt.Errorf("machine file: %w", err))
+			return nil, BadRequest(fmt.Errorf("machine file: %w", err))
 		}
 		env.say("kept in %s", path)
 	}
@@ -107,13 +107,16 @@ type prober struct {
 }
 
 func probe(ctx context.Context, env *Env, o ProbeOptions, sizes func(device.Info) probeSizes, seconds float64) (m *plan.Machine, err error) {
+	var ask asking
+	defer ask.judge(&err)
 	if info, err := os.Stat(o.Path); o.Path != "" && (err != nil || !info.IsDir()) {
-		return nil, Request(fmt.Errorf("--path: %s is not a directory; name one on the drive to measure, or none", o.Path))
+		return nil, fmt.Errorf("--path: %s is not a directory; name one on the drive to measure, or none", o.Path)
 	}
 	dev, err := env.open(o.Device)
 	if err != nil {
-		return nil, Request(err)
+		return nil, err
 	}
+	ask.isOver = true
 	p := &prober{probeSizes: sizes(dev.computes.Info()), ctx: ctx, env: env, dev: dev, path: o.Path, seconds: seconds, closers: []func() error{dev.Close}}
 	defer func() {
 		for i := len(p.closers) - 1; i >= 0; i-- {
@@ -229,21 +232,29 @@ func (p *prober) place(lay func(*device.Arena)) (release func(), err error) {
 	lay(count)
 	b, err := p.dev.computes.Alloc("probe", count.Peak())
 	if err != nil {
-		return nil, Request(err)
+		return nil, BadRequest(err)
 	}
 	lay(device.NewArena(device.Whole(b)))
 	return func() { b.Close() }, nil
 }
 
-// region takes host memory that a device knows; bytes are the same memory.
-func (p *prober) region(on device.Device, n int64) (mem device.Mem, bytes []byte, release func(), err error) {
+// reserve takes host memory.
+func (p *prober) reserve(n int64) (*hostmem.Region, error) {
 	r, err := p.env.Accounts.Reserve("probe", n)
 	if err != nil {
-		return mem, nil, nil, Request(err)
+		return nil, BadRequest(err)
 	}
 	if err := r.Populate(); err != nil {
-		r.Close()
-		return mem, nil, nil, Request(err)
+		return nil, BadRequest(errors.Join(err, r.Close()))
+	}
+	return r, nil
+}
+
+// region takes host memory that a device knows; bytes are the same memory.
+func (p *prober) region(on device.Device, n int64) (mem device.Mem, bytes []byte, release func(), err error) {
+	r, err := p.reserve(n)
+	if err != nil {
+		return mem, nil, nil, err
 	}
 	b, err := on.Register(r)
 	if err != nil {

@@ -70,13 +70,13 @@ func (p *prober) disk(m *plan.Machine) (err error) {
 		Workers: plan.DiskWorkers, Log: slog.New(slog.NewTextHandler(p.env.Progress, nil))})
 	switch {
 	case errors.Is(err, vfs.ErrLocked):
-		return Request(fmt.Errorf("--path: another probe measures %s: wait for it, or name another directory", path))
+		return BadRequest(fmt.Errorf("--path: another probe measures %s: wait for it, or name another directory", path))
 	case errors.Is(err, syscall.ENOSPC):
 		removeProbeDir(dir)
 		return fmt.Errorf("--path: the probe writes %s to %s: %w; free space there, or name another drive or none", plan.FormatBytes(p.diskBytes), path, syscall.ENOSPC)
 	case err != nil:
 		removeProbeDir(dir)
-		return Request(fmt.Errorf("--path: %w", err))
+		return BadRequest(fmt.Errorf("--path: %w", err))
 	}
 	defer func() {
 		err = errors.Join(err, t.Disk.Close())

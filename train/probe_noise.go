@@ -16,14 +16,11 @@ const noisePiece = 1 << 16
 // less power, and so runs faster than any training: an H200 was seen to multiply matrices of zeros 13% faster than random ones.
 func (p *prober) makeNoise() error {
 	n := p.noiseElems
-	r, err := p.env.Accounts.Reserve("probe", int64(n)*(4+2))
+	r, err := p.reserve(int64(n) * (4 + 2))
 	if err != nil {
-		return Request(err)
+		return err
 	}
 	p.closers = append(p.closers, r.Close)
-	if err := r.Populate(); err != nil {
-		return Request(err)
-	}
 	floats, halves := hostmem.F32(r.Bytes()[:4*n]), hostmem.U16(r.Bytes()[4*n:])
 	if err := share(p.ctx, (n+noisePiece-1)/noisePiece, runtime.GOMAXPROCS(0), func(piece int) error {
 		random := rng.New(0, "probe", 0, uint64(piece))

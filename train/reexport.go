@@ -13,15 +13,15 @@ import (
 func Reexport(ctx context.Context, env *Env, modelDir, outDir string, dtype tensor.DType) error {
 	src, err := openModel(ctx, env, modelDir)
 	if err != nil {
-		return err
+		return BadRequest(err)
 	}
 	from, err := hf.OpenWeights(src.dir)
 	if err != nil {
-		return Request(err)
+		return BadRequest(err)
 	}
 	defer from.Close()
 	if err := src.model.Check(from); err != nil {
-		return Request(err)
+		return BadRequest(err)
 	}
 	tensors := src.model.Tensors()
 	specs := make([]hf.TensorSpec, len(tensors))
@@ -32,7 +32,7 @@ func Reexport(ctx context.Context, env *Env, modelDir, outDir string, dtype tens
 	}
 	to, err := hf.CreateModel(outDir, specs, hf.WriteOptions{})
 	if err != nil {
-		return Request(err)
+		return BadRequest(err)
 	}
 	defer to.Abort() // does nothing after Commit
 	bar := env.bar("writing " + outDir)
@@ -52,7 +52,7 @@ func Reexport(ctx context.Context, env *Env, modelDir, outDir string, dtype tens
 				err, piece = from.ReadBF16(t.Name, half[:n], at), bytesOf(half[:n])
 			}
 			if err != nil {
-				return Request(err)
+				return BadRequest(err)
 			}
 			if err := to.Write(t.Name, piece); err != nil {
 				return err

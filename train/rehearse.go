@@ -45,7 +45,7 @@ type Rehearsal struct {
 // the plan.
 func Rehearse(p *plan.Plan, steps int) (r Rehearsal, err error) {
 	if steps < 2 {
-		return r, Request(fmt.Errorf("rehearse: %d steps; the second one is the first that repeats itself, so give 2 or more", steps))
+		return r, BadRequest(fmt.Errorf("rehearse: %d steps; the second one is the first that repeats itself, so give 2 or more", steps))
 	}
 	accounts, dev := hostmem.New(), null.New(null.Options{Name: "rehearsal", Unified: p.Unified})
 	engine, disk, end, err := rehearsal(p, dev, accounts)

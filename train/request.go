@@ -1,12 +1,16 @@
 package train
 
 import (
+	"context"
 	"errors"
 	"runtime"
 	"slices"
 	"syscall"
 
+	"github.com/millrace/millrace/checkpoint"
 	"github.com/millrace/millrace/hf/hub"
+	"github.com/millrace/millrace/internal/hostmem"
+	"github.com/millrace/millrace/store"
 )
 
 // ErrRequest marks an error in what was asked for: exit status 2.
@@ -18,14 +22,34 @@ type requestError struct{ error }
 func (requestError) Is(target error) bool { return target == ErrRequest }
 func (e requestError) Unwrap() error      { return e.error }
 
-// Request marks an error as one in what was asked for, unless the machine, the network or the program is at fault: then the same request
-// may do next time, or in the next version.
-func Request(err error) error {
+// BadRequest marks an error as one in what was asked for, unless the machine, the network or the program is at fault, or
+// a checkpoint that is damaged: then the same request may do next time, or in the next version. It is the one rule: what
+// fails before a verb begins its work is a bad request.
+func BadRequest(err error) error {
+	var damage *checkpoint.DamageError
+	if errors.As(err, &damage) {
+		return err
+	}
+	return badName(err)
+}
+
+// badName is BadRequest for what the user has named, even where that is a checkpoint that is damaged: another name helps.
+func badName(err error) error {
 	var fault runtime.Error // which the renderer of templates catches, to name the row
-	if err == nil || hub.IsPassing(err) || isOfMachine(err) || errors.As(err, &fault) {
+	if err == nil || errors.Is(err, context.Canceled) || hub.IsPassing(err) || isOfMachine(err) || errors.As(err, &fault) {
 		return err
 	}
 	return requestError{err}
+}
+
+// asking is the part of a verb that comes before its work.
+type asking struct{ isOver bool }
+
+// judge makes a verb's error a bad request if the verb has not begun its work.
+func (a *asking) judge(err *error) {
+	if !a.isOver {
+		*err = BadRequest(*err)
+	}
 }
 
 // machineErrors are what a system says when it cannot do what it could do before: its disks are full or fail, or it has run out of
@@ -39,6 +63,9 @@ var machineErrors = []syscall.Errno{
 
 // isOfMachine reports whether an error is the machine's.
 func isOfMachine(err error) bool {
+	if errors.Is(err, hostmem.ErrUnknown) || errors.Is(err, store.ErrChecksum) {
+		return true
+	}
 	var said syscall.Errno
 	return errors.As(err, &said) && slices.Contains(machineErrors, said)
 }

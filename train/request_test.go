@@ -1,11 +1,16 @@
 package train
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"syscall"
 	"testing"
+
+	"github.com/millrace/millrace/checkpoint"
+	"github.com/millrace/millrace/internal/hostmem"
+	"github.com/millrace/millrace/store"
 )
 
 // What the machine or the program cannot do is no fault of the request, wherever it is found out; what the request names is.
@@ -15,7 +20,7 @@ func TestRequest(t *testing.T) {
 		syscall.EMFILE: "machine", syscall.ESTALE: "machine",
 		syscall.ENOENT: "request", syscall.EACCES: "request", syscall.EISDIR: "request", syscall.ENOTDIR: "request", syscall.ENAMETOOLONG: "request",
 	} {
-		err := Request(fmt.Errorf("output_dir: %w", &fs.PathError{Op: "write", Path: "run.yaml", Err: errno}))
+		err := BadRequest(fmt.Errorf("output_dir: %w", &fs.PathError{Op: "write", Path: "run.yaml", Err: errno}))
 		if errors.Is(err, ErrRequest) != (of == "request") {
 			t.Errorf("%v is one of the %s", err, of)
 		}
@@ -25,14 +30,38 @@ func TestRequest(t *testing.T) {
 	}
 	func() {
 		defer func() {
-			if err := Request(fmt.Errorf("a.jsonl:3: %w", recover().(error))); errors.Is(err, ErrRequest) {
+			if err := BadRequest(fmt.Errorf("a.jsonl:3: %w", recover().(error))); errors.Is(err, ErrRequest) {
 				t.Errorf("%v is one of the request", err)
 			}
 		}()
 		var table []int
 		_ = table[len(table)]
 	}()
-	if Request(nil) != nil {
+	if BadRequest(nil) != nil {
 		t.Error("nothing is an error")
+	}
+	for err, of := range map[error]string{
+		context.Canceled: "nobody", hostmem.ErrUnknown: "machine", store.ErrChecksum: "machine", &checkpoint.DamageError{}: "machine",
+	} {
+		if err := BadRequest(fmt.Errorf("resume: %w", err)); errors.Is(err, ErrRequest) {
+			t.Errorf("%v is one of the %s", err, of)
+		}
+	}
+	if err := badName(&checkpoint.DamageError{}); !errors.Is(err, ErrRequest) {
+		t.Error("a damaged checkpoint that the user has named is none of the request")
+	}
+}
+
+// What fails before a verb begins its work is a bad request, and what fails after that is none.
+func TestAsking(t *testing.T) {
+	for _, isOver := range []bool{false, true} {
+		verb := func() (err error) {
+			ask := asking{isOver}
+			defer ask.judge(&err)
+			return errors.New("it fails")
+		}
+		if err := verb(); errors.Is(err, ErrRequest) == isOver || err.Error() != "it fails" {
+			t.Errorf("isOver %v: %v", isOver, err)
+		}
 	}
 }

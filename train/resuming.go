@@ -50,7 +50,7 @@ func (t *trainer) placeOf(from *checkpoint.Checkpoint) (place, error) {
 // checkResume refuses a checkpoint of another model, or of a run with other settings than resume_with allows to change.
 func (t *trainer) checkResume(p *plan.Plan, from *checkpoint.Checkpoint) error {
 	if got := checkpoint.Identify(p.Model, t.src.config.Raw()); got != from.Manifest.Model {
-		return Request(fmt.Errorf("resume: %s is of another model; set resume: never and another output_dir, or go back to its model", from.Dir()))
+		return fmt.Errorf("resume: %s is of another model; set resume: never and another output_dir, or go back to its model", from.Dir())
 	}
 	changes, err := t.changes(from, checkpoint.Compare(from.Manifest, t.mathematics()))
 	t.history = append(from.Manifest.History[:len(from.Manifest.History):len(from.Manifest.History)], changes...)
@@ -60,7 +60,7 @@ func (t *trainer) checkResume(p *plan.Plan, from *checkpoint.Checkpoint) error {
 // continueFrom takes over what a checkpoint says of the run.
 func (t *trainer) continueFrom(from *checkpoint.Checkpoint) error {
 	if err := t.loader.Seek(t.at.Cursor); err != nil {
-		return Request(fmt.Errorf("resume: %w", err))
+		return fmt.Errorf("resume: %w", err)
 	}
 	m := from.Manifest
 	t.begun, t.unhealthy = m.Step, m.UnhealthySteps
@@ -79,38 +79,38 @@ func (t *trainer) continueFrom(from *checkpoint.Checkpoint) error {
 
 // openState reserves everything and fills it: from the model, or from the checkpoint that the run continues from. Where that is damaged
 // the run continues from the newest one before it that is whole, but for one that the user has named.
-func (t *trainer) openState(ctx context.Context, env *Env, p *plan.Plan, dev *devices, from *checkpoint.Checkpoint) (*checkpoint.Checkpoint, error) {
+func (t *trainer) openState(ctx context.Context, env *Env, p *plan.Plan) error {
 	c := t.config
 	for {
-		s, err := env.openSession(ctx, p, dev, c.memory().Path, func(s *session) error {
+		s, err := env.openSession(ctx, p, t.dev, c.memory().Path, func(s *session) error {
 			t.session = s
 			if err := t.checkSpace(); err != nil {
 				return err
 			}
-			if from != nil {
-				return t.resume(ctx, from)
+			if t.from != nil {
+				return t.resume(ctx, t.from)
 			}
 			return s.fill(ctx, t.src, c.Init, c.Seed)
 		})
 		t.session = s
 		damage := (*checkpoint.DamageError)(nil)
-		if from == nil || !errors.As(err, &damage) {
-			return from, err
+		if t.from == nil || !errors.As(err, &damage) {
+			return err
 		}
-		older, _, errOlder := env.newest(c, from.Manifest.Step)
-		if errOlder == nil && older == nil && c.Resume != "auto" && !sameDir(c.Resume, from.Dir()) {
+		older, _, errOlder := env.newest(c, t.from.Manifest.Step)
+		if errOlder == nil && older == nil && c.Resume != "auto" && !sameDir(c.Resume, t.from.Dir()) {
 			older, errOlder = checkpoint.Open(env.files(), c.Resume) // where the run began
 		}
 		if errOlder != nil || older == nil {
-			return from, err
+			return err
 		}
 		env.say("%s: %s: the run continues from %s", damage.Path, damage.Why, older.Dir())
-		from = older
-		if err := t.standAt(from); err != nil {
-			return from, err
+		t.from = older
+		if err = t.standAt(t.from); err == nil {
+			err = t.checkResume(p, t.from)
 		}
-		if err := t.checkResume(p, from); err != nil {
-			return from, err
+		if err != nil {
+			return BadRequest(err)
 		}
 	}
 }
@@ -142,7 +142,7 @@ func (t *trainer) resume(ctx context.Context, from *checkpoint.Checkpoint) error
 func (t *trainer) restore(ctx context.Context, from *checkpoint.Checkpoint, spec store.Spec) error {
 	id := checkpoint.IDOf(t.plan.Model, spec.ID)
 	if e, ok := from.Extent(id); !ok || e.Bytes != spec.Bytes {
-		return Request(fmt.Errorf("resume: %s has no %v of %d bytes; it is of another model or precision", from.Dir(), id, spec.Bytes))
+		return fmt.Errorf("resume: %s has no %v of %d bytes; it is of another model or precision", from.Dir(), id, spec.Bytes)
 	}
 	if t.plan.OnDisk(spec.ID) {
 		if files, ok := from.PieceFiles(id, 1); ok {
@@ -171,11 +171,11 @@ func (t *trainer) restore(ctx context.Context, from *checkpoint.Checkpoint, spec
 func (c *Config) keepNumerics(doc json.RawMessage) error {
 	var n plan.Numerics
 	if err := json.Unmarshal(doc, &n); err != nil {
-		return Request(fmt.Errorf("resume: the checkpoint's numerics are not those of this version of millrace (%w); continue with the version that wrote it, or start a new run in another output_dir", err))
+		return fmt.Errorf("resume: the checkpoint's numerics are not those of this version of millrace (%w); continue with the version that wrote it, or start a new run in another output_dir", err)
 	}
 	keep := func(name string, now *Auto, saved, most int) error {
 		if *now > 0 && min(int(*now), most) != saved {
-			return Request(fmt.Errorf("resume: numerics.%s is %d, and %d in the checkpoint; restore it, or start a new run in another output_dir", name, *now, saved))
+			return fmt.Errorf("resume: numerics.%s is %d, and %d in the checkpoint; restore it, or start a new run in another output_dir", name, *now, saved)
 		}
 		*now = Auto(saved)
 		return nil

@@ -60,6 +60,8 @@ type trainer struct {
 	*session
 	config  *Config
 	src     *source
+	dev     *devices
+	from    *checkpoint.Checkpoint // that the run continues from; nil: it starts from the model
 	rates   optim.Schedule
 	metrics *trace.MetricsFile
 	spans   *trace.Recorder // of a run that is traced
@@ -91,77 +93,23 @@ func Train(ctx context.Context, c *Config, env *Env, o Options) (*Summary, error
 }
 
 func (t *trainer) train(ctx context.Context, env *Env, o Options) (*Summary, error) {
-	c := t.config
 	begun := false
 	defer func() { t.saves.close(begun) }()
-	var err error
-	if t.saves.dir, err = env.holdRun(c); err != nil {
-		return nil, err
-	}
-	b, err := env.findBeginning(c)
+	defer t.closeInputs()
+	p, err := t.prepare(ctx, env)
 	if err != nil {
+		return nil, BadRequest(err)
+	}
+	if t.hasEnded() {
+		return t.ended(env), nil
+	}
+	env.say("%s", p.Headline(t.dev.computes.Info()))
+	if err := t.openState(ctx, env, p); err != nil {
 		return nil, err
 	}
-	from := b.from
-	c.Numerics = b.sizes.or(c.Numerics)
-	if t.src, err = openModel(ctx, env, c.Model); err != nil {
-		return nil, err
-	}
-	dev, err := env.open(c.Device)
-	if err != nil {
-		return nil, Request(err)
-	}
-	defer dev.Close()
-	if from == nil && c.Init == "pretrained" {
-		if err := t.src.checkWeights(); err != nil {
-			return nil, err
-		}
-	}
-	if err := env.checkFits(ctx, c, t.src.model, dev.computes.Info()); err != nil {
-		return nil, err
-	}
-	defer t.closeData()
-	if err := t.openData(ctx, env); err != nil {
-		return nil, err
-	}
-	if err := t.openLoaders(env); err != nil {
-		return nil, err
-	}
-	if err := t.standAt(from); err != nil {
-		return nil, err
-	}
-	p, err := env.makePlan(ctx, c, t.src.model, t.src.exportType(), t.rates.Steps, dev.computes.Info())
-	if err != nil {
-		return nil, err
-	}
-	if from != nil {
-		if err := t.checkResume(p, from); err != nil {
-			return nil, err
-		}
-		if from.Manifest.Step >= t.rates.Steps && exists(filepath.Join(c.OutputDir, lastModel)) {
-			return t.ended(env, from), nil
-		}
-	}
-	env.say("%s", p.Headline(dev.computes.Info()))
-	if from, err = t.openState(ctx, env, p, dev, from); err != nil {
-		return nil, err
-	}
-	defer func() {
-		if left := t.session.Close(); left != nil && !errors.Is(err, left) {
-			env.say("warning: %s", oneLine(left))
-		}
-	}()
-	if from != nil {
-		if err := t.continueFrom(from); err != nil {
-			return nil, err
-		}
-	}
-	t.saves.specs = map[store.ID]store.Spec{}
-	for _, spec := range p.Extents() {
-		t.saves.specs[spec.ID] = spec
-	}
-	if err := t.writeHead(p); err != nil {
-		return nil, err
+	defer func() { t.closeSession(env, err) }()
+	if err := t.begin(); err != nil {
+		return nil, BadRequest(err)
 	}
 	defer t.metrics.Close()
 	begun = true
@@ -169,8 +117,7 @@ func (t *trainer) train(ctx context.Context, env *Env, o Options) (*Summary, err
 		t.spans = trace.NewRecorder(tracedSpans)
 		t.engine.Trace = t.spans
 	}
-	err = t.run(ctx)
-	if err != nil && !errors.Is(err, ErrInterrupted) {
+	if err = t.run(ctx); err != nil && !errors.Is(err, ErrInterrupted) {
 		return nil, err
 	}
 	if o.Trace {
@@ -179,9 +126,73 @@ func (t *trainer) train(ctx context.Context, env *Env, o Options) (*Summary, err
 	return &t.summary, err
 }
 
+// prepare takes the output directory, reads the model and the data, and plans the run. Nothing is written, and of the
+// run's memory only what the order of the data takes is reserved.
+func (t *trainer) prepare(ctx context.Context, env *Env) (p *plan.Plan, err error) {
+	c := t.config
+	if t.saves.dir, err = env.holdRun(c); err != nil {
+		return nil, err
+	}
+	b, err := env.findBeginning(c)
+	if err != nil {
+		return nil, err
+	}
+	t.from, c.Numerics = b.from, b.sizes.or(c.Numerics)
+	if t.src, err = openModel(ctx, env, c.Model); err != nil {
+		return nil, err
+	}
+	if t.dev, err = env.open(c.Device); err != nil {
+		return nil, err
+	}
+	if t.from == nil && c.Init == "pretrained" {
+		if err := t.src.checkWeights(); err != nil {
+			return nil, err
+		}
+	}
+	if err := env.checkFits(ctx, c, t.src.model, t.dev.computes.Info()); err != nil {
+		return nil, err
+	}
+	if err := t.openData(ctx, env); err != nil {
+		return nil, err
+	}
+	if err := t.openLoaders(env); err != nil {
+		return nil, err
+	}
+	if err := t.standAt(t.from); err != nil {
+		return nil, err
+	}
+	p, err = env.makePlan(ctx, c, t.src.model, t.src.exportType(), t.rates.Steps, t.dev.computes.Info())
+	if err != nil || t.from == nil {
+		return p, err
+	}
+	return p, t.checkResume(p, t.from)
+}
+
+// begin takes over what the checkpoint says of the run, if there is one, and writes the files that a run begins with.
+func (t *trainer) begin() error {
+	if t.from != nil {
+		if err := t.continueFrom(t.from); err != nil {
+			return err
+		}
+	}
+	t.saves.specs = map[store.ID]store.Spec{}
+	for _, spec := range t.plan.Extents() {
+		t.saves.specs[spec.ID] = spec
+	}
+	if err := t.writeRunFiles(); err != nil {
+		return err
+	}
+	return t.openMetrics()
+}
+
+// hasEnded reports whether the run had come to its end before: all steps are done and the model is written.
+func (t *trainer) hasEnded() bool {
+	return t.from != nil && t.from.Manifest.Step >= t.rates.Steps && exists(filepath.Join(t.config.OutputDir, lastModel))
+}
+
 // ended is the summary of a run that had come to its end before: whoever starts it again has missed that.
-func (t *trainer) ended(env *Env, from *checkpoint.Checkpoint) *Summary {
-	dir := filepath.Join(t.config.OutputDir, lastModel)
+func (t *trainer) ended(env *Env) *Summary {
+	from, dir := t.from, filepath.Join(t.config.OutputDir, lastModel)
 	env.say("this run has ended: all %d steps are done, and the model is in %s", from.Manifest.Step, dir)
 	return &Summary{Steps: from.Manifest.Step, ResumedAfter: from.Manifest.Step, Skipped: int(from.Manifest.SkippedUpdates),
 		Untargeted: int(from.Manifest.UntargetedSteps), Model: dir, Checkpoint: from.Dir()}
@@ -215,13 +226,13 @@ func (t *trainer) openLoaders(env *Env) (err error) {
 	}
 	if t.evalData != nil { // first, since it gives back what only packing needs
 		if t.eval, err = data.NewEvalLoader(t.evalData, c.SequenceLen, env.Accounts); err != nil {
-			return Request(err)
+			return err
 		}
 	}
 	t.loader, err = data.NewLoader(t.data, data.LoaderOptions{SequenceLen: c.SequenceLen, BatchTokens: c.BatchTokens,
 		Seed: c.Seed, Epochs: epochs, LongDocuments: data.LongDocuments(c.Overlong), Accounts: env.Accounts})
 	if err != nil {
-		return Request(err)
+		return err
 	}
 	if c.MaxSteps == 0 {
 		t.dataSteps = t.loader.Steps()
@@ -256,8 +267,8 @@ func (t *trainer) standAt(from *checkpoint.Checkpoint) (err error) {
 	return nil
 }
 
-// closeData gives back what the data take.
-func (t *trainer) closeData() {
+// closeInputs gives back what the data take, and the devices.
+func (t *trainer) closeInputs() {
 	var open []io.Closer // nothing was written to them, so there is no error to tell
 	if t.loader != nil {
 		open = append(open, t.loader)
@@ -271,15 +282,25 @@ func (t *trainer) closeData() {
 	if t.data != nil {
 		open = append(open, t.data)
 	}
+	if t.dev != nil {
+		open = append(open, t.dev)
+	}
 	for _, c := range open {
 		_ = c.Close()
 	}
 }
 
-// writeHead makes the output directory with run.yaml, as resolved, and plan.json.
-func (t *trainer) writeHead(p *plan.Plan) error {
+// closeSession gives back the state and the engine. What goes wrong then is a warning, unless the run has ended with it.
+func (t *trainer) closeSession(env *Env, ended error) {
+	if err := t.session.Close(); err != nil && !errors.Is(ended, err) {
+		env.say("warning: %s", oneLine(err))
+	}
+}
+
+// writeRunFiles writes run.yaml, as resolved, and plan.json to the output directory.
+func (t *trainer) writeRunFiles() error {
 	c := *t.config
-	c.Numerics = sizesOf(p.Numerics)
+	c.Numerics = sizesOf(t.plan.Numerics)
 	c.Datasets = t.data.Sources()
 	if len(c.Eval.Datasets) > 0 {
 		c.Eval.Datasets = t.evalData.Sources()
@@ -287,7 +308,7 @@ func (t *trainer) writeHead(p *plan.Plan) error {
 	if c.Resume != "auto" && c.Resume != "never" {
 		c.Resume = absolute(c.Resume)
 	}
-	planned, err := json.MarshalIndent(p, "", "  ")
+	planned, err := json.MarshalIndent(t.plan, "", "  ")
 	if err != nil {
 		return err
 	}
@@ -297,9 +318,9 @@ func (t *trainer) writeHead(p *plan.Plan) error {
 		err = vfs.WriteFileAtomic(fsys, filepath.Join(c.OutputDir, planName), append(planned, '\n'))
 	}
 	if err != nil {
-		return Request(fmt.Errorf("output_dir: %w", err))
+		return fmt.Errorf("output_dir: %w", err)
 	}
-	return t.openMetrics()
+	return nil
 }
 
 // run walks the steps, then writes the model.
@@ -449,13 +470,15 @@ func (t *trainer) step(ctx context.Context, step int) error {
 	}
 	// From here on the step is done, and a save would be of it.
 	t.at.Cursor, t.summary.Steps = t.loader.Cursor(), step
-	ended := time.Now()
-	timestamp := ended.UTC().Format(time.RFC3339)
-	m.Time, m.StepSec = &timestamp, ended.Sub(begin).Seconds()
-	m.Lanes = t.engine.Trace.TakeBusy()
-	m.TokensPerSec = float64(m.Tokens) / m.StepSec
-	m.ModelTFLOPS = float64(t.plan.Model.TrainFLOPs(docs)) / m.StepSec / 1e12
-	return t.afterStep(ctx, &m)
+	wait := t.measure(&m, begin, docs)
+	if err := t.evaluateAndSave(ctx, &m); err != nil {
+		return err
+	}
+	t.account(&m)
+	if err := t.diverged(step); err != nil || wait == 0 {
+		return err
+	}
+	return t.slowDown(ctx, wait)
 }
 
 // compute runs the engine over a batch, and ends the save that the step before has begun.
@@ -484,9 +507,15 @@ func (t *trainer) compute(ctx context.Context, step int, batch *stream.Batch, m 
 	return nil
 }
 
-// afterStep evaluates and begins to save where that is due, reports the step, and ends the run if it has diverged.
-func (t *trainer) afterStep(ctx context.Context, m *trace.Metrics) error {
-	c, s, step := t.config, &t.summary, int(m.Step)
+// measure completes a step's metrics with what it took, and returns how long the run is to wait to stay below
+// memory.max_write_per_day.
+func (t *trainer) measure(m *trace.Metrics, begin time.Time, docs []int) (wait time.Duration) {
+	ended := time.Now()
+	timestamp := ended.UTC().Format(time.RFC3339)
+	m.Time, m.StepSec = &timestamp, ended.Sub(begin).Seconds()
+	m.Lanes = t.engine.Trace.TakeBusy()
+	m.TokensPerSec = float64(m.Tokens) / m.StepSec
+	m.ModelTFLOPS = float64(t.plan.Model.TrainFLOPs(docs)) / m.StepSec / 1e12
 	m.HostPeakBytes, _ = hostmem.PeakRSS()
 	if t.disk != nil {
 		now := t.disk.Traffic()
@@ -496,11 +525,16 @@ func (t *trainer) afterStep(ctx context.Context, m *trace.Metrics) error {
 	}
 	wrote := t.written()
 	m.DiskWrittenBytes, t.wrote = wrote-t.wrote, wrote
-	wait := t.wear.due(wrote, t.env.time().now())
-	if wait > 0 {
+	if wait = t.wear.due(wrote, t.env.time().now()); wait > 0 {
 		waitSec := wait.Seconds()
 		m.WriteWaitSec = &waitSec
 	}
+	return wait
+}
+
+// evaluateAndSave evaluates, and begins to save, where that is due.
+func (t *trainer) evaluateAndSave(ctx context.Context, m *trace.Metrics) error {
+	step := int(m.Step)
 	save := t.saveDue(step)
 	t.evalLoss = nil
 	if t.evalDue(step) {
@@ -509,11 +543,17 @@ func (t *trainer) afterStep(ctx context.Context, m *trace.Metrics) error {
 			return err
 		}
 		m.EvalLoss = t.evalLoss
-		save = isBest && c.Save.Best || save
+		save = isBest && t.config.Save.Best || save
 	}
 	if save {
 		t.startSave(step)
 	}
+	return nil
+}
+
+// account adds a step to the summary, reports it, and writes its record.
+func (t *trainer) account(m *trace.Metrics) {
+	s := &t.summary
 	if !math.IsNaN(m.Loss) && !math.IsInf(m.Loss, 0) {
 		if s.TargetTokens == 0 {
 			s.FirstLoss = m.Loss
@@ -527,12 +567,13 @@ func (t *trainer) afterStep(ctx context.Context, m *trace.Metrics) error {
 	s.UploadBytes += t.plan.Predicted.UploadBytes
 	t.report(*m)
 	t.checkMetrics(t.metrics.Append(*m))
-	if err := t.diverged(step); err != nil || wait == 0 {
-		return err
-	}
+}
+
+// slowDown waits, unless the run is asked to stop.
+func (t *trainer) slowDown(ctx context.Context, wait time.Duration) error {
 	begin := t.env.time().now()
 	err := t.pause(ctx, wait)
-	s.WriteWaitSec += t.env.time().now().Sub(begin).Seconds()
+	t.summary.WriteWaitSec += t.env.time().now().Sub(begin).Seconds()
 	return err
 }
 

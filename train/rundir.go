@@ -32,17 +32,17 @@ const resolvedHeader = "# Written by millrace: the run file of this run, with ev
 // holdRun takes the lock of the output directory, before anything in it is read or made.
 func (e *Env) holdRun(c *Config) (*checkpoint.Directory, error) {
 	if st, err := os.Stat(c.OutputDir); err == nil && !st.IsDir() {
-		return nil, Request(fmt.Errorf("output_dir: %s is a file, not a directory; choose another output_dir", c.OutputDir))
+		return nil, fmt.Errorf("output_dir: %s is a file, not a directory; choose another output_dir", c.OutputDir)
 	}
 	if at := c.Save.Fallback; at != "" {
 		// Made here it could hide a disk that is not mounted, and with it the newest checkpoint.
 		if st, err := os.Stat(at); err != nil || !st.IsDir() {
-			return nil, Request(fmt.Errorf("save.fallback: there is no directory %s; make it, or mount its disk", at))
+			return nil, fmt.Errorf("save.fallback: there is no directory %s; make it, or mount its disk", at)
 		}
 	}
 	dir, err := checkpoint.Acquire(e.files(), checkpointsDir(c))
 	if err != nil {
-		return nil, Request(fmt.Errorf("output_dir: %w", err))
+		return nil, fmt.Errorf("output_dir: %w", err)
 	}
 	// What a run that was killed has left half-written.
 	for _, name := range []string{resolvedName, otherResolvedName, planName} {
@@ -79,11 +79,11 @@ func (e *Env) findBeginning(c *Config) (b beginning, err error) {
 	switch path := absolute(c.Resume); {
 	case c.Resume != "auto" && sameDir(filepath.Dir(path), checkpointsDir(c)):
 		if b.from, err = checkpoint.Open(e.files(), c.Resume); err != nil {
-			return b, Request(fmt.Errorf("resume: %w", err))
+			return b, badName(fmt.Errorf("resume: %w", err))
 		}
 		if own != nil && own.Manifest.Step > b.from.Manifest.Step {
-			return b, Request(fmt.Errorf("resume: %s is older than %s, which the run in this output_dir has come to; set output_dir to another directory to go back to the older one",
-				c.Resume, own.Dir()))
+			return b, fmt.Errorf("resume: %s is older than %s, which the run in this output_dir has come to; set output_dir to another directory to go back to the older one",
+				c.Resume, own.Dir())
 		}
 		return b, nil
 	case c.Resume == "auto" || old != nil && old.Resume == path:
@@ -109,7 +109,7 @@ func (e *Env) findBeginning(c *Config) (b beginning, err error) {
 	}
 	from, errOpen := checkpoint.Open(e.files(), c.Resume)
 	if errOpen != nil {
-		return b, Request(fmt.Errorf("resume: %w", errOpen))
+		return b, badName(fmt.Errorf("resume: %w", errOpen))
 	}
 	b.from = from
 	return b, err
@@ -169,18 +169,18 @@ func (e *Env) refuseRun(c *Config) error {
 	for _, name := range names {
 		switch _, err := os.Lstat(filepath.Join(c.OutputDir, name)); {
 		case err == nil:
-			return Request(fmt.Errorf("output_dir: %s already has a %s; choose another directory, or remove it", c.OutputDir, name))
+			return fmt.Errorf("output_dir: %s already has a %s; choose another directory, or remove it", c.OutputDir, name)
 		case !errors.Is(err, fs.ErrNotExist):
-			return Request(fmt.Errorf("output_dir: %w", err))
+			return fmt.Errorf("output_dir: %w", err)
 		}
 	}
 	entries, err := e.files().ReadDir(checkpointsDir(c))
 	for _, entry := range entries {
 		if strings.HasPrefix(entry.Name(), "step-") {
-			return Request(fmt.Errorf("output_dir: %s already has checkpoints; choose another directory, or remove them", c.OutputDir))
+			return fmt.Errorf("output_dir: %s already has checkpoints; choose another directory, or remove them", c.OutputDir)
 		}
 	}
-	return Request(err)
+	return err
 }
 
 // resolvedIn is the name of the run file that a run has written to a directory; empty if there is none. An error is the machine's: it

@@ -97,11 +97,11 @@ func (m Memory) diskBytes(fsys vfs.FS) (int64, error) {
 		return 0, nil
 	}
 	if m.Path == "" {
-		return 0, Request(errors.New("memory.disk: set memory.path to a directory on the drive that may be used"))
+		return 0, errors.New("memory.disk: set memory.path to a directory on the drive that may be used")
 	}
 	free, err := freeBytes(fsys, m.Path)
 	if err != nil {
-		return 0, Request(fmt.Errorf("memory.path: %w", err))
+		return 0, fmt.Errorf("memory.path: %w", err)
 	}
 	free += leftBytes(m.Path) // else a run that was killed could not have again what it had
 	if m.Disk.N > 0 {
@@ -128,7 +128,7 @@ func (e *Env) openSession(ctx context.Context, p *plan.Plan, dev *devices, state
 		return s, err
 	}
 	if err := fill(s); err != nil {
-		return s, err
+		return s, BadRequest(err) // the model's weights, or a checkpoint, are not what the request needs
 	}
 	if err := s.startEngine(dev); err != nil {
 		return s, err
@@ -197,11 +197,11 @@ func (s *session) fill(ctx context.Context, src *source, init string, seed uint6
 	}
 	w, err := hf.OpenWeights(src.dir)
 	if err != nil {
-		return Request(err)
+		return err
 	}
 	defer w.Close()
 	if err := m.Check(w); err != nil {
-		return Request(err)
+		return err
 	}
 	b := s.env.bar("loading " + filepath.Base(src.dir))
 	defer b.end()
@@ -210,7 +210,7 @@ func (s *session) fill(ctx context.Context, src *source, init string, seed uint6
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		return Request(m.ReadPart(w, p, v))
+		return m.ReadPart(w, p, v)
 	})
 	return err
 }

@@ -63,7 +63,7 @@ func (c *Config) saves(steps int, stepSec float64) int {
 func (e *Env) spaceToLeave(c *Config, m *model.Model, n plan.Numerics) (int64, error) {
 	steps, err := checkpoint.Steps(e.files(), checkpointsDir(c))
 	if err != nil {
-		return 0, Request(err)
+		return 0, err
 	}
 	more := max(c.Save.Keep+1-len(steps), 1)
 	return int64(more) * plan.CheckpointBytes(m, n), nil
@@ -98,8 +98,8 @@ func (t *trainer) checkSpace() error {
 		if t.disk != nil && sameDrive(c.memory().Path, c.OutputDir) {
 			path = ", set memory.path to another drive"
 		}
-		return Request(fmt.Errorf("output_dir: up to %d checkpoints of %s at once and a model of %s need %s more, and %s are free there; lower save.keep (%d)%s, or set output_dir to a larger drive",
-			s.Checkpoints, plan.FormatBytes(s.CheckpointBytes), plan.FormatBytes(s.ModelBytes), plan.FormatBytes(s.PeakBytes), plan.FormatBytes(free), c.Save.Keep, path))
+		return fmt.Errorf("output_dir: up to %d checkpoints of %s at once and a model of %s need %s more, and %s are free there; lower save.keep (%d)%s, or set output_dir to a larger drive",
+			s.Checkpoints, plan.FormatBytes(s.CheckpointBytes), plan.FormatBytes(s.ModelBytes), plan.FormatBytes(s.PeakBytes), plan.FormatBytes(free), c.Save.Keep, path)
 	}
 	if more := (free - int64(s.Models)*s.ModelBytes) / s.CheckpointBytes; s.AllKept && c.Save.Every > 0 && int64((t.rates.Steps-t.begun)/c.Save.Every) > more {
 		t.env.say("warning: save.keep is 0, so every checkpoint stays: output_dir is full after step %d, and no later one can be saved",

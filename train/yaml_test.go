@@ -1,7 +1,6 @@
 package train
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -11,8 +10,8 @@ import (
 func refusal(t *testing.T, doc string, set ...string) string {
 	t.Helper()
 	_, err := parsed(t, doc, set...)
-	if !errors.Is(err, ErrRequest) || strings.Contains(err.Error(), "\n") {
-		t.Fatalf("%q %v: error %v, want a bad request in one line", doc, set, err)
+	if err == nil || strings.Contains(err.Error(), "\n") {
+		t.Fatalf("%q %v: error %v, want a refusal in one line", doc, set, err)
 	}
 	_, text, found := strings.Cut(err.Error(), "run.yaml: ")
 	if !found {

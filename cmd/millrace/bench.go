@@ -53,7 +53,7 @@ func (c *benchCmd) Run(p *program) error {
 		return err
 	}
 	if m.Disk, err = train.ParseBytes(c.MemoryDisk); err != nil {
-		return train.Request(fmt.Errorf("--memory-disk: %w", err))
+		return badFlag("--memory-disk: %w", err)
 	}
 	m.Path, m.Recompute = c.MemoryPath, c.Recompute
 	if c.MicroBatch < 0 || c.HeadChunk < 0 || c.BlockChunk < 0 {

@@ -47,7 +47,7 @@ func (c *evalCmd) Run(p *program) error {
 		s := data.Source{Path: path, Type: data.Type(c.Type), Name: c.Name, Split: c.Split, Revision: c.Revision, Field: c.Field,
 			Prompt: c.Prompt, Response: c.Response, Glob: c.Glob, MaxSamples: c.MaxSamples}
 		if err := s.Validate(); err != nil {
-			return train.Request(err)
+			return train.BadRequest(err)
 		}
 		sources = append(sources, s)
 	}

@@ -23,7 +23,13 @@ func readRunFile(path string, set []string) (*train.Config, error) {
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
 		return nil, badFlag("run file %s: there is no such file; name one, or write it (millrace train --help shows how)", path)
 	}
-	return train.ReadConfig(path, set)
+	return readConfig(path, set)
+}
+
+// readConfig is the configuration that a run file, if there is one, and the settings after it make.
+func readConfig(path string, set []string) (*train.Config, error) {
+	c, err := train.ReadConfig(path, set)
+	return c, train.BadRequest(err)
 }
 
 // where are the flags of verbs that compute and read no run file.
@@ -37,10 +43,10 @@ func (w *where) memory() (train.Memory, error) {
 	var m train.Memory
 	var err error
 	if m.Device, err = train.ParseBytes(w.MemoryDevice); err != nil {
-		return m, train.Request(fmt.Errorf("--memory-device: %w", err))
+		return m, badFlag("--memory-device: %w", err)
 	}
 	if m.Host, err = train.ParseBytes(w.MemoryHost); err != nil {
-		return m, train.Request(fmt.Errorf("--memory-host: %w", err))
+		return m, badFlag("--memory-host: %w", err)
 	}
 	return m, nil
 }
@@ -62,4 +68,4 @@ func (h harmless) Write(text []byte) (int, error) {
 }
 
 // badFlag is an error in what was asked for.
-func badFlag(format string, args ...any) error { return train.Request(fmt.Errorf(format, args...)) }
+func badFlag(format string, args ...any) error { return train.BadRequest(fmt.Errorf(format, args...)) }

@@ -1,10 +1,6 @@
 package main
 
 import (
-	"context"
-	"errors"
-	"syscall"
-
 	"github.com/millrace/millrace/hf"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/train"
@@ -37,17 +33,7 @@ func (c *importCmd) Run(p *program) error {
 	err = hf.ImportGGUF(p.ctx, c.File, c.Dir, hf.ImportOptions{DType: dtype, Replace: c.Replace, Progress: bar.set})
 	bar.end()
 	if err != nil {
-		return fileError(err)
+		return train.BadRequest(err)
 	}
 	return p.printf("%s: %s of weights in %v\n", c.Dir, plan.FormatBytes(bar.total), dtype)
-}
-
-// fileError marks an error about a user's file as a bad request, unless the machine failed or the user gave up.
-func fileError(err error) error {
-	for _, machine := range []error{context.Canceled, syscall.ENOSPC, syscall.EDQUOT, syscall.EIO} {
-		if errors.Is(err, machine) {
-			return err
-		}
-	}
-	return train.Request(err)
 }

@@ -11,7 +11,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"io/fs"
 	"os"
@@ -109,7 +108,7 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer, signals <-cha
 	}
 	cmd, err := parser.Parse(verbOf(args))
 	if err != nil {
-		return p.end(train.Request(fmt.Errorf("%w; see millrace --help", flagWords(err))))
+		return p.end(badFlag("%w; see millrace --help", flagWords(err)))
 	}
 	return p.end(p.call(cmd))
 }

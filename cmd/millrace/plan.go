@@ -132,7 +132,7 @@ func (c *planCmd) read() (*train.Config, error) {
 			first = append(first, "memory.disk=auto") // all of a machine is asked about
 		}
 	}
-	return train.ReadConfig(c.File, append(first, c.Set...))
+	return readConfig(c.File, append(first, c.Set...))
 }
 
 // yamlString quotes a string so that YAML reads it as it is. A JSON string is one, too.

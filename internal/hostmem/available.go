@@ -11,9 +11,13 @@ import (
 	"strings"
 )
 
+// ErrUnknown is Available's error.
+var ErrUnknown = errors.New("the memory available is not known: neither /proc/meminfo nor a cgroup tells it")
+
 // Available is how many bytes this process may still take without swapping or being killed: the least of what the
 // machine has left and of what each cgroup above the process (version 1 or 2) has left. Source names the one that
 // limits, for people. The error is not nil where the system does not tell (other systems than Linux).
+// It is ErrUnknown.
 func Available() (bytes int64, source string, err error) { return available(os.DirFS("/")) }
 
 func available(root fs.FS) (int64, string, error) {
@@ -28,7 +32,7 @@ func available(root fs.FS) (int64, string, error) {
 	}
 	cgroups(root, take)
 	if source == "" {
-		return 0, "", errors.New("the memory available is not known: neither /proc/meminfo nor a cgroup tells it")
+		return 0, "", ErrUnknown
 	}
 	return least, source, nil
 }
