@@ -15,6 +15,7 @@ import (
 	"github.com/millrace/millrace/device/cpu"
 	"github.com/millrace/millrace/internal/hostmem"
 	"github.com/millrace/millrace/internal/vfs"
+	"github.com/millrace/millrace/runfile"
 )
 
 // tunable is a device with memory of its own that says that it has algorithms to choose from, and notes what it is asked.
@@ -61,7 +62,7 @@ func (d *tunable) UseAlgorithms(lines []string) error {
 }
 
 // trainTuned trains on a tunable device until a line, or to the end.
-func trainTuned(t *testing.T, c *Config, cache, line string, refuse bool) (*tunable, string) {
+func trainTuned(t *testing.T, c *runfile.Config, cache, line string, refuse bool) (*tunable, string) {
 	t.Helper()
 	d := &tunable{refuse: refuse}
 	env := newEnv(t)

@@ -17,6 +17,7 @@ import (
 	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/optim"
 	"github.com/millrace/millrace/plan"
+	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/stream"
 	"github.com/millrace/millrace/trace"
 )
@@ -29,13 +30,13 @@ type BenchOptions struct {
 	Tokens      int    // positions of a step
 	Steps       int    // measured
 	Warmup      int    // before them, not measured
-	MicroBatch  Auto
-	HeadChunk   Auto
-	BlockChunk  Auto
+	MicroBatch  runfile.Auto
+	HeadChunk   runfile.Auto
+	BlockChunk  runfile.Auto
 	Compute     string  // bf16 (default) or f32
 	Moments     string  // f32 (default) or 8bit
 	MaxGradNorm float64 // 0: no clipping
-	Memory      Memory
+	Memory      runfile.Memory
 	Device      string // auto (default), or cpu
 	// Stream is auto (default), where the plan keeps weights on the device as it sees fit, or always: every block passes through
 	// the ring of slots in each of its visits (plan.Request.StreamAll).
@@ -163,7 +164,7 @@ func Benchmark(ctx context.Context, env *Env, o BenchOptions) (r *BenchResult, e
 		return nil, err
 	}
 	n.SequenceLen = o.SequenceLen
-	m, _, err := modelToPlan(ctx, env, &Config{Model: o.Model}, o.Shape)
+	m, _, err := modelToPlan(ctx, env, &runfile.Config{Model: o.Model}, o.Shape)
 	if err != nil {
 		return nil, err
 	}
@@ -231,7 +232,7 @@ func (b *benchmark) makePlan(ctx context.Context, n plan.Numerics) error {
 		b.alias = aliasBlocks(b.model, n)
 		r.HostBytes += b.alias.sharedBytes() // what the plan counts and the host need not have
 	}
-	b.plan, err = fitRequest(ctx, r, b.Tokens/b.SequenceLen, Sizes{MicroBatch: b.MicroBatch, HeadChunk: b.HeadChunk, BlockChunk: b.BlockChunk}, nil)
+	b.plan, err = fitRequest(ctx, r, b.Tokens/b.SequenceLen, runfile.Sizes{MicroBatch: b.MicroBatch, HeadChunk: b.HeadChunk, BlockChunk: b.BlockChunk}, nil)
 	if err != nil && b.alias != nil {
 		return fmt.Errorf("with %s of blocks that share memory: %w", plan.FormatBytes(b.alias.sharedBytes()), err)
 	}

@@ -116,7 +116,7 @@ func TestBenchmarkRefuses(t *testing.T) {
 		"set --memory-de": func(o *BenchOptions) { o.AliasLayers = true },
 		"--memory-disk": func(o *BenchOptions) {
 			o.AliasLayers, o.Memory = true, budget(t, "4MiB")
-			o.Memory.Path, o.Memory.Disk = t.TempDir(), Bytes{auto: true}
+			o.Memory.Path, o.Memory.Disk = t.TempDir(), budget(t, "auto").Device
 		},
 	} {
 		o := good

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/millrace/millrace/data"
+	"github.com/millrace/millrace/runfile"
 )
 
 // turnTemplate writes <role>content</s> and a line break per turn.
@@ -115,7 +116,7 @@ func writeDialogs(t testing.TB, kind data.Type, all [][][2]string) data.Source {
 }
 
 // chatConfig trains a small random llama on conversations.
-func chatConfig(t testing.TB, sets ...data.Source) *Config {
+func chatConfig(t testing.TB, sets ...data.Source) *runfile.Config {
 	t.Helper()
 	c := smallConfig(t)
 	c.ChatTemplate = filepath.Join(t.TempDir(), "chat_template.jinja")
@@ -131,15 +132,15 @@ func TestLossOfConversations(t *testing.T) {
 	for name, c := range map[string]struct {
 		counts counting
 		kinds  []data.Type
-		change func(*Config)
+		change func(*runfile.Config)
 	}{
-		"messages":   {answers, []data.Type{data.Messages}, func(*Config) {}},
-		"sharegpt":   {answers, []data.Type{data.ShareGPT}, func(*Config) {}},
-		"both":       {answers, []data.Type{data.Messages, data.ShareGPT}, func(*Config) {}},
-		"last turn":  {lastAnswer, []data.Type{data.Messages}, func(c *Config) { c.TrainOnLast = true }},
-		"prompts":    {everything, []data.Type{data.ShareGPT}, func(c *Config) { c.TrainOnPrompt = true }},
-		"held out":   {answers, []data.Type{data.Messages}, func(c *Config) { c.ValSize = 0.25 }},
-		"in batches": {answers, []data.Type{data.Messages}, func(c *Config) { c.Numerics = Sizes{MicroBatch: 2, HeadChunk: 32} }},
+		"messages":   {answers, []data.Type{data.Messages}, func(*runfile.Config) {}},
+		"sharegpt":   {answers, []data.Type{data.ShareGPT}, func(*runfile.Config) {}},
+		"both":       {answers, []data.Type{data.Messages, data.ShareGPT}, func(*runfile.Config) {}},
+		"last turn":  {lastAnswer, []data.Type{data.Messages}, func(c *runfile.Config) { c.TrainOnLast = true }},
+		"prompts":    {everything, []data.Type{data.ShareGPT}, func(c *runfile.Config) { c.TrainOnPrompt = true }},
+		"held out":   {answers, []data.Type{data.Messages}, func(c *runfile.Config) { c.ValSize = 0.25 }},
+		"in batches": {answers, []data.Type{data.Messages}, func(c *runfile.Config) { c.Numerics = runfile.Sizes{MicroBatch: 2, HeadChunk: 32} }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var sets []data.Source
@@ -182,7 +183,7 @@ func TestResumeOnConversations(t *testing.T) {
 	twice.Weight = 2
 	base := chatConfig(t, twice, writeDialogs(t, data.ShareGPT, all[10:]), text)
 	base.ValSize, base.Eval.Every, base.BatchTokens, base.MaxSteps = 6, 5, 768, 14
-	base.Numerics = Sizes{MicroBatch: 2, HeadChunk: 64}
+	base.Numerics = runfile.Sizes{MicroBatch: 2, HeadChunk: 64}
 
 	whole := *base
 	want, err := Train(context.Background(), &whole, newEnv(t), Options{})

@@ -15,6 +15,7 @@ import (
 
 	"github.com/millrace/millrace/checkpoint"
 	"github.com/millrace/millrace/internal/vfs"
+	"github.com/millrace/millrace/runfile"
 )
 
 // A disk that is full costs saves and no more: the run says so, harms no earlier checkpoint and comes to its end with the same
@@ -22,8 +23,8 @@ import (
 func TestFullDisk(t *testing.T) {
 	base := smallConfig(t)
 	base.Model = writeModel(t, map[string]any{"num_hidden_layers": 9})
-	base.Precision, base.Numerics = Defaults().Precision, Sizes{MicroBatch: 2, HeadChunk: 32}
-	base.Save = Save{Every: 1}
+	base.Precision, base.Numerics = runfile.Defaults().Precision, runfile.Sizes{MicroBatch: 2, HeadChunk: 32}
+	base.Save = runfile.Save{Every: 1}
 	sizes := map[string]string{"in memory": "12m", "updated on the device": "12m", "on disk": "22m"}
 	for _, p := range placementsOf(t, base) {
 		size := sizes[p.name]
@@ -32,7 +33,7 @@ func TestFullDisk(t *testing.T) {
 		}
 		whole := *base
 		whole.Memory, whole.OutputDir = p.memory, filepath.Join(t.TempDir(), "whole")
-		train := func(t *testing.T, c *Config, atStep11 func()) (sum *Summary, said string, err error) {
+		train := func(t *testing.T, c *runfile.Config, atStep11 func()) (sum *Summary, said string, err error) {
 			env := newEnv(t)
 			var progress strings.Builder
 			env.program, env.CacheDir, env.Progress = 1, p.cache, writeFunc(func(line []byte) {
@@ -49,7 +50,7 @@ func TestFullDisk(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		within := func(t *testing.T, dir string) *Config {
+		within := func(t *testing.T, dir string) *runfile.Config {
 			c := *base
 			c.Memory, c.OutputDir = p.memory, filepath.Join(dir, "run")
 			if p.name == "on disk" {
@@ -57,7 +58,7 @@ func TestFullDisk(t *testing.T) {
 			}
 			return &c
 		}
-		whatIsSavedIsRight := func(t *testing.T, c *Config) {
+		whatIsSavedIsRight := func(t *testing.T, c *runfile.Config) {
 			saved, err := checkpoint.List(vfs.OS{}, checkpointsDir(c))
 			if err != nil {
 				t.Fatal(err)
@@ -124,7 +125,7 @@ func TestWrittenBytesAgreeWithTheKernel(t *testing.T) {
 	}
 	base := smallConfig(t)
 	base.Model = writeModel(t, map[string]any{"num_hidden_layers": 9})
-	base.Precision, base.Numerics, base.Save = Defaults().Precision, Sizes{MicroBatch: 2, HeadChunk: 32}, Save{Every: 3}
+	base.Precision, base.Numerics, base.Save = runfile.Defaults().Precision, runfile.Sizes{MicroBatch: 2, HeadChunk: 32}, runfile.Save{Every: 3}
 	for _, p := range placementsOf(t, base) {
 		t.Run(p.name, func(t *testing.T) {
 			c := *base

@@ -1,7 +1,7 @@
 // Package train runs what a user asks for: it reads run.yaml, brings model, data, plan and engine together, and walks the
 // steps.
 //
-//   - [Config] is run.yaml; [ReadConfig] reads and checks it.
+//   - [runfile.Config] is what is asked for; [BadRequest] says what of it cannot be done.
 //   - [Env] is what the program gives: devices, memory accounts, where messages go. Only the program links drivers.
 //   - [Train] is the loop; [Evaluate], [Gradients], [Generate], [Preview], [Benchmark] and [Probe] are the other verbs.
 //

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/millrace/millrace/data"
+	"github.com/millrace/millrace/runfile"
 )
 
 // EvalOptions say what to evaluate on what.
@@ -15,7 +16,7 @@ type EvalOptions struct {
 	TrainOnPrompt bool
 	SequenceLen   int    // packed positions of a row; 0: 1024, or what the model can do if that is less
 	Compute       string // bf16 (default) or f32
-	Memory        Memory
+	Memory        runfile.Memory
 	Device        string // auto (default), or cpu
 }
 
@@ -39,7 +40,7 @@ func Evaluate(ctx context.Context, env *Env, o EvalOptions) (loss *Loss, err err
 	if n.SequenceLen == 0 {
 		n.SequenceLen = min(evalSequenceLen, src.model.MaxPositions)
 	}
-	r, err := src.openReader(&Config{Tokenizer: o.Tokenizer, ChatTemplate: o.ChatTemplate, TrainOnPrompt: o.TrainOnPrompt})
+	r, err := src.openReader(&runfile.Config{Tokenizer: o.Tokenizer, ChatTemplate: o.ChatTemplate, TrainOnPrompt: o.TrainOnPrompt})
 	if err != nil {
 		return nil, err
 	}

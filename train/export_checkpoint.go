@@ -93,7 +93,7 @@ func (t *trainer) exportBest(ctx context.Context) error {
 	dir := filepath.Join(t.config.OutputDir, bestModel)
 	name := checkpoint.DirName(t.saves.best.Step)
 	from, err := checkpoint.Open(t.env.files(), filepath.Join(checkpointsDir(t.config), name))
-	if other := t.config.fallbackDir(); err != nil && other != "" {
+	if other := fallbackDir(t.config); err != nil && other != "" {
 		if there, errThere := checkpoint.Open(t.env.files(), filepath.Join(other, name)); errThere == nil {
 			from, err = there, nil
 		}

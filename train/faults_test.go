@@ -21,6 +21,7 @@ import (
 
 	"github.com/millrace/millrace/checkpoint"
 	"github.com/millrace/millrace/internal/vfs"
+	"github.com/millrace/millrace/runfile"
 )
 
 var (
@@ -109,7 +110,7 @@ func TestRunsUnderFaults(t *testing.T) {
 	random := rand.New(rand.NewPCG(seed, 2))
 	base := smallConfig(t)
 	base.Model = writeModel(t, map[string]any{"num_hidden_layers": 9})
-	base.Precision, base.Numerics = Defaults().Precision, Sizes{MicroBatch: 1, HeadChunk: 32}
+	base.Precision, base.Numerics = runfile.Defaults().Precision, runfile.Sizes{MicroBatch: 1, HeadChunk: 32}
 	base.BatchTokens, base.MaxSteps = base.SequenceLen, 8
 	base.Save.Every, base.Save.Keep = 2, 2
 	for _, p := range placementsOf(t, base) {
@@ -122,7 +123,7 @@ func TestRunsUnderFaults(t *testing.T) {
 // victims are the runs of a placement: what they come to when they are left alone, and the operations that this takes.
 type victims struct {
 	*testing.T
-	base   Config
+	base   runfile.Config
 	cache  string
 	sums   map[int]map[checkpoint.ID][]checkpoint.Sum // of the state after each step
 	model  string
@@ -130,7 +131,7 @@ type victims struct {
 	groups map[string][]vfs.Op // the operations, by group
 }
 
-func runsUnderFaults(t *testing.T, base *Config, p placement, rounds int, random *rand.Rand) {
+func runsUnderFaults(t *testing.T, base *runfile.Config, p placement, rounds int, random *rand.Rand) {
 	v := &victims{T: t, base: *base, cache: p.cache, sums: map[int]map[checkpoint.ID][]checkpoint.Sum{}, groups: map[string][]vfs.Op{}}
 	v.base.Memory = p.memory
 	all := v.base
@@ -199,7 +200,7 @@ func runsUnderFaults(t *testing.T, base *Config, p placement, rounds int, random
 }
 
 // start is one process of a run. A panic in it is an error.
-func (v *victims) start(c *Config, files vfs.FS, env *Env) (sum *Summary, err error) {
+func (v *victims) start(c *runfile.Config, files vfs.FS, env *Env) (sum *Summary, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("panic: %v", p)
@@ -289,7 +290,7 @@ func (v *victims) disturbed(intercept func(vfs.Op) vfs.Outcome, f mishap, hit fu
 }
 
 // whole are the steps whose checkpoints are whole, newest first. What is whole has the bits of its step.
-func (v *victims) whole(c *Config) ([]int, error) {
+func (v *victims) whole(c *runfile.Config) ([]int, error) {
 	saved, err := checkpoint.List(vfs.OS{}, checkpointsDir(c))
 	if err != nil {
 		return nil, err
@@ -323,7 +324,7 @@ var strayName = regexp.MustCompile(`tmp|^\.(step|model)|\.del$|\.extent$|writabl
 const ofState = "warning: store: files of the state are left in "
 
 // ended checks what a run has left that came to its end.
-func (v *victims) ended(c *Config, sum *Summary, f mishap, said string) error {
+func (v *victims) ended(c *runfile.Config, sum *Summary, f mishap, said string) error {
 	if a, b := files(v, sum.Model), files(v, v.model); !maps.Equal(a, b) {
 		return errors.New("the model is another one")
 	}

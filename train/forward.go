@@ -7,6 +7,7 @@ import (
 	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/optim"
 	"github.com/millrace/millrace/plan"
+	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/tensor"
 )
 
@@ -26,7 +27,7 @@ func numericsOf(compute, def string) (plan.Numerics, error) {
 
 // fitForward plans forward passes over any number of rows: micro-batches as large as the device likes and the rows allow, one
 // at a time.
-func (e *Env) fitForward(ctx context.Context, m *model.Model, n plan.Numerics, rows int, dev *devices, mem Memory) (*plan.Plan, error) {
+func (e *Env) fitForward(ctx context.Context, m *model.Model, n plan.Numerics, rows int, dev *devices, mem runfile.Memory) (*plan.Plan, error) {
 	r, err := e.request(m, n, dev.computes.Info(), mem)
 	if err != nil {
 		return nil, err

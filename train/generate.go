@@ -15,6 +15,7 @@ import (
 	"github.com/millrace/millrace/data/tokenizer"
 	"github.com/millrace/millrace/internal/vfs"
 	"github.com/millrace/millrace/plan"
+	"github.com/millrace/millrace/runfile"
 )
 
 // GenerateOptions say what to continue, and how to choose tokens.
@@ -28,7 +29,7 @@ type GenerateOptions struct {
 	TopP        float64 // only the most likely tokens that have this probability together; 0 and 1: all
 	Seed        uint64
 	Compute     string // bf16 (default) or f32
-	Memory      Memory
+	Memory      runfile.Memory
 	Device      string    // auto (default), or cpu
 	Out         io.Writer // gets the text as it comes; may be nil
 }
@@ -89,7 +90,7 @@ func Generate(ctx context.Context, env *Env, o GenerateOptions) (g *Generated, e
 	}
 	defer dev.Close()
 	n.SequenceLen = min(len(ids)+o.MaxTokens-1, src.model.MaxPositions)
-	p, err := env.fitPlan(ctx, src.model.Frozen(), n, 1, Sizes{}, dev.computes.Info(), o.Memory, func(plan.Numerics) plan.Wants {
+	p, err := env.fitPlan(ctx, src.model.Frozen(), n, 1, runfile.Sizes{}, dev.computes.Info(), o.Memory, func(plan.Numerics) plan.Wants {
 		return plan.Wants{LogitRows: 1}
 	})
 	if err != nil {

@@ -14,6 +14,7 @@ import (
 	"github.com/millrace/millrace/hf"
 	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/plan"
+	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/stream"
 	"github.com/millrace/millrace/tensor"
 )
@@ -25,7 +26,7 @@ type GradOptions struct {
 	Out     string // safetensors file to write
 	Compute string // f32 (default) or bf16
 	Logits  bool   // write logits.<i> as well
-	Memory  Memory
+	Memory  runfile.Memory
 	Device  string // auto (default), or cpu
 }
 
@@ -74,7 +75,7 @@ func Gradients(ctx context.Context, env *Env, o GradOptions) (sum *GradSummary, 
 		return nil, err
 	}
 	defer dev.Close()
-	p, err := env.fitPlan(ctx, src.model, n, len(examples), Sizes{}, dev.computes.Info(), o.Memory, func(n plan.Numerics) plan.Wants {
+	p, err := env.fitPlan(ctx, src.model, n, len(examples), runfile.Sizes{}, dev.computes.Info(), o.Memory, func(n plan.Numerics) plan.Wants {
 		w := plan.Wants{NoUpdates: true}
 		if o.Logits {
 			w.LogitRows = n.Positions()

@@ -7,13 +7,6 @@ import (
 	"github.com/millrace/millrace/stream"
 )
 
-// Stop says when a run has diverged.
-type Stop struct {
-	// UnhealthySteps in a row end the run: steps whose gradient norm or loss is not finite, or whose loss is above LossAbove. 0: none do.
-	UnhealthySteps int     `yaml:"unhealthy_steps"`
-	LossAbove      float64 `yaml:"loss_above,omitempty"` // 0: any loss that is finite is healthy
-}
-
 // divergedError ends a run whose state is not worth saving.
 type divergedError struct{ why string }
 
@@ -70,5 +63,5 @@ func (t *trainer) idleSteps() int { return t.summary.Skipped + t.summary.Untarge
 // updateOf is how a step changes the weights.
 func (t *trainer) updateOf(step int) stream.Update {
 	c := t.config
-	return stream.Update{Step: step, Idle: t.idleSteps(), LR: t.rates.At(step), MaxGradNorm: c.MaxGradNorm, AdamW: c.adamW()}
+	return stream.Update{Step: step, Idle: t.idleSteps(), LR: t.rates.At(step), MaxGradNorm: c.MaxGradNorm, AdamW: c.AdamW()}
 }

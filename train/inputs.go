@@ -18,6 +18,7 @@ import (
 	"github.com/millrace/millrace/internal/spelling"
 	"github.com/millrace/millrace/internal/vfs"
 	"github.com/millrace/millrace/model"
+	"github.com/millrace/millrace/runfile"
 )
 
 // source is a model directory and what was read from it.
@@ -116,7 +117,7 @@ type reader struct {
 }
 
 // openReader opens the tokenizer and the chat template that the keys of a run file name.
-func (s *source) openReader(c *Config) (r reader, err error) {
+func (s *source) openReader(c *runfile.Config) (r reader, err error) {
 	defer letGarbageGrow(c.Memory.Host.N)() // a vocabulary is read from 10 MB of JSON
 	r.trainOnPrompt, r.hostBytes = c.TrainOnPrompt, c.Memory.Host.N
 	if r.tokenizer, err = s.openTokenizer(c.Tokenizer); err != nil {
@@ -128,7 +129,7 @@ func (s *source) openReader(c *Config) (r reader, err error) {
 
 // openTemplate opens what the key chat_template names. auto takes the template that lies beside the tokenizer, if there is
 // one, and only for what cannot be rendered without.
-func (s *source) openTemplate(c *Config, tok tokenizer.Tokenizer) (data.Renderer, error) {
+func (s *source) openTemplate(c *runfile.Config, tok tokenizer.Tokenizer) (data.Renderer, error) {
 	dir, file := s.dir, ""
 	isOwn := false
 	switch c.Tokenizer {
@@ -211,7 +212,7 @@ func letGarbageGrow(hostBytes int64) (restore func()) {
 }
 
 // prepareRun reads a run's data. held is nil where nothing is evaluated on.
-func (e *Env) prepareRun(ctx context.Context, c *Config, r reader) (training, held *data.Dataset, err error) {
+func (e *Env) prepareRun(ctx context.Context, c *runfile.Config, r reader) (training, held *data.Dataset, err error) {
 	if len(c.Eval.Datasets) > 0 { // first, since they are few: what is wrong with them is found before the others take their hours
 		if held, err = e.prepare(ctx, "the evaluation data", c.Eval.Datasets, r); err != nil {
 			return nil, nil, err

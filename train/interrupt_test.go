@@ -13,6 +13,7 @@ import (
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/internal/hostmem"
 	"github.com/millrace/millrace/internal/vfs"
+	"github.com/millrace/millrace/runfile"
 )
 
 // operations counts what streams are given, and calls f at one of them: an event that depends on no clock.
@@ -65,9 +66,9 @@ func countedEnv(t *testing.T, o *operations) *Env {
 }
 
 // evaluatedRun is a run that spends most of its time in evaluations, of which the second one is the best.
-func evaluatedRun(t *testing.T) *Config {
+func evaluatedRun(t *testing.T) *runfile.Config {
 	c := withEval(smallConfig(t))
-	c.BatchTokens, c.MaxSteps, c.Numerics = c.SequenceLen, 6, Sizes{MicroBatch: 1, HeadChunk: 32}
+	c.BatchTokens, c.MaxSteps, c.Numerics = c.SequenceLen, 6, runfile.Sizes{MicroBatch: 1, HeadChunk: 32}
 	c.Eval.Every, c.Save.Every, c.Save.Best = 2, 3, true
 	return c
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/millrace/millrace/device/cpu"
 	"github.com/millrace/millrace/internal/hostmem"
 	"github.com/millrace/millrace/internal/vfs"
+	"github.com/millrace/millrace/runfile"
 )
 
 var (
@@ -42,7 +43,7 @@ func TestMain(m *testing.M) {
 	if path == "" {
 		os.Exit(m.Run())
 	}
-	c, err := ReadConfig(path, nil)
+	c, err := runfile.Read(path, nil)
 	if err == nil {
 		env := &Env{Accounts: hostmem.New(), Progress: io.Discard, program: 1, CacheDir: os.Getenv(victimCacheEnv)}
 		env.Open = func(_ string, a *hostmem.Accounts) (device.Device, device.Device, error) {
@@ -62,7 +63,7 @@ func TestMain(m *testing.M) {
 }
 
 // writeRun writes a run file for a victim.
-func writeRun(t *testing.T, c *Config) string {
+func writeRun(t *testing.T, c *runfile.Config) string {
 	t.Helper()
 	doc, err := c.YAML()
 	if err != nil {
@@ -113,9 +114,9 @@ func TestKilledRunsGoOn(t *testing.T) {
 
 	base := smallConfig(t)
 	base.Model = writeModel(t, map[string]any{"num_hidden_layers": 9})
-	base.Precision, base.Numerics = Defaults().Precision, Sizes{MicroBatch: 1, HeadChunk: 32}
+	base.Precision, base.Numerics = runfile.Defaults().Precision, runfile.Sizes{MicroBatch: 1, HeadChunk: 32}
 	base.BatchTokens, base.MaxSteps = base.SequenceLen, 8
-	base.Save = Save{Every: 1}
+	base.Save = runfile.Save{Every: 1}
 	left := *base
 	left.OutputDir = filepath.Join(t.TempDir(), "left")
 	env := newEnv(t)
@@ -201,7 +202,7 @@ func TestKilledRunsGoOn(t *testing.T) {
 }
 
 // budgetsOf are all tiers, most of them with several budgets with which a run fits.
-func budgetsOf(t *testing.T, c *Config) [][]placement {
+func budgetsOf(t *testing.T, c *runfile.Config) [][]placement {
 	var all [][]placement
 	for _, p := range placementsOf(t, c) {
 		var tier []placement

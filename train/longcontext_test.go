@@ -12,6 +12,7 @@ import (
 	"github.com/millrace/millrace/nn"
 	"github.com/millrace/millrace/optim"
 	"github.com/millrace/millrace/plan"
+	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/tensor"
 )
 
@@ -38,7 +39,7 @@ func TestHalfAMillionTokens(t *testing.T) {
 	}
 	const tokens = 512 << 10
 	r := longRequest(t, "h100-pcie5", tokens)
-	p, err := fitRequest(context.Background(), r, 1, Sizes{}, nil)
+	p, err := fitRequest(context.Background(), r, 1, runfile.Sizes{}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,7 +61,7 @@ func TestHalfAMillionTokens(t *testing.T) {
 			t.Errorf("attention of block %d is computed again", b)
 		}
 	}
-	_, err = fitRequest(context.Background(), r, 1, Sizes{BlockChunk: tokens}, nil)
+	_, err = fitRequest(context.Background(), r, 1, runfile.Sizes{BlockChunk: tokens}, nil)
 	if err == nil || !strings.Contains(err.Error(), "numerics.block_chunk=") {
 		t.Errorf("in one chunk: %v", err)
 	}
@@ -77,7 +78,7 @@ func TestLongContextTrains(t *testing.T) {
 	}
 	c.Datasets = []data.Source{{Path: doc, Type: data.Text}}
 	c.SequenceLen, c.BatchTokens, c.MaxSteps, c.WarmupSteps = 4096, 4096, 2, 0
-	run := func(rows Auto, memory Memory) (*Summary, error) {
+	run := func(rows runfile.Auto, memory runfile.Memory) (*Summary, error) {
 		now := *c
 		now.Numerics.BlockChunk, now.Memory, now.OutputDir = rows, memory, filepath.Join(t.TempDir(), "run")
 		if err := now.Check(); err != nil {
@@ -93,7 +94,7 @@ func TestLongContextTrains(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	whole, err := run(4096, Memory{})
+	whole, err := run(4096, runfile.Memory{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/millrace/millrace/checkpoint"
 	"github.com/millrace/millrace/data"
+	"github.com/millrace/millrace/runfile"
 )
 
 // mathematics are the settings that change the numbers of a run, by the names that checkpoints have for them.
@@ -24,53 +25,25 @@ func (t *trainer) mathematics() map[string]string {
 		"precision": fmt.Sprintf("%s %s %s", c.Precision.Compute, c.Precision.Master, c.Precision.Moments),
 		"data":      t.data.Fingerprint(),
 	}
-	if long := c.overlong(); long != "" {
+	if long := overlongOf(c); long != "" {
 		keys["overlong"] = long
 	}
 	return keys
 }
 
-// The keys of a run file that decide which documents a run reads, and how it cuts them into steps.
-var (
-	documentKeys = []string{"datasets", "chat_template", "train_on_prompt", "train_on_last_turn", "val_size"}
-	cutKeys      = []string{"sequence_len", "batch_tokens", "overlong"}
-	lengthKeys   = []string{"max_steps", "epochs"}
-)
-
-// settledBy are, for each setting that a checkpoint names and that may change, the keys of a run file that change it. The first is
-// the one to name. What is not here cannot change: the model, its precision and the seed.
-var settledBy = map[string][]string{
-	"learning_rate": {"learning_rate"}, "lr_scheduler": {"lr_scheduler"}, "weight_decay": {"weight_decay"},
-	"adam_betas": {"adam_betas"}, "adam_eps": {"adam_eps"}, "max_grad_norm": {"max_grad_norm"},
-	"sequence_len": {"sequence_len"}, "batch_tokens": {"batch_tokens"}, "overlong": {"overlong"}, "data": documentKeys,
-	"steps":        slices.Concat(lengthKeys, documentKeys, cutKeys),
-	"warmup_steps": slices.Concat([]string{"warmup_steps", "warmup_ratio"}, lengthKeys, documentKeys, cutKeys),
-}
-
-// changeable are the keys that resume_with may list.
-func changeable() []string {
-	var keys []string
-	for _, by := range settledBy {
-		keys = append(keys, by...)
-	}
-	keys = append(keys, "eval")
-	slices.Sort(keys)
-	return slices.Compact(keys)
-}
-
 // restarts reports whether the run takes the data from their beginning after a checkpoint: they, or how they are cut, have changed,
 // and a place in the old ones means nothing in the new ones.
-func (c *Config) restarts(from *checkpoint.Manifest, at place, fingerprint string) bool {
-	return at.Fingerprint != fingerprint || !c.cutsAs(from) || from.Mathematics["overlong"] != c.overlong()
+func restarts(c *runfile.Config, from *checkpoint.Manifest, at place, fingerprint string) bool {
+	return at.Fingerprint != fingerprint || !cutsAs(c, from) || from.Mathematics["overlong"] != overlongOf(c)
 }
 
 // cutsAs reports whether steps have the sizes that they had in the run of a checkpoint.
-func (c *Config) cutsAs(from *checkpoint.Manifest) bool {
+func cutsAs(c *runfile.Config, from *checkpoint.Manifest) bool {
 	return from.Mathematics["sequence_len"] == strconv.Itoa(c.SequenceLen) && from.Mathematics["batch_tokens"] == strconv.Itoa(c.BatchTokens)
 }
 
-// overlong is the key as checkpoints have it.
-func (c *Config) overlong() string {
+// overlongOf is the key overlong as checkpoints have it.
+func overlongOf(c *runfile.Config) string {
 	if c.Overlong == string(data.SplitLong) {
 		return ""
 	}
@@ -84,7 +57,7 @@ func (t *trainer) changes(from *checkpoint.Checkpoint, d checkpoint.Differences)
 	var made []checkpoint.Change
 	var refused, allow []string
 	for _, diff := range d {
-		by, may := settledBy[diff.Key]
+		by, may := runfile.SettledBy[diff.Key]
 		name := diff.Key
 		if may {
 			name = by[0]

@@ -17,6 +17,7 @@ import (
 	"github.com/millrace/millrace/data"
 	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/plan"
+	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/stream"
 )
 
@@ -44,7 +45,7 @@ func TestDocumentsArePlanned(t *testing.T) {
 	for name, more := range map[string]string{"auto": "", "300 MiB": "memory: {host: 300MiB}\n", "held out": "val_size: 0.5\n"} {
 		t.Run(name, func(t *testing.T) {
 			out := filepath.Join(t.TempDir(), "run")
-			c, err := parsed(t, fmt.Sprintf("model: %q\ninit: random\ntokenizer: bytes\nsequence_len: 64\nbatch_tokens: 262144\nepochs: 3\nsave: {minutes: 0, at_end: false}\ndatasets:\n  - {path: %q, type: text}\noutput_dir: %q\n%s",
+			c, err := configOf(t, fmt.Sprintf("model: %q\ninit: random\ntokenizer: bytes\nsequence_len: 64\nbatch_tokens: 262144\nepochs: 3\nsave: {minutes: 0, at_end: false}\ndatasets:\n  - {path: %q, type: text}\noutput_dir: %q\n%s",
 				small, text, out, more))
 			if err != nil {
 				t.Fatal(err)
@@ -105,7 +106,7 @@ func TestPartsAreFilledInPlace(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.SequenceLen = 64
-	p, err := env.fitForward(t.Context(), src.model.Frozen(), n, 1, dev, Memory{})
+	p, err := env.fitForward(t.Context(), src.model.Frozen(), n, 1, dev, runfile.Memory{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -147,7 +148,7 @@ func TestHeapIsLimited(t *testing.T) {
 			t.Fatal(err)
 		}
 		n.SequenceLen = 64
-		p, err := env.fitForward(t.Context(), src.model, n, 1, dev, Memory{})
+		p, err := env.fitForward(t.Context(), src.model, n, 1, dev, runfile.Memory{})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -9,6 +9,7 @@ import (
 	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/optim"
 	"github.com/millrace/millrace/plan"
+	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/tensor"
 )
 
@@ -33,7 +34,7 @@ func TestSmallerOperationsThatOverlap(t *testing.T) {
 	info := device.Info{Name: "a CPU", Unified: true, Workers: 2}
 	r := plan.Request{Model: m, Device: info, Machine: guess(info), DeviceBytes: 60 << 20, HostBytes: 8 << 30,
 		Numerics: plan.Numerics{Compute: tensor.BF16, Master: optim.Split, SequenceLen: 512}}
-	p, err := fitRequest(context.Background(), r, 4, Sizes{}, nil)
+	p, err := fitRequest(context.Background(), r, 4, runfile.Sizes{}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -41,7 +42,7 @@ func TestSmallerOperationsThatOverlap(t *testing.T) {
 		t.Errorf("%d weight slots with %d micro-batches and chunks of %d", p.Placement.Rings.Weights, p.Numerics.MicroBatches, p.Numerics.HeadChunk)
 	}
 	// What is not auto stays.
-	p, err = fitRequest(context.Background(), r, 4, Sizes{MicroBatch: 2, HeadChunk: 64}, nil)
+	p, err = fitRequest(context.Background(), r, 4, runfile.Sizes{MicroBatch: 2, HeadChunk: 64}, nil)
 	if err != nil || p.Numerics.MicroBatch != 2 || p.Numerics.HeadChunk != 64 {
 		t.Errorf("%v, %+v", err, p)
 	}
@@ -60,7 +61,7 @@ func BenchmarkPlanDeepModel(b *testing.B) {
 	r := plan.Request{Model: modelOf(b, string(text)), Device: on.Device, Machine: on.Machine, DeviceBytes: on.DeviceBytes,
 		HostBytes: on.HostBytes, DiskBytes: on.DiskBytes, Numerics: plan.Numerics{Compute: tensor.BF16, Master: optim.Split, SequenceLen: 2048}}
 	for b.Loop() {
-		if _, err := fitRequest(context.Background(), r, 32, Sizes{}, nil); err != nil {
+		if _, err := fitRequest(context.Background(), r, 32, runfile.Sizes{}, nil); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -79,7 +80,7 @@ func TestHeadChunks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ask := func(dev device.Info, deviceBytes int64, sizes Sizes) *plan.Plan {
+	ask := func(dev device.Info, deviceBytes int64, sizes runfile.Sizes) *plan.Plan {
 		t.Helper()
 		p, err := fitRequest(context.Background(), plan.Request{Model: modelOf(t, string(text)), Device: dev, Machine: on.Machine, DeviceBytes: deviceBytes,
 			HostBytes: on.HostBytes, Numerics: plan.Numerics{Compute: tensor.BF16, Master: optim.Split, SequenceLen: 2048}}, 16, sizes, nil)
@@ -88,18 +89,18 @@ func TestHeadChunks(t *testing.T) {
 		}
 		return p
 	}
-	room := ask(on.Device, on.DeviceBytes, Sizes{})
+	room := ask(on.Device, on.DeviceBytes, runfile.Sizes{})
 	if n := room.Numerics; n.HeadChunk != 4096 || n.Positions() != 16384 {
 		t.Errorf("with room: a chunk of %d and %d positions", n.HeadChunk, n.Positions())
 	}
 	// A chunk that large in a single visit has logits of 2.3 GiB.
-	if small := ask(on.Device, 2<<30, Sizes{}); small.DeviceBytes > 2<<30 || small.Placement.HeadAtOnce && small.Numerics.HeadChunk == 4096 {
+	if small := ask(on.Device, 2<<30, runfile.Sizes{}); small.DeviceBytes > 2<<30 || small.Placement.HeadAtOnce && small.Numerics.HeadChunk == 4096 {
 		t.Errorf("without: a chunk of %d in %d bytes", small.Numerics.HeadChunk, small.DeviceBytes)
 	}
-	if n := ask(device.Info{Unified: true}, 0, Sizes{}).Numerics; n.HeadChunk > 512 || n.Positions() != 2048 {
+	if n := ask(device.Info{Unified: true}, 0, runfile.Sizes{}).Numerics; n.HeadChunk > 512 || n.Positions() != 2048 {
 		t.Errorf("on a CPU: a chunk of %d and %d positions", n.HeadChunk, n.Positions())
 	}
-	if n := ask(on.Device, on.DeviceBytes, Sizes{HeadChunk: 300, MicroBatch: 2}).Numerics; n.HeadChunk != 300 || n.MicroBatch != 2 {
+	if n := ask(on.Device, on.DeviceBytes, runfile.Sizes{HeadChunk: 300, MicroBatch: 2}).Numerics; n.HeadChunk != 300 || n.MicroBatch != 2 {
 		t.Errorf("what is asked for is not what is planned: %+v", n)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/millrace/millrace/internal/hostmem"
 	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/plan"
+	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/tensor"
 )
 
@@ -32,7 +33,7 @@ type Planned struct {
 
 // PlanFor plans what Train would run, from config.json alone: it reads no data and no weights. For a named shape on a named
 // machine it reads nothing at all.
-func PlanFor(ctx context.Context, env *Env, c *Config, o PlanOptions) (r *Planned, err error) {
+func PlanFor(ctx context.Context, env *Env, c *runfile.Config, o PlanOptions) (r *Planned, err error) {
 	var ask asking
 	defer ask.judge(&err)
 	m, weights, err := modelToPlan(ctx, env, c, o.Shape)
@@ -51,7 +52,7 @@ func PlanFor(ctx context.Context, env *Env, c *Config, o PlanOptions) (r *Planne
 		}
 		r.Device, r.Machine, r.Sources = named.Device, named.Machine, named.Sources
 		if r.Plan, err = env.planOn(ctx, c, m, &named); err == nil && named.DiskBytes > 0 {
-			r.Plan.Space = c.space(r.Plan, weights, c.MaxSteps)
+			r.Plan.Space = spaceOf(c, r.Plan, weights, c.MaxSteps)
 			r.Plan.Space.StateBytes, r.Plan.Space.FreeBytes = r.Plan.DiskBytes, &named.DiskBytes // it has one drive
 		}
 	} else {
@@ -61,7 +62,7 @@ func PlanFor(ctx context.Context, env *Env, c *Config, o PlanOptions) (r *Planne
 		}
 		defer dev.Close()
 		r.Device = dev.computes.Info()
-		r.Machine = env.machine(r.Device, c.memory().Path)
+		r.Machine = env.machine(r.Device, c.Budgets().Path)
 		r.Plan, err = env.makePlan(ctx, c, m, weights, c.MaxSteps, r.Device)
 		if !env.MemoryGrows {
 			r.AvailableBytes = available()
@@ -97,7 +98,7 @@ func (r *Planned) Lacks() string {
 }
 
 // modelToPlan is the configuration's model, or a named shape, with the type that its weights are exported in.
-func modelToPlan(ctx context.Context, env *Env, c *Config, shape string) (*model.Model, tensor.DType, error) {
+func modelToPlan(ctx context.Context, env *Env, c *runfile.Config, shape string) (*model.Model, tensor.DType, error) {
 	if shape == "" {
 		src, err := openModel(ctx, env, c.Model)
 		if err != nil {
@@ -118,8 +119,8 @@ func modelToPlan(ctx context.Context, env *Env, c *Config, shape string) (*model
 }
 
 // planOn plans for a named machine. Budgets that the configuration gives come before the machine's.
-func (e *Env) planOn(ctx context.Context, c *Config, m *model.Model, on *plan.NamedMachine) (*plan.Plan, error) {
-	n, err := c.types()
+func (e *Env) planOn(ctx context.Context, c *runfile.Config, m *model.Model, on *plan.NamedMachine) (*plan.Plan, error) {
+	n, err := c.Types()
 	if err != nil {
 		return nil, err
 	}
@@ -132,9 +133,9 @@ func (e *Env) planOn(ctx context.Context, c *Config, m *model.Model, on *plan.Na
 	if b := c.Memory.Host.N; b > 0 {
 		r.HostBytes = b
 	}
-	if d := c.Memory.Disk; !d.auto {
+	if d := c.Memory.Disk; !d.IsAuto() {
 		r.DiskBytes = d.N
 	}
-	r.Wants = c.wants()
+	r.Wants = c.Wants()
 	return fitRequest(ctx, r, c.BatchTokens/c.SequenceLen, c.Numerics, nil)
 }

@@ -5,6 +5,7 @@ import (
 
 	"github.com/millrace/millrace/data"
 	"github.com/millrace/millrace/data/tokenizer"
+	"github.com/millrace/millrace/runfile"
 )
 
 // PreviewExample is one example as the model will see it, before packing.
@@ -44,7 +45,7 @@ type PreviewSummary struct {
 
 // Preview shows the first examples of a run's training data, at most limit of them; 0 shows all. Of the model it reads
 // config.json, the tokenizer and the chat template, no weights.
-func Preview(ctx context.Context, env *Env, c *Config, limit int, show func(PreviewExample) error) (sum *PreviewSummary, err error) {
+func Preview(ctx context.Context, env *Env, c *runfile.Config, limit int, show func(PreviewExample) error) (sum *PreviewSummary, err error) {
 	var ask asking
 	defer ask.judge(&err)
 	src, err := openModel(ctx, env, c.Model)

@@ -17,17 +17,18 @@ import (
 	"github.com/millrace/millrace/internal/hostmem"
 	"github.com/millrace/millrace/internal/vfs"
 	"github.com/millrace/millrace/plan"
+	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/trace"
 )
 
 // until trains until a line of progress begins so, then asks for the end.
-func until(t *testing.T, c *Config, line string) {
+func until(t *testing.T, c *runfile.Config, line string) {
 	t.Helper()
 	untilOn(t, c, line, "")
 }
 
 // untilOn does so on the machine whose file is in a cache directory.
-func untilOn(t *testing.T, c *Config, line, cacheDir string) {
+func untilOn(t *testing.T, c *runfile.Config, line, cacheDir string) {
 	t.Helper()
 	env := newEnv(t)
 	env.program, env.CacheDir = 1, cacheDir
@@ -42,14 +43,14 @@ func untilOn(t *testing.T, c *Config, line, cacheDir string) {
 // placement changes where a run keeps its state, which must change nothing else.
 type placement struct {
 	name   string
-	memory Memory
+	memory runfile.Memory
 	cache  string // directory with the machine that plans are for
 }
 
-func placementsOf(t *testing.T, c *Config) []placement {
+func placementsOf(t *testing.T, c *runfile.Config) []placement {
 	env := newEnv(t)
 	env.program = 1
-	tight := Memory{Disk: Bytes{auto: true}, Path: filepath.Join(t.TempDir(), "state"), Host: budget(t, "1GiB").Device}
+	tight := runfile.Memory{Disk: budget(t, "auto").Device, Path: filepath.Join(t.TempDir(), "state"), Host: budget(t, "1GiB").Device}
 	for onDisk := int64(0); onDisk == 0; tight.Host.N -= 256 << 10 { // until something has to go to disk
 		run := *c
 		run.Memory = tight
@@ -62,7 +63,7 @@ func placementsOf(t *testing.T, c *Config) []placement {
 	}
 	tight.Host.N += 256 << 10
 	return []placement{
-		{"in memory", Memory{}, ""},
+		{"in memory", runfile.Memory{}, ""},
 		{"streamed", budget(t, "3MiB"), ""},
 		{"on disk", tight, ""},
 		{"updated on the device", budget(t, "64MiB"), slowHost(t)},
@@ -89,12 +90,12 @@ func slowHost(t *testing.T) string {
 // The law of resuming: a run that is stopped again and again and goes on each time with its state elsewhere ends with the
 // bits of one that was not stopped.
 func TestResumeChangesNoBit(t *testing.T) {
-	for name, precision := range map[string]Precision{
+	for name, precision := range map[string]runfile.Precision{
 		"f32":  {Compute: "f32", Master: "f32", Moments: "f32"},
-		"bf16": Defaults().Precision,
+		"bf16": runfile.Defaults().Precision,
 		"8bit": {Compute: "bf16", Master: "split", Moments: "8bit"},
 
-		"not clipped": Defaults().Precision,
+		"not clipped": runfile.Defaults().Precision,
 	} {
 		t.Run(name, func(t *testing.T) {
 			if testing.Short() && name != "8bit" {
@@ -102,11 +103,11 @@ func TestResumeChangesNoBit(t *testing.T) {
 			}
 			base := withEval(smallConfig(t))
 			base.Model = writeModel(t, map[string]any{"num_hidden_layers": 9})
-			base.Precision, base.Numerics = precision, Sizes{MicroBatch: 2, HeadChunk: 32}
+			base.Precision, base.Numerics = precision, runfile.Sizes{MicroBatch: 2, HeadChunk: 32}
 			if name == "not clipped" {
 				base.MaxGradNorm = 0
 			}
-			base.Eval.Every, base.Save = 4, Save{Every: 3, Keep: 2, Best: true}
+			base.Eval.Every, base.Save = 4, runfile.Save{Every: 3, Keep: 2, Best: true}
 
 			whole := *base
 			want, err := Train(context.Background(), &whole, newEnv(t), Options{})
@@ -190,17 +191,17 @@ func TestResumeRefuses(t *testing.T) {
 	c := smallConfig(t)
 	until(t, c, "step  2/12")
 	for name, o := range map[string]struct {
-		change func(*Config)
+		change func(*runfile.Config)
 		want   string
 	}{
-		"rate":    {func(c *Config) { c.LearningRate = 1e-3 }, "learning_rate was 0.01, is now 0.001); restore them, allow the change with resume_with: [learning_rate]"},
-		"steps":   {func(c *Config) { c.MaxSteps = 20 }, "max_steps was 12, is now 20"},
-		"length":  {func(c *Config) { c.SequenceLen = 32 }, "sequence_len was 64, is now 32"},
-		"data":    {func(c *Config) { c.Datasets[0].MaxSamples = 1; c.Datasets[0].Path = other(t) }, "text.jsonl, which is no longer there"},
-		"model":   {func(c *Config) { c.Model = writeModel(t, map[string]any{"rms_norm_eps": 1e-6}) }, "another model"},
-		"cut":     {func(c *Config) { c.Numerics.HeadChunk = 3 }, "numerics.head_chunk is 3"},
-		"nowhere": {func(c *Config) { c.Resume = filepath.Join(t.TempDir(), "gone") }, "gone"},
-		"anew":    {func(c *Config) { c.Resume = "never" }, "already has"},
+		"rate":    {func(c *runfile.Config) { c.LearningRate = 1e-3 }, "learning_rate was 0.01, is now 0.001); restore them, allow the change with resume_with: [learning_rate]"},
+		"steps":   {func(c *runfile.Config) { c.MaxSteps = 20 }, "max_steps was 12, is now 20"},
+		"length":  {func(c *runfile.Config) { c.SequenceLen = 32 }, "sequence_len was 64, is now 32"},
+		"data":    {func(c *runfile.Config) { c.Datasets[0].MaxSamples = 1; c.Datasets[0].Path = other(t) }, "text.jsonl, which is no longer there"},
+		"model":   {func(c *runfile.Config) { c.Model = writeModel(t, map[string]any{"rms_norm_eps": 1e-6}) }, "another model"},
+		"cut":     {func(c *runfile.Config) { c.Numerics.HeadChunk = 3 }, "numerics.head_chunk is 3"},
+		"nowhere": {func(c *runfile.Config) { c.Resume = filepath.Join(t.TempDir(), "gone") }, "gone"},
+		"anew":    {func(c *runfile.Config) { c.Resume = "never" }, "already has"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			other := *c

@@ -11,30 +11,33 @@ import (
 	"github.com/millrace/millrace/checkpoint"
 	"github.com/millrace/millrace/data"
 	"github.com/millrace/millrace/internal/vfs"
+	"github.com/millrace/millrace/runfile"
 )
 
 // What resume_with lists may change; the change is recorded, and a run that is stopped again after it continues to the bit.
 func TestResumeWith(t *testing.T) {
 	for name, o := range map[string]struct {
-		change func(*testing.T, *Config)
+		change func(*testing.T, *runfile.Config)
 		with   []string
 		record string
 	}{
-		"rate":     {func(_ *testing.T, c *Config) { c.LearningRate = 3e-3 }, []string{"learning_rate"}, "after step 5: learning_rate 0.01 -> 0.003"},
-		"longer":   {func(_ *testing.T, c *Config) { c.MaxSteps = 18 }, []string{"max_steps"}, "after step 5: max_steps 12 -> 18"},
-		"clipping": {func(_ *testing.T, c *Config) { c.MaxGradNorm = 0.1 }, []string{"eval", "max_grad_norm"}, "after step 5: max_grad_norm 1 -> 0.1"},
-		"no clipping": {func(_ *testing.T, c *Config) { c.MaxGradNorm = 0 }, []string{"max_grad_norm"},
+		"rate":     {func(_ *testing.T, c *runfile.Config) { c.LearningRate = 3e-3 }, []string{"learning_rate"}, "after step 5: learning_rate 0.01 -> 0.003"},
+		"longer":   {func(_ *testing.T, c *runfile.Config) { c.MaxSteps = 18 }, []string{"max_steps"}, "after step 5: max_steps 12 -> 18"},
+		"clipping": {func(_ *testing.T, c *runfile.Config) { c.MaxGradNorm = 0.1 }, []string{"eval", "max_grad_norm"}, "after step 5: max_grad_norm 1 -> 0.1"},
+		"no clipping": {func(_ *testing.T, c *runfile.Config) { c.MaxGradNorm = 0 }, []string{"max_grad_norm"},
 			"after step 5: max_grad_norm 1 -> 0"},
-		"data":   {func(t *testing.T, c *Config) { c.Datasets = []data.Source{{Path: other(t), Type: data.Text}} }, []string{"datasets"}, "after step 5: datasets "},
-		"rows":   {func(_ *testing.T, c *Config) { c.SequenceLen = 32 }, []string{"sequence_len"}, "after step 5: sequence_len 64 -> 32"},
-		"batch":  {func(_ *testing.T, c *Config) { c.BatchTokens = 512 }, []string{"batch_tokens"}, "after step 5: batch_tokens 256 -> 512"},
-		"epochs": {func(t *testing.T, c *Config) { c.MaxSteps, c.Epochs = 0, 2 }, []string{"epochs"}, "after step 5: max_steps 12 -> "},
-		"several": {func(_ *testing.T, c *Config) { c.LRScheduler, c.WeightDecay, c.WarmupSteps = "constant", 0.1, 0 },
+		"data":   {func(t *testing.T, c *runfile.Config) { c.Datasets = []data.Source{{Path: other(t), Type: data.Text}} }, []string{"datasets"}, "after step 5: datasets "},
+		"rows":   {func(_ *testing.T, c *runfile.Config) { c.SequenceLen = 32 }, []string{"sequence_len"}, "after step 5: sequence_len 64 -> 32"},
+		"batch":  {func(_ *testing.T, c *runfile.Config) { c.BatchTokens = 512 }, []string{"batch_tokens"}, "after step 5: batch_tokens 256 -> 512"},
+		"epochs": {func(t *testing.T, c *runfile.Config) { c.MaxSteps, c.Epochs = 0, 2 }, []string{"epochs"}, "after step 5: max_steps 12 -> "},
+		"several": {func(_ *testing.T, c *runfile.Config) {
+			c.LRScheduler, c.WeightDecay, c.WarmupSteps = "constant", 0.1, 0
+		},
 			[]string{"lr_scheduler", "weight_decay", "warmup_steps"}, "after step 5: weight_decay 0.01 -> 0.1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := smallConfig(t)
-			c.Save = Save{Every: 100, AtEnd: true}
+			c.Save = runfile.Save{Every: 100, AtEnd: true}
 			until(t, c, "step  5/12")
 			changed := *c
 			o.change(t, &changed)
@@ -109,7 +112,7 @@ func TestAnEndedRunIsMadeLonger(t *testing.T) {
 // A better loss on other data is no better loss.
 func TestBestIsOfTheSameData(t *testing.T) {
 	c := withEval(smallConfig(t))
-	c.Eval.Every, c.Save = 2, Save{Best: true, AtEnd: true}
+	c.Eval.Every, c.Save = 2, runfile.Save{Best: true, AtEnd: true}
 	until(t, c, "step  6/12")
 	before, _, err := checkpoint.Latest(vfs.OS{}, checkpointsDir(c))
 	if err != nil || before.Manifest.Best == nil {
@@ -128,7 +131,7 @@ func TestBestIsOfTheSameData(t *testing.T) {
 // Where the checkpoints since a change of the data are damaged, the run continues from one before it: the new data begin there.
 func TestDamageSinceAChangeOfData(t *testing.T) {
 	c := smallConfig(t)
-	c.MaxSteps, c.Epochs, c.Save = 0, 3, Save{Every: 2, AtEnd: true}
+	c.MaxSteps, c.Epochs, c.Save = 0, 3, runfile.Save{Every: 2, AtEnd: true}
 	until(t, c, "step   5/")
 	changed := *c
 	changed.Datasets = []data.Source{{Path: other(t), Type: data.Text}}

@@ -10,6 +10,7 @@ import (
 	"github.com/millrace/millrace/checkpoint"
 	"github.com/millrace/millrace/data"
 	"github.com/millrace/millrace/plan"
+	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/store"
 	"github.com/millrace/millrace/trace"
 )
@@ -40,7 +41,7 @@ func (t *trainer) placeOf(from *checkpoint.Checkpoint) (place, error) {
 		return at, fmt.Errorf("resume: %s: %w", from.Dir(), err)
 	}
 	here.Cursor, here.Since = at.Cursor, at.Since
-	if t.config.restarts(from.Manifest, at, here.Fingerprint) {
+	if restarts(t.config, from.Manifest, at, here.Fingerprint) {
 		here.Cursor, here.Since = data.Cursor{}, from.Manifest.Step
 	}
 	t.saves.forgetBest = at.Held != "" && at.Held != here.Held // losses on other data do not compare
@@ -82,7 +83,7 @@ func (t *trainer) continueFrom(from *checkpoint.Checkpoint) error {
 func (t *trainer) openState(ctx context.Context, env *Env, p *plan.Plan) error {
 	c := t.config
 	for {
-		s, err := env.openSession(ctx, p, t.dev, c.memory().Path, func(s *session) error {
+		s, err := env.openSession(ctx, p, t.dev, c.Budgets().Path, func(s *session) error {
 			t.session = s
 			if err := t.checkSpace(); err != nil {
 				return err
@@ -168,16 +169,16 @@ func (t *trainer) restore(ctx context.Context, from *checkpoint.Checkpoint, spec
 }
 
 // keepNumerics makes the sizes that set bits those of the checkpoint. One that run.yaml sets otherwise is an error.
-func (c *Config) keepNumerics(doc json.RawMessage) error {
+func keepNumerics(c *runfile.Config, doc json.RawMessage) error {
 	var n plan.Numerics
 	if err := json.Unmarshal(doc, &n); err != nil {
 		return fmt.Errorf("resume: the checkpoint's numerics are not those of this version of millrace (%w); continue with the version that wrote it, or start a new run in another output_dir", err)
 	}
-	keep := func(name string, now *Auto, saved, most int) error {
+	keep := func(name string, now *runfile.Auto, saved, most int) error {
 		if *now > 0 && min(int(*now), most) != saved {
 			return fmt.Errorf("resume: numerics.%s is %d, and %d in the checkpoint; restore it, or start a new run in another output_dir", name, *now, saved)
 		}
-		*now = Auto(saved)
+		*now = runfile.Auto(saved)
 		return nil
 	}
 	if err := keep("micro_batch", &c.Numerics.MicroBatch, n.MicroBatch, math.MaxInt); err != nil {

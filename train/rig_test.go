@@ -13,6 +13,7 @@ import (
 	"github.com/millrace/millrace/hf"
 	"github.com/millrace/millrace/internal/hostmem"
 	"github.com/millrace/millrace/model"
+	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/tensor"
 )
 
@@ -144,12 +145,20 @@ func files(t testing.TB, dir string) map[string]string {
 	return all
 }
 
-// budget is a device budget that makes an engine stream: little above what the smallest placement takes.
-func budget(t testing.TB, size string) Memory {
+// configOf reads a run file with this text.
+func configOf(t testing.TB, doc string) (*runfile.Config, error) {
 	t.Helper()
-	b, err := ParseBytes(size)
+	path := filepath.Join(t.TempDir(), "run.yaml")
+	write(t, path, doc)
+	return runfile.Read(path, nil)
+}
+
+// budget is a device budget that makes an engine stream: little above what the smallest placement takes.
+func budget(t testing.TB, size string) runfile.Memory {
+	t.Helper()
+	b, err := runfile.ParseBytes(size)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return Memory{Device: b}
+	return runfile.Memory{Device: b}
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/millrace/millrace/internal/vfs"
 	"github.com/millrace/millrace/optim"
 	"github.com/millrace/millrace/plan"
+	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/store"
 	"github.com/millrace/millrace/stream"
 	"github.com/millrace/millrace/trace"
@@ -58,7 +59,7 @@ type Options struct {
 // trainer is a run between its beginning and its end.
 type trainer struct {
 	*session
-	config  *Config
+	config  *runfile.Config
 	src     *source
 	dev     *devices
 	from    *checkpoint.Checkpoint // that the run continues from; nil: it starts from the model
@@ -87,7 +88,7 @@ type trainer struct {
 // Train runs run.yaml to its end, from its latest checkpoint if it has one; or to the end of the step in which it is asked
 // to stop: then it saves a checkpoint, and the error is ErrInterrupted. So it is where the context ends while nothing can be lost,
 // which is before a step is done and when all are saved. A run that has ended before is not an error.
-func Train(ctx context.Context, c *Config, env *Env, o Options) (*Summary, error) {
+func Train(ctx context.Context, c *runfile.Config, env *Env, o Options) (*Summary, error) {
 	t := &trainer{config: c}
 	return t.interrupted(t.train(ctx, env, o))
 }
@@ -137,7 +138,7 @@ func (t *trainer) prepare(ctx context.Context, env *Env) (p *plan.Plan, err erro
 	if err != nil {
 		return nil, err
 	}
-	t.from, c.Numerics = b.from, b.sizes.or(c.Numerics)
+	t.from, c.Numerics = b.from, b.sizes.Or(c.Numerics)
 	if t.src, err = openModel(ctx, env, c.Model); err != nil {
 		return nil, err
 	}
@@ -250,8 +251,8 @@ func (t *trainer) standAt(from *checkpoint.Checkpoint) (err error) {
 	if t.at, err = t.placeOf(from); err != nil {
 		return err
 	}
-	if from != nil && c.cutsAs(from.Manifest) {
-		if err := c.keepNumerics(from.Manifest.Numerics); err != nil {
+	if from != nil && cutsAs(c, from.Manifest) {
+		if err := keepNumerics(c, from.Manifest.Numerics); err != nil {
 			return err
 		}
 	}
@@ -306,7 +307,7 @@ func (t *trainer) writeRunFiles() error {
 		c.Eval.Datasets = t.evalData.Sources()
 	}
 	if c.Resume != "auto" && c.Resume != "never" {
-		c.Resume = absolute(c.Resume)
+		c.Resume = runfile.Absolute(c.Resume)
 	}
 	planned, err := json.MarshalIndent(t.plan, "", "  ")
 	if err != nil {

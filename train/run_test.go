@@ -18,33 +18,38 @@ import (
 	"github.com/millrace/millrace/hf"
 	"github.com/millrace/millrace/internal/vfs"
 	"github.com/millrace/millrace/model"
+	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/tensor"
 	"github.com/millrace/millrace/trace"
 )
 
 // smallConfig trains a small random llama on bytes.
-func smallConfig(t testing.TB) *Config {
+func smallConfig(t testing.TB) *runfile.Config {
 	t.Helper()
-	c := Defaults()
+	c := runfile.Defaults()
 	c.Model, c.Tokenizer = writeModel(t, nil), "bytes"
 	c.Datasets = []data.Source{{Path: corpus(t), Type: data.Text}}
 	c.SequenceLen, c.BatchTokens, c.MaxSteps, c.WarmupSteps, c.LearningRate = 64, 256, 12, 2, 1e-2
-	c.Precision = Precision{Compute: "f32", Master: "f32", Moments: "f32"}
+	c.Precision = runfile.Precision{Compute: "f32", Master: "f32", Moments: "f32"}
 	c.OutputDir = filepath.Join(t.TempDir(), "runs", "small")
 	return &c
 }
 
-func withEval(c *Config) *Config {
-	c.Eval = Eval{Datasets: c.Datasets, Every: 6}
+func withEval(c *runfile.Config) *runfile.Config {
+	c.Eval = runfile.Eval{Datasets: c.Datasets, Every: 6}
 	return c
 }
 
 func TestTrainLearns(t *testing.T) {
-	for name, change := range map[string]func(*Config){
-		"f32":           func(*Config) {},
-		"bf16 streamed": func(c *Config) { c.Precision, c.Memory.Device = Defaults().Precision, budget(t, "3MiB").Device },
-		"bf16 random":   func(c *Config) { c.Precision, c.Init = Defaults().Precision, "random" },
-		"8-bit moments": func(c *Config) { c.Precision = Precision{Compute: "bf16", Master: "split", Moments: "8bit"} },
+	for name, change := range map[string]func(*runfile.Config){
+		"f32": func(*runfile.Config) {},
+		"bf16 streamed": func(c *runfile.Config) {
+			c.Precision, c.Memory.Device = runfile.Defaults().Precision, budget(t, "3MiB").Device
+		},
+		"bf16 random": func(c *runfile.Config) { c.Precision, c.Init = runfile.Defaults().Precision, "random" },
+		"8-bit moments": func(c *runfile.Config) {
+			c.Precision = runfile.Precision{Compute: "bf16", Master: "split", Moments: "8bit"}
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := withEval(smallConfig(t))
@@ -68,7 +73,7 @@ func TestTrainLearns(t *testing.T) {
 				t.Errorf("loss %+v of the written model (%v), %v in the run", l, err, *sum.EvalAfter)
 			}
 			// run.yaml is what was run: it can be read again.
-			again, err := ReadConfig(filepath.Join(c.OutputDir, "run.yaml"), []string{"output_dir=" + filepath.Join(t.TempDir(), "again")})
+			again, err := runfile.Read(filepath.Join(c.OutputDir, "run.yaml"), []string{"output_dir=" + filepath.Join(t.TempDir(), "again")})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -86,7 +91,7 @@ func TestTrainLearns(t *testing.T) {
 }
 
 // checkMetrics looks at every line and every field of metrics.jsonl.
-func checkMetrics(t *testing.T, c *Config, sum *Summary) {
+func checkMetrics(t *testing.T, c *runfile.Config, sum *Summary) {
 	t.Helper()
 	doc, err := os.ReadFile(filepath.Join(c.OutputDir, "metrics.jsonl"))
 	if err != nil {
@@ -227,60 +232,64 @@ const someWeight = "model.layers.1.mlp.up_proj.weight"
 
 // Whatever is wrong with what was asked for is one line, before anything is written.
 func TestTrainRefuses(t *testing.T) {
-	jsonl := func(text string) func(*testing.T, *Config) {
-		return func(t *testing.T, c *Config) {
+	jsonl := func(text string) func(*testing.T, *runfile.Config) {
+		return func(t *testing.T, c *runfile.Config) {
 			path := filepath.Join(t.TempDir(), "bad.jsonl")
 			write(t, path, text)
 			c.Datasets[0].Path = path
 		}
 	}
 	for name, x := range map[string]struct {
-		break_ func(*testing.T, *Config)
+		break_ func(*testing.T, *runfile.Config)
 		want   string
 	}{
-		"no model":     {func(t *testing.T, c *Config) { c.Model = filepath.Join(t.TempDir(), "none") }, "no such path"},
-		"a file":       {func(t *testing.T, c *Config) { c.Model = filepath.Join(c.Model, "config.json") }, "not a directory"},
-		"no config":    {func(t *testing.T, c *Config) { c.Model = t.TempDir() }, "config.json"},
-		"family":       {func(t *testing.T, c *Config) { c.Model = writeConfig(t, map[string]any{"model_type": "bert"}) }, "bert"},
-		"no weights":   {func(t *testing.T, c *Config) { c.Model = writeConfig(t, nil) }, "safetensors"},
-		"cut weights":  {func(t *testing.T, c *Config) { cut(t, filepath.Join(c.Model, "model.safetensors")) }, "safetensors"},
-		"garbage":      {func(t *testing.T, c *Config) { write(t, filepath.Join(c.Model, "model.safetensors"), "garbage!!") }, "safetensors"},
-		"wrong shape":  {func(t *testing.T, c *Config) { reshape(t, c.Model) }, "shape"},
-		"other layers": {func(t *testing.T, c *Config) { reconfigure(t, c.Model, "num_hidden_layers", 3) }, "model.layers.2"},
-		"fewer layers": {func(t *testing.T, c *Config) { reconfigure(t, c.Model, "num_hidden_layers", 1) }, "model.layers.1"},
-		"missing shard": {func(t *testing.T, c *Config) {
+		"no model":    {func(t *testing.T, c *runfile.Config) { c.Model = filepath.Join(t.TempDir(), "none") }, "no such path"},
+		"a file":      {func(t *testing.T, c *runfile.Config) { c.Model = filepath.Join(c.Model, "config.json") }, "not a directory"},
+		"no config":   {func(t *testing.T, c *runfile.Config) { c.Model = t.TempDir() }, "config.json"},
+		"family":      {func(t *testing.T, c *runfile.Config) { c.Model = writeConfig(t, map[string]any{"model_type": "bert"}) }, "bert"},
+		"no weights":  {func(t *testing.T, c *runfile.Config) { c.Model = writeConfig(t, nil) }, "safetensors"},
+		"cut weights": {func(t *testing.T, c *runfile.Config) { cut(t, filepath.Join(c.Model, "model.safetensors")) }, "safetensors"},
+		"garbage": {func(t *testing.T, c *runfile.Config) {
+			write(t, filepath.Join(c.Model, "model.safetensors"), "garbage!!")
+		}, "safetensors"},
+		"wrong shape":  {func(t *testing.T, c *runfile.Config) { reshape(t, c.Model) }, "shape"},
+		"other layers": {func(t *testing.T, c *runfile.Config) { reconfigure(t, c.Model, "num_hidden_layers", 3) }, "model.layers.2"},
+		"fewer layers": {func(t *testing.T, c *runfile.Config) { reconfigure(t, c.Model, "num_hidden_layers", 1) }, "model.layers.1"},
+		"missing shard": {func(t *testing.T, c *runfile.Config) {
 			from := c.Model
 			c.Model = shards(t, from)
 			if err := os.Remove(filepath.Join(c.Model, "model-00002-of-00002.safetensors")); err != nil {
 				t.Fatal(err)
 			}
 		}, "model-00002-of-00002.safetensors"},
-		"NaN": {func(t *testing.T, c *Config) {
+		"NaN": {func(t *testing.T, c *runfile.Config) {
 			rewrite(t, c.Model, func(_ *model.Model, v map[string][]float32) { v[someWeight][7] = float32(math.NaN()) })
 		}, someWeight},
-		"infinity": {func(t *testing.T, c *Config) {
+		"infinity": {func(t *testing.T, c *runfile.Config) {
 			rewrite(t, c.Model, func(_ *model.Model, v map[string][]float32) { v["lm_head.weight"][0] = float32(math.Inf(-1)) })
 		}, "lm_head.weight"},
-		"vocabulary":     {func(t *testing.T, c *Config) { c.Model = writeModel(t, map[string]any{"vocab_size": 256}) }, "vocabulary"},
-		"no tokenizer":   {func(t *testing.T, c *Config) { c.Tokenizer = "auto" }, "tokenizer"},
-		"bad tokenizer":  {func(t *testing.T, c *Config) { c.Tokenizer = filepath.Join(c.Model, "config.json") }, "config.json"},
-		"no data":        {func(t *testing.T, c *Config) { c.Datasets[0].Path = filepath.Join(t.TempDir(), "none.jsonl") }, "none.jsonl"},
-		"empty data":     {jsonl(""), "bad.jsonl"},
-		"bad row":        {jsonl("{\"text\": \"a\"}\n{\"text\": \n"), "bad.jsonl:2"},
-		"no field":       {jsonl("{\"txt\": \"a\"}\n"), "text"},
-		"not UTF-8":      {jsonl("{\"text\": \"a\xff\"}\n"), "UTF-8"},
-		"no targets":     {jsonl("{\"text\": \"\"}\n"), ""},
-		"long rows":      {func(t *testing.T, c *Config) { c.SequenceLen, c.BatchTokens = 256, 256 }, "sequence_len"},
-		"host budget":    {func(t *testing.T, c *Config) { c.Memory.Host = budget(t, "1MiB").Device }, "memory.host"},
-		"device budget":  {func(t *testing.T, c *Config) { c.Memory.Device = budget(t, "1kB").Device }, "memory.device"},
-		"micro-batch":    {func(t *testing.T, c *Config) { c.Numerics.MicroBatch = 3 }, "micro_batch"},
-		"eval data":      {func(t *testing.T, c *Config) { c.Eval.Datasets = []data.Source{{Path: "none.txt", Type: data.Text}} }, "none.txt"},
-		"a run is there": {func(t *testing.T, c *Config) { mkdir(t, filepath.Join(c.OutputDir, "model")) }, "output_dir"},
-		"output is a file": {func(t *testing.T, c *Config) {
+		"vocabulary":    {func(t *testing.T, c *runfile.Config) { c.Model = writeModel(t, map[string]any{"vocab_size": 256}) }, "vocabulary"},
+		"no tokenizer":  {func(t *testing.T, c *runfile.Config) { c.Tokenizer = "auto" }, "tokenizer"},
+		"bad tokenizer": {func(t *testing.T, c *runfile.Config) { c.Tokenizer = filepath.Join(c.Model, "config.json") }, "config.json"},
+		"no data":       {func(t *testing.T, c *runfile.Config) { c.Datasets[0].Path = filepath.Join(t.TempDir(), "none.jsonl") }, "none.jsonl"},
+		"empty data":    {jsonl(""), "bad.jsonl"},
+		"bad row":       {jsonl("{\"text\": \"a\"}\n{\"text\": \n"), "bad.jsonl:2"},
+		"no field":      {jsonl("{\"txt\": \"a\"}\n"), "text"},
+		"not UTF-8":     {jsonl("{\"text\": \"a\xff\"}\n"), "UTF-8"},
+		"no targets":    {jsonl("{\"text\": \"\"}\n"), ""},
+		"long rows":     {func(t *testing.T, c *runfile.Config) { c.SequenceLen, c.BatchTokens = 256, 256 }, "sequence_len"},
+		"host budget":   {func(t *testing.T, c *runfile.Config) { c.Memory.Host = budget(t, "1MiB").Device }, "memory.host"},
+		"device budget": {func(t *testing.T, c *runfile.Config) { c.Memory.Device = budget(t, "1kB").Device }, "memory.device"},
+		"micro-batch":   {func(t *testing.T, c *runfile.Config) { c.Numerics.MicroBatch = 3 }, "micro_batch"},
+		"eval data": {func(t *testing.T, c *runfile.Config) {
+			c.Eval.Datasets = []data.Source{{Path: "none.txt", Type: data.Text}}
+		}, "none.txt"},
+		"a run is there": {func(t *testing.T, c *runfile.Config) { mkdir(t, filepath.Join(c.OutputDir, "model")) }, "output_dir"},
+		"output is a file": {func(t *testing.T, c *runfile.Config) {
 			mkdir(t, filepath.Dir(c.OutputDir))
 			write(t, c.OutputDir, "in the way")
 		}, "output_dir"},
-		"output below a file": {func(t *testing.T, c *Config) {
+		"output below a file": {func(t *testing.T, c *runfile.Config) {
 			c.OutputDir = filepath.Join(c.Model, "config.json", "out")
 		}, "output_dir"},
 	} {
@@ -370,15 +379,15 @@ func shards(t *testing.T, from string) string {
 
 // Weights that an update has spoiled end the run, whatever comes behind the update: they are neither saved nor exported.
 func TestSpoiledWeightsEndTheRun(t *testing.T) {
-	for name, change := range map[string]func(*Config){
-		"in the last step": func(c *Config) { c.MaxSteps = 1 },
-		"before a step":    func(c *Config) { c.Save.Every = 1 },
-		"in the backward pass": func(c *Config) {
+	for name, change := range map[string]func(*runfile.Config){
+		"in the last step": func(c *runfile.Config) { c.MaxSteps = 1 },
+		"before a step":    func(c *runfile.Config) { c.Save.Every = 1 },
+		"in the backward pass": func(c *runfile.Config) {
 			c.Memory, c.MaxGradNorm, c.MaxSteps = budget(t, "3MiB"), 0, 1
 			c.Model = writeModel(t, map[string]any{"num_hidden_layers": 9})
 		},
-		"before an evaluation": func(c *Config) {
-			c.Eval, c.MaxSteps = Eval{Datasets: c.Datasets, Every: 1}, 1
+		"before an evaluation": func(c *runfile.Config) {
+			c.Eval, c.MaxSteps = runfile.Eval{Datasets: c.Datasets, Every: 1}, 1
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -401,10 +410,10 @@ func TestSpoiledWeightsEndTheRun(t *testing.T) {
 
 // A run that does not clip ends where gradients are not finite, and its checkpoints are of before.
 func TestUnclippedRunsEndWhereGradientsAreNotFinite(t *testing.T) {
-	for name, mem := range map[string]Memory{"in memory": {}, "streamed": budget(t, "3MiB")} {
+	for name, mem := range map[string]runfile.Memory{"in memory": {}, "streamed": budget(t, "3MiB")} {
 		t.Run(name, func(t *testing.T) {
 			c := smallConfig(t)
-			c.Memory, c.MaxGradNorm, c.LearningRate, c.Save = mem, 0, 1e30, Save{Every: 1}
+			c.Memory, c.MaxGradNorm, c.LearningRate, c.Save = mem, 0, 1e30, runfile.Save{Every: 1}
 			c.Model = writeModel(t, map[string]any{"num_hidden_layers": 9})
 			_, err := Train(context.Background(), c, newEnv(t), Options{})
 			if err == nil || !strings.Contains(err.Error(), "max_grad_norm") || strings.Contains(err.Error(), "\n") {

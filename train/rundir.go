@@ -14,6 +14,7 @@ import (
 	"github.com/millrace/millrace/data"
 	"github.com/millrace/millrace/hf"
 	"github.com/millrace/millrace/internal/vfs"
+	"github.com/millrace/millrace/runfile"
 )
 
 // What lies in a run's output directory beside the models.
@@ -30,7 +31,7 @@ const (
 const resolvedHeader = "# Written by millrace: the run file of this run, with every key.\n"
 
 // holdRun takes the lock of the output directory, before anything in it is read or made.
-func (e *Env) holdRun(c *Config) (*checkpoint.Directory, error) {
+func (e *Env) holdRun(c *runfile.Config) (*checkpoint.Directory, error) {
 	if st, err := os.Stat(c.OutputDir); err == nil && !st.IsDir() {
 		return nil, fmt.Errorf("output_dir: %s is a file, not a directory; choose another output_dir", c.OutputDir)
 	}
@@ -57,11 +58,11 @@ func (e *Env) holdRun(c *Config) (*checkpoint.Directory, error) {
 // beginning is how a run starts in its output directory.
 type beginning struct {
 	from  *checkpoint.Checkpoint // it continues from this one; nil: it starts from the model
-	sizes Sizes                  // those that this very run had before it was killed without a checkpoint
+	sizes runfile.Sizes          // those that this very run had before it was killed without a checkpoint
 }
 
 // findBeginning decides how the run starts. The lock is held. It refuses a directory that has another run.
-func (e *Env) findBeginning(c *Config) (b beginning, err error) {
+func (e *Env) findBeginning(c *runfile.Config) (b beginning, err error) {
 	old, err := e.readResolved(c.OutputDir)
 	if err != nil {
 		return b, fmt.Errorf("output_dir: %w", err)
@@ -76,7 +77,7 @@ func (e *Env) findBeginning(c *Config) (b beginning, err error) {
 	for _, entry := range broken {
 		e.say("%v", entry.Err)
 	}
-	switch path := absolute(c.Resume); {
+	switch path := runfile.Absolute(c.Resume); {
 	case c.Resume != "auto" && sameDir(filepath.Dir(path), checkpointsDir(c)):
 		if b.from, err = checkpoint.Open(e.files(), c.Resume); err != nil {
 			return b, badName(fmt.Errorf("resume: %w", err))
@@ -98,7 +99,7 @@ func (e *Env) findBeginning(c *Config) (b beginning, err error) {
 		if c.Resume != "auto" {
 			break
 		}
-		if old != nil && c.isRunOf(old) {
+		if old != nil && isRunOf(c, old) {
 			e.say("%s has this run, and no checkpoint of it; the run starts over", c.OutputDir)
 			b.sizes = old.Numerics
 			return b, nil
@@ -117,8 +118,8 @@ func (e *Env) findBeginning(c *Config) (b beginning, err error) {
 
 // newest is the newest whole checkpoint of the run, wherever it has saved, of a step below a given one (-1: any); and what newer
 // ones are not whole.
-func (e *Env) newest(c *Config, below int) (newest *checkpoint.Checkpoint, broken []checkpoint.Entry, err error) {
-	for _, dir := range []string{checkpointsDir(c), c.fallbackDir()} {
+func (e *Env) newest(c *runfile.Config, below int) (newest *checkpoint.Checkpoint, broken []checkpoint.Entry, err error) {
+	for _, dir := range []string{checkpointsDir(c), fallbackDir(c)} {
 		if dir == "" {
 			continue
 		}
@@ -135,21 +136,14 @@ func (e *Env) newest(c *Config, below int) (newest *checkpoint.Checkpoint, broke
 }
 
 // checkpointsDir is where a run's checkpoints lie.
-func checkpointsDir(c *Config) string { return filepath.Join(c.OutputDir, "checkpoints") }
+func checkpointsDir(c *runfile.Config) string { return filepath.Join(c.OutputDir, "checkpoints") }
 
 // fallbackDir is where they go when they cannot go there; empty without save.fallback.
-func (c *Config) fallbackDir() string {
+func fallbackDir(c *runfile.Config) string {
 	if c.Save.Fallback == "" {
 		return ""
 	}
-	return filepath.Join(c.Save.Fallback, filepath.Base(absolute(c.OutputDir)), "checkpoints")
-}
-
-func absolute(path string) string {
-	if full, err := filepath.Abs(path); err == nil {
-		return full
-	}
-	return filepath.Clean(path)
+	return filepath.Join(c.Save.Fallback, filepath.Base(runfile.Absolute(c.OutputDir)), "checkpoints")
 }
 
 func sameDir(a, b string) bool {
@@ -159,7 +153,7 @@ func sameDir(a, b string) bool {
 }
 
 // refuseRun refuses a directory that has anything of a run.
-func (e *Env) refuseRun(c *Config) error {
+func (e *Env) refuseRun(c *runfile.Config) error {
 	names := []string{lastModel, metricsName, bestModel}
 	if old, err := e.resolvedIn(c.OutputDir); err != nil {
 		return fmt.Errorf("output_dir: %w", err)
@@ -187,7 +181,7 @@ func (e *Env) refuseRun(c *Config) error {
 // is not known what is there.
 func (e *Env) resolvedIn(dir string) (string, error) {
 	for _, name := range []string{otherResolvedName, resolvedName} {
-		switch doc, err := vfs.ReadFile(e.files(), filepath.Join(dir, name), maxRunFileBytes); {
+		switch doc, err := vfs.ReadFile(e.files(), filepath.Join(dir, name), runfile.MaxBytes); {
 		case isOfMachine(err):
 			return "", err
 		case err == nil && bytes.HasPrefix(doc, []byte(resolvedHeader)):
@@ -198,12 +192,12 @@ func (e *Env) resolvedIn(dir string) (string, error) {
 }
 
 // readResolved is the run whose run file is in a directory; nil if there is none, or it is no run file any more.
-func (e *Env) readResolved(dir string) (*Config, error) {
+func (e *Env) readResolved(dir string) (*runfile.Config, error) {
 	name, err := e.resolvedIn(dir)
 	if err != nil || name == "" {
 		return nil, err
 	}
-	c, err := ReadConfig(filepath.Join(dir, name), nil)
+	c, err := runfile.Read(filepath.Join(dir, name), nil)
 	switch {
 	case isOfMachine(err):
 		return nil, err
@@ -214,7 +208,7 @@ func (e *Env) readResolved(dir string) (*Config, error) {
 }
 
 // writeResolved writes the run file with every key. The user's own run.yaml stays as it is.
-func (e *Env) writeResolved(c *Config) error {
+func (e *Env) writeResolved(c *runfile.Config) error {
 	doc, err := c.YAML()
 	if err != nil {
 		return err
@@ -234,28 +228,18 @@ func (e *Env) writeResolved(c *Config) error {
 
 // isRunOf reports whether this is the run whose resolved run file is old, and that began from its model: all that it writes comes out the
 // same again.
-func (c *Config) isRunOf(old *Config) bool {
+func isRunOf(c, old *runfile.Config) bool {
 	if old.Resume != "auto" && old.Resume != "never" {
 		return false
 	}
 	now, then := *c, *old
-	now.Numerics = then.Numerics.or(now.Numerics)
+	now.Numerics = then.Numerics.Or(now.Numerics)
 	now.Datasets, now.Eval.Datasets = atCommits(now.Datasets, old.Datasets), atCommits(now.Eval.Datasets, old.Eval.Datasets)
 	// Keys that change no number.
 	then.Memory, then.Device, then.Save, then.Resume, then.ResumeWith, then.Stop = now.Memory, now.Device, now.Save, now.Resume, now.ResumeWith, now.Stop
 	a, errA := then.YAML()
 	b, errB := now.YAML()
 	return errA == nil && errB == nil && bytes.Equal(a, b)
-}
-
-// or is s, where asked leaves it the choice.
-func (s Sizes) or(asked Sizes) Sizes {
-	for _, size := range []struct{ is, asked *Auto }{{&s.MicroBatch, &asked.MicroBatch}, {&s.HeadChunk, &asked.HeadChunk}, {&s.BlockChunk, &asked.BlockChunk}} {
-		if *size.asked > 0 || *size.is == 0 {
-			*size.is = *size.asked
-		}
-	}
-	return s
 }
 
 // atCommits is the data sets of a run file with the commits that a resolved one has for the same data sets of the hub.

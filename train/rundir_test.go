@@ -15,6 +15,7 @@ import (
 
 	"github.com/millrace/millrace/checkpoint"
 	"github.com/millrace/millrace/internal/vfs"
+	"github.com/millrace/millrace/runfile"
 )
 
 // A start that fails, for whatever reason and at whatever time, takes nothing from the run that has the directory.
@@ -29,12 +30,12 @@ func TestFailedStartsLeaveTheRunAlone(t *testing.T) {
 	c.Save.Every = 5
 	env := newEnv(t)
 	env.Progress = &onStep{func() {
-		for name, change := range map[string]func(*Config){
-			"the same run":   func(*Config) {},
-			"another model":  func(c *Config) { c.Model = filepath.Join(t.TempDir(), "none") },
-			"other data":     func(c *Config) { c.Datasets[0].Path = other(t) },
-			"another budget": func(c *Config) { c.Memory.Host = budget(t, "1MiB").Device },
-			"anew":           func(c *Config) { c.Resume = "never" },
+		for name, change := range map[string]func(*runfile.Config){
+			"the same run":   func(*runfile.Config) {},
+			"another model":  func(c *runfile.Config) { c.Model = filepath.Join(t.TempDir(), "none") },
+			"other data":     func(c *runfile.Config) { c.Datasets[0].Path = other(t) },
+			"another budget": func(c *runfile.Config) { c.Memory.Host = budget(t, "1MiB").Device },
+			"anew":           func(c *runfile.Config) { c.Resume = "never" },
 		} {
 			second := c
 			second.Datasets = slices.Clone(c.Datasets)
@@ -149,7 +150,7 @@ func TestRunFileInItsOutputDirectory(t *testing.T) {
 // A run that was killed before its first checkpoint starts over with the sizes that it had: with another budget, the same bits.
 func TestSizesSurviveAKill(t *testing.T) {
 	c := smallConfig(t)
-	c.Precision, c.Memory = Defaults().Precision, budget(t, "6MiB")
+	c.Precision, c.Memory = runfile.Defaults().Precision, budget(t, "6MiB")
 	c.Model = writeModel(t, map[string]any{"num_hidden_layers": 9})
 	c.BatchTokens, c.MaxSteps, c.WarmupSteps = 64*c.SequenceLen, 1, 0
 	want, err := Train(context.Background(), c, newEnv(t), Options{})
@@ -194,7 +195,7 @@ func TestSizesSurviveAKill(t *testing.T) {
 // records of a third.
 func TestResumeFromAPath(t *testing.T) {
 	first := smallConfig(t)
-	first.Save = Save{Every: 3}
+	first.Save = runfile.Save{Every: 3}
 	want, err := Train(context.Background(), first, newEnv(t), Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -231,11 +232,11 @@ func TestResumeFromAPath(t *testing.T) {
 	sameModel(t, got.Model, want.Model)
 
 	for name, o := range map[string]struct {
-		change func(*Config)
+		change func(*runfile.Config)
 		want   string
 	}{
-		"another run":         {func(c *Config) { c.Seed = 7; c.Resume = "auto" }, ""},
-		"the same run, older": {func(c *Config) { *c = *first; c.Resume = filepath.Join(checkpointsDir(first), "step-000006") }, "is older than"},
+		"another run":         {func(c *runfile.Config) { c.Seed = 7; c.Resume = "auto" }, ""},
+		"the same run, older": {func(c *runfile.Config) { *c = *first; c.Resume = filepath.Join(checkpointsDir(first), "step-000006") }, "is older than"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			there := *first

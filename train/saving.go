@@ -129,7 +129,7 @@ func (t *trainer) createSave(step int) error {
 
 // saveTo is the directory of the next try: after one that failed, in turn that of save.fallback.
 func (t *trainer) saveTo() (*checkpoint.Directory, error) {
-	s, path := &t.saves, t.config.fallbackDir()
+	s, path := &t.saves, fallbackDir(t.config)
 	if path == "" || s.tries%2 == 0 {
 		return s.dir, nil
 	}
@@ -173,7 +173,7 @@ func (t *trainer) handOver(ctx context.Context, id store.ID, version uint64) err
 // linkExtent takes an extent that is on disk to the checkpoint: by a second name for its files or, to another drive, by a copy.
 func (t *trainer) linkExtent(ctx context.Context, id store.ID) error {
 	w, to, piece := t.saves.writer, checkpoint.IDOf(t.plan.Model, id), -1
-	linked := sameDrive(t.config.memory().Path, t.saves.to.Path())
+	linked := sameDrive(t.config.Budgets().Path, t.saves.to.Path())
 	return t.disk.Files(ctx, id, linked, func(f store.PieceFile) error {
 		piece++
 		switch {

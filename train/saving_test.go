@@ -17,6 +17,7 @@ import (
 	"github.com/millrace/millrace/checkpoint"
 	"github.com/millrace/millrace/data"
 	"github.com/millrace/millrace/internal/vfs"
+	"github.com/millrace/millrace/runfile"
 )
 
 // stepsSaved are the steps of the checkpoints in a directory, oldest first.
@@ -49,15 +50,15 @@ func (c *handClock) after(d time.Duration) (<-chan time.Time, func()) {
 // A run that says nothing of saving saves every half hour, and before it writes its model.
 func TestRunsSaveByTime(t *testing.T) {
 	for name, x := range map[string]struct {
-		change func(*Save)
+		change func(*runfile.Save)
 		want   []int
 	}{
-		"default":   {func(s *Save) { s.Keep = 0 }, []int{3, 5, 7, 9, 11, 12}},
-		"keep":      {func(*Save) {}, []int{11, 12}},
-		"hours":     {func(s *Save) { s.Minutes = 120; s.Keep = 0 }, []int{7, 12}},
-		"with both": {func(s *Save) { s.Every, s.Keep = 3, 0 }, []int{3, 5, 6, 8, 9, 11, 12}},
-		"at end":    {func(s *Save) { s.Minutes = 0 }, []int{12}},
-		"never":     {func(s *Save) { s.Minutes, s.AtEnd = 0, false }, nil},
+		"default":   {func(s *runfile.Save) { s.Keep = 0 }, []int{3, 5, 7, 9, 11, 12}},
+		"keep":      {func(*runfile.Save) {}, []int{11, 12}},
+		"hours":     {func(s *runfile.Save) { s.Minutes = 120; s.Keep = 0 }, []int{7, 12}},
+		"with both": {func(s *runfile.Save) { s.Every, s.Keep = 3, 0 }, []int{3, 5, 6, 8, 9, 11, 12}},
+		"at end":    {func(s *runfile.Save) { s.Minutes = 0 }, []int{12}},
+		"never":     {func(s *runfile.Save) { s.Minutes, s.AtEnd = 0, false }, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := smallConfig(t)
@@ -105,7 +106,7 @@ func TestSavesFallBack(t *testing.T) {
 	}
 	run := *c
 	run.OutputDir = filepath.Join(t.TempDir(), "full", "run")
-	run.Save = Save{Every: 2, Keep: 2, AtEnd: true, Fallback: filepath.Join(t.TempDir(), "elsewhere")}
+	run.Save = runfile.Save{Every: 2, Keep: 2, AtEnd: true, Fallback: filepath.Join(t.TempDir(), "elsewhere")}
 	if _, err := Train(context.Background(), &run, newEnv(t), Options{}); !errors.Is(err, ErrRequest) || !strings.Contains(err.Error(), "save.fallback") {
 		t.Fatalf("without the directory: error %v", err)
 	}
@@ -129,7 +130,7 @@ func TestSavesFallBack(t *testing.T) {
 	if got := stepsSaved(t, checkpointsDir(&run)); len(got) != 0 {
 		t.Errorf("saved in output_dir: %v", got)
 	}
-	if got := stepsSaved(t, run.fallbackDir()); len(got) != 2 || got[1] != 7 {
+	if got := stepsSaved(t, fallbackDir(&run)); len(got) != 2 || got[1] != 7 {
 		t.Errorf("saved in the fallback: %v", got)
 	}
 	got, err := Train(context.Background(), &run, newEnv(t), Options{})
@@ -142,7 +143,7 @@ func TestSavesFallBack(t *testing.T) {
 // Tries of a save that fails are 1, 2, 4 and so on steps apart, and never more than 64.
 func TestSavesAreTriedAgain(t *testing.T) {
 	c := smallConfig(t)
-	c.MaxSteps, c.Save = 40, Save{Minutes: 30}
+	c.MaxSteps, c.Save = 40, runfile.Save{Minutes: 30}
 	env, clock := newEnv(t), &handClock{time.Unix(0, 0)}
 	env.clock = clock
 	var failed []string
@@ -174,7 +175,7 @@ func TestSavesAreTriedAgain(t *testing.T) {
 func TestFailedExportLeavesACheckpoint(t *testing.T) {
 	for _, atEnd := range []bool{true, false} {
 		c := smallConfig(t)
-		c.Save = Save{AtEnd: atEnd}
+		c.Save = runfile.Save{AtEnd: atEnd}
 		whole := *c
 		whole.OutputDir = filepath.Join(t.TempDir(), "whole")
 		want, err := Train(context.Background(), &whole, newEnv(t), Options{})
@@ -214,8 +215,8 @@ func (noLinks) Link(oldName, newName string) error {
 func TestDamageIsFoundBeforeItHurts(t *testing.T) {
 	base := smallConfig(t)
 	base.Model = writeModel(t, map[string]any{"num_hidden_layers": 9})
-	base.Precision, base.Numerics = Defaults().Precision, Sizes{MicroBatch: 2, HeadChunk: 32}
-	base.Save = Save{Every: 2}
+	base.Precision, base.Numerics = runfile.Defaults().Precision, runfile.Sizes{MicroBatch: 2, HeadChunk: 32}
+	base.Save = runfile.Save{Every: 2}
 	want, err := Train(context.Background(), base, newEnv(t), Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -288,7 +289,7 @@ func damage(t *testing.T, dir, file string) string {
 // Where every checkpoint is damaged the run says so, and changes nothing.
 func TestAllCheckpointsAreDamaged(t *testing.T) {
 	c := smallConfig(t)
-	c.Save = Save{Every: 2}
+	c.Save = runfile.Save{Every: 2}
 	until(t, c, "step  5/12")
 	for _, file := range []string{"manifest.json", "norm.weights"} {
 		for _, step := range []int{2, 4, 5} {
@@ -317,7 +318,7 @@ func TestDivergenceEndsARun(t *testing.T) {
 	c := smallConfig(t)
 	c.MaxSteps, c.WarmupSteps, c.LRScheduler = 60, 30, "constant"
 	c.LearningRate = 1e14 // step 2's is 3e12 already
-	c.Save = Save{Every: 1, Keep: 2, AtEnd: true}
+	c.Save = runfile.Save{Every: 1, Keep: 2, AtEnd: true}
 	c.Stop.UnhealthySteps = 4
 	sum, err := Train(context.Background(), c, newEnv(t), Options{})
 	if err == nil || errors.Is(err, ErrRequest) || strings.Contains(err.Error(), "\n") || !strings.Contains(err.Error(), "diverged") ||
@@ -339,7 +340,7 @@ func TestDivergenceEndsARun(t *testing.T) {
 	}
 	again := *c
 	again.LearningRate, again.MaxSteps, again.ResumeWith = 1e-3, 20, []string{"learning_rate", "max_steps"}
-	again.Stop = Stop{}
+	again.Stop = runfile.Stop{}
 	got, err := Train(context.Background(), &again, newEnv(t), Options{})
 	if err != nil || got.Steps != 20 || math.IsNaN(got.LastLoss) {
 		t.Errorf("with another rate: %+v, error %v", got, err)
@@ -349,7 +350,7 @@ func TestDivergenceEndsARun(t *testing.T) {
 // A loss above the limit for long ends a run as well.
 func TestLossAboveTheLimit(t *testing.T) {
 	c := smallConfig(t)
-	c.Stop = Stop{UnhealthySteps: 3, LossAbove: 1}
+	c.Stop = runfile.Stop{UnhealthySteps: 3, LossAbove: 1}
 	_, err := Train(context.Background(), c, newEnv(t), Options{})
 	if err == nil || !strings.Contains(err.Error(), "step 3: the run has diverged") {
 		t.Errorf("error %v", err)
@@ -363,7 +364,7 @@ func TestStepsWithoutTargets(t *testing.T) {
 		return fmt.Sprintf(`{"prompt": %q, "response": %q}`+"\n", prompt, answer)
 	}
 	good, endless := row("turn", "the wheel turns"), row(strings.Repeat("all of the row is prompt ", 10), "lost")
-	train := func(rows string, steps int) (*Summary, *Config, string) {
+	train := func(rows string, steps int) (*Summary, *runfile.Config, string) {
 		t.Helper()
 		c := smallConfig(t)
 		c.Model = writeModel(t, nil)

@@ -19,6 +19,7 @@ import (
 	"github.com/millrace/millrace/internal/vfs"
 	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/plan"
+	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/store"
 	"github.com/millrace/millrace/stream"
 	"github.com/millrace/millrace/trace"
@@ -49,11 +50,11 @@ const goHeapSlack = 16 << 20
 const hostShare = 0.9
 
 // request makes what a plan is asked for. Budgets that are auto come from the machine.
-func (e *Env) request(m *model.Model, n plan.Numerics, dev device.Info, mem Memory) (plan.Request, error) {
+func (e *Env) request(m *model.Model, n plan.Numerics, dev device.Info, mem runfile.Memory) (plan.Request, error) {
 	r := plan.Request{Model: m, Numerics: n, Device: dev, Machine: e.machine(dev, mem.Path), DeviceBytes: mem.Device.N, HostBytes: mem.Host.N,
 		RecomputeAll: mem.Recompute == "always"}
 	var err error
-	if r.DiskBytes, err = mem.diskBytes(e.files()); err != nil {
+	if r.DiskBytes, err = diskBytes(mem, e.files()); err != nil {
 		return r, err
 	}
 	if r.DeviceBytes == 0 && !dev.Unified {
@@ -92,8 +93,8 @@ func (e *Env) request(m *model.Model, n plan.Numerics, dev device.Info, mem Memo
 const diskShare = 0.9
 
 // diskBytes is the budget of the disk tier: what may be kept in the file system that holds Path.
-func (m Memory) diskBytes(fsys vfs.FS) (int64, error) {
-	if m.Disk.none || m.Disk.N == 0 && !m.Disk.auto {
+func diskBytes(m runfile.Memory, fsys vfs.FS) (int64, error) {
+	if m.Disk.IsNone() || m.Disk.N == 0 && !m.Disk.IsAuto() {
 		return 0, nil
 	}
 	if m.Path == "" {
@@ -107,7 +108,7 @@ func (m Memory) diskBytes(fsys vfs.FS) (int64, error) {
 	if m.Disk.N > 0 {
 		return min(m.Disk.N, free), nil
 	}
-	return max(int64(diskShare*float64(free))-m.kept, 1), nil // not 0, which is no disk at all
+	return max(int64(diskShare*float64(free)), 1), nil // not 0, which is no disk at all
 }
 
 // openSession reserves everything and has the weights filled. Extents that the plan keeps on disk go to stateDir.

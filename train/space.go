@@ -11,11 +11,12 @@ import (
 	"github.com/millrace/millrace/internal/vfs"
 	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/plan"
+	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/tensor"
 )
 
-// space is what a run takes of disks beside its state. steps is 0 where their number is not known.
-func (c *Config) space(p *plan.Plan, weights tensor.DType, steps int) *plan.Space {
+// spaceOf is what a run takes of disks beside its state. steps is 0 where their number is not known.
+func spaceOf(c *runfile.Config, p *plan.Plan, weights tensor.DType, steps int) *plan.Space {
 	params, _ := p.Model.Params()
 	s := &plan.Space{CheckpointBytes: plan.CheckpointBytes(p.Model, p.Numerics), AllKept: c.Save.Keep == 0, ModelBytes: params * weights.Bytes(), Models: 1}
 	kept := c.Save.Keep
@@ -23,7 +24,7 @@ func (c *Config) space(p *plan.Plan, weights tensor.DType, steps int) *plan.Spac
 		s.Models++
 		kept++
 	}
-	saves := c.saves(steps, p.Predicted.StepSeconds)
+	saves := savesOf(c, steps, p.Predicted.StepSeconds)
 	s.Checkpoints = min(kept+1, saves)
 	if s.AllKept {
 		s.Checkpoints = 1 // at the least; how many come depends on how long it runs
@@ -32,14 +33,17 @@ func (c *Config) space(p *plan.Plan, weights tensor.DType, steps int) *plan.Spac
 		s.Checkpoints = 0
 	}
 	s.PeakBytes = max(int64(s.Checkpoints)*s.CheckpointBytes, int64(min(max(kept, 1), saves))*s.CheckpointBytes+int64(s.Models)*s.ModelBytes)
-	if sameDrive(c.memory().Path, c.OutputDir) {
+	if sameDrive(c.Budgets().Path, c.OutputDir) {
 		s.StateBytes = p.DiskBytes
 	}
 	return s
 }
 
-// saves is how often a run saves at most, if steps do not take longer than twice what is predicted; 0 is for one that is not to save.
-func (c *Config) saves(steps int, stepSec float64) int {
+// mostSaves bounds the number of saves of a run whose steps take for ever.
+const mostSaves = 1_000_000_000
+
+// savesOf is how often a run saves at most, if steps do not take longer than twice what is predicted; 0 is for one that is not to save.
+func savesOf(c *runfile.Config, steps int, stepSec float64) int {
 	switch {
 	case c.Save.Every == 0 && c.Save.Minutes == 0 && !c.Save.AtEnd && !c.Save.Best:
 		return 0
@@ -51,7 +55,7 @@ func (c *Config) saves(steps int, stepSec float64) int {
 		n += steps / c.Save.Every
 	}
 	if c.Save.Minutes > 0 {
-		n += int(min(2*stepSec*float64(steps)/60/c.Save.Minutes, mostSteps))
+		n += int(min(2*stepSec*float64(steps)/60/c.Save.Minutes, mostSaves))
 	}
 	if c.Save.Best && c.Eval.Every > 0 {
 		n += steps / c.Eval.Every
@@ -60,7 +64,7 @@ func (c *Config) saves(steps int, stepSec float64) int {
 }
 
 // spaceToLeave is what the checkpoints that a run may have at once take beside those that it has.
-func (e *Env) spaceToLeave(c *Config, m *model.Model, n plan.Numerics) (int64, error) {
+func (e *Env) spaceToLeave(c *runfile.Config, m *model.Model, n plan.Numerics) (int64, error) {
 	steps, err := checkpoint.Steps(e.files(), checkpointsDir(c))
 	if err != nil {
 		return 0, err
@@ -95,7 +99,7 @@ func (t *trainer) checkSpace() error {
 	s.PeakBytes = max(s.PeakBytes-int64(min(len(steps), s.Checkpoints))*s.CheckpointBytes, 0)
 	if s.Short() > 0 {
 		path := ""
-		if t.disk != nil && sameDrive(c.memory().Path, c.OutputDir) {
+		if t.disk != nil && sameDrive(c.Budgets().Path, c.OutputDir) {
 			path = ", set memory.path to another drive"
 		}
 		return fmt.Errorf("output_dir: up to %d checkpoints of %s at once and a model of %s need %s more, and %s are free there; lower save.keep (%d)%s, or set output_dir to a larger drive",

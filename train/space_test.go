@@ -12,6 +12,7 @@ import (
 
 	"github.com/millrace/millrace/internal/vfs"
 	"github.com/millrace/millrace/plan"
+	"github.com/millrace/millrace/runfile"
 )
 
 // roomFS is the system's files on a drive that has so much left.
@@ -48,7 +49,7 @@ func TestSpaceIsPlanned(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			run := func(free int64) (*plan.Plan, string, error) {
 				out := filepath.Join(t.TempDir(), "run")
-				c, err := parsed(t, fmt.Sprintf("model: %q\ntokenizer: bytes\nsequence_len: 32\nbatch_tokens: 64\nmax_steps: 4\ndatasets: [{path: %q, type: text}]\noutput_dir: %q\nsave: %s\n",
+				c, err := configOf(t, fmt.Sprintf("model: %q\ntokenizer: bytes\nsequence_len: 32\nbatch_tokens: 64\nmax_steps: 4\ndatasets: [{path: %q, type: text}]\noutput_dir: %q\nsave: %s\n",
 					model, text, out, c.save))
 				if err != nil {
 					t.Fatal(err)
@@ -122,12 +123,13 @@ func TestLeftStateIsFree(t *testing.T) {
 	if left < info.Size() || left > 2*info.Size() {
 		t.Skipf("a file of %d bytes takes %d here", info.Size(), left)
 	}
-	m := Memory{Disk: Bytes{N: 1 << 50}, Path: dir}
-	if got, err := m.diskBytes(roomFS{free: 5 << 20}); err != nil || got != 5<<20+left {
+	m := runfile.Memory{Disk: runfile.Bytes{N: 1 << 50}, Path: dir}
+	if got, err := diskBytes(m, roomFS{free: 5 << 20}); err != nil || got != 5<<20+left {
 		t.Errorf("%d bytes may be used, %v; want %d", got, err, 5<<20+left)
 	}
-	m = Memory{Disk: Bytes{auto: true}, Path: dir, kept: 1 << 20}
-	if got, err := m.diskBytes(roomFS{free: 5 << 20}); err != nil || got != int64(diskShare*float64(5<<20+left))-1<<20 {
+	auto, _ := runfile.ParseBytes("auto")
+	m = runfile.Memory{Disk: auto, Path: dir}
+	if got, err := diskBytes(m, roomFS{free: 5 << 20}); err != nil || got != int64(diskShare*float64(5<<20+left)) {
 		t.Errorf("%d bytes may be used, %v", got, err)
 	}
 }

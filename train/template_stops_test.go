@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/millrace/millrace/data"
+	"github.com/millrace/millrace/runfile"
 )
 
 // The ids at which a generation ends, as generation_config.json and config.json list them, end the turns that a chat template leaves
@@ -26,7 +27,7 @@ func TestStopsOfTheTemplate(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, want := range map[string][]int32{"auto": {7, 9, 560, 561}, "bytes": nil} {
-		r, err := src.openReader(&Config{Tokenizer: name})
+		r, err := src.openReader(&runfile.Config{Tokenizer: name})
 		if err != nil {
 			t.Fatal(err)
 		}

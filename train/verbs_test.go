@@ -17,6 +17,7 @@ import (
 	"github.com/millrace/millrace/hf"
 	"github.com/millrace/millrace/hf/hub/hubtest"
 	"github.com/millrace/millrace/model/modeltest"
+	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/tensor"
 )
 
@@ -119,7 +120,7 @@ func TestGradientsAgreeWithPyTorch(t *testing.T) {
 			}
 			for _, compute := range []string{"f32", "bf16"} {
 				var bits [2][]byte
-				for i, m := range []Memory{{}, budget(t, "2MiB")} {
+				for i, m := range []runfile.Memory{{}, budget(t, "2MiB")} {
 					o.Compute, o.Memory, o.Out = compute, m, filepath.Join(dir, compute)
 					if _, err := Gradients(context.Background(), newEnv(t), o); err != nil {
 						t.Fatal(err)
@@ -340,7 +341,7 @@ func TestPreview(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "qa.jsonl")
 	write(t, path, `{"prompt":"ab","response":"cde"}`+"\n"+`{"prompt":"`+strings.Repeat("x", 20)+`","response":"y"}`+"\n")
-	c := Defaults()
+	c := runfile.Defaults()
 	c.Model, c.Tokenizer, c.SequenceLen = writeConfig(t, nil), "bytes", 16
 	c.Datasets = []data.Source{{Path: path, Type: data.PromptResponse}}
 	var shown []PreviewExample
@@ -384,7 +385,7 @@ func TestTrainOnTheHub(t *testing.T) {
 		}
 	}
 	t.Setenv("HF_HUB_OFFLINE", "1")
-	again, err := ReadConfig(filepath.Join(c.OutputDir, "run.yaml"), []string{"output_dir=" + filepath.Join(t.TempDir(), "again")})
+	again, err := runfile.Read(filepath.Join(c.OutputDir, "run.yaml"), []string{"output_dir=" + filepath.Join(t.TempDir(), "again")})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -423,7 +424,7 @@ func TestTrainOnTheHub(t *testing.T) {
 
 func TestBenchmark(t *testing.T) {
 	o := BenchOptions{Model: writeConfig(t, nil), SequenceLen: 32, Tokens: 128, Steps: 3, Warmup: 1}
-	for _, m := range []Memory{{}, budget(t, "4MiB")} {
+	for _, m := range []runfile.Memory{{}, budget(t, "4MiB")} {
 		o.Memory = m
 		r, err := Benchmark(context.Background(), newEnv(t), o)
 		if err != nil {
@@ -445,7 +446,7 @@ func TestBenchmark(t *testing.T) {
 	}
 
 	// With less host memory state goes to disk, and what the disk does is counted.
-	o.Moments, o.Memory = "8bit", Memory{Path: t.TempDir(), Disk: Bytes{auto: true}, Host: Bytes{N: 1 << 30}}
+	o.Moments, o.Memory = "8bit", runfile.Memory{Path: t.TempDir(), Disk: budget(t, "auto").Device, Host: runfile.Bytes{N: 1 << 30}}
 	o.Model, o.Steps = writeConfig(t, map[string]any{"num_hidden_layers": 9}), 1
 	env := newEnv(t)
 	env.program = 1
@@ -463,7 +464,7 @@ func TestBenchmark(t *testing.T) {
 
 // A plan needs config.json only.
 func TestPlanFor(t *testing.T) {
-	c := Defaults()
+	c := runfile.Defaults()
 	c.Model, c.SequenceLen, c.BatchTokens = writeConfig(t, nil), 64, 256
 	c.Datasets = []data.Source{{Path: "not read", Type: data.Text}}
 	p, err := PlanFor(context.Background(), newEnv(t), &c, PlanOptions{})
@@ -483,7 +484,7 @@ func TestPlanFor(t *testing.T) {
 
 // A plan for this machine says when that has less memory than the run takes; a named machine is another one.
 func TestPlanForLessMemoryThanItTakes(t *testing.T) {
-	c := Defaults()
+	c := runfile.Defaults()
 	c.Model, c.SequenceLen, c.BatchTokens = "none", 64, 256
 	c.Datasets = []data.Source{{Path: "not read", Type: data.Text}}
 	c.Memory.Host = budget(t, "900TiB").Device
@@ -548,7 +549,7 @@ func TestTooLittleMemoryComesBeforeTheData(t *testing.T) {
 	c.Memory = budget(t, "1kB")
 	_, err = Train(context.Background(), c, newEnv(t), Options{})
 	refused(t, err, "makes it fit: memory.device=")
-	c.Memory = Memory{}
+	c.Memory = runfile.Memory{}
 	_, err = Train(context.Background(), c, newEnv(t), Options{})
 	refused(t, err, "not there.jsonl")
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/millrace/millrace/internal/spelling"
 	"github.com/millrace/millrace/plan"
+	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/trace"
 	"github.com/millrace/millrace/train"
 )
@@ -52,7 +53,7 @@ func (c *benchCmd) Run(p *program) error {
 	if err != nil {
 		return err
 	}
-	if m.Disk, err = train.ParseBytes(c.MemoryDisk); err != nil {
+	if m.Disk, err = runfile.ParseBytes(c.MemoryDisk); err != nil {
 		return badFlag("--memory-disk: %w", err)
 	}
 	m.Path, m.Recompute = c.MemoryPath, c.Recompute
@@ -60,7 +61,7 @@ func (c *benchCmd) Run(p *program) error {
 		return badFlag("--micro-batch, --head-chunk and --block-chunk must be positive")
 	}
 	r, err := train.Benchmark(p.ctx, p.env, train.BenchOptions{Shape: c.Shape, Model: c.Model, SequenceLen: c.SequenceLen, Tokens: c.Tokens,
-		Steps: c.Steps, Warmup: c.Warmup, MicroBatch: train.Auto(c.MicroBatch), HeadChunk: train.Auto(c.HeadChunk), BlockChunk: train.Auto(c.BlockChunk), Compute: c.Compute,
+		Steps: c.Steps, Warmup: c.Warmup, MicroBatch: runfile.Auto(c.MicroBatch), HeadChunk: runfile.Auto(c.HeadChunk), BlockChunk: runfile.Auto(c.BlockChunk), Compute: c.Compute,
 		Moments: c.Moments, MaxGradNorm: c.MaxGradNorm, Memory: m, Device: c.Device, Stream: c.Stream, AliasLayers: c.AliasLayers, TracePath: c.Trace,
 		DryRun: c.DryRun})
 	if err != nil {

@@ -7,8 +7,7 @@ import (
 	"testing"
 
 	"github.com/alecthomas/kong"
-
-	"github.com/millrace/millrace/train"
+	"github.com/millrace/millrace/runfile"
 )
 
 func doc(t *testing.T, name string) string {
@@ -27,7 +26,7 @@ func keys(t reflect.Type, prefix string, found func(string)) {
 		name, _, _ := strings.Cut(f.Tag.Get("yaml"), ",")
 		switch {
 		case name == "":
-		case f.Type.Kind() == reflect.Struct && f.Type != reflect.TypeFor[train.Bytes]():
+		case f.Type.Kind() == reflect.Struct && f.Type != reflect.TypeFor[runfile.Bytes]():
 			keys(f.Type, prefix+name+".", found)
 		case f.Type.Kind() == reflect.Slice && f.Type.Elem().Kind() == reflect.Struct:
 			found(prefix + name)
@@ -41,7 +40,7 @@ func keys(t reflect.Type, prefix string, found func(string)) {
 func TestDocsNameEveryKey(t *testing.T) {
 	text := doc(t, "run-yaml.md")
 	n := 0
-	keys(reflect.TypeFor[train.Config](), "", func(key string) {
+	keys(reflect.TypeFor[runfile.Config](), "", func(key string) {
 		n++
 		if !strings.Contains(text, "`"+key+"`") {
 			t.Errorf("docs/run-yaml.md does not have %s", key)
@@ -73,7 +72,7 @@ func TestDocsNameEveryFlag(t *testing.T) {
 // The run files of examples are read; what they name need not be there.
 func TestExamplesAreRunFiles(t *testing.T) {
 	for _, name := range []string{"demo", "smollm2-gsm8k"} {
-		if _, err := train.ReadConfig("../../examples/"+name+"/run.yaml", nil); err != nil {
+		if _, err := runfile.Read("../../examples/"+name+"/run.yaml", nil); err != nil {
 			t.Error(err)
 		}
 	}

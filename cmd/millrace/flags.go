@@ -8,6 +8,7 @@ import (
 	"os"
 
 	"github.com/millrace/millrace/internal/terminal"
+	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/train"
 )
 
@@ -17,9 +18,9 @@ type runFile struct {
 	Set  []string `sep:"none" placeholder:"KEY=VALUE" help:"Set a key of the run file, such as learning_rate=1e-5 or memory.device=2GiB. May be repeated."`
 }
 
-func (r *runFile) read() (*train.Config, error) { return readRunFile(r.File, r.Set) }
+func (r *runFile) read() (*runfile.Config, error) { return readRunFile(r.File, r.Set) }
 
-func readRunFile(path string, set []string) (*train.Config, error) {
+func readRunFile(path string, set []string) (*runfile.Config, error) {
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
 		return nil, badFlag("run file %s: there is no such file; name one, or write it (millrace train --help shows how)", path)
 	}
@@ -27,8 +28,8 @@ func readRunFile(path string, set []string) (*train.Config, error) {
 }
 
 // readConfig is the configuration that a run file, if there is one, and the settings after it make.
-func readConfig(path string, set []string) (*train.Config, error) {
-	c, err := train.ReadConfig(path, set)
+func readConfig(path string, set []string) (*runfile.Config, error) {
+	c, err := runfile.Read(path, set)
 	return c, train.BadRequest(err)
 }
 
@@ -39,13 +40,13 @@ type where struct {
 	MemoryHost   string `default:"auto" placeholder:"SIZE" help:"Host memory to use at most."`
 }
 
-func (w *where) memory() (train.Memory, error) {
-	var m train.Memory
+func (w *where) memory() (runfile.Memory, error) {
+	var m runfile.Memory
 	var err error
-	if m.Device, err = train.ParseBytes(w.MemoryDevice); err != nil {
+	if m.Device, err = runfile.ParseBytes(w.MemoryDevice); err != nil {
 		return m, badFlag("--memory-device: %w", err)
 	}
-	if m.Host, err = train.ParseBytes(w.MemoryHost); err != nil {
+	if m.Host, err = runfile.ParseBytes(w.MemoryHost); err != nil {
 		return m, badFlag("--memory-host: %w", err)
 	}
 	return m, nil

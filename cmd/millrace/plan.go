@@ -7,6 +7,7 @@ import (
 	"runtime/debug"
 
 	"github.com/millrace/millrace/plan"
+	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/train"
 )
 
@@ -51,7 +52,7 @@ func (c *planCmd) Run(p *program) error {
 	}
 	o := train.PlanOptions{Machine: c.Machine, Shape: c.Shape}
 	if c.TBW != "" {
-		rated, err := train.ParseBytes(c.TBW)
+		rated, err := runfile.ParseBytes(c.TBW)
 		if err != nil || rated.N == 0 {
 			return badFlag("--tbw %q: write what the drive is rated for, such as 600TB", c.TBW)
 		}
@@ -114,7 +115,7 @@ type planResult struct {
 }
 
 // read reads the run file or, for a model alone, makes one with data that a plan does not look at.
-func (c *planCmd) read() (*train.Config, error) {
+func (c *planCmd) read() (*runfile.Config, error) {
 	if c.Model != "" && c.Shape != "" {
 		return nil, badFlag("--model and --shape: give one of them")
 	}

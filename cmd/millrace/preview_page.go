@@ -5,6 +5,7 @@ import (
 	"io"
 	"strings"
 
+	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/train"
 )
 
@@ -22,7 +23,7 @@ type pageExample struct {
 }
 
 // previewPage writes a page with every token of the examples. It stands alone: no script, nothing from the net.
-func previewPage(w io.Writer, examples []train.PreviewExample, s *train.PreviewSummary, c *train.Config) error {
+func previewPage(w io.Writer, examples []train.PreviewExample, s *train.PreviewSummary, c *runfile.Config) error {
 	var all []pageExample
 	for i, e := range examples {
 		p := pageExample{Number: i + 1, Tokens: len(e.InputIDs), Trained: counted(e.Labels)}

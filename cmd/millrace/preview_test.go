@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/train"
 )
 
@@ -12,7 +13,7 @@ func TestPreviewPage(t *testing.T) {
 	e := train.PreviewExample{InputIDs: []int32{7, 8, 9}, Labels: []int32{-100, 8, -100}, Tokens: []string{"<script>", " a\n", "\xe2\x82"}}
 	var b bytes.Buffer
 	s := &train.PreviewSummary{Documents: 2, Tokens: 9, TargetTokens: 4, LongestDoc: 5, SkippedRows: 1, HeldOut: 3, Dropped: 1, CutTokens: 6, Packed: 1, Rows: 1, Efficiency: 0.5}
-	if err := previewPage(&b, []train.PreviewExample{e}, s, &train.Config{Model: "a&b", SequenceLen: 8}); err != nil {
+	if err := previewPage(&b, []train.PreviewExample{e}, s, &runfile.Config{Model: "a&b", SequenceLen: 8}); err != nil {
 		t.Fatal(err)
 	}
 	page := b.String()

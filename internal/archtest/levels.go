@@ -10,7 +10,7 @@ var levels = [][]string{
 	3: {"nn", "optim"},
 	4: {"model", "model/modeltest"},
 	5: {"plan", "plan/plantest"},
-	6: {"stream", "checkpoint"},
+	6: {"stream", "checkpoint", "runfile"},
 	7: {"train"},
 	8: {"cmd/...", "benchmarks", "benchmarks/...", "examples/..."},
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/millrace/millrace/device/cuda/standin"
 	"github.com/millrace/millrace/device/null"
 	"github.com/millrace/millrace/internal/hostmem"
+	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/train"
 )
 
@@ -56,7 +57,7 @@ func plans(args []string) int {
 				set = append(set, args[i+1])
 			}
 		}
-		config, err := train.ReadConfig(args[1], set)
+		config, err := runfile.Read(args[1], set)
 		if err != nil {
 			return err
 		}

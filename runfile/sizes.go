@@ -1,4 +1,4 @@
-package train
+package runfile
 
 import (
 	"fmt"
@@ -42,6 +42,12 @@ func ParseBytes(s string) (Bytes, error) {
 	}
 	return Bytes{}, fmt.Errorf("size %q: write a number with a unit, such as 20GiB or 500MB, or auto", s)
 }
+
+// IsAuto reports whether it was said to be auto, and not only left out.
+func (b Bytes) IsAuto() bool { return b.auto }
+
+// IsNone reports whether it was said to be none.
+func (b Bytes) IsNone() bool { return b.none }
 
 // UnmarshalYAML reads what ParseBytes reads.
 func (b *Bytes) UnmarshalYAML(unmarshal func(any) error) error {
@@ -100,4 +106,40 @@ func (a Auto) MarshalYAML() (any, error) {
 		return "auto", nil
 	}
 	return int(a), nil
+}
+
+// Cuts are the sizes of a configuration as a plan has them.
+func (s Sizes) Cuts() plan.Cuts {
+	return plan.Cuts{MicroBatch: int(s.MicroBatch), HeadChunk: int(s.HeadChunk), BlockChunk: int(s.BlockChunk)}
+}
+
+// Or is s, where asked leaves it the choice.
+func (s Sizes) Or(asked Sizes) Sizes {
+	for _, size := range []struct{ is, asked *Auto }{{&s.MicroBatch, &asked.MicroBatch}, {&s.HeadChunk, &asked.HeadChunk}, {&s.BlockChunk, &asked.BlockChunk}} {
+		if *size.asked > 0 || *size.is == 0 {
+			*size.is = *size.asked
+		}
+	}
+	return s
+}
+
+// Sizes are cuts that set the order of sums, and with it the last bits of a result. What is auto is chosen so that the run
+// fits its memory budgets; the run.yaml in the output directory has what was chosen.
+type Sizes struct {
+	MicroBatch Auto `yaml:"micro_batch"` // sequences that one operation sees
+	HeadChunk  Auto `yaml:"head_chunk"`  // positions whose logits are computed together
+	BlockChunk Auto `yaml:"block_chunk"` // positions that a block's norms, projections and MLP take at once
+}
+
+// Memory are the budgets.
+type Memory struct {
+	Device Bytes  `yaml:"device"`
+	Host   Bytes  `yaml:"host"`
+	Disk   Bytes  `yaml:"disk"`
+	Path   string `yaml:"path,omitempty"`
+	// Recompute is auto, or always: nothing is kept for the backward pass but the layers' inputs, even where memory is left.
+	Recompute string `yaml:"recompute,omitempty"`
+	// MaxWritePerDay is what may be written to drives in a day, by the disk tier and by checkpoints: the run slows down
+	// to stay below it. The zero value is no limit.
+	MaxWritePerDay Bytes `yaml:"max_write_per_day,omitempty"`
 }

@@ -1,4 +1,4 @@
-package train
+package runfile
 
 import (
 	"bytes"
@@ -15,8 +15,8 @@ import (
 	"github.com/goccy/go-yaml/parser"
 )
 
-// maxRunFileBytes bounds what is parsed: the longest run file that makes sense has some kB.
-const maxRunFileBytes = 256 << 10
+// MaxBytes bounds what is parsed: the longest run file that makes sense has some kB.
+const MaxBytes = 256 << 10
 
 // maxMarks bounds each of YAML's marks, since the parser's time grows with the square of some: 100,000 of [ take it half a minute.
 const maxMarks = 10_000
@@ -53,8 +53,8 @@ func (c *Config) parse(doc []byte) error {
 
 // plainText is a document without the mark that some editors begin a file with, if all of it can be read as text.
 func plainText(doc []byte) ([]byte, error) {
-	if len(doc) > maxRunFileBytes {
-		return nil, lineErrors{{0, fmt.Sprintf("more than %d KiB: this is not a run file; name another", maxRunFileBytes>>10)}}
+	if len(doc) > MaxBytes {
+		return nil, lineErrors{{0, fmt.Sprintf("more than %d KiB: this is not a run file; name another", MaxBytes>>10)}}
 	}
 	if bytes.HasPrefix(doc, []byte("\xff\xfe")) || bytes.HasPrefix(doc, []byte("\xfe\xff")) {
 		return nil, lineErrors{{0, "it is UTF-16; save it as UTF-8"}}

@@ -1,4 +1,4 @@
-package train
+package runfile
 
 import (
 	"errors"
@@ -68,29 +68,6 @@ type Precision struct {
 	Moments string `yaml:"moments"` // f32, 8bit
 }
 
-// Sizes are cuts that set the order of sums, and with it the last bits of a result. What is auto is chosen so that the run
-// fits its memory budgets; the run.yaml in the output directory has what was chosen.
-type Sizes struct {
-	MicroBatch Auto `yaml:"micro_batch"` // sequences that one operation sees
-	HeadChunk  Auto `yaml:"head_chunk"`  // positions whose logits are computed together
-	BlockChunk Auto `yaml:"block_chunk"` // positions that a block's norms, projections and MLP take at once
-}
-
-// Memory are the budgets.
-type Memory struct {
-	Device Bytes  `yaml:"device"`
-	Host   Bytes  `yaml:"host"`
-	Disk   Bytes  `yaml:"disk"`
-	Path   string `yaml:"path,omitempty"`
-	// Recompute is auto, or always: nothing is kept for the backward pass but the layers' inputs, even where memory is left.
-	Recompute string `yaml:"recompute,omitempty"`
-	// MaxWritePerDay is what may be written to drives in a day, by the disk tier and by checkpoints: the run slows down
-	// to stay below it. The zero value is no limit.
-	MaxWritePerDay Bytes `yaml:"max_write_per_day,omitempty"`
-
-	kept int64 // of the drive of Path, to be left to checkpoints where Disk is auto
-}
-
 // Eval is the evaluation during training.
 type Eval struct {
 	Datasets []data.Source `yaml:"datasets,omitempty"`
@@ -107,6 +84,13 @@ type Save struct {
 	Fallback string  `yaml:"fallback,omitempty"` // a directory for what cannot be saved in OutputDir
 }
 
+// Stop says when a run has diverged.
+type Stop struct {
+	// UnhealthySteps in a row end the run: steps whose gradient norm or loss is not finite, or whose loss is above LossAbove. 0: none do.
+	UnhealthySteps int     `yaml:"unhealthy_steps"`
+	LossAbove      float64 `yaml:"loss_above,omitempty"` // 0: any loss that is finite is healthy
+}
+
 // Defaults is the configuration that a file changes.
 func Defaults() Config {
 	return Config{
@@ -121,9 +105,9 @@ func Defaults() Config {
 	}
 }
 
-// ReadConfig reads run.yaml and the key=value settings that follow it, and checks all that can be checked without opening
+// Read reads run.yaml and the key=value settings that follow it, and checks all that can be checked without opening
 // another file. With an empty path there are only the settings.
-func ReadConfig(path string, set []string) (*Config, error) {
+func Read(path string, set []string) (*Config, error) {
 	c := Defaults()
 	if path != "" {
 		doc, err := readRunFile(path)
@@ -149,7 +133,7 @@ func readRunFile(path string) ([]byte, error) {
 		return nil, err
 	}
 	defer f.Close()
-	doc, err := io.ReadAll(io.LimitReader(f, maxRunFileBytes+1))
+	doc, err := io.ReadAll(io.LimitReader(f, MaxBytes+1))
 	return doc, err
 }
 
@@ -251,7 +235,7 @@ func (c *Config) Check() error {
 		return bad("memory.recompute is %q: use auto or always", c.Memory.Recompute)
 	case c.Save.Every < 0 || c.Save.Keep < 0 || !(c.Save.Minutes >= 0) || math.IsInf(c.Save.Minutes, 0):
 		return bad("save: every (%d), keep (%d) and minutes (%v) must not be negative", c.Save.Every, c.Save.Keep, c.Save.Minutes)
-	case c.Save.Fallback != "" && absolute(c.Save.Fallback) == absolute(c.OutputDir):
+	case c.Save.Fallback != "" && Absolute(c.Save.Fallback) == Absolute(c.OutputDir):
 		return bad("save.fallback is output_dir: name a directory on another disk")
 	case c.Stop.UnhealthySteps < 0 || !(c.Stop.LossAbove >= 0) || math.IsInf(c.Stop.LossAbove, 0):
 		return bad("stop: unhealthy_steps (%d) and loss_above (%v) must not be negative", c.Stop.UnhealthySteps, c.Stop.LossAbove)
@@ -264,7 +248,7 @@ func (c *Config) Check() error {
 	case c.OutputDir == "":
 		return bad("output_dir is empty: name a directory for the results")
 	}
-	if _, err := c.types(); err != nil {
+	if _, err := c.Types(); err != nil {
 		return err
 	}
 	for _, key := range c.ResumeWith {
@@ -284,8 +268,8 @@ func (c *Config) Check() error {
 // evaluates reports whether there are held-out data.
 func (c *Config) evaluates() bool { return len(c.Eval.Datasets) > 0 || c.ValSize > 0 }
 
-// types are the numerics that say what is computed and kept in which type.
-func (c *Config) types() (n plan.Numerics, err error) {
+// Types are the numerics that say what is computed and kept in which type.
+func (c *Config) Types() (n plan.Numerics, err error) {
 	n.Compute, err = tensor.ParseDType(c.Precision.Compute)
 	if err != nil || n.Compute != tensor.BF16 && n.Compute != tensor.F32 {
 		return n, fmt.Errorf("precision.compute is %q: use bf16 or f32", c.Precision.Compute)
@@ -302,19 +286,30 @@ func (c *Config) types() (n plan.Numerics, err error) {
 	return n, nil
 }
 
-// adamW are AdamW's constants.
-func (c *Config) adamW() optim.AdamW {
+// AdamW are AdamW's constants.
+func (c *Config) AdamW() optim.AdamW {
 	return optim.AdamW{Beta1: c.AdamBetas[0], Beta2: c.AdamBetas[1], Eps: c.AdamEps, WeightDecay: c.WeightDecay}
 }
 
 // YAML is the configuration as a run file.
 func (c *Config) YAML() ([]byte, error) { return yaml.Marshal(c) }
 
-// memory are the budgets, with a place for the disk tier.
-func (c *Config) memory() Memory {
+// Budgets are the budgets, with a place for the disk tier.
+func (c *Config) Budgets() Memory {
 	m := c.Memory
 	if m.Path == "" {
 		m.Path = filepath.Join(c.OutputDir, "state")
 	}
 	return m
+}
+
+// Wants is what the run wants of its plan.
+func (c *Config) Wants() plan.Wants { return plan.Wants{NoClip: c.MaxGradNorm == 0} }
+
+// Absolute is a path from the root of the file system.
+func Absolute(path string) string {
+	if full, err := filepath.Abs(path); err == nil {
+		return full
+	}
+	return filepath.Clean(path)
 }

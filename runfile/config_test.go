@@ -1,4 +1,4 @@
-package train
+package runfile
 
 import (
 	"os"
@@ -18,7 +18,7 @@ func parsed(t testing.TB, doc string, set ...string) (*Config, error) {
 	if err := os.WriteFile(path, []byte(doc), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	return ReadConfig(path, set)
+	return Read(path, set)
 }
 
 func TestConfigRoundTrip(t *testing.T) {
@@ -96,7 +96,7 @@ func TestConfigRefuses(t *testing.T) {
 	if _, err := parsed(t, smallRun, "nonsense"); err == nil {
 		t.Errorf("--set nonsense: %v", err)
 	}
-	if _, err := ReadConfig("no/such/run.yaml", nil); err == nil {
+	if _, err := Read("no/such/run.yaml", nil); err == nil {
 		t.Errorf("missing file: %v", err)
 	}
 }

@@ -1,4 +1,4 @@
-package train
+package runfile
 
 // What some keys of other trainers have in common.
 const (
