@@ -109,3 +109,9 @@ func (l Lanes) Plus(m Lanes) Lanes {
 func (l Lanes) Times(x float64) Lanes {
 	return Lanes{l.Fetch * x, l.Compute * x, l.Drain * x, l.Update * x, l.Disk * x}
 }
+
+// Median is the middle of sorted numbers.
+func Median(sorted []float64) float64 {
+	n := len(sorted)
+	return (sorted[(n-1)/2] + sorted[n/2]) / 2
+}

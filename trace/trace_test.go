@@ -357,3 +357,11 @@ func BenchmarkRecord(b *testing.B) {
 		r.Record(Compute, "forward", 1, start, r.Now())
 	}
 }
+
+func TestMedian(t *testing.T) {
+	for want, sorted := range map[float64][]float64{2: {1, 2, 9}, 1.5: {1, 2}, 7: {7}} {
+		if got := Median(sorted); got != want {
+			t.Errorf("of %v: %v, want %v", sorted, got, want)
+		}
+	}
+}

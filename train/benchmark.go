@@ -11,12 +11,14 @@ import (
 
 	"github.com/millrace/millrace/batch"
 	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/internal/hostmem"
 	"github.com/millrace/millrace/internal/rng"
 	"github.com/millrace/millrace/internal/vfs"
 	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/optim"
 	"github.com/millrace/millrace/plan"
+	"github.com/millrace/millrace/probe"
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/stream"
 	"github.com/millrace/millrace/trace"
@@ -151,8 +153,8 @@ func (o *BenchOptions) check() error {
 // timed from norm to norm, so the update that belongs to it runs below the forward pass of the next. All blocks begin with the
 // same weights, and so do tiles of one size: that changes no amount of work.
 func Benchmark(ctx context.Context, env *Env, o BenchOptions) (r *BenchResult, err error) {
-	var ask asking
-	defer ask.judge(&err)
+	var ask blame.Asking
+	defer ask.Judge(&err)
 	if err := o.check(); err != nil {
 		return nil, err
 	}
@@ -180,14 +182,14 @@ func Benchmark(ctx context.Context, env *Env, o BenchOptions) (r *BenchResult, e
 		}
 		defer b.trace.Abort()
 	}
-	b.machine, b.guess = env.measured(b.info, o.Memory.Path)
+	b.machine, b.guess = probe.Measured(env.CacheDir, b.info, o.Memory.Path)
 	if err := b.makePlan(ctx, n); err != nil {
 		return nil, err
 	}
 	if b.guess != "" {
 		env.say("planned by a guess, since %s: run `millrace probe --device %s` first", b.guess, cmp.Or(o.Device, "auto"))
 	}
-	ask.isOver = true
+	ask.IsOver = true
 	if o.DryRun {
 		return b.planned(), nil
 	}
@@ -269,7 +271,7 @@ func (b *benchmark) measure(ctx context.Context, s *session) (*BenchResult, erro
 	steady := b.plan.Schedule(plan.Steady)
 	s.engine.Trace = trace.NewRecorder(len(steady.Ops)) // all of a step
 	bar := b.env.bar("measuring steps")
-	defer bar.end()
+	defer bar.End()
 	var times, losses []float64
 	var busy time.Duration // of the disk, before what is measured
 	for step := 1; step <= b.Warmup+b.Steps; step++ {
@@ -290,7 +292,7 @@ func (b *benchmark) measure(ctx context.Context, s *session) (*BenchResult, erro
 			times = append(times, time.Since(begin).Seconds())
 			losses = append(losses, result.LossSum/float64(batch.Targets))
 		}
-		bar.set(int64(step), int64(b.Warmup+b.Steps))
+		bar.Set(int64(step), int64(b.Warmup+b.Steps))
 	}
 	lanes := s.engine.Trace.TakeBusy()
 	if s.disk != nil {
@@ -355,7 +357,7 @@ func (b *benchmark) result(times, losses []float64, lanes trace.Lanes) *BenchRes
 	}
 	slices.Sort(times)
 	r := b.planned()
-	r.Steps, r.StepSec, r.StepMinSec, r.StepMaxSec = b.Steps, median(times), times[0], times[len(times)-1]
+	r.Steps, r.StepSec, r.StepMinSec, r.StepMaxSec = b.Steps, trace.Median(times), times[0], times[len(times)-1]
 	r.Lanes, r.BusyShares = lanes, lanes.Times(float64(len(times))/sum)
 	r.LossFirst, r.Loss = losses[0], losses[len(losses)-1]
 	r.TokensPerSec = float64(b.Tokens) / r.StepSec
@@ -369,12 +371,6 @@ func (b *benchmark) result(times, losses []float64, lanes trace.Lanes) *BenchRes
 func lanesOf(sec [plan.Lanes]float64) trace.Lanes {
 	return trace.Lanes{Fetch: sec[plan.LaneFetch], Compute: sec[plan.LaneCompute], Drain: sec[plan.LaneDrain],
 		Update: sec[plan.LaneUpdate], Disk: sec[plan.LaneDisk]}
-}
-
-// median is the middle of sorted numbers.
-func median(sorted []float64) float64 {
-	n := len(sorted)
-	return (sorted[(n-1)/2] + sorted[n/2]) / 2
 }
 
 // randomBatch is a step of rows full of random tokens.

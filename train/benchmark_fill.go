@@ -5,6 +5,7 @@ import (
 	"runtime"
 	"runtime/debug"
 
+	"github.com/millrace/millrace/internal/fault"
 	"github.com/millrace/millrace/internal/hostmem"
 	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/optim"
@@ -26,7 +27,7 @@ func (s *session) fillAlike(ctx context.Context, wanted func(part int) bool) err
 		}
 	}
 	bar := s.env.bar("initializing")
-	defer bar.end()
+	defer bar.End()
 	defer debug.FreeOSMemory() // what filling takes is not in the plan
 	groups := map[like][]int{}
 	var order []like
@@ -62,13 +63,13 @@ func (s *session) fillAlike(ctx context.Context, wanted func(part int) bool) err
 		for _, part := range groups[key] {
 			extents = append(extents, specs[part]...)
 		}
-		if err := share(ctx, len(extents), writers, func(i int) error {
+		if err := fault.Share(ctx, len(extents), writers, func(i int) error {
 			return stream.WriteExtent(ctx, s.store, extents[i], bytes[extents[i].Kind])
 		}); err != nil {
 			return err
 		}
 		done += int64(len(groups[key]))
-		bar.set(done, int64(len(s.plan.Model.Parts)))
+		bar.Set(done, int64(len(s.plan.Model.Parts)))
 	}
 	return nil
 }
@@ -82,7 +83,7 @@ func initShared(ctx context.Context, m *model.Model, p *model.Part, values model
 	if p.Layout.StateElems != n {
 		piece = max(n, 1) // frozen tensors: the halves of a piece begin at different elements
 	}
-	return share(ctx, int((n+piece-1)/piece), runtime.GOMAXPROCS(0), func(i int) error {
+	return fault.Share(ctx, int((n+piece-1)/piece), runtime.GOMAXPROCS(0), func(i int) error {
 		first := int64(i) * piece
 		m.InitPart(1, p, model.Values{First: first, F32: pieceOf(values.F32, first, piece), High: pieceOf(values.High, first, piece),
 			Low: pieceOf(values.Low, first, piece)})

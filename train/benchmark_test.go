@@ -2,19 +2,18 @@ package train
 
 import (
 	"context"
-	"errors"
 	"math"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/plan"
+	"github.com/millrace/millrace/probe"
 	"github.com/millrace/millrace/store"
 	"github.com/millrace/millrace/trace"
 )
@@ -195,33 +194,6 @@ func TestInitShared(t *testing.T) {
 	}
 }
 
-// All things are done once; after an error, and when the context ends, no more begin.
-func TestShare(t *testing.T) {
-	ctx, cancel := context.WithCancel(context.Background())
-	var done [100]atomic.Int32
-	if err := share(ctx, len(done), 3, func(i int) error { done[i].Add(1); return nil }); err != nil {
-		t.Fatal(err)
-	}
-	for i := range done {
-		if n := done[i].Load(); n != 1 {
-			t.Errorf("%d is done %d times", i, n)
-		}
-	}
-	broken := errors.New("broken")
-	var calls atomic.Int32
-	err := share(ctx, 1000, 2, func(int) error { calls.Add(1); return broken })
-	if !errors.Is(err, broken) || calls.Load() > 2 {
-		t.Errorf("%d calls, %v", calls.Load(), err)
-	}
-	cancel()
-	if err := share(ctx, 5, 2, func(int) error { return broken }); !errors.Is(err, context.Canceled) {
-		t.Error(err)
-	}
-	if err := share(context.Background(), 0, 2, nil); err != nil {
-		t.Error(err)
-	}
-}
-
 // A benchmark says whether it planned by a probe or by a guess, why, and the loss.
 func TestBenchmarkSaysWhatItPlannedBy(t *testing.T) {
 	o := BenchOptions{Model: writeConfig(t, nil), SequenceLen: 32, Tokens: 64, Steps: 2, Device: "cpu"}
@@ -241,9 +213,9 @@ func TestBenchmarkSaysWhatItPlannedBy(t *testing.T) {
 		var said strings.Builder
 		env.Progress = &said
 		if name != "" {
-			m := guess(info)
+			m := probe.Guess(info)
 			m.Name = name
-			if err := plan.WriteMachine(filepath.Join(env.CacheDir, machineFile), m); err != nil {
+			if err := plan.WriteMachine(filepath.Join(env.CacheDir, probe.MachineFile), m); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -284,7 +256,7 @@ func TestFillAlike(t *testing.T) {
 	}
 	defer dev.Close()
 	b := &benchmark{BenchOptions: o, env: env, dev: dev, info: dev.computes.Info(), model: src.model}
-	b.machine = env.machine(b.info, "")
+	b.machine = probe.Rates(env.CacheDir, b.info, "")
 	if err := b.makePlan(context.Background(), n); err != nil {
 		t.Fatal(err)
 	}

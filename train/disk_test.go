@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/checkpoint"
+	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/internal/vfs"
 	"github.com/millrace/millrace/runfile"
 )
@@ -89,7 +90,7 @@ func TestFullDisk(t *testing.T) {
 			smallDisk(t, dir, "64m")
 			c, ballast := within(t, dir), filepath.Join(dir, "ballast")
 			_, said, err := train(t, c, func() { fillDisk(t, ballast) })
-			if err == nil || errors.Is(err, ErrRequest) || strings.Contains(err.Error(), "\n") || !strings.Contains(err.Error(), "no space") {
+			if err == nil || errors.Is(err, blame.ErrRequest) || strings.Contains(err.Error(), "\n") || !strings.Contains(err.Error(), "no space") {
 				t.Fatalf("error %v, want one line about space; it says: %s", err, said)
 			}
 			whatIsSavedIsRight(t, c)

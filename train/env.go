@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 
 	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/internal/console"
 	"github.com/millrace/millrace/internal/hostmem"
 	"github.com/millrace/millrace/internal/vfs"
 )
@@ -39,6 +40,15 @@ func (e *Env) files() vfs.FS {
 	}
 	return e.FS
 }
+
+// out is where a run says what it does.
+func (e *Env) out() console.Out { return console.Out{Writer: e.Progress, Terminal: e.Terminal} }
+
+// say writes one line for people.
+func (e *Env) say(format string, args ...any) { e.out().Say(format, args...) }
+
+// bar shows how far a long task is.
+func (e *Env) bar(what string) *console.Bar { return e.out().Bar(what) }
 
 // devices are the two devices of a run.
 type devices struct {

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/millrace/millrace/data"
+	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/runfile"
 )
 
@@ -26,8 +27,8 @@ const evalSequenceLen = 1024
 // Evaluate is the mean token loss of a model over data sets, packed as in training. It takes memory for the weights and for one
 // micro-batch, none for gradients.
 func Evaluate(ctx context.Context, env *Env, o EvalOptions) (loss *Loss, err error) {
-	var ask asking
-	defer ask.judge(&err)
+	var ask blame.Asking
+	defer ask.Judge(&err)
 	src, err := openModel(ctx, env, o.Model)
 	if err != nil {
 		return nil, err
@@ -67,7 +68,7 @@ func Evaluate(ctx context.Context, env *Env, o EvalOptions) (loss *Loss, err err
 	if err != nil {
 		return nil, err
 	}
-	ask.isOver = true
+	ask.IsOver = true
 	s, err := env.openSession(ctx, p, dev, o.Memory.Path, func(s *session) error { return s.fill(ctx, src, "pretrained", 0) })
 	if err != nil {
 		return nil, err

@@ -24,7 +24,7 @@ type Loss struct {
 func (s *session) evaluate(ctx context.Context, l *data.EvalLoader, what string) (Loss, error) {
 	l.Reset()
 	b := s.env.bar("evaluating " + what)
-	defer b.end()
+	defer b.End()
 	var out Loss
 	sum := 0.0
 	for done := 0; ; {
@@ -49,7 +49,7 @@ func (s *session) evaluate(ctx context.Context, l *data.EvalLoader, what string)
 		}
 		sum += loss
 		out.TargetTokens += int64(batch.Targets)
-		b.set(int64(min(done, l.Rows())), int64(l.Rows()))
+		b.Set(int64(min(done, l.Rows())), int64(l.Rows()))
 	}
 	if out.TargetTokens > 0 {
 		out.Loss = sum / float64(out.TargetTokens)

@@ -6,6 +6,7 @@ import (
 	"unsafe"
 
 	"github.com/millrace/millrace/hf"
+	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/stream"
 	"github.com/millrace/millrace/tensor"
@@ -32,13 +33,13 @@ func (e *Env) writeModel(ctx context.Context, src *source, dir string, dtype ten
 	w, err := hf.CreateModel(dir, specs, o)
 	if err != nil {
 		if !o.Replace { // the user has named it
-			err = BadRequest(err)
+			err = blame.BadRequest(err)
 		}
 		return err
 	}
 	defer w.Abort() // does nothing after Commit
 	bar := e.bar("writing " + dir)
-	defer bar.end()
+	defer bar.End()
 	viewed := -1
 	var v model.Values
 	for i, t := range tensors {
@@ -56,7 +57,7 @@ func (e *Env) writeModel(ctx context.Context, src *source, dir string, dtype ten
 				return err
 			}
 		}
-		bar.set(int64(i+1), int64(len(tensors)))
+		bar.Set(int64(i+1), int64(len(tensors)))
 	}
 	return finishModel(w, src, dtype)
 }
@@ -124,7 +125,7 @@ func exportType(c *hf.Config) tensor.DType {
 func ParseExportType(s string) (tensor.DType, error) {
 	d, err := tensor.ParseDType(s)
 	if err != nil || d != tensor.F32 && d != tensor.BF16 {
-		return tensor.Invalid, BadRequest(fmt.Errorf("dtype is %q: use bf16 or f32", s))
+		return tensor.Invalid, blame.BadRequest(fmt.Errorf("dtype is %q: use bf16 or f32", s))
 	}
 	return d, nil
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/millrace/millrace/checkpoint"
 	"github.com/millrace/millrace/hf"
+	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/store"
 	"github.com/millrace/millrace/tensor"
@@ -20,11 +21,11 @@ import (
 func ExportCheckpoint(ctx context.Context, env *Env, checkpointDir, modelName, outDir string, dtype tensor.DType) error {
 	from, err := checkpoint.Open(env.files(), checkpointDir)
 	if err != nil {
-		return BadRequest(err)
+		return blame.BadRequest(err)
 	}
 	src, err := openModel(ctx, env, modelName)
 	if err != nil {
-		return BadRequest(err)
+		return blame.BadRequest(err)
 	}
 	if dtype == tensor.Invalid {
 		dtype = src.exportType()
@@ -35,7 +36,7 @@ func ExportCheckpoint(ctx context.Context, env *Env, checkpointDir, modelName, o
 func (e *Env) exportCheckpoint(ctx context.Context, from *checkpoint.Checkpoint, src *source, outDir string, dtype tensor.DType,
 	o hf.WriteOptions) error {
 	if checkpoint.Identify(src.model, src.config.Raw()) != from.Manifest.Model {
-		return BadRequest(fmt.Errorf("%s is not of model %s; name the directory that its run started from", from.Dir(), src.dir))
+		return blame.BadRequest(fmt.Errorf("%s is not of model %s; name the directory that its run started from", from.Dir(), src.dir))
 	}
 	r := partReader{from: from, model: src.model, low: dtype == tensor.F32}
 	return e.writeModel(ctx, src, outDir, dtype, o, r.read)

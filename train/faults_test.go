@@ -20,6 +20,7 @@ import (
 	"testing"
 
 	"github.com/millrace/millrace/checkpoint"
+	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/internal/vfs"
 	"github.com/millrace/millrace/runfile"
 )
@@ -281,7 +282,7 @@ func (v *victims) disturbed(intercept func(vfs.Op) vfs.Outcome, f mishap, hit fu
 		case errors.Is(err, ErrInterrupted) && starts == 1:
 		case strings.HasPrefix(err.Error(), "panic"), strings.Contains(err.Error(), "\n"):
 			return end, fmt.Errorf("start %d: not one line: %w", starts, err)
-		case errors.Is(err, ErrRequest) || starts > 3 || !now:
+		case errors.Is(err, blame.ErrRequest) || starts > 3 || !now:
 			return end, fmt.Errorf("start %d: %w", starts, err)
 		case f.err != nil && !errors.Is(err, f.err):
 			return end, fmt.Errorf("start %d: an error that was not made: %w", starts, err)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/millrace/millrace/data"
 	"github.com/millrace/millrace/data/tokenizer"
+	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/internal/vfs"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/runfile"
@@ -56,8 +57,8 @@ const (
 // The text ends at the tokenizer's end of text and at the eos_token_id of config.json and generation_config.json. Choices
 // depend on the seed and the token's place alone.
 func Generate(ctx context.Context, env *Env, o GenerateOptions) (g *Generated, err error) {
-	var ask asking
-	defer ask.judge(&err)
+	var ask blame.Asking
+	defer ask.Judge(&err)
 	if err := o.check(); err != nil {
 		return nil, err
 	}
@@ -96,7 +97,7 @@ func Generate(ctx context.Context, env *Env, o GenerateOptions) (g *Generated, e
 	if err != nil {
 		return nil, err
 	}
-	ask.isOver = true
+	ask.IsOver = true
 	s, err := env.openSession(ctx, p, dev, o.Memory.Path, func(s *session) error { return s.fill(ctx, src, "pretrained", 0) })
 	if err != nil {
 		return nil, err

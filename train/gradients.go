@@ -12,6 +12,7 @@ import (
 
 	"github.com/millrace/millrace/data"
 	"github.com/millrace/millrace/hf"
+	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/runfile"
@@ -49,8 +50,8 @@ type GradSummary struct {
 // those that an update would use: rounded to bf16. How many sequences are computed together depends on the memory budgets,
 // and the last bits on that.
 func Gradients(ctx context.Context, env *Env, o GradOptions) (sum *GradSummary, err error) {
-	var ask asking
-	defer ask.judge(&err)
+	var ask blame.Asking
+	defer ask.Judge(&err)
 	src, err := openModel(ctx, env, o.Model)
 	if err != nil {
 		return nil, err
@@ -94,7 +95,7 @@ func Gradients(ctx context.Context, env *Env, o GradOptions) (sum *GradSummary, 
 		return nil, fmt.Errorf("out: %w", err)
 	}
 	defer out.Abort() // does nothing after Commit
-	ask.isOver = true
+	ask.IsOver = true
 	s, err := env.openSession(ctx, p, dev, o.Memory.Path, func(s *session) error { return s.fill(ctx, src, "pretrained", 0) })
 	if err != nil {
 		return nil, err

@@ -15,6 +15,7 @@ import (
 	"github.com/millrace/millrace/data/tokenizer"
 	"github.com/millrace/millrace/hf"
 	"github.com/millrace/millrace/hf/hub"
+	"github.com/millrace/millrace/internal/console"
 	"github.com/millrace/millrace/internal/spelling"
 	"github.com/millrace/millrace/internal/vfs"
 	"github.com/millrace/millrace/model"
@@ -61,14 +62,14 @@ func resolveModel(ctx context.Context, env *Env, name string) (string, error) {
 func (e *Env) hub() *hub.Hub {
 	h := hub.FromEnv()
 	h.FreeBytes = vfs.OS{}.FreeBytes
-	bars := map[string]*bar{}
+	bars := map[string]*console.Bar{}
 	h.Progress = func(file string, done, total int64) {
 		if bars[file] == nil {
 			bars[file] = e.bar("downloading " + file)
 		}
-		bars[file].set(done, total)
+		bars[file].Set(done, total)
 		if done == total {
-			bars[file].end()
+			bars[file].End()
 		}
 	}
 	return h
@@ -172,7 +173,7 @@ func (e *Env) prepare(ctx context.Context, what string, sources []data.Source, r
 	bar := e.bar("tokenizing " + what)
 	o := data.Options{Tokenizer: r.tokenizer, Renderer: r.renderer, TrainOnPrompt: r.trainOnPrompt, Hub: e.hub(), Accounts: e.Accounts,
 		Note: func(line string) { e.say("%s", line) }, Progress: func(p data.Progress) {
-			bar.set(p.ReadBytes, p.TotalBytes)
+			bar.Set(p.ReadBytes, p.TotalBytes)
 		}}
 	if e.CacheDir != "" {
 		o.CacheDir = filepath.Join(e.CacheDir, "tokens")
@@ -180,7 +181,7 @@ func (e *Env) prepare(ctx context.Context, what string, sources []data.Source, r
 	restore := letGarbageGrow(r.hostBytes)
 	d, err := data.Prepare(ctx, sources, o)
 	restore()
-	bar.end()
+	bar.End()
 	if err != nil {
 		return nil, err
 	}

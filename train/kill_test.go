@@ -20,6 +20,7 @@ import (
 	"github.com/millrace/millrace/checkpoint"
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/device/cpu"
+	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/internal/hostmem"
 	"github.com/millrace/millrace/internal/vfs"
 	"github.com/millrace/millrace/runfile"
@@ -300,7 +301,7 @@ func TestTwoRunsOnOneDirectory(t *testing.T) {
 			t.Fatalf("the second run: %v; want %q in it", refused, part)
 		}
 	}
-	if !errors.Is(refused, ErrRequest) || strings.Contains(refused.Error(), "\n") {
+	if !errors.Is(refused, blame.ErrRequest) || strings.Contains(refused.Error(), "\n") {
 		t.Errorf("the second run: %v; want one line about the request", refused)
 	}
 }

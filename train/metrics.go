@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/millrace/millrace/internal/console"
 	"github.com/millrace/millrace/trace"
 )
 
@@ -45,7 +46,7 @@ func (t *trainer) readMetrics(name string) error {
 // checkMetrics says, once, that records cannot be written. They wait, and the run continues.
 func (t *trainer) checkMetrics(err error) {
 	if err != nil && !t.unwritten {
-		t.env.say("warning: %s cannot be written: %s; its records wait until it can be", metricsName, oneLine(err))
+		t.env.say("warning: %s cannot be written: %s; its records wait until it can be", metricsName, console.OneLine(err))
 	}
 	t.unwritten = err != nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/internal/vfs"
 	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/runfile"
@@ -27,7 +28,7 @@ func (e *Env) makePlan(ctx context.Context, c *runfile.Config, m *model.Model, w
 	if err != nil {
 		return nil, err
 	}
-	if mem.Disk.IsAuto() && sameDrive(mem.Path, c.OutputDir) {
+	if mem.Disk.IsAuto() && vfs.SameDrive(mem.Path, c.OutputDir) {
 		leave, err := e.spaceToLeave(c, m, n)
 		if err != nil {
 			return nil, err

@@ -9,6 +9,7 @@ import (
 	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/optim"
 	"github.com/millrace/millrace/plan"
+	"github.com/millrace/millrace/probe"
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/tensor"
 )
@@ -32,7 +33,7 @@ func TestSmallerOperationsThatOverlap(t *testing.T) {
 		"num_attention_heads": 9, "num_key_value_heads": 3, "max_position_embeddings": 8192, "rms_norm_eps": 1e-5, "rope_theta": 1e5,
 		"tie_word_embeddings": true, "hidden_act": "silu"}`)
 	info := device.Info{Name: "a CPU", Unified: true, Workers: 2}
-	r := plan.Request{Model: m, Device: info, Machine: guess(info), DeviceBytes: 60 << 20, HostBytes: 8 << 30,
+	r := plan.Request{Model: m, Device: info, Machine: probe.Guess(info), DeviceBytes: 60 << 20, HostBytes: 8 << 30,
 		Numerics: plan.Numerics{Compute: tensor.BF16, Master: optim.Split, SequenceLen: 512}}
 	p, err := fitRequest(context.Background(), r, 4, runfile.Sizes{}, nil)
 	if err != nil {

@@ -6,9 +6,11 @@ import (
 
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/hf"
+	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/internal/hostmem"
 	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/plan"
+	"github.com/millrace/millrace/probe"
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/tensor"
 )
@@ -34,8 +36,8 @@ type Planned struct {
 // PlanFor plans what Train would run, from config.json alone: it reads no data and no weights. For a named shape on a named
 // machine it reads nothing at all.
 func PlanFor(ctx context.Context, env *Env, c *runfile.Config, o PlanOptions) (r *Planned, err error) {
-	var ask asking
-	defer ask.judge(&err)
+	var ask blame.Asking
+	defer ask.Judge(&err)
 	m, weights, err := modelToPlan(ctx, env, c, o.Shape)
 	if err != nil {
 		return nil, err
@@ -62,7 +64,7 @@ func PlanFor(ctx context.Context, env *Env, c *runfile.Config, o PlanOptions) (r
 		}
 		defer dev.Close()
 		r.Device = dev.computes.Info()
-		r.Machine = env.machine(r.Device, c.Budgets().Path)
+		r.Machine = probe.Rates(env.CacheDir, r.Device, c.Budgets().Path)
 		r.Plan, err = env.makePlan(ctx, c, m, weights, c.MaxSteps, r.Device)
 		if !env.MemoryGrows {
 			r.AvailableBytes = available()

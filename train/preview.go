@@ -5,6 +5,7 @@ import (
 
 	"github.com/millrace/millrace/data"
 	"github.com/millrace/millrace/data/tokenizer"
+	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/runfile"
 )
 
@@ -46,8 +47,8 @@ type PreviewSummary struct {
 // Preview shows the first examples of a run's training data, at most limit of them; 0 shows all. Of the model it reads
 // config.json, the tokenizer and the chat template, no weights.
 func Preview(ctx context.Context, env *Env, c *runfile.Config, limit int, show func(PreviewExample) error) (sum *PreviewSummary, err error) {
-	var ask asking
-	defer ask.judge(&err)
+	var ask blame.Asking
+	defer ask.Judge(&err)
 	src, err := openModel(ctx, env, c.Model)
 	if err != nil {
 		return nil, err
@@ -70,7 +71,7 @@ func Preview(ctx context.Context, env *Env, c *runfile.Config, limit int, show f
 		return nil, err
 	}
 	defer rows.Close()
-	ask.isOver = true
+	ask.IsOver = true
 	p := rows.Packing()
 	sum = &PreviewSummary{Documents: d.Len(), Tokens: d.Tokens(), TargetTokens: d.TargetTokens(), LongestDoc: d.LongestDocument(),
 		Split: p.Split, Truncated: p.Truncated, Dropped: p.Dropped, CutTokens: p.CutTokens,

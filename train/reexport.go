@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/millrace/millrace/hf"
+	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/tensor"
 )
 
@@ -13,15 +14,15 @@ import (
 func Reexport(ctx context.Context, env *Env, modelDir, outDir string, dtype tensor.DType) error {
 	src, err := openModel(ctx, env, modelDir)
 	if err != nil {
-		return BadRequest(err)
+		return blame.BadRequest(err)
 	}
 	from, err := hf.OpenWeights(src.dir)
 	if err != nil {
-		return BadRequest(err)
+		return blame.BadRequest(err)
 	}
 	defer from.Close()
 	if err := src.model.Check(from); err != nil {
-		return BadRequest(err)
+		return blame.BadRequest(err)
 	}
 	tensors := src.model.Tensors()
 	specs := make([]hf.TensorSpec, len(tensors))
@@ -32,11 +33,11 @@ func Reexport(ctx context.Context, env *Env, modelDir, outDir string, dtype tens
 	}
 	to, err := hf.CreateModel(outDir, specs, hf.WriteOptions{})
 	if err != nil {
-		return BadRequest(err)
+		return blame.BadRequest(err)
 	}
 	defer to.Abort() // does nothing after Commit
 	bar := env.bar("writing " + outDir)
-	defer bar.end()
+	defer bar.End()
 	full, half := make([]float32, exportElems), make([]uint16, exportElems)
 	for _, t := range tensors {
 		elems := t.Shape.Elems()
@@ -52,13 +53,13 @@ func Reexport(ctx context.Context, env *Env, modelDir, outDir string, dtype tens
 				err, piece = from.ReadBF16(t.Name, half[:n], at), bytesOf(half[:n])
 			}
 			if err != nil {
-				return BadRequest(err)
+				return blame.BadRequest(err)
 			}
 			if err := to.Write(t.Name, piece); err != nil {
 				return err
 			}
 			done += n
-			bar.set(done, total)
+			bar.Set(done, total)
 		}
 	}
 	return finishModel(to, src, dtype)

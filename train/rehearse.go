@@ -10,6 +10,7 @@ import (
 
 	"github.com/millrace/millrace/batch"
 	"github.com/millrace/millrace/device/null"
+	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/internal/hostmem"
 	"github.com/millrace/millrace/optim"
 	"github.com/millrace/millrace/plan"
@@ -45,7 +46,7 @@ type Rehearsal struct {
 // the plan.
 func Rehearse(p *plan.Plan, steps int) (r Rehearsal, err error) {
 	if steps < 2 {
-		return r, BadRequest(fmt.Errorf("rehearse: %d steps; the second one is the first that repeats itself, so give 2 or more", steps))
+		return r, blame.BadRequest(fmt.Errorf("rehearse: %d steps; the second one is the first that repeats itself, so give 2 or more", steps))
 	}
 	accounts, dev := hostmem.New(), null.New(null.Options{Name: "rehearsal", Unified: p.Unified})
 	engine, disk, end, err := rehearsal(p, dev, accounts)

@@ -14,9 +14,11 @@ import (
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/device/cpu"
 	"github.com/millrace/millrace/device/cpu/isa"
+	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/internal/hostmem"
 	"github.com/millrace/millrace/internal/vfs"
 	"github.com/millrace/millrace/plan"
+	"github.com/millrace/millrace/probe"
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/trace"
 )
@@ -78,10 +80,10 @@ func slowHost(t *testing.T) string {
 		t.Fatal(err)
 	}
 	defer dev.Close()
-	m := guess(dev.computes.Info())
+	m := probe.Guess(dev.computes.Info())
 	m.Name, m.AdamWBytesPerSec = dev.computes.Info().Name, 1e6
 	dir := t.TempDir()
-	if err := plan.WriteMachine(filepath.Join(dir, machineFile), m); err != nil {
+	if err := plan.WriteMachine(filepath.Join(dir, probe.MachineFile), m); err != nil {
 		t.Fatal(err)
 	}
 	return dir
@@ -209,7 +211,7 @@ func TestResumeRefuses(t *testing.T) {
 			o.change(&other)
 			before := files(t, c.OutputDir)
 			_, err := Train(context.Background(), &other, newEnv(t), Options{})
-			if !errors.Is(err, ErrRequest) || !strings.Contains(err.Error(), o.want) || strings.Contains(err.Error(), "\n") {
+			if !errors.Is(err, blame.ErrRequest) || !strings.Contains(err.Error(), o.want) || strings.Contains(err.Error(), "\n") {
 				t.Fatalf("error %v, want one line with %q", err, o.want)
 			}
 			if fmt.Sprint(files(t, c.OutputDir)) != fmt.Sprint(before) {

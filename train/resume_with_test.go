@@ -10,6 +10,7 @@ import (
 
 	"github.com/millrace/millrace/checkpoint"
 	"github.com/millrace/millrace/data"
+	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/internal/vfs"
 	"github.com/millrace/millrace/runfile"
 )
@@ -41,7 +42,7 @@ func TestResumeWith(t *testing.T) {
 			until(t, c, "step  5/12")
 			changed := *c
 			o.change(t, &changed)
-			if _, err := Train(context.Background(), &changed, newEnv(t), Options{}); !errors.Is(err, ErrRequest) || !strings.Contains(err.Error(), "resume_with: [") {
+			if _, err := Train(context.Background(), &changed, newEnv(t), Options{}); !errors.Is(err, blame.ErrRequest) || !strings.Contains(err.Error(), "resume_with: [") {
 				t.Fatalf("without resume_with: error %v", err)
 			}
 			changed.ResumeWith = o.with

@@ -9,6 +9,7 @@ import (
 
 	"github.com/millrace/millrace/checkpoint"
 	"github.com/millrace/millrace/data"
+	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/store"
@@ -111,7 +112,7 @@ func (t *trainer) openState(ctx context.Context, env *Env, p *plan.Plan) error {
 			err = t.checkResume(p, t.from)
 		}
 		if err != nil {
-			return BadRequest(err)
+			return blame.BadRequest(err)
 		}
 	}
 }
@@ -123,7 +124,7 @@ func (t *trainer) resume(ctx context.Context, from *checkpoint.Checkpoint) error
 	}
 	t.recalled = &chosen{from.Manifest.ComputedOn, from.Manifest.Algorithms}
 	b := t.env.bar("resuming")
-	defer b.end()
+	defer b.End()
 	done := int64(0)
 	for _, spec := range t.plan.Extents() {
 		if spec.Kind == store.Grad || spec.Kind == store.GradSum {
@@ -133,7 +134,7 @@ func (t *trainer) resume(ctx context.Context, from *checkpoint.Checkpoint) error
 			return err
 		}
 		done += spec.Bytes
-		b.set(done, from.Manifest.Bytes())
+		b.Set(done, from.Manifest.Bytes())
 	}
 	return nil
 }

@@ -13,6 +13,8 @@ import (
 
 	"github.com/millrace/millrace/checkpoint"
 	"github.com/millrace/millrace/data"
+	"github.com/millrace/millrace/internal/blame"
+	"github.com/millrace/millrace/internal/console"
 	"github.com/millrace/millrace/internal/hostmem"
 	"github.com/millrace/millrace/internal/vfs"
 	"github.com/millrace/millrace/optim"
@@ -99,7 +101,7 @@ func (t *trainer) train(ctx context.Context, env *Env, o Options) (*Summary, err
 	defer t.closeInputs()
 	p, err := t.prepare(ctx, env)
 	if err != nil {
-		return nil, BadRequest(err)
+		return nil, blame.BadRequest(err)
 	}
 	if t.hasEnded() {
 		return t.ended(env), nil
@@ -110,7 +112,7 @@ func (t *trainer) train(ctx context.Context, env *Env, o Options) (*Summary, err
 	}
 	defer func() { t.closeSession(env, err) }()
 	if err := t.begin(); err != nil {
-		return nil, BadRequest(err)
+		return nil, blame.BadRequest(err)
 	}
 	defer t.metrics.Close()
 	begun = true
@@ -294,7 +296,7 @@ func (t *trainer) closeInputs() {
 // closeSession gives back the state and the engine. What goes wrong then is a warning, unless the run has ended with it.
 func (t *trainer) closeSession(env *Env, ended error) {
 	if err := t.session.Close(); err != nil && !errors.Is(ended, err) {
-		env.say("warning: %s", oneLine(err))
+		env.say("warning: %s", console.OneLine(err))
 	}
 }
 
@@ -352,7 +354,7 @@ func (t *trainer) run(ctx context.Context) error {
 		return err
 	}
 	if errSave != nil {
-		t.env.say("warning: %s; the model is written, and the run cannot be made longer", oneLine(errSave))
+		t.env.say("warning: %s; the model is written, and the run cannot be made longer", console.OneLine(errSave))
 	}
 	if n := t.metrics.Waiting(); n > 0 && t.metrics.Sync() != nil {
 		return fmt.Errorf("%s is written, and the last %d records of %s are not; see the warning above", t.summary.Model, n, metricsName)
@@ -595,11 +597,11 @@ func (t *trainer) report(m trace.Metrics) {
 		more = fmt.Sprintf("  eval loss %.4f", *m.EvalLoss)
 	}
 	if m.WriteWaitSec != nil {
-		more += "  waits " + seconds(*m.WriteWaitSec) + " (max_write_per_day)"
+		more += "  waits " + console.Seconds(*m.WriteWaitSec) + " (max_write_per_day)"
 	}
 	left := (t.summary.TrainSec + t.summary.WriteWaitSec) / float64(int(m.Step)-t.begun) * float64(t.rates.Steps-int(m.Step))
 	t.env.say("step %*d/%d  loss %.4f  norm %.3f  lr %.2e  %.0f tokens/s  %s left%s", digits(t.rates.Steps), m.Step, t.rates.Steps,
-		m.Loss, m.GradNorm, m.LearningRate, m.TokensPerSec, seconds(left), more)
+		m.Loss, m.GradNorm, m.LearningRate, m.TokensPerSec, console.Seconds(left), more)
 }
 
 func digits(n int) int { return len(fmt.Sprint(n)) }

@@ -16,6 +16,7 @@ import (
 	"github.com/millrace/millrace/checkpoint"
 	"github.com/millrace/millrace/data"
 	"github.com/millrace/millrace/hf"
+	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/internal/vfs"
 	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/runfile"
@@ -204,7 +205,7 @@ func TestTrainIsCancelled(t *testing.T) {
 		}
 	})
 	_, err := Train(ctx, c, env, Options{})
-	if !errors.Is(err, context.Canceled) || errors.Is(err, ErrRequest) {
+	if !errors.Is(err, context.Canceled) || errors.Is(err, blame.ErrRequest) {
 		t.Fatalf("error %v", err)
 	}
 	if files(t, filepath.Join(c.OutputDir, "model")) != nil {

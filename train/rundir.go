@@ -13,6 +13,7 @@ import (
 	"github.com/millrace/millrace/checkpoint"
 	"github.com/millrace/millrace/data"
 	"github.com/millrace/millrace/hf"
+	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/internal/vfs"
 	"github.com/millrace/millrace/runfile"
 )
@@ -80,7 +81,7 @@ func (e *Env) findBeginning(c *runfile.Config) (b beginning, err error) {
 	switch path := runfile.Absolute(c.Resume); {
 	case c.Resume != "auto" && sameDir(filepath.Dir(path), checkpointsDir(c)):
 		if b.from, err = checkpoint.Open(e.files(), c.Resume); err != nil {
-			return b, badName(fmt.Errorf("resume: %w", err))
+			return b, blame.BadName(fmt.Errorf("resume: %w", err))
 		}
 		if own != nil && own.Manifest.Step > b.from.Manifest.Step {
 			return b, fmt.Errorf("resume: %s is older than %s, which the run in this output_dir has come to; set output_dir to another directory to go back to the older one",
@@ -110,7 +111,7 @@ func (e *Env) findBeginning(c *runfile.Config) (b beginning, err error) {
 	}
 	from, errOpen := checkpoint.Open(e.files(), c.Resume)
 	if errOpen != nil {
-		return b, badName(fmt.Errorf("resume: %w", errOpen))
+		return b, blame.BadName(fmt.Errorf("resume: %w", errOpen))
 	}
 	b.from = from
 	return b, err
@@ -182,7 +183,7 @@ func (e *Env) refuseRun(c *runfile.Config) error {
 func (e *Env) resolvedIn(dir string) (string, error) {
 	for _, name := range []string{otherResolvedName, resolvedName} {
 		switch doc, err := vfs.ReadFile(e.files(), filepath.Join(dir, name), runfile.MaxBytes); {
-		case isOfMachine(err):
+		case blame.IsOfMachine(err):
 			return "", err
 		case err == nil && bytes.HasPrefix(doc, []byte(resolvedHeader)):
 			return name, nil
@@ -199,7 +200,7 @@ func (e *Env) readResolved(dir string) (*runfile.Config, error) {
 	}
 	c, err := runfile.Read(filepath.Join(dir, name), nil)
 	switch {
-	case isOfMachine(err):
+	case blame.IsOfMachine(err):
 		return nil, err
 	case err != nil:
 		return nil, nil

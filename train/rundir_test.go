@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/millrace/millrace/checkpoint"
+	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/internal/vfs"
 	"github.com/millrace/millrace/runfile"
 )
@@ -41,7 +42,7 @@ func TestFailedStartsLeaveTheRunAlone(t *testing.T) {
 			second.Datasets = slices.Clone(c.Datasets)
 			change(&second)
 			_, err := Train(context.Background(), &second, newEnv(t), Options{})
-			if !errors.Is(err, ErrRequest) || !strings.Contains(err.Error(), "another run") {
+			if !errors.Is(err, blame.ErrRequest) || !strings.Contains(err.Error(), "another run") {
 				t.Errorf("%s: error %v", name, err)
 			}
 			if !exists(filepath.Join(checkpointsDir(&c), ".lock")) {
@@ -85,7 +86,7 @@ func TestRunsBeginAtOnce(t *testing.T) {
 			switch {
 			case err == nil: // one that begins when another has ended finds an ended run
 				done++
-			case !errors.Is(err, ErrRequest) || !strings.Contains(err.Error(), "another run"):
+			case !errors.Is(err, blame.ErrRequest) || !strings.Contains(err.Error(), "another run"):
 				t.Error(err)
 			}
 		}
@@ -111,7 +112,7 @@ func TestFailedStartsLeaveLinks(t *testing.T) {
 		}
 	}
 	write(t, filepath.Join(c.OutputDir, "notes.txt"), "mine")
-	if _, err := Train(context.Background(), c, newEnv(t), Options{}); !errors.Is(err, ErrRequest) {
+	if _, err := Train(context.Background(), c, newEnv(t), Options{}); !errors.Is(err, blame.ErrRequest) {
 		t.Fatalf("error %v", err)
 	}
 	for name, to := range links {
@@ -180,7 +181,7 @@ func TestSizesSurviveAKill(t *testing.T) {
 	got, err := Train(context.Background(), &killed, newEnv(t), Options{})
 	if err != nil {
 		// Honest as well: the sizes that the run had need more than the budget.
-		if !errors.Is(err, ErrRequest) || !strings.Contains(err.Error(), "memory.device") {
+		if !errors.Is(err, blame.ErrRequest) || !strings.Contains(err.Error(), "memory.device") {
 			t.Fatal(err)
 		}
 		killed.Memory = budget(t, "8MiB")
@@ -249,7 +250,7 @@ func TestResumeFromAPath(t *testing.T) {
 			}
 			before := files(t, there.OutputDir)
 			_, err := Train(context.Background(), &there, newEnv(t), Options{})
-			if !errors.Is(err, ErrRequest) || !strings.Contains(err.Error(), o.want) || strings.Contains(err.Error(), "\n") {
+			if !errors.Is(err, blame.ErrRequest) || !strings.Contains(err.Error(), o.want) || strings.Contains(err.Error(), "\n") {
 				t.Fatalf("error %v, want one line with %q", err, o.want)
 			}
 			if !maps.Equal(files(t, there.OutputDir), before) {
@@ -329,7 +330,7 @@ func TestUnreadableRunFile(t *testing.T) {
 		}
 		return vfs.Outcome{}
 	})
-	if _, err := Train(context.Background(), c, env, Options{}); !errors.Is(err, syscall.EIO) || errors.Is(err, ErrRequest) {
+	if _, err := Train(context.Background(), c, env, Options{}); !errors.Is(err, syscall.EIO) || errors.Is(err, blame.ErrRequest) {
 		t.Errorf("error %v, want the drive's", err)
 	}
 	if !maps.Equal(files(t, c.OutputDir), before) {

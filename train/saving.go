@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/checkpoint"
+	"github.com/millrace/millrace/internal/console"
+	"github.com/millrace/millrace/internal/vfs"
 	"github.com/millrace/millrace/store"
 	"github.com/millrace/millrace/trace"
 )
@@ -173,7 +175,7 @@ func (t *trainer) handOver(ctx context.Context, id store.ID, version uint64) err
 // linkExtent takes an extent that is on disk to the checkpoint: by a second name for its files or, to another drive, by a copy.
 func (t *trainer) linkExtent(ctx context.Context, id store.ID) error {
 	w, to, piece := t.saves.writer, checkpoint.IDOf(t.plan.Model, id), -1
-	linked := sameDrive(t.config.Budgets().Path, t.saves.to.Path())
+	linked := vfs.SameDrive(t.config.Budgets().Path, t.saves.to.Path())
 	return t.disk.Files(ctx, id, linked, func(f store.PieceFile) error {
 		piece++
 		switch {
@@ -245,7 +247,7 @@ func (t *trainer) saveFailed(err error) {
 	if every := t.config.Save.Every; every > 0 {
 		next = min(next, (t.summary.Steps/every+1)*every)
 	}
-	t.env.say("warning: %s; the run continues, and tries to save again after step %d", oneLine(err), min(next, t.rates.Steps))
+	t.env.say("warning: %s; the run continues, and tries to save again after step %d", console.OneLine(err), min(next, t.rates.Steps))
 }
 
 // saveNow saves the state after the latest step at once.
@@ -271,7 +273,7 @@ func (t *trainer) saveStored(ctx context.Context) error {
 			return err
 		}
 		s.tries++
-		t.env.say("warning: %s; trying again", oneLine(err))
+		t.env.say("warning: %s; trying again", console.OneLine(err))
 	}
 	return err
 }

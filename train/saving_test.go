@@ -16,6 +16,7 @@ import (
 
 	"github.com/millrace/millrace/checkpoint"
 	"github.com/millrace/millrace/data"
+	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/internal/vfs"
 	"github.com/millrace/millrace/runfile"
 )
@@ -107,7 +108,7 @@ func TestSavesFallBack(t *testing.T) {
 	run := *c
 	run.OutputDir = filepath.Join(t.TempDir(), "full", "run")
 	run.Save = runfile.Save{Every: 2, Keep: 2, AtEnd: true, Fallback: filepath.Join(t.TempDir(), "elsewhere")}
-	if _, err := Train(context.Background(), &run, newEnv(t), Options{}); !errors.Is(err, ErrRequest) || !strings.Contains(err.Error(), "save.fallback") {
+	if _, err := Train(context.Background(), &run, newEnv(t), Options{}); !errors.Is(err, blame.ErrRequest) || !strings.Contains(err.Error(), "save.fallback") {
 		t.Fatalf("without the directory: error %v", err)
 	}
 	mkdir(t, run.Save.Fallback)
@@ -297,7 +298,7 @@ func TestAllCheckpointsAreDamaged(t *testing.T) {
 		}
 		before := files(t, c.OutputDir)
 		_, err := Train(context.Background(), c, newEnv(t), Options{})
-		if err == nil || errors.Is(err, ErrRequest) || strings.Contains(err.Error(), "\n") {
+		if err == nil || errors.Is(err, blame.ErrRequest) || strings.Contains(err.Error(), "\n") {
 			t.Fatalf("%s: error %v", file, err)
 		}
 		if !reflect.DeepEqual(files(t, c.OutputDir), before) {
@@ -321,7 +322,7 @@ func TestDivergenceEndsARun(t *testing.T) {
 	c.Save = runfile.Save{Every: 1, Keep: 2, AtEnd: true}
 	c.Stop.UnhealthySteps = 4
 	sum, err := Train(context.Background(), c, newEnv(t), Options{})
-	if err == nil || errors.Is(err, ErrRequest) || strings.Contains(err.Error(), "\n") || !strings.Contains(err.Error(), "diverged") ||
+	if err == nil || errors.Is(err, blame.ErrRequest) || strings.Contains(err.Error(), "\n") || !strings.Contains(err.Error(), "diverged") ||
 		!strings.Contains(err.Error(), "resume_with: [learning_rate]") {
 		t.Fatalf("%+v, error %v", sum, err)
 	}

@@ -15,10 +15,12 @@ import (
 	"github.com/millrace/millrace/data"
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/hf"
+	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/internal/hostmem"
 	"github.com/millrace/millrace/internal/vfs"
 	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/plan"
+	"github.com/millrace/millrace/probe"
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/store"
 	"github.com/millrace/millrace/stream"
@@ -51,7 +53,7 @@ const hostShare = 0.9
 
 // request makes what a plan is asked for. Budgets that are auto come from the machine.
 func (e *Env) request(m *model.Model, n plan.Numerics, dev device.Info, mem runfile.Memory) (plan.Request, error) {
-	r := plan.Request{Model: m, Numerics: n, Device: dev, Machine: e.machine(dev, mem.Path), DeviceBytes: mem.Device.N, HostBytes: mem.Host.N,
+	r := plan.Request{Model: m, Numerics: n, Device: dev, Machine: probe.Rates(e.CacheDir, dev, mem.Path), DeviceBytes: mem.Device.N, HostBytes: mem.Host.N,
 		RecomputeAll: mem.Recompute == "always"}
 	var err error
 	if r.DiskBytes, err = diskBytes(mem, e.files()); err != nil {
@@ -104,7 +106,7 @@ func diskBytes(m runfile.Memory, fsys vfs.FS) (int64, error) {
 	if err != nil {
 		return 0, fmt.Errorf("memory.path: %w", err)
 	}
-	free += leftBytes(m.Path) // else a run that was killed could not have again what it had
+	free += store.LeftBytes(m.Path) // else a run that was killed could not have again what it had
 	if m.Disk.N > 0 {
 		return min(m.Disk.N, free), nil
 	}
@@ -129,7 +131,7 @@ func (e *Env) openSession(ctx context.Context, p *plan.Plan, dev *devices, state
 		return s, err
 	}
 	if err := fill(s); err != nil {
-		return s, BadRequest(err) // the model's weights, or a checkpoint, are not what the request needs
+		return s, blame.BadRequest(err) // the model's weights, or a checkpoint, are not what the request needs
 	}
 	if err := s.startEngine(dev); err != nil {
 		return s, err
@@ -189,10 +191,10 @@ func (s *session) fill(ctx context.Context, src *source, init string, seed uint6
 	parts := int64(len(m.Parts))
 	if init == "random" {
 		b := s.env.bar("initializing")
-		defer b.end()
+		defer b.End()
 		return stream.Fill(ctx, s.plan, s.store, func(p *model.Part, v model.Values) error {
 			m.InitPart(seed, p, v)
-			b.set(int64(p.Index+1), parts)
+			b.Set(int64(p.Index+1), parts)
 			return ctx.Err()
 		})
 	}
@@ -205,9 +207,9 @@ func (s *session) fill(ctx context.Context, src *source, init string, seed uint6
 		return err
 	}
 	b := s.env.bar("loading " + filepath.Base(src.dir))
-	defer b.end()
+	defer b.End()
 	err = stream.Fill(ctx, s.plan, s.store, func(p *model.Part, v model.Values) error {
-		b.set(int64(p.Index+1), parts)
+		b.Set(int64(p.Index+1), parts)
 		if err := ctx.Err(); err != nil {
 			return err
 		}

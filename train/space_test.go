@@ -10,9 +10,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/internal/vfs"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/runfile"
+	"github.com/millrace/millrace/store"
 )
 
 // roomFS is the system's files on a drive that has so much left.
@@ -94,7 +96,7 @@ func TestSpaceIsPlanned(t *testing.T) {
 				t.Errorf("it says %q", said)
 			}
 			_, _, err = run(need - 1)
-			if !errors.Is(err, ErrRequest) || strings.Contains(err.Error(), "\n") {
+			if !errors.Is(err, blame.ErrRequest) || strings.Contains(err.Error(), "\n") {
 				t.Fatalf("error %v", err)
 			}
 			for _, key := range []string{"save.keep", "output_dir", plan.FormatBytes(need)} {
@@ -119,7 +121,7 @@ func TestLeftStateIsFree(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	left := leftBytes(dir)
+	left := store.LeftBytes(dir)
 	if left < info.Size() || left > 2*info.Size() {
 		t.Skipf("a file of %d bytes takes %d here", info.Size(), left)
 	}

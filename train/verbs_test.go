@@ -16,6 +16,7 @@ import (
 	"github.com/millrace/millrace/data"
 	"github.com/millrace/millrace/hf"
 	"github.com/millrace/millrace/hf/hub/hubtest"
+	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/model/modeltest"
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/tensor"
@@ -175,7 +176,7 @@ func refused(t testing.TB, err error, want string) {
 	if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") {
 		t.Fatalf("error %q, want one line with %q", err, want)
 	}
-	if !errors.Is(err, ErrRequest) {
+	if !errors.Is(err, blame.ErrRequest) {
 		t.Errorf("not marked as a bad request: %v", err)
 	}
 }
@@ -409,7 +410,7 @@ func TestTrainOnTheHub(t *testing.T) {
 	}
 	again.Datasets[0].Split = "dev"
 	_, err = Preview(context.Background(), newEnv(t), again, 1, func(PreviewExample) error { return nil })
-	if !errors.Is(err, ErrRequest) || !strings.Contains(err.Error(), `no split "dev"; it has train, test`) {
+	if !errors.Is(err, blame.ErrRequest) || !strings.Contains(err.Error(), `no split "dev"; it has train, test`) {
 		t.Errorf("a wrong split: %v", err)
 	}
 	// That the hub cannot be reached is no fault of the request.
@@ -417,7 +418,7 @@ func TestTrainOnTheHub(t *testing.T) {
 	t.Setenv("HF_ENDPOINT", "http://127.0.0.1:1")
 	c.Datasets[0].Path = "org/others"
 	_, err = Preview(context.Background(), newEnv(t), c, 1, func(PreviewExample) error { return nil })
-	if err == nil || errors.Is(err, ErrRequest) || !strings.Contains(err.Error(), "dataset org/others: ") || !strings.Contains(err.Error(), "cannot be reached") {
+	if err == nil || errors.Is(err, blame.ErrRequest) || !strings.Contains(err.Error(), "dataset org/others: ") || !strings.Contains(err.Error(), "cannot be reached") {
 		t.Errorf("without a network: %v", err)
 	}
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"github.com/millrace/millrace/data"
+	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/train"
 )
 
@@ -47,7 +48,7 @@ func (c *evalCmd) Run(p *program) error {
 		s := data.Source{Path: path, Type: data.Type(c.Type), Name: c.Name, Split: c.Split, Revision: c.Revision, Field: c.Field,
 			Prompt: c.Prompt, Response: c.Response, Glob: c.Glob, MaxSamples: c.MaxSamples}
 		if err := s.Validate(); err != nil {
-			return train.BadRequest(err)
+			return blame.BadRequest(err)
 		}
 		sources = append(sources, s)
 	}

@@ -7,9 +7,9 @@ import (
 	"io/fs"
 	"os"
 
+	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/internal/terminal"
 	"github.com/millrace/millrace/runfile"
-	"github.com/millrace/millrace/train"
 )
 
 // runFile are the flags of verbs that read run.yaml.
@@ -30,7 +30,7 @@ func readRunFile(path string, set []string) (*runfile.Config, error) {
 // readConfig is the configuration that a run file, if there is one, and the settings after it make.
 func readConfig(path string, set []string) (*runfile.Config, error) {
 	c, err := runfile.Read(path, set)
-	return c, train.BadRequest(err)
+	return c, blame.BadRequest(err)
 }
 
 // where are the flags of verbs that compute and read no run file.
@@ -69,4 +69,4 @@ func (h harmless) Write(text []byte) (int, error) {
 }
 
 // badFlag is an error in what was asked for.
-func badFlag(format string, args ...any) error { return train.BadRequest(fmt.Errorf(format, args...)) }
+func badFlag(format string, args ...any) error { return blame.BadRequest(fmt.Errorf(format, args...)) }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"github.com/millrace/millrace/hf"
+	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/train"
 )
@@ -33,7 +34,7 @@ func (c *importCmd) Run(p *program) error {
 	err = hf.ImportGGUF(p.ctx, c.File, c.Dir, hf.ImportOptions{DType: dtype, Replace: c.Replace, Progress: bar.set})
 	bar.end()
 	if err != nil {
-		return train.BadRequest(err)
+		return blame.BadRequest(err)
 	}
 	return p.printf("%s: %s of weights in %v\n", c.Dir, plan.FormatBytes(bar.total), dtype)
 }

@@ -21,6 +21,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/internal/fault"
 	"github.com/millrace/millrace/internal/hostmem"
 	"github.com/millrace/millrace/train"
@@ -158,7 +159,7 @@ func (p *program) end(err error) int {
 		err = errors.New("stopped without saving: what was done since the latest checkpoint is lost; run the same command to continue from there")
 	case errors.Is(err, context.Canceled):
 		status, err = exitInterrupted, train.ErrInterrupted
-	case errors.Is(err, train.ErrRequest):
+	case errors.Is(err, blame.ErrRequest):
 		status = exitBadRequest
 	}
 	p.stderr.line("millrace: %s", oneLine(err))

@@ -5,9 +5,10 @@ import (
 	"strings"
 	"text/tabwriter"
 
+	"github.com/millrace/millrace/internal/console"
 	"github.com/millrace/millrace/internal/cores"
 	"github.com/millrace/millrace/plan"
-	"github.com/millrace/millrace/train"
+	"github.com/millrace/millrace/probe"
 )
 
 type probeCmd struct {
@@ -34,7 +35,8 @@ func (c *probeCmd) Run(p *program) error {
 	if path == "none" {
 		path = ""
 	}
-	m, err := train.Probe(p.ctx, p.env, train.ProbeOptions{Device: c.Device, Path: path})
+	m, err := probe.Measure(p.ctx, probe.Options{Open: p.env.Open, Accounts: p.env.Accounts,
+		Out: console.Out{Writer: p.env.Progress, Terminal: p.env.Terminal}, CacheDir: p.env.CacheDir, Device: c.Device, Path: path})
 	if err != nil {
 		return err
 	}

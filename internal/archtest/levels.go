@@ -4,15 +4,17 @@ import "strings"
 
 // A level of the table, lowest first. "x/..." is every package below x; a package that is named itself goes by its name.
 var levels = [][]string{
-	0: {"batch", "tensor", "trace", "internal/...", "data/tokenizer", "data/template", "data/parquet", "hf/hub", "hf/hub/hubtest"},
-	1: {"hf", "data", "data/parquet/oracle", "device", "store", "store/storetest"},
-	2: {"device/..."},
-	3: {"nn", "optim"},
-	4: {"model", "model/modeltest"},
-	5: {"plan", "plan/plantest"},
-	6: {"stream", "checkpoint", "runfile"},
-	7: {"train"},
-	8: {"cmd/...", "benchmarks", "benchmarks/...", "examples/..."},
+	0:  {"batch", "tensor", "trace", "internal/...", "data/tokenizer", "data/template", "data/parquet", "hf/hub", "hf/hub/hubtest"},
+	1:  {"hf", "data", "internal/console", "data/parquet/oracle", "device", "store", "store/storetest"},
+	2:  {"device/..."},
+	3:  {"nn", "optim"},
+	4:  {"model", "model/modeltest"},
+	5:  {"plan", "plan/plantest"},
+	6:  {"stream", "checkpoint", "runfile"},
+	7:  {"internal/blame"},
+	8:  {"probe"},
+	9:  {"train"},
+	10: {"cmd/...", "benchmarks", "benchmarks/...", "examples/..."},
 }
 
 // bottom is what every package may import, also those of its level.
@@ -25,7 +27,7 @@ var families = []string{"device/cpu", "device/cuda", "device/null"}
 var drivers = []string{"device/cpu", "device/cuda", "device/null"}
 
 // programs is the level whose packages are programs.
-const programs = 8
+const programs = 10
 
 // Modules that may be imported, and by whom: by every package where no tree is named.
 var modules = map[string]struct {

@@ -1,10 +1,10 @@
 // Package fault ends the program when it finds itself to be wrong.
 //
-// A panic that nobody expects is a fault of the program. Go ends with status 2 when a goroutine panics, which our users read as
-// "the request is wrong". So every goroutine of the product is started here: by [Go], by a [Group] in the place of sync.WaitGroup,
-// or by [AfterFunc] in the place of time.AfterFunc. A panic on one of them prints itself with its stack and ends the program with
-// [Status], at once: what the other goroutines hold may be half done, and files are safe, as after a kill. internal/archtest
-// refuses goroutines that are started otherwise.
+// A panic that nobody expects is a fault of the program. Go ends with status 2 when a goroutine panics, which our users
+// read as "the request is wrong". So every goroutine of the product is started here: by [Go], by a [Group] in the place
+// of sync.WaitGroup, by [AfterFunc] in the place of time.AfterFunc, or many at once by [Share]. A panic on one of them
+// prints itself with its stack and ends the program with [Status], at once: what the other goroutines hold may be half
+// done, and files are safe, as after a kill. internal/archtest refuses goroutines that are started otherwise.
 //
 // What Go's runtime calls fatal cannot be caught, and ends with status 2: memory that the system does not give to the Go heap, a
 // map that two goroutines write at once, a crash inside of a GPU's driver, SIGQUIT.

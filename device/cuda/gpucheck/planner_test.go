@@ -17,6 +17,7 @@ import (
 	"github.com/millrace/millrace/device/cuda"
 	"github.com/millrace/millrace/device/cuda/standin"
 	"github.com/millrace/millrace/device/null"
+	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/internal/hostmem"
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/train"
@@ -70,7 +71,7 @@ func plans(args []string) int {
 	switch {
 	case err == nil:
 		return exitDone
-	case errors.Is(err, train.ErrRequest) || strings.Contains(err.Error(), "memory.device"):
+	case errors.Is(err, blame.ErrRequest) || strings.Contains(err.Error(), "memory.device"):
 		fmt.Fprintln(os.Stderr, "millrace:", err)
 		return exitRequest
 	}

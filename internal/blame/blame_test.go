@@ -1,4 +1,4 @@
-package train
+package blame
 
 import (
 	"context"
@@ -47,7 +47,7 @@ func TestRequest(t *testing.T) {
 			t.Errorf("%v is one of the %s", err, of)
 		}
 	}
-	if err := badName(&checkpoint.DamageError{}); !errors.Is(err, ErrRequest) {
+	if err := BadName(&checkpoint.DamageError{}); !errors.Is(err, ErrRequest) {
 		t.Error("a damaged checkpoint that the user has named is none of the request")
 	}
 }
@@ -56,8 +56,8 @@ func TestRequest(t *testing.T) {
 func TestAsking(t *testing.T) {
 	for _, isOver := range []bool{false, true} {
 		verb := func() (err error) {
-			ask := asking{isOver}
-			defer ask.judge(&err)
+			ask := Asking{isOver}
+			defer ask.Judge(&err)
 			return errors.New("it fails")
 		}
 		if err := verb(); errors.Is(err, ErrRequest) == isOver || err.Error() != "it fails" {

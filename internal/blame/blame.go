@@ -1,4 +1,11 @@
-package train
+// Package blame says who is to blame for an error, which decides the exit status: the request, or else the machine, the
+// network or the program.
+//
+//   - [BadRequest] marks an error with [ErrRequest], unless one of the others is to blame for it. It is the one rule.
+//   - [Asking] applies it to a verb: what fails before the verb begins its work is a bad request.
+//
+// Invariants: a mark changes no text, and it is never taken away.
+package blame
 
 import (
 	"context"
@@ -30,24 +37,24 @@ func BadRequest(err error) error {
 	if errors.As(err, &damage) {
 		return err
 	}
-	return badName(err)
+	return BadName(err)
 }
 
-// badName is BadRequest for what the user has named, even where that is a checkpoint that is damaged: another name helps.
-func badName(err error) error {
+// BadName is BadRequest for what the user has named, even where that is a checkpoint that is damaged: another name helps.
+func BadName(err error) error {
 	var fault runtime.Error // which the renderer of templates catches, to name the row
-	if err == nil || errors.Is(err, context.Canceled) || hub.IsPassing(err) || isOfMachine(err) || errors.As(err, &fault) {
+	if err == nil || errors.Is(err, context.Canceled) || hub.IsPassing(err) || IsOfMachine(err) || errors.As(err, &fault) {
 		return err
 	}
 	return requestError{err}
 }
 
-// asking is the part of a verb that comes before its work.
-type asking struct{ isOver bool }
+// Asking is the part of a verb that comes before its work.
+type Asking struct{ IsOver bool }
 
-// judge makes a verb's error a bad request if the verb has not begun its work.
-func (a *asking) judge(err *error) {
-	if !a.isOver {
+// Judge makes a verb's error a bad request if the verb has not begun its work.
+func (a *Asking) Judge(err *error) {
+	if !a.IsOver {
 		*err = BadRequest(*err)
 	}
 }
@@ -61,8 +68,8 @@ var machineErrors = []syscall.Errno{
 	syscall.ENOMEM, syscall.EMFILE, syscall.ENFILE, syscall.EAGAIN,
 }
 
-// isOfMachine reports whether an error is the machine's.
-func isOfMachine(err error) bool {
+// IsOfMachine reports whether an error is the machine's.
+func IsOfMachine(err error) bool {
 	if errors.Is(err, hostmem.ErrUnknown) || errors.Is(err, store.ErrChecksum) {
 		return true
 	}

@@ -1,4 +1,10 @@
-package train
+// Package probe measures the rates of a machine, keeps them, and finds them again.
+//
+//   - [Measure] measures the devices, the host's memory and a drive with the operations that training uses.
+//   - [Rates] is what was kept of this machine, or a guess that says so.
+//
+// Invariants: what a probe takes of memory and of a drive is given back when it ends, or by the next one.
+package probe
 
 import (
 	"context"
@@ -12,6 +18,8 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/internal/blame"
+	"github.com/millrace/millrace/internal/console"
 	"github.com/millrace/millrace/internal/fault"
 	"github.com/millrace/millrace/internal/hostmem"
 	"github.com/millrace/millrace/internal/spelling"
@@ -23,15 +31,20 @@ import (
 const probeSeconds = 0.5
 
 // ProbeOptions say what is measured.
-type ProbeOptions struct {
-	Device string // auto (default), cpu, cuda or cuda:N
+type Options struct {
+	// Open opens a device, and that of the host.
+	Open     func(name string, accounts *hostmem.Accounts) (computes, host device.Device, err error)
+	Accounts *hostmem.Accounts
+	Out      console.Out
+	CacheDir string // where the rates are kept; empty: nowhere
+	Device   string // auto, cpu, cuda or cuda:N
 	// Path is a directory on the drive to measure, of which the probe takes some GiB for some seconds; empty: no drive is.
 	Path string
 }
 
-// Probe measures the rates that plans are made from, with the operations that training uses and on random numbers: in some
-// seconds, of a machine that should be idle. It keeps them in the cache directory, where later plans find them.
-func Probe(ctx context.Context, env *Env, o ProbeOptions) (*plan.Machine, error) {
+// Measure measures the rates that plans are made from, with the operations that training uses and on random numbers: in
+// some seconds, of a machine that should be idle. It keeps them in the cache directory, where Rates finds them.
+func Measure(ctx context.Context, o Options) (*plan.Machine, error) {
 	sizes := func(dev device.Info) probeSizes {
 		free, _, err := hostmem.Available()
 		if err != nil {
@@ -39,16 +52,16 @@ func Probe(ctx context.Context, env *Env, o ProbeOptions) (*plan.Machine, error)
 		}
 		return probeSizesFor(dev, free)
 	}
-	m, err := probe(ctx, env, o, sizes, probeSeconds)
+	m, err := measure(ctx, o, sizes, probeSeconds)
 	if err != nil {
 		return nil, err
 	}
-	if env.CacheDir != "" {
-		path := filepath.Join(env.CacheDir, machineFile)
+	if o.CacheDir != "" {
+		path := filepath.Join(o.CacheDir, MachineFile)
 		if err := plan.WriteMachine(path, *m); err != nil {
-			return nil, BadRequest(fmt.Errorf("machine file: %w", err))
+			return nil, blame.BadRequest(fmt.Errorf("machine file: %w", err))
 		}
-		env.say("kept in %s", path)
+		o.Out.Say("kept in %s", path)
 	}
 	return m, nil
 }
@@ -95,10 +108,10 @@ func probeSizesFor(dev device.Info, hostFree int64) probeSizes {
 // prober measures one device and its host.
 type prober struct {
 	probeSizes
+	Options
 	ctx           context.Context
-	env           *Env
-	dev           *devices
-	path          string // of the disk
+	device        device.Device // that computes
+	hostDevice    device.Device
 	seconds       float64
 	compute, host device.Stream
 	back          device.Stream // the device's second one, for copies to the host
@@ -106,32 +119,36 @@ type prober struct {
 	closers       []func() error
 }
 
-func probe(ctx context.Context, env *Env, o ProbeOptions, sizes func(device.Info) probeSizes, seconds float64) (m *plan.Machine, err error) {
-	var ask asking
-	defer ask.judge(&err)
+func measure(ctx context.Context, o Options, sizes func(device.Info) probeSizes, seconds float64) (m *plan.Machine, err error) {
+	var ask blame.Asking
+	defer ask.Judge(&err)
 	if info, err := os.Stat(o.Path); o.Path != "" && (err != nil || !info.IsDir()) {
 		return nil, fmt.Errorf("--path: %s is not a directory; name one on the drive to measure, or none", o.Path)
 	}
-	dev, err := env.open(o.Device)
+	computes, host, err := o.Open(o.Device, o.Accounts)
 	if err != nil {
 		return nil, err
 	}
-	ask.isOver = true
-	p := &prober{probeSizes: sizes(dev.computes.Info()), ctx: ctx, env: env, dev: dev, path: o.Path, seconds: seconds, closers: []func() error{dev.Close}}
+	ask.IsOver = true
+	p := &prober{probeSizes: sizes(computes.Info()), Options: o, ctx: ctx, device: computes, hostDevice: host, seconds: seconds}
+	if host != computes {
+		p.closers = append(p.closers, host.Close)
+	}
+	p.closers = append(p.closers, computes.Close)
 	defer func() {
 		for i := len(p.closers) - 1; i >= 0; i-- {
 			err = errors.Join(err, p.closers[i]())
 		}
 	}()
-	if p.compute, err = dev.computes.NewStream("probe"); err != nil {
+	if p.compute, err = computes.NewStream("probe"); err != nil {
 		return nil, err
 	}
 	p.closers = append(p.closers, p.compute.Close)
-	if p.back, err = dev.computes.NewStream("probe back"); err != nil {
+	if p.back, err = computes.NewStream("probe back"); err != nil {
 		return nil, err
 	}
 	p.closers = append(p.closers, p.back.Close)
-	if p.host, err = dev.host.NewStream("probe host"); err != nil {
+	if p.host, err = host.NewStream("probe host"); err != nil {
 		return nil, err
 	}
 	p.closers = append(p.closers, p.host.Close)
@@ -140,23 +157,23 @@ func probe(ctx context.Context, env *Env, o ProbeOptions, sizes func(device.Info
 	}
 	if doc, err := os.ReadFile("/proc/loadavg"); err == nil { // where there is one
 		if load, isBusy := otherWork(string(doc), runtime.NumCPU()); isBusy {
-			env.say("other programs keep this machine busy (a load of %.1f on %s): what they take is missing in the result; close them, and measure again",
+			o.Out.Say("other programs keep this machine busy (a load of %.1f on %s): what they take is missing in the result; close them, and measure again",
 				load, spelling.Count(runtime.NumCPU(), "core"))
 		}
 	}
-	m = &plan.Machine{Name: dev.computes.Info().Name}
-	bar := env.bar("measuring")
-	defer bar.end()
+	m = &plan.Machine{Name: computes.Info().Name}
+	bar := o.Out.Bar("measuring")
+	defer bar.End()
 	steps := []func(*plan.Machine) error{p.products(tensor.F32), p.products(tensor.BF16), p.attention, p.starts, p.elements, p.links,
 		p.hostCopies, p.updates}
-	if !dev.computes.Info().Unified {
+	if !computes.Info().Unified {
 		steps = append(steps, p.deviceCopies)
 	}
-	if p.path != "" {
+	if p.Path != "" {
 		steps = append(steps, p.disk)
 	}
 	for i, step := range steps {
-		bar.set(int64(i), int64(len(steps)))
+		bar.Set(int64(i), int64(len(steps)))
 		if err := step(m); err != nil {
 			return nil, err
 		}
@@ -230,9 +247,9 @@ func (p *prober) together(seconds float64, tasks ...task) ([]float64, error) {
 func (p *prober) place(lay func(*device.Arena)) (release func(), err error) {
 	count := device.NewArena(device.Mem{})
 	lay(count)
-	b, err := p.dev.computes.Alloc("probe", count.Peak())
+	b, err := p.device.Alloc("probe", count.Peak())
 	if err != nil {
-		return nil, BadRequest(err)
+		return nil, blame.BadRequest(err)
 	}
 	lay(device.NewArena(device.Whole(b)))
 	return func() { b.Close() }, nil
@@ -240,12 +257,12 @@ func (p *prober) place(lay func(*device.Arena)) (release func(), err error) {
 
 // reserve takes host memory.
 func (p *prober) reserve(n int64) (*hostmem.Region, error) {
-	r, err := p.env.Accounts.Reserve("probe", n)
+	r, err := p.Accounts.Reserve("probe", n)
 	if err != nil {
-		return nil, BadRequest(err)
+		return nil, blame.BadRequest(err)
 	}
 	if err := r.Populate(); err != nil {
-		return nil, BadRequest(errors.Join(err, r.Close()))
+		return nil, blame.BadRequest(errors.Join(err, r.Close()))
 	}
 	return r, nil
 }

@@ -1,4 +1,4 @@
-package train
+package probe
 
 import (
 	"context"
@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/checkpoint"
+	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/internal/fault"
 	"github.com/millrace/millrace/internal/hostmem"
 	"github.com/millrace/millrace/internal/vfs"
@@ -48,7 +49,7 @@ type diskPass struct {
 // disk measures what the disk tier reads and writes in a second: direct I/O where the file system has it, a new file for each
 // version of a piece, checksums, and a sync behind all writes.
 func (p *prober) disk(m *plan.Machine) (err error) {
-	path, err := filepath.Abs(p.path)
+	path, err := filepath.Abs(p.Path)
 	if err != nil {
 		return err
 	}
@@ -66,17 +67,17 @@ func (p *prober) disk(m *plan.Machine) (err error) {
 		t.specs[i].Bytes = pieces * t.specs[i].Piece
 	}
 	dir := filepath.Join(path, probeDir)
-	t.Disk, err = store.NewDisk(store.DiskOptions{Dir: dir, Accounts: p.env.Accounts, Specs: t.specs, Quota: plan.StagingQuota,
-		Workers: plan.DiskWorkers, Log: slog.New(slog.NewTextHandler(p.env.Progress, nil))})
+	t.Disk, err = store.NewDisk(store.DiskOptions{Dir: dir, Accounts: p.Accounts, Specs: t.specs, Quota: plan.StagingQuota,
+		Workers: plan.DiskWorkers, Log: slog.New(slog.NewTextHandler(p.Out.Writer, nil))})
 	switch {
 	case errors.Is(err, vfs.ErrLocked):
-		return BadRequest(fmt.Errorf("--path: another probe measures %s: wait for it, or name another directory", path))
+		return blame.BadRequest(fmt.Errorf("--path: another probe measures %s: wait for it, or name another directory", path))
 	case errors.Is(err, syscall.ENOSPC):
 		removeProbeDir(dir)
 		return fmt.Errorf("--path: the probe writes %s to %s: %w; free space there, or name another drive or none", plan.FormatBytes(p.diskBytes), path, syscall.ENOSPC)
 	case err != nil:
 		removeProbeDir(dir)
-		return BadRequest(fmt.Errorf("--path: %w", err))
+		return blame.BadRequest(fmt.Errorf("--path: %w", err))
 	}
 	defer func() {
 		err = errors.Join(err, t.Disk.Close())
@@ -99,17 +100,17 @@ func (p *prober) disk(m *plan.Machine) (err error) {
 	}
 	slices.Sort(reads)
 	slices.Sort(writes)
-	m.DiskReadBytesPerSec, m.DiskWriteBytesPerSec, m.DiskPath = median(reads), median(writes), path
+	m.DiskReadBytesPerSec, m.DiskWriteBytesPerSec, m.DiskPath = trace.Median(reads), trace.Median(writes), path
 	// A device that computes on the host's cores leaves one now and then, where its workers wait for each other: a save has a rate between
 	// that beside busy cores and that with one of them free.
 	busy := []int{0}
-	if p.dev == nil || p.dev.computes.Info().Unified {
+	if p.device == nil || p.device.Info().Unified {
 		busy = []int{runtime.GOMAXPROCS(0), runtime.GOMAXPROCS(0) - 1}
 	}
 	var secPerByte, secPerLink float64
 	for _, cores := range busy {
 		stop := occupyCores(cores)
-		rate, link, err := t.save(p.env.Accounts, dir)
+		rate, link, err := t.save(p.Accounts, dir)
 		stop()
 		if errors.Is(err, syscall.ENOSPC) { // the tier fits, a save beside it does not
 			return nil

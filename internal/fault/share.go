@@ -1,18 +1,16 @@
-package train
+package fault
 
 import (
 	"context"
 	"sync/atomic"
-
-	"github.com/millrace/millrace/internal/fault"
 )
 
-// share calls f for each of n things on several goroutines, and returns the first error; after one, and when ctx ends, no call begins.
-func share(ctx context.Context, n, workers int, f func(i int) error) error {
+// Share calls f for each of n things on several goroutines, and returns the first error; after one, and when ctx ends, no call begins.
+func Share(ctx context.Context, n, workers int, f func(i int) error) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	var next atomic.Int64
-	var wg fault.Group
+	var wg Group
 	for range min(workers, n) {
 		wg.Go(func() {
 			for i := int(next.Add(1)) - 1; i < n && ctx.Err() == nil; i = int(next.Add(1)) - 1 {

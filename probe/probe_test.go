@@ -1,9 +1,10 @@
-package train
+package probe
 
 import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"io"
 	"math"
 	"os"
 	"path/filepath"
@@ -17,10 +18,53 @@ import (
 	"github.com/millrace/millrace/device/cuda"
 	"github.com/millrace/millrace/device/cuda/standin"
 	"github.com/millrace/millrace/device/null"
+	"github.com/millrace/millrace/internal/blame"
+	"github.com/millrace/millrace/internal/console"
 	"github.com/millrace/millrace/internal/hostmem"
 	"github.com/millrace/millrace/internal/vfs"
 	"github.com/millrace/millrace/plan"
 )
+
+// newOptions measure the CPU device and no drive, and keep nothing. It is checked in the end that all memory came back.
+func newOptions(t testing.TB) Options {
+	t.Helper()
+	accounts := hostmem.New()
+	t.Cleanup(func() {
+		if n, _ := accounts.Total(); n != 0 {
+			t.Errorf("%d bytes of host memory are still reserved: %v", n, accounts.Usage())
+		}
+	})
+	return Options{Accounts: accounts, Out: console.Out{Writer: io.Discard}, Device: "cpu",
+		Open: func(_ string, a *hostmem.Accounts) (device.Device, device.Device, error) {
+			d, err := cpu.New(cpu.Options{Workers: 2, Accounts: a})
+			return d, d, err
+		}}
+}
+
+// at measures the drive of a directory, too.
+func at(o Options, dir string) Options {
+	o.Path = dir
+	return o
+}
+
+// entries are the names below a directory, that of itself included.
+func entries(t testing.TB, dir string) (names []string) {
+	t.Helper()
+	if err := filepath.WalkDir(dir, func(path string, _ os.DirEntry, err error) error {
+		names = append(names, path)
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return names
+}
+
+func writeFile(t testing.TB, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
 
 func smallProbeFor(device.Info) probeSizes { return smallProbe }
 
@@ -28,8 +72,8 @@ var smallProbe = probeSizes{positions: 64, hidden: 128, intermediate: 192, lengt
 	bytes: 1 << 20, stateBytes: 1 << 20, noiseElems: 1 << 12, long: 2, pieceElems: 1 << 12, diskBytes: 1 << 20}
 
 func TestProbe(t *testing.T) {
-	env, dir := newEnv(t), t.TempDir()
-	m, err := probe(context.Background(), env, ProbeOptions{Device: "cpu", Path: dir}, smallProbeFor, 0.02)
+	o, dir := newOptions(t), t.TempDir()
+	m, err := measure(context.Background(), at(o, dir), smallProbeFor, 0.02)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,21 +87,23 @@ func TestProbe(t *testing.T) {
 	if err := m.Check(); err != nil || m.DiskReadBytesPerSec <= 0 || m.DiskWriteBytesPerSec <= 0 || m.DiskPath != dir {
 		t.Errorf("%+v: %v", m, err)
 	}
-	if left := files(t, dir); len(left) != 1 {
+	if left := entries(t, dir); len(left) != 1 {
 		t.Errorf("the probe has left %v", left)
 	}
-	if m, err := probe(context.Background(), env, ProbeOptions{Device: "cpu"}, smallProbeFor, 0.02); err != nil || m.DiskReadBytesPerSec != 0 {
+	if m, err := measure(context.Background(), o, smallProbeFor, 0.02); err != nil || m.DiskReadBytesPerSec != 0 {
 		t.Errorf("without a path: %+v, %v", m, err)
 	}
-	_, err = probe(context.Background(), env, ProbeOptions{Device: "cpu", Path: filepath.Join(dir, "none")}, smallProbeFor, 0.02)
-	refused(t, err, "--path")
+	_, err = measure(context.Background(), at(o, filepath.Join(dir, "none")), smallProbeFor, 0.02)
+	if !errors.Is(err, blame.ErrRequest) || !strings.Contains(err.Error(), "--path") || strings.Contains(err.Error(), "\n") {
+		t.Errorf("a path that is not there: %v", err)
+	}
 }
 
 // The kernels and the driver layer of a GPU take what the probe asks for, with heads of 128.
 func TestProbeOfAStandIn(t *testing.T) {
-	env := newEnv(t)
+	o := newOptions(t)
 	gpu := standin.New(standin.Options{MemoryBytes: 256 << 20})
-	env.Open = func(_ string, a *hostmem.Accounts) (device.Device, device.Device, error) {
+	o.Open = func(_ string, a *hostmem.Accounts) (device.Device, device.Device, error) {
 		host, err := cpu.New(cpu.Options{Workers: 2, Accounts: a})
 		if err != nil {
 			return nil, nil, err
@@ -67,7 +113,7 @@ func TestProbeOfAStandIn(t *testing.T) {
 	}
 	tiny := probeSizes{positions: 32, hidden: 64, intermediate: 64, lengths: []int{16, 64}, heads: 2, kvHeads: 1, headDim: 128,
 		bytes: 1 << 16, stateBytes: 1 << 16, noiseElems: 1 << 12, long: 1}
-	m, err := probe(t.Context(), env, ProbeOptions{}, func(device.Info) probeSizes { return tiny }, 1e-5)
+	m, err := measure(t.Context(), o, func(device.Info) probeSizes { return tiny }, 1e-5)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -106,9 +152,9 @@ func TestProbeSizes(t *testing.T) {
 
 // Nothing that the probe has multiplied, added up or divided is zero, and nothing is infinite, however often it is repeated.
 func TestProbeTakesRandomNumbers(t *testing.T) {
-	env := newEnv(t)
+	o := newOptions(t)
 	seen := map[string]bool{}
-	env.Open = func(_ string, a *hostmem.Accounts) (device.Device, device.Device, error) {
+	o.Open = func(_ string, a *hostmem.Accounts) (device.Device, device.Device, error) {
 		d, err := cpu.New(cpu.Options{Workers: 2, Accounts: a})
 		if err != nil {
 			return nil, nil, err
@@ -116,7 +162,7 @@ func TestProbeTakesRandomNumbers(t *testing.T) {
 		w := &watched{d, t, seen}
 		return w, w, nil
 	}
-	if _, err := probe(context.Background(), env, ProbeOptions{}, smallProbeFor, 0.001); err != nil {
+	if _, err := measure(context.Background(), o, smallProbeFor, 0.001); err != nil {
 		t.Fatal(err)
 	}
 	for _, op := range []string{"MatMul", "Attention", "AttentionGrad", "RMSNorm", "SwiGLU", "AdamW"} {
@@ -204,12 +250,12 @@ func (w *watchedStream) AdamW(args device.AdamWArgs, bad device.Mem) {
 
 // Of a device with memory of its own, the link is measured both ways at once, and the optimizer beside it.
 func TestProbeOfALink(t *testing.T) {
-	env := newEnv(t)
-	env.Open = func(_ string, a *hostmem.Accounts) (device.Device, device.Device, error) {
+	o := newOptions(t)
+	o.Open = func(_ string, a *hostmem.Accounts) (device.Device, device.Device, error) {
 		host, err := cpu.New(cpu.Options{Workers: 2, Accounts: a})
 		return null.New(null.Options{}), host, err
 	}
-	m, err := probe(context.Background(), env, ProbeOptions{}, smallProbeFor, 0.02)
+	m, err := measure(context.Background(), o, smallProbeFor, 0.02)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -233,64 +279,64 @@ func TestProbeOfALink(t *testing.T) {
 
 // A probe that is cancelled leaves nothing, wherever it is; one that was killed leaves files, and the next one takes them away.
 func TestProbeStops(t *testing.T) {
-	env, dir := newEnv(t), t.TempDir()
+	o, dir := newOptions(t), t.TempDir()
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	if _, err := probe(ctx, env, ProbeOptions{Device: "cpu", Path: dir}, smallProbeFor, 0.02); !errors.Is(err, context.Canceled) {
+	if _, err := measure(ctx, at(o, dir), smallProbeFor, 0.02); !errors.Is(err, context.Canceled) {
 		t.Errorf("cancelled: %v", err)
 	}
 	if err := os.Mkdir(filepath.Join(dir, probeDir), 0o777); err != nil {
 		t.Fatal(err)
 	}
-	write(t, filepath.Join(dir, probeDir, "free-000001.extent"), "left by a probe that was killed")
-	p := &prober{probeSizes: smallProbe, ctx: ctx, env: env, path: dir}
+	writeFile(t, filepath.Join(dir, probeDir, "free-000001.extent"), "left by a probe that was killed")
+	p := &prober{probeSizes: smallProbe, ctx: ctx, Options: at(o, dir)}
 	if err := p.disk(&plan.Machine{}); !errors.Is(err, context.Canceled) {
 		t.Errorf("cancelled: %v", err)
 	}
-	if left := files(t, dir); len(left) != 1 {
+	if left := entries(t, dir); len(left) != 1 {
 		t.Errorf("the probe has left %v", left)
 	}
 }
 
 // A drive without room is not measured, and has no directory of the probe's afterwards.
 func TestProbeOfAFullDrive(t *testing.T) {
-	env, dir := newEnv(t), t.TempDir()
+	o, dir := newOptions(t), t.TempDir()
 	free, err := vfs.OS{}.FreeBytes(dir)
 	if err != nil || free > 1<<44 {
 		t.Skip("how much is free cannot be told, or is more than can be asked for: ", err)
 	}
-	p := &prober{probeSizes: smallProbe, ctx: t.Context(), env: env, path: dir}
+	p := &prober{probeSizes: smallProbe, ctx: t.Context(), Options: at(o, dir)}
 	p.pieceElems, p.diskBytes = plan.DefaultPieceElems, 2*free
-	if err := p.disk(&plan.Machine{}); !errors.Is(err, syscall.ENOSPC) || errors.Is(err, ErrRequest) || strings.Contains(err.Error(), "memory.path") {
+	if err := p.disk(&plan.Machine{}); !errors.Is(err, syscall.ENOSPC) || errors.Is(err, blame.ErrRequest) || strings.Contains(err.Error(), "memory.path") {
 		t.Errorf("%v", err)
 	}
-	if left := files(t, dir); len(left) != 1 {
+	if left := entries(t, dir); len(left) != 1 {
 		t.Errorf("the probe has left %v", left)
 	}
 }
 
 // Plans take the disk's rates where they were measured on the drive in question, and say where they were not.
 func TestMachineOfADrive(t *testing.T) {
-	env, dir := newEnv(t), t.TempDir()
-	env.CacheDir = t.TempDir()
-	kept := guess(device.Info{})
+	o, dir := newOptions(t), t.TempDir()
+	o.CacheDir = t.TempDir()
+	kept := Guess(device.Info{})
 	kept.Name, kept.DiskReadBytesPerSec, kept.DiskWriteBytesPerSec, kept.DiskPath = "cpu", 7e9, 5e9, dir
-	if err := plan.WriteMachine(filepath.Join(env.CacheDir, machineFile), kept); err != nil {
+	if err := plan.WriteMachine(filepath.Join(o.CacheDir, MachineFile), kept); err != nil {
 		t.Fatal(err)
 	}
 	dev := device.Info{Name: "cpu"}
 	for _, path := range []string{"", dir, filepath.Join(dir, "not", "there", "yet")} {
-		if m := env.machine(dev, path); !cmp.Equal(m, kept) {
+		if m := Rates(o.CacheDir, dev, path); !cmp.Equal(m, kept) {
 			t.Errorf("%q: %+v", path, m)
 		}
 	}
-	if !sameDrive("/proc", "/proc/self") || sameDrive("/proc", dir) {
+	if !vfs.SameDrive("/proc", "/proc/self") || vfs.SameDrive("/proc", dir) {
 		t.Skip("no second file system to compare with")
 	}
-	if m := env.machine(dev, "/proc"); m.DiskReadBytesPerSec == 7e9 || m.AdamWBytesPerSec != kept.AdamWBytesPerSec || !strings.Contains(m.Name, "--path") {
+	if m := Rates(o.CacheDir, dev, "/proc"); m.DiskReadBytesPerSec == 7e9 || m.AdamWBytesPerSec != kept.AdamWBytesPerSec || !strings.Contains(m.Name, "--path") {
 		t.Errorf("another drive: %+v", m)
 	}
-	if m := env.machine(device.Info{Name: "another"}, dir); !strings.Contains(m.Name, "guess") || m.Check() != nil {
+	if m := Rates(o.CacheDir, device.Info{Name: "another"}, dir); !strings.Contains(m.Name, "guess") || m.Check() != nil {
 		t.Errorf("another device: %+v", m)
 	}
 }
@@ -302,7 +348,7 @@ func TestGuess(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := guess(device.Info{Workers: 82})
+	got := Guess(device.Info{Workers: 82})
 	for name, pair := range map[string][2]float64{"f32": {got.F32FLOPsPerSec, known.Machine.F32FLOPsPerSec},
 		"bf16":      {got.BF16FLOPsPerSec, known.Machine.BF16FLOPsPerSec},
 		"attention": {got.AttentionFLOPsPerSec, known.Machine.AttentionFLOPsPerSec},
@@ -312,11 +358,11 @@ func TestGuess(t *testing.T) {
 			t.Errorf("%s: %v, of the RTX 3090 %v", name, pair[0], pair[1])
 		}
 	}
-	env := newEnv(t)
-	env.CacheDir = t.TempDir()
+	o := newOptions(t)
+	o.CacheDir = t.TempDir()
 	dev := device.Info{Name: "a GPU, cuBLASLt 13.1.0", Workers: 82}
-	path := filepath.Join(env.CacheDir, machineFile)
-	other := guess(dev)
+	path := filepath.Join(o.CacheDir, MachineFile)
+	other := Guess(dev)
 	library := "a GPU, own matrix products"
 	for _, c := range []struct {
 		kept, want string
@@ -328,12 +374,12 @@ func TestGuess(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if m, why := env.measured(dev, ""); !strings.Contains(why, c.want) || (why == "") != (c.want == "") || m.Check() != nil {
+		if m, why := Measured(o.CacheDir, dev, ""); !strings.Contains(why, c.want) || (why == "") != (c.want == "") || m.Check() != nil {
 			t.Errorf("%q is kept: %q", c.kept, why)
 		}
 	}
-	write(t, path, "{")
-	if m, why := env.measured(dev, ""); !strings.Contains(why, path) || m.Check() != nil {
+	writeFile(t, path, "{")
+	if m, why := Measured(o.CacheDir, dev, ""); !strings.Contains(why, path) || m.Check() != nil {
 		t.Errorf("a broken file: %q", why)
 	}
 }

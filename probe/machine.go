@@ -1,4 +1,4 @@
-package train
+package probe
 
 import (
 	"errors"
@@ -7,32 +7,33 @@ import (
 	"path/filepath"
 
 	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/internal/vfs"
 	"github.com/millrace/millrace/plan"
 )
 
-// machine is what `millrace probe` measured of this machine and device, or a guess that says so in its name. The disk's rates
+// Rates is what `millrace probe` measured of this machine and device, by what is kept in cacheDir, or a guess that says so in its name. The disk's rates
 // are those of the drive with diskPath, or a guess as well.
-func (e *Env) machine(dev device.Info, diskPath string) plan.Machine {
-	m, _ := e.measured(dev, diskPath)
+func Rates(cacheDir string, dev device.Info, diskPath string) plan.Machine {
+	m, _ := Measured(cacheDir, dev, diskPath)
 	return m
 }
 
-// measured is machine, and why it is a guess; that is empty where it is none.
-func (e *Env) measured(dev device.Info, diskPath string) (m plan.Machine, why string) {
-	if e.CacheDir == "" {
-		return guess(dev), "there is no cache directory with what a probe measured"
+// Measured is Rates, and why it is a guess; that is empty where it is none.
+func Measured(cacheDir string, dev device.Info, diskPath string) (m plan.Machine, why string) {
+	if cacheDir == "" {
+		return Guess(dev), "there is no cache directory with what a probe measured"
 	}
-	m, err := plan.ReadMachine(filepath.Join(e.CacheDir, machineFile))
+	m, err := plan.ReadMachine(filepath.Join(cacheDir, MachineFile))
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return guess(dev), "this machine was not measured"
+		return Guess(dev), "this machine was not measured"
 	case err != nil:
-		return guess(dev), err.Error()
+		return Guess(dev), err.Error()
 	case m.Name != dev.Name:
-		return guess(dev), fmt.Sprintf("what was measured is %q, and this device is %q", m.Name, dev.Name)
+		return Guess(dev), fmt.Sprintf("what was measured is %q, and this device is %q", m.Name, dev.Name)
 	}
-	if m.DiskPath == "" || diskPath != "" && !sameDrive(m.DiskPath, diskPath) {
-		g := guess(dev)
+	if m.DiskPath == "" || diskPath != "" && !vfs.SameDrive(m.DiskPath, diskPath) {
+		g := Guess(dev)
 		m.DiskReadBytesPerSec, m.DiskWriteBytesPerSec, m.DiskPath = g.DiskReadBytesPerSec, g.DiskWriteBytesPerSec, ""
 		m.SaveBytesPerSec, m.SaveLinkSeconds = 0, 0
 		m.Name += " (measured, but for the disk, whose rates are a guess; run `millrace probe --path DIR`, with a directory on it)"
@@ -40,12 +41,12 @@ func (e *Env) measured(dev device.Info, diskPath string) (m plan.Machine, why st
 	return m, ""
 }
 
-// machineFile is where Probe keeps its result, in the cache directory.
-const machineFile = "machine.json"
+// MachineFile is where Measure keeps its result, in the cache directory.
+const MachineFile = "machine.json"
 
-// guess are rates of one core of a current server CPU, times the workers; of memory, of one socket; of the disk, of a drive on PCIe
+// Guess are rates of one core of a current server CPU, times the workers; of memory, of one socket; of the disk, of a drive on PCIe
 // 3.0. Of a GPU they are those of an RTX 3090 on PCIe 4.0 x16 (plan.Machines), times the share of its 82 multiprocessors.
-func guess(dev device.Info) plan.Machine {
+func Guess(dev device.Info) plan.Machine {
 	w := float64(max(dev.Workers, 1))
 	m := plan.Machine{Name: "not measured: a guess; run `millrace probe`",
 		F32FLOPsPerSec: 80e9 * w, BF16FLOPsPerSec: 150e9 * w, AttentionFLOPsPerSec: 30e9 * w,

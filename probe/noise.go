@@ -1,9 +1,10 @@
-package train
+package probe
 
 import (
 	"runtime"
 
 	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/internal/fault"
 	"github.com/millrace/millrace/internal/hostmem"
 	"github.com/millrace/millrace/internal/rng"
 	"github.com/millrace/millrace/tensor"
@@ -22,7 +23,7 @@ func (p *prober) makeNoise() error {
 	}
 	p.closers = append(p.closers, r.Close)
 	floats, halves := hostmem.F32(r.Bytes()[:4*n]), hostmem.U16(r.Bytes()[4*n:])
-	if err := share(p.ctx, (n+noisePiece-1)/noisePiece, runtime.GOMAXPROCS(0), func(piece int) error {
+	if err := fault.Share(p.ctx, (n+noisePiece-1)/noisePiece, runtime.GOMAXPROCS(0), func(piece int) error {
 		random := rng.New(0, "probe", 0, uint64(piece))
 		for i := piece * noisePiece; i < min((piece+1)*noisePiece, n); i++ {
 			floats[i] = random.NormFloat32()
@@ -33,7 +34,7 @@ func (p *prober) makeNoise() error {
 		return err
 	}
 	p.noise = map[device.Stream]device.Mem{}
-	for s, on := range map[device.Stream]device.Device{p.compute: p.dev.computes, p.host: p.dev.host} {
+	for s, on := range map[device.Stream]device.Device{p.compute: p.device, p.host: p.hostDevice} {
 		b, err := on.Register(r)
 		if err != nil {
 			return err

@@ -1,4 +1,4 @@
-package train
+package probe
 
 import (
 	"math"
@@ -92,7 +92,7 @@ func (p *prober) attention(m *plan.Machine) error {
 
 // writeDocs writes the arrays of t positions that are full of documents of one length.
 func (p *prober) writeDocs(docs device.Docs, t, length int) error {
-	mem, bytes, release, err := p.region(p.dev.computes, 3*4*int64(t))
+	mem, bytes, release, err := p.region(p.device, 3*4*int64(t))
 	if err != nil {
 		return err
 	}
@@ -154,7 +154,7 @@ func (p *prober) copies() (up, down task, release func(), err error) {
 	if err != nil {
 		return up, down, nil, err
 	}
-	mem, _, freeHost, err := p.region(p.dev.computes, 2*p.bytes)
+	mem, _, freeHost, err := p.region(p.device, 2*p.bytes)
 	if err != nil {
 		free()
 		return up, down, nil, err
@@ -175,7 +175,7 @@ func (p *prober) links(m *plan.Machine) error {
 	if m.UploadBytesPerSec, err = p.rate(up, p.seconds); err != nil {
 		return err
 	}
-	if m.DownloadBytesPerSec, err = p.rate(down, p.seconds); err != nil || p.dev.computes.Info().Unified {
+	if m.DownloadBytesPerSec, err = p.rate(down, p.seconds); err != nil || p.device.Info().Unified {
 		return err
 	}
 	rates, err := p.together(p.seconds, up, down)
@@ -187,7 +187,7 @@ func (p *prober) links(m *plan.Machine) error {
 
 // hostCopies measures a copy on the host, which reads and writes.
 func (p *prober) hostCopies(m *plan.Machine) error {
-	mem, _, release, err := p.region(p.dev.host, 2*p.bytes)
+	mem, _, release, err := p.region(p.hostDevice, 2*p.bytes)
 	if err != nil {
 		return err
 	}
@@ -217,7 +217,7 @@ func (p *prober) deviceCopies(m *plan.Machine) error {
 func (p *prober) updates(m *plan.Machine) error {
 	const perElem, touched = 2 + 2 + 2 + 4 + 4, 2*(2+2+4+4) + 2 // kept; read and written, the gradient read only
 	n := int(p.stateBytes / perElem / tensor.Align * tensor.Align)
-	mem, _, release, err := p.region(p.dev.host, int64(n)*perElem+hostmem.PageBytes)
+	mem, _, release, err := p.region(p.hostDevice, int64(n)*perElem+hostmem.PageBytes)
 	if err != nil {
 		return err
 	}
@@ -236,7 +236,7 @@ func (p *prober) updates(m *plan.Machine) error {
 	}
 	bad := mem.Slice(at, 8)
 	update := task{p.host, touched * int64(n), func() { p.host.AdamW(args, bad) }}
-	if m.AdamWBytesPerSec, err = p.rate(update, float64(p.long)*p.seconds); err != nil || p.dev.computes.Info().Unified {
+	if m.AdamWBytesPerSec, err = p.rate(update, float64(p.long)*p.seconds); err != nil || p.device.Info().Unified {
 		return err
 	}
 	up, down, releaseCopies, err := p.copies()
