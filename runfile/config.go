@@ -313,3 +313,17 @@ func Absolute(path string) string {
 	}
 	return filepath.Clean(path)
 }
+
+// NumericsOf are the types of a compute type, which is def if it is empty: what is computed in bf16 has a split master.
+func NumericsOf(compute, def string) (plan.Numerics, error) {
+	if compute == "" {
+		compute = def
+	}
+	switch compute {
+	case "bf16":
+		return plan.Numerics{Compute: tensor.BF16, Master: optim.Split}, nil
+	case "f32":
+		return plan.Numerics{Compute: tensor.F32, Master: optim.F32}, nil
+	}
+	return plan.Numerics{}, fmt.Errorf("compute is %q: use bf16 or f32", compute)
+}

@@ -21,7 +21,7 @@ type chosen struct {
 const algorithmsFile = "algorithms.json"
 
 // recallAlgorithms has the device make the choices of the run that this one continues, or else of the runs before on this machine.
-func (s *session) recallAlgorithms() {
+func (s *Session) recallAlgorithms() {
 	from, where := s.recalled, "the checkpoint"
 	if from == nil {
 		var err error
@@ -40,7 +40,7 @@ func (s *session) recallAlgorithms() {
 }
 
 // rememberAlgorithms keeps the device's choices for later runs.
-func (s *session) rememberAlgorithms() {
+func (s *Session) rememberAlgorithms() {
 	if s.tuner == nil || s.env.CacheDir == "" {
 		return
 	}
@@ -53,8 +53,8 @@ func (s *session) rememberAlgorithms() {
 	}
 }
 
-// algorithms are the device's choices, for a checkpoint.
-func (s *session) algorithms() []string {
+// Algorithms are the device's choices, for a checkpoint.
+func (s *Session) Algorithms() []string {
 	if s.tuner == nil {
 		return nil
 	}

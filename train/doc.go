@@ -3,7 +3,7 @@
 //
 //   - [runfile.Config] is what is asked for; [runfile.Read] reads it.
 //   - [Env] is what the program gives: devices, memory accounts, where messages go. Only the program links drivers.
-//   - [Train] is the loop; [Evaluate], [Gradients], [Generate], [Preview] and [Benchmark] are the other verbs.
+//   - [Train] is the loop; [Evaluate], [Gradients], [Generate] and [Preview] are other verbs.
 //
 // Invariants: everything that a run needs is reserved before its first step; nothing is written to a directory before
 // it is known that the run can start; an error that the request caused is marked with [blame.ErrRequest].

@@ -41,21 +41,22 @@ func (e *Env) files() vfs.FS {
 	return e.FS
 }
 
-// out is where a run says what it does.
-func (e *Env) out() console.Out { return console.Out{Writer: e.Progress, Terminal: e.Terminal} }
+// Out is where a run says what it does.
+func (e *Env) Out() console.Out { return console.Out{Writer: e.Progress, Terminal: e.Terminal} }
 
 // say writes one line for people.
-func (e *Env) say(format string, args ...any) { e.out().Say(format, args...) }
+func (e *Env) say(format string, args ...any) { e.Out().Say(format, args...) }
 
 // bar shows how far a long task is.
-func (e *Env) bar(what string) *console.Bar { return e.out().Bar(what) }
+func (e *Env) bar(what string) *console.Bar { return e.Out().Bar(what) }
 
-// devices are the two devices of a run.
-type devices struct {
-	computes, host device.Device
+// Devices are the two devices of a run: the one that computes, and the host's. They may be the same.
+type Devices struct {
+	Computes, Host device.Device
 }
 
-func (e *Env) open(name string) (*devices, error) {
+// OpenDevices opens the devices that a name stands for; an empty one is auto.
+func (e *Env) OpenDevices(name string) (*Devices, error) {
 	if name == "" {
 		name = "auto"
 	}
@@ -63,13 +64,14 @@ func (e *Env) open(name string) (*devices, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &devices{c, h}, nil
+	return &Devices{c, h}, nil
 }
 
-func (d *devices) Close() error {
-	err := d.computes.Close()
-	if d.host != d.computes {
-		err = errors.Join(err, d.host.Close())
+// Close gives both back.
+func (d *Devices) Close() error {
+	err := d.Computes.Close()
+	if d.Host != d.Computes {
+		err = errors.Join(err, d.Host.Close())
 	}
 	return err
 }

@@ -33,7 +33,7 @@ func Evaluate(ctx context.Context, env *Env, o EvalOptions) (loss *Loss, err err
 	if err != nil {
 		return nil, err
 	}
-	n, err := numericsOf(o.Compute, "bf16")
+	n, err := runfile.NumericsOf(o.Compute, "bf16")
 	if err != nil {
 		return nil, err
 	}
@@ -48,7 +48,7 @@ func Evaluate(ctx context.Context, env *Env, o EvalOptions) (loss *Loss, err err
 	if err := src.checkWeights(); err != nil {
 		return nil, err
 	}
-	dev, err := env.open(o.Device)
+	dev, err := env.OpenDevices(o.Device)
 	if err != nil {
 		return nil, err
 	}
@@ -69,7 +69,7 @@ func Evaluate(ctx context.Context, env *Env, o EvalOptions) (loss *Loss, err err
 		return nil, err
 	}
 	ask.IsOver = true
-	s, err := env.openSession(ctx, p, dev, o.Memory.Path, func(s *session) error { return s.fill(ctx, src, "pretrained", 0) })
+	s, err := env.openModelSession(ctx, p, dev, o.Memory.Path, src)
 	if err != nil {
 		return nil, err
 	}

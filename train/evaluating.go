@@ -21,7 +21,7 @@ type Loss struct {
 
 // evaluate is the mean loss over all of the loader's rows, each taken once. A pending update is carried out first. When the run is asked
 // to stop it ends after the pass that it is at, with ErrInterrupted: to end a pass would break the engine, which has a step to save.
-func (s *session) evaluate(ctx context.Context, l *data.EvalLoader, what string) (Loss, error) {
+func (s *Session) evaluate(ctx context.Context, l *data.EvalLoader, what string) (Loss, error) {
 	l.Reset()
 	b := s.env.bar("evaluating " + what)
 	defer b.End()
@@ -43,7 +43,7 @@ func (s *session) evaluate(ctx context.Context, l *data.EvalLoader, what string)
 			done += micro.Sequences
 		}
 		batch := batchOf(s.rows)
-		loss, err := s.engine.Eval(ctx, batch)
+		loss, err := s.Engine.Eval(ctx, batch)
 		if err != nil {
 			return out, err
 		}
@@ -71,7 +71,7 @@ func (t *trainer) evaluateAfter(ctx context.Context, step int) (isBest bool, err
 		t.env.willFinish(fmt.Sprintf("ending the evaluation, and saving step %d", step))
 	}
 	l, err := t.evaluate(ctx, t.eval, fmt.Sprintf("after step %d", step))
-	t.engine.Trace.TakeBusy() // of the evaluation
+	t.Engine.Trace.TakeBusy() // of the evaluation
 	if errors.Is(err, ErrInterrupted) {
 		return false, nil
 	}

@@ -13,8 +13,8 @@ import (
 )
 
 // export writes the weights as they are in the store.
-func (s *session) export(ctx context.Context, src *source, dir string, dtype tensor.DType) error {
-	view := stream.Viewer(s.plan, s.store)
+func (s *Session) export(ctx context.Context, src *source, dir string, dtype tensor.DType) error {
+	view := stream.Viewer(s.plan, s.Store)
 	return s.env.writeModel(ctx, src, dir, dtype, hf.WriteOptions{Replace: true}, func(part int) (model.Values, error) { return view(ctx, part) })
 }
 

@@ -66,7 +66,7 @@ func Generate(ctx context.Context, env *Env, o GenerateOptions) (g *Generated, e
 	if err != nil {
 		return nil, err
 	}
-	n, err := numericsOf(o.Compute, "bf16")
+	n, err := runfile.NumericsOf(o.Compute, "bf16")
 	if err != nil {
 		return nil, err
 	}
@@ -85,20 +85,20 @@ func Generate(ctx context.Context, env *Env, o GenerateOptions) (g *Generated, e
 	if len(ids) >= src.model.MaxPositions {
 		return nil, fmt.Errorf("prompt: it has %d tokens, and the model was made for %d positions; shorten it", len(ids), src.model.MaxPositions)
 	}
-	dev, err := env.open(o.Device)
+	dev, err := env.OpenDevices(o.Device)
 	if err != nil {
 		return nil, err
 	}
 	defer dev.Close()
 	n.SequenceLen = min(len(ids)+o.MaxTokens-1, src.model.MaxPositions)
-	p, err := env.fitPlan(ctx, src.model.Frozen(), n, 1, runfile.Sizes{}, dev.computes.Info(), o.Memory, func(plan.Numerics) plan.Wants {
+	p, err := env.fitPlan(ctx, src.model.Frozen(), n, 1, runfile.Sizes{}, dev.Computes.Info(), o.Memory, func(plan.Numerics) plan.Wants {
 		return plan.Wants{LogitRows: 1}
 	})
 	if err != nil {
 		return nil, err
 	}
 	ask.IsOver = true
-	s, err := env.openSession(ctx, p, dev, o.Memory.Path, func(s *session) error { return s.fill(ctx, src, "pretrained", 0) })
+	s, err := env.openModelSession(ctx, p, dev, o.Memory.Path, src)
 	if err != nil {
 		return nil, err
 	}
@@ -160,7 +160,7 @@ func promptTokens(tok tokenizer.Tokenizer, prompt string) ([]int32, error) {
 }
 
 // next are the logits of the token behind ids.
-func (s *session) next(ctx context.Context, ids []int32) ([]float32, error) {
+func (s *Session) next(ctx context.Context, ids []int32) ([]float32, error) {
 	labels := make([]int32, len(ids))
 	for i := range labels {
 		labels[i] = data.Ignore
@@ -169,7 +169,7 @@ func (s *session) next(ctx context.Context, ids []int32) ([]float32, error) {
 	if err != nil {
 		return nil, err
 	}
-	logits, err := s.engine.Logits(ctx, batchOf([]data.Batch{b}), len(ids)-1)
+	logits, err := s.Engine.Logits(ctx, batchOf([]data.Batch{b}), len(ids)-1)
 	if err != nil {
 		return nil, err
 	}

@@ -56,7 +56,7 @@ func Gradients(ctx context.Context, env *Env, o GradOptions) (sum *GradSummary, 
 	if err != nil {
 		return nil, err
 	}
-	n, err := numericsOf(o.Compute, "f32")
+	n, err := runfile.NumericsOf(o.Compute, "f32")
 	if err != nil {
 		return nil, err
 	}
@@ -71,12 +71,12 @@ func Gradients(ctx context.Context, env *Env, o GradOptions) (sum *GradSummary, 
 		}
 		n.SequenceLen = max(n.SequenceLen, len(e.InputIDs))
 	}
-	dev, err := env.open(o.Device)
+	dev, err := env.OpenDevices(o.Device)
 	if err != nil {
 		return nil, err
 	}
 	defer dev.Close()
-	p, err := env.fitPlan(ctx, src.model, n, len(examples), runfile.Sizes{}, dev.computes.Info(), o.Memory, func(n plan.Numerics) plan.Wants {
+	p, err := env.fitPlan(ctx, src.model, n, len(examples), runfile.Sizes{}, dev.Computes.Info(), o.Memory, func(n plan.Numerics) plan.Wants {
 		w := plan.Wants{NoUpdates: true}
 		if o.Logits {
 			w.LogitRows = n.Positions()
@@ -96,18 +96,18 @@ func Gradients(ctx context.Context, env *Env, o GradOptions) (sum *GradSummary, 
 	}
 	defer out.Abort() // does nothing after Commit
 	ask.IsOver = true
-	s, err := env.openSession(ctx, p, dev, o.Memory.Path, func(s *session) error { return s.fill(ctx, src, "pretrained", 0) })
+	s, err := env.openModelSession(ctx, p, dev, o.Memory.Path, src)
 	if err != nil {
 		return nil, err
 	}
 	defer s.Close()
 	var logits [][]float32
 	if o.Logits {
-		if logits, err = s.engine.Logits(ctx, batch, 0); err != nil {
+		if logits, err = s.Engine.Logits(ctx, batch, 0); err != nil {
 			return nil, err
 		}
 	}
-	res, err := s.engine.Step(ctx, batch, stream.Update{Step: 1})
+	res, err := s.Engine.Step(ctx, batch, stream.Update{Step: 1})
 	if err != nil {
 		return nil, err
 	}
@@ -217,14 +217,14 @@ func (f *gradFile) specs() []hf.TensorSpec {
 func (f *gradFile) write(name string, x []float32) error { return f.Write(name, bytesOf(x)) }
 
 // gradients writes those of all parameters, a part at a time.
-func (f *gradFile) gradients(ctx context.Context, s *session, sum *GradSummary) error {
+func (f *gradFile) gradients(ctx context.Context, s *Session, sum *GradSummary) error {
 	read, grads := -1, []float32(nil)
 	for _, t := range f.model.Tensors() {
 		sum.Tensors++
 		for _, piece := range t.Pieces {
 			if piece.Part != read {
 				var err error
-				if grads, err = stream.Grads(ctx, s.plan, s.store, piece.Part); err != nil {
+				if grads, err = stream.Grads(ctx, s.plan, s.Store, piece.Part); err != nil {
 					return err
 				}
 				read = piece.Part

@@ -96,12 +96,12 @@ func TestPartsAreFilledInPlace(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dev, err := env.open("cpu")
+	dev, err := env.OpenDevices("cpu")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer dev.Close()
-	n, err := numericsOf("bf16", "")
+	n, err := runfile.NumericsOf("bf16", "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -132,18 +132,18 @@ func TestPartsAreFilledInPlace(t *testing.T) {
 func TestHeapIsLimited(t *testing.T) {
 	limit := func() int64 { return debug.SetMemoryLimit(-1) }
 	before := limit()
-	open := func() *session {
+	open := func() *Session {
 		env := newEnv(t)
 		src, err := openModel(t.Context(), env, writeConfig(t, nil))
 		if err != nil {
 			t.Fatal(err)
 		}
-		dev, err := env.open("cpu")
+		dev, err := env.OpenDevices("cpu")
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { dev.Close() })
-		n, err := numericsOf("bf16", "")
+		n, err := runfile.NumericsOf("bf16", "")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -152,7 +152,7 @@ func TestHeapIsLimited(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s, err := env.openSession(t.Context(), p, dev, "", func(s *session) error { return s.fill(t.Context(), src, "random", 1) })
+		s, err := env.OpenSession(t.Context(), p, dev, SessionOptions{Fill: func(s *Session) error { return s.fill(t.Context(), src, "random", 1) }})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -24,7 +24,7 @@ func (e *Env) makePlan(ctx context.Context, c *runfile.Config, m *model.Model, w
 	}
 	n.SequenceLen = c.SequenceLen
 	mem := c.Budgets()
-	r, err := e.request(m, n, dev, mem)
+	r, err := e.PlanRequest(m, n, dev, mem)
 	if err != nil {
 		return nil, err
 	}
@@ -49,7 +49,7 @@ func (e *Env) makePlan(ctx context.Context, c *runfile.Config, m *model.Model, w
 // fitPlan plans steps of so many rows of n.SequenceLen positions. wants, if given, is asked for each choice of sizes.
 func (e *Env) fitPlan(ctx context.Context, m *model.Model, n plan.Numerics, rows int, sizes runfile.Sizes, dev device.Info, mem runfile.Memory,
 	wants func(plan.Numerics) plan.Wants) (*plan.Plan, error) {
-	r, err := e.request(m, n, dev, mem)
+	r, err := e.PlanRequest(m, n, dev, mem)
 	if err != nil {
 		return nil, err
 	}
@@ -68,7 +68,7 @@ func (e *Env) checkFits(ctx context.Context, c *runfile.Config, m *model.Model, 
 		return err
 	}
 	n.SequenceLen = c.SequenceLen
-	r, err := e.request(m, n, dev, c.Budgets())
+	r, err := e.PlanRequest(m, n, dev, c.Budgets())
 	if err != nil {
 		return err
 	}

@@ -33,10 +33,6 @@ func TestVerbsPassTheirContextToThePlan(t *testing.T) {
 			_, err := Gradients(ctx, env, GradOptions{Model: dir, Tokens: tokens, Out: filepath.Join(t.TempDir(), "out"), Memory: little})
 			return err
 		},
-		"bench": func(ctx context.Context, env *Env) error {
-			_, err := Benchmark(ctx, env, BenchOptions{Model: dir, SequenceLen: 32, Tokens: 32, Steps: 1, Memory: little})
-			return err
-		},
 	} {
 		t.Run(verb, func(t *testing.T) {
 			ctx, cancel := context.WithCancel(context.Background())

@@ -38,7 +38,7 @@ type Planned struct {
 func PlanFor(ctx context.Context, env *Env, c *runfile.Config, o PlanOptions) (r *Planned, err error) {
 	var ask blame.Asking
 	defer ask.Judge(&err)
-	m, weights, err := modelToPlan(ctx, env, c, o.Shape)
+	m, weights, err := ModelToPlan(ctx, env, c.Model, o.Shape)
 	if err != nil {
 		return nil, err
 	}
@@ -58,12 +58,12 @@ func PlanFor(ctx context.Context, env *Env, c *runfile.Config, o PlanOptions) (r
 			r.Plan.Space.StateBytes, r.Plan.Space.FreeBytes = r.Plan.DiskBytes, &named.DiskBytes // it has one drive
 		}
 	} else {
-		dev, openErr := env.open(c.Device)
+		dev, openErr := env.OpenDevices(c.Device)
 		if openErr != nil {
 			return nil, openErr
 		}
 		defer dev.Close()
-		r.Device = dev.computes.Info()
+		r.Device = dev.Computes.Info()
 		r.Machine = probe.Rates(env.CacheDir, r.Device, c.Budgets().Path)
 		r.Plan, err = env.makePlan(ctx, c, m, weights, c.MaxSteps, r.Device)
 		if !env.MemoryGrows {
@@ -99,10 +99,10 @@ func (r *Planned) Lacks() string {
 		plan.FormatBytes(r.AvailableBytes), plan.FormatBytes(r.Plan.ProcessBytes()))
 }
 
-// modelToPlan is the configuration's model, or a named shape, with the type that its weights are exported in.
-func modelToPlan(ctx context.Context, env *Env, c *runfile.Config, shape string) (*model.Model, tensor.DType, error) {
+// ModelToPlan is a model, or a named shape if there is one, with the type that its weights are exported in.
+func ModelToPlan(ctx context.Context, env *Env, name, shape string) (*model.Model, tensor.DType, error) {
 	if shape == "" {
-		src, err := openModel(ctx, env, c.Model)
+		src, err := openModel(ctx, env, name)
 		if err != nil {
 			return nil, tensor.Invalid, err
 		}

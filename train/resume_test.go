@@ -75,13 +75,13 @@ func placementsOf(t *testing.T, c *runfile.Config) []placement {
 // slowHost is a cache directory with a machine whose host takes so long for updates that plans leave them to the device.
 func slowHost(t *testing.T) string {
 	t.Helper()
-	dev, err := newEnv(t).open("cpu")
+	dev, err := newEnv(t).OpenDevices("cpu")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer dev.Close()
-	m := probe.Guess(dev.computes.Info())
-	m.Name, m.AdamWBytesPerSec = dev.computes.Info().Name, 1e6
+	m := probe.Guess(dev.Computes.Info())
+	m.Name, m.AdamWBytesPerSec = dev.Computes.Info().Name, 1e6
 	dir := t.TempDir()
 	if err := plan.WriteMachine(filepath.Join(dir, probe.MachineFile), m); err != nil {
 		t.Fatal(err)

@@ -84,8 +84,8 @@ func (t *trainer) continueFrom(from *checkpoint.Checkpoint) error {
 func (t *trainer) openState(ctx context.Context, env *Env, p *plan.Plan) error {
 	c := t.config
 	for {
-		s, err := env.openSession(ctx, p, t.dev, c.Budgets().Path, func(s *session) error {
-			t.session = s
+		s, err := env.OpenSession(ctx, p, t.dev, SessionOptions{StateDir: c.Budgets().Path, Fill: func(s *Session) error {
+			t.Session = s
 			if err := t.checkSpace(); err != nil {
 				return err
 			}
@@ -93,8 +93,8 @@ func (t *trainer) openState(ctx context.Context, env *Env, p *plan.Plan) error {
 				return t.resume(ctx, t.from)
 			}
 			return s.fill(ctx, t.src, c.Init, c.Seed)
-		})
-		t.session = s
+		}})
+		t.Session = s
 		damage := (*checkpoint.DamageError)(nil)
 		if t.from == nil || !errors.As(err, &damage) {
 			return err
@@ -151,12 +151,12 @@ func (t *trainer) restore(ctx context.Context, from *checkpoint.Checkpoint, spec
 			if err := from.VerifyExtent(ctx, id); err != nil {
 				return err
 			}
-			return t.disk.Adopt(ctx, spec.ID, files)
+			return t.Disk.Adopt(ctx, spec.ID, files)
 		}
 	}
-	version := t.store.Version(spec.ID)
+	version := t.Store.Version(spec.ID)
 	for off, n := range spec.Pieces() {
-		l, err := t.store.Borrow(ctx, trace.Update, spec.ID, off, n, store.Write, version)
+		l, err := t.Store.Borrow(ctx, trace.Update, spec.ID, off, n, store.Write, version)
 		if err != nil {
 			return err
 		}

@@ -60,10 +60,10 @@ type Options struct {
 
 // trainer is a run between its beginning and its end.
 type trainer struct {
-	*session
+	*Session
 	config  *runfile.Config
 	src     *source
-	dev     *devices
+	dev     *Devices
 	from    *checkpoint.Checkpoint // that the run continues from; nil: it starts from the model
 	rates   optim.Schedule
 	metrics *trace.MetricsFile
@@ -106,7 +106,7 @@ func (t *trainer) train(ctx context.Context, env *Env, o Options) (*Summary, err
 	if t.hasEnded() {
 		return t.ended(env), nil
 	}
-	env.say("%s", p.Headline(t.dev.computes.Info()))
+	env.say("%s", p.Headline(t.dev.Computes.Info()))
 	if err := t.openState(ctx, env, p); err != nil {
 		return nil, err
 	}
@@ -118,7 +118,7 @@ func (t *trainer) train(ctx context.Context, env *Env, o Options) (*Summary, err
 	begun = true
 	if o.Trace {
 		t.spans = trace.NewRecorder(tracedSpans)
-		t.engine.Trace = t.spans
+		t.Engine.Trace = t.spans
 	}
 	if err = t.run(ctx); err != nil && !errors.Is(err, ErrInterrupted) {
 		return nil, err
@@ -144,7 +144,7 @@ func (t *trainer) prepare(ctx context.Context, env *Env) (p *plan.Plan, err erro
 	if t.src, err = openModel(ctx, env, c.Model); err != nil {
 		return nil, err
 	}
-	if t.dev, err = env.open(c.Device); err != nil {
+	if t.dev, err = env.OpenDevices(c.Device); err != nil {
 		return nil, err
 	}
 	if t.from == nil && c.Init == "pretrained" {
@@ -152,7 +152,7 @@ func (t *trainer) prepare(ctx context.Context, env *Env) (p *plan.Plan, err erro
 			return nil, err
 		}
 	}
-	if err := env.checkFits(ctx, c, t.src.model, t.dev.computes.Info()); err != nil {
+	if err := env.checkFits(ctx, c, t.src.model, t.dev.Computes.Info()); err != nil {
 		return nil, err
 	}
 	if err := t.openData(ctx, env); err != nil {
@@ -164,7 +164,7 @@ func (t *trainer) prepare(ctx context.Context, env *Env) (p *plan.Plan, err erro
 	if err := t.standAt(t.from); err != nil {
 		return nil, err
 	}
-	p, err = env.makePlan(ctx, c, t.src.model, t.src.exportType(), t.rates.Steps, t.dev.computes.Info())
+	p, err = env.makePlan(ctx, c, t.src.model, t.src.exportType(), t.rates.Steps, t.dev.Computes.Info())
 	if err != nil || t.from == nil {
 		return p, err
 	}
@@ -295,7 +295,7 @@ func (t *trainer) closeInputs() {
 
 // closeSession gives back the state and the engine. What goes wrong then is a warning, unless the run has ended with it.
 func (t *trainer) closeSession(env *Env, ended error) {
-	if err := t.session.Close(); err != nil && !errors.Is(ended, err) {
+	if err := t.Session.Close(); err != nil && !errors.Is(ended, err) {
 		env.say("warning: %s", console.OneLine(err))
 	}
 }
@@ -372,7 +372,7 @@ func (t *trainer) walk(ctx context.Context) error {
 		t.summary.EvalBefore = &l.Loss
 		t.env.say("eval loss %.4f before training", l.Loss)
 	}
-	t.engine.Trace.TakeBusy()
+	t.Engine.Trace.TakeBusy()
 	t.wear = wear{t.config.Memory.MaxWritePerDay.N, t.env.time().now()}
 	if err := t.evaluateAgain(ctx); err != nil {
 		return err
@@ -403,7 +403,7 @@ func (t *trainer) interrupt(ctx context.Context) error {
 
 // flush has the store and, if it is due, a checkpoint have what the steps so far came to.
 func (t *trainer) flush(ctx context.Context) error {
-	bad, err := t.engine.Flush(ctx)
+	bad, err := t.Engine.Flush(ctx)
 	if err == nil {
 		err = t.spoiled(t.summary.Steps, bad)
 	}
@@ -440,8 +440,8 @@ func (t *trainer) finish() {
 	if t.summary.TrainSec > 0 {
 		t.summary.TokensPerSec = float64(t.summary.Tokens) / t.summary.TrainSec
 	}
-	if t.disk != nil {
-		t.summary.DiskReadBytes = t.disk.Traffic().ReadBytes
+	if t.Disk != nil {
+		t.summary.DiskReadBytes = t.Disk.Traffic().ReadBytes
 	}
 	t.summary.DiskWrittenBytes = t.written()
 }
@@ -486,7 +486,7 @@ func (t *trainer) step(ctx context.Context, step int) error {
 
 // compute runs the engine over a batch, and ends the save that the step before has begun.
 func (t *trainer) compute(ctx context.Context, step int, batch *stream.Batch, m *trace.Metrics) error {
-	res, err := t.engine.Step(ctx, batch, t.updateOf(step))
+	res, err := t.Engine.Step(ctx, batch, t.updateOf(step))
 	switch {
 	case errors.Is(err, stream.ErrNotFinite):
 		return t.unclipped(step, err)
@@ -516,12 +516,12 @@ func (t *trainer) measure(m *trace.Metrics, begin time.Time, docs []int) (wait t
 	ended := time.Now()
 	timestamp := ended.UTC().Format(time.RFC3339)
 	m.Time, m.StepSec = &timestamp, ended.Sub(begin).Seconds()
-	m.Lanes = t.engine.Trace.TakeBusy()
+	m.Lanes = t.Engine.Trace.TakeBusy()
 	m.TokensPerSec = float64(m.Tokens) / m.StepSec
 	m.ModelTFLOPS = float64(t.plan.Model.TrainFLOPs(docs)) / m.StepSec / 1e12
 	m.HostPeakBytes, _ = hostmem.PeakRSS()
-	if t.disk != nil {
-		now := t.disk.Traffic()
+	if t.Disk != nil {
+		now := t.Disk.Traffic()
 		m.DiskReadBytes = now.ReadBytes - t.traffic.ReadBytes
 		m.Lanes.Disk += (now.Busy - t.traffic.Busy).Seconds()
 		t.traffic = now

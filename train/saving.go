@@ -91,7 +91,7 @@ func (t *trainer) startSave(step int) {
 		t.saveFailed(err)
 		return
 	}
-	t.engine.Save(t.handOver)
+	t.Engine.Save(t.handOver)
 }
 
 // createSave makes the writer of a checkpoint, and its manifest.
@@ -119,7 +119,7 @@ func (t *trainer) createSave(step int) error {
 	s.manifest = checkpoint.Manifest{
 		Updates: int64(step) - int64(t.idleSteps()), SkippedUpdates: int64(t.summary.Skipped), UntargetedSteps: int64(t.summary.Untargeted),
 		UnhealthySteps: t.unhealthy, Model: checkpoint.Identify(t.plan.Model, t.src.config.Raw()),
-		Numerics: numerics, ComputedOn: t.plan.ComputedOn, Algorithms: t.algorithms(), Mathematics: t.mathematics(), Data: where, EvalLoss: t.evalLoss, Best: s.best,
+		Numerics: numerics, ComputedOn: t.plan.ComputedOn, Algorithms: t.Algorithms(), Mathematics: t.mathematics(), Data: where, EvalLoss: t.evalLoss, Best: s.best,
 		History: t.history,
 	}
 	if err := w.Attach("config.json", t.src.config.Raw()); err != nil {
@@ -158,7 +158,7 @@ func (t *trainer) handOver(ctx context.Context, id store.ID, version uint64) err
 	}
 	to, piece := checkpoint.IDOf(t.plan.Model, id), 0
 	for off, n := range s.specs[id].Pieces() {
-		l, err := t.store.Borrow(ctx, trace.Disk, id, off, n, store.Read, version)
+		l, err := t.Store.Borrow(ctx, trace.Disk, id, off, n, store.Read, version)
 		if err != nil {
 			return err
 		}
@@ -176,7 +176,7 @@ func (t *trainer) handOver(ctx context.Context, id store.ID, version uint64) err
 func (t *trainer) linkExtent(ctx context.Context, id store.ID) error {
 	w, to, piece := t.saves.writer, checkpoint.IDOf(t.plan.Model, id), -1
 	linked := vfs.SameDrive(t.config.Budgets().Path, t.saves.to.Path())
-	return t.disk.Files(ctx, id, linked, func(f store.PieceFile) error {
+	return t.Disk.Files(ctx, id, linked, func(f store.PieceFile) error {
 		piece++
 		switch {
 		case f.Path == "": // never written: zeros
@@ -192,7 +192,7 @@ func (t *trainer) linkExtent(ctx context.Context, id store.ID) error {
 func (t *trainer) endSave() {
 	s := &t.saves
 	switch {
-	case s.writer == nil || t.engine.Saving():
+	case s.writer == nil || t.Engine.Saving():
 	case t.unhealthy > s.manifest.UnhealthySteps:
 		t.dropSave()
 		s.retryAt = s.step + 1
@@ -284,7 +284,7 @@ func (t *trainer) handOverAll(ctx context.Context) error {
 		if spec.Kind == store.Grad || spec.Kind == store.GradSum {
 			continue
 		}
-		if err := t.handOver(ctx, spec.ID, t.store.Version(spec.ID)); err != nil {
+		if err := t.handOver(ctx, spec.ID, t.Store.Version(spec.ID)); err != nil {
 			t.dropSave()
 			return err
 		}

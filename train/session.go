@@ -27,14 +27,14 @@ import (
 	"github.com/millrace/millrace/trace"
 )
 
-// session is a planned model with its state in a store and an engine to run it: what training, evaluation, gradients and
+// Session is a planned model with its state in a store and an engine to run it: what training, evaluation, gradients and
 // the benchmark share.
-type session struct {
+type Session struct {
 	env    *Env
 	plan   *plan.Plan
-	store  store.Store
-	disk   *store.Disk // the part of it that is on disk; nil if there is none
-	engine *stream.Engine
+	Store  store.Store
+	Disk   *store.Disk // the part of it that is on disk; nil if there is none
+	Engine *stream.Engine
 
 	tuner    device.ProductTuner // the device that computes, if it has algorithms of products to choose from and the plan trains; else nil
 	recalled *chosen             // by the run that this one continues; nil: there is none
@@ -51,8 +51,8 @@ const goHeapSlack = 16 << 20
 // hostShare is the part of the available memory that a run takes when memory.host is auto.
 const hostShare = 0.9
 
-// request makes what a plan is asked for. Budgets that are auto come from the machine.
-func (e *Env) request(m *model.Model, n plan.Numerics, dev device.Info, mem runfile.Memory) (plan.Request, error) {
+// PlanRequest makes what a plan is asked for. Budgets that are auto come from the machine.
+func (e *Env) PlanRequest(m *model.Model, n plan.Numerics, dev device.Info, mem runfile.Memory) (plan.Request, error) {
 	r := plan.Request{Model: m, Numerics: n, Device: dev, Machine: probe.Rates(e.CacheDir, dev, mem.Path), DeviceBytes: mem.Device.N, HostBytes: mem.Host.N,
 		RecomputeAll: mem.Recompute == "always"}
 	var err error
@@ -113,24 +113,33 @@ func diskBytes(m runfile.Memory, fsys vfs.FS) (int64, error) {
 	return max(int64(diskShare*float64(free)), 1), nil // not 0, which is no disk at all
 }
 
-// openSession reserves everything and has the weights filled. Extents that the plan keeps on disk go to stateDir.
-func (e *Env) openSession(ctx context.Context, p *plan.Plan, dev *devices, stateDir string, fill func(*session) error) (s *session, err error) {
-	s = &session{env: e, plan: p}
+// SessionOptions say where the state of a plan lies.
+type SessionOptions struct {
+	StateDir string               // of extents that the plan keeps on disk
+	Store    store.Store          // in the place of the one that the plan asks for, and closed with the session; nil: that one
+	Fill     func(*Session) error // brings the weights into the store
+}
+
+// OpenSession reserves everything that the steps of a plan take, and has the weights filled.
+func (e *Env) OpenSession(ctx context.Context, p *plan.Plan, dev *Devices, o SessionOptions) (s *Session, err error) {
+	s = &Session{env: e, plan: p}
 	defer func() {
 		if err != nil {
 			_ = s.Close() // the error at hand is the one to report
 		}
 	}()
-	tiers, disk, err := stream.OpenStore(p, stream.StoreOptions{Accounts: e.Accounts, Dir: stateDir, FS: e.files(),
-		Log: slog.New(slog.NewTextHandler(e.Progress, nil))})
-	if err != nil {
-		return s, err
+	if s.Store = o.Store; s.Store == nil {
+		tiers, disk, err := stream.OpenStore(p, stream.StoreOptions{Accounts: e.Accounts, Dir: o.StateDir, FS: e.files(),
+			Log: slog.New(slog.NewTextHandler(e.Progress, nil))})
+		if err != nil {
+			return s, err
+		}
+		s.Store, s.Disk = tiers, disk
 	}
-	s.store, s.disk = tiers, disk
 	if err := s.reserveRows(); err != nil {
 		return s, err
 	}
-	if err := fill(s); err != nil {
+	if err := o.Fill(s); err != nil {
 		return s, blame.BadRequest(err) // the model's weights, or a checkpoint, are not what the request needs
 	}
 	if err := s.startEngine(dev); err != nil {
@@ -140,11 +149,17 @@ func (e *Env) openSession(ctx context.Context, p *plan.Plan, dev *devices, state
 	return s, nil
 }
 
+// openModelSession is OpenSession with a model's own weights.
+func (e *Env) openModelSession(ctx context.Context, p *plan.Plan, dev *Devices, stateDir string, src *source) (*Session, error) {
+	return e.OpenSession(ctx, p, dev, SessionOptions{StateDir: stateDir,
+		Fill: func(s *Session) error { return s.fill(ctx, src, "pretrained", 0) }})
+}
+
 // startEngine makes the engine. The store is filled.
-func (s *session) startEngine(dev *devices) error {
-	config := stream.Config{Plan: s.plan, Device: dev.computes, Host: dev.host, Store: s.store, Accounts: s.env.Accounts,
+func (s *Session) startEngine(dev *Devices) error {
+	config := stream.Config{Plan: s.plan, Device: dev.Computes, Host: dev.Host, Store: s.Store, Accounts: s.env.Accounts,
 		Trace: trace.NewRecorder(0)}
-	if tuner, ok := dev.computes.(device.ProductTuner); ok && dev.computes.Info().TunesProducts && s.plan.Trains() {
+	if tuner, ok := dev.Computes.(device.ProductTuner); ok && dev.Computes.Info().TunesProducts && s.plan.Trains() {
 		s.tuner = tuner
 		var err error
 		if config.Products, err = rehearseProducts(s.plan); err != nil {
@@ -153,7 +168,7 @@ func (s *session) startEngine(dev *devices) error {
 		s.recallAlgorithms()
 	}
 	var err error
-	if s.engine, err = stream.New(config); err == nil {
+	if s.Engine, err = stream.New(config); err == nil {
 		s.rememberAlgorithms()
 	}
 	return err
@@ -162,7 +177,7 @@ func (s *session) startEngine(dev *devices) error {
 // limitHeap has the garbage collector keep the Go heap to what the plan has for it, until the session is closed: what is there now, when all
 // that lasts is there, the slack, and a manifest. Without a limit garbage may grow to as much as what is kept. It is a backstop: it leaves
 // more room than a step needs, so that the collector has no more to do because of it. A limit that the user has set (GOMEMLIMIT) stays.
-func (s *session) limitHeap() {
+func (s *Session) limitHeap() {
 	if os.Getenv("GOMEMLIMIT") != "" {
 		return
 	}
@@ -173,7 +188,7 @@ func (s *session) limitHeap() {
 }
 
 // reserveRows takes the memory that a loader fills for a step.
-func (s *session) reserveRows() (err error) {
+func (s *Session) reserveRows() (err error) {
 	n := s.plan.Numerics
 	if s.region, err = s.env.Accounts.Reserve(plan.RowsPurpose, batch.Bytes(n.StepPositions())); err != nil {
 		return err
@@ -186,13 +201,13 @@ func (s *session) reserveRows() (err error) {
 }
 
 // fill brings the weights into the store: from the model's checkpoint, or at random.
-func (s *session) fill(ctx context.Context, src *source, init string, seed uint64) error {
+func (s *Session) fill(ctx context.Context, src *source, init string, seed uint64) error {
 	m := s.plan.Model
 	parts := int64(len(m.Parts))
 	if init == "random" {
 		b := s.env.bar("initializing")
 		defer b.End()
-		return stream.Fill(ctx, s.plan, s.store, func(p *model.Part, v model.Values) error {
+		return stream.Fill(ctx, s.plan, s.Store, func(p *model.Part, v model.Values) error {
 			m.InitPart(seed, p, v)
 			b.Set(int64(p.Index+1), parts)
 			return ctx.Err()
@@ -208,7 +223,7 @@ func (s *session) fill(ctx context.Context, src *source, init string, seed uint6
 	}
 	b := s.env.bar("loading " + filepath.Base(src.dir))
 	defer b.End()
-	err = stream.Fill(ctx, s.plan, s.store, func(p *model.Part, v model.Values) error {
+	err = stream.Fill(ctx, s.plan, s.Store, func(p *model.Part, v model.Values) error {
 		b.Set(int64(p.Index+1), parts)
 		if err := ctx.Err(); err != nil {
 			return err
@@ -219,20 +234,20 @@ func (s *session) fill(ctx context.Context, src *source, init string, seed uint6
 }
 
 // stopEngine gives back what only steps need, so that what follows them, an export, stays within the plan.
-func (s *session) stopEngine() error {
-	err := s.engine.Close()
-	s.engine = nil
+func (s *Session) stopEngine() error {
+	err := s.Engine.Close()
+	s.Engine = nil
 	return err
 }
 
 // Close gives everything back, the engine before the store.
-func (s *session) Close() error {
+func (s *Session) Close() error {
 	var err error
-	if s.engine != nil {
-		err = s.engine.Close()
+	if s.Engine != nil {
+		err = s.Engine.Close()
 	}
-	if s.store != nil {
-		err = cmp.Or(err, s.store.Close())
+	if s.Store != nil {
+		err = cmp.Or(err, s.Store.Close())
 	}
 	if s.region != nil {
 		err = cmp.Or(err, s.region.Close())
@@ -240,7 +255,7 @@ func (s *session) Close() error {
 	if s.heapLimit > 0 {
 		debug.SetMemoryLimit(s.heapLimit)
 	}
-	s.engine, s.store, s.disk, s.rows, s.region, s.heapLimit = nil, nil, nil, nil, nil, 0
+	s.Engine, s.Store, s.Disk, s.rows, s.region, s.heapLimit = nil, nil, nil, nil, nil, 0
 	return err
 }
 

@@ -99,7 +99,7 @@ func (t *trainer) checkSpace() error {
 	s.PeakBytes = max(s.PeakBytes-int64(min(len(steps), s.Checkpoints))*s.CheckpointBytes, 0)
 	if s.Short() > 0 {
 		path := ""
-		if t.disk != nil && vfs.SameDrive(c.Budgets().Path, c.OutputDir) {
+		if t.Disk != nil && vfs.SameDrive(c.Budgets().Path, c.OutputDir) {
 			path = ", set memory.path to another drive"
 		}
 		return fmt.Errorf("output_dir: up to %d checkpoints of %s at once and a model of %s need %s more, and %s are free there; lower save.keep (%d)%s, or set output_dir to a larger drive",

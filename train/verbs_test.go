@@ -423,46 +423,6 @@ func TestTrainOnTheHub(t *testing.T) {
 	}
 }
 
-func TestBenchmark(t *testing.T) {
-	o := BenchOptions{Model: writeConfig(t, nil), SequenceLen: 32, Tokens: 128, Steps: 3, Warmup: 1}
-	for _, m := range []runfile.Memory{{}, budget(t, "4MiB")} {
-		o.Memory = m
-		r, err := Benchmark(context.Background(), newEnv(t), o)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if !(r.StepMinSec > 0 && r.StepMinSec <= r.StepSec && r.StepSec <= r.StepMaxSec) || r.TokensPerSec <= 0 || r.ModelTFLOPS <= 0 ||
-			r.ExecutedTFLOPS < r.ModelTFLOPS || r.Lanes.Compute <= 0 || r.Lanes.Update <= 0 || r.MicroBatch*r.MicroBatches != 4 || r.PlannedBytes <= 0 || r.PredictedStepSec <= 0 || r.PredictedLanes.Compute <= 0 || r.Lanes.Disk != 0 {
-			t.Errorf("%+v", r)
-		}
-	}
-	for want, bad := range map[string]BenchOptions{
-		"multiple":        {SequenceLen: 32, Tokens: 100, Steps: 1},
-		"moments":         {SequenceLen: 32, Tokens: 128, Steps: 1, Moments: "4bit"},
-		"--max-grad-norm": {SequenceLen: 32, Tokens: 128, Steps: 1, MaxGradNorm: -1},
-	} {
-		bad.Model = o.Model
-		_, err := Benchmark(context.Background(), newEnv(t), bad)
-		refused(t, err, want)
-	}
-
-	// With less host memory state goes to disk, and what the disk does is counted.
-	o.Moments, o.Memory = "8bit", runfile.Memory{Path: t.TempDir(), Disk: budget(t, "auto").Device, Host: runfile.Bytes{N: 1 << 30}}
-	o.Model, o.Steps = writeConfig(t, map[string]any{"num_hidden_layers": 9}), 1
-	env := newEnv(t)
-	env.program = 1
-	r := &BenchResult{}
-	for ; r.DiskBytes == 0; o.Memory.Host.N = min(o.Memory.Host.N, r.PlannedBytes) - 256<<10 {
-		var err error
-		if r, err = Benchmark(context.Background(), env, o); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if r.Lanes.Disk <= 0 || r.PredictedLanes.Disk <= 0 {
-		t.Errorf("on disk: %+v", r)
-	}
-}
-
 // A plan needs config.json only.
 func TestPlanFor(t *testing.T) {
 	c := runfile.Defaults()

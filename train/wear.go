@@ -54,8 +54,8 @@ func (t *trainer) written() int64 {
 	if t.saves.writer != nil {
 		n += t.saves.writer.Written()
 	}
-	if t.disk != nil {
-		n += t.disk.Traffic().WrittenBytes
+	if t.Disk != nil {
+		n += t.Disk.Traffic().WrittenBytes
 	}
 	return n
 }

@@ -5,11 +5,11 @@ import (
 	"strings"
 	"text/tabwriter"
 
+	"github.com/millrace/millrace/bench"
 	"github.com/millrace/millrace/internal/spelling"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/trace"
-	"github.com/millrace/millrace/train"
 )
 
 type benchCmd struct {
@@ -60,8 +60,8 @@ func (c *benchCmd) Run(p *program) error {
 	if c.MicroBatch < 0 || c.HeadChunk < 0 || c.BlockChunk < 0 {
 		return badFlag("--micro-batch, --head-chunk and --block-chunk must be positive")
 	}
-	r, err := train.Benchmark(p.ctx, p.env, train.BenchOptions{Shape: c.Shape, Model: c.Model, SequenceLen: c.SequenceLen, Tokens: c.Tokens,
-		Steps: c.Steps, Warmup: c.Warmup, MicroBatch: runfile.Auto(c.MicroBatch), HeadChunk: runfile.Auto(c.HeadChunk), BlockChunk: runfile.Auto(c.BlockChunk), Compute: c.Compute,
+	r, err := bench.Measure(p.ctx, p.env, bench.Options{Shape: c.Shape, Model: c.Model, SequenceLen: c.SequenceLen, Tokens: c.Tokens,
+		Steps: c.Steps, Warmup: c.Warmup, MicroBatch: c.MicroBatch, HeadChunk: c.HeadChunk, BlockChunk: c.BlockChunk, Compute: c.Compute,
 		Moments: c.Moments, MaxGradNorm: c.MaxGradNorm, Memory: m, Device: c.Device, Stream: c.Stream, AliasLayers: c.AliasLayers, TracePath: c.Trace,
 		DryRun: c.DryRun})
 	if err != nil {
@@ -74,7 +74,7 @@ func (c *benchCmd) Run(p *program) error {
 }
 
 // benchText is the result for people: what it was of, what was measured beside what was simulated, and a step of each.
-func benchText(r *train.BenchResult) string {
+func benchText(r *bench.Result) string {
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	row := func(name, format string, args ...any) { fmt.Fprintf(w, "%s\t%s\n", name, fmt.Sprintf(format, args...)) }

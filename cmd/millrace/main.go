@@ -1,6 +1,6 @@
 // Command millrace trains language models that do not fit on the device that computes.
 //
-// There is one file per verb: it declares the flags, calls one function of package train or hf, and prints what came of it.
+// There is one file per verb: it declares the flags, calls one function of package train, bench, probe or hf, and prints what came of it.
 // This file parses the command line and turns errors into a line and an exit status; interrupt.go turns signals into an
 // orderly end; drivers.go is the list of devices.
 //

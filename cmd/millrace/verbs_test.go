@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/millrace/millrace/bench"
 	"github.com/millrace/millrace/hf"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/tensor"
@@ -229,7 +230,7 @@ func TestImport(t *testing.T) {
 
 func TestBench(t *testing.T) {
 	w := newWorkshop(t)
-	b := jsonOf[train.BenchResult](t, invoke(t, "bench", "--model", w.path("model"), "--sequence-len", "32", "--batch-tokens", "64",
+	b := jsonOf[bench.Result](t, invoke(t, "bench", "--model", w.path("model"), "--sequence-len", "32", "--batch-tokens", "64",
 		"--steps", "2", "--warmup", "1", "--json").must(t).stdout)
 	if b.Steps != 2 || b.Tokens != 64 || b.StepSec <= 0 || b.TokensPerSec <= 0 || b.PlannedBy != "guess" || b.GuessReason == "" ||
 		math.Abs(b.Loss-b.LossUniform) > 0.5 || b.LossFirst <= 0 {
@@ -243,7 +244,7 @@ func TestBench(t *testing.T) {
 			t.Errorf("%q is not in:\n%s", want, text)
 		}
 	}
-	if text := benchText(&train.BenchResult{PlannedBy: "probe"}); !strings.Contains(text, "what `millrace probe` measured") {
+	if text := benchText(&bench.Result{PlannedBy: "probe"}); !strings.Contains(text, "what `millrace probe` measured") {
 		t.Error(text)
 	}
 	if _, err := os.Stat(w.path("bench-trace.json")); err != nil {

@@ -14,7 +14,8 @@ var levels = [][]string{
 	7:  {"internal/blame"},
 	8:  {"probe"},
 	9:  {"train"},
-	10: {"cmd/...", "benchmarks", "benchmarks/...", "examples/..."},
+	10: {"bench"},
+	11: {"cmd/...", "benchmarks", "benchmarks/...", "examples/..."},
 }
 
 // bottom is what every package may import, also those of its level.
@@ -27,7 +28,7 @@ var families = []string{"device/cpu", "device/cuda", "device/null"}
 var drivers = []string{"device/cpu", "device/cuda", "device/null"}
 
 // programs is the level whose packages are programs.
-const programs = 10
+const programs = 11
 
 // Modules that may be imported, and by whom: by every package where no tree is named.
 var modules = map[string]struct {

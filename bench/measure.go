@@ -1,4 +1,10 @@
-package train
+// Package bench measures training steps of a model with random weights and random tokens, and says beside that what the
+// simulation of the same plan predicts.
+//
+//   - [Measure] plans, runs and measures; [Result] is what it found.
+//
+// Invariants: a step does all the work that a training step does, whatever shares memory with [Options].AliasLayers.
+package bench
 
 import (
 	"cmp"
@@ -22,19 +28,20 @@ import (
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/stream"
 	"github.com/millrace/millrace/trace"
+	"github.com/millrace/millrace/train"
 )
 
-// BenchOptions say which step is measured.
-type BenchOptions struct {
-	Model       string // a directory with config.json, or a hub id; weights are random
-	Shape       string // a named shape (plan.Shapes) instead of it
-	SequenceLen int    // positions of a row, which is one document
-	Tokens      int    // positions of a step
-	Steps       int    // measured
-	Warmup      int    // before them, not measured
-	MicroBatch  runfile.Auto
-	HeadChunk   runfile.Auto
-	BlockChunk  runfile.Auto
+// Options say which step is measured.
+type Options struct {
+	Model       string  // a directory with config.json, or a hub id; weights are random
+	Shape       string  // a named shape (plan.Shapes) instead of it
+	SequenceLen int     // positions of a row, which is one document
+	Tokens      int     // positions of a step
+	Steps       int     // measured
+	Warmup      int     // before them, not measured
+	MicroBatch  int     // 0: chosen
+	HeadChunk   int     // 0: chosen
+	BlockChunk  int     // 0: chosen
 	Compute     string  // bf16 (default) or f32
 	Moments     string  // f32 (default) or 8bit
 	MaxGradNorm float64 // 0: no clipping
@@ -47,10 +54,12 @@ type BenchOptions struct {
 	AliasLayers bool
 	TracePath   string // of a Chrome trace of the last step; empty: none is written
 	DryRun      bool   // only plan, and simulate the plan: nothing is reserved, and nothing is measured
+
+	program int64 // what the process takes beside the plan, in tests that need to know; 0: it is measured
 }
 
-// BenchResult is what was measured, and beside it what the simulation of the same plan says.
-type BenchResult struct {
+// Result is what was measured, and beside it what the simulation of the same plan says.
+type Result struct {
 	Model        string   `json:"model"` // or shape
 	Device       string   `json:"device"`
 	Warning      string   `json:"warning,omitempty"`    // why the device is slower than it could be
@@ -65,8 +74,8 @@ type BenchResult struct {
 	Stream       string   `json:"stream"`
 	Choices      []string `json:"choices"` // of the plan: what is computed again, what stays on the device (plan.Plan.Choices)
 	// ResidentBlocks are the decoder blocks whose weights stay on the device for a whole step.
-	ResidentBlocks int         `json:"resident_blocks"`
-	Alias          *BenchAlias `json:"alias,omitempty"`
+	ResidentBlocks int    `json:"resident_blocks"`
+	Alias          *Alias `json:"alias,omitempty"`
 
 	Steps          int         `json:"steps"`    // 0: only planned
 	StepSec        float64     `json:"step_sec"` // median
@@ -112,8 +121,8 @@ type BenchResult struct {
 	ReservedPeakBytes int64 `json:"reserved_peak_bytes"` // of host memory outside of the Go heap
 }
 
-// BenchAlias says how decoder blocks shared host memory.
-type BenchAlias struct {
+// Alias says how decoder blocks shared host memory.
+type Alias struct {
 	Blocks      int    `json:"blocks"`
 	Copies      int    `json:"copies"`       // that there are in host memory
 	SharedBytes int64  `json:"shared_bytes"` // of state that is not there, since it lies on another block's
@@ -121,7 +130,7 @@ type BenchAlias struct {
 }
 
 // check refuses options that cannot be, and fills in defaults.
-func (o *BenchOptions) check() error {
+func (o *Options) check() error {
 	switch {
 	case o.Model == "" && o.Shape == "":
 		return errors.New("there is nothing to measure: give --shape NAME, or --model DIR")
@@ -149,16 +158,16 @@ func (o *BenchOptions) check() error {
 	return nil
 }
 
-// Benchmark measures training steps on random weights and random tokens: AdamW and clipping included, as in training. A step is
+// Measure measures training steps on random weights and random tokens: AdamW and clipping included, as in training. A step is
 // timed from norm to norm, so the update that belongs to it runs below the forward pass of the next. All blocks begin with the
 // same weights, and so do tiles of one size: that changes no amount of work.
-func Benchmark(ctx context.Context, env *Env, o BenchOptions) (r *BenchResult, err error) {
+func Measure(ctx context.Context, env *train.Env, o Options) (r *Result, err error) {
 	var ask blame.Asking
 	defer ask.Judge(&err)
 	if err := o.check(); err != nil {
 		return nil, err
 	}
-	n, err := numericsOf(o.Compute, "bf16")
+	n, err := runfile.NumericsOf(o.Compute, "bf16")
 	if err != nil {
 		return nil, err
 	}
@@ -166,16 +175,16 @@ func Benchmark(ctx context.Context, env *Env, o BenchOptions) (r *BenchResult, e
 		return nil, err
 	}
 	n.SequenceLen = o.SequenceLen
-	m, _, err := modelToPlan(ctx, env, &runfile.Config{Model: o.Model}, o.Shape)
+	m, _, err := train.ModelToPlan(ctx, env, o.Model, o.Shape)
 	if err != nil {
 		return nil, err
 	}
-	dev, err := env.open(o.Device)
+	dev, err := env.OpenDevices(o.Device)
 	if err != nil {
 		return nil, err
 	}
 	defer dev.Close()
-	b := &benchmark{BenchOptions: o, env: env, dev: dev, info: dev.computes.Info(), model: m}
+	b := &benchmark{Options: o, env: env, dev: dev, info: dev.Computes.Info(), model: m}
 	if o.TracePath != "" { // made now, so that a long benchmark does not end in finding that it cannot be
 		if b.trace, err = vfs.CreateOutput(o.TracePath); err != nil {
 			return nil, fmt.Errorf("--trace: %w", err)
@@ -187,7 +196,7 @@ func Benchmark(ctx context.Context, env *Env, o BenchOptions) (r *BenchResult, e
 		return nil, err
 	}
 	if b.guess != "" {
-		env.say("planned by a guess, since %s: run `millrace probe --device %s` first", b.guess, cmp.Or(o.Device, "auto"))
+		env.Out().Say("planned by a guess, since %s: run `millrace probe --device %s` first", b.guess, cmp.Or(o.Device, "auto"))
 	}
 	ask.IsOver = true
 	if o.DryRun {
@@ -203,10 +212,10 @@ func Benchmark(ctx context.Context, env *Env, o BenchOptions) (r *BenchResult, e
 
 // benchmark is a benchmark under way.
 type benchmark struct {
-	BenchOptions
+	Options
 	trace   *vfs.Output // nil: none is written
-	env     *Env
-	dev     *devices
+	env     *train.Env
+	dev     *train.Devices
 	info    device.Info
 	machine plan.Machine
 	guess   string // why the rates are one; empty: they were measured
@@ -217,12 +226,15 @@ type benchmark struct {
 
 // makePlan plans the step that is measured.
 func (b *benchmark) makePlan(ctx context.Context, n plan.Numerics) error {
-	r, err := b.env.request(b.model, n, b.info, b.Memory)
+	r, err := b.env.PlanRequest(b.model, n, b.info, b.Memory)
 	if err != nil {
 		return err
 	}
 	if b.info.Unified && r.DeviceBytes == 0 && (b.Stream == "always" || b.AliasLayers) {
 		return errors.New("the CPU uses weights where they lie and streams nothing; to stream, set --memory-device to a size such as 64MiB")
+	}
+	if b.program > 0 {
+		r.ProgramBytes = b.program
 	}
 	r.StreamAll, r.HostUpdates = b.Stream == "always", b.AliasLayers
 	r.Wants.NoClip = b.MaxGradNorm == 0 && !b.AliasLayers // blocks that share memory share it with their gradients
@@ -234,7 +246,8 @@ func (b *benchmark) makePlan(ctx context.Context, n plan.Numerics) error {
 		b.alias = aliasBlocks(b.model, n)
 		r.HostBytes += b.alias.sharedBytes() // what the plan counts and the host need not have
 	}
-	b.plan, err = fitRequest(ctx, r, b.Tokens/b.SequenceLen, runfile.Sizes{MicroBatch: b.MicroBatch, HeadChunk: b.HeadChunk, BlockChunk: b.BlockChunk}, nil)
+	cuts := plan.Cuts{MicroBatch: b.MicroBatch, HeadChunk: b.HeadChunk, BlockChunk: b.BlockChunk}
+	b.plan, err = plan.Fitting{Request: r, Rows: b.Tokens / b.SequenceLen, Cuts: cuts}.Fit(ctx)
 	if err != nil && b.alias != nil {
 		return fmt.Errorf("with %s of blocks that share memory: %w", plan.FormatBytes(b.alias.sharedBytes()), err)
 	}
@@ -257,33 +270,39 @@ func (b *benchmark) hostBytes() int64 {
 }
 
 // open reserves everything and draws the weights.
-func (b *benchmark) open(ctx context.Context) (*session, error) {
-	if b.alias == nil {
-		return b.env.openSession(ctx, b.plan, b.dev, b.Memory.Path, func(s *session) error {
-			return s.fillAlike(ctx, func(int) bool { return true })
-		})
+func (b *benchmark) open(ctx context.Context) (*train.Session, error) {
+	wanted := func(int) bool { return true }
+	o := train.SessionOptions{StateDir: b.Memory.Path}
+	if b.alias != nil {
+		on := b.alias.copyOf(len(b.plan.Model.Parts))
+		wanted = func(part int) bool { return on[part] == part }
+		var err error
+		if o.Store, err = openAliased(b.env.Accounts, b.plan, on); err != nil {
+			return nil, err
+		}
 	}
-	return b.env.openAliased(ctx, b.plan, b.dev, b.alias)
+	o.Fill = func(s *train.Session) error { return b.fillAlike(ctx, s, wanted) }
+	return b.env.OpenSession(ctx, b.plan, b.dev, o)
 }
 
 // measure runs the steps.
-func (b *benchmark) measure(ctx context.Context, s *session) (*BenchResult, error) {
+func (b *benchmark) measure(ctx context.Context, s *train.Session) (*Result, error) {
 	steady := b.plan.Schedule(plan.Steady)
-	s.engine.Trace = trace.NewRecorder(len(steady.Ops)) // all of a step
-	bar := b.env.bar("measuring steps")
+	s.Engine.Trace = trace.NewRecorder(len(steady.Ops)) // all of a step
+	bar := b.env.Out().Bar("measuring steps")
 	defer bar.End()
 	var times, losses []float64
 	var busy time.Duration // of the disk, before what is measured
 	for step := 1; step <= b.Warmup+b.Steps; step++ {
 		if step == b.Warmup+1 {
-			s.engine.Trace.TakeBusy()
-			if s.disk != nil {
-				busy = s.disk.Traffic().Busy
+			s.Engine.Trace.TakeBusy()
+			if s.Disk != nil {
+				busy = s.Disk.Traffic().Busy
 			}
 		}
 		batch := randomBatch(b.plan, uint64(step))
 		begin := time.Now()
-		result, err := s.engine.Step(ctx, batch, stream.Update{Step: step, LR: 1e-5, MaxGradNorm: b.MaxGradNorm,
+		result, err := s.Engine.Step(ctx, batch, stream.Update{Step: step, LR: 1e-5, MaxGradNorm: b.MaxGradNorm,
 			AdamW: optim.AdamW{Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, WeightDecay: 0.01}})
 		if err != nil {
 			return nil, fmt.Errorf("step %d: %w", step, err)
@@ -294,16 +313,16 @@ func (b *benchmark) measure(ctx context.Context, s *session) (*BenchResult, erro
 		}
 		bar.Set(int64(step), int64(b.Warmup+b.Steps))
 	}
-	lanes := s.engine.Trace.TakeBusy()
-	if s.disk != nil {
-		lanes.Disk += (s.disk.Traffic().Busy - busy).Seconds()
+	lanes := s.Engine.Trace.TakeBusy()
+	if s.Disk != nil {
+		lanes.Disk += (s.Disk.Traffic().Busy - busy).Seconds()
 	}
 	r := b.result(times, losses, lanes.Times(1/float64(b.Steps)))
-	r.Algorithms = s.algorithms()
-	spans, _ := s.engine.Trace.Spans()
+	r.Algorithms = s.Algorithms()
+	spans, _ := s.Engine.Trace.Spans()
 	r.Timeline = timeline(spans, int64(b.Warmup+b.Steps))
 	if b.trace != nil {
-		err := s.engine.Trace.WriteChrome(b.trace)
+		err := s.Engine.Trace.WriteChrome(b.trace)
 		if err == nil {
 			err = b.trace.Commit()
 		}
@@ -315,13 +334,13 @@ func (b *benchmark) measure(ctx context.Context, s *session) (*BenchResult, erro
 }
 
 // planned is what is known before a step.
-func (b *benchmark) planned() *BenchResult {
+func (b *benchmark) planned() *Result {
 	p := b.plan
 	docs := make([]int, b.Tokens/b.SequenceLen)
 	for i := range docs {
 		docs[i] = b.SequenceLen
 	}
-	r := &BenchResult{Model: b.Model + b.Shape, Device: b.info.Name, Warning: b.info.Warning, Tokens: b.Tokens, SequenceLen: b.SequenceLen,
+	r := &Result{Model: b.Model + b.Shape, Device: b.info.Name, Warning: b.info.Warning, Tokens: b.Tokens, SequenceLen: b.SequenceLen,
 		MicroBatch: p.Numerics.MicroBatch, MicroBatches: p.Numerics.MicroBatches, Compute: p.Numerics.Compute.String(), Moments: b.Moments,
 		Stream: b.Stream, Choices: p.Choices(), LossUniform: math.Log(float64(b.model.Vocab)),
 		PredictedStepSec: p.Predicted.StepSeconds, PredictedLanes: lanesOf(p.Predicted.LaneSeconds),
@@ -350,7 +369,7 @@ func (b *benchmark) planned() *BenchResult {
 }
 
 // result puts what was measured beside what was planned.
-func (b *benchmark) result(times, losses []float64, lanes trace.Lanes) *BenchResult {
+func (b *benchmark) result(times, losses []float64, lanes trace.Lanes) *Result {
 	var sum float64
 	for _, sec := range times {
 		sum += sec

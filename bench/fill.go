@@ -1,4 +1,4 @@
-package train
+package bench
 
 import (
 	"context"
@@ -11,27 +11,28 @@ import (
 	"github.com/millrace/millrace/optim"
 	"github.com/millrace/millrace/store"
 	"github.com/millrace/millrace/stream"
+	"github.com/millrace/millrace/train"
 )
 
 // fillAlike draws weights for those of the parts that are wanted: parts of one kind and layout take the same, so that a model of any
 // depth is filled at the speed of memory. Cores share the drawing and the copies.
-func (s *session) fillAlike(ctx context.Context, wanted func(part int) bool) error {
+func (b *benchmark) fillAlike(ctx context.Context, s *train.Session, wanted func(part int) bool) error {
 	type like struct {
 		kind           model.Kind
 		weights, state int64
 	}
 	specs := map[int][]store.Spec{}
-	for _, spec := range s.plan.Extents() {
+	for _, spec := range b.plan.Extents() {
 		if spec.Kind == store.Weights || spec.Kind == store.Low {
 			specs[spec.Part] = append(specs[spec.Part], spec)
 		}
 	}
-	bar := s.env.bar("initializing")
+	bar := b.env.Out().Bar("initializing")
 	defer bar.End()
 	defer debug.FreeOSMemory() // what filling takes is not in the plan
 	groups := map[like][]int{}
 	var order []like
-	for i, p := range s.plan.Model.Parts {
+	for i, p := range b.plan.Model.Parts {
 		if !wanted(i) {
 			continue
 		}
@@ -42,7 +43,7 @@ func (s *session) fillAlike(ctx context.Context, wanted func(part int) bool) err
 		groups[key] = append(groups[key], i)
 	}
 	writers := runtime.GOMAXPROCS(0)
-	if s.disk != nil {
+	if s.Disk != nil {
 		writers = 1 // the disk tier has staging memory for a lane, and workers of its own
 	}
 	var done int64
@@ -53,10 +54,10 @@ func (s *session) fillAlike(ctx context.Context, wanted func(part int) bool) err
 			bytes[spec.Kind] = make([]byte, spec.Bytes)
 		}
 		values := model.Values{High: hostmem.U16(bytes[store.Weights]), Low: hostmem.I16(bytes[store.Low])}
-		if s.plan.Numerics.Master == optim.F32 {
+		if b.plan.Numerics.Master == optim.F32 {
 			values = model.Values{F32: hostmem.F32(bytes[store.Weights])}
 		}
-		if err := initShared(ctx, s.plan.Model, &s.plan.Model.Parts[first], values, initPiece); err != nil {
+		if err := initShared(ctx, b.plan.Model, &b.plan.Model.Parts[first], values, initPiece); err != nil {
 			return err
 		}
 		var extents []store.Spec
@@ -64,12 +65,12 @@ func (s *session) fillAlike(ctx context.Context, wanted func(part int) bool) err
 			extents = append(extents, specs[part]...)
 		}
 		if err := fault.Share(ctx, len(extents), writers, func(i int) error {
-			return stream.WriteExtent(ctx, s.store, extents[i], bytes[extents[i].Kind])
+			return stream.WriteExtent(ctx, s.Store, extents[i], bytes[extents[i].Kind])
 		}); err != nil {
 			return err
 		}
 		done += int64(len(groups[key]))
-		bar.Set(done, int64(len(s.plan.Model.Parts)))
+		bar.Set(done, int64(len(b.plan.Model.Parts)))
 	}
 	return nil
 }

@@ -1,10 +1,10 @@
-package train
+package bench
 
 import (
-	"context"
 	"errors"
 	"fmt"
 
+	"github.com/millrace/millrace/internal/hostmem"
 	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/store"
@@ -90,8 +90,8 @@ func (a *aliasing) copyOf(parts int) []int {
 }
 
 // report says what was shared.
-func (a *aliasing) report() *BenchAlias {
-	r := &BenchAlias{SharedBytes: a.sharedBytes()}
+func (a *aliasing) report() *Alias {
+	r := &Alias{SharedBytes: a.sharedBytes()}
 	for _, parts := range a.shapes {
 		r.Blocks += len(parts)
 		r.Copies += min(a.copies, len(parts))
@@ -101,36 +101,23 @@ func (a *aliasing) report() *BenchAlias {
 	return r
 }
 
-// openAliased is openSession with blocks that share memory.
-func (e *Env) openAliased(ctx context.Context, p *plan.Plan, dev *devices, a *aliasing) (s *session, err error) {
-	s = &session{env: e, plan: p}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, s.Close())
-		}
-	}()
-	on := a.copyOf(len(p.Model.Parts))
+// openAliased reserves the state of a plan whose parts lie on others: on[i] is the part on which part i lies.
+func openAliased(accounts *hostmem.Accounts, p *plan.Plan, on []int) (store.Store, error) {
 	var there []store.Spec
 	for _, spec := range p.Extents() {
 		if on[spec.Part] == spec.Part {
 			there = append(there, spec)
 		}
 	}
-	ram, err := store.NewRAM(e.Accounts, there)
+	ram, err := store.NewRAM(accounts, there)
 	if err != nil {
-		return s, err
+		return nil, err
 	}
-	s.store = store.NewAliased(ram, p.Extents(), func(part int) int { return on[part] })
-	for _, r := range s.store.Regions() {
+	aliased := store.NewAliased(ram, p.Extents(), func(part int) int { return on[part] })
+	for _, r := range aliased.Regions() {
 		if err := r.Populate(); err != nil {
-			return s, err
+			return nil, errors.Join(err, aliased.Close())
 		}
 	}
-	if err := s.reserveRows(); err != nil {
-		return s, err
-	}
-	if err := s.fillAlike(ctx, func(part int) bool { return on[part] == part }); err != nil {
-		return s, err
-	}
-	return s, s.startEngine(dev)
+	return aliased, nil
 }

@@ -1,7 +1,8 @@
-package train
+package bench
 
 import (
 	"context"
+	"errors"
 	"math"
 	"os"
 	"path/filepath"
@@ -11,22 +12,65 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/internal/hostmem"
 	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/probe"
+	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/store"
 	"github.com/millrace/millrace/trace"
+	"github.com/millrace/millrace/train"
 )
 
+func TestMeasure(t *testing.T) {
+	o := Options{Model: writeConfig(t, nil), SequenceLen: 32, Tokens: 128, Steps: 3, Warmup: 1}
+	for _, m := range []runfile.Memory{{}, budget(t, "4MiB")} {
+		o.Memory = m
+		r, err := Measure(context.Background(), newEnv(t), o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !(r.StepMinSec > 0 && r.StepMinSec <= r.StepSec && r.StepSec <= r.StepMaxSec) || r.TokensPerSec <= 0 || r.ModelTFLOPS <= 0 ||
+			r.ExecutedTFLOPS < r.ModelTFLOPS || r.Lanes.Compute <= 0 || r.Lanes.Update <= 0 || r.MicroBatch*r.MicroBatches != 4 || r.PlannedBytes <= 0 || r.PredictedStepSec <= 0 || r.PredictedLanes.Compute <= 0 || r.Lanes.Disk != 0 {
+			t.Errorf("%+v", r)
+		}
+	}
+	for want, bad := range map[string]Options{
+		"multiple":        {SequenceLen: 32, Tokens: 100, Steps: 1},
+		"moments":         {SequenceLen: 32, Tokens: 128, Steps: 1, Moments: "4bit"},
+		"--max-grad-norm": {SequenceLen: 32, Tokens: 128, Steps: 1, MaxGradNorm: -1},
+	} {
+		bad.Model = o.Model
+		_, err := Measure(context.Background(), newEnv(t), bad)
+		refused(t, err, want)
+	}
+
+	// With less host memory state goes to disk, and what the disk does is counted.
+	o.Moments, o.Memory = "8bit", runfile.Memory{Path: t.TempDir(), Disk: budget(t, "auto").Device, Host: runfile.Bytes{N: 1 << 30}}
+	o.Model, o.Steps = writeConfig(t, map[string]any{"num_hidden_layers": 9}), 1
+	o.program = 1
+	r := &Result{}
+	for ; r.DiskBytes == 0; o.Memory.Host.N = min(o.Memory.Host.N, r.PlannedBytes) - 256<<10 {
+		var err error
+		if r, err = Measure(context.Background(), newEnv(t), o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if r.Lanes.Disk <= 0 || r.PredictedLanes.Disk <= 0 {
+		t.Errorf("on disk: %+v", r)
+	}
+}
+
 // Blocks that share memory take that of a few, and move as many bytes as blocks that do not.
-func TestBenchmarkAliased(t *testing.T) {
+func TestMeasureAliased(t *testing.T) {
 	if testing.Short() {
 		t.Skip("a plan for each of several budgets")
 	}
-	o := BenchOptions{Model: writeConfig(t, map[string]any{"num_hidden_layers": 9}), SequenceLen: 32, Tokens: 64, Steps: 1, Warmup: 1,
+	o := Options{Model: writeConfig(t, map[string]any{"num_hidden_layers": 9}), SequenceLen: 32, Tokens: 64, Steps: 1, Warmup: 1,
 		MicroBatch: 1, HeadChunk: 32, MaxGradNorm: 1, Memory: budget(t, "4MiB"), Stream: "always", TracePath: filepath.Join(t.TempDir(), "trace.json")}
 	env := newEnv(t)
-	whole, err := Benchmark(context.Background(), env, o)
+	whole, err := Measure(context.Background(), env, o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -39,7 +83,7 @@ func TestBenchmarkAliased(t *testing.T) {
 
 	o.DryRun, o.TracePath = true, ""
 	env = newEnv(t)
-	planned, err := Benchmark(context.Background(), env, o)
+	planned, err := Measure(context.Background(), env, o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,7 +96,7 @@ func TestBenchmarkAliased(t *testing.T) {
 
 	o.DryRun, o.AliasLayers = false, true
 	env = newEnv(t)
-	shared, err := Benchmark(context.Background(), env, o)
+	shared, err := Measure(context.Background(), env, o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,7 +117,7 @@ func TestBenchmarkAliased(t *testing.T) {
 		env = newEnv(t)
 		env.CacheDir = slowHost(t)
 		o.Memory = budget(t, size)
-		kept, err := Benchmark(context.Background(), env, o)
+		kept, err := Measure(context.Background(), env, o)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -85,10 +129,10 @@ func TestBenchmarkAliased(t *testing.T) {
 
 	// Less memory has fewer copies, down to the fewest with which lanes do not wait for each other in a circle.
 	env = newEnv(t)
-	env.program = 1
+	o.program = 1
 	copies, steps := mostCopies, 0
 	for o.Warmup = 0; ; steps++ {
-		r, err := Benchmark(context.Background(), env, o)
+		r, err := Measure(context.Background(), env, o)
 		if err != nil {
 			refused(t, err, "share memory")
 			break
@@ -103,24 +147,24 @@ func TestBenchmarkAliased(t *testing.T) {
 	}
 }
 
-func TestBenchmarkRefuses(t *testing.T) {
+func TestMeasureRefuses(t *testing.T) {
 	model := writeConfig(t, nil)
-	good := BenchOptions{Model: model, SequenceLen: 32, Tokens: 64, Steps: 1}
-	for want, change := range map[string]func(*BenchOptions){
-		"--shape NAME":    func(o *BenchOptions) { o.Model = "" },
-		"one of them":     func(o *BenchOptions) { o.Shape = "qwen2.5-7b" },
-		"known are":       func(o *BenchOptions) { o.Model, o.Shape = "", "qwen-7b" },
-		"auto or always":  func(o *BenchOptions) { o.Stream = "never" },
-		"--memory-device": func(o *BenchOptions) { o.Stream = "always" },
-		"set --memory-de": func(o *BenchOptions) { o.AliasLayers = true },
-		"--memory-disk": func(o *BenchOptions) {
+	good := Options{Model: model, SequenceLen: 32, Tokens: 64, Steps: 1}
+	for want, change := range map[string]func(*Options){
+		"--shape NAME":    func(o *Options) { o.Model = "" },
+		"one of them":     func(o *Options) { o.Shape = "qwen2.5-7b" },
+		"known are":       func(o *Options) { o.Model, o.Shape = "", "qwen-7b" },
+		"auto or always":  func(o *Options) { o.Stream = "never" },
+		"--memory-device": func(o *Options) { o.Stream = "always" },
+		"set --memory-de": func(o *Options) { o.AliasLayers = true },
+		"--memory-disk": func(o *Options) {
 			o.AliasLayers, o.Memory = true, budget(t, "4MiB")
 			o.Memory.Path, o.Memory.Disk = t.TempDir(), budget(t, "auto").Device
 		},
 	} {
 		o := good
 		change(&o)
-		_, err := Benchmark(context.Background(), newEnv(t), o)
+		_, err := Measure(context.Background(), newEnv(t), o)
 		refused(t, err, want)
 	}
 }
@@ -169,12 +213,12 @@ func TestTimeline(t *testing.T) {
 // Cores that share a part draw what one draws: in either form of weights, in pieces that end within rows.
 func TestInitShared(t *testing.T) {
 	env := newEnv(t)
-	src, err := openModel(context.Background(), env, writeConfig(t, nil))
+	m, _, err := train.ModelToPlan(context.Background(), env, writeConfig(t, nil), "")
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i := range src.model.Parts {
-		p := &src.model.Parts[i]
+	for i := range m.Parts {
+		p := &m.Parts[i]
 		n, state := p.Layout.WeightElems, p.Layout.StateElems
 		for _, piece := range []int64{100, 1024, n, n + 1} {
 			for _, blank := range []func() model.Values{
@@ -182,8 +226,8 @@ func TestInitShared(t *testing.T) {
 				func() model.Values { return model.Values{High: make([]uint16, n), Low: make([]int16, state)} },
 			} {
 				want, got := blank(), blank()
-				src.model.InitPart(1, p, want)
-				if err := initShared(context.Background(), src.model, p, got, piece); err != nil {
+				m.InitPart(1, p, want)
+				if err := initShared(context.Background(), m, p, got, piece); err != nil {
 					t.Fatal(err)
 				}
 				if !slices.Equal(want.F32, got.F32) || !slices.Equal(want.High, got.High) || !slices.Equal(want.Low, got.Low) {
@@ -195,14 +239,14 @@ func TestInitShared(t *testing.T) {
 }
 
 // A benchmark says whether it planned by a probe or by a guess, why, and the loss.
-func TestBenchmarkSaysWhatItPlannedBy(t *testing.T) {
-	o := BenchOptions{Model: writeConfig(t, nil), SequenceLen: 32, Tokens: 64, Steps: 2, Device: "cpu"}
+func TestMeasureSaysWhatItPlannedBy(t *testing.T) {
+	o := Options{Model: writeConfig(t, nil), SequenceLen: 32, Tokens: 64, Steps: 2, Device: "cpu"}
 	env := newEnv(t)
-	dev, err := env.open("cpu")
+	dev, err := env.OpenDevices("cpu")
 	if err != nil {
 		t.Fatal(err)
 	}
-	info := dev.computes.Info()
+	info := dev.Computes.Info()
 	if err := dev.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -219,7 +263,7 @@ func TestBenchmarkSaysWhatItPlannedBy(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		r, err := Benchmark(context.Background(), env, o)
+		r, err := Measure(context.Background(), env, o)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -239,23 +283,23 @@ func TestBenchmarkSaysWhatItPlannedBy(t *testing.T) {
 
 // One draw serves all parts of a kind and a layout.
 func TestFillAlike(t *testing.T) {
-	o := BenchOptions{Model: writeConfig(t, nil), SequenceLen: 32, Tokens: 64, Steps: 1, Stream: "auto", Moments: "f32"}
+	o := Options{Model: writeConfig(t, nil), SequenceLen: 32, Tokens: 64, Steps: 1, Stream: "auto", Moments: "f32"}
 	env := newEnv(t)
-	n, err := numericsOf("bf16", "")
+	n, err := runfile.NumericsOf("bf16", "")
 	if err != nil {
 		t.Fatal(err)
 	}
 	n.SequenceLen = 32
-	src, err := openModel(context.Background(), env, o.Model)
+	m, _, err := train.ModelToPlan(context.Background(), env, o.Model, "")
 	if err != nil {
 		t.Fatal(err)
 	}
-	dev, err := env.open("cpu")
+	dev, err := env.OpenDevices("cpu")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer dev.Close()
-	b := &benchmark{BenchOptions: o, env: env, dev: dev, info: dev.computes.Info(), model: src.model}
+	b := &benchmark{Options: o, env: env, dev: dev, info: dev.Computes.Info(), model: m}
 	b.machine = probe.Rates(env.CacheDir, b.info, "")
 	if err := b.makePlan(context.Background(), n); err != nil {
 		t.Fatal(err)
@@ -268,7 +312,7 @@ func TestFillAlike(t *testing.T) {
 	read := func(part int) []byte {
 		for _, spec := range b.plan.Extents() {
 			if spec.ID == (store.ID{Part: part, Kind: store.Weights}) {
-				l, err := s.store.Borrow(context.Background(), trace.Update, spec.ID, 0, spec.Bytes, store.Read, 1)
+				l, err := s.Store.Borrow(context.Background(), trace.Update, spec.ID, 0, spec.Bytes, store.Read, 1)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -279,7 +323,7 @@ func TestFillAlike(t *testing.T) {
 		t.Fatalf("part %d has no weights", part)
 		return nil
 	}
-	blocks := src.model.BlockParts
+	blocks := m.BlockParts
 	first, second := read(blocks[0]), read(blocks[1])
 	if !cmp.Equal(first, second) {
 		t.Error("blocks of one layout differ")
@@ -292,5 +336,21 @@ func TestFillAlike(t *testing.T) {
 	}
 	if zeros > len(first)/2 {
 		t.Errorf("%d of %d bytes are zero", zeros, len(first))
+	}
+}
+
+// A benchmark that is told to end while it plans ends with that, and does not say that the plan does not fit.
+func TestMeasurePassesItsContextToThePlan(t *testing.T) {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	env := newEnv(t)
+	open := env.Open
+	env.Open = func(name string, a *hostmem.Accounts) (device.Device, device.Device, error) {
+		cancel() // devices are opened before the plan is made
+		return open(name, a)
+	}
+	o := Options{Model: writeConfig(t, nil), SequenceLen: 32, Tokens: 32, Steps: 1, Memory: budget(t, "1kB")}
+	if _, err := Measure(ctx, env, o); !errors.Is(err, context.Canceled) {
+		t.Errorf("%v; want %v", err, context.Canceled)
 	}
 }
