@@ -74,8 +74,14 @@ func refused(t testing.TB, err error, want string) {
 	}
 }
 
-// slowHost is a cache directory with a machine whose host takes so long for updates that plans leave them to the device.
-func slowHost(t *testing.T) string {
+// How fast a host is with updates: so slow that plans leave them to the device, or so fast that none does.
+const (
+	slowHost = 1e6  // bytes per second
+	fastHost = 1e12 // bytes per second
+)
+
+// machineOf is a cache directory with a machine that has this rate of AdamW.
+func machineOf(t *testing.T, adamWBytesPerSec float64) string {
 	t.Helper()
 	dev, err := newEnv(t).OpenDevices("cpu")
 	if err != nil {
@@ -83,7 +89,7 @@ func slowHost(t *testing.T) string {
 	}
 	defer dev.Close()
 	m := probe.Guess(dev.Computes.Info())
-	m.Name, m.AdamWBytesPerSec = dev.Computes.Info().Name, 1e6
+	m.Name, m.AdamWBytesPerSec = dev.Computes.Info().Name, adamWBytesPerSec
 	dir := t.TempDir()
 	if err := plan.WriteMachine(filepath.Join(dir, probe.MachineFile), m); err != nil {
 		t.Fatal(err)
