@@ -4,6 +4,10 @@
 //   - [runfile.Config] is what is asked for; [runfile.Read] reads it.
 //   - [Env] is what the program gives: devices, memory accounts, where messages go. Only the program links drivers.
 //   - [Train] is the loop; [Evaluate], [Gradients], [Generate] and [Preview] are other verbs.
+//   - [Session] is what all of them and package bench share: a planned model with its state and an engine.
+//
+// Files: run.go, step.go, saver.go and resume.go are the loop; source.go, planning.go and session.go are what it shares with
+// the verbs, which are verb_*.go; rehearse*.go run plans on devices that only count.
 //
 // Invariants: everything that a run needs is reserved before its first step; nothing is written to a directory before
 // it is known that the run can start; an error that the request caused is marked with [blame.ErrRequest].

@@ -2,14 +2,89 @@ package train
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
 
+	"github.com/millrace/millrace/data"
 	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/internal/hostmem"
 	"github.com/millrace/millrace/internal/vfs"
 	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/plan"
+	"github.com/millrace/millrace/probe"
 	"github.com/millrace/millrace/runfile"
+	"github.com/millrace/millrace/store"
 	"github.com/millrace/millrace/tensor"
 )
+
+// goHeapSlack is what the Go heap may grow by after the plan is made: garbage of a few steps.
+const goHeapSlack = 16 << 20
+
+// hostShare is the part of the available memory that a run takes when memory.host is auto.
+const hostShare = 0.9
+
+// PlanRequest makes what a plan is asked for. Budgets that are auto come from the machine.
+func (e *Env) PlanRequest(m *model.Model, n plan.Numerics, dev device.Info, mem runfile.Memory) (plan.Request, error) {
+	r := plan.Request{Model: m, Numerics: n, Device: dev, Machine: probe.Rates(e.CacheDir, dev, mem.Path), DeviceBytes: mem.Device.N, HostBytes: mem.Host.N,
+		RecomputeAll: mem.Recompute == "always"}
+	var err error
+	if r.DiskBytes, err = diskBytes(mem, e.files()); err != nil {
+		return r, err
+	}
+	if r.DeviceBytes == 0 && !dev.Unified {
+		r.DeviceBytes = dev.MemoryBytes
+	}
+	debug.FreeOSMemory() // the garbage of what was read and tokenized
+	used, err := hostmem.RSS()
+	if err != nil {
+		used = 0 // nothing to read it from on this system; the plan then leaves it out
+	}
+	// The order of the data is there already, and has a line of its own. What a unified device holds for itself is in the plan under its
+	// own name, too, and not resident before its first operation.
+	r.DataBytes = e.Accounts.Of(data.OrderPurpose).Bytes
+	r.ProgramBytes = max(used-r.DataBytes, 0) + goHeapSlack
+	if e.program > 0 {
+		r.ProgramBytes = e.program
+	}
+	// A size that the user gives is taken at its word, even beyond what is available now. Populating finds out.
+	e.Accounts.GrowOnUse(r.HostBytes > 0 || e.MemoryGrows)
+	if r.HostBytes == 0 {
+		free, _, err := hostmem.Available()
+		if err != nil {
+			return r, fmt.Errorf("memory.host: how much memory there is cannot be told (%w); set it to a size such as 16GiB", err)
+		}
+		r.HostBytes = int64(hostShare * float64(free+used))
+		if e.MemoryGrows && !e.growthNoted {
+			e.growthNoted = true
+			e.say("memory.host: auto is %s, by what this machine shows now; it grows as it is used, so set memory.host to a size",
+				plan.FormatBytes(r.HostBytes))
+		}
+	}
+	return r, nil
+}
+
+// diskShare is the part of the free space that a run takes when memory.disk is auto, its checkpoints included where they are on the same drive.
+const diskShare = 0.9
+
+// diskBytes is the budget of the disk tier: what may be kept in the file system that holds Path.
+func diskBytes(m runfile.Memory, fsys vfs.FS) (int64, error) {
+	if m.Disk.IsNone() || m.Disk.N == 0 && !m.Disk.IsAuto() {
+		return 0, nil
+	}
+	if m.Path == "" {
+		return 0, errors.New("memory.disk: set memory.path to a directory on the drive that may be used")
+	}
+	free, err := freeBytes(fsys, m.Path)
+	if err != nil {
+		return 0, fmt.Errorf("memory.path: %w", err)
+	}
+	free += store.LeftBytes(m.Path) // else a run that was killed could not have again what it had
+	if m.Disk.N > 0 {
+		return min(m.Disk.N, free), nil
+	}
+	return max(int64(diskShare*float64(free)), 1), nil // not 0, which is no disk at all
+}
 
 // sizesOf are the sizes of a plan as a configuration has them, none of them auto.
 func sizesOf(n plan.Numerics) runfile.Sizes {
@@ -75,4 +150,14 @@ func (e *Env) checkFits(ctx context.Context, c *runfile.Config, m *model.Model, 
 	f := plan.Fitting{Request: r, Rows: c.BatchTokens / c.SequenceLen, Cuts: c.Numerics.Cuts(),
 		WantsOf: func(plan.Numerics) plan.Wants { return c.Wants() }}
 	return f.Check(ctx)
+}
+
+// fitForward plans forward passes over any number of rows: micro-batches as large as the device likes and the rows allow, one
+// at a time.
+func (e *Env) fitForward(ctx context.Context, m *model.Model, n plan.Numerics, rows int, dev *Devices, mem runfile.Memory) (*plan.Plan, error) {
+	r, err := e.PlanRequest(m, n, dev.Computes.Info(), mem)
+	if err != nil {
+		return nil, err
+	}
+	return plan.Fitting{Request: r, Rows: rows}.FitForward(ctx)
 }

@@ -5,53 +5,22 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"math"
 	"os"
 	"path/filepath"
-	"time"
 
 	"github.com/millrace/millrace/checkpoint"
 	"github.com/millrace/millrace/data"
+	"github.com/millrace/millrace/hf"
 	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/internal/console"
-	"github.com/millrace/millrace/internal/hostmem"
 	"github.com/millrace/millrace/internal/vfs"
 	"github.com/millrace/millrace/optim"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/store"
-	"github.com/millrace/millrace/stream"
 	"github.com/millrace/millrace/trace"
 )
-
-// Summary is what a run came to.
-type Summary struct {
-	Steps        int         `json:"steps"`                        // done, in all
-	ResumedAfter int         `json:"resumed_after_step,omitempty"` // the sums below are of the steps since
-	Tokens       int64       `json:"tokens"`                       // real positions
-	TargetTokens int64       `json:"target_tokens"`                // those that counted in the loss
-	FirstLoss    float64     `json:"first_loss"`
-	LastLoss     float64     `json:"last_loss"`
-	EvalBefore   *float64    `json:"eval_loss_before,omitempty"`
-	EvalAfter    *float64    `json:"eval_loss_after,omitempty"`
-	Skipped      int         `json:"skipped_updates"`            // their norm was not finite
-	Untargeted   int         `json:"untargeted_steps,omitempty"` // they had no token that counts in the loss
-	TrainSec     float64     `json:"train_sec"`                  // sum over the steps
-	TokensPerSec float64     `json:"tokens_per_sec"`
-	Lanes        trace.Lanes `json:"lanes"`                // busy seconds over the run
-	UploadBytes  int64       `json:"upload_bytes"`         // host to device over the run, as the schedule says
-	PeakBytes    int64       `json:"peak_rss_bytes"`       // resident memory of the process
-	PlannedBytes int64       `json:"planned_bytes"`        // what the plan allowed
-	Model        string      `json:"model,omitempty"`      // directory of the trained model, of a run that has ended
-	BestModel    string      `json:"best_model,omitempty"` // and of the one with the lowest evaluation loss, with save.best
-	Checkpoint   string      `json:"checkpoint,omitempty"` // the latest
-
-	SaveStallSec     float64 `json:"save_stall_sec"` // that steps waited for checkpoints, beyond what was hidden
-	DiskReadBytes    int64   `json:"disk_read_bytes"`
-	DiskWrittenBytes int64   `json:"disk_written_bytes"` // by the disk tier and by checkpoints
-	WriteWaitSec     float64 `json:"write_wait_sec"`     // that the run has paused for memory.max_write_per_day
-}
 
 // Options are what a command line adds to run.yaml.
 type Options struct {
@@ -209,43 +178,6 @@ func exists(path string) bool {
 // tracedSpans is how many of a lane's latest operations a trace holds.
 const tracedSpans = 100_000
 
-// openData reads and tokenizes the data sets.
-func (t *trainer) openData(ctx context.Context, env *Env) error {
-	c := t.config
-	r, err := t.src.openReader(c)
-	if err != nil {
-		return err
-	}
-	t.data, t.evalData, err = env.prepareRun(ctx, c, r)
-	return err
-}
-
-// openLoaders packs the data and counts the steps. What that takes for the whole run is reserved before the run is planned.
-func (t *trainer) openLoaders(env *Env) (err error) {
-	c := t.config
-	epochs := 0 // without an end: max_steps ends the run
-	if c.MaxSteps == 0 {
-		epochs = max(int(math.Ceil(c.Epochs)), 1)
-	}
-	if t.evalData != nil { // first, since it gives back what only packing needs
-		if t.eval, err = data.NewEvalLoader(t.evalData, c.SequenceLen, env.Accounts); err != nil {
-			return err
-		}
-	}
-	t.loader, err = data.NewLoader(t.data, data.LoaderOptions{SequenceLen: c.SequenceLen, BatchTokens: c.BatchTokens,
-		Seed: c.Seed, Epochs: epochs, LongDocuments: data.LongDocuments(c.Overlong), Accounts: env.Accounts})
-	if err != nil {
-		return err
-	}
-	if c.MaxSteps == 0 {
-		t.dataSteps = t.loader.Steps()
-		if part := c.Epochs / float64(epochs); part > 0 {
-			t.dataSteps = max(int(float64(t.dataSteps)*part), 1) // the last epoch may be asked for in part
-		}
-	}
-	return nil
-}
-
 // standAt puts the run where a checkpoint is, nil for its beginning: the place in its data, the sizes that set its bits, and so the
 // number of its steps.
 func (t *trainer) standAt(from *checkpoint.Checkpoint) (err error) {
@@ -268,29 +200,6 @@ func (t *trainer) standAt(from *checkpoint.Checkpoint) (err error) {
 	}
 	t.rates = optim.Schedule{Shape: c.LRScheduler, Peak: c.LearningRate, WarmupSteps: warmup, Steps: steps}
 	return nil
-}
-
-// closeInputs gives back what the data take, and the devices.
-func (t *trainer) closeInputs() {
-	var open []io.Closer // nothing was written to them, so there is no error to tell
-	if t.loader != nil {
-		open = append(open, t.loader)
-	}
-	if t.eval != nil {
-		open = append(open, t.eval)
-	}
-	if t.evalData != nil {
-		open = append(open, t.evalData)
-	}
-	if t.data != nil {
-		open = append(open, t.data)
-	}
-	if t.dev != nil {
-		open = append(open, t.dev)
-	}
-	for _, c := range open {
-		_ = c.Close()
-	}
 }
 
 // closeSession gives back the state and the engine. What goes wrong then is a warning, unless the run has ended with it.
@@ -433,178 +342,33 @@ func (t *trainer) exportAll(ctx context.Context) error {
 		err, t.summary.Steps, t.summary.Checkpoint, t.src.dir)
 }
 
-// finish adds up what the summary has to say of the whole run.
-func (t *trainer) finish() {
-	t.summary.PeakBytes, _ = hostmem.PeakRSS()
-	t.summary.SaveStallSec = t.saves.stall.Seconds()
-	if t.summary.TrainSec > 0 {
-		t.summary.TokensPerSec = float64(t.summary.Tokens) / t.summary.TrainSec
+// exportBest writes the model of the checkpoint with the lowest evaluation loss, if the run keeps that and has one.
+func (t *trainer) exportBest(ctx context.Context) error {
+	if !t.config.Save.Best || t.saves.best == nil {
+		return nil
 	}
-	if t.Disk != nil {
-		t.summary.DiskReadBytes = t.Disk.Traffic().ReadBytes
+	dir := filepath.Join(t.config.OutputDir, bestModel)
+	name := checkpoint.DirName(t.saves.best.Step)
+	from, err := checkpoint.Open(t.env.files(), filepath.Join(checkpointsDir(t.config), name))
+	if other := fallbackDir(t.config); err != nil && other != "" {
+		if there, errThere := checkpoint.Open(t.env.files(), filepath.Join(other, name)); errThere == nil {
+			from, err = there, nil
+		}
 	}
-	t.summary.DiskWrittenBytes = t.written()
-}
-
-// step runs one step, with its evaluation if one is due, and writes its metrics.
-func (t *trainer) step(ctx context.Context, step int) error {
-	if err := t.loader.Next(ctx, t.rows); err != nil {
-		return fmt.Errorf("step %d: %w", step, err)
+	if damage := (*checkpoint.DamageError)(nil); err != nil && !errors.As(err, &damage) {
+		// It was saved by the run that this one has resumed from, in another directory.
+		t.env.say("the best checkpoint, of step %d, is not here; no %s is written", t.saves.best.Step, dir)
+		return nil
 	}
-	batch := batchOf(t.rows)
-	m := trace.Metrics{Step: int64(step), LearningRate: t.rates.At(step), TargetTokens: int64(batch.Targets),
-		DevicePeakBytes: t.plan.DeviceTotalBytes()}
-	var docs []int
-	for _, b := range t.rows {
-		m.Tokens += int64(b.RealTokens)
-		docs = documents(docs, b)
-	}
-	begin := time.Now()
-	var err error
-	if batch.Targets > 0 {
-		err = t.compute(ctx, step, batch, &m)
-	} else {
-		t.summary.Untargeted++
-		m.Loss, m.GradNorm = math.NaN(), math.NaN()
-		t.env.say("step %d: no token of its documents counts in the loss; it updates nothing", step)
+	if err == nil {
+		err = t.env.exportCheckpoint(ctx, from, t.src, dir, t.src.exportType(), hf.WriteOptions{Replace: true})
 	}
 	if err != nil {
-		return err
+		return fmt.Errorf("%s is written, and the best model cannot be: %w", t.summary.Model, err)
 	}
-	// From here on the step is done, and a save would be of it.
-	t.at.Cursor, t.summary.Steps = t.loader.Cursor(), step
-	wait := t.measure(&m, begin, docs)
-	if err := t.evaluateAndSave(ctx, &m); err != nil {
-		return err
-	}
-	t.account(&m)
-	if err := t.diverged(step); err != nil || wait == 0 {
-		return err
-	}
-	return t.slowDown(ctx, wait)
-}
-
-// compute runs the engine over a batch, and ends the save that the step before has begun.
-func (t *trainer) compute(ctx context.Context, step int, batch *stream.Batch, m *trace.Metrics) error {
-	res, err := t.Engine.Step(ctx, batch, t.updateOf(step))
-	switch {
-	case errors.Is(err, stream.ErrNotFinite):
-		return t.unclipped(step, err)
-	case err != nil:
-		return fmt.Errorf("step %d: %w", step, err)
-	}
-	updated := step - 1
-	if t.plan.UpdatesInBackward() {
-		updated = step
-	}
-	if err := t.spoiled(updated, res.BadWeights); err != nil {
-		return err // a save of them does not end
-	}
-	m.Loss, m.GradNorm, m.ClipScale = res.LossSum/float64(batch.Targets), res.GradNorm, res.ClipScale
-	if res.Skipped {
-		t.summary.Skipped++
-		t.env.say("step %d: the gradient norm is not finite; its update is left out", step)
-	}
-	t.noteHealth(res.Skipped, m.Loss)
-	t.endSave()
+	t.summary.BestModel = dir
 	return nil
 }
-
-// measure completes a step's metrics with what it took, and returns how long the run is to wait to stay below
-// memory.max_write_per_day.
-func (t *trainer) measure(m *trace.Metrics, begin time.Time, docs []int) (wait time.Duration) {
-	ended := time.Now()
-	timestamp := ended.UTC().Format(time.RFC3339)
-	m.Time, m.StepSec = &timestamp, ended.Sub(begin).Seconds()
-	m.Lanes = t.Engine.Trace.TakeBusy()
-	m.TokensPerSec = float64(m.Tokens) / m.StepSec
-	m.ModelTFLOPS = float64(t.plan.Model.TrainFLOPs(docs)) / m.StepSec / 1e12
-	m.HostPeakBytes, _ = hostmem.PeakRSS()
-	if t.Disk != nil {
-		now := t.Disk.Traffic()
-		m.DiskReadBytes = now.ReadBytes - t.traffic.ReadBytes
-		m.Lanes.Disk += (now.Busy - t.traffic.Busy).Seconds()
-		t.traffic = now
-	}
-	wrote := t.written()
-	m.DiskWrittenBytes, t.wrote = wrote-t.wrote, wrote
-	if wait = t.wear.due(wrote, t.env.time().now()); wait > 0 {
-		waitSec := wait.Seconds()
-		m.WriteWaitSec = &waitSec
-	}
-	return wait
-}
-
-// evaluateAndSave evaluates, and begins to save, where that is due.
-func (t *trainer) evaluateAndSave(ctx context.Context, m *trace.Metrics) error {
-	step := int(m.Step)
-	save := t.saveDue(step)
-	t.evalLoss = nil
-	if t.evalDue(step) {
-		isBest, err := t.evaluateAfter(ctx, step)
-		if err != nil {
-			return err
-		}
-		m.EvalLoss = t.evalLoss
-		save = isBest && t.config.Save.Best || save
-	}
-	if save {
-		t.startSave(step)
-	}
-	return nil
-}
-
-// account adds a step to the summary, reports it, and writes its record.
-func (t *trainer) account(m *trace.Metrics) {
-	s := &t.summary
-	if !math.IsNaN(m.Loss) && !math.IsInf(m.Loss, 0) {
-		if s.TargetTokens == 0 {
-			s.FirstLoss = m.Loss
-		}
-		s.LastLoss = m.Loss
-	}
-	s.Tokens += m.Tokens
-	s.TargetTokens += m.TargetTokens
-	s.TrainSec += m.StepSec
-	s.Lanes = s.Lanes.Plus(m.Lanes)
-	s.UploadBytes += t.plan.Predicted.UploadBytes
-	t.report(*m)
-	t.checkMetrics(t.metrics.Append(*m))
-}
-
-// slowDown waits, unless the run is asked to stop.
-func (t *trainer) slowDown(ctx context.Context, wait time.Duration) error {
-	begin := t.env.time().now()
-	err := t.pause(ctx, wait)
-	t.summary.WriteWaitSec += t.env.time().now().Sub(begin).Seconds()
-	return err
-}
-
-// documents appends the lengths of a micro-batch's documents, padding left out.
-func documents(docs []int, b data.Batch) []int {
-	for at := 0; at < len(b.DocEnd); at = int(b.DocEnd[at]) {
-		if n := int(b.DocEnd[at]) - at; n > 1 || b.Targets[at] >= 0 {
-			docs = append(docs, n)
-		}
-	}
-	return docs
-}
-
-// report is the line of a step for people.
-func (t *trainer) report(m trace.Metrics) {
-	more := ""
-	if m.EvalLoss != nil {
-		more = fmt.Sprintf("  eval loss %.4f", *m.EvalLoss)
-	}
-	if m.WriteWaitSec != nil {
-		more += "  waits " + console.Seconds(*m.WriteWaitSec) + " (max_write_per_day)"
-	}
-	left := (t.summary.TrainSec + t.summary.WriteWaitSec) / float64(int(m.Step)-t.begun) * float64(t.rates.Steps-int(m.Step))
-	t.env.say("step %*d/%d  loss %.4f  norm %.3f  lr %.2e  %.0f tokens/s  %s left%s", digits(t.rates.Steps), m.Step, t.rates.Steps,
-		m.Loss, m.GradNorm, m.LearningRate, m.TokensPerSec, console.Seconds(left), more)
-}
-
-func digits(n int) int { return len(fmt.Sprint(n)) }
 
 // writeTrace writes the Chrome trace.
 func (t *trainer) writeTrace() error {

@@ -2,9 +2,7 @@ package train
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"path/filepath"
 
 	"github.com/millrace/millrace/checkpoint"
 	"github.com/millrace/millrace/hf"
@@ -84,32 +82,4 @@ func readExtent[T float32 | uint16 | int16](from *checkpoint.Checkpoint, id chec
 		return nil, fmt.Errorf("%s has no %v of %d bytes; it is of another model", from.Dir(), id, len(bytesOf(dst)))
 	}
 	return dst, from.Read(id, 0, bytesOf(dst))
-}
-
-// exportBest writes the model of the checkpoint with the lowest evaluation loss, if the run keeps that and has one.
-func (t *trainer) exportBest(ctx context.Context) error {
-	if !t.config.Save.Best || t.saves.best == nil {
-		return nil
-	}
-	dir := filepath.Join(t.config.OutputDir, bestModel)
-	name := checkpoint.DirName(t.saves.best.Step)
-	from, err := checkpoint.Open(t.env.files(), filepath.Join(checkpointsDir(t.config), name))
-	if other := fallbackDir(t.config); err != nil && other != "" {
-		if there, errThere := checkpoint.Open(t.env.files(), filepath.Join(other, name)); errThere == nil {
-			from, err = there, nil
-		}
-	}
-	if damage := (*checkpoint.DamageError)(nil); err != nil && !errors.As(err, &damage) {
-		// It was saved by the run that this one has resumed from, in another directory.
-		t.env.say("the best checkpoint, of step %d, is not here; no %s is written", t.saves.best.Step, dir)
-		return nil
-	}
-	if err == nil {
-		err = t.env.exportCheckpoint(ctx, from, t.src, dir, t.src.exportType(), hf.WriteOptions{Replace: true})
-	}
-	if err != nil {
-		return fmt.Errorf("%s is written, and the best model cannot be: %w", t.summary.Model, err)
-	}
-	t.summary.BestModel = dir
-	return nil
 }

@@ -1,0 +1,69 @@
+package train
+
+import (
+	"context"
+	"io"
+	"math"
+
+	"github.com/millrace/millrace/data"
+)
+
+// openData reads and tokenizes the data sets.
+func (t *trainer) openData(ctx context.Context, env *Env) error {
+	c := t.config
+	r, err := t.src.openReader(c)
+	if err != nil {
+		return err
+	}
+	t.data, t.evalData, err = env.prepareRun(ctx, c, r)
+	return err
+}
+
+// openLoaders packs the data and counts the steps. What that takes for the whole run is reserved before the run is planned.
+func (t *trainer) openLoaders(env *Env) (err error) {
+	c := t.config
+	epochs := 0 // without an end: max_steps ends the run
+	if c.MaxSteps == 0 {
+		epochs = max(int(math.Ceil(c.Epochs)), 1)
+	}
+	if t.evalData != nil { // first, since it gives back what only packing needs
+		if t.eval, err = data.NewEvalLoader(t.evalData, c.SequenceLen, env.Accounts); err != nil {
+			return err
+		}
+	}
+	t.loader, err = data.NewLoader(t.data, data.LoaderOptions{SequenceLen: c.SequenceLen, BatchTokens: c.BatchTokens,
+		Seed: c.Seed, Epochs: epochs, LongDocuments: data.LongDocuments(c.Overlong), Accounts: env.Accounts})
+	if err != nil {
+		return err
+	}
+	if c.MaxSteps == 0 {
+		t.dataSteps = t.loader.Steps()
+		if part := c.Epochs / float64(epochs); part > 0 {
+			t.dataSteps = max(int(float64(t.dataSteps)*part), 1) // the last epoch may be asked for in part
+		}
+	}
+	return nil
+}
+
+// closeInputs gives back what the data take, and the devices.
+func (t *trainer) closeInputs() {
+	var open []io.Closer // nothing was written to them, so there is no error to tell
+	if t.loader != nil {
+		open = append(open, t.loader)
+	}
+	if t.eval != nil {
+		open = append(open, t.eval)
+	}
+	if t.evalData != nil {
+		open = append(open, t.evalData)
+	}
+	if t.data != nil {
+		open = append(open, t.data)
+	}
+	if t.dev != nil {
+		open = append(open, t.dev)
+	}
+	for _, c := range open {
+		_ = c.Close()
+	}
+}

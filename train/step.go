@@ -1,0 +1,175 @@
+package train
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/millrace/millrace/data"
+	"github.com/millrace/millrace/internal/console"
+	"github.com/millrace/millrace/internal/hostmem"
+	"github.com/millrace/millrace/stream"
+	"github.com/millrace/millrace/trace"
+)
+
+// step runs one step, with its evaluation if one is due, and writes its metrics.
+func (t *trainer) step(ctx context.Context, step int) error {
+	if err := t.loader.Next(ctx, t.rows); err != nil {
+		return fmt.Errorf("step %d: %w", step, err)
+	}
+	batch := batchOf(t.rows)
+	m := trace.Metrics{Step: int64(step), LearningRate: t.rates.At(step), TargetTokens: int64(batch.Targets),
+		DevicePeakBytes: t.plan.DeviceTotalBytes()}
+	var docs []int
+	for _, b := range t.rows {
+		m.Tokens += int64(b.RealTokens)
+		docs = documents(docs, b)
+	}
+	begin := time.Now()
+	var err error
+	if batch.Targets > 0 {
+		err = t.compute(ctx, step, batch, &m)
+	} else {
+		t.summary.Untargeted++
+		m.Loss, m.GradNorm = math.NaN(), math.NaN()
+		t.env.say("step %d: no token of its documents counts in the loss; it updates nothing", step)
+	}
+	if err != nil {
+		return err
+	}
+	// From here on the step is done, and a save would be of it.
+	t.at.Cursor, t.summary.Steps = t.loader.Cursor(), step
+	wait := t.measure(&m, begin, docs)
+	if err := t.evaluateAndSave(ctx, &m); err != nil {
+		return err
+	}
+	t.account(&m)
+	if err := t.diverged(step); err != nil || wait == 0 {
+		return err
+	}
+	return t.slowDown(ctx, wait)
+}
+
+// compute runs the engine over a batch, and ends the save that the step before has begun.
+func (t *trainer) compute(ctx context.Context, step int, batch *stream.Batch, m *trace.Metrics) error {
+	res, err := t.Engine.Step(ctx, batch, t.updateOf(step))
+	switch {
+	case errors.Is(err, stream.ErrNotFinite):
+		return t.unclipped(step, err)
+	case err != nil:
+		return fmt.Errorf("step %d: %w", step, err)
+	}
+	updated := step - 1
+	if t.plan.UpdatesInBackward() {
+		updated = step
+	}
+	if err := t.spoiled(updated, res.BadWeights); err != nil {
+		return err // a save of them does not end
+	}
+	m.Loss, m.GradNorm, m.ClipScale = res.LossSum/float64(batch.Targets), res.GradNorm, res.ClipScale
+	if res.Skipped {
+		t.summary.Skipped++
+		t.env.say("step %d: the gradient norm is not finite; its update is left out", step)
+	}
+	t.noteHealth(res.Skipped, m.Loss)
+	t.endSave()
+	return nil
+}
+
+// measure completes a step's metrics with what it took, and returns how long the run is to wait to stay below
+// memory.max_write_per_day.
+func (t *trainer) measure(m *trace.Metrics, begin time.Time, docs []int) (wait time.Duration) {
+	ended := time.Now()
+	timestamp := ended.UTC().Format(time.RFC3339)
+	m.Time, m.StepSec = &timestamp, ended.Sub(begin).Seconds()
+	m.Lanes = t.Engine.Trace.TakeBusy()
+	m.TokensPerSec = float64(m.Tokens) / m.StepSec
+	m.ModelTFLOPS = float64(t.plan.Model.TrainFLOPs(docs)) / m.StepSec / 1e12
+	m.HostPeakBytes, _ = hostmem.PeakRSS()
+	if t.Disk != nil {
+		now := t.Disk.Traffic()
+		m.DiskReadBytes = now.ReadBytes - t.traffic.ReadBytes
+		m.Lanes.Disk += (now.Busy - t.traffic.Busy).Seconds()
+		t.traffic = now
+	}
+	wrote := t.written()
+	m.DiskWrittenBytes, t.wrote = wrote-t.wrote, wrote
+	if wait = t.wear.due(wrote, t.env.time().now()); wait > 0 {
+		waitSec := wait.Seconds()
+		m.WriteWaitSec = &waitSec
+	}
+	return wait
+}
+
+// evaluateAndSave evaluates, and begins to save, where that is due.
+func (t *trainer) evaluateAndSave(ctx context.Context, m *trace.Metrics) error {
+	step := int(m.Step)
+	save := t.saveDue(step)
+	t.evalLoss = nil
+	if t.evalDue(step) {
+		isBest, err := t.evaluateAfter(ctx, step)
+		if err != nil {
+			return err
+		}
+		m.EvalLoss = t.evalLoss
+		save = isBest && t.config.Save.Best || save
+	}
+	if save {
+		t.startSave(step)
+	}
+	return nil
+}
+
+// account adds a step to the summary, reports it, and writes its record.
+func (t *trainer) account(m *trace.Metrics) {
+	s := &t.summary
+	if !math.IsNaN(m.Loss) && !math.IsInf(m.Loss, 0) {
+		if s.TargetTokens == 0 {
+			s.FirstLoss = m.Loss
+		}
+		s.LastLoss = m.Loss
+	}
+	s.Tokens += m.Tokens
+	s.TargetTokens += m.TargetTokens
+	s.TrainSec += m.StepSec
+	s.Lanes = s.Lanes.Plus(m.Lanes)
+	s.UploadBytes += t.plan.Predicted.UploadBytes
+	t.report(*m)
+	t.checkMetrics(t.metrics.Append(*m))
+}
+
+// slowDown waits, unless the run is asked to stop.
+func (t *trainer) slowDown(ctx context.Context, wait time.Duration) error {
+	begin := t.env.time().now()
+	err := t.pause(ctx, wait)
+	t.summary.WriteWaitSec += t.env.time().now().Sub(begin).Seconds()
+	return err
+}
+
+// documents appends the lengths of a micro-batch's documents, padding left out.
+func documents(docs []int, b data.Batch) []int {
+	for at := 0; at < len(b.DocEnd); at = int(b.DocEnd[at]) {
+		if n := int(b.DocEnd[at]) - at; n > 1 || b.Targets[at] >= 0 {
+			docs = append(docs, n)
+		}
+	}
+	return docs
+}
+
+// report is the line of a step for people.
+func (t *trainer) report(m trace.Metrics) {
+	more := ""
+	if m.EvalLoss != nil {
+		more = fmt.Sprintf("  eval loss %.4f", *m.EvalLoss)
+	}
+	if m.WriteWaitSec != nil {
+		more += "  waits " + console.Seconds(*m.WriteWaitSec) + " (max_write_per_day)"
+	}
+	left := (t.summary.TrainSec + t.summary.WriteWaitSec) / float64(int(m.Step)-t.begun) * float64(t.rates.Steps-int(m.Step))
+	t.env.say("step %*d/%d  loss %.4f  norm %.3f  lr %.2e  %.0f tokens/s  %s left%s", digits(t.rates.Steps), m.Step, t.rates.Steps,
+		m.Loss, m.GradNorm, m.LearningRate, m.TokensPerSec, console.Seconds(left), more)
+}
+
+func digits(n int) int { return len(fmt.Sprint(n)) }
