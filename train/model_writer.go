@@ -125,7 +125,7 @@ func exportType(c *hf.Config) tensor.DType {
 func ParseExportType(s string) (tensor.DType, error) {
 	d, err := tensor.ParseDType(s)
 	if err != nil || d != tensor.F32 && d != tensor.BF16 {
-		return tensor.Invalid, blame.BadRequest(fmt.Errorf("dtype is %q: use bf16 or f32", s))
+		return tensor.Invalid, fmt.Errorf("dtype is %q: use bf16 or f32", s)
 	}
 	return d, nil
 }

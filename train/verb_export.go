@@ -16,18 +16,21 @@ import (
 // the model that its run started from. It reads weights and low halves only, a part at a time and in F32 only the latter,
 // and compares what it reads with its checksums. outDir must not exist. A dtype of tensor.Invalid is the type in which the
 // run itself would have written its model.
-func ExportCheckpoint(ctx context.Context, env *Env, checkpointDir, modelName, outDir string, dtype tensor.DType) error {
+func ExportCheckpoint(ctx context.Context, env *Env, checkpointDir, modelName, outDir string, dtype tensor.DType) (err error) {
+	var ask blame.Asking
+	defer ask.Judge(&err)
 	from, err := checkpoint.Open(env.files(), checkpointDir)
 	if err != nil {
-		return blame.BadRequest(err)
+		return err
 	}
 	src, err := openModel(ctx, env, modelName)
 	if err != nil {
-		return blame.BadRequest(err)
+		return err
 	}
 	if dtype == tensor.Invalid {
 		dtype = src.exportType()
 	}
+	ask.IsOver = true
 	return env.exportCheckpoint(ctx, from, src, outDir, dtype, hf.WriteOptions{})
 }
 

@@ -11,18 +11,20 @@ import (
 // Reexport writes a model directory in another type, BF16 or F32, with its configuration and tokenizer: a piece of a tensor
 // at a time, so that any model fits. Values round to nearest, ties to even. Tensors that the model does not use (a head
 // beside tied embeddings) are left out. outDir must not exist.
-func Reexport(ctx context.Context, env *Env, modelDir, outDir string, dtype tensor.DType) error {
+func Reexport(ctx context.Context, env *Env, modelDir, outDir string, dtype tensor.DType) (err error) {
+	var ask blame.Asking
+	defer ask.Judge(&err)
 	src, err := openModel(ctx, env, modelDir)
 	if err != nil {
-		return blame.BadRequest(err)
+		return err
 	}
 	from, err := hf.OpenWeights(src.dir)
 	if err != nil {
-		return blame.BadRequest(err)
+		return err
 	}
 	defer from.Close()
 	if err := src.model.Check(from); err != nil {
-		return blame.BadRequest(err)
+		return err
 	}
 	tensors := src.model.Tensors()
 	specs := make([]hf.TensorSpec, len(tensors))
@@ -33,8 +35,9 @@ func Reexport(ctx context.Context, env *Env, modelDir, outDir string, dtype tens
 	}
 	to, err := hf.CreateModel(outDir, specs, hf.WriteOptions{})
 	if err != nil {
-		return blame.BadRequest(err)
+		return err
 	}
+	ask.IsOver = true
 	defer to.Abort() // does nothing after Commit
 	bar := env.bar("writing " + outDir)
 	defer bar.End()
@@ -53,7 +56,7 @@ func Reexport(ctx context.Context, env *Env, modelDir, outDir string, dtype tens
 				err, piece = from.ReadBF16(t.Name, half[:n], at), bytesOf(half[:n])
 			}
 			if err != nil {
-				return blame.BadRequest(err)
+				return blame.BadRequest(err) // of the model, which the user has named
 			}
 			if err := to.Write(t.Name, piece); err != nil {
 				return err

@@ -2,7 +2,6 @@ package main
 
 import (
 	"github.com/millrace/millrace/data"
-	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/train"
 )
 
@@ -48,7 +47,7 @@ func (c *evalCmd) Run(p *program) error {
 		s := data.Source{Path: path, Type: data.Type(c.Type), Name: c.Name, Split: c.Split, Revision: c.Revision, Field: c.Field,
 			Prompt: c.Prompt, Response: c.Response, Glob: c.Glob, MaxSamples: c.MaxSamples}
 		if err := s.Validate(); err != nil {
-			return blame.BadRequest(err)
+			return badFlag("%w", err)
 		}
 		sources = append(sources, s)
 	}

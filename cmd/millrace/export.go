@@ -31,7 +31,7 @@ func (c *exportCmd) Run(p *program) error {
 	var err error
 	if c.DType != "" {
 		if dtype, err = train.ParseExportType(c.DType); err != nil {
-			return err
+			return badFlag("%w", err)
 		}
 	}
 	if c.Checkpoint != "" {

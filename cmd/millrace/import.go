@@ -28,7 +28,7 @@ Example:
 func (c *importCmd) Run(p *program) error {
 	dtype, err := train.ParseExportType(c.DType)
 	if err != nil {
-		return err
+		return badFlag("%w", err)
 	}
 	bar := p.bar("importing " + c.File)
 	err = hf.ImportGGUF(p.ctx, c.File, c.Dir, hf.ImportOptions{DType: dtype, Replace: c.Replace, Progress: bar.set})
