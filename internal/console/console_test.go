@@ -1,0 +1,41 @@
+package console
+
+import (
+	"errors"
+	"strings"
+	"testing"
+)
+
+// What a file or a user has written moves no cursor: a line is one line.
+func TestSay(t *testing.T) {
+	var said strings.Builder
+	Out{Writer: &said}.Say("%s: %d rows", "a\x1b[2Jb\rc", 3)
+	if text := said.String(); strings.ContainsAny(text, "\x1b\r") || !strings.HasSuffix(text, ": 3 rows\n") || strings.Count(text, "\n") != 1 {
+		t.Errorf("%q", text)
+	}
+}
+
+// A bar that was never drawn has nothing to remove.
+func TestBarThatIsNotDrawn(t *testing.T) {
+	var said strings.Builder
+	b := Out{Writer: &said, Terminal: true}.Bar("reading")
+	b.Set(1, 0) // of nothing
+	b.End()
+	if said.Len() > 0 {
+		t.Errorf("%q", said.String())
+	}
+}
+
+func TestSeconds(t *testing.T) {
+	for want, s := range map[string]float64{"0.0s": 0, "4.2s": 4.2, "3m20s": 200, "1h02m": 3720, "30h00m": 108000} {
+		if got := Seconds(s); got != want {
+			t.Errorf("%v: %q, want %q", s, got, want)
+		}
+	}
+}
+
+func TestOneLine(t *testing.T) {
+	if got := OneLine(errors.Join(errors.New("a"), errors.New("b"))); got != "a; b" {
+		t.Errorf("%q", got)
+	}
+}
