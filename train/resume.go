@@ -39,7 +39,7 @@ func (t *trainer) placeOf(from *checkpoint.Checkpoint) (place, error) {
 	}
 	var at place
 	if err := json.Unmarshal(from.Manifest.Data, &at); err != nil {
-		return at, fmt.Errorf("resume: %s: %w", from.Dir(), err)
+		return at, blame.NotRequest(fmt.Errorf("resume: %s: %w", from.Dir(), err)) // its checksum is right: a run wrote this
 	}
 	here.Cursor, here.Since = at.Cursor, at.Since
 	if restarts(t.config, from.Manifest, at, here.Fingerprint) {

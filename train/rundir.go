@@ -73,7 +73,7 @@ func (e *Env) findBeginning(c *runfile.Config) (b beginning, err error) {
 	}
 	own, broken, err := e.newest(c, -1)
 	if err != nil {
-		return b, err
+		return b, blame.NotRequest(err) // the directory was ours to lock, and now it cannot be read
 	}
 	for _, entry := range broken {
 		e.say("%v", entry.Err)

@@ -2,6 +2,7 @@
 // network or the program.
 //
 //   - [BadRequest] marks an error with [ErrRequest], unless one of the others is to blame for it. It is the one rule.
+//   - [BadName] and [NotRequest] are for the few errors whose kind does not tell.
 //   - [Asking] applies it to a verb: what fails before the verb begins its work is a bad request.
 //
 // Invariants: a mark changes no text, and it is never taken away.
@@ -29,6 +30,19 @@ type requestError struct{ error }
 func (requestError) Is(target error) bool { return target == ErrRequest }
 func (e requestError) Unwrap() error      { return e.error }
 
+// otherError is no ErrRequest, and reads as its cause.
+type otherError struct{ error }
+
+func (e otherError) Unwrap() error { return e.error }
+
+// NotRequest marks an error that has none of the kinds below and is none of the request either.
+func NotRequest(err error) error {
+	if err == nil {
+		return nil
+	}
+	return otherError{err}
+}
+
 // BadRequest marks an error as one in what was asked for, unless the machine, the network or the program is at fault, or
 // a checkpoint that is damaged: then the same request may do next time, or in the next version. It is the one rule: what
 // fails before a verb begins its work is a bad request.
@@ -43,7 +57,8 @@ func BadRequest(err error) error {
 // BadName is BadRequest for what the user has named, even where that is a checkpoint that is damaged: another name helps.
 func BadName(err error) error {
 	var fault runtime.Error // which the renderer of templates catches, to name the row
-	if err == nil || errors.Is(err, context.Canceled) || hub.IsPassing(err) || IsOfMachine(err) || errors.As(err, &fault) {
+	var other otherError
+	if err == nil || errors.As(err, &other) || errors.Is(err, context.Canceled) || hub.IsPassing(err) || IsOfMachine(err) || errors.As(err, &fault) {
 		return err
 	}
 	return requestError{err}

@@ -47,6 +47,12 @@ func TestRequest(t *testing.T) {
 			t.Errorf("%v is one of the %s", err, of)
 		}
 	}
+	if err := BadRequest(fmt.Errorf("resume: %w", NotRequest(errors.New("odd")))); errors.Is(err, ErrRequest) || err.Error() != "resume: odd" {
+		t.Errorf("%v is none of the request", err)
+	}
+	if NotRequest(nil) != nil {
+		t.Error("nothing is an error")
+	}
 	if err := BadName(&checkpoint.DamageError{}); !errors.Is(err, ErrRequest) {
 		t.Error("a damaged checkpoint that the user has named is none of the request")
 	}
