@@ -1,7 +1,6 @@
 package plan
 
 import (
-	"github.com/millrace/millrace/data"
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/nn"
@@ -321,67 +320,6 @@ func (p *Plan) Head() *nn.Head {
 	h.ChunkTokens = p.Numerics.HeadChunk
 	return &h
 }
-
-// hostBuffers lists the host memory of a run by purpose, beside the extents of the store.
-func (p *Plan) hostBuffers() []Bytes {
-	t, m := int64(p.Numerics.Positions()), int64(p.Numerics.MicroBatches)
-	x := p.inputBytes() * m
-	list := []Bytes{
-		{Purpose: RowsPurpose, Bytes: data.BatchBytes(p.Numerics.StepPositions())},
-		{Purpose: TokensPurpose, Bytes: m*BatchBytes(int(t)) + p.touchedBytes()},
-		{Purpose: ResultsPurpose, Bytes: 2 * p.ResultBytes()},
-	}
-	if !p.Bound() {
-		var saved int64
-		for i := range p.blocks() {
-			if p.SavedOnHost(i) {
-				saved += x
-			}
-		}
-		list = append(list, Bytes{Purpose: InputsPurpose, Bytes: saved})
-		var kept int64
-		for i := range p.blocks() {
-			if p.ActivationsSpill(i) {
-				kept += p.KeptBytes(i) * m
-			}
-		}
-		if kept > 0 {
-			list = append(list, Bytes{Purpose: KeptPurpose, Bytes: kept})
-		}
-	}
-	if n := int64(p.Wants.LogitRows) * m * int64(p.Model.Vocab) * tensor.F32.Bytes(); n > 0 {
-		list = append(list, Bytes{Purpose: LogitsPurpose, Bytes: n})
-	}
-	var sum int64
-	for _, tile := range p.Model.EmbedTiles {
-		switch {
-		case p.Tied(tile) && p.Bound():
-			sum += p.gradBytes(tile)
-		case p.SumsTouchedRows(): // and rounded beside the sums
-			sum = max(sum, min(p.gradBytes(tile), 4*p.PieceElems(tile)), 6*int64(p.Model.Hidden))
-		}
-	}
-	if sum > 0 {
-		list = append(list, Bytes{Purpose: EmbeddingSumPurpose, Bytes: sum})
-	}
-	if p.Placement.LookAhead {
-		list = append(list, Bytes{Purpose: EmbeddingAheadPurpose, Bytes: p.aheadBytes()})
-	}
-	return list
-}
-
-// Names of host memory in the accounts.
-const (
-	RowsPurpose         = "packed rows" // of a step, as the loader hands them out
-	TokensPurpose       = "tokens"      // of a step, as the device takes them, and the order of those that occur
-	ResultsPurpose      = "results"
-	InputsPurpose       = "saved layer inputs"
-	KeptPurpose         = "kept activations"
-	LogitsPurpose       = "logits"
-	EmbeddingSumPurpose = "embedding gradient sum"
-	// EmbeddingAheadPurpose is state of rows of the embedding that are looked up before the table is updated.
-	EmbeddingAheadPurpose = "embedding rows ahead"
-)
 
 // Bytes is an entry of a memory table.
 type Bytes struct {

@@ -28,7 +28,7 @@ func (c *chooser) measure(place Placement) *Plan {
 	})
 	p.DeviceBytes = a.Peak()
 
-	p.Host = p.hostBuffers()
+	p.Host = p.hostBytes()
 	switch n := c.Device.OverheadBytes + p.attentionBytes(c.Device); {
 	case !c.Device.Unified:
 		p.DeviceDriverBytes = n

@@ -170,34 +170,15 @@ func (p *Plan) gradShare(part int) int {
 	return 1 + part%sharedGrads
 }
 
-// AheadElems is how many elements of the rows that are looked up ahead are updated at once, and aheadBytes what they
-// take beside the weights.
+// AheadElems is how many elements of the rows that are looked up ahead are updated at once.
 func (p *Plan) AheadElems() int64 {
 	rows := max(p.PieceElems(p.Model.EmbedTiles[0])/2/int64(p.Model.Hidden), 1)
 	return min(rows, int64(p.Numerics.Positions())) * int64(p.Model.Hidden)
 }
 
-func (p *Plan) aheadBytes() (sum int64) {
-	for kind, t := range p.types() {
-		if k := store.Kind(kind); k != store.Weights {
-			sum += store.AlignUp(k.Elems(p.AheadElems()) * t.Bytes())
-		}
-	}
-	return sum + 8 // the count of bad weights, which the update itself has
-}
-
 // SumsTouchedRows reports whether the embedding's gradient is summed and rounded for the rows of the step's tokens
 // alone, the others being cleared: where no head adds to it, and it is not summed where it is stored.
 func (p *Plan) SumsTouchedRows() bool { return !p.Model.Tied && p.Numerics.Master == optim.Split }
-
-// touchedBytes is what the order of the tokens that occur takes: for each position of a step, and for each row of the
-// vocabulary.
-func (p *Plan) touchedBytes() int64 {
-	if !p.SumsTouchedRows() {
-		return 0
-	}
-	return 4 * int64(p.Numerics.StepPositions()+p.Model.Vocab)
-}
 
 // OnDisk reports whether an extent is kept on disk.
 func (p *Plan) OnDisk(id store.ID) bool {

@@ -101,10 +101,8 @@ type Engine struct {
 	onHost     map[*hostmem.Region]device.Mem // and as the host's driver sees it
 	closers    []func() error
 
-	tokens, inputs, kept, sum, ahead, results, logits *hostmem.Region
-	inputAt                                           map[[2]int]int64 // by block and micro-batch: offset in inputs
-	keptAt                                            map[[2]int]int64 // by layer and micro-batch: offset in kept
-	sumAt                                             map[int]int64    // by tied tile: offset in sum
+	regions      map[string]*hostmem.Region // by purpose: what the engine has of host memory itself
+	host, pinned *plan.HostBuffers          // in them, as the host's driver sees them and as the device does
 
 	streams [plan.Lanes]device.Stream
 	origins [plan.Lanes]device.Event                 // recorded when a lane starts on a schedule
@@ -135,7 +133,7 @@ type pendingUpdate struct {
 
 // New reserves everything that the plan asks for.
 func New(c Config) (*Engine, error) {
-	e := &Engine{Config: c, registered: map[*hostmem.Region]device.Mem{}, onHost: map[*hostmem.Region]device.Mem{},
+	e := &Engine{Config: c, regions: map[string]*hostmem.Region{}, registered: map[*hostmem.Region]device.Mem{}, onHost: map[*hostmem.Region]device.Mem{},
 		programs: map[plan.Mode]*program{}, types: c.Plan.Numerics.Scheme().Types()}
 	if err := e.open(); err != nil {
 		_ = e.Close() // the error at hand is the one to report
@@ -170,34 +168,23 @@ func (e *Engine) open() error {
 	regions := slices.Clone(e.Store.Regions())
 	for _, h := range e.Plan.Host {
 		switch h.Purpose {
-		case plan.TokensPurpose:
-			e.tokens, err = e.reserve(h) // real even in a rehearsal: small, and written by the host
-		case plan.ResultsPurpose:
-			e.results, err = e.reserve(h)
-		case plan.InputsPurpose:
-			e.inputs, err = e.reserve(h, opts...)
-		case plan.KeptPurpose:
-			e.kept, err = e.reserve(h, opts...)
-		case plan.LogitsPurpose:
-			e.logits, err = e.reserve(h, opts...)
-		case plan.EmbeddingSumPurpose:
-			e.sum, err = e.reserve(h, opts...)
-		case plan.EmbeddingAheadPurpose:
-			e.ahead, err = e.reserve(h, opts...)
+		case plan.TokensPurpose, plan.ResultsPurpose: // real even in a rehearsal: small, and written by the host
+			e.regions[h.Purpose], err = e.reserve(h)
+		case plan.InputsPurpose, plan.KeptPurpose, plan.LogitsPurpose, plan.EmbeddingSumPurpose, plan.EmbeddingAheadPurpose:
+			e.regions[h.Purpose], err = e.reserve(h, opts...)
+		default:
+			continue
 		}
 		if err != nil {
 			return err
 		}
-	}
-	for _, r := range []*hostmem.Region{e.tokens, e.results, e.inputs, e.kept, e.logits, e.sum, e.ahead} {
-		if r != nil {
-			regions = append(regions, r)
-		}
+		regions = append(regions, e.regions[h.Purpose])
 	}
 	if err := e.register(regions); err != nil {
 		return err
 	}
-	e.placeHost()
+	e.host = e.Plan.HostBuffers(func(purpose string) device.Mem { return e.onHost[e.regions[purpose]] })
+	e.pinned = e.Plan.HostBuffers(func(purpose string) device.Mem { return e.registered[e.regions[purpose]] })
 	e.versions = newVersions(e.Plan, e.Store)
 	e.specs = map[store.ID]store.Spec{}
 	for _, spec := range slices.Concat(e.Plan.Extents(), e.Plan.InputExtents()) {
@@ -313,43 +300,9 @@ func (e *Engine) register(regions []*hostmem.Region) error {
 	return first
 }
 
-// placeHost lays out the embedding's gradient sum, and the saved inputs and kept activations that go to host memory.
-func (e *Engine) placeHost() {
-	e.inputAt, e.keptAt, e.sumAt = map[[2]int]int64{}, map[[2]int]int64{}, map[int]int64{}
-	micros := e.Plan.Numerics.MicroBatches
-	var at int64
-	for _, p := range e.Plan.Model.EmbedTiles {
-		if e.Plan.Tied(p) && e.Plan.Bound() {
-			e.sumAt[p] = at
-			at += e.gradBytes(p)
-		}
-	}
-	at = 0
-	for layer := 1; e.kept != nil && layer <= len(e.Plan.Model.Blocks); layer++ {
-		for m := range micros {
-			if e.Plan.ActivationsSpill(layer - 1) {
-				e.keptAt[[2]int{layer, m}] = at
-				at += e.Plan.KeptBytes(layer - 1)
-			}
-		}
-	}
-	if e.inputs == nil {
-		return
-	}
-	var off int64
-	for layer := 1; layer <= len(e.Plan.Model.Blocks); layer++ {
-		if !e.Plan.SavedOnHost(layer - 1) {
-			continue
-		}
-		for m := range micros {
-			e.inputAt[[2]int{layer, m}] = off
-			off += e.inputBytes()
-		}
-	}
-}
-
-func (e *Engine) inputBytes() int64 {
-	return int64(e.Plan.Numerics.Positions()) * int64(e.Plan.Model.Hidden) * e.Plan.Numerics.Compute.Bytes()
+// bytes is memory of the engine's as Go sees it.
+func (e *Engine) bytes(purpose string, mem device.Mem) []byte {
+	return e.regions[purpose].Bytes()[mem.Off:][:mem.Len]
 }
 
 // loadTables fills the rotary tables, once: some positions at a time, since those of a long context are large.

@@ -5,7 +5,6 @@ import (
 	"iter"
 
 	"github.com/millrace/millrace/device"
-	"github.com/millrace/millrace/internal/hostmem"
 	"github.com/millrace/millrace/nn"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/store"
@@ -31,7 +30,7 @@ func (r *run) exec(op *plan.Op) error {
 	case plan.Scatter:
 		return r.scatter(s, op.Part)
 	case plan.Upload:
-		s.Copy(b.Batches, r.registered[r.tokens].Slice(0, b.Batches.Len))
+		s.Copy(b.Batches, r.pinned.Batches)
 	case plan.Fetch:
 		return r.fetch(s, op)
 	case plan.FetchState:
@@ -47,10 +46,9 @@ func (r *run) exec(op *plan.Op) error {
 	case plan.DrainSum:
 		return r.drainSum(s, op)
 	case plan.DrainInput:
-		s.Copy(r.savedInput(r.registered, 1, op.Micro), r.inputGrad(op.Input, op.Micro).Mem)
+		s.Copy(r.pinned.Inputs[0][op.Micro], r.inputGrad(op.Input, op.Micro).Mem)
 	case plan.Collect:
-		n := r.Plan.ResultBytes()
-		s.Copy(r.registered[r.results].Slice(n, n), b.Results)
+		s.Copy(r.pinned.DeviceResults, b.Results)
 	case plan.ZeroGrad:
 		g, err := r.gradient(op.Part, op.Grad)
 		if err != nil {
@@ -173,7 +171,7 @@ func (r *run) loss(s device.Stream, m int) {
 // result is where the device writes a scalar of the step.
 func (r *run) result(at int64) device.Mem {
 	if r.Plan.Bound() {
-		return r.registered[r.results].Slice(at, 8)
+		return r.pinned.HostResults.Slice(at, 8)
 	}
 	return r.buffers.Results.Slice(at, 8)
 }
@@ -182,7 +180,7 @@ func (r *run) result(at int64) device.Mem {
 func (r *run) batch(m int) *nn.Batch {
 	mem := r.buffers.Batches
 	if r.Plan.Bound() {
-		mem = r.registered[r.tokens]
+		mem = r.pinned.Batches
 	}
 	return plan.Batch(mem, m, r.Plan.Numerics.Positions())
 }
@@ -208,16 +206,6 @@ func (r *run) inputGrad(shared, m int) device.Mat {
 	return r.buffers.DX[m]
 }
 
-// savedInput is x[layer][m] in host memory, as the device or as the host's driver sees it.
-func (r *run) savedInput(as map[*hostmem.Region]device.Mem, layer, m int) device.Mem {
-	return as[r.inputs].Slice(r.inputAt[[2]int{layer, m}], r.inputBytes())
-}
-
-// boundSum is the fp32 gradient sum of a tied tile where nothing is streamed.
-func (r *run) boundSum(part int) device.Mem {
-	return r.registered[r.sum].Slice(r.sumAt[part], r.gradBytes(part))
-}
-
 // weights is a part on the device: in its slot, or bound where it lies.
 func (r *run) weights(part, slot int) (nn.Params, error) {
 	l := r.Plan.Model.Parts[part].Layout
@@ -239,7 +227,7 @@ func (r *run) gradient(part, slot int) (nn.Params, error) {
 	case !r.Plan.Trained(part):
 		return nn.Params{}, nil
 	case r.Plan.GradInExtent(part) && r.Plan.Tied(part):
-		return nn.Gradients(r.boundSum(part), l), nil
+		return nn.Gradients(r.pinned.Sums[part], l), nil
 	case r.Plan.GradInExtent(part):
 		mem, err := r.bind(store.ID{Part: part, Kind: store.Grad}, r.gradBytes(part), store.Write)
 		return nn.Gradients(mem, l), err
@@ -369,7 +357,7 @@ func (r *run) drainSum(s device.Stream, op *plan.Op) error {
 func (r *run) moveInput(s device.Stream, op *plan.Op) error {
 	x := r.input(op.Input, op.Layer, op.Micro).Mem
 	if !r.Plan.SavedOnDisk(op.Layer - 1) {
-		saved := r.savedInput(r.registered, op.Layer, op.Micro)
+		saved := r.pinned.Inputs[op.Layer-1][op.Micro]
 		if op.Kind == plan.Save {
 			s.Copy(saved, x)
 		} else {
@@ -403,9 +391,8 @@ func (r *run) moveInput(s device.Stream, op *plan.Op) error {
 
 // moveKept brings what a block keeps of a micro-batch to host memory, or from there.
 func (r *run) moveKept(s device.Stream, op *plan.Op) {
-	n := r.Plan.KeptBytes(op.Layer - 1)
-	here := r.buffers.KeptRing[op.Kept].Slice(0, n)
-	there := r.registered[r.kept].Slice(r.keptAt[[2]int{op.Layer, op.Micro}], n)
+	there := r.pinned.Activations[op.Layer-1][op.Micro]
+	here := r.buffers.KeptRing[op.Kept].Slice(0, there.Len)
 	if op.Kind == plan.SaveKept {
 		here, there = there, here
 	}

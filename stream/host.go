@@ -110,7 +110,7 @@ func (r *run) adamWOf(s device.Stream, of [store.Kinds]device.Mat, decay bool, b
 }
 
 // hostResult is where the host's lane writes a scalar of the step.
-func (r *run) hostResult(at int64) device.Mem { return r.onHost[r.results].Slice(at, 8) }
+func (r *run) hostResult(at int64) device.Mem { return r.host.HostResults.Slice(at, 8) }
 
 // gather looks up the rows of the embedding that the step needs, a piece of the table at a time.
 func (r *run) gather(s device.Stream) error {
@@ -138,19 +138,12 @@ func (r *run) gather(s device.Stream) error {
 // gatherAhead looks up the rows of the embedding that the step needs and updates them where they land; the table is
 // updated later, to the same bits. What else is kept of the rows is copied beside them, for some rows at a time.
 func (r *run) gatherAhead(s device.Stream) error {
-	hidden, room, at := r.Plan.Model.Hidden, r.onHost[r.ahead], int64(0)
-	most := int(r.Plan.AheadElems()) / hidden
-	var beside [store.Kinds]device.Mem
+	most := int(r.Plan.AheadElems()) / r.Plan.Model.Hidden
 	tables := make([][store.Kinds]device.Mem, len(r.Plan.Model.EmbedTiles))
 	for kind, t := range r.types {
 		k := store.Kind(kind)
 		if t == tensor.Invalid {
 			continue
-		}
-		if k != store.Weights {
-			n := k.Elems(int64(most*hidden)) * t.Bytes()
-			beside[kind] = room.Slice(at, n)
-			at += store.AlignUp(n)
 		}
 		for i, p := range r.Plan.Model.EmbedTiles {
 			id := store.ID{Part: p, Kind: k}
@@ -165,9 +158,9 @@ func (r *run) gatherAhead(s device.Stream) error {
 		y := r.hostInput(m)
 		for first := 0; first < y.Rows; first += most {
 			n := min(most, y.Rows-first)
-			ids, beside := r.hostIDs(m).Slice(4*int64(first), 4*int64(n)), beside
+			ids, beside := r.hostIDs(m).Slice(4*int64(first), 4*int64(n)), r.host.Ahead
 			beside[store.Weights] = y.RowRange(first, n).Mem
-			r.updateRows(s, beside, tables, ids, n, room.Slice(at, 8))
+			r.updateRows(s, beside, tables, ids, n, r.host.AheadBad)
 		}
 	}
 	return s.Sync()
@@ -215,11 +208,11 @@ func (r *run) hostInput(m int) device.Mat {
 	if r.Plan.Bound() {
 		return r.input(-1, 1, m)
 	}
-	return device.NewMat(r.savedInput(r.onHost, 1, m), r.Plan.Numerics.Compute, r.Plan.Numerics.Positions(), r.Plan.Model.Hidden)
+	return device.NewMat(r.host.Inputs[0][m], r.Plan.Numerics.Compute, r.Plan.Numerics.Positions(), r.Plan.Model.Hidden)
 }
 
 func (r *run) hostIDs(m int) device.Mem {
-	return plan.Batch(r.onHost[r.tokens], m, r.Plan.Numerics.Positions()).IDs
+	return plan.Batch(r.host.Batches, m, r.Plan.Numerics.Positions()).IDs
 }
 
 // scatter adds the gradient of the embedding's output to a tile of the table, a piece at a time, micro-batches in order,
@@ -277,9 +270,8 @@ func (r *run) sumRows(s device.Stream, p int, stored device.Mat, at int64, first
 // time as there is room for, to the same bits, and put in their places among zeros.
 func (r *run) sumTouched(s device.Stream, stored device.Mat, first, rows int) {
 	hidden, perMicro := r.Plan.Model.Hidden, 4*int64(r.Plan.Numerics.Positions())
-	order, room := r.onHost[r.tokens], r.onHost[r.sum]
-	numbers := order.Slice(r.orderAt(), perMicro*int64(r.Plan.Numerics.MicroBatches))
-	ofTokens := order.Slice(r.orderAt()+numbers.Len, 4*int64(r.Plan.Model.Vocab)).Slice(4*int64(first), 4*int64(rows))
+	numbers, room := r.host.Numbers, r.host.Touched
+	ofTokens := r.host.OfTokens.Slice(4*int64(first), 4*int64(rows))
 	most := int(room.Len) / hidden / 6
 	table := device.NewMat(stored.Mem, tensor.BF16, rows, hidden)
 	s.Zero(stored.Mem)
@@ -313,7 +305,7 @@ func (r *run) sumPiece(s device.Stream, p int, stored device.Mat, first, elems i
 	at := first * tensor.F32.Bytes()
 	switch {
 	case r.Plan.Tied(p) && r.Plan.Bound():
-		return device.NewVec(r.onHost[r.sum].Slice(r.sumAt[p]+at, bytes), tensor.F32, int(elems)), nil
+		return device.NewVec(r.host.Sums[p].Slice(at, bytes), tensor.F32, int(elems)), nil
 	case r.Plan.Tied(p):
 		l, err := r.borrow(plan.LaneUpdate, store.ID{Part: p, Kind: store.GradSum}, at, bytes, store.Change)
 		if err != nil {

@@ -25,9 +25,8 @@ func (e *Engine) Logits(ctx context.Context, batch *Batch, first int) ([][]float
 		return nil, err
 	}
 	all := make([][]float32, len(batch.Micro))
-	per := n * e.Plan.Model.Vocab
 	for m := range all {
-		all[m] = hostmem.F32(e.logits.Bytes())[m*per : (m+1)*per]
+		all[m] = hostmem.F32(e.bytes(plan.LogitsPurpose, e.host.Logits[m]))
 		e.head.Cap(all[m])
 	}
 	return all, nil
@@ -42,8 +41,7 @@ func (r *run) logitChunk(op *plan.Op) (first, n int) {
 // hostLogits are the wanted logits of a micro-batch in host memory: F32 [LogitRows, Vocab].
 func (r *run) hostLogits(m int) device.Mat {
 	rows, vocab := r.Plan.Wants.LogitRows, r.Plan.Model.Vocab
-	per := int64(rows) * int64(vocab) * tensor.F32.Bytes()
-	return device.NewMat(r.registered[r.logits].Slice(int64(m)*per, per), tensor.F32, rows, vocab)
+	return device.NewMat(r.pinned.Logits[m], tensor.F32, rows, vocab)
 }
 
 // headLogits computes a tile's logits of a chunk: in their columns on the host where that is bound, else densely in a

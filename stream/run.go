@@ -69,7 +69,7 @@ func (e *Engine) follow(ctx context.Context, mode plan.Mode, batch *Batch, step 
 			r.scale = float32(1 / float64(batch.Targets))
 		}
 	}
-	clear(e.results.Bytes())
+	clear(e.regions[plan.ResultsPurpose].Bytes())
 
 	if e.Serial {
 		for lane, s := range e.streams {
@@ -322,7 +322,7 @@ func (e *Engine) describe(op plan.Op) string {
 // collect adds up the scalars that the schedule brought home, parts and their pieces in order, in fp64. The count of NaNs on the
 // device is of this schedule only if it has updated there.
 func (e *Engine) collect(counted bool) Result {
-	host, dev := e.results.Bytes()[:e.Plan.ResultBytes()], e.results.Bytes()[e.Plan.ResultBytes():]
+	host, dev := e.bytes(plan.ResultsPurpose, e.host.HostResults), e.bytes(plan.ResultsPurpose, e.host.DeviceResults)
 	float := func(off int64) float64 {
 		return math.Float64frombits(binary.NativeEndian.Uint64(host[off:])) + math.Float64frombits(binary.NativeEndian.Uint64(dev[off:]))
 	}

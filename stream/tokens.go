@@ -15,7 +15,7 @@ func (e *Engine) putTokens(b *Batch) error {
 	if len(b.Micro) != n.MicroBatches {
 		return fmt.Errorf("batch: %d micro-batches, the plan has %d", len(b.Micro), n.MicroBatches)
 	}
-	all := hostmem.I32(e.tokens.Bytes())
+	all := hostmem.I32(e.bytes(plan.TokensPurpose, e.host.Batches))
 	per := int(plan.BatchBytes(t) / 4)
 	for m, mb := range b.Micro {
 		for i, array := range [][]int32{mb.IDs, mb.Targets, mb.Positions, mb.DocStart, mb.DocEnd} {
@@ -42,12 +42,10 @@ func (e *Engine) putTokens(b *Batch) error {
 	return nil
 }
 
-// orderTokens finds out which tokens occur in a step, and numbers them by their order: behind the arrays of
-// micro-batches are the number of the token at each position, and that of each token of the vocabulary, -1 if it does
-// not occur.
+// orderTokens finds out which tokens occur in a step, and numbers them by their order.
 func (e *Engine) orderTokens(b *Batch) {
-	at, of := hostmem.I32(e.tokens.Bytes()[e.orderAt():]), e.Plan.Numerics.StepPositions()
-	numbers, ofToken := at[:of], at[of:][:e.Plan.Model.Vocab]
+	numbers := hostmem.I32(e.bytes(plan.TokensPurpose, e.host.Numbers))
+	ofToken := hostmem.I32(e.bytes(plan.TokensPurpose, e.host.OfTokens))
 	for token := range ofToken {
 		ofToken[token] = -1
 	}
@@ -68,9 +66,4 @@ func (e *Engine) orderTokens(b *Batch) {
 			numbers[m*len(mb.IDs)+i] = ofToken[token]
 		}
 	}
-}
-
-// orderAt is where the order of tokens begins in the tokens' memory.
-func (e *Engine) orderAt() int64 {
-	return int64(e.Plan.Numerics.MicroBatches) * plan.BatchBytes(e.Plan.Numerics.Positions())
 }
