@@ -295,6 +295,27 @@ func (p *Plan) ActivationsPass(block int) bool {
 	return p.Placement.Where.Activations[block].Place == Host
 }
 
+// ActivationsSpill reports whether what a block (from 0) keeps leaves the device between its two visits. The last forward visits leave it in
+// the slots of the ring, and it is found there if the backward pass begins with just these visits: else slots would be given to others
+// first.
+func (p *Plan) ActivationsSpill(block int) bool {
+	if !p.ActivationsPass(block) {
+		return false
+	}
+	blocks, above := 0, 0
+	for i := range p.blocks() {
+		if p.ActivationsPass(i) {
+			blocks++
+			if i > block {
+				above++
+			}
+		}
+	}
+	micros := p.Numerics.MicroBatches
+	visits := min(p.Placement.Rings.Activations, blocks*micros)
+	return visits%micros != 0 || above >= visits/micros
+}
+
 // Keep is what a block (from 0) keeps for its backward visit.
 func (p *Plan) Keep(block int) nn.Keep { return p.Placement.Where.Activations[block].Level }
 
