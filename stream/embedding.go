@@ -1,116 +1,15 @@
 package stream
 
 import (
-	"fmt"
 	"slices"
 
 	"github.com/millrace/millrace/device"
-	"github.com/millrace/millrace/optim"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/store"
 	"github.com/millrace/millrace/tensor"
 )
 
-// Operations of the update lane, on the stream of the host.
-
-// updatePart applies the pending update to a part: a piece at a time, so that little of it need be in memory at once. A part
-// that is frozen in part has other places in its weights than in its state, and is one piece.
-func (r *run) updatePart(s device.Stream, part int) error {
-	l := r.Plan.Model.Parts[part].Layout
-	piece := r.Plan.PieceElems(part)
-	for first := int64(0); first < l.StateElems; first += piece {
-		weights := span{first, min(piece, l.StateElems-first)}
-		state := weights
-		if l.WeightElems != l.StateElems {
-			weights = span{0, l.WeightElems}
-		}
-		if err := r.updatePiece(s, part, weights, state); err != nil {
-			return err
-		}
-		// The piece goes back before the next one is borrowed.
-		if err := s.Sync(); err != nil {
-			return err
-		}
-		r.release(plan.LaneUpdate)
-	}
-	// Whoever fetches the part waits for this operation and then borrows the new version.
-	r.versions.updated(part)
-	return nil
-}
-
-// span is a range of elements of an extent.
-type span struct{ first, n int64 }
-
-// updatePiece updates the parameters whose state lies in a span; weights is where their weights lie.
-func (r *run) updatePiece(s device.Stream, part int, weights, state span) error {
-	var mem [store.Kinds]device.Mem
-	for kind, t := range r.types {
-		if t == tensor.Invalid {
-			continue
-		}
-		id, access, at := store.ID{Part: part, Kind: store.Kind(kind)}, store.Change, state
-		switch id.Kind {
-		case store.Grad:
-			access = store.Read
-		case store.Weights:
-			at = weights
-		}
-		lease, err := r.borrow(plan.LaneUpdate, id, id.Kind.Elems(at.first)*t.Bytes(), id.Kind.Elems(at.n)*t.Bytes(), access)
-		if err != nil {
-			return err
-		}
-		mem[kind] = r.onHost[lease.Region].Slice(lease.Off, lease.Len)
-	}
-	r.adamW(s, part, mem, weights, state, r.hostResult(r.Plan.BadAt()))
-	return nil
-}
-
-// adamW updates the parameters whose state lies in a span; weights is where their weights lie, and mem has both, by kind. Spans and
-// runs begin on multiples of tensor.Align, as blocks of moments in 8 bits do, which are updated whole: the padding is zero and stays
-// so. How state is cut into spans changes no bit.
-func (r *run) adamW(s device.Stream, part int, mem [store.Kinds]device.Mem, weights, state span, bad device.Mem) {
-	for _, run := range r.Plan.Model.Parts[part].Layout.Runs() {
-		begin, end := max(run.State, state.first), min(run.State+run.Elems, state.first+state.n)
-		if begin >= end {
-			continue
-		}
-		n := end - begin
-		if r.Plan.Numerics.Moments == optim.Dynamic8 {
-			n = (n + tensor.MomentBlock - 1) / tensor.MomentBlock * tensor.MomentBlock
-		}
-		vec := func(kind store.Kind, first int64) device.Mat {
-			t := r.types[kind]
-			if t == tensor.Invalid {
-				return device.Mat{}
-			}
-			first, n := kind.Elems(first), kind.Elems(n)
-			return device.NewVec(mem[kind].Slice(first*t.Bytes(), n*t.Bytes()), t, int(n))
-		}
-		at := begin - state.first
-		var of [store.Kinds]device.Mat
-		for kind := range store.Kind(store.Kinds) {
-			of[kind] = vec(kind, at)
-		}
-		of[store.Weights] = vec(store.Weights, run.First+begin-run.State-weights.first)
-		r.adamWOf(s, of, run.Decay, bad)
-	}
-}
-
-// adamWOf updates parameters that share a rule of decay; of are their vectors.
-func (r *run) adamWOf(s device.Stream, of [store.Kinds]device.Mat, decay bool, bad device.Mem) {
-	u := r.update
-	scalars := u.AdamW.Scalars(u.Step-u.Idle, u.LR, u.clip, decay)
-	weights, low, grad, m, v := of[store.Weights], of[store.Low], of[store.Grad], of[store.FirstMoment], of[store.SecondMoment]
-	if r.Plan.Numerics.Moments == optim.Dynamic8 {
-		s.AdamW8(device.AdamW8Args{Weights: weights, Low: low, Grad: grad, M: m, V: v, MScale: of[store.FirstScale],
-			VScale: of[store.SecondScale], AdamWScalars: scalars}, bad)
-		return
-	}
-	s.AdamW(device.AdamWArgs{Weights: weights, Low: low, Grad: grad, M: m, V: v, AdamWScalars: scalars}, bad)
-}
-
-// hostResult is where the host's lane writes a scalar of the step.
-func (r *run) hostResult(at int64) device.Mem { return r.host.HostResults.Slice(at, 8) }
+// The embedding is looked up and summed on the host: rows of the step's tokens are less traffic than the table.
 
 // gather looks up the rows of the embedding that the step needs, a piece of the table at a time.
 func (r *run) gather(s device.Stream) error {
@@ -203,14 +102,6 @@ func (r *run) rowsOf(part int, off, n int64, t tensor.DType) (first, rows int) {
 	return p.FirstRow + first, rows
 }
 
-// hostInput is where the embedding writes x[1][m], and finds its gradient.
-func (r *run) hostInput(m int) device.Mat {
-	if r.Plan.Bound() {
-		return r.input(-1, 1, m)
-	}
-	return device.NewMat(r.host.Inputs[0][m], r.Plan.Numerics.Compute, r.Plan.Numerics.Positions(), r.Plan.Model.Hidden)
-}
-
 func (r *run) hostIDs(m int) device.Mem {
 	return plan.Batch(r.host.Batches, m, r.Plan.Numerics.Positions()).IDs
 }
@@ -241,8 +132,8 @@ func (r *run) scatter(s device.Stream, p int) error {
 		r.release(plan.LaneUpdate)
 		i++
 	}
-	if r.Plan.Tied(p) && !r.Plan.Bound() {
-		r.versions.wrote(store.ID{Part: p, Kind: store.GradSum})
+	if sum := (store.ID{Part: p, Kind: store.GradSum}); r.specs[sum].Bytes > 0 {
+		r.versions.wrote(sum)
 	}
 	if r.Plan.UpdatesInBackward() {
 		r.versions.wrote(id)
@@ -288,45 +179,4 @@ func (r *run) sumTouched(s device.Stream, stored device.Mat, first, rows int) {
 		s.Cast(rounded, sum)
 		s.Gather(table, rounded, ofTokens, from)
 	}
-}
-
-// embeddingGrad is the gradient of x[1][m].
-func (r *run) embeddingGrad(m int) device.Mat {
-	if r.Plan.Bound() {
-		return r.buffers.DX[m]
-	}
-	return r.hostInput(m)
-}
-
-// sumPiece is where a piece of the embedding's gradient is summed in fp32, with what is in it so far: the head's share for a
-// tied tile, else zeros, and then it is summed where it is stored.
-func (r *run) sumPiece(s device.Stream, p int, stored device.Mat, first, elems int64) (device.Mat, error) {
-	bytes := elems * tensor.F32.Bytes()
-	at := first * tensor.F32.Bytes()
-	switch {
-	case r.Plan.Tied(p) && r.Plan.Bound():
-		return device.NewVec(r.host.Sums[p].Slice(at, bytes), tensor.F32, int(elems)), nil
-	case r.Plan.Tied(p):
-		l, err := r.borrow(plan.LaneUpdate, store.ID{Part: p, Kind: store.GradSum}, at, bytes, store.Change)
-		if err != nil {
-			return device.Mat{}, err
-		}
-		return device.NewVec(r.onHost[l.Region].Slice(l.Off, l.Len), tensor.F32, int(elems)), nil
-	}
-	s.Zero(stored.Mem)
-	return stored, nil
-}
-
-// saveState hands what is kept of a part between steps to the checkpoint.
-func (r *run) saveState(part int) error {
-	for kind := range store.Kind(store.Kinds) {
-		id := store.ID{Part: part, Kind: kind}
-		if kind.Transient() || r.specs[id].Bytes == 0 {
-			continue
-		}
-		if err := r.save(r.ctx, id, r.versions.at(id)); err != nil {
-			return fmt.Errorf("save %s: %w", r.Plan.Model.Parts[part].Name, err)
-		}
-	}
-	return nil
 }

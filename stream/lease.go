@@ -78,3 +78,34 @@ func (r *run) retire(lane plan.Lane, left int) error {
 	}
 	return nil
 }
+
+// borrow takes a lease that the lane gives back when its work is done.
+func (r *run) borrow(lane plan.Lane, id store.ID, off, n int64, access store.Access) (*store.Lease, error) {
+	if access != store.Write {
+		r.readAhead(lane, id, off)
+	}
+	version := r.versions.at(id)
+	if id.Kind == store.Inputs && access == store.Read {
+		version++ // what this schedule has saved
+	}
+	l, err := r.Store.Borrow(r.ctx, lane, id, off, n, access, version)
+	if err != nil {
+		return nil, err
+	}
+	r.leases[lane] = append(r.leases[lane], l)
+	return l, nil
+}
+
+// bind borrows an extent for the compute lane until the lane's work on this schedule is done.
+func (r *run) bind(id store.ID, bytes int64, access store.Access) (device.Mem, error) {
+	if mem, ok := r.bound[id]; ok {
+		return mem, nil
+	}
+	l, err := r.borrow(plan.LaneCompute, id, 0, bytes, access)
+	if err != nil {
+		return device.Mem{}, err
+	}
+	mem := r.registered[l.Region].Slice(l.Off, l.Len)
+	r.bound[id] = mem
+	return mem, nil
+}
