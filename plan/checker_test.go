@@ -276,7 +276,7 @@ func (c *checker) run(i int) {
 		plan.LaneFetch: {plan.Upload, plan.Fetch, plan.FetchState, plan.Load, plan.LoadKept},
 		plan.LaneCompute: {plan.Forward, plan.HeadNorm, plan.HeadStats, plan.HeadLoss, plan.ZeroGrad, plan.HeadGrad, plan.HeadVisit,
 			plan.HeadInput, plan.Backward, plan.Round},
-		plan.LaneDrain:  {plan.Save, plan.SaveKept, plan.Home, plan.Drain, plan.DrainSum, plan.DrainInput, plan.Collect},
+		plan.LaneDrain:  {plan.Save, plan.SaveKept, plan.WriteBack, plan.Drain, plan.DrainSum, plan.DrainInput, plan.Collect},
 		plan.LaneUpdate: {plan.Update, plan.Gather, plan.GatherAhead, plan.Scatter},
 		plan.LaneDisk:   {plan.SaveState},
 	}
@@ -368,7 +368,7 @@ func (c *checker) run(i int) {
 		}
 		c.read(i, place{"host weights", op.Part, 0}, fresh(op.Part))
 		c.write(i, place{"own state", op.Part, 0}, content{"state", op.Part, 1})
-	case plan.Home:
+	case plan.WriteBack:
 		if c.passes(op.Part) {
 			c.read(i, c.weightsAt(op.Part, op.Slot), fresh(op.Part))
 			c.read(i, place{"state slot", op.State, 0}, content{"state", op.Part, 1})
@@ -530,7 +530,7 @@ func (c *checker) complete(saves bool) {
 	once := func(want bool, n int) bool { return want && n == 1 || !want && n == 0 }
 	for part, p := range c.m.Parts {
 		trained := c.p.Trained(part)
-		if at := (place{"host weights", part, 0}); c.mode.Home && c.mem[at] != fresh(part) && !c.updatingNow() {
+		if at := (place{"host weights", part, 0}); c.mode.WriteBack && c.mem[at] != fresh(part) && !c.updatingNow() {
 			c.errs = append(c.errs, fmt.Sprintf("%s does not come home: the store has %v", p.Name, c.mem[at]))
 		}
 		if n := c.updates[part]; !once(trained && (c.updating() || c.updatingNow()), n) {

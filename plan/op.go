@@ -33,7 +33,7 @@ const (
 	Upload                  // fetch: the token arrays of all micro-batches
 	Fetch                   // fetch: the part's weights into its slot
 	FetchState              // fetch: the part's low halves and moments to the device; of state that passes, the gradient as well
-	Home                    // drain: the part's weights, low halves and moments from the device to the store
+	WriteBack               // drain: the part's weights, low halves and moments from the device to the store
 	Load                    // fetch: x[l][m] from the host
 	Save                    // drain: x[l][m] to the host
 	SaveKept                // drain: what the forward visit of x[l][m] kept, to the host
@@ -59,7 +59,7 @@ const (
 	Kinds       = iota
 )
 
-var kindNames = [Kinds]string{"update", "gather", "gather-ahead", "upload", "fetch", "fetch-state", "home", "load", "save",
+var kindNames = [Kinds]string{"update", "gather", "gather-ahead", "upload", "fetch", "fetch-state", "write-back", "load", "save",
 	"save-kept", "load-kept", "forward",
 	"head-norm", "head-stats", "head-loss", "head-logits", "drain-logits", "zero-grad", "head-grad", "head-visit",
 	"head-input", "backward", "round", "drain", "drain-sum", "drain-input", "scatter", "save-state", "collect"}
@@ -80,7 +80,7 @@ type Op struct {
 	Kept               int // slot of what is kept on the host (SaveKept, LoadKept, Forward, Backward)
 	Stage              int // slot of the rounded gradient (Round, Drain)
 	Chunk              int // of the wanted rows (HeadLogits, DrainLogits)
-	State              int // slot of state that passes through the device (FetchState, Update, Home)
+	State              int // slot of state that passes through the device (FetchState, Update, WriteBack)
 	// Where layer inputs and gradients share buffers: that of x[l] (Load, Save, Forward, HeadNorm, HeadInput, Backward) or of dx
 	// (DrainInput), and that of what is written beside it: x[l+1] (Forward), dx (HeadInput, Backward).
 	Input, Output int

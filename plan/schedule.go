@@ -30,13 +30,13 @@ type Mode struct {
 	Saves bool
 	// Loaded says that a schedule before has brought what lives on the device there; else this one does, if it runs layers.
 	Loaded bool
-	// Home copies what lives on the device to the store, behind its update, for who reads it there.
-	Home bool
+	// WriteBack copies state that is resident on the device to the store, after its update, for who reads it there.
+	WriteBack bool
 }
 
 // usual is the mode in which a phase comes without a save: state is on the device from the second step on, and a flush takes it home.
 func usual(phase Phase) Mode {
-	return Mode{Phase: phase, Loaded: phase == Steady || phase == Flush, Home: phase == Flush}
+	return Mode{Phase: phase, Loaded: phase == Steady || phase == Flush, WriteBack: phase == Flush}
 }
 
 // The problem. A step has thousands of operations on five lanes that overlap: a layer is fetched while another one computes, gradients drain while

@@ -60,7 +60,7 @@ func (b *builder) finishGrad(part int) {
 	if b.StateResident(part) {
 		writes := []resource{{results, 1, part}}
 		if b.staged() {
-			writes = append(writes, b.storedHere(part))
+			writes = append(writes, b.storedResident(part))
 		}
 		b.add(round, []resource{g}, writes)
 		return

@@ -82,7 +82,7 @@ func (b *builder) weights(part int) resource {
 				o.Part = part
 				b.add(o, []resource{{hostWeights, part, 0}}, []resource{{ownState, part, 0}})
 			}
-			b.updateHere(part)
+			b.updateResident(part)
 		}
 		return r
 	}

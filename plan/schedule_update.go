@@ -8,7 +8,7 @@ func (b *builder) update(parts ...int) {
 			if b.runs() {
 				b.weights(part)
 			} else {
-				b.updateHere(part)
+				b.updateResident(part)
 			}
 			continue
 		}
@@ -16,14 +16,14 @@ func (b *builder) update(parts ...int) {
 			continue // with its forward visit
 		}
 		if b.Trained(part) && b.updates() {
-			b.updateAtHome(part)
+			b.updateOnHost(part)
 		}
 		b.save(part)
 	}
 }
 
-// updateAtHome updates a part in host memory.
-func (b *builder) updateAtHome(part int) {
+// updateOnHost updates a part in host memory.
+func (b *builder) updateOnHost(part int) {
 	o := op(LaneUpdate, Update)
 	o.Part = part
 	b.add(o, []resource{b.hostGrad(part)}, []resource{{hostWeights, part, 0}})
@@ -32,22 +32,22 @@ func (b *builder) updateAtHome(part int) {
 // updateNow updates a part from the gradient that this schedule has just brought home, where no update waits for the norm.
 func (b *builder) updateNow(part int) {
 	if b.UpdatesInBackward() && b.Trained(part) {
-		b.updateAtHome(part)
+		b.updateOnHost(part)
 	}
 }
 
-// updateHere carries out the pending update of a part whose state is on the device, takes it home and saves it, as far as the
+// updateResident carries out the pending update of a part whose state is on the device, takes it home and saves it, as far as the
 // schedule does. Its weights are in their slot.
-func (b *builder) updateHere(part int) {
+func (b *builder) updateResident(part int) {
 	here := []resource{{ownWeights, part, 0}, {ownState, part, 0}}
 	if b.updates() {
 		o := op(LaneCompute, Update)
 		o.Part, o.First = part, !b.counts
 		b.counts = true
-		b.add(o, []resource{b.storedHere(part)}, append(here, resource{results, 2, 0}))
+		b.add(o, []resource{b.storedResident(part)}, append(here, resource{results, 2, 0}))
 	}
-	if b.Home {
-		o := op(LaneDrain, Home)
+	if b.WriteBack {
+		o := op(LaneDrain, WriteBack)
 		o.Part = part
 		b.add(o, here, []resource{{hostWeights, part, 0}})
 	}
@@ -73,7 +73,7 @@ func (b *builder) updatePassing(part, slot int) {
 	o.Part, o.Slot, o.State, o.First = part, slot, here[1].a, !b.counts
 	b.counts = true
 	b.add(o, nil, append(here, resource{results, 2, 0}))
-	home := op(LaneDrain, Home)
+	home := op(LaneDrain, WriteBack)
 	home.Part, home.Slot, home.State = part, slot, o.State
 	b.add(home, here, []resource{{hostWeights, part, 0}})
 	b.save(part)
@@ -97,8 +97,8 @@ func (b *builder) hostGrad(part int) resource {
 	return resource{hostGrad, part, 0}
 }
 
-// storedHere is the gradient, in its stored type, of a part whose state is on the device.
-func (b *builder) storedHere(part int) resource {
+// storedResident is the gradient, in its stored type, of a part whose state is on the device.
+func (b *builder) storedResident(part int) resource {
 	if b.staged() {
 		return resource{ownRounded, part, 0}
 	}

@@ -434,7 +434,7 @@ func (p *Plan) costs() func(op *Op) cost {
 			if p.StatePasses(op.Part) {
 				c.up += p.storedGradBytes(op.Part)
 			}
-		case Home:
+		case WriteBack:
 			c.down = p.weightBytes(op.Part) + p.stateBytes(op.Part)
 		case Load:
 			c.up = x

@@ -29,7 +29,7 @@ var legend = []struct {
 	{'F', "forward", []Kind{Forward}},
 	{'B', "backward with recompute", []Kind{Backward}},
 	{'H', "head", []Kind{HeadNorm, HeadStats, HeadLoss, HeadLogits, HeadGrad, HeadVisit, HeadInput}},
-	{'W', "weights", []Kind{Fetch, FetchState, Home}},
+	{'W', "weights", []Kind{Fetch, FetchState, WriteBack}},
 	{'x', "layer inputs", []Kind{Load, Save, DrainInput}},
 	{'a', "kept activations", []Kind{SaveKept, LoadKept}},
 	{'G', "gradients", []Kind{Drain, DrainSum}},

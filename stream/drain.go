@@ -9,8 +9,8 @@ import (
 // drainLane enqueues an operation that takes something to host memory.
 func (r *run) drainLane(s device.Stream, op *plan.Op) error {
 	switch op.Kind {
-	case plan.Home:
-		return r.home(s, op)
+	case plan.WriteBack:
+		return r.writeBack(s, op)
 	case plan.Save:
 		return r.moveInput(s, op)
 	case plan.SaveKept:
@@ -78,9 +78,9 @@ func (r *run) drainLogits(s device.Stream, op *plan.Op) {
 	}
 }
 
-// home writes what is kept of a part to the store. Who reads it there waits for this operation and borrows the new version: all pieces
+// writeBack writes what is kept of a part to the store. Who reads it there waits for this operation and borrows the new version: all pieces
 // are given back.
-func (r *run) home(s device.Stream, op *plan.Op) error {
+func (r *run) writeBack(s device.Stream, op *plan.Op) error {
 	from := r.stateOf(op)
 	for _, kind := range append([]store.Kind{store.Weights}, r.stateKinds()...) {
 		err := r.pieces(op.Lane, store.ID{Part: op.Part, Kind: kind}, store.Write, func(off int64, piece device.Mem) {

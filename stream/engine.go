@@ -5,16 +5,15 @@
 // device, so that a wait between them is a wait between streams; the update lane works on the host, and waits between
 // host and device happen in the lane before it enqueues.
 //
-// A step ends with its norm; its update is pending until the next schedule carries it out (but where nothing is clipped, see
-// [plan.Plan.UpdatesInBackward]). The next step does so below its own forward pass. An evaluation first settles it, in a
-// schedule that has nothing else; a flush does the same, and behind a flush the store has all of the state. Of parts whose state
-// lives on the device the store has a copy, which each update there makes stale: it is brought up to date ([plan.Home]) by a
-// flush, and by whatever schedule saves, and not by an evaluation. A step whose norm is not finite has no update; what an
-// earlier one left stale stays so.
+// A step ends with its norm. Its update is pending until the next schedule carries it out: the next step does so beside its own forward pass, an
+// evaluation settles it first, and so does a flush. Where nothing is clipped, updates do not wait ([plan.Plan.UpdatesInBackward]).
 //
-// A lane that fails, or that is cancelled, skips its operations but still passes them, so that nobody hangs; whoever
-// depends on a skipped operation is skipped as well. After that the engine is broken: its numbers are half of one step and half
-// of the next, and it refuses to go on.
+// The store's copy of state that is resident on the device becomes dirty with every update there. A flush and every schedule that saves write it
+// back ([plan.WriteBack]); an evaluation does not. After a flush the store has all of the state. A step whose norm is not finite has no update.
+//
+// A lane that fails, or that is cancelled, skips its operations but still passes them, so that no lane hangs; what depends on a skipped
+// operation is skipped as well. After that the engine is broken: its numbers are half of one step and half of the next, and it refuses to
+// continue.
 //
 // The engine reads no values that could change what it does but two: a norm that is not finite skips the update, and
 // of the embedding's gradient rows are summed that the step's tokens have.
@@ -117,7 +116,7 @@ type Engine struct {
 	pending  *pendingUpdate
 	bad      int64    // weights that became infinite or NaN in updates of which no result has told
 	loaded   bool     // what the plan keeps on the device is there
-	stale    bool     // what the store has of it is older: it has been updated on the device since it came home
+	dirty    bool     // it has been updated on the device since it was written back: the store's copy is older
 	save     SaveFunc // of the next schedule that is at a boundary; else nil
 	broken   error
 }
@@ -402,27 +401,27 @@ func (e *Engine) Flush(ctx context.Context) (badWeights int64, err error) {
 // the store need not have it.
 func (e *Engine) settle(ctx context.Context) error { return e.finish(ctx, false) }
 
-// finish carries out a pending update, and a save that was asked for; home says that the store is to have all of the state.
-func (e *Engine) finish(ctx context.Context, home bool) error {
+// finish carries out a pending update, and a save that was asked for; writeBack says that the store is to have all of the state.
+func (e *Engine) finish(ctx context.Context, writeBack bool) error {
 	phase, step := plan.Nothing, 0
 	if e.pending != nil {
 		phase, step = plan.Flush, e.pending.Step
 	}
-	if phase == plan.Nothing && e.save == nil && !(home && e.stale) {
+	if phase == plan.Nothing && e.save == nil && !(writeBack && e.dirty) {
 		return e.broken
 	}
-	res, err := e.follow(ctx, e.mode(phase, home), nil, step)
+	res, err := e.follow(ctx, e.mode(phase, writeBack), nil, step)
 	e.bad += res.BadWeights
 	return err
 }
 
-// mode is in which mode the schedule of a phase comes now; home says that the store is to have all of the state behind it, as it does
+// mode is in which mode the schedule of a phase comes now; writeBack says that the store is to have all of the state after it, as it does
 // where the schedule saves.
-func (e *Engine) mode(phase plan.Phase, home bool) plan.Mode {
+func (e *Engine) mode(phase plan.Phase, writeBack bool) plan.Mode {
 	m := plan.Mode{Phase: phase, Saves: e.save != nil && phase != plan.Forwards && phase != plan.Logits}
 	if e.Plan.AnyStateResident() {
 		m.Loaded = e.loaded
-		m.Home = (home || m.Saves) && (e.stale || e.pending != nil)
+		m.WriteBack = (writeBack || m.Saves) && (e.dirty || e.pending != nil)
 	}
 	return m
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/millrace/millrace/store"
 )
 
-// updatedHere keeps the state of all parts on the device that can have it there, but for the second part of each four.
-func updatedHere(p *plan.Placement) {
+// updatedResident keeps the state of all parts on the device that can have it there, but for the second part of each four.
+func updatedResident(p *plan.Placement) {
 	streamed(2)(p)
 	p.HeadAtOnce = true
 	for part := range p.Where.State {
@@ -87,8 +87,8 @@ func TestStateOnTheDeviceComesHome(t *testing.T) {
 			t.Error("no step is skipped")
 		}
 		for _, serial := range []bool{false, true} {
-			got, _ := run(setup{change: updatedHere, serial: serial})
-			p := newPlan(t, s, dev.Info(), updatedHere)
+			got, _ := run(setup{change: updatedResident, serial: serial})
+			p := newPlan(t, s, dev.Info(), updatedResident)
 			if !p.StateResident(s.model.BlockParts[1]) || p.StateResident(s.model.BlockParts[3]) {
 				t.Fatal("the placement is not what it is meant to be")
 			}
@@ -113,7 +113,7 @@ func TestWeightsThatBecomeNaN(t *testing.T) {
 	defer dev.Close()
 	ctx := context.Background()
 	var want int64
-	for _, place := range []func(*plan.Placement){streamed(1), updatedHere} {
+	for _, place := range []func(*plan.Placement){streamed(1), updatedResident} {
 		for _, evaluates := range []bool{false, true} {
 			for _, flushes := range []bool{false, true} {
 				r := start(t, s, setup{change: place, device: dev})

@@ -120,10 +120,10 @@ func (e *Engine) follow(ctx context.Context, mode plan.Mode, batch *Batch, step 
 	}
 	r.record()
 	if mode.Phase == plan.Steady || mode.Phase == plan.Flush {
-		e.pending, e.stale = nil, true
+		e.pending, e.dirty = nil, true
 	}
-	if mode.Home || !e.Plan.AnyStateResident() {
-		e.stale = false
+	if mode.WriteBack || !e.Plan.AnyStateResident() {
+		e.dirty = false
 	}
 	if batch != nil {
 		e.loaded = true // all of it is visited
