@@ -157,7 +157,7 @@ func (p *Plan) Choices() []string {
 		if p.StatePasses(part) {
 			passing++
 		}
-		if p.Placement.Where.Inputs[i] == Device {
+		if p.savedOnDevice(i) {
 			here++
 		}
 		if p.SavedOnDisk(i) {

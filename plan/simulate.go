@@ -334,7 +334,7 @@ func seconds(bytes int64, perSec float64) float64 {
 
 // diskBytes is the length of each extent that is on disk, by part and kind, in the whole blocks that are moved.
 func (p *Plan) diskBytes() [][store.Kinds]int64 {
-	if !p.Placement.Where.onDisk() {
+	if !p.anyOnDisk() {
 		return nil
 	}
 	all := make([][store.Kinds]int64, len(p.Model.Parts))

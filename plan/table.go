@@ -189,6 +189,9 @@ func (p *Plan) OnDisk(id store.ID) bool {
 	return block >= 0 && block < p.blocks() && p.Placement.Where.Inputs[block] == Disk
 }
 
+// anyOnDisk reports whether anything is kept on disk.
+func (p *Plan) anyOnDisk() bool { return p.Placement.Where.onDisk() }
+
 // stateKinds are what is kept of a part from step to step beside its weights.
 var stateKinds = []store.Kind{store.Low, store.FirstMoment, store.SecondMoment, store.FirstScale, store.SecondScale}
 

@@ -10,6 +10,7 @@
 //   - Every package has a doc comment, and a name that says what it is.
 //   - Third-party modules are those of the table; some for tests only, some for one tree only.
 //   - No test uses a clock, but for those that clocks.go lists with a reason.
+//   - Names that belong to one subject are selected in its files only; owned.go has the table.
 //
 // Tests may import anything but modules that the table lacks. It reads files instead of asking the go command, so that
 // the go command sees which files the test's result depends on and does not answer from its cache.
@@ -118,6 +119,8 @@ func (c *checker) file(name string, text []byte) error {
 	}
 	if isTest || isTestSupport(pkg) {
 		c.refuseClocks(name, f, files)
+	} else {
+		c.refuseOwned(name, f, files)
 	}
 	for _, spec := range f.Imports {
 		imported, err := strconv.Unquote(spec.Path.Value)

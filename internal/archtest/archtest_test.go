@@ -159,3 +159,22 @@ func TestCheckerReportsBadTrees(t *testing.T) {
 		}
 	}
 }
+
+// A name that belongs to one file is found in another one, also under a second selection, and left alone where it means something else.
+func TestOwnedNames(t *testing.T) {
+	for text, want := range map[string]int{
+		"func f(r *run) bool { return r.Plan.Bound() }":               1,
+		"func f(r *run) any { return r.Plan.Placement.Where.Inputs }": 1,
+		"var p = plan.Disk":                       1,
+		"var d device.Device":                     0,
+		"func f(e *Engine) any { return e.Host }": 0,
+	} {
+		text = "// Package stream is.\npackage stream\n\n" + text + "\n"
+		if found := check(t, map[string]string{"stream/fetch.go": text}); len(found) != want {
+			t.Errorf("%s: %q", text, found)
+		}
+		if found := check(t, map[string]string{"stream/where.go": text}); len(found) != 0 {
+			t.Errorf("in where.go: %q", found)
+		}
+	}
+}
