@@ -9,8 +9,8 @@ import (
 
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/device/cpu"
-	"github.com/millrace/millrace/device/cuda/standin"
 	"github.com/millrace/millrace/hf"
+	"github.com/millrace/millrace/internal/cudatest/standin"
 	"github.com/millrace/millrace/internal/hostmem"
 	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/model/modeltest"

@@ -15,8 +15,8 @@ import (
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/device/cpu"
 	"github.com/millrace/millrace/device/cuda"
-	"github.com/millrace/millrace/device/cuda/standin"
 	"github.com/millrace/millrace/device/null"
+	"github.com/millrace/millrace/internal/cudatest/standin"
 	"github.com/millrace/millrace/internal/hostmem"
 	"github.com/millrace/millrace/train"
 )

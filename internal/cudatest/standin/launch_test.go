@@ -7,7 +7,7 @@ import (
 	"unsafe"
 
 	"github.com/millrace/millrace/device/cuda/driver"
-	"github.com/millrace/millrace/device/cuda/standin"
+	"github.com/millrace/millrace/internal/cudatest/standin"
 )
 
 func TestLaunch(t *testing.T) {

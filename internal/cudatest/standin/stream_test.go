@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/device/cuda/driver"
-	"github.com/millrace/millrace/device/cuda/ptx"
-	"github.com/millrace/millrace/device/cuda/standin"
+	"github.com/millrace/millrace/internal/cudatest/ptx"
+	"github.com/millrace/millrace/internal/cudatest/standin"
 )
 
 func TestEvents(t *testing.T) {

@@ -6,7 +6,7 @@ import (
 	"unsafe"
 
 	"github.com/millrace/millrace/device/cuda/driver"
-	"github.com/millrace/millrace/device/cuda/ptx"
+	"github.com/millrace/millrace/internal/cudatest/ptx"
 )
 
 // Limits of every GPU that this program runs on (CUDA C++ Programming Guide, "Compute Capabilities").

@@ -124,7 +124,7 @@ func callSite() string {
 	frames := runtime.CallersFrames(pcs[:runtime.Callers(2, pcs[:])])
 	for {
 		f, more := frames.Next()
-		inside := strings.Contains(f.Function, "/cuda/standin.") && !strings.HasSuffix(f.File, "_test.go")
+		inside := strings.Contains(f.Function, "/cudatest/standin.") && !strings.HasSuffix(f.File, "_test.go")
 		if !inside && !strings.HasPrefix(f.Function, "reflect.") || !more {
 			return fmt.Sprintf("%s:%d", filepath.Base(f.File), f.Line)
 		}

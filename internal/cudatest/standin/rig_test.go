@@ -13,8 +13,8 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/millrace/millrace/device/cuda/driver"
-	"github.com/millrace/millrace/device/cuda/ptx"
-	"github.com/millrace/millrace/device/cuda/standin"
+	"github.com/millrace/millrace/internal/cudatest/ptx"
+	"github.com/millrace/millrace/internal/cudatest/standin"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -6,7 +6,7 @@ import (
 	"unsafe"
 
 	"github.com/millrace/millrace/device/cuda/driver"
-	"github.com/millrace/millrace/device/cuda/ptx"
+	"github.com/millrace/millrace/internal/cudatest/ptx"
 )
 
 // Image is a module that was read.

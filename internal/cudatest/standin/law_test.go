@@ -9,7 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/millrace/millrace/device/cuda/driver"
-	"github.com/millrace/millrace/device/cuda/standin"
+	"github.com/millrace/millrace/internal/cudatest/standin"
 )
 
 // A program that orders its conflicts with events has the result of its serial execution, whatever the delays. Under the race detector

@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/device/cuda/driver"
-	"github.com/millrace/millrace/device/cuda/ptx"
-	"github.com/millrace/millrace/device/cuda/standin"
+	"github.com/millrace/millrace/internal/cudatest/ptx"
+	"github.com/millrace/millrace/internal/cudatest/standin"
 )
 
 // deletable asks TestWaits to leave its waits out; the test below sets it for a run in a process of its own.

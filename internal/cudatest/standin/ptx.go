@@ -9,7 +9,7 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/millrace/millrace/device/cuda/ptx"
+	"github.com/millrace/millrace/internal/cudatest/ptx"
 )
 
 // LoadPTX reads PTX text. Its kernels run on package ptx, the blocks of a launch on that many goroutines.
