@@ -52,7 +52,7 @@ func (c *Config) Path() string { return c.path }
 
 // Reader starts a reading of the whole object.
 func (c *Config) Reader() *ConfigReader {
-	return &ConfigReader{path: c.path, obj: c.obj, read: map[string]bool{}, err: new(error)}
+	return &ConfigReader{path: c.path, config: true, obj: c.obj, read: map[string]bool{}, err: new(error)}
 }
 
 // dtypeNames are the names that PyTorch and config.json use.
