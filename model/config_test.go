@@ -114,7 +114,9 @@ func TestConfigMeaning(t *testing.T) {
 		{"qwen3: layer_types decide", "qwen3", map[string]any{"sliding_window": 9, "use_sliding_window": true, "layer_types": []string{"sliding_attention", "full_attention", "sliding_attention"}}, func(m *model.Model) any { return windows(m) }, []int{9, 0, 9}},
 		{"qwen3: heads are 128 wide by default", "qwen3", map[string]any{"head_dim": absent}, func(m *model.Model) any { return attention(m, 0).HeadDim }, 128},
 		{"llama: kv heads default to heads", "llama", map[string]any{"num_key_value_heads": absent}, func(m *model.Model) any { return attention(m, 0).KVHeads }, 6},
-		{"llama: attention bias without mlp bias", "llama-bias", map[string]any{"mlp_bias": false}, func(m *model.Model) any { return []bool{attention(m, 1).OutBias, m.Blocks[1].FeedForward.(nn.GLU).Bias} }, []bool{true, false}},
+		{"llama: attention bias without mlp bias", "llama-bias", map[string]any{"mlp_bias": false}, func(m *model.Model) any {
+			return []bool{attention(m, 1).OutBias, m.Blocks[1].FeedForward.(nn.GLU).Bias}
+		}, []bool{true, false}},
 		{"old name of the rope type", "llama", map[string]any{"rope_scaling": map[string]any{"type": "linear", "factor": 2.5}}, func(m *model.Model) any { return m.Rope },
 			nn.RopeFrequencies{HeadDim: 6, Theta: 10000, Kind: nn.RopeLinear, Factor: 2.5}},
 		{"llama3 scaling", "llama", map[string]any{"rope_scaling": llama3, "rope_theta": 5e5}, func(m *model.Model) any { return m.Rope },
