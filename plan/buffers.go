@@ -250,7 +250,7 @@ func (p *Plan) buffers(a *device.Arena, groups func(purpose string, bytes int64)
 		group("logits")
 	}
 
-	half := p.Model.Blocks[0].HeadDim / 2
+	half := p.Model.Rope.HeadDim / 2
 	b.Rope = nn.Rope{Cos: a.Mat(tensor.F32, num.SequenceLen, half), Sin: a.Mat(tensor.F32, num.SequenceLen, half)}
 	if !p.Bound() {
 		b.Batches = a.Take(int64(m) * BatchBytes(t))

@@ -89,7 +89,8 @@ func (p *Plan) attentionBytes(dev device.Info) int64 {
 	var most int64
 	if p.Trains() {
 		for _, d := range p.Model.Blocks {
-			most = max(most, int64(p.Numerics.Positions())*int64(d.Heads)*int64(d.HeadDim))
+			heads, headDim := d.Mixer.QueryHeads()
+			most = max(most, int64(p.Numerics.Positions())*int64(heads)*int64(headDim))
 		}
 	}
 	return store.AlignUp(most * dev.AttentionElemBytes)

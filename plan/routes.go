@@ -192,8 +192,9 @@ func stepsTo(all, steps int) (list []int) {
 func (c *chooser) travelsFaster(s *Plan) bool {
 	for _, d := range c.Model.Blocks {
 		t := c.Numerics.Positions()
-		attention := 2 * 2 * s.pairs(d) * int64(d.Heads) * int64(d.HeadDim)
-		bytes := int64(t) * int64(d.Heads) * (int64(d.HeadDim)*c.Numerics.Compute.Bytes() + 4)
+		heads, headDim := d.Mixer.QueryHeads()
+		attention := 2 * 2 * s.pairs(d) * int64(heads) * int64(headDim)
+		bytes := int64(t) * int64(heads) * (int64(headDim)*c.Numerics.Compute.Bytes() + 4)
 		link := min(c.Machine.UploadBytesPerSec, c.Machine.DownloadBytesPerSec)
 		if float64(attention)/c.Machine.AttentionFLOPsPerSec < float64(bytes)/link {
 			return false

@@ -515,8 +515,8 @@ func (p *Plan) freshBytes(part, micro int) int64 {
 }
 
 // pairs is the number of pairs of query and key that one head scores in a micro-batch, each sequence being one document.
-func (p *Plan) pairs(d *nn.Decoder) int64 {
-	return int64(p.Numerics.MicroBatch) * d.Pairs([]int{p.Numerics.SequenceLen})
+func (p *Plan) pairs(d *nn.Block) int64 {
+	return int64(p.Numerics.MicroBatch) * d.Mixer.Pairs([]int{p.Numerics.SequenceLen})
 }
 
 // frozenFLOPs is what a micro-batch's backward visit saves of the part's full arithmetic: the products for gradients of

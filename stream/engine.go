@@ -144,7 +144,8 @@ func New(c Config) (*Engine, error) {
 func (e *Engine) open() error {
 	if e.Plan.Trains() {
 		for _, d := range e.Plan.Model.Blocks {
-			if err := e.Device.PrepareAttention(e.Plan.Numerics.Positions(), d.Heads, d.HeadDim); err != nil {
+			heads, headDim := d.Mixer.QueryHeads()
+			if err := e.Device.PrepareAttention(e.Plan.Numerics.Positions(), heads, headDim); err != nil {
 				return err
 			}
 		}

@@ -142,6 +142,12 @@ func TestPlacementChangesNoBit(t *testing.T) {
 			}
 		}
 	}
+	for _, split := range []bool{false, true} {
+		s := tiny
+		s.Type, s.Layers, s.BF16, s.BlockChunk = modeltest.Patchwork.ModelType, 5, split, plan.BlockChunkMultiple
+		add(fmt.Sprintf("blocks of two kinds, bf16 %v", split), s.subject(t, steps))
+		addUnclipped(fmt.Sprintf("blocks of two kinds, bf16 %v", split), s.subject(t, steps))
+	}
 	runs, inputs, here, passing, kept, ahead, inBackward := 0, 0, 0, 0, 0, 0, 0
 	rapid.Check(t, func(rt *rapid.T) {
 		l := laws[rapid.IntRange(0, len(laws)-1).Draw(rt, "subject")]

@@ -8,6 +8,7 @@ import (
 
 	"github.com/millrace/millrace/hf"
 	"github.com/millrace/millrace/model"
+	"github.com/millrace/millrace/model/modeltest"
 	"github.com/millrace/millrace/optim"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/stream"
@@ -57,7 +58,7 @@ var tiny = shape{Type: "llama", Vocab: 700, Hidden: 16, Inner: 24, Layers: 3, He
 // draw picks any shape. Odd sizes are as likely as round ones.
 func draw(rt *rapid.T) shape {
 	s := shape{
-		Type:   rapid.SampledFrom([]string{"llama", "qwen3", "qwen2"}).Draw(rt, "type"),
+		Type:   rapid.SampledFrom([]string{"llama", "qwen3", "qwen2", "patchwork"}).Draw(rt, "type"),
 		Vocab:  rapid.IntRange(3, 700).Draw(rt, "vocabulary"),
 		Hidden: rapid.IntRange(3, 20).Draw(rt, "hidden"), Inner: rapid.IntRange(1, 30).Draw(rt, "inner"),
 		Layers:  rapid.IntRange(1, 4).Draw(rt, "layers"),
@@ -81,6 +82,9 @@ func (s shape) config() []byte {
 		"num_hidden_layers": s.Layers, "num_attention_heads": s.Heads, "num_key_value_heads": s.KVHeads, "head_dim": s.HeadDim,
 		"max_position_embeddings": 64, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "tie_word_embeddings": s.Tied,
 		"hidden_act": "silu", "initializer_range": 0.2}
+	if s.Type == modeltest.Patchwork.ModelType {
+		return modeltest.PatchworkConfig(c)
+	}
 	text, err := json.Marshal(c)
 	if err != nil {
 		panic(err)
@@ -95,7 +99,7 @@ func (s shape) subject(t errorer, steps int) *subject {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := model.New(c)
+	m, err := model.New(c, modeltest.Patchwork)
 	if err != nil {
 		t.Fatal(err)
 	}

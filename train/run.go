@@ -117,6 +117,9 @@ func (t *trainer) train(ctx context.Context, env *Env, o Options) (*Summary, err
 			return nil, err
 		}
 	}
+	if err := t.carry(ctx, env, from); err != nil {
+		return nil, err
+	}
 	if err := env.checkFits(ctx, c, t.src.model, dev.computes.Info()); err != nil {
 		return nil, err
 	}
@@ -177,6 +180,20 @@ func (t *trainer) train(ctx context.Context, env *Env, o Options) (*Summary, err
 		err = errors.Join(err, t.writeTrace())
 	}
 	return &t.summary, err
+}
+
+// carry finds the tensors that the run carries. A model that begins at random may have no weights, and then carries nothing.
+func (t *trainer) carry(ctx context.Context, env *Env, from *checkpoint.Checkpoint) error {
+	if from != nil {
+		return t.src.carryAs(ctx, env, from)
+	}
+	err := t.src.carry(ctx, env)
+	if err != nil && t.config.Init == "random" && ctx.Err() == nil {
+		t.src.carried = carried{}
+		env.say("nothing is carried to the export: %s", oneLine(err))
+		err = nil
+	}
+	return err
 }
 
 // ended is the summary of a run that had come to its end before: whoever starts it again has missed that.

@@ -14,7 +14,7 @@ import (
 
 // The block in one piece is the reference for chunks of rows. What belongs to a position has the same bits however they are cut;
 // gradients of parameters are sums over chunks and differ in their rounding only. What is kept changes no bit of either.
-func TestDecoderChunks(t *testing.T) {
+func TestBlockChunks(t *testing.T) {
 	for name, d := range variants() {
 		for _, dtype := range []tensor.DType{tensor.F32, tensor.BF16} {
 			t.Run(fmt.Sprint(name, " ", dtype), func(t *testing.T) {
@@ -60,7 +60,7 @@ func close32(t *testing.T, l *tensor.Layout, what string, got, want []float32) {
 
 // Chunks bound what grows with the MLP: twice the positions take no more of it, and never more than without chunks.
 func TestChunksBoundWork(t *testing.T) {
-	bytes := func(d *nn.Decoder, positions, rows int, keep nn.Keep) (forward, backward int64) {
+	bytes := func(d *nn.Block, positions, rows int, keep nn.Keep) (forward, backward int64) {
 		f, b := device.NewArena(device.Mem{}), device.NewArena(device.Mem{})
 		d.NewForwardWork(f, tensor.BF16, positions, rows, keep)
 		d.NewBackwardWork(b, tensor.BF16, positions, rows, keep)
@@ -68,8 +68,10 @@ func TestChunksBoundWork(t *testing.T) {
 	}
 	rapid.Check(t, func(rt *rapid.T) {
 		heads := rapid.IntRange(1, 4).Draw(rt, "heads")
-		d := &nn.Decoder{Hidden: rapid.IntRange(1, 300).Draw(rt, "hidden"), Intermediate: rapid.IntRange(1, 2000).Draw(rt, "inner"),
-			Heads: heads, KVHeads: heads, HeadDim: 2 * rapid.IntRange(1, 16).Draw(rt, "half a head"), QKNorm: rapid.Bool().Draw(rt, "qk norm")}
+		hidden, inner := rapid.IntRange(1, 300).Draw(rt, "hidden"), rapid.IntRange(1, 2000).Draw(rt, "inner")
+		a := nn.Attention{Heads: heads, KVHeads: heads, HeadDim: 2 * rapid.IntRange(1, 16).Draw(rt, "half a head"),
+			QKNorm: rapid.Bool().Draw(rt, "qk norm")}
+		d := &nn.Block{Hidden: hidden, Mixer: a, FeedForward: nn.GLU{Inner: inner}}
 		n, rows := rapid.IntRange(1, 500).Draw(rt, "positions"), rapid.IntRange(1, 600).Draw(rt, "rows")
 		keep := nn.Keep(rapid.IntRange(0, nn.Keeps-1).Draw(rt, "keep"))
 		wholeF, wholeB := bytes(d, n, 0, keep)
@@ -78,12 +80,12 @@ func TestChunksBoundWork(t *testing.T) {
 			rt.Errorf("%d and %d bytes in chunks, %d and %d without", f, b, wholeF, wholeB)
 		}
 		// Per position there is what attention reads and writes, and its gradients.
-		qkv, q := 3*heads*d.HeadDim, heads*d.HeadDim
+		qkv, q := 3*heads*a.HeadDim, heads*a.HeadDim
 		per := int64(2*(qkv+q)+4*heads)*2 + 4*int64(heads)
-		if d.QKNorm {
+		if a.QKNorm {
 			per += int64(2*2*q + 2*4*heads)
 		}
-		chunk := int64(min(rows, n)) * int64(2*(2*d.Hidden+3*d.Intermediate)+4)
+		chunk := int64(min(rows, n)) * int64(2*(2*hidden+3*inner)+4)
 		if limit := int64(n)*per + chunk + 20*device.ArenaAlign; b > limit {
 			rt.Errorf("backward takes %d bytes, more than %d", b, limit)
 		}

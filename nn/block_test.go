@@ -14,22 +14,23 @@ import (
 )
 
 // variants are blocks of each option, with sizes that are not round.
-func variants() map[string]*nn.Decoder {
-	base := nn.Decoder{Hidden: 26, Intermediate: 38, Heads: 4, KVHeads: 2, HeadDim: 6, Eps: 1e-5, Scale: 0.41}
-	all := map[string]*nn.Decoder{}
-	add := func(name string, set func(*nn.Decoder)) {
-		d := base
-		set(&d)
-		all[name] = &d
+func variants() map[string]*nn.Block {
+	all := map[string]*nn.Block{}
+	add := func(name string, set func(*nn.Attention, *nn.GLU)) {
+		a, g := nn.Attention{Heads: 4, KVHeads: 2, HeadDim: 6, Scale: 0.41}, nn.GLU{Inner: 38}
+		set(&a, &g)
+		all[name] = &nn.Block{Hidden: 26, Mixer: a, FeedForward: g, Eps: 1e-5}
 	}
-	add("plain", func(*nn.Decoder) {})
-	add("one head", func(d *nn.Decoder) { d.Heads, d.KVHeads, d.HeadDim = 1, 1, 14 })
-	add("no groups", func(d *nn.Decoder) { d.KVHeads = 4 })
-	add("qkv bias", func(d *nn.Decoder) { d.QKVBias = true })
-	add("all biases", func(d *nn.Decoder) { d.QKVBias, d.OutBias, d.MLPBias = true, true, true })
-	add("qk norm", func(d *nn.Decoder) { d.QKNorm = true })
-	add("qk norm, biases", func(d *nn.Decoder) { d.QKNorm, d.QKVBias, d.OutBias = true, true, true })
-	add("window", func(d *nn.Decoder) { d.Window = 3 })
+	add("plain", func(*nn.Attention, *nn.GLU) {})
+	add("one head", func(a *nn.Attention, _ *nn.GLU) { a.Heads, a.KVHeads, a.HeadDim = 1, 1, 14 })
+	add("no groups", func(a *nn.Attention, _ *nn.GLU) { a.KVHeads = 4 })
+	add("qkv bias", func(a *nn.Attention, _ *nn.GLU) { a.QKVBias = true })
+	add("all biases", func(a *nn.Attention, g *nn.GLU) { a.QKVBias, a.OutBias, g.Bias = true, true, true })
+	add("qk norm", func(a *nn.Attention, _ *nn.GLU) { a.QKNorm = true })
+	add("qk norm, biases", func(a *nn.Attention, _ *nn.GLU) { a.QKNorm, a.QKVBias, a.OutBias = true, true, true })
+	add("window", func(a *nn.Attention, _ *nn.GLU) { a.Window = 3 })
+	add("soft cap", func(a *nn.Attention, _ *nn.GLU) { a.SoftCap = 0.7 })
+	add("sinks", func(a *nn.Attention, _ *nn.GLU) { a.Sinks = true })
 	return all
 }
 
@@ -37,10 +38,10 @@ var docs = []int{7, 1, 11}
 
 const positions = 19 // sum of docs
 
-// block is a decoder with everything that its calls need.
+// block is one with everything that its calls need.
 type block struct {
 	*rig
-	d        *nn.Decoder
+	d        *nn.Block
 	layout   *tensor.Layout
 	w, g     nn.Params
 	x, y, dx device.Mat
@@ -51,7 +52,7 @@ type block struct {
 }
 
 // newBlock makes random weights and inputs; frozen fields are those for which it returns true.
-func newBlock(t *testing.T, d *nn.Decoder, dtype tensor.DType, frozen func(name string) bool) *block {
+func newBlock(t *testing.T, d *nn.Block, dtype tensor.DType, frozen func(name string) bool) *block {
 	t.Helper()
 	k := &block{rig: newRig(t), d: d}
 	fields := d.Fields()
@@ -78,7 +79,7 @@ func newBlock(t *testing.T, d *nn.Decoder, dtype tensor.DType, frozen func(name 
 	k.dx = k.arena.Mat(dtype, positions, d.Hidden)
 	k.dy = normal(rnd, positions*d.Hidden, 0, 1)
 	k.b = k.batch(docs, nil)
-	k.r = k.rope(nn.RopeFrequencies{HeadDim: d.HeadDim, Theta: 100}, positions)
+	k.r = k.rope(nn.RopeFrequencies{HeadDim: d.Mixer.(nn.Attention).HeadDim, Theta: 100}, positions)
 	return k
 }
 
@@ -116,7 +117,7 @@ func (k *block) run(keep nn.Keep) (y, dx, g []float32) {
 	return k.get(k.y), k.get(k.dx), g
 }
 
-func TestDecoderGradients(t *testing.T) {
+func TestBlockGradients(t *testing.T) {
 	for name, d := range variants() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -133,7 +134,7 @@ func TestDecoderGradients(t *testing.T) {
 			for i, f := range k.layout.Fields {
 				m := k.w.Mat(i)
 				grad := g[f.State : f.State+f.Elems]
-				if f.Name == "self_attn.k_proj.bias" && !d.QKNorm {
+				if f.Name == "self_attn.k_proj.bias" && !d.Mixer.(nn.Attention).QKNorm {
 					// Softmax does not see what shifts all scores of a row. Rotated by positions a bias is not quite that, but
 					// its gradient is too small to be measured against the whole; it is held by the golden files.
 					continue
@@ -237,7 +238,7 @@ func TestCounting(t *testing.T) {
 
 func TestPairs(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		d := nn.Decoder{Window: rapid.IntRange(0, 12).Draw(t, "window")}
+		d := nn.Attention{Window: rapid.IntRange(0, 12).Draw(t, "window")}
 		lengths := rapid.SliceOf(rapid.IntRange(0, 30)).Draw(t, "docs")
 		var want int64
 		for _, n := range lengths {
@@ -298,6 +299,7 @@ func (m *meter) Copy(dst, src device.Mem) {
 func (m *meter) AddBias(y, _ device.Mat)                         { m.moves(y, y) }
 func (m *meter) BiasGrad(_, dy device.Mat)                       { m.moves(dy) }
 func (m *meter) RMSNorm(y, _, x, _ device.Mat, _ int, _ float32) { m.moves(y, x) }
+func (m *meter) SinkGrad(_, _, _, _ device.Mat)                  { m.ops++ }
 func (m *meter) SwiGLU(y, gateUp device.Mat)                     { m.moves(y, gateUp) }
 func (m *meter) SwiGLUGrad(dGateUp, act, dy, gateUp device.Mat)  { m.moves(dGateUp, act, dy, gateUp) }
 
@@ -314,7 +316,7 @@ func (m *meter) RMSNormGrad(dx, _, dy, x, _, _, resid device.Mat, _ int) {
 func TestAccounts(t *testing.T) {
 	for name, d := range variants() {
 		k := newBlock(t, d, tensor.F32, nil)
-		pairs := d.Pairs(docs)
+		pairs := d.Mixer.Pairs(docs)
 		forward, backward, recompute := d.FLOPs(positions, pairs)
 		for i := range 2 * nn.Keeps {
 			keep, rows := nn.Keep(i%nn.Keeps), i/nn.Keeps*5
@@ -343,7 +345,8 @@ func TestAccounts(t *testing.T) {
 
 // The figures that the comment of ElementTraffic has.
 func TestElementTrafficOfABlock(t *testing.T) {
-	d := nn.Decoder{Hidden: 3584, Intermediate: 18944, Heads: 28, KVHeads: 4, HeadDim: 128, QKVBias: true}
+	d := nn.Block{Hidden: 3584, FeedForward: nn.GLU{Inner: 18944},
+		Mixer: nn.Attention{Heads: 28, KVHeads: 4, HeadDim: 128, QKVBias: true}}
 	if f, b := d.ElementTraffic(nn.KeepAll); 2*f/1000 != 160 || 2*b/1000 != 353 {
 		t.Errorf("%d bytes forward and %d backward", 2*f, 2*b)
 	}
