@@ -33,6 +33,22 @@ func (a Attention) elementTraffic(hidden int, keep Keep) (forward, backward int)
 	return project + rotate + output, backward
 }
 
+func (a Attention) againAccounts(hidden, t, chunks int, pairs int64, k Keep) (recompute, output Account) {
+	row := 2 * int64(t) * int64(hidden)
+	norm, _ := normTraffic(hidden)
+	biased := a.kvCols()
+	if a.QKNorm {
+		biased = a.qkvCols()
+	}
+	recompute = Account{
+		FLOPs:   row*int64(a.qkvCols()) + when(k < KeepAttention, 4*pairs*int64(a.qCols())),
+		Ops:     chunks*(3+when(a.QKVBias, 1)+when(a.QKNorm, 2)) + when(k < KeepAttention, 1),
+		Traffic: int64(norm + when(a.QKVBias, twice*biased) + twice*a.qkCols() + when(a.QKNorm, twice*a.qkCols())),
+	}
+	output = Account{row * int64(a.qCols()), chunks * (1 + when(a.OutBias, 1)), int64(when(a.OutBias, twice*hidden))}
+	return recompute, output
+}
+
 // Pairs is the number of pairs of query and key that one head scores in documents of these lengths.
 func (a Attention) Pairs(docs []int) int64 {
 	var n int64

@@ -42,6 +42,9 @@ type Mixer interface {
 	// QueryHeads is the number of heads and their width in the queries of attention, for device.PrepareAttention.
 	QueryHeads() (heads, headDim int)
 
+	// againAccounts are those of recompute and of output in a backward visit, where less than everything was kept.
+	againAccounts(hidden, t, chunks int, pairs int64, k Keep) (recompute, output Account)
+
 	// forward computes all that output reads from x [T, Hidden].
 	forward(p *pass, x device.Mat)
 	// output is h = x + the mixer's result, of a chunk.
