@@ -23,7 +23,9 @@ type Model struct {
 
 	Parts      []Part
 	EmbedTiles []int // indices of the parts that hold the token embedding, by row
-	BlockParts []int // of each block's part
+	BlockParts []int // of each block's part, or of its trunk
+	// GroupParts are, by block, the parts of the groups that its feed-forward is cut into (nn.Grouped); none for most.
+	GroupParts [][]int
 	NormPart   int
 	HeadTiles  []int // of the parts that hold the head, by row; EmbedTiles if tied
 
@@ -55,6 +57,7 @@ type Part struct {
 	Name     string // "embed.0", "block.11", "norm", "head.2"
 	Kind     Kind
 	Layout   *tensor.Layout
+	Group    int      // from 1: of a group of a block; 0: it is none
 	FirstRow int      // of a tile, in the vocabulary
 	Tensors  []Source // one for each field of Layout, in order
 }
@@ -118,6 +121,9 @@ func (s *Spec) build() (*Model, error) {
 			p.Tensors = append(p.Tensors, Source{HFName: fmt.Sprintf("%slayers.%d.%s", prefix, l, f.Name), Field: i, HFShape: f.Shape})
 		}
 		m.BlockParts = append(m.BlockParts, m.add(p))
+		if err := m.addGroups(l, fmt.Sprintf("%slayers.%d.mlp.groups.", prefix, l)); err != nil {
+			return nil, err
+		}
 	}
 	norm, err := tensor.NewLayout(m.Head.Fields()...)
 	if err != nil {
@@ -132,6 +138,32 @@ func (s *Spec) build() (*Model, error) {
 		}
 	}
 	return m, nil
+}
+
+// addGroups makes the parts of a block's groups, whose tensors have names with a prefix.
+func (m *Model) addGroups(block int, prefix string) error {
+	var parts []int
+	for g := range m.Blocks[block].Groups() {
+		layout, err := tensor.NewLayout(m.Blocks[block].GroupFields()...)
+		if err != nil {
+			return err
+		}
+		p := Part{Layer: 1 + block, Name: fmt.Sprintf("%v.%d.group.%d", Block, block, g), Kind: Block, Layout: layout, Group: 1 + g}
+		for i, f := range layout.Fields {
+			p.Tensors = append(p.Tensors, Source{HFName: fmt.Sprintf("%s%d.%s", prefix, g, f.Name), Field: i, HFShape: f.Shape})
+		}
+		parts = append(parts, m.add(p))
+	}
+	m.GroupParts = append(m.GroupParts, parts)
+	return nil
+}
+
+// DecoderParts are the parts of all blocks, each with its groups behind it.
+func (m *Model) DecoderParts() (parts []int) {
+	for b, part := range m.BlockParts {
+		parts = append(append(parts, part), m.GroupParts[b]...)
+	}
+	return parts
 }
 
 // layouts are those of the blocks, which share them where they have the same tensors, and the largest one.

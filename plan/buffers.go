@@ -1,6 +1,8 @@
 package plan
 
 import (
+	"slices"
+
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/nn"
@@ -26,6 +28,7 @@ type Buffers struct {
 	Saved    [][]device.Mat  // by block and micro-batch: x [T, H] where it stays on the device
 	DX       []device.Mat    // by micro-batch: gradient of x [T, H]
 	Shared   []device.Mat    // instead of Working and DX where these share buffers, by Op.Input and Op.Output: [T, H]
+	Between  []*nn.Between   // by micro-batch: of blocks in groups, one after the other
 	Kept     [][]*nn.Kept    // by block and micro-batch, or by slot where what the block keeps lies in host memory
 	KeptRing []device.Mem    // by slot: what they lie in
 
@@ -93,6 +96,7 @@ func (p *Plan) ResultBytes() int64 { return p.SquaresAt(len(p.Model.Parts)) }
 // taken once and counted as often as there are micro-batches.
 func (p *Plan) buffers(a *device.Arena, groups func(purpose string, bytes int64)) *Buffers {
 	b := &Buffers{}
+	var between []*nn.Between
 	last := a.Mark()
 	group := func(purpose string) {
 		if groups != nil {
@@ -215,6 +219,11 @@ func (p *Plan) buffers(a *device.Arena, groups func(purpose string, bytes int64)
 		}
 	}
 	group("layer inputs in work")
+	if b := slices.IndexFunc(p.Model.Blocks, func(d *nn.Block) bool { return d.Groups() > 0 }); b >= 0 {
+		micros(func() { between = append(between, p.Model.Blocks[b].NewBetween(a, num.Compute, t, p.Trains())) })
+	}
+	b.Between = between
+	group("between visits of groups")
 	b.Saved = make([][]device.Mat, p.blocks())
 	for i := range b.Saved {
 		if p.savedOnDevice(i) {

@@ -29,6 +29,7 @@ type shape struct {
 	Vocab, Hidden, Inner, Layers, Heads, KVHeads, HeadDim int
 	Tied                                                  bool
 	Patchwork                                             bool // with blocks of two kinds instead, modeltest.Patchwork
+	Groups                                                int  // of the feed-forwards of a Patchwork
 }
 
 // tiny has two tiles of vocabulary.
@@ -45,13 +46,16 @@ func (s shape) model(t errorer) *model.Model {
 		t.Fatal(err)
 	}
 	if s.Patchwork {
+		if s.Groups > 0 {
+			keys["groups"] = s.Groups
+		}
 		text = modeltest.PatchworkConfig(keys)
 	}
 	c, err := hf.ParseConfig("config.json", text)
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := model.New(c, modeltest.Patchwork)
+	m, err := model.New(c, modeltest.Patchwork, modeltest.Piecework)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -62,7 +66,7 @@ func (s shape) model(t errorer) *model.Model {
 func drawModel(rt *rapid.T) *model.Model {
 	s := shape{Vocab: rapid.IntRange(3, 700).Draw(rt, "vocabulary"), Hidden: 16, Inner: 24,
 		Layers: rapid.IntRange(1, 5).Draw(rt, "layers"), Heads: 2, KVHeads: 1, HeadDim: 8, Tied: rapid.Bool().Draw(rt, "tied"),
-		Patchwork: rapid.Bool().Draw(rt, "two kinds of blocks")}
+		Patchwork: rapid.Bool().Draw(rt, "two kinds of blocks"), Groups: rapid.IntRange(0, 3).Draw(rt, "groups")}
 	m := s.model(rt)
 	freeze := rapid.SliceOfN(rapid.Bool(), 2+s.Layers, 2+s.Layers).Draw(rt, "frozen layers")
 	if rapid.Bool().Draw(rt, "nothing is frozen") {

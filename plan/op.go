@@ -38,7 +38,7 @@ const (
 	Save                    // drain: x[l][m] to the host
 	SaveKept                // drain: what the forward visit of x[l][m] kept, to the host
 	LoadKept                // fetch: and back
-	Forward                 // compute: x[l+1][m] from x[l][m]
+	Forward                 // compute: x[l+1][m] from x[l][m]; of a block's group: its share, added to x[l+1][m]
 	HeadNorm                // compute: final norm of x[L+1][m], and empty statistics
 	HeadStats               // compute: log-sum-exp statistics of a vocabulary tile
 	HeadLoss                // compute: token losses and their sum
@@ -48,6 +48,7 @@ const (
 	HeadGrad                // compute: gradients of a vocabulary tile, logits recomputed
 	HeadVisit               // compute: statistics, loss and gradients of all tiles, chunk by chunk, nothing recomputed
 	HeadInput               // compute: gradient through the final norm into dx[m]
+	Reopen                  // compute: what the groups of a block read in their backward visits, again
 	Backward                // compute: recompute x[l] -> x[l+1], then dx[m] and the part's gradient
 	Round                   // compute: the part's gradient in its stored type, and its sum of squares
 	Drain                   // drain: the part's rounded gradient to the host
@@ -62,7 +63,7 @@ const (
 var kindNames = [Kinds]string{"update", "gather", "gather-ahead", "upload", "fetch", "fetch-state", "write-back", "load", "save",
 	"save-kept", "load-kept", "forward",
 	"head-norm", "head-stats", "head-loss", "head-logits", "drain-logits", "zero-grad", "head-grad", "head-visit",
-	"head-input", "backward", "round", "drain", "drain-sum", "drain-input", "scatter", "save-state", "collect"}
+	"head-input", "reopen", "backward", "round", "drain", "drain-sum", "drain-input", "scatter", "save-state", "collect"}
 
 // String is the operation's name in golden schedules.
 func (k Kind) String() string { return kindNames[k] }
@@ -84,7 +85,7 @@ type Op struct {
 	// Where layer inputs and gradients share buffers: that of x[l] (Load, Save, Forward, HeadNorm, HeadInput, Backward) or of dx
 	// (DrainInput), and that of what is written beside it: x[l+1] (Forward), dx (HeadInput, Backward).
 	Input, Output int
-	// First says that the operation is the first of its kind: HeadGrad, for the micro-batch, then overwrites the gradient of the
+	// First says that the operation is the first of its kind: Backward of a group begins the gradient of what groups read; HeadGrad, for the micro-batch, then overwrites the gradient of the
 	// hidden states instead of adding to it, and Update on the device begins to count the weights that became infinite or NaN.
 	First bool
 	// After are operations of other lanes, earlier in the schedule, that must be complete; those of the own lane are

@@ -13,30 +13,31 @@ type resource struct {
 type resourceKind uint8
 
 const (
-	hostWeights  resourceKind = iota // part
-	hostGrad                         // part, or the room that it shares with others
-	gradSum                          // part: fp32 gradient of a tied tile in host memory
-	slotWeights                      // slot
-	ownWeights                       // part: resident
-	ownState                         // part: low halves and moments on the device
-	ownRounded                       // part: rounded gradient of such a part
-	stateSlot                        // slot: state that passes, with the rounded gradient
-	gradSlot                         // slot
-	ownGradient                      // part
-	stageSlot                        // slot
-	batchTokens                      //
-	workingInput                     // parity, micro-batch: x between two layers
-	keptSlot                         // slot
-	hostKept                         // layer, micro-batch: what is kept, in host memory
-	savedInput                       // layer, micro-batch: x kept on the device
-	hostInput                        // layer, micro-batch: x in host memory
-	inputGrad                        // micro-batch: dx
-	sharedInput                      // buffer: x or dx of a micro-batch, where they share some
-	headState                        // buffer: normed input, statistics, fp32 gradient of it
-	scratch                          // the work arena of the compute lane
-	results                          // scalars: of a micro-batch (0), of a part (1), the count of bad weights (2)
-	logitChunk                       // a chunk's logits of a tile on the device
-	hostLogits                       // the wanted logits in host memory
+	hostWeights   resourceKind = iota // part
+	hostGrad                          // part, or the room that it shares with others
+	gradSum                           // part: fp32 gradient of a tied tile in host memory
+	slotWeights                       // slot
+	ownWeights                        // part: resident
+	ownState                          // part: low halves and moments on the device
+	ownRounded                        // part: rounded gradient of such a part
+	stateSlot                         // slot: state that passes, with the rounded gradient
+	gradSlot                          // slot
+	ownGradient                       // part
+	stageSlot                         // slot
+	batchTokens                       //
+	workingInput                      // parity, micro-batch: x between two layers
+	betweenVisits                     // micro-batch: what a block in groups has between its visits
+	keptSlot                          // slot
+	hostKept                          // layer, micro-batch: what is kept, in host memory
+	savedInput                        // layer, micro-batch: x kept on the device
+	hostInput                         // layer, micro-batch: x in host memory
+	inputGrad                         // micro-batch: dx
+	sharedInput                       // buffer: x or dx of a micro-batch, where they share some
+	headState                         // buffer: normed input, statistics, fp32 gradient of it
+	scratch                           // the work arena of the compute lane
+	results                           // scalars: of a micro-batch (0), of a part (1), the count of bad weights (2)
+	logitChunk                        // a chunk's logits of a tile on the device
+	hostLogits                        // the wanted logits in host memory
 	resourceKinds
 )
 
@@ -70,7 +71,7 @@ func (b *builder) touch(r resource) *touch {
 		count, i = 2*micros, r.a*micros+r.b
 	case hostKept, savedInput, hostInput:
 		count, i = (b.blocks()+2)*micros, r.a*micros+r.b
-	case inputGrad, headState:
+	case inputGrad, headState, betweenVisits:
 		count = micros
 	case sharedInput:
 		count = micros + b.Placement.Rings.Inputs

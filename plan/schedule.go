@@ -97,7 +97,7 @@ func (p *Plan) ScheduleOf(mode Mode) *Schedule {
 		b.gather(GatherAhead)
 	}
 	if b.runs() && b.updates() {
-		for _, part := range p.Model.BlockParts {
+		for _, part := range p.Model.DecoderParts() {
 			if p.StatePasses(part) {
 				b.passing = append(b.passing, part)
 			}
@@ -105,14 +105,15 @@ func (p *Plan) ScheduleOf(mode Mode) *Schedule {
 		b.fetchPassing()
 	}
 	// The first block travels while the embedding is updated and looked up.
-	b.update(p.Model.BlockParts[0])
+	first, others := p.Model.BlockParts[0], p.Model.DecoderParts()[1:]
+	b.update(first)
 	if !ahead {
 		b.update(p.Model.EmbedTiles...)
 		if b.runs() {
 			b.gather(Gather)
 		}
 	}
-	b.update(p.Model.BlockParts[1:]...)
+	b.update(others...)
 	b.update(p.Model.NormPart)
 	if !p.Model.Tied {
 		b.update(p.Model.HeadTiles...)
@@ -164,9 +165,8 @@ func (b *builder) visits() []int {
 			v = append(v, part)
 		}
 	}
-	blocks := b.Model.BlockParts
 	tiles := b.Model.HeadTiles
-	for _, p := range blocks {
+	for _, p := range b.Model.DecoderParts() {
 		see(p)
 	}
 	for _, p := range tiles {
@@ -178,8 +178,15 @@ func (b *builder) visits() []int {
 	for _, p := range slices.Backward(tiles) {
 		see(p)
 	}
-	for _, p := range slices.Backward(blocks[b.lowestTrained()-1:]) {
-		see(p)
+	for block := b.blocks() - 1; block >= b.lowestTrained()-1; block-- {
+		trunk, groups := b.Model.BlockParts[block], b.Model.GroupParts[block]
+		if len(groups) > 0 {
+			see(trunk)
+		}
+		for _, p := range slices.Backward(groups) {
+			see(p)
+		}
+		see(trunk)
 	}
 	return v
 }

@@ -8,6 +8,7 @@ func (b *builder) backward() {
 	b.down = true
 	for layer := b.blocks(); layer >= b.lowestTrained(); layer-- {
 		part := b.blockPart(layer)
+		b.backwardGroups(layer)
 		w := b.weights(part)
 		b.zeroGrad(part)
 		for m := range b.Numerics.MicroBatches {
@@ -16,6 +17,9 @@ func (b *builder) backward() {
 			dx := b.inputGradient(m)
 			o.Layer, o.Part, o.Micro, o.Slot, o.Grad, o.Input, o.Output = layer, part, m, b.slotOf(w), b.gradIndex(part), bufferOf(x), bufferOf(dx)
 			writes := []resource{dx, b.gradResource(part), {scratch, 0, 0}}
+			if len(b.Model.GroupParts[layer-1]) > 0 {
+				writes = append(writes, resource{betweenVisits, m, 0})
+			}
 			if b.ActivationsPass(layer - 1) {
 				kept := resource{}
 				o.Kept, kept = b.nextKept(layer, m)
@@ -35,6 +39,35 @@ func (b *builder) backward() {
 		b.finishLate(1)
 	}
 	b.finishLate(len(b.late))
+}
+
+// backwardGroups visits the groups of a block, if it has any, from the last one to the first, after its trunk has been opened again. The visit of
+// the trunk that follows closes it.
+func (b *builder) backwardGroups(layer int) {
+	groups := b.Model.GroupParts[layer-1]
+	if len(groups) == 0 {
+		return
+	}
+	trunk := b.blockPart(layer)
+	w := b.weights(trunk)
+	for m := range b.Numerics.MicroBatches {
+		x := b.load(layer, m)
+		o := op(LaneCompute, Reopen)
+		o.Layer, o.Part, o.Micro, o.Slot, o.Input = layer, trunk, m, b.slotOf(w), bufferOf(x)
+		b.add(o, []resource{w, x, {batchTokens, 0, 0}}, []resource{{betweenVisits, m, 0}, {scratch, 0, 0}})
+	}
+	for i, group := range slices.Backward(groups) {
+		w := b.weights(group)
+		b.zeroGrad(group)
+		for m := range b.Numerics.MicroBatches {
+			dx := b.inputGradient(m)
+			o := op(LaneCompute, Backward)
+			o.Layer, o.Part, o.Micro, o.Slot, o.Grad, o.Output = layer, group, m, b.slotOf(w), b.gradIndex(group), bufferOf(dx)
+			o.First = i == len(groups)-1
+			b.add(o, []resource{w, dx}, []resource{b.gradResource(group), {betweenVisits, m, 0}, {scratch, 0, 0}})
+		}
+		b.finishGrad(group)
+	}
 }
 
 // finishGrad rounds a gradient that has got all its contributions, and brings it home. A tied tile goes home unrounded.

@@ -27,13 +27,16 @@ func (b *builder) forward() {
 		b.add(op(LaneFetch, Upload), nil, []resource{{batchTokens, 0, 0}})
 	}
 	for layer := 1; layer <= b.blocks(); layer++ {
-		part := b.blockPart(layer)
+		part, groups := b.blockPart(layer), b.Model.GroupParts[layer-1]
 		w := b.weights(part)
 		for m := range b.Numerics.MicroBatches {
 			x, y := b.load(layer, m), b.input(layer+1, m)
 			o := op(LaneCompute, Forward)
 			o.Layer, o.Part, o.Micro, o.Slot, o.Input, o.Output = layer, part, m, b.slotOf(w), bufferOf(x), bufferOf(y)
 			writes := []resource{y, {scratch, 0, 0}}
+			if len(groups) > 0 {
+				writes = append(writes, resource{betweenVisits, m, 0})
+			}
 			kept := resource{}
 			if b.ActivationsPass(layer - 1) {
 				o.Kept, kept = b.nextKept(layer, m)
@@ -48,15 +51,33 @@ func (b *builder) forward() {
 			if y.what == workingInput {
 				b.inX[(layer+1)%2][m] = layer + 1
 			}
-			if y.what != savedInput {
-				if layer < b.blocks() && b.inputSpills(layer) && b.backwards() {
-					o := op(LaneDrain, Save)
-					o.Layer, o.Micro, o.Input = layer+1, m, bufferOf(y)
-					b.add(o, []resource{y}, []resource{{hostInput, layer + 1, m}})
+			if len(groups) == 0 {
+				b.saveInput(layer+1, m, y)
+			}
+		}
+		for i, group := range groups {
+			w := b.weights(group)
+			for m := range b.Numerics.MicroBatches {
+				y := b.input(layer+1, m)
+				o := op(LaneCompute, Forward)
+				o.Layer, o.Part, o.Micro, o.Slot, o.Output = layer, group, m, b.slotOf(w), bufferOf(y)
+				b.add(o, []resource{w, {betweenVisits, m, 0}}, []resource{y, {scratch, 0, 0}})
+				if i == len(groups)-1 {
+					b.saveInput(layer+1, m, y)
 				}
 			}
 		}
 	}
+}
+
+// saveInput takes the input of a layer to where it waits for the backward pass, if it spills. It is complete.
+func (b *builder) saveInput(layer, m int, x resource) {
+	if x.what == savedInput || layer > b.blocks() || !b.inputSpills(layer-1) || !b.backwards() {
+		return
+	}
+	o := op(LaneDrain, Save)
+	o.Layer, o.Micro, o.Input = layer, m, bufferOf(x)
+	b.add(o, []resource{x}, []resource{{hostInput, layer, m}})
 }
 
 // weights makes sure that the part is on the device and returns what the visit reads.

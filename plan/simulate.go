@@ -464,8 +464,12 @@ func (p *Plan) costs() func(op *Op) cost {
 			c.element = nn.ClearedBytes(p.Model.Parts[op.Part].Layout)
 		case Round:
 			c.element = p.gradBytes(op.Part) + 2*p.storedGradBytes(op.Part)
-		case Forward, Backward:
+		case Forward, Reopen, Backward:
 			d := p.Model.Blocks[op.Layer-1]
+			if d.Groups() > 0 {
+				p.groupCost(&c, op, d, int(chunks))
+				break
+			}
 			pairs := p.pairs(d)
 			all, back, again := d.FLOPs(t, pairs)
 			none, backNone, againNone := d.FLOPs(t, 0)
@@ -502,6 +506,25 @@ func (p *Plan) costs() func(op *Op) cost {
 			}
 		}
 		return c
+	}
+}
+
+// groupCost is the cost of a visit of a block in groups: of its trunk, or of a group.
+func (p *Plan) groupCost(c *cost, op *Op, d *nn.Block, chunks int) {
+	t, elem, pairs, keep := p.Numerics.Positions(), p.Numerics.Compute.Bytes(), p.pairs(d), p.Keep(op.Layer-1)
+	whole, products := [3]nn.Account{}, [3]nn.Account{} // the latter without what attention computes from pairs
+	whole[0], whole[1], whole[2] = d.TrunkAccounts(t, chunks, pairs, keep)
+	products[0], products[1], products[2] = d.TrunkAccounts(t, chunks, 0, keep)
+	if p.Model.Parts[op.Part].Group > 0 {
+		whole[0], whole[2] = d.GroupAccounts(t, chunks)
+		products = whole
+	}
+	i := map[Kind]int{Forward: 0, Reopen: 1, Backward: 2}[op.Kind]
+	c.ops, c.flops, c.attention = int64(whole[i].Ops), products[i].FLOPs, whole[i].FLOPs-products[i].FLOPs
+	c.element = whole[i].Traffic*int64(t)*elem + int64(chunks)*p.weightBytes(op.Part)
+	if op.Kind == Backward {
+		c.flops -= p.frozenFLOPs(op.Part)
+		c.element += int64(chunks)*(p.weightBytes(op.Part)+2*p.gradBytes(op.Part)) - p.freshBytes(op.Part, op.Micro)
 	}
 }
 

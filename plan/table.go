@@ -68,7 +68,7 @@ func (p *Plan) settle(ask Placement) Placement {
 		switch {
 		case bound:
 			a.Place = InPlace
-		case a.Place != Host || a.Level == nn.KeepInput || !visited || place.Rings.Activations == 0:
+		case a.Place != Host || a.Level == nn.KeepInput || !visited || place.Rings.Activations == 0 || len(p.Model.GroupParts[b]) > 0:
 			a.Place = Device
 		}
 		place.Where.Activations[b] = a
@@ -148,7 +148,7 @@ func (p *Plan) StatePasses(part int) bool {
 
 // anyStatePasses reports whether StatePasses holds for any part.
 func (p *Plan) anyStatePasses() bool {
-	return slices.ContainsFunc(p.Model.BlockParts, p.StatePasses)
+	return slices.ContainsFunc(p.Model.DecoderParts(), p.StatePasses)
 }
 
 // UpdatesInBackward reports whether parts are updated within the step that their gradients are of, as soon as these are in host memory, so

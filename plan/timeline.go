@@ -27,7 +27,7 @@ var legend = []struct {
 	kinds []Kind
 }{
 	{'F', "forward", []Kind{Forward}},
-	{'B', "backward with recompute", []Kind{Backward}},
+	{'B', "backward with recompute", []Kind{Reopen, Backward}},
 	{'H', "head", []Kind{HeadNorm, HeadStats, HeadLoss, HeadLogits, HeadGrad, HeadVisit, HeadInput}},
 	{'W', "weights", []Kind{Fetch, FetchState, WriteBack}},
 	{'x', "layer inputs", []Kind{Load, Save, DrainInput}},

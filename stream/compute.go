@@ -21,7 +21,10 @@ func (r *run) computeLane(s device.Stream, op *plan.Op) error {
 		return err
 	case plan.Round:
 		return r.round(s, op)
-	case plan.Forward, plan.Backward:
+	case plan.Forward, plan.Reopen, plan.Backward:
+		if len(r.Plan.Model.GroupParts[op.Layer-1]) > 0 {
+			return r.visitGroups(s, op)
+		}
 		return r.visitBlock(s, op)
 	}
 	return r.computeHead(s, op)
@@ -50,6 +53,42 @@ func (r *run) visitBlock(s device.Stream, op *plan.Op) error {
 	}
 	g.Fresh = m == 0 // micro-batches come in order
 	block.Backward(s, w, g, x, r.inputGrad(op.Output, m), r.batch(m), &b.Rope, kept, b.BackwardWork[i])
+	return nil
+}
+
+// visitGroups enqueues a visit of a block in groups: of its trunk, or of one of them.
+func (r *run) visitGroups(s device.Stream, op *plan.Op) error {
+	b, m, i := r.buffers, op.Micro, op.Layer-1
+	block, between, batch := r.Plan.Model.Blocks[i], b.Between[m], r.batch(m)
+	isGroup := r.Plan.Model.Parts[op.Part].Group > 0
+	w, err := r.weights(op.Part, op.Slot)
+	if err != nil {
+		return err
+	}
+	if op.Kind == plan.Forward {
+		y := r.input(op.Output, op.Layer+1, m)
+		if isGroup {
+			block.ForwardGroup(s, w, y, batch, b.ForwardWork[i], between)
+		} else {
+			block.ForwardTrunk(s, w, r.input(op.Input, op.Layer, m), y, batch, &b.Rope, b.Kept[i][m], b.ForwardWork[i], between)
+		}
+		return nil
+	}
+	if op.Kind == plan.Reopen {
+		block.Reopen(s, w, r.input(op.Input, op.Layer, m), batch, &b.Rope, b.Kept[i][m], b.BackwardWork[i], between)
+		return nil
+	}
+	g, err := r.gradient(op.Part, op.Grad)
+	if err != nil {
+		return err
+	}
+	g.Fresh = m == 0 // micro-batches come in order
+	dx := r.inputGrad(op.Output, m)
+	if isGroup {
+		block.BackwardGroup(s, w, g, dx, batch, b.BackwardWork[i], between, op.First)
+	} else {
+		block.Close(s, w, g, r.input(op.Input, op.Layer, m), dx, batch, &b.Rope, b.Kept[i][m], b.BackwardWork[i], between)
+	}
 	return nil
 }
 

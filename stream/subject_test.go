@@ -47,6 +47,7 @@ type shape struct {
 	SequenceLen, MicroBatch, Micro     int
 	HeadChunk, BlockChunk, PieceElems  int
 	BF16, Moments8, Unclipped          bool
+	Groups                             int  // of the feed-forwards of a patchwork
 	FrozenBlocks                       int  // from the first one on
 	FrozenEmbed, FrozenHead, FrozenFFN bool // FrozenFFN: gate, up and down of the last block
 }
@@ -73,6 +74,7 @@ func draw(rt *rapid.T) shape {
 	s.HeadChunk = rapid.IntRange(1, s.SequenceLen*s.MicroBatch).Draw(rt, "chunk")
 	s.BlockChunk = plan.BlockChunkMultiple * rapid.IntRange(0, 3).Draw(rt, "block chunk")
 	s.PieceElems = rapid.IntRange(1, 3000).Draw(rt, "piece")
+	s.Groups = rapid.IntRange(0, 3).Draw(rt, "groups")
 	return s
 }
 
@@ -83,6 +85,9 @@ func (s shape) config() []byte {
 		"max_position_embeddings": 64, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "tie_word_embeddings": s.Tied,
 		"hidden_act": "silu", "initializer_range": 0.2}
 	if s.Type == modeltest.Patchwork.ModelType {
+		if s.Groups > 0 {
+			c["groups"] = s.Groups
+		}
 		return modeltest.PatchworkConfig(c)
 	}
 	text, err := json.Marshal(c)
@@ -99,7 +104,7 @@ func (s shape) subject(t errorer, steps int) *subject {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := model.New(c, modeltest.Patchwork)
+	m, err := model.New(c, modeltest.Patchwork, modeltest.Piecework)
 	if err != nil {
 		t.Fatal(err)
 	}
