@@ -34,8 +34,12 @@ type Kept struct {
 
 // NewKept places what one micro-batch of t positions keeps.
 func (d *Block) NewKept(a *device.Arena, dtype tensor.DType, t int, k Keep) *Kept {
+	kept := &Kept{keep: k}
+	if k == KeepInput {
+		return kept
+	}
 	mixer, feed := d.Mixer.buffers(), d.FeedForward.buffers()
-	kept := &Kept{keep: k, mixer: make([]device.Mat, len(mixer)), feed: make([]device.Mat, len(feed))}
+	kept.mixer, kept.feed = make([]device.Mat, len(mixer)), make([]device.Mat, len(feed))
 	for level := KeepAttention; level <= k; level++ {
 		of := func(b buffer) bool { return b.kept == level }
 		take(a, dtype, t, kept.mixer, mixer, of)

@@ -67,7 +67,7 @@ func (d *Block) passes(s device.Stream, w, g Params, b *Batch, r *Rope, kept *Ke
 		p.normName = norm
 		p.buf = make([]device.Mat, len(work))
 		for i := range p.buf {
-			if p.buf[i] = work[i]; !kept[i].IsZero() {
+			if p.buf[i] = work[i]; i < len(kept) && !kept[i].IsZero() {
 				p.buf[i] = kept[i]
 			}
 		}

@@ -250,3 +250,48 @@ func TestCarriedTensorsGoneOrChanged(t *testing.T) {
 		t.Errorf("the run did not continue:\n%s", said)
 	}
 }
+
+// A run that comes to its end, weeks after its beginning, says the same, and writes no model.
+func TestCarriedTensorsChangeDuringARun(t *testing.T) {
+	c, env, _ := patchworkRun(t)
+	weights := filepath.Join(c.Model, "model.safetensors")
+	whole, err := os.ReadFile(weights)
+	if err != nil {
+		t.Fatal(err)
+	}
+	src, err := openModel(context.Background(), env, c.Model)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := src.carry(context.Background(), env); err != nil {
+		t.Fatal(err)
+	}
+	read := func(part int) (model.Values, error) {
+		return model.Values{F32: make([]float32, src.model.Parts[part].Layout.WeightElems)}, nil
+	}
+	for _, bad := range []struct {
+		says   string
+		change func()
+	}{
+		{"", func() {}},
+		{"have changed in " + c.Model, func() {
+			whole[bytes.Index(whole, []byte{0, 7, 14, 21, 28, 35})] ^= 1
+			write(t, weights, string(whole))
+		}},
+		{"cannot be read: " + c.Model, func() {
+			if err := os.Remove(weights); err != nil {
+				t.Fatal(err)
+			}
+		}},
+	} {
+		bad.change()
+		out := filepath.Join(t.TempDir(), "out")
+		err := env.writeModel(context.Background(), src, out, tensor.F32, hf.WriteOptions{}, read)
+		switch written := files(t, out) != nil; {
+		case bad.says == "" && (err != nil || !written):
+			t.Errorf("nothing has changed: %v", err)
+		case bad.says != "" && (err == nil || !strings.Contains(err.Error(), bad.says) || written):
+			t.Errorf("%q: %v, written %v", bad.says, err, written)
+		}
+	}
+}
