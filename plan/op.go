@@ -27,7 +27,7 @@ type Kind uint8
 // The operations. x[l] is the input of layer l; layer 0 is the embedding, layers 1..L are decoder blocks, layer L+1 is
 // the head; x[1] comes out of the embedding.
 const (
-	Update      Kind = iota // update: AdamW over the part, from the gradient last brought home; compute: where its state is there, or passes
+	Update      Kind = iota // update: AdamW over the part, from the gradient last brought to host memory; compute: where its state is resident, or passes
 	Gather                  // update: x[1] of all micro-batches = rows of the embedding
 	GatherAhead             // update: the same rows, as the pending update of the embedding will leave them, which comes later
 	Upload                  // fetch: the token arrays of all micro-batches

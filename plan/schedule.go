@@ -34,7 +34,7 @@ type Mode struct {
 	WriteBack bool
 }
 
-// usual is the mode in which a phase comes without a save: state is on the device from the second step on, and a flush takes it home.
+// usual is the mode in which a phase comes without a save: state is on the device from the second step on, and a flush writes it back.
 func usual(phase Phase) Mode {
 	return Mode{Phase: phase, Loaded: phase == Steady || phase == Flush, WriteBack: phase == Flush}
 }
@@ -191,7 +191,7 @@ func (b *builder) visits() []int {
 	return v
 }
 
-// collect ends a step: its sums of squares and losses come home together. Where results are bound they are there.
+// collect ends a step: its sums of squares and losses come to the host together. Where results are bound they are there.
 func (b *builder) collect() {
 	if b.Bound() {
 		return

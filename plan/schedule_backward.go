@@ -70,7 +70,7 @@ func (b *builder) backwardGroups(layer int) {
 	}
 }
 
-// finishGrad rounds a gradient that has got all its contributions, and brings it home. A tied tile goes home unrounded.
+// finishGrad rounds a gradient that has got all its contributions, and takes it to the host. A tied tile goes there unrounded.
 func (b *builder) finishGrad(part int) {
 	if !b.Trained(part) {
 		return
@@ -114,7 +114,7 @@ func (b *builder) finishGrad(part int) {
 	b.updateNow(part)
 }
 
-// finishLate rounds so many of the head's gradients that wait for it, and brings them home.
+// finishLate rounds n of the head's gradients that wait for it, and takes them to the host.
 func (b *builder) finishLate(n int) {
 	n = min(n, len(b.late))
 	for _, part := range b.late[:n] {
@@ -160,7 +160,7 @@ func (b *builder) gradResource(part int) resource {
 // embedTrained reports whether anything needs the gradient of x[1].
 func (b *builder) embedTrained() bool { return slices.ContainsFunc(b.Model.EmbedTiles, b.Trained) }
 
-// drainInput takes the gradient of x[1][m] home as soon as there is one: what follows it ends the step.
+// drainInput takes the gradient of x[1][m] to the host as soon as there is one: what follows it ends the step.
 func (b *builder) drainInput(m int) {
 	if b.Bound() || !b.embedTrained() {
 		return

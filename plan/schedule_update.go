@@ -29,27 +29,27 @@ func (b *builder) updateOnHost(part int) {
 	b.add(o, []resource{b.hostGrad(part)}, []resource{{hostWeights, part, 0}})
 }
 
-// updateNow updates a part from the gradient that this schedule has just brought home, where no update waits for the norm.
+// updateNow updates a part from the gradient that this schedule has just taken to the host, where no update waits for the norm.
 func (b *builder) updateNow(part int) {
 	if b.UpdatesInBackward() && b.Trained(part) {
 		b.updateOnHost(part)
 	}
 }
 
-// updateResident carries out the pending update of a part whose state is on the device, takes it home and saves it, as far as the
+// updateResident carries out the pending update of a part whose state is on the device, writes it back and saves it, as far as the
 // schedule does. Its weights are in their slot.
 func (b *builder) updateResident(part int) {
-	here := []resource{{ownWeights, part, 0}, {ownState, part, 0}}
+	state := []resource{{ownWeights, part, 0}, {ownState, part, 0}}
 	if b.updates() {
 		o := op(LaneCompute, Update)
 		o.Part, o.First = part, !b.counts
 		b.counts = true
-		b.add(o, []resource{b.storedResident(part)}, append(here, resource{results, 2, 0}))
+		b.add(o, []resource{b.storedResident(part)}, append(state, resource{results, 2, 0}))
 	}
 	if b.WriteBack {
 		o := op(LaneDrain, WriteBack)
 		o.Part = part
-		b.add(o, here, []resource{{hostWeights, part, 0}})
+		b.add(o, state, []resource{{hostWeights, part, 0}})
 	}
 	b.save(part)
 }
@@ -66,16 +66,16 @@ func (b *builder) fetchPassing() {
 	b.passing, b.passed = b.passing[1:], b.passed+1
 }
 
-// updatePassing updates the part whose state has come to the device, takes all of it home and has the next one come.
+// updatePassing updates the part whose state has come to the device, writes all of it back and has the next one come.
 func (b *builder) updatePassing(part, slot int) {
-	here := []resource{{slotWeights, slot, 0}, {stateSlot, (b.passed - 1) % b.Placement.Rings.State, 0}}
+	state := []resource{{slotWeights, slot, 0}, {stateSlot, (b.passed - 1) % b.Placement.Rings.State, 0}}
 	o := op(LaneCompute, Update)
-	o.Part, o.Slot, o.State, o.First = part, slot, here[1].a, !b.counts
+	o.Part, o.Slot, o.State, o.First = part, slot, state[1].a, !b.counts
 	b.counts = true
-	b.add(o, nil, append(here, resource{results, 2, 0}))
-	home := op(LaneDrain, WriteBack)
-	home.Part, home.Slot, home.State = part, slot, o.State
-	b.add(home, here, []resource{{hostWeights, part, 0}})
+	b.add(o, nil, append(state, resource{results, 2, 0}))
+	back := op(LaneDrain, WriteBack)
+	back.Part, back.Slot, back.State = part, slot, o.State
+	b.add(back, state, []resource{{hostWeights, part, 0}})
 	b.save(part)
 	b.fetchPassing()
 }

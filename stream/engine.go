@@ -264,8 +264,8 @@ func (e *Engine) reserve(b plan.Bytes, opts ...hostmem.Option) (*hostmem.Region,
 // takes seconds for a large one.
 func (e *Engine) register(regions []*hostmem.Region) error {
 	type known struct {
-		onHost, here device.Buffer // nil: not made
-		err          error
+		onHost, onDevice device.Buffer // nil: not made
+		err              error
 	}
 	all := make([]known, len(regions))
 	var group fault.Group
@@ -276,7 +276,7 @@ func (e *Engine) register(regions []*hostmem.Region) error {
 		group.Go(func() {
 			k := &all[i]
 			if k.onHost, k.err = e.Host.Register(r); k.err == nil && e.Host != e.Device && e.Plan.Pinned(r.Purpose()) {
-				k.here, k.err = e.Device.Register(r)
+				k.onDevice, k.err = e.Device.Register(r)
 			}
 		})
 	}
@@ -289,12 +289,12 @@ func (e *Engine) register(regions []*hostmem.Region) error {
 			e.onHost[regions[i]] = device.Whole(k.onHost)
 		}
 		if e.Host == e.Device {
-			k.here = k.onHost
-		} else if k.here != nil {
-			e.closers = append(e.closers, k.here.Close)
+			k.onDevice = k.onHost
+		} else if k.onDevice != nil {
+			e.closers = append(e.closers, k.onDevice.Close)
 		}
-		if k.here != nil {
-			e.registered[regions[i]] = device.Whole(k.here)
+		if k.onDevice != nil {
+			e.registered[regions[i]] = device.Whole(k.onDevice)
 		}
 	}
 	return first

@@ -35,7 +35,7 @@ func (r *run) fetch(s device.Stream, op *plan.Op) error {
 		s.Copy(w.Mem.Slice(off, piece.Len), piece)
 	})
 	if err == nil && (r.Plan.UpdatesInBackward() || r.Plan.StateResident(op.Part) || r.Plan.StatePasses(op.Part)) {
-		err = r.retire(op.Lane, 0) // it is updated in this same schedule, or comes home
+		err = r.retire(op.Lane, 0) // it is updated in this same schedule, or written back
 	}
 	return err
 }
@@ -55,5 +55,5 @@ func (r *run) fetchState(s device.Stream, op *plan.Op) error {
 			return err
 		}
 	}
-	return r.retire(op.Lane, 0) // it may come home in this same schedule
+	return r.retire(op.Lane, 0) // it may be written back in this same schedule
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/millrace/millrace/plan"
 )
 
-// collect adds up the scalars that the schedule brought home, parts and their pieces in order, in fp64. The count of NaNs on the
+// collect adds up the scalars that the schedule brought to the host, parts and their pieces in order, in fp64. The count of NaNs on the
 // device is of this schedule only if it has updated there.
 func (e *Engine) collect(counted bool) Result {
 	host, dev := e.bytes(plan.ResultsPurpose, e.host.HostResults), e.bytes(plan.ResultsPurpose, e.host.DeviceResults)

@@ -48,12 +48,13 @@ func (r *run) moveInput(s device.Stream, op *plan.Op) error {
 
 // moveKept brings what a block keeps of a micro-batch to host memory, or from there.
 func (r *run) moveKept(s device.Stream, op *plan.Op) {
-	there := r.pinned.Activations[op.Layer-1][op.Micro]
-	here := r.buffers.KeptRing[op.Kept].Slice(0, there.Len)
+	onHost := r.pinned.Activations[op.Layer-1][op.Micro]
+	onDevice := r.buffers.KeptRing[op.Kept].Slice(0, onHost.Len)
 	if op.Kind == plan.SaveKept {
-		here, there = there, here
+		s.Copy(onHost, onDevice)
+	} else {
+		s.Copy(onDevice, onHost)
 	}
-	s.Copy(here, there)
 }
 
 // inputPieces are the places in the input of a block, and in its extent, of the pieces for a micro-batch.
