@@ -9,9 +9,10 @@ import (
 	"github.com/millrace/millrace/tensor"
 )
 
-// Identify is what a checkpoint records of a model, whose config.json has these bytes.
-func Identify(m *model.Model, configJSON []byte) Model {
-	return Model{m.Type, fmt.Sprintf("%x", sha256.Sum256(configJSON)), LayoutHash(m.Parts)}
+// Identify is what a checkpoint records of a model: of its config.json, and of the tensors that it carries, by a checksum,
+// if there are any.
+func Identify(m *model.Model, configJSON []byte, carriedSHA256 string) Model {
+	return Model{m.Type, fmt.Sprintf("%x", sha256.Sum256(configJSON)), LayoutHash(m.Parts), carriedSHA256}
 }
 
 // LayoutHash is a SHA-256 over the names of the parts and the tensors, shapes and offsets of each: two programs with the

@@ -46,7 +46,7 @@ func contents(s Spec, step int) []byte {
 func manifestOf(step int) Manifest {
 	loss := 1 / float64(step+1)
 	return Manifest{
-		Updates: int64(step) - 1, SkippedUpdates: 1, Model: Model{"qwen3", "c0", "1a"},
+		Updates: int64(step) - 1, SkippedUpdates: 1, Model: Model{Type: "qwen3", ConfigSHA256: "c0", LayoutSHA256: "1a"},
 		Numerics:    json.RawMessage(`{"Compute":"bf16"}`),
 		Mathematics: map[string]string{"learning_rate": "1e-05", "seed": "42"},
 		ComputedOn:  "CPU, AVX2",

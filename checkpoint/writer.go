@@ -16,7 +16,30 @@ import (
 	"github.com/millrace/millrace/internal/vfs"
 )
 
-// Writer is a save that goes on. Every piece of every extent is either added or linked, in any order; then Commit makes the
+// The problem. A checkpoint of a large model is hundreds of gigabytes in thousands of files, and a machine can stop between any two writes. After
+// it, the newest checkpoint must be whole or not there, the one before it must be as it was, and of what is there each byte must be what was
+// saved. State that lies on disk already should not be written a second time.
+//
+// The obvious answer is to write the files and then a marker that says "complete". It fails on real disks: the marker can be durable before the
+// data, a file can have its length and not its contents, and a name can survive in a directory that was never synced. Writing over the older
+// checkpoint of the same step loses both when the machine stops in between.
+//
+// What is done instead: all of it is written to a directory whose name no reader takes for a checkpoint, and one rename makes it appear, after
+// everything below it is durable:
+//
+//	Create:  make .step-N.tmp; remove what an interrupted run left
+//	Add:     write a piece into its extent's file, hash it; sync the file when its last piece is there
+//	Link:    give a file of the disk tier, which never changes, a second name; record its hash
+//	Commit:  sync what is open; write the manifest (lengths, hashes, a seal over itself); sync it, and the directory
+//	         a checkpoint of this step is there already: rename it to .step-N.old
+//	         rename .step-N.tmp to step-N; sync the parent
+//	         remove .step-N.old
+//
+// A crash before the rename leaves a hidden directory, which the next Acquire removes. A crash between the two renames leaves the old checkpoint
+// under its hidden name, and Acquire gives it its name back. Tests replay each prefix of the operations on a file system that forgets what was
+// not synced, in each order that a disk may choose.
+
+// Writer is a save under way. Every piece of every extent is either added or linked, in any order; then Commit makes the
 // checkpoint appear. Methods may be called from several goroutines, Commit and Abort when all others have returned. The
 // first error stays: whatever follows returns it, and Commit fails.
 //

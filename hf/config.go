@@ -1,10 +1,12 @@
 package hf
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 
 	"github.com/millrace/millrace/tensor"
@@ -52,24 +54,46 @@ func (c *Config) Path() string { return c.path }
 
 // Reader starts a reading of the whole object.
 func (c *Config) Reader() *ConfigReader {
-	return &ConfigReader{path: c.path, obj: c.obj, read: map[string]bool{}, err: new(error)}
+	return &ConfigReader{path: c.path, config: true, obj: c.obj, read: map[string]bool{}, err: new(error)}
 }
 
 // dtypeNames are the names that PyTorch and config.json use.
 var dtypeNames = map[string]tensor.DType{"float32": tensor.F32, "float16": tensor.F16, "bfloat16": tensor.BF16}
 
-// DType is the element type that the config states ("torch_dtype" in transformers 4, "dtype" in 5), and Invalid if it
-// states none or another one. It is advice: the weights have types of their own.
+// DType is the element type that the config states ("torch_dtype" in transformers 4, "dtype" in 5) or else that its
+// "text_config" states, and Invalid if neither does or it is another one. It is advice: the weights have types of their own.
 func (c *Config) DType() tensor.DType {
-	for _, key := range []string{"dtype", "torch_dtype"} {
-		if s, ok := c.obj.values[key].v.(string); ok {
-			return dtypeNames[s]
+	for _, s := range c.stated() {
+		if name, ok := s.v.(string); ok {
+			return dtypeNames[name]
 		}
 	}
 	return tensor.Invalid
 }
 
-// WithDType is the text with the stated element type changed and everything else as it is. A config that states none gets
+// statedDType is an element type in the text of a config.
+type statedDType struct {
+	key string
+	value
+}
+
+// stated are the element types that the config states, and those that its "text_config" does.
+func (c *Config) stated() (all []statedDType) {
+	in := func(prefix string, obj *object) {
+		for _, key := range []string{"dtype", "torch_dtype"} {
+			if v, ok := obj.values[key]; ok {
+				all = append(all, statedDType{prefix + key, v})
+			}
+		}
+	}
+	in("", c.obj)
+	if text, ok := c.obj.values["text_config"].v.(*object); ok {
+		in("text_config.", text)
+	}
+	return all
+}
+
+// WithDType is the text with the stated element types changed and everything else as it is. A config that states none gets
 // a "torch_dtype", which both generations of transformers read.
 func (c *Config) WithDType(d tensor.DType) ([]byte, error) {
 	var name string
@@ -81,14 +105,9 @@ func (c *Config) WithDType(d tensor.DType) ([]byte, error) {
 	if name == "" {
 		return nil, fmt.Errorf("%s: %v cannot be stated as the type of a model", c.path, d)
 	}
-	var keys []string
-	for _, key := range c.obj.keys {
-		if key == "dtype" || key == "torch_dtype" {
-			keys = append(keys, key)
-		}
-	}
 	quoted := strconv.Quote(name)
-	if len(keys) == 0 {
+	stated := c.stated()
+	if len(stated) == 0 {
 		// Behind the opening brace, which is the first byte that is not white space.
 		open := 0
 		for c.raw[open] != '{' {
@@ -101,8 +120,9 @@ func (c *Config) WithDType(d tensor.DType) ([]byte, error) {
 		return splice(c.raw, open+1, open+1, insert), nil
 	}
 	out := c.raw
-	for i := len(keys) - 1; i >= 0; i-- { // from the end, so that earlier offsets stay true
-		v := c.obj.values[keys[i]]
+	// From the end, so that earlier offsets stay true.
+	slices.SortFunc(stated, func(a, b statedDType) int { return cmp.Compare(b.end, a.end) })
+	for _, v := range stated {
 		start := int(v.end)
 		switch v.v.(type) {
 		case nil:
@@ -112,7 +132,7 @@ func (c *Config) WithDType(d tensor.DType) ([]byte, error) {
 			for start -= 2; c.raw[start] != '"' || escaped(c.raw, start); start-- {
 			}
 		default:
-			return nil, fmt.Errorf("%s: %q is %s, not a string", c.path, keys[i], show(v.v))
+			return nil, fmt.Errorf("%s: %q is %s, not a string", c.path, v.key, show(v.v))
 		}
 		out = splice(out, start, int(v.end), quoted)
 	}

@@ -145,9 +145,11 @@ func TestWithDType(t *testing.T) {
 	for doc, want := range map[string]string{
 		`{"a": 1, "torch_dtype": "float32", "b": [2]}`: `{"a": 1, "torch_dtype": "bfloat16", "b": [2]}`,
 		`{"dtype" : null}`: `{"dtype" : "bfloat16"}`,
-		`{"torch_dtype":"x\"y\\","dtype":"float16" }` + "\n": `{"torch_dtype":"bfloat16","dtype":"bfloat16" }` + "\n",
-		` {"a": {"dtype": "int8"}}`:                          " {\n  \"torch_dtype\": \"bfloat16\",\"a\": {\"dtype\": \"int8\"}}",
-		`{}`:                                                 "{\n  \"torch_dtype\": \"bfloat16\"}",
+		`{"torch_dtype":"x\"y\\","dtype":"float16" }` + "\n":        `{"torch_dtype":"bfloat16","dtype":"bfloat16" }` + "\n",
+		` {"a": {"dtype": "int8"}}`:                                 " {\n  \"torch_dtype\": \"bfloat16\",\"a\": {\"dtype\": \"int8\"}}",
+		`{"text_config": {"dtype": "float32"}, "dtype": "float16"}`: `{"text_config": {"dtype": "bfloat16"}, "dtype": "bfloat16"}`,
+		`{"text_config": {"dtype": "float32"}}`:                     `{"text_config": {"dtype": "bfloat16"}}`,
+		`{}`:                                                        "{\n  \"torch_dtype\": \"bfloat16\"}",
 	} {
 		got, err := parse(t, doc).WithDType(tensor.BF16)
 		if err != nil || string(got) != want {
@@ -158,8 +160,13 @@ func TestWithDType(t *testing.T) {
 	wantOneLine(t, err, `"dtype" is 3`)
 	_, err = parse(t, `{}`).WithDType(tensor.I64)
 	wantOneLine(t, err, "i64")
-	if d := parse(t, `{"torch_dtype": "float16"}`).DType(); d != tensor.F16 {
-		t.Error(d)
+	_, err = parse(t, `{"text_config": {"dtype": 3}}`).WithDType(tensor.BF16)
+	wantOneLine(t, err, `"text_config.dtype" is 3`)
+	for _, doc := range []string{`{"torch_dtype": "float16"}`, `{"text_config": {"dtype": "float16"}}`,
+		`{"text_config": {"dtype": "float32"}, "dtype": "float16"}`} {
+		if d := parse(t, doc).DType(); d != tensor.F16 {
+			t.Error(doc, d)
+		}
 	}
 }
 

@@ -19,6 +19,7 @@ const maxSize = math.MaxInt32
 type ConfigReader struct {
 	path     string // of the file
 	prefix   string // "rope_scaling." inside that object
+	config   bool   // the object is a model's configuration, and may have inert keys
 	obj      *object
 	read     map[string]bool
 	err      *error // shared with the readers of nested objects
@@ -248,6 +249,18 @@ func (r *ConfigReader) Object(key string) (nested *ConfigReader, ok bool) {
 	return nested, true
 }
 
+// Config reads a nested object that must be there and is a configuration of its own, such as "text_config": keys that never
+// matter are left out there, too.
+func (r *ConfigReader) Config(key string) *ConfigReader {
+	nested, ok := r.Object(key)
+	if !ok {
+		r.Fail(key, "an object is expected")
+		return &ConfigReader{path: r.path, obj: &object{}, read: map[string]bool{}, err: r.err}
+	}
+	nested.config = true
+	return nested
+}
+
 // Ignore marks keys as read.
 func (r *ConfigReader) Ignore(keys ...string) {
 	for _, k := range keys {
@@ -256,10 +269,10 @@ func (r *ConfigReader) Ignore(keys ...string) {
 }
 
 // Unread names the keys that are not null and that nobody read, in the order of the file, nested ones as
-// "rope_scaling.factor". Keys that never matter, such as "transformers_version", are left out at the top level.
+// "rope_scaling.factor". Keys that never matter, such as "transformers_version", are left out in configurations.
 func (r *ConfigReader) Unread() []string {
 	skip := map[string]bool{}
-	if r.prefix == "" {
+	if r.config {
 		for _, k := range inertKeys {
 			skip[k] = true
 		}

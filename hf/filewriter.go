@@ -16,11 +16,12 @@ import (
 	"github.com/millrace/millrace/tensor"
 )
 
-// TensorSpec declares a tensor that will be written: F32, F16 or BF16.
+// TensorSpec declares a tensor that will be written: F32, F16 or BF16, or one of any type that is copied as it is.
 type TensorSpec struct {
 	Name  string
 	DType tensor.DType
 	Shape tensor.Shape
+	Type  string // the type as files spell it, such as "I64", in the place of DType
 }
 
 // FileWriter writes one safetensors file. All tensors are declared first; then their bytes are written in the declared
@@ -116,7 +117,7 @@ func startShard(f vfs.File, specs []TensorSpec) (shardWriter, error) {
 		order[i] = i
 	}
 	sort.SliceStable(order, func(a, b int) bool {
-		return specs[order[a]].DType.Bytes() > specs[order[b]].DType.Bytes()
+		return specs[order[a]].bits() > specs[order[b]].bits()
 	})
 	var header bytes.Buffer
 	header.WriteString(`{"__metadata__":{"format":"pt"}`)
@@ -135,9 +136,8 @@ func startShard(f vfs.File, specs []TensorSpec) (shardWriter, error) {
 		if err != nil {
 			return w, err
 		}
-		dtype, _ := safetensorsName(s.DType)
 		end := off + s.bytes()
-		fmt.Fprintf(&header, `,%s:{"dtype":"%s","shape":%s,"data_offsets":[%d,%d]}`, name, dtype, shape, off, end)
+		fmt.Fprintf(&header, `,%s:{"dtype":"%s","shape":%s,"data_offsets":[%d,%d]}`, name, s.typeName(), shape, off, end)
 		w.at[i], off = off, end
 	}
 	header.WriteByte('}')
@@ -160,7 +160,18 @@ func startShard(f vfs.File, specs []TensorSpec) (shardWriter, error) {
 	return w, nil
 }
 
-func (s TensorSpec) bytes() int64 { return s.Shape.Elems() * s.DType.Bytes() }
+// typeName is the type as files spell it; empty for one that they do not have.
+func (s TensorSpec) typeName() string {
+	if s.Type != "" {
+		return s.Type
+	}
+	name, _ := safetensorsName(s.DType)
+	return name
+}
+
+func (s TensorSpec) bits() int64 { return dtypeBits[s.typeName()] }
+
+func (s TensorSpec) bytes() int64 { return s.Shape.Elems() * s.bits() / 8 }
 
 func (w *shardWriter) skipEmpty() {
 	for w.current < len(w.specs) && w.written == w.specs[w.current].bytes() {
@@ -222,14 +233,20 @@ func checkSpecs(specs []TensorSpec) error {
 			return fmt.Errorf("tensor %s is declared twice", quote(s.Name))
 		}
 		seen[s.Name] = true
-		if _, ok := safetensorsName(s.DType); !ok {
+		switch {
+		case s.Type != "" && s.bits() == 0:
+			return fmt.Errorf("tensor %s: there is no type %s", quote(s.Name), quote(s.Type))
+		case s.bits() == 0:
 			return fmt.Errorf("tensor %s: %v is not written as weights", quote(s.Name), s.DType)
 		}
 		n := s.Shape.Elems()
-		if n < 0 || n > math.MaxInt64/8 || n*s.DType.Bytes() > math.MaxInt64/2-total {
+		if n < 0 || n > math.MaxInt64/128 || n*s.bits()/8 > math.MaxInt64/2-total {
 			return fmt.Errorf("tensor %s: shape %v is too large", quote(s.Name), s.Shape)
 		}
-		total += n * s.DType.Bytes()
+		if n*s.bits()%8 != 0 {
+			return fmt.Errorf("tensor %s: shape %v in %s does not fill whole bytes", quote(s.Name), s.Shape, s.Type)
+		}
+		total += s.bytes()
 	}
 	return nil
 }

@@ -271,7 +271,7 @@ func (m *ggufModel) tensors(g *gguf, d tensor.DType) ([]importTensor, error) {
 		case !t.dims.Equal(dims):
 			err = fmt.Errorf("tensor %s has shape %v, its metadata asks for %v", quote(from), t.dims, tensor.Shape(dims))
 		default:
-			out = append(out, importTensor{TensorSpec{to, d, tensor.Shape(dims)}, t, headRows})
+			out = append(out, importTensor{TensorSpec{Name: to, DType: d, Shape: dims}, t, headRows})
 		}
 	}
 	permuted := 0

@@ -127,7 +127,9 @@ func TestReadConversions(t *testing.T) {
 	vals := []float32{0, 1, -2.5, 65504, 1 + 1.0/256, 3.0 / 1024, float32(math.Ldexp(1, -24))}
 	dir := t.TempDir()
 	specs := []TensorSpec{
-		{"f16", tensor.F16, tensor.Shape{7}}, {"f32", tensor.F32, tensor.Shape{7}}, {"bf16", tensor.BF16, tensor.Shape{7, 1}},
+		{Name: "f16", DType: tensor.F16, Shape: tensor.Shape{7}},
+		{Name: "f32", DType: tensor.F32, Shape: tensor.Shape{7}},
+		{Name: "bf16", DType: tensor.BF16, Shape: tensor.Shape{7, 1}},
 	}
 	data := map[string][]byte{}
 	for _, v := range vals {
@@ -185,8 +187,10 @@ func TestReadRefuses(t *testing.T) {
 		"nan32": binary.LittleEndian.AppendUint32(make([]byte, 4), 0x7fc00001), "inf16": {0, 0, 0, 0x7c}, "nanb": {0, 0, 0xc1, 0xff},
 		"big": binary.LittleEndian.AppendUint32(make([]byte, 4), math.Float32bits(math.MaxFloat32)),
 	}
-	specs := []TensorSpec{{"nan32", tensor.F32, tensor.Shape{2}}, {"inf16", tensor.F16, tensor.Shape{2}},
-		{"nanb", tensor.BF16, tensor.Shape{2}}, {"big", tensor.F32, tensor.Shape{2}}}
+	specs := []TensorSpec{{Name: "nan32", DType: tensor.F32, Shape: tensor.Shape{2}},
+		{Name: "inf16", DType: tensor.F16, Shape: tensor.Shape{2}},
+		{Name: "nanb", DType: tensor.BF16, Shape: tensor.Shape{2}},
+		{Name: "big", DType: tensor.F32, Shape: tensor.Shape{2}}}
 	writeModel(t, dir+"/m", specs, bits, WriteOptions{})
 	w, err := OpenWeights(dir + "/m")
 	if err != nil {
@@ -304,7 +308,10 @@ func TestRoundTrip(t *testing.T) {
 func TestShardsAsTransformersWritesThem(t *testing.T) {
 	dir := t.TempDir() + "/m"
 	specs := []TensorSpec{
-		{"b", tensor.BF16, tensor.Shape{4}}, {"a", tensor.BF16, tensor.Shape{2}}, {"c", tensor.BF16, tensor.Shape{100}}, {"d", tensor.BF16, nil},
+		{Name: "b", DType: tensor.BF16, Shape: tensor.Shape{4}},
+		{Name: "a", DType: tensor.BF16, Shape: tensor.Shape{2}},
+		{Name: "c", DType: tensor.BF16, Shape: tensor.Shape{100}},
+		{Name: "d", DType: tensor.BF16},
 	}
 	data := map[string][]byte{"a": make([]byte, 4), "b": make([]byte, 8), "c": make([]byte, 200), "d": make([]byte, 2)}
 	writeModel(t, dir, specs, data, WriteOptions{ShardBytes: 12})

@@ -64,15 +64,21 @@ func mustBuild(t testing.TB, variant string, set map[string]any) *model.Model {
 
 func TestFamilies(t *testing.T) {
 	const rsqrt6, rsqrt8, rsqrt10, rsqrt12 = 0.40824829046386301637, 0.35355339059327376220, 0.31622776601683793320, 0.28867513459481288225
-	for variant, want := range map[string]nn.Decoder{
-		"llama":                {Hidden: 36, Intermediate: 76, Heads: 6, KVHeads: 2, HeadDim: 6, Eps: 1e-5, Scale: rsqrt6},
-		"llama-bias":           {Hidden: 24, Intermediate: 68, Heads: 4, KVHeads: 2, HeadDim: 6, Eps: 1e-5, Scale: rsqrt6, QKVBias: true, OutBias: true, MLPBias: true},
-		"llama-llama3-headdim": {Hidden: 30, Intermediate: 52, Heads: 4, KVHeads: 1, HeadDim: 12, Eps: 1e-5, Scale: rsqrt12},
-		"mistral-window":       {Hidden: 24, Intermediate: 52, Heads: 4, KVHeads: 2, HeadDim: 6, Eps: 1e-5, Scale: rsqrt6, Window: 7},
-		"mistral":              {Hidden: 36, Intermediate: 58, Heads: 3, KVHeads: 3, HeadDim: 8, Eps: 1e-5, Scale: rsqrt8},
-		"qwen2":                {Hidden: 30, Intermediate: 62, Heads: 3, KVHeads: 1, HeadDim: 10, Eps: 1e-6, Scale: rsqrt10, QKVBias: true},
-		"qwen3":                {Hidden: 28, Intermediate: 60, Heads: 6, KVHeads: 2, HeadDim: 8, Eps: 1e-6, Scale: rsqrt8, QKNorm: true},
-		"qwen3-bias-untied":    {Hidden: 26, Intermediate: 54, Heads: 4, KVHeads: 4, HeadDim: 10, Eps: 1e-6, Scale: rsqrt10, QKNorm: true, QKVBias: true, OutBias: true},
+	block := func(hidden, inner int, eps float32, a nn.Attention) nn.Block {
+		return nn.Block{Hidden: hidden, Mixer: a, FeedForward: nn.GLU{Inner: inner}, Eps: eps}
+	}
+	llamaBias := block(24, 68, 1e-5, nn.Attention{Heads: 4, KVHeads: 2, HeadDim: 6, Scale: rsqrt6, QKVBias: true, OutBias: true})
+	llamaBias.FeedForward = nn.GLU{Inner: 68, Bias: true}
+	for variant, want := range map[string]nn.Block{
+		"llama":                block(36, 76, 1e-5, nn.Attention{Heads: 6, KVHeads: 2, HeadDim: 6, Scale: rsqrt6}),
+		"llama-bias":           llamaBias,
+		"llama-llama3-headdim": block(30, 52, 1e-5, nn.Attention{Heads: 4, KVHeads: 1, HeadDim: 12, Scale: rsqrt12}),
+		"mistral-window":       block(24, 52, 1e-5, nn.Attention{Heads: 4, KVHeads: 2, HeadDim: 6, Scale: rsqrt6, Window: 7}),
+		"mistral":              block(36, 58, 1e-5, nn.Attention{Heads: 3, KVHeads: 3, HeadDim: 8, Scale: rsqrt8}),
+		"qwen2":                block(30, 62, 1e-6, nn.Attention{Heads: 3, KVHeads: 1, HeadDim: 10, Scale: rsqrt10, QKVBias: true}),
+		"qwen3":                block(28, 60, 1e-6, nn.Attention{Heads: 6, KVHeads: 2, HeadDim: 8, Scale: rsqrt8, QKNorm: true}),
+		"qwen3-bias-untied": block(26, 54, 1e-6, nn.Attention{Heads: 4, KVHeads: 4, HeadDim: 10, Scale: rsqrt10,
+			QKNorm: true, QKVBias: true, OutBias: true}),
 	} {
 		m := mustBuild(t, variant, nil)
 		for l, b := range m.Blocks {
@@ -83,10 +89,12 @@ func TestFamilies(t *testing.T) {
 	}
 }
 
+func attention(m *model.Model, layer int) nn.Attention { return m.Blocks[layer].Mixer.(nn.Attention) }
+
 func windows(m *model.Model) []int {
 	var w []int
 	for _, b := range m.Blocks {
-		w = append(w, b.Window)
+		w = append(w, b.Mixer.(nn.Attention).Window)
 	}
 	return w
 }
@@ -104,9 +112,11 @@ func TestConfigMeaning(t *testing.T) {
 		{"qwen2: window is off by default", "qwen2", map[string]any{"sliding_window": 5, "use_sliding_window": absent, "layer_types": absent, "max_window_layers": 0}, func(m *model.Model) any { return windows(m) }, []int{0, 0, 0}},
 		{"qwen2: windows from max_window_layers on", "qwen2", map[string]any{"sliding_window": 5, "use_sliding_window": true, "layer_types": absent, "max_window_layers": 2}, func(m *model.Model) any { return windows(m) }, []int{0, 0, 5}},
 		{"qwen3: layer_types decide", "qwen3", map[string]any{"sliding_window": 9, "use_sliding_window": true, "layer_types": []string{"sliding_attention", "full_attention", "sliding_attention"}}, func(m *model.Model) any { return windows(m) }, []int{9, 0, 9}},
-		{"qwen3: heads are 128 wide by default", "qwen3", map[string]any{"head_dim": absent}, func(m *model.Model) any { return m.Blocks[0].HeadDim }, 128},
-		{"llama: kv heads default to heads", "llama", map[string]any{"num_key_value_heads": absent}, func(m *model.Model) any { return m.Blocks[0].KVHeads }, 6},
-		{"llama: attention bias without mlp bias", "llama-bias", map[string]any{"mlp_bias": false}, func(m *model.Model) any { return []bool{m.Blocks[1].OutBias, m.Blocks[1].MLPBias} }, []bool{true, false}},
+		{"qwen3: heads are 128 wide by default", "qwen3", map[string]any{"head_dim": absent}, func(m *model.Model) any { return attention(m, 0).HeadDim }, 128},
+		{"llama: kv heads default to heads", "llama", map[string]any{"num_key_value_heads": absent}, func(m *model.Model) any { return attention(m, 0).KVHeads }, 6},
+		{"llama: attention bias without mlp bias", "llama-bias", map[string]any{"mlp_bias": false}, func(m *model.Model) any {
+			return []bool{attention(m, 1).OutBias, m.Blocks[1].FeedForward.(nn.GLU).Bias}
+		}, []bool{true, false}},
 		{"old name of the rope type", "llama", map[string]any{"rope_scaling": map[string]any{"type": "linear", "factor": 2.5}}, func(m *model.Model) any { return m.Rope },
 			nn.RopeFrequencies{HeadDim: 6, Theta: 10000, Kind: nn.RopeLinear, Factor: 2.5}},
 		{"llama3 scaling", "llama", map[string]any{"rope_scaling": llama3, "rope_theta": 5e5}, func(m *model.Model) any { return m.Rope },

@@ -1,6 +1,7 @@
 // Package model turns a Hugging Face config.json into a decoder that is made of nn parts and cut into the pieces that are
 // streamed, and moves weights between checkpoints and those pieces.
 //
+//   - [Family] declares a kind of models: how its config.json becomes a [Spec], which says what block each layer has.
 //   - [Model] is the network: its blocks, its head, its rotary positions, and all its parts.
 //   - [Part] is what is fetched, updated and stored as one: its layout and the checkpoint tensors that fill it.
 //   - [Values] are a part's weights in host memory, as fp32 or as split master weights.
@@ -9,13 +10,15 @@
 // tensor of the checkpoint lies, for an export or for gradients by name.
 //
 // Layers are numbered in the order of the forward pass: 0 is the token embedding, 1 to L are the blocks, L+1 is the final
-// norm and the head. The [vocabulary, hidden] matrices are cut into tiles about as large as a block, so that no part is
-// much larger than another one; a tied matrix is one set of parts with two uses.
+// norm and the head. Layers may differ; their parts share a layout where they have the same tensors. The [vocabulary, hidden]
+// matrices are cut into tiles about as large as the largest block, so that no part is much larger than another one; a tied
+// matrix is one set of parts with two uses.
 //
 // Invariants:
 //
 //   - A model depends on config.json alone; so do its cuts, which set the order of sums.
 //   - A key of config.json that the family does not know is an error, never ignored (see hf.ConfigReader).
-//   - A checkpoint has every tensor of the model in the right shape, and none that the model has no place for.
+//   - A checkpoint has every tensor of the model in the right shape, and none that the model has no place for, but for those
+//     that the family carries ([Model.Carried]): they are not loaded, and exports copy them.
 //   - Padding in an extent is zero.
 package model

@@ -8,43 +8,60 @@ import (
 	"github.com/millrace/millrace/nn"
 )
 
-// families are the kinds of models, by the model_type of config.json. A family declares how its config becomes blocks;
-// what all of them share, common reads.
-var families = []struct {
-	modelType string
-	read      func(*hf.Config, *hf.ConfigReader, *spec)
-}{
-	{"llama", readLlama},
-	{"mistral", readMistral},
-	{"qwen2", readQwen2},
-	{"qwen3", readQwen3},
+// Family is a kind of models: how its config.json becomes blocks, and what its checkpoints look like. What all families
+// share is read before.
+type Family struct {
+	ModelType string // the model_type of config.json
+	// Read makes a Spec of the decoder's keys that are not read yet.
+	Read func(*hf.Config, *hf.ConfigReader, *Spec)
+	// TextConfig says that the decoder's keys lie in config.json's object "text_config". Read has the rest in Spec.Outer.
+	TextConfig bool
+	// Prefix begins the names of the decoder's tensors: "model." if it is empty. The head is lm_head.weight in any case.
+	Prefix string
+	// Carried are patterns of path.Match for the names of tensors that are neither loaded nor trained, such as those of a
+	// vision tower ("visual.*"). An export has them as the model's own files do.
+	Carried []string
+}
+
+// families are those of this package.
+var families = []Family{
+	{ModelType: "llama", Read: readLlama},
+	{ModelType: "mistral", Read: readMistral},
+	{ModelType: "qwen2", Read: readQwen2},
+	{ModelType: "qwen3", Read: readQwen3},
 }
 
 // Families are the supported values of model_type.
-func Families() []string {
+func Families() []string { return modelTypes(families) }
+
+func modelTypes(families []Family) []string {
 	var names []string
 	for _, f := range families {
-		names = append(names, f.modelType)
+		names = append(names, f.ModelType)
 	}
 	return names
 }
 
-// spec is what a family makes of a config.json.
-type spec struct {
-	modelType                string
-	vocab, layers, positions int
-	tied                     bool
-	rope                     nn.RopeFrequencies
-	initStd                  float64
-	block                    nn.Decoder // every block, but for the window
-	windows                  []int      // of each block's attention; none: no block has one
-}
+// Spec is what a family makes of a config.json.
+type Spec struct {
+	Hidden, Vocab, Layers, Positions int
+	Tied                             bool // the head uses the token embedding
+	Rope                             nn.RopeFrequencies
+	InitStd                          float64
+	Eps                              float32 // of all norms
 
-func (s *spec) window(layer int) int {
-	if s.windows == nil {
-		return 0
-	}
-	return s.windows[layer]
+	// Attention and GLU are those of every layer, but for what LayerTypes reads. The keys that all families share are
+	// in them before the family reads.
+	Attention nn.Attention
+	GLU       nn.GLU
+	// Blocks are the halves of each layer's block, where layers differ in more than that. Of attention a Scale of 0 is
+	// 1/sqrt(HeadDim).
+	Blocks []nn.Block
+
+	Outer *hf.ConfigReader // of config.json as a whole
+
+	family  Family
+	windows []int // of each layer's attention; none: no layer has one
 }
 
 // Limits that no model comes near and that keep products of sizes far from overflow.
@@ -54,17 +71,23 @@ const (
 	maxVocab  = 1 << 24
 )
 
-func readSpec(c *hf.Config) (*spec, error) {
+func readSpec(c *hf.Config, families []Family) (*Spec, error) {
 	r := c.Reader()
 	if !r.Has("model_type") {
-		r.Fail("model_type", "supported are %s", strings.Join(Families(), ", "))
+		r.Fail("model_type", "supported are %s", strings.Join(modelTypes(families), ", "))
 	}
-	s := &spec{modelType: r.OneOf("model_type", "", Families()...)}
+	s := &Spec{Outer: r}
+	modelType := r.OneOf("model_type", "", modelTypes(families)...)
 	for _, f := range families {
-		if f.modelType == s.modelType && r.Err() == nil {
-			s.common(r)
-			f.read(c, r, s)
-			s.finish(r)
+		if f.ModelType == modelType && r.Err() == nil {
+			s.family = f
+			decoder := r
+			if f.TextConfig {
+				decoder = r.Config("text_config")
+			}
+			s.common(decoder)
+			f.Read(c, decoder, s)
+			s.finish(decoder)
 		}
 	}
 	return s, r.Finish()
@@ -72,20 +95,20 @@ func readSpec(c *hf.Config) (*spec, error) {
 
 // common reads the keys that mean the same in all families. Defaults are those of transformers; the sizes of a model have
 // none.
-func (s *spec) common(r *hf.ConfigReader) {
-	s.vocab = limited(r, "vocab_size", maxVocab)
-	s.layers = limited(r, "num_hidden_layers", maxLayers)
-	s.positions = r.Size("max_position_embeddings")
-	s.tied = r.BoolOr("tie_word_embeddings", false)
-	s.initStd = r.FloatOr("initializer_range", 0.02)
-	if s.initStd < 0 {
+func (s *Spec) common(r *hf.ConfigReader) {
+	s.Vocab = limited(r, "vocab_size", maxVocab)
+	s.Layers = limited(r, "num_hidden_layers", maxLayers)
+	s.Positions = r.Size("max_position_embeddings")
+	s.Tied = r.BoolOr("tie_word_embeddings", false)
+	s.InitStd = r.FloatOr("initializer_range", 0.02)
+	if s.InitStd < 0 {
 		r.Fail("initializer_range", "a standard deviation is not negative")
 	}
-	s.block.Hidden = limited(r, "hidden_size", maxWidth)
-	s.block.Intermediate = limited(r, "intermediate_size", maxWidth)
-	s.block.Heads = limited(r, "num_attention_heads", maxWidth)
-	s.block.Eps = float32(r.FloatOr("rms_norm_eps", 1e-6))
-	if !(s.block.Eps >= 0 && s.block.Eps < 1) {
+	s.Hidden = limited(r, "hidden_size", maxWidth)
+	s.GLU.Inner = limited(r, "intermediate_size", maxWidth)
+	s.Attention.Heads = limited(r, "num_attention_heads", maxWidth)
+	s.Eps = float32(r.FloatOr("rms_norm_eps", 1e-6))
+	if !(s.Eps >= 0 && s.Eps < 1) {
 		r.Fail("rms_norm_eps", "a small positive number is expected")
 	}
 
@@ -108,38 +131,39 @@ func limited(r *hf.ConfigReader, key string, limit int) int {
 	return n
 }
 
-// headDim reads the width of a head; if it is absent, the heads share the hidden size.
-func (s *spec) headDim(r *hf.ConfigReader) {
-	d := &s.block
-	if !r.Has("head_dim") && d.Heads > 0 && d.Hidden%d.Heads != 0 {
-		r.Fail("num_attention_heads", "it does not divide \"hidden_size\" (%d), and there is no \"head_dim\"", d.Hidden)
+// HeadDim reads the width of a head; if it is absent, the heads share the hidden size.
+func (s *Spec) HeadDim(r *hf.ConfigReader) {
+	a := &s.Attention
+	if !r.Has("head_dim") && a.Heads > 0 && s.Hidden%a.Heads != 0 {
+		r.Fail("num_attention_heads", "it does not divide \"hidden_size\" (%d), and there is no \"head_dim\"", s.Hidden)
 	}
-	d.HeadDim = r.SizeOr("head_dim", d.Hidden/max(d.Heads, 1))
+	a.HeadDim = r.SizeOr("head_dim", s.Hidden/max(a.Heads, 1))
 }
 
-// rotary reads the rotary positions.
-func (s *spec) rotary(r *hf.ConfigReader) {
+// Rotary reads the rotary positions of heads whose width is known.
+func (s *Spec) Rotary(r *hf.ConfigReader) {
 	p := r.Rope(10000)
 	kind := map[string]nn.RopeKind{"default": nn.RopeDefault, "linear": nn.RopeLinear, "llama3": nn.RopeLlama3}[p.Type]
-	s.rope = nn.RopeFrequencies{HeadDim: s.block.HeadDim, Theta: p.Theta, Kind: kind, Factor: p.Factor,
+	s.Rope = nn.RopeFrequencies{HeadDim: s.Attention.HeadDim, Theta: p.Theta, Kind: kind, Factor: p.Factor,
 		LowFreqFactor: p.LowFreqFactor, HighFreqFactor: p.HighFreqFactor, OriginalPositions: p.OriginalPositions}
 }
 
-// layerTypes reads which blocks see a window only. Absent, the blocks from number first on do, if window is not 0.
-func (s *spec) layerTypes(r *hf.ConfigReader, window, first int) {
+// LayerTypes reads which layers' attention sees a window only. Absent, the layers from number first on do, if window is
+// not 0.
+func (s *Spec) LayerTypes(r *hf.ConfigReader, window, first int) {
 	types := r.StringsOr("layer_types", nil)
 	if r.Err() != nil {
 		return
 	}
-	s.windows = make([]int, s.layers)
+	s.windows = make([]int, s.Layers)
 	if types == nil {
-		for l := min(first, s.layers); l < s.layers; l++ {
+		for l := min(first, s.Layers); l < s.Layers; l++ {
 			s.windows[l] = window
 		}
 		return
 	}
-	if len(types) != s.layers {
-		r.Fail("layer_types", "it has %d entries, \"num_hidden_layers\" is %d", len(types), s.layers)
+	if len(types) != s.Layers {
+		r.Fail("layer_types", "it has %d entries, \"num_hidden_layers\" is %d", len(types), s.Layers)
 		return
 	}
 	for l, t := range types {
@@ -155,21 +179,41 @@ func (s *spec) layerTypes(r *hf.ConfigReader, window, first int) {
 	}
 }
 
-// finish checks what concerns several keys.
-func (s *spec) finish(r *hf.ConfigReader) {
-	d := &s.block
-	if r.Err() != nil {
-		return
+// finish completes the blocks and checks what concerns several keys.
+func (s *Spec) finish(r *hf.ConfigReader) {
+	for l := range s.Layers {
+		if r.Err() != nil {
+			return
+		}
+		if l == len(s.Blocks) {
+			a := s.Attention
+			if s.windows != nil {
+				a.Window = s.windows[l]
+			}
+			s.Blocks = append(s.Blocks, nn.Block{Mixer: a, FeedForward: s.GLU})
+		}
+		b := &s.Blocks[l]
+		b.Hidden, b.Eps = s.Hidden, s.Eps
+		if a, ok := b.Mixer.(nn.Attention); ok {
+			b.Mixer = s.checked(r, a)
+		}
 	}
+}
+
+// checked is attention with its scale.
+func (s *Spec) checked(r *hf.ConfigReader, a nn.Attention) nn.Attention {
 	switch {
-	case d.KVHeads > d.Heads || d.Heads%d.KVHeads != 0:
-		r.Fail("num_key_value_heads", "it does not divide \"num_attention_heads\" (%d)", d.Heads)
-	case d.HeadDim%2 != 0 && r.Has("head_dim"):
+	case a.KVHeads > a.Heads || a.Heads%a.KVHeads != 0:
+		r.Fail("num_key_value_heads", "it does not divide \"num_attention_heads\" (%d)", a.Heads)
+	case a.HeadDim%2 != 0 && r.Has("head_dim"):
 		r.Fail("head_dim", "rotary positions need an even one")
-	case d.HeadDim%2 != 0:
-		r.Fail("num_attention_heads", "heads of width %d are odd, and rotary positions need an even width", d.HeadDim)
-	case d.HeadDim > maxWidth || d.Heads > maxWidth/d.HeadDim:
+	case a.HeadDim%2 != 0:
+		r.Fail("num_attention_heads", "heads of width %d are odd, and rotary positions need an even width", a.HeadDim)
+	case a.HeadDim > maxWidth || a.Heads > maxWidth/a.HeadDim:
 		r.Fail("num_attention_heads", "heads that are together wider than %d are not supported", maxWidth)
 	}
-	d.Scale = float32(1 / math.Sqrt(float64(d.HeadDim)))
+	if a.Scale == 0 {
+		a.Scale = float32(1 / math.Sqrt(float64(a.HeadDim)))
+	}
+	return a
 }

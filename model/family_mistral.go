@@ -9,12 +9,12 @@ import (
 
 // readMistral reads Mistral 7B and its successors: Llama's block with a sliding window in every layer.
 // Source: transformers, configuration_mistral.py and modeling_mistral.py.
-func readMistral(c *hf.Config, r *hf.ConfigReader, s *spec) {
-	s.block.KVHeads = r.Size("num_key_value_heads")
-	s.headDim(r)
-	s.rotary(r)
+func readMistral(c *hf.Config, r *hf.ConfigReader, s *Spec) {
+	s.Attention.KVHeads = r.Size("num_key_value_heads")
+	s.HeadDim(r)
+	s.Rotary(r)
 	if window := r.SizeOr("sliding_window", absentOr(c, "sliding_window", 4096)); window > 0 {
-		s.windows = slices.Repeat([]int{window}, s.layers)
+		s.windows = slices.Repeat([]int{window}, s.Layers)
 	}
 }
 

@@ -4,17 +4,17 @@ import "github.com/millrace/millrace/hf"
 
 // readQwen2 reads Qwen 2 and 2.5: Llama's block with biases on q, k and v.
 // Source: transformers, configuration_qwen2.py and modeling_qwen2.py.
-func readQwen2(c *hf.Config, r *hf.ConfigReader, s *spec) {
-	s.block.KVHeads = r.Size("num_key_value_heads")
-	s.headDim(r)
-	s.rotary(r)
-	s.block.QKVBias = true
+func readQwen2(c *hf.Config, r *hf.ConfigReader, s *Spec) {
+	s.Attention.KVHeads = r.Size("num_key_value_heads")
+	s.HeadDim(r)
+	s.Rotary(r)
+	s.Attention.QKVBias = true
 	s.qwenWindows(c, r)
 	r.Require("use_mrope", false)
 }
 
 // qwenWindows reads which blocks of a Qwen see a window only.
-func (s *spec) qwenWindows(c *hf.Config, r *hf.ConfigReader) {
+func (s *Spec) qwenWindows(c *hf.Config, r *hf.ConfigReader) {
 	window := r.SizeOr("sliding_window", absentOr(c, "sliding_window", 4096))
 	first := r.IntOr("max_window_layers", 28)
 	if first < 0 {
@@ -23,5 +23,5 @@ func (s *spec) qwenWindows(c *hf.Config, r *hf.ConfigReader) {
 	if !r.BoolOr("use_sliding_window", false) {
 		window = 0
 	}
-	s.layerTypes(r, window, first)
+	s.LayerTypes(r, window, first)
 }

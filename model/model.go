@@ -1,7 +1,9 @@
 package model
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 
 	"github.com/millrace/millrace/hf"
 	"github.com/millrace/millrace/nn"
@@ -16,14 +18,18 @@ type Model struct {
 	Rope                        nn.RopeFrequencies
 	InitStd                     float64 // standard deviation of random weights
 
-	Blocks []*nn.Decoder
+	Blocks []*nn.Block
 	Head   nn.Head // its ChunkTokens is DefaultChunkTokens, which a run may change
 
 	Parts      []Part
 	EmbedTiles []int // indices of the parts that hold the token embedding, by row
-	BlockParts []int // of each block's part
+	BlockParts []int // of each block's part, or of its trunk
+	// GroupParts are, by block, the parts of the groups that its feed-forward is cut into (nn.Grouped); none for most.
+	GroupParts [][]int
 	NormPart   int
 	HeadTiles  []int // of the parts that hold the head, by row; EmbedTiles if tied
+
+	carried []string // patterns of the names of tensors that are carried, see Family
 }
 
 // DefaultChunkTokens is how many positions the head treats at once, if nobody says otherwise. Larger chunks make fewer,
@@ -51,6 +57,7 @@ type Part struct {
 	Name     string // "embed.0", "block.11", "norm", "head.2"
 	Kind     Kind
 	Layout   *tensor.Layout
+	Group    int      // from 1: of a group of a block; 0: it is none
 	FirstRow int      // of a tile, in the vocabulary
 	Tensors  []Source // one for each field of Layout, in order
 }
@@ -63,11 +70,7 @@ type Source struct {
 	HFShape  tensor.Shape
 }
 
-const (
-	embedName = "model.embed_tokens.weight"
-	normName  = "model.norm.weight"
-	headName  = "lm_head.weight"
-)
+const headName = "lm_head.weight"
 
 // Read builds the model that a model directory's config.json describes.
 func Read(dir string) (*Model, error) {
@@ -78,9 +81,10 @@ func Read(dir string) (*Model, error) {
 	return New(c)
 }
 
-// New builds the model that a config.json describes. The error names the key that is not supported.
-func New(c *hf.Config) (*Model, error) {
-	s, err := readSpec(c)
+// New builds the model that a config.json describes, of one of the families here or of those that are added. The error
+// names the key that is not supported.
+func New(c *hf.Config, added ...Family) (*Model, error) {
+	s, err := readSpec(c, slices.Concat(families, added))
 	if err != nil {
 		return nil, err
 	}
@@ -92,51 +96,100 @@ func New(c *hf.Config) (*Model, error) {
 }
 
 // build makes the blocks and cuts the parts.
-func (s *spec) build() (*Model, error) {
-	m := &Model{Type: s.modelType, Hidden: s.block.Hidden, Vocab: s.vocab, MaxPositions: s.positions, Tied: s.tied,
-		Rope: s.rope, InitStd: s.initStd}
-	for l := range s.layers {
-		block := s.block
-		block.Window = s.window(l)
-		m.Blocks = append(m.Blocks, &block)
-	}
-	block, err := tensor.NewLayout(s.block.Fields()...)
+func (s *Spec) build() (*Model, error) {
+	m := &Model{Type: s.family.ModelType, Hidden: s.Hidden, Vocab: s.Vocab, MaxPositions: s.Positions, Tied: s.Tied,
+		Rope: s.Rope, InitStd: s.InitStd, carried: s.family.Carried}
+	layouts, largest, err := s.layouts()
 	if err != nil {
 		return nil, err
 	}
-	m.Head = nn.Head{Hidden: m.Hidden, Vocab: m.Vocab, TileRows: tileRows(block, m.Hidden, m.Vocab),
-		ChunkTokens: DefaultChunkTokens, Eps: s.block.Eps}
+	m.Head = nn.Head{Hidden: m.Hidden, Vocab: m.Vocab, TileRows: tileRows(largest, m.Hidden, m.Vocab),
+		ChunkTokens: DefaultChunkTokens, Eps: s.Eps}
 
-	if m.EmbedTiles, err = m.addTiles(Embed, 0, embedName); err != nil {
+	prefix := cmp.Or(s.family.Prefix, "model.")
+	if m.EmbedTiles, err = m.addTiles(Embed, 0, prefix+"embed_tokens.weight"); err != nil {
 		return nil, err
 	}
-	for l := range s.layers {
-		p := Part{Layer: 1 + l, Name: fmt.Sprintf("%v.%d", Block, l), Kind: Block, Layout: block}
-		for i, f := range block.Fields {
-			p.Tensors = append(p.Tensors, Source{HFName: fmt.Sprintf("model.layers.%d.%s", l, f.Name), Field: i, HFShape: f.Shape})
+	for l, layout := range layouts {
+		block := &s.Blocks[l]
+		if _, width := block.Mixer.QueryHeads(); width != 0 && width != m.Rope.HeadDim {
+			return nil, fmt.Errorf("layer %d has heads of width %d beside others of %d, which is not supported", l, width, m.Rope.HeadDim)
+		}
+		m.Blocks = append(m.Blocks, block)
+		p := Part{Layer: 1 + l, Name: fmt.Sprintf("%v.%d", Block, l), Kind: Block, Layout: layout}
+		for i, f := range layout.Fields {
+			p.Tensors = append(p.Tensors, Source{HFName: fmt.Sprintf("%slayers.%d.%s", prefix, l, f.Name), Field: i, HFShape: f.Shape})
 		}
 		m.BlockParts = append(m.BlockParts, m.add(p))
+		if err := m.addGroups(l, fmt.Sprintf("%slayers.%d.mlp.groups.", prefix, l)); err != nil {
+			return nil, err
+		}
 	}
 	norm, err := tensor.NewLayout(m.Head.Fields()...)
 	if err != nil {
 		return nil, err
 	}
-	m.NormPart = m.add(Part{Layer: 1 + s.layers, Name: Norm.String(), Kind: Norm, Layout: norm,
-		Tensors: []Source{{HFName: normName, HFShape: norm.Fields[0].Shape}}})
+	m.NormPart = m.add(Part{Layer: 1 + s.Layers, Name: Norm.String(), Kind: Norm, Layout: norm,
+		Tensors: []Source{{HFName: prefix + "norm.weight", HFShape: norm.Fields[0].Shape}}})
 	m.HeadTiles = m.EmbedTiles
 	if !m.Tied {
-		if m.HeadTiles, err = m.addTiles(HeadTile, 1+s.layers, headName); err != nil {
+		if m.HeadTiles, err = m.addTiles(HeadTile, 1+s.Layers, headName); err != nil {
 			return nil, err
 		}
 	}
 	return m, nil
 }
 
+// addGroups makes the parts of a block's groups, whose tensors have names with a prefix.
+func (m *Model) addGroups(block int, prefix string) error {
+	var parts []int
+	for g := range m.Blocks[block].Groups() {
+		layout, err := tensor.NewLayout(m.Blocks[block].GroupFields()...)
+		if err != nil {
+			return err
+		}
+		p := Part{Layer: 1 + block, Name: fmt.Sprintf("%v.%d.group.%d", Block, block, g), Kind: Block, Layout: layout, Group: 1 + g}
+		for i, f := range layout.Fields {
+			p.Tensors = append(p.Tensors, Source{HFName: fmt.Sprintf("%s%d.%s", prefix, g, f.Name), Field: i, HFShape: f.Shape})
+		}
+		parts = append(parts, m.add(p))
+	}
+	m.GroupParts = append(m.GroupParts, parts)
+	return nil
+}
+
+// DecoderParts are the parts of all blocks, each with its groups behind it.
+func (m *Model) DecoderParts() (parts []int) {
+	for b, part := range m.BlockParts {
+		parts = append(append(parts, part), m.GroupParts[b]...)
+	}
+	return parts
+}
+
+// layouts are those of the blocks, which share them where they have the same tensors, and the largest one.
+func (s *Spec) layouts() (all []*tensor.Layout, largest *tensor.Layout, err error) {
+	known := map[string]*tensor.Layout{}
+	for _, b := range s.Blocks {
+		fields := b.Fields()
+		key := fmt.Sprint(fields)
+		if known[key] == nil {
+			if known[key], err = tensor.NewLayout(fields...); err != nil {
+				return nil, nil, err
+			}
+		}
+		l := known[key]
+		if all = append(all, l); largest == nil || l.WeightElems > largest.WeightElems {
+			largest = l
+		}
+	}
+	return all, largest, nil
+}
+
 // maxTiles keeps models with a huge vocabulary and tiny blocks from being nothing but tiles: a step has an operation for each of them
 // and each micro-batch.
 const maxTiles = 1024
 
-// tileRows makes a tile of the vocabulary about as large as a block, or larger where there would be more than maxTiles: the number
+// tileRows makes a tile of the vocabulary about as large as the largest block, or larger where there would be more than maxTiles: the number
 // of rows, a multiple of 64 unless one tile is enough.
 func tileRows(block *tensor.Layout, hidden, vocab int) int {
 	params, _ := block.Params()
@@ -190,7 +243,7 @@ func (m *Model) TrainFLOPs(docs []int) int64 {
 	head, _, _ := m.Head.FLOPs(t)
 	sum := 3 * head
 	for _, b := range m.Blocks {
-		forward, _, _ := b.FLOPs(t, b.Pairs(docs))
+		forward, _, _ := b.FLOPs(t, b.Mixer.Pairs(docs))
 		sum += 3 * forward
 	}
 	return sum

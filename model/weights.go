@@ -2,35 +2,79 @@ package model
 
 import (
 	"fmt"
+	"path"
+	"slices"
 	"strings"
 
 	"github.com/millrace/millrace/hf"
 )
 
 // Check fails unless a checkpoint has every tensor of the model in its shape, in a type that can be read, and none that
-// the model has no place for: such a tensor says that config.json describes another model. As in transformers, a
-// lm_head.weight beside tied embeddings is not looked at, and neither are the frequencies that old checkpoints carry.
+// the model has no place for and does not carry: such a tensor says that config.json describes another model. As in
+// transformers, a lm_head.weight beside tied embeddings is not looked at, and neither are the frequencies that old
+// checkpoints carry.
 func (m *Model) Check(w *hf.Weights) error {
-	known := map[string]bool{}
+	known := m.known()
 	for i := range m.Parts {
 		for _, src := range m.Parts[i].Tensors {
-			if known[src.HFName] {
-				continue
-			}
-			known[src.HFName] = true
 			if err := w.Expect(src.HFName, src.HFShape); err != nil {
 				return err
 			}
 		}
 	}
 	for _, name := range w.Names() {
-		if known[name] || m.Tied && name == headName || strings.HasSuffix(name, "rotary_emb.inv_freq") {
+		if known[name] || m.carriedAs(name) != "" || m.Tied && name == headName || strings.HasSuffix(name, "rotary_emb.inv_freq") {
 			continue
 		}
 		info, _ := w.Info(name)
 		return fmt.Errorf("%s: tensor %.200q has no place in the %s that config.json describes: the weights and config.json are not of one model", info.File, name, m.Type)
 	}
 	return nil
+}
+
+// known are the names of the model's own tensors.
+func (m *Model) known() map[string]bool {
+	names := map[string]bool{}
+	for i := range m.Parts {
+		for _, src := range m.Parts[i].Tensors {
+			names[src.HFName] = true
+		}
+	}
+	return names
+}
+
+// Carried are tensors of a checkpoint that the model has no place for, and that an export copies: those of one pattern of
+// the family's.
+type Carried struct {
+	Pattern string
+	Names   []string // sorted
+	Bytes   int64
+}
+
+// Carried finds them in a checkpoint, by pattern; a pattern without a tensor is left out.
+func (m *Model) Carried(w *hf.Weights) []Carried {
+	known := m.known()
+	all := make([]Carried, len(m.carried))
+	for _, name := range w.Names() {
+		if i := slices.Index(m.carried, m.carriedAs(name)); i >= 0 && !known[name] {
+			info, _ := w.Info(name)
+			all[i].Pattern, all[i].Names, all[i].Bytes = m.carried[i], append(all[i].Names, name), all[i].Bytes+info.Bytes
+		}
+	}
+	return slices.DeleteFunc(all, func(c Carried) bool { return c.Names == nil })
+}
+
+// Carries reports whether checkpoints of the model may have tensors that are carried.
+func (m *Model) Carries() bool { return len(m.carried) > 0 }
+
+// carriedAs is the first pattern that a name matches; "" if there is none.
+func (m *Model) carriedAs(name string) string {
+	for _, pattern := range m.carried {
+		if ok, _ := path.Match(pattern, name); ok {
+			return pattern
+		}
+	}
+	return ""
 }
 
 // readElems is how many elements are converted at a time: 256 KiB of fp32.

@@ -400,8 +400,8 @@ func TestTrainFLOPs(t *testing.T) {
 	}
 	docs := []int{10, 3}
 	pairs := int64(10*11/2 + 3*4/2)
-	d := m.Blocks[0]
-	want := 6*n*13 + int64(len(m.Blocks))*3*2*2*pairs*int64(d.Heads*d.HeadDim)
+	heads, headDim := m.Blocks[0].Mixer.QueryHeads()
+	want := 6*n*13 + int64(len(m.Blocks))*3*2*2*pairs*int64(heads*headDim)
 	if got := m.TrainFLOPs(docs); got != want {
 		t.Errorf("%d, want %d", got, want)
 	}

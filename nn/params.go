@@ -58,3 +58,17 @@ func (p Params) Glued(field, n int) device.Mat {
 	size := p.DType.Bytes()
 	return device.NewMat(p.Mem.Slice(first*size, int64(rows)*int64(cols)*size), p.DType, rows, cols)
 }
+
+// named is the one matrix of n glued tensors of which the first one has this name. It is the zero Mat where the layout has
+// none, and for the gradient of a frozen tensor.
+func (p Params) named(name string, n int) device.Mat {
+	if p.Layout == nil {
+		return device.Mat{}
+	}
+	for i := range p.Layout.Fields {
+		if p.Layout.Fields[i].Name == name {
+			return p.Glued(i, n)
+		}
+	}
+	return device.Mat{}
+}

@@ -1,6 +1,8 @@
 package plan
 
 import (
+	"slices"
+
 	"github.com/millrace/millrace/batch"
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/model"
@@ -27,6 +29,7 @@ type Buffers struct {
 	Saved    [][]device.Mat  // by block and micro-batch: x [T, H] where it stays on the device
 	DX       []device.Mat    // by micro-batch: gradient of x [T, H]
 	Shared   []device.Mat    // instead of Working and DX where these share buffers, by Op.Input and Op.Output: [T, H]
+	Between  []*nn.Between   // by micro-batch: of blocks in groups, one after the other
 	Kept     [][]*nn.Kept    // by block and micro-batch, or by slot where what the block keeps lies in host memory
 	KeptRing []device.Mem    // by slot: what they lie in
 
@@ -87,6 +90,7 @@ func (p *Plan) ResultBytes() int64 { return p.SquaresAt(len(p.Model.Parts)) }
 // taken once and counted as often as there are micro-batches.
 func (p *Plan) buffers(a *device.Arena, groups func(purpose string, bytes int64)) *Buffers {
 	b := &Buffers{}
+	var between []*nn.Between
 	last := a.Mark()
 	group := func(purpose string) {
 		if groups != nil {
@@ -209,6 +213,11 @@ func (p *Plan) buffers(a *device.Arena, groups func(purpose string, bytes int64)
 		}
 	}
 	group("layer inputs in work")
+	if b := slices.IndexFunc(p.Model.Blocks, func(d *nn.Block) bool { return d.Groups() > 0 }); b >= 0 {
+		micros(func() { between = append(between, p.Model.Blocks[b].NewBetween(a, num.Compute, t, p.Trains())) })
+	}
+	b.Between = between
+	group("between visits of groups")
 	b.Saved = make([][]device.Mat, p.blocks())
 	for i := range b.Saved {
 		if p.savedOnDevice(i) {
@@ -244,7 +253,7 @@ func (p *Plan) buffers(a *device.Arena, groups func(purpose string, bytes int64)
 		group("logits")
 	}
 
-	half := p.Model.Blocks[0].HeadDim / 2
+	half := p.Model.Rope.HeadDim / 2
 	b.Rope = nn.Rope{Cos: a.Mat(tensor.F32, num.SequenceLen, half), Sin: a.Mat(tensor.F32, num.SequenceLen, half)}
 	if !p.Bound() {
 		b.Batches = a.Take(int64(m) * batch.Bytes(t))
@@ -314,67 +323,6 @@ func (p *Plan) Head() *nn.Head {
 	h.ChunkTokens = p.Numerics.HeadChunk
 	return &h
 }
-
-// hostBuffers lists the host memory of a run by purpose, beside the extents of the store.
-func (p *Plan) hostBuffers() []Bytes {
-	t, m := int64(p.Numerics.Positions()), int64(p.Numerics.MicroBatches)
-	x := p.inputBytes() * m
-	list := []Bytes{
-		{Purpose: RowsPurpose, Bytes: batch.Bytes(p.Numerics.StepPositions())},
-		{Purpose: TokensPurpose, Bytes: m*batch.Bytes(int(t)) + p.touchedBytes()},
-		{Purpose: ResultsPurpose, Bytes: 2 * p.ResultBytes()},
-	}
-	if !p.Bound() {
-		var saved int64
-		for i := range p.blocks() {
-			if p.SavedOnHost(i) {
-				saved += x
-			}
-		}
-		list = append(list, Bytes{Purpose: InputsPurpose, Bytes: saved})
-		var kept int64
-		for i := range p.blocks() {
-			if p.ActivationsSpill(i) {
-				kept += p.KeptBytes(i) * m
-			}
-		}
-		if kept > 0 {
-			list = append(list, Bytes{Purpose: KeptPurpose, Bytes: kept})
-		}
-	}
-	if n := int64(p.Wants.LogitRows) * m * int64(p.Model.Vocab) * tensor.F32.Bytes(); n > 0 {
-		list = append(list, Bytes{Purpose: LogitsPurpose, Bytes: n})
-	}
-	var sum int64
-	for _, tile := range p.Model.EmbedTiles {
-		switch {
-		case p.Tied(tile) && p.Bound():
-			sum += p.gradBytes(tile)
-		case p.SumsTouchedRows(): // and rounded beside the sums
-			sum = max(sum, min(p.gradBytes(tile), 4*p.PieceElems(tile)), 6*int64(p.Model.Hidden))
-		}
-	}
-	if sum > 0 {
-		list = append(list, Bytes{Purpose: EmbeddingSumPurpose, Bytes: sum})
-	}
-	if p.Placement.LookAhead {
-		list = append(list, Bytes{Purpose: EmbeddingAheadPurpose, Bytes: p.aheadBytes()})
-	}
-	return list
-}
-
-// Names of host memory in the accounts.
-const (
-	RowsPurpose         = "packed rows" // of a step, as the loader hands them out
-	TokensPurpose       = "tokens"      // of a step, as the device takes them, and the order of those that occur
-	ResultsPurpose      = "results"
-	InputsPurpose       = "saved layer inputs"
-	KeptPurpose         = "kept activations"
-	LogitsPurpose       = "logits"
-	EmbeddingSumPurpose = "embedding gradient sum"
-	// EmbeddingAheadPurpose is state of rows of the embedding that are looked up before the table is updated.
-	EmbeddingAheadPurpose = "embedding rows ahead"
-)
 
 // Bytes is an entry of a memory table.
 type Bytes struct {

@@ -275,8 +275,8 @@ func (c *checker) run(i int) {
 	lanes := map[plan.Lane][]plan.Kind{
 		plan.LaneFetch: {plan.Upload, plan.Fetch, plan.FetchState, plan.Load, plan.LoadKept},
 		plan.LaneCompute: {plan.Forward, plan.HeadNorm, plan.HeadStats, plan.HeadLoss, plan.ZeroGrad, plan.HeadGrad, plan.HeadVisit,
-			plan.HeadInput, plan.Backward, plan.Round},
-		plan.LaneDrain:  {plan.Save, plan.SaveKept, plan.Home, plan.Drain, plan.DrainSum, plan.DrainInput, plan.Collect},
+			plan.HeadInput, plan.Reopen, plan.Backward, plan.Round},
+		plan.LaneDrain:  {plan.Save, plan.SaveKept, plan.WriteBack, plan.Drain, plan.DrainSum, plan.DrainInput, plan.Collect},
 		plan.LaneUpdate: {plan.Update, plan.Gather, plan.GatherAhead, plan.Scatter},
 		plan.LaneDisk:   {plan.SaveState},
 	}
@@ -368,7 +368,7 @@ func (c *checker) run(i int) {
 		}
 		c.read(i, place{"host weights", op.Part, 0}, fresh(op.Part))
 		c.write(i, place{"own state", op.Part, 0}, content{"state", op.Part, 1})
-	case plan.Home:
+	case plan.WriteBack:
 		if c.passes(op.Part) {
 			c.read(i, c.weightsAt(op.Part, op.Slot), fresh(op.Part))
 			c.read(i, place{"state slot", op.State, 0}, content{"state", op.Part, 1})
@@ -385,11 +385,18 @@ func (c *checker) run(i int) {
 		c.read(i, c.xAt(op.Input, op.Layer, m), content{"x", op.Layer, m})
 		c.write(i, c.hostX(op.Layer, m), content{"x", op.Layer, m})
 	case plan.Forward:
+		if c.m.Parts[op.Part].Group > 0 {
+			c.forwardGroup(i, op)
+			break
+		}
 		reads()
 		weights(op.Part)
 		c.read(i, c.xAt(op.Input, op.Layer, m), content{"x", op.Layer, m})
-		c.write(i, c.xAt(op.Output, op.Layer+1, m), content{"x", op.Layer + 1, m})
+		c.write(i, c.xAt(op.Output, op.Layer+1, m), c.sumAfter(op, 0))
 		c.write(i, c.keptAt(op), content{"kept", op.Layer, m})
+		if c.groups(op) > 0 {
+			c.write(i, place{"between", m, 0}, content{"normed", op.Layer, m})
+		}
 	case plan.SaveKept:
 		c.read(i, c.keptAt(op), content{"kept", op.Layer, m})
 		c.write(i, place{"host kept", op.Layer, m}, content{"kept", op.Layer, m})
@@ -432,7 +439,21 @@ func (c *checker) run(i int) {
 		head(content{"gradients", m, 0}, content{"spent", m, 0})
 		c.contribute(i, op, c.m.NormPart)
 		c.write(i, c.dxAt(op.Output, m), content{"dx", top, m})
+	case plan.Reopen:
+		reads()
+		weights(op.Part)
+		c.read(i, c.xAt(op.Input, op.Layer, m), content{"x", op.Layer, m})
+		c.read(i, c.keptAt(op), content{"kept", op.Layer, m})
+		c.write(i, place{"between", m, 0}, c.gradientAfter(op, 0))
 	case plan.Backward:
+		if c.m.Parts[op.Part].Group > 0 {
+			c.backwardGroup(i, op)
+			break
+		}
+		if n := c.groups(op); n > 0 {
+			c.read(i, place{"between", m, 0}, c.gradientAfter(op, n))
+			c.write(i, place{"between", m, 0}, content{"closed", op.Layer, m})
+		}
 		reads()
 		weights(op.Part)
 		c.read(i, c.xAt(op.Input, op.Layer, m), content{"x", op.Layer, m})
@@ -504,7 +525,8 @@ func (c *checker) run(i int) {
 	}
 }
 
-// saved checks that inputs leave the device to be loaded again, and that each has one place.
+// saved checks that inputs leave the device to be loaded again, and that each has one place. A trunk is visited twice on the way down, and may
+// have its input loaded for each of the visits.
 func (c *checker) saved() {
 	saves, loads := map[int]int{}, map[int]int{}
 	for _, op := range c.ops {
@@ -516,7 +538,11 @@ func (c *checker) saved() {
 		}
 	}
 	for layer := 2; layer <= len(c.m.Blocks); layer++ {
-		if saves[layer] != loads[layer] || saves[layer] != 0 && saves[layer] != c.p.Numerics.MicroBatches {
+		again := loads[layer]
+		if len(c.m.GroupParts[layer-1]) > 0 && again > saves[layer] {
+			again -= saves[layer]
+		}
+		if saves[layer] != again || saves[layer] != 0 && saves[layer] != c.p.Numerics.MicroBatches {
 			c.errs = append(c.errs, fmt.Sprintf("the inputs of layer %d are saved %d times and loaded %d times", layer, saves[layer], loads[layer]))
 		}
 		if c.training() && (saves[layer] > 0) != (c.p.SavedOnHost(layer-1) || c.p.SavedOnDisk(layer-1)) {
@@ -530,7 +556,7 @@ func (c *checker) complete(saves bool) {
 	once := func(want bool, n int) bool { return want && n == 1 || !want && n == 0 }
 	for part, p := range c.m.Parts {
 		trained := c.p.Trained(part)
-		if at := (place{"host weights", part, 0}); c.mode.Home && c.mem[at] != fresh(part) && !c.updatingNow() {
+		if at := (place{"host weights", part, 0}); c.mode.WriteBack && c.mem[at] != fresh(part) && !c.updatingNow() {
 			c.errs = append(c.errs, fmt.Sprintf("%s does not come home: the store has %v", p.Name, c.mem[at]))
 		}
 		if n := c.updates[part]; !once(trained && (c.updating() || c.updatingNow()), n) {
@@ -553,4 +579,39 @@ func (c *checker) complete(saves bool) {
 			c.errs = append(c.errs, fmt.Sprintf("micro-batch %d has a loss: %v", m, ok))
 		}
 	}
+}
+
+// groups is the number of groups of an operation's block.
+func (c *checker) groups(op plan.Op) int { return len(c.m.GroupParts[op.Layer-1]) }
+
+// sumAfter is what lies in x[l+1] when some of the block's groups have added to it, and gradientAfter what lies between visits on the way down.
+func (c *checker) sumAfter(op plan.Op, groups int) content {
+	if groups == c.groups(op) {
+		return content{"x", op.Layer + 1, op.Micro}
+	}
+	return content{fmt.Sprintf("x after %d groups", groups), op.Layer + 1, op.Micro}
+}
+
+func (c *checker) gradientAfter(op plan.Op, groups int) content {
+	return content{fmt.Sprintf("gradient after %d groups", groups), op.Layer, op.Micro}
+}
+
+func (c *checker) forwardGroup(i int, op plan.Op) {
+	group, x := c.m.Parts[op.Part].Group-1, c.xAt(op.Output, op.Layer+1, op.Micro)
+	c.read(i, c.weightsAt(op.Part, op.Slot), fresh(op.Part))
+	c.read(i, place{"between", op.Micro, 0}, content{"normed", op.Layer, op.Micro})
+	c.read(i, x, c.sumAfter(op, group))
+	c.write(i, x, c.sumAfter(op, group+1))
+}
+
+func (c *checker) backwardGroup(i int, op plan.Op) {
+	done := c.groups(op) - c.m.Parts[op.Part].Group // groups come from the last one to the first
+	if op.First != (done == 0) {
+		c.errorf(i, "begins the gradient of what groups read, wrongly")
+	}
+	c.read(i, c.weightsAt(op.Part, op.Slot), fresh(op.Part))
+	c.read(i, c.dxAt(op.Output, op.Micro), content{"dx", op.Layer + 1, op.Micro})
+	c.read(i, place{"between", op.Micro, 0}, c.gradientAfter(op, done))
+	c.write(i, place{"between", op.Micro, 0}, c.gradientAfter(op, done+1))
+	c.contribute(i, op, op.Part)
 }

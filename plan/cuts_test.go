@@ -9,7 +9,7 @@ import (
 func TestBlockChunk(t *testing.T) {
 	gpu, cpu := device.Info{}, device.Info{Unified: true}
 	for _, c := range []struct {
-		cuts              Cuts
+		cuts               Cuts
 		positions, on, cpu int
 	}{
 		{Cuts{}, 100, 100, 100},

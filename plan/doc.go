@@ -10,9 +10,9 @@
 //
 // [Table] is the only author of places. For each part and kind of state, for each block's input and for its activations it names a [Place]:
 // absent, in place, on the device, in host memory, on disk. Everything else follows from it: operations, sizes, times. State that is resident
-// on the device is updated there, and the store's copy in host memory is then dirty; [Home] writes it back, in schedules whose [Mode] says
+// on the device is updated there, and the store's copy in host memory is then dirty; [WriteBack] writes it back, in schedules whose [Mode] says
 // so, since the store is read after them: a checkpoint, an export, the end of a run. State that passes comes to the device for its update
-// and goes home after it, in the same schedule. Activations that spill wait in host memory and pass through a ring of slots.
+// and is written back after it, in the same schedule. Activations that spill wait in host memory and pass through a ring of slots.
 //
 // A schedule is written in an order in which its operations could run one by one. What each waits for follows from what
 // it reads and writes, in one place (builder.add), so that no dependency is written by hand.

@@ -129,14 +129,14 @@ func (p *Plan) Choices() []string {
 		}
 	}
 	text := "kept for backward: " + strings.Join(kept, ", ")
-	away := 0
+	spilled := 0
 	for i := range p.blocks() {
 		if p.ActivationsSpill(i) {
-			away++
+			spilled++
 		}
 	}
-	if away > 0 {
-		text += fmt.Sprintf("; that of %s waits in host memory", count(away, "block"))
+	if spilled > 0 {
+		text += fmt.Sprintf("; that of %s waits in host memory", count(spilled, "block"))
 	}
 	if p.Placement.HeadAtOnce {
 		text += "; logits are computed once"
@@ -146,7 +146,7 @@ func (p *Plan) Choices() []string {
 	if p.Bound() {
 		return []string{text, "weights are used where they lie; nothing is streamed"}
 	}
-	resident, updated, passing, here, disk := 0, 0, 0, 0, 0
+	resident, updated, passing, onDevice, disk := 0, 0, 0, 0, 0
 	for i, part := range p.Model.BlockParts {
 		if p.resident(part) {
 			resident++
@@ -157,8 +157,8 @@ func (p *Plan) Choices() []string {
 		if p.StatePasses(part) {
 			passing++
 		}
-		if p.Placement.Where.Inputs[i] == Device {
-			here++
+		if p.savedOnDevice(i) {
+			onDevice++
 		}
 		if p.SavedOnDisk(i) {
 			disk++
@@ -170,8 +170,8 @@ func (p *Plan) Choices() []string {
 	if p.sharesInputs() {
 		moves += fmt.Sprintf("; layer inputs and gradients share %s", count(p.Numerics.MicroBatches+p.Placement.Rings.Inputs, "buffer"))
 	}
-	if here > 0 {
-		moves += fmt.Sprintf("; %s on the device", stay(count(here, "saved input"), here))
+	if onDevice > 0 {
+		moves += fmt.Sprintf("; %s on the device", stay(count(onDevice, "saved input"), onDevice))
 	}
 	switch head := p.StateResident(p.Model.HeadTiles[0]); {
 	case updated > 0 && head:

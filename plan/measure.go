@@ -10,7 +10,7 @@ import (
 
 // plan is the plan with a placement, before its bytes are counted.
 func (c *chooser) plan(place Placement) *Plan {
-	p := &Plan{Wants: c.Wants, Model: c.Model, Numerics: c.Numerics, ComputedOn: c.Device.Numerics, Warning: c.Device.Warning,
+	p := &Plan{Version: FormatVersion, Wants: c.Wants, Model: c.Model, Numerics: c.Numerics, ComputedOn: c.Device.Numerics, Warning: c.Device.Warning,
 		Unified: c.Device.Unified, DeviceBudget: c.DeviceBytes, HostBudget: c.HostBytes, DiskBudget: c.DiskBytes}
 	p.Placement, p.asked = p.settle(place), &c.Request
 	return p
@@ -28,7 +28,7 @@ func (c *chooser) measure(place Placement) *Plan {
 	})
 	p.DeviceBytes = a.Peak()
 
-	p.Host = p.hostBuffers()
+	p.Host = p.hostBytes()
 	switch n := c.Device.OverheadBytes + p.attentionBytes(c.Device); {
 	case !c.Device.Unified:
 		p.DeviceDriverBytes = n
@@ -89,7 +89,8 @@ func (p *Plan) attentionBytes(dev device.Info) int64 {
 	var most int64
 	if p.Trains() {
 		for _, d := range p.Model.Blocks {
-			most = max(most, int64(p.Numerics.Positions())*int64(d.Heads)*int64(d.HeadDim))
+			heads, headDim := d.Mixer.QueryHeads()
+			most = max(most, int64(p.Numerics.Positions())*int64(heads)*int64(headDim))
 		}
 	}
 	return store.AlignUp(most * dev.AttentionElemBytes)

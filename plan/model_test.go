@@ -10,6 +10,7 @@ import (
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/hf"
 	"github.com/millrace/millrace/model"
+	"github.com/millrace/millrace/model/modeltest"
 	"github.com/millrace/millrace/optim"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/plan/plantest"
@@ -27,6 +28,8 @@ type errorer interface {
 type shape struct {
 	Vocab, Hidden, Inner, Layers, Heads, KVHeads, HeadDim int
 	Tied                                                  bool
+	Patchwork                                             bool // with blocks of two kinds instead, modeltest.Patchwork
+	Groups                                                int  // of the feed-forwards of a Patchwork
 }
 
 // tiny has two tiles of vocabulary.
@@ -34,18 +37,25 @@ var tiny = shape{Vocab: 200, Hidden: 16, Inner: 24, Layers: 3, Heads: 2, KVHeads
 
 func (s shape) model(t errorer) *model.Model {
 	t.Helper()
-	text, err := json.Marshal(map[string]any{"model_type": "llama", "vocab_size": s.Vocab, "hidden_size": s.Hidden,
+	keys := map[string]any{"model_type": "llama", "vocab_size": s.Vocab, "hidden_size": s.Hidden,
 		"intermediate_size": s.Inner, "num_hidden_layers": s.Layers, "num_attention_heads": s.Heads,
 		"num_key_value_heads": s.KVHeads, "head_dim": s.HeadDim, "max_position_embeddings": 4096, "rms_norm_eps": 1e-5,
-		"rope_theta": 10000.0, "tie_word_embeddings": s.Tied, "hidden_act": "silu"})
+		"rope_theta": 10000.0, "tie_word_embeddings": s.Tied, "hidden_act": "silu"}
+	text, err := json.Marshal(keys)
 	if err != nil {
 		t.Fatal(err)
+	}
+	if s.Patchwork {
+		if s.Groups > 0 {
+			keys["groups"] = s.Groups
+		}
+		text = modeltest.PatchworkConfig(keys)
 	}
 	c, err := hf.ParseConfig("config.json", text)
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := model.New(c)
+	m, err := model.New(c, modeltest.Patchwork, modeltest.Piecework)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,7 +65,8 @@ func (s shape) model(t errorer) *model.Model {
 // drawModel picks any model, some of whose parts may be frozen.
 func drawModel(rt *rapid.T) *model.Model {
 	s := shape{Vocab: rapid.IntRange(3, 700).Draw(rt, "vocabulary"), Hidden: 16, Inner: 24,
-		Layers: rapid.IntRange(1, 5).Draw(rt, "layers"), Heads: 2, KVHeads: 1, HeadDim: 8, Tied: rapid.Bool().Draw(rt, "tied")}
+		Layers: rapid.IntRange(1, 5).Draw(rt, "layers"), Heads: 2, KVHeads: 1, HeadDim: 8, Tied: rapid.Bool().Draw(rt, "tied"),
+		Patchwork: rapid.Bool().Draw(rt, "two kinds of blocks"), Groups: rapid.IntRange(0, 3).Draw(rt, "groups")}
 	m := s.model(rt)
 	freeze := rapid.SliceOfN(rapid.Bool(), 2+s.Layers, 2+s.Layers).Draw(rt, "frozen layers")
 	if rapid.Bool().Draw(rt, "nothing is frozen") {

@@ -78,7 +78,7 @@ func (m Move) apply(p *Placement, of *model.Model) {
 		p.HeadAtOnce = true
 	case MovePassing:
 		p.Rings.State = stateSlots
-		blocks := of.BlockParts[m.Index:]
+		blocks := of.DecoderParts()[m.Index:]
 		for i := range m.Count {
 			p.Where.Updates[blocks[(2*i+1)*len(blocks)/(2*m.Count)]] = Device
 		}

@@ -27,18 +27,18 @@ type Kind uint8
 // The operations. x[l] is the input of layer l; layer 0 is the embedding, layers 1..L are decoder blocks, layer L+1 is
 // the head; x[1] comes out of the embedding.
 const (
-	Update      Kind = iota // update: AdamW over the part, from the gradient last brought home; compute: where its state is there, or passes
+	Update      Kind = iota // update: AdamW over the part, from the gradient last brought to host memory; compute: where its state is resident, or passes
 	Gather                  // update: x[1] of all micro-batches = rows of the embedding
 	GatherAhead             // update: the same rows, as the pending update of the embedding will leave them, which comes later
 	Upload                  // fetch: the token arrays of all micro-batches
 	Fetch                   // fetch: the part's weights into its slot
 	FetchState              // fetch: the part's low halves and moments to the device; of state that passes, the gradient as well
-	Home                    // drain: the part's weights, low halves and moments from the device to the store
+	WriteBack               // drain: the part's weights, low halves and moments from the device to the store
 	Load                    // fetch: x[l][m] from the host
 	Save                    // drain: x[l][m] to the host
 	SaveKept                // drain: what the forward visit of x[l][m] kept, to the host
 	LoadKept                // fetch: and back
-	Forward                 // compute: x[l+1][m] from x[l][m]
+	Forward                 // compute: x[l+1][m] from x[l][m]; of a block's group: its share, added to x[l+1][m]
 	HeadNorm                // compute: final norm of x[L+1][m], and empty statistics
 	HeadStats               // compute: log-sum-exp statistics of a vocabulary tile
 	HeadLoss                // compute: token losses and their sum
@@ -48,6 +48,7 @@ const (
 	HeadGrad                // compute: gradients of a vocabulary tile, logits recomputed
 	HeadVisit               // compute: statistics, loss and gradients of all tiles, chunk by chunk, nothing recomputed
 	HeadInput               // compute: gradient through the final norm into dx[m]
+	Reopen                  // compute: what the groups of a block read in their backward visits, again
 	Backward                // compute: recompute x[l] -> x[l+1], then dx[m] and the part's gradient
 	Round                   // compute: the part's gradient in its stored type, and its sum of squares
 	Drain                   // drain: the part's rounded gradient to the host
@@ -59,10 +60,10 @@ const (
 	Kinds       = iota
 )
 
-var kindNames = [Kinds]string{"update", "gather", "gather-ahead", "upload", "fetch", "fetch-state", "home", "load", "save",
+var kindNames = [Kinds]string{"update", "gather", "gather-ahead", "upload", "fetch", "fetch-state", "write-back", "load", "save",
 	"save-kept", "load-kept", "forward",
 	"head-norm", "head-stats", "head-loss", "head-logits", "drain-logits", "zero-grad", "head-grad", "head-visit",
-	"head-input", "backward", "round", "drain", "drain-sum", "drain-input", "scatter", "save-state", "collect"}
+	"head-input", "reopen", "backward", "round", "drain", "drain-sum", "drain-input", "scatter", "save-state", "collect"}
 
 // String is the operation's name in golden schedules.
 func (k Kind) String() string { return kindNames[k] }
@@ -80,11 +81,11 @@ type Op struct {
 	Kept               int // slot of what is kept on the host (SaveKept, LoadKept, Forward, Backward)
 	Stage              int // slot of the rounded gradient (Round, Drain)
 	Chunk              int // of the wanted rows (HeadLogits, DrainLogits)
-	State              int // slot of state that passes through the device (FetchState, Update, Home)
+	State              int // slot of state that passes through the device (FetchState, Update, WriteBack)
 	// Where layer inputs and gradients share buffers: that of x[l] (Load, Save, Forward, HeadNorm, HeadInput, Backward) or of dx
 	// (DrainInput), and that of what is written beside it: x[l+1] (Forward), dx (HeadInput, Backward).
 	Input, Output int
-	// First says that the operation is the first of its kind: HeadGrad, for the micro-batch, then overwrites the gradient of the
+	// First says that the operation is the first of its kind: Backward of a group begins the gradient of what groups read; HeadGrad, for the micro-batch, then overwrites the gradient of the
 	// hidden states instead of adding to it, and Update on the device begins to count the weights that became infinite or NaN.
 	First bool
 	// After are operations of other lanes, earlier in the schedule, that must be complete; those of the own lane are

@@ -48,9 +48,13 @@ type Wants struct {
 	NoClip bool `json:"no_clip,omitempty"`
 }
 
+// FormatVersion is the version of a plan as JSON. Since 2 the placement is a table of places.
+const FormatVersion = 2
+
 // Plan is where everything goes, how large it is and how long a step should take. It is a contract: the engine reserves
 // these bytes before the first step and no others after.
 type Plan struct {
+	Version  int          `json:"version"` // of this form as JSON: FormatVersion
 	Model    *model.Model `json:"-"`
 	Numerics Numerics     `json:"numerics"`
 	// ComputedOn is what beside Numerics decides the bits of results (device.Info.Numerics).

@@ -42,7 +42,7 @@ func (c *chooser) routes(start Placement) []Route {
 			}
 		}
 	}
-	for _, part := range c.Model.BlockParts {
+	for _, part := range c.Model.DecoderParts() {
 		resident = append(resident, Move{What: MoveWeights, Index: part})
 	}
 	if bound {
@@ -83,7 +83,7 @@ func (c *chooser) routes(start Placement) []Route {
 		passing := func(first, count int) Stage { return Stage{{What: MovePassing, Index: first, Count: count}} }
 		room := c.room(start, slices.Concat(head, passing(0, 1), state)) - len(head) - 1
 		for _, stays := range slices.Compact([]int{0, max(room, 0)}) {
-			for _, n := range passingShares(len(c.Model.Blocks) - stays) {
+			for _, n := range passingShares(len(c.Model.DecoderParts()) - stays) {
 				all = append(all, Route{head, passing(stays, n), state[:stays], byBlock, saved, resident})
 			}
 		}
@@ -111,7 +111,7 @@ func (c *chooser) stateMoves(s *Plan) (blocks, head Stage) {
 	if s.Bound() || c.Wants.NoUpdates || c.Wants.NoClip || c.HostUpdates {
 		return nil, nil
 	}
-	for _, part := range c.Model.BlockParts {
+	for _, part := range c.Model.DecoderParts() {
 		if s.Trained(part) {
 			blocks = append(blocks, Move{What: MoveState, Index: part})
 		}
@@ -192,8 +192,9 @@ func stepsTo(all, steps int) (list []int) {
 func (c *chooser) travelsFaster(s *Plan) bool {
 	for _, d := range c.Model.Blocks {
 		t := c.Numerics.Positions()
-		attention := 2 * 2 * s.pairs(d) * int64(d.Heads) * int64(d.HeadDim)
-		bytes := int64(t) * int64(d.Heads) * (int64(d.HeadDim)*c.Numerics.Compute.Bytes() + 4)
+		heads, headDim := d.Mixer.QueryHeads()
+		attention := 2 * 2 * s.pairs(d) * int64(heads) * int64(headDim)
+		bytes := int64(t) * int64(heads) * (int64(headDim)*c.Numerics.Compute.Bytes() + 4)
 		link := min(c.Machine.UploadBytesPerSec, c.Machine.DownloadBytesPerSec)
 		if float64(attention)/c.Machine.AttentionFLOPsPerSec < float64(bytes)/link {
 			return false

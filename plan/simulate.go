@@ -335,7 +335,7 @@ func seconds(bytes int64, perSec float64) float64 {
 
 // diskBytes is the length of each extent that is on disk, by part and kind, in the whole blocks that are moved.
 func (p *Plan) diskBytes() [][store.Kinds]int64 {
-	if !p.Placement.Where.onDisk() {
+	if !p.anyOnDisk() {
 		return nil
 	}
 	all := make([][store.Kinds]int64, len(p.Model.Parts))
@@ -435,7 +435,7 @@ func (p *Plan) costs() func(op *Op) cost {
 			if p.StatePasses(op.Part) {
 				c.up += p.storedGradBytes(op.Part)
 			}
-		case Home:
+		case WriteBack:
 			c.down = p.weightBytes(op.Part) + p.stateBytes(op.Part)
 		case Load:
 			c.up = x
@@ -465,8 +465,12 @@ func (p *Plan) costs() func(op *Op) cost {
 			c.element = nn.ClearedBytes(p.Model.Parts[op.Part].Layout)
 		case Round:
 			c.element = p.gradBytes(op.Part) + 2*p.storedGradBytes(op.Part)
-		case Forward, Backward:
+		case Forward, Reopen, Backward:
 			d := p.Model.Blocks[op.Layer-1]
+			if d.Groups() > 0 {
+				p.groupCost(&c, op, d, int(chunks))
+				break
+			}
 			pairs := p.pairs(d)
 			all, back, again := d.FLOPs(t, pairs)
 			none, backNone, againNone := d.FLOPs(t, 0)
@@ -506,6 +510,25 @@ func (p *Plan) costs() func(op *Op) cost {
 	}
 }
 
+// groupCost is the cost of a visit of a block in groups: of its trunk, or of a group.
+func (p *Plan) groupCost(c *cost, op *Op, d *nn.Block, chunks int) {
+	t, elem, pairs, keep := p.Numerics.Positions(), p.Numerics.Compute.Bytes(), p.pairs(d), p.Keep(op.Layer-1)
+	whole, products := [3]nn.Account{}, [3]nn.Account{} // the latter without what attention computes from pairs
+	whole[0], whole[1], whole[2] = d.TrunkAccounts(t, chunks, pairs, keep)
+	products[0], products[1], products[2] = d.TrunkAccounts(t, chunks, 0, keep)
+	if p.Model.Parts[op.Part].Group > 0 {
+		whole[0], whole[2] = d.GroupAccounts(t, chunks)
+		products = whole
+	}
+	i := map[Kind]int{Forward: 0, Reopen: 1, Backward: 2}[op.Kind]
+	c.ops, c.flops, c.attention = int64(whole[i].Ops), products[i].FLOPs, whole[i].FLOPs-products[i].FLOPs
+	c.element = whole[i].Traffic*int64(t)*elem + int64(chunks)*p.weightBytes(op.Part)
+	if op.Kind == Backward {
+		c.flops -= p.frozenFLOPs(op.Part)
+		c.element += int64(chunks)*(p.weightBytes(op.Part)+2*p.gradBytes(op.Part)) - p.freshBytes(op.Part, op.Micro)
+	}
+}
+
 // freshBytes are those that the first micro-batch does not read of a gradient, since its first chunk writes it (nn.Params.Fresh).
 func (p *Plan) freshBytes(part, micro int) int64 {
 	if micro > 0 || !p.Trained(part) {
@@ -516,8 +539,8 @@ func (p *Plan) freshBytes(part, micro int) int64 {
 }
 
 // pairs is the number of pairs of query and key that one head scores in a micro-batch, each sequence being one document.
-func (p *Plan) pairs(d *nn.Decoder) int64 {
-	return int64(p.Numerics.MicroBatch) * d.Pairs([]int{p.Numerics.SequenceLen})
+func (p *Plan) pairs(d *nn.Block) int64 {
+	return int64(p.Numerics.MicroBatch) * d.Mixer.Pairs([]int{p.Numerics.SequenceLen})
 }
 
 // frozenFLOPs is what a micro-batch's backward visit saves of the part's full arithmetic: the products for gradients of

@@ -68,7 +68,7 @@ func (p *Plan) settle(ask Placement) Placement {
 		switch {
 		case bound:
 			a.Place = InPlace
-		case a.Place != Host || a.Level == nn.KeepInput || !visited || place.Rings.Activations == 0:
+		case a.Place != Host || a.Level == nn.KeepInput || !visited || place.Rings.Activations == 0 || len(p.Model.GroupParts[b]) > 0:
 			a.Place = Device
 		}
 		place.Where.Activations[b] = a
@@ -148,7 +148,7 @@ func (p *Plan) StatePasses(part int) bool {
 
 // anyStatePasses reports whether StatePasses holds for any part.
 func (p *Plan) anyStatePasses() bool {
-	return slices.ContainsFunc(p.Model.BlockParts, p.StatePasses)
+	return slices.ContainsFunc(p.Model.DecoderParts(), p.StatePasses)
 }
 
 // UpdatesInBackward reports whether parts are updated within the step that their gradients are of, as soon as these are in host memory, so
@@ -170,34 +170,15 @@ func (p *Plan) gradShare(part int) int {
 	return 1 + part%sharedGrads
 }
 
-// AheadElems is how many elements of the rows that are looked up ahead are updated at once, and aheadBytes what they
-// take beside the weights.
+// AheadElems is how many elements of the rows that are looked up ahead are updated at once.
 func (p *Plan) AheadElems() int64 {
 	rows := max(p.PieceElems(p.Model.EmbedTiles[0])/2/int64(p.Model.Hidden), 1)
 	return min(rows, int64(p.Numerics.Positions())) * int64(p.Model.Hidden)
 }
 
-func (p *Plan) aheadBytes() (sum int64) {
-	for kind, t := range p.types() {
-		if k := store.Kind(kind); k != store.Weights {
-			sum += store.AlignUp(k.Elems(p.AheadElems()) * t.Bytes())
-		}
-	}
-	return sum + 8 // the count of bad weights, which the update itself has
-}
-
 // SumsTouchedRows reports whether the embedding's gradient is summed and rounded for the rows of the step's tokens
 // alone, the others being cleared: where no head adds to it, and it is not summed where it is stored.
 func (p *Plan) SumsTouchedRows() bool { return !p.Model.Tied && p.Numerics.Master == optim.Split }
-
-// touchedBytes is what the order of the tokens that occur takes: for each position of a step, and for each row of the
-// vocabulary.
-func (p *Plan) touchedBytes() int64 {
-	if !p.SumsTouchedRows() {
-		return 0
-	}
-	return 4 * int64(p.Numerics.StepPositions()+p.Model.Vocab)
-}
 
 // OnDisk reports whether an extent is kept on disk.
 func (p *Plan) OnDisk(id store.ID) bool {
@@ -207,6 +188,9 @@ func (p *Plan) OnDisk(id store.ID) bool {
 	block := p.Model.Parts[id.Part].Layer - 1
 	return block >= 0 && block < p.blocks() && p.Placement.Where.Inputs[block] == Disk
 }
+
+// anyOnDisk reports whether anything is kept on disk.
+func (p *Plan) anyOnDisk() bool { return p.Placement.Where.onDisk() }
 
 // stateKinds are what is kept of a part from step to step beside its weights.
 var stateKinds = []store.Kind{store.Low, store.FirstMoment, store.SecondMoment, store.FirstScale, store.SecondScale}
@@ -312,6 +296,27 @@ func (p *Plan) SavedOnDisk(block int) bool {
 // ActivationsPass reports whether what a block (from 0) keeps for its backward visit passes through the ring of slots for it.
 func (p *Plan) ActivationsPass(block int) bool {
 	return p.Placement.Where.Activations[block].Place == Host
+}
+
+// ActivationsSpill reports whether what a block (from 0) keeps leaves the device between its two visits. The last forward visits leave it in
+// the slots of the ring, and it is found there if the backward pass begins with just these visits: else slots would be given to others
+// first.
+func (p *Plan) ActivationsSpill(block int) bool {
+	if !p.ActivationsPass(block) {
+		return false
+	}
+	blocks, above := 0, 0
+	for i := range p.blocks() {
+		if p.ActivationsPass(i) {
+			blocks++
+			if i > block {
+				above++
+			}
+		}
+	}
+	micros := p.Numerics.MicroBatches
+	visits := min(p.Placement.Rings.Activations, blocks*micros)
+	return visits%micros != 0 || above >= visits/micros
 }
 
 // Keep is what a block (from 0) keeps for its backward visit.

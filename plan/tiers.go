@@ -10,7 +10,9 @@ import (
 var StagingQuota = store.LaneQuota(1, 1)
 
 // Quota is the staging memory of each lane.
-func (p *Placement) Quota() store.Quota { return store.LaneQuota(1, max(p.Rings.Reads, 1)) }
+func (p *Plan) Quota() store.Quota { return p.Placement.quota() }
+
+func (p *Placement) quota() store.Quota { return store.LaneQuota(1, max(p.Rings.Reads, 1)) }
 
 // DiskWorkers is how many reads and writes of the disk are under way at once. A machine's rates are those of so many.
 const DiskWorkers = 4
@@ -80,7 +82,7 @@ func (p *Plan) tierTable() *tierTable {
 		}
 	}
 	if len(onDisk) > 0 {
-		t.staging = store.StagingBytes(onDisk, p.Placement.Quota())
+		t.staging = store.StagingBytes(onDisk, p.Quota())
 		all := store.DiskBytes(onDisk, DiskWorkers)
 		t.disk = append(t.disk, Bytes{"spare files", all - t.diskSum})
 		t.diskSum = all

@@ -27,9 +27,9 @@ var legend = []struct {
 	kinds []Kind
 }{
 	{'F', "forward", []Kind{Forward}},
-	{'B', "backward with recompute", []Kind{Backward}},
+	{'B', "backward with recompute", []Kind{Reopen, Backward}},
 	{'H', "head", []Kind{HeadNorm, HeadStats, HeadLoss, HeadLogits, HeadGrad, HeadVisit, HeadInput}},
-	{'W', "weights", []Kind{Fetch, FetchState, Home}},
+	{'W', "weights", []Kind{Fetch, FetchState, WriteBack}},
 	{'x', "layer inputs", []Kind{Load, Save, DrainInput}},
 	{'a', "kept activations", []Kind{SaveKept, LoadKept}},
 	{'G', "gradients", []Kind{Drain, DrainSum}},

@@ -8,6 +8,31 @@ import (
 	"github.com/millrace/millrace/trace"
 )
 
+// The problem. Three lanes borrow pieces of extents that lie on disk: fetch reads weights, drain writes gradients, update changes both and the
+// moments. A piece that one lane has just written is what another lane reads next, so the freshest bytes are in the first lane's staging memory.
+// Staging memory is small, and the plan has counted it to the byte.
+//
+// The obvious answer is one pool of buffers for all lanes, with the least recently used one to be taken next. It deadlocks: drain holds the last
+// buffers and waits for update to take its gradients, and update waits for a buffer to read moments into. Buffers for each lane alone do not
+// deadlock, but then a piece that lies in another lane's buffer has to be written and read again, or that lane's buffer is held by a stranger
+// while its owner waits for it: two lanes that hold each other's buffers never continue.
+//
+// What is done instead: each lane has a quota of buffers for each kind, and the quota never shrinks. A lane that wants a piece out of another
+// lane's buffer gives one of its own for it. Buffers change owners, counts do not:
+//
+//	attach(lane, piece):
+//		the lane has a copy of it           -> use that
+//		nobody has it                       -> a buffer of the lane's; read into it
+//		the lane's own buffer has it        -> use that
+//		another lane's buffer has it:
+//			it is being read                -> wait for the disk, then as below
+//			own = a free buffer of the lane; none: wait for a lease of the lane's own to come back
+//			nobody uses it                  -> exchange: that buffer is the lane's now, and own the other's
+//			the other lane still uses it    -> copy it into own (both read; who writes waits for versions, not here)
+//
+// So a lane waits for its own leases and for the disk, and for nothing else. The disk waits for nobody: what it writes it has, what it reads into
+// belongs to it until the read ends. What is read ahead takes only buffers that are free, gives way to what is borrowed, and remembers its hint.
+
 // buffer is a piece of staging memory.
 type buffer struct {
 	lane   trace.Lane // whose quota it counts against

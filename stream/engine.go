@@ -5,16 +5,15 @@
 // device, so that a wait between them is a wait between streams; the update lane works on the host, and waits between
 // host and device happen in the lane before it enqueues.
 //
-// A step ends with its norm; its update is pending until the next schedule carries it out (but where nothing is clipped, see
-// [plan.Plan.UpdatesInBackward]). The next step does so below its own forward pass. An evaluation first settles it, in a
-// schedule that has nothing else; a flush does the same, and behind a flush the store has all of the state. Of parts whose state
-// lives on the device the store has a copy, which each update there makes stale: it is brought up to date ([plan.Home]) by a
-// flush, and by whatever schedule saves, and not by an evaluation. A step whose norm is not finite has no update; what an
-// earlier one left stale stays so.
+// A step ends with its norm. Its update is pending until the next schedule carries it out: the next step does so beside its own forward pass, an
+// evaluation settles it first, and so does a flush. Where nothing is clipped, updates do not wait ([plan.Plan.UpdatesInBackward]).
 //
-// A lane that fails, or that is cancelled, skips its operations but still passes them, so that nobody hangs; whoever
-// depends on a skipped operation is skipped as well. After that the engine is broken: its numbers are half of one step and half
-// of the next, and it refuses to go on.
+// The store's copy of state that is resident on the device becomes dirty with every update there. A flush and every schedule that saves write it
+// back ([plan.WriteBack]); an evaluation does not. After a flush the store has all of the state. A step whose norm is not finite has no update.
+//
+// A lane that fails, or that is cancelled, skips its operations but still passes them, so that no lane hangs; what depends on a skipped
+// operation is skipped as well. After that the engine is broken: its numbers are half of one step and half of the next, and it refuses to
+// continue.
 //
 // The engine reads no values that could change what it does but two: a norm that is not finite skips the update, and
 // of the embedding's gradient rows are summed that the step's tokens have.
@@ -96,10 +95,8 @@ type Engine struct {
 	onHost     map[*hostmem.Region]device.Mem // and as the host's driver sees it
 	closers    []func() error
 
-	tokens, inputs, kept, sum, ahead, results, logits *hostmem.Region
-	inputAt                                           map[[2]int]int64 // by block and micro-batch: offset in inputs
-	keptAt                                            map[[2]int]int64 // by layer and micro-batch: offset in kept
-	sumAt                                             map[int]int64    // by tied tile: offset in sum
+	regions      map[string]*hostmem.Region // by purpose: what the engine has of host memory itself
+	host, pinned *plan.HostBuffers          // in them, as the host's driver sees them and as the device does
 
 	streams [plan.Lanes]device.Stream
 	origins [plan.Lanes]device.Event                 // recorded when a lane starts on a schedule
@@ -114,7 +111,7 @@ type Engine struct {
 	pending  *pendingUpdate
 	bad      int64    // weights that became infinite or NaN in updates of which no result has told
 	loaded   bool     // what the plan keeps on the device is there
-	stale    bool     // what the store has of it is older: it has been updated on the device since it came home
+	dirty    bool     // it has been updated on the device since it was written back: the store's copy is older
 	save     SaveFunc // of the next schedule that is at a boundary; else nil
 	broken   error
 }
@@ -130,7 +127,7 @@ type pendingUpdate struct {
 
 // New reserves everything that the plan asks for.
 func New(c Config) (*Engine, error) {
-	e := &Engine{Config: c, registered: map[*hostmem.Region]device.Mem{}, onHost: map[*hostmem.Region]device.Mem{},
+	e := &Engine{Config: c, regions: map[string]*hostmem.Region{}, registered: map[*hostmem.Region]device.Mem{}, onHost: map[*hostmem.Region]device.Mem{},
 		programs: map[plan.Mode]*program{}, types: c.Plan.Numerics.Scheme().Types()}
 	if err := e.open(); err != nil {
 		_ = e.Close() // the error at hand is the one to report
@@ -142,7 +139,8 @@ func New(c Config) (*Engine, error) {
 func (e *Engine) open() error {
 	if e.Plan.Trains() {
 		for _, d := range e.Plan.Model.Blocks {
-			if err := e.Device.PrepareAttention(e.Plan.Numerics.Positions(), d.Heads, d.HeadDim); err != nil {
+			heads, headDim := d.Mixer.QueryHeads()
+			if err := e.Device.PrepareAttention(e.Plan.Numerics.Positions(), heads, headDim); err != nil {
 				return err
 			}
 		}
@@ -165,34 +163,23 @@ func (e *Engine) open() error {
 	regions := slices.Clone(e.Store.Regions())
 	for _, h := range e.Plan.Host {
 		switch h.Purpose {
-		case plan.TokensPurpose:
-			e.tokens, err = e.reserve(h) // real even in a rehearsal: small, and written by the host
-		case plan.ResultsPurpose:
-			e.results, err = e.reserve(h)
-		case plan.InputsPurpose:
-			e.inputs, err = e.reserve(h, opts...)
-		case plan.KeptPurpose:
-			e.kept, err = e.reserve(h, opts...)
-		case plan.LogitsPurpose:
-			e.logits, err = e.reserve(h, opts...)
-		case plan.EmbeddingSumPurpose:
-			e.sum, err = e.reserve(h, opts...)
-		case plan.EmbeddingAheadPurpose:
-			e.ahead, err = e.reserve(h, opts...)
+		case plan.TokensPurpose, plan.ResultsPurpose: // real even in a rehearsal: small, and written by the host
+			e.regions[h.Purpose], err = e.reserve(h)
+		case plan.InputsPurpose, plan.KeptPurpose, plan.LogitsPurpose, plan.EmbeddingSumPurpose, plan.EmbeddingAheadPurpose:
+			e.regions[h.Purpose], err = e.reserve(h, opts...)
+		default:
+			continue
 		}
 		if err != nil {
 			return err
 		}
-	}
-	for _, r := range []*hostmem.Region{e.tokens, e.results, e.inputs, e.kept, e.logits, e.sum, e.ahead} {
-		if r != nil {
-			regions = append(regions, r)
-		}
+		regions = append(regions, e.regions[h.Purpose])
 	}
 	if err := e.register(regions); err != nil {
 		return err
 	}
-	e.placeHost()
+	e.host = e.Plan.HostBuffers(func(purpose string) device.Mem { return e.onHost[e.regions[purpose]] })
+	e.pinned = e.Plan.HostBuffers(func(purpose string) device.Mem { return e.registered[e.regions[purpose]] })
 	e.versions = newVersions(e.Plan, e.Store)
 	e.specs = map[store.ID]store.Spec{}
 	for _, spec := range slices.Concat(e.Plan.Extents(), e.Plan.InputExtents()) {
@@ -272,8 +259,8 @@ func (e *Engine) reserve(b plan.Bytes, opts ...hostmem.Option) (*hostmem.Region,
 // takes seconds for a large one.
 func (e *Engine) register(regions []*hostmem.Region) error {
 	type known struct {
-		onHost, here device.Buffer // nil: not made
-		err          error
+		onHost, onDevice device.Buffer // nil: not made
+		err              error
 	}
 	all := make([]known, len(regions))
 	var group fault.Group
@@ -284,7 +271,7 @@ func (e *Engine) register(regions []*hostmem.Region) error {
 		group.Go(func() {
 			k := &all[i]
 			if k.onHost, k.err = e.Host.Register(r); k.err == nil && e.Host != e.Device && e.Plan.Pinned(r.Purpose()) {
-				k.here, k.err = e.Device.Register(r)
+				k.onDevice, k.err = e.Device.Register(r)
 			}
 		})
 	}
@@ -297,54 +284,20 @@ func (e *Engine) register(regions []*hostmem.Region) error {
 			e.onHost[regions[i]] = device.Whole(k.onHost)
 		}
 		if e.Host == e.Device {
-			k.here = k.onHost
-		} else if k.here != nil {
-			e.closers = append(e.closers, k.here.Close)
+			k.onDevice = k.onHost
+		} else if k.onDevice != nil {
+			e.closers = append(e.closers, k.onDevice.Close)
 		}
-		if k.here != nil {
-			e.registered[regions[i]] = device.Whole(k.here)
+		if k.onDevice != nil {
+			e.registered[regions[i]] = device.Whole(k.onDevice)
 		}
 	}
 	return first
 }
 
-// placeHost lays out the embedding's gradient sum, and the saved inputs and kept activations that go to host memory.
-func (e *Engine) placeHost() {
-	e.inputAt, e.keptAt, e.sumAt = map[[2]int]int64{}, map[[2]int]int64{}, map[int]int64{}
-	micros := e.Plan.Numerics.MicroBatches
-	var at int64
-	for _, p := range e.Plan.Model.EmbedTiles {
-		if e.Plan.Tied(p) && e.Plan.Bound() {
-			e.sumAt[p] = at
-			at += e.gradBytes(p)
-		}
-	}
-	at = 0
-	for layer := 1; e.kept != nil && layer <= len(e.Plan.Model.Blocks); layer++ {
-		for m := range micros {
-			if e.Plan.ActivationsSpill(layer - 1) {
-				e.keptAt[[2]int{layer, m}] = at
-				at += e.Plan.KeptBytes(layer - 1)
-			}
-		}
-	}
-	if e.inputs == nil {
-		return
-	}
-	var off int64
-	for layer := 1; layer <= len(e.Plan.Model.Blocks); layer++ {
-		if !e.Plan.SavedOnHost(layer - 1) {
-			continue
-		}
-		for m := range micros {
-			e.inputAt[[2]int{layer, m}] = off
-			off += e.inputBytes()
-		}
-	}
-}
-
-func (e *Engine) inputBytes() int64 {
-	return int64(e.Plan.Numerics.Positions()) * int64(e.Plan.Model.Hidden) * e.Plan.Numerics.Compute.Bytes()
+// bytes is memory of the engine's as Go sees it.
+func (e *Engine) bytes(purpose string, mem device.Mem) []byte {
+	return e.regions[purpose].Bytes()[mem.Off:][:mem.Len]
 }
 
 // loadTables fills the rotary tables, once: some positions at a time, since those of a long context are large.
@@ -444,27 +397,27 @@ func (e *Engine) Flush(ctx context.Context) (badWeights int64, err error) {
 // the store need not have it.
 func (e *Engine) settle(ctx context.Context) error { return e.finish(ctx, false) }
 
-// finish carries out a pending update, and a save that was asked for; home says that the store is to have all of the state.
-func (e *Engine) finish(ctx context.Context, home bool) error {
+// finish carries out a pending update, and a save that was asked for; writeBack says that the store is to have all of the state.
+func (e *Engine) finish(ctx context.Context, writeBack bool) error {
 	phase, step := plan.Nothing, 0
 	if e.pending != nil {
 		phase, step = plan.Flush, e.pending.Step
 	}
-	if phase == plan.Nothing && e.save == nil && !(home && e.stale) {
+	if phase == plan.Nothing && e.save == nil && !(writeBack && e.dirty) {
 		return e.broken
 	}
-	res, err := e.follow(ctx, e.mode(phase, home), nil, step)
+	res, err := e.follow(ctx, e.mode(phase, writeBack), nil, step)
 	e.bad += res.BadWeights
 	return err
 }
 
-// mode is in which mode the schedule of a phase comes now; home says that the store is to have all of the state behind it, as it does
+// mode is in which mode the schedule of a phase comes now; writeBack says that the store is to have all of the state after it, as it does
 // where the schedule saves.
-func (e *Engine) mode(phase plan.Phase, home bool) plan.Mode {
+func (e *Engine) mode(phase plan.Phase, writeBack bool) plan.Mode {
 	m := plan.Mode{Phase: phase, Saves: e.save != nil && phase != plan.Forwards && phase != plan.Logits}
 	if e.Plan.AnyStateResident() {
 		m.Loaded = e.loaded
-		m.Home = (home || m.Saves) && (e.stale || e.pending != nil)
+		m.WriteBack = (writeBack || m.Saves) && (e.dirty || e.pending != nil)
 	}
 	return m
 }

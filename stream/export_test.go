@@ -48,6 +48,5 @@ func (e *Engine) RotaryTables() (cos, sin []float32, err error) {
 // EmbeddingGrad is the gradient of the embedding's output for a micro-batch, as a step that streams has left it in
 // host memory.
 func (e *Engine) EmbeddingGrad(m int) []uint16 {
-	at := e.inputAt[[2]int{1, m}]
-	return hostmem.U16(e.inputs.Bytes()[at:][:e.inputBytes()])
+	return hostmem.U16(e.bytes(plan.InputsPurpose, e.host.Inputs[0][m]))
 }

@@ -142,6 +142,15 @@ func TestPlacementChangesNoBit(t *testing.T) {
 			}
 		}
 	}
+	for _, groups := range []int{0, 2, 3} {
+		for _, split := range []bool{false, true} {
+			s := tiny
+			s.Type, s.Layers, s.BF16, s.BlockChunk = modeltest.Patchwork.ModelType, 5, split, plan.BlockChunkMultiple
+			s.Groups = groups
+			add(fmt.Sprintf("blocks of two kinds, groups %d, bf16 %v", groups, split), s.subject(t, steps))
+			addUnclipped(fmt.Sprintf("blocks of two kinds, groups %d, bf16 %v", groups, split), s.subject(t, steps))
+		}
+	}
 	runs, inputs, here, passing, kept, ahead, inBackward := 0, 0, 0, 0, 0, 0, 0
 	rapid.Check(t, func(rt *rapid.T) {
 		l := laws[rapid.IntRange(0, len(laws)-1).Draw(rt, "subject")]

@@ -4,10 +4,8 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/internal/hostmem"
 	"github.com/millrace/millrace/plan"
-	"github.com/millrace/millrace/tensor"
 )
 
 // Logits runs the forward pass over a batch and returns, for each micro-batch, the logits of its rows from row first on:
@@ -25,9 +23,8 @@ func (e *Engine) Logits(ctx context.Context, batch *Batch, first int) ([][]float
 		return nil, err
 	}
 	all := make([][]float32, len(batch.Micro))
-	per := n * e.Plan.Model.Vocab
 	for m := range all {
-		all[m] = hostmem.F32(e.logits.Bytes())[m*per : (m+1)*per]
+		all[m] = hostmem.F32(e.bytes(plan.LogitsPurpose, e.host.Logits[m]))
 		e.head.Cap(all[m])
 	}
 	return all, nil
@@ -37,35 +34,4 @@ func (e *Engine) Logits(ctx context.Context, batch *Batch, first int) ([][]float
 func (r *run) logitChunk(op *plan.Op) (first, n int) {
 	first = op.Chunk * r.head.ChunkTokens
 	return first, min(r.head.ChunkTokens, r.Plan.Wants.LogitRows-first)
-}
-
-// hostLogits are the wanted logits of a micro-batch in host memory: F32 [LogitRows, Vocab].
-func (r *run) hostLogits(m int) device.Mat {
-	rows, vocab := r.Plan.Wants.LogitRows, r.Plan.Model.Vocab
-	per := int64(rows) * int64(vocab) * tensor.F32.Bytes()
-	return device.NewMat(r.registered[r.logits].Slice(int64(m)*per, per), tensor.F32, rows, vocab)
-}
-
-// headLogits computes a tile's logits of a chunk: in their columns on the host where that is bound, else densely in a
-// buffer of the device.
-func (r *run) headLogits(s device.Stream, op *plan.Op, tile device.Mat) {
-	first, n := r.logitChunk(op)
-	xn := r.buffers.Normed[r.Plan.HeadBuffer(op.Micro)].RowRange(r.logitRow+first, n)
-	if r.Plan.Bound() {
-		r.head.Logits(s, tile, r.Plan.Model.Parts[op.Part].FirstRow, xn, r.hostLogits(op.Micro).RowRange(first, n))
-		return
-	}
-	r.head.Logits(s, tile, 0, xn, device.NewMat(r.buffers.Logits, tensor.F32, n, tile.Rows))
-}
-
-// drainLogits copies the buffer to its columns on the host, row by row.
-func (r *run) drainLogits(s device.Stream, op *plan.Op) {
-	first, n := r.logitChunk(op)
-	part := &r.Plan.Model.Parts[op.Part]
-	cols := part.Layout.Fields[0].Shape[0]
-	from := device.NewMat(r.buffers.Logits, tensor.F32, n, cols)
-	to := r.hostLogits(op.Micro).RowRange(first, n).ColRange(part.FirstRow, cols)
-	for i := range n {
-		s.Copy(to.RowRange(i, 1).Mem, from.RowRange(i, 1).Mem)
-	}
 }

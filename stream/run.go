@@ -2,9 +2,7 @@ package stream
 
 import (
 	"context"
-	"encoding/binary"
 	"fmt"
-	"math"
 	"slices"
 	"sync"
 	"time"
@@ -14,6 +12,28 @@ import (
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/store"
 )
+
+// The problem. Five lanes work at once: a copy up, arithmetic, a copy down, updates on the host's cores, and saves. Each is an ordered queue, and
+// operations of different lanes depend on each other in both directions: compute waits for a fetch, the next fetch into the slot waits for compute.
+//
+// The obvious answer is a goroutine for each operation that waits for its dependencies, or a scheduler that starts what is ready. Both take order
+// away from the lanes: which copy goes first would depend on the clock, and with it how much memory is held, and an error would come from
+// whichever operation failed first. A deadlock would be a matter of luck.
+//
+// What is done instead: a goroutine for each lane walks the same list, in order, and does what is its lane's. The list is in an order in which it
+// could be done serially, so walking it cannot deadlock: the first operation in the list that is not done never waits for a later one.
+//
+//	walk(lane): for each operation of the lane, in order:
+//		for each operation d that it waits for (of another lane):
+//			wait until d has been enqueued; if it failed, carry the error
+//			same device: have the stream wait for d's event; the host continues
+//			else:        wait for d's event
+//		record begin; enqueue (a file per lane: fetch, compute, drain, update, disk); record end
+//		pass: let others wait for this one's event
+//
+// Enqueuing runs ahead of the device, so that a stream never starves; leases of the store (lease.go) are held until the work that reads or writes
+// them is done. A lane that fails still passes its operations, so that no lane hangs, and the error that is reported is that of the first
+// failed operation of the list: the same line each time.
 
 // run is one walk of the lanes over a schedule.
 type run struct {
@@ -69,7 +89,7 @@ func (e *Engine) follow(ctx context.Context, mode plan.Mode, batch *Batch, step 
 			r.scale = float32(1 / float64(batch.Targets))
 		}
 	}
-	clear(e.results.Bytes())
+	clear(e.regions[plan.ResultsPurpose].Bytes())
 
 	if e.Serial {
 		for lane, s := range e.streams {
@@ -100,10 +120,10 @@ func (e *Engine) follow(ctx context.Context, mode plan.Mode, batch *Batch, step 
 	}
 	r.record()
 	if mode.Phase == plan.Steady || mode.Phase == plan.Flush {
-		e.pending, e.stale = nil, true
+		e.pending, e.dirty = nil, true
 	}
-	if mode.Home || !e.Plan.AnyStateResident() {
-		e.stale = false
+	if mode.WriteBack || !e.Plan.AnyStateResident() {
+		e.dirty = false
 	}
 	if batch != nil {
 		e.loaded = true // all of it is visited
@@ -113,50 +133,6 @@ func (e *Engine) follow(ctx context.Context, mode plan.Mode, batch *Batch, step 
 	}
 	e.versions.passed(mode.Phase)
 	return e.collect(p.counts), nil
-}
-
-// firstError is the error of the first operation in schedule order that has one: the same line each time, whichever lane
-// failed first by the clock. Errors that the device found late are in the events.
-func (r *run) firstError() error {
-	failed := false
-	for _, err := range r.errs {
-		failed = failed || err != nil
-	}
-	for _, s := range r.streams {
-		if s != nil {
-			failed = s.Sync() != nil || failed
-		}
-	}
-	if !failed {
-		return nil
-	}
-	for i, op := range r.ops {
-		err := r.errs[i]
-		if err == nil {
-			err = r.end[i].Wait()
-		}
-		if err != nil && !isCarried(err) {
-			return fmt.Errorf("%v lane: %s: %w", op.Lane, r.names[i], err)
-		}
-	}
-	return fmt.Errorf("a lane failed after its last operation")
-}
-
-// carried marks the error of an operation that was skipped because of another one's.
-type carried struct{ error }
-
-func isCarried(err error) bool {
-	_, ok := err.(carried)
-	return ok
-}
-
-func firstError(errs ...error) error {
-	for _, err := range errs {
-		if err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // walk does the operations of one lane.
@@ -178,34 +154,6 @@ func (r *run) begins(lane plan.Lane) {
 	for kind := range store.Kind(store.Kinds) {
 		r.hint(lane, kind)
 	}
-}
-
-// record hands the times of all operations to the trace. They are the stream's own: from when an operation's turn came to
-// when it was done, however early it was enqueued.
-func (r *run) record() {
-	if r.Trace == nil {
-		return
-	}
-	for i, op := range r.ops {
-		start := r.start[op.Lane] + r.begin[i].Since(r.origins[op.Lane])
-		r.Trace.Record(op.Lane, r.names[i], r.stepNo, start, start+r.end[i].Since(r.begin[i]))
-	}
-}
-
-// releaseAll ends the lane's work on the schedule: when all is done, what it borrowed goes back.
-func (r *run) releaseAll(lane plan.Lane) {
-	if s := r.streams[lane]; s != nil {
-		s.Sync() // its error is found by firstError
-	}
-	r.release(lane)
-}
-
-// release gives back what the lane has borrowed; all work on it is done.
-func (r *run) release(lane plan.Lane) {
-	for _, l := range r.leases[lane] {
-		l.Release()
-	}
-	r.leases[lane] = nil
 }
 
 // do waits for what operation i depends on, then enqueues it between its two events.
@@ -246,6 +194,27 @@ func (r *run) do(i int) {
 	r.mu.Unlock()
 }
 
+// exec enqueues one operation on its lane's stream.
+func (r *run) exec(op *plan.Op) error {
+	s := r.streams[op.Lane]
+	switch op.Lane {
+	case plan.LaneFetch:
+		return r.fetchLane(s, op)
+	case plan.LaneCompute:
+		return r.computeLane(s, op)
+	case plan.LaneDrain:
+		return r.drainLane(s, op)
+	case plan.LaneUpdate:
+		return r.updateLane(s, op)
+	}
+	return r.diskLane(op)
+}
+
+// unknown says that a lane has no way to do an operation.
+func unknown(op *plan.Op) string {
+	return fmt.Sprintf("stream: no way to do %v on the %v lane", op, op.Lane)
+}
+
 // pass lets the waiters for operation i go on.
 func (r *run) pass(i int) {
 	r.mu.Lock()
@@ -264,80 +233,26 @@ func (r *run) await(d int) error {
 	return r.errs[d]
 }
 
+// releaseAll ends the lane's work on the schedule: when all is done, what it borrowed goes back.
+func (r *run) releaseAll(lane plan.Lane) {
+	if s := r.streams[lane]; s != nil {
+		s.Sync() // its error is found by firstError
+	}
+	r.release(lane)
+}
+
+// release gives back what the lane has borrowed; all work on it is done.
+func (r *run) release(lane plan.Lane) {
+	for _, l := range r.leases[lane] {
+		l.Release()
+	}
+	r.leases[lane] = nil
+}
+
 // onHostLane reports whether the lane is a stream of the host.
 func onHostLane(l plan.Lane) bool { return l == plan.LaneUpdate || l == plan.LaneDisk }
 
 // sameDevice reports whether two lanes are streams of one device.
 func (r *run) sameDevice(a, b plan.Lane) bool {
 	return r.Device == r.Host || onHostLane(a) == onHostLane(b)
-}
-
-// program is a schedule with an event before and behind each operation, from the device of its lane.
-type program struct {
-	ops        []plan.Op
-	begin, end []device.Event
-	names      []string // for errors and traces
-	counts     bool     // weights that became NaN are counted on the device as well
-	disk       [plan.Lanes][store.Kinds][]loan
-}
-
-func (e *Engine) program(mode plan.Mode) (*program, error) {
-	if p := e.programs[mode]; p != nil {
-		return p, nil
-	}
-	p := &program{ops: e.Plan.ScheduleOf(mode).Ops}
-	p.disk = e.loans(p.ops)
-	for _, op := range p.ops {
-		p.names = append(p.names, e.describe(op))
-		p.counts = p.counts || op.Kind == plan.Update && op.Lane == plan.LaneCompute
-		on := e.Device
-		if onHostLane(op.Lane) {
-			on = e.Host
-		}
-		for _, list := range []*[]device.Event{&p.begin, &p.end} {
-			ev, err := on.NewEvent()
-			if err != nil {
-				return nil, err
-			}
-			e.closers = append(e.closers, ev.Close)
-			*list = append(*list, ev)
-		}
-	}
-	e.programs[mode] = p
-	return p, nil
-}
-
-// describe names an operation for errors and traces.
-func (e *Engine) describe(op plan.Op) string {
-	s := op.Kind.String()
-	if op.Part >= 0 {
-		s += " " + e.Plan.Model.Parts[op.Part].Name
-	}
-	if op.Micro >= 0 {
-		s += fmt.Sprintf(" micro-batch %d", op.Micro)
-	}
-	return s
-}
-
-// collect adds up the scalars that the schedule brought home, parts and their pieces in order, in fp64. The count of NaNs on the
-// device is of this schedule only if it has updated there.
-func (e *Engine) collect(counted bool) Result {
-	host, dev := e.results.Bytes()[:e.Plan.ResultBytes()], e.results.Bytes()[e.Plan.ResultBytes():]
-	float := func(off int64) float64 {
-		return math.Float64frombits(binary.NativeEndian.Uint64(host[off:])) + math.Float64frombits(binary.NativeEndian.Uint64(dev[off:]))
-	}
-	var res Result
-	for m := range e.Plan.Numerics.MicroBatches {
-		res.LossSum += float(e.Plan.LossAt(m))
-	}
-	squares := 0.0
-	for at := e.Plan.SquaresAt(0); at < e.Plan.ResultBytes(); at += 8 {
-		squares += float(at)
-	}
-	res.GradNorm = math.Sqrt(squares)
-	res.BadWeights = int64(binary.NativeEndian.Uint64(host[e.Plan.BadAt():]))
-	if counted {
-		res.BadWeights += int64(binary.NativeEndian.Uint64(dev[e.Plan.BadAt():]))
-	}
-	return res
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/millrace/millrace/batch"
 	"github.com/millrace/millrace/hf"
 	"github.com/millrace/millrace/model"
+	"github.com/millrace/millrace/model/modeltest"
 	"github.com/millrace/millrace/optim"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/stream"
@@ -47,6 +48,7 @@ type shape struct {
 	SequenceLen, MicroBatch, Micro     int
 	HeadChunk, BlockChunk, PieceElems  int
 	BF16, Moments8, Unclipped          bool
+	Groups                             int  // of the feed-forwards of a patchwork
 	FrozenBlocks                       int  // from the first one on
 	FrozenEmbed, FrozenHead, FrozenFFN bool // FrozenFFN: gate, up and down of the last block
 }
@@ -58,7 +60,7 @@ var tiny = shape{Type: "llama", Vocab: 700, Hidden: 16, Inner: 24, Layers: 3, He
 // draw picks any shape. Odd sizes are as likely as round ones.
 func draw(rt *rapid.T) shape {
 	s := shape{
-		Type:   rapid.SampledFrom([]string{"llama", "qwen3", "qwen2"}).Draw(rt, "type"),
+		Type:   rapid.SampledFrom([]string{"llama", "qwen3", "qwen2", "patchwork"}).Draw(rt, "type"),
 		Vocab:  rapid.IntRange(3, 700).Draw(rt, "vocabulary"),
 		Hidden: rapid.IntRange(3, 20).Draw(rt, "hidden"), Inner: rapid.IntRange(1, 30).Draw(rt, "inner"),
 		Layers:  rapid.IntRange(1, 4).Draw(rt, "layers"),
@@ -73,6 +75,7 @@ func draw(rt *rapid.T) shape {
 	s.HeadChunk = rapid.IntRange(1, s.SequenceLen*s.MicroBatch).Draw(rt, "chunk")
 	s.BlockChunk = plan.BlockChunkMultiple * rapid.IntRange(0, 3).Draw(rt, "block chunk")
 	s.PieceElems = rapid.IntRange(1, 3000).Draw(rt, "piece")
+	s.Groups = rapid.IntRange(0, 3).Draw(rt, "groups")
 	return s
 }
 
@@ -82,6 +85,12 @@ func (s shape) config() []byte {
 		"num_hidden_layers": s.Layers, "num_attention_heads": s.Heads, "num_key_value_heads": s.KVHeads, "head_dim": s.HeadDim,
 		"max_position_embeddings": 64, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "tie_word_embeddings": s.Tied,
 		"hidden_act": "silu", "initializer_range": 0.2}
+	if s.Type == modeltest.Patchwork.ModelType {
+		if s.Groups > 0 {
+			c["groups"] = s.Groups
+		}
+		return modeltest.PatchworkConfig(c)
+	}
 	text, err := json.Marshal(c)
 	if err != nil {
 		panic(err)
@@ -96,7 +105,7 @@ func (s shape) subject(t errorer, steps int) *subject {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := model.New(c)
+	m, err := model.New(c, modeltest.Patchwork, modeltest.Piecework)
 	if err != nil {
 		t.Fatal(err)
 	}

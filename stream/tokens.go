@@ -5,6 +5,7 @@ import (
 
 	"github.com/millrace/millrace/batch"
 	"github.com/millrace/millrace/internal/hostmem"
+	"github.com/millrace/millrace/plan"
 )
 
 // putTokens copies a step's tokens to where the lanes read them. It refuses what would make an operation leave its
@@ -15,7 +16,7 @@ func (e *Engine) putTokens(b *Batch) error {
 	if len(b.Micro) != n.MicroBatches {
 		return fmt.Errorf("batch: %d micro-batches, the plan has %d", len(b.Micro), n.MicroBatches)
 	}
-	all := hostmem.I32(e.tokens.Bytes())
+	all := hostmem.I32(e.bytes(plan.TokensPurpose, e.host.Batches))
 	each := int(batch.Bytes(t) / 4)
 	for m, mb := range b.Micro {
 		if err := mb.Check(t, n.SequenceLen, e.Plan.Model.Vocab); err != nil {
@@ -29,12 +30,10 @@ func (e *Engine) putTokens(b *Batch) error {
 	return nil
 }
 
-// orderTokens finds out which tokens occur in a step, and numbers them by their order: behind the arrays of
-// micro-batches are the number of the token at each position, and that of each token of the vocabulary, -1 if it does
-// not occur.
+// orderTokens finds out which tokens occur in a step, and numbers them by their order.
 func (e *Engine) orderTokens(b *Batch) {
-	at, of := hostmem.I32(e.tokens.Bytes()[e.orderAt():]), e.Plan.Numerics.StepPositions()
-	numbers, ofToken := at[:of], at[of:][:e.Plan.Model.Vocab]
+	numbers := hostmem.I32(e.bytes(plan.TokensPurpose, e.host.Numbers))
+	ofToken := hostmem.I32(e.bytes(plan.TokensPurpose, e.host.OfTokens))
 	for token := range ofToken {
 		ofToken[token] = -1
 	}
@@ -55,9 +54,4 @@ func (e *Engine) orderTokens(b *Batch) {
 			numbers[m*len(mb.IDs)+i] = ofToken[token]
 		}
 	}
-}
-
-// orderAt is where the order of tokens begins in the tokens' memory.
-func (e *Engine) orderAt() int64 {
-	return int64(e.Plan.Numerics.MicroBatches) * batch.Bytes(e.Plan.Numerics.Positions())
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/millrace/millrace/internal/console"
 	"github.com/millrace/millrace/internal/hostmem"
 	"github.com/millrace/millrace/internal/vfs"
+	"github.com/millrace/millrace/model"
 )
 
 // Env is what the program gives to a run.
@@ -29,6 +30,9 @@ type Env struct {
 	CacheDir    string // for token caches and the machine file; empty: none are kept
 	// FS is the file system of what runs write: checkpoints, state on disk, metrics. Nil is the operating system's; tests make it fail.
 	FS vfs.FS
+
+	// Families are kinds of models beside those of package model.
+	Families []model.Family
 
 	clock clock // nil: the machine's; in tests one that they move
 }

@@ -20,7 +20,7 @@ func (s *Session) export(ctx context.Context, src *source, dir string, dtype ten
 
 // writeModel writes weights as a Hugging Face directory, with the configuration and the tokenizer of the model that the run
 // started from; read gives those of one part, and what it gave before is no longer used then. In BF16 they are the very
-// weights that the forward pass used; in F32 the exact master.
+// weights that the forward pass used; in F32 the exact master. What the model carries is copied.
 func (e *Env) writeModel(ctx context.Context, src *source, dir string, dtype tensor.DType, o hf.WriteOptions,
 	read func(part int) (model.Values, error)) error {
 	m := src.model
@@ -29,6 +29,7 @@ func (e *Env) writeModel(ctx context.Context, src *source, dir string, dtype ten
 	for i, t := range tensors {
 		specs[i] = hf.TensorSpec{Name: t.Name, DType: dtype, Shape: t.Shape}
 	}
+	specs = append(specs, src.carried.tensors...)
 	o.FS = e.files()
 	w, err := hf.CreateModel(dir, specs, o)
 	if err != nil {
@@ -58,6 +59,9 @@ func (e *Env) writeModel(ctx context.Context, src *source, dir string, dtype ten
 			}
 		}
 		bar.Set(int64(i+1), int64(len(tensors)))
+	}
+	if err := src.writeCarried(ctx, w); err != nil {
+		return err
 	}
 	return finishModel(w, src, dtype)
 }

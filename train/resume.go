@@ -51,7 +51,7 @@ func (t *trainer) placeOf(from *checkpoint.Checkpoint) (place, error) {
 
 // checkResume refuses a checkpoint of another model, or of a run with other settings than resume_with allows to change.
 func (t *trainer) checkResume(p *plan.Plan, from *checkpoint.Checkpoint) error {
-	if got := checkpoint.Identify(p.Model, t.src.config.Raw()); got != from.Manifest.Model {
+	if got := checkpoint.Identify(p.Model, t.src.config.Raw(), t.src.carried.sha256); got != from.Manifest.Model {
 		return fmt.Errorf("resume: %s is of another model; set resume: never and another output_dir, or go back to its model", from.Dir())
 	}
 	changes, err := t.changes(from, checkpoint.Compare(from.Manifest, t.mathematics()))

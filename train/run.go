@@ -121,6 +121,9 @@ func (t *trainer) prepare(ctx context.Context, env *Env) (p *plan.Plan, err erro
 			return nil, err
 		}
 	}
+	if err := t.carry(ctx, env); err != nil {
+		return nil, err
+	}
 	if err := env.checkFits(ctx, c, t.src.model, t.dev.Computes.Info()); err != nil {
 		return nil, err
 	}
@@ -160,6 +163,20 @@ func (t *trainer) begin() error {
 // hasEnded reports whether the run had come to its end before: all steps are done and the model is written.
 func (t *trainer) hasEnded() bool {
 	return t.from != nil && t.from.Manifest.Step >= t.rates.Steps && exists(filepath.Join(t.config.OutputDir, lastModel))
+}
+
+// carry finds the tensors that the run carries. A model that begins at random may have no weights, and then carries nothing.
+func (t *trainer) carry(ctx context.Context, env *Env) error {
+	if t.from != nil {
+		return t.src.carryAs(ctx, env, t.from)
+	}
+	err := t.src.carry(ctx, env)
+	if err != nil && t.config.Init == "random" && ctx.Err() == nil {
+		t.src.carried = carried{}
+		env.say("nothing is carried to the export: %s", console.OneLine(err))
+		err = nil
+	}
+	return err
 }
 
 // ended is the summary of a run that had come to its end before: whoever starts it again has missed that.

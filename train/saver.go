@@ -118,7 +118,7 @@ func (t *trainer) createSave(step int) error {
 	s.writer, s.step, s.failed = w, step, nil
 	s.manifest = checkpoint.Manifest{
 		Updates: int64(step) - int64(t.idleSteps()), SkippedUpdates: int64(t.summary.Skipped), UntargetedSteps: int64(t.summary.Untargeted),
-		UnhealthySteps: t.unhealthy, Model: checkpoint.Identify(t.plan.Model, t.src.config.Raw()),
+		UnhealthySteps: t.unhealthy, Model: checkpoint.Identify(t.plan.Model, t.src.config.Raw(), t.src.carried.sha256),
 		Numerics: numerics, ComputedOn: t.plan.ComputedOn, Algorithms: t.Algorithms(), Mathematics: t.mathematics(), Data: where, EvalLoss: t.evalLoss, Best: s.best,
 		History: t.history,
 	}

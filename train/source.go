@@ -27,6 +27,8 @@ type source struct {
 	dir    string
 	config *hf.Config
 	model  *model.Model
+
+	carried carried // what carry has found
 }
 
 // openModel reads the model that a path or a hub id names.
@@ -39,7 +41,7 @@ func openModel(ctx context.Context, env *Env, name string) (*source, error) {
 	if err != nil {
 		return nil, err
 	}
-	m, err := model.New(c)
+	m, err := model.New(c, env.Families...)
 	if err != nil {
 		return nil, err
 	}

@@ -96,6 +96,8 @@ func (t *trainer) checkSpace() error {
 		return err
 	}
 	s.FreeBytes, s.StateBytes = &free, 0
+	s.ModelBytes += t.src.carried.bytes
+	s.PeakBytes += int64(s.Models) * t.src.carried.bytes
 	s.PeakBytes = max(s.PeakBytes-int64(min(len(steps), s.Checkpoints))*s.CheckpointBytes, 0)
 	if s.Short() > 0 {
 		path := ""

@@ -30,13 +30,16 @@ func ExportCheckpoint(ctx context.Context, env *Env, checkpointDir, modelName, o
 	if dtype == tensor.Invalid {
 		dtype = src.exportType()
 	}
+	if err := src.carryAs(ctx, env, from); err != nil {
+		return err
+	}
 	ask.IsOver = true
 	return env.exportCheckpoint(ctx, from, src, outDir, dtype, hf.WriteOptions{})
 }
 
 func (e *Env) exportCheckpoint(ctx context.Context, from *checkpoint.Checkpoint, src *source, outDir string, dtype tensor.DType,
 	o hf.WriteOptions) error {
-	if checkpoint.Identify(src.model, src.config.Raw()) != from.Manifest.Model {
+	if checkpoint.Identify(src.model, src.config.Raw(), from.Manifest.Model.CarriedSHA256) != from.Manifest.Model {
 		return blame.BadRequest(fmt.Errorf("%s is not of model %s; name the directory that its run started from", from.Dir(), src.dir))
 	}
 	r := partReader{from: from, model: src.model, low: dtype == tensor.F32}

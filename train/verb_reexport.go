@@ -26,6 +26,9 @@ func Reexport(ctx context.Context, env *Env, modelDir, outDir string, dtype tens
 	if err := src.model.Check(from); err != nil {
 		return err
 	}
+	if err := src.carry(ctx, env); err != nil {
+		return err
+	}
 	tensors := src.model.Tensors()
 	specs := make([]hf.TensorSpec, len(tensors))
 	var done, total int64
@@ -33,6 +36,7 @@ func Reexport(ctx context.Context, env *Env, modelDir, outDir string, dtype tens
 		specs[i] = hf.TensorSpec{Name: t.Name, DType: dtype, Shape: t.Shape}
 		total += t.Shape.Elems()
 	}
+	specs = append(specs, src.carried.tensors...)
 	to, err := hf.CreateModel(outDir, specs, hf.WriteOptions{})
 	if err != nil {
 		return err
@@ -64,6 +68,9 @@ func Reexport(ctx context.Context, env *Env, modelDir, outDir string, dtype tens
 			done += n
 			bar.Set(done, total)
 		}
+	}
+	if err := src.writeCarried(ctx, to); err != nil {
+		return err
 	}
 	return finishModel(to, src, dtype)
 }

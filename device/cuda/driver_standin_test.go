@@ -2,7 +2,7 @@
 
 package cuda_test
 
-import "github.com/millrace/millrace/device/cuda/standin"
+import "github.com/millrace/millrace/internal/cudatest/standin"
 
 // loadDriver is the driver of tests on a GPU, in a rehearsal of them.
 var loadDriver = standin.Load

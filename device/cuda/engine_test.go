@@ -9,8 +9,8 @@ import (
 
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/device/cpu"
-	"github.com/millrace/millrace/device/cuda/standin"
 	"github.com/millrace/millrace/hf"
+	"github.com/millrace/millrace/internal/cudatest/standin"
 	"github.com/millrace/millrace/internal/hostmem"
 	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/model/modeltest"
@@ -65,6 +65,23 @@ func streamed(p *plan.Placement) {
 // train takes golden steps on a device, the CPU being the host's.
 func train(t testing.TB, g *modeltest.Golden, n plan.Numerics, computes device.Device, place func(*plan.Placement), steps int) outcome {
 	t.Helper()
+	m, err := model.Read(g.Dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := hf.OpenWeights(g.Dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	fill := func(part *model.Part, v model.Values) error { return m.ReadPart(w, part, v) }
+	return trainModel(t, m, fill, g, n, computes, place, steps)
+}
+
+// trainModel takes the steps of a golden file with another model, whose weights fill reads.
+func trainModel(t testing.TB, m *model.Model, fill func(*model.Part, model.Values) error, g *modeltest.Golden, n plan.Numerics, computes device.Device,
+	place func(*plan.Placement), steps int) outcome {
+	t.Helper()
 	must := func(err error) {
 		t.Helper()
 		if err != nil {
@@ -78,8 +95,6 @@ func train(t testing.TB, g *modeltest.Golden, n plan.Numerics, computes device.D
 	if computes == nil {
 		computes = host
 	}
-	m, err := model.Read(g.Dir)
-	must(err)
 	rates := plan.Machine{Name: "test", F32FLOPsPerSec: 1e11, BF16FLOPsPerSec: 2e11, AttentionFLOPsPerSec: 1e10, DeviceBytesPerSec: 1e10,
 		UploadBytesPerSec: 1e10, DownloadBytesPerSec: 1e10, AdamWBytesPerSec: 1e10, HostBytesPerSec: 1e10}
 	p, err := plan.New(context.Background(), plan.Request{Model: m, Numerics: n, Device: computes.Info(), Machine: rates, DeviceBytes: 256 << 20})
@@ -90,14 +105,7 @@ func train(t testing.TB, g *modeltest.Golden, n plan.Numerics, computes device.D
 	kept, _, err := stream.OpenStore(p, stream.StoreOptions{Accounts: accounts, Dir: t.TempDir()})
 	must(err)
 	defer kept.Close()
-	must(stream.Fill(context.Background(), p, kept, func(part *model.Part, v model.Values) error {
-		w, err := hf.OpenWeights(g.Dir)
-		if err != nil {
-			return err
-		}
-		defer w.Close()
-		return m.ReadPart(w, part, v)
-	}))
+	must(stream.Fill(context.Background(), p, kept, fill))
 	e, err := stream.New(stream.Config{Plan: p, Device: computes, Host: host, Store: kept, Accounts: accounts})
 	must(err)
 	defer func() {
@@ -208,6 +216,35 @@ func TestStandInTraining(t *testing.T) {
 			trainingLaws(t, c.variant, c.compute, steps, func() device.Device { return open(t, standin.Options{}, library) })
 		})
 	}
+}
+
+// Parts that are smaller than a block: resident, updated and streamed, they have the same bits, and nearly the CPU's losses.
+func TestStandInGroups(t *testing.T) {
+	t.Parallel()
+	g := modeltest.Load(t, "llama-bias")
+	n := numerics(g, tensor.BF16)
+	c, err := hf.ParseConfig("config.json", modeltest.PatchworkConfig(map[string]any{"vocab_size": g.Vocab, "hidden_size": 24,
+		"intermediate_size": 20, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 6,
+		"max_position_embeddings": 64, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "hidden_act": "silu", "groups": 2}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := model.New(c, modeltest.Piecework)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fill := func(part *model.Part, v model.Values) error { m.InitPart(1, part, v); return nil }
+	d := open(t, standin.Options{}, library)
+	defer mustClose(t, d)
+	run := func(on device.Device, place func(*plan.Placement)) outcome {
+		return trainModel(t, m, fill, g, n, on, place, 1)
+	}
+	first := run(d, resident)
+	if onCPU := run(nil, resident); !(math.Abs(first.losses[0]/onCPU.losses[0]-1) <= 1e-2) {
+		t.Errorf("loss %v, on the CPU %v", first.losses[0], onCPU.losses[0])
+	}
+	sameBits(t, "updated on the device", run(d, updated), first)
+	sameBits(t, "streamed", run(d, streamed), first)
 }
 
 // Streams that pause at random moments give the bits that they give without.

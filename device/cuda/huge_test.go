@@ -8,7 +8,7 @@ import (
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/device/cuda"
 	"github.com/millrace/millrace/device/cuda/driver"
-	"github.com/millrace/millrace/device/cuda/standin"
+	"github.com/millrace/millrace/internal/cudatest/standin"
 	"github.com/millrace/millrace/tensor"
 )
 

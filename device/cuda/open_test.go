@@ -16,7 +16,7 @@ import (
 	"github.com/millrace/millrace/device/cuda"
 	"github.com/millrace/millrace/device/cuda/driver"
 	cudakernels "github.com/millrace/millrace/device/cuda/kernels"
-	"github.com/millrace/millrace/device/cuda/standin"
+	"github.com/millrace/millrace/internal/cudatest/standin"
 	"github.com/millrace/millrace/internal/hostmem"
 	"github.com/millrace/millrace/tensor"
 )

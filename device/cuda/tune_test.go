@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/millrace/millrace/device"
-	"github.com/millrace/millrace/device/cuda/standin"
+	"github.com/millrace/millrace/internal/cudatest/standin"
 	"github.com/millrace/millrace/internal/hostmem"
 	"github.com/millrace/millrace/tensor"
 )

@@ -4,12 +4,13 @@
 //
 //   - A package imports only packages of lower levels; levels.go has the table. Packages of one driver are a family and
 //     import each other; packages that only tests import (storetest) may import their own level.
-//   - Only programs, tests and train's rehearse*.go link device drivers.
+//   - Only programs, tests and train's rehearse*.go link device drivers; tests and *_standin.go link what plays a GPU.
 //   - There is no init function and no cgo: what a program consists of is written down in one place.
 //   - Goroutines of the product are started by internal/fault, so that a panic on one ends the program with the right status.
 //   - Every package has a doc comment, and a name that says what it is.
 //   - Third-party modules are those of the table; some for tests only, some for one tree only.
 //   - No test uses a clock, but for those that clocks.go lists with a reason.
+//   - Names that belong to one subject are selected in its files only; owned.go has the table.
 //
 // Tests may import anything but modules that the table lacks. It reads files instead of asking the go command, so that
 // the go command sees which files the test's result depends on and does not answer from its cache.
@@ -118,6 +119,8 @@ func (c *checker) file(name string, text []byte) error {
 	}
 	if isTest || isTestSupport(pkg) {
 		c.refuseClocks(name, f, files)
+	} else {
+		c.refuseOwned(name, f, files)
 	}
 	for _, spec := range f.Imports {
 		imported, err := strconv.Unquote(spec.Path.Value)
@@ -164,12 +167,14 @@ func (c *checker) refuse(file, pkg, imported string, forTests, isTest bool) stri
 	}
 	from, _ := levelOf(pkg)
 	to, known := levelOf(target)
-	isOneFamily := slices.ContainsFunc(families, func(f string) bool { return within(pkg, f) && within(target, f) })
+	isOneFamily := slices.ContainsFunc(families, func(f []string) bool { return withinAny(pkg, f) && withinAny(target, f) })
 	switch {
 	case !known:
 		return "it has no level: add it to levels in internal/archtest/levels.go"
 	case isTestSupport(target) && !isTestSupport(pkg):
 		return "it is for tests"
+	case within(target, standIn) && !within(pkg, standIn) && !isTestSupport(pkg) && !strings.HasSuffix(file, "_standin.go"):
+		return "only tests and files *_standin.go link the stand-in"
 	case to == programs && from == programs && !within(target, pkg):
 		return "programs do not import each other"
 	case to > from:

@@ -52,6 +52,9 @@ func TestChecker(t *testing.T) {
 		{"a suite that uses the reference", "device/devicetest/a.go", us + `device/cpu"`, ""},
 		{"a suite beside its model", "model/modeltest/a.go", us + `model"`, ""},
 		{"a suite in the product", "store/a.go", us + `store/storetest"`, "it is for tests"},
+		{"a stand-in in the product", "device/cuda/a.go", us + `internal/cudatest/ptx"`, "only tests and files *_standin.go link the stand-in"},
+		{"a stand-in in its file", "cmd/millrace/drivers_standin.go", us + `internal/cudatest/standin"`, ""},
+		{"a stand-in of a driver", "internal/cudatest/standin/a.go", us + `device/cuda/driver"`, ""},
 		{"a suite in a test", "store/a_test.go", us + `store/storetest"`, ""},
 		{"a program's part", "cmd/millrace/a.go", us + `cmd/millrace/bar"`, ""},
 		{"two programs", "examples/x/a.go", us + `cmd/millrace"`, "programs do not import each other"},
@@ -157,6 +160,25 @@ func TestCheckerReportsBadTrees(t *testing.T) {
 	} {
 		if _, err := Check(tree); err == nil {
 			t.Errorf("%s: no error", what)
+		}
+	}
+}
+
+// A name that belongs to one file is found in another one, also under a second selection, and left alone where it means something else.
+func TestOwnedNames(t *testing.T) {
+	for text, want := range map[string]int{
+		"func f(r *run) bool { return r.Plan.Bound() }":               1,
+		"func f(r *run) any { return r.Plan.Placement.Where.Inputs }": 1,
+		"var p = plan.Disk":                       1,
+		"var d device.Device":                     0,
+		"func f(e *Engine) any { return e.Host }": 0,
+	} {
+		text = "// Package stream is.\npackage stream\n\n" + text + "\n"
+		if found := check(t, map[string]string{"stream/fetch.go": text}); len(found) != want {
+			t.Errorf("%s: %q", text, found)
+		}
+		if found := check(t, map[string]string{"stream/where.go": text}); len(found) != 0 {
+			t.Errorf("in where.go: %q", found)
 		}
 	}
 }

@@ -6,7 +6,7 @@ import "strings"
 var levels = [][]string{
 	0:  {"batch", "tensor", "trace", "internal/...", "data/tokenizer", "data/template", "data/parquet", "hf/hub", "hf/hub/hubtest"},
 	1:  {"hf", "data", "internal/console", "data/parquet/oracle", "device", "store", "store/storetest"},
-	2:  {"device/..."},
+	2:  {"device/...", "internal/cudatest/..."},
 	3:  {"nn", "optim"},
 	4:  {"model", "model/modeltest"},
 	5:  {"plan", "plan/plantest"},
@@ -21,8 +21,11 @@ var levels = [][]string{
 // bottom is what every package may import, also those of its level.
 const bottom = "internal/fault"
 
-// Packages of these trees import each other although they are on one level: a driver and its parts.
-var families = []string{"device/cpu", "device/cuda", "device/null"}
+// Packages of these trees import each other although they are on one level: a driver, its parts, and what plays its hardware.
+var families = [][]string{{"device/cpu"}, {"device/cuda", standIn}, {"device/null"}}
+
+// standIn is what plays a GPU and NVIDIA's driver. Tests link it, and programs in files with a build tag of its name.
+const standIn = "internal/cudatest"
 
 // The drivers, which are chosen in cmd and linked by nobody else. train may link them where it rehearses.
 var drivers = []string{"device/cpu", "device/cuda", "device/null"}
@@ -53,14 +56,15 @@ var bannedNames = []string{"util", "common", "helper", "manager", "misc"}
 
 // levelOf is a package's level; ok is false for one that the table lacks.
 func levelOf(pkg string) (level int, ok bool) {
+	longest := -1 // of the trees that have it, the innermost one counts
 	for l, names := range levels {
 		for _, name := range names {
 			tree, isTree := strings.CutSuffix(name, "/...")
 			if name == pkg {
 				return l, true
 			}
-			if isTree && pkg != tree && within(pkg, tree) && !ok {
-				level, ok = l, true // unless it is named itself
+			if isTree && pkg != tree && within(pkg, tree) && len(tree) > longest {
+				level, ok, longest = l, true, len(tree)
 			}
 		}
 	}

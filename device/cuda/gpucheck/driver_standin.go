@@ -2,7 +2,7 @@
 
 package main
 
-import "github.com/millrace/millrace/device/cuda/standin"
+import "github.com/millrace/millrace/internal/cudatest/standin"
 
 // loadDriver is where the driver comes from, in a rehearsal.
 var loadDriver = standin.Load

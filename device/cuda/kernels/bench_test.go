@@ -8,7 +8,7 @@ import (
 	"sync"
 
 	"github.com/millrace/millrace/device/cuda/kernels"
-	"github.com/millrace/millrace/device/cuda/ptx"
+	"github.com/millrace/millrace/internal/cudatest/ptx"
 	"github.com/millrace/millrace/tensor"
 )
 

@@ -18,7 +18,7 @@ import (
 
 	"github.com/millrace/millrace/device/cuda/driver"
 	"github.com/millrace/millrace/device/cuda/kernels"
-	"github.com/millrace/millrace/device/cuda/standin"
+	"github.com/millrace/millrace/internal/cudatest/standin"
 	"github.com/millrace/millrace/tensor"
 )
 

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/millrace/millrace/device/cuda/ptx"
+	"github.com/millrace/millrace/internal/cudatest/ptx"
 )
 
 func load(t testing.TB, target string) *Set {

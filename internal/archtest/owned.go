@@ -1,0 +1,53 @@
+package archtest
+
+import (
+	"go/ast"
+	"go/token"
+	"path"
+	"slices"
+)
+
+// owned are names that are selected in some files of a package only. What is decided in one place stays there: a second file that looks at
+// places would have to be found when a new kind of place comes.
+var owned = []struct {
+	pkg   string
+	names []string
+	files []string
+	why   string
+}{
+	{"stream", []string{"Placement", "Bound", "InPlace", "Host", "Device", "Disk"}, []string{"where.go"}, "where.go alone looks at places"},
+	{"plan", []string{"Where"}, []string{"place.go", "table.go", "move.go", "routes.go", "search.go", "tiers.go"},
+		"table.go answers what follows from places, and the search alone changes them"},
+}
+
+// allowed are selections of owned names that mean something else: fields of other types.
+var allowed = map[string][]string{
+	"stream": {"e.Device", "e.Host", "r.Device", "r.Host", "Plan.Disk", "Plan.Host", "device.Device", "store.Disk"},
+}
+
+// refuseOwned reports owned names outside of their files.
+func (c *checker) refuseOwned(file string, f *ast.File, files *token.FileSet) {
+	for _, o := range owned {
+		if path.Dir(file) != o.pkg || slices.Contains(o.files, path.Base(file)) {
+			continue
+		}
+		ast.Inspect(f, func(n ast.Node) bool {
+			sel, ok := n.(*ast.SelectorExpr)
+			if ok && slices.Contains(o.names, sel.Sel.Name) && !slices.Contains(allowed[o.pkg], lastName(sel.X)+"."+sel.Sel.Name) {
+				c.report("%s: %s is not for this file: %s", files.Position(sel.Pos()), sel.Sel.Name, o.why)
+			}
+			return true
+		})
+	}
+}
+
+// lastName is the identifier that a selection is made from: b of a.b.c.
+func lastName(x ast.Expr) string {
+	switch x := x.(type) {
+	case *ast.Ident:
+		return x.Name
+	case *ast.SelectorExpr:
+		return x.Sel.Name
+	}
+	return ""
+}

@@ -1,0 +1,214 @@
+package nn
+
+import (
+	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/tensor"
+)
+
+// Attention is grouped-query attention with rotary positions. Source: Ainslie et al., "GQA" (2023).
+type Attention struct {
+	Heads, KVHeads, HeadDim int
+
+	QKVBias bool // biases on the q, k and v projections
+	OutBias bool // a bias on the output projection
+	QKNorm  bool // RMS norms of each head's query and key, before the rotation
+	Sinks   bool // a logit for each query head, see device.AttentionSpec
+
+	Scale   float32 // of the scores, usually 1/sqrt(HeadDim)
+	Window  int     // a query sees this many latest keys, itself included; 0: all
+	SoftCap float32 // bounds the scores, see device.AttentionSpec; 0: none
+}
+
+// The tensors of attention. Of those that are glued it is the first.
+const (
+	qkvWeight, qkvBias = "self_attn.q_proj.weight", "self_attn.q_proj.bias"
+	vBias              = "self_attn.v_proj.bias"
+	outWeight, outBias = "self_attn.o_proj.weight", "self_attn.o_proj.bias"
+	qNorm, kNorm       = "self_attn.q_norm.weight", "self_attn.k_norm.weight"
+	sinks              = "self_attn.sinks"
+)
+
+// The buffers of attention, t rows each.
+const (
+	att   = iota // [t, qCols]: the output
+	lse          // F32 [t, Heads]: log-sum-exp
+	qkv          // [t, qkvCols]; rotated, unless QK norms need the products as they were
+	qk           // [t, qkCols]: normed and rotated queries and keys, with QKNorm only
+	qRstd        // F32 [t, Heads], with QKNorm only
+	kRstd        // F32 [t, KVHeads], with QKNorm only
+	dAtt         // [t, qCols]
+	dQKV         // [t, qkvCols]
+	delta        // F32 [t, Heads]
+)
+
+func (a Attention) buffers() []buffer {
+	return []buffer{
+		att:   {cols: a.qCols(), kept: KeepAttention, lives: result},
+		lse:   {cols: a.Heads, dtype: tensor.F32, kept: KeepAttention, lives: result},
+		qkv:   {cols: a.qkvCols(), kept: KeepAll, lives: operand},
+		qk:    {cols: when(a.QKNorm, a.qkCols()), lives: operand},
+		qRstd: {cols: when(a.QKNorm, a.Heads), dtype: tensor.F32, lives: operand},
+		kRstd: {cols: when(a.QKNorm, a.KVHeads), dtype: tensor.F32, lives: operand},
+		dAtt:  {cols: a.qCols(), lives: gradient},
+		dQKV:  {cols: a.qkvCols(), lives: gradient},
+		delta: {cols: a.Heads, dtype: tensor.F32, lives: gradient},
+	}
+}
+
+func (a Attention) qCols() int   { return a.Heads * a.HeadDim }
+func (a Attention) kvCols() int  { return a.KVHeads * a.HeadDim }
+func (a Attention) qkCols() int  { return a.qCols() + a.kvCols() }
+func (a Attention) qkvCols() int { return a.qkCols() + a.kvCols() }
+
+func (a Attention) fields(hidden int) []tensor.Field {
+	fields := []tensor.Field{
+		param(qkvWeight, a.qCols(), hidden),
+		glued("self_attn.k_proj.weight", a.kvCols(), hidden),
+		glued("self_attn.v_proj.weight", a.kvCols(), hidden),
+		param(outWeight, hidden, a.qCols()),
+	}
+	if a.QKNorm {
+		fields = append(fields, param(qNorm, a.HeadDim), param(kNorm, a.HeadDim))
+	}
+	if a.QKVBias {
+		fields = append(fields, param(qkvBias, a.qCols()), glued("self_attn.k_proj.bias", a.kvCols()), glued(vBias, a.kvCols()))
+	}
+	if a.OutBias {
+		fields = append(fields, param(outBias, hidden))
+	}
+	if a.Sinks {
+		fields = append(fields, param(sinks, a.Heads))
+	}
+	return fields
+}
+
+func (a Attention) forward(p *pass, x device.Mat) {
+	for c := range p.chunks() {
+		part := p.at(c)
+		a.projectQKV(part, c.rows(x))
+		a.rotate(part)
+	}
+	a.attend(p)
+}
+
+func (a Attention) recompute(p *pass, x device.Mat) {
+	for c := range p.chunks() {
+		part := p.at(c)
+		if p.keep < KeepAll {
+			a.projectQKV(part, c.rows(x))
+		}
+		// Without QK norms a kept qkv is rotated already.
+		if p.keep < KeepAll || a.QKNorm {
+			a.rotate(part)
+		}
+	}
+	if p.keep < KeepAttention {
+		a.attend(p)
+	}
+}
+
+// projectQKV is qkv = norm(x)·Wqkv^T + bias, but for the biases that rotate adds.
+func (a Attention) projectQKV(p *pass, x device.Mat) {
+	p.normalize(x)
+	p.project(p.buf[qkv], p.norm, qkvWeight, 3)
+	switch _, _, v := a.split(p.buf[qkv]); {
+	case a.QKVBias && a.QKNorm:
+		p.AddBias(p.buf[qkv], p.w.named(qkvBias, 3))
+	case a.QKVBias:
+		p.AddBias(v, p.w.named(vBias, 1))
+	}
+}
+
+// split views the columns of [t, qkvCols] as queries, keys and values.
+func (a Attention) split(qkv device.Mat) (q, k, v device.Mat) {
+	return qkv.ColRange(0, a.qCols()), qkv.ColRange(a.qCols(), a.kvCols()), qkv.ColRange(a.qkCols(), a.kvCols())
+}
+
+// operands are what attention reads: the queries and keys lie in qkv itself, or beside it when QK norms keep qkv as it was.
+func (a Attention) operands(p *pass) (q, k, v device.Mat) {
+	q, k, v = a.split(p.buf[qkv])
+	if a.QKNorm {
+		q, k = p.buf[qk].ColRange(0, a.qCols()), p.buf[qk].ColRange(a.qCols(), a.kvCols())
+	}
+	return q, k, v
+}
+
+// rotate norms the queries and keys where the mixer does so, or else adds their biases, and rotates them.
+func (a Attention) rotate(p *pass) {
+	rotated, bias := p.buf[qkv].ColRange(0, a.qkCols()), device.Mat{}
+	switch {
+	case a.QKNorm:
+		rotated = p.buf[qk]
+		q, k, _ := a.operands(p)
+		rawQ, rawK, _ := a.split(p.buf[qkv])
+		p.RMSNorm(q, p.buf[qRstd], rawQ, p.w.named(qNorm, 1), a.Heads, p.eps)
+		p.RMSNorm(k, p.buf[kRstd], rawK, p.w.named(kNorm, 1), a.KVHeads, p.eps)
+	case a.QKVBias:
+		bias = p.w.named(qkvBias, 2)
+	}
+	p.RoPE(rotated, rotated, bias, a.Heads+a.KVHeads, p.r.Cos, p.r.Sin, p.positions, false)
+}
+
+func (a Attention) attend(p *pass) {
+	q, k, v := a.operands(p)
+	p.Attention(p.buf[att], p.buf[lse], q, k, v, a.spec(p))
+}
+
+func (a Attention) spec(p *pass) device.AttentionSpec {
+	s := device.AttentionSpec{Heads: a.Heads, KVHeads: a.KVHeads, HeadDim: a.HeadDim, Scale: a.Scale, Window: a.Window,
+		SoftCap: a.SoftCap, Docs: p.b.Docs}
+	if a.Sinks {
+		s.Sinks = p.w.named(sinks, 1)
+	}
+	return s
+}
+
+// output is h = x + att·Wo^T + bias.
+func (a Attention) output(p *pass, x, h device.Mat) {
+	p.MatMul(h, p.buf[att], p.w.named(outWeight, 1), device.MatMulFlags{TransB: true, Onto: x})
+	if a.OutBias {
+		p.AddBias(h, p.w.named(outBias, 1))
+	}
+}
+
+func (a Attention) backward(p *pass, x, dx device.Mat) {
+	for c := range p.chunks() {
+		part, dx := p.at(c), c.rows(dx)
+		part.weightGrad(outWeight, 1, dx, part.buf[att])
+		if a.OutBias {
+			part.biasGrad(outBias, 1, dx)
+		}
+		part.projectGrad(part.buf[dAtt], dx, outWeight, 1)
+	}
+	q, k, v := a.operands(p)
+	dq, dk, dv := a.split(p.buf[dQKV])
+	p.AttentionGrad(dq, dk, dv, p.buf[dAtt], q, k, v, p.buf[att], p.buf[lse], p.buf[delta], a.spec(p))
+	if d := p.g.named(sinks, 1); a.Sinks && !d.IsZero() {
+		p.SinkGrad(d, p.w.named(sinks, 1), p.buf[lse], p.buf[delta])
+	}
+	for c := range p.chunks() {
+		a.backwardQKV(p.at(c), c.rows(x), c.rows(dx))
+	}
+}
+
+// backwardQKV takes a chunk of the gradient of what attention read back to x.
+func (a Attention) backwardQKV(p *pass, x, dx device.Mat) {
+	dqkv := p.buf[dQKV]
+	dqk := dqkv.ColRange(0, a.qkCols())
+	p.RoPE(dqk, dqk, device.Mat{}, a.Heads+a.KVHeads, p.r.Cos, p.r.Sin, p.positions, true)
+	if a.QKNorm {
+		dq, dk, _ := a.split(dqkv)
+		rawQ, rawK, _ := a.split(p.buf[qkv])
+		none := device.Mat{}
+		p.RMSNormGrad(dq, p.g.named(qNorm, 1), dq, rawQ, p.w.named(qNorm, 1), p.buf[qRstd], none, a.Heads)
+		p.RMSNormGrad(dk, p.g.named(kNorm, 1), dk, rawK, p.w.named(kNorm, 1), p.buf[kRstd], none, a.KVHeads)
+	}
+	// The feed-forward took over the buffer of this norm; to repeat it is cheaper than to hold t*Hidden elements meanwhile.
+	p.normalize(x)
+	p.weightGrad(qkvWeight, 3, dqkv, p.norm)
+	if a.QKVBias {
+		p.biasGrad(qkvBias, 3, dqkv)
+	}
+	p.projectGrad(p.norm, dqkv, qkvWeight, 3)
+	p.normalizeGrad(x, dx)
+}

@@ -1,0 +1,159 @@
+package nn
+
+import (
+	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/tensor"
+)
+
+// buffer is a matrix that a half of a block computes with: a row for each position. Which ones share memory follows from
+// how long they live.
+type buffer struct {
+	cols  int          // 0: this half has none
+	dtype tensor.DType // Invalid: that of activations
+	kept  Keep         // Forward leaves it for Backward from this level on; KeepInput: never
+	lives lifetime
+}
+
+// lifetime is how long a half needs a buffer that is not kept.
+type lifetime uint8
+
+const (
+	result   lifetime = iota // of the mixer: until the block's output, or its input's gradient, is there
+	operand                  // of the mixer: in Forward until there is a result, in Backward to the end
+	gradient                 // of the mixer: from when the feed-forward's gradients are there
+	scratch                  // of the feed-forward: while a chunk is in it, and with as many rows
+)
+
+// Kept is what a block's forward leaves for its backward. Backward may overwrite it: it serves once. A matrix that the
+// level does not keep is the zero Mat.
+type Kept struct {
+	keep        Keep
+	mixer, feed []device.Mat // by the half's buffers
+	h           device.Mat   // [t, Hidden]: the residual stream between the halves, at KeepAll
+}
+
+// NewKept places what one micro-batch of t positions keeps.
+func (d *Block) NewKept(a *device.Arena, dtype tensor.DType, t int, k Keep) *Kept {
+	kept := &Kept{keep: k}
+	if k == KeepInput {
+		return kept
+	}
+	mixer, feed := d.Mixer.buffers(), d.FeedForward.buffers()
+	kept.mixer, kept.feed = make([]device.Mat, len(mixer)), make([]device.Mat, len(feed))
+	for level := KeepAttention; level <= k; level++ {
+		of := func(b buffer) bool { return b.kept == level }
+		take(a, dtype, t, kept.mixer, mixer, of)
+		take(a, dtype, t, kept.feed, feed, of)
+	}
+	if k >= KeepAll {
+		kept.h = a.Mat(dtype, t, d.Hidden)
+	}
+	return kept
+}
+
+// take places those buffers of a table that are asked for.
+func take(a *device.Arena, dtype tensor.DType, rows int, mats []device.Mat, table []buffer, of func(buffer) bool) {
+	for i, b := range table {
+		if b.cols == 0 || !of(b) {
+			continue
+		}
+		t := b.dtype
+		if t == tensor.Invalid {
+			t = dtype
+		}
+		mats[i] = a.Mat(t, rows, b.cols)
+	}
+}
+
+// Work is scratch of Forward or of Backward; nothing in it lives from one call to the next. Which buffers share memory
+// is written where they are placed, in NewForwardWork and NewBackwardWork.
+//
+// Only mixers look from one position at another. All else of a block goes through the micro-batch in chunks of rows, one
+// after the other, so that what mixers neither read nor write takes a chunk's memory: c rows, where t are all.
+// Rows do not depend on how they are cut; gradients of parameters are sums over chunks, so the cut sets their last bits. A device may
+// choose the way of an operation by how operands are aligned, so a chunk should begin at a multiple of 16 bytes of every matrix: then
+// it does not matter what is kept.
+type Work struct {
+	chunk int
+
+	norm, rstd  device.Mat   // of a half's norm, see pass
+	mixer, feed []device.Mat // by the half's buffers, but for those that Kept has
+	h           device.Mat   // [c, Hidden]: the residual stream between the halves, where Kept has none
+}
+
+// worker places a Work.
+type worker struct {
+	*Work
+	a                     *device.Arena
+	dtype                 tensor.DType
+	t                     int
+	keep                  Keep
+	mixerTable, feedTable []buffer
+}
+
+// newWork is the scratch for micro-batches of t positions in chunks of so many rows, 0 for all of them. What it takes first is
+// in use all the time.
+func (d *Block) newWork(a *device.Arena, dtype tensor.DType, t, rows int, k Keep) *worker {
+	if rows <= 0 || rows > t {
+		rows = t
+	}
+	mixer, feed := d.Mixer.buffers(), d.FeedForward.buffers()
+	w := &Work{chunk: rows, norm: a.Mat(dtype, rows, d.Hidden), rstd: a.Mat(tensor.F32, rows, 1),
+		mixer: make([]device.Mat, len(mixer)), feed: make([]device.Mat, len(feed))}
+	return &worker{w, a, dtype, t, k, mixer, feed}
+}
+
+// take places the buffers with a lifetime. Those that Kept has are not taken again.
+func (w *worker) take(l lifetime) {
+	of := func(b buffer) bool { return b.lives == l && (b.kept == KeepInput || b.kept > w.keep) }
+	take(w.a, w.dtype, w.t, w.mixer, w.mixerTable, of)
+	take(w.a, w.dtype, w.chunk, w.feed, w.feedTable, of)
+}
+
+// or lays two alternatives over one another. What is taken next lies behind both.
+func (w *worker) or(one, other func()) {
+	mark := w.a.Mark()
+	one()
+	end := w.a.Mark()
+	w.a.Release(mark)
+	if other(); end > w.a.Mark() {
+		w.a.Release(end)
+	}
+}
+
+// NewForwardWork places the scratch of Forward for micro-batches of t positions, of which norms, projections and the
+// feed-forward take so many rows at once (0: all), where the level k is kept. The mixer is through when the feed-forward
+// begins (its output is in y, the residual stream), so the two share memory, all but the mixer's result:
+//
+//	norm rstd | result | operand
+//	                   | scratch
+//
+// That is, for attention and a GLU:
+//
+//	norm rstd | att lse | qkv qk qRstd kRstd
+//	                    | gateUp act
+func (d *Block) NewForwardWork(a *device.Arena, dtype tensor.DType, t, rows int, k Keep) *Work {
+	w := d.newWork(a, dtype, t, rows, k)
+	w.take(result)
+	w.or(func() { w.take(operand) }, func() { w.take(scratch) })
+	return w.Work
+}
+
+// NewBackwardWork places the scratch of Backward, with the arguments of NewForwardWork. What the mixer computed again has
+// to outlive the feed-forward, whose gradient comes first; the feed-forward's own buffers are free by the time the mixer's
+// gradients are formed:
+//
+//	norm rstd | result operand | h scratch
+//	                           | gradient
+func (d *Block) NewBackwardWork(a *device.Arena, dtype tensor.DType, t, rows int, k Keep) *Work {
+	w := d.newWork(a, dtype, t, rows, k)
+	w.take(result)
+	w.take(operand)
+	w.or(func() {
+		if k < KeepAll {
+			w.h = a.Mat(dtype, w.chunk, d.Hidden)
+		}
+		w.take(scratch)
+	}, func() { w.take(gradient) })
+	return w.Work
+}

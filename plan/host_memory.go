@@ -1,0 +1,139 @@
+package plan
+
+import (
+	"github.com/millrace/millrace/batch"
+	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/store"
+	"github.com/millrace/millrace/tensor"
+)
+
+// HostBuffers are what a run keeps in host memory beside the extents of the store, each in the region of its purpose. The plan counts them and
+// the engine places them with this same code. What a run does not need has no memory.
+type HostBuffers struct {
+	Batches device.Mem // token arrays of the micro-batches, see Batch
+	// Where the embedding's gradient is summed for the rows of the step's tokens alone: the number of the token at each position, and that
+	// of each token of the vocabulary, -1 if it does not occur.
+	Numbers, OfTokens device.Mem
+	// The scalars of a step, as the host's lane and as the device writes them; each is zero in one of the two.
+	HostResults, DeviceResults device.Mem
+
+	Inputs      [][]device.Mem // by block and micro-batch: saved layer inputs
+	Activations [][]device.Mem // by block and micro-batch: what forward kept for backward
+	Logits      []device.Mem   // by micro-batch: F32 [LogitRows, Vocab]
+
+	Sums    []device.Mem // by part: fp32 gradient of a tied tile that is bound
+	Touched device.Mem   // room for the sums of some rows of the embedding, and for what they are rounded to
+	// Ahead is, by kind, state of rows of the embedding that are updated as they are looked up, and AheadBad a count of bad weights
+	// that nobody reads: the update of the table counts.
+	Ahead    [store.Kinds]device.Mem
+	AheadBad device.Mem
+}
+
+// HostBuffers places them in the regions of their purposes; the zero Mem stands for a region that is not there.
+func (p *Plan) HostBuffers(region func(purpose string) device.Mem) *HostBuffers {
+	return p.placeHost(&hostArena{region: region})
+}
+
+// hostBytes lists what they take by purpose, with the rows that a loader hands out.
+func (p *Plan) hostBytes() []Bytes {
+	a := &hostArena{used: []Bytes{{RowsPurpose, batch.Bytes(p.Numerics.StepPositions())}}}
+	p.placeHost(a)
+	return a.used
+}
+
+// hostArena gives out memory, one piece after the other in each region, or only counts.
+type hostArena struct {
+	region func(purpose string) device.Mem // nil: it counts
+	used   []Bytes
+}
+
+func (a *hostArena) take(purpose string, n int64) device.Mem {
+	if n == 0 {
+		return device.Mem{}
+	}
+	i := 0
+	for i < len(a.used) && a.used[i].Purpose != purpose {
+		i++
+	}
+	if i == len(a.used) {
+		a.used = append(a.used, Bytes{Purpose: purpose})
+	}
+	off := a.used[i].Bytes
+	a.used[i].Bytes += n
+	if a.region == nil {
+		return device.Mem{}
+	}
+	mem := a.region(purpose)
+	if mem.IsZero() {
+		return mem
+	}
+	return mem.Slice(off, n)
+}
+
+func (p *Plan) placeHost(a *hostArena) *HostBuffers {
+	b := &HostBuffers{}
+	t, micros := p.Numerics.Positions(), p.Numerics.MicroBatches
+	each := func(purpose string, n int64) (all []device.Mem) { // a piece for each micro-batch
+		for range micros {
+			all = append(all, a.take(purpose, n))
+		}
+		return all
+	}
+	b.Batches = a.take(TokensPurpose, int64(micros)*batch.Bytes(t))
+	if p.SumsTouchedRows() {
+		b.Numbers = a.take(TokensPurpose, 4*int64(p.Numerics.StepPositions()))
+		b.OfTokens = a.take(TokensPurpose, 4*int64(p.Model.Vocab))
+	}
+	b.HostResults = a.take(ResultsPurpose, p.ResultBytes())
+	b.DeviceResults = a.take(ResultsPurpose, p.ResultBytes())
+
+	b.Inputs, b.Activations = make([][]device.Mem, p.blocks()), make([][]device.Mem, p.blocks())
+	for i := range p.blocks() {
+		if p.SavedOnHost(i) {
+			b.Inputs[i] = each(InputsPurpose, p.inputBytes())
+		}
+	}
+	for i := range p.blocks() {
+		if p.ActivationsSpill(i) {
+			b.Activations[i] = each(KeptPurpose, p.KeptBytes(i))
+		}
+	}
+	if n := int64(p.Wants.LogitRows) * int64(p.Model.Vocab) * tensor.F32.Bytes(); n > 0 {
+		b.Logits = each(LogitsPurpose, n)
+	}
+
+	b.Sums = make([]device.Mem, len(p.Model.Parts))
+	var touched int64
+	for _, part := range p.Model.EmbedTiles {
+		switch {
+		case p.Tied(part) && p.Bound():
+			b.Sums[part] = a.take(EmbeddingSumPurpose, p.gradBytes(part))
+		case p.SumsTouchedRows():
+			touched = max(touched, min(p.gradBytes(part), 4*p.PieceElems(part)), 6*int64(p.Model.Hidden))
+		}
+	}
+	b.Touched = a.take(EmbeddingSumPurpose, touched)
+	if p.Placement.LookAhead {
+		for kind, dtype := range p.types() {
+			if k := store.Kind(kind); k != store.Weights && dtype != tensor.Invalid {
+				n := k.Elems(p.AheadElems()) * dtype.Bytes()
+				b.Ahead[kind] = a.take(EmbeddingAheadPurpose, store.AlignUp(n))
+			}
+		}
+		b.AheadBad = a.take(EmbeddingAheadPurpose, 8)
+	}
+	return b
+}
+
+// Names of host memory in the accounts.
+const (
+	RowsPurpose         = "packed rows" // of a step, as the loader hands them out
+	TokensPurpose       = "tokens"      // of a step, as the device takes them, and the order of those that occur
+	ResultsPurpose      = "results"
+	InputsPurpose       = "saved layer inputs"
+	KeptPurpose         = "kept activations"
+	LogitsPurpose       = "logits"
+	EmbeddingSumPurpose = "embedding gradient sum"
+	// EmbeddingAheadPurpose is state of rows of the embedding that are looked up before the table is updated.
+	EmbeddingAheadPurpose = "embedding rows ahead"
+)

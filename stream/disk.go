@@ -1,0 +1,30 @@
+package stream
+
+import (
+	"fmt"
+
+	"github.com/millrace/millrace/plan"
+	"github.com/millrace/millrace/store"
+)
+
+// diskLane does an operation of the lane that takes state to a checkpoint.
+func (r *run) diskLane(op *plan.Op) error {
+	if op.Kind != plan.SaveState {
+		panic(unknown(op))
+	}
+	return r.saveState(op.Part)
+}
+
+// saveState hands what is kept of a part between steps to the checkpoint.
+func (r *run) saveState(part int) error {
+	for kind := range store.Kind(store.Kinds) {
+		id := store.ID{Part: part, Kind: kind}
+		if kind.Transient() || r.specs[id].Bytes == 0 {
+			continue
+		}
+		if err := r.save(r.ctx, id, r.versions.at(id)); err != nil {
+			return fmt.Errorf("save %s: %w", r.Plan.Model.Parts[part].Name, err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,182 @@
+package stream
+
+import (
+	"slices"
+
+	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/plan"
+	"github.com/millrace/millrace/store"
+	"github.com/millrace/millrace/tensor"
+)
+
+// The embedding is looked up and summed on the host: rows of the step's tokens are less traffic than the table.
+
+// gather looks up the rows of the embedding that the step needs, a piece of the table at a time.
+func (r *run) gather(s device.Stream) error {
+	for _, p := range r.Plan.Model.EmbedTiles {
+		id := store.ID{Part: p, Kind: store.Weights}
+		for off, n := range r.specs[id].Pieces() {
+			l, err := r.borrow(plan.LaneUpdate, id, off, n, store.Read)
+			if err != nil {
+				return err
+			}
+			first, rows := r.rowsOf(p, off, n, r.types[id.Kind])
+			table := device.NewMat(r.onHost[l.Region].Slice(l.Off, l.Len), r.types[id.Kind], rows, r.Plan.Model.Hidden)
+			for m := range r.Plan.Numerics.MicroBatches {
+				s.Gather(r.hostInput(m), table, r.hostIDs(m), first)
+			}
+			if err := s.Sync(); err != nil {
+				return err
+			}
+			r.release(plan.LaneUpdate)
+		}
+	}
+	return nil
+}
+
+// gatherAhead looks up the rows of the embedding that the step needs and updates them where they land; the table is
+// updated later, to the same bits. What else is kept of the rows is copied beside them, for some rows at a time.
+func (r *run) gatherAhead(s device.Stream) error {
+	most := int(r.Plan.AheadElems()) / r.Plan.Model.Hidden
+	tables := make([][store.Kinds]device.Mem, len(r.Plan.Model.EmbedTiles))
+	for kind, t := range r.types {
+		k := store.Kind(kind)
+		if t == tensor.Invalid {
+			continue
+		}
+		for i, p := range r.Plan.Model.EmbedTiles {
+			id := store.ID{Part: p, Kind: k}
+			l, err := r.borrow(plan.LaneUpdate, id, 0, r.specs[id].Bytes, store.Read)
+			if err != nil {
+				return err
+			}
+			tables[i][kind] = r.onHost[l.Region].Slice(l.Off, l.Len)
+		}
+	}
+	for m := range r.Plan.Numerics.MicroBatches {
+		y := r.hostInput(m)
+		for first := 0; first < y.Rows; first += most {
+			n := min(most, y.Rows-first)
+			ids, beside := r.hostIDs(m).Slice(4*int64(first), 4*int64(n)), r.host.Ahead
+			beside[store.Weights] = y.RowRange(first, n).Mem
+			r.updateRows(s, beside, tables, ids, n, r.host.AheadBad)
+		}
+	}
+	return s.Sync()
+}
+
+// updateRows copies n rows of the embedding, of all kinds, from its tiles and updates the copies.
+func (r *run) updateRows(s device.Stream, to [store.Kinds]device.Mem, tables [][store.Kinds]device.Mem,
+	ids device.Mem, n int, bad device.Mem) {
+	var of [store.Kinds]device.Mat
+	decay := false
+	for kind, t := range r.types {
+		if t == tensor.Invalid {
+			continue
+		}
+		elems := store.Kind(kind).Elems(int64(n * r.Plan.Model.Hidden))
+		of[kind] = device.NewVec(to[kind], t, int(elems))
+		copies := asRows(of[kind].Mem, n)
+		for i, p := range r.Plan.Model.EmbedTiles {
+			part := &r.Plan.Model.Parts[p]
+			rows := part.Layout.Fields[0].Shape[0]
+			decay = part.Layout.Fields[0].Decay
+			table := tables[i][kind].Slice(0, copies.Len/int64(n)*int64(rows))
+			s.Gather(copies, asRows(table, rows), ids, part.FirstRow)
+		}
+	}
+	r.adamWOf(s, of, decay, bad)
+}
+
+// asRows is memory as rows of numbers of two bytes, whatever they are, for a gather to copy.
+func asRows(mem device.Mem, rows int) device.Mat {
+	return device.NewMat(mem, tensor.BF16, rows, int(mem.Len/tensor.BF16.Bytes())/rows)
+}
+
+// rowsOf are the rows of the vocabulary in the n bytes at off of a tile; pieces end between rows, and padding is less than
+// a row.
+func (r *run) rowsOf(part int, off, n int64, t tensor.DType) (first, rows int) {
+	p, hidden := &r.Plan.Model.Parts[part], int64(r.Plan.Model.Hidden)
+	first = int(off / t.Bytes() / hidden)
+	rows = min(int(n/t.Bytes()/hidden), p.Layout.Fields[0].Shape[0]-first)
+	return p.FirstRow + first, rows
+}
+
+func (r *run) hostIDs(m int) device.Mem {
+	return plan.Batch(r.host.Batches, m, r.Plan.Numerics.Positions()).IDs
+}
+
+// scatter adds the gradient of the embedding's output to a tile of the table, a piece at a time, micro-batches in order,
+// then rounds and squares the piece.
+func (r *run) scatter(s device.Stream, p int) error {
+	id := store.ID{Part: p, Kind: store.Grad}
+	i := int64(0)
+	for off, n := range r.specs[id].Pieces() {
+		t := r.types[id.Kind]
+		l, err := r.borrow(plan.LaneUpdate, id, off, n, store.Write)
+		if err != nil {
+			return err
+		}
+		elems := n / t.Bytes()
+		stored := device.NewVec(r.onHost[l.Region].Slice(l.Off, l.Len), t, int(elems))
+		first, rows := r.rowsOf(p, off, n, t)
+		if r.Plan.SumsTouchedRows() {
+			r.sumTouched(s, stored, first, rows)
+		} else if err := r.sumRows(s, p, stored, off/t.Bytes(), first, rows); err != nil {
+			return err
+		}
+		s.SumSquares(r.hostResult(r.Plan.SquaresAt(p)+8*i), stored)
+		if err := s.Sync(); err != nil {
+			return err
+		}
+		r.release(plan.LaneUpdate)
+		i++
+	}
+	if sum := (store.ID{Part: p, Kind: store.GradSum}); r.specs[sum].Bytes > 0 {
+		r.versions.wrote(sum)
+	}
+	if r.Plan.UpdatesInBackward() {
+		r.versions.wrote(id)
+	}
+	return nil
+}
+
+// sumRows writes the gradient of a piece of a tile: rows of the vocabulary from first on.
+func (r *run) sumRows(s device.Stream, p int, stored device.Mat, at int64, first, rows int) error {
+	sum, err := r.sumPiece(s, p, stored, at, int64(stored.Cols))
+	if err != nil {
+		return err
+	}
+	table := device.NewMat(sum.Mem, tensor.F32, rows, r.Plan.Model.Hidden)
+	for m := range r.Plan.Numerics.MicroBatches {
+		s.ScatterAdd(table, r.embeddingGrad(m), r.hostIDs(m), first)
+	}
+	if sum.Mem != stored.Mem {
+		s.Cast(stored, sum)
+	}
+	return nil
+}
+
+// sumTouched does the same by way of the rows of the step's tokens alone: they are summed and rounded, as many at a
+// time as there is room for, to the same bits, and put in their places among zeros.
+func (r *run) sumTouched(s device.Stream, stored device.Mat, first, rows int) {
+	hidden, perMicro := r.Plan.Model.Hidden, 4*int64(r.Plan.Numerics.Positions())
+	numbers, room := r.host.Numbers, r.host.Touched
+	ofTokens := r.host.OfTokens.Slice(4*int64(first), 4*int64(rows))
+	most := int(room.Len) / hidden / 6
+	table := device.NewMat(stored.Mem, tensor.BF16, rows, hidden)
+	s.Zero(stored.Mem)
+	from, _ := slices.BinarySearch(r.touched, int32(first))
+	end, _ := slices.BinarySearch(r.touched, int32(first+rows))
+	for ; from < end; from += most {
+		n := min(most, end-from)
+		sum := device.NewMat(room, tensor.F32, n, hidden)
+		rounded := device.NewMat(room.Slice(sum.Len, 2*int64(n*hidden)), tensor.BF16, n, hidden)
+		s.Zero(sum.Mem)
+		for m := range r.Plan.Numerics.MicroBatches {
+			s.ScatterAdd(sum, r.embeddingGrad(m), numbers.Slice(int64(m)*perMicro, perMicro), from)
+		}
+		s.Cast(rounded, sum)
+		s.Gather(table, rounded, ofTokens, from)
+	}
+}

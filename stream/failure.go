@@ -1,0 +1,49 @@
+package stream
+
+import (
+	"fmt"
+)
+
+// firstError is the error of the first operation in schedule order that has one: the same line each time, whichever lane
+// failed first by the clock. Errors that the device found late are in the events.
+func (r *run) firstError() error {
+	failed := false
+	for _, err := range r.errs {
+		failed = failed || err != nil
+	}
+	for _, s := range r.streams {
+		if s != nil {
+			failed = s.Sync() != nil || failed
+		}
+	}
+	if !failed {
+		return nil
+	}
+	for i, op := range r.ops {
+		err := r.errs[i]
+		if err == nil {
+			err = r.end[i].Wait()
+		}
+		if err != nil && !isCarried(err) {
+			return fmt.Errorf("%v lane: %s: %w", op.Lane, r.names[i], err)
+		}
+	}
+	return fmt.Errorf("a lane failed after its last operation")
+}
+
+// carried marks the error of an operation that was skipped because of another one's.
+type carried struct{ error }
+
+func isCarried(err error) bool {
+	_, ok := err.(carried)
+	return ok
+}
+
+func firstError(errs ...error) error {
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}

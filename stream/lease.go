@@ -1,0 +1,111 @@
+package stream
+
+import (
+	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/plan"
+	"github.com/millrace/millrace/store"
+)
+
+// piecesInFlight is how many pieces a lane has enqueued copies of before it waits for the first: it wakes late, and a piece of
+// plan.DefaultPieceElems passes a fast link in less than 200 us. It is scarcePieces where pieces lie in memory that others wait for: one
+// moves while the next one is brought.
+const (
+	piecesInFlight = 8
+	scarcePieces   = 2
+)
+
+// flight is the pieces that a lane has enqueued copies of: their number, and up to the latest scarce one. It holds leases of the last
+// of them.
+type flight struct{ enqueued, scarce int }
+
+// room is how many leases a lane may keep, of those that it holds, when it borrows one more.
+func (f *flight) room(held int, scarce bool) int {
+	if scarce || f.scarce > f.enqueued-held { // this one, or one that is held
+		return min(held, scarcePieces-1)
+	}
+	return min(held, piecesInFlight-1)
+}
+
+// enqueue counts a piece.
+func (f *flight) enqueue(scarce bool) {
+	f.enqueued++
+	if scarce {
+		f.scarce = f.enqueued
+	}
+}
+
+// isScarce reports whether a lease of the extent keeps others waiting: for staging memory, or for bytes that extents share.
+func (e *Engine) isScarce(id store.ID) bool {
+	_, shared := e.Store.(*store.Aliased)
+	return shared || e.Plan.OnDisk(id)
+}
+
+// pieces borrows an extent piece by piece for copies of a stream, and hands each to copy with its first byte in the extent.
+func (r *run) pieces(lane plan.Lane, id store.ID, access store.Access, copy func(off int64, piece device.Mem)) error {
+	for off, n := range r.specs[id].Pieces() {
+		if err := r.piece(lane, id, off, n, access, func(piece device.Mem) { copy(off, piece) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// piece borrows a piece for a copy of a stream. Before, it gives back the oldest ones if there are too many.
+func (r *run) piece(lane plan.Lane, id store.ID, off, n int64, access store.Access, copy func(piece device.Mem)) error {
+	f, scarce := &r.flights[lane], r.isScarce(id)
+	if err := r.retire(lane, f.room(len(r.leases[lane]), scarce)); err != nil {
+		return err
+	}
+	l, err := r.borrow(lane, id, off, n, access)
+	if err != nil {
+		return err
+	}
+	copy(r.registered[l.Region].Slice(l.Off, l.Len))
+	r.streams[lane].Record(r.moved[lane][f.enqueued%piecesInFlight])
+	f.enqueue(scarce)
+	return nil
+}
+
+// retire gives back the lane's oldest leases until `left` remain, each when its copy is done.
+func (r *run) retire(lane plan.Lane, left int) error {
+	for len(r.leases[lane]) > left {
+		oldest := r.flights[lane].enqueued - len(r.leases[lane])
+		if err := r.moved[lane][oldest%piecesInFlight].Wait(); err != nil {
+			return err
+		}
+		r.leases[lane][0].Release()
+		r.leases[lane] = r.leases[lane][1:]
+	}
+	return nil
+}
+
+// borrow takes a lease that the lane gives back when its work is done.
+func (r *run) borrow(lane plan.Lane, id store.ID, off, n int64, access store.Access) (*store.Lease, error) {
+	if access != store.Write {
+		r.readAhead(lane, id, off)
+	}
+	version := r.versions.at(id)
+	if id.Kind == store.Inputs && access == store.Read {
+		version++ // what this schedule has saved
+	}
+	l, err := r.Store.Borrow(r.ctx, lane, id, off, n, access, version)
+	if err != nil {
+		return nil, err
+	}
+	r.leases[lane] = append(r.leases[lane], l)
+	return l, nil
+}
+
+// bind borrows an extent for the compute lane until the lane's work on this schedule is done.
+func (r *run) bind(id store.ID, bytes int64, access store.Access) (device.Mem, error) {
+	if mem, ok := r.bound[id]; ok {
+		return mem, nil
+	}
+	l, err := r.borrow(plan.LaneCompute, id, 0, bytes, access)
+	if err != nil {
+		return device.Mem{}, err
+	}
+	mem := r.registered[l.Region].Slice(l.Off, l.Len)
+	r.bound[id] = mem
+	return mem, nil
+}

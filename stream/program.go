@@ -1,0 +1,56 @@
+package stream
+
+import (
+	"fmt"
+
+	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/plan"
+	"github.com/millrace/millrace/store"
+)
+
+// program is a schedule with an event before and behind each operation, from the device of its lane.
+type program struct {
+	ops        []plan.Op
+	begin, end []device.Event
+	names      []string // for errors and traces
+	counts     bool     // weights that became NaN are counted on the device as well
+	disk       [plan.Lanes][store.Kinds][]loan
+}
+
+func (e *Engine) program(mode plan.Mode) (*program, error) {
+	if p := e.programs[mode]; p != nil {
+		return p, nil
+	}
+	p := &program{ops: e.Plan.ScheduleOf(mode).Ops}
+	p.disk = e.loans(p.ops)
+	for _, op := range p.ops {
+		p.names = append(p.names, e.describe(op))
+		p.counts = p.counts || op.Kind == plan.Update && op.Lane == plan.LaneCompute
+		on := e.Device
+		if onHostLane(op.Lane) {
+			on = e.Host
+		}
+		for _, list := range []*[]device.Event{&p.begin, &p.end} {
+			ev, err := on.NewEvent()
+			if err != nil {
+				return nil, err
+			}
+			e.closers = append(e.closers, ev.Close)
+			*list = append(*list, ev)
+		}
+	}
+	e.programs[mode] = p
+	return p, nil
+}
+
+// describe names an operation for errors and traces.
+func (e *Engine) describe(op plan.Op) string {
+	s := op.Kind.String()
+	if op.Part >= 0 {
+		s += " " + e.Plan.Model.Parts[op.Part].Name
+	}
+	if op.Micro >= 0 {
+		s += fmt.Sprintf(" micro-batch %d", op.Micro)
+	}
+	return s
+}

@@ -1,0 +1,43 @@
+package stream
+
+import (
+	"encoding/binary"
+	"math"
+
+	"github.com/millrace/millrace/plan"
+)
+
+// collect adds up the scalars that the schedule brought to the host, parts and their pieces in order, in fp64. The count of NaNs on the
+// device is of this schedule only if it has updated there.
+func (e *Engine) collect(counted bool) Result {
+	host, dev := e.bytes(plan.ResultsPurpose, e.host.HostResults), e.bytes(plan.ResultsPurpose, e.host.DeviceResults)
+	float := func(off int64) float64 {
+		return math.Float64frombits(binary.NativeEndian.Uint64(host[off:])) + math.Float64frombits(binary.NativeEndian.Uint64(dev[off:]))
+	}
+	var res Result
+	for m := range e.Plan.Numerics.MicroBatches {
+		res.LossSum += float(e.Plan.LossAt(m))
+	}
+	squares := 0.0
+	for at := e.Plan.SquaresAt(0); at < e.Plan.ResultBytes(); at += 8 {
+		squares += float(at)
+	}
+	res.GradNorm = math.Sqrt(squares)
+	res.BadWeights = int64(binary.NativeEndian.Uint64(host[e.Plan.BadAt():]))
+	if counted {
+		res.BadWeights += int64(binary.NativeEndian.Uint64(dev[e.Plan.BadAt():]))
+	}
+	return res
+}
+
+// record hands the times of all operations to the trace. They are the stream's own: from when an operation's turn came to
+// when it was done, however early it was enqueued.
+func (r *run) record() {
+	if r.Trace == nil {
+		return
+	}
+	for i, op := range r.ops {
+		start := r.start[op.Lane] + r.begin[i].Since(r.origins[op.Lane])
+		r.Trace.Record(op.Lane, r.names[i], r.stepNo, start, start+r.end[i].Since(r.begin[i]))
+	}
+}

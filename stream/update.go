@@ -1,0 +1,120 @@
+package stream
+
+import (
+	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/optim"
+	"github.com/millrace/millrace/plan"
+	"github.com/millrace/millrace/store"
+	"github.com/millrace/millrace/tensor"
+)
+
+// updateLane enqueues an operation of the host.
+func (r *run) updateLane(s device.Stream, op *plan.Op) error {
+	switch op.Kind {
+	case plan.Update:
+		return r.updatePart(s, op.Part)
+	case plan.Gather:
+		return r.gather(s)
+	case plan.GatherAhead:
+		return r.gatherAhead(s)
+	case plan.Scatter:
+		return r.scatter(s, op.Part)
+	}
+	panic(unknown(op))
+}
+
+// updatePart applies the pending update to a part: a piece at a time, so that little of it need be in memory at once. A part
+// that is frozen in part has other places in its weights than in its state, and is one piece.
+func (r *run) updatePart(s device.Stream, part int) error {
+	l := r.Plan.Model.Parts[part].Layout
+	piece := r.Plan.PieceElems(part)
+	for first := int64(0); first < l.StateElems; first += piece {
+		weights := span{first, min(piece, l.StateElems-first)}
+		state := weights
+		if l.WeightElems != l.StateElems {
+			weights = span{0, l.WeightElems}
+		}
+		if err := r.updatePiece(s, part, weights, state); err != nil {
+			return err
+		}
+		// The piece goes back before the next one is borrowed.
+		if err := s.Sync(); err != nil {
+			return err
+		}
+		r.release(plan.LaneUpdate)
+	}
+	// Whoever fetches the part waits for this operation and then borrows the new version.
+	r.versions.updated(part)
+	return nil
+}
+
+// span is a range of elements of an extent.
+type span struct{ first, n int64 }
+
+// updatePiece updates the parameters whose state lies in a span; weights is where their weights lie.
+func (r *run) updatePiece(s device.Stream, part int, weights, state span) error {
+	var mem [store.Kinds]device.Mem
+	for kind, t := range r.types {
+		if t == tensor.Invalid {
+			continue
+		}
+		id, access, at := store.ID{Part: part, Kind: store.Kind(kind)}, store.Change, state
+		switch id.Kind {
+		case store.Grad:
+			access = store.Read
+		case store.Weights:
+			at = weights
+		}
+		lease, err := r.borrow(plan.LaneUpdate, id, id.Kind.Elems(at.first)*t.Bytes(), id.Kind.Elems(at.n)*t.Bytes(), access)
+		if err != nil {
+			return err
+		}
+		mem[kind] = r.onHost[lease.Region].Slice(lease.Off, lease.Len)
+	}
+	r.adamW(s, part, mem, weights, state, r.hostResult(r.Plan.BadAt()))
+	return nil
+}
+
+// adamW updates the parameters whose state lies in a span; weights is where their weights lie, and mem has both, by kind. Spans and
+// runs begin on multiples of tensor.Align, as blocks of moments in 8 bits do, which are updated whole: the padding is zero and stays
+// so. How state is cut into spans changes no bit.
+func (r *run) adamW(s device.Stream, part int, mem [store.Kinds]device.Mem, weights, state span, bad device.Mem) {
+	for _, run := range r.Plan.Model.Parts[part].Layout.Runs() {
+		begin, end := max(run.State, state.first), min(run.State+run.Elems, state.first+state.n)
+		if begin >= end {
+			continue
+		}
+		n := end - begin
+		if r.Plan.Numerics.Moments == optim.Dynamic8 {
+			n = (n + tensor.MomentBlock - 1) / tensor.MomentBlock * tensor.MomentBlock
+		}
+		vec := func(kind store.Kind, first int64) device.Mat {
+			t := r.types[kind]
+			if t == tensor.Invalid {
+				return device.Mat{}
+			}
+			first, n := kind.Elems(first), kind.Elems(n)
+			return device.NewVec(mem[kind].Slice(first*t.Bytes(), n*t.Bytes()), t, int(n))
+		}
+		at := begin - state.first
+		var of [store.Kinds]device.Mat
+		for kind := range store.Kind(store.Kinds) {
+			of[kind] = vec(kind, at)
+		}
+		of[store.Weights] = vec(store.Weights, run.First+begin-run.State-weights.first)
+		r.adamWOf(s, of, run.Decay, bad)
+	}
+}
+
+// adamWOf updates parameters that share a rule of decay; of are their vectors.
+func (r *run) adamWOf(s device.Stream, of [store.Kinds]device.Mat, decay bool, bad device.Mem) {
+	u := r.update
+	scalars := u.AdamW.Scalars(u.Step-u.Idle, u.LR, u.clip, decay)
+	weights, low, grad, m, v := of[store.Weights], of[store.Low], of[store.Grad], of[store.FirstMoment], of[store.SecondMoment]
+	if r.Plan.Numerics.Moments == optim.Dynamic8 {
+		s.AdamW8(device.AdamW8Args{Weights: weights, Low: low, Grad: grad, M: m, V: v, MScale: of[store.FirstScale],
+			VScale: of[store.SecondScale], AdamWScalars: scalars}, bad)
+		return
+	}
+	s.AdamW(device.AdamWArgs{Weights: weights, Low: low, Grad: grad, M: m, V: v, AdamWScalars: scalars}, bad)
+}

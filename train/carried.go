@@ -1,0 +1,107 @@
+package train
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+
+	"github.com/millrace/millrace/checkpoint"
+	"github.com/millrace/millrace/hf"
+	"github.com/millrace/millrace/internal/spelling"
+	"github.com/millrace/millrace/plan"
+)
+
+// carried are the tensors of a model's directory that are not loaded and that an export copies (see model.Family). Nothing
+// of them is in a checkpoint but a checksum.
+type carried struct {
+	tensors []hf.TensorSpec
+	bytes   int64
+	sha256  string // over their names, types, shapes and bytes; empty if there are none
+}
+
+// carry finds what the model's directory carries, and says so.
+func (s *source) carry(ctx context.Context, env *Env) error {
+	s.carried = carried{}
+	if !s.model.Carries() {
+		return nil
+	}
+	w, err := hf.OpenWeights(s.dir)
+	if err != nil {
+		return err
+	}
+	defer w.Close()
+	for _, c := range s.model.Carried(w) {
+		env.say("%s (%s) of %s are carried: they are not trained and travel to the export unchanged",
+			spelling.Count(len(c.Names), "tensor"), plan.FormatBytes(c.Bytes), c.Pattern)
+		for _, name := range c.Names {
+			info, _ := w.Info(name)
+			s.carried.tensors = append(s.carried.tensors, hf.TensorSpec{Name: name, Shape: info.Shape, Type: info.Type})
+		}
+		s.carried.bytes += c.Bytes
+	}
+	if len(s.carried.tensors) > 0 {
+		s.carried.sha256, err = s.carried.read(ctx, w, func(string, []byte) error { return nil })
+	}
+	return err
+}
+
+// carryAs does so for a run that has a checkpoint, whose tensors have to be those of its beginning.
+func (s *source) carryAs(ctx context.Context, env *Env, from *checkpoint.Checkpoint) error {
+	want := from.Manifest.Model.CarriedSHA256
+	if want == "" {
+		return nil
+	}
+	err := s.carry(ctx, env)
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case err != nil:
+		return fmt.Errorf("the run carries tensors of the model that it began with, and they cannot be read: %w; put the model back as it was", err)
+	case s.carried.sha256 != want:
+		return fmt.Errorf("the tensors that the run carries have changed in %s since it began: put the model back as it was", s.dir)
+	}
+	return nil
+}
+
+// carriedBytes is how much is read of a carried tensor at a time.
+const carriedBytes = 1 << 20
+
+// read hands out the bytes of all tensors in their order, and returns their checksum.
+func (c *carried) read(ctx context.Context, w *hf.Weights, to func(name string, piece []byte) error) (string, error) {
+	sum, buf := sha256.New(), make([]byte, carriedBytes)
+	for _, t := range c.tensors {
+		info, _ := w.Info(t.Name)
+		fmt.Fprintf(sum, "%q %s %v\n", t.Name, info.Type, info.Shape)
+		for off := int64(0); off < info.Bytes; off += carriedBytes {
+			if err := ctx.Err(); err != nil {
+				return "", err
+			}
+			piece := buf[:min(carriedBytes, info.Bytes-off)]
+			if err := w.ReadAt(t.Name, piece, off); err != nil {
+				return "", err
+			}
+			sum.Write(piece)
+			if err := to(t.Name, piece); err != nil {
+				return "", err
+			}
+		}
+	}
+	return fmt.Sprintf("%x", sum.Sum(nil)), nil
+}
+
+// writeCarried copies the carried tensors of a model's directory, the last ones of those that are written.
+func (s *source) writeCarried(ctx context.Context, to *hf.ModelWriter) error {
+	if len(s.carried.tensors) == 0 {
+		return nil
+	}
+	w, err := hf.OpenWeights(s.dir)
+	if err != nil {
+		return fmt.Errorf("the tensors that the run carries cannot be read: %w; put the model back as it was", err)
+	}
+	defer w.Close()
+	sum, err := s.carried.read(ctx, w, to.Write)
+	if err == nil && sum != s.carried.sha256 {
+		err = fmt.Errorf("the tensors that the run carries have changed in %s since it began: put the model back as it was", s.dir)
+	}
+	return err
+}
