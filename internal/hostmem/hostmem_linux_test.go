@@ -77,3 +77,15 @@ func TestSpread(t *testing.T) {
 		}
 	}
 }
+
+// Without the user's word what is too large is refused before a page is touched; the line says how to give it.
+func TestRefusalSaysHowToGrow(t *testing.T) {
+	n, source, err := Available()
+	if err != nil || source != machineSource {
+		t.Skip("a cgroup limits this process, or the system does not tell")
+	}
+	r := reserve(t, New(), "moments", n+1<<30)
+	if err = r.Populate(); err == nil || !strings.Contains(err.Error(), "MILLRACE_MEMORY_GROWS=1") {
+		t.Errorf("%v: does not name the variable", err)
+	}
+}
