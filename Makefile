@@ -3,7 +3,7 @@
 GO ?= go
 
 # Packages in which goroutines meet; those that do not exist in a checkout are left out.
-RACE = stream store checkpoint train device/cpu device/null device/cuda nn trace internal cmd
+RACE = stream store checkpoint train device/cpu device/null device/cuda nn trace hostmem vfs internal cmd
 RACE_PACKAGES = $(patsubst %,./%/...,$(wildcard $(RACE)))
 
 # SHORT=-short leaves out what takes long.

@@ -5,8 +5,8 @@ import (
 	"runtime"
 	"runtime/debug"
 
+	"github.com/millrace/millrace/hostmem"
 	"github.com/millrace/millrace/internal/fault"
-	"github.com/millrace/millrace/internal/hostmem"
 	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/optim"
 	"github.com/millrace/millrace/store"

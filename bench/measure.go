@@ -17,10 +17,9 @@ import (
 
 	"github.com/millrace/millrace/batch"
 	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/hostmem"
 	"github.com/millrace/millrace/internal/blame"
-	"github.com/millrace/millrace/internal/hostmem"
 	"github.com/millrace/millrace/internal/rng"
-	"github.com/millrace/millrace/internal/vfs"
 	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/optim"
 	"github.com/millrace/millrace/plan"
@@ -29,6 +28,7 @@ import (
 	"github.com/millrace/millrace/stream"
 	"github.com/millrace/millrace/trace"
 	"github.com/millrace/millrace/train"
+	"github.com/millrace/millrace/vfs"
 )
 
 // Options say which step is measured.

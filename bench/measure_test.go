@@ -13,7 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/millrace/millrace/device"
-	"github.com/millrace/millrace/internal/hostmem"
+	"github.com/millrace/millrace/hostmem"
 	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/probe"

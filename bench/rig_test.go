@@ -12,8 +12,8 @@ import (
 
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/device/cpu"
+	"github.com/millrace/millrace/hostmem"
 	"github.com/millrace/millrace/internal/blame"
-	"github.com/millrace/millrace/internal/hostmem"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/probe"
 	"github.com/millrace/millrace/runfile"

@@ -6,9 +6,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/millrace/millrace/internal/vfs"
 	"github.com/millrace/millrace/store"
 	"github.com/millrace/millrace/tensor"
+	"github.com/millrace/millrace/vfs"
 )
 
 // The rates of a save from memory, the manifest and all syncs included, and of verifying it, on the file system of the

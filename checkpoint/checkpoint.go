@@ -10,8 +10,8 @@ import (
 
 	"github.com/zeebo/xxh3"
 
-	"github.com/millrace/millrace/internal/vfs"
 	"github.com/millrace/millrace/store"
+	"github.com/millrace/millrace/vfs"
 )
 
 // Checkpoint is a complete checkpoint that was opened for reading. It holds no open files, and may be used from several

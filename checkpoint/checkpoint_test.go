@@ -19,9 +19,9 @@ import (
 	"github.com/zeebo/xxh3"
 	"pgregory.net/rapid"
 
-	"github.com/millrace/millrace/internal/vfs"
 	"github.com/millrace/millrace/store"
 	"github.com/millrace/millrace/tensor"
+	"github.com/millrace/millrace/vfs"
 )
 
 func TestSaveAndOpen(t *testing.T) {

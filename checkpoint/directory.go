@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 	"sync"
 
-	"github.com/millrace/millrace/internal/vfs"
+	"github.com/millrace/millrace/vfs"
 )
 
 // Directory is where the checkpoints of one run lie, held for writing. Its methods may be called from several goroutines,

@@ -9,7 +9,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/millrace/millrace/internal/vfs"
+	"github.com/millrace/millrace/vfs"
 )
 
 // At every moment of a run that saves, saves again, prunes, and replaces a checkpoint, the machine stops; whatever of what

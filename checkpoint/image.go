@@ -7,7 +7,7 @@ import (
 	"syscall"
 	"unsafe"
 
-	"github.com/millrace/millrace/internal/vfs"
+	"github.com/millrace/millrace/vfs"
 )
 
 // image is the file that takes an extent's pieces from memory. Whole blocks of aligned memory, which a run's pages are, go past

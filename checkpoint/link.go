@@ -8,7 +8,7 @@ import (
 
 	"github.com/zeebo/xxh3"
 
-	"github.com/millrace/millrace/internal/vfs"
+	"github.com/millrace/millrace/vfs"
 )
 
 // Link has a piece join that lies in a file of its own, from byte 0 on, with the checksum of its bytes. The file gets a

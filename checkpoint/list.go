@@ -9,7 +9,7 @@ import (
 	"slices"
 	"syscall"
 
-	"github.com/millrace/millrace/internal/vfs"
+	"github.com/millrace/millrace/vfs"
 )
 
 // errNotDir is that a path leads through a file.

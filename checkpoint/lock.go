@@ -8,7 +8,7 @@ import (
 	"os"
 	"strings"
 
-	"github.com/millrace/millrace/internal/vfs"
+	"github.com/millrace/millrace/vfs"
 )
 
 // takeLock holds a lock file until it is closed. The lock goes with the process, however that ends; the file stays, and

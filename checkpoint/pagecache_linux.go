@@ -3,7 +3,7 @@ package checkpoint
 import (
 	"golang.org/x/sys/unix"
 
-	"github.com/millrace/millrace/internal/vfs"
+	"github.com/millrace/millrace/vfs"
 )
 
 // startWriteback has the kernel write a range to the disk now, and does not wait. Left to itself it would let a tenth of

@@ -2,7 +2,7 @@
 
 package checkpoint
 
-import "github.com/millrace/millrace/internal/vfs"
+import "github.com/millrace/millrace/vfs"
 
 func startWriteback(vfs.File, int64, int64) error { return nil }
 func dropWritten(vfs.File, int64, int64) error    { return nil }

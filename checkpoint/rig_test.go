@@ -12,9 +12,9 @@ import (
 
 	"github.com/zeebo/xxh3"
 
-	"github.com/millrace/millrace/internal/vfs"
 	"github.com/millrace/millrace/store"
 	"github.com/millrace/millrace/tensor"
+	"github.com/millrace/millrace/vfs"
 )
 
 // The state of a small run: extents of one piece, of pieces of which the last is short, and of pieces that are all alike.

@@ -8,11 +8,11 @@ import (
 
 	"github.com/zeebo/xxh3"
 
-	"github.com/millrace/millrace/internal/hostmem"
-	"github.com/millrace/millrace/internal/vfs"
+	"github.com/millrace/millrace/hostmem"
 	"github.com/millrace/millrace/store"
 	"github.com/millrace/millrace/tensor"
 	"github.com/millrace/millrace/trace"
+	"github.com/millrace/millrace/vfs"
 )
 
 // The state of a store on disk joins a checkpoint without a byte written, and stays what it was while the store goes on;

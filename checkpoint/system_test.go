@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/millrace/millrace/internal/vfs"
+	"github.com/millrace/millrace/vfs"
 )
 
 func TestHardLinks(t *testing.T) {

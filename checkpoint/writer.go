@@ -13,7 +13,7 @@ import (
 
 	"github.com/zeebo/xxh3"
 
-	"github.com/millrace/millrace/internal/vfs"
+	"github.com/millrace/millrace/vfs"
 )
 
 // The problem. A checkpoint of a large model is hundreds of gigabytes in thousands of files, and a machine can stop between any two writes. After

@@ -4,7 +4,7 @@ import (
 	"fmt"
 
 	"github.com/millrace/millrace/batch"
-	"github.com/millrace/millrace/internal/hostmem"
+	"github.com/millrace/millrace/hostmem"
 )
 
 // Batch is one micro-batch: Sequences rows of SequenceLen positions, row after row. A document here is a piece of one

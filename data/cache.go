@@ -13,7 +13,7 @@ import (
 
 	"github.com/zeebo/xxh3"
 
-	"github.com/millrace/millrace/internal/hostmem"
+	"github.com/millrace/millrace/hostmem"
 )
 
 // The token cache has one file per source, named by the hash of everything that its tokens depend on:

@@ -16,7 +16,7 @@ import (
 
 	"github.com/millrace/millrace/data/template"
 	"github.com/millrace/millrace/data/tokenizer"
-	"github.com/millrace/millrace/internal/vfs"
+	"github.com/millrace/millrace/vfs"
 )
 
 // Chat renders conversations with the chat template of a model, as transformers' apply_chat_template does, and without

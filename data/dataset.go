@@ -9,7 +9,7 @@ import (
 
 	"github.com/zeebo/xxh3"
 
-	"github.com/millrace/millrace/internal/hostmem"
+	"github.com/millrace/millrace/hostmem"
 	"github.com/millrace/millrace/internal/rng"
 	"github.com/millrace/millrace/internal/spelling"
 )

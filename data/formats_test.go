@@ -17,7 +17,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/millrace/millrace/data/tokenizer"
-	"github.com/millrace/millrace/internal/hostmem"
+	"github.com/millrace/millrace/hostmem"
 )
 
 func TestCompressed(t *testing.T) {

@@ -5,7 +5,7 @@ import (
 	"io"
 	"math"
 
-	"github.com/millrace/millrace/internal/hostmem"
+	"github.com/millrace/millrace/hostmem"
 )
 
 // OrderPurpose is what everything is counted under that grows with the number of documents: where they lie, and their order.

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"io"
 
-	"github.com/millrace/millrace/internal/hostmem"
+	"github.com/millrace/millrace/hostmem"
 )
 
 // LoaderOptions are the sizes of a step and the order of the data.

@@ -13,7 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/millrace/millrace/batch"
-	"github.com/millrace/millrace/internal/hostmem"
+	"github.com/millrace/millrace/hostmem"
 )
 
 // drawDataset makes documents whose tokens are all different, so that a token tells where it comes from.

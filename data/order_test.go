@@ -7,7 +7,7 @@ import (
 
 	"github.com/zeebo/xxh3"
 
-	"github.com/millrace/millrace/internal/hostmem"
+	"github.com/millrace/millrace/hostmem"
 )
 
 // TestOrderIsFrozen holds the order of the data to what it has always been: a change of it changes the bits of every run, and what a

@@ -5,7 +5,7 @@ import (
 	"math"
 	"slices"
 
-	"github.com/millrace/millrace/internal/hostmem"
+	"github.com/millrace/millrace/hostmem"
 	"github.com/millrace/millrace/internal/rng"
 )
 

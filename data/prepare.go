@@ -14,8 +14,8 @@ import (
 
 	"github.com/millrace/millrace/data/tokenizer"
 	"github.com/millrace/millrace/hf/hub"
+	"github.com/millrace/millrace/hostmem"
 	"github.com/millrace/millrace/internal/fault"
-	"github.com/millrace/millrace/internal/hostmem"
 )
 
 // Options say how [Prepare] turns rows into tokens.

@@ -19,7 +19,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/millrace/millrace/data/tokenizer"
-	"github.com/millrace/millrace/internal/hostmem"
+	"github.com/millrace/millrace/hostmem"
 )
 
 func write(t testing.TB, dir, name, content string) string {

@@ -13,7 +13,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/millrace/millrace/internal/vfs"
+	"github.com/millrace/millrace/vfs"
 )
 
 // maxRowBytes bounds one row or plain file, which is held in memory.

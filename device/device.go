@@ -22,7 +22,7 @@ package device
 import (
 	"time"
 
-	"github.com/millrace/millrace/internal/hostmem"
+	"github.com/millrace/millrace/hostmem"
 	"github.com/millrace/millrace/tensor"
 )
 

@@ -12,8 +12,8 @@ import (
 
 	"github.com/zeebo/xxh3"
 
-	"github.com/millrace/millrace/internal/vfs"
 	"github.com/millrace/millrace/tensor"
+	"github.com/millrace/millrace/vfs"
 )
 
 // TensorSpec declares a tensor that will be written: F32, F16 or BF16, or one of any type that is copied as it is.

@@ -11,8 +11,8 @@ import (
 	"sort"
 	"unicode/utf8"
 
-	"github.com/millrace/millrace/internal/vfs"
 	"github.com/millrace/millrace/tensor"
+	"github.com/millrace/millrace/vfs"
 )
 
 // The GGUF container, versions 2 and 3, little-endian: "GGUF", uint32 version, uint64 tensor count, uint64 metadata count;

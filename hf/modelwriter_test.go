@@ -10,8 +10,8 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/millrace/millrace/internal/vfs"
 	"github.com/millrace/millrace/tensor"
+	"github.com/millrace/millrace/vfs"
 )
 
 func f32Spec(name string, dims ...int) TensorSpec {

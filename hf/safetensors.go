@@ -10,8 +10,8 @@ import (
 	"path/filepath"
 	"sort"
 
-	"github.com/millrace/millrace/internal/vfs"
 	"github.com/millrace/millrace/tensor"
+	"github.com/millrace/millrace/vfs"
 )
 
 // The safetensors format: a little-endian uint64 N, N bytes of JSON, and the tensors' bytes. The JSON maps each name to

@@ -14,7 +14,7 @@ import (
 
 	"github.com/zeebo/xxh3"
 
-	"github.com/millrace/millrace/internal/vfs"
+	"github.com/millrace/millrace/vfs"
 )
 
 // staging is a directory that becomes visible as a whole: files are written into a temporary directory beside the target,

@@ -7,8 +7,8 @@ import (
 	"os"
 	"slices"
 
-	"github.com/millrace/millrace/internal/vfs"
 	"github.com/millrace/millrace/tensor"
+	"github.com/millrace/millrace/vfs"
 )
 
 // Machine is what the simulation knows of the hardware. Rates are what `millrace probe` measured: work that arrives, not

@@ -8,9 +8,9 @@ import (
 
 	"github.com/millrace/millrace/batch"
 	"github.com/millrace/millrace/device"
-	"github.com/millrace/millrace/internal/vfs"
 	"github.com/millrace/millrace/nn"
 	"github.com/millrace/millrace/store"
+	"github.com/millrace/millrace/vfs"
 )
 
 // Prediction is what the simulation says of a steady step.

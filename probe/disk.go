@@ -16,14 +16,14 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/checkpoint"
+	"github.com/millrace/millrace/hostmem"
 	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/internal/fault"
-	"github.com/millrace/millrace/internal/hostmem"
-	"github.com/millrace/millrace/internal/vfs"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/store"
 	"github.com/millrace/millrace/tensor"
 	"github.com/millrace/millrace/trace"
+	"github.com/millrace/millrace/vfs"
 )
 
 // probeDir is what the probe makes in the directory that it measures, and removes. A probe that was killed leaves it; the next

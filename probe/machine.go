@@ -7,8 +7,8 @@ import (
 	"path/filepath"
 
 	"github.com/millrace/millrace/device"
-	"github.com/millrace/millrace/internal/vfs"
 	"github.com/millrace/millrace/plan"
+	"github.com/millrace/millrace/vfs"
 )
 
 // Rates is what `millrace probe` measured of this machine and device, by what is kept in cacheDir, or a guess that says so in its name. The disk's rates

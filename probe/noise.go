@@ -4,8 +4,8 @@ import (
 	"runtime"
 
 	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/hostmem"
 	"github.com/millrace/millrace/internal/fault"
-	"github.com/millrace/millrace/internal/hostmem"
 	"github.com/millrace/millrace/internal/rng"
 	"github.com/millrace/millrace/tensor"
 )

@@ -18,10 +18,10 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/hostmem"
 	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/internal/console"
 	"github.com/millrace/millrace/internal/fault"
-	"github.com/millrace/millrace/internal/hostmem"
 	"github.com/millrace/millrace/internal/spelling"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/tensor"

@@ -17,12 +17,12 @@ import (
 	"github.com/millrace/millrace/device/cpu"
 	"github.com/millrace/millrace/device/cuda"
 	"github.com/millrace/millrace/device/null"
+	"github.com/millrace/millrace/hostmem"
 	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/internal/console"
 	"github.com/millrace/millrace/internal/cudatest/standin"
-	"github.com/millrace/millrace/internal/hostmem"
-	"github.com/millrace/millrace/internal/vfs"
 	"github.com/millrace/millrace/plan"
+	"github.com/millrace/millrace/vfs"
 )
 
 // newOptions measure the CPU device and no drive, and keep nothing. It is checked in the end that all memory came back.

@@ -4,7 +4,7 @@ import (
 	"math"
 
 	"github.com/millrace/millrace/device"
-	"github.com/millrace/millrace/internal/hostmem"
+	"github.com/millrace/millrace/hostmem"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/tensor"
 )

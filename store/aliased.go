@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"sync"
 
-	"github.com/millrace/millrace/internal/hostmem"
+	"github.com/millrace/millrace/hostmem"
 	"github.com/millrace/millrace/trace"
 )
 

@@ -9,10 +9,10 @@ import (
 	"sync"
 	"time"
 
+	"github.com/millrace/millrace/hostmem"
 	"github.com/millrace/millrace/internal/fault"
-	"github.com/millrace/millrace/internal/hostmem"
-	"github.com/millrace/millrace/internal/vfs"
 	"github.com/millrace/millrace/trace"
+	"github.com/millrace/millrace/vfs"
 )
 
 // Disk is a store whose extents lie in files, each version of a piece in a file of its own; it lends staging buffers.

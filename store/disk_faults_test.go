@@ -11,11 +11,11 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/millrace/millrace/internal/hostmem"
-	"github.com/millrace/millrace/internal/vfs"
+	"github.com/millrace/millrace/hostmem"
 	"github.com/millrace/millrace/store"
 	"github.com/millrace/millrace/store/storetest"
 	"github.com/millrace/millrace/trace"
+	"github.com/millrace/millrace/vfs"
 )
 
 // small are the extents of the runs that are made to fail.

@@ -16,7 +16,7 @@ import (
 	"github.com/zeebo/xxh3"
 
 	"github.com/millrace/millrace/internal/fault"
-	"github.com/millrace/millrace/internal/vfs"
+	"github.com/millrace/millrace/vfs"
 )
 
 // FileSuffix is on all names that the store makes and removes in its directory.

@@ -13,11 +13,11 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/millrace/millrace/internal/hostmem"
-	"github.com/millrace/millrace/internal/vfs"
+	"github.com/millrace/millrace/hostmem"
 	"github.com/millrace/millrace/store"
 	"github.com/millrace/millrace/store/storetest"
 	"github.com/millrace/millrace/trace"
+	"github.com/millrace/millrace/vfs"
 )
 
 // save links the files of an extent into a directory, as a checkpoint does.

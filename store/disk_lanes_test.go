@@ -10,11 +10,11 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/millrace/millrace/internal/hostmem"
-	"github.com/millrace/millrace/internal/vfs"
+	"github.com/millrace/millrace/hostmem"
 	"github.com/millrace/millrace/store"
 	"github.com/millrace/millrace/store/storetest"
 	"github.com/millrace/millrace/trace"
+	"github.com/millrace/millrace/vfs"
 	"pgregory.net/rapid"
 )
 

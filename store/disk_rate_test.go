@@ -6,9 +6,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/millrace/millrace/internal/vfs"
 	"github.com/millrace/millrace/store"
 	"github.com/millrace/millrace/trace"
+	"github.com/millrace/millrace/vfs"
 )
 
 // drive is a file system on a drive that takes time: so many requests at once, of which each takes its share of the rates.

@@ -6,10 +6,10 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/millrace/millrace/internal/hostmem"
-	"github.com/millrace/millrace/internal/vfs"
+	"github.com/millrace/millrace/hostmem"
 	"github.com/millrace/millrace/store"
 	"github.com/millrace/millrace/store/storetest"
+	"github.com/millrace/millrace/vfs"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -1,8 +1,8 @@
 package store
 
 import (
-	"github.com/millrace/millrace/internal/vfs"
 	"github.com/millrace/millrace/trace"
+	"github.com/millrace/millrace/vfs"
 )
 
 // Quota is how many staging buffers each lane has for each kind of extent. A buffer holds a piece from when a read of it

@@ -19,7 +19,7 @@ import (
 	"fmt"
 	"iter"
 
-	"github.com/millrace/millrace/internal/hostmem"
+	"github.com/millrace/millrace/hostmem"
 	"github.com/millrace/millrace/tensor"
 	"github.com/millrace/millrace/trace"
 )

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/millrace/millrace/internal/hostmem"
+	"github.com/millrace/millrace/hostmem"
 	"github.com/millrace/millrace/trace"
 )
 

@@ -29,8 +29,8 @@ import (
 
 	"github.com/millrace/millrace/batch"
 	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/hostmem"
 	"github.com/millrace/millrace/internal/fault"
-	"github.com/millrace/millrace/internal/hostmem"
 	"github.com/millrace/millrace/nn"
 	"github.com/millrace/millrace/optim"
 	"github.com/millrace/millrace/plan"

@@ -14,11 +14,11 @@ import (
 
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/device/devicetest"
-	"github.com/millrace/millrace/internal/vfs"
 	"github.com/millrace/millrace/nn"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/store"
 	"github.com/millrace/millrace/trace"
+	"github.com/millrace/millrace/vfs"
 	"go.uber.org/goleak"
 )
 

@@ -4,7 +4,7 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/millrace/millrace/internal/hostmem"
+	"github.com/millrace/millrace/hostmem"
 	"github.com/millrace/millrace/plan"
 )
 

@@ -3,10 +3,10 @@ package stream
 import (
 	"log/slog"
 
-	"github.com/millrace/millrace/internal/hostmem"
-	"github.com/millrace/millrace/internal/vfs"
+	"github.com/millrace/millrace/hostmem"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/store"
+	"github.com/millrace/millrace/vfs"
 )
 
 // StoreOptions say how OpenStore makes a plan's store.

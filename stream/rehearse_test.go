@@ -8,7 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/device/null"
-	"github.com/millrace/millrace/internal/hostmem"
+	"github.com/millrace/millrace/hostmem"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/store"
 	"github.com/millrace/millrace/stream"

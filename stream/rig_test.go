@@ -8,8 +8,7 @@ import (
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/device/cpu"
 	"github.com/millrace/millrace/hf"
-	"github.com/millrace/millrace/internal/hostmem"
-	"github.com/millrace/millrace/internal/vfs"
+	"github.com/millrace/millrace/hostmem"
 	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/model/modeltest"
 	"github.com/millrace/millrace/optim"
@@ -18,6 +17,7 @@ import (
 	"github.com/millrace/millrace/stream"
 	"github.com/millrace/millrace/tensor"
 	"github.com/millrace/millrace/trace"
+	"github.com/millrace/millrace/vfs"
 )
 
 // errorer is what rigs need of a test, rapid's included.

@@ -4,7 +4,7 @@ import (
 	"fmt"
 
 	"github.com/millrace/millrace/batch"
-	"github.com/millrace/millrace/internal/hostmem"
+	"github.com/millrace/millrace/hostmem"
 	"github.com/millrace/millrace/plan"
 )
 

@@ -4,7 +4,7 @@ import (
 	"context"
 	"unsafe"
 
-	"github.com/millrace/millrace/internal/hostmem"
+	"github.com/millrace/millrace/hostmem"
 	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/optim"
 	"github.com/millrace/millrace/plan"

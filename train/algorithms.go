@@ -7,7 +7,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/millrace/millrace/internal/vfs"
+	"github.com/millrace/millrace/vfs"
 )
 
 // chosen are the algorithms that a device chose for matrix products (device.ProductTuner). They decide the last bits of results, so a

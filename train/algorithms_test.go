@@ -13,9 +13,9 @@ import (
 	"github.com/millrace/millrace/checkpoint"
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/device/cpu"
-	"github.com/millrace/millrace/internal/hostmem"
-	"github.com/millrace/millrace/internal/vfs"
+	"github.com/millrace/millrace/hostmem"
 	"github.com/millrace/millrace/runfile"
+	"github.com/millrace/millrace/vfs"
 )
 
 // tunable is a device with memory of its own that says that it has algorithms to choose from, and notes what it is asked.

@@ -15,8 +15,8 @@ import (
 
 	"github.com/millrace/millrace/checkpoint"
 	"github.com/millrace/millrace/internal/blame"
-	"github.com/millrace/millrace/internal/vfs"
 	"github.com/millrace/millrace/runfile"
+	"github.com/millrace/millrace/vfs"
 )
 
 // A disk that is full costs saves and no more: the run says so, harms no earlier checkpoint and comes to its end with the same

@@ -6,10 +6,10 @@ import (
 	"sync/atomic"
 
 	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/hostmem"
 	"github.com/millrace/millrace/internal/console"
-	"github.com/millrace/millrace/internal/hostmem"
-	"github.com/millrace/millrace/internal/vfs"
 	"github.com/millrace/millrace/model"
+	"github.com/millrace/millrace/vfs"
 )
 
 // Env is what the program gives to a run.

@@ -21,8 +21,8 @@ import (
 
 	"github.com/millrace/millrace/checkpoint"
 	"github.com/millrace/millrace/internal/blame"
-	"github.com/millrace/millrace/internal/vfs"
 	"github.com/millrace/millrace/runfile"
+	"github.com/millrace/millrace/vfs"
 )
 
 var (

@@ -11,9 +11,9 @@ import (
 
 	"github.com/millrace/millrace/checkpoint"
 	"github.com/millrace/millrace/device"
-	"github.com/millrace/millrace/internal/hostmem"
-	"github.com/millrace/millrace/internal/vfs"
+	"github.com/millrace/millrace/hostmem"
 	"github.com/millrace/millrace/runfile"
+	"github.com/millrace/millrace/vfs"
 )
 
 // operations counts what streams are given, and calls f at one of them: an event that depends on no clock.

@@ -20,10 +20,10 @@ import (
 	"github.com/millrace/millrace/checkpoint"
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/device/cpu"
+	"github.com/millrace/millrace/hostmem"
 	"github.com/millrace/millrace/internal/blame"
-	"github.com/millrace/millrace/internal/hostmem"
-	"github.com/millrace/millrace/internal/vfs"
 	"github.com/millrace/millrace/runfile"
+	"github.com/millrace/millrace/vfs"
 )
 
 var (

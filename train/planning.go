@@ -8,14 +8,14 @@ import (
 
 	"github.com/millrace/millrace/data"
 	"github.com/millrace/millrace/device"
-	"github.com/millrace/millrace/internal/hostmem"
-	"github.com/millrace/millrace/internal/vfs"
+	"github.com/millrace/millrace/hostmem"
 	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/probe"
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/store"
 	"github.com/millrace/millrace/tensor"
+	"github.com/millrace/millrace/vfs"
 )
 
 // goHeapSlack is what the Go heap may grow by after the plan is made: garbage of a few steps.

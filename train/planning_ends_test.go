@@ -8,7 +8,7 @@ import (
 
 	"github.com/millrace/millrace/data"
 	"github.com/millrace/millrace/device"
-	"github.com/millrace/millrace/internal/hostmem"
+	"github.com/millrace/millrace/hostmem"
 )
 
 // A verb that is told to end while it plans ends with that, and does not say that the plan does not fit.

@@ -10,8 +10,8 @@ import (
 
 	"github.com/millrace/millrace/batch"
 	"github.com/millrace/millrace/device/null"
+	"github.com/millrace/millrace/hostmem"
 	"github.com/millrace/millrace/internal/blame"
-	"github.com/millrace/millrace/internal/hostmem"
 	"github.com/millrace/millrace/optim"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/store"

@@ -14,13 +14,13 @@ import (
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/device/cpu"
 	"github.com/millrace/millrace/device/cpu/isa"
+	"github.com/millrace/millrace/hostmem"
 	"github.com/millrace/millrace/internal/blame"
-	"github.com/millrace/millrace/internal/hostmem"
-	"github.com/millrace/millrace/internal/vfs"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/probe"
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/trace"
+	"github.com/millrace/millrace/vfs"
 )
 
 // until trains until a line of progress begins so, then asks for the end.

@@ -11,8 +11,8 @@ import (
 	"github.com/millrace/millrace/checkpoint"
 	"github.com/millrace/millrace/data"
 	"github.com/millrace/millrace/internal/blame"
-	"github.com/millrace/millrace/internal/vfs"
 	"github.com/millrace/millrace/runfile"
+	"github.com/millrace/millrace/vfs"
 )
 
 // What resume_with lists may change; the change is recorded, and a run that is stopped again after it continues to the bit.

@@ -11,7 +11,7 @@ import (
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/device/cpu"
 	"github.com/millrace/millrace/hf"
-	"github.com/millrace/millrace/internal/hostmem"
+	"github.com/millrace/millrace/hostmem"
 	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/tensor"

@@ -14,12 +14,12 @@ import (
 	"github.com/millrace/millrace/hf"
 	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/internal/console"
-	"github.com/millrace/millrace/internal/vfs"
 	"github.com/millrace/millrace/optim"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/store"
 	"github.com/millrace/millrace/trace"
+	"github.com/millrace/millrace/vfs"
 )
 
 // Options are what a command line adds to run.yaml.

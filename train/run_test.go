@@ -17,11 +17,11 @@ import (
 	"github.com/millrace/millrace/data"
 	"github.com/millrace/millrace/hf"
 	"github.com/millrace/millrace/internal/blame"
-	"github.com/millrace/millrace/internal/vfs"
 	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/tensor"
 	"github.com/millrace/millrace/trace"
+	"github.com/millrace/millrace/vfs"
 )
 
 // smallConfig trains a small random llama on bytes.

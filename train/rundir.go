@@ -14,8 +14,8 @@ import (
 	"github.com/millrace/millrace/data"
 	"github.com/millrace/millrace/hf"
 	"github.com/millrace/millrace/internal/blame"
-	"github.com/millrace/millrace/internal/vfs"
 	"github.com/millrace/millrace/runfile"
+	"github.com/millrace/millrace/vfs"
 )
 
 // What lies in a run's output directory beside the models.

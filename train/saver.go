@@ -10,9 +10,9 @@ import (
 
 	"github.com/millrace/millrace/checkpoint"
 	"github.com/millrace/millrace/internal/console"
-	"github.com/millrace/millrace/internal/vfs"
 	"github.com/millrace/millrace/store"
 	"github.com/millrace/millrace/trace"
+	"github.com/millrace/millrace/vfs"
 )
 
 // saver keeps the checkpoints of a run.

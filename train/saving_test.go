@@ -17,8 +17,8 @@ import (
 	"github.com/millrace/millrace/checkpoint"
 	"github.com/millrace/millrace/data"
 	"github.com/millrace/millrace/internal/blame"
-	"github.com/millrace/millrace/internal/vfs"
 	"github.com/millrace/millrace/runfile"
+	"github.com/millrace/millrace/vfs"
 )
 
 // stepsSaved are the steps of the checkpoints in a directory, oldest first.

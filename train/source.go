@@ -17,9 +17,9 @@ import (
 	"github.com/millrace/millrace/hf/hub"
 	"github.com/millrace/millrace/internal/console"
 	"github.com/millrace/millrace/internal/spelling"
-	"github.com/millrace/millrace/internal/vfs"
 	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/runfile"
+	"github.com/millrace/millrace/vfs"
 )
 
 // source is a model directory and what was read from it.

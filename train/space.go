@@ -8,11 +8,11 @@ import (
 	"path/filepath"
 
 	"github.com/millrace/millrace/checkpoint"
-	"github.com/millrace/millrace/internal/vfs"
 	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/tensor"
+	"github.com/millrace/millrace/vfs"
 )
 
 // spaceOf is what a run takes of disks beside its state. steps is 0 where their number is not known.

@@ -11,10 +11,10 @@ import (
 	"testing"
 
 	"github.com/millrace/millrace/internal/blame"
-	"github.com/millrace/millrace/internal/vfs"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/store"
+	"github.com/millrace/millrace/vfs"
 )
 
 // roomFS is the system's files on a drive that has so much left.

@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/data"
+	"github.com/millrace/millrace/hostmem"
 	"github.com/millrace/millrace/internal/console"
-	"github.com/millrace/millrace/internal/hostmem"
 	"github.com/millrace/millrace/stream"
 	"github.com/millrace/millrace/trace"
 )

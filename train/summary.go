@@ -1,7 +1,7 @@
 package train
 
 import (
-	"github.com/millrace/millrace/internal/hostmem"
+	"github.com/millrace/millrace/hostmem"
 	"github.com/millrace/millrace/trace"
 )
 

@@ -14,9 +14,9 @@ import (
 	"github.com/millrace/millrace/data"
 	"github.com/millrace/millrace/data/tokenizer"
 	"github.com/millrace/millrace/internal/blame"
-	"github.com/millrace/millrace/internal/vfs"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/runfile"
+	"github.com/millrace/millrace/vfs"
 )
 
 // GenerateOptions say what to continue, and how to choose tokens.

@@ -6,8 +6,8 @@ import (
 
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/hf"
+	"github.com/millrace/millrace/hostmem"
 	"github.com/millrace/millrace/internal/blame"
-	"github.com/millrace/millrace/internal/hostmem"
 	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/probe"

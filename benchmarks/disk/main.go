@@ -21,7 +21,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/millrace/millrace/internal/hostmem"
+	"github.com/millrace/millrace/hostmem"
 	"github.com/millrace/millrace/store"
 	"github.com/millrace/millrace/trace"
 )

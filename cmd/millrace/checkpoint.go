@@ -12,8 +12,8 @@ import (
 
 	"github.com/millrace/millrace/checkpoint"
 	"github.com/millrace/millrace/internal/spelling"
-	"github.com/millrace/millrace/internal/vfs"
 	"github.com/millrace/millrace/plan"
+	"github.com/millrace/millrace/vfs"
 )
 
 type checkpointCmd struct {

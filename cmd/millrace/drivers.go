@@ -10,8 +10,8 @@ import (
 	"github.com/millrace/millrace/device/cpu"
 	"github.com/millrace/millrace/device/cuda"
 	"github.com/millrace/millrace/device/cuda/driver"
+	"github.com/millrace/millrace/hostmem"
 	"github.com/millrace/millrace/internal/cores"
-	"github.com/millrace/millrace/internal/hostmem"
 )
 
 // openDevice is the list of drivers: it opens the device that a name in run.yaml stands for, and the host's, which is always a

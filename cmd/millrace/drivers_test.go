@@ -8,8 +8,8 @@ import (
 	"testing"
 
 	"github.com/millrace/millrace/device/cuda/driver"
+	"github.com/millrace/millrace/hostmem"
 	"github.com/millrace/millrace/internal/cudatest/standin"
-	"github.com/millrace/millrace/internal/hostmem"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/train"
 )

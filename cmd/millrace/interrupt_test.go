@@ -14,7 +14,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/millrace/millrace/internal/hostmem"
+	"github.com/millrace/millrace/hostmem"
 	"github.com/millrace/millrace/train"
 )
 

@@ -21,9 +21,9 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"github.com/millrace/millrace/hostmem"
 	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/internal/fault"
-	"github.com/millrace/millrace/internal/hostmem"
 	"github.com/millrace/millrace/train"
 )
 

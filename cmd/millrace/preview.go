@@ -8,8 +8,8 @@ import (
 	"unicode"
 
 	"github.com/millrace/millrace/internal/spelling"
-	"github.com/millrace/millrace/internal/vfs"
 	"github.com/millrace/millrace/train"
+	"github.com/millrace/millrace/vfs"
 )
 
 type previewCmd struct {

@@ -6,7 +6,7 @@ import (
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/device/cpu/gemm"
 	"github.com/millrace/millrace/device/cpu/kernels"
-	"github.com/millrace/millrace/internal/hostmem"
+	"github.com/millrace/millrace/hostmem"
 )
 
 // buffer is memory of the device, or of somebody else that is known to it.

@@ -5,8 +5,8 @@ import (
 
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/device/cpu"
+	"github.com/millrace/millrace/hostmem"
 	"github.com/millrace/millrace/internal/cores"
-	"github.com/millrace/millrace/internal/hostmem"
 	"github.com/millrace/millrace/tensor"
 )
 

@@ -16,7 +16,7 @@ import (
 	"github.com/millrace/millrace/device/cpu"
 	"github.com/millrace/millrace/device/cpu/isa"
 	"github.com/millrace/millrace/device/devicetest"
-	"github.com/millrace/millrace/internal/hostmem"
+	"github.com/millrace/millrace/hostmem"
 	"github.com/millrace/millrace/tensor"
 )
 

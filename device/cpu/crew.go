@@ -9,7 +9,7 @@ import (
 	"github.com/millrace/millrace/device/cpu/attention"
 	"github.com/millrace/millrace/device/cpu/gemm"
 	"github.com/millrace/millrace/device/cpu/kernels"
-	"github.com/millrace/millrace/internal/hostmem"
+	"github.com/millrace/millrace/hostmem"
 )
 
 // runner is a pool of workers.

@@ -11,8 +11,8 @@ import (
 
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/device/cpu/isa"
+	"github.com/millrace/millrace/hostmem"
 	"github.com/millrace/millrace/internal/cores"
-	"github.com/millrace/millrace/internal/hostmem"
 )
 
 // Options say how a Device computes. The zero value is a good choice.

@@ -6,8 +6,8 @@ import (
 
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/device/devicetest"
+	"github.com/millrace/millrace/hostmem"
 	"github.com/millrace/millrace/internal/cudatest/standin"
-	"github.com/millrace/millrace/internal/hostmem"
 	"github.com/millrace/millrace/tensor"
 )
 

@@ -11,7 +11,7 @@ import (
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/device/cuda/cublaslt"
 	"github.com/millrace/millrace/device/cuda/driver"
-	"github.com/millrace/millrace/internal/hostmem"
+	"github.com/millrace/millrace/hostmem"
 )
 
 // Options say which GPU to open, and with what.

@@ -8,8 +8,8 @@ import (
 
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/device/cuda/driver"
+	"github.com/millrace/millrace/hostmem"
 	"github.com/millrace/millrace/internal/fault"
-	"github.com/millrace/millrace/internal/hostmem"
 )
 
 const (

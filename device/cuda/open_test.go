@@ -16,8 +16,8 @@ import (
 	"github.com/millrace/millrace/device/cuda"
 	"github.com/millrace/millrace/device/cuda/driver"
 	cudakernels "github.com/millrace/millrace/device/cuda/kernels"
+	"github.com/millrace/millrace/hostmem"
 	"github.com/millrace/millrace/internal/cudatest/standin"
-	"github.com/millrace/millrace/internal/hostmem"
 	"github.com/millrace/millrace/tensor"
 )
 

@@ -15,9 +15,9 @@ import (
 	"github.com/millrace/millrace/device/cuda"
 	"github.com/millrace/millrace/device/cuda/cublaslt"
 	"github.com/millrace/millrace/device/cuda/driver"
+	"github.com/millrace/millrace/hostmem"
 	"github.com/millrace/millrace/internal/cudatest/ptx"
 	"github.com/millrace/millrace/internal/cudatest/standin"
-	"github.com/millrace/millrace/internal/hostmem"
 	"github.com/millrace/millrace/tensor"
 )
 

@@ -5,8 +5,8 @@ import (
 	"testing"
 
 	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/hostmem"
 	"github.com/millrace/millrace/internal/cudatest/standin"
-	"github.com/millrace/millrace/internal/hostmem"
 	"github.com/millrace/millrace/tensor"
 )
 

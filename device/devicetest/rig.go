@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"github.com/millrace/millrace/device"
-	"github.com/millrace/millrace/internal/hostmem"
+	"github.com/millrace/millrace/hostmem"
 	"github.com/millrace/millrace/tensor"
 )
 

@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/millrace/millrace/device"
-	"github.com/millrace/millrace/internal/hostmem"
+	"github.com/millrace/millrace/hostmem"
 	"github.com/millrace/millrace/tensor"
 )
 

@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/device"
-	"github.com/millrace/millrace/internal/hostmem"
+	"github.com/millrace/millrace/hostmem"
 )
 
 // Options say what the device pretends to be.

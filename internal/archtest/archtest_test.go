@@ -72,8 +72,8 @@ func TestChecker(t *testing.T) {
 		{"a module for tests in a suite", "device/devicetest/a.go", `"github.com/google/go-cmp/cmp"`, ""},
 		{"a module out of its place", "device/cpu/a.go", `"github.com/ebitengine/purego"`, "only device/cuda, benchmarks may"},
 		{"a module in its place", "device/cuda/a.go", `"github.com/ebitengine/purego"`, ""},
-		{"the bottom", "internal/vfs/a.go", us + `internal/fault"`, ""},
-		{"the bottom imports", "internal/fault/a.go", us + `internal/vfs"`, "both are on level 0"},
+		{"the bottom", "vfs/a.go", us + `internal/fault"`, ""},
+		{"the bottom imports", "internal/fault/a.go", us + `vfs"`, "both are on level 0"},
 		{"a name that says nothing", "internal/fileutil/a.go", `"fmt"`, `"util"`},
 	} {
 		text := "// Package doc.\npackage x\n\nimport " + c.text + "\n"

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/millrace/millrace/checkpoint"
-	"github.com/millrace/millrace/internal/hostmem"
+	"github.com/millrace/millrace/hostmem"
 	"github.com/millrace/millrace/store"
 )
 

@@ -14,8 +14,8 @@ import (
 	"unsafe"
 
 	"github.com/millrace/millrace/device/cuda/driver"
+	"github.com/millrace/millrace/hostmem"
 	"github.com/millrace/millrace/internal/fault"
-	"github.com/millrace/millrace/internal/hostmem"
 )
 
 // memoryCommand has this program measure memory, in a process of its own, which the system ends first if there is too little:

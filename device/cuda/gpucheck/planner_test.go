@@ -16,9 +16,9 @@ import (
 	"github.com/millrace/millrace/device/cpu"
 	"github.com/millrace/millrace/device/cuda"
 	"github.com/millrace/millrace/device/null"
+	"github.com/millrace/millrace/hostmem"
 	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/internal/cudatest/standin"
-	"github.com/millrace/millrace/internal/hostmem"
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/train"
 )

@@ -10,7 +10,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/millrace/millrace/internal/vfs"
+	"github.com/millrace/millrace/vfs"
 )
 
 func put(text string) func(io.Writer) error {
