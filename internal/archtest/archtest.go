@@ -10,6 +10,7 @@
 //   - Every package has a doc comment, and a name that says what it is.
 //   - Third-party modules are those of the table; some for tests only, some for one tree only.
 //   - No test uses a clock, but for those that clocks.go lists with a reason.
+//   - Prose keeps to plain words; words.go has the habits that are refused.
 //   - Names that belong to one subject are selected in its files only; owned.go has the table.
 //
 // Tests may import anything but modules that the table lacks. It reads files instead of asking the go command, so that
