@@ -72,7 +72,8 @@ func TestRefusals(t *testing.T) {
 	oneLine(t, err, "precision")
 }
 
-// What a driver takes for itself counts where it lies: within the budget of a device that has memory, else in the host's.
+// A driver's own memory counts where it is: within the device's budget if the device has memory, else within the
+// host's.
 func TestDriverBytes(t *testing.T) {
 	r := request(t, medium, numerics(2, true))
 	arena := smallest(t, r)
@@ -112,7 +113,8 @@ func TestDriverBytes(t *testing.T) {
 	}
 }
 
-// What a driver takes for pinned memory counts within both budgets, for what the device copies and nothing else.
+// A driver's cost of pinned memory counts within both budgets. It covers the memory that the device copies and nothing
+// else.
 func TestPinnedMemory(t *testing.T) {
 	r := request(t, medium, numerics(2, true))
 	free, err := plan.New(context.Background(), r)

@@ -29,9 +29,9 @@ func positionsOf(dev device.Info) int {
 	return gpuPositions
 }
 
-// blockChunk is the chunk in which blocks take micro-batches of so many positions: all of them where one operation should see
-// no more on the device, else as few equal chunks as that allows. It follows from shapes, not from budgets: a chunk as
-// large as that has nothing to gain from being larger.
+// blockChunk returns the number of positions that blocks treat at once: all of them if one operation on the device can
+// take them, else the size of as few equal chunks as the device allows. The chunk follows from shapes, not from
+// budgets: a larger one would gain nothing.
 func (c Cuts) blockChunk(positions int, dev device.Info) int {
 	most := positionsOf(dev)
 	switch {
@@ -87,14 +87,14 @@ type Fitting struct {
 	WantsOf func(Numerics) Wants
 }
 
-// leastWorthwhileChunk is the smallest chunk of the head that is planned in full beside larger ones that fit.
+// leastWorthwhileChunk is the smallest chunk of the head that gets a plan in full when larger ones fit too.
 const leastWorthwhileChunk = 512
 
 // sameSpeed is how much faster a plan with smaller operations must be predicted to be: the prediction knows the rates of
 // large ones.
 const sameSpeed = 0.99
 
-// sized is the request with all sizes.
+// sized returns the request with all sizes set.
 func (f *Fitting) sized(micro, chunk int) Request {
 	r := f.Request
 	n := &r.Numerics
@@ -106,8 +106,9 @@ func (f *Fitting) sized(micro, chunk int) Request {
 	return r
 }
 
-// Fit plans with the sizes of the fastest sketch. Of sketches that are as fast, that with the larger operations is taken. It ends soon after
-// the context does, with the context's error; any other error says in one line why nothing fits, and which number to change.
+// Fit plans with the sizes of the fastest sketch. Of equally fast sketches it takes the one with the larger operations.
+// It ends soon after the context does, with the context's error; any other error says in one line why nothing fits, and
+// which number to change.
 func (f Fitting) Fit(ctx context.Context) (*Plan, error) {
 	micros, err := f.Cuts.microBatches(f.Rows, f.Numerics.SequenceLen, f.Device)
 	if err != nil {
@@ -156,7 +157,8 @@ func (f Fitting) Fit(ctx context.Context) (*Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	// What a large chunk takes may serve better elsewhere, which sketches do not see: smaller ones are planned while that gains.
+	// The memory of a large chunk may serve better elsewhere, which sketches do not see: plan smaller chunks while they
+	// gain.
 	for _, chunk := range chunks {
 		if chunk >= p.Numerics.HeadChunk || chunk < leastWorthwhileChunk {
 			continue
@@ -205,7 +207,7 @@ func (f Fitting) FitForward(ctx context.Context) (p *Plan, err error) {
 }
 
 // better reports whether a plan with smaller operations is worth it: because it is faster or, if it is as fast by rates
-// that may be guesses, because weights travel beside the computation instead of between.
+// that may be guesses, because weights travel during the computation instead of between visits.
 func better(p, best *Plan) bool {
 	if p.Placement.Rings.Weights > 1 && best.Placement.Rings.Weights == 1 {
 		return sameSpeed*p.Predicted.StepSeconds < best.Predicted.StepSeconds

@@ -190,7 +190,7 @@ func (p *Plan) Choices() []string {
 	return []string{text, moves}
 }
 
-// stay has what so many things do.
+// stay appends "stays" or "stay" to agree with n.
 func stay(things string, n int) string {
 	if n == 1 {
 		return things + " stays"

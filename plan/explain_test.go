@@ -111,7 +111,7 @@ func TestOutlook(t *testing.T) {
 	if o = p.Outlook(r.Machine, unified, 0, 0); o.CheckpointStallSeconds == nil || *o.CheckpointStallSeconds != copying {
 		t.Errorf("%+v on a unified device, want a stall of %v", o, copying)
 	}
-	// What a save was measured to take counts before what the drive takes of the disk tier.
+	// A measured rate of saves has precedence over the drive's rate for the disk tier.
 	r.Machine.SaveBytesPerSec, r.Machine.SaveLinkSeconds = 5e5, 1
 	if o = p.Outlook(r.Machine, unified, 0, 0); *o.CheckpointStallSeconds != 2*copying {
 		t.Errorf("steps wait %v s, want %v", *o.CheckpointStallSeconds, 2*copying)
@@ -135,7 +135,7 @@ func TestOutlook(t *testing.T) {
 	}
 	r.Machine.DiskWriteBytesPerSec, r.Machine.SaveBytesPerSec, r.Machine.SaveLinkSeconds = 0, 0, 0
 	if o = p.Outlook(r.Machine, r.Device, 0, 0); o.CheckpointStallSeconds != nil {
-		t.Errorf("a stall of %v s on a disk that nobody measured", *o.CheckpointStallSeconds)
+		t.Errorf("a stall of %v s on a disk that was not measured", *o.CheckpointStallSeconds)
 	}
 }
 
@@ -186,7 +186,7 @@ func TestChart(t *testing.T) {
 	}
 }
 
-// What is suggested makes it fit, and a little less does not.
+// A suggested change makes the request fit, and a slightly smaller one does not.
 func TestMend(t *testing.T) {
 	r, _ := onMachine(t, "qwen2.5-14b", "rtx3090-pc-24gb-64gb")
 	r.DiskBytes = 0

@@ -11,7 +11,7 @@ import (
 
 // Idle is a time in which the compute lane has nothing to do.
 type Idle struct {
-	Before  string  `json:"before"` // the operation that comes next, such as "forward"; "norm" behind the last one
+	Before  string  `json:"before"` // the operation that comes next, such as "forward"; "norm" after the last one
 	For     string  `json:"for"`    // the operation, of whichever lane, that is under way and has to be done first
 	Seconds float64 `json:"sec"`
 }
@@ -37,7 +37,7 @@ func (p *Plan) Idles(m Machine, dev device.Info) []Idle {
 	return all
 }
 
-// stepEnd is what an Idle behind the last operation comes before.
+// stepEnd is the Before of an Idle after the last operation.
 const stepEnd = "norm"
 
 // waitedFor says for people what an operation brings, where its name does not.
@@ -69,7 +69,7 @@ func idleText(all []Idle, stepSeconds float64) string {
 }
 
 // culprit is the operation under way that another one has to wait for in the end, by the schedule's waits and the order of the lanes;
-// next is nil behind the last operation of its lane, where all that is under way has to end.
+// next is nil after the last operation of its lane, where everything under way has to end.
 func culprit(ops []Op, done []bool, queues *[Lanes][]int, busy *[Lanes]bool, at *[Lanes]flight, next *Op) *Op {
 	if next == nil {
 		last := none

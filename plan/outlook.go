@@ -20,21 +20,22 @@ type Outlook struct {
 	Idles    []Idle   `json:"idles,omitempty"` // of the compute lane
 
 	// CheckpointBytes is the state in host memory that a checkpoint copies, CheckpointLinks the files of state on disk that it links, and
-	// CheckpointStallSeconds how long steps wait for both. They go on beside a step, so steps wait for what they take longer. A unified
-	// device computes on the cores that copy: there steps wait for all of it. Where the disk's rate is not known there is no stall to tell.
+	// CheckpointStallSeconds how long steps wait for both. Both happen during a step, so steps wait only for the time
+	// beyond it. A unified device computes on the cores that copy: there steps wait for all of it. Where the disk's
+	// rate is not known, no stall is predicted.
 	CheckpointBytes        int64    `json:"checkpoint_bytes"`
 	CheckpointLinks        int64    `json:"checkpoint_links,omitempty"`
 	CheckpointStallSeconds *float64 `json:"checkpoint_stall_sec,omitempty"`
 
-	// RatedWriteBytes is what the drive is rated for, WearDays how long it lasts under steps that follow one another, and
-	// WearShare the part of it that a run of so many steps takes.
+	// RatedWriteBytes is the drive's rated endurance, WearDays how long it lasts under steps without a pause, and
+	// WearShare the part of it that a run of Steps takes.
 	RatedWriteBytes int64   `json:"rated_write_bytes,omitempty"`
 	WearDays        float64 `json:"wear_days,omitempty"`
 	WearShare       float64 `json:"wear_share,omitempty"`
 }
 
-// Outlook works out what a plan means for a run of so many steps, 0 if that is not known, on a drive that is rated for
-// so many bytes written, 0 if that is not known.
+// Outlook works out what a plan means for a run of steps, on a drive that is rated for ratedWriteBytes. Either is 0 if
+// it is not known.
 func (p *Plan) Outlook(m Machine, dev device.Info, steps int, ratedWriteBytes int64) Outlook {
 	q := p.Predicted
 	o := Outlook{Steps: steps, RunSeconds: float64(steps) * q.StepSeconds, RatedWriteBytes: ratedWriteBytes,
@@ -103,7 +104,7 @@ const alone = 0.9
 func FormatSeconds(sec float64) string {
 	switch {
 	case math.IsInf(sec, 0) || math.IsNaN(sec):
-		return "for ever"
+		return "forever"
 	case sec >= 2*365.25*86400:
 		return fmt.Sprintf("%.1f years", sec/(365.25*86400))
 	case sec >= 2*86400:

@@ -13,7 +13,7 @@ import (
 )
 
 // A step takes no less than any lane is busy, or the cores of a unified device, or the disk, and no more than all of them
-// one after the other. What is moved does not depend on the rates.
+// one after the other. The number of bytes moved does not depend on the rates.
 func TestSimulationIsBounded(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		r := drawRequest(rt)
@@ -131,7 +131,8 @@ func TestMoreStagingForALaneAlone(t *testing.T) {
 	}
 }
 
-// What the compute lane waits for adds up to what it is not busy, and is named by what is behind it.
+// The waits of the compute lane add up to the time in which it is not busy, and each names the operation that causes
+// it.
 func TestIdlesAddUp(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		r := drawRequest(rt)
@@ -164,8 +165,9 @@ func TestIdlesAddUp(t *testing.T) {
 	}
 }
 
-// The gradients of a head that is visited once drain behind the backward pass, and compute does not wait for their slots.
-func TestHeadGradientsDrainBehindBackward(t *testing.T) {
+// The gradients of a head that is visited once drain during the backward pass, and compute does not wait for their
+// slots.
+func TestHeadGradientsDrainDuringBackward(t *testing.T) {
 	m := medium.model(t)
 	if len(m.HeadTiles) < 4 {
 		t.Fatalf("%d tiles", len(m.HeadTiles))

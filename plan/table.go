@@ -151,9 +151,9 @@ func (p *Plan) anyStatePasses() bool {
 	return slices.ContainsFunc(p.Model.DecoderParts(), p.StatePasses)
 }
 
-// UpdatesInBackward reports whether parts are updated within the step that their gradients are of, as soon as these are in host memory, so
-// that no update is ever pending. What is bound is read by the compute lane where an update would write it, for as long as a schedule runs;
-// there updates wait for the step's end.
+// UpdatesInBackward reports whether each part is updated within the step of its gradient, as soon as that is in host
+// memory, so that no update is ever pending. Bound weights are read by the compute lane, for as long as a schedule
+// runs, in the memory that an update would write; there updates wait for the step's end.
 func (p *Plan) UpdatesInBackward() bool {
 	return p.Wants.NoClip && !p.Wants.NoUpdates && !p.Bound()
 }
@@ -192,7 +192,7 @@ func (p *Plan) OnDisk(id store.ID) bool {
 // anyOnDisk reports whether anything is kept on disk.
 func (p *Plan) anyOnDisk() bool { return p.Placement.Where.onDisk() }
 
-// stateKinds are what is kept of a part from step to step beside its weights.
+// stateKinds are the kinds of a part's state from step to step other than its weights.
 var stateKinds = []store.Kind{store.Low, store.FirstMoment, store.SecondMoment, store.FirstScale, store.SecondScale}
 
 // stateBytes is what they take of a part.
@@ -267,9 +267,10 @@ func (p *Plan) savedOnDevice(block int) bool {
 // sharesInputs reports whether layer inputs and their gradients take turns in buffers, one for each micro-batch and the spare ones.
 func (p *Plan) sharesInputs() bool { return p.Placement.Rings.Inputs > 0 }
 
-// inputBuffer is where x[layer][m] lies among shared buffers, on the way up or down. On the way up every visit of a micro-batch takes
-// the next buffer round the ring for what it writes, which the visit before the spare ones has read. The gradients follow the inputs of
-// the head round the ring; what they leave free is a ring of its own, through which the inputs pass on the way down.
+// inputBuffer returns the number of the shared buffer of x[layer][m], on the way up or down. On the way up every visit
+// of a micro-batch takes the next buffer round the ring for what it writes, which the visit before the spare ones has
+// read. The gradients follow the inputs of the head round the ring; what they leave free is a ring of its own, through
+// which the inputs pass on the way down.
 func (p *Plan) inputBuffer(layer, m int, down bool) int {
 	micros, spare := p.Numerics.MicroBatches, p.Placement.Rings.Inputs
 	visit := (layer-1)*micros + m
@@ -279,7 +280,7 @@ func (p *Plan) inputBuffer(layer, m int, down bool) int {
 	return visit % (micros + spare)
 }
 
-// inputGradBuffer is where dx[m] lies among shared buffers.
+// inputGradBuffer returns the number of the shared buffer of dx[m].
 func (p *Plan) inputGradBuffer(m int) int { return p.inputBuffer(p.blocks()+2, m, false) }
 
 // SavedOnHost reports whether the input of a block (from 0) has a place in host memory. The embedding's output always has: it comes to the

@@ -160,7 +160,7 @@ func (c *Config) set(setting string) error {
 	}
 	fmt.Fprintf(&doc, " %s\n", value)
 	err := c.parse([]byte(doc.String()))
-	if inLines, ok := errors.AsType[lineErrors](err); ok { // of a document that nobody wrote
+	if inLines, ok := errors.AsType[lineErrors](err); ok { // of a document that no user wrote
 		for i := range inLines {
 			inLines[i].line = 0
 		}

@@ -47,7 +47,7 @@ func numerics(g *modeltest.Golden, n plan.Numerics) plan.Numerics {
 	return n
 }
 
-// chunked has blocks take so many rows at once.
+// chunked makes blocks take that number of rows at once.
 func chunked(n plan.Numerics, rows int) plan.Numerics {
 	n.BlockChunk = rows
 	return n

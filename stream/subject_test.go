@@ -39,7 +39,7 @@ func (s *subject) unclipped(inBackward bool) *subject {
 	return &c
 }
 
-// shape is a random model: its vocabulary has several tiles where it is large beside a block.
+// shape is a random model: its vocabulary has several tiles where it is large compared with a block.
 type shape struct {
 	Type                               string
 	Vocab, Hidden, Inner, Layers       int

@@ -79,8 +79,9 @@ func (t *trainer) continueFrom(from *checkpoint.Checkpoint) error {
 	return nil
 }
 
-// openState reserves everything and fills it: from the model, or from the checkpoint that the run continues from. Where that is damaged
-// the run continues from the newest one before it that is whole, but for one that the user has named.
+// openState reserves everything and fills it: from the model, or from the checkpoint that the run continues from. If
+// that checkpoint is damaged, the run continues from the newest whole one before it, unless the user has named the
+// checkpoint.
 func (t *trainer) openState(ctx context.Context, env *Env, p *plan.Plan) error {
 	c := t.config
 	for {

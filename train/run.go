@@ -179,7 +179,7 @@ func (t *trainer) carry(ctx context.Context, env *Env) error {
 	return err
 }
 
-// ended is the summary of a run that had come to its end before: whoever starts it again has missed that.
+// ended returns the summary of a run that had ended before: a user who starts it again has missed that.
 func (t *trainer) ended(env *Env) *Summary {
 	from, dir := t.from, filepath.Join(t.config.OutputDir, lastModel)
 	env.say("this run has ended: all %d steps are done, and the model is in %s", from.Manifest.Step, dir)

@@ -15,11 +15,11 @@ import (
 	"github.com/millrace/millrace/tensor"
 )
 
-// PlanOptions say what to plan beside what the configuration says.
+// PlanOptions say what to plan in addition to the configuration.
 type PlanOptions struct {
-	Machine         string // plan for this named machine instead of the one at hand; empty: for that
+	Machine         string // plan for this named machine; empty: for the machine that runs this
 	Shape           string // plan for this named shape instead of the configuration's model
-	RatedWriteBytes int64  // what the drive is rated for; 0: as the named machine's is, else not known
+	RatedWriteBytes int64  // rated endurance of the drive; 0: that of the named machine, else not known
 }
 
 // Planned is a plan with what it was made for.

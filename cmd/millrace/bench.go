@@ -73,7 +73,8 @@ func (c *benchCmd) Run(p *program) error {
 	return p.printf("%s", benchText(r))
 }
 
-// benchText is the result for people: what it was of, what was measured beside what was simulated, and a step of each.
+// benchText renders the result for people: its subject, the measured figures next to the simulated ones, and a step of
+// each.
 func benchText(r *bench.Result) string {
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
