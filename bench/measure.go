@@ -237,7 +237,7 @@ func (b *benchmark) makePlan(ctx context.Context, n plan.Numerics) error {
 		r.ProgramBytes = b.program
 	}
 	r.StreamAll, r.HostUpdates = b.Stream == "always", b.AliasLayers
-	r.Wants.NoClip = b.MaxGradNorm == 0 && !b.AliasLayers // blocks that share memory share it with their gradients
+	r.Outputs.NoClip = b.MaxGradNorm == 0 && !b.AliasLayers // blocks that share memory share it with their gradients
 	budget := r.HostBytes
 	if b.AliasLayers {
 		if r.DiskBytes > 0 {

@@ -248,8 +248,8 @@ func (p *Plan) buffers(a *device.Arena, groups func(purpose string, bytes int64)
 	}
 	group("kept activations")
 
-	if p.Wants.LogitRows > 0 && !p.Bound() {
-		b.Logits = a.Take(int64(min(p.Wants.LogitRows, num.HeadChunk)) * int64(p.Model.Head.TileRows) * tensor.F32.Bytes())
+	if p.Outputs.LogitRows > 0 && !p.Bound() {
+		b.Logits = a.Take(int64(min(p.Outputs.LogitRows, num.HeadChunk)) * int64(p.Model.Head.TileRows) * tensor.F32.Bytes())
 		group("logits")
 	}
 

@@ -83,8 +83,8 @@ type Fitting struct {
 	Request // its numerics lack MicroBatch, MicroBatches, HeadChunk and BlockChunk
 	Rows    int
 	Cuts    Cuts
-	// WantsOf, if given, is what is wanted of each choice of sizes; else Request.Wants.
-	WantsOf func(Numerics) Wants
+	// OutputsOf, if given, is what is wanted of each choice of sizes; else Request.Outputs.
+	OutputsOf func(Numerics) Outputs
 }
 
 // leastWorthwhileChunk is the smallest chunk of the head that gets a plan in full when larger ones fit too.
@@ -100,13 +100,13 @@ func (f *Fitting) sized(micro, chunk int) Request {
 	n := &r.Numerics
 	n.MicroBatch, n.MicroBatches, n.HeadChunk = micro, f.Rows/micro, min(chunk, micro*n.SequenceLen)
 	n.BlockChunk = f.Cuts.blockChunk(n.Positions(), r.Device)
-	if f.WantsOf != nil {
-		r.Wants = f.WantsOf(*n)
+	if f.OutputsOf != nil {
+		r.Outputs = f.OutputsOf(*n)
 	}
 	return r
 }
 
-// Fit plans with the sizes of the fastest sketch. Of equally fast sketches it takes the one with the larger operations.
+// Fit plans with the sizes of the fastest estimate. Of equally fast estimates it takes the one with the larger operations.
 // It ends soon after the context does, with the context's error; any other error says in one line why nothing fits, and
 // which number to change.
 func (f Fitting) Fit(ctx context.Context) (*Plan, error) {
@@ -117,11 +117,11 @@ func (f Fitting) Fit(ctx context.Context) (*Plan, error) {
 	chunks := f.Cuts.headChunks(f.Device)
 	var best *Plan
 	var last Request
-	sketch := func(micro, chunk int) (fits bool) {
+	estimate := func(micro, chunk int) (fits bool) {
 		last = f.sized(micro, chunk)
-		p, sketchErr := Sketch(ctx, last)
-		if sketchErr != nil {
-			err = sketchErr
+		p, estimateErr := Estimate(ctx, last)
+		if estimateErr != nil {
+			err = estimateErr
 			return false
 		}
 		if best == nil || better(p, best) {
@@ -131,7 +131,7 @@ func (f Fitting) Fit(ctx context.Context) (*Plan, error) {
 	}
 	for _, micro := range micros {
 		for _, chunk := range chunks {
-			if sketch(micro, chunk) {
+			if estimate(micro, chunk) {
 				break
 			}
 		}
@@ -140,12 +140,12 @@ func (f Fitting) Fit(ctx context.Context) (*Plan, error) {
 		micro := best.Numerics.MicroBatch
 		for _, chunk := range chunks {
 			if chunk < best.Numerics.HeadChunk {
-				sketch(micro, chunk)
+				estimate(micro, chunk)
 			}
 		}
 	}
 	if best == nil && ctx.Err() == nil {
-		err = last.Mend(ctx, err) // of the smallest sizes
+		err = last.SuggestFixes(ctx, err) // of the smallest sizes
 	}
 	if ended := ctx.Err(); ended != nil {
 		return nil, ended
@@ -157,7 +157,7 @@ func (f Fitting) Fit(ctx context.Context) (*Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The memory of a large chunk may serve better elsewhere, which sketches do not see: plan smaller chunks while they
+	// The memory of a large chunk may serve better elsewhere, which estimates do not see: plan smaller chunks while they
 	// gain.
 	for _, chunk := range chunks {
 		if chunk >= p.Numerics.HeadChunk || chunk < leastWorthwhileChunk {
@@ -190,7 +190,7 @@ func (f Fitting) Check(ctx context.Context) error {
 	if err = r.Fits(ctx); err == nil || ctx.Err() != nil {
 		return err
 	}
-	return r.Mend(ctx, err)
+	return r.SuggestFixes(ctx, err)
 }
 
 // FitForward plans forward passes over any number of rows: micro-batches as large as the device likes and the rows allow, one

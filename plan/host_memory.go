@@ -98,7 +98,7 @@ func (p *Plan) placeHost(a *hostArena) *HostBuffers {
 			b.Activations[i] = each(KeptPurpose, p.KeptBytes(i))
 		}
 	}
-	if n := int64(p.Wants.LogitRows) * int64(p.Model.Vocab) * tensor.F32.Bytes(); n > 0 {
+	if n := int64(p.Outputs.LogitRows) * int64(p.Model.Vocab) * tensor.F32.Bytes(); n > 0 {
 		b.Logits = each(LogitsPurpose, n)
 	}
 

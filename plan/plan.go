@@ -15,7 +15,7 @@ type Request struct {
 	Numerics Numerics
 	Device   device.Info
 	Machine  Machine
-	Wants    Wants
+	Outputs  Outputs
 
 	// Budgets in bytes. That of the device includes what its driver takes for itself (device.Info.OverheadBytes); on a unified
 	// device, where the host's budget has that, 0 means that nothing is streamed: weights are bound where they lie.
@@ -39,9 +39,9 @@ type Request struct {
 	ProgramBytes int64
 }
 
-// Wants say what a run computes besides or instead of training steps. A model that is frozen as a whole (model.Frozen)
+// Outputs say what a run computes besides or instead of training steps. A model that is frozen as a whole (model.Frozen)
 // can be evaluated and asked for logits only, and takes no memory for gradients.
-type Wants struct {
+type Outputs struct {
 	LogitRows int  `json:"logit_rows,omitempty"` // rows of each micro-batch whose logits can be asked for at once
 	NoUpdates bool `json:"no_updates,omitempty"` // gradients are wanted, updates are not: no moments are kept
 	// NoClip says that gradients are not clipped, so that no update need wait for their norm. Where weights are streamed each part is
@@ -63,7 +63,7 @@ type Plan struct {
 	// Warning is why the device is slower than it could be (device.Info.Warning).
 	Warning   string    `json:"warning,omitempty"`
 	Placement Placement `json:"placement"`
-	Wants     Wants     `json:"wants,omitzero"`
+	Outputs   Outputs   `json:"outputs,omitzero"`
 
 	Device      []Bytes `json:"device"` // one allocation
 	DeviceBytes int64   `json:"device_bytes"`
@@ -113,9 +113,9 @@ func (p *Plan) ProcessBytes() int64 {
 // does, with the context's error.
 func New(ctx context.Context, r Request) (*Plan, error) { return r.choose(ctx, true) }
 
-// Sketch is New in a fraction of its time: a plan that fits if there is one, but only its rings are chosen. It serves to
+// Estimate is New in a fraction of its time: a plan that fits if there is one, but only its rings are chosen. It serves to
 // compare requests.
-func Sketch(ctx context.Context, r Request) (*Plan, error) { return r.choose(ctx, false) }
+func Estimate(ctx context.Context, r Request) (*Plan, error) { return r.choose(ctx, false) }
 
 // Fits says in one line why the request has no plan, if it has none. It simulates nothing.
 func (r Request) Fits(ctx context.Context) error {
@@ -180,6 +180,6 @@ func (p *Plan) Pinned(purpose string) bool {
 
 // With is the same plan with another placement: for tests of the law that a placement changes no bit.
 func (p *Plan) With(place Placement) *Plan {
-	c := &chooser{Request: Request{Model: p.Model, Numerics: p.Numerics, Wants: p.Wants, Device: device.Info{Unified: p.Unified}}}
+	c := &chooser{Request: Request{Model: p.Model, Numerics: p.Numerics, Outputs: p.Outputs, Device: device.Info{Unified: p.Unified}}}
 	return c.measure(place)
 }

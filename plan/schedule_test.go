@@ -17,7 +17,7 @@ func TestSchedulesAreSound(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		m := drawModel(rt)
 		p := newPlan(rt, m, numerics(rapid.IntRange(1, 3).Draw(rt, "micro-batches"), rapid.Bool().Draw(rt, "split")))
-		p.Wants.NoClip = rapid.Bool().Draw(rt, "not clipped")
+		p.Outputs.NoClip = rapid.Bool().Draw(rt, "not clipped")
 		p = p.With(drawPlacement(rt, m, true))
 		for _, phase := range append(phases, plan.Nothing) {
 			for _, saves := range []bool{false, true} {

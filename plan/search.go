@@ -58,7 +58,7 @@ func (c *chooser) feasible() (*Plan, error) {
 	if c.Device.Unified && c.DeviceBytes == 0 {
 		p := c.measure(c.spill(c.smallest(true), 0))
 		err := c.fits(p)
-		if err == nil || c.DiskBytes == 0 && !c.Wants.NoClip {
+		if err == nil || c.DiskBytes == 0 && !c.Outputs.NoClip {
 			return p, err
 		}
 		// Weights in place do not fit: they are streamed, from disk where they must, and without gradients in memory where they may.

@@ -122,10 +122,10 @@ type flight struct {
 
 // walking says how to simulate.
 type walking struct {
-	micros int     // that are simulated one by one: of a step with more, neighbours are one (microGroups)
-	most   float64 // seconds; a step that is seen to take longer is not walked to its end, and predicted to take forever; 0: no limit
-	see    func(span)
-	idles  func(next, culprit *Op, seconds float64) // times in which the compute lane waits
+	micros  int     // that are simulated one by one: of a step with more, neighbours are one (microGroups)
+	most    float64 // seconds; a step that is seen to take longer is not walked to its end, and predicted to take forever; 0: no limit
+	see     func(span)
+	stalled func(next, culprit *Op, seconds float64) // times in which the compute lane waits
 }
 
 // walk simulates. operations is how many it has simulated.
@@ -202,12 +202,12 @@ func (p *Plan) walk(m Machine, dev device.Info, w walking) (out Prediction, oper
 				}
 			}
 		}
-		if w.idles != nil && !busy[LaneCompute] && step > 0 {
+		if w.stalled != nil && !busy[LaneCompute] && step > 0 {
 			var next *Op
 			if q := queues[LaneCompute]; len(q) > 0 {
 				next = &ops[q[0]]
 			}
-			w.idles(next, culprit(ops, done, &queues, &busy, &at, next), step)
+			w.stalled(next, culprit(ops, done, &queues, &busy, &at, next), step)
 		}
 		served := now
 		for lane := range Lane(Lanes) {

@@ -141,7 +141,7 @@ func TestIdlesAddUp(t *testing.T) {
 		p := newPlan(rt, r.Model, r.Numerics).With(place)
 		q := p.Simulate(r.Machine, gpu)
 		sum := 0.0
-		for _, i := range p.Idles(r.Machine, gpu) {
+		for _, i := range p.Stalls(r.Machine, gpu) {
 			sum += i.Seconds
 		}
 		if want := q.StepSeconds - q.LaneSeconds[plan.LaneCompute]; math.Abs(sum-want) > 1e-6*q.StepSeconds {
@@ -150,15 +150,15 @@ func TestIdlesAddUp(t *testing.T) {
 	})
 	m := medium.model(t)
 	p := newPlan(t, m, numerics(4, true)).With(moving(m, 2))
-	for want, slow := range map[plan.Idle]func(*plan.Machine){
+	for want, slow := range map[plan.Stall]func(*plan.Machine){
 		{Before: "forward", For: "update"}: func(m *plan.Machine) { m.AdamWBytesPerSec = 1e6 },
 		{Before: "backward", For: "fetch"}: func(m *plan.Machine) { m.UploadBytesPerSec = 1e6 },
 		{Before: "norm", For: "drain"}:     func(m *plan.Machine) { m.DownloadBytesPerSec = 1e5 },
 	} {
 		machine := machine
 		slow(&machine)
-		all := p.Idles(machine, gpu)
-		i := slices.IndexFunc(all, func(i plan.Idle) bool { return i.Before == want.Before && i.For == want.For })
+		all := p.Stalls(machine, gpu)
+		i := slices.IndexFunc(all, func(i plan.Stall) bool { return i.Before == want.Before && i.For == want.For })
 		if i < 0 || i > 2 {
 			t.Errorf("%s before %s is not among the longest of %+v", want.For, want.Before, all)
 		}
@@ -177,7 +177,7 @@ func TestHeadGradientsDrainDuringBackward(t *testing.T) {
 	p := newPlan(t, m, numerics(8, true)).With(place)
 	slow := machine
 	slow.BF16FLOPsPerSec, slow.DownloadBytesPerSec = 1e11, 5e8
-	for _, i := range p.Idles(slow, gpu) {
+	for _, i := range p.Stalls(slow, gpu) {
 		if i.Before == "round" || i.Before == "head-input" {
 			t.Errorf("%.3g s of %.3g s before %s for %s", i.Seconds, p.Simulate(slow, gpu).StepSeconds, i.Before, i.For)
 		}

@@ -47,7 +47,7 @@ const manifestPieceBytes = 1 << 10
 
 // manifestBytes is that of a whole checkpoint; 0 for what is not trained, and so not saved.
 func (p *Plan) manifestBytes() (sum int64) {
-	if p.Wants.NoUpdates || !p.Trains() {
+	if p.Outputs.NoUpdates || !p.Trains() {
 		return 0
 	}
 	for part := range p.Model.Parts {

@@ -22,7 +22,7 @@ func (p *Plan) settle(ask Placement) Placement {
 		place.Rings.Inputs = 0
 	}
 	types := p.types()
-	inBackward := p.Wants.NoClip && !p.Wants.NoUpdates && !bound
+	inBackward := p.Outputs.NoClip && !p.Outputs.NoUpdates && !bound
 	for part := range p.Model.Parts {
 		resident := asked.State[part][store.Weights] == Device && p.stateMayReside(part, bound, ask.HeadAtOnce)
 		place.Where.Weights[part] = p.weightsPlace(part, bound, ask.HeadAtOnce, resident || asked.Weights[part] == Device)
@@ -42,10 +42,10 @@ func (p *Plan) settle(ask Placement) Placement {
 			place.Where.State[part][kind] = at
 		}
 		switch {
-		case !p.Trained(part) || p.Wants.NoUpdates:
+		case !p.Trained(part) || p.Outputs.NoUpdates:
 		case resident:
 			place.Where.Updates[part] = Device
-		case asked.Updates[part] == Device && ask.Rings.State > 0 && place.Where.Weights[part] == Host && !onDisk && !p.Wants.NoClip &&
+		case asked.Updates[part] == Device && ask.Rings.State > 0 && place.Where.Weights[part] == Host && !onDisk && !p.Outputs.NoClip &&
 			p.Model.Parts[part].Kind == model.Block:
 			place.Where.Updates[part] = Device
 		default:
@@ -80,7 +80,7 @@ func (p *Plan) settle(ask Placement) Placement {
 // stateMayReside reports whether all that is kept of the part may be on the device, and updated there: it is trained, clipped, and visited
 // as a whole.
 func (p *Plan) stateMayReside(part int, bound, headAtOnce bool) bool {
-	if bound || p.Wants.NoUpdates || p.Wants.NoClip || !p.Trained(part) || p.Tied(part) || p.hostOnly(part) {
+	if bound || p.Outputs.NoUpdates || p.Outputs.NoClip || !p.Trained(part) || p.Tied(part) || p.hostOnly(part) {
 		return false
 	}
 	kind := p.Model.Parts[part].Kind
@@ -104,7 +104,7 @@ func (p *Plan) weightsPlace(part int, bound, headAtOnce, asked bool) Place {
 // mayLookAhead reports whether rows of the embedding can be updated as they are looked up: of a table in host memory and, of moments in
 // 8 bits, where rows are whole blocks of them.
 func (p *Plan) mayLookAhead(where *Table) bool {
-	if p.Wants.NoUpdates || p.Numerics.Moments == optim.Dynamic8 && p.Model.Hidden%tensor.MomentBlock != 0 {
+	if p.Outputs.NoUpdates || p.Numerics.Moments == optim.Dynamic8 && p.Model.Hidden%tensor.MomentBlock != 0 {
 		return false
 	}
 	for _, part := range p.Model.EmbedTiles {
@@ -155,7 +155,7 @@ func (p *Plan) anyStatePasses() bool {
 // memory, so that no update is ever pending. Bound weights are read by the compute lane, for as long as a schedule
 // runs, in the memory that an update would write; there updates wait for the step's end.
 func (p *Plan) UpdatesInBackward() bool {
-	return p.Wants.NoClip && !p.Wants.NoUpdates && !p.Bound()
+	return p.Outputs.NoClip && !p.Outputs.NoUpdates && !p.Bound()
 }
 
 // sharedGrads is how many gradients there is room for in host memory where none outlives its step: one is written while
@@ -361,13 +361,13 @@ func (p *Plan) lowestTrained() int {
 
 // logitChunks is the number of chunks of a micro-batch's wanted rows.
 func (p *Plan) logitChunks() int {
-	return (p.Wants.LogitRows + p.Numerics.HeadChunk - 1) / p.Numerics.HeadChunk
+	return (p.Outputs.LogitRows + p.Numerics.HeadChunk - 1) / p.Numerics.HeadChunk
 }
 
 // types are the element types of the kinds of extents; what is not kept is tensor.Invalid.
 func (p *Plan) types() [store.Kinds]tensor.DType {
 	types := p.Numerics.Scheme().Types()
-	if p.Wants.NoUpdates {
+	if p.Outputs.NoUpdates {
 		for _, kind := range []store.Kind{store.FirstMoment, store.SecondMoment, store.FirstScale, store.SecondScale} {
 			types[kind] = tensor.Invalid
 		}

@@ -335,15 +335,15 @@ func (e *Engine) loadTables() error {
 // rotaryRows is of how many positions the rotary tables are loaded at a time.
 const rotaryRows = 4096
 
-// ErrNotFinite is in the error that ends a run without clipping whose gradients are not finite: its weights are spoiled.
+// ErrNotFinite is in the error that ends a run without clipping whose gradients are not finite: its weights are damaged.
 var ErrNotFinite = errors.New("without clipping updates do not wait to know")
 
 // Step runs one training step over the batch and plans its update, which the next call carries out: the next Step,
 // during its forward pass, or Flush. A plan without updates ends with the gradients; a plan without clipping
-// ([plan.Wants.NoClip]) that updates in the backward pass has done its updates. A norm that is not finite is
+// ([plan.Outputs.NoClip]) that updates in the backward pass has done its updates. A norm that is not finite is
 // [ErrNotFinite] in any plan without clipping, since updates that do not wait for the norm cannot be left out.
 func (e *Engine) Step(ctx context.Context, batch *Batch, update Update) (Result, error) {
-	if e.Plan.Wants.NoClip && update.MaxGradNorm != 0 {
+	if e.Plan.Outputs.NoClip && update.MaxGradNorm != 0 {
 		panic("stream: a step that clips, of a plan that does not")
 	}
 	now := e.Plan.UpdatesInBackward()
@@ -364,12 +364,12 @@ func (e *Engine) Step(ctx context.Context, batch *Batch, update Update) (Result,
 	res.BadWeights, e.bad = res.BadWeights+e.bad, 0
 	res.ClipScale = optim.ClipScale(res.GradNorm, update.MaxGradNorm)
 	switch finite := !math.IsNaN(res.GradNorm) && !math.IsInf(res.GradNorm, 0); {
-	case !finite && e.Plan.Wants.NoClip:
+	case !finite && e.Plan.Outputs.NoClip:
 		e.broken = fmt.Errorf("the norm of the gradients is %v, and %w", res.GradNorm, ErrNotFinite)
 		return Result{}, e.broken
 	case !finite:
 		res.Skipped, res.ClipScale = true, 0
-	case !e.Plan.Wants.NoUpdates && !now:
+	case !e.Plan.Outputs.NoUpdates && !now:
 		e.pending = &pendingUpdate{Update: update, clip: res.ClipScale}
 	}
 	return res, nil

@@ -170,7 +170,7 @@ func (r *run) hostResult(at int64) device.Mem { return r.host.HostResults.Slice(
 
 // hostLogits are the wanted logits of a micro-batch in host memory: F32 [LogitRows, Vocab].
 func (r *run) hostLogits(m int) device.Mat {
-	rows, vocab := r.Plan.Wants.LogitRows, r.Plan.Model.Vocab
+	rows, vocab := r.Plan.Outputs.LogitRows, r.Plan.Model.Vocab
 	return device.NewMat(r.pinned.Logits[m], tensor.F32, rows, vocab)
 }
 

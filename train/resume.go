@@ -170,8 +170,8 @@ func (t *trainer) restore(ctx context.Context, from *checkpoint.Checkpoint, spec
 	return nil
 }
 
-// keepNumerics makes the sizes that set bits those of the checkpoint. One that run.yaml sets otherwise is an error.
-func keepNumerics(c *runfile.Config, doc json.RawMessage) error {
+// adoptNumerics makes the sizes that set bits those of the checkpoint. One that run.yaml sets otherwise is an error.
+func adoptNumerics(c *runfile.Config, doc json.RawMessage) error {
 	var n plan.Numerics
 	if err := json.Unmarshal(doc, &n); err != nil {
 		return fmt.Errorf("resume: the checkpoint's numerics are not those of this version of millrace (%w); continue with the version that wrote it, or start a new run in another output_dir", err)

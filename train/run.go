@@ -203,7 +203,7 @@ func (t *trainer) standAt(from *checkpoint.Checkpoint) (err error) {
 		return err
 	}
 	if from != nil && cutsAs(c, from.Manifest) {
-		if err := keepNumerics(c, from.Manifest.Numerics); err != nil {
+		if err := adoptNumerics(c, from.Manifest.Numerics); err != nil {
 			return err
 		}
 	}
@@ -331,7 +331,7 @@ func (t *trainer) interrupt(ctx context.Context) error {
 func (t *trainer) flush(ctx context.Context) error {
 	bad, err := t.Engine.Flush(ctx)
 	if err == nil {
-		err = t.spoiled(t.summary.Steps, bad)
+		err = t.badWeights(t.summary.Steps, bad)
 	}
 	if err == nil {
 		t.endSave()

@@ -236,7 +236,7 @@ func isRunOf(c, old *runfile.Config) bool {
 	}
 	now, then := *c, *old
 	now.Numerics = then.Numerics.Or(now.Numerics)
-	now.Datasets, now.Eval.Datasets = atCommits(now.Datasets, old.Datasets), atCommits(now.Eval.Datasets, old.Eval.Datasets)
+	now.Datasets, now.Eval.Datasets = pinCommits(now.Datasets, old.Datasets), pinCommits(now.Eval.Datasets, old.Eval.Datasets)
 	// Keys that change no number.
 	then.Memory, then.Device, then.Save, then.Resume, then.ResumeWith, then.Stop = now.Memory, now.Device, now.Save, now.Resume, now.ResumeWith, now.Stop
 	a, errA := then.YAML()
@@ -244,8 +244,8 @@ func isRunOf(c, old *runfile.Config) bool {
 	return errA == nil && errB == nil && bytes.Equal(a, b)
 }
 
-// atCommits is the data sets of a run file with the commits that a resolved one has for the same data sets of the hub.
-func atCommits(sets, resolved []data.Source) []data.Source {
+// pinCommits is the data sets of a run file with the commits that a resolved one has for the same data sets of the hub.
+func pinCommits(sets, resolved []data.Source) []data.Source {
 	sets = slices.Clone(sets)
 	for i := range min(len(sets), len(resolved)) {
 		name, _, _ := strings.Cut(sets[i].Path, "@")

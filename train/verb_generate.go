@@ -91,8 +91,8 @@ func Generate(ctx context.Context, env *Env, o GenerateOptions) (g *Generated, e
 	}
 	defer dev.Close()
 	n.SequenceLen = min(len(ids)+o.MaxTokens-1, src.model.MaxPositions)
-	p, err := env.fitPlan(ctx, src.model.Frozen(), n, 1, runfile.Sizes{}, dev.Computes.Info(), o.Memory, func(plan.Numerics) plan.Wants {
-		return plan.Wants{LogitRows: 1}
+	p, err := env.fitPlan(ctx, src.model.Frozen(), n, 1, runfile.Sizes{}, dev.Computes.Info(), o.Memory, func(plan.Numerics) plan.Outputs {
+		return plan.Outputs{LogitRows: 1}
 	})
 	if err != nil {
 		return nil, err

@@ -24,11 +24,11 @@ type PlanOptions struct {
 
 // Planned is a plan with what it was made for.
 type Planned struct {
-	Plan    *plan.Plan
-	Device  device.Info
-	Machine plan.Machine
-	Sources []string // of a named machine's rates
-	Outlook plan.Outlook
+	Plan     *plan.Plan
+	Device   device.Info
+	Machine  plan.Machine
+	Sources  []string // of a named machine's rates
+	Forecast plan.Forecast
 	// AvailableBytes is the host memory that this machine has for the run; 0: of a named machine, or not known, or it grows.
 	AvailableBytes int64
 }
@@ -73,7 +73,7 @@ func PlanFor(ctx context.Context, env *Env, c *runfile.Config, o PlanOptions) (r
 	if err != nil {
 		return nil, err
 	}
-	r.Outlook = r.Plan.Outlook(r.Machine, r.Device, c.MaxSteps, rated)
+	r.Forecast = r.Plan.Forecast(r.Machine, r.Device, c.MaxSteps, rated)
 	return r, nil
 }
 
@@ -138,6 +138,6 @@ func (e *Env) planOn(ctx context.Context, c *runfile.Config, m *model.Model, on 
 	if d := c.Memory.Disk; !d.IsAuto() {
 		r.DiskBytes = d.N
 	}
-	r.Wants = c.Wants()
+	r.Outputs = c.Outputs()
 	return fitRequest(ctx, r, c.BatchTokens/c.SequenceLen, c.Numerics, nil)
 }

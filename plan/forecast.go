@@ -9,15 +9,15 @@ import (
 	"github.com/millrace/millrace/device"
 )
 
-// Outlook is what a plan means for a whole run.
-type Outlook struct {
+// Forecast is what a plan means for a whole run.
+type Forecast struct {
 	TokensPerSec float64 `json:"tokens_per_sec"` // packed positions
 	Steps        int     `json:"steps,omitempty"`
 	RunSeconds   float64 `json:"run_sec,omitempty"` // of the steps, without loading, evaluation and saving
 
 	Limit    string   `json:"limit"` // what the busiest lane works on, with its share of the step
 	Timeline []string `json:"timeline"`
-	Idles    []Idle   `json:"idles,omitempty"` // of the compute lane
+	Stalls   []Stall  `json:"stalls,omitempty"` // of the compute lane
 
 	// CheckpointBytes is the state in host memory that a checkpoint copies, CheckpointLinks the files of state on disk that it links, and
 	// CheckpointStallSeconds how long steps wait for both. Both happen during a step, so steps wait only for the time
@@ -34,12 +34,12 @@ type Outlook struct {
 	WearShare       float64 `json:"wear_share,omitempty"`
 }
 
-// Outlook works out what a plan means for a run of steps, on a drive that is rated for ratedWriteBytes. Either is 0 if
+// Forecast works out what a plan means for a run of steps, on a drive that is rated for ratedWriteBytes. Either is 0 if
 // it is not known.
-func (p *Plan) Outlook(m Machine, dev device.Info, steps int, ratedWriteBytes int64) Outlook {
+func (p *Plan) Forecast(m Machine, dev device.Info, steps int, ratedWriteBytes int64) Forecast {
 	q := p.Predicted
-	o := Outlook{Steps: steps, RunSeconds: float64(steps) * q.StepSeconds, RatedWriteBytes: ratedWriteBytes,
-		Limit: p.limit(m), Timeline: p.Timeline(m, dev), Idles: p.Idles(m, dev)}
+	o := Forecast{Steps: steps, RunSeconds: float64(steps) * q.StepSeconds, RatedWriteBytes: ratedWriteBytes,
+		Limit: p.limit(m), Timeline: p.Timeline(m, dev), Stalls: p.Stalls(m, dev)}
 	if q.StepSeconds > 0 {
 		o.TokensPerSec = float64(p.Numerics.StepPositions()) / q.StepSeconds
 	}
