@@ -149,7 +149,7 @@ func modelTFLOPS(p *plan.Plan, tokens int) float64 {
 	return float64(p.Model.TrainFLOPs(docs)) / p.Predicted.StepSeconds / 1e12
 }
 
-// waits are the longest times in which the compute lane idles.
+// waits are the longest times in which the compute lane stalls.
 func waits(p *plan.Plan, on plan.NamedMachine) string {
 	var say []string
 	for _, i := range p.Stalls(on.Machine, on.Device) {

@@ -133,7 +133,7 @@ func busy(p *plan.Plan, lane plan.Lane) float64 {
 	return 100 * p.Predicted.LaneSeconds[lane] / p.Predicted.StepSeconds
 }
 
-// waits are the longest times in which the compute lane idles.
+// waits are the longest times in which the compute lane stalls.
 func waits(p *plan.Plan, on plan.NamedMachine) string {
 	var say []string
 	for _, i := range p.Stalls(on.Machine, on.Device) {
