@@ -72,7 +72,7 @@ type hint struct {
 // maxHints bounds what a lane is ahead of itself; hints beyond are forgotten.
 const maxHints = 256
 
-// Borrow implements Store. The range lies within one piece. It waits, if it must, for staging memory of the lane's quota
+// Borrow implements Store. The range is within one piece. It waits, if it must, for staging memory of the lane's quota
 // and for the disk. Errors come from reading (one that matches [ErrChecksum] if the bytes differ from the written
 // ones), from an earlier write, and from ctx.
 func (d *Disk) Borrow(ctx context.Context, lane trace.Lane, id ID, off, n int64, access Access, version uint64) (*Lease, error) {
