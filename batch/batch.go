@@ -31,13 +31,13 @@ const (
 	entryBytes = 4
 )
 
-// LayoutOf is the layout of a micro-batch of so many positions.
+// LayoutOf returns the layout of a micro-batch with that number of positions.
 func LayoutOf(positions int) Layout {
 	n := int64(positions) * entryBytes
 	return Layout{IDs: 0, Targets: n, Positions: 2 * n, DocStart: 3 * n, DocEnd: 4 * n, ArrayBytes: n}
 }
 
-// Bytes is what micro-batches with so many positions together take.
+// Bytes returns the size of micro-batches that have that number of positions together.
 func Bytes(positions int) int64 { return arrays * entryBytes * int64(positions) }
 
 // New allocates a micro-batch of padding.
@@ -47,7 +47,8 @@ func New(positions int) Micro {
 	return m
 }
 
-// In is the micro-batch that lies in memory, which has the entries of all of its arrays and no more. It writes nothing.
+// In returns the micro-batch stored in memory, which holds the entries of all of its arrays and no more. In writes
+// nothing.
 func In(memory []int32) Micro {
 	l := LayoutOf(len(memory) / arrays)
 	at := func(offset int64) []int32 {
@@ -86,7 +87,7 @@ func (m Micro) Copy(from Micro) {
 	copy(m.DocEnd, from.DocEnd)
 }
 
-// Check refuses arrays that are not of so many positions, and entries that would make an operation leave its bounds:
+// Check refuses arrays whose length is not positions, and entries that would make an operation leave its bounds:
 // tokens and targets outside of the vocabulary, places outside of a row of sequenceLen, and documents that do not hold
 // their positions.
 func (m Micro) Check(positions, sequenceLen, vocab int) error {

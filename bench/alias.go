@@ -62,7 +62,7 @@ func (a *aliasing) sharedBytes() int64 {
 	return sum
 }
 
-// grow has more copies where there are bytes for them: closer to memory that nobody shares.
+// grow raises the number of copies as far as the free bytes allow: closer to a run without sharing.
 func (a *aliasing) grow(free int64) {
 	for a.copies < mostCopies {
 		more := *a
@@ -75,7 +75,7 @@ func (a *aliasing) grow(free int64) {
 	}
 }
 
-// copyOf is the part on which each part lies.
+// copyOf returns, for each part, the part whose memory it shares.
 func (a *aliasing) copyOf(parts int) []int {
 	on := make([]int, parts)
 	for i := range on {
@@ -101,7 +101,7 @@ func (a *aliasing) report() *Alias {
 	return r
 }
 
-// openAliased reserves the state of a plan whose parts lie on others: on[i] is the part on which part i lies.
+// openAliased reserves the state of a plan whose parts share memory: on[i] is the part whose memory part i shares.
 func openAliased(accounts *hostmem.Accounts, p *plan.Plan, on []int) (store.Store, error) {
 	var there []store.Spec
 	for _, spec := range p.Extents() {

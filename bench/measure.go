@@ -1,7 +1,7 @@
-// Package bench measures training steps of a model with random weights and random tokens, and says beside that what the
-// simulation of the same plan predicts.
+// Package bench measures training steps of a model with random weights and random tokens, and compares them with the
+// simulation of the same plan.
 //
-//   - [Measure] plans, runs and measures; [Result] is what it found.
+//   - [Measure] plans, runs and measures; [Result] has its findings.
 //
 // Invariants: a step does all the work that a training step does, whatever shares memory with [Options].AliasLayers.
 package bench
@@ -55,10 +55,10 @@ type Options struct {
 	TracePath   string // of a Chrome trace of the last step; empty: none is written
 	DryRun      bool   // only plan, and simulate the plan: nothing is reserved, and nothing is measured
 
-	program int64 // what the process takes beside the plan, in tests that need to know; 0: it is measured
+	program int64 // memory of the process that is not planned, in tests that need to know; 0: it is measured
 }
 
-// Result is what was measured, and beside it what the simulation of the same plan says.
+// Result has the measured step, and the simulation of the same plan to compare with.
 type Result struct {
 	Model        string   `json:"model"` // or shape
 	Device       string   `json:"device"`
@@ -125,7 +125,7 @@ type Result struct {
 type Alias struct {
 	Blocks      int    `json:"blocks"`
 	Copies      int    `json:"copies"`       // that there are in host memory
-	SharedBytes int64  `json:"shared_bytes"` // of state that is not there, since it lies on another block's
+	SharedBytes int64  `json:"shared_bytes"` // of state without memory of its own, since it shares another block's
 	Warning     string `json:"warning"`
 }
 
@@ -237,7 +237,7 @@ func (b *benchmark) makePlan(ctx context.Context, n plan.Numerics) error {
 		r.ProgramBytes = b.program
 	}
 	r.StreamAll, r.HostUpdates = b.Stream == "always", b.AliasLayers
-	r.Wants.NoClip = b.MaxGradNorm == 0 && !b.AliasLayers // blocks that share memory share it with their gradients
+	r.Outputs.NoClip = b.MaxGradNorm == 0 && !b.AliasLayers // blocks that share memory share it with their gradients
 	budget := r.HostBytes
 	if b.AliasLayers {
 		if r.DiskBytes > 0 {
@@ -368,7 +368,7 @@ func (b *benchmark) planned() *Result {
 	return r
 }
 
-// result puts what was measured beside what was planned.
+// result puts the measured step and the plan together.
 func (b *benchmark) result(times, losses []float64, lanes trace.Lanes) *Result {
 	var sum float64
 	for _, sec := range times {

@@ -35,11 +35,11 @@ func Open(fsys vfs.FS, dir string) (*Checkpoint, error) {
 	return c, err
 }
 
-// DamageError is that a checkpoint is not what was saved, or cannot be read.
+// DamageError reports a checkpoint that differs from what was saved, or that cannot be read.
 type DamageError struct {
 	Path     string // the file or directory that is wrong
 	Why      string
-	Previous string // the newest earlier checkpoint beside it that is complete; empty if there is none
+	Previous string // the newest complete checkpoint of an earlier step in the same directory; empty without one
 	Err      error  // of the system, if there is one
 }
 
@@ -47,7 +47,7 @@ func (e *DamageError) Error() string {
 	if e.Previous != "" {
 		return fmt.Sprintf("%s: %s: resume from the previous checkpoint, %s", e.Path, e.Why, e.Previous)
 	}
-	return fmt.Sprintf("%s: %s: no earlier checkpoint lies beside it; put a copy in its place, or start anew", e.Path, e.Why)
+	return fmt.Sprintf("%s: %s: there is no earlier checkpoint in that directory; replace it with a copy, or start again", e.Path, e.Why)
 }
 
 func (e *DamageError) Unwrap() error { return e.Err }
@@ -139,15 +139,16 @@ func (c *Checkpoint) Extent(id ID) (e Extent, ok bool) {
 	return Extent{}, false
 }
 
-// PieceFiles are the files of an extent, for a store.Disk to adopt at a version instead of reading and writing them again;
-// whoever adopts them compares the checksums. It is not ok if the extent is not there, or pieces share a file.
+// PieceFiles returns the files of an extent, for a store.Disk to adopt at a version instead of reading and writing them
+// again. The store that adopts them compares the checksums. ok is false if the extent is not there, or if pieces share
+// a file.
 func (c *Checkpoint) PieceFiles(id ID, version uint64) (files []store.PieceFile, ok bool) {
 	e := c.extents[id]
 	if e == nil {
 		return nil, false
 	}
 	for i, p := range e.Pieces {
-		if p.Offset != 0 { // no two pieces overlap: if none lies behind another, none shares its file
+		if p.Offset != 0 { // pieces do not overlap: if each begins its file, none share one
 			return nil, false
 		}
 		off, n := e.piece(i)
@@ -218,7 +219,7 @@ func (c *Checkpoint) Read(id ID, off int64, dst []byte) error {
 	return nil
 }
 
-// Attachment reads a file that was attached; ok is false if there is none of that name.
+// Attachment reads a file that was attached; ok is false if no attachment has that name.
 func (c *Checkpoint) Attachment(name string) (data []byte, ok bool, err error) {
 	for _, a := range c.Manifest.Attachments {
 		if a.File != name {
@@ -296,8 +297,8 @@ func (m *Manifest) longestPiece() int64 {
 // chunkBytes is how much is copied, or scanned, at a time.
 const chunkBytes = 1 << 20
 
-// scan reads a piece through buf, shows each chunk with its offset in the piece, and compares all with the checksum. So
-// what was shown can be relied upon when it returns nil.
+// scan reads a piece through buf, shows each chunk with its offset in the piece, and compares all with the checksum.
+// The chunks are verified once scan returns nil.
 func (c *Checkpoint) scan(p Piece, buf []byte, show func(chunk []byte, off int64) error) error {
 	f, err := c.fsys.Open(filepath.Join(c.dir, p.File))
 	if err != nil {

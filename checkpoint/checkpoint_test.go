@@ -71,7 +71,8 @@ func TestSaveAndOpen(t *testing.T) {
 	})
 }
 
-// What was linked can be adopted; what came from memory lies in one file and cannot, unless it is one piece.
+// A store can adopt linked pieces. It cannot adopt pieces from memory, which share a file, unless the extent has a
+// single piece.
 func TestPieceFiles(t *testing.T) {
 	m := vfs.NewMem()
 	start(t, m, root, 6)
@@ -126,7 +127,7 @@ func TestMixedExtent(t *testing.T) {
 	})
 }
 
-// A checkpoint goes on living where it is copied to, under any name.
+// A copy of a checkpoint works in any place and under any name.
 func TestCopiedElsewhere(t *testing.T) {
 	dir := t.TempDir()
 	start(t, vfs.OS{}, filepath.Join(dir, root), 3)
@@ -367,7 +368,7 @@ func TestFlippedBits(t *testing.T) {
 		must(t, err)
 		length := info.Size()
 		if strings.Contains(name, "first-moments") {
-			length -= 16 // the store's padding, which is nobody's
+			length -= 16 // the store's padding, which belongs to no piece
 		}
 		step := int64(1)
 		if name == manifestName {
@@ -381,7 +382,7 @@ func TestFlippedBits(t *testing.T) {
 				err = c.Verify(context.Background(), nil)
 			}
 			if err == nil {
-				t.Fatalf("byte %d of %s was changed, and nobody noticed", off, name)
+				t.Fatalf("byte %d of %s was changed, and no check noticed", off, name)
 			}
 			damage := (*DamageError)(nil)
 			if !errors.As(err, &damage) || damage.Path != path || damage.Previous != filepath.Join(root, "step-000100") ||
@@ -454,7 +455,7 @@ func TestVanishedDirectory(t *testing.T) {
 		}
 	}
 	err = w.Add(norm.ID, 0, contents(norm, 3))
-	if err == nil || !errors.Is(err, fs.ErrNotExist) || !strings.HasSuffix(err.Error(), "the directory has gone or is none: put it back, or set another output_dir") {
+	if err == nil || !errors.Is(err, fs.ErrNotExist) || !strings.HasSuffix(err.Error(), "the path is missing or not a directory: restore it, or set another output_dir") {
 		t.Errorf("error %v", err)
 	}
 	if again := w.Add(weights.ID, 0, contents(weights, 3)[:40]); again != err {
@@ -486,7 +487,7 @@ func TestCompare(t *testing.T) {
 	}
 }
 
-// The format, as it lies on the disk. Whoever changes this raises FormatVersion, but for a member that may be absent.
+// The format on disk. A change here raises FormatVersion, except a new member that may be absent.
 func TestGoldenManifest(t *testing.T) {
 	m := vfs.NewMem()
 	r := start(t, m, root)

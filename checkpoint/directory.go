@@ -39,8 +39,8 @@ func Acquire(fsys vfs.FS, path string) (*Directory, error) {
 		err = d.recover()
 	}
 	if err != nil {
-		_ = d.Abandon() // the error at hand is the one to report
-		return nil, fmt.Errorf("checkpoints cannot be saved: %w%s", err, mend(err))
+		_ = d.Abandon() // err is the one to report
+		return nil, fmt.Errorf("checkpoints cannot be saved: %w%s", err, fix(err))
 	}
 	return d, nil
 }
@@ -61,8 +61,9 @@ func (d *Directory) Path() string { return d.path }
 // Close gives up the lock. Writers must have ended.
 func (d *Directory) Close() error { return d.lock.Close() }
 
-// Abandon is Close of a run that has not begun: what Acquire has made goes, as far as nobody has put anything there since. What was
-// there before stays, the lock's file included. Removing that file while it is held excludes nobody from the lock: see vfs.FS.
+// Abandon is Close for a run that has not begun. It removes the files and directories that Acquire made, except
+// directories that have other contents by now. Earlier files stay, the lock's file included. The lock works even if its
+// file is removed while it is held: see vfs.FS.
 func (d *Directory) Abandon() error {
 	if len(d.made) > 0 && d.lock != nil {
 		_ = d.fsys.Remove(filepath.Join(d.path, lockName)) // what is left costs nothing
@@ -89,8 +90,8 @@ func makeDir(fsys vfs.FS, path string) (made []string, err error) {
 }
 
 // recover ends what an interrupted run has begun: a checkpoint that was about to be replaced gets its name back, if the new
-// one did not get it, and everything else that is hidden goes. What cannot be removed costs space and is left for the
-// next time.
+// one did not get it, and everything else that is hidden goes. Files that cannot be removed cost space and are left for
+// the next time.
 func (d *Directory) recover() error {
 	entries, err := d.fsys.ReadDir(d.path)
 	if err != nil {
@@ -122,9 +123,9 @@ func (d *Directory) recover() error {
 	return nil
 }
 
-// Prune removes the checkpoints that are older than the newest keep complete ones, but for that of step best (-1 for none).
-// It returns the steps that it removed. If keep is 0 or less it removes nothing. What is not complete does not count, and
-// goes when what is older than it goes.
+// Prune removes the checkpoints that are older than the newest keep complete ones, except the one of step best (-1: no
+// exception). It returns the steps that it removed. If keep is 0 or less it removes nothing. An incomplete checkpoint
+// does not count, and is removed once it is older than keep complete ones.
 func (d *Directory) Prune(keep, best int) (removed []int, err error) {
 	if keep <= 0 {
 		return nil, nil
@@ -142,7 +143,7 @@ func (d *Directory) Prune(keep, best int) (removed []int, err error) {
 			}
 		case step != best:
 			if err := d.remove(step); err != nil {
-				return removed, fmt.Errorf("an old checkpoint was not removed: %w%s", err, mend(err))
+				return removed, fmt.Errorf("an old checkpoint was not removed: %w%s", err, fix(err))
 			}
 			removed = append(removed, step)
 		}
@@ -153,7 +154,7 @@ func (d *Directory) Prune(keep, best int) (removed []int, err error) {
 // remove takes a checkpoint's name away, durably, before it removes its files: half a checkpoint never looks whole.
 func (d *Directory) remove(step int) error {
 	hidden := filepath.Join(d.path, hiddenName(step, prunedSuffix))
-	// What it has replaced goes first, should some of it be left: with the name free, recover would bring it back.
+	// A replaced checkpoint goes first, if some of it is left: with the name free, recover would bring it back.
 	for _, left := range []string{hiddenName(step, replacedSuffix), hiddenName(step, prunedSuffix)} {
 		if err := vfs.RemoveAll(d.fsys, filepath.Join(d.path, left)); err != nil {
 			return err

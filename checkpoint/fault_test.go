@@ -31,7 +31,7 @@ func TestCrashes(t *testing.T) {
 		_, err = r.Prune(1, 1)
 		must(t, err)
 	}
-	_, err := r.save(3) // in the place of the other
+	_, err := r.save(3) // it replaces the other
 	must(t, err)
 	images := m.CrashImages()
 	found := map[int]int{}
@@ -112,7 +112,7 @@ func TestCrashesNoticeMissingSyncs(t *testing.T) {
 			}
 		}
 		if bad == 0 {
-			t.Errorf("nobody would notice that %s is not synced", name)
+			t.Errorf("no crash would show that %s is not synced", name)
 		}
 	}
 }
@@ -206,7 +206,7 @@ func TestFaults(t *testing.T) {
 				t.Fatalf("%s: no error", at)
 			case err != nil && !errors.Is(err, cause):
 				t.Fatalf("%s: error %v", at, err)
-			case err != nil && (strings.Contains(err.Error(), "\n") || !strings.HasSuffix(err.Error(), mend(cause))):
+			case err != nil && (strings.Contains(err.Error(), "\n") || !strings.HasSuffix(err.Error(), fix(cause))):
 				t.Fatalf("%s: error %q", at, err)
 			}
 			if err != nil {
@@ -284,7 +284,7 @@ func TestCopiesWhereLinksCannotBe(t *testing.T) {
 		c, err := Open(m, dir)
 		must(t, err)
 		must(t, whole(c))
-		// What was copied is compared: a store's file that has changed is not saved as if it were right.
+		// Copied bytes are compared: a store's file that has changed is not saved as if it were right.
 		w, err = r.Create(2, specs)
 		must(t, err)
 		path, err := r.version(make([]byte, 80))
@@ -335,7 +335,7 @@ func TestFailedSavesAreNotThere(t *testing.T) {
 	r := start(t, m, root, 1)
 	before, err := Open(m, filepath.Join(root, DirName(1)))
 	must(t, err)
-	for _, step := range []int{1, 2} { // in the place of another, and new
+	for _, step := range []int{1, 2} { // one replaces another, one is new
 		m.armed = true
 		if _, err := r.save(step); !errors.Is(err, syscall.EIO) || m.armed {
 			t.Fatalf("step %d: error %v", step, err)

@@ -11,12 +11,12 @@ import (
 	"github.com/millrace/millrace/vfs"
 )
 
-// Link has a piece join that lies in a file of its own, from byte 0 on, with the checksum of its bytes. The file gets a
-// second name in the checkpoint, with no bytes written; where the file system has no hard links, or the file is on another
-// one, it is copied, and the copy compared with the checksum. The file may be longer than the piece.
+// Link adds a piece that has a file of its own, from byte 0, with the checksum of its bytes. The file gets a second
+// name in the checkpoint, with no bytes written. Where the file system has no hard links, or the file is on another
+// one, Link copies the file and compares the copy with the checksum. The file may be longer than the piece.
 //
-// Contents and length of the file must be durable, and nobody may write to it ever again; that of a store.Disk is so
-// (Files).
+// Contents and length of the file must be durable, and the file must never be written again. The files of a store.Disk
+// are such (see Files).
 func (w *Writer) Link(id ID, piece int, path string, sum uint64) error {
 	return w.join(id, piece, sum, func(to string, n int64) (int64, error) {
 		err := w.d.fsys.Link(path, to)
@@ -112,7 +112,7 @@ func (w *Writer) copyInto(to, from vfs.File, n int64, sum uint64) error {
 	vfs.DropCache(from, 0, n)
 	w.count(n)
 	if h.Sum64() != sum {
-		return fmt.Errorf("%s does not match its checksum: the disk that it lies on has changed it", from.Name())
+		return fmt.Errorf("%s does not match its checksum: its disk has changed it", from.Name())
 	}
 	return nil
 }

@@ -20,8 +20,8 @@ type Entry struct {
 	Step     int
 	Dir      string
 	Manifest *Manifest // nil if there is an error; List leaves out its files and pieces
-	Files    int       // so many, the manifest left out
-	// Err is what is wrong with it, as far as can be told without reading more than the manifest.
+	Files    int       // their number, without the manifest
+	// Err says what is wrong with the checkpoint, as far as the manifest alone tells.
 	Err error
 }
 
@@ -32,8 +32,8 @@ func List(fsys vfs.FS, path string) ([]Entry, error) {
 	return entries, err
 }
 
-// Latest opens the newest checkpoint that is complete. Those newer ones that are not are returned as well, newest first,
-// for the user to be told. C is nil if there is none.
+// Latest opens the newest checkpoint that is complete. It also returns newer ones that are not complete, newest first,
+// for a message to the user. C is nil if no checkpoint is complete.
 func Latest(fsys vfs.FS, path string) (c *Checkpoint, broken []Entry, err error) {
 	return LatestBelow(fsys, path, -1)
 }
@@ -104,7 +104,7 @@ func listSteps(fsys vfs.FS, path string) ([]int, error) {
 		return nil, fmt.Errorf("%s is a file, not a directory; choose another output_dir", path)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("checkpoints cannot be listed: %w%s", err, mend(err))
+		return nil, fmt.Errorf("checkpoints cannot be listed: %w%s", err, fix(err))
 	}
 	var steps []int
 	for _, e := range entries {
@@ -116,12 +116,13 @@ func listSteps(fsys vfs.FS, path string) ([]int, error) {
 	return steps, nil
 }
 
-// previous is the newest complete checkpoint beside one and of an earlier step; it is empty if there is none.
+// previous returns the newest complete checkpoint of an earlier step in the directory of dir; empty if there is no such
+// checkpoint.
 func previous(fsys vfs.FS, dir string) string {
 	path := filepath.Dir(filepath.Clean(dir))
 	this, ok := stepOf(filepath.Base(filepath.Clean(dir)))
 	if !ok {
-		return "" // a copy under another name: what lies beside it need not belong to it
+		return "" // a copy under another name: its neighbours may belong to another run
 	}
 	steps, err := listSteps(fsys, path)
 	if err != nil {

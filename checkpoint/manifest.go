@@ -106,7 +106,7 @@ func (s *Sum) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// Piece is where a piece of an extent lies.
+// Piece is the place of a piece of an extent.
 type Piece struct {
 	File   string `json:"file"`   // in the checkpoint's directory
 	Offset int64  `json:"offset"` // in the file
@@ -161,7 +161,7 @@ func (c Change) String() string {
 
 // Manifest is what a checkpoint says of itself. Commit fills in Step, Files, Attachments and Extents.
 type Manifest struct {
-	Step           int   `json:"step"`            // optimizer steps done: the run goes on with Step+1
+	Step           int   `json:"step"`            // optimizer steps done: the run continues with Step+1
 	Updates        int64 `json:"updates"`         // that were applied: AdamW's t
 	SkippedUpdates int64 `json:"skipped_updates"` // whose gradient norm was not finite
 	// UntargetedSteps had no token that counts in the loss, and updated nothing. UnhealthySteps are the latest ones in a row that the
@@ -170,12 +170,14 @@ type Manifest struct {
 	UnhealthySteps  int   `json:"unhealthy_steps,omitempty"`
 
 	Model Model `json:"model"`
-	// Numerics is what sets the bits of a run (plan.Numerics), and Mathematics the keys of the configuration that set its
-	// results, by name, as text. A run may go on only if both are the same; see Compare.
+	// Numerics are the settings that decide the bits of a run (plan.Numerics). Mathematics are the keys of the
+	// configuration that decide its results, by name, as text. A run may continue only if both are the same; see
+	// Compare.
 	Numerics    json.RawMessage   `json:"numerics"`
 	Mathematics map[string]string `json:"mathematics"`
-	// ComputedOn is what beside Numerics decided the bits of the steps before this one: the kind of device, its kernels and
-	// libraries, in a line; empty where it was not noted. A run may go on on another one, and end with other bits.
+	// ComputedOn names what, besides Numerics, decided the bits of the steps before this one: the kind of device, its
+	// kernels and libraries, in a line; empty where it was not noted. A run may continue on another device, and then
+	// end with other bits.
 	ComputedOn string `json:"computed_on,omitempty"`
 	// Algorithms are the device's choices of algorithms for matrix products (device.ProductTuner), where it had a choice. A run that is
 	// resumed on the same kind of device makes the same ones, so that its bits are the same.
@@ -202,7 +204,7 @@ func (m *Manifest) Bytes() int64 {
 	return sum
 }
 
-// dropPieces forgets which files there are and what lies where in them.
+// dropPieces forgets the files and the places of pieces in them.
 func (m *Manifest) dropPieces() {
 	m.Files = nil
 	for i := range m.Extents {

@@ -49,7 +49,7 @@ func (id ID) imageName() string {
 	return id.Part + "." + strings.ReplaceAll(id.Kind.String(), " ", "-")
 }
 
-// pieceName is the file for a piece that lies in a file of its own.
+// pieceName is the name of a file that holds one piece.
 func (id ID) pieceName(piece int) string { return fmt.Sprintf("%s.%05d", id.imageName(), piece) }
 
 // isPlainName is true of names that are a file's on every system, and never lead out of a directory.

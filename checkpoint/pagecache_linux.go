@@ -12,8 +12,9 @@ func startWriteback(f vfs.File, off, n int64) error {
 	return vfs.Control(f, func(fd int) error { return unix.SyncFileRange(fd, off, n, unix.SYNC_FILE_RANGE_WRITE) })
 }
 
-// dropWritten waits until a range is written, and gives its pages back: nobody reads a checkpoint soon. It makes nothing
-// durable; but an error of writing that it sees is not reported again by fsync, so it must not be ignored.
+// dropWritten waits until a range is written, and gives its pages back, since a checkpoint is rarely read soon. It
+// makes nothing durable. Fsync does not report a write error again that dropWritten has seen, so its error must not be
+// ignored.
 func dropWritten(f vfs.File, off, n int64) error {
 	const wait = unix.SYNC_FILE_RANGE_WAIT_BEFORE | unix.SYNC_FILE_RANGE_WRITE | unix.SYNC_FILE_RANGE_WAIT_AFTER
 	err := vfs.Control(f, func(fd int) error { return unix.SyncFileRange(fd, off, n, wait) })

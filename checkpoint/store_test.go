@@ -15,8 +15,8 @@ import (
 	"github.com/millrace/millrace/vfs"
 )
 
-// The state of a store on disk joins a checkpoint without a byte written, and stays what it was while the store goes on;
-// another store adopts it, and goes on from there without touching the checkpoint either.
+// The state of a store on disk joins a checkpoint without a byte written, and does not change there while the store
+// works on. Another store adopts it and continues from there, and does not touch the checkpoint either.
 func TestDiskStoreAndBack(t *testing.T) {
 	onBoth(t, func(t *testing.T, fsys vfs.FS, dir string) {
 		ctx := t.Context()

@@ -75,7 +75,7 @@ func TestTwoRunsOnOneDirectory(t *testing.T) {
 	if got := names(t, vfs.OS{}, dir); len(got) != 2 {
 		t.Errorf("the directory holds %q", got)
 	}
-	// Whoever only reads needs no lock.
+	// Reading needs no lock.
 	if c, _, err := Latest(vfs.OS{}, dir); err != nil || whole(c) != nil {
 		t.Errorf("latest: %v", err)
 	}
@@ -99,7 +99,7 @@ func TestReadOnlyDirectory(t *testing.T) {
 // victimEnv has this test binary save into the directory that it names, until it is killed.
 const victimEnv = "MILLRACE_TEST_CHECKPOINT_VICTIM"
 
-// victim goes on from the latest checkpoint and saves, prunes and saves; it says each step that was saved.
+// victim continues from the latest checkpoint and saves, prunes and saves; it prints each step that was saved.
 func victim(dir string) int {
 	fail := func(err error) int {
 		fmt.Println("failed:", err)

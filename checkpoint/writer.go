@@ -16,16 +16,17 @@ import (
 	"github.com/millrace/millrace/vfs"
 )
 
-// The problem. A checkpoint of a large model is hundreds of gigabytes in thousands of files, and a machine can stop between any two writes. After
-// it, the newest checkpoint must be whole or not there, the one before it must be as it was, and of what is there each byte must be what was
-// saved. State that lies on disk already should not be written a second time.
+// The problem. A checkpoint of a large model is hundreds of gigabytes in thousands of files, and a machine can stop
+// between any two writes. After that the newest checkpoint must be whole or not there, the one before it must be
+// unchanged, and every byte of both must be the one that was saved. State that is on disk already should not be written
+// a second time.
 //
 // The obvious answer is to write the files and then a marker that says "complete". It fails on real disks: the marker can be durable before the
 // data, a file can have its length and not its contents, and a name can survive in a directory that was never synced. Writing over the older
 // checkpoint of the same step loses both when the machine stops in between.
 //
-// What is done instead: all of it is written to a directory whose name no reader takes for a checkpoint, and one rename makes it appear, after
-// everything below it is durable:
+// The answer here: Writer fills a directory whose name no reader takes for a checkpoint, and one rename makes it
+// appear, after everything below it is durable:
 //
 //	Create:  make .step-N.tmp; remove what an interrupted run left
 //	Add:     write a piece into its extent's file, hash it; sync the file when its last piece is there
@@ -105,7 +106,7 @@ func (d *Directory) Create(step int, extents []Spec) (*Writer, error) {
 
 // failure is the error that the caller sees.
 func (w *Writer) failure(err error) error {
-	return fmt.Errorf("the checkpoint of step %d was not saved: %w%s", w.step, err, mend(err))
+	return fmt.Errorf("the checkpoint of step %d was not saved: %w%s", w.step, err, fix(err))
 }
 
 // fail records the first error.
@@ -136,7 +137,7 @@ func (w *Writer) take(id ID, piece int) (*saving, error) {
 	return e, w.err
 }
 
-// record notes where a piece lies. It is true if it was the last one of its extent.
+// record notes the place of a piece. It returns true for the last piece of an extent.
 func (w *Writer) record(e *saving, piece int, p Piece, fileBytes int64) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()

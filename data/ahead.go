@@ -13,8 +13,8 @@ const (
 
 func newAhead(workers int) ahead { return make(ahead, aheadUnits+4*workers) }
 
-// take waits for room for so many bytes, or for all that there is, if that is less. units are what give wants back; ok is false
-// if ctx ended before. Only one goroutine may take.
+// take waits for room for that number of bytes, or for all room there is, if that is less. units are for give, to
+// return the room; ok is false if ctx ended before. Only one goroutine may take.
 func (a ahead) take(ctx context.Context, bytes int) (units int, ok bool) {
 	want := min(1+bytes/aheadUnitBytes, cap(a))
 	for units < want {

@@ -18,7 +18,7 @@ func encodeJoined(tok tokenizer.Tokenizer, segments []Segment) (ids []int32, tar
 	ids = tok.Encode(text, false)
 	targets = make([]bool, len(ids))
 	ends := tokenEnds(tok, text, ids)
-	from, token := 0, 0 // the segment's first byte, and the first token that ends behind it
+	from, token := 0, 0 // the segment's first byte, and the first token that ends after it
 	for _, s := range segments {
 		to := from + len(s.Text)
 		if s.Target && to > from {
@@ -43,8 +43,8 @@ func encodeJoined(tok tokenizer.Tokenizer, segments []Segment) (ids []int32, tar
 	return ids, targets
 }
 
-// tokenEnds are the offsets in text behind each token, or nil where the tokens do not spell the text byte by byte, as
-// behind a normalizer.
+// tokenEnds returns the offset in text after each token, or nil where the tokens do not spell the text byte by byte, as
+// after a normalizer.
 func tokenEnds(tok tokenizer.Tokenizer, text string, ids []int32) []int {
 	ends := make([]int, len(ids))
 	var spelled []byte

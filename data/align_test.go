@@ -9,8 +9,8 @@ import (
 	"github.com/millrace/millrace/data/tokenizer"
 )
 
-// pairs is a tokenizer whose tokens are two bytes where it can, and that may hide how they are spelled, as one behind a
-// normalizer does.
+// pairs is a tokenizer whose tokens are two bytes where possible. It may hide how they are spelled, as a tokenizer with
+// a normalizer does.
 type pairs struct {
 	tokenizer.Tokenizer
 	hides bool

@@ -9,7 +9,7 @@ import (
 
 // Batch is one micro-batch: Sequences rows of SequenceLen positions, row after row. A document here is a piece of one
 // where a document was split. The target of a position is the label of the next token of its document, even where that
-// token lies in another row because the document was split; the last position of a document has none. Padding stands at
+// token is in another row because the document was split; the last position of a document has no target. Padding is at
 // the end of a row.
 type Batch struct {
 	Sequences   int

@@ -19,8 +19,8 @@ type part struct {
 	firstBad string
 }
 
-// builder collects examples: in memory, or in files, so that they need not fit. What stands after the tokens in a cache file is collected
-// beside it until the tokens are complete.
+// builder collects examples: in memory, or in files, so that they need not fit. The data that follow the tokens in a
+// cache file wait in files of their own until the tokens are complete.
 type builder struct {
 	part
 	documents             int
@@ -65,7 +65,7 @@ func (s *sink) reader() (io.Reader, error) {
 	return s.file, err
 }
 
-// discard removes a file beside another one.
+// discard removes the file of a sink, if it has one.
 func (s *sink) discard() {
 	if s.file != nil {
 		s.file.Close()
@@ -83,12 +83,12 @@ func newBuilder() *builder {
 func newFileBuilder(f *os.File, create func() (*os.File, error)) (*builder, error) {
 	b := &builder{sum: xxh3.New128(), tokens: fileSink(f)}
 	for _, s := range []*sink{&b.counted, &b.ends} {
-		beside, err := create()
+		file, err := create()
 		if err != nil {
 			b.discard()
 			return nil, err
 		}
-		*s = fileSink(beside)
+		*s = fileSink(file)
 	}
 	return b, nil
 }
@@ -189,5 +189,5 @@ func (b *builder) finishInMemory(accounts *hostmem.Accounts) (*part, error) {
 	return &b.part, nil
 }
 
-// tokenPadding is how many bytes stand after tokens, so that what follows lies at a multiple of 8.
+// tokenPadding returns the number of bytes of padding after tokens, so that the next data begin at a multiple of 8.
 func tokenPadding(tokens uint64) uint64 { return tokens % 2 * 4 }

@@ -53,7 +53,8 @@ func cachePath(dir string, key xxh3.Uint128) string {
 	return filepath.Join(dir, fmt.Sprintf("%x.tokens", key.Bytes()))
 }
 
-// readCache opens the documents kept under key. Any fault of the file is an error; the caller makes it anew.
+// readCache opens the documents kept under key. Any fault of the file is an error; the caller then writes the file
+// again.
 func readCache(ctx context.Context, dir string, key xxh3.Uint128, vocabSize int, accounts *hostmem.Accounts) (*part, error) {
 	f, err := os.Open(cachePath(dir, key))
 	if err != nil {
@@ -186,7 +187,7 @@ func createCache(dir string, key xxh3.Uint128, create func(dir, pattern string) 
 	old, _ := filepath.Glob(filepath.Join(escapeGlob(dir), "new-*.tmp"))
 	for _, name := range old {
 		if info, err := os.Stat(name); err == nil && time.Since(info.ModTime()) > abandonedAfter {
-			os.Remove(name) // if that fails it is in nobody's way
+			os.Remove(name) // if that fails, the file does no harm
 		}
 	}
 	f, err := create(dir, "new-*.tmp")
@@ -232,7 +233,7 @@ func (w *cacheWriter) finish(ctx context.Context, vocabSize int, accounts *hostm
 	if err == nil {
 		_, err = w.f.WriteAt(header, 0)
 	}
-	// No sync: a file that a crash tears fails its checksum and is made anew.
+	// No sync: a file that a crash tears fails its checksum and is written again.
 	if err == nil {
 		err = os.Rename(w.f.Name(), cachePath(w.dir, w.key))
 	}

@@ -75,7 +75,7 @@ func unmarshalYAML(doc []byte, out any) (err error) {
 }
 
 // configsPart cuts the top-level key configs out of the YAML head, which is between two lines of dashes. The other keys
-// are none of our business, and may be in any state.
+// do not concern us, and may be in any state.
 func configsPart(readme []byte) []byte {
 	readme = bytes.ReplaceAll(bytes.TrimPrefix(readme, byteOrderMark), []byte("\r\n"), []byte("\n"))
 	rest, ok := bytes.CutPrefix(readme, []byte("---\n"))
@@ -102,7 +102,8 @@ func configsPart(readme []byte) []byte {
 // minutes. Cards with thousands of subsets have some 10,000 colons.
 const maxMarks = 20_000
 
-// checkCost refuses what would make the YAML parser recurse, expand or go on without bounds: a card comes from a stranger.
+// checkCost refuses YAML that would make the parser recurse, expand or run without bounds: a card comes from a
+// stranger.
 func checkCost(part []byte) error {
 	if len(part) > maxCardBytes {
 		return fmt.Errorf("configs has more than %d bytes", maxCardBytes)

@@ -20,20 +20,20 @@ import (
 )
 
 // Chat renders conversations with the chat template of a model, as transformers' apply_chat_template does, and without
-// a generation prompt. What the assistant wrote counts; see [template.Template.FindTurns].
+// a generation prompt. The text that the assistant wrote counts in the loss; see [template.Template.FindTurns].
 //
 // The text is encoded as a whole, and special tokens are found in it wherever they come from, as transformers does. So
 // a message whose text spells "<|im_end|>" ends a turn there: data that must not do so has to be cleaned before.
 //
-// The clock of strftime_now stands still at 26 July 2024, the date that Llama 3's template has where it knows none: a run
-// that goes on tomorrow must see the same tokens.
+// The clock of strftime_now stands still at 26 July 2024, the date that Llama 3's template has where it knows none: a
+// run that continues tomorrow must see the same tokens.
 type Chat struct {
 	// All renders alpaca and prompt-response with the template too. Without it they have the plain rendering.
 	All bool
 	// LastTurn counts the last turn of the assistant only.
 	LastTurn bool
-	// Stops are ids that end a generation beside the tokenizer's EOS, as generation_config.json lists them. They end turns
-	// that the template leaves open.
+	// Stops are ids that end a generation in addition to the tokenizer's EOS, as generation_config.json lists them.
+	// They end turns that the template leaves open.
 	Stops []int32
 
 	config  template.Config
@@ -92,7 +92,7 @@ func NewChat(dir, file string) (*Chat, error) {
 	return c, nil
 }
 
-// readFiles reads templates that lie beside the configuration; they win over it.
+// readFiles reads templates from files next to the configuration; they take precedence over it.
 func (c *Chat) readFiles(dir string) error {
 	doc, err := readSmall(filepath.Join(dir, "chat_template.jinja"))
 	if err == nil {

@@ -30,7 +30,7 @@ var shareGPTRoles = map[string]string{
 	"function_call": roleCall,
 }
 
-// roles maps the names of a source to roles: the usual ones, but for a role whose tag is set only that.
+// roles maps the names of a source to roles: the usual names, except that a role whose tag is set has only that name.
 func (t Tags) roles() map[string]string {
 	all := maps.Clone(shareGPTRoles)
 	for _, set := range []struct{ tag, role string }{

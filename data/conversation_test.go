@@ -240,7 +240,7 @@ func TestRegistry(t *testing.T) {
 			}
 		}
 	}
-	for name, want := range map[string]string{"dpo": "preference set", "kto": "preference set", "images": "it has images", "hub": "a/b", "scope": "lies elsewhere (a/c)",
+	for name, want := range map[string]string{"dpo": "preference set", "kto": "preference set", "images": "it has images", "hub": "a/b", "scope": "is elsewhere (a/c)",
 		"odd": `formatting is "csv"`, "new": `unknown field "weird"`, "column": `columns has "prompts"`, "nothing": "it has no file_name", "absent": `no data set "absent"; it has `, "plian": "it has plain, ", "gone": "its file gone.json is not there; of the registry's files there are column, dpo, "} {
 		_, err := prepare(t, Source{Path: dir, Name: name}, Options{Renderer: chat})
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") {
@@ -278,7 +278,7 @@ func TestSkippedRows(t *testing.T) {
 	if _, err := prepare(t, s, Options{CacheDir: cache}); err == nil || !strings.Contains(err.Error(), "all 2 rows are bad; the first: ") {
 		t.Errorf("nothing is left: %v", err)
 	}
-	// What is wrong with all rows is not skipped.
+	// A fault of all rows is not skipped.
 	s = Source{Type: Messages, BadRows: SkipBadRows, Path: write(t, dir, "b.jsonl", `{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}`)}
 	if _, err := prepare(t, s, Options{}); err == nil || !strings.Contains(err.Error(), "set chat_template") {
 		t.Errorf("without a template: %v", err)

@@ -99,7 +99,7 @@ func (d *Dataset) seal() error {
 	return d.count()
 }
 
-// count sums up the targets. The first token of a document is none.
+// count sums up the targets. The first token of a document does not count.
 func (d *Dataset) count() error {
 	d.targets = 0
 	bits := bitReader{words: make([]uint64, bitWindow)}
@@ -114,7 +114,7 @@ func (d *Dataset) count() error {
 	return nil
 }
 
-// locate is where document i lies.
+// locate finds document i: its run, its first token and the one after its last.
 func (d *Dataset) locate(i int) (r *tokenRun, start, end int64) {
 	r, at := d.documentRun(i)
 	start, end = r.bounds(at)
@@ -194,8 +194,9 @@ func (d *Dataset) Example(i int) (Example, error) {
 	return e, nil
 }
 
-// Sources are the entries that [Prepare] was given, with the commit as the revision of each that lies on the hub: with it the
-// same files are read anywhere. An entry whose files the hub has converted stays as it was, and so does one of a registry.
+// Sources are the entries that [Prepare] was given, with the commit as the revision of each that is on the hub: with it
+// the same files are read anywhere. An entry whose files the hub has converted stays as it was, and so does an entry of
+// a registry.
 func (d *Dataset) Sources() []Source { return slices.Clone(d.entries) }
 
 // Fingerprint identifies the documents, their order, their weights and what counts in them. A checkpoint records it: a

@@ -15,7 +15,8 @@ import (
 	"github.com/millrace/millrace/hf/hub"
 )
 
-// splitName is what a split may be called. What the library datasets takes beside that, such as train[:10%], is refused.
+// splitName matches the names of splits. Other forms that the library datasets accepts, such as train[:10%], are
+// refused.
 var splitName = regexp.MustCompile(`^\w+([.-]\w+)*$`)
 
 // hubKeys returns what is wrong with the keys for the hub's data sets.
@@ -162,7 +163,7 @@ func (s Source) choose(ctx context.Context, h *hub.Hub, snapshot *hub.Snapshot, 
 			return snapshot, filesOf(snapshot, files), checkComplete(snapshot, files)
 		}
 	}
-	// Files that cannot be read, or a script that would make them. The splits of a script are known to nobody else.
+	// Files that cannot be read, or a script that would make them. Only a script knows its splits.
 	if _, ending := rowFiles(allFiles(subsets)); err != nil && ending != "" && !slices.Contains(foreign, ending) {
 		return snapshot, nil, err
 	}

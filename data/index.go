@@ -21,7 +21,7 @@ type index struct {
 
 const indexStride = 64
 
-// newIndex is an index with room for so many documents.
+// newIndex returns an index with room for that number of documents.
 func newIndex(accounts *hostmem.Accounts, documents int) (*index, error) {
 	strides := int64(documents+indexStride-1) / indexStride
 	r, err := reserve(accounts, 8*strides+4*int64(documents))

@@ -14,12 +14,12 @@ import (
 var labels = map[string]bool{"role": true, "name": true, "id": true, "tool_call_id": true, "model": true, "source": true, "language": true,
 	"country": true, "state": true, "timestamp": true, "created_at": true, "finish_reason": true}
 
-// checkNothingLeftOut refuses a text that lacks what somebody says in the conversation, or a tool: some templates pass over
-// what they do not know, and the model would be trained to answer questions that it does not see, or not to think.
+// checkNothingLeftOut refuses a text that lacks the content of a message, or a tool: some templates skip keys that they
+// do not know, and the model would be trained to answer questions that it does not see, or not to think.
 //
-// What the assistant says may be left out of turns that others follow, if the template writes it where the turn is the last one: so
-// templates for models that think drop thoughts of the past. A key that templates do not know is looked for if its text is more
-// than a word, so that it can be something that is said.
+// The template may leave the assistant's content out of turns that others follow, if it writes it where the turn is the
+// last one: templates for models that think drop thoughts of the past this way. The text of a key that templates do not
+// know is looked for if it is more than a word, since it can then be content.
 func checkNothingLeftOut(ctx context.Context, t *template.Template, in template.Input, text string) error {
 	for i, v := range in.Messages {
 		m := v.(*template.Dict)

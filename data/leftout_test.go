@@ -14,10 +14,10 @@ const (
 {% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}`
 	analyses = `{% for m in messages %}<{{ m.role }}>{% if m.thinking %}({{ m.thinking }}){% endif %}{{ m.content }}</s>
 {% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}`
-	// Takes thoughts out of contents, but for the last one or always.
+	// Takes thoughts out of contents, except the last one or always.
 	cutsPast   = `{% for m in messages %}<{{ m.role }}>{{ m.content if loop.last else m.content.split('</think>')[-1] }}</s>` + "\n" + `{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}`
 	cutsAlways = `{% for m in messages %}<{{ m.role }}>{{ m.content.split('</think>')[-1] }}</s>` + "\n" + `{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}`
-	// What is said beside a call is passed over, and tools answer in JSON.
+	// Content that comes with a call is skipped, and tools answer in JSON.
 	callsOnly = `{% for m in messages %}<{{ m.role }}>{% if m.tool_calls %}{% for c in m.tool_calls %}{{ c.function.name }}{% endfor %}{% elif m.role == 'tool' %}{{ m.content | tojson }}` +
 		`{% else %}{{ m.content }}{% endif %}</s>` + "\n" + `{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}`
 )

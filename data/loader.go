@@ -14,9 +14,9 @@ type LoaderOptions struct {
 	SequenceLen   int               // positions in a row
 	BatchTokens   int               // positions in a step, a multiple of SequenceLen
 	Seed          uint64            // of the order
-	Epochs        int               // passes over the data; 0 goes on for ever
+	Epochs        int               // passes over the data; 0 repeats without end
 	LongDocuments LongDocuments     // "" is SplitLong
-	Accounts      *hostmem.Accounts // count what the order takes; nil: nobody does
+	Accounts      *hostmem.Accounts // count the memory of the order; nil: not counted
 }
 
 // Cursor is the place in the data where the next step begins. It is all the state of a [Loader], and means the same
@@ -27,8 +27,9 @@ type Cursor struct {
 }
 
 // Loader hands out the micro-batches of one step after the other. A step takes the next BatchTokens/SequenceLen rows;
-// where an epoch ends inside a step, the step goes on with the next one. Each epoch is packed and ordered anew, in memory that is
-// reserved when the loader is made: 12 bytes for each document, or piece of one, and up to 16 for each row, all under [OrderPurpose].
+// where an epoch ends inside a step, the step continues with the next one. Each epoch is packed and ordered again, in
+// memory that is reserved when the loader is made: 12 bytes for each document, or piece of one, and up to 16 for each
+// row, all under [OrderPurpose].
 //
 // A Loader is not safe for concurrent use.
 type Loader struct {
@@ -214,7 +215,8 @@ type EvalLoader struct {
 }
 
 // NewEvalLoader packs the dataset into rows of sequenceLen positions. Documents longer than a row are split, so every
-// target counts, though those after a cut see less before them. What it keeps is counted in accounts, if that is not nil.
+// target counts, though targets after a cut have less context. The loader's memory is counted in accounts, if that is
+// not nil.
 func NewEvalLoader(d *Dataset, sequenceLen int, accounts *hostmem.Accounts) (*EvalLoader, error) {
 	if err := checkPacking(sequenceLen, SplitLong); err != nil {
 		return nil, err

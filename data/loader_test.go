@@ -131,7 +131,7 @@ func batches(n, sequences, sequenceLen int) []Batch {
 	return NewBatches(make([]byte, batch.Bytes(n*sequences*sequenceLen)), n, sequences, sequenceLen)
 }
 
-// next is the next step of a loader, in memory of its own and in micro-batches of so many rows.
+// next returns the next step of a loader, in memory of its own and in micro-batches of that number of rows.
 func next(l *Loader, micro int) ([]Batch, error) {
 	into := batches(l.stepRows()/micro, micro, l.o.SequenceLen)
 	return into, l.Next(context.Background(), into)
@@ -190,7 +190,7 @@ func TestEpochLaw(t *testing.T) {
 	})
 }
 
-// TestResumeLaw: a loader that seeks to a cursor, also one read back from text, goes on with the same batches.
+// TestResumeLaw: a loader that seeks to a cursor, also one read back from text, continues with the same batches.
 func TestResumeLaw(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		d, _ := drawDataset(t, 100)

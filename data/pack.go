@@ -20,7 +20,7 @@ const (
 	SplitLong LongDocuments = "split"
 	// DropLong leaves it out; Packing.Dropped counts these.
 	DropLong LongDocuments = "drop"
-	// TruncateLong leaves out what is behind the first row, as most trainers do; Packing.CutTokens counts that.
+	// TruncateLong leaves out the tokens after the first row, as most trainers do; Packing.CutTokens counts them.
 	TruncateLong LongDocuments = "truncate"
 )
 
@@ -49,8 +49,8 @@ func (p Packing) Efficiency() float64 {
 	return float64(p.RealTokens) / float64(p.Positions)
 }
 
-// order is which pieces lie in which row of a pass over a dataset. Its memory is taken once, for the fullest pass that may come, and used
-// again by each: what is kept, and what packing needs beside it.
+// order says which pieces are in which row of a pass over a dataset. Its memory, the scratch of packing included, is
+// taken once, for the fullest pass that may come, and each pass uses it again.
 type order struct {
 	pieces  *pieces
 	rows    int
@@ -67,7 +67,7 @@ type order struct {
 	occupied      []uint64 // bit r: byRoom[r] is not 0
 }
 
-// newOrder reserves the memory of passes over at most so many pieces, and tokens.
+// newOrder reserves the memory of passes over at most n pieces and that number of tokens.
 func newOrder(ps *pieces, n, tokens int64, accounts *hostmem.Accounts) (o *order, err error) {
 	if n > math.MaxInt32 {
 		return nil, fmt.Errorf("the weights make %d documents of an epoch, more than %d: lower weight", n, math.MaxInt32)
@@ -155,8 +155,8 @@ func (o *order) place(length int) int32 {
 	return row
 }
 
-// lay lists the members of each row, the rows in the order given.
-func (o *order) lay(n int, rows []int32) {
+// listMembers lists the members of each row, the rows in the order given.
+func (o *order) listMembers(n int, rows []int32) {
 	at := int32(0)
 	for i, row := range rows {
 		o.starts[i] = at
@@ -181,7 +181,7 @@ func (o *order) inOrder() {
 	for i := range rows {
 		rows[i] = int32(i)
 	}
-	o.lay(n, rows)
+	o.listMembers(n, rows)
 }
 
 // epoch packs in an order drawn for the epoch, and then puts the rows in an order drawn for it too, since the emptiest rows are the last
@@ -203,7 +203,7 @@ func (o *order) epoch(seed uint64, epoch int) {
 	o.pack(n)
 	rows := o.shuffled[:o.rows]
 	rng.New(seed, "shuffle rows", uint64(epoch), 0).Perm(rows)
-	o.lay(n, rows)
+	o.listMembers(n, rows)
 }
 
 // nextBit returns the lowest bit set at or above from, or -1.

@@ -9,15 +9,15 @@ import (
 	"github.com/millrace/millrace/internal/rng"
 )
 
-// pieces is a dataset whose documents are cut to the length of a row. A piece is a document, or a part of one, that lies in one row;
-// pieces are numbered in the order of the documents, and worked out when they are asked for.
+// pieces is a dataset whose documents are cut to the length of a row. A piece is a document, or a part of one, that is
+// in one row; pieces are numbered in the order of the documents, and worked out when they are asked for.
 type pieces struct {
 	d       *Dataset
 	row     int64 // positions
 	long    LongDocuments
 	n       int
 	firsts  []int32         // the first piece of every pieceStride-th document; nil where piece i is document i
-	region  *hostmem.Region // of firsts; nil: there are none
+	region  *hostmem.Region // of firsts; nil without firsts
 	sources []sourcePieces
 }
 
@@ -27,16 +27,16 @@ type sourcePieces struct{ pieces, tokens int64 }
 // pieceStride bounds how many documents are looked at to find a piece.
 const pieceStride = 64
 
-// piece is where a piece lies.
+// piece is the place of a piece.
 type piece struct {
 	run    *tokenRun
 	start  int64 // of its first token
 	length int64
 	first  bool // it begins its document
-	more   bool // the document goes on after it
+	more   bool // the document continues after it
 }
 
-// newPieces cuts the documents of a dataset to the length of a row. What it reports is of documents once each.
+// newPieces cuts the documents of a dataset to the length of a row. The Packing counts each document once.
 func newPieces(d *Dataset, sequenceLen int, long LongDocuments, accounts *hostmem.Accounts) (*pieces, Packing, error) {
 	ps := &pieces{d: d, row: int64(sequenceLen), long: long}
 	var p Packing
@@ -175,7 +175,7 @@ func (ps *pieces) length(i int32) int32 {
 	return int32(min(tokens-at*ps.row, ps.row))
 }
 
-// find is where a piece lies.
+// find returns the place of a piece.
 func (ps *pieces) find(i int32) piece {
 	document, at := ps.documentOf(i)
 	r, start, end := ps.d.locate(document)

@@ -28,7 +28,7 @@ type Options struct {
 	Note          func(string)      // told in a line which files of the hub are read, and what the cache cannot do; may be nil
 	Workers       int               // goroutines that tokenize; 0 is GOMAXPROCS
 	Progress      func(Progress)    // may be nil; never called concurrently
-	Accounts      *hostmem.Accounts // count what is kept of documents; nil: nobody does
+	Accounts      *hostmem.Accounts // count the memory of documents; nil: not counted
 
 	cacheFile func(dir, pattern string) (*os.File, error) // makes files of the cache in tests; nil: os.CreateTemp
 }
@@ -178,7 +178,7 @@ func prepareSource(ctx context.Context, s Source, files []string, o Options) (*p
 		return nil, ctx.Err()
 	}
 	if !errors.Is(err, fs.ErrNotExist) {
-		o.Note(fmt.Sprintf("token cache: %s is made anew: %v", cachePath(o.CacheDir, key), err))
+		o.Note(fmt.Sprintf("token cache: %s is written again: %v", cachePath(o.CacheDir, key), err))
 	}
 	notKept := func(err error) (*part, error) {
 		o.Note(fmt.Sprintf("token cache: the tokens of %s are not kept, and the next start makes them again: %v", s.Path, err))

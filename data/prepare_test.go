@@ -389,7 +389,7 @@ func TestCacheDamage(t *testing.T) {
 			t.Fatalf("%s: cached %v, warned %v", what, cached, warned)
 		}
 		if string(readFile(t, names[0])) != string(good) {
-			t.Fatalf("%s: the file was not made anew", what)
+			t.Fatalf("%s: the file was not written again", what)
 		}
 	}
 	for n := range len(good) {
@@ -495,7 +495,7 @@ func TestPrepareEndsWithItsContext(t *testing.T) {
 	}
 }
 
-// A cache on a full disk is done without: the tokens are the same, a line says so, and nothing is left behind.
+// A cache on a full disk is not used: the tokens are the same, a line says so, and no file is left over.
 func TestCacheFull(t *testing.T) {
 	if _, err := os.Stat("/dev/full"); err != nil {
 		t.Skip("this system has no file that is always full")
@@ -526,7 +526,7 @@ func TestCacheFull(t *testing.T) {
 				t.Errorf("said: %q", said)
 			}
 			if left, _ := os.ReadDir(o.CacheDir); len(left) > 0 {
-				t.Errorf("left behind: %v", left)
+				t.Errorf("files are left over: %v", left)
 			}
 		})
 	}
@@ -628,9 +628,9 @@ func FuzzCache(f *testing.F) {
 	}
 	f.Add(readFile(f, cachePath(w.dir, key)), false)
 	f.Add(readFile(f, cachePath(w.dir, key)), true)
-	f.Fuzz(func(t *testing.T, b []byte, mend bool) {
+	f.Fuzz(func(t *testing.T, b []byte, seal bool) {
 		b = bytes.Clone(b)
-		if note := 0; mend && len(b) >= cacheHeaderBytes {
+		if note := 0; seal && len(b) >= cacheHeaderBytes {
 			id := key.Bytes()
 			copy(b, cacheMagic)
 			copy(b[8:], id[:])

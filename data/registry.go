@@ -102,7 +102,7 @@ func (s Source) fromRegistry() (out Source, folder string, err error) {
 			return fail("hf_hub_url is %q, which is a path here or no hub id (ORG/NAME): name the set with path and type", e.HubURL)
 		}
 	case elsewhere != "":
-		return fail("it lies elsewhere (%s), not in a file: download it, and set file_name or name the files with path and type", elsewhere)
+		return fail("it is elsewhere (%s), not in a file: download it, and set file_name or name the files with path and type", elsewhere)
 	default:
 		return fail("it has no file_name and no hf_hub_url")
 	}
@@ -167,7 +167,7 @@ func (s *Source) setFormat(e registryEntry) error {
 	return set("tags", e.Tags, tags)
 }
 
-// presentEntries are the names of a registry's data sets that lie beside it.
+// presentEntries returns the names of a registry's data sets whose files are there.
 func presentEntries(path string, all map[string]json.RawMessage) (names []string) {
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		var e registryEntry

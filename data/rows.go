@@ -173,7 +173,7 @@ func readArray(name string, r io.Reader, line int, yield func(row) bool) error {
 		if err := d.Decode(&data); err != nil {
 			return fail(err)
 		}
-		// The offset is behind the object; its first line is what a reader looks for.
+		// The offset is after the object, but a reader looks for its first line.
 		start := lines.at(d.InputOffset() - int64(len(data)))
 		lines.forget(d.InputOffset())
 		if !yield(row{file: name, line: start, data: data}) {
@@ -194,15 +194,15 @@ func readArray(name string, r io.Reader, line int, yield func(row) bool) error {
 	}
 }
 
-// lineCounter remembers where the lines of what was read through it end, so that offsets can be told as lines. It also bounds
-// a row, as the decoder behind it holds all that it has read and not handed out.
+// lineCounter remembers the ends of the lines that are read through it, so that errors can name lines instead of
+// offsets. It also bounds a row, as the decoder that reads from it holds everything read and not yet handed out.
 type lineCounter struct {
 	in   io.Reader
 	read int64
 	from int64   // what was forgotten is before it
 	most int64   // bytes from there on
 	line int     // of the first remembered offset
-	ends []int64 // offsets behind the line breaks that were not forgotten
+	ends []int64 // offsets after the line breaks that were not forgotten
 }
 
 func (l *lineCounter) Read(p []byte) (int, error) {
@@ -261,7 +261,7 @@ func (s Source) record(r row) (Record, error) {
 	if why := s.unfit(object); why != "" {
 		return Record{}, r.errorf("%s", why)
 	}
-	if i := firstInvalid(r.data); i >= 0 { // behind the above, since the bytes of images are in rows of tables
+	if i := firstInvalid(r.data); i >= 0 { // after the checks above, since the bytes of images are in rows of tables
 		return Record{}, r.errorf("byte 0x%02x is not UTF-8: convert the file", r.data[i])
 	}
 	f := fields{row: r, object: object}

@@ -34,12 +34,12 @@ const (
 
 // Source is one entry of `datasets` in run.yaml.
 //
-// The ending of a file says how it is read: .jsonl, .ndjson and .json as JSON rows, one object per line or one array of
-// objects; .parquet as its rows; any other file is one document of type text. Each but Parquet may be compressed, with
-// .gz or .zst behind the ending.
+// The ending of a file decides how it is read: .jsonl, .ndjson and .json as JSON rows, one object per line or one array
+// of objects; .parquet as its rows; any other file is one document of type text. Each except Parquet may be compressed,
+// with .gz or .zst after the ending.
 type Source struct {
-	// Path is a file, a pattern such as data/*.jsonl, or a directory; where there is none, a data set of the hub,
-	// ORG/NAME. With Name and without Type it is a dataset_info.json or its directory.
+	// Path is a file, a pattern such as data/*.jsonl, or a directory. If there is no such path, it is a data set of the
+	// hub, ORG/NAME. With Name and without Type it is a dataset_info.json or its directory.
 	Path string `yaml:"path" json:"path"`
 	Type Type   `yaml:"type,omitempty" json:"type"`
 	// Name is an entry of LLaMA-Factory's registry, dataset_info.json, which then says the type and the keys; or the
@@ -69,7 +69,7 @@ type Source struct {
 	// Glob selects files below the directory Path, or of a data set of the hub: * and ? within one name, ** any number of
 	// directories. Without it, a directory's files of rows and .txt files are read.
 	Glob string `yaml:"glob,omitempty" json:"glob,omitempty"`
-	// MaxSamples ends the source after so many rows or documents; 0 is all of them.
+	// MaxSamples ends the source after that number of rows or documents; 0 is all of them.
 	MaxSamples int `yaml:"max_samples,omitempty" json:"max_samples,omitempty"`
 	// Weight is how often each document comes in an epoch, 1 if it is 0. A fraction takes that share of the documents,
 	// others in each epoch until all had their turn.
@@ -126,7 +126,7 @@ func (s Source) Validate() error {
 	return nil
 }
 
-// checkNamed refuses keys beside the entry of a registry.
+// checkNamed refuses keys that do not go with the entry of a registry.
 func (s Source) checkNamed() error {
 	if s.Type != "" || s.Glob != "" || s.Split != "" || s.Revision != "" || s.keys() != (keys{}) {
 		return s.fail("name %q takes type, keys, tags and files from the registry: remove them here", s.Name)

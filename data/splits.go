@@ -87,7 +87,7 @@ func matchingNames(names, patterns []string) ([]string, error) {
 		// Cards with thousands of subsets have patterns for each, among tens of thousands of files: few are looked at.
 		literal := p
 		if i := strings.IndexAny(p, `*?[\`); i >= 0 {
-			literal = strings.TrimSuffix(p[:i], "/") // behind which ** may be nothing
+			literal = strings.TrimSuffix(p[:i], "/") // after which ** may match nothing
 		}
 		from, _ := slices.BinarySearch(names, literal)
 		for _, name := range names[from:] {
@@ -236,8 +236,8 @@ func (s *subset) choose(name string) (split, error) {
 var foreign = []string{".csv", ".tsv", ".arrow", ".tar", ".zip", ".xml", ".h5", ".hdf5", ".npz", ".lance",
 	".xlsx", ".pkl", ".bz2", ".xz", ".7z"}
 
-// rowFiles are those of a split's files that hold its rows: of the ending that most have, as a directory may have notes beside
-// them. ending is theirs, "" if there are none.
+// rowFiles returns the files of a split that hold its rows: the files with the most frequent ending, as a directory may
+// also have notes. ending is that ending, "" without such files.
 func rowFiles(names []string) (files []string, ending string) {
 	count := map[string]int{}
 	for _, name := range names {

@@ -10,25 +10,25 @@ import (
 	"github.com/millrace/millrace/data/tokenizer"
 )
 
-// Unended is what is known of a conversation whose template writes nothing behind the assistant's last turn.
+// Unended describes a conversation whose template writes nothing after the assistant's last turn.
 //
-// A model learns to stop if it learns a token at which a generation ends, behind what it says. In a turn that others follow that
-// is the token that comes next, if it is one (<|user|> of GLM, which its generation_config.json lists), or if questions have it
-// before them only where a turn of the assistant comes first (<|assistant_end|> of Apertus, <|end|> of Apriel). Behind the last
-// turn the token is put that would come next; where that is none, or one at which no generation ends, it is EOS. So do
-// LLaMA-Factory (efficient_eos) and TRL's training templates.
+// A model learns to stop if it learns, after its content, a token at which a generation ends. In a turn that others
+// follow, the next token serves if it ends a generation (<|user|> of GLM, which its generation_config.json lists), or
+// if it precedes questions only where a turn of the assistant comes first (<|assistant_end|> of Apertus, <|end|> of
+// Apriel). After the last turn the token that would come next is added; if no token would, or no generation ends at it,
+// EOS is added. LLaMA-Factory (efficient_eos) and TRL's training templates do the same.
 type Unended struct {
 	template.Unended
-	Stops []int32 // ids that end a generation beside the tokenizer's EOS
-	// IsLast is whether the text ends with a turn that counts.
+	Stops []int32 // ids that end a generation in addition to the tokenizer's EOS
+	// IsLast says whether the text ends with a turn that counts.
 	IsLast bool
 }
 
-// errOpened is what a template meets that goes on behind a turn that it has not ended.
-var errOpened = errors.New("the chat template ends the last turn with no token, and writes something behind it: put {% generation %} into the template")
+// errOpened refuses a template that continues after a turn that it has not ended.
+var errOpened = errors.New("the chat template ends the last turn with no token, and writes more text after it: put {% generation %} into the template")
 
-// end makes the tokens that end turns a part of them. isEnded says whether the last one has such a token, if it is to have one;
-// otherwise it needs EOS.
+// end makes the tokens that end turns a part of the turns. isEnded says whether the last turn has such a token, or
+// needs none; otherwise it needs EOS.
 func (u *Unended) end(tok tokenizer.Tokenizer, segments []Segment) (ended []Segment, isEnded bool, err error) {
 	segments = slices.Clone(segments)
 	last, isEnded := 0, false

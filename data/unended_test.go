@@ -47,7 +47,8 @@ func tokensOf(t *testing.T, dir string, names ...string) (tok tokenizer.Tokenize
 	return tok, ids
 }
 
-// TestTurnsEnd: where a template writes nothing behind a turn, the token is learned at which a generation ends, and once.
+// TestTurnsEnd: where a template writes nothing after a turn, a model learns the token at which a generation ends,
+// once.
 func TestTurnsEnd(t *testing.T) {
 	const (
 		one = `{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}`

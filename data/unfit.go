@@ -36,7 +36,7 @@ func (s Source) unfit(object map[string]json.RawMessage) string {
 		return true
 	}
 	for _, key := range mediaKeys {
-		// A text beside a picture can be trained on as long as nothing in it stands for the picture.
+		// The text of a row with a picture can be trained on as long as no placeholder in it stands for the picture.
 		if has(key) && (s.Type != Text || slices.ContainsFunc(placeholders, func(p string) bool { return strings.Contains(string(object[s.Field]), p) })) {
 			return fmt.Sprintf("the row has %q: only text can be trained on", key)
 		}

@@ -81,7 +81,7 @@ func TestTurnsThatDoNotCount(t *testing.T) {
 	row := `{"system": "S", "conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b", "weight": 0}, {"from": "human", "value": "c"}, {"from": "gpt", "value": "d"}]}`
 	d, err := prepare(t, Source{Type: ShareGPT, Path: write(t, t.TempDir(), "a.jsonl", row)}, Options{Renderer: chatOf(t, chatML)})
 	if err != nil || marked(d)[0] != "<system>S</s>\n"+want {
-		t.Errorf("behind a system prompt: %v", err)
+		t.Errorf("after a system prompt: %v", err)
 	}
 	for key, want := range map[string]string{
 		`"weight": 0.5`:                      "weight is neither 0 nor 1",

@@ -2,12 +2,12 @@ package device
 
 import "github.com/millrace/millrace/tensor"
 
-// ArenaAlign is what every piece of an arena starts at, in bytes.
+// ArenaAlign is the alignment of every piece of an arena, in bytes.
 const ArenaAlign = 512
 
-// Arena hands out pieces of one range of memory, one behind the other, with mark and release. An arena over the zero
-// Mem hands out pieces of nothing and only counts: the plan and the engine therefore size and place the same buffers
-// with the same code.
+// Arena hands out consecutive pieces of one range of memory, with mark and release. An arena over the zero Mem hands
+// out pieces without memory and only counts. The plan and the engine can therefore size and place the same buffers with
+// the same code.
 type Arena struct {
 	mem       Mem
 	counting  bool

@@ -1,19 +1,19 @@
-// Package device is the contract between the engine and what computes.
+// Package device is the contract between the engine and the drivers that compute.
 //
 // A [Device] makes things: buffers, pinned host memory, streams, events. It does no work. A [Stream] is an ordered
 // queue of work: copies, operations, events. Three drivers implement the contract:
 //
-//   - device/cpu is the reference, and what runs where there is no GPU;
+//   - device/cpu is the reference, and runs where there is no GPU;
 //   - device/cuda drives an NVIDIA GPU;
 //   - device/null computes nothing and counts everything, for rehearsals.
 //
 // Rules that every driver keeps, and devicetest checks:
 //
-//   - Work of one stream happens in order; work of two streams is unordered but for events.
+//   - Work of one stream happens in order; only events order the work of two streams.
 //   - An operation never allocates and never blocks its caller for another operation's sake. It reads its inputs and
 //     writes its outputs, nothing else; inputs and outputs do not overlap unless the operation's text says so.
 //   - Gradients of parameters accumulate (+=) in fp32; gradients of activations are written (=).
-//   - Results do not depend on timing, on the number of workers or on where in memory an operand lies.
+//   - Results do not depend on timing, on the number of workers or on the addresses of operands.
 //   - An error sticks to its stream: later work is skipped, events fire with the error, and Sync returns it. A stream that
 //     waits for such an event takes the error over.
 //   - Operands that break the text of an operation are a bug and panic in the caller's goroutine; see [Operands].
@@ -53,12 +53,14 @@ type Device interface {
 
 // ProductTuner is a [Device] that has several algorithms for a matrix product. They differ in speed and in the last bits of results.
 type ProductTuner interface {
-	// TuneProducts times the algorithms for products, and keeps the fastest one for each shape for which none is chosen. It comes before
-	// other work of the device. All of scratch is overwritten, and zeros at the end; operands lie in it where those of the later products do.
+	// TuneProducts times the algorithms for products, and keeps the fastest one for each shape that has no choice yet.
+	// It comes before other work of the device. It overwrites all of scratch, and leaves zeros; it places operands in
+	// scratch where the later products have theirs.
 	TuneProducts(products []Product, scratch Mem) error
-	// Algorithms are the choices, as lines of text. A device with the same Info.Numerics that uses them computes the same bits.
+	// Algorithms returns the choices, as lines of text. A device with the same Info.Numerics that uses them computes
+	// the same bits.
 	Algorithms() []string
-	// UseAlgorithms takes over choices before the first product. The error names a line that is none.
+	// UseAlgorithms takes over choices before the first product. The error names a line that is not a choice.
 	UseAlgorithms(lines []string) error
 }
 
@@ -69,26 +71,28 @@ type Info struct {
 	// Unified devices compute on host memory: a registered buffer is bound in place instead of being copied.
 	Unified bool
 
-	// MemoryBytes is what there is for this program: OverheadBytes, and what can be allocated beside them. 0 where only the host's
-	// memory limits it.
+	// MemoryBytes is the memory of this program: OverheadBytes plus the bytes that can be allocated. It is 0 where only
+	// the host's memory is the limit.
 	MemoryBytes int64
 
-	// OverheadBytes is memory that the driver holds for itself whatever it is asked to do (packing buffers, workspaces, scratch of
-	// workers and streams), counted by the plan: in host memory on a unified device, else in the device's own.
+	// OverheadBytes is memory that the driver always holds for itself (packing buffers, workspaces, scratch of workers
+	// and streams). The plan counts it: in host memory on a unified device, else in the device's own.
 	OverheadBytes int64
 
-	// AttentionElemBytes is what the driver holds of its own, beside OverheadBytes, for each element of the largest queries
-	// [T, Heads*HeadDim] that an AttentionGrad has seen or PrepareAttention has announced.
+	// AttentionElemBytes is memory that the driver holds for itself in addition to OverheadBytes, for each element of
+	// the largest queries [T, Heads*HeadDim] that an AttentionGrad has seen or PrepareAttention has announced.
 	AttentionElemBytes int64
 
-	// PinnedDeviceBytesPerMiB and PinnedHostBytesPerMiB are what the driver takes of the device's and of the host's memory for each MiB of
-	// host memory that is registered with it: page tables there, records of pages here. The plan counts both.
+	// PinnedDeviceBytesPerMiB and PinnedHostBytesPerMiB are the device memory and the host memory that the driver takes
+	// for each MiB of registered host memory: page tables on the device, records of pages on the host. The plan counts
+	// both.
 	PinnedDeviceBytesPerMiB, PinnedHostBytesPerMiB int64
 
 	// Workers is the number of threads that share one operation.
 	Workers int
 
-	// Numerics is, in a line, what beside the operands decides the bits of results: two devices with the same one compute the same.
+	// Numerics names in one line everything that decides the bits of results, other than the operands: two devices with
+	// the same Numerics compute the same bits.
 	Numerics string
 
 	// TunesProducts says that the device is a [ProductTuner] with something to choose from.
@@ -98,8 +102,9 @@ type Info struct {
 	Warning string
 }
 
-// What pinned memory takes of a GPU and of its host, for each page of 4 KiB: an entry of 8 B in the GPU's page tables, and 16 B that
-// NVIDIA's driver keeps of it in the kernel. Neither is documented nor was measured here.
+// Memory that a GPU and its host use for pinned host memory. Each page of 4 KiB takes an entry of 8 B in the GPU's page
+// tables, and 16 B that NVIDIA's driver keeps in the kernel. Neither figure is documented, and neither was measured
+// here.
 const (
 	GPUPinnedDeviceBytesPerMiB = 8 * (1 << 20 / 4096)
 	GPUPinnedHostBytesPerMiB   = 16 * (1 << 20 / 4096)
@@ -144,7 +149,7 @@ func (m Mem) Slice(off, n int64) Mem {
 	return Mem{Buf: m.Buf, Off: m.Off + off, Len: n}
 }
 
-// Mat is a row-major matrix in device memory: element (i, j) is Stride*i + j elements behind the start of Mem.
+// Mat is a row-major matrix in device memory: element (i, j) is Stride*i + j elements after the start of Mem.
 // A vector is a matrix of one row. The zero Mat stands for "none" where an operation allows it.
 type Mat struct {
 	Mem

@@ -93,8 +93,8 @@ type AttentionOps interface {
 	// scores and the sink) from q [T, Heads*HeadDim], k and v [T, KVHeads*HeadDim]. It never holds a T x T matrix.
 	// Source: Dao et al., "FlashAttention" (2022).
 	Attention(out, lse, q, k, v Mat, spec AttentionSpec)
-	// AttentionGrad computes dq, dk, dv from dout, and from what Attention read and wrote but for the sinks, which are
-	// in lse. It leaves in delta (F32, [T, Heads]) the sum over each head of out*dout.
+	// AttentionGrad computes dq, dk, dv from dout and from the operands of Attention, except the sinks: they are part
+	// of lse. It leaves in delta (F32, [T, Heads]) the sum over each head of out*dout.
 	AttentionGrad(dq, dk, dv, dout, q, k, v, out, lse, delta Mat, spec AttentionSpec)
 	// SinkGrad is the sinks' gradient: dsinks (F32, [1, heads]) -= sum over rows of exp(sinks - lse)*delta, from the
 	// sinks [1, heads] (A) and lse of Attention and the delta of AttentionGrad.
@@ -171,7 +171,7 @@ type AdamW8Args struct {
 	AdamWScalars
 }
 
-// OptimizerOps run on streams of the host for state in host memory, and on a GPU's for state that lives there.
+// OptimizerOps run on streams of the host for state in host memory, and on streams of a GPU for state in its memory.
 type OptimizerOps interface {
 	// AdamW updates weights and moments in place:
 	//
@@ -181,14 +181,14 @@ type OptimizerOps interface {
 	// device. bad (one I64) += the number of new weights that are infinite or NaN.
 	// Source: Loshchilov and Hutter, "Decoupled Weight Decay Regularization" (2019), in PyTorch's order.
 	AdamW(args AdamWArgs, bad Mem)
-	// AdamW8 is AdamW with moments of 8 bits. A code stands for its value in the dynamic map of bitsandbytes times the scale
-	// of its block, rounded once; AdamW's step changes the moments in fp32 and uses them before they are encoded again. The
-	// new scale is the greatest magnitude in the block (NaNs left aside). What is encoded is the moment times 1/scale, as
-	// the nearest code: two codes part at their mean in fp32; on it the even code is taken; a negative moment whose nearest
-	// code is zero gets the one below; a NaN becomes zero. Where the scale is 0, so are the codes. Zero bytes are
-	// moments of zero. The same bits on every device.
-	// Source: Dettmers et al., "8-bit Optimizers via Block-wise Quantization" (2022), in the form of bitsandbytes
-	// (csrc/kernels.cu, kOptimizerStatic8bit2StateBlockwise), whose order of AdamW's arithmetic is another.
+	// AdamW8 is AdamW with moments of 8 bits. A code stands for its value in the dynamic map of bitsandbytes times the
+	// scale of its block, rounded once; AdamW's step changes the moments in fp32 and uses them before they are encoded
+	// again. The new scale is the greatest magnitude in the block (NaNs are ignored). The moment times 1/scale is
+	// encoded as the nearest code: the border between two codes is their mean in fp32, and a number on it gets the even
+	// code. A negative moment whose nearest code is zero gets the code below; a NaN becomes zero. Where the scale is 0,
+	// the codes are zero. Zero bytes are moments of zero. The bits are the same on every device. Source: Dettmers et
+	// al., "8-bit Optimizers via Block-wise Quantization" (2022), in the form of bitsandbytes (csrc/kernels.cu,
+	// kOptimizerStatic8bit2StateBlockwise), which orders AdamW's arithmetic in another way.
 	AdamW8(args AdamW8Args, bad Mem)
 	// SumSquares is dst (one F64) = sum of x[i]^2 over a vector, F32 or BF16. The order is fixed: chunks of 65536
 	// elements; in a chunk 16 lanes in fp64, lane j taking the elements j, j+16, ...; lanes folded 8+8, 4+4, 2+2, 1+1;

@@ -108,7 +108,7 @@ func (c *Config) WithDType(d tensor.DType) ([]byte, error) {
 	quoted := strconv.Quote(name)
 	stated := c.stated()
 	if len(stated) == 0 {
-		// Behind the opening brace, which is the first byte that is not white space.
+		// After the opening brace, which is the first byte that is not white space.
 		open := 0
 		for c.raw[open] != '{' {
 			open++

@@ -14,8 +14,8 @@ const maxSize = math.MaxInt32
 // accessors return zero values, and Err and Finish return it. A key whose value is null counts as absent, as it does for
 // transformers.
 //
-// A model family reads what it understands, calls Require for features that it has in one form only, and Finish, which
-// refuses every key that nobody read: a feature is never ignored by accident.
+// A model family reads the keys that it understands, calls Require for features that it has in one form only, and then
+// Finish, which refuses every key that was not read: no feature is ignored by accident.
 type ConfigReader struct {
 	path     string // of the file
 	prefix   string // "rope_scaling." inside that object
@@ -268,7 +268,7 @@ func (r *ConfigReader) Ignore(keys ...string) {
 	}
 }
 
-// Unread names the keys that are not null and that nobody read, in the order of the file, nested ones as
+// Unread names the keys that are not null and were not read, in the order of the file, nested ones as
 // "rope_scaling.factor". Keys that never matter, such as "transformers_version", are left out in configurations.
 func (r *ConfigReader) Unread() []string {
 	skip := map[string]bool{}
@@ -289,7 +289,7 @@ func (r *ConfigReader) Unread() []string {
 	return out
 }
 
-// Finish returns the first error or, if there is none, one that names the first key that nobody read.
+// Finish returns the first error. Without one, it returns an error that names the first key that was not read, if any.
 func (r *ConfigReader) Finish() error {
 	if *r.err != nil {
 		return *r.err

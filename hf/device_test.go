@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// Safetensors that nobody wants to keep go to a device, which stays one.
+// A safetensors file may be written to a device, such as /dev/null, which stays a device.
 func TestFileWriterToDevice(t *testing.T) {
 	w, err := CreateFile(os.DevNull, []TensorSpec{f32Spec("a", 1)})
 	if err != nil {

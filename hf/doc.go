@@ -13,6 +13,6 @@
 //
 //   - Every size that comes from a file is checked against the file's real size before anything is allocated for it.
 //   - A file that two programs could read in two ways is refused: duplicate keys, overlapping tensors, gaps, trailing data.
-//   - What is written becomes visible by one rename, after it was synced: a reader sees all of it or nothing.
-//   - An error is one line that names the file and the tensor or key, and says how to mend it.
+//   - A written file becomes visible by one rename, after it was synced: a reader sees all of it or nothing.
+//   - An error is one line that names the file and the tensor or key, and says how to fix it.
 package hf

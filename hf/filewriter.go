@@ -16,12 +16,13 @@ import (
 	"github.com/millrace/millrace/vfs"
 )
 
-// TensorSpec declares a tensor that will be written: F32, F16 or BF16, or one of any type that is copied as it is.
+// TensorSpec declares a tensor that will be written: F32, F16 or BF16, or one of any other type, which is copied
+// unchanged.
 type TensorSpec struct {
 	Name  string
 	DType tensor.DType
 	Shape tensor.Shape
-	Type  string // the type as files spell it, such as "I64", in the place of DType
+	Type  string // the type as files spell it, such as "I64", instead of DType
 }
 
 // FileWriter writes one safetensors file. All tensors are declared first; then their bytes are written in the declared

@@ -15,11 +15,10 @@ import (
 	"github.com/millrace/millrace/vfs"
 )
 
-// The GGUF container, versions 2 and 3, little-endian: "GGUF", uint32 version, uint64 tensor count, uint64 metadata count;
-// the metadata as (string key, uint32 type, value); for each tensor (string name, uint32 dimensions, uint64 each of them
-// with the innermost first, uint32 type, uint64 offset); padding to general.alignment (32); the tensors' bytes, offsets
-// counted from there. A string is a uint64 length and so many bytes.
-// Source: docs/gguf.md of the ggml project.
+// The GGUF container, versions 2 and 3, little-endian: "GGUF", uint32 version, uint64 tensor count, uint64 metadata
+// count; the metadata as (string key, uint32 type, value); for each tensor (string name, uint32 dimensions, uint64 each
+// of them with the innermost first, uint32 type, uint64 offset); padding to general.alignment (32); the tensors' bytes,
+// offsets counted from there. A string is a uint64 length and then its bytes. Source: docs/gguf.md of the ggml project.
 
 const (
 	maxGGUFEntries   = 1 << 16 // of metadata or tensors; the largest models have a few thousand

@@ -20,9 +20,9 @@ type ImportOptions struct {
 	Progress   func(doneBytes, totalBytes int64) // of weights written; called often, may be nil
 }
 
-// ImportGGUF turns a GGUF file of a llama, qwen2 or qwen3 model into a model directory: weights dequantized, config.json,
-// generation_config.json, tokenizer.json and tokenizer_config.json. What such a directory cannot express is refused. On any
-// error, ctx's included, nothing is left behind.
+// ImportGGUF turns a GGUF file of a llama, qwen2 or qwen3 model into a model directory: weights dequantized,
+// config.json, generation_config.json, tokenizer.json and tokenizer_config.json. It refuses features that such a
+// directory cannot express. On any error, ctx's included, no file is left.
 func ImportGGUF(ctx context.Context, file, dir string, opts ImportOptions) error {
 	if opts.DType == tensor.Invalid {
 		opts.DType = tensor.BF16

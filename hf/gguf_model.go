@@ -179,7 +179,7 @@ func (g *gguf) rope(arch string, theta float64, f *ggufTensorReader, m *ggufMode
 		return err
 	}
 	if ok && kind != "none" && kind != "linear" {
-		return fmt.Errorf("metadata %s.rope.scaling.type is %s: supported are none, linear", arch, quote(kind))
+		return fmt.Errorf("metadata %s.rope.scaling.type is %s: none and linear are supported", arch, quote(kind))
 	}
 	if kind == "linear" {
 		factor, ok, err := g.float(arch + ".rope.scaling.factor")
@@ -251,7 +251,8 @@ func shortestF32(x float64) json.Number {
 type importTensor struct {
 	spec TensorSpec
 	src  ggufTensor
-	// headRows is above 0 if the rows of each head of so many rows are to be put back into transformers' order.
+	// headRows, if above 0, is the number of rows of a head. The rows of each head must be put back into transformers'
+	// order.
 	headRows int
 }
 

@@ -33,10 +33,10 @@ type ggufDocTensor struct {
 	typ    ggmlType
 	dims   []int // outermost first
 	data   []byte
-	offset int64 // -1: behind the one before
+	offset int64 // -1: after the one before
 }
 
-// rawArray is an array with an element type and count that may lie.
+// rawArray is an array whose element type and count may be false.
 type rawArray struct {
 	elem ggufType
 	n    uint64
@@ -463,7 +463,7 @@ func TestImportCancelled(t *testing.T) {
 		t.Errorf("%v, want %v", err, context.Canceled)
 	}
 	if left := leftovers(t, dir); len(left) > 0 {
-		t.Errorf("left behind: %v", left)
+		t.Errorf("files are left: %v", left)
 	}
 	err = ImportGGUF(context.Background(), "testdata/tiny_llama.gguf", dir, ImportOptions{DType: tensor.F16})
 	wantOneLine(t, err, "f16")
@@ -480,7 +480,7 @@ func FuzzGGUF(f *testing.F) {
 		if err == nil {
 			for name, x := range g.tensors {
 				if x.begin < 0 || x.end > int64(len(doc)) || x.begin >= x.end {
-					t.Errorf("tensor %q lies at %d to %d of %d", name, x.begin, x.end, len(doc))
+					t.Errorf("tensor %q is at %d to %d of %d", name, x.begin, x.end, len(doc))
 				}
 			}
 			src := &ggufTensorReader{f: bytes.NewReader(doc)}

@@ -62,7 +62,7 @@ type ggufTokens struct {
 	chatTemplate       string
 }
 
-// tokens reads and checks the tokenizer's metadata, for a model with so many embeddings.
+// tokens reads and checks the tokenizer's metadata, for a model with vocab embeddings.
 func (g *gguf) tokens(vocab int) (*ggufTokens, error) {
 	kind, ok, err := g.text("tokenizer.ggml.model")
 	if err != nil {

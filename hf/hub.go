@@ -12,9 +12,8 @@ import (
 	"github.com/millrace/millrace/hf/hub"
 )
 
-// ResolveModel finds the local directory of a model: a path that exists; else a hub id, ORG/NAME or ORG/NAME@REVISION, in
-// the hub's cache; else it downloads the model's files into the cache. A download that was interrupted goes on where it
-// was.
+// ResolveModel finds the local directory of a model: a path that exists; else a hub id, ORG/NAME or ORG/NAME@REVISION,
+// in the hub's cache; else it downloads the model's files into the cache. An interrupted download is resumed.
 func ResolveModel(ctx context.Context, h *hub.Hub, idOrPath string) (string, error) {
 	if _, err := os.Stat(idOrPath); err == nil {
 		return idOrPath, nil

@@ -31,7 +31,7 @@ func parseIndex(doc []byte) (map[string]string, error) {
 	out := make(map[string]string, len(wm.keys))
 	for _, name := range wm.keys {
 		file, ok := wm.values[name].v.(string)
-		// A shard lies beside its index; a path would let a downloaded file name any file of the machine.
+		// A shard is in the directory of its index. A path would let a downloaded file name any file of the machine.
 		if !ok || file == "" || file == "." || file == ".." || strings.ContainsAny(file, "/\\\x00") || filepath.Base(file) != file {
 			return nil, fmt.Errorf("tensor %s is in %s, which is not a file name", quote(name), show(wm.values[name].v))
 		}

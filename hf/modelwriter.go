@@ -21,12 +21,12 @@ type WriteOptions struct {
 	ShardBytes int64 // most tensor bytes in a file, unless one tensor alone has more; 0: DefaultShardBytes
 	Replace    bool  // an existing model directory is replaced, in one step; else it is an error
 
-	FS vfs.FS // that the directory is written to; nil: the operating system's
+	FS vfs.FS // to write the directory to; nil: the operating system's
 }
 
-// ModelWriter writes a model directory: weights in one file or in shards with an index, and small files beside them.
-// All tensors are declared first; then their bytes are written in the declared order, in pieces of any length. Nothing is
-// visible at the directory's path before Commit, which needs all tensors and a config.json.
+// ModelWriter writes a model directory: weights in one file or in shards with an index, and small files. All tensors
+// are declared first; then their bytes are written in the declared order, in pieces of any length. Nothing is visible
+// at the directory's path before Commit, which needs all tensors and a config.json.
 type ModelWriter struct {
 	dir     *staging
 	replace bool
@@ -242,7 +242,7 @@ type Piece struct {
 	Bytes []byte
 }
 
-// WriteModel writes a model directory from an iterator over tensors. On any error nothing is left behind.
+// WriteModel writes a model directory from an iterator over tensors. On any error no file is left.
 func WriteModel(dir string, m Model, opts WriteOptions) error {
 	w, err := CreateModel(dir, m.Tensors, opts)
 	if err != nil {

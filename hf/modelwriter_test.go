@@ -77,7 +77,7 @@ func TestModelWriterRefuses(t *testing.T) {
 				t.Errorf("something is visible at the target: %v", err)
 			}
 			if left := leftovers(t, dir); len(left) > 0 {
-				t.Errorf("left behind: %v", left)
+				t.Errorf("files are left: %v", left)
 			}
 		})
 	}
@@ -109,7 +109,7 @@ func TestModelWriterIsAtomic(t *testing.T) {
 		t.Error("a second Commit succeeds")
 	}
 	if left := leftovers(t, dir); len(left) > 0 {
-		t.Errorf("left behind: %v", left)
+		t.Errorf("files are left: %v", left)
 	}
 }
 
@@ -130,15 +130,15 @@ func TestReplace(t *testing.T) {
 		t.Errorf("tensors %v after the replacement", w.Names())
 	}
 	if left := leftovers(t, dir); len(left) > 0 {
-		t.Errorf("left behind: %v", left)
+		t.Errorf("files are left: %v", left)
 	}
 
-	// What is not a model directory is not deleted.
+	// A directory that is not a model directory is not deleted.
 	home := t.TempDir()
 	os.WriteFile(home+"/thesis.txt", nil, 0o644)
 	_, err = CreateModel(home, one, WriteOptions{Replace: true})
 	wantOneLine(t, err, home, "not a model directory")
-	// Nor is what lies beside a model.
+	// Nor is a directory that has other files in addition to a model's.
 	os.WriteFile(dir+"/thesis.txt", []byte("years"), 0o644)
 	_, err = CreateModel(dir, one, WriteOptions{Replace: true})
 	wantOneLine(t, err, "thesis.txt", "would be lost")
@@ -188,7 +188,7 @@ func TestModelWriterUnderFaults(t *testing.T) {
 		}}
 		return WriteModel("/out/model", m, WriteOptions{Replace: true, ShardBytes: 16, FS: fsys})
 	}
-	// model is the contents of all files; beside it there must be nothing.
+	// model returns the contents of all files of the model. If alone is set, /out must have nothing else.
 	model := func(fsys vfs.FS, alone bool) map[string]string {
 		entries, err := fsys.ReadDir("/out")
 		if err != nil || alone && (len(entries) != 1 || entries[0].Name() != "model") {
@@ -238,7 +238,7 @@ func TestModelWriterUnderFaults(t *testing.T) {
 			if y.Ops() < n {
 				break
 			}
-			// An old model that cannot be removed stays beside the new one.
+			// An old model that cannot be removed stays next to the new one.
 			removes := hit.Kind == vfs.OpRemove || hit.Kind == vfs.OpReadDir
 			got := model(m, err == nil && !removes)
 			switch {
@@ -281,7 +281,7 @@ func TestFileWriter(t *testing.T) {
 	}
 	wantOneLine(t, w.Commit(), `"loss"`, "0 of 4")
 	if left := leftovers(t, path); len(left) > 0 {
-		t.Errorf("left behind: %v", left)
+		t.Errorf("files are left: %v", left)
 	}
 	if w, err = CreateFile(path, specs); err != nil {
 		t.Fatal(err)

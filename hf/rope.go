@@ -51,7 +51,7 @@ func (r *ConfigReader) Rope(defaultTheta float64) Rope {
 	scaling, isOld := r.Object("rope_scaling")
 	params, isNew := r.Object("rope_parameters")
 	if isOld && isNew {
-		r.Fail("rope_scaling", "it stands beside \"rope_parameters\": keep one of the two")
+		r.Fail("rope_scaling", "\"rope_parameters\" is set too: keep one of the two")
 	}
 	if isNew {
 		p.Theta = params.positive("rope_theta", p.Theta)

@@ -15,7 +15,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// stFile is a safetensors file with the header text and so many bytes of data.
+// stFile is a safetensors file with a header text and dataBytes bytes of data.
 func stFile(header string, dataBytes int) []byte {
 	doc := binary.LittleEndian.AppendUint64(nil, uint64(len(header)))
 	doc = append(doc, header...)
@@ -61,7 +61,7 @@ func TestBadSafetensors(t *testing.T) {
 		"not json":            {stFile(`{"a":`, 0), []string{"ends too early"}},
 		"not utf-8":           {stFile("{\"\xff\":1}", 0), []string{"UTF-8"}},
 		"not an object":       {stFile(`[]`, 0), []string{"a list"}},
-		"text behind":         {stFile(`{} x`, 0), []string{"text after"}},
+		"trailing text":       {stFile(`{} x`, 0), []string{"text after"}},
 		"nested":              {stFile(strings.Repeat(`{"a":`, 200)+"1"+strings.Repeat("}", 200), 0), []string{"nested"}},
 		"duplicate key":       {stFile(`{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}`, 4), []string{`"a"`, "twice"}},
 		"truncated":           {stFile(fmt.Sprintf(two, 8, 12), 11), []string{`"b"`, "truncated", "download"}},

@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 )
 
-// sidecarNames are the files beside config.json and the weights that a model needs to be used.
+// sidecarNames are the files that a model needs in addition to config.json and the weights.
 var sidecarNames = []string{
 	"generation_config.json",
 	"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "tokenizer.model",

@@ -17,16 +17,17 @@ import (
 	"github.com/millrace/millrace/vfs"
 )
 
-// staging is a directory that becomes visible as a whole: files are written into a temporary directory beside the target,
-// and commit renames it. A process that is killed leaves the target as it was, and a directory named
+// staging is a directory that becomes visible as a whole: files are written into a temporary directory next to the
+// target, and commit renames it. A process that is killed leaves the target as it was, and a directory named
 // .<target>.tmp-<random> that may be deleted.
 type staging struct {
 	fs          vfs.FS
 	target, tmp string
 }
 
-// stage makes the temporary directory, beside what a link at the target means. It fails at once if commit could not succeed: if the
-// target holds anything and is not to be replaced, or holds what no model has.
+// stage makes the temporary directory, next to the target; if the target is a link, next to the directory that the link
+// names. It fails at once if commit could not succeed: if the target is not empty and may not be replaced, or has files
+// that no model has.
 func stage(fsys vfs.FS, target string, replace bool) (*staging, error) {
 	target, err := filepath.Abs(target)
 	if err != nil {
@@ -35,7 +36,7 @@ func stage(fsys vfs.FS, target string, replace bool) (*staging, error) {
 	if info, err := os.Lstat(target); err == nil && info.Mode()&os.ModeSymlink != 0 {
 		to, err := filepath.EvalSymlinks(target)
 		if err != nil {
-			return nil, fmt.Errorf("%s is a link to nothing: make what it means, or remove it", target)
+			return nil, fmt.Errorf("%s is a link to nothing: make the directory that it names, or remove the link", target)
 		}
 		target = to
 	}
@@ -55,7 +56,8 @@ func tempName(path string) string {
 	return filepath.Join(filepath.Dir(path), fmt.Sprintf(".%s.tmp-%016x", filepath.Base(path), rand.Uint64()))
 }
 
-// RemoveStaged removes what killed processes have left beside a target that they were writing. Nobody may be writing it.
+// RemoveStaged removes temporary directories that killed processes have left next to a target. No process may be
+// writing the target.
 func RemoveStaged(fsys vfs.FS, target string) error {
 	dir := filepath.Dir(target)
 	entries, err := fsys.ReadDir(dir)
@@ -67,8 +69,8 @@ func RemoveStaged(fsys vfs.FS, target string) error {
 	return err
 }
 
-// replaces reports whether there is something at the target. It guards against deleting what is not ours: only an empty directory, or
-// one that has a config.json and nothing beside it but files that are written here, may be replaced.
+// replaces reports whether there is something at the target. It guards against deleting a user's files: only an empty
+// directory may be replaced, or one that has a config.json and no files other than those that this package writes.
 func (s *staging) replaces(replace bool) (bool, error) {
 	target := s.target
 	entries, err := s.fs.ReadDir(target)

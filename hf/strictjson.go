@@ -22,7 +22,7 @@ type object struct {
 // value is a decoded JSON value: nil, bool, json.Number, string, []value or *object, and where its text ends.
 type value struct {
 	v   any
-	end int64 // offset just behind the value in the document
+	end int64 // offset just after the value in the document
 }
 
 // decodeObject decodes a document that is one JSON object. Unlike encoding/json it refuses duplicate keys, on which

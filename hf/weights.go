@@ -37,7 +37,7 @@ type TensorInfo struct {
 	File  string // path of the file that holds it
 }
 
-// OpenWeights opens model.safetensors of a model directory or, where there is none, the shards that
+// OpenWeights opens model.safetensors of a model directory or, if that does not exist, the shards that
 // model.safetensors.index.json names. All headers are read and checked, no weights.
 func OpenWeights(dir string) (*Weights, error) {
 	single := filepath.Join(dir, weightsName)
@@ -126,7 +126,7 @@ func (w *Weights) Close() error {
 // Names are the names of all tensors, sorted. The caller must not change the slice.
 func (w *Weights) Names() []string { return w.names }
 
-// Info describes a tensor; ok is false if there is none of that name.
+// Info describes a tensor; ok is false if no tensor has that name.
 func (w *Weights) Info(name string) (info TensorInfo, ok bool) {
 	t, ok := w.tensors[name]
 	if !ok {

@@ -1,19 +1,19 @@
 // Package hostmem owns the host memory of a run: large mappings outside of the Go heap, counted by purpose.
 //
-// [Accounts] hands out [Region]s and knows, per purpose ("weights", "moments", "saved inputs"), how many bytes are
-// reserved now and were at most. A plan predicts these numbers and a run is held to them. A region is anonymous memory
+// [Accounts] hands out [Region]s and counts, per purpose ("weights", "moments", "saved inputs"), the bytes that are
+// reserved now and the peak. A plan predicts these numbers and a run is held to them. A region is anonymous memory
 // in huge pages where the system has them; [F32] and its siblings view its bytes as numbers. [Available] says how much
 // memory this process may still take, cgroup limits included, and [PeakRSS] what it took.
 //
 // Invariants:
 //
-//   - What is counted is what is mapped: the length rounded up to whole pages. Large regions start on a huge-page
+//   - A region counts with its mapped length, which is rounded up to whole pages. Large regions start on a huge-page
 //     boundary, which costs address space and nothing else.
 //   - Reserving costs no memory until pages are touched. [Region.Populate] touches all of them, so that a run finds out
 //     before its first step, and as an error, when there is too little.
 //   - Under the race detector regions are Go memory, since the detector does not see mappings. They are counted alike.
-//   - A region reserved [AddressOnly] is counted alike and has no memory behind it: any access to it faults. Rehearsals
-//     of models that are larger than the machine use it.
+//   - A region reserved [AddressOnly] is counted alike and has addresses without memory: any access to it faults.
+//     Rehearsals of models that are larger than the machine use it.
 package hostmem
 
 import (

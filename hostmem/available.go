@@ -55,7 +55,7 @@ func cgroups(root fs.FS, take func(bytes int64, source string)) {
 	}
 }
 
-// machineSource names what the machine has available, beside limits of cgroups.
+// machineSource names the source of the machine's available memory; cgroups may limit it further.
 const machineSource = "MemAvailable in /proc/meminfo"
 
 // controller is how a cgroup version names the files of its memory controller.
@@ -83,7 +83,7 @@ func climb(root fs.FS, mount, group string, c controller, take func(int64, strin
 			if err != nil {
 				continue
 			}
-			// Page cache that nobody uses right now is given back on demand.
+			// Inactive page cache is given back on demand.
 			cache, _ := field(root, path.Join(dir, c.stat), c.inactiveFile)
 			take(limit-max(used-cache, 0), "limit in /"+file)
 		}
@@ -113,7 +113,7 @@ func number(root fs.FS, name string) (int64, error) {
 	return strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64)
 }
 
-// field reads the number behind a key from a file of "key number" lines.
+// field reads the number that follows a key in a file of "key number" lines.
 func field(root fs.FS, name, key string) (int64, error) {
 	b, err := fs.ReadFile(root, name)
 	if err != nil {

@@ -57,10 +57,10 @@ func newGrowth(available func() (int64, error), pause func()) *growth {
 	return g
 }
 
-// systemGrowth watches this system. What it makes available by swapping out is no growth.
+// systemGrowth watches this system. Memory that the system makes available by swapping out is no growth.
 func systemGrowth() *growth {
 	swap := func() int64 {
-		kib, _ := field(os.DirFS("/"), "proc/meminfo", "SwapFree:") // 0 where there is none
+		kib, _ := field(os.DirFS("/"), "proc/meminfo", "SwapFree:") // 0 where there is no swap
 		return kib << 10
 	}
 	before := swap()

@@ -100,7 +100,7 @@ func TestInPieces(t *testing.T) {
 	}
 }
 
-// What is larger than what is available is tried at the user's word alone, and never beyond a cgroup.
+// A request beyond the available memory is tried only if the user asks for it, and never beyond a cgroup's limit.
 func TestMustGrow(t *testing.T) {
 	for _, c := range []struct {
 		bytes, available, cgroups int64

@@ -40,10 +40,10 @@ func (r *Region) ReservedBytes() int64 { return r.mapped }
 // Purpose is what the region was reserved for.
 func (r *Region) Purpose() string { return r.purpose }
 
-// AddressOnly reports whether there is no memory behind the addresses.
+// AddressOnly reports whether the addresses have no memory.
 func (r *Region) AddressOnly() bool { return r.addressOnly }
 
-// Close gives the memory back. Only the first call does anything; all return its error. It must not run beside any use
+// Close gives the memory back. Only the first call does anything; all return its error. It must not run during any use
 // of the region.
 func (r *Region) Close() error {
 	r.closing.Do(func() {
@@ -60,9 +60,10 @@ func (r *Region) Close() error {
 // populatePiece is what one worker populates at a time.
 const populatePiece = 64 << 20
 
-// Populate makes every page resident, on all cores, without changing its contents; only the first call does anything that succeeds.
-// It fails, instead of letting the system kill the process later, when the region is larger than what is available: before it begins or,
-// where memory grows ([Accounts.GrowOnUse]), when that ends. What was populated by then goes with Close.
+// Populate makes every page resident, on all cores, without changing its contents; calls after the first success do
+// nothing. It fails, instead of letting the system kill the process later, when the region is larger than what is
+// available: before it begins or, where memory grows ([Accounts.GrowOnUse]), when growth ends. Close gives back the
+// pages that were populated by then.
 func (r *Region) Populate() error {
 	if r.populated || r.addressOnly || len(r.bytes) == 0 {
 		return nil

@@ -88,7 +88,7 @@ func TestTextConfig(t *testing.T) {
 	}
 }
 
-// What a family carries is found by its patterns, and another tensor is refused as ever.
+// The tensors that a family carries are found by its patterns, and any other tensor is refused as before.
 func TestCarried(t *testing.T) {
 	m, err := patchwork(t, modeltest.PatchworkConfig(llama))
 	check(t, err)

@@ -108,7 +108,7 @@ func TestConfigMeaning(t *testing.T) {
 		want          any
 	}{
 		{"mistral: absent window is transformers' default", "mistral", map[string]any{"sliding_window": absent}, func(m *model.Model) any { return windows(m) }, []int{4096, 4096}},
-		{"mistral: null window is none", "mistral", map[string]any{"sliding_window": nil}, func(m *model.Model) any { return windows(m) }, []int{0, 0}},
+		{"mistral: null means no window", "mistral", map[string]any{"sliding_window": nil}, func(m *model.Model) any { return windows(m) }, []int{0, 0}},
 		{"qwen2: window is off by default", "qwen2", map[string]any{"sliding_window": 5, "use_sliding_window": absent, "layer_types": absent, "max_window_layers": 0}, func(m *model.Model) any { return windows(m) }, []int{0, 0, 0}},
 		{"qwen2: windows from max_window_layers on", "qwen2", map[string]any{"sliding_window": 5, "use_sliding_window": true, "layer_types": absent, "max_window_layers": 2}, func(m *model.Model) any { return windows(m) }, []int{0, 0, 5}},
 		{"qwen3: layer_types decide", "qwen3", map[string]any{"sliding_window": 9, "use_sliding_window": true, "layer_types": []string{"sliding_attention", "full_attention", "sliding_attention"}}, func(m *model.Model) any { return windows(m) }, []int{9, 0, 9}},

@@ -6,8 +6,8 @@
 //   - [Part] is what is fetched, updated and stored as one: its layout and the checkpoint tensors that fill it.
 //   - [Values] are a part's weights in host memory, as fp32 or as split master weights.
 //
-// [Model.ReadPart] fills a part from a checkpoint, [Model.InitPart] with random numbers; [Model.Tensors] says where each
-// tensor of the checkpoint lies, for an export or for gradients by name.
+// [Model.ReadPart] fills a part from a checkpoint, [Model.InitPart] with random numbers; [Model.Tensors] says where
+// each tensor of the checkpoint is, for an export or for gradients by name.
 //
 // Layers are numbered in the order of the forward pass: 0 is the token embedding, 1 to L are the blocks, L+1 is the final
 // norm and the head. Layers may differ; their parts share a layout where they have the same tensors. The [vocabulary, hidden]
@@ -18,7 +18,7 @@
 //
 //   - A model depends on config.json alone; so do its cuts, which set the order of sums.
 //   - A key of config.json that the family does not know is an error, never ignored (see hf.ConfigReader).
-//   - A checkpoint has every tensor of the model in the right shape, and none that the model has no place for, but for those
-//     that the family carries ([Model.Carried]): they are not loaded, and exports copy them.
+//   - A checkpoint has every tensor of the model in the right shape, and no tensor that the model has no place for, except
+//     those that the family carries ([Model.Carried]): they are not loaded, and exports copy them.
 //   - Padding in an extent is zero.
 package model

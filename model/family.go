@@ -50,8 +50,8 @@ type Spec struct {
 	InitStd                          float64
 	Eps                              float32 // of all norms
 
-	// Attention and GLU are those of every layer, but for what LayerTypes reads. The keys that all families share are
-	// in them before the family reads.
+	// Attention and GLU hold for every layer, except the settings that LayerTypes reads. The keys that all families
+	// share are in them before the family reads.
 	Attention nn.Attention
 	GLU       nn.GLU
 	// Blocks are the halves of each layer's block, where layers differ in more than that. Of attention a Scale of 0 is

@@ -18,8 +18,8 @@ func readMistral(c *hf.Config, r *hf.ConfigReader, s *Spec) {
 	}
 }
 
-// absentOr is def for a key that is not in the file, and 0 for one that is there, also as null. For transformers, an absent
-// sliding window is one of 4096 and a null one is none.
+// absentOr returns def for a key that is not in the file, and 0 for one that is, also as null. For transformers an
+// absent sliding window means 4096, and null means no window.
 func absentOr(c *hf.Config, key string, def int) int {
 	var keys map[string]json.RawMessage
 	if err := json.Unmarshal(c.Raw(), &keys); err == nil {

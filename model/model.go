@@ -32,7 +32,7 @@ type Model struct {
 	carried []string // patterns of the names of tensors that are carried, see Family
 }
 
-// DefaultChunkTokens is how many positions the head treats at once, if nobody says otherwise. Larger chunks make fewer,
+// DefaultChunkTokens is the number of positions that the head treats at once by default. Larger chunks make fewer,
 // larger products; a chunk's logits take 4*ChunkTokens*TileRows bytes, and 4*ChunkTokens*Vocab where the head visits at once.
 const DefaultChunkTokens = 512
 
@@ -57,7 +57,7 @@ type Part struct {
 	Name     string // "embed.0", "block.11", "norm", "head.2"
 	Kind     Kind
 	Layout   *tensor.Layout
-	Group    int      // from 1: of a group of a block; 0: it is none
+	Group    int      // from 1: the number of a group of a block; 0: the part is not a group
 	FirstRow int      // of a tile, in the vocabulary
 	Tensors  []Source // one for each field of Layout, in order
 }
@@ -113,7 +113,8 @@ func (s *Spec) build() (*Model, error) {
 	for l, layout := range layouts {
 		block := &s.Blocks[l]
 		if _, width := block.Mixer.QueryHeads(); width != 0 && width != m.Rope.HeadDim {
-			return nil, fmt.Errorf("layer %d has heads of width %d beside others of %d, which is not supported", l, width, m.Rope.HeadDim)
+			return nil, fmt.Errorf("layer %d has heads of width %d and others have %d, which is not supported",
+				l, width, m.Rope.HeadDim)
 		}
 		m.Blocks = append(m.Blocks, block)
 		p := Part{Layer: 1 + l, Name: fmt.Sprintf("%v.%d", Block, l), Kind: Block, Layout: layout}
@@ -158,7 +159,7 @@ func (m *Model) addGroups(block int, prefix string) error {
 	return nil
 }
 
-// DecoderParts are the parts of all blocks, each with its groups behind it.
+// DecoderParts returns the parts of all blocks, each followed by its groups.
 func (m *Model) DecoderParts() (parts []int) {
 	for b, part := range m.BlockParts {
 		parts = append(append(parts, part), m.GroupParts[b]...)

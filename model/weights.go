@@ -9,10 +9,10 @@ import (
 	"github.com/millrace/millrace/hf"
 )
 
-// Check fails unless a checkpoint has every tensor of the model in its shape, in a type that can be read, and none that
-// the model has no place for and does not carry: such a tensor says that config.json describes another model. As in
-// transformers, a lm_head.weight beside tied embeddings is not looked at, and neither are the frequencies that old
-// checkpoints carry.
+// Check fails unless a checkpoint has every tensor of the model in its shape and in a type that can be read. It also
+// fails for a tensor that the model has no place for and does not carry: such a tensor means that config.json describes
+// another model. As in transformers, lm_head.weight is ignored where embeddings are tied, and so are the frequencies
+// that old checkpoints carry.
 func (m *Model) Check(w *hf.Weights) error {
 	known := m.known()
 	for i := range m.Parts {
@@ -67,7 +67,7 @@ func (m *Model) Carried(w *hf.Weights) []Carried {
 // Carries reports whether checkpoints of the model may have tensors that are carried.
 func (m *Model) Carries() bool { return len(m.carried) > 0 }
 
-// carriedAs is the first pattern that a name matches; "" if there is none.
+// carriedAs returns the first pattern that a name matches; "" if no pattern does.
 func (m *Model) carriedAs(name string) string {
 	for _, pattern := range m.carried {
 		if ok, _ := path.Match(pattern, name); ok {

@@ -324,7 +324,7 @@ func TestWeightErrors(t *testing.T) {
 	fails("a NaN", read(writeWeights(t, good, float32(math.NaN()))), "model.embed_tokens.weight", "not a finite")
 	fails("a value beyond bf16", read(writeWeights(t, good, math.MaxFloat32)), "model.embed_tokens.weight", "too large for bf16")
 
-	// Transformers ignores a head beside tied embeddings, and so do we, with whatever it holds.
+	// Transformers ignores the head of a model with tied embeddings, whatever it holds, and so do we.
 	head := append(specs(m, tensor.F32), hf.TensorSpec{Name: "lm_head.weight", DType: tensor.F32, Shape: tensor.Shape{2, 2}},
 		hf.TensorSpec{Name: "model.layers.0.self_attn.rotary_emb.inv_freq", DType: tensor.F32, Shape: tensor.Shape{4}})
 	if err := m.Check(writeWeights(t, head, 1)); err != nil {

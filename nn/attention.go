@@ -107,7 +107,7 @@ func (a Attention) recompute(p *pass, x device.Mat) {
 	}
 }
 
-// projectQKV is qkv = norm(x)·Wqkv^T + bias, but for the biases that rotate adds.
+// projectQKV computes qkv = norm(x)·Wqkv^T + bias, except the biases that rotate adds.
 func (a Attention) projectQKV(p *pass, x device.Mat) {
 	p.normalize(x)
 	p.project(p.buf[qkv], p.norm, qkvWeight, 3)
@@ -124,7 +124,8 @@ func (a Attention) split(qkv device.Mat) (q, k, v device.Mat) {
 	return qkv.ColRange(0, a.qCols()), qkv.ColRange(a.qCols(), a.kvCols()), qkv.ColRange(a.qkCols(), a.kvCols())
 }
 
-// operands are what attention reads: the queries and keys lie in qkv itself, or beside it when QK norms keep qkv as it was.
+// operands returns the inputs of attention. The queries and keys are in qkv itself, or in matrices of their own when QK
+// norms leave qkv as it was.
 func (a Attention) operands(p *pass) (q, k, v device.Mat) {
 	q, k, v = a.split(p.buf[qkv])
 	if a.QKNorm {

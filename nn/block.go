@@ -60,8 +60,8 @@ type FeedForward interface {
 	half
 	// forward is y = h + the half's result: the flags of its last product have that added to the residual stream.
 	forward(p *pass, h, y device.Mat, last device.MatMulFlags)
-	// backward turns dx from the gradient of y into that of h, and adds those of the parameters. What p.keep does not
-	// keep it computes again first, but for the last product, whose result nothing reads.
+	// backward turns dx from the gradient of y into the gradient of h, and adds the gradients of the parameters. It
+	// first computes again whatever p.keep does not keep, except the last product, whose result nothing reads.
 	backward(p *pass, h, dx device.Mat)
 }
 
@@ -110,8 +110,8 @@ func (d *Block) FLOPs(t int, pairs int64) (forward, backward int64, recompute [K
 	return forward + f, backward + b, recompute
 }
 
-// Ops is how many operations Forward and Backward ask the device for, in so many chunks, when everything was kept, and how many
-// more Backward does at each Keep. A frozen tensor takes away its own.
+// Ops counts the operations that Forward and Backward ask the device for when they run in that number of chunks and
+// everything was kept, and the operations that Backward adds at each Keep. A frozen tensor saves its own operations.
 func (d *Block) Ops(chunks int) (forward, backward int, recompute [Keeps]int) {
 	forward, backward, recompute = d.Mixer.ops(chunks)
 	f, b, again := d.FeedForward.ops(chunks)
@@ -121,11 +121,11 @@ func (d *Block) Ops(chunks int) (forward, backward int, recompute [Keeps]int) {
 	return forward + f, backward + b, recompute
 }
 
-// ElementTraffic is how many elements of the activation type each position has its element-wise operations read and write, in Forward
-// and in Backward at a Keep: each operand once for each time that it is read or written. Vectors of weights, statistics and the
-// tables of the rotation are small and left out; so is attention but for the sum of dout*out, which is a pass of its own. What a matrix
-// product reads and writes belongs to the product. The rotation adds the biases of what it rotates. That is what a GPU moves;
-// the CPU's RMSNormGrad goes over dy and x twice.
+// ElementTraffic counts the elements of the activation type that element-wise operations read and write for each
+// position, in Forward and in Backward at a Keep: each operand once for each time that it is read or written. Vectors
+// of weights, statistics and the tables of the rotation are small and left out. So is attention, except the sum of
+// dout*out, which is a pass of its own. The operands of a matrix product count with the product. The rotation
+// adds the biases of what it rotates. A GPU moves these elements; the CPU's RMSNormGrad reads dy and x twice.
 //
 // A block of Qwen2.5-7B (hidden 3584, inner 18944, q 3584, qkv 4608) that keeps everything has, in bf16:
 //

@@ -12,8 +12,9 @@ import (
 	"github.com/millrace/millrace/tensor"
 )
 
-// The block in one piece is the reference for chunks of rows. What belongs to a position has the same bits however they are cut;
-// gradients of parameters are sums over chunks and differ in their rounding only. What is kept changes no bit of either.
+// The block in one piece is the reference for chunks of rows. The values of a position have the same bits for every
+// cut; gradients of parameters are sums over chunks and differ in their rounding only. The choice of kept activations
+// changes no bit of either.
 func TestBlockChunks(t *testing.T) {
 	for name, d := range variants() {
 		for _, dtype := range []tensor.DType{tensor.F32, tensor.BF16} {

@@ -77,7 +77,7 @@ type Work struct {
 	chunk int
 
 	norm, rstd  device.Mat   // of a half's norm, see pass
-	mixer, feed []device.Mat // by the half's buffers, but for those that Kept has
+	mixer, feed []device.Mat // by the half's buffers, except those that Kept has
 	h           device.Mat   // [c, Hidden]: the residual stream between the halves, where Kept has none
 }
 
@@ -91,8 +91,8 @@ type worker struct {
 	mixerTable, feedTable []buffer
 }
 
-// newWork is the scratch for micro-batches of t positions in chunks of so many rows, 0 for all of them. What it takes first is
-// in use all the time.
+// newWork returns the scratch for micro-batches of t positions in chunks of that number of rows, 0 for all of them. The
+// memory that it takes first is in use all the time.
 func (d *Block) newWork(a *device.Arena, dtype tensor.DType, t, rows int, k Keep) *worker {
 	if rows <= 0 || rows > t {
 		rows = t
@@ -110,7 +110,7 @@ func (w *worker) take(l lifetime) {
 	take(w.a, w.dtype, w.chunk, w.feed, w.feedTable, of)
 }
 
-// or lays two alternatives over one another. What is taken next lies behind both.
+// or places two alternatives in the same memory. The next buffer starts after the longer one.
 func (w *worker) or(one, other func()) {
 	mark := w.a.Mark()
 	one()
@@ -121,8 +121,8 @@ func (w *worker) or(one, other func()) {
 	}
 }
 
-// NewForwardWork places the scratch of Forward for micro-batches of t positions, of which norms, projections and the
-// feed-forward take so many rows at once (0: all), where the level k is kept. The mixer is through when the feed-forward
+// NewForwardWork places the scratch of Forward for micro-batches of t positions, where the level k is kept. Norms,
+// projections and the feed-forward take that number of rows at once (0: all). The mixer is done when the feed-forward
 // begins (its output is in y, the residual stream), so the two share memory, all but the mixer's result:
 //
 //	norm rstd | result | operand
@@ -139,9 +139,9 @@ func (d *Block) NewForwardWork(a *device.Arena, dtype tensor.DType, t, rows int,
 	return w.Work
 }
 
-// NewBackwardWork places the scratch of Backward, with the arguments of NewForwardWork. What the mixer computed again has
-// to outlive the feed-forward, whose gradient comes first; the feed-forward's own buffers are free by the time the mixer's
-// gradients are formed:
+// NewBackwardWork places the scratch of Backward, with the arguments of NewForwardWork. The results that the mixer
+// computed again have to outlive the feed-forward, whose gradient comes first; the feed-forward's own buffers are free
+// by the time the mixer's gradients are formed:
 //
 //	norm rstd | result operand | h scratch
 //	                           | gradient

@@ -10,7 +10,7 @@ import (
 // chunk is a range of a micro-batch's positions that are treated at once.
 type chunk struct{ first, n int }
 
-// chunks cuts t positions into chunks of so many, in order; the last one may be shorter.
+// chunks cuts t positions into chunks of size, in order; the last one may be shorter.
 func chunks(t, size int) iter.Seq[chunk] {
 	return func(yield func(chunk) bool) {
 		for first := 0; first < t; first += size {

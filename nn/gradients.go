@@ -11,7 +11,8 @@ import (
 // so the first chunk's overwrite ([Params.Fresh]), and clearing, which would move 8 bytes for each parameter in a step, is left to what no
 // product writes: vectors, and what fills the extent between tensors.
 
-// notWritten are the ranges of elements of a gradient extent that belong to no matrix: first, and one behind the last.
+// notWritten yields the ranges of elements of a gradient extent that belong to no matrix: the first element, and one
+// past the last.
 func notWritten(l *tensor.Layout) iter.Seq2[int64, int64] {
 	return func(yield func(first, end int64) bool) {
 		at := int64(0)
@@ -39,7 +40,8 @@ func ClearedBytes(l *tensor.Layout) int64 {
 	return n
 }
 
-// Clear zeroes what is added to from the first chunk on. What is left out is written by it, given a fresh gradient.
+// Clear zeroes the elements that the first chunk adds to. It leaves the others to the first chunk, which overwrites
+// them if it is given a fresh gradient.
 func (p Params) Clear(s device.Stream) {
 	if p.Layout == nil {
 		return

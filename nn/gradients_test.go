@@ -10,8 +10,8 @@ import (
 	"github.com/millrace/millrace/tensor"
 )
 
-// A fresh gradient, of which only what no product writes is cleared, becomes what a cleared one becomes, whatever lay there, in one
-// chunk or many, also where tensors are frozen.
+// A fresh gradient ends with the same bits as a cleared one, although only the elements that no product writes are
+// cleared. This holds for any earlier contents, for one chunk or many, and where tensors are frozen.
 func TestFreshGradients(t *testing.T) {
 	for name, d := range variants() {
 		for _, frozen := range []string{"none", "gate_proj up_proj", "bias norm"} {

@@ -6,13 +6,14 @@ import (
 )
 
 // A block may be too large for a slot of the ring: its weights, or their gradient in fp32. Then its feed-forward is cut into groups, each of
-// which is a part of the model by itself: fetched, visited by all micro-batches, drained and updated apart from the others. What is left of the
-// block is its trunk: the mixer and the norms. Visits come in this order:
+// which is a part of the model by itself: fetched, visited by all micro-batches, drained and updated apart from the
+// others. The rest of the block is its trunk: the mixer and the norms. Visits come in this order:
 //
 //	forward:   trunk (all micro-batches), group 0, group 1, ...
 //	backward:  trunk again (Reopen), ..., group 1, group 0, trunk (Close)
 //
-// Between the visits of a block each micro-batch has its normed rows, and in backward the gradient of these, on the device ([Between]).
+// Between the visits of a block each micro-batch keeps its normed rows, and in backward their gradient, on the device
+// ([Between]).
 
 // Grouped is a feed-forward that is cut into groups: [SplitGLU].
 type Grouped interface {
@@ -151,7 +152,7 @@ func (d *Block) BackwardGroup(s device.Stream, w, g Params, dx device.Mat, b *Ba
 	}
 }
 
-// Close is Backward behind the groups: it turns dx from the gradient of y into that of x.
+// Close is the part of Backward after the groups: it turns dx from the gradient of y into the gradient of x.
 func (d *Block) Close(s device.Stream, w, g Params, x, dx device.Mat, b *Batch, r *Rope, kept *Kept, work *Work, between *Between) {
 	mixer, _ := d.passes(s, w, g, b, r, kept, work)
 	for c := range mixer.chunks() {

@@ -98,8 +98,8 @@ func (g *grouped) run(keep nn.Keep) (y, dx, trunk []float32, groups [][]float32)
 	return y, dx, trunk, groups
 }
 
-// A block in groups computes what the whole block does, but for the order of sums. The bits of y and dx depend neither on what is kept nor
-// on chunks.
+// A block in groups computes what the whole block does, except for the order of sums. The bits of y and dx depend
+// neither on the kept activations nor on chunks.
 func TestGroups(t *testing.T) {
 	for name, d := range variants() {
 		g := newGrouped(t, d.Mixer.(nn.Attention))

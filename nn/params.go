@@ -31,8 +31,8 @@ func Gradients(mem device.Mem, l *tensor.Layout) Params {
 // the gradient of a frozen tensor.
 func (p Params) Mat(field int) device.Mat { return p.Glued(field, 1) }
 
-// Glued is the one matrix that n tensors make up which the layout glued together, one's rows (or one vector's elements)
-// behind the other's.
+// Glued returns n tensors that the layout glued together as one matrix: the rows (or a vector's elements) of one follow
+// the rows of the one before.
 func (p Params) Glued(field, n int) device.Mat {
 	if p.Layout == nil {
 		return device.Mat{}

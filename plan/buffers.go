@@ -19,8 +19,8 @@ type Buffers struct {
 	Grads  []device.Mem // ring of fp32 gradients
 	OwnG   []device.Mem // by part: fp32 gradient with a place of its own
 	Stages []device.Mem // ring of rounded gradients
-	// State is, by part and kind, what is kept of it on the device from step to step beside its weights: low halves, moments, and
-	// the gradient in its stored type.
+	// State holds, by part and kind, the state that stays on the device from step to step in addition to the weights:
+	// low halves, moments, and the gradient in its stored type.
 	State [][store.Kinds]device.Mem
 	// StateRing is the same by slot and kind, of parts whose state passes.
 	StateRing [][store.Kinds]device.Mem
@@ -30,8 +30,8 @@ type Buffers struct {
 	DX       []device.Mat    // by micro-batch: gradient of x [T, H]
 	Shared   []device.Mat    // instead of Working and DX where these share buffers, by Op.Input and Op.Output: [T, H]
 	Between  []*nn.Between   // by micro-batch: of blocks in groups, one after the other
-	Kept     [][]*nn.Kept    // by block and micro-batch, or by slot where what the block keeps lies in host memory
-	KeptRing []device.Mem    // by slot: what they lie in
+	Kept     [][]*nn.Kept    // by block and micro-batch, or by slot where the block's activations wait in host memory
+	KeptRing []device.Mem    // by slot: the memory of Kept
 
 	// The head's, in scratch, by Plan.HeadBuffer.
 	Normed   []device.Mat // final norm of x [T, H]
@@ -212,7 +212,7 @@ func (p *Plan) buffers(a *device.Arena, groups func(purpose string, bytes int64)
 			b.DX = mats(num.Compute, t, hidden)
 		}
 	}
-	group("layer inputs in work")
+	group("layer inputs in use")
 	if b := slices.IndexFunc(p.Model.Blocks, func(d *nn.Block) bool { return d.Groups() > 0 }); b >= 0 {
 		micros(func() { between = append(between, p.Model.Blocks[b].NewBetween(a, num.Compute, t, p.Trains())) })
 	}
@@ -248,8 +248,8 @@ func (p *Plan) buffers(a *device.Arena, groups func(purpose string, bytes int64)
 	}
 	group("kept activations")
 
-	if p.Wants.LogitRows > 0 && !p.Bound() {
-		b.Logits = a.Take(int64(min(p.Wants.LogitRows, num.HeadChunk)) * int64(p.Model.Head.TileRows) * tensor.F32.Bytes())
+	if p.Outputs.LogitRows > 0 && !p.Bound() {
+		b.Logits = a.Take(int64(min(p.Outputs.LogitRows, num.HeadChunk)) * int64(p.Model.Head.TileRows) * tensor.F32.Bytes())
 		group("logits")
 	}
 
@@ -266,12 +266,13 @@ func (p *Plan) buffers(a *device.Arena, groups func(purpose string, bytes int64)
 	return b
 }
 
-// work lays the scratch of all visits over one another: they follow each other in the compute lane. What the head has of micro-batches, in
-// as many matrices as heads takes, is scratch, too: blocks are through with theirs when it begins, and begin again when it is done.
+// work places the scratch of all visits in the same memory, since visits follow each other in the compute lane. The
+// head's matrices of micro-batches, as many as heads takes, are scratch too: blocks are done with theirs when the head
+// begins, and begin again when it is done.
 func (p *Plan) work(a *device.Arena, b *Buffers, counts bool, heads func(dtype tensor.DType, rows, cols int) []device.Mat) {
 	first := a.Mark()
 	end := first
-	lay := func(place func()) {
+	overlay := func(place func()) {
 		a.Release(first)
 		place()
 		end = max(end, a.Mark())
@@ -281,13 +282,13 @@ func (p *Plan) work(a *device.Arena, b *Buffers, counts bool, heads func(dtype t
 		if counts && i > 0 && *d == *p.Model.Blocks[i-1] && p.Keep(i) == p.Keep(i-1) {
 			continue // it takes what the block before takes
 		}
-		lay(func() {
+		overlay(func() {
 			b.ForwardWork = append(b.ForwardWork, d.NewForwardWork(a, compute, t, rows, p.Keep(i)))
 		})
 		if !p.Trains() {
 			continue
 		}
-		lay(func() {
+		overlay(func() {
 			b.BackwardWork = append(b.BackwardWork, d.NewBackwardWork(a, compute, t, rows, p.Keep(i)))
 		})
 	}
@@ -301,14 +302,15 @@ func (p *Plan) work(a *device.Arena, b *Buffers, counts bool, heads func(dtype t
 	}
 	b.Loss = heads(tensor.F32, 1, t)
 	first = a.Mark()
-	lay(func() { b.StatsWork = head.NewStatsWork(a, compute, t) })
+	overlay(func() { b.StatsWork = head.NewStatsWork(a, compute, t) })
 	if p.Placement.HeadAtOnce {
-		lay(func() { b.VisitWork = head.NewVisitWork(a, compute, t) })
+		overlay(func() { b.VisitWork = head.NewVisitWork(a, compute, t) })
 	}
 	a.Release(max(end, first))
 }
 
-// HeadBuffer is the number of what the head has of a micro-batch: all have the same one where each is through before the next one comes.
+// HeadBuffer returns the number of the head's buffers for a micro-batch. All micro-batches share one set where each is
+// done before the next one comes.
 func (p *Plan) HeadBuffer(m int) int {
 	if p.Placement.HeadAtOnce {
 		return 0

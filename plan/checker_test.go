@@ -16,7 +16,7 @@ type place struct {
 	a, b int
 }
 
-// content is what lies in a place.
+// content is what a place holds.
 type content struct {
 	what string
 	a    int // layer or part
@@ -125,7 +125,7 @@ func (c *checker) order(i int) {
 func (c *checker) use(i int, at place, write bool) {
 	for _, t := range c.access[at] {
 		if (write || t.write) && t.op != i && c.reach[i][c.ops[t.op].Lane] < t.op+1 {
-			c.errorf(i, "touches %v and nothing orders it behind %d %v", at, t.op, c.ops[t.op])
+			c.errorf(i, "touches %v and nothing orders it after %d %v", at, t.op, c.ops[t.op])
 		}
 	}
 	c.access[at] = append(c.access[at], touch{i, write})
@@ -584,7 +584,8 @@ func (c *checker) complete(saves bool) {
 // groups is the number of groups of an operation's block.
 func (c *checker) groups(op plan.Op) int { return len(c.m.GroupParts[op.Layer-1]) }
 
-// sumAfter is what lies in x[l+1] when some of the block's groups have added to it, and gradientAfter what lies between visits on the way down.
+// sumAfter is the content of x[l+1] when some of the block's groups have added to it. gradientAfter is the content of
+// the gradient between visits on the way down.
 func (c *checker) sumAfter(op plan.Op, groups int) content {
 	if groups == c.groups(op) {
 		return content{"x", op.Layer + 1, op.Micro}

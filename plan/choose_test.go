@@ -72,7 +72,8 @@ func TestRefusals(t *testing.T) {
 	oneLine(t, err, "precision")
 }
 
-// What a driver takes for itself counts where it lies: within the budget of a device that has memory, else in the host's.
+// A driver's own memory counts where it is: within the device's budget if the device has memory, else within the
+// host's.
 func TestDriverBytes(t *testing.T) {
 	r := request(t, medium, numerics(2, true))
 	arena := smallest(t, r)
@@ -92,7 +93,7 @@ func TestDriverBytes(t *testing.T) {
 		t.Errorf("%d bytes and %d of the driver's on the device, %d on the host; without a driver %d and %d",
 			p.DeviceBytes, p.DeviceDriverBytes, p.HostBytes, without.DeviceBytes, without.HostBytes)
 	}
-	text := p.Explain(r.Device, r.Machine, p.Outlook(r.Machine, r.Device, 0, 0))
+	text := p.Explain(r.Device, r.Machine, p.Forecast(r.Machine, r.Device, 0, 0))
 	for _, want := range []string{"kernel scratch", "3.0 MiB", plan.FormatBytes(p.DeviceTotalBytes())} {
 		if device, _, _ := strings.Cut(text, "  host  "); !strings.Contains(device, want) {
 			t.Errorf("the device's table does not say %q:\n%s", want, text)
@@ -112,7 +113,8 @@ func TestDriverBytes(t *testing.T) {
 	}
 }
 
-// What a driver takes for pinned memory counts within both budgets, for what the device copies and nothing else.
+// A driver's cost of pinned memory counts within both budgets. It covers the memory that the device copies and nothing
+// else.
 func TestPinnedMemory(t *testing.T) {
 	r := request(t, medium, numerics(2, true))
 	free, err := plan.New(context.Background(), r)
@@ -145,7 +147,7 @@ func TestPinnedMemory(t *testing.T) {
 		t.Errorf("%d on the host and %d on the device; without what pinning takes %d and %d",
 			p.HostBytes, p.DeviceTotalBytes(), free.HostBytes, free.DeviceTotalBytes())
 	}
-	device, host, _ := strings.Cut(p.Explain(r.Device, r.Machine, p.Outlook(r.Machine, r.Device, 0, 0)), "host memory: ")
+	device, host, _ := strings.Cut(p.Explain(r.Device, r.Machine, p.Forecast(r.Machine, r.Device, 0, 0)), "host memory: ")
 	if !strings.Contains(device, "page tables of pinned memory") || !strings.Contains(host, "driver's records of pinned memory") {
 		t.Errorf("the tables do not show what pinning takes:\n%s\n%s", device, host)
 	}
@@ -172,7 +174,7 @@ func TestPinnedMemory(t *testing.T) {
 func smallest(t errorer, r plan.Request) int64 {
 	t.Helper()
 	r.DeviceBytes, r.HostBytes = 0, 0
-	p, err := plan.Sketch(context.Background(), r)
+	p, err := plan.Estimate(context.Background(), r)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -371,7 +373,7 @@ func TestUpdatesOnTheDevice(t *testing.T) {
 	if host, err := plan.New(context.Background(), r); err != nil || host.Predicted.StepSeconds > p.Predicted.StepSeconds {
 		t.Errorf("a host without limits is slower: %v", err)
 	}
-	r.Wants.NoUpdates = true
+	r.Outputs.NoUpdates = true
 	if q, err := plan.New(context.Background(), r); err != nil || q.AnyStateResident() {
 		t.Errorf("without updates there is no state to live anywhere: %v", err)
 	}

@@ -29,9 +29,9 @@ func positionsOf(dev device.Info) int {
 	return gpuPositions
 }
 
-// blockChunk is the chunk in which blocks take micro-batches of so many positions: all of them where one operation should see
-// no more on the device, else as few equal chunks as that allows. It follows from shapes, not from budgets: a chunk as
-// large as that has nothing to gain from being larger.
+// blockChunk returns the number of positions that blocks treat at once: all of them if one operation on the device can
+// take them, else the size of as few equal chunks as the device allows. The chunk follows from shapes, not from
+// budgets: a larger one would gain nothing.
 func (c Cuts) blockChunk(positions int, dev device.Info) int {
 	most := positionsOf(dev)
 	switch {
@@ -83,31 +83,32 @@ type Fitting struct {
 	Request // its numerics lack MicroBatch, MicroBatches, HeadChunk and BlockChunk
 	Rows    int
 	Cuts    Cuts
-	// WantsOf, if given, is what is wanted of each choice of sizes; else Request.Wants.
-	WantsOf func(Numerics) Wants
+	// OutputsOf, if given, is what is wanted of each choice of sizes; else Request.Outputs.
+	OutputsOf func(Numerics) Outputs
 }
 
-// leastWorthwhileChunk is the smallest chunk of the head that is planned in full beside larger ones that fit.
+// leastWorthwhileChunk is the smallest chunk of the head that gets a plan in full when larger ones fit too.
 const leastWorthwhileChunk = 512
 
 // sameSpeed is how much faster a plan with smaller operations must be predicted to be: the prediction knows the rates of
 // large ones.
 const sameSpeed = 0.99
 
-// sized is the request with all sizes.
+// sized returns the request with all sizes set.
 func (f *Fitting) sized(micro, chunk int) Request {
 	r := f.Request
 	n := &r.Numerics
 	n.MicroBatch, n.MicroBatches, n.HeadChunk = micro, f.Rows/micro, min(chunk, micro*n.SequenceLen)
 	n.BlockChunk = f.Cuts.blockChunk(n.Positions(), r.Device)
-	if f.WantsOf != nil {
-		r.Wants = f.WantsOf(*n)
+	if f.OutputsOf != nil {
+		r.Outputs = f.OutputsOf(*n)
 	}
 	return r
 }
 
-// Fit plans with the sizes of the fastest sketch. Of sketches that are as fast, that with the larger operations is taken. It ends soon after
-// the context does, with the context's error; any other error says in one line why nothing fits, and which number to change.
+// Fit plans with the sizes of the fastest estimate. Of equally fast estimates it takes the one with the larger operations.
+// It ends soon after the context does, with the context's error; any other error says in one line why nothing fits, and
+// which number to change.
 func (f Fitting) Fit(ctx context.Context) (*Plan, error) {
 	micros, err := f.Cuts.microBatches(f.Rows, f.Numerics.SequenceLen, f.Device)
 	if err != nil {
@@ -116,11 +117,11 @@ func (f Fitting) Fit(ctx context.Context) (*Plan, error) {
 	chunks := f.Cuts.headChunks(f.Device)
 	var best *Plan
 	var last Request
-	sketch := func(micro, chunk int) (fits bool) {
+	estimate := func(micro, chunk int) (fits bool) {
 		last = f.sized(micro, chunk)
-		p, sketchErr := Sketch(ctx, last)
-		if sketchErr != nil {
-			err = sketchErr
+		p, estimateErr := Estimate(ctx, last)
+		if estimateErr != nil {
+			err = estimateErr
 			return false
 		}
 		if best == nil || better(p, best) {
@@ -130,7 +131,7 @@ func (f Fitting) Fit(ctx context.Context) (*Plan, error) {
 	}
 	for _, micro := range micros {
 		for _, chunk := range chunks {
-			if sketch(micro, chunk) {
+			if estimate(micro, chunk) {
 				break
 			}
 		}
@@ -139,12 +140,12 @@ func (f Fitting) Fit(ctx context.Context) (*Plan, error) {
 		micro := best.Numerics.MicroBatch
 		for _, chunk := range chunks {
 			if chunk < best.Numerics.HeadChunk {
-				sketch(micro, chunk)
+				estimate(micro, chunk)
 			}
 		}
 	}
 	if best == nil && ctx.Err() == nil {
-		err = last.Mend(ctx, err) // of the smallest sizes
+		err = last.SuggestFixes(ctx, err) // of the smallest sizes
 	}
 	if ended := ctx.Err(); ended != nil {
 		return nil, ended
@@ -156,7 +157,8 @@ func (f Fitting) Fit(ctx context.Context) (*Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	// What a large chunk takes may serve better elsewhere, which sketches do not see: smaller ones are planned while that gains.
+	// The memory of a large chunk may serve better elsewhere, which estimates do not see: plan smaller chunks while they
+	// gain.
 	for _, chunk := range chunks {
 		if chunk >= p.Numerics.HeadChunk || chunk < leastWorthwhileChunk {
 			continue
@@ -188,7 +190,7 @@ func (f Fitting) Check(ctx context.Context) error {
 	if err = r.Fits(ctx); err == nil || ctx.Err() != nil {
 		return err
 	}
-	return r.Mend(ctx, err)
+	return r.SuggestFixes(ctx, err)
 }
 
 // FitForward plans forward passes over any number of rows: micro-batches as large as the device likes and the rows allow, one
@@ -205,7 +207,7 @@ func (f Fitting) FitForward(ctx context.Context) (p *Plan, err error) {
 }
 
 // better reports whether a plan with smaller operations is worth it: because it is faster or, if it is as fast by rates
-// that may be guesses, because weights travel beside the computation instead of between.
+// that may be guesses, because weights travel during the computation instead of between visits.
 func better(p, best *Plan) bool {
 	if p.Placement.Rings.Weights > 1 && best.Placement.Rings.Weights == 1 {
 		return sameSpeed*p.Predicted.StepSeconds < best.Predicted.StepSeconds

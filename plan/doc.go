@@ -1,9 +1,9 @@
 // Package plan decides, before the first step, where everything is, how large it is, in which order it moves, and how long
 // that should take.
 //
-//   - [Numerics] is what sets the bits of a run: types, micro-batches, chunks. It never follows from memory.
-//   - [Placement] is where everything is, and how many buffers there are for what moves; it never changes a bit.
-//   - [Plan] is both with all sizes. [New] makes one that fits the budgets or says in a line why there is none.
+//   - [Numerics] sets the bits of a run: types, micro-batches, chunks. It never follows from memory.
+//   - [Placement] says where everything is, and how many buffers there are for data that moves; it never changes a bit.
+//   - [Plan] is both with all sizes. [New] makes one that fits the budgets or says in a line why no plan does.
 //   - [Buffers] is the device's memory laid out: the plan counts with it, the engine computes in it.
 //   - [Schedule] is one step as a printable list of operations ([Op]), each naming what it waits for.
 //   - [Machine] and [Prediction] are measured rates and what the simulation makes of them.

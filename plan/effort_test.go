@@ -60,9 +60,9 @@ func TestSearchEndsWithItsContext(t *testing.T) {
 	r := named(t, "qwen2.5-14b", "rtx3090-pc-24gb-64gb", Numerics{SequenceLen: 2048, MicroBatch: 1, MicroBatches: 4, HeadChunk: 512})
 	for what, search := range map[string]func(*chooser) error{
 		"New": func(c *chooser) error { _, err := c.choose(true); return err },
-		"Mend": func(c *chooser) error {
+		"SuggestFixes": func(c *chooser) error {
 			c.HostBytes, c.DiskBytes = 1<<30, 0
-			c.mend()
+			c.fixes()
 			return c.ctx.Err()
 		},
 	} {

@@ -22,7 +22,7 @@ func (p *Plan) Headline(dev device.Info) string {
 
 // Explain is the plan for people: memory by tier, sizes, what is kept where, the predicted step and what it means for
 // the run.
-func (p *Plan) Explain(dev device.Info, m Machine, o Outlook) string {
+func (p *Plan) Explain(dev device.Info, m Machine, o Forecast) string {
 	var b strings.Builder
 	params, _ := p.Model.Params()
 	n := p.Numerics
@@ -69,7 +69,7 @@ func (p *Plan) Explain(dev device.Info, m Machine, o Outlook) string {
 			fmt.Fprintf(&b, "  %-8s busy %7s s  %3.0f%%\n", lane, three(sec), 100*sec/q.StepSeconds)
 		}
 	}
-	fmt.Fprintf(&b, "  %s\n", idleText(o.Idles, q.StepSeconds))
+	fmt.Fprintf(&b, "  %s\n", stallText(o.Stalls, q.StepSeconds))
 	fmt.Fprintf(&b, "  %s TFLOP executed, %s to the device, %s back\n", three(float64(q.FLOPs)/1e12), FormatBytes(q.UploadBytes), FormatBytes(q.DownloadBytes))
 	if q.DiskReadBytes+q.DiskWrittenBytes > 0 {
 		fmt.Fprintf(&b, "  %s read from disk, %s written\n", FormatBytes(q.DiskReadBytes), FormatBytes(q.DiskWrittenBytes))
@@ -88,7 +88,7 @@ func (p *Plan) Explain(dev device.Info, m Machine, o Outlook) string {
 }
 
 // text says what a plan means for the run.
-func (o *Outlook) text(q *Prediction) string {
+func (o *Forecast) text(q *Prediction) string {
 	var b strings.Builder
 	if o.Steps > 0 {
 		fmt.Fprintf(&b, "run         %d steps take %s\n", o.Steps, FormatSeconds(o.RunSeconds))
@@ -190,7 +190,7 @@ func (p *Plan) Choices() []string {
 	return []string{text, moves}
 }
 
-// stay has what so many things do.
+// stay appends "stays" or "stay" to agree with n.
 func stay(things string, n int) string {
 	if n == 1 {
 		return things + " stays"

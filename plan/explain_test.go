@@ -51,7 +51,7 @@ func TestExplain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := p.Explain(r.Device, r.Machine, p.Outlook(r.Machine, r.Device, 1000, on.RatedWriteBytes))
+	got := p.Explain(r.Device, r.Machine, p.Forecast(r.Machine, r.Device, 1000, on.RatedWriteBytes))
 	path := filepath.Join("testdata", "explain.golden")
 	if *update {
 		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
@@ -69,18 +69,18 @@ func TestExplain(t *testing.T) {
 	if p, err = plan.New(context.Background(), r); err != nil {
 		t.Fatal(err)
 	}
-	if got := p.Explain(r.Device, r.Machine, plan.Outlook{}); !strings.Contains(got, "\nwarning  it could be faster: install it\n") {
+	if got := p.Explain(r.Device, r.Machine, plan.Forecast{}); !strings.Contains(got, "\nwarning  it could be faster: install it\n") {
 		t.Errorf("no warning:\n%s", got)
 	}
 }
 
 func TestOutlook(t *testing.T) {
 	r, _ := onMachine(t, "qwen2.5-14b", "rtx3090-pc-24gb-64gb")
-	p, err := plan.Sketch(context.Background(), r)
+	p, err := plan.Estimate(context.Background(), r)
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := p.Outlook(r.Machine, r.Device, 10, 1e15)
+	o := p.Forecast(r.Machine, r.Device, 10, 1e15)
 	q := p.Predicted
 	if o.RunSeconds != 10*q.StepSeconds || o.TokensPerSec != 65536/q.StepSeconds {
 		t.Errorf("%+v", o)
@@ -93,11 +93,11 @@ func TestOutlook(t *testing.T) {
 	}
 	// Where all state is in RAM, it is copied, and a slow drive makes steps wait.
 	r.HostBytes, r.DiskBytes = 0, 0
-	if p, err = plan.Sketch(context.Background(), r); err != nil {
+	if p, err = plan.Estimate(context.Background(), r); err != nil {
 		t.Fatal(err)
 	}
 	r.Machine.DiskWriteBytesPerSec = 1e6
-	o = p.Outlook(r.Machine, r.Device, 0, 1e15)
+	o = p.Forecast(r.Machine, r.Device, 0, 1e15)
 	params, _ := p.Model.Params()
 	if o.CheckpointBytes < 12*params || o.CheckpointBytes > 12*params*101/100 { // all but the 2 bytes of the gradient
 		t.Errorf("a checkpoint copies %d bytes of %d parameters", o.CheckpointBytes, params)
@@ -108,16 +108,16 @@ func TestOutlook(t *testing.T) {
 	}
 	unified := r.Device
 	unified.Unified = true
-	if o = p.Outlook(r.Machine, unified, 0, 0); o.CheckpointStallSeconds == nil || *o.CheckpointStallSeconds != copying {
+	if o = p.Forecast(r.Machine, unified, 0, 0); o.CheckpointStallSeconds == nil || *o.CheckpointStallSeconds != copying {
 		t.Errorf("%+v on a unified device, want a stall of %v", o, copying)
 	}
-	// What a save was measured to take counts before what the drive takes of the disk tier.
+	// A measured rate of saves has precedence over the drive's rate for the disk tier.
 	r.Machine.SaveBytesPerSec, r.Machine.SaveLinkSeconds = 5e5, 1
-	if o = p.Outlook(r.Machine, unified, 0, 0); *o.CheckpointStallSeconds != 2*copying {
+	if o = p.Forecast(r.Machine, unified, 0, 0); *o.CheckpointStallSeconds != 2*copying {
 		t.Errorf("steps wait %v s, want %v", *o.CheckpointStallSeconds, 2*copying)
 	}
 	r.HostBytes, r.DiskBytes = 60<<30, 1<<40
-	q2, err := plan.Sketch(context.Background(), r)
+	q2, err := plan.Estimate(context.Background(), r)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -129,13 +129,13 @@ func TestOutlook(t *testing.T) {
 			}
 		}
 	}
-	o = q2.Outlook(r.Machine, unified, 0, 0)
+	o = q2.Forecast(r.Machine, unified, 0, 0)
 	if want := float64(o.CheckpointBytes)/5e5 + float64(links); links == 0 || o.CheckpointLinks != links || *o.CheckpointStallSeconds != want {
 		t.Errorf("%d files are linked in %v s, want %d in %v", o.CheckpointLinks, *o.CheckpointStallSeconds, links, want)
 	}
 	r.Machine.DiskWriteBytesPerSec, r.Machine.SaveBytesPerSec, r.Machine.SaveLinkSeconds = 0, 0, 0
-	if o = p.Outlook(r.Machine, r.Device, 0, 0); o.CheckpointStallSeconds != nil {
-		t.Errorf("a stall of %v s on a disk that nobody measured", *o.CheckpointStallSeconds)
+	if o = p.Forecast(r.Machine, r.Device, 0, 0); o.CheckpointStallSeconds != nil {
+		t.Errorf("a stall of %v s on a disk that was not measured", *o.CheckpointStallSeconds)
 	}
 }
 
@@ -143,7 +143,7 @@ func TestOutlook(t *testing.T) {
 func TestTimeline(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		r := drawRequest(rt)
-		p, err := plan.Sketch(context.Background(), r)
+		p, err := plan.Estimate(context.Background(), r)
 		if err != nil {
 			rt.Fatal(err)
 		}
@@ -186,30 +186,30 @@ func TestChart(t *testing.T) {
 	}
 }
 
-// What is suggested makes it fit, and a little less does not.
+// A suggested change makes the request fit, and a slightly smaller one does not.
 func TestMend(t *testing.T) {
 	r, _ := onMachine(t, "qwen2.5-14b", "rtx3090-pc-24gb-64gb")
 	r.DiskBytes = 0
-	_, err := plan.Sketch(context.Background(), r)
-	oneLine(t, r.Mend(context.Background(), err), "memory.host: ", "memory.host=2", "GiB, or memory.disk=")
-	if strings.Contains(r.Mend(context.Background(), err).Error(), "8bit") {
+	_, err := plan.Estimate(context.Background(), r)
+	oneLine(t, r.SuggestFixes(context.Background(), err), "memory.host: ", "memory.host=2", "GiB, or memory.disk=")
+	if strings.Contains(r.SuggestFixes(context.Background(), err).Error(), "8bit") {
 		t.Error("118 GiB are said to fit 57")
 	}
 
 	r.HostBytes = 150 << 30
-	_, err = plan.Sketch(context.Background(), r)
-	oneLine(t, r.Mend(context.Background(), err), "precision.moments=8bit", "memory.disk=")
+	_, err = plan.Estimate(context.Background(), r)
+	oneLine(t, r.SuggestFixes(context.Background(), err), "precision.moments=8bit", "memory.disk=")
 	r.Numerics.Moments = optim.Dynamic8
-	if _, err := plan.Sketch(context.Background(), r); err != nil {
+	if _, err := plan.Estimate(context.Background(), r); err != nil {
 		t.Errorf("as suggested: %v", err)
 	}
 
 	tiny := request(t, medium, numerics(8, true))
 	tiny.DeviceBytes = smallest(t, tiny) - 1
-	_, err = plan.Sketch(context.Background(), tiny)
-	oneLine(t, tiny.Mend(context.Background(), err), "memory.device=", "batch_tokens=168") // fewer micro-batches take less
+	_, err = plan.Estimate(context.Background(), tiny)
+	oneLine(t, tiny.SuggestFixes(context.Background(), err), "memory.device=", "batch_tokens=168") // fewer micro-batches take less
 	tiny.Numerics.MicroBatches--
-	if _, err := plan.Sketch(context.Background(), tiny); err != nil {
+	if _, err := plan.Estimate(context.Background(), tiny); err != nil {
 		t.Errorf("as suggested: %v", err)
 	}
 }
@@ -217,7 +217,7 @@ func TestMend(t *testing.T) {
 // A plan as JSON has names for what it chooses, and is read back as it was.
 func TestPlanAsJSON(t *testing.T) {
 	r, _ := onMachine(t, "qwen2.5-14b", "rtx3090-pc-24gb-64gb")
-	p, err := plan.Sketch(context.Background(), r)
+	p, err := plan.Estimate(context.Background(), r)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,7 +12,7 @@ func PlacedBytes(p *Plan) int64 {
 // SimulateEach is Simulate with each micro-batch by itself.
 var SimulateEach = (*Plan).simulateEach
 
-// SimulateUpTo is Simulate for who does not care for steps that take longer than so many seconds.
+// SimulateUpTo is Simulate, except that it stops at a step that takes longer than most seconds.
 func SimulateUpTo(p *Plan, m Machine, dev device.Info, most float64) Prediction {
 	q, _ := p.walk(m, dev, walking{micros: simulatedMicros, most: most})
 	return q

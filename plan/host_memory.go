@@ -7,8 +7,8 @@ import (
 	"github.com/millrace/millrace/tensor"
 )
 
-// HostBuffers are what a run keeps in host memory beside the extents of the store, each in the region of its purpose. The plan counts them and
-// the engine places them with this same code. What a run does not need has no memory.
+// HostBuffers are a run's buffers in host memory that are not extents of the store, each in the region of its purpose.
+// The plan counts them and the engine places them with this same code. A buffer that a run does not need has no memory.
 type HostBuffers struct {
 	Batches device.Mem // token arrays of the micro-batches, see Batch
 	// Where the embedding's gradient is summed for the rows of the step's tokens alone: the number of the token at each position, and that
@@ -23,8 +23,8 @@ type HostBuffers struct {
 
 	Sums    []device.Mem // by part: fp32 gradient of a tied tile that is bound
 	Touched device.Mem   // room for the sums of some rows of the embedding, and for what they are rounded to
-	// Ahead is, by kind, state of rows of the embedding that are updated as they are looked up, and AheadBad a count of bad weights
-	// that nobody reads: the update of the table counts.
+	// Ahead holds, by kind, the state of embedding rows that are updated as they are looked up. AheadBad receives a
+	// count of bad weights that nothing reads: the update of the table counts them.
 	Ahead    [store.Kinds]device.Mem
 	AheadBad device.Mem
 }
@@ -98,7 +98,7 @@ func (p *Plan) placeHost(a *hostArena) *HostBuffers {
 			b.Activations[i] = each(KeptPurpose, p.KeptBytes(i))
 		}
 	}
-	if n := int64(p.Wants.LogitRows) * int64(p.Model.Vocab) * tensor.F32.Bytes(); n > 0 {
+	if n := int64(p.Outputs.LogitRows) * int64(p.Model.Vocab) * tensor.F32.Bytes(); n > 0 {
 		b.Logits = each(LogitsPurpose, n)
 	}
 

@@ -17,9 +17,9 @@ import (
 	"github.com/millrace/millrace/tensor"
 )
 
-func wanting(t *testing.T, m *model.Model, w plan.Wants) *plan.Plan {
+func planFor(t *testing.T, m *model.Model, w plan.Outputs) *plan.Plan {
 	t.Helper()
-	p, err := plan.New(context.Background(), plan.Request{Model: m, Numerics: numerics(1, true), Device: device.Info{Unified: true}, Machine: machine, Wants: w})
+	p, err := plan.New(context.Background(), plan.Request{Model: m, Numerics: numerics(1, true), Device: device.Info{Unified: true}, Machine: machine, Outputs: w})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -29,7 +29,7 @@ func wanting(t *testing.T, m *model.Model, w plan.Wants) *plan.Plan {
 // The forward pass of a frozen model and the logits of 10 rows, in chunks of 7, of two tiles.
 func TestGoldenLogits(t *testing.T) {
 	m := tiny.model(t).Frozen()
-	bound := wanting(t, m, plan.Wants{LogitRows: 10})
+	bound := planFor(t, m, plan.Outputs{LogitRows: 10})
 	var b strings.Builder
 	fmt.Fprintf(&b, "bound\n%s", bound.Schedule(plan.Logits))
 	fmt.Fprintf(&b, "\nring of 2\n%s", bound.With(moving(m, 2)).Schedule(plan.Logits))
@@ -61,9 +61,9 @@ func TestStateFollowsWants(t *testing.T) {
 		plan *plan.Plan
 		want [store.Kinds]bool
 	}{
-		"training":   {wanting(t, m, plan.Wants{}), [store.Kinds]bool{store.Weights: true, store.Low: true, store.Grad: true, store.FirstMoment: true, store.SecondMoment: true}},
-		"no updates": {wanting(t, m, plan.Wants{NoUpdates: true}), [store.Kinds]bool{store.Weights: true, store.Low: true, store.Grad: true}},
-		"frozen":     {wanting(t, m.Frozen(), plan.Wants{}), [store.Kinds]bool{store.Weights: true}},
+		"training":   {planFor(t, m, plan.Outputs{}), [store.Kinds]bool{store.Weights: true, store.Low: true, store.Grad: true, store.FirstMoment: true, store.SecondMoment: true}},
+		"no updates": {planFor(t, m, plan.Outputs{NoUpdates: true}), [store.Kinds]bool{store.Weights: true, store.Low: true, store.Grad: true}},
+		"frozen":     {planFor(t, m.Frozen(), plan.Outputs{}), [store.Kinds]bool{store.Weights: true}},
 	} {
 		for how, p := range map[string]*plan.Plan{"bound": c.plan, "streamed": c.plan.With(moving(m, 2))} {
 			if got := kinds(p); got != c.want {
@@ -85,7 +85,7 @@ func TestStateFollowsWants(t *testing.T) {
 		n := numerics(1, c.split)
 		n.Moments = c.moments
 		p := newPlan(t, deep, n)
-		p.Wants.NoClip = true
+		p.Outputs.NoClip = true
 		p = p.With(moving(deep, 2))
 		params, _ := deep.Params()
 		var state int64
@@ -96,7 +96,7 @@ func TestStateFollowsWants(t *testing.T) {
 			t.Errorf("%s, not clipped: %.2f bytes for each parameter, want %.2f", name, got, c.bytesPerElem)
 		}
 	}
-	trained, frozen := wanting(t, m, plan.Wants{}).With(moving(m, 1)), wanting(t, m.Frozen(), plan.Wants{}).With(moving(m, 1))
+	trained, frozen := planFor(t, m, plan.Outputs{}).With(moving(m, 1)), planFor(t, m.Frozen(), plan.Outputs{}).With(moving(m, 1))
 	if frozen.DeviceBytes >= trained.DeviceBytes || frozen.HostBytes >= trained.HostBytes/4 {
 		t.Errorf("frozen: %d and %d bytes, to train: %d and %d", frozen.DeviceBytes, frozen.HostBytes, trained.DeviceBytes, trained.HostBytes)
 	}

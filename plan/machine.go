@@ -28,11 +28,11 @@ type Machine struct {
 	// AttentionByLength is attention's rate at several lengths of sequences, which rise; empty where it was measured at one, or not at all.
 	AttentionByLength []AttentionRate `json:"attention_flops_per_sec_by_length,omitempty"`
 
-	// What is lost where things happen at once; 0 where it was not measured, as on devices that compute on host memory, and then
-	// nothing is taken to be lost.
+	// Rates of things that happen at once, which slow each other down; 0 where they were not measured, as on devices
+	// that compute on host memory. Then nothing slows down.
 	DuplexUploadBytesPerSec     float64 `json:"duplex_upload_bytes_per_sec,omitempty"` // while the device is read as well
 	DuplexDownloadBytesPerSec   float64 `json:"duplex_download_bytes_per_sec,omitempty"`
-	AdamWUnderCopiesBytesPerSec float64 `json:"adamw_under_copies_bytes_per_sec,omitempty"` // AdamW, while both of them go on
+	AdamWUnderCopiesBytesPerSec float64 `json:"adamw_under_copies_bytes_per_sec,omitempty"` // AdamW, during both copies
 	DeviceCopyBytesPerSec       float64 `json:"device_copy_bytes_per_sec,omitempty"`        // read and written by a copy on the device; only shown
 
 	// Of the disk, as the disk tier uses it; 0 where it was not measured.

@@ -21,12 +21,12 @@ type NamedMachine struct {
 	Sources                           []string // of the rates; what such a machine cannot do comes first
 }
 
-// WhatIfProgramBytes is what a process on a named machine takes beside what is planned: code, Go heap, and what a GPU's
+// WhatIfProgramBytes is the memory of a process on a named machine that is not planned: code, Go heap, and what a GPU's
 // driver keeps in host memory. A guess.
 const WhatIfProgramBytes = 1 << 30
 
 // Shares of a data sheet's figure that are taken to arrive, where no measurement is known: assumptions, the same for all machines, so
-// that their plans can be compared with each other. `millrace probe` measures the machine at hand.
+// that their plans can be compared with each other. `millrace probe` measures the machine that it runs on.
 const (
 	linkShare   = 0.80 // of the link's raw rate in one direction
 	dramShare   = 0.70 // of DRAM bandwidth, for AdamW and copies alike
@@ -109,8 +109,8 @@ type hostSystem struct {
 	source       string
 }
 
-// drive is what a data sheet says of a drive, or of several as one. Writes are what goes on for hours: past the
-// pseudo-SLC cache of a consumer drive, since a run writes its state again every step.
+// drive is what a data sheet says of a drive, or of several as one. Its write rate is the one that lasts for hours,
+// past the pseudo-SLC cache of a consumer drive, since a run writes its state again every step.
 type drive struct {
 	bytes                       int64
 	readGBPerSec, writeGBPerSec float64

@@ -10,7 +10,7 @@ import (
 
 // plan is the plan with a placement, before its bytes are counted.
 func (c *chooser) plan(place Placement) *Plan {
-	p := &Plan{Version: FormatVersion, Wants: c.Wants, Model: c.Model, Numerics: c.Numerics, ComputedOn: c.Device.Numerics, Warning: c.Device.Warning,
+	p := &Plan{Version: FormatVersion, Outputs: c.Outputs, Model: c.Model, Numerics: c.Numerics, ComputedOn: c.Device.Numerics, Warning: c.Device.Warning,
 		Unified: c.Device.Unified, DeviceBudget: c.DeviceBytes, HostBudget: c.HostBytes, DiskBudget: c.DiskBytes}
 	p.Placement, p.asked = p.settle(place), &c.Request
 	return p
@@ -53,7 +53,7 @@ func (c *chooser) measure(place Placement) *Plan {
 	return p
 }
 
-// pin adds what pinned host memory takes beside itself.
+// pin adds the cost of pinned host memory to the plan.
 func (c *chooser) pin(p *Plan) {
 	if p.Unified {
 		return
@@ -105,7 +105,8 @@ func (c *chooser) fits(p *Plan) error {
 			c.Numerics.SequenceLen, c.Numerics.StepPositions())
 	}
 	if p.DiskBytes > c.DiskBytes {
-		return fmt.Errorf("memory.disk: the run needs %s on disk beside %s of host memory, and the budget is %s; raise memory.disk or memory.host",
+		return fmt.Errorf("memory.disk: the run needs %s on disk with %s of host memory, and the budget is %s; "+
+			"raise memory.disk or memory.host",
 			FormatBytes(p.DiskBytes), FormatBytes(c.HostBytes), FormatBytes(c.DiskBytes))
 	}
 	if c.HostBytes > 0 && p.ProcessBytes() > c.HostBytes {

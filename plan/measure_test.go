@@ -8,7 +8,7 @@ import (
 	"github.com/millrace/millrace/plan"
 )
 
-// What a driver takes for the gradient of attention is that of the widest queries, whatever else blocks have.
+// A driver's memory for the gradient of attention follows from the widest queries, whatever else blocks have.
 func TestAttentionScratch(t *testing.T) {
 	for _, patchwork := range []bool{false, true} {
 		s := tiny

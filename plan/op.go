@@ -82,8 +82,9 @@ type Op struct {
 	Stage              int // slot of the rounded gradient (Round, Drain)
 	Chunk              int // of the wanted rows (HeadLogits, DrainLogits)
 	State              int // slot of state that passes through the device (FetchState, Update, WriteBack)
-	// Where layer inputs and gradients share buffers: that of x[l] (Load, Save, Forward, HeadNorm, HeadInput, Backward) or of dx
-	// (DrainInput), and that of what is written beside it: x[l+1] (Forward), dx (HeadInput, Backward).
+	// Where layer inputs and gradients share buffers: Input is the buffer of x[l] (Load, Save, Forward, HeadNorm,
+	// HeadInput, Backward) or of dx (DrainInput). Output is the buffer that the operation writes as well: x[l+1]
+	// (Forward), dx (HeadInput, Backward).
 	Input, Output int
 	// First says that the operation is the first of its kind: Backward of a group begins the gradient of what groups read; HeadGrad, for the micro-batch, then overwrites the gradient of the
 	// hidden states instead of adding to it, and Update on the device begins to count the weights that became infinite or NaN.

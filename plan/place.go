@@ -41,8 +41,9 @@ func (p *Place) UnmarshalText(text []byte) error {
 // Table says where everything waits. It is the only author of places: the schedule, the device's and the host's memory, the simulation
 // and the engine all follow from it. A table never changes a bit of the result.
 type Table struct {
-	// State says, by part and kind of extent, where it waits from step to step. Where a part's state is on the device, the device updates it
-	// there, the store's copy in host memory is written back when somebody is to read it ([WriteBack]), and the gradient has no extent.
+	// State says, by part and kind of extent, where the extent waits from step to step. Where a part's state is on the
+	// device, the device updates it there, the store's copy in host memory is written back before it is read
+	// ([WriteBack]), and the gradient has no extent.
 	State [][store.Kinds]Place `json:"state"`
 	// Weights says by part where the weights wait between the visits of one step: on the device, in a slot of their own; or where
 	// State has them, to be fetched for each visit through the ring of slots (Host). Parts that the device never visits have none.
@@ -69,9 +70,9 @@ type Rings struct {
 	Rounded   int `json:"rounded"`   // rounded gradients on their way to the host
 	// State is for parts whose state passes.
 	State int `json:"state,omitempty"`
-	// Inputs is how many buffers for layer inputs there are beside one for each micro-batch; 0: a micro-batch has three, for the inputs
-	// of two layers and the gradient. With spare ones the input of the next layer goes to a free buffer, as does the gradient, and
-	// all saved inputs leave the device: see Plan.inputBuffer.
+	// Inputs counts the spare buffers for layer inputs, on top of one for each micro-batch; 0: a micro-batch has three,
+	// for the inputs of two layers and the gradient. With spare ones the input of the next layer goes to a free buffer,
+	// as does the gradient, and all saved inputs leave the device: see Plan.inputBuffer.
 	Inputs int `json:"inputs,omitempty"`
 	// Activations is for those that wait in host memory. They stay in the ring where forward turns into backward.
 	Activations int `json:"activations,omitempty"`

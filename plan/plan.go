@@ -15,7 +15,7 @@ type Request struct {
 	Numerics Numerics
 	Device   device.Info
 	Machine  Machine
-	Wants    Wants
+	Outputs  Outputs
 
 	// Budgets in bytes. That of the device includes what its driver takes for itself (device.Info.OverheadBytes); on a unified
 	// device, where the host's budget has that, 0 means that nothing is streamed: weights are bound where they lie.
@@ -23,8 +23,9 @@ type Request struct {
 	// RecomputeAll keeps nothing from the forward to the backward pass but the layers' inputs, however much memory there
 	// is: for comparing placements on the same arithmetic.
 	RecomputeAll bool
-	// StreamAll gives no decoder block a weight slot of its own: each is fetched for every visit, but for those that are still in the
-	// ring where forward turns into backward. It is for measuring what streaming costs, and has no meaning where weights are bound.
+	// StreamAll gives no decoder block a weight slot of its own: each is fetched for every visit, except the blocks
+	// that are still in the ring where forward turns into backward. It is for measuring what streaming costs, and has
+	// no meaning where weights are bound.
 	StreamAll bool
 	// HostUpdates leaves all updates to the host, where blocks then are alike in what is kept of them there.
 	HostUpdates bool
@@ -34,13 +35,13 @@ type Request struct {
 	Overlap bool
 	// DataBytes is what was reserved for the documents' index and order when the data were read; 0 where they were not.
 	DataBytes int64
-	// ProgramBytes is what the process takes beside all that is planned: code and the Go heap.
+	// ProgramBytes is the memory of the process that is not planned: code and the Go heap.
 	ProgramBytes int64
 }
 
-// Wants are what is wanted of a run beside or instead of training steps. A model that is frozen as a whole (model.Frozen)
+// Outputs say what a run computes besides or instead of training steps. A model that is frozen as a whole (model.Frozen)
 // can be evaluated and asked for logits only, and takes no memory for gradients.
-type Wants struct {
+type Outputs struct {
 	LogitRows int  `json:"logit_rows,omitempty"` // rows of each micro-batch whose logits can be asked for at once
 	NoUpdates bool `json:"no_updates,omitempty"` // gradients are wanted, updates are not: no moments are kept
 	// NoClip says that gradients are not clipped, so that no update need wait for their norm. Where weights are streamed each part is
@@ -57,20 +58,20 @@ type Plan struct {
 	Version  int          `json:"version"` // of this form as JSON: FormatVersion
 	Model    *model.Model `json:"-"`
 	Numerics Numerics     `json:"numerics"`
-	// ComputedOn is what beside Numerics decides the bits of results (device.Info.Numerics).
+	// ComputedOn names the instructions that, with Numerics, decide the bits of results (device.Info.Numerics).
 	ComputedOn string `json:"computed_on,omitempty"`
 	// Warning is why the device is slower than it could be (device.Info.Warning).
 	Warning   string    `json:"warning,omitempty"`
 	Placement Placement `json:"placement"`
-	Wants     Wants     `json:"wants,omitzero"`
+	Outputs   Outputs   `json:"outputs,omitzero"`
 
 	Device      []Bytes `json:"device"` // one allocation
 	DeviceBytes int64   `json:"device_bytes"`
-	// DeviceDriverBytes is what the device's driver takes for itself of the device's memory, beside that allocation and within the
-	// budget; 0 on a unified device, where it is in Host.
+	// DeviceDriverBytes is the device memory that the driver takes for itself, outside of that allocation and within
+	// the budget; 0 on a unified device, where Host has it.
 	DeviceDriverBytes int64 `json:"device_driver_bytes,omitempty"`
-	// PinnedBytes is the host memory that is registered with the device, and PageTableBytes what its driver takes of the device's memory
-	// for that, within the budget; 0 on a unified device. What it takes of the host's is in Host.
+	// PinnedBytes is the host memory that is registered with the device. PageTableBytes is the device memory that the
+	// driver takes for that, within the budget; 0 on a unified device. Host has the driver's share of host memory.
 	PinnedBytes    int64 `json:"pinned_bytes,omitempty"`
 	PageTableBytes int64 `json:"page_table_bytes,omitempty"`
 
@@ -108,13 +109,13 @@ func (p *Plan) ProcessBytes() int64 {
 	return p.HostBytes
 }
 
-// New makes a plan, or says in one line why there is none and which number to change. It ends soon after the context does, with
-// the context's error.
+// New makes a plan, or says in one line why no plan fits and which number to change. It ends soon after the context
+// does, with the context's error.
 func New(ctx context.Context, r Request) (*Plan, error) { return r.choose(ctx, true) }
 
-// Sketch is New in a fraction of its time: a plan that fits if there is one, but only its rings are chosen. It serves to
+// Estimate is New in a fraction of its time: a plan that fits if there is one, but only its rings are chosen. It serves to
 // compare requests.
-func Sketch(ctx context.Context, r Request) (*Plan, error) { return r.choose(ctx, false) }
+func Estimate(ctx context.Context, r Request) (*Plan, error) { return r.choose(ctx, false) }
 
 // Fits says in one line why the request has no plan, if it has none. It simulates nothing.
 func (r Request) Fits(ctx context.Context) error {
@@ -179,6 +180,6 @@ func (p *Plan) Pinned(purpose string) bool {
 
 // With is the same plan with another placement: for tests of the law that a placement changes no bit.
 func (p *Plan) With(place Placement) *Plan {
-	c := &chooser{Request: Request{Model: p.Model, Numerics: p.Numerics, Wants: p.Wants, Device: device.Info{Unified: p.Unified}}}
+	c := &chooser{Request: Request{Model: p.Model, Numerics: p.Numerics, Outputs: p.Outputs, Device: device.Info{Unified: p.Unified}}}
 	return c.measure(place)
 }

@@ -78,7 +78,7 @@ func (c *chooser) routes(start Placement) []Route {
 	if len(state) > 0 {
 		all = append(all, Route{head, byBlock, saved, state, headState})
 	}
-	// State that passes through the device, of some blocks, beside none whose state stays there or as many as have room.
+	// State of some blocks that passes through the device, while no state stays there, or as much as has room.
 	if c.hostIsLate(s) {
 		passing := func(first, count int) Stage { return Stage{{What: MovePassing, Index: first, Count: count}} }
 		room := c.room(start, slices.Concat(head, passing(0, 1), state)) - len(head) - 1
@@ -88,15 +88,16 @@ func (c *chooser) routes(start Placement) []Route {
 			}
 		}
 	}
-	// What attention leaves in host memory: of as many blocks as that has room for, and of the others on the device. Small steps,
-	// since what is left of host memory is of no other use.
+	// Attention's outputs in host memory, of as many blocks as it has room for, and on the device for the others. Steps
+	// are small, since the rest of host memory has no other use.
 	if attended := spilled[nn.KeepAttention]; len(attended) > 0 && c.travelsFaster(s) {
 		for _, n := range stepsTo(len(attended), spillSteps) {
 			all = append(all, Route{attended[:n], keep(Device, nn.KeepAttention, blocks[n:]...), head, byBlock, saved, resident})
 		}
 		all = append(all, Route{attended, saved, byBlock, head, resident})
 	}
-	// More than that where the link has time for it: of as many blocks as there is room for, or of some of those.
+	// More activations than attention's outputs, where the link has time for them: of as many blocks as there is room
+	// for, or of some of those.
 	for _, k := range levels[1:] {
 		for _, n := range sharesOf(c.room(start, spilled[k])) {
 			all = append(all, Route{spilled[k][:n], head, byBlock[n*len(levels):], saved, resident})
@@ -108,7 +109,7 @@ func (c *chooser) routes(start Placement) []Route {
 // stateMoves keep the state of parts on the device, which updates it there: of blocks, the first ones first, since their updates are what a
 // step begins with; and of the head with its norm.
 func (c *chooser) stateMoves(s *Plan) (blocks, head Stage) {
-	if s.Bound() || c.Wants.NoUpdates || c.Wants.NoClip || c.HostUpdates {
+	if s.Bound() || c.Outputs.NoUpdates || c.Outputs.NoClip || c.HostUpdates {
 		return nil, nil
 	}
 	for _, part := range c.Model.DecoderParts() {
@@ -131,7 +132,7 @@ func (c *chooser) with(place Placement, moves []Move) Placement {
 	return place
 }
 
-// room is how many of the moves fit from a start on.
+// room counts the moves that fit, in order, from a start.
 func (c *chooser) room(start Placement, moves []Move) int {
 	return sort.Search(len(moves), func(i int) bool {
 		return c.ctx.Err() != nil || c.fits(c.measure(c.with(start, moves[:i+1]))) != nil
@@ -141,7 +142,7 @@ func (c *chooser) room(start Placement, moves []Move) int {
 // hostIsLate reports whether the host takes longer to update the blocks than a forward pass takes, where the device
 // may update some.
 func (c *chooser) hostIsLate(s *Plan) bool {
-	if s.Bound() || c.Wants.NoUpdates || c.Wants.NoClip || c.HostUpdates {
+	if s.Bound() || c.Outputs.NoUpdates || c.Outputs.NoClip || c.HostUpdates {
 		return false
 	}
 	updates, forward, costs := 0.0, 0.0, s.costs()
@@ -157,7 +158,7 @@ func (c *chooser) hostIsLate(s *Plan) bool {
 	return updates > forward*float64(s.Numerics.MicroBatches)
 }
 
-// passingShares are the numbers of blocks whose passing is worth a comparison.
+// passingShares returns the counts of blocks whose passing is worth simulating: the eighths of all.
 func passingShares(blocks int) (list []int) {
 	for eighths := 1; eighths <= 8; eighths++ {
 		list = append(list, eighths*blocks/8)
@@ -165,7 +166,7 @@ func passingShares(blocks int) (list []int) {
 	return slices.DeleteFunc(slices.Compact(list), func(n int) bool { return n < 1 })
 }
 
-// sharesOf are the numbers of so many things that are worth a comparison: few, and some parts of all.
+// sharesOf returns the counts worth simulating: 1, 1/8, 1/4, 1/2, 3/4 and all.
 func sharesOf(all int) []int {
 	list := []int{1, all / 8, all / 4, all / 2, 3 * all / 4, all}
 	slices.Sort(list)
@@ -176,7 +177,7 @@ func sharesOf(all int) []int {
 // spillSteps is about how many numbers of blocks are compared whose attention's outputs wait in host memory.
 const spillSteps = 16
 
-// stepsTo are numbers up to so many things, evenly, about as many as asked for or twice that, and all of them.
+// stepsTo returns evenly spaced counts up to all: between steps and 2*steps of them.
 func stepsTo(all, steps int) (list []int) {
 	step := max(all/steps, 1)
 	for n := step; n < all; n += step {
@@ -229,7 +230,8 @@ func (c *chooser) smallest(bound bool) Placement {
 	return Smallest(len(c.Model.Parts), len(c.Model.Blocks), bound)
 }
 
-// Smallest is the placement of so many parts and blocks that needs least memory: bound, or with everything passing through rings of one slot.
+// Smallest returns the placement that needs the least memory for a model with that number of parts and blocks: bound,
+// or with everything passing through rings of one slot.
 func Smallest(parts, blocks int, bound bool) Placement {
 	where := Table{State: make([][store.Kinds]Place, parts), Weights: slices.Repeat([]Place{Host}, parts), Updates: slices.Repeat([]Place{Host}, parts),
 		Inputs: slices.Repeat([]Place{Host}, blocks), Activations: slices.Repeat([]Activations{{nn.KeepInput, Device}}, blocks)}

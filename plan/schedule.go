@@ -26,7 +26,8 @@ func (p Phase) String() string {
 // Mode says which schedule is asked for.
 type Mode struct {
 	Phase Phase
-	// Saves takes the state of every part to a checkpoint, behind its update if it has one. The state then is that of the step before.
+	// Saves takes the state of every part to a checkpoint, after its update if it has one. The state is then the one
+	// after the step before.
 	Saves bool
 	// Loaded says that a schedule before has brought what lives on the device there; else this one does, if it runs layers.
 	Loaded bool
@@ -47,13 +48,14 @@ func usual(phase Phase) Mode {
 // reader is done, a drain waits for the rounding". The first version did. Every feature (state on the device, spilled activations, shared
 // buffers) touched every rule that it met, and the rules that were forgotten showed as rare differences in bits.
 //
-// What is done instead: the builder emits operations in an order in which they could run one after the other, and says of each only what it reads
-// and what it writes (a resource: a slot, a buffer, an extent). Who waits for whom follows, in one place:
+// The answer here: the builder emits operations in an order in which they could run one after the other. For each it
+// names only the resources that the operation reads and writes (a slot, a buffer, an extent). One place derives who
+// waits for whom:
 //
 //	add(op, reads, writes):
 //		for each r in reads:   wait for the last writer of r
 //		for each w in writes:  wait for the last writer of w and for all its readers since
-//		leave out what the own lane's order gives, and what this lane has already waited for
+//		leave out waits that the own lane's order implies, and those this lane has already made
 //
 // Where an operation is emitted at all follows from comparing the place of a thing (Table) with the place where its reader needs it: weights that
 // are streamed get a fetch before their visit, an input that spills gets a save after it was written and a load before it is read. The files

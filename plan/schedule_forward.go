@@ -1,6 +1,6 @@
 package plan
 
-// gather looks the embedding up on the host, before its update or behind it; only the rows travel.
+// gather looks the embedding up on the host, before or after its update; only the rows travel.
 func (b *builder) gather(kind Kind) {
 	var tables []resource
 	for _, p := range b.Model.EmbedTiles {
@@ -151,7 +151,7 @@ func (b *builder) load(layer, m int) resource {
 	return r
 }
 
-// input is where x[layer][m] lies on the device.
+// input is the buffer of x[layer][m] on the device.
 func (b *builder) input(layer, m int) resource {
 	if b.sharesInputs() {
 		return resource{sharedInput, b.inputBuffer(layer, m, b.down), 0}
@@ -162,7 +162,7 @@ func (b *builder) input(layer, m int) resource {
 	return resource{workingInput, layer % 2, m}
 }
 
-// inputGradient is where dx[m] lies on the device.
+// inputGradient is the buffer of dx[m] on the device.
 func (b *builder) inputGradient(m int) resource {
 	if b.sharesInputs() {
 		return resource{sharedInput, b.inputGradBuffer(m), 0}
@@ -170,7 +170,7 @@ func (b *builder) inputGradient(m int) resource {
 	return resource{inputGrad, m, 0}
 }
 
-// bufferOf is the shared buffer that a resource is, -1 for what is none.
+// bufferOf returns the number of a shared buffer, -1 for any other resource.
 func bufferOf(r resource) int {
 	if r.what == sharedInput {
 		return r.a
@@ -178,8 +178,8 @@ func bufferOf(r resource) int {
 	return none
 }
 
-// nextKept is the slot of the ring that a visit of a layer, forward or backward, has for what its block keeps: the one that was given
-// longest ago, but for what is still in one.
+// nextKept returns the ring's slot for the activations of a block in a visit, forward or backward: the slot that was
+// given out longest ago, unless the activations are still in one.
 func (b *builder) nextKept(layer, m int) (int, resource) {
 	slot, held := b.keptIn[[2]int{layer, m}]
 	if !held {

@@ -52,8 +52,8 @@ func (b *builder) headAtOnce(norm resource) {
 	if !b.backwards() {
 		return
 	}
-	// The tiles are complete all at once. Those that a slot waits for are rounded now, less the norm's that follows; the others each
-	// behind a block, while the gradients before them drain.
+	// The tiles are complete all at once. Tiles for which a slot is free are rounded now, less one slot for the norm
+	// that follows. Each of the others is rounded after a block, while the gradients before it drain.
 	free := b.Placement.Rings.Rounded - 1
 	for _, p := range slices.Backward(tiles) {
 		if !b.staged() || b.Tied(p) || b.StateResident(p) || free > 0 {

@@ -17,7 +17,7 @@ func TestSchedulesAreSound(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		m := drawModel(rt)
 		p := newPlan(rt, m, numerics(rapid.IntRange(1, 3).Draw(rt, "micro-batches"), rapid.Bool().Draw(rt, "split")))
-		p.Wants.NoClip = rapid.Bool().Draw(rt, "not clipped")
+		p.Outputs.NoClip = rapid.Bool().Draw(rt, "not clipped")
 		p = p.With(drawPlacement(rt, m, true))
 		for _, phase := range append(phases, plan.Nothing) {
 			for _, saves := range []bool{false, true} {
@@ -37,7 +37,7 @@ func TestSchedulesAreSound(t *testing.T) {
 	})
 }
 
-// The checker finds every wait that is missing, but for those that others imply.
+// The checker finds every missing wait, except waits that others imply.
 func TestCheckerFindsMissingWaits(t *testing.T) {
 	for _, tied := range []bool{false, true} {
 		shape := tiny
@@ -64,7 +64,7 @@ func TestCheckerFindsMissingWaits(t *testing.T) {
 	}
 }
 
-// No two buffers overlap, but for the scratch of visits that follow each other.
+// No two buffers overlap, except the scratch of visits that follow each other.
 func TestBuffersAreApart(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		m := drawModel(rt)
@@ -105,7 +105,7 @@ func TestBuffersAreApart(t *testing.T) {
 				rt.Errorf("buffers overlap: %v and %v", all[i-1], m)
 			}
 			if m.Off+m.Len > p.DeviceBytes {
-				rt.Errorf("%v lies outside of the %d bytes of the plan", m, p.DeviceBytes)
+				rt.Errorf("%v is outside of the %d bytes of the plan", m, p.DeviceBytes)
 			}
 		}
 		var sum int64

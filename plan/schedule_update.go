@@ -1,7 +1,8 @@
 package plan
 
-// update carries out the pending update of those of the parts that are trained, if the phase has one, and saves all of
-// them if the schedule does. What is updated on the device is as well, while the first layer waits for the host's updates.
+// update carries out the pending updates of the trained ones among the parts, if the phase has updates, and saves all
+// of the parts if the schedule does. This includes parts that the device updates, while the first layer waits for the
+// host's updates.
 func (b *builder) update(parts ...int) {
 	for _, part := range parts {
 		if b.StateResident(part) {

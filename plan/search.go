@@ -19,26 +19,28 @@ import (
 // link is busy. And the gain of a move depends on those made before it, so that greed takes a simulation for each move at each step: minutes.
 // A greedy search by estimates instead of simulations was faster and wrong where lanes overlap.
 //
-// What is done instead: the search knows a few dozen orders in which memory can be spent that make sense, the routes. A route is a list of
-// stages, a stage is a list of moves of one kind, from the block that gains most to the one that gains least. Since each move takes memory,
-// how far a stage goes is found by bisection, without a simulation. Only where a stage ends a step is simulated:
+// The answer here: the search knows a few dozen sensible orders in which to spend memory, the routes. A route is a list
+// of stages. A stage is a list of moves of one kind, from the block that gains most to the one that gains least. Since
+// each move takes memory, how far a stage goes is found by bisection, without a simulation. Only where a stage ends a
+// step is simulated:
 //
 //	best = the smallest placement
 //	for each start (rings of 1 to 3 slots; inputs in buffers of their own or shared):
-//		bring the start into host memory: spill to disk what it has no room for
+//		bring the start into host memory: spill to disk whatever has no room there
 //		for each route:
 //			for each stage: make as many of its moves as fit; simulate; remember the fastest
 //			stop at the first stage that does not end
 //
-// Routes do not depend on the budgets, which only say how far one gets. So more memory makes no slower plan, but for anomalies of the simulated
-// lanes such as a drain that begins later. What was tried and where each route stopped is data: see [Plan.Why].
+// Routes do not depend on the budgets, which only say how far one gets. So more memory makes no slower plan, except for
+// anomalies of the simulated lanes such as a drain that begins later. The search records what it tried and where each
+// route stopped: see [Plan.Why].
 
 // chooser is one search.
 type chooser struct {
 	Request
 	ctx    context.Context // ends the search
 	effort effort
-	note   func(Trial) // told of each placement that is simulated; nil: nobody is
+	note   func(Trial) // told of each placement that is simulated; nil: no notes
 }
 
 // effort is what a search has done so far, in counts: what it takes is held to bounds without a clock.
@@ -47,8 +49,8 @@ type effort struct {
 	operations int // that were simulated
 }
 
-// feasible is the first of the plans to begin with that fits, the one that asks least of the host before the one that asks least of
-// the device, or why there is none. It simulates nothing.
+// feasible returns the first starting plan that fits, or the reason why none does. It tries the one that needs the
+// least host memory before the one that needs the least device memory. It simulates nothing.
 func (c *chooser) feasible() (*Plan, error) {
 	if err := c.ctx.Err(); err != nil {
 		return nil, err
@@ -56,7 +58,7 @@ func (c *chooser) feasible() (*Plan, error) {
 	if c.Device.Unified && c.DeviceBytes == 0 {
 		p := c.measure(c.spill(c.smallest(true), 0))
 		err := c.fits(p)
-		if err == nil || c.DiskBytes == 0 && !c.Wants.NoClip {
+		if err == nil || c.DiskBytes == 0 && !c.Outputs.NoClip {
 			return p, err
 		}
 		// Weights in place do not fit: they are streamed, from disk where they must, and without gradients in memory where they may.
@@ -71,8 +73,8 @@ func (c *chooser) feasible() (*Plan, error) {
 	return p, c.fits(p)
 }
 
-// streaming are the placements to begin with where weights are streamed: with buffers of its own for each layer input and gradient of a
-// micro-batch and, if that is less, with shared ones.
+// streaming returns the starting placements where weights are streamed: with a buffer for each layer input and gradient
+// of a micro-batch and, if that takes less memory, with shared buffers.
 func (c *chooser) streaming() []Placement {
 	starts := []Placement{c.smallest(false)}
 	if c.Numerics.MicroBatches > spareInputs {
@@ -86,8 +88,8 @@ func (c *chooser) streaming() []Placement {
 // spareInputs are the shared buffers beyond one for each micro-batch: one is computed with while another one moves.
 const spareInputs = 2
 
-// leastHead has the head in one visit if that takes less of the device: its tiles stay there, and what it has of micro-batches has room
-// for one.
+// leastHead gives the head one visit if that takes less device memory: its tiles stay there, and its buffers hold a
+// single micro-batch.
 func (c *chooser) leastHead(place Placement) Placement {
 	once := place
 	once.HeadAtOnce = true
@@ -120,7 +122,7 @@ func (c *chooser) choose(thorough bool) (*Plan, error) {
 	return best, nil
 }
 
-// search is the fastest of a plan and those that the routes lead to from a start, but for those that were seen.
+// search returns the fastest of a plan and the plans that the routes lead to from a start, except those already seen.
 func (c *chooser) search(start Placement, best *Plan, seen map[string]bool, thorough bool) *Plan {
 	start = c.fastest(c.spills(start, thorough)) // overlap is worth the disk, all else is not
 	// A row that is looked up ahead is read and written with 18 bytes a parameter, or fewer; the table is updated with 26.
@@ -182,7 +184,8 @@ func (c *chooser) fastest(places []Placement) Placement {
 	return best
 }
 
-// simulate predicts a step of a placement; of one that takes longer than so many seconds, 0 being no limit, that it takes forever.
+// simulate predicts a step of a placement. A step that takes longer than most seconds is predicted to take forever; 0
+// means no limit.
 func (c *chooser) simulate(p *Plan, most float64) Prediction {
 	q, operations := p.walk(c.Machine, c.Device, walking{micros: simulatedMicros, most: most})
 	c.effort.operations += operations
@@ -193,7 +196,7 @@ func (c *chooser) simulate(p *Plan, most float64) Prediction {
 type rest struct {
 	*Plan
 	taken   []StageTaken
-	blocked error // why the next move was not made; nil: it was, or there is none
+	blocked error // why the next move was not made; nil: it was, or no move is left
 }
 
 // follow goes along a route as far as the budgets allow, and returns where it rested: at the start, where a stage ended, and at the end. The

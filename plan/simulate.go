@@ -53,8 +53,8 @@ func (s *LaneSeconds) UnmarshalJSON(doc []byte) error {
 }
 
 // Simulate walks the steady schedule, or the forward pass of a frozen model, with each operation taking the time that the
-// machine's rates give. Lanes run beside each other, as in the engine, and slow each other down as Machine.slowed says; the disk is
-// shared by all who read or write it.
+// machine's rates give. Lanes run at the same time, as in the engine, and slow each other down as Machine.slowed says.
+// All lanes that read or write the disk share it.
 func (p *Plan) Simulate(m Machine, dev device.Info) Prediction {
 	q, _ := p.walk(m, dev, walking{micros: simulatedMicros})
 	return q
@@ -66,9 +66,9 @@ func (p *Plan) simulateEach(m Machine, dev device.Info) Prediction {
 	return q
 }
 
-// simulatedMicros is how many micro-batches are simulated one by one. Of more, neighbours are simulated as one that takes as long as
-// they do: a visit is then a row of so many equal operations as before, only longer ones, so that the time of a simulation
-// does not grow with the number of micro-batches.
+// simulatedMicros is the largest number of micro-batches that are simulated one by one. Beyond it, neighbours are
+// simulated as one micro-batch that takes as long as all of them. A visit is then a row of at most simulatedMicros
+// equal, longer operations, so that the time of a simulation does not grow with the number of micro-batches.
 const simulatedMicros = 32
 
 // microGroups are the micro-batches of a step in groups of neighbours, all but the last of one size.
@@ -112,8 +112,8 @@ type span struct {
 	begin, end float64
 }
 
-// flight is an operation that a lane is at. What it moves from disk and to it passes through staging memory while it works,
-// piece by piece: that holds little beside the whole, so the operation is done when both are.
+// flight is an operation that a lane works on. Its reads and writes of the disk pass through staging memory while it
+// works, piece by piece. That memory is small compared with the whole, so the operation is done when work and disk are.
 type flight struct {
 	op         int
 	work, disk float64 // seconds that are left if neither is shared
@@ -122,10 +122,10 @@ type flight struct {
 
 // walking says how to simulate.
 type walking struct {
-	micros int     // that are simulated one by one: of a step with more, neighbours are one (microGroups)
-	most   float64 // seconds; a step that is seen to take longer is not walked to its end, and predicted to take forever; 0: no limit
-	see    func(span)
-	idles  func(next, culprit *Op, seconds float64) // times in which the compute lane waits
+	micros  int     // that are simulated one by one: of a step with more, neighbours are one (microGroups)
+	most    float64 // seconds; a step that is seen to take longer is not walked to its end, and predicted to take forever; 0: no limit
+	see     func(span)
+	stalled func(next, culprit *Op, seconds float64) // times in which the compute lane waits
 }
 
 // walk simulates. operations is how many it has simulated.
@@ -157,7 +157,7 @@ func (p *Plan) walk(m Machine, dev device.Info, w walking) (out Prediction, oper
 		out.DownloadBytes += c.down
 		out.FLOPs += c.flops + c.attention
 	}
-	toCome := out.LaneSeconds // of operations that have not begun; but for the disk's, of all
+	toCome := out.LaneSeconds // of operations that have not begun; for the disk, of all
 	done := make([]bool, len(ops))
 	ready := func(i int) bool {
 		for _, d := range ops[i].After {
@@ -202,12 +202,12 @@ func (p *Plan) walk(m Machine, dev device.Info, w walking) (out Prediction, oper
 				}
 			}
 		}
-		if w.idles != nil && !busy[LaneCompute] && step > 0 {
+		if w.stalled != nil && !busy[LaneCompute] && step > 0 {
 			var next *Op
 			if q := queues[LaneCompute]; len(q) > 0 {
 				next = &ops[q[0]]
 			}
-			w.idles(next, culprit(ops, done, &queues, &busy, &at, next), step)
+			w.stalled(next, culprit(ops, done, &queues, &busy, &at, next), step)
 		}
 		served := now
 		for lane := range Lane(Lanes) {
@@ -278,7 +278,8 @@ func (m *Machine) slowed(unified bool, at *[Lanes]flight) [Lanes]float64 {
 	return slowed
 }
 
-// diskShares divides the disk between the lanes that want it: evenly, but for what one of them cannot have.
+// diskShares divides the disk evenly between the lanes that want it; a lane's surplus above its diskShare goes to the
+// others.
 func (p *Placement) diskShares(at *[Lanes]flight) (share [Lanes]float64) {
 	want := make([]Lane, 0, Lanes)
 	for lane := range Lane(Lanes) {
@@ -319,7 +320,7 @@ type cost struct {
 	read, written    int64 // bytes from and to disk
 }
 
-// times is the cost of so many of them.
+// times returns the cost of n such operations.
 func (c cost) times(n int) cost {
 	m := int64(n)
 	return cost{c.flops * m, c.attention * m, c.ops * m, c.element * m, c.up * m, c.down * m, c.adamw * m, c.host * m, c.read * m, c.written * m}
@@ -543,8 +544,8 @@ func (p *Plan) pairs(d *nn.Block) int64 {
 	return int64(p.Numerics.MicroBatch) * d.Mixer.Pairs([]int{p.Numerics.SequenceLen})
 }
 
-// frozenFLOPs is what a micro-batch's backward visit saves of the part's full arithmetic: the products for gradients of
-// weights that nobody trains.
+// frozenFLOPs is the arithmetic that a micro-batch's backward visit of the part saves: the products for gradients of
+// frozen weights.
 func (p *Plan) frozenFLOPs(part int) int64 {
 	var n int64
 	for _, f := range p.Model.Parts[part].Layout.Fields {
@@ -555,8 +556,8 @@ func (p *Plan) frozenFLOPs(part int) int64 {
 	return n
 }
 
-// tileCost is the cost of so many products of a vocabulary tile with a micro-batch, with the passes over the logits that
-// come with them.
+// tileCost is the cost of that number of products of a vocabulary tile with a micro-batch, with the passes over the
+// logits that come with them.
 func (p *Plan) tileCost(part int, head *nn.Head, products int64) cost {
 	rows := int64(p.Model.Parts[part].Layout.Fields[0].Shape[0])
 	t := int64(p.Numerics.Positions())

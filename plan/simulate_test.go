@@ -13,7 +13,7 @@ import (
 )
 
 // A step takes no less than any lane is busy, or the cores of a unified device, or the disk, and no more than all of them
-// one after the other. What is moved does not depend on the rates.
+// one after the other. The number of bytes moved does not depend on the rates.
 func TestSimulationIsBounded(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		r := drawRequest(rt)
@@ -131,7 +131,8 @@ func TestMoreStagingForALaneAlone(t *testing.T) {
 	}
 }
 
-// What the compute lane waits for adds up to what it is not busy, and is named by what is behind it.
+// The waits of the compute lane add up to the time in which it is not busy, and each names the operation that causes
+// it.
 func TestIdlesAddUp(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		r := drawRequest(rt)
@@ -140,7 +141,7 @@ func TestIdlesAddUp(t *testing.T) {
 		p := newPlan(rt, r.Model, r.Numerics).With(place)
 		q := p.Simulate(r.Machine, gpu)
 		sum := 0.0
-		for _, i := range p.Idles(r.Machine, gpu) {
+		for _, i := range p.Stalls(r.Machine, gpu) {
 			sum += i.Seconds
 		}
 		if want := q.StepSeconds - q.LaneSeconds[plan.LaneCompute]; math.Abs(sum-want) > 1e-6*q.StepSeconds {
@@ -149,23 +150,24 @@ func TestIdlesAddUp(t *testing.T) {
 	})
 	m := medium.model(t)
 	p := newPlan(t, m, numerics(4, true)).With(moving(m, 2))
-	for want, slow := range map[plan.Idle]func(*plan.Machine){
+	for want, slow := range map[plan.Stall]func(*plan.Machine){
 		{Before: "forward", For: "update"}: func(m *plan.Machine) { m.AdamWBytesPerSec = 1e6 },
 		{Before: "backward", For: "fetch"}: func(m *plan.Machine) { m.UploadBytesPerSec = 1e6 },
 		{Before: "norm", For: "drain"}:     func(m *plan.Machine) { m.DownloadBytesPerSec = 1e5 },
 	} {
 		machine := machine
 		slow(&machine)
-		all := p.Idles(machine, gpu)
-		i := slices.IndexFunc(all, func(i plan.Idle) bool { return i.Before == want.Before && i.For == want.For })
+		all := p.Stalls(machine, gpu)
+		i := slices.IndexFunc(all, func(i plan.Stall) bool { return i.Before == want.Before && i.For == want.For })
 		if i < 0 || i > 2 {
 			t.Errorf("%s before %s is not among the longest of %+v", want.For, want.Before, all)
 		}
 	}
 }
 
-// The gradients of a head that is visited once drain behind the backward pass, and compute does not wait for their slots.
-func TestHeadGradientsDrainBehindBackward(t *testing.T) {
+// The gradients of a head that is visited once drain during the backward pass, and compute does not wait for their
+// slots.
+func TestHeadGradientsDrainDuringBackward(t *testing.T) {
 	m := medium.model(t)
 	if len(m.HeadTiles) < 4 {
 		t.Fatalf("%d tiles", len(m.HeadTiles))
@@ -175,7 +177,7 @@ func TestHeadGradientsDrainBehindBackward(t *testing.T) {
 	p := newPlan(t, m, numerics(8, true)).With(place)
 	slow := machine
 	slow.BF16FLOPsPerSec, slow.DownloadBytesPerSec = 1e11, 5e8
-	for _, i := range p.Idles(slow, gpu) {
+	for _, i := range p.Stalls(slow, gpu) {
 		if i.Before == "round" || i.Before == "head-input" {
 			t.Errorf("%.3g s of %.3g s before %s for %s", i.Seconds, p.Simulate(slow, gpu).StepSeconds, i.Before, i.For)
 		}

@@ -7,7 +7,8 @@ import (
 	"github.com/millrace/millrace/store"
 )
 
-// Space is what a run takes of disks beside the state that the plan keeps there: its checkpoints and what it exports.
+// Space is the disk space of a run in addition to the state that the plan keeps on disk: its checkpoints and its
+// exports.
 type Space struct {
 	CheckpointBytes int64 `json:"checkpoint_bytes"` // of each
 	Checkpoints     int   `json:"checkpoints"`      // at once, at most: those that are kept, and the next one while it is saved
@@ -40,13 +41,13 @@ func CheckpointBytes(m *model.Model, n Numerics) (sum int64) {
 	return sum
 }
 
-// manifestPieceBytes is what a piece of a checkpoint takes of the Go heap while its manifest is made: where it lies, under which name, and its
-// text, three times for as long as it is sealed.
+// manifestPieceBytes is the Go heap that a piece of a checkpoint needs while its manifest is made: its place, its name,
+// and its text, three times during sealing.
 const manifestPieceBytes = 1 << 10
 
 // manifestBytes is that of a whole checkpoint; 0 for what is not trained, and so not saved.
 func (p *Plan) manifestBytes() (sum int64) {
-	if p.Wants.NoUpdates || !p.Trains() {
+	if p.Outputs.NoUpdates || !p.Trains() {
 		return 0
 	}
 	for part := range p.Model.Parts {

@@ -22,7 +22,7 @@ func (p *Plan) settle(ask Placement) Placement {
 		place.Rings.Inputs = 0
 	}
 	types := p.types()
-	inBackward := p.Wants.NoClip && !p.Wants.NoUpdates && !bound
+	inBackward := p.Outputs.NoClip && !p.Outputs.NoUpdates && !bound
 	for part := range p.Model.Parts {
 		resident := asked.State[part][store.Weights] == Device && p.stateMayReside(part, bound, ask.HeadAtOnce)
 		place.Where.Weights[part] = p.weightsPlace(part, bound, ask.HeadAtOnce, resident || asked.Weights[part] == Device)
@@ -42,10 +42,10 @@ func (p *Plan) settle(ask Placement) Placement {
 			place.Where.State[part][kind] = at
 		}
 		switch {
-		case !p.Trained(part) || p.Wants.NoUpdates:
+		case !p.Trained(part) || p.Outputs.NoUpdates:
 		case resident:
 			place.Where.Updates[part] = Device
-		case asked.Updates[part] == Device && ask.Rings.State > 0 && place.Where.Weights[part] == Host && !onDisk && !p.Wants.NoClip &&
+		case asked.Updates[part] == Device && ask.Rings.State > 0 && place.Where.Weights[part] == Host && !onDisk && !p.Outputs.NoClip &&
 			p.Model.Parts[part].Kind == model.Block:
 			place.Where.Updates[part] = Device
 		default:
@@ -80,7 +80,7 @@ func (p *Plan) settle(ask Placement) Placement {
 // stateMayReside reports whether all that is kept of the part may be on the device, and updated there: it is trained, clipped, and visited
 // as a whole.
 func (p *Plan) stateMayReside(part int, bound, headAtOnce bool) bool {
-	if bound || p.Wants.NoUpdates || p.Wants.NoClip || !p.Trained(part) || p.Tied(part) || p.hostOnly(part) {
+	if bound || p.Outputs.NoUpdates || p.Outputs.NoClip || !p.Trained(part) || p.Tied(part) || p.hostOnly(part) {
 		return false
 	}
 	kind := p.Model.Parts[part].Kind
@@ -104,7 +104,7 @@ func (p *Plan) weightsPlace(part int, bound, headAtOnce, asked bool) Place {
 // mayLookAhead reports whether rows of the embedding can be updated as they are looked up: of a table in host memory and, of moments in
 // 8 bits, where rows are whole blocks of them.
 func (p *Plan) mayLookAhead(where *Table) bool {
-	if p.Wants.NoUpdates || p.Numerics.Moments == optim.Dynamic8 && p.Model.Hidden%tensor.MomentBlock != 0 {
+	if p.Outputs.NoUpdates || p.Numerics.Moments == optim.Dynamic8 && p.Model.Hidden%tensor.MomentBlock != 0 {
 		return false
 	}
 	for _, part := range p.Model.EmbedTiles {
@@ -151,11 +151,11 @@ func (p *Plan) anyStatePasses() bool {
 	return slices.ContainsFunc(p.Model.DecoderParts(), p.StatePasses)
 }
 
-// UpdatesInBackward reports whether parts are updated within the step that their gradients are of, as soon as these are in host memory, so
-// that no update is ever pending. What is bound is read by the compute lane where an update would write it, for as long as a schedule runs;
-// there updates wait for the step's end.
+// UpdatesInBackward reports whether each part is updated within the step of its gradient, as soon as that is in host
+// memory, so that no update is ever pending. Bound weights are read by the compute lane, for as long as a schedule
+// runs, in the memory that an update would write; there updates wait for the step's end.
 func (p *Plan) UpdatesInBackward() bool {
-	return p.Wants.NoClip && !p.Wants.NoUpdates && !p.Bound()
+	return p.Outputs.NoClip && !p.Outputs.NoUpdates && !p.Bound()
 }
 
 // sharedGrads is how many gradients there is room for in host memory where none outlives its step: one is written while
@@ -192,7 +192,7 @@ func (p *Plan) OnDisk(id store.ID) bool {
 // anyOnDisk reports whether anything is kept on disk.
 func (p *Plan) anyOnDisk() bool { return p.Placement.Where.onDisk() }
 
-// stateKinds are what is kept of a part from step to step beside its weights.
+// stateKinds are the kinds of a part's state from step to step other than its weights.
 var stateKinds = []store.Kind{store.Low, store.FirstMoment, store.SecondMoment, store.FirstScale, store.SecondScale}
 
 // stateBytes is what they take of a part.
@@ -267,9 +267,10 @@ func (p *Plan) savedOnDevice(block int) bool {
 // sharesInputs reports whether layer inputs and their gradients take turns in buffers, one for each micro-batch and the spare ones.
 func (p *Plan) sharesInputs() bool { return p.Placement.Rings.Inputs > 0 }
 
-// inputBuffer is where x[layer][m] lies among shared buffers, on the way up or down. On the way up every visit of a micro-batch takes
-// the next buffer round the ring for what it writes, which the visit before the spare ones has read. The gradients follow the inputs of
-// the head round the ring; what they leave free is a ring of its own, through which the inputs pass on the way down.
+// inputBuffer returns the number of the shared buffer of x[layer][m], on the way up or down. On the way up every visit
+// of a micro-batch takes the next buffer round the ring for what it writes, which the visit before the spare ones has
+// read. The gradients follow the inputs of the head round the ring; what they leave free is a ring of its own, through
+// which the inputs pass on the way down.
 func (p *Plan) inputBuffer(layer, m int, down bool) int {
 	micros, spare := p.Numerics.MicroBatches, p.Placement.Rings.Inputs
 	visit := (layer-1)*micros + m
@@ -279,7 +280,7 @@ func (p *Plan) inputBuffer(layer, m int, down bool) int {
 	return visit % (micros + spare)
 }
 
-// inputGradBuffer is where dx[m] lies among shared buffers.
+// inputGradBuffer returns the number of the shared buffer of dx[m].
 func (p *Plan) inputGradBuffer(m int) int { return p.inputBuffer(p.blocks()+2, m, false) }
 
 // SavedOnHost reports whether the input of a block (from 0) has a place in host memory. The embedding's output always has: it comes to the
@@ -360,13 +361,13 @@ func (p *Plan) lowestTrained() int {
 
 // logitChunks is the number of chunks of a micro-batch's wanted rows.
 func (p *Plan) logitChunks() int {
-	return (p.Wants.LogitRows + p.Numerics.HeadChunk - 1) / p.Numerics.HeadChunk
+	return (p.Outputs.LogitRows + p.Numerics.HeadChunk - 1) / p.Numerics.HeadChunk
 }
 
 // types are the element types of the kinds of extents; what is not kept is tensor.Invalid.
 func (p *Plan) types() [store.Kinds]tensor.DType {
 	types := p.Numerics.Scheme().Types()
-	if p.Wants.NoUpdates {
+	if p.Outputs.NoUpdates {
 		for _, kind := range []store.Kind{store.FirstMoment, store.SecondMoment, store.FirstScale, store.SecondScale} {
 			types[kind] = tensor.Invalid
 		}

@@ -14,11 +14,12 @@ func (p *Plan) Quota() store.Quota { return p.Placement.quota() }
 
 func (p *Placement) quota() store.Quota { return store.LaneQuota(1, max(p.Rings.Reads, 1)) }
 
-// DiskWorkers is how many reads and writes of the disk are under way at once. A machine's rates are those of so many.
+// DiskWorkers is the number of reads and writes of the disk that are under way at once. A machine's disk rates are
+// measured with the same number.
 const DiskWorkers = 4
 
-// diskShare is the part of the disk's rates that a lane can have: fetch and drain move one kind at a time, and have no more
-// requests under way than pieces ahead or behind, and one more.
+// diskShare is the part of the disk's rates that a lane can use. Fetch and drain move one kind at a time, and have at
+// most one request under way beyond the pieces that are read ahead or written back.
 func (p *Placement) diskShare(lane Lane) float64 {
 	if lane == LaneUpdate {
 		return 1
@@ -35,7 +36,8 @@ const StagingPurpose = "staging"
 var spillOrder = []store.Kind{store.SecondMoment, store.FirstMoment, store.SecondScale, store.FirstScale, store.Low, store.GradSum, store.Grad,
 	store.Inputs, store.Weights}
 
-// mayBeOnDisk reports whether extents of the kind can be staged: what is bound is used where it lies.
+// mayBeOnDisk reports whether extents of the kind can be staged. Bound extents cannot: they are used where they are
+// stored.
 func (p *Plan) mayBeOnDisk(kind store.Kind) bool {
 	switch kind {
 	case store.Low, store.FirstMoment, store.SecondMoment, store.FirstScale, store.SecondScale:
@@ -101,10 +103,10 @@ func (t *tierTable) enter(p *Plan) {
 	}
 }
 
-// spill moves extents and saved inputs to disk until the plan fits host memory, and returns the placement that does, or the one
-// with all of them there. The first ones to go are the inputs of so many blocks. Of each kind of state it takes the last
-// parts first: their update comes last, behind the forward pass of the others, so their reads have most time; of inputs
-// those of the first blocks, which are not needed for longest.
+// spill moves extents and saved inputs to disk until the plan fits host memory, and returns the placement that does, or
+// the one with all of them on disk. The inputs of the first inputsFirst blocks go first. Of each kind of state it takes
+// the last parts first: their update comes last, after the forward pass of the others, so their reads have the most
+// time. Of inputs it takes the first blocks' first, since those are not needed for the longest time.
 func (c *chooser) spill(place Placement, inputsFirst int) Placement {
 	place = place.Clone()
 	place.Where.offDisk()

@@ -11,7 +11,7 @@ import (
 // chartColumns is the width of a Chart.
 const chartColumns = 72
 
-// What a lane does in a column of a chart, by the operation that takes most of it.
+// The mark of a lane in a column of a chart, by the operation that takes most of the column.
 const (
 	readMark   = 'r'
 	writeMark  = 'w'
@@ -91,7 +91,7 @@ type Chart struct {
 	took   [Lanes][chartColumns]map[byte]float64 // seconds
 }
 
-// NewChart is a chart of so many seconds.
+// NewChart returns a chart that covers seconds.
 func NewChart(seconds float64) *Chart { return &Chart{column: seconds / chartColumns} }
 
 // Add draws that a lane was busy with what has that mark, 0 for other things, from begin to end in seconds.

@@ -19,7 +19,7 @@ type Why struct {
 type Trial struct {
 	Rings  Rings        `json:"rings"`
 	Stages []StageTaken `json:"stages"`
-	// StoppedBy is the budget that had no room for the next move; empty where the route went on, or was at its end.
+	// StoppedBy is the budget that had no room for the next move; empty where the route continued, or had ended.
 	StoppedBy string `json:"stopped_by,omitempty"`
 	// StepSeconds is 0 for a step that was seen to be slower than the best one so far, and not simulated to its end.
 	StepSeconds float64 `json:"step_sec"`

@@ -46,8 +46,8 @@ type diskPass struct {
 	random  *rand.PCG
 }
 
-// disk measures what the disk tier reads and writes in a second: direct I/O where the file system has it, a new file for each
-// version of a piece, checksums, and a sync behind all writes.
+// disk measures how much the disk tier reads and writes in a second: direct I/O where the file system has it, a new
+// file for each version of a piece, checksums, and a sync after all writes.
 func (p *prober) disk(m *plan.Machine) (err error) {
 	path, err := filepath.Abs(p.Path)
 	if err != nil {
@@ -101,8 +101,8 @@ func (p *prober) disk(m *plan.Machine) (err error) {
 	slices.Sort(reads)
 	slices.Sort(writes)
 	m.DiskReadBytesPerSec, m.DiskWriteBytesPerSec, m.DiskPath = trace.Median(reads), trace.Median(writes), path
-	// A device that computes on the host's cores leaves one now and then, where its workers wait for each other: a save has a rate between
-	// that beside busy cores and that with one of them free.
+	// A device that computes on the host's cores leaves one free now and then, when its workers wait for each other. So
+	// the rate of a save is between the rate with all cores busy and the rate with one of them free.
 	busy := []int{0}
 	if p.device == nil || p.device.Info().Unified {
 		busy = []int{runtime.GOMAXPROCS(0), runtime.GOMAXPROCS(0) - 1}
@@ -112,7 +112,7 @@ func (p *prober) disk(m *plan.Machine) (err error) {
 		stop := occupyCores(cores)
 		rate, link, err := t.save(p.Accounts, dir)
 		stop()
-		if errors.Is(err, syscall.ENOSPC) { // the tier fits, a save beside it does not
+		if errors.Is(err, syscall.ENOSPC) { // the tier fits, and a save in addition does not
 			return nil
 		}
 		if err != nil {
@@ -124,7 +124,7 @@ func (p *prober) disk(m *plan.Machine) (err error) {
 	return nil
 }
 
-// occupyCores keeps so many cores busy until stop.
+// occupyCores keeps that number of cores busy until stop.
 func occupyCores(cores int) (stop func()) {
 	var done atomic.Bool
 	var wg fault.Group

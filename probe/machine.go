@@ -18,7 +18,7 @@ func Rates(cacheDir string, dev device.Info, diskPath string) plan.Machine {
 	return m
 }
 
-// Measured is Rates, and why it is a guess; that is empty where it is none.
+// Measured returns Rates and the reason why they are a guess; empty if they are measured.
 func Measured(cacheDir string, dev device.Info, diskPath string) (m plan.Machine, why string) {
 	if cacheDir == "" {
 		return Guess(dev), "there is no cache directory with what a probe measured"
@@ -36,7 +36,7 @@ func Measured(cacheDir string, dev device.Info, diskPath string) (m plan.Machine
 		g := Guess(dev)
 		m.DiskReadBytesPerSec, m.DiskWriteBytesPerSec, m.DiskPath = g.DiskReadBytesPerSec, g.DiskWriteBytesPerSec, ""
 		m.SaveBytesPerSec, m.SaveLinkSeconds = 0, 0
-		m.Name += " (measured, but for the disk, whose rates are a guess; run `millrace probe --path DIR`, with a directory on it)"
+		m.Name += " (measured, except the disk, whose rates are a guess; run `millrace probe --path DIR`, with a directory on it)"
 	}
 	return m, ""
 }

@@ -13,8 +13,9 @@ import (
 // noisePiece is how many random numbers one source draws.
 const noisePiece = 1 << 16
 
-// makeNoise draws the random numbers that operands are filled with, in fp32 and behind them in bf16. A chip that multiplies zeros takes
-// less power, and so runs faster than any training: an H200 was seen to multiply matrices of zeros 13% faster than random ones.
+// makeNoise draws the random numbers that fill operands, in fp32 and after them in bf16. A chip that multiplies zeros
+// takes less power, and so runs faster than any training: an H200 was seen to multiply matrices of zeros 13% faster
+// than random ones.
 func (p *prober) makeNoise() error {
 	n := p.noiseElems
 	r, err := p.reserve(int64(n) * (4 + 2))

@@ -27,7 +27,7 @@ import (
 	"github.com/millrace/millrace/tensor"
 )
 
-// probeSeconds is how long each of the measurements goes on at least.
+// probeSeconds is the least time that each measurement takes.
 const probeSeconds = 0.5
 
 // ProbeOptions say what is measured.
@@ -85,9 +85,10 @@ type probeSizes struct {
 	pieceElems, diskBytes           int64 // the disk writes and reads diskBytes in a pass, in pieces of pieceElems parameters
 }
 
-// probeSizesFor are large enough for the device to be at work, and not at starting to work: on a GPU those of a block of Qwen2.5-7B, and
-// attention in the shape of Llama-3-8B packed to 32,768 positions; on a CPU less, with heads of 64 as small models have them. hostFree
-// are the bytes of host memory that there are: copies and AdamW beside a GPU take at most a quarter of them.
+// probeSizesFor returns sizes that are large enough for the device to spend its time on work, not on starting it. On a
+// GPU they are those of a block of Qwen2.5-7B, and attention in the shape of Llama-3-8B packed to 32,768 positions; on
+// a CPU they are smaller, with heads of 64 as small models have them. hostFree is the free host memory in bytes: with a
+// GPU, copies and AdamW take at most a quarter of it.
 func probeSizesFor(dev device.Info, hostFree int64) probeSizes {
 	s := probeSizes{positions: 1024, hidden: 1024, intermediate: 2048, lengths: []int{256, 1024, 2048}, heads: 16, kvHeads: 4, headDim: 64,
 		bytes: 64 << 20, stateBytes: 256 << 20, noiseElems: 1 << 22, long: 1, pieceElems: plan.DefaultPieceElems, diskBytes: 1 << 30}
@@ -243,15 +244,16 @@ func (p *prober) together(seconds float64, tasks ...task) ([]float64, error) {
 	return rates, errors.Join(errs...)
 }
 
-// place takes memory on the device for what lay takes of an arena. It calls lay twice: to count, and with the memory.
-func (p *prober) place(lay func(*device.Arena)) (release func(), err error) {
+// place reserves memory on the device for the buffers that layout takes from an arena. It calls layout twice: to count,
+// and with the memory.
+func (p *prober) place(layout func(*device.Arena)) (release func(), err error) {
 	count := device.NewArena(device.Mem{})
-	lay(count)
+	layout(count)
 	b, err := p.device.Alloc("probe", count.Peak())
 	if err != nil {
 		return nil, blame.BadRequest(err)
 	}
-	lay(device.NewArena(device.Whole(b)))
+	layout(device.NewArena(device.Whole(b)))
 	return func() { b.Close() }, nil
 }
 

@@ -248,7 +248,8 @@ func (w *watchedStream) AdamW(args device.AdamWArgs, bad device.Mem) {
 	w.Stream.AdamW(args, bad)
 }
 
-// Of a device with memory of its own, the link is measured both ways at once, and the optimizer beside it.
+// On a device with memory of its own, the probe measures the link both ways at once, and the optimizer during these
+// copies.
 func TestProbeOfALink(t *testing.T) {
 	o := newOptions(t)
 	o.Open = func(_ string, a *hostmem.Accounts) (device.Device, device.Device, error) {

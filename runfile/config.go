@@ -160,7 +160,7 @@ func (c *Config) set(setting string) error {
 	}
 	fmt.Fprintf(&doc, " %s\n", value)
 	err := c.parse([]byte(doc.String()))
-	if inLines, ok := errors.AsType[lineErrors](err); ok { // of a document that nobody wrote
+	if inLines, ok := errors.AsType[lineErrors](err); ok { // of a document that no user wrote
 		for i := range inLines {
 			inLines[i].line = 0
 		}
@@ -303,8 +303,8 @@ func (c *Config) Budgets() Memory {
 	return m
 }
 
-// Wants is what the run wants of its plan.
-func (c *Config) Wants() plan.Wants { return plan.Wants{NoClip: c.MaxGradNorm == 0} }
+// Outputs is what the run wants of its plan.
+func (c *Config) Outputs() plan.Outputs { return plan.Outputs{NoClip: c.MaxGradNorm == 0} }
 
 // Absolute is a path from the root of the file system.
 func Absolute(path string) string {

@@ -9,8 +9,8 @@ var (
 	lengthKeys   = []string{"max_steps", "epochs"}
 )
 
-// SettledBy are, for each setting that a checkpoint names and that may change, the keys of a run file that change it. The first is
-// the one to name. What is not here cannot change: the model, its precision and the seed.
+// SettledBy lists, for each setting that a checkpoint names and that may change, the keys of a run file that change it.
+// Messages name the first key. Settings without an entry cannot change: the model, its precision and the seed.
 var SettledBy = map[string][]string{
 	"learning_rate": {"learning_rate"}, "lr_scheduler": {"lr_scheduler"}, "weight_decay": {"weight_decay"},
 	"adam_betas": {"adam_betas"}, "adam_eps": {"adam_eps"}, "max_grad_norm": {"max_grad_norm"},

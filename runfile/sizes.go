@@ -123,8 +123,8 @@ func (s Sizes) Or(asked Sizes) Sizes {
 	return s
 }
 
-// Sizes are cuts that set the order of sums, and with it the last bits of a result. What is auto is chosen so that the run
-// fits its memory budgets; the run.yaml in the output directory has what was chosen.
+// Sizes are cuts that set the order of sums, and with it the last bits of a result. A size that is auto is chosen so
+// that the run fits its memory budgets; the run.yaml in the output directory has the chosen sizes.
 type Sizes struct {
 	MicroBatch Auto `yaml:"micro_batch"` // sequences that one operation sees
 	HeadChunk  Auto `yaml:"head_chunk"`  // positions whose logits are computed together

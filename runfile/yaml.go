@@ -21,8 +21,8 @@ const MaxBytes = 256 << 10
 // maxMarks bounds each of YAML's marks, since the parser's time grows with the square of some: 100,000 of [ take it half a minute.
 const maxMarks = 10_000
 
-// parse reads a document over the configuration. What is wrong with it, unknown keys and values of another kind than their keys', is
-// reported at once, with lines, in the order of the document.
+// parse reads a document over the configuration. It reports all faults at once, with lines, in the order of the
+// document: unknown keys, and values of another kind than their keys'.
 func (c *Config) parse(doc []byte) error {
 	doc, err := plainText(doc)
 	if err != nil {

@@ -19,7 +19,7 @@ import (
 // without a value, and data sets that are switched off.
 type runFileWalk struct {
 	anchors map[string]ast.Node
-	nodes   int // that were visited, those behind aliases each time
+	nodes   int // that were visited; those of an alias count each time
 	errs    lineErrors
 	empty   []string        // keys without a value, which have their defaults
 	off     map[string]bool // entries of lists, such as datasets[1], with weight 0
@@ -251,7 +251,7 @@ func meantKey(name, within string, t reflect.Type) string {
 	return fmt.Sprintf(": keys of %s are %s", within, strings.Join(keysOf(t), ", "))
 }
 
-// pairs are the entries of a mapping; nil where n is none.
+// pairs returns the entries of a mapping; nil where n is not a mapping.
 func pairs(n ast.Node) []*ast.MappingValueNode {
 	switch m := n.(type) {
 	case *ast.MappingNode:

@@ -10,13 +10,13 @@ import (
 )
 
 // Aliased lends extents of which several lie on the same bytes: a model's traffic with a fraction of its memory, for
-// measuring models whose state is larger than the machine. What it holds is no training state, since each write of an
-// extent overwrites those that it shares bytes with.
+// measuring models whose state is larger than the machine. It holds no training state, since each write of an extent
+// overwrites the extents that share its bytes.
 //
-// Each extent has versions of its own, and clashes on it panic as in every store. Leases of different extents on the same
-// bytes are no bug of the caller, who knows nothing of the sharing: the later one waits until it can be had, so that bytes
-// have many readers or one writer here too. Waiting can deadlock where a lane keeps leases while it waits for another lane.
-// The caller keeps clear of that by having enough copies: more than there are parts of which one lane holds leases at once.
+// Each extent has versions of its own, and clashes on it panic as in every store. Leases of different extents on the
+// same bytes are no bug of the caller, who does not know of the sharing. The later lease waits for the earlier one, so
+// that bytes have many readers or one writer here too. Waiting can deadlock if a lane keeps leases while it waits for
+// another lane. Enough copies prevent that: more than the number of parts of which one lane holds leases at once.
 type Aliased struct {
 	ram *RAM
 
@@ -37,8 +37,9 @@ type sharedExtent struct {
 	pieces []pieceState
 }
 
-// NewAliased takes the RAM over and lends the extents on it: those of a part lie on those of part copyOf(part), which have the
-// same lengths and pieces, and a part that lies on itself has its own. It panics where the RAM lacks an extent of that shape.
+// NewAliased takes the RAM over and lends the extents on it. The extents of a part share the bytes of part
+// copyOf(part), which have the same lengths and pieces; a part whose copyOf is itself has bytes of its own. It panics
+// where the RAM lacks an extent of that shape.
 func NewAliased(ram *RAM, specs []Spec, copyOf func(part int) int) *Aliased {
 	s := &Aliased{ram: ram, changed: make(chan struct{}), extents: make(map[ID]*aliasedExtent, len(specs))}
 	shared := map[ID]*sharedExtent{}
@@ -83,13 +84,13 @@ func (s *Aliased) Borrow(ctx context.Context, lane trace.Lane, id ID, off, n int
 	own.take(access)
 	for under.writing || access != Read && under.readers > 0 {
 		if err := s.wait(ctx); err != nil {
-			own.untake(access)
+			own.abandon(access)
 			return nil, err
 		}
 	}
 	l, err := s.ram.Borrow(ctx, lane, e.on.ID, off, n, access, under.version)
 	if err != nil {
-		own.untake(access)
+		own.abandon(access)
 		return nil, err
 	}
 	under.take(access)

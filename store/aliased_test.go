@@ -85,9 +85,9 @@ func TestAliasedWaits(t *testing.T) {
 		{"a writer for a reader", store.Read, store.Change, 2, 0, true},
 		{"a writer for a writer", store.Change, store.Write, 2, 0, true},
 		{"a reader for a writer", store.Write, store.Read, 2, 0, true},
-		{"readers for nobody", store.Read, store.Read, 2, 0, false},
-		{"nobody for another piece", store.Write, store.Write, 2, 1024, false},
-		{"nobody for another copy", store.Write, store.Write, 3, 0, false},
+		{"readers do not wait", store.Read, store.Read, 2, 0, false},
+		{"no wait for another piece", store.Write, store.Write, 2, 1024, false},
+		{"no wait for another copy", store.Write, store.Write, 3, 0, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -144,7 +144,7 @@ func TestAliasedWaitEndsWithItsContext(t *testing.T) {
 			t.Errorf("error %v", err)
 		}
 		l.Release()
-		// The lease that did not come to be has left nothing behind.
+		// The lease that failed has left no trace.
 		if l, err = s.Borrow(context.Background(), trace.Update, weightsOf(3), 0, 1024, store.Write, 0); err != nil {
 			t.Fatal(err)
 		}

@@ -15,20 +15,22 @@ import (
 	"github.com/millrace/millrace/vfs"
 )
 
-// Disk is a store whose extents lie in files, each version of a piece in a file of its own; it lends staging buffers.
+// Disk is a store that keeps its extents in files, each version of a piece in a file of its own, and lends staging
+// buffers.
 //
 // A file is written once and then read until its version is replaced. Then it goes back to a pool, from which it is
 // recycled, by rename, for another piece. So the space is reserved when the store is made, and a crash can only tear a
-// file that nobody refers to: what is current is never written to, and what a checkpoint refers to ([Disk.Files]) is never
-// recycled. The directory belongs to the store, which empties it at both ends of its life; what is to survive is linked
-// elsewhere. Extents that were never written are zeros, which are neither stored nor read.
+// file that nothing refers to: a current file is never written to, and a file of a checkpoint ([Disk.Files]) is never
+// recycled. The directory belongs to the store, which empties it at both ends of its life. State that must survive is
+// linked elsewhere. Extents that were never written are zeros, which are neither stored nor read.
 //
-// Buffers belong to lanes, by a [Quota]. A lane waits for its own leases and for the disk, and for nothing else: a piece
-// that lies in another lane's buffer is had in exchange for a buffer of one's own, or copied if the other still uses it.
-// What is read ahead gives way to what is borrowed. Hence lanes cannot starve each other.
+// Buffers belong to lanes, by a [Quota]. A lane waits for its own leases and for the disk, and for nothing else. If a
+// piece is in another lane's buffer, the lane takes that buffer in exchange for one of its own, or copies it if the
+// other lane still uses it. Pieces that are read ahead give way to borrowed ones. So lanes cannot starve each other.
 //
-// What was written is current at once, and read from its buffer until it is on disk. A version that is replaced before
-// its write has begun is never written. When a write fails the store is broken: every later call returns that error.
+// A written version is current at once, and is read from its buffer until it is on disk. A version that is replaced
+// before its write has begun is never written. When a write fails the store is broken: every later call returns that
+// error.
 type Disk struct {
 	fs          vfs.FS
 	dir         string
@@ -42,13 +44,13 @@ type Disk struct {
 	regions     [Kinds]*hostmem.Region
 
 	mu      sync.Mutex
-	changed chan struct{} // closed, and replaced, at each change that somebody may wait for
+	changed chan struct{} // closed, and replaced, at each change that a lane may wait for
 	extents map[ID]*diskExtent
 	buffers [Kinds][]*buffer
 	hints   [trace.NumLanes][Kinds][]hint
 	clock   uint64 // counts hints and uses
 
-	urgent, later []*buffer // to be read because somebody waits; to be read ahead or written
+	urgent, later []*buffer // to be read for a lane that waits; to be read ahead or written
 	dirty         int       // buffers that hold a version which is not on disk
 	serving       fault.Group
 	err           error // of the first write that failed
@@ -65,7 +67,7 @@ type Disk struct {
 
 // DiskOptions say where the extents go.
 type DiskOptions struct {
-	Dir      string // made if need be; nobody else's
+	Dir      string // made if need be; for this store alone
 	FS       vfs.FS // nil: the system's
 	Accounts *hostmem.Accounts
 	Specs    []Spec
@@ -83,8 +85,8 @@ type DiskOptions struct {
 // and spared are all that was lent to be written.
 type Traffic struct {
 	ReadBytes, WrittenBytes int64 // of files
-	// SparedReadBytes were lent without a read: they lay in a buffer still, or were never written. SparedWriteBytes were
-	// replaced by the next version before their write had begun.
+	// SparedReadBytes were lent without a read: they were still in a buffer, or had never been written.
+	// SparedWriteBytes were replaced by the next version before their write had begun.
 	SparedReadBytes, SparedWriteBytes int64
 	Busy                              time.Duration // how long something was being read or written
 }
@@ -253,7 +255,7 @@ func (d *Disk) giveBack() error {
 		if err = d.clearDir(); err != nil {
 			err = fmt.Errorf("store: files of the state are left in %s: %w", d.dir, err)
 		}
-		_ = d.fs.Remove(d.lockFile()) // whoever waits for it sees that it is gone: see vfs.FS
+		_ = d.fs.Remove(d.lockFile()) // a process that waits for it sees that it is gone: see vfs.FS
 		vfs.RemoveEmpty(d.fs, d.made)
 		err = cmp.Or(err, d.lock.Close())
 	}

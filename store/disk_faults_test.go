@@ -194,8 +194,8 @@ func TestDiskUnderFaults(t *testing.T) {
 	}
 }
 
-// After a power cut at any point, every checkpoint whose manifest survived is whole, whatever became of what was not synced,
-// and a run goes on from it.
+// After a power cut at any point, every checkpoint whose manifest survived is whole, whatever happened to unsynced
+// data, and a run continues from it.
 func TestDiskUnderCrashes(t *testing.T) {
 	ctx := t.Context()
 	m := vfs.NewMem()
@@ -281,7 +281,7 @@ func TestWriteErrorsStick(t *testing.T) {
 	})
 	s := small[0]
 	l := borrow(t, d, trace.Update, s.ID, 0, 4096, store.Write, 0)
-	// Somebody who waits for a buffer when the write fails.
+	// A lane that waits for a buffer when the write fails.
 	waiting := make(chan error)
 	go func() {
 		_, err := d.Borrow(t.Context(), trace.Update, s.ID, 4096, 904, store.Read, 0)

@@ -144,7 +144,7 @@ func (d *Disk) probeDirect() error {
 	return nil
 }
 
-// anyBlock is one block of staging memory; nil if there is none.
+// anyBlock returns one block of staging memory; nil if the store has no staging memory.
 func (d *Disk) anyBlock() []byte {
 	for _, r := range d.regions {
 		if r != nil && r.Len() > 0 {
@@ -188,7 +188,7 @@ func (d *Disk) takeFile(bytes int64) (*file, error) {
 	return f, nil
 }
 
-// retire puts a file that is nobody's current version into the pool, or takes it away if it has a name elsewhere. The
+// retire puts a file that is no piece's current version into the pool, or removes it if it has a name elsewhere. The
 // caller holds the lock, which retire gives up meanwhile.
 func (d *Disk) retire(f *file) {
 	switch {
@@ -232,8 +232,8 @@ func (d *Disk) unpin(f *file) {
 	}
 }
 
-// Sync waits until everything that was written and released is on disk, and durable but for the transient
-// kinds. Leases may be held, but lanes that go on writing may keep it from ending.
+// Sync waits until everything that was written and released is on disk, and durable except for the transient kinds.
+// Leases may be held, but lanes that continue writing may keep Sync from ending.
 func (d *Disk) Sync(ctx context.Context) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -325,10 +325,10 @@ type PieceFile struct {
 // file stays in place, so that it can be copied or, if linked is set, be given a second name: then the file is never changed from then on,
 // whether or not it has got one.
 //
-// In the place of each file that is linked another one is reserved at once: if the disk has no room, it is Files that fails,
-// with nothing lost, and not a later write; the space comes back as the versions are replaced and the checkpoints that link
-// them removed. It waits for writes of the extent that are under way, and panics if a lease to
-// write it is out. The extent must not be borrowed to write before keep has been called or Files has returned.
+// For each linked file another one is reserved at once: if the disk has no room, Files fails, with nothing lost, and
+// not a later write. The space comes back as the versions are replaced and the checkpoints that link them are removed.
+// Files waits for writes of the extent that are under way, and panics if a lease to write it is out. The extent must
+// not be borrowed to write before keep has been called or Files has returned.
 func (d *Disk) Files(ctx context.Context, id ID, linked bool, keep func(PieceFile) error) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()

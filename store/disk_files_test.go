@@ -49,8 +49,8 @@ func each(t *testing.T, f func(t *testing.T, fsys vfs.FS, dir string)) {
 	t.Run("Mem", func(t *testing.T) { f(t, vfs.NewMem(), "top") })
 }
 
-// What a checkpoint has linked stays as it was, however often the pieces are written afterwards, and another store can
-// start from it, and another one from that.
+// Files that a checkpoint has linked never change, however often the pieces are written afterwards. Another store can
+// start from them, and a third one from that store's checkpoint.
 func TestCheckpointsKeepTheirVersions(t *testing.T) {
 	each(t, func(t *testing.T, fsys vfs.FS, dir string) {
 		big := store.Spec{ID: store.ID{Part: 1, Kind: store.Weights}, Bytes: 9<<20 + 777, Piece: 9 << 20} // pieces of several blocks
@@ -110,7 +110,7 @@ func TestCheckpointsKeepTheirVersions(t *testing.T) {
 	})
 }
 
-// Without checkpoints the files are the same ones for ever.
+// Without checkpoints the files are the same ones forever.
 func TestFilesAreRecycled(t *testing.T) {
 	each(t, func(t *testing.T, fsys vfs.FS, dir string) {
 		d := openDisk(t, store.DiskOptions{FS: fsys, Dir: dir, Specs: []store.Spec{four}, Workers: 2})
@@ -283,16 +283,16 @@ func TestNoRoom(t *testing.T) {
 				}
 			}
 			if entries, _ := m.ReadDir("some/dir"); len(entries) > 1 {
-				t.Errorf("left behind: %v", entries)
+				t.Errorf("files are left over: %v", entries)
 			}
 			if n, _ := accounts.Total(); n != 0 {
-				t.Errorf("%d bytes of memory left behind", n)
+				t.Errorf("%d bytes of memory are left over", n)
 			}
 		})
 	}
 }
 
-// A checkpoint that the disk has no room for fails; the run goes on, and earlier checkpoints stay.
+// A checkpoint that the disk has no room for fails; the run continues, and earlier checkpoints stay.
 func TestNoRoomForACheckpoint(t *testing.T) {
 	m := vfs.NewMem()
 	m.SetCapacity(store.DiskBytes([]store.Spec{four}, 2) + 4*4096)
@@ -463,9 +463,9 @@ func kernelCounts() (read, written int64, err error) {
 	return read, written, nil
 }
 
-// Checkpoints may be taken, and state made durable, while lanes go on: what was listed stays as it was, and nobody waits for
-// ever.
-func TestFilesBesideWrites(t *testing.T) {
+// Checkpoints may be taken, and state made durable, while lanes work: listed files stay as they were, and nothing waits
+// forever.
+func TestFilesDuringWrites(t *testing.T) {
 	m := vfs.NewMem()
 	d := openDisk(t, store.DiskOptions{FS: m, Dir: "state", Specs: []store.Spec{four}, Workers: 2})
 	defer d.Close()
@@ -529,7 +529,8 @@ func TestFilesBesideWrites(t *testing.T) {
 	}
 }
 
-// A checkpoint that there is no room for costs the store nothing: the state goes on being written and read, and is kept as soon as there is room.
+// A checkpoint without room does not harm the store: its state can still be written and read, and the next checkpoint
+// succeeds as soon as there is room.
 func TestCheckpointWithoutRoom(t *testing.T) {
 	m := vfs.NewMem()
 	m.SetCapacity(1 << 30)
@@ -562,7 +563,7 @@ func TestCheckpointWithoutRoom(t *testing.T) {
 	}
 }
 
-// A checkpoint that copies the files takes no room beside them.
+// A checkpoint that copies the files takes no further room in the store.
 func TestCopiedFilesTakeNoRoom(t *testing.T) {
 	m := vfs.NewMem()
 	m.SetCapacity(1 << 30)

@@ -60,8 +60,8 @@ func (d *Disk) next() *buffer {
 	return nil
 }
 
-// load reads a piece. The caller holds the lock, which load gives up meanwhile: the piece keeps its file, since nobody can
-// write the piece before it is here.
+// load reads a piece. The caller holds the lock, which load gives up meanwhile: the piece keeps its file, since no lane
+// can write the piece before it is read.
 func (d *Disk) load(b *buffer) {
 	p, f := b.piece, b.piece.file
 	b.state = reading
@@ -76,7 +76,7 @@ func (d *Disk) load(b *buffer) {
 	case err == nil:
 		b.state = idle
 	case b.lent == 0:
-		d.drop(b) // nobody asked; who does reads again, and has the error
+		d.drop(b) // no lane asked for it; one that does reads it again, and gets the error
 	default:
 		b.state, b.err = failed, err
 	}
@@ -136,8 +136,8 @@ func (d *Disk) readFile(f *file, bytes int64, mem []byte) error {
 	return nil
 }
 
-// save writes a version into a file of its own, which then is the piece's. The caller holds the lock, which save gives up
-// meanwhile: the buffer does not change, since nobody can write the piece before it is on disk.
+// save writes a version into a file of its own, which becomes the piece's. The caller holds the lock, which save gives
+// up meanwhile: the buffer does not change, since no lane can write the piece before it is on disk.
 func (d *Disk) save(b *buffer) {
 	p := b.piece
 	b.state = writing

@@ -56,7 +56,7 @@ func inMemory(t testing.TB, q int, specs ...store.Spec) *store.Disk {
 	return openDisk(t, store.DiskOptions{FS: vfs.NewMem(), Specs: specs, Quota: quota(q), Workers: 2})
 }
 
-// A lane that has used up its quota waits, until ctx ends or it gives something back. The others go on.
+// A lane that has used up its quota waits, until ctx ends or it gives something back. The others continue.
 func TestQuotaIsPerLane(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := inMemory(t, 2, four)
@@ -106,7 +106,7 @@ func TestQuotaIsPerLane(t *testing.T) {
 	})
 }
 
-// What was read ahead is not read again, and is there when its version is.
+// A piece that was read ahead is not read again, and is read as soon as its version exists.
 func TestPrefetch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := inMemory(t, 2, four)
@@ -153,7 +153,8 @@ func TestPrefetch(t *testing.T) {
 	})
 }
 
-// What is borrowed takes the place of what was read ahead and is needed last; that is read again when there is room.
+// A borrowed piece takes the buffer of the piece that was read ahead and is needed last; that one is read again when
+// there is room.
 func TestBorrowBeforePrefetch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		six := store.Spec{ID: four.ID, Bytes: 6 * 4096, Piece: 4096}

@@ -11,7 +11,8 @@ import (
 	"github.com/millrace/millrace/vfs"
 )
 
-// drive is a file system on a drive that takes time: so many requests at once, of which each takes its share of the rates.
+// drive is a file system on a drive that takes time. It serves a number of requests at once, each with its share of the
+// rates.
 type drive struct {
 	vfs.FS
 	free          chan struct{}
@@ -101,8 +102,8 @@ func updates(t *testing.T, requests, depth int, work time.Duration) float64 {
 	return time.Since(begin).Seconds() / (bytes[0]/readPerSec + bytes[1]/writtenPerSec)
 }
 
-// The update lane keeps a drive busy that is slower than its work, and needs no more staging memory for that than one piece
-// of each kind ahead and one behind; with none the drive and the work take turns.
+// The update lane keeps a drive busy that is slower than its work, and needs no more staging memory for that than one
+// piece of each kind to read ahead and one to write back; without these the drive and the work take turns.
 func TestUpdatesKeepTheDriveBusy(t *testing.T) {
 	for _, requests := range []int{1, 2, 4} {
 		synctest.Test(t, func(t *testing.T) {
@@ -152,7 +153,8 @@ func moves(t *testing.T, lane trace.Lane, depth int) float64 {
 	return time.Since(begin).Seconds() / (pieces * size / perSec)
 }
 
-// A lane that moves one kind alone keeps as many requests under way as it has pieces ahead or behind, and about one more.
+// A lane that moves a single kind keeps one request under way for each piece that it reads ahead or writes back, and
+// about one more.
 func TestMovesKeepTheDriveBusy(t *testing.T) {
 	for _, lane := range []trace.Lane{trace.Fetch, trace.Drain} {
 		for depth := 1; depth <= 3; depth++ {

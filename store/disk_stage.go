@@ -8,30 +8,32 @@ import (
 	"github.com/millrace/millrace/trace"
 )
 
-// The problem. Three lanes borrow pieces of extents that lie on disk: fetch reads weights, drain writes gradients, update changes both and the
-// moments. A piece that one lane has just written is what another lane reads next, so the freshest bytes are in the first lane's staging memory.
-// Staging memory is small, and the plan has counted it to the byte.
+// The problem. Three lanes borrow pieces of extents on disk: fetch reads weights, drain writes gradients, update
+// changes both and the moments. A lane often reads the piece that another lane has just written, so the freshest bytes
+// are in that lane's staging memory. Staging memory is small, and the plan has counted it to the byte.
 //
-// The obvious answer is one pool of buffers for all lanes, with the least recently used one to be taken next. It deadlocks: drain holds the last
-// buffers and waits for update to take its gradients, and update waits for a buffer to read moments into. Buffers for each lane alone do not
-// deadlock, but then a piece that lies in another lane's buffer has to be written and read again, or that lane's buffer is held by a stranger
-// while its owner waits for it: two lanes that hold each other's buffers never continue.
+// The obvious answer is one pool of buffers for all lanes, of which the least recently used one is taken next. It
+// deadlocks: drain holds the last buffers and waits for update to take its gradients, and update waits for a buffer to
+// read moments into. Separate buffers for each lane do not deadlock, but then a piece in another lane's buffer has to
+// be written and read again, or one lane holds another lane's buffer while the owner waits for it: two lanes that hold
+// each other's buffers never continue.
 //
-// What is done instead: each lane has a quota of buffers for each kind, and the quota never shrinks. A lane that wants a piece out of another
-// lane's buffer gives one of its own for it. Buffers change owners, counts do not:
+// The answer here: each lane has a quota of buffers for each kind, and the quota never shrinks. A lane that wants a
+// piece out of another lane's buffer gives one of its own for it. Buffers change owners, counts do not:
 //
 //	attach(lane, piece):
 //		the lane has a copy of it           -> use that
-//		nobody has it                       -> a buffer of the lane's; read into it
+//		no lane has it                      -> a buffer of the lane's; read into it
 //		the lane's own buffer has it        -> use that
 //		another lane's buffer has it:
 //			it is being read                -> wait for the disk, then as below
 //			own = a free buffer of the lane; none: wait for a lease of the lane's own to come back
-//			nobody uses it                  -> exchange: that buffer is the lane's now, and own the other's
+//			it is not in use                -> exchange: that buffer is the lane's now, and own the other's
 //			the other lane still uses it    -> copy it into own (both read; who writes waits for versions, not here)
 //
-// So a lane waits for its own leases and for the disk, and for nothing else. The disk waits for nobody: what it writes it has, what it reads into
-// belongs to it until the read ends. What is read ahead takes only buffers that are free, gives way to what is borrowed, and remembers its hint.
+// So a lane waits for its own leases and for the disk, and for nothing else. The disk waits for no lane: it has the
+// buffers that it writes, and a buffer that it reads into belongs to it until the read ends. Reading ahead takes only
+// free buffers, gives way to borrowed pieces, and remembers its hint.
 
 // buffer is a piece of staging memory.
 type buffer struct {
@@ -45,7 +47,7 @@ type buffer struct {
 	lent   int    // leases that point into it, and borrowers that wait for its contents
 	hinted uint64 // the hint that it was read for and that is not used yet, or 0
 	used   uint64 // when it was last given back
-	unread bool   // it was read from disk, and nobody has borrowed that yet
+	unread bool   // it was read from disk, and no lane has borrowed that yet
 	err    error  // of a read that failed
 }
 
@@ -70,9 +72,9 @@ type hint struct {
 // maxHints bounds what a lane is ahead of itself; hints beyond are forgotten.
 const maxHints = 256
 
-// Borrow implements Store. The range lies within one piece. It waits, if it must, for staging memory of the lane's quota
-// and for the disk. Errors are those of reading (one that matches [ErrChecksum] if the bytes are not those that were
-// written), of an earlier write, and of ctx.
+// Borrow implements Store. The range is within one piece. It waits, if it must, for staging memory of the lane's quota
+// and for the disk. Errors come from reading (one that matches [ErrChecksum] if the bytes differ from the written
+// ones), from an earlier write, and from ctx.
 func (d *Disk) Borrow(ctx context.Context, lane trace.Lane, id ID, off, n int64, access Access, version uint64) (*Lease, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -95,7 +97,7 @@ func (d *Disk) Borrow(ctx context.Context, lane trace.Lane, id ID, off, n int64,
 	p.take(access)
 	b, err := d.stage(ctx, lane, p, access)
 	if err != nil {
-		p.untake(access)
+		p.abandon(access)
 		return nil, err
 	}
 	return &Lease{Region: d.regions[id.Kind], Off: b.off + off%e.Piece, Len: n, release: func() {
@@ -201,7 +203,7 @@ func (d *Disk) use(b *buffer, access Access) {
 	b.lent++
 	d.hurry(b)
 	if b.state == dirty && access != Read {
-		// The version is replaced before it was written: nobody needs it on disk.
+		// The version is replaced before it was written: it is not needed on disk.
 		d.later = without(d.later, b)
 		d.dirty--
 		b.state = idle
@@ -245,8 +247,8 @@ func (d *Disk) copyLent(own, from *buffer) {
 	d.detach(from)
 }
 
-// takeBuffer finds a buffer of the lane that nobody uses: an empty one, else the one that was used longest ago. Who must
-// have one may steal one that was read ahead: that which is needed last, whose hint is remembered instead.
+// takeBuffer finds a free buffer of the lane: an empty one, else the one that was used longest ago. With steal set it
+// may also take a buffer that was read ahead: the one that is needed last, whose hint is remembered.
 func (d *Disk) takeBuffer(lane trace.Lane, kind Kind, steal bool) *buffer {
 	var oldest, last *buffer
 	for _, b := range d.buffers[kind] {
@@ -314,9 +316,9 @@ func (d *Disk) dropHint(lane trace.Lane, p *diskPiece) {
 	}
 }
 
-// settle starts what the hints ask for, where that has become possible, and wakes everyone. It goes in the order of use and
-// stops where it cannot go on: what is needed later would take the memory, and be thrown out for what is needed before it
-// and read again. That also holds while the next piece is being borrowed, which forgets its hint.
+// settle starts what the hints ask for, where that has become possible, and wakes everyone. It follows the order of use
+// and stops where it cannot continue: a piece that is needed later would take the memory, be dropped for a piece that
+// is needed earlier, and be read again. That also holds while the next piece is being borrowed, which forgets its hint.
 func (d *Disk) settle() {
 	for lane := range d.hints {
 		for kind, list := range d.hints[lane] {
@@ -371,7 +373,7 @@ func (d *Disk) ask(b *buffer, urgent bool) {
 	d.wake()
 }
 
-// hurry moves a queued read before those that nobody waits for.
+// hurry moves a queued read ahead of the reads that no lane waits for.
 func (d *Disk) hurry(b *buffer) {
 	if i := slices.Index(d.later, b); i >= 0 && b.state == asked {
 		d.later = slices.Delete(d.later, i, i+1)

@@ -14,7 +14,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// quota gives every lane so many buffers of every kind.
+// quota gives every lane n buffers of every kind.
 func quota(n int) store.Quota {
 	var q store.Quota
 	for lane := range q {

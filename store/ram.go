@@ -184,8 +184,8 @@ func (p *pieceState) take(access Access) {
 	}
 }
 
-// untake is the end of a lease that did not come to be.
-func (p *pieceState) untake(access Access) {
+// abandon undoes take when Borrow fails after it.
+func (p *pieceState) abandon(access Access) {
 	if access == Read {
 		p.readers--
 	} else {
@@ -234,9 +234,9 @@ func (s *RAM) Close() error {
 	return nil
 }
 
-// PartSpecs are the extents of one part: its weights, and for what is trained the low halves, gradients and moments in
-// the given types (tensor.Invalid leaves a kind out), in pieces of so many parameters, a multiple of tensor.Align: pieces
-// of one number belong to the same parameters in every kind.
+// PartSpecs returns the extents of one part: its weights, and for trained tensors the low halves, gradients and moments
+// in the given types (tensor.Invalid leaves a kind out). Pieces have pieceParams parameters, a multiple of
+// tensor.Align, so that pieces with the same number hold the same parameters in every kind.
 func PartSpecs(part int, l *tensor.Layout, types [Kinds]tensor.DType, pieceParams int64) []Spec {
 	var specs []Spec
 	for kind := range Kind(Kinds) {

@@ -80,7 +80,7 @@ func TestPartSpecsLeaveFrozenTensorsOut(t *testing.T) {
 	}
 }
 
-// Pieces of one number hold the same parameters in every kind, and each scale lies in the piece of its block.
+// Pieces with the same number hold the same parameters in every kind, and each scale is in the piece of its block.
 func TestPiecesOfScales(t *testing.T) {
 	l, err := tensor.NewLayout(tensor.Field{Name: "a", Shape: tensor.Shape{5 * 1024}, Trainable: true})
 	if err != nil {

@@ -8,20 +8,20 @@ import (
 // Quota is how many staging buffers each lane has for each kind of extent. A buffer holds a piece from when a read of it
 // starts, or a write of it is borrowed, until the lane has released it and, after a write, it is on disk.
 //
-// A lane needs one buffer of a kind for each piece of it that it holds at once: that is the least with which it never
-// waits for ever. More than that lets it read ahead and write behind.
+// A lane needs one buffer of a kind for each piece of that kind that it holds at once; with fewer it could wait
+// forever. With more it reads ahead and writes back in the background.
 type Quota [trace.NumLanes][Kinds]int
 
 // LaneQuota is the quota for lanes that work as package stream's do:
 //
-//   - fetch holds two pieces of weights, or of saved layer inputs, one that moves to the device and the next one, and has so
-//     many moves on their way from disk ahead of that,
-//   - drain holds two pieces of gradients, or of saved layer inputs, and has as many on their way to disk behind it,
-//   - update holds one piece of each kind, has so many updates of each on their way from disk ahead of it, and as many to disk behind
-//     it; it reads all, and writes all but gradients, which it writes for the embedding.
+//   - fetch holds two pieces of weights, or of saved layer inputs: one that moves to the device and the next one. It has
+//     `moves` further pieces on their way from disk.
+//   - drain holds two pieces of gradients, or of saved layer inputs. It has `moves` further pieces on their way to disk.
+//   - update holds one piece of each kind. It has `updates` further pieces of each kind on their way from disk, and as
+//     many on their way to disk. It reads all kinds and writes all except gradients, which it writes only for the embedding.
 //
-// Update has all kinds of a piece on their way at once, and so keeps a drive busy with one ahead; who moves one kind needs as
-// many as the drive wants requests. With 0 nothing overlaps, and nothing deadlocks.
+// Update has all kinds of a piece on their way at once, and so keeps a drive busy with one piece ahead. A lane that
+// moves one kind needs as many pieces as the drive wants requests. With 0 nothing overlaps, and nothing deadlocks.
 func LaneQuota(updates, moves int) Quota {
 	var q Quota
 	q[trace.Fetch][Weights] = 2 + moves
@@ -80,8 +80,8 @@ func bufferBytes(specs []Spec, kind Kind) int64 {
 // fileBytes is the length of a file that holds n bytes: direct I/O moves whole blocks.
 func fileBytes(n int64) int64 { return (n + vfs.DirectAlign - 1) / vfs.DirectAlign * vfs.DirectAlign }
 
-// fileCounts is how many files of each length there are. A file is recycled for pieces of its length only, and each worker
-// writes one piece at a time: so many of a length need a spare file at once.
+// fileCounts returns the number of files of each length. A file is recycled only for pieces of its length. Each worker
+// writes one piece at a time, so each length needs a spare file for every worker.
 func fileCounts(specs []Spec, workers int) map[int64]int {
 	pieces := map[int64]int{}
 	for _, s := range specs {

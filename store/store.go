@@ -1,14 +1,14 @@
 // Package store keeps the state of the parameters between steps and lends it to the lanes of the engine.
 //
 // State is kept in extents: one part's bytes of one kind. An extent is cut into pieces of one length, which are read and
-// written as a whole. A lane borrows pieces, to read or to write, at the version that it expects, and releases them. Many
-// may read at once; who writes is alone. The version of a piece is the number of writes it has seen. The schedule orders
-// all accesses, so a wrong version or a clash of accesses is a bug of the caller and panics: training goes on with the
-// right numbers or not at all.
+// written as a whole. A lane borrows pieces, to read or to write, at the version that it expects, and releases them.
+// Many leases may read a piece at once; a lease that writes is alone. The version of a piece is the number of writes it
+// has seen. The schedule orders all accesses, so a wrong version or a clash of accesses is a bug of the caller and
+// panics: training continues with the right numbers or not at all.
 //
 // [RAM] lends its own bytes. [Disk] lends staging buffers and keeps each version of a piece in a file of its own. [Tiered]
 // makes one store of several. Package storetest is the suite that all pass.
-// Saved layer inputs are an extent like the others: each step writes its next version, and nobody keeps an old one.
+// Saved layer inputs are an extent like the others: each step writes its next version, and no old one is kept.
 //
 // A store does not know devices. It lends places in hostmem regions, which the engine registers with its devices; the
 // store is closed before they are.
@@ -47,8 +47,8 @@ func (k Kind) String() string {
 		"first moment scales", "second moment scales", "embedding gradient sum", "saved layer inputs"}[k]
 }
 
-// Transient reports whether extents of the kind are no part of a checkpoint, and need not be durable: gradients, and what
-// every step writes anew.
+// Transient reports whether extents of the kind stay out of checkpoints and need not be durable: gradients, and
+// everything that each step writes again.
 func (k Kind) Transient() bool { return k == Grad || k == GradSum || k == Inputs }
 
 // Elems is the number of elements that an extent of the kind has for n parameters, a multiple of tensor.Align: one for each,
@@ -95,7 +95,7 @@ type Access uint8
 // The accesses.
 const (
 	Read   Access = iota
-	Write         // all of it anew: what is lent holds anything
+	Write         // all of it; the lent bytes hold anything before
 	Change        // read, and written
 )
 

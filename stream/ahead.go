@@ -29,7 +29,7 @@ func (e *Engine) loans(ops []plan.Op) (all [plan.Lanes][store.Kinds][]loan) {
 			}
 		}
 	}
-	updated := !e.Plan.UpdatesInBackward() // then updates come behind all that reads the weights
+	updated := !e.Plan.UpdatesInBackward() // then updates come after everything that reads the weights
 	state := []store.Kind{store.Grad}
 	for kind := range store.Kind(store.Kinds) {
 		if !kind.Transient() {

@@ -35,7 +35,8 @@ func (r *run) gather(s device.Stream) error {
 }
 
 // gatherAhead looks up the rows of the embedding that the step needs and updates them where they land; the table is
-// updated later, to the same bits. What else is kept of the rows is copied beside them, for some rows at a time.
+// updated later, to the same bits. The other state of the rows is copied to buffers of its own, for some rows at a
+// time.
 func (r *run) gatherAhead(s device.Stream) error {
 	most := int(r.Plan.AheadElems()) / r.Plan.Model.Hidden
 	tables := make([][store.Kinds]device.Mem, len(r.Plan.Model.EmbedTiles))
@@ -57,9 +58,9 @@ func (r *run) gatherAhead(s device.Stream) error {
 		y := r.hostInput(m)
 		for first := 0; first < y.Rows; first += most {
 			n := min(most, y.Rows-first)
-			ids, beside := r.hostIDs(m).Slice(4*int64(first), 4*int64(n)), r.host.Ahead
-			beside[store.Weights] = y.RowRange(first, n).Mem
-			r.updateRows(s, beside, tables, ids, n, r.host.AheadBad)
+			ids, to := r.hostIDs(m).Slice(4*int64(first), 4*int64(n)), r.host.Ahead
+			to[store.Weights] = y.RowRange(first, n).Mem
+			r.updateRows(s, to, tables, ids, n, r.host.AheadBad)
 		}
 	}
 	return s.Sync()

@@ -5,18 +5,19 @@
 // device, so that a wait between them is a wait between streams; the update lane works on the host, and waits between
 // host and device happen in the lane before it enqueues.
 //
-// A step ends with its norm. Its update is pending until the next schedule carries it out: the next step does so beside its own forward pass, an
-// evaluation settles it first, and so does a flush. Where nothing is clipped, updates do not wait ([plan.Plan.UpdatesInBackward]).
+// A step ends with its norm. Its update is pending until the next schedule carries it out: the next step does so during
+// its own forward pass, an evaluation settles it first, and so does a flush. Where nothing is clipped, updates do not
+// wait ([plan.Plan.UpdatesInBackward]).
 //
 // The store's copy of state that is resident on the device becomes dirty with every update there. A flush and every schedule that saves write it
 // back ([plan.WriteBack]); an evaluation does not. After a flush the store has all of the state. A step whose norm is not finite has no update.
 //
-// A lane that fails, or that is cancelled, skips its operations but still passes them, so that no lane hangs; what depends on a skipped
-// operation is skipped as well. After that the engine is broken: its numbers are half of one step and half of the next, and it refuses to
-// continue.
+// A lane that fails or is cancelled skips its operations but still passes them, so that no lane hangs. Operations that
+// depend on a skipped one are skipped as well. After that the engine is broken: its numbers are half of one step and
+// half of the next, and it refuses to continue.
 //
-// The engine reads no values that could change what it does but two: a norm that is not finite skips the update, and
-// of the embedding's gradient rows are summed that the step's tokens have.
+// Only two values change what the engine does: a norm that is not finite skips the update, and the step's tokens decide
+// which rows of the embedding's gradient are summed.
 package stream
 
 import (
@@ -50,8 +51,8 @@ type Config struct {
 
 	// Serial runs the operations one after the other: the reference that overlapped execution is compared with.
 	Serial bool
-	// Products are the matrix products of a step, with offsets in the device's arena, for a [device.ProductTuner]. They are timed before
-	// anything lies there.
+	// Products are the matrix products of a step, with offsets in the device's arena, for a [device.ProductTuner]. They
+	// are timed before the arena holds anything.
 	Products []device.Product
 	// AddressOnly reserves host buffers without memory, for rehearsals.
 	AddressOnly bool
@@ -100,7 +101,7 @@ type Engine struct {
 
 	streams [plan.Lanes]device.Stream
 	origins [plan.Lanes]device.Event                 // recorded when a lane starts on a schedule
-	moved   [plan.Lanes][piecesInFlight]device.Event // recorded behind the copy of a piece, in turn
+	moved   [plan.Lanes][piecesInFlight]device.Event // recorded after the copy of a piece, in turn
 	lanes   [plan.Lanes]chan *run
 	done    fault.Group
 
@@ -130,7 +131,7 @@ func New(c Config) (*Engine, error) {
 	e := &Engine{Config: c, regions: map[string]*hostmem.Region{}, registered: map[*hostmem.Region]device.Mem{}, onHost: map[*hostmem.Region]device.Mem{},
 		programs: map[plan.Mode]*program{}, types: c.Plan.Numerics.Scheme().Types()}
 	if err := e.open(); err != nil {
-		_ = e.Close() // the error at hand is the one to report
+		_ = e.Close() // err is the one to report
 		return nil, err
 	}
 	return e, nil
@@ -334,15 +335,15 @@ func (e *Engine) loadTables() error {
 // rotaryRows is of how many positions the rotary tables are loaded at a time.
 const rotaryRows = 4096
 
-// ErrNotFinite is in the error that ends a run without clipping whose gradients are not finite: its weights are spoiled.
+// ErrNotFinite is in the error that ends a run without clipping whose gradients are not finite: its weights are damaged.
 var ErrNotFinite = errors.New("without clipping updates do not wait to know")
 
 // Step runs one training step over the batch and plans its update, which the next call carries out: the next Step,
-// beside its forward pass, or Flush. A plan without updates ends with the gradients; one without clipping
-// ([plan.Wants.NoClip]) that updates in the backward pass has done so. A norm that is not finite is [ErrNotFinite] in any plan without
-// clipping, since where updates do not wait for it they cannot be left out.
+// during its forward pass, or Flush. A plan without updates ends with the gradients; a plan without clipping
+// ([plan.Outputs.NoClip]) that updates in the backward pass has done its updates. A norm that is not finite is
+// [ErrNotFinite] in any plan without clipping, since updates that do not wait for the norm cannot be left out.
 func (e *Engine) Step(ctx context.Context, batch *Batch, update Update) (Result, error) {
-	if e.Plan.Wants.NoClip && update.MaxGradNorm != 0 {
+	if e.Plan.Outputs.NoClip && update.MaxGradNorm != 0 {
 		panic("stream: a step that clips, of a plan that does not")
 	}
 	now := e.Plan.UpdatesInBackward()
@@ -363,12 +364,12 @@ func (e *Engine) Step(ctx context.Context, batch *Batch, update Update) (Result,
 	res.BadWeights, e.bad = res.BadWeights+e.bad, 0
 	res.ClipScale = optim.ClipScale(res.GradNorm, update.MaxGradNorm)
 	switch finite := !math.IsNaN(res.GradNorm) && !math.IsInf(res.GradNorm, 0); {
-	case !finite && e.Plan.Wants.NoClip:
+	case !finite && e.Plan.Outputs.NoClip:
 		e.broken = fmt.Errorf("the norm of the gradients is %v, and %w", res.GradNorm, ErrNotFinite)
 		return Result{}, e.broken
 	case !finite:
 		res.Skipped, res.ClipScale = true, 0
-	case !e.Plan.Wants.NoUpdates && !now:
+	case !e.Plan.Outputs.NoUpdates && !now:
 		e.pending = &pendingUpdate{Update: update, clip: res.ClipScale}
 	}
 	return res, nil
@@ -422,8 +423,9 @@ func (e *Engine) mode(phase plan.Phase, writeBack bool) plan.Mode {
 	return m
 }
 
-// Save makes the next Step or Flush hand the state, as it will be after the pending update, to save: each part's as soon as
-// it is updated, beside the rest of the schedule. When that call has returned, all of the state has been handed over.
+// Save makes the next Step or Flush hand the state, as it will be after the pending update, to save: each part's state
+// as soon as it is updated, during the rest of the schedule. When that call has returned, all of the state has been
+// handed over.
 func (e *Engine) Save(save SaveFunc) { e.save = save }
 
 // Saving reports whether a save that was asked for has not been done.

@@ -77,7 +77,7 @@ func fail(t *testing.T, s *subject, o setup, cause error) string {
 	stopped := func(_ any, err error) {
 		t.Helper()
 		if err == nil || !strings.Contains(err.Error(), "the engine stopped") || !errors.Is(err, cause) {
-			t.Errorf("after a failure the engine goes on: %v", err)
+			t.Errorf("after a failure the engine continues: %v", err)
 		}
 	}
 	stopped(r.engine.Step(context.Background(), s.batches[0], s.updates[0]))
@@ -109,7 +109,7 @@ func operations(t *testing.T, s *subject, o setup) map[string]int {
 
 var all = flag.Bool("all", false, "try a fault at every operation and loan instead of a sample")
 
-// sample is the stride that tries about so many of n, a few under the race detector.
+// sample returns the stride that picks about that number of tries out of n, a few under the race detector.
 func sample(n, tries int) int {
 	switch {
 	case *all:
@@ -266,7 +266,7 @@ func TestCancelAtEveryOperation(t *testing.T) {
 					r := start(t, s, o)
 					err := sequence(ctx, r, s)
 					all++
-					// What was enqueued already is finished, and may be the end of the sequence.
+					// Operations that were enqueued before are finished, and may be the last ones of the sequence.
 					if err != nil {
 						stopped++
 						if !errors.Is(err, context.Canceled) || strings.Contains(err.Error(), "\n") {

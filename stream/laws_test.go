@@ -118,7 +118,7 @@ func TestPlacementChangesNoBit(t *testing.T) {
 		defer ref.close(t)
 		laws = append(laws, law{name, s, train(t, ref, s, steps)})
 	}
-	// What updates in the backward pass does what is done behind it.
+	// Updates in the backward pass do the same as updates after it.
 	addUnclipped := func(name string, s *subject) {
 		late := s.unclipped(false)
 		ref := start(t, late, setup{change: streamed(1), serial: true, device: dev})

@@ -7,8 +7,8 @@ import (
 )
 
 // piecesInFlight is how many pieces a lane has enqueued copies of before it waits for the first: it wakes late, and a piece of
-// plan.DefaultPieceElems passes a fast link in less than 200 us. It is scarcePieces where pieces lie in memory that others wait for: one
-// moves while the next one is brought.
+// plan.DefaultPieceElems passes a fast link in less than 200 us. It is scarcePieces where pieces are in memory that
+// others wait for: one moves while the next one is brought.
 const (
 	piecesInFlight = 8
 	scarcePieces   = 2

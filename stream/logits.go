@@ -9,9 +9,9 @@ import (
 )
 
 // Logits runs the forward pass over a batch and returns, for each micro-batch, the logits of its rows from row first on:
-// [Plan.Wants.LogitRows, Vocab], row by row. They are good until the next call. Pending updates are carried out first.
+// [Plan.Outputs.LogitRows, Vocab], row by row. They are good until the next call. Pending updates are carried out first.
 func (e *Engine) Logits(ctx context.Context, batch *Batch, first int) ([][]float32, error) {
-	n := e.Plan.Wants.LogitRows
+	n := e.Plan.Outputs.LogitRows
 	if n == 0 || first < 0 || first > e.Plan.Numerics.Positions()-n {
 		return nil, fmt.Errorf("logits: rows [%d, %d) of %d, and the plan is for %d", first, first+n, e.Plan.Numerics.Positions(), n)
 	}
@@ -33,5 +33,5 @@ func (e *Engine) Logits(ctx context.Context, batch *Batch, first int) ([][]float
 // logitChunk is where a chunk's wanted rows begin among those that are wanted, and how many they are.
 func (r *run) logitChunk(op *plan.Op) (first, n int) {
 	first = op.Chunk * r.head.ChunkTokens
-	return first, min(r.head.ChunkTokens, r.Plan.Wants.LogitRows-first)
+	return first, min(r.head.ChunkTokens, r.Plan.Outputs.LogitRows-first)
 }

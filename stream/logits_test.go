@@ -49,7 +49,7 @@ func cappedLogits(t *testing.T, g *modeltest.Golden, softCap float32, frozen boo
 	})
 	closers = append(closers, dev.Close)
 	p, err := plan.New(context.Background(), plan.Request{Model: m, Numerics: numerics(g, f32), Device: dev.Info(), Machine: machine,
-		Wants: plan.Wants{LogitRows: rows}})
+		Outputs: plan.Outputs{LogitRows: rows}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -22,7 +22,7 @@ func TestFlight(t *testing.T) {
 			}
 			before, room := len(held), f.room(len(held), scarce)
 			if want := map[bool]int{true: scarcePieces, false: piecesInFlight}[few] - 1; room != min(before, want) {
-				t.Fatalf("%d leases of %v may be kept beside a new one (scarce: %v), want %d", room, held, scarce, want)
+				t.Fatalf("%d leases of %v may be kept with a new one (scarce: %v), want %d", room, held, scarce, want)
 			}
 			held = append(held[before-room:], scarce)
 			f.enqueue(scarce)

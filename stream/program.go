@@ -8,7 +8,7 @@ import (
 	"github.com/millrace/millrace/store"
 )
 
-// program is a schedule with an event before and behind each operation, from the device of its lane.
+// program is a schedule with an event before and after each operation, from the device of its lane.
 type program struct {
 	ops        []plan.Op
 	begin, end []device.Event

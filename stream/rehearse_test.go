@@ -86,7 +86,7 @@ func rehearse(t errorer, s *subject, p *plan.Plan) rehearsal {
 	return r
 }
 
-// What the engine reserves, moves and computes is what the plan says, to the byte and to the operation.
+// The engine reserves, moves and computes exactly what the plan says, to the byte and to the operation.
 func TestRehearsedIsPlanned(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		shape := draw(rt)

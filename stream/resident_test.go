@@ -9,7 +9,8 @@ import (
 	"github.com/millrace/millrace/store"
 )
 
-// updatedResident keeps the state of all parts on the device that can have it there, but for the second part of each four.
+// updatedResident keeps the state of every part on the device if the part allows it, except the second part of each
+// four.
 func updatedResident(p *plan.Placement) {
 	streamed(2)(p)
 	p.HeadAtOnce = true

@@ -47,7 +47,7 @@ func numerics(g *modeltest.Golden, n plan.Numerics) plan.Numerics {
 	return n
 }
 
-// chunked has blocks take so many rows at once.
+// chunked makes blocks take that number of rows at once.
 func chunked(n plan.Numerics, rows int) plan.Numerics {
 	n.BlockChunk = rows
 	return n
@@ -69,7 +69,7 @@ func newCPU(t errorer) device.Device {
 // newPlan plans with everything bound; change may then choose another placement.
 func newPlan(t errorer, s *subject, dev device.Info, change func(*plan.Placement)) *plan.Plan {
 	t.Helper()
-	p, err := plan.New(context.Background(), plan.Request{Model: s.model, Numerics: s.numerics, Device: dev, Machine: machine, Wants: s.wants})
+	p, err := plan.New(context.Background(), plan.Request{Model: s.model, Numerics: s.numerics, Device: dev, Machine: machine, Outputs: s.outputs})
 	if err != nil {
 		t.Fatal(err)
 	}

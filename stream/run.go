@@ -20,8 +20,9 @@ import (
 // away from the lanes: which copy goes first would depend on the clock, and with it how much memory is held, and an error would come from
 // whichever operation failed first. A deadlock would be a matter of luck.
 //
-// What is done instead: a goroutine for each lane walks the same list, in order, and does what is its lane's. The list is in an order in which it
-// could be done serially, so walking it cannot deadlock: the first operation in the list that is not done never waits for a later one.
+// The answer here: a goroutine for each lane walks the same list, in order, and runs the operations of its lane. The
+// list could also run serially in its order, so walking it cannot deadlock: the first operation in the list that is not
+// done never waits for a later one.
 //
 //	walk(lane): for each operation of the lane, in order:
 //		for each operation d that it waits for (of another lane):
@@ -32,8 +33,8 @@ import (
 //		pass: let others wait for this one's event
 //
 // Enqueuing runs ahead of the device, so that a stream never starves; leases of the store (lease.go) are held until the work that reads or writes
-// them is done. A lane that fails still passes its operations, so that no lane hangs, and the error that is reported is that of the first
-// failed operation of the list: the same line each time.
+// them is done. A lane that fails still passes its operations, so that no lane hangs, and the reported error comes from
+// the first failed operation of the list: the same line each time.
 
 // run is one walk of the lanes over a schedule.
 type run struct {
@@ -215,7 +216,7 @@ func unknown(op *plan.Op) string {
 	return fmt.Sprintf("stream: no way to do %v on the %v lane", op, op.Lane)
 }
 
-// pass lets the waiters for operation i go on.
+// pass lets the waiters for operation i continue.
 func (r *run) pass(i int) {
 	r.mu.Lock()
 	r.passed[r.ops[i].Lane] = i + 1

@@ -21,7 +21,7 @@ import (
 type subject struct {
 	model    *model.Model
 	numerics plan.Numerics
-	wants    plan.Wants
+	outputs  plan.Outputs
 	fill     func(*model.Part, model.Values) error
 	batches  []*stream.Batch
 	updates  []stream.Update
@@ -31,7 +31,7 @@ type subject struct {
 // unclipped are steps of the same subject that do not clip; with inBackward, of a plan that knows.
 func (s *subject) unclipped(inBackward bool) *subject {
 	c := *s
-	c.wants.NoClip = inBackward
+	c.outputs.NoClip = inBackward
 	c.updates = slices.Clone(s.updates)
 	for i := range c.updates {
 		c.updates[i].MaxGradNorm = 0
@@ -39,7 +39,7 @@ func (s *subject) unclipped(inBackward bool) *subject {
 	return &c
 }
 
-// shape is a random model: its vocabulary has several tiles where it is large beside a block.
+// shape is a random model: its vocabulary has several tiles where it is large compared with a block.
 type shape struct {
 	Type                               string
 	Vocab, Hidden, Inner, Layers       int

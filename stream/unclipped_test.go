@@ -37,7 +37,7 @@ func TestUnclippedStepsEndWhereTheNormIsNotFinite(t *testing.T) {
 				t.Fatalf("error %v", err)
 			}
 			r.engine.Save(func(context.Context, store.ID, uint64) error {
-				t.Error("spoiled state is saved")
+				t.Error("damaged state is saved")
 				return nil
 			})
 			if _, err := r.engine.Flush(context.Background()); err == nil {

@@ -43,7 +43,7 @@ func (r *run) updatePart(s device.Stream, part int) error {
 		}
 		r.release(plan.LaneUpdate)
 	}
-	// Whoever fetches the part waits for this operation and then borrows the new version.
+	// An operation that fetches the part waits for this one and then borrows the new version.
 	r.versions.updated(part)
 	return nil
 }
@@ -51,7 +51,7 @@ func (r *run) updatePart(s device.Stream, part int) error {
 // span is a range of elements of an extent.
 type span struct{ first, n int64 }
 
-// updatePiece updates the parameters whose state lies in a span; weights is where their weights lie.
+// updatePiece updates the parameters whose state is in a span; weights is the span of their weights.
 func (r *run) updatePiece(s device.Stream, part int, weights, state span) error {
 	var mem [store.Kinds]device.Mem
 	for kind, t := range r.types {
@@ -75,9 +75,9 @@ func (r *run) updatePiece(s device.Stream, part int, weights, state span) error 
 	return nil
 }
 
-// adamW updates the parameters whose state lies in a span; weights is where their weights lie, and mem has both, by kind. Spans and
-// runs begin on multiples of tensor.Align, as blocks of moments in 8 bits do, which are updated whole: the padding is zero and stays
-// so. How state is cut into spans changes no bit.
+// adamW updates the parameters whose state is in a span; weights is the span of their weights, and mem has both, by
+// kind. Spans and runs begin on multiples of tensor.Align, as blocks of 8-bit moments do. Blocks are updated whole: the
+// padding is zero and stays zero. The cut of state into spans changes no bit.
 func (r *run) adamW(s device.Stream, part int, mem [store.Kinds]device.Mem, weights, state span, bad device.Mem) {
 	for _, run := range r.Plan.Model.Parts[part].Layout.Runs() {
 		begin, end := max(run.State, state.first), min(run.State+run.Elems, state.first+state.n)

@@ -45,7 +45,8 @@ func (v *versions) updated(part int) {
 // wrote counts one write of an extent.
 func (v *versions) wrote(id store.ID) { v.of[id.Part][id.Kind]++ }
 
-// passed counts the gradients and the layer inputs that a schedule has written, but for what was counted then.
+// passed counts the gradients and the layer inputs that a schedule has written, except writes that were counted when
+// they happened.
 func (v *versions) passed(phase plan.Phase) {
 	if phase != plan.Prologue && phase != plan.Steady {
 		return

@@ -116,7 +116,7 @@ func TestMissingWaitsAreFound(t *testing.T) {
 			continue
 		}
 		d := ops[w.op].After[w.index]
-		t.Logf("not found: %d %v behind %d %v", w.op, ops[w.op], d, ops[d])
+		t.Logf("not found: %d %v after %d %v", w.op, ops[w.op], d, ops[d])
 	}
 	t.Logf("%d of %d dropped waits", found, len(needed))
 	if found < len(needed)*4/5 {

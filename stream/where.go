@@ -12,7 +12,7 @@ import (
 // has decided; this file alone looks at places, so that a new kind of place is a case here and none elsewhere. Parts whose state is on the
 // device when it is updated have it there for good (Buffers.State), or while it passes (Buffers.StateRing).
 
-// weights is a part on the device: in its slot, or bound where it lies.
+// weights returns a part on the device: in its slot, or bound where it is stored.
 func (r *run) weights(part, slot int) (nn.Params, error) {
 	l := r.Plan.Model.Parts[part].Layout
 	bytes := l.WeightElems * r.types[store.Weights].Bytes()
@@ -82,7 +82,7 @@ func (r *run) stateOf(op *plan.Op) [store.Kinds]device.Mem {
 	return mem
 }
 
-// stateKinds are the kinds of extents that a part has beside its weights and its gradient.
+// stateKinds returns the kinds of extents that a part has, except its weights and its gradient.
 func (e *Engine) stateKinds() (kinds []store.Kind) {
 	for kind, t := range e.types {
 		if k := store.Kind(kind); t != tensor.Invalid && k != store.Weights && !k.Transient() {
@@ -170,7 +170,7 @@ func (r *run) hostResult(at int64) device.Mem { return r.host.HostResults.Slice(
 
 // hostLogits are the wanted logits of a micro-batch in host memory: F32 [LogitRows, Vocab].
 func (r *run) hostLogits(m int) device.Mat {
-	rows, vocab := r.Plan.Wants.LogitRows, r.Plan.Model.Vocab
+	rows, vocab := r.Plan.Outputs.LogitRows, r.Plan.Model.Vocab
 	return device.NewMat(r.pinned.Logits[m], tensor.F32, rows, vocab)
 }
 

@@ -20,7 +20,7 @@ type Field struct {
 	Shape     Shape
 	Trainable bool // a frozen tensor has no gradient and no optimizer state
 	Decay     bool // weight decay applies
-	// Glued puts the tensor directly behind its predecessor, without padding, so that the two are one matrix
+	// Glued puts the tensor directly after its predecessor, without padding, so that the two form one matrix
 	// (Q, K and V; gate and up).
 	Glued bool
 }

@@ -26,9 +26,9 @@ type File interface {
 // a disk that is full for a while costs no record.
 type MetricsFile struct {
 	f       File
-	end     int64  // of what is written
-	waiting []byte // lines that are not
-	lines   int    // so many
+	end     int64  // where the written records end
+	waiting []byte // lines that are not written yet
+	lines   int    // in waiting
 
 	last   *Metrics // the last record that the file had when it was opened
 	lastAt int64    // where its line begins
@@ -117,8 +117,8 @@ type RecordError struct {
 
 func (e *RecordError) Error() string { return fmt.Sprintf("line %d %s", e.Line, e.why) }
 
-// scan calls take with each record and the offset behind its line, until take says no. The last line may be torn: cut
-// short, or overwritten with zeros by a file system that lost its tail.
+// scan calls take with each record and the offset after its line, until take returns false. The last line may be torn:
+// cut short, or overwritten with zeros by a file system that lost its tail.
 func scan(r io.Reader, take func(m Metrics, end int64) bool) error {
 	in := bufio.NewReaderSize(r, maxLineBytes)
 	end := int64(0)

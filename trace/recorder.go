@@ -1,12 +1,12 @@
-// Package trace says what a run did and when: spans of the lanes for people who look for idle time, and one record of
-// metrics per step for everybody.
+// Package trace records what a run did and when: spans of the lanes, for people who look for idle time, and one record
+// of metrics per step.
 //
-// A [Recorder] collects [Span]s while the run goes on, cheaply enough to be always on, and writes them as a Chrome trace
+// A [Recorder] collects [Span]s during the run, cheaply enough to be always on, and writes them as a Chrome trace
 // ([Recorder.WriteChrome]; it opens in ui.perfetto.dev and chrome://tracing) with one track per [Lane]. [Metrics] is a
 // line of metrics.jsonl; [MetricsFile] appends to such a file, [ReadMetrics] reads one.
 //
 // Invariants: recording allocates nothing and never waits for anything slow; a nil Recorder records nothing. A metrics
-// file has whole lines in the order of steps, but for a last one that a crash may have torn; readers ignore it and a
+// file has whole lines in the order of steps. Only a crash can tear the last line; readers ignore a torn line and a
 // resumed run overwrites it.
 package trace
 

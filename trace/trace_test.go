@@ -182,7 +182,7 @@ func openMetrics(name string, lastStep int64) (*MetricsFile, error) {
 	return NewMetricsFile(f, lastStep)
 }
 
-// flaky is a file that takes so many more bytes, and then as many as it is given when they are none.
+// flaky is a file that takes room more bytes. Every larger write then fails as on a full disk.
 type flaky struct {
 	*os.File
 	room int
@@ -300,7 +300,7 @@ func TestMetricsFilesThatAreNot(t *testing.T) {
 		err     string
 	}{
 		"empty":               {"", 0, ""},
-		"zeros behind":        {good + "\x00\x00\x00", 1, ""},
+		"zeros after":         {good + "\x00\x00\x00", 1, ""},
 		"zeros and a newline": {good + "\x00\x00\n", 1, ""},
 		"unknown field":       {`{"step":1,"new":[1]}` + "\n", 1, ""},
 		"torn in the middle":  {`{"st` + "\n" + good, 0, "line 1"},

@@ -16,7 +16,7 @@ import (
 type carried struct {
 	tensors []hf.TensorSpec
 	bytes   int64
-	sha256  string // over their names, types, shapes and bytes; empty if there are none
+	sha256  string // over their names, types, shapes and bytes; empty without tensors
 }
 
 // carry finds what the model's directory carries, and says so.

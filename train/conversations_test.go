@@ -17,7 +17,7 @@ import (
 const turnTemplate = `{% for m in messages %}{{ '<' + m.role + '>' + m.content + '</s>\n' }}{% endfor %}` +
 	`{% if add_generation_prompt %}{{ '<assistant>' }}{% endif %}`
 
-// dialogs are conversations: a question and an answer by turns, some behind a system prompt.
+// dialogs returns conversations: a question and an answer by turns, some after a system prompt.
 func dialogs(n int) [][][2]string {
 	var all [][][2]string
 	for i := range n {

@@ -71,7 +71,7 @@ func TestFullDisk(t *testing.T) {
 			}
 			hidden, _ := filepath.Glob(filepath.Join(checkpointsDir(c), ".step-*"))
 			if len(hidden) > 0 {
-				t.Errorf("left behind: %v", hidden)
+				t.Errorf("files are left over: %v", hidden)
 			}
 		}
 		t.Run(p.name+", no room for all checkpoints", func(t *testing.T) {
@@ -119,7 +119,7 @@ func fillDisk(t *testing.T, path string) {
 	}
 }
 
-// What a run says that it has written is what the kernel has counted.
+// A run reports as many written bytes as the kernel has counted.
 func TestWrittenBytesAgreeWithTheKernel(t *testing.T) {
 	if _, err := kernelWritten(); err != nil {
 		t.Skip("this system does not count: ", err)

@@ -23,7 +23,7 @@ type Env struct {
 	// Stop is closed to have a run end after its step, with a checkpoint. A run that has not done a step is ended by its context.
 	Stop     <-chan struct{}
 	finishes atomic.Pointer[string]
-	program  int64 // what the process takes beside the plan, in tests that need to know; else it is measured
+	program  int64 // memory of the process that is not planned, in tests that need to know; else it is measured
 	// MemoryGrows says that this machine gets memory as it uses it, so that what it has available now limits nothing.
 	MemoryGrows bool
 	growthNoted bool   // that memory.host: auto cannot know
@@ -31,7 +31,7 @@ type Env struct {
 	// FS is the file system of what runs write: checkpoints, state on disk, metrics. Nil is the operating system's; tests make it fail.
 	FS vfs.FS
 
-	// Families are kinds of models beside those of package model.
+	// Families are kinds of models in addition to those of package model.
 	Families []model.Family
 
 	clock clock // nil: the machine's; in tests one that they move

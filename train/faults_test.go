@@ -34,9 +34,9 @@ var (
 type mishap struct {
 	what  string
 	kinds []vfs.OpKind // of operations that it can strike; nil: any
-	err   error        // nil: nobody is told
+	err   error        // nil: the operation reports success
 	part  bool         // of a write some bytes take effect
-	most  int          // so many operations are struck at most, the first and those after it; 0: all until the process ends
+	most  int          // operations struck at most, the first and those after it; 0: all until the process ends
 }
 
 var (
@@ -53,7 +53,7 @@ var mishaps = []mishap{
 	{"ENOSPC from then on", takesSpace, syscall.ENOSPC, false, 0},
 	{"a short write", writes, syscall.ENOSPC, true, 1},
 	{"a torn write", writes, syscall.EIO, true, 1},
-	{"a torn write that nobody is told of", writes, nil, true, 1},
+	{"a torn write without an error", writes, nil, true, 1},
 	{"a flipped bit", readWrites, nil, false, 1},
 }
 
@@ -95,10 +95,10 @@ func groupOf(op vfs.Op) string {
 	return fmt.Sprint(op.Kind, " ", digitsInNames.ReplaceAllString(filepath.Base(dir)+"/"+base, "#"))
 }
 
-// A user has a run of 8 steps that saves after every second one and keeps two checkpoints, stops it, and starts it again until
-// it has come to its end. One operation of its files goes wrong, anywhere and in any way: the run ends with the bits of one that
-// was left alone, from the newest checkpoint that is whole, and leaves nothing behind; or it says in one line, as a fault of the machine,
-// why it has ended, and the next start does that.
+// A user has a run of 8 steps that saves after every second one and keeps two checkpoints, stops it, and starts it
+// again until it has ended. One operation of its files goes wrong, anywhere and in any way. Then the run ends with the
+// bits of an undisturbed run, from the newest checkpoint that is whole, and leaves no files over; or it says in one
+// line, as a fault of the machine, why it has ended, and the next start ends so.
 func TestRunsUnderFaults(t *testing.T) {
 	seed, rounds := *faultSeed, *faults
 	if seed == 0 {
@@ -193,7 +193,7 @@ func runsUnderFaults(t *testing.T, base *runfile.Config, p placement, rounds int
 			round, at, tries = round+1, at+1, 0
 			struck[group]++
 			ends[end]++
-		} else if tries == 10 { // what lanes do beside each other is not the same each time
+		} else if tries == 10 { // lanes that run at the same time do not always meet the same operations
 			at, tries = at+1, 0
 		}
 	}
@@ -290,7 +290,7 @@ func (v *victims) disturbed(intercept func(vfs.Op) vfs.Outcome, f mishap, hit fu
 	}
 }
 
-// whole are the steps whose checkpoints are whole, newest first. What is whole has the bits of its step.
+// whole are the steps whose checkpoints are whole, newest first. A whole checkpoint has the bits of its step.
 func (v *victims) whole(c *runfile.Config) ([]int, error) {
 	saved, err := checkpoint.List(vfs.OS{}, checkpointsDir(c))
 	if err != nil {

@@ -35,12 +35,12 @@ func (t *trainer) diverged(step int) error {
 	return &divergedError{fmt.Sprintf("step %d: the run has diverged: in the last %d steps %s; %s", step, t.unhealthy, what, t.remedy())}
 }
 
-// spoiled is the end of a run whose weights stopped being finite in the update of a step: there is nothing to save or to export.
-func (t *trainer) spoiled(step int, badWeights int64) error {
-	if badWeights == 0 {
+// badWeights ends a run whose weights stopped being finite in the update of a step: there is nothing to save or to export.
+func (t *trainer) badWeights(step int, n int64) error {
+	if n == 0 {
 		return nil
 	}
-	return &divergedError{fmt.Sprintf("step %d: its update made %d weights NaN or infinite; %s", step, badWeights, t.remedy())}
+	return &divergedError{fmt.Sprintf("step %d: its update made %d weights NaN or infinite; %s", step, n, t.remedy())}
 }
 
 // unclipped is the end of a run without clipping whose gradients are not finite.

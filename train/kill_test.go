@@ -140,7 +140,7 @@ func TestKilledRunsGoOn(t *testing.T) {
 		victim.Memory.Path = state
 		return runVictim(t, writeRun(t, &victim), p.cache, wait)
 	}
-	// How long one takes that nobody kills, which sets when the others are killed.
+	// The time of a run that is not killed sets when the others are killed.
 	victim.OutputDir = filepath.Join(runs, "timed")
 	begin := time.Now()
 	if !start(settings[0][0], time.Hour) {

@@ -19,8 +19,8 @@ func (s *Session) export(ctx context.Context, src *source, dir string, dtype ten
 }
 
 // writeModel writes weights as a Hugging Face directory, with the configuration and the tokenizer of the model that the run
-// started from; read gives those of one part, and what it gave before is no longer used then. In BF16 they are the very
-// weights that the forward pass used; in F32 the exact master. What the model carries is copied.
+// started from; read returns the weights of one part; those of the part before are no longer used then. In BF16 they
+// are the very weights that the forward pass used; in F32 the exact master. Tensors that the model carries are copied.
 func (e *Env) writeModel(ctx context.Context, src *source, dir string, dtype tensor.DType, o hf.WriteOptions,
 	read func(part int) (model.Values, error)) error {
 	m := src.model

@@ -193,8 +193,8 @@ func lastCheckpoint(t testing.TB, c *runfile.Config) string {
 	return slices.Max(all)
 }
 
-// What a run carries lies in the model's directory alone: a run that continues, or an export, says in a line that it is gone or
-// has changed.
+// Carried tensors are in the model's directory alone: a run that continues, or an export, says in a line that they are
+// gone or have changed.
 func TestCarriedTensorsGoneOrChanged(t *testing.T) {
 	c, env, said := patchworkRun(t)
 	if _, err := Train(context.Background(), c, env, Options{}); err != nil {

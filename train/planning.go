@@ -40,8 +40,8 @@ func (e *Env) PlanRequest(m *model.Model, n plan.Numerics, dev device.Info, mem 
 	if err != nil {
 		used = 0 // nothing to read it from on this system; the plan then leaves it out
 	}
-	// The order of the data is there already, and has a line of its own. What a unified device holds for itself is in the plan under its
-	// own name, too, and not resident before its first operation.
+	// The order of the data is resident already, and has a line of its own in the plan. So has the memory that a
+	// unified device takes for itself, which is not resident before its first operation.
 	r.DataBytes = e.Accounts.Of(data.OrderPurpose).Bytes
 	r.ProgramBytes = max(used-r.DataBytes, 0) + goHeapSlack
 	if e.program > 0 {
@@ -91,7 +91,8 @@ func sizesOf(n plan.Numerics) runfile.Sizes {
 	return runfile.Sizes{MicroBatch: runfile.Auto(n.MicroBatch), HeadChunk: runfile.Auto(n.HeadChunk), BlockChunk: runfile.Auto(n.BlockRows())}
 }
 
-// makePlan plans a run of a model with weights of a type, of so many steps if that is known. Sizes that are auto become the largest that fit.
+// makePlan plans a run of a model with weights of a type; steps is 0 if their number is not known. Sizes that are auto
+// become the largest that fit.
 func (e *Env) makePlan(ctx context.Context, c *runfile.Config, m *model.Model, weights tensor.DType, steps int, dev device.Info) (*plan.Plan, error) {
 	n, err := c.Types()
 	if err != nil {
@@ -110,7 +111,7 @@ func (e *Env) makePlan(ctx context.Context, c *runfile.Config, m *model.Model, w
 		}
 		r.DiskBytes = max(r.DiskBytes-leave, 1) // not 0, which is no disk at all
 	}
-	p, err := fitRequest(ctx, r, c.BatchTokens/c.SequenceLen, c.Numerics, func(plan.Numerics) plan.Wants { return c.Wants() })
+	p, err := fitRequest(ctx, r, c.BatchTokens/c.SequenceLen, c.Numerics, func(plan.Numerics) plan.Outputs { return c.Outputs() })
 	if err != nil {
 		return nil, err
 	}
@@ -121,19 +122,20 @@ func (e *Env) makePlan(ctx context.Context, c *runfile.Config, m *model.Model, w
 	return p, nil
 }
 
-// fitPlan plans steps of so many rows of n.SequenceLen positions. wants, if given, is asked for each choice of sizes.
+// fitPlan plans steps that have that number of rows of n.SequenceLen positions. outputs, if given, is asked for each
+// choice of sizes.
 func (e *Env) fitPlan(ctx context.Context, m *model.Model, n plan.Numerics, rows int, sizes runfile.Sizes, dev device.Info, mem runfile.Memory,
-	wants func(plan.Numerics) plan.Wants) (*plan.Plan, error) {
+	outputs func(plan.Numerics) plan.Outputs) (*plan.Plan, error) {
 	r, err := e.PlanRequest(m, n, dev, mem)
 	if err != nil {
 		return nil, err
 	}
-	return fitRequest(ctx, r, rows, sizes, wants)
+	return fitRequest(ctx, r, rows, sizes, outputs)
 }
 
 // fitRequest completes a request with sizes, and plans it. It ends soon after the context does, with the context's error.
-func fitRequest(ctx context.Context, r plan.Request, rows int, sizes runfile.Sizes, wants func(plan.Numerics) plan.Wants) (*plan.Plan, error) {
-	return plan.Fitting{Request: r, Rows: rows, Cuts: sizes.Cuts(), WantsOf: wants}.Fit(ctx)
+func fitRequest(ctx context.Context, r plan.Request, rows int, sizes runfile.Sizes, outputs func(plan.Numerics) plan.Outputs) (*plan.Plan, error) {
+	return plan.Fitting{Request: r, Rows: rows, Cuts: sizes.Cuts(), OutputsOf: outputs}.Fit(ctx)
 }
 
 // checkFits refuses a run that no sizes bring into its budgets: before its data are read, which takes long and only makes it larger.
@@ -148,7 +150,7 @@ func (e *Env) checkFits(ctx context.Context, c *runfile.Config, m *model.Model, 
 		return err
 	}
 	f := plan.Fitting{Request: r, Rows: c.BatchTokens / c.SequenceLen, Cuts: c.Numerics.Cuts(),
-		WantsOf: func(plan.Numerics) plan.Wants { return c.Wants() }}
+		OutputsOf: func(plan.Numerics) plan.Outputs { return c.Outputs() }}
 	return f.Check(ctx)
 }
 

@@ -27,7 +27,7 @@ func modelOf(t testing.TB, config string) *model.Model {
 	return m
 }
 
-// Where large operations leave no room for a second weight slot and smaller ones do, weights travel behind the work.
+// Where large operations leave no room for a second weight slot and smaller ones do, weights travel during the work.
 func TestSmallerOperationsThatOverlap(t *testing.T) {
 	m := modelOf(t, `{"model_type": "llama", "vocab_size": 49152, "hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30,
 		"num_attention_heads": 9, "num_key_value_heads": 3, "max_position_embeddings": 8192, "rms_norm_eps": 1e-5, "rope_theta": 1e5,
@@ -42,7 +42,7 @@ func TestSmallerOperationsThatOverlap(t *testing.T) {
 	if p.Placement.Rings.Weights < 2 {
 		t.Errorf("%d weight slots with %d micro-batches and chunks of %d", p.Placement.Rings.Weights, p.Numerics.MicroBatches, p.Numerics.HeadChunk)
 	}
-	// What is not auto stays.
+	// Sizes that are not auto stay.
 	p, err = fitRequest(context.Background(), r, 4, runfile.Sizes{MicroBatch: 2, HeadChunk: 64}, nil)
 	if err != nil || p.Numerics.MicroBatch != 2 || p.Numerics.HeadChunk != 64 {
 		t.Errorf("%v, %+v", err, p)

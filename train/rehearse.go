@@ -135,7 +135,7 @@ func settled(disk *store.Disk) (store.Traffic, error) {
 // emptyUpdate is an update like that of any run.
 func emptyUpdate(p *plan.Plan, step int) stream.Update {
 	u := stream.Update{Step: step, AdamW: optim.AdamW{Beta1: 0.9, Beta2: 0.999, Eps: 1e-8}, LR: 1e-5}
-	if !p.Wants.NoClip {
+	if !p.Outputs.NoClip {
 		u.MaxGradNorm = 1
 	}
 	return u

@@ -79,8 +79,9 @@ func (t *trainer) continueFrom(from *checkpoint.Checkpoint) error {
 	return nil
 }
 
-// openState reserves everything and fills it: from the model, or from the checkpoint that the run continues from. Where that is damaged
-// the run continues from the newest one before it that is whole, but for one that the user has named.
+// openState reserves everything and fills it: from the model, or from the checkpoint that the run continues from. If
+// that checkpoint is damaged, the run continues from the newest whole one before it, unless the user has named the
+// checkpoint.
 func (t *trainer) openState(ctx context.Context, env *Env, p *plan.Plan) error {
 	c := t.config
 	for {
@@ -169,8 +170,8 @@ func (t *trainer) restore(ctx context.Context, from *checkpoint.Checkpoint, spec
 	return nil
 }
 
-// keepNumerics makes the sizes that set bits those of the checkpoint. One that run.yaml sets otherwise is an error.
-func keepNumerics(c *runfile.Config, doc json.RawMessage) error {
+// adoptNumerics makes the sizes that set bits those of the checkpoint. One that run.yaml sets otherwise is an error.
+func adoptNumerics(c *runfile.Config, doc json.RawMessage) error {
 	var n plan.Numerics
 	if err := json.Unmarshal(doc, &n); err != nil {
 		return fmt.Errorf("resume: the checkpoint's numerics are not those of this version of millrace (%w); continue with the version that wrote it, or start a new run in another output_dir", err)

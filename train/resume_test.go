@@ -89,8 +89,8 @@ func slowHost(t *testing.T) string {
 	return dir
 }
 
-// The law of resuming: a run that is stopped again and again and goes on each time with its state elsewhere ends with the
-// bits of one that was not stopped.
+// The law of resuming: a run that is stopped again and again, and continues each time with its state elsewhere, ends
+// with the bits of an uninterrupted run.
 func TestResumeChangesNoBit(t *testing.T) {
 	for name, precision := range map[string]runfile.Precision{
 		"f32":  {Compute: "f32", Master: "f32", Moments: "f32"},
@@ -188,7 +188,7 @@ func metricsOf(t *testing.T, dir string) []trace.Metrics {
 	return all
 }
 
-// A run does not go on with other mathematics: exit status 2, and the difference.
+// A run does not continue with other mathematics: exit status 2, and the difference.
 func TestResumeRefuses(t *testing.T) {
 	c := smallConfig(t)
 	until(t, c, "step  2/12")
@@ -203,7 +203,7 @@ func TestResumeRefuses(t *testing.T) {
 		"model":   {func(c *runfile.Config) { c.Model = writeModel(t, map[string]any{"rms_norm_eps": 1e-6}) }, "another model"},
 		"cut":     {func(c *runfile.Config) { c.Numerics.HeadChunk = 3 }, "numerics.head_chunk is 3"},
 		"nowhere": {func(c *runfile.Config) { c.Resume = filepath.Join(t.TempDir(), "gone") }, "gone"},
-		"anew":    {func(c *runfile.Config) { c.Resume = "never" }, "already has"},
+		"never":   {func(c *runfile.Config) { c.Resume = "never" }, "already has"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			other := *c
@@ -220,7 +220,7 @@ func TestResumeRefuses(t *testing.T) {
 		})
 	}
 	if _, err := Train(context.Background(), c, newEnv(t), Options{}); err != nil {
-		t.Fatalf("after all, the run does not go on: %v", err)
+		t.Fatalf("after all, the run does not continue: %v", err)
 	}
 	// A supervisor that has missed the end starts it again: that is no error, and changes nothing.
 	before := files(t, c.OutputDir)
@@ -233,7 +233,7 @@ func TestResumeRefuses(t *testing.T) {
 	}
 }
 
-// A run goes on on another device, and says that its bits may differ; on the same one it says nothing.
+// A run continues on another device, and says that its bits may differ; on the same one it says nothing.
 func TestResumeOnAnotherDevice(t *testing.T) {
 	c := smallConfig(t)
 	until(t, c, "step  2/12")

@@ -179,7 +179,7 @@ func (t *trainer) carry(ctx context.Context, env *Env) error {
 	return err
 }
 
-// ended is the summary of a run that had come to its end before: whoever starts it again has missed that.
+// ended returns the summary of a run that had ended before: a user who starts it again has missed that.
 func (t *trainer) ended(env *Env) *Summary {
 	from, dir := t.from, filepath.Join(t.config.OutputDir, lastModel)
 	env.say("this run has ended: all %d steps are done, and the model is in %s", from.Manifest.Step, dir)
@@ -203,7 +203,7 @@ func (t *trainer) standAt(from *checkpoint.Checkpoint) (err error) {
 		return err
 	}
 	if from != nil && cutsAs(c, from.Manifest) {
-		if err := keepNumerics(c, from.Manifest.Numerics); err != nil {
+		if err := adoptNumerics(c, from.Manifest.Numerics); err != nil {
 			return err
 		}
 	}
@@ -331,7 +331,7 @@ func (t *trainer) interrupt(ctx context.Context) error {
 func (t *trainer) flush(ctx context.Context) error {
 	bad, err := t.Engine.Flush(ctx)
 	if err == nil {
-		err = t.spoiled(t.summary.Steps, bad)
+		err = t.badWeights(t.summary.Steps, bad)
 	}
 	if err == nil {
 		t.endSave()

@@ -378,7 +378,8 @@ func shards(t *testing.T, from string) string {
 	return dir
 }
 
-// Weights that an update has spoiled end the run, whatever comes behind the update: they are neither saved nor exported.
+// Weights that an update has made infinite or NaN end the run, whatever follows the update: they are neither saved nor
+// exported.
 func TestSpoiledWeightsEndTheRun(t *testing.T) {
 	for name, change := range map[string]func(*runfile.Config){
 		"in the last step": func(c *runfile.Config) { c.MaxSteps = 1 },

@@ -18,7 +18,7 @@ import (
 	"github.com/millrace/millrace/vfs"
 )
 
-// What lies in a run's output directory beside the models.
+// Names in a run's output directory, other than the models'.
 const (
 	resolvedName      = "run.yaml"      // the run file with every key, as the run uses it
 	otherResolvedName = "resolved.yaml" // the same, where run.yaml is the user's
@@ -46,7 +46,7 @@ func (e *Env) holdRun(c *runfile.Config) (*checkpoint.Directory, error) {
 	if err != nil {
 		return nil, fmt.Errorf("output_dir: %w", err)
 	}
-	// What a run that was killed has left half-written.
+	// Files that a killed run has left half-written.
 	for _, name := range []string{resolvedName, otherResolvedName, planName} {
 		_ = e.files().Remove(filepath.Join(c.OutputDir, name+".tmp")) // costs nothing if it stays
 	}
@@ -178,8 +178,8 @@ func (e *Env) refuseRun(c *runfile.Config) error {
 	return err
 }
 
-// resolvedIn is the name of the run file that a run has written to a directory; empty if there is none. An error is the machine's: it
-// is not known what is there.
+// resolvedIn returns the name of the run file that a run has written to a directory; empty if there is no such file. An
+// error is the machine's: the contents of the directory are not known.
 func (e *Env) resolvedIn(dir string) (string, error) {
 	for _, name := range []string{otherResolvedName, resolvedName} {
 		switch doc, err := vfs.ReadFile(e.files(), filepath.Join(dir, name), runfile.MaxBytes); {
@@ -192,7 +192,8 @@ func (e *Env) resolvedIn(dir string) (string, error) {
 	return "", nil
 }
 
-// readResolved is the run whose run file is in a directory; nil if there is none, or it is no run file any more.
+// readResolved reads the run file that a run has written to a directory; nil if there is no such file, or it is no
+// longer a run file.
 func (e *Env) readResolved(dir string) (*runfile.Config, error) {
 	name, err := e.resolvedIn(dir)
 	if err != nil || name == "" {
@@ -235,7 +236,7 @@ func isRunOf(c, old *runfile.Config) bool {
 	}
 	now, then := *c, *old
 	now.Numerics = then.Numerics.Or(now.Numerics)
-	now.Datasets, now.Eval.Datasets = atCommits(now.Datasets, old.Datasets), atCommits(now.Eval.Datasets, old.Eval.Datasets)
+	now.Datasets, now.Eval.Datasets = pinCommits(now.Datasets, old.Datasets), pinCommits(now.Eval.Datasets, old.Eval.Datasets)
 	// Keys that change no number.
 	then.Memory, then.Device, then.Save, then.Resume, then.ResumeWith, then.Stop = now.Memory, now.Device, now.Save, now.Resume, now.ResumeWith, now.Stop
 	a, errA := then.YAML()
@@ -243,8 +244,8 @@ func isRunOf(c, old *runfile.Config) bool {
 	return errA == nil && errB == nil && bytes.Equal(a, b)
 }
 
-// atCommits is the data sets of a run file with the commits that a resolved one has for the same data sets of the hub.
-func atCommits(sets, resolved []data.Source) []data.Source {
+// pinCommits is the data sets of a run file with the commits that a resolved one has for the same data sets of the hub.
+func pinCommits(sets, resolved []data.Source) []data.Source {
 	sets = slices.Clone(sets)
 	for i := range min(len(sets), len(resolved)) {
 		name, _, _ := strings.Cut(sets[i].Path, "@")

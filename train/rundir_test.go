@@ -36,7 +36,7 @@ func TestFailedStartsLeaveTheRunAlone(t *testing.T) {
 			"another model":  func(c *runfile.Config) { c.Model = filepath.Join(t.TempDir(), "none") },
 			"other data":     func(c *runfile.Config) { c.Datasets[0].Path = other(t) },
 			"another budget": func(c *runfile.Config) { c.Memory.Host = budget(t, "1MiB").Device },
-			"anew":           func(c *runfile.Config) { c.Resume = "never" },
+			"never resume":   func(c *runfile.Config) { c.Resume = "never" },
 		} {
 			second := c
 			second.Datasets = slices.Clone(c.Datasets)
@@ -50,7 +50,7 @@ func TestFailedStartsLeaveTheRunAlone(t *testing.T) {
 			}
 			if d, err := checkpoint.Acquire(vfs.OS{}, checkpointsDir(&c)); err == nil {
 				d.Close()
-				t.Fatalf("%s: a second lock was had", name)
+				t.Fatalf("%s: a second lock was taken", name)
 			}
 		}
 	}}
@@ -97,7 +97,7 @@ func TestRunsBeginAtOnce(t *testing.T) {
 	}
 }
 
-// What a user has prepared in the output directory stays when a start fails.
+// Links and directories that a user has prepared in the output directory stay when a start fails.
 func TestFailedStartsLeaveLinks(t *testing.T) {
 	c := smallConfig(t)
 	good := c.Model
@@ -130,7 +130,7 @@ func TestFailedStartsLeaveLinks(t *testing.T) {
 	}
 }
 
-// A run file that lies in its own output directory is the user's.
+// A run file in its own output directory belongs to the user.
 func TestRunFileInItsOutputDirectory(t *testing.T) {
 	c := smallConfig(t)
 	const mine = "# my comments\n"
@@ -260,7 +260,7 @@ func TestResumeFromAPath(t *testing.T) {
 	}
 }
 
-// What a process that was killed has left half-written goes at the next start.
+// Files that a killed process has left half-written go at the next start.
 func TestLeftoversGo(t *testing.T) {
 	c := smallConfig(t)
 	until(t, c, "step  3/12")

@@ -17,9 +17,9 @@ import (
 
 // saver keeps the checkpoints of a run.
 //
-// A save begins at the boundary behind a step, and its state is handed over by the next schedule, beside the next step. So the run knows
-// how that step went before the checkpoint appears: a state from which no healthy step came never becomes the newest checkpoint,
-// and nothing older is removed for it.
+// A save begins at the boundary after a step, and the next schedule hands its state over, during the next step. So the
+// run knows how that step went before the checkpoint appears: a state that no healthy step follows never becomes the
+// newest checkpoint, and no older one is removed for it.
 //
 // A save that fails costs a warning. It is tried again after 1 step, then after 2, 4 and so on up to 64, in turn in the fallback's
 // directory if there is one. When the run ends, in whatever way that leaves the engine whole, the state is saved at once.
@@ -68,7 +68,7 @@ func (s *saver) close(begun bool) {
 // mostRetrySteps is how far apart the tries of a save are at most.
 const mostRetrySteps = 64
 
-// saveDue reports whether the state after a step is to be saved, beside what evaluations ask for.
+// saveDue reports whether the state after a step is to be saved; evaluations may ask for further saves.
 func (t *trainer) saveDue(step int) bool {
 	c, s := &t.config.Save, &t.saves
 	return c.Every > 0 && step%c.Every == 0 || s.retryAt > 0 && step >= s.retryAt ||
@@ -298,7 +298,7 @@ func (t *trainer) rescue(ctx context.Context, err error) error {
 		return err
 	}
 	if t.summary.Steps > t.saves.saved {
-		_ = t.saveNow(ctx) // the error at hand is the one to report; what was saved follows
+		_ = t.saveNow(ctx) // err is the one to report; the latest save is named below
 	}
 	if t.summary.Steps == 0 {
 		return err

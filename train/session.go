@@ -28,11 +28,11 @@ type Session struct {
 	env    *Env
 	plan   *plan.Plan
 	Store  store.Store
-	Disk   *store.Disk // the part of it that is on disk; nil if there is none
+	Disk   *store.Disk // the part of it that is on disk; nil without one
 	Engine *stream.Engine
 
 	tuner    device.ProductTuner // the device that computes, if it has algorithms of products to choose from and the plan trains; else nil
-	recalled *chosen             // by the run that this one continues; nil: there is none
+	recalled *chosen             // by the run that this one continues; nil: a new run
 
 	rows   []data.Batch    // the micro-batches that a loader fills for a step
 	region *hostmem.Region // of rows
@@ -40,10 +40,10 @@ type Session struct {
 	heapLimit int64 // of the Go heap before the session; 0: it was not changed
 }
 
-// SessionOptions say where the state of a plan lies.
+// SessionOptions say where a session keeps the state of a plan.
 type SessionOptions struct {
 	StateDir string               // of extents that the plan keeps on disk
-	Store    store.Store          // in the place of the one that the plan asks for, and closed with the session; nil: that one
+	Store    store.Store          // instead of the one that the plan asks for, closed with the session; nil: that one
 	Fill     func(*Session) error // brings the weights into the store
 }
 
@@ -52,7 +52,7 @@ func (e *Env) OpenSession(ctx context.Context, p *plan.Plan, dev *Devices, o Ses
 	s = &Session{env: e, plan: p}
 	defer func() {
 		if err != nil {
-			_ = s.Close() // the error at hand is the one to report
+			_ = s.Close() // err is the one to report
 		}
 	}()
 	if s.Store = o.Store; s.Store == nil {

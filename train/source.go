@@ -130,8 +130,8 @@ func (s *source) openReader(c *runfile.Config) (r reader, err error) {
 	return r, err
 }
 
-// openTemplate opens what the key chat_template names. auto takes the template that lies beside the tokenizer, if there is
-// one, and only for what cannot be rendered without.
+// openTemplate opens what the key chat_template names. auto takes the tokenizer's own template, if it has one, and only
+// for data that cannot be rendered without.
 func (s *source) openTemplate(c *runfile.Config, tok tokenizer.Tokenizer) (data.Renderer, error) {
 	dir, file := s.dir, ""
 	isOwn := false

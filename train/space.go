@@ -15,7 +15,7 @@ import (
 	"github.com/millrace/millrace/vfs"
 )
 
-// spaceOf is what a run takes of disks beside its state. steps is 0 where their number is not known.
+// spaceOf returns the disk space of a run in addition to its state. steps is 0 where their number is not known.
 func spaceOf(c *runfile.Config, p *plan.Plan, weights tensor.DType, steps int) *plan.Space {
 	params, _ := p.Model.Params()
 	s := &plan.Space{CheckpointBytes: plan.CheckpointBytes(p.Model, p.Numerics), AllKept: c.Save.Keep == 0, ModelBytes: params * weights.Bytes(), Models: 1}
@@ -39,7 +39,7 @@ func spaceOf(c *runfile.Config, p *plan.Plan, weights tensor.DType, steps int) *
 	return s
 }
 
-// mostSaves bounds the number of saves of a run whose steps take for ever.
+// mostSaves bounds the number of saves of a run whose steps take forever.
 const mostSaves = 1_000_000_000
 
 // savesOf is how often a run saves at most, if steps do not take longer than twice what is predicted; 0 is for one that is not to save.
@@ -63,7 +63,7 @@ func savesOf(c *runfile.Config, steps int, stepSec float64) int {
 	return n
 }
 
-// spaceToLeave is what the checkpoints that a run may have at once take beside those that it has.
+// spaceToLeave returns the space of the checkpoints that a run may have at once, less those that it has.
 func (e *Env) spaceToLeave(c *runfile.Config, m *model.Model, n plan.Numerics) (int64, error) {
 	steps, err := checkpoint.Steps(e.files(), checkpointsDir(c))
 	if err != nil {
@@ -83,13 +83,14 @@ func freeBytes(fsys vfs.FS, dir string) (int64, error) {
 	}
 }
 
-// checkSpace fails if what the run has reserved leaves too little for its checkpoints and its model: to find that out at the first save, hours
-// later, helps nobody. What earlier checkpoints of the run take serves the next ones.
+// checkSpace fails if the reserved files of the run leave too little space for its checkpoints and its model. The first
+// save, hours later, would be too late to find that out. The space of the run's earlier checkpoints serves the next
+// ones.
 func (t *trainer) checkSpace() error {
 	c, s := t.config, *t.plan.Space
 	free, err := freeBytes(t.env.files(), c.OutputDir)
 	if err != nil {
-		return nil // nobody knows
+		return nil // not known
 	}
 	steps, err := checkpoint.Steps(t.env.files(), checkpointsDir(c))
 	if err != nil {

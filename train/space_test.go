@@ -108,7 +108,8 @@ func TestSpaceIsPlanned(t *testing.T) {
 	}
 }
 
-// What a killed run has left of its state is removed by the next one, so it counts as free; what a checkpoint links does not.
+// The next run removes the state that a killed run has left, so that counts as free. Files that a checkpoint links do
+// not.
 func TestLeftStateIsFree(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{"part-1.extent", "part-2.extent", "notes.txt"} {

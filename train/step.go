@@ -65,7 +65,7 @@ func (t *trainer) compute(ctx context.Context, step int, batch *stream.Batch, m 
 	if t.plan.UpdatesInBackward() {
 		updated = step
 	}
-	if err := t.spoiled(updated, res.BadWeights); err != nil {
+	if err := t.badWeights(updated, res.BadWeights); err != nil {
 		return err // a save of them does not end
 	}
 	m.Loss, m.GradNorm, m.ClipScale = res.LossSum/float64(batch.Targets), res.GradNorm, res.ClipScale

@@ -21,7 +21,7 @@ type EvalOptions struct {
 	Device        string // auto (default), or cpu
 }
 
-// evalSequenceLen is the row that is evaluated on if nobody says otherwise.
+// evalSequenceLen is the length of rows for an evaluation by default.
 const evalSequenceLen = 1024
 
 // Evaluate is the mean token loss of a model over data sets, packed as in training. It takes memory for the weights and for one

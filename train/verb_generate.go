@@ -24,7 +24,7 @@ type GenerateOptions struct {
 	Model       string // a Hugging Face directory, or a hub id
 	Prompt      string
 	Tokenizer   string  // auto (the model's; the default), bytes, or a path
-	MaxTokens   int     // at most so many are generated
+	MaxTokens   int     // the most that are generated
 	Temperature float64 // 0: the most likely token
 	TopK        int     // only the K most likely tokens; 0: all
 	TopP        float64 // only the most likely tokens that have this probability together; 0 and 1: all
@@ -91,8 +91,8 @@ func Generate(ctx context.Context, env *Env, o GenerateOptions) (g *Generated, e
 	}
 	defer dev.Close()
 	n.SequenceLen = min(len(ids)+o.MaxTokens-1, src.model.MaxPositions)
-	p, err := env.fitPlan(ctx, src.model.Frozen(), n, 1, runfile.Sizes{}, dev.Computes.Info(), o.Memory, func(plan.Numerics) plan.Wants {
-		return plan.Wants{LogitRows: 1}
+	p, err := env.fitPlan(ctx, src.model.Frozen(), n, 1, runfile.Sizes{}, dev.Computes.Info(), o.Memory, func(plan.Numerics) plan.Outputs {
+		return plan.Outputs{LogitRows: 1}
 	})
 	if err != nil {
 		return nil, err
@@ -146,7 +146,7 @@ func (o *GenerateOptions) check() error {
 	return nil
 }
 
-// promptTokens are the prompt behind what the model expects before a text.
+// promptTokens returns the tokens of the prompt, after those that the model expects before a text.
 func promptTokens(tok tokenizer.Tokenizer, prompt string) ([]int32, error) {
 	before, _ := tok.Template()
 	ids := append(append([]int32(nil), before...), tok.Encode(prompt, false)...)
@@ -159,7 +159,7 @@ func promptTokens(tok tokenizer.Tokenizer, prompt string) ([]int32, error) {
 	return ids, nil
 }
 
-// next are the logits of the token behind ids.
+// next returns the logits of the token that follows ids.
 func (s *Session) next(ctx context.Context, ids []int32) ([]float32, error) {
 	labels := make([]int32, len(ids))
 	for i := range labels {

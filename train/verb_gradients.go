@@ -76,8 +76,8 @@ func Gradients(ctx context.Context, env *Env, o GradOptions) (sum *GradSummary, 
 		return nil, err
 	}
 	defer dev.Close()
-	p, err := env.fitPlan(ctx, src.model, n, len(examples), runfile.Sizes{}, dev.Computes.Info(), o.Memory, func(n plan.Numerics) plan.Wants {
-		w := plan.Wants{NoUpdates: true}
+	p, err := env.fitPlan(ctx, src.model, n, len(examples), runfile.Sizes{}, dev.Computes.Info(), o.Memory, func(n plan.Numerics) plan.Outputs {
+		w := plan.Outputs{NoUpdates: true}
 		if o.Logits {
 			w.LogitRows = n.Positions()
 		}

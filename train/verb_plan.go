@@ -15,20 +15,20 @@ import (
 	"github.com/millrace/millrace/tensor"
 )
 
-// PlanOptions say what to plan beside what the configuration says.
+// PlanOptions say what to plan in addition to the configuration.
 type PlanOptions struct {
-	Machine         string // plan for this named machine instead of the one at hand; empty: for that
+	Machine         string // plan for this named machine; empty: for the machine that runs this
 	Shape           string // plan for this named shape instead of the configuration's model
-	RatedWriteBytes int64  // what the drive is rated for; 0: as the named machine's is, else not known
+	RatedWriteBytes int64  // rated endurance of the drive; 0: that of the named machine, else not known
 }
 
 // Planned is a plan with what it was made for.
 type Planned struct {
-	Plan    *plan.Plan
-	Device  device.Info
-	Machine plan.Machine
-	Sources []string // of a named machine's rates
-	Outlook plan.Outlook
+	Plan     *plan.Plan
+	Device   device.Info
+	Machine  plan.Machine
+	Sources  []string // of a named machine's rates
+	Forecast plan.Forecast
 	// AvailableBytes is the host memory that this machine has for the run; 0: of a named machine, or not known, or it grows.
 	AvailableBytes int64
 }
@@ -73,7 +73,7 @@ func PlanFor(ctx context.Context, env *Env, c *runfile.Config, o PlanOptions) (r
 	if err != nil {
 		return nil, err
 	}
-	r.Outlook = r.Plan.Outlook(r.Machine, r.Device, c.MaxSteps, rated)
+	r.Forecast = r.Plan.Forecast(r.Machine, r.Device, c.MaxSteps, rated)
 	return r, nil
 }
 
@@ -138,6 +138,6 @@ func (e *Env) planOn(ctx context.Context, c *runfile.Config, m *model.Model, on 
 	if d := c.Memory.Disk; !d.IsAuto() {
 		r.DiskBytes = d.N
 	}
-	r.Wants = c.Wants()
+	r.Outputs = c.Outputs()
 	return fitRequest(ctx, r, c.BatchTokens/c.SequenceLen, c.Numerics, nil)
 }

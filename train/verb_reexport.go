@@ -9,8 +9,8 @@ import (
 )
 
 // Reexport writes a model directory in another type, BF16 or F32, with its configuration and tokenizer: a piece of a tensor
-// at a time, so that any model fits. Values round to nearest, ties to even. Tensors that the model does not use (a head
-// beside tied embeddings) are left out. outDir must not exist.
+// at a time, so that any model fits. Values round to nearest, ties to even. Tensors that the model does not use (the
+// head of a model with tied embeddings) are left out. outDir must not exist.
 func Reexport(ctx context.Context, env *Env, modelDir, outDir string, dtype tensor.DType) (err error) {
 	var ask blame.Asking
 	defer ask.Judge(&err)

@@ -39,7 +39,7 @@ type wear struct {
 
 const day = 24 * time.Hour
 
-// due is how long to wait, at a time, until so many bytes since the beginning are within the limit.
+// due returns how long to wait from now until the bytes written since the beginning are within the limit.
 func (w wear) due(written int64, now time.Time) time.Duration {
 	if w.bytesPerDay <= 0 {
 		return 0

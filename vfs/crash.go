@@ -8,7 +8,7 @@ import (
 	"slices"
 )
 
-// CrashImage is a state that a power cut could have left behind.
+// CrashImage is a state of the files after a power cut.
 type CrashImage struct {
 	// Point is where the cut came ("before sync of a/b") and what survived of what was not synced.
 	Point string

@@ -2,7 +2,8 @@ package vfs
 
 import "os"
 
-// exchangeInSteps swaps two directories. A crash between the steps leaves nothing at b, but both whole directories beside it.
+// exchangeInSteps swaps two directories. A crash between the steps leaves nothing at b, but both whole directories next
+// to it.
 func exchangeInSteps(a, b string) error {
 	old := a + ".old"
 	if err := os.Rename(b, old); err != nil {

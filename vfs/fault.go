@@ -44,7 +44,8 @@ type Outcome struct {
 	Err error
 	// Written is how many bytes of a failing write take effect all the same.
 	Written int
-	// Damage, without Err and only in a [Faulty], changes what a read gives or a write puts down, and nobody is told.
+	// Damage, without Err and only in a [Faulty], changes the bytes that a read returns or a write stores, without an
+	// error.
 	Damage func([]byte)
 }
 

@@ -9,7 +9,8 @@ import (
 )
 
 // Faulty is a file system before another one, real or not, in which any operation fails on request, for tests of whole programs.
-// What it was not asked about fails never: an open file keeps its faults, a lock does not.
+// Operations that were not asked to fail never do. Operations of an open file can fail too, those of a held lock
+// cannot.
 type Faulty struct {
 	under FS
 

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Lock is flock of the file, which ends with the process however that ends. Whoever holds a lock may remove its file: a file that
-// is no longer at the name when it is locked excludes nobody, and the next one is taken.
+// Lock takes flock of the file, which ends with the process however that ends. The holder of a lock may remove its
+// file. A file that is no longer at the name when it is locked excludes no process, so Lock takes the next one.
 func (OS) Lock(name string) (io.Closer, error) {
 	for {
 		f, err := lockFile(name)
@@ -22,7 +22,7 @@ func (OS) Lock(name string) (io.Closer, error) {
 		if there, errThere := os.Stat(name); err == nil && errThere == nil && os.SameFile(held, there) {
 			return f, nil
 		}
-		_ = f.Close() // it is somebody's old file
+		_ = f.Close() // it is the old file of an earlier holder
 		if err != nil {
 			return nil, err
 		}

@@ -431,7 +431,7 @@ func (l memLock) Close() error {
 	return nil
 }
 
-// FlipBit changes one stored bit, durably and behind everyone's back, as a failing disk does.
+// FlipBit changes one stored bit, durably and silently, as a failing disk does.
 func (m *Mem) FlipBit(name string, off int64, bit uint) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()

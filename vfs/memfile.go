@@ -136,7 +136,7 @@ func (f *memFile) Preallocate(bytes int64) error {
 	return nil
 }
 
-// Sync makes contents and length durable. A crash point lies on either side.
+// Sync makes contents and length durable. There is a crash point before it and one after it.
 func (f *memFile) Sync() error {
 	f.fs.mu.Lock()
 	defer f.fs.mu.Unlock()

@@ -60,7 +60,7 @@ func TestOutputReplacesFiles(t *testing.T) {
 		t.Errorf("%v, %v", info, err)
 	}
 	if all := names(t, dir); len(all) != 3 {
-		t.Errorf("left behind: %v", all)
+		t.Errorf("files are left over: %v", all)
 	}
 	o, err := vfs.CreateOutput(file)
 	if err != nil {
@@ -75,7 +75,7 @@ func TestOutputReplacesFiles(t *testing.T) {
 	}
 }
 
-// What is no plain file is written as it is, or refused, and stays.
+// An output that is not a plain file is written in place or refused, and is never replaced.
 func TestOutputKeepsWhatIsNoFile(t *testing.T) {
 	dir := t.TempDir()
 	if err := vfs.WriteOutput(os.DevNull, put("gone")); err != nil {
@@ -98,6 +98,6 @@ func TestOutputKeepsWhatIsNoFile(t *testing.T) {
 		}
 	}
 	if all := names(t, dir); len(all) != 3 {
-		t.Errorf("left behind: %v", all)
+		t.Errorf("files are left over: %v", all)
 	}
 }

@@ -6,8 +6,8 @@ import (
 	"os"
 )
 
-// OpenRegular opens a regular file for reading. What is none is refused before it is opened: to open a named pipe, or to read from a
-// terminal, may wait for ever.
+// OpenRegular opens a regular file for reading. Any other file is refused before it is opened, since opening a named
+// pipe or reading from a terminal may wait forever.
 func OpenRegular(name string) (*os.File, error) {
 	if err := checkRegular(name); err != nil {
 		return nil, err

@@ -12,7 +12,8 @@ import (
 	"testing"
 )
 
-// What is no regular file is refused in a line, and nothing waits for it. A link to a regular file is one.
+// A file that is not regular is refused in a line, and nothing waits for it. A link to a regular file counts as
+// regular.
 func TestOpenRegular(t *testing.T) {
 	dir := t.TempDir()
 	pipe, file, link := filepath.Join(dir, "pipe"), filepath.Join(dir, "file"), filepath.Join(dir, "link")

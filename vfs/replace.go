@@ -18,7 +18,7 @@ func ReplaceFile(path string, data []byte) error {
 		err = os.Rename(tmp, path)
 	}
 	if err != nil {
-		_ = os.Remove(tmp) // the error at hand is the one to report
+		_ = os.Remove(tmp) // err is the one to report
 	}
 	return err
 }

@@ -166,7 +166,7 @@ func MakeDirs(fsys FS, name string, perm fs.FileMode) (made []string, err error)
 func RemoveEmpty(fsys FS, dirs []string) {
 	for _, dir := range dirs {
 		if fsys.Remove(dir) != nil {
-			return // somebody uses it
+			return // it is in use
 		}
 	}
 }

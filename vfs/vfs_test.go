@@ -271,7 +271,7 @@ func TestWriteAtomicUnderCrashes(t *testing.T) {
 		if got != "old" && got != "new" {
 			t.Errorf("%s: the file holds %q", image.Point, got)
 		}
-		// The next run goes on from there.
+		// The next run continues from there.
 		must(t, WriteFileAtomic(image.FS, "f", []byte("newer")))
 	}
 	if count["old"] == 0 || count["new"] == 0 {
@@ -402,7 +402,7 @@ func TestDirectWantsAlignment(t *testing.T) {
 	}
 }
 
-// What the images of unsynced writes look like.
+// The images of unsynced writes show what a file system may do with them.
 func TestCrashFates(t *testing.T) {
 	m := NewMem()
 	f, err := m.Create("f")
@@ -539,7 +539,7 @@ func TestRemoveAllOfLinks(t *testing.T) {
 	}
 }
 
-// A Faulty is its file system but for what it is asked to do otherwise.
+// A Faulty behaves like its file system, except where it is asked to fail.
 func TestFaulty(t *testing.T) {
 	m := NewMem()
 	y := NewFaulty(m)

@@ -79,16 +79,16 @@ func (r row) plan() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	outlook, life := p.Outlook(on.Machine, on.Device, 1000, on.RatedWriteBytes), "-"
-	if outlook.WearDays > 0 {
-		life = plan.FormatSeconds(outlook.WearDays * 86400)
+	forecast, life := p.Forecast(on.Machine, on.Device, 1000, on.RatedWriteBytes), "-"
+	if forecast.WearDays > 0 {
+		life = plan.FormatSeconds(forecast.WearDays * 86400)
 	}
 	disk := "-"
 	if p.DiskBytes > 0 {
 		disk = plan.FormatBytes(p.DiskBytes)
 	}
 	return fmt.Sprintf("| %s | %s | %s | %d | %s | %s | %s | %.3g | %.0f | %s | %s |", r.shape, r.machine, r.moments, r.batchTokens,
-		plan.FormatBytes(p.DeviceTotalBytes()), plan.FormatBytes(p.HostBytes), disk, p.Predicted.StepSeconds, outlook.TokensPerSec,
+		plan.FormatBytes(p.DeviceTotalBytes()), plan.FormatBytes(p.HostBytes), disk, p.Predicted.StepSeconds, forecast.TokensPerSec,
 		limit(&p.Predicted), life), nil
 }
 

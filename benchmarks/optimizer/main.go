@@ -110,7 +110,7 @@ func (s step) plan() *plan.Plan {
 	m, err := model.New(c)
 	must(err)
 	r := plan.Request{Model: m, Device: s.on.Device, Machine: s.on.Machine, DeviceBytes: s.on.DeviceBytes, HostBytes: s.on.HostBytes,
-		StreamAll: s.streamAll, Wants: plan.Wants{NoClip: s.noClip},
+		StreamAll: s.streamAll, Outputs: plan.Outputs{NoClip: s.noClip},
 		Numerics: plan.Numerics{Compute: tensor.BF16, Master: optim.Split, Moments: s.moments, SequenceLen: sequenceLen}}
 	var best *plan.Plan
 	for positions := 16384; positions >= sequenceLen; positions /= 2 {
@@ -149,10 +149,10 @@ func modelTFLOPS(p *plan.Plan, tokens int) float64 {
 	return float64(p.Model.TrainFLOPs(docs)) / p.Predicted.StepSeconds / 1e12
 }
 
-// waits are the longest times in which the compute lane idles.
+// waits are the longest times in which the compute lane stalls.
 func waits(p *plan.Plan, on plan.NamedMachine) string {
 	var say []string
-	for _, i := range p.Idles(on.Machine, on.Device) {
+	for _, i := range p.Stalls(on.Machine, on.Device) {
 		if i.Seconds >= 0.002*p.Predicted.StepSeconds && len(say) < 3 {
 			say = append(say, fmt.Sprintf("%s before %s %.1f%%", i.For, i.Before, 100*i.Seconds/p.Predicted.StepSeconds))
 		}

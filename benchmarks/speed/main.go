@@ -133,10 +133,10 @@ func busy(p *plan.Plan, lane plan.Lane) float64 {
 	return 100 * p.Predicted.LaneSeconds[lane] / p.Predicted.StepSeconds
 }
 
-// waits are the longest times in which the compute lane idles.
+// waits are the longest times in which the compute lane stalls.
 func waits(p *plan.Plan, on plan.NamedMachine) string {
 	var say []string
-	for _, i := range p.Idles(on.Machine, on.Device) {
+	for _, i := range p.Stalls(on.Machine, on.Device) {
 		if i.Seconds >= 0.002*p.Predicted.StepSeconds && len(say) < 3 {
 			say = append(say, fmt.Sprintf("%s before %s %.1f%%", i.For, i.Before, 100*i.Seconds/p.Predicted.StepSeconds))
 		}

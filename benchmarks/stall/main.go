@@ -134,10 +134,10 @@ type planned struct {
 	Predicted   struct {
 		StepSec float64 `json:"step_sec"`
 	} `json:"predicted"`
-	Outlook struct {
+	Forecast struct {
 		CheckpointBytes    int64   `json:"checkpoint_bytes"`
 		CheckpointStallSec float64 `json:"checkpoint_stall_sec"`
-	} `json:"outlook"`
+	} `json:"forecast"`
 }
 
 func (r *runner) measure(w row) (line string, err error) {
@@ -166,8 +166,8 @@ func (r *runner) measure(w row) (line string, err error) {
 		return "", err
 	}
 	commits := r.saves + 1 // the run's end is one, too
-	return fmt.Sprintf("| %s | %s | %s | %.3f | %.3f | %.3f | %.3f | %.3f | %.3f |", w.name, mib(p.Outlook.CheckpointBytes), mib(p.DiskBytes),
-		p.Predicted.StepSec, median(others), median(saving), p.Outlook.CheckpointStallSec, median(saving)-median(others),
+	return fmt.Sprintf("| %s | %s | %s | %.3f | %.3f | %.3f | %.3f | %.3f | %.3f |", w.name, mib(p.Forecast.CheckpointBytes), mib(p.DiskBytes),
+		p.Predicted.StepSec, median(others), median(saving), p.Forecast.CheckpointStallSec, median(saving)-median(others),
 		summary.SaveStallSec/float64(commits)), nil
 }
 
@@ -177,7 +177,7 @@ func (r *runner) toDisk(args []string, whole *planned) ([]string, *planned, erro
 		less := slices.Concat(args, []string{"--set", "memory.disk=auto", "--set", "memory.path=" + filepath.Join(r.dir, "state"),
 			"--set", fmt.Sprintf("memory.host=%dB", int64(share*float64(whole.HostBytes+whole.DeviceBytes)))})
 		p, err := r.plan(less)
-		if err != nil || p.Outlook.CheckpointBytes < whole.Outlook.CheckpointBytes/2 {
+		if err != nil || p.Forecast.CheckpointBytes < whole.Forecast.CheckpointBytes/2 {
 			return less, p, err
 		}
 	}

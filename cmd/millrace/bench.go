@@ -37,7 +37,7 @@ type benchCmd struct {
 }
 
 func (*benchCmd) Help() string {
-	return `Full training steps, optimizer included, on random weights and random tokens, beside what the simulation of the same
+	return `Full training steps, optimizer included, on random weights and random tokens, next to what the simulation of the same
 plan says. Compare with another run of the same machine only; run "millrace probe" there first.
 
 Examples, the second one streamed against all weights in place, the third one with a state larger than the host:
@@ -73,7 +73,8 @@ func (c *benchCmd) Run(p *program) error {
 	return p.printf("%s", benchText(r))
 }
 
-// benchText is the result for people: what it was of, what was measured beside what was simulated, and a step of each.
+// benchText renders the result for people: its subject, the measured figures next to the simulated ones, and a step of
+// each.
 func benchText(r *bench.Result) string {
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)

@@ -121,7 +121,7 @@ func TestExportCheckpoint(t *testing.T) {
 		t.Error("the exact weights are no finer than bf16")
 	}
 
-	// What is there is not overwritten, and another model is refused.
+	// An existing directory is not overwritten, and another model is refused.
 	r := invoke(t, "export", "--checkpoint", last, "--model", w.path("model"), "--out", w.path("last"))
 	if r.status != exitBadRequest {
 		t.Errorf("onto a model: status %d, %s", r.status, r.stderr)

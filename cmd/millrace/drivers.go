@@ -14,8 +14,9 @@ import (
 	"github.com/millrace/millrace/internal/cores"
 )
 
-// openDevice is the list of drivers: it opens the device that a name in run.yaml stands for, and the host's, which is always a
-// CPU and the same one where the CPU computes. Beside a GPU its workers have cores of their own, where there are enough.
+// openDevice is the list of drivers: it opens the device that a name in run.yaml stands for, and the host's device,
+// which is always a CPU, and the same one where the CPU computes. With a GPU, the CPU's workers have cores of their
+// own, where there are enough.
 func (p *program) openDevice(name string, accounts *hostmem.Accounts) (computes, host device.Device, err error) {
 	computes, err = p.openGPU(name, accounts)
 	if err != nil {
@@ -71,5 +72,5 @@ func (p *program) openGPU(name string, accounts *hostmem.Accounts) (device.Devic
 	return nil, nil
 }
 
-// note tells people something beside the result.
+// note tells people something in addition to the result.
 func (p *program) note(line string) { p.stderr.line("millrace: %s", line) }

@@ -67,7 +67,7 @@ func (c *generateCmd) Run(p *program) error {
 	return nil
 }
 
-// readPrompt reads standard input, which somebody may be typing.
+// readPrompt reads standard input, which a user may be typing.
 func (p *program) readPrompt() (string, error) {
 	var text []byte
 	read := make(chan error, 1)

@@ -17,7 +17,7 @@ func hostileFiles() (all []hostile) {
 	return append(all, hostileCheckpoints()...)
 }
 
-// bad is a request that is wrong after something has been spoiled.
+// bad is a request that is wrong after something has been damaged.
 func bad(name, line, want string, spoil func(*workshop)) hostile {
 	return hostile{name: name, line: line, want: want, spoil: spoil, status: exitBadRequest}
 }

@@ -83,7 +83,7 @@ func hostileMachine(t *testing.T) (all []hostile) {
 					w.t.Errorf("the password is shown: %s", r.stderr)
 				}
 			}},
-		hostile{name: "an endpoint that is none", line: "plan run.yaml --set model=openai/none", env: []string{"HF_ENDPOINT=me:s3cret@nowhere", "HF_HUB_OFFLINE=0"},
+		hostile{name: "an endpoint that is not an address", line: "plan run.yaml --set model=openai/none", env: []string{"HF_ENDPOINT=me:s3cret@nowhere", "HF_HUB_OFFLINE=0"},
 			want: "HF_ENDPOINT", status: exitBadRequest},
 		hostile{name: "C locale and a dumb terminal", line: "plan run.yaml", env: []string{"LC_ALL=C", "TERM=dumb"}, want: "qwen3"},
 	)
@@ -116,15 +116,15 @@ func hostileMachine(t *testing.T) (all []hostile) {
 	return append(all, held)
 }
 
-// nobody is a user who owns nothing.
-const nobody = 65534
+// noOwner is the id of a user who owns no file.
+const noOwner = 65534
 
-// forbid gives files to the user nobody, or to the one who tests, with permissions that forbid something.
+// forbid gives files to the user noOwner, or to the one who tests, with permissions that forbid something.
 func forbid(w *workshop, paths map[string]fs.FileMode) {
 	if os.Geteuid() == 0 {
 		err := filepath.WalkDir(filepath.Dir(w.dir), func(path string, _ fs.DirEntry, err error) error {
 			if err == nil {
-				err = os.Lchown(path, nobody, nobody)
+				err = os.Lchown(path, noOwner, noOwner)
 			}
 			return err
 		})
@@ -148,7 +148,8 @@ func forbid(w *workshop, paths map[string]fs.FileMode) {
 	}
 }
 
-// asNobody takes from root what permissions do not hold for. The program is opened before, since nobody may not enter its directory.
+// asNobody runs a root's command as noOwner, since permissions do not bind root. It opens the program before, since
+// noOwner may not enter its directory.
 func asNobody(cmd *exec.Cmd) {
 	if os.Geteuid() != 0 {
 		return
@@ -159,5 +160,5 @@ func asNobody(cmd *exec.Cmd) {
 	}
 	cmd.ExtraFiles = []*os.File{program}
 	cmd.Path = "/proc/self/fd/3"
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: noOwner, Gid: noOwner}}
 }

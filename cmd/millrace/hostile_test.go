@@ -29,7 +29,7 @@ type hostile struct {
 
 	spoil func(*workshop)         // what has happened before
 	wrap  func(*exec.Cmd)         // how the process is run: limits, users, standard output
-	env   []string                // beside MILLRACE_CACHE
+	env   []string                // in addition to MILLRACE_CACHE
 	stdin string                  // of the process
 	check func(*workshop, result) // what else must be so afterwards
 
@@ -146,7 +146,7 @@ func (h hostile) run(t *testing.T) {
 	}
 	if !h.writes {
 		if d := cmp.Diff(before, contents(t, home)); d != "" {
-			t.Errorf("left behind, or changed (-before +after):\n%s", d)
+			t.Errorf("files were left over or changed (-before +after):\n%s", d)
 		}
 	}
 	left, _ := filepath.Glob(filepath.Join(cache, "*", "*.tmp"))

@@ -11,7 +11,7 @@ type importCmd struct {
 	File    string `arg:"" name:"FILE.gguf" help:"GGUF file of a llama, qwen2 or qwen3 model."`
 	Dir     string `arg:"" name:"DIR" help:"Model directory to write."`
 	DType   string `name:"dtype" default:"bf16" help:"Number format to write: bf16 or f32."`
-	Replace bool   `help:"Replace the model that DIR has, unless other files lie beside it."`
+	Replace bool   `help:"Replace the model in DIR, unless DIR has other files."`
 }
 
 func (*importCmd) Help() string {

@@ -170,7 +170,7 @@ func TestBadInput(t *testing.T) {
 	}
 }
 
-// The other verbs that write leave nothing behind either.
+// The other verbs that write leave no half-written files either.
 func TestNothingHalfWritten(t *testing.T) {
 	w := newWorkshop(t)
 	file := w.read("model/model.safetensors")

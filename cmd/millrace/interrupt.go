@@ -33,8 +33,9 @@ type interrupts struct {
 	watching fault.Group
 }
 
-// patience is how long what has nothing to lose may take to end after the first signal: a pass of a large model, a network drive that
-// does not answer. Then it is left as it is, as by a kill, but with the status of an interrupt. 0 is for ever, for tests.
+// patience is how long work that has nothing to lose may take to end after the first signal: a pass of a large model, a
+// network drive that does not answer. After that the process ends without waiting, as by a kill, but with the status of
+// an interrupt. 0 waits without end, for tests.
 var patience = 5 * time.Second
 
 // giveUp ends the program.
@@ -87,7 +88,7 @@ type progress struct {
 	terminal bool
 }
 
-// line writes a line of its own, in the place of a bar that may be drawn.
+// line writes a line of its own, over a bar that may be drawn.
 func (p *progress) line(format string, args ...any) {
 	clear := ""
 	if p.terminal {
@@ -99,6 +100,6 @@ func (p *progress) line(format string, args ...any) {
 func (p *progress) Write(text []byte) (int, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	_, _ = p.w.Write(text) // there is nobody to tell
+	_, _ = p.w.Write(text) // an error has no other place to go
 	return len(text), nil
 }

@@ -105,7 +105,7 @@ func TestEndOfWhatWasCancelled(t *testing.T) {
 	}
 }
 
-// Every verb that may take long ends when its context does, and leaves nothing behind.
+// Every verb that may take long ends when its context does, and leaves no files over.
 func TestEveryVerbEndsWithItsContext(t *testing.T) {
 	w := newWorkshop(t)
 	invoke(t, "train", w.path("run.yaml"), "--set", "save.every=1").must(t)

@@ -1,11 +1,11 @@
 // Command millrace trains language models that do not fit on the device that computes.
 //
-// There is one file per verb: it declares the flags, calls one function of package train, bench, probe or hf, and prints what came of it.
-// This file parses the command line and turns errors into a line and an exit status; interrupt.go turns signals into an
-// orderly end; drivers.go is the list of devices.
+// There is one file per verb: it declares the flags, calls one function of package train, bench, probe or hf, and
+// prints the result. This file parses the command line and turns errors into a line and an exit status; interrupt.go
+// turns signals into an orderly end; drivers.go is the list of devices.
 //
-// Invariants: results for programs go to standard output, and nothing else does; progress and errors go to standard error; an
-// error is one line that says what, why and how to mend it.
+// Invariants: results for programs go to standard output, and nothing else does; progress and errors go to standard
+// error; an error is one line that says what, why and how to fix it.
 package main
 
 import (

@@ -33,8 +33,9 @@ func oneLine(err error) string {
 
 const endsEarly = "it ends too early"
 
-// plainWords is an error's text in which the causes that Go words are worded for people. Where it ends with what the operating system
-// says, a way out follows; a text that goes on after that says itself what to do.
+// plainWords returns an error's text, with Go's own wording of causes replaced by words for people. Where the text ends
+// with an error of the operating system, a way out is added; a text that continues after that error says itself what to
+// do.
 func plainWords(err error) string {
 	text := err.Error()
 	replace := func(inner error, words string) {

@@ -90,7 +90,7 @@ func TestMarkedExample(t *testing.T) {
 	}
 }
 
-// What a model with a byte tokenizer says cannot clear the screen.
+// The output of a model with a byte tokenizer cannot clear the screen.
 func TestHarmless(t *testing.T) {
 	var b strings.Builder
 	n, err := harmless{&b}.Write([]byte("a\x1b[2J\xff\n"))

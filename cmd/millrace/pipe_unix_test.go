@@ -10,7 +10,8 @@ import (
 	"testing"
 )
 
-// What does not hear its context, here a run file that nobody writes, is left as it is after a while.
+// Work that does not hear its context, here the reading of a run file that no process writes, is abandoned after a
+// while.
 func TestInterruptOfWhatHangs(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "run.yaml")
 	if err := syscall.Mkfifo(path, 0o600); err != nil {
@@ -36,7 +37,7 @@ func TestInterruptOfWhatHangs(t *testing.T) {
 	}
 }
 
-// A named pipe in the place of a file that is read more than once is refused in a line. To open it would wait for ever.
+// A named pipe instead of a file that is read more than once is refused in a line. Opening it would wait forever.
 func TestNamedPipes(t *testing.T) {
 	for name, file := range map[string]string{"weights": "model/model.safetensors", "configuration": "model/config.json",
 		"tokenizer": "model/tokenizer.json", "data": "data/a.txt"} {

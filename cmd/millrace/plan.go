@@ -15,8 +15,8 @@ type planCmd struct {
 	File     string   `arg:"" optional:"" name:"run.yaml" help:"Run file; run.yaml where neither it nor --model is given."`
 	Model    string   `placeholder:"DIR" help:"Plan for this model with the defaults of a run file; weights and data are not needed."`
 	Set      []string `sep:"none" placeholder:"KEY=VALUE" help:"Set a key of the run file, such as memory.device=2GiB. May be repeated."`
-	Machine  string   `placeholder:"NAME" help:"Plan for this machine instead of the one at hand; any other word lists the names."`
-	Shape    string   `placeholder:"NAME" help:"Plan for this published shape instead of a model; needs no files. Any other word lists the names."`
+	Machine  string   `placeholder:"NAME" help:"Plan for this machine instead of this computer; an unknown name lists the names."`
+	Shape    string   `placeholder:"NAME" help:"Plan for this published shape instead of a model; needs no files. An unknown name lists the names."`
 	TBW      string   `name:"tbw" placeholder:"SIZE" help:"What the drive is rated to have written in its life, such as 600TB."`
 	Rehearse bool     `help:"Also run three steps of the plan with devices that only count and state that is only addresses; fails where a byte differs from the plan."`
 	Schedule bool     `help:"Print the steps as lists of operations instead: the first one, and one of those that follow."`
@@ -62,7 +62,7 @@ func (c *planCmd) Run(p *program) error {
 	if err != nil {
 		return err
 	}
-	out := planResult{Plan: made.Plan, Machine: made.Machine, Sources: made.Sources, Outlook: made.Outlook, AvailableBytes: made.AvailableBytes}
+	out := planResult{Plan: made.Plan, Machine: made.Machine, Sources: made.Sources, Forecast: made.Forecast, AvailableBytes: made.AvailableBytes}
 	if c.Rehearse {
 		r, err := train.Rehearse(made.Plan, 3)
 		if err != nil {
@@ -81,7 +81,7 @@ func (c *planCmd) Run(p *program) error {
 	case c.Schedule:
 		return p.printf("first step\n\n%s\nevery other step\n\n%s\nend\n\n%s", made.Plan.Schedule(plan.Prologue), made.Plan.Schedule(plan.Steady), made.Plan.Schedule(plan.Flush))
 	}
-	text := made.Plan.Explain(made.Device, made.Machine, made.Outlook)
+	text := made.Plan.Explain(made.Device, made.Machine, made.Forecast)
 	if lacks := made.Lacks(); lacks != "" {
 		text += "\n" + lacks + "\n"
 	}
@@ -105,9 +105,9 @@ func (c *planCmd) Run(p *program) error {
 // planResult is the plan as JSON: what a run writes to plan.json, and what it was made from and means.
 type planResult struct {
 	*plan.Plan
-	Machine plan.Machine `json:"machine"`
-	Sources []string     `json:"sources,omitempty"`
-	Outlook plan.Outlook `json:"outlook"`
+	Machine  plan.Machine  `json:"machine"`
+	Sources  []string      `json:"sources,omitempty"`
+	Forecast plan.Forecast `json:"forecast"`
 	// AvailableBytes is the host memory that this machine has for the run, where the plan is for this machine.
 	AvailableBytes int64            `json:"available_bytes,omitempty"`
 	Rehearsed      *train.Rehearsal `json:"rehearsed,omitempty"`

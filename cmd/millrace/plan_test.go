@@ -25,15 +25,15 @@ func TestWhatIf(t *testing.T) {
 		plan.Plan
 		Machine   plan.Machine    `json:"machine"`
 		Sources   []string        `json:"sources"`
-		Outlook   plan.Outlook    `json:"outlook"`
+		Forecast  plan.Forecast   `json:"forecast"`
 		Rehearsed train.Rehearsal `json:"rehearsed"`
 	}
 	r := jsonOf[result](t, invoke(t, append(args, "--json", "--tbw", "600TB")...).must(t).stdout)
-	if r.Outlook.TokensPerSec <= 0 || r.Outlook.Steps != 100 || len(r.Outlook.Timeline) == 0 || r.Outlook.RatedWriteBytes != 600e12 ||
+	if r.Forecast.TokensPerSec <= 0 || r.Forecast.Steps != 100 || len(r.Forecast.Timeline) == 0 || r.Forecast.RatedWriteBytes != 600e12 ||
 		r.Rehearsed.DeviceBytes != r.DeviceBytes || len(r.Sources) < 5 || r.Machine.Check() != nil {
 		t.Errorf("%+v", r)
 	}
-	if r.DiskBytes == 0 || r.Rehearsed.DiskWrittenBytes != r.Predicted.DiskWrittenBytes || r.Outlook.WearDays <= 0 {
+	if r.DiskBytes == 0 || r.Rehearsed.DiskWrittenBytes != r.Predicted.DiskWrittenBytes || r.Forecast.WearDays <= 0 {
 		t.Errorf("21 GB of state in 14 GiB: %d bytes on disk, %d written a step, %d rehearsed", r.DiskBytes,
 			r.Predicted.DiskWrittenBytes, r.Rehearsed.DiskWrittenBytes)
 	}

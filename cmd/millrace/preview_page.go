@@ -14,7 +14,7 @@ type pageToken struct {
 	Text    string
 	ID      int32
 	Trained bool
-	Breaks  bool // the line ends behind it
+	Breaks  bool // the line ends after it
 }
 
 type pageExample struct {

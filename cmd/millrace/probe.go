@@ -87,7 +87,7 @@ func machineText(m *plan.Machine) string {
 	}
 	w.Flush()
 	if m.DuplexUploadBytesPerSec == 0 {
-		b.WriteString("not measured, since this device computes on the host's memory: a link both ways at once, and the optimizer beside it\n")
+		b.WriteString("not measured, since this device computes on the host's memory: a link both ways at once, and the optimizer during copies\n")
 	}
 	if m.DiskPath != "" {
 		fmt.Fprintf(&b, "disk: the file system of %s\n", m.DiskPath)

@@ -13,7 +13,8 @@ import (
 // fuzzLimits keep each input quick.
 var fuzzLimits = Limits{RowBytes: 1 << 16, PageBytes: 1 << 16, HeldBytes: 1 << 20, TotalBytes: 1 << 24}
 
-// FuzzRows reads bytes as a Parquet file: no panic, no more memory than the limits, and each row is JSON but for bytes that are no UTF-8.
+// FuzzRows reads bytes as a Parquet file: no panic, no more memory than the limits, and each row is JSON, except for
+// bytes that are not UTF-8.
 func FuzzRows(f *testing.F) {
 	files, err := filepath.Glob("testdata/*.parquet")
 	if err != nil || len(files) == 0 {

@@ -199,7 +199,7 @@ func TestHostile(t *testing.T) {
 		"negative rows":      {fileOf([]byte("...."), footerOf(-1, thriftFields{5: int64(1), 9: int64(4)})), "said to have -1 rows"},
 		"other file":         {fileOf(nil, thriftFields{2: footerOf(1, nil)[2], 4: thriftItems{thriftFields{1: thriftItems{thriftFields{1: "b.parquet"}}}}}), "in other files"},
 		"too few values":     {textFile(codecNone, 3, 2, dataPage(2, len(texts), texts, nil)), "does not agree"},
-		"too many values":    {textFile(codecNone, 1, 2, dataPage(2, len(texts), texts, nil)), "behind the last of 1 rows"},
+		"too many values":    {textFile(codecNone, 1, 2, dataPage(2, len(texts), texts, nil)), "after the last of 1 rows"},
 		"huge row count":     {textFile(codecNone, math.MaxInt64, 2, dataPage(2, len(texts), texts, nil)), "does not agree"},
 		"values missing":     {textFile(codecNone, 3, 3, dataPage(2, len(texts), texts, nil)), "the column ends with 1 values missing"},
 		"page's values":      {textFile(codecNone, 2, 2, dataPage(3, len(texts), texts, nil)), "has 3 values where the column has 2 left"},

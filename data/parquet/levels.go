@@ -204,7 +204,7 @@ func (d *deltas) open() error {
 	return nil
 }
 
-// skipAll goes through the values and returns what stands behind them.
+// skipAll reads past the values and returns the bytes after them.
 func (d deltas) skipAll() ([]byte, error) {
 	for d.total > 0 {
 		if _, err := d.next(); err != nil {

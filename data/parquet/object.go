@@ -50,7 +50,7 @@ func (r *rows) levels(n *node, rep int) (def int, err error) {
 		return 0, err
 	}
 	if !ok || c.rep != rep {
-		return 0, c.failf("its nesting does not agree with that of the columns beside it")
+		return 0, c.failf("its nesting does not agree with the nesting of its neighbours")
 	}
 	return c.def, nil
 }
@@ -100,7 +100,7 @@ func (r *rows) skip(n *node, rep, below int) error {
 			return err
 		}
 		if !ok || c.rep != rep || c.def >= below {
-			return c.failf("its nesting does not agree with that of the columns beside it")
+			return c.failf("its nesting does not agree with the nesting of its neighbours")
 		}
 		if _, err := c.take(); err != nil {
 			return err
@@ -185,7 +185,7 @@ func (r *rows) leaf(n *node, rep int) error {
 	}
 	c := r.cursors[n.from]
 	if def < n.def {
-		return c.failf("its nesting does not agree with that of the columns beside it")
+		return c.failf("its nesting does not agree with the nesting of its neighbours")
 	}
 	v, err := c.take()
 	if err != nil {

@@ -48,7 +48,7 @@ type cursor struct {
 	dictionary dictionary
 
 	window   []byte // bytes of the file from at on
-	buffer   []byte // behind window
+	buffer   []byte // the memory of window
 	unpacked []byte
 	dictData []byte
 	page     int64 // where the current page's header is, for messages
@@ -205,7 +205,7 @@ func (t *thrift) pageHeader() pageHeader {
 	return h
 }
 
-// readHeader reads the header at the cursor and leaves window behind it.
+// readHeader reads the header at the cursor and leaves window after it.
 func (c *cursor) readHeader() (pageHeader, error) {
 	for n := 1 << 10; ; n *= 4 { // statistics in it may be long
 		if err := c.look(n); err != nil {

@@ -1,21 +1,22 @@
 // Package parquet reads rows of Parquet files as JSON objects.
 //
-// It is made for data sets: a File is opened, Rows goes through the top-level columns that are wanted, in the order of the file, and
-// hands each row out as a JSON object, which is what the other file formats have too. Columns that are not asked for are not read.
-// Nesting (lists, structs, lists of structs) is put together while the values stream by, so a row is the most that is held besides
-// one page and one dictionary of each column that is read.
+// It is made for data sets: a File is opened, Rows goes through the top-level columns that are wanted, in the order of
+// the file, and hands each row out as a JSON object, as for the other file formats. Columns that are not asked for are
+// not read. Nesting (lists, structs, lists of structs) is put together while the values stream by, so a reader holds at
+// most one row, and one page and one dictionary of each column that it reads.
 //
 // A file may be damaged or hostile. Each size that it states is compared with what the file has and with Limits before there is
-// memory for it, and data that unpack to more than was said are refused. So what a file can cost in memory and time is bounded
-// by Limits, and what is wrong with it comes back as an error that names the column and the page.
+// memory for it, and data that unpack to more than the stated size are refused. So Limits bound the memory and time
+// that a file can cost, and a fault of the file is an error that names the column and the page.
 //
 // The format is that of github.com/apache/parquet-format: pages of version 1 and 2; plain, dictionary, run-length, delta and byte-stream-split
 // values; snappy, gzip, zstd, LZ4_RAW or no compression. Encrypted files, and Brotli, LZO and the older LZ4, are refused by name.
 //
-// It is not built on github.com/parquet-go/parquet-go, whose memory a caller cannot bound without decoding the pages first: v0.32.0,
-// behind a guard that checks every page header, allocates until the process dies for a file of 105 bytes with a damaged LZ4 block
-// ((*Codec).Decode of compress/lz4) and for one of 732 bytes with 100 long runs of indices (decodeInt32 of encoding/rle), and of sound
-// files it reads some in LZ4 wrongly without an error (its issue 608) and panics at the empty pages of version 2 that pyarrow writes.
+// It is not built on github.com/parquet-go/parquet-go, whose memory a caller cannot bound without decoding the pages
+// first: v0.32.0, even after a guard that checks every page header, allocates until the process dies for a file of 105
+// bytes with a damaged LZ4 block ((*Codec).Decode of compress/lz4) and for one of 732 bytes with 100 long runs of
+// indices (decodeInt32 of encoding/rle), and of sound files it reads some in LZ4 wrongly without an error (its issue
+// 608) and panics at the empty pages of version 2 that pyarrow writes.
 package parquet
 
 import (
@@ -37,7 +38,8 @@ type Limits struct {
 	TotalBytes int64
 }
 
-// valueCost is what a value counts in Limits.TotalBytes beside its JSON: nulls and what a large row leaves out take time, too.
+// valueCost is the cost of a value in Limits.TotalBytes in addition to its JSON: nulls and values that a large row
+// leaves out take time, too.
 const valueCost = 16
 
 // maxFooterBytes bounds the footer, which is parsed whole. One of 10,000 row groups of ten columns has about 10 MB.
@@ -60,7 +62,7 @@ type File struct {
 
 // Open reads the footer of a file of the given size.
 func Open(in io.ReaderAt, size int64, limits Limits) (*File, error) {
-	const ends = 4 + 4 + 4 // the mark in front, the footer's length, and the mark behind
+	const ends = 4 + 4 + 4 // the first mark, the footer's length, and the last mark
 	var head [4]byte
 	var tail [8]byte
 	if size < ends {
@@ -131,7 +133,7 @@ func (f *File) Rows(ctx context.Context, columns []string, yield func(object []b
 		}
 	}
 	if len(r.leaves) == 0 {
-		return errors.New("there is none of the columns")
+		return errors.New("the file has none of the columns asked for")
 	}
 	r.cursors = make([]*cursor, f.root.to)
 	for _, leaf := range r.leaves {
@@ -160,7 +162,7 @@ func (f *File) Rows(ctx context.Context, columns []string, yield func(object []b
 		}
 		for _, leaf := range r.leaves {
 			if c := r.cursors[leaf]; c.left > 0 {
-				return fmt.Errorf("row group %d: %w", g, c.failf("it has values behind the last of %d rows", group.rows))
+				return fmt.Errorf("row group %d: %w", g, c.failf("it has values after the last of %d rows", group.rows))
 			}
 		}
 	}

@@ -93,7 +93,7 @@ func (u *unpackers) into(out, data []byte, codec int) error {
 		var more [1]byte
 		if n, err := u.gzip.Read(more[:]); n > 0 {
 			return errUnpacked
-		} else if err != io.EOF { // the checksum is behind the data
+		} else if err != io.EOF { // the checksum follows the data
 			return fail(err)
 		}
 	case codecZstd:

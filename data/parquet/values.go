@@ -38,7 +38,7 @@ func (c *cursor) openValues(h pageHeader, data []byte) error {
 	case encodingPlainDictionary, encodingDictionary:
 		v.encoding = encodingDictionary
 		if !c.dictionary.there {
-			return errors.New("it needs a dictionary, and there is none before it")
+			return errors.New("it needs a dictionary, and no dictionary precedes it")
 		}
 		if len(data) == 0 {
 			v.runs = newRuns(nil, 1) // all values are null
@@ -86,7 +86,7 @@ func (c *cursor) openValues(h pageHeader, data []byte) error {
 	return err
 }
 
-// openLengths finds the bytes behind the lengths.
+// openLengths finds the bytes after the lengths.
 func (v *values) openLengths(data []byte, most int) (err error) {
 	if v.lengths, err = newDeltas(data, most); err == nil {
 		v.data, err = v.lengths.skipAll()

@@ -16,8 +16,8 @@ type Config struct {
 	Tokens map[string]Value
 }
 
-// ReadConfig reads a tokenizer_config.json. A chat_template.jinja that lies beside it is not seen here; its text takes
-// the place of Templates["default"].
+// ReadConfig reads a tokenizer_config.json. It does not see a chat_template.jinja in the same directory, whose text
+// replaces Templates["default"].
 func ReadConfig(data []byte) (Config, error) {
 	v, err := ParseJSON(data)
 	if err != nil {

@@ -27,17 +27,17 @@
 //
 // # A template is someone else's program
 //
-// It comes with a model from the net. It sees only what it is given, and can change none of it. [Limits] bound its
+// It comes with a model from the net. It sees only its input, and cannot change it. [Limits] bound its
 // output, the bytes that it makes, its steps and its depth, and the context ends it; sizes are checked before anything
-// of that size is made. So a template can neither run for ever, nor take the memory, nor end the process. Anything
+// of that size is made. So a template can neither run forever, nor exhaust the memory, nor end the process. Anything
 // unexpected is an [Error] with a line and a column.
 //
 // # Which part the assistant wrote
 //
 // The loss should count what the model will have to write when it is asked: everything from where the prompt ends to
 // the token that ends its turn, with that token, without the header that the prompt brings along and without white
-// space that the template puts behind the turn. Nobody writes that down but {% generation %}, which few templates
-// have; [Template.FindTurns] says how it is found for the others.
+// space that the template puts after the turn. Only {% generation %} blocks mark that text, and few templates have
+// them; [Template.FindTurns] says how it is found for the others.
 //
 // # Why not a library
 //

@@ -93,7 +93,7 @@ func FuzzSpans(f *testing.F) {
 		end := 0
 		for _, s := range found.Spans {
 			if s.Start < end || s.End < s.Start || s.End > len(found.Text) {
-				t.Fatalf("span %v behind %d of %d bytes", s, end, len(found.Text))
+				t.Fatalf("span %v after %d of %d bytes", s, end, len(found.Text))
 			}
 			end = s.End
 		}

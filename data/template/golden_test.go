@@ -106,7 +106,7 @@ func TestSnippetsAreAsInJinja(t *testing.T) {
 	compareSnippets(t, readGolden(t, "testdata/snippets.json"))
 }
 
-// TestRandomSnippets compares what golden.py --random wrote, but for what is not supported.
+// TestRandomSnippets compares the snippets that golden.py --random wrote, except unsupported ones.
 func TestRandomSnippets(t *testing.T) {
 	path := os.Getenv("TEMPLATE_RANDOM")
 	if path == "" {

@@ -2,7 +2,7 @@ package template
 
 type testFunc func(s *state, in Value, a arguments) bool
 
-// testByName finds what stands behind is, or nil.
+// testByName finds the test whose name follows "is", or nil.
 func testByName(name string) testFunc {
 	switch name {
 	case "==", "eq", "equalto", "!=", "ne", "in":

@@ -26,7 +26,7 @@ func ParseJSON(data []byte) (Value, error) {
 	v, err := r.value(0)
 	if err == nil {
 		if r.space(); r.pos < len(r.text) {
-			err = errors.New("there is something behind the value")
+			err = errors.New("there is more text after the value")
 		}
 	}
 	if err != nil {
@@ -156,7 +156,7 @@ func (r *jsonReader) number() (Value, error) {
 	if r.pos+1 < len(r.text) && r.text[r.pos] == '.' {
 		r.pos++
 		if isFloat = true; digits() == 0 {
-			return nil, errors.New("expected digits behind the point")
+			return nil, errors.New("expected digits after the point")
 		}
 	}
 	if r.pos < len(r.text) && (r.text[r.pos] == 'e' || r.text[r.pos] == 'E') {
@@ -250,11 +250,11 @@ func (r *jsonReader) escape(b []byte) ([]byte, error) {
 // unit reads \uXXXX.
 func (r *jsonReader) unit() (rune, error) {
 	if r.pos+6 > len(r.text) {
-		return 0, errors.New("expected four hexadecimal digits behind \\u")
+		return 0, errors.New("expected four hexadecimal digits after \\u")
 	}
 	n, err := strconv.ParseUint(r.text[r.pos+2:r.pos+6], 16, 32)
 	if err != nil {
-		return 0, errors.New("expected four hexadecimal digits behind \\u")
+		return 0, errors.New("expected four hexadecimal digits after \\u")
 	}
 	r.pos += 6
 	return rune(n), nil

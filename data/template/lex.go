@@ -54,7 +54,7 @@ func (t token) describe() string {
 
 // lexer cuts a source into tokens, with trim_blocks and lstrip_blocks on, as transformers has them:
 //
-//   - the newline behind a block or a comment goes, unless the tag ends in +%};
+//   - the newline after a block or a comment goes, unless the tag ends in +%};
 //   - white space between the beginning of a line and a block or comment goes, unless the tag begins with {%+;
 //   - a minus takes all white space on its side.
 type lexer struct {
@@ -62,7 +62,7 @@ type lexer struct {
 	pos    int
 	tokens []token
 	open   []byte // brackets that wait for their end
-	// isLineStart is whether the last tag took the newline behind it, so that what follows begins a line.
+	// isLineStart says whether the last tag took the newline after it, so that the next text begins a line.
 	isLineStart bool
 }
 
@@ -154,7 +154,7 @@ func (l *lexer) text(start int, text string, sign byte, isBlock bool) {
 	}
 }
 
-// end reads the end of a tag if it is here: -%} with the white space behind it, +%} alone, %} with one newline.
+// end reads the end of a tag if it is here: -%} with the white space after it, +%} alone, %} with one newline.
 func (l *lexer) end(mark string, trims, plus bool) bool {
 	rest := l.src[l.pos:]
 	switch {
@@ -187,7 +187,7 @@ func (l *lexer) comment(at int) {
 	l.end("#}", true, true)
 }
 
-// raw reads a raw block if the tag at hand begins one.
+// raw reads a raw block if the tag at this position begins one.
 func (l *lexer) raw(at int) bool {
 	word, rest := cutWord(l.src[l.pos:])
 	if word != "raw" {
@@ -385,7 +385,7 @@ func (l *lexer) escape(b *strings.Builder, start int) {
 		}
 		n, err := strconv.ParseUint(l.src[l.pos:l.pos+hex], 16, 32)
 		if err != nil || !utf8.ValidRune(rune(n)) {
-			failAt(l.pos-2, "\\%c must have %d hexadecimal digits behind it that name a character", c, hex)
+			failAt(l.pos-2, "\\%c must be followed by %d hexadecimal digits that name a character", c, hex)
 		}
 		l.pos += hex
 		b.WriteRune(rune(n))

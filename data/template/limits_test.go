@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// hostile templates try to run for ever or to take the memory. Each must end in an error of limits, soon.
+// hostile templates try to run forever or to exhaust the memory. Each must end in an error of limits, soon.
 var hostile = map[string]string{
 	"output":             `{% for i in range(100000) %}{% for j in range(100000) %}0123456789{% endfor %}{% endfor %}`,
 	"steps":              `{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}`,
@@ -106,7 +106,7 @@ func TestEachLimitIsNamed(t *testing.T) {
 	}
 }
 
-// looked is a context that ends after so many looks at it.
+// looked is a context that ends after a number of calls of its Err.
 type looked struct {
 	context.Context
 	left int

@@ -144,7 +144,7 @@ func recase(how, text string) string {
 	case how == "capitalize":
 		return titleWord(text)
 	}
-	// title: a letter behind anything but a cased letter begins a word.
+	// title: a letter after anything but a cased letter begins a word.
 	var b strings.Builder
 	for text != "" {
 		start := strings.IndexFunc(text, isCased)

@@ -314,7 +314,7 @@ func (p *parser) args() callArgs {
 		case p.isOp("**"):
 			failAt(t.pos, "%s", unsupported("argument", "**"))
 		case a.spread != nil && !isNamed:
-			failAt(t.pos, "an argument without a name must not stand behind *")
+			failAt(t.pos, "an argument without a name must not follow *")
 		case p.skipOp("*"):
 			a.spread = p.expression(true)
 		case isNamed:
@@ -322,7 +322,7 @@ func (p *parser) args() callArgs {
 			a.names = append(a.names, t.text)
 			a.named = append(a.named, p.expression(true))
 		case a.names != nil:
-			failAt(t.pos, "an argument without a name must not stand behind one with a name")
+			failAt(t.pos, "an argument without a name must not follow one with a name")
 		default:
 			a.pos = append(a.pos, p.expression(true))
 		}

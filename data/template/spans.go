@@ -23,19 +23,20 @@ const (
 //
 // For another template the turn of message i begins where the generation prompt ends: text A, the messages before i
 // with the prompt. It ends with text B, the messages up to i. Where A begins B and B begins the whole text, the turn
-// is what B adds to A. White space at the end of that is left out if something stands between it and the content, such
-// as the line break behind <|im_end|>: it is the template's, no model has to write it. All that the template puts
-// between the prompt and the content is in the turn, for instance an empty <think></think>, since a model that is asked
-// with that prompt has to write it.
+// is what B adds to A. White space at the turn's end is left out if something stands between it and the content, such
+// as the line break after <|im_end|>: it belongs to the template, and no model has to write it. All text that the
+// template puts between the prompt and the content is in the turn, for instance an empty <think></think>, since a model
+// that is asked with that prompt has to write it.
 //
 // Some templates render a turn differently once more follows: they drop thoughts, or move tools to the last question.
-// Then a mark takes the place of the content, and the turn's end is what all of the text behind the mark has in common
-// with B; its beginning is found by the text of the generation prompt before the mark. Where a template drops the
-// content, as beside a tool call, the turn is looked for as it stands in B. Thoughts and what is said beside a tool call may be missing in
-// that place. A token that ends the last turn only counts there, if it is eos_token.
+// Then a mark replaces the content. The turn ends with the text after the mark that the whole text and B have in
+// common; its beginning is found by the text of the generation prompt before the mark. Where a template drops the
+// content, as next to a tool call, the turn is looked for as B has it. Thoughts, and content next to a tool call, may
+// be missing there. A token that ends only the last turn counts there, if it is eos_token.
 //
 // A turn that begins the conversation is found as if a question came before it, by the prompt of its answer, where a template
-// renders no conversation without messages. What a template puts behind every text to open the next turn is nobody's.
+// renders no conversation without messages. Text that a template puts after every conversation to open the next turn
+// belongs to no turn.
 //
 // If no way finds the turn, that is an error that names the message: no part is trained by guess.
 //
@@ -138,8 +139,8 @@ type turnFinder struct {
 	ctx  context.Context
 	in   Input
 	text string // without the trailer
-	// trailer is the generation prompt of a template that puts it behind every text, asked or not, as that of
-	// Llama 3 first did. Nothing of it is the assistant's.
+	// trailer is the generation prompt of a template that puts it after every text, asked or not, as the first template
+	// of Llama 3 did. No part of it is the assistant's.
 	trailer string
 }
 
@@ -158,9 +159,9 @@ func newTurnFinder(t *Template, ctx context.Context, in Input, text string) *tur
 	return f
 }
 
-// findTrailer finds the trailer of a template that writes something else before it, whatever the messages are, such as a preamble:
-// so do those of Command-A and Command-R7B. It is what follows eos_token behind message i, if it also stands between a question
-// and its answer, and if the generation prompt comes behind it or is it.
+// findTrailer finds the trailer of a template that also writes a fixed text, such as a preamble, before all messages,
+// as the templates of Command-A and Command-R7B do. The trailer is the text that follows eos_token after message i, if
+// it is also between a question and its answer, and if the generation prompt follows it or equals it.
 func (f *turnFinder) findTrailer(i int) bool {
 	asked, err := f.render(f.in.Messages, true)
 	if err != nil || f.trailer != "" || f.eos() == "" || !strings.HasPrefix(asked, f.text) {
@@ -267,17 +268,17 @@ func (f *turnFinder) findFirst() (Span, error) {
 // reasoningKeys are where a message has its thoughts.
 var reasoningKeys = []string{"reasoning_content", "thinking", "reasoning"}
 
-// findVerbatim finds a turn that stands in the text as it does at the end of one, behind the same prompt, and only once. Of the
-// turn's message those of the keys are emptied that it has: templates drop thoughts of the past, and some take what is said beside a
-// tool call for such.
+// findVerbatim finds a turn that the text has, after the same prompt, exactly as at the end of a text, and only once.
+// It empties the given keys of the turn's message: templates drop thoughts of the past, and some treat content next to
+// a tool call as thoughts.
 func (f *turnFinder) findVerbatim(i int, empty []string) (Span, bool) {
 	message, ok := f.in.Messages[i].(*Dict)
 	if !ok {
 		return Span{}, false
 	}
 	messages := append(f.in.Messages[:i:i], without(message, empty))
-	prompt, ok1 := f.behindMessage(messages[:i], i, true)
-	promptAndTurn, ok2 := f.behindMessage(messages, i, false)
+	prompt, ok1 := f.afterMessage(messages[:i], i, true)
+	promptAndTurn, ok2 := f.afterMessage(messages, i, false)
 	turn, ok3 := strings.CutPrefix(promptAndTurn, prompt)
 	if turn = trimTurn(turn, messages[i]); !ok1 || !ok2 || !ok3 || turn == "" {
 		return Span{}, false
@@ -290,7 +291,7 @@ func (f *turnFinder) findVerbatim(i int, empty []string) (Span, bool) {
 	return Span{start, start + len(turn), i}, true
 }
 
-// without is a message whose keys are empty where it has them.
+// without returns a copy of a message in which those of the keys that it has are empty.
 func without(message *Dict, keys []string) *Dict {
 	message = message.clone()
 	for _, key := range keys {
@@ -301,9 +302,9 @@ func without(message *Dict, keys []string) *Dict {
 	return message
 }
 
-// behindMessage is what messages have behind the content of message i-1: with the generation prompt and without message i, the end
-// of that turn and the header of the next.
-func (f *turnFinder) behindMessage(messages []Value, i int, prompt bool) (string, bool) {
+// afterMessage returns the text after the content of message i-1: with the generation prompt and without message i,
+// that is the end of the turn and the header of the next.
+func (f *turnFinder) afterMessage(messages []Value, i int, prompt bool) (string, bool) {
 	if i == 0 {
 		return "", false
 	}
@@ -319,8 +320,8 @@ func (f *turnFinder) behindMessage(messages []Value, i int, prompt bool) (string
 	return parts[1], parts[1] != ""
 }
 
-// trimTurn cuts white space off the end of a turn, unless it is all that ends the turn: then it stands right behind the
-// content.
+// trimTurn cuts white space off the end of a turn, unless nothing else ends the turn: then it follows the content
+// directly.
 func trimTurn(turn string, message Value) string {
 	trimmed := strings.TrimRightFunc(turn, isSpace)
 	content, _ := contentText(message)
@@ -375,7 +376,7 @@ func marked(messages []Value, i int) ([]Value, error) {
 	return out, nil
 }
 
-// markedParts puts the mark in the place of the first text.
+// markedParts replaces the first text with the mark.
 func markedParts(parts *List) Value {
 	items := append([]Value(nil), parts.items...)
 	for j, item := range items {
@@ -443,7 +444,7 @@ func (f *turnFinder) findMark(messages []Value, i int, upTo []Value, before, pla
 }
 
 // cutEnding takes from wholeTail what ends the turn: aloneTail without the white space at its end, and without the
-// end-of-text token that some templates put behind the last message only.
+// end-of-text token that some templates put after the last message only.
 func (f *turnFinder) cutEnding(aloneTail, wholeTail string) (rest string, ok bool) {
 	ending := strings.TrimRightFunc(aloneTail, isSpace)
 	if ending == "" {
@@ -459,8 +460,8 @@ func (f *turnFinder) trimEOS(text string) string {
 	return strings.TrimRightFunc(strings.TrimSuffix(strings.TrimRightFunc(text, isSpace), f.eos()), isSpace)
 }
 
-// checkEnd looks whether what the template puts behind the last turn would be there too if a question followed, but for
-// the end-of-text token. A template that opens the next turn by itself fails here.
+// checkEnd checks that the text after the last turn would be the same if a question followed, except for the
+// end-of-text token. A template that opens the next turn by itself fails here.
 func (f *turnFinder) checkEnd(i int) error {
 	question := NewDict(2)
 	question.Set("role", String("user"))
@@ -474,7 +475,7 @@ func (f *turnFinder) checkEnd(i int) error {
 	_, aloneTail, ok1 := strings.Cut(alone, mark)
 	_, followedTail, ok2 := strings.Cut(followed, mark)
 	if err1 == nil && err2 == nil && ok1 && ok2 && !strings.HasPrefix(followedTail, f.trimEOS(aloneTail)) {
-		return errors.New("the template puts something behind the last turn that is not the turn's: " +
+		return errors.New("the template puts text after the last turn that does not belong to it: " +
 			"put {% generation %} into the template")
 	}
 	return nil // what cannot be tried so is left as it was found
@@ -483,7 +484,7 @@ func (f *turnFinder) checkEnd(i int) error {
 // startBehindMessage finds the prompt between the message before, marked too, and the content. What stands between the
 // prompt and the content is then of this turn, whatever it is: emptied thoughts for instance.
 func (f *turnFinder) startBehindMessage(messages []Value, i int, wholeHead string) (int, bool) {
-	prompt, ok := f.behindMessage(f.in.Messages[:i], i, true)
+	prompt, ok := f.afterMessage(f.in.Messages[:i], i, true)
 	if !ok {
 		return 0, false
 	}
@@ -501,7 +502,7 @@ func (f *turnFinder) startBehindMessage(messages []Value, i int, wholeHead strin
 	}
 	between := parts[1]
 	if strings.HasPrefix(prompt, between) && strings.HasSuffix(wholeHead, between) {
-		return len(wholeHead), true // the prompt goes on with what turns of the past do not have
+		return len(wholeHead), true // the prompt continues with text that past turns do not have
 	}
 	at := strings.LastIndex(between, prompt)
 	if at < 0 || !strings.HasSuffix(wholeHead, between[at:]) {
@@ -510,9 +511,9 @@ func (f *turnFinder) startBehindMessage(messages []Value, i int, wholeHead strin
 	return len(wholeHead) - len(between) + at + len(prompt), true
 }
 
-// turnStart is where in wholeHead, the text before the mark, the turn begins: behind the prompt, or behind most of it,
-// since some templates' prompts go on with what turns of the past do not have, such as <think>. opening is what stands
-// between the prompt and the mark where the turn is the last one.
+// turnStart returns where the turn begins in wholeHead, the text before the mark: after the prompt, or after most of
+// it, since the prompts of some templates continue with text that past turns do not have, such as <think>. opening is
+// the text between the prompt and the mark where the turn is the last one.
 func turnStart(prompt, opening, wholeHead string) (int, bool) {
 	for n := len(prompt); n > 0 && 2*n >= len(prompt); n-- {
 		at := strings.LastIndex(wholeHead, prompt[:n])

@@ -31,7 +31,7 @@ func showSpans(text string, spans []Span) []string {
 	return shown
 }
 
-// sameTurns tells whether spans agree but for white space at the end and a part of the header.
+// sameTurns tells whether spans agree, except for white space at the end and a part of the header.
 func sameTurns(text string, found, want []Span) bool {
 	var joined []Span
 	for _, w := range want {
@@ -71,8 +71,8 @@ func readTemplate(t testing.TB, name string) *Template {
 func TestFindTurns(t *testing.T) {
 	golden := readGolden(t, "testdata/conversations.json")
 	own := map[string]Input{}
-	for name, beside := range map[string]string{"tool_call_thoughts": `"", "thinking": "well"`, "tool_call_said": `"well"`} {
-		messages, err := ParseJSON([]byte(`[{"role": "user", "content": "1+2?"}, {"role": "assistant", "content": ` + beside + `,
+	for name, content := range map[string]string{"tool_call_thoughts": `"", "thinking": "well"`, "tool_call_said": `"well"`} {
+		messages, err := ParseJSON([]byte(`[{"role": "user", "content": "1+2?"}, {"role": "assistant", "content": ` + content + `,
 			"tool_calls": [{"function": {"name": "add"}}]}, {"role": "tool", "content": "3"}, {"role": "assistant", "content": "It is 3."}]`))
 		if err != nil {
 			t.Fatal(err)
@@ -87,13 +87,13 @@ func TestFindTurns(t *testing.T) {
 	longPrompt := "{% for m in messages %}{{ '<' + m.role + '>' + m.content + '<end>' }}{% endfor %}" +
 		"{% if add_generation_prompt %}{{ '<assistant><thought>nothing comes to my mind</thought>' }}{% endif %}"
 	bare := "{% for m in messages %}{{ m.role + ': ' + m.content + '\n' }}{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}"
-	// Command-A: a preamble that ends as turns do, and the next turn is opened behind every text.
+	// Command-A: a preamble that ends as turns do, and the next turn is opened after every text.
 	preamble := "S<eot>{% for m in messages %}<h>{{ m.role }}:{{ '<r>' if m.role == 'assistant' }}{{ m.content }}</s>{% endfor %}<h>assistant:"
 	openedThenAsked := preamble + "{% if add_generation_prompt %}<r>{% endif %}"
 	// No conversation without messages is rendered.
 	looksAtFirst := "{{ 'T' if messages[0].role == 'system' }}{% for m in messages %}<{{ m.role }}>{{ '<think></think>' if m.role == 'assistant' and not loop.first }}" +
 		"{{ m.content }}<end>\n{% endfor %}{{ '<assistant>' if add_generation_prompt }}"
-	// gpt-oss: what is said or thought beside a call is dropped where an answer follows.
+	// gpt-oss: content and thoughts of a call are dropped where an answer follows.
 	dropsThoughts := "{% for m in messages %}<{{ m.role }}>{% if m.tool_calls %}{% if m.content and m.thinking %}{{ raise_exception('both') }}{% endif %}" +
 		"{% if messages[-1].tool_calls and (m.content or m.thinking) %}({{ m.content or m.thinking }}){% endif %}!{{ m.tool_calls[0].function.name }}{% else %}{{ m.content }}{% endif %}<end>" +
 		"{% endfor %}{{ '<assistant>' if add_generation_prompt }}"
@@ -109,7 +109,7 @@ func TestFindTurns(t *testing.T) {
 		{looksAtFirst, "assistant_first", AllTurns, []string{`0:"Welcome<end>"`, `2:"<think></think>b<end>"`}},
 		{dropsThoughts, "tool_call_thoughts", AllTurns, []string{`1:"!add<end>"`, `3:"It is 3.<end>"`}},
 		{dropsThoughts, "tool_call_said", AllTurns, []string{`1:"!add<end>"`, `3:"It is 3.<end>"`}},
-		// Each turn ends in its mark; the line break behind it is the template's.
+		// Each turn ends in its mark; the line break after it is the template's.
 		{"chatml.jinja", "turns", AllTurns, []string{`1:"2<|im_end|>"`, `3:"4<|im_end|>"`, `5:"Any time.<|im_end|>"`}},
 		{"chatml.jinja", "turns", LastTurn, []string{`5:"Any time.<|im_end|>"`}},
 		{"chatml.jinja", "system_turns", AllTurns, []string{`2:"2<|im_end|>"`, `4:"4<|im_end|>"`}},
@@ -136,13 +136,13 @@ func TestFindTurns(t *testing.T) {
 		{"turns.jinja", "system_turns", AllTurns, []string{`2:"2<end>"`, `4:"4<end>"`}},
 		{"generation.jinja", "turns", AllTurns, []string{`1:"2<end>"`, `3:"4<end>"`, `5:"Any time.<end>"`}},
 		{"generation.jinja", "turns", LastTurn, []string{`5:"Any time.<end>"`}},
-		// The prompt behind every text is nobody's turn.
+		// The prompt after every text belongs to no turn.
 		{oldLlama, "turns", AllTurns, []string{`1:"2<eot>"`, `3:"4<eot>"`, `5:"Any time.<eot>"`}},
 		// A token at the end of all belongs to the last turn.
 		{eosAtEnd, "turns", AllTurns, []string{`1:"2<|end|>"`, `3:"4<|end|>"`, `5:"Any time.<|end|>\n</s>"`}},
-		// One that stands only there, in the place of another, is all that a model learns to end with.
+		// A mark that replaces the usual one after the last turn is the only end that a model learns.
 		{endByPlace, "turns", AllTurns, []string{`1:"2"`, `3:"4"`, `5:"Any time.</s>"`}},
-		// The prompt goes on with what turns of the past do not have.
+		// The prompt continues with text that past turns do not have.
 		{longPrompt, "turns", AllTurns, []string{`1:"2<end>"`, `3:"4<end>"`, `5:"Any time.<end>"`}},
 		// Where the line break is all that ends a turn, it counts.
 		{bare, "turns", AllTurns, []string{`1:"2\n"`, `3:"4\n"`, `5:"Any time.\n"`}},
@@ -186,7 +186,7 @@ func TestSpansAreRefusedRatherThanGuessed(t *testing.T) {
 			"turns", "print it directly"},
 		{`{% if false %}{% generation %}{% endgeneration %}{% endif %}`, "turns", "no generation block was reached"},
 		{`sys<eot>{% for m in messages %}<h>{{ m.role }}:{{ m.content }}<eot>{% endfor %}<h>assistant:{% if add_generation_prompt %}<r>{% endif %}`,
-			"pair", "behind the last turn"},
+			"pair", "after the last turn"},
 		{`{{ raise_exception('no') if messages|length == 2 }}{% for m in messages %}{{ m.content }};{% endfor %}`, "turns",
 			"messages up to it do not render"},
 	} {
@@ -276,7 +276,7 @@ func TestPublicSpans(t *testing.T) {
 			case fmt.Sprint(found) == fmt.Sprint(want):
 				counts["equal"]++
 			case sameTurns(text, found, want):
-				counts["equal but for header and white space at the end"]++
+				counts["equal except header and white space at the end"]++
 			default:
 				counts["different"]++
 				t.Logf("%s %s:\n found %v\n marks %v", name, c, showSpans(text, found), showSpans(text, want))

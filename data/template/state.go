@@ -21,9 +21,9 @@ type state struct {
 	captured Value // what the filters of a filter block begin with
 
 	out         []byte
-	captures    int // how many captures the output at hand is in
+	captures    int // how many captures the current output is in
 	generations []Span
-	isHidden    bool // a generation block was captured, so that nobody knows where its text goes
+	isHidden    bool // a generation block was captured, so that the place of its text is unknown
 	pos         int  // in the source, of what is evaluated
 
 	depth                           int

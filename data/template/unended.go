@@ -2,16 +2,17 @@ package template
 
 import "strings"
 
-// Conversation is a conversation as text, and what of it the assistant wrote.
+// Conversation is a conversation as text, and the spans of it that the assistant wrote.
 type Conversation struct {
 	Text  string
 	Spans []Span
-	// Unended is set where the template writes nothing behind what the assistant says in the last turn, so that its text alone
-	// teaches nobody to stop. It is nil where {% generation %} blocks say what counts.
+	// Unended is set where the template writes nothing after the assistant's content in the last turn, so that the text
+	// alone does not teach a model to stop. It is nil where {% generation %} blocks say what counts.
 	Unended *Unended
 }
 
-// Unended is what a template writes around turns that end in nothing. What of it ends a turn, only a tokenizer can tell.
+// Unended is the text that a template writes around turns that end in nothing. Only a tokenizer can tell which part of
+// it ends a turn.
 type Unended struct {
 	// Next is what comes between the last of the turns and the content of a message that follows it: what a tool returned if
 	// the turn calls one, else a question. It is "" where the template does not render that.

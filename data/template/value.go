@@ -7,7 +7,7 @@ import (
 
 // Value is what a template computes with: None, Bool, Int, Float, String, *List, *Dict, and values that only a render
 // makes (tuples, views, iterators, macros, namespaces, undefined). The set is closed. A template cannot change a list
-// or a dict, so values may be shared by renders that run at once, as long as nobody calls Dict.Set meanwhile.
+// or a dict, so values may be shared by renders that run at once, as long as Dict.Set is not called meanwhile.
 type Value interface {
 	typeName() string // Python's name of the type, for messages
 }

@@ -35,8 +35,8 @@ type span struct {
 	id   int32
 }
 
-// find appends the spans of text. A token that must stand as a word of its own and does not is passed over, but what
-// it covers is not searched again; stripping takes white space beside the token. Both are as in `tokenizers`.
+// find appends the spans of text. A token that must be a word of its own and is not is skipped, but its span is not
+// searched again; stripping takes white space around the token. Both are as in `tokenizers`.
 func (s *addedSet) find(dst []span, text string) []span {
 	if len(s.tokens) == 0 {
 		return appendText(dst, text)

@@ -29,7 +29,7 @@ type bpe struct {
 	fallback *[256]int32 // tokens <0x00> to <0xFF>, with byte_fallback
 }
 
-// symbol is a token of the word at hand in a doubly linked list of indices; a symbol merged into its left neighbour
+// symbol is a token of the current word in a doubly linked list of indices; a symbol merged into its left neighbour
 // has the id None.
 type symbol struct{ id, prev, next int32 }
 

@@ -28,8 +28,8 @@ import (
 // them ids for which the model has no rows. The key legacy changes what a Python tokenizer is converted to, not what
 // a tokenizer.json means.
 type Config struct {
-	BOS, EOS, Pad string // spellings; "" where there is none
-	ChatTemplate  string // Jinja; "" where there is none or where there are several
+	BOS, EOS, Pad string // spellings; "" without one
+	ChatTemplate  string // Jinja; "" without one, or with several
 	Class         string // tokenizer_class, without Fast at its end
 
 	keys *configJSON
@@ -155,7 +155,7 @@ func readSmall(path string) ([]byte, error) {
 	if info.Size() > maxFileBytes {
 		return nil, fmt.Errorf("%s has %d bytes, more than %d", path, info.Size(), maxFileBytes)
 	}
-	if !info.Mode().IsRegular() { // to read it might wait for ever
+	if !info.Mode().IsRegular() { // reading it might wait forever
 		return nil, fmt.Errorf("%s is no regular file", path)
 	}
 	return os.ReadFile(path)
@@ -181,7 +181,7 @@ func checkAddedTokens(path string, file *fileJSON) error {
 	}
 	for _, token := range slices.Sorted(maps.Keys(ids)) {
 		if !known[token] {
-			return fmt.Errorf("%s: token %q is not in tokenizer.json: save the tokenizer anew with transformers", path, token)
+			return fmt.Errorf("%s: token %q is not in tokenizer.json: save the tokenizer again with transformers", path, token)
 		}
 	}
 	return nil

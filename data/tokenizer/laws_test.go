@@ -62,8 +62,8 @@ func TestTruncated(t *testing.T) {
 	}
 }
 
-// TestDecodeLaws: what Decode gives is UTF-8; where every byte has a token it is the text as it was normalized; and it is what
-// AppendBytes gives token by token, but for what is repaired and a space in front.
+// TestDecodeLaws: Decode returns UTF-8. Where every byte has a token, it returns the normalized text. It returns what
+// AppendBytes returns token by token, except for repaired bytes and a space in front.
 func TestDecodeLaws(t *testing.T) {
 	for name, lossless := range map[string]bool{"gpt2": true, "llama3": true, "qwen2": true, "llama2": true, "gemma": true, "smollm2": false, "unigram_bytes": false} {
 		tok := load(t, name)

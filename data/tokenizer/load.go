@@ -25,8 +25,9 @@ const (
 	maxGrowth     = 256       // how many times longer a normalizer may make a text
 )
 
-// Load reads a tokenizer.json, or that of a model directory. What the tokenizer_config.json beside it says is applied as
-// transformers does when it loads a fast tokenizer: see [Config]. Errors name the file and the feature that is missing or wrong.
+// Load reads a tokenizer.json, or that of a model directory. It applies the tokenizer_config.json of the same directory
+// as transformers does when it loads a fast tokenizer: see [Config]. Errors name the file and the feature that is
+// missing or wrong.
 func Load(path string) (*Pipeline, error) {
 	if info, err := os.Stat(path); err == nil && info.IsDir() {
 		path = filepath.Join(path, "tokenizer.json")
@@ -77,7 +78,7 @@ func Load(path string) (*Pipeline, error) {
 	return t, nil
 }
 
-// Parse reads a tokenizer.json. BOS and EOS are None, as only a tokenizer_config.json names them; see [Load].
+// Parse reads a tokenizer.json. It sets BOS and EOS to None, as only a tokenizer_config.json names them; see [Load].
 func Parse(data []byte) (*Pipeline, error) {
 	file, err := parseFile(data)
 	if err != nil {

@@ -196,7 +196,7 @@ func (p *preTokenizer) stepsOf(j preTokenizerJSON) ([]splitter, error) {
 			return nil, fmt.Errorf("the replacement of Metaspace is %q, not one character", j.Replacement)
 		}
 		if scheme == prependFirst && p.afterRemoval {
-			return nil, errors.New("prepend_scheme first of Metaspace is not supported behind a normalizer that changes the start of a text")
+			return nil, errors.New("prepend_scheme first of Metaspace is not supported after a normalizer that changes the start of a text")
 		}
 		return []splitter{metaspace{j.Replacement, scheme, j.Split == nil || *j.Split}}, nil
 	case "Digits":

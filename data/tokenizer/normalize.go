@@ -9,7 +9,7 @@ import (
 	"golang.org/x/text/unicode/norm"
 )
 
-// A normalizer rewrites text before the pre-tokenizer sees it. What it gets and returns is UTF-8.
+// A normalizer rewrites text before the pre-tokenizer sees it. Its input and output are UTF-8.
 type normalizer interface {
 	normalize(s string) string
 }
@@ -152,7 +152,7 @@ func isASCII(s string) bool {
 	return true
 }
 
-// replace puts content in the place of each match.
+// replace replaces each match with content.
 type replace struct {
 	matcher
 	content string

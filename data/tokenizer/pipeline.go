@@ -9,7 +9,7 @@ import (
 
 // Pipeline is a tokenizer that a tokenizer.json describes. Make one with [Load] or [Parse].
 type Pipeline struct {
-	tokens  []string         // by id, as the vocabulary spells them; "" where there is none
+	tokens  []string         // by id, as the vocabulary spells them; "" for an id without token
 	raw     []string         // by id, the bytes that a token stands for in the middle of a text
 	ids     map[string]int32 // by spelling
 	special []bool           // by id

@@ -22,7 +22,7 @@ func (w word) from(i, j int) word { return word{w.text[i:j], w.first && i == 0} 
 
 // A matcher finds matches in a text.
 type matcher interface {
-	// next returns the first match that starts at byte i or later; start is -1 if there is none. Matches are not empty.
+	// next returns the first match that starts at byte i or later; start is -1 without a match. Matches are not empty.
 	// The memo belongs to s.
 	next(s string, i int, m *memo) (start, end int)
 }
@@ -68,8 +68,8 @@ const (
 	isolated           behavior = iota // a word of its own
 	removed                            // nothing
 	mergedWithPrevious                 // part of the word before it
-	mergedWithNext                     // part of the word behind it
-	contiguous                         // one word with the matches beside it
+	mergedWithNext                     // part of the word after it
+	contiguous                         // one word with adjacent matches
 )
 
 var behaviors = map[string]behavior{

@@ -7,7 +7,7 @@ strings below, those made of the tokenizer's own added tokens, and every line of
 
     text, ids, ids with special tokens, text decoded from the ids without special tokens, and with them
 
-Numbers are uint32, little-endian; texts are bytes and ids are numbers, both behind their count. A text that is not UTF-8
+Numbers are uint32, little-endian; texts are bytes and ids are numbers, each after its count. A text that is not UTF-8
 goes into the package as bytes.decode("utf-8", "replace") reads it.
 """
 

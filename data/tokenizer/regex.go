@@ -11,11 +11,11 @@ import (
 )
 
 // An expression is a regular expression in the syntax and with the meaning of Oniguruma, which `tokenizers` uses, as far as
-// pre-tokenizers need it: no captures, no back-references, look-around of bounded length. What it does not support is an error.
+// pre-tokenizers need it: no captures, no back-references, look-around of bounded length. Anything else is an error.
 //
-// It backtracks, because the first alternative that matches wins, not the longest. A hostile expression can make that take for
-// ever, so that after a while a search remembers at which branch and position it has failed before: from then on the time is
-// linear in the text. (An engine with a time limit would make ids depend on how busy the machine is.)
+// It backtracks, because the first alternative that matches wins, not the longest. A hostile expression can make that
+// take forever. So after a while a search remembers at which branch and position it has failed before: from then on the
+// time is linear in the text. (An engine with a time limit would make ids depend on how busy the machine is.)
 type expression struct {
 	code     []instruction
 	branches int // how many of the code are opBranch
@@ -27,7 +27,7 @@ const (
 	opSet    opcode = iota // one character of set
 	opRun                  // least to most characters of set, as many as there are, without going back
 	opBranch               // try next, then other
-	opJump                 // go on with other
+	opJump                 // continue with other
 	opAssert               // something about the position
 	opLook                 // whether sub matches here
 	opMatch
@@ -41,7 +41,7 @@ type instruction struct {
 	branch      int // number of an opBranch
 	assert      byte
 	negative    bool
-	behind      bool // look at the character before instead of what follows
+	back        bool // look at the character before instead of what follows
 	sub         *expression
 }
 
@@ -149,9 +149,9 @@ func (x *expression) at(s string, i int, m *memo) int {
 	return -1
 }
 
-// looks runs a look-around. What it looks at is short, so that it needs no memory across positions.
+// looks runs a look-around. It reads only a short text, so that it needs no memory across positions.
 func (in *instruction) looks(s string, pos int) bool {
-	if in.behind {
+	if in.back {
 		r, n := utf8.DecodeLastRuneInString(s[:pos])
 		return n > 0 && in.set.has(r)
 	}
@@ -440,12 +440,12 @@ func (p *regexParser) group() (fragment, error) {
 		return f, errors.New("missing )")
 	}
 	p.pos++
-	in := instruction{op: opLook, negative: strings.HasSuffix(kind, "!"), behind: strings.HasPrefix(kind, "?<")}
+	in := instruction{op: opLook, negative: strings.HasSuffix(kind, "!"), back: strings.HasPrefix(kind, "?<")}
 	switch {
 	case kind == "" || kind == "?:":
 		return f, nil
-	case in.behind && f.set == nil:
-		return f, errors.New("looking behind at more than one character is not supported")
+	case in.back && f.set == nil:
+		return f, errors.New("a lookbehind of more than one character is not supported")
 	case f.set != nil:
 		in.set = f.set
 	case f.most > maxLook:
@@ -456,7 +456,8 @@ func (p *regexParser) group() (fragment, error) {
 	return fragment{code: []instruction{in}}, nil
 }
 
-// quantified reads what may stand behind an item: ?, *, +, {n,m}, and behind those ? (as few as possible) or + (never go back).
+// quantified reads a quantifier after an item: ?, *, + or {n,m}, and after these ? (as few as possible) or + (never go
+// back).
 func (p *regexParser) quantified(f fragment) (fragment, error) {
 	least, most := 1, 1
 	counted := false
@@ -498,16 +499,16 @@ func (p *regexParser) quantified(f fragment) (fragment, error) {
 			possessive = true
 			p.pos++
 		case strings.IndexByte("?*+{", c) >= 0:
-			return f, errors.New("a quantifier behind a quantifier is not supported")
+			return f, errors.New("a quantifier after a quantifier is not supported")
 		}
 	}
 	if p.pos < len(p.text) && strings.IndexByte("?*+{", p.text[p.pos]) >= 0 {
-		return f, errors.New("a quantifier behind a quantifier is not supported")
+		return f, errors.New("a quantifier after a quantifier is not supported")
 	}
 	out := fragment{least: min(f.least*least, unbounded), most: min(f.most*most, unbounded)}
 	switch {
 	case possessive && f.set == nil:
-		return f, errors.New("a possessive quantifier behind a group is not supported")
+		return f, errors.New("a possessive quantifier after a group is not supported")
 	case possessive:
 		out.code = []instruction{{op: opRun, set: f.set, least: least, most: most}}
 		return out, nil
@@ -622,7 +623,7 @@ func (p *regexParser) escape() (*runeSet, error) {
 	return single(r)
 }
 
-// codePoint reads what stands behind \x (two digits, or any number in braces) or \u (four digits).
+// codePoint reads the digits after \x (two, or any number in braces) or \u (four).
 func (p *regexParser) codePoint(kind byte) (*runeSet, error) {
 	rest := p.text[p.pos:]
 	digits, skip := 2, 0

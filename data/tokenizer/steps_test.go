@@ -93,7 +93,7 @@ func chain(steps []splitter, text string) []string {
 	return out
 }
 
-// TestHostileExpression runs expressions that take for ever in an engine that only backtracks.
+// TestHostileExpression runs expressions that take forever in an engine that only backtracks.
 func TestHostileExpression(t *testing.T) {
 	text := strings.Repeat("a", 20000)
 	for _, expr := range []string{"(?:a|a)+b", "(?:a+)+b", "a+a+a+a+b", "(?:a|aa)+$b", "(?:a+?)+?b", "(?:(?:a{1,3})+)+b|a{1,2}c"} {

@@ -94,7 +94,7 @@ func (t *trie) step(node int32, c byte) (next int32, ok bool) {
 	return m.id, ok
 }
 
-// longest returns the longest token that s begins with, and its length; None if there is none.
+// longest returns the longest token that s begins with, and its length; None if no token matches.
 func (t *trie) longest(s string) (id int32, length int) {
 	id = None
 	node := int32(0)
@@ -119,7 +119,7 @@ const (
 	cacheIDs       = 1 << 18
 )
 
-// wordCache remembers the ids of words. When it is full it starts anew, which keeps it to what the text at hand uses, and it
+// wordCache remembers the ids of words. A full cache is emptied, so that it holds the words of the current text, and it
 // allocates nothing once it has grown.
 type wordCache struct {
 	slots []cacheSlot

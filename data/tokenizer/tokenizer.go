@@ -1,13 +1,14 @@
 // Package tokenizer turns text into token ids and back.
 //
 // Two tokenizers implement [Tokenizer]: [Pipeline], read from a Hugging Face tokenizer.json by [Load] or [Parse], and
-// [Bytes], which needs no file. A pipeline is what its file says, in this order: added tokens are found in the text; a
-// normalizer rewrites what is between them; a pre-tokenizer cuts that into words; the model (BPE on bytes or characters,
-// Unigram) turns each word into ids; a post-processor puts BOS and the like around them. A decoder leads back.
+// [Bytes], which needs no file. A pipeline has the steps of its file, in this order: added tokens are found in the
+// text; a normalizer rewrites the text between them; a pre-tokenizer cuts that into words; the model (BPE on bytes or
+// characters, Unigram) turns each word into ids; a post-processor puts BOS and the like around them. A decoder leads
+// back.
 //
 // The kinds of steps are those of models that generate text: BPE as Llama, Qwen, Mistral, Gemma, gpt-oss, DeepSeek and
-// others have it, and Unigram, which some models of Llama's architecture have. What is there for encoders (WordPiece,
-// BertNormalizer, Precompiled, the marks of CLIP's words and others) is refused by name.
+// others have it, and Unigram, which some models of Llama's architecture have. Steps for encoders (WordPiece,
+// BertNormalizer, Precompiled, the marks of CLIP's words and others) are refused by name.
 //
 // Invariants:
 //   - the ids are those of the `tokenizers` library (0.22.2) for the same file and text; what this package cannot reproduce is
@@ -16,7 +17,7 @@
 //     Go's Unicode version nor the machine changes ids;
 //   - every method may be called by several goroutines at once;
 //   - ids are in [0, VocabSize);
-//   - no file makes loading or encoding run for ever: sizes are bounded, and the time of an expression is linear in the text.
+//   - no file makes loading or encoding run forever: sizes are bounded, and the time of an expression is linear in the text.
 package tokenizer
 
 import "unicode/utf8"

@@ -9,7 +9,7 @@ import (
 	"github.com/millrace/millrace/hostmem"
 )
 
-// buffer is memory of the device, or of somebody else that is known to it.
+// buffer is memory that the device owns, or memory of another owner that is registered with it.
 type buffer struct {
 	device *Device
 	region *hostmem.Region

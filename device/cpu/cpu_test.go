@@ -157,7 +157,7 @@ func TestStreamsTogether(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !bytes.Equal(alone[i].mem, together[i].mem) {
-			t.Errorf("stream %d has other bits beside others", i)
+			t.Errorf("stream %d computes other bits when other streams run", i)
 		}
 	}
 }

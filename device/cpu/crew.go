@@ -92,8 +92,9 @@ func blockBytes(headDim int) int64 {
 // an operation, so that the workers end together.
 const (
 	taskBytes = 128 << 10 // memory that one task goes through
-	// Behind a run of tasks, which takes about a millisecond, other streams have a chance to use the workers. A run has
-	// at least runTasks tasks, and runRounds for each worker: they wait for the last of them once in that time.
+	// After a run of tasks, which takes about a millisecond, other streams have a chance to use the workers. A run has
+	// at least runTasks tasks, and at least runRounds for each worker: the workers wait for the last task once in a
+	// run.
 	runTasks  = 64
 	runRounds = 16
 )

@@ -1,5 +1,5 @@
-// Package cpu is the device that computes on the host: the reference of the contract, what runs where there is no GPU,
-// and the stream that updates extents in host memory beside a GPU.
+// Package cpu is the device that computes on the host. It is the reference for the contract and the device of machines
+// without a GPU. Next to a GPU, one of its streams updates extents in host memory.
 //
 // A [Device] hands out memory from hostmem and is unified: registered host memory is bound in place. A [Stream] is a
 // goroutine with a queue of closures. An operation checks its operands when it is enqueued (device.Operands) and is later
@@ -10,9 +10,9 @@
 //
 //   - The cut of the work never changes a bit: every kernel defines its sums independently of the ranges that it is
 //     called with.
-//   - Streams share the crew and wait for each other at tasks, never for each other's operations. What runs beside a
-//     compute stream for long (AdamW, sums) gives the crew back every millisecond or so.
-//   - What goes wrong in an operation, panics included, sticks to the stream with the operation's name.
+//   - Streams share the crew and wait for each other at tasks, never for each other's operations. A long
+//     operation next to a compute stream (AdamW, sums) gives the crew back every millisecond or so.
+//   - An error in an operation, panics included, sticks to the stream with the operation's name.
 //   - Under the race detector a stream reports every range that its operations read and write, matrices row by row, and
 //     no two streams share a lock, a worker or scratch: the only order between streams that the detector sees is that of
 //     events, so that it finds every wait that is missing.

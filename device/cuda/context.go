@@ -7,8 +7,9 @@ import (
 	"github.com/millrace/millrace/device/cuda/driver"
 )
 
-// with calls f on a thread on which the device's context is current. Entering a thread that has been here before costs CUDA a
-// comparison; the context stays current afterwards, which harms nobody, since all who need one set theirs.
+// with calls f on a thread on which the device's context is current. Entering a thread that has been here before costs
+// CUDA a comparison. The context stays current afterwards, which does no harm: all code that needs a context sets its
+// own.
 func (d *Device) with(f func() error) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -38,8 +39,8 @@ func (d *Device) named(err error) error {
 	return fmt.Errorf("device %s: %w", d.id, err)
 }
 
-// release is f for giving something back. When the context is lost the driver has nothing left to give back, and whoever used
-// the device has the error that says so.
+// release calls f, which gives something back. After the context is lost, release reports no error: the driver has
+// nothing left to give back, and the operation that failed has already reported the loss.
 func (d *Device) release(f func() error) error {
 	err := d.with(f)
 	if d.lost.Load() != nil {

@@ -17,12 +17,12 @@ import (
 // Options say which GPU to open, and with what.
 type Options struct {
 	Ordinal  int               // which GPU, as CUDA counts them: CUDA_VISIBLE_DEVICES has a say
-	Accounts *hostmem.Accounts // where the little host memory is counted that opening takes; nil: accounts of its own
-	API      *driver.API       // nil: that of the installed driver
-	Note     func(line string) // told what a user may wonder about: why opening takes long, what is missing; nil: nobody is
+	Accounts *hostmem.Accounts // count the little host memory that opening takes; nil: accounts of its own
+	API      *driver.API       // nil: the API of the installed driver
+	Note     func(line string) // gets lines for the user: why opening takes long, what is missing; may be nil
 
-	// OpenBLAS opens what multiplies matrices, with the device's context current; the device closes it. nil: cuBLASLt, or
-	// where that is missing this program's own kernels.
+	// OpenBLAS opens the library that multiplies matrices, with the device's context current; the device closes it.
+	// nil: cuBLASLt, or where that is missing this program's own kernels.
 	OpenBLAS func() (cublaslt.BLAS, error)
 	// OwnProducts has this program's own kernels multiply even where there is a library.
 	OwnProducts bool
@@ -37,9 +37,9 @@ type Device struct {
 	context  driver.Context
 	accounts *hostmem.Accounts
 	note     func(line string)
-	blas     cublaslt.BLAS             // nil: there is none
-	kernels  map[operation][]*function // those of each operation, in the order to try them
-	codes    [2]driver.DevicePtr       // what codes of 8-bit moments stand for: of first moments, of second ones
+	blas     cublaslt.BLAS             // nil: no library
+	kernels  map[operation][]*function // of each operation, in the order to try them
+	codes    [2]driver.DevicePtr       // values of 8-bit codes: of first moments, of second ones
 	opened   closers
 	// kernelsAre says which kernels they are: "sm90a kernels 0123456789ab".
 	kernelsAre string
@@ -106,7 +106,8 @@ func Open(o Options) (d *Device, err error) {
 
 // retain opens the primary context.
 func (d *Device) retain() error {
-	// Whoever waits sleeps: the host's cores have an optimizer to run. A context that is active already keeps its flags.
+	// A waiting thread sleeps: the host's cores have an optimizer to run. A context that is active already keeps its
+	// flags.
 	r := d.api.DevicePrimaryCtxSetFlags(d.handle, driver.CtxSchedBlockingSync)
 	if r != primaryContextActive {
 		if err := r.Err("cuDevicePrimaryCtxSetFlags"); err != nil {

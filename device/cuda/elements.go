@@ -132,11 +132,12 @@ func (s *Stream) Cast(dst, src device.Mat) {
 // its rows once, with two programs for each multiprocessor of a large GPU.
 const biasSlices, normSlices = 32, 256
 
-// maxSums is the most columns that there is room for in biasSlices slices, and a multiple of what columns may be aligned to.
+// maxSums is the greatest number of columns that biasSlices slices have room for. It is a multiple of every alignment
+// of columns.
 const maxSums = workspaceBytes / 4 / biasSlices
 
-// sumRows adds sums over rows to dst: f enqueues a kernel that leaves those of slices of the rows in the workspace, and another kernel
-// adds the slices up. If dst is none, the sums are not wanted.
+// sumRows adds sums over rows to dst: f enqueues a kernel that leaves the sums of slices of the rows in the workspace,
+// and another kernel adds up the slices. If dst is the zero Mat, the sums are not wanted.
 func (s *Stream) sumRows(dst device.Mat, slices int, f func(w driver.DevicePtr) error) error {
 	return s.device.workspace.lend(s, func(w driver.DevicePtr) error {
 		if err := f(w); err != nil || dst.IsZero() {

@@ -42,7 +42,7 @@ func (s *Stream) Record(ev device.Event) {
 	s.mustBeOpen()
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	// Also behind an error: the event fires when the work before it is done.
+	// Record also after an error: the event fires when the work before it is done.
 	err := s.with("Record", func() error {
 		return s.device.check("cuEventRecord", s.device.api.EventRecord(e.handle, s.handle))
 	})

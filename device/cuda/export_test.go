@@ -6,13 +6,13 @@ func (s *Stream) Fail(err error) {
 	s.enqueue(func() error { return err })
 }
 
-// SetPieces makes registrations and copies take at most so many bytes at a time.
+// SetPieces makes registrations take at most pinBytes bytes at a time, and copies at most copyBytes.
 func (d *Device) SetPieces(pinBytes, copyBytes int64) { d.pinBytes, d.pieceBytes = pinBytes, copyBytes }
 
-// SetRound makes sums take so many chunks at a time.
+// SetRound makes sums take the given number of chunks at a time.
 func (d *Device) SetRound(chunks int) { d.roundChunks = chunks }
 
-// CodeValues is what codes of 8-bit moments stand for.
+// CodeValues returns the numbers that codes of 8-bit moments stand for.
 func CodeValues(signed bool) []float32 { return codeValues(signed) }
 
 // Crash enqueues a kernel that writes to an address which does not exist.

@@ -15,8 +15,8 @@ import (
 	"github.com/millrace/millrace/tensor"
 )
 
-// Tests on a GPU. They run with MILLRACE_GPU=1, and fail then if there is none: `make gpu-check` packs them for a machine that
-// has neither Go nor this tree.
+// Tests on a GPU. They run with MILLRACE_GPU=1, and fail then if the machine has no GPU. `make gpu-check` packs them
+// for a machine that has neither Go nor this tree.
 
 func needGPU(t *testing.T) {
 	t.Helper()
@@ -117,7 +117,7 @@ func TestGPUTraining(t *testing.T) {
 	})
 }
 
-// What a user may get wrong, or what may happen to a GPU, each in a process of its own.
+// TestGPUBadInput runs each mistake of a user, and each failure of a GPU, in a process of its own.
 func TestGPUBadInput(t *testing.T) {
 	needGPU(t)
 	again := func(t *testing.T, test string, env ...string) {

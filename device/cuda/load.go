@@ -15,7 +15,7 @@ import (
 	"github.com/millrace/millrace/internal/fault"
 )
 
-// slowLoad is how long compiling takes before a user is told of it.
+// slowLoad is how long compiling takes before the user is told.
 const slowLoad = 2 * time.Second
 
 // kernelSet is the kernels of a target, and a hash of all of their PTX.
@@ -53,13 +53,13 @@ func hashOf(names []string, image func(name string) []byte) string {
 	return fmt.Sprintf("%.6x", h.Sum(nil))
 }
 
-// loader hands kernels to the driver: machine code where the program carries that of the GPU's architecture, which takes a second, and
-// PTX where it does not or where the driver refuses it, which the driver compiles, for a minute, or finds in its cache
-// (~/.nv/ComputeCache).
+// loader hands kernels to the driver. It hands over machine code where the program carries code for the GPU's
+// architecture; that takes a second. Otherwise, or where the driver refuses the code, it hands over PTX, which the
+// driver compiles for a minute or finds in its cache (~/.nv/ComputeCache).
 type loader struct {
 	*Device
 	set   *kernelSet
-	code  map[string][]byte // by kernel; nil: there is none for this architecture
+	code  map[string][]byte // by kernel; nil: no code for this architecture
 	asPTX atomic.Int64      // kernels that were loaded as PTX
 
 	compiling sync.Once // begins with the first of them

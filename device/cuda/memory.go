@@ -199,13 +199,13 @@ func (d *Device) pinPiece(host unsafe.Pointer, bytes int64) error {
 	var free, total uint64
 	if r == driver.OutOfMemory && d.api.MemGetInfo(&free, &total) == driver.Success &&
 		int64(free) < bytes>>20*device.GPUPinnedDeviceBytesPerMiB+pageTableSlackBytes {
-		return fmt.Errorf("%w: the GPU has %s free of %s, and page tables of pinned memory lie there; "+
+		return fmt.Errorf("%w: the GPU has %s free of %s, and it must hold the page tables of pinned memory; "+
 			"lower memory.device, or end other programs that use the GPU", err, gib(free), gib(total))
 	}
 	return fmt.Errorf("%w; lower memory.host", err)
 }
 
-// pageTableSlackBytes is what page tables may be rounded up by, and the driver may take beside them.
+// pageTableSlackBytes covers the rounding of page tables, and other memory that the driver may take with them.
 const pageTableSlackBytes = 32 << 20
 
 // unpin is the opposite of pin. The context is current.
@@ -244,7 +244,7 @@ func (b *buffer) Close() error {
 	return d.leave(b, p)
 }
 
-// address is where device memory lies.
+// address returns the GPU's address of device memory.
 func address(m device.Mem) driver.DevicePtr { return m.Buf.(*buffer).at + driver.DevicePtr(m.Off) }
 
 // copy enqueues a copy in pieces. The context is current.
@@ -278,7 +278,7 @@ func hostAddress(b *buffer, off int64) driver.DevicePtr {
 	return driver.DevicePtr(uintptr(unsafe.Add(b.host, off)))
 }
 
-// whole is how many bytes behind off are in one registration.
+// whole returns how many bytes from off on are in one registration.
 func (b *buffer) whole(off int64) int64 {
 	if b.region == nil {
 		return b.bytes - off

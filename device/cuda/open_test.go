@@ -21,7 +21,7 @@ import (
 	"github.com/millrace/millrace/tensor"
 )
 
-// What a user may get wrong is one line that says what and how to mend it.
+// Each mistake of a user gives one line that says what is wrong and how to fix it.
 func TestBadInput(t *testing.T) {
 	failing := func(call string, r driver.Result) standin.Options {
 		return standin.Options{Fail: func(c string, _ int) driver.Result {
@@ -310,7 +310,7 @@ func TestPinError(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	oneLine(t, pin(3), "of 600.0 MiB", "page tables of pinned memory lie there; lower memory.device")
+	oneLine(t, pin(3), "of 600.0 MiB", "it must hold the page tables of pinned memory; lower memory.device")
 	mustClose(t, full)
 	if err := pin(20); err != nil {
 		t.Error(err)
@@ -329,7 +329,7 @@ func TestAddressOnly(t *testing.T) {
 	oneLine(t, err, "register state: the region is reserved without memory")
 }
 
-// A context that is lost ends everything: one line wherever one looks, nobody hangs, and closing says nothing more.
+// A lost context ends everything: every call returns the same line, no call hangs, and closing reports nothing more.
 func TestLostContext(t *testing.T) {
 	d := open(t, standin.Options{}, library)
 	s, err := d.NewStream("compute")
@@ -368,8 +368,8 @@ func TestLostContext(t *testing.T) {
 	}
 }
 
-// Every call that the driver is asked for fails once: the error is one line, nobody hangs, nothing stays behind, and a failure that
-// nobody is told of does no harm.
+// Each call of the driver fails once. The error is one line, no call hangs, everything is released, and a failure that
+// is not reported does no harm.
 func TestEachCallFails(t *testing.T) {
 	t.Parallel()
 	accounts := hostmem.New()
@@ -462,7 +462,7 @@ func TestEachCallFails(t *testing.T) {
 		at := fmt.Sprintf("call %d, %s", n+1, failed)
 		switch {
 		case err == nil:
-			t.Errorf("%s: nobody is told", at)
+			t.Errorf("%s: the failure is not reported", at)
 		case !strings.Contains(err.Error(), "cuda:0: ") || !strings.Contains(err.Error(), "CUDA_ERROR_UNKNOWN"):
 			t.Errorf("%s: %v", at, err)
 		}

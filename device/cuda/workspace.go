@@ -7,14 +7,15 @@ import (
 	"github.com/millrace/millrace/device/cuda/driver"
 )
 
-// workspaceBytes is the length of the workspace: what the library for matrix products asks for. Sums over rows need much less.
+// workspaceBytes is the length of the workspace that the library for matrix products asks for. Sums over rows need much
+// less.
 const workspaceBytes = cublaslt.WorkspaceBytes
 
-// workspace is device memory that operations write to and leave behind, one stream after the other.
+// workspace is device memory for intermediate results of operations. Streams use it one after the other.
 type workspace struct {
 	mu    sync.Mutex
 	at    driver.DevicePtr
-	last  *Stream      // used it last; nil: nobody whose work could be under way
+	last  *Stream      // used it last; nil: no stream whose work could be in progress
 	moved driver.Event // recorded when another stream takes over
 }
 

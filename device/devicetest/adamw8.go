@@ -16,7 +16,7 @@ type moments8 struct {
 	values        []float32
 }
 
-// moment8 places a moment: random codes, with scales of which some are 0, as nobody has written them.
+// moment8 places a moment: random codes and scales. Some scales are 0, like those that were never written.
 func (r *rig) moment8(name string, n int, signed bool) *moments8 {
 	m := &moments8{signed: signed, values: make([]float32, n)}
 	blocks := n / tensor.MomentBlock

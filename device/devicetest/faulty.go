@@ -14,7 +14,7 @@ import (
 // operations the stream had before it. When it returns an error the operation does not happen and the error sticks to the
 // stream. It may sleep, see [Jitter].
 //
-// Buffers are those of dev. The queue of a stream holds 65536 entries; who enqueues more waits.
+// Buffers are dev's own. The queue of a stream holds 65536 entries; a caller that enqueues more waits.
 func Faulty(dev device.Device, failAt func(stream, op string, n int) error) device.Device {
 	return &faulty{Device: dev, failAt: failAt}
 }
@@ -44,7 +44,7 @@ type faultyEvent struct {
 	latest *place
 }
 
-// place is where a record lies in a stream.
+// place is the position of a record in a stream.
 type place struct {
 	reached chan struct{}
 	err     error

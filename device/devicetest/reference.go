@@ -92,7 +92,7 @@ type refSpec struct {
 	start                   []int32
 }
 
-// capped is x bounded by softCap, which is none if it is 0, and the derivative of that.
+// capped returns x bounded by softCap, and the derivative. A softCap of 0 does not bound.
 func capped(x, softCap float64) (y, slope float64) {
 	if softCap == 0 {
 		return x, 1
@@ -101,7 +101,7 @@ func capped(x, softCap float64) (y, slope float64) {
 	return softCap * t, 1 - t*t
 }
 
-// score is that of head h of query t and key j, and its derivative by the uncapped one.
+// score returns the score of head h for query t and key j, and its derivative by the uncapped score.
 func (s *refSpec) score(q, k []float64, t, h, j int) (y, slope float64) {
 	return capped(s.scale*s.dot(q, t, s.heads, h, k, j, s.kvHeads, h/(s.heads/s.kvHeads)), s.softCap)
 }

@@ -30,7 +30,7 @@ type rig struct {
 	mats         []*matrix
 
 	failures int     // cases that failed
-	failed   bool    // the case at hand did
+	failed   bool    // the current case failed
 	worst    float64 // of all errors, as a share of the tolerance
 	where    string
 }
@@ -280,7 +280,7 @@ func (r *rig) compare(what string, m *matrix, want []float64, same func(got, wan
 				r.Errorf("%s: %s[%d, %d] = %v, want %v", what, m.name, i/m.Cols, i%m.Cols, got, want[i])
 			}
 		}
-		// What was checked is no longer compared with the image.
+		// Checked elements are no longer compared with the image.
 		at, size := m.element(i), int(m.DType.Bytes())
 		copy(r.image[at:at+size], r.host[at:at+size])
 		written = append(written, r.host[at:at+size]...)

@@ -153,7 +153,7 @@ func testEvents(r *rig) {
 	a, b := r.newStream("a"), r.newStream("b")
 	ab, ba := r.newEvent(), r.newEvent()
 
-	// An event that was never recorded holds nobody up.
+	// Waiting for an event that was never recorded returns at once.
 	r.stream.Wait(ab)
 	r.must(ab.Wait())
 

@@ -4,8 +4,8 @@
 // tells what the run would have reserved, moved and computed. Its host stream may work on regions without memory
 // (hostmem.AddressOnly), since no byte is ever touched.
 //
-// What it does not do it still checks: every operand lies inside of a buffer of this device that is open, and has the
-// shape and type that its operation wants (device.Operands); a stream that is closed takes no work.
+// It checks the operations that it does not compute: every operand must be inside an open buffer of this device and
+// have the shape and type that its operation wants (device.Operands). A closed stream takes no work.
 package null
 
 import (
@@ -25,10 +25,10 @@ type Options struct {
 	MemoryBytes int64  // what can be allocated; 0: any amount
 	Unified     bool   // operations may use registered host memory in place
 
-	Product func(device.Product) // told of each MatMul; nil: nobody is
+	Product func(device.Product) // called for each MatMul, if not nil
 }
 
-// Counts are what a device was asked for, since it was made.
+// Counts record the requests to a device since it was made.
 type Counts struct {
 	Purposes []PurposeBytes // of Alloc, by name
 

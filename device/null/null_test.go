@@ -145,7 +145,7 @@ func TestEvents(t *testing.T) {
 	}
 }
 
-// What a GPU would do something terrible about, the null device refuses.
+// The null device refuses requests that would do harm on a GPU.
 func TestRefusals(t *testing.T) {
 	d, other := null.New(null.Options{}), null.New(null.Options{})
 	s, closed := stream(t, d), stream(t, d)

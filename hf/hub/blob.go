@@ -53,16 +53,16 @@ func (s *Snapshot) fetch(ctx context.Context, f File) error {
 	return linkWhole(link, target)
 }
 
-// errWrongHash is a blob whose contents are not those that the listing promises.
-var errWrongHash = errors.New("what was downloaded is not what the hub lists")
+// errWrongHash is the error of a blob whose contents differ from the listing.
+var errWrongHash = errors.New("the downloaded file differs from the file that the hub lists")
 
-// download makes a blob: in a file beside it, going on where an earlier attempt ended, which is then checked, synced and
-// renamed.
+// download makes a blob. It writes a file in the same directory, resuming where an earlier attempt ended, and then
+// checks, syncs and renames it.
 func (s *Snapshot) download(ctx context.Context, f File, blob string) error {
 	info, statErr := os.Stat(blob + incomplete)
 	err := s.downloadTo(ctx, f, blob)
 	if errors.Is(err, errWrongHash) && statErr == nil && info.Size() > 0 {
-		// What was left behind may be at fault, for instance after a loss of power.
+		// The part of the earlier attempt may be at fault, for instance after a loss of power.
 		return s.downloadTo(ctx, f, blob)
 	}
 	return err

@@ -14,11 +14,11 @@
 //
 // Invariants:
 //
-//   - A revision that the cache knows is not asked for again: the next start of a run sees the same files. A commit's files
-//     never change.
-//   - A blob appears by one rename, after its length and hash were compared with the listing. What an interrupted download
-//     has left is gone on with, by whoever comes next; two processes do not write one blob at once.
-//   - Names come from strangers: a file is written only at a path inside of its snapshot, and a blob only under a hash.
-//   - The token goes to the endpoint alone, never to where that redirects.
+//   - The hub is not asked again for a revision that the cache knows: the next start of a run sees the same files. A
+//     commit's files never change.
+//   - A blob appears by one rename, after its length and hash were compared with the listing. The next process that
+//     needs the blob resumes an interrupted download. Two processes never write one blob at the same time.
+//   - Names are not trusted: a file is written only at a path inside its snapshot, and a blob only under a hash.
+//   - The token goes to the endpoint alone, never to a server that the endpoint redirects to.
 //   - With HF_HUB_OFFLINE nothing is sent.
 package hub

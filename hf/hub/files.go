@@ -23,8 +23,8 @@ func readSmall(path string, limit int64) ([]byte, error) {
 	return doc, err
 }
 
-// beside is a new name in path's directory.
-func beside(path string) string {
+// nextTo returns a new name in path's directory.
+func nextTo(path string) string {
 	return filepath.Join(filepath.Dir(path), fmt.Sprintf(".%s.tmp-%016x", filepath.Base(path), rand.Uint64()))
 }
 
@@ -33,7 +33,7 @@ func writeWhole(path string, doc []byte) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
 		return err
 	}
-	f, err := os.OpenFile(beside(path), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
+	f, err := os.OpenFile(nextTo(path), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
 	if err != nil {
 		return err
 	}
@@ -52,7 +52,7 @@ func linkWhole(path, target string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
 		return err
 	}
-	tmp := beside(path)
+	tmp := nextTo(path)
 	if err := os.Symlink(target, tmp); err != nil {
 		return err
 	}

@@ -61,10 +61,11 @@ type Hub struct {
 	Token    string // "": none
 	Offline  bool   // the cache alone
 
-	// Progress is told how much of a file there is, now and then; nil is nobody. Not called concurrently for one Fetch.
+	// Progress is called now and then with the bytes of a file that are downloaded. It may be nil. One Fetch does not
+	// call it concurrently.
 	Progress func(file string, doneBytes, totalBytes int64)
-	// FreeBytes is the space that a directory's file system has left; nil where nobody knows. A download that does not
-	// fit is not begun.
+	// FreeBytes returns the free space of a directory's file system; nil: it is not known. A download that does not fit
+	// is not begun.
 	FreeBytes func(dir string) (int64, error)
 
 	reached atomic.Bool // the server has answered before

@@ -120,7 +120,7 @@ func TestFetch(t *testing.T) {
 	}
 }
 
-// A download goes on where it was: after a cut within one call, and from one call to the next.
+// A download resumes where it was: after a cut within one call, and from one call to the next.
 func TestResume(t *testing.T) {
 	server, h := start(t)
 	server.CutAfter[train] = []int{1500, 500}
@@ -146,11 +146,11 @@ func TestResume(t *testing.T) {
 	}
 	wantContents(t, s, server.Repos["datasets/openai/gsm8k"].Files)
 	if asked := strings.Join(server.Requests, "\n"); !strings.Contains(asked, "bytes=700-") || strings.Contains(asked, "/api/") {
-		t.Errorf("it did not go on where it was: %s", asked)
+		t.Errorf("the download did not resume where it was: %s", asked)
 	}
 }
 
-// A server that knows no ranges is read from the beginning; what was left behind and is wrong is read again.
+// A server without ranges is read from the beginning. A wrong part of an earlier download is read again.
 func TestResumeFromWhatIsWrong(t *testing.T) {
 	for name, spoil := range map[string]func(*hubtest.Server, string){
 		"no ranges": func(s *hubtest.Server, _ string) { s.NoRanges = true },

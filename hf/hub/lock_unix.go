@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lock waits until nobody else has the lock file, and takes it: the lock that huggingface_hub takes, too. Files that
-// processes have left behind lock nothing.
+// lock waits until no other process has the lock file, and takes it. huggingface_hub takes the same lock. A file that
+// an ended process has left locks nothing.
 func lock(ctx context.Context, path string) (unlock func(), err error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
 		return nil, err

@@ -14,8 +14,8 @@ import (
 type Snapshot struct {
 	Repo   Repo
 	Commit string
-	// Files are all files of the commit by name; or, if Partial is set, those that the cache has: it was filled by another
-	// program, and nobody can be asked.
+	// Files are all files of the commit by name. If Partial is set, they are only the files that the cache has: another
+	// program filled the cache, and the hub cannot be asked.
 	Files   []File
 	Partial bool
 
@@ -56,7 +56,7 @@ func (h *Hub) Open(ctx context.Context, r Repo) (*Snapshot, error) {
 			return nil, err
 		}
 	}
-	// Written behind the listing, and before the files: a download that is interrupted goes on with this commit.
+	// The ref is written after the listing and before the files, so an interrupted download resumes with this commit.
 	if !known && commit != r.Revision {
 		if err := writeWhole(h.ref(r), []byte(commit)); err != nil {
 			return nil, err
@@ -65,13 +65,13 @@ func (h *Hub) Open(ctx context.Context, r Repo) (*Snapshot, error) {
 	return s, nil
 }
 
-// Dir is where the commit's files are or come to be.
+// Dir is the directory of the commit's files. It may not exist yet.
 func (s *Snapshot) Dir() string { return s.hub.snapshotDir(s.Repo, s.Commit) }
 
-// Path is where a file is or comes to be.
+// Path is the path of a file, which may not be downloaded yet.
 func (s *Snapshot) Path(f File) string { return filepath.Join(s.Dir(), filepath.FromSlash(f.Name)) }
 
-// has reports whether a file is there.
+// has reports whether a file is in the cache.
 func (s *Snapshot) has(f File) bool {
 	info, err := os.Stat(s.Path(f))
 	return err == nil && info.Mode().IsRegular() && info.Size() == f.Size

@@ -1,16 +1,17 @@
 // Package archtest holds the laws of the code base that a compiler does not check, and a test that applies them.
 //
-// [Check] parses the sources of a tree and lists what breaks a law:
+// [Check] parses the sources of a tree and lists the violations of these laws:
 //
 //   - A package imports only packages of lower levels; levels.go has the table. Packages of one driver are a family and
 //     import each other; packages that only tests import (storetest) may import their own level.
-//   - Only programs, tests and train's rehearse*.go link device drivers; tests and *_standin.go link what plays a GPU.
-//   - There is no init function and no cgo: what a program consists of is written down in one place.
+//   - Only programs, tests and train's rehearse*.go link device drivers; only tests and *_standin.go link the stand-in
+//     of a GPU.
+//   - There is no init function and no cgo: one place says what a program consists of.
 //   - Goroutines of the product are started by internal/fault, so that a panic on one ends the program with the right status.
 //   - Every package has a doc comment, and a name that says what it is.
-//   - Third-party modules are those of the table; some for tests only, some for one tree only.
-//   - No test uses a clock, but for those that clocks.go lists with a reason.
-//   - Prose keeps to plain words; words.go has the habits that are refused.
+//   - Third-party modules are in the table; some are for tests only, some for one tree only.
+//   - No test uses a clock, except the tests that clocks.go lists with a reason.
+//   - Prose keeps to plain words; words.go lists the refused habits.
 //   - Names that belong to one subject are selected in its files only; owned.go has the table.
 //
 // Tests may import anything but modules that the table lacks. It reads files instead of asking the go command, so that
@@ -107,7 +108,7 @@ func (c *checker) file(name string, text []byte) error {
 	}
 	for _, d := range f.Decls {
 		if fn, ok := d.(*ast.FuncDecl); ok && fn.Recv == nil && fn.Name.Name == "init" && !isTest {
-			c.report("%s: init runs behind the reader's back: call it where it is needed", files.Position(fn.Pos()))
+			c.report("%s: init runs where the reader does not see it: call the function where it is needed", files.Position(fn.Pos()))
 		}
 	}
 	if !isTest && !isTestSupport(pkg) && pkg != bottom && !within(pkg, "benchmarks") {
@@ -135,7 +136,7 @@ func (c *checker) file(name string, text []byte) error {
 	return nil
 }
 
-// startsGoroutine names what starts a goroutine whose panic nobody sees to; it is empty for other nodes.
+// startsGoroutine names the call that starts a goroutine without a handler for panics; it is empty for other nodes.
 func startsGoroutine(n ast.Node) string {
 	switch n := n.(type) {
 	case *ast.GoStmt:

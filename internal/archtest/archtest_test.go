@@ -50,7 +50,7 @@ func TestChecker(t *testing.T) {
 		{"a driver in train", "train/a.go", us + `device/null"`, "link drivers"},
 		{"a driver in a rehearsal", "train/rehearse.go", us + `device/null"`, ""},
 		{"a suite that uses the reference", "device/devicetest/a.go", us + `device/cpu"`, ""},
-		{"a suite beside its model", "model/modeltest/a.go", us + `model"`, ""},
+		{"a suite of its own level", "model/modeltest/a.go", us + `model"`, ""},
 		{"a suite in the product", "store/a.go", us + `store/storetest"`, "it is for tests"},
 		{"a stand-in in the product", "device/cuda/a.go", us + `internal/cudatest/ptx"`, "only tests and files *_standin.go link the stand-in"},
 		{"a stand-in in its file", "cmd/millrace/drivers_standin.go", us + `internal/cudatest/standin"`, ""},
@@ -96,7 +96,7 @@ func TestCheckerOnSources(t *testing.T) {
 		want  []string
 	}{
 		"init": {map[string]string{"nn/a.go": "// Package nn.\npackage nn\n\nfunc init() {}\n\nfunc (t T) init() {}\n\ntype T int"},
-			[]string{"nn/a.go:4:1: init runs behind the reader's back: call it where it is needed"}},
+			[]string{"nn/a.go:4:1: init runs where the reader does not see it: call the function where it is needed"}},
 		"init in a test": {map[string]string{"nn/a.go": "// Doc.\npackage nn", "nn/a_test.go": "package nn\nfunc init() {}"}, nil},
 		"goroutines": {map[string]string{
 			"nn/a.go":                   "// Doc.\npackage nn\n\nimport (\n\"sync\"\n\"time\"\n)\n\nfunc f() { go f(); time.AfterFunc(0, f) }\n\nvar g sync.WaitGroup",
@@ -113,12 +113,12 @@ func TestCheckerOnSources(t *testing.T) {
 			[]string{"nn: the package has no doc comment"}},
 		"a doc comment in one file": {map[string]string{"nn/a.go": "package nn", "nn/b.go": "// Package nn.\npackage nn"}, nil},
 		"two violations": {map[string]string{"nn/a.go": "package nn\nfunc init() {}"},
-			[]string{"nn/a.go:2:1: init runs behind the reader's back: call it where it is needed", "nn: the package has no doc comment"}},
+			[]string{"nn/a.go:2:1: init runs where the reader does not see it: call the function where it is needed", "nn: the package has no doc comment"}},
 		"left alone": {map[string]string{
 			"nn/testdata/a.go": "package x\nfunc init() {}", ".git/a.go": "package x", "_old/a.go": "package x",
 			"nn/gen.go": "//go:build ignore\n\npackage main\n\nfunc init() {}\n"}, nil},
 		"build tags are no excuse": {map[string]string{"nn/a.go": "//go:build windows\n\n// Doc.\npackage nn\n\nfunc init() {}\n"},
-			[]string{"nn/a.go:6:1: init runs behind the reader's back: call it where it is needed"}},
+			[]string{"nn/a.go:6:1: init runs where the reader does not see it: call the function where it is needed"}},
 		"a clock in a test": {map[string]string{"nn/a.go": "// Doc.\npackage nn", "nn/a_test.go": "package nn\n" +
 			"import \"time\"\nvar t = time.Now\nvar d = time.Second"},
 			[]string{"nn/a_test.go:3:9: time.Now in a test: count steps, wait for events, or give a reason in internal/archtest/clocks.go"}},

@@ -19,10 +19,10 @@ var clocks = map[string][]string{
 
 // useClocks are the files of tests that use a clock, and why no result of theirs depends on how quick the machine is.
 var useClocks = map[string]string{
-	"checkpoint/system_test.go":              "processes are killed at random moments, and judged by what they had saved",
-	"train/kill_test.go":                     "processes are killed at random moments, and judged by what the next ones make of it",
-	"device/cpu/race_test.go":                "time passes in the place of a wait: to the race detector that is no order",
-	"internal/cudatest/standin/race_test.go": "time passes in the place of a wait: to the race detector that is no order",
+	"checkpoint/system_test.go":              "processes are killed at random moments, and judged by their saved files",
+	"train/kill_test.go":                     "processes are killed at random moments, and judged by the results of the processes that resume",
+	"device/cpu/race_test.go":                "a delay stands for a wait: the race detector sees no order in it",
+	"internal/cudatest/standin/race_test.go": "a delay stands for a wait: the race detector sees no order in it",
 	"device/devicetest/faulty.go":            "operations are made late, and their events say when they were",
 	"store/disk_lanes_test.go":               "the clock is that of a testing/synctest bubble",
 	"store/disk_rate_test.go":                "the clock is that of a testing/synctest bubble",

@@ -24,10 +24,11 @@ const bottom = "internal/fault"
 // Packages of these trees import each other although they are on one level: a driver, its parts, and what plays its hardware.
 var families = [][]string{{"device/cpu"}, {"device/cuda", standIn}, {"device/null"}}
 
-// standIn is what plays a GPU and NVIDIA's driver. Tests link it, and programs in files with a build tag of its name.
+// standIn is the stand-in of a GPU and NVIDIA's driver. Tests link it, and so do programs in files with a build tag of
+// its name.
 const standIn = "internal/cudatest"
 
-// The drivers, which are chosen in cmd and linked by nobody else. train may link them where it rehearses.
+// The drivers. cmd chooses them, and no other package links them, except the files of train that rehearse.
 var drivers = []string{"device/cpu", "device/cuda", "device/null"}
 
 // programs is the level whose packages are programs.

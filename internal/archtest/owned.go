@@ -7,8 +7,8 @@ import (
 	"slices"
 )
 
-// owned are names that are selected in some files of a package only. What is decided in one place stays there: a second file that looks at
-// places would have to be found when a new kind of place comes.
+// owned are names that only some files of a package may select. They keep a decision in one file: a second file that
+// looks at places would have to be found when a new kind of place comes.
 var owned = []struct {
 	pkg   string
 	names []string

@@ -2,8 +2,8 @@
 // network or the program.
 //
 //   - [BadRequest] marks an error with [ErrRequest], unless one of the others is to blame for it. It is the one rule.
-//   - [BadName] and [NotRequest] are for the few errors whose kind does not tell.
-//   - [Asking] applies it to a verb: what fails before the verb begins its work is a bad request.
+//   - [BadName] and [NotRequest] are for the few errors whose kind does not show who is to blame.
+//   - [Asking] applies it to a verb: an error before the verb begins its work is a bad request.
 //
 // Invariants: a mark changes no text, and it is never taken away.
 package blame
@@ -30,12 +30,12 @@ type requestError struct{ error }
 func (requestError) Is(target error) bool { return target == ErrRequest }
 func (e requestError) Unwrap() error      { return e.error }
 
-// otherError is no ErrRequest, and reads as its cause.
+// otherError is not an ErrRequest, and reads as its cause.
 type otherError struct{ error }
 
 func (e otherError) Unwrap() error { return e.error }
 
-// NotRequest marks an error that has none of the kinds below and is none of the request either.
+// NotRequest marks an error that is not the request's fault, although BadRequest does not know its kind.
 func NotRequest(err error) error {
 	if err == nil {
 		return nil
@@ -43,9 +43,9 @@ func NotRequest(err error) error {
 	return otherError{err}
 }
 
-// BadRequest marks an error as one in what was asked for, unless the machine, the network or the program is at fault, or
-// a checkpoint that is damaged: then the same request may do next time, or in the next version. It is the one rule: what
-// fails before a verb begins its work is a bad request.
+// BadRequest marks an error as one in what was asked for, unless the machine, the network or the program is at fault,
+// or a checkpoint that is damaged: then the same request may do next time, or in the next version. It is the one rule:
+// an error before a verb begins its work is a bad request.
 func BadRequest(err error) error {
 	var damage *checkpoint.DamageError
 	if errors.As(err, &damage) {

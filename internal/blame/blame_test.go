@@ -13,7 +13,8 @@ import (
 	"github.com/millrace/millrace/store"
 )
 
-// What the machine or the program cannot do is no fault of the request, wherever it is found out; what the request names is.
+// Errors of the machine or the program are never the request's fault, whatever operation finds them. Errors of names in
+// the request are.
 func TestRequest(t *testing.T) {
 	for errno, of := range map[syscall.Errno]string{
 		syscall.ENOSPC: "machine", syscall.EDQUOT: "machine", syscall.EIO: "machine", syscall.EROFS: "machine", syscall.ENOMEM: "machine",
@@ -41,24 +42,24 @@ func TestRequest(t *testing.T) {
 		t.Error("nothing is an error")
 	}
 	for err, of := range map[error]string{
-		context.Canceled: "nobody", hostmem.ErrUnknown: "machine", store.ErrChecksum: "machine", &checkpoint.DamageError{}: "machine",
+		context.Canceled: "user", hostmem.ErrUnknown: "machine", store.ErrChecksum: "machine", &checkpoint.DamageError{}: "machine",
 	} {
 		if err := BadRequest(fmt.Errorf("resume: %w", err)); errors.Is(err, ErrRequest) {
 			t.Errorf("%v is one of the %s", err, of)
 		}
 	}
 	if err := BadRequest(fmt.Errorf("resume: %w", NotRequest(errors.New("odd")))); errors.Is(err, ErrRequest) || err.Error() != "resume: odd" {
-		t.Errorf("%v is none of the request", err)
+		t.Errorf("%v is not a bad request", err)
 	}
 	if NotRequest(nil) != nil {
 		t.Error("nothing is an error")
 	}
 	if err := BadName(&checkpoint.DamageError{}); !errors.Is(err, ErrRequest) {
-		t.Error("a damaged checkpoint that the user has named is none of the request")
+		t.Error("a damaged checkpoint that the user has named is not a bad request")
 	}
 }
 
-// What fails before a verb begins its work is a bad request, and what fails after that is none.
+// An error before a verb begins its work is a bad request; a later error is not.
 func TestAsking(t *testing.T) {
 	for _, isOver := range []bool{false, true} {
 		verb := func() (err error) {

@@ -1,6 +1,6 @@
-// Package console writes what a verb has to say to people: lines, and bars that show how far a long task is.
+// Package console writes a verb's messages to people: lines, and bars that show the progress of a long task.
 //
-// Invariants: nothing that is written holds a character that a terminal acts on, but for what draws a bar.
+// Invariant: except the characters that draw a bar, no written character has an effect on a terminal.
 package console
 
 import (
@@ -88,5 +88,6 @@ func Seconds(s float64) string {
 	return fmt.Sprintf("%.1fs", s)
 }
 
-// OneLine is the text of an error in a line that goes on: joined errors have one each.
+// OneLine returns the text of an error as part of a line. Joined errors have a line each; OneLine separates them with
+// semicolons.
 func OneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// What a file or a user has written moves no cursor: a line is one line.
+// Text of a file or a user cannot move the cursor: a line stays one line.
 func TestSay(t *testing.T) {
 	var said strings.Builder
 	Out{Writer: &said}.Say("%s: %d rows", "a\x1b[2Jb\rc", 3)

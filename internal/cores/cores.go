@@ -1,10 +1,10 @@
-// Package cores knows the cores that the program may run on and the memory that is near each, and divides them between those who
-// compute on the host and the lanes of a device.
+// Package cores knows the cores that the program may run on and the memory that is near each, and divides the cores
+// between the workers of the host and the lanes of a device.
 //
-// Beside a GPU the host updates state at the speed of its memory while lanes launch kernels and start copies. A lane that finds its
-// core taken by a worker is late by a slice of the scheduler's time, milliseconds in which a GPU can run dry. So workers are bound to
-// cores of their own, and lanes find the others free. Where there is more than one NUMA node, state is spread over the memory of all
-// ([hostmem.Accounts.Spread]), since all workers share each piece of it.
+// With a GPU, the host updates state at the speed of its memory while lanes launch kernels and start copies. A lane
+// that finds its core taken by a worker is late by a slice of the scheduler's time, milliseconds in which a GPU can run
+// dry. So workers are bound to cores of their own, and lanes find the others free. Where there is more than one NUMA
+// node, state is spread over the memory of all ([hostmem.Accounts.Spread]), since all workers share each piece of it.
 package cores
 
 import (
@@ -88,7 +88,7 @@ func nodes(cores []Core) []int {
 	return slices.Compact(list)
 }
 
-// String says for people what the division is beside a GPU.
+// String describes for people the division with a GPU.
 func (d Division) String() string {
 	if len(d.All) == 0 {
 		return d.why
@@ -98,9 +98,9 @@ func (d Division) String() string {
 		where = fmt.Sprintf("%d cores on one NUMA node", len(d.All))
 	}
 	if len(d.Workers) == 0 {
-		where += "; beside a GPU, updates run where the system puts them: " + d.why
+		where += "; with a GPU, updates run where the system puts them: " + d.why
 	} else {
-		where += fmt.Sprintf("; beside a GPU, updates run on %d of them and leave %d to its lanes", len(d.Workers), len(d.All)-len(d.Workers))
+		where += fmt.Sprintf("; with a GPU, updates run on %d of them and leave %d to its lanes", len(d.Workers), len(d.All)-len(d.Workers))
 	}
 	if len(d.Nodes) > 0 {
 		where += ", and state is spread over the memory of all nodes"

@@ -80,7 +80,7 @@ func TestDivision(t *testing.T) {
 	}
 }
 
-// Each allowed processor is in one core, and no other is in any; a core lies on one node.
+// Each allowed processor is in one core, and no other processor is in a core. A core is on one node.
 func TestFindCoversProcessors(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		nodes := rapid.IntRange(1, 4).Draw(rt, "nodes")

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// A pinned thread runs on its core and no other one, and nobody else is bound by it.
+// A pinned thread runs on its own core only, and no other thread is bound.
 func TestPin(t *testing.T) {
 	before, err := allowedProcessors()
 	if err != nil {

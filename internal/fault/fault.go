@@ -1,13 +1,13 @@
-// Package fault ends the program when it finds itself to be wrong.
+// Package fault ends the program after a fault of its own.
 //
-// A panic that nobody expects is a fault of the program. Go ends with status 2 when a goroutine panics, which our users
-// read as "the request is wrong". So every goroutine of the product is started here: by [Go], by a [Group] in the place
-// of sync.WaitGroup, by [AfterFunc] in the place of time.AfterFunc, or many at once by [Share]. A panic on one of them
-// prints itself with its stack and ends the program with [Status], at once: what the other goroutines hold may be half
-// done, and files are safe, as after a kill. internal/archtest refuses goroutines that are started otherwise.
+// A panic that no caller expects is a fault of the program. Go ends with status 2 when a goroutine panics, which our
+// users read as "the request is wrong". So this package starts every goroutine of the product: [Go] starts one, [Group]
+// replaces sync.WaitGroup, [AfterFunc] replaces time.AfterFunc, and [Share] starts many at once. A panic on one of them
+// prints itself with its stack and ends the program with [Status], at once: data of other goroutines may be half done,
+// and files are safe, as after a kill. internal/archtest refuses goroutines that are started in another way.
 //
-// What Go's runtime calls fatal cannot be caught, and ends with status 2: memory that the system does not give to the Go heap, a
-// map that two goroutines write at once, a crash inside of a GPU's driver, SIGQUIT.
+// Errors that Go's runtime calls fatal cannot be caught, and end with status 2: memory that the system does not give to
+// the Go heap, a map that two goroutines write at once, a crash inside of a GPU's driver, SIGQUIT.
 //
 // Every package may import this one, and it imports none of ours.
 package fault
@@ -42,7 +42,7 @@ func AfterFunc(d time.Duration, f func()) *time.Timer {
 func guarded(f func()) {
 	defer func() {
 		if p := recover(); p != nil {
-			ending.Lock() // for ever: the first panic is the one to read
+			ending.Lock() // never unlocked: the first panic is the one to read
 			Report(os.Stderr, p)
 			os.Exit(Status)
 		}
@@ -53,8 +53,8 @@ func guarded(f func()) {
 
 var ending sync.Mutex
 
-// Watch makes memory that cannot be read a panic of the calling goroutine, where Go would end the program with status 2: a file that
-// is mapped may be cut by somebody, or lie on a drive that fails.
+// Watch turns an access to memory that cannot be read into a panic of the calling goroutine; Go would end the program
+// with status 2. Another process may cut a file that is mapped, or the file's drive may fail.
 func Watch() { debug.SetPanicOnFault(true) }
 
 // Report writes what recover returned, and the stack. It is called by the deferred function that recovers, where the stack still has

@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// readWhatWasCut reads a mapped file behind its end.
+// readWhatWasCut reads a mapped file beyond its end.
 func readWhatWasCut() {
 	f, err := os.CreateTemp("", "cut")
 	if err != nil {

@@ -1,8 +1,8 @@
 // Package rng draws random numbers that depend on nothing but their names.
 //
-// A [Source] is named by (seed, purpose, step, index): whoever asks for the same name draws the same numbers, in
-// whatever order, on whatever thread, after however many restarts. So no generator state is saved in a checkpoint and no
-// schedule can change a run. Different names give streams that are independent for all practical purposes.
+// A [Source] is named by (seed, purpose, step, index). The same name always draws the same numbers, in any order, on
+// any thread, after any number of restarts. So no generator state is saved in a checkpoint and no schedule can change a
+// run. Different names give streams that are independent for all practical purposes.
 //
 // The generator is Philox4x32-10 (Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC
 // 2011), checked against the known-answer vectors of its authors' Random123 library.

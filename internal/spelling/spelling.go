@@ -1,4 +1,5 @@
-// Package spelling finds what somebody meant who wrote a name that does not exist, and writes lists and numbers of things.
+// Package spelling finds the name that a user meant by a name that does not exist, and writes lists and numbers of
+// things.
 package spelling
 
 import (

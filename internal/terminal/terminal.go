@@ -37,7 +37,7 @@ func isPlain(s string) bool {
 	return utf8.ValidString(s) && !strings.ContainsFunc(s, acts)
 }
 
-// acts reports whether a terminal does something with a character beside showing it.
+// acts reports whether a terminal does more with a character than show it.
 func acts(r rune) bool {
 	return unicode.IsControl(r) && r != '\n' && r != '\t' || unicode.Is(unicode.Bidi_Control, r)
 }

@@ -1,5 +1,6 @@
 // Package oracle compares data/parquet with github.com/parquet-go/parquet-go, and makes the Parquet files of the tests
-// of package data with it. It is a module of its own, so that nobody who builds Millrace gets what only this needs.
+// of package data with it. It is a module of its own, so that a build of Millrace does not need the dependencies of
+// this comparison.
 package oracle
 
 import (

@@ -1,9 +1,9 @@
 // Package attention is exact causal attention on the CPU, forward and backward, in blocks: the matrix of scores is never
 // whole (FlashAttention: Dao et al. 2022; online softmax: Milakov and Gimelshein 2018).
 //
-// A [Spec] names the memory and the mask of one micro-batch of packed documents. The work is cut into tasks that may run in any
-// order and on any worker, with a barrier between the two phases of backward; each writes memory of its own. What a task
-// adds, it adds in a fixed order, so the bits depend on the Spec only.
+// A [Spec] names the memory and the mask of one micro-batch of packed documents. The work is cut into tasks that may
+// run in any order and on any worker, with a barrier between the two phases of backward. Each task writes memory of its
+// own and adds in a fixed order, so the bits depend on the Spec only.
 //
 // Scores, softmax and all sums are in fp32. In BF16 the probabilities and the gradients of the scores are rounded before
 // they are multiplied, as FlashAttention does.

@@ -231,7 +231,7 @@ func (p problem) reference() map[string]float64 {
 		"dq": worst(p.DQ, dq), "dk": worst(p.DK, dk), "dv": worst(p.DV, dv), "dsinks": worst(kernels.MatF32(p.sinkGrad(), p.Heads), dsinks)}
 }
 
-// sinkGrad is the gradient of the sinks, of zeros where there are none.
+// sinkGrad computes the gradient of the sinks; without sinks it returns zeros.
 func (p problem) sinkGrad() []float32 {
 	d := make([]float32, p.Heads)
 	if p.Sinks.Len > 0 {

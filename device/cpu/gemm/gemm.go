@@ -41,7 +41,7 @@ import (
 	"github.com/millrace/millrace/tensor"
 )
 
-// Mat is a row-major matrix: element (i, j) lies (i*Stride+j)*DType.Bytes() bytes behind Data.
+// Mat is a row-major matrix: element (i, j) starts (i*Stride+j)*DType.Bytes() bytes after Data.
 type Mat struct {
 	Data               unsafe.Pointer
 	DType              tensor.DType
@@ -149,7 +149,7 @@ func (e *Engine) Mul(op Op) {
 }
 
 // MulSerial multiplies on the calling goroutine with the scratch of one worker, to the same bits as Mul. It is for
-// small blocks inside the tasks of somebody else's Run.
+// small blocks inside the tasks that another package runs on the pool.
 func (e *Engine) MulSerial(worker int, op Op) {
 	w := &e.workers[worker]
 	w.job.multiply(e.kern, op, &w.own, 1, func(tasks int, pack bool) {

@@ -341,7 +341,7 @@ func ExampleEngine_Mul() {
 	// Output: 321 654
 }
 
-// Workers of somebody else's loop multiply side by side.
+// Workers inside the tasks of a pool's Run multiply at the same time.
 func TestMulSerialInsideTasks(t *testing.T) {
 	p := pool.New(3, nil)
 	defer p.Close()

@@ -59,7 +59,7 @@ type edgeTable struct {
 	pair    [64]uint16  // the last row of an odd k, and a row of zeros
 }
 
-// rows fills the offsets; rows past the edge repeat the last one, whose sums nobody writes.
+// rows fills the offsets. Rows past the edge repeat the last one; their sums are never written.
 func (t *edgeTable) rows(stride uintptr, n, width int) {
 	for i := range width {
 		t.offsets[i] = uintptr(min(i, n-1)) * stride

@@ -32,8 +32,9 @@ func (m Moments8) has(n int) bool {
 	return n%tensor.MomentBlock == 0 && len(m.M) == n && len(m.V) == n && len(m.MScale) == blocks && len(m.VScale) == blocks
 }
 
-// AdamW8Split is AdamWSplit for moments of 8 bits: they are decoded (code's value times scale, rounded once), updated with the
-// parameters, and encoded anew. The number of elements is a multiple of tensor.MomentBlock. Cut work at such multiples.
+// AdamW8Split is AdamWSplit for moments of 8 bits. It decodes the moments (code's value times scale, rounded once),
+// updates them with the parameters, and encodes them again. The number of elements must be a multiple of
+// tensor.MomentBlock, and work must be cut at such multiples.
 //
 // Source: Dettmers et al., "8-bit Optimizers via Block-wise Quantization" (2022), with the codes of bitsandbytes, in blocks of
 // 256 as its optimizers have them.

@@ -7,17 +7,17 @@ import (
 	"github.com/millrace/millrace/tensor"
 )
 
-// codebook is an 8-bit code of numbers in [-1, 1] (signed) or [0, 1], which is finer the smaller the number: seven decades,
-// from 10^-7 up, each cut into twice as many equal steps as the one below it.
+// codebook is an 8-bit code of numbers in [-1, 1] (signed) or [0, 1]. Smaller numbers have finer codes: there are seven
+// decades, from 10^-7 up, and each is cut into twice as many equal steps as the one below it.
 //
 // A number is rounded to the nearest code, as bitsandbytes' optimizer does (csrc/kernels.cu, quantize_2D and
-// kOptimizerStatic8bit2StateBlockwise): two codes part at their mean, rounded to fp32; a number on it gets the even code; a
-// negative number never gets the code of zero, so that it keeps its sign. It follows that codes depend on the magnitude
-// alone, but for their sign: magnitude k is code zero+k or zero-k.
+// kOptimizerStatic8bit2StateBlockwise). The border between two codes is their mean, rounded to fp32; a number on the
+// border gets the even code. A negative number never gets the code of zero, so it keeps its sign. Apart from the sign,
+// a code therefore depends on the magnitude alone: magnitude k is code zero+k or zero-k.
 type codebook struct {
-	// value is what each code stands for: the map that bitsandbytes' create_dynamic_map makes.
+	// value has the number that each code stands for: the map that bitsandbytes' create_dynamic_map makes.
 	value [256]float32
-	// above[k] is what a magnitude must exceed to be at least k; above[0] is -1. Those that there are not are +Inf.
+	// above[k] is the bound that magnitude k exceeds; above[0] is -1. Entries without a magnitude are +Inf.
 	above [256]float32
 	zero  int // the code of 0
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/millrace/millrace/tensor"
 )
 
-// golden reads testdata/dynamic8.json, which dynamic8.py beside it wrote with bitsandbytes.
+// golden reads testdata/dynamic8.json, which testdata/dynamic8.py wrote with bitsandbytes.
 func golden(t *testing.T) map[string][]byte {
 	text, err := os.ReadFile("testdata/dynamic8.json")
 	if err != nil {
@@ -149,7 +149,8 @@ func TestMagnitude(t *testing.T) {
 	}
 }
 
-// TestZeroBytesAreZeroMoments starts from extents that nobody wrote: the step is that of fp32 moments of zero.
+// TestZeroBytesAreZeroMoments starts from extents that were never written: they give the same step as fp32 moments of
+// zero.
 func TestZeroBytesAreZeroMoments(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 3))
 	const n = 2 * tensor.MomentBlock

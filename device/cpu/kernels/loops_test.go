@@ -70,7 +70,7 @@ func (m memory) clone() memory {
 	return m
 }
 
-// differ is the first element that differs, a NaN being like any other; -1 if there is none.
+// differ returns the first element that differs, or -1 if all are equal. All NaNs are equal.
 func (m memory) differ(o memory) int {
 	for i := range len(m.bytes) / 4 * 4 {
 		if m.bytes[i] == o.bytes[i] {
@@ -96,8 +96,8 @@ func (m memory) differ(o memory) int {
 	return -1
 }
 
-// TestLevelsAgree runs every loop of every level of this machine and compares results, outputs, inputs and what lies
-// around them with plain Go, by bits.
+// TestLevelsAgree runs every loop of every level of this machine. It compares results, outputs, inputs and the memory
+// around them with plain Go, bit by bit.
 func TestLevelsAgree(t *testing.T) {
 	for _, level := range isa.Available()[1:] {
 		plain, fast := fields(&plainLoops), fields(&For(level).loops)

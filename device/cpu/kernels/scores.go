@@ -2,10 +2,10 @@ package kernels
 
 import "unsafe"
 
-// The loops below are what package attention does to a row of a block of scores; n is the row's keys that its mask lets
-// through. Sums have the 16 fp32 lanes of RMSNorm.
+// The loops below work on a row of a block of scores, for package attention. n is the number of keys that the row's
+// mask lets through. Sums have the 16 fp32 lanes of RMSNorm.
 
-// Max is the greatest element of x, -Inf if there is none. A NaN is ignored. 16 lanes, as for a sum.
+// Max returns the greatest element of x, ignoring NaNs; -Inf if x has no other elements. It uses 16 lanes, as sums do.
 func (t *Table) Max(x []float32) float32 {
 	return t.max(unsafe.Pointer(unsafe.SliceData(x)), len(x))
 }

@@ -13,10 +13,10 @@ type tables8 struct {
 	narrow     [2]narrow8 // for AVX2: signed, unsigned
 }
 
-// book8 is one codebook. A number that is to be coded is guessed by a line: the magnitude of |x|, in units of which
-// there are as many in a decade as steps. The exponent of x, but for its last bit, is the index of what follows;
-// between two powers of 4 there is at most one end of a decade, edge, and the lines are those of the decades above
-// and below it. What a line gives, rounded down, is the magnitude or one above it, which a comparison settles.
+// book8 is one codebook. A line over |x| guesses the magnitude of a number x; each decade has its own line, whose slope
+// follows from the decade's number of steps. The exponent of x without its last bit is the index into the tables from
+// edge on: between two powers of 4 there is at most one end of a decade, edge, and the lines are those of the decades
+// above and below it. The value of a line, rounded down, is the magnitude or one above it; a comparison settles which.
 type book8 struct {
 	value, above          [4][256]uint8 // byte p of the fp32 number for each code or magnitude
 	edge                  [16]float32
@@ -24,11 +24,11 @@ type book8 struct {
 	offsetHigh, offsetLow [16]float32
 }
 
-// narrow8 is one codebook for AVX2, which has no look-up by byte in large tables. A number's region (one for each
-// decade, and one for the greatest magnitude) is found by its exponent but for the last bit and one comparison with
-// an edge, which is exact; in a region the magnitude is a line over the number, rounded down. Lines are in 1/65536 of
-// a magnitude, and slack8 above: a number whose line is more than 2*slack8 above a whole magnitude has it, and the
-// few others are compared with above.
+// narrow8 is one codebook for AVX2, which has no look-up by byte in large tables. There is one region for each decade
+// and one for the greatest magnitude. The exponent of a number without its last bit, and one comparison with an edge,
+// give the number's region exactly; in a region the magnitude is a line over the number, rounded down. Lines are in
+// 1/65536 of a magnitude, and slack8 above: a number whose line is more than 2*slack8 above a whole magnitude has that
+// magnitude, and the few others are compared with above.
 type narrow8 struct {
 	value [256]float32 // for each code
 	above [256]float32 // for each magnitude

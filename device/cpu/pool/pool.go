@@ -135,7 +135,7 @@ func (p *Pool) await(h *helper, last *loop) {
 // switches of threads.
 func spinUntil(done func() bool) bool {
 	if runtime.GOMAXPROCS(0) == 1 {
-		return done() // nobody else runs while we spin
+		return done() // no other goroutine runs while we spin
 	}
 	for start := time.Now(); ; {
 		for range 100 {
@@ -149,7 +149,7 @@ func spinUntil(done func() bool) bool {
 	}
 }
 
-// run takes tasks until there are none.
+// run takes tasks until none is left.
 func (l *loop) run(worker int) {
 	for {
 		t := l.next.Add(1) - 1

@@ -2,7 +2,7 @@ package cublaslt
 
 import "github.com/millrace/millrace/device/cuda/driver"
 
-// Type is what a matrix consists of, as the library numbers it (cudaDataType).
+// Type is the type of a matrix's elements, as the library numbers it (cudaDataType).
 type Type int32
 
 const (
@@ -25,8 +25,8 @@ type Matrix struct {
 	Rows, Cols, Stride int
 }
 
-// Product is C = op(A)·op(B), or Base + op(A)·op(B) with Accumulate. Rows and Cols of A and B are those of the matrices as they are
-// stored. Base has C's type and shape. It is C, or lies apart from it.
+// Product is C = op(A)·op(B), or Base + op(A)·op(B) with Accumulate. Rows and Cols of A and B are those of the matrices
+// as they are stored. Base has C's type and shape. It is C itself, or does not overlap C.
 type Product struct {
 	C, A, B, Base              Matrix
 	TransA, TransB, Accumulate bool
@@ -53,10 +53,11 @@ type BLAS interface {
 	// Tune chooses the fastest algorithm for products of p's shape, unless one is chosen. seconds times what it is given, which enqueues
 	// the product; it may run it several times. Without Tune, the algorithm is the one that the library thinks best.
 	Tune(p *Product, w Workspace, s driver.Stream, seconds func(enqueue func() error) (float64, error)) error
-	// Algorithms are the choices of Tune, and those of UseAlgorithms, each a line of text, sorted. Another BLAS of the same version
-	// on the same kind of GPU that uses them computes the same bits.
+	// Algorithms returns the choices of Tune and of UseAlgorithms, sorted, each as a line of text. Another BLAS of the
+	// same version on the same kind of GPU that uses them computes the same bits.
 	Algorithms() []string
-	// UseAlgorithms makes choices that Algorithms listed. It comes before the first product. The error names a line that is none.
+	// UseAlgorithms makes choices that Algorithms listed. It comes before the first product. The error names a line
+	// that is not a choice.
 	UseAlgorithms(lines []string) error
 	Close() error
 }

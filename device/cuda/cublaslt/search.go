@@ -62,8 +62,9 @@ func places(driverVersion int32, getenv func(string) string, glob func(string) (
 	return all
 }
 
-// environment is the root of the Python environment whose python3, or else python, comes first on PATH; empty if there is none. The link
-// is not resolved: that of a virtual environment points at another Python, which lacks its packages.
+// environment returns the root of the Python environment whose python3, or else python, comes first on PATH; empty if
+// PATH has no Python. The link is not resolved: the link of a virtual environment points at another Python, which lacks
+// the environment's packages.
 func environment(path string, glob func(string) ([]string, error)) string {
 	for _, name := range []string{"python3", "python"} {
 		for _, dir := range filepath.SplitList(path) {

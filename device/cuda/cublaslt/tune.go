@@ -6,12 +6,13 @@ import (
 	"github.com/millrace/millrace/device/cuda/driver"
 )
 
-// The library offers several algorithms for a product, and orders them by a model of the GPU. The model is often some percent off, so Tune
-// times them. Algorithms differ in the order of their sums, and so in the last bits of results. Two runs that time for themselves would
-// choose differently, as times are noisy. For this reason a choice is written down: whoever keeps the lines of Algorithms and hands them to
-// UseAlgorithms has the same bits again.
+// The library offers several algorithms for a product, and orders them by a model of the GPU. The model is often some
+// percent off, so Tune times them. Algorithms differ in the order of their sums, and so in the last bits of results.
+// Two runs that time for themselves would choose differently, as times are noisy. For this reason a choice is written
+// down: a run that keeps the lines of Algorithms and hands them to UseAlgorithms gets the same bits again.
 
-// leastGain is by how much an algorithm must be faster than the one before it in the library's order to be preferred: less is noise.
+// leastGain is the share by which an algorithm must be faster than the one before it in the library's order to be
+// preferred. A smaller gain is noise.
 const leastGain = 0.02
 
 // Tune implements BLAS.

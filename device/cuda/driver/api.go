@@ -67,8 +67,8 @@ type API struct {
 	// ModuleGetFunction: the name ends with a NUL.
 	ModuleGetFunction func(f *Function, m Module, name *byte) Result                    `cuda:"cuModuleGetFunction"`
 	FuncSetAttribute  func(f Function, attribute FunctionAttribute, value int32) Result `cuda:"cuFuncSetAttribute"`
-	// LaunchKernel reads one pointer in params for each parameter of the kernel, and behind it the parameter's value, before
-	// it returns. Sizes are in blocks and threads; extra is nil.
+	// LaunchKernel reads one pointer in params for each parameter of the kernel, and the parameter's value that it
+	// points to, before it returns. Sizes are in blocks and threads; extra is nil.
 	LaunchKernel func(f Function, gridX, gridY, gridZ, blockX, blockY, blockZ, sharedBytes uint32, s Stream,
 		params, extra *unsafe.Pointer) Result `cuda:"cuLaunchKernel"`
 }

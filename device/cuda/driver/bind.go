@@ -6,7 +6,7 @@ import (
 	"reflect"
 )
 
-// install ends the errors that a driver mends.
+// install ends the errors that installing a driver fixes.
 const install = "install NVIDIA's driver 550 or newer (nvidia-smi shows which one runs)"
 
 // library is an open shared library.

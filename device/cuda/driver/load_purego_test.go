@@ -158,7 +158,7 @@ func TestFakeDriver(t *testing.T) {
 			if r := api.Init(uint32(syscall.SIGUSR1)); r != Success {
 				t.Fatal(r)
 			}
-			<-got // for ever, if a signal to a thread of the driver is lost
+			<-got // blocks without end if a signal to a thread of the driver is lost
 		}
 	})
 	t.Run("errors", func(t *testing.T) {
@@ -222,7 +222,8 @@ func TestFakeDriversThatAreNotGood(t *testing.T) {
 	})
 }
 
-// What a launch costs the host before the driver's own work: a fake driver that does next to nothing.
+// BenchmarkLaunchKernel measures the host's cost of a launch without the driver's own work: the fake driver does next
+// to nothing.
 func BenchmarkLaunchKernel(b *testing.B) {
 	api, err := loadFrom([]string{compile(b)}, openLibrary)
 	if err != nil {

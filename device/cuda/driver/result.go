@@ -33,7 +33,7 @@ const (
 	Unknown                     Result = 999
 )
 
-// results has the names of cuda.h and what they mean to somebody whose training has stopped.
+// results has the names of cuda.h, and texts that tell a user why training stopped.
 var results = map[Result]struct{ name, text string }{
 	Success:                     {"CUDA_SUCCESS", "success"},
 	InvalidValue:                {"CUDA_ERROR_INVALID_VALUE", "an argument is not valid"},

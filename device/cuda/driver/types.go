@@ -1,6 +1,6 @@
 package driver
 
-// Handles and addresses. 0 is none of them.
+// Handles and addresses. 0 is never a valid one.
 type (
 	// A DevicePtr is an address that the GPU understands: of its own memory or, with unified addressing, of the host's.
 	DevicePtr uint64

@@ -140,10 +140,10 @@ func bench70B(c *check) (string, error) { return c.bench("bench-70b", "llama-3-7
 func (c *check) bench(name, shape string, flags ...string) (string, error) {
 	args := append([]string{"bench", "--device", c.gpu, "--json", "--shape", shape, "--sequence-len", "2048", "--tokens", "32768",
 		"--steps", "3", "--warmup", "1"}, flags...)
-	if c.deviceBytes > 64<<30 && !c.tiny { // the driver's context and libraries beside it
+	if c.deviceBytes > 64<<30 && !c.tiny { // the rest is for the driver's context and libraries
 		args = append(args, "--memory-device", fmt.Sprintf("%dGiB", c.deviceBytes>>30-9))
 	}
-	if c.hostBytes > 64<<30 && !c.tiny { // as it was seen, and not as the system says before it is used
+	if c.hostBytes > 64<<30 && !c.tiny { // the measured size: the system reports less until memory has been touched
 		args = append(args, "--memory-host", fmt.Sprintf("%dGiB", int64(0.93*float64(c.hostBytes))>>30))
 	}
 	if c.tiny { // the planner is asked for the real one, on a card and a host like those that it is for

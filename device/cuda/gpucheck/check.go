@@ -69,7 +69,7 @@ const (
 	left   = "left out"
 )
 
-// result is what became of a row.
+// result is the outcome of a row.
 type result struct {
 	Row     string  `json:"row"`
 	Result  string  `json:"result"`
@@ -85,23 +85,23 @@ type report struct {
 	Output  map[string]json.RawMessage `json:"output"` // of programs that print JSON, by row
 }
 
-// check is a check under way.
+// check is a check in progress.
 type check struct {
 	*config
 	ctx      context.Context // of the row that runs
 	whole    context.Context
 	deadline time.Time
-	work     string // a folder for what is not kept
+	work     string // a folder for temporary files
 	stdout   io.Writer
 	logging  sync.Mutex
 	log      *os.File
 	logged   int64
 	report   report
 
-	hostBytes   int64  // of host memory that was seen to be there; 0: not looked
+	hostBytes   int64  // of host memory that could be touched; 0: not measured
 	deviceBytes int64  // of the GPU; 0: not known
 	warning     string // why the GPU is slower than it could be
-	found       string // a cuBLASLt that lies on this machine
+	found       string // the path of a cuBLASLt on this machine
 }
 
 // mostLogBytes keeps the log a file that can be carried.

@@ -171,7 +171,7 @@ func TestNoGPU(t *testing.T) {
 	}
 }
 
-// A GPU that computes without cuBLASLt is told of in the last line, and is a failure where the library lies on the machine.
+// The last line tells if a GPU computes without cuBLASLt. That is a failure where the machine has the library.
 func TestWithoutTheLibrary(t *testing.T) {
 	self, err := os.Executable()
 	if err != nil {

@@ -29,14 +29,14 @@ func machine(c *check) (string, error) {
 	}
 	said, _ := c.command(nil, "find", "/", "-xdev", "-name", "libcublasLt.so.1[23]*", "-not", "-path", "/proc/*")
 	c.found, _, _ = strings.Cut(said, "\n")
-	note := "no cuBLASLt lies on this machine"
+	note := "there is no cuBLASLt on this machine"
 	if c.found != "" {
-		note = "cuBLASLt lies at " + c.found
+		note = "cuBLASLt is at " + c.found
 	}
 	return fmt.Sprintf("%d processors; %s", processors(), note), nil
 }
 
-// processors are those that this process may run on.
+// processors returns the number of processors that this process may run on.
 func processors() int {
 	text, err := os.ReadFile("/proc/self/status")
 	if err != nil {
@@ -57,7 +57,7 @@ func processors() int {
 	return n
 }
 
-// deviceLine is where `millrace plan` says what computes.
+// deviceLine is the line in which `millrace plan` names the device.
 var deviceLine = regexp.MustCompile(`(?m)^device   (.*)$`)
 
 // open opens the GPU twice: the first time its driver may have kernels to compile.
@@ -86,12 +86,12 @@ func open(c *check) (string, error) {
 	c.report.Machine, c.warning = name, p.Warning
 	note := fmt.Sprintf("%s; the program starts and plans in %.1f s, then in %.1f s; %s", name, sec[0], sec[1], p.ComputedOn)
 	if c.warning != "" && c.found != "" && !c.tiny { // the stand-in has no library
-		return note, fmt.Errorf("cuBLASLt lies at %s and is not used: %s", c.found, c.warning)
+		return note, fmt.Errorf("cuBLASLt is at %s and is not used: %s", c.found, c.warning)
 	}
 	return note, nil
 }
 
-// planned is the part of a plan that is read here.
+// planned is the part of a plan that gpucheck reads.
 type planned struct {
 	Warning           string `json:"warning"`
 	ComputedOn        string `json:"computed_on"`
@@ -118,7 +118,7 @@ func memory(c *check) (string, error) {
 		return "", err
 	}
 	note := fmt.Sprintf("%s at once, %s after %s were touched in %.1f s", gib(touched.BeforeBytes), gib(touched.AfterBytes), gib(touched.TouchedBytes), touched.Seconds)
-	// What was there is there again, even if the system has not said so yet.
+	// All touched memory is free again, even if the system does not report it yet.
 	c.hostBytes = max(touched.TouchedBytes, touched.AfterBytes)
 	said, err = c.command(nil, self, memoryCommand, "pin", pin)
 	var pinned pinnedMemory

@@ -1,9 +1,11 @@
-// Command gpucheck checks a machine with a GPU, with what lies beside it: is every kernel right, how fast is each part, how fast is a step?
+// Command gpucheck checks a machine with a GPU, with the files in its own folder: is every kernel right, how fast is
+// each part, how fast is a step?
 //
-// A GPU is rare and its minutes are few. So there is a budget of seconds, results appear as they come, and the rows that say most come
-// first. A [row] is one question. It runs in processes of its own, in a process group that ends with it: a row that fails, crashes or
-// hangs costs itself and the seconds that it took. What no longer fits in the budget is left out, and the table says so. What is worth
-// keeping goes to few files in one folder, written again after each row, so that being killed loses one row.
+// Minutes on a GPU are few. So there is a budget of seconds, results are printed as they come, and the rows that say
+// most come first. A [row] is one question. It runs in processes of its own, in a process group that ends with it: a
+// row that fails, crashes or hangs costs itself and the seconds that it took. A row that no longer fits in the budget
+// is left out, and the table says so. Results go to a few files in one folder. They are written again after each row,
+// so a killed check loses one row at most.
 //
 // gpu-check.sh packs this program with the others; README.md lists the rows and their order.
 package main

@@ -79,8 +79,8 @@ func plans(args []string) int {
 	return exitFailed
 }
 
-// The budget of the row streamed is one that the planner takes beside all that the CUDA device takes for itself, and in which weights are
-// streamed that otherwise are not; in a rehearsal as well.
+// The planner accepts the budget of the row streamed, although the CUDA device takes memory for itself. In that budget
+// it streams weights that it otherwise does not. Both hold in a rehearsal as well.
 func TestStreamedIsPossible(t *testing.T) {
 	self, err := os.Executable()
 	if err != nil {

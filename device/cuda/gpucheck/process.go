@@ -71,7 +71,7 @@ func (c *check) command(env []string, name string, args ...string) (string, erro
 		}
 		return stdout.String(), c.ctx.Err()
 	}
-	syscall.Kill(group, syscall.SIGKILL) // what it left behind
+	syscall.Kill(group, syscall.SIGKILL) // processes that it left running
 	var exit *exec.ExitError
 	if errors.As(err, &exit) {
 		text := stderr.String()

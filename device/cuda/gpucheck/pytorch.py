@@ -120,7 +120,7 @@ def by_pytorch(model, ids, labels, autocast):
 
 
 def by_millrace(args, work, seconds):
-    """The loss; the gradients are in work/grads.safetensors."""
+    """Returns the loss, and leaves the gradients in the file grads.safetensors of the folder work."""
     command = [args.millrace, "grad", "--json", "--model", str(work / "model"), "--tokens", str(work / "tokens.json"),
                "--out", str(work / "grads.safetensors"), "--device", args.device, "--compute", args.compute]
     try:
@@ -168,7 +168,7 @@ def compare(args, work, reference, yardstick):
 
 
 def main():
-    p = argparse.ArgumentParser(description="Gradients of millrace beside PyTorch's.")
+    p = argparse.ArgumentParser(description="Compares the gradients of millrace and of PyTorch.")
     p.add_argument("--millrace", required=True, help="the program")
     p.add_argument("--work", required=True, help="folder for the model (1 GB) and the gradients (2 GB)")
     p.add_argument("--device", default="cuda:0", help="cuda:N or cpu, for both programs")

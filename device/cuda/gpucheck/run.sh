@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Unpacks what lies beside this script and runs it: README.md says what it does. BUDGET=300 OUT=folder ONLY='kernels bench*' are the
-# flags --budget, --out and --only.
+# Unpacks the archive in this script's folder and runs it: README.md says what it does. BUDGET=300 OUT=folder
+# ONLY='kernels bench*' are the flags --budget, --out and --only.
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 dir=$(mktemp -d) || exit 1

@@ -124,8 +124,9 @@ func (c *check) plan(set ...string) (p planned, err error) {
 	return p, json.Unmarshal([]byte(said), &p)
 }
 
-// streamedBudget is the setting of memory.device with which the small model has to stream most: the least that the planner takes of some
-// shares of what it would like, beside what the driver takes.
+// streamedBudget returns the setting of memory.device with which the small model has to stream most. It tries some
+// shares of the memory that the planner would use freely, plus the memory of the driver, and returns the smallest one
+// that the planner accepts and streams in.
 func (c *check) streamedBudget() (string, error) {
 	whole, err := c.plan()
 	if err != nil {
@@ -256,7 +257,7 @@ func badInput(c *check) (string, error) {
 	return fmt.Sprintf("%d mistakes are refused in a line each", len(refusals)), nil
 }
 
-// isNote reports whether a line tells something beside the error.
+// isNote reports whether a line is a note, which may precede the error.
 func isNote(line string) bool {
 	for _, note := range []string{"the driver is compiling", "kernels were compiled", "matrix products run on"} {
 		if strings.HasPrefix(line, "millrace: device cuda:") && strings.Contains(line, note) {

@@ -12,7 +12,7 @@ import (
 	"github.com/millrace/millrace/tensor"
 )
 
-// bench runs kernels on matrices. What lies between the rows is NaN, and tests look whether it still is.
+// bench runs kernels on matrices. The gaps between rows are full of NaN, and tests verify that they still are.
 type bench struct {
 	t        failer
 	on       *backend
@@ -20,9 +20,9 @@ type bench struct {
 	rng      *rand.Rand
 	matrices []*field
 	last     string // the kernel that ran last
-	stride   int    // that of matrices which are not dense, if it is not 0: their rows are apart
-	skip     uint64 // the first blocks of grids, which are not run
-	// large matrices are not for the interpreter: on a GPU, its results are not compared with them.
+	stride   int    // of matrices whose rows are apart; 0: each has its own
+	skip     uint64 // the number of first blocks of grids that are not run
+	// large: the matrices are too large for the interpreter, so the results of a GPU are not compared with its results.
 	large bool
 }
 
@@ -35,7 +35,7 @@ type failer interface {
 	Fatalf(format string, args ...any)
 }
 
-// benchFor is a bench of a backend.
+// benchFor makes a bench of a backend.
 func benchFor(t failer, on *backend, seed uint64) *bench {
 	t.Helper()
 	set, err := sets[on.target]()
@@ -45,7 +45,7 @@ func benchFor(t failer, on *backend, seed uint64) *bench {
 	return &bench{t: t, on: on, set: set, rng: rand.New(rand.NewPCG(seed, 1))}
 }
 
-// backend is what runs the kernels of a target.
+// backend runs the kernels of a target.
 type backend struct {
 	target string
 	gpu    *gpu // nil: the interpreter of PTX, in which an access outside of all matrices fails the launch
@@ -185,10 +185,10 @@ func (b *bench) normal(d tensor.DType, rows, cols, stride int) *field {
 	return f
 }
 
-// longStride is from row to row of matrices whose third row already begins at an offset of more than 32 bits.
+// longStride is a stride with which the third row already begins at an offset of more than 32 bits.
 const longStride = 1 << 30
 
-// apart moves the rows of a matrix apart, for kernels: what lies between them is not there.
+// apart moves the rows of a matrix apart, for kernels. There is no memory between the rows.
 func (f *field) apart(stride int) *field {
 	if !f.together {
 		f.stride = stride

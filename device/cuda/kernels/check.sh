@@ -1,11 +1,11 @@
 #!/bin/sh
-# Proves the kernels without a GPU: runs them in Triton's interpreter, compiles them anew and compares with compiled/, and assembles
-# what is there for every architecture. QUICK=1 only assembles, which needs no PyTorch; that
-# compiled/ belongs to the sources, and that what it has computes what the CPU does, go test knows without Python.
+# Proves the kernels without a GPU: runs them in Triton's interpreter, compiles them again and compares with compiled/,
+# and assembles the PTX in compiled/ for every architecture. QUICK=1 only assembles, which needs no PyTorch. `go test`
+# proves without Python that compiled/ belongs to the sources, and that the compiled kernels compute the same as the CPU.
 #
 # Needs Python 3.11 or later; PYTHON may name one that has requirements.txt installed, else a virtual environment is made in
 # build/kernels-venv and used again until requirements.txt changes (PyTorch without CUDA is enough: point pip at those wheels for a small
-# download). INSTALL=1 only makes that environment, and fails in one line where packages cannot be had.
+# download). INSTALL=1 only makes that environment, and fails in one line where packages cannot be installed.
 set -eu
 cd "$(dirname "$0")"
 QUICK=${QUICK:-}
@@ -20,8 +20,8 @@ if [ -z "${PYTHON:-}" ]; then
 	if ! cmp -s "$wanted" "$venv/installed.txt" && ! cmp -s requirements.txt "$venv/installed.txt"; then
 		python3 -m venv "$venv" >"$log" 2>&1 &&
 			"$PYTHON" -m pip install --quiet --disable-pip-version-check --retries 2 -r "$wanted" >>"$log" 2>&1 || {
-			echo "check.sh: what kernels are compiled with cannot be installed: $(tail -n 1 "$log"); all of it is in build/kernels-venv/install.log;" \
-				"PYTHON may name an interpreter that has it" >&2
+			echo "check.sh: the packages that compile the kernels cannot be installed: $(tail -n 1 "$log");" \
+				"all of it is in build/kernels-venv/install.log; PYTHON may name an interpreter that has it" >&2
 			exit 1
 		}
 		cp "$wanted" "$venv/installed.txt"

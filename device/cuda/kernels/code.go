@@ -5,22 +5,23 @@ import (
 	"slices"
 )
 
-// architecture is one whose machine code travels in the program, and the target that it was assembled from.
+// architecture is an architecture whose machine code the program carries, and the target that the code was assembled
+// from.
 type architecture struct {
 	name         string
 	major, minor int
 	target       string
 }
 
-// architectures are those of registry.py's MACHINE_CODE, the newest of a major version first.
+// architectures has the entries of registry.py's MACHINE_CODE, the newest of a major version first.
 var architectures = []architecture{
 	{"sm_89", 8, 9, "sm80"}, {"sm_86", 8, 6, "sm80"}, {"sm_80", 8, 0, "sm80"}, {"sm_90a", 9, 0, "sm90a"}, {"sm_100", 10, 0, "sm80"},
 	{"sm_120", 12, 0, "sm80"},
 }
 
-// Architecture is that of the machine code for GPUs of a compute capability, empty if there is none: they take the PTX. Machine code runs
-// on GPUs of its major version that have its minor version or a later one (CUDA C++ Programming Guide, "Binary Compatibility"), but for
-// sm_90a, which is for 9.0 alone.
+// Architecture names the machine code for GPUs of a compute capability. It is empty if the program carries no such
+// code; these GPUs take the PTX. Machine code runs on GPUs of its major version that have its minor version or a later
+// one (CUDA C++ Programming Guide, "Binary Compatibility"), except sm_90a, which is for 9.0 alone.
 func Architecture(major, minor int) string {
 	i := slices.IndexFunc(architectures, func(a architecture) bool {
 		return a.major == major && a.minor <= minor && (a.name != "sm_90a" || a.minor == minor)

@@ -1,9 +1,9 @@
 // Package kernels carries the compiled GPU kernels of the CUDA device, and says how each one is launched.
 //
-// The kernels are written in Triton (the .py files here), compiled ahead of time by build.py to PTX and, for the architectures that people
-// have, to machine code ([LoadCode]), and embedded: building the program takes neither Python nor CUDA. A [Set] is what there is for a
-// target; a [Kernel] of it has its PTX, its arguments in order, and its grid as expressions over them. Nothing about a launch is known
-// anywhere else:
+// The kernels are written in Triton (the .py files here), compiled ahead of time by build.py to PTX and, for the
+// architectures that people have, to machine code ([LoadCode]), and embedded: building the program takes neither Python
+// nor CUDA. A [Set] has all kernels of a target; a [Kernel] has its PTX, its arguments in order, and its grid as
+// expressions over them. Nothing about a launch is known anywhere else:
 //
 //	set, err := kernels.Load("sm80")
 //	values := []uint64{y, a, b, rows, cols, sy, sa, sb}
@@ -19,9 +19,10 @@
 //
 // # Targets
 //
-// "sm80" is PTX that every GPU from compute capability 8.0 on takes, newer ones by translation in their driver; "sm90a" is for
-// 9.0 alone. Both need a driver of CUDA 12.4. Machine code is made from one of them, see [Architecture]; where the driver refuses it or
-// there is none, a GPU takes the PTX, which its driver compiles for over a minute at the first start.
+// "sm80" is PTX that every GPU from compute capability 8.0 on takes, newer ones by translation in their driver; "sm90a"
+// is for 9.0 alone. Both need a driver of CUDA 12.4. Machine code is made from one of them, see [Architecture]; a GPU
+// without machine code, or whose driver refuses it, takes the PTX, which the driver compiles for over a minute at the
+// first start.
 //
 // # Laws
 //

@@ -22,9 +22,10 @@ import (
 	"github.com/millrace/millrace/tensor"
 )
 
-// The launches of these tests on a real driver: MILLRACE_GPU=1 runs TestGPUKernels, which `make gpu-check` packs for a machine with a GPU.
-// Each kernel runs three times, on operands with guards around them. Its bits must repeat, the guards must stay, and the results are held
-// against the interpreter's for the same PTX, beside what each test itself compares.
+// The launches of these tests on a real driver: MILLRACE_GPU=1 runs TestGPUKernels, which `make gpu-check` packs for a
+// machine with a GPU. Each kernel runs three times, on operands with guards around them. Its bits must repeat, the
+// guards must stay, and the results are compared with the interpreter's for the same PTX, in addition to the
+// comparisons of each test.
 
 // gpu runs kernels through the driver API.
 type gpu struct {
@@ -233,7 +234,7 @@ func (b *bench) used(l launch) []*field {
 	return fields
 }
 
-// holds is the matrix that an address lies in.
+// holds returns the matrix that contains an address.
 func (b *bench) holds(at uint64) *field {
 	i := slices.IndexFunc(b.matrices, func(f *field) bool { return at >= f.at && at < f.at+apartBytes })
 	if i < 0 {
@@ -374,12 +375,13 @@ func (f *field) number(r, c int) float64 {
 	}
 	x := 0.0
 	for i := range size {
-		x += float64(at[i]) * math.Exp2(float64(8*i)) // exact, but for the last bits of 64
+		x += float64(at[i]) * math.Exp2(float64(8*i)) // exact, except the last bits of 64
 	}
 	return x
 }
 
-// gpuRuns are what TestGPUKernels runs, each in a process of its own: a kernel that ends the context costs only these launches.
+// gpuRuns are the tests that TestGPUKernels runs, each in a process of its own: a kernel that ends the context costs
+// only these launches.
 var gpuRuns = append(slices.Clone(runs), kernelRun{"LargeMatMul", testLargeMatMul}, kernelRun{"LargeAttention", testLargeAttention})
 
 // gpuRun is the environment variable that names what a process of TestGPUKernels runs: "code MatMul".

@@ -96,7 +96,7 @@ func TestGridsOfKernels(t *testing.T) {
 
 var grammar = regexp.MustCompile(`^(?:\w+|ceil\(\w+/\w+\))(?:\*(?:\w+|ceil\(\w+/\w+\)))*$`)
 
-// What the parser takes is in the grammar, and is worth what exact arithmetic gives.
+// Every expression that the parser takes is in the grammar, and its value is exact.
 func FuzzGrid(f *testing.F) {
 	for _, seed := range []string{"rows", "ceil(rows/BLOCK)*n", "ceil(n/rows)*SLICES", "ceil(rows/BLOCK", "rows**n", "ceil(NONE/n)"} {
 		f.Add(seed, uint64(100), uint64(7))

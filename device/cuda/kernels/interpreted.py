@@ -1,7 +1,8 @@
 """Import first in tests: kernels then run in Triton's interpreter, on the CPU.
 
-Three things that Triton 3.5's interpreter does otherwise than a GPU are mended: it rounds to bf16 by cutting off, multiplies
-matrices of bf16 as if their bits were integers, and converts a loop's bounds in a way that NumPy 2.4 no longer allows.
+It fixes three differences between Triton 3.5's interpreter and a GPU. The interpreter rounds to bf16 by cutting off,
+multiplies matrices of bf16 as if their bits were integers, and converts a loop's bounds in a way that NumPy 2.4 no
+longer allows.
 """
 
 import os

@@ -49,7 +49,7 @@ func read(t *testing.T, name string) []byte {
 	return text
 }
 
-// What is compiled was compiled from the sources that lie here, all of them, and nothing else is embedded.
+// The compiled files were compiled from the sources in this folder, from all of them, and nothing else is embedded.
 func TestNothingIsStale(t *testing.T) {
 	found, err := manifests()
 	if err != nil {
@@ -267,7 +267,7 @@ func TestTarget(t *testing.T) {
 	}
 }
 
-// values has a value for each argument: 0, but for those that are named.
+// values returns a value for each argument: the named ones, and 0 for the others.
 func values(t testing.TB, k *Kernel, named map[string]uint64) []uint64 {
 	t.Helper()
 	v := make([]uint64, len(k.Args))

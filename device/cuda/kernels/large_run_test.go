@@ -9,8 +9,8 @@ import (
 	"github.com/millrace/millrace/tensor"
 )
 
-// Shapes of models of 7B to 70B parameters, for a GPU alone: the interpreter would take hours. What is compared is enough to see any block
-// that is wrong: sampled rows and columns of products, and all of attention.
+// Shapes of models of 7B to 70B parameters, for a GPU alone: the interpreter would take hours. The tests compare
+// sampled rows and columns of products, and all of attention: enough to see any wrong block.
 
 // testLargeMatMul multiplies as the projections of a block of a 7B model do.
 func testLargeMatMul(t *testing.T, on *backend) {

@@ -80,8 +80,8 @@ func testMatMul(t *testing.T, on *backend) {
 	}
 }
 
-// Products of bf16 are the tensor cores' work, by the newer instructions where a GPU has them; those of f32 are not, since TF32 would
-// round their operands. Sums wait for nobody, so that bits do not depend on timing: there are no atomics.
+// Products of bf16 are the tensor cores' work, by the newer instructions where a GPU has them; those of f32 are not,
+// since TF32 would round their operands. There are no atomics: sums do not depend on timing, and so neither do bits.
 func TestInstructionsOfProducts(t *testing.T) {
 	for _, target := range kernels.Targets {
 		set, err := kernels.Load(target)

@@ -1,4 +1,4 @@
-"""Matrices for tests that lie in memory full of NaN, so that a read which strays shows, and so does a write."""
+"""Matrices for tests, inside memory full of NaN, so that stray reads and stray writes show."""
 
 import torch
 
@@ -6,7 +6,7 @@ MARGIN = 4096
 
 
 class Field:
-    """A matrix, with gaps between its rows, and room before and behind it."""
+    """A matrix, with gaps between its rows, and room before and after it."""
 
     def __init__(self, dtype, rows, cols, values=None, stride=None):
         self.stride = stride or cols + 5

@@ -161,7 +161,7 @@ func testNormGrads(t *testing.T, on *backend) {
 					dx = resid
 				}
 				want, sums := make([]float64, 0, c.rows*cols), make([]float64, c.slices*c.dim)
-				long := (c.rows + c.slices - 1) / c.slices // the rows of a slice, but for whole blocks of narrow ones
+				long := (c.rows + c.slices - 1) / c.slices // the rows of a slice
 				if c.variant == ".narrow" {
 					long = (long + 3) / 4 * 4
 				}

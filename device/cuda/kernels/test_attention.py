@@ -144,7 +144,7 @@ class AttentionTest(unittest.TestCase):
                     Case(dtype, lengths, heads, kvheads, headdim, window, pieces, blocks).check(self)
 
     def test_splits(self):
-        """Programs that share the query heads of a group, as equally as they can, and one whose share is none."""
+        """Programs that share the query heads of a group, as equally as they can, and one without a share."""
         for splits in (2, 3, 7):
             for dtype in TYPES:
                 with self.subTest(f"{dtype}, {splits} splits"):

@@ -154,9 +154,9 @@ func adamW(weights tensor.DType, coded bool) operands {
 // ordered are the operations whose variants may add numbers up in different orders.
 var ordered = []string{"rmsnorm.A", "rmsnorm_grad.A", "rmsnorm_grad.A.resid", "bias_grad.A", "lse_update", "lse_update.cap"}
 
-// All variants of an operation compute the same, on each target: to the bit, but for those whose sums have no defined order. What
-// devicetest proves of one is then true of all. Where rows are so far apart that offsets need 64 bits, the bits are those of rows that
-// are not.
+// All variants of an operation compute the same, on each target: to the bit, except where the order of sums is not
+// defined. A proof of one variant by devicetest is then a proof of all. Rows so far apart that offsets need 64 bits
+// give the same bits as rows that are close.
 func testVariants(t *testing.T, on *backend) {
 	tested := map[string]bool{}
 	for pattern, make := range aligned {

@@ -52,7 +52,7 @@ type Server struct {
 	CutAfter map[string][]int
 	Corrupt  map[string]bool  // files that come with other bytes
 	Sizes    map[string]int64 // sizes that are listed instead of the true ones
-	Failures int              // so many requests are answered with 503
+	Failures int              // the number of requests that are answered with 503
 	NoRanges bool             // a part is answered with the whole
 
 	Requests      []string // "PATH RANGE" of all requests of both servers

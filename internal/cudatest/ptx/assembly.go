@@ -21,7 +21,7 @@ type instr struct {
 	line int
 }
 
-// flow is what the warp does about an instruction beside executing it.
+// flow is what the warp does about an instruction, in addition to executing it.
 type flow uint8
 
 const (
@@ -77,12 +77,12 @@ func (a *assembly) must(choices ...string) string {
 // typ takes a type among those named.
 func (a *assembly) typ(names ...string) typ { return types[a.must(names...)] }
 
-// count says how many operands there have to be.
+// count requires a number of operands.
 func (a *assembly) count(n int) bool {
 	if len(a.ops) != n {
 		a.fail("%d operands where %d are expected", len(a.ops), n)
 	}
-	for len(a.ops) < n { // err is set; decoders may go on
+	for len(a.ops) < n { // err is set; decoders may continue
 		a.ops = append(a.ops, operand{what: numberOperand})
 	}
 	return a.err == nil

@@ -93,7 +93,7 @@ func (b *builder) compact() {
 		}
 	}
 	b.kernel.registers = [2]int{int(count[narrow]), int(count[wide])}
-	for i := range b.kernel.constants { // behind the registers, which each block starts anew
+	for i := range b.kernel.constants { // after the registers, which each block starts again
 		if c := &b.kernel.constants[i]; c.file != predicates {
 			k := key{c.file, c.row}
 			take(k)

@@ -70,7 +70,8 @@ func floatComparison(op string) func(x, y float64) bool {
 	}
 }
 
-// comparison takes an instruction's comparison, boolean operator, .ftz and type. boolean is "" where there is none.
+// comparison takes an instruction's comparison, boolean operator, .ftz and type. boolean is "" if the instruction has
+// no boolean operator.
 func (a *assembly) comparison(before func()) (c comparison, boolean string, t typ) {
 	op := a.must(comparisons...)
 	boolean = a.mod("and", "or", "xor")

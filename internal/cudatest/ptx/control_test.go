@@ -280,7 +280,7 @@ func TestFaults(t *testing.T) {
 		"a barrier for some":    {"setp.lt.u32 p, tid, 9; @p bra L; bar.sync 0; L: ret;", ErrDivergence, "bar.sync"},
 		"a barrier, wrong size": {"bar.sync 0, 64;", ErrDivergence, "the barrier waits for warps"},
 		"shuffle for some":      {"setp.lt.u32 p, tid, 9; @p shfl.sync.bfly.b32 %r0, tid, 1, 31, -1;", ErrDivergence, "thread 9"},
-		"shuffle from nobody":   {"setp.lt.u32 p, tid, 4; @p shfl.sync.down.b32 %r0, tid, 2, 31, 15;", ErrDivergence, "thread 4"},
+		"shuffle from no lane":  {"setp.lt.u32 p, tid, 4; @p shfl.sync.down.b32 %r0, tid, 2, 31, 15;", ErrDivergence, "thread 4"},
 		"vote for some":         {"setp.lt.u32 p, tid, 9; @p vote.sync.any.pred q, p, -1;", ErrDivergence, ""},
 		"matrix for some": {"setp.lt.u32 p, tid, 9; mov.u32 %r0, smem; @p ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r1}, [%r0];",
 			ErrDivergence, "it needs all 32"},

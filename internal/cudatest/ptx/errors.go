@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// What a launch can fail of; a [*Fault] wraps one of these.
+// The reasons for which a launch can fail; a [*Fault] wraps one of these.
 var (
 	ErrConfig      = errors.New("the launch does not fit the kernel") // CUDA_ERROR_INVALID_VALUE
 	ErrAddress     = errors.New("illegal address")                    // CUDA_ERROR_ILLEGAL_ADDRESS

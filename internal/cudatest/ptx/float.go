@@ -6,7 +6,7 @@ import (
 
 var directions = []string{"rn", "rz", "rm", "rp"}
 
-// rounding takes a rounding modifier; stated is false where there is none, which means to nearest even.
+// rounding takes a rounding modifier; stated is false if the instruction has no modifier, which means to nearest even.
 func (a *assembly) rounding() (r rounding, stated bool) {
 	if m := a.mod(directions...); m != "" {
 		return rounding(m[1]), true

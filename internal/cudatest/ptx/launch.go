@@ -13,11 +13,12 @@ type Config struct {
 	Grid, Block [3]uint32 // blocks, and threads of a block
 	SharedBytes uint32    // of the extern .shared array
 	Params      []byte    // the parameter block: each at its Param.Offset
-	// Skip is how many blocks, the first ones of the grid, are not run: a test looks at the end of a grid that is too large for it.
+	// Skip is how many of the grid's first blocks are not run. A test can so look at the end of a grid that is too
+	// large to run.
 	Skip uint64
-	// Workers is how many goroutines run blocks; below 2, blocks run in order on the caller's.
+	// Workers is how many goroutines run blocks; below 2, blocks run in order on the caller's goroutine.
 	Workers int
-	// WarpInstructions ends a launch with ErrBudget when a warp has run so many; 0 is 1<<26.
+	// WarpInstructions is how many instructions a warp may run before the launch ends with ErrBudget; 0 is 1<<26.
 	WarpInstructions int64
 }
 
@@ -44,7 +45,8 @@ type launch struct {
 
 func (l *launch) threads() int { return int(l.Block[0] * l.Block[1] * l.Block[2]) }
 
-// dynamicAt is where the extern .shared array begins, behind the kernel's own variables, aligned as .align can at most demand.
+// dynamicAt is where the extern .shared array begins: after the kernel's own variables, at the largest alignment that
+// .align can demand.
 func (k *Kernel) dynamicAt() int { return alignUp(k.SharedBytes, maxAlign) }
 
 func (l *launch) sharedBytes() int { return l.kernel.dynamicAt() + int(l.SharedBytes) }
@@ -102,7 +104,7 @@ func (k *Kernel) Run(mem Memory, c Config) error {
 	return nil
 }
 
-// work runs blocks until there are none left, or one has failed.
+// work runs blocks until all have run or one has failed.
 func (l *launch) work(blocks uint64) error {
 	b := newBlock(l)
 	if reusesBlocks {
@@ -262,7 +264,7 @@ func (b *block) run() error {
 	}
 }
 
-// open lets the warps of full barriers go on.
+// open lets the warps of full barriers continue.
 func (b *block) open() bool {
 	var arrived, wanted [16]int
 	alive := 0

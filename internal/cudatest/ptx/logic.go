@@ -244,7 +244,7 @@ func decodeBits(a *assembly) {
 	}
 }
 
-// decodeFind: the place of the highest bit that differs from the sign; all bits set if there is none.
+// decodeFind: the place of the highest bit that differs from the sign; all bits set if no bit differs.
 func decodeFind(a *assembly) {
 	isShift := a.mod("shiftamt") != ""
 	t := a.typ("u32", "s32", "u64", "s64")

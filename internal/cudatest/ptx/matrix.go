@@ -60,7 +60,8 @@ func full(f exec) exec {
 	}
 }
 
-// A fragment is how a matrix lies in the registers of a warp: group is lane/4, within is lane%4 (PTX ISA, "matrix fragments for mma").
+// A fragment is the layout of a matrix in the registers of a warp: group is lane/4, within is lane%4 (PTX ISA, "matrix
+// fragments for mma").
 type fragment struct {
 	registers int
 	// place is where an element is: e of register r, of a lane in a group.

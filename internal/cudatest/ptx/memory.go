@@ -50,7 +50,8 @@ func (s space) window() uint64 {
 	return 0
 }
 
-// at lends n bytes at an address of a space, to a lane. It is nil if there are none; then the warp has failed.
+// at lends n bytes at an address of a space, to a lane. It returns nil if the address is illegal; then the warp has
+// failed.
 func (w *warp) at(s space, addr uint64, n, lane int, writes bool) []byte {
 	if s == genericSpace || s == globalSpace {
 		switch base := addr &^ (windowBytes - 1); {
@@ -91,7 +92,7 @@ func (w *warp) at(s space, addr uint64, n, lane int, writes bool) []byte {
 	return nil
 }
 
-// global lends global memory; it is nil if there is none, and then the warp has failed.
+// global lends global memory. It returns nil if the address is illegal; then the warp has failed.
 func (w *warp) global(addr uint64, n, lane int) []byte {
 	if addr >= 1<<63 {
 		w.fail(lane, fmt.Errorf("%w %#x", ErrAddress, addr))
@@ -169,7 +170,7 @@ func (a *assembly) pointer(o operand, s space) (isWide bool) {
 	if sym, ok := a.find(a.scope, base.name); ok && sym.what == variableSymbol {
 		isGlobal := sym.space == constSpace && s == globalSpace
 		if sym.space != s && !isGlobal {
-			a.fail("%s lies in another space", base.name)
+			a.fail("%s is in another space", base.name)
 			return false
 		}
 		a.refer(&a.in.a, a.address(sym, wide), wide, false)
@@ -404,7 +405,7 @@ func decodePolicy(a *assembly) {
 // decodeFence reads membar and fence: memory is one, and each warp's accesses are done in order.
 func decodeFence(a *assembly) {
 	if a.in.op[:5] == "fence" {
-		if a.mod("proxy") != "" { // of instructions that go past the caches, which there are none of here
+		if a.mod("proxy") != "" { // of instructions that go past the caches, which the emulator does not have
 			a.must("async")
 			a.mod("global", "shared::cta", "shared::cluster")
 			a.count(0)

@@ -20,7 +20,7 @@ type Kernel struct {
 	// MaxThreads is the block size that .reqntid or .maxntid states; 0 if none does. ExactThreads says that it was .reqntid.
 	MaxThreads   int
 	ExactThreads bool
-	// SharedBytes is what the kernel's own .shared variables take, beside what a launch asks for.
+	// SharedBytes is the size of the kernel's own .shared variables, without the bytes that a launch asks for.
 	SharedBytes int
 
 	module     *Module

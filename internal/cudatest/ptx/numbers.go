@@ -62,7 +62,7 @@ func (f format) round(x float64, r rounding) uint32 {
 	if up {
 		n++
 	}
-	// A carry out of the mantissa goes on into the exponent, as it should.
+	// A carry out of the mantissa continues into the exponent, as it should.
 	if n >= 1<<f.mantissa {
 		n += uint64(e+bias-1) << f.mantissa
 	}

@@ -29,7 +29,7 @@ func TestUnsupported(t *testing.T) {
 		"mov.b32 {%r0, %r1, %r2}, %r3;":                               "3 elements of .b32 are not supported",
 		"ld.global.b32 %r0, in;":                                      "an operand is not the [address] that it has to be",
 		"ld.global.b32 %r0, [%r1];":                                   "%r1 has 32 bits, which are no address here",
-		"ld.shared.b32 %r0, [pin];":                                   "pin lies in another space",
+		"ld.shared.b32 %r0, [pin];":                                   "pin is in another space",
 		"ld.global.v2.b32 {%r0}, [in];":                               "1 elements where 2 are expected",
 		"ld.global.v2.b32 {%r0, %rd0}, [in];":                         "elements of different sizes",
 		"st.global.b32 [in], _;":                                      "_ is not declared",

@@ -38,7 +38,7 @@ var specials = map[string]special{
 	"%dynamic_smem_size": dynamicBytes, "%total_smem_size": totalBytes,
 }
 
-// specialNamed is a special register and its size; 0 if the name is none.
+// specialNamed returns a special register and its size; 0 if there is no such register.
 func specialNamed(name string) (special, int) { return specials[name], 32 }
 
 // special is the value that a special register has in a lane.

@@ -91,7 +91,7 @@ func (w *warp) fail(lane int, err error) {
 	}
 }
 
-// run goes on until the warp ends, fails, waits, or has run for a while.
+// run runs the warp until it ends, fails, waits, or has run for a while.
 func (w *warp) run(code []*instr) status {
 	turn := int64(1 << 14)
 	turn = min(turn, w.steps)

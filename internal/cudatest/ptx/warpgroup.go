@@ -22,7 +22,8 @@ func decodeWarpgroup(a *assembly) {
 	a.in.exec = full(func(*warp, *instr, uint32) {})
 }
 
-// A descriptor says how a matrix of 16-bit elements lies in shared memory (PTX ISA, "Matrix Descriptor Format" of wgmma).
+// A descriptor is the layout of a matrix of 16-bit elements in shared memory (PTX ISA, "Matrix Descriptor Format" of
+// wgmma).
 type descriptor struct {
 	start uint64
 	// Distances in bytes. The unit is a core matrix, 8 rows of 16 bytes, or with swizzling a row of its pattern, 8 rows of width bytes.

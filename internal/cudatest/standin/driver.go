@@ -32,7 +32,7 @@ type Driver struct {
 	problems problems
 }
 
-// New makes a driver that nobody has initialized.
+// New makes a driver that is not initialized yet.
 func New(o Options) *Driver {
 	d := &Driver{options: o.withDefaults()}
 	d.memory.next = firstAddress

@@ -30,7 +30,7 @@ func (s *stream) record() *record {
 	return r
 }
 
-// isReached orders the caller behind the record if it says yes.
+// isReached orders the caller after the record if it returns true.
 func (r *record) isReached() bool {
 	select {
 	case <-r.reached:

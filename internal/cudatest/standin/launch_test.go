@@ -193,7 +193,7 @@ func TestPTXFault(t *testing.T) {
 	r.close()
 }
 
-// What a driver reads: PTX that is not newer than it, for a GPU that is not newer than the one there is.
+// A driver reads PTX that is not newer than itself, for a GPU that is not newer than its own.
 func TestPTXVersions(t *testing.T) {
 	for _, c := range []struct {
 		version, target string

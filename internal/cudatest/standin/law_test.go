@@ -12,8 +12,8 @@ import (
 	"github.com/millrace/millrace/internal/cudatest/standin"
 )
 
-// A program that orders its conflicts with events has the result of its serial execution, whatever the delays. Under the race detector
-// it is also the proof that the stand-in reports no race where there is none.
+// A program that orders its conflicts with events has the result of its serial execution, whatever the delays. Under
+// the race detector it also proves that the stand-in reports no race in a program without races.
 func TestOrderedProgramsAreSerial(t *testing.T) {
 	const cells, cellBytes, streams = 6, 16, 3
 	r := open(t, standin.Options{MaxDelay: 50 * time.Microsecond, Seed: 1})

@@ -11,10 +11,11 @@ import (
 )
 
 const (
-	// firstAddress is where device memory starts: no process has memory there, so whoever takes it for a pointer faults.
+	// firstAddress is where device memory starts. No process has memory there, so code that uses an address as a
+	// pointer faults.
 	firstAddress = 0x0d00_0000_0000_0000
 	alignBytes   = 256
-	// guardBytes lie between allocations, so that a step over the end hits nothing.
+	// guardBytes separate allocations, so that a step over the end hits nothing.
 	guardBytes = 64 << 10
 )
 
@@ -103,7 +104,8 @@ func (d *Driver) memAlloc(p *driver.DevicePtr, bytes uint64) driver.Result {
 	return driver.Success
 }
 
-// garbage is aligned memory that is all NaN. Filling it is nobody's write: who reads it unwritten is not racing but wrong.
+// garbage returns aligned memory that is all NaN. The race detector does not see the filling: a read of unwritten
+// memory is wrong, but no race.
 //
 //go:norace
 func garbage(bytes uint64) []byte {
@@ -133,7 +135,8 @@ func (d *Driver) memFree(p driver.DevicePtr) driver.Result {
 	return r
 }
 
-// space is what kernels and copies can reach, as of one moment: device memory, and host memory that is registered.
+// space is the memory that kernels and copies can reach, as of one moment: device memory, and host memory that is
+// registered.
 type space struct {
 	driver *Driver
 	device []*allocation
@@ -142,7 +145,7 @@ type space struct {
 
 func (d *Driver) space() space { return space{d, d.memory.all(), d.host.all()} }
 
-// At is the n bytes at an address of unified memory, or an error that says what lies there instead.
+// At returns the n bytes at an address of unified memory. The error says which memory is near the address instead.
 func (s space) At(address uint64, n int) ([]byte, error) {
 	if address < firstAddress {
 		if r := findHost(s.host, uintptr(address), uint64(n)); r != nil {

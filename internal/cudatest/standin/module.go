@@ -13,14 +13,14 @@ import (
 type Image struct {
 	Version string // of PTX, such as "8.4"; "" for kernels in Go
 	Target  string // such as "sm_80" or "sm_90a"; "" runs anywhere
-	// Kernel finds a kernel; nil if there is none of that name.
+	// Kernel finds a kernel by its name; nil if there is no such kernel.
 	Kernel func(name string) *Kernel
 }
 
-// Kernel is what a launch needs to know and how to run it.
+// Kernel has the facts that a launch needs, and the function that runs it.
 type Kernel struct {
 	Params       []Param
-	SharedBytes  int  // its own, beside what a launch asks for
+	SharedBytes  int  // its own, without the bytes that a launch asks for
 	MaxThreads   int  // of a block; 0: no limit of its own
 	ExactThreads bool // a block must have MaxThreads
 
@@ -28,7 +28,7 @@ type Kernel struct {
 	Run func(mem ptx.Memory, grid, block [3]uint32, sharedBytes uint32, params []byte) error
 }
 
-// Param is where a parameter lies in the parameter block.
+// Param is the place of a parameter in the parameter block.
 type Param struct{ Offset, Bytes int }
 
 // paramBytes is the size of the parameter block.

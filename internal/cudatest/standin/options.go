@@ -38,8 +38,8 @@ type Options struct {
 	// Code reads the image of a module that is machine code. Nil: such images are refused, as those for another GPU are.
 	Code func(image []byte) (*Image, error)
 
-	// Fail is asked at the start of every call, by the name of its field in driver.API and its number among all calls, from 1.
-	// What it returns, if not Success, is what the call returns. It is called from many goroutines.
+	// Fail is called at the start of every call, with the name of its field in driver.API and its number among all
+	// calls, from 1. If it does not return Success, the call returns the same result. Many goroutines call it.
 	Fail func(call string, n int) driver.Result
 
 	// Log, if not nil, gets the reason of every result that the stand-in itself decides on; a driver would not tell.

@@ -57,8 +57,9 @@ func (d *Driver) lose(r driver.Result, format string, args ...any) {
 	d.Kill(r)
 }
 
-// Check waits for destroyed streams to end and returns what went wrong, one line each: calls that break a rule, work that failed, and
-// what is still alive: contexts, memory, registrations, streams, events, modules. Nobody may be using the driver.
+// Check waits for destroyed streams to end and returns what went wrong, one line each: calls that break a rule, work
+// that failed, and what is still alive: contexts, memory, registrations, streams, events, modules. No other goroutine
+// may be using the driver.
 func (d *Driver) Check() error {
 	d.making.Lock()
 	ended := d.ended

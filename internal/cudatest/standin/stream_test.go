@@ -17,12 +17,12 @@ func TestEvents(t *testing.T) {
 	s1, s2, e := r.stream(), r.stream(), r.event()
 	a, host := r.device(1), r.pinned(1)
 
-	// Never recorded: complete, and nobody waits.
+	// An event that was never recorded is complete, and waiting for it returns at once.
 	r.ok(r.EventSynchronize(e))
 	r.ok(r.StreamWaitEvent(s2, e, 0))
 	r.ok(r.StreamSynchronize(s2))
 
-	// A wait refers to the latest record before it: s2 goes on after the first, although the second is pending.
+	// A wait refers to the latest record before it: s2 continues after the first, although the second is pending.
 	first, second := make(chan struct{}), make(chan struct{})
 	var ms float32
 	r.hold(s1, first)
@@ -74,7 +74,7 @@ func TestElapsedTime(t *testing.T) {
 	says(t, r.problems(), "was not recorded", "was created without timing", "is no event, or it was destroyed")
 }
 
-// What is destroyed early still happens.
+// The work of streams and events that are destroyed early is still done.
 func TestDestroyedEarly(t *testing.T) {
 	r := open(t, standin.Options{})
 	var s1 driver.Stream

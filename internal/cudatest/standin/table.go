@@ -5,8 +5,9 @@ import (
 	"sync/atomic"
 )
 
-// table is a map whose readers take no lock: a change makes a new map. So a look-up orders the reader behind the last change
-// and behind nothing that other readers do, which a lock would hide from the race detector. Changes need a lock of the owner.
+// table is a map whose readers take no lock: a change makes a new map. So a look-up orders the reader after the last
+// change only, and not after other readers. A lock would order readers, and hide races from the race detector. Changes
+// need a lock of the owner.
 type table[K comparable, V any] struct{ entries atomic.Pointer[map[K]V] }
 
 func (t *table[K, V]) all() map[K]V {

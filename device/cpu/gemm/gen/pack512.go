@@ -15,9 +15,9 @@ func tables512(w *writer) {
 	}
 }
 
-// transpose512 packs a panel whose source rows run along k: 16 rows at a time, 16 units of k at a time. The addresses of
-// the rows come from a table, so that rows past the edge can repeat the last one (their sums are never written). The
-// last block reads under a mask and stores zeros for what lies past k.
+// transpose512 packs a panel whose source rows run along k: 16 rows at a time, 16 units of k at a time. The addresses
+// of the rows come from a table, so that rows past the edge can repeat the last one (their sums are never written). The
+// last block reads under a mask and stores zeros past k.
 func transpose512(w *writer, widen bool) {
 	name, doc, bytes := "transpose512", "Packs up to 16 source rows of 32-bit units.", 64
 	if widen {

@@ -5,10 +5,11 @@ import (
 	"strings"
 )
 
-// AdamW with moments of 8 bits goes by blocks of 256 elements: decode the moments into scratch, update with them, encode them.
-// Registers are too few to hold a block, so each phase uses them anew, but for the counter of what is not finite. What limits the loop is
-// the number of vector instructions: 13 of some 90 for 16 elements decode, 40 encode. (Doing the three in turn for groups of
-// 64 elements, so that look-ups fill the time of divisions, was slower: it loads the tables four times as often.)
+// AdamW with moments of 8 bits works on blocks of 256 elements: it decodes the moments into scratch, updates with them,
+// and encodes them. There are too few registers to hold a block, so each phase reuses all of them, except the counter
+// of values that are not finite. The number of vector instructions limits the loop: of some 90 for 16 elements, 13
+// decode and 40 encode. (Doing the three phases in turn for groups of 64 elements, so that look-ups fill the time of
+// divisions, was slower: it loads the tables four times as often.)
 //
 // A look-up by byte is done for the four bytes of an fp32 number apart: VPERMI2B finds 64 bytes in 128, so two of them and
 // a blend find them in 256; unpacking then puts the bytes of each number together. Within 128-bit lanes, as unpacking
@@ -145,7 +146,7 @@ func (a *asm) encode(m moment8) {
 				a.f("VCMPPS $1, Z21, %s, K%d", x, j+1)
 			}
 			a.f("VMULPS Z29, %s, %s", x, x)
-			a.f("VRANGEPS $0xb, Z28, %s, %s", x, x) // the greater magnitude, of which a NaN is none
+			a.f("VRANGEPS $0xb, Z28, %s, %s", x, x) // the greater magnitude; NaNs are ignored
 			a.f("VMOVUPS %s, %s", x, mem)
 			a.f("VPSRLD $24, %s, %s", x, i) // 50 to 63: bit 4 is set, and selects the second of two tables
 			a.f("VPERMPS Z27, %s, %s", i, e)

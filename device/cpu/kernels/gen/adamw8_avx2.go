@@ -147,8 +147,8 @@ func (n narrow8) encode() {
 	n.label(n.at("encoded"))
 }
 
-// findScale writes the scale of a block, the greatest magnitude, of which a NaN is none, and fills a register with
-// its inverse.
+// findScale writes the scale of a block, which is its greatest magnitude without the NaNs, and fills a register with
+// the scale's inverse.
 func (n narrow8) findScale(magnitude, inverse reg) {
 	largest := []reg{n.take(), n.take(), n.take(), n.take()}
 	for _, r := range largest {
@@ -219,7 +219,8 @@ func (n narrow8) magnitudes(i int, tables [4]reg, magnitude, inverse, least, nea
 	return x
 }
 
-// sign makes codes of 32 magnitudes: the code of zero plus, or minus at least 1; there is none for -scale.
+// sign makes codes of 32 magnitudes k: the code of zero plus k, or minus max(k, 1) for a negative number. -scale has no
+// code.
 func (n narrow8) sign(k reg) {
 	negative, zero := [4]reg{}, n.take()
 	n.zero(zero)

@@ -9,13 +9,13 @@ import (
 // one is not, nothing of these elements has been stored yet, and the loop of 8 elements, which is written as for
 // AVX-512, computes them again: it finds out which are not finite, counts them, and makes NaNs one and the same.
 //
-// The divider is what limits: on recent Intel cores a root and two quotients of 8 elements take it about 16 cycles, as
+// The divider is the limit: on recent Intel cores a root and two quotients of 8 elements take it about 16 cycles, as
 // long as all other instructions take the three vector ports. So there are few others, and the quotient by SqrtBC2, a
 // constant, is computed by multiplications: with z the rounded 1/c, and zz the rounded rest, q = x*z + x*zz is one of
-// the two numbers beside x/c, x - c*q is exact, and q + (x - c*q)*z is x/c correctly rounded (Markstein, "Computation
+// the two numbers next to x/c, x - c*q is exact, and q + (x - c*q)*z is x/c correctly rounded (Markstein, "Computation
 // of elementary functions on the IBM RISC System/6000 processor", 1990; Brisebarre, Muller and Raina, "Accelerating
-// correctly rounded floating-point division when the divisor is known in advance", 2004). Where any of it is
-// infinite, the weight becomes a NaN, and the other loop divides.
+// correctly rounded floating-point division when the divisor is known in advance", 2004). Where any of it is infinite,
+// the weight becomes a NaN, and the other loop divides.
 
 // Where the loop keeps things on the stack.
 const (
@@ -232,7 +232,8 @@ func (l adamwAVX2) pair(a *asm) {
 	}
 }
 
-// loop writes both loops, over R10 elements, a multiple of 8. What is not finite is added to the result.
+// loop writes both loops, over R10 elements, a multiple of 8. The number of values that are not finite is added to the
+// result.
 func (l adamwAVX2) loop(a *asm) {
 	fast, slow := a.fork(), a.fork()
 	l.pair(fast)

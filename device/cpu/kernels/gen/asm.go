@@ -144,8 +144,8 @@ func (a *asm) scalar(name string) reg {
 // ymmFields is how many fields AVX2 keeps in registers; the temporaries need the others.
 const ymmFields = 5
 
-// field is the float32 at a byte offset of the struct that an argument points to. Where registers are short it is loaded
-// anew each time; done gives such a register back.
+// field is the float32 at a byte offset of the struct that an argument points to. Where registers are short it is
+// loaded again for each use; done gives such a register back.
 func (a *asm) field(name string, offset int) (r reg, done func()) {
 	key := fmt.Sprintf("%s.%d", name, offset)
 	if r, ok := a.consts[key]; ok {

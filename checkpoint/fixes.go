@@ -6,8 +6,8 @@ import (
 	"syscall"
 )
 
-// mend is how to get rid of an error of the operating system, as the end of a line; empty where there is nothing to say.
-func mend(err error) string {
+// fix says how to get rid of an error of the operating system, as the end of a line; empty where it knows no way.
+func fix(err error) string {
 	switch {
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
 		return ": free space there, lower save.keep, or set output_dir to a larger disk"
@@ -18,7 +18,7 @@ func mend(err error) string {
 	case errors.Is(err, syscall.EIO):
 		return ": the disk fails: look at the system's log, and set output_dir to another disk"
 	case errors.Is(err, syscall.ENOTDIR), errors.Is(err, fs.ErrNotExist):
-		return ": the directory has gone or is none: put it back, or set another output_dir"
+		return ": the path is missing or not a directory: restore it, or set another output_dir"
 	}
 	return ""
 }

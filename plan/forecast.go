@@ -9,36 +9,37 @@ import (
 	"github.com/millrace/millrace/device"
 )
 
-// Outlook is what a plan means for a whole run.
-type Outlook struct {
+// Forecast is what a plan means for a whole run.
+type Forecast struct {
 	TokensPerSec float64 `json:"tokens_per_sec"` // packed positions
 	Steps        int     `json:"steps,omitempty"`
 	RunSeconds   float64 `json:"run_sec,omitempty"` // of the steps, without loading, evaluation and saving
 
 	Limit    string   `json:"limit"` // what the busiest lane works on, with its share of the step
 	Timeline []string `json:"timeline"`
-	Idles    []Idle   `json:"idles,omitempty"` // of the compute lane
+	Stalls   []Stall  `json:"stalls,omitempty"` // of the compute lane
 
 	// CheckpointBytes is the state in host memory that a checkpoint copies, CheckpointLinks the files of state on disk that it links, and
-	// CheckpointStallSeconds how long steps wait for both. They go on beside a step, so steps wait for what they take longer. A unified
-	// device computes on the cores that copy: there steps wait for all of it. Where the disk's rate is not known there is no stall to tell.
+	// CheckpointStallSeconds how long steps wait for both. Both happen during a step, so steps wait only for the time
+	// beyond it. A unified device computes on the cores that copy: there steps wait for all of it. Where the disk's
+	// rate is not known, no stall is predicted.
 	CheckpointBytes        int64    `json:"checkpoint_bytes"`
 	CheckpointLinks        int64    `json:"checkpoint_links,omitempty"`
 	CheckpointStallSeconds *float64 `json:"checkpoint_stall_sec,omitempty"`
 
-	// RatedWriteBytes is what the drive is rated for, WearDays how long it lasts under steps that follow one another, and
-	// WearShare the part of it that a run of so many steps takes.
+	// RatedWriteBytes is the drive's rated endurance, WearDays how long it lasts under steps without a pause, and
+	// WearShare the part of it that a run of Steps takes.
 	RatedWriteBytes int64   `json:"rated_write_bytes,omitempty"`
 	WearDays        float64 `json:"wear_days,omitempty"`
 	WearShare       float64 `json:"wear_share,omitempty"`
 }
 
-// Outlook works out what a plan means for a run of so many steps, 0 if that is not known, on a drive that is rated for
-// so many bytes written, 0 if that is not known.
-func (p *Plan) Outlook(m Machine, dev device.Info, steps int, ratedWriteBytes int64) Outlook {
+// Forecast works out what a plan means for a run of steps, on a drive that is rated for ratedWriteBytes. Either is 0 if
+// it is not known.
+func (p *Plan) Forecast(m Machine, dev device.Info, steps int, ratedWriteBytes int64) Forecast {
 	q := p.Predicted
-	o := Outlook{Steps: steps, RunSeconds: float64(steps) * q.StepSeconds, RatedWriteBytes: ratedWriteBytes,
-		Limit: p.limit(m), Timeline: p.Timeline(m, dev), Idles: p.Idles(m, dev)}
+	o := Forecast{Steps: steps, RunSeconds: float64(steps) * q.StepSeconds, RatedWriteBytes: ratedWriteBytes,
+		Limit: p.limit(m), Timeline: p.Timeline(m, dev), Stalls: p.Stalls(m, dev)}
 	if q.StepSeconds > 0 {
 		o.TokensPerSec = float64(p.Numerics.StepPositions()) / q.StepSeconds
 	}
@@ -103,7 +104,7 @@ const alone = 0.9
 func FormatSeconds(sec float64) string {
 	switch {
 	case math.IsInf(sec, 0) || math.IsNaN(sec):
-		return "for ever"
+		return "forever"
 	case sec >= 2*365.25*86400:
 		return fmt.Sprintf("%.1f years", sec/(365.25*86400))
 	case sec >= 2*86400:

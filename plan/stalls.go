@@ -9,35 +9,35 @@ import (
 	"github.com/millrace/millrace/device"
 )
 
-// Idle is a time in which the compute lane has nothing to do.
-type Idle struct {
-	Before  string  `json:"before"` // the operation that comes next, such as "forward"; "norm" behind the last one
+// Stall is a time in which the compute lane has nothing to do.
+type Stall struct {
+	Before  string  `json:"before"` // the operation that comes next, such as "forward"; "norm" after the last one
 	For     string  `json:"for"`    // the operation, of whichever lane, that is under way and has to be done first
 	Seconds float64 `json:"sec"`
 }
 
-// Idles are the times of a simulated step in which the compute lane waits, by what comes next and by what it waits for in the end: not
+// Stalls are the times of a simulated step in which the compute lane waits, by what comes next and by what it waits for in the end: not
 // the fetch that has not begun but the update that the fetch waits for. Longest first.
-func (p *Plan) Idles(m Machine, dev device.Info) []Idle {
+func (p *Plan) Stalls(m Machine, dev device.Info) []Stall {
 	of := map[[2]string]float64{}
-	p.walk(m, dev, walking{micros: simulatedMicros, idles: func(next, culprit *Op, seconds float64) {
+	p.walk(m, dev, walking{micros: simulatedMicros, stalled: func(next, culprit *Op, seconds float64) {
 		before := stepEnd
 		if next != nil {
 			before = next.Kind.String()
 		}
 		of[[2]string{before, culprit.Kind.String()}] += seconds
 	}})
-	var all []Idle
+	var all []Stall
 	for names, seconds := range of {
-		all = append(all, Idle{names[0], names[1], seconds})
+		all = append(all, Stall{names[0], names[1], seconds})
 	}
-	slices.SortFunc(all, func(a, b Idle) int {
+	slices.SortFunc(all, func(a, b Stall) int {
 		return cmp.Or(cmp.Compare(b.Seconds, a.Seconds), strings.Compare(a.Before, b.Before), strings.Compare(a.For, b.For))
 	})
 	return all
 }
 
-// stepEnd is what an Idle behind the last operation comes before.
+// stepEnd is the Before of a Stall after the last operation.
 const stepEnd = "norm"
 
 // waitedFor says for people what an operation brings, where its name does not.
@@ -47,8 +47,8 @@ var waitedFor = map[string]string{Update.String(): "updates", Fetch.String(): "w
 	LoadKept.String(): "kept activations", SaveKept.String(): "kept activations to leave", Drain.String(): "gradients to leave",
 	DrainSum.String(): "gradients to leave", DrainInput.String(): "the embedding's gradient", Collect.String(): "the norm"}
 
-// idleText says where a step's compute lane waits, as long as it is worth a word.
-func idleText(all []Idle, stepSeconds float64) string {
+// stallText says where a step's compute lane waits, as long as it is worth a word.
+func stallText(all []Stall, stepSeconds float64) string {
 	const worth = 0.001
 	sum := 0.0
 	var say []string
@@ -69,7 +69,7 @@ func idleText(all []Idle, stepSeconds float64) string {
 }
 
 // culprit is the operation under way that another one has to wait for in the end, by the schedule's waits and the order of the lanes;
-// next is nil behind the last operation of its lane, where all that is under way has to end.
+// next is nil after the last operation of its lane, where everything under way has to end.
 func culprit(ops []Op, done []bool, queues *[Lanes][]int, busy *[Lanes]bool, at *[Lanes]flight, next *Op) *Op {
 	if next == nil {
 		last := none
