@@ -1,8 +1,9 @@
-// Command disk measures how fast the disk tier reads and writes against fio on the same file system, in one interleaved
-// run, and prints a markdown table. The tier does what it does in training: pieces go through staging buffers ahead of and
-// behind one lane, each version is a file of its own, and every byte is hashed when it is written and verified when it is read.
+// Command disk compares how fast the disk tier and fio read and write on the same file system, in one interleaved run,
+// and prints a markdown table. The tier works as in training: pieces go through staging buffers before and after one
+// lane, each version is a file of its own, and every byte is hashed when it is written and verified when it is read.
 //
-// fio reads and writes one file that was laid out before, with direct I/O, from huge pages. Both end a pass of writes with a sync.
+// fio reads and writes one file that was allocated before, with direct I/O, from huge pages. Both end a pass of writes
+// with a sync.
 package main
 
 import (

@@ -1,5 +1,5 @@
-// Command optimizer prints what the simulator says a step takes where the host's AdamW is what limits it, as markdown
-// tables: an H200 beside 16 cores whose AdamW has 200, 150 or 60 GB/s, and a desktop with an RTX 4090. It needs no
+// Command optimizer prints, as markdown tables, how long a step takes in the simulator where the host's AdamW limits
+// it: on an H200 with 16 cores whose AdamW has 200, 150 or 60 GB/s, and on a desktop with an RTX 4090. It needs no
 // machine, model or data.
 package main
 

@@ -79,7 +79,7 @@ def fill(model):
 
 
 def load(folder, module, name):
-    """A module of a program that lies in a folder which the user names, and is not installed."""
+    """Imports a module of a program that is not installed, from the folder that the user names."""
     if not folder:
         raise Skipped(f"--peer-dir is missing: the folder of a clone of {name}")
     path = pathlib.Path(folder).resolve()

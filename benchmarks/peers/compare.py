@@ -78,7 +78,7 @@ def commands(args):
 
 
 def run(name, command, args):
-    """The result of one process, or why there is none. Nothing that it started outlives it."""
+    """The result of one process, or the reason why it has no result. No process that it started outlives it."""
     left = args.deadline - time.monotonic()
     if left < 1:
         return {"skipped": f"left out, the budget of {args.budget:.0f} s was over"}

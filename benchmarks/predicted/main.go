@@ -1,9 +1,11 @@
-// Command predicted compares plans with what happens: it probes the machine, runs `millrace bench` for ten configurations that
-// differ in precision, sequence length, batch, budgets, tier, recomputation, moments, clipping and the head, and prints what
-// was planned beside what was measured: the peak of the process's resident memory, and the seconds of a step.
+// Command predicted compares plans with measurements. It probes the machine, and runs `millrace bench` for ten
+// configurations that differ in precision, sequence length, batch, budgets, tier, recomputation, moments, clipping and
+// the head. It prints two figures as planned and as measured: the peak of the process's resident memory, and the
+// seconds of a step.
 //
-// The peak is the kernel's account of the process that ran, and not what it says of itself. A peak above its plan fails the
-// comparison (exit status 1); one more than 5% below it, or a step that takes 20% more or less than predicted, is marked.
+// The peak is the kernel's account of the process that ran, and not the process's own. A peak above its plan fails the
+// comparison (exit status 1). A peak more than 5% below it, or a step that takes 20% more or less than predicted, is
+// marked.
 package main
 
 import (
@@ -24,7 +26,7 @@ import (
 	"time"
 )
 
-// What a plan may be off.
+// A plan may differ from the measurement by these shares.
 const (
 	peakShare    = 0.05 // below
 	secondsShare = 0.20 // either way
