@@ -111,7 +111,7 @@ func median(x []float64) float64 {
 	return (x[(len(x)-1)/2] + x[len(x)/2]) / 2
 }
 
-// tier is a disk with one extent, which one lane goes through.
+// tier is a disk with one extent, which one lane reads and writes in order.
 type tier struct {
 	*store.Disk
 	store.Spec
@@ -165,8 +165,9 @@ func (t *tier) visit(off, n int64, access store.Access) error {
 	return nil
 }
 
-// fill makes contents that no block of any pass before had, since drives and virtual disks are quicker with zeros and with
-// what they know. The first pass fills the buffers with random bytes; later ones find these there and change each block.
+// fill makes contents that no block of an earlier pass had, since drives and virtual disks are quicker with zeros and
+// with contents that they know. The first pass fills the buffers with random bytes; later passes change each block of
+// them.
 func (t *tier) fill(b []byte) {
 	if t.version == 0 {
 		for i := 0; i+8 <= len(b); i += 8 {

@@ -19,7 +19,7 @@ import (
 
 const sequenceLen = 2048
 
-// step is what is planned and simulated.
+// step is a step to plan and simulate.
 type step struct {
 	shape     string
 	tokens    int
@@ -52,10 +52,10 @@ func main() {
 	}
 }
 
-// overheadBytes is what the CUDA driver's streams and products take of a GPU (device/cuda).
+// overheadBytes is the GPU memory that the CUDA driver's streams and products take (device/cuda).
 const overheadBytes = 32<<20 + 2<<10 + 16*64<<10
 
-// h200 is an H200 with what is taken to arrive of it, on a host with 110 GiB for a run.
+// h200 is an H200 with assumed rates, on a host with 110 GiB for a run.
 func h200(adamw float64) plan.NamedMachine {
 	on, err := plan.FindMachine("h200-1.5tb")
 	must(err)

@@ -1,4 +1,4 @@
-"""What all peers share: the model of a configuration with random weights, and the exception that says that a peer cannot run here."""
+"""Code of all peers: models of a configuration with random weights, and the exception for a peer that cannot run."""
 
 import importlib
 import importlib.util

@@ -134,7 +134,7 @@ def line(cells):
 
 
 def verdict(results):
-    """What is wrong with {name: [result of each turn]}, in a sentence, or nothing."""
+    """A sentence on the first fault of the results, {name: [result of each turn]}, or an empty string."""
     flops = {r["model_flops"]: name for name, turns in results.items() for r in turns if "step_sec" in r}
     if not flops:
         return "no program gave a figure"

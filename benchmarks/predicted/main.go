@@ -84,7 +84,7 @@ var configurations = []configuration{
 	{"bf16, 8-bit moments, streamed, state on disk", untied, "--sequence-len 512 --batch-tokens 2048 --moments 8bit --memory-device 128MiB", 0.7},
 }
 
-// result is what `millrace bench --json` prints, as far as it is compared.
+// result has the fields of `millrace bench --json` that are compared.
 type result struct {
 	StepSec          float64            `json:"step_sec"`
 	StepMinSec       float64            `json:"step_min_sec"`
@@ -163,7 +163,8 @@ func run(ctx context.Context, millrace, dir, only string, steps int, tiny bool) 
 	return over, nil
 }
 
-// measure runs a configuration. Where it has a share of host memory, a short run without a budget says of how much.
+// measure runs a configuration. If its host budget is a share, a short run without a budget first tells of how many
+// bytes.
 func (r *runner) measure(c configuration) (*result, error) {
 	model, err := r.model(c.shape)
 	if err != nil {

@@ -1,5 +1,6 @@
-// Command stall compares how long steps wait for a checkpoint with what the plan says: it probes the machine, and trains a small
-// model that saves every third step, with its state in memory and then on disk, where checkpoints are hard links.
+// Command stall compares the time that steps wait for a checkpoint with the plan's prediction. It probes the machine,
+// and trains a small model that saves every third step, with its state in memory and then on disk, where checkpoints
+// are hard links.
 //
 // A save gets its state during the step after it. The stall is the median of those steps, less the median of the steps
 // that save nothing.
@@ -126,7 +127,7 @@ func (r *runner) prepare(tiny bool) error {
 		os.WriteFile(r.config, []byte(yaml), 0o644))
 }
 
-// planned is what `millrace plan --json` prints, as far as it is used.
+// planned has the fields of `millrace plan --json` that are used.
 type planned struct {
 	HostBytes   int64 `json:"host_bytes"`
 	DeviceBytes int64 `json:"device_bytes"`

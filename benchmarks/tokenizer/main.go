@@ -40,7 +40,7 @@ func main() {
 	}
 }
 
-// rate is how much text a round has made ids of, in MB.
+// rate is the text that a round turns into ids, in MB.
 type rate struct{ perCPUSecond, perSecond float64 }
 
 func run(vocabularies, python string, paths []string, rounds int) error {
