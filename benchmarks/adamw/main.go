@@ -43,7 +43,7 @@ type contender struct {
 	ratios        []float64 // to the copy of the same round
 }
 
-// levels are the ones that -level asks for. AVX512BF16 has nothing of its own here.
+// levels are the values of -level. The update has no code of its own for AVX512BF16.
 func levels(name string) ([]isa.Level, error) {
 	here := isa.Available()[:min(len(isa.Available()), int(isa.AVX512)+1)]
 	if name == "" {
@@ -126,7 +126,7 @@ func run(n, rounds int, level string) error {
 				if c.level == isa.Plain && len(c.rates) == 1 {
 					continue // it is slow, and steady
 				}
-				// copy() on both sides, so that a machine which slows down does so for both.
+				// copy() runs before and after, so that a machine which slows down does so for both.
 				before := rate(8*float64(n), n, threads, func(a, b int) { copy(p[a:b], g[a:b]) })
 				got := rate(c.bytesPerParam*float64(n), n, threads, func(a, b int) { c.update(kernels.For(c.level), a, b) })
 				after := rate(8*float64(n), n, threads, func(a, b int) { copy(p[a:b], g[a:b]) })

@@ -1,8 +1,9 @@
-// Command disk measures how fast the disk tier reads and writes against fio on the same file system, in one interleaved
-// run, and prints a markdown table. The tier does what it does in training: pieces go through staging buffers ahead of and
-// behind one lane, each version is a file of its own, and every byte is hashed when it is written and verified when it is read.
+// Command disk compares how fast the disk tier and fio read and write on the same file system, in one interleaved run,
+// and prints a markdown table. The tier works as in training: pieces go through staging buffers before and after one
+// lane, each version is a file of its own, and every byte is hashed when it is written and verified when it is read.
 //
-// fio reads and writes one file that was laid out before, with direct I/O, from huge pages. Both end a pass of writes with a sync.
+// fio reads and writes one file that was allocated before, with direct I/O, from huge pages. Both end a pass of writes
+// with a sync.
 package main
 
 import (
@@ -110,7 +111,7 @@ func median(x []float64) float64 {
 	return (x[(len(x)-1)/2] + x[len(x)/2]) / 2
 }
 
-// tier is a disk with one extent, which one lane goes through.
+// tier is a disk with one extent, which one lane reads and writes in order.
 type tier struct {
 	*store.Disk
 	store.Spec
@@ -164,8 +165,9 @@ func (t *tier) visit(off, n int64, access store.Access) error {
 	return nil
 }
 
-// fill makes contents that no block of any pass before had, since drives and virtual disks are quicker with zeros and with
-// what they know. The first pass fills the buffers with random bytes; later ones find these there and change each block.
+// fill makes contents that no block of an earlier pass had, since drives and virtual disks are quicker with zeros and
+// with contents that they know. The first pass fills the buffers with random bytes; later passes change each block of
+// them.
 func (t *tier) fill(b []byte) {
 	if t.version == 0 {
 		for i := 0; i+8 <= len(b); i += 8 {

@@ -1,7 +1,7 @@
 //go:build onednn
 
-// Command gemm compares package gemm with oneDNN, product by product, in one run: the two take turns, so that whatever
-// else the machine does meets both. It prints a Markdown table.
+// Command gemm compares package gemm with oneDNN, product by product, in one run: the two take turns, so that other
+// work of the machine slows both. It prints a Markdown table.
 //
 //	apt-get install libdnnl2
 //	go run -tags onednn ./benchmarks/gemm
@@ -122,9 +122,9 @@ func main() {
 	}
 }
 
-// compare gives the median rates and the median of the turns' ratios ours / oneDNN. With more threads than one, turns
-// during which other programs ran do not count: oneDNN gives each thread a fixed share, we do not, and a busy core
-// would measure that instead. turns is how many counted.
+// compare returns the median rates and the median of the turns' ratios ours / oneDNN. With more than one thread, turns
+// during which other programs ran do not count: oneDNN gives each thread a fixed share and we do not, so with a
+// busy core the ratio would measure this difference. turns is the number of turns that counted.
 func compare(e *gemm.Engine, lib *oneDNN, x product, threads, repeats int) (ours, theirs, ratio float64, turns int) {
 	rows := func(r, c int, t bool) (int, int) {
 		if t {

@@ -3,10 +3,10 @@
     python3 rates.py --out rates.json        needs PyTorch with CUDA, and Triton for one figure; no network
     python3 rates.py --cpu --tiny            tries the program out where there is no GPU: its figures mean nothing
 
-What is measured, each the median of its repetitions, on random data (zeros draw less power, and run faster):
+Each figure is the median of its repetitions, on random data (zeros draw less power, and run faster):
 
     link       copies from and to pinned memory by size: each way alone, both at once
-    dram       a copy in host memory on all cores: alone, and beside each of those
+    dram       a copy in host memory on all cores: alone, and during each of those
     register   making 1, 16 and 64 GiB of host memory resident, and cudaHostRegister on it
     matmul     bf16 products at the shapes of a 7B model's block: forward, gradient of the input, gradient of the weight; the latter
                written in bf16, written in fp32, and added to an fp32 matrix, which is what millrace does
@@ -80,8 +80,8 @@ class Rates:
         return statistics.median(times)
 
     def elapsed(self, *queues, least=0.3):
-        """Bytes per second of several queues of work at once. A queue is (work, bytes, stream or None for the host). Each goes on
-        until all have had their time, so that none is measured alone at the end; the middle of it counts."""
+        """Bytes per second of several queues of work at once. A queue is (work, bytes, stream or None for the host). Each
+        queue runs until all have had their time, so that none is measured alone at the end. The middle of its time counts."""
         if self.tiny:
             least = 0.01
         rates = [0.0] * len(queues)

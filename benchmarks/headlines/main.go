@@ -1,5 +1,5 @@
-// Command headlines prints what the planner says of the sizes that systems of this kind are known for, as a markdown table. It
-// needs no machine, model or data: shapes and machines are named ones.
+// Command headlines prints, as a markdown table, the planner's predictions for the model sizes that systems of this
+// kind are known for. It needs no machine, model or data: shapes and machines are named ones.
 package main
 
 import (

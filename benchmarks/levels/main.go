@@ -1,7 +1,7 @@
-// Command levels compares a training step in bf16 with one in fp32 at a chosen level of instructions: what the
-// operations of one decoder block of SmolLM2-135M take, forward and backward, and the optimizer. It prints a markdown
-// table. Both types take turns in one process, on one thread, and what is measured is the thread's CPU time, so that
-// it says the same on a machine that is busy.
+// Command levels compares a training step in bf16 with one in fp32 at a chosen level of instructions. It times the
+// operations of one decoder block of SmolLM2-135M, forward and backward, and the optimizer, and prints a markdown
+// table. Both types take turns in one process, on one thread. Times are the thread's CPU time, so that a busy machine
+// gives the same result.
 package main
 
 import (

@@ -1,5 +1,5 @@
-// Command optimizer prints what the simulator says a step takes where the host's AdamW is what limits it, as markdown
-// tables: an H200 beside 16 cores whose AdamW has 200, 150 or 60 GB/s, and a desktop with an RTX 4090. It needs no
+// Command optimizer prints, as markdown tables, how long a step takes in the simulator where the host's AdamW limits
+// it: on an H200 with 16 cores whose AdamW has 200, 150 or 60 GB/s, and on a desktop with an RTX 4090. It needs no
 // machine, model or data.
 package main
 
@@ -19,7 +19,7 @@ import (
 
 const sequenceLen = 2048
 
-// step is what is planned and simulated.
+// step is a step to plan and simulate.
 type step struct {
 	shape     string
 	tokens    int
@@ -52,10 +52,10 @@ func main() {
 	}
 }
 
-// overheadBytes is what the CUDA driver's streams and products take of a GPU (device/cuda).
+// overheadBytes is the GPU memory that the CUDA driver's streams and products take (device/cuda).
 const overheadBytes = 32<<20 + 2<<10 + 16*64<<10
 
-// h200 is an H200 with what is taken to arrive of it, on a host with 110 GiB for a run.
+// h200 is an H200 with assumed rates, on a host with 110 GiB for a run.
 func h200(adamw float64) plan.NamedMachine {
 	on, err := plan.FindMachine("h200-1.5tb")
 	must(err)

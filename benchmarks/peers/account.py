@@ -1,4 +1,4 @@
-"""What a training step of a shape is: its configuration, and its arithmetic by the account that `millrace bench` uses.
+"""A training step of a shape: its configuration, and its FLOPs as `millrace bench` counts them.
 
 Tokens are positions; rows are full, so none is padding. Model FLOPs are 6 for each parameter in a matrix product and each token, and
 for attention 12 for each pair of positions that causal attention scores (n (n + 1) / 2 in a row of n), each element of a head and each
@@ -43,7 +43,7 @@ def flops(config, tokens, sequence_len, checkpointing=False):
 
 
 def parameters(config):
-    """The number of parameters, a tied matrix counted once, biases and norms left out: for estimates of memory."""
+    """The number of parameters for estimates of memory. A tied matrix counts once; biases and norms are left out."""
     hidden, heads = config["hidden_size"], config["num_attention_heads"]
     kv_heads = config.get("num_key_value_heads") or heads
     head_dim = config.get("head_dim") or hidden // heads

@@ -1,4 +1,4 @@
-"""What all peers share: the model of a configuration with random weights, and the exception that says that a peer cannot run here."""
+"""Code of all peers: models of a configuration with random weights, and the exception for a peer that cannot run."""
 
 import importlib
 import importlib.util
@@ -79,7 +79,7 @@ def fill(model):
 
 
 def load(folder, module, name):
-    """A module of a program that lies in a folder which the user names, and is not installed."""
+    """Imports a module of a program that is not installed, from the folder that the user names."""
     if not folder:
         raise Skipped(f"--peer-dir is missing: the folder of a clone of {name}")
     path = pathlib.Path(folder).resolve()

@@ -78,7 +78,7 @@ def commands(args):
 
 
 def run(name, command, args):
-    """The result of one process, or why there is none. Nothing that it started outlives it."""
+    """The result of one process, or the reason why it has no result. No process that it started outlives it."""
     left = args.deadline - time.monotonic()
     if left < 1:
         return {"skipped": f"left out, the budget of {args.budget:.0f} s was over"}
@@ -134,7 +134,7 @@ def line(cells):
 
 
 def verdict(results):
-    """What is wrong with {name: [result of each turn]}, in a sentence, or nothing."""
+    """A sentence on the first fault of the results, {name: [result of each turn]}, or an empty string."""
     flops = {r["model_flops"]: name for name, turns in results.items() for r in turns if "step_sec" in r}
     if not flops:
         return "no program gave a figure"

@@ -44,7 +44,7 @@ GIB = 1 << 30
 
 
 class Needs(typing.NamedTuple):
-    """Where a peer is, and the bytes that it keeps between steps. Pinned memory is rounded up, which is not in it."""
+    """The module of a peer, and the bytes that it keeps between steps, without the rounding of pinned memory."""
 
     module: str
     name: str
@@ -106,7 +106,7 @@ def micro_batch(args, config):
 
 
 def resident_bytes(process="self"):
-    """The most that was resident of a process and of those that it started and that still run; what they share counts for each."""
+    """The peak resident bytes of a process and its children that still run. Shared memory counts for each of them."""
     total = 0
     for line in pathlib.Path(f"/proc/{process}/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
@@ -119,7 +119,7 @@ def resident_bytes(process="self"):
 
 
 def host_bytes():
-    """What can still be had of host memory, a control group's limit included."""
+    """The bytes of host memory that are still available, within a control group's limit."""
     free = 0
     for line in pathlib.Path("/proc/meminfo").read_text().splitlines():
         if line.startswith("MemAvailable:"):
@@ -131,7 +131,7 @@ def host_bytes():
 
 
 def check_fit(args, config, device):
-    """Refuse what would only find out by being killed."""
+    """Refuses a peer that would run out of memory and be killed."""
     n, needs = account.parameters(config), PEERS[args.peer]
     on_device, on_host = n * needs.device, n * needs.host
     if device.type == "cpu":

@@ -6,7 +6,7 @@ from common import installed, load, on_host
 
 
 class NoMask:
-    """Stands where MegaTrain wants a padding mask, which it passes to attention: without one, rows are causal and full, which is faster."""
+    """Replaces the padding mask that MegaTrain passes to attention. Without it rows are causal and full: faster."""
 
     def to(self, device):
         return None

@@ -31,5 +31,5 @@ class SlideFormer:
         self.precision = "fp32 masters, bf16 compute"
 
     def step(self, batch):
-        """Forward, backward and update: it does all of them where it is given labels, and waits for the update."""
+        """Forward, backward and update. The model does all three when it gets labels, and waits for the update."""
         return self.model(input_ids=batch, labels=batch).loss.detach()

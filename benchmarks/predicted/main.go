@@ -1,9 +1,11 @@
-// Command predicted compares plans with what happens: it probes the machine, runs `millrace bench` for ten configurations that
-// differ in precision, sequence length, batch, budgets, tier, recomputation, moments, clipping and the head, and prints what
-// was planned beside what was measured: the peak of the process's resident memory, and the seconds of a step.
+// Command predicted compares plans with measurements. It probes the machine, and runs `millrace bench` for ten
+// configurations that differ in precision, sequence length, batch, budgets, tier, recomputation, moments, clipping and
+// the head. It prints two figures as planned and as measured: the peak of the process's resident memory, and the
+// seconds of a step.
 //
-// The peak is the kernel's account of the process that ran, and not what it says of itself. A peak above its plan fails the
-// comparison (exit status 1); one more than 5% below it, or a step that takes 20% more or less than predicted, is marked.
+// The peak is the kernel's account of the process that ran, and not the process's own. A peak above its plan fails the
+// comparison (exit status 1). A peak more than 5% below it, or a step that takes 20% more or less than predicted, is
+// marked.
 package main
 
 import (
@@ -24,7 +26,7 @@ import (
 	"time"
 )
 
-// What a plan may be off.
+// A plan may differ from the measurement by these shares.
 const (
 	peakShare    = 0.05 // below
 	secondsShare = 0.20 // either way
@@ -82,7 +84,7 @@ var configurations = []configuration{
 	{"bf16, 8-bit moments, streamed, state on disk", untied, "--sequence-len 512 --batch-tokens 2048 --moments 8bit --memory-device 128MiB", 0.7},
 }
 
-// result is what `millrace bench --json` prints, as far as it is compared.
+// result has the fields of `millrace bench --json` that are compared.
 type result struct {
 	StepSec          float64            `json:"step_sec"`
 	StepMinSec       float64            `json:"step_min_sec"`
@@ -161,7 +163,8 @@ func run(ctx context.Context, millrace, dir, only string, steps int, tiny bool) 
 	return over, nil
 }
 
-// measure runs a configuration. Where it has a share of host memory, a short run without a budget says of how much.
+// measure runs a configuration. If its host budget is a share, a short run without a budget first tells of how many
+// bytes.
 func (r *runner) measure(c configuration) (*result, error) {
 	model, err := r.model(c.shape)
 	if err != nil {

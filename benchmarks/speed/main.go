@@ -1,6 +1,6 @@
-// Command speed prints what the simulator says of one GPU at the sizes that systems of this kind are measured at, as markdown tables:
-// FLOPs over rate and bytes over bandwidth first, then the simulated step, the lanes and what the compute lane waits for. It needs no
-// machine, model or data: shapes and machines are named ones.
+// Command speed prints, as markdown tables, the simulated steps of one GPU at the sizes at which systems of this kind
+// are measured: FLOPs over rate and bytes over bandwidth first, then the step, the lanes and the waits of the compute
+// lane. It needs no machine, model or data: shapes and machines are named ones.
 package main
 
 import (

@@ -1,8 +1,9 @@
-// Command stall compares how long steps wait for a checkpoint with what the plan says: it probes the machine, and trains a small
-// model that saves every third step, with its state in memory and then on disk, where checkpoints are hard links.
+// Command stall compares the time that steps wait for a checkpoint with the plan's prediction. It probes the machine,
+// and trains a small model that saves every third step, with its state in memory and then on disk, where checkpoints
+// are hard links.
 //
-// The state of a save is handed over during the step behind it, so that is the step whose seconds count: its median, less the
-// median of those that save nothing, is the stall.
+// A save gets its state during the step after it. The stall is the median of those steps, less the median of the steps
+// that save nothing.
 package main
 
 import (
@@ -126,7 +127,7 @@ func (r *runner) prepare(tiny bool) error {
 		os.WriteFile(r.config, []byte(yaml), 0o644))
 }
 
-// planned is what `millrace plan --json` prints, as far as it is used.
+// planned has the fields of `millrace plan --json` that are used.
 type planned struct {
 	HostBytes   int64 `json:"host_bytes"`
 	DeviceBytes int64 `json:"device_bytes"`
@@ -206,8 +207,8 @@ func (r *runner) call(args ...string) ([]byte, error) {
 	return out, err
 }
 
-// steps are the seconds of those steps that hand state to a save, and of the others, but for the first two: one has no update
-// before it, and both warm up.
+// steps returns the seconds of the steps that hand state to a save, and of the others. It leaves out the first two: the
+// first has no update before it, and both warm up.
 func steps(metrics string) (saving, others []float64, err error) {
 	f, err := os.Open(metrics)
 	if err != nil {

@@ -1,6 +1,7 @@
-// Command tokenizer measures how fast text becomes ids, in one run beside the `tokenizers` package of PyPI, in turns, with one thread
-// each and with all, and prints a markdown table. Rates are per second of CPU time of all threads, so that other programs on the
-// machine count little, and per second. In the first round both sides see the words for the first time.
+// Command tokenizer compares how fast data/tokenizer and the `tokenizers` package of PyPI turn text into ids. They take
+// turns in one run, with one thread each and with all. It prints a markdown table. Rates are per second of CPU time of
+// all threads, so that other programs on the machine count little, and per second. In the first round both sides see
+// the words for the first time.
 //
 //	go run ./benchmarks/tokenizer -vocabularies DIR -python PYTHON TEXT...
 //
@@ -39,7 +40,7 @@ func main() {
 	}
 }
 
-// rate is how much text a round has made ids of, in MB.
+// rate is the text that a round turns into ids, in MB.
 type rate struct{ perCPUSecond, perSecond float64 }
 
 func run(vocabularies, python string, paths []string, rounds int) error {
@@ -97,7 +98,7 @@ func compare(file, python string, docs []string, size, rounds, threads int) erro
 	if err != nil {
 		return err
 	}
-	tok, err := tokenizer.Parse(spec) // anew, so that no word is known
+	tok, err := tokenizer.Parse(spec) // parsed again, so that no word is known
 	if err != nil {
 		return fmt.Errorf("%s: %w", file, err)
 	}
