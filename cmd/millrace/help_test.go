@@ -14,7 +14,7 @@ import (
 var update = flag.Bool("update", false, "write the golden files of this package")
 
 var verbs = []string{"train", "plan", "probe", "preview", "eval", "grad", "generate", "import", "export", "checkpoint", "checkpoint list",
-	"checkpoint verify", "bench", "version"}
+	"checkpoint verify", "bench", "report", "version"}
 
 // golden compares with a file below testdata, or writes it.
 func golden(t *testing.T, name, got string) {
@@ -81,6 +81,10 @@ func TestErrors(t *testing.T) {
 		{"preview", "--limit=-1"},
 		{"preview", "--json", "--html", "x.html"},
 		{"preview", "--html", "no/x.html"},
+		{"report"},
+		{"report", "none"},
+		{"report", "1", "2", "3", "4", "5", "6", "7"},
+		{"report", "none", "--json", "--html", "x.html"},
 		{"eval", "--model", "no"},
 		{"eval", "--model", "no", "--data", "x", "--type", "csv"},
 		{"eval", "--model", "no", "--data", "x", "--memory-device", "lots"},

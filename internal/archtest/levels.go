@@ -5,7 +5,7 @@ import "strings"
 // A level of the table, lowest first. "x/..." is every package below x; a package that is named itself goes by its name.
 var levels = [][]string{
 	0:  {"batch", "tensor", "trace", "hostmem", "vfs", "internal/...", "data/tokenizer", "data/template", "data/parquet", "hf/hub", "hf/hub/hubtest"},
-	1:  {"hf", "data", "internal/console", "data/parquet/oracle", "device", "store", "store/storetest"},
+	1:  {"hf", "data", "internal/console", "data/parquet/oracle", "device", "store", "store/storetest", "report"},
 	2:  {"device/...", "internal/cudatest/..."},
 	3:  {"nn", "optim"},
 	4:  {"model", "model/modeltest"},

@@ -1,0 +1,82 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/millrace/millrace/internal/blame"
+	"github.com/millrace/millrace/internal/terminal"
+	"github.com/millrace/millrace/report"
+	"github.com/millrace/millrace/vfs"
+)
+
+type reportCmd struct {
+	Runs []string `arg:"" name:"RUN" help:"Output directories of runs, or their metrics.jsonl; up to six can be compared."`
+	HTML string   `name:"html" placeholder:"FILE" help:"Write a page with the curves of the runs."`
+	JSON bool     `help:"Print a list with one object per run."`
+}
+
+func (*reportCmd) Help() string {
+	return `Reads the records of runs, also of one that is running. A page stands alone: it needs no server and loads nothing.
+
+Examples:
+
+  millrace report runs/gsm8k
+  millrace report runs/gsm8k runs/gsm8k-lr1e-4 --html report.html`
+}
+
+// Run prints or draws the records of runs.
+func (c *reportCmd) Run(p *program) error {
+	if len(c.Runs) > report.MostRuns {
+		return badFlag("%d runs are more than a page can tell apart: name at most %d", len(c.Runs), report.MostRuns)
+	}
+	if c.JSON && c.HTML != "" {
+		return badFlag("--json and --html are both given: choose one")
+	}
+	var runs []report.Run
+	for _, name := range c.Runs {
+		r, err := report.Read(name)
+		if err != nil {
+			return blame.BadRequest(err)
+		}
+		runs = append(runs, r)
+	}
+	if c.HTML != "" {
+		return writeReport(c.HTML, runs)
+	}
+	var all []report.Summary
+	for _, r := range runs {
+		all = append(all, report.Summarize(r))
+	}
+	if c.JSON {
+		return p.printJSON(all)
+	}
+	return p.printSummaries(all)
+}
+
+func writeReport(name string, runs []report.Run) error {
+	html, err := vfs.CreateOutput(name)
+	if err != nil {
+		return badFlag("--html: %w", err)
+	}
+	defer html.Abort()
+	if err = report.WritePage(html, runs); err == nil {
+		err = html.Commit()
+	}
+	if err != nil {
+		return fmt.Errorf("--html: %w", err)
+	}
+	return nil
+}
+
+// printSummaries prints a row for each run.
+func (p *program) printSummaries(all []report.Summary) error {
+	w := tabwriter.NewWriter(p.stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "run\tsteps\tloss\tleast eval loss\ttokens/s\tstep\thost memory")
+	for _, s := range all {
+		fmt.Fprintf(w, "%s\t%d to %d\t%s\t%s\t%.0f\t%.3g s\t%.2f GiB\n", terminal.Text(strings.TrimSuffix(s.Run, "/")),
+			s.FirstStep, s.LastStep, s.Loss(), s.LeastEval(), s.TokensPerSec, s.StepSec, float64(s.HostPeakBytes)/(1<<30))
+	}
+	return w.Flush()
+}

@@ -1,0 +1,170 @@
+package report_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/millrace/millrace/report"
+	"github.com/millrace/millrace/trace"
+)
+
+var update = flag.Bool("update", false, "write golden files")
+
+// records are n steps of a run whose loss falls from 4 to 2, an evaluation after each tenth, and a night between steps 5 and 6.
+func records(n int) []trace.Metrics {
+	var all []trace.Metrics
+	at := time.Date(2026, 3, 1, 20, 0, 0, 0, time.UTC)
+	for i := range n {
+		at = at.Add(2 * time.Second)
+		if i == 5 {
+			at = at.Add(8 * time.Hour)
+		}
+		ended := at.Format(time.RFC3339)
+		m := trace.Metrics{Step: int64(i + 1), Loss: 4 - 2*float64(i)/float64(n-1), GradNorm: 1, LearningRate: 1e-3, Tokens: 100, StepSec: 2,
+			TokensPerSec: 50, ModelTFLOPS: 3, HostPeakBytes: 1 << 30, DiskWrittenBytes: 7, Time: &ended, Lanes: trace.Lanes{Compute: 1.5, Fetch: 0.5}}
+		if m.Step%10 == 0 {
+			loss := m.Loss + 0.1
+			m.EvalLoss = &loss
+		}
+		all = append(all, m)
+	}
+	return all
+}
+
+func page(t *testing.T, runs ...report.Run) string {
+	t.Helper()
+	var b bytes.Buffer
+	if err := report.WritePage(&b, runs); err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
+}
+
+func TestSummary(t *testing.T) {
+	r := records(20)
+	r[2].GradNorm = math.Inf(1)
+	got := report.Summarize(report.Run{Name: "a", Records: r})
+	text, err := json.Marshal(got)
+	if err != nil {
+		t.Fatal(err)
+	}
+	smoothed, first, last, least, leastStep := *got.SmoothedLoss, 4.0, 2.0, r[19].Loss+0.1, int64(20)
+	if smoothed <= 2 || smoothed >= 3 {
+		t.Errorf("the average of the last losses is %g: %s", smoothed, text)
+	}
+	want := report.Summary{Run: "a", FirstStep: 1, LastStep: 20, Tokens: 2000, FirstLoss: &first, LastLoss: &last, SmoothedLoss: &smoothed,
+		LeastEvalLoss: &least, LeastEvalStep: &leastStep, LastEvalLoss: &least, TokensPerSec: 50, StepSec: 2, MeanTFLOPS: 3, HoursStopped: 8,
+		SkippedSteps: 1, HostPeakBytes: 1 << 30, DiskWritten: 140}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("-want +got:\n%s", d)
+	}
+}
+
+func TestPage(t *testing.T) {
+	got := page(t, report.Run{Name: "runs/<a>", Records: records(20)}, report.Run{Name: "runs/b", Records: records(30)[10:]})
+	golden := filepath.Join("testdata", "page.html")
+	if *update {
+		if err := os.WriteFile(golden, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(golden)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(string(want), got); d != "" {
+		t.Errorf("testdata/page.html (-want +got); after a change that is meant, run go test ./report -update and look at the page\n%s", d)
+	}
+	for _, bad := range []string{"<a>", "<script", "http:", "https:", "NaN"} {
+		if strings.Contains(got, bad) {
+			t.Errorf("the page has %q", bad)
+		}
+	}
+}
+
+// A week of steps is no larger than what a screen can show, and a peak of one step stays visible.
+func TestManySteps(t *testing.T) {
+	r := records(200_000)
+	r[123_456].Loss = 1000
+	got := page(t, report.Run{Name: "week", Records: r})
+	if len(got) > 128_000 {
+		t.Errorf("the page has %d bytes", len(got))
+	}
+	highest := math.Inf(1)
+	raw := regexp.MustCompile(`class="line c0 raw" d="([^"]*)"`).FindStringSubmatch(got)
+	for _, point := range regexp.MustCompile(`[ML]`).Split(raw[1], -1)[1:] {
+		var x, y float64
+		if _, err := fmt.Sscan(point, &x, &y); err != nil {
+			t.Fatal(err)
+		}
+		highest = min(highest, y)
+	}
+	if highest > 30 {
+		t.Errorf("the highest point is at %g of 250, below the top", highest)
+	}
+}
+
+// Numbers that no curve can show are left out, and nothing fails.
+func TestOddRecords(t *testing.T) {
+	nan, inf, loss := math.NaN(), math.Inf(1), math.NaN()
+	for name, change := range map[string]func(i int, m *trace.Metrics){
+		"all NaN":      func(_ int, m *trace.Metrics) { m.Loss, m.GradNorm, m.LearningRate, m.EvalLoss = nan, nan, nan, &loss },
+		"one infinite": func(i int, m *trace.Metrics) { m.Loss = []float64{2, inf}[min(i, 4)/4] },
+		"huge": func(i int, m *trace.Metrics) {
+			m.Loss, m.GradNorm = math.MaxFloat64*float64(1-2*(i%2)), math.Pow(10, float64(60*i-300))
+		},
+		"tiny":       func(i int, m *trace.Metrics) { m.Loss, m.GradNorm = 5e-324*float64(i), 5e-324 },
+		"no seconds": func(_ int, m *trace.Metrics) { m.StepSec, m.Time = 0, nil },
+		"one step":   func(_ int, m *trace.Metrics) { m.Step = 7 },
+		"a bad time": func(_ int, m *trace.Metrics) { m.Time = new(string) },
+	} {
+		r := records(10)
+		for i := range r {
+			change(i, &r[i])
+		}
+		if got := page(t, report.Run{Name: name, Records: r}); strings.Contains(got, `d="MNaN`) || strings.Contains(got, "Inf") {
+			t.Errorf("%s: the page has a point that is no number:\n%s", name, got)
+		}
+		if _, err := json.Marshal(report.Summarize(report.Run{Name: name, Records: r})); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestRead(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "metrics.jsonl")
+	bad := func(want string) {
+		t.Helper()
+		if _, err := report.Read(dir); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%v; the error should say %q", err, want)
+		}
+	}
+	bad("does not exist; name the output_dir of a run")
+	write := func(text string) {
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("")
+	bad("has no record")
+	write("\x00\x01\n{}\n")
+	bad("name the output_dir of a run")
+	write(`{"step": 3, "loss": 2.5}` + "\n" + `{"step": 4, "loss": null}` + "\n")
+	for _, name := range []string{dir, path} {
+		r, err := report.Read(name)
+		if err != nil || r.Name != name || len(r.Records) != 2 || r.Records[0].Loss != 2.5 || !math.IsNaN(r.Records[1].Loss) {
+			t.Errorf("%s: %v, %v", name, r, err)
+		}
+	}
+}

@@ -1,0 +1,189 @@
+package report
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/millrace/millrace/trace"
+)
+
+// metricsName is the file of records in an output directory.
+const metricsName = "metrics.jsonl"
+
+// Run is the records of one run, in the order of steps.
+type Run struct {
+	Name    string // as the user named it
+	Records []trace.Metrics
+}
+
+// Read reads the records of an output directory, or a file of records. The error says what to name instead.
+func Read(name string) (Run, error) {
+	path := name
+	if st, err := os.Stat(name); err == nil && st.IsDir() {
+		path = filepath.Join(name, metricsName)
+	}
+	st, err := os.Stat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return Run{}, fmt.Errorf("%s does not exist; name the output_dir of a run that has done a step", path)
+	case err != nil:
+		return Run{}, err
+	case !st.Mode().IsRegular():
+		return Run{}, fmt.Errorf("%s is not a plain file; name the output_dir of a run", path)
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return Run{}, err
+	}
+	defer f.Close()
+	records, err := trace.ReadMetrics(f)
+	if err != nil {
+		return Run{}, fmt.Errorf("%s: %w; name the output_dir of a run", path, err)
+	}
+	if len(records) == 0 {
+		return Run{}, fmt.Errorf("%s has no record: the run has not done a step", path)
+	}
+	return Run{Name: name, Records: records}, nil
+}
+
+// Summary is a run in numbers. Losses are nats per target token. A pointer is nil where the run has no such number, or one that is not
+// finite.
+type Summary struct {
+	Run           string   `json:"run"`
+	FirstStep     int64    `json:"first_step"`
+	LastStep      int64    `json:"last_step"`
+	Tokens        int64    `json:"tokens"`
+	FirstLoss     *float64 `json:"first_loss"`
+	LastLoss      *float64 `json:"last_loss"`
+	SmoothedLoss  *float64 `json:"smoothed_loss"` // at the last step
+	LeastEvalLoss *float64 `json:"least_eval_loss"`
+	LeastEvalStep *int64   `json:"least_eval_step"`
+	LastEvalLoss  *float64 `json:"last_eval_loss"`
+	TokensPerSec  float64  `json:"tokens_per_sec"` // all tokens over the seconds of all steps
+	StepSec       float64  `json:"step_sec"`       // median
+	MeanTFLOPS    float64  `json:"model_tflops"`   // mean, weighted by seconds
+	HoursStopped  float64  `json:"hours_stopped"`  // between steps, while the run did not run
+	SkippedSteps  int      `json:"skipped_steps"`  // their gradient norm was not finite
+	HostPeakBytes int64    `json:"host_peak_bytes"`
+	DevicePeak    int64    `json:"device_peak_bytes"`
+	DiskWritten   int64    `json:"disk_written_bytes"`
+}
+
+// Summarize computes the numbers of a run that has records.
+func Summarize(r Run) Summary {
+	first, last := r.Records[0], r.Records[len(r.Records)-1]
+	smoothed := smooth(column(r.Records, lossOf))
+	s := Summary{Run: r.Name, FirstStep: first.Step, LastStep: last.Step, FirstLoss: finite(first.Loss), LastLoss: finite(last.Loss),
+		SmoothedLoss: finite(smoothed[len(smoothed)-1]), HoursStopped: stopped(r.Records).Hours()}
+	seconds, flops := 0.0, 0.0
+	var steps []float64
+	for _, m := range r.Records {
+		s.Tokens += m.Tokens
+		seconds += m.StepSec
+		flops += m.StepSec * m.ModelTFLOPS
+		steps = append(steps, m.StepSec)
+		s.DiskWritten += m.DiskWrittenBytes
+		s.HostPeakBytes = max(s.HostPeakBytes, m.HostPeakBytes)
+		s.DevicePeak = max(s.DevicePeak, m.DevicePeakBytes)
+		if finite(m.GradNorm) == nil {
+			s.SkippedSteps++
+		}
+		if m.EvalLoss != nil && finite(*m.EvalLoss) != nil {
+			s.LastEvalLoss = m.EvalLoss
+			if s.LeastEvalLoss == nil || *m.EvalLoss < *s.LeastEvalLoss {
+				s.LeastEvalLoss, s.LeastEvalStep = m.EvalLoss, &m.Step
+			}
+		}
+	}
+	slices.Sort(steps)
+	s.StepSec = trace.Median(steps)
+	if seconds > 0 {
+		s.TokensPerSec, s.MeanTFLOPS = float64(s.Tokens)/seconds, flops/seconds
+	}
+	return s
+}
+
+// finite returns nil for NaN and infinities, which JSON cannot say.
+func finite(v float64) *float64 {
+	if math.IsNaN(v) || math.IsInf(v, 0) {
+		return nil
+	}
+	return &v
+}
+
+// Loss says how the loss fell: that of the first step, and the average at the last step.
+func (s *Summary) Loss() string {
+	return number(s.FirstLoss) + " -> " + number(s.SmoothedLoss)
+}
+
+// LeastEval says which evaluation had the least loss.
+func (s *Summary) LeastEval() string {
+	if s.LeastEvalLoss == nil {
+		return "-"
+	}
+	return fmt.Sprintf("%.4f at step %d", *s.LeastEvalLoss, *s.LeastEvalStep)
+}
+
+func number(v *float64) string {
+	if v == nil {
+		return "NaN"
+	}
+	return fmt.Sprintf("%.4f", *v)
+}
+
+// stopped is the time in which the run did not run: the gaps between steps of more than ten steps and more than a minute. Evaluations
+// and saves are shorter.
+func stopped(records []trace.Metrics) (sum time.Duration) {
+	for i := 1; i < len(records); i++ {
+		before, at := timeOf(records[i-1]), timeOf(records[i])
+		if before.IsZero() || at.IsZero() {
+			continue
+		}
+		own := time.Duration(records[i].StepSec * float64(time.Second))
+		if gap := at.Sub(before) - own; gap > max(10*own, time.Minute) {
+			sum += gap
+		}
+	}
+	return sum
+}
+
+func timeOf(m trace.Metrics) time.Time {
+	if m.Time == nil {
+		return time.Time{}
+	}
+	t, _ := time.Parse(time.RFC3339, *m.Time)
+	return t
+}
+
+func lossOf(m trace.Metrics) float64 { return m.Loss }
+
+func column(records []trace.Metrics, value func(trace.Metrics) float64) []float64 {
+	all := make([]float64, len(records))
+	for i, m := range records {
+		all[i] = value(m)
+	}
+	return all
+}
+
+// smoothing is how much of the average a new value replaces.
+const smoothing = 0.1
+
+// smooth is the exponential moving average, corrected for its begin as Adam's moments are (Kingma and Ba, arXiv 1412.6980, section
+// 3), so that the first value counts fully. Values that are not finite are left out.
+func smooth(values []float64) []float64 {
+	all := make([]float64, len(values))
+	sum, weight := 0.0, 0.0
+	for i, v := range values {
+		if finite(v) != nil {
+			sum, weight = (1-smoothing)*sum+smoothing*v, (1-smoothing)*weight+smoothing
+		}
+		all[i] = sum / weight // NaN before the first finite value
+	}
+	return all
+}
