@@ -110,7 +110,7 @@ func Defaults() Config {
 func Read(path string, set []string) (*Config, error) {
 	c := Defaults()
 	if path != "" {
-		doc, err := readRunFile(path)
+		doc, err := ReadFile(path)
 		if err != nil {
 			return nil, fmt.Errorf("run file: %w", err)
 		}
@@ -126,8 +126,17 @@ func Read(path string, set []string) (*Config, error) {
 	return &c, c.Check()
 }
 
-// readRunFile reads a plain file, or a pipe to its end; no more than a run file can have.
-func readRunFile(path string) ([]byte, error) {
+// Parse reads a run file from its text, and checks it as [Read] does.
+func Parse(doc []byte) (*Config, error) {
+	c := Defaults()
+	if err := c.parse(doc); err != nil {
+		return nil, err
+	}
+	return &c, c.Check()
+}
+
+// ReadFile reads a plain file, or a pipe to its end; no more than a run file can have.
+func ReadFile(path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, err

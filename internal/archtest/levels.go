@@ -11,7 +11,7 @@ var levels = [][]string{
 	4:  {"model", "model/modeltest"},
 	5:  {"plan", "plan/plantest"},
 	6:  {"stream", "checkpoint", "runfile"},
-	7:  {"internal/blame"},
+	7:  {"internal/blame", "runfile/convert"},
 	8:  {"probe"},
 	9:  {"train"},
 	10: {"bench"},
