@@ -11,6 +11,7 @@ import (
 	"runtime/debug"
 	"slices"
 
+	"github.com/millrace/millrace/checkpoint"
 	"github.com/millrace/millrace/data"
 	"github.com/millrace/millrace/data/tokenizer"
 	"github.com/millrace/millrace/hf"
@@ -29,6 +30,9 @@ type source struct {
 	model  *model.Model
 
 	carried carried // what carry has found
+
+	from *checkpoint.Checkpoint // that has the weights; nil: dir has them
+	run  *runfile.Config        // that they are of, as resolved; nil: not known
 }
 
 // openModel reads the model that a path or a hub id names.
@@ -79,6 +83,9 @@ func (e *Env) hub() *hub.Hub {
 
 // checkWeights finds weights that are missing, or of another model, before the data are tokenized. It reads their names and shapes.
 func (s *source) checkWeights() error {
+	if s.from != nil {
+		return s.checkIsOf(s.from)
+	}
 	w, err := hf.OpenWeights(s.dir)
 	if err != nil {
 		return err
