@@ -75,7 +75,7 @@ func (t *trainer) train(ctx context.Context, env *Env, o Options) (*Summary, err
 	if t.hasEnded() {
 		return t.ended(env), nil
 	}
-	env.say("%s", p.Headline(t.dev.Computes.Info()))
+	env.say("%s; %s", p.Headline(t.dev.Computes.Info()), savesText(t.config.Save))
 	if err := t.openState(ctx, env, p); err != nil {
 		return nil, err
 	}
