@@ -13,7 +13,7 @@ type EvalOptions struct {
 	Model         string // a Hugging Face directory, a hub id, a run's output directory, or a checkpoint
 	Data          []data.Source
 	Tokenizer     string // auto (the model's; the default), bytes, or a path
-	ChatTemplate  string // auto (default), model, or a file, as in a run file
+	ChatTemplate  string // auto (default), model, conversations, or a file, as in a run file
 	TrainOnPrompt bool
 	SequenceLen   int    // packed positions of a row; 0: 1024, or what the model can do if that is less
 	Compute       string // bf16 (default) or f32
