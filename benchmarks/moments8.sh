@@ -28,6 +28,7 @@ cat >"$out/run.yaml" <<END
 model: $model
 datasets: [{path: $out/train.jsonl, $fields}]
 eval: {datasets: [{path: $out/held-out.jsonl, $fields}]}
+chat_template: conversations
 sequence_len: 256
 batch_tokens: 512
 max_steps: $steps

@@ -25,11 +25,12 @@ if [[ ! -e $model ]]; then
 	say "import"
 	$millrace import "$gguf" "$model"
 fi
-set_flags=(--set "model=$model" --set "output_dir=$run" --set eval.datasets=[] "$@"
+# Without the chat template, as all figures of this benchmark were measured.
+set_flags=(--set "model=$model" --set "output_dir=$run" --set eval.datasets=[] --set chat_template=conversations "$@"
 	--set "datasets=[{path: $data/train.jsonl, type: prompt-response, prompt: question, response: answer}]")
 config=examples/smollm2-gsm8k/run.yaml
 evaluate() {
-	$millrace eval --model "$1" --data "$data/test.jsonl" --type prompt-response --prompt question --response answer \
+	$millrace eval --model "$1" --data "$data/test.jsonl" --type prompt-response --prompt question --response answer --chat-template conversations \
 		--sequence-len 512 --memory-device 64MiB --json
 }
 

@@ -20,6 +20,9 @@ import (
 // FormatVersion is the version of the format that this program writes, and the only one that it reads.
 const FormatVersion = 1
 
+// ManifestName is the file that every checkpoint has.
+const ManifestName = manifestName
+
 const (
 	formatName   = "millrace checkpoint"
 	manifestName = "manifest.json"

@@ -44,6 +44,8 @@ type Chat struct {
 // chatNow is the clock of templates.
 var chatNow = time.Date(2024, time.July, 26, 0, 0, 0, 0, time.UTC)
 
+func now() time.Time { return chatNow }
+
 // maxSmallBytes bounds what is read whole: configurations, templates (those with tools have some 10 kB), registries and cards.
 const maxSmallBytes = 32 << 20
 
@@ -145,7 +147,7 @@ func (c *Chat) Render(ctx context.Context, r Record) (Rendered, error) {
 	if err != nil {
 		return Rendered{}, err
 	}
-	in := template.Input{Messages: r.conversation(), Tools: r.Tools, Extra: c.config.Tokens, Now: func() time.Time { return chatNow }}
+	in := template.Input{Messages: r.conversation(), Tools: r.Tools, Extra: c.config.Tokens, Now: now}
 	turns := template.AllTurns
 	if c.LastTurn {
 		turns = template.LastTurn

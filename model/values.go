@@ -1,6 +1,10 @@
 package model
 
-import "github.com/millrace/millrace/tensor"
+import (
+	"fmt"
+
+	"github.com/millrace/millrace/tensor"
+)
 
 // Values are a part's weights in host memory, in one of two forms: F32, or High with Low, the halves of split master
 // weights. F32 and High have Layout.WeightElems elements, indexed by Placed.First; Low has Layout.StateElems, indexed by
@@ -62,6 +66,25 @@ func (v Values) setElems(f *tensor.Placed, first int64, src []float32) int {
 		}
 	}
 	return -1
+}
+
+// CopyTo fills values of the same part, padding included: all of them, or those of a piece. They may have another form, and those of a
+// frozen part have no low halves. from and to are the layouts of both. A value that the other form cannot hold is an error.
+func (v Values) CopyTo(from *tensor.Layout, dst Values, to *tensor.Layout) error {
+	dst.clearPadding(to)
+	buf := make([]float32, readElems)
+	for i := range to.Fields {
+		f := &to.Fields[i]
+		first, end := dst.of(f)
+		for at := first; at < end; at += readElems {
+			vals := buf[:min(readElems, end-at)]
+			v.Elems(&from.Fields[i], at, vals)
+			if i := dst.setElems(f, at, vals); i >= 0 {
+				return fmt.Errorf("element %d is %g, too large for bf16: the model had diverged, or compute in f32", at+int64(i), vals[i])
+			}
+		}
+	}
+	return nil
 }
 
 func finite(bf16 uint16) bool { return bf16&0x7f80 != 0x7f80 }

@@ -26,7 +26,7 @@ type Config struct {
 	Init          string        `yaml:"init"`  // pretrained, or random (config.json only)
 	Datasets      []data.Source `yaml:"datasets"`
 	Tokenizer     string        `yaml:"tokenizer"`     // auto (the model's), bytes, or a path
-	ChatTemplate  string        `yaml:"chat_template"` // auto (the model's, for conversations), model (for all types but text), or a file
+	ChatTemplate  string        `yaml:"chat_template"` // auto (the model's, if it has one), model, conversations, or a file
 	TrainOnPrompt bool          `yaml:"train_on_prompt"`
 	TrainOnLast   bool          `yaml:"train_on_last_turn,omitempty"` // of the assistant's turns only the last counts
 	ValSize       float64       `yaml:"val_size,omitempty"`           // documents, or a share of them, that are kept for evaluation
@@ -110,7 +110,7 @@ func Defaults() Config {
 func Read(path string, set []string) (*Config, error) {
 	c := Defaults()
 	if path != "" {
-		doc, err := readRunFile(path)
+		doc, err := ReadFile(path)
 		if err != nil {
 			return nil, fmt.Errorf("run file: %w", err)
 		}
@@ -126,8 +126,17 @@ func Read(path string, set []string) (*Config, error) {
 	return &c, c.Check()
 }
 
-// readRunFile reads a plain file, or a pipe to its end; no more than a run file can have.
-func readRunFile(path string) ([]byte, error) {
+// Parse reads a run file from its text, and checks it as [Read] does.
+func Parse(doc []byte) (*Config, error) {
+	c := Defaults()
+	if err := c.parse(doc); err != nil {
+		return nil, err
+	}
+	return &c, c.Check()
+}
+
+// ReadFile reads a plain file, or a pipe to its end; no more than a run file can have.
+func ReadFile(path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
@@ -192,7 +201,7 @@ func (c *Config) Check() error {
 	case len(c.Datasets) == 0:
 		return bad("datasets is missing: name at least one, such as {path: train.jsonl, type: text}")
 	case c.ChatTemplate == "":
-		return bad("chat_template is empty: use auto, model, or the path of a Jinja file")
+		return bad("chat_template is empty: use auto, model, conversations, or the path of a Jinja file")
 	case c.TrainOnPrompt && c.TrainOnLast:
 		return bad("train_on_prompt and train_on_last_turn are both set: choose one")
 	case !(c.ValSize >= 0) || c.ValSize >= 1 && c.ValSize != math.Trunc(c.ValSize) || c.ValSize > 1<<31:

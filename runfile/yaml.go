@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -21,6 +22,9 @@ const MaxBytes = 256 << 10
 // maxMarks bounds each of YAML's marks, since the parser's time grows with the square of some: 100,000 of [ take it half a minute.
 const maxMarks = 10_000
 
+// fewForeign is how many keys of other trainers make it likely that the whole file is another trainer's.
+const fewForeign = 3
+
 // parse reads a document over the configuration. It reports all faults at once, with lines, in the order of the
 // document: unknown keys, and values of another kind than their keys'.
 func (c *Config) parse(doc []byte) error {
@@ -34,6 +38,9 @@ func (c *Config) parse(doc []byte) error {
 	}
 	w := newRunFileWalk(body)
 	w.check(body, reflect.TypeFor[Config](), "")
+	if w.foreign >= fewForeign {
+		w.errs = append(w.errs, lineError{text: "millrace convert makes a run file of another trainer's file"})
+	}
 	if len(w.errs) > 0 {
 		return w.errs
 	}
@@ -45,7 +52,7 @@ func (c *Config) parse(doc []byte) error {
 		reset(reflect.ValueOf(c).Elem(), reflect.ValueOf(&defaults).Elem(), strings.Split(key, "."))
 	}
 	if c.Datasets = w.switchedOn("datasets", c.Datasets); len(w.off) > 0 && len(c.Datasets) == 0 {
-		return lineErrors{{0, "datasets: all of them have weight 0; one must be above 0"}}
+		return lineErrors{{text: "datasets: all of them have weight 0; one must be above 0"}}
 	}
 	c.Eval.Datasets = w.switchedOn("eval.datasets", c.Eval.Datasets)
 	return nil
@@ -54,10 +61,10 @@ func (c *Config) parse(doc []byte) error {
 // plainText is a document without the mark that some editors begin a file with, if all of it can be read as text.
 func plainText(doc []byte) ([]byte, error) {
 	if len(doc) > MaxBytes {
-		return nil, lineErrors{{0, fmt.Sprintf("more than %d KiB: this is not a run file; name another", MaxBytes>>10)}}
+		return nil, lineErrors{{text: fmt.Sprintf("more than %d KiB: this is not a run file; name another", MaxBytes>>10)}}
 	}
 	if bytes.HasPrefix(doc, []byte("\xff\xfe")) || bytes.HasPrefix(doc, []byte("\xfe\xff")) {
-		return nil, lineErrors{{0, "it is UTF-16; save it as UTF-8"}}
+		return nil, lineErrors{{text: "it is UTF-16; save it as UTF-8"}}
 	}
 	doc = bytes.TrimPrefix(doc, []byte("\xef\xbb\xbf"))
 	line, marks := 1, [utf8.RuneSelf]int{}
@@ -65,14 +72,14 @@ func plainText(doc []byte) ([]byte, error) {
 		r, n := utf8.DecodeRune(doc[at:])
 		switch {
 		case r == utf8.RuneError && n == 1:
-			return nil, lineErrors{{line, fmt.Sprintf("the byte 0x%02x is not UTF-8; a name with such bytes cannot be in a run file: rename it", doc[at])}}
+			return nil, lineErrors{{line: line, text: fmt.Sprintf("the byte 0x%02x is not UTF-8; a name with such bytes cannot be in a run file: rename it", doc[at])}}
 		case r == '\n':
 			line++
 		case unicode.IsControl(r) && r != '\t' && r != '\r':
-			return nil, lineErrors{{line, fmt.Sprintf("there is a control character, U+%04X; remove it", r)}}
+			return nil, lineErrors{{line: line, text: fmt.Sprintf("there is a control character, U+%04X; remove it", r)}}
 		case r < utf8.RuneSelf && strings.ContainsRune("[{:-?&*!", r):
 			if marks[r]++; marks[r] > maxMarks {
-				return nil, lineErrors{{line, fmt.Sprintf("more than %d times %q: this is not a run file; name another", maxMarks, r)}}
+				return nil, lineErrors{{line: line, text: fmt.Sprintf("more than %d times %q: this is not a run file; name another", maxMarks, r)}}
 			}
 		}
 		at += n
@@ -92,7 +99,7 @@ func parseYAML(doc []byte) (body ast.Node, err error) {
 			continue
 		}
 		if body != nil {
-			return nil, lineErrors{{lineOf(d.Body.GetToken()), "a second YAML document begins here; a run file has one: remove the line ---, or what follows it"}}
+			return nil, lineErrors{{line: lineOf(d.Body.GetToken()), text: "a second YAML document begins here; a run file has one: remove the line ---, or what follows it"}}
 		}
 		body = d.Body
 	}
@@ -109,7 +116,7 @@ func decodeYAML(doc []byte, c *Config) (err error) {
 // recovered makes a panic of the library an error: some tags are enough for one.
 func recovered(err *error) {
 	if p := recover(); p != nil {
-		*err = lineErrors{{0, "this is not YAML that can be read; write it without tags (!)"}}
+		*err = lineErrors{{text: "this is not YAML that can be read; write it without tags (!)"}}
 	}
 }
 
@@ -128,17 +135,40 @@ type lineErrors []lineError
 type lineError struct {
 	line int // from 1; 0: not known
 	text string
+	key  string // that is unknown, and text says what to do; else empty
 }
 
+// Error has the errors in the order of their lines. Unknown keys of which the same is said are one.
 func (all lineErrors) Error() string {
 	var texts []string
-	for _, e := range all {
+	for i, e := range all {
+		same := func(other lineError) bool { return other.key != "" && other.text == e.text }
+		lines, keys := []string{fmt.Sprint(e.line)}, []string{e.key}
+		if e.key != "" {
+			if slices.ContainsFunc(all[:i], same) {
+				continue
+			}
+			for _, other := range all[i+1:] {
+				if same(other) {
+					lines, keys = append(lines, fmt.Sprint(other.line)), append(keys, other.key)
+				}
+			}
+			e.text = plural("unknown key", keys) + e.text
+		}
 		if e.line > 0 {
-			e.text = fmt.Sprintf("line %d: %s", e.line, e.text)
+			e.text = plural("line", slices.Compact(lines)) + ": " + e.text
 		}
 		texts = append(texts, e.text)
 	}
 	return strings.Join(texts, "; ")
+}
+
+// plural is a noun before one thing or several.
+func plural(noun string, things []string) string {
+	if len(things) > 1 {
+		noun += "s"
+	}
+	return noun + " " + strings.Join(things, ", ")
 }
 
 // alreadyThere is what the library says of a key that is there twice.
@@ -157,7 +187,7 @@ func placed(err error) error {
 		} else {
 			text += ": check quotes, brackets and spaces there"
 		}
-		return lineErrors{{lineOf(y.GetToken()), text}}
+		return lineErrors{{line: lineOf(y.GetToken()), text: text}}
 	}
-	return lineErrors{{0, strings.Join(strings.Fields(err.Error()), " ")}}
+	return lineErrors{{text: strings.Join(strings.Fields(err.Error()), " ")}}
 }

@@ -2,8 +2,11 @@ package runfile
 
 import (
 	"fmt"
+	"reflect"
 	"strings"
 	"testing"
+
+	"github.com/millrace/millrace/runfile/othertrainers"
 )
 
 // refusal is the error of a run file that must be refused, in one line.
@@ -36,12 +39,37 @@ func TestUnknownKeysAllAtOnce(t *testing.T) {
 
 // Keys of other trainers are told by their keys here, and none of them is a key here.
 func TestKeysOfOtherTrainers(t *testing.T) {
-	var c Config
-	for key := range otherTrainers {
-		if err := c.parse([]byte(key + ": x\n")); err == nil || !strings.HasPrefix(err.Error(), "line 1: unknown key "+key+": "+otherTrainers[key]) {
-			t.Errorf("%s: %v", key, err)
+	for _, section := range othertrainers.Sections() {
+		for _, row := range section.Rows {
+			if _, ok := keyType(row.Use); row.Use != "" && !section.Entries && !ok {
+				t.Errorf("%v: there is no key %s", row.Keys, row.Use)
+			}
+			for _, key := range row.Keys {
+				key = strings.TrimSuffix(key, "*")
+				doc, want := key+": x\n", "line 1: unknown key "+key+": "+row.Advice()
+				if section.Entries {
+					doc, want = "datasets: [{"+key+": x}]\n", "line 1: unknown key datasets[0]."+key+": "+row.Advice()
+				}
+				var c Config
+				if err := c.parse([]byte(doc)); err == nil || err.Error() != want {
+					t.Errorf("%s: %v", key, err)
+				}
+			}
 		}
 	}
+}
+
+// keyType is the type of a key of a run file.
+func keyType(key string) (t reflect.Type, ok bool) {
+	t = reflect.TypeFor[Config]()
+	for _, name := range strings.Split(key, ".") {
+		f, found := fieldOf(t, name)
+		if !found {
+			return nil, false
+		}
+		t = f.Type
+	}
+	return t, true
 }
 
 func TestRunFileEndsWhereItIsStrange(t *testing.T) {
@@ -58,7 +86,7 @@ func TestRunFileEndsWhereItIsStrange(t *testing.T) {
 		"a bomb":                 {"model: m\n" + bomb, "aliases"},
 		"an alias of itself":     {"model: m\ndatasets: &d [*d]\n", ""},
 		"no such alias":          {"model: *m\n", "line 1"},
-		"an unknown key, merged": {"eval: &e {evry: 1}\nsave: {<<: *e}\n", "line 1: unknown key eval.evry: did you mean every?; line 1: unknown key save.evry"},
+		"an unknown key, merged": {"eval: &e {evry: 1}\nsave: {<<: *e}\n", "line 1: unknown keys eval.evry, save.evry: did you mean every?"},
 		"a tag":                  {"model: !!binary x\n", ""},
 		"deep":                   {strings.Repeat("[", 100_000), "more than 10000 times"},
 		"twice":                  {smallRun + "seed: 1\nseed: 2\n", "line 4"},

@@ -12,6 +12,7 @@ import (
 
 	"github.com/millrace/millrace/data"
 	"github.com/millrace/millrace/internal/spelling"
+	"github.com/millrace/millrace/runfile/othertrainers"
 )
 
 // runFileWalk holds a document against the types of its keys before the library reads it: that speaks of Go's types, stops at the
@@ -23,6 +24,7 @@ type runFileWalk struct {
 	errs    lineErrors
 	empty   []string        // keys without a value, which have their defaults
 	off     map[string]bool // entries of lists, such as datasets[1], with weight 0
+	foreign int             // unknown keys that other trainers have
 }
 
 // maxNodes bounds the values of a run file with all aliases followed: a few lines of aliases can stand for billions.
@@ -47,7 +49,10 @@ const mostErrors = 40
 
 // fail notes an error once: what an alias repeats is wrong in one place.
 func (w *runFileWalk) fail(n ast.Node, format string, args ...any) {
-	e := lineError{lineOf(n.GetToken()), fmt.Sprintf(format, args...)}
+	w.note(lineError{line: lineOf(n.GetToken()), text: fmt.Sprintf(format, args...)})
+}
+
+func (w *runFileWalk) note(e lineError) {
 	if len(w.errs) < mostErrors && !slices.Contains(w.errs, e) {
 		w.errs = append(w.errs, e)
 	}
@@ -197,7 +202,7 @@ func (w *runFileWalk) checkStruct(n ast.Node, t reflect.Type, key string) {
 		if f, ok := fieldOf(t, name); ok {
 			w.check(p.Value, f.Type, inner)
 		} else if len(w.errs) < mostErrors {
-			w.fail(p.Key, "unknown key %s%s", inner, meantKey(name, key, t))
+			w.note(lineError{lineOf(p.Key.GetToken()), w.meantKey(name, key, t), inner})
 		}
 	}
 }
@@ -236,10 +241,13 @@ func keyText(key ast.MapKeyNode) string {
 
 // meantKey says what to write instead of a key that is not known: what the same thing is called here, what is spelled nearly so, or
 // what there is.
-func meantKey(name, within string, t reflect.Type) string {
-	if t == reflect.TypeFor[Config]() {
-		if instead, ok := otherTrainers[name]; ok {
-			return ": " + instead
+func (w *runFileWalk) meantKey(name, within string, t reflect.Type) string {
+	lookup := map[reflect.Type]func(string) (othertrainers.Row, bool){
+		reflect.TypeFor[Config](): othertrainers.Lookup, reflect.TypeFor[data.Source](): othertrainers.LookupEntry}[t]
+	if lookup != nil {
+		if row, ok := lookup(name); ok {
+			w.foreign++
+			return ": " + row.Advice()
 		}
 	}
 	if question := spelling.Question(name, keysOf(t)); question != "" {
@@ -273,6 +281,12 @@ func fieldOf(t reflect.Type, key string) (reflect.StructField, bool) {
 		}
 	}
 	return reflect.StructField{}, false
+}
+
+// HasKey reports whether a run file has a key.
+func HasKey(key string) bool {
+	_, ok := fieldOf(reflect.TypeFor[Config](), key)
+	return ok
 }
 
 // keysOf are a struct's keys, in order.

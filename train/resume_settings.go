@@ -110,7 +110,11 @@ func (t *trainer) changedData(from *checkpoint.Checkpoint) string {
 		return "the documents are chosen or weighted in another way"
 	}
 	slices.Sort(paths)
-	return "other documents in datasets: " + strings.Join(paths, ", ")
+	changed := "other documents in datasets: " + strings.Join(paths, ", ")
+	if t.rendering != "" {
+		changed += ", or they were rendered in another way: now " + t.rendering
+	}
+	return changed
 }
 
 // shown is a value of a setting for people.

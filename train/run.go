@@ -52,6 +52,7 @@ type trainer struct {
 	unwritten bool                // it was said that metrics cannot be written
 
 	data, evalData *data.Dataset
+	rendering      string // whether pairs have the chat template, in a line; empty where that is no question
 	loader         *data.Loader
 	eval           *data.EvalLoader // nil without eval.datasets
 }
@@ -75,7 +76,10 @@ func (t *trainer) train(ctx context.Context, env *Env, o Options) (*Summary, err
 	if t.hasEnded() {
 		return t.ended(env), nil
 	}
-	env.say("%s", p.Headline(t.dev.Computes.Info()))
+	env.say("%s; %s", p.Headline(t.dev.Computes.Info()), savesText(t.config.Save))
+	if t.rendering != "" {
+		env.say("%s", t.rendering)
+	}
 	if err := t.openState(ctx, env, p); err != nil {
 		return nil, err
 	}

@@ -2,8 +2,11 @@ package train
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"math"
+	"slices"
+	"strings"
 
 	"github.com/millrace/millrace/data"
 )
@@ -15,8 +18,33 @@ func (t *trainer) openData(ctx context.Context, env *Env) error {
 	if err != nil {
 		return err
 	}
-	t.data, t.evalData, err = env.prepareRun(ctx, c, r)
-	return err
+	if t.data, t.evalData, err = env.prepareRun(ctx, c, r); err != nil {
+		return err
+	}
+	t.rendering = templateUse(t.data.Sources(), r.renderer, c.ChatTemplate)
+	return nil
+}
+
+// templateUse says whether data that are no conversations are rendered with the model's chat template: trainers differ in
+// that. It is empty if there are no such data, or no template.
+func templateUse(sources []data.Source, renderer data.Renderer, asked string) string {
+	chat, ok := renderer.(*data.Chat)
+	var kinds []string
+	for _, s := range sources {
+		if (s.Type == data.PromptResponse || s.Type == data.Alpaca) && !slices.Contains(kinds, string(s.Type)) {
+			kinds = append(kinds, string(s.Type))
+		}
+	}
+	of := strings.Join(kinds, " and ")
+	switch {
+	case !ok || of == "":
+		return ""
+	case !chat.All:
+		return fmt.Sprintf("%s data are rendered without the model's chat template (chat_template: %s)", of, asked)
+	case asked == "auto":
+		return fmt.Sprintf("%s data are rendered with the model's chat template; chat_template: conversations leaves it out", of)
+	}
+	return fmt.Sprintf("%s data are rendered with a chat template (chat_template: %s)", of, asked)
 }
 
 // openLoaders packs the data and counts the steps. What that takes for the whole run is reserved before the run is planned.

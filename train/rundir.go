@@ -26,6 +26,7 @@ const (
 	metricsName       = "metrics.jsonl"
 	lastModel         = "model"
 	bestModel         = "model-best" // the one with the lowest evaluation loss
+	checkpointsName   = "checkpoints"
 )
 
 // resolvedHeader begins a run file that a run has written: the user's own is never written to.
@@ -137,14 +138,14 @@ func (e *Env) newest(c *runfile.Config, below int) (newest *checkpoint.Checkpoin
 }
 
 // checkpointsDir is where a run's checkpoints lie.
-func checkpointsDir(c *runfile.Config) string { return filepath.Join(c.OutputDir, "checkpoints") }
+func checkpointsDir(c *runfile.Config) string { return filepath.Join(c.OutputDir, checkpointsName) }
 
 // fallbackDir is where they go when they cannot go there; empty without save.fallback.
 func fallbackDir(c *runfile.Config) string {
 	if c.Save.Fallback == "" {
 		return ""
 	}
-	return filepath.Join(c.Save.Fallback, filepath.Base(runfile.Absolute(c.OutputDir)), "checkpoints")
+	return filepath.Join(c.Save.Fallback, filepath.Base(runfile.Absolute(c.OutputDir)), checkpointsName)
 }
 
 func sameDir(a, b string) bool {

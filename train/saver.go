@@ -6,10 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"strings"
 	"time"
 
 	"github.com/millrace/millrace/checkpoint"
 	"github.com/millrace/millrace/internal/console"
+	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/store"
 	"github.com/millrace/millrace/trace"
 	"github.com/millrace/millrace/vfs"
@@ -73,6 +75,37 @@ func (t *trainer) saveDue(step int) bool {
 	c, s := &t.config.Save, &t.saves
 	return c.Every > 0 && step%c.Every == 0 || s.retryAt > 0 && step >= s.retryAt ||
 		c.Minutes > 0 && t.env.time().now().Sub(s.last).Minutes() >= c.Minutes
+}
+
+// savesText says when a run saves, for its first line.
+func savesText(c runfile.Save) string {
+	var when []string
+	switch {
+	case c.Every == 1:
+		when = append(when, "after every step")
+	case c.Every > 1:
+		when = append(when, fmt.Sprintf("every %d steps", c.Every))
+	}
+	switch {
+	case c.Minutes == 1:
+		when = append(when, "every minute")
+	case c.Minutes > 0:
+		when = append(when, fmt.Sprintf("every %g minutes", c.Minutes))
+	}
+	if c.Best {
+		when = append(when, "after each evaluation that is the best so far")
+	}
+	if c.AtEnd {
+		when = append(when, "at the end")
+	}
+	switch n := len(when); n {
+	case 0:
+		return "saves only when it is interrupted or fails"
+	case 1:
+		return "saves " + when[0]
+	default:
+		return "saves " + strings.Join(when[:n-1], ", ") + " and " + when[n-1]
+	}
 }
 
 // startSave captures what there is to say of the boundary after a step. The state follows with the next schedule.

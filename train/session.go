@@ -140,6 +140,9 @@ func (s *Session) fill(ctx context.Context, src *source, init string, seed uint6
 			return ctx.Err()
 		})
 	}
+	if src.from != nil {
+		return s.fillFrom(ctx, src)
+	}
 	w, err := hf.OpenWeights(src.dir)
 	if err != nil {
 		return err

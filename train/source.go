@@ -11,6 +11,7 @@ import (
 	"runtime/debug"
 	"slices"
 
+	"github.com/millrace/millrace/checkpoint"
 	"github.com/millrace/millrace/data"
 	"github.com/millrace/millrace/data/tokenizer"
 	"github.com/millrace/millrace/hf"
@@ -29,6 +30,9 @@ type source struct {
 	model  *model.Model
 
 	carried carried // what carry has found
+
+	from *checkpoint.Checkpoint // that has the weights; nil: dir has them
+	run  *runfile.Config        // that they are of, as resolved; nil: not known
 }
 
 // openModel reads the model that a path or a hub id names.
@@ -79,6 +83,9 @@ func (e *Env) hub() *hub.Hub {
 
 // checkWeights finds weights that are missing, or of another model, before the data are tokenized. It reads their names and shapes.
 func (s *source) checkWeights() error {
+	if s.from != nil {
+		return s.checkIsOf(s.from)
+	}
 	w, err := hf.OpenWeights(s.dir)
 	if err != nil {
 		return err
@@ -130,8 +137,8 @@ func (s *source) openReader(c *runfile.Config) (r reader, err error) {
 	return r, err
 }
 
-// openTemplate opens what the key chat_template names. auto takes the tokenizer's own template, if it has one, and only
-// for data that cannot be rendered without.
+// openTemplate opens the template that the key chat_template names. auto takes the tokenizer's own, and renders plainly
+// without one. conversations is the same for conversations only. model refuses a tokenizer without a template.
 func (s *source) openTemplate(c *runfile.Config, tok tokenizer.Tokenizer) (data.Renderer, error) {
 	dir, file := s.dir, ""
 	isOwn := false
@@ -145,21 +152,27 @@ func (s *source) openTemplate(c *runfile.Config, tok tokenizer.Tokenizer) (data.
 			dir = filepath.Dir(dir)
 		}
 	}
-	isAuto := c.ChatTemplate == "auto" || c.ChatTemplate == ""
-	if !isAuto && c.ChatTemplate != "model" {
-		file = c.ChatTemplate
+	isForced, isForAll := false, true
+	switch c.ChatTemplate {
+	case "auto", "":
+	case "conversations":
+		isForAll = false
+	case "model":
+		isForced = true
+	default:
+		isForced, file = true, c.ChatTemplate
 	}
 	if _, err := os.Stat(file); file != "" && errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("chat_template: there is no file %s; use auto, model, or the path of a Jinja template", file)
+		return nil, fmt.Errorf("chat_template: there is no file %s; use auto, model, conversations, or the path of a Jinja template", file)
 	}
 	chat, err := data.NewChat(dir, file)
-	if isAuto && errors.Is(err, data.ErrNoTemplate) {
+	if !isForced && errors.Is(err, data.ErrNoTemplate) {
 		return data.Plain, nil
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%w; correct it, or set chat_template to another", err)
 	}
-	chat.All, chat.LastTurn = !isAuto, c.TrainOnLast
+	chat.All, chat.LastTurn = isForAll, c.TrainOnLast
 	if isOwn { // the ids in the model's configuration are those of its own tokenizer
 		ends, err := s.ends(tok)
 		if err != nil {

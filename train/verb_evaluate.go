@@ -10,10 +10,10 @@ import (
 
 // EvalOptions say what to evaluate on what.
 type EvalOptions struct {
-	Model         string // a Hugging Face directory, or a hub id
+	Model         string // a Hugging Face directory, a hub id, a run's output directory, or a checkpoint
 	Data          []data.Source
 	Tokenizer     string // auto (the model's; the default), bytes, or a path
-	ChatTemplate  string // auto (default), model, or a file, as in a run file
+	ChatTemplate  string // auto (default), model, conversations, or a file, as in a run file
 	TrainOnPrompt bool
 	SequenceLen   int    // packed positions of a row; 0: 1024, or what the model can do if that is less
 	Compute       string // bf16 (default) or f32
@@ -29,7 +29,7 @@ const evalSequenceLen = 1024
 func Evaluate(ctx context.Context, env *Env, o EvalOptions) (loss *Loss, err error) {
 	var ask blame.Asking
 	defer ask.Judge(&err)
-	src, err := openModel(ctx, env, o.Model)
+	src, err := openTrained(ctx, env, o.Model)
 	if err != nil {
 		return nil, err
 	}
@@ -41,7 +41,9 @@ func Evaluate(ctx context.Context, env *Env, o EvalOptions) (loss *Loss, err err
 	if n.SequenceLen == 0 {
 		n.SequenceLen = min(evalSequenceLen, src.model.MaxPositions)
 	}
-	r, err := src.openReader(&runfile.Config{Tokenizer: o.Tokenizer, ChatTemplate: o.ChatTemplate, TrainOnPrompt: o.TrainOnPrompt})
+	c := src.settings(o.Tokenizer, o.ChatTemplate)
+	c.TrainOnPrompt = o.TrainOnPrompt
+	r, err := src.openReader(c)
 	if err != nil {
 		return nil, err
 	}

@@ -39,11 +39,19 @@ func ExportCheckpoint(ctx context.Context, env *Env, checkpointDir, modelName, o
 
 func (e *Env) exportCheckpoint(ctx context.Context, from *checkpoint.Checkpoint, src *source, outDir string, dtype tensor.DType,
 	o hf.WriteOptions) error {
-	if checkpoint.Identify(src.model, src.config.Raw(), from.Manifest.Model.CarriedSHA256) != from.Manifest.Model {
-		return blame.BadRequest(fmt.Errorf("%s is not of model %s; name the directory that its run started from", from.Dir(), src.dir))
+	if err := src.checkIsOf(from); err != nil {
+		return blame.BadRequest(err)
 	}
 	r := partReader{from: from, model: src.model, low: dtype == tensor.F32}
 	return e.writeModel(ctx, src, outDir, dtype, o, r.read)
+}
+
+// checkIsOf refuses a checkpoint of another model.
+func (s *source) checkIsOf(from *checkpoint.Checkpoint) error {
+	if checkpoint.Identify(s.model, s.config.Raw(), from.Manifest.Model.CarriedSHA256) != from.Manifest.Model {
+		return fmt.Errorf("%s is not of model %s; name the directory that its run started from", from.Dir(), s.dir)
+	}
+	return nil
 }
 
 // partReader reads the weights of parts from a checkpoint, one at a time, into memory that it uses again.

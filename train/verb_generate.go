@@ -21,7 +21,7 @@ import (
 
 // GenerateOptions say what to continue, and how to choose tokens.
 type GenerateOptions struct {
-	Model       string // a Hugging Face directory, or a hub id
+	Model       string // a Hugging Face directory, a hub id, a run's output directory, or a checkpoint
 	Prompt      string
 	Tokenizer   string  // auto (the model's; the default), bytes, or a path
 	MaxTokens   int     // the most that are generated
@@ -56,13 +56,13 @@ const (
 //
 // The text ends at the tokenizer's end of text and at the eos_token_id of config.json and generation_config.json. Choices
 // depend on the seed and the token's place alone.
-func Generate(ctx context.Context, env *Env, o GenerateOptions) (g *Generated, err error) {
+func Generate(ctx context.Context, env *Env, o GenerateOptions) (made *Generated, err error) {
 	var ask blame.Asking
 	defer ask.Judge(&err)
 	if err := o.check(); err != nil {
 		return nil, err
 	}
-	src, err := openModel(ctx, env, o.Model)
+	src, err := openTrained(ctx, env, o.Model)
 	if err != nil {
 		return nil, err
 	}
@@ -70,7 +70,7 @@ func Generate(ctx context.Context, env *Env, o GenerateOptions) (g *Generated, e
 	if err != nil {
 		return nil, err
 	}
-	tok, err := src.openTokenizer(o.Tokenizer)
+	tok, err := src.openTokenizer(src.settings(o.Tokenizer, "").Tokenizer)
 	if err != nil {
 		return nil, err
 	}
@@ -91,9 +91,7 @@ func Generate(ctx context.Context, env *Env, o GenerateOptions) (g *Generated, e
 	}
 	defer dev.Close()
 	n.SequenceLen = min(len(ids)+o.MaxTokens-1, src.model.MaxPositions)
-	p, err := env.fitPlan(ctx, src.model.Frozen(), n, 1, runfile.Sizes{}, dev.Computes.Info(), o.Memory, func(plan.Numerics) plan.Outputs {
-		return plan.Outputs{LogitRows: 1}
-	})
+	p, err := env.planGeneration(ctx, src, n, dev, o.Memory)
 	if err != nil {
 		return nil, err
 	}
@@ -103,33 +101,62 @@ func Generate(ctx context.Context, env *Env, o GenerateOptions) (g *Generated, e
 		return nil, err
 	}
 	defer s.Close()
+	g := generation{Session: s, picker: newPicker(o, tok.VocabSize()), ends: ends, text: writer{out: o.Out, tok: tok}}
+	return g.from(ctx, ids, 0)
+}
 
-	g = &Generated{PromptTokens: len(ids), Finish: FinishLength}
-	text := writer{out: o.Out, tok: tok}
-	pick := newPicker(o, tok.VocabSize())
+// planGeneration plans forward passes that give the logits of one position.
+func (e *Env) planGeneration(ctx context.Context, src *source, n plan.Numerics, dev *Devices, mem runfile.Memory) (*plan.Plan, error) {
+	return e.fitPlan(ctx, src.model.Frozen(), n, 1, runfile.Sizes{}, dev.Computes.Info(), mem, func(plan.Numerics) plan.Outputs {
+		return plan.Outputs{LogitRows: 1}
+	})
+}
+
+// generation is what continues a text.
+type generation struct {
+	*Session
+	picker *picker
+	ends   map[int32]bool // tokens that end a text
+	text   writer
+}
+
+// from continues ids. before is how many tokens the picker has chosen before. When the context ends, what there is comes with its error.
+func (g *generation) from(ctx context.Context, ids []int32, before int) (*Generated, error) {
+	o, tok := g.picker.GenerateOptions, g.text.tok
+	made := &Generated{PromptTokens: len(ids), Finish: FinishLength}
 	begin := time.Now()
-	for len(g.Tokens) < o.MaxTokens && len(ids) <= n.SequenceLen {
-		logits, err := s.next(ctx, ids)
-		if err != nil {
-			return nil, err
+	var err error
+	for len(made.Tokens) < o.MaxTokens && len(ids) <= g.plan.Numerics.SequenceLen && err == nil {
+		var id int32
+		if id, err = g.choose(ctx, ids, before+len(made.Tokens)); err != nil {
+			break
 		}
-		id, err := pick.token(logits, len(g.Tokens))
-		if err != nil {
-			return nil, err
-		}
-		if ends[id] {
-			g.Finish = FinishStop
+		if g.ends[id] {
+			made.Finish = FinishStop
 			break
 		}
 		ids = append(ids, id)
-		g.Tokens = append(g.Tokens, id)
-		if err := text.add(id); err != nil {
-			return nil, err
-		}
+		made.Tokens = append(made.Tokens, id)
+		err = g.text.add(id)
 	}
-	g.TokensPerSec = float64(len(g.Tokens)) / time.Since(begin).Seconds()
-	g.Text = tok.Decode(g.Tokens, true)
-	return g, text.end()
+	made.TokensPerSec = float64(len(made.Tokens)) / time.Since(begin).Seconds()
+	made.Text = tok.Decode(made.Tokens, true)
+	if errText := g.text.end(); err == nil {
+		err = errText
+	}
+	if err == nil || ctx.Err() != nil {
+		return made, err
+	}
+	return nil, err
+}
+
+// choose returns the token that follows ids, the one at a place of what is generated.
+func (g *generation) choose(ctx context.Context, ids []int32, at int) (int32, error) {
+	logits, err := g.next(ctx, ids)
+	if err != nil {
+		return 0, err
+	}
+	return g.picker.token(logits, at)
 }
 
 func (o *GenerateOptions) check() error {
@@ -249,5 +276,6 @@ func (w *writer) end() error {
 		return nil
 	}
 	_, err := w.out.Write(w.left)
+	w.left = w.left[:0]
 	return err
 }

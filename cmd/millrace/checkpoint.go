@@ -64,7 +64,7 @@ type listed struct {
 // checkpoints lists those that a directory means.
 func (c *checkpointDir) checkpoints() ([]listed, error) {
 	dir := c.Dir
-	if _, err := os.Stat(filepath.Join(dir, "manifest.json")); err == nil || isStep(dir) {
+	if _, err := os.Stat(filepath.Join(dir, checkpoint.ManifestName)); err == nil || isStep(dir) {
 		opened, err := checkpoint.Open(vfs.OS{}, dir)
 		if errors.Is(err, fs.ErrNotExist) && !isDamage(err) {
 			return nil, badFlag("%v", err)

@@ -6,7 +6,7 @@ import (
 )
 
 type evalCmd struct {
-	Model         string   `required:"" placeholder:"DIR" help:"Model: a Hugging Face directory."`
+	Model         string   `required:"" placeholder:"DIR" help:"Model: a Hugging Face directory, a hub id, a run's output directory, or one of its checkpoints."`
 	Data          []string `required:"" sep:"none" placeholder:"FILE" help:"JSON, JSONL, Parquet or plain text, or a data set of the hub. May be repeated."`
 	Name          string   `placeholder:"SUBSET" help:"Subset of a data set of the hub."`
 	Split         string   `placeholder:"NAME" help:"Split of a data set of the hub; by default train."`
@@ -18,7 +18,7 @@ type evalCmd struct {
 	Glob          string   `placeholder:"PATTERN" help:"Files to read where --data is a directory, such as **/*.txt."`
 	MaxSamples    int      `placeholder:"N" help:"Rows to read of each file at most."`
 	Tokenizer     string   `default:"auto" help:"auto (the model's), bytes, or a path."`
-	ChatTemplate  string   `default:"auto" help:"auto (the model's, for sharegpt and messages), model (for all types but text), or a path."`
+	ChatTemplate  string   `default:"auto" help:"auto (the model's, if it has one), model, conversations (the model's, for messages and sharegpt only), or a path."`
 	TrainOnPrompt bool     `help:"Count the prompts, too."`
 	SequenceLen   int      `placeholder:"N" help:"Packed positions of a row; by default 1024, or what the model can do if that is less."`
 	Compute       string   `default:"bf16" help:"bf16 or f32."`

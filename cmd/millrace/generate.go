@@ -12,47 +12,62 @@ import (
 // maxPromptBytes bounds what is read from standard input.
 const maxPromptBytes = 16 << 20
 
-type generateCmd struct {
-	Model       string  `required:"" placeholder:"DIR" help:"Model: a Hugging Face directory."`
-	Prompt      string  `required:"" placeholder:"TEXT" help:"Text to continue; - reads standard input."`
-	Tokenizer   string  `default:"auto" help:"auto (the model's), bytes, or a path."`
-	MaxTokens   int     `default:"128" help:"Tokens to generate at most."`
+// speaker are the flags of verbs that have a model write text.
+type speaker struct {
+	Model       string  `required:"" placeholder:"DIR" help:"Model: a Hugging Face directory, a hub id, a run's output directory, or one of its checkpoints."`
+	Tokenizer   string  `default:"auto" help:"auto (the run's, or the model's), bytes, or a path."`
+	MaxTokens   int     `default:"${max_tokens}" aliases:"max-new-tokens" help:"Tokens to generate at most."`
 	Temperature float64 `default:"0.8" help:"0 takes the most likely token each time."`
 	TopK        int     `default:"0" help:"Choose among the K most likely tokens only; 0: all."`
 	TopP        float64 `default:"0.95" help:"Choose among the most likely tokens that have this probability together; 1: all."`
 	Seed        uint64  `default:"42" help:"Seed of the choices: the same one gives the same text."`
 	Compute     string  `default:"bf16" help:"bf16 or f32."`
-	JSON        bool    `help:"Print text and tokens as JSON at the end."`
 	where
 }
 
+func (s *speaker) options() (train.GenerateOptions, error) {
+	m, err := s.memory()
+	return train.GenerateOptions{Model: s.Model, Tokenizer: s.Tokenizer, MaxTokens: s.MaxTokens, Temperature: s.Temperature, TopK: s.TopK,
+		TopP: s.TopP, Seed: s.Seed, Compute: s.Compute, Memory: m, Device: s.Device}, err
+}
+
+// text is standard output for what a model writes: a terminal would act on some of it.
+func (p *program) text() io.Writer {
+	if isTerminal(p.stdout) {
+		return harmless{p.stdout}
+	}
+	return p.stdout
+}
+
+type generateCmd struct {
+	speaker `embed:"" set:"max_tokens=128"`
+	Prompt  string `required:"" placeholder:"TEXT" help:"Text to continue; - reads standard input."`
+	JSON    bool   `help:"Print text and tokens as JSON at the end."`
+}
+
 func (*generateCmd) Help() string {
-	return `Prints the text as it comes. Use it to see what a model has learned; it keeps no attention cache, and a
-server does this faster.
+	return `Prints the text as it comes. The prompt is taken as it is, without a chat template; millrace chat uses that. Each token takes
+a pass over the whole text, since no attention cache is kept; a server is faster.
 
-Example:
+Examples:
 
-  millrace generate --model runs/demo/model --tokenizer bytes --prompt "func main() {" --max-tokens 200`
+  millrace generate --model runs/demo --prompt "func main() {" --max-tokens 200
+  millrace generate --model runs/demo/checkpoints/step-000050 --prompt "func main() {"`
 }
 
 // Run generates.
 func (c *generateCmd) Run(p *program) error {
-	m, err := c.memory()
+	o, err := c.options()
 	if err != nil {
 		return err
 	}
-	if c.Prompt == "-" {
-		if c.Prompt, err = p.readPrompt(); err != nil {
+	if o.Prompt = c.Prompt; c.Prompt == "-" {
+		if o.Prompt, err = p.readPrompt(); err != nil {
 			return err
 		}
 	}
-	o := train.GenerateOptions{Model: c.Model, Prompt: c.Prompt, Tokenizer: c.Tokenizer, MaxTokens: c.MaxTokens, Temperature: c.Temperature,
-		TopK: c.TopK, TopP: c.TopP, Seed: c.Seed, Compute: c.Compute, Memory: m, Device: c.Device}
 	if !c.JSON {
-		o.Out = p.stdout
-		if isTerminal(p.stdout) {
-			o.Out = harmless{p.stdout}
-		}
+		o.Out = p.text()
 	}
 	g, err := train.Generate(p.ctx, p.env, o)
 	if err != nil {

@@ -25,9 +25,10 @@ func listen() <-chan os.Signal {
 	return signals
 }
 
-// interrupts turns signals into an orderly end. The first one closes stop if the verb has something to finish before it ends, such as
+// interrupts turns signals into an orderly end. An interrupt (Ctrl-C) first ends an answer, if the verb is giving one. Else the first signal closes stop if the verb has something to finish before it ends, such as
 // a step and a checkpoint of it, and else cancels the context. The next one cancels in any case, and after that signals kill.
 type interrupts struct {
+	answer   *answering
 	stop     chan struct{}
 	done     chan struct{}
 	watching fault.Group
@@ -52,7 +53,10 @@ func (i *interrupts) watch(signals <-chan os.Signal, cancel context.CancelFunc, 
 			select {
 			case <-i.done:
 				return
-			case <-signals:
+			case s := <-signals:
+				if s == os.Interrupt && i.answer.end() {
+					continue
+				}
 			}
 			what := finishes()
 			if what != "" && !stopping {
@@ -72,6 +76,33 @@ func (i *interrupts) watch(signals <-chan os.Signal, cancel context.CancelFunc, 
 			}
 		}
 	})
+}
+
+// answering is an answer that can be ended without an end of the program.
+type answering struct {
+	mu     sync.Mutex
+	cancel context.CancelFunc // nil: there is no answer, or it is ending
+}
+
+// begin is the context of an answer, until done is called.
+func (a *answering) begin(ctx context.Context) (answer context.Context, done func()) {
+	answer, cancel := context.WithCancel(ctx)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.cancel = cancel
+	return answer, func() { a.end() }
+}
+
+// end ends the answer, if there is one.
+func (a *answering) end() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.cancel == nil {
+		return false
+	}
+	a.cancel()
+	a.cancel = nil
+	return true
 }
 
 // end stops listening.

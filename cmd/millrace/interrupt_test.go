@@ -78,7 +78,7 @@ func TestInterruptBeforeTheFirstStep(t *testing.T) {
 func TestSecondInterruptCancels(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	signals := make(chan os.Signal)
-	i := &interrupts{stop: make(chan struct{}), done: make(chan struct{})}
+	i := &interrupts{answer: &answering{}, stop: make(chan struct{}), done: make(chan struct{})}
 	var said strings.Builder
 	i.watch(signals, cancel, &progress{w: &said, terminal: true}, func() string { return "finishing step 5 and saving" })
 	signals <- syscall.SIGINT
@@ -91,6 +91,40 @@ func TestSecondInterruptCancels(t *testing.T) {
 	i.end()
 	if want := "\r\x1b[Kinterrupted: finishing step 5 and saving; once more to stop at once without saving\n"; said.String() != want {
 		t.Errorf("said %q, want %q", said.String(), want)
+	}
+}
+
+// Ctrl-C ends an answer and nothing else. Without an answer, or when that is ending already, it ends the program; SIGTERM always does.
+func TestInterruptOfAnAnswer(t *testing.T) {
+	for name, c := range map[string]struct {
+		first, second os.Signal
+		endsAnswer    bool
+	}{
+		"twice":   {os.Interrupt, os.Interrupt, true},
+		"SIGTERM": {syscall.SIGTERM, nil, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(context.Background())
+			signals := make(chan os.Signal)
+			i := &interrupts{answer: &answering{}, stop: make(chan struct{}), done: make(chan struct{})}
+			var said strings.Builder
+			i.watch(signals, cancel, &progress{w: &said}, func() string { return "" })
+			answer, done := i.answer.begin(ctx)
+			signals <- c.first
+			<-answer.Done()
+			if (ctx.Err() == nil) != c.endsAnswer {
+				t.Errorf("the program: %v", ctx.Err())
+			}
+			if c.second != nil {
+				signals <- c.second
+			}
+			<-ctx.Done()
+			done()
+			i.end()
+			if want := "interrupted: stopping; once more to stop at once\n"; said.String() != want {
+				t.Errorf("said %q", said.String())
+			}
+		})
 	}
 }
 
@@ -111,6 +145,7 @@ func TestEveryVerbEndsWithItsContext(t *testing.T) {
 	invoke(t, "train", w.path("run.yaml"), "--set", "save.every=1").must(t)
 	model, data := w.path("model"), w.path("data/a.txt")
 	w.write("tokens.json", `{"input_ids": [[1, 2]], "labels": [[1, 2]]}`)
+	w.write("t.jinja", "{{ messages[0].content }}")
 	before := fmt.Sprint(w.files("."))
 	for name, args := range map[string][]string{
 		"train":             {"train", w.path("run.yaml"), "--set", "output_dir=" + w.path("new")},
@@ -119,6 +154,7 @@ func TestEveryVerbEndsWithItsContext(t *testing.T) {
 		"eval":              {"eval", "--model", model, "--data", data, "--tokenizer", "bytes"},
 		"grad":              {"grad", "--model", model, "--tokens", w.path("tokens.json"), "--out", w.path("grad.safetensors")},
 		"generate":          {"generate", "--model", model, "--prompt", "the", "--tokenizer", "bytes"},
+		"chat":              {"chat", "--model", model, "--chat-template", w.path("t.jinja"), "--tokenizer", "bytes"},
 		"a prompt to come":  {"generate", "--model", model, "--prompt", "-", "--tokenizer", "bytes"},
 		"export":            {"export", model, w.path("exported")},
 		"export checkpoint": {"export", "--checkpoint", w.path("out/checkpoints/step-000003"), "--model", model, "--out", w.path("exported")},

@@ -10,10 +10,17 @@ import (
 
 // printJSON writes one object for programs. A number that is not finite, as the loss of a run that diverged, is null.
 func (p *program) printJSON(v any) error {
-	doc, err := json.MarshalIndent(v, "", "  ")
+	return p.writeJSON(v, func(v any) ([]byte, error) { return json.MarshalIndent(v, "", "  ") })
+}
+
+// printJSONLine writes one of several objects.
+func (p *program) printJSONLine(v any) error { return p.writeJSON(v, json.Marshal) }
+
+func (p *program) writeJSON(v any, marshal func(any) ([]byte, error)) error {
+	doc, err := marshal(v)
 	var notFinite *json.UnsupportedValueError
 	if errors.As(err, &notFinite) {
-		doc, err = json.MarshalIndent(withNulls(reflect.ValueOf(v)), "", "  ")
+		doc, err = marshal(withNulls(reflect.ValueOf(v)))
 	}
 	if err != nil {
 		return err

@@ -44,6 +44,8 @@ type commands struct {
 	Eval       evalCmd       `cmd:"" help:"Loss and perplexity of a model on data."`
 	Grad       gradCmd       `cmd:"" help:"Write the loss and every gradient of a batch, to compare with PyTorch."`
 	Generate   generateCmd   `cmd:"" help:"Continue a prompt."`
+	Chat       chatCmd       `cmd:"" help:"Talk to a model."`
+	Convert    convertCmd    `cmd:"" help:"Turn a file of LLaMA-Factory, Axolotl or Hugging Face's Trainer into a run file."`
 	Import     importCmd     `cmd:"" help:"Turn a GGUF file into a Hugging Face directory."`
 	Export     exportCmd     `cmd:"" help:"Write a model directory from a checkpoint, or in another number format."`
 	Checkpoint checkpointCmd `cmd:"" help:"List checkpoints, or verify them."`
@@ -68,6 +70,7 @@ type program struct {
 	ctx     context.Context // ends when the user wants no more
 	env     *train.Env
 	trains  bool // an end may lose steps
+	answer  answering
 }
 
 // gcPercent lets the Go heap grow by a quarter between collections. Model state is not on it, and a step leaves little garbage;
@@ -139,7 +142,7 @@ func newParser(stdout, stderr io.Writer) (*kong.Kong, error) {
 func (p *program) call(cmd *kong.Context) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	p.ctx = ctx
-	i := &interrupts{stop: make(chan struct{}), done: make(chan struct{})}
+	i := &interrupts{answer: &p.answer, stop: make(chan struct{}), done: make(chan struct{})}
 	p.env = &train.Env{Open: p.openDevice, Accounts: hostmem.New(), Progress: p.stderr, Terminal: p.stderr.terminal, Stop: i.stop, CacheDir: cacheDir(),
 		MemoryGrows: os.Getenv("MILLRACE_MEMORY_GROWS") == "1"}
 	i.watch(p.signals, cancel, p.stderr, p.env.Finishes)

@@ -13,7 +13,7 @@ import (
 
 type planCmd struct {
 	File     string   `arg:"" optional:"" name:"run.yaml" help:"Run file; run.yaml where neither it nor --model is given."`
-	Model    string   `placeholder:"DIR" help:"Plan for this model with the defaults of a run file; weights and data are not needed."`
+	Model    string   `placeholder:"DIR" help:"Plan for this model with the other keys of the run file, or with the defaults without one; weights and data are not needed."`
 	Set      []string `sep:"none" placeholder:"KEY=VALUE" help:"Set a key of the run file, such as memory.device=2GiB. May be repeated."`
 	Machine  string   `placeholder:"NAME" help:"Plan for this machine instead of this computer; an unknown name lists the names."`
 	Shape    string   `placeholder:"NAME" help:"Plan for this published shape instead of a model; needs no files. An unknown name lists the names."`

@@ -4,14 +4,14 @@ import "strings"
 
 // A level of the table, lowest first. "x/..." is every package below x; a package that is named itself goes by its name.
 var levels = [][]string{
-	0:  {"batch", "tensor", "trace", "hostmem", "vfs", "internal/...", "data/tokenizer", "data/template", "data/parquet", "hf/hub", "hf/hub/hubtest"},
+	0:  {"batch", "tensor", "trace", "hostmem", "vfs", "internal/...", "data/tokenizer", "data/template", "data/parquet", "hf/hub", "hf/hub/hubtest", "runfile/othertrainers"},
 	1:  {"hf", "data", "internal/console", "data/parquet/oracle", "device", "store", "store/storetest", "report"},
 	2:  {"device/...", "internal/cudatest/..."},
 	3:  {"nn", "optim"},
 	4:  {"model", "model/modeltest"},
 	5:  {"plan", "plan/plantest"},
 	6:  {"stream", "checkpoint", "runfile"},
-	7:  {"internal/blame"},
+	7:  {"internal/blame", "runfile/convert"},
 	8:  {"probe"},
 	9:  {"train"},
 	10: {"bench"},

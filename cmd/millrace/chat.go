@@ -1,0 +1,159 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/millrace/millrace/internal/fault"
+	"github.com/millrace/millrace/train"
+)
+
+type chatCmd struct {
+	speaker      `embed:"" set:"max_tokens=512"`
+	System       string `placeholder:"TEXT" help:"System prompt."`
+	ChatTemplate string `default:"auto" help:"auto (the run's, or the model's), or the path of a Jinja template."`
+	JSON         bool   `help:"Print each answer as a JSON object in a line."`
+}
+
+func (*chatCmd) Help() string {
+	return `Each line of standard input is a message, and each answer is printed as it comes. A backslash at the end of a line continues the
+message in the next line. The line /clear begins a new conversation. Ctrl-C stops an answer, and Ctrl-D ends the program.
+
+The conversation is rendered with the chat template, as in training. Each token takes a pass over the whole conversation, since no
+attention cache is kept.
+
+Examples:
+
+  millrace chat --model runs/smollm2-gsm8k
+  echo "How many eggs are in 7 boxes of 12?" | millrace chat --model runs/smollm2-gsm8k --temperature 0`
+}
+
+// Run talks.
+func (c *chatCmd) Run(p *program) error {
+	o, err := c.options()
+	if err != nil {
+		return err
+	}
+	talk, err := train.OpenConversation(p.ctx, p.env, train.ChatOptions{GenerateOptions: o, ChatTemplate: c.ChatTemplate, System: c.System})
+	if err != nil {
+		return err
+	}
+	lines := newMessages(p.stdin)
+	for err == nil {
+		if lines.typed {
+			fmt.Fprint(p.stderr, "> ")
+		}
+		var text string
+		if text, err = lines.next(p.ctx); err != nil {
+			break
+		}
+		switch strings.TrimSpace(text) {
+		case "":
+		case "/clear":
+			talk.Clear()
+		default:
+			err = c.answer(p, talk, text, lines.typed)
+		}
+	}
+	if errors.Is(err, io.EOF) {
+		err = nil
+		if lines.typed {
+			fmt.Fprintln(p.stderr)
+		}
+	}
+	return errors.Join(err, talk.Close())
+}
+
+// answer prints the model's answer to a message. A user who types reads an error, and may say something else.
+func (c *chatCmd) answer(p *program, talk *train.Conversation, text string, typed bool) error {
+	ctx, done := p.answer.begin(p.ctx)
+	defer done()
+	out := p.text()
+	if c.JSON {
+		out = nil
+	}
+	a, err := talk.Say(ctx, text, out)
+	switch stopped := errors.Is(err, context.Canceled) && p.ctx.Err() == nil; {
+	case stopped:
+	case err != nil && typed && p.ctx.Err() == nil:
+		p.stderr.line("%s", oneLine(err))
+		return nil
+	case err != nil:
+		return err
+	}
+	if a == nil {
+		return nil
+	}
+	if c.JSON {
+		return p.printJSONLine(a)
+	}
+	if typed && a.Finish == train.FinishLength && err == nil {
+		fmt.Fprintf(p.stderr, " [--max-tokens %d]", c.MaxTokens)
+	}
+	if strings.HasSuffix(a.Text, "\n") {
+		return nil
+	}
+	return p.printf("\n")
+}
+
+// messages are the lines of standard input, which a user may be typing.
+type messages struct {
+	typed bool
+	lines chan string
+	err   error // when lines is closed
+}
+
+// newMessages begins to read.
+func newMessages(stdin io.Reader) *messages {
+	m := &messages{lines: make(chan string)}
+	if f, ok := stdin.(*os.File); ok {
+		m.typed = isTerminal(f)
+	}
+	fault.Go(func() {
+		defer close(m.lines)
+		in := bufio.NewScanner(stdin)
+		in.Buffer(nil, maxPromptBytes)
+		for in.Scan() {
+			m.lines <- in.Text()
+		}
+		m.err = in.Err()
+	})
+	return m
+}
+
+// next returns the next message; at the end of the input it is io.EOF.
+func (m *messages) next(ctx context.Context) (string, error) {
+	var text strings.Builder
+	for {
+		select {
+		case <-ctx.Done():
+			return "", ctx.Err()
+		case line, ok := <-m.lines:
+			switch {
+			case ok:
+			case errors.Is(m.err, bufio.ErrTooLong):
+				return "", badFlag("standard input: a line has more than %d MiB; shorten it", maxPromptBytes>>20)
+			case m.err != nil:
+				return "", fmt.Errorf("standard input: %w", m.err)
+			case text.Len() > 0:
+				return text.String(), nil
+			default:
+				return "", io.EOF
+			}
+			more, continues := strings.CutSuffix(line, `\`)
+			text.WriteString(more)
+			if !continues {
+				return text.String(), nil
+			}
+			text.WriteString("\n")
+			if text.Len() > maxPromptBytes {
+				return "", badFlag("standard input: a message has more than %d MiB; shorten it", maxPromptBytes>>20)
+			}
+		}
+	}
+}

@@ -1,0 +1,84 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+
+	"github.com/millrace/millrace/internal/blame"
+	"github.com/millrace/millrace/internal/spelling"
+	"github.com/millrace/millrace/internal/terminal"
+	"github.com/millrace/millrace/runfile"
+	"github.com/millrace/millrace/runfile/convert"
+	"github.com/millrace/millrace/vfs"
+)
+
+type convertCmd struct {
+	File string `arg:"" name:"train.yaml" help:"File of LLaMA-Factory, of Axolotl, or of Hugging Face's TrainingArguments; YAML or JSON."`
+	Out  string `arg:"" optional:"" name:"run.yaml" help:"Run file to write; by default standard output. An existing file is not overwritten."`
+	JSON bool   `help:"Print settings, keys left out and open decisions as JSON."`
+}
+
+func (*convertCmd) Help() string {
+	return `Translates another trainer's file. Comments in the run file give the old name of each key, the way its value was computed,
+the keys that were left out and why, and the decisions that are left to you. docs/other-trainers.md has the list of all keys.
+
+Examples:
+
+  millrace convert examples/train_full/llama3_full_sft.yaml run.yaml
+  millrace convert axolotl.yml | less`
+}
+
+// Run converts.
+func (c *convertCmd) Run(p *program) error {
+	doc, err := runfile.ReadFile(c.File)
+	if errors.Is(err, fs.ErrNotExist) {
+		return badFlag("%s: there is no such file; name a file of another trainer", c.File)
+	}
+	if err != nil {
+		return blame.BadRequest(err)
+	}
+	r, err := convert.File(c.File, doc)
+	if err != nil {
+		return badFlag("%s: %w", c.File, err)
+	}
+	if c.Out != "" {
+		if err := writeNew(c.Out, r.RunFile); err != nil {
+			return err
+		}
+	}
+	if c.JSON {
+		return p.printJSON(r)
+	}
+	if c.Out == "" {
+		// It may be piped to a file, so it is the text as it is; to a terminal, nothing in it acts on that.
+		_, err := io.WriteString(p.stdout, r.RunFile)
+		return err
+	}
+	text := fmt.Sprintf("%s: %s from a file of %s\n", c.Out, spelling.Count(len(r.Settings), "setting"), r.Tool)
+	for i, d := range r.Decide {
+		if i == 0 {
+			text += "to decide:\n"
+		}
+		text += "  " + d + "\n"
+	}
+	return p.printf("%s", terminal.Text(text))
+}
+
+// writeNew writes a file that must not be there.
+func writeNew(name, text string) error {
+	if _, err := os.Lstat(name); err == nil {
+		return badFlag("%s is there already; name another file, or remove it", name)
+	}
+	out, err := vfs.CreateOutput(name)
+	if err != nil {
+		return blame.BadName(err)
+	}
+	defer out.Abort()
+	if _, err := io.WriteString(out, text); err != nil {
+		return err
+	}
+	return out.Commit()
+}

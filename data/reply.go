@@ -1,0 +1,58 @@
+package data
+
+import (
+	"context"
+	"strings"
+
+	"github.com/millrace/millrace/data/template"
+	"github.com/millrace/millrace/data/tokenizer"
+)
+
+// Message is one turn of a conversation.
+type Message struct {
+	Role    string `json:"role"` // system, user or assistant
+	Content string `json:"content"`
+}
+
+// The roles of a conversation with a model.
+const (
+	System    = roleSystem
+	User      = roleUser
+	Assistant = roleAssistant
+)
+
+// Prompt is a conversation with the generation prompt after it, as apply_chat_template of transformers gives it: the
+// text that the assistant continues. It is tokenized as a whole, as in training.
+func (c *Chat) Prompt(ctx context.Context, messages []Message) (string, error) {
+	return c.render(ctx, messages, true)
+}
+
+// TurnEnd is the special token that the template puts after what the assistant says; None where it puts none.
+// Generation ends there, whether or not the model's configuration lists that token.
+func (c *Chat) TurnEnd(ctx context.Context, tok tokenizer.Tokenizer) (int32, error) {
+	const mark = "\ufffcanswer\ufffc" // which no template has
+	text, err := c.render(ctx, []Message{{User, "question"}, {Assistant, mark}}, false)
+	if err != nil {
+		return tokenizer.None, err
+	}
+	_, after, found := strings.Cut(text, mark)
+	after = strings.TrimLeft(after, " \t\r\n")
+	ids := tok.Encode(beginning(after), false)
+	if !found || len(ids) == 0 || tok.Decode(ids[:1], true) != "" || !strings.HasPrefix(after, tok.Token(ids[0])) {
+		return tokenizer.None, nil
+	}
+	return ids[0], nil
+}
+
+func (c *Chat) render(ctx context.Context, messages []Message, addPrompt bool) (string, error) {
+	source, err := c.config.Source(false)
+	if err != nil {
+		return "", err
+	}
+	in := template.Input{AddGenerationPrompt: addPrompt, Extra: c.config.Tokens, Now: now}
+	for _, m := range messages {
+		in.Messages = append(in.Messages, message(m.Role, m.Content))
+	}
+	out, err := c.sources[source].Render(ctx, in)
+	return out.Text, err
+}

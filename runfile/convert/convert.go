@@ -1,0 +1,267 @@
+// Package convert makes a run file of a training file of LLaMA-Factory, Axolotl or Hugging Face's Trainer.
+//
+//   - [File] converts one; [Result] is the run file and what was said about it.
+//
+// Each setting of the result says where it comes from: keys that it was called by, values that were computed, and
+// defaults of the other trainer that are not those of Millrace. What has no counterpart is listed with the reason, from
+// package othertrainers, and what the file does not say is listed as to be decided.
+//
+// Invariants: the result is a run file that [runfile.Parse] takes, or there is an error; every key of the input is in a
+// setting or among those left out.
+package convert
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/millrace/millrace/internal/spelling"
+	"github.com/millrace/millrace/runfile"
+	"github.com/millrace/millrace/runfile/othertrainers"
+)
+
+// Tool is a trainer whose files are read.
+type Tool string
+
+// The trainers.
+const (
+	LLaMAFactory Tool = "LLaMA-Factory"
+	Axolotl      Tool = "Axolotl"
+	HFTrainer    Tool = "Hugging Face Trainer"
+)
+
+// Result is a converted file.
+type Result struct {
+	Tool     Tool      `json:"tool"`
+	Settings []Setting `json:"settings"`
+	LeftOut  []LeftOut `json:"left_out"`
+	Decide   []string  `json:"decide"`   // what the file does not say, or says of something else
+	RunFile  string    `json:"run_file"` // with all of the above in comments
+}
+
+// Setting is a key of the run file.
+type Setting struct {
+	Key   string   `json:"key"`
+	Value string   `json:"value"`          // as YAML
+	From  []string `json:"from,omitempty"` // keys of the other trainer
+	How   string   `json:"how,omitempty"`  // how its value came about, where it is not theirs as it was
+}
+
+// LeftOut are keys without a counterpart.
+type LeftOut struct {
+	Keys []string `json:"keys"`
+	Why  string   `json:"why"`
+}
+
+// File converts a file. Its name is for comments.
+func File(name string, doc []byte) (*Result, error) {
+	values, err := runfile.Mapping(doc)
+	if err != nil {
+		return nil, err
+	}
+	c := &conversion{values: values, used: map[string]bool{}}
+	if c.result.Tool, err = toolOf(values); err != nil {
+		return nil, err
+	}
+	if err := c.convert(); err != nil {
+		return nil, err
+	}
+	c.leaveOut()
+	c.result.RunFile = c.result.text(name)
+	if _, err := runfile.Parse([]byte(c.result.RunFile)); err != nil {
+		return nil, fmt.Errorf("a value of the file is not one that Millrace takes: %w", err)
+	}
+	return &c.result, nil
+}
+
+// toolOf tells by its keys which trainer a file is of.
+func toolOf(values map[string]any) (Tool, error) {
+	has := func(keys ...string) bool {
+		return slices.ContainsFunc(keys, func(k string) bool { _, ok := values[k]; return ok })
+	}
+	if has("base_model") {
+		return Axolotl, nil
+	}
+	if has("finetuning_type", "stage", "cutoff_len", "template", "dataset_dir") {
+		return LLaMAFactory, nil
+	}
+	known := 0
+	for key := range values {
+		if _, ok := othertrainers.Lookup(key); ok || runfile.HasKey(key) {
+			known++
+		}
+	}
+	switch {
+	case has("model") && has("datasets"):
+		return "", errors.New("this is a run file of Millrace already; use it with millrace train")
+	case 2*known <= len(values): // some other program's
+		return "", fmt.Errorf("of %s, LLaMA-Factory, Axolotl and Hugging Face's Trainer have %d; name a file of one of them",
+			spelling.Count(len(values), "key"), known)
+	}
+	return HFTrainer, nil
+}
+
+// conversion is a file on its way.
+type conversion struct {
+	values map[string]any
+	used   map[string]bool // keys that a setting is made of
+	result Result
+}
+
+// set adds a setting.
+func (c *conversion) set(key, value string, from []string, how string, args ...any) {
+	c.result.Settings = append(c.result.Settings, Setting{key, value, from, fmt.Sprintf(how, args...)})
+}
+
+// decide adds something to decide.
+func (c *conversion) decide(format string, args ...any) {
+	c.result.Decide = append(c.result.Decide, fmt.Sprintf(format, args...))
+}
+
+// take is the value of the first of some keys that has one. All of them count as used.
+func (c *conversion) take(keys ...string) (key string, value any) {
+	for _, k := range keys {
+		v, ok := c.values[k]
+		if !ok {
+			continue
+		}
+		c.used[k] = true
+		if text, isText := v.(string); key == "" && v != nil && (!isText || text != "") {
+			key, value = k, v
+		}
+	}
+	return key, value
+}
+
+// leaveOut lists the keys that no setting is made of, by reason.
+func (c *conversion) leaveOut() {
+	why := map[string][]string{}
+	var unknown []string
+	said := c.said()
+	for _, key := range slices.Sorted(maps.Keys(c.values)) {
+		row, ok := othertrainers.Lookup(key)
+		reason := ""
+		switch value := c.values[key]; {
+		case said[key]:
+			continue
+		case value == nil || value == "":
+			reason = "without a value"
+		case ok && row.Drop != "" && !c.used[key]:
+			reason = row.Drop
+		case ok || c.used[key]:
+			reason = "Millrace does so without a key"
+		default:
+			unknown = append(unknown, key)
+			continue
+		}
+		why[reason] = append(why[reason], key)
+	}
+	for _, reason := range slices.Sorted(maps.Keys(why)) {
+		c.result.LeftOut = append(c.result.LeftOut, LeftOut{why[reason], reason})
+	}
+	if len(unknown) > 0 {
+		c.result.LeftOut = append(c.result.LeftOut, LeftOut{unknown, "it is not known"})
+		c.decide("not known, and left out: %s", plainList(unknown))
+	}
+}
+
+// said are the keys that a setting is made of, or that something is to be decided about.
+func (c *conversion) said() map[string]bool {
+	said := map[string]bool{}
+	for _, s := range c.result.Settings {
+		for _, key := range s.From {
+			said[key] = true
+		}
+	}
+	for _, d := range c.result.Decide {
+		for _, word := range strings.FieldsFunc(d, func(r rune) bool { return strings.ContainsRune(" ,:;()[]", r) }) {
+			said[word] = said[word] || c.used[word]
+		}
+	}
+	return said
+}
+
+// text is the run file.
+func (r *Result) text(name string) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "# Made by millrace convert of %s (%s).\n", plainWord(name), r.Tool)
+	if len(r.Decide) > 0 {
+		b.WriteString("#\n# To decide:\n")
+		for _, d := range r.Decide {
+			comment(&b, "#   - ", "#     ", d)
+		}
+	}
+	section := ""
+	for _, s := range r.Settings {
+		if at := sectionOf(s.Key); at != section {
+			b.WriteString("\n")
+			section = at
+		}
+		var note []string
+		if len(s.From) > 1 || len(s.From) == 1 && s.From[0] != s.Key {
+			note = append(note, plainList(s.From))
+		}
+		if s.How != "" {
+			note = append(note, s.How)
+		}
+		writeSetting(&b, s.Key, s.Value, strings.Join(note, ": "))
+	}
+	if len(r.LeftOut) > 0 {
+		b.WriteString("\n# Left out:\n")
+		for _, l := range r.LeftOut {
+			comment(&b, "#   ", "#     ", plainList(l.Keys)+": "+l.Why)
+		}
+	}
+	return b.String()
+}
+
+// sections begin with these keys, and a blank line is before each.
+func sectionOf(key string) string {
+	for _, s := range [][]string{{"model", "init", "tokenizer", "chat_template"}, {"datasets", "train_on_prompt", "train_on_last_turn", "val_size", "sequence_len", "overlong", "batch_tokens"},
+		{"max_steps", "epochs", "learning_rate", "lr_scheduler", "warmup_steps", "warmup_ratio", "weight_decay", "adam_betas", "adam_eps", "max_grad_norm", "seed"},
+		{"precision", "device"}} {
+		if slices.Contains(s, key) {
+			return s[0]
+		}
+	}
+	return "output"
+}
+
+// writeSetting writes a line, or lines, with its note after it where there is room, else above it.
+func writeSetting(b *strings.Builder, key, value, note string) {
+	line := strings.TrimRight(key+": ", " ") + value
+	if !strings.HasPrefix(value, "\n") {
+		line = key + ": " + value
+	}
+	const noteAt = 40
+	if !strings.Contains(value, "\n") && note != "" && max(noteAt, len(line)+2)+2+len(note) <= width {
+		fmt.Fprintf(b, "%-*s# %s\n", noteAt, line+"  ", note)
+		return
+	}
+	if note != "" {
+		comment(b, "# ", "# ", note)
+	}
+	b.WriteString(line + "\n")
+}
+
+// width is that of the lines of a run file.
+const width = 120
+
+// comment writes text in lines that begin with first and then with rest.
+func comment(b *strings.Builder, first, rest, text string) {
+	line := first
+	for i, word := range strings.Fields(text) {
+		switch {
+		case i > 0 && len(line)+1+len(word) > width:
+			b.WriteString(line + "\n")
+			line = rest + word
+		case i > 0:
+			line += " " + word
+		default:
+			line += word
+		}
+	}
+	b.WriteString(line + "\n")
+}

@@ -1,0 +1,131 @@
+package convert
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/millrace/millrace/runfile"
+)
+
+var update = flag.Bool("update", false, "write the golden files of this package")
+
+func read(t testing.TB, name string) []byte {
+	t.Helper()
+	doc, err := os.ReadFile(filepath.Join("testdata", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return doc
+}
+
+// Files in the forms of the three trainers, and the run files that come of them.
+func TestFiles(t *testing.T) {
+	for name, tool := range map[string]Tool{"llamafactory.yaml": LLaMAFactory, "llamafactory-lora.yaml": LLaMAFactory, "axolotl.yml": Axolotl, "trainer.json": HFTrainer} {
+		t.Run(name, func(t *testing.T) {
+			doc := read(t, name)
+			r, err := File(name, doc)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if r.Tool != tool {
+				t.Errorf("taken for a file of %s", r.Tool)
+			}
+			path := filepath.Join("testdata", name+".golden")
+			if *update {
+				if err := os.WriteFile(path, []byte(r.RunFile), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if d := cmp.Diff(string(read(t, name+".golden")), r.RunFile); d != "" {
+				t.Errorf("-want +got; after a change that is meant, run go test ./runfile/convert -update\n%s", d)
+			}
+			everyKeyIsSaid(t, doc, r)
+			for line := range strings.Lines(r.RunFile) {
+				if len(line) > width+1 {
+					t.Errorf("a line of %d characters: %s", len(line), line)
+				}
+			}
+		})
+	}
+}
+
+// everyKeyIsSaid finds keys of the input that the result is silent about.
+func everyKeyIsSaid(t *testing.T, doc []byte, r *Result) {
+	t.Helper()
+	values, err := runfile.Mapping(doc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for key := range values {
+		if !strings.Contains(r.RunFile, plainWord(key)) {
+			t.Errorf("nothing is said of %s", key)
+		}
+	}
+}
+
+func TestValues(t *testing.T) {
+	r, err := File("a.yaml", read(t, "llamafactory.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := runfile.Parse([]byte(r.RunFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.BatchTokens != 4096 || c.SequenceLen != 2048 || c.Epochs != 3 || c.WarmupRatio != 0.1 || c.LearningRate != 1e-5 || c.ValSize != 0.1 || c.Eval.Every != 500 ||
+		c.Save.Every != 500 || len(c.Datasets) != 2 || c.Datasets[1].Name != "alpaca_en_demo" || c.Datasets[1].MaxSamples != 1000 || c.WeightDecay != 0 ||
+		c.Model != "Qwen/Qwen2.5-7B-Instruct" || c.OutputDir != "saves/qwen2.5-7b/full/sft" || c.Overlong != "truncate" {
+		t.Errorf("%+v", c)
+	}
+}
+
+func TestRefusals(t *testing.T) {
+	for doc, want := range map[string]string{
+		"":                                     "not a mapping",
+		"[1, 2]":                               "not a mapping",
+		"hello":                                "not a mapping",
+		"a: [":                                 "line 1",
+		"model: m\ndatasets: []\n":             "a run file of Millrace already",
+		"x: 1\n":                               "of 1 key, LLaMA-Factory, Axolotl and Hugging Face's Trainer have 0",
+		"lr: 1\nx: 1\ny: 2\n":                  "of 3 keys, LLaMA-Factory, Axolotl and Hugging Face's Trainer have 1",
+		"stage: dpo\n":                         "stage is dpo: Millrace does pre-training and supervised fine-tuning",
+		"base_model: m\nrl: grpo\n":            "rl is grpo",
+		"base_model: m\nreward_model: true\n":  "reward_model is true",
+		"base_model: m\nlearning_rate: -1\n":   "a value of the file is not one that Millrace takes: learning_rate",
+		"base_model: m\nsequence_len: many\n":  "sequence_len is many",
+		"base_model: m\nmicro_batch_size: 1e9": "micro_batch_size is",
+		"cutoff_len: 99999999999\n":            "cutoff_len is 99999999999",
+		"base_model: \"a\x1bb\"\n":             "control character",
+	} {
+		_, err := File("a.yaml", []byte(doc))
+		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%q: %v, want %q", doc, err, want)
+		}
+	}
+}
+
+// A file of strange values is refused, or becomes a run file that is read.
+func FuzzFile(f *testing.F) {
+	for _, name := range []string{"llamafactory.yaml", "llamafactory-lora.yaml", "axolotl.yml", "trainer.json"} {
+		f.Add(read(f, name))
+	}
+	f.Add([]byte("base_model: \"a # b\"\ndatasets: [{path: \"x: y\", type: {field_output: \"}\"}}, 3, text]\n\"k\\ney\": 1"))
+	f.Add([]byte("a: &a [*a]\nbase_model: *a"))
+	f.Fuzz(func(t *testing.T, doc []byte) {
+		r, err := File("a\nb", doc)
+		if err != nil {
+			if strings.Contains(err.Error(), "\n") {
+				t.Errorf("an error of several lines: %q", err)
+			}
+			return
+		}
+		if _, err := runfile.Parse([]byte(r.RunFile)); err != nil {
+			t.Errorf("%v in\n%s", err, r.RunFile)
+		}
+	})
+}

@@ -1,0 +1,293 @@
+package convert
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/millrace/millrace/data"
+	"github.com/millrace/millrace/runfile/othertrainers"
+)
+
+// datasets makes the settings of what is trained on, and of what is held out.
+func (c *conversion) datasets() {
+	sets, from := c.sources()
+	if len(sets) == 0 {
+		sets = []entry{{{"path", "train.jsonl"}, {"type", string(data.Messages)}}}
+		c.decide("datasets: the file names no data; docs/data.md shows each kind of entry")
+	}
+	how := ""
+	if dir := sets[0].value("path"); sets[0].value("type") == "" {
+		how = "as dataset_info.json in " + plainWord(dir) + " describes them"
+	}
+	c.set("datasets", sets.yaml(""), from, "%s", how)
+	if key, v := c.take("train_on_prompt", "train_on_inputs"); key != "" && isOn(v) {
+		c.set("train_on_prompt", "true", []string{key}, "")
+	}
+	if key, v := c.take("mask_history"); key != "" && isOn(v) {
+		c.set("train_on_last_turn", "true", []string{key}, "")
+	}
+	held, heldFrom := c.held()
+	key, v := c.take("val_size", "val_set_size")
+	switch share, ok := number(v); {
+	case len(held) > 0:
+		c.set("eval", "\n  datasets:"+held.yaml("  "), heldFrom, "")
+	case ok && share > 0:
+		c.set("val_size", numeral(share), []string{key}, "")
+	}
+	if key, _ := c.take("interleave_probs"); key != "" {
+		c.decide("datasets: %s mixed them by probabilities; weight in an entry says how often each of its documents comes in an epoch", key)
+	}
+}
+
+// entry is a data set, its keys in order.
+type entry [][2]string
+
+func (e entry) value(key string) string {
+	for _, kv := range e {
+		if kv[0] == key {
+			return kv[1]
+		}
+	}
+	return ""
+}
+
+// add adds a key that has a value.
+func (e *entry) add(key, value string) {
+	if value != "" {
+		*e = append(*e, [2]string{key, value})
+	}
+}
+
+type entries []entry
+
+// yaml is a list, in lines that begin with an indent.
+func (all entries) yaml(indent string) string {
+	var b strings.Builder
+	for _, e := range all {
+		var parts []string
+		for _, kv := range e {
+			value := kv[1]
+			if kv[0] != "tags" && kv[0] != "max_samples" { // which are YAML already
+				value = scalar(value)
+			}
+			parts = append(parts, kv[0]+": "+value)
+		}
+		fmt.Fprintf(&b, "\n%s  - {%s}", indent, strings.Join(parts, ", "))
+	}
+	return b.String()
+}
+
+// sources are the data sets to train on.
+func (c *conversion) sources() (all entries, from []string) {
+	if key, v := c.take("datasets"); key != "" {
+		return c.listed(key, v), []string{key}
+	}
+	if key, v := c.take("pretraining_dataset"); key != "" {
+		if path, ok := v.(string); ok {
+			return entries{{{"path", path}, {"type", string(data.Text)}}}, []string{key}
+		}
+		all := c.listed(key, v)
+		return all, []string{key}
+	}
+	if c.result.Tool == LLaMAFactory {
+		key, v := c.take("dataset")
+		dirKey, dir := c.take("dataset_dir")
+		return c.registered(key, v, dir, true), given(key, dirKey)
+	}
+	key, v := c.take("dataset_name", "dataset", "train_file", "train_data", "data_path")
+	nameKey, name := c.take("dataset_config_name")
+	fieldKey, field := c.take("dataset_text_field")
+	for _, path := range list(v) {
+		e := entry{{"path", path}}
+		e.add("name", textOf(name))
+		if fieldKey != "" {
+			e.add("type", string(data.Text))
+			if textOf(field) != "text" {
+				e.add("field", textOf(field))
+			}
+		} else {
+			e.add("type", string(data.Messages))
+			c.decide("datasets: the type of %s is not in the file; messages is a guess", plainWord(path))
+		}
+		all = append(all, e)
+	}
+	return all, given(key, nameKey, fieldKey)
+}
+
+// held are the data sets to evaluate on.
+func (c *conversion) held() (all entries, from []string) {
+	if key, v := c.take("test_datasets"); key != "" {
+		return c.listed(key, v), []string{key}
+	}
+	key, v := c.take("eval_dataset", "validation_file")
+	if key == "" {
+		return nil, nil
+	}
+	if c.result.Tool == LLaMAFactory {
+		return c.registered(key, v, c.values["dataset_dir"], false), []string{key}
+	}
+	for _, path := range list(v) {
+		all = append(all, entry{{"path", path}, {"type", string(data.Messages)}})
+	}
+	return all, []string{key}
+}
+
+// registered are data sets by their names in LLaMA-Factory's registry.
+func (c *conversion) registered(key string, v, dir any, limited bool) (all entries) {
+	path := textOf(dir)
+	if path == "" {
+		path = "data"
+	}
+	isElsewhere := path == "ONLINE" || strings.HasPrefix(path, "REMOTE:")
+	for _, name := range list(v) {
+		e := entry{{"path", path}, {"name", name}}
+		if isElsewhere {
+			e = entry{{"path", name}, {"type", string(data.Alpaca)}}
+			c.decide("%s: the type of %s is in a registry that is not here; alpaca is a guess", plainWord(key), plainWord(name))
+		}
+		if limited {
+			if _, v := c.take("max_samples"); v != nil {
+				if n, ok := count(v); ok {
+					e.add("max_samples", fmt.Sprint(n))
+				}
+			}
+		}
+		all = append(all, e)
+	}
+	return all
+}
+
+// listed are entries as Axolotl has them.
+func (c *conversion) listed(key string, v any) (all entries) {
+	items, ok := v.([]any)
+	if !ok {
+		c.decide("%s: it is not a list of entries", key)
+	}
+	for i, item := range items {
+		at := fmt.Sprintf("%s[%d]", key, i)
+		switch values := item.(type) {
+		case map[string]any:
+			all = append(all, c.axolotl(at, values))
+		case string:
+			all = append(all, entry{{"path", values}, {"type", string(data.Alpaca)}})
+			c.decide("%s: its type is not in the file; alpaca is a guess", at)
+		default:
+			c.decide("%s: it is neither a name nor an entry", at)
+		}
+	}
+	return all
+}
+
+// axolotl makes an entry of Axolotl's.
+func (c *conversion) axolotl(at string, values map[string]any) entry {
+	e := entry{}
+	used := map[string]bool{"path": true, "type": true}
+	text := func(key string) string {
+		used[key] = true
+		s, _ := values[key].(string)
+		return s
+	}
+	path := textOf(values["path"])
+	if files := list(values["data_files"]); len(files) > 0 {
+		used["data_files"] = true
+		if textOf(values["ds_type"]) != "" || path == "" || path == "json" || path == "parquet" {
+			path = files[0]
+			if len(files) > 1 {
+				c.decide("%s: of its data_files only the first is here; make an entry of each, or a pattern such as data/*.jsonl", at)
+			}
+		} else {
+			c.decide("%s: data_files names files of %s; name them with glob", at, plainWord(path))
+		}
+	}
+	if path == "" {
+		path = "train.jsonl"
+		c.decide("%s: it has no path", at)
+	}
+	e.add("path", path)
+	e.add("name", text("name"))
+	if split := text("split"); split != "train" {
+		if before, _, isSlice := strings.Cut(split, "["); isSlice {
+			c.decide("%s: split %s is a slice; say it with max_samples", at, plainWord(split))
+			split = strings.TrimPrefix(before, "train")
+		}
+		e.add("split", split)
+	}
+	e.add("revision", text("revision"))
+	c.axolotlType(at, &e, values, text)
+	for _, k := range slices.Sorted(maps.Keys(values)) {
+		if used[k] || values[k] == nil {
+			continue
+		}
+		if row, ok := othertrainers.LookupEntry(k); ok && row.Drop != "" {
+			c.result.LeftOut = append(c.result.LeftOut, LeftOut{[]string{at + "." + k}, row.Drop})
+		} else {
+			c.decide("%s: %s is %s, which is not translated", at, plainWord(k), shown(values[k]))
+		}
+	}
+	return e
+}
+
+// axolotlType adds the type of an entry and the keys of its rows.
+func (c *conversion) axolotlType(at string, e *entry, values map[string]any, text func(string) string) {
+	if custom, ok := values["type"].(map[string]any); ok {
+		e.add("type", string(data.Alpaca))
+		e.add("prompt", textOf(custom["field_instruction"]))
+		e.add("response", textOf(custom["field_output"]))
+		e.add("input", textOf(custom["field_input"]))
+		e.add("system", textOf(custom["field_system"]))
+		c.decide("%s: its type has a format of its own; alpaca renders with the model's chat template, or with Stanford's", at)
+		return
+	}
+	name, _, _ := strings.Cut(textOf(values["type"]), ".")
+	name, _, _ = strings.Cut(name, ":")
+	switch name {
+	case "alpaca", "alpaca_chat", "alpaca_instruct", "alpaca_w_system":
+		e.add("type", string(data.Alpaca))
+	case "completion", "pretrain", "":
+		e.add("type", string(data.Text))
+		for _, key := range []string{"field", "text_column"} {
+			if field := text(key); field != "text" {
+				e.add("field", field)
+			}
+		}
+	case "sharegpt":
+		e.add("type", string(data.ShareGPT))
+	case "chat_template":
+		c.conversations(e, values, text)
+	default:
+		e.add("type", string(data.Alpaca))
+		c.decide("%s: type %s is not one of Millrace's; alpaca is a guess", at, shown(values["type"]))
+	}
+}
+
+// conversations adds the keys of Axolotl's type chat_template: messages where turns have role and content, else
+// sharegpt with tags.
+func (c *conversion) conversations(e *entry, values map[string]any, text func(string) string) {
+	role, content := text("message_field_role"), text("message_field_content")
+	if mapped, ok := values["message_property_mappings"].(map[string]any); ok {
+		text("message_property_mappings")
+		role, content = textOf(mapped["role"]), textOf(mapped["content"])
+	}
+	list := text("field_messages")
+	if (role == "" || role == "role") && (content == "" || content == "content") {
+		e.add("type", string(data.Messages))
+		if list != "messages" {
+			e.add("messages", list)
+		}
+	} else {
+		e.add("type", string(data.ShareGPT))
+		if list == "" {
+			list = "messages" // as Axolotl has it
+		}
+		if list != "conversations" {
+			e.add("messages", list)
+		}
+		if role != "from" || content != "value" {
+			e.add("tags", fmt.Sprintf("{role_tag: %s, content_tag: %s}", scalar(role), scalar(content)))
+		}
+		e.add("system", text("field_system"))
+	}
+	e.add("tools", text("field_tools"))
+}

@@ -1,0 +1,111 @@
+package convert
+
+import (
+	"fmt"
+	"strings"
+)
+
+// output makes the settings of evaluation, of saving and of the directory.
+func (c *conversion) output() {
+	c.evaluation()
+	c.saving()
+	if key, v := c.take("output_dir"); key != "" {
+		c.set("output_dir", scalar(textOf(v)), []string{key}, "")
+	} else if key, v := c.take("run_name"); key != "" {
+		c.set("output_dir", scalar("runs/"+textOf(v)), []string{key}, "")
+	}
+	c.take("run_name")
+	if key, v := c.take("resume_from_checkpoint", "auto_resume_from_checkpoints"); key != "" && v != false && v != true {
+		c.decide("%s is %s: a checkpoint of another trainer cannot be continued; name its model directory in model to begin from its weights", key, shown(v))
+	}
+}
+
+// hasHeldOut reports whether the file evaluates on something.
+func (c *conversion) hasHeldOut() bool {
+	for _, s := range c.result.Settings {
+		if s.Key == "val_size" || s.Key == "eval" {
+			return true
+		}
+	}
+	return false
+}
+
+// evaluation sets eval.every. The data are in eval already, if there are any.
+func (c *conversion) evaluation() {
+	key, v := c.take("eval_steps")
+	strategyKey, strategy := c.take("eval_strategy", "evaluation_strategy")
+	perEpoch, n := c.take("evals_per_epoch")
+	steps, ok := count(v)
+	wanted := !isNothing(strategy) || perEpoch != "" && !isNothing(n) || strategyKey == "" && ok
+	switch {
+	case !c.hasHeldOut():
+		if wanted && (strategyKey != "" && textOf(strategy) != "no" || ok) {
+			c.decide("eval: the file evaluates, and names no data for it; set val_size or eval.datasets")
+		}
+	case ok && textOf(strategy) != "no" && textOf(strategy) != "epoch":
+		every := fmt.Sprintf("every: %d", steps)
+		for i := range c.result.Settings {
+			if s := &c.result.Settings[i]; s.Key == "eval" {
+				s.Value = strings.TrimSuffix(s.Value, "\n") + "\n  " + every
+				s.From = append(s.From, key)
+				return
+			}
+		}
+		c.set("eval", "{"+every+"}", []string{key}, "")
+	case wanted && textOf(strategy) != "no":
+		c.decide("eval.every: by %s the file evaluates once an epoch, or at a share of the run; set a number of steps, or leave it to before the first and after the last one",
+			strings.Join(given(strategyKey, perEpoch, key), ", "))
+	}
+}
+
+func isNothing(v any) bool { return v == nil || v == "no" || v == false || v == "" }
+
+// saving sets save.
+func (c *conversion) saving() {
+	var parts, from []string
+	add := func(part, key string) { parts, from = append(parts, part), append(from, key) }
+	strategyKey, strategy := c.take("save_strategy")
+	perEpoch, n := c.take("saves_per_epoch")
+	key, v := c.take("save_steps")
+	steps, ok := count(v)
+	switch name := textOf(strategy); {
+	case name == "no":
+		add("minutes: 0", strategyKey)
+	case ok && name != "epoch":
+		add(fmt.Sprintf("every: %d", steps), key)
+	case name == "epoch" || perEpoch != "" && !isNothing(n) || key != "":
+		c.decide("save.every: by %s the file saves once an epoch, or at a share of the run; set a number of steps, or leave it to every 30 minutes and the end",
+			strings.Join(given(strategyKey, perEpoch, key), ", "))
+	}
+	if key, v := c.take("save_total_limit"); key != "" {
+		if n, ok := count(v); ok {
+			add(fmt.Sprintf("keep: %d", n), key)
+		}
+	}
+	early, _ := c.take("early_stopping_patience", "early_stopping_steps")
+	if key, v := c.take("load_best_model_at_end"); key != "" && isOn(v) || early != "" {
+		if c.hasHeldOut() {
+			add("best: true", given(early, key)[0])
+		}
+	}
+	if early != "" {
+		c.decide("%s: a run goes to its end; save.best keeps the model with the lowest evaluation loss", early)
+	}
+	if len(parts) > 0 {
+		c.set("save", "{"+strings.Join(parts, ", ")+"}", from, "")
+	}
+	parts, from = nil, nil
+	if key, v := c.take("loss_watchdog_threshold"); key != "" {
+		if x, ok := number(v); ok && x > 0 {
+			add("loss_above: "+numeral(x), key)
+		}
+	}
+	if key, v := c.take("loss_watchdog_patience"); key != "" {
+		if n, ok := count(v); ok {
+			add(fmt.Sprintf("unhealthy_steps: %d", n), key)
+		}
+	}
+	if len(parts) > 0 {
+		c.set("stop", "{"+strings.Join(parts, ", ")+"}", from, "")
+	}
+}

@@ -1,0 +1,79 @@
+// Package othertrainers knows the keys of Hugging Face's Trainer, LLaMA-Factory and Axolotl, and what each is in a run
+// file of Millrace. The list is data: keys.yaml. Errors of run files, the verb convert and a page of the docs are made
+// from it.
+//
+//   - [Lookup] finds a key of a file, [LookupEntry] one of an entry of its datasets.
+//   - [Sections] is the whole list, for the docs.
+package othertrainers
+
+import (
+	_ "embed"
+	"fmt"
+	"strings"
+	"sync"
+
+	"github.com/goccy/go-yaml"
+)
+
+// Row is what some keys have in common. Either Use or Drop is set.
+type Row struct {
+	Keys []string `yaml:"keys"` // a * at the end stands for anything
+	Use  string   `yaml:"use"`  // the key of a run file that does the same; a dot goes into a mapping
+	Note string   `yaml:"note"` // how its value comes about
+	Drop string   `yaml:"drop"` // why there is no such key
+}
+
+// Advice says what to do with a key.
+func (r Row) Advice() string {
+	switch {
+	case r.Drop != "":
+		return "leave it out: " + r.Drop
+	case r.Note != "":
+		return fmt.Sprintf("use %s (%s)", r.Use, r.Note)
+	}
+	return "use " + r.Use
+}
+
+// Section is the rows of a subject.
+type Section struct {
+	Title   string `yaml:"title"`
+	Entries bool   `yaml:"entries"` // the keys are those of entries of datasets
+	Rows    []Row  `yaml:"rows"`
+}
+
+//go:embed keys.yaml
+var source []byte
+
+// Sections is the list, in the order of its file.
+var Sections = sync.OnceValue(func() (all []Section) {
+	if err := yaml.UnmarshalWithOptions(source, &all, yaml.Strict()); err != nil {
+		panic(err) // the file above is wrong
+	}
+	return all
+})
+
+// Lookup finds a key of another trainer's file.
+func Lookup(key string) (Row, bool) { return find(key, false) }
+
+// LookupEntry finds a key of an entry of another trainer's data sets.
+func LookupEntry(key string) (Row, bool) { return find(key, true) }
+
+// find prefers a name to a pattern.
+func find(key string, entries bool) (found Row, ok bool) {
+	for _, s := range Sections() {
+		if s.Entries != entries {
+			continue
+		}
+		for _, r := range s.Rows {
+			for _, name := range r.Keys {
+				if name == key {
+					return r, true
+				}
+				if start, isPattern := strings.CutSuffix(name, "*"); isPattern && strings.HasPrefix(key, start) {
+					found, ok = r, true
+				}
+			}
+		}
+	}
+	return found, ok
+}

@@ -1,0 +1,158 @@
+package train
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/millrace/millrace/checkpoint"
+	"github.com/millrace/millrace/internal/blame"
+	"github.com/millrace/millrace/model"
+	"github.com/millrace/millrace/runfile"
+	"github.com/millrace/millrace/stream"
+)
+
+// openTrained opens what has weights to run: a model, as [openModel] does, the output directory of a run, or one of its
+// checkpoints. Of a run it takes the newer one of the model that the run has written and its latest whole checkpoint,
+// and says which. The run's tokenizer and chat template are the defaults.
+func openTrained(ctx context.Context, env *Env, name string) (*source, error) {
+	runDir, from, err := env.weightsOf(name)
+	if err != nil {
+		return nil, err
+	}
+	if runDir == "" {
+		return openModel(ctx, env, name)
+	}
+	run, err := env.readResolved(runDir)
+	if err != nil {
+		return nil, err
+	}
+	if run == nil && from != nil {
+		return nil, fmt.Errorf("%s: its run file, which names the model, is not in %s; use millrace export --checkpoint %s "+
+			"--model DIR --out DIR, and name what it writes", from.Dir(), runDir, from.Dir())
+	}
+	if run != nil {
+		for _, path := range []*string{&run.Model, &run.Tokenizer, &run.ChatTemplate} {
+			*path = whereRunStarted(runDir, run, *path)
+		}
+	}
+	if from == nil {
+		dir := filepath.Join(runDir, lastModel)
+		env.say("using %s", dir)
+		src, err := openModel(ctx, env, dir)
+		if err == nil {
+			src.run = run
+		}
+		return src, err
+	}
+	env.say("using %s", from.Dir())
+	src, err := openModel(ctx, env, run.Model)
+	if err != nil {
+		return nil, fmt.Errorf("%s: the model that its run started from: %w", from.Dir(), err)
+	}
+	src.from, src.run = from, run
+	return src, src.checkIsOf(from)
+}
+
+// settings are the keys of a run file that say how text becomes tokens: what the user has asked for, and for what is
+// auto what the source's run had.
+func (s *source) settings(tokenizer, chatTemplate string) *runfile.Config {
+	c := &runfile.Config{Tokenizer: tokenizer, ChatTemplate: chatTemplate}
+	isAuto := func(v string) bool { return v == "" || v == "auto" }
+	if s.run == nil {
+		return c
+	}
+	if isAuto(c.Tokenizer) {
+		c.Tokenizer = s.run.Tokenizer
+	}
+	if isAuto(c.ChatTemplate) {
+		c.ChatTemplate = s.run.ChatTemplate
+	}
+	return c
+}
+
+// weightsOf tells a run's directory, and a checkpoint, from other names; for those runDir is empty. A nil checkpoint
+// stands for the model that the run has written.
+func (e *Env) weightsOf(name string) (runDir string, from *checkpoint.Checkpoint, err error) {
+	if name == "" {
+		return "", nil, nil
+	}
+	dir := runfile.Absolute(name)
+	if exists(filepath.Join(dir, checkpoint.ManifestName)) || filepath.Base(filepath.Dir(dir)) == checkpointsName && exists(dir) {
+		from, err := checkpoint.Open(e.files(), name)
+		return filepath.Dir(filepath.Dir(dir)), from, blame.BadName(err)
+	}
+	if exists(filepath.Join(dir, "config.json")) {
+		return "", nil, nil
+	}
+	dir = filepath.Clean(name) // as the user knows it
+	if full := runfile.Absolute(name); filepath.Base(full) == checkpointsName {
+		dir = filepath.Dir(full)
+	}
+	written, errModel := os.Stat(filepath.Join(dir, lastModel, "config.json"))
+	saved, errSaves := os.Stat(filepath.Join(dir, checkpointsName))
+	if errModel != nil && (errSaves != nil || !saved.IsDir()) {
+		return "", nil, nil
+	}
+	from, broken, err := checkpoint.Latest(e.files(), filepath.Join(dir, checkpointsName))
+	if err != nil {
+		return "", nil, err
+	}
+	for _, entry := range broken {
+		e.say("%v", entry.Err)
+	}
+	switch {
+	case errModel != nil && from == nil:
+		return "", nil, fmt.Errorf("%s has neither a model nor a whole checkpoint yet; name a model, or wait until the run has saved", name)
+	case errModel == nil && from != nil:
+		manifest, err := os.Stat(filepath.Join(from.Dir(), checkpoint.ManifestName))
+		if err != nil || !manifest.ModTime().After(written.ModTime()) {
+			return dir, nil, nil
+		}
+	}
+	return dir, from, nil
+}
+
+// whereRunStarted is a path of a run file, as it reads in the working directory that the run had. That is known where
+// the run's directory ends as output_dir says.
+func whereRunStarted(runDir string, c *runfile.Config, path string) string {
+	base, ok := strings.CutSuffix(runfile.Absolute(runDir), string(filepath.Separator)+filepath.Clean(c.OutputDir))
+	if !ok || filepath.IsAbs(path) {
+		return path
+	}
+	there := filepath.Join(base, path)
+	if _, err := os.Stat(there); errors.Is(err, fs.ErrNotExist) {
+		return path // a hub id, or a word such as auto
+	}
+	return there
+}
+
+// fillFrom brings the weights of the source's checkpoint into the store, a part at a time.
+func (s *Session) fillFrom(ctx context.Context, src *source) error {
+	r := partReader{from: src.from, model: src.model, low: true}
+	b := s.env.bar("loading " + filepath.Base(src.from.Dir()))
+	defer b.End()
+	var read model.Values
+	at := -1
+	return stream.Fill(ctx, s.plan, s.Store, func(p *model.Part, to model.Values) error {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if p.Index != at { // a part is filled in pieces
+			var err error
+			if read, err = r.read(p.Index); err != nil {
+				return err
+			}
+			at = p.Index
+			b.Set(int64(at+1), int64(len(s.plan.Model.Parts)))
+		}
+		if err := read.CopyTo(src.model.Parts[p.Index].Layout, to, p.Layout); err != nil {
+			return fmt.Errorf("%s: %s: %w", src.from.Dir(), p.Name, err)
+		}
+		return nil
+	})
+}

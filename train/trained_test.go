@@ -1,0 +1,154 @@
+package train
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/millrace/millrace/data"
+	"github.com/millrace/millrace/runfile"
+	"github.com/millrace/millrace/tensor"
+)
+
+// trainedLoss is the loss of what a name has, on the data of a run.
+func trainedLoss(t *testing.T, env *Env, name, compute string, sources []data.Source) float64 {
+	t.Helper()
+	l, err := Evaluate(t.Context(), env, EvalOptions{Model: name, Data: sources, Compute: compute, SequenceLen: 64, Tokenizer: "bytes"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l.Loss
+}
+
+// A checkpoint has the loss of its export, to the bit, in either type: of runs with split and with fp32 master weights,
+// and in pieces.
+func TestTrainedCheckpoints(t *testing.T) {
+	for name, change := range map[string]func(*runfile.Config){
+		"f32":  func(*runfile.Config) {},
+		"bf16": func(c *runfile.Config) { c.Precision = runfile.Defaults().Precision },
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := smallConfig(t)
+			change(c)
+			c.MaxSteps, c.Save.Every, c.Save.Keep = 4, 2, 0
+			if _, err := Train(t.Context(), c, newEnv(t), Options{}); err != nil {
+				t.Fatal(err)
+			}
+			losses := map[float64]bool{}
+			for _, step := range []string{"step-000002", "step-000004"} {
+				from, out := filepath.Join(c.OutputDir, "checkpoints", step), filepath.Join(t.TempDir(), "model")
+				if err := ExportCheckpoint(t.Context(), newEnv(t), from, c.Model, out, tensor.F32); err != nil {
+					t.Fatal(err)
+				}
+				for _, compute := range []string{"f32", "bf16"} {
+					want, got := trainedLoss(t, newEnv(t), out, compute, c.Datasets), trainedLoss(t, newEnv(t), from, compute, c.Datasets)
+					if got != want {
+						t.Errorf("%s in %s: loss %v, of the export %v", step, compute, got, want)
+					}
+					losses[got] = true
+				}
+			}
+			if len(losses) != 4 {
+				t.Errorf("losses %v: two steps in two types should differ", losses)
+			}
+		})
+	}
+}
+
+// Of a run the newer one of model and checkpoint is taken, with the run's tokenizer; the names may be relative to
+// another working directory than that of the run.
+func TestTrainedRuns(t *testing.T) {
+	c := smallConfig(t)
+	c.MaxSteps, c.Save.Every = 2, 1
+	base := t.TempDir()
+	t.Chdir(base)
+	if err := os.Rename(c.Model, "start"); err != nil {
+		t.Fatal(err)
+	}
+	c.Model, c.OutputDir = "start", filepath.Join("runs", "a")
+	if _, err := Train(t.Context(), c, newEnv(t), Options{}); err != nil {
+		t.Fatal(err)
+	}
+	t.Chdir(t.TempDir())
+	run := filepath.Join(base, "runs", "a")
+	last := filepath.Join(run, "checkpoints", "step-000002")
+	opened := func(name string) (*source, string) {
+		t.Helper()
+		var said strings.Builder
+		env := newEnv(t)
+		env.Progress = &said
+		src, err := openTrained(t.Context(), env, name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return src, said.String()
+	}
+	src, said := opened(run)
+	if src.from != nil || src.dir != filepath.Join(run, "model") || !strings.Contains(said, src.dir) || src.settings("auto", "").Tokenizer != "bytes" {
+		t.Errorf("%s, %s: a run that has ended", src.dir, said)
+	}
+	if src, _ := opened(src.dir); src.run != nil || src.from != nil || src.settings("x", "y").Tokenizer != "x" {
+		t.Error("a model directory is one of a run")
+	}
+	later := time.Unix(1<<32, 0) // in 2106
+	if err := os.Chtimes(filepath.Join(last, "manifest.json"), later, later); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{run, filepath.Join(run, "checkpoints"), last} {
+		src, said := opened(name)
+		if src.from == nil || src.from.Dir() != last || src.dir != filepath.Join(base, "start") || !strings.Contains(said, last) {
+			t.Errorf("%s: %s, %s", name, src.dir, said)
+		}
+	}
+	if err := os.RemoveAll(filepath.Join(run, "model")); err != nil {
+		t.Fatal(err)
+	}
+	if src, _ := opened(run); src.from == nil {
+		t.Error("a run without a model has its checkpoint")
+	}
+
+	// What cannot be opened.
+	write(t, filepath.Join(last, "manifest.json"), "{")
+	if src, said := opened(run); src.from.Manifest.Step != 1 || !strings.Contains(said, "step-000002") {
+		t.Errorf("a damaged checkpoint: %d, %s", src.from.Manifest.Step, said)
+	}
+	refused := func(name, want string) {
+		t.Helper()
+		_, err := Generate(t.Context(), newEnv(t), GenerateOptions{Model: name, Prompt: "x", MaxTokens: 1})
+		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%s: %v, want %q", name, err, want)
+		}
+	}
+	refused(last, "step-000002")
+	first := filepath.Join(run, "checkpoints", "step-000001")
+	if err := os.Remove(filepath.Join(run, "run.yaml")); err != nil {
+		t.Fatal(err)
+	}
+	refused(first, "millrace export --checkpoint "+first)
+	empty := t.TempDir()
+	refused(empty, "config.json is missing")
+	if err := os.Mkdir(filepath.Join(empty, "checkpoints"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	refused(empty, "neither a model nor a whole checkpoint")
+	refused(filepath.Join(empty, "no"), "no such path")
+}
+
+// A checkpoint is refused where its run's model has become another.
+func TestTrainedOfAnotherModel(t *testing.T) {
+	c := smallConfig(t)
+	c.MaxSteps, c.Save.Every = 1, 1
+	if _, err := Train(t.Context(), c, newEnv(t), Options{}); err != nil {
+		t.Fatal(err)
+	}
+	other := writeConfig(t, map[string]any{"rope_theta": 500.0})
+	if err := os.Rename(filepath.Join(other, "config.json"), filepath.Join(c.Model, "config.json")); err != nil {
+		t.Fatal(err)
+	}
+	_, err := openTrained(t.Context(), newEnv(t), filepath.Join(c.OutputDir, "checkpoints", "step-000001"))
+	if err == nil || !strings.Contains(err.Error(), "is not of model") {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,163 @@
+package train
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/bits"
+	"slices"
+
+	"github.com/millrace/millrace/data"
+	"github.com/millrace/millrace/data/tokenizer"
+	"github.com/millrace/millrace/internal/blame"
+	"github.com/millrace/millrace/plan"
+	"github.com/millrace/millrace/runfile"
+)
+
+// ChatOptions say whom to talk to. Prompt and Out are not used; MaxTokens is the most of an answer.
+type ChatOptions struct {
+	GenerateOptions
+	ChatTemplate string // auto (default: the run's, or the model's), model, or a file
+	System       string // system prompt; empty: none
+}
+
+// Conversation is a talk with a model. Its messages are rendered with the chat template each time, and the model
+// continues the whole text: there is no cache of keys and values. It is not safe for concurrent use.
+type Conversation struct {
+	env      *Env
+	options  ChatOptions
+	src      *source
+	numerics plan.Numerics // without SequenceLen
+	dev      *Devices
+	tok      tokenizer.Tokenizer
+	chat     *data.Chat
+	ends     map[int32]bool
+	picker   *picker
+	session  *Session // for rows of a length that has sufficed so far; nil before the first answer
+
+	messages []data.Message
+	chosen   int // tokens of all answers
+}
+
+// OpenConversation opens the model, its tokenizer and its chat template. The weights are loaded for the first answer.
+func OpenConversation(ctx context.Context, env *Env, o ChatOptions) (c *Conversation, err error) {
+	var ask blame.Asking
+	defer ask.Judge(&err)
+	if err := o.check(); err != nil {
+		return nil, err
+	}
+	c = &Conversation{env: env, options: o}
+	if c.src, err = openTrained(ctx, env, o.Model); err != nil {
+		return nil, err
+	}
+	if c.numerics, err = runfile.NumericsOf(o.Compute, "bf16"); err != nil {
+		return nil, err
+	}
+	r, err := c.src.openReader(c.src.settings(o.Tokenizer, o.ChatTemplate))
+	if err != nil {
+		return nil, err
+	}
+	isChat := false
+	if c.chat, isChat = r.renderer.(*data.Chat); !isChat {
+		return nil, errors.New("the model has no chat template, so its form of a conversation is not known; " +
+			"name a template with --chat-template, or use millrace generate")
+	}
+	c.tok = r.tokenizer
+	if c.ends, err = c.src.ends(c.tok); err != nil {
+		return nil, err
+	}
+	end, err := c.chat.TurnEnd(ctx, c.tok)
+	if err != nil {
+		return nil, err
+	}
+	if end != tokenizer.None {
+		c.ends[end] = true
+	}
+	if err := c.src.checkWeights(); err != nil {
+		return nil, err
+	}
+	c.picker = newPicker(o.GenerateOptions, c.tok.VocabSize())
+	c.Clear()
+	c.dev, err = env.OpenDevices(o.Device)
+	return c, err
+}
+
+// Clear forgets all messages except the system prompt.
+func (c *Conversation) Clear() {
+	c.messages = nil
+	if c.options.System != "" {
+		c.messages = []data.Message{{Role: data.System, Content: c.options.System}}
+	}
+}
+
+// Say asks the model for its answer to a message; out gets it as it comes. When the context ends, what the model has
+// said so far is its answer, and comes with the context's error. Where an error comes without an answer, the message
+// was not said.
+func (c *Conversation) Say(ctx context.Context, text string, out io.Writer) (answer *Generated, err error) {
+	said := append(slices.Clip(c.messages), data.Message{Role: data.User, Content: text})
+	prompt, err := c.chat.Prompt(ctx, said)
+	if err != nil {
+		return nil, blame.BadRequest(err)
+	}
+	ids := c.tok.Encode(prompt, false)
+	if most := c.src.model.MaxPositions; len(ids) >= most {
+		return nil, blame.BadRequest(fmt.Errorf("the conversation has %d tokens, and the model was made for %d positions; "+
+			"begin a new one", len(ids), most))
+	}
+	if err := c.fit(ctx, len(ids)+c.options.MaxTokens); err != nil {
+		return nil, err
+	}
+	g := generation{Session: c.session, picker: c.picker, ends: c.ends, text: writer{out: out, tok: c.tok}}
+	answer, err = g.from(ctx, ids, c.chosen)
+	if answer == nil || err != nil && len(answer.Tokens) == 0 {
+		return nil, err
+	}
+	c.chosen += len(answer.Tokens)
+	c.messages = append(said, data.Message{Role: data.Assistant, Content: answer.Text})
+	return answer, err
+}
+
+// leastRow is the shortest row, in positions, that a conversation is planned for.
+const leastRow = 256
+
+// fit has the session take rows of n positions or more, or of all that the model has. Their lengths are powers of two,
+// since each token costs a pass over a whole row, and each other length costs loading the weights again.
+func (c *Conversation) fit(ctx context.Context, n int) error {
+	numerics := c.numerics
+	numerics.SequenceLen = min(max(leastRow, 1<<bits.Len(uint(n-1))), c.src.model.MaxPositions)
+	if c.session != nil && c.session.plan.Numerics.SequenceLen >= numerics.SequenceLen {
+		return nil
+	}
+	if err := c.closeSession(); err != nil {
+		return err
+	}
+	p, err := c.env.planGeneration(ctx, c.src, numerics, c.dev, c.options.Memory)
+	if err != nil {
+		return blame.BadRequest(err)
+	}
+	s, err := c.env.openModelSession(ctx, p, c.dev, c.options.Memory.Path, c.src)
+	if err != nil {
+		return err
+	}
+	c.session = s
+	return nil
+}
+
+func (c *Conversation) closeSession() error {
+	if c.session == nil {
+		return nil
+	}
+	err := c.session.Close()
+	c.session = nil
+	return err
+}
+
+// Close gives the weights and the devices back.
+func (c *Conversation) Close() error {
+	err := c.closeSession()
+	if c.dev != nil {
+		err = errors.Join(err, c.dev.Close())
+	}
+	return err
+}

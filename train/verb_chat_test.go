@@ -1,0 +1,149 @@
+package train
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/millrace/millrace/data"
+)
+
+// talkOptions are of a random model with a chat template.
+func talkOptions(t *testing.T) ChatOptions {
+	t.Helper()
+	dir := writeModel(t, nil)
+	write(t, filepath.Join(dir, "chat_template.jinja"), turnTemplate)
+	return ChatOptions{GenerateOptions: GenerateOptions{Model: dir, Tokenizer: "bytes", MaxTokens: 6, Compute: "f32"}}
+}
+
+func converse(t *testing.T, o ChatOptions) *Conversation {
+	t.Helper()
+	c, err := OpenConversation(t.Context(), newEnv(t), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return c
+}
+
+// Each answer continues the conversation as the template renders it, which is told here by hand.
+func TestConversation(t *testing.T) {
+	o := talkOptions(t)
+	o.System = "S"
+	c := converse(t, o)
+	text := "<system>S</s>\n"
+	for _, question := range []string{"a", "b?"} {
+		text += "<user>" + question + "</s>\n<assistant>"
+		plain := o.GenerateOptions
+		plain.Prompt = text
+		want, err := Generate(t.Context(), newEnv(t), plain)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var out strings.Builder
+		got, err := c.Say(t.Context(), question, &out)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Equal(got.Tokens, want.Tokens) || got.PromptTokens != len(text) || got.Finish != want.Finish {
+			t.Errorf("%q: %+v, want %+v", question, got, want)
+		}
+		if strings.ToValidUTF8(out.String(), "\ufffd") != got.Text {
+			t.Errorf("printed %q, text is %q", out.String(), got.Text)
+		}
+		text += got.Text + "</s>\n"
+	}
+	c.Clear()
+	if want := []data.Message{{Role: "system", Content: "S"}}; !slices.Equal(c.messages, want) {
+		t.Errorf("cleared: %v", c.messages)
+	}
+}
+
+// firstWord ends a context when something is written.
+type firstWord struct{ end context.CancelFunc }
+
+func (w firstWord) Write(p []byte) (int, error) {
+	if len(p) > 0 {
+		w.end()
+	}
+	return len(p), nil
+}
+
+// An answer that is stopped is what was said so far, and the conversation continues after it.
+func TestConversationStopped(t *testing.T) {
+	c := converse(t, talkOptions(t))
+	ctx, cancel := context.WithCancel(t.Context())
+	a, err := c.Say(ctx, "a", firstWord{cancel})
+	if !errors.Is(err, context.Canceled) || a == nil || len(a.Tokens) == 0 || len(a.Tokens) >= 6 {
+		t.Fatalf("%+v, %v", a, err)
+	}
+	if len(c.messages) != 2 || c.messages[1].Content != a.Text {
+		t.Errorf("messages %v", c.messages)
+	}
+	if a, err := c.Say(ctx, "b", nil); a != nil || !errors.Is(err, context.Canceled) || len(c.messages) != 2 {
+		t.Errorf("stopped before it began: %+v, %v, %v", a, err, c.messages)
+	}
+	if _, err := c.Say(t.Context(), "c", nil); err != nil || len(c.messages) != 4 {
+		t.Errorf("%v, %v", err, c.messages)
+	}
+}
+
+// A conversation grows up to the model's positions. A message that is too long was not said.
+func TestConversationLength(t *testing.T) {
+	o := talkOptions(t)
+	o.Model = writeModel(t, map[string]any{"max_position_embeddings": 600})
+	write(t, filepath.Join(o.Model, "chat_template.jinja"), turnTemplate)
+	o.MaxTokens = 2
+	c := converse(t, o)
+	var rows []int
+	for _, n := range []int{1, 250, 100} {
+		if _, err := c.Say(t.Context(), strings.Repeat("x", n), nil); err != nil {
+			t.Fatal(err)
+		}
+		rows = append(rows, c.session.plan.Numerics.SequenceLen)
+	}
+	if want := []int{256, 512, 512}; !slices.Equal(rows, want) {
+		t.Errorf("rows of %v positions, want %v", rows, want)
+	}
+	before := len(c.messages)
+	if _, err := c.Say(t.Context(), strings.Repeat("x", 300), nil); err == nil || !strings.Contains(err.Error(), "made for 600 positions") || len(c.messages) != before {
+		t.Errorf("%v, %d messages", err, len(c.messages))
+	}
+	if _, err := c.Say(t.Context(), "x", nil); err != nil || c.session.plan.Numerics.SequenceLen != 512 {
+		t.Errorf("%v, %d", err, c.session.plan.Numerics.SequenceLen)
+	}
+}
+
+func TestConversationRefused(t *testing.T) {
+	o := talkOptions(t)
+	for want, change := range map[string]func(*ChatOptions){
+		"no chat template":        func(o *ChatOptions) { o.Model = writeModel(t, nil) },
+		"there is no file no.jin": func(o *ChatOptions) { o.ChatTemplate = "no.jin" },
+		"--max-tokens is 0":       func(o *ChatOptions) { o.MaxTokens = 0 },
+		"compute is":              func(o *ChatOptions) { o.Compute = "f8" },
+		"cannot be":               func(o *ChatOptions) { o.Tokenizer = "no" },
+	} {
+		o := o
+		change(&o)
+		if _, err := OpenConversation(t.Context(), newEnv(t), o); err == nil || !strings.Contains(err.Error(), want) && want != "cannot be" {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+	// The template is asked when something is said.
+	o.ChatTemplate = filepath.Join(t.TempDir(), "t.jinja")
+	write(t, o.ChatTemplate, `{% if messages[0].content == "bad" %}{{ raise_exception("no such word") }}{% endif %}{{ messages[0].content }}`)
+	c := converse(t, o)
+	if _, err := c.Say(t.Context(), "bad", nil); err == nil || !strings.Contains(err.Error(), "no such word") || len(c.messages) != 0 {
+		t.Errorf("%v, %v", err, c.messages)
+	}
+	if _, err := c.Say(t.Context(), "good", nil); err != nil {
+		t.Error(err)
+	}
+}
