@@ -309,7 +309,7 @@ func (b *benchmark) measure(ctx context.Context, s *train.Session) (*Result, err
 		}
 		if step > b.Warmup {
 			times = append(times, time.Since(begin).Seconds())
-			losses = append(losses, result.LossSum/float64(batch.Targets))
+			losses = append(losses, result.Loss())
 		}
 		bar.Set(int64(step), int64(b.Warmup+b.Steps))
 	}

@@ -68,7 +68,7 @@ func (t *trainer) compute(ctx context.Context, step int, batch *stream.Batch, m 
 	if err := t.badWeights(updated, res.BadWeights); err != nil {
 		return err // a save of them does not end
 	}
-	m.Loss, m.GradNorm, m.ClipScale = res.LossSum/float64(batch.Targets), res.GradNorm, res.ClipScale
+	m.Loss, m.GradNorm, m.ClipScale = res.Loss(), res.GradNorm, res.ClipScale
 	if res.Skipped {
 		t.summary.Skipped++
 		t.env.say("step %d: the gradient norm is not finite; its update is left out", step)
