@@ -166,7 +166,7 @@ func (p *Plan) Extents() []store.Spec {
 // does not update stays the host's alone.
 func (p *Plan) Pinned(purpose string) bool {
 	switch purpose {
-	case TokensPurpose, ResultsPurpose, InputsPurpose, KeptPurpose, LogitsPurpose, EmbeddingSumPurpose, StagingPurpose,
+	case TokensPurpose, ResultsPurpose, InputsPurpose, KeptPurpose, LogitsPurpose, EmbeddingSumPurpose, stagingPurpose,
 		store.Weights.String(), store.Grad.String():
 		return true
 	}
