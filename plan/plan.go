@@ -130,6 +130,9 @@ func (r Request) choose(ctx context.Context, thorough bool) (*Plan, error) {
 	if err := r.check(); err != nil {
 		return nil, err
 	}
+	if err := r.Machine.Check(); err != nil { // a simulation without rates would not end
+		return nil, fmt.Errorf("%w: plan for a machine of plan.Machines, or for the one that package probe measured", err)
+	}
 	return (&chooser{Request: r, ctx: ctx}).choose(thorough)
 }
 
