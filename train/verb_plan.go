@@ -99,6 +99,22 @@ func (r *Planned) Lacks() string {
 		plan.FormatBytes(r.AvailableBytes), plan.FormatBytes(r.Plan.ProcessBytes()))
 }
 
+// String returns the plan as text for people: memory by tier and purpose, the place of all state, and the predicted time
+// of a step.
+func (r *Planned) String() string {
+	text := r.Plan.Explain(r.Device, r.Machine, r.Forecast)
+	if lacks := r.Lacks(); lacks != "" {
+		text += "\n" + lacks + "\n"
+	}
+	for _, source := range r.Sources {
+		text += "\n" + source
+	}
+	if len(r.Sources) > 0 {
+		text += "\n"
+	}
+	return text
+}
+
 // ModelToPlan is a model, or a named shape if there is one, with the type that its weights are exported in.
 func ModelToPlan(ctx context.Context, env *Env, name, shape string) (*model.Model, tensor.DType, error) {
 	if shape == "" {
