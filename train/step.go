@@ -46,8 +46,16 @@ func (t *trainer) step(ctx context.Context, step int) error {
 		return err
 	}
 	t.account(&m)
-	if err := t.diverged(step); err != nil || wait == 0 {
+	if err := t.diverged(step); err != nil {
 		return err
+	}
+	if t.onStep != nil {
+		if err := t.onStep(m); err != nil {
+			return fmt.Errorf("step %d: %w", step, err)
+		}
+	}
+	if wait == 0 {
+		return nil
 	}
 	return t.slowDown(ctx, wait)
 }
