@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/millrace/millrace/internal/fault"
+	"github.com/millrace/millrace/internal/terminal"
 	"github.com/millrace/millrace/train"
 )
 
@@ -50,7 +51,7 @@ func (c *generateCmd) Run(p *program) error {
 		TopK: c.TopK, TopP: c.TopP, Seed: c.Seed, Compute: c.Compute, Memory: m, Device: c.Device}
 	if !c.JSON {
 		o.Out = p.stdout
-		if isTerminal(p.stdout) {
+		if terminal.Is(p.stdout) {
 			o.Out = harmless{p.stdout}
 		}
 	}
