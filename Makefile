@@ -15,8 +15,9 @@ QUICK ?=
 # An interpreter with device/cuda/kernels/requirements.txt; make kernels-check makes this one.
 KERNELS_PYTHON ?= build/kernels-venv/bin/python
 
-# A module of its own: what it compares with needs modules that the program does not.
-ORACLE = data/parquet/oracle
+# Modules of their own: one compares with modules that the program does not need, and one uses the program's packages
+# from outside.
+MODULES = data/parquet/oracle examples/library
 
 BENCH_TIME ?= 200ms
 BENCH_PROGRAMS = $(sort $(dir $(wildcard benchmarks/*/main.go)))
@@ -38,7 +39,7 @@ demo: build ## train a small model on Go's own source, in about two minutes
 .PHONY: test
 test: ## all tests; no cgo, no Python, no network
 	CGO_ENABLED=0 $(GO) test $(SHORT) ./...
-	cd $(ORACLE) && CGO_ENABLED=0 $(GO) test $(SHORT) ./...
+	for module in $(MODULES); do (cd $$module && CGO_ENABLED=0 $(GO) test $(SHORT) ./...) || exit 1; done
 
 .PHONY: hostile
 hostile: ## what users do wrong and what the world does to them: is each answered well?
@@ -74,7 +75,8 @@ gpu-rehearsal: ## run all that gpu-check runs on a stand-in of the driver, in ti
 .PHONY: bench
 bench: ## Go benchmarks, then the programs below benchmarks/ (BENCH_TIME=1s for steadier figures)
 	CGO_ENABLED=0 $(GO) test -run '^$$' -bench . -benchtime $(BENCH_TIME) ./...
-	cd $(ORACLE) && CGO_ENABLED=0 $(GO) test -run '^$$' -bench . -benchtime $(BENCH_TIME) ./...
+	for module in $(MODULES); do \
+		(cd $$module && CGO_ENABLED=0 $(GO) test -run '^$$' -bench . -benchtime $(BENCH_TIME) ./...) || exit 1; done
 	@failed=; for program in $(BENCH_PROGRAMS); do \
 		echo; echo "== $$program"; \
 		CGO_ENABLED=0 $(GO) run -tags onednn ./$$program || failed="$$failed $$program"; \
@@ -86,7 +88,7 @@ lint: ## gofmt, go vet, and staticcheck where it is installed
 		echo "make lint: not formatted, run make fmt:" $$unformatted >&2; exit 1; fi
 	CGO_ENABLED=0 $(GO) vet ./...
 	CGO_ENABLED=0 $(GO) vet -tags onednn ./benchmarks/...
-	cd $(ORACLE) && CGO_ENABLED=0 $(GO) vet ./...
+	for module in $(MODULES); do (cd $$module && CGO_ENABLED=0 $(GO) vet ./...) || exit 1; done
 	@if command -v staticcheck >/dev/null; then staticcheck ./...; else echo "staticcheck is not installed; left out"; fi
 
 .PHONY: cross

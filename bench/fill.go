@@ -27,7 +27,7 @@ func (b *benchmark) fillAlike(ctx context.Context, s *train.Session, wanted func
 			specs[spec.Part] = append(specs[spec.Part], spec)
 		}
 	}
-	bar := b.env.Out().Bar("initializing")
+	bar := b.out().Bar("initializing")
 	defer bar.End()
 	defer debug.FreeOSMemory() // what filling takes is not in the plan
 	groups := map[like][]int{}

@@ -19,6 +19,7 @@ import (
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/hostmem"
 	"github.com/millrace/millrace/internal/blame"
+	"github.com/millrace/millrace/internal/console"
 	"github.com/millrace/millrace/internal/rng"
 	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/optim"
@@ -196,7 +197,7 @@ func Measure(ctx context.Context, env *train.Env, o Options) (r *Result, err err
 		return nil, err
 	}
 	if b.guess != "" {
-		env.Out().Say("planned by a guess, since %s: run `millrace probe --device %s` first", b.guess, cmp.Or(o.Device, "auto"))
+		b.out().Say("planned by a guess, since %s: run `millrace probe --device %s` first", b.guess, cmp.Or(o.Device, "auto"))
 	}
 	ask.IsOver = true
 	if o.DryRun {
@@ -222,6 +223,11 @@ type benchmark struct {
 	model   *model.Model
 	plan    *plan.Plan
 	alias   *aliasing // nil: blocks have memory of their own
+}
+
+// out is where it says what it does.
+func (b *benchmark) out() console.Out {
+	return console.Out{Writer: b.env.Progress, Terminal: b.env.Terminal}
 }
 
 // makePlan plans the step that is measured.
@@ -289,7 +295,7 @@ func (b *benchmark) open(ctx context.Context) (*train.Session, error) {
 func (b *benchmark) measure(ctx context.Context, s *train.Session) (*Result, error) {
 	steady := b.plan.Schedule(plan.Steady)
 	s.Engine.Trace = trace.NewRecorder(len(steady.Ops)) // all of a step
-	bar := b.env.Out().Bar("measuring steps")
+	bar := b.out().Bar("measuring steps")
 	defer bar.End()
 	var times, losses []float64
 	var busy time.Duration // of the disk, before what is measured
@@ -309,7 +315,7 @@ func (b *benchmark) measure(ctx context.Context, s *train.Session) (*Result, err
 		}
 		if step > b.Warmup {
 			times = append(times, time.Since(begin).Seconds())
-			losses = append(losses, result.LossSum/float64(batch.Targets))
+			losses = append(losses, result.Loss())
 		}
 		bar.Set(int64(step), int64(b.Warmup+b.Steps))
 	}

@@ -21,13 +21,13 @@ func TestLayoutHash(t *testing.T) {
 	field := func(name string, trainable bool, shape ...int) tensor.Field {
 		return tensor.Field{Name: name, Shape: shape, Trainable: trainable}
 	}
-	base := LayoutHash(parts(t, "a", field("x", true, 4, 5), field("y", true, 3)))
-	if again := LayoutHash(parts(t, "a", field("x", true, 4, 5), field("y", true, 3))); again != base {
+	base := layoutHash(parts(t, "a", field("x", true, 4, 5), field("y", true, 3)))
+	if again := layoutHash(parts(t, "a", field("x", true, 4, 5), field("y", true, 3))); again != base {
 		t.Error("the same layout has two hashes")
 	}
 	decayed := field("x", true, 4, 5)
 	decayed.Decay = true
-	if LayoutHash(parts(t, "a", decayed, field("y", true, 3))) != base {
+	if layoutHash(parts(t, "a", decayed, field("y", true, 3))) != base {
 		t.Error("weight decay moves no number")
 	}
 	glued := field("y", true, 3)
@@ -41,7 +41,7 @@ func TestLayoutHash(t *testing.T) {
 		"glued":  parts(t, "a", field("x", true, 4, 5), glued),
 		"fewer":  parts(t, "a", field("x", true, 4, 5)),
 	} {
-		if LayoutHash(p) == base {
+		if layoutHash(p) == base {
 			t.Errorf("%s: the hash is the same", what)
 		}
 	}
@@ -65,7 +65,7 @@ func TestSpecs(t *testing.T) {
 		t.Error(diff)
 	}
 	id := Identify(m, []byte("{}"), "5a")
-	if id.Type != "qwen3" || id.ConfigSHA256 != "44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a" || id.LayoutSHA256 != LayoutHash(m.Parts) ||
+	if id.Type != "qwen3" || id.ConfigSHA256 != "44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a" || id.LayoutSHA256 != layoutHash(m.Parts) ||
 		id.CarriedSHA256 != "5a" {
 		t.Errorf("%+v", id)
 	}

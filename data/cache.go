@@ -40,15 +40,6 @@ const cacheHeaderBytes = 8 + 16 + 4*8 + 16 + 8
 // maxNoteBytes bounds the note.
 const maxNoteBytes = 4096
 
-// DefaultCacheDir is where tokens are kept unless a run says otherwise: millrace/tokens in the user's cache directory.
-func DefaultCacheDir() (string, error) {
-	dir, err := os.UserCacheDir()
-	if err != nil {
-		return "", fmt.Errorf("token cache: %w", err)
-	}
-	return filepath.Join(dir, "millrace", "tokens"), nil
-}
-
 func cachePath(dir string, key xxh3.Uint128) string {
 	return filepath.Join(dir, fmt.Sprintf("%x.tokens", key.Bytes()))
 }

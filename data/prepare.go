@@ -23,7 +23,7 @@ type Options struct {
 	Tokenizer     tokenizer.Tokenizer
 	Renderer      Renderer          // nil is Plain
 	TrainOnPrompt bool              // prompts count in the loss too
-	CacheDir      string            // "" keeps nothing; see DefaultCacheDir
+	CacheDir      string            // of tokens; empty: none are kept
 	Hub           *hub.Hub          // where data sets come from that are no paths; nil: nowhere
 	Note          func(string)      // told in a line which files of the hub are read, and what the cache cannot do; may be nil
 	Workers       int               // goroutines that tokenize; 0 is GOMAXPROCS

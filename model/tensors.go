@@ -2,6 +2,7 @@ package model
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -42,6 +43,27 @@ func (m *Model) Tensors() []Tensor {
 		}
 	}
 	return all
+}
+
+// ReadTensor returns a tensor of the model by its name, row by row. read returns the values of a part, which need to be
+// valid until its next call.
+func (m *Model) ReadTensor(name string, read func(part int) (Values, error)) ([]float32, error) {
+	all := m.Tensors()
+	i := slices.IndexFunc(all, func(t Tensor) bool { return t.Name == name })
+	if i < 0 {
+		return nil, fmt.Errorf("the model has no tensor %.200q; Model.Tensors lists the names", name)
+	}
+	values := make([]float32, 0, all[i].Shape.Elems())
+	for _, piece := range all[i].Pieces {
+		v, err := read(piece.Part)
+		if err != nil {
+			return nil, err
+		}
+		f := &m.Parts[piece.Part].Layout.Fields[piece.Field]
+		values = values[:int64(len(values))+f.Elems]
+		v.Elems(f, 0, values[int64(len(values))-f.Elems:])
+	}
+	return values, nil
 }
 
 // modules are the modules of a block in the order in which transformers declares them.

@@ -70,6 +70,10 @@ func TestRefusals(t *testing.T) {
 	r.Numerics.Compute = tensor.F32
 	_, err = plan.New(context.Background(), r)
 	oneLine(t, err, "precision")
+
+	r.Numerics, r.Machine = n, plan.Machine{}
+	_, err = plan.New(context.Background(), r)
+	oneLine(t, err, "_per_sec is 0", "package probe")
 }
 
 // A driver's own memory counts where it is: within the device's budget if the device has memory, else within the

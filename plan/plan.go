@@ -130,6 +130,9 @@ func (r Request) choose(ctx context.Context, thorough bool) (*Plan, error) {
 	if err := r.check(); err != nil {
 		return nil, err
 	}
+	if err := r.Machine.Check(); err != nil { // a simulation without rates would not end
+		return nil, fmt.Errorf("%w: plan for a machine of plan.Machines, or for the one that package probe measured", err)
+	}
 	return (&chooser{Request: r, ctx: ctx}).choose(thorough)
 }
 
@@ -166,7 +169,7 @@ func (p *Plan) Extents() []store.Spec {
 // does not update stays the host's alone.
 func (p *Plan) Pinned(purpose string) bool {
 	switch purpose {
-	case TokensPurpose, ResultsPurpose, InputsPurpose, KeptPurpose, LogitsPurpose, EmbeddingSumPurpose, StagingPurpose,
+	case TokensPurpose, ResultsPurpose, InputsPurpose, KeptPurpose, LogitsPurpose, EmbeddingSumPurpose, stagingPurpose,
 		store.Weights.String(), store.Grad.String():
 		return true
 	}

@@ -27,8 +27,8 @@ func (p *Placement) diskShare(lane Lane) float64 {
 	return min(float64(1+max(p.Rings.Reads, 1))/DiskWorkers, 1)
 }
 
-// StagingPurpose is the name of the staging memory in the plan.
-const StagingPurpose = "staging"
+// stagingPurpose is the name of the staging memory in the plan.
+const stagingPurpose = "staging"
 
 // spillOrder are the kinds in the order in which they go to disk. A byte of moments, low halves, gradients or saved layer inputs
 // that is kept there moves twice a step, a byte of weights four times. The state moves below the forward pass, with the
@@ -99,7 +99,7 @@ func (t *tierTable) enter(p *Plan) {
 	p.Disk = append(p.Disk, t.disk...)
 	p.DiskBytes += t.diskSum
 	if t.staging > 0 {
-		p.Host = append(p.Host, Bytes{StagingPurpose, t.staging})
+		p.Host = append(p.Host, Bytes{stagingPurpose, t.staging})
 	}
 }
 

@@ -68,7 +68,7 @@ func (p *prober) disk(m *plan.Machine) (err error) {
 	}
 	dir := filepath.Join(path, probeDir)
 	t.Disk, err = store.NewDisk(store.DiskOptions{Dir: dir, Accounts: p.Accounts, Specs: t.specs, Quota: plan.StagingQuota,
-		Workers: plan.DiskWorkers, Log: slog.New(slog.NewTextHandler(p.Out.Writer, nil))})
+		Workers: plan.DiskWorkers, Log: slog.New(slog.NewTextHandler(p.Progress, nil))})
 	switch {
 	case errors.Is(err, vfs.ErrLocked):
 		return blame.BadRequest(fmt.Errorf("--path: another probe measures %s: wait for it, or name another directory", path))

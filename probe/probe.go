@@ -10,6 +10,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -30,17 +31,21 @@ import (
 // probeSeconds is the least time that each measurement takes.
 const probeSeconds = 0.5
 
-// ProbeOptions say what is measured.
+// Options say what is measured.
 type Options struct {
 	// Open opens a device, and that of the host.
 	Open     func(name string, accounts *hostmem.Accounts) (computes, host device.Device, err error)
 	Accounts *hostmem.Accounts
-	Out      console.Out
-	CacheDir string // where the rates are kept; empty: nowhere
-	Device   string // auto, cpu, cuda or cuda:N
+	Progress io.Writer // messages and progress for people; io.Discard for silence
+	Terminal bool      // Progress is a terminal: bars instead of lines
+	CacheDir string    // where the rates are kept; empty: nowhere
+	Device   string    // auto, cpu, cuda or cuda:N
 	// Path is a directory on the drive to measure, of which the probe takes some GiB for some seconds; empty: no drive is.
 	Path string
 }
+
+// out is where the probe says what it does.
+func (o *Options) out() console.Out { return console.Out{Writer: o.Progress, Terminal: o.Terminal} }
 
 // Measure measures the rates that plans are made from, with the operations that training uses and on random numbers: in
 // some seconds, of a machine that should be idle. It keeps them in the cache directory, where Rates finds them.
@@ -61,7 +66,7 @@ func Measure(ctx context.Context, o Options) (*plan.Machine, error) {
 		if err := plan.WriteMachine(path, *m); err != nil {
 			return nil, blame.BadRequest(fmt.Errorf("machine file: %w", err))
 		}
-		o.Out.Say("kept in %s", path)
+		o.out().Say("kept in %s", path)
 	}
 	return m, nil
 }
@@ -158,12 +163,12 @@ func measure(ctx context.Context, o Options, sizes func(device.Info) probeSizes,
 	}
 	if doc, err := os.ReadFile("/proc/loadavg"); err == nil { // where there is one
 		if load, isBusy := otherWork(string(doc), runtime.NumCPU()); isBusy {
-			o.Out.Say("other programs keep this machine busy (a load of %.1f on %s): what they take is missing in the result; close them, and measure again",
+			o.out().Say("other programs keep this machine busy (a load of %.1f on %s): what they take is missing in the result; close them, and measure again",
 				load, spelling.Count(runtime.NumCPU(), "core"))
 		}
 	}
 	m = &plan.Machine{Name: computes.Info().Name}
-	bar := o.Out.Bar("measuring")
+	bar := o.out().Bar("measuring")
 	defer bar.End()
 	steps := []func(*plan.Machine) error{p.products(tensor.F32), p.products(tensor.BF16), p.attention, p.starts, p.elements, p.links,
 		p.hostCopies, p.updates}

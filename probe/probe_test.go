@@ -19,7 +19,6 @@ import (
 	"github.com/millrace/millrace/device/null"
 	"github.com/millrace/millrace/hostmem"
 	"github.com/millrace/millrace/internal/blame"
-	"github.com/millrace/millrace/internal/console"
 	"github.com/millrace/millrace/internal/cudatest/standin"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/vfs"
@@ -34,7 +33,7 @@ func newOptions(t testing.TB) Options {
 			t.Errorf("%d bytes of host memory are still reserved: %v", n, accounts.Usage())
 		}
 	})
-	return Options{Accounts: accounts, Out: console.Out{Writer: io.Discard}, Device: "cpu",
+	return Options{Accounts: accounts, Progress: io.Discard, Device: "cpu",
 		Open: func(_ string, a *hostmem.Accounts) (device.Device, device.Device, error) {
 			d, err := cpu.New(cpu.Options{Workers: 2, Accounts: a})
 			return d, d, err

@@ -1,6 +1,7 @@
 package runfile
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -108,6 +109,15 @@ func Defaults() Config {
 // Read reads run.yaml and the key=value settings that follow it, and checks all that can be checked without opening
 // another file. With an empty path there are only the settings.
 func Read(path string, set []string) (*Config, error) {
+	c, err := ReadWithoutData(path, set)
+	if err != nil {
+		return c, err
+	}
+	return c, c.Check()
+}
+
+// ReadWithoutData is Read for uses that need no data sets, such as a plan.
+func ReadWithoutData(path string, set []string) (*Config, error) {
 	c := Defaults()
 	if path != "" {
 		doc, err := ReadFile(path)
@@ -123,7 +133,26 @@ func Read(path string, set []string) (*Config, error) {
 			return nil, err
 		}
 	}
-	return &c, c.Check()
+	return &c, c.CheckWithoutData()
+}
+
+// ReadToPlan is Read for a plan of a model, without a file and without data sets. A shape's name may take the place of the
+// model. With wholeMachine the drive of the machine is part of the plan, unless a setting changes that.
+func ReadToPlan(model string, wholeMachine bool, settings []string) (*Config, error) {
+	first := []string{Setting("model", model)}
+	if wholeMachine {
+		first = append(first, "memory.disk=auto")
+	}
+	return ReadWithoutData("", append(first, settings...))
+}
+
+// Setting returns the setting key=text, with the text quoted so that YAML reads it unchanged.
+func Setting(key, text string) string {
+	quoted, err := json.Marshal(text) // which YAML reads, too
+	if err != nil {
+		panic(err) // strings can be marshalled
+	}
+	return key + "=" + string(quoted)
 }
 
 // Parse reads a run file from its text, and checks it as [Read] does.
@@ -190,15 +219,20 @@ const (
 // minAdamEps is the least normal number of 32 bits. A smaller adam_eps is denormal there, or 0, and then a gradient of 0 is divided by 0.
 const minAdamEps = 0x1p-126
 
+// CheckWithoutData is Check for uses that need no data sets.
+func (c *Config) CheckWithoutData() error { return c.check(false) }
+
 // Check refuses what no run can do, naming the key.
-func (c *Config) Check() error {
+func (c *Config) Check() error { return c.check(true) }
+
+func (c *Config) check(needsData bool) error {
 	bad := func(format string, args ...any) error { return fmt.Errorf(format, args...) }
 	switch {
 	case c.Model == "":
 		return bad("model is missing: name a Hugging Face directory, or a hub id")
 	case c.Init != "pretrained" && c.Init != "random":
 		return bad("init is %q: use pretrained or random", c.Init)
-	case len(c.Datasets) == 0:
+	case needsData && len(c.Datasets) == 0:
 		return bad("datasets is missing: name at least one, such as {path: train.jsonl, type: text}")
 	case c.ChatTemplate == "":
 		return bad("chat_template is empty: use auto, model, conversations, or the path of a Jinja file")

@@ -19,8 +19,8 @@ import (
 	"github.com/millrace/millrace/vfs"
 )
 
-// FileSuffix is on all names that the store makes and removes in its directory.
-const FileSuffix = ".extent"
+// fileSuffix is on all names that the store makes and removes in its directory.
+const fileSuffix = ".extent"
 
 // file is one of the store's files: in the pool, or a version of a piece.
 type file struct {
@@ -36,12 +36,12 @@ type file struct {
 }
 
 func (d *Disk) freePath(number int) string {
-	return filepath.Join(d.dir, fmt.Sprintf("free-%06d%s", number, FileSuffix))
+	return filepath.Join(d.dir, fmt.Sprintf("free-%06d%s", number, fileSuffix))
 }
 
 func (d *Disk) versionPath(p *diskPiece, version uint64) string {
 	kind := strings.ReplaceAll(p.id.Kind.String(), " ", "-")
-	return filepath.Join(d.dir, fmt.Sprintf("part-%d-%s-%d.v%d%s", p.id.Part, kind, p.index, version, FileSuffix))
+	return filepath.Join(d.dir, fmt.Sprintf("part-%d-%s-%d.v%d%s", p.id.Part, kind, p.index, version, fileSuffix))
 }
 
 func (d *Disk) lockFile() string { return filepath.Join(d.dir, "lock") }
@@ -106,7 +106,7 @@ func (d *Disk) clearDir() error {
 		return nil
 	}
 	for _, e := range entries {
-		if strings.HasSuffix(e.Name(), FileSuffix) {
+		if strings.HasSuffix(e.Name(), fileSuffix) {
 			err = cmp.Or(err, d.fs.Remove(filepath.Join(d.dir, e.Name())))
 		}
 	}

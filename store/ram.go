@@ -10,8 +10,8 @@ import (
 	"github.com/millrace/millrace/trace"
 )
 
-// RegionBytes is the most that one region covers.
-const RegionBytes = 64 << 30
+// regionBytes is the most that one region covers.
+const regionBytes = 64 << 30
 
 // extentAlign keeps extents on whole pages, so that a region can be cut where direct I/O or pinning wants it.
 const extentAlign = 4096
@@ -68,7 +68,7 @@ func (s *RAM) reserve(accounts *hostmem.Accounts, kind Kind, specs []Spec, opts 
 		return nil
 	}
 	for _, room := range roomsOf(kind, specs) {
-		if bytes > 0 && bytes+room.bytes > RegionBytes {
+		if bytes > 0 && bytes+room.bytes > regionBytes {
 			if err := flush(); err != nil {
 				return err
 			}

@@ -77,11 +77,15 @@ type Update struct {
 // Result is what a step came to.
 type Result struct {
 	LossSum    float64 // over the positions that count
+	Targets    int     // how many these are
 	GradNorm   float64
 	ClipScale  float64
 	Skipped    bool  // the norm was not finite: the update will not happen
 	BadWeights int64 // weights that became infinite or NaN in the updates since the result before this one
 }
+
+// Loss is the mean over the positions that count, in nats.
+func (r Result) Loss() float64 { return r.LossSum / float64(r.Targets) }
 
 // Engine runs steps. It is used by one goroutine.
 type Engine struct {
@@ -361,6 +365,7 @@ func (e *Engine) Step(ctx context.Context, batch *Batch, update Update) (Result,
 		}
 		return Result{}, err
 	}
+	res.Targets = batch.Targets
 	res.BadWeights, e.bad = res.BadWeights+e.bad, 0
 	res.ClipScale = optim.ClipScale(res.GradNorm, update.MaxGradNorm)
 	switch finite := !math.IsNaN(res.GradNorm) && !math.IsInf(res.GradNorm, 0); {

@@ -45,14 +45,14 @@ func (e *Env) files() vfs.FS {
 	return e.FS
 }
 
-// Out is where a run says what it does.
-func (e *Env) Out() console.Out { return console.Out{Writer: e.Progress, Terminal: e.Terminal} }
+// out is where a run says what it does.
+func (e *Env) out() console.Out { return console.Out{Writer: e.Progress, Terminal: e.Terminal} }
 
 // say writes one line for people.
-func (e *Env) say(format string, args ...any) { e.Out().Say(format, args...) }
+func (e *Env) say(format string, args ...any) { e.out().Say(format, args...) }
 
 // bar shows how far a long task is.
-func (e *Env) bar(what string) *console.Bar { return e.Out().Bar(what) }
+func (e *Env) bar(what string) *console.Bar { return e.out().Bar(what) }
 
 // Devices are the two devices of a run: the one that computes, and the host's. They may be the same.
 type Devices struct {

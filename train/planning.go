@@ -92,8 +92,10 @@ func sizesOf(n plan.Numerics) runfile.Sizes {
 }
 
 // makePlan plans a run of a model with weights of a type; steps is 0 if their number is not known. Sizes that are auto
-// become the largest that fit.
-func (e *Env) makePlan(ctx context.Context, c *runfile.Config, m *model.Model, weights tensor.DType, steps int, dev device.Info) (*plan.Plan, error) {
+// become the largest that fit. logitRows is the number of positions of each micro-batch whose logits the caller wants; a
+// micro-batch that has fewer gives all.
+func (e *Env) makePlan(ctx context.Context, c *runfile.Config, m *model.Model, weights tensor.DType, steps, logitRows int,
+	dev device.Info) (*plan.Plan, error) {
 	n, err := c.Types()
 	if err != nil {
 		return nil, err
@@ -111,7 +113,11 @@ func (e *Env) makePlan(ctx context.Context, c *runfile.Config, m *model.Model, w
 		}
 		r.DiskBytes = max(r.DiskBytes-leave, 1) // not 0, which is no disk at all
 	}
-	p, err := fitRequest(ctx, r, c.BatchTokens/c.SequenceLen, c.Numerics, func(plan.Numerics) plan.Outputs { return c.Outputs() })
+	p, err := fitRequest(ctx, r, c.BatchTokens/c.SequenceLen, c.Numerics, func(n plan.Numerics) plan.Outputs {
+		out := c.Outputs()
+		out.LogitRows = min(logitRows, n.Positions())
+		return out
+	})
 	if err != nil {
 		return nil, err
 	}

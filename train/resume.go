@@ -91,7 +91,7 @@ func (t *trainer) openState(ctx context.Context, env *Env, p *plan.Plan) error {
 				return err
 			}
 			if t.from != nil {
-				return t.resume(ctx, t.from)
+				return s.resume(ctx, t.from)
 			}
 			return s.fill(ctx, t.src, c.Init, c.Seed)
 		}})
@@ -119,19 +119,16 @@ func (t *trainer) openState(ctx context.Context, env *Env, p *plan.Plan) error {
 }
 
 // resume fills the store from a checkpoint. An error that is a *checkpoint.DamageError is of the checkpoint.
-func (t *trainer) resume(ctx context.Context, from *checkpoint.Checkpoint) error {
-	if before, now := from.Manifest.ComputedOn, t.plan.ComputedOn; before != "" && now != before {
-		t.env.say("resume: the checkpoint was computed on %s, and this run computes on %s: the run continues, with other last bits than without the change", before, now)
+func (s *Session) resume(ctx context.Context, from *checkpoint.Checkpoint) error {
+	if before, now := from.Manifest.ComputedOn, s.plan.ComputedOn; before != "" && now != before {
+		s.env.say("resume: the checkpoint was computed on %s, and this run computes on %s: the run continues, with other last bits than without the change", before, now)
 	}
-	t.recalled = &chosen{from.Manifest.ComputedOn, from.Manifest.Algorithms}
-	b := t.env.bar("resuming")
+	s.recalled = &chosen{from.Manifest.ComputedOn, from.Manifest.Algorithms}
+	b := s.env.bar("resuming")
 	defer b.End()
 	done := int64(0)
-	for _, spec := range t.plan.Extents() {
-		if spec.Kind == store.Grad || spec.Kind == store.GradSum {
-			continue
-		}
-		if err := t.restore(ctx, from, spec); err != nil {
+	for spec := range s.state() {
+		if err := s.restore(ctx, from, spec); err != nil {
 			return err
 		}
 		done += spec.Bytes
@@ -142,22 +139,22 @@ func (t *trainer) resume(ctx context.Context, from *checkpoint.Checkpoint) error
 
 // restore fills one extent, by a second name for the checkpoint's files where that will do. Files that get one are read here, and
 // not only in a step long after, when the other checkpoints may have gone.
-func (t *trainer) restore(ctx context.Context, from *checkpoint.Checkpoint, spec store.Spec) error {
-	id := checkpoint.IDOf(t.plan.Model, spec.ID)
+func (s *Session) restore(ctx context.Context, from *checkpoint.Checkpoint, spec store.Spec) error {
+	id := checkpoint.IDOf(s.plan.Model, spec.ID)
 	if e, ok := from.Extent(id); !ok || e.Bytes != spec.Bytes {
 		return fmt.Errorf("resume: %s has no %v of %d bytes; it is of another model or precision", from.Dir(), id, spec.Bytes)
 	}
-	if t.plan.OnDisk(spec.ID) {
+	if s.plan.OnDisk(spec.ID) {
 		if files, ok := from.PieceFiles(id, 1); ok {
 			if err := from.VerifyExtent(ctx, id); err != nil {
 				return err
 			}
-			return t.Disk.Adopt(ctx, spec.ID, files)
+			return s.Disk.Adopt(ctx, spec.ID, files)
 		}
 	}
-	version := t.Store.Version(spec.ID)
+	version := s.Store.Version(spec.ID)
 	for off, n := range spec.Pieces() {
-		l, err := t.Store.Borrow(ctx, trace.Update, spec.ID, off, n, store.Write, version)
+		l, err := s.Store.Borrow(ctx, trace.Update, spec.ID, off, n, store.Write, version)
 		if err != nil {
 			return err
 		}

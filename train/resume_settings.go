@@ -3,6 +3,7 @@ package train
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,14 +17,22 @@ import (
 func (t *trainer) mathematics() map[string]string {
 	c := t.config
 	number := func(x float64) string { return strconv.FormatFloat(x, 'g', -1, 64) }
-	keys := map[string]string{
-		"sequence_len": strconv.Itoa(c.SequenceLen), "batch_tokens": strconv.Itoa(c.BatchTokens),
+	keys := sizeSettings(c)
+	maps.Copy(keys, map[string]string{
 		"steps": strconv.Itoa(t.rates.Steps), "learning_rate": number(c.LearningRate), "lr_scheduler": string(c.LRScheduler),
 		"warmup_steps": strconv.Itoa(t.rates.WarmupSteps), "weight_decay": number(c.WeightDecay),
 		"adam_betas": number(c.AdamBetas[0]) + " " + number(c.AdamBetas[1]), "adam_eps": number(c.AdamEps),
 		"max_grad_norm": number(c.MaxGradNorm), "seed": strconv.FormatUint(c.Seed, 10),
+		"data": t.data.Fingerprint(),
+	})
+	return keys
+}
+
+// sizeSettings are those of them that say how steps are cut and in which types they are computed.
+func sizeSettings(c *runfile.Config) map[string]string {
+	keys := map[string]string{
+		"sequence_len": strconv.Itoa(c.SequenceLen), "batch_tokens": strconv.Itoa(c.BatchTokens),
 		"precision": fmt.Sprintf("%s %s %s", c.Precision.Compute, c.Precision.Master, c.Precision.Moments),
-		"data":      t.data.Fingerprint(),
 	}
 	if long := overlongOf(c); long != "" {
 		keys["overlong"] = long

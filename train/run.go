@@ -25,7 +25,18 @@ import (
 // Options are what a command line adds to run.yaml.
 type Options struct {
 	Trace bool // write a Chrome trace
+	// OnStep is called with the metrics of each step, before the next step begins. If it returns an error, the run saves
+	// its state and Train returns the error; ErrStop ends the run well.
+	OnStep func(trace.Metrics) error
 }
+
+// ErrStop ends a run early and well when Options.OnStep returns it: the run saves a checkpoint and writes its model. The
+// same configuration, started again, continues with the steps that are left.
+var ErrStop = errors.New("stop after this step")
+
+// ErrRequest marks the errors that the request caused, so that the same request fails again. Other errors are of the
+// machine, of the network or of the program.
+var ErrRequest = blame.ErrRequest
 
 // trainer is a run between its beginning and its end.
 type trainer struct {
@@ -40,6 +51,7 @@ type trainer struct {
 	summary Summary
 	saves   saver
 	begun   int // steps that were done before this process
+	onStep  func(trace.Metrics) error
 	traffic store.Traffic
 	wrote   int64 // of written, what metrics have
 	wear    wear
@@ -61,7 +73,10 @@ type trainer struct {
 // to stop: then it saves a checkpoint, and the error is ErrInterrupted. So it is where the context ends while nothing can be lost,
 // which is before a step is done and when all are saved. A run that has ended before is not an error.
 func Train(ctx context.Context, c *runfile.Config, env *Env, o Options) (*Summary, error) {
-	t := &trainer{config: c}
+	if err := c.Check(); err != nil {
+		return nil, blame.BadRequest(err)
+	}
+	t := &trainer{config: c, onStep: o.OnStep}
 	return t.interrupted(t.train(ctx, env, o))
 }
 
@@ -140,7 +155,7 @@ func (t *trainer) prepare(ctx context.Context, env *Env) (p *plan.Plan, err erro
 	if err := t.standAt(t.from); err != nil {
 		return nil, err
 	}
-	p, err = env.makePlan(ctx, c, t.src.model, t.src.exportType(), t.rates.Steps, t.dev.Computes.Info())
+	p, err = env.makePlan(ctx, c, t.src.model, t.src.exportType(), t.rates.Steps, 0, t.dev.Computes.Info())
 	if err != nil || t.from == nil {
 		return p, err
 	}
@@ -309,7 +324,12 @@ func (t *trainer) walk(ctx context.Context) error {
 	}
 	for step := t.begun + 1; step <= t.rates.Steps && !t.env.stopped(); step++ {
 		t.env.willFinish(fmt.Sprintf("finishing step %d and saving", step))
-		if err := t.step(ctx, step); err != nil {
+		err := t.step(ctx, step)
+		if errors.Is(err, ErrStop) {
+			t.env.say("stopping after step %d, as the program asks", step)
+			return nil
+		}
+		if err != nil {
 			return t.rescue(ctx, err)
 		}
 	}

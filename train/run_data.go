@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/millrace/millrace/data"
+	"github.com/millrace/millrace/runfile"
 )
 
 // openData reads and tokenizes the data sets.
@@ -59,8 +60,7 @@ func (t *trainer) openLoaders(env *Env) (err error) {
 			return err
 		}
 	}
-	t.loader, err = data.NewLoader(t.data, data.LoaderOptions{SequenceLen: c.SequenceLen, BatchTokens: c.BatchTokens,
-		Seed: c.Seed, Epochs: epochs, LongDocuments: data.LongDocuments(c.Overlong), Accounts: env.Accounts})
+	t.loader, err = data.NewLoader(t.data, loaderOptions(c, env, epochs))
 	if err != nil {
 		return err
 	}
@@ -71,6 +71,12 @@ func (t *trainer) openLoaders(env *Env) (err error) {
 		}
 	}
 	return nil
+}
+
+// loaderOptions are the sizes of a step and the order of the data.
+func loaderOptions(c *runfile.Config, env *Env, epochs int) data.LoaderOptions {
+	return data.LoaderOptions{SequenceLen: c.SequenceLen, BatchTokens: c.BatchTokens, Seed: c.Seed, Epochs: epochs,
+		LongDocuments: data.LongDocuments(c.Overlong), Accounts: env.Accounts}
 }
 
 // closeInputs gives back what the data take, and the devices.

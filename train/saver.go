@@ -13,8 +13,6 @@ import (
 	"github.com/millrace/millrace/internal/console"
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/store"
-	"github.com/millrace/millrace/trace"
-	"github.com/millrace/millrace/vfs"
 )
 
 // saver keeps the checkpoints of a run.
@@ -130,10 +128,6 @@ func (t *trainer) startSave(step int) {
 // createSave makes the writer of a checkpoint, and its manifest.
 func (t *trainer) createSave(step int) error {
 	s := &t.saves
-	numerics, err := json.Marshal(t.plan.Numerics)
-	if err != nil {
-		return err
-	}
 	where, err := json.Marshal(t.at)
 	if err != nil {
 		return err
@@ -144,21 +138,19 @@ func (t *trainer) createSave(step int) error {
 	if s.writer != nil {
 		t.dropSave() // its state was not handed over to its end
 	}
-	w, err := s.to.Create(step, checkpoint.Specs(t.plan.Model, t.plan.Extents(), t.plan.Numerics.Scheme().Types()))
+	m, err := t.manifest(t.src)
 	if err != nil {
 		return err
 	}
-	s.writer, s.step, s.failed = w, step, nil
-	s.manifest = checkpoint.Manifest{
-		Updates: int64(step) - int64(t.idleSteps()), SkippedUpdates: int64(t.summary.Skipped), UntargetedSteps: int64(t.summary.Untargeted),
-		UnhealthySteps: t.unhealthy, Model: checkpoint.Identify(t.plan.Model, t.src.config.Raw(), t.src.carried.sha256),
-		Numerics: numerics, ComputedOn: t.plan.ComputedOn, Algorithms: t.Algorithms(), Mathematics: t.mathematics(), Data: where, EvalLoss: t.evalLoss, Best: s.best,
-		History: t.history,
-	}
-	if err := w.Attach("config.json", t.src.config.Raw()); err != nil {
-		t.dropSave()
+	m.Updates, m.SkippedUpdates = int64(step)-int64(t.idleSteps()), int64(t.summary.Skipped)
+	m.UntargetedSteps, m.UnhealthySteps = int64(t.summary.Untargeted), t.unhealthy
+	m.Mathematics, m.Data, m.History = t.mathematics(), where, t.history
+	m.EvalLoss, m.Best = t.evalLoss, s.best
+	w, err := t.createCheckpoint(s.to, step, t.src)
+	if err != nil {
 		return err
 	}
+	s.writer, s.step, s.failed, s.manifest = w, step, nil, m
 	return nil
 }
 
@@ -185,40 +177,9 @@ func (t *trainer) handOver(ctx context.Context, id store.ID, version uint64) err
 	if s.failed != nil {
 		return nil
 	}
-	if t.plan.OnDisk(id) {
-		s.failed = t.linkExtent(ctx, id)
-		return ctx.Err() // a store that is broken says so at the next use of it
-	}
-	to, piece := checkpoint.IDOf(t.plan.Model, id), 0
-	for off, n := range s.specs[id].Pieces() {
-		l, err := t.Store.Borrow(ctx, trace.Disk, id, off, n, store.Read, version)
-		if err != nil {
-			return err
-		}
-		s.failed = s.writer.Add(to, piece, l.Bytes())
-		l.Release()
-		if s.failed != nil {
-			return nil
-		}
-		piece++
-	}
-	return nil
-}
-
-// linkExtent takes an extent that is on disk to the checkpoint: by a second name for its files or, to another drive, by a copy.
-func (t *trainer) linkExtent(ctx context.Context, id store.ID) error {
-	w, to, piece := t.saves.writer, checkpoint.IDOf(t.plan.Model, id), -1
-	linked := vfs.SameDrive(t.config.Budgets().Path, t.saves.to.Path())
-	return t.Disk.Files(ctx, id, linked, func(f store.PieceFile) error {
-		piece++
-		switch {
-		case f.Path == "": // never written: zeros
-			return w.Add(to, piece, make([]byte, f.Bytes))
-		case linked:
-			return w.Link(to, piece, f.Path, f.XXH3)
-		}
-		return w.Copy(to, piece, f.Path, f.XXH3)
-	})
+	failed, err := t.copyExtent(ctx, s.writer, s.to.Path(), s.specs[id], version)
+	s.failed = failed
+	return err
 }
 
 // endSave makes the checkpoint appear, once its state has been handed over; after a step that was not healthy it drops it.
@@ -313,10 +274,7 @@ func (t *trainer) saveStored(ctx context.Context) error {
 
 // handOverAll takes all of the state from the store to the checkpoint, and ends it.
 func (t *trainer) handOverAll(ctx context.Context) error {
-	for _, spec := range t.plan.Extents() {
-		if spec.Kind == store.Grad || spec.Kind == store.GradSum {
-			continue
-		}
+	for spec := range t.state() {
 		if err := t.handOver(ctx, spec.ID, t.Store.Version(spec.ID)); err != nil {
 			t.dropSave()
 			return err

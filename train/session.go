@@ -31,6 +31,8 @@ type Session struct {
 	Disk   *store.Disk // the part of it that is on disk; nil without one
 	Engine *stream.Engine
 
+	stateDir string // of what the plan keeps on disk
+
 	tuner    device.ProductTuner // the device that computes, if it has algorithms of products to choose from and the plan trains; else nil
 	recalled *chosen             // by the run that this one continues; nil: a new run
 
@@ -49,7 +51,7 @@ type SessionOptions struct {
 
 // OpenSession reserves everything that the steps of a plan take, and has the weights filled.
 func (e *Env) OpenSession(ctx context.Context, p *plan.Plan, dev *Devices, o SessionOptions) (s *Session, err error) {
-	s = &Session{env: e, plan: p}
+	s = &Session{env: e, plan: p, stateDir: o.StateDir}
 	defer func() {
 		if err != nil {
 			_ = s.Close() // err is the one to report

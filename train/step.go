@@ -46,8 +46,16 @@ func (t *trainer) step(ctx context.Context, step int) error {
 		return err
 	}
 	t.account(&m)
-	if err := t.diverged(step); err != nil || wait == 0 {
+	if err := t.diverged(step); err != nil {
 		return err
+	}
+	if t.onStep != nil {
+		if err := t.onStep(m); err != nil {
+			return fmt.Errorf("step %d: %w", step, err)
+		}
+	}
+	if wait == 0 {
+		return nil
 	}
 	return t.slowDown(ctx, wait)
 }
@@ -68,7 +76,7 @@ func (t *trainer) compute(ctx context.Context, step int, batch *stream.Batch, m 
 	if err := t.badWeights(updated, res.BadWeights); err != nil {
 		return err // a save of them does not end
 	}
-	m.Loss, m.GradNorm, m.ClipScale = res.LossSum/float64(batch.Targets), res.GradNorm, res.ClipScale
+	m.Loss, m.GradNorm, m.ClipScale = res.Loss(), res.GradNorm, res.ClipScale
 	if res.Skipped {
 		t.summary.Skipped++
 		t.env.say("step %d: the gradient norm is not finite; its update is left out", step)

@@ -133,7 +133,7 @@ func whereRunStarted(runDir string, c *runfile.Config, path string) string {
 
 // fillFrom brings the weights of the source's checkpoint into the store, a part at a time.
 func (s *Session) fillFrom(ctx context.Context, src *source) error {
-	r := partReader{from: src.from, model: src.model, low: true}
+	weights := src.from.Weights(src.model)
 	b := s.env.bar("loading " + filepath.Base(src.from.Dir()))
 	defer b.End()
 	var read model.Values
@@ -144,7 +144,7 @@ func (s *Session) fillFrom(ctx context.Context, src *source) error {
 		}
 		if p.Index != at { // a part is filled in pieces
 			var err error
-			if read, err = r.read(p.Index); err != nil {
+			if read, err = weights.Part(p.Index, true); err != nil {
 				return err
 			}
 			at = p.Index

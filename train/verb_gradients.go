@@ -111,7 +111,7 @@ func Gradients(ctx context.Context, env *Env, o GradOptions) (sum *GradSummary, 
 	if err != nil {
 		return nil, err
 	}
-	sum = &GradSummary{Loss: res.LossSum / float64(batch.Targets), GradNorm: res.GradNorm, Sequences: len(examples),
+	sum = &GradSummary{Loss: res.Loss(), GradNorm: res.GradNorm, Sequences: len(examples),
 		TargetTokens: int64(batch.Targets)}
 	if err := out.write("loss", []float32{float32(sum.Loss)}); err != nil {
 		return nil, err

@@ -65,7 +65,7 @@ func PlanFor(ctx context.Context, env *Env, c *runfile.Config, o PlanOptions) (r
 		defer dev.Close()
 		r.Device = dev.Computes.Info()
 		r.Machine = probe.Rates(env.CacheDir, r.Device, c.Budgets().Path)
-		r.Plan, err = env.makePlan(ctx, c, m, weights, c.MaxSteps, r.Device)
+		r.Plan, err = env.makePlan(ctx, c, m, weights, c.MaxSteps, 0, r.Device)
 		if !env.MemoryGrows {
 			r.AvailableBytes = available()
 		}
@@ -97,6 +97,22 @@ func (r *Planned) Lacks() string {
 	}
 	return fmt.Sprintf("this machine has only %s of host memory for the %s that the run takes: it would not start here, unless memory is added as it is used (MILLRACE_MEMORY_GROWS=1); lower memory.host",
 		plan.FormatBytes(r.AvailableBytes), plan.FormatBytes(r.Plan.ProcessBytes()))
+}
+
+// String returns the plan as text for people: memory by tier and purpose, the place of all state, and the predicted time
+// of a step.
+func (r *Planned) String() string {
+	text := r.Plan.Explain(r.Device, r.Machine, r.Forecast)
+	if lacks := r.Lacks(); lacks != "" {
+		text += "\n" + lacks + "\n"
+	}
+	for _, source := range r.Sources {
+		text += "\n" + source
+	}
+	if len(r.Sources) > 0 {
+		text += "\n"
+	}
+	return text
 }
 
 // ModelToPlan is a model, or a named shape if there is one, with the type that its weights are exported in.

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/millrace/millrace/internal/fault"
+	"github.com/millrace/millrace/internal/terminal"
 	"github.com/millrace/millrace/train"
 )
 
@@ -112,7 +113,7 @@ type messages struct {
 func newMessages(stdin io.Reader) *messages {
 	m := &messages{lines: make(chan string)}
 	if f, ok := stdin.(*os.File); ok {
-		m.typed = isTerminal(f)
+		m.typed = terminal.Is(f)
 	}
 	fault.Go(func() {
 		defer close(m.lines)

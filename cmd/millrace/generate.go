@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/millrace/millrace/internal/fault"
+	"github.com/millrace/millrace/internal/terminal"
 	"github.com/millrace/millrace/train"
 )
 
@@ -33,7 +34,7 @@ func (s *speaker) options() (train.GenerateOptions, error) {
 
 // text is standard output for what a model writes: a terminal would act on some of it.
 func (p *program) text() io.Writer {
-	if isTerminal(p.stdout) {
+	if terminal.Is(p.stdout) {
 		return harmless{p.stdout}
 	}
 	return p.stdout

@@ -74,7 +74,6 @@ func TestErrors(t *testing.T) {
 		{"plan", "--model", "no", "--set", "learning_rat=1"},
 		{"plan", "--model", "no", "--set", "sequence_len=many"},
 		{"plan", "--model", "no", "--set", "memory.device=20"},
-		{"plan", "--model", "no", "--set", "datasets=[]"},
 		{"probe", "--device", "tpu"},
 		{"probe", "--device", "cuda:0"},
 		{"preview"},

@@ -2,7 +2,7 @@
 //
 // There is one file per verb: it declares the flags, calls one function of package train, bench, probe or hf, and
 // prints the result. This file parses the command line and turns errors into a line and an exit status; interrupt.go
-// turns signals into an orderly end; drivers.go is the list of devices.
+// turns signals into an orderly end; drivers.go opens devices.
 //
 // Invariants: results for programs go to standard output, and nothing else does; progress and errors go to standard
 // error; an error is one line that says what, why and how to fix it.
@@ -12,18 +12,17 @@ import (
 	"context"
 	"errors"
 	"io"
-	"io/fs"
 	"os"
-	"path/filepath"
 	"runtime/debug"
 	"slices"
 	"unicode/utf8"
 
 	"github.com/alecthomas/kong"
 
-	"github.com/millrace/millrace/hostmem"
+	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/internal/fault"
+	"github.com/millrace/millrace/internal/terminal"
 	"github.com/millrace/millrace/train"
 )
 
@@ -91,7 +90,7 @@ type exit int
 
 // run is the whole program; it returns the exit status.
 func run(args []string, stdin io.Reader, stdout, stderr io.Writer, signals <-chan os.Signal) (status int) {
-	p := &program{stdin: stdin, stdout: stdout, stderr: &progress{w: stderr, terminal: isTerminal(stderr)}, signals: signals}
+	p := &program{stdin: stdin, stdout: stdout, stderr: &progress{w: stderr, terminal: terminal.Is(stderr)}, signals: signals}
 	defer func() {
 		switch p := recover().(type) {
 		case nil:
@@ -143,8 +142,8 @@ func (p *program) call(cmd *kong.Context) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	p.ctx = ctx
 	i := &interrupts{answer: &p.answer, stop: make(chan struct{}), done: make(chan struct{})}
-	p.env = &train.Env{Open: p.openDevice, Accounts: hostmem.New(), Progress: p.stderr, Terminal: p.stderr.terminal, Stop: i.stop, CacheDir: cacheDir(),
-		MemoryGrows: os.Getenv("MILLRACE_MEMORY_GROWS") == "1"}
+	p.env = millrace.NewEnv(p.stderr)
+	p.env.Open, p.env.Terminal, p.env.Stop = p.openDevice, p.stderr.terminal, i.stop
 	i.watch(p.signals, cancel, p.stderr, p.env.Finishes)
 	defer i.end()
 	return cmd.Run(p)
@@ -168,26 +167,4 @@ func (p *program) end(err error) int {
 	}
 	p.stderr.line("millrace: %s", oneLine(err))
 	return status
-}
-
-// isTerminal reports whether bars can be drawn.
-func isTerminal(w io.Writer) bool {
-	f, ok := w.(*os.File)
-	if !ok {
-		return false
-	}
-	st, err := f.Stat()
-	return err == nil && st.Mode()&fs.ModeCharDevice != 0 && os.Getenv("TERM") != "dumb"
-}
-
-// cacheDir is where token caches and the machine file are kept; empty where there is no place for them.
-func cacheDir() string {
-	if dir := os.Getenv("MILLRACE_CACHE"); dir != "" {
-		return dir
-	}
-	dir, err := os.UserCacheDir()
-	if err != nil {
-		return ""
-	}
-	return filepath.Join(dir, "millrace")
 }

@@ -1,11 +1,11 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"os"
 	"runtime/debug"
 
+	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/train"
@@ -81,16 +81,7 @@ func (c *planCmd) Run(p *program) error {
 	case c.Schedule:
 		return p.printf("first step\n\n%s\nevery other step\n\n%s\nend\n\n%s", made.Plan.Schedule(plan.Prologue), made.Plan.Schedule(plan.Steady), made.Plan.Schedule(plan.Flush))
 	}
-	text := made.Plan.Explain(made.Device, made.Machine, made.Forecast)
-	if lacks := made.Lacks(); lacks != "" {
-		text += "\n" + lacks + "\n"
-	}
-	for _, source := range made.Sources {
-		text += "\n" + source
-	}
-	if len(made.Sources) > 0 {
-		text += "\n"
-	}
+	text := made.String()
 	if out.Why != nil {
 		text += "\n" + out.Why.String()
 	}
@@ -126,21 +117,10 @@ func (c *planCmd) read() (*runfile.Config, error) {
 		}
 		return readRunFile(file, c.Set)
 	}
-	first := []string{"model=" + yamlString(c.Model+c.Shape)} // a shape's name stands for it in messages
+	model := c.Model + c.Shape // a shape's name stands for it in messages
 	if c.File == "" {
-		first = append(first, "datasets=[{path: none, type: text}]")
-		if c.Machine != "" {
-			first = append(first, "memory.disk=auto") // all of a machine is asked about
-		}
+		config, err := runfile.ReadToPlan(model, c.Machine != "", c.Set)
+		return config, blame.BadRequest(err)
 	}
-	return readConfig(c.File, append(first, c.Set...))
-}
-
-// yamlString quotes a string so that YAML reads it as it is. A JSON string is one, too.
-func yamlString(s string) string {
-	doc, err := json.Marshal(s)
-	if err != nil {
-		panic(err) // strings can be marshalled
-	}
-	return string(doc)
+	return readConfig(c.File, append([]string{runfile.Setting("model", model)}, c.Set...))
 }

@@ -8,6 +8,7 @@ import (
 	"unicode"
 
 	"github.com/millrace/millrace/internal/spelling"
+	"github.com/millrace/millrace/internal/terminal"
 	"github.com/millrace/millrace/train"
 	"github.com/millrace/millrace/vfs"
 )
@@ -65,7 +66,7 @@ func (c *previewCmd) Run(p *program) error {
 		if err := p.printf("--- example %d: %d tokens, %d count in the loss\n", shown, len(e.InputIDs), counted(e.Labels)); err != nil {
 			return err
 		}
-		_, err := fmt.Fprintln(p.stdout, marked(e.Pieces, isTerminal(p.stdout), os.Getenv("NO_COLOR") == ""))
+		_, err := fmt.Fprintln(p.stdout, marked(e.Pieces, terminal.Is(p.stdout), os.Getenv("NO_COLOR") == ""))
 		return err
 	}
 	s, err := train.Preview(p.ctx, p.env, config, c.Limit, show)

@@ -5,7 +5,6 @@ import (
 	"strings"
 	"text/tabwriter"
 
-	"github.com/millrace/millrace/internal/console"
 	"github.com/millrace/millrace/internal/cores"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/probe"
@@ -36,7 +35,7 @@ func (c *probeCmd) Run(p *program) error {
 		path = ""
 	}
 	m, err := probe.Measure(p.ctx, probe.Options{Open: p.env.Open, Accounts: p.env.Accounts,
-		Out: console.Out{Writer: p.env.Progress, Terminal: p.env.Terminal}, CacheDir: p.env.CacheDir, Device: c.Device, Path: path})
+		Progress: p.env.Progress, Terminal: p.env.Terminal, CacheDir: p.env.CacheDir, Device: c.Device, Path: path})
 	if err != nil {
 		return err
 	}

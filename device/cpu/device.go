@@ -18,7 +18,7 @@ import (
 // Options say how a Device computes. The zero value is a good choice.
 type Options struct {
 	Workers  int               // threads that share one operation; 0: one for each of Cores, else GOMAXPROCS
-	Cores    []cores.Core      // that workers are bound to, one each, and streams to the first; none: the system places them
+	Cores    [][]int           // processors of the cores that workers are bound to, one each, and streams to the first; none: the system places them
 	Level    *isa.Level        // instructions to use; nil: the best that this machine has
 	Accounts *hostmem.Accounts // where memory is counted; nil: accounts of its own
 }
@@ -28,7 +28,7 @@ type Device struct {
 	name     string
 	level    isa.Level
 	workers  int
-	cores    []cores.Core
+	cores    [][]int
 	accounts *hostmem.Accounts
 	crew     *crew        // what its streams share; see newCrew for the exception
 	prepared atomic.Int64 // bytes of attention gradients that a crew begins with
@@ -77,7 +77,7 @@ func (d *Device) beginner() func(worker int) {
 func (d *Device) bind(worker int) {
 	if len(d.cores) > 0 {
 		runtime.LockOSThread()
-		_ = cores.Pin(d.cores[worker%len(d.cores)])
+		_ = cores.Pin(cores.Core{Processors: d.cores[worker%len(d.cores)]})
 	}
 }
 

@@ -4,8 +4,9 @@
 //
 //   - A package imports only packages of lower levels; levels.go has the table. Packages of one driver are a family and
 //     import each other; packages that only tests import (storetest) may import their own level.
-//   - Only programs, tests and train's rehearse*.go link device drivers; only tests and *_standin.go link the stand-in
-//     of a GPU.
+//   - Only programs, tests, internal/drivers and train's rehearse*.go link device drivers; only programs and the root
+//     package import internal/drivers; only tests and *_standin.go link the stand-in of a GPU.
+//   - What a public package exports mentions no type of an internal one ([CheckAPI]).
 //   - There is no init function and no cgo: one place says what a program consists of.
 //   - Goroutines of the product are started by internal/fault, so that a panic on one ends the program with the right status.
 //   - Every package has a doc comment, and a name that says what it is.
@@ -34,23 +35,17 @@ import (
 
 // Check parses all Go files below the module's root and returns the violations, one line each, sorted.
 func Check(root fs.FS) ([]string, error) {
-	mod, err := fs.ReadFile(root, "go.mod")
+	module, err := moduleOf(root)
 	if err != nil {
 		return nil, err
 	}
-	first, _, _ := strings.Cut(string(mod), "\n")
-	module, ok := strings.CutPrefix(first, "module ")
-	if !ok {
-		return nil, fmt.Errorf("go.mod does not start with its module's name")
-	}
-	c := &checker{module: strings.TrimSpace(module), documented: map[string]bool{}}
+	c := &checker{module: module, documented: map[string]bool{}}
 	err = fs.WalkDir(root, ".", func(name string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
-		base := path.Base(name)
 		switch {
-		case d.IsDir() && name != "." && (strings.HasPrefix(base, ".") || strings.HasPrefix(base, "_") || base == "testdata"):
+		case d.IsDir() && name != "." && isLeftOut(name):
 			return fs.SkipDir
 		case d.IsDir() || path.Ext(name) != ".go":
 			return nil
@@ -71,6 +66,26 @@ func Check(root fs.FS) ([]string, error) {
 	}
 	sort.Strings(c.found)
 	return slices.Compact(c.found), nil
+}
+
+// moduleOf is the name of the module.
+func moduleOf(root fs.FS) (string, error) {
+	mod, err := fs.ReadFile(root, "go.mod")
+	if err != nil {
+		return "", err
+	}
+	first, _, _ := strings.Cut(string(mod), "\n")
+	module, ok := strings.CutPrefix(first, "module ")
+	if !ok {
+		return "", fmt.Errorf("go.mod does not start with its module's name")
+	}
+	return strings.TrimSpace(module), nil
+}
+
+// isLeftOut reports whether a directory is none of packages.
+func isLeftOut(dir string) bool {
+	base := path.Base(dir)
+	return strings.HasPrefix(base, ".") || strings.HasPrefix(base, "_") || base == "testdata"
 }
 
 type checker struct {
@@ -157,10 +172,10 @@ func (c *checker) refuse(file, pkg, imported string, forTests, isTest bool) stri
 	if imported == "C" {
 		return "there is no cgo here; device/cuda shows how to call a library without it"
 	}
-	if imported == c.module {
-		return "the root is no package"
-	}
 	target, ours := strings.CutPrefix(imported, c.module+"/")
+	if imported == c.module {
+		target, ours = rootPackage, true
+	}
 	if !ours {
 		return refuseModule(pkg, imported, forTests)
 	}
@@ -183,9 +198,11 @@ func (c *checker) refuse(file, pkg, imported string, forTests, isTest bool) stri
 		return fmt.Sprintf("level %d imports only lower levels, and it is on %d", from, to)
 	case to == from && from != programs && !isOneFamily && !isTestSupport(pkg):
 		return fmt.Sprintf("both are on level %d", from)
-	case withinAny(target, drivers) && !isOneFamily && from != programs && !isTestSupport(pkg) &&
+	case withinAny(target, drivers) && !isOneFamily && from != programs && pkg != driverList && !isTestSupport(pkg) &&
 		!(pkg == "train" && strings.HasPrefix(path.Base(file), "rehearse")):
-		return "only programs, tests and train's rehearse*.go link drivers"
+		return "only programs, tests, " + driverList + " and train's rehearse*.go link drivers"
+	case target == driverList && from != programs && pkg != rootPackage:
+		return "only programs and the root package open devices by name"
 	}
 	return ""
 }

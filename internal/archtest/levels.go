@@ -7,7 +7,7 @@ var levels = [][]string{
 	0:  {"batch", "tensor", "trace", "hostmem", "vfs", "internal/...", "data/tokenizer", "data/template", "data/parquet", "hf/hub", "hf/hub/hubtest", "runfile/othertrainers"},
 	1:  {"hf", "data", "internal/console", "data/parquet/oracle", "device", "store", "store/storetest", "report"},
 	2:  {"device/...", "internal/cudatest/..."},
-	3:  {"nn", "optim"},
+	3:  {"nn", "optim", driverList},
 	4:  {"model", "model/modeltest"},
 	5:  {"plan", "plan/plantest"},
 	6:  {"stream", "checkpoint", "runfile"},
@@ -15,7 +15,8 @@ var levels = [][]string{
 	8:  {"probe"},
 	9:  {"train"},
 	10: {"bench"},
-	11: {"cmd/...", "benchmarks", "benchmarks/...", "examples/..."},
+	11: {rootPackage},
+	12: {"cmd/...", "benchmarks", "benchmarks/...", "examples/..."},
 }
 
 // bottom is what every package may import, also those of its level.
@@ -28,11 +29,18 @@ var families = [][]string{{"device/cpu"}, {"device/cuda", standIn}, {"device/nul
 // its name.
 const standIn = "internal/cudatest"
 
-// The drivers. cmd chooses them, and no other package links them, except the files of train that rehearse.
+// driverList opens devices by name, for programs and for the root package.
+const driverList = "internal/drivers"
+
+// rootPackage is where programs in other modules begin. It links the drivers through driverList, so no package below it
+// does.
+const rootPackage = "."
+
+// The drivers. driverList and programs link them, and no other package does, except the files of train that rehearse.
 var drivers = []string{"device/cpu", "device/cuda", "device/null"}
 
 // programs is the level whose packages are programs.
-const programs = 11
+const programs = 12
 
 // Modules that may be imported, and by whom: by every package where no tree is named.
 var modules = map[string]struct {
@@ -50,6 +58,7 @@ var modules = map[string]struct {
 	"github.com/parquet-go/parquet-go": {trees: []string{"data/parquet/oracle"}, testsOnly: true}, // needs seven more
 	"pgregory.net/rapid":               {testsOnly: true},
 	"go.uber.org/goleak":               {testsOnly: true},
+	"example.com/library":              {trees: []string{"examples/library"}}, // the name that this tree has as a module
 }
 
 // bannedNames say nothing about what a package is.

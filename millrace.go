@@ -1,0 +1,114 @@
+package millrace
+
+import (
+	"context"
+	"io"
+	"os"
+	"path/filepath"
+
+	"github.com/millrace/millrace/hostmem"
+	"github.com/millrace/millrace/internal/blame"
+	"github.com/millrace/millrace/internal/console"
+	"github.com/millrace/millrace/internal/drivers"
+	"github.com/millrace/millrace/internal/terminal"
+	"github.com/millrace/millrace/runfile"
+	"github.com/millrace/millrace/trace"
+	"github.com/millrace/millrace/train"
+)
+
+// Config reads a run file and key=value settings, which come after it, as "millrace train FILE --set KEY=VALUE" does,
+// and checks them. With an empty path there are only the settings. docs/run-yaml.md has the keys. All keys except model
+// and datasets have defaults, and only Train needs datasets.
+func Config(path string, settings ...string) (*runfile.Config, error) {
+	c, err := runfile.ReadWithoutData(path, settings)
+	return c, blame.BadRequest(err)
+}
+
+// PlanOptions say what to plan for.
+type PlanOptions struct {
+	Machine string     // a named machine, such as "h100-pcie5"; empty: this one
+	Env     *train.Env // nil: NewEnv(nil)
+}
+
+// Plan plans what Train would run: will it fit, how fast is it, and what limits it? It reads the config.json of the
+// model, and no weights and no data. If nothing fits, the error names the number to change.
+func Plan(ctx context.Context, c *runfile.Config, o PlanOptions) (*train.Planned, error) {
+	return train.PlanFor(ctx, envOr(o.Env), c, train.PlanOptions{Machine: o.Machine})
+}
+
+// PlanShape is Plan for a published shape, such as "qwen2.5-14b", on a named machine with its drive. It reads no file.
+// Settings are those of Config. [plan.Shapes] and [plan.Machines] list the names, and so does the error of an unknown
+// one.
+func PlanShape(ctx context.Context, shape, machine string, settings ...string) (*train.Planned, error) {
+	c, err := runfile.ReadToPlan(shape, true, settings)
+	if err != nil {
+		return nil, blame.BadRequest(err)
+	}
+	return train.PlanFor(ctx, NewEnv(nil), c, train.PlanOptions{Shape: shape, Machine: machine})
+}
+
+// TrainOptions are what Train needs in addition to a configuration. The zero value is valid.
+type TrainOptions struct {
+	// OnStep is called with the metrics of each step, before the next step begins. If it returns an error, the run
+	// saves its state and Train returns the error; [train.ErrStop] ends the run well.
+	OnStep func(trace.Metrics) error
+	Env    *train.Env // nil: NewEnv(nil)
+}
+
+// Train trains a model as a configuration says, from the latest checkpoint in the output directory if there is one.
+// Checkpoints, metrics and the trained model are in the output directory after that. When Env.Stop is closed, the run
+// ends after its step with a checkpoint and [train.ErrInterrupted]. When the context ends, steps that were not saved
+// are lost.
+func Train(ctx context.Context, c *runfile.Config, o TrainOptions) (*train.Summary, error) {
+	return train.Train(ctx, c, envOr(o.Env), train.Options{OnStep: o.OnStep})
+}
+
+// OpenOptions are what Open needs in addition to a configuration. The zero value is valid.
+type OpenOptions struct {
+	// From is the path of the checkpoint that the run continues from; empty: it starts from the model's weights.
+	From string
+	// LogitRows is the number of positions of each micro-batch whose logits [train.Run.Logits] can return; 0: none.
+	LogitRows int
+	Env       *train.Env // nil: NewEnv(nil)
+}
+
+// Open opens a run for a loop that the caller writes, with the verbs Step, Eval, Logits and Save: see [train.Run]. The
+// model, sizes, precision, memory, device and data are those of the configuration, planned as for Train.
+func Open(ctx context.Context, c *runfile.Config, o OpenOptions) (*train.Run, error) {
+	return train.Open(ctx, c, envOr(o.Env), train.OpenOptions{From: o.From, LogitRows: o.LogitRows})
+}
+
+func envOr(env *train.Env) *train.Env {
+	if env == nil {
+		return NewEnv(nil)
+	}
+	return env
+}
+
+// NewEnv returns the surroundings that the program gives to a run: the devices auto, cpu, cuda and cuda:N, a cache in
+// $MILLRACE_CACHE or else in the user's cache directory, and messages and progress for people, written to log; nil
+// means silence. A caller may change fields before the first use: Open for a device of its own, FS, Families. All runs
+// with one Env count their memory together.
+func NewEnv(log io.Writer) *train.Env {
+	if log == nil {
+		log = io.Discard
+	}
+	env := &train.Env{Accounts: hostmem.New(), Progress: log, Terminal: terminal.Is(log), CacheDir: cacheDir(),
+		MemoryGrows: os.Getenv("MILLRACE_MEMORY_GROWS") == "1"}
+	out := console.Out{Writer: log, Terminal: env.Terminal}
+	env.Open = drivers.Opener{Note: func(line string) { out.Say("%s", line) },
+		OnCPU: func(why error) { out.Say("computing on the CPU: %s", console.OneLine(why)) }}.Open
+	return env
+}
+
+// cacheDir returns the directory of token caches and of the machine file; empty if there is no place for them.
+func cacheDir() string {
+	if dir := os.Getenv("MILLRACE_CACHE"); dir != "" {
+		return dir
+	}
+	dir, err := os.UserCacheDir()
+	if err != nil {
+		return ""
+	}
+	return filepath.Join(dir, "millrace")
+}

@@ -1,0 +1,355 @@
+package train
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/millrace/millrace/checkpoint"
+	"github.com/millrace/millrace/data"
+	"github.com/millrace/millrace/optim"
+	"github.com/millrace/millrace/runfile"
+	"github.com/millrace/millrace/stream"
+	"github.com/millrace/millrace/trace"
+	"github.com/millrace/millrace/vfs"
+)
+
+// openRun opens a run for a test, which closes it.
+func openRun(t *testing.T, c *runfile.Config, cache string, o OpenOptions) *Run {
+	t.Helper()
+	env := newEnv(t)
+	env.program, env.CacheDir = 1, cache
+	r, err := Open(t.Context(), c, env, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := r.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return r
+}
+
+// walk takes steps up to one with Train's learning rates, and looks at the model between two of them.
+func walk(t *testing.T, r *Run, c *runfile.Config, to int) (losses []float64) {
+	t.Helper()
+	rates := optim.Schedule{Shape: c.LRScheduler, Peak: c.LearningRate, WarmupSteps: c.WarmupSteps, Steps: c.MaxSteps}
+	for r.Steps() < to {
+		b, err := r.Next(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		res, err := r.Step(t.Context(), b, r.Update(rates.At(r.Steps()+1)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.Steps()%5 == 2 {
+			if _, err := r.Eval(t.Context(), b); err != nil {
+				t.Fatal(err)
+			}
+		}
+		losses = append(losses, res.Loss())
+	}
+	return losses
+}
+
+func readAll(t *testing.T, path string) []byte {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+// A loop of the caller's that does what Train does ends with Train's bits, wherever the state is, also where it is
+// saved and continued elsewhere, and its checkpoints export like Train's.
+func TestRunIsTraining(t *testing.T) {
+	for name, precision := range map[string]runfile.Precision{
+		"f32":  {Compute: "f32", Master: "f32", Moments: "f32"},
+		"bf16": runfile.Defaults().Precision,
+	} {
+		t.Run(name, func(t *testing.T) {
+			base := smallConfig(t)
+			base.Model = writeModel(t, map[string]any{"num_hidden_layers": 9}) // enough for the disk
+			base.Precision, base.Numerics = precision, runfile.Sizes{MicroBatch: 2, HeadChunk: 32}
+			var losses []float64
+			_, err := Train(t.Context(), base, newEnv(t), Options{OnStep: func(m trace.Metrics) error {
+				losses = append(losses, m.Loss)
+				return nil
+			}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := readAll(t, filepath.Join(base.OutputDir, lastModel, "model.safetensors"))
+			dir := t.TempDir()
+			from := ""
+			var got []float64
+			for i, p := range placementsOf(t, base) {
+				c := *base
+				c.Memory = p.memory
+				r := openRun(t, &c, p.cache, OpenOptions{From: from})
+				if r.Steps() != 3*i {
+					t.Errorf("it continues after step %d, want %d", r.Steps(), 3*i)
+				}
+				got = append(got, walk(t, r, &c, 3*(i+1))...)
+				if from, err = r.Save(t.Context(), dir); err != nil {
+					t.Fatal(err)
+				}
+				if i == 3 {
+					exportsAlike(t, r, base, from, want)
+				}
+				if err := r.Close(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if !slices.Equal(got, losses) {
+				t.Errorf("losses %v, Train's %v", got, losses)
+			}
+		})
+	}
+}
+
+// exportsAlike holds the model of a run, its checkpoint and the file that Train wrote against each other.
+func exportsAlike(t *testing.T, r *Run, c *runfile.Config, saved string, want []byte) {
+	t.Helper()
+	out := filepath.Join(t.TempDir(), "exported")
+	if err := r.Export(t.Context(), out); err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(readAll(t, filepath.Join(out, "model.safetensors")), want) {
+		t.Error("the model is not Train's")
+	}
+	if err := r.Export(t.Context(), out); err == nil {
+		t.Error("a model is written over another")
+	}
+	again := filepath.Join(t.TempDir(), "again")
+	if err := ExportCheckpoint(t.Context(), newEnv(t), saved, c.Model, again, 0); err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(readAll(t, filepath.Join(again, "model.safetensors")), want) {
+		t.Error("the checkpoint's model is not Train's")
+	}
+	open, err := checkpoint.Open(vfs.OS{}, saved)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := open.Model()
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, values := open.Weights(m), readFile(t, filepath.Join(out, "model.safetensors"))
+	for _, x := range m.Tensors() {
+		mine, err := r.Tensor(t.Context(), x.Name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		kept, err := w.Tensor(x.Name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Equal(mine, values[x.Name]) || !slices.Equal(kept, mine) {
+			t.Errorf("%s differs between the run, the checkpoint and the file", x.Name)
+		}
+	}
+	for _, read := range []func() ([]float32, error){
+		func() ([]float32, error) { return r.Tensor(t.Context(), "lm_tail.weight") },
+		func() ([]float32, error) { return w.Tensor("lm_tail.weight") },
+	} {
+		if _, err := read(); err == nil || !strings.Contains(err.Error(), `no tensor "lm_tail.weight"`) {
+			t.Errorf("error %v", err)
+		}
+	}
+}
+
+// The logits of a row give the loss that Eval has, and with own examples a batch need not be full.
+func TestRunLogits(t *testing.T) {
+	c := smallConfig(t)
+	c.Datasets = nil
+	r := openRun(t, c, "", OpenOptions{LogitRows: c.BatchTokens})
+	tok, err := r.Tokenizer()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ids := tok.Encode("the wheel turns", false)
+	b, err := r.Batch(data.Example{InputIDs: ids, Labels: ids})
+	if err != nil {
+		t.Fatal(err)
+	}
+	loss, err := r.Eval(t.Context(), b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	logits, err := r.Logits(t.Context(), b, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	vocab, want := r.Model().Vocab, 0.0
+	for i, next := range ids[1:] {
+		row, sum := logits[0][i*vocab:][:vocab], 0.0
+		for _, x := range row {
+			sum += math.Exp(float64(x))
+		}
+		want += (math.Log(sum) - float64(row[next])) / float64(len(ids)-1)
+	}
+	if math.Abs(loss-want) > 1e-5 {
+		t.Errorf("loss %v, by the logits %v", loss, want)
+	}
+	if _, err := r.Next(t.Context()); !errors.Is(err, io.EOF) {
+		t.Errorf("without data sets: %v", err)
+	}
+	if _, err := r.Step(t.Context(), b, r.Update(1e-2)); err != nil {
+		t.Fatal(err)
+	}
+	if after, err := r.Eval(t.Context(), b); err != nil || !(after < loss) {
+		t.Errorf("a loss of %v, and %v after a step; error %v", loss, after, err)
+	}
+}
+
+func TestOpenRefuses(t *testing.T) {
+	saved := func(t *testing.T, c *runfile.Config) string {
+		path, err := openRun(t, c, "", OpenOptions{}).Save(t.Context(), t.TempDir())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	for _, x := range []struct {
+		what   string
+		change func(*runfile.Config, *OpenOptions)
+		want   string
+	}{
+		{"a bad key", func(c *runfile.Config, _ *OpenOptions) { c.SequenceLen = 1 }, "sequence_len is 1"},
+		{"no model", func(c *runfile.Config, _ *OpenOptions) { c.Model = "" }, "model is missing"},
+		{"another device", func(c *runfile.Config, _ *OpenOptions) { c.Memory = budget(t, "1KiB") }, "memory.device"},
+		{"rows", func(_ *runfile.Config, o *OpenOptions) { o.LogitRows = -1 }, "LogitRows is -1"},
+		{"no checkpoint", func(_ *runfile.Config, o *OpenOptions) { o.From = t.TempDir() }, "not a checkpoint"},
+		{"another model's checkpoint", func(c *runfile.Config, o *OpenOptions) {
+			other := *c
+			other.Model = writeModel(t, map[string]any{"hidden_size": 32})
+			o.From = saved(t, &other)
+		}, "is not of model"},
+		{"other sizes than the checkpoint's", func(c *runfile.Config, o *OpenOptions) {
+			c.Numerics.MicroBatch = 2
+			o.From = saved(t, c)
+			c.Numerics.MicroBatch = 1
+		}, "numerics.micro_batch is 1, and 2 in the checkpoint"},
+		{"another precision than the checkpoint's", func(c *runfile.Config, o *OpenOptions) {
+			o.From = saved(t, c)
+			c.Precision, c.BatchTokens = runfile.Defaults().Precision, 2*c.BatchTokens
+		}, "of another model or precision"},
+		{"data that is not there", func(c *runfile.Config, _ *OpenOptions) { c.Datasets[0].Path = "none.jsonl" }, "none.jsonl"},
+	} {
+		t.Run(x.what, func(t *testing.T) {
+			c, o := smallConfig(t), OpenOptions{}
+			x.change(c, &o)
+			r, err := Open(context.Background(), c, newEnv(t), o)
+			if r != nil || err == nil || !strings.Contains(err.Error(), x.want) || strings.Contains(err.Error(), "\n") {
+				t.Fatalf("error %v, want %q", err, x.want)
+			}
+			if !errors.Is(err, ErrRequest) {
+				t.Errorf("%v is not marked as one of the request", err)
+			}
+		})
+	}
+}
+
+func TestRunRefuses(t *testing.T) {
+	c := smallConfig(t)
+	c.MaxGradNorm = 0
+	r := openRun(t, c, "", OpenOptions{})
+	one := data.Example{InputIDs: []int32{1, 2}, Labels: []int32{1, 2}}
+	b, err := r.Batch(one)
+	if err != nil {
+		t.Fatal(err)
+	}
+	none, err := r.Batch(data.Example{InputIDs: []int32{1}, Labels: []int32{1}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	clipped := r.Update(1)
+	clipped.MaxGradNorm = 1
+	_, noTargets := r.Step(t.Context(), none, r.Update(1))
+	_, noTargetsEval := r.Eval(t.Context(), none)
+	_, clips := r.Step(t.Context(), b, clipped)
+	_, tooMany := r.Batch(slices.Repeat([]data.Example{one}, 5)...)
+	_, noExample := r.Batch()
+	_, tooLong := r.Batch(data.Example{InputIDs: make([]int32, 65), Labels: make([]int32, 65)})
+	_, noLogits := r.Logits(t.Context(), b, 0)
+	foreign := &stream.Batch{Targets: 1}
+	_, otherSize := r.Step(t.Context(), foreign, r.Update(1))
+	for _, x := range []struct {
+		err  error
+		want string
+	}{
+		{noTargets, "no position"}, {noTargetsEval, "no position"}, {clips, "max_grad_norm is 0"},
+		{tooMany, "a step has 4 rows"}, {noExample, "a step has 4 rows"}, {tooLong, "has 65 tokens, and a row 64"},
+		{noLogits, "the plan is for 0"}, {otherSize, "micro-batches"},
+	} {
+		if x.err == nil || !strings.Contains(x.err.Error(), x.want) {
+			t.Errorf("error %v, want %q", x.err, x.want)
+		}
+	}
+	if _, err := r.Step(t.Context(), b, r.Update(1e-3)); err != nil || r.Steps() != 1 {
+		t.Errorf("after what was refused: %v", err)
+	}
+}
+
+// Weights that are not finite are not saved.
+func TestRunKeepsBadWeights(t *testing.T) {
+	c := smallConfig(t)
+	r := openRun(t, c, "", OpenOptions{})
+	b, err := r.Next(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.Step(t.Context(), b, r.Update(math.Inf(1))); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.Save(t.Context(), t.TempDir()); err == nil || !strings.Contains(err.Error(), "infinite or NaN") {
+		t.Errorf("error %v", err)
+	}
+}
+
+// A callback sees every step, ends the run well with ErrStop, and ends it with a checkpoint by any other error.
+func TestOnStep(t *testing.T) {
+	enough := errors.New("the norm is too large")
+	for _, end := range []error{ErrStop, fmt.Errorf("early: %w", ErrStop), enough} {
+		c := smallConfig(t)
+		var seen []int64
+		sum, err := Train(t.Context(), c, newEnv(t), Options{OnStep: func(m trace.Metrics) error {
+			seen = append(seen, m.Step)
+			if m.Step == 3 {
+				return end
+			}
+			return nil
+		}})
+		if !slices.Equal(seen, []int64{1, 2, 3}) {
+			t.Errorf("it saw steps %v", seen)
+		}
+		model := files(t, filepath.Join(c.OutputDir, lastModel))
+		if errors.Is(end, ErrStop) {
+			if err != nil || sum.Steps != 3 || model == nil {
+				t.Errorf("%v: %+v, error %v", end, sum, err)
+			}
+		} else if !errors.Is(err, enough) || !strings.HasPrefix(err.Error(), "step 3: ") || model != nil || errors.Is(err, ErrRequest) {
+			t.Errorf("error %v", err)
+		}
+		if _, err := os.Stat(filepath.Join(checkpointsDir(c), "step-000003")); err != nil {
+			t.Errorf("%v: %v", end, err)
+		}
+		c.Resume = "auto"
+		if sum, err = Train(t.Context(), c, newEnv(t), Options{}); err != nil || sum.ResumedAfter != 3 || sum.Steps != 12 {
+			t.Errorf("started again: %+v, error %v", sum, err)
+		}
+	}
+}
