@@ -82,7 +82,7 @@ func moduleOf(root fs.FS) (string, error) {
 	return strings.TrimSpace(module), nil
 }
 
-// isLeftOut reports whether a directory is none of packages.
+// isLeftOut reports whether a directory has no packages of the project.
 func isLeftOut(dir string) bool {
 	base := path.Base(dir)
 	return strings.HasPrefix(base, ".") || strings.HasPrefix(base, "_") || base == "testdata"
