@@ -322,7 +322,7 @@ func (b *benchmark) measure(ctx context.Context, s *train.Session) (*Result, err
 	spans, _ := s.Engine.Trace.Spans()
 	r.Timeline = timeline(spans, int64(b.Warmup+b.Steps))
 	if b.trace != nil {
-		err := s.Engine.Trace.WriteChrome(b.trace)
+		err := s.Engine.Trace.Trace(b.about()).WriteChrome(b.trace)
 		if err == nil {
 			err = b.trace.Commit()
 		}
@@ -331,6 +331,11 @@ func (b *benchmark) measure(ctx context.Context, s *train.Session) (*Result, err
 		}
 	}
 	return r, nil
+}
+
+// about is what a trace of the benchmark is of.
+func (b *benchmark) about() trace.About {
+	return trace.About{Model: b.Model + b.Shape, Device: b.info.Name, Tokens: int64(b.Tokens)}
 }
 
 // planned is what is known before a step.
