@@ -27,6 +27,7 @@ import (
 	"github.com/millrace/millrace/probe"
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/stream"
+	"github.com/millrace/millrace/timeline"
 	"github.com/millrace/millrace/trace"
 	"github.com/millrace/millrace/train"
 	"github.com/millrace/millrace/vfs"
@@ -53,7 +54,7 @@ type Options struct {
 	Stream string
 	// AliasLayers has decoder blocks share host memory, for models whose state is larger than that: see store.Aliased.
 	AliasLayers bool
-	TracePath   string // of a Chrome trace of the last step; empty: none is written
+	TracePath   string // of a Chrome trace of the last step, with DryRun of the simulated one; empty: none is written
 	DryRun      bool   // only plan, and simulate the plan: nothing is reserved, and nothing is measured
 
 	program int64 // memory of the process that is not planned, in tests that need to know; 0: it is measured
@@ -201,7 +202,7 @@ func Measure(ctx context.Context, env *train.Env, o Options) (r *Result, err err
 	}
 	ask.IsOver = true
 	if o.DryRun {
-		return b.planned(), nil
+		return b.planned(), b.writeTrace(b.plan.Trace(b.machine, b.info, b.about()))
 	}
 	s, err := b.open(ctx)
 	if err != nil {
@@ -294,7 +295,7 @@ func (b *benchmark) open(ctx context.Context) (*train.Session, error) {
 // measure runs the steps.
 func (b *benchmark) measure(ctx context.Context, s *train.Session) (*Result, error) {
 	steady := b.plan.Schedule(plan.Steady)
-	s.Engine.Trace = trace.NewRecorder(len(steady.Ops)) // all of a step
+	s.Engine.Trace = trace.NewRecorder(len(steady.Ops) + 1) // all of a step, and the end of the one before
 	bar := b.out().Bar("measuring steps")
 	defer bar.End()
 	var times, losses []float64
@@ -325,18 +326,33 @@ func (b *benchmark) measure(ctx context.Context, s *train.Session) (*Result, err
 	}
 	r := b.result(times, losses, lanes.Times(1/float64(b.Steps)))
 	r.Algorithms = s.Algorithms()
-	spans, _ := s.Engine.Trace.Spans()
-	r.Timeline = timeline(spans, int64(b.Warmup+b.Steps))
-	if b.trace != nil {
-		err := s.Engine.Trace.WriteChrome(b.trace)
-		if err == nil {
-			err = b.trace.Commit()
-		}
-		if err != nil {
-			return nil, fmt.Errorf("--trace: %w", err)
-		}
+	traced := s.Engine.Trace.Trace(b.about())
+	last, err := timeline.Of(traced, int64(b.Warmup+b.Steps))
+	if err != nil {
+		return nil, err
 	}
-	return r, nil
+	r.Timeline = last.Chart()
+	return r, b.writeTrace(traced)
+}
+
+// about is what a trace of the benchmark is of.
+func (b *benchmark) about() trace.About {
+	return trace.About{Model: b.Model + b.Shape, Device: b.info.Name, Tokens: int64(b.Tokens)}
+}
+
+// writeTrace writes a Chrome trace where one is asked for.
+func (b *benchmark) writeTrace(t *trace.Trace) error {
+	if b.trace == nil {
+		return nil
+	}
+	err := t.WriteChrome(b.trace)
+	if err == nil {
+		err = b.trace.Commit()
+	}
+	if err != nil {
+		return fmt.Errorf("--trace: %w", err)
+	}
+	return nil
 }
 
 // planned is what is known before a step.

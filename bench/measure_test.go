@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/millrace/millrace/device"
@@ -187,29 +186,6 @@ func TestAliasing(t *testing.T) {
 	}
 	if r := a.report(); r.Blocks != 6 || r.Copies != 4 || r.SharedBytes != 200 {
 		t.Errorf("%+v", r)
-	}
-}
-
-func TestTimeline(t *testing.T) {
-	ms := func(n int) time.Duration { return time.Duration(n) * time.Millisecond }
-	spans := []trace.Span{
-		{Lane: trace.Fetch, Name: "fetch a", Step: 2, Start: ms(100), End: ms(118)},
-		{Lane: trace.Compute, Name: "forward a", Step: 1, Start: ms(0), End: ms(100)}, // of another step
-		{Lane: trace.Compute, Name: "forward a micro-batch 0", Step: 2, Start: ms(118), End: ms(136)},
-		{Lane: trace.Compute, Name: "something else", Step: 2, Start: ms(136), End: ms(154)},
-		{Lane: trace.Compute, Name: "backward a", Step: 2, Start: ms(155), End: ms(172)},
-		{Lane: trace.Drain, Name: "drain a", Step: 2, Start: ms(171), End: ms(171)},
-	}
-	dots := func(n int) string { return strings.Repeat(".", n) }
-	want := []string{
-		"fetch   " + strings.Repeat("W", 18) + dots(54),
-		"compute " + dots(18) + strings.Repeat("F", 18) + strings.Repeat("o", 18) + "." + strings.Repeat("B", 17),
-	}
-	if diff := cmp.Diff(want, timeline(spans, 2)); diff != "" {
-		t.Error(diff)
-	}
-	if lines := timeline(spans, 3); lines != nil {
-		t.Errorf("a step that was not there: %q", lines)
 	}
 }
 

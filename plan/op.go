@@ -129,3 +129,15 @@ func (op Op) String() string {
 	}
 	return b.String()
 }
+
+// Describe names an operation for errors and traces: what it does, its part and its micro-batch.
+func (p *Plan) Describe(op *Op) string {
+	s := op.Kind.String()
+	if op.Part >= 0 {
+		s += " " + p.Model.Parts[op.Part].Name
+	}
+	if op.Micro >= 0 {
+		s += fmt.Sprintf(" micro-batch %d", op.Micro)
+	}
+	return s
+}

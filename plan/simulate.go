@@ -108,8 +108,10 @@ func (g microGroups) costs(p *Plan) func(op *Op) cost {
 // span is the time that an operation, or the disk for it, takes of a lane.
 type span struct {
 	lane       Lane
+	op         *Op
 	mark       byte // in the timeline
 	begin, end float64
+	until      float64 // when it has got as far, where other lanes slow it down; else the end
 }
 
 // flight is an operation that a lane works on. Its reads and writes of the disk pass through staging memory while it
@@ -217,12 +219,13 @@ func (p *Plan) walk(m Machine, dev device.Info, w walking) (out Prediction, oper
 			}
 			if f.disk > 0 && w.see != nil {
 				part := step * disk[lane]
-				w.see(span{LaneDisk, readMark, served, served + part*f.read})
-				w.see(span{LaneDisk, writeMark, served + part*f.read, served + part})
+				between := served + part*f.read
+				w.see(span{LaneDisk, &ops[f.op], readMark, served, between, between})
+				w.see(span{LaneDisk, &ops[f.op], writeMark, between, served + part, served + part})
 				served += part
 			}
 			if f.work > 0 && w.see != nil {
-				w.see(span{lane, ops[f.op].Kind.Mark(), now, now + step/slowed[lane]})
+				w.see(span{lane, &ops[f.op], ops[f.op].Kind.Mark(), now, now + step/slowed[lane], now + step})
 			}
 			f.work, f.disk = spend(f.work, step/slowed[lane]), spend(f.disk, step*disk[lane])
 			if f.work == 0 && f.disk == 0 {

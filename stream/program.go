@@ -1,8 +1,6 @@
 package stream
 
 import (
-	"fmt"
-
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/store"
@@ -24,7 +22,7 @@ func (e *Engine) program(mode plan.Mode) (*program, error) {
 	p := &program{ops: e.Plan.ScheduleOf(mode).Ops}
 	p.disk = e.loans(p.ops)
 	for _, op := range p.ops {
-		p.names = append(p.names, e.describe(op))
+		p.names = append(p.names, e.Plan.Describe(&op))
 		p.counts = p.counts || op.Kind == plan.Update && op.Lane == plan.LaneCompute
 		on := e.Device
 		if onHostLane(op.Lane) {
@@ -41,16 +39,4 @@ func (e *Engine) program(mode plan.Mode) (*program, error) {
 	}
 	e.programs[mode] = p
 	return p, nil
-}
-
-// describe names an operation for errors and traces.
-func (e *Engine) describe(op plan.Op) string {
-	s := op.Kind.String()
-	if op.Part >= 0 {
-		s += " " + e.Plan.Model.Parts[op.Part].Name
-	}
-	if op.Micro >= 0 {
-		s += fmt.Sprintf(" micro-batch %d", op.Micro)
-	}
-	return s
 }

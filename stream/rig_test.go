@@ -25,6 +25,7 @@ type errorer interface {
 	Helper()
 	Errorf(string, ...any)
 	Fatal(...any)
+	Cleanup(func())
 }
 
 // rig is a model with a store and an engine.
@@ -32,7 +33,6 @@ type rig struct {
 	plan     *plan.Plan
 	store    store.Store
 	disk     *store.Disk // nil if nothing is on disk
-	dir      string
 	engine   *stream.Engine
 	accounts *hostmem.Accounts
 	dev      device.Device // closed with the rig, unless it is shared
@@ -101,15 +101,20 @@ func start(t errorer, s *subject, o setup) *rig {
 		computes = r.dev
 	}
 	r.plan = newPlan(t, s, computes.Info(), o.change)
-	var err error
-	if r.dir, err = os.MkdirTemp("", "millrace-store-"); err != nil {
+	dir, err := os.MkdirTemp("", "millrace-store-") // a rapid.T has no TempDir
+	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { // also of a rig that is never closed
+		if err := os.RemoveAll(dir); err != nil {
+			t.Errorf("store's directory: %v", err)
+		}
+	})
 	var files vfs.FS
 	if o.files != nil {
 		files = o.files()
 	}
-	tiers, disk, err := stream.OpenStore(r.plan, stream.StoreOptions{Accounts: r.accounts, Dir: r.dir, FS: files})
+	tiers, disk, err := stream.OpenStore(r.plan, stream.StoreOptions{Accounts: r.accounts, Dir: dir, FS: files})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -148,9 +153,6 @@ func (r *rig) close(t errorer) {
 	}
 	if err := r.store.Close(); err != nil {
 		t.Errorf("store: %v", err)
-	}
-	if err := os.RemoveAll(r.dir); err != nil {
-		t.Errorf("store's directory: %v", err)
 	}
 	if r.dev != nil {
 		if err := r.dev.Close(); err != nil {

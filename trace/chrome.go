@@ -19,9 +19,37 @@ type chromeEvent struct {
 	Args  map[string]any `json:"args,omitempty"`
 }
 
-// WriteChrome writes the remembered spans in the Chrome trace format, one track per lane.
-func (r *Recorder) WriteChrome(w io.Writer) error {
-	spans, forgotten := r.Spans()
+// chromeOther is what the format leaves to programs.
+type chromeOther struct {
+	About
+	ForgottenSpans int64            `json:"forgotten_spans"`
+	ForgottenOf    map[string]int64 `json:"forgotten_of,omitempty"` // by lane
+}
+
+// About says what was traced.
+type About struct {
+	Model     string `json:"model,omitempty"`     // name, directory or shape
+	Device    string `json:"device,omitempty"`    // that computed; of a simulation, the machine
+	Tokens    int64  `json:"tokens,omitempty"`    // positions of a step, padding included; 0: not known
+	Simulated bool   `json:"simulated,omitempty"` // nothing ran: the times are predicted
+}
+
+// Trace is what a Chrome trace of this program holds.
+type Trace struct {
+	About
+	Spans     []Span          // by lane, and in the order of recording
+	Forgotten [NumLanes]int64 // older spans of each lane that it does not hold
+}
+
+// Trace is what the recorder remembers.
+func (r *Recorder) Trace(about About) *Trace {
+	t := &Trace{About: about}
+	t.Spans, t.Forgotten = r.spans()
+	return t
+}
+
+// WriteChrome writes the trace in the Chrome trace format, one track per lane.
+func (t *Trace) WriteChrome(w io.Writer) error {
 	out := bufio.NewWriterSize(w, 1<<16)
 	encoder := json.NewEncoder(out)
 	var err error
@@ -41,7 +69,7 @@ func (r *Recorder) WriteChrome(w io.Writer) error {
 		comma()
 		write(chromeEvent{Name: "thread_sort_index", Phase: "M", TID: int(l) + 1, Args: map[string]any{"sort_index": int(l)}})
 	}
-	for _, s := range spans {
+	for _, s := range t.Spans {
 		start, length := micros(s.Start), micros(s.End-s.Start)
 		comma()
 		write(chromeEvent{Name: s.Name, Phase: "X", TID: int(s.Lane) + 1, TS: &start, Dur: &length,
@@ -49,13 +77,27 @@ func (r *Recorder) WriteChrome(w io.Writer) error {
 	}
 	out.WriteString("],\"otherData\":")
 	if err == nil {
-		err = encoder.Encode(map[string]int64{"forgotten_spans": forgotten})
+		err = encoder.Encode(t.other())
 	}
 	out.WriteString("}\n")
 	if err != nil {
 		return err
 	}
 	return out.Flush()
+}
+
+func (t *Trace) other() chromeOther {
+	o := chromeOther{About: t.About}
+	for l, n := range t.Forgotten {
+		if n > 0 {
+			if o.ForgottenOf == nil {
+				o.ForgottenOf = map[string]int64{}
+			}
+			o.ForgottenOf[Lane(l).String()] = n
+			o.ForgottenSpans += n
+		}
+	}
+	return o
 }
 
 func micros(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e3 }

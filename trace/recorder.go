@@ -1,9 +1,10 @@
 // Package trace records what a run did and when: spans of the lanes, for people who look for idle time, and one record
 // of metrics per step.
 //
-// A [Recorder] collects [Span]s during the run, cheaply enough to be always on, and writes them as a Chrome trace
-// ([Recorder.WriteChrome]; it opens in ui.perfetto.dev and chrome://tracing) with one track per [Lane]. [Metrics] is a
-// line of metrics.jsonl; [MetricsFile] appends to such a file, [ReadMetrics] reads one.
+// A [Recorder] collects [Span]s during the run, cheaply enough to be always on. A [Trace] holds them and says what was
+// traced: [Trace.WriteChrome] writes a Chrome trace (it opens in ui.perfetto.dev and chrome://tracing) with one track
+// per [Lane], and [ReadChrome] reads it. [Metrics] is a line of metrics.jsonl; [MetricsFile] appends to such a file,
+// [ReadMetrics] reads one.
 //
 // Invariants: recording allocates nothing and never waits for anything slow; a nil Recorder records nothing. A metrics
 // file has whole lines in the order of steps. Only a crash can tear the last line; readers ignore a torn line and a
@@ -109,8 +110,16 @@ func (r *Recorder) TakeBusy() Lanes {
 // Spans are the spans that are remembered, by lane and in the order of recording, and the number of older ones that are
 // not.
 func (r *Recorder) Spans() (spans []Span, forgotten int64) {
+	spans, of := r.spans()
+	for _, n := range of {
+		forgotten += n
+	}
+	return spans, forgotten
+}
+
+func (r *Recorder) spans() (spans []Span, forgotten [NumLanes]int64) {
 	if r == nil {
-		return nil, 0
+		return nil, forgotten
 	}
 	for i := range r.lanes {
 		l := &r.lanes[i]
@@ -120,7 +129,7 @@ func (r *Recorder) Spans() (spans []Span, forgotten int64) {
 		for at := first; at < l.count; at++ {
 			spans = append(spans, l.ring[at%n])
 		}
-		forgotten += first
+		forgotten[i] = first
 		l.mu.Unlock()
 	}
 	return spans, forgotten

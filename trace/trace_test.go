@@ -82,7 +82,7 @@ func TestChrome(t *testing.T) {
 	r.Record(Fetch, "empty", 7, 3*ms, 3*ms)
 	r.Record(Disk, "save", 8, 1500, 2*ms)
 	var b bytes.Buffer
-	if err := r.WriteChrome(&b); err != nil {
+	if err := r.Trace(About{}).WriteChrome(&b); err != nil {
 		t.Fatal(err)
 	}
 	var file struct {
@@ -126,7 +126,7 @@ func TestChrome(t *testing.T) {
 }
 
 func TestChromeReportsWriteErrors(t *testing.T) {
-	if err := NewRecorder(0).WriteChrome(brokenWriter{}); err != os.ErrClosed {
+	if err := (&Trace{}).WriteChrome(brokenWriter{}); err != os.ErrClosed {
 		t.Errorf("error %v", err)
 	}
 }

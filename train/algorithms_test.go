@@ -119,6 +119,9 @@ func TestAlgorithmsAreKept(t *testing.T) {
 
 // Choices of another device are left alone; a file that is damaged, and lines that the device does not know, are spoken of.
 func TestAlgorithmsOfOthers(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it starts four runs to read four files")
+	}
 	const ours = "computed_on"
 	for _, x := range []struct {
 		name, text string

@@ -29,7 +29,7 @@ func TestFullDisk(t *testing.T) {
 	sizes := map[string]string{"in memory": "12m", "updated on the device": "12m", "on disk": "22m"}
 	for _, p := range placementsOf(t, base) {
 		size := sizes[p.name]
-		if size == "" {
+		if size == "" || testing.Short() && p.name != "on disk" {
 			continue // to a disk, the same as in memory
 		}
 		whole := *base
@@ -129,6 +129,9 @@ func TestWrittenBytesAgreeWithTheKernel(t *testing.T) {
 	base.Precision, base.Numerics, base.Save = runfile.Defaults().Precision, runfile.Sizes{MicroBatch: 2, HeadChunk: 32}, runfile.Save{Every: 3}
 	for _, p := range placementsOf(t, base) {
 		t.Run(p.name, func(t *testing.T) {
+			if testing.Short() && p.name != "on disk" {
+				t.Skip("the disk tier writes most")
+			}
 			c := *base
 			c.Memory, c.OutputDir = p.memory, filepath.Join(t.TempDir(), "run")
 			env := newEnv(t)

@@ -27,7 +27,7 @@ import (
 )
 
 var (
-	kills    = flag.Int("kills", 50, "how often TestKilledRunsGoOn kills; 1000 for a long run")
+	kills    = flag.Int("kills", 30, "how often TestKilledRunsGoOn kills; 1000 for a long run")
 	killSeed = flag.Uint64("kill-seed", 0, "when TestKilledRunsGoOn kills; 0: another one each time, which is logged")
 )
 
@@ -104,7 +104,7 @@ func sumsIn(m *checkpoint.Manifest) map[checkpoint.ID][]checkpoint.Sum {
 func TestKilledRunsGoOn(t *testing.T) {
 	rounds := *kills
 	if testing.Short() {
-		rounds = min(rounds, 10)
+		rounds = min(rounds, 5)
 	}
 	seed := *killSeed
 	if seed == 0 {

@@ -27,6 +27,13 @@ var documentsFlag = flag.Int("documents", 20_000, "documents of TestDocumentsAre
 // the process takes no more than planned, at the ends of epochs neither.
 func TestDocumentsArePlanned(t *testing.T) {
 	documents := int64(*documentsFlag)
+	if testing.Short() {
+		documents = min(documents, 4_000)
+	}
+	batchTokens := 1 << 14
+	if documents >= 1_000_000 {
+		batchTokens = 1 << 18
+	}
 	dir := t.TempDir()
 	text := filepath.Join(dir, "lines.jsonl")
 	f, err := os.Create(text)
@@ -45,8 +52,8 @@ func TestDocumentsArePlanned(t *testing.T) {
 	for name, more := range map[string]string{"auto": "", "300 MiB": "memory: {host: 300MiB}\n", "held out": "val_size: 0.5\n"} {
 		t.Run(name, func(t *testing.T) {
 			out := filepath.Join(t.TempDir(), "run")
-			c, err := configOf(t, fmt.Sprintf("model: %q\ninit: random\ntokenizer: bytes\nsequence_len: 64\nbatch_tokens: 262144\nepochs: 3\nsave: {minutes: 0, at_end: false}\ndatasets:\n  - {path: %q, type: text}\noutput_dir: %q\n%s",
-				small, text, out, more))
+			c, err := configOf(t, fmt.Sprintf("model: %q\ninit: random\ntokenizer: bytes\nsequence_len: 64\nbatch_tokens: %d\nepochs: 3\nsave: {minutes: 0, at_end: false}\ndatasets:\n  - {path: %q, type: text}\noutput_dir: %q\n%s",
+				small, batchTokens, text, out, more))
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -417,5 +417,7 @@ func (t *trainer) writeTrace() error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(t.spans.WriteChrome(f), f.Close())
+	about := trace.About{Model: t.config.Model, Device: t.dev.Computes.Info().Name,
+		Tokens: int64(t.plan.Numerics.StepPositions())}
+	return errors.Join(t.spans.Trace(about).WriteChrome(f), f.Close())
 }

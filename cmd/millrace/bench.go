@@ -29,7 +29,7 @@ type benchCmd struct {
 	AliasLayers bool    `help:"Blocks share the memory of a few of them, for shapes whose state exceeds the host. The traffic is whole; the result is no training."`
 	DryRun      bool    `help:"Only plan the step and say what the simulation expects; nothing is measured."`
 	JSON        bool    `help:"Print the result as JSON."`
-	Trace       string  `placeholder:"FILE" help:"Write the last step as a Chrome trace."`
+	Trace       string  `placeholder:"FILE" help:"Write the last step as a Chrome trace, with --dry-run the simulated one; millrace trace draws it."`
 	Recompute   string  `default:"auto" enum:"auto,always" help:"Recompute what memory allows to keep (auto), or all but layer inputs (always)."`
 	MemoryDisk  string  `default:"none" placeholder:"SIZE" help:"Disk to use at most, or auto."`
 	MemoryPath  string  `placeholder:"DIR" help:"Where the disk tier goes."`
@@ -71,6 +71,18 @@ func (c *benchCmd) Run(p *program) error {
 		return p.printJSON(r)
 	}
 	return p.printf("%s", benchText(r))
+}
+
+// lanesByName are the lanes in the order of reports, with their numbers.
+var lanesByName = []struct {
+	name string
+	of   func(trace.Lanes) float64
+}{
+	{"fetch", func(l trace.Lanes) float64 { return l.Fetch }},
+	{"compute", func(l trace.Lanes) float64 { return l.Compute }},
+	{"drain", func(l trace.Lanes) float64 { return l.Drain }},
+	{"update", func(l trace.Lanes) float64 { return l.Update }},
+	{"disk", func(l trace.Lanes) float64 { return l.Disk }},
 }
 
 // benchText renders the result for people: its subject, the measured figures next to the simulated ones, and a step of
@@ -125,14 +137,7 @@ func benchText(r *bench.Result) string {
 	compare("tokens", "/s", r.TokensPerSec, r.PredictedTokensPerSec, "%.0f")
 	compare("model", "TFLOP/s", r.ModelTFLOPS, r.PredictedModelTFLOPS, "%.3f")
 	compare("executed", "TFLOP/s", r.ExecutedTFLOPS, r.PredictedExecutedTFLOPS, "%.3f")
-	for _, lane := range []struct {
-		name string
-		of   func(trace.Lanes) float64
-	}{
-		{"fetch", func(l trace.Lanes) float64 { return l.Fetch }}, {"compute", func(l trace.Lanes) float64 { return l.Compute }},
-		{"drain", func(l trace.Lanes) float64 { return l.Drain }}, {"update", func(l trace.Lanes) float64 { return l.Update }},
-		{"disk", func(l trace.Lanes) float64 { return l.Disk }},
-	} {
+	for _, lane := range lanesByName {
 		compare(lane.name+" busy", "%", 100*lane.of(r.BusyShares), 100*lane.of(r.PredictedBusyShares), "%.1f")
 	}
 	w.Flush()

@@ -14,7 +14,7 @@ import (
 var update = flag.Bool("update", false, "write the golden files of this package")
 
 var verbs = []string{"train", "plan", "probe", "preview", "eval", "grad", "generate", "chat", "convert", "import", "export", "checkpoint",
-	"checkpoint list", "checkpoint verify", "bench", "report", "version"}
+	"checkpoint list", "checkpoint verify", "bench", "trace", "report", "version"}
 
 // golden compares with a file below testdata, or writes it.
 func golden(t *testing.T, name, got string) {
@@ -110,6 +110,11 @@ func TestErrors(t *testing.T) {
 		{"bench", "--shape", "no"},
 		{"bench", "--shape", "qwen2.5-7b", "--model", "no"},
 		{"bench", "--shape", "qwen2.5-7b", "--stream", "never"},
+		{"plan", "--shape", "qwen2.5-7b", "--trace", "no/trace.json"},
+		{"trace"},
+		{"trace", "no.json"},
+		{"trace", "no.json", "--dark"},
+		{"trace", "no.json", "--step=-1"},
 	} {
 		r := invoke(t, args...)
 		name := "millrace " + strings.Join(args, " ")

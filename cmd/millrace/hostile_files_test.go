@@ -14,7 +14,35 @@ func hostileFiles() (all []hostile) {
 	all = append(all, hostileModels()...)
 	all = append(all, hostileData()...)
 	all = append(all, hostileResults()...)
+	all = append(all, hostileTraces()...)
 	return append(all, hostileCheckpoints()...)
+}
+
+// someTrace is a trace with one step, and a model's name that moves a terminal's cursor.
+const someTrace = `{"traceEvents":[{"ph":"M","name":"thread_name","tid":2,"args":{"name":"compute"}},` +
+	`{"ph":"X","name":"forward a","tid":2,"ts":0,"dur":1500,"args":{"step":3}}],"otherData":{"model":"a\u001b[2Jb"}}`
+
+func hostileTraces() (all []hostile) {
+	for name, text := range map[string]string{
+		"empty": "", "text": "step 1: loss 3", "a list": "[]",
+		"cut": someTrace[:len(someTrace)/2], "twice": someTrace + someTrace,
+		"another program's": `{"traceEvents":[{"ph":"M","name":"thread_name","args":{"name":"CrRendererMain"}}]}`,
+		"deep":              strings.Repeat("[", 1<<20), "metrics": `{"step":1,"loss":3}`,
+	} {
+		all = append(all, bad("trace: "+name, "trace t.json", "t.json", func(w *workshop) { w.write("t.json", text) }))
+	}
+	some := func(w *workshop) { w.write("t.json", someTrace) }
+	return append(all,
+		bad("trace: a pipe", "trace pipe", "pipe", func(w *workshop) { w.pipe("pipe") }),
+		bad("trace: a directory", "trace data", "data", nil),
+		bad("trace: a missing step", "trace t.json --step 9", "no step 9", some),
+		bad("trace: no steps", "trace t.json", "no steps", func(w *workshop) {
+			w.write("t.json", strings.Replace(someTrace, `"step":3`, `"step":0`, 1))
+		}),
+		bad("trace: a picture nowhere", "trace t.json --svg no/p.svg", "there is no directory no", some),
+		bad("trace: a picture on a directory", "trace t.json --svg data", "data", some),
+		hostile{name: "trace: a model's name", line: "trace t.json --svg p.svg", spoil: some, want: `a\x1b[2Jb`, writes: true},
+		hostile{name: "trace: a picture on a device", line: "trace t.json --svg /dev/null", spoil: some, want: "measured"})
 }
 
 // bad is a request that is wrong after something has been damaged.

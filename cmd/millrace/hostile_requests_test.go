@@ -110,6 +110,14 @@ func hostileRequests() (all []hostile) {
 		{"bench --model model --memory-disk 1GB", "memory.path"},
 		{"bench --model model --trace no/trace.json", "no"},
 		{"bench --model model --max-grad-norm=-1", "grad"},
+		{"plan --shape qwen2.5-7b --trace no/trace.json", "no"},
+		{"trace", "missing"},
+		{"trace no.json", "no.json"},
+		{"trace data", "data"},
+		{"trace no.json --step=-1", "--step"},
+		{"trace no.json --step=two", "--step"},
+		{"trace no.json --dark", "--svg"},
+		{"trace no.json --png p.png", "--svg"},
 		{"version extra", "extra"},
 	} {
 		add(hostile{line: c.line, want: c.want, status: exitBadRequest})

@@ -50,6 +50,7 @@ type commands struct {
 	Checkpoint checkpointCmd `cmd:"" help:"List checkpoints, or verify them."`
 	Bench      benchCmd      `cmd:"" help:"Measure training steps of a model with random weights."`
 	Report     reportCmd     `cmd:"" help:"Show the curves of runs, and compare them."`
+	Trace      traceCmd      `cmd:"" help:"Show what each lane did in a step of a trace, also as a picture."`
 	Version    versionCmd    `cmd:"" help:"Say which build this is."`
 }
 

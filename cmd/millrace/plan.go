@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"runtime/debug"
@@ -8,7 +9,9 @@ import (
 	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/runfile"
+	"github.com/millrace/millrace/trace"
 	"github.com/millrace/millrace/train"
+	"github.com/millrace/millrace/vfs"
 )
 
 type planCmd struct {
@@ -21,6 +24,7 @@ type planCmd struct {
 	Rehearse bool     `help:"Also run three steps of the plan with devices that only count and state that is only addresses; fails where a byte differs from the plan."`
 	Schedule bool     `help:"Print the steps as lists of operations instead: the first one, and one of those that follow."`
 	Why      bool     `help:"Also tell what was tried, where each try ran out of memory, and what another gigabyte would buy."`
+	Trace    string   `placeholder:"FILE" help:"Write the simulated step as a Chrome trace; millrace trace draws it."`
 	JSON     bool     `help:"Print the plan as JSON, as a run writes it to plan.json."`
 }
 
@@ -58,9 +62,29 @@ func (c *planCmd) Run(p *program) error {
 		}
 		o.RatedWriteBytes = rated.N
 	}
+	var traced *vfs.Output
+	if c.Trace != "" { // a file that cannot be made is an error before the search
+		if traced, err = vfs.CreateOutput(c.Trace); err != nil {
+			return blame.BadRequest(fmt.Errorf("--trace: %w", err))
+		}
+		defer traced.Abort()
+	}
 	made, err := train.PlanFor(p.ctx, p.env, config, o)
 	if err != nil {
 		return err
+	}
+	if traced != nil {
+		about := trace.About{Model: c.Model + c.Shape, Device: cmp.Or(c.Machine, made.Machine.Name)}
+		if about.Model == "" {
+			about.Model = config.Model
+		}
+		err := made.Plan.Trace(made.Machine, made.Device, about).WriteChrome(traced)
+		if err == nil {
+			err = traced.Commit()
+		}
+		if err != nil {
+			return fmt.Errorf("--trace: %w", err)
+		}
 	}
 	out := planResult{Plan: made.Plan, Machine: made.Machine, Sources: made.Sources, Forecast: made.Forecast, AvailableBytes: made.AvailableBytes}
 	if c.Rehearse {

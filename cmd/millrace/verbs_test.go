@@ -247,9 +247,46 @@ func TestBench(t *testing.T) {
 	if text := benchText(&bench.Result{PlannedBy: "probe"}); !strings.Contains(text, "what `millrace probe` measured") {
 		t.Error(text)
 	}
-	if _, err := os.Stat(w.path("bench-trace.json")); err != nil {
-		t.Error(err)
+	checkTraced(t, w, "bench-trace.json", false)
+}
+
+// checkTraced shows and draws a trace that a verb wrote, of a step of the workshop's model.
+func checkTraced(t *testing.T, w *workshop, name string, simulated bool) {
+	t.Helper()
+	picture := func(args ...string) string {
+		t.Helper()
+		args = append([]string{"trace", w.path(name), "--svg", w.path("step.svg"), "--json"}, args...)
+		r := jsonOf[tracedStep](t, invoke(t, args...).must(t).stdout)
+		if r.Simulated != simulated || r.Torn || r.Step < 1 || r.StepSec <= 0 || r.Lanes.Compute <= 0 ||
+			r.BusyShares.Compute > 1 || len(r.Timeline) < 2 || r.SVG != w.path("step.svg") || r.Tokens != 64 || r.Device == "" {
+			t.Errorf("%s: %+v", name, r)
+		}
+		return w.read("step.svg")
 	}
+	light, dark := picture(), picture("--dark")
+	if light == dark || !strings.HasPrefix(light, "<svg") || !strings.Contains(light, ">backward</text>") ||
+		strings.Contains(light, "simulated") != simulated {
+		t.Errorf("%s: the picture on a light page is\n%s", name, light)
+	}
+	text := invoke(t, "trace", w.path(name)).must(t).stdout
+	for _, want := range []string{"compute busy", "\n  compute ", "B backward with recompute"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("%s: %q is not in\n%s", name, want, text)
+		}
+	}
+	if strings.Contains(text, "SIMULATED") != simulated {
+		t.Errorf("%s: is it a simulation?\n%s", name, text)
+	}
+}
+
+func TestTraceOfPlans(t *testing.T) {
+	w := newWorkshop(t)
+	invoke(t, "bench", "--model", w.path("model"), "--sequence-len", "32", "--tokens", "64", "--memory-device", "4MiB",
+		"--dry-run", "--trace", w.path("dry.json")).must(t)
+	checkTraced(t, w, "dry.json", true)
+	invoke(t, "plan", "--model", w.path("model"), "--set", "sequence_len=32", "--set", "batch_tokens=64",
+		"--trace", w.path("plan.json")).must(t)
+	checkTraced(t, w, "plan.json", true)
 }
 
 func TestVersion(t *testing.T) {

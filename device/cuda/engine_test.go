@@ -220,6 +220,9 @@ func TestStandInTraining(t *testing.T) {
 
 // Parts that are smaller than a block: resident, updated and streamed, they have the same bits, and nearly the CPU's losses.
 func TestStandInGroups(t *testing.T) {
+	if raceEnabled && testing.Short() {
+		t.Skip("TestStandInTraining has the same lanes")
+	}
 	t.Parallel()
 	g := modeltest.Load(t, "llama-bias")
 	n := numerics(g, tensor.BF16)

@@ -527,6 +527,9 @@ device cuda:0: [0-9]+ kernels were compiled in [0-9]+ s$`)
 
 // Machine code for the GPU's architecture is what is loaded where there is some, and PTX takes the place of what the driver refuses.
 func TestMachineCode(t *testing.T) {
+	if raceEnabled && testing.Short() {
+		t.Skip("one goroutine loads and checks code")
+	}
 	kernels, err := cudakernels.Load("sm80")
 	if err != nil {
 		t.Fatal(err)

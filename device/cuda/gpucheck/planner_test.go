@@ -82,6 +82,9 @@ func plans(args []string) int {
 // The planner accepts the budget of the row streamed, although the CUDA device takes memory for itself. In that budget
 // it streams weights that it otherwise does not. Both hold in a rehearsal as well.
 func TestStreamedIsPossible(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it searches plans of large models")
+	}
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)

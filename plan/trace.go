@@ -1,0 +1,86 @@
+package plan
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/trace"
+)
+
+// Words that name what the disk does in traces.
+const (
+	ReadWord  = "read"
+	WriteWord = "write"
+)
+
+// MarkOf is the mark in a Chart of a span of a trace, by the span's name: that of an operation's Kind, or of reading or
+// writing.
+func MarkOf(name string) byte {
+	switch word, _, _ := strings.Cut(name, " "); word {
+	case ReadWord:
+		return readMark
+	case WriteWord:
+		return writeMark
+	default:
+		for k := range Kind(Kinds) {
+			if k.String() == word {
+				return k.Mark()
+			}
+		}
+	}
+	return otherMark
+}
+
+// Trace is a simulated steady step, with the number 1. A span lasts as long as the operation works, also where other
+// lanes slow it down. In a step with more than 32 micro-batches, a span stands for several of them.
+func (p *Plan) Trace(m Machine, dev device.Info, about trace.About) *trace.Trace {
+	about.Simulated, about.Tokens = true, int64(p.Numerics.StepPositions())
+	t := &trace.Trace{About: about}
+	groups := groupMicros(p.Numerics.MicroBatches, simulatedMicros)
+	var latest [Lanes]struct {
+		op   *Op
+		mark byte
+		at   int // in lanes
+	}
+	var lanes [Lanes][]trace.Span
+	p.walk(m, dev, walking{micros: simulatedMicros, see: func(s span) {
+		begin, end := simulatedTime(s.begin), simulatedTime(s.until)
+		l := &latest[s.lane]
+		if l.op == s.op && l.mark == s.mark && lanes[s.lane][l.at].End == begin {
+			lanes[s.lane][l.at].End = end // its share has changed since, and it has not ended
+			return
+		}
+		if end == begin {
+			return
+		}
+		name := p.describeGroup(s.op, groups)
+		switch s.mark {
+		case readMark:
+			name = ReadWord + " for " + name
+		case writeMark:
+			name = WriteWord + " for " + name
+		}
+		l.op, l.mark, l.at = s.op, s.mark, len(lanes[s.lane])
+		lanes[s.lane] = append(lanes[s.lane], trace.Span{Lane: s.lane, Name: name, Step: 1, Start: begin, End: end})
+	}})
+	for _, spans := range lanes {
+		t.Spans = append(t.Spans, spans...)
+	}
+	return t
+}
+
+// describeGroup names an operation whose micro-batch is a group of them.
+func (p *Plan) describeGroup(op *Op, g microGroups) string {
+	if op.Micro < 0 || g.size == 1 {
+		return p.Describe(op)
+	}
+	first := op.Micro * g.size
+	last := min(first+g.size, p.Numerics.MicroBatches) - 1
+	named := *op
+	named.Micro = none
+	return fmt.Sprintf("%s micro-batches %d to %d", p.Describe(&named), first, last)
+}
+
+func simulatedTime(sec float64) time.Duration { return time.Duration(sec * 1e9) }

@@ -1,0 +1,74 @@
+package plan_test
+
+import (
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/plan"
+	"github.com/millrace/millrace/trace"
+)
+
+// The spans of a simulated step end with the step, follow each other on each lane but the disk, and are at least as long as
+// the lane is busy: other lanes slow an operation down, and its span shows that.
+func TestTraceIsTheSimulation(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		r := drawRequest(rt)
+		r.Numerics.MicroBatches = rapid.IntRange(1, 2*plan.SimulatedMicros).Draw(rt, "micro-batches")
+		r.Machine.DiskReadBytesPerSec, r.Machine.DiskWriteBytesPerSec = 1e8, 1e9
+		dev := device.Info{Unified: rapid.Bool().Draw(rt, "unified")}
+		p := newPlan(rt, r.Model, r.Numerics).With(drawPlacement(rt, r.Model, dev.Unified))
+		want := p.Simulate(r.Machine, dev)
+		got := p.Trace(r.Machine, dev, trace.About{Model: "m"})
+		if !got.Simulated || got.Model != "m" || got.Tokens != int64(p.Numerics.StepPositions()) {
+			rt.Errorf("about %+v", got.About)
+		}
+		var took, last [trace.NumLanes]time.Duration
+		end := time.Duration(0)
+		for _, s := range got.Spans {
+			if s.Step != 1 || s.Name == "" || s.End <= s.Start || s.Lane != trace.Disk && s.Start < last[s.Lane] {
+				rt.Fatalf("span %+v after %v", s, last[s.Lane])
+			}
+			took[s.Lane] += s.End - s.Start
+			last[s.Lane], end = s.End, max(end, s.End)
+		}
+		if off := math.Abs(end.Seconds() - want.StepSeconds); off > 1e-3*want.StepSeconds+1e-8 {
+			rt.Errorf("spans end after %.9g s, the step after %.9g s", end.Seconds(), want.StepSeconds)
+		}
+		rounding := 1e-9 * float64(2*len(got.Spans)+2000) // spans shorter than 1 ns are left out
+		for lane, sec := range want.LaneSeconds {
+			if took[lane].Seconds() < sec*0.999-rounding {
+				rt.Errorf("lane %v has spans of %v, and is busy for %.9g s", trace.Lane(lane), took[lane], sec)
+			}
+		}
+	})
+}
+
+func TestMarkOf(t *testing.T) {
+	for k := range plan.Kind(plan.Kinds) {
+		if got := plan.MarkOf(k.String() + " part micro-batch 3"); got != k.Mark() {
+			t.Errorf("%v: mark %c, want %c", k, got, k.Mark())
+		}
+	}
+	reads, writes, others := plan.MarkOf("read for fetch layer 1"), plan.MarkOf("write for update layer 1"), plan.MarkOf("")
+	if reads == writes || reads == others || writes == others || others != plan.MarkOf("forwards layer 1") {
+		t.Errorf("read %c, write %c, others %c", reads, writes, others)
+	}
+}
+
+// Neighbours that are simulated as one say which micro-batches they are.
+func TestTraceNamesGroups(t *testing.T) {
+	s := shape{Vocab: 64, Hidden: 16, Layers: 1, Heads: 4, KVHeads: 2, HeadDim: 16, Inner: 48}
+	r := request(t, s, numerics(4*plan.SimulatedMicros, false))
+	got := newPlan(t, r.Model, r.Numerics).Trace(machine, device.Info{}, trace.About{})
+	for _, s := range got.Spans {
+		if strings.HasPrefix(s.Name, "forward ") && strings.HasSuffix(s.Name, " micro-batches 4 to 7") {
+			return
+		}
+	}
+	t.Error("no span names micro-batches 4 to 7")
+}
