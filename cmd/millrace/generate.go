@@ -32,7 +32,7 @@ server does this faster.
 
 Example:
 
-  millrace generate --model runs/demo/model --tokenizer bytes --prompt "func main() {" --max-tokens 200`
+  millrace generate --model millrace-demo/run/model --prompt "The Rays of Light" --max-tokens 200`
 }
 
 // Run generates.

@@ -97,6 +97,13 @@ func hostileRequests() (all []hostile) {
 		{"bench --model model --memory-disk 1GB", "memory.path"},
 		{"bench --model model --trace no/trace.json", "no"},
 		{"bench --model model --max-grad-norm=-1", "grad"},
+		{"demo --dir data", "--dir data"},
+		{"demo --dir run.yaml", "--dir"},
+		{"demo --steps 3", "--steps"},
+		{"demo --steps=-8", "--steps"},
+		{"demo --steps 1e9", "--steps"},
+		{"demo --seconds 0", "--seconds"},
+		{"demo --seconds=NaN", "--seconds"},
 		{"version extra", "extra"},
 	} {
 		add(hostile{line: c.line, want: c.want, status: exitBadRequest})

@@ -48,6 +48,7 @@ type commands struct {
 	Export     exportCmd     `cmd:"" help:"Write a model directory from a checkpoint, or in another number format."`
 	Checkpoint checkpointCmd `cmd:"" help:"List checkpoints, or verify them."`
 	Bench      benchCmd      `cmd:"" help:"Measure training steps of a model with random weights."`
+	Demo       demoCmd       `cmd:"" help:"Watch a small model learn, be killed, resume and end with the same bits."`
 	Version    versionCmd    `cmd:"" help:"Say which build this is."`
 }
 
