@@ -34,8 +34,8 @@ build: ## bin/millrace
 	CGO_ENABLED=0 $(GO) build -o bin/millrace ./cmd/millrace
 
 .PHONY: demo
-demo: build ## train a small model on Go's own source, in about two minutes
-	bash examples/demo/run.sh
+demo: build ## a small model learns to write, is killed and resumes with the same bits, in about two minutes
+	bin/millrace demo --dir build/demo
 
 .PHONY: test
 test: ## all tests; no cgo, no Python, no network

@@ -49,7 +49,7 @@ func (p *Plan) Explain(dev device.Info, m Machine, o Forecast) string {
 	}
 	var driver []Bytes
 	if p.DeviceDriverBytes > 0 {
-		driver = []Bytes{{driverPurpose, p.DeviceDriverBytes}}
+		driver = []Bytes{{DriverPurpose, p.DeviceDriverBytes}}
 	}
 	if p.PageTableBytes > 0 {
 		driver = append(driver, Bytes{pageTablesPurpose, p.PageTableBytes})

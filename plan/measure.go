@@ -33,7 +33,7 @@ func (c *chooser) measure(place Placement) *Plan {
 	case !c.Device.Unified:
 		p.DeviceDriverBytes = n
 	case n > 0:
-		p.Host = append(p.Host, Bytes{driverPurpose, n})
+		p.Host = append(p.Host, Bytes{DriverPurpose, n})
 	}
 	if c.DataBytes > 0 {
 		p.Host = append(p.Host, Bytes{data.OrderPurpose, c.DataBytes})
@@ -42,7 +42,7 @@ func (c *chooser) measure(place Placement) *Plan {
 		p.Host = append(p.Host, Bytes{ManifestsPurpose, p.ManifestBytes})
 	}
 	if c.ProgramBytes > 0 {
-		p.Host = append(p.Host, Bytes{"program", c.ProgramBytes})
+		p.Host = append(p.Host, Bytes{ProgramPurpose, c.ProgramBytes})
 	}
 	p.tierTable().enter(p)
 	c.pin(p)
@@ -78,8 +78,11 @@ const (
 	pinRecordsPurpose = "driver's records of pinned memory"
 )
 
-// driverPurpose is the name in the plan of what the device's driver takes for itself.
-const driverPurpose = "kernel scratch"
+// Names in the plan: of what the device's driver takes for itself, and of the program with its data.
+const (
+	DriverPurpose  = "kernel scratch"
+	ProgramPurpose = "program"
+)
 
 // ManifestsPurpose is what the lists of files in checkpoints are counted under. They are the Go heap's.
 const ManifestsPurpose = "checkpoint manifests"

@@ -52,8 +52,8 @@ a pass over the whole text, since no attention cache is kept; a server is faster
 
 Examples:
 
-  millrace generate --model runs/demo --prompt "func main() {" --max-tokens 200
-  millrace generate --model runs/demo/checkpoints/step-000050 --prompt "func main() {"`
+  millrace generate --model millrace-demo/run/model --prompt "The Rays of Light" --max-tokens 200
+  millrace generate --model millrace-demo/run --prompt "The Rays of Light"`
 }
 
 // Run generates.

@@ -47,6 +47,7 @@ func hostileMachine(t *testing.T) (all []hostile) {
 		hostile{name: "limit of file sizes: export", line: "export model out2 --dtype f32", wrap: limited("-f 16"), want: small, status: exitFailed},
 		hostile{name: "limit of file sizes: train", line: run, wrap: limited("-f 16"), want: small, status: exitFailed, writes: true, slow: true},
 		hostile{name: "limit of file sizes: preview --html", line: "preview run.yaml --limit 0 --html p.html", env: []string{"HOME=", "MILLRACE_CACHE=", "XDG_CACHE_HOME="}, wrap: limited("-f 1"), want: small, status: exitFailed},
+		hostile{name: "limit of file sizes: demo", line: "demo --dir demo --steps 16", wrap: limited("-f 16"), want: small, status: exitFailed, writes: true, slow: true},
 		hostile{name: "limit of open files", line: model, wrap: limited("-n 12"), want: "loss"},
 	)
 

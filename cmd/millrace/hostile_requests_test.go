@@ -118,6 +118,13 @@ func hostileRequests() (all []hostile) {
 		{"trace no.json --step=two", "--step"},
 		{"trace no.json --dark", "--svg"},
 		{"trace no.json --png p.png", "--svg"},
+		{"demo --dir data", "--dir data"},
+		{"demo --dir run.yaml", "--dir"},
+		{"demo --steps 3", "--steps"},
+		{"demo --steps=-8", "--steps"},
+		{"demo --steps 1e9", "--steps"},
+		{"demo --seconds 0", "--seconds"},
+		{"demo --seconds=NaN", "--seconds"},
 		{"version extra", "extra"},
 	} {
 		add(hostile{line: c.line, want: c.want, status: exitBadRequest})

@@ -29,6 +29,8 @@ func TestMain(m *testing.M) {
 		patience = time.Millisecond
 	case "panics":
 		loadDriver = func() (*driver.API, error) { panic("the driver is upside down") }
+	case "lingers":
+		os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, lingering{os.Stderr}, listen()))
 	}
 	main()
 }

@@ -14,7 +14,7 @@ var levels = [][]string{
 	7:  {"internal/blame", "runfile/convert"},
 	8:  {"probe"},
 	9:  {"train"},
-	10: {"bench"},
+	10: {"bench", "demo"},
 	11: {rootPackage},
 	12: {"cmd/...", "benchmarks", "benchmarks/...", "examples/..."},
 }

@@ -1,0 +1,148 @@
+package demo
+
+import (
+	_ "embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"text/template"
+
+	"github.com/millrace/millrace/data/tokenizer"
+	"github.com/millrace/millrace/hf"
+	"github.com/millrace/millrace/internal/blame"
+	"github.com/millrace/millrace/model"
+	"github.com/millrace/millrace/vfs"
+)
+
+//go:embed run.yaml
+var runYAML string
+
+var runFile = template.Must(template.New("run.yaml").Parse(runYAML))
+
+// endOfText is the token that ends a text.
+const endOfText = "<|end|>"
+
+// marker is a file that marks a directory as one of a demo, which the next demo may empty. A demo holds its lock.
+const marker = ".millrace-demo"
+
+// Shape is the size of the model and of its steps, with its budgets.
+type Shape struct {
+	Vocabulary, Hidden, Intermediate, Layers, Heads, KeyValueHeads, HeadDim int
+	SequenceLen, BatchTokens                                                int
+	Device, Host                                                            string // budgets of memory, as a run file has them
+}
+
+// config returns a config.json as transformers reads it.
+func (s Shape) config() map[string]any {
+	return map[string]any{
+		"architectures": []string{"Qwen3ForCausalLM"}, "model_type": "qwen3", "vocab_size": s.Vocabulary, "hidden_size": s.Hidden,
+		"intermediate_size": s.Intermediate, "num_hidden_layers": s.Layers, "num_attention_heads": s.Heads,
+		"num_key_value_heads": s.KeyValueHeads, "head_dim": s.HeadDim, "hidden_act": "silu", "attention_bias": false, "attention_dropout": 0,
+		"initializer_range": 0.04, "max_position_embeddings": 1024, "rms_norm_eps": 1e-6, "rope_theta": 10000, "rope_scaling": nil,
+		"tie_word_embeddings": false, "use_cache": true, "use_sliding_window": false, "sliding_window": nil, "max_window_layers": s.Layers,
+		"bos_token_id": nil, "eos_token_id": s.Vocabulary - 1, "torch_dtype": "bfloat16",
+	}
+}
+
+// claim makes the directory, or empties that of an earlier demo, and holds it until it is closed.
+func claim(dir string) (io.Closer, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, blame.BadRequest(fmt.Errorf("--dir: %w; name a directory that can be made", err))
+	}
+	mark := filepath.Join(dir, marker)
+	if _, err := os.Lstat(mark); err != nil && len(entries) > 0 {
+		return nil, blame.BadRequest(fmt.Errorf("--dir %s: the directory has files that no demo wrote; name another directory", dir))
+	}
+	if err := os.MkdirAll(dir, 0o777); err != nil {
+		return nil, fmt.Errorf("--dir: %w; name a directory that can be made", err)
+	}
+	held, err := vfs.OS{}.Lock(mark)
+	if errors.Is(err, vfs.ErrLocked) {
+		return nil, fmt.Errorf("--dir %s: another demo is writing there; wait until it has ended, or name another directory", dir)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("--dir: %w", err)
+	}
+	for _, e := range entries {
+		if e.Name() == marker {
+			continue
+		}
+		if err := os.RemoveAll(filepath.Join(dir, e.Name())); err != nil {
+			return nil, errors.Join(fmt.Errorf("--dir: an earlier demo cannot be removed: %w", err), held.Close())
+		}
+	}
+	return held, nil
+}
+
+// text is what is trained on and what is held out.
+type text struct {
+	trainBytes, heldOutBytes int
+	trainTokensPerByte       float64
+	heldOutTokensPerByte     float64
+}
+
+// furnish writes the text, the tokenizer and the model.
+func furnish(dir string, s Shape) (t text, err error) {
+	train, heldOut := readBook()
+	learned, err := learnTokenizer(train, s.Vocabulary)
+	if err != nil {
+		return t, err
+	}
+	tokens, err := tokenizer.Parse(learned)
+	if err != nil {
+		return t, err
+	}
+	config, err := json.MarshalIndent(s.config(), "", "  ")
+	if err != nil {
+		return t, err
+	}
+	perByte := func(text string) float64 { return float64(len(tokens.Encode(text, false))) / float64(len(text)) }
+	t = text{len(train), len(heldOut), perByte(train), perByte(heldOut)}
+	return t, errors.Join(
+		write(filepath.Join(dir, "text", "train.txt"), []byte(train)),
+		write(filepath.Join(dir, "text", "held-out.txt"), []byte(heldOut)),
+		write(filepath.Join(dir, "model", "config.json"), config),
+		write(filepath.Join(dir, "model", "tokenizer.json"), learned),
+		write(filepath.Join(dir, "model", "tokenizer_config.json"),
+			[]byte(`{"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "`+endOfText+`"}`)))
+}
+
+// writeRunFile writes run.yaml.
+func writeRunFile(dir string, s Shape, steps int) error {
+	var doc strings.Builder
+	err := runFile.Execute(&doc, struct {
+		Shape
+		Steps, SaveEvery int
+	}{s, steps, steps / parts})
+	if err != nil {
+		return err
+	}
+	return write(filepath.Join(dir, "run.yaml"), []byte(doc.String()))
+}
+
+func write(path string, doc []byte) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
+		return err
+	}
+	return os.WriteFile(path, doc, 0o666)
+}
+
+// parameters counts those of a model that is a directory with a configuration.
+func parameters(dir string) (int64, error) {
+	c, err := hf.ReadConfig(dir)
+	if err != nil {
+		return 0, err
+	}
+	m, err := model.New(c)
+	if err != nil {
+		return 0, err
+	}
+	all, _ := m.Params()
+	return all, nil
+}
