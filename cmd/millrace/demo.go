@@ -7,6 +7,7 @@ import (
 	"os/exec"
 
 	"github.com/millrace/millrace/demo"
+	"github.com/millrace/millrace/internal/terminal"
 )
 
 type demoCmd struct {
@@ -41,7 +42,7 @@ func (c *demoCmd) Run(p *program) error {
 	if c.JSON {
 		o.Out = p.stderr
 	}
-	o.Color = isTerminal(p.stdout) && !c.JSON && os.Getenv("NO_COLOR") == ""
+	o.Color = terminal.Is(p.stdout) && !c.JSON && os.Getenv("NO_COLOR") == ""
 	if p.stderr.terminal {
 		o.Bars = p.stderr
 	}
