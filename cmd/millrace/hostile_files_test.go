@@ -13,6 +13,7 @@ import (
 func hostileFiles() (all []hostile) {
 	all = append(all, hostileModels()...)
 	all = append(all, hostileData()...)
+	all = append(all, hostileRecords()...)
 	all = append(all, hostileResults()...)
 	all = append(all, hostileTraces()...)
 	return append(all, hostileCheckpoints()...)
@@ -187,6 +188,14 @@ func hostileData() (all []hostile) {
 	skipped := hostile{name: "data: one bad row is skipped", args: []string{"preview", "run.yaml", "--set", "datasets=[{path: data/x.jsonl, type: text, bad_rows: skip}]"},
 		want: "skipped 1 bad row of", spoil: func(w *workshop) { w.write("data/x.jsonl", `{"text": 7}`+"\n"+`{"text": "a good row"}`+"\n") }}
 	return append(all, late, long, skipped)
+}
+
+func hostileRecords() (all []hostile) {
+	for name, text := range map[string]string{"empty": "", "cut": `{"step": 1, "loss"`, "not JSON": "hello\n{}\n", "a list": "[1, 2]\n{}\n", "a text as loss": `{"step": 1, "loss": "low"}` + "\n{}\n",
+		"deep": strings.Repeat("[", 100_000) + "\n{}\n", "a huge number": `{"step": 1, "loss": 1e999}` + "\n{}\n"} {
+		all = append(all, bad("records: "+name, "report out", "metrics.jsonl", func(w *workshop) { w.write("out/metrics.jsonl", text) }))
+	}
+	return all
 }
 
 // hostileResults are places for results, and the files that grad and import read.
