@@ -15,13 +15,13 @@ const maxPromptBytes = 16 << 20
 type generateCmd struct {
 	Model       string  `required:"" placeholder:"DIR" help:"Model: a Hugging Face directory."`
 	Prompt      string  `required:"" placeholder:"TEXT" help:"Text to continue; - reads standard input."`
-	Tokenizer   string  `default:"auto" help:"auto (the model's), bytes, or a path."`
+	Tokenizer   string  `complete:"auto|bytes|FILE" default:"auto" help:"auto (the model's), bytes, or a path."`
 	MaxTokens   int     `default:"128" help:"Tokens to generate at most."`
 	Temperature float64 `default:"0.8" help:"0 takes the most likely token each time."`
 	TopK        int     `default:"0" help:"Choose among the K most likely tokens only; 0: all."`
 	TopP        float64 `default:"0.95" help:"Choose among the most likely tokens that have this probability together; 1: all."`
 	Seed        uint64  `default:"42" help:"Seed of the choices: the same one gives the same text."`
-	Compute     string  `default:"bf16" help:"bf16 or f32."`
+	Compute     string  `complete:"bf16|f32" default:"bf16" help:"bf16 or f32."`
 	JSON        bool    `help:"Print text and tokens as JSON at the end."`
 	where
 }

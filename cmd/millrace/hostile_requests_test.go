@@ -98,6 +98,11 @@ func hostileRequests() (all []hostile) {
 		{"bench --model model --trace no/trace.json", "no"},
 		{"bench --model model --max-grad-norm=-1", "grad"},
 		{"version extra", "extra"},
+		{"completion", "SHELL"},
+		{"completion tcsh", "fish"},
+		{"man", "DIR"},
+		{"man run.yaml", "not a directory"},
+		{"man run.yaml/man1", "not a directory"},
 	} {
 		add(hostile{line: c.line, want: c.want, status: exitBadRequest})
 	}

@@ -49,6 +49,9 @@ type commands struct {
 	Checkpoint checkpointCmd `cmd:"" help:"List checkpoints, or verify them."`
 	Bench      benchCmd      `cmd:"" help:"Measure training steps of a model with random weights."`
 	Version    versionCmd    `cmd:"" help:"Say which build this is."`
+	Completion completionCmd `cmd:"" help:"Print a script that makes a shell complete command lines."`
+	Complete   completeCmd   `cmd:"" hidden:"" help:"List the words that complete a command line, for shells."`
+	Man        manCmd        `cmd:"" help:"Write the man pages."`
 }
 
 const description = `Trains language models that do not fit on the device that computes: each layer's weights are streamed in, ` +
