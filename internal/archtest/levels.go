@@ -15,7 +15,7 @@ var levels = [][]string{
 	8:  {"probe"},
 	9:  {"train"},
 	10: {"bench"},
-	11: {"cmd/...", "benchmarks", "benchmarks/...", "examples/..."},
+	11: {"cmd/...", "benchmarks", "benchmarks/...", "examples/...", "tools/..."},
 }
 
 // bottom is what every package may import, also those of its level.
@@ -39,17 +39,20 @@ var modules = map[string]struct {
 	trees     []string
 	testsOnly bool
 }{
-	"github.com/ebitengine/purego":     {trees: []string{"device/cuda", "benchmarks"}}, // it makes the binary need glibc
-	"golang.org/x/sys":                 {},
-	"golang.org/x/text":                {},
-	"github.com/alecthomas/kong":       {trees: []string{"cmd"}},
-	"github.com/goccy/go-yaml":         {},
-	"github.com/klauspost/compress":    {},
-	"github.com/zeebo/xxh3":            {},
-	"github.com/google/go-cmp":         {testsOnly: true},
-	"github.com/parquet-go/parquet-go": {trees: []string{"data/parquet/oracle"}, testsOnly: true}, // needs seven more
-	"pgregory.net/rapid":               {testsOnly: true},
-	"go.uber.org/goleak":               {testsOnly: true},
+	"github.com/ebitengine/purego":      {trees: []string{"device/cuda", "benchmarks"}}, // it makes the binary need glibc
+	"golang.org/x/crypto/x509roots":     {trees: []string{"cmd"}},                       // certificates alone
+	"golang.org/x/mod":                  {trees: []string{"tools"}},
+	"github.com/CycloneDX/cyclonedx-go": {trees: []string{"tools"}},
+	"golang.org/x/sys":                  {},
+	"golang.org/x/text":                 {},
+	"github.com/alecthomas/kong":        {trees: []string{"cmd"}},
+	"github.com/goccy/go-yaml":          {},
+	"github.com/klauspost/compress":     {},
+	"github.com/zeebo/xxh3":             {},
+	"github.com/google/go-cmp":          {testsOnly: true},
+	"github.com/parquet-go/parquet-go":  {trees: []string{"data/parquet/oracle"}, testsOnly: true}, // needs seven more
+	"pgregory.net/rapid":                {testsOnly: true},
+	"go.uber.org/goleak":                {testsOnly: true},
 }
 
 // bannedNames say nothing about what a package is.
