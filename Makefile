@@ -34,6 +34,15 @@ help: ## list what can be made
 build: ## bin/millrace
 	CGO_ENABLED=0 $(GO) build -o bin/millrace ./cmd/millrace
 
+# The version is that of the commit's tag; untagged commits get a pseudo-version.
+.PHONY: release
+release: ## dist/: archives, wheels and Debian packages of the last commit for each platform, bills of materials, SHA256SUMS
+	cd tools && $(GO) run ./release -repository .. -out ../dist
+
+.PHONY: release-check
+release-check: ## is the release reproducible, and does each package work on a clean system? (root, debootstrap)
+	tools/release/check.sh
+
 .PHONY: demo
 demo: build ## train a small model on Go's own source, in about two minutes
 	bash examples/demo/run.sh
@@ -42,6 +51,7 @@ demo: build ## train a small model on Go's own source, in about two minutes
 test: ## all tests; no cgo, no Python, no network
 	CGO_ENABLED=0 $(GO) test $(SHORT) ./...
 	cd $(ORACLE) && CGO_ENABLED=0 $(GO) test $(SHORT) ./...
+	cd tools && CGO_ENABLED=0 $(GO) test $(SHORT) ./...
 
 .PHONY: hostile
 hostile: ## what users do wrong and what the world does to them: is each answered well?
@@ -89,9 +99,12 @@ lint: ## gofmt, go vet, and the staticcheck that tools/go.mod names
 		echo "make lint: not formatted, run make fmt:" $$unformatted >&2; exit 1; fi
 	CGO_ENABLED=0 $(GO) vet ./...
 	CGO_ENABLED=0 $(GO) vet -tags onednn ./benchmarks/...
+	CGO_ENABLED=0 $(GO) vet -tags nogpu ./cmd/... ./device/cuda/...
 	cd $(ORACLE) && CGO_ENABLED=0 $(GO) vet ./...
+	cd tools && CGO_ENABLED=0 $(GO) vet ./...
 	CGO_ENABLED=0 $(STATICCHECK) ./...
 	cd $(ORACLE) && CGO_ENABLED=0 $(STATICCHECK) ./...
+	cd tools && CGO_ENABLED=0 $(STATICCHECK) ./...
 
 .PHONY: cross
 cross: ## does it compile where there is no assembly for it, and on other systems?
