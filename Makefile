@@ -16,9 +16,12 @@ QUICK ?=
 # An interpreter with device/cuda/kernels/requirements.txt; make kernels-check makes this one.
 KERNELS_PYTHON ?= build/kernels-venv/bin/python
 
-# Modules of their own: one compares with modules that the program does not need, and one uses the program's packages
-# from outside.
-MODULES = data/parquet/oracle examples/library
+# Modules of their own: one compares with modules that the program does not need, one uses the program's packages
+# from outside, and one has what makes releases.
+MODULES = data/parquet/oracle examples/library tools
+
+# In a module of its own, so that those who import this one need none of what it needs.
+STATICCHECK = $(GO) tool -modfile=$(CURDIR)/tools/go.mod staticcheck
 
 BENCH_TIME ?= 200ms
 BENCH_PROGRAMS = $(sort $(dir $(wildcard benchmarks/*/main.go)))
@@ -32,6 +35,15 @@ help: ## list what can be made
 .PHONY: build
 build: ## bin/millrace
 	CGO_ENABLED=0 $(GO) build -o bin/millrace ./cmd/millrace
+
+# The version is that of the commit's tag; untagged commits get a pseudo-version.
+.PHONY: release
+release: ## dist/: archives, wheels and Debian packages of the last commit for each platform, bills of materials, SHA256SUMS
+	cd tools && $(GO) run ./release -repository .. -out ../dist
+
+.PHONY: release-check
+release-check: ## is the release reproducible, and does each package work on a clean system? (root, debootstrap)
+	tools/release/check.sh
 
 .PHONY: demo
 demo: build ## a small model learns to write, is killed and resumes with the same bits, in about two minutes
@@ -84,13 +96,15 @@ bench: ## Go benchmarks, then the programs below benchmarks/ (BENCH_TIME=1s for 
 	done; if [ -n "$$failed" ]; then echo "make bench: did not run to the end:$$failed" >&2; exit 1; fi
 
 .PHONY: lint
-lint: ## gofmt, go vet, and staticcheck where it is installed
+lint: ## gofmt, go vet, and the staticcheck that tools/go.mod names
 	@unformatted=$$(gofmt -l .); if [ -n "$$unformatted" ]; then \
 		echo "make lint: not formatted, run make fmt:" $$unformatted >&2; exit 1; fi
 	CGO_ENABLED=0 $(GO) vet ./...
 	CGO_ENABLED=0 $(GO) vet -tags onednn ./benchmarks/...
 	for module in $(MODULES); do (cd $$module && CGO_ENABLED=0 $(GO) vet ./...) || exit 1; done
-	@if command -v staticcheck >/dev/null; then staticcheck ./...; else echo "staticcheck is not installed; left out"; fi
+	CGO_ENABLED=0 $(GO) vet -tags nogpu ./cmd/... ./device/cuda/...
+	for module in . $(MODULES); do (cd $$module && CGO_ENABLED=0 $(STATICCHECK) ./...) || exit 1; done
+	CGO_ENABLED=0 $(GO) test -run TestPlainWords ./internal/archtest
 
 .PHONY: cross
 cross: ## does it compile where there is no assembly for it, and on other systems?

@@ -124,7 +124,7 @@ func (s Source) fromRegistry() (out Source, folder string, err error) {
 
 // setFormat takes type, columns and tags from an entry.
 func (s *Source) setFormat(e registryEntry) error {
-	columns := map[string]*string{}
+	var columns map[string]*string
 	tags := map[string]*string{}
 	switch e.Formatting {
 	case "alpaca", "":

@@ -74,7 +74,7 @@ func (g *gguf) tokens(vocab int) (*ggufTokens, error) {
 	if kind != "gpt2" {
 		return nil, fmt.Errorf("metadata tokenizer.ggml.model is %s: only a byte-level BPE (gpt2) can be turned into tokenizer.json (llama is SentencePiece); use the model's Hugging Face directory", quote(kind))
 	}
-	name, ok, err := g.text("tokenizer.ggml.pre")
+	name, _, err := g.text("tokenizer.ggml.pre")
 	if err != nil {
 		return nil, err
 	}

@@ -299,8 +299,7 @@ func TestNoRoomForACheckpoint(t *testing.T) {
 	d := openDisk(t, store.DiskOptions{FS: m, Dir: "state", Specs: []store.Spec{four}, Workers: 2})
 	defer d.Close()
 	fill(t, d, four, 0)
-	kept, err := save(t, m, d, four.ID, "first")
-	if err != nil {
+	if _, err := save(t, m, d, four.ID, "first"); err != nil {
 		t.Fatal(err)
 	}
 	fill(t, d, four, 1)
@@ -314,7 +313,8 @@ func TestNoRoomForACheckpoint(t *testing.T) {
 	if err := vfs.RemoveAll(m, "first"); err != nil {
 		t.Fatal(err)
 	}
-	if kept, err = save(t, m, d, four.ID, "third"); err != nil {
+	kept, err := save(t, m, d, four.ID, "third")
+	if err != nil {
 		t.Fatalf("after the first checkpoint was removed: %v", err)
 	}
 	fill(t, d, four, 6)

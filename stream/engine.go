@@ -95,7 +95,6 @@ type Engine struct {
 	types   [store.Kinds]tensor.DType
 	specs   map[store.ID]store.Spec
 
-	arena      device.Buffer
 	registered map[*hostmem.Region]device.Mem // host memory as the device sees it, where it does
 	onHost     map[*hostmem.Region]device.Mem // and as the host's driver sees it
 	closers    []func() error

@@ -13,7 +13,7 @@ import (
 )
 
 type benchCmd struct {
-	Shape       string  `placeholder:"NAME" help:"Published shape to measure; needs no files. Any other word lists the names."`
+	Shape       string  `complete:"SHAPE" placeholder:"NAME" help:"Published shape to measure; needs no files. Any other word lists the names."`
 	Model       string  `placeholder:"DIR" help:"Directory with config.json to measure instead; weights are random."`
 	SequenceLen int     `default:"1024" help:"Packed positions of a row."`
 	Tokens      int     `aliases:"batch-tokens" default:"4096" help:"Packed positions of a step (--batch-tokens is the same)."`
@@ -22,8 +22,8 @@ type benchCmd struct {
 	MicroBatch  int     `placeholder:"N" help:"Sequences that one operation sees; chosen where it is not given."`
 	HeadChunk   int     `placeholder:"N" help:"Positions whose logits are computed together; chosen where it is not given."`
 	BlockChunk  int     `placeholder:"N" help:"Positions that a block's norms, projections and MLP take at once; chosen where it is not given."`
-	Compute     string  `default:"bf16" help:"bf16 or f32."`
-	Moments     string  `default:"f32" help:"First and second moments in f32 or 8bit."`
+	Compute     string  `complete:"bf16|f32" default:"bf16" help:"bf16 or f32."`
+	Moments     string  `complete:"f32|8bit" default:"f32" help:"First and second moments in f32 or 8bit."`
 	MaxGradNorm float64 `default:"1" help:"Gradients are clipped to this norm; 0 turns clipping off."`
 	Stream      string  `default:"auto" enum:"auto,always" help:"Blocks whose weights stay on the device between visits: as the plan sees fit (auto), or none (always)."`
 	AliasLayers bool    `help:"Blocks share the memory of a few of them, for shapes whose state exceeds the host. The traffic is whole; the result is no training."`
@@ -31,7 +31,7 @@ type benchCmd struct {
 	JSON        bool    `help:"Print the result as JSON."`
 	Trace       string  `placeholder:"FILE" help:"Write the last step as a Chrome trace, with --dry-run the simulated one; millrace trace draws it."`
 	Recompute   string  `default:"auto" enum:"auto,always" help:"Recompute what memory allows to keep (auto), or all but layer inputs (always)."`
-	MemoryDisk  string  `default:"none" placeholder:"SIZE" help:"Disk to use at most, or auto."`
+	MemoryDisk  string  `complete:"none|auto" default:"none" placeholder:"SIZE" help:"Disk to use at most, or auto."`
 	MemoryPath  string  `placeholder:"DIR" help:"Where the disk tier goes."`
 	where
 }

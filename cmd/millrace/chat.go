@@ -17,7 +17,7 @@ import (
 type chatCmd struct {
 	speaker      `embed:"" set:"max_tokens=512"`
 	System       string `placeholder:"TEXT" help:"System prompt."`
-	ChatTemplate string `default:"auto" help:"auto (the run's, or the model's), or the path of a Jinja template."`
+	ChatTemplate string `complete:"auto|FILE" default:"auto" help:"auto (the run's, or the model's), or the path of a Jinja template."`
 	JSON         bool   `help:"Print each answer as a JSON object in a line."`
 }
 

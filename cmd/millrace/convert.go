@@ -16,8 +16,8 @@ import (
 )
 
 type convertCmd struct {
-	File string `arg:"" name:"train.yaml" help:"File of LLaMA-Factory, of Axolotl, or of Hugging Face's TrainingArguments; YAML or JSON."`
-	Out  string `arg:"" optional:"" name:"run.yaml" help:"Run file to write; by default standard output. An existing file is not overwritten."`
+	File string `arg:"" complete:"FILE" name:"train.yaml" help:"File of LLaMA-Factory, of Axolotl, or of Hugging Face's TrainingArguments; YAML or JSON."`
+	Out  string `arg:"" optional:"" complete:"FILE" name:"run.yaml" help:"Run file to write; by default standard output. An existing file is not overwritten."`
 	JSON bool   `help:"Print settings, keys left out and open decisions as JSON."`
 }
 

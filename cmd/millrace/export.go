@@ -6,12 +6,12 @@ import (
 )
 
 type exportCmd struct {
-	From       string `arg:"" optional:"" name:"MODEL" help:"Model directory to read."`
+	From       string `arg:"" optional:"" complete:"DIR" name:"MODEL" help:"Model directory to read."`
 	To         string `arg:"" optional:"" name:"DIR" help:"Model directory to write."`
 	Checkpoint string `placeholder:"DIR" help:"Checkpoint to read instead, with --model and --out."`
 	Model      string `placeholder:"DIR" help:"Model that the checkpoint's run started from."`
 	Out        string `placeholder:"DIR" help:"Model directory to write."`
-	DType      string `name:"dtype" placeholder:"TYPE" help:"Number format to write: bf16 or f32. By default bf16; of a checkpoint, that of its model."`
+	DType      string `complete:"bf16|f32" name:"dtype" placeholder:"TYPE" help:"Number format to write: bf16 or f32. By default bf16; of a checkpoint, that of its model."`
 }
 
 func (*exportCmd) Help() string {

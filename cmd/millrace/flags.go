@@ -14,7 +14,7 @@ import (
 
 // runFile are the flags of verbs that read run.yaml.
 type runFile struct {
-	File string   `arg:"" optional:"" name:"run.yaml" default:"run.yaml" help:"Run file; every key is in docs/run-yaml.md."`
+	File string   `arg:"" optional:"" complete:"FILE" name:"run.yaml" default:"run.yaml" help:"Run file; every key is in docs/run-yaml.md."`
 	Set  []string `sep:"none" placeholder:"KEY=VALUE" help:"Set a key of the run file, such as learning_rate=1e-5 or memory.device=2GiB. May be repeated."`
 }
 
@@ -35,7 +35,7 @@ func readConfig(path string, set []string) (*runfile.Config, error) {
 
 // where are the flags of verbs that compute and read no run file.
 type where struct {
-	Device       string `default:"auto" help:"Device that computes: auto, cpu, cuda or cuda:N."`
+	Device       string `complete:"auto|cpu|cuda" default:"auto" help:"Device that computes: auto, cpu, cuda or cuda:N."`
 	MemoryDevice string `default:"auto" placeholder:"SIZE" help:"Device memory to use at most, such as 2GiB. On the CPU, auto streams nothing."`
 	MemoryHost   string `default:"auto" placeholder:"SIZE" help:"Host memory to use at most."`
 }

@@ -16,13 +16,13 @@ const maxPromptBytes = 16 << 20
 // speaker are the flags of verbs that have a model write text.
 type speaker struct {
 	Model       string  `required:"" placeholder:"DIR" help:"Model: a Hugging Face directory, a hub id, a run's output directory, or one of its checkpoints."`
-	Tokenizer   string  `default:"auto" help:"auto (the run's, or the model's), bytes, or a path."`
+	Tokenizer   string  `complete:"auto|bytes|FILE" default:"auto" help:"auto (the run's, or the model's), bytes, or a path."`
 	MaxTokens   int     `default:"${max_tokens}" aliases:"max-new-tokens" help:"Tokens to generate at most."`
 	Temperature float64 `default:"0.8" help:"0 takes the most likely token each time."`
 	TopK        int     `default:"0" help:"Choose among the K most likely tokens only; 0: all."`
 	TopP        float64 `default:"0.95" help:"Choose among the most likely tokens that have this probability together; 1: all."`
 	Seed        uint64  `default:"42" help:"Seed of the choices: the same one gives the same text."`
-	Compute     string  `default:"bf16" help:"bf16 or f32."`
+	Compute     string  `complete:"bf16|f32" default:"bf16" help:"bf16 or f32."`
 	where
 }
 

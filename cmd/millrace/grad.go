@@ -6,7 +6,7 @@ type gradCmd struct {
 	Model   string `required:"" placeholder:"DIR" help:"Model: a Hugging Face directory."`
 	Tokens  string `required:"" placeholder:"FILE" help:"{\"input_ids\": [[...]], \"labels\": [[...]]}, one list per sequence; labels are not shifted, and -100 does not count."`
 	Out     string `required:"" placeholder:"FILE" help:"Safetensors file to write."`
-	Compute string `default:"f32" help:"f32 or bf16."`
+	Compute string `complete:"bf16|f32" default:"f32" help:"f32 or bf16."`
 	Logits  bool   `help:"Write the logits of each sequence, too."`
 	JSON    bool   `help:"Print loss and norm as JSON."`
 	where

@@ -131,6 +131,11 @@ func hostileRequests() (all []hostile) {
 		{"demo --seconds 0", "--seconds"},
 		{"demo --seconds=NaN", "--seconds"},
 		{"version extra", "extra"},
+		{"completion", "SHELL"},
+		{"completion tcsh", "fish"},
+		{"man", "DIR"},
+		{"man run.yaml", "not a directory"},
+		{"man run.yaml/man1", "not a directory"},
 	} {
 		add(hostile{line: c.line, want: c.want, status: exitBadRequest})
 	}

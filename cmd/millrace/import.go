@@ -10,7 +10,7 @@ import (
 type importCmd struct {
 	File    string `arg:"" name:"FILE.gguf" help:"GGUF file of a llama, qwen2 or qwen3 model."`
 	Dir     string `arg:"" name:"DIR" help:"Model directory to write."`
-	DType   string `name:"dtype" default:"bf16" help:"Number format to write: bf16 or f32."`
+	DType   string `complete:"bf16|f32" name:"dtype" default:"bf16" help:"Number format to write: bf16 or f32."`
 	Replace bool   `help:"Replace the model in DIR, unless DIR has other files."`
 }
 

@@ -53,6 +53,9 @@ type commands struct {
 	Trace      traceCmd      `cmd:"" help:"Show what each lane did in a step of a trace, also as a picture."`
 	Demo       demoCmd       `cmd:"" help:"Watch a small model learn, be killed, resume and end with the same bits."`
 	Version    versionCmd    `cmd:"" help:"Say which build this is."`
+	Completion completionCmd `cmd:"" help:"Print a script that makes a shell complete command lines."`
+	Complete   completeCmd   `cmd:"" hidden:"" help:"List the words that complete a command line, for shells."`
+	Man        manCmd        `cmd:"" help:"Write the man pages."`
 }
 
 const description = `Trains language models that do not fit on the device that computes: each layer's weights are streamed in, ` +

@@ -15,11 +15,11 @@ import (
 )
 
 type planCmd struct {
-	File     string   `arg:"" optional:"" name:"run.yaml" help:"Run file; run.yaml where neither it nor --model is given."`
+	File     string   `arg:"" optional:"" complete:"FILE" name:"run.yaml" help:"Run file; run.yaml where neither it nor --model is given."`
 	Model    string   `placeholder:"DIR" help:"Plan for this model with the other keys of the run file, or with the defaults without one; weights and data are not needed."`
 	Set      []string `sep:"none" placeholder:"KEY=VALUE" help:"Set a key of the run file, such as memory.device=2GiB. May be repeated."`
-	Machine  string   `placeholder:"NAME" help:"Plan for this machine instead of this computer; an unknown name lists the names."`
-	Shape    string   `placeholder:"NAME" help:"Plan for this published shape instead of a model; needs no files. An unknown name lists the names."`
+	Machine  string   `complete:"MACHINE" placeholder:"NAME" help:"Plan for this machine instead of this computer; an unknown name lists the names."`
+	Shape    string   `complete:"SHAPE" placeholder:"NAME" help:"Plan for this published shape instead of a model; needs no files. An unknown name lists the names."`
 	TBW      string   `name:"tbw" placeholder:"SIZE" help:"What the drive is rated to have written in its life, such as 600TB."`
 	Rehearse bool     `help:"Also run three steps of the plan with devices that only count and state that is only addresses; fails where a byte differs from the plan."`
 	Schedule bool     `help:"Print the steps as lists of operations instead: the first one, and one of those that follow."`

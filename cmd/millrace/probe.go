@@ -11,8 +11,8 @@ import (
 )
 
 type probeCmd struct {
-	Device string `default:"auto" help:"Device to measure: auto, cpu, cuda or cuda:N."`
-	Path   string `default:"." placeholder:"DIR" help:"A directory on the drive to measure, where memory.path or output_dir will be; or none."`
+	Device string `complete:"auto|cpu|cuda" default:"auto" help:"Device to measure: auto, cpu, cuda or cuda:N."`
+	Path   string `complete:"none|DIR" default:"." placeholder:"DIR" help:"A directory on the drive to measure, where memory.path or output_dir will be; or none."`
 	JSON   bool   `help:"Print the rates as JSON."`
 }
 

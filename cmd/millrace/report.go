@@ -12,7 +12,7 @@ import (
 )
 
 type reportCmd struct {
-	Runs []string `arg:"" name:"RUN" help:"Output directories of runs, or their metrics.jsonl; up to six can be compared."`
+	Runs []string `arg:"" complete:"DIR" name:"RUN" help:"Output directories of runs, or their metrics.jsonl; up to six can be compared."`
 	HTML string   `name:"html" placeholder:"FILE" help:"Write a page with the curves of the runs."`
 	JSON bool     `help:"Print a list with one object per run."`
 }

@@ -14,7 +14,7 @@ import (
 )
 
 type traceCmd struct {
-	File string `arg:"" name:"file" help:"Chrome trace that train, bench or plan wrote with --trace."`
+	File string `arg:"" name:"FILE" help:"Chrome trace that train, bench or plan wrote with --trace."`
 	SVG  string `name:"svg" placeholder:"FILE" help:"Draw the lanes of the step as an SVG picture."`
 	Dark bool   `help:"Colors for a dark page; by default they are for a light one."`
 	Step int64  `placeholder:"N" help:"Step to show; by default the last whole one."`

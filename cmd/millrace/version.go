@@ -24,8 +24,11 @@ type build struct {
 	Platform string `json:"platform"`
 }
 
-// Run prints the build.
-func (c *versionCmd) Run(p *program) error {
+// version is for those who build from sources without git: go build -ldflags "-X main.version=v1.2.3".
+var version string
+
+// thisBuild is the build that runs.
+func thisBuild() build {
 	v := build{Version: "(devel)", Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
 	if info, ok := debug.ReadBuildInfo(); ok {
 		if info.Main.Version != "" {
@@ -40,6 +43,15 @@ func (c *versionCmd) Run(p *program) error {
 			}
 		}
 	}
+	if version != "" {
+		v.Version = version
+	}
+	return v
+}
+
+// Run prints the build.
+func (c *versionCmd) Run(p *program) error {
+	v := thisBuild()
 	if c.JSON {
 		return p.printJSON(v)
 	}

@@ -3,7 +3,6 @@ package devicetest
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"strings"
 
 	"github.com/millrace/millrace/device"
@@ -294,6 +293,6 @@ func testBadCalls(r *rig) {
 	}
 	left, right := wide.columns(0, 3), wide.columns(4, 3)
 	r.run(func(s device.Stream) { s.Add(left.Mat, right.Mat, right.Mat) })
-	r.exact(fmt.Sprint("after refusals"), left, want)
+	r.exact("after refusals", left, want)
 	r.finish("after refusals")
 }

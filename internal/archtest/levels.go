@@ -16,7 +16,7 @@ var levels = [][]string{
 	9:  {"train"},
 	10: {"bench", "demo"},
 	11: {rootPackage},
-	12: {"cmd/...", "benchmarks", "benchmarks/...", "examples/..."},
+	12: {"cmd/...", "benchmarks", "benchmarks/...", "examples/...", "tools/..."},
 }
 
 // bottom is what every package may import, also those of its level.
@@ -47,18 +47,21 @@ var modules = map[string]struct {
 	trees     []string
 	testsOnly bool
 }{
-	"github.com/ebitengine/purego":     {trees: []string{"device/cuda", "benchmarks"}}, // it makes the binary need glibc
-	"golang.org/x/sys":                 {},
-	"golang.org/x/text":                {},
-	"github.com/alecthomas/kong":       {trees: []string{"cmd"}},
-	"github.com/goccy/go-yaml":         {},
-	"github.com/klauspost/compress":    {},
-	"github.com/zeebo/xxh3":            {},
-	"github.com/google/go-cmp":         {testsOnly: true},
-	"github.com/parquet-go/parquet-go": {trees: []string{"data/parquet/oracle"}, testsOnly: true}, // needs seven more
-	"pgregory.net/rapid":               {testsOnly: true},
-	"go.uber.org/goleak":               {testsOnly: true},
-	"example.com/library":              {trees: []string{"examples/library"}}, // the name that this tree has as a module
+	"github.com/ebitengine/purego":      {trees: []string{"device/cuda", "benchmarks"}}, // it makes the binary need glibc
+	"golang.org/x/crypto/x509roots":     {trees: []string{"cmd"}},                       // certificates alone
+	"golang.org/x/mod":                  {trees: []string{"tools"}},
+	"github.com/CycloneDX/cyclonedx-go": {trees: []string{"tools"}},
+	"golang.org/x/sys":                  {},
+	"golang.org/x/text":                 {},
+	"github.com/alecthomas/kong":        {trees: []string{"cmd"}},
+	"github.com/goccy/go-yaml":          {},
+	"github.com/klauspost/compress":     {},
+	"github.com/zeebo/xxh3":             {},
+	"github.com/google/go-cmp":          {testsOnly: true},
+	"github.com/parquet-go/parquet-go":  {trees: []string{"data/parquet/oracle"}, testsOnly: true}, // needs seven more
+	"pgregory.net/rapid":                {testsOnly: true},
+	"go.uber.org/goleak":                {testsOnly: true},
+	"example.com/library":               {trees: []string{"examples/library"}}, // the name that this tree has as a module
 }
 
 // bannedNames say nothing about what a package is.

@@ -75,6 +75,8 @@ func (b *narrow8) fill(c *codebook) {
 }
 
 // scratch8 is what the assembly works in: a block of both moments, and which first moments are negative.
+//
+//lint:ignore U1000 the assembly uses the fields
 type scratch8 struct {
 	m, v     [256]float32
 	negative [4]uint64

@@ -32,7 +32,6 @@ type gpu struct {
 	api     *driver.API
 	context driver.Context
 	stream  driver.Stream
-	text    bool              // PTX, even where there is machine code
 	code    map[string][]byte // machine code by kernel; nil: the PTX is loaded
 	shared  int32             // bytes that a block may have
 	what    string            // "NVIDIA H200, sm_90a machine code"

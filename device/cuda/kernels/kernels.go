@@ -3,7 +3,6 @@ package kernels
 import (
 	"bytes"
 	"compress/gzip"
-	"embed"
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
@@ -13,9 +12,6 @@ import (
 	"slices"
 	"strings"
 )
-
-//go:embed compiled
-var compiled embed.FS
 
 // TrailingPointers is how many pointers a kernel takes after its arguments: scratch memory of Triton's, which no kernel here uses.
 // Zeros are passed for them.

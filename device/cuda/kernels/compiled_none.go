@@ -1,0 +1,9 @@
+//go:build nogpu
+
+package kernels
+
+import "embed"
+
+// compiled is empty: a program that cannot open NVIDIA's driver has no use for 12 MB of kernels. Tests of GPU code
+// need a build without the tag.
+var compiled embed.FS

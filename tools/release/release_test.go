@@ -1,0 +1,204 @@
+package main
+
+import (
+	"archive/zip"
+	"bytes"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/csv"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	cyclonedx "github.com/CycloneDX/cyclonedx-go"
+)
+
+var (
+	made  = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	files = []file{
+		{"share/doc/millrace/LICENSE", []byte("licence"), false},
+		{"share/man/man1/millrace.1", []byte("page"), false},
+		{"share/zsh/site-functions/_millrace", []byte("script"), false},
+		{"bin/millrace", []byte("odd"), true},
+	}
+)
+
+func TestVersions(t *testing.T) {
+	for tag, want := range map[string][2]string{ // pip's and Debian's
+		"v1.2.3":                                    {"1.2.3", "1.2.3"},
+		"v1.2.3-rc.1":                               {"1.2.3rc1", "1.2.3~rc1"},
+		"v1.2.3-beta.2":                             {"1.2.3b2", "1.2.3~beta2"},
+		"v0.0.0-20261122190818-f8739cd3816f":        {"0.0.0.dev20261122190818+f8739cd3816f", "0.0.0~20261122190818+f8739cd3816f"},
+		"v1.2.4-0.20261122190818-f8739cd3816f":      {"1.2.4.dev20261122190818+f8739cd3816f", "1.2.4~20261122190818+f8739cd3816f"},
+		"v1.2.3-rc.1.0.20261122190818-f8739cd3816f": {"1.2.3.dev20261122190818+f8739cd3816f", "1.2.3~20261122190818+f8739cd3816f"},
+		"v1.2.3-rc1":                                {},
+		"v1.2.3-gamma.1":                            {},
+		"v1.2":                                      {},
+		"1.2.3":                                     {},
+		"(devel)":                                   {},
+		"":                                          {},
+		"v1.2.3+dirty":                              {},
+	} {
+		v, err := parseVersion(tag)
+		if want[0] == "" {
+			if err == nil {
+				t.Errorf("%q is a version: %+v", tag, v)
+			}
+			continue
+		}
+		if err != nil || v.python() != want[0] || v.debian() != want[1] {
+			t.Errorf("%q: %s and %s, want %q; %v", tag, v.python(), v.debian(), want, err)
+		}
+	}
+}
+
+// What RECORD says is what the archive has, in its order, and the program can be executed.
+func TestWheel(t *testing.T) {
+	v, err := parseVersion("v1.2.3-rc.4")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for p := range wheelTags {
+		name, data, err := makeWheel(p, v, files, made)
+		if err != nil || !strings.HasPrefix(name, "millrace-1.2.3rc4-py3-none-") {
+			t.Fatalf("%s: %v", name, err)
+		}
+		z, err := zip.NewReader(bytes.NewReader(data), int64(len(data)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var want, got []string
+		for _, f := range z.File {
+			r, err := f.Open()
+			if err != nil {
+				t.Fatal(err)
+			}
+			text, err := io.ReadAll(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if isScript := f.Name == "millrace-1.2.3rc4.data/scripts/millrace"; isScript != (f.Mode()&0o111 != 0) {
+				t.Errorf("%s has mode %v", f.Name, f.Mode())
+			}
+			if !f.Modified.Equal(made) {
+				t.Errorf("%s is of %v", f.Name, f.Modified)
+			}
+			sum := sha256.Sum256(text)
+			line := fmt.Sprintf("%s,sha256=%s,%d", f.Name, base64.RawURLEncoding.EncodeToString(sum[:]), len(text))
+			if strings.HasSuffix(f.Name, "/RECORD") {
+				rows, err := csv.NewReader(bytes.NewReader(text)).ReadAll()
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, row := range rows {
+					got = append(got, strings.Join(row, ","))
+				}
+				line = f.Name + ",,"
+			}
+			want = append(want, line)
+		}
+		if !slices.Equal(want, got) {
+			t.Errorf("%s: RECORD has\n%s\nwant\n%s", name, strings.Join(got, "\n"), strings.Join(want, "\n"))
+		}
+	}
+}
+
+func TestDeb(t *testing.T) {
+	if _, err := exec.LookPath("dpkg-deb"); err != nil {
+		t.Skip("dpkg-deb is not installed")
+	}
+	v, err := parseVersion("v1.2.3")
+	if err != nil {
+		t.Fatal(err)
+	}
+	data, err := makeDeb("amd64", v, files, made)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "millrace.deb")
+	if err := os.WriteFile(path, data, 0o666); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		flag string
+		want []string
+	}{
+		{"--contents", []string{"-rwxr-xr-x 0/0 ", "./usr/bin/millrace\n", "./usr/share/man/man1/millrace.1.gz\n", "./usr/share/zsh/vendor-completions/_millrace\n",
+			"./usr/share/doc/millrace/changelog.gz\n", "drwxr-xr-x 0/0 ", " ./\n"}},
+		{"--info", []string{" Version: 1.2.3\n", " Architecture: amd64\n", "md5sums"}},
+	} {
+		got, err := exec.Command("dpkg-deb", c.flag, path).CombinedOutput()
+		if err != nil {
+			t.Errorf("dpkg-deb %s: %v", c.flag, err)
+		}
+		for _, want := range c.want {
+			if !strings.Contains(string(got), want) {
+				t.Errorf("dpkg-deb %s has no %q:\n%s", c.flag, want, got)
+			}
+		}
+	}
+}
+
+// The order in which files are found leaves no trace.
+func TestSameBytes(t *testing.T) {
+	v, err := parseVersion("v1.2.3")
+	if err != nil {
+		t.Fatal(err)
+	}
+	turned := slices.Clone(files)
+	slices.Reverse(turned)
+	for name, make := range map[string]func([]file) ([]byte, error){
+		"archive": func(files []file) ([]byte, error) { return tarGzip("a/", files, made) },
+		"deb":     func(files []file) ([]byte, error) { return makeDeb("arm64", v, files, made) },
+		"wheel": func(files []file) ([]byte, error) {
+			_, data, err := makeWheel(platform{"darwin", "arm64", true}, v, files, made)
+			return data, err
+		},
+	} {
+		a, err := make(files)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := make(turned)
+		if err != nil || !bytes.Equal(a, b) {
+			t.Errorf("%s: other bytes for the same files in another order; %v", name, err)
+		}
+	}
+}
+
+func TestBillOfMaterials(t *testing.T) {
+	p := &program{platform: platform{"linux", "amd64", false}, data: []byte("program"), info: &debug.BuildInfo{
+		GoVersion: "go1.26.1",
+		Main:      debug.Module{Path: "example.com/m", Version: "v1.2.3"},
+		Deps:      []*debug.Module{{Path: "example.com/d", Version: "v0.1.0", Sum: "h1:" + base64.StdEncoding.EncodeToString(make([]byte, 32))}},
+		Settings:  []debug.BuildSetting{{Key: "GOAMD64", Value: "v1"}},
+	}}
+	data, err := billOfMaterials(p, made)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b cyclonedx.BOM
+	if err := cyclonedx.NewBOMDecoder(bytes.NewReader(data), cyclonedx.BOMFileFormatJSON).Decode(&b); err != nil {
+		t.Fatal(err)
+	}
+	var urls []string
+	for _, c := range *b.Components {
+		urls = append(urls, c.PackageURL)
+	}
+	if want := []string{"pkg:golang/std@v1.26.1", "pkg:golang/example.com/d@v0.1.0"}; !slices.Equal(urls, want) {
+		t.Errorf("%q, want %q", urls, want)
+	}
+	if hash := (*(*b.Components)[1].Hashes)[0].Value; hash != strings.Repeat("0", 64) {
+		t.Errorf("the hash of a module is %s", hash)
+	}
+	if b.Metadata.Component.PackageURL != "pkg:golang/example.com/m@v1.2.3" || b.Metadata.Timestamp != "2026-01-02T03:04:05Z" {
+		t.Errorf("%+v", b.Metadata)
+	}
+}
