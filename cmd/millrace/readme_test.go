@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -103,6 +104,36 @@ func TestReadmeCommands(t *testing.T) {
 		if !ran[verb] {
 			t.Errorf("the README does not show millrace %s", verb)
 		}
+	}
+}
+
+// What the README shows of the demo is in the transcript of a run, in this order.
+func TestReadmeDemo(t *testing.T) {
+	var shown, transcript []string
+	for page, into := range map[string]*[]string{"../../README.md": &shown, "../../benchmarks/demo.md": &transcript} {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, block := range fencedBlocks(string(text)) {
+			if block.language == "text" {
+				*into = append(*into, strings.Split(block.text, "\n")...)
+			}
+		}
+	}
+	at := 0
+	for _, line := range shown {
+		if line == "..." || line == "" {
+			continue
+		}
+		n := slices.Index(transcript[at:], line)
+		if n < 0 {
+			t.Fatalf("the README shows a line that benchmarks/demo.md does not have, or not in this order: %q", line)
+		}
+		at += n + 1
+	}
+	if at == 0 {
+		t.Error("the README shows nothing of the demo")
 	}
 }
 
