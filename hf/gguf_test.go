@@ -411,7 +411,8 @@ func TestBadGGUF(t *testing.T) {
 		"no dimensions":   {tens("output.weight", ggufDocTensor{ggmlF32, nil, nil, -1}), []string{"0 dimensions"}},
 		"zero dimension":  {tens("output.weight", ggufDocTensor{ggmlF32, []int{0, 8}, nil, -1}), []string{"dimension of 0"}},
 		"overflow":        {tens("output.weight", ggufDocTensor{ggmlF32, []int{1 << 40, 1 << 40}, nil, -1}), []string{"too large"}},
-		"type":            {tens("output.weight", ggufDocTensor{13, []int{6, 8}, nil, -1}), []string{"output.weight", "Q5_K", "Q6_K"}},
+		"type": {tens("output.weight", ggufDocTensor{11, []int{6, 8}, nil, -1}), []string{"output.weight",
+			"Q3_K", "Q6_K"}},
 		"unknown type":    {tens("output.weight", ggufDocTensor{1000, []int{6, 8}, nil, -1}), []string{"output.weight", "1000"}},
 		"part of a block": {tens("output.weight", ggufDocTensor{ggmlQ8_0, []int{6, 8}, nil, -1}), []string{"output.weight", "blocks of 32"}},
 
