@@ -421,7 +421,7 @@ func TestBadGGUF(t *testing.T) {
 		"experts":          {meta("llama.expert_count", 8), []string{`"llama.expert_count"`}},
 		"no layers":        {meta("llama.block_count", 0), []string{"block_count is 0"}},
 		"many layers":      {meta("llama.block_count", 1<<30), []string{"layers"}},
-		"two layers":       {meta("llama.block_count", 2), []string{`"blk.1.attn_norm.weight"`, "missing"}},
+		"two layers":       {meta("llama.block_count", 2), []string{`"blk.1.attn_q.weight"`, "missing"}},
 		"no size":          {func(d *ggufDoc) { delete(d.meta, "llama.embedding_length") }, []string{"llama.embedding_length is missing"}},
 		"size is text":     {meta("llama.embedding_length", "8"), []string{"llama.embedding_length", "whole number"}},
 		"heads":            {meta("llama.attention.head_count_kv", 3), []string{"heads"}},
