@@ -13,7 +13,7 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files of this package")
 
-var verbs = []string{"train", "plan", "probe", "preview", "eval", "grad", "generate", "import", "export", "checkpoint", "checkpoint list",
+var verbs = []string{"train", "plan", "probe", "preview", "eval", "grad", "generate", "import", "export", "push", "checkpoint", "checkpoint list",
 	"checkpoint verify", "bench", "version"}
 
 // golden compares with a file below testdata, or writes it.

@@ -45,7 +45,8 @@ type commands struct {
 	Grad       gradCmd       `cmd:"" help:"Write the loss and every gradient of a batch, to compare with PyTorch."`
 	Generate   generateCmd   `cmd:"" help:"Continue a prompt."`
 	Import     importCmd     `cmd:"" help:"Turn a GGUF file into a Hugging Face directory."`
-	Export     exportCmd     `cmd:"" help:"Write a model directory from a checkpoint, or in another number format."`
+	Export     exportCmd     `cmd:"" help:"Write a model from a checkpoint, in another number format, or as GGUF."`
+	Push       pushCmd       `cmd:"" help:"Upload a model to the Hugging Face hub."`
 	Checkpoint checkpointCmd `cmd:"" help:"List checkpoints, or verify them."`
 	Bench      benchCmd      `cmd:"" help:"Measure training steps of a model with random weights."`
 	Version    versionCmd    `cmd:"" help:"Say which build this is."`
