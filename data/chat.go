@@ -73,7 +73,7 @@ func NewChat(dir, file string) (*Chat, error) {
 			return nil, fmt.Errorf("chat_template: %w", err)
 		}
 		c.config.Templates = map[string]string{"default": string(doc)}
-	} else if err := c.readFiles(dir); err != nil {
+	} else if err := c.config.ReadFiles(dir, readSmall); err != nil {
 		return nil, err
 	}
 	if len(c.config.Templates) == 0 {
@@ -92,28 +92,6 @@ func NewChat(dir, file string) (*Chat, error) {
 	}
 	c.version = fmt.Sprintf("%x", xxh3.Hash128(spec).Bytes())
 	return c, nil
-}
-
-// readFiles reads templates from files next to the configuration; they take precedence over it.
-func (c *Chat) readFiles(dir string) error {
-	doc, err := readSmall(filepath.Join(dir, "chat_template.jinja"))
-	if err == nil {
-		c.config.Templates = map[string]string{"default": string(doc)}
-	} else if !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	more, err := filepath.Glob(filepath.Join(escapeGlob(dir), "additional_chat_templates", "*.jinja"))
-	if err != nil {
-		return err
-	}
-	for _, name := range more {
-		doc, err := readSmall(name)
-		if err != nil {
-			return err
-		}
-		c.config.Templates[strings.TrimSuffix(filepath.Base(name), ".jinja")] = string(doc)
-	}
-	return nil
 }
 
 // escapeGlob makes a path a pattern that matches itself.

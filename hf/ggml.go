@@ -21,33 +21,38 @@ const (
 	ggmlQ5_1 ggmlType = 7
 	ggmlQ8_0 ggmlType = 8
 	ggmlQ4_K ggmlType = 12
+	ggmlQ5_K ggmlType = 13
 	ggmlQ6_K ggmlType = 14
 	ggmlBF16 ggmlType = 30
 )
 
-// quant describes how a type is stored and turned back into fp32. Dequantize converts len(dst)/elems whole blocks.
+// quant describes how a type is stored, turned back into fp32 and, for those that are written, made of it. Dequantize
+// converts len(dst)/elems whole blocks.
 type quant struct {
 	typ        ggmlType
 	name       string
 	elems      int64 // per block
 	bytes      int64 // per block
 	dequantize func(dst []float32, src []byte)
+	quantize   func(dst []byte, src []float32) // nil: not written
+	scales     []int                           // where a block has its binary16 numbers
 }
 
 // quants are the supported types. The layouts and formulas are those of ggml (ggml-common.h: block_*; ggml-quants.c:
 // dequantize_row_*). Each product is rounded to fp32 before the sum, as ggml's reference code has it: the explicit
 // float32 conversions keep Go from fusing the two on machines that could.
 var quants = []quant{
-	{ggmlF32, "F32", 1, 4, dequantizeF32},
-	{ggmlF16, "F16", 1, 2, dequantizeF16},
-	{ggmlBF16, "BF16", 1, 2, dequantizeBF16},
-	{ggmlQ4_0, "Q4_0", 32, 18, dequantizeQ4_0},
-	{ggmlQ4_1, "Q4_1", 32, 20, dequantizeQ4_1},
-	{ggmlQ5_0, "Q5_0", 32, 22, dequantizeQ5_0},
-	{ggmlQ5_1, "Q5_1", 32, 24, dequantizeQ5_1},
-	{ggmlQ8_0, "Q8_0", 32, 34, dequantizeQ8_0},
-	{ggmlQ4_K, "Q4_K", 256, 144, dequantizeQ4_K},
-	{ggmlQ6_K, "Q6_K", 256, 210, dequantizeQ6_K},
+	{ggmlF32, "F32", 1, 4, dequantizeF32, quantizeF32, nil},
+	{ggmlF16, "F16", 1, 2, dequantizeF16, quantizeF16, []int{0}},
+	{ggmlBF16, "BF16", 1, 2, dequantizeBF16, quantizeBF16, nil},
+	{ggmlQ4_0, "Q4_0", 32, 18, dequantizeQ4_0, nil, nil},
+	{ggmlQ4_1, "Q4_1", 32, 20, dequantizeQ4_1, nil, nil},
+	{ggmlQ5_0, "Q5_0", 32, 22, dequantizeQ5_0, quantizeQ5_0, []int{0}},
+	{ggmlQ5_1, "Q5_1", 32, 24, dequantizeQ5_1, nil, nil},
+	{ggmlQ8_0, "Q8_0", 32, 34, dequantizeQ8_0, quantizeQ8_0, []int{0}},
+	{ggmlQ4_K, "Q4_K", 256, 144, dequantizeQ4_K, quantizeQ4_K, []int{0, 2}},
+	{ggmlQ5_K, "Q5_K", 256, 176, dequantizeQ5_K, quantizeQ5_K, []int{0, 2}},
+	{ggmlQ6_K, "Q6_K", 256, 210, dequantizeQ6_K, quantizeQ6_K, []int{208}},
 }
 
 func (t ggmlType) quant() (quant, bool) {
@@ -61,7 +66,7 @@ func (t ggmlType) quant() (quant, bool) {
 
 // otherGGML names types that are known but not supported, for messages.
 var otherGGML = map[ggmlType]string{
-	9: "Q8_1", 10: "Q2_K", 11: "Q3_K", 13: "Q5_K", 15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S",
+	9: "Q8_1", 10: "Q2_K", 11: "Q3_K", 15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S",
 	20: "IQ4_NL", 21: "IQ3_S", 22: "IQ2_S", 23: "IQ4_XS", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64", 29: "IQ1_M",
 	34: "TQ1_0", 35: "TQ2_0", 39: "MXFP4",
 }
@@ -188,6 +193,25 @@ func dequantizeQ4_K(dst []float32, src []byte) {
 			for j, q := range src[16+32*r:][:32] {
 				out[j] = float32(d1*float32(q&15)) - min1
 				out[j+32] = float32(d2*float32(q>>4)) - min2
+			}
+		}
+	}
+}
+
+// Q5_K: the front part of Q4_K; 32 bytes, of which bit s of byte i is the fifth bit of element i of sub-block s; 128
+// bytes as in Q4_K.
+func dequantizeQ5_K(dst []float32, src []byte) {
+	for ; len(dst) > 0; dst, src = dst[256:], src[176:] {
+		d, dmin, scales, high := f16At(src), f16At(src[2:]), src[4:16], src[16:48]
+		for r := range 4 {
+			s1, m1 := scaleMinK(scales, 2*r)
+			s2, m2 := scaleMinK(scales, 2*r+1)
+			d1, d2 := d*float32(s1), d*float32(s2)
+			min1, min2 := float32(dmin*float32(m1)), float32(dmin*float32(m2))
+			out := dst[64*r:][:64]
+			for j, q := range src[48+32*r:][:32] {
+				out[j] = float32(d1*float32(q&15|high[j]>>(2*r)&1<<4)) - min1
+				out[j+32] = float32(d2*float32(q>>4|high[j]>>(2*r+1)&1<<4)) - min2
 			}
 		}
 	}

@@ -42,8 +42,11 @@ func blockValue(name string, b []byte, i int) float64 {
 		return f16(0)*(nibble32(8)+16*float64(bits(4, i, 1))) + f16(2)
 	case "Q8_0":
 		return f16(0) * float64(int8(b[2+i]))
-	case "Q4_K":
-		sub := i / 32
+	case "Q4_K", "Q5_K":
+		sub, low, fifth := i/32, 16, 0
+		if name == "Q5_K" {
+			low, fifth = 48, 16*bits(16+i%32, i/32, 1)
+		}
 		var scale, minimum int
 		if sub < 4 {
 			scale, minimum = bits(4+sub, 0, 6), bits(8+sub, 0, 6)
@@ -51,7 +54,7 @@ func blockValue(name string, b []byte, i int) float64 {
 			scale = bits(8+sub, 0, 4) + 16*bits(4+sub-4, 6, 2)
 			minimum = bits(8+sub, 4, 4) + 16*bits(8+sub-4, 6, 2)
 		}
-		q := bits(16+32*(sub/2)+i%32, sub%2*4, 4)
+		q := bits(low+32*(sub/2)+i%32, sub%2*4, 4) + fifth
 		return f16(0)*float64(scale)*float64(q) - f16(2)*float64(minimum)
 	case "Q6_K":
 		half, in := i/128, i%128
@@ -61,12 +64,12 @@ func blockValue(name string, b []byte, i int) float64 {
 	panic(name)
 }
 
-var blockTypes = []ggmlType{ggmlQ4_0, ggmlQ4_1, ggmlQ5_0, ggmlQ5_1, ggmlQ8_0, ggmlQ4_K, ggmlQ6_K}
+var blockTypes = []ggmlType{ggmlQ4_0, ggmlQ4_1, ggmlQ5_0, ggmlQ5_1, ggmlQ8_0, ggmlQ4_K, ggmlQ5_K, ggmlQ6_K}
 
 // scaleOffsets says where the binary16 scales of a block lie.
 func scaleOffsets(t ggmlType) []int {
 	switch t {
-	case ggmlQ4_1, ggmlQ5_1, ggmlQ4_K:
+	case ggmlQ4_1, ggmlQ5_1, ggmlQ4_K, ggmlQ5_K:
 		return []int{0, 2}
 	case ggmlQ6_K:
 		return []int{208}
@@ -119,6 +122,9 @@ func TestDequantizeGolden(t *testing.T) {
 	for _, typ := range blockTypes {
 		q, _ := typ.quant()
 		g, ok := golden.Types[q.name]
+		if typ == ggmlQ5_K {
+			continue // TestQuantizeGolden has it
+		}
 		if !ok {
 			t.Fatalf("no golden blocks of %s", q.name)
 		}

@@ -193,7 +193,7 @@ func (g *gguf) rope(arch string, theta float64, f *ggufTensorReader, m *ggufMode
 			m.rope.Type, m.rope.Factor = "linear", factor
 		}
 	}
-	t, ok := g.tensors["rope_freqs.weight"]
+	t, ok := g.tensors[ropeFreqs]
 	if !ok {
 		return nil
 	}
@@ -207,7 +207,7 @@ func (g *gguf) rope(arch string, theta float64, f *ggufTensorReader, m *ggufMode
 	if err := f.read(t, divisors, 0); err != nil {
 		return err
 	}
-	original := 8192 // what every published Llama 3 model has
+	original := llama3Positions
 	if key := arch + ".rope.scaling.original_context_length"; g.has(key) {
 		if original, err = g.size(key); err != nil {
 			return err
@@ -259,26 +259,6 @@ type importTensor struct {
 // tensors lists the model's tensors in the order of the layers. It fails if one is missing or has another shape, and if
 // the file has one that does not belong to such a model.
 func (m *ggufModel) tensors(g *gguf, d tensor.DType) ([]importTensor, error) {
-	var out []importTensor
-	used := map[string]bool{"rope_freqs.weight": true} // became rope_scaling
-	var err error
-	add := func(from, to string, headRows int, dims ...int) {
-		used[from] = true
-		t, ok := g.tensors[from]
-		switch {
-		case err != nil:
-		case !ok:
-			err = fmt.Errorf("tensor %s is missing", quote(from))
-		case !t.dims.Equal(dims):
-			err = fmt.Errorf("tensor %s has shape %v, its metadata asks for %v", quote(from), t.dims, tensor.Shape(dims))
-		default:
-			out = append(out, importTensor{TensorSpec{Name: to, DType: d, Shape: dims}, t, headRows})
-		}
-	}
-	permuted := 0
-	if m.permuted {
-		permuted = m.headDim
-	}
 	// A file of 65536 tensors at most has fewer layers than that, whatever it claims.
 	if m.layers > len(g.tensors) {
 		return nil, fmt.Errorf("%d layers are claimed, but there are only %d tensors", m.layers, len(g.tensors))
@@ -286,44 +266,85 @@ func (m *ggufModel) tensors(g *gguf, d tensor.DType) ([]importTensor, error) {
 	if int64(m.heads)*int64(m.headDim) > maxSize {
 		return nil, fmt.Errorf("%d heads of %d are too large", m.heads, m.headDim)
 	}
-	q, kv := m.heads*m.headDim, m.kvHeads*m.headDim
-	add("token_embd.weight", "model.embed_tokens.weight", 0, m.vocab, m.hidden)
-	for l := 0; l < m.layers && err == nil; l++ {
-		from, to := fmt.Sprintf("blk.%d.", l), fmt.Sprintf("model.layers.%d.", l)
-		linear := func(a, b string, headRows int, bias bool, rows, cols int) {
-			add(from+a+".weight", to+b+".weight", headRows, rows, cols)
-			if bias {
-				add(from+a+".bias", to+b+".bias", headRows, rows)
-			}
+	var out []importTensor
+	used := map[string]bool{ropeFreqs: true} // became rope_scaling
+	for n := range m.names {
+		used[n.gguf] = true
+		t, ok := g.tensors[n.gguf]
+		if !ok {
+			return nil, fmt.Errorf("tensor %s is missing", quote(n.gguf))
 		}
-		qkvBias := m.attentionBias || m.modelType == "qwen2"
-		add(from+"attn_norm.weight", to+"input_layernorm.weight", 0, m.hidden)
+		if !t.dims.Equal(n.dims) {
+			return nil, fmt.Errorf("tensor %s has shape %v, its metadata asks for %v", quote(n.gguf), t.dims, n.dims)
+		}
+		out = append(out, importTensor{TensorSpec{Name: n.hf, DType: d, Shape: n.dims}, t, n.headRows})
+	}
+	for _, name := range g.names {
+		if !used[name] {
+			return nil, fmt.Errorf("tensor %s does not belong to a %s model: this kind of model cannot be imported",
+				quote(name), m.modelType)
+		}
+	}
+	return out, nil
+}
+
+// llama3Positions are the original positions that every published Llama 3 model has.
+const llama3Positions = 8192
+
+// ropeFreqs is the tensor of divisors that stands for the llama3 kind of rope scaling.
+const ropeFreqs = "rope_freqs.weight"
+
+// ggufName is a tensor under its two names.
+type ggufName struct {
+	gguf, hf string
+	layer    int // -1: of no block
+	// headRows is above 0 if llama.cpp has the rows of each head of that many rows in another order; see unpermute.
+	headRows int
+	dims     tensor.Shape
+}
+
+// names yields the model's tensors in the order of transformers' parameters.
+func (m *ggufModel) names(yield func(ggufName) bool) {
+	layer, more := -1, true
+	add := func(from, to string, headRows int, dims ...int) {
+		if more && layer >= 0 {
+			from, to = fmt.Sprintf("blk.%d.%s", layer, from), fmt.Sprintf("model.layers.%d.%s", layer, to)
+		}
+		more = more && yield(ggufName{from, to, layer, headRows, dims})
+	}
+	linear := func(from, to string, headRows int, bias bool, rows, cols int) {
+		add(from+".weight", to+".weight", headRows, rows, cols)
+		if bias {
+			add(from+".bias", to+".bias", headRows, rows)
+		}
+	}
+	permuted := 0
+	if m.permuted {
+		permuted = m.headDim
+	}
+	q, kv := m.heads*m.headDim, m.kvHeads*m.headDim
+	qkvBias := m.attentionBias || m.modelType == "qwen2"
+	add("token_embd.weight", "model.embed_tokens.weight", 0, m.vocab, m.hidden)
+	for layer = 0; layer < m.layers && more; layer++ {
 		linear("attn_q", "self_attn.q_proj", permuted, qkvBias, q, m.hidden)
 		linear("attn_k", "self_attn.k_proj", permuted, qkvBias, kv, m.hidden)
 		linear("attn_v", "self_attn.v_proj", 0, qkvBias, kv, m.hidden)
 		linear("attn_output", "self_attn.o_proj", 0, m.attentionBias, m.hidden, q)
 		if m.qkNorm {
-			add(from+"attn_q_norm.weight", to+"self_attn.q_norm.weight", 0, m.headDim)
-			add(from+"attn_k_norm.weight", to+"self_attn.k_norm.weight", 0, m.headDim)
+			add("attn_q_norm.weight", "self_attn.q_norm.weight", 0, m.headDim)
+			add("attn_k_norm.weight", "self_attn.k_norm.weight", 0, m.headDim)
 		}
-		add(from+"ffn_norm.weight", to+"post_attention_layernorm.weight", 0, m.hidden)
 		linear("ffn_gate", "mlp.gate_proj", 0, m.mlpBias, m.intermediate, m.hidden)
 		linear("ffn_up", "mlp.up_proj", 0, m.mlpBias, m.intermediate, m.hidden)
 		linear("ffn_down", "mlp.down_proj", 0, m.mlpBias, m.hidden, m.intermediate)
+		add("attn_norm.weight", "input_layernorm.weight", 0, m.hidden)
+		add("ffn_norm.weight", "post_attention_layernorm.weight", 0, m.hidden)
 	}
+	layer = -1
 	add("output_norm.weight", "model.norm.weight", 0, m.hidden)
 	if !m.tied {
 		add("output.weight", "lm_head.weight", 0, m.vocab, m.hidden)
 	}
-	if err != nil {
-		return nil, err
-	}
-	for _, name := range g.names {
-		if !used[name] {
-			return nil, fmt.Errorf("tensor %s does not belong to a %s model: this kind of model cannot be imported", quote(name), m.modelType)
-		}
-	}
-	return out, nil
 }
 
 // ropeScalingJSON is rope_scaling in the style of transformers 4.

@@ -411,7 +411,8 @@ func TestBadGGUF(t *testing.T) {
 		"no dimensions":   {tens("output.weight", ggufDocTensor{ggmlF32, nil, nil, -1}), []string{"0 dimensions"}},
 		"zero dimension":  {tens("output.weight", ggufDocTensor{ggmlF32, []int{0, 8}, nil, -1}), []string{"dimension of 0"}},
 		"overflow":        {tens("output.weight", ggufDocTensor{ggmlF32, []int{1 << 40, 1 << 40}, nil, -1}), []string{"too large"}},
-		"type":            {tens("output.weight", ggufDocTensor{13, []int{6, 8}, nil, -1}), []string{"output.weight", "Q5_K", "Q6_K"}},
+		"type": {tens("output.weight", ggufDocTensor{11, []int{6, 8}, nil, -1}), []string{"output.weight",
+			"Q3_K", "Q6_K"}},
 		"unknown type":    {tens("output.weight", ggufDocTensor{1000, []int{6, 8}, nil, -1}), []string{"output.weight", "1000"}},
 		"part of a block": {tens("output.weight", ggufDocTensor{ggmlQ8_0, []int{6, 8}, nil, -1}), []string{"output.weight", "blocks of 32"}},
 
@@ -420,7 +421,7 @@ func TestBadGGUF(t *testing.T) {
 		"experts":          {meta("llama.expert_count", 8), []string{`"llama.expert_count"`}},
 		"no layers":        {meta("llama.block_count", 0), []string{"block_count is 0"}},
 		"many layers":      {meta("llama.block_count", 1<<30), []string{"layers"}},
-		"two layers":       {meta("llama.block_count", 2), []string{`"blk.1.attn_norm.weight"`, "missing"}},
+		"two layers":       {meta("llama.block_count", 2), []string{`"blk.1.attn_q.weight"`, "missing"}},
 		"no size":          {func(d *ggufDoc) { delete(d.meta, "llama.embedding_length") }, []string{"llama.embedding_length is missing"}},
 		"size is text":     {meta("llama.embedding_length", "8"), []string{"llama.embedding_length", "whole number"}},
 		"heads":            {meta("llama.attention.head_count_kv", 3), []string{"heads"}},

@@ -14,6 +14,7 @@ const (
 	tokenControl     = 3
 	tokenUserDefined = 4
 	tokenUnused      = 5
+	tokenByte        = 6
 )
 
 // preTokenizer is what tokenizer.json says for a value of tokenizer.ggml.pre: how text is cut before the merges.
@@ -179,7 +180,7 @@ func (t *ggufTokens) check() error {
 // filler reports whether token i only stands for an embedding row that has no token: llama.cpp's converter invents
 // "[PAD<id>]" for it.
 func (t *ggufTokens) filler(i int) bool {
-	return t.types[i] == tokenUnused && t.tokens[i] == fmt.Sprintf("[PAD%d]", i)
+	return t.types[i] == tokenUnused && t.tokens[i] == fillerToken(i)
 }
 
 // tokenizerJSON is tokenizer.json: the same ids for the same text as the file's own tokenizer.

@@ -92,7 +92,7 @@ func (s *staging) replaces(replace bool) (bool, error) {
 			return false, fmt.Errorf("%s is not replaced because it holds %s, which is not a plain file: name another directory", target, quote(e.Name()))
 		}
 		isModel = isModel || e.Name() == configName
-		if !isWritten(e.Name()) {
+		if !isWritten(e.Name()) && !(e.Name() == CardName && isOwnCard(target)) {
 			foreign = append(foreign, e.Name())
 		}
 	}

@@ -123,6 +123,9 @@ func (w *Weights) Close() error {
 	return first
 }
 
+// Files is how many files hold the tensors.
+func (w *Weights) Files() int { return len(w.files) }
+
 // Names are the names of all tensors, sorted. The caller must not change the slice.
 func (w *Weights) Names() []string { return w.names }
 

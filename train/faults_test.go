@@ -326,7 +326,7 @@ const ofState = "warning: store: files of the state are left in "
 
 // ended checks what a run has left that came to its end.
 func (v *victims) ended(c *runfile.Config, sum *Summary, f mishap, said string) error {
-	if a, b := files(v, sum.Model), files(v, v.model); !maps.Equal(a, b) {
+	if a, b := modelFiles(v, sum.Model), modelFiles(v, v.model); !maps.Equal(a, b) {
 		return errors.New("the model is another one")
 	}
 	if got := losses(v.T, c.OutputDir); f.err != nil && fmt.Sprint(got) != fmt.Sprint(v.losses) {

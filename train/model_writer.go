@@ -2,7 +2,10 @@ package train
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
+	"path/filepath"
 	"unsafe"
 
 	"github.com/millrace/millrace/hf"
@@ -10,18 +13,23 @@ import (
 	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/stream"
 	"github.com/millrace/millrace/tensor"
+	"github.com/millrace/millrace/vfs"
 )
 
 // export writes the weights as they are in the store.
-func (s *Session) export(ctx context.Context, src *source, dir string, dtype tensor.DType) error {
+func (s *Session) export(ctx context.Context, src *source, dir string, dtype tensor.DType, c *card) error {
 	view := stream.Viewer(s.plan, s.Store)
-	return s.env.writeModel(ctx, src, dir, dtype, hf.WriteOptions{Replace: true}, func(part int) (model.Values, error) { return view(ctx, part) })
+	return s.env.writeModel(ctx, src, dir, dtype, c, hf.WriteOptions{Replace: true}, func(part int) (model.Values,
+		error) {
+		return view(ctx, part)
+	})
 }
 
-// writeModel writes weights as a Hugging Face directory, with the configuration and the tokenizer of the model that the run
-// started from; read returns the weights of one part; those of the part before are no longer used then. In BF16 they
-// are the very weights that the forward pass used; in F32 the exact master. Tensors that the model carries are copied.
-func (e *Env) writeModel(ctx context.Context, src *source, dir string, dtype tensor.DType, o hf.WriteOptions,
+// writeModel writes weights as a Hugging Face directory, with the configuration and the tokenizer of the model that the
+// run started from; read returns the weights of one part; those of the part before are no longer used then. In BF16
+// they are the very weights that the forward pass used; in F32 the exact master. Tensors that the model carries are
+// copied. c, unless it is nil, becomes the model card.
+func (e *Env) writeModel(ctx context.Context, src *source, dir string, dtype tensor.DType, c *card, o hf.WriteOptions,
 	read func(part int) (model.Values, error)) error {
 	m := src.model
 	tensors := m.Tensors()
@@ -63,11 +71,12 @@ func (e *Env) writeModel(ctx context.Context, src *source, dir string, dtype ten
 	if err := src.writeCarried(ctx, w); err != nil {
 		return err
 	}
-	return finishModel(w, src, dtype)
+	return finishModel(w, src, dtype, c)
 }
 
-// finishModel adds what goes with the weights, and makes the directory visible.
-func finishModel(w *hf.ModelWriter, src *source, dtype tensor.DType) error {
+// finishModel adds what goes with the weights, and makes the directory visible. Without a card the model's own is
+// copied.
+func finishModel(w *hf.ModelWriter, src *source, dtype tensor.DType, c *card) error {
 	config, err := src.config.WithDType(dtype)
 	if err != nil {
 		return err
@@ -76,6 +85,18 @@ func finishModel(w *hf.ModelWriter, src *source, dtype tensor.DType) error {
 		return err
 	}
 	if err := w.AddSidecars(src.dir); err != nil {
+		return err
+	}
+	text, err := vfs.ReadRegular(filepath.Join(src.dir, hf.CardName))
+	switch {
+	case c != nil:
+		text = c.text()
+	case errors.Is(err, fs.ErrNotExist):
+		return w.Commit()
+	case err != nil:
+		return err
+	}
+	if err := w.AddFile(hf.CardName, text); err != nil {
 		return err
 	}
 	return w.Commit()

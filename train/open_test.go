@@ -133,7 +133,7 @@ func exportsAlike(t *testing.T, r *Run, c *runfile.Config, saved string, want []
 		t.Error("a model is written over another")
 	}
 	again := filepath.Join(t.TempDir(), "again")
-	if err := ExportCheckpoint(t.Context(), newEnv(t), saved, c.Model, again, 0); err != nil {
+	if _, err := Export(t.Context(), newEnv(t), ExportOptions{Checkpoint: saved, Model: c.Model, Dir: again}); err != nil {
 		t.Fatal(err)
 	}
 	if !bytes.Equal(readAll(t, filepath.Join(again, "model.safetensors")), want) {

@@ -173,12 +173,13 @@ func TestPatchworkTrainsAndExports(t *testing.T) {
 	sameTensors(t, "streamed", other.Model, after)
 
 	out := filepath.Join(t.TempDir(), "exported")
-	if err := ExportCheckpoint(context.Background(), env, lastCheckpoint(t, c), c.Model, out, tensor.Invalid); err != nil {
+	if _, err := Export(context.Background(), env, ExportOptions{Checkpoint: lastCheckpoint(t, c), Model: c.Model,
+		Dir: out}); err != nil {
 		t.Fatal(err)
 	}
 	sameTensors(t, "from the checkpoint", out, after)
 	again := filepath.Join(t.TempDir(), "copied")
-	if err := Reexport(context.Background(), env, out, again, tensor.F32); err != nil {
+	if _, err := Export(context.Background(), env, ExportOptions{Model: out, Dir: again, DType: tensor.F32}); err != nil {
 		t.Fatal(err)
 	}
 	sameTensors(t, "copied", again, after)
@@ -217,7 +218,8 @@ func TestCarriedTensorsGoneOrChanged(t *testing.T) {
 			return err
 		},
 		"export": func(out string) error {
-			return ExportCheckpoint(context.Background(), env, from, c.Model, out, tensor.Invalid)
+			_, err := Export(context.Background(), env, ExportOptions{Checkpoint: from, Model: c.Model, Dir: out})
+			return err
 		},
 	}
 	for how, run := range ways {
@@ -287,7 +289,7 @@ func TestCarriedTensorsChangeDuringARun(t *testing.T) {
 	} {
 		bad.change()
 		out := filepath.Join(t.TempDir(), "out")
-		err := env.writeModel(context.Background(), src, out, tensor.F32, hf.WriteOptions{}, read)
+		err := env.writeModel(context.Background(), src, out, tensor.F32, nil, hf.WriteOptions{}, read)
 		switch written := files(t, out) != nil; {
 		case bad.says == "" && (err != nil || !written):
 			t.Errorf("nothing has changed: %v", err)

@@ -366,7 +366,8 @@ func (t *trainer) flush(ctx context.Context) error {
 // exportAll writes the last model and the best one. What cannot be written now can be later, from a checkpoint.
 func (t *trainer) exportAll(ctx context.Context) error {
 	out := filepath.Join(t.config.OutputDir, lastModel)
-	err := t.export(ctx, t.src, out, t.src.exportType())
+	c := t.env.cardOf(t.config.OutputDir, t.src, t.src.exportType(), t.summary.Steps, t.mathematics())
+	err := t.export(ctx, t.src, out, t.src.exportType(), c)
 	if err == nil {
 		t.summary.Model = out
 		return t.exportBest(ctx)

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"math"
 	"path/filepath"
+	"syscall"
 
 	"github.com/millrace/millrace/checkpoint"
 	"github.com/millrace/millrace/model"
@@ -81,6 +82,16 @@ func freeBytes(fsys vfs.FS, dir string) (int64, error) {
 			return free, err
 		}
 	}
+}
+
+// hasRoom fails if less than bytes is free in a directory's file system. It fails not if the free space is unknown.
+func (e *Env) hasRoom(dir string, bytes int64) error {
+	free, err := freeBytes(e.files(), dir)
+	if err != nil || free >= bytes {
+		return nil
+	}
+	return fmt.Errorf("%w: %s are needed, and %s are free in %s: free some, or name a directory on another drive",
+		syscall.ENOSPC, plan.FormatBytes(bytes), plan.FormatBytes(free), dir)
 }
 
 // checkSpace fails if the reserved files of the run leave too little space for its checkpoints and its model. The first

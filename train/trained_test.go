@@ -39,7 +39,7 @@ func TestTrainedCheckpoints(t *testing.T) {
 			losses := map[float64]bool{}
 			for _, step := range []string{"step-000002", "step-000004"} {
 				from, out := filepath.Join(c.OutputDir, "checkpoints", step), filepath.Join(t.TempDir(), "model")
-				if err := ExportCheckpoint(t.Context(), newEnv(t), from, c.Model, out, tensor.F32); err != nil {
+				if _, err := Export(t.Context(), newEnv(t), ExportOptions{Checkpoint: from, Model: c.Model, Dir: out, DType: tensor.F32}); err != nil {
 					t.Fatal(err)
 				}
 				for _, compute := range []string{"f32", "bf16"} {

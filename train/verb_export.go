@@ -3,6 +3,7 @@ package train
 import (
 	"context"
 	"fmt"
+	"path/filepath"
 
 	"github.com/millrace/millrace/checkpoint"
 	"github.com/millrace/millrace/hf"
@@ -11,29 +12,74 @@ import (
 	"github.com/millrace/millrace/tensor"
 )
 
-// ExportCheckpoint writes the weights of a checkpoint as a Hugging Face directory, with the configuration and tokenizer of
-// the model that its run started from. It reads weights and low halves only, a part at a time and in F32 only the latter,
-// and compares what it reads with its checksums. outDir must not exist. A dtype of tensor.Invalid is the type in which the
-// run itself would have written its model.
-func ExportCheckpoint(ctx context.Context, env *Env, checkpointDir, modelName, outDir string, dtype tensor.DType) (err error) {
+// ExportOptions say what to write as a Hugging Face directory.
+type ExportOptions struct {
+	// a Hugging Face directory, or a hub id: the configuration and the tokenizer, and the weights if Checkpoint is ""
+	Model      string
+	Checkpoint string       // directory whose weights are written
+	Dir        string       // must not exist
+	DType      tensor.DType // BF16 or F32; Invalid: bf16, or of a checkpoint the type in which its run writes its model
+	ShardBytes int64        // most tensor bytes in a file, unless one tensor alone has more; 0: hf.DefaultShardBytes
+}
+
+// Exported is what Export wrote.
+type Exported struct {
+	Dir    string `json:"dir"`
+	DType  string `json:"dtype"`
+	Params int64  `json:"params"`
+	Files  int    `json:"weight_files"`
+}
+
+// Export writes a model or a checkpoint as a Hugging Face directory, with the configuration and the tokenizer of the
+// model. Of a checkpoint it reads weights and low halves only, a part at a time and the latter for F32 only, and
+// compares what it reads with its checksums. A model goes a piece of a tensor at a time, so that any fits; values round
+// to nearest, ties to even, and tensors that the model does not use (a head next to tied embeddings) are left out.
+func Export(ctx context.Context, env *Env, o ExportOptions) (done *Exported, err error) {
 	var ask blame.Asking
 	defer ask.Judge(&err)
-	from, err := checkpoint.Open(env.files(), checkpointDir)
+	var from *checkpoint.Checkpoint
+	if o.Checkpoint != "" {
+		if from, err = checkpoint.Open(env.files(), o.Checkpoint); err != nil {
+			return nil, err
+		}
+	}
+	src, err := openModel(ctx, env, o.Model)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	src, err := openModel(ctx, env, modelName)
+	if o.DType == tensor.Invalid {
+		o.DType = tensor.BF16
+		if from != nil {
+			o.DType = src.exportType()
+		}
+	}
+	if from != nil {
+		err = src.carryAs(ctx, env, from)
+	} else {
+		err = src.carry(ctx, env)
+	}
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if dtype == tensor.Invalid {
-		dtype = src.exportType()
+	params, _ := src.model.Params()
+	if err := env.hasRoom(filepath.Dir(o.Dir), params*o.DType.Bytes()+src.carried.bytes); err != nil {
+		return nil, err
 	}
-	if err := src.carryAs(ctx, env, from); err != nil {
-		return err
+	write := hf.WriteOptions{ShardBytes: o.ShardBytes}
+	if from != nil {
+		ask.IsOver = true
+		err = env.exportCheckpoint(ctx, from, src, o.Dir, o.DType, write)
+	} else {
+		err = env.reexport(ctx, src, o, write, &ask)
 	}
-	ask.IsOver = true
-	return env.exportCheckpoint(ctx, from, src, outDir, dtype, hf.WriteOptions{})
+	if err != nil {
+		return nil, err
+	}
+	w, err := hf.OpenWeights(o.Dir)
+	if err != nil {
+		return nil, blame.NotRequest(err)
+	}
+	return &Exported{Dir: o.Dir, DType: o.DType.String(), Params: params, Files: w.Files()}, w.Close()
 }
 
 func (e *Env) exportCheckpoint(ctx context.Context, from *checkpoint.Checkpoint, src *source, outDir string, dtype tensor.DType,
@@ -41,8 +87,10 @@ func (e *Env) exportCheckpoint(ctx context.Context, from *checkpoint.Checkpoint,
 	if err := src.checkIsOf(from); err != nil {
 		return blame.BadRequest(err)
 	}
+	runDir := filepath.Dir(filepath.Dir(from.Dir()))
+	c := e.cardOf(runDir, src, dtype, from.Manifest.Step, from.Manifest.Mathematics)
 	weights := from.Weights(src.model)
-	return e.writeModel(ctx, src, outDir, dtype, o, func(part int) (model.Values, error) {
+	return e.writeModel(ctx, src, outDir, dtype, c, o, func(part int) (model.Values, error) {
 		return weights.Part(part, dtype == tensor.F32)
 	})
 }

@@ -520,10 +520,10 @@ func TestReexport(t *testing.T) {
 	write(t, filepath.Join(dir, "generation_config.json"), `{"eos_token_id": 256}`)
 	half, full := filepath.Join(t.TempDir(), "half"), filepath.Join(t.TempDir(), "full")
 	env := newEnv(t)
-	if err := Reexport(context.Background(), env, dir, half, tensor.BF16); err != nil {
+	if _, err := Export(context.Background(), env, ExportOptions{Model: dir, Dir: half, DType: tensor.BF16}); err != nil {
 		t.Fatal(err)
 	}
-	if err := Reexport(context.Background(), env, half, full, tensor.F32); err != nil {
+	if _, err := Export(context.Background(), env, ExportOptions{Model: half, Dir: full, DType: tensor.F32}); err != nil {
 		t.Fatal(err)
 	}
 	a, b := open(t, dir), open(t, full)
@@ -548,7 +548,7 @@ func TestReexport(t *testing.T) {
 	if got := files(t, full)["generation_config.json"]; got != `{"eos_token_id": 256}` {
 		t.Errorf("generation config %q", got)
 	}
-	if err := Reexport(context.Background(), env, dir, half, tensor.BF16); err == nil {
+	if _, err := Export(context.Background(), env, ExportOptions{Model: dir, Dir: half, DType: tensor.BF16}); err == nil {
 		t.Error("a model that is there is replaced")
 	}
 }

@@ -1,56 +1,105 @@
 package main
 
 import (
-	"github.com/millrace/millrace/tensor"
+	"fmt"
+
+	"github.com/millrace/millrace/hf"
+	"github.com/millrace/millrace/plan"
+	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/train"
 )
 
 type exportCmd struct {
 	From       string `arg:"" optional:"" complete:"DIR" name:"MODEL" help:"Model directory to read."`
 	To         string `arg:"" optional:"" name:"DIR" help:"Model directory to write."`
-	Checkpoint string `placeholder:"DIR" help:"Checkpoint to read instead, with --model and --out."`
+	Checkpoint string `placeholder:"DIR" help:"Checkpoint to read instead, with --model and --out or --gguf."`
 	Model      string `placeholder:"DIR" help:"Model that the checkpoint's run started from."`
 	Out        string `placeholder:"DIR" help:"Model directory to write."`
-	DType      string `complete:"bf16|f32" name:"dtype" placeholder:"TYPE" help:"Number format to write: bf16 or f32. By default bf16; of a checkpoint, that of its model."`
+	GGUF       string `name:"gguf" placeholder:"FILE" help:"GGUF file to write, for llama.cpp, instead of a directory."`
+	DType      string `complete:"bf16|f32|f16|q8_0|q4_k_m" name:"dtype" placeholder:"TYPE" help:"Number format: bf16 (the default) or f32; with --gguf also f16, q8_0, q4_k_m."`
+	ShardSize  string `placeholder:"SIZE" help:"Most bytes of weights in a file, unless one tensor has more; by default 5GB."`
+	Pre        string `placeholder:"NAME" help:"With --gguf: llama.cpp's name for how the tokenizer cuts text."`
+	JSON       bool   `help:"Print what was written as JSON."`
 }
 
 func (*exportCmd) Help() string {
-	return `Writes a model directory from a checkpoint, with the configuration and tokenizer of the model that its run started from; or one
-that exists again, in another number format. It goes a part or a piece of a tensor at a time, so any model fits. A run
-writes its last model itself, and its best one with save.best.
+	return `Writes a model directory from a checkpoint, with the configuration and tokenizer of the model that its run started from; or
+one that exists again, in another number format; or either of them as a GGUF file. It converts a piece of a tensor at a time,
+so any model fits. The format of a checkpoint is by default that of its run's model. A run writes its last model itself, and
+its best one with save.best.
 
 Examples:
 
   millrace export --checkpoint runs/a/checkpoints/step-000100 --model models/smollm2-135m --out models/a-100
-  millrace export models/smollm2-135m models/smollm2-135m-f32 --dtype f32`
+  millrace export models/smollm2-135m models/smollm2-135m-f32 --dtype f32
+  millrace export runs/a/model --gguf a-q4_k_m.gguf --dtype q4_k_m`
 }
 
 // Run exports.
 func (c *exportCmd) Run(p *program) error {
-	var dtype tensor.DType // Invalid: as the verb's help says
-	var err error
+	from, to := c.From, c.To
+	if c.Checkpoint != "" {
+		if c.Model == "" || (c.Out == "") == (c.GGUF == "") || from != "" {
+			return badFlag("export --checkpoint: name the model that the run started from with --model, " +
+				"and the directory or file to write with --out or --gguf")
+		}
+		from, to = c.Model, c.Out
+	} else if from == "" || (to == "") == (c.GGUF == "") || c.Model != "" || c.Out != "" {
+		return badFlag("export: name a model directory to read and one to write, or a file with --gguf; " +
+			"or use --checkpoint with --model and --out or --gguf")
+	}
+	if c.GGUF != "" {
+		if c.ShardSize != "" {
+			return badFlag("--shard-size is for a directory, and a GGUF file is one file: leave it out")
+		}
+		return c.gguf(p, from)
+	}
+	if c.Pre != "" {
+		return badFlag("--pre is for a GGUF file: name one with --gguf")
+	}
+	o := train.ExportOptions{Model: from, Checkpoint: c.Checkpoint, Dir: to}
 	if c.DType != "" {
-		if dtype, err = train.ParseExportType(c.DType); err != nil {
+		var err error
+		if o.DType, err = train.ParseExportType(c.DType); err != nil {
 			return badFlag("%w", err)
 		}
 	}
-	if c.Checkpoint != "" {
-		if c.Model == "" || c.Out == "" || c.From != "" {
-			return badFlag("export --checkpoint: name the model that the run started from with --model, and what to write with --out")
+	if c.ShardSize != "" {
+		shard, err := runfile.ParseBytes(c.ShardSize)
+		if err != nil || shard.N <= 0 {
+			return badFlag("--shard-size is %q: use a size such as 5GB", c.ShardSize)
 		}
-		if err := train.ExportCheckpoint(p.ctx, p.env, c.Checkpoint, c.Model, c.Out, dtype); err != nil {
-			return err
-		}
-		return p.printf("%s: written\n", c.Out)
+		o.ShardBytes = shard.N
 	}
-	if c.From == "" || c.To == "" || c.Model != "" || c.Out != "" {
-		return badFlag("export: name a model directory to read and one to write, or use --checkpoint with --model and --out")
-	}
-	if dtype == tensor.Invalid {
-		dtype = tensor.BF16
-	}
-	if err := train.Reexport(p.ctx, p.env, c.From, c.To, dtype); err != nil {
+	done, err := train.Export(p.ctx, p.env, o)
+	if err != nil {
 		return err
 	}
-	return p.printf("%s: written in %v\n", c.To, dtype)
+	if c.JSON {
+		return p.printJSON(done)
+	}
+	return p.printf("%s: written in %s\n", done.Dir, done.DType)
+}
+
+// gguf writes a GGUF file.
+func (c *exportCmd) gguf(p *program, from string) error {
+	o := train.GGUFOptions{Model: from, Checkpoint: c.Checkpoint, File: c.GGUF, Pre: c.Pre}
+	if c.DType != "" {
+		var err error
+		if o.Type, err = hf.ParseGGUFType(c.DType); err != nil {
+			return badFlag("--%w", err)
+		}
+	}
+	report, err := train.ExportGGUF(p.ctx, p.env, o)
+	if err != nil {
+		return err
+	}
+	if c.JSON {
+		return p.printJSON(report)
+	}
+	for _, note := range report.Notes {
+		fmt.Fprintf(p.stderr, "note: %s\n", note)
+	}
+	return p.printf("%s: %s of a %s model in %s (%s)\n", c.GGUF, plan.FormatBytes(report.Bytes), report.Architecture,
+		report.Type, report.Summary())
 }

@@ -46,7 +46,8 @@ type commands struct {
 	Chat       chatCmd       `cmd:"" help:"Talk to a model."`
 	Convert    convertCmd    `cmd:"" help:"Turn a file of LLaMA-Factory, Axolotl or Hugging Face's Trainer into a run file."`
 	Import     importCmd     `cmd:"" help:"Turn a GGUF file into a Hugging Face directory."`
-	Export     exportCmd     `cmd:"" help:"Write a model directory from a checkpoint, or in another number format."`
+	Export     exportCmd     `cmd:"" help:"Write a model from a checkpoint, in another number format, or as GGUF."`
+	Push       pushCmd       `cmd:"" help:"Upload a model to the Hugging Face hub."`
 	Checkpoint checkpointCmd `cmd:"" help:"List checkpoints, or verify them."`
 	Bench      benchCmd      `cmd:"" help:"Measure training steps of a model with random weights."`
 	Report     reportCmd     `cmd:"" help:"Show the curves of runs, and compare them."`

@@ -107,7 +107,7 @@ func TestReadmeCommands(t *testing.T) {
 	}
 }
 
-// What the README shows of the demo is in the transcript of a run, in this order.
+// The README shows lines of the demo: the transcript of a run has them, in this order.
 func TestReadmeDemo(t *testing.T) {
 	var shown, transcript []string
 	for page, into := range map[string]*[]string{"../../README.md": &shown, "../../benchmarks/demo.md": &transcript} {

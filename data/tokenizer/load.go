@@ -29,53 +29,59 @@ const (
 // as transformers does when it loads a fast tokenizer: see [Config]. Errors name the file and the feature that is
 // missing or wrong.
 func Load(path string) (*Pipeline, error) {
+	t, _, err := loadFile(path)
+	return t, err
+}
+
+// loadFile returns the file, too, with what its configuration changed.
+func loadFile(path string) (*Pipeline, *fileJSON, error) {
 	if info, err := os.Stat(path); err == nil && info.IsDir() {
 		path = filepath.Join(path, "tokenizer.json")
 	}
 	data, err := readSmall(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("tokenizer: there is no %s: name a tokenizer.json or a directory that has one", path)
+		return nil, nil, fmt.Errorf("tokenizer: there is no %s: name a tokenizer.json or a directory that has one", path)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read tokenizer: %w", err)
+		return nil, nil, fmt.Errorf("read tokenizer: %w", err)
 	}
 	dir := filepath.Dir(path)
 	configPath := filepath.Join(dir, configName)
 	configData, err := ReadConfig(dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		t, err := Parse(data)
-		if err != nil {
-			return nil, fmt.Errorf("tokenizer %s: %w", path, err)
+	hasConfig := !errors.Is(err, fs.ErrNotExist)
+	if err != nil && hasConfig {
+		return nil, nil, fmt.Errorf("read tokenizer: %w", err)
+	}
+	var config Config
+	if hasConfig {
+		if config, err = ParseConfig(configData); err != nil {
+			return nil, nil, fmt.Errorf("%s: %w", configPath, err)
 		}
-		return t, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("read tokenizer: %w", err)
-	}
-	config, err := ParseConfig(configData)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", configPath, err)
 	}
 	file, err := parseFile(data)
 	if err != nil {
-		return nil, fmt.Errorf("tokenizer %s: %w", path, err)
+		return nil, nil, fmt.Errorf("tokenizer %s: %w", path, err)
 	}
-	if len(config.keys.AddedTokens) == 0 {
-		if err := checkAddedTokens(filepath.Join(dir, "added_tokens.json"), file); err != nil {
-			return nil, err
+	if hasConfig {
+		if len(config.keys.AddedTokens) == 0 {
+			if err := checkAddedTokens(filepath.Join(dir, "added_tokens.json"), file); err != nil {
+				return nil, nil, err
+			}
 		}
-	}
-	if err := config.change(file); err != nil {
-		return nil, fmt.Errorf("%s: %w", configPath, err)
+		if err := config.change(file); err != nil {
+			return nil, nil, fmt.Errorf("%s: %w", configPath, err)
+		}
 	}
 	t, err := file.build(data)
 	if err != nil {
-		return nil, fmt.Errorf("tokenizer %s: %w", path, err)
+		return nil, nil, fmt.Errorf("tokenizer %s: %w", path, err)
 	}
-	if err := config.finish(t); err != nil {
-		return nil, fmt.Errorf("%s: %w", configPath, err)
+	if hasConfig {
+		if err := config.finish(t); err != nil {
+			return nil, nil, fmt.Errorf("%s: %w", configPath, err)
+		}
 	}
-	return t, nil
+	return t, file, nil
 }
 
 // Parse reads a tokenizer.json. It sets BOS and EOS to None, as only a tokenizer_config.json names them; see [Load].

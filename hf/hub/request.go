@@ -17,16 +17,19 @@ import (
 	"github.com/millrace/millrace/internal/fault"
 )
 
-// client gives up on a server that does not answer; a body may take as long as it needs, see stallReader.
-var client = &http.Client{
-	Transport: func() http.RoundTripper {
-		t := http.DefaultTransport.(*http.Transport).Clone()
-		t.ResponseHeaderTimeout = 30 * time.Second
-		return t
-	}(),
+// client gives up on a server that does not answer; a body may take as long as it needs, see stallReader. A server
+// that gets a file may be busy for minutes before it answers: it puts the parts together.
+var (
+	client = newClient(30 * time.Second)
+	sender = newClient(10 * time.Minute)
+)
+
+func newClient(patience time.Duration) *http.Client {
+	t := http.DefaultTransport.(*http.Transport).Clone()
+	t.ResponseHeaderTimeout = patience
 	// The library keeps the token for other ports and for subdomains. Large files lie with other hosts, whose addresses
 	// are signed: these get no token.
-	CheckRedirect: func(req *http.Request, via []*http.Request) error {
+	return &http.Client{Transport: t, CheckRedirect: func(req *http.Request, via []*http.Request) error {
 		if len(via) >= 10 {
 			return errors.New("it redirects without end")
 		}
@@ -34,7 +37,7 @@ var client = &http.Client{
 			req.Header.Del("Authorization")
 		}
 		return nil
-	},
+	}}
 }
 
 // get sends a request to the endpoint for the bytes from offset on.
@@ -43,14 +46,27 @@ func (h *Hub) get(ctx context.Context, address string, offset int64) (*http.Resp
 	if err != nil || req.URL.Host == "" {
 		return nil, fmt.Errorf("HF_ENDPOINT %q is not an address: use one such as https://huggingface.co", h.shownEndpoint())
 	}
-	req.Header.Set("User-Agent", "millrace")
-	if h.Token != "" {
-		req.Header.Set("Authorization", "Bearer "+h.Token)
-	}
 	if offset > 0 {
 		req.Header.Set("Range", "bytes="+strconv.FormatInt(offset, 10)+"-")
 	}
-	resp, err := client.Do(req)
+	return h.do(req)
+}
+
+// do sends a request. The token goes to the endpoint alone.
+func (h *Hub) do(req *http.Request) (*http.Response, error) {
+	server := req.URL.Host
+	if h.isEndpoint(req.URL) {
+		server = h.shownEndpoint()
+		if h.Token != "" {
+			req.Header.Set("Authorization", "Bearer "+h.Token)
+		}
+	}
+	req.Header.Set("User-Agent", "millrace")
+	c := client
+	if req.Method != http.MethodGet {
+		c = sender
+	}
+	resp, err := c.Do(req)
 	var urlErr *url.Error
 	if errors.As(err, &urlErr) { // its text repeats the address, which may hold a signed query
 		err = urlErr.Err
@@ -60,12 +76,18 @@ func (h *Hub) get(ctx context.Context, address string, offset int64) (*http.Resp
 			err = &cutError{err}
 		}
 		if isDial {
-			return nil, fmt.Errorf("%s cannot be reached: %w: check the network and HF_ENDPOINT", h.shownEndpoint(), err)
+			return nil, fmt.Errorf("%s cannot be reached: %w: check the network and HF_ENDPOINT", server, err)
 		}
-		return nil, fmt.Errorf("%s: %w", h.shownEndpoint(), err)
+		return nil, fmt.Errorf("%s: %w", server, err)
 	}
 	h.reached.Store(err == nil)
 	return resp, err
+}
+
+// isEndpoint reports whether an address is of the server that the token is for.
+func (h *Hub) isEndpoint(address *url.URL) bool {
+	own, err := url.Parse(h.Endpoint)
+	return err == nil && own.Scheme == address.Scheme && own.Host == address.Host
 }
 
 // cutError is a connection that broke: it is worth another try. One that cannot be made to begin with is not.
@@ -187,20 +209,28 @@ func (h *Hub) ask(ctx context.Context, r Repo, address string, out any) (next st
 		if resp.StatusCode != http.StatusOK {
 			return false, h.refused(r, resp)
 		}
-		doc, err := io.ReadAll(io.LimitReader(newStallReader(resp.Body, cancel), maxAnswerBytes+1))
-		switch {
-		case err != nil:
-			return false, fmt.Errorf("%s: %w", h.shownEndpoint(), &cutError{cmp.Or(context.Cause(ctx), err)})
-		case len(doc) > maxAnswerBytes:
-			return false, fmt.Errorf("%s did not answer as a hub does: more than %d bytes", h.shownEndpoint(), maxAnswerBytes)
-		}
-		if err := json.Unmarshal(doc, out); err != nil {
-			return false, fmt.Errorf("%s did not answer as a hub does: %w", h.shownEndpoint(), err)
+		if err := h.readAnswer(ctx, cancel, resp, out); err != nil {
+			return false, err
 		}
 		next, err = nextPage(resp)
 		return false, err
 	})
 	return next, err
+}
+
+// readAnswer reads the JSON of an answer into out; cancel ends the request if no more comes.
+func (h *Hub) readAnswer(ctx context.Context, cancel context.CancelCauseFunc, resp *http.Response, out any) error {
+	doc, err := io.ReadAll(io.LimitReader(newStallReader(resp.Body, cancel), maxAnswerBytes+1))
+	switch {
+	case err != nil:
+		return fmt.Errorf("%s: %w", h.shownEndpoint(), &cutError{cmp.Or(context.Cause(ctx), err)})
+	case len(doc) > maxAnswerBytes:
+		return fmt.Errorf("%s did not answer as a hub does: more than %d bytes", h.shownEndpoint(), maxAnswerBytes)
+	}
+	if err := json.Unmarshal(doc, out); err != nil {
+		return fmt.Errorf("%s did not answer as a hub does: %w", h.shownEndpoint(), err)
+	}
+	return nil
 }
 
 // nextPage reads the header Link: <ADDRESS>; rel="next". The address is one of the same server, as the token goes there.

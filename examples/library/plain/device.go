@@ -120,20 +120,20 @@ func (e *event) record(err error) {
 	e.err, e.at = err, time.Now()
 }
 
-func (e *event) latest() (err error, at time.Time) {
+func (e *event) latest() (at time.Time, err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.err, e.at
+	return e.at, e.err
 }
 
 func (e *event) Wait() error {
-	err, _ := e.latest()
+	_, err := e.latest()
 	return err
 }
 
 func (e *event) Since(earlier device.Event) time.Duration {
-	_, begin := earlier.(*event).latest()
-	_, end := e.latest()
+	begin, _ := earlier.(*event).latest()
+	end, _ := e.latest()
 	return end.Sub(begin)
 }
 

@@ -55,6 +55,8 @@ type Server struct {
 	Failures int              // the number of requests that are answered with 503
 	NoRanges bool             // a part is answered with the whole
 
+	Upload // what pushes find and leave
+
 	Requests      []string // "PATH RANGE" of all requests of both servers
 	StorageTokens []string // the tokens that the second server was sent
 }
@@ -115,6 +117,10 @@ func (s *Server) hub(w http.ResponseWriter, r *http.Request) {
 	knows := s.Token != "" && r.Header.Get("Authorization") == "Bearer "+s.Token
 	if r.Header.Get("Authorization") != "" && !knows {
 		w.WriteHeader(http.StatusUnauthorized) // as the hub answers to a token that it does not know
+		return
+	}
+	if r.Method == http.MethodPost {
+		s.post(w, r, knows)
 		return
 	}
 	if kind, ok := strings.CutPrefix(r.URL.Path, "/api/"); ok && !strings.Contains(kind, "/") {
@@ -219,6 +225,10 @@ func (s *Server) storage(w http.ResponseWriter, r *http.Request) {
 	s.Requests = append(s.Requests, r.URL.Path+" "+r.Header.Get("Range"))
 	if token := r.Header.Get("Authorization"); token != "" {
 		s.StorageTokens = append(s.StorageTokens, token)
+	}
+	if r.Method == http.MethodPut {
+		s.put(w, r)
+		return
 	}
 	parts := strings.SplitN(strings.Trim(r.URL.Path, "/"), "/", 5)
 	repo := s.Repos[strings.Join(parts[:min(3, len(parts))], "/")]

@@ -1,0 +1,110 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/millrace/millrace/hf"
+	"github.com/millrace/millrace/train"
+)
+
+// useTokenizer gives the workshop's model a tokenizer.json, and rows for its ids.
+func (w *workshop) useTokenizer() {
+	w.write("model/config.json", strings.Replace(tinyConfig, `"vocab_size": 257`, `"vocab_size": 576`, 1))
+	w.writeWeights(nil)
+	text, err := os.ReadFile("../../data/tokenizer/testdata/qwen2.json")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.write("model/tokenizer.json", string(text))
+	w.write("model/tokenizer_config.json", `{"eos_token": "<|eos|>", "chat_template": "{{ messages }}"}`)
+}
+
+// TestExportGGUF writes a model and a checkpoint as GGUF: the file of a checkpoint is that of the model that the same
+// checkpoint is exported to.
+func TestExportGGUF(t *testing.T) {
+	w := newWorkshop(t)
+	w.useTokenizer()
+	r := invoke(t, "train", w.path("run.yaml"), "--set", "tokenizer=auto", "--json").must(t)
+	checkpoint := jsonOf[train.Summary](t, r.stdout).Checkpoint
+	for _, dtype := range []string{"f32", "bf16"} {
+		dir := w.path(dtype + "/model")
+		invoke(t, "export", "--checkpoint", checkpoint, "--model", w.path("model"), "--out", dir, "--dtype", dtype).must(t)
+		invoke(t, "export", dir, "--gguf", w.path(dtype+"-a.gguf"), "--dtype", dtype).must(t)
+		invoke(t, "export", "--checkpoint", checkpoint, "--model", w.path("model"), "--gguf", w.path(dtype+"-b.gguf"),
+			"--dtype", dtype).must(t)
+		if a, b := w.read(dtype+"-a.gguf"), w.read(dtype+"-b.gguf"); a != b {
+			t.Errorf("%s: the file of the model and that of the checkpoint differ", dtype)
+		}
+		invoke(t, "import", w.path(dtype+"-a.gguf"), w.path(dtype+"/back"), "--dtype", dtype).must(t)
+		if d := cmp.Diff(w.tensors(dtype+"/model"), w.tensors(dtype+"/back")); d != "" {
+			t.Errorf("%s: other weights came back: %.2000s", dtype, d)
+		}
+	}
+
+	r = invoke(t, "export", w.path("model"), "--gguf", w.path("q.gguf"), "--dtype", "q4_k_m", "--json").must(t)
+	report := jsonOf[hf.GGUFReport](t, r.stdout)
+	info, err := os.Stat(w.path("q.gguf"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if report.Bytes != info.Size() || report.Type != hf.GGUFQ4 || report.Architecture != "qwen3" ||
+		report.PreTokenizer != "qwen2" {
+		t.Errorf("%+v of a file of %d bytes", report, info.Size())
+	}
+	r = invoke(t, "export", w.path("model"), "--gguf", w.path("text.gguf")).must(t)
+	if want := "of a qwen3 model in bf16"; !strings.Contains(r.stdout, want) {
+		t.Errorf("no %q in %q", want, r.stdout)
+	}
+}
+
+// tensors are the bytes of a model directory's weights by name.
+func (w *workshop) tensors(dir string) map[string][]float32 {
+	weights, err := hf.OpenWeights(w.path(dir))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer weights.Close()
+	all := map[string][]float32{}
+	for _, name := range weights.Names() {
+		info, _ := weights.Info(name)
+		all[name] = make([]float32, info.Shape.Elems())
+		if err := weights.ReadF32(name, all[name], 0); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+	return all
+}
+
+// TestExportShards: --shard-size bounds the files of weights.
+func TestExportShards(t *testing.T) {
+	w := newWorkshop(t)
+	const limit = 8000
+	r := invoke(t, "export", w.path("model"), w.path("sharded"), "--dtype", "f32", "--shard-size", "8kB", "--json").must(t)
+	done := jsonOf[train.Exported](t, r.stdout)
+	files, err := filepath.Glob(w.path("sharded/model-*-of-*.safetensors"))
+	if err != nil || len(files) < 3 || len(files) != done.Files {
+		t.Fatalf("%d files, %d are reported: %v", len(files), done.Files, err)
+	}
+	for _, name := range files {
+		doc, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		front := 8 + int(doc[0]) + int(doc[1])<<8
+		if tensors := bytes.Count(doc[8:front], []byte(`"dtype"`)); len(doc)-front > limit && tensors > 1 {
+			t.Errorf("%s has %d bytes in %d tensors", name, len(doc)-front, tensors)
+		}
+	}
+	if d := cmp.Diff(w.tensors("model"), w.tensors("sharded")); d != "" {
+		t.Errorf("other weights: %.2000s", d)
+	}
+	if _, err := os.Stat(w.path("sharded/model.safetensors.index.json")); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,206 @@
+package hf
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"runtime"
+	"slices"
+
+	"github.com/millrace/millrace/internal/fault"
+)
+
+// F32Reader reads ranges of tensors as fp32, under the names that transformers gives them; [Weights] is one. Tensors
+// are asked for in the order of transformers' parameters, and ranges of one from its beginning on.
+type F32Reader interface {
+	ReadF32(name string, dst []float32, first int64) error
+}
+
+// ExportOptions say what ExportGGUF writes.
+type ExportOptions struct {
+	Type GGUFType
+	Name string // general.name: what people call the model
+	Pre  string // tokenizer.ggml.pre; "" finds it, or fails
+	// is asked before anything is written whether a file of that size fits; may be nil
+	Room     func(bytes int64) error
+	Progress func(doneBytes, totalBytes int64) // of the file; called often, may be nil
+}
+
+// GGUFReport is what ExportGGUF wrote.
+type GGUFReport struct {
+	File         string         `json:"file"`
+	Type         GGUFType       `json:"type"`
+	Architecture string         `json:"architecture"`
+	PreTokenizer string         `json:"pre_tokenizer"`
+	Params       int64          `json:"params"`
+	Bytes        int64          `json:"bytes"`
+	Tensors      map[string]int `json:"tensors"` // how many there are of each type
+	Notes        []string       `json:"notes"`   // what the file cannot say of the model
+}
+
+// ExportGGUF writes a model as one GGUF file, for llama.cpp and what is built on it: the weights that the reader has,
+// and the configuration, the tokenizer and the chat templates of a model directory. The config must be one that package
+// model accepts. Q and K of a llama get their rows in llama.cpp's order; [ImportGGUF] reads the file back, and F32,
+// BF16 and F16 to the bit.
+//
+// It goes a piece of a tensor at a time. The file becomes visible by one rename, after it was synced and read back; on
+// any error, ctx's included, nothing is left. A file that exists is not replaced.
+func ExportGGUF(ctx context.Context, file, dir string, from F32Reader, opts ExportOptions) (*GGUFReport, error) {
+	c, err := ReadConfig(dir)
+	if err != nil {
+		return nil, err
+	}
+	m, arch, err := describeGGUF(c)
+	if err != nil {
+		return nil, err
+	}
+	vocab, err := readGGUFVocab(c, dir, m.vocab, opts.Pre)
+	if err != nil {
+		return nil, err
+	}
+	meta := []ggufEntry{{"general.architecture", arch}, {"general.type", "model"}, {"general.name", cmp.Or(opts.Name,
+		"model")},
+		{"general.size_label", SizeLabel(m.params())}, {"general.file_type", opts.Type.fileType()},
+		{"general.quantization_version", uint32(2)}}
+	meta = slices.Concat(meta, m.metadata(c, arch), vocab.meta)
+	var specs []ggufSpec
+	names := slices.Collect(m.names)
+	for _, n := range names {
+		specs = append(specs, ggufSpec{n.gguf, n.dims, m.typeOf(opts.Type, n)})
+	}
+	if m.rope.Type == "llama3" {
+		specs = append(specs, ggufSpec{ropeFreqs, []int{m.headDim / 2}, ggmlF32})
+	}
+	if len(specs) > maxGGUFEntries {
+		return nil, fmt.Errorf("%d tensors are more than a GGUF file has", len(specs))
+	}
+	w, err := createGGUF(file, meta, specs, opts.Room)
+	if err != nil {
+		return nil, err
+	}
+	defer w.abort() // does nothing after commit
+	e := &ggufExport{to: w, from: from, progress: opts.Progress}
+	for i, n := range names {
+		if err := e.copyTensor(ctx, n, specs[i].typ); err != nil {
+			return nil, err
+		}
+	}
+	if m.rope.Type == "llama3" {
+		divisors := make([]byte, 4*m.headDim/2)
+		quantizeF32(divisors, m.divisors())
+		if err := w.write(divisors); err != nil {
+			return nil, err
+		}
+	}
+	report := &GGUFReport{File: file, Type: opts.Type, Architecture: arch, Params: m.params(), Bytes: w.bytes,
+		Tensors: map[string]int{}, Notes: vocab.notes}
+	for _, s := range specs {
+		report.Tensors[s.typ.String()]++
+	}
+	for _, entry := range vocab.meta {
+		if entry.key == "tokenizer.ggml.pre" {
+			report.PreTokenizer = entry.value.(string)
+		}
+	}
+	return report, w.commit()
+}
+
+// Summary names the types of a report's tensors, the most frequent first: "201 Q4_K, 61 F32".
+func (r *GGUFReport) Summary() string {
+	types := slices.SortedFunc(maps.Keys(r.Tensors), func(a, b string) int {
+		return cmp.Or(cmp.Compare(r.Tensors[b], r.Tensors[a]), cmp.Compare(a, b))
+	})
+	text := ""
+	for i, t := range types {
+		if i > 0 {
+			text += ", "
+		}
+		text += fmt.Sprintf("%d %s", r.Tensors[t], t)
+	}
+	return text
+}
+
+// ggufExport converts tensors, with scratch that all of them use.
+type ggufExport struct {
+	to       *ggufWriter
+	from     F32Reader
+	progress func(doneBytes, totalBytes int64)
+
+	vals, head []float32
+	out        []byte
+}
+
+// exportPiece is how many elements are read at a time where rows keep their order, and exportShare how many of them one
+// worker converts. Both are multiples of every block.
+const (
+	exportPiece = 1 << 20
+	exportShare = 1 << 15
+)
+
+// copyTensor converts a tensor piece by piece: a head at a time where its rows change places.
+func (e *ggufExport) copyTensor(ctx context.Context, n ggufName, typ ggmlType) error {
+	q, _ := typ.quant()
+	elems := n.dims.Elems()
+	piece, rowElems := min(exportPiece, elems), int64(0)
+	if n.headRows > 0 {
+		rowElems = elems / int64(n.dims[0])
+		piece = rowElems * int64(n.headRows)
+	}
+	e.vals, e.head = grown(e.vals, piece), grown(e.head, piece)
+	e.out = grown(e.out, piece/q.elems*q.bytes)
+	for first := int64(0); first < elems; first += piece {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		vals := e.vals[:min(piece, elems-first)]
+		if err := e.from.ReadF32(n.hf, vals, first); err != nil {
+			return err
+		}
+		if rowElems > 0 {
+			permute(e.head[:len(vals)], vals, int(rowElems))
+			vals = e.head[:len(vals)]
+		}
+		out := e.out[:int64(len(vals))/q.elems*q.bytes]
+		shares := (len(vals) + exportShare - 1) / exportShare
+		if err := fault.Share(ctx, shares, runtime.GOMAXPROCS(0), func(i int) error {
+			from, to := i*exportShare, min((i+1)*exportShare, len(vals))
+			blocks := out[int64(from)/q.elems*q.bytes : int64(to)/q.elems*q.bytes]
+			q.quantize(blocks, vals[from:to])
+			if q.finite(blocks) >= 0 {
+				return fmt.Errorf("tensor %s has a number that is not finite, or too large for %s: "+
+					"write f32 or bf16, or use a checkpoint from before the run diverged", quote(n.hf), q.name)
+			}
+			return nil
+		}); err != nil {
+			return err
+		}
+		if err := e.to.write(out); err != nil {
+			return err
+		}
+		if e.progress != nil {
+			e.progress(e.to.at, e.to.bytes)
+		}
+	}
+	return nil
+}
+
+// grown is a slice of n elements, in the same memory where there is enough.
+func grown[T any](s []T, n int64) []T {
+	if int64(cap(s)) < n {
+		return make([]T, n)
+	}
+	return s[:n]
+}
+
+// permute is the inverse of unpermute.
+func permute(dst, src []float32, rowElems int) {
+	rows := len(src) / rowElems
+	for r := range rows {
+		to := 2 * r
+		if r >= rows/2 {
+			to = 2*(r-rows/2) + 1
+		}
+		copy(dst[to*rowElems:(to+1)*rowElems], src[r*rowElems:])
+	}
+}

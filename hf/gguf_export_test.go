@@ -1,0 +1,551 @@
+package hf
+
+import (
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/millrace/millrace/data/tokenizer"
+	"github.com/millrace/millrace/tensor"
+)
+
+// exportFamily is a model that can be written as GGUF, with keys of its config.json and the tokenizer that it has.
+type exportFamily struct {
+	name      string
+	arch, pre string // what the GGUF file is to say
+	tokenizer string
+	config    map[string]any
+}
+
+var exportFamilies = []exportFamily{
+	{"llama", "llama", "llama-bpe", "llama3", map[string]any{"model_type": "llama", "attention_bias": true,
+		"mlp_bias": true}},
+	{"llama 3.1", "llama", "llama-bpe", "llama3", map[string]any{"model_type": "llama", "rope_theta": 500000,
+		"rope_scaling": map[string]any{"rope_type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4,
+			"original_max_position_embeddings": 256}}},
+	{"linear rope", "llama", "smollm", "smollm2", map[string]any{"model_type": "llama", "tie_word_embeddings": true,
+		"rope_scaling": map[string]any{"rope_type": "linear", "factor": 2}}},
+	{"mistral", "llama", "gpt-2", "gpt2", map[string]any{"model_type": "mistral", "head_dim": 32}},
+	{"qwen2", "qwen2", "qwen2", "qwen2", map[string]any{"model_type": "qwen2"}},
+	{"qwen3", "qwen3", "qwen2", "qwen2", map[string]any{"model_type": "qwen3", "head_dim": 32,
+		"tie_word_embeddings": true}},
+}
+
+// writeRandomModel writes a directory of a model with random weights in bf16.
+func writeRandomModel(t *testing.T, keys map[string]any, tokens string) (dir string) {
+	t.Helper()
+	config := map[string]any{"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 3,
+		"num_attention_heads": 4,
+		"num_key_value_heads": 2, "vocab_size": 576, "max_position_embeddings": 2048, "rms_norm_eps": 1e-5,
+		"rope_theta":  10000,
+		"torch_dtype": "bfloat16"}
+	for k, v := range keys {
+		config[k] = v
+	}
+	doc, err := json.Marshal(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, _, err := describeGGUF(parse(t, string(doc)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	random := rand.New(rand.NewPCG(7, 11))
+	var specs []TensorSpec
+	data := map[string][]byte{}
+	for n := range m.names {
+		specs = append(specs, TensorSpec{Name: n.hf, DType: tensor.BF16, Shape: n.dims})
+		var b []byte
+		for range n.dims.Elems() {
+			b = binary.LittleEndian.AppendUint16(b, tensor.BF16FromF32(float32(random.NormFloat64()*0.02)))
+		}
+		data[n.hf] = b
+	}
+	dir = filepath.Join(t.TempDir(), "m")
+	w, err := CreateModel(dir, specs, WriteOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range specs {
+		if err := w.Write(s.Name, data[s.Name]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	text, err := os.ReadFile("../data/tokenizer/testdata/" + tokens + ".json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, doc := range map[string][]byte{configName: doc, "tokenizer.json": text} {
+		if err := w.AddFile(name, doc); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// exportGGUF writes a model directory as GGUF.
+func exportGGUF(t *testing.T, dir string, opts ExportOptions) (file string, report *GGUFReport, err error) {
+	t.Helper()
+	w, err := OpenWeights(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	file = filepath.Join(t.TempDir(), "m.gguf")
+	report, err = ExportGGUF(context.Background(), file, dir, w, opts)
+	if err != nil {
+		if left, _ := filepath.Glob(filepath.Join(filepath.Dir(file), "*")); len(left) > 0 {
+			t.Errorf("a failed export left %v", left)
+		}
+		if left, _ := filepath.Glob(filepath.Join(filepath.Dir(file), ".*")); len(left) > 0 {
+			t.Errorf("a failed export left %v", left)
+		}
+	}
+	return file, report, err
+}
+
+// reimport reads a GGUF file into a directory, in F32.
+func reimport(t *testing.T, file string) (dir string) {
+	t.Helper()
+	dir = filepath.Join(t.TempDir(), "back")
+	if err := ImportGGUF(context.Background(), file, dir, ImportOptions{DType: tensor.F32}); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+func allValues(t *testing.T, dir string) map[string][]float32 {
+	t.Helper()
+	w, err := OpenWeights(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	all := map[string][]float32{}
+	for _, name := range w.Names() {
+		info, _ := w.Info(name)
+		all[name] = make([]float32, info.Shape.Elems())
+		if err := w.ReadF32(name, all[name], 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return all
+}
+
+// TestExportGGUF writes each family in each form, and reads the file back with the program's own reader: the weights,
+// the configuration, and the ids of many texts.
+func TestExportGGUF(t *testing.T) {
+	doc, err := os.ReadFile("../data/tokenizer/testdata/texts.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var texts []string
+	if err := json.Unmarshal(doc, &texts); err != nil || len(texts) < 100 {
+		t.Fatal(err, len(texts))
+	}
+	// The root mean square of what is lost, as a share of the numbers'.
+	lost := map[GGUFType]float64{GGUFF16: 0.0003, GGUFQ8: 0.007, GGUFQ4: 0.08}
+	for _, f := range exportFamilies {
+		dir := writeRandomModel(t, f.config, f.tokenizer)
+		before := allValues(t, dir)
+		tok, err := tokenizer.Load(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, typ := range GGUFTypes {
+			t.Run(f.name+" "+string(typ), func(t *testing.T) {
+				var last, total int64
+				file, report, err := exportGGUF(t, dir, ExportOptions{Type: typ, Name: "random", Progress: func(d, n int64) {
+					if d <= last || d > n {
+						t.Errorf("progress went from %d to %d of %d", last, d, n)
+					}
+					last, total = d, n
+				}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				info, err := os.Stat(file)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if info.Size() != report.Bytes || total != report.Bytes || report.Architecture != f.arch ||
+					report.PreTokenizer != f.pre ||
+					report.Type != typ || len(report.Notes) > 0 {
+					t.Errorf("report %+v of a file of %d bytes", report, info.Size())
+				}
+				back := reimport(t, file)
+				after := allValues(t, back)
+				if len(after) != len(before) {
+					t.Errorf("%d tensors became %d", len(before), len(after))
+				}
+				for name, want := range before {
+					got := after[name]
+					if len(got) != len(want) {
+						t.Fatalf("%s: %d numbers became %d", name, len(want), len(got))
+					}
+					var diff, all float64
+					for i, x := range want {
+						diff += float64(got[i]-x) * float64(got[i]-x)
+						all += float64(x) * float64(x)
+					}
+					isVector := strings.HasSuffix(name, "norm.weight") || strings.HasSuffix(name, ".bias")
+					if share := math.Sqrt(diff / all); isVector && share != 0 || share > lost[typ] {
+						t.Errorf("%s: %.5f of it is lost", name, share)
+					}
+				}
+				sameModel(t, dir, back, f.config["model_type"].(string))
+				if typ != GGUFF32 {
+					return // it has the same tokenizer
+				}
+				again, err := tokenizer.Load(back)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, text := range append(texts, "<|bos|>a<|eos|> b", "[PAD575]") {
+					for _, special := range []bool{false, true} {
+						if got, want := again.Encode(text, special), tok.Encode(text, special); !slices.Equal(got, want) {
+							t.Fatalf("%q has the ids %v, it had %v", text, got, want)
+						}
+					}
+				}
+			})
+		}
+	}
+}
+
+// sameModel compares what two directories say that a model is. A mistral comes back as the llama that it is in a GGUF
+// file.
+func sameModel(t *testing.T, dir, back, modelType string) {
+	t.Helper()
+	var models []*ggufModel
+	for _, d := range []string{dir, back} {
+		c, err := ReadConfig(d)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m, _, err := describeGGUF(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if m.modelType == "mistral" {
+			m.modelType = "llama"
+		}
+		models = append(models, m)
+	}
+	if a, b := fmt.Sprintf("%+v", models[0]), fmt.Sprintf("%+v", models[1]); a != b {
+		t.Errorf("the %s model\n%s\ncame back as\n%s", modelType, a, b)
+	}
+}
+
+// TestExportGGUFChat: special tokens and templates come back.
+func TestExportGGUFChat(t *testing.T) {
+	dir := writeRandomModel(t, exportFamilies[4].config, "qwen2")
+	config := `{"eos_token": "<|eos|>", "pad_token": "<both>", "chat_template": [{"name": "default", "template": "plain {{ x }}"},
+		{"name": "tool_use", "template": "tools"}]}`
+	if err := os.WriteFile(filepath.Join(dir, "tokenizer_config.json"), []byte(config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	file, _, err := exportGGUF(t, dir, ExportOptions{Type: GGUFQ8})
+	if err != nil {
+		t.Fatal(err)
+	}
+	meta := metaOf(t, file)
+	tok, err := tokenizer.Load(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for key, want := range map[string]any{
+		"tokenizer.chat_template": "plain {{ x }}", "tokenizer.chat_template.tool_use": "tools",
+		"tokenizer.ggml.eos_token_id":     int64(tok.TokenID("<|eos|>")),
+		"tokenizer.ggml.padding_token_id": int64(tok.TokenID("<both>")),
+		"tokenizer.ggml.add_bos_token":    false, "general.file_type": int64(7), "general.name": "model",
+		"general.size_label":   "2.1M",
+		"qwen2.context_length": int64(2048), "qwen2.attention.head_count_kv": int64(2),
+	} {
+		if got := meta(key); !reflect.DeepEqual(got, want) {
+			t.Errorf("%s is %v, want %v", key, got, want)
+		}
+	}
+	c := readJSON(t, filepath.Join(reimport(t, file), "tokenizer_config.json"))
+	if c["chat_template"] != "plain {{ x }}" || c["eos_token"] != "<|eos|>" {
+		t.Errorf("tokenizer_config.json came back as %v", c)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "chat_template.jinja"), []byte("of the file"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if file, _, err = exportGGUF(t, dir, ExportOptions{Type: GGUFBF16}); err != nil {
+		t.Fatal(err)
+	}
+	if got := metaOf(t, file)("tokenizer.chat_template"); got != "of the file" {
+		t.Errorf("chat template %q", got)
+	}
+}
+
+// metaOf reads scalars of a file's metadata: int64, bool or string; nil for what is absent.
+func metaOf(t *testing.T, file string) func(key string) any {
+	t.Helper()
+	g := openGGUFFile(t, file)
+	return func(key string) any {
+		v, ok := g.meta[key]
+		switch {
+		case !ok:
+			return nil
+		case v.typ == ggufString:
+			s, _, err := g.text(key)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return s
+		case v.typ == ggufBool:
+			b, err := g.boolean(key, false)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return b
+		}
+		n, _, err := g.integer(key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+}
+
+// TestExportGGUFSentencePiece: a BPE with byte_fallback is written as llama.cpp has SentencePiece's, whose merges are
+// scores.
+func TestExportGGUFSentencePiece(t *testing.T) {
+	for name, prefixed := range map[string]bool{"llama2": true, "gemma": false} {
+		dir := writeRandomModel(t, exportFamilies[0].config, name)
+		file, report, err := exportGGUF(t, dir, ExportOptions{Type: GGUFBF16})
+		if err != nil {
+			t.Fatal(err)
+		}
+		meta := metaOf(t, file)
+		if meta("tokenizer.ggml.model") != "llama" || meta("tokenizer.ggml.add_space_prefix") != prefixed ||
+			report.PreTokenizer != "default" ||
+			meta("tokenizer.ggml.add_bos_token") != true {
+			t.Errorf("%s: tokenizer %v, prefix %v", name, meta("tokenizer.ggml.model"), meta("tokenizer.ggml.add_space_prefix"))
+		}
+		_, parts, err := tokenizer.LoadVocabulary(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		g := openGGUFFile(t, file)
+		tokens, err := g.strings("tokenizer.ggml.tokens")
+		if err != nil {
+			t.Fatal(err)
+		}
+		scores, types := g.meta["tokenizer.ggml.scores"], g.meta["tokenizer.ggml.token_type"]
+		if scores.elem != ggufF32 || int(scores.n) != len(tokens) || int(types.n) != len(tokens) {
+			t.Fatalf("%s: %d scores for %d tokens", name, scores.n, len(tokens))
+		}
+		score := map[string]float32{}
+		typeOf := map[string]uint32{}
+		for i, token := range tokens {
+			score[token] = math.Float32frombits(binary.LittleEndian.Uint32(scores.raw[4*i:]))
+			typeOf[token] = binary.LittleEndian.Uint32(types.raw[4*i:])
+		}
+		for i, m := range parts.Merges[1:] {
+			if before := parts.Merges[i]; score[m[0]+m[1]] > score[before[0]+before[1]] {
+				t.Errorf("%s: merge %v has a score above that of %v", name, m, before)
+			}
+		}
+		if typeOf["<0x0A>"] != tokenByte || typeOf["<|bos|>"] != tokenControl || typeOf["▁"] != tokenNormal {
+			t.Errorf("%s: the types of <0x0A>, <|bos|> and ▁ are %d, %d and %d", name, typeOf["<0x0A>"], typeOf["<|bos|>"],
+				typeOf["▁"])
+		}
+	}
+}
+
+// TestExportGGUFRefuses: what cannot be written is one line, and nothing is left.
+func TestExportGGUFRefuses(t *testing.T) {
+	llama := func() string { return writeRandomModel(t, exportFamilies[3].config, "gpt2") }
+	change := func(dir string, keys map[string]any) string {
+		c := readJSON(t, filepath.Join(dir, configName))
+		for k, v := range keys {
+			c[k] = v
+		}
+		doc, err := json.Marshal(c)
+		if err == nil {
+			err = os.WriteFile(filepath.Join(dir, configName), doc, 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return dir
+	}
+	without := func(dir, name string) string {
+		if err := os.Remove(filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
+		return dir
+	}
+	full := ExportOptions{Type: GGUFF32, Room: func(bytes int64) error {
+		if bytes < 1<<20 {
+			t.Errorf("room for %d bytes is asked for", bytes)
+		}
+		return fmt.Errorf("the drive: %w", syscall.ENOSPC)
+	}}
+	bf16 := ExportOptions{Type: GGUFBF16}
+	for name, c := range map[string]struct {
+		dir  string
+		opts ExportOptions
+		want []string
+	}{
+		"another family": {change(llama(), map[string]any{"model_type": "gemma2"}), bf16, []string{"gemma2",
+			"llama, mistral, qwen2 and qwen3", "use"}},
+		"biases of qwen3": {change(llama(), map[string]any{"model_type": "qwen3", "attention_bias": true}), bf16,
+			[]string{"attention_bias", "qwen3"}},
+		"llama3 rope": {change(llama(), map[string]any{"model_type": "qwen2",
+			"rope_scaling": exportFamilies[1].config["rope_scaling"]}), bf16, []string{"llama3", "use"}},
+		"a Unigram":    {writeRandomModel(t, exportFamilies[0].config, "unigram"), bf16, []string{"Unigram", "BPE"}},
+		"no tokenizer": {without(llama(), "tokenizer.json"), bf16, []string{"tokenizer.json"}},
+		"an unknown split": {writeRandomModel(t, exportFamilies[0].config, "prefix"), bf16, []string{"pre_tokenizer",
+			"--pre"}},
+		"too many tokens":   {change(llama(), map[string]any{"vocab_size": 300}), bf16, []string{"561 ids", "300 rows"}},
+		"a full drive":      {llama(), full, []string{"no space left"}},
+		"too large for f16": {tooLarge(t), ExportOptions{Type: GGUFF16}, []string{"not finite", "F16", "bf16"}},
+	} {
+		_, _, err := exportGGUF(t, c.dir, c.opts)
+		if err == nil {
+			t.Errorf("%s: written", name)
+			continue
+		}
+		wantOneLine(t, err, c.want...)
+	}
+
+	dir := llama()
+	w, err := OpenWeights(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	there := filepath.Join(t.TempDir(), "there.gguf")
+	if err := os.WriteFile(there, []byte("mine"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err = ExportGGUF(context.Background(), there, dir, w, bf16)
+	if doc, _ := os.ReadFile(there); err == nil || string(doc) != "mine" {
+		t.Errorf("a file that exists holds %q after %v", doc, err)
+	} else {
+		wantOneLine(t, err, "there.gguf", "exists")
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	gone := filepath.Join(t.TempDir(), "x.gguf")
+	if _, err = ExportGGUF(ctx, gone, dir, w, bf16); !errors.Is(err, context.Canceled) {
+		t.Errorf("a cancelled export returns %v", err)
+	}
+	if left, _ := os.ReadDir(filepath.Dir(gone)); len(left) > 0 {
+		t.Errorf("a cancelled export left %v", left)
+	}
+	for typ, name := range map[GGUFType]string{GGUFF32: "F32", GGUFBF16: "BF16", GGUFQ8: "Q8_0"} {
+		_, err := ExportGGUF(context.Background(), gone, dir, diverged{}, ExportOptions{Type: typ})
+		wantOneLine(t, err, "not finite", name, "diverged")
+	}
+	if _, err := os.Stat("/dev/full"); err == nil {
+		if _, err = ExportGGUF(context.Background(), "/dev/full", dir, w, bf16); !errors.Is(err, syscall.ENOSPC) {
+			t.Errorf("a full device gives %v", err)
+		}
+	}
+}
+
+// diverged has weights that are no numbers.
+type diverged struct{}
+
+func (diverged) ReadF32(_ string, dst []float32, _ int64) error {
+	for i := range dst {
+		dst[i] = float32(math.NaN())
+	}
+	return nil
+}
+
+// tooLarge is a model with a number above the range of binary16.
+func tooLarge(t *testing.T) string {
+	t.Helper()
+	dir := writeRandomModel(t, exportFamilies[3].config, "gpt2")
+	path := filepath.Join(dir, weightsName)
+	doc, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	binary.LittleEndian.PutUint16(doc[len(doc)-2:], tensor.BF16FromF32(1e6))
+	if err := os.WriteFile(path, doc, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// TestExportGGUFPre: a name for how text is cut that the user gives is taken.
+func TestExportGGUFPre(t *testing.T) {
+	dir := writeRandomModel(t, exportFamilies[0].config, "prefix")
+	_, report, err := exportGGUF(t, dir, ExportOptions{Type: GGUFBF16, Pre: "command-r"})
+	if err != nil || report.PreTokenizer != "command-r" {
+		t.Errorf("%+v, %v", report, err)
+	}
+}
+
+// TestGGUFTypesOfTensors: Q4_K_M gives each tensor of SmolLM2-135M and of a 7B the type that llama.cpp gives it.
+func TestGGUFTypesOfTensors(t *testing.T) {
+	count := func(m *ggufModel) map[string]int {
+		n := map[string]int{}
+		for name := range m.names {
+			n[m.typeOf(GGUFQ4, name).String()]++
+		}
+		return n
+	}
+	for name, c := range map[string]struct {
+		config string
+		want   map[string]int
+	}{
+		// Rows of 576 are no whole blocks of 256: what a quantized SmolLM2 of llama.cpp has.
+		"SmolLM2-135M": {`{"model_type": "llama", "hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30, "num_attention_heads": 9,
+			"num_key_value_heads": 3, "vocab_size": 49152, "max_position_embeddings": 8192, "tie_word_embeddings": true}`,
+			map[string]int{"Q5_0": 166, "Q4_K": 16, "Q8_0": 15, "Q6_K": 14, "F32": 61}},
+		// As published files of Llama 2 7B in Q4_K_M have them.
+		"Llama 2 7B": {`{"model_type": "llama", "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32, "num_attention_heads": 32,
+			"vocab_size": 32000, "max_position_embeddings": 4096}`, map[string]int{"Q4_K": 193, "Q6_K": 33, "F32": 65}},
+	} {
+		m, _, err := describeGGUF(parse(t, c.config))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := count(m); !reflect.DeepEqual(got, c.want) {
+			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
+	}
+}
+
+func TestSizeLabel(t *testing.T) {
+	for n, want := range map[int64]string{134515008: "135M", 1235814400: "1.2B", 70_553_706_496: "71B",
+		494_032_768: "494M", 12_000: "12K", 900: "0.9K"} {
+		if got := SizeLabel(n); got != want {
+			t.Errorf("%d parameters are %s, want %s", n, got, want)
+		}
+	}
+}
+
+// openGGUFFile reads the front of a file.
+func openGGUFFile(t *testing.T, file string) *gguf {
+	t.Helper()
+	g, f, err := openGGUF(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.Close()
+	return g
+}

@@ -1,0 +1,231 @@
+package hf
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/millrace/millrace/data/template"
+	"github.com/millrace/millrace/data/tokenizer"
+)
+
+// ggufVocab is what a tokenizer becomes in a GGUF file. The source of what is written is llama.cpp's converter
+// (conversion/base.py: _set_vocab_gpt2, _set_vocab_llama_hf; gguf-py: vocab.py).
+type ggufVocab struct {
+	meta  []ggufEntry
+	notes []string // what the file cannot say
+}
+
+func (v *ggufVocab) add(key string, value any) {
+	v.meta = append(v.meta, ggufEntry{"tokenizer." + key, value})
+}
+
+// readGGUFVocab reads the tokenizer and the chat templates of a model directory, for a model with that many rows of
+// embeddings. pre is the name of how text is cut; "" finds it.
+func readGGUFVocab(c *Config, dir string, rows int, pre string) (*ggufVocab, error) {
+	t, parts, err := tokenizer.LoadVocabulary(dir)
+	if err != nil {
+		return nil, err
+	}
+	if len(parts.Tokens) > rows {
+		return nil, fmt.Errorf("%s: the tokenizer has %d ids, the model %d rows: it is of another model", dir,
+			len(parts.Tokens), rows)
+	}
+	v := &ggufVocab{}
+	switch {
+	case parts.ByteLevel:
+		if pre == "" {
+			if pre, err = preNameOf(t, parts); err != nil {
+				return nil, fmt.Errorf("%s: %w", dir, err)
+			}
+		}
+		v.add("ggml.model", "gpt2")
+		v.add("ggml.pre", pre)
+		v.addTokens(parts, rows)
+		merges := make([]string, len(parts.Merges))
+		for i, m := range parts.Merges {
+			merges[i] = m[0] + " " + m[1]
+		}
+		v.add("ggml.merges", merges)
+	case parts.ByteFallback:
+		v.add("ggml.model", "llama")
+		v.add("ggml.pre", "default")
+		v.addTokens(parts, rows)
+		v.add("ggml.scores", sentencePieceScores(parts, rows))
+		v.add("ggml.add_space_prefix", prefixesSpace(t))
+	default:
+		return nil, fmt.Errorf("%s: llama.cpp has no BPE on characters without byte_fallback; "+
+			"use the Hugging Face directory", dir)
+	}
+	chat, err := readTemplates(dir)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", dir, err)
+	}
+	special := func(name string) string {
+		text, _ := chat.Tokens[name].(template.String)
+		return string(text)
+	}
+	v.addSpecial(c, t, parts, special)
+	v.addTemplates(chat.Templates)
+	return v, nil
+}
+
+// readTemplates reads a directory's chat templates and the names of its special tokens.
+func readTemplates(dir string) (template.Config, error) {
+	chat := template.Config{Templates: map[string]string{}}
+	doc, err := tokenizer.ReadConfig(dir)
+	if err == nil {
+		chat, err = template.ReadConfig(doc)
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return chat, err
+	}
+	return chat, chat.ReadFiles(dir, func(path string) ([]byte, error) { return readBounded(path, maxConfigBytes) })
+}
+
+// prefixesSpace reports whether the tokenizer puts a space before a text.
+func prefixesSpace(t *tokenizer.Pipeline) bool {
+	ids := t.Encode("x", false)
+	return len(ids) > 0 && strings.HasPrefix(t.Token(ids[0]), metaspace)
+}
+
+// metaspace stands for a space in vocabularies as SentencePiece has them.
+const metaspace = "▁"
+
+// addTokens writes the texts and types of tokens; rows that have none are fillers.
+func (v *ggufVocab) addTokens(parts *tokenizer.Vocabulary, rows int) {
+	tokens, types := make([]string, rows), make([]int32, rows)
+	for id := range rows {
+		token := ""
+		if id < len(parts.Tokens) {
+			token = parts.Tokens[id]
+		}
+		special, added := parts.Added[int32(id)]
+		switch {
+		case token == "":
+			token, types[id] = fillerToken(id), tokenUnused
+		case !parts.ByteLevel && token == parts.Unknown:
+			types[id] = tokenUnknown
+		case added && (special || looksSpecial(token)):
+			types[id] = tokenControl
+		case added:
+			types[id] = tokenUserDefined
+			token = strings.ReplaceAll(token, metaspace, " ")
+		case !parts.ByteLevel && isByteToken(token):
+			types[id] = tokenByte
+		default:
+			types[id] = tokenNormal
+		}
+		tokens[id] = token
+	}
+	v.add("ggml.tokens", tokens)
+	v.add("ggml.token_type", types)
+}
+
+// fillerToken stands for a row of the embedding that has no token.
+func fillerToken(id int) string { return fmt.Sprintf("[PAD%d]", id) }
+
+// looksSpecial reports whether a token is taken for a control token although its tokenizer calls it plain, as some
+// models need. Source: convert_hf_to_gguf.py, does_token_look_special.
+func looksSpecial(token string) bool {
+	enclosed := func(open, end string) bool { return strings.HasPrefix(token, open) && strings.HasSuffix(token, end) }
+	return slices.Contains([]string{"<pad>", "<mask>", "<2mass>", "[@BOS@]"}, token) || enclosed("<|", "|>") ||
+		enclosed("<｜", "｜>") ||
+		enclosed("<unused", ">")
+}
+
+func isByteToken(token string) bool {
+	return len(token) == 6 && strings.HasPrefix(token, "<0x") && strings.HasSuffix(token, ">") &&
+		strings.Trim(token[3:5], "0123456789ABCDEFabcdef") == ""
+}
+
+// sentencePieceScores give llama.cpp the order of merges: it joins the neighbours whose union has the highest score.
+// What no merge makes comes after all that one does.
+func sentencePieceScores(parts *tokenizer.Vocabulary, rows int) []float32 {
+	rank := make(map[string]int, len(parts.Merges))
+	for i, m := range parts.Merges {
+		if _, seen := rank[m[0]+m[1]]; !seen {
+			rank[m[0]+m[1]] = i
+		}
+	}
+	scores := make([]float32, rows)
+	for id := range scores {
+		scores[id] = -float32(len(parts.Merges))
+		if id < len(parts.Tokens) {
+			if r, ok := rank[parts.Tokens[id]]; ok {
+				scores[id] = -float32(r)
+			}
+		}
+	}
+	return scores
+}
+
+// addSpecial writes the ids of special tokens, and which of them stand around every text. special has the spellings by
+// the keys of tokenizer_config.json.
+func (v *ggufVocab) addSpecial(c *Config, t *tokenizer.Pipeline, parts *tokenizer.Vocabulary,
+	special func(key string) string) {
+	id := func(token string, key string) (int, bool) {
+		if n := t.TokenID(token); token != "" && n != tokenizer.None {
+			return int(n), true
+		}
+		n, ok := tokenIDOf(c, key)
+		return n, ok && n < len(parts.Tokens)
+	}
+	before, after := t.Template()
+	bos, hasBOS := id(t.Token(t.BOS()), "bos_token_id")
+	eos, hasEOS := id(t.Token(t.EOS()), "eos_token_id")
+	if !hasBOS && len(before) == 1 { // named by the template alone
+		bos, hasBOS = int(before[0]), true
+	}
+	if !hasEOS && len(after) == 1 {
+		eos, hasEOS = int(after[0]), true
+	}
+	for _, s := range []struct {
+		key string
+		id  int
+		has bool
+	}{{"bos", bos, hasBOS}, {"eos", eos, hasEOS}} {
+		if s.has {
+			v.add("ggml."+s.key+"_token_id", uint32(s.id))
+		}
+	}
+	for _, s := range []struct{ key, name, config string }{{"unknown", "unk_token", "unk_token_id"}, {"padding",
+		"pad_token", "pad_token_id"}} {
+		text := special(s.name)
+		if s.key == "unknown" && text == "" {
+			text = parts.Unknown
+		}
+		if n, ok := id(text, s.config); ok {
+			v.add("ggml."+s.key+"_token_id", uint32(n))
+		}
+	}
+	addsBOS, addsEOS := len(before) > 0, len(after) > 0
+	if addsBOS && (!hasBOS || !slices.Equal(before, []int32{int32(bos)})) || addsEOS && (!hasEOS || !slices.Equal(after,
+		[]int32{int32(eos)})) {
+		v.notes = append(v.notes,
+			"the tokenizer puts other tokens around a text than a GGUF file can say: give llama.cpp the whole prompt")
+		addsBOS, addsEOS = addsBOS && hasBOS && before[0] == int32(bos), addsEOS && hasEOS &&
+			after[len(after)-1] == int32(eos)
+	}
+	v.add("ggml.add_bos_token", addsBOS)
+	v.add("ggml.add_eos_token", addsEOS)
+}
+
+// addTemplates writes the chat templates.
+func (v *ggufVocab) addTemplates(templates map[string]string) {
+	var others []string
+	for _, name := range slices.Sorted(maps.Keys(templates)) {
+		if name == "default" {
+			v.add("chat_template", templates[name])
+			continue
+		}
+		others = append(others, name)
+		v.add("chat_template."+name, templates[name])
+	}
+	if len(others) > 0 {
+		v.add("chat_templates", others)
+	}
+}

@@ -1,0 +1,394 @@
+package hub
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/sha1"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+)
+
+// Upload is a file of this machine that is to be in a repository.
+type Upload struct {
+	Name string // a path with slashes
+	Path string // on this machine
+	Size int64  // bytes
+}
+
+// Uploads are the files of a directory and of those in it, by name, or the one file that a path names. Hidden files and
+// directories are left out. Links are followed to files, not to directories.
+func Uploads(path string) ([]Upload, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if info.Mode().IsRegular() {
+		return []Upload{{filepath.Base(path), path, info.Size()}}, nil
+	}
+	var all []Upload
+	err = filepath.WalkDir(path, func(file string, entry fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case file != path && strings.HasPrefix(entry.Name(), "."):
+			if entry.IsDir() {
+				return fs.SkipDir
+			}
+			return nil
+		case entry.IsDir():
+			return nil
+		}
+		info, err := os.Stat(file)
+		if err != nil {
+			return err
+		}
+		if !info.Mode().IsRegular() {
+			return fmt.Errorf("%s is not a plain file: move it out of the directory", file)
+		}
+		name, err := filepath.Rel(path, file)
+		all = append(all, Upload{filepath.ToSlash(name), file, info.Size()})
+		return err
+	})
+	return all, err
+}
+
+// PushOptions say how files are pushed.
+type PushOptions struct {
+	Private bool   // a repository that does not exist is made private
+	Message string // of the commit
+}
+
+// Pushed is what Push did.
+type Pushed struct {
+	Repo      string   `json:"repo"`
+	Revision  string   `json:"revision"`
+	URL       string   `json:"url"`
+	Commit    string   `json:"commit,omitempty"` // "" if nothing has changed, or the server does not say it
+	Files     int      `json:"files"`            // in the commit
+	Unchanged int      `json:"unchanged"`        // files that the revision has already
+	SentBytes int64    `json:"sent_bytes"`       // of large files
+	Present   int      `json:"present"`          // large files in the commit that the server had, of an earlier push
+	Ignored   []string `json:"ignored"`          // that the repository's .gitignore names
+}
+
+// preuploadFiles is how many files one request asks for, as huggingface_hub does.
+const preuploadFiles = 256
+
+// sampleBytes is how much of a file the server sees when it decides how the file is stored.
+const sampleBytes = 512
+
+// Push makes a commit of files in a model repository, on a branch that is the Revision of r; both are made if they do
+// not exist. Other files of the repository stay. Large files are uploaded first, each only if the server lacks it: a
+// push that was interrupted continues where it was, and a commit has all of its files or does not exist.
+//
+// Source: huggingface_hub, hf_api.py (create_repo, create_branch), _commit_api.py and lfs.py; the Git LFS batch API.
+func (h *Hub) Push(ctx context.Context, r Repo, files []Upload, o PushOptions) (*Pushed, error) {
+	switch {
+	case h.Offline:
+		return nil, errors.New("HF_HUB_OFFLINE is set: unset it to push")
+	case h.Token == "":
+		return nil, fmt.Errorf("there is no token: set HF_TOKEN to one that may write at %s", h.shownEndpoint())
+	case len(files) == 0:
+		return nil, errors.New("there is no file to push")
+	}
+	p := &push{hub: h, repo: r, done: &Pushed{Repo: r.ID, Revision: r.Revision, Ignored: []string{}}}
+	p.done.URL = h.shownEndpoint() + strings.TrimPrefix(h.address(r), h.Endpoint)
+	if r.Revision != Main {
+		p.done.URL += "/tree/" + url.PathEscape(r.Revision)
+	}
+	if err := p.makeRepo(ctx, o.Private); err != nil {
+		return nil, err
+	}
+	for _, f := range files {
+		p.files = append(p.files, &pushFile{Upload: f})
+	}
+	for batch := range slices.Chunk(p.files, preuploadFiles) {
+		if err := p.preupload(ctx, batch); err != nil {
+			return nil, err
+		}
+	}
+	for _, f := range p.files {
+		if err := p.prepare(ctx, f); err != nil {
+			return nil, fmt.Errorf("%s: %w", f.Name, err)
+		}
+	}
+	return p.done, p.commit(ctx, cmp.Or(o.Message, "Upload model with millrace"))
+}
+
+// push is a Push under way.
+type push struct {
+	hub   *Hub
+	repo  Repo
+	files []*pushFile
+	done  *Pushed
+
+	reporting sync.Mutex
+}
+
+// pushFile is a file of a push.
+type pushFile struct {
+	Upload
+	isLarge, isIgnored bool
+	// hash of the file that the revision has; "" without such a file, or if the server does not say
+	remote string
+	hash   string // SHA-256 of a large file, git's blob SHA-1 of others
+	text   []byte // of a file that is not large
+	isSame bool   // the revision has it
+}
+
+// send sends JSON to the endpoint's API and reads an answer into out, unless out is nil. accepted are statuses that are
+// right besides 200 and 201; status is the one that came.
+func (p *push) send(ctx context.Context, address, contentType string, body []byte, out any,
+	accepted ...int) (status int, err error) {
+	err = p.hub.retry(ctx, func() (bool, error) {
+		ctx, cancel := context.WithCancelCause(ctx)
+		defer cancel(nil)
+		req, err := http.NewRequestWithContext(ctx, http.MethodPost, address, bytes.NewReader(body))
+		if err != nil || req.URL.Host == "" {
+			return false, fmt.Errorf("HF_ENDPOINT %q is not an address: use one such as https://huggingface.co",
+				p.hub.shownEndpoint())
+		}
+		req.Header.Set("Content-Type", contentType)
+		if contentType == lfsType {
+			req.Header.Set("Accept", lfsType)
+		}
+		resp, err := p.hub.do(req)
+		if err != nil {
+			return false, err
+		}
+		defer resp.Body.Close()
+		status = resp.StatusCode
+		switch {
+		case slices.Contains(accepted, status):
+			return false, nil
+		case status != http.StatusOK && status != http.StatusCreated:
+			return false, p.refused(resp)
+		case out == nil:
+			return false, nil
+		}
+		return false, p.hub.readAnswer(ctx, cancel, resp, out)
+	})
+	return status, err
+}
+
+// refused says what an answer means to someone who writes.
+func (p *push) refused(resp *http.Response) error {
+	err := p.hub.refused(p.repo, resp)
+	var r *refusal
+	if !errors.As(err, &r) {
+		return err
+	}
+	switch r.status {
+	case http.StatusUnauthorized, http.StatusForbidden:
+		r.text = fmt.Sprintf("%s answers %s: check that HF_TOKEN is a token that may write to %s", p.hub.shownEndpoint(),
+			resp.Status, p.repo.ID)
+	case http.StatusRequestEntityTooLarge:
+		r.text = fmt.Sprintf("%s answers %s: the account has no room for the files; remove some there",
+			p.hub.shownEndpoint(), resp.Status)
+	case http.StatusBadRequest, http.StatusConflict, http.StatusUnprocessableEntity:
+		// Only the answer says why: a name that is taken, or a card whose head is not valid.
+		var said struct {
+			Error string `json:"error"`
+		}
+		if doc, _ := io.ReadAll(io.LimitReader(resp.Body, 4096)); json.Unmarshal(doc, &said) == nil && said.Error != "" {
+			r.text += fmt.Sprintf(": %.500q", said.Error)
+		}
+		r.text += "; check the name, the branch and the files"
+	}
+	return r
+}
+
+// makeRepo makes the repository and the branch, unless they exist.
+func (p *push) makeRepo(ctx context.Context, private bool) error {
+	org, name, _ := strings.Cut(p.repo.ID, "/")
+	body, err := json.Marshal(map[string]any{"type": string(p.repo.Kind), "organization": org, "name": name,
+		"private": private})
+	if err != nil {
+		return err
+	}
+	status, err := p.send(ctx, p.hub.Endpoint+"/api/repos/create", "application/json", body, nil, http.StatusConflict,
+		http.StatusForbidden)
+	if err != nil {
+		return err
+	}
+	if status == http.StatusForbidden { // to make repositories; the token may write to one that exists
+		main := p.repo
+		main.Revision = Main
+		if _, err := p.hub.askCommit(ctx, main); err != nil {
+			return fmt.Errorf("the repository does not exist and cannot be made: "+
+				"check that HF_TOKEN is a token that may write to %s: %w", p.repo.ID, err)
+		}
+	}
+	if p.repo.Revision == Main {
+		return nil
+	}
+	_, err = p.send(ctx, p.hub.api(p.repo)+"/branch/"+url.PathEscape(p.repo.Revision), "application/json", []byte("{}"),
+		nil, http.StatusConflict)
+	return err
+}
+
+// preupload asks how files are stored, and what the revision has of them.
+func (p *push) preupload(ctx context.Context, files []*pushFile) error {
+	type asked struct {
+		Path   string `json:"path"`
+		Sample string `json:"sample"`
+		Size   int64  `json:"size"`
+	}
+	var question struct {
+		Files []asked `json:"files"`
+	}
+	for _, f := range files {
+		sample, err := readHead(f.Path)
+		if err != nil {
+			return err
+		}
+		question.Files = append(question.Files, asked{f.Name, base64.StdEncoding.EncodeToString(sample), f.Size})
+	}
+	body, err := json.Marshal(question)
+	if err != nil {
+		return err
+	}
+	var answer struct {
+		Files []struct {
+			Path         string `json:"path"`
+			UploadMode   string `json:"uploadMode"`
+			ShouldIgnore bool   `json:"shouldIgnore"`
+			OID          string `json:"oid"`
+		} `json:"files"`
+	}
+	address := p.hub.api(p.repo) + "/preupload/" + url.PathEscape(p.repo.Revision)
+	if _, err := p.send(ctx, address, "application/json", body, &answer); err != nil {
+		return err
+	}
+	told := map[string]bool{}
+	for _, a := range answer.Files {
+		i := slices.IndexFunc(files, func(f *pushFile) bool { return f.Name == a.Path })
+		if i < 0 || a.UploadMode != "lfs" && a.UploadMode != "regular" {
+			return fmt.Errorf("%s did not answer as a hub does: it stores %.200q as %.20q", p.hub.shownEndpoint(), a.Path,
+				a.UploadMode)
+		}
+		// git has no large files of no bytes.
+		files[i].isLarge, files[i].isIgnored, files[i].remote = a.UploadMode == "lfs" && files[i].Size > 0, a.ShouldIgnore,
+			a.OID
+		told[a.Path] = true
+	}
+	for _, f := range files {
+		if !told[f.Name] {
+			return fmt.Errorf("%s did not answer as a hub does: it does not say how %q is stored", p.hub.shownEndpoint(), f.Name)
+		}
+	}
+	return nil
+}
+
+func readHead(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, sampleBytes))
+}
+
+// prepare brings a file to where a commit can name it.
+func (p *push) prepare(ctx context.Context, f *pushFile) (err error) {
+	switch {
+	case f.isIgnored:
+		p.done.Ignored = append(p.done.Ignored, f.Name)
+		return nil
+	case !f.isLarge:
+		if f.text, err = os.ReadFile(f.Path); err != nil {
+			return err
+		}
+		sum := sha1.Sum(append(fmt.Appendf(nil, "blob %d\x00", len(f.text)), f.text...))
+		f.hash = hex.EncodeToString(sum[:])
+	default:
+		if f.hash, err = hashFile(ctx, f.Path, f.Size); err != nil {
+			return err
+		}
+	}
+	if f.isSame = f.hash == f.remote; f.isSame {
+		p.done.Unchanged++
+		return nil
+	}
+	p.done.Files++
+	if f.isLarge {
+		return p.upload(ctx, f)
+	}
+	return nil
+}
+
+// hashFile is the SHA-256 of a file.
+func hashFile(ctx context.Context, path string, size int64) (string, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	sum := sha256.New()
+	var n int64
+	for {
+		if err := ctx.Err(); err != nil {
+			return "", err
+		}
+		got, err := io.CopyN(sum, f, 64<<20)
+		if n += got; err == io.EOF {
+			break
+		}
+		if err != nil {
+			return "", err
+		}
+	}
+	if n != size {
+		return "", errors.New("it changes while it is read: wait until it is written, and push again")
+	}
+	return hex.EncodeToString(sum.Sum(nil)), nil
+}
+
+// commit makes the files visible, if any has changed.
+func (p *push) commit(ctx context.Context, message string) error {
+	if p.done.Files == 0 {
+		return nil
+	}
+	summary, description, _ := strings.Cut(message, "\n")
+	var body bytes.Buffer
+	lines := json.NewEncoder(&body)
+	add := func(key string, value map[string]any) {
+		_ = lines.Encode(map[string]any{"key": key, "value": value}) // text and numbers always marshal
+	}
+	add("header", map[string]any{"summary": summary, "description": strings.TrimSpace(description)})
+	for _, f := range p.files {
+		switch {
+		case f.isIgnored || f.isSame:
+		case f.isLarge:
+			add("lfsFile", map[string]any{"path": f.Name, "algo": "sha256", "oid": f.hash, "size": f.Size})
+		default:
+			add("file", map[string]any{"path": f.Name, "encoding": "base64",
+				"content": base64.StdEncoding.EncodeToString(f.text)})
+		}
+	}
+	var answer struct {
+		Commit string `json:"commitOid"`
+	}
+	address := p.hub.api(p.repo) + "/commit/" + url.PathEscape(p.repo.Revision)
+	if _, err := p.send(ctx, address, "application/x-ndjson", body.Bytes(), &answer); err != nil {
+		return err
+	}
+	if commitHash.MatchString(answer.Commit) {
+		p.done.Commit = answer.Commit
+	}
+	return nil
+}

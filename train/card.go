@@ -1,0 +1,215 @@
+package train
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/millrace/millrace/data"
+	"github.com/millrace/millrace/hf"
+	"github.com/millrace/millrace/hf/hub"
+	"github.com/millrace/millrace/internal/console"
+	"github.com/millrace/millrace/plan"
+	"github.com/millrace/millrace/runfile"
+	"github.com/millrace/millrace/tensor"
+	"github.com/millrace/millrace/trace"
+)
+
+// card is what the README.md of a trained model says: for people, and in its head for the hub. The same run writes the
+// same card, wherever and however often it was resumed, so it has no times and no memory in it.
+type card struct {
+	name     string
+	model    string // model_type
+	params   int64
+	dtype    tensor.DType
+	step     int               // that the weights are of
+	base     string            // model that the run started from: a path or a hub id
+	settings map[string]string // of a checkpoint
+	config   *runfile.Config   // nil where the run's directory is gone
+	metrics  []trace.Metrics   // up to step; nil without a metrics.jsonl
+}
+
+// cardOf collects what the directory of a run has for the card of its model after a step. Missing files are left out,
+// and so are files that cannot be read: a card is no reason to lose a model.
+func (e *Env) cardOf(runDir string, src *source, dtype tensor.DType, step int, settings map[string]string) *card {
+	params, _ := src.model.Params()
+	c := &card{name: modelName(runDir), model: src.config.Reader().StringOr("model_type", ""), params: params,
+		dtype: dtype, step: step,
+		base: src.dir, settings: settings}
+	var err error
+	if c.config, err = e.readResolved(runDir); err != nil {
+		e.say("warning: the model card lacks data and settings: %s", console.OneLine(err))
+	}
+	if c.config != nil {
+		c.base = c.config.Model
+	}
+	f, err := e.files().Open(filepath.Join(runDir, metricsName))
+	if err == nil {
+		defer f.Close()
+		c.metrics, err = trace.ReadMetrics(f)
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		e.say("warning: the model card lacks losses: %s", console.OneLine(err))
+	}
+	c.metrics = slices.DeleteFunc(c.metrics, func(m trace.Metrics) bool { return m.Step > int64(step) })
+	return c
+}
+
+// hubID is the id that a path or id names on the hub; "" for a path.
+func hubID(kind hub.Kind, name string) string {
+	repo, ok := hub.Parse(kind, name)
+	if _, err := os.Stat(name); !ok || err == nil {
+		return ""
+	}
+	return repo.ID
+}
+
+// portable is a path without its directories if these are of one machine, since a card is published.
+func portable(path string) string {
+	if filepath.IsAbs(path) || strings.HasPrefix(path, "~") || strings.HasPrefix(path, "..") {
+		return filepath.Base(path)
+	}
+	return path
+}
+
+// text is the card.
+func (c *card) text() []byte {
+	var b bytes.Buffer
+	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
+	line("---")
+	if id := hubID(hub.Model, c.base); id != "" {
+		line("base_model: %s", id)
+	}
+	if c.config != nil {
+		var ids []string
+		for _, s := range c.config.Datasets {
+			if id := hubID(hub.Dataset, s.Path); id != "" && !slices.Contains(ids, id) {
+				ids = append(ids, id)
+			}
+		}
+		if len(ids) > 0 {
+			line("datasets: [%s]", strings.Join(ids, ", "))
+		}
+	}
+	line("library_name: transformers\npipeline_tag: text-generation\ntags: [millrace]\n---\n%s\n", hf.CardMark)
+	line("# %s\n", c.name)
+	how := "trained further from " + cmp.Or(hubID(hub.Model, c.base), "`"+portable(c.base)+"`")
+	if c.config != nil && c.config.Init == "random" {
+		how = "trained from random weights"
+	}
+	line("A %s model of %s parameters in %s, %s for %d steps with [Millrace](https://github.com/millrace/millrace), "+
+		"all parameters at full precision.",
+		c.model, hf.SizeLabel(c.params), c.dtype, how, c.step)
+	c.writeData(line)
+	c.writeLosses(line)
+	c.writeSettings(line)
+	return b.Bytes()
+}
+
+// writeData lists what the run has read.
+func (c *card) writeData(line func(string, ...any)) {
+	if c.config == nil {
+		return
+	}
+	line("\n## Data\n\n| data | type | used for |\n|---|---|---|")
+	for use, sets := range [][]data.Source{c.config.Datasets, c.config.Eval.Datasets} {
+		for _, s := range sets {
+			name := "`" + portable(s.Path) + "`"
+			if id := hubID(hub.Dataset, s.Path); id != "" {
+				name = id
+			}
+			for _, more := range []string{s.Name, s.Split} {
+				if more != "" {
+					name += ", " + more
+				}
+			}
+			line("| %s | %s | %s |", strings.ReplaceAll(name, "|", `\|`), s.Type, [...]string{"training", "evaluation"}[use])
+		}
+	}
+	if c.config.ValSize > 0 {
+		line("\nOf the training data %v of the documents were kept for evaluation.", c.config.ValSize)
+	}
+}
+
+// lossRows is about how many steps the table of losses has.
+const lossRows = 10
+
+// writeLosses has a table of about lossRows steps, the first and the last among them.
+func (c *card) writeLosses(line func(string, ...any)) {
+	if len(c.metrics) == 0 {
+		return
+	}
+	var tokens, targets int64
+	lastEval := -1
+	for i, m := range c.metrics {
+		tokens, targets = tokens+m.Tokens, targets+m.TargetTokens
+		if m.EvalLoss != nil {
+			lastEval = i
+		}
+	}
+	rows := map[int]bool{len(c.metrics) - 1: true}
+	for i := range lossRows {
+		rows[i*(len(c.metrics)-1)/(lossRows-1)] = true
+	}
+	if lastEval >= 0 {
+		rows[lastEval] = true
+	}
+	line("\n## Losses\n\nNats per token that counts: %s of %s tokens.\n\n"+
+		"| step | training | evaluation |\n|---|---|---|", plan.FormatCount(targets),
+		plan.FormatCount(tokens))
+	number := func(x float64) string {
+		if math.IsNaN(x) || math.IsInf(x, 0) {
+			return ""
+		}
+		return fmt.Sprintf("%.4f", x)
+	}
+	for _, i := range slices.Sorted(maps.Keys(rows)) {
+		m, eval := c.metrics[i], ""
+		if m.EvalLoss != nil {
+			eval = number(*m.EvalLoss)
+		}
+		line("| %d | %s | %s |", m.Step, number(m.Loss), eval)
+	}
+}
+
+// writeSettings has the run file, or where that is gone the settings of the checkpoint, and the command.
+func (c *card) writeSettings(line func(string, ...any)) {
+	if c.config == nil {
+		line("\n## Settings\n\n| setting | value |\n|---|---|")
+		for _, key := range slices.Sorted(maps.Keys(c.settings)) {
+			if key != "data" { // a fingerprint
+				line("| %s | %s |", key, c.settings[key])
+			}
+		}
+		return
+	}
+	r := *c.config
+	// What changes no number: defaults, which the file then leaves out where it can.
+	d := runfile.Defaults()
+	r.Memory, r.Device, r.Save, r.Stop, r.Resume, r.ResumeWith = d.Memory, d.Device, d.Save, d.Stop, d.Resume, nil
+	r.OutputDir, r.Model, r.Tokenizer, r.ChatTemplate = "runs/"+c.name, portable(r.Model), portable(r.Tokenizer),
+		portable(r.ChatTemplate)
+	r.Datasets, r.Eval.Datasets = portableSources(r.Datasets), portableSources(r.Eval.Datasets)
+	doc, err := r.YAML()
+	if err != nil {
+		return // it was read as YAML
+	}
+	line("\n## Settings\n\nThe run file, with every key, the paths of one machine cut short:\n\n```yaml\n%s```\n\n"+
+		"## Command\n\n```\nmillrace train run.yaml\n```", doc)
+}
+
+func portableSources(sets []data.Source) []data.Source {
+	sets = slices.Clone(sets)
+	for i := range sets {
+		sets[i].Path = portable(sets[i].Path)
+	}
+	return sets
+}

@@ -1,0 +1,93 @@
+package train
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/millrace/millrace/hf/hub"
+	"github.com/millrace/millrace/internal/blame"
+	"github.com/millrace/millrace/internal/console"
+)
+
+// PushOptions say what to bring to the hub.
+type PushOptions struct {
+	Path     string // a model directory, or one file such as a GGUF file
+	Repo     string // OWNER/NAME, or OWNER/NAME@BRANCH
+	Revision string // a branch; "": that of Repo, or main
+	Private  bool   // a repository that does not exist is made private
+	Message  string // of the commit; "": one that says what pushed
+	DryRun   bool   // send nothing
+}
+
+// PushFile is a file that a push is about.
+type PushFile struct {
+	Name  string `json:"name"`
+	Bytes int64  `json:"bytes"`
+}
+
+// PushReport is what Push did, or would do.
+type PushReport struct {
+	hub.Pushed
+	DryRun bool       `json:"dry_run"`
+	Named  []PushFile `json:"named_files"` // on this machine
+}
+
+// Push makes a commit of a model's files in a repository of the hub, which HF_ENDPOINT names and where HF_TOKEN may
+// write.
+func Push(ctx context.Context, env *Env, o PushOptions) (report *PushReport, err error) {
+	var ask blame.Asking // a server that refuses refuses the request
+	defer ask.Judge(&err)
+	repo, ok := hub.Parse(hub.Model, o.Repo)
+	switch {
+	case !ok:
+		return nil, fmt.Errorf("%q is not a repository of the hub: use OWNER/NAME", o.Repo)
+	case o.Revision != "" && strings.Contains(o.Repo, "@"):
+		return nil, fmt.Errorf("name the branch once: in %s or with --revision", o.Repo)
+	case o.Revision != "":
+		if repo, ok = hub.Parse(hub.Model, o.Repo+"@"+o.Revision); !ok {
+			return nil, fmt.Errorf("%q is not the name of a branch: use letters, digits, dots, dashes and slashes", o.Revision)
+		}
+	}
+	info, err := os.Stat(o.Path)
+	if err != nil {
+		return nil, err
+	}
+	files, err := hub.Uploads(o.Path)
+	if err != nil {
+		return nil, err
+	}
+	isModel := func(f hub.Upload) bool { return f.Name == "config.json" || strings.HasSuffix(f.Name, ".gguf") }
+	if info.IsDir() && !slices.ContainsFunc(files, isModel) {
+		return nil, fmt.Errorf("%s has neither a config.json nor a GGUF file: name a model directory, "+
+			"such as the model directory of a run", o.Path)
+	}
+	report = &PushReport{DryRun: o.DryRun, Named: []PushFile{}}
+	for _, f := range files {
+		report.Named = append(report.Named, PushFile{f.Name, f.Size})
+	}
+	if o.DryRun {
+		report.Repo, report.Revision, report.Ignored = repo.ID, repo.Revision, []string{}
+		return report, nil
+	}
+	h := hub.FromEnv()
+	bars := map[string]*console.Bar{}
+	h.Progress = func(file string, done, total int64) {
+		if bars[file] == nil {
+			bars[file] = env.bar("uploading " + file)
+		}
+		bars[file].Set(done, total)
+		if done == total {
+			bars[file].End()
+		}
+	}
+	done, err := h.Push(ctx, repo, files, hub.PushOptions{Private: o.Private, Message: o.Message})
+	if err != nil {
+		return nil, fmt.Errorf("push %s to %s: %w", filepath.Base(o.Path), repo.ID, err)
+	}
+	report.Pushed = *done
+	return report, nil
+}
