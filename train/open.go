@@ -264,7 +264,7 @@ func (r *Run) flush(ctx context.Context) error {
 }
 
 // Save writes a checkpoint of all state after the latest step to a new directory in dir, and returns its path. The
-// checkpoint appears as a whole, and replaces one of the same step. [OpenOptions.From], ExportCheckpoint and package
+// checkpoint appears as a whole, and replaces one of the same step. [OpenOptions.From], [Export] and package
 // checkpoint read it. Weights that are not finite are an error.
 func (r *Run) Save(ctx context.Context, dir string) (path string, err error) {
 	if err := r.flush(ctx); err != nil {
