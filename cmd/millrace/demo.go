@@ -11,7 +11,7 @@ import (
 )
 
 type demoCmd struct {
-	Dir     string  `default:"millrace-demo" help:"Directory for all files of the demo; an earlier demo there is replaced."`
+	Dir     string  `complete:"DIR" default:"millrace-demo" help:"Directory for all files of the demo; an earlier demo there is replaced."`
 	Seconds float64 `default:"120" help:"About how long the demo may take; this decides how many steps there are."`
 	Steps   int     `placeholder:"N" help:"Do N steps instead; the same N give the same text again on a machine of the same kind."`
 	JSON    bool    `help:"Print the result as JSON at the end; the text for people goes to standard error."`

@@ -11,7 +11,7 @@ import (
 type pushCmd struct {
 	Path     string `arg:"" name:"DIR" help:"Model directory, or one file such as a GGUF file."`
 	Repo     string `arg:"" name:"OWNER/NAME" help:"Repository of the hub. It is made if it does not exist."`
-	Revision string `placeholder:"BRANCH" help:"Branch to commit to, by default main. It is made if it does not exist."`
+	Revision string `complete:"main" placeholder:"BRANCH" help:"Branch to commit to, by default main. It is made if it does not exist."`
 	Private  bool   `help:"Make the repository private if it does not exist. One that exists stays as it is."`
 	Message  string `placeholder:"TEXT" help:"Message of the commit."`
 	DryRun   bool   `help:"List the files, and send nothing."`
