@@ -93,7 +93,7 @@ func NewEnv(log io.Writer) *train.Env {
 	if log == nil {
 		log = io.Discard
 	}
-	env := &train.Env{Accounts: hostmem.New(), Progress: log, Terminal: terminal.Is(log), CacheDir: cacheDir(),
+	env := &train.Env{Accounts: hostmem.New(), Progress: log, Terminal: terminal.CanDraw(log), CacheDir: cacheDir(),
 		MemoryGrows: os.Getenv("MILLRACE_MEMORY_GROWS") == "1"}
 	out := console.Out{Writer: log, Terminal: env.Terminal}
 	env.Open = drivers.Opener{Note: func(line string) { out.Say("%s", line) },

@@ -91,10 +91,11 @@ func (c *Conversation) Clear() {
 	}
 }
 
-// Say asks the model for its answer to a message; out gets it as it comes. When the context ends, what the model has
-// said so far is its answer, and comes with the context's error. Where an error comes without an answer, the message
-// was not said.
-func (c *Conversation) Say(ctx context.Context, text string, out io.Writer) (answer *Generated, err error) {
+// Say asks the model for its answer to a message; out gets it as it comes. When stop is closed, the answer ends after the
+// pass that is under way, with what the model has said so far ([FinishStopped]); nil never stops it. After an error, and
+// if nothing was said before the stop, the message was not said. A pass that is cut by the end of the context costs
+// loading the weights again.
+func (c *Conversation) Say(ctx context.Context, stop <-chan struct{}, text string, out io.Writer) (answer *Generated, err error) {
 	said := append(slices.Clip(c.messages), data.Message{Role: data.User, Content: text})
 	prompt, err := c.chat.Prompt(ctx, said)
 	if err != nil {
@@ -105,17 +106,20 @@ func (c *Conversation) Say(ctx context.Context, text string, out io.Writer) (ans
 		return nil, blame.BadRequest(fmt.Errorf("the conversation has %d tokens, and the model was made for %d positions; "+
 			"begin a new one", len(ids), most))
 	}
-	if err := c.fit(ctx, len(ids)+c.options.MaxTokens); err != nil {
+	if err := c.fit(ctx, len(ids)+min(c.options.MaxTokens, c.src.model.MaxPositions)); err != nil {
 		return nil, err
 	}
-	g := generation{Session: c.session, picker: c.picker, ends: c.ends, text: writer{out: out, tok: c.tok}}
+	g := generation{Session: c.session, picker: c.picker, ends: c.ends, text: writer{out: out, tok: c.tok}, stop: stop}
 	answer, err = g.from(ctx, ids, c.chosen)
-	if answer == nil || err != nil && len(answer.Tokens) == 0 {
-		return nil, err
+	if err != nil {
+		return nil, errors.Join(err, c.closeSession()) // an engine that stopped in a pass does not run again
+	}
+	if answer.Finish == FinishStopped && len(answer.Tokens) == 0 {
+		return answer, nil
 	}
 	c.chosen += len(answer.Tokens)
 	c.messages = append(said, data.Message{Role: data.Assistant, Content: answer.Text})
-	return answer, err
+	return answer, nil
 }
 
 // leastRow is the shortest row, in positions, that a conversation is planned for.

@@ -6,9 +6,12 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/millrace/millrace/data"
+	"github.com/millrace/millrace/store"
+	"github.com/millrace/millrace/trace"
 )
 
 // talkOptions are of a random model with a chat template.
@@ -48,7 +51,7 @@ func TestConversation(t *testing.T) {
 			t.Fatal(err)
 		}
 		var out strings.Builder
-		got, err := c.Say(t.Context(), question, &out)
+		got, err := c.Say(t.Context(), nil, question, &out)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -66,12 +69,12 @@ func TestConversation(t *testing.T) {
 	}
 }
 
-// firstWord ends a context when something is written.
-type firstWord struct{ end context.CancelFunc }
+// firstWord is called when something is written.
+type firstWord func()
 
-func (w firstWord) Write(p []byte) (int, error) {
+func (f firstWord) Write(p []byte) (int, error) {
 	if len(p) > 0 {
-		w.end()
+		f()
 	}
 	return len(p), nil
 }
@@ -79,19 +82,47 @@ func (w firstWord) Write(p []byte) (int, error) {
 // An answer that is stopped is what was said so far, and the conversation continues after it.
 func TestConversationStopped(t *testing.T) {
 	c := converse(t, talkOptions(t))
-	ctx, cancel := context.WithCancel(t.Context())
-	a, err := c.Say(ctx, "a", firstWord{cancel})
-	if !errors.Is(err, context.Canceled) || a == nil || len(a.Tokens) == 0 || len(a.Tokens) >= 6 {
+	stop := make(chan struct{})
+	a, err := c.Say(t.Context(), stop, "a", firstWord(sync.OnceFunc(func() { close(stop) })))
+	if err != nil || a.Finish != FinishStopped || len(a.Tokens) == 0 || len(a.Tokens) >= 6 {
 		t.Fatalf("%+v, %v", a, err)
 	}
 	if len(c.messages) != 2 || c.messages[1].Content != a.Text {
 		t.Errorf("messages %v", c.messages)
 	}
-	if a, err := c.Say(ctx, "b", nil); a != nil || !errors.Is(err, context.Canceled) || len(c.messages) != 2 {
+	if a, err := c.Say(t.Context(), stop, "b", nil); err != nil || len(a.Tokens) != 0 || a.Finish != FinishStopped || len(c.messages) != 2 {
 		t.Errorf("stopped before it began: %+v, %v, %v", a, err, c.messages)
 	}
-	if _, err := c.Say(t.Context(), "c", nil); err != nil || len(c.messages) != 4 {
+	if _, err := c.Say(t.Context(), nil, "c", nil); err != nil || len(c.messages) != 4 {
 		t.Errorf("%v, %v", err, c.messages)
+	}
+}
+
+// cutting is a store that calls cut when weights are borrowed.
+type cutting struct {
+	store.Store
+	cut func()
+}
+
+func (c cutting) Borrow(ctx context.Context, lane trace.Lane, id store.ID, off, n int64, access store.Access, version uint64) (*store.Lease, error) {
+	c.cut()
+	return c.Store.Borrow(ctx, lane, id, off, n, access, version)
+}
+
+// A pass that is cut breaks the engine. The next message has an answer all the same: the same one as without the cut.
+func TestConversationCut(t *testing.T) {
+	c := converse(t, talkOptions(t))
+	if _, err := c.Say(t.Context(), nil, "a", nil); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cut := false
+	c.session.Engine.Store = cutting{c.session.Engine.Store, func() { cut = true; cancel() }}
+	if a, err := c.Say(ctx, nil, "b", nil); a != nil || !errors.Is(err, context.Canceled) || !cut || len(c.messages) != 2 {
+		t.Fatalf("%+v, %v, %v", a, err, c.messages)
+	}
+	if a, err := c.Say(t.Context(), nil, "b", nil); err != nil || len(a.Tokens) == 0 {
+		t.Errorf("after the cut: %+v, %v", a, err)
 	}
 }
 
@@ -104,7 +135,7 @@ func TestConversationLength(t *testing.T) {
 	c := converse(t, o)
 	var rows []int
 	for _, n := range []int{1, 250, 100} {
-		if _, err := c.Say(t.Context(), strings.Repeat("x", n), nil); err != nil {
+		if _, err := c.Say(t.Context(), nil, strings.Repeat("x", n), nil); err != nil {
 			t.Fatal(err)
 		}
 		rows = append(rows, c.session.plan.Numerics.SequenceLen)
@@ -113,10 +144,10 @@ func TestConversationLength(t *testing.T) {
 		t.Errorf("rows of %v positions, want %v", rows, want)
 	}
 	before := len(c.messages)
-	if _, err := c.Say(t.Context(), strings.Repeat("x", 300), nil); err == nil || !strings.Contains(err.Error(), "made for 600 positions") || len(c.messages) != before {
+	if _, err := c.Say(t.Context(), nil, strings.Repeat("x", 300), nil); err == nil || !strings.Contains(err.Error(), "made for 600 positions") || len(c.messages) != before {
 		t.Errorf("%v, %d messages", err, len(c.messages))
 	}
-	if _, err := c.Say(t.Context(), "x", nil); err != nil || c.session.plan.Numerics.SequenceLen != 512 {
+	if _, err := c.Say(t.Context(), nil, "x", nil); err != nil || c.session.plan.Numerics.SequenceLen != 512 {
 		t.Errorf("%v, %d", err, c.session.plan.Numerics.SequenceLen)
 	}
 }
@@ -140,10 +171,10 @@ func TestConversationRefused(t *testing.T) {
 	o.ChatTemplate = filepath.Join(t.TempDir(), "t.jinja")
 	write(t, o.ChatTemplate, `{% if messages[0].content == "bad" %}{{ raise_exception("no such word") }}{% endif %}{{ messages[0].content }}`)
 	c := converse(t, o)
-	if _, err := c.Say(t.Context(), "bad", nil); err == nil || !strings.Contains(err.Error(), "no such word") || len(c.messages) != 0 {
+	if _, err := c.Say(t.Context(), nil, "bad", nil); err == nil || !strings.Contains(err.Error(), "no such word") || len(c.messages) != 0 {
 		t.Errorf("%v, %v", err, c.messages)
 	}
-	if _, err := c.Say(t.Context(), "good", nil); err != nil {
+	if _, err := c.Say(t.Context(), nil, "good", nil); err != nil {
 		t.Error(err)
 	}
 }

@@ -23,7 +23,7 @@ import (
 type GenerateOptions struct {
 	Model       string // a Hugging Face directory, a hub id, a run's output directory, or a checkpoint
 	Prompt      string
-	Tokenizer   string  // auto (the model's; the default), bytes, or a path
+	Tokenizer   string  // auto (the run's, or the model's; the default), bytes, or a path
 	MaxTokens   int     // the most that are generated
 	Temperature float64 // 0: the most likely token
 	TopK        int     // only the K most likely tokens; 0: all
@@ -31,7 +31,7 @@ type GenerateOptions struct {
 	Seed        uint64
 	Compute     string // bf16 (default) or f32
 	Memory      runfile.Memory
-	Device      string    // auto (default), or cpu
+	Device      string    // auto (default), cpu, cuda or cuda:N
 	Out         io.Writer // gets the text as it comes; may be nil
 }
 
@@ -40,14 +40,15 @@ type Generated struct {
 	Text         string  `json:"text"`   // without the prompt and what ended it
 	Tokens       []int32 `json:"tokens"` // of Text
 	PromptTokens int     `json:"prompt_tokens"`
-	Finish       string  `json:"finish"` // stop: the model ended the text; length: MaxTokens, or all its positions
+	Finish       string  `json:"finish"` // stop: the model ended the text; length: MaxTokens, or all its positions; interrupted: the user ended it
 	TokensPerSec float64 `json:"tokens_per_sec"`
 }
 
 // Why a text ended.
 const (
-	FinishStop   = "stop"
-	FinishLength = "length"
+	FinishStop    = "stop"
+	FinishLength  = "length"
+	FinishStopped = "interrupted"
 )
 
 // Generate continues a prompt, as it stands: no chat template is put around it. There is no cache of keys and values: each
@@ -90,7 +91,7 @@ func Generate(ctx context.Context, env *Env, o GenerateOptions) (made *Generated
 		return nil, err
 	}
 	defer dev.Close()
-	n.SequenceLen = min(len(ids)+o.MaxTokens-1, src.model.MaxPositions)
+	n.SequenceLen = min(len(ids)+min(o.MaxTokens, src.model.MaxPositions)-1, src.model.MaxPositions)
 	p, err := env.planGeneration(ctx, src, n, dev, o.Memory)
 	if err != nil {
 		return nil, err
@@ -118,15 +119,20 @@ type generation struct {
 	picker *picker
 	ends   map[int32]bool // tokens that end a text
 	text   writer
+	stop   <-chan struct{} // closed: end after the pass that is under way; nil: never
 }
 
-// from continues ids. before is how many tokens the picker has chosen before. When the context ends, what there is comes with its error.
+// from continues ids. before is the number of tokens that the picker has chosen before.
 func (g *generation) from(ctx context.Context, ids []int32, before int) (*Generated, error) {
 	o, tok := g.picker.GenerateOptions, g.text.tok
 	made := &Generated{PromptTokens: len(ids), Finish: FinishLength}
 	begin := time.Now()
 	var err error
 	for len(made.Tokens) < o.MaxTokens && len(ids) <= g.plan.Numerics.SequenceLen && err == nil {
+		if g.isStopped() {
+			made.Finish = FinishStopped
+			break
+		}
 		var id int32
 		if id, err = g.choose(ctx, ids, before+len(made.Tokens)); err != nil {
 			break
@@ -144,10 +150,19 @@ func (g *generation) from(ctx context.Context, ids []int32, before int) (*Genera
 	if errText := g.text.end(); err == nil {
 		err = errText
 	}
-	if err == nil || ctx.Err() != nil {
-		return made, err
+	if err != nil {
+		return nil, err
 	}
-	return nil, err
+	return made, nil
+}
+
+func (g *generation) isStopped() bool {
+	select {
+	case <-g.stop:
+		return true
+	default:
+		return false
+	}
 }
 
 // choose returns the token that follows ids, the one at a place of what is generated.

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 
 	"github.com/millrace/millrace/internal/fault"
@@ -72,34 +71,48 @@ func (c *chatCmd) Run(p *program) error {
 
 // answer prints the model's answer to a message. A user who types reads an error, and may say something else.
 func (c *chatCmd) answer(p *program, talk *train.Conversation, text string, typed bool) error {
-	ctx, done := p.answer.begin(p.ctx)
-	defer done()
-	out := p.text()
-	if c.JSON {
-		out = nil
+	var stop <-chan struct{}
+	if typed { // lines of a pipe are not a conversation: an interrupt ends the program
+		var done func()
+		stop, done = p.answer.begin()
+		defer done()
 	}
-	a, err := talk.Say(ctx, text, out)
-	switch stopped := errors.Is(err, context.Canceled) && p.ctx.Err() == nil; {
-	case stopped:
-	case err != nil && typed && p.ctx.Err() == nil:
+	var out io.Writer
+	screen := &output{w: p.text()}
+	if !c.JSON {
+		out = screen
+	}
+	a, err := talk.Say(p.ctx, stop, text, out)
+	switch {
+	case err != nil && typed && p.ctx.Err() == nil && screen.err == nil:
 		p.stderr.line("%s", oneLine(err))
 		return nil
 	case err != nil:
 		return err
 	}
-	if a == nil {
-		return nil
-	}
 	if c.JSON {
 		return p.printJSONLine(a)
 	}
-	if typed && a.Finish == train.FinishLength && err == nil {
+	if typed && a.Finish == train.FinishLength {
 		fmt.Fprintf(p.stderr, " [--max-tokens %d]", c.MaxTokens)
 	}
 	if strings.HasSuffix(a.Text, "\n") {
 		return nil
 	}
 	return p.printf("\n")
+}
+
+// output is where answers go. It keeps the first error: the conversation cannot continue after it.
+type output struct {
+	w   io.Writer
+	err error
+}
+
+func (o *output) Write(text []byte) (n int, err error) {
+	if n, err = o.w.Write(text); o.err == nil {
+		o.err = err
+	}
+	return n, err
 }
 
 // messages are the lines of standard input, which a user may be typing.
@@ -111,10 +124,7 @@ type messages struct {
 
 // newMessages begins to read.
 func newMessages(stdin io.Reader) *messages {
-	m := &messages{lines: make(chan string)}
-	if f, ok := stdin.(*os.File); ok {
-		m.typed = terminal.Is(f)
-	}
+	m := &messages{lines: make(chan string), typed: terminal.Is(stdin)}
 	fault.Go(func() {
 		defer close(m.lines)
 		in := bufio.NewScanner(stdin)

@@ -42,7 +42,7 @@ func (c *demoCmd) Run(p *program) error {
 	if c.JSON {
 		o.Out = p.stderr
 	}
-	o.Color = terminal.Is(p.stdout) && !c.JSON && os.Getenv("NO_COLOR") == ""
+	o.Color = terminal.CanDraw(p.stdout) && !c.JSON && os.Getenv("NO_COLOR") == ""
 	if p.stderr.terminal {
 		o.Bars = p.stderr
 	}

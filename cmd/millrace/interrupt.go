@@ -80,28 +80,27 @@ func (i *interrupts) watch(signals <-chan os.Signal, cancel context.CancelFunc, 
 
 // answering is an answer that can be ended without an end of the program.
 type answering struct {
-	mu     sync.Mutex
-	cancel context.CancelFunc // nil: there is no answer, or it is ending
+	mu   sync.Mutex
+	stop chan struct{} // nil: there is no answer, or it is ending
 }
 
-// begin is the context of an answer, until done is called.
-func (a *answering) begin(ctx context.Context) (answer context.Context, done func()) {
-	answer, cancel := context.WithCancel(ctx)
+// begin announces an answer. stop is closed when the user ends it; done has to be called after the answer.
+func (a *answering) begin() (stop <-chan struct{}, done func()) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.cancel = cancel
-	return answer, func() { a.end() }
+	a.stop = make(chan struct{})
+	return a.stop, func() { a.end() }
 }
 
 // end ends the answer, if there is one.
 func (a *answering) end() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.cancel == nil {
+	if a.stop == nil {
 		return false
 	}
-	a.cancel()
-	a.cancel = nil
+	close(a.stop)
+	a.stop = nil
 	return true
 }
 

@@ -109,9 +109,12 @@ func TestInterruptOfAnAnswer(t *testing.T) {
 			i := &interrupts{answer: &answering{}, stop: make(chan struct{}), done: make(chan struct{})}
 			var said strings.Builder
 			i.watch(signals, cancel, &progress{w: &said}, func() string { return "" })
-			answer, done := i.answer.begin(ctx)
+			stop, done := i.answer.begin()
 			signals <- c.first
-			<-answer.Done()
+			select {
+			case <-stop:
+			case <-ctx.Done():
+			}
 			if (ctx.Err() == nil) != c.endsAnswer {
 				t.Errorf("the program: %v", ctx.Err())
 			}

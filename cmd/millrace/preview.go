@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"strings"
-	"unicode"
 
 	"github.com/millrace/millrace/internal/spelling"
 	"github.com/millrace/millrace/internal/terminal"
@@ -66,7 +65,7 @@ func (c *previewCmd) Run(p *program) error {
 		if err := p.printf("--- example %d: %d tokens, %d count in the loss\n", shown, len(e.InputIDs), counted(e.Labels)); err != nil {
 			return err
 		}
-		_, err := fmt.Fprintln(p.stdout, marked(e.Pieces, terminal.Is(p.stdout), os.Getenv("NO_COLOR") == ""))
+		_, err := fmt.Fprintln(p.stdout, marked(e.Pieces, terminal.Is(p.stdout), terminal.CanDraw(p.stdout) && os.Getenv("NO_COLOR") == ""))
 		return err
 	}
 	s, err := train.Preview(p.ctx, p.env, config, c.Limit, show)
@@ -142,7 +141,7 @@ func marked(pieces []train.PreviewPiece, onTerminal, colors bool) string {
 	for _, piece := range pieces {
 		text := piece.Text
 		if onTerminal {
-			text = strings.Map(visible, text)
+			text = terminal.Text(text)
 		}
 		if piece.Trained {
 			text = open + text + end
@@ -150,17 +149,4 @@ func marked(pieces []train.PreviewPiece, onTerminal, colors bool) string {
 		b.WriteString(text)
 	}
 	return b.String()
-}
-
-// visible is a character that changes nothing on a terminal but the place where it stands.
-func visible(r rune) rune {
-	switch {
-	case r == '\n' || r == '\t':
-		return r
-	case r < 0x20:
-		return 0x2400 + r // the picture of the control character
-	case unicode.IsControl(r):
-		return unicode.ReplacementChar
-	}
-	return r
 }

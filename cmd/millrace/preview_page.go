@@ -4,6 +4,7 @@ import (
 	"html/template"
 	"io"
 	"strings"
+	"unicode"
 
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/train"
@@ -88,3 +89,16 @@ body { font: 15px/1.5 system-ui, sans-serif; margin: 2em auto; max-width: 70em; 
 </body>
 </html>
 `))
+
+// visible is a character that changes nothing on a page but the place where it is.
+func visible(r rune) rune {
+	switch {
+	case r == '\n' || r == '\t':
+		return r
+	case r < 0x20:
+		return 0x2400 + r // the picture of the control character
+	case unicode.IsControl(r), unicode.Is(unicode.Bidi_Control, r):
+		return unicode.ReplacementChar
+	}
+	return r
+}

@@ -52,6 +52,7 @@ var modules = map[string]struct {
 	"golang.org/x/mod":                  {trees: []string{"tools"}},
 	"github.com/CycloneDX/cyclonedx-go": {trees: []string{"tools"}},
 	"golang.org/x/sys":                  {},
+	"golang.org/x/term":                 {trees: []string{"internal/terminal"}},
 	"golang.org/x/text":                 {},
 	"github.com/alecthomas/kong":        {trees: []string{"cmd"}},
 	"github.com/goccy/go-yaml":          {},

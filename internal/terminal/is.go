@@ -2,16 +2,16 @@ package terminal
 
 import (
 	"io"
-	"io/fs"
 	"os"
+
+	"golang.org/x/term"
 )
 
-// Is reports whether a writer is a terminal on which bars can be drawn.
-func Is(w io.Writer) bool {
-	f, ok := w.(*os.File)
-	if !ok {
-		return false
-	}
-	st, err := f.Stat()
-	return err == nil && st.Mode()&fs.ModeCharDevice != 0 && os.Getenv("TERM") != "dumb"
+// Is reports whether a reader or a writer is a terminal. A device such as /dev/null is not.
+func Is(file any) bool {
+	f, ok := file.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
 }
+
+// CanDraw reports whether a writer is a terminal that can draw bars and colors.
+func CanDraw(w io.Writer) bool { return Is(w) && os.Getenv("TERM") != "dumb" }
