@@ -323,8 +323,9 @@ func TestRunKeepsBadWeights(t *testing.T) {
 // A callback sees every step, ends the run well with ErrStop, and ends it with a checkpoint by any other error.
 func TestOnStep(t *testing.T) {
 	enough := errors.New("the norm is too large")
-	for _, end := range []error{ErrStop, fmt.Errorf("early: %w", ErrStop), enough} {
+	for i, end := range []error{ErrStop, fmt.Errorf("early: %w", ErrStop), enough} {
 		c := smallConfig(t)
+		c.Save.AtEnd = i == 0
 		var seen []int64
 		sum, err := Train(t.Context(), c, newEnv(t), Options{OnStep: func(m trace.Metrics) error {
 			seen = append(seen, m.Step)

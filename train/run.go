@@ -52,6 +52,7 @@ type trainer struct {
 	saves   saver
 	begun   int // steps that were done before this process
 	onStep  func(trace.Metrics) error
+	enough  bool // the program ended the run with ErrStop
 	traffic store.Traffic
 	wrote   int64 // of written, what metrics have
 	wear    wear
@@ -76,7 +77,8 @@ func Train(ctx context.Context, c *runfile.Config, env *Env, o Options) (*Summar
 	if err := c.Check(); err != nil {
 		return nil, blame.BadRequest(err)
 	}
-	t := &trainer{config: c, onStep: o.OnStep}
+	own := *c // what a run decides, such as sizes that are auto, is not the caller's
+	t := &trainer{config: &own, onStep: o.OnStep}
 	return t.interrupted(t.train(ctx, env, o))
 }
 
@@ -280,7 +282,7 @@ func (t *trainer) run(ctx context.Context) error {
 	}
 	t.env.willFinish("saving and writing the model")
 	var errSave error
-	if t.config.Save.AtEnd {
+	if t.config.Save.AtEnd || t.enough {
 		errSave = t.saveNow(ctx)
 	} else {
 		errSave = t.flush(ctx)
@@ -327,6 +329,7 @@ func (t *trainer) walk(ctx context.Context) error {
 		err := t.step(ctx, step)
 		if errors.Is(err, ErrStop) {
 			t.env.say("stopping after step %d, as the program asks", step)
+			t.enough = true
 			return nil
 		}
 		if err != nil {
