@@ -6,6 +6,8 @@ import (
 	"math"
 	"strconv"
 	"strings"
+
+	"github.com/millrace/millrace/internal/axis"
 )
 
 // A chart is drawn in a fixed box, in SVG units; the page scales it.
@@ -29,6 +31,7 @@ type chart struct {
 	title, unit string
 	log         bool // draws y by its logarithm; values that are not above 0 are left out
 	zero        bool // begins the y axis at 0
+	runs        int  // that share the page: each gets a part of its points
 	lines       []line
 }
 
@@ -69,7 +72,7 @@ func (c chart) svg() string {
 
 // draw writes a line, interrupted where a value cannot be drawn.
 func (c chart) draw(b *strings.Builder, l line, toX, toY func(float64) float64) {
-	x, y := thin(l.x, l.y, mostPoints)
+	x, y := c.thin(l.x, l.y, mostPoints/max(1, c.runs))
 	if l.class == "dots" {
 		for i := range x {
 			if c.can(y[i]) {
@@ -94,8 +97,8 @@ func (c chart) draw(b *strings.Builder, l line, toX, toY func(float64) float64) 
 	}
 }
 
-// can reports whether a value can be drawn.
-func (c chart) can(y float64) bool { return finite(y) != nil && (!c.log || y > 0) }
+// can reports whether a value can be drawn. The differences of greater ones may not be finite.
+func (c chart) can(y float64) bool { return math.Abs(y) < 1e300 && (!c.log || y > 0) }
 
 func (c chart) scale(y float64) float64 {
 	if c.log {
@@ -140,24 +143,18 @@ func (c chart) axis(y0, y1 float64) (from, to float64, ticks []float64) {
 	return from, to, ticks
 }
 
-// stepsOf are round numbers in a range, about n of them, 1, 2 or 5 times a power of ten apart.
+// stepsOf are round numbers in a range, at most n+1 of them.
 func stepsOf(from, to float64, n int) (all []float64) {
-	raw := (to - from) / float64(n)
-	step := math.Pow(10, math.Floor(math.Log10(raw)))
-	for _, m := range []float64{1, 2, 5, 10} {
-		if step*m >= raw {
-			step *= m
-			break
-		}
-	}
-	for k := math.Ceil(from / step); k*step <= to && len(all) < 4*n; k++ {
+	step := axis.Step(to-from, float64(n))
+	for k := math.Ceil(from / step); k*step <= to && len(all) <= n; k++ {
 		all = append(all, k*step)
 	}
 	return all
 }
 
-// thin leaves at most n points of a line: the least and the greatest of each group of neighbours, so that peaks stay.
-func thin(x, y []float64, n int) (tx, ty []float64) {
+// thin leaves at most n points of a line: of each group of neighbours the least and the greatest value that can be drawn, so
+// that peaks stay, or the first if none can be.
+func (c chart) thin(x, y []float64, n int) (tx, ty []float64) {
 	if len(x) <= n {
 		return x, y
 	}
@@ -166,10 +163,10 @@ func thin(x, y []float64, n int) (tx, ty []float64) {
 		from, to := g*len(x)/groups, (g+1)*len(x)/groups
 		low, high := from, from
 		for i := from; i < to; i++ {
-			if y[i] < y[low] || math.IsNaN(y[low]) {
+			if c.can(y[i]) && (y[i] < y[low] || !c.can(y[low])) {
 				low = i
 			}
-			if y[i] > y[high] || math.IsNaN(y[high]) {
+			if c.can(y[i]) && (y[i] > y[high] || !c.can(y[high])) {
 				high = i
 			}
 		}

@@ -20,6 +20,7 @@ func WritePage(w io.Writer, runs []Run) error {
 	}
 	var all []drawn
 	for _, c := range charts(runs) {
+		c.runs = len(runs)
 		if svg := c.svg(); svg != "" {
 			all = append(all, drawn{c.title, c.unit, template.HTML(svg)})
 		}
@@ -38,18 +39,9 @@ func WritePage(w io.Writer, runs []Run) error {
 func charts(runs []Run) []chart {
 	lanes := chart{title: "lanes busy", unit: "% of the step", zero: true}
 	if len(runs) == 1 { // lanes of several runs would be too many lines
-		for i, l := range []struct {
-			name string
-			busy func(trace.Lanes) float64
-		}{
-			{"compute", func(l trace.Lanes) float64 { return l.Compute }},
-			{"fetch", func(l trace.Lanes) float64 { return l.Fetch }},
-			{"drain", func(l trace.Lanes) float64 { return l.Drain }},
-			{"update", func(l trace.Lanes) float64 { return l.Update }},
-			{"disk", func(l trace.Lanes) float64 { return l.Disk }},
-		} {
-			y := smooth(column(runs[0].Records, func(m trace.Metrics) float64 { return 100 * l.busy(m.Lanes) / m.StepSec }))
-			lanes.lines = append(lanes.lines, line{x: steps(runs[0]), y: y, color: i, name: l.name})
+		for lane := range trace.NumLanes {
+			y := smooth(column(runs[0].Records, func(m trace.Metrics) float64 { return 100 * m.Lanes.Of(lane) / m.StepSec }))
+			lanes.lines = append(lanes.lines, line{x: steps(runs[0]), y: y, color: int(lane), name: lane.String()})
 		}
 	}
 	return []chart{
@@ -148,5 +140,9 @@ circle { fill: #fff; stroke-width: 2 }
 `))
 
 // laneKey names the colors of lanes.
-const laneKey = `<span class="key k0"></span>compute <span class="key k1"></span>fetch <span class="key k2"></span>drain ` +
-	`<span class="key k3"></span>update <span class="key k4"></span>disk`
+var laneKey = func() (key string) {
+	for lane := range trace.NumLanes {
+		key += fmt.Sprintf(`<span class="key k%d"></span>%v `, lane, lane)
+	}
+	return key
+}()

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/trace"
+	"github.com/millrace/millrace/vfs"
 )
 
 // metricsName is the file of records in an output directory.
@@ -28,18 +29,12 @@ func Read(name string) (Run, error) {
 	if st, err := os.Stat(name); err == nil && st.IsDir() {
 		path = filepath.Join(name, metricsName)
 	}
-	st, err := os.Stat(path)
+	f, err := vfs.OpenRegular(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return Run{}, fmt.Errorf("%s does not exist; name the output_dir of a run that has done a step", path)
 	case err != nil:
-		return Run{}, err
-	case !st.Mode().IsRegular():
-		return Run{}, fmt.Errorf("%s is not a plain file; name the output_dir of a run", path)
-	}
-	f, err := os.Open(path)
-	if err != nil {
-		return Run{}, err
+		return Run{}, fmt.Errorf("%w; name the output_dir of a run", err)
 	}
 	defer f.Close()
 	records, err := trace.ReadMetrics(f)
@@ -91,7 +86,7 @@ func Summarize(r Run) Summary {
 		s.DiskWritten += m.DiskWrittenBytes
 		s.HostPeakBytes = max(s.HostPeakBytes, m.HostPeakBytes)
 		s.DevicePeak = max(s.DevicePeak, m.DevicePeakBytes)
-		if finite(m.GradNorm) == nil {
+		if m.TargetTokens > 0 && finite(m.GradNorm) == nil {
 			s.SkippedSteps++
 		}
 		if m.EvalLoss != nil && finite(*m.EvalLoss) != nil {
@@ -137,16 +132,20 @@ func number(v *float64) string {
 	return fmt.Sprintf("%.4f", *v)
 }
 
-// stopped is the time in which the run did not run: the gaps between steps of more than ten steps and more than a minute. Evaluations
-// and saves are shorter.
+// stopped is the time in which the run did not run: the gaps between steps that are longer than ten steps and a minute, without waits
+// for memory.max_write_per_day. A gap after an evaluation is not counted, since the evaluation may have taken it.
 func stopped(records []trace.Metrics) (sum time.Duration) {
 	for i := 1; i < len(records); i++ {
 		before, at := timeOf(records[i-1]), timeOf(records[i])
-		if before.IsZero() || at.IsZero() {
+		if before.IsZero() || at.IsZero() || records[i-1].EvalLoss != nil {
 			continue
 		}
-		own := time.Duration(records[i].StepSec * float64(time.Second))
-		if gap := at.Sub(before) - own; gap > max(10*own, time.Minute) {
+		step := time.Duration(records[i].StepSec * float64(time.Second))
+		own := step
+		if wait := records[i-1].WriteWaitSec; wait != nil {
+			own += time.Duration(*wait * float64(time.Second))
+		}
+		if gap := at.Sub(before) - own; gap > max(10*step, time.Minute) {
 			sum += gap
 		}
 	}

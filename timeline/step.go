@@ -142,9 +142,11 @@ func (s *Step) Busy() [trace.NumLanes]time.Duration {
 
 // BusyLanes are the seconds of Busy.
 func (s *Step) BusyLanes() trace.Lanes {
-	b := s.Busy()
-	return trace.Lanes{Fetch: b[trace.Fetch].Seconds(), Compute: b[trace.Compute].Seconds(),
-		Drain: b[trace.Drain].Seconds(), Update: b[trace.Update].Seconds(), Disk: b[trace.Disk].Seconds()}
+	var sec [trace.NumLanes]float64
+	for lane, busy := range s.Busy() {
+		sec[lane] = busy.Seconds()
+	}
+	return trace.LanesOf(sec)
 }
 
 // Chart is the plan.Chart of the step.

@@ -11,6 +11,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/millrace/millrace/internal/axis"
 	"github.com/millrace/millrace/trace"
 )
 
@@ -186,7 +187,7 @@ func (d *drawing) axis(top, bottom int) {
 		unit, name = time.Millisecond, "ms"
 	}
 	length := d.Length.Seconds() / unit.Seconds()
-	step := tick(length)
+	step := axis.Step(length, 9)
 	decimals := max(0, -int(math.Floor(math.Log10(step)+1e-9)))
 	for i := 0.0; i*step <= length; i++ {
 		x := left + i*step/length*(right-left)
@@ -195,17 +196,6 @@ func (d *drawing) axis(top, bottom int) {
 			x, x, top-4, bottom, x, bottom+16, decimals, i*step)
 	}
 	d.line(`<text class="muted" x="%d" y="%d" text-anchor="end">%s</text>`, width-margin, bottom+16, name)
-}
-
-// tick is the distance of ticks for an axis of that length: 1, 2 or 5 times a power of ten, and at most nine of them.
-func tick(length float64) float64 {
-	power := math.Pow(10, math.Floor(math.Log10(length/9)))
-	for _, times := range []float64{1, 2, 5} {
-		if length/(power*times) <= 9 {
-			return power * times
-		}
-	}
-	return 10 * power
 }
 
 // bar is a rectangle of a lane, in pixels.

@@ -210,15 +210,6 @@ func TestTimeText(t *testing.T) {
 	}
 }
 
-func TestTicks(t *testing.T) {
-	for _, length := range []float64{0.9, 1, 9, 9.1, 10, 3000, 8999, 1e6, 1.7e9} {
-		step := tick(length)
-		if n := length / step; n < 3 || n > 9 {
-			t.Errorf("%g ticks for %g", n, length)
-		}
-	}
-}
-
 // FuzzPicture draws whatever the reader of traces accepts.
 func FuzzPicture(f *testing.F) {
 	var b bytes.Buffer

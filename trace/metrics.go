@@ -105,6 +105,16 @@ func (l Lanes) Plus(m Lanes) Lanes {
 	return Lanes{l.Fetch + m.Fetch, l.Compute + m.Compute, l.Drain + m.Drain, l.Update + m.Update, l.Disk + m.Disk}
 }
 
+// LanesOf has the seconds of each lane.
+func LanesOf(s [NumLanes]float64) Lanes {
+	return Lanes{Fetch: s[Fetch], Compute: s[Compute], Drain: s[Drain], Update: s[Update], Disk: s[Disk]}
+}
+
+// Of is the number of a lane.
+func (l Lanes) Of(lane Lane) float64 {
+	return [NumLanes]float64{l.Fetch, l.Compute, l.Drain, l.Update, l.Disk}[lane]
+}
+
 // Times is each number times x.
 func (l Lanes) Times(x float64) Lanes {
 	return Lanes{l.Fetch * x, l.Compute * x, l.Drain * x, l.Update * x, l.Disk * x}

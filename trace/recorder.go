@@ -104,7 +104,7 @@ func (r *Recorder) TakeBusy() Lanes {
 			l.mu.Unlock()
 		}
 	}
-	return Lanes{s[Fetch], s[Compute], s[Drain], s[Update], s[Disk]}
+	return LanesOf(s)
 }
 
 // Spans are the spans that are remembered, by lane and in the order of recording, and the number of older ones that are

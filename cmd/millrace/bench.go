@@ -73,18 +73,6 @@ func (c *benchCmd) Run(p *program) error {
 	return p.printf("%s", benchText(r))
 }
 
-// lanesByName are the lanes in the order of reports, with their numbers.
-var lanesByName = []struct {
-	name string
-	of   func(trace.Lanes) float64
-}{
-	{"fetch", func(l trace.Lanes) float64 { return l.Fetch }},
-	{"compute", func(l trace.Lanes) float64 { return l.Compute }},
-	{"drain", func(l trace.Lanes) float64 { return l.Drain }},
-	{"update", func(l trace.Lanes) float64 { return l.Update }},
-	{"disk", func(l trace.Lanes) float64 { return l.Disk }},
-}
-
 // benchText renders the result for people: its subject, the measured figures next to the simulated ones, and a step of
 // each.
 func benchText(r *bench.Result) string {
@@ -137,8 +125,8 @@ func benchText(r *bench.Result) string {
 	compare("tokens", "/s", r.TokensPerSec, r.PredictedTokensPerSec, "%.0f")
 	compare("model", "TFLOP/s", r.ModelTFLOPS, r.PredictedModelTFLOPS, "%.3f")
 	compare("executed", "TFLOP/s", r.ExecutedTFLOPS, r.PredictedExecutedTFLOPS, "%.3f")
-	for _, lane := range lanesByName {
-		compare(lane.name+" busy", "%", 100*lane.of(r.BusyShares), 100*lane.of(r.PredictedBusyShares), "%.1f")
+	for lane := range trace.NumLanes {
+		compare(lane.String()+" busy", "%", 100*r.BusyShares.Of(lane), 100*r.PredictedBusyShares.Of(lane), "%.1f")
 	}
 	w.Flush()
 	fmt.Fprintf(&b, "\n")

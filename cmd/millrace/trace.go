@@ -45,22 +45,32 @@ type tracedStep struct {
 }
 
 // Run shows a trace.
-func (c *traceCmd) Run(p *program) error { return blame.BadRequest(c.run(p)) }
+func (c *traceCmd) Run(p *program) error {
+	r, err := c.read()
+	if err != nil {
+		return blame.BadRequest(err)
+	}
+	if c.JSON {
+		return p.printJSON(r)
+	}
+	return p.printf("%s", traceText(r))
+}
 
-func (c *traceCmd) run(p *program) error {
+// read reads the trace, and draws the picture if one is asked for.
+func (c *traceCmd) read() (*tracedStep, error) {
 	if c.Step < 0 {
-		return badFlag("--step is %d: use 1 or a later step", c.Step)
+		return nil, badFlag("--step is %d: use 1 or a later step", c.Step)
 	}
 	if c.Dark && c.SVG == "" {
-		return badFlag("--dark is for a picture: name its file with --svg")
+		return nil, badFlag("--dark is for a picture: name its file with --svg")
 	}
 	t, err := readTrace(c.File)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	step, err := timeline.Of(t, c.Step)
 	if err != nil {
-		return fmt.Errorf("%s: %w", c.File, err)
+		return nil, fmt.Errorf("%s: %w", c.File, err)
 	}
 	if c.SVG != "" {
 		theme := timeline.Light
@@ -69,16 +79,12 @@ func (c *traceCmd) run(p *program) error {
 		}
 		err := vfs.WriteOutput(c.SVG, func(w io.Writer) error { _, err := w.Write(step.SVG(theme)); return err })
 		if err != nil {
-			return fmt.Errorf("--svg: %w", err)
+			return nil, fmt.Errorf("--svg: %w", err)
 		}
 	}
 	lanes := step.BusyLanes()
-	r := tracedStep{About: step.About, Step: step.Number, Torn: step.Torn, StepSec: step.Length.Seconds(),
-		Lanes: lanes, BusyShares: lanes.Times(1 / step.Length.Seconds()), Timeline: step.Chart(), SVG: c.SVG}
-	if c.JSON {
-		return p.printJSON(r)
-	}
-	return p.printf("%s", traceText(&r))
+	return &tracedStep{About: step.About, Step: step.Number, Torn: step.Torn, StepSec: step.Length.Seconds(),
+		Lanes: lanes, BusyShares: lanes.Times(1 / step.Length.Seconds()), Timeline: step.Chart(), SVG: c.SVG}, nil
 }
 
 // readTrace reads a regular file. It refuses others, such as a named pipe, instead of waiting for them.
@@ -117,8 +123,8 @@ func traceText(r *tracedStep) string {
 	w.Flush()
 	fmt.Fprintf(&b, "\n")
 	w = tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)
-	for _, lane := range lanesByName {
-		fmt.Fprintf(w, "%s busy\t%.1f\t%%\t\n", lane.name, 100*lane.of(r.BusyShares))
+	for lane := range trace.NumLanes {
+		fmt.Fprintf(w, "%v busy\t%.1f\t%%\t\n", lane, 100*r.BusyShares.Of(lane))
 	}
 	w.Flush()
 	fmt.Fprintf(&b, "\n  %s\n\n%s\n", strings.Join(r.Timeline, "\n  "), plan.Legend(r.Timeline))

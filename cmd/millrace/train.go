@@ -89,12 +89,9 @@ func stepRows(row func(name, format string, args ...any), s *train.Summary, step
 	row("speed", "%.0f tokens/s; %.1f s in steps", s.TokensPerSec, s.TrainSec)
 	row("streamed", "%s to the device, %s a step", plan.FormatBytes(s.UploadBytes), plan.FormatBytes(s.UploadBytes/int64(max(steps, 1))))
 	var lanes []string
-	for _, l := range []struct {
-		lane trace.Lane
-		sec  float64
-	}{{trace.Fetch, s.Lanes.Fetch}, {trace.Compute, s.Lanes.Compute}, {trace.Drain, s.Lanes.Drain}, {trace.Update, s.Lanes.Update}} {
-		if l.sec > 0 {
-			lanes = append(lanes, fmt.Sprintf("%v %.1f s (%.0f%%)", l.lane, l.sec, 100*l.sec/s.TrainSec))
+	for lane := range trace.Disk { // the disk has a row of its own
+		if sec := s.Lanes.Of(lane); sec > 0 {
+			lanes = append(lanes, fmt.Sprintf("%v %.1f s (%.0f%%)", lane, sec, 100*sec/s.TrainSec))
 		}
 	}
 	row("lanes busy", "%s", strings.Join(lanes, ", "))
