@@ -52,26 +52,32 @@ func (c *Checkpoint) Weights(m *model.Model) *Weights { return &Weights{from: c,
 
 // Part reads the weights of a part, which are valid until the next call. With lowHalves they are the exact fp32 weights
 // of the optimizer; without, they are the weights that the forward pass uses, and the low halves are not read.
-func (w *Weights) Part(part int, lowHalves bool) (v model.Values, err error) {
+func (w *Weights) Part(part int, lowHalves bool) (model.Values, error) {
+	return w.Range(part, 0, w.model.Parts[part].Layout.WeightElems, lowHalves)
+}
+
+// Range is Part for n elements of a part, from first on. It takes memory for these alone.
+func (w *Weights) Range(part int, first, n int64, lowHalves bool) (v model.Values, err error) {
 	p := &w.model.Parts[part]
 	id := ID{Part: p.Name, Kind: store.Weights}
 	weights, ok := w.from.Extent(id)
+	v.First = first
 	switch {
 	case ok && weights.DType == tensor.F32:
-		w.main, err = w.read(id, w.main, 4*p.Layout.WeightElems)
+		w.main, err = w.read(id, w.main, 4*p.Layout.WeightElems, 4*first, 4*n)
 		v.F32 = hostmem.F32(w.main)
 		return v, err
 	case ok && weights.DType == tensor.BF16:
-		w.main, err = w.read(id, w.main, 2*p.Layout.WeightElems)
+		w.main, err = w.read(id, w.main, 2*p.Layout.WeightElems, 2*first, 2*n)
 		v.High = hostmem.U16(w.main)
 	default:
 		err = fmt.Errorf("%s has no %v in a type that is known; it was not saved by this program", w.from.Dir(), id)
 	}
-	if err != nil || !lowHalves || p.Layout.StateElems == 0 {
+	if n = min(n, p.Layout.StateElems-first); err != nil || !lowHalves || n <= 0 {
 		return v, err
 	}
 	id.Kind = store.Low
-	w.low, err = w.read(id, w.low, 2*p.Layout.StateElems)
+	w.low, err = w.read(id, w.low, 2*p.Layout.StateElems, 2*first, 2*n)
 	v.Low = hostmem.I16(w.low)
 	return v, err
 }
@@ -82,13 +88,13 @@ func (w *Weights) Tensor(name string) ([]float32, error) {
 	return w.model.ReadTensor(name, func(part int) (model.Values, error) { return w.Part(part, true) })
 }
 
-// read reads an extent of n bytes into mem, and makes mem longer if it is too short.
-func (w *Weights) read(id ID, mem []byte, n int64) ([]byte, error) {
-	if e, ok := w.from.Extent(id); !ok || e.Bytes != n {
-		return nil, fmt.Errorf("%s has no %v of %d bytes; it is of another model", w.from.Dir(), id, n)
+// read reads n bytes at off of an extent that has size bytes into mem, and makes mem longer if it is too short.
+func (w *Weights) read(id ID, mem []byte, size, off, n int64) ([]byte, error) {
+	if e, ok := w.from.Extent(id); !ok || e.Bytes != size {
+		return nil, fmt.Errorf("%s has no %v of %d bytes; it is of another model", w.from.Dir(), id, size)
 	}
 	if int64(cap(mem)) < n {
 		mem = make([]byte, n)
 	}
-	return mem[:n], w.from.Read(id, 0, mem[:n])
+	return mem[:n], w.from.Read(id, off, mem[:n])
 }

@@ -24,6 +24,19 @@ func (v Values) of(f *tensor.Placed) (first, end int64) {
 	return max(v.First-f.First, 0), min(v.First+n-f.First, f.Elems)
 }
 
+// Span is which elements of a part with layout from make these values, which have layout to: n elements from first on.
+// Both layouts have the same fields in the same order.
+func (v Values) Span(from, to *tensor.Layout) (first, n int64) {
+	first, end := from.WeightElems, int64(0)
+	for i := range to.Fields {
+		if a, b := v.of(&to.Fields[i]); a < b {
+			at := from.Fields[i].First
+			first, end = min(first, at+a), max(end, at+b)
+		}
+	}
+	return first, max(end-first, 0)
+}
+
 // Elems writes len(dst) elements of a field, from element first of it on, as fp32: the exact master weights.
 func (v Values) Elems(f *tensor.Placed, first int64, dst []float32) {
 	at, n := f.First+first-v.First, int64(len(dst))

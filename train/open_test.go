@@ -161,6 +161,26 @@ func exportsAlike(t *testing.T, r *Run, c *runfile.Config, saved string, want []
 			t.Errorf("%s differs between the run, the checkpoint and the file", x.Name)
 		}
 	}
+	// Any range of a part is that of the whole part.
+	for part := range m.Parts {
+		layout := m.Parts[part].Layout
+		whole, err := open.Weights(m).Part(part, true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, cut := range [][2]int64{{0, 1}, {1, layout.WeightElems - 2}, {layout.WeightElems / 3, layout.WeightElems / 2}, {layout.WeightElems, 0}} {
+			got, err := w.Range(part, cut[0], cut[1], true)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i := range cut[1] {
+				if at := cut[0] + i; whole.F32 != nil && got.F32[i] != whole.F32[at] ||
+					whole.F32 == nil && (got.High[i] != whole.High[at] || at < layout.StateElems && got.Low[i] != whole.Low[at]) {
+					t.Fatalf("part %d, range %v: element %d differs", part, cut, i)
+				}
+			}
+		}
+	}
 	for _, read := range []func() ([]float32, error){
 		func() ([]float32, error) { return r.Tensor(t.Context(), "lm_tail.weight") },
 		func() ([]float32, error) { return w.Tensor("lm_tail.weight") },

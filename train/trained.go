@@ -136,21 +136,19 @@ func (s *Session) fillFrom(ctx context.Context, src *source) error {
 	weights := src.from.Weights(src.model)
 	b := s.env.bar("loading " + filepath.Base(src.from.Dir()))
 	defer b.End()
-	var read model.Values
-	at := -1
 	return stream.Fill(ctx, s.plan, s.Store, func(p *model.Part, to model.Values) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if p.Index != at { // a part is filled in pieces
-			var err error
-			if read, err = weights.Part(p.Index, true); err != nil {
-				return err
-			}
-			at = p.Index
-			b.Set(int64(at+1), int64(len(s.plan.Model.Parts)))
+		// The checkpoint's part has other pieces, and all of it may be more than the plan leaves for the Go heap.
+		layout := src.model.Parts[p.Index].Layout
+		first, n := to.Span(layout, p.Layout)
+		read, err := weights.Range(p.Index, first, n, true)
+		if err != nil {
+			return err
 		}
-		if err := read.CopyTo(src.model.Parts[p.Index].Layout, to, p.Layout); err != nil {
+		b.Set(int64(p.Index+1), int64(len(s.plan.Model.Parts)))
+		if err := read.CopyTo(layout, to, p.Layout); err != nil {
 			return fmt.Errorf("%s: %s: %w", src.from.Dir(), p.Name, err)
 		}
 		return nil
