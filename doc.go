@@ -50,12 +50,16 @@
 //   - [github.com/millrace/millrace/checkpoint]: checkpoints, to read and to write.
 //   - [github.com/millrace/millrace/bench]: measurements of steps.
 //   - [github.com/millrace/millrace/probe]: measurements of machines.
+//   - [github.com/millrace/millrace/report]: curves of runs; [github.com/millrace/millrace/timeline]: pictures of steps.
+//   - [github.com/millrace/millrace/runfile/convert]: run files from the files of other trainers.
+//   - [github.com/millrace/millrace/demo]: a small run for people to watch.
 //
 // Models and data:
 //
 //   - [github.com/millrace/millrace/model]: decoders, made from a config.json, and their tensors.
-//   - [github.com/millrace/millrace/hf]: directories of Hugging Face; hf/hub downloads them.
-//   - [github.com/millrace/millrace/data]: documents, as tokens that are packed into micro-batches.
+//   - [github.com/millrace/millrace/hf]: directories of Hugging Face and GGUF files; hf/hub downloads and pushes them.
+//   - [github.com/millrace/millrace/data]: documents, as tokens that are packed into micro-batches; data/tokenizer,
+//     data/template and data/parquet read the formats.
 //   - [github.com/millrace/millrace/batch]: a micro-batch.
 //   - [github.com/millrace/millrace/nn]: the mathematics of layers.
 //   - [github.com/millrace/millrace/optim]: the mathematics of updates.

@@ -195,7 +195,7 @@ func (p *program) verify(dir string) error {
 	if err != nil {
 		return err
 	}
-	bar := p.bar("verifying " + dir)
-	defer bar.end()
-	return opened.Verify(p.ctx, bar.set)
+	bar := p.out().Bar("verifying " + dir)
+	defer bar.End()
+	return opened.Verify(p.ctx, bar.Set)
 }

@@ -30,11 +30,14 @@ func (c *importCmd) Run(p *program) error {
 	if err != nil {
 		return badFlag("%w", err)
 	}
-	bar := p.bar("importing " + c.File)
-	err = hf.ImportGGUF(p.ctx, c.File, c.Dir, hf.ImportOptions{DType: dtype, Replace: c.Replace, Progress: bar.set})
-	bar.end()
+	bar, bytes := p.out().Bar("importing "+c.File), int64(0)
+	err = hf.ImportGGUF(p.ctx, c.File, c.Dir, hf.ImportOptions{DType: dtype, Replace: c.Replace, Progress: func(done, total int64) {
+		bytes = total
+		bar.Set(done, total)
+	}})
+	bar.End()
 	if err != nil {
 		return blame.BadRequest(err)
 	}
-	return p.printf("%s: %s of weights in %v\n", c.Dir, plan.FormatBytes(bar.total), dtype)
+	return p.printf("%s: %s of weights in %v\n", c.Dir, plan.FormatBytes(bytes), dtype)
 }

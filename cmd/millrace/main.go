@@ -1,6 +1,6 @@
 // Command millrace trains language models that do not fit on the device that computes.
 //
-// There is one file per verb: it declares the flags, calls one function of package train, bench, probe or hf, and
+// There is one file per verb: it declares the flags, calls one function of a public package, and
 // prints the result. This file parses the command line and turns errors into a line and an exit status; interrupt.go
 // turns signals into an orderly end; drivers.go opens devices.
 //
@@ -21,6 +21,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/blame"
+	"github.com/millrace/millrace/internal/console"
 	"github.com/millrace/millrace/internal/fault"
 	"github.com/millrace/millrace/internal/terminal"
 	"github.com/millrace/millrace/train"
@@ -174,3 +175,6 @@ func (p *program) end(err error) int {
 	p.stderr.line("millrace: %s", oneLine(err))
 	return status
 }
+
+// out is where progress of a verb goes that package train does not carry out.
+func (p *program) out() console.Out { return console.Out{Writer: p.stderr, Terminal: p.env.Terminal} }

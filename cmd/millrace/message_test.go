@@ -81,8 +81,8 @@ func TestMarkedExample(t *testing.T) {
 	pieces := []train.PreviewPiece{{Text: "a\x1b", Trained: false}, {Text: "b", Trained: true}}
 	for want, got := range map[string]string{
 		"a\x1b[[b]]":             marked(pieces, false, true),
-		"a␛\x1b[32m[[b]]\x1b[0m": marked(pieces, true, true),
-		"a␛[[b]]":                marked(pieces, true, false), // NO_COLOR
+		"a\\x1b\x1b[32m[[b]]\x1b[0m": marked(pieces, true, true),
+		"a\\x1b[[b]]":                marked(pieces, true, false), // NO_COLOR
 	} {
 		if got != want {
 			t.Errorf("%q, want %q", got, want)

@@ -7,7 +7,7 @@
 // package othertrainers, and what the file does not say is listed as to be decided.
 //
 // Invariants: the result is a run file that [runfile.Parse] takes, or there is an error; every key of the input is in a
-// setting or among those left out.
+// setting, in what is to be decided, or among those left out.
 package convert
 
 import (
@@ -61,7 +61,7 @@ func File(name string, doc []byte) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &conversion{values: values, used: map[string]bool{}}
+	c := &conversion{values: values, used: map[string]bool{}, decided: map[string]bool{}}
 	if c.result.Tool, err = toolOf(values); err != nil {
 		return nil, err
 	}
@@ -105,9 +105,10 @@ func toolOf(values map[string]any) (Tool, error) {
 
 // conversion is a file on its way.
 type conversion struct {
-	values map[string]any
-	used   map[string]bool // keys that a setting is made of
-	result Result
+	values  map[string]any
+	used    map[string]bool // keys that a setting is made of
+	decided map[string]bool // keys that something is to be decided about
+	result  Result
 }
 
 // set adds a setting.
@@ -115,8 +116,14 @@ func (c *conversion) set(key, value string, from []string, how string, args ...a
 	c.result.Settings = append(c.result.Settings, Setting{key, value, from, fmt.Sprintf(how, args...)})
 }
 
-// decide adds something to decide.
+// decide adds something to decide. If the first argument is a key of the file, or an entry below one, the file's key counts as said.
 func (c *conversion) decide(format string, args ...any) {
+	if len(args) > 0 {
+		if key, ok := args[0].(string); ok {
+			key, _, _ = strings.Cut(key, "[")
+			c.decided[key] = c.decided[key] || c.used[key]
+		}
+	}
 	c.result.Decide = append(c.result.Decide, fmt.Sprintf(format, args...))
 }
 
@@ -169,15 +176,10 @@ func (c *conversion) leaveOut() {
 
 // said are the keys that a setting is made of, or that something is to be decided about.
 func (c *conversion) said() map[string]bool {
-	said := map[string]bool{}
+	said := maps.Clone(c.decided)
 	for _, s := range c.result.Settings {
 		for _, key := range s.From {
 			said[key] = true
-		}
-	}
-	for _, d := range c.result.Decide {
-		for _, word := range strings.FieldsFunc(d, func(r rune) bool { return strings.ContainsRune(" ,:;()[]", r) }) {
-			said[word] = said[word] || c.used[word]
 		}
 	}
 	return said

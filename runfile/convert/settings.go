@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/millrace/millrace/hf/hub"
 	"github.com/millrace/millrace/internal/spelling"
 	"github.com/millrace/millrace/plan"
 )
@@ -48,14 +49,20 @@ func (c *conversion) refuse() error {
 }
 
 func (c *conversion) model() {
+	revisionKey, revision := c.take("model_revision", "revision_of_model")
 	if key, v := c.take("model_name_or_path", "base_model", "model_name", "model_id", "model"); key != "" {
-		c.set("model", scalar(textOf(v)), []string{key}, "")
+		name, from := textOf(v), []string{key}
+		if at := textOf(revision); revisionKey != "" && at != "" && at != "main" {
+			if repo, isHub := hub.Parse(hub.Model, name); isHub && repo.Revision == hub.Main {
+				name, from = name+"@"+at, append(from, revisionKey)
+			} else {
+				c.decide("%s is %s: model names a directory, so have that revision there", revisionKey, shown(revision))
+			}
+		}
+		c.set("model", scalar(name), from, "")
 	} else {
 		c.set("model", "ORG/NAME", nil, "the file names no model")
 		c.decide("model: a Hugging Face directory, or a hub id")
-	}
-	if key, v := c.take("model_revision", "revision_of_model"); key != "" && textOf(v) != "main" {
-		c.decide("%s is %s: download that revision and name its directory in model", key, shown(v))
 	}
 	if key, v := c.take("tokenizer_name", "tokenizer_name_or_path", "base_model_config", "tokenizer_config"); key != "" && textOf(v) != c.textAt("base_model") {
 		c.decide("%s is %s: if it is not the model's own tokenizer, name its directory in tokenizer", key, shown(v))
