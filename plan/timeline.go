@@ -9,7 +9,7 @@ import (
 )
 
 // chartColumns is the width of a Chart.
-const chartColumns = 72
+const chartColumns = 70
 
 // The mark of a lane in a column of a chart, by the operation that takes most of the column.
 const (

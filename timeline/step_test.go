@@ -19,8 +19,8 @@ func TestChart(t *testing.T) {
 		{Lane: trace.Compute, Name: "forward a", Step: 1, Start: ms(0), End: ms(100)}, // of another step
 		{Lane: trace.Compute, Name: "forward a micro-batch 0", Step: 2, Start: ms(118), End: ms(136)},
 		{Lane: trace.Compute, Name: "something else", Step: 2, Start: ms(136), End: ms(154)},
-		{Lane: trace.Compute, Name: "backward a", Step: 2, Start: ms(155), End: ms(172)},
-		{Lane: trace.Drain, Name: "drain a", Step: 2, Start: ms(171), End: ms(171)},
+		{Lane: trace.Compute, Name: "backward a", Step: 2, Start: ms(155), End: ms(170)},
+		{Lane: trace.Drain, Name: "drain a", Step: 2, Start: ms(169), End: ms(169)},
 	}
 	s, err := Of(&trace.Trace{Spans: spans}, 2)
 	if err != nil {
@@ -28,8 +28,8 @@ func TestChart(t *testing.T) {
 	}
 	dots := func(n int) string { return strings.Repeat(".", n) }
 	want := []string{
-		"fetch   " + strings.Repeat("W", 18) + dots(54),
-		"compute " + dots(18) + strings.Repeat("F", 18) + strings.Repeat("o", 18) + "." + strings.Repeat("B", 17),
+		"fetch   " + strings.Repeat("W", 18) + dots(52),
+		"compute " + dots(18) + strings.Repeat("F", 18) + strings.Repeat("o", 18) + "." + strings.Repeat("B", 15),
 	}
 	if diff := cmp.Diff(want, s.Chart()); diff != "" {
 		t.Error(diff)

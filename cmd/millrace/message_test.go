@@ -80,7 +80,7 @@ func TestFlagWords(t *testing.T) {
 func TestMarkedExample(t *testing.T) {
 	pieces := []train.PreviewPiece{{Text: "a\x1b", Trained: false}, {Text: "b", Trained: true}}
 	for want, got := range map[string]string{
-		"a\x1b[[b]]":             marked(pieces, false, true),
+		"a\x1b[[b]]":                 marked(pieces, false, true),
 		"a\\x1b\x1b[32m[[b]]\x1b[0m": marked(pieces, true, true),
 		"a\\x1b[[b]]":                marked(pieces, true, false), // NO_COLOR
 	} {
