@@ -578,6 +578,9 @@ func TestExportGGUFPre(t *testing.T) {
 	if err != nil || report.PreTokenizer != "command-r" {
 		t.Errorf("%+v, %v", report, err)
 	}
+	dir = writeRandomModel(t, exportFamilies[0].config, "llama2")
+	_, _, err = exportGGUF(t, dir, ExportOptions{Type: GGUFBF16, Pre: "command-r"})
+	wantOneLine(t, err, "--pre", "SentencePiece", "leave it out")
 }
 
 // TestGGUFTypesOfTensors: Q4_K_M gives each tensor of SmolLM2-135M and of a 7B the type that llama.cpp gives it.
