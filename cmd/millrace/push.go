@@ -9,7 +9,7 @@ import (
 )
 
 type pushCmd struct {
-	Path     string `arg:"" name:"DIR" help:"Model directory, or one file such as a GGUF file."`
+	Path     string `arg:"" name:"DIR" complete:"FILE" help:"Model directory, or one file such as a GGUF file."`
 	Repo     string `arg:"" name:"OWNER/NAME" help:"Repository of the hub. It is made if it does not exist."`
 	Revision string `complete:"main" placeholder:"BRANCH" help:"Branch to commit to, by default main. It is made if it does not exist."`
 	Private  bool   `help:"Make the repository private if it does not exist. One that exists stays as it is."`
@@ -42,7 +42,8 @@ func (c *pushCmd) Run(p *program) error {
 		return p.printJSON(done)
 	}
 	if len(done.Ignored) > 0 {
-		fmt.Fprintf(p.stderr, "note: the repository's .gitignore leaves out %s\n", strings.Join(done.Ignored, ", "))
+		fmt.Fprintf(p.stderr, "note: the repository's .gitignore leaves out %d of %d files: %s\n", len(done.Ignored),
+			len(done.Named), strings.Join(done.Ignored, ", "))
 	}
 	if done.DryRun {
 		for _, f := range done.Named {
