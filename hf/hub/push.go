@@ -98,7 +98,7 @@ const sampleBytes = 512
 
 // Push makes a commit of files in a model repository, on a branch that is the Revision of r; both are made if they do
 // not exist. Other files of the repository stay. Large files are uploaded first, each only if the server lacks it: a
-// push that was interrupted continues where it was, and a commit has all of its files or does not exist.
+// push that was interrupted continues with the other files, and a commit has all of its files or does not exist.
 //
 // Source: huggingface_hub, hf_api.py (create_repo, create_branch), _commit_api.py and lfs.py; the Git LFS batch API.
 func (h *Hub) Push(ctx context.Context, r Repo, files []Upload, o PushOptions) (*Pushed, error) {
