@@ -45,6 +45,15 @@ func (s Source) local() bool {
 	return !isID || isJSON(s.Path) || isParquet(s.Path) || ending == ".txt" || ending == ".md" || slices.Contains(foreign, ending)
 }
 
+// HubID is the id, ORG/NAME, of a data set of the hub; "" for a path of this machine.
+func (s Source) HubID() string {
+	if s.local() {
+		return ""
+	}
+	repo, _ := hub.Parse(hub.Dataset, s.Path)
+	return repo.ID
+}
+
 // checkLocal refuses keys that only data sets of the hub have.
 func (s Source) checkLocal() error {
 	if s.Split == "" && s.Revision == "" {

@@ -2,7 +2,9 @@ package hf
 
 import (
 	"bytes"
+	"errors"
 	"io"
+	"io/fs"
 	"path/filepath"
 
 	"github.com/millrace/millrace/vfs"
@@ -12,7 +14,20 @@ import (
 const CardName = "README.md"
 
 // CardMark is in the cards that go with trained models. A card without it is a user's own, and is not replaced.
-const CardMark = "<!-- Millrace writes this card with the model. Remove this line to keep changes of your own. -->"
+// It is a comment in the head, and comes before all that can be long.
+const CardMark = "# Millrace writes this card with the model. Remove this line to keep changes of your own."
+
+// maxCardBytes is above the cards that the hub has: results of many benchmarks take some MB.
+const maxCardBytes = 64 << 20
+
+// ReadCard reads the card of a model directory; nil if the directory has no card.
+func ReadCard(dir string) ([]byte, error) {
+	text, err := readBounded(filepath.Join(dir, CardName), maxCardBytes)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	return text, err
+}
 
 // isOwnCard reports whether a directory has a card that this program wrote.
 func isOwnCard(dir string) bool {

@@ -9,8 +9,19 @@ import (
 
 // The functions here turn fp32 numbers into the blocks that ggml.go reads. They follow ggml's reference code
 // (ggml-quants.c: quantize_row_*_ref), operation by operation in fp32: each product is rounded before a sum, so the
-// same numbers give the same blocks on every machine. Each one converts len(src)/elems whole blocks. A scale that
+// same numbers give the same blocks on every machine. Each one converts len(src)/elems whole blocks. The numbers must be
+// finite, see allFinite: a maximum does not see a NaN, and some of them write it as an ordinary number. A scale that
 // binary16 cannot hold is written as infinity, and finite finds it.
+
+// allFinite reports whether numbers are neither infinite nor NaN.
+func allFinite(src []float32) bool {
+	for _, x := range src {
+		if math.Float32bits(x)&0x7f800000 == 0x7f800000 {
+			return false
+		}
+	}
+	return true
+}
 
 // isFinite16 reports whether binary16 bits are a number.
 func isFinite16(h uint16) bool { return h&0x7c00 != 0x7c00 }

@@ -10,7 +10,7 @@ import (
 	"github.com/millrace/millrace/tensor"
 )
 
-// describeGGUF reads the config.json of a model whose family llama.cpp knows. Another program has checked the config:
+// describeGGUF reads the config.json of a model whose family llama.cpp knows. Another package has checked the config:
 // here it is read for what a GGUF file says.
 func describeGGUF(c *Config) (m *ggufModel, arch string, err error) {
 	r := c.Reader()

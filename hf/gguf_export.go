@@ -166,8 +166,12 @@ func (e *ggufExport) copyTensor(ctx context.Context, n ggufName, typ ggmlType) e
 		if err := fault.Share(ctx, shares, runtime.GOMAXPROCS(0), func(i int) error {
 			from, to := i*exportShare, min((i+1)*exportShare, len(vals))
 			blocks := out[int64(from)/q.elems*q.bytes : int64(to)/q.elems*q.bytes]
-			q.quantize(blocks, vals[from:to])
-			if q.finite(blocks) >= 0 {
+			isRight := allFinite(vals[from:to])
+			if isRight {
+				q.quantize(blocks, vals[from:to])
+				isRight = q.finite(blocks) < 0
+			}
+			if !isRight {
 				return fmt.Errorf("tensor %s has a number that is not finite, or too large for %s: "+
 					"write f32 or bf16, or use a checkpoint from before the run diverged", quote(n.hf), q.name)
 			}

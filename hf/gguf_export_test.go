@@ -474,6 +474,87 @@ func (diverged) ReadF32(_ string, dst []float32, _ int64) error {
 	return nil
 }
 
+// oneBad has numbers near 1, and a bad one among them.
+type oneBad struct {
+	at  int64
+	bad float32
+}
+
+func (o oneBad) ReadF32(_ string, dst []float32, first int64) error {
+	for i := range dst {
+		dst[i] = 1 + float32(i%7)/8
+		if first+int64(i) == o.at {
+			dst[i] = o.bad
+		}
+	}
+	return nil
+}
+
+// TestExportGGUFNotFinite: one NaN or infinity among good numbers is found for each type, wherever it is in a block.
+func TestExportGGUFNotFinite(t *testing.T) {
+	const elems = 2 * blockK
+	for _, q := range quants {
+		if q.quantize == nil {
+			continue
+		}
+		for _, bad := range []float64{0.5, math.NaN(), math.Inf(1), math.Inf(-1)} {
+			for _, at := range []int64{0, 1, 31, 100, blockK, elems - 1} {
+				w, err := createGGUF(filepath.Join(t.TempDir(), "a.gguf"), nil,
+					[]ggufSpec{{"a", tensor.Shape{elems}, q.typ}}, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				e := &ggufExport{to: w, from: oneBad{at, float32(bad)}}
+				err = e.copyTensor(context.Background(), ggufName{hf: "a", dims: tensor.Shape{elems}}, q.typ)
+				w.abort()
+				if bad == 0.5 {
+					if err != nil {
+						t.Fatalf("%s of good numbers: %v", q.name, err)
+					}
+					continue
+				}
+				if err == nil {
+					t.Errorf("%s: %v at %d is written", q.name, bad, at)
+					continue
+				}
+				wantOneLine(t, err, `"a"`, "not finite", q.name, "diverged")
+			}
+		}
+	}
+}
+
+// late makes a file at a name while an export to it is under way.
+type late struct {
+	F32Reader
+	path string
+}
+
+func (l late) ReadF32(name string, dst []float32, first int64) error {
+	if err := os.WriteFile(l.path, []byte("mine"), 0o600); err != nil {
+		return err
+	}
+	return l.F32Reader.ReadF32(name, dst, first)
+}
+
+// TestExportGGUFKeepsLateFile: a file that comes while the export is under way stays, too.
+func TestExportGGUFKeepsLateFile(t *testing.T) {
+	dir := writeRandomModel(t, exportFamilies[0].config, exportFamilies[0].tokenizer)
+	w, err := OpenWeights(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	file := filepath.Join(t.TempDir(), "a.gguf")
+	_, err = ExportGGUF(context.Background(), file, dir, late{w, file}, ExportOptions{Type: GGUFBF16})
+	if doc, _ := os.ReadFile(file); err == nil || string(doc) != "mine" {
+		t.Fatalf("the file holds %.20q after %v", doc, err)
+	}
+	wantOneLine(t, err, "a.gguf", "exists")
+	if left, _ := os.ReadDir(filepath.Dir(file)); len(left) != 1 {
+		t.Errorf("there are %v", left)
+	}
+}
+
 // tooLarge is a model with a number above the range of binary16.
 func tooLarge(t *testing.T) string {
 	t.Helper()
@@ -497,6 +578,9 @@ func TestExportGGUFPre(t *testing.T) {
 	if err != nil || report.PreTokenizer != "command-r" {
 		t.Errorf("%+v, %v", report, err)
 	}
+	dir = writeRandomModel(t, exportFamilies[0].config, "llama2")
+	_, _, err = exportGGUF(t, dir, ExportOptions{Type: GGUFBF16, Pre: "command-r"})
+	wantOneLine(t, err, "--pre", "SentencePiece", "leave it out")
 }
 
 // TestGGUFTypesOfTensors: Q4_K_M gives each tensor of SmolLM2-135M and of a 7B the type that llama.cpp gives it.

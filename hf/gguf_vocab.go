@@ -50,6 +50,9 @@ func readGGUFVocab(c *Config, dir string, rows int, pre string) (*ggufVocab, err
 			merges[i] = m[0] + " " + m[1]
 		}
 		v.add("ggml.merges", merges)
+	case parts.ByteFallback && pre != "":
+		return nil, fmt.Errorf("%s: --pre is for byte-level tokenizers, and this one is of SentencePiece's kind, which has "+
+			"no such names: leave it out", dir)
 	case parts.ByteFallback:
 		v.add("ggml.model", "llama")
 		v.add("ggml.pre", "default")

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io/fs"
 	"math"
 	"os"
 
@@ -50,7 +51,7 @@ type ggufWriter struct {
 // abort. room, unless it is nil, is asked whether a file of that size fits.
 func createGGUF(path string, meta []ggufEntry, specs []ggufSpec, room func(bytes int64) error) (*ggufWriter, error) {
 	if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s exists: name another file, or remove it", path)
+		return nil, errGGUFExists(path)
 	}
 	front, bytes := ggufFront(meta, specs)
 	if room != nil {
@@ -69,6 +70,10 @@ func createGGUF(path string, meta []ggufEntry, specs []ggufSpec, room func(bytes
 	}
 	w.start(0)
 	return w, nil
+}
+
+func errGGUFExists(path string) error {
+	return fmt.Errorf("%s exists: name another file, or remove it", path)
 }
 
 // ggufFront is all of a file before its tensors' bytes, and the size of the file.
@@ -177,9 +182,12 @@ func (w *ggufWriter) commit() error {
 		}
 	}
 	if err == nil {
-		err = w.out.Commit()
+		err = w.out.CommitNew()
 	}
 	w.abort()
+	if errors.Is(err, fs.ErrExist) {
+		return errGGUFExists(w.path) // it came while this one was written
+	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", w.path, err)
 	}

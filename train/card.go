@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"maps"
 	"math"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -30,8 +29,10 @@ type card struct {
 	model    string // model_type
 	params   int64
 	dtype    tensor.DType
-	step     int               // that the weights are of
-	base     string            // model that the run started from: a path or a hub id
+	step     int    // that the weights are of
+	base     string // model that the run started from: a path or a hub id
+	baseID   string // the same, if it is known to be of the hub
+	runDir   string
 	settings map[string]string // of a checkpoint
 	config   *runfile.Config   // nil where the run's directory is gone
 	metrics  []trace.Metrics   // up to step; nil without a metrics.jsonl
@@ -41,15 +42,19 @@ type card struct {
 // and so are files that cannot be read: a card is no reason to lose a model.
 func (e *Env) cardOf(runDir string, src *source, dtype tensor.DType, step int, settings map[string]string) *card {
 	params, _ := src.model.Params()
-	c := &card{name: modelName(runDir), model: src.config.Reader().StringOr("model_type", ""), params: params,
+	c := &card{name: modelName(runDir), runDir: runDir, model: src.config.Reader().StringOr("model_type", ""), params: params,
 		dtype: dtype, step: step,
-		base: src.dir, settings: settings}
+		base: src.dir, baseID: src.id, settings: settings}
 	var err error
 	if c.config, err = e.readResolved(runDir); err != nil {
 		e.say("warning: the model card lacks data and settings: %s", console.OneLine(err))
 	}
 	if c.config != nil {
 		c.base = c.config.Model
+		// An export may name another copy of the base model than the run has.
+		if repo, ok := hub.Parse(hub.Model, c.base); !ok || repo.ID != src.id {
+			c.baseID = ""
+		}
 	}
 	f, err := e.files().Open(filepath.Join(runDir, metricsName))
 	if err == nil {
@@ -63,35 +68,41 @@ func (e *Env) cardOf(runDir string, src *source, dtype tensor.DType, step int, s
 	return c
 }
 
-// hubID is the id that a path or id names on the hub; "" for a path.
-func hubID(kind hub.Kind, name string) string {
-	repo, ok := hub.Parse(kind, name)
-	if _, err := os.Stat(name); !ok || err == nil {
-		return ""
-	}
-	return repo.ID
+// hubID is the id of a data set of the hub; "" for files of a machine.
+func (c *card) hubID(s data.Source) string {
+	s.Path = whereRunStarted(c.runDir, c.config, s.Path)
+	return s.HubID()
 }
 
 // portable is a path without its directories if these are of one machine, since a card is published.
 func portable(path string) string {
-	if filepath.IsAbs(path) || strings.HasPrefix(path, "~") || strings.HasPrefix(path, "..") {
+	if filepath.IsAbs(path) || strings.HasPrefix(path, "~") || strings.HasPrefix(filepath.Clean(path), "..") {
 		return filepath.Base(path)
 	}
 	return path
+}
+
+// textFor is the card of a model that is written from a directory: without a card of its own it has the directory's, or
+// nil if the directory has no card.
+func (c *card) textFor(dir string) ([]byte, error) {
+	if c == nil {
+		return hf.ReadCard(dir)
+	}
+	return c.text(), nil
 }
 
 // text is the card.
 func (c *card) text() []byte {
 	var b bytes.Buffer
 	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
-	line("---")
-	if id := hubID(hub.Model, c.base); id != "" {
-		line("base_model: %s", id)
+	line("---\n%s", hf.CardMark)
+	if c.baseID != "" {
+		line("base_model: %s", c.baseID)
 	}
 	if c.config != nil {
 		var ids []string
 		for _, s := range c.config.Datasets {
-			if id := hubID(hub.Dataset, s.Path); id != "" && !slices.Contains(ids, id) {
+			if id := c.hubID(s); id != "" && !slices.Contains(ids, id) {
 				ids = append(ids, id)
 			}
 		}
@@ -99,9 +110,9 @@ func (c *card) text() []byte {
 			line("datasets: [%s]", strings.Join(ids, ", "))
 		}
 	}
-	line("library_name: transformers\npipeline_tag: text-generation\ntags: [millrace]\n---\n%s\n", hf.CardMark)
+	line("library_name: transformers\npipeline_tag: text-generation\ntags: [millrace]\n---\n")
 	line("# %s\n", c.name)
-	how := "trained further from " + cmp.Or(hubID(hub.Model, c.base), "`"+portable(c.base)+"`")
+	how := "trained further from " + cmp.Or(c.baseID, "`"+portable(c.base)+"`")
 	if c.config != nil && c.config.Init == "random" {
 		how = "trained from random weights"
 	}
@@ -123,7 +134,7 @@ func (c *card) writeData(line func(string, ...any)) {
 	for use, sets := range [][]data.Source{c.config.Datasets, c.config.Eval.Datasets} {
 		for _, s := range sets {
 			name := "`" + portable(s.Path) + "`"
-			if id := hubID(hub.Dataset, s.Path); id != "" {
+			if id := c.hubID(s); id != "" {
 				name = id
 			}
 			for _, more := range []string{s.Name, s.Split} {
@@ -192,9 +203,9 @@ func (c *card) writeSettings(line func(string, ...any)) {
 		return
 	}
 	r := *c.config
-	// What changes no number: defaults, which the file then leaves out where it can.
+	// What changes no number: defaults, which the file then leaves out where it can. stop says where training ends.
 	d := runfile.Defaults()
-	r.Memory, r.Device, r.Save, r.Stop, r.Resume, r.ResumeWith = d.Memory, d.Device, d.Save, d.Stop, d.Resume, nil
+	r.Memory, r.Device, r.Save, r.Resume, r.ResumeWith = d.Memory, d.Device, d.Save, d.Resume, nil
 	r.OutputDir, r.Model, r.Tokenizer, r.ChatTemplate = "runs/"+c.name, portable(r.Model), portable(r.Tokenizer),
 		portable(r.ChatTemplate)
 	r.Datasets, r.Eval.Datasets = portableSources(r.Datasets), portableSources(r.Eval.Datasets)
@@ -202,7 +213,8 @@ func (c *card) writeSettings(line func(string, ...any)) {
 	if err != nil {
 		return // it was read as YAML
 	}
-	line("\n## Settings\n\nThe run file, with every key, the paths of one machine cut short:\n\n```yaml\n%s```\n\n"+
+	line("\n## Settings\n\nThe run file. Keys that change no number have their defaults, and paths of one machine are cut "+
+		"short:\n\n```yaml\n%s```\n\n"+
 		"## Command\n\n```\nmillrace train run.yaml\n```", doc)
 }
 

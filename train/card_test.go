@@ -2,13 +2,18 @@ package train
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/millrace/millrace/checkpoint"
 	"github.com/millrace/millrace/data"
 	"github.com/millrace/millrace/hf"
+	"github.com/millrace/millrace/hf/hub/hubtest"
+	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/tensor"
 	"github.com/millrace/millrace/trace"
@@ -46,6 +51,40 @@ func TestCardOfARun(t *testing.T) {
 	if got := files(t, out)[hf.CardName]; got != card {
 		t.Errorf("the card of the checkpoint is\n%s\nthat of the model\n%s", got, card)
 	}
+	// However the checkpoint is named: with a slash at the end, and from its own directory.
+	checkpoints, step := filepath.Split(lastCheckpoint(t, c))
+	t.Chdir(checkpoints)
+	for i, name := range []string{lastCheckpoint(t, c) + "/", step} {
+		out := filepath.Join(t.TempDir(), fmt.Sprint("exported", i))
+		if _, err := Export(context.Background(), env, ExportOptions{Checkpoint: name, Model: c.Model,
+			Dir: out}); err != nil {
+			t.Fatal(err)
+		}
+		if got := files(t, out)[hf.CardName]; got != card {
+			t.Errorf("the card of checkpoint %s is\n%s\nthat of the model\n%s", name, got, card)
+		}
+	}
+	// Wherever a checkpoint of the run is, such as in save.fallback, the card is that of the run.
+	elsewhere := filepath.Join(t.TempDir(), "small", checkpointsName, step)
+	if err := os.CopyFS(elsewhere, os.DirFS(lastCheckpoint(t, c))); err != nil {
+		t.Fatal(err)
+	}
+	from, err := checkpoint.Open(env.files(), elsewhere)
+	if err != nil {
+		t.Fatal(err)
+	}
+	src, err := openModel(context.Background(), env, c.Model)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out = filepath.Join(t.TempDir(), "elsewhere")
+	if err := env.exportCheckpoint(context.Background(), c.OutputDir, from, src, out, src.exportType(),
+		hf.WriteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if got := files(t, out)[hf.CardName]; got != card {
+		t.Errorf("the card of a checkpoint elsewhere is\n%s\nthat of the model\n%s", got, card)
+	}
 	again := filepath.Join(t.TempDir(), "again")
 	if _, err := Export(context.Background(), env, ExportOptions{Model: out, Dir: again, DType: tensor.F32}); err != nil {
 		t.Fatal(err)
@@ -77,7 +116,8 @@ func TestCardText(t *testing.T) {
 	r := runfile.Defaults()
 	r.Model, r.OutputDir = "org/base", "/home/ada/runs/x"
 	r.Datasets = []data.Source{{Path: "openai/gsm8k", Type: data.PromptResponse, Name: "main", Split: "train"},
-		{Path: "/home/ada/a|b.jsonl", Type: data.Text}}
+		{Path: "/home/ada/a|b.jsonl", Type: data.Text}, {Path: "data/train.jsonl", Type: data.Text}}
+	r.Tokenizer, r.Stop.LossAbove = "./../../home/ada/tokenizer", 12
 	var metrics []trace.Metrics
 	for step := int64(1); step <= 1000; step++ {
 		m := trace.Metrics{Step: step, Loss: 3 / float64(step), Tokens: 100, TargetTokens: 40}
@@ -89,10 +129,15 @@ func TestCardText(t *testing.T) {
 	}
 	c := card{name: "x", model: "llama", params: 134515008, dtype: tensor.BF16, step: 1000, base: r.Model, config: &r,
 		metrics: metrics}
+	if text := string(c.text()); strings.Contains(text, "base_model") {
+		t.Errorf("a path that looks like an id is the base model:\n%s", text)
+	}
+	c.baseID = "org/base"
 	text := string(c.text())
-	for _, want := range []string{"---\nbase_model: org/base\ndatasets: [openai/gsm8k]\nlibrary_name:",
+	for _, want := range []string{"---\n" + hf.CardMark + "\nbase_model: org/base\ndatasets: [openai/gsm8k]\nlibrary_name:",
 		"| openai/gsm8k, main, train | prompt-response | training |",
-		"| `a\\|b.jsonl` | text | training |", "| 1 | 3.0000 |", "| 1000 | 0.0030 |", "| 777 | 0.0039 | 0.2500 |",
+		"| `a\\|b.jsonl` | text | training |", "| `data/train.jsonl` | text | training |", "loss_above: 12",
+		"| 1 | 3.0000 |", "| 1000 | 0.0030 |", "| 777 | 0.0039 | 0.2500 |",
 		"A llama model of 135M parameters in bf16, trained further from org/base for 1000 steps"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q in the card:\n%s", want, text)
@@ -107,5 +152,63 @@ func TestCardText(t *testing.T) {
 	r.Init = "random"
 	if text = string(c.text()); !strings.Contains(text, "trained from random weights") {
 		t.Errorf("the card of random weights is\n%s", text)
+	}
+}
+
+// TestCardOfHubModel: the head names the base model where the hub's cache has it, and not for a directory of that name.
+func TestCardOfHubModel(t *testing.T) {
+	server, _ := hubtest.Start(t)
+	c := smallConfig(t)
+	server.Repos["models/org/base"] = &hubtest.Repo{Files: files(t, c.Model)}
+	delete(server.Repos["models/org/base"].Files, ".")
+	t.Chdir(t.TempDir())
+	text, err := os.ReadFile(c.Datasets[0].Path)
+	if err == nil {
+		err = errors.Join(os.CopyFS("local/base", os.DirFS(c.Model)), os.Mkdir("local/texts", 0o777),
+			os.WriteFile("local/texts/a.txt", text, 0o600))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, isID := range map[string]bool{"org/base": true, "local/base": false} {
+		c.Model, c.OutputDir, c.MaxSteps, c.WarmupSteps = name, filepath.Join("runs", filepath.Dir(name)), 1, 0
+		c.Datasets = []data.Source{{Path: "local/texts", Type: data.Text}}
+		if _, err := Train(context.Background(), c, newEnv(t), Options{}); err != nil {
+			t.Fatal(err)
+		}
+		card := files(t, filepath.Join(c.OutputDir, lastModel))[hf.CardName]
+		if strings.Contains(card, "base_model: "+name+"\n") != isID || strings.Contains(card, "base_model: ") != isID ||
+			strings.Contains(card, "datasets: [") {
+			t.Errorf("%s:\n%s", name, card)
+		}
+		// An export elsewhere finds the same.
+		out, checkpoint, model := t.TempDir(), runfile.Absolute(lastCheckpoint(t, c)), name
+		if !isID {
+			model = runfile.Absolute(name)
+		}
+		t.Chdir(t.TempDir())
+		_, err := Export(context.Background(), newEnv(t), ExportOptions{Checkpoint: checkpoint, Model: model, Dir: out})
+		t.Chdir(filepath.Join(filepath.Dir(checkpoint), "../../.."))
+		if got := files(t, out)[hf.CardName]; err != nil || got != card {
+			t.Errorf("%s: %v; the card of an export is\n%s\nthat of the model\n%s", name, err, got, card)
+		}
+	}
+}
+
+// TestExportOfStrangeCard: a card that cannot be copied is found before the weights are written.
+func TestExportOfStrangeCard(t *testing.T) {
+	dir, out := writeModel(t, nil), filepath.Join(t.TempDir(), "out")
+	if err := os.Mkdir(filepath.Join(dir, hf.CardName), 0o777); err != nil {
+		t.Fatal(err)
+	}
+	_, err := Export(context.Background(), newEnv(t), ExportOptions{Model: dir, Dir: out})
+	if err == nil || !strings.Contains(err.Error(), "is a directory") || !errors.Is(err, blame.ErrRequest) {
+		t.Errorf("%v", err)
+	}
+	// A run has a card of its own.
+	c := smallConfig(t)
+	c.Model, c.MaxSteps, c.WarmupSteps = dir, 1, 0
+	if _, err := Train(context.Background(), c, newEnv(t), Options{}); err != nil {
+		t.Error(err)
 	}
 }

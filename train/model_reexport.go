@@ -19,6 +19,10 @@ func (e *Env) reexport(ctx context.Context, src *source, o ExportOptions, write 
 	if err := src.model.Check(from); err != nil {
 		return err
 	}
+	card, err := hf.ReadCard(src.dir)
+	if err != nil {
+		return err
+	}
 	tensors := src.model.Tensors()
 	specs := make([]hf.TensorSpec, len(tensors))
 	var done, total int64
@@ -62,5 +66,5 @@ func (e *Env) reexport(ctx context.Context, src *source, o ExportOptions, write 
 	if err := src.writeCarried(ctx, to); err != nil {
 		return err
 	}
-	return finishModel(to, src, o.DType, nil)
+	return finishModel(to, src, o.DType, card)
 }

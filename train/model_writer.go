@@ -2,10 +2,7 @@ package train
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
-	"path/filepath"
 	"unsafe"
 
 	"github.com/millrace/millrace/hf"
@@ -13,7 +10,6 @@ import (
 	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/stream"
 	"github.com/millrace/millrace/tensor"
-	"github.com/millrace/millrace/vfs"
 )
 
 // export writes the weights as they are in the store.
@@ -31,6 +27,10 @@ func (s *Session) export(ctx context.Context, src *source, dir string, dtype ten
 // copied. c, unless it is nil, becomes the model card.
 func (e *Env) writeModel(ctx context.Context, src *source, dir string, dtype tensor.DType, c *card, o hf.WriteOptions,
 	read func(part int) (model.Values, error)) error {
+	cardText, err := c.textFor(src.dir)
+	if err != nil {
+		return err
+	}
 	m := src.model
 	tensors := m.Tensors()
 	specs := make([]hf.TensorSpec, len(tensors))
@@ -71,12 +71,11 @@ func (e *Env) writeModel(ctx context.Context, src *source, dir string, dtype ten
 	if err := src.writeCarried(ctx, w); err != nil {
 		return err
 	}
-	return finishModel(w, src, dtype, c)
+	return finishModel(w, src, dtype, cardText)
 }
 
-// finishModel adds what goes with the weights, and makes the directory visible. Without a card the model's own is
-// copied.
-func finishModel(w *hf.ModelWriter, src *source, dtype tensor.DType, c *card) error {
+// finishModel adds what goes with the weights, a card unless it is nil, and makes the directory visible.
+func finishModel(w *hf.ModelWriter, src *source, dtype tensor.DType, cardText []byte) error {
 	config, err := src.config.WithDType(dtype)
 	if err != nil {
 		return err
@@ -87,17 +86,10 @@ func finishModel(w *hf.ModelWriter, src *source, dtype tensor.DType, c *card) er
 	if err := w.AddSidecars(src.dir); err != nil {
 		return err
 	}
-	text, err := vfs.ReadRegular(filepath.Join(src.dir, hf.CardName))
-	switch {
-	case c != nil:
-		text = c.text()
-	case errors.Is(err, fs.ErrNotExist):
-		return w.Commit()
-	case err != nil:
-		return err
-	}
-	if err := w.AddFile(hf.CardName, text); err != nil {
-		return err
+	if cardText != nil {
+		if err := w.AddFile(hf.CardName, cardText); err != nil {
+			return err
+		}
 	}
 	return w.Commit()
 }

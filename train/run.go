@@ -406,7 +406,8 @@ func (t *trainer) exportBest(ctx context.Context) error {
 		return nil
 	}
 	if err == nil {
-		err = t.env.exportCheckpoint(ctx, from, t.src, dir, t.src.exportType(), hf.WriteOptions{Replace: true})
+		err = t.env.exportCheckpoint(ctx, t.config.OutputDir, from, t.src, dir, t.src.exportType(),
+			hf.WriteOptions{Replace: true})
 	}
 	if err != nil {
 		return fmt.Errorf("%s is written, and the best model cannot be: %w", t.summary.Model, err)

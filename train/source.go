@@ -26,6 +26,7 @@ import (
 // source is a model directory and what was read from it.
 type source struct {
 	dir    string
+	id     string // ORG/NAME, if the hub's cache has dir; "" for a path
 	config *hf.Config
 	model  *model.Model
 
@@ -49,7 +50,11 @@ func openModel(ctx context.Context, env *Env, name string) (*source, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &source{dir: dir, config: c, model: m}, nil
+	src := &source{dir: dir, config: c, model: m}
+	if repo, ok := hub.Parse(hub.Model, name); ok && dir != name {
+		src.id = repo.ID
+	}
+	return src, nil
 }
 
 // resolveModel finds the directory of a path or a hub id; what the hub has and this machine has not is downloaded into the
@@ -68,17 +73,28 @@ func resolveModel(ctx context.Context, env *Env, name string) (string, error) {
 func (e *Env) hub() *hub.Hub {
 	h := hub.FromEnv()
 	h.FreeBytes = vfs.OS{}.FreeBytes
+	h.Progress, _ = e.transferBars("downloading ")
+	return h
+}
+
+// transferBars shows a bar for each file that is transferred. end removes those of files that have not arrived.
+func (e *Env) transferBars(what string) (progress func(file string, done, total int64), end func()) {
 	bars := map[string]*console.Bar{}
-	h.Progress = func(file string, done, total int64) {
+	progress = func(file string, done, total int64) {
 		if bars[file] == nil {
-			bars[file] = e.bar("downloading " + file)
+			bars[file] = e.bar(what + file)
 		}
 		bars[file].Set(done, total)
 		if done == total {
 			bars[file].End()
+			delete(bars, file)
 		}
 	}
-	return h
+	return progress, func() {
+		for _, bar := range bars {
+			bar.End()
+		}
+	}
 }
 
 // checkWeights finds weights that are missing, or of another model, before the data are tokenized. It reads their names and shapes.

@@ -84,7 +84,7 @@ func freeBytes(fsys vfs.FS, dir string) (int64, error) {
 	}
 }
 
-// hasRoom fails if less than bytes is free in a directory's file system. It fails not if the free space is unknown.
+// hasRoom fails if less than bytes is free in a directory's file system. It does not fail if the free space is unknown.
 func (e *Env) hasRoom(dir string, bytes int64) error {
 	free, err := freeBytes(e.files(), dir)
 	if err != nil || free >= bytes {

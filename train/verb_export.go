@@ -9,6 +9,7 @@ import (
 	"github.com/millrace/millrace/hf"
 	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/model"
+	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/tensor"
 )
 
@@ -68,7 +69,8 @@ func Export(ctx context.Context, env *Env, o ExportOptions) (done *Exported, err
 	write := hf.WriteOptions{ShardBytes: o.ShardBytes}
 	if from != nil {
 		ask.IsOver = true
-		err = env.exportCheckpoint(ctx, from, src, o.Dir, o.DType, write)
+		runDir := filepath.Dir(filepath.Dir(runfile.Absolute(from.Dir())))
+		err = env.exportCheckpoint(ctx, runDir, from, src, o.Dir, o.DType, write)
 	} else {
 		err = env.reexport(ctx, src, o, write, &ask)
 	}
@@ -82,12 +84,12 @@ func Export(ctx context.Context, env *Env, o ExportOptions) (done *Exported, err
 	return &Exported{Dir: o.Dir, DType: o.DType.String(), Params: params, Files: w.Files()}, w.Close()
 }
 
-func (e *Env) exportCheckpoint(ctx context.Context, from *checkpoint.Checkpoint, src *source, outDir string, dtype tensor.DType,
-	o hf.WriteOptions) error {
+// exportCheckpoint writes a checkpoint of the run whose output directory is runDir, wherever the checkpoint is.
+func (e *Env) exportCheckpoint(ctx context.Context, runDir string, from *checkpoint.Checkpoint, src *source,
+	outDir string, dtype tensor.DType, o hf.WriteOptions) error {
 	if err := src.checkIsOf(from); err != nil {
 		return blame.BadRequest(err)
 	}
-	runDir := filepath.Dir(filepath.Dir(from.Dir()))
 	c := e.cardOf(runDir, src, dtype, from.Manifest.Step, from.Manifest.Mathematics)
 	weights := from.Weights(src.model)
 	return e.writeModel(ctx, src, outDir, dtype, c, o, func(part int) (model.Values, error) {

@@ -10,7 +10,6 @@ import (
 
 	"github.com/millrace/millrace/hf/hub"
 	"github.com/millrace/millrace/internal/blame"
-	"github.com/millrace/millrace/internal/console"
 )
 
 // PushOptions say what to bring to the hub.
@@ -74,17 +73,10 @@ func Push(ctx context.Context, env *Env, o PushOptions) (report *PushReport, err
 		return report, nil
 	}
 	h := hub.FromEnv()
-	bars := map[string]*console.Bar{}
-	h.Progress = func(file string, done, total int64) {
-		if bars[file] == nil {
-			bars[file] = env.bar("uploading " + file)
-		}
-		bars[file].Set(done, total)
-		if done == total {
-			bars[file].End()
-		}
-	}
+	progress, end := env.transferBars("uploading ")
+	h.Progress = progress
 	done, err := h.Push(ctx, repo, files, hub.PushOptions{Private: o.Private, Message: o.Message})
+	end()
 	if err != nil {
 		return nil, fmt.Errorf("push %s to %s: %w", filepath.Base(o.Path), repo.ID, err)
 	}

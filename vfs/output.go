@@ -87,19 +87,36 @@ func (o *Output) named(err error) error {
 func (o *Output) IsDevice() bool { return o.path == "" }
 
 // Commit makes the file durable and visible. If it fails, what was written is removed.
-func (o *Output) Commit() error {
+func (o *Output) Commit() error { return o.commit(os.Rename) }
+
+// CommitNew is Commit for a result that replaces no file. It fails with fs.ErrExist if the name has one by now.
+func (o *Output) CommitNew() error { return o.commit(renameNew) }
+
+func (o *Output) commit(move func(from, to string) error) error {
 	if o.IsDevice() {
 		return o.Close()
 	}
 	err := firstOf(o.Sync(), o.Close())
 	if err == nil {
-		err = os.Rename(o.Name(), o.path)
+		err = move(o.Name(), o.path)
 	}
 	if err != nil {
 		os.Remove(o.Name())
 		return err
 	}
 	return OS{}.SyncDir(filepath.Dir(o.path))
+}
+
+// renameNew renames a file to a name that has none.
+func renameNew(from, to string) error {
+	err := os.Link(from, to)
+	if err == nil {
+		return os.Remove(from)
+	}
+	if _, there := os.Lstat(to); there == nil {
+		return &fs.PathError{Op: "rename", Path: to, Err: fs.ErrExist}
+	}
+	return os.Rename(from, to) // a file system without hard links; here a file can still come in between
 }
 
 // Abort removes what was written. After Commit it does nothing, so it can be deferred.

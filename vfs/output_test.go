@@ -101,3 +101,34 @@ func TestOutputKeepsWhatIsNoFile(t *testing.T) {
 		t.Errorf("files are left over: %v", all)
 	}
 }
+
+// TestCommitNew: a file that comes to the name meanwhile stays, and nothing else is left.
+func TestCommitNew(t *testing.T) {
+	for _, comes := range []bool{false, true} {
+		name := filepath.Join(t.TempDir(), "a")
+		o, err := vfs.CreateOutput(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer o.Abort()
+		if _, err := o.Write([]byte("new")); err != nil {
+			t.Fatal(err)
+		}
+		want := "new"
+		if comes {
+			want = "mine"
+			if err := os.WriteFile(name, []byte(want), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := o.CommitNew(); errors.Is(err, fs.ErrExist) != comes || !comes && err != nil {
+			t.Errorf("a file comes: %v: %v", comes, err)
+		}
+		if doc, err := os.ReadFile(name); err != nil || string(doc) != want {
+			t.Errorf("a file comes: %v: it holds %q, %v", comes, doc, err)
+		}
+		if left, _ := os.ReadDir(filepath.Dir(name)); len(left) != 1 {
+			t.Errorf("there are %v", left)
+		}
+	}
+}

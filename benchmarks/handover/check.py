@@ -5,7 +5,8 @@
     python check.py --millrace ./millrace --families ../../data/tokenizer/testdata --work DIR
 
 The first form takes a real model, the second makes small random models of each family with the tokenizers of the tests.
-Prints Markdown, and ends with status 1 if greedy tokens in f32 differ.
+Prints Markdown. Ends with status 1 if something differs: greedy tokens in f32, or their number in a prompt; ids, of
+texts in NFC without a zero byte; a quantized block.
 """
 import argparse
 import ctypes
@@ -69,8 +70,9 @@ def greedy(llm, ids, count):
 
 
 def same_tokens(args, model, path, prompts, count):
-    """Rows of a table: ids of a prompt and greedy tokens of both."""
+    """How many prompts have the same ids in llama.cpp and tokenizers, as many in millrace, and the same greedy tokens."""
     global failed
+    reference = Tokenizer.from_file(str(model / "tokenizer.json"))
     llm = open_llama(path, 1024)
     equal, smallest = 0, math.inf
     for prompt in prompts:
@@ -85,18 +87,29 @@ def same_tokens(args, model, path, prompts, count):
         if ours["tokens"] and ours["tokens"][-1] == llm.token_eos():
             ours["tokens"].pop()
         smallest = min(smallest, margin)
-        if len(ids) == ours["prompt_tokens"] and theirs == ours["tokens"]:
+        wanted = reference.encode(prompt).ids
+        if ids == wanted and len(ids) == ours["prompt_tokens"] and theirs == ours["tokens"]:
             equal += 1
             continue
         failed = True
-        print(f"DIFFERENT: {prompt!r}: {len(ids)} and {ours['prompt_tokens']} ids of the prompt,\n"
+        print(f"DIFFERENT: {prompt!r}: ids of llama.cpp {ids},\n of tokenizers {wanted}, millrace has "
+              f"{ours['prompt_tokens']},\n"
               f" llama.cpp {theirs}\n millrace  {ours['tokens']}")
     return equal, smallest
 
 
 def same_ids(tokenizer_json, llm, texts):
+    """How many texts have the ids of tokenizers. One that must have them and has not is a failure."""
+    global failed
     reference = Tokenizer.from_file(str(tokenizer_json))
-    return sum(llm.tokenize(t.encode(), add_bos=True, special=True) == reference.encode(t).ids for t in texts if t)
+    equal = 0
+    for t in filter(None, texts):
+        if llm.tokenize(t.encode(), add_bos=True, special=True) == reference.encode(t).ids:
+            equal += 1
+        elif "\0" not in t and unicodedata.is_normalized("NFC", t):
+            failed = True
+            print(f"DIFFERENT: ids of {t!r}")
+    return equal
 
 
 def perplexity(path, ids, windows):
@@ -124,12 +137,15 @@ def quantize(source, target, ftype):
 
 
 def same_blocks(a, b):
+    global failed
     left, right = ({t.name: t for t in gguf.GGUFReader(p).tensors} for p in (a, b))
+    if left.keys() != right.keys():
+        failed = True
+        return "other tensors"
     types = sum(left[n].tensor_type == right[n].tensor_type for n in left)
     data = sum(left[n].tensor_type == right[n].tensor_type and left[n].data.tobytes() == right[n].data.tobytes()
             for n in left)
-    if left.keys() != right.keys():
-        return "other tensors"
+    failed = failed or data != len(left)
     return f"{types} of {len(left)} types, {data} of {len(left)} tensors"
 
 

@@ -6,7 +6,9 @@
 Prints a line for the loader.
 """
 import glob
+import json
 import logging
+import pathlib
 import sys
 import warnings
 
@@ -27,12 +29,11 @@ class Refuse(logging.Handler):
 
 
 def with_transformers(path):
-    import torch
     import transformers
     transformers.logging.set_verbosity_warning()
     transformers.logging.enable_propagation()
     transformers.logging.disable_default_handler()
-    config = transformers.AutoConfig.from_pretrained(path)
+    transformers.AutoConfig.from_pretrained(path)
     tokenizer = transformers.AutoTokenizer.from_pretrained(path)
     model, info = transformers.AutoModelForCausalLM.from_pretrained(path, dtype="auto", output_loading_info=True)
     for key in ("missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs"):
@@ -45,7 +46,9 @@ def with_transformers(path):
         chat = ", chat " + repr(tokenizer.apply_chat_template([{"role": "user", "content": "Hi"}], tokenize=False)[:40])
     print(f"transformers {transformers.__version__}: {type(model).__name__} in {stored}, "
           f"generates {tokenizer.decode(out[0])!r}{chat}")
-    assert stored == getattr(config, "dtype", None) or stored == torch.float32
+    said = json.loads(pathlib.Path(path, "config.json").read_text())
+    wanted = said.get("dtype") or said.get("torch_dtype")
+    assert str(stored) == f"torch.{wanted}", (stored, wanted)
 
 
 def with_vllm(path):

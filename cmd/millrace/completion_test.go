@@ -58,6 +58,7 @@ func TestComplete(t *testing.T) {
 		"train ":                        {":files"},
 		"train run.yaml ":               nil,
 		"export a ":                     {":dirs"},
+		"push ":                         {":files"}, // shells offer directories with them
 		"report a b ":                   {":dirs"},
 		"convert ":                      {":files"},
 		"plan --model ":                 {":dirs"},

@@ -9,7 +9,7 @@ import (
 )
 
 type pushCmd struct {
-	Path     string `arg:"" name:"DIR" help:"Model directory, or one file such as a GGUF file."`
+	Path     string `arg:"" name:"DIR" complete:"FILE" help:"Model directory, or one file such as a GGUF file."`
 	Repo     string `arg:"" name:"OWNER/NAME" help:"Repository of the hub. It is made if it does not exist."`
 	Revision string `complete:"main" placeholder:"BRANCH" help:"Branch to commit to, by default main. It is made if it does not exist."`
 	Private  bool   `help:"Make the repository private if it does not exist. One that exists stays as it is."`
@@ -20,7 +20,7 @@ type pushCmd struct {
 
 func (*pushCmd) Help() string {
 	return `Makes one commit of all files in DIR, hidden ones left out. Other files of the repository stay. Large files are
-uploaded first, and only those that the hub lacks, so a push that was interrupted continues where it was. The commit comes
+uploaded first, and only those that the hub lacks, so a push that was interrupted continues with the others. The commit comes
 last: it has all files, or does not exist.
 
 HF_TOKEN, or the token of hf auth login, must be one that may write. HF_ENDPOINT names another hub.
@@ -42,7 +42,8 @@ func (c *pushCmd) Run(p *program) error {
 		return p.printJSON(done)
 	}
 	if len(done.Ignored) > 0 {
-		fmt.Fprintf(p.stderr, "note: the repository's .gitignore leaves out %s\n", strings.Join(done.Ignored, ", "))
+		fmt.Fprintf(p.stderr, "note: the repository's .gitignore leaves out %d of %d files: %s\n", len(done.Ignored),
+			len(done.Named), strings.Join(done.Ignored, ", "))
 	}
 	if done.DryRun {
 		for _, f := range done.Named {

@@ -12,6 +12,9 @@ import (
 // of the configuration, and additional_chat_templates. read reads a small file.
 func (c *Config) ReadFiles(dir string, read func(path string) ([]byte, error)) error {
 	doc, err := read(filepath.Join(dir, "chat_template.jinja"))
+	if c.Templates == nil {
+		c.Templates = map[string]string{}
+	}
 	if err == nil {
 		c.Templates = map[string]string{"default": string(doc)}
 	} else if !errors.Is(err, fs.ErrNotExist) {

@@ -139,7 +139,7 @@ func (t *transfer) attempt(ctx context.Context) error {
 	if _, err := t.part.Seek(t.have, io.SeekStart); err != nil {
 		return err
 	}
-	body := &networkReader{newStallReader(resp.Body, cancel), nil}
+	body := &networkReader{newStallReader(resp.Body, cancel, noData), nil}
 	// Never more than is listed, however much comes.
 	_, err = io.Copy(t, io.LimitReader(body, f.Size-t.have))
 	switch {

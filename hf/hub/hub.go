@@ -61,8 +61,8 @@ type Hub struct {
 	Token    string // "": none
 	Offline  bool   // the cache alone
 
-	// Progress is called now and then with the bytes of a file that are downloaded. It may be nil. One Fetch does not
-	// call it concurrently.
+	// Progress is called now and then with the bytes of a file that are downloaded or uploaded. It may be nil. One Fetch
+	// or Push does not call it concurrently.
 	Progress func(file string, doneBytes, totalBytes int64)
 	// FreeBytes returns the free space of a directory's file system; nil: it is not known. A download that does not fit
 	// is not begun.

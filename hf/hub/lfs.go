@@ -42,7 +42,7 @@ func (p *push) upload(ctx context.Context, f *pushFile) error {
 			} `json:"error"`
 		} `json:"objects"`
 	}
-	if _, err := p.send(ctx, p.hub.address(p.repo)+".git/info/lfs/objects/batch", lfsType, body, &answer); err != nil {
+	if err := p.send(ctx, p.hub.address(p.repo)+".git/info/lfs/objects/batch", lfsType, body, &answer); err != nil {
 		return err
 	}
 	if len(answer.Objects) != 1 || answer.Objects[0].OID != f.hash {
@@ -76,8 +76,7 @@ func (p *push) upload(ctx context.Context, f *pushFile) error {
 	if body, err = json.Marshal(map[string]any{"oid": f.hash, "size": f.Size}); err != nil {
 		return err
 	}
-	_, err = p.send(ctx, verify.Href, "application/json", body, nil)
-	return err
+	return p.send(ctx, verify.Href, "application/json", body, nil)
 }
 
 // sendParts sends a file in parts, and says when all are there.
@@ -117,8 +116,7 @@ func (p *push) sendParts(ctx context.Context, f *pushFile, upload lfsAction) err
 	if err != nil {
 		return err
 	}
-	_, err = p.send(ctx, upload.Href, lfsType, body, nil)
-	return err
+	return p.send(ctx, upload.Href, lfsType, body, nil)
 }
 
 // sendRange sends bytes of a file to a signed address, again if the connection breaks. etag is what the server calls
@@ -137,7 +135,8 @@ func (p *push) sendRange(parent context.Context, f *pushFile, address string, he
 	err = p.hub.retry(parent, func() (bool, error) {
 		ctx, cancel := context.WithCancelCause(parent)
 		defer cancel(nil)
-		body := newStallReader(&sentReader{io.NewSectionReader(file, first, bytes), p, f, first}, cancel)
+		body := newStallReader(&sentReader{io.NewSectionReader(file, first, bytes), p, f, first}, cancel,
+			"nothing was sent for a minute")
 		defer body.timer.Stop()
 		req, err := http.NewRequestWithContext(ctx, http.MethodPut, address, io.NopCloser(body))
 		if err != nil {
@@ -158,9 +157,10 @@ func (p *push) sendRange(parent context.Context, f *pushFile, address string, he
 		}
 		defer resp.Body.Close()
 		if !slices.Contains([]int{http.StatusOK, http.StatusCreated, http.StatusNoContent}, resp.StatusCode) {
-			return false, &refusal{status: resp.StatusCode,
+			// The address may have expired, or the storage be busy: the request is right.
+			return false, &passingError{&refusal{status: resp.StatusCode,
 				text: fmt.Sprintf("%s answers %s to an upload: push again, which continues with what is missing",
-					target.Host, resp.Status)}
+					target.Host, resp.Status)}}
 		}
 		etag = resp.Header.Get("ETag")
 		return true, nil

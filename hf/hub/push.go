@@ -30,7 +30,8 @@ type Upload struct {
 }
 
 // Uploads are the files of a directory and of those in it, by name, or the one file that a path names. Hidden files and
-// directories are left out. Links are followed to files, not to directories.
+// directories are left out. The path itself may be a link; in the directory links are followed to files, not to
+// directories.
 func Uploads(path string) ([]Upload, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -38,6 +39,10 @@ func Uploads(path string) ([]Upload, error) {
 	}
 	if info.Mode().IsRegular() {
 		return []Upload{{filepath.Base(path), path, info.Size()}}, nil
+	}
+	path, err = filepath.EvalSymlinks(path) // WalkDir does not follow the link that it begins with
+	if err != nil {
+		return nil, err
 	}
 	var all []Upload
 	err = filepath.WalkDir(path, func(file string, entry fs.DirEntry, err error) error {
@@ -93,7 +98,7 @@ const sampleBytes = 512
 
 // Push makes a commit of files in a model repository, on a branch that is the Revision of r; both are made if they do
 // not exist. Other files of the repository stay. Large files are uploaded first, each only if the server lacks it: a
-// push that was interrupted continues where it was, and a commit has all of its files or does not exist.
+// push that was interrupted continues with the other files, and a commit has all of its files or does not exist.
 //
 // Source: huggingface_hub, hf_api.py (create_repo, create_branch), _commit_api.py and lfs.py; the Git LFS batch API.
 func (h *Hub) Push(ctx context.Context, r Repo, files []Upload, o PushOptions) (*Pushed, error) {
@@ -110,11 +115,18 @@ func (h *Hub) Push(ctx context.Context, r Repo, files []Upload, o PushOptions) (
 	if r.Revision != Main {
 		p.done.URL += "/tree/" + url.PathEscape(r.Revision)
 	}
-	if err := p.makeRepo(ctx, o.Private); err != nil {
+	for _, f := range files {
+		info, err := os.Stat(f.Path)
+		if err != nil {
+			return nil, err
+		}
+		p.files = append(p.files, &pushFile{Upload: f, info: info})
+	}
+	if err := p.checkUnchanged(); err != nil {
 		return nil, err
 	}
-	for _, f := range files {
-		p.files = append(p.files, &pushFile{Upload: f})
+	if err := p.makeRepo(ctx, o.Private); err != nil {
+		return nil, err
 	}
 	for batch := range slices.Chunk(p.files, preuploadFiles) {
 		if err := p.preupload(ctx, batch); err != nil {
@@ -122,11 +134,35 @@ func (h *Hub) Push(ctx context.Context, r Repo, files []Upload, o PushOptions) (
 		}
 	}
 	for _, f := range p.files {
-		if err := p.prepare(ctx, f); err != nil {
+		err := p.prepare(ctx, f)
+		if errors.Is(err, fs.ErrNotExist) { // it was there before
+			err = errChanged
+		}
+		if err != nil {
 			return nil, fmt.Errorf("%s: %w", f.Name, err)
 		}
 	}
+	if len(p.done.Ignored) == len(files) {
+		return nil, fmt.Errorf("the .gitignore of %s leaves out all files of the push: change it there", r.ID)
+	}
+	if err := p.checkUnchanged(); err != nil {
+		return nil, err
+	}
 	return p.done, p.commit(ctx, cmp.Or(o.Message, "Upload model with millrace"))
+}
+
+// errChanged is the error of a file that is being written, or was replaced: the commit would have files of two models.
+var errChanged = &passingError{errors.New("it changed while it was pushed: wait until it is written, and push again")}
+
+// checkUnchanged fails if a path no longer has the file that it had when the push began. Paths are opened more than once.
+func (p *push) checkUnchanged() error {
+	for _, f := range p.files {
+		now, err := os.Stat(f.Path)
+		if err != nil || !os.SameFile(now, f.info) || now.Size() != f.Size || !now.ModTime().Equal(f.info.ModTime()) {
+			return fmt.Errorf("%s: %w", f.Name, errChanged)
+		}
+	}
+	return nil
 }
 
 // push is a Push under way.
@@ -135,6 +171,8 @@ type push struct {
 	repo  Repo
 	files []*pushFile
 	done  *Pushed
+	// bytes of the files that are part of the commit's request
+	inlineBytes int64
 
 	reporting sync.Mutex
 }
@@ -142,6 +180,7 @@ type push struct {
 // pushFile is a file of a push.
 type pushFile struct {
 	Upload
+	info               fs.FileInfo // when the push began
 	isLarge, isIgnored bool
 	// hash of the file that the revision has; "" without such a file, or if the server does not say
 	remote string
@@ -151,10 +190,9 @@ type pushFile struct {
 }
 
 // send sends JSON to the endpoint's API and reads an answer into out, unless out is nil. accepted are statuses that are
-// right besides 200 and 201; status is the one that came.
-func (p *push) send(ctx context.Context, address, contentType string, body []byte, out any,
-	accepted ...int) (status int, err error) {
-	err = p.hub.retry(ctx, func() (bool, error) {
+// right besides 200 and 201; of these nothing is read.
+func (p *push) send(ctx context.Context, address, contentType string, body []byte, out any, accepted ...int) error {
+	return p.hub.retry(ctx, func() (bool, error) {
 		ctx, cancel := context.WithCancelCause(ctx)
 		defer cancel(nil)
 		req, err := http.NewRequestWithContext(ctx, http.MethodPost, address, bytes.NewReader(body))
@@ -171,74 +209,86 @@ func (p *push) send(ctx context.Context, address, contentType string, body []byt
 			return false, err
 		}
 		defer resp.Body.Close()
-		status = resp.StatusCode
-		switch {
+		switch status := resp.StatusCode; {
 		case slices.Contains(accepted, status):
 			return false, nil
 		case status != http.StatusOK && status != http.StatusCreated:
-			return false, p.refused(resp)
+			return false, p.refused(resp, cancel)
 		case out == nil:
 			return false, nil
 		}
 		return false, p.hub.readAnswer(ctx, cancel, resp, out)
 	})
-	return status, err
 }
 
-// refused says what an answer means to someone who writes.
-func (p *push) refused(resp *http.Response) error {
+// refused says what an answer means to someone who writes; cancel ends the request if the answer stops.
+func (p *push) refused(resp *http.Response, cancel context.CancelCauseFunc) error {
 	err := p.hub.refused(p.repo, resp)
 	var r *refusal
-	if !errors.As(err, &r) {
+	if !errors.As(err, &r) || r.status >= 500 {
 		return err
 	}
+	advice := ""
 	switch r.status {
 	case http.StatusUnauthorized, http.StatusForbidden:
-		r.text = fmt.Sprintf("%s answers %s: check that HF_TOKEN is a token that may write to %s", p.hub.shownEndpoint(),
-			resp.Status, p.repo.ID)
+		r.text = fmt.Sprintf("%s answers %s", p.hub.shownEndpoint(), resp.Status)
+		advice = "; check that HF_TOKEN is a token that may write to " + p.repo.ID
 	case http.StatusRequestEntityTooLarge:
-		r.text = fmt.Sprintf("%s answers %s: the account has no room for the files; remove some there",
-			p.hub.shownEndpoint(), resp.Status)
+		r.text = fmt.Sprintf("%s answers %s: the request is too large", p.hub.shownEndpoint(), resp.Status)
+		advice = "; push fewer files at a time"
 	case http.StatusBadRequest, http.StatusConflict, http.StatusUnprocessableEntity:
-		// Only the answer says why: a name that is taken, or a card whose head is not valid.
-		var said struct {
-			Error string `json:"error"`
-		}
-		if doc, _ := io.ReadAll(io.LimitReader(resp.Body, 4096)); json.Unmarshal(doc, &said) == nil && said.Error != "" {
-			r.text += fmt.Sprintf(": %.500q", said.Error)
-		}
-		r.text += "; check the name, the branch and the files"
+		advice = "; check the name, the branch and the files"
 	}
+	// Often only the server says why: storage that is full, a name that is taken, a card whose head is not valid.
+	if said := reason(resp, cancel); said != "" {
+		r.text += fmt.Sprintf(": %.500q", said)
+	}
+	r.text += advice
 	return r
+}
+
+// reason is what a server says of its refusal; "" if it says nothing.
+func reason(resp *http.Response, cancel context.CancelCauseFunc) string {
+	body := newStallReader(resp.Body, cancel, noData)
+	defer body.timer.Stop()
+	var said struct {
+		Error string `json:"error"`
+	}
+	doc, _ := io.ReadAll(io.LimitReader(body, 64<<10)) // what cannot be read says nothing
+	_ = json.Unmarshal(doc, &said)
+	return cmp.Or(said.Error, resp.Header.Get("X-Error-Message"))
 }
 
 // makeRepo makes the repository and the branch, unless they exist.
 func (p *push) makeRepo(ctx context.Context, private bool) error {
 	org, name, _ := strings.Cut(p.repo.ID, "/")
-	body, err := json.Marshal(map[string]any{"type": string(p.repo.Kind), "organization": org, "name": name,
-		"private": private})
+	wanted := map[string]any{"type": string(p.repo.Kind), "organization": org, "name": name}
+	if private { // without the key the organization's own default counts
+		wanted["private"] = true
+	}
+	body, err := json.Marshal(wanted)
 	if err != nil {
 		return err
 	}
-	status, err := p.send(ctx, p.hub.Endpoint+"/api/repos/create", "application/json", body, nil, http.StatusConflict,
-		http.StatusForbidden)
-	if err != nil {
-		return err
-	}
-	if status == http.StatusForbidden { // to make repositories; the token may write to one that exists
+	err = p.send(ctx, p.hub.Endpoint+"/api/repos/create", "application/json", body, nil, http.StatusConflict)
+	if r := (*refusal)(nil); errors.As(err, &r) && r.status == http.StatusForbidden {
+		// The token may not make repositories; it may write to one that exists.
 		main := p.repo
 		main.Revision = Main
-		if _, err := p.hub.askCommit(ctx, main); err != nil {
-			return fmt.Errorf("the repository does not exist and cannot be made: "+
-				"check that HF_TOKEN is a token that may write to %s: %w", p.repo.ID, err)
+		_, absent := p.hub.askCommit(ctx, main)
+		if IsAbsent(absent) {
+			return fmt.Errorf("the repository does not exist and cannot be made: %w", err)
 		}
+		err = absent
+	}
+	if err != nil {
+		return err
 	}
 	if p.repo.Revision == Main {
 		return nil
 	}
-	_, err = p.send(ctx, p.hub.api(p.repo)+"/branch/"+url.PathEscape(p.repo.Revision), "application/json", []byte("{}"),
+	return p.send(ctx, p.hub.api(p.repo)+"/branch/"+url.PathEscape(p.repo.Revision), "application/json", []byte("{}"),
 		nil, http.StatusConflict)
-	return err
 }
 
 // preupload asks how files are stored, and what the revision has of them.
@@ -271,7 +321,7 @@ func (p *push) preupload(ctx context.Context, files []*pushFile) error {
 		} `json:"files"`
 	}
 	address := p.hub.api(p.repo) + "/preupload/" + url.PathEscape(p.repo.Revision)
-	if _, err := p.send(ctx, address, "application/json", body, &answer); err != nil {
+	if err := p.send(ctx, address, "application/json", body, &answer); err != nil {
 		return err
 	}
 	told := map[string]bool{}
@@ -303,6 +353,24 @@ func readHead(path string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, sampleBytes))
 }
 
+// maxInlineBytes bounds the files that are part of the commit's request, which are in memory at a time. A hub takes
+// files of at most 10 MB so.
+const maxInlineBytes = 64 << 20
+
+// readSized reads a file that must have a size.
+func readSized(path string, size int64) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, size+1))
+	if err == nil && int64(len(text)) != size {
+		err = errChanged
+	}
+	return text, err
+}
+
 // prepare brings a file to where a commit can name it.
 func (p *push) prepare(ctx context.Context, f *pushFile) (err error) {
 	switch {
@@ -310,7 +378,11 @@ func (p *push) prepare(ctx context.Context, f *pushFile) (err error) {
 		p.done.Ignored = append(p.done.Ignored, f.Name)
 		return nil
 	case !f.isLarge:
-		if f.text, err = os.ReadFile(f.Path); err != nil {
+		if p.inlineBytes += f.Size; p.inlineBytes > maxInlineBytes {
+			return fmt.Errorf("%s did not answer as a hub does: it wants more than %d MiB of files in the commit itself",
+				p.hub.shownEndpoint(), maxInlineBytes>>20)
+		}
+		if f.text, err = readSized(f.Path, f.Size); err != nil {
 			return err
 		}
 		sum := sha1.Sum(append(fmt.Appendf(nil, "blob %d\x00", len(f.text)), f.text...))
@@ -353,7 +425,7 @@ func hashFile(ctx context.Context, path string, size int64) (string, error) {
 		}
 	}
 	if n != size {
-		return "", errors.New("it changes while it is read: wait until it is written, and push again")
+		return "", errChanged
 	}
 	return hex.EncodeToString(sum.Sum(nil)), nil
 }
@@ -384,7 +456,7 @@ func (p *push) commit(ctx context.Context, message string) error {
 		Commit string `json:"commitOid"`
 	}
 	address := p.hub.api(p.repo) + "/commit/" + url.PathEscape(p.repo.Revision)
-	if _, err := p.send(ctx, address, "application/x-ndjson", body.Bytes(), &answer); err != nil {
+	if err := p.send(ctx, address, "application/x-ndjson", body.Bytes(), &answer); err != nil {
 		return err
 	}
 	if commitHash.MatchString(answer.Commit) {

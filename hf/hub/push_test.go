@@ -86,7 +86,7 @@ func TestPush(t *testing.T) {
 	// A branch that does not exist is made; the large files are there already.
 	r := mine
 	r.Revision = "runs/a"
-	files[0].Path = files[1].Path // another text
+	files[0].Path, files[0].Size = files[1].Path, files[1].Size // another text
 	done, err = h.Push(context.Background(), r, files, PushOptions{})
 	if err != nil || done.Files != 1 || s.Puts != puts {
 		t.Errorf("%+v, %v, %d uploads", done, err, s.Puts-puts)
@@ -106,6 +106,9 @@ func TestPushThroughFailures(t *testing.T) {
 			t.Fatalf("parts of %d bytes: %v", partBytes, err)
 		}
 		wantPushed(t, s.Repos["models/me/mine"].Files, files)
+		if private, said := s.Private["models/me/mine"]; said {
+			t.Errorf("private: %v is sent, and the organization's default does not count", private)
+		}
 	}
 }
 
@@ -140,6 +143,12 @@ func TestPushRefuses(t *testing.T) {
 			s.ReadOnly = true
 			s.Repos["models/me/mine"] = &hubtest.Repo{Files: map[string]string{}}
 		}, []string{"403", "HF_TOKEN", "write to me/mine"}},
+		"storage that is full": {func(s *hubtest.Server, _ *Hub) { s.ReadOnly, s.Denial = true, "storage limit reached" },
+			[]string{"cannot be made", "403", `"storage limit reached"`, "HF_TOKEN"}},
+		"storage that is full, in a header": {func(s *hubtest.Server, _ *Hub) {
+			s.ReadOnly, s.Denial, s.DenialInHeader = true, "storage limit reached", true
+		}, []string{"403", `"storage limit reached"`}},
+		"all ignored": {func(s *hubtest.Server, _ *Hub) { s.Ignore = "*" }, []string{".gitignore", "all files", "me/mine"}},
 		"no server": {func(_ *hubtest.Server, h *Hub) { h.Endpoint = "http://user:pass@127.0.0.1:1" },
 			[]string{"cannot be reached"}},
 		"no address":  {func(_ *hubtest.Server, h *Hub) { h.Endpoint = "huggingface" }, []string{"HF_ENDPOINT"}},
@@ -160,6 +169,88 @@ func TestPushRefuses(t *testing.T) {
 				t.Errorf("there are commits: %+v", s.Commits)
 			}
 		})
+	}
+}
+
+// A refusal of the hub's storage is passing: the next push gets new addresses. An error of the network does not say that
+// a repository does not exist.
+func TestPushPassing(t *testing.T) {
+	for name, c := range map[string]struct {
+		spoil func(*hubtest.Server, *Hub)
+		want  []string
+	}{
+		"an expired address": {func(s *hubtest.Server, _ *Hub) { s.RefusePuts = 403 }, []string{"403", "push again"}},
+		"storage that fails": {func(s *hubtest.Server, _ *Hub) { s.RefusePuts = 400 }, []string{"400", "push again"}},
+		"no answer about the repository": {func(s *hubtest.Server, h *Hub) {
+			s.ReadOnly, s.FailGets = true, true
+		}, []string{"503"}},
+	} {
+		s, h, files := pushable(t)
+		c.spoil(s, h)
+		_, err := h.Push(context.Background(), mine, files, PushOptions{})
+		wantLine(t, err, c.want...)
+		if !IsPassing(err) || IsAbsent(err) || strings.Contains(err.Error(), "does not exist") {
+			t.Errorf("%s: %v is not passing", name, err)
+		}
+	}
+}
+
+// A file that another takes the place of, or that grows, ends a push before its commit.
+func TestPushOfWhatChanges(t *testing.T) {
+	for name, change := range map[string]func(path string) error{
+		"replaced": func(path string) error {
+			if err := os.WriteFile(path+".new", []byte("{}"), 0o600); err != nil {
+				return err
+			}
+			return os.Rename(path+".new", path)
+		},
+		"longer":  func(path string) error { return os.WriteFile(path, []byte("{ }"), 0o600) },
+		"removed": os.Remove,
+	} {
+		s, h, files := pushable(t)
+		at := slices.IndexFunc(files, func(f Upload) bool { return f.Name == "config.json" })
+		h.Progress = func(string, int64, int64) { // weights are sent after the configuration was read
+			if h.Progress = nil; change(files[at].Path) != nil {
+				t.Errorf("%s: the file cannot be changed", name)
+			}
+		}
+		_, err := h.Push(context.Background(), mine, files, PushOptions{})
+		wantLine(t, err, "config.json", "changed while it was pushed", "again")
+		if !IsPassing(err) || len(s.Commits) > 0 {
+			t.Errorf("%s: %v, commits %+v", name, err, s.Commits)
+		}
+	}
+}
+
+// A server that wants weights in the commit itself does not get them: they would all be in memory.
+func TestPushOfTooMuchInline(t *testing.T) {
+	s, h, _ := pushable(t)
+	path := filepath.Join(t.TempDir(), "large.json")
+	if err := errors.Join(os.WriteFile(path, nil, 0o600), os.Truncate(path, maxInlineBytes+1)); err != nil {
+		t.Fatal(err)
+	}
+	files, err := Uploads(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = h.Push(context.Background(), mine, files, PushOptions{})
+	wantLine(t, err, "large.json", "did not answer as a hub does", "64 MiB")
+	if len(s.Commits) > 0 {
+		t.Errorf("there are commits: %+v", s.Commits)
+	}
+}
+
+// A link to a model directory is that directory.
+func TestUploadsOfALink(t *testing.T) {
+	dir := t.TempDir()
+	link := filepath.Join(t.TempDir(), "latest")
+	err := errors.Join(os.WriteFile(filepath.Join(dir, "config.json"), []byte("{}"), 0o600), os.Symlink(dir, link))
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := Uploads(link)
+	if err != nil || len(files) != 1 || files[0].Name != "config.json" {
+		t.Errorf("%+v, %v", files, err)
 	}
 }
 

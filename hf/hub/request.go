@@ -95,6 +95,11 @@ type cutError struct{ error }
 
 func (e *cutError) Unwrap() error { return e.error }
 
+// passingError is an error that the same request may not have next time, later than a moment from now.
+type passingError struct{ error }
+
+func (e *passingError) Unwrap() error { return e.error }
+
 // refusal is an answer other than the expected one.
 type refusal struct {
 	status int
@@ -151,7 +156,8 @@ func (h *Hub) refused(r Repo, resp *http.Response) error {
 // may have it.
 func IsPassing(err error) bool {
 	var reached *net.OpError
-	return isPassing(err) || errors.As(err, &reached)
+	var later *passingError
+	return isPassing(err) || errors.As(err, &reached) || errors.As(err, &later)
 }
 
 // isPassing reports whether an error may be gone in a moment.
@@ -220,7 +226,7 @@ func (h *Hub) ask(ctx context.Context, r Repo, address string, out any) (next st
 
 // readAnswer reads the JSON of an answer into out; cancel ends the request if no more comes.
 func (h *Hub) readAnswer(ctx context.Context, cancel context.CancelCauseFunc, resp *http.Response, out any) error {
-	doc, err := io.ReadAll(io.LimitReader(newStallReader(resp.Body, cancel), maxAnswerBytes+1))
+	doc, err := io.ReadAll(io.LimitReader(newStallReader(resp.Body, cancel, noData), maxAnswerBytes+1))
 	switch {
 	case err != nil:
 		return fmt.Errorf("%s: %w", h.shownEndpoint(), &cutError{cmp.Or(context.Cause(ctx), err)})
@@ -255,14 +261,17 @@ func nextPage(resp *http.Response) (string, error) {
 // stallAfter is how long a connection may be silent.
 const stallAfter = time.Minute
 
-// stallReader ends a request whose body does not come any more.
+// stallReader ends a request whose body does not move any more.
 type stallReader struct {
 	body  io.Reader
 	timer *time.Timer
 }
 
-func newStallReader(body io.Reader, cancel context.CancelCauseFunc) *stallReader {
-	return &stallReader{body, fault.AfterFunc(stallAfter, func() { cancel(errors.New("no data came for a minute")) })}
+// noData is what is said of an answer that does not come any more.
+const noData = "no data came for a minute"
+
+func newStallReader(body io.Reader, cancel context.CancelCauseFunc, stall string) *stallReader {
+	return &stallReader{body, fault.AfterFunc(stallAfter, func() { cancel(errors.New(stall)) })}
 }
 
 func (s *stallReader) Read(p []byte) (int, error) {

@@ -185,13 +185,13 @@ case $engine in
 "") echo "left out: neither docker, podman nor buildah works here" ;;
 buildah)
 	export BUILDAH_ISOLATION=chroot STORAGE_DRIVER=vfs
-	timed buildah build --quiet --timestamp "$(git -C "$repository" log -1 --format=%ct)" -f Containerfile --build-arg VERSION="$version" -t millrace-check "$work/dist"
+	timed buildah build --quiet --timestamp "$(git -C "$repository" log -1 --format=%ct)" -f Containerfile --build-arg VERSION="$version" --build-arg TARGETARCH=amd64 -t millrace-check "$work/dist"
 	install_seconds=$seconds
 	container=$(buildah from millrace-check)
 	in_container() { buildah run --network=none --volume "$work/container/work:/work" "$container" -- millrace "$@"; }
 	;;
 *)
-	timed $engine build --quiet -f Containerfile --build-arg VERSION="$version" -t millrace-check "$work/dist"
+	timed $engine build --quiet -f Containerfile --build-arg VERSION="$version" --build-arg TARGETARCH=amd64 -t millrace-check "$work/dist"
 	install_seconds=$seconds
 	in_container() { $engine run --rm --network=none --volume "$work/container/work:/work" millrace-check "$@"; }
 	;;

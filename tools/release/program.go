@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"debug/buildinfo"
+	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
@@ -34,16 +35,41 @@ type program struct {
 	modules  string // directory of the modules that it was built from
 }
 
-// buildProgram builds the command of a clone. The user's settings of go build do not count.
+// whereModulesAre are the settings that say where modules come from and are kept. They change no byte of a program, as
+// go.sum has the modules' checksums.
+var whereModulesAre = []string{"GOPROXY", "GONOPROXY", "GOSUMDB", "GONOSUMDB", "GOPRIVATE", "GOINSECURE", "GOMODCACHE"}
+
+// buildEnv is the environment of go build. The user's settings of go build do not count, those of go env -w included: a
+// variable that is empty would bring them back.
+func buildEnv(p platform) ([]string, error) {
+	said, err := exec.Command("go", append([]string{"env", "-json"}, whereModulesAre...)...).Output()
+	if err != nil {
+		return nil, fmt.Errorf("go env: %w", err)
+	}
+	var kept map[string]string
+	if err := json.Unmarshal(said, &kept); err != nil {
+		return nil, fmt.Errorf("go env: %w", err)
+	}
+	env := append(os.Environ(), "GOENV=off", "GOOS="+p.os, "GOARCH="+p.arch, "CGO_ENABLED=0", "GOFLAGS=",
+		"GOEXPERIMENT=", "GOAMD64=v1", "GOARM64=v8.0", "GOFIPS140=off", "GOWORK=off")
+	for _, name := range whereModulesAre {
+		env = append(env, name+"="+kept[name])
+	}
+	return env, nil
+}
+
+// buildProgram builds the command of a clone.
 func buildProgram(source, path string, p platform) (*program, error) {
 	args := []string{"build", "-trimpath", "-buildvcs=true", "-ldflags=-s -w", "-o", path}
 	if p.static {
 		args = append(args, "-tags=nogpu")
 	}
+	env, err := buildEnv(p)
+	if err != nil {
+		return nil, err
+	}
 	cmd := exec.Command("go", append(args, "./cmd/millrace")...)
-	cmd.Dir = source
-	cmd.Env = append(os.Environ(), "GOOS="+p.os, "GOARCH="+p.arch, "CGO_ENABLED=0", "GOFLAGS=", "GOEXPERIMENT=",
-		"GOAMD64=v1", "GOARM64=v8.0", "GOFIPS140=off", "GOWORK=off")
+	cmd.Dir, cmd.Env = source, env
 	if said, err := cmd.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("go %s: %w: %s", strings.Join(args, " "), err, said)
 	}

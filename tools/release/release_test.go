@@ -202,3 +202,30 @@ func TestBillOfMaterials(t *testing.T) {
 		t.Errorf("%+v", b.Metadata)
 	}
 }
+
+// TestBuildEnv: what go env -w has set does not come into a build, except where modules come from.
+func TestBuildEnv(t *testing.T) {
+	settings := filepath.Join(t.TempDir(), "env")
+	if err := os.WriteFile(settings, []byte("GOFLAGS=-tags=mine\nGOPROXY=https://proxy.invalid\nGOAMD64=v3\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("GOENV", settings)
+	for _, name := range []string{"GOFLAGS", "GOPROXY", "GOAMD64"} { // an empty variable reads as an absent one
+		t.Setenv(name, "")
+	}
+	asked := exec.Command("go", "env", "GOFLAGS", "GOPROXY", "GOAMD64")
+	mine, err := asked.Output()
+	if want := "-tags=mine\nhttps://proxy.invalid\nv3\n"; err != nil || string(mine) != want {
+		t.Fatalf("go env has %q, want %q, %v", mine, want, err)
+	}
+	env, err := buildEnv(platform{os: "linux", arch: "amd64"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	asked = exec.Command("go", "env", "GOFLAGS", "GOPROXY", "GOAMD64")
+	asked.Env = env
+	built, err := asked.Output()
+	if want := "\nhttps://proxy.invalid\nv1\n"; err != nil || string(built) != want {
+		t.Errorf("go build has %q, want %q, %v", built, want, err)
+	}
+}

@@ -109,8 +109,10 @@ func (s *Server) hub(w http.ResponseWriter, r *http.Request) {
 	s.Lock()
 	defer s.Unlock()
 	s.Requests = append(s.Requests, r.URL.Path+" "+r.Header.Get("Range"))
-	if s.Failures > 0 {
-		s.Failures--
+	if isFailing := s.FailGets && r.Method == http.MethodGet; s.Failures > 0 || isFailing {
+		if !isFailing {
+			s.Failures--
+		}
 		w.WriteHeader(http.StatusServiceUnavailable)
 		return
 	}

@@ -19,13 +19,18 @@ import (
 type Upload struct {
 	ReadOnly     bool   // the token may not write
 	PartBytes    int    // of a multipart upload; 0: files are sent whole
-	Ignore       string // a file that the repository's .gitignore names
+	Ignore       string // a file that the repository's .gitignore names; * names all
 	RefuseCommit string // why commits are refused
+	FailGets     bool   // reads are answered with 503
+	RefusePuts   int    // the status of all uploads; 0: they are taken
+	// Denial is what a status of 403 is explained with: in the body, or in a header.
+	Denial         string
+	DenialInHeader bool
 	// CutPuts is how many uploads break before anything of them was read.
 	CutPuts int
 
 	Objects map[string]string // large files that the server has, by SHA-256
-	Private map[string]bool   // repositories that were made, by address: whether they are private
+	Private map[string]bool   // what was said of repositories when they were made, by address: whether they are private
 	Commits []PushedCommit
 	Puts    int // uploads that were taken, parts and whole files
 
@@ -41,7 +46,13 @@ type PushedCommit struct {
 // post answers what a push sends. Models only.
 func (s *Server) post(w http.ResponseWriter, r *http.Request, knows bool) {
 	if !knows || s.ReadOnly {
+		if s.DenialInHeader {
+			w.Header().Set("X-Error-Message", s.Denial)
+		}
 		w.WriteHeader(map[bool]int{true: http.StatusForbidden, false: http.StatusUnauthorized}[knows])
+		if !s.DenialInHeader && s.Denial != "" {
+			json.NewEncoder(w).Encode(map[string]any{"error": s.Denial})
+		}
 		return
 	}
 	switch path := r.URL.Path; {
@@ -71,7 +82,7 @@ func (s *Server) post(w http.ResponseWriter, r *http.Request, knows bool) {
 func (s *Server) create(w http.ResponseWriter, r *http.Request) {
 	var asked struct {
 		Type, Organization, Name string
-		Private                  bool
+		Private                  *bool
 	}
 	if json.NewDecoder(r.Body).Decode(&asked) != nil || asked.Type != "model" {
 		w.WriteHeader(http.StatusBadRequest)
@@ -86,7 +97,9 @@ func (s *Server) create(w http.ResponseWriter, r *http.Request) {
 	if s.Private == nil {
 		s.Private = map[string]bool{}
 	}
-	s.Private[name] = asked.Private
+	if asked.Private != nil {
+		s.Private[name] = *asked.Private
+	}
 }
 
 // write answers branch, preupload and commit.
@@ -132,7 +145,7 @@ func (s *Server) preupload(w http.ResponseWriter, r *http.Request, files map[str
 		if isLarge(f.Path) {
 			mode = "lfs"
 		}
-		a := map[string]any{"path": f.Path, "uploadMode": mode, "shouldIgnore": f.Path == s.Ignore && s.Ignore != "",
+		a := map[string]any{"path": f.Path, "uploadMode": mode, "shouldIgnore": f.Path == s.Ignore || s.Ignore == "*",
 			"oid": nil}
 		if text, ok := files[f.Path]; ok && mode == "lfs" && text != "" {
 			a["oid"] = sha256Of(text)
@@ -188,6 +201,10 @@ func (s *Server) put(w http.ResponseWriter, r *http.Request) {
 	if s.CutPuts > 0 {
 		s.CutPuts--
 		panic(http.ErrAbortHandler) // the connection is closed
+	}
+	if s.RefusePuts > 0 {
+		w.WriteHeader(s.RefusePuts)
+		return
 	}
 	oid, part, _ := strings.Cut(strings.Trim(r.URL.Path, "/"), "/")
 	text, err := io.ReadAll(r.Body)
