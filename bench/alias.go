@@ -97,7 +97,7 @@ func (a *aliasing) report() *Alias {
 		r.Copies += min(a.copies, len(parts))
 	}
 	r.Warning = fmt.Sprintf("%d blocks share the host memory of %d; every fetch, drain and update moves its bytes, but layers overwrite each other: "+
-		"this measures time and is no training", r.Blocks, r.Copies)
+		"the time is measured, and the weights mean nothing", r.Blocks, r.Copies)
 	return r
 }
 

@@ -103,7 +103,7 @@ func TestMeasureAliased(t *testing.T) {
 		t.Fatal(err)
 	}
 	a := shared.Alias
-	if a == nil || a.Blocks != 9 || a.Copies != mostCopies || !strings.Contains(a.Warning, "no training") {
+	if a == nil || a.Blocks != 9 || a.Copies != mostCopies || !strings.Contains(a.Warning, "mean nothing") {
 		t.Fatalf("%+v", a)
 	}
 	if got := whole.ReservedPeakBytes - shared.ReservedPeakBytes; got != a.SharedBytes || got <= 0 {

@@ -48,7 +48,7 @@ import (
 type Writer struct {
 	d      *Directory
 	step   int
-	hidden string // the directory while it is no checkpoint
+	hidden string // the directory until it is renamed to a checkpoint
 
 	mu          sync.Mutex
 	extents     []*saving

@@ -44,7 +44,7 @@ func TestAliasedAlone(t *testing.T) {
 func TestAliasedSharesBytesAndNotVersions(t *testing.T) {
 	s, ctx := aliased(t), context.Background()
 	for version := range uint64(3) {
-		l, err := s.Borrow(ctx, trace.Update, weightsOf(2), 0, 1024, store.Change, version)
+		l, err := s.Borrow(ctx, trace.Update, weightsOf(2), 0, 1024, store.ReadWrite, version)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -82,8 +82,8 @@ func TestAliasedWaits(t *testing.T) {
 		off           int64
 		waits         bool
 	}{
-		{"a writer for a reader", store.Read, store.Change, 2, 0, true},
-		{"a writer for a writer", store.Change, store.Write, 2, 0, true},
+		{"a writer for a reader", store.Read, store.ReadWrite, 2, 0, true},
+		{"a writer for a writer", store.ReadWrite, store.Write, 2, 0, true},
 		{"a reader for a writer", store.Write, store.Read, 2, 0, true},
 		{"readers do not wait", store.Read, store.Read, 2, 0, false},
 		{"no wait for another piece", store.Write, store.Write, 2, 1024, false},

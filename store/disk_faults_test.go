@@ -33,7 +33,7 @@ func train(ctx context.Context, d *store.Disk, fsys vfs.FS, from, to uint64) err
 		for _, s := range small {
 			for off, n := range s.Pieces() {
 				d.Prefetch(trace.Fetch, s.ID, off, version+1)
-				l, err := d.Borrow(ctx, trace.Update, s.ID, off, n, store.Change, version)
+				l, err := d.Borrow(ctx, trace.Update, s.ID, off, n, store.ReadWrite, version)
 				if err != nil {
 					return err
 				}

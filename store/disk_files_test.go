@@ -142,7 +142,7 @@ func TestZerosAreKeptAsZeros(t *testing.T) {
 	fsys := vfs.NewMem()
 	d := openDisk(t, store.DiskOptions{FS: fsys, Dir: "a", Specs: []store.Spec{four}})
 	defer d.Close()
-	borrow(t, d, trace.Update, four.ID, 4096, 4096, store.Change, 0).Release()
+	borrow(t, d, trace.Update, four.ID, 4096, 4096, store.ReadWrite, 0).Release()
 	kept, err := save(t, fsys, d, four.ID, "checkpoint")
 	if err != nil {
 		t.Fatal(err)

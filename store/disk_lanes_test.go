@@ -223,7 +223,7 @@ func TestLeastQuotaMakesProgress(t *testing.T) {
 			for lane := range trace.NumLanes {
 				borrow(t, d, lane, four.ID, off, n, store.Read, version).Release()
 			}
-			l := borrow(t, d, trace.Lane(version%uint64(trace.NumLanes)), four.ID, off, n, store.Change, version)
+			l := borrow(t, d, trace.Lane(version%uint64(trace.NumLanes)), four.ID, off, n, store.ReadWrite, version)
 			storetest.Pattern(l.Bytes(), four.ID, off, version+1)
 			l.Release()
 		}
@@ -278,7 +278,7 @@ func TestAddressOnly(t *testing.T) {
 	for version := range uint64(2) {
 		for off, n := range four.Pieces() {
 			d.Prefetch(trace.Update, four.ID, off, version)
-			borrow(t, d, trace.Update, four.ID, off, n, store.Change, version).Release()
+			borrow(t, d, trace.Update, four.ID, off, n, store.ReadWrite, version).Release()
 		}
 		if err := d.Sync(t.Context()); err != nil {
 			t.Fatal(err)
@@ -348,7 +348,7 @@ func TestReadAheadReadsOnce(t *testing.T) {
 					}
 				}
 			}
-			borrow(t, d, trace.Update, many.ID, off, n, store.Change, version).Release()
+			borrow(t, d, trace.Update, many.ID, off, n, store.ReadWrite, version).Release()
 			lent += n
 		}
 	}

@@ -87,7 +87,7 @@ func updates(t *testing.T, requests, depth int, work time.Duration) float64 {
 					d.Prefetch(trace.Update, s.ID, next*s.Piece, 1)
 				}
 			}
-			access := store.Change
+			access := store.ReadWrite
 			if kind == store.Grad {
 				access = store.Read
 			}

@@ -94,9 +94,9 @@ type Access uint8
 
 // The accesses.
 const (
-	Read   Access = iota
-	Write         // all of it; the lent bytes hold anything before
-	Change        // read, and written
+	Read      Access = iota
+	Write            // all of it; the lent bytes hold anything before
+	ReadWrite        // read, and written
 )
 
 // Lease is a borrowed range, in host memory that stays in place until Release.

@@ -339,7 +339,7 @@ func (e *Engine) loadTables() error {
 const rotaryRows = 4096
 
 // ErrNotFinite is in the error that ends a run without clipping whose gradients are not finite: its weights are damaged.
-var ErrNotFinite = errors.New("without clipping updates do not wait to know")
+var ErrNotFinite = errors.New("without clipping the updates have been applied already")
 
 // Step runs one training step over the batch and plans its update, which the next call carries out: the next Step,
 // during its forward pass, or Flush. A plan without updates ends with the gradients; a plan without clipping

@@ -58,7 +58,7 @@ func (r *run) updatePiece(s device.Stream, part int, weights, state span) error 
 		if t == tensor.Invalid {
 			continue
 		}
-		id, access, at := store.ID{Part: part, Kind: store.Kind(kind)}, store.Change, state
+		id, access, at := store.ID{Part: part, Kind: store.Kind(kind)}, store.ReadWrite, state
 		switch id.Kind {
 		case store.Grad:
 			access = store.Read

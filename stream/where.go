@@ -138,7 +138,7 @@ func (r *run) sumPiece(s device.Stream, p int, stored device.Mat, first, elems i
 	case r.Plan.Tied(p) && r.Plan.Bound():
 		return device.NewVec(r.host.Sums[p].Slice(at, bytes), tensor.F32, int(elems)), nil
 	case r.Plan.Tied(p):
-		l, err := r.borrow(plan.LaneUpdate, store.ID{Part: p, Kind: store.GradSum}, at, bytes, store.Change)
+		l, err := r.borrow(plan.LaneUpdate, store.ID{Part: p, Kind: store.GradSum}, at, bytes, store.ReadWrite)
 		if err != nil {
 			return device.Mat{}, err
 		}

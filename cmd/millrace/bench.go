@@ -26,7 +26,7 @@ type benchCmd struct {
 	Moments     string  `complete:"f32|8bit" default:"f32" help:"First and second moments in f32 or 8bit."`
 	MaxGradNorm float64 `default:"1" help:"Gradients are clipped to this norm; 0 turns clipping off."`
 	Stream      string  `default:"auto" enum:"auto,always" help:"Blocks whose weights stay on the device between visits: as the plan sees fit (auto), or none (always)."`
-	AliasLayers bool    `help:"Blocks share the memory of a few of them, for shapes whose state exceeds the host. The traffic is whole; the result is no training."`
+	AliasLayers bool    `help:"Blocks share the memory of a few of them, for shapes whose state exceeds the host. All bytes are moved; the weights that result mean nothing."`
 	DryRun      bool    `help:"Only plan the step and say what the simulation expects; nothing is measured."`
 	JSON        bool    `help:"Print the result as JSON."`
 	Trace       string  `placeholder:"FILE" help:"Write the last step as a Chrome trace, with --dry-run the simulated one; millrace trace draws it."`

@@ -42,7 +42,7 @@ func Run(t *testing.T, open func(t testing.TB, specs []store.Spec) store.Store) 
 					want[at] = make([]byte, n)
 				}
 				lane := trace.Lane(rapid.IntRange(0, int(trace.NumLanes)-1).Draw(rt, "lane"))
-				access := rapid.SampledFrom([]store.Access{store.Read, store.Write, store.Change}).Draw(rt, "access")
+				access := rapid.SampledFrom([]store.Access{store.Read, store.Write, store.ReadWrite}).Draw(rt, "access")
 				if access != store.Read {
 					l, err := s.Borrow(ctx, lane, at.id, at.off, n, access, version[at])
 					if err != nil {
@@ -50,7 +50,7 @@ func Run(t *testing.T, open func(t testing.TB, specs []store.Spec) store.Store) 
 					}
 					defer l.Release() // of a test that fails
 					first := 0
-					if access == store.Change {
+					if access == store.ReadWrite {
 						first = rapid.IntRange(0, int(n)-1).Draw(rt, "unchanged")
 						if !bytes.Equal(l.Bytes(), want[at]) {
 							rt.Fatalf("%v: to change were lent other bytes than were written", at.id)
@@ -165,7 +165,7 @@ func Run(t *testing.T, open func(t testing.TB, specs []store.Spec) store.Store) 
 	panics("unknown extent", func(s store.Store) { borrow(s, store.ID{Part: 9}, 0, 0, store.Read, 0) })
 	panics("range outside", func(s store.Store) { borrow(s, specs[0].ID, 500, 13, store.Read, 0) })
 	panics("wrong version", func(s store.Store) { borrow(s, specs[0].ID, 0, 1, store.Read, 1) })
-	panics("write of half a piece", func(s store.Store) { borrow(s, specs[0].ID, 0, 1, store.Change, 0) })
+	panics("write of half a piece", func(s store.Store) { borrow(s, specs[0].ID, 0, 1, store.ReadWrite, 0) })
 	panics("reader while writing", func(s store.Store) {
 		defer borrow(s, specs[0].ID, 0, 512, store.Write, 0).Release()
 		borrow(s, specs[0].ID, 0, 1, store.Read, 0)
