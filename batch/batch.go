@@ -69,7 +69,8 @@ func (m Micro) Clear() {
 	}
 }
 
-// SetDocument makes the positions from first on, as many as it has tokens, one document. Their targets stay as they are.
+// SetDocument makes the positions from first on, as many as it has tokens, one document. Their targets stay as they
+// are.
 func (m Micro) SetDocument(first int, tokens []int32) {
 	copy(m.IDs[first:], tokens)
 	for i := range tokens {

@@ -10,7 +10,8 @@ import (
 	"github.com/millrace/millrace/store"
 )
 
-// aliasing is how decoder blocks share host memory in a benchmark: blocks of one shape lie in turn on the first few of them.
+// aliasing is how decoder blocks share host memory in a benchmark: blocks of one shape lie in turn on the first few
+// of them.
 type aliasing struct {
 	copies int
 	shapes [][]int // parts, by shape and in the order of the schedule
@@ -20,9 +21,9 @@ type aliasing struct {
 // mostCopies is enough: each copy is far larger than any cache, and the update lane is seldom so far ahead of fetch.
 const mostCopies = 6
 
-// leastCopies is with how many the update lane never waits for a lease of the fetch lane while that waits for it. Between two
-// pieces fetch keeps the latest, and while it waits for the update of the next part the latest two if they are all of their
-// parts: else the second piece of a part has sent the last one of the part before back.
+// leastCopies is with how many the update lane never waits for a lease of the fetch lane while that waits for it.
+// Between two pieces fetch keeps the latest, and while it waits for the update of the next part the latest two if
+// they are all of their parts: else the second piece of a part has sent the last one of the part before back.
 func leastCopies(blockElems int64) int {
 	if blockElems <= plan.DefaultPieceElems {
 		return 3

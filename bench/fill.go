@@ -14,8 +14,8 @@ import (
 	"github.com/millrace/millrace/train"
 )
 
-// fillAlike draws weights for those of the parts that are wanted: parts of one kind and layout take the same, so that a model of any
-// depth is filled at the speed of memory. Cores share the drawing and the copies.
+// fillAlike draws weights for those of the parts that are wanted: parts of one kind and layout take the same, so that
+// a model of any depth is filled at the speed of memory. Cores share the drawing and the copies.
 func (b *benchmark) fillAlike(ctx context.Context, s *train.Session, wanted func(part int) bool) error {
 	type like struct {
 		kind           model.Kind
@@ -75,7 +75,8 @@ func (b *benchmark) fillAlike(ctx context.Context, s *train.Session, wanted func
 	return nil
 }
 
-// initPiece is how many elements of a part a core draws at a time: many rows, of which only those that two pieces share are drawn twice.
+// initPiece is how many elements of a part a core draws at a time: many rows, of which only those that two pieces
+// share are drawn twice.
 const initPiece = 1 << 20
 
 // initShared is model.InitPart with the cores sharing the part, piece by piece: the same bits.

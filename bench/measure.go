@@ -49,8 +49,8 @@ type Options struct {
 	MaxGradNorm float64 // 0: no clipping
 	Memory      runfile.Memory
 	Device      string // auto (default), or cpu
-	// Stream is auto (default), where the plan keeps weights on the device as it sees fit, or always: every block passes through
-	// the ring of slots in each of its visits (plan.Request.StreamAll).
+	// Stream is auto (default), where the plan keeps weights on the device as it sees fit, or always: every block passes
+	// through the ring of slots in each of its visits (plan.Request.StreamAll).
 	Stream string
 	// AliasLayers has decoder blocks share host memory, for models whose state is larger than that: see store.Aliased.
 	AliasLayers bool
@@ -99,13 +99,14 @@ type Result struct {
 	PredictedTimeline       []string    `json:"predicted_timeline"`
 	PredictedLimit          string      `json:"predicted_limit"` // the lane that should be busiest
 	Machine                 string      `json:"machine"`         // whose rates that is predicted from
-	// PlannedBy is what those rates are, by which the plan was chosen as well: probe, or guess. GuessReason says why a guess.
+	// PlannedBy is what those rates are, by which the plan was chosen as well: probe, or guess. GuessReason says why a
+	// guess.
 	PlannedBy   string `json:"planned_by"`
 	GuessReason string `json:"guess_reason,omitempty"`
 
-	// Mean losses of the targets of the first step that was measured and of the last, and what a model has that gives each of its
-	// tokens the same probability: ln(vocabulary). Random weights begin above it, by half the variance of their logits: InitStd^2*hidden/2.
-	// These are no training's losses.
+	// Mean losses of the targets of the first step that was measured and of the last, and what a model has that gives
+	// each of its tokens the same probability: ln(vocabulary). Random weights begin above it, by half the variance of
+	// their logits: InitStd^2*hidden/2. These are no training's losses.
 	LossFirst   float64 `json:"loss_first"`
 	Loss        float64 `json:"loss"`
 	LossUniform float64 `json:"loss_uniform"`
@@ -160,9 +161,9 @@ func (o *Options) check() error {
 	return nil
 }
 
-// Measure measures training steps on random weights and random tokens: AdamW and clipping included, as in training. A step is
-// timed from norm to norm, so the update that belongs to it runs below the forward pass of the next. All blocks begin with the
-// same weights, and so do tiles of one size: that changes no amount of work.
+// Measure measures training steps on random weights and random tokens: AdamW and clipping included, as in training. A
+// step is timed from norm to norm, so the update that belongs to it runs below the forward pass of the next. All
+// blocks begin with the same weights, and so do tiles of one size: that changes no amount of work.
 func Measure(ctx context.Context, env *train.Env, o Options) (r *Result, err error) {
 	var ask blame.Asking
 	defer ask.Judge(&err)

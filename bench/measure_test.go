@@ -113,7 +113,8 @@ func TestMeasureAliased(t *testing.T) {
 		t.Errorf("%+v, want the traffic of %+v", shared, whole)
 	}
 
-	// So do blocks of which the device has room for some, on a machine whose host is slow with updates: they stay alike in host memory.
+	// So do blocks of which the device has room for some, on a machine whose host is slow with updates: they stay alike
+	// in host memory.
 	o.Stream = "auto"
 	for _, size := range []string{"1MiB", "1500KiB", "2MiB", "3MiB"} {
 		env = newEnv(t)

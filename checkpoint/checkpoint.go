@@ -157,8 +157,8 @@ func (c *Checkpoint) PieceFiles(id ID, version uint64) (files []store.PieceFile,
 	return files, true
 }
 
-// ReadPiece reads a piece of an extent into dst, which has its length, and compares it with its checksum. The extent must
-// be there.
+// ReadPiece reads a piece of an extent into dst, which has its length, and compares it with its checksum. The extent
+// must be there.
 func (c *Checkpoint) ReadPiece(id ID, piece int, dst []byte) error {
 	e := c.extents[id]
 	if e == nil || piece < 0 || piece >= len(e.Pieces) || e.Pieces[piece].Bytes != int64(len(dst)) {
@@ -180,8 +180,8 @@ func (c *Checkpoint) ReadPiece(id ID, piece int, dst []byte) error {
 	return nil
 }
 
-// Read reads any range of an extent into dst, and compares all pieces that it touches with their checksums: for a run that
-// cuts its extents otherwise than the one that saved them. A piece that the range cuts is read as a whole.
+// Read reads any range of an extent into dst, and compares all pieces that it touches with their checksums: for a run
+// that cuts its extents otherwise than the one that saved them. A piece that the range cuts is read as a whole.
 func (c *Checkpoint) Read(id ID, off int64, dst []byte) error {
 	e := c.extents[id]
 	if e == nil || off < 0 || off > e.Bytes-int64(len(dst)) {
@@ -247,7 +247,8 @@ func (m *Manifest) length(name string) int64 {
 	return 0
 }
 
-// VerifyExtent reads an extent and compares it with its checksums, for who takes its files over unread. The extent must be there.
+// VerifyExtent reads an extent and compares it with its checksums, for who takes its files over unread. The extent
+// must be there.
 func (c *Checkpoint) VerifyExtent(ctx context.Context, id ID) error {
 	e := c.extents[id]
 	buf := make([]byte, min(chunkBytes, e.PieceBytes))
@@ -259,8 +260,8 @@ func (c *Checkpoint) VerifyExtent(ctx context.Context, id ID) error {
 	return nil
 }
 
-// Verify reads everything and compares it with the checksums. The first thing that is wrong is a *DamageError. Progress, if
-// it is not nil, is called after each MiB or so with the bytes so far and those of all extents.
+// Verify reads everything and compares it with the checksums. The first thing that is wrong is a *DamageError.
+// Progress, if it is not nil, is called after each MiB or so with the bytes so far and those of all extents.
 func (c *Checkpoint) Verify(ctx context.Context, progress func(done, total int64)) error {
 	total, done := c.Manifest.Bytes(), int64(0)
 	buf := make([]byte, min(chunkBytes, c.Manifest.longestPiece()))

@@ -11,8 +11,8 @@ import (
 	"github.com/millrace/millrace/vfs"
 )
 
-// Directory is where the checkpoints of one run lie, held for writing. Its methods may be called from several goroutines,
-// but there is one save at a time.
+// Directory is where the checkpoints of one run lie, held for writing. Its methods may be called from several
+// goroutines, but there is one save at a time.
 type Directory struct {
 	fsys vfs.FS
 	path string
@@ -24,8 +24,8 @@ type Directory struct {
 }
 
 // Acquire makes the directory if it is not there, takes its lock, and removes what interrupted saves have left. A run
-// acquires before it makes or reads anything else in its output directory, and closes when it ends; the lock of a process
-// that is killed goes with it. Another process that holds the directory is an error that names the lock.
+// acquires before it makes or reads anything else in its output directory, and closes when it ends; the lock of a
+// process that is killed goes with it. Another process that holds the directory is an error that names the lock.
 func Acquire(fsys vfs.FS, path string) (*Directory, error) {
 	d := &Directory{fsys: fsys, path: path}
 	err := d.hold()
@@ -89,9 +89,9 @@ func makeDir(fsys vfs.FS, path string) (made []string, err error) {
 	return made, nil
 }
 
-// recover ends what an interrupted run has begun: a checkpoint that was about to be replaced gets its name back, if the new
-// one did not get it, and everything else that is hidden goes. Files that cannot be removed cost space and are left for
-// the next time.
+// recover ends what an interrupted run has begun: a checkpoint that was about to be replaced gets its name back, if
+// the new one did not get it, and everything else that is hidden goes. Files that cannot be removed cost space and
+// are left for the next time.
 func (d *Directory) recover() error {
 	entries, err := d.fsys.ReadDir(d.path)
 	if err != nil {

@@ -2,8 +2,8 @@
 // machine or on another one.
 //
 // A checkpoint of step n is a directory step-000100 with a manifest and one file per extent, or one per piece of an
-// extent. Nothing in it depends on where the run had placed its state: it can be copied, and resumed under any plan. The
-// types are few:
+// extent. Nothing in it depends on where the run had placed its state: it can be copied, and resumed under any plan.
+// The types are few:
 //
 //   - [Directory] holds the checkpoints of one run. Its holder has its lock, and is the only writer.
 //   - [Writer] is one save. Pieces from host memory are added, pieces that a store has on disk are linked, and Commit makes

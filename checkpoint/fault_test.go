@@ -12,9 +12,9 @@ import (
 	"github.com/millrace/millrace/vfs"
 )
 
-// At every moment of a run that saves, saves again, prunes, and replaces a checkpoint, the machine stops; whatever of what
-// was not synced survived, the next run finds a whole checkpoint, at least as new as the last one that the run was told was
-// safe, can save on, and has nothing of the interrupted save left.
+// At every moment of a run that saves, saves again, prunes, and replaces a checkpoint, the machine stops; whatever of
+// what was not synced survived, the next run finds a whole checkpoint, at least as new as the last one that the run
+// was told was safe, can save on, and has nothing of the interrupted save left.
 func TestCrashes(t *testing.T) {
 	m := vfs.NewMem()
 	m.RecordCrashes()
@@ -152,8 +152,8 @@ func (f lazyFile) Sync() error {
 	return f.File.Sync()
 }
 
-// Every operation of a save and a prune fails, once or from then on, with nothing or half of a write done: the error is the
-// system's, earlier checkpoints are whole, and a later run has no trace of it.
+// Every operation of a save and a prune fails, once or from then on, with nothing or half of a write done: the error
+// is the system's, earlier checkpoints are whole, and a later run has no trace of it.
 func TestFaults(t *testing.T) {
 	work := func(r *run) error {
 		if _, err := r.save(3); err != nil {

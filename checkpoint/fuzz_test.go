@@ -20,8 +20,9 @@ func bodyOf(t testing.TB) []byte {
 	return body
 }
 
-// FuzzManifest: no input, also one under the right checksum, which who forges one can make, makes the parser panic; what it accepts is the encoding of what it returned, and can be read, with
-// all pieces inside of files with plain names.
+// FuzzManifest: no input, also one under the right checksum, which who forges one can make, makes the parser panic;
+// what it accepts is the encoding of what it returned, and can be read, with all pieces inside of files with plain
+// names.
 func FuzzManifest(f *testing.F) {
 	body := bodyOf(f)
 	f.Add(body)

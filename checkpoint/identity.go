@@ -9,14 +9,14 @@ import (
 	"github.com/millrace/millrace/tensor"
 )
 
-// Identify is what a checkpoint records of a model: of its config.json, and of the tensors that it carries, by a checksum,
-// if there are any.
+// Identify is what a checkpoint records of a model: of its config.json, and of the tensors that it carries, by a
+// checksum, if there are any.
 func Identify(m *model.Model, configJSON []byte, carriedSHA256 string) Model {
 	return Model{m.Type, fmt.Sprintf("%x", sha256.Sum256(configJSON)), layoutHash(m.Parts), carriedSHA256}
 }
 
-// layoutHash is a SHA-256 over the names of the parts and the tensors, shapes and offsets of each: two programs with the
-// same one mean the same number by the same byte of an extent.
+// layoutHash is a SHA-256 over the names of the parts and the tensors, shapes and offsets of each: two programs with
+// the same one mean the same number by the same byte of an extent.
 func layoutHash(parts []model.Part) string {
 	h := sha256.New()
 	for _, p := range parts {

@@ -10,9 +10,10 @@ import (
 	"github.com/millrace/millrace/vfs"
 )
 
-// image is the file that takes an extent's pieces from memory. Whole blocks of aligned memory, which a run's pages are, go past
-// the page cache where the file system lets them: the copy into it takes more of the cores, which a run on the CPU device needs,
-// than checksum and disk together. The rest goes through the cache, and is held to little of it.
+// image is the file that takes an extent's pieces from memory. Whole blocks of aligned memory, which a run's pages
+// are, go past the page cache where the file system lets them: the copy into it takes more of the cores, which a run
+// on the CPU device needs, than checksum and disk together. The rest goes through the cache, and is held to little of
+// it.
 type image struct {
 	file vfs.File
 

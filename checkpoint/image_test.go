@@ -50,7 +50,8 @@ func pages(n int) []byte {
 	return b[skip : int(skip)+n]
 }
 
-// Whole blocks of aligned memory go past the page cache, all else does not, and the file holds the same bytes either way.
+// Whole blocks of aligned memory go past the page cache, all else does not, and the file holds the same bytes either
+// way.
 func TestImage(t *testing.T) {
 	if vfs.Direct == 0 {
 		t.Skip("this system has no direct I/O")

@@ -25,8 +25,9 @@ type Entry struct {
 	Err error
 }
 
-// List lists the checkpoints of a run, newest first, with what Open says of each; manifests come without their files and the pieces of
-// their extents, of which those of a large model are many. A directory that does not exist has none. It changes nothing and needs no lock: a run may be saving and pruning there.
+// List lists the checkpoints of a run, newest first, with what Open says of each; manifests come without their files
+// and the pieces of their extents, of which those of a large model are many. A directory that does not exist has
+// none. It changes nothing and needs no lock: a run may be saving and pruning there.
 func List(fsys vfs.FS, path string) ([]Entry, error) {
 	entries, _, err := list(fsys, path, -1, false)
 	return entries, err
@@ -47,8 +48,8 @@ func LatestBelow(fsys vfs.FS, path string, below int) (c *Checkpoint, broken []E
 	return c, entries, err
 }
 
-// list opens the checkpoints of a run below a step (-1: of any), newest first: all, or those up to the first complete one. C is the
-// last complete one.
+// list opens the checkpoints of a run below a step (-1: of any), newest first: all, or those up to the first complete
+// one. C is the last complete one.
 func list(fsys vfs.FS, path string, below int, first bool) (entries []Entry, c *Checkpoint, err error) {
 	steps, err := listSteps(fsys, path)
 	if err != nil {

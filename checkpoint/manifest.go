@@ -167,8 +167,8 @@ type Manifest struct {
 	Step           int   `json:"step"`            // optimizer steps done: the run continues with Step+1
 	Updates        int64 `json:"updates"`         // that were applied: AdamW's t
 	SkippedUpdates int64 `json:"skipped_updates"` // whose gradient norm was not finite
-	// UntargetedSteps had no token that counts in the loss, and updated nothing. UnhealthySteps are the latest ones in a row that the
-	// run would end for if there were more of them.
+	// UntargetedSteps had no token that counts in the loss, and updated nothing. UnhealthySteps are the latest ones in a
+	// row that the run would end for if there were more of them.
 	UntargetedSteps int64 `json:"untargeted_steps,omitempty"`
 	UnhealthySteps  int   `json:"unhealthy_steps,omitempty"`
 
@@ -182,8 +182,8 @@ type Manifest struct {
 	// kernels and libraries, in a line; empty where it was not noted. A run may continue on another device, and then
 	// end with other bits.
 	ComputedOn string `json:"computed_on,omitempty"`
-	// Algorithms are the device's choices of algorithms for matrix products (device.ProductTuner), where it had a choice. A run that is
-	// resumed on the same kind of device makes the same ones, so that its bits are the same.
+	// Algorithms are the device's choices of algorithms for matrix products (device.ProductTuner), where it had a
+	// choice. A run that is resumed on the same kind of device makes the same ones, so that its bits are the same.
 	Algorithms []string `json:"algorithms,omitempty"`
 	// Data is the cursor in the data, and the fingerprint of the data that it belongs to.
 	Data json.RawMessage `json:"data"`
@@ -249,8 +249,8 @@ func (e *Extent) UnmarshalJSON(text []byte) error {
 	return fmt.Errorf("unknown kind of extent %s", quote(j.Kind))
 }
 
-// The manifest's file is a JSON object of four members, always in this order and without a space. The checksum is over the
-// bytes of the last one, up to the brace and newline that end the file.
+// The manifest's file is a JSON object of four members, always in this order and without a space. The checksum is
+// over the bytes of the last one, up to the brace and newline that end the file.
 const (
 	envelopeStart   = `{"format":"` + formatName + `","version":`
 	envelopeSum     = `,"xxh3":"`
@@ -297,8 +297,8 @@ func (m *Manifest) encode() ([]byte, error) {
 	return seal(body), nil
 }
 
-// decode reads what encode wrote, and nothing else: the same manifest in other bytes (another order of keys, a key twice,
-// a key that this program does not know) is refused as well.
+// decode reads what encode wrote, and nothing else: the same manifest in other bytes (another order of keys, a key
+// twice, a key that this program does not know) is refused as well.
 func decode(doc []byte) (*Manifest, error) {
 	body, err := unseal(doc)
 	if err != nil {

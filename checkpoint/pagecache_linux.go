@@ -6,8 +6,8 @@ import (
 	"github.com/millrace/millrace/vfs"
 )
 
-// startWriteback has the kernel write a range to the disk now, and does not wait. Left to itself it would let a tenth of
-// the memory fill with dirty pages, which the run's budget does not have, and then stop all writers at once.
+// startWriteback has the kernel write a range to the disk now, and does not wait. Left to itself it would let a tenth
+// of the memory fill with dirty pages, which the run's budget does not have, and then stop all writers at once.
 func startWriteback(f vfs.File, off, n int64) error {
 	return vfs.Control(f, func(fd int) error { return unix.SyncFileRange(fd, off, n, unix.SYNC_FILE_RANGE_WRITE) })
 }

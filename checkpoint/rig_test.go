@@ -17,7 +17,8 @@ import (
 	"github.com/millrace/millrace/vfs"
 )
 
-// The state of a small run: extents of one piece, of pieces of which the last is short, and of pieces that are all alike.
+// The state of a small run: extents of one piece, of pieces of which the last is short, and of pieces that are all
+// alike.
 var (
 	weights = Spec{ID{"block.0", store.Weights}, tensor.BF16, 100, 40}
 	low     = Spec{ID{"block.0", store.Low}, tensor.I16, 80, 40}

@@ -136,8 +136,8 @@ func victim(dir string) int {
 	}
 }
 
-// A process that saves without end is killed at random moments, again and again; the next one finds what the last one had
-// saved.
+// A process that saves without end is killed at random moments, again and again; the next one finds what the last one
+// had saved.
 func TestKill(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("no kill -9")

@@ -21,9 +21,10 @@ import (
 // unchanged, and every byte of both must be the one that was saved. State that is on disk already should not be written
 // a second time.
 //
-// The obvious answer is to write the files and then a marker that says "complete". It fails on real disks: the marker can be durable before the
-// data, a file can have its length and not its contents, and a name can survive in a directory that was never synced. Writing over the older
-// checkpoint of the same step loses both when the machine stops in between.
+// The obvious answer is to write the files and then a marker that says "complete". It fails on real disks: the marker
+// can be durable before the data, a file can have its length and not its contents, and a name can survive in a
+// directory that was never synced. Writing over the older checkpoint of the same step loses both when the machine
+// stops in between.
 //
 // The answer here: Writer fills a directory whose name no reader takes for a checkpoint, and one rename makes it
 // appear, after everything below it is durable:
@@ -36,13 +37,13 @@ import (
 //	         rename .step-N.tmp to step-N; sync the parent
 //	         remove .step-N.old
 //
-// A crash before the rename leaves a hidden directory, which the next Acquire removes. A crash between the two renames leaves the old checkpoint
-// under its hidden name, and Acquire gives it its name back. Tests replay each prefix of the operations on a file system that forgets what was
-// not synced, in each order that a disk may choose.
+// A crash before the rename leaves a hidden directory, which the next Acquire removes. A crash between the two
+// renames leaves the old checkpoint under its hidden name, and Acquire gives it its name back. Tests replay each
+// prefix of the operations on a file system that forgets what was not synced, in each order that a disk may choose.
 
-// Writer is a save under way. Every piece of every extent is either added or linked, in any order; then Commit makes the
-// checkpoint appear. Methods may be called from several goroutines, Commit and Abort when all others have returned. The
-// first error stays: whatever follows returns it, and Commit fails.
+// Writer is a save under way. Every piece of every extent is either added or linked, in any order; then Commit makes
+// the checkpoint appear. Methods may be called from several goroutines, Commit and Abort when all others have
+// returned. The first error stays: whatever follows returns it, and Commit fails.
 //
 // An unknown extent, a piece that comes twice or one that has another length is a bug of the caller and panics.
 type Writer struct {
@@ -69,8 +70,8 @@ type saving struct {
 	image *image
 }
 
-// Create starts to save a step. There is one save at a time; Commit and Abort end it. If there is a checkpoint of this step
-// already, it stays until Commit puts the new one in its place.
+// Create starts to save a step. There is one save at a time; Commit and Abort end it. If there is a checkpoint of
+// this step already, it stays until Commit puts the new one in its place.
 func (d *Directory) Create(step int, extents []Spec) (*Writer, error) {
 	w := &Writer{d: d, step: step, hidden: filepath.Join(d.path, hiddenName(step, savingSuffix)), byID: map[ID]*saving{},
 		lengths: map[string]int64{}}
@@ -147,9 +148,9 @@ func (w *Writer) record(e *saving, piece int, p Piece, fileBytes int64) bool {
 	return e.todo == 0
 }
 
-// Add writes a piece from memory. Memory on page boundaries goes to the disk before it returns; of other memory, it blocks until the
-// disk has taken most of what was added before, so that what waits in the page cache stays below two pieces per extent that is
-// being added. Data may change when it returns.
+// Add writes a piece from memory. Memory on page boundaries goes to the disk before it returns; of other memory, it
+// blocks until the disk has taken most of what was added before, so that what waits in the page cache stays below two
+// pieces per extent that is being added. Data may change when it returns.
 func (w *Writer) Add(id ID, piece int, data []byte) error {
 	e, err := w.take(id, piece)
 	if err != nil {
@@ -251,9 +252,9 @@ func (w *Writer) Linked() int64 {
 	return w.linkedBytes
 }
 
-// Commit makes the checkpoint durable and visible, and returns its directory; Step, Files, Attachments and Extents of the
-// manifest are filled in. It fails if a piece is missing. On an error everything that was written is removed, and earlier
-// checkpoints are as they were.
+// Commit makes the checkpoint durable and visible, and returns its directory; Step, Files, Attachments and Extents of
+// the manifest are filled in. It fails if a piece is missing. On an error everything that was written is removed, and
+// earlier checkpoints are as they were.
 func (w *Writer) Commit(m Manifest) (dir string, err error) {
 	defer w.Abort()
 	if w.err != nil {
@@ -308,8 +309,8 @@ func (w *Writer) manifest(m Manifest) ([]byte, error) {
 	return m.encode()
 }
 
-// publish gives the directory its name. An earlier checkpoint of the same step makes room first, under a name from which
-// the next Acquire brings it back if the machine stops in between.
+// publish gives the directory its name. An earlier checkpoint of the same step makes room first, under a name from
+// which the next Acquire brings it back if the machine stops in between.
 func (w *Writer) publish(dir string) error {
 	fsys, old := w.d.fsys, filepath.Join(w.d.path, hiddenName(w.step, replacedSuffix))
 	_, err := fsys.Stat(dir)
@@ -339,7 +340,8 @@ func (w *Writer) publish(dir string) error {
 	return nil
 }
 
-// Abort ends the save and removes what was written. After Commit, or twice, it does nothing, so that it can be deferred.
+// Abort ends the save and removes what was written. After Commit, or twice, it does nothing, so that it can be
+// deferred.
 func (w *Writer) Abort() {
 	if w.ended {
 		return

@@ -2,8 +2,8 @@ package data
 
 import "context"
 
-// ahead bounds the text that is on its way from the files to the tokens, in units of aheadUnitBytes: rows may be large, and many
-// workers would each have some.
+// ahead bounds the text that is on its way from the files to the tokens, in units of aheadUnitBytes: rows may be
+// large, and many workers would each have some.
 type ahead chan struct{}
 
 const (

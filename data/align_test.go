@@ -38,7 +38,8 @@ func (p pairs) AppendBytes(dst []byte, id int32, _ bool) []byte {
 	return dst
 }
 
-// TestJoinedLaw: a token counts just if it has a byte of a target, whether its bytes are known or found by encoding parts.
+// TestJoinedLaw: a token counts just if it has a byte of a target, whether its bytes are known or found by encoding
+// parts.
 func TestJoinedLaw(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		segments := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) Segment {

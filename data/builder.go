@@ -79,7 +79,8 @@ func newBuilder() *builder {
 	return &builder{sum: xxh3.New128(), tokens: sink{memory: &bytes.Buffer{}}, counted: sink{memory: &bytes.Buffer{}}, ends: sink{memory: &bytes.Buffer{}}}
 }
 
-// newFileBuilder collects tokens in a file, from its current offset on, and the rest in files that create makes, until finish or discard.
+// newFileBuilder collects tokens in a file, from its current offset on, and the rest in files that create makes,
+// until finish or discard.
 func newFileBuilder(f *os.File, create func() (*os.File, error)) (*builder, error) {
 	b := &builder{sum: xxh3.New128(), tokens: fileSink(f)}
 	for _, s := range []*sink{&b.counted, &b.ends} {

@@ -98,8 +98,8 @@ func configsPart(readme []byte) []byte {
 	return part
 }
 
-// maxMarks bounds each of YAML's marks in a card, as the parser's time grows with the square of some: a megabyte of [] takes it
-// minutes. Cards with thousands of subsets have some 10,000 colons.
+// maxMarks bounds each of YAML's marks in a card, as the parser's time grows with the square of some: a megabyte of
+// [] takes it minutes. Cards with thousands of subsets have some 10,000 colons.
 const maxMarks = 20_000
 
 // checkCost refuses YAML that would make the parser recurse, expand or run without bounds: a card comes from a

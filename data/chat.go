@@ -46,15 +46,17 @@ var chatNow = time.Date(2024, time.July, 26, 0, 0, 0, 0, time.UTC)
 
 func now() time.Time { return chatNow }
 
-// maxSmallBytes bounds what is read whole: configurations, templates (those with tools have some 10 kB), registries and cards.
+// maxSmallBytes bounds what is read whole: configurations, templates (those with tools have some 10 kB), registries
+// and cards.
 const maxSmallBytes = 32 << 20
 
 // ErrNoTemplate is in the error of NewChat if the directory has no chat template.
 var ErrNoTemplate = errors.New("there is no chat template")
 
-// NewChat reads the chat template of the tokenizer in a directory: chat_template.jinja and additional_chat_templates, or
-// else chat_template in tokenizer_config.json, one text or a list with names. A file, where it is not "", takes the
-// place of these; the names of special tokens come from the directory still. Without a template it is an ErrNoTemplate.
+// NewChat reads the chat template of the tokenizer in a directory: chat_template.jinja and additional_chat_templates,
+// or else chat_template in tokenizer_config.json, one text or a list with names. A file, where it is not "", takes
+// the place of these; the names of special tokens come from the directory still. Without a template it is an
+// ErrNoTemplate.
 func NewChat(dir, file string) (*Chat, error) {
 	c := &Chat{sources: map[string]*template.Template{}}
 	c.config.Templates = map[string]string{}

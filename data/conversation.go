@@ -289,8 +289,8 @@ func (f *fields) message(m *template.Dict, out *Record) error {
 	return out.addMessage(fixed, m, "role", "content", "tool_calls")
 }
 
-// addMessage adds a message to the conversation, with those keys of its row that are not named: templates may look at them, and only
-// ask whether a key is there, so those that are null are left out.
+// addMessage adds a message to the conversation, with those keys of its row that are not named: templates may look at
+// them, and only ask whether a key is there, so those that are null are left out.
 func (r *Record) addMessage(message, row *template.Dict, but ...string) error {
 	for k, key := range row.Keys() {
 		name, value := string(key.(template.String)), row.At(k)
@@ -333,10 +333,12 @@ func isCounted(v template.Value) (counts, ok bool) {
 	return false, false
 }
 
-// reasoningKeys are where a message's thoughts may be. The first is what most templates read; thinking is read by those of gpt-oss.
+// reasoningKeys are where a message's thoughts may be. The first is what most templates read; thinking is read by
+// those of gpt-oss.
 var reasoningKeys = []string{"reasoning_content", "thinking", "reasoning"}
 
-// fillReasoning gives the thoughts of a message the names that templates know, as transformers 5 does (_alias_reasoning_fields).
+// fillReasoning gives the thoughts of a message the names that templates know, as transformers 5 does
+// (_alias_reasoning_fields).
 func fillReasoning(message *template.Dict) {
 	for _, key := range reasoningKeys {
 		if thoughts, ok := message.Get(key); ok {

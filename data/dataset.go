@@ -14,10 +14,12 @@ import (
 	"github.com/millrace/millrace/internal/spelling"
 )
 
-// Dataset is a list of tokenized documents. It does not change once made, and may be used by several goroutines until it is closed.
+// Dataset is a list of tokenized documents. It does not change once made, and may be used by several goroutines until
+// it is closed.
 //
-// Tokens that come through the cache are read from its files when they are needed, so that a set may be larger than the memory. Others
-// take 4 bytes and a bit each. A document takes a little more than 4 bytes either way, counted under [OrderPurpose].
+// Tokens that come through the cache are read from its files when they are needed, so that a set may be larger than
+// the memory. Others take 4 bytes and a bit each. A document takes a little more than 4 bytes either way, counted
+// under [OrderPurpose].
 type Dataset struct {
 	accounts    *hostmem.Accounts
 	runs        []tokenRun
@@ -203,8 +205,9 @@ func (d *Dataset) Sources() []Source { return slices.Clone(d.entries) }
 // cursor means nothing in another dataset.
 func (d *Dataset) Fingerprint() string { return d.fingerprint }
 
-// Split takes documents out of the dataset for evaluation, chosen by seed: a share of them if size is below 1, else that
-// many. Both parts keep the order, and use the same tokens, which now belong to the training part. It is an error if either would be empty.
+// Split takes documents out of the dataset for evaluation, chosen by seed: a share of them if size is below 1, else
+// that many. Both parts keep the order, and use the same tokens, which now belong to the training part. It is an
+// error if either would be empty.
 func (d *Dataset) Split(size float64, seed uint64) (training, held *Dataset, err error) {
 	n := d.Len()
 	k := int(size)

@@ -401,7 +401,8 @@ func TestBlankLines(t *testing.T) {
 	}
 }
 
-// TestFilesThatAreNoText: tables, archives and pictures are not taken for one long text, whether they are named or found, packed or not.
+// TestFilesThatAreNoText: tables, archives and pictures are not taken for one long text, whether they are named or
+// found, packed or not.
 func TestFilesThatAreNoText(t *testing.T) {
 	dir := t.TempDir()
 	for name, want := range map[string]string{

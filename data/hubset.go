@@ -235,8 +235,8 @@ func filesOf(snapshot *hub.Snapshot, names []string) []hub.File {
 // numbered is the end of a name that says which of how many it is.
 var numbered = regexp.MustCompile(`^(.*)-[0-9]{5}-of-([0-9]{5})[^/]*$`)
 
-// checkComplete refuses files of a split in a cache that another program has filled if others may be missing: offline, only the card
-// and files that say how many there are tell that these are all.
+// checkComplete refuses files of a split in a cache that another program has filled if others may be missing:
+// offline, only the card and files that say how many there are tell that these are all.
 func checkComplete(snapshot *hub.Snapshot, names []string) error {
 	if err := checkShards(names); err != nil || !snapshot.Partial {
 		return err

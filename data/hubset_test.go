@@ -198,7 +198,8 @@ func TestHubErrors(t *testing.T) {
 	}
 }
 
-// A path wins over an id; a data set is read without the server once it is in the cache; the tokens are cached by content.
+// A path wins over an id; a data set is read without the server once it is in the cache; the tokens are cached by
+// content.
 func TestHubOffline(t *testing.T) {
 	server, o := startDataset(t, map[string]string{"README.md": "none", "train.jsonl": rowOf("one"), "test.jsonl": rowOf("t")})
 	o.CacheDir = t.TempDir()
@@ -237,8 +238,9 @@ func TestHubOffline(t *testing.T) {
 	}
 }
 
-// Offline, a cache that another program has filled is read if it is known to have all of a split, by the listing that huggingface_hub
-// stores since version 2 or by the names of its files; otherwise the line says what there is or what is missing.
+// Offline, a cache that another program has filled is read if it is known to have all of a split, by the listing that
+// huggingface_hub stores since version 2 or by the names of its files; otherwise the line says what there is or what
+// is missing.
 func TestPartialCacheOffline(t *testing.T) {
 	const tree = `{"format_version": 1, "files": {"README.md": {"size": 4, "blob_id": "cec6ad6ede50a03d6adbd5d26bb5be6a4c285c36"},
 		"train-1.jsonl": {"size": 16, "blob_id": "cec6ad6ede50a03d6adbd5d26bb5be6a4c285c36"},

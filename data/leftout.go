@@ -108,8 +108,8 @@ func shownKey(m *template.Dict, key string) string {
 // tag is what templates look for to take thoughts out of a text: <think>, </think>, [/THINK], <channel|>.
 var tag = regexp.MustCompile(`<[^<>\s]{1,40}>|\[[A-Z/ _]{1,40}\]`)
 
-// stands reports whether a template has written what is said: as it is, or what a tool returns also as JSON. Of the assistant's
-// texts, tags may have moved.
+// stands reports whether a template has written what is said: as it is, or what a tool returns also as JSON. Of the
+// assistant's texts, tags may have moved.
 func stands(said, text, role string) bool {
 	said = strings.TrimSpace(said)
 	if strings.Contains(text, said) {

@@ -22,7 +22,8 @@ const (
 		`{% else %}{{ m.content }}{% endif %}</s>` + "\n" + `{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}`
 )
 
-// TestReasoningHasThreeNames: the keys that rows have for thoughts fill in for those that templates read, as in transformers 5.
+// TestReasoningHasThreeNames: the keys that rows have for thoughts fill in for those that templates read, as in
+// transformers 5.
 func TestReasoningHasThreeNames(t *testing.T) {
 	for _, key := range []string{"reasoning_content", "thinking", "reasoning"} {
 		for template, want := range map[string]string{
@@ -51,8 +52,8 @@ func TestReasoningHasThreeNames(t *testing.T) {
 	}
 }
 
-// TestNothingIsLeftOut: a text that the template does not write is an error, whatever its key; thoughts of turns that others follow
-// may be left out by a template that writes them in the last turn.
+// TestNothingIsLeftOut: a text that the template does not write is an error, whatever its key; thoughts of turns that
+// others follow may be left out by a template that writes them in the last turn.
 func TestNothingIsLeftOut(t *testing.T) {
 	const (
 		question = `{"role": "user", "content": "a"}, `

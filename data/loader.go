@@ -166,8 +166,8 @@ func (l *Loader) Seek(c Cursor) error {
 	return nil
 }
 
-// Next fills the micro-batches of the next step, which have BatchTokens/SequenceLen rows together. After the last epoch it returns
-// io.EOF; the step before that may end in rows of padding.
+// Next fills the micro-batches of the next step, which have BatchTokens/SequenceLen rows together. After the last
+// epoch it returns io.EOF; the step before that may end in rows of padding.
 func (l *Loader) Next(ctx context.Context, into []Batch) error {
 	if err := ctx.Err(); err != nil {
 		return err

@@ -10,8 +10,8 @@ import (
 	"github.com/millrace/millrace/hostmem"
 )
 
-// TestOrderIsFrozen holds the order of the data to what it has always been: a change of it changes the bits of every run, and what a
-// checkpoint's cursor means.
+// TestOrderIsFrozen holds the order of the data to what it has always been: a change of it changes the bits of every
+// run, and what a checkpoint's cursor means.
 func TestOrderIsFrozen(t *testing.T) {
 	sources := func(weights ...float64) *Dataset {
 		var all []Example
@@ -89,8 +89,8 @@ func TestOrderIsFrozen(t *testing.T) {
 	}
 }
 
-// TestEpochsTakeNoMemory packs epoch after epoch of many short documents. All of that happens in memory that was reserved when the loader
-// was made: what is taken at the end of an epoch, in the middle of a run, is in no plan.
+// TestEpochsTakeNoMemory packs epoch after epoch of many short documents. All of that happens in memory that was
+// reserved when the loader was made: what is taken at the end of an epoch, in the middle of a run, is in no plan.
 func TestEpochsTakeNoMemory(t *testing.T) {
 	const documents = 100_000
 	accounts := hostmem.New()

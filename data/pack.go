@@ -108,8 +108,9 @@ func (o *order) close() error { return firstOf(o.done(), o.kept.Close()) }
 // packWindow is how many pieces are sorted together; see pack.
 const packWindow = 256
 
-// pack puts the first n pieces of at into rows, taking them in that order by windows, and the longest of a window first. Each goes to
-// the row with the least room that it fits in, the last one so filled among equals, or opens a new row.
+// pack puts the first n pieces of at into rows, taking them in that order by windows, and the longest of a window
+// first. Each goes to the row with the least room that it fits in, the last one so filled among equals, or opens a
+// new row.
 //
 // This is best-fit-decreasing bin packing (Ding et al., "Fewer truncations improve language modeling", ICML 2024) by
 // windows instead of over all documents: that keeps chance in which documents share a row. On 7473 documents of 182
@@ -184,8 +185,8 @@ func (o *order) inOrder() {
 	o.listMembers(n, rows)
 }
 
-// epoch packs in an order drawn for the epoch, and then puts the rows in an order drawn for it too, since the emptiest rows are the last
-// ones that packing opens.
+// epoch packs in an order drawn for the epoch, and then puts the rows in an order drawn for it too, since the
+// emptiest rows are the last ones that packing opens.
 func (o *order) epoch(seed uint64, epoch int) {
 	n := o.pieces.n
 	documents := rng.New(seed, "shuffle documents", uint64(epoch), 0)

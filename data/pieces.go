@@ -223,9 +223,9 @@ func (ps *pieces) most() (n, tokens int64) {
 	return max(n, int64(documents)), tokens
 }
 
-// drawn appends the pieces of an epoch, in order, as often as the weights of their sources say. Of a share, the documents
-// are those that come next in an order drawn from the seed, so that all come equally often in the long run. scratch has room
-// for the documents of a source.
+// drawn appends the pieces of an epoch, in order, as often as the weights of their sources say. Of a share, the
+// documents are those that come next in an order drawn from the seed, so that all come equally often in the long run.
+// scratch has room for the documents of a source.
 func (ps *pieces) drawn(dst, scratch []int32, seed uint64, epoch int) []int32 {
 	first := 0
 	for n, s := range ps.d.sources {

@@ -461,7 +461,8 @@ func (s slowTokenizer) Encode(text string, addSpecial bool) []int32 {
 	return s.Tokenizer.Encode(text, addSpecial)
 }
 
-// Who gives up on tokenizing does not wait for the text that a worker is at; who gives up on a cache that is read does not wait for its end.
+// Who gives up on tokenizing does not wait for the text that a worker is at; who gives up on a cache that is read
+// does not wait for its end.
 func TestPrepareEndsWithItsContext(t *testing.T) {
 	dir := t.TempDir()
 	s := Source{Path: write(t, dir, "book.jsonl", "{\"text\": \"long\"}\n"), Type: Text}

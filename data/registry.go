@@ -21,8 +21,8 @@ import (
 // registryName is the file in which LLaMA-Factory describes data sets.
 const registryName = "dataset_info.json"
 
-// registryEntry is what LLaMA-Factory says of a data set, see data/README.md there. Keys that it does not know are errors
-// here, since what they ask for would be left out silently.
+// registryEntry is what LLaMA-Factory says of a data set, see data/README.md there. Keys that it does not know are
+// errors here, since what they ask for would be left out silently.
 type registryEntry struct {
 	FileName   string            `json:"file_name"`
 	Formatting string            `json:"formatting"`
@@ -40,8 +40,8 @@ type registryEntry struct {
 	Folder     string            `json:"folder"`
 }
 
-// fromRegistry is the source that an entry of a registry describes, and the directory that it names in a data set of the
-// hub; other sources are themselves.
+// fromRegistry is the source that an entry of a registry describes, and the directory that it names in a data set of
+// the hub; other sources are themselves.
 func (s Source) fromRegistry() (out Source, folder string, err error) {
 	if s.Name == "" {
 		return s, "", nil
@@ -184,8 +184,8 @@ func presentEntries(path string, all map[string]json.RawMessage) (names []string
 // mostNames is how many names are listed in an error.
 const mostNames = 12
 
-// nearestFirst sorts names, if they are too many to list, by how many letters have to be changed to make them another one.
-// Those that are as near keep their order, and so do more names than anybody means.
+// nearestFirst sorts names, if they are too many to list, by how many letters have to be changed to make them another
+// one. Those that are as near keep their order, and so do more names than anybody means.
 func nearestFirst(name string, names []string) []string {
 	if len(names) <= mostNames || len(names) > 10_000 {
 		return names

@@ -19,7 +19,8 @@ import (
 // maxRowBytes bounds one row or plain file, which is held in memory.
 const maxRowBytes = 256 << 20
 
-// maxRowLines bounds the lines of a row of an array, whose ends are remembered: they would take eight times the row's memory.
+// maxRowLines bounds the lines of a row of an array, whose ends are remembered: they would take eight times the row's
+// memory.
 const maxRowLines = 1 << 20
 
 // row is a record that has not been decoded yet.
@@ -404,8 +405,9 @@ func loneSurrogate(raw []byte) bool {
 	return false
 }
 
-// openRows reads all files of a source in order, some of which may be empty. To seen goes every byte of them, and after each file its ending and
-// length, so that what seen got identifies the contents. Without yield it reads for seen only.
+// openRows reads all files of a source in order, some of which may be empty. To seen goes every byte of them, and
+// after each file its ending and length, so that what seen got identifies the contents. Without yield it reads for
+// seen only.
 func (s Source) openRows(ctx context.Context, files []string, seen io.Writer, yield func(row) bool) error {
 	rows := 0
 	more := yield != nil

@@ -25,8 +25,8 @@ type split struct {
 // defaultSubset is the name of the only one where a data set does not name any.
 const defaultSubset = "default"
 
-// subsetsOf puts the files of a repository, whose names are sorted, into subsets and splits: as its card says, else by their names. The rules are
-// those of the library datasets (data_files.py).
+// subsetsOf puts the files of a repository, whose names are sorted, into subsets and splits: as its card says, else
+// by their names. The rules are those of the library datasets (data_files.py).
 func subsetsOf(names []string, card []cardConfig) ([]subset, error) {
 	if len(card) == 0 {
 		card = []cardConfig{{name: defaultSubset}}
@@ -119,8 +119,8 @@ var splitWords = []struct {
 // notData are files that describe others.
 var notData = []string{"README.md", "config.json", "dataset_info.json", "dataset_infos.json", "dataset_dict.json"}
 
-// splitsByName sorts files into splits: by data/SPLIT-00000-of-00001; else by a directory that has a split's word in its name;
-// else by the file's name; else all are for training.
+// splitsByName sorts files into splits: by data/SPLIT-00000-of-00001; else by a directory that has a split's word in
+// its name; else by the file's name; else all are for training.
 func splitsByName(names []string) []split {
 	names = slices.DeleteFunc(slices.Clone(names), func(name string) bool {
 		hidden := slices.ContainsFunc(strings.Split(name, "/"), func(p string) bool {
@@ -263,8 +263,8 @@ func rowFiles(names []string) (files []string, ending string) {
 // partialPrefix begins the directory of a split of which the hub has converted a part.
 const partialPrefix = "partial-"
 
-// convertedSubsets sorts the files of the branch that the hub makes of all data sets: SUBSET/SPLIT/0000.parquet. The card says
-// which subset is the default.
+// convertedSubsets sorts the files of the branch that the hub makes of all data sets: SUBSET/SPLIT/0000.parquet. The
+// card says which subset is the default.
 func convertedSubsets(names []string, card []cardConfig) []subset {
 	var all []subset
 	for _, name := range names {

@@ -18,7 +18,8 @@ var (
 // placeholders are what stands in a text for a picture, a film or a sound.
 var placeholders = []string{"<image>", "<video>", "<audio>"}
 
-// unfit says why a row is not to be trained as text with one answer, or "" if it is. A key that the source names is read as that says.
+// unfit says why a row is not to be trained as text with one answer, or "" if it is. A key that the source names is
+// read as that says.
 func (s Source) unfit(object map[string]json.RawMessage) string {
 	has := func(key string) bool {
 		k := s.keys()

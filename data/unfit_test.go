@@ -7,7 +7,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestUnfitRows: rows that are more than text with one answer are refused, whatever type reads them, and others are not.
+// TestUnfitRows: rows that are more than text with one answer are refused, whatever type reads them, and others are
+// not.
 func TestUnfitRows(t *testing.T) {
 	const (
 		pair  = `"prompt": "a", "response": "b"`
@@ -45,7 +46,8 @@ func TestUnfitRows(t *testing.T) {
 	}
 }
 
-// TestUnfitRowsOfTables: columns that make a row unfit are looked at in Parquet too, and the bytes of a picture are no text.
+// TestUnfitRowsOfTables: columns that make a row unfit are looked at in Parquet too, and the bytes of a picture are
+// no text.
 func TestUnfitRowsOfTables(t *testing.T) {
 	s := Source{Type: PromptResponse, Path: write(t, t.TempDir(), "a.parquet", string(parquetFile(t, "pictures")))}
 	if _, err := prepare(t, s, Options{}); err == nil || !strings.Contains(err.Error(), `a.parquet: row 2: the row has "images": only text`) {
@@ -57,7 +59,8 @@ func TestUnfitRowsOfTables(t *testing.T) {
 	}
 }
 
-// TestTurnsThatDoNotCount: weight and train switch turns off, in both types of conversations, as axolotl and OpenAI have them.
+// TestTurnsThatDoNotCount: weight and train switch turns off, in both types of conversations, as axolotl and OpenAI
+// have them.
 func TestTurnsThatDoNotCount(t *testing.T) {
 	const want = "<user>a</s>\n<assistant>b</s>\n<user>c</s>\n<assistant>[d</s>]\n"
 	for _, off := range []string{`"weight": 0`, `"weight": 0.0`, `"train": false`, `"training": false`} {

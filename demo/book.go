@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// Isaac Newton, Opticks, fourth edition, London 1730: in the public domain. README.md says where the text is from; opticks_text.go made
-// the file.
+// Isaac Newton, Opticks, fourth edition, London 1730: in the public domain. README.md says where the text is from;
+// opticks_text.go made the file.
 //
 //go:embed opticks.txt.gz
 var packedBook []byte

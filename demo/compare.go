@@ -21,8 +21,8 @@ func checkpointOf(run string, step int) string {
 	return filepath.Join(run, "checkpoints", checkpoint.DirName(step))
 }
 
-// stateSum returns the SHA-256 and the size of the state that a checkpoint has: names, all 32 bits of each weight, and both moments. It
-// verifies every byte.
+// stateSum returns the SHA-256 and the size of the state that a checkpoint has: names, all 32 bits of each weight,
+// and both moments. It verifies every byte.
 func stateSum(ctx context.Context, dir string) (sum string, bytes int64, err error) {
 	c, err := checkpoint.Open(vfs.OS{}, dir)
 	if err != nil {

@@ -80,7 +80,8 @@ const Prompt = "The Rays of Light"
 // parts is how often the run is saved. It is killed after the first save.
 const parts = 8
 
-// Bounds of the steps that are chosen: below them there is nothing to read, above them the model knows the book by heart.
+// Bounds of the steps that are chosen: below them there is nothing to read, above them the model knows the book by
+// heart.
 const (
 	leastSteps = 6 * parts
 	mostSteps  = 500 * parts
@@ -105,7 +106,8 @@ type demo struct {
 	why string // the run has this number of steps
 }
 
-// Run shows all. It returns what it has found out even if it fails. The error is ErrDiffers where runs that must be the same are not.
+// Run shows all. It returns what it has found out even if it fails. The error is ErrDiffers where runs that must be
+// the same are not.
 func Run(ctx context.Context, o Options) (r *Report, err error) {
 	if o.Steps != 0 && (o.Steps < fewestSteps || o.Steps > limitSteps) {
 		return nil, blame.BadRequest(fmt.Errorf("--steps is %d: it must be from %d to %d", o.Steps, fewestSteps, limitSteps))
@@ -171,8 +173,9 @@ func (d *demo) prepare(ctx context.Context) (err error) {
 // triedSteps are timed to choose a number of steps.
 const triedSteps = 6
 
-// try does some steps with a learning rate of 0, which leave the model as it begins, and chooses from their time how many steps there is
-// time for: those of the run, of the part that is done again, and of the run in memory, which is as long as the comparison needs.
+// try does some steps with a learning rate of 0, which leave the model as it begins, and chooses from their time how
+// many steps there is time for: those of the run, of the part that is done again, and of the run in memory, which is
+// as long as the comparison needs.
 func (d *demo) try(ctx context.Context) error {
 	steps := triedSteps
 	if d.o.Steps > 0 {

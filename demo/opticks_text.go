@@ -1,7 +1,8 @@
 //go:build ignore
 
-// Makes opticks.txt.gz of the text that Go's own tests compress: Isaac Newton, Opticks, the fourth edition of 1730, which is in the public
-// domain. Italics, illustrations, footnotes and tables are left out, characters are ASCII, and each paragraph is one line.
+// Makes opticks.txt.gz of the text that Go's own tests compress: Isaac Newton, Opticks, the fourth edition of 1730,
+// which is in the public domain. Italics, illustrations, footnotes and tables are left out, characters are ASCII, and
+// each paragraph is one line.
 //
 //	go run demo/opticks_text.go    # in the root of the repository
 package main

@@ -23,8 +23,8 @@ type call struct {
 	json any // gets the result; may be nil
 }
 
-// call runs the program in the demo's directory. Killed reports whether a line had it killed. The error of a process that fails is its last
-// line.
+// call runs the program in the demo's directory. Killed reports whether a line had it killed. The error of a process
+// that fails is its last line.
 func (d *demo) call(ctx context.Context, c call) (killed bool, err error) {
 	if d.out.err != nil {
 		return false, d.out.err

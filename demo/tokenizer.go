@@ -11,8 +11,8 @@ const wordPattern = ` ?[A-Za-z]+(?:'[a-z]+)?| ?[0-9]+| ?[^\sA-Za-z0-9]+|\s+`
 
 var words = regexp.MustCompile(wordPattern)
 
-// learnTokenizer returns a tokenizer.json of byte pair encoding for an ASCII text: the 256 bytes, the most frequent pairs, and endOfText.
-// The vocabulary is smaller than asked for where the text has too few pairs that occur twice.
+// learnTokenizer returns a tokenizer.json of byte pair encoding for an ASCII text: the 256 bytes, the most frequent
+// pairs, and endOfText. The vocabulary is smaller than asked for where the text has too few pairs that occur twice.
 //
 // Source: Sennrich, Haddow, Birch, Neural Machine Translation of Rare Words with Subword Units, 2016.
 func learnTokenizer(text string, vocabulary int) ([]byte, error) {
@@ -90,7 +90,8 @@ func (c *pairCounts) add(word, sign int) {
 	}
 }
 
-// mostFrequent returns the pair that occurs most often; of equals, the one with the lowest ids, so that a text has one tokenizer.
+// mostFrequent returns the pair that occurs most often; of equals, the one with the lowest ids, so that a text has
+// one tokenizer.
 func (c *pairCounts) mostFrequent() (best pair, times int) {
 	for p, n := range c.pairs {
 		if n > times || n == times && (p[0] < best[0] || p[0] == best[0] && p[1] < best[1]) {
@@ -123,7 +124,8 @@ func (c *pairCounts) merge(p pair, token int) {
 	delete(c.where, p)
 }
 
-// alphabet returns the characters that stand for the 256 bytes in a tokenizer.json: printable ones for themselves, others from U+0100 on.
+// alphabet returns the characters that stand for the 256 bytes in a tokenizer.json: printable ones for themselves,
+// others from U+0100 on.
 func alphabet() []string {
 	tokens := make([]string, 256)
 	next := 256

@@ -8,7 +8,8 @@ import (
 	"github.com/millrace/millrace/data/tokenizer"
 )
 
-// The learned tokenizer is one that the program reads, it gives each text back, and the same text teaches the same tokenizer.
+// The learned tokenizer is one that the program reads, it gives each text back, and the same text teaches the same
+// tokenizer.
 func TestTokenizerRoundTrip(t *testing.T) {
 	train, heldOut := readBook()
 	train = train[:40_000]

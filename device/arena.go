@@ -17,7 +17,8 @@ type Arena struct {
 // NewArena makes an arena over mem, or one that only counts if mem is the zero Mem.
 func NewArena(mem Mem) *Arena { return &Arena{mem: mem, counting: mem.IsZero()} }
 
-// Take is the next piece of the given length. It panics when the arena is exhausted: the plan sized it, so that is a bug.
+// Take is the next piece of the given length. It panics when the arena is exhausted: the plan sized it, so that is a
+// bug.
 func (a *Arena) Take(bytes int64) Mem {
 	first := (a.off + ArenaAlign - 1) / ArenaAlign * ArenaAlign
 	a.off = first + bytes
@@ -28,7 +29,8 @@ func (a *Arena) Take(bytes int64) Mem {
 	return a.mem.Slice(first, bytes)
 }
 
-// Again counts n times more what was taken since a mark: an arena that only counts then need not be asked for each of many alike.
+// Again counts n times more what was taken since a mark: an arena that only counts then need not be asked for each of
+// many alike.
 func (a *Arena) Again(n int, since int64) {
 	if !a.counting {
 		panic("device: Again on an arena over memory")

@@ -43,15 +43,17 @@ type Device interface {
 	// NewEvent makes an event that has not been recorded.
 	NewEvent() (Event, error)
 
-	// PrepareAttention reserves what the driver needs of its own (see Info.AttentionElemBytes) for the gradient of an attention over
-	// queries [positions, heads*headDim], before streams are made. Without it the first gradient that needs more reserves it.
+	// PrepareAttention reserves what the driver needs of its own (see Info.AttentionElemBytes) for the gradient of an
+	// attention over queries [positions, heads*headDim], before streams are made. Without it the first gradient that
+	// needs more reserves it.
 	PrepareAttention(positions, heads, headDim int) error
 
 	// Close releases the device. Streams and buffers must have been closed.
 	Close() error
 }
 
-// ProductTuner is a [Device] that has several algorithms for a matrix product. They differ in speed and in the last bits of results.
+// ProductTuner is a [Device] that has several algorithms for a matrix product. They differ in speed and in the last
+// bits of results.
 type ProductTuner interface {
 	// TuneProducts times the algorithms for products, and keeps the fastest one for each shape that has no choice yet.
 	// It comes before other work of the device. It overwrites all of scratch, and leaves zeros; it places operands in

@@ -1,17 +1,17 @@
 package device
 
-// Conventions: T is the number of positions of a micro-batch, all its sequences flattened into rows; H the hidden size.
-// "A" is the activation type, F32 or BF16, the same for all activations and weights of one call. All arithmetic is in
-// fp32 and results are rounded once, to nearest even. I32 vectors are plain Mem. Statistics (rstd, lse, delta, stat) and
-// the tables of RoPE are dense; other matrices may have any stride. [Operands] has these rules as code.
+// Conventions: T is the number of positions of a micro-batch, all its sequences flattened into rows; H the hidden
+// size. "A" is the activation type, F32 or BF16, the same for all activations and weights of one call. All arithmetic
+// is in fp32 and results are rounded once, to nearest even. I32 vectors are plain Mem. Statistics (rstd, lse, delta,
+// stat) and the tables of RoPE are dense; other matrices may have any stride. [Operands] has these rules as code.
 
 // MatMulFlags say how a matrix product reads its operands and what it does with its output.
 type MatMulFlags struct {
 	TransA, TransB bool
 	// Accumulate adds to C instead of overwriting it.
 	Accumulate bool
-	// Onto, if it is given, is what the product is added to, of C's type and shape. C then receives the sum, and Accumulate has no
-	// meaning. Onto does not overlap C.
+	// Onto, if it is given, is what the product is added to, of C's type and shape. C then receives the sum, and
+	// Accumulate has no meaning. Onto does not overlap C.
 	Onto Mat
 }
 
@@ -31,8 +31,8 @@ type Product struct {
 
 // LinearOps are matrix products and biases.
 type LinearOps interface {
-	// MatMul is C = op(A)·op(B), C += with Accumulate, or C = Onto + op(A)·op(B). A and B have one type, F32 or BF16; C is F32 or BF16. Products
-	// are summed in fp32 over the whole inner dimension and rounded once.
+	// MatMul is C = op(A)·op(B), C += with Accumulate, or C = Onto + op(A)·op(B). A and B have one type, F32 or BF16;
+	// C is F32 or BF16. Products are summed in fp32 over the whole inner dimension and rounded once.
 	MatMul(c, a, b Mat, f MatMulFlags)
 	// AddBias adds the vector to every row: y[r] += bias.
 	AddBias(y, bias Mat)
@@ -106,8 +106,8 @@ type MLPOps interface {
 	// SwiGLU is y = silu(gate)*up; gateUp is [T, 2*I], gate first; y is [T, I].
 	// Source: Shazeer, "GLU Variants Improve Transformer" (2020).
 	SwiGLU(y, gateUp Mat)
-	// SwiGLUGrad writes dGateUp [T, 2*I] from dy [T, I], and to act [T, I] the bits of SwiGLU. dGateUp may be gateUp, act may be
-	// dy.
+	// SwiGLUGrad writes dGateUp [T, 2*I] from dy [T, I], and to act [T, I] the bits of SwiGLU. dGateUp may be gateUp,
+	// act may be dy.
 	SwiGLUGrad(dGateUp, act, dy, gateUp Mat)
 }
 
@@ -160,8 +160,9 @@ type AdamWArgs struct {
 	AdamWScalars
 }
 
-// AdamW8Args are the state of one run of parameters whose moments are kept in 8 bits: each block of tensor.MomentBlock elements
-// as codes and a scale. All vectors but the scales have the same number of elements, a multiple of the block.
+// AdamW8Args are the state of one run of parameters whose moments are kept in 8 bits: each block of
+// tensor.MomentBlock elements as codes and a scale. All vectors but the scales have the same number of elements, a
+// multiple of the block.
 type AdamW8Args struct {
 	Weights        Mat // BF16 (the high halves) or F32
 	Low            Mat // I16 low halves with BF16 weights; none with F32

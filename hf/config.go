@@ -61,7 +61,8 @@ func (c *Config) Reader() *ConfigReader {
 var dtypeNames = map[string]tensor.DType{"float32": tensor.F32, "float16": tensor.F16, "bfloat16": tensor.BF16}
 
 // DType is the element type that the config states ("torch_dtype" in transformers 4, "dtype" in 5) or else that its
-// "text_config" states, and Invalid if neither does or it is another one. It is advice: the weights have types of their own.
+// "text_config" states, and Invalid if neither does or it is another one. It is advice: the weights have types of
+// their own.
 func (c *Config) DType() tensor.DType {
 	for _, s := range c.stated() {
 		if name, ok := s.v.(string); ok {
@@ -93,8 +94,8 @@ func (c *Config) stated() (all []statedDType) {
 	return all
 }
 
-// WithDType is the text with the stated element types changed and everything else as it is. A config that states none gets
-// a "torch_dtype", which both generations of transformers read.
+// WithDType is the text with the stated element types changed and everything else as it is. A config that states none
+// gets a "torch_dtype", which both generations of transformers read.
 func (c *Config) WithDType(d tensor.DType) ([]byte, error) {
 	var name string
 	for n, t := range dtypeNames {

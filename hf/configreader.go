@@ -10,9 +10,9 @@ import (
 // maxSize bounds every size in a config.json, so that products of two cannot overflow int64.
 const maxSize = math.MaxInt32
 
-// ConfigReader reads the keys of a JSON object and remembers which ones were read. Errors stick: after the first one the
-// accessors return zero values, and Err and Finish return it. A key whose value is null counts as absent, as it does for
-// transformers.
+// ConfigReader reads the keys of a JSON object and remembers which ones were read. Errors stick: after the first one
+// the accessors return zero values, and Err and Finish return it. A key whose value is null counts as absent, as it
+// does for transformers.
 //
 // A model family reads the keys that it understands, calls Require for features that it has in one form only, and then
 // Finish, which refuses every key that was not read: no feature is ignored by accident.
@@ -233,7 +233,8 @@ func numberIs(v any, want float64) bool {
 	return err == nil && x == want
 }
 
-// Object reads a nested object; ok is false if it is absent. Its reader shares this one's error, and Finish looks into it.
+// Object reads a nested object; ok is false if it is absent. Its reader shares this one's error, and Finish looks
+// into it.
 func (r *ConfigReader) Object(key string) (nested *ConfigReader, ok bool) {
 	v := r.get(key)
 	if v == nil {
@@ -249,8 +250,8 @@ func (r *ConfigReader) Object(key string) (nested *ConfigReader, ok bool) {
 	return nested, true
 }
 
-// Config reads a nested object that must be there and is a configuration of its own, such as "text_config": keys that never
-// matter are left out there, too.
+// Config reads a nested object that must be there and is a configuration of its own, such as "text_config": keys that
+// never matter are left out there, too.
 func (r *ConfigReader) Config(key string) *ConfigReader {
 	nested, ok := r.Object(key)
 	if !ok {

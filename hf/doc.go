@@ -1,7 +1,8 @@
 // Package hf reads and writes model directories in the form that Hugging Face transformers uses, and imports GGUF files
 // into that form.
 //
-// A model directory is config.json, weights in safetensors (one file, or shards with an index) and the tokenizer's files.
+// A model directory is config.json, weights in safetensors (one file, or shards with an index) and the tokenizer's
+// files.
 //
 //   - [Weights] reads tensors, by ranges of elements, so that a tensor larger than memory can be streamed.
 //   - [ModelWriter] writes a model directory; [FileWriter] writes one safetensors file. Both stream.

@@ -58,7 +58,8 @@ func (w *FileWriter) Write(name string, p []byte) error {
 	return nil
 }
 
-// Commit makes the file visible, in place of one that is there. It fails, and removes what it wrote, if a tensor is not complete.
+// Commit makes the file visible, in place of one that is there. It fails, and removes what it wrote, if a tensor is
+// not complete.
 func (w *FileWriter) Commit() error {
 	if w.f == nil {
 		return errors.New("the file is already committed or aborted")

@@ -169,9 +169,9 @@ func dequantizeQ8_0(dst []float32, src []byte) {
 	}
 }
 
-// scaleMinK unpacks the 6-bit scale and minimum of sub-block i of 8 from the 12 bytes of Q4_K: the first four lie in the
-// low six bits of bytes i and i+4, the last four have their low halves in byte i+4 and their upper two bits on top of the
-// first four.
+// scaleMinK unpacks the 6-bit scale and minimum of sub-block i of 8 from the 12 bytes of Q4_K: the first four lie in
+// the low six bits of bytes i and i+4, the last four have their low halves in byte i+4 and their upper two bits on
+// top of the first four.
 func scaleMinK(s []byte, i int) (scale, minimum byte) {
 	if i < 4 {
 		return s[i] & 63, s[i+4] & 63
@@ -179,8 +179,8 @@ func scaleMinK(s []byte, i int) (scale, minimum byte) {
 	return s[i+4]&15 | s[i-4]>>6<<4, s[i+4]>>4 | s[i]>>6<<4
 }
 
-// Q4_K: f16 d, f16 dmin; 12 bytes of scales and minima (scaleMinK); 128 bytes, of which each run of 32 holds sub-block 2r in
-// the low and 2r+1 in the high halves. x = (d * scale) * q - (dmin * minimum), 8 sub-blocks of 32.
+// Q4_K: f16 d, f16 dmin; 12 bytes of scales and minima (scaleMinK); 128 bytes, of which each run of 32 holds
+// sub-block 2r in the low and 2r+1 in the high halves. x = (d * scale) * q - (dmin * minimum), 8 sub-blocks of 32.
 func dequantizeQ4_K(dst []float32, src []byte) {
 	for ; len(dst) > 0; dst, src = dst[256:], src[144:] {
 		d, dmin, scales := f16At(src), f16At(src[2:]), src[4:16]
@@ -217,10 +217,10 @@ func dequantizeQ5_K(dst []float32, src []byte) {
 	}
 }
 
-// Q6_K: 128 bytes of low halves, 64 bytes with two upper bits for each of four elements, 16 signed scales, f16 d. In each
-// half of the block (128 elements, 64 low and 32 upper bytes), elements l, l+32, l+64, l+96 take their low halves from low
-// byte l, low byte l+32, and the high halves of the same two, and their upper bits from bits 0-1, 2-3, 4-5 and 6-7 of upper
-// byte l. x = (d * scale) * (q - 32), one scale for 16 elements.
+// Q6_K: 128 bytes of low halves, 64 bytes with two upper bits for each of four elements, 16 signed scales, f16 d. In
+// each half of the block (128 elements, 64 low and 32 upper bytes), elements l, l+32, l+64, l+96 take their low
+// halves from low byte l, low byte l+32, and the high halves of the same two, and their upper bits from bits 0-1,
+// 2-3, 4-5 and 6-7 of upper byte l. x = (d * scale) * (q - 32), one scale for 16 elements.
 func dequantizeQ6_K(dst []float32, src []byte) {
 	for ; len(dst) > 0; dst, src = dst[256:], src[210:] {
 		d := f16At(src[208:])

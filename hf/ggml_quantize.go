@@ -9,9 +9,9 @@ import (
 
 // The functions here turn fp32 numbers into the blocks that ggml.go reads. They follow ggml's reference code
 // (ggml-quants.c: quantize_row_*_ref), operation by operation in fp32: each product is rounded before a sum, so the
-// same numbers give the same blocks on every machine. Each one converts len(src)/elems whole blocks. The numbers must be
-// finite, see allFinite: a maximum does not see a NaN, and some of them write it as an ordinary number. A scale that
-// binary16 cannot hold is written as infinity, and finite finds it.
+// same numbers give the same blocks on every machine. Each one converts len(src)/elems whole blocks. The numbers must
+// be finite, see allFinite: a maximum does not see a NaN, and some of them write it as an ordinary number. A scale
+// that binary16 cannot hold is written as infinity, and finite finds it.
 
 // allFinite reports whether numbers are neither infinite nor NaN.
 func allFinite(src []float32) bool {

@@ -107,7 +107,8 @@ func (g *gguf) prepare(f *os.File, d tensor.DType) (*ggufImport, error) {
 	return imp, err
 }
 
-// importElems is how many elements are converted at a time where rows keep their order. It is a multiple of every block.
+// importElems is how many elements are converted at a time where rows keep their order. It is a multiple of every
+// block.
 const importElems = 64 << 10
 
 // copyTensor dequantizes a tensor piece by piece: a head at a time where its rows change places.
@@ -148,9 +149,9 @@ func (imp *ggufImport) copyTensor(ctx context.Context, w *ModelWriter, t importT
 	return nil
 }
 
-// unpermute puts the rows of one head back into transformers' order. llama.cpp's converter has put row i of the first half
-// in place 2i and row i of the second half in place 2i+1 (convert_hf_to_gguf.py: LlamaModel.permute), so that its rotary
-// embedding finds each pair side by side.
+// unpermute puts the rows of one head back into transformers' order. llama.cpp's converter has put row i of the first
+// half in place 2i and row i of the second half in place 2i+1 (convert_hf_to_gguf.py: LlamaModel.permute), so that
+// its rotary embedding finds each pair side by side.
 func unpermute(dst, src []float32, rowElems int) {
 	rows := len(src) / rowElems
 	for r := range rows {
@@ -162,7 +163,8 @@ func unpermute(dst, src []float32, rowElems int) {
 	}
 }
 
-// encode converts to the little-endian bytes of d and returns the index of the first number that is not finite in d, or -1.
+// encode converts to the little-endian bytes of d and returns the index of the first number that is not finite in d,
+// or -1.
 func encode(dst []byte, src []float32, d tensor.DType) (bad int) {
 	bad = -1
 	for i, x := range src {

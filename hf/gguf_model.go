@@ -170,8 +170,8 @@ func (g *gguf) headDim(arch string, m *ggufModel) error {
 	return nil
 }
 
-// rope reads the rotary embedding's scaling. The llama3 kind is stored as a tensor of divisors, rope_freqs.weight; it is
-// turned back into its parameters if the published ones give the same divisors.
+// rope reads the rotary embedding's scaling. The llama3 kind is stored as a tensor of divisors, rope_freqs.weight; it
+// is turned back into its parameters if the published ones give the same divisors.
 func (g *gguf) rope(arch string, theta float64, f *ggufTensorReader, m *ggufModel) error {
 	m.rope = Rope{Type: "default", Theta: theta}
 	kind, ok, err := g.text(arch + ".rope.scaling.type")
@@ -221,8 +221,8 @@ func (g *gguf) rope(arch string, theta float64, f *ggufTensorReader, m *ggufMode
 	return nil
 }
 
-// llama3FromDivisors finds the scaling whose divisors those are, to the accuracy of fp32 arithmetic. Divisors that are all
-// one are no scaling.
+// llama3FromDivisors finds the scaling whose divisors those are, to the accuracy of fp32 arithmetic. Divisors that
+// are all one are no scaling.
 func llama3FromDivisors(divisors []float32, theta float64, original int) (Rope, bool) {
 	largest := float32(0)
 	for _, d := range divisors {

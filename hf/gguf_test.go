@@ -184,7 +184,8 @@ func readJSON(t *testing.T, path string) map[string]any {
 	return v
 }
 
-// TestImportTinyLlama imports a file that the gguf package wrote, and compares every tensor with what that package reads.
+// TestImportTinyLlama imports a file that the gguf package wrote, and compares every tensor with what that package
+// reads.
 func TestImportTinyLlama(t *testing.T) {
 	dir := t.TempDir() + "/out"
 	var last, total int64

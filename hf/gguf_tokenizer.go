@@ -38,8 +38,8 @@ func split(regex string) string {
 		`},"behavior":"Isolated","invert":false},` + byteLevelPlain + `]}`
 }
 
-// preTokenizers has the names that llama.cpp gives to the tokenizers of model families (llama-vocab.cpp), each with what
-// the tokenizer.json of the original family says.
+// preTokenizers has the names that llama.cpp gives to the tokenizers of model families (llama-vocab.cpp), each with
+// what the tokenizer.json of the original family says.
 var preTokenizers = func() map[string]preTokenizer {
 	gpt2 := preTokenizer{normalizer: "null", preTokenizer: byteLevelGPT2}
 	smollm := preTokenizer{normalizer: "null", preTokenizer: `{"type":"Sequence","pretokenizers":[{"type":"Digits","individual_digits":true},` + byteLevelGPT2 + `]}`}
@@ -147,8 +147,8 @@ func (g *gguf) tokenTypes(t *ggufTokens) error {
 	return nil
 }
 
-// check holds the vocabulary to what a tokenizer.json can say: each text has one id, and each merge joins two tokens into
-// a third.
+// check holds the vocabulary to what a tokenizer.json can say: each text has one id, and each merge joins two tokens
+// into a third.
 func (t *ggufTokens) check() error {
 	ids := make(map[string]int, len(t.tokens))
 	for i, s := range t.tokens {

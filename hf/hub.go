@@ -35,7 +35,8 @@ func ResolveModel(ctx context.Context, h *hub.Hub, idOrPath string) (string, err
 	return dir, nil
 }
 
-// complete reports whether a snapshot has a config and all weights. A snapshot grows file by file while it is downloaded.
+// complete reports whether a snapshot has a config and all weights. A snapshot grows file by file while it is
+// downloaded.
 func complete(dir string) bool {
 	exists := func(name string) bool {
 		_, err := os.Stat(filepath.Join(dir, name))

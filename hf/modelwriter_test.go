@@ -170,8 +170,9 @@ func TestReplaceThroughLink(t *testing.T) {
 	}
 }
 
-// Every operation that writes a model fails once, in every way, over a model that is there already: one line, nothing left, the old model
-// or the new one and nothing between, and nothing written wrong without a word. The same at every crash.
+// Every operation that writes a model fails once, in every way, over a model that is there already: one line, nothing
+// left, the old model or the new one and nothing between, and nothing written wrong without a word. The same at every
+// crash.
 func TestModelWriterUnderFaults(t *testing.T) {
 	specs := []TensorSpec{f32Spec("a", 3), f32Spec("b", 5)}
 	src := t.TempDir()

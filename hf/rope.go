@@ -17,8 +17,8 @@ type Rope struct {
 	OriginalPositions             int
 }
 
-// Frequency is f(i), in radians per position, for a head dimension of headDim. The source of "llama3" is the reference code
-// of Llama 3.1 (apply_scaling).
+// Frequency is f(i), in radians per position, for a head dimension of headDim. The source of "llama3" is the
+// reference code of Llama 3.1 (apply_scaling).
 func (p Rope) Frequency(i, headDim int) float64 {
 	f := math.Pow(p.Theta, -2*float64(i)/float64(headDim))
 	switch p.Type {
@@ -43,8 +43,8 @@ func (p Rope) stretch(f float64) float64 {
 	return 1 / ((1-smooth)/p.Factor + smooth)
 }
 
-// Rope reads the rotary embedding in the style of transformers 4 ("rope_theta" and "rope_scaling", whose kind is "rope_type"
-// or "type") or 5 ("rope_parameters" with both). defaultTheta stands for an absent base.
+// Rope reads the rotary embedding in the style of transformers 4 ("rope_theta" and "rope_scaling", whose kind is
+// "rope_type" or "type") or 5 ("rope_parameters" with both). defaultTheta stands for an absent base.
 func (r *ConfigReader) Rope(defaultTheta float64) Rope {
 	r.Require("partial_rotary_factor", 1.0)
 	p := Rope{Type: "default", Theta: r.positive("rope_theta", defaultTheta)}

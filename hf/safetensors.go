@@ -14,10 +14,10 @@ import (
 	"github.com/millrace/millrace/vfs"
 )
 
-// The safetensors format: a little-endian uint64 N, N bytes of JSON, and the tensors' bytes. The JSON maps each name to
-// {"dtype", "shape", "data_offsets": [begin, end]}, offsets counted from the end of the JSON. "__metadata__" maps strings
-// to strings. The tensors fill the rest of the file without gap or overlap.
-// Source: the format description in the safetensors project's README.
+// The safetensors format: a little-endian uint64 N, N bytes of JSON, and the tensors' bytes. The JSON maps each name
+// to {"dtype", "shape", "data_offsets": [begin, end]}, offsets counted from the end of the JSON. "__metadata__" maps
+// strings to strings. The tensors fill the rest of the file without gap or overlap. Source: the format description in
+// the safetensors project's README.
 
 // maxHeaderBytes is the limit that the reference implementation sets.
 const maxHeaderBytes = 100 << 20

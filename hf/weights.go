@@ -74,8 +74,8 @@ func OpenWeights(dir string) (*Weights, error) {
 	return w, nil
 }
 
-// openShards takes from each shard the tensors that the index places there. A tensor that a shard has and the index does
-// not is not part of the model, as for transformers.
+// openShards takes from each shard the tensors that the index places there. A tensor that a shard has and the index
+// does not is not part of the model, as for transformers.
 func (w *Weights) openShards(index string, weightMap map[string]string) error {
 	open := map[string]*safetensorsFile{}
 	names := make([]string, 0, len(weightMap))
@@ -161,8 +161,8 @@ func (w *Weights) weight(name string) (location, error) {
 	return t, nil
 }
 
-// ReadAt reads len(dst) bytes of the tensor's own bytes, starting at byte off of the tensor, in the file's type and byte
-// order (little-endian). It works for every type.
+// ReadAt reads len(dst) bytes of the tensor's own bytes, starting at byte off of the tensor, in the file's type and
+// byte order (little-endian). It works for every type.
 func (w *Weights) ReadAt(name string, dst []byte, off int64) error {
 	t, ok := w.tensors[name]
 	if !ok {
@@ -187,8 +187,8 @@ func (t location) pread(name string, dst []byte, off int64) error {
 // convertElems is how many elements are converted at a time: 256 KiB of fp32, which stays in the second-level cache.
 const convertElems = 64 << 10
 
-// ReadF32 reads len(dst) elements, starting at element first in row-major order, as fp32. All three weight types convert
-// exactly. A NaN or an infinity is an error, since nothing can be trained from it.
+// ReadF32 reads len(dst) elements, starting at element first in row-major order, as fp32. All three weight types
+// convert exactly. A NaN or an infinity is an error, since nothing can be trained from it.
 func (w *Weights) ReadF32(name string, dst []float32, first int64) error {
 	t, err := w.weight(name)
 	if err != nil {
@@ -216,8 +216,8 @@ func (w *Weights) ReadF32(name string, dst []float32, first int64) error {
 	return nil
 }
 
-// ReadBF16 reads len(dst) elements, starting at element first, as bf16 bits. F32 and F16 are rounded to nearest, ties to
-// even. A NaN or an infinity, also one that rounding makes, is an error.
+// ReadBF16 reads len(dst) elements, starting at element first, as bf16 bits. F32 and F16 are rounded to nearest, ties
+// to even. A NaN or an infinity, also one that rounding makes, is an error.
 func (w *Weights) ReadBF16(name string, dst []uint16, first int64) error {
 	t, err := w.weight(name)
 	if err != nil {

@@ -56,8 +56,8 @@ type Accounts struct {
 // New makes accounts with nothing reserved.
 func New() *Accounts { return &Accounts{purposes: make(map[string]*PurposeBytes)} }
 
-// Spread has large regions that are reserved from now on lie on NUMA nodes in turn, a page after the other. It is a wish: where a
-// node is not there, or the system has none, memory is where the system puts it.
+// Spread has large regions that are reserved from now on lie on NUMA nodes in turn, a page after the other. It is a
+// wish: where a node is not there, or the system has none, memory is where the system puts it.
 func (a *Accounts) Spread(nodes []int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -121,7 +121,8 @@ func (a *Accounts) Of(purpose string) PurposeBytes {
 	return PurposeBytes{Purpose: purpose}
 }
 
-// Total is what is reserved now and was at most, over all purposes. The peak of the sum is at most the sum of the peaks.
+// Total is what is reserved now and was at most, over all purposes. The peak of the sum is at most the sum of the
+// peaks.
 func (a *Accounts) Total() (bytes, peakBytes int64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -69,8 +69,8 @@ var (
 	version2 = controller{[]string{"memory.max", "memory.high"}, "memory.current", "memory.stat", "inactive_file"}
 )
 
-// climb looks at a cgroup and all above it. Inside a container the path may be the host's and not exist below the mount;
-// climbing then ends at the mount, which is the container's own group.
+// climb looks at a cgroup and all above it. Inside a container the path may be the host's and not exist below the
+// mount; climbing then ends at the mount, which is the container's own group.
 func climb(root fs.FS, mount, group string, c controller, take func(int64, string)) {
 	for dir := path.Join(mount, path.Clean("/"+group)); ; dir = path.Dir(dir) {
 		for _, name := range c.limits {

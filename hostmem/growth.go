@@ -10,11 +10,13 @@ import (
 	"github.com/millrace/millrace/internal/fault"
 )
 
-// Some virtual machines get memory as they use it: little is available at first, and each piece that is populated brings more. What is
-// larger than what is available is then populated as long as the next piece fits, and not refused before the first one.
+// Some virtual machines get memory as they use it: little is available at first, and each piece that is populated
+// brings more. A request that is larger than what is available is then populated as long as the next piece fits, and
+// not refused before the first one.
 
 const (
-	// growthSpareBytes stays available while a region is populated that is larger than what is: for the rest of the system.
+	// growthSpareBytes stays available while a region is populated that is larger than what is: for the rest of the
+	// system.
 	growthSpareBytes = 256 << 20
 	// growthLooks is how often, growthPause apart, the system is asked for more while nothing is populated.
 	growthLooks = 100
@@ -24,9 +26,9 @@ const (
 // errNoGrowth is the cause where memory was to grow and does not.
 var errNoGrowth = errors.New("more than there is, and no more was added while it was used")
 
-// GrowOnUse says whether regions may be populated that are larger than what the machine has available, because that grows as it is
-// used or because the user has said that there is as much. It is found out piece by piece then, and still an error in time. Limits of
-// cgroups hold.
+// GrowOnUse says whether regions may be populated that are larger than what the machine has available, because that
+// grows as it is used or because the user has said that there is as much. It is found out piece by piece then, and
+// still an error in time. Limits of cgroups hold.
 func (a *Accounts) GrowOnUse(yes bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -103,7 +105,8 @@ func (g *growth) land(bytes int64) {
 	g.landed.Broadcast()
 }
 
-// inPieces populates the bytes of a region by several workers, as a growth allows if that is not nil. It ends early at an error.
+// inPieces populates the bytes of a region by several workers, as a growth allows if that is not nil. It ends early
+// at an error.
 func inPieces(bytes int64, workers int, g *growth, populate func(off, n int64) error) error {
 	pieces := (bytes + populatePiece - 1) / populatePiece
 	var mu sync.Mutex
@@ -150,8 +153,8 @@ func inPieces(bytes int64, workers int, g *growth, populate func(off, n int64) e
 	return failed
 }
 
-// mustGrow reports whether memory must grow for a region to be populated, given what is available and what cgroups leave. The error is
-// errShort where that must not be hoped for.
+// mustGrow reports whether memory must grow for a region to be populated, given what is available and what cgroups
+// leave. The error is errShort where that must not be hoped for.
 func (a *Accounts) mustGrow(bytes, available, cgroups int64) (bool, error) {
 	switch {
 	case bytes <= available:

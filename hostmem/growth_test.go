@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// vm is a machine that adds memory as it is used: up to most bytes, and aheadBytes more than are in use after each look.
+// vm is a machine that adds memory as it is used: up to most bytes, and aheadBytes more than are in use after each
+// look.
 type vm struct {
 	mu                      sync.Mutex
 	used, total, most       int64

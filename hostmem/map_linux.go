@@ -15,8 +15,8 @@ func mapMemory(bytes int64) (mapping, error) {
 	if err != nil {
 		return m, err
 	}
-	// In place of the reservation, which found the boundary without asking for permission to overcommit. Here it is not asked for,
-	// either: the system would refuse by the memory that the machine has now, and Populate knows better.
+	// In place of the reservation, which found the boundary without asking for permission to overcommit. Here it is not
+	// asked for, either: the system would refuse by the memory that the machine has now, and Populate knows better.
 	_, err = unix.MmapPtr(-1, 0, m.start, uintptr(bytes), unix.PROT_READ|unix.PROT_WRITE,
 		unix.MAP_PRIVATE|unix.MAP_ANON|unix.MAP_FIXED|unix.MAP_NORESERVE)
 	if err != nil {
@@ -29,7 +29,8 @@ func mapMemory(bytes int64) (mapping, error) {
 	return m, nil
 }
 
-// spread asks for the pages of memory that has none yet to be taken from nodes in turn. Where that cannot be, nothing changes.
+// spread asks for the pages of memory that has none yet to be taken from nodes in turn. Where that cannot be, nothing
+// changes.
 func spread(start unsafe.Pointer, bytes int64, nodes []int) {
 	const interleave = 3 // MPOL_INTERLEAVE
 	const bits, most = 64, 1024

@@ -5,8 +5,9 @@ import (
 	"unsafe"
 )
 
-// F32 views bytes as float32 values, in the machine's byte order. Like its siblings it copies nothing, and panics when b
-// does not start on a multiple of the value's size or holds a part of a value: offsets come from layouts, so that is a bug.
+// F32 views bytes as float32 values, in the machine's byte order. Like its siblings it copies nothing, and panics
+// when b does not start on a multiple of the value's size or holds a part of a value: offsets come from layouts, so
+// that is a bug.
 func F32(b []byte) []float32 { return view[float32](b) }
 
 // F64 views bytes as float64 values.

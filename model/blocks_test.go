@@ -27,7 +27,8 @@ func patchwork(t testing.TB, doc []byte) (*model.Model, error) {
 	return model.New(c, modeltest.Patchwork)
 }
 
-// Layers of two kinds have layouts of their own, which those of one kind share, and tiles are as large as the largest one.
+// Layers of two kinds have layouts of their own, which those of one kind share, and tiles are as large as the largest
+// one.
 func TestBlocksOfTwoKinds(t *testing.T) {
 	m, err := patchwork(t, modeltest.PatchworkConfig(llama))
 	check(t, err)

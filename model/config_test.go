@@ -189,7 +189,8 @@ func TestConfigErrors(t *testing.T) {
 	}
 }
 
-// A huge vocabulary of tiny rows is not cut into more tiles than a plan and a step can take, each of them whole but the last.
+// A huge vocabulary of tiny rows is not cut into more tiles than a plan and a step can take, each of them whole but
+// the last.
 func TestTilesAreFew(t *testing.T) {
 	for vocab, want := range map[int]int{65536: 1024, 65537: 513, 1_000_000: 977} {
 		m := mustBuild(t, "llama", map[string]any{"vocab_size": vocab, "hidden_size": 8, "intermediate_size": 8,

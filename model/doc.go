@@ -1,5 +1,5 @@
-// Package model turns a Hugging Face config.json into a decoder that is made of nn parts and cut into the pieces that are
-// streamed, and moves weights between checkpoints and those pieces.
+// Package model turns a Hugging Face config.json into a decoder that is made of nn parts and cut into the pieces that
+// are streamed, and moves weights between checkpoints and those pieces.
 //
 //   - [Family] declares a kind of models: how its config.json becomes a [Spec], which says what block each layer has.
 //   - [Model] is the network: its blocks, its head, its rotary positions, and all its parts.
@@ -9,10 +9,10 @@
 // [Model.ReadPart] fills a part from a checkpoint, [Model.InitPart] with random numbers; [Model.Tensors] says where
 // each tensor of the checkpoint is, for an export or for gradients by name.
 //
-// Layers are numbered in the order of the forward pass: 0 is the token embedding, 1 to L are the blocks, L+1 is the final
-// norm and the head. Layers may differ; their parts share a layout where they have the same tensors. The [vocabulary, hidden]
-// matrices are cut into tiles about as large as the largest block, so that no part is much larger than another one; a tied
-// matrix is one set of parts with two uses.
+// Layers are numbered in the order of the forward pass: 0 is the token embedding, 1 to L are the blocks, L+1 is the
+// final norm and the head. Layers may differ; their parts share a layout where they have the same tensors. The
+// [vocabulary, hidden] matrices are cut into tiles about as large as the largest block, so that no part is much
+// larger than another one; a tied matrix is one set of parts with two uses.
 //
 // Invariants:
 //

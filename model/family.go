@@ -93,8 +93,8 @@ func readSpec(c *hf.Config, families []Family) (*Spec, error) {
 	return s, r.Finish()
 }
 
-// common reads the keys that mean the same in all families. Defaults are those of transformers; the sizes of a model have
-// none.
+// common reads the keys that mean the same in all families. Defaults are those of transformers; the sizes of a model
+// have none.
 func (s *Spec) common(r *hf.ConfigReader) {
 	s.Vocab = limited(r, "vocab_size", maxVocab)
 	s.Layers = limited(r, "num_hidden_layers", maxLayers)

@@ -33,7 +33,8 @@ type Model struct {
 }
 
 // DefaultChunkTokens is the number of positions that the head treats at once by default. Larger chunks make fewer,
-// larger products; a chunk's logits take 4*ChunkTokens*TileRows bytes, and 4*ChunkTokens*Vocab where the head visits at once.
+// larger products; a chunk's logits take 4*ChunkTokens*TileRows bytes, and 4*ChunkTokens*Vocab where the head visits
+// at once.
 const DefaultChunkTokens = 512
 
 // Kind is what a part is for.
@@ -186,12 +187,12 @@ func (s *Spec) layouts() (all []*tensor.Layout, largest *tensor.Layout, err erro
 	return all, largest, nil
 }
 
-// maxTiles keeps models with a huge vocabulary and tiny blocks from being nothing but tiles: a step has an operation for each of them
-// and each micro-batch.
+// maxTiles keeps models with a huge vocabulary and tiny blocks from being nothing but tiles: a step has an operation
+// for each of them and each micro-batch.
 const maxTiles = 1024
 
-// tileRows makes a tile of the vocabulary about as large as the largest block, or larger where there would be more than maxTiles: the number
-// of rows, a multiple of 64 unless one tile is enough.
+// tileRows makes a tile of the vocabulary about as large as the largest block, or larger where there would be more
+// than maxTiles: the number of rows, a multiple of 64 unless one tile is enough.
 func tileRows(block *tensor.Layout, hidden, vocab int) int {
 	params, _ := block.Params()
 	rows := (params + int64(hidden) - 1) / int64(hidden)

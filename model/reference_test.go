@@ -173,10 +173,9 @@ func (r *reference) gradient(out model.Tensor) []float32 {
 	return all
 }
 
-// TestGolden compares loss, logits and every gradient with PyTorch and transformers, in fp32, with each set of instructions
-// that this machine has. Logits: each within 1e-5.
-// Gradients: the difference of each tensor has at most 1e-4 of its norm, and each element is within 1e-4 of itself plus
-// 1e-5 of the tensor's largest.
+// TestGolden compares loss, logits and every gradient with PyTorch and transformers, in fp32, with each set of
+// instructions that this machine has. Logits: each within 1e-5. Gradients: the difference of each tensor has at most
+// 1e-4 of its norm, and each element is within 1e-4 of itself plus 1e-5 of the tensor's largest.
 func TestGolden(t *testing.T) {
 	for _, variant := range modeltest.Variants(t) {
 		g := modeltest.Load(t, variant)

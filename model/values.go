@@ -7,14 +7,15 @@ import (
 )
 
 // Values are a part's weights in host memory, in one of two forms: F32, or High with Low, the halves of split master
-// weights. F32 and High have Layout.WeightElems elements, indexed by Placed.First; Low has Layout.StateElems, indexed by
-// Placed.State, so that a frozen tensor has bf16 weights only.
+// weights. F32 and High have Layout.WeightElems elements, indexed by Placed.First; Low has Layout.StateElems, indexed
+// by Placed.State, so that a frozen tensor has bf16 weights only.
 type Values struct {
 	F32  []float32
 	High []uint16
 	Low  []int16
 
-	// First is the element of the part that stands first. 0 for a whole part; a piece of one, to be filled, begins elsewhere.
+	// First is the element of the part that stands first. 0 for a whole part; a piece of one, to be filled, begins
+	// elsewhere.
 	First int64
 }
 
@@ -55,8 +56,8 @@ func (v Values) Elems(f *tensor.Placed, first int64, dst []float32) {
 	}
 }
 
-// setElems stores src as elements of a field, from element first of it on, and returns the index in src of the first value
-// that bf16 cannot hold, or -1.
+// setElems stores src as elements of a field, from element first of it on, and returns the index in src of the first
+// value that bf16 cannot hold, or -1.
 func (v Values) setElems(f *tensor.Placed, first int64, src []float32) int {
 	at, n := f.First+first-v.First, int64(len(src))
 	switch {
@@ -81,8 +82,9 @@ func (v Values) setElems(f *tensor.Placed, first int64, src []float32) int {
 	return -1
 }
 
-// CopyTo fills values of the same part, padding included: all of them, or those of a piece. They may have another form, and those of a
-// frozen part have no low halves. from and to are the layouts of both. A value that the other form cannot hold is an error.
+// CopyTo fills values of the same part, padding included: all of them, or those of a piece. They may have another
+// form, and those of a frozen part have no low halves. from and to are the layouts of both. A value that the other
+// form cannot hold is an error.
 func (v Values) CopyTo(from *tensor.Layout, dst Values, to *tensor.Layout) error {
 	dst.clearPadding(to)
 	buf := make([]float32, readElems)

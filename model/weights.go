@@ -43,8 +43,8 @@ func (m *Model) known() map[string]bool {
 	return names
 }
 
-// Carried are tensors of a checkpoint that the model has no place for, and that an export copies: those of one pattern of
-// the family's.
+// Carried are tensors of a checkpoint that the model has no place for, and that an export copies: those of one
+// pattern of the family's.
 type Carried struct {
 	Pattern string
 	Names   []string // sorted
@@ -80,9 +80,10 @@ func (m *Model) carriedAs(name string) string {
 // readElems is how many elements are converted at a time: 256 KiB of fp32.
 const readElems = 64 << 10
 
-// ReadPart fills values of a part, padding included, from a checkpoint: all of them, or those of a piece, of which nothing else is read. Split master weights hold an F32 checkpoint exactly,
-// and BF16 and F16 ones too. A missing tensor, a wrong shape, and a value that is not finite (as bf16, for split master
-// weights) are errors that name the tensor.
+// ReadPart fills values of a part, padding included, from a checkpoint: all of them, or those of a piece, of which
+// nothing else is read. Split master weights hold an F32 checkpoint exactly, and BF16 and F16 ones too. A missing
+// tensor, a wrong shape, and a value that is not finite (as bf16, for split master weights) are errors that name the
+// tensor.
 func (m *Model) ReadPart(w *hf.Weights, p *Part, dst Values) error {
 	dst.clearPadding(p.Layout)
 	var buf []float32

@@ -204,7 +204,8 @@ func (a Attention) backwardQKV(p *pass, x, dx device.Mat) {
 		p.RMSNormGrad(dq, p.g.named(qNorm, 1), dq, rawQ, p.w.named(qNorm, 1), p.buf[qRstd], none, a.Heads)
 		p.RMSNormGrad(dk, p.g.named(kNorm, 1), dk, rawK, p.w.named(kNorm, 1), p.buf[kRstd], none, a.KVHeads)
 	}
-	// The feed-forward took over the buffer of this norm; to repeat it is cheaper than to hold t*Hidden elements meanwhile.
+	// The feed-forward took over the buffer of this norm; to repeat it is cheaper than to hold t*Hidden elements
+	// meanwhile.
 	p.normalize(x)
 	p.weightGrad(qkvWeight, 3, dqkv, p.norm)
 	if a.QKVBias {

@@ -71,8 +71,8 @@ const (
 	feedNorm  = "post_attention_layernorm.weight"
 )
 
-// Fields are the block's tensors. Matrices come first and decay; norms, other vectors and biases follow and do not, so that
-// the optimizer walks two runs.
+// Fields are the block's tensors. Matrices come first and decay; norms, other vectors and biases follow and do not,
+// so that the optimizer walks two runs.
 func (d *Block) Fields() []tensor.Field {
 	var matrices, vectors []tensor.Field
 	for _, f := range slices.Concat(d.Mixer.fields(d.Hidden), d.FeedForward.fields(d.Hidden)) {
@@ -97,10 +97,10 @@ func glued(name string, shape ...int) tensor.Field {
 	return f
 }
 
-// FLOPs is the arithmetic of one micro-batch of t positions in which each head scores the given number of pairs of query
-// and key: of forward, of backward when everything was kept, and of what backward repeats at each Keep. It counts 2MNK for
-// each product and leaves out what is element-wise. Backward has two products for each of forward's, and attention's
-// gradient five for forward's two, since it forms the scores again.
+// FLOPs is the arithmetic of one micro-batch of t positions in which each head scores the given number of pairs of
+// query and key: of forward, of backward when everything was kept, and of what backward repeats at each Keep. It
+// counts 2MNK for each product and leaves out what is element-wise. Backward has two products for each of forward's,
+// and attention's gradient five for forward's two, since it forms the scores again.
 func (d *Block) FLOPs(t int, pairs int64) (forward, backward int64, recompute [Keeps]int64) {
 	forward, backward, recompute = d.Mixer.flops(d.Hidden, t, pairs)
 	f, b, again := d.FeedForward.flops(d.Hidden, t, pairs)

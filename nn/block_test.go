@@ -256,7 +256,8 @@ func TestPairs(t *testing.T) {
 	})
 }
 
-// meter counts the arithmetic of products and attention, and the elements that the other operations read and write; it does nothing.
+// meter counts the arithmetic of products and attention, and the elements that the other operations read and write;
+// it does nothing.
 type meter struct {
 	device.Stream
 	pairs, flops int64
@@ -311,8 +312,8 @@ func (m *meter) RMSNormGrad(dx, _, dy, x, _, _, resid device.Mat, _ int) {
 	m.moves(dx, dy, x, resid) // none is nothing
 }
 
-// TestAccounts compares the accounts of arithmetic, operations and element-wise traffic with what is really asked for, at each Keep,
-// in one chunk and in several.
+// TestAccounts compares the accounts of arithmetic, operations and element-wise traffic with what is really asked
+// for, at each Keep, in one chunk and in several.
 func TestAccounts(t *testing.T) {
 	for name, d := range variants() {
 		k := newBlock(t, d, tensor.F32, nil)

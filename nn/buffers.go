@@ -5,8 +5,8 @@ import (
 	"github.com/millrace/millrace/tensor"
 )
 
-// buffer is a matrix that a half of a block computes with: a row for each position. Which ones share memory follows from
-// how long they live.
+// buffer is a matrix that a half of a block computes with: a row for each position. Which ones share memory follows
+// from how long they live.
 type buffer struct {
 	cols  int          // 0: this half has none
 	dtype tensor.DType // Invalid: that of activations
@@ -68,11 +68,11 @@ func take(a *device.Arena, dtype tensor.DType, rows int, mats []device.Mat, tabl
 // Work is scratch of Forward or of Backward; nothing in it lives from one call to the next. Which buffers share memory
 // is written where they are placed, in NewForwardWork and NewBackwardWork.
 //
-// Only mixers look from one position at another. All else of a block goes through the micro-batch in chunks of rows, one
-// after the other, so that what mixers neither read nor write takes a chunk's memory: c rows, where t are all.
-// Rows do not depend on how they are cut; gradients of parameters are sums over chunks, so the cut sets their last bits. A device may
-// choose the way of an operation by how operands are aligned, so a chunk should begin at a multiple of 16 bytes of every matrix: then
-// it does not matter what is kept.
+// Only mixers look from one position at another. All else of a block goes through the micro-batch in chunks of rows,
+// one after the other, so that what mixers neither read nor write takes a chunk's memory: c rows, where t are all.
+// Rows do not depend on how they are cut; gradients of parameters are sums over chunks, so the cut sets their last
+// bits. A device may choose the way of an operation by how operands are aligned, so a chunk should begin at a
+// multiple of 16 bytes of every matrix: then it does not matter what is kept.
 type Work struct {
 	chunk int
 

@@ -7,9 +7,10 @@ import (
 	"github.com/millrace/millrace/tensor"
 )
 
-// A gradient is summed over the chunks of all micro-batches. Matrices get theirs from products, which can write what they would else be added to:
-// so the first chunk's overwrite ([Params.Fresh]), and clearing, which would move 8 bytes for each parameter in a step, is left to what no
-// product writes: vectors, and what fills the extent between tensors.
+// A gradient is summed over the chunks of all micro-batches. Matrices get theirs from products, which can write what
+// they would else be added to: so the first chunk's overwrite ([Params.Fresh]), and clearing, which would move 8
+// bytes for each parameter in a step, is left to what no product writes: vectors, and what fills the extent between
+// tensors.
 
 // notWritten yields the ranges of elements of a gradient extent that belong to no matrix: the first element, and one
 // past the last.

@@ -5,9 +5,10 @@ import (
 	"github.com/millrace/millrace/tensor"
 )
 
-// A block may be too large for a slot of the ring: its weights, or their gradient in fp32. Then its feed-forward is cut into groups, each of
-// which is a part of the model by itself: fetched, visited by all micro-batches, drained and updated apart from the
-// others. The rest of the block is its trunk: the mixer and the norms. Visits come in this order:
+// A block may be too large for a slot of the ring: its weights, or their gradient in fp32. Then its feed-forward is
+// cut into groups, each of which is a part of the model by itself: fetched, visited by all micro-batches, drained and
+// updated apart from the others. The rest of the block is its trunk: the mixer and the norms. Visits come in this
+// order:
 //
 //	forward:   trunk (all micro-batches), group 0, group 1, ...
 //	backward:  trunk again (Reopen), ..., group 1, group 0, trunk (Close)
@@ -24,14 +25,15 @@ type Grouped interface {
 	groupFields(hidden int) []tensor.Field
 	// groupForward adds the group's result to y, of a chunk whose normed rows are p.norm.
 	groupForward(p *pass, y device.Mat)
-	// groupBackward adds the gradients of the group's parameters, given dy of a chunk, and writes the gradient of the normed rows to dNorm, or
-	// adds it if it is not the first.
+	// groupBackward adds the gradients of the group's parameters, given dy of a chunk, and writes the gradient of the
+	// normed rows to dNorm, or adds it if it is not the first.
 	groupBackward(p *pass, dy, dNorm device.Mat, first bool)
 	// groupAccounts are the arithmetic, operations and element traffic of a visit of one group.
 	groupAccounts(hidden, t, chunks int) (forward, backward Account)
 }
 
-// Account is what a visit asks of a device: arithmetic, operations, and elements for each position that element-wise operations move.
+// Account is what a visit asks of a device: arithmetic, operations, and elements for each position that element-wise
+// operations move.
 type Account struct {
 	FLOPs   int64
 	Ops     int
@@ -143,8 +145,8 @@ func (d *Block) residual(c chunk, kept *Kept, between *Between) device.Mat {
 	return c.rows(between.h)
 }
 
-// BackwardGroup adds the gradients of a group's parameters to g; dx holds the gradient of y. The group that is visited first in backward
-// begins the gradient of the normed rows.
+// BackwardGroup adds the gradients of a group's parameters to g; dx holds the gradient of y. The group that is
+// visited first in backward begins the gradient of the normed rows.
 func (d *Block) BackwardGroup(s device.Stream, w, g Params, dx device.Mat, b *Batch, work *Work, between *Between, first bool) {
 	for c := range chunks(b.T, work.chunk) {
 		p := d.groupPass(s, w, g.at(c), c, work, between)
@@ -173,8 +175,8 @@ func (d *Block) groupPass(s device.Stream, w, g Params, c chunk, work *Work, bet
 	return p
 }
 
-// SplitGLU is a GLU whose inner columns are cut into groups. It computes what a GLU of Groups*Inner columns does, with a rounding of the
-// sum after each group.
+// SplitGLU is a GLU whose inner columns are cut into groups. It computes what a GLU of Groups*Inner columns does,
+// with a rounding of the sum after each group.
 type SplitGLU struct {
 	Inner  int // columns of gate and of up in a group
 	Groups int

@@ -6,8 +6,8 @@ import (
 )
 
 // Keep says what a block's forward leaves for its backward, so that backward computes less again. Each level includes
-// the ones before it. The block's input is always there. Which of its buffers a half keeps at a level is in its table of
-// buffers; the names are those of attention and a GLU.
+// the ones before it. The block's input is always there. Which of its buffers a half keeps at a level is in its table
+// of buffers; the names are those of attention and a GLU.
 type Keep uint8
 
 const (

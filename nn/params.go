@@ -13,7 +13,8 @@ type Params struct {
 	DType  tensor.DType
 	// Grad says that this is the gradient extent, which has no place for frozen tensors.
 	Grad bool
-	// Fresh says that gradients of matrices hold nothing yet: they are written and not added to. The rest has been cleared.
+	// Fresh says that gradients of matrices hold nothing yet: they are written and not added to. The rest has been
+	// cleared.
 	Fresh bool
 }
 
@@ -59,8 +60,8 @@ func (p Params) Glued(field, n int) device.Mat {
 	return device.NewMat(p.Mem.Slice(first*size, int64(rows)*int64(cols)*size), p.DType, rows, cols)
 }
 
-// named is the one matrix of n glued tensors of which the first one has this name. It is the zero Mat where the layout has
-// none, and for the gradient of a frozen tensor.
+// named is the one matrix of n glued tensors of which the first one has this name. It is the zero Mat where the
+// layout has none, and for the gradient of a frozen tensor.
 func (p Params) named(name string, n int) device.Mat {
 	if p.Layout == nil {
 		return device.Mat{}

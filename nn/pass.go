@@ -24,8 +24,9 @@ func (d *Block) Forward(s device.Stream, w Params, x, y device.Mat, b *Batch, r 
 }
 
 // Backward turns dx, which holds the gradient of y on entry, into the gradient of x, and adds the gradients of the
-// parameters to g, or writes those of matrices if g is fresh. x is what Forward read and kept what it left; what kept lacks
-// is computed again first, all but the last projection, whose result nothing reads. The bits do not depend on kept's level.
+// parameters to g, or writes those of matrices if g is fresh. x is what Forward read and kept what it left; what kept
+// lacks is computed again first, all but the last projection, whose result nothing reads. The bits do not depend on
+// kept's level.
 func (d *Block) Backward(s device.Stream, w, g Params, x, dx device.Mat, b *Batch, r *Rope, kept *Kept, work *Work) {
 	mixer, feed := d.passes(s, w, g, b, r, kept, work)
 	d.Mixer.recompute(mixer, x)

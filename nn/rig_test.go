@@ -154,8 +154,8 @@ func sameBits(t *testing.T, what string, got, want []float32) {
 }
 
 // checkGradient compares the derivative of loss along random directions of one operand with its gradient. The loss is
-// computed in fp32, so the difference has an error of its own: the step is chosen so that truncation and rounding are both
-// below a thousandth.
+// computed in fp32, so the difference has an error of its own: the step is chosen so that truncation and rounding are
+// both below a thousandth.
 func checkGradient(t *testing.T, rnd *rand.Rand, what string, value, grad []float32, set func([]float32), loss func() float64) {
 	t.Helper()
 	size := math.Sqrt(dot(grad, grad))

@@ -57,9 +57,9 @@ func Batch(mem device.Mem, m, positions int) *nn.Batch {
 		Docs: device.Docs{Positions: at(l.Positions), Start: at(l.DocStart), End: at(l.DocEnd)}}
 }
 
-// The scalars of a step are 8 bytes each: the number of weights that became infinite or NaN, the loss of each micro-batch, and the sums
-// of squares of each part, of which the embedding's have one for each piece. The host has all of them twice: what its own
-// lane writes, and what comes from the device; each scalar is zero in one of the two.
+// The scalars of a step are 8 bytes each: the number of weights that became infinite or NaN, the loss of each
+// micro-batch, and the sums of squares of each part, of which the embedding's have one for each piece. The host has
+// all of them twice: what its own lane writes, and what comes from the device; each scalar is zero in one of the two.
 
 // BadAt is the place of the count of weights that are not finite.
 func (p *Plan) BadAt() int64 { return 0 }
@@ -86,8 +86,8 @@ func (p *Plan) squares(part int) int64 {
 
 func (p *Plan) ResultBytes() int64 { return p.SquaresAt(len(p.Model.Parts)) }
 
-// buffers lays them out. groups, if given, learns the bytes by purpose; the arena then only counts, and what each micro-batch has is
-// taken once and counted as often as there are micro-batches.
+// buffers lays them out. groups, if given, learns the bytes by purpose; the arena then only counts, and what each
+// micro-batch has is taken once and counted as often as there are micro-batches.
 func (p *Plan) buffers(a *device.Arena, groups func(purpose string, bytes int64)) *Buffers {
 	b := &Buffers{}
 	var between []*nn.Between

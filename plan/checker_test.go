@@ -10,7 +10,8 @@ import (
 	"github.com/millrace/millrace/store"
 )
 
-// place is memory that operations touch. The checker names it by itself, from what the operations and the placement say.
+// place is memory that operations touch. The checker names it by itself, from what the operations and the placement
+// say.
 type place struct {
 	what string
 	a, b int
@@ -23,8 +24,8 @@ type content struct {
 	n    int // version of weights, or contributions to a gradient
 }
 
-// checker executes a schedule on contents instead of numbers, and checks that any execution that keeps the order of lanes
-// and the waits touches memory in the same order.
+// checker executes a schedule on contents instead of numbers, and checks that any execution that keeps the order of
+// lanes and the waits touches memory in the same order.
 type checker struct {
 	p      *plan.Plan
 	m      *model.Model
@@ -525,8 +526,8 @@ func (c *checker) run(i int) {
 	}
 }
 
-// saved checks that inputs leave the device to be loaded again, and that each has one place. A trunk is visited twice on the way down, and may
-// have its input loaded for each of the visits.
+// saved checks that inputs leave the device to be loaded again, and that each has one place. A trunk is visited twice
+// on the way down, and may have its input loaded for each of the visits.
 func (c *checker) saved() {
 	saves, loads := map[int]int{}, map[int]int{}
 	for _, op := range c.ops {

@@ -226,8 +226,8 @@ func drawRequest(rt *rapid.T) plan.Request {
 	return r
 }
 
-// What fits takes no more than the budgets, and more memory does not make the predicted step slower. Lanes that wait for
-// each other can lose a little where one of them gets faster (Graham's anomalies): a percent is allowed.
+// What fits takes no more than the budgets, and more memory does not make the predicted step slower. Lanes that wait
+// for each other can lose a little where one of them gets faster (Graham's anomalies): a percent is allowed.
 func TestMoreMemoryIsNeverSlower(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		r := drawRequest(rt)
@@ -333,7 +333,8 @@ func TestStreamAll(t *testing.T) {
 	}
 }
 
-// Where the host is slow, the device updates what it has room for; where it is fast, or a block may not stay, the host does.
+// Where the host is slow, the device updates what it has room for; where it is fast, or a block may not stay, the
+// host does.
 func TestUpdatesOnTheDevice(t *testing.T) {
 	r := request(t, medium, numerics(1, true))
 	r.DeviceBytes, r.Machine.AdamWBytesPerSec = 1<<40, 1e7                // it decides

@@ -47,9 +47,10 @@ func (c Cuts) blockChunk(positions int, dev device.Info) int {
 // blockChunkTile is what the rows of a chunk are a multiple of that is chosen: tiles of matrix products.
 const blockChunkTile = 256
 
-// headChunks are the sizes of the head's chunk that are tried on a device, largest first, or the one that is asked for. Each chunk reads
-// the head's weights, and reads and writes its gradient in fp32: with 512 positions a GPU takes as long for that as for the
-// products. A CPU's caches hold the weights of a small product, so it gains nothing from more than 512.
+// headChunks are the sizes of the head's chunk that are tried on a device, largest first, or the one that is asked
+// for. Each chunk reads the head's weights, and reads and writes its gradient in fp32: with 512 positions a GPU takes
+// as long for that as for the products. A CPU's caches hold the weights of a small product, so it gains nothing from
+// more than 512.
 func (c Cuts) headChunks(dev device.Info) []int {
 	if c.HeadChunk > 0 {
 		return []int{c.HeadChunk}
@@ -90,8 +91,8 @@ type Fitting struct {
 // leastWorthwhileChunk is the smallest chunk of the head that gets a plan in full when larger ones fit too.
 const leastWorthwhileChunk = 512
 
-// sameSpeed is how much faster a plan with smaller operations must be predicted to be: the prediction knows the rates of
-// large ones.
+// sameSpeed is how much faster a plan with smaller operations must be predicted to be: the prediction knows the rates
+// of large ones.
 const sameSpeed = 0.99
 
 // sized returns the request with all sizes set.
@@ -106,9 +107,9 @@ func (f *Fitting) sized(micro, chunk int) Request {
 	return r
 }
 
-// Fit plans with the sizes of the fastest estimate. Of equally fast estimates it takes the one with the larger operations.
-// It ends soon after the context does, with the context's error; any other error says in one line why nothing fits, and
-// which number to change.
+// Fit plans with the sizes of the fastest estimate. Of equally fast estimates it takes the one with the larger
+// operations. It ends soon after the context does, with the context's error; any other error says in one line why
+// nothing fits, and which number to change.
 func (f Fitting) Fit(ctx context.Context) (*Plan, error) {
 	micros, err := f.Cuts.microBatches(f.Rows, f.Numerics.SequenceLen, f.Device)
 	if err != nil {
@@ -193,8 +194,8 @@ func (f Fitting) Check(ctx context.Context) error {
 	return r.SuggestFixes(ctx, err)
 }
 
-// FitForward plans forward passes over any number of rows: micro-batches as large as the device likes and the rows allow, one
-// at a time.
+// FitForward plans forward passes over any number of rows: micro-batches as large as the device likes and the rows
+// allow, one at a time.
 func (f Fitting) FitForward(ctx context.Context) (p *Plan, err error) {
 	for micro := min(f.Rows, max(1, positionsOf(f.Device)/f.Numerics.SequenceLen)); micro >= 1; micro /= 2 {
 		one := f

@@ -87,7 +87,8 @@ func TestSearchEndsWithItsContext(t *testing.T) {
 	}
 }
 
-// A search takes about as long for any number of micro-batches, and what it predicts is what it would take much longer to find.
+// A search takes about as long for any number of micro-batches, and what it predicts is what it would take much
+// longer to find.
 func TestManyMicroBatches(t *testing.T) {
 	search := func(micros int) (*Plan, effort) {
 		r := named(t, "llama-3-8b", "rtx4090-pc-256gb", Numerics{SequenceLen: 1024, MicroBatch: 1, MicroBatches: micros, HeadChunk: 1024})

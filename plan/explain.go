@@ -116,7 +116,8 @@ func (o *Forecast) text(q *Prediction) string {
 	return b.String()
 }
 
-// Choices says in a few lines what is kept for the backward pass, so that it is not computed again, what is streamed and what stays.
+// Choices says in a few lines what is kept for the backward pass, so that it is not computed again, what is streamed
+// and what stays.
 func (p *Plan) Choices() []string {
 	keeps := map[nn.Keep]int{}
 	for b := range p.blocks() {

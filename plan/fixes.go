@@ -9,8 +9,8 @@ import (
 	"github.com/millrace/millrace/optim"
 )
 
-// fixes lists the smallest changes of one key each after which the request fits, as the key would be set. A request that
-// no single change fixes has an empty list.
+// fixes lists the smallest changes of one key each after which the request fits, as the key would be set. A request
+// that no single change fixes has an empty list.
 func (c *chooser) fixes() []string {
 	with := func(change func(*Request)) *chooser {
 		r := c.Request
@@ -73,8 +73,8 @@ const (
 	minBlockChunk  = 256
 )
 
-// SuggestFixes adds to the error of a request that does not fit the smallest changes after which it does. It looks for them until the
-// context ends, and then returns the context's error.
+// SuggestFixes adds to the error of a request that does not fit the smallest changes after which it does. It looks
+// for them until the context ends, and then returns the context's error.
 func (r Request) SuggestFixes(ctx context.Context, err error) error {
 	if r.Numerics.Check() != nil || r.Numerics.SequenceLen > r.Model.MaxPositions {
 		return err // not a matter of memory
@@ -89,8 +89,8 @@ func (r Request) SuggestFixes(ctx context.Context, err error) error {
 	return fmt.Errorf("%w; the smallest changes, each of which makes it fit: %s", err, strings.Join(list, ", or "))
 }
 
-// least searches above below, which does not fit, for the smallest size that fits, to within 1/256; ok is false if not even 2^50
-// does.
+// least searches above below, which does not fit, for the smallest size that fits, to within 1/256; ok is false if
+// not even 2^50 does.
 func least(below int64, fits func(int64) bool) (n int64, ok bool) {
 	const most = 1 << 50
 	if below >= most || !fits(most) {

@@ -19,10 +19,10 @@ type Forecast struct {
 	Timeline []string `json:"timeline"`
 	Stalls   []Stall  `json:"stalls,omitempty"` // of the compute lane
 
-	// CheckpointBytes is the state in host memory that a checkpoint copies, CheckpointLinks the files of state on disk that it links, and
-	// CheckpointStallSeconds how long steps wait for both. Both happen during a step, so steps wait only for the time
-	// beyond it. A unified device computes on the cores that copy: there steps wait for all of it. Where the disk's
-	// rate is not known, no stall is predicted.
+	// CheckpointBytes is the state in host memory that a checkpoint copies, CheckpointLinks the files of state on disk
+	// that it links, and CheckpointStallSeconds how long steps wait for both. Both happen during a step, so steps wait
+	// only for the time beyond it. A unified device computes on the cores that copy: there steps wait for all of it.
+	// Where the disk's rate is not known, no stall is predicted.
 	CheckpointBytes        int64    `json:"checkpoint_bytes"`
 	CheckpointLinks        int64    `json:"checkpoint_links,omitempty"`
 	CheckpointStallSeconds *float64 `json:"checkpoint_stall_sec,omitempty"`

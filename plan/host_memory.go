@@ -11,8 +11,8 @@ import (
 // The plan counts them and the engine places them with this same code. A buffer that a run does not need has no memory.
 type HostBuffers struct {
 	Batches device.Mem // token arrays of the micro-batches, see Batch
-	// Where the embedding's gradient is summed for the rows of the step's tokens alone: the number of the token at each position, and that
-	// of each token of the vocabulary, -1 if it does not occur.
+	// Where the embedding's gradient is summed for the rows of the step's tokens alone: the number of the token at each
+	// position, and that of each token of the vocabulary, -1 if it does not occur.
 	Numbers, OfTokens device.Mem
 	// The scalars of a step, as the host's lane and as the device writes them; each is zero in one of the two.
 	HostResults, DeviceResults device.Mem

@@ -11,8 +11,8 @@ import (
 	"github.com/millrace/millrace/vfs"
 )
 
-// Machine is what the simulation knows of the hardware. Rates are what `millrace probe` measured: work that arrives, not
-// what a data sheet promises.
+// Machine is what the simulation knows of the hardware. Rates are what `millrace probe` measured: work that arrives,
+// not what a data sheet promises.
 type Machine struct {
 	Name string `json:"name"`
 
@@ -25,7 +25,8 @@ type Machine struct {
 	DownloadBytesPerSec  float64 `json:"download_bytes_per_sec"`
 	AdamWBytesPerSec     float64 `json:"adamw_bytes_per_sec"` // read and written by the host's update
 	HostBytesPerSec      float64 `json:"host_bytes_per_sec"`  // read and written by a host copy
-	// AttentionByLength is attention's rate at several lengths of sequences, which rise; empty where it was measured at one, or not at all.
+	// AttentionByLength is attention's rate at several lengths of sequences, which rise; empty where it was measured at
+	// one, or not at all.
 	AttentionByLength []AttentionRate `json:"attention_flops_per_sec_by_length,omitempty"`
 
 	// Rates of things that happen at once, which slow each other down; 0 where they were not measured, as on devices
@@ -40,8 +41,9 @@ type Machine struct {
 	DiskWriteBytesPerSec float64 `json:"disk_write_bytes_per_sec,omitempty"`
 	DiskPath             string  `json:"disk_path,omitempty"` // a directory on the file system that was measured
 
-	// Of a save, as a run makes it: state from memory in one piece after the other and, for state on disk, the seconds that a file takes
-	// to be made durable, linked and replaced. On a device that computes on the host's cores, while those are busy. 0: not measured.
+	// Of a save, as a run makes it: state from memory in one piece after the other and, for state on disk, the seconds
+	// that a file takes to be made durable, linked and replaced. On a device that computes on the host's cores, while
+	// those are busy. 0: not measured.
 	SaveBytesPerSec float64 `json:"save_bytes_per_sec,omitempty"`
 	SaveLinkSeconds float64 `json:"save_link_sec,omitempty"`
 }
@@ -52,8 +54,8 @@ type AttentionRate struct {
 	FLOPsPerSec float64 `json:"flops_per_sec"`
 }
 
-// AttentionFLOPsPerSecAt is attention's rate for sequences of a length: between two lengths that were measured on a line over the
-// logarithm of the length, beyond them that of the nearest.
+// AttentionFLOPsPerSecAt is attention's rate for sequences of a length: between two lengths that were measured on a
+// line over the logarithm of the length, beyond them that of the nearest.
 func (m *Machine) AttentionFLOPsPerSecAt(sequenceLen int) float64 {
 	rates := m.AttentionByLength
 	if len(rates) == 0 {

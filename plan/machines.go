@@ -25,8 +25,9 @@ type NamedMachine struct {
 // driver keeps in host memory. A guess.
 const WhatIfProgramBytes = 1 << 30
 
-// Shares of a data sheet's figure that are taken to arrive, where no measurement is known: assumptions, the same for all machines, so
-// that their plans can be compared with each other. `millrace probe` measures the machine that it runs on.
+// Shares of a data sheet's figure that are taken to arrive, where no measurement is known: assumptions, the same for
+// all machines, so that their plans can be compared with each other. `millrace probe` measures the machine that it
+// runs on.
 const (
 	linkShare   = 0.80 // of the link's raw rate in one direction
 	dramShare   = 0.70 // of DRAM bandwidth, for AdamW and copies alike
@@ -46,8 +47,9 @@ type shares struct {
 // assumedShares are those of a GPU of which no measurement is known. They fill what another one's lack.
 var assumedShares = shares{0.65, 0.80, 0.35, 0.80, "all assumed"}
 
-// Shares of GPUs that were measured. Those of products are of the largest square of random numbers in a public collection, 10,240,
-// which is measured last and comes nearest to a long run. Attention's is that of kernels of the kind that this program has.
+// Shares of GPUs that were measured. Those of products are of the largest square of random numbers in a public
+// collection, 10,240, which is measured last and comes nearest to a long run. Attention's is that of kernels of the
+// kind that this program has.
 var (
 	ampere3090 = shares{0.70, 0.70, 0.35, 0.80,
 		"steps of MegaTrain (arXiv 2604.05091) and LazyTrain execute about 0.70 of the bf16 peak; the fastest products in PyTorch" +
@@ -86,8 +88,8 @@ const gpuOpsPerSec = 250e3
 
 const gigabyte = 1e9
 
-// gpu is what a data sheet says of a GPU and its link. Figures that a sheet gives with sparsity are halved, and those of a
-// link for both directions as well.
+// gpu is what a data sheet says of a GPU and its link. Figures that a sheet gives with sparsity are halved, and those
+// of a link for both directions as well.
 type gpu struct {
 	name                         string
 	memory                       int64   // bytes a program can see
@@ -118,7 +120,8 @@ type drive struct {
 	source                      string
 }
 
-// The GPUs. PCIe x16 carries 15.75 GB/s in one direction as generation 3 (8 GT/s a lane, 128b/130b), 31.5 as 4 and 63 as 5.
+// The GPUs. PCIe x16 carries 15.75 GB/s in one direction as generation 3 (8 GT/s a lane, 128b/130b), 31.5 as 4 and 63
+// as 5.
 var (
 	rtx2060Laptop = gpu{"NVIDIA GeForce RTX 2060 laptop, 6 GB", 6 << 30, 18.4, 4.6, 336, 15.75, assumedShares,
 		"GPU: TU106 of 115 W, 30 SMs at a boost clock of 1.2 GHz, 192 bits of GDDR6 at 14 Gb/s: 336 GB/s, fp32 4.6 TFLOPS; a Turing SM of a GeForce does 512 FLOP a clock in fp16 with fp32 accumulation (NVIDIA Turing whitepaper, RTX 2070: 29.9 TFLOPS from 36 SMs at 1.62 GHz), so 18.4 TFLOPS; PCIe 3.0 x16",

@@ -34,7 +34,8 @@ func TestMachines(t *testing.T) {
 	oneLine(t, err, "known are rtx2060")
 }
 
-// Each machine says which share of its data sheet is taken, and from where; the rates are these shares of the sheet's figures.
+// Each machine says which share of its data sheet is taken, and from where; the rates are these shares of the sheet's
+// figures.
 func TestSharesOfMachinesHaveSources(t *testing.T) {
 	sheets := map[string][2]float64{ // TFLOPS in 16 bits, GB/s of the device's memory
 		"rtx2060-laptop-6gb": {18.4, 336}, "rtx3090-pc-24gb-64gb": {71, 936}, "rtx3090-pc-24gb-128gb": {71, 936},

@@ -51,8 +51,8 @@ func (m Move) String() string {
 	return fmt.Sprintf("the state of %d blocks from block %d on passes through the device", m.Count, m.Index)
 }
 
-// activationSlots is the ring of activations that wait in host memory, and stateSlots that of state that passes: one is computed with while
-// another one moves.
+// activationSlots is the ring of activations that wait in host memory, and stateSlots that of state that passes: one
+// is computed with while another one moves.
 const activationSlots, stateSlots = 2, 2
 
 // apply changes a placement. Its slices are its own.

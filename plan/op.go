@@ -7,8 +7,8 @@ import (
 	"github.com/millrace/millrace/trace"
 )
 
-// Lane is an ordered worker that overlaps with the others. Fetch, compute and drain are streams of the device; update is a
-// stream of the host.
+// Lane is an ordered worker that overlaps with the others. Fetch, compute and drain are streams of the device; update
+// is a stream of the host.
 type Lane = trace.Lane
 
 // The lanes.
@@ -86,8 +86,9 @@ type Op struct {
 	// HeadInput, Backward) or of dx (DrainInput). Output is the buffer that the operation writes as well: x[l+1]
 	// (Forward), dx (HeadInput, Backward).
 	Input, Output int
-	// First says that the operation is the first of its kind: Backward of a group begins the gradient of what groups read; HeadGrad, for the micro-batch, then overwrites the gradient of the
-	// hidden states instead of adding to it, and Update on the device begins to count the weights that became infinite or NaN.
+	// First says that the operation is the first of its kind: Backward of a group begins the gradient of what groups
+	// read; HeadGrad, for the micro-batch, then overwrites the gradient of the hidden states instead of adding to it,
+	// and Update on the device begins to count the weights that became infinite or NaN.
 	First bool
 	// After are operations of other lanes, earlier in the schedule, that must be complete; those of the own lane are
 	// implied.

@@ -38,20 +38,23 @@ func (p *Place) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// Table says where everything waits. It is the only author of places: the schedule, the device's and the host's memory, the simulation
-// and the engine all follow from it. A table never changes a bit of the result.
+// Table says where everything waits. It is the only author of places: the schedule, the device's and the host's
+// memory, the simulation and the engine all follow from it. A table never changes a bit of the result.
 type Table struct {
 	// State says, by part and kind of extent, where the extent waits from step to step. Where a part's state is on the
 	// device, the device updates it there, the store's copy in host memory is written back before it is read
 	// ([WriteBack]), and the gradient has no extent.
 	State [][store.Kinds]Place `json:"state"`
-	// Weights says by part where the weights wait between the visits of one step: on the device, in a slot of their own; or where
-	// State has them, to be fetched for each visit through the ring of slots (Host). Parts that the device never visits have none.
+	// Weights says by part where the weights wait between the visits of one step: on the device, in a slot of their own;
+	// or where State has them, to be fetched for each visit through the ring of slots (Host). Parts that the device
+	// never visits have none.
 	Weights []Place `json:"weights"`
-	// Updates says by part where AdamW runs: on the host or on the device. State that is not on the device and is updated there passes: it
-	// comes with the weights when a step begins, is updated and leaves again, so that the link and the device share the updates with the host.
+	// Updates says by part where AdamW runs: on the host or on the device. State that is not on the device and is
+	// updated there passes: it comes with the weights when a step begins, is updated and leaves again, so that the link
+	// and the device share the updates with the host.
 	Updates []Place `json:"updates"`
-	// Inputs says by block where its input waits for the backward visit; that of a block that no backward visit needs is absent.
+	// Inputs says by block where its input waits for the backward visit; that of a block that no backward visit needs is
+	// absent.
 	Inputs []Place `json:"inputs"`
 	// Activations says by block what its forward visit keeps for the backward visit, and where that waits.
 	Activations []Activations `json:"activations"`
@@ -76,8 +79,8 @@ type Rings struct {
 	Inputs int `json:"inputs,omitempty"`
 	// Activations is for those that wait in host memory. They stay in the ring where forward turns into backward.
 	Activations int `json:"activations,omitempty"`
-	// Reads is how many pieces of a kind fetch has on their way from disk ahead of those that it moves to the device, and drain on
-	// their way to disk after those that it has moved; 0 is one.
+	// Reads is how many pieces of a kind fetch has on their way from disk ahead of those that it moves to the device,
+	// and drain on their way to disk after those that it has moved; 0 is one.
 	Reads int `json:"reads,omitempty"`
 }
 
@@ -87,13 +90,13 @@ type Placement struct {
 	Rings Rings `json:"rings"`
 	// HeadAtOnce has all tiles of the head on the device in one visit, so that logits are computed once.
 	HeadAtOnce bool `json:"head_at_once"`
-	// LookAhead has a step look up rows of the embedding as the pending update will leave them, and update the table later. The first
-	// layer then waits for the rows of the step's tokens instead of the whole table.
+	// LookAhead has a step look up rows of the embedding as the pending update will leave them, and update the table
+	// later. The first layer then waits for the rows of the step's tokens instead of the whole table.
 	LookAhead bool `json:"look_ahead,omitempty"`
 }
 
-// Bound reports whether weights are used where they lie, as a unified device can. Gradients are then rounded straight into their
-// extents, and saved inputs stay where they are written. There is no slot, no fetch and no drain.
+// Bound reports whether weights are used where they lie, as a unified device can. Gradients are then rounded straight
+// into their extents, and saved inputs stay where they are written. There is no slot, no fetch and no drain.
 func (t *Table) Bound() bool { return len(t.State) > 0 && t.State[0][store.Weights] == InPlace }
 
 // Clone is a copy with slices of its own.

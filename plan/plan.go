@@ -17,8 +17,9 @@ type Request struct {
 	Machine  Machine
 	Outputs  Outputs
 
-	// Budgets in bytes. That of the device includes what its driver takes for itself (device.Info.OverheadBytes); on a unified
-	// device, where the host's budget has that, 0 means that nothing is streamed: weights are bound where they lie.
+	// Budgets in bytes. That of the device includes what its driver takes for itself (device.Info.OverheadBytes); on a
+	// unified device, where the host's budget has that, 0 means that nothing is streamed: weights are bound where they
+	// lie.
 	DeviceBytes, HostBytes int64
 	// RecomputeAll keeps nothing from the forward to the backward pass but the layers' inputs, however much memory there
 	// is: for comparing placements on the same arithmetic.
@@ -39,13 +40,14 @@ type Request struct {
 	ProgramBytes int64
 }
 
-// Outputs say what a run computes besides or instead of training steps. A model that is frozen as a whole (model.Frozen)
-// can be evaluated and asked for logits only, and takes no memory for gradients.
+// Outputs say what a run computes besides or instead of training steps. A model that is frozen as a whole
+// (model.Frozen) can be evaluated and asked for logits only, and takes no memory for gradients.
 type Outputs struct {
 	LogitRows int  `json:"logit_rows,omitempty"` // rows of each micro-batch whose logits can be asked for at once
 	NoUpdates bool `json:"no_updates,omitempty"` // gradients are wanted, updates are not: no moments are kept
-	// NoClip says that gradients are not clipped, so that no update need wait for their norm. Where weights are streamed each part is
-	// then updated as soon as its gradient is in host memory, and gradients have no place of their own there: see sharedGrads.
+	// NoClip says that gradients are not clipped, so that no update need wait for their norm. Where weights are streamed
+	// each part is then updated as soon as its gradient is in host memory, and gradients have no place of their own
+	// there: see sharedGrads.
 	NoClip bool `json:"no_clip,omitempty"`
 }
 
@@ -94,8 +96,8 @@ type Plan struct {
 	asked *Request // what it was made from, for Why
 }
 
-// DeviceTotalBytes is what the run takes of the device, and what the budget bounds. Not in it is what no program is told, such
-// as the context and the code of a GPU's driver.
+// DeviceTotalBytes is what the run takes of the device, and what the budget bounds. Not in it is what no program is
+// told, such as the context and the code of a GPU's driver.
 func (p *Plan) DeviceTotalBytes() int64 {
 	return p.DeviceBytes + p.DeviceDriverBytes + p.PageTableBytes
 }
@@ -113,8 +115,8 @@ func (p *Plan) ProcessBytes() int64 {
 // does, with the context's error.
 func New(ctx context.Context, r Request) (*Plan, error) { return r.choose(ctx, true) }
 
-// Estimate is New in a fraction of its time: a plan that fits if there is one, but only its rings are chosen. It serves to
-// compare requests.
+// Estimate is New in a fraction of its time: a plan that fits if there is one, but only its rings are chosen. It
+// serves to compare requests.
 func Estimate(ctx context.Context, r Request) (*Plan, error) { return r.choose(ctx, false) }
 
 // Fits says in one line why the request has no plan, if it has none. It simulates nothing.
@@ -165,8 +167,8 @@ func (p *Plan) Extents() []store.Spec {
 	return specs
 }
 
-// Pinned reports whether host memory of a purpose, one of State or Host, is registered with the device: all that it copies. State that it
-// does not update stays the host's alone.
+// Pinned reports whether host memory of a purpose, one of State or Host, is registered with the device: all that it
+// copies. State that it does not update stays the host's alone.
 func (p *Plan) Pinned(purpose string) bool {
 	switch purpose {
 	case TokensPurpose, ResultsPurpose, InputsPurpose, KeptPurpose, LogitsPurpose, EmbeddingSumPurpose, stagingPurpose,

@@ -106,8 +106,8 @@ func (c *chooser) routes(start Placement) []Route {
 	return all
 }
 
-// stateMoves keep the state of parts on the device, which updates it there: of blocks, the first ones first, since their updates are what a
-// step begins with; and of the head with its norm.
+// stateMoves keep the state of parts on the device, which updates it there: of blocks, the first ones first, since
+// their updates are what a step begins with; and of the head with its norm.
 func (c *chooser) stateMoves(s *Plan) (blocks, head Stage) {
 	if s.Bound() || c.Outputs.NoUpdates || c.Outputs.NoClip || c.HostUpdates {
 		return nil, nil

@@ -29,24 +29,28 @@ type Mode struct {
 	// Saves takes the state of every part to a checkpoint, after its update if it has one. The state is then the one
 	// after the step before.
 	Saves bool
-	// Loaded says that a schedule before has brought what lives on the device there; else this one does, if it runs layers.
+	// Loaded says that a schedule before has brought what lives on the device there; else this one does, if it runs
+	// layers.
 	Loaded bool
 	// WriteBack copies state that is resident on the device to the store, after its update, for who reads it there.
 	WriteBack bool
 }
 
-// usual is the mode in which a phase comes without a save: state is on the device from the second step on, and a flush writes it back.
+// usual is the mode in which a phase comes without a save: state is on the device from the second step on, and a
+// flush writes it back.
 func usual(phase Phase) Mode {
 	return Mode{Phase: phase, Loaded: phase == Steady || phase == Flush, WriteBack: phase == Flush}
 }
 
-// The problem. A step has thousands of operations on five lanes that overlap: a layer is fetched while another one computes, gradients drain while
-// the next layer's are summed, parts are updated while the first layers run forward. Each operation must wait for just those that it depends
-// on: one too few spoils bits once in a thousand steps, one too many serializes lanes.
+// The problem. A step has thousands of operations on five lanes that overlap: a layer is fetched while another one
+// computes, gradients drain while the next layer's are summed, parts are updated while the first layers run forward.
+// Each operation must wait for just those that it depends on: one too few spoils bits once in a thousand steps, one
+// too many serializes lanes.
 //
-// The obvious answer is to write the dependencies down: "a forward visit waits for the fetch of its weights, a fetch waits until the slot's last
-// reader is done, a drain waits for the rounding". The first version did. Every feature (state on the device, spilled activations, shared
-// buffers) touched every rule that it met, and the rules that were forgotten showed as rare differences in bits.
+// The obvious answer is to write the dependencies down: "a forward visit waits for the fetch of its weights, a fetch
+// waits until the slot's last reader is done, a drain waits for the rounding". The first version did. Every feature
+// (state on the device, spilled activations, shared buffers) touched every rule that it met, and the rules that were
+// forgotten showed as rare differences in bits.
 //
 // The answer here: the builder emits operations in an order in which they could run one after the other. For each it
 // names only the resources that the operation reads and writes (a slot, a buffer, an extent). One place derives who
@@ -57,10 +61,11 @@ func usual(phase Phase) Mode {
 //		for each w in writes:  wait for the last writer of w and for all its readers since
 //		leave out waits that the own lane's order implies, and those this lane has already made
 //
-// Where an operation is emitted at all follows from comparing the place of a thing (Table) with the place where its reader needs it: weights that
-// are streamed get a fetch before their visit, an input that spills gets a save after it was written and a load before it is read. The files
-// schedule_forward.go, schedule_head.go, schedule_backward.go and schedule_update.go have the visits; resources.go has add. Tests draw any
-// placement and replay the schedule in memory that forgets what is overwritten.
+// Where an operation is emitted at all follows from comparing the place of a thing (Table) with the place where its
+// reader needs it: weights that are streamed get a fetch before their visit, an input that spills gets a save after
+// it was written and a load before it is read. The files schedule_forward.go, schedule_head.go, schedule_backward.go
+// and schedule_update.go have the visits; resources.go has add. Tests draw any placement and replay the schedule in
+// memory that forgets what is overwritten.
 
 // builder writes a schedule in serial order and finds out what waits for what: an operation comes after the last one
 // that wrote what it touches, and after all that read what it writes.
@@ -193,7 +198,8 @@ func (b *builder) visits() []int {
 	return v
 }
 
-// collect ends a step: its sums of squares and losses come to the host together. Where results are bound they are there.
+// collect ends a step: its sums of squares and losses come to the host together. Where results are bound they are
+// there.
 func (b *builder) collect() {
 	if b.Bound() {
 		return

@@ -41,8 +41,8 @@ func (b *builder) backward() {
 	b.finishLate(len(b.late))
 }
 
-// backwardGroups visits the groups of a block, if it has any, from the last one to the first, after its trunk has been opened again. The visit of
-// the trunk that follows closes it.
+// backwardGroups visits the groups of a block, if it has any, from the last one to the first, after its trunk has
+// been opened again. The visit of the trunk that follows closes it.
 func (b *builder) backwardGroups(layer int) {
 	groups := b.Model.GroupParts[layer-1]
 	if len(groups) == 0 {
@@ -70,7 +70,8 @@ func (b *builder) backwardGroups(layer int) {
 	}
 }
 
-// finishGrad rounds a gradient that has got all its contributions, and takes it to the host. A tied tile goes there unrounded.
+// finishGrad rounds a gradient that has got all its contributions, and takes it to the host. A tied tile goes there
+// unrounded.
 func (b *builder) finishGrad(part int) {
 	if !b.Trained(part) {
 		return

@@ -4,8 +4,8 @@ import (
 	"slices"
 )
 
-// head is the visit of the head. With all tiles on the device each micro-batch goes through it before the next one comes, so that what
-// the head has of one is room for all; else each tile sees all of them.
+// head is the visit of the head. With all tiles on the device each micro-batch goes through it before the next one
+// comes, so that what the head has of one is room for all; else each tile sees all of them.
 func (b *builder) head() {
 	norm := b.weights(b.Model.NormPart)
 	if b.Placement.HeadAtOnce {
@@ -139,8 +139,8 @@ func (b *builder) headInput(m int, norm resource) {
 	b.add(o, []resource{norm, x, b.headState(m)}, []resource{dx, b.gradResource(b.Model.NormPart), {scratch, 0, 0}})
 }
 
-// logits brings the logits of the wanted rows of a micro-batch to the host, a tile's columns and a chunk at a time. Where everything is
-// bound they are computed where the host reads them.
+// logits brings the logits of the wanted rows of a micro-batch to the host, a tile's columns and a chunk at a time.
+// Where everything is bound they are computed where the host reads them.
 func (b *builder) logits(part, m int, w resource) {
 	for c := range b.logitChunks() {
 		compute := op(LaneCompute, HeadLogits)

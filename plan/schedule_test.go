@@ -11,8 +11,8 @@ import (
 	"github.com/millrace/millrace/store"
 )
 
-// Whatever the model and the placement, each operation finds what it reads where it reads it, all is updated and brought
-// home once, and no two operations meet in memory without an order.
+// Whatever the model and the placement, each operation finds what it reads where it reads it, all is updated and
+// brought home once, and no two operations meet in memory without an order.
 func TestSchedulesAreSound(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		m := drawModel(rt)

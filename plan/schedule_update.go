@@ -30,15 +30,16 @@ func (b *builder) updateOnHost(part int) {
 	b.add(o, []resource{b.hostGrad(part)}, []resource{{hostWeights, part, 0}})
 }
 
-// updateNow updates a part from the gradient that this schedule has just taken to the host, where no update waits for the norm.
+// updateNow updates a part from the gradient that this schedule has just taken to the host, where no update waits for
+// the norm.
 func (b *builder) updateNow(part int) {
 	if b.UpdatesInBackward() && b.Trained(part) {
 		b.updateOnHost(part)
 	}
 }
 
-// updateResident carries out the pending update of a part whose state is on the device, writes it back and saves it, as far as the
-// schedule does. Its weights are in their slot.
+// updateResident carries out the pending update of a part whose state is on the device, writes it back and saves it,
+// as far as the schedule does. Its weights are in their slot.
 func (b *builder) updateResident(part int) {
 	state := []resource{{ownWeights, part, 0}, {ownState, part, 0}}
 	if b.updates() {

@@ -10,14 +10,15 @@ import (
 	"github.com/millrace/millrace/store"
 )
 
-// The problem. A model of 48 blocks has, for each block, two places for its weights, three for its state, four levels of activations in two
-// places and three places for its input: more placements than can be counted. Each takes memory of three kinds, and how fast a step is under
-// it only a simulation tells, which takes a millisecond to a second.
+// The problem. A model of 48 blocks has, for each block, two places for its weights, three for its state, four levels
+// of activations in two places and three places for its input: more placements than can be counted. Each takes memory
+// of three kinds, and how fast a step is under it only a simulation tells, which takes a millisecond to a second.
 //
-// The obvious answer is to give each byte of memory to whatever saves most time for it, one move after the other. It fails twice. Moves are
-// not alone: an update on the device saves nothing until the host is no longer late, and activations in host memory cost nothing until the
-// link is busy. And the gain of a move depends on those made before it, so that greed takes a simulation for each move at each step: minutes.
-// A greedy search by estimates instead of simulations was faster and wrong where lanes overlap.
+// The obvious answer is to give each byte of memory to whatever saves most time for it, one move after the other. It
+// fails twice. Moves are not alone: an update on the device saves nothing until the host is no longer late, and
+// activations in host memory cost nothing until the link is busy. And the gain of a move depends on those made before
+// it, so that greed takes a simulation for each move at each step: minutes. A greedy search by estimates instead of
+// simulations was faster and wrong where lanes overlap.
 //
 // The answer here: the search knows a few dozen sensible orders in which to spend memory, the routes. A route is a list
 // of stages. A stage is a list of moves of one kind, from the block that gains most to the one that gains least. Since
@@ -61,7 +62,8 @@ func (c *chooser) feasible() (*Plan, error) {
 		if err == nil || c.DiskBytes == 0 && !c.Outputs.NoClip {
 			return p, err
 		}
-		// Weights in place do not fit: they are streamed, from disk where they must, and without gradients in memory where they may.
+		// Weights in place do not fit: they are streamed, from disk where they must, and without gradients in memory where
+		// they may.
 	}
 	var p *Plan
 	for _, start := range c.streaming() {
@@ -199,8 +201,8 @@ type rest struct {
 	blocked error // why the next move was not made; nil: it was, or no move is left
 }
 
-// follow goes along a route as far as the budgets allow, and returns where it rested: at the start, where a stage ended, and at the end. The
-// end is the fastest of them, unless lanes get in each other's way.
+// follow goes along a route as far as the budgets allow, and returns where it rested: at the start, where a stage
+// ended, and at the end. The end is the fastest of them, unless lanes get in each other's way.
 func (c *chooser) follow(start Placement, route Route) []rest {
 	p := c.measure(start)
 	if c.fits(p) != nil {

@@ -52,9 +52,9 @@ func (s *LaneSeconds) UnmarshalJSON(doc []byte) error {
 	return nil
 }
 
-// Simulate walks the steady schedule, or the forward pass of a frozen model, with each operation taking the time that the
-// machine's rates give. Lanes run at the same time, as in the engine, and slow each other down as Machine.slowed says.
-// All lanes that read or write the disk share it.
+// Simulate walks the steady schedule, or the forward pass of a frozen model, with each operation taking the time that
+// the machine's rates give. Lanes run at the same time, as in the engine, and slow each other down as Machine.slowed
+// says. All lanes that read or write the disk share it.
 func (p *Plan) Simulate(m Machine, dev device.Info) Prediction {
 	q, _ := p.walk(m, dev, walking{micros: simulatedMicros})
 	return q
@@ -246,9 +246,9 @@ func (p *Plan) walk(m Machine, dev device.Info, w walking) (out Prediction, oper
 	return out, len(ops)
 }
 
-// slowed is how many times longer the work of each lane takes for what other lanes work on. On a unified device compute and update
-// share the cores. Otherwise copies in both directions share the link, which takes no longer than one after the other, and the
-// copies take from an update the host's memory.
+// slowed is how many times longer the work of each lane takes for what other lanes work on. On a unified device
+// compute and update share the cores. Otherwise copies in both directions share the link, which takes no longer than
+// one after the other, and the copies take from an update the host's memory.
 func (m *Machine) slowed(unified bool, at *[Lanes]flight) [Lanes]float64 {
 	slowed := [Lanes]float64{}
 	for lane := range slowed {
@@ -533,7 +533,8 @@ func (p *Plan) groupCost(c *cost, op *Op, d *nn.Block, chunks int) {
 	}
 }
 
-// freshBytes are those that the first micro-batch does not read of a gradient, since its first chunk writes it (nn.Params.Fresh).
+// freshBytes are those that the first micro-batch does not read of a gradient, since its first chunk writes it
+// (nn.Params.Fresh).
 func (p *Plan) freshBytes(part, micro int) int64 {
 	if micro > 0 || !p.Trained(part) {
 		return 0
@@ -542,7 +543,8 @@ func (p *Plan) freshBytes(part, micro int) int64 {
 	return p.gradBytes(part) - nn.ClearedBytes(l)
 }
 
-// pairs is the number of pairs of query and key that one head scores in a micro-batch, each sequence being one document.
+// pairs is the number of pairs of query and key that one head scores in a micro-batch, each sequence being one
+// document.
 func (p *Plan) pairs(d *nn.Block) int64 {
 	return int64(p.Numerics.MicroBatch) * d.Mixer.Pairs([]int{p.Numerics.SequenceLen})
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/millrace/millrace/store"
 )
 
-// A step takes no less than any lane is busy, or the cores of a unified device, or the disk, and no more than all of them
-// one after the other. The number of bytes moved does not depend on the rates.
+// A step takes no less than any lane is busy, or the cores of a unified device, or the disk, and no more than all of
+// them one after the other. The number of bytes moved does not depend on the rates.
 func TestSimulationIsBounded(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		r := drawRequest(rt)
@@ -41,8 +41,9 @@ func TestSimulationIsBounded(t *testing.T) {
 	})
 }
 
-// A walk that may end early ends only where the step takes longer. Neighbours that are simulated as one move and compute what they do one by one, and take nearly as long: within a tenth for any
-// placement of shapes of a few layers. TestManyMicroBatches has real ones, within a thousandth.
+// A walk that may end early ends only where the step takes longer. Neighbours that are simulated as one move and
+// compute what they do one by one, and take nearly as long: within a tenth for any placement of shapes of a few
+// layers. TestManyMicroBatches has real ones, within a thousandth.
 func TestGroupsOfMicroBatches(t *testing.T) {
 	worst := 0.0
 	rapid.Check(t, func(rt *rapid.T) {
@@ -81,7 +82,8 @@ func TestGroupsOfMicroBatches(t *testing.T) {
 	t.Logf("at most %.2g of a step apart", worst)
 }
 
-// Copies in both directions share the link, and take memory from the update: by what was measured, and not on a unified device.
+// Copies in both directions share the link, and take memory from the update: by what was measured, and not on a
+// unified device.
 func TestLanesSlowEachOtherDown(t *testing.T) {
 	m := medium.model(t)
 	p := newPlan(t, m, numerics(4, true)).With(moving(m, 2))

@@ -23,8 +23,8 @@ type Space struct {
 	FreeBytes *int64 `json:"free_bytes,omitempty"`
 }
 
-// CheckpointBytes is what a checkpoint of a model takes. State on disk is linked, which writes nothing; but the run then needs a file more
-// for each that is linked, so that it takes as much.
+// CheckpointBytes is what a checkpoint of a model takes. State on disk is linked, which writes nothing; but the run
+// then needs a file more for each that is linked, so that it takes as much.
 func CheckpointBytes(m *model.Model, n Numerics) (sum int64) {
 	p := &Plan{Model: m, Numerics: n}
 	p.Placement = p.settle(Smallest(len(m.Parts), len(m.Blocks), false))

@@ -16,8 +16,8 @@ type Stall struct {
 	Seconds float64 `json:"sec"`
 }
 
-// Stalls are the times of a simulated step in which the compute lane waits, by what comes next and by what it waits for in the end: not
-// the fetch that has not begun but the update that the fetch waits for. Longest first.
+// Stalls are the times of a simulated step in which the compute lane waits, by what comes next and by what it waits
+// for in the end: not the fetch that has not begun but the update that the fetch waits for. Longest first.
 func (p *Plan) Stalls(m Machine, dev device.Info) []Stall {
 	of := map[[2]string]float64{}
 	p.walk(m, dev, walking{micros: simulatedMicros, stalled: func(next, culprit *Op, seconds float64) {
@@ -68,8 +68,8 @@ func stallText(all []Stall, stepSeconds float64) string {
 	return fmt.Sprintf("compute waits %.1f%% of the step: %s", 100*sum/stepSeconds, strings.Join(say, ", "))
 }
 
-// culprit is the operation under way that another one has to wait for in the end, by the schedule's waits and the order of the lanes;
-// next is nil after the last operation of its lane, where everything under way has to end.
+// culprit is the operation under way that another one has to wait for in the end, by the schedule's waits and the
+// order of the lanes; next is nil after the last operation of its lane, where everything under way has to end.
 func culprit(ops []Op, done []bool, queues *[Lanes][]int, busy *[Lanes]bool, at *[Lanes]flight, next *Op) *Op {
 	if next == nil {
 		last := none

@@ -11,8 +11,9 @@ import (
 	"github.com/millrace/millrace/tensor"
 )
 
-// settle is the placement that comes of one that is asked for: what the model, its types or what is wanted rule out has its usual place
-// instead. All rules about places stand here. After it each question about a place is a look into the table.
+// settle is the placement that comes of one that is asked for: what the model, its types or what is wanted rule out
+// has its usual place instead. All rules about places stand here. After it each question about a place is a look into
+// the table.
 func (p *Plan) settle(ask Placement) Placement {
 	asked, bound := &ask.Where, ask.Where.Bound()
 	place := Placement{Rings: ask.Rings, HeadAtOnce: ask.HeadAtOnce, Where: Table{State: make([][store.Kinds]Place, len(p.Model.Parts)),
@@ -77,8 +78,8 @@ func (p *Plan) settle(ask Placement) Placement {
 	return place
 }
 
-// stateMayReside reports whether all that is kept of the part may be on the device, and updated there: it is trained, clipped, and visited
-// as a whole.
+// stateMayReside reports whether all that is kept of the part may be on the device, and updated there: it is trained,
+// clipped, and visited as a whole.
 func (p *Plan) stateMayReside(part int, bound, headAtOnce bool) bool {
 	if bound || p.Outputs.NoUpdates || p.Outputs.NoClip || !p.Trained(part) || p.Tied(part) || p.hostOnly(part) {
 		return false
@@ -87,8 +88,8 @@ func (p *Plan) stateMayReside(part int, bound, headAtOnce bool) bool {
 	return kind == model.Block || kind == model.Norm || headAtOnce
 }
 
-// weightsPlace is where the weights of a part wait within a step. The final norm is tiny and stays on the device, and so do the tiles of
-// a head that is visited at once; blocks stay if they are asked to.
+// weightsPlace is where the weights of a part wait within a step. The final norm is tiny and stays on the device, and
+// so do the tiles of a head that is visited at once; blocks stay if they are asked to.
 func (p *Plan) weightsPlace(part int, bound, headAtOnce, asked bool) Place {
 	switch kind := p.Model.Parts[part].Kind; {
 	case p.hostOnly(part):
@@ -101,8 +102,8 @@ func (p *Plan) weightsPlace(part int, bound, headAtOnce, asked bool) Place {
 	return Host
 }
 
-// mayLookAhead reports whether rows of the embedding can be updated as they are looked up: of a table in host memory and, of moments in
-// 8 bits, where rows are whole blocks of them.
+// mayLookAhead reports whether rows of the embedding can be updated as they are looked up: of a table in host memory
+// and, of moments in 8 bits, where rows are whole blocks of them.
 func (p *Plan) mayLookAhead(where *Table) bool {
 	if p.Outputs.NoUpdates || p.Numerics.Moments == optim.Dynamic8 && p.Model.Hidden%tensor.MomentBlock != 0 {
 		return false
@@ -162,7 +163,8 @@ func (p *Plan) UpdatesInBackward() bool {
 // another one is read, and the third lets either lane be early.
 const sharedGrads = 3
 
-// gradShare is the number, from 1, of the room in host memory that a part's gradient shares with those of other parts; 0: it has its own.
+// gradShare is the number, from 1, of the room in host memory that a part's gradient shares with those of other
+// parts; 0: it has its own.
 func (p *Plan) gradShare(part int) int {
 	if !p.UpdatesInBackward() {
 		return 0
@@ -225,7 +227,8 @@ func (p *Plan) Tied(part int) bool {
 }
 
 // ownGrad reports whether the part has an fp32 gradient slot of its own: the final norm, which is small and collects
-// gradient while the head's tiles pass, the tiles in a single visit, and blocks whose fp32 gradient waits there for its update.
+// gradient while the head's tiles pass, the tiles in a single visit, and blocks whose fp32 gradient waits there for
+// its update.
 func (p *Plan) ownGrad(part int) bool {
 	switch p.Model.Parts[part].Kind {
 	case model.Norm:
@@ -248,7 +251,8 @@ func (p *Plan) staged() bool { return !p.Bound() && p.Numerics.Master == optim.S
 // Trained reports whether the part has anything to update.
 func (p *Plan) Trained(part int) bool { return p.Model.Parts[part].Layout.StateElems > 0 }
 
-// Trains reports whether any part has something to update. A frozen model has no backward pass and keeps nothing for it.
+// Trains reports whether any part has something to update. A frozen model has no backward pass and keeps nothing for
+// it.
 func (p *Plan) Trains() bool {
 	for part := range p.Model.Parts {
 		if p.Trained(part) {
@@ -264,7 +268,8 @@ func (p *Plan) savedOnDevice(block int) bool {
 	return at == Device || at == InPlace
 }
 
-// sharesInputs reports whether layer inputs and their gradients take turns in buffers, one for each micro-batch and the spare ones.
+// sharesInputs reports whether layer inputs and their gradients take turns in buffers, one for each micro-batch and
+// the spare ones.
 func (p *Plan) sharesInputs() bool { return p.Placement.Rings.Inputs > 0 }
 
 // inputBuffer returns the number of the shared buffer of x[layer][m], on the way up or down. On the way up every visit
@@ -283,8 +288,8 @@ func (p *Plan) inputBuffer(layer, m int, down bool) int {
 // inputGradBuffer returns the number of the shared buffer of dx[m].
 func (p *Plan) inputGradBuffer(m int) int { return p.inputBuffer(p.blocks()+2, m, false) }
 
-// SavedOnHost reports whether the input of a block (from 0) has a place in host memory. The embedding's output always has: it comes to the
-// device by way of the host, unless it is bound.
+// SavedOnHost reports whether the input of a block (from 0) has a place in host memory. The embedding's output always
+// has: it comes to the device by way of the host, unless it is bound.
 func (p *Plan) SavedOnHost(block int) bool {
 	return !p.Bound() && (block == 0 || p.inputSpills(block) && p.Placement.Where.Inputs[block] == Host)
 }
@@ -294,14 +299,15 @@ func (p *Plan) SavedOnDisk(block int) bool {
 	return p.inputSpills(block) && p.Placement.Where.Inputs[block] == Disk
 }
 
-// ActivationsPass reports whether what a block (from 0) keeps for its backward visit passes through the ring of slots for it.
+// ActivationsPass reports whether what a block (from 0) keeps for its backward visit passes through the ring of slots
+// for it.
 func (p *Plan) ActivationsPass(block int) bool {
 	return p.Placement.Where.Activations[block].Place == Host
 }
 
-// ActivationsSpill reports whether what a block (from 0) keeps leaves the device between its two visits. The last forward visits leave it in
-// the slots of the ring, and it is found there if the backward pass begins with just these visits: else slots would be given to others
-// first.
+// ActivationsSpill reports whether what a block (from 0) keeps leaves the device between its two visits. The last
+// forward visits leave it in the slots of the ring, and it is found there if the backward pass begins with just these
+// visits: else slots would be given to others first.
 func (p *Plan) ActivationsSpill(block int) bool {
 	if !p.ActivationsPass(block) {
 		return false
@@ -330,8 +336,8 @@ func (p *Plan) KeptBytes(block int) int64 {
 	return a.Peak()
 }
 
-// inputSpills reports whether the input of a block leaves the device and comes back. It need not where no later layer takes the
-// working buffer over, as none does from the last block, unless they share buffers.
+// inputSpills reports whether the input of a block leaves the device and comes back. It need not where no later layer
+// takes the working buffer over, as none does from the last block, unless they share buffers.
 func (p *Plan) inputSpills(block int) bool {
 	inputs := p.Placement.Where.Inputs
 	if inputs[block] != Host && inputs[block] != Disk {
@@ -348,8 +354,8 @@ func (p *Plan) inputSpills(block int) bool {
 	return false
 }
 
-// lowestTrained is the first layer, of the blocks and the head, whose backward visit anything needs: nothing below the lowest
-// Trained layer is visited.
+// lowestTrained is the first layer, of the blocks and the head, whose backward visit anything needs: nothing below
+// the lowest Trained layer is visited.
 func (p *Plan) lowestTrained() int {
 	for part, known := range p.Model.Parts {
 		if p.Trained(part) && known.Layer <= p.blocks() {

@@ -30,9 +30,10 @@ func (p *Placement) diskShare(lane Lane) float64 {
 // stagingPurpose is the name of the staging memory in the plan.
 const stagingPurpose = "staging"
 
-// spillOrder are the kinds in the order in which they go to disk. A byte of moments, low halves, gradients or saved layer inputs
-// that is kept there moves twice a step, a byte of weights four times. The state moves below the forward pass, with the
-// updates; inputs are written in the forward pass and read in the backward pass, so some of them may go first.
+// spillOrder are the kinds in the order in which they go to disk. A byte of moments, low halves, gradients or saved
+// layer inputs that is kept there moves twice a step, a byte of weights four times. The state moves below the forward
+// pass, with the updates; inputs are written in the forward pass and read in the backward pass, so some of them may
+// go first.
 var spillOrder = []store.Kind{store.SecondMoment, store.FirstMoment, store.SecondScale, store.FirstScale, store.Low, store.GradSum, store.Grad,
 	store.Inputs, store.Weights}
 
@@ -156,8 +157,8 @@ func (c *chooser) spill(place Placement, inputsFirst int) Placement {
 	return place
 }
 
-// spills are the ways to bring a placement into host memory that are worth a comparison, the one with state first to begin
-// with; a thorough search also has those with more staging memory.
+// spills are the ways to bring a placement into host memory that are worth a comparison, the one with state first to
+// begin with; a thorough search also has those with more staging memory.
 func (c *chooser) spills(place Placement, thorough bool) []Placement {
 	all := []Placement{c.spill(place, 0)}
 	if !all[0].Where.onDisk() || place.Where.Bound() {

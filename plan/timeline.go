@@ -83,8 +83,8 @@ func Legend(charts ...[]string) string {
 	return b.String()
 }
 
-// Chart draws a step over time from left to right, a line for each lane that has anything to do: in each column the Mark of what took
-// most of it, a colon where the lane was busy for less than half, a dot where it was idle.
+// Chart draws a step over time from left to right, a line for each lane that has anything to do: in each column the
+// Mark of what took most of it, a colon where the lane was busy for less than half, a dot where it was idle.
 type Chart struct {
 	column float64 // seconds
 	used   [Lanes]bool

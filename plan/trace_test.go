@@ -12,8 +12,9 @@ import (
 	"github.com/millrace/millrace/trace"
 )
 
-// The spans of a simulated step end with the step, unless work of the disk comes last. They follow each other on each lane
-// but the disk, and are at least as long as the lane is busy: other lanes slow an operation down, and its span shows that.
+// The spans of a simulated step end with the step, unless work of the disk comes last. They follow each other on each
+// lane but the disk, and are at least as long as the lane is busy: other lanes slow an operation down, and its span
+// shows that.
 func TestTraceIsTheSimulation(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		r := drawRequest(rt)
@@ -35,7 +36,8 @@ func TestTraceIsTheSimulation(t *testing.T) {
 			took[s.Lane] += s.End - s.Start
 			last[s.Lane], end = s.End, max(end, s.End)
 		}
-		// One lane gets a share of the disk. If it is alone there, the disk's span ends before the disk has done the lane's work.
+		// One lane gets a share of the disk. If it is alone there, the disk's span ends before the disk has done the lane's
+		// work.
 		early, near := want.StepSeconds-end.Seconds(), 1e-3*want.StepSeconds+1e-8
 		if early < -near || early > near && want.LaneSeconds[trace.Disk] == 0 {
 			rt.Errorf("spans end after %.9g s, the step after %.9g s", end.Seconds(), want.StepSeconds)

@@ -26,8 +26,8 @@ import (
 	"github.com/millrace/millrace/vfs"
 )
 
-// probeDir is what the probe makes in the directory that it measures, and removes. A probe that was killed leaves it; the next
-// one empties it.
+// probeDir is what the probe makes in the directory that it measures, and removes. A probe that was killed leaves it;
+// the next one empties it.
 const probeDir = ".millrace-probe"
 
 // Rounds of the disk's probe: of each, one pass of writes and one of reads. A slow drive has fewer of them.
@@ -36,8 +36,8 @@ const (
 	diskRoundsTime = 8 * time.Second
 )
 
-// diskPass is a store with the kinds that an update reads and writes, with the pieces, the workers and the staging memory of
-// a run.
+// diskPass is a store with the kinds that an update reads and writes, with the pieces, the workers and the staging
+// memory of a run.
 type diskPass struct {
 	*store.Disk
 	ctx     context.Context
@@ -143,7 +143,8 @@ func occupyCores(cores int) (stop func()) {
 // savePieces is how many pieces the probe saves each way.
 const savePieces = 16
 
-// save makes a checkpoint as a run does: pieces that are copied from memory, one after the other, and pieces that are linked. It is not kept.
+// save makes a checkpoint as a run does: pieces that are copied from memory, one after the other, and pieces that are
+// linked. It is not kept.
 func (t *diskPass) save(accounts *hostmem.Accounts, dir string) (bytesPerSec, linkSec float64, err error) {
 	dir = filepath.Join(dir, "save")
 	made, err := checkpoint.Acquire(vfs.OS{}, dir)
@@ -231,8 +232,9 @@ func (t *diskPass) each(access store.Access) error {
 	return nil
 }
 
-// fill makes contents that no block has had before: drives and virtual disks are quicker with zeros and with what they know.
-// The first pass finds zeros in its buffers, later ones what another piece has left there, of which each block is changed.
+// fill makes contents that no block has had before: drives and virtual disks are quicker with zeros and with what
+// they know. The first pass finds zeros in its buffers, later ones what another piece has left there, of which each
+// block is changed.
 func (t *diskPass) fill(b []byte) {
 	const block = 512
 	step := block

@@ -11,8 +11,8 @@ import (
 	"github.com/millrace/millrace/vfs"
 )
 
-// Rates is what `millrace probe` measured of this machine and device, by what is kept in cacheDir, or a guess that says so in its name. The disk's rates
-// are those of the drive with diskPath, or a guess as well.
+// Rates is what `millrace probe` measured of this machine and device, by what is kept in cacheDir, or a guess that
+// says so in its name. The disk's rates are those of the drive with diskPath, or a guess as well.
 func Rates(cacheDir string, dev device.Info, diskPath string) plan.Machine {
 	m, _ := Measured(cacheDir, dev, diskPath)
 	return m
@@ -44,8 +44,9 @@ func Measured(cacheDir string, dev device.Info, diskPath string) (m plan.Machine
 // MachineFile is where Measure keeps its result, in the cache directory.
 const MachineFile = "machine.json"
 
-// Guess are rates of one core of a current server CPU, times the workers; of memory, of one socket; of the disk, of a drive on PCIe
-// 3.0. Of a GPU they are those of an RTX 3090 on PCIe 4.0 x16 (plan.Machines), times the share of its 82 multiprocessors.
+// Guess are rates of one core of a current server CPU, times the workers; of memory, of one socket; of the disk, of a
+// drive on PCIe 3.0. Of a GPU they are those of an RTX 3090 on PCIe 4.0 x16 (plan.Machines), times the share of its
+// 82 multiprocessors.
 func Guess(dev device.Info) plan.Machine {
 	w := float64(max(dev.Workers, 1))
 	m := plan.Machine{Name: "not measured: a guess; run `millrace probe`",

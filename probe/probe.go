@@ -71,7 +71,8 @@ func Measure(ctx context.Context, o Options) (*plan.Machine, error) {
 	return m, nil
 }
 
-// otherWork reads the load of the last minute from Linux's /proc/loadavg, and says whether it takes more than a quarter of the cores.
+// otherWork reads the load of the last minute from Linux's /proc/loadavg, and says whether it takes more than a
+// quarter of the cores.
 func otherWork(loadavg string, cores int) (load float64, isBusy bool) {
 	first, _, _ := strings.Cut(loadavg, " ")
 	load, err := strconv.ParseFloat(first, 64)
@@ -194,8 +195,8 @@ type task struct {
 	work   func()
 }
 
-// rate runs a task again and again and returns how much of it is done in a second: a first run warms up, and the number of
-// repetitions grows until they take long enough.
+// rate runs a task again and again and returns how much of it is done in a second: a first run warms up, and the
+// number of repetitions grows until they take long enough.
 func (p *prober) rate(t task, seconds float64) (float64, error) {
 	t.work()
 	if err := t.stream.Sync(); err != nil {

@@ -124,7 +124,8 @@ func TestProbeOfAStandIn(t *testing.T) {
 	}
 }
 
-// Operands are sized for the device: a block of a 7B model on a GPU, less on a small one, and never more of the host than there is.
+// Operands are sized for the device: a block of a 7B model on a GPU, less on a small one, and never more of the host
+// than there is.
 func TestProbeSizes(t *testing.T) {
 	unified := probeSizesFor(device.Info{Unified: true}, 1<<40)
 	large := probeSizesFor(device.Info{MemoryBytes: 80 << 30}, 512<<30)
@@ -149,7 +150,8 @@ func TestProbeSizes(t *testing.T) {
 	}
 }
 
-// Nothing that the probe has multiplied, added up or divided is zero, and nothing is infinite, however often it is repeated.
+// Nothing that the probe has multiplied, added up or divided is zero, and nothing is infinite, however often it is
+// repeated.
 func TestProbeTakesRandomNumbers(t *testing.T) {
 	o := newOptions(t)
 	seen := map[string]bool{}
@@ -277,7 +279,8 @@ func TestProbeOfALink(t *testing.T) {
 	}
 }
 
-// A probe that is cancelled leaves nothing, wherever it is; one that was killed leaves files, and the next one takes them away.
+// A probe that is cancelled leaves nothing, wherever it is; one that was killed leaves files, and the next one takes
+// them away.
 func TestProbeStops(t *testing.T) {
 	o, dir := newOptions(t), t.TempDir()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -341,8 +344,8 @@ func TestMachineOfADrive(t *testing.T) {
 	}
 }
 
-// A GPU that was not measured is guessed to be one of which published figures are known, by its multiprocessors; and why it is a guess
-// is said: nothing was measured, another device was, or the file cannot be read.
+// A GPU that was not measured is guessed to be one of which published figures are known, by its multiprocessors; and
+// why it is a guess is said: nothing was measured, another device was, or the file cannot be read.
 func TestGuess(t *testing.T) {
 	known, err := plan.FindMachine("rtx3090-pc-24gb-64gb")
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 	"github.com/millrace/millrace/tensor"
 )
 
-// products measures the products of an MLP, the largest ones of a block: forward, input gradients and weight gradients, as nn asks
-// for them. Their times add up as in a step.
+// products measures the products of an MLP, the largest ones of a block: forward, input gradients and weight
+// gradients, as nn asks for them. Their times add up as in a step.
 func (p *prober) products(dtype tensor.DType) func(*plan.Machine) error {
 	return func(m *plan.Machine) error {
 		t, hidden, inner := p.positions, p.hidden, p.intermediate
@@ -49,8 +49,8 @@ func (p *prober) products(dtype tensor.DType) func(*plan.Machine) error {
 // usualLength is the length whose rate of attention stands for all where only one is looked at.
 const usualLength = 2048
 
-// attention measures rows that are full of sequences of one length after the other: forward and backward, seven products over the
-// pairs that causality leaves.
+// attention measures rows that are full of sequences of one length after the other: forward and backward, seven
+// products over the pairs that causality leaves.
 func (p *prober) attention(m *plan.Machine) error {
 	t := p.lengths[len(p.lengths)-1]
 	var q, k, v, out, dq, dk, dv, dout, lse, delta device.Mat
@@ -122,7 +122,8 @@ func (p *prober) starts(m *plan.Machine) error {
 	return err
 }
 
-// elements measures what is limited by the device's memory: a norm, a residual addition and the gated activation, forward.
+// elements measures what is limited by the device's memory: a norm, a residual addition and the gated activation,
+// forward.
 func (p *prober) elements(m *plan.Machine) error {
 	cols := p.hidden
 	rows := max(int(p.bytes/int64(2*cols))/4, 1)

@@ -152,8 +152,8 @@ func stepsOf(from, to float64, n int) (all []float64) {
 	return all
 }
 
-// thin leaves at most n points of a line: of each group of neighbours the least and the greatest value that can be drawn, so
-// that peaks stay, or the first if none can be.
+// thin leaves at most n points of a line: of each group of neighbours the least and the greatest value that can be
+// drawn, so that peaks stay, or the first if none can be.
 func (c chart) thin(x, y []float64, n int) (tx, ty []float64) {
 	if len(x) <= n {
 		return x, y

@@ -20,7 +20,8 @@ import (
 
 var update = flag.Bool("update", false, "write golden files")
 
-// records are n steps of a run whose loss falls from 4 to 2, an evaluation after each tenth, and a night between steps 5 and 6.
+// records are n steps of a run whose loss falls from 4 to 2, an evaluation after each tenth, and a night between
+// steps 5 and 6.
 func records(n int) []trace.Metrics {
 	var all []trace.Metrics
 	at := time.Date(2026, 3, 1, 20, 0, 0, 0, time.UTC)

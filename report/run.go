@@ -47,8 +47,8 @@ func Read(name string) (Run, error) {
 	return Run{Name: name, Records: records}, nil
 }
 
-// Summary is a run in numbers. Losses are nats per target token. A pointer is nil where the run has no such number, or one that is not
-// finite.
+// Summary is a run in numbers. Losses are nats per target token. A pointer is nil where the run has no such number,
+// or one that is not finite.
 type Summary struct {
 	Run           string   `json:"run"`
 	FirstStep     int64    `json:"first_step"`
@@ -132,8 +132,9 @@ func number(v *float64) string {
 	return fmt.Sprintf("%.4f", *v)
 }
 
-// stopped is the time in which the run did not run: the gaps between steps that are longer than ten steps and a minute, without waits
-// for memory.max_write_per_day. A gap after an evaluation is not counted, since the evaluation may have taken it.
+// stopped is the time in which the run did not run: the gaps between steps that are longer than ten steps and a
+// minute, without waits for memory.max_write_per_day. A gap after an evaluation is not counted, since the evaluation
+// may have taken it.
 func stopped(records []trace.Metrics) (sum time.Duration) {
 	for i := 1; i < len(records); i++ {
 		before, at := timeOf(records[i-1]), timeOf(records[i])
@@ -173,8 +174,8 @@ func column(records []trace.Metrics, value func(trace.Metrics) float64) []float6
 // smoothing is how much of the average a new value replaces.
 const smoothing = 0.1
 
-// smooth is the exponential moving average, corrected for its begin as Adam's moments are (Kingma and Ba, arXiv 1412.6980, section
-// 3), so that the first value counts fully. Values that are not finite are left out.
+// smooth is the exponential moving average, corrected for its begin as Adam's moments are (Kingma and Ba, arXiv
+// 1412.6980, section 3), so that the first value counts fully. Values that are not finite are left out.
 func smooth(values []float64) []float64 {
 	all := make([]float64, len(values))
 	sum, weight := 0.0, 0.0

@@ -20,8 +20,8 @@ import (
 	"github.com/millrace/millrace/tensor"
 )
 
-// Config is run.yaml. Its keys are the names that users of Hugging Face, Axolotl and LLaMA-Factory know; all have defaults
-// but model and datasets.
+// Config is run.yaml. Its keys are the names that users of Hugging Face, Axolotl and LLaMA-Factory know; all have
+// defaults but model and datasets.
 type Config struct {
 	Model         string        `yaml:"model"` // a Hugging Face directory, or a hub id
 	Init          string        `yaml:"init"`  // pretrained, or random (config.json only)
@@ -75,7 +75,8 @@ type Eval struct {
 	Every    int           `yaml:"every,omitempty"` // steps; 0: before the first and after the last one only
 }
 
-// Save are the checkpoints. A run that is interrupted, or that ends for a reason that left its state whole, saves in any case.
+// Save are the checkpoints. A run that is interrupted, or that ends for a reason that left its state whole, saves in
+// any case.
 type Save struct {
 	Every    int     `yaml:"every,omitempty"`    // steps; 0: by time only
 	Minutes  float64 `yaml:"minutes"`            // at least so often; 0: not by time
@@ -87,7 +88,8 @@ type Save struct {
 
 // Stop says when a run has diverged.
 type Stop struct {
-	// UnhealthySteps in a row end the run: steps whose gradient norm or loss is not finite, or whose loss is above LossAbove. 0: none do.
+	// UnhealthySteps in a row end the run: steps whose gradient norm or loss is not finite, or whose loss is above
+	// LossAbove. 0: none do.
 	UnhealthySteps int     `yaml:"unhealthy_steps"`
 	LossAbove      float64 `yaml:"loss_above,omitempty"` // 0: any loss that is finite is healthy
 }
@@ -136,8 +138,8 @@ func ReadWithoutData(path string, set []string) (*Config, error) {
 	return &c, c.CheckWithoutData()
 }
 
-// ReadToPlan is Read for a plan of a model, without a file and without data sets. A shape's name may take the place of the
-// model. With wholeMachine the drive of the machine is part of the plan, unless a setting changes that.
+// ReadToPlan is Read for a plan of a model, without a file and without data sets. A shape's name may take the place
+// of the model. With wholeMachine the drive of the machine is part of the plan, unless a setting changes that.
 func ReadToPlan(model string, wholeMachine bool, settings []string) (*Config, error) {
 	first := []string{Setting("model", model)}
 	if wholeMachine {
@@ -175,7 +177,8 @@ func ReadFile(path string) ([]byte, error) {
 	return doc, err
 }
 
-// set applies one key=value; a dot goes into a mapping: memory.device=2GiB. Without a value the key has its default again.
+// set applies one key=value; a dot goes into a mapping: memory.device=2GiB. Without a value the key has its default
+// again.
 func (c *Config) set(setting string) error {
 	key, value, ok := strings.Cut(setting, "=")
 	if !ok || key == "" {
@@ -216,7 +219,8 @@ const (
 	mostBatchTokens = 1 << 30
 )
 
-// minAdamEps is the least normal number of 32 bits. A smaller adam_eps is denormal there, or 0, and then a gradient of 0 is divided by 0.
+// minAdamEps is the least normal number of 32 bits. A smaller adam_eps is denormal there, or 0, and then a gradient
+// of 0 is divided by 0.
 const minAdamEps = 0x1p-126
 
 // CheckWithoutData is Check for uses that need no data sets.

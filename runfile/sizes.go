@@ -137,7 +137,8 @@ type Memory struct {
 	Host   Bytes  `yaml:"host"`
 	Disk   Bytes  `yaml:"disk"`
 	Path   string `yaml:"path,omitempty"`
-	// Recompute is auto, or always: nothing is kept for the backward pass but the layers' inputs, even where memory is left.
+	// Recompute is auto, or always: nothing is kept for the backward pass but the layers' inputs, even where memory is
+	// left.
 	Recompute string `yaml:"recompute,omitempty"`
 	// MaxWritePerDay is what may be written to drives in a day, by the disk tier and by checkpoints: the run slows down
 	// to stay below it. The zero value is no limit.

@@ -19,7 +19,8 @@ import (
 // MaxBytes bounds what is parsed: the longest run file that makes sense has some kB.
 const MaxBytes = 256 << 10
 
-// maxMarks bounds each of YAML's marks, since the parser's time grows with the square of some: 100,000 of [ take it half a minute.
+// maxMarks bounds each of YAML's marks, since the parser's time grows with the square of some: 100,000 of [ take it
+// half a minute.
 const maxMarks = 10_000
 
 // fewForeign is how many keys of other trainers make it likely that the whole file is another trainer's.
@@ -106,8 +107,8 @@ func parseYAML(doc []byte) (body ast.Node, err error) {
 	return body, nil
 }
 
-// decodeYAML decodes what has been checked. Keys that are there twice are refused by the parser; here they are what << has merged and
-// the mapping says again.
+// decodeYAML decodes what has been checked. Keys that are there twice are refused by the parser; here they are what
+// << has merged and the mapping says again.
 func decodeYAML(doc []byte, c *Config) (err error) {
 	defer recovered(&err)
 	return placed(yaml.UnmarshalWithOptions(doc, c, yaml.DisallowUnknownField(), yaml.AllowDuplicateMapKey()))

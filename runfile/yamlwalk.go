@@ -15,9 +15,9 @@ import (
 	"github.com/millrace/millrace/runfile/othertrainers"
 )
 
-// runFileWalk holds a document against the types of its keys before the library reads it: that speaks of Go's types, stops at the
-// first of several unknown keys, and cuts 3.5 to an integer's 3. It also finds what the decoded configuration cannot tell apart: keys
-// without a value, and data sets that are switched off.
+// runFileWalk holds a document against the types of its keys before the library reads it: that speaks of Go's types,
+// stops at the first of several unknown keys, and cuts 3.5 to an integer's 3. It also finds what the decoded
+// configuration cannot tell apart: keys without a value, and data sets that are switched off.
 type runFileWalk struct {
 	anchors map[string]ast.Node
 	nodes   int // that were visited; those of an alias count each time
@@ -239,8 +239,8 @@ func keyText(key ast.MapKeyNode) string {
 	return key.GetToken().Value
 }
 
-// meantKey says what to write instead of a key that is not known: what the same thing is called here, what is spelled nearly so, or
-// what there is.
+// meantKey says what to write instead of a key that is not known: what the same thing is called here, what is spelled
+// nearly so, or what there is.
 func (w *runFileWalk) meantKey(name, within string, t reflect.Type) string {
 	lookup := map[reflect.Type]func(string) (othertrainers.Row, bool){
 		reflect.TypeFor[Config](): othertrainers.Lookup, reflect.TypeFor[data.Source](): othertrainers.LookupEntry}[t]

@@ -60,8 +60,8 @@ func NewAliased(ram *RAM, specs []Spec, copyOf func(part int) int) *Aliased {
 	return s
 }
 
-// Borrow implements Store. It lends one piece, or a part of one, at a time, and blocks while another extent's lease on the
-// same bytes stands against it.
+// Borrow implements Store. It lends one piece, or a part of one, at a time, and blocks while another extent's lease
+// on the same bytes stands against it.
 func (s *Aliased) Borrow(ctx context.Context, lane trace.Lane, id ID, off, n int64, access Access, version uint64) (*Lease, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err

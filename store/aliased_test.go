@@ -12,7 +12,8 @@ import (
 	"github.com/millrace/millrace/trace"
 )
 
-// aliased makes a store of four parts with weights in two pieces, of which odd ones lie on part 1 and even ones on part 0.
+// aliased makes a store of four parts with weights in two pieces, of which odd ones lie on part 1 and even ones on
+// part 0.
 func aliased(t *testing.T) *store.Aliased {
 	t.Helper()
 	var specs []store.Spec
@@ -73,7 +74,8 @@ func TestAliasedSharesBytesAndNotVersions(t *testing.T) {
 	}
 }
 
-// TestAliasedWaits holds what must wait for what: a writer for readers and writers of the same bytes, a reader for a writer.
+// TestAliasedWaits holds what must wait for what: a writer for readers and writers of the same bytes, a reader for a
+// writer.
 func TestAliasedWaits(t *testing.T) {
 	for _, c := range []struct {
 		name          string

@@ -80,9 +80,9 @@ type DiskOptions struct {
 	AddressOnly bool
 }
 
-// Traffic is what a store has moved so far, in whole blocks. When nothing is under way, the bytes that were read and those
-// that were spared are all that was lent to be read, unless something was read ahead in vain; and the bytes that were written
-// and spared are all that was lent to be written.
+// Traffic is what a store has moved so far, in whole blocks. When nothing is under way, the bytes that were read and
+// those that were spared are all that was lent to be read, unless something was read ahead in vain; and the bytes
+// that were written and spared are all that was lent to be written.
 type Traffic struct {
 	ReadBytes, WrittenBytes int64 // of files
 	// SparedReadBytes were lent without a read: they were still in a buffer, or had never been written.
@@ -111,8 +111,8 @@ type diskPiece struct {
 
 func (p *diskPiece) String() string { return fmt.Sprintf("piece %d of %v", p.index, p.id) }
 
-// NewDisk reserves staging memory and disk space for the extents. If it cannot have all, it takes nothing; where the disk
-// is too small, the error says how much is needed and how much is free.
+// NewDisk reserves staging memory and disk space for the extents. If it cannot have all, it takes nothing; where the
+// disk is too small, the error says how much is needed and how much is free.
 func NewDisk(o DiskOptions) (*Disk, error) {
 	d := &Disk{fs: o.FS, dir: o.Dir, log: o.Log, quota: o.Quota, workers: workersOr(o.Workers), addressOnly: o.AddressOnly,
 		direct: vfs.Direct, changed: make(chan struct{}), extents: map[ID]*diskExtent{}, free: map[int64][]*file{}}

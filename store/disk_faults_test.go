@@ -27,7 +27,8 @@ var small = []store.Spec{
 // errWrong is that a store lent bytes that are not what was written.
 var errWrong = errors.New("wrong bytes")
 
-// train writes the versions after from up to to, and saves every second one. A checkpoint exists once its manifest does.
+// train writes the versions after from up to to, and saves every second one. A checkpoint exists once its manifest
+// does.
 func train(ctx context.Context, d *store.Disk, fsys vfs.FS, from, to uint64) error {
 	for version := from; version < to; version++ {
 		for _, s := range small {
@@ -135,8 +136,8 @@ func tryOpen(fsys vfs.FS) (*store.Disk, error) {
 	return store.NewDisk(store.DiskOptions{FS: fsys, Dir: "state", Specs: small, Quota: quota(1), Accounts: hostmem.New(), Workers: 2})
 }
 
-// Every operation fails, in every way: nothing hangs or panics, no wrong byte is lent, the error is the one injected, and the
-// checkpoints that exist can be resumed from.
+// Every operation fails, in every way: nothing hangs or panics, no wrong byte is lent, the error is the one injected,
+// and the checkpoints that exist can be resumed from.
 func TestDiskUnderFaults(t *testing.T) {
 	ctx := t.Context()
 	for _, cause := range []error{syscall.EIO, syscall.ENOSPC} {

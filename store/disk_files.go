@@ -128,8 +128,8 @@ func (d *Disk) addFile(bytes int64) error {
 	return nil
 }
 
-// probeDirect finds out whether direct I/O works, and says so if not. Some file systems refuse it when a file is opened,
-// others when it is written.
+// probeDirect finds out whether direct I/O works, and says so if not. Some file systems refuse it when a file is
+// opened, others when it is written.
 func (d *Disk) probeDirect() error {
 	for _, files := range d.free {
 		if err := d.writeDirect(files[0].path, d.anyBlock()); err != nil {
@@ -321,9 +321,9 @@ type PieceFile struct {
 	Version uint64
 }
 
-// Files calls keep with the durable file of each piece of an extent at its current version, in order. While keep runs the
-// file stays in place, so that it can be copied or, if linked is set, be given a second name: then the file is never changed from then on,
-// whether or not it has got one.
+// Files calls keep with the durable file of each piece of an extent at its current version, in order. While keep runs
+// the file stays in place, so that it can be copied or, if linked is set, be given a second name: then the file is
+// never changed from then on, whether or not it has got one.
 //
 // For each linked file another one is reserved at once: if the disk has no room, Files fails, with nothing lost, and
 // not a later write. The space comes back as the versions are replaced and the checkpoints that link them are removed.

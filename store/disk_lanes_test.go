@@ -362,8 +362,8 @@ func TestReadAheadReadsOnce(t *testing.T) {
 	}
 }
 
-// Lanes that hint in the order of their use, each its own, take nothing from each other that was read ahead: what they read and
-// were spared is what they were lent, even where they want the same pieces.
+// Lanes that hint in the order of their use, each its own, take nothing from each other that was read ahead: what
+// they read and were spared is what they were lent, even where they want the same pieces.
 func TestLanesReadAheadOfTheSamePieces(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		eight := store.Spec{ID: four.ID, Bytes: 8 * 4096, Piece: 4096}

@@ -50,8 +50,8 @@ func (f driveFile) WriteAt(p []byte, off int64) (int, error) {
 	return f.File.WriteAt(p, off)
 }
 
-// updates goes through the pieces of a part's state as the update lane does, and returns the time that it takes, on the clock
-// of the bubble, against the time that the drive is needed for.
+// updates goes through the pieces of a part's state as the update lane does, and returns the time that it takes, on
+// the clock of the bubble, against the time that the drive is needed for.
 func updates(t *testing.T, requests, depth int, work time.Duration) float64 {
 	const pieces, elems = 200, 4096 // pieces of 8 KiB and 16 KiB
 	const readPerSec, writtenPerSec = 6.3e6, 1.8e6

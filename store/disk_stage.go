@@ -115,7 +115,8 @@ func (d *Disk) Borrow(ctx context.Context, lane trace.Lane, id ID, off, n int64,
 	}}, nil
 }
 
-// stage brings a piece into a buffer of the lane. A loan of what was not read for it is one that spared the disk a read.
+// stage brings a piece into a buffer of the lane. A loan of what was not read for it is one that spared the disk a
+// read.
 func (d *Disk) stage(ctx context.Context, lane trace.Lane, p *diskPiece, access Access) (*buffer, error) {
 	b, err := d.attach(ctx, lane, p, access)
 	if err != nil {
@@ -282,8 +283,8 @@ func (d *Disk) takeBuffer(lane trace.Lane, kind Kind, steal bool) *buffer {
 	return nil
 }
 
-// Prefetch implements Store: the piece is read into a buffer of the lane as soon as the version is current and a buffer is
-// left that holds nothing which was read ahead before.
+// Prefetch implements Store: the piece is read into a buffer of the lane as soon as the version is current and a
+// buffer is left that holds nothing which was read ahead before.
 func (d *Disk) Prefetch(lane trace.Lane, id ID, off int64, version uint64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -8,7 +8,8 @@ import (
 	"syscall"
 )
 
-// LeftBytes is what a run that was killed has left in its directory for state on disk, and the next one removes: files that have no other name.
+// LeftBytes is what a run that was killed has left in its directory for state on disk, and the next one removes:
+// files that have no other name.
 func LeftBytes(dir string) (sum int64) {
 	entries, _ := os.ReadDir(dir) // none, if it is not there
 	for _, e := range entries {

@@ -5,8 +5,8 @@ import (
 	"github.com/millrace/millrace/vfs"
 )
 
-// Quota is how many staging buffers each lane has for each kind of extent. A buffer holds a piece from when a read of it
-// starts, or a write of it is borrowed, until the lane has released it and, after a write, it is on disk.
+// Quota is how many staging buffers each lane has for each kind of extent. A buffer holds a piece from when a read of
+// it starts, or a write of it is borrowed, until the lane has released it and, after a write, it is on disk.
 //
 // A lane needs one buffer of a kind for each piece of that kind that it holds at once; with fewer it could wait
 // forever. With more it reads ahead and writes back in the background.
@@ -46,8 +46,9 @@ func StagingBytes(specs []Spec, quota Quota) int64 {
 	return sum
 }
 
-// DiskBytes is the space that a disk with these extents reserves in its directory: a file for each piece and spare ones
-// to write new versions to. Each version that a checkpoint holds on to comes on top of it, from when [Disk.Files] lists it.
+// DiskBytes is the space that a disk with these extents reserves in its directory: a file for each piece and spare
+// ones to write new versions to. Each version that a checkpoint holds on to comes on top of it, from when
+// [Disk.Files] lists it.
 func DiskBytes(specs []Spec, workers int) int64 {
 	var sum int64
 	for bytes, n := range fileCounts(specs, workers) {
@@ -65,8 +66,8 @@ func (q *Quota) buffers(kind Kind) int {
 	return n
 }
 
-// bufferBytes is the size of the buffers of a kind, whichever lane has them: that of the longest piece. It is 0 for a kind
-// of which there is no extent.
+// bufferBytes is the size of the buffers of a kind, whichever lane has them: that of the longest piece. It is 0 for a
+// kind of which there is no extent.
 func bufferBytes(specs []Spec, kind Kind) int64 {
 	var n int64
 	for _, s := range specs {

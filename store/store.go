@@ -1,14 +1,14 @@
 // Package store keeps the state of the parameters between steps and lends it to the lanes of the engine.
 //
-// State is kept in extents: one part's bytes of one kind. An extent is cut into pieces of one length, which are read and
-// written as a whole. A lane borrows pieces, to read or to write, at the version that it expects, and releases them.
-// Many leases may read a piece at once; a lease that writes is alone. The version of a piece is the number of writes it
-// has seen. The schedule orders all accesses, so a wrong version or a clash of accesses is a bug of the caller and
-// panics: training continues with the right numbers or not at all.
+// State is kept in extents: one part's bytes of one kind. An extent is cut into pieces of one length, which are read
+// and written as a whole. A lane borrows pieces, to read or to write, at the version that it expects, and releases
+// them. Many leases may read a piece at once; a lease that writes is alone. The version of a piece is the number of
+// writes it has seen. The schedule orders all accesses, so a wrong version or a clash of accesses is a bug of the
+// caller and panics: training continues with the right numbers or not at all.
 //
-// [RAM] lends its own bytes. [Disk] lends staging buffers and keeps each version of a piece in a file of its own. [Tiered]
-// makes one store of several. Package storetest is the suite that all pass.
-// Saved layer inputs are an extent like the others: each step writes its next version, and no old one is kept.
+// [RAM] lends its own bytes. [Disk] lends staging buffers and keeps each version of a piece in a file of its own.
+// [Tiered] makes one store of several. Package storetest is the suite that all pass. Saved layer inputs are an extent
+// like the others: each step writes its next version, and no old one is kept.
 //
 // A store does not know devices. It lends places in hostmem regions, which the engine registers with its devices; the
 // store is closed before they are.
@@ -51,8 +51,8 @@ func (k Kind) String() string {
 // everything that each step writes again.
 func (k Kind) Transient() bool { return k == Grad || k == GradSum || k == Inputs }
 
-// Elems is the number of elements that an extent of the kind has for n parameters, a multiple of tensor.Align: one for each,
-// but of scales.
+// Elems is the number of elements that an extent of the kind has for n parameters, a multiple of tensor.Align: one
+// for each, but of scales.
 func (k Kind) Elems(n int64) int64 {
 	if k == FirstScale || k == SecondScale {
 		return n / tensor.MomentBlock
@@ -73,8 +73,8 @@ type Spec struct {
 	ID
 	Bytes int64
 	Piece int64 // bytes of each piece but the last, which may be shorter
-	// Share is the number, from 1, of the room in memory that the extent has in common with all of its kind that have this number: one
-	// after the other, as the caller sees to. 0: it has its own. Only RAM has such extents.
+	// Share is the number, from 1, of the room in memory that the extent has in common with all of its kind that have
+	// this number: one after the other, as the caller sees to. 0: it has its own. Only RAM has such extents.
 	Share int
 }
 
@@ -126,8 +126,8 @@ type Store interface {
 	// until the lane has given back staging memory or ctx ends; each lane has a quota of its own. It panics on an unknown
 	// extent or range, a wrong version, or a clash with another lease.
 	Borrow(ctx context.Context, lane trace.Lane, id ID, off, n int64, access Access, version uint64) (*Lease, error)
-	// Prefetch hints that the lane will borrow the piece at off soon, to read or to change it at that version, which need not
-	// be current yet. It never blocks. One hint is good for one Borrow; hints go in the order of use.
+	// Prefetch hints that the lane will borrow the piece at off soon, to read or to change it at that version, which
+	// need not be current yet. It never blocks. One hint is good for one Borrow; hints go in the order of use.
 	Prefetch(lane trace.Lane, id ID, off int64, version uint64)
 	// Version is the number of writes that the extent has seen: that of its first piece.
 	Version(id ID) uint64

@@ -12,8 +12,8 @@ type loan struct {
 	updated bool // after this schedule's update of the part, if it has one before
 }
 
-// loans lists, by lane and kind and in order, what a schedule will read from disk. The order is the one in which the operations
-// borrow, so that reading ahead follows the schedule.
+// loans lists, by lane and kind and in order, what a schedule will read from disk. The order is the one in which the
+// operations borrow, so that reading ahead follows the schedule.
 func (e *Engine) loans(ops []plan.Op) (all [plan.Lanes][store.Kinds][]loan) {
 	if len(e.Plan.Disk) == 0 {
 		return all
@@ -57,8 +57,8 @@ func (e *Engine) loans(ops []plan.Op) (all [plan.Lanes][store.Kinds][]loan) {
 	return all
 }
 
-// hintsAhead is how many pieces of a kind a lane has the store told of beyond the one that it borrows. The store reads as many as
-// its staging memory holds.
+// hintsAhead is how many pieces of a kind a lane has the store told of beyond the one that it borrows. The store
+// reads as many as its staging memory holds.
 const hintsAhead = plan.DiskWorkers
 
 // readAhead hints at the loans that follow the one that the lane takes now.

@@ -51,8 +51,8 @@ func (r *run) drain(s device.Stream, op *plan.Op) error {
 	return err
 }
 
-// drainSum takes the fp32 gradient of a tied tile to where the embedding adds to it, in this same schedule: all pieces are
-// given back.
+// drainSum takes the fp32 gradient of a tied tile to where the embedding adds to it, in this same schedule: all
+// pieces are given back.
 func (r *run) drainSum(s device.Stream, op *plan.Op) error {
 	from := r.gradSlot(op.Part, op.Grad)
 	id := store.ID{Part: op.Part, Kind: store.GradSum}
@@ -78,8 +78,8 @@ func (r *run) drainLogits(s device.Stream, op *plan.Op) {
 	}
 }
 
-// writeBack writes what is kept of a part to the store. Who reads it there waits for this operation and borrows the new version: all pieces
-// are given back.
+// writeBack writes what is kept of a part to the store. Who reads it there waits for this operation and borrows the
+// new version: all pieces are given back.
 func (r *run) writeBack(s device.Stream, op *plan.Op) error {
 	from := r.stateOf(op)
 	for _, kind := range append([]store.Kind{store.Weights}, r.stateKinds()...) {

@@ -94,8 +94,8 @@ func asRows(mem device.Mem, rows int) device.Mat {
 	return device.NewMat(mem, tensor.BF16, rows, int(mem.Len/tensor.BF16.Bytes())/rows)
 }
 
-// rowsOf are the rows of the vocabulary in the n bytes at off of a tile; pieces end between rows, and padding is less than
-// a row.
+// rowsOf are the rows of the vocabulary in the n bytes at off of a tile; pieces end between rows, and padding is less
+// than a row.
 func (r *run) rowsOf(part int, off, n int64, t tensor.DType) (first, rows int) {
 	p, hidden := &r.Plan.Model.Parts[part], int64(r.Plan.Model.Hidden)
 	first = int(off / t.Bytes() / hidden)
@@ -107,8 +107,8 @@ func (r *run) hostIDs(m int) device.Mem {
 	return plan.Batch(r.host.Batches, m, r.Plan.Numerics.Positions()).IDs
 }
 
-// scatter adds the gradient of the embedding's output to a tile of the table, a piece at a time, micro-batches in order,
-// then rounds and squares the piece.
+// scatter adds the gradient of the embedding's output to a tile of the table, a piece at a time, micro-batches in
+// order, then rounds and squares the piece.
 func (r *run) scatter(s device.Stream, p int) error {
 	id := store.ID{Part: p, Kind: store.Grad}
 	i := int64(0)

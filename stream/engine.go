@@ -9,8 +9,9 @@
 // its own forward pass, an evaluation settles it first, and so does a flush. Where nothing is clipped, updates do not
 // wait ([plan.Plan.UpdatesInBackward]).
 //
-// The store's copy of state that is resident on the device becomes dirty with every update there. A flush and every schedule that saves write it
-// back ([plan.WriteBack]); an evaluation does not. After a flush the store has all of the state. A step whose norm is not finite has no update.
+// The store's copy of state that is resident on the device becomes dirty with every update there. A flush and every
+// schedule that saves write it back ([plan.WriteBack]); an evaluation does not. After a flush the store has all of
+// the state. A step whose norm is not finite has no update.
 //
 // A lane that fails or is cancelled skips its operations but still passes them, so that no lane hangs. Operations that
 // depend on a skipped one are skipped as well. After that the engine is broken: its numbers are half of one step and
@@ -259,8 +260,8 @@ func (e *Engine) reserve(b plan.Bytes, opts ...hostmem.Option) (*hostmem.Region,
 	return r, r.Populate()
 }
 
-// register makes regions known to the host's driver, and to the device where that copies them. All are pinned at once, since a driver
-// takes seconds for a large one.
+// register makes regions known to the host's driver, and to the device where that copies them. All are pinned at
+// once, since a driver takes seconds for a large one.
 func (e *Engine) register(regions []*hostmem.Region) error {
 	type known struct {
 		onHost, onDevice device.Buffer // nil: not made
@@ -338,7 +339,8 @@ func (e *Engine) loadTables() error {
 // rotaryRows is of how many positions the rotary tables are loaded at a time.
 const rotaryRows = 4096
 
-// ErrNotFinite is in the error that ends a run without clipping whose gradients are not finite: its weights are damaged.
+// ErrNotFinite is in the error that ends a run without clipping whose gradients are not finite: its weights are
+// damaged.
 var ErrNotFinite = errors.New("without clipping the updates have been applied already")
 
 // Step runs one training step over the batch and plans its update, which the next call carries out: the next Step,
@@ -388,8 +390,8 @@ func (e *Engine) Eval(ctx context.Context, batch *Batch) (lossSum float64, err e
 	return res.LossSum, err
 }
 
-// Flush carries out a pending update, and a save that was asked for; the store then has all of the state. It returns the number of
-// weights that became infinite or NaN in it, and in others of which no Result has told.
+// Flush carries out a pending update, and a save that was asked for; the store then has all of the state. It returns
+// the number of weights that became infinite or NaN in it, and in others of which no Result has told.
 func (e *Engine) Flush(ctx context.Context) (badWeights int64, err error) {
 	if err := e.finish(ctx, true); err != nil {
 		return 0, err
@@ -398,11 +400,12 @@ func (e *Engine) Flush(ctx context.Context) (badWeights int64, err error) {
 	return badWeights, nil
 }
 
-// settle carries out a pending update before a forward pass, and a save that was asked for. What lives on the device stays there, and
-// the store need not have it.
+// settle carries out a pending update before a forward pass, and a save that was asked for. What lives on the device
+// stays there, and the store need not have it.
 func (e *Engine) settle(ctx context.Context) error { return e.finish(ctx, false) }
 
-// finish carries out a pending update, and a save that was asked for; writeBack says that the store is to have all of the state.
+// finish carries out a pending update, and a save that was asked for; writeBack says that the store is to have all of
+// the state.
 func (e *Engine) finish(ctx context.Context, writeBack bool) error {
 	phase, step := plan.Nothing, 0
 	if e.pending != nil {
@@ -416,8 +419,8 @@ func (e *Engine) finish(ctx context.Context, writeBack bool) error {
 	return err
 }
 
-// mode is in which mode the schedule of a phase comes now; writeBack says that the store is to have all of the state after it, as it does
-// where the schedule saves.
+// mode is in which mode the schedule of a phase comes now; writeBack says that the store is to have all of the state
+// after it, as it does where the schedule saves.
 func (e *Engine) mode(phase plan.Phase, writeBack bool) plan.Mode {
 	m := plan.Mode{Phase: phase, Saves: e.save != nil && phase != plan.Forwards && phase != plan.Logits}
 	if e.Plan.AnyStateResident() {

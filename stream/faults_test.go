@@ -374,8 +374,8 @@ func TestEveryLoanMayFail(t *testing.T) {
 	}
 }
 
-// A disk may fail to read or write at any time. The sequence then ends with that error, or is not concerned: what was read
-// ahead in vain is read again.
+// A disk may fail to read or write at any time. The sequence then ends with that error, or is not concerned: what was
+// read ahead in vain is read again.
 func TestEveryDiskOperationMayFail(t *testing.T) {
 	defer goleak.VerifyNone(t)
 	dev := newCPU(t)

@@ -23,7 +23,8 @@ type outcome struct {
 	saved   []map[store.ID][]byte
 }
 
-// train runs some steps, with a save below each but the first one and an evaluation after the second one, and collects what came out.
+// train runs some steps, with a save below each but the first one and an evaluation after the second one, and
+// collects what came out.
 func train(t errorer, r *rig, s *subject, steps int) outcome {
 	t.Helper()
 	var o outcome
@@ -225,8 +226,8 @@ func TestShapesAndPlacementsChangeNoBit(t *testing.T) {
 	})
 }
 
-// Chunks of blocks' rows are numerics, not placement, but they touch only sums over positions: losses, which belong to single
-// positions, have the same bits; norms of gradients differ in their rounding.
+// Chunks of blocks' rows are numerics, not placement, but they touch only sums over positions: losses, which belong
+// to single positions, have the same bits; norms of gradients differ in their rounding.
 func TestBlockChunksOnlyRound(t *testing.T) {
 	dev := newCPU(t)
 	defer dev.Close()

@@ -6,16 +6,16 @@ import (
 	"github.com/millrace/millrace/store"
 )
 
-// piecesInFlight is how many pieces a lane has enqueued copies of before it waits for the first: it wakes late, and a piece of
-// plan.DefaultPieceElems passes a fast link in less than 200 us. It is scarcePieces where pieces are in memory that
-// others wait for: one moves while the next one is brought.
+// piecesInFlight is how many pieces a lane has enqueued copies of before it waits for the first: it wakes late, and a
+// piece of plan.DefaultPieceElems passes a fast link in less than 200 us. It is scarcePieces where pieces are in
+// memory that others wait for: one moves while the next one is brought.
 const (
 	piecesInFlight = 8
 	scarcePieces   = 2
 )
 
-// flight is the pieces that a lane has enqueued copies of: their number, and up to the latest scarce one. It holds leases of the last
-// of them.
+// flight is the pieces that a lane has enqueued copies of: their number, and up to the latest scarce one. It holds
+// leases of the last of them.
 type flight struct{ enqueued, scarce int }
 
 // room is how many leases a lane may keep, of those that it holds, when it borrows one more.
@@ -34,13 +34,15 @@ func (f *flight) enqueue(scarce bool) {
 	}
 }
 
-// isScarce reports whether a lease of the extent keeps others waiting: for staging memory, or for bytes that extents share.
+// isScarce reports whether a lease of the extent keeps others waiting: for staging memory, or for bytes that extents
+// share.
 func (e *Engine) isScarce(id store.ID) bool {
 	_, shared := e.Store.(*store.Aliased)
 	return shared || e.Plan.OnDisk(id)
 }
 
-// pieces borrows an extent piece by piece for copies of a stream, and hands each to copy with its first byte in the extent.
+// pieces borrows an extent piece by piece for copies of a stream, and hands each to copy with its first byte in the
+// extent.
 func (r *run) pieces(lane plan.Lane, id store.ID, access store.Access, copy func(off int64, piece device.Mem)) error {
 	for off, n := range r.specs[id].Pieces() {
 		if err := r.piece(lane, id, off, n, access, func(piece device.Mem) { copy(off, piece) }); err != nil {

@@ -16,8 +16,8 @@ import (
 	"github.com/millrace/millrace/stream"
 )
 
-// logits are those of rows [first, first+rows) of each micro-batch of the golden first batch, from a frozen model or from
-// one that could be trained, bound (0 slots) or streamed.
+// logits are those of rows [first, first+rows) of each micro-batch of the golden first batch, from a frozen model or
+// from one that could be trained, bound (0 slots) or streamed.
 func logits(t *testing.T, g *modeltest.Golden, frozen bool, slots, first, rows int) [][]float32 {
 	t.Helper()
 	return cappedLogits(t, g, 0, frozen, slots, first, rows)
@@ -93,7 +93,8 @@ func cappedLogits(t *testing.T, g *modeltest.Golden, softCap float32, frozen boo
 	return got
 }
 
-// Logits agree with PyTorch's to 1e-5 of the largest, whatever chunk and tile they come in, and do not depend on placement.
+// Logits agree with PyTorch's to 1e-5 of the largest, whatever chunk and tile they come in, and do not depend on
+// placement.
 func TestLogitsAgreeWithPyTorch(t *testing.T) {
 	for _, variant := range []string{"qwen3", "llama", "qwen3-bias-untied"} {
 		t.Run(variant, func(t *testing.T) {

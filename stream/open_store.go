@@ -18,8 +18,8 @@ type StoreOptions struct {
 	AddressOnly bool         // for rehearsals: addresses without memory, and no files
 }
 
-// OpenStore reserves the extents of a plan where it keeps them: in memory, on disk, or both. It fails, with nothing left
-// reserved, where there is too little of either. The disk is nil if the plan does not use it.
+// OpenStore reserves the extents of a plan where it keeps them: in memory, on disk, or both. It fails, with nothing
+// left reserved, where there is too little of either. The disk is nil if the plan does not use it.
 func OpenStore(p *plan.Plan, o StoreOptions) (s *store.Tiered, disk *store.Disk, err error) {
 	var inRAM []store.Spec
 	onDisk := p.InputExtents()

@@ -21,8 +21,8 @@ func updatedResident(p *plan.Placement) {
 	}
 }
 
-// State that lives on the device is there for all who read the store: after a flush and in a save, whether the flush has an update
-// to do or not, and after a step that is skipped. An evaluation leaves it where it is.
+// State that lives on the device is there for all who read the store: after a flush and in a save, whether the flush
+// has an update to do or not, and after a step that is skipped. An evaluation leaves it where it is.
 func TestStateOnTheDeviceComesHome(t *testing.T) {
 	for _, eight := range []bool{false, true} {
 		shape := tiny
@@ -103,8 +103,8 @@ func TestStateOnTheDeviceComesHome(t *testing.T) {
 	}
 }
 
-// Weights that became NaN are counted once, wherever their update was: below a step, before an evaluation or in a flush, on the host or
-// on the device.
+// Weights that became NaN are counted once, wherever their update was: below a step, before an evaluation or in a
+// flush, on the host or on the device.
 func TestWeightsThatBecomeNaN(t *testing.T) {
 	shape := tiny
 	shape.BF16 = true

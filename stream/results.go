@@ -7,8 +7,8 @@ import (
 	"github.com/millrace/millrace/plan"
 )
 
-// collect adds up the scalars that the schedule brought to the host, parts and their pieces in order, in fp64. The count of NaNs on the
-// device is of this schedule only if it has updated there.
+// collect adds up the scalars that the schedule brought to the host, parts and their pieces in order, in fp64. The
+// count of NaNs on the device is of this schedule only if it has updated there.
 func (e *Engine) collect(counted bool) Result {
 	host, dev := e.bytes(plan.ResultsPurpose, e.host.HostResults), e.bytes(plan.ResultsPurpose, e.host.DeviceResults)
 	float := func(off int64) float64 {
@@ -30,8 +30,8 @@ func (e *Engine) collect(counted bool) Result {
 	return res
 }
 
-// record hands the times of all operations to the trace. They are the stream's own: from when an operation's turn came to
-// when it was done, however early it was enqueued.
+// record hands the times of all operations to the trace. They are the stream's own: from when an operation's turn
+// came to when it was done, however early it was enqueued.
 func (r *run) record() {
 	if r.Trace == nil {
 		return

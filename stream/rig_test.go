@@ -164,7 +164,8 @@ func (r *rig) close(t errorer) {
 	}
 }
 
-// capture is a save into memory: what is on disk comes from its files, the rest from the store at the version that it is told.
+// capture is a save into memory: what is on disk comes from its files, the rest from the store at the version that it
+// is told.
 func (r *rig) capture(into map[store.ID][]byte) stream.SaveFunc {
 	return func(ctx context.Context, id store.ID, version uint64) error {
 		var all []byte

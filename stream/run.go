@@ -13,12 +13,14 @@ import (
 	"github.com/millrace/millrace/store"
 )
 
-// The problem. Five lanes work at once: a copy up, arithmetic, a copy down, updates on the host's cores, and saves. Each is an ordered queue, and
-// operations of different lanes depend on each other in both directions: compute waits for a fetch, the next fetch into the slot waits for compute.
+// The problem. Five lanes work at once: a copy up, arithmetic, a copy down, updates on the host's cores, and saves.
+// Each is an ordered queue, and operations of different lanes depend on each other in both directions: compute waits
+// for a fetch, the next fetch into the slot waits for compute.
 //
-// The obvious answer is a goroutine for each operation that waits for its dependencies, or a scheduler that starts what is ready. Both take order
-// away from the lanes: which copy goes first would depend on the clock, and with it how much memory is held, and an error would come from
-// whichever operation failed first. A deadlock would be a matter of luck.
+// The obvious answer is a goroutine for each operation that waits for its dependencies, or a scheduler that starts
+// what is ready. Both take order away from the lanes: which copy goes first would depend on the clock, and with it
+// how much memory is held, and an error would come from whichever operation failed first. A deadlock would be a
+// matter of luck.
 //
 // The answer here: a goroutine for each lane walks the same list, in order, and runs the operations of its lane. The
 // list could also run serially in its order, so walking it cannot deadlock: the first operation in the list that is not
@@ -32,9 +34,9 @@ import (
 //		record begin; enqueue (a file per lane: fetch, compute, drain, update, disk); record end
 //		pass: let others wait for this one's event
 //
-// Enqueuing runs ahead of the device, so that a stream never starves; leases of the store (lease.go) are held until the work that reads or writes
-// them is done. A lane that fails still passes its operations, so that no lane hangs, and the reported error comes from
-// the first failed operation of the list: the same line each time.
+// Enqueuing runs ahead of the device, so that a stream never starves; leases of the store (lease.go) are held until
+// the work that reads or writes them is done. A lane that fails still passes its operations, so that no lane hangs,
+// and the reported error comes from the first failed operation of the list: the same line each time.
 
 // run is one walk of the lanes over a schedule.
 type run struct {

@@ -11,8 +11,8 @@ import (
 	"github.com/millrace/millrace/store"
 )
 
-// Without clipping a gradient that is not finite is applied before anybody knows: the step says so, and the state can neither be
-// saved nor trained on, wherever it is.
+// Without clipping a gradient that is not finite is applied before anybody knows: the step says so, and the state can
+// neither be saved nor trained on, wherever it is.
 func TestUnclippedStepsEndWhereTheNormIsNotFinite(t *testing.T) {
 	for name, change := range map[string]func(*plan.Placement){"bound": nil, "streamed": streamed(2), "on disk": allOnDisk} {
 		t.Run(name, func(t *testing.T) {

@@ -23,8 +23,8 @@ func (r *run) updateLane(s device.Stream, op *plan.Op) error {
 	panic(unknown(op))
 }
 
-// updatePart applies the pending update to a part: a piece at a time, so that little of it need be in memory at once. A part
-// that is frozen in part has other places in its weights than in its state, and is one piece.
+// updatePart applies the pending update to a part: a piece at a time, so that little of it need be in memory at once.
+// A part that is frozen in part has other places in its weights than in its state, and is one piece.
 func (r *run) updatePart(s device.Stream, part int) error {
 	l := r.Plan.Model.Parts[part].Layout
 	piece := r.Plan.PieceElems(part)

@@ -13,8 +13,8 @@ import (
 	"github.com/millrace/millrace/trace"
 )
 
-// Fill writes the weights of every part into a store, by calling read with the place of each of their pieces there. Moments are left as
-// they are: a new store has zeros.
+// Fill writes the weights of every part into a store, by calling read with the place of each of their pieces there.
+// Moments are left as they are: a new store has zeros.
 func Fill(ctx context.Context, p *plan.Plan, s store.Store, read func(*model.Part, model.Values) error) error {
 	specs := make([][store.Kinds]store.Spec, len(p.Model.Parts))
 	for _, spec := range p.Extents() {

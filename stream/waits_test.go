@@ -88,9 +88,9 @@ func TestStepWithoutAWait(t *testing.T) {
 	}
 }
 
-// The race detector finds a wait that is missing from a schedule: it is what holds the engine to the plan. It misses the few
-// that the lanes order by accident: one that has seen a copy end, to give back what it borrowed, tells the others of it by
-// the lock that they share.
+// The race detector finds a wait that is missing from a schedule: it is what holds the engine to the plan. It misses
+// the few that the lanes order by accident: one that has seen a copy end, to give back what it borrowed, tells the
+// others of it by the lock that they share.
 func TestMissingWaitsAreFound(t *testing.T) {
 	if !raceEnabled {
 		t.Skip("needs the race detector")

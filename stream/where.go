@@ -8,9 +8,10 @@ import (
 	"github.com/millrace/millrace/tensor"
 )
 
-// The answers to "where is it?", for all lanes: weights, gradients, state, inputs, tokens, scalars and logits as a device.Mem. The plan's table
-// has decided; this file alone looks at places, so that a new kind of place is a case here and none elsewhere. Parts whose state is on the
-// device when it is updated have it there for good (Buffers.State), or while it passes (Buffers.StateRing).
+// The answers to "where is it?", for all lanes: weights, gradients, state, inputs, tokens, scalars and logits as a
+// device.Mem. The plan's table has decided; this file alone looks at places, so that a new kind of place is a case
+// here and none elsewhere. Parts whose state is on the device when it is updated have it there for good
+// (Buffers.State), or while it passes (Buffers.StateRing).
 
 // weights returns a part on the device: in its slot, or bound where it is stored.
 func (r *run) weights(part, slot int) (nn.Params, error) {
@@ -129,8 +130,8 @@ func (r *run) embeddingGrad(m int) device.Mat {
 	return r.hostInput(m)
 }
 
-// sumPiece is where a piece of the embedding's gradient is summed in fp32, with what is in it so far: the head's share for a
-// tied tile, else zeros, and then it is summed where it is stored.
+// sumPiece is where a piece of the embedding's gradient is summed in fp32, with what is in it so far: the head's
+// share for a tied tile, else zeros, and then it is summed where it is stored.
 func (r *run) sumPiece(s device.Stream, p int, stored device.Mat, first, elems int64) (device.Mat, error) {
 	bytes := elems * tensor.F32.Bytes()
 	at := first * tensor.F32.Bytes()

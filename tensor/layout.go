@@ -6,9 +6,9 @@ import (
 )
 
 // Align is what every tensor that is not glued to its predecessor starts at, in elements. At two bytes per element it
-// is 512 bytes: whole cache lines, vectors and GPU transactions for each kind of extent. 8-bit moments are quantized in
-// blocks of the same length, so that a block holds elements of two tensors only where these are glued: of q, k and v, and of their biases,
-// where a size is no multiple of 256.
+// is 512 bytes: whole cache lines, vectors and GPU transactions for each kind of extent. 8-bit moments are quantized
+// in blocks of the same length, so that a block holds elements of two tensors only where these are glued: of q, k and
+// v, and of their biases, where a size is no multiple of 256.
 const Align = 256
 
 // MomentBlock is the number of elements that share a scale where moments are kept in 8 bits.
@@ -35,8 +35,8 @@ type Placed struct {
 
 // Layout is the place of every tensor inside the extents of one part. Offsets are counted in elements, since the
 // extents of a part (weights, low halves, gradients, moments) have the same order and differ in element size only.
-// Frozen tensors take space in weights and in no other extent. The padding between tensors holds zeros, always; of moments
-// in 8 bits it holds codes of zero.
+// Frozen tensors take space in weights and in no other extent. The padding between tensors holds zeros, always; of
+// moments in 8 bits it holds codes of zero.
 type Layout struct {
 	Fields []Placed
 	// WeightElems and StateElems are the lengths, padding included, multiples of Align: of the weights extent, and of

@@ -49,8 +49,8 @@ var laneWork = [trace.NumLanes]string{
 	trace.Disk:    "reads and writes",
 }
 
-// SVG draws the step. Blocks without a gap that one color shows are one bar. Blocks narrower than a few pixels are drawn
-// together, as wide as the time that they took.
+// SVG draws the step. Blocks without a gap that one color shows are one bar. Blocks narrower than a few pixels are
+// drawn together, as wide as the time that they took.
 func (s *Step) SVG(t Theme) []byte {
 	for apart := 1.5; ; apart *= 1.5 {
 		d := drawing{Step: s, apart: apart, perPixel: s.Length.Seconds() / (right - left)}
@@ -207,8 +207,8 @@ type bar struct {
 // unseen is a gap between two bars that no reader sees, in pixels.
 const unseen = 0.2
 
-// bars are the blocks of a lane, those of one tint without a gap as one bar. Bars narrower than apart are gathered until
-// they are that wide, and drawn from where the first begins, in the tint of most of them.
+// bars are the blocks of a lane, those of one tint without a gap as one bar. Bars narrower than apart are gathered
+// until they are that wide, and drawn from where the first begins, in the tint of most of them.
 func (d *drawing) bars(blocks []Block) []bar {
 	var merged, drawn []bar
 	for _, b := range blocks {

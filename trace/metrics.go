@@ -43,8 +43,8 @@ type Lanes struct {
 	Disk    float64 `json:"disk"`
 }
 
-// MarshalJSON writes the fields in the order of the type. encoding/json alone refuses NaN and infinities, which are just
-// what a run that goes wrong has to report.
+// MarshalJSON writes the fields in the order of the type. encoding/json alone refuses NaN and infinities, which are
+// just what a run that goes wrong has to report.
 func (m Metrics) MarshalJSON() ([]byte, error) {
 	var b bytes.Buffer
 	b.WriteByte('{')

@@ -22,8 +22,8 @@ type File interface {
 	Sync() error
 }
 
-// MetricsFile appends records to a metrics.jsonl. A record that could not be written is kept, and is written before the next one:
-// a disk that is full for a while costs no record.
+// MetricsFile appends records to a metrics.jsonl. A record that could not be written is kept, and is written before
+// the next one: a disk that is full for a while costs no record.
 type MetricsFile struct {
 	f       File
 	end     int64  // where the written records end
@@ -34,8 +34,9 @@ type MetricsFile struct {
 	lastAt int64    // where its line begins
 }
 
-// NewMetricsFile appends to an open file. Records of steps after lastStep are removed, with a torn last line: a run that resumes from
-// the checkpoint of step lastStep writes them again. A file with other contents is an error, and stays as it is and open.
+// NewMetricsFile appends to an open file. Records of steps after lastStep are removed, with a torn last line: a run
+// that resumes from the checkpoint of step lastStep writes them again. A file with other contents is an error, and
+// stays as it is and open.
 func NewMetricsFile(f File, lastStep int64) (*MetricsFile, error) {
 	m := &MetricsFile{f: f}
 	err := scan(io.NewSectionReader(f, 0, math.MaxInt64), func(r Metrics, end int64) bool {
@@ -51,7 +52,8 @@ func NewMetricsFile(f File, lastStep int64) (*MetricsFile, error) {
 	return m, f.Truncate(m.end)
 }
 
-// Append writes a record as one line, after those that wait. On an error it waits as well; so does one that was written in part.
+// Append writes a record as one line, after those that wait. On an error it waits as well; so does one that was
+// written in part.
 func (m *MetricsFile) Append(record Metrics) error {
 	line, err := json.Marshal(record)
 	if err != nil {
@@ -62,7 +64,8 @@ func (m *MetricsFile) Append(record Metrics) error {
 	return m.Flush()
 }
 
-// Amend changes the last record that the file had when it was opened, if it is of that step. Nothing has been appended since.
+// Amend changes the last record that the file had when it was opened, if it is of that step. Nothing has been
+// appended since.
 func (m *MetricsFile) Amend(step int64, change func(*Metrics)) error {
 	if m.last == nil || m.last.Step != step {
 		return nil

@@ -10,8 +10,9 @@ import (
 	"github.com/millrace/millrace/vfs"
 )
 
-// chosen are the algorithms that a device chose for matrix products (device.ProductTuner). They decide the last bits of results, so a
-// checkpoint has those of its run, and the cache directory those of this machine: two runs on one machine compute the same bits.
+// chosen are the algorithms that a device chose for matrix products (device.ProductTuner). They decide the last bits
+// of results, so a checkpoint has those of its run, and the cache directory those of this machine: two runs on one
+// machine compute the same bits.
 type chosen struct {
 	ComputedOn string   `json:"computed_on"` // device.Info.Numerics: the choices mean nothing to another device or library
 	Algorithms []string `json:"algorithms"`
@@ -20,7 +21,8 @@ type chosen struct {
 // algorithmsFile is where choices are kept, in the cache directory.
 const algorithmsFile = "algorithms.json"
 
-// recallAlgorithms has the device make the choices of the run that this one continues, or else of the runs before on this machine.
+// recallAlgorithms has the device make the choices of the run that this one continues, or else of the runs before on
+// this machine.
 func (s *Session) recallAlgorithms() {
 	from, where := s.recalled, "the checkpoint"
 	if from == nil {

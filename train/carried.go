@@ -11,8 +11,8 @@ import (
 	"github.com/millrace/millrace/plan"
 )
 
-// carried are the tensors of a model's directory that are not loaded and that an export copies (see model.Family). Nothing
-// of them is in a checkpoint but a checksum.
+// carried are the tensors of a model's directory that are not loaded and that an export copies (see model.Family).
+// Nothing of them is in a checkpoint but a checksum.
 type carried struct {
 	tensors []hf.TensorSpec
 	bytes   int64

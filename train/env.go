@@ -20,7 +20,8 @@ type Env struct {
 	Accounts *hostmem.Accounts
 	Progress io.Writer // messages and progress for people; io.Discard for silence
 	Terminal bool      // Progress is a terminal: bars instead of lines
-	// Stop is closed to have a run end after its step, with a checkpoint. A run that has not done a step is ended by its context.
+	// Stop is closed to have a run end after its step, with a checkpoint. A run that has not done a step is ended by its
+	// context.
 	Stop     <-chan struct{}
 	finishes atomic.Pointer[string]
 	program  int64 // memory of the process that is not planned, in tests that need to know; else it is measured
@@ -28,7 +29,8 @@ type Env struct {
 	MemoryGrows bool
 	growthNoted bool   // that memory.host: auto cannot know
 	CacheDir    string // for token caches and the machine file; empty: none are kept
-	// FS is the file system of what runs write: checkpoints, state on disk, metrics. Nil is the operating system's; tests make it fail.
+	// FS is the file system of what runs write: checkpoints, state on disk, metrics. Nil is the operating system's;
+	// tests make it fail.
 	FS vfs.FS
 
 	// Families are kinds of models in addition to those of package model.

@@ -215,8 +215,8 @@ func (v *victims) start(c *runfile.Config, files vfs.FS, env *Env) (sum *Summary
 	return Train(context.Background(), &run, env, Options{})
 }
 
-// disturbed runs a run to its end in as many processes as it takes, with an intercept until the end of the process in which it was hit.
-// It returns how that process ended; the error is what is wrong.
+// disturbed runs a run to its end in as many processes as it takes, with an intercept until the end of the process in
+// which it was hit. It returns how that process ended; the error is what is wrong.
 func (v *victims) disturbed(intercept func(vfs.Op) vfs.Outcome, f mishap, hit func() bool) (end string, err error) {
 	dir, err := os.MkdirTemp("/dev/shm", "millrace-test-") // what is durable matters to other tests
 	if err != nil {
@@ -310,7 +310,8 @@ func (v *victims) whole(c *runfile.Config) ([]int, error) {
 	return steps, nil
 }
 
-// kept says if a process has lost what was saved before it. Of bits that have changed only the newest checkpoint has some.
+// kept says if a process has lost what was saved before it. Of bits that have changed only the newest checkpoint has
+// some.
 func kept(before, after []int, f mishap, hit bool) error {
 	if len(before) == 0 || len(after) > 0 && (after[0] >= before[0] || f.err == nil && hit) {
 		return nil

@@ -35,7 +35,8 @@ func (t *trainer) diverged(step int) error {
 	return &divergedError{fmt.Sprintf("step %d: the run has diverged: in the last %d steps %s; %s", step, t.unhealthy, what, t.remedy())}
 }
 
-// badWeights ends a run whose weights stopped being finite in the update of a step: there is nothing to save or to export.
+// badWeights ends a run whose weights stopped being finite in the update of a step: there is nothing to save or to
+// export.
 func (t *trainer) badWeights(step int, n int64) error {
 	if n == 0 {
 		return nil

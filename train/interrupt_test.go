@@ -85,8 +85,8 @@ func records(t *testing.T, dir string) (text string) {
 	return text
 }
 
-// A run that is stopped in any evaluation ends it early, is saved, and evaluates when it continues: weights, records, the best model
-// and what it is are those of a run that was left alone.
+// A run that is stopped in any evaluation ends it early, is saved, and evaluates when it continues: weights, records,
+// the best model and what it is are those of a run that was left alone.
 func TestInterruptedEvaluation(t *testing.T) {
 	whole := evaluatedRun(t)
 	counts := map[string]int64{} // when a step is reported, which is after its evaluation
@@ -143,8 +143,8 @@ func TestInterruptedEvaluation(t *testing.T) {
 	}
 }
 
-// Before the first step a run is ended by its context, wherever it is: it says that nothing is lost, and the next start is as if there had
-// been none.
+// Before the first step a run is ended by its context, wherever it is: it says that nothing is lost, and the next
+// start is as if there had been none.
 func TestInterruptedStart(t *testing.T) {
 	whole := evaluatedRun(t)
 	o, evaluated := &operations{}, int64(0)
@@ -202,8 +202,8 @@ func TestInterruptedStart(t *testing.T) {
 	}
 }
 
-// A run that continues and is stopped before its next step has its checkpoint still; one that is stopped while the model is written has
-// all of its steps, and writes the model when it is started again.
+// A run that continues and is stopped before its next step has its checkpoint still; one that is stopped while the
+// model is written has all of its steps, and writes the model when it is started again.
 func TestInterruptedElsewhere(t *testing.T) {
 	c := smallConfig(t)
 	until(t, c, "step  2/12")

@@ -31,8 +31,8 @@ var (
 	killSeed = flag.Uint64("kill-seed", 0, "when TestKilledRunsGoOn kills; 0: another one each time, which is logged")
 )
 
-// victimEnv names the run file of a process that is there to be killed, and victimCacheEnv its cache directory. With victimPanicsEnv
-// its lanes panic.
+// victimEnv names the run file of a process that is there to be killed, and victimCacheEnv its cache directory. With
+// victimPanicsEnv its lanes panic.
 const (
 	victimEnv       = "MILLRACE_TEST_VICTIM"
 	victimCacheEnv  = "MILLRACE_TEST_VICTIM_CACHE"
@@ -99,8 +99,9 @@ func sumsIn(m *checkpoint.Manifest) map[checkpoint.ID][]checkpoint.Sum {
 	return sums
 }
 
-// A run that is killed at random moments, saving as it goes, is started again each time, with another tier or budget than before,
-// and ends with the bits of one that was left alone; each checkpoint that it has on the way is what that one had at the same step.
+// A run that is killed at random moments, saving as it goes, is started again each time, with another tier or budget
+// than before, and ends with the bits of one that was left alone; each checkpoint that it has on the way is what that
+// one had at the same step.
 func TestKilledRunsGoOn(t *testing.T) {
 	rounds := *kills
 	if testing.Short() {

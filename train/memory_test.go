@@ -23,8 +23,8 @@ import (
 
 var documentsFlag = flag.Int("documents", 20_000, "documents of TestDocumentsArePlanned; from a million on the process's peak is compared, too")
 
-// TestDocumentsArePlanned trains on many short documents: what grows with their number has a line in the plan, which is what was reserved, and
-// the process takes no more than planned, at the ends of epochs neither.
+// TestDocumentsArePlanned trains on many short documents: what grows with their number has a line in the plan, which
+// is what was reserved, and the process takes no more than planned, at the ends of epochs neither.
 func TestDocumentsArePlanned(t *testing.T) {
 	documents := int64(*documentsFlag)
 	if testing.Short() {
@@ -80,7 +80,8 @@ func TestDocumentsArePlanned(t *testing.T) {
 					planned = b.Bytes
 				}
 			}
-			// To hold documents out, and to pack those for evaluation, takes memory that is given back before the run is planned.
+			// To hold documents out, and to pack those for evaluation, takes memory that is given back before the run is
+			// planned.
 			order := env.Accounts.Of(data.OrderPurpose)
 			if c.ValSize == 0 && order.PeakBytes != planned || planned < 8*documents || planned > 24*documents {
 				t.Errorf("the order of %d documents took %d bytes, and %d are in the plan", documents, order.PeakBytes, planned)
@@ -95,8 +96,8 @@ func TestDocumentsArePlanned(t *testing.T) {
 	}
 }
 
-// TestPartsAreFilledInPlace: weights go into the store a piece at a time, where they lie in the end. A part on its way there was in no plan, so
-// that eval took more than its memory budget while it loaded a model of large parts.
+// TestPartsAreFilledInPlace: weights go into the store a piece at a time, where they lie in the end. A part on its
+// way there was in no plan, so that eval took more than its memory budget while it loaded a model of large parts.
 func TestPartsAreFilledInPlace(t *testing.T) {
 	env := newEnv(t)
 	src, err := openModel(t.Context(), env, writeConfig(t, map[string]any{"hidden_size": 256, "intermediate_size": 2048}))
@@ -135,7 +136,8 @@ func TestPartsAreFilledInPlace(t *testing.T) {
 	}
 }
 
-// TestHeapIsLimited: while a session lasts, the Go heap is held to what the plan has for it, unless the user has set a limit.
+// TestHeapIsLimited: while a session lasts, the Go heap is held to what the plan has for it, unless the user has set
+// a limit.
 func TestHeapIsLimited(t *testing.T) {
 	limit := func() int64 { return debug.SetMemoryLimit(-1) }
 	before := limit()

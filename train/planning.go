@@ -64,7 +64,8 @@ func (e *Env) PlanRequest(m *model.Model, n plan.Numerics, dev device.Info, mem 
 	return r, nil
 }
 
-// diskShare is the part of the free space that a run takes when memory.disk is auto, its checkpoints included where they are on the same drive.
+// diskShare is the part of the free space that a run takes when memory.disk is auto, its checkpoints included where
+// they are on the same drive.
 const diskShare = 0.9
 
 // diskBytes is the budget of the disk tier: what may be kept in the file system that holds Path.
@@ -91,9 +92,9 @@ func sizesOf(n plan.Numerics) runfile.Sizes {
 	return runfile.Sizes{MicroBatch: runfile.Auto(n.MicroBatch), HeadChunk: runfile.Auto(n.HeadChunk), BlockChunk: runfile.Auto(n.BlockRows())}
 }
 
-// makePlan plans a run of a model with weights of a type; steps is 0 if their number is not known. Sizes that are auto
-// become the largest that fit. logitRows is the number of positions of each micro-batch whose logits the caller wants; a
-// micro-batch that has fewer gives all.
+// makePlan plans a run of a model with weights of a type; steps is 0 if their number is not known. Sizes that are
+// auto become the largest that fit. logitRows is the number of positions of each micro-batch whose logits the caller
+// wants; a micro-batch that has fewer gives all.
 func (e *Env) makePlan(ctx context.Context, c *runfile.Config, m *model.Model, weights tensor.DType, steps, logitRows int,
 	dev device.Info) (*plan.Plan, error) {
 	n, err := c.Types()
@@ -139,12 +140,14 @@ func (e *Env) fitPlan(ctx context.Context, m *model.Model, n plan.Numerics, rows
 	return fitRequest(ctx, r, rows, sizes, outputs)
 }
 
-// fitRequest completes a request with sizes, and plans it. It ends soon after the context does, with the context's error.
+// fitRequest completes a request with sizes, and plans it. It ends soon after the context does, with the context's
+// error.
 func fitRequest(ctx context.Context, r plan.Request, rows int, sizes runfile.Sizes, outputs func(plan.Numerics) plan.Outputs) (*plan.Plan, error) {
 	return plan.Fitting{Request: r, Rows: rows, Cuts: sizes.Cuts(), OutputsOf: outputs}.Fit(ctx)
 }
 
-// checkFits refuses a run that no sizes bring into its budgets: before its data are read, which takes long and only makes it larger.
+// checkFits refuses a run that no sizes bring into its budgets: before its data are read, which takes long and only
+// makes it larger.
 func (e *Env) checkFits(ctx context.Context, c *runfile.Config, m *model.Model, dev device.Info) error {
 	n, err := c.Types()
 	if err != nil {
@@ -160,8 +163,8 @@ func (e *Env) checkFits(ctx context.Context, c *runfile.Config, m *model.Model, 
 	return f.Check(ctx)
 }
 
-// fitForward plans forward passes over any number of rows: micro-batches as large as the device likes and the rows allow, one
-// at a time.
+// fitForward plans forward passes over any number of rows: micro-batches as large as the device likes and the rows
+// allow, one at a time.
 func (e *Env) fitForward(ctx context.Context, m *model.Model, n plan.Numerics, rows int, dev *Devices, mem runfile.Memory) (*plan.Plan, error) {
 	r, err := e.PlanRequest(m, n, dev.Computes.Info(), mem)
 	if err != nil {

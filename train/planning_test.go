@@ -68,7 +68,8 @@ func BenchmarkPlanDeepModel(b *testing.B) {
 	}
 }
 
-// A GPU takes large chunks of the head where it has room for them; a CPU's sizes are its own, and what is asked for comes first.
+// A GPU takes large chunks of the head where it has room for them; a CPU's sizes are its own, and what is asked for
+// comes first.
 func TestHeadChunks(t *testing.T) {
 	if testing.Short() {
 		t.Skip("plans alone")

@@ -33,17 +33,17 @@ type Rehearsal struct {
 	AttentionFLOPs   int64 `json:"attention_flops"`
 	DiskReadBytes    int64 `json:"disk_read_bytes"`    // whole blocks
 	DiskWrittenBytes int64 `json:"disk_written_bytes"` // whole blocks
-	// What need not be read since it was in staging memory still, and what need not be written since it was replaced there:
-	// that depends on who comes first. The plan counts it as read and written.
+	// What need not be read since it was in staging memory still, and what need not be written since it was replaced
+	// there: that depends on who comes first. The plan counts it as read and written.
 	DiskSparedReadBytes  int64 `json:"disk_spared_read_bytes"`
 	DiskSparedWriteBytes int64 `json:"disk_spared_write_bytes"`
 
 	StepSeconds float64 `json:"step_sec"` // of the engine itself: what it costs to issue a step
 }
 
-// Rehearse runs some steps of a plan for real, but on devices that count instead of computing and with state that is only
-// addresses, so that a model of any size rehearses on any machine, and then flushes. It fails where the run differs from
-// the plan.
+// Rehearse runs some steps of a plan for real, but on devices that count instead of computing and with state that is
+// only addresses, so that a model of any size rehearses on any machine, and then flushes. It fails where the run
+// differs from the plan.
 func Rehearse(p *plan.Plan, steps int) (r Rehearsal, err error) {
 	if steps < 2 {
 		return r, blame.BadRequest(fmt.Errorf("rehearse: %d steps; the second one is the first that repeats itself, so give 2 or more", steps))

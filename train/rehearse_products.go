@@ -11,7 +11,8 @@ import (
 	"github.com/millrace/millrace/plan"
 )
 
-// rehearseProducts are the matrix products of a step, each shape and alignment once. Their operands have offsets in the arena.
+// rehearseProducts are the matrix products of a step, each shape and alignment once. Their operands have offsets in
+// the arena.
 func rehearseProducts(p *plan.Plan) (products []device.Product, err error) {
 	seen := map[string]bool{}
 	dev := null.New(null.Options{Name: "rehearsal", Unified: p.Unified, Product: func(product device.Product) {

@@ -137,8 +137,8 @@ func (s *Session) resume(ctx context.Context, from *checkpoint.Checkpoint) error
 	return nil
 }
 
-// restore fills one extent, by a second name for the checkpoint's files where that will do. Files that get one are read here, and
-// not only in a step long after, when the other checkpoints may have gone.
+// restore fills one extent, by a second name for the checkpoint's files where that will do. Files that get one are
+// read here, and not only in a step long after, when the other checkpoints may have gone.
 func (s *Session) restore(ctx context.Context, from *checkpoint.Checkpoint, spec store.Spec) error {
 	id := checkpoint.IDOf(s.plan.Model, spec.ID)
 	if e, ok := from.Extent(id); !ok || e.Bytes != spec.Bytes {

@@ -40,8 +40,8 @@ func sizeSettings(c *runfile.Config) map[string]string {
 	return keys
 }
 
-// restarts reports whether the run takes the data from their beginning after a checkpoint: they, or how they are cut, have changed,
-// and a place in the old ones means nothing in the new ones.
+// restarts reports whether the run takes the data from their beginning after a checkpoint: they, or how they are cut,
+// have changed, and a place in the old ones means nothing in the new ones.
 func restarts(c *runfile.Config, from *checkpoint.Manifest, at place, fingerprint string) bool {
 	return at.Fingerprint != fingerprint || !cutsAs(c, from) || from.Mathematics["overlong"] != overlongOf(c)
 }
@@ -59,8 +59,8 @@ func overlongOf(c *runfile.Config) string {
 	return c.Overlong
 }
 
-// changes are what resume_with allows of the differences between a run and the checkpoint that it continues from. A difference that
-// it does not allow is an error that names the key.
+// changes are what resume_with allows of the differences between a run and the checkpoint that it continues from. A
+// difference that it does not allow is an error that names the key.
 func (t *trainer) changes(from *checkpoint.Checkpoint, d checkpoint.Differences) ([]checkpoint.Change, error) {
 	c := t.config
 	var made []checkpoint.Change

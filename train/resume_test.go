@@ -72,7 +72,8 @@ func placementsOf(t *testing.T, c *runfile.Config) []placement {
 	}
 }
 
-// slowHost is a cache directory with a machine whose host takes so long for updates that plans leave them to the device.
+// slowHost is a cache directory with a machine whose host takes so long for updates that plans leave them to the
+// device.
 func slowHost(t *testing.T) string {
 	t.Helper()
 	dev, err := newEnv(t).OpenDevices("cpu")

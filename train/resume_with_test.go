@@ -15,7 +15,8 @@ import (
 	"github.com/millrace/millrace/vfs"
 )
 
-// What resume_with lists may change; the change is recorded, and a run that is stopped again after it continues to the bit.
+// What resume_with lists may change; the change is recorded, and a run that is stopped again after it continues to
+// the bit.
 func TestResumeWith(t *testing.T) {
 	for name, o := range map[string]struct {
 		change func(*testing.T, *runfile.Config)
@@ -129,7 +130,8 @@ func TestBestIsOfTheSameData(t *testing.T) {
 	}
 }
 
-// Where the checkpoints since a change of the data are damaged, the run continues from one before it: the new data begin there.
+// Where the checkpoints since a change of the data are damaged, the run continues from one before it: the new data
+// begin there.
 func TestDamageSinceAChangeOfData(t *testing.T) {
 	c := smallConfig(t)
 	c.MaxSteps, c.Epochs, c.Save = 0, 3, runfile.Save{Every: 2, AtEnd: true}

@@ -30,8 +30,8 @@ type Options struct {
 	OnStep func(trace.Metrics) error
 }
 
-// ErrStop ends a run early and well when Options.OnStep returns it: the run saves a checkpoint and writes its model. The
-// same configuration, started again, continues with the steps that are left.
+// ErrStop ends a run early and well when Options.OnStep returns it: the run saves a checkpoint and writes its model.
+// The same configuration, started again, continues with the steps that are left.
 var ErrStop = errors.New("stop after this step")
 
 // ErrRequest marks the errors that the request caused, so that the same request fails again. Other errors are of the
@@ -70,9 +70,10 @@ type trainer struct {
 	eval           *data.EvalLoader // nil without eval.datasets
 }
 
-// Train runs run.yaml to its end, from its latest checkpoint if it has one; or to the end of the step in which it is asked
-// to stop: then it saves a checkpoint, and the error is ErrInterrupted. So it is where the context ends while nothing can be lost,
-// which is before a step is done and when all are saved. A run that has ended before is not an error.
+// Train runs run.yaml to its end, from its latest checkpoint if it has one; or to the end of the step in which it is
+// asked to stop: then it saves a checkpoint, and the error is ErrInterrupted. So it is where the context ends while
+// nothing can be lost, which is before a step is done and when all are saved. A run that has ended before is not an
+// error.
 func Train(ctx context.Context, c *runfile.Config, env *Env, o Options) (*Summary, error) {
 	if err := c.Check(); err != nil {
 		return nil, blame.BadRequest(err)
@@ -186,7 +187,8 @@ func (t *trainer) hasEnded() bool {
 	return t.from != nil && t.from.Manifest.Step >= t.rates.Steps && exists(filepath.Join(t.config.OutputDir, lastModel))
 }
 
-// carry finds the tensors that the run carries. A model that begins at random may have no weights, and then carries nothing.
+// carry finds the tensors that the run carries. A model that begins at random may have no weights, and then carries
+// nothing.
 func (t *trainer) carry(ctx context.Context, env *Env) error {
 	if t.from != nil {
 		return t.src.carryAs(ctx, env, t.from)
@@ -216,8 +218,8 @@ func exists(path string) bool {
 // tracedSpans is how many of a lane's latest operations a trace holds.
 const tracedSpans = 100_000
 
-// standAt puts the run where a checkpoint is, nil for its beginning: the place in its data, the sizes that set its bits, and so the
-// number of its steps.
+// standAt puts the run where a checkpoint is, nil for its beginning: the place in its data, the sizes that set its
+// bits, and so the number of its steps.
 func (t *trainer) standAt(from *checkpoint.Checkpoint) (err error) {
 	c := t.config
 	if t.at, err = t.placeOf(from); err != nil {
@@ -240,7 +242,8 @@ func (t *trainer) standAt(from *checkpoint.Checkpoint) (err error) {
 	return nil
 }
 
-// closeSession gives back the state and the engine. What goes wrong then is a warning, unless the run has ended with it.
+// closeSession gives back the state and the engine. What goes wrong then is a warning, unless the run has ended with
+// it.
 func (t *trainer) closeSession(env *Env, ended error) {
 	if err := t.Session.Close(); err != nil && !errors.Is(ended, err) {
 		env.say("warning: %s", console.OneLine(err))

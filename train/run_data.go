@@ -26,8 +26,8 @@ func (t *trainer) openData(ctx context.Context, env *Env) error {
 	return nil
 }
 
-// templateUse says whether data that are no conversations are rendered with the model's chat template: trainers differ in
-// that. It is empty if there are no such data, or no template.
+// templateUse says whether data that are no conversations are rendered with the model's chat template: trainers
+// differ in that. It is empty if there are no such data, or no template.
 func templateUse(sources []data.Source, renderer data.Renderer, asked string) string {
 	chat, ok := renderer.(*data.Chat)
 	var kinds []string
@@ -48,7 +48,8 @@ func templateUse(sources []data.Source, renderer data.Renderer, asked string) st
 	return fmt.Sprintf("%s data are rendered with a chat template (chat_template: %s)", of, asked)
 }
 
-// openLoaders packs the data and counts the steps. What that takes for the whole run is reserved before the run is planned.
+// openLoaders packs the data and counts the steps. What that takes for the whole run is reserved before the run is
+// planned.
 func (t *trainer) openLoaders(env *Env) (err error) {
 	c := t.config
 	epochs := 0 // without an end: max_steps ends the run

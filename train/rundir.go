@@ -118,8 +118,8 @@ func (e *Env) findBeginning(c *runfile.Config) (b beginning, err error) {
 	return b, err
 }
 
-// newest is the newest whole checkpoint of the run, wherever it has saved, of a step below a given one (-1: any); and what newer
-// ones are not whole.
+// newest is the newest whole checkpoint of the run, wherever it has saved, of a step below a given one (-1: any); and
+// what newer ones are not whole.
 func (e *Env) newest(c *runfile.Config, below int) (newest *checkpoint.Checkpoint, broken []checkpoint.Entry, err error) {
 	for _, dir := range []string{checkpointsDir(c), fallbackDir(c)} {
 		if dir == "" {
@@ -229,8 +229,8 @@ func (e *Env) writeResolved(c *runfile.Config) error {
 	return vfs.WriteFileAtomic(e.files(), filepath.Join(c.OutputDir, name), append([]byte(resolvedHeader), doc...))
 }
 
-// isRunOf reports whether this is the run whose resolved run file is old, and that began from its model: all that it writes comes out the
-// same again.
+// isRunOf reports whether this is the run whose resolved run file is old, and that began from its model: all that it
+// writes comes out the same again.
 func isRunOf(c, old *runfile.Config) bool {
 	if old.Resume != "auto" && old.Resume != "never" {
 		return false

@@ -148,7 +148,8 @@ func TestRunFileInItsOutputDirectory(t *testing.T) {
 	}
 }
 
-// A run that was killed before its first checkpoint starts over with the sizes that it had: with another budget, the same bits.
+// A run that was killed before its first checkpoint starts over with the sizes that it had: with another budget, the
+// same bits.
 func TestSizesSurviveAKill(t *testing.T) {
 	c := smallConfig(t)
 	c.Precision, c.Memory = runfile.Defaults().Precision, budget(t, "6MiB")
@@ -192,8 +193,8 @@ func TestSizesSurviveAKill(t *testing.T) {
 	sameModel(t, got.Model, want.Model)
 }
 
-// A run that begins from a checkpoint of another one continues its own progress when it is started again, and never writes into the
-// records of a third.
+// A run that begins from a checkpoint of another one continues its own progress when it is started again, and never
+// writes into the records of a third.
 func TestResumeFromAPath(t *testing.T) {
 	first := smallConfig(t)
 	first.Save = runfile.Save{Every: 3}

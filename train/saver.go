@@ -21,8 +21,9 @@ import (
 // run knows how that step went before the checkpoint appears: a state that no healthy step follows never becomes the
 // newest checkpoint, and no older one is removed for it.
 //
-// A save that fails costs a warning. It is tried again after 1 step, then after 2, 4 and so on up to 64, in turn in the fallback's
-// directory if there is one. When the run ends, in whatever way that leaves the engine whole, the state is saved at once.
+// A save that fails costs a warning. It is tried again after 1 step, then after 2, 4 and so on up to 64, in turn in
+// the fallback's directory if there is one. When the run ends, in whatever way that leaves the engine whole, the
+// state is saved at once.
 type saver struct {
 	dir      *checkpoint.Directory
 	fallback *checkpoint.Directory // nil until it is needed
@@ -47,7 +48,8 @@ type saver struct {
 	written int64         // bytes that ended saves have written
 }
 
-// close gives up the locks, and removes what a save that has not ended has written. A run that has not begun leaves nothing.
+// close gives up the locks, and removes what a save that has not ended has written. A run that has not begun leaves
+// nothing.
 func (s *saver) close(begun bool) {
 	if s.writer != nil {
 		s.writer.Abort()
@@ -170,8 +172,8 @@ func (t *trainer) saveTo() (*checkpoint.Directory, error) {
 	return s.fallback, nil
 }
 
-// handOver takes an extent to the checkpoint. What goes wrong there is the save's error and not the engine's: the rest of the
-// state is then passed over.
+// handOver takes an extent to the checkpoint. What goes wrong there is the save's error and not the engine's: the
+// rest of the state is then passed over.
 func (t *trainer) handOver(ctx context.Context, id store.ID, version uint64) error {
 	s := &t.saves
 	if s.failed != nil {
@@ -182,7 +184,8 @@ func (t *trainer) handOver(ctx context.Context, id store.ID, version uint64) err
 	return err
 }
 
-// endSave makes the checkpoint appear, once its state has been handed over; after a step that was not healthy it drops it.
+// endSave makes the checkpoint appear, once its state has been handed over; after a step that was not healthy it
+// drops it.
 func (t *trainer) endSave() {
 	s := &t.saves
 	switch {
@@ -252,7 +255,8 @@ func (t *trainer) saveNow(ctx context.Context) error {
 	return t.saveStored(ctx)
 }
 
-// saveStored saves what the store has, which is the state after the latest step, unless that is saved; where it fails it tries again.
+// saveStored saves what the store has, which is the state after the latest step, unless that is saved; where it fails
+// it tries again.
 func (t *trainer) saveStored(ctx context.Context) error {
 	s := &t.saves
 	var err error
@@ -283,7 +287,8 @@ func (t *trainer) handOverAll(ctx context.Context) error {
 	return t.commitSave()
 }
 
-// rescue is what to do about an error that ends the run: the state after the latest step is saved, if it can be and is worth it.
+// rescue is what to do about an error that ends the run: the state after the latest step is saved, if it can be and
+// is worth it.
 func (t *trainer) rescue(ctx context.Context, err error) error {
 	if ill := (*divergedError)(nil); errors.As(err, &ill) || ctx.Err() != nil {
 		return err

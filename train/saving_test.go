@@ -211,8 +211,8 @@ func (noLinks) Link(oldName, newName string) error {
 	return &os.LinkError{Op: "link", Old: oldName, New: newName, Err: syscall.EXDEV}
 }
 
-// A checkpoint in which one byte has changed is found before the first step, whatever is kept where; the run says which file it is and
-// continues from the checkpoint before, with the same bits.
+// A checkpoint in which one byte has changed is found before the first step, whatever is kept where; the run says
+// which file it is and continues from the checkpoint before, with the same bits.
 func TestDamageIsFoundBeforeItHurts(t *testing.T) {
 	base := smallConfig(t)
 	base.Model = writeModel(t, map[string]any{"num_hidden_layers": 9})
@@ -266,8 +266,8 @@ func TestDamageIsFoundBeforeItHurts(t *testing.T) {
 	}
 }
 
-// damage changes a byte in the last file of a checkpoint whose name begins so, and returns its path. The file may have other names, which
-// keep what they have.
+// damage changes a byte in the last file of a checkpoint whose name begins so, and returns its path. The file may
+// have other names, which keep what they have.
 func damage(t *testing.T, dir, file string) string {
 	t.Helper()
 	found, err := filepath.Glob(filepath.Join(dir, file+"*"))
@@ -313,8 +313,8 @@ func TestAllCheckpointsAreDamaged(t *testing.T) {
 	}
 }
 
-// A run that has diverged ends with an error that is not the request's. Its checkpoints are all of before, and one may continue from them
-// with a lower rate.
+// A run that has diverged ends with an error that is not the request's. Its checkpoints are all of before, and one
+// may continue from them with a lower rate.
 func TestDivergenceEndsARun(t *testing.T) {
 	c := smallConfig(t)
 	c.MaxSteps, c.WarmupSteps, c.LRScheduler = 60, 30, "constant"
@@ -358,8 +358,8 @@ func TestLossAboveTheLimit(t *testing.T) {
 	}
 }
 
-// A step without a token that counts in the loss updates nothing, says so, and is not one of the updates that AdamW's bias correction
-// counts: a run with many of them ends as one without.
+// A step without a token that counts in the loss updates nothing, says so, and is not one of the updates that AdamW's
+// bias correction counts: a run with many of them ends as one without.
 func TestStepsWithoutTargets(t *testing.T) {
 	row := func(prompt, answer string) string {
 		return fmt.Sprintf(`{"prompt": %q, "response": %q}`+"\n", prompt, answer)

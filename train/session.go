@@ -22,8 +22,8 @@ import (
 	"github.com/millrace/millrace/trace"
 )
 
-// Session is a planned model with its state in a store and an engine to run it: what training, evaluation, gradients and
-// the benchmark share.
+// Session is a planned model with its state in a store and an engine to run it: what training, evaluation, gradients
+// and the benchmark share.
 type Session struct {
 	env    *Env
 	plan   *plan.Plan
@@ -103,9 +103,10 @@ func (s *Session) startEngine(dev *Devices) error {
 	return err
 }
 
-// limitHeap has the garbage collector keep the Go heap to what the plan has for it, until the session is closed: what is there now, when all
-// that lasts is there, the slack, and a manifest. Without a limit garbage may grow to as much as what is kept. It is a backstop: it leaves
-// more room than a step needs, so that the collector has no more to do because of it. A limit that the user has set (GOMEMLIMIT) stays.
+// limitHeap has the garbage collector keep the Go heap to what the plan has for it, until the session is closed: what
+// is there now, when all that lasts is there, the slack, and a manifest. Without a limit garbage may grow to as much
+// as what is kept. It is a backstop: it leaves more room than a step needs, so that the collector has no more to do
+// because of it. A limit that the user has set (GOMEMLIMIT) stays.
 func (s *Session) limitHeap() {
 	if os.Getenv("GOMEMLIMIT") != "" {
 		return

@@ -57,8 +57,8 @@ func openModel(ctx context.Context, env *Env, name string) (*source, error) {
 	return src, nil
 }
 
-// resolveModel finds the directory of a path or a hub id; what the hub has and this machine has not is downloaded into the
-// hub's cache, where HF_HOME and its relatives say.
+// resolveModel finds the directory of a path or a hub id; what the hub has and this machine has not is downloaded
+// into the hub's cache, where HF_HOME and its relatives say.
 func resolveModel(ctx context.Context, env *Env, name string) (string, error) {
 	if name == "" {
 		return "", errors.New("model is missing: name a Hugging Face directory, or a hub id")
@@ -97,7 +97,8 @@ func (e *Env) transferBars(what string) (progress func(file string, done, total 
 	}
 }
 
-// checkWeights finds weights that are missing, or of another model, before the data are tokenized. It reads their names and shapes.
+// checkWeights finds weights that are missing, or of another model, before the data are tokenized. It reads their
+// names and shapes.
 func (s *source) checkWeights() error {
 	if s.from != nil {
 		return s.checkIsOf(s.from)
@@ -222,12 +223,14 @@ func (e *Env) prepare(ctx context.Context, what string, sources []data.Source, r
 	return d, nil
 }
 
-// tokenizingGCPercent is how much the Go heap may grow between collections while text becomes tokens. Then it has what is on its way, and
-// garbage, in the tens of MB each; with the program's 25 a quarter of the time was spent on collecting.
+// tokenizingGCPercent is how much the Go heap may grow between collections while text becomes tokens. Then it has
+// what is on its way, and garbage, in the tens of MB each; with the program's 25 a quarter of the time was spent on
+// collecting.
 const tokenizingGCPercent = 100
 
-// letGarbageGrow makes collections of the Go heap rare until restore is called, as far as a budget of host memory allows (0: none is
-// given) and $GOGC does not say otherwise. The garbage goes back to the system before a plan counts what is left.
+// letGarbageGrow makes collections of the Go heap rare until restore is called, as far as a budget of host memory
+// allows (0: none is given) and $GOGC does not say otherwise. The garbage goes back to the system before a plan
+// counts what is left.
 func letGarbageGrow(hostBytes int64) (restore func()) {
 	if os.Getenv("GOGC") != "" {
 		return func() {}

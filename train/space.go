@@ -43,7 +43,8 @@ func spaceOf(c *runfile.Config, p *plan.Plan, weights tensor.DType, steps int) *
 // mostSaves bounds the number of saves of a run whose steps take forever.
 const mostSaves = 1_000_000_000
 
-// savesOf is how often a run saves at most, if steps do not take longer than twice what is predicted; 0 is for one that is not to save.
+// savesOf is how often a run saves at most, if steps do not take longer than twice what is predicted; 0 is for one
+// that is not to save.
 func savesOf(c *runfile.Config, steps int, stepSec float64) int {
 	switch {
 	case c.Save.Every == 0 && c.Save.Minutes == 0 && !c.Save.AtEnd && !c.Save.Best:

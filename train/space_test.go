@@ -30,8 +30,8 @@ func (f roomFS) FreeBytes(dir string) (int64, error) {
 	return f.free, nil
 }
 
-// TestSpaceIsPlanned: a run that has no room for its checkpoints and its model says so before its first step, in a line that names the
-// numbers to change; one that has just enough trains.
+// TestSpaceIsPlanned: a run that has no room for its checkpoints and its model says so before its first step, in a
+// line that names the numbers to change; one that has just enough trains.
 func TestSpaceIsPlanned(t *testing.T) {
 	model := writeModel(t, nil)
 	text := filepath.Join(t.TempDir(), "a.jsonl")

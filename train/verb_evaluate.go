@@ -24,8 +24,8 @@ type EvalOptions struct {
 // evalSequenceLen is the length of rows for an evaluation by default.
 const evalSequenceLen = 1024
 
-// Evaluate is the mean token loss of a model over data sets, packed as in training. It takes memory for the weights and for one
-// micro-batch, none for gradients.
+// Evaluate is the mean token loss of a model over data sets, packed as in training. It takes memory for the weights
+// and for one micro-batch, none for gradients.
 func Evaluate(ctx context.Context, env *Env, o EvalOptions) (loss *Loss, err error) {
 	var ask blame.Asking
 	defer ask.Judge(&err)

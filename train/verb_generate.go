@@ -51,12 +51,12 @@ const (
 	FinishStopped = "interrupted"
 )
 
-// Generate continues a prompt, as it stands: no chat template is put around it. There is no cache of keys and values: each
-// token takes a forward pass over the whole row, which is as long as prompt and MaxTokens together. It is there to look at
-// what was trained, not to serve it.
+// Generate continues a prompt, as it stands: no chat template is put around it. There is no cache of keys and values:
+// each token takes a forward pass over the whole row, which is as long as prompt and MaxTokens together. It is there
+// to look at what was trained, not to serve it.
 //
-// The text ends at the tokenizer's end of text and at the eos_token_id of config.json and generation_config.json. Choices
-// depend on the seed and the token's place alone.
+// The text ends at the tokenizer's end of text and at the eos_token_id of config.json and generation_config.json.
+// Choices depend on the seed and the token's place alone.
 func Generate(ctx context.Context, env *Env, o GenerateOptions) (made *Generated, err error) {
 	var ask blame.Asking
 	defer ask.Judge(&err)

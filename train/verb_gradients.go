@@ -41,14 +41,14 @@ type GradSummary struct {
 	Parameters   int64   `json:"parameters"` // elements of these
 }
 
-// Gradients writes the loss and every gradient of a batch of sequences, computed by the same engine and schedule as a training
-// step. The tokens file has one list per sequence under input_ids and under labels; labels are not shifted, and -100 does
-// not count, as in transformers. Each sequence is a document of its own: nothing is packed.
+// Gradients writes the loss and every gradient of a batch of sequences, computed by the same engine and schedule as a
+// training step. The tokens file has one list per sequence under input_ids and under labels; labels are not shifted,
+// and -100 does not count, as in transformers. Each sequence is a document of its own: nothing is packed.
 //
-// The output has `loss` (F32, []), the mean over the labels that count; one F32 gradient per parameter under its Hugging
-// Face name; and, if asked for, `logits.<i>` (F32, [length of sequence i, vocabulary]). With compute bf16 the gradients are
-// those that an update would use: rounded to bf16. How many sequences are computed together depends on the memory budgets,
-// and the last bits on that.
+// The output has `loss` (F32, []), the mean over the labels that count; one F32 gradient per parameter under its
+// Hugging Face name; and, if asked for, `logits.<i>` (F32, [length of sequence i, vocabulary]). With compute bf16 the
+// gradients are those that an update would use: rounded to bf16. How many sequences are computed together depends on
+// the memory budgets, and the last bits on that.
 func Gradients(ctx context.Context, env *Env, o GradOptions) (sum *GradSummary, err error) {
 	var ask blame.Asking
 	defer ask.Judge(&err)

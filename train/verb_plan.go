@@ -29,12 +29,13 @@ type Planned struct {
 	Machine  plan.Machine
 	Sources  []string // of a named machine's rates
 	Forecast plan.Forecast
-	// AvailableBytes is the host memory that this machine has for the run; 0: of a named machine, or not known, or it grows.
+	// AvailableBytes is the host memory that this machine has for the run; 0: of a named machine, or not known, or it
+	// grows.
 	AvailableBytes int64
 }
 
-// PlanFor plans what Train would run, from config.json alone: it reads no data and no weights. For a named shape on a named
-// machine it reads nothing at all.
+// PlanFor plans what Train would run, from config.json alone: it reads no data and no weights. For a named shape on a
+// named machine it reads nothing at all.
 func PlanFor(ctx context.Context, env *Env, c *runfile.Config, o PlanOptions) (r *Planned, err error) {
 	var ask blame.Asking
 	defer ask.Judge(&err)
@@ -99,8 +100,8 @@ func (r *Planned) Lacks() string {
 		plan.FormatBytes(r.AvailableBytes), plan.FormatBytes(r.Plan.ProcessBytes()))
 }
 
-// String returns the plan as text for people: memory by tier and purpose, the place of all state, and the predicted time
-// of a step.
+// String returns the plan as text for people: memory by tier and purpose, the place of all state, and the predicted
+// time of a step.
 func (r *Planned) String() string {
 	text := r.Plan.Explain(r.Device, r.Machine, r.Forecast)
 	if lacks := r.Lacks(); lacks != "" {

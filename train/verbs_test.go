@@ -22,8 +22,8 @@ import (
 	"github.com/millrace/millrace/tensor"
 )
 
-// tokensFile writes the documents of a golden batch as sequences. In a golden batch a target is the next token of its document
-// or -1; the label of a document's first token does not matter.
+// tokensFile writes the documents of a golden batch as sequences. In a golden batch a target is the next token of its
+// document or -1; the label of a document's first token does not matter.
 func tokensFile(t testing.TB, b modeltest.Batch) (path string, sequences [][3]int) {
 	t.Helper()
 	var ids, labels [][]int32
@@ -472,7 +472,8 @@ func TestPlanForLessMemoryThanItTakes(t *testing.T) {
 	}
 }
 
-// A size of the user's is tried even beyond what is available; what the machine shows is the limit of auto, which says so where that grows.
+// A size of the user's is tried even beyond what is available; what the machine shows is the limit of auto, which
+// says so where that grows.
 func TestMemoryThatGrows(t *testing.T) {
 	for _, c := range []struct {
 		host  string // memory.host

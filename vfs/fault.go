@@ -56,7 +56,8 @@ func (m *Mem) Intercept(f func(Op) Outcome) {
 	m.intercept = f
 }
 
-// Ops is the number of operations so far. A test runs its subject once to learn how many there are, and then fails each.
+// Ops is the number of operations so far. A test runs its subject once to learn how many there are, and then fails
+// each.
 func (m *Mem) Ops() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -73,8 +74,8 @@ func FailNth(n int, err error) func(Op) Outcome {
 	}
 }
 
-// FailFrom makes operation n and all later ones that change or sync something fail, as a disk does that is full (ENOSPC)
-// or was pulled out (EIO).
+// FailFrom makes operation n and all later ones that change or sync something fail, as a disk does that is full
+// (ENOSPC) or was pulled out (EIO).
 func FailFrom(n int, err error) func(Op) Outcome {
 	return func(op Op) Outcome {
 		switch op.Kind {

@@ -8,9 +8,9 @@ import (
 	"unsafe"
 )
 
-// Faulty is a file system before another one, real or not, in which any operation fails on request, for tests of whole programs.
-// Operations that were not asked to fail never do. Operations of an open file can fail too, those of a held lock
-// cannot.
+// Faulty is a file system before another one, real or not, in which any operation fails on request, for tests of
+// whole programs. Operations that were not asked to fail never do. Operations of an open file can fail too, those of
+// a held lock cannot.
 type Faulty struct {
 	under FS
 

@@ -348,7 +348,8 @@ func (m *Mem) SyncDir(name string) error {
 	return nil
 }
 
-// SetCapacity limits what all files together may hold; writes and preallocations beyond it fail with ENOSPC. 0 is no limit.
+// SetCapacity limits what all files together may hold; writes and preallocations beyond it fail with ENOSPC. 0 is no
+// limit.
 func (m *Mem) SetCapacity(bytes int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -11,8 +11,9 @@ import (
 	"syscall"
 )
 
-// Output is a file that a user has named for a result. A plain file appears, or is replaced, as a whole with Commit, where the links of
-// its name lead, and keeps its permissions; a device such as /dev/null is written as it is. What else a name can stand for is refused.
+// Output is a file that a user has named for a result. A plain file appears, or is replaced, as a whole with Commit,
+// where the links of its name lead, and keeps its permissions; a device such as /dev/null is written as it is. What
+// else a name can stand for is refused.
 type Output struct {
 	File        // a temporary file in the directory of path, or the device
 	path string // empty for a device

@@ -7,7 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// DropCache gives the clean pages of a range of a file back to the system, so that who reads it next asks the drive. It is a hint.
+// DropCache gives the clean pages of a range of a file back to the system, so that who reads it next asks the drive.
+// It is a hint.
 func DropCache(f File, off, n int64) {
 	_ = Control(f, func(fd int) error { return unix.Fadvise(fd, off, n, unix.FADV_DONTNEED) })
 }

@@ -6,8 +6,8 @@ import (
 	"path/filepath"
 )
 
-// ReplaceFile writes a small file of the operating system's, whole or not at all, and makes its directory. A reader sees the
-// old contents or the new ones.
+// ReplaceFile writes a small file of the operating system's, whole or not at all, and makes its directory. A reader
+// sees the old contents or the new ones.
 func ReplaceFile(path string, data []byte) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err

@@ -171,8 +171,8 @@ func RemoveEmpty(fsys FS, dirs []string) {
 	}
 }
 
-// RemoveAll removes a file, or a directory with all that is in it. A name that does not exist is no error. Of a symbolic link it
-// removes the link.
+// RemoveAll removes a file, or a directory with all that is in it. A name that does not exist is no error. Of a
+// symbolic link it removes the link.
 func RemoveAll(fsys FS, name string) error {
 	err := fsys.Remove(name)
 	if err == nil || errors.Is(err, fs.ErrNotExist) {

@@ -157,8 +157,8 @@ func mapped[T any](n int) ([]T, error) {
 
 var cpuTime bool // -cpu
 
-// rate is GB/s of f over n elements, cut into one range for each thread. With -cpu the time is the mean of the threads' CPU
-// times.
+// rate is GB/s of f over n elements, cut into one range for each thread. With -cpu the time is the mean of the
+// threads' CPU times.
 func rate(bytes float64, n, threads int, f func(a, b int)) float64 {
 	start := time.Now()
 	var used atomic.Int64

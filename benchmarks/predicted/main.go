@@ -199,8 +199,8 @@ func (r *runner) bench(args []string) (*result, error) {
 	return got, json.Unmarshal(out, got)
 }
 
-// call runs the program, which has its measured machine in our directory, and returns what it prints and the peak of its
-// resident memory.
+// call runs the program, which has its measured machine in our directory, and returns what it prints and the peak of
+// its resident memory.
 func (r *runner) call(args ...string) (out []byte, peakBytes int64, err error) {
 	cmd := exec.CommandContext(r.ctx, r.millrace, args...)
 	cmd.Env = append(os.Environ(), "MILLRACE_CACHE="+filepath.Join(r.dir, "cache"))

@@ -5,8 +5,8 @@
 //
 //	go run ./benchmarks/tokenizer -vocabularies DIR -python PYTHON TEXT...
 //
-// DIR has a directory with a tokenizer.json for each tokenizer; data/tokenizer/reference.sh makes one. Without it the program
-// measures only the small tokenizer of the tests, and without -python only its own side.
+// DIR has a directory with a tokenizer.json for each tokenizer; data/tokenizer/reference.sh makes one. Without it the
+// program measures only the small tokenizer of the tests, and without -python only its own side.
 package main
 
 import (
@@ -189,8 +189,8 @@ func cpuTime() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// peer is the Python side: it reads a line of JSON with the documents, and for each further line encodes all of them and answers
-// with the seconds of CPU time, the seconds, and the count of ids.
+// peer is the Python side: it reads a line of JSON with the documents, and for each further line encodes all of them
+// and answers with the seconds of CPU time, the seconds, and the count of ids.
 type peer struct {
 	cmd *exec.Cmd
 	in  io.WriteCloser

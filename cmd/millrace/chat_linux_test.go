@@ -37,8 +37,8 @@ func (i *impatient) Write(text []byte) (int, error) {
 	return len(text), nil
 }
 
-// Ctrl-C stops an answer that a user waits for, and the conversation continues: the next message has an answer, too. At the
-// end of what is typed (Ctrl-D) the program ends well.
+// Ctrl-C stops an answer that a user waits for, and the conversation continues: the next message has an answer, too.
+// At the end of what is typed (Ctrl-D) the program ends well.
 func TestChatInterrupted(t *testing.T) {
 	_, flags := talkative(t)
 	keyboard, screen := openTerminal(t)

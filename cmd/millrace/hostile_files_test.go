@@ -9,7 +9,8 @@ import (
 	"github.com/millrace/millrace/hf"
 )
 
-// hostileFiles are models, tokenizers, templates, data, GGUF files and checkpoints that are damaged, or are something else.
+// hostileFiles are models, tokenizers, templates, data, GGUF files and checkpoints that are damaged, or are something
+// else.
 func hostileFiles() (all []hostile) {
 	all = append(all, hostileModels()...)
 	all = append(all, hostileData()...)

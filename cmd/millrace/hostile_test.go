@@ -20,8 +20,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// hostile is one thing that a user does wrong, or that the world does to a user. The program runs as a process of its own, in a
-// directory with a model, data and a run file.
+// hostile is one thing that a user does wrong, or that the world does to a user. The program runs as a process of its
+// own, in a directory with a model, data and a run file.
 type hostile struct {
 	name string
 	line string   // arguments, divided by spaces; empty: args has them

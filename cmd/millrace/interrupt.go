@@ -13,8 +13,9 @@ import (
 	"github.com/millrace/millrace/internal/fault"
 )
 
-// listen has the signals that ask for an end delivered: an interrupt, SIGTERM, and SIGHUP when the terminal is gone, unless nohup has
-// turned that off. A closed pipe ends nothing: writes to it fail, and that is an error of results alone.
+// listen has the signals that ask for an end delivered: an interrupt, SIGTERM, and SIGHUP when the terminal is gone,
+// unless nohup has turned that off. A closed pipe ends nothing: writes to it fail, and that is an error of results
+// alone.
 func listen() <-chan os.Signal {
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
@@ -25,8 +26,9 @@ func listen() <-chan os.Signal {
 	return signals
 }
 
-// interrupts turns signals into an orderly end. An interrupt (Ctrl-C) first ends an answer, if the verb is giving one. Else the first signal closes stop if the verb has something to finish before it ends, such as
-// a step and a checkpoint of it, and else cancels the context. The next one cancels in any case, and after that signals kill.
+// interrupts turns signals into an orderly end. An interrupt (Ctrl-C) first ends an answer, if the verb is giving
+// one. Else the first signal closes stop if the verb has something to finish before it ends, such as a step and a
+// checkpoint of it, and else cancels the context. The next one cancels in any case, and after that signals kill.
 type interrupts struct {
 	answer   *answering
 	stop     chan struct{}
@@ -110,8 +112,8 @@ func (i *interrupts) end() {
 	i.watching.Wait()
 }
 
-// progress is standard error as far as nothing depends on it: several goroutines write to it, and a terminal or a pipe that is gone
-// ends no run.
+// progress is standard error as far as nothing depends on it: several goroutines write to it, and a terminal or a
+// pipe that is gone ends no run.
 type progress struct {
 	mu       sync.Mutex
 	w        io.Writer

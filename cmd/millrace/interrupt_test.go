@@ -94,7 +94,8 @@ func TestSecondInterruptCancels(t *testing.T) {
 	}
 }
 
-// Ctrl-C ends an answer and nothing else. Without an answer, or when that is ending already, it ends the program; SIGTERM always does.
+// Ctrl-C ends an answer and nothing else. Without an answer, or when that is ending already, it ends the program;
+// SIGTERM always does.
 func TestInterruptOfAnAnswer(t *testing.T) {
 	for name, c := range map[string]struct {
 		first, second os.Signal
@@ -262,7 +263,8 @@ func TestNohup(t *testing.T) {
 	cmd.Wait()
 }
 
-// A pipe that is closed on standard error, as by head, takes no run with it; results that cannot be written are an error.
+// A pipe that is closed on standard error, as by head, takes no run with it; results that cannot be written are an
+// error.
 func TestClosedPipe(t *testing.T) {
 	w := newWorkshop(t)
 	cmd := inProcess("runs", "train", w.path("run.yaml"))

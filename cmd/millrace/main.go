@@ -79,9 +79,9 @@ type program struct {
 	answer  answering
 }
 
-// gcPercent lets the Go heap grow by a quarter between collections. Model state is not on it, and a step leaves little garbage;
-// what grows is memory that the plan counts: with Go's 100, a run with 40 MiB of tokens peaked at 180 MiB where 154 were planned,
-// with 25 at 155, at the same speed. $GOGC overrides it.
+// gcPercent lets the Go heap grow by a quarter between collections. Model state is not on it, and a step leaves
+// little garbage; what grows is memory that the plan counts: with Go's 100, a run with 40 MiB of tokens peaked at 180
+// MiB where 154 were planned, with 25 at 155, at the same speed. $GOGC overrides it.
 const gcPercent = 25
 
 func main() {

@@ -15,8 +15,9 @@ import (
 	"github.com/millrace/millrace/internal/terminal"
 )
 
-// oneLine is an error as a line for people: without the line breaks of joined errors, without words of Go and of its libraries, without
-// characters that a terminal acts on, and with a way to fix it where the operating system gave the cause.
+// oneLine is an error as a line for people: without the line breaks of joined errors, without words of Go and of its
+// libraries, without characters that a terminal acts on, and with a way to fix it where the operating system gave the
+// cause.
 func oneLine(err error) string {
 	text := plainWords(err)
 	if strings.HasSuffix(text, endsEarly) {
@@ -148,7 +149,8 @@ const (
 	mostLine = 8000 // and of all of it
 )
 
-// shortened is a line whose words, and which itself, have no more than a reader wants. The end is kept: it says what to do.
+// shortened is a line whose words, and which itself, have no more than a reader wants. The end is kept: it says what
+// to do.
 func shortened(line string) string {
 	if len(line) > mostWord {
 		words := strings.Split(line, " ")

@@ -41,8 +41,8 @@ Examples:
 The second one needs only config.json, the third one nothing. Rates of named machines are scaled data-sheet values.`
 }
 
-// planGCPercent is for a search that makes much garbage in a small heap, in a process whose memory is in no plan: with gcPercent half of
-// its time goes to collecting.
+// planGCPercent is for a search that makes much garbage in a small heap, in a process whose memory is in no plan:
+// with gcPercent half of its time goes to collecting.
 const planGCPercent = 400
 
 // Run plans.

@@ -130,8 +130,8 @@ func counted(labels []int32) (n int) {
 	return n
 }
 
-// marked is an example's text with what counts in brackets: without control characters on a terminal, and there in green, unless the
-// user wants no colors.
+// marked is an example's text with what counts in brackets: without control characters on a terminal, and there in
+// green, unless the user wants no colors.
 func marked(pieces []train.PreviewPiece, onTerminal, colors bool) string {
 	open, end := "[[", "]]"
 	if onTerminal && colors {

@@ -44,7 +44,8 @@ func previewPage(w io.Writer, examples []train.PreviewExample, s *train.PreviewS
 	}{c.Model, summary, all})
 }
 
-// spelled makes white space and control characters of a token visible. Bytes that are a part of a character show as U+FFFD.
+// spelled makes white space and control characters of a token visible. Bytes that are a part of a character show as
+// U+FFFD.
 func spelled(token string) string {
 	return strings.Map(func(r rune) rune {
 		switch r {

@@ -54,8 +54,9 @@ func hasFigure(text, number string) bool {
 	return whole.MatchString(text)
 }
 
-// The README's commands run as they stand there, one after the other in one directory, with a small hub that has a tiny model under the
-// model's name. Output that the README shows is the program's; a line of dots stands for any lines.
+// The README's commands run as they stand there, one after the other in one directory, with a small hub that has a
+// tiny model under the model's name. Output that the README shows is the program's; a line of dots stands for any
+// lines.
 func TestReadmeCommands(t *testing.T) {
 	w := newWorkshop(t)
 	readme, err := os.ReadFile("../../README.md")

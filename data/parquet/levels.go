@@ -5,7 +5,8 @@ import (
 	"errors"
 )
 
-// runs reads the hybrid of run-length encoding and bit packing in which levels, dictionary indices and booleans are stored.
+// runs reads the hybrid of run-length encoding and bit packing in which levels, dictionary indices and booleans are
+// stored.
 type runs struct {
 	data  []byte
 	width int // bits of a value, at most 32

@@ -42,7 +42,8 @@ func (r *rows) bound() error {
 	return err
 }
 
-// levels are those of the next entry of a node's first leaf, which must begin at the repetition level where the node's value does.
+// levels are those of the next entry of a node's first leaf, which must begin at the repetition level where the
+// node's value does.
 func (r *rows) levels(n *node, rep int) (def int, err error) {
 	c := r.cursors[n.from]
 	ok, err := c.peek()
@@ -167,8 +168,8 @@ func (r *rows) present(n *node, rep int) error {
 	return nil
 }
 
-// listOf is the repeated field of a group that stands for a list: one with that annotation, or with a name that old writers gave it
-// (LogicalTypes.md of apache/parquet-format, "Backward-compatibility rules").
+// listOf is the repeated field of a group that stands for a list: one with that annotation, or with a name that old
+// writers gave it (LogicalTypes.md of apache/parquet-format, "Backward-compatibility rules").
 func (n *node) listOf() (*node, bool) {
 	if len(n.fields) != 1 || n.fields[0].repetition != repeated {
 		return nil, false

@@ -29,7 +29,8 @@ const (
 	encodingSplit           = 9
 )
 
-// cursor goes through the entries of one column: values and, for each null or empty list, an entry that says so by its levels.
+// cursor goes through the entries of one column: values and, for each null or empty list, an entry that says so by
+// its levels.
 type cursor struct {
 	ctx  context.Context
 	file *File

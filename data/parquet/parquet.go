@@ -5,12 +5,13 @@
 // not read. Nesting (lists, structs, lists of structs) is put together while the values stream by, so a reader holds at
 // most one row, and one page and one dictionary of each column that it reads.
 //
-// A file may be damaged or hostile. Each size that it states is compared with what the file has and with Limits before there is
-// memory for it, and data that unpack to more than the stated size are refused. So Limits bound the memory and time
-// that a file can cost, and a fault of the file is an error that names the column and the page.
+// A file may be damaged or hostile. Each size that it states is compared with what the file has and with Limits
+// before there is memory for it, and data that unpack to more than the stated size are refused. So Limits bound the
+// memory and time that a file can cost, and a fault of the file is an error that names the column and the page.
 //
-// The format is that of github.com/apache/parquet-format: pages of version 1 and 2; plain, dictionary, run-length, delta and byte-stream-split
-// values; snappy, gzip, zstd, LZ4_RAW or no compression. Encrypted files, and Brotli, LZO and the older LZ4, are refused by name.
+// The format is that of github.com/apache/parquet-format: pages of version 1 and 2; plain, dictionary, run-length,
+// delta and byte-stream-split values; snappy, gzip, zstd, LZ4_RAW or no compression. Encrypted files, and Brotli, LZO
+// and the older LZ4, are refused by name.
 //
 // It is not built on github.com/parquet-go/parquet-go, whose memory a caller cannot bound without decoding the pages
 // first: v0.32.0, even after a guard that checks every page header, allocates until the process dies for a file of 105
@@ -33,8 +34,9 @@ type Limits struct {
 	RowBytes  int // of one row as JSON
 	PageBytes int // of one page, packed or unpacked; also the most values in one
 	HeldBytes int // of all pages, dictionaries and read buffers at a time
-	// TotalBytes are those of all pages unpacked and of all rows as JSON, with valueCost for each value. Compression, dictionaries,
-	// runs and shared prefixes make gigabytes of a file of a few hundred bytes, so this should follow from the file's size.
+	// TotalBytes are those of all pages unpacked and of all rows as JSON, with valueCost for each value. Compression,
+	// dictionaries, runs and shared prefixes make gigabytes of a file of a few hundred bytes, so this should follow from
+	// the file's size.
 	TotalBytes int64
 }
 
@@ -117,10 +119,11 @@ func (f *File) Columns() []string {
 	return names
 }
 
-// Rows calls yield for each row, as the JSON object of those of the named columns that the file has (one at least), in the order of
-// the file, until it returns false. Fields that are null are left out of objects; numbers that JSON does not know (NaN, infinities) and 96-bit times
-// are null; strings and byte arrays are written as they are, UTF-8 or not. The object is valid until yield returns. A row larger
-// than Limits.RowBytes comes as ErrRowTooLarge; any other error ends the reading.
+// Rows calls yield for each row, as the JSON object of those of the named columns that the file has (one at least),
+// in the order of the file, until it returns false. Fields that are null are left out of objects; numbers that JSON
+// does not know (NaN, infinities) and 96-bit times are null; strings and byte arrays are written as they are, UTF-8
+// or not. The object is valid until yield returns. A row larger than Limits.RowBytes comes as ErrRowTooLarge; any
+// other error ends the reading.
 func (f *File) Rows(ctx context.Context, columns []string, yield func(object []byte, err error) bool) error {
 	f.held, f.spent = 0, 0
 	r := &rows{file: f}

@@ -37,7 +37,8 @@ func codecName(codec int) string {
 	return fmt.Sprintf("number %d", codec)
 }
 
-// plausible refuses pages that are said to unpack to more than their compression can do, before there is memory for them.
+// plausible refuses pages that are said to unpack to more than their compression can do, before there is memory for
+// them.
 func plausible(codec, packed, unpacked int) error {
 	most := uint64(packed)
 	switch codec {
@@ -120,8 +121,8 @@ func (u *unpackers) into(out, data []byte, codec int) error {
 
 var errLZ4 = errors.New("its LZ4 data are damaged")
 
-// unpackLZ4 unpacks a block (lz4_Block_format.md of lz4/lz4): sequences of literals and a match in what is unpacked already; the last
-// has literals only.
+// unpackLZ4 unpacks a block (lz4_Block_format.md of lz4/lz4): sequences of literals and a match in what is unpacked
+// already; the last has literals only.
 func unpackLZ4(out, data []byte) error {
 	at := 0
 	length := func(nibble byte) (int, bool) {

@@ -60,8 +60,8 @@ var hostile = map[string]string{
 	"fields":           `{% set s = '{0}' * 1000000 %}{% for i in range(100000) %}{% set x = s.format('') %}{% endfor %}`,
 }
 
-// TestHostileTemplatesEnd gives each a fraction of the default limits, so that the test is quick, and looks at the memory
-// that was taken in all.
+// TestHostileTemplatesEnd gives each a fraction of the default limits, so that the test is quick, and looks at the
+// memory that was taken in all.
 func TestHostileTemplatesEnd(t *testing.T) {
 	limits := Limits{OutputBytes: 4 << 20, AllocBytes: 32 << 20, Steps: 500_000}
 	for name, source := range hostile {

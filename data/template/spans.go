@@ -34,13 +34,14 @@ const (
 // content, as next to a tool call, the turn is looked for as B has it. Thoughts, and content next to a tool call, may
 // be missing there. A token that ends only the last turn counts there, if it is eos_token.
 //
-// A turn that begins the conversation is found as if a question came before it, by the prompt of its answer, where a template
-// renders no conversation without messages. Text that a template puts after every conversation to open the next turn
-// belongs to no turn.
+// A turn that begins the conversation is found as if a question came before it, by the prompt of its answer, where a
+// template renders no conversation without messages. Text that a template puts after every conversation to open the
+// next turn belongs to no turn.
 //
 // If no way finds the turn, that is an error that names the message: no part is trained by guess.
 //
-// A template may end turns with nothing; then a conversation is Unended, which says what the template has in such places.
+// A template may end turns with nothing; then a conversation is Unended, which says what the template has in such
+// places.
 //
 // A conversation without a message of the assistant has no spans; that is no error. The Limits are those of one render,
 // and n turns may take 2n+7 of them, or 7n+7 where marks are needed; ctx bounds them together.
@@ -247,8 +248,8 @@ func (f *turnFinder) find(i int) (Span, error) {
 	return span, err
 }
 
-// findFirst finds the turn that begins a conversation with a template that renders none without messages: as if a question came
-// before it, whose prompt then must stand before the turn all the same.
+// findFirst finds the turn that begins a conversation with a template that renders none without messages: as if a
+// question came before it, whose prompt then must stand before the turn all the same.
 func (f *turnFinder) findFirst() (Span, error) {
 	question := NewDict(2)
 	question.Set("role", String("user"))
@@ -406,8 +407,8 @@ func (f *turnFinder) findByMark(i int, before string) (Span, error) {
 	return f.findMark(messages, i, messages[:i+1:i+1], before, plain)
 }
 
-// findMark finds the turn of message i, which has the mark. upTo are the messages up to it, before and plain those before it with
-// and without the generation prompt.
+// findMark finds the turn of message i, which has the mark. upTo are the messages up to it, before and plain those
+// before it with and without the generation prompt.
 func (f *turnFinder) findMark(messages []Value, i int, upTo []Value, before, plain string) (Span, error) {
 	alone, err := f.render(upTo, false)
 	if err != nil {

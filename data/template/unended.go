@@ -14,8 +14,8 @@ type Conversation struct {
 // Unended is the text that a template writes around turns that end in nothing. Only a tokenizer can tell which part of
 // it ends a turn.
 type Unended struct {
-	// Next is what comes between the last of the turns and the content of a message that follows it: what a tool returned if
-	// the turn calls one, else a question. It is "" where the template does not render that.
+	// Next is what comes between the last of the turns and the content of a message that follows it: what a tool
+	// returned if the turn calls one, else a question. It is "" where the template does not render that.
 	Next string
 	// Header is what comes before the content of a question that begins a conversation.
 	Header string

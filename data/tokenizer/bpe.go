@@ -12,8 +12,8 @@ type model interface {
 	appendWord(dst []int32, e *encoder, word string) []int32
 }
 
-// bpe is byte-pair encoding: a word starts as its characters, or its bytes if the pre-tokenizer ends in ByteLevel, and again
-// and again the pair of neighbours that was learned first becomes one.
+// bpe is byte-pair encoding: a word starts as its characters, or its bytes if the pre-tokenizer ends in ByteLevel,
+// and again and again the pair of neighbours that was learned first becomes one.
 type bpe struct {
 	vocab   map[string]int32 // by spelling
 	merges  *pairTable
@@ -67,8 +67,8 @@ func (m *bpe) appendBytes(dst []int32, word string) []int32 {
 	return dst
 }
 
-// appendCharacters keeps an unknown token back until a known character or the end follows, as the library does: what byte
-// fallback finds in between comes before it.
+// appendCharacters keeps an unknown token back until a known character or the end follows, as the library does: what
+// byte fallback finds in between comes before it.
 func (m *bpe) appendCharacters(dst []int32, word string) []int32 {
 	pending := false
 	for i, r := range word {
@@ -277,14 +277,16 @@ func (h *mergeHeap) pop() (top uint64, moves int) {
 // wordMark is how vocabularies that come from SentencePiece spell a space.
 const wordMark = "▁"
 
-// cutter cuts a word before each wordMark where no merge can reach across: where no merge has a left side that ends in the
-// character before the mark and a right side that begins with the mark. Merges on the two sides then do not see each other, so that the
-// ids stay the same, while a text that no pre-tokenizer cuts (Llama 2, Gemma) becomes words short enough to be remembered.
+// cutter cuts a word before each wordMark where no merge can reach across: where no merge has a left side that ends
+// in the character before the mark and a right side that begins with the mark. Merges on the two sides then do not
+// see each other, so that the ids stay the same, while a text that no pre-tokenizer cuts (Llama 2, Gemma) becomes
+// words short enough to be remembered.
 type cutter struct {
 	reaches map[rune]bool // characters before a mark that a merge may join with it
 }
 
-// newCutter returns nil where the tokens of a word are not those of its characters, so that the argument above does not hold.
+// newCutter returns nil where the tokens of a word are not those of its characters, so that the argument above does
+// not hold.
 func newCutter(m *bpe, merges [][2]string) *cutter {
 	mark, _ := utf8.DecodeRuneInString(wordMark)
 	if m.byteLevel || m.whole != nil || m.plane[mark] == None {

@@ -237,7 +237,8 @@ func (t *Pipeline) setToken(token string, id int64) error {
 	return nil
 }
 
-// setAdded enters the added tokens. One whose id the vocabulary gives to something else is an error; the library would move it.
+// setAdded enters the added tokens. One whose id the vocabulary gives to something else is an error; the library
+// would move it.
 func (t *Pipeline) setAdded(tokens []addedJSON) error {
 	var plain, normalized []addedToken
 	for _, a := range tokens {

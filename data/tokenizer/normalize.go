@@ -17,9 +17,9 @@ type normalizer interface {
 // unicodeForm is NFC, NFD, NFKC or NFKD.
 type unicodeForm norm.Form
 
-// normalize works around two differences between Go's package and the one that `tokenizers` uses. Go's tables are newer, so
-// characters of newTo stand for themselves and nothing is reordered or composed across them; and Go cuts runs of more than 30
-// marks with a joiner (the Stream-Safe Text Format), so those are done by hand.
+// normalize works around two differences between Go's package and the one that `tokenizers` uses. Go's tables are
+// newer, so characters of newTo stand for themselves and nothing is reordered or composed across them; and Go cuts
+// runs of more than 30 marks with a joiner (the Stream-Safe Text Format), so those are done by hand.
 func (f unicodeForm) normalize(s string) string {
 	form := norm.Form(f)
 	if isASCII(s) {
@@ -124,8 +124,8 @@ func compose(a, b rune) (rune, bool) {
 	return r, n == len(s)
 }
 
-// newToLibrary holds the characters that have a decomposition or a combining class in Go's tables but not in the older ones of
-// the library (found by asking it for each character), and U+11930, which composes to one of them.
+// newToLibrary holds the characters that have a decomposition or a combining class in Go's tables but not in the
+// older ones of the library (found by asking it for each character), and U+11930, which composes to one of them.
 var newToLibrary = &unicode.RangeTable{
 	R16: []unicode.Range16{
 		{0x07FD, 0x07FD, 1}, {0x0898, 0x089F, 1}, {0x08CA, 0x08D3, 1}, {0x09FE, 0x09FE, 1}, {0x0C3C, 0x0C3C, 1}, {0x0D3B, 0x0D3C, 1},

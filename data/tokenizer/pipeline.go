@@ -74,8 +74,8 @@ func (t *Pipeline) Encode(text string, addSpecial bool) []int32 {
 	return t.AppendEncode(make([]int32, 0, len(text)/3+len(t.before)+len(t.after)+1), text, addSpecial)
 }
 
-// AppendEncode appends what Encode returns. It allocates only what dst lacks, what a normalizer rewrites, and caches that
-// are used again.
+// AppendEncode appends what Encode returns. It allocates only what dst lacks, what a normalizer rewrites, and caches
+// that are used again.
 func (t *Pipeline) AppendEncode(dst []int32, text string, addSpecial bool) []int32 {
 	e := t.encoders.Get().(*encoder)
 	defer t.encoders.Put(e)
@@ -157,8 +157,8 @@ func (t *Pipeline) shows(id int32, skipSpecial bool) bool {
 	return id >= 0 && int(id) < len(t.tokens) && t.tokens[id] != "" && !(skipSpecial && t.special[id])
 }
 
-// AppendBytes appends the bytes that a token stands for in the middle of a text: the space that some tokenizers put in front
-// of every text, and that Decode takes away, is kept.
+// AppendBytes appends the bytes that a token stands for in the middle of a text: the space that some tokenizers put
+// in front of every text, and that Decode takes away, is kept.
 func (t *Pipeline) AppendBytes(dst []byte, id int32, skipSpecial bool) []byte {
 	if !t.shows(id, skipSpecial) {
 		return dst

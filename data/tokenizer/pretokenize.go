@@ -5,8 +5,8 @@ import (
 	"unicode/utf8"
 )
 
-// A word is a piece of text on its way through the pre-tokenizer. First says that it begins where the whole text begins,
-// which Metaspace asks.
+// A word is a piece of text on its way through the pre-tokenizer. First says that it begins where the whole text
+// begins, which Metaspace asks.
 type word struct {
 	text  string
 	first bool
@@ -76,8 +76,8 @@ var behaviors = map[string]behavior{
 	"Isolated": isolated, "Removed": removed, "MergedWithPrevious": mergedWithPrevious, "MergedWithNext": mergedWithNext, "Contiguous": contiguous,
 }
 
-// split is the step that Split, Punctuation, Digits and others are made of. With invert, what is between the matches counts as
-// matches and the other way round.
+// split is the step that Split, Punctuation, Digits and others are made of. With invert, what is between the matches
+// counts as matches and the other way round.
 type split struct {
 	matcher
 	behavior behavior
@@ -133,8 +133,8 @@ func (scan scanner) isolate(piece word, yield func(word)) {
 	}
 }
 
-// joiner puts matches and what is between them together as a behavior says. It holds the last part back, since the next one
-// may join it.
+// joiner puts matches and what is between them together as a behavior says. It holds the last part back, since the
+// next one may join it.
 type joiner struct {
 	piece      word
 	behavior   behavior
@@ -178,7 +178,8 @@ func (prefixSpace) split(piece word, yield func(word)) {
 	yield(piece)
 }
 
-// spellBytes replaces every byte by its letter in the byte-level alphabet. A BPE that ends in it works on the bytes themselves.
+// spellBytes replaces every byte by its letter in the byte-level alphabet. A BPE that ends in it works on the bytes
+// themselves.
 type spellBytes struct{}
 
 func (spellBytes) split(piece word, yield func(word)) {

@@ -10,8 +10,9 @@ import (
 	"unicode/utf8"
 )
 
-// An expression is a regular expression in the syntax and with the meaning of Oniguruma, which `tokenizers` uses, as far as
-// pre-tokenizers need it: no captures, no back-references, look-around of bounded length. Anything else is an error.
+// An expression is a regular expression in the syntax and with the meaning of Oniguruma, which `tokenizers` uses, as
+// far as pre-tokenizers need it: no captures, no back-references, look-around of bounded length. Anything else is an
+// error.
 //
 // It backtracks, because the first alternative that matches wins, not the longest. A hostile expression can make that
 // take forever. So after a while a search remembers at which branch and position it has failed before: from then on the
@@ -276,8 +277,8 @@ type regexParser struct {
 	classes map[props]*runeSet
 }
 
-// foldedContractions are the uses of (?i) that models make. Ignoring case means more than two forms of a letter (the long s
-// is an s, ß matches ss), so others are refused, and these are spelled out.
+// foldedContractions are the uses of (?i) that models make. Ignoring case means more than two forms of a letter (the
+// long s is an s, ß matches ss), so others are refused, and these are spelled out.
 var foldedContractions = strings.NewReplacer(
 	contractions, `(?:'[sSſ]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])`,
 	`(?i:[sdmt]|ll|ve|re)`, `(?:[sSſdDmMtT]|[lL][lL]|[vV][eE]|[rR][eE])`,
@@ -314,8 +315,8 @@ func assemble(code []instruction) *expression {
 	return x
 }
 
-// fragment is compiled code whose targets are relative to the instruction that has them, and the lengths in characters of what
-// it matches. A set of one character is kept, for quantifiers.
+// fragment is compiled code whose targets are relative to the instruction that has them, and the lengths in
+// characters of what it matches. A set of one character is kept, for quantifiers.
 type fragment struct {
 	code        []instruction
 	least, most int // most is unbounded where it is above maxLook

@@ -67,7 +67,8 @@ func (t *pairTable) get(p pair) (merge, bool) {
 	}
 }
 
-// trie holds the bytes of many tokens, for the search of prefixes. Its edges are in one table, from (node, byte) to node.
+// trie holds the bytes of many tokens, for the search of prefixes. Its edges are in one table, from (node, byte) to
+// node.
 type trie struct {
 	edges *pairTable
 	ids   []int32 // by node; None where no token ends

@@ -165,8 +165,8 @@ func TestStreamsTogether(t *testing.T) {
 // panicEnv is set in a process that is there to panic.
 const panicEnv = "MILLRACE_TEST_PANIC"
 
-// A panic in an operation, here from a position that no table has, ends the program with status 1 and the stack: memory that other
-// operations read may be half written.
+// A panic in an operation, here from a position that no table has, ends the program with status 1 and the stack:
+// memory that other operations read may be half written.
 func TestPanicEndsTheProgram(t *testing.T) {
 	if os.Getenv(panicEnv) != "" {
 		d := open(t, cpu.Options{Workers: 2})

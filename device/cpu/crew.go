@@ -88,8 +88,8 @@ func blockBytes(headDim int) int64 {
 	return (int64(attention.ScratchBytes(headDim)) + hostmem.PageBytes - 1) / hostmem.PageBytes * hostmem.PageBytes
 }
 
-// The sizes of tasks. A task should be much longer than the microsecond that handing it out takes, and much shorter than
-// an operation, so that the workers end together.
+// The sizes of tasks. A task should be much longer than the microsecond that handing it out takes, and much shorter
+// than an operation, so that the workers end together.
 const (
 	taskBytes = 128 << 10 // memory that one task goes through
 	// After a run of tasks, which takes about a millisecond, other streams have a chance to use the workers. A run has
@@ -102,8 +102,8 @@ const (
 // tasksPerRun is the number of tasks of a run: whole rounds of the workers.
 func tasksPerRun(workers int) int { return workers * max(runRounds, (runTasks+workers-1)/workers) }
 
-// split calls f for [0, n) in ranges that are multiples of granule, on all workers if it is worth it. One step of n goes
-// through the given bytes of memory.
+// split calls f for [0, n) in ranges that are multiples of granule, on all workers if it is worth it. One step of n
+// goes through the given bytes of memory.
 func (c *crew) split(n, granule int, bytes int64, f func(lo, hi int)) {
 	step := int(max(1, taskBytes/max(1, bytes)))
 	step = (step + granule - 1) / granule * granule

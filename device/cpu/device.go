@@ -37,7 +37,8 @@ type Device struct {
 
 var _ device.Device = (*Device)(nil)
 
-// New makes a device. It fails when the level is more than this machine has, or when there is no memory for its scratch.
+// New makes a device. It fails when the level is more than this machine has, or when there is no memory for its
+// scratch.
 func New(o Options) (*Device, error) {
 	d := &Device{level: isa.Best(), workers: o.Workers, cores: o.Cores, accounts: o.Accounts}
 	if o.Level != nil {
@@ -72,8 +73,8 @@ func (d *Device) beginner() func(worker int) {
 	return d.bind
 }
 
-// bind keeps the calling goroutine on the core of a worker until it ends, and its thread ends with it. A core that is refused is
-// one that the system places the worker on: slower, and not wrong.
+// bind keeps the calling goroutine on the core of a worker until it ends, and its thread ends with it. A core that is
+// refused is one that the system places the worker on: slower, and not wrong.
 func (d *Device) bind(worker int) {
 	if len(d.cores) > 0 {
 		runtime.LockOSThread()
@@ -100,7 +101,8 @@ func (d *Device) Alloc(purpose string, bytes int64) (device.Buffer, error) {
 	return &buffer{device: d, region: r, owned: true}, nil
 }
 
-// Register implements device.Device. It refuses a region that has no memory, since computing on it would kill the process.
+// Register implements device.Device. It refuses a region that has no memory, since computing on it would kill the
+// process.
 func (d *Device) Register(r *hostmem.Region) (device.Buffer, error) {
 	if r.AddressOnly() {
 		return nil, fmt.Errorf("cpu device: register %s: the region is reserved without memory; rehearse on the null device", r.Purpose())

@@ -2,9 +2,9 @@
 // without a GPU. Next to a GPU, one of its streams updates extents in host memory.
 //
 // A [Device] hands out memory from hostmem and is unified: registered host memory is bound in place. A [Stream] is a
-// goroutine with a queue of closures. An operation checks its operands when it is enqueued (device.Operands) and is later
-// cut into tasks that the crew works on: the pool of workers with the scratch of the kernels. The arithmetic is in
-// the packages kernels, gemm and attention; this one binds memory, cuts work, and keeps order.
+// goroutine with a queue of closures. An operation checks its operands when it is enqueued (device.Operands) and is
+// later cut into tasks that the crew works on: the pool of workers with the scratch of the kernels. The arithmetic is
+// in the packages kernels, gemm and attention; this one binds memory, cuts work, and keeps order.
 //
 // Invariants:
 //

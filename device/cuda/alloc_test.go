@@ -12,8 +12,9 @@ import (
 	"github.com/millrace/millrace/tensor"
 )
 
-// Handing an operation to the driver allocates nothing: a step has tens of thousands of them, and a garbage collection would stop
-// the lanes. What calls into C costs is purego's, and not counted: the driver is one that does nothing.
+// Handing an operation to the driver allocates nothing: a step has tens of thousands of them, and a garbage
+// collection would stop the lanes. What calls into C costs is purego's, and not counted: the driver is one that does
+// nothing.
 func TestOperationsAllocateNothing(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector allocates")

@@ -54,8 +54,8 @@ type Device struct {
 
 	workspace workspace
 
-	// pinBytes and pieceBytes are the most that one registration and one copy take, roundChunks the chunks of one round of a
-	// sum; smaller in tests.
+	// pinBytes and pieceBytes are the most that one registration and one copy take, roundChunks the chunks of one round
+	// of a sum; smaller in tests.
 	pinBytes, pieceBytes int64
 	roundChunks          int
 }
@@ -65,8 +65,8 @@ var _ device.Device = (*Device)(nil)
 // minMajor is the oldest compute capability that the kernels are compiled for: Ampere, the first with bf16.
 const minMajor = 8
 
-// driverReserveBytes is left of the free memory for what the driver takes later: libraries' kernels, which it loads when they are
-// first used, and what allocations are rounded up by.
+// driverReserveBytes is left of the free memory for what the driver takes later: libraries' kernels, which it loads
+// when they are first used, and what allocations are rounded up by.
 const driverReserveBytes = 512 << 20
 
 // Open opens a GPU. The error is one line: what is missing, and what to do.
@@ -189,7 +189,8 @@ func (d *Device) openBLAS(gpu *gpu, o Options) (err error) {
 // Info implements device.Device.
 func (d *Device) Info() device.Info { return d.info }
 
-// PrepareAttention implements device.Device: there is nothing to reserve, but heads may be larger than the kernels take.
+// PrepareAttention implements device.Device: there is nothing to reserve, but heads may be larger than the kernels
+// take.
 func (d *Device) PrepareAttention(positions, heads, headDim int) error {
 	if headDim > maxHeadDim {
 		return fmt.Errorf("device %s: heads of %d columns: the attention kernels take at most %d; set device to cpu", d.id, headDim, maxHeadDim)

@@ -26,8 +26,8 @@ const (
 	maxCols = 1 << 24
 )
 
-// elementwise calls f with three matrices of one shape. Those that lie dense in memory are vectors, and long vectors are cut into rows
-// and a rest.
+// elementwise calls f with three matrices of one shape. Those that lie dense in memory are vectors, and long vectors
+// are cut into rows and a rest.
 func elementwise(f func(m [3]device.Mat) error, ms [3]device.Mat) error {
 	first := ms[0]
 	n := first.Rows * first.Cols
@@ -128,8 +128,8 @@ func (s *Stream) Cast(dst, src device.Mat) {
 	})
 }
 
-// Slices of the rows that kernels sum by themselves. The numbers are the same on all GPUs, and so are bits. A norm's gradient goes over
-// its rows once, with two programs for each multiprocessor of a large GPU.
+// Slices of the rows that kernels sum by themselves. The numbers are the same on all GPUs, and so are bits. A norm's
+// gradient goes over its rows once, with two programs for each multiprocessor of a large GPU.
 const biasSlices, normSlices = 32, 256
 
 // maxSums is the greatest number of columns that biasSlices slices have room for. It is a multiple of every alignment
@@ -159,7 +159,8 @@ func (s *Stream) RMSNorm(y, rstd, x, w device.Mat, groups int, eps float32) {
 	})
 }
 
-// RMSNormGrad implements device.NormOps. One kernel computes both gradients; it leaves the weight's in slices of the rows.
+// RMSNormGrad implements device.NormOps. One kernel computes both gradients; it leaves the weight's in slices of the
+// rows.
 func (s *Stream) RMSNormGrad(dx, dw, dy, x, w, rstd, resid device.Mat, groups int) {
 	s.operands.RMSNormGrad(dx, dw, dy, x, w, rstd, resid, groups)
 	s.enqueue(func() error {

@@ -44,7 +44,8 @@ type shared struct{ *cuda.Device }
 
 func (shared) Close() error { return nil }
 
-// onGPU runs a test on one device with the program's own matrix products and, where it is installed, on one with cuBLASLt.
+// onGPU runs a test on one device with the program's own matrix products and, where it is installed, on one with
+// cuBLASLt.
 func onGPU(t *testing.T, f func(t *testing.T, d *cuda.Device)) {
 	needGPU(t)
 	t.Run("own products", func(t *testing.T) {
@@ -63,11 +64,12 @@ func onGPU(t *testing.T, f func(t *testing.T, d *cuda.Device)) {
 	})
 }
 
-// gpuF32 is how far fp32 results may be off: tensor cores add products in groups and truncate, and GPUs approximate exp and
-// rsqrt.
+// gpuF32 is how far fp32 results may be off: tensor cores add products in groups and truncate, and GPUs approximate
+// exp and rsqrt.
 var gpuF32 = devicetest.Tolerance{Rel: 1e-5, Abs: 1e-5}
 
-// gpuSuite is the suite on an open device. Odd operands reach the kernels for any operands, aligned ones those of real models.
+// gpuSuite is the suite on an open device. Odd operands reach the kernels for any operands, aligned ones those of
+// real models.
 func gpuSuite(d *cuda.Device, align int) devicetest.Suite {
 	return devicetest.Suite{Open: func() device.Device { return shared{d} }, F32: gpuF32, Align: align, MostFailures: 5}
 }

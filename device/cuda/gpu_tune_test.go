@@ -12,8 +12,8 @@ import (
 	"github.com/millrace/millrace/tensor"
 )
 
-// The products of a block of 7B width: what cuBLASLt thinks best, and what is fastest. A second device that takes over the
-// choices computes the same bits.
+// The products of a block of 7B width: what cuBLASLt thinks best, and what is fastest. A second device that takes
+// over the choices computes the same bits.
 func TestGPUTuning(t *testing.T) {
 	needGPU(t)
 	const rows, hidden, inner, qkv = 8192, 3584, 18944, 4608

@@ -12,9 +12,9 @@ import (
 	"github.com/millrace/millrace/tensor"
 )
 
-// Operands of more elements than 32 bits count are handed to the driver in launches that a GPU takes: long contexts, embeddings of
-// large models, and vectors longer than any. That the kernels find their elements then is proved in package kernels, without all that
-// memory; here it is not there either.
+// Operands of more elements than 32 bits count are handed to the driver in launches that a GPU takes: long contexts,
+// embeddings of large models, and vectors longer than any. That the kernels find their elements then is proved in
+// package kernels, without all that memory; here it is not there either.
 func TestHugeOperands(t *testing.T) {
 	gpu := standin.New(standin.Options{Load: loadOnce})
 	o := options(gpu, ownProducts, 0)

@@ -107,7 +107,8 @@ func (d *Device) loadKernels(gpu *gpu) error {
 	return nil
 }
 
-// all loads each kernel in a module of its own, several threads at once. The first error in the order of names is returned.
+// all loads each kernel in a module of its own, several threads at once. The first error in the order of names is
+// returned.
 func (l *loader) all(gpu *gpu) ([]*function, error) {
 	names := l.set.Names()
 	functions, modules := make([]*function, len(names)), make([]driver.Module, len(names))

@@ -13,7 +13,8 @@ import (
 )
 
 const (
-	// maxPinBytes is the most that one registration pins: drivers refuse those of hundreds of GiB, and several run at once.
+	// maxPinBytes is the most that one registration pins: drivers refuse those of hundreds of GiB, and several run at
+	// once.
 	maxPinBytes = 4 << 30
 	// pinsAtOnce is how many registrations of a device run at once.
 	pinsAtOnce = 8
@@ -153,8 +154,8 @@ func (d *Device) leave(b *buffer, p *pinning) (err error) {
 	return err
 }
 
-// pin registers host memory, all of it or nothing, in pieces of which several are pinned at once. The error is that of the first piece that
-// failed.
+// pin registers host memory, all of it or nothing, in pieces of which several are pinned at once. The error is that
+// of the first piece that failed.
 func (d *Device) pin(host unsafe.Pointer, bytes int64) error {
 	pieces := (bytes + d.pinBytes - 1) / d.pinBytes
 	pinned, errs := make([]bool, pieces), make([]error, pieces)

@@ -23,7 +23,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// rig is a device on a stand-in of the driver. Closing it checks that the driver was used well and that nothing is left.
+// rig is a device on a stand-in of the driver. Closing it checks that the driver was used well and that nothing is
+// left.
 type rig struct {
 	*cuda.Device
 	gpu *standin.Driver
@@ -170,7 +171,8 @@ func blasKernel() *standin.Kernel {
 		}}
 }
 
-// multiply is the product in fp32, in the order of the inner dimension or from its end. It also scribbles over the workspace, as a library may.
+// multiply is the product in fp32, in the order of the inner dimension or from its end. It also scribbles over the
+// workspace, as a library may.
 func multiply(mem ptx.Memory, p *blasParams) error {
 	scratch, err := mem.At(uint64(p.workspace), 64)
 	if err != nil {

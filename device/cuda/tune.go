@@ -14,7 +14,8 @@ import (
 // Repetitions of a product that is timed, after one that is not.
 const timedProducts = 3
 
-// TuneProducts implements device.ProductTuner. Operands are normal numbers, since a GPU multiplies zeros faster: its clock rises.
+// TuneProducts implements device.ProductTuner. Operands are normal numbers, since a GPU multiplies zeros faster: its
+// clock rises.
 func (d *Device) TuneProducts(products []device.Product, scratch device.Mem) (err error) {
 	if d.blas == nil || len(products) == 0 {
 		return nil
@@ -82,7 +83,8 @@ func (d *Device) seconds(s *Stream, begin, end driver.Event, enqueue func() erro
 // normalsBytes is how much random data the host makes. The device copies it until scratch is full.
 const normalsBytes = 8 << 20
 
-// scatterNormals fills memory with normal numbers in bf16. Two of them read as one in fp32 are a number like the second.
+// scatterNormals fills memory with normal numbers in bf16. Two of them read as one in fp32 are a number like the
+// second.
 func (d *Device) scatterNormals(s *Stream, to device.Mem) (err error) {
 	seed, err := d.accounts.Reserve("numbers to time matrix products with", min(normalsBytes, to.Len))
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 	"github.com/millrace/millrace/tensor"
 )
 
-// Tuning changes the algorithm and with it the bits of a product. A device that takes over the choice computes the same bits, and a
-// device that has neither does not. Scratch is zeros after it.
+// Tuning changes the algorithm and with it the bits of a product. A device that takes over the choice computes the
+// same bits, and a device that has neither does not. Scratch is zeros after it.
 func TestTuneProducts(t *testing.T) {
 	const n, scratchBytes = 48, 1 << 16
 	accounts := hostmem.New()

@@ -17,14 +17,15 @@ const (
 	partialChunks = 8192
 	partialsBytes = 8 * partialChunks
 
-	// streamsPlanned is for how many streams Info().OverheadBytes has scratch: a lane each for an engine, and some for others.
+	// streamsPlanned is for how many streams Info().OverheadBytes has scratch: a lane each for an engine, and some for
+	// others.
 	streamsPlanned = 16
 
 	codesBytes = 256 * 4
 )
 
-// reserve takes the memory that the device needs whatever it is asked to do, and fills it. It returns how much that is; scratch of
-// streams comes to it when they are opened. The context is current.
+// reserve takes the memory that the device needs whatever it is asked to do, and fills it. It returns how much that
+// is; scratch of streams comes to it when they are opened. The context is current.
 func (d *Device) reserve() (bytes int64, err error) {
 	bytes = int64(workspaceBytes + 2*codesBytes)
 	var own driver.DevicePtr
@@ -70,10 +71,11 @@ func (d *Device) fillCodes() (err error) {
 	})
 }
 
-// codeValues is what each 8-bit code stands for: seven decades from 10^-7 up to 1, each of twice as many equal steps as the one
-// below it, of which the means count; 0; 1; and, where codes have a sign, the negatives of all but 1.
+// codeValues is what each 8-bit code stands for: seven decades from 10^-7 up to 1, each of twice as many equal steps
+// as the one below it, of which the means count; 0; 1; and, where codes have a sign, the negatives of all but 1.
 // Source: Dettmers, "8-Bit Approximations for Parallelism in Deep Learning" (2015), in the form of bitsandbytes'
-// functional.create_dynamic_map, whose roundings this follows; device/cpu/kernels has the same map, and a test compares them.
+// functional.create_dynamic_map, whose roundings this follows; device/cpu/kernels has the same map, and a test
+// compares them.
 func codeValues(signed bool) []float32 {
 	boundary := func(i, steps int) float32 { // as torch.linspace(0.1, 1, steps+1) computes it: fused, from both ends
 		step := (1 - float32(0.1)) / float32(steps)

@@ -19,8 +19,8 @@ type workspace struct {
 	moved driver.Event // recorded when another stream takes over
 }
 
-// lend has f enqueue work of s that uses the workspace. On the GPU it waits for the work of the stream that used it before, if
-// that is another one. The context is current.
+// lend has f enqueue work of s that uses the workspace. On the GPU it waits for the work of the stream that used it
+// before, if that is another one. The context is current.
 func (w *workspace) lend(s *Stream, f func(at driver.DevicePtr) error) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()

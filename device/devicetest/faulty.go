@@ -9,10 +9,10 @@ import (
 	"github.com/millrace/millrace/device"
 )
 
-// Faulty is dev with streams whose operations can be made to fail or be late. Before each operation, in its order and on
-// the stream's goroutine, failAt is called with the stream's name, the operation's ("MatMul", "Copy"), and how many
-// operations the stream had before it. When it returns an error the operation does not happen and the error sticks to the
-// stream. It may sleep, see [Jitter].
+// Faulty is dev with streams whose operations can be made to fail or be late. Before each operation, in its order and
+// on the stream's goroutine, failAt is called with the stream's name, the operation's ("MatMul", "Copy"), and how
+// many operations the stream had before it. When it returns an error the operation does not happen and the error
+// sticks to the stream. It may sleep, see [Jitter].
 //
 // Buffers are dev's own. The queue of a stream holds 65536 entries; a caller that enqueues more waits.
 func Faulty(dev device.Device, failAt func(stream, op string, n int) error) device.Device {

@@ -1,8 +1,8 @@
 // Package null is a device that computes nothing and counts everything.
 //
-// A rehearsal runs the real executor on it: buffers are numbers, streams finish what they are given at once, and [Counts]
-// tells what the run would have reserved, moved and computed. Its host stream may work on regions without memory
-// (hostmem.AddressOnly), since no byte is ever touched.
+// A rehearsal runs the real executor on it: buffers are numbers, streams finish what they are given at once, and
+// [Counts] tells what the run would have reserved, moved and computed. Its host stream may work on regions without
+// memory (hostmem.AddressOnly), since no byte is ever touched.
 //
 // It checks the operations that it does not compute: every operand must be inside an open buffer of this device and
 // have the shape and type that its operation wants (device.Operands). A closed stream takes no work.

@@ -114,7 +114,8 @@ func FromEnv() *Hub {
 	return h
 }
 
-// pathFromEnv reads a path that may begin with ~ or have variables in it, for those who set it where no shell expands it.
+// pathFromEnv reads a path that may begin with ~ or have variables in it, for those who set it where no shell expands
+// it.
 func pathFromEnv(name, user string) string {
 	path := os.ExpandEnv(os.Getenv(name))
 	if rest, ok := strings.CutPrefix(path, "~"); ok && user != "" && (rest == "" || rest[0] == '/') {
@@ -157,8 +158,8 @@ func (h *Hub) address(r Repo) string {
 
 func (h *Hub) api(r Repo) string { return h.Endpoint + "/api/" + r.Kind.plural() + "/" + r.ID }
 
-// Cached is the directory of the commit that the cache has for a revision, and whether it has one. Which of its files are
-// there is not looked at.
+// Cached is the directory of the commit that the cache has for a revision, and whether it has one. Which of its files
+// are there is not looked at.
 func (h *Hub) Cached(r Repo) (dir string, ok bool) {
 	commit, ok := h.cachedCommit(r)
 	if !ok {

@@ -273,7 +273,8 @@ func TestOffline(t *testing.T) {
 	}
 }
 
-// Nothing that a server says makes a file outside of the snapshot, more bytes than are listed, or room for what it claims.
+// Nothing that a server says makes a file outside of the snapshot, more bytes than are listed, or room for what it
+// claims.
 func TestHostileHub(t *testing.T) {
 	for _, name := range []string{"../../../evil.txt", "/etc/evil.txt", "a/../../evil.txt", "a//b.txt", ".", "a/..", "a\x1b[2J.txt", "a\nb.txt"} {
 		server, h := start(t)

@@ -154,7 +154,8 @@ func (h *Hub) Push(ctx context.Context, r Repo, files []Upload, o PushOptions) (
 // errChanged is the error of a file that is being written, or was replaced: the commit would have files of two models.
 var errChanged = &passingError{errors.New("it changed while it was pushed: wait until it is written, and push again")}
 
-// checkUnchanged fails if a path no longer has the file that it had when the push began. Paths are opened more than once.
+// checkUnchanged fails if a path no longer has the file that it had when the push began. Paths are opened more than
+// once.
 func (p *push) checkUnchanged() error {
 	for _, f := range p.files {
 		now, err := os.Stat(f.Path)

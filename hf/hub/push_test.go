@@ -172,8 +172,8 @@ func TestPushRefuses(t *testing.T) {
 	}
 }
 
-// A refusal of the hub's storage is passing: the next push gets new addresses. An error of the network does not say that
-// a repository does not exist.
+// A refusal of the hub's storage is passing: the next push gets new addresses. An error of the network does not say
+// that a repository does not exist.
 func TestPushPassing(t *testing.T) {
 	for name, c := range map[string]struct {
 		spoil func(*hubtest.Server, *Hub)

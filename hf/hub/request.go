@@ -152,8 +152,8 @@ func (h *Hub) refused(r Repo, resp *http.Response) error {
 	return ref
 }
 
-// IsPassing reports whether an error is of the network or the server, so that what was asked for may be right and another try
-// may have it.
+// IsPassing reports whether an error is of the network or the server, so that what was asked for may be right and
+// another try may have it.
 func IsPassing(err error) bool {
 	var reached *net.OpError
 	var later *passingError
@@ -173,8 +173,8 @@ func isPassing(err error) bool {
 // maxFailures is how often in a row something is tried in vain.
 const maxFailures = 4
 
-// retry does something until it succeeds, fails for good, or has failed maxFailures times without getting on, with longer
-// pauses each time.
+// retry does something until it succeeds, fails for good, or has failed maxFailures times without getting on, with
+// longer pauses each time.
 func (h *Hub) retry(ctx context.Context, attempt func() (gotOn bool, err error)) error {
 	for failures := 0; ; {
 		gotOn, err := attempt()
@@ -239,7 +239,8 @@ func (h *Hub) readAnswer(ctx context.Context, cancel context.CancelCauseFunc, re
 	return nil
 }
 
-// nextPage reads the header Link: <ADDRESS>; rel="next". The address is one of the same server, as the token goes there.
+// nextPage reads the header Link: <ADDRESS>; rel="next". The address is one of the same server, as the token goes
+// there.
 func nextPage(resp *http.Response) (string, error) {
 	for _, link := range resp.Header.Values("Link") {
 		_, rest, _ := strings.Cut(link, "<")

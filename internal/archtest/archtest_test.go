@@ -169,7 +169,8 @@ func TestCheckerReportsBadTrees(t *testing.T) {
 	}
 }
 
-// A name that belongs to one file is found in another one, also under a second selection, and left alone where it means something else.
+// A name that belongs to one file is found in another one, also under a second selection, and left alone where it
+// means something else.
 func TestOwnedNames(t *testing.T) {
 	for text, want := range map[string]int{
 		"func f(r *run) bool { return r.Plan.Bound() }":               1,

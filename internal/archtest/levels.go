@@ -2,7 +2,8 @@ package archtest
 
 import "strings"
 
-// A level of the table, lowest first. "x/..." is every package below x; a package that is named itself goes by its name.
+// A level of the table, lowest first. "x/..." is every package below x; a package that is named itself goes by its
+// name.
 var levels = [][]string{
 	0:  {"batch", "tensor", "trace", "hostmem", "vfs", "internal/...", "data/tokenizer", "data/template", "data/parquet", "hf/hub", "hf/hub/hubtest", "runfile/othertrainers"},
 	1:  {"hf", "data", "internal/console", "data/parquet/oracle", "device", "store", "store/storetest", "report"},
@@ -22,7 +23,8 @@ var levels = [][]string{
 // bottom is what every package may import, also those of its level.
 const bottom = "internal/fault"
 
-// Packages of these trees import each other although they are on one level: a driver, its parts, and what plays its hardware.
+// Packages of these trees import each other although they are on one level: a driver, its parts, and what plays its
+// hardware.
 var families = [][]string{{"device/cpu"}, {"device/cuda", standIn}, {"device/null"}}
 
 // standIn is the stand-in of a GPU and NVIDIA's driver. Tests link it, and so do programs in files with a build tag of

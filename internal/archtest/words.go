@@ -11,8 +11,9 @@ import (
 	"strings"
 )
 
-// The rule for prose is: name the noun, put the verb second, say what the thing does, one idea a sentence. A list of words cannot check
-// that. It can find the habits that break the rule most often in this project, so that they do not come back.
+// The rule for prose is: name the noun, put the verb second, say what the thing does, one idea a sentence. A list of
+// words cannot check that. It can find the habits that break the rule most often in this project, so that they do not
+// come back.
 
 // habit is a way to write that the project has given up.
 type habit struct {
@@ -58,7 +59,8 @@ var unread = []string{
 	"device/cuda/kernels/attention.py", "device/cuda/kernels/build.py", "device/cuda/kernels/registry.py",
 }
 
-// PlainWords lists the habits in the texts and sources below root, a line each: file, line, the words, and what to say instead.
+// PlainWords lists the habits in the texts and sources below root, a line each: file, line, the words, and what to
+// say instead.
 func PlainWords(root fs.FS) (found []string, err error) {
 	err = fs.WalkDir(root, ".", func(name string, d fs.DirEntry, err error) error {
 		base := path.Base(name)

@@ -54,7 +54,8 @@ func BadRequest(err error) error {
 	return BadName(err)
 }
 
-// BadName is BadRequest for what the user has named, even where that is a checkpoint that is damaged: another name helps.
+// BadName is BadRequest for what the user has named, even where that is a checkpoint that is damaged: another name
+// helps.
 func BadName(err error) error {
 	var fault runtime.Error // which the renderer of templates catches, to name the row
 	var other otherError
@@ -74,8 +75,8 @@ func (a *Asking) Judge(err *error) {
 	}
 }
 
-// machineErrors are what a system says when it cannot do what it could do before: its disks are full or fail, or it has run out of
-// something.
+// machineErrors are what a system says when it cannot do what it could do before: its disks are full or fail, or it
+// has run out of something.
 var machineErrors = []syscall.Errno{
 	syscall.ENOSPC, syscall.EDQUOT, syscall.EFBIG, // full, for everybody or for this user or process
 	syscall.EIO, syscall.EROFS, // a drive that fails, or that the system has made read-only for that

@@ -23,9 +23,10 @@ type Core struct {
 	Processors []int
 }
 
-// Lanes (fetch, compute, drain, and the rest of the program) get a quarter of the hardware threads, and no more than laneThreads: a
-// core with two threads runs two lanes, so that what they need is threads. A small machine can spare fewer: the lanes sleep most of the
-// time, and workers never do. Where there are fewer than leastCores, a core of its own for each worker costs more than it gives.
+// Lanes (fetch, compute, drain, and the rest of the program) get a quarter of the hardware threads, and no more than
+// laneThreads: a core with two threads runs two lanes, so that what they need is threads. A small machine can spare
+// fewer: the lanes sleep most of the time, and workers never do. Where there are fewer than leastCores, a core of its
+// own for each worker costs more than it gives.
 const (
 	laneThreads = 4
 	leastCores  = 8
@@ -108,7 +109,8 @@ func (d Division) String() string {
 	return where
 }
 
-// find reads the cores of the allowed processors from a tree as Linux has it at /sys/devices/system, by node and number.
+// find reads the cores of the allowed processors from a tree as Linux has it at /sys/devices/system, by node and
+// number.
 func find(root fs.FS, allowed []int) ([]Core, error) {
 	node := map[int]int{} // by processor; 0 where the system has no nodes
 	dirs, err := fs.Glob(root, "node/node[0-9]*")

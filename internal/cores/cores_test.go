@@ -11,7 +11,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// tree is /sys/devices/system of a machine: processors p and p + cores are threads of core p, and nodes have equal ranges of cores.
+// tree is /sys/devices/system of a machine: processors p and p + cores are threads of core p, and nodes have equal
+// ranges of cores.
 func tree(nodes, cores, threads int) fstest.MapFS {
 	fs := fstest.MapFS{}
 	file := func(name, text string) { fs[name] = &fstest.MapFile{Data: []byte(text + "\n")} }

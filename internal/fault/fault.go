@@ -57,8 +57,8 @@ var ending sync.Mutex
 // with status 2. Another process may cut a file that is mapped, or the file's drive may fail.
 func Watch() { debug.SetPanicOnFault(true) }
 
-// Report writes what recover returned, and the stack. It is called by the deferred function that recovers, where the stack still has
-// the calls that led to the panic.
+// Report writes what recover returned, and the stack. It is called by the deferred function that recovers, where the
+// stack still has the calls that led to the panic.
 func Report(w io.Writer, p any) {
 	what := "a fault of the program, and not of what it was asked to do"
 	if _, ok := p.(interface{ Addr() uintptr }); ok { // memory that Watch watches

@@ -56,8 +56,8 @@ func readWhatWasCut() {
 	fmt.Print(b[1<<19])
 }
 
-// A panic on a goroutine prints itself, where it came from and whose fault it is, and ends the program with status 1: not with Go's
-// 2, which says that the request is wrong. So does memory that cannot be read.
+// A panic on a goroutine prints itself, where it came from and whose fault it is, and ends the program with status 1:
+// not with Go's 2, which says that the request is wrong. So does memory that cannot be read.
 func TestPanicEndsTheProgram(t *testing.T) {
 	for how := range started {
 		for what, want := range map[string][]string{

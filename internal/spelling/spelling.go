@@ -12,8 +12,8 @@ import (
 // mostMeant is how many names are suggested.
 const mostMeant = 6
 
-// Meant are the known names that a word may stand for, nearest first: those that differ in case and in dashes only, else those that
-// have the word in them, else those that a few changed letters make of it.
+// Meant are the known names that a word may stand for, nearest first: those that differ in case and in dashes only,
+// else those that have the word in them, else those that a few changed letters make of it.
 func Meant(word string, known []string) []string {
 	folded := fold(word)
 	if folded == "" {

@@ -1,5 +1,5 @@
-// Package terminal makes text from files and arguments safe to show: a name can have bytes in it that move a terminal's cursor, clear
-// its screen or change its title.
+// Package terminal makes text from files and arguments safe to show: a name can have bytes in it that move a
+// terminal's cursor, clear its screen or change its title.
 package terminal
 
 import (
@@ -9,8 +9,8 @@ import (
 	"unicode/utf8"
 )
 
-// Text is a text in which every control character but line breaks and tabs, every sign that turns the direction of writing and every
-// byte that is not UTF-8 is spelled out, as in \x1b.
+// Text is a text in which every control character but line breaks and tabs, every sign that turns the direction of
+// writing and every byte that is not UTF-8 is spelled out, as in \x1b.
 func Text(s string) string {
 	if isPlain(s) {
 		return s

@@ -24,8 +24,8 @@ func Columns(w io.Writer) int {
 // leastColumns is the narrowest width for which lines are broken.
 const leastColumns = 20
 
-// Wrap breaks lines that are longer than columns at spaces. What follows is indented by two more than its line. Words that
-// are too long stay whole. With fewer than 20 columns nothing changes.
+// Wrap breaks lines that are longer than columns at spaces. What follows is indented by two more than its line. Words
+// that are too long stay whole. With fewer than 20 columns nothing changes.
 func Wrap(text string, columns int) string {
 	if columns < leastColumns {
 		return text
@@ -49,8 +49,8 @@ func Wrap(text string, columns int) string {
 	return b.String()
 }
 
-// breakAt returns the byte of the last space before which a line fits, or of the first space if a word is too long; -1 if the line fits or
-// cannot be broken.
+// breakAt returns the byte of the last space before which a line fits, or of the first space if a word is too long;
+// -1 if the line fits or cannot be broken.
 func breakAt(line string, room int) int {
 	trimmed := strings.TrimRight(line, " \n")
 	if utf8.RuneCountInString(trimmed) <= room {

@@ -6,7 +6,8 @@ import (
 	"github.com/millrace/millrace/nn"
 )
 
-// Piecework is Patchwork with feed-forwards that are cut into groups: of every second layer, and of an even number of groups of all layers.
+// Piecework is Patchwork with feed-forwards that are cut into groups: of every second layer, and of an even number of
+// groups of all layers.
 var Piecework = model.Family{
 	ModelType:  "piecework",
 	Read:       readPiecework,

@@ -1,10 +1,10 @@
-// Package modeltest holds golden files for the decoder families: what PyTorch and transformers compute, in fp32, for tiny
-// random models, and a reader for tests. Each variant is a Hugging Face directory under testdata (config.json and
-// model.safetensors) with its golden.safetensors; golden.py writes them all and says what they hold.
+// Package modeltest holds golden files for the decoder families: what PyTorch and transformers compute, in fp32, for
+// tiny random models, and a reader for tests. Each variant is a Hugging Face directory under testdata (config.json
+// and model.safetensors) with its golden.safetensors; golden.py writes them all and says what they hold.
 //
-// [Load] reads one variant as a [Golden]: a first [Batch] with its logits, loss and the gradient of every parameter, and
-// 20 [Step] of AdamW with clipping, all from the weights in the directory. A Batch is what one optimizer step sees: some
-// [batch.Micro], each a row of packed documents.
+// [Load] reads one variant as a [Golden]: a first [Batch] with its logits, loss and the gradient of every parameter,
+// and 20 [Step] of AdamW with clipping, all from the weights in the directory. A Batch is what one optimizer step
+// sees: some [batch.Micro], each a row of packed documents.
 //
 // Invariants, which the tests of this package check: a target is the next token of the same document, or -1 where no
 // token counts; the documents of a micro-batch are contiguous and cover it; a pad is a document of one position. A loss

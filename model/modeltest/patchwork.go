@@ -5,7 +5,8 @@ import (
 	"maps"
 )
 
-// PatchworkConfig is the config.json of a Patchwork whose decoder has these keys of a Llama; with "groups" among them, of a Piecework.
+// PatchworkConfig is the config.json of a Patchwork whose decoder has these keys of a Llama; with "groups" among
+// them, of a Piecework.
 func PatchworkConfig(llama map[string]any) []byte {
 	text := maps.Clone(llama)
 	text["model_type"] = "patchwork_text"

@@ -116,7 +116,8 @@ func (c *conversion) set(key, value string, from []string, how string, args ...a
 	c.result.Settings = append(c.result.Settings, Setting{key, value, from, fmt.Sprintf(how, args...)})
 }
 
-// decide adds something to decide. If the first argument is a key of the file, or an entry below one, the file's key counts as said.
+// decide adds something to decide. If the first argument is a key of the file, or an entry below one, the file's key
+// counts as said.
 func (c *conversion) decide(format string, args ...any) {
 	if len(args) > 0 {
 		if key, ok := args[0].(string); ok {

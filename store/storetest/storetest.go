@@ -13,8 +13,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Run runs the suite. open makes a store with the given extents, in which each lane may hold a piece of each kind; the suite
-// closes it.
+// Run runs the suite. open makes a store with the given extents, in which each lane may hold a piece of each kind;
+// the suite closes it.
 func Run(t *testing.T, open func(t testing.TB, specs []store.Spec) store.Store) {
 	specs := []store.Spec{
 		{ID: store.ID{Part: 0, Kind: store.Weights}, Bytes: 512, Piece: 4096},

@@ -1,12 +1,12 @@
-// Package attention is exact causal attention on the CPU, forward and backward, in blocks: the matrix of scores is never
-// whole (FlashAttention: Dao et al. 2022; online softmax: Milakov and Gimelshein 2018).
+// Package attention is exact causal attention on the CPU, forward and backward, in blocks: the matrix of scores is
+// never whole (FlashAttention: Dao et al. 2022; online softmax: Milakov and Gimelshein 2018).
 //
 // A [Spec] names the memory and the mask of one micro-batch of packed documents. The work is cut into tasks that may
 // run in any order and on any worker, with a barrier between the two phases of backward. Each task writes memory of its
 // own and adds in a fixed order, so the bits depend on the Spec only.
 //
-// Scores, softmax and all sums are in fp32. In BF16 the probabilities and the gradients of the scores are rounded before
-// they are multiplied, as FlashAttention does.
+// Scores, softmax and all sums are in fp32. In BF16 the probabilities and the gradients of the scores are rounded
+// before they are multiplied, as FlashAttention does.
 package attention
 
 import (
@@ -23,8 +23,8 @@ const (
 	keyBlock   = 128
 )
 
-// Spec is attention over T positions, all matrices with T rows. Query head h reads key head h / (Heads/KVHeads). Position
-// t sees the keys from max(DocStart[t], t-Window+1) to t.
+// Spec is attention over T positions, all matrices with T rows. Query head h reads key head h / (Heads/KVHeads).
+// Position t sees the keys from max(DocStart[t], t-Window+1) to t.
 type Spec struct {
 	Q, K, V kernels.Mat // [T, Heads*HeadDim], [T, KVHeads*HeadDim] twice; one type, F32 or BF16
 	Out     kernels.Mat // [T, Heads*HeadDim]: written by forward, read by backward

@@ -15,7 +15,8 @@ import (
 	"github.com/millrace/millrace/tensor"
 )
 
-// problem is a Spec over memory of its own, with Q, K and V side by side in rows that have a gap, as a model keeps them.
+// problem is a Spec over memory of its own, with Q, K and V side by side in rows that have a gap, as a model keeps
+// them.
 type problem struct {
 	*Spec
 	t int

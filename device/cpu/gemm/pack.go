@@ -40,8 +40,8 @@ func (s *source) load(across, k int) float32 {
 	return *(*float32)(p)
 }
 
-// packPlain packs one element at a time, k from..to-1 of the panel, for kernels that take fp32. Neighbours past the edge
-// become zeros.
+// packPlain packs one element at a time, k from..to-1 of the panel, for kernels that take fp32. Neighbours past the
+// edge become zeros.
 func packPlain(dst unsafe.Pointer, s *source, width, first, n, k0, from, to int) {
 	d := unsafe.Slice((*float32)(dst), width*to)
 	for k := from; k < to; k++ {

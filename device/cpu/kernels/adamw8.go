@@ -6,7 +6,8 @@ import (
 	"github.com/millrace/millrace/tensor"
 )
 
-// Moments8 are the two moments of a run of parameters as 8-bit codes, with a scale for each block of tensor.MomentBlock.
+// Moments8 are the two moments of a run of parameters as 8-bit codes, with a scale for each block of
+// tensor.MomentBlock.
 type Moments8 struct {
 	M, V           []uint8
 	MScale, VScale []float32
@@ -36,8 +37,8 @@ func (m Moments8) has(n int) bool {
 // updates them with the parameters, and encodes them again. The number of elements must be a multiple of
 // tensor.MomentBlock, and work must be cut at such multiples.
 //
-// Source: Dettmers et al., "8-bit Optimizers via Block-wise Quantization" (2022), with the codes of bitsandbytes, in blocks of
-// 256 as its optimizers have them.
+// Source: Dettmers et al., "8-bit Optimizers via Block-wise Quantization" (2022), with the codes of bitsandbytes, in
+// blocks of 256 as its optimizers have them.
 func (t *Table) AdamW8Split(hi []uint16, lo []int16, m Moments8, grad Vec, s *AdamWScalars) (bad int) {
 	n := len(hi)
 	check(len(lo) == n && grad.Len == n && m.has(n), "AdamW8Split: lengths differ or are no whole blocks")

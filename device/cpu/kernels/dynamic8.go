@@ -27,8 +27,9 @@ var (
 	unsigned8 = newCodebook(false)
 )
 
-// newCodebook computes the map. Source: Dettmers, "8-Bit Approximations for Parallelism in Deep Learning" (2015); bitsandbytes
-// 0.50.2, functional.create_dynamic_map, whose roundings this follows (torch.linspace computes in fused steps, from both ends).
+// newCodebook computes the map. Source: Dettmers, "8-Bit Approximations for Parallelism in Deep Learning" (2015);
+// bitsandbytes 0.50.2, functional.create_dynamic_map, whose roundings this follows (torch.linspace computes in fused
+// steps, from both ends).
 func newCodebook(signed bool) *codebook {
 	boundary := func(i, steps int) float32 {
 		step := (1 - float32(0.1)) / float32(steps)
@@ -85,8 +86,9 @@ func (c *codebook) magnitude(x float32) int {
 	return k
 }
 
-// encode writes the codes of at most one block and returns their scale, the greatest magnitude (NaNs left aside, which become
-// 0). Where that is 0, the codes are 0 as well, so that a block which was never touched and one of zeros are the same bytes.
+// encode writes the codes of at most one block and returns their scale, the greatest magnitude (NaNs left aside,
+// which become 0). Where that is 0, the codes are 0 as well, so that a block which was never touched and one of zeros
+// are the same bytes.
 func (c *codebook) encode(codes []uint8, x []float32) (scale float32) {
 	for _, x := range x {
 		if a := math.Float32frombits(math.Float32bits(x) &^ (1 << 31)); a > scale {
@@ -115,8 +117,8 @@ func (c *codebook) decode(x []float32, codes []uint8, scale float32) {
 	}
 }
 
-// Quantize8 writes x as 8-bit codes with a scale for each block of tensor.MomentBlock, the last of which may be shorter:
-// codes that are signed, as for first moments, or not, as for second ones.
+// Quantize8 writes x as 8-bit codes with a scale for each block of tensor.MomentBlock, the last of which may be
+// shorter: codes that are signed, as for first moments, or not, as for second ones.
 func Quantize8(codes []uint8, scales, x []float32, signed bool) {
 	check(len(codes) == len(x) && len(scales) == (len(x)+tensor.MomentBlock-1)/tensor.MomentBlock, "Quantize8: lengths differ")
 	for b := range scales {

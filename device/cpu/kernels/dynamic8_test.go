@@ -176,8 +176,8 @@ func TestZeroBytesAreZeroMoments(t *testing.T) {
 	}
 }
 
-// TestAdamW8LevelsAgree compares every level with plain Go, by bits, over states that took some steps, with gradients that
-// make moments odd: means of codes, denormals, infinities and NaNs.
+// TestAdamW8LevelsAgree compares every level with plain Go, by bits, over states that took some steps, with gradients
+// that make moments odd: means of codes, denormals, infinities and NaNs.
 func TestAdamW8LevelsAgree(t *testing.T) {
 	for _, level := range isa.Available()[1:] {
 		for trial := range 60 {
@@ -254,8 +254,8 @@ func (s *state8) compare(t *testing.T, o *state8, what string) {
 	}
 }
 
-// TestAdamW8AtMeans compares every level with plain Go where codes part: gradients become moments as they are, or as their
-// squares, in blocks whose scale is 1.
+// TestAdamW8AtMeans compares every level with plain Go where codes part: gradients become moments as they are, or as
+// their squares, in blocks whose scale is 1.
 func TestAdamW8AtMeans(t *testing.T) {
 	var grad []float32
 	add := func(x float32) {

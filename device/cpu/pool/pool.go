@@ -42,8 +42,8 @@ type helper struct {
 // spin is how long a worker looks for work before it parks.
 const spin = 50 * time.Microsecond
 
-// New starts a pool of workers, at least one. Close stops it. Each worker that the pool owns, from 1 on, calls begin with its number
-// when it begins, unless that is nil.
+// New starts a pool of workers, at least one. Close stops it. Each worker that the pool owns, from 1 on, calls begin
+// with its number when it begins, unless that is nil.
 func New(workers int, begin func(worker int)) *Pool {
 	p := &Pool{}
 	for w := 1; w < workers; w++ {

@@ -25,8 +25,8 @@ type Matrix struct {
 	Rows, Cols, Stride int
 }
 
-// Product is C = op(A)·op(B), or Base + op(A)·op(B) with Accumulate. Rows and Cols of A and B are those of the matrices
-// as they are stored. Base has C's type and shape. It is C itself, or does not overlap C.
+// Product is C = op(A)·op(B), or Base + op(A)·op(B) with Accumulate. Rows and Cols of A and B are those of the
+// matrices as they are stored. Base has C's type and shape. It is C itself, or does not overlap C.
 type Product struct {
 	C, A, B, Base              Matrix
 	TransA, TransB, Accumulate bool
@@ -36,22 +36,25 @@ type Product struct {
 type Workspace = driver.DevicePtr
 
 const (
-	// WorkspaceBytes is what NVIDIA recommends for Hopper. It takes part in the choice of algorithms, so it is the same on all
-	// GPUs.
+	// WorkspaceBytes is what NVIDIA recommends for Hopper. It takes part in the choice of algorithms, so it is the same
+	// on all GPUs.
 	WorkspaceBytes = 32 << 20
 	// AlignBytes is what operands of products must be aligned to.
 	AlignBytes = 16
 )
 
-// BLAS multiplies matrices on one device. Its methods may be called from any thread on which the device's context is current.
+// BLAS multiplies matrices on one device. Its methods may be called from any thread on which the device's context is
+// current.
 type BLAS interface {
 	// Name says what it is, for people: "cuBLASLt 12.8.4".
 	Name() string
-	// MatMul enqueues a product. It reports false, and has done nothing, where it has no algorithm for such operands. No size is 0.
+	// MatMul enqueues a product. It reports false, and has done nothing, where it has no algorithm for such operands. No
+	// size is 0.
 	MatMul(p *Product, w Workspace, s driver.Stream) (bool, error)
 
-	// Tune chooses the fastest algorithm for products of p's shape, unless one is chosen. seconds times what it is given, which enqueues
-	// the product; it may run it several times. Without Tune, the algorithm is the one that the library thinks best.
+	// Tune chooses the fastest algorithm for products of p's shape, unless one is chosen. seconds times what it is
+	// given, which enqueues the product; it may run it several times. Without Tune, the algorithm is the one that the
+	// library thinks best.
 	Tune(p *Product, w Workspace, s driver.Stream, seconds func(enqueue func() error) (float64, error)) error
 	// Algorithms returns the choices of Tune and of UseAlgorithms, sorted, each as a line of text. Another BLAS of the
 	// same version on the same kind of GPU that uses them computes the same bits.
@@ -62,8 +65,8 @@ type BLAS interface {
 	Close() error
 }
 
-// Suits reports whether operands have a form that the library can be asked about: types that it multiplies, and addresses that
-// are aligned. It says nothing about the shape.
+// Suits reports whether operands have a form that the library can be asked about: types that it multiplies, and
+// addresses that are aligned. It says nothing about the shape.
 func (p *Product) Suits() bool {
 	types := p.A.Type == p.B.Type && (p.C.Type == p.A.Type || p.C.Type == F32)
 	return types && (p.A.At|p.B.At|p.C.At|p.Base.At)%AlignBytes == 0

@@ -15,8 +15,9 @@ func names(driverVersion int32) []string {
 	return all
 }
 
-// places lists where to look, in order: what the dynamic linker finds (LD_LIBRARY_PATH has a say there), then the Python environment that
-// is in use, then toolkits, then what pip installs elsewhere. getenv is os.Getenv and glob is filepath.Glob but in tests.
+// places lists where to look, in order: what the dynamic linker finds (LD_LIBRARY_PATH has a say there), then the
+// Python environment that is in use, then toolkits, then what pip installs elsewhere. getenv is os.Getenv and glob is
+// filepath.Glob but in tests.
 func places(driverVersion int32, getenv func(string) string, glob func(string) ([]string, error)) []string {
 	var dirs []string
 	under := func(root string, below ...string) {

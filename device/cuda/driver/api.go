@@ -2,8 +2,9 @@ package driver
 
 import "unsafe"
 
-// API is the part of the driver that the CUDA device calls. A field's tag is the symbol it is bound to: where the driver has
-// several versions of a function, the one that the headers of CUDA 12 choose. The functions may be called from any thread.
+// API is the part of the driver that the CUDA device calls. A field's tag is the symbol it is bound to: where the
+// driver has several versions of a function, the one that the headers of CUDA 12 choose. The functions may be called
+// from any thread.
 //
 // The text of each function is in NVIDIA's "CUDA Driver API" reference; here stands what a caller must not forget.
 type API struct {
@@ -50,7 +51,8 @@ type API struct {
 	// StreamDestroy returns at once; the work that is queued is still done.
 	StreamDestroy     func(s Stream) Result `cuda:"cuStreamDestroy_v2"`
 	StreamSynchronize func(s Stream) Result `cuda:"cuStreamSynchronize"`
-	// StreamWaitEvent waits for the latest EventRecord before the call; for an event without one it does not wait. Flags are 0.
+	// StreamWaitEvent waits for the latest EventRecord before the call; for an event without one it does not wait. Flags
+	// are 0.
 	StreamWaitEvent func(s Stream, e Event, flags uint32) Result `cuda:"cuStreamWaitEvent"`
 
 	EventCreate func(e *Event, flags uint32) Result `cuda:"cuEventCreate"`
@@ -58,7 +60,8 @@ type API struct {
 	EventDestroy     func(e Event) Result           `cuda:"cuEventDestroy_v2"`
 	EventSynchronize func(e Event) Result           `cuda:"cuEventSynchronize"`
 	EventRecord      func(e Event, s Stream) Result `cuda:"cuEventRecord"`
-	// EventElapsedTime is in milliseconds, at a resolution of about half a microsecond. It is NotReady before both are reached.
+	// EventElapsedTime is in milliseconds, at a resolution of about half a microsecond. It is NotReady before both are
+	// reached.
 	EventElapsedTime func(ms *float32, start, end Event) Result `cuda:"cuEventElapsedTime"`
 
 	// ModuleLoadData compiles PTX text, which ends with a NUL, for the current context's device.

@@ -49,8 +49,8 @@ func FormatVersion(version int32) string {
 	return fmt.Sprintf("%d.%d", version/1000, version%1000/10)
 }
 
-// ErrMissing is what Load's error is (errors.Is) where there is no driver at all, or this program cannot have one: a machine that is not
-// meant to compute on a GPU. Every other error is about a driver that is there and of no use.
+// ErrMissing is what Load's error is (errors.Is) where there is no driver at all, or this program cannot have one: a
+// machine that is not meant to compute on a GPU. Every other error is about a driver that is there and of no use.
 var ErrMissing = errors.New("no NVIDIA driver")
 
 // missing is the text of an error that is ErrMissing.
@@ -62,8 +62,8 @@ func (m missing) Is(target error) bool { return target == ErrMissing }
 // errNotFound is a library that is not there, as opposed to one that does not load.
 var errNotFound = errors.New("no such file")
 
-// loadFrom takes the first library that is there. One that is there and does not load ends the search: falling through to
-// another would hide why.
+// loadFrom takes the first library that is there. One that is there and does not load ends the search: falling
+// through to another would hide why.
 func loadFrom[L library](paths []string, open func(path string) (L, error)) (*API, error) {
 	for _, path := range paths {
 		lib, err := open(path)

@@ -16,6 +16,6 @@
 //   - A call blocks its OS thread, not the Go scheduler's other threads. A context is current for a thread, so a caller
 //     of CtxSetCurrent first locks its goroutine to its thread (runtime.LockOSThread).
 //
-// With the build tag nogpu, and anywhere but on Linux on amd64 and arm64, Load returns an error that says so and the binary
-// stays free of dynamic linking.
+// With the build tag nogpu, and anywhere but on Linux on amd64 and arm64, Load returns an error that says so and the
+// binary stays free of dynamic linking.
 package driver

@@ -35,8 +35,8 @@ func TestLoad(t *testing.T) {
 	}
 }
 
-// Why a library does not load is known wherever the goroutine runs that asks: a library that is missing is never one that is broken,
-// and one that is broken has a reason.
+// Why a library does not load is known wherever the goroutine runs that asks: a library that is missing is never one
+// that is broken, and one that is broken has a reason.
 func TestReasons(t *testing.T) {
 	broken := filepath.Join(t.TempDir(), "libcuda.so.1")
 	if err := os.WriteFile(broken, []byte("no library"), 0o600); err != nil {
@@ -60,7 +60,8 @@ func TestReasons(t *testing.T) {
 	wg.Wait()
 }
 
-// Calls go through with many arguments, of 4 and 8 bytes, in registers and on the stack: snprintf shows what C received.
+// Calls go through with many arguments, of 4 and 8 bytes, in registers and on the stack: snprintf shows what C
+// received.
 func TestCallsIntoC(t *testing.T) {
 	lib, err := openLibrary("libc.so.6")
 	if err != nil {
@@ -168,7 +169,8 @@ func TestFakeDriver(t *testing.T) {
 	})
 }
 
-// A driver that only a folder has, which the linker does not search, is found; one that the linker finds by name comes first.
+// A driver that only a folder has, which the linker does not search, is found; one that the linker finds by name
+// comes first.
 func TestFolders(t *testing.T) {
 	for _, folder := range folders {
 		if !filepath.IsAbs(folder) || strings.HasSuffix(folder, "/-linux-gnu") {

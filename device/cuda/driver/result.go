@@ -2,7 +2,8 @@ package driver
 
 import "fmt"
 
-// Result is the status that every driver function returns (CUresult). An asynchronous failure comes from whatever call follows it.
+// Result is the status that every driver function returns (CUresult). An asynchronous failure comes from whatever
+// call follows it.
 type Result int32
 
 // Results that callers tell apart, or that the stand-in returns; [Result.String] knows more.

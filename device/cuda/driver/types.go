@@ -13,11 +13,12 @@ type (
 	Function uintptr
 )
 
-// MinVersion is the oldest driver that [Load] accepts, as DriverGetVersion counts: CUDA 12.4, which came in March 2024 with the 550
-// series and reads PTX up to version 8.4.
+// MinVersion is the oldest driver that [Load] accepts, as DriverGetVersion counts: CUDA 12.4, which came in March
+// 2024 with the 550 series and reads PTX up to version 8.4.
 const MinVersion = 12040
 
-// CtxSchedBlockingSync is for DevicePrimaryCtxSetFlags: a thread that waits sleeps, and leaves its core to the host's own work.
+// CtxSchedBlockingSync is for DevicePrimaryCtxSetFlags: a thread that waits sleeps, and leaves its core to the host's
+// own work.
 const CtxSchedBlockingSync = 0x4
 
 // StreamNonBlocking is for StreamCreateWithPriority: the stream does not order itself with the legacy default stream.
@@ -29,7 +30,8 @@ const (
 	EventDisableTiming = 0x2 // cheaper to record, and EventElapsedTime refuses it
 )
 
-// MemHostRegisterDeviceMap is for MemHostRegister: kernels can reach the memory, at the address of MemHostGetDevicePointer.
+// MemHostRegisterDeviceMap is for MemHostRegister: kernels can reach the memory, at the address of
+// MemHostGetDevicePointer.
 const MemHostRegisterDeviceMap = 0x2
 
 // Attribute is what DeviceGetAttribute is asked for.
@@ -45,6 +47,6 @@ const (
 // FunctionAttribute is what FuncSetAttribute sets.
 type FunctionAttribute int32
 
-// MaxDynamicSharedSizeBytes raises what a launch may ask for above 48 KiB, up to MaxSharedMemoryPerBlockOptin less the kernel's
-// static shared memory.
+// MaxDynamicSharedSizeBytes raises what a launch may ask for above 48 KiB, up to MaxSharedMemoryPerBlockOptin less
+// the kernel's static shared memory.
 const MaxDynamicSharedSizeBytes FunctionAttribute = 8

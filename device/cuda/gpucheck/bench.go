@@ -15,7 +15,8 @@ import (
 	"time"
 )
 
-// tests runs tests of a test binary, some of them in a rehearsal. Patterns are those of -test.run, but each part is a whole name.
+// tests runs tests of a test binary, some of them in a rehearsal. Patterns are those of -test.run, but each part is a
+// whole name.
 func tests(binary, pattern, tiny string) func(c *check) (string, error) {
 	return func(c *check) (string, error) {
 		chosen := pattern
@@ -167,7 +168,8 @@ func (c *check) bench(name, shape string, flags ...string) (string, error) {
 	if r.Alias != nil {
 		note += "; layers share memory"
 	}
-	// Weights are drawn small, so the first losses are near those of guessing. Where layers share memory they are not theirs for long.
+	// Weights are drawn small, so the first losses are near those of guessing. Where layers share memory they are not
+	// theirs for long.
 	if far := math.Abs(r.Loss - r.LossUniform); r.Alias == nil && !(far < 2) || r.Loss != r.Loss {
 		return note, fmt.Errorf("the loss is %.3f, and guessing has %.3f", r.Loss, r.LossUniform)
 	}

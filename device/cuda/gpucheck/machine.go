@@ -144,7 +144,8 @@ func gib(bytes int64) string {
 // runFile is the run file of the small model.
 func (c *check) runFile() string { return filepath.Join(c.work, "run.yaml") }
 
-// writeModel writes the small model that rows train: its heads and sizes reach cuBLASLt and the kernels for aligned operands.
+// writeModel writes the small model that rows train: its heads and sizes reach cuBLASLt and the kernels for aligned
+// operands.
 func (c *check) writeModel() error {
 	hidden, inner, layers, heads, sequence, tokens, steps := 512, 1536, 8, 8, 256, 2048, 20
 	if c.tiny {

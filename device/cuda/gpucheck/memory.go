@@ -18,7 +18,8 @@ import (
 	"github.com/millrace/millrace/internal/fault"
 )
 
-// memoryCommand has this program measure memory, in a process of its own, which the system ends first if there is too little:
+// memoryCommand has this program measure memory, in a process of its own, which the system ends first if there is too
+// little:
 //
 //	gpucheck memory touch 110GiB
 //	gpucheck memory pin 16GiB
@@ -77,7 +78,8 @@ func memoryMain(args []string, stdout, stderr io.Writer) int {
 // floorBytes must stay available: what is touched beyond may cost a process its life.
 const floorBytes = 6 << 30
 
-// touch makes memory resident in pieces, for as long as the system says that there is more: some machines have memory added as it is used.
+// touch makes memory resident in pieces, for as long as the system says that there is more: some machines have memory
+// added as it is used.
 func touch(bytes int64) (*touchedMemory, error) {
 	r := &touchedMemory{}
 	var err error

@@ -15,8 +15,8 @@ import (
 	"github.com/millrace/millrace/internal/fault"
 )
 
-// grace is how long a process that was asked to end may take, and then how long the system may take to end it. One that hangs in the
-// GPU's driver may never end.
+// grace is how long a process that was asked to end may take, and then how long the system may take to end it. One
+// that hangs in the GPU's driver may never end.
 const grace = 3 * time.Second
 
 // exitError is a program that ended with another status than 0.
@@ -36,8 +36,8 @@ func (c *check) program(name string) string {
 	return name
 }
 
-// command runs a program until it ends or the row's time is up, and returns what it wrote to standard output. All that it starts ends with
-// it. env has further variables, KEY=VALUE.
+// command runs a program until it ends or the row's time is up, and returns what it wrote to standard output. All
+// that it starts ends with it. env has further variables, KEY=VALUE.
 func (c *check) command(env []string, name string, args ...string) (string, error) {
 	cmd := exec.Command(c.program(name), args...)
 	cmd.Dir = c.dir

@@ -13,9 +13,9 @@
 //
 // # Names
 //
-// A name is OP.TYPE[.VARIANT]. The variant a16 takes operands whose addresses, columns and strides are multiples of 16, in bytes
-// and elements, so that threads move 16 bytes at once; any takes all. What exactly must be a multiple is in [Kernel.Aligned].
-// narrow, c2048, c4096 and c8192 are such for rows that are not longer, see [Kernel.Most].
+// A name is OP.TYPE[.VARIANT]. The variant a16 takes operands whose addresses, columns and strides are multiples of
+// 16, in bytes and elements, so that threads move 16 bytes at once; any takes all. What exactly must be a multiple is
+// in [Kernel.Aligned]. narrow, c2048, c4096 and c8192 are such for rows that are not longer, see [Kernel.Most].
 //
 // # Targets
 //
@@ -26,6 +26,7 @@
 //
 // # Laws
 //
-// The tests here hold the embedded files to their sources (by checksum), the PTX and the machine code to their manifest (arguments, target, version), and
-// the figures of ptxas to their limits. README.md says how to add a kernel.
+// The tests here hold the embedded files to their sources (by checksum), the PTX and the machine code to their
+// manifest (arguments, target, version), and the figures of ptxas to their limits. README.md says how to add a
+// kernel.
 package kernels

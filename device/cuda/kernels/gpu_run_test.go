@@ -55,7 +55,8 @@ const (
 // repeats is how often a launch is repeated: a race shows as other bits.
 const repeats = 3
 
-// openGPU opens the first GPU for the kernels of a target: its machine code where the GPU takes it, unless text is wanted.
+// openGPU opens the first GPU for the kernels of a target: its machine code where the GPU takes it, unless text is
+// wanted.
 func openGPU(api *driver.API, target string, text bool) (g *gpu, err error) {
 	g = &gpu{api: api, functions: map[string]driver.Function{}}
 	g.load = func(k *kernels.Kernel) []byte {
@@ -323,8 +324,8 @@ func (g *gpu) once(l launch, fields []*field) error {
 	return nil
 }
 
-// differs is how far the matrix is from other bytes, as a share of what is allowed, and where. Nothing is allowed between rows, and for
-// kernels whose bits are defined; NaNs are equal.
+// differs is how far the matrix is from other bytes, as a share of what is allowed, and where. Nothing is allowed
+// between rows, and for kernels whose bits are defined; NaNs are equal.
 func (f *field) differs(want []byte, exact bool) (share float64, at string) {
 	if bytes.Equal(f.bytes, want) {
 		return 0, ""
@@ -386,7 +387,8 @@ var gpuRuns = append(slices.Clone(runs), kernelRun{"LargeMatMul", testLargeMatMu
 // gpuRun is the environment variable that names what a process of TestGPUKernels runs: "code MatMul".
 const gpuRun = "MILLRACE_GPU_RUN"
 
-// Every kernel on the GPU: "code" as the program loads it there, "ptx" as the driver compiles the PTX that all GPUs take.
+// Every kernel on the GPU: "code" as the program loads it there, "ptx" as the driver compiles the PTX that all GPUs
+// take.
 func TestGPUKernels(t *testing.T) {
 	if os.Getenv("MILLRACE_GPU") != "1" {
 		t.Skip("needs a GPU: set MILLRACE_GPU=1")

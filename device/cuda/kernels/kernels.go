@@ -13,8 +13,8 @@ import (
 	"strings"
 )
 
-// TrailingPointers is how many pointers a kernel takes after its arguments: scratch memory of Triton's, which no kernel here uses.
-// Zeros are passed for them.
+// TrailingPointers is how many pointers a kernel takes after its arguments: scratch memory of Triton's, which no
+// kernel here uses. Zeros are passed for them.
 const TrailingPointers = 2
 
 // Targets are the targets that kernels are compiled for.
@@ -73,7 +73,8 @@ type Arg struct {
 	Offset int    `json:"-"` // in the parameter buffer, in bytes
 }
 
-// Figures are what a kernel took when it was assembled, by architecture ("sm_80", "sm_120"), and the most that it may take.
+// Figures are what a kernel took when it was assembled, by architecture ("sm_80", "sm_120"), and the most that it may
+// take.
 type Figures struct {
 	Registers  map[string]int `json:"registers"`   // of a thread
 	SpillBytes map[string]int `json:"spill_bytes"` // of a thread
@@ -308,11 +309,12 @@ func (s *Set) Find(name string) (*Kernel, bool) {
 	return k, ok
 }
 
-// Variants are the last words of names, the quickest first: they say which operands a kernel is for. Some names have none of them.
+// Variants are the last words of names, the quickest first: they say which operands a kernel is for. Some names have
+// none of them.
 var Variants = []string{".narrow", ".c2048", ".c4096", ".c8192", ".a16", ".any"}
 
-// Choose finds the kernel of an operation for the values of its arguments: the quickest variant, or the one without that word, that
-// there is and that takes them.
+// Choose finds the kernel of an operation for the values of its arguments: the quickest variant, or the one without
+// that word, that there is and that takes them.
 func (s *Set) Choose(op string, values []uint64) (*Kernel, error) {
 	for _, variant := range append(slices.Clone(Variants), "") {
 		if k, ok := s.kernels[op+variant]; ok && k.Takes(values) {
@@ -327,8 +329,8 @@ func (k *Kernel) Arg(name string) int {
 	return slices.IndexFunc(k.Args, func(a Arg) bool { return a.Name == name })
 }
 
-// Takes reports whether those values that must be multiples of 16 are, and none is too great. values has one entry for each
-// argument, in order: addresses, integers with their sign extended, bits of floating-point numbers.
+// Takes reports whether those values that must be multiples of 16 are, and none is too great. values has one entry
+// for each argument, in order: addresses, integers with their sign extended, bits of floating-point numbers.
 func (k *Kernel) Takes(values []uint64) bool {
 	if len(values) != len(k.Args) {
 		panic(fmt.Sprintf("kernels: %s takes %d arguments, not %d", k.Name, len(k.Args), len(values)))
@@ -346,7 +348,8 @@ func (k *Kernel) Takes(values []uint64) bool {
 	return true
 }
 
-// Params is the parameter buffer of a launch: the values of [Kernel.Takes] at their offsets, and zeros for the trailing pointers.
+// Params is the parameter buffer of a launch: the values of [Kernel.Takes] at their offsets, and zeros for the
+// trailing pointers.
 func (k *Kernel) Params(values []uint64) []byte {
 	if !k.Takes(values) {
 		panic(fmt.Sprintf("kernels: %s is launched with operands that it does not take", k.Name))

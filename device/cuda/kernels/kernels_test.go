@@ -119,8 +119,8 @@ func TestChecksums(t *testing.T) {
 
 var paramLine = regexp.MustCompile(`^\t\.param \.(\w+) (?:\.ptr [^,]*?)?(\w+_param_(\d+)),?$`)
 
-// A module is for its target, claims the PTX version that drivers of CUDA 12.4 take, and has one entry, with the arguments of the
-// manifest and the threads that a launch gives it.
+// A module is for its target, claims the PTX version that drivers of CUDA 12.4 take, and has one entry, with the
+// arguments of the manifest and the threads that a launch gives it.
 func TestPTX(t *testing.T) {
 	types := map[Type]string{Ptr: "u64", I64: "u64", I32: "u32", F32: "f32", F64: "f64"}
 	all(t, func(t *testing.T, target string, k *Kernel) {
@@ -164,8 +164,9 @@ func TestPTX(t *testing.T) {
 	})
 }
 
-// A block's shared memory and a thread's registers are what the GPUs of the target have. Registers, spilled bytes and the hot loop's
-// instructions are within the limits of the source; every kernel of products that demands alignment has limits of its loop.
+// A block's shared memory and a thread's registers are what the GPUs of the target have. Registers, spilled bytes and
+// the hot loop's instructions are within the limits of the source; every kernel of products that demands alignment
+// has limits of its loop.
 func TestLimits(t *testing.T) {
 	architectures := map[string][]string{"sm80": {"sm_100", "sm_120", "sm_80", "sm_86", "sm_89", "sm_90a"}, "sm90a": {"sm_90a"}}
 	shared := map[string]int{"sm80": 99 << 10, "sm90a": 227 << 10}
@@ -219,8 +220,8 @@ func TestAlignedMovesVectors(t *testing.T) {
 	})
 }
 
-// Kernels whose bits are defined leave nothing to the assembler: no product that it may fuse, no approximation, no flushed
-// denormal.
+// Kernels whose bits are defined leave nothing to the assembler: no product that it may fuse, no approximation, no
+// flushed denormal.
 func TestExact(t *testing.T) {
 	n := 0
 	all(t, func(t *testing.T, target string, k *Kernel) {

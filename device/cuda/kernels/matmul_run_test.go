@@ -10,7 +10,8 @@ import (
 	"github.com/millrace/millrace/tensor"
 )
 
-// Every family of products, on shapes that fill no tile and several, with sizes that divide nothing where the kernel allows it.
+// Every family of products, on shapes that fill no tile and several, with sizes that divide nothing where the kernel
+// allows it.
 func testMatMul(t *testing.T, on *backend) {
 	for _, c := range []struct {
 		form       string // "" for any

@@ -15,8 +15,8 @@ import (
 	"github.com/millrace/millrace/tensor"
 )
 
-// Compiled kernels, run directly. That all of them agree with the contract is devicetest's to show, through the launch code; this
-// is about what alignment, strides and orders do to what was compiled.
+// Compiled kernels, run directly. That all of them agree with the contract is devicetest's to show, through the
+// launch code; this is about what alignment, strides and orders do to what was compiled.
 
 // sets are the kernels of each target, unpacked once.
 var sets = map[string]func() (*kernels.Set, error){

@@ -14,8 +14,8 @@ import (
 // operands makes the arguments of a kernel, the same for all of its variants, and says which are written.
 type operands func(b *bench, d tensor.DType) (args []any, written []*field)
 
-// Operands that every variant takes: addresses, columns and strides are multiples of 16. Blocks are several, and not full. Matrices that
-// may have any stride have one that is longer than their columns.
+// Operands that every variant takes: addresses, columns and strides are multiples of 16. Blocks are several, and not
+// full. Matrices that may have any stride have one that is longer than their columns.
 var aligned = map[string]operands{
 	"add.A": func(b *bench, d tensor.DType) ([]any, []*field) {
 		x, y := b.normal(d, 7, 528, 544), b.normal(d, 7, 528, 560)

@@ -1,8 +1,8 @@
-// Package hubtest is a small hub for tests: a server of this machine that answers as huggingface.co does, and that can be
-// told to misbehave.
+// Package hubtest is a small hub for tests: a server of this machine that answers as huggingface.co does, and that
+// can be told to misbehave.
 //
-// Large files (everything but .json, .md and .txt) are stored as large files are: listed with a SHA-256, and redirected to a
-// second server, which must not be sent a token.
+// Large files (everything but .json, .md and .txt) are stored as large files are: listed with a SHA-256, and
+// redirected to a second server, which must not be sent a token.
 package hubtest
 
 import (

@@ -2,8 +2,8 @@ package ptx
 
 import "slices"
 
-// An instr is one instruction, decoded. Its operands are rows: offsets into the register file that exec knows, counted in lanes.
-// A predicate is the index of its word, or the complement of that where it is negated.
+// An instr is one instruction, decoded. Its operands are rows: offsets into the register file that exec knows,
+// counted in lanes. A predicate is the index of its word, or the complement of that where it is negated.
 type instr struct {
 	exec   func(w *warp, in *instr, m uint32) // on the lanes of m, which is not zero
 	flow   flow
@@ -133,7 +133,8 @@ func (a *assembly) register(o operand) symbol {
 	return r
 }
 
-// src resolves an operand that is read as t: a register of its size, a number, a variable's address or a special register.
+// src resolves an operand that is read as t: a register of its size, a number, a variable's address or a special
+// register.
 func (a *assembly) src(field *int32, o operand, t typ) { a.source(field, o, t, false) }
 
 // srcWider is src where the register may be wider than t; it gives the register's size in bits.
@@ -242,7 +243,8 @@ func (a *assembly) predicate(field *int32, o operand) {
 // sink is the row of what is written to "_": no row.
 const sink = -1
 
-// elements resolves the n elements of a vector; a lone operand is a vector of one. A "_" among what is written is a sink.
+// elements resolves the n elements of a vector; a lone operand is a vector of one. A "_" among what is written is a
+// sink.
 func (a *assembly) elements(o operand, n int, writes bool, resolve func(field *int32, o operand)) []int32 {
 	elems := []operand{o}
 	if o.what == vectorOperand {

@@ -4,8 +4,8 @@ import "fmt"
 
 // async is a warp's cp.async copies: the groups that are committed, oldest first, and the open one.
 //
-// A copy happens when wait_group requires it and no sooner. On a GPU it may happen at any time between, so a kernel that is right
-// cannot tell; one that reads too early, or overwrites the source too early, shows.
+// A copy happens when wait_group requires it and no sooner. On a GPU it may happen at any time between, so a kernel
+// that is right cannot tell; one that reads too early, or overwrites the source too early, shows.
 type async struct {
 	open   []copyOp
 	groups [][]copyOp

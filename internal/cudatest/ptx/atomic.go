@@ -4,7 +4,8 @@ import (
 	"math"
 )
 
-// decodeAtom reads atom and red: a value in memory becomes f(value, operand), lane after lane, and atom gives the old one.
+// decodeAtom reads atom and red: a value in memory becomes f(value, operand), lane after lane, and atom gives the old
+// one.
 func decodeAtom(a *assembly) {
 	isRed := a.in.op[:3] == "red"
 	s := genericSpace
@@ -94,7 +95,8 @@ func decodeAtom(a *assembly) {
 	}
 }
 
-// atomically is the new value of an operation. Values of 32 bits have zeros above, or any signs where only the low bits count.
+// atomically is the new value of an operation. Values of 32 bits have zeros above, or any signs where only the low
+// bits count.
 func atomically(op string, t typ, s space) func(old, x, y uint64) uint64 {
 	switch op {
 	case "add":

@@ -166,7 +166,8 @@ func (b *builder) registers(s *scope) error {
 	}
 }
 
-// find looks a name up. A register gets its row at first sight, so that a declaration of a billion registers costs nothing.
+// find looks a name up. A register gets its row at first sight, so that a declaration of a billion registers costs
+// nothing.
 func (b *builder) find(s *scope, name string) (symbol, bool) {
 	digits := len(name)
 	for digits > 0 && name[digits-1] >= '0' && name[digits-1] <= '9' {

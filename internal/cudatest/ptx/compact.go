@@ -2,9 +2,10 @@ package ptx
 
 import "slices"
 
-// compact lets registers share rows. PTX gives each value a register of its own, thousands in a kernel, and a warp's rows should fit
-// a cache. A register that is written before it is read, always within one stretch of code without jumps in or out, gets a
-// row that is free there. All lanes that run such a stretch run all of it, and lanes of a row do not meet, so divergence does not matter.
+// compact lets registers share rows. PTX gives each value a register of its own, thousands in a kernel, and a warp's
+// rows should fit a cache. A register that is written before it is read, always within one stretch of code without
+// jumps in or out, gets a row that is free there. All lanes that run such a stretch run all of it, and lanes of a row
+// do not meet, so divergence does not matter.
 func (b *builder) compact() {
 	type key struct {
 		file file

@@ -27,7 +27,8 @@ func decodeTrap(a *assembly) {
 	a.in.flow = flowTrap
 }
 
-// decodeBarrier reads bar.sync and barrier.sync, which wait for the block or for a number of its threads; bar.warp.sync waits for lanes.
+// decodeBarrier reads bar.sync and barrier.sync, which wait for the block or for a number of its threads;
+// bar.warp.sync waits for lanes.
 func decodeBarrier(a *assembly) {
 	a.mod("cta")
 	if a.mod("warp") != "" {

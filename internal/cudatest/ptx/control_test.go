@@ -190,7 +190,8 @@ func TestWarpsThatHaveEnded(t *testing.T) {
 	}
 }
 
-// TestShuffle compares all modes, with segments, to the ISA's text: a lane beyond the segment gives its own value and false.
+// TestShuffle compares all modes, with segments, to the ISA's text: a lane beyond the segment gives its own value and
+// false.
 func TestShuffle(t *testing.T) {
 	for _, test := range []struct {
 		op   string

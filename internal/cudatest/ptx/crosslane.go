@@ -1,7 +1,7 @@
 package ptx
 
-// members guards an instruction of the lanes that row in.e names: exactly these run it together. On a GPU, others make it hang, or its
-// result undefined.
+// members guards an instruction of the lanes that row in.e names: exactly these run it together. On a GPU, others
+// make it hang, or its result undefined.
 func members(f exec) exec {
 	return func(w *warp, in *instr, m uint32) {
 		named := w.narrow(in.e)
@@ -16,7 +16,8 @@ func members(f exec) exec {
 	}
 }
 
-// decodeShuffle reads shfl.sync. c holds a clamp in bits 0-4 and a mask of what divides the warp in bits 8-12 (PTX ISA, "shfl.sync").
+// decodeShuffle reads shfl.sync. c holds a clamp in bits 0-4 and a mask of what divides the warp in bits 8-12 (PTX
+// ISA, "shfl.sync").
 func decodeShuffle(a *assembly) {
 	a.must("sync")
 	mode := a.must("up", "down", "bfly", "idx")

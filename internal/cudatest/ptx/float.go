@@ -227,7 +227,8 @@ func (h half) one(f func(x, y, z float64) float64, x, y, z uint32) uint32 {
 	return d
 }
 
-// decodeFloatMinMax reads min and max: of a number and NaN they give the number, with .NaN they give NaN; -0 is below +0.
+// decodeFloatMinMax reads min and max: of a number and NaN they give the number, with .NaN they give NaN; -0 is below
+// +0.
 func decodeFloatMinMax(a *assembly) {
 	isMin := a.in.op[:3] == "min"
 	p := polish{ftz: a.mod("ftz") != ""}

@@ -27,7 +27,8 @@ func sampleTexts(t testing.TB) [][]byte {
 	return texts
 }
 
-// survive parses a text and launches what it has on little memory: whatever comes of it is an error or none, never a panic.
+// survive parses a text and launches what it has on little memory: whatever comes of it is an error or none, never a
+// panic.
 func survive(src []byte) {
 	m, err := Parse(src)
 	if err != nil {
@@ -92,7 +93,8 @@ func TestMutatedKernels(t *testing.T) {
 	})
 }
 
-// TestMutatedOperands exchanges registers of one size for others in real kernels, so that most of them still parse and run astray.
+// TestMutatedOperands exchanges registers of one size for others in real kernels, so that most of them still parse
+// and run astray.
 func TestMutatedOperands(t *testing.T) {
 	register := regexp.MustCompile(`%(rd|rs|r|p)\d+`)
 	texts := sampleTexts(t)

@@ -25,8 +25,9 @@ mov.u32 lane, %tid.x;
 // slots is how many 64-bit words each lane has of input and of output.
 const slots = 8
 
-// lanewise runs a body on one warp. Operands are in registers of their sizes: slot 0 of the input is in %h0, %r0 and %rd0, and so
-// on. Afterwards, slot 0 of the output is what %h10, %r10, %rd10 and %p1 hold, as the body chooses by the size in d.
+// lanewise runs a body on one warp. Operands are in registers of their sizes: slot 0 of the input is in %h0, %r0 and
+// %rd0, and so on. Afterwards, slot 0 of the output is what %h10, %r10, %rd10 and %p1 hold, as the body chooses by
+// the size in d.
 func lanewise(t testing.TB, body string, d int, in [lanes][slots]uint64) [lanes]uint64 {
 	t.Helper()
 	var src strings.Builder
@@ -74,8 +75,8 @@ const (
 	tooGreat = 0x7f7fffff // the greatest float32
 )
 
-// Each row is what the ISA says that one instruction makes of some operands. D is the result, and A, B and C are slots 0 to 2 in
-// registers of its size, or of 32 bits where there is no D.
+// Each row is what the ISA says that one instruction makes of some operands. D is the result, and A, B and C are
+// slots 0 to 2 in registers of its size, or of 32 bits where there is no D.
 func TestInstructions(t *testing.T) {
 	for _, test := range []struct {
 		body string

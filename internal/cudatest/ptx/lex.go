@@ -2,13 +2,15 @@ package ptx
 
 import "strings"
 
-// A token is a word (an opcode with its modifiers, a name, a directive, a number), a string, or one character of punctuation.
+// A token is a word (an opcode with its modifiers, a name, a directive, a number), a string, or one character of
+// punctuation.
 type token struct {
 	text string
 	line int
 }
 
-// isWord reports whether a character may stand in a word. Opcodes keep their dots, and "::" joins words (.L1::evict_last).
+// isWord reports whether a character may stand in a word. Opcodes keep their dots, and "::" joins words
+// (.L1::evict_last).
 func isWord(c byte) bool {
 	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '_' || c == '$' || c == '%' || c == '.'
 }

@@ -280,7 +280,8 @@ func decodeFind(a *assembly) {
 	})
 }
 
-// decodeExtract: bfe takes c bits of a from bit b on; a signed field is extended by its highest bit, or that of a where it ends beyond.
+// decodeExtract: bfe takes c bits of a from bit b on; a signed field is extended by its highest bit, or that of a
+// where it ends beyond.
 func decodeExtract(a *assembly) {
 	t := a.typ("u32", "s32", "u64", "s64")
 	if !a.count(4) {

@@ -4,8 +4,8 @@ import (
 	"fmt"
 )
 
-// decodeLoadMatrix reads ldmatrix: n 8x8 matrices of 16-bit elements from shared memory. Lane 8j+i names row i of matrix j, 16 bytes.
-// Lane l gets elements 2(l%4) and the next of row l/4 of each; with .trans, of column l/4.
+// decodeLoadMatrix reads ldmatrix: n 8x8 matrices of 16-bit elements from shared memory. Lane 8j+i names row i of
+// matrix j, 16 bytes. Lane l gets elements 2(l%4) and the next of row l/4 of each; with .trans, of column l/4.
 func decodeLoadMatrix(a *assembly) {
 	a.must("sync")
 	a.must("aligned")
@@ -94,7 +94,8 @@ func words(k int) mma {
 	}
 }
 
-// decodeMultiplyMatrix reads mma.sync: D = A*B + C with A of 16 rows in rows and B of 8 columns in columns, float32 sums.
+// decodeMultiplyMatrix reads mma.sync: D = A*B + C with A of 16 rows in rows and B of 8 columns in columns, float32
+// sums.
 func decodeMultiplyMatrix(a *assembly) {
 	a.must("sync")
 	a.must("aligned")
@@ -173,7 +174,8 @@ func multiplyRow(sums [8]float32, row []float32, b *[16 * 8]float32) [8]float32 
 	return [8]float32{s0, s1, s2, s3, s4, s5, s6, s7}
 }
 
-// places lists where in a matrix with rows of cols the elements of each register go: of 32 lanes, then of 32 lanes their next.
+// places lists where in a matrix with rows of cols the elements of each register go: of 32 lanes, then of 32 lanes
+// their next.
 func (f fragment) places(cols int) [][]uint8 {
 	list := make([][]uint8, f.registers)
 	for r := range list {

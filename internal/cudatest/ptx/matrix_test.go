@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// lanewords runs a body that reads 32-bit registers %r0 to %r11 and writes %r20 to %r23, on one warp with 1 KiB of shared memory, which
-// has the bytes given. %r30 is its address.
+// lanewords runs a body that reads 32-bit registers %r0 to %r11 and writes %r20 to %r23, on one warp with 1 KiB of
+// shared memory, which has the bytes given. %r30 is its address.
 func lanewords(t testing.TB, body string, in [lanes][12]uint32, shared []uint32) [lanes][4]uint32 {
 	t.Helper()
 	var src strings.Builder
@@ -59,8 +59,9 @@ mad.lo.u32 %r31, lane, 32, %r30;
 	return got
 }
 
-// The fragments as the PTX ISA has them, "Matrix Fragments for mma.m16n8k16 with floating point type" and so on: for element i of
-// a lane, in the notation of these pages. Elements of 16 bits are counted through the registers, low half first.
+// The fragments as the PTX ISA has them, "Matrix Fragments for mma.m16n8k16 with floating point type" and so on: for
+// element i of a lane, in the notation of these pages. Elements of 16 bits are counted through the registers, low
+// half first.
 type isaFragment func(lane, i int) (row, col int)
 
 var isaFragments = map[string]struct{ a, b isaFragment }{
@@ -219,7 +220,8 @@ func TestStoreMatrix(t *testing.T) {
 	}
 }
 
-// TestDescriptor has places in the canonical layouts of the ISA's figures: element k of row i, 16 bytes that begin with it.
+// TestDescriptor has places in the canonical layouts of the ISA's figures: element k of row i, 16 bytes that begin
+// with it.
 func TestDescriptor(t *testing.T) {
 	bits := func(leading, stride, swizzle uint64) uint64 {
 		return 4096>>4 | leading>>4<<16 | stride>>4<<32 | swizzle<<62
@@ -258,8 +260,8 @@ func TestDescriptor(t *testing.T) {
 	}
 }
 
-// TestLoadMatrix: thread 8j+i gives the address of row i of matrix j; thread l gets elements 2(l%4) and 2(l%4)+1 of row l/4, or of
-// column l/4 (PTX ISA, "ldmatrix").
+// TestLoadMatrix: thread 8j+i gives the address of row i of matrix j; thread l gets elements 2(l%4) and 2(l%4)+1 of
+// row l/4, or of column l/4 (PTX ISA, "ldmatrix").
 func TestLoadMatrix(t *testing.T) {
 	var in [lanes][12]uint32
 	place := func(j, i int) int { return 13 * (8*j + i) % 32 } // which 16 bytes hold a row

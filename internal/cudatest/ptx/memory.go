@@ -5,9 +5,10 @@ import (
 	"fmt"
 )
 
-// A Memory is what a kernel's global addresses mean. At lends the n bytes from an address on; it fails if they are not all inside
-// of one allocation. It is called from several goroutines where a launch has more than one worker, and also to find out
-// whether a range is valid: an error need not end the launch. Addresses from 1<<63 on are not asked for.
+// A Memory is what a kernel's global addresses mean. At lends the n bytes from an address on; it fails if they are
+// not all inside of one allocation. It is called from several goroutines where a launch has more than one worker, and
+// also to find out whether a range is valid: an error need not end the launch. Addresses from 1<<63 on are not asked
+// for.
 type Memory interface {
 	At(addr uint64, n int) ([]byte, error)
 }
@@ -26,8 +27,8 @@ const (
 
 var spaces = map[string]space{"global": globalSpace, "shared": sharedSpace, "local": localSpace, "const": constSpace}
 
-// Shared and local memory begin above zero, so that a null pointer hits nothing. In generic addresses, each has a window; a module's
-// variables have theirs in global and generic addresses alike.
+// Shared and local memory begin above zero, so that a null pointer hits nothing. In generic addresses, each has a
+// window; a module's variables have theirs in global and generic addresses alike.
 const (
 	sharedBase  = 1 << 10
 	localBase   = 1 << 10
@@ -123,8 +124,9 @@ func (w *warp) addresses(in *instr, isWide bool) *[lanes]uint64 {
 	return d
 }
 
-// span is memory that holds all that the lanes of an access touch, and where it begins: all of shared memory, or a range of global
-// memory, if they are close together in one allocation. It is the usual case, with one check instead of 32; else it is nil.
+// span is memory that holds all that the lanes of an access touch, and where it begins: all of shared memory, or a
+// range of global memory, if they are close together in one allocation. It is the usual case, with one check instead
+// of 32; else it is nil.
 func (w *warp) span(s space, m uint32, addr *[lanes]uint64, n int) (mem []byte, base uint64) {
 	if s != globalSpace && s != sharedSpace {
 		return nil, 0
@@ -224,7 +226,8 @@ func (a *assembly) access(isLoad bool) (s space, n int, t typ) {
 	return s, n, t
 }
 
-// caching takes modifiers that say how long caches should keep something. hinted is true if a cache policy is the last operand.
+// caching takes modifiers that say how long caches should keep something. hinted is true if a cache policy is the
+// last operand.
 func (a *assembly) caching() (hinted bool) {
 	a.mod("L1::evict_normal", "L1::evict_unchanged", "L1::evict_first", "L1::evict_last", "L1::no_allocate")
 	hinted = a.mod("L2::cache_hint") != ""

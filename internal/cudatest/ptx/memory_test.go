@@ -59,7 +59,8 @@ func counted(n int) []uint32 {
 	return x
 }
 
-// TestAsyncFills: where the source is shorter than the copy, zeros follow; where it is empty, its address does not matter.
+// TestAsyncFills: where the source is shorter than the copy, zeros follow; where it is empty, its address does not
+// matter.
 func TestAsyncFills(t *testing.T) {
 	got, err := launchOne(t, kernel(`
 		mov.u32 %r0, smem;

@@ -17,7 +17,8 @@ type Module struct {
 // A Kernel is one .entry of a module.
 type Kernel struct {
 	Name string
-	// MaxThreads is the block size that .reqntid or .maxntid states; 0 if none does. ExactThreads says that it was .reqntid.
+	// MaxThreads is the block size that .reqntid or .maxntid states; 0 if none does. ExactThreads says that it was
+	// .reqntid.
 	MaxThreads   int
 	ExactThreads bool
 	// SharedBytes is the size of the kernel's own .shared variables, without the bytes that a launch asks for.
@@ -63,6 +64,7 @@ func (k *Kernel) Params() []Param { return slices.Clone(k.params) }
 // ParamBytes is the size of the parameter block that Launch takes.
 func (k *Kernel) ParamBytes() int { return k.paramBytes }
 
-// MayFuse lists the lines of products without a rounding modifier that are added to something without one. The assembler may make one
-// fused multiply-add of such a pair (PTX ISA, "add", "mul"), so the kernel's bits are not settled by its text.
+// MayFuse lists the lines of products without a rounding modifier that are added to something without one. The
+// assembler may make one fused multiply-add of such a pair (PTX ISA, "add", "mul"), so the kernel's bits are not
+// settled by its text.
 func (k *Kernel) MayFuse() []int { return slices.Clone(k.fusible) }

@@ -97,8 +97,9 @@ func (f format) value(b uint32) float64 {
 	return x
 }
 
-// sum is a + b rounded to odd: if the sum is not exact, the neighbour whose last bit is 1. Rounding that to a format of at most 51
-// bits in any direction is rounding the sum itself (Boldo and Melquiond, "Emulation of FMA and correctly rounded sums", 2008).
+// sum is a + b rounded to odd: if the sum is not exact, the neighbour whose last bit is 1. Rounding that to a format
+// of at most 51 bits in any direction is rounding the sum itself (Boldo and Melquiond, "Emulation of FMA and
+// correctly rounded sums", 2008).
 func sum(a, b float64) float64 {
 	s := a + b
 	if math.IsInf(s, 0) || s != s {
@@ -125,8 +126,8 @@ func directed(a, b float64, r rounding) float64 {
 	return s
 }
 
-// fma32 is a*b + c, rounded once to nearest even. The product of two float32 is exact in float64. Rounding the float64 sum again goes
-// wrong only if it is a tie of float32 or if the result is subnormal.
+// fma32 is a*b + c, rounded once to nearest even. The product of two float32 is exact in float64. Rounding the
+// float64 sum again goes wrong only if it is a tie of float32 or if the result is subnormal.
 func fma32(a, b, c float32) float32 {
 	p := float64(a) * float64(b)
 	if s := p + float64(c); settles(s) {

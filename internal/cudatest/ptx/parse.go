@@ -14,7 +14,8 @@ const (
 	maxAlign       = 1 << 10
 )
 
-// Parse reads PTX text, which may end in a NUL. Errors name the line, and the instruction or modifier that is not known.
+// Parse reads PTX text, which may end in a NUL. Errors name the line, and the instruction or modifier that is not
+// known.
 func Parse(src []byte) (*Module, error) {
 	tokens, err := scan(string(src))
 	if err != nil {
@@ -57,7 +58,8 @@ const (
 	variableSymbol
 )
 
-// A scope is what a pair of braces encloses. Labels are resolved when it ends, since they may be used before they are set.
+// A scope is what a pair of braces encloses. Labels are resolved when it ends, since they may be used before they are
+// set.
 type scope struct {
 	outer   *scope
 	symbols map[string]symbol

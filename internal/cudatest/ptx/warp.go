@@ -206,7 +206,8 @@ func (w *warp) regroup() {
 	}
 }
 
-// The maps run a function over the lanes of a mask. Instructions that kernels spend their time in have loops of their own.
+// The maps run a function over the lanes of a mask. Instructions that kernels spend their time in have loops of their
+// own.
 
 func map1[D, A word](f func(A) D) func(*warp, *instr, uint32) {
 	return func(w *warp, in *instr, m uint32) {

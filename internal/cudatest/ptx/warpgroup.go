@@ -4,8 +4,8 @@ import "fmt"
 
 // Instructions of sm_90a on warpgroups: four warps, which multiply 64 rows of A, each warp 16 of them.
 
-// decodeWarpgroup reads wgmma. A product is done when it is issued, so commit and wait have nothing to do: a kernel that reads its
-// accumulators too early does not show.
+// decodeWarpgroup reads wgmma. A product is done when it is issued, so commit and wait have nothing to do: a kernel
+// that reads its accumulators too early does not show.
 func decodeWarpgroup(a *assembly) {
 	switch a.must("mma_async", "fence", "commit_group", "wait_group") {
 	case "mma_async":
@@ -26,7 +26,8 @@ func decodeWarpgroup(a *assembly) {
 // wgmma).
 type descriptor struct {
 	start uint64
-	// Distances in bytes. The unit is a core matrix, 8 rows of 16 bytes, or with swizzling a row of its pattern, 8 rows of width bytes.
+	// Distances in bytes. The unit is a core matrix, 8 rows of 16 bytes, or with swizzling a row of its pattern, 8 rows
+	// of width bytes.
 	leading, stride uint64
 	width           uint64 // bytes of a row of the swizzling pattern; 16: none
 }
@@ -42,8 +43,9 @@ func describe(bits uint64) (descriptor, error) {
 	return d, nil
 }
 
-// address is where the 16 bytes with element k of row i begin, if the elements of a row lie side by side (transposed: of a column).
-// i counts along M or N. The formulas are those of the canonical layouts in the ISA, "Shared Memory Matrix Layout".
+// address is where the 16 bytes with element k of row i begin, if the elements of a row lie side by side (transposed:
+// of a column). i counts along M or N. The formulas are those of the canonical layouts in the ISA, "Shared Memory
+// Matrix Layout".
 func (d descriptor) address(i, k uint64, transposed bool) uint64 {
 	var at uint64
 	switch {
@@ -157,7 +159,8 @@ func decodeWarpgroupMultiply(a *assembly) {
 	})
 }
 
-// matrix reads rows of 16 elements from shared memory, from first on. It fails the warp and returns false if they are not there.
+// matrix reads rows of 16 elements from shared memory, from first on. It fails the warp and returns false if they are
+// not there.
 func (w *warp) matrix(dst []float32, bits, first, rows uint64, transposed bool, element string) bool {
 	d, err := describe(bits)
 	if err != nil {

@@ -30,7 +30,8 @@ func (d *Driver) primaryCtxRetain(c *driver.Context, dev driver.Device) driver.R
 	return driver.Success
 }
 
-// primaryCtxRelease destroys the context, and what is left in it, with the last reference. That the context is lost does not matter.
+// primaryCtxRelease destroys the context, and what is left in it, with the last reference. That the context is lost
+// does not matter.
 func (d *Driver) primaryCtxRelease(dev driver.Device) driver.Result {
 	r := d.enterOn("DevicePrimaryCtxRelease", dev)
 	if r == driver.NotInitialized || r == driver.InvalidDevice {
@@ -81,13 +82,15 @@ func (d *Driver) ctxSetCurrent(c driver.Context) driver.Result {
 	return driver.Success
 }
 
-// thread is an OS thread that has called CtxSetCurrent. Only calls on that thread use it, but from more than one goroutine.
+// thread is an OS thread that has called CtxSetCurrent. Only calls on that thread use it, but from more than one
+// goroutine.
 type thread struct {
 	context atomic.Uintptr
 	setter  atomic.Uint64 // the goroutine that has called last
 }
 
-// current is the context that the caller may count on. One that another goroutine has left on this thread is there by luck.
+// current is the context that the caller may count on. One that another goroutine has left on this thread is there by
+// luck.
 func (d *Driver) current() uintptr {
 	t, ok := d.threads.get(threadID())
 	if !ok {

@@ -23,9 +23,10 @@
 //   - A call that releases something does so even if it returns an error, so that Check names the callers that tried; a
 //     call that waits has waited.
 //
-// Under the race detector device memory is ordinary Go memory (it always is), and copies, fills and kernels are ordinary Go reads and
-// writes of their stream's goroutine. Nothing that the stand-in does for itself orders two streams, or a stream and the host, beyond
-// what CUDA promises: queues pass order one way, from the caller to the stream, and tables are snapshots. So two streams
-// that touch the same bytes without a wait between them are a data race that the detector reports, whatever the timing was.
-// The calls that make and destroy things do order the host's threads among each other.
+// Under the race detector device memory is ordinary Go memory (it always is), and copies, fills and kernels are
+// ordinary Go reads and writes of their stream's goroutine. Nothing that the stand-in does for itself orders two
+// streams, or a stream and the host, beyond what CUDA promises: queues pass order one way, from the caller to the
+// stream, and tables are snapshots. So two streams that touch the same bytes without a wait between them are a data
+// race that the detector reports, whatever the timing was. The calls that make and destroy things do order the host's
+// threads among each other.
 package standin

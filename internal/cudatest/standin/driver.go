@@ -112,7 +112,8 @@ func (d *Driver) enterDevice(call string) driver.Result {
 	return driver.Success
 }
 
-// enterRelease begins a call that releases something or waits. It is to do so if proceed is true, even if the result is not Success.
+// enterRelease begins a call that releases something or waits. It is to do so if proceed is true, even if the result
+// is not Success.
 func (d *Driver) enterRelease(call string) (r driver.Result, proceed bool) {
 	switch r = d.enter(call); r {
 	case driver.NotInitialized, driver.InvalidContext, driver.ContextIsDestroyed:

@@ -72,8 +72,8 @@ func (d *Driver) checkLaunch(f *function, grid, block [3]uint32, sharedBytes uin
 	return driver.Success
 }
 
-// readParams copies the values of the parameters into a parameter block. C does not say how many pointers there are; with checkptr (as
-// under -race) Go does, and stops the program if they are too few.
+// readParams copies the values of the parameters into a parameter block. C does not say how many pointers there are;
+// with checkptr (as under -race) Go does, and stops the program if they are too few.
 func (d *Driver) readParams(f *function, params *unsafe.Pointer) ([]byte, driver.Result) {
 	if len(f.kernel.Params) == 0 {
 		return nil, driver.Success

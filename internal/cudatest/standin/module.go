@@ -101,7 +101,8 @@ func isELF(image *byte) bool {
 	return true
 }
 
-// elf is the bytes of a 64-bit ELF file, whose end is that of its section headers or of its program headers, as ptxas lays it out.
+// elf is the bytes of a 64-bit ELF file, whose end is that of its section headers or of its program headers, as ptxas
+// lays it out.
 func elf(image *byte) []byte {
 	header := unsafe.Slice(image, 64)
 	word := func(at int) int { return int(binary.LittleEndian.Uint16(header[at:])) }

@@ -7,7 +7,8 @@ import (
 	"github.com/millrace/millrace/device/cuda/driver"
 )
 
-// Options says which GPU to play. The zero value is a card of compute capability 8.0 with 1 GiB and a driver of CUDA 12.4.
+// Options says which GPU to play. The zero value is a card of compute capability 8.0 with 1 GiB and a driver of CUDA
+// 12.4.
 type Options struct {
 	// MemoryBytes is what MemAlloc may give in all.
 	MemoryBytes uint64

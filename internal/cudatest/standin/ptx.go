@@ -39,8 +39,8 @@ var (
 	targetLine  = regexp.MustCompile(`(?m)^\s*\.target\s+(\w+)`)
 )
 
-// LazyPTX is LoadPTX for programs that load many kernels and run few: the text is parsed when a kernel of it is asked for, and one that
-// cannot be parsed panics then.
+// LazyPTX is LoadPTX for programs that load many kernels and run few: the text is parsed when a kernel of it is asked
+// for, and one that cannot be parsed panics then.
 func LazyPTX(text []byte, workers int) (*Image, error) {
 	version, target := versionLine.FindSubmatch(text), targetLine.FindSubmatch(text)
 	if version == nil || target == nil {
@@ -86,7 +86,8 @@ func comparePTX(a, b string) int {
 	return number(a) - number(b)
 }
 
-// runsOn reports whether PTX for a target compiles for a GPU: one that is not older, or, if the target ends with a, just this one.
+// runsOn reports whether PTX for a target compiles for a GPU: one that is not older, or, if the target ends with a,
+// just this one.
 func runsOn(target string, capability [2]int32) bool {
 	if target == "" {
 		return true

@@ -2,8 +2,8 @@ package standin
 
 import "sync/atomic"
 
-// queue hands work to the one goroutine of a stream; any number may put. It passes order one way: what happened before a put
-// happens before the take, and nothing that the taker or another putter did is ordered by it.
+// queue hands work to the one goroutine of a stream; any number may put. It passes order one way: what happened
+// before a put happens before the take, and nothing that the taker or another putter did is ordered by it.
 type queue struct {
 	head   *node // the last one taken; the taker's
 	tail   atomic.Pointer[node]

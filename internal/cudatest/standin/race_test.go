@@ -78,7 +78,8 @@ func TestWaits(t *testing.T) {
 			r.ok(r.StreamSynchronize(s1))
 		})
 	}
-	// The host is a party, too: what it writes to memory that a copy is still to read. Several threads make calls meanwhile.
+	// The host is a party, too: what it writes to memory that a copy is still to read. Several threads make calls
+	// meanwhile.
 	t.Run("host", func(t *testing.T) {
 		r := open(t, standin.Options{})
 		s, a, host := r.stream(), r.device(128), r.pinned(128)

@@ -11,8 +11,9 @@ import (
 	"github.com/millrace/millrace/device/cuda/kernels"
 )
 
-// Load is driver.Load for a rehearsal, in programs that are built with the tag standin: the driver of a card like an H200, which takes the
-// machine code that the program carries for it. The memory that it has is not there before it is allocated.
+// Load is driver.Load for a rehearsal, in programs that are built with the tag standin: the driver of a card like an
+// H200, which takes the machine code that the program carries for it. The memory that it has is not there before it
+// is allocated.
 func Load() (*driver.API, error) {
 	workers := runtime.GOMAXPROCS(0)
 	load := func(text []byte) (*Image, error) { return LazyPTX(text, workers) }
@@ -37,7 +38,8 @@ func Load() (*driver.API, error) {
 		}}).API(), nil
 }
 
-// codeText is the PTX of which the machine code for an architecture was made, by the sum of the code: the stand-in cannot run that.
+// codeText is the PTX of which the machine code for an architecture was made, by the sum of the code: the stand-in
+// cannot run that.
 func codeText(architecture, target string) (map[[sha256.Size]byte]string, error) {
 	set, err := kernels.Load(target)
 	if err != nil {

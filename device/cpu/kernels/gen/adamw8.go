@@ -11,9 +11,10 @@ import (
 // decode and 40 encode. (Doing the three phases in turn for groups of 64 elements, so that look-ups fill the time of
 // divisions, was slower: it loads the tables four times as often.)
 //
-// A look-up by byte is done for the four bytes of an fp32 number apart: VPERMI2B finds 64 bytes in 128, so two of them and
-// a blend find them in 256; unpacking then puts the bytes of each number together. Within 128-bit lanes, as unpacking
-// (and packing) goes, elements come out in order if the bytes are put in first as a 4x4 matrix of dwords, transposed.
+// A look-up by byte is done for the four bytes of an fp32 number apart: VPERMI2B finds 64 bytes in 128, so two of
+// them and a blend find them in 256; unpacking then puts the bytes of each number together. Within 128-bit lanes, as
+// unpacking (and packing) goes, elements come out in order if the bytes are put in first as a 4x4 matrix of dwords,
+// transposed.
 
 // Where things are in kernels.tables8, in bytes.
 const (
@@ -113,9 +114,9 @@ func (a *asm) join64() {
 
 // encode codes a block of a moment, which is in scratch and whose scale is in memory.
 //
-// A magnitude is first guessed by a line over the number: each decade of the code is linear, and numbers whose exponents
-// agree in all but the last bit lie in at most two decades, with an edge between them. The guess is the magnitude or one
-// above it, and the look-up of what it must exceed settles it. See kernels.newTables8.
+// A magnitude is first guessed by a line over the number: each decade of the code is linear, and numbers whose
+// exponents agree in all but the last bit lie in at most two decades, with an edge between them. The guess is the
+// magnitude or one above it, and the look-up of what it must exceed settles it. See kernels.newTables8.
 func (a *asm) encode(m moment8) {
 	zero, done := "zero_"+m.name, "done_"+m.name
 	a.f("VMOVSS (%s), X0", m.scales)

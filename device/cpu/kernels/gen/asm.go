@@ -40,8 +40,8 @@ func (d dtype) bytes() int {
 // reg is a vector register.
 type reg int
 
-// asm writes one function. Registers 0 and up are temporaries, which an iteration takes and frees; constants go from the
-// highest register down and stay.
+// asm writes one function. Registers 0 and up are temporaries, which an iteration takes and frees; constants go from
+// the highest register down and stay.
 type asm struct {
 	text    strings.Builder
 	ahead   strings.Builder // loads of constants, ahead of the loop
@@ -302,7 +302,8 @@ func (a *asm) total(counter reg) {
 	a.f("MOVQ R13, ret+%d(FP)", a.offset["ret"])
 }
 
-// splitMaster writes the two halves of fp32 weights as tensor.SplitF32 does, counts those that are not finite, and frees r.
+// splitMaster writes the two halves of fp32 weights as tensor.SplitF32 does, counts those that are not finite, and
+// frees r.
 func (a *asm) splitMaster(r, counter reg, hi, lo string) {
 	half, nan := a.bits(0x8000), a.bits(0x7fc00000)
 	a.countNotFinite(r, counter)
