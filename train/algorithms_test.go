@@ -18,7 +18,8 @@ import (
 	"github.com/millrace/millrace/vfs"
 )
 
-// tunable is a device with memory of its own that says that it has algorithms to choose from, and notes what it is asked.
+// tunable is a device with memory of its own that says that it has algorithms to choose from, and notes what it is
+// asked.
 type tunable struct {
 	device.Device
 	tuned  int // products
@@ -85,8 +86,8 @@ func trainTuned(t *testing.T, c *runfile.Config, cache, line string, refuse bool
 	return d, said.String()
 }
 
-// A device that chooses algorithms is shown the products of a step before the first one. Later runs of this machine, and the run that
-// continues from a checkpoint, make the same choices.
+// A device that chooses algorithms is shown the products of a step before the first one. Later runs of this machine,
+// and the run that continues from a checkpoint, make the same choices.
 func TestAlgorithmsAreKept(t *testing.T) {
 	c, cache := smallConfig(t), t.TempDir()
 	first, _ := trainTuned(t, c, cache, "step  2/12", false)
@@ -117,10 +118,11 @@ func TestAlgorithmsAreKept(t *testing.T) {
 	}
 }
 
-// Choices of another device are left alone; a file that is damaged, and lines that the device does not know, are spoken of.
+// Choices of another device are left alone; a file that is damaged, and lines that the device does not know, are
+// spoken of.
 func TestAlgorithmsOfOthers(t *testing.T) {
 	if testing.Short() {
-		t.Skip("it starts four runs to read four files")
+		t.Skip("-short leaves out four runs that no lane or lock is new to; make test runs them")
 	}
 	const ours = "computed_on"
 	for _, x := range []struct {

@@ -125,11 +125,12 @@ func chatConfig(t testing.TB, sets ...data.Source) *runfile.Config {
 	return c
 }
 
-// The loss of a step is that of the tokens that the assistant wrote, which are told here from the conversations themselves; of held-out
-// conversations, too. With the first learning rate at zero, both are of the model that the run began with.
+// The loss of a step is that of the tokens that the assistant wrote, which are told here from the conversations
+// themselves; of held-out conversations, too. With the first learning rate at zero, both are of the model that the
+// run began with.
 func TestLossOfConversations(t *testing.T) {
 	if testing.Short() {
-		t.Skip("its runs have the lanes of other tests")
+		t.Skip("-short, for the race detector: these runs have the lanes of other tests; make test runs them")
 	}
 	all := dialogs(20)
 	for name, c := range map[string]struct {
@@ -177,11 +178,11 @@ func TestLossOfConversations(t *testing.T) {
 	}
 }
 
-// A run on several sets with weights and held-out documents, stopped in the middle of an epoch and again in the next, ends with the
-// bits of one that was not.
+// A run on several sets with weights and held-out documents, stopped in the middle of an epoch and again in the next,
+// ends with the bits of one that was not.
 func TestResumeOnConversations(t *testing.T) {
 	if testing.Short() {
-		t.Skip("its runs have the lanes of other tests")
+		t.Skip("-short, for the race detector: these runs have the lanes of other tests; make test runs them")
 	}
 	all := dialogs(24)
 	text := data.Source{Path: corpus(t), Type: data.Text, Weight: 0.2}

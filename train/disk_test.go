@@ -19,8 +19,9 @@ import (
 	"github.com/millrace/millrace/vfs"
 )
 
-// A disk that is full costs saves and no more: the run says so, harms no earlier checkpoint and comes to its end with the same
-// bits. Where not even the model has room at the end it fails with a line, and what was saved continues when there is room.
+// A disk that is full costs saves and no more: the run says so, harms no earlier checkpoint and comes to its end with
+// the same bits. Where not even the model has room at the end it fails with a line, and what was saved continues when
+// there is room.
 func TestFullDisk(t *testing.T) {
 	base := smallConfig(t)
 	base.Model = writeModel(t, map[string]any{"num_hidden_layers": 9})
@@ -130,7 +131,7 @@ func TestWrittenBytesAgreeWithTheKernel(t *testing.T) {
 	for _, p := range placementsOf(t, base) {
 		t.Run(p.name, func(t *testing.T) {
 			if testing.Short() && p.name != "on disk" {
-				t.Skip("the disk tier writes most")
+				t.Skip("-short keeps the case that writes most; make test runs all")
 			}
 			c := *base
 			c.Memory, c.OutputDir = p.memory, filepath.Join(t.TempDir(), "run")

@@ -70,7 +70,7 @@ func TestHalfAMillionTokens(t *testing.T) {
 // A long document trains in a budget that only chunks make enough, and comes to what a run in one chunk comes to.
 func TestLongContextTrains(t *testing.T) {
 	if testing.Short() {
-		t.Skip("some seconds of arithmetic")
+		t.Skip("-short leaves out some seconds of arithmetic; make test runs them")
 	}
 	c := smallConfig(t)
 	c.Model = writeModel(t, map[string]any{"max_position_embeddings": 4096, "intermediate_size": 1024})

@@ -75,11 +75,11 @@ func drawRequest(rt *rapid.T) plan.Request {
 	return r
 }
 
-// A run that has a plan does not fail on the way, and takes what the plan says. One that has none is told so in a line. Many
-// more are drawn with -rapid.checks=1000.
+// A run that has a plan does not fail on the way, and takes what the plan says. One that has none is told so in a
+// line. Many more are drawn with -rapid.checks=1000.
 func TestPlannedRunsDoNotFail(t *testing.T) {
 	if testing.Short() {
-		t.Skip("TestRehearsedIsPlanned of the engine is quicker")
+		t.Skip("-short: TestRehearsedIsPlanned of the engine holds the same, and is quicker; make test runs both")
 	}
 	planned, spilled, inputs, here, kept, shared, refused := 0, 0, 0, 0, 0, 0, 0
 	rapid.Check(t, func(rt *rapid.T) {

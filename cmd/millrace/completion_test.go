@@ -109,7 +109,7 @@ func TestEachValueIsDeclared(t *testing.T) {
 func inShell(t *testing.T, shell, script string, args ...string) []string {
 	t.Helper()
 	if _, err := exec.LookPath(shell); err != nil {
-		t.Skipf("%s is not installed", shell)
+		t.Skipf("%s is not installed; TestComplete asks the program what the shell would ask", shell)
 	}
 	useCache(t)
 	dir := t.TempDir()

@@ -29,8 +29,8 @@ func tinyDemo(dir string, out io.Writer) demo.Options {
 		}}
 }
 
-// lingering is standard error of the process that a demo kills: it waits in step 30 of 32, since it could else be done before the signal
-// comes.
+// lingering is standard error of the process that a demo kills: it waits in step 30 of 32, since it could else be
+// done before the signal comes.
 type lingering struct{ w io.Writer }
 
 func (l lingering) Write(p []byte) (int, error) {
@@ -41,10 +41,11 @@ func (l lingering) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// A demo kills, resumes and compares. Another one in the same directory, after one that was interrupted, has the same text.
+// A demo kills, resumes and compares. Another one in the same directory, after one that was interrupted, has the same
+// text.
 func TestDemo(t *testing.T) {
 	if testing.Short() {
-		t.Skip("several processes")
+		t.Skip("-short leaves out what starts several processes; make test and make demo run it")
 	}
 	dir := filepath.Join(t.TempDir(), "demo")
 	var samples [][]demo.Sample
@@ -125,7 +126,7 @@ func (c *cancelling) Write(p []byte) (int, error) {
 // An interrupt ends a demo with the status of one.
 func TestDemoInterrupted(t *testing.T) {
 	if testing.Short() {
-		t.Skip("it learns a tokenizer")
+		t.Skip("-short leaves out the learning of a tokenizer; make test runs it")
 	}
 	cmd := inProcess("plain", "demo", "--json", "--dir", t.TempDir())
 	cmd.Env = append(cmd.Env, "MILLRACE_CACHE="+t.TempDir())

@@ -13,7 +13,7 @@ func openTerminal(t *testing.T) (keyboard, screen *os.File) {
 	t.Helper()
 	keyboard, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
 	if err != nil {
-		t.Skipf("this system has no pseudo-terminals: %v", err)
+		t.Skipf("this system (a sandbox, as a rule) does not give pseudo-terminals, which the test types into: %v", err)
 	}
 	t.Cleanup(func() { keyboard.Close() })
 	number := 0
@@ -35,7 +35,7 @@ func openTerminal(t *testing.T) (keyboard, screen *os.File) {
 		t.Fatal(err)
 	}
 	if screen, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|unix.O_NOCTTY, 0); err != nil {
-		t.Skipf("this system has no pseudo-terminals: %v", err)
+		t.Skipf("this system (a sandbox, as a rule) does not give pseudo-terminals, which the test types into: %v", err)
 	}
 	t.Cleanup(func() { screen.Close() })
 	return keyboard, screen

@@ -39,8 +39,9 @@ func numerics(g *modeltest.Golden, compute tensor.DType) plan.Numerics {
 	return n
 }
 
-// resident keeps what weights it can on the device, and the host updates all of them; updated keeps state there as well and has the
-// device update what it can; streamed moves everything through one slot, what the first block keeps included.
+// resident keeps what weights it can on the device, and the host updates all of them; updated keeps state there as
+// well and has the device update what it can; streamed moves everything through one slot, what the first block keeps
+// included.
 func resident(p *plan.Placement) {
 	for part := range p.Where.State {
 		if p.Where.State[part][store.Weights] == plan.Device {
@@ -218,10 +219,11 @@ func TestStandInTraining(t *testing.T) {
 	}
 }
 
-// Parts that are smaller than a block: resident, updated and streamed, they have the same bits, and nearly the CPU's losses.
+// Parts that are smaller than a block: resident, updated and streamed, they have the same bits, and nearly the CPU's
+// losses.
 func TestStandInGroups(t *testing.T) {
 	if raceEnabled && testing.Short() {
-		t.Skip("TestStandInTraining has the same lanes")
+		t.Skip("with -race -short only: TestStandInTraining runs the same lanes at once; make test runs this one")
 	}
 	t.Parallel()
 	g := modeltest.Load(t, "llama-bias")

@@ -106,7 +106,8 @@ func TestInfo(t *testing.T) {
 	oneLine(t, d.PrepareAttention(100, 2, 257), "heads of 257 columns", "at most 256")
 }
 
-// streamWithMemory makes a stream, and host memory that its copies may touch. The caller closes all, in the opposite order.
+// streamWithMemory makes a stream, and host memory that its copies may touch. The caller closes all, in the opposite
+// order.
 func streamWithMemory(t *testing.T, d *cuda.Device) (*hostmem.Region, device.Buffer, device.Stream) {
 	t.Helper()
 	region, err := hostmem.New().Reserve("host", 1<<16)
@@ -227,7 +228,8 @@ func TestSeams(t *testing.T) {
 	}()
 }
 
-// Many register one region at once: it is pinned once, and as long as anybody has it. The pieces of a region are pinned side by side.
+// Many register one region at once: it is pinned once, and as long as anybody has it. The pieces of a region are
+// pinned side by side.
 func TestRegisterAtOnce(t *testing.T) {
 	var opened atomic.Bool
 	var asked, pinned atomic.Int64
@@ -277,7 +279,8 @@ func TestRegisterAtOnce(t *testing.T) {
 	}
 }
 
-// A region that cannot be pinned leaves nothing pinned, can be pinned later, and the error names the budget that it is short of.
+// A region that cannot be pinned leaves nothing pinned, can be pinned later, and the error names the budget that it
+// is short of.
 func TestPinError(t *testing.T) {
 	var fail atomic.Int64 // how many registrations succeed before one that does not
 	fail.Store(math.MaxInt64)
@@ -433,7 +436,8 @@ func TestEachCallFails(t *testing.T) {
 	if err := life(count); err != nil {
 		t.Fatal(err)
 	}
-	// Most calls are about loading kernels, which are all the same: of what is called often, the first ones, the last ones, and some.
+	// Most calls are about loading kernels, which are all the same: of what is called often, the first ones, the last
+	// ones, and some.
 	seen, total := map[string]int{}, map[string]int{}
 	for _, call := range calls {
 		total[call]++
@@ -525,10 +529,11 @@ device cuda:0: [0-9]+ kernels were compiled in [0-9]+ s$`)
 	}
 }
 
-// Machine code for the GPU's architecture is what is loaded where there is some, and PTX takes the place of what the driver refuses.
+// Machine code for the GPU's architecture is what is loaded where there is some, and PTX takes the place of what the
+// driver refuses.
 func TestMachineCode(t *testing.T) {
 	if raceEnabled && testing.Short() {
-		t.Skip("one goroutine loads and checks code")
+		t.Skip("with -race -short only: one goroutine loads and checks code, so there is no race to find; make test runs it")
 	}
 	kernels, err := cudakernels.Load("sm80")
 	if err != nil {

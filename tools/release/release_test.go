@@ -112,7 +112,7 @@ func TestWheel(t *testing.T) {
 
 func TestDeb(t *testing.T) {
 	if _, err := exec.LookPath("dpkg-deb"); err != nil {
-		t.Skip("dpkg-deb is not installed")
+		t.Skip("dpkg-deb is not installed; make release-check installs the package with dpkg")
 	}
 	v, err := parseVersion("v1.2.3")
 	if err != nil {

@@ -31,8 +31,8 @@ type said struct {
 
 func (d said) Info() device.Info { return d.info }
 
-// plans is `millrace plan RUN --json --set KEY=VALUE...` on the null device, with what the CUDA device says of itself on a card like an
-// H200: its memory, and what it takes of that whatever it is asked to do.
+// plans is `millrace plan RUN --json --set KEY=VALUE...` on the null device, with what the CUDA device says of itself
+// on a card like an H200: its memory, and what it takes of that whatever it is asked to do.
 func plans(args []string) int {
 	err := func() error {
 		gpu, err := standin.Load()
@@ -83,7 +83,7 @@ func plans(args []string) int {
 // it streams weights that it otherwise does not. Both hold in a rehearsal as well.
 func TestStreamedIsPossible(t *testing.T) {
 	if testing.Short() {
-		t.Skip("it searches plans of large models")
+		t.Skip("-short leaves out searches for plans of large models; make test runs them")
 	}
 	self, err := os.Executable()
 	if err != nil {
