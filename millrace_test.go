@@ -82,7 +82,8 @@ func TestPlan(t *testing.T) {
 // A log receives the messages of a run.
 func TestEnvLog(t *testing.T) {
 	var log strings.Builder
-	c, err := millrace.Config("", tiny(t, "datasets=[{path: examples/library/tiny/text.txt, type: text}]", "max_steps=1")...)
+	c, err := millrace.Config("", tiny(t, "datasets=[{path: examples/library/tiny/text.txt, type: text}]",
+		"max_steps=1")...)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -47,7 +47,8 @@ func (e *DamageError) Error() string {
 	if e.Previous != "" {
 		return fmt.Sprintf("%s: %s: resume from the previous checkpoint, %s", e.Path, e.Why, e.Previous)
 	}
-	return fmt.Sprintf("%s: %s: there is no earlier checkpoint in that directory; replace it with a copy, or start again", e.Path, e.Why)
+	return fmt.Sprintf("%s: %s: there is no earlier checkpoint in that directory; replace it with a copy, or start again",
+		e.Path, e.Why)
 }
 
 func (e *DamageError) Unwrap() error { return e.Err }

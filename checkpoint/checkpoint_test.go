@@ -455,7 +455,8 @@ func TestVanishedDirectory(t *testing.T) {
 		}
 	}
 	err = w.Add(norm.ID, 0, contents(norm, 3))
-	if err == nil || !errors.Is(err, fs.ErrNotExist) || !strings.HasSuffix(err.Error(), "the path is missing or not a directory: restore it, or set another output_dir") {
+	if err == nil || !errors.Is(err, fs.ErrNotExist) || !strings.HasSuffix(err.Error(),
+		"the path is missing or not a directory: restore it, or set another output_dir") {
 		t.Errorf("error %v", err)
 	}
 	if again := w.Add(weights.ID, 0, contents(weights, 3)[:40]); again != err {

@@ -65,7 +65,8 @@ func TestSpecs(t *testing.T) {
 		t.Error(diff)
 	}
 	id := Identify(m, []byte("{}"), "5a")
-	if id.Type != "qwen3" || id.ConfigSHA256 != "44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a" || id.LayoutSHA256 != layoutHash(m.Parts) ||
+	if id.Type != "qwen3" || id.ConfigSHA256 != "44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a" ||
+		id.LayoutSHA256 != layoutHash(m.Parts) ||
 		id.CarriedSHA256 != "5a" {
 		t.Errorf("%+v", id)
 	}

@@ -240,7 +240,8 @@ func TestRegistry(t *testing.T) {
 			}
 		}
 	}
-	for name, want := range map[string]string{"dpo": "preference set", "kto": "preference set", "images": "it has images", "hub": "a/b", "scope": "is elsewhere (a/c)",
+	for name, want := range map[string]string{"dpo": "preference set", "kto": "preference set", "images": "it has images",
+		"hub": "a/b", "scope": "is elsewhere (a/c)",
 		"odd": `formatting is "csv"`, "new": `unknown field "weird"`, "column": `columns has "prompts"`, "nothing": "it has no file_name", "absent": `no data set "absent"; it has `, "plian": "it has plain, ", "gone": "its file gone.json is not there; of the registry's files there are column, dpo, "} {
 		_, err := prepare(t, Source{Path: dir, Name: name}, Options{Renderer: chat})
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") {

@@ -251,15 +251,22 @@ func TestPartialCacheOffline(t *testing.T) {
 		glob  string
 		want  string // of the error
 	}{
-		"some, and the rest unknown": {[]string{"README.md", "train-1.jsonl"}, "", "", "of its files the cache has README.md, train-1.jsonl, and whether these are all is not known offline"},
-		"some, by the tree":          {[]string{"README.md", "train-1.jsonl"}, tree, "", "1 of 2 files, such as train-2.jsonl, are not in "},
-		"all, by the tree":           {[]string{"README.md", "train-1.jsonl", "train-2.jsonl"}, tree, "", ""},
-		"a tree of another format":   {[]string{"README.md", "train-1.jsonl"}, strings.Replace(tree, ": 1,", ": 2,", 1), "", "whether these are all is not known"},
-		"named by glob":              {[]string{"train-1.jsonl"}, "", "train-1.jsonl", ""},
-		"numbered, all":              {[]string{"README.md", "data/train-00000-of-00002.jsonl", "data/train-00001-of-00002.jsonl"}, "", "", ""},
-		"numbered, some":             {[]string{"README.md", "data/train-00001-of-00002.jsonl"}, "", "", "there are 1 of 2 files train-..."},
-		"numbered, and no card":      {[]string{"data/train-00000-of-00001.jsonl"}, "", "", "whether these are all is not known"},
-		"one next to numbered files": {[]string{"README.md", "train/a-00000-of-00001.jsonl", "train/b.jsonl"}, "", "", "whether these are all is not known"},
+		"some, and the rest unknown": {[]string{"README.md", "train-1.jsonl"}, "", "",
+			"of its files the cache has README.md, train-1.jsonl, and whether these are all is not known offline"},
+		"some, by the tree": {[]string{"README.md", "train-1.jsonl"}, tree, "",
+			"1 of 2 files, such as train-2.jsonl, are not in "},
+		"all, by the tree": {[]string{"README.md", "train-1.jsonl", "train-2.jsonl"}, tree, "", ""},
+		"a tree of another format": {[]string{"README.md", "train-1.jsonl"}, strings.Replace(tree, ": 1,", ": 2,", 1), "",
+			"whether these are all is not known"},
+		"named by glob": {[]string{"train-1.jsonl"}, "", "train-1.jsonl", ""},
+		"numbered, all": {[]string{"README.md", "data/train-00000-of-00002.jsonl",
+			"data/train-00001-of-00002.jsonl"}, "", "", ""},
+		"numbered, some": {[]string{"README.md", "data/train-00001-of-00002.jsonl"}, "", "",
+			"there are 1 of 2 files train-..."},
+		"numbered, and no card": {[]string{"data/train-00000-of-00001.jsonl"}, "", "",
+			"whether these are all is not known"},
+		"one next to numbered files": {[]string{"README.md", "train/a-00000-of-00001.jsonl", "train/b.jsonl"}, "", "",
+			"whether these are all is not known"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			server, o := startDataset(t, nil)

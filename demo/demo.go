@@ -31,7 +31,8 @@ type Options struct {
 }
 
 // DefaultShape is what two idle cores can teach to write in two minutes; benchmarks/demo.md compares it with others.
-var DefaultShape = Shape{Vocabulary: 4096, Hidden: 192, Intermediate: 512, Layers: 8, Heads: 3, KeyValueHeads: 1, HeadDim: 64,
+var DefaultShape = Shape{Vocabulary: 4096, Hidden: 192, Intermediate: 512, Layers: 8, Heads: 3, KeyValueHeads: 1,
+	HeadDim:     64,
 	SequenceLen: 256, BatchTokens: 256, Device: "8MiB", Host: "116MiB"}
 
 // Report is the result of a demo.
@@ -125,7 +126,8 @@ func Run(ctx context.Context, o Options) (r *Report, err error) {
 	}
 	d := &demo{o: o, dir: dir, held: held, begin: time.Now(), stage: stage{&output{w: o.Out}, o.Bars, o.Color},
 		report: Report{Dir: o.Dir, TokensPerStep: o.Shape.BatchTokens}}
-	for _, act := range []func(context.Context) error{d.prepare, d.trainAndKill, d.verify, d.resume, d.repeat, d.compare, d.finish} {
+	for _, act := range []func(context.Context) error{d.prepare, d.trainAndKill, d.verify, d.resume, d.repeat, d.compare,
+		d.finish} {
 		if err = act(ctx); err != nil {
 			break
 		}
@@ -158,12 +160,16 @@ func (d *demo) prepare(ctx context.Context) (err error) {
 	}
 	r.DiskBytes = stateBytes(p.Disk)
 	r.StateBytes = r.DiskBytes + stateBytes(p.State)
-	r.DeviceBudget, r.DeviceBytes, r.HostBudget, r.PlannedBytes = p.DeviceBudget, p.DeviceBytes, p.HostBudget, p.ProcessBytes()
+	r.DeviceBudget, r.DeviceBytes, r.HostBudget, r.PlannedBytes = p.DeviceBudget, p.DeviceBytes, p.HostBudget,
+		p.ProcessBytes()
 	d.row("book", "%s: %d kB to train on, %d kB held out", bookTitle, d.trainBytes/1000, d.heldOutBytes/1000)
-	d.row("model", "%.1f million parameters in %d layers, which begin as random numbers", float64(r.Parameters)/1e6, d.o.Shape.Layers)
-	d.row("state", "%s of weights, gradients and moments; %s of it on disk", plan.FormatBytes(r.StateBytes), plan.FormatBytes(r.DiskBytes))
+	d.row("model", "%.1f million parameters in %d layers, which begin as random numbers", float64(r.Parameters)/1e6,
+		d.o.Shape.Layers)
+	d.row("state", "%s of weights, gradients and moments; %s of it on disk", plan.FormatBytes(r.StateBytes),
+		plan.FormatBytes(r.DiskBytes))
 	d.row("device", "%s, through which weights, gradients and activations stream", plan.FormatBytes(r.DeviceBudget))
-	d.row("process", "%s of memory in all; the program and its kernels take %s of it, whatever the model", plan.FormatBytes(r.PlannedBytes),
+	d.row("process", "%s of memory in all; the program and its kernels take %s of it, whatever the model",
+		plan.FormatBytes(r.PlannedBytes),
 		plan.FormatBytes(ownBytes(p.Host)))
 	d.row("steps", "%d of %d tokens%s", r.Steps, r.TokensPerStep, d.why)
 	d.say("\nBefore the first step it writes:")
@@ -185,7 +191,8 @@ func (d *demo) try(ctx context.Context) error {
 		return err
 	}
 	var tried summary
-	err := d.must(ctx, call{args: []string{"train", "run.yaml", "--json", "--set", "output_dir=tried", "--set", "learning_rate=0",
+	err := d.must(ctx, call{args: []string{"train", "run.yaml", "--json", "--set", "output_dir=tried", "--set",
+		"learning_rate=0",
 		"--set", "save.every=0", "--set", "save.at_end=false", "--set", "eval="}, json: &tried})
 	if err != nil {
 		return err
@@ -285,7 +292,8 @@ func (d *demo) repeat(ctx context.Context) error {
 	d.report.ComparedAfter = upTo
 	d.title(fmt.Sprintf("the first %d steps again: all in memory, and never stopped", upTo))
 	r := d.progress(upTo, d.trainTokensPerByte)
-	_, err := d.call(ctx, call{args: []string{"train", "run.yaml", "--set", "memory.device=auto", "--set", "memory.host=auto",
+	_, err := d.call(ctx, call{args: []string{"train", "run.yaml", "--set", "memory.device=auto", "--set",
+		"memory.host=auto",
 		"--set", "memory.disk=none", "--set", "eval=", "--set", "output_dir=in-memory"}, line: func(text string) bool {
 		r.show(text)
 		return d.has("in-memory", upTo)
@@ -297,13 +305,16 @@ func (d *demo) repeat(ctx context.Context) error {
 // compare compares the states of both at one step.
 func (d *demo) compare(ctx context.Context) (err error) {
 	r := &d.report
-	if r.SHA256, r.ComparedBytes, err = stateSum(ctx, checkpointOf(filepath.Join(d.dir, "run"), r.ComparedAfter)); err != nil {
+	if r.SHA256, r.ComparedBytes, err = stateSum(ctx, checkpointOf(filepath.Join(d.dir, "run"),
+		r.ComparedAfter)); err != nil {
 		return err
 	}
-	if r.OtherSHA256, _, err = stateSum(ctx, checkpointOf(filepath.Join(d.dir, "in-memory"), r.ComparedAfter)); err != nil {
+	if r.OtherSHA256, _, err = stateSum(ctx, checkpointOf(filepath.Join(d.dir, "in-memory"),
+		r.ComparedAfter)); err != nil {
 		return err
 	}
-	d.say("SHA-256 of weights and moments after step %d, all 32 bits of each (%s):\n", r.ComparedAfter, plan.FormatBytes(r.ComparedBytes))
+	d.say("SHA-256 of weights and moments after step %d, all 32 bits of each (%s):\n", r.ComparedAfter,
+		plan.FormatBytes(r.ComparedBytes))
 	d.say("  %s  killed", r.SHA256)
 	d.say("  %s  not killed", r.OtherSHA256)
 	r.Same = r.SHA256 == r.OtherSHA256
@@ -330,8 +341,10 @@ func (d *demo) finish(context.Context) error {
 	}
 	r.Seconds, r.CPUSeconds = time.Since(d.begin).Seconds(), d.cpu.Seconds()
 	d.title("in short")
-	d.row("loss", "%.2f -> %.2f nats per byte of held-out text (%.2f bits per byte)", r.LossBefore, r.LossAfter, r.BitsPerByte)
-	d.row("memory", "%s at the peak, %s planned; the state has %s", plan.FormatBytes(r.PeakBytes), plan.FormatBytes(r.PlannedBytes),
+	d.row("loss", "%.2f -> %.2f nats per byte of held-out text (%.2f bits per byte)", r.LossBefore, r.LossAfter,
+		r.BitsPerByte)
+	d.row("memory", "%s at the peak, %s planned; the state has %s", plan.FormatBytes(r.PeakBytes),
+		plan.FormatBytes(r.PlannedBytes),
 		plan.FormatBytes(r.StateBytes))
 	d.row("disk", "%s written since the resume, for state and checkpoints", plan.FormatBytes(r.WrittenBytes))
 	d.row("time", "%.0f s, %.0f s of processor time", r.Seconds, r.CPUSeconds)
@@ -346,7 +359,8 @@ func (d *demo) finish(context.Context) error {
 // sampleCheckpoint has the model of a checkpoint write.
 func (d *demo) sampleCheckpoint(ctx context.Context, step int) error {
 	from := checkpointOf(filepath.Join(d.dir, "run"), step)
-	if err := d.must(ctx, call{args: []string{"export", "--checkpoint", from, "--model", "model", "--out", "tried/model"}}); err != nil {
+	if err := d.must(ctx, call{args: []string{"export", "--checkpoint", from, "--model", "model", "--out",
+		"tried/model"}}); err != nil {
 		return err
 	}
 	return d.sample(ctx, "tried/model", step)
@@ -357,7 +371,8 @@ func (d *demo) sample(ctx context.Context, model string, step int) error {
 	var g struct {
 		Text string `json:"text"`
 	}
-	err := d.must(ctx, call{args: []string{"generate", "--json", "--model", model, "--prompt", Prompt, "--device", "cpu", "--max-tokens", "70",
+	err := d.must(ctx, call{args: []string{"generate", "--json", "--model", model, "--prompt", Prompt, "--device", "cpu",
+		"--max-tokens", "70",
 		"--temperature", "0.7", "--top-p", "0.7"}, json: &g})
 	if err != nil {
 		return err

@@ -118,7 +118,8 @@ func TestQuote(t *testing.T) {
 		s := &stage{out: &output{w: &out}, color: color}
 		s.quote("The", " Sun\x1b[2J is")
 		text := out.String()
-		if !strings.Contains(text, `Sun\x1b[2J is`) || strings.Contains(text, "\x1b[2J") || strings.Contains(text, "\x1b") != color {
+		if !strings.Contains(text, `Sun\x1b[2J is`) || strings.Contains(text, "\x1b[2J") ||
+			strings.Contains(text, "\x1b") != color {
 			t.Errorf("color %v: %q", color, text)
 		}
 	}

@@ -34,18 +34,23 @@ const marker = ".millrace-demo"
 type Shape struct {
 	Vocabulary, Hidden, Intermediate, Layers, Heads, KeyValueHeads, HeadDim int
 	SequenceLen, BatchTokens                                                int
-	Device, Host                                                            string // budgets of memory, as a run file has them
+	// budgets of memory, as a run file has them
+	Device, Host string
 }
 
 // config returns a config.json as transformers reads it.
 func (s Shape) config() map[string]any {
 	return map[string]any{
-		"architectures": []string{"Qwen3ForCausalLM"}, "model_type": "qwen3", "vocab_size": s.Vocabulary, "hidden_size": s.Hidden,
+		"architectures": []string{"Qwen3ForCausalLM"}, "model_type": "qwen3", "vocab_size": s.Vocabulary,
+		"hidden_size":       s.Hidden,
 		"intermediate_size": s.Intermediate, "num_hidden_layers": s.Layers, "num_attention_heads": s.Heads,
-		"num_key_value_heads": s.KeyValueHeads, "head_dim": s.HeadDim, "hidden_act": "silu", "attention_bias": false, "attention_dropout": 0,
-		"initializer_range": 0.04, "max_position_embeddings": 1024, "rms_norm_eps": 1e-6, "rope_theta": 10000, "rope_scaling": nil,
-		"tie_word_embeddings": false, "use_cache": true, "use_sliding_window": false, "sliding_window": nil, "max_window_layers": s.Layers,
-		"bos_token_id": nil, "eos_token_id": s.Vocabulary - 1, "torch_dtype": "bfloat16",
+		"num_key_value_heads": s.KeyValueHeads, "head_dim": s.HeadDim, "hidden_act": "silu", "attention_bias": false,
+		"attention_dropout": 0,
+		"initializer_range": 0.04, "max_position_embeddings": 1024, "rms_norm_eps": 1e-6, "rope_theta": 10000,
+		"rope_scaling":        nil,
+		"tie_word_embeddings": false, "use_cache": true, "use_sliding_window": false, "sliding_window": nil,
+		"max_window_layers": s.Layers,
+		"bos_token_id":      nil, "eos_token_id": s.Vocabulary - 1, "torch_dtype": "bfloat16",
 	}
 }
 
@@ -64,7 +69,8 @@ func claim(dir string) (io.Closer, error) {
 	}
 	held, err := vfs.OS{}.Lock(mark)
 	if errors.Is(err, vfs.ErrLocked) {
-		return nil, fmt.Errorf("--dir %s: another demo is writing there; wait until it has ended, or name another directory", dir)
+		return nil, fmt.Errorf("--dir %s: another demo is writing there; wait until it has ended, or name another directory",
+			dir)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("--dir: %w", err)

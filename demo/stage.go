@@ -129,7 +129,8 @@ func (p *progress) show(line string) (step int, ok bool) {
 	if n, _ := fmt.Sscanf(line, "step %d/%d loss %f", &step, &steps, &loss); n < 3 {
 		return 0, false
 	}
-	text := fmt.Sprintf("step %*d of %d   loss %.2f nats per byte", len(fmt.Sprint(steps)), step, steps, loss*p.tokensPerByte)
+	text := fmt.Sprintf("step %*d of %d   loss %.2f nats per byte", len(fmt.Sprint(steps)), step, steps,
+		loss*p.tokensPerByte)
 	fields := strings.Fields(line)
 	for i, unit := range fields[1:] {
 		if unit == "tokens/s" || unit == "left" {

@@ -56,7 +56,8 @@ func TestMergesAreThoseOfRecounting(t *testing.T) {
 			p, times := fast.mostFrequent()
 			q, want := slow.mostFrequent()
 			if p != q || times != want {
-				t.Fatalf("the most frequent pair of %v is %v, %d times; counted again it is %v, %d times", fast.words, p, times, q, want)
+				t.Fatalf("the most frequent pair of %v is %v, %d times; counted again it is %v, %d times", fast.words, p, times, q,
+					want)
 			}
 			if times < 2 {
 				return

@@ -40,12 +40,13 @@ func TestModelWriterRefuses(t *testing.T) {
 		do    func(w *ModelWriter) error
 		words []string
 	}{
-		"no tensors":     {nil, nil, []string{"without tensors"}},
-		"twice":          {[]TensorSpec{f32Spec("a"), f32Spec("a")}, nil, []string{`"a"`, "twice"}},
-		"name":           {[]TensorSpec{f32Spec("__metadata__")}, nil, []string{"name"}},
-		"dtype":          {[]TensorSpec{{Name: "a", DType: tensor.I64}}, nil, []string{`"a"`, "i64"}},
-		"type":           {[]TensorSpec{{Name: "a", Type: "F9"}}, nil, []string{`"a"`, "F9"}},
-		"half a byte":    {[]TensorSpec{{Name: "a", Type: "F4", Shape: tensor.Shape{3}}}, nil, []string{`"a"`, "whole bytes"}},
+		"no tensors": {nil, nil, []string{"without tensors"}},
+		"twice":      {[]TensorSpec{f32Spec("a"), f32Spec("a")}, nil, []string{`"a"`, "twice"}},
+		"name":       {[]TensorSpec{f32Spec("__metadata__")}, nil, []string{"name"}},
+		"dtype":      {[]TensorSpec{{Name: "a", DType: tensor.I64}}, nil, []string{`"a"`, "i64"}},
+		"type":       {[]TensorSpec{{Name: "a", Type: "F9"}}, nil, []string{`"a"`, "F9"}},
+		"half a byte": {[]TensorSpec{{Name: "a", Type: "F4", Shape: tensor.Shape{3}}}, nil,
+			[]string{`"a"`, "whole bytes"}},
 		"too large":      {[]TensorSpec{f32Spec("a", 1<<31, 1<<31)}, nil, []string{`"a"`, "too large"}},
 		"wrong order":    {[]TensorSpec{f32Spec("a", 1), f32Spec("b", 1)}, func(w *ModelWriter) error { return w.Write("b", make([]byte, 4)) }, []string{`"b"`, `"a"`}},
 		"too many bytes": {[]TensorSpec{f32Spec("a", 1)}, func(w *ModelWriter) error { return w.Write("a", make([]byte, 5)) }, []string{`"a"`, "5 bytes"}},

@@ -53,11 +53,14 @@ func TestGrowth(t *testing.T) {
 	}{
 		{"grows", &vm{total: gib, most: 200 * gib, aheadBytes: gib}, 100 * gib, 8, nil, 0},
 		{"grows, one worker", &vm{total: gib, most: 200 * gib, aheadBytes: gib}, 100 * gib, 1, nil, 0},
-		{"grows by hardly more than a piece", &vm{most: 200 * gib, aheadBytes: populatePiece + growthSpareBytes}, 10 * gib, 8, nil, 0},
+		{"grows by hardly more than a piece", &vm{most: 200 * gib, aheadBytes: populatePiece + growthSpareBytes}, 10 * gib, 8,
+			nil, 0},
 		{"grows to less", &vm{total: gib, most: 50 * gib, aheadBytes: gib}, 100 * gib, 8, errNoGrowth, growthLooks},
 		{"does not grow", &vm{total: 20 * gib, most: 20 * gib, aheadBytes: gib}, 30 * gib, 8, errNoGrowth, growthLooks},
-		{"has what is asked for, and not the spare", &vm{total: 5 * gib, most: 5 * gib}, 5 * gib, 4, errNoGrowth, growthLooks},
-		{"others take it", &vm{total: 9 * gib, most: 9 * gib, othersBytes: populatePiece}, 8 * gib, 1, errNoGrowth, growthLooks},
+		{"has what is asked for, and not the spare", &vm{total: 5 * gib, most: 5 * gib}, 5 * gib, 4, errNoGrowth,
+			growthLooks},
+		{"others take it", &vm{total: 9 * gib, most: 9 * gib, othersBytes: populatePiece}, 8 * gib, 1, errNoGrowth,
+			growthLooks},
 	} {
 		m := c.m
 		m.least = m.most
@@ -68,7 +71,8 @@ func TestGrowth(t *testing.T) {
 		if m.least < growthSpareBytes {
 			t.Errorf("%s: only %d bytes were left", c.name, m.least)
 		}
-		if err == nil && m.used != c.bytes || err != nil && m.othersBytes == 0 && m.used < m.most-growthSpareBytes-populatePiece {
+		if err == nil && m.used != c.bytes || err != nil && m.othersBytes == 0 &&
+			m.used < m.most-growthSpareBytes-populatePiece {
 			t.Errorf("%s: %d bytes are populated", c.name, m.used)
 		}
 	}
@@ -88,11 +92,13 @@ func TestInPieces(t *testing.T) {
 	for p := range slices.Chunk(got, 2) {
 		ends[p[0]] = p[1]
 	}
-	if err != nil || len(ends) != 4 || ends[0] != populatePiece || ends[2*populatePiece] != populatePiece || ends[3*populatePiece] != 5 {
+	if err != nil || len(ends) != 4 || ends[0] != populatePiece || ends[2*populatePiece] != populatePiece ||
+		ends[3*populatePiece] != 5 {
 		t.Errorf("%v: pieces %v", err, got)
 	}
 	calls, broken := 0, errors.New("broken")
-	if err := inPieces(1000*populatePiece, 1, nil, func(off, n int64) error { calls++; return broken }); err != broken || calls != 1 {
+	if err := inPieces(1000*populatePiece, 1, nil, func(off, n int64) error { calls++; return broken }); err != broken ||
+		calls != 1 {
 		t.Errorf("%v after %d pieces", err, calls)
 	}
 	unknown := newGrowth(func() (int64, error) { return 0, broken }, func() {})

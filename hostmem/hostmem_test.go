@@ -203,7 +203,8 @@ func TestViews(t *testing.T) {
 		t.Errorf("high half is %#x", bits)
 	}
 	F64(b)[1], I16(b)[8], I32(b)[5], U32(b)[6], I64(b)[4] = 2, -3, -4, 5, -6
-	if F64(b)[1] != 2 || I16(b)[8] != -3 || I32(b)[5] != -4 || U32(b)[6] != 5 || I64(b)[4] != -6 || len(F64(b)) != 8 || len(I16(b)) != 32 {
+	if F64(b)[1] != 2 || I16(b)[8] != -3 || I32(b)[5] != -4 || U32(b)[6] != 5 || I64(b)[4] != -6 || len(F64(b)) != 8 ||
+		len(I16(b)) != 32 {
 		t.Error("views do not agree")
 	}
 	if F32(nil) != nil || len(F32(b[:0])) != 0 {

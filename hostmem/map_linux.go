@@ -41,7 +41,8 @@ func spread(start unsafe.Pointer, bytes int64, nodes []int) {
 		}
 	}
 	// The kernel reads one bit less than it is told of.
-	_, _, _ = unix.Syscall6(unix.SYS_MBIND, uintptr(start), uintptr(bytes), interleave, uintptr(unsafe.Pointer(&mask[0])), most+1, 0)
+	_, _, _ = unix.Syscall6(unix.SYS_MBIND, uintptr(start), uintptr(bytes), interleave, uintptr(unsafe.Pointer(&mask[0])),
+		most+1, 0)
 }
 
 func populate(start unsafe.Pointer, bytes int64) error {

@@ -78,7 +78,10 @@ func (r *Region) Populate() error {
 			g = systemGrowth()
 		}
 	}
-	err := inPieces(r.mapped, runtime.GOMAXPROCS(0), g, func(off, n int64) error { return populate(unsafe.Add(r.mem.start, off), n) })
+	err := inPieces(r.mapped, runtime.GOMAXPROCS(0), g, func(off,
+		n int64) error {
+		return populate(unsafe.Add(r.mem.start, off), n)
+	})
 	if err != nil {
 		return shortage("populate", r.purpose, r.Len(), err)
 	}

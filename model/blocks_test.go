@@ -32,7 +32,8 @@ func patchwork(t testing.TB, doc []byte) (*model.Model, error) {
 func TestBlocksOfTwoKinds(t *testing.T) {
 	m, err := patchwork(t, modeltest.PatchworkConfig(llama))
 	check(t, err)
-	narrow, wide, again := m.Parts[m.BlockParts[0]].Layout, m.Parts[m.BlockParts[1]].Layout, m.Parts[m.BlockParts[2]].Layout
+	narrow, wide, again := m.Parts[m.BlockParts[0]].Layout, m.Parts[m.BlockParts[1]].Layout,
+		m.Parts[m.BlockParts[2]].Layout
 	if narrow != again || narrow == wide || *m.Blocks[0] != *m.Blocks[2] || *m.Blocks[0] == *m.Blocks[1] {
 		t.Error("layers 0 and 2 are to be alike, and 1 is to differ")
 	}
@@ -77,7 +78,8 @@ func TestTextConfig(t *testing.T) {
 		{"an inert key", "", with("eos_token_id", 3)},
 		{"an unknown key", `"text_config.rope_dance" is not supported`, with("rope_dance", 3)},
 		{"a bad key", `"text_config.vocab_size" is "many"`, with("vocab_size", "many")},
-		{"an unknown key outside", `"audio_config" is not supported`, []byte(strings.Replace(plain, "{", `{"audio_config":{"depth":2},`, 1))},
+		{"an unknown key outside", `"audio_config" is not supported`,
+			[]byte(strings.Replace(plain, "{", `{"audio_config":{"depth":2},`, 1))},
 		{"none", `"text_config" is missing: an object is expected`, []byte(`{"model_type": "patchwork"}`)},
 		{"another family's", `"text_config" is not supported`, []byte(strings.Replace(plain, `"patchwork"`, `"llama", "vocab_size": 3,
 			"hidden_size": 2, "intermediate_size": 2, "num_hidden_layers": 1, "num_attention_heads": 1, "max_position_embeddings": 2`, 1))},

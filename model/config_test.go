@@ -67,7 +67,8 @@ func TestFamilies(t *testing.T) {
 	block := func(hidden, inner int, eps float32, a nn.Attention) nn.Block {
 		return nn.Block{Hidden: hidden, Mixer: a, FeedForward: nn.GLU{Inner: inner}, Eps: eps}
 	}
-	llamaBias := block(24, 68, 1e-5, nn.Attention{Heads: 4, KVHeads: 2, HeadDim: 6, Scale: rsqrt6, QKVBias: true, OutBias: true})
+	llamaBias := block(24, 68, 1e-5, nn.Attention{Heads: 4, KVHeads: 2, HeadDim: 6, Scale: rsqrt6, QKVBias: true,
+		OutBias: true})
 	llamaBias.FeedForward = nn.GLU{Inner: 68, Bias: true}
 	for variant, want := range map[string]nn.Block{
 		"llama":                block(36, 76, 1e-5, nn.Attention{Heads: 6, KVHeads: 2, HeadDim: 6, Scale: rsqrt6}),
@@ -75,8 +76,10 @@ func TestFamilies(t *testing.T) {
 		"llama-llama3-headdim": block(30, 52, 1e-5, nn.Attention{Heads: 4, KVHeads: 1, HeadDim: 12, Scale: rsqrt12}),
 		"mistral-window":       block(24, 52, 1e-5, nn.Attention{Heads: 4, KVHeads: 2, HeadDim: 6, Scale: rsqrt6, Window: 7}),
 		"mistral":              block(36, 58, 1e-5, nn.Attention{Heads: 3, KVHeads: 3, HeadDim: 8, Scale: rsqrt8}),
-		"qwen2":                block(30, 62, 1e-6, nn.Attention{Heads: 3, KVHeads: 1, HeadDim: 10, Scale: rsqrt10, QKVBias: true}),
-		"qwen3":                block(28, 60, 1e-6, nn.Attention{Heads: 6, KVHeads: 2, HeadDim: 8, Scale: rsqrt8, QKNorm: true}),
+		"qwen2": block(30, 62, 1e-6, nn.Attention{Heads: 3, KVHeads: 1, HeadDim: 10, Scale: rsqrt10,
+			QKVBias: true}),
+		"qwen3": block(28, 60, 1e-6, nn.Attention{Heads: 6, KVHeads: 2, HeadDim: 8, Scale: rsqrt8,
+			QKNorm: true}),
 		"qwen3-bias-untied": block(26, 54, 1e-6, nn.Attention{Heads: 4, KVHeads: 4, HeadDim: 10, Scale: rsqrt10,
 			QKNorm: true, QKVBias: true, OutBias: true}),
 	} {
@@ -108,12 +111,15 @@ func TestConfigMeaning(t *testing.T) {
 		want          any
 	}{
 		{"mistral: absent window is transformers' default", "mistral", map[string]any{"sliding_window": absent}, func(m *model.Model) any { return windows(m) }, []int{4096, 4096}},
-		{"mistral: null means no window", "mistral", map[string]any{"sliding_window": nil}, func(m *model.Model) any { return windows(m) }, []int{0, 0}},
+		{"mistral: null means no window", "mistral", map[string]any{"sliding_window": nil},
+			func(m *model.Model) any { return windows(m) }, []int{0, 0}},
 		{"qwen2: window is off by default", "qwen2", map[string]any{"sliding_window": 5, "use_sliding_window": absent, "layer_types": absent, "max_window_layers": 0}, func(m *model.Model) any { return windows(m) }, []int{0, 0, 0}},
 		{"qwen2: windows from max_window_layers on", "qwen2", map[string]any{"sliding_window": 5, "use_sliding_window": true, "layer_types": absent, "max_window_layers": 2}, func(m *model.Model) any { return windows(m) }, []int{0, 0, 5}},
 		{"qwen3: layer_types decide", "qwen3", map[string]any{"sliding_window": 9, "use_sliding_window": true, "layer_types": []string{"sliding_attention", "full_attention", "sliding_attention"}}, func(m *model.Model) any { return windows(m) }, []int{9, 0, 9}},
-		{"qwen3: heads are 128 wide by default", "qwen3", map[string]any{"head_dim": absent}, func(m *model.Model) any { return attention(m, 0).HeadDim }, 128},
-		{"llama: kv heads default to heads", "llama", map[string]any{"num_key_value_heads": absent}, func(m *model.Model) any { return attention(m, 0).KVHeads }, 6},
+		{"qwen3: heads are 128 wide by default", "qwen3", map[string]any{"head_dim": absent},
+			func(m *model.Model) any { return attention(m, 0).HeadDim }, 128},
+		{"llama: kv heads default to heads", "llama", map[string]any{"num_key_value_heads": absent},
+			func(m *model.Model) any { return attention(m, 0).KVHeads }, 6},
 		{"llama: attention bias without mlp bias", "llama-bias", map[string]any{"mlp_bias": false}, func(m *model.Model) any {
 			return []bool{attention(m, 1).OutBias, m.Blocks[1].FeedForward.(nn.GLU).Bias}
 		}, []bool{true, false}},

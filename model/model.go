@@ -120,7 +120,8 @@ func (s *Spec) build() (*Model, error) {
 		m.Blocks = append(m.Blocks, block)
 		p := Part{Layer: 1 + l, Name: fmt.Sprintf("%v.%d", Block, l), Kind: Block, Layout: layout}
 		for i, f := range layout.Fields {
-			p.Tensors = append(p.Tensors, Source{HFName: fmt.Sprintf("%slayers.%d.%s", prefix, l, f.Name), Field: i, HFShape: f.Shape})
+			p.Tensors = append(p.Tensors, Source{HFName: fmt.Sprintf("%slayers.%d.%s", prefix, l, f.Name), Field: i,
+				HFShape: f.Shape})
 		}
 		m.BlockParts = append(m.BlockParts, m.add(p))
 		if err := m.addGroups(l, fmt.Sprintf("%slayers.%d.mlp.groups.", prefix, l)); err != nil {
@@ -150,7 +151,8 @@ func (m *Model) addGroups(block int, prefix string) error {
 		if err != nil {
 			return err
 		}
-		p := Part{Layer: 1 + block, Name: fmt.Sprintf("%v.%d.group.%d", Block, block, g), Kind: Block, Layout: layout, Group: 1 + g}
+		p := Part{Layer: 1 + block, Name: fmt.Sprintf("%v.%d.group.%d", Block, block, g), Kind: Block, Layout: layout,
+			Group: 1 + g}
 		for i, f := range layout.Fields {
 			p.Tensors = append(p.Tensors, Source{HFName: fmt.Sprintf("%s%d.%s", prefix, g, f.Name), Field: i, HFShape: f.Shape})
 		}

@@ -95,7 +95,8 @@ func (v Values) CopyTo(from *tensor.Layout, dst Values, to *tensor.Layout) error
 			vals := buf[:min(readElems, end-at)]
 			v.Elems(&from.Fields[i], at, vals)
 			if i := dst.setElems(f, at, vals); i >= 0 {
-				return fmt.Errorf("element %d is %g, too large for bf16: the model had diverged, or compute in f32", at+int64(i), vals[i])
+				return fmt.Errorf("element %d is %g, too large for bf16: the model had diverged, or compute in f32", at+int64(i),
+					vals[i])
 			}
 		}
 	}

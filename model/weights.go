@@ -23,7 +23,8 @@ func (m *Model) Check(w *hf.Weights) error {
 		}
 	}
 	for _, name := range w.Names() {
-		if known[name] || m.carriedAs(name) != "" || m.Tied && name == headName || strings.HasSuffix(name, "rotary_emb.inv_freq") {
+		if known[name] || m.carriedAs(name) != "" || m.Tied && name == headName ||
+			strings.HasSuffix(name, "rotary_emb.inv_freq") {
 			continue
 		}
 		info, _ := w.Info(name)

@@ -71,7 +71,8 @@ func (a Attention) fields(hidden int) []tensor.Field {
 		fields = append(fields, param(qNorm, a.HeadDim), param(kNorm, a.HeadDim))
 	}
 	if a.QKVBias {
-		fields = append(fields, param(qkvBias, a.qCols()), glued("self_attn.k_proj.bias", a.kvCols()), glued(vBias, a.kvCols()))
+		fields = append(fields, param(qkvBias, a.qCols()), glued("self_attn.k_proj.bias", a.kvCols()),
+			glued(vBias, a.kvCols()))
 	}
 	if a.OutBias {
 		fields = append(fields, param(outBias, hidden))

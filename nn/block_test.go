@@ -151,7 +151,8 @@ func TestGradientsAccumulate(t *testing.T) {
 	_, _, once := k.run(nn.KeepInput)
 	kept := k.forward(nn.KeepInput)
 	k.set(k.dx, k.dy)
-	k.d.Backward(k.stream, k.w, k.g, k.x, k.dx, k.b, k.r, kept, k.d.NewBackwardWork(k.arena, tensor.F32, positions, 0, nn.KeepInput))
+	k.d.Backward(k.stream, k.w, k.g, k.x, k.dx, k.b, k.r, kept,
+		k.d.NewBackwardWork(k.arena, tensor.F32, positions, 0, nn.KeepInput))
 	k.sync()
 	twice := k.get(device.NewVec(k.g.Mem, tensor.F32, int(k.layout.StateElems)))
 	for i, x := range once {
@@ -331,10 +332,12 @@ func TestAccounts(t *testing.T) {
 			}
 			fOps, bOps, rOps := d.Ops(chunks)
 			if f.ops != fOps || b.ops != bOps+rOps[keep] {
-				t.Errorf("%s, keep %v, %d chunks: %d operations, account %d; backward %d, account %d+%d", name, keep, chunks, f.ops, fOps, b.ops, bOps, rOps[keep])
+				t.Errorf("%s, keep %v, %d chunks: %d operations, account %d; backward %d, account %d+%d", name, keep, chunks, f.ops,
+					fOps, b.ops, bOps, rOps[keep])
 			}
 			if f.flops != forward || b.flops != backward+recompute[keep] {
-				t.Errorf("%s, keep %v: forward %d, account %d; backward %d, account %d+%d", name, keep, f.flops, forward, b.flops, backward, recompute[keep])
+				t.Errorf("%s, keep %v: forward %d, account %d; backward %d, account %d+%d", name, keep, f.flops, forward, b.flops,
+					backward, recompute[keep])
 			}
 			if fElems, bElems := d.ElementTraffic(keep); f.elems != positions*fElems || b.elems != positions*bElems {
 				t.Errorf("%s, keep %v: %d elements forward, account %d; backward %d, account %d", name, keep,

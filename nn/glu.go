@@ -99,6 +99,7 @@ func (g GLU) elementTraffic(hidden int, keep Keep) (forward, backward int) {
 	project := when(g.Bias, twice*2*g.Inner)
 	const swiglu = 3 // gate, up, y
 	forward = norm + project + swiglu*g.Inner + when(g.Bias, twice*hidden)
-	backward = norm + when(g.Bias, once*hidden) + 6*g.Inner + when(g.Bias, once*2*g.Inner) + normGrad + when(keep < KeepGateUp, project)
+	backward = norm + when(g.Bias, once*hidden) + 6*g.Inner + when(g.Bias, once*2*g.Inner) + normGrad +
+		when(keep < KeepGateUp, project)
 	return forward, backward
 }

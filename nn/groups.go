@@ -81,7 +81,8 @@ func (d *Block) TrunkAccounts(t, chunks int, pairs int64, k Keep) (forward, reop
 // Between is what a micro-batch of t positions has on the device between the visits of a block that is cut into groups.
 type Between struct {
 	norm, rstd device.Mat // [t, Hidden], F32 [t, 1]: the normed input of the groups
-	h, dNorm   device.Mat // [t, Hidden]: the residual stream that was normed, and the gradient of norm; only where there is a backward pass
+	// [t, Hidden]: the residual stream that was normed, and the gradient of norm; only where there is a backward pass
+	h, dNorm device.Mat
 }
 
 // NewBetween places it.
@@ -94,7 +95,8 @@ func (d *Block) NewBetween(a *device.Arena, dtype tensor.DType, t int, backward 
 }
 
 // ForwardTrunk is Forward as far as the groups: it leaves the residual stream in y, to which they add.
-func (d *Block) ForwardTrunk(s device.Stream, w Params, x, y device.Mat, b *Batch, r *Rope, kept *Kept, work *Work, between *Between) {
+func (d *Block) ForwardTrunk(s device.Stream, w Params, x, y device.Mat, b *Batch, r *Rope, kept *Kept, work *Work,
+	between *Between) {
 	mixer, _ := d.passes(s, w, Params{}, b, r, kept, work)
 	d.Mixer.forward(mixer, x)
 	for c := range mixer.chunks() {
@@ -123,7 +125,8 @@ func (d *Block) ForwardGroup(s device.Stream, w Params, y device.Mat, b *Batch, 
 }
 
 // Reopen computes again what the groups read in their backward visits.
-func (d *Block) Reopen(s device.Stream, w Params, x device.Mat, b *Batch, r *Rope, kept *Kept, work *Work, between *Between) {
+func (d *Block) Reopen(s device.Stream, w Params, x device.Mat, b *Batch, r *Rope, kept *Kept, work *Work,
+	between *Between) {
 	mixer, _ := d.passes(s, w, Params{}, b, r, kept, work)
 	if kept.keep < KeepAll {
 		d.Mixer.recompute(mixer, x)
@@ -147,7 +150,8 @@ func (d *Block) residual(c chunk, kept *Kept, between *Between) device.Mat {
 
 // BackwardGroup adds the gradients of a group's parameters to g; dx holds the gradient of y. The group that is
 // visited first in backward begins the gradient of the normed rows.
-func (d *Block) BackwardGroup(s device.Stream, w, g Params, dx device.Mat, b *Batch, work *Work, between *Between, first bool) {
+func (d *Block) BackwardGroup(s device.Stream, w, g Params, dx device.Mat, b *Batch, work *Work, between *Between,
+	first bool) {
 	for c := range chunks(b.T, work.chunk) {
 		p := d.groupPass(s, w, g.at(c), c, work, between)
 		d.FeedForward.(Grouped).groupBackward(p, c.rows(dx), c.rows(between.dNorm), first)
@@ -155,7 +159,8 @@ func (d *Block) BackwardGroup(s device.Stream, w, g Params, dx device.Mat, b *Ba
 }
 
 // Close is the part of Backward after the groups: it turns dx from the gradient of y into the gradient of x.
-func (d *Block) Close(s device.Stream, w, g Params, x, dx device.Mat, b *Batch, r *Rope, kept *Kept, work *Work, between *Between) {
+func (d *Block) Close(s device.Stream, w, g Params, x, dx device.Mat, b *Batch, r *Rope, kept *Kept, work *Work,
+	between *Between) {
 	mixer, _ := d.passes(s, w, g, b, r, kept, work)
 	for c := range mixer.chunks() {
 		dx := c.rows(dx)
@@ -192,7 +197,8 @@ func (g SplitGLU) count() int                { return g.Groups }
 func (g SplitGLU) fields(int) []tensor.Field { return nil }
 
 func (g SplitGLU) groupFields(hidden int) []tensor.Field {
-	return []tensor.Field{param(groupGateUp, g.Inner, hidden), glued("up_proj.weight", g.Inner, hidden), param(groupDown, hidden, g.Inner)}
+	return []tensor.Field{param(groupGateUp, g.Inner, hidden), glued("up_proj.weight", g.Inner, hidden),
+		param(groupDown, hidden, g.Inner)}
 }
 
 // buffers are those of a GLU; nothing of them is kept.

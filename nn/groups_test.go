@@ -20,7 +20,8 @@ const groupInner, groupCount = 8, 3
 
 func newGrouped(t *testing.T, a nn.Attention) *grouped {
 	t.Helper()
-	whole := newBlock(t, &nn.Block{Hidden: 24, Eps: 1e-5, Mixer: a, FeedForward: nn.GLU{Inner: groupInner * groupCount}}, tensor.F32, nil)
+	whole := newBlock(t, &nn.Block{Hidden: 24, Eps: 1e-5, Mixer: a, FeedForward: nn.GLU{Inner: groupInner * groupCount}},
+		tensor.F32, nil)
 	d := &nn.Block{Hidden: 24, Eps: 1e-5, Mixer: a, FeedForward: nn.SplitGLU{Inner: groupInner, Groups: groupCount}}
 	g := &grouped{block: newBlock(t, d, tensor.F32, nil), whole: whole}
 	for i, f := range g.layout.Fields {
@@ -30,7 +31,8 @@ func newGrouped(t *testing.T, a nn.Attention) *grouped {
 	g.set(g.x, whole.get(whole.x))
 	layout, err := tensor.NewLayout(d.GroupFields()...)
 	check(t, err)
-	gate, up, down := whole.columns("mlp.gate_proj.weight"), whole.columns("mlp.up_proj.weight"), whole.columns("mlp.down_proj.weight")
+	gate, up, down := whole.columns("mlp.gate_proj.weight"), whole.columns("mlp.up_proj.weight"),
+		whole.columns("mlp.down_proj.weight")
 	for i := range groupCount {
 		w := nn.Weights(g.arena.Take(layout.WeightElems*4), layout, tensor.F32)
 		g.set(w.Mat(0), gate[i*groupInner*24:][:groupInner*24])
@@ -108,7 +110,8 @@ func TestGroups(t *testing.T) {
 		for _, f := range g.layout.Fields {
 			wantTrunk = append(wantTrunk, g.whole.get(g.whole.g.Mat(g.whole.field(f.Name)))...)
 		}
-		gate, up := g.whole.get(g.whole.g.Mat(g.whole.field("mlp.gate_proj.weight"))), g.whole.get(g.whole.g.Mat(g.whole.field("mlp.up_proj.weight")))
+		gate, up := g.whole.get(g.whole.g.Mat(g.whole.field("mlp.gate_proj.weight"))),
+			g.whole.get(g.whole.g.Mat(g.whole.field("mlp.up_proj.weight")))
 		down := g.whole.get(g.whole.g.Mat(g.whole.field("mlp.down_proj.weight")))
 		var first []float32
 		for i := range 2 * nn.Keeps {
@@ -121,7 +124,8 @@ func TestGroups(t *testing.T) {
 			near(t, what+": the trunk's gradient", trunk, wantTrunk)
 			for n, got := range groups {
 				size := groupInner * 24
-				near(t, what+": a group's gradient", got, append(append(append([]float32{}, gate[n*size:][:size]...), up[n*size:][:size]...), slice(down, n)...))
+				near(t, what+": a group's gradient", got, append(append(append([]float32{}, gate[n*size:][:size]...),
+					up[n*size:][:size]...), slice(down, n)...))
 			}
 			all := append(append([]float32{}, y...), dx...)
 			if first == nil {
@@ -158,7 +162,8 @@ func TestGroupAccounts(t *testing.T) {
 				chunks = (positions + rows - 1) / rows
 			}
 			mark := g.arena.Mark()
-			kept, between := g.d.NewKept(g.arena, tensor.F32, positions, keep), g.d.NewBetween(g.arena, tensor.F32, positions, true)
+			kept, between := g.d.NewKept(g.arena, tensor.F32, positions, keep),
+				g.d.NewBetween(g.arena, tensor.F32, positions, true)
 			fw := g.d.NewForwardWork(g.arena, tensor.F32, positions, rows, keep)
 			bw := g.d.NewBackwardWork(g.arena, tensor.F32, positions, rows, keep)
 			forward, reopen, closing := g.d.TrunkAccounts(positions, chunks, pairs, keep)

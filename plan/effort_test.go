@@ -91,7 +91,8 @@ func TestSearchEndsWithItsContext(t *testing.T) {
 // longer to find.
 func TestManyMicroBatches(t *testing.T) {
 	search := func(micros int) (*Plan, effort) {
-		r := named(t, "llama-3-8b", "rtx4090-pc-256gb", Numerics{SequenceLen: 1024, MicroBatch: 1, MicroBatches: micros, HeadChunk: 1024})
+		r := named(t, "llama-3-8b", "rtx4090-pc-256gb", Numerics{SequenceLen: 1024, MicroBatch: 1, MicroBatches: micros,
+			HeadChunk: 1024})
 		r.DeviceBytes, r.HostBytes, r.DiskBytes = 1<<41, 2<<40, 1<<45
 		c := &chooser{Request: r, ctx: context.Background()}
 		p, err := c.choose(true)
@@ -104,7 +105,8 @@ func TestManyMicroBatches(t *testing.T) {
 	const micros = 512
 	p, many := search(micros)
 	t.Logf("%+v for %d micro-batches, %+v for %d", few, simulatedMicros, many, micros)
-	if many.operations > 2*few.operations || many.placements > 2*few.placements || many.operations > 5e6 || many.placements > 10e3 {
+	if many.operations > 2*few.operations || many.placements > 2*few.placements || many.operations > 5e6 ||
+		many.placements > 10e3 {
 		t.Errorf("%+v for %d micro-batches, %+v for %d", few, simulatedMicros, many, micros)
 	}
 	on, err := FindMachine("rtx4090-pc-256gb")

@@ -69,7 +69,8 @@ func TestExplain(t *testing.T) {
 	if p, err = plan.New(context.Background(), r); err != nil {
 		t.Fatal(err)
 	}
-	if got := p.Explain(r.Device, r.Machine, plan.Forecast{}); !strings.Contains(got, "\nwarning  it could be faster: install it\n") {
+	if got := p.Explain(r.Device, r.Machine, plan.Forecast{}); !strings.Contains(got,
+		"\nwarning  it could be faster: install it\n") {
 		t.Errorf("no warning:\n%s", got)
 	}
 }
@@ -207,7 +208,8 @@ func TestMend(t *testing.T) {
 	tiny := request(t, medium, numerics(8, true))
 	tiny.DeviceBytes = smallest(t, tiny) - 1
 	_, err = plan.Estimate(context.Background(), tiny)
-	oneLine(t, tiny.SuggestFixes(context.Background(), err), "memory.device=", "batch_tokens=168") // fewer micro-batches take less
+	// fewer micro-batches take less
+	oneLine(t, tiny.SuggestFixes(context.Background(), err), "memory.device=", "batch_tokens=168")
 	tiny.Numerics.MicroBatches--
 	if _, err := plan.Estimate(context.Background(), tiny); err != nil {
 		t.Errorf("as suggested: %v", err)

@@ -19,7 +19,8 @@ import (
 
 func planFor(t *testing.T, m *model.Model, w plan.Outputs) *plan.Plan {
 	t.Helper()
-	p, err := plan.New(context.Background(), plan.Request{Model: m, Numerics: numerics(1, true), Device: device.Info{Unified: true}, Machine: machine, Outputs: w})
+	p, err := plan.New(context.Background(), plan.Request{Model: m, Numerics: numerics(1, true),
+		Device: device.Info{Unified: true}, Machine: machine, Outputs: w})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,9 +62,11 @@ func TestStateFollowsWants(t *testing.T) {
 		plan *plan.Plan
 		want [store.Kinds]bool
 	}{
-		"training":   {planFor(t, m, plan.Outputs{}), [store.Kinds]bool{store.Weights: true, store.Low: true, store.Grad: true, store.FirstMoment: true, store.SecondMoment: true}},
-		"no updates": {planFor(t, m, plan.Outputs{NoUpdates: true}), [store.Kinds]bool{store.Weights: true, store.Low: true, store.Grad: true}},
-		"frozen":     {planFor(t, m.Frozen(), plan.Outputs{}), [store.Kinds]bool{store.Weights: true}},
+		"training": {planFor(t, m, plan.Outputs{}), [store.Kinds]bool{store.Weights: true, store.Low: true,
+			store.Grad: true, store.FirstMoment: true, store.SecondMoment: true}},
+		"no updates": {planFor(t, m, plan.Outputs{NoUpdates: true}),
+			[store.Kinds]bool{store.Weights: true, store.Low: true, store.Grad: true}},
+		"frozen": {planFor(t, m.Frozen(), plan.Outputs{}), [store.Kinds]bool{store.Weights: true}},
 	} {
 		for how, p := range map[string]*plan.Plan{"bound": c.plan, "streamed": c.plan.With(moving(m, 2))} {
 			if got := kinds(p); got != c.want {
@@ -96,7 +99,8 @@ func TestStateFollowsWants(t *testing.T) {
 			t.Errorf("%s, not clipped: %.2f bytes for each parameter, want %.2f", name, got, c.bytesPerElem)
 		}
 	}
-	trained, frozen := planFor(t, m, plan.Outputs{}).With(moving(m, 1)), planFor(t, m.Frozen(), plan.Outputs{}).With(moving(m, 1))
+	trained, frozen := planFor(t, m, plan.Outputs{}).With(moving(m, 1)),
+		planFor(t, m.Frozen(), plan.Outputs{}).With(moving(m, 1))
 	if frozen.DeviceBytes >= trained.DeviceBytes || frozen.HostBytes >= trained.HostBytes/4 {
 		t.Errorf("frozen: %d and %d bytes, to train: %d and %d", frozen.DeviceBytes, frozen.HostBytes, trained.DeviceBytes, trained.HostBytes)
 	}

@@ -62,8 +62,9 @@ func TestSharesOfMachinesHaveSources(t *testing.T) {
 // The parameters that model cards state, in billions.
 func TestShapes(t *testing.T) {
 	billions := map[string]float64{"llama-3-8b": 8.03, "llama-3-70b": 70.55, "qwen2.5-1.5b": 1.54, "qwen2.5-7b": 7.62, "qwen2.5-7b-1m": 7.62, "qwen2.5-14b": 14.77,
-		"qwen2.5-32b": 32.76, "qwen2.5-72b": 72.71, "qwen3-8b": 8.19, "qwen3-32b": 32.76, "dense-123b": 122.61, "dense-180-layers": 125.11,
-		"smollm2-135m": 0.135}
+		"qwen2.5-32b": 32.76, "qwen2.5-72b": 72.71, "qwen3-8b": 8.19, "qwen3-32b": 32.76, "dense-123b": 122.61,
+		"dense-180-layers": 125.11,
+		"smollm2-135m":     0.135}
 	for _, name := range plan.Shapes() {
 		text, err := plan.Shape(name)
 		if err != nil {

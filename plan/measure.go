@@ -10,7 +10,8 @@ import (
 
 // plan is the plan with a placement, before its bytes are counted.
 func (c *chooser) plan(place Placement) *Plan {
-	p := &Plan{Version: FormatVersion, Outputs: c.Outputs, Model: c.Model, Numerics: c.Numerics, ComputedOn: c.Device.Numerics, Warning: c.Device.Warning,
+	p := &Plan{Version: FormatVersion, Outputs: c.Outputs, Model: c.Model, Numerics: c.Numerics,
+		ComputedOn: c.Device.Numerics, Warning: c.Device.Warning,
 		Unified: c.Device.Unified, DeviceBudget: c.DeviceBytes, HostBudget: c.HostBytes, DiskBudget: c.DiskBytes}
 	p.Placement, p.asked = p.settle(place), &c.Request
 	return p

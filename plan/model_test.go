@@ -65,7 +65,8 @@ func (s shape) model(t errorer) *model.Model {
 // drawModel picks any model, some of whose parts may be frozen.
 func drawModel(rt *rapid.T) *model.Model {
 	s := shape{Vocab: rapid.IntRange(3, 700).Draw(rt, "vocabulary"), Hidden: 16, Inner: 24,
-		Layers: rapid.IntRange(1, 5).Draw(rt, "layers"), Heads: 2, KVHeads: 1, HeadDim: 8, Tied: rapid.Bool().Draw(rt, "tied"),
+		Layers: rapid.IntRange(1, 5).Draw(rt, "layers"), Heads: 2, KVHeads: 1, HeadDim: 8,
+		Tied:      rapid.Bool().Draw(rt, "tied"),
 		Patchwork: rapid.Bool().Draw(rt, "two kinds of blocks"), Groups: rapid.IntRange(0, 3).Draw(rt, "groups")}
 	m := s.model(rt)
 	freeze := rapid.SliceOfN(rapid.Bool(), 2+s.Layers, 2+s.Layers).Draw(rt, "frozen layers")

@@ -60,7 +60,8 @@ const (
 	Kinds       = iota
 )
 
-var kindNames = [Kinds]string{"update", "gather", "gather-ahead", "upload", "fetch", "fetch-state", "write-back", "load", "save",
+var kindNames = [Kinds]string{"update", "gather", "gather-ahead", "upload", "fetch", "fetch-state", "write-back",
+	"load", "save",
 	"save-kept", "load-kept", "forward",
 	"head-norm", "head-stats", "head-loss", "head-logits", "drain-logits", "zero-grad", "head-grad", "head-visit",
 	"head-input", "reopen", "backward", "round", "drain", "drain-sum", "drain-input", "scatter", "save-state", "collect"}

@@ -185,6 +185,7 @@ func (p *Plan) Pinned(purpose string) bool {
 
 // With is the same plan with another placement: for tests of the law that a placement changes no bit.
 func (p *Plan) With(place Placement) *Plan {
-	c := &chooser{Request: Request{Model: p.Model, Numerics: p.Numerics, Outputs: p.Outputs, Device: device.Info{Unified: p.Unified}}}
+	c := &chooser{Request: Request{Model: p.Model, Numerics: p.Numerics, Outputs: p.Outputs,
+		Device: device.Info{Unified: p.Unified}}}
 	return c.measure(place)
 }

@@ -15,7 +15,8 @@ func (b *builder) backward() {
 			x := b.load(layer, m)
 			o := op(LaneCompute, Backward)
 			dx := b.inputGradient(m)
-			o.Layer, o.Part, o.Micro, o.Slot, o.Grad, o.Input, o.Output = layer, part, m, b.slotOf(w), b.gradIndex(part), bufferOf(x), bufferOf(dx)
+			o.Layer, o.Part, o.Micro, o.Slot, o.Grad, o.Input, o.Output = layer, part, m, b.slotOf(w), b.gradIndex(part),
+				bufferOf(x), bufferOf(dx)
 			writes := []resource{dx, b.gradResource(part), {scratch, 0, 0}}
 			if len(b.Model.GroupParts[layer-1]) > 0 {
 				writes = append(writes, resource{betweenVisits, m, 0})

@@ -35,7 +35,8 @@ func (b *builder) headAtOnce(norm resource) {
 		b.headNorm(m, norm)
 		switch {
 		case b.backwards():
-			b.headMicro(HeadVisit, m, append(weights, resource{batchTokens, 0, 0}), append(grads, b.headState(m), resource{results, 0, m}))
+			b.headMicro(HeadVisit, m, append(weights, resource{batchTokens, 0, 0}),
+				append(grads, b.headState(m), resource{results, 0, m}))
 			b.headInput(m, norm)
 			continue
 		case b.Phase == Logits:

@@ -24,7 +24,8 @@ func TestSchedulesAreSound(t *testing.T) {
 				mode := plan.Mode{Phase: phase, Saves: saves}
 				mode.Loaded = phase == plan.Steady || phase == plan.Flush || rapid.Bool().Draw(rt, "loaded")
 				// State that is there to be saved, or to be read after a flush, comes home.
-				mode.WriteBack = mode.Loaded && (saves || phase == plan.Flush || phase == plan.Nothing && rapid.Bool().Draw(rt, "home"))
+				mode.WriteBack = mode.Loaded && (saves || phase == plan.Flush || phase == plan.Nothing &&
+					rapid.Bool().Draw(rt, "home"))
 				s := p.ScheduleOf(mode)
 				for _, err := range check(p, mode, s) {
 					rt.Errorf("%+v: %s", mode, err)

@@ -124,8 +124,9 @@ type flight struct {
 
 // walking says how to simulate.
 type walking struct {
-	micros  int     // that are simulated one by one: of a step with more, neighbours are one (microGroups)
-	most    float64 // seconds; a step that is seen to take longer is not walked to its end, and predicted to take forever; 0: no limit
+	micros int // that are simulated one by one: of a step with more, neighbours are one (microGroups)
+	// seconds; a step that is seen to take longer is not walked to its end, and predicted to take forever; 0: no limit
+	most    float64
 	see     func(span)
 	stalled func(next, culprit *Op, seconds float64) // times in which the compute lane waits
 }

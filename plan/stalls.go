@@ -44,7 +44,8 @@ const stepEnd = "norm"
 var waitedFor = map[string]string{Update.String(): "updates", Fetch.String(): "weights",
 	Gather.String(): "the embedding", GatherAhead.String(): "the embedding",
 	Scatter.String(): "the embedding's gradient", Load.String(): "layer inputs", Save.String(): "layer inputs to leave",
-	LoadKept.String(): "kept activations", SaveKept.String(): "kept activations to leave", Drain.String(): "gradients to leave",
+	LoadKept.String(): "kept activations", SaveKept.String(): "kept activations to leave",
+	Drain.String():    "gradients to leave",
 	DrainSum.String(): "gradients to leave", DrainInput.String(): "the embedding's gradient", Collect.String(): "the norm"}
 
 // stallText says where a step's compute lane waits, as long as it is worth a word.

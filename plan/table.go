@@ -46,7 +46,8 @@ func (p *Plan) settle(ask Placement) Placement {
 		case !p.Trained(part) || p.Outputs.NoUpdates:
 		case resident:
 			place.Where.Updates[part] = Device
-		case asked.Updates[part] == Device && ask.Rings.State > 0 && place.Where.Weights[part] == Host && !onDisk && !p.Outputs.NoClip &&
+		case asked.Updates[part] == Device && ask.Rings.State > 0 && place.Where.Weights[part] == Host && !onDisk &&
+			!p.Outputs.NoClip &&
 			p.Model.Parts[part].Kind == model.Block:
 			place.Where.Updates[part] = Device
 		default:
@@ -69,7 +70,8 @@ func (p *Plan) settle(ask Placement) Placement {
 		switch {
 		case bound:
 			a.Place = InPlace
-		case a.Place != Host || a.Level == nn.KeepInput || !visited || place.Rings.Activations == 0 || len(p.Model.GroupParts[b]) > 0:
+		case a.Place != Host || a.Level == nn.KeepInput || !visited || place.Rings.Activations == 0 ||
+			len(p.Model.GroupParts[b]) > 0:
 			a.Place = Device
 		}
 		place.Where.Activations[b] = a

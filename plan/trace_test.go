@@ -57,7 +57,8 @@ func TestMarkOf(t *testing.T) {
 			t.Errorf("%v: mark %c, want %c", k, got, k.Mark())
 		}
 	}
-	reads, writes, others := plan.MarkOf("read for fetch layer 1"), plan.MarkOf("write for update layer 1"), plan.MarkOf("")
+	reads, writes, others := plan.MarkOf("read for fetch layer 1"), plan.MarkOf("write for update layer 1"),
+		plan.MarkOf("")
 	if reads == writes || reads == others || writes == others || others != plan.MarkOf("forwards layer 1") {
 		t.Errorf("read %c, write %c, others %c", reads, writes, others)
 	}

@@ -51,7 +51,8 @@ func (c chart) svg() string {
 	toX := func(x float64) float64 { return left + (x-x0)/(x1-x0)*(chartWidth-left-right) }
 	toY := func(y float64) float64 { return top + (y1-c.scale(y))/(y1-y0)*(chartHeight-top-bottom) }
 	var b strings.Builder
-	fmt.Fprintf(&b, `<svg viewBox="0 0 %g %g" role="img" aria-label="%s">`+"\n", chartWidth, chartHeight, html.EscapeString(c.title))
+	fmt.Fprintf(&b, `<svg viewBox="0 0 %g %g" role="img" aria-label="%s">`+"\n", chartWidth, chartHeight,
+		html.EscapeString(c.title))
 	for _, t := range ticks {
 		y := toY(t)
 		fmt.Fprintf(&b, `<path class="grid" d="M%g %.1fH%g"/><text class="y" x="%g" y="%.1f">%s</text>`+"\n",
@@ -93,7 +94,8 @@ func (c chart) draw(b *strings.Builder, l line, toX, toY func(float64) float64) 
 		pen = "L"
 	}
 	if d.Len() > 0 {
-		fmt.Fprintf(b, `<path class="line c%d %s" d="%s"><title>%s</title></path>`+"\n", l.color, l.class, d.String(), html.EscapeString(l.name))
+		fmt.Fprintf(b, `<path class="line c%d %s" d="%s"><title>%s</title></path>`+"\n", l.color, l.class, d.String(),
+			html.EscapeString(l.name))
 	}
 }
 

@@ -46,11 +46,14 @@ func charts(runs []Run) []chart {
 	}
 	return []chart{
 		lossChart(runs),
-		each(runs, chart{title: "gradient norm", unit: "before clipping", log: true}, func(m trace.Metrics) float64 { return m.GradNorm }),
+		each(runs, chart{title: "gradient norm", unit: "before clipping", log: true},
+			func(m trace.Metrics) float64 { return m.GradNorm }),
 		each(runs, chart{title: "learning rate"}, func(m trace.Metrics) float64 { return m.LearningRate }),
-		each(runs, chart{title: "speed", unit: "tokens/s", zero: true}, func(m trace.Metrics) float64 { return m.TokensPerSec }),
+		each(runs, chart{title: "speed", unit: "tokens/s", zero: true},
+			func(m trace.Metrics) float64 { return m.TokensPerSec }),
 		lanes,
-		each(runs, chart{title: "host memory", unit: "GiB, peak so far", zero: true}, func(m trace.Metrics) float64 { return float64(m.HostPeakBytes) / (1 << 30) }),
+		each(runs, chart{title: "host memory", unit: "GiB, peak so far", zero: true},
+			func(m trace.Metrics) float64 { return float64(m.HostPeakBytes) / (1 << 30) }),
 	}
 }
 

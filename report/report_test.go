@@ -31,8 +31,10 @@ func records(n int) []trace.Metrics {
 			at = at.Add(8 * time.Hour)
 		}
 		ended := at.Format(time.RFC3339)
-		m := trace.Metrics{Step: int64(i + 1), Loss: 4 - 2*float64(i)/float64(n-1), GradNorm: 1, LearningRate: 1e-3, Tokens: 100, TargetTokens: 90, StepSec: 2,
-			TokensPerSec: 50, ModelTFLOPS: 3, HostPeakBytes: 1 << 30, DiskWrittenBytes: 7, Time: &ended, Lanes: trace.Lanes{Compute: 1.5, Fetch: 0.5}}
+		m := trace.Metrics{Step: int64(i + 1), Loss: 4 - 2*float64(i)/float64(n-1), GradNorm: 1, LearningRate: 1e-3,
+			Tokens: 100, TargetTokens: 90, StepSec: 2,
+			TokensPerSec: 50, ModelTFLOPS: 3, HostPeakBytes: 1 << 30, DiskWrittenBytes: 7, Time: &ended,
+			Lanes: trace.Lanes{Compute: 1.5, Fetch: 0.5}}
 		if m.Step%10 == 0 {
 			loss := m.Loss + 0.1
 			m.EvalLoss = &loss
@@ -70,8 +72,10 @@ func TestSummary(t *testing.T) {
 	if smoothed <= 2 || smoothed >= 3 {
 		t.Errorf("the average of the last losses is %g: %s", smoothed, text)
 	}
-	want := report.Summary{Run: "a", FirstStep: 1, LastStep: 20, Tokens: 2000, FirstLoss: &first, LastLoss: &last, SmoothedLoss: &smoothed,
-		LeastEvalLoss: &least, LeastEvalStep: &leastStep, LastEvalLoss: &least, TokensPerSec: 50, StepSec: 2, MeanTFLOPS: 3, HoursStopped: 8,
+	want := report.Summary{Run: "a", FirstStep: 1, LastStep: 20, Tokens: 2000, FirstLoss: &first, LastLoss: &last,
+		SmoothedLoss:  &smoothed,
+		LeastEvalLoss: &least, LeastEvalStep: &leastStep, LastEvalLoss: &least, TokensPerSec: 50, StepSec: 2, MeanTFLOPS: 3,
+		HoursStopped: 8,
 		SkippedSteps: 1, HostPeakBytes: 1 << 30, DiskWritten: 140}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("-want +got:\n%s", d)
@@ -79,7 +83,8 @@ func TestSummary(t *testing.T) {
 }
 
 func TestPage(t *testing.T) {
-	got := page(t, report.Run{Name: "runs/<a>", Records: records(20)}, report.Run{Name: "runs/b", Records: records(30)[10:]})
+	got := page(t, report.Run{Name: "runs/<a>", Records: records(20)},
+		report.Run{Name: "runs/b", Records: records(30)[10:]})
 	golden := filepath.Join("testdata", "page.html")
 	if *update {
 		if err := os.WriteFile(golden, []byte(got), 0o644); err != nil {
@@ -162,7 +167,8 @@ func TestRead(t *testing.T) {
 	path := filepath.Join(dir, "metrics.jsonl")
 	bad := func(want string) {
 		t.Helper()
-		if _, err := report.Read(dir); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") {
+		if _, err := report.Read(dir); err == nil || !strings.Contains(err.Error(), want) ||
+			strings.Contains(err.Error(), "\n") {
 			t.Errorf("%v; the error should say %q", err, want)
 		}
 	}

@@ -74,7 +74,8 @@ type Summary struct {
 func Summarize(r Run) Summary {
 	first, last := r.Records[0], r.Records[len(r.Records)-1]
 	smoothed := smooth(column(r.Records, lossOf))
-	s := Summary{Run: r.Name, FirstStep: first.Step, LastStep: last.Step, FirstLoss: finite(first.Loss), LastLoss: finite(last.Loss),
+	s := Summary{Run: r.Name, FirstStep: first.Step, LastStep: last.Step, FirstLoss: finite(first.Loss),
+		LastLoss:     finite(last.Loss),
 		SmoothedLoss: finite(smoothed[len(smoothed)-1]), HoursStopped: stopped(r.Records).Hours()}
 	seconds, flops := 0.0, 0.0
 	var steps []float64

@@ -23,14 +23,15 @@ import (
 // Config is run.yaml. Its keys are the names that users of Hugging Face, Axolotl and LLaMA-Factory know; all have
 // defaults but model and datasets.
 type Config struct {
-	Model         string        `yaml:"model"` // a Hugging Face directory, or a hub id
-	Init          string        `yaml:"init"`  // pretrained, or random (config.json only)
-	Datasets      []data.Source `yaml:"datasets"`
-	Tokenizer     string        `yaml:"tokenizer"`     // auto (the model's), bytes, or a path
-	ChatTemplate  string        `yaml:"chat_template"` // auto (the model's, if it has one), model, conversations, or a file
-	TrainOnPrompt bool          `yaml:"train_on_prompt"`
-	TrainOnLast   bool          `yaml:"train_on_last_turn,omitempty"` // of the assistant's turns only the last counts
-	ValSize       float64       `yaml:"val_size,omitempty"`           // documents, or a share of them, that are kept for evaluation
+	Model     string        `yaml:"model"` // a Hugging Face directory, or a hub id
+	Init      string        `yaml:"init"`  // pretrained, or random (config.json only)
+	Datasets  []data.Source `yaml:"datasets"`
+	Tokenizer string        `yaml:"tokenizer"` // auto (the model's), bytes, or a path
+	// auto (the model's, if it has one), model, conversations, or a file
+	ChatTemplate  string  `yaml:"chat_template"`
+	TrainOnPrompt bool    `yaml:"train_on_prompt"`
+	TrainOnLast   bool    `yaml:"train_on_last_turn,omitempty"` // of the assistant's turns only the last counts
+	ValSize       float64 `yaml:"val_size,omitempty"`           // documents, or a share of them, that are kept for evaluation
 
 	SequenceLen int     `yaml:"sequence_len"`       // packed positions of a row
 	Overlong    string  `yaml:"overlong,omitempty"` // split, drop or truncate: documents that are longer than a row

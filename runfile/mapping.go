@@ -27,7 +27,8 @@ func Mapping(doc []byte) (values map[string]any, err error) {
 	}
 	count := &nodeCount{anchors: newRunFileWalk(body).anchors}
 	if count.add(body); count.nodes > maxNodes {
-		return nil, lineErrors{{text: fmt.Sprintf("with its aliases (*) followed, it has more than %d values; write them out", maxNodes)}}
+		return nil, lineErrors{{text: fmt.Sprintf("with its aliases (*) followed, it has more than %d values; write them out",
+			maxNodes)}}
 	}
 	defer recovered(&err)
 	return values, placed(yaml.UnmarshalWithOptions(doc, &values, yaml.AllowDuplicateMapKey()))

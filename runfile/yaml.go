@@ -80,7 +80,8 @@ func plainText(doc []byte) ([]byte, error) {
 			return nil, lineErrors{{line: line, text: fmt.Sprintf("there is a control character, U+%04X; remove it", r)}}
 		case r < utf8.RuneSelf && strings.ContainsRune("[{:-?&*!", r):
 			if marks[r]++; marks[r] > maxMarks {
-				return nil, lineErrors{{line: line, text: fmt.Sprintf("more than %d times %q: this is not a run file; name another", maxMarks, r)}}
+				return nil, lineErrors{{line: line, text: fmt.Sprintf("more than %d times %q: this is not a run file; name another",
+					maxMarks, r)}}
 			}
 		}
 		at += n

@@ -78,18 +78,19 @@ func TestRunFileEndsWhereItIsStrange(t *testing.T) {
 		bomb += fmt.Sprintf("- &a%d {<<: [*a%d, *a%d, *a%d, *a%d, *a%d, *a%d, *a%d, *a%d, *a%d, *a%d]}\n", i+1, i, i, i, i, i, i, i, i, i, i)
 	}
 	for name, c := range map[string]struct{ doc, want string }{
-		"a second document":      {smallRun + "---\nseed: 1\n", "line 4: a second YAML document"},
-		"not UTF-8":              {smallRun + "output_dir: caf\xe9\n", "line 3: the byte 0xe9 is not UTF-8"},
-		"UTF-16":                 {"\xff\xfem\x00", "UTF-16"},
-		"an escape":              {smallRun + "\x1b[31mfoo: 1\n", "line 3: there is a control character, U+001B"},
-		"too long":               {smallRun + "# " + strings.Repeat("x", 300<<10), "more than 256 KiB"},
-		"a bomb":                 {"model: m\n" + bomb, "aliases"},
-		"an alias of itself":     {"model: m\ndatasets: &d [*d]\n", ""},
-		"no such alias":          {"model: *m\n", "line 1"},
-		"an unknown key, merged": {"eval: &e {evry: 1}\nsave: {<<: *e}\n", "line 1: unknown keys eval.evry, save.evry: did you mean every?"},
-		"a tag":                  {"model: !!binary x\n", ""},
-		"deep":                   {strings.Repeat("[", 100_000), "more than 10000 times"},
-		"twice":                  {smallRun + "seed: 1\nseed: 2\n", "line 4"},
+		"a second document":  {smallRun + "---\nseed: 1\n", "line 4: a second YAML document"},
+		"not UTF-8":          {smallRun + "output_dir: caf\xe9\n", "line 3: the byte 0xe9 is not UTF-8"},
+		"UTF-16":             {"\xff\xfem\x00", "UTF-16"},
+		"an escape":          {smallRun + "\x1b[31mfoo: 1\n", "line 3: there is a control character, U+001B"},
+		"too long":           {smallRun + "# " + strings.Repeat("x", 300<<10), "more than 256 KiB"},
+		"a bomb":             {"model: m\n" + bomb, "aliases"},
+		"an alias of itself": {"model: m\ndatasets: &d [*d]\n", ""},
+		"no such alias":      {"model: *m\n", "line 1"},
+		"an unknown key, merged": {"eval: &e {evry: 1}\nsave: {<<: *e}\n",
+			"line 1: unknown keys eval.evry, save.evry: did you mean every?"},
+		"a tag": {"model: !!binary x\n", ""},
+		"deep":  {strings.Repeat("[", 100_000), "more than 10000 times"},
+		"twice": {smallRun + "seed: 1\nseed: 2\n", "line 4"},
 	} {
 		if text := refusal(t, c.doc); !strings.Contains(text, c.want) || len(text) > 2000 {
 			t.Errorf("%s: %.300q, want %q", name, text, c.want)

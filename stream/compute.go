@@ -111,7 +111,8 @@ func (r *run) computeHead(s device.Stream, op *plan.Op) error {
 		if err != nil {
 			return err
 		}
-		r.head.Grad(s, w.Mat(0), g.Mat(0), first, b.Normed[h], b.Stat[h], b.DNormed[h], op.First, m == 0, targets, r.scale, b.StatsWork)
+		r.head.Grad(s, w.Mat(0), g.Mat(0), first, b.Normed[h], b.Stat[h], b.DNormed[h], op.First, m == 0, targets, r.scale,
+			b.StatsWork)
 		return nil
 	case plan.HeadLogits:
 		w, err := r.weights(op.Part, op.Slot)

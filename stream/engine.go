@@ -132,7 +132,8 @@ type pendingUpdate struct {
 
 // New reserves everything that the plan asks for.
 func New(c Config) (*Engine, error) {
-	e := &Engine{Config: c, regions: map[string]*hostmem.Region{}, registered: map[*hostmem.Region]device.Mem{}, onHost: map[*hostmem.Region]device.Mem{},
+	e := &Engine{Config: c, regions: map[string]*hostmem.Region{}, registered: map[*hostmem.Region]device.Mem{},
+		onHost:   map[*hostmem.Region]device.Mem{},
 		programs: map[plan.Mode]*program{}, types: c.Plan.Numerics.Scheme().Types()}
 	if err := e.open(); err != nil {
 		_ = e.Close() // err is the one to report

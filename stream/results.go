@@ -12,7 +12,8 @@ import (
 func (e *Engine) collect(counted bool) Result {
 	host, dev := e.bytes(plan.ResultsPurpose, e.host.HostResults), e.bytes(plan.ResultsPurpose, e.host.DeviceResults)
 	float := func(off int64) float64 {
-		return math.Float64frombits(binary.NativeEndian.Uint64(host[off:])) + math.Float64frombits(binary.NativeEndian.Uint64(dev[off:]))
+		return math.Float64frombits(binary.NativeEndian.Uint64(host[off:])) +
+			math.Float64frombits(binary.NativeEndian.Uint64(dev[off:]))
 	}
 	var res Result
 	for m := range e.Plan.Numerics.MicroBatches {

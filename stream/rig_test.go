@@ -69,7 +69,8 @@ func newCPU(t errorer) device.Device {
 // newPlan plans with everything bound; change may then choose another placement.
 func newPlan(t errorer, s *subject, dev device.Info, change func(*plan.Placement)) *plan.Plan {
 	t.Helper()
-	p, err := plan.New(context.Background(), plan.Request{Model: s.model, Numerics: s.numerics, Device: dev, Machine: machine, Outputs: s.outputs})
+	p, err := plan.New(context.Background(), plan.Request{Model: s.model, Numerics: s.numerics, Device: dev,
+		Machine: machine, Outputs: s.outputs})
 	if err != nil {
 		t.Fatal(err)
 	}

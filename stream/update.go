@@ -110,7 +110,8 @@ func (r *run) adamW(s device.Stream, part int, mem [store.Kinds]device.Mem, weig
 func (r *run) adamWOf(s device.Stream, of [store.Kinds]device.Mat, decay bool, bad device.Mem) {
 	u := r.update
 	scalars := u.AdamW.Scalars(u.Step-u.Idle, u.LR, u.clip, decay)
-	weights, low, grad, m, v := of[store.Weights], of[store.Low], of[store.Grad], of[store.FirstMoment], of[store.SecondMoment]
+	weights, low, grad, m, v := of[store.Weights], of[store.Low], of[store.Grad], of[store.FirstMoment],
+		of[store.SecondMoment]
 	if r.Plan.Numerics.Moments == optim.Dynamic8 {
 		s.AdamW8(device.AdamW8Args{Weights: weights, Low: low, Grad: grad, M: m, V: v, MScale: of[store.FirstScale],
 			VScale: of[store.SecondScale], AdamWScalars: scalars}, bad)

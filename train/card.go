@@ -42,8 +42,9 @@ type card struct {
 // and so are files that cannot be read: a card is no reason to lose a model.
 func (e *Env) cardOf(runDir string, src *source, dtype tensor.DType, step int, settings map[string]string) *card {
 	params, _ := src.model.Params()
-	c := &card{name: modelName(runDir), runDir: runDir, model: src.config.Reader().StringOr("model_type", ""), params: params,
-		dtype: dtype, step: step,
+	c := &card{name: modelName(runDir), runDir: runDir, model: src.config.Reader().StringOr("model_type", ""),
+		params: params,
+		dtype:  dtype, step: step,
 		base: src.dir, baseID: src.id, settings: settings}
 	var err error
 	if c.config, err = e.readResolved(runDir); err != nil {

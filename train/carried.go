@@ -58,7 +58,8 @@ func (s *source) carryAs(ctx context.Context, env *Env, from *checkpoint.Checkpo
 	case err != nil:
 		return fmt.Errorf("the run carries tensors of the model that it began with, and they cannot be read: %w; put the model back as it was", err)
 	case s.carried.sha256 != want:
-		return fmt.Errorf("the tensors that the run carries have changed in %s since it began: put the model back as it was", s.dir)
+		return fmt.Errorf("the tensors that the run carries have changed in %s since it began: put the model back as it was",
+			s.dir)
 	}
 	return nil
 }
@@ -101,7 +102,8 @@ func (s *source) writeCarried(ctx context.Context, to *hf.ModelWriter) error {
 	defer w.Close()
 	sum, err := s.carried.read(ctx, w, to.Write)
 	if err == nil && sum != s.carried.sha256 {
-		err = fmt.Errorf("the tensors that the run carries have changed in %s since it began: put the model back as it was", s.dir)
+		err = fmt.Errorf("the tensors that the run carries have changed in %s since it began: put the model back as it was",
+			s.dir)
 	}
 	return err
 }

@@ -12,12 +12,14 @@ import (
 
 func TestSavesText(t *testing.T) {
 	for want, c := range map[string]runfile.Save{
-		"saves every 30 minutes and at the end":                                             runfile.Defaults().Save,
-		"saves every 500 steps, every 1.5 minutes and at the end":                           {Every: 500, Minutes: 1.5, AtEnd: true},
-		"saves after every step and every minute":                                           {Every: 1, Minutes: 1},
-		"saves after each evaluation that is the best so far":                               {Best: true},
-		"saves only when it is interrupted or fails":                                        {},
-		"saves every 2 steps, after each evaluation that is the best so far and at the end": {Every: 2, Best: true, AtEnd: true},
+		"saves every 30 minutes and at the end": runfile.Defaults().Save,
+		"saves every 500 steps, every 1.5 minutes and at the end": {Every: 500, Minutes: 1.5,
+			AtEnd: true},
+		"saves after every step and every minute":             {Every: 1, Minutes: 1},
+		"saves after each evaluation that is the best so far": {Best: true},
+		"saves only when it is interrupted or fails":          {},
+		"saves every 2 steps, after each evaluation that is the best so far and at the end": {Every: 2, Best: true,
+			AtEnd: true},
 	} {
 		if got := savesText(c); got != want {
 			t.Errorf("%+v: %q, want %q", c, got, want)
@@ -37,9 +39,12 @@ func TestFirstLines(t *testing.T) {
 		shown, notSaid string // preview's text of a row
 		said           string
 	}{
-		{true, "auto", data.PromptResponse, "<user>a</s>\n<assistant>b</s>\n", "", "prompt-response data are rendered with the model's chat template; chat_template: conversations leaves it out"},
-		{true, "model", data.PromptResponse, "<user>a</s>\n<assistant>b</s>\n", "", "prompt-response data are rendered with a chat template (chat_template: model)"},
-		{true, "conversations", data.PromptResponse, "a\nb<|endoftext|>", "", "prompt-response data are rendered without the model's chat template (chat_template: conversations)"},
+		{true, "auto", data.PromptResponse, "<user>a</s>\n<assistant>b</s>\n", "",
+			"prompt-response data are rendered with the model's chat template; chat_template: conversations leaves it out"},
+		{true, "model", data.PromptResponse, "<user>a</s>\n<assistant>b</s>\n", "",
+			"prompt-response data are rendered with a chat template (chat_template: model)"},
+		{true, "conversations", data.PromptResponse, "a\nb<|endoftext|>", "",
+			"prompt-response data are rendered without the model's chat template (chat_template: conversations)"},
 		{false, "auto", data.PromptResponse, "a\nb<|endoftext|>", "chat template", ""},
 		{true, "auto", data.Text, row + "<|endoftext|>", "chat template", ""},
 	} {
@@ -83,7 +88,8 @@ func TestFirstLines(t *testing.T) {
 	}
 	run := smallConfig(t)
 	run.ChatTemplate = "model"
-	if _, err := Train(context.Background(), run, newEnv(t), Options{}); err == nil || !strings.Contains(err.Error(), "there is no chat template") {
+	if _, err := Train(context.Background(), run, newEnv(t), Options{}); err == nil ||
+		!strings.Contains(err.Error(), "there is no chat template") {
 		t.Errorf("chat_template: model without one: %v", err)
 	}
 }

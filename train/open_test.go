@@ -168,7 +168,8 @@ func exportsAlike(t *testing.T, r *Run, c *runfile.Config, saved string, want []
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, cut := range [][2]int64{{0, 1}, {1, layout.WeightElems - 2}, {layout.WeightElems / 3, layout.WeightElems / 2}, {layout.WeightElems, 0}} {
+		for _, cut := range [][2]int64{{0, 1}, {1, layout.WeightElems - 2}, {layout.WeightElems / 3, layout.WeightElems / 2},
+			{layout.WeightElems, 0}} {
 			got, err := w.Range(part, cut[0], cut[1], true)
 			if err != nil {
 				t.Fatal(err)
@@ -267,7 +268,8 @@ func TestOpenRefuses(t *testing.T) {
 			o.From = saved(t, c)
 			c.Precision, c.BatchTokens = runfile.Defaults().Precision, 2*c.BatchTokens
 		}, "of another model or precision"},
-		{"data that is not there", func(c *runfile.Config, _ *OpenOptions) { c.Datasets[0].Path = "none.jsonl" }, "none.jsonl"},
+		{"data that is not there", func(c *runfile.Config, _ *OpenOptions) { c.Datasets[0].Path = "none.jsonl" },
+			"none.jsonl"},
 	} {
 		t.Run(x.what, func(t *testing.T) {
 			c, o := smallConfig(t), OpenOptions{}
@@ -362,7 +364,8 @@ func TestOnStep(t *testing.T) {
 			if err != nil || sum.Steps != 3 || model == nil {
 				t.Errorf("%v: %+v, error %v", end, sum, err)
 			}
-		} else if !errors.Is(err, enough) || !strings.HasPrefix(err.Error(), "step 3: ") || model != nil || errors.Is(err, ErrRequest) {
+		} else if !errors.Is(err, enough) || !strings.HasPrefix(err.Error(), "step 3: ") || model != nil ||
+			errors.Is(err, ErrRequest) {
 			t.Errorf("error %v", err)
 		}
 		if _, err := os.Stat(filepath.Join(checkpointsDir(c), "step-000003")); err != nil {

@@ -95,7 +95,8 @@ func sizesOf(n plan.Numerics) runfile.Sizes {
 // makePlan plans a run of a model with weights of a type; steps is 0 if their number is not known. Sizes that are
 // auto become the largest that fit. logitRows is the number of positions of each micro-batch whose logits the caller
 // wants; a micro-batch that has fewer gives all.
-func (e *Env) makePlan(ctx context.Context, c *runfile.Config, m *model.Model, weights tensor.DType, steps, logitRows int,
+func (e *Env) makePlan(ctx context.Context, c *runfile.Config, m *model.Model, weights tensor.DType, steps,
+	logitRows int,
 	dev device.Info) (*plan.Plan, error) {
 	n, err := c.Types()
 	if err != nil {
@@ -142,7 +143,8 @@ func (e *Env) fitPlan(ctx context.Context, m *model.Model, n plan.Numerics, rows
 
 // fitRequest completes a request with sizes, and plans it. It ends soon after the context does, with the context's
 // error.
-func fitRequest(ctx context.Context, r plan.Request, rows int, sizes runfile.Sizes, outputs func(plan.Numerics) plan.Outputs) (*plan.Plan, error) {
+func fitRequest(ctx context.Context, r plan.Request, rows int, sizes runfile.Sizes,
+	outputs func(plan.Numerics) plan.Outputs) (*plan.Plan, error) {
 	return plan.Fitting{Request: r, Rows: rows, Cuts: sizes.Cuts(), OutputsOf: outputs}.Fit(ctx)
 }
 

@@ -55,7 +55,8 @@ func drawRequest(rt *rapid.T) plan.Request {
 		Machine: plan.Machine{F32FLOPsPerSec: flops, BF16FLOPsPerSec: 2 * flops, AttentionFLOPsPerSec: flops, DeviceBytesPerSec: flops,
 			UploadBytesPerSec: rate("upload"), DownloadBytesPerSec: rate("download"), AdamWBytesPerSec: rate("adamw"),
 			HostBytesPerSec: rate("host"), DiskReadBytesPerSec: rate("read"), DiskWriteBytesPerSec: rate("write")},
-		RecomputeAll: rapid.Bool().Draw(rt, "recompute all"), Outputs: plan.Outputs{NoClip: rapid.Bool().Draw(rt, "no clipping")}}
+		RecomputeAll: rapid.Bool().Draw(rt, "recompute all"), Outputs: plan.Outputs{NoClip: rapid.Bool().Draw(rt,
+			"no clipping")}}
 	r.DeviceBytes = 1 << 40
 	whole, err := plan.Estimate(context.Background(), r)
 	if err != nil {
@@ -87,7 +88,8 @@ func TestPlannedRunsDoNotFail(t *testing.T) {
 		p, err := plan.New(context.Background(), r)
 		if err != nil {
 			refused++
-			if err = r.SuggestFixes(context.Background(), err); strings.Contains(err.Error(), "\n") || !strings.Contains(err.Error(), "memory.") {
+			if err = r.SuggestFixes(context.Background(), err); strings.Contains(err.Error(), "\n") ||
+				!strings.Contains(err.Error(), "memory.") {
 				rt.Errorf("%q does not say in one line which budget is too small", err)
 			}
 			return

@@ -43,7 +43,8 @@ func templateUse(sources []data.Source, renderer data.Renderer, asked string) st
 	case !chat.All:
 		return fmt.Sprintf("%s data are rendered without the model's chat template (chat_template: %s)", of, asked)
 	case asked == "auto":
-		return fmt.Sprintf("%s data are rendered with the model's chat template; chat_template: conversations leaves it out", of)
+		return fmt.Sprintf("%s data are rendered with the model's chat template; chat_template: conversations leaves it out",
+			of)
 	}
 	return fmt.Sprintf("%s data are rendered with a chat template (chat_template: %s)", of, asked)
 }

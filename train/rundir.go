@@ -237,7 +237,8 @@ func isRunOf(c, old *runfile.Config) bool {
 	}
 	now, then := *c, *old
 	now.Numerics = then.Numerics.Or(now.Numerics)
-	now.Datasets, now.Eval.Datasets = pinCommits(now.Datasets, old.Datasets), pinCommits(now.Eval.Datasets, old.Eval.Datasets)
+	now.Datasets, now.Eval.Datasets = pinCommits(now.Datasets, old.Datasets),
+		pinCommits(now.Eval.Datasets, old.Eval.Datasets)
 	// Keys that change no number.
 	then.Memory, then.Device, then.Save, then.Resume, then.ResumeWith, then.Stop = now.Memory, now.Device, now.Save, now.Resume, now.ResumeWith, now.Stop
 	a, errA := then.YAML()

@@ -82,7 +82,8 @@ func (e *Env) weightsOf(name string) (runDir string, from *checkpoint.Checkpoint
 		return "", nil, nil
 	}
 	dir := runfile.Absolute(name)
-	if exists(filepath.Join(dir, checkpoint.ManifestName)) || filepath.Base(filepath.Dir(dir)) == checkpointsName && exists(dir) {
+	if exists(filepath.Join(dir, checkpoint.ManifestName)) || filepath.Base(filepath.Dir(dir)) == checkpointsName &&
+		exists(dir) {
 		from, err := checkpoint.Open(e.files(), name)
 		return filepath.Dir(filepath.Dir(dir)), from, blame.BadName(err)
 	}

@@ -15,7 +15,8 @@ import (
 // trainedLoss is the loss of what a name has, on the data of a run.
 func trainedLoss(t *testing.T, env *Env, name, compute string, sources []data.Source) float64 {
 	t.Helper()
-	l, err := Evaluate(t.Context(), env, EvalOptions{Model: name, Data: sources, Compute: compute, SequenceLen: 64, Tokenizer: "bytes"})
+	l, err := Evaluate(t.Context(), env, EvalOptions{Model: name, Data: sources, Compute: compute, SequenceLen: 64,
+		Tokenizer: "bytes"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -39,11 +40,13 @@ func TestTrainedCheckpoints(t *testing.T) {
 			losses := map[float64]bool{}
 			for _, step := range []string{"step-000002", "step-000004"} {
 				from, out := filepath.Join(c.OutputDir, "checkpoints", step), filepath.Join(t.TempDir(), "model")
-				if _, err := Export(t.Context(), newEnv(t), ExportOptions{Checkpoint: from, Model: c.Model, Dir: out, DType: tensor.F32}); err != nil {
+				if _, err := Export(t.Context(), newEnv(t), ExportOptions{Checkpoint: from, Model: c.Model, Dir: out,
+					DType: tensor.F32}); err != nil {
 					t.Fatal(err)
 				}
 				for _, compute := range []string{"f32", "bf16"} {
-					want, got := trainedLoss(t, newEnv(t), out, compute, c.Datasets), trainedLoss(t, newEnv(t), from, compute, c.Datasets)
+					want, got := trainedLoss(t, newEnv(t), out, compute, c.Datasets),
+						trainedLoss(t, newEnv(t), from, compute, c.Datasets)
 					if got != want {
 						t.Errorf("%s in %s: loss %v, of the export %v", step, compute, got, want)
 					}
@@ -86,7 +89,8 @@ func TestTrainedRuns(t *testing.T) {
 		return src, said.String()
 	}
 	src, said := opened(run)
-	if src.from != nil || src.dir != filepath.Join(run, "model") || !strings.Contains(said, src.dir) || src.settings("auto", "").Tokenizer != "bytes" {
+	if src.from != nil || src.dir != filepath.Join(run, "model") || !strings.Contains(said, src.dir) ||
+		src.settings("auto", "").Tokenizer != "bytes" {
 		t.Errorf("%s, %s: a run that has ended", src.dir, said)
 	}
 	if src, _ := opened(src.dir); src.run != nil || src.from != nil || src.settings("x", "y").Tokenizer != "x" {
@@ -98,7 +102,8 @@ func TestTrainedRuns(t *testing.T) {
 	}
 	for _, name := range []string{run, filepath.Join(run, "checkpoints"), last} {
 		src, said := opened(name)
-		if src.from == nil || src.from.Dir() != last || src.dir != filepath.Join(base, "start") || !strings.Contains(said, last) {
+		if src.from == nil || src.from.Dir() != last || src.dir != filepath.Join(base, "start") ||
+			!strings.Contains(said, last) {
 			t.Errorf("%s: %s, %s", name, src.dir, said)
 		}
 	}

@@ -95,7 +95,8 @@ func (c *Conversation) Clear() {
 // the pass that is under way, with what the model has said so far ([FinishStopped]); nil never stops it. After an
 // error, and if nothing was said before the stop, the message was not said. A pass that is cut by the end of the
 // context costs loading the weights again.
-func (c *Conversation) Say(ctx context.Context, stop <-chan struct{}, text string, out io.Writer) (answer *Generated, err error) {
+func (c *Conversation) Say(ctx context.Context, stop <-chan struct{}, text string, out io.Writer) (answer *Generated,
+	err error) {
 	said := append(slices.Clip(c.messages), data.Message{Role: data.User, Content: text})
 	prompt, err := c.chat.Prompt(ctx, said)
 	if err != nil {

@@ -90,7 +90,8 @@ func TestConversationStopped(t *testing.T) {
 	if len(c.messages) != 2 || c.messages[1].Content != a.Text {
 		t.Errorf("messages %v", c.messages)
 	}
-	if a, err := c.Say(t.Context(), stop, "b", nil); err != nil || len(a.Tokens) != 0 || a.Finish != FinishStopped || len(c.messages) != 2 {
+	if a, err := c.Say(t.Context(), stop, "b", nil); err != nil || len(a.Tokens) != 0 || a.Finish != FinishStopped ||
+		len(c.messages) != 2 {
 		t.Errorf("stopped before it began: %+v, %v, %v", a, err, c.messages)
 	}
 	if _, err := c.Say(t.Context(), nil, "c", nil); err != nil || len(c.messages) != 4 {
@@ -104,7 +105,8 @@ type cutting struct {
 	cut func()
 }
 
-func (c cutting) Borrow(ctx context.Context, lane trace.Lane, id store.ID, off, n int64, access store.Access, version uint64) (*store.Lease, error) {
+func (c cutting) Borrow(ctx context.Context, lane trace.Lane, id store.ID, off, n int64, access store.Access,
+	version uint64) (*store.Lease, error) {
 	c.cut()
 	return c.Store.Borrow(ctx, lane, id, off, n, access, version)
 }
@@ -144,7 +146,8 @@ func TestConversationLength(t *testing.T) {
 		t.Errorf("rows of %v positions, want %v", rows, want)
 	}
 	before := len(c.messages)
-	if _, err := c.Say(t.Context(), nil, strings.Repeat("x", 300), nil); err == nil || !strings.Contains(err.Error(), "made for 600 positions") || len(c.messages) != before {
+	if _, err := c.Say(t.Context(), nil, strings.Repeat("x", 300), nil); err == nil ||
+		!strings.Contains(err.Error(), "made for 600 positions") || len(c.messages) != before {
 		t.Errorf("%v, %d messages", err, len(c.messages))
 	}
 	if _, err := c.Say(t.Context(), nil, "x", nil); err != nil || c.session.plan.Numerics.SequenceLen != 512 {
@@ -163,7 +166,8 @@ func TestConversationRefused(t *testing.T) {
 	} {
 		o := o
 		change(&o)
-		if _, err := OpenConversation(t.Context(), newEnv(t), o); err == nil || !strings.Contains(err.Error(), want) && want != "cannot be" {
+		if _, err := OpenConversation(t.Context(), newEnv(t), o); err == nil || !strings.Contains(err.Error(), want) &&
+			want != "cannot be" {
 			t.Errorf("%v, want %q", err, want)
 		}
 	}
@@ -171,7 +175,8 @@ func TestConversationRefused(t *testing.T) {
 	o.ChatTemplate = filepath.Join(t.TempDir(), "t.jinja")
 	write(t, o.ChatTemplate, `{% if messages[0].content == "bad" %}{{ raise_exception("no such word") }}{% endif %}{{ messages[0].content }}`)
 	c := converse(t, o)
-	if _, err := c.Say(t.Context(), nil, "bad", nil); err == nil || !strings.Contains(err.Error(), "no such word") || len(c.messages) != 0 {
+	if _, err := c.Say(t.Context(), nil, "bad", nil); err == nil || !strings.Contains(err.Error(), "no such word") ||
+		len(c.messages) != 0 {
 		t.Errorf("%v, %v", err, c.messages)
 	}
 	if _, err := c.Say(t.Context(), nil, "good", nil); err != nil {

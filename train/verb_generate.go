@@ -40,7 +40,8 @@ type Generated struct {
 	Text         string  `json:"text"`   // without the prompt and what ended it
 	Tokens       []int32 `json:"tokens"` // of Text
 	PromptTokens int     `json:"prompt_tokens"`
-	Finish       string  `json:"finish"` // stop: the model ended the text; length: MaxTokens, or all its positions; interrupted: the user ended it
+	// stop: the model ended the text; length: MaxTokens, or all its positions; interrupted: the user ended it
+	Finish       string  `json:"finish"`
 	TokensPerSec float64 `json:"tokens_per_sec"`
 }
 
@@ -107,10 +108,12 @@ func Generate(ctx context.Context, env *Env, o GenerateOptions) (made *Generated
 }
 
 // planGeneration plans forward passes that give the logits of one position.
-func (e *Env) planGeneration(ctx context.Context, src *source, n plan.Numerics, dev *Devices, mem runfile.Memory) (*plan.Plan, error) {
-	return e.fitPlan(ctx, src.model.Frozen(), n, 1, runfile.Sizes{}, dev.Computes.Info(), mem, func(plan.Numerics) plan.Outputs {
-		return plan.Outputs{LogitRows: 1}
-	})
+func (e *Env) planGeneration(ctx context.Context, src *source, n plan.Numerics, dev *Devices,
+	mem runfile.Memory) (*plan.Plan, error) {
+	return e.fitPlan(ctx, src.model.Frozen(), n, 1, runfile.Sizes{}, dev.Computes.Info(), mem,
+		func(plan.Numerics) plan.Outputs {
+			return plan.Outputs{LogitRows: 1}
+		})
 }
 
 // generation is what continues a text.

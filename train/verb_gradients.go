@@ -76,13 +76,14 @@ func Gradients(ctx context.Context, env *Env, o GradOptions) (sum *GradSummary, 
 		return nil, err
 	}
 	defer dev.Close()
-	p, err := env.fitPlan(ctx, src.model, n, len(examples), runfile.Sizes{}, dev.Computes.Info(), o.Memory, func(n plan.Numerics) plan.Outputs {
-		w := plan.Outputs{NoUpdates: true}
-		if o.Logits {
-			w.LogitRows = n.Positions()
-		}
-		return w
-	})
+	p, err := env.fitPlan(ctx, src.model, n, len(examples), runfile.Sizes{}, dev.Computes.Info(), o.Memory,
+		func(n plan.Numerics) plan.Outputs {
+			w := plan.Outputs{NoUpdates: true}
+			if o.Logits {
+				w.LogitRows = n.Positions()
+			}
+			return w
+		})
 	if err != nil {
 		return nil, err
 	}

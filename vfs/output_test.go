@@ -43,7 +43,8 @@ func TestOutputReplacesFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, name := range []string{link, file, filepath.Join(dir, "new")} {
-		if err := vfs.WriteOutput(name, func(io.Writer) error { return io.ErrShortWrite }); !errors.Is(err, io.ErrShortWrite) {
+		if err := vfs.WriteOutput(name, func(io.Writer) error { return io.ErrShortWrite }); !errors.Is(err,
+			io.ErrShortWrite) {
 			t.Fatal(err)
 		}
 		if err := vfs.WriteOutput(name, put("to "+name)); err != nil {
@@ -85,7 +86,8 @@ func TestOutputKeepsWhatIsNoFile(t *testing.T) {
 		t.Fatalf("the device is %v, %v", info, err)
 	}
 	dangling, pipe, inside := filepath.Join(dir, "dangling"), filepath.Join(dir, "pipe"), filepath.Join(dir, "directory")
-	if err := errors.Join(os.Symlink("nothing", dangling), syscall.Mkfifo(pipe, 0o666), os.Mkdir(inside, 0o777)); err != nil {
+	if err := errors.Join(os.Symlink("nothing", dangling), syscall.Mkfifo(pipe, 0o666),
+		os.Mkdir(inside, 0o777)); err != nil {
 		t.Skip(err)
 	}
 	for _, name := range []string{dangling, pipe, inside, filepath.Join(dir, "none", "x")} {

@@ -35,7 +35,8 @@ func Control(f File, call func(fd int) error) error {
 	switch {
 	case err != nil:
 		return err
-	case errors.Is(inner, unix.ENOSYS), errors.Is(inner, unix.EOPNOTSUPP), errors.Is(inner, unix.EINVAL), errors.Is(inner, unix.ESPIPE):
+	case errors.Is(inner, unix.ENOSYS), errors.Is(inner, unix.EOPNOTSUPP), errors.Is(inner, unix.EINVAL),
+		errors.Is(inner, unix.ESPIPE):
 		return nil
 	}
 	return inner

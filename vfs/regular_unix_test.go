@@ -17,10 +17,12 @@ import (
 func TestOpenRegular(t *testing.T) {
 	dir := t.TempDir()
 	pipe, file, link := filepath.Join(dir, "pipe"), filepath.Join(dir, "file"), filepath.Join(dir, "link")
-	if err := errors.Join(syscall.Mkfifo(pipe, 0o600), os.WriteFile(file, []byte("text"), 0o600), os.Symlink(file, link)); err != nil {
+	if err := errors.Join(syscall.Mkfifo(pipe, 0o600), os.WriteFile(file, []byte("text"), 0o600),
+		os.Symlink(file, link)); err != nil {
 		t.Fatal(err)
 	}
-	for name, want := range map[string]string{pipe: "a named pipe", dir: "a directory", os.DevNull: "a device", file: "", link: ""} {
+	for name, want := range map[string]string{pipe: "a named pipe", dir: "a directory", os.DevNull: "a device", file: "",
+		link: ""} {
 		open := map[string]func() error{
 			"OpenRegular": func() error {
 				f, err := OpenRegular(name)
@@ -40,7 +42,8 @@ func TestOpenRegular(t *testing.T) {
 		}
 		for how, f := range open {
 			err := f()
-			if (want == "") != (err == nil) || want != "" && !strings.Contains(err.Error(), name+": it is "+want+", where a regular file is needed") {
+			if (want == "") != (err == nil) || want != "" && !strings.Contains(err.Error(),
+				name+": it is "+want+", where a regular file is needed") {
 				t.Errorf("%s of %s: %v", how, name, err)
 			}
 		}

@@ -154,7 +154,8 @@ func TestMemAgreesWithOS(t *testing.T) {
 		mem.MkdirAll(dir, 0o777)
 		name := rapid.SampledFrom([]string{"a", "b", "d", "d/a", "d/e", "d/e/f"})
 		for range rapid.IntRange(1, 25).Draw(t, "operations") {
-			op := rapid.SampledFrom([]string{"write", "remove", "rename", "link", "mkdir", "removeall", "truncate"}).Draw(t, "op")
+			op := rapid.SampledFrom([]string{"write", "remove", "rename", "link", "mkdir", "removeall", "truncate"}).Draw(t,
+				"op")
 			one := filepath.Join(dir, name.Draw(t, "name"))
 			two := filepath.Join(dir, name.Draw(t, "other"))
 			n := rapid.Int64Range(0, 50).Draw(t, "n")
@@ -492,7 +493,8 @@ func TestZeroFill(t *testing.T) {
 }
 
 func TestExchange(t *testing.T) {
-	swap := map[string]func(fsys FS, a, b string) error{"": FS.Exchange, " in steps": func(_ FS, a, b string) error { return exchangeInSteps(a, b) }}
+	swap := map[string]func(fsys FS, a, b string) error{"": FS.Exchange,
+		" in steps": func(_ FS, a, b string) error { return exchangeInSteps(a, b) }}
 	for how, exchange := range swap {
 		each(t, func(t *testing.T, fsys FS, dir string) {
 			if _, real := fsys.(OS); !real && how != "" {

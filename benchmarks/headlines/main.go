@@ -88,7 +88,8 @@ func (r row) plan() (string, error) {
 		disk = plan.FormatBytes(p.DiskBytes)
 	}
 	return fmt.Sprintf("| %s | %s | %s | %d | %s | %s | %s | %.3g | %.0f | %s | %s |", r.shape, r.machine, r.moments, r.batchTokens,
-		plan.FormatBytes(p.DeviceTotalBytes()), plan.FormatBytes(p.HostBytes), disk, p.Predicted.StepSeconds, forecast.TokensPerSec,
+		plan.FormatBytes(p.DeviceTotalBytes()), plan.FormatBytes(p.HostBytes), disk, p.Predicted.StepSeconds,
+		forecast.TokensPerSec,
 		limit(&p.Predicted), life), nil
 }
 

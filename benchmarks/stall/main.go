@@ -167,7 +167,8 @@ func (r *runner) measure(w row) (line string, err error) {
 		return "", err
 	}
 	commits := r.saves + 1 // the run's end is one, too
-	return fmt.Sprintf("| %s | %s | %s | %.3f | %.3f | %.3f | %.3f | %.3f | %.3f |", w.name, mib(p.Forecast.CheckpointBytes), mib(p.DiskBytes),
+	return fmt.Sprintf("| %s | %s | %s | %.3f | %.3f | %.3f | %.3f | %.3f | %.3f |", w.name,
+		mib(p.Forecast.CheckpointBytes), mib(p.DiskBytes),
 		p.Predicted.StepSec, median(others), median(saving), p.Forecast.CheckpointStallSec, median(saving)-median(others),
 		summary.SaveStallSec/float64(commits)), nil
 }

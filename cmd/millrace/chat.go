@@ -39,7 +39,8 @@ func (c *chatCmd) Run(p *program) error {
 	if err != nil {
 		return err
 	}
-	talk, err := train.OpenConversation(p.ctx, p.env, train.ChatOptions{GenerateOptions: o, ChatTemplate: c.ChatTemplate, System: c.System})
+	talk, err := train.OpenConversation(p.ctx, p.env, train.ChatOptions{GenerateOptions: o, ChatTemplate: c.ChatTemplate,
+		System: c.System})
 	if err != nil {
 		return err
 	}

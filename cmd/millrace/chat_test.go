@@ -17,9 +17,11 @@ const turns = `{% for m in messages %}{{ '<' + m.role + '>' + m.content + '</s>\
 // talkative is a workshop whose model has a chat template and many positions.
 func talkative(t *testing.T) (w *workshop, flags []string) {
 	w = newWorkshop(t)
-	w.write("model/config.json", strings.Replace(tinyConfig, `"max_position_embeddings": 128`, `"max_position_embeddings": 8192`, 1))
+	w.write("model/config.json", strings.Replace(tinyConfig, `"max_position_embeddings": 128`,
+		`"max_position_embeddings": 8192`, 1))
 	w.write("model/chat_template.jinja", turns)
-	return w, []string{"chat", "--model", w.path("model"), "--tokenizer", "bytes", "--temperature", "0", "--compute", "f32"}
+	return w, []string{"chat", "--model", w.path("model"), "--tokenizer", "bytes", "--temperature", "0", "--compute",
+		"f32"}
 }
 
 // answers are the objects that --json prints.
@@ -49,13 +51,15 @@ func TestChat(t *testing.T) {
 	begin := len("<user>a</s>\n<assistant>")
 	second := begin + len(all[1].Text+"</s>\n<user>b \nc</s>\n<assistant>")
 	if all[0].PromptTokens != begin || all[1].PromptTokens != begin || all[2].PromptTokens != second {
-		t.Errorf("prompts of %d, %d and %d tokens; want %d, %d and %d", all[0].PromptTokens, all[1].PromptTokens, all[2].PromptTokens, begin, begin, second)
+		t.Errorf("prompts of %d, %d and %d tokens; want %d, %d and %d", all[0].PromptTokens, all[1].PromptTokens,
+			all[2].PromptTokens, begin, begin, second)
 	}
 	plain := invokeWith(t, "a\n", nil, flags...).must(t).stdout
 	if strings.ToValidUTF8(plain, "\ufffd") != strings.TrimSuffix(all[0].Text, "\n")+"\n" {
 		t.Errorf("printed %q, the text is %q", plain, all[0].Text)
 	}
-	system := answers(t, invokeWith(t, "a\n", nil, append(flags, "--json", "--system", "S", "--max-new-tokens", "1")...).must(t).stdout)
+	system := answers(t, invokeWith(t, "a\n", nil, append(flags, "--json", "--system", "S", "--max-new-tokens",
+		"1")...).must(t).stdout)
 	if len(system) != 1 || system[0].PromptTokens != begin+len("<system>S</s>\n") || len(system[0].Tokens) > 1 {
 		t.Errorf("with a system prompt: %+v", system)
 	}
@@ -63,13 +67,16 @@ func TestChat(t *testing.T) {
 		t.Errorf("without a message: %q", r.stdout)
 	}
 	w.write("t.jinja", `{{ raise_exception("not today") }}`)
-	if r := invokeWith(t, "a\n", nil, append(flags, "--chat-template", w.path("t.jinja"))...); r.status != exitBadRequest || !strings.Contains(r.errorLine(), "not today") {
+	if r := invokeWith(t, "a\n", nil, append(flags, "--chat-template",
+		w.path("t.jinja"))...); r.status != exitBadRequest || !strings.Contains(r.errorLine(), "not today") {
 		t.Errorf("status %d: %s", r.status, r.stderr)
 	}
-	if r := invokeWith(t, strings.Repeat("x", maxPromptBytes+1), nil, flags...); r.status != exitBadRequest || !strings.Contains(r.errorLine(), "16 MiB") {
+	if r := invokeWith(t, strings.Repeat("x", maxPromptBytes+1), nil, flags...); r.status != exitBadRequest ||
+		!strings.Contains(r.errorLine(), "16 MiB") {
 		t.Errorf("a line that is too long: status %d: %.200s", r.status, r.stderr)
 	}
-	if r := invokeWith(t, strings.Repeat("x", 9000), nil, flags...); r.status != exitBadRequest || !strings.Contains(r.errorLine(), "8192 positions") {
+	if r := invokeWith(t, strings.Repeat("x", 9000), nil, flags...); r.status != exitBadRequest ||
+		!strings.Contains(r.errorLine(), "8192 positions") {
 		t.Errorf("a message that is too long: status %d: %.200s", r.status, r.stderr)
 	}
 }
@@ -85,7 +92,8 @@ func TestPipedChatInterrupted(t *testing.T) {
 		}
 	})
 	var stderr strings.Builder
-	if status := run(append(flags, "--max-tokens", "4000"), strings.NewReader("a\nb\n"), out, &stderr, signals); status != exitInterrupted {
+	if status := run(append(flags, "--max-tokens", "4000"), strings.NewReader("a\nb\n"), out, &stderr,
+		signals); status != exitInterrupted {
 		t.Errorf("status %d: %s", status, stderr.String())
 	}
 }

@@ -17,7 +17,8 @@ import (
 // offered are the words that the program offers for the last one, and its mode.
 func offered(t *testing.T, words ...string) (found []string, mode string) {
 	t.Helper()
-	lines := strings.Split(strings.TrimSuffix(invoke(t, append([]string{"complete", "--"}, words...)...).must(t).stdout, "\n"), "\n")
+	lines := strings.Split(strings.TrimSuffix(invoke(t, append([]string{"complete", "--"}, words...)...).must(t).stdout,
+		"\n"), "\n")
 	for _, line := range lines[:len(lines)-1] {
 		word, _, tab := strings.Cut(line, "\t")
 		if !tab {
@@ -130,7 +131,8 @@ func inShell(t *testing.T, shell, script string, args ...string) []string {
 	}
 	cmd := exec.Command(shell, append(args, script)...)
 	cmd.Dir = filepath.Join(dir, "here")
-	cmd.Env = append(os.Environ(), programEnv+"=is a program", "PATH="+dir+":"+os.Getenv("PATH"), "HOME="+dir, "XDG_CONFIG_HOME="+dir, "LC_ALL=C")
+	cmd.Env = append(os.Environ(), programEnv+"=is a program", "PATH="+dir+":"+os.Getenv("PATH"), "HOME="+dir,
+		"XDG_CONFIG_HOME="+dir, "LC_ALL=C")
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		t.Fatalf("%s: %v: %s", shell, err, out)
@@ -186,7 +188,8 @@ func TestFishCompletion(t *testing.T) {
 		"millrace plan --model ":              {"a-dir/"},
 		"millrace eval --data=x --tokenizer ": {"auto", "bytes", "a.gguf", "b.yaml", "a-dir/"},
 	} {
-		got := inShell(t, "fish", `millrace completion fish | source; complete -C '`+line+`' | string split -f 1 \t; true`, "--no-config", "-c")
+		got := inShell(t, "fish", `millrace completion fish | source; complete -C '`+line+`' | string split -f 1 \t; true`,
+			"--no-config", "-c")
 		slices.Sort(got)
 		if d := cmp.Diff(slices.Sorted(slices.Values(want)), got); d != "" {
 			t.Errorf("%s: %s", line, d)

@@ -23,15 +23,18 @@ func TestConvert(t *testing.T) {
 	if c, err := runfile.Read(w.path("new.yaml"), nil); err != nil || c.SequenceLen != 32 || c.Model != w.path("model") {
 		t.Errorf("%+v, %v", c, err)
 	}
-	if r := invoke(t, "convert", w.path("train.yaml"), w.path("new.yaml")); r.status != exitBadRequest || !strings.Contains(r.errorLine(), "is there already") || w.read("new.yaml") != text {
+	if r := invoke(t, "convert", w.path("train.yaml"), w.path("new.yaml")); r.status != exitBadRequest ||
+		!strings.Contains(r.errorLine(), "is there already") || w.read("new.yaml") != text {
 		t.Errorf("status %d: %s", r.status, r.stderr)
 	}
 	r := jsonOf[convert.Result](t, invoke(t, "convert", w.path("train.yaml"), "--json").must(t).stdout)
-	if r.Tool != convert.LLaMAFactory || r.RunFile != text || len(r.Settings) == 0 || len(r.LeftOut) == 0 || len(r.Decide) == 0 {
+	if r.Tool != convert.LLaMAFactory || r.RunFile != text || len(r.Settings) == 0 || len(r.LeftOut) == 0 ||
+		len(r.Decide) == 0 {
 		t.Errorf("%+v", r)
 	}
 	w.write("run.yaml", w.read("train.yaml"))
-	if r := invoke(t, "train", w.path("run.yaml")); r.status != exitBadRequest || !strings.Contains(r.errorLine(), "millrace convert") {
+	if r := invoke(t, "train", w.path("run.yaml")); r.status != exitBadRequest ||
+		!strings.Contains(r.errorLine(), "millrace convert") {
 		t.Errorf("status %d: %s", r.status, r.stderr)
 	}
 }

@@ -20,7 +20,8 @@ import (
 
 // tinyDemo has a model that learns in seconds. Its run has 32 steps and saves every four.
 func tinyDemo(dir string, out io.Writer) demo.Options {
-	return demo.Options{Dir: dir, Steps: 32, Out: out, Shape: demo.Shape{Vocabulary: 300, Hidden: 24, Intermediate: 40, Layers: 2, Heads: 3,
+	return demo.Options{Dir: dir, Steps: 32, Out: out, Shape: demo.Shape{Vocabulary: 300, Hidden: 24, Intermediate: 40,
+		Layers: 2, Heads: 3,
 		KeyValueHeads: 1, HeadDim: 8, SequenceLen: 32, BatchTokens: 64, Device: "4MiB", Host: "1GiB"},
 		Program: func(ctx context.Context, args ...string) *exec.Cmd {
 			cmd := exec.CommandContext(ctx, os.Args[0], args...)
@@ -58,7 +59,8 @@ func TestDemo(t *testing.T) {
 		if !r.Same || r.SHA256 != r.OtherSHA256 || len(r.SHA256) != 64 || r.ComparedBytes == 0 {
 			t.Errorf("what was compared: %+v", r)
 		}
-		if r.ResumedAfter%4 != 0 || r.ResumedAfter < 4 || r.KilledAfter <= r.ResumedAfter || r.ComparedAfter <= r.ResumedAfter || r.ComparedAfter > 32 {
+		if r.ResumedAfter%4 != 0 || r.ResumedAfter < 4 || r.KilledAfter <= r.ResumedAfter ||
+			r.ComparedAfter <= r.ResumedAfter || r.ComparedAfter > 32 {
 			t.Errorf("killed after step %d, resumed after %d, compared after %d", r.KilledAfter, r.ResumedAfter, r.ComparedAfter)
 		}
 		if !(r.LossAfter < 0.95*r.LossBefore) || r.PeakBytes == 0 || r.StateBytes < 14*r.Parameters {
@@ -80,7 +82,8 @@ func TestDemo(t *testing.T) {
 		if strings.Contains(out.String(), "\x1b") {
 			t.Errorf("colors without a terminal: %q", out.String())
 		}
-		for _, part := range []string{"kill -9", "They are the same, to the bit.", "millrace generate --model run/model", r.SHA256} {
+		for _, part := range []string{"kill -9", "They are the same, to the bit.", "millrace generate --model run/model",
+			r.SHA256} {
 			if !strings.Contains(out.String(), part) {
 				t.Errorf("no %q in\n%s", part, out.String())
 			}
@@ -94,7 +97,8 @@ func TestDemo(t *testing.T) {
 		}
 
 		ctx, cancel := context.WithCancel(t.Context())
-		if _, err := demo.Run(ctx, tinyDemo(dir, &cancelling{cancel, "the same command again"})); !errors.Is(err, context.Canceled) {
+		if _, err := demo.Run(ctx, tinyDemo(dir, &cancelling{cancel, "the same command again"})); !errors.Is(err,
+			context.Canceled) {
 			t.Errorf("a demo that was interrupted: %v", err)
 		}
 	}

@@ -55,7 +55,8 @@ func (w *where) memory() (runfile.Memory, error) {
 // printf writes to standard output, where names from files and arguments cannot move the cursor, and a terminal gets
 // lines of its width.
 func (p *program) printf(format string, args ...any) error {
-	_, err := io.WriteString(p.stdout, terminal.Wrap(terminal.Text(fmt.Sprintf(format, args...)), terminal.Columns(p.stdout)))
+	_, err := io.WriteString(p.stdout, terminal.Wrap(terminal.Text(fmt.Sprintf(format, args...)),
+		terminal.Columns(p.stdout)))
 	return err
 }
 

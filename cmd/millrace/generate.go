@@ -28,7 +28,8 @@ type speaker struct {
 
 func (s *speaker) options() (train.GenerateOptions, error) {
 	m, err := s.memory()
-	return train.GenerateOptions{Model: s.Model, Tokenizer: s.Tokenizer, MaxTokens: s.MaxTokens, Temperature: s.Temperature, TopK: s.TopK,
+	return train.GenerateOptions{Model: s.Model, Tokenizer: s.Tokenizer, MaxTokens: s.MaxTokens,
+		Temperature: s.Temperature, TopK: s.TopK,
 		TopP: s.TopP, Seed: s.Seed, Compute: s.Compute, Memory: m, Device: s.Device}, err
 }
 

@@ -13,7 +13,8 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files of this package")
 
-var verbs = []string{"train", "plan", "probe", "preview", "eval", "grad", "generate", "chat", "convert", "import", "export", "push", "checkpoint",
+var verbs = []string{"train", "plan", "probe", "preview", "eval", "grad", "generate", "chat", "convert", "import",
+	"export", "push", "checkpoint",
 	"checkpoint list", "checkpoint verify", "bench", "trace", "report", "demo", "version", "completion", "man"}
 
 // golden compares with a file below testdata, or writes it.

@@ -43,7 +43,8 @@ func hostileTraces() (all []hostile) {
 		}),
 		bad("trace: a picture nowhere", "trace t.json --svg no/p.svg", "there is no directory no", some),
 		bad("trace: a picture on a directory", "trace t.json --svg data", "data", some),
-		hostile{name: "trace: a model's name", line: "trace t.json --svg p.svg", spoil: some, want: `a\x1b[2Jb`, writes: true},
+		hostile{name: "trace: a model's name", line: "trace t.json --svg p.svg", spoil: some, want: `a\x1b[2Jb`,
+			writes: true},
 		hostile{name: "trace: a picture on a device", line: "trace t.json --svg /dev/null", spoil: some, want: "measured"})
 }
 
@@ -192,9 +193,11 @@ func hostileData() (all []hostile) {
 }
 
 func hostileRecords() (all []hostile) {
-	for name, text := range map[string]string{"empty": "", "cut": `{"step": 1, "loss"`, "not JSON": "hello\n{}\n", "a list": "[1, 2]\n{}\n", "a text as loss": `{"step": 1, "loss": "low"}` + "\n{}\n",
+	for name, text := range map[string]string{"empty": "", "cut": `{"step": 1, "loss"`, "not JSON": "hello\n{}\n",
+		"a list": "[1, 2]\n{}\n", "a text as loss": `{"step": 1, "loss": "low"}` + "\n{}\n",
 		"deep": strings.Repeat("[", 100_000) + "\n{}\n", "a huge number": `{"step": 1, "loss": 1e999}` + "\n{}\n"} {
-		all = append(all, bad("records: "+name, "report out", "metrics.jsonl", func(w *workshop) { w.write("out/metrics.jsonl", text) }))
+		all = append(all, bad("records: "+name, "report out", "metrics.jsonl",
+			func(w *workshop) { w.write("out/metrics.jsonl", text) }))
 	}
 	return all
 }

@@ -47,7 +47,8 @@ func hostileMachine(t *testing.T) (all []hostile) {
 		hostile{name: "limit of file sizes: export", line: "export model out2 --dtype f32", wrap: limited("-f 16"), want: small, status: exitFailed},
 		hostile{name: "limit of file sizes: train", line: run, wrap: limited("-f 16"), want: small, status: exitFailed, writes: true, slow: true},
 		hostile{name: "limit of file sizes: preview --html", line: "preview run.yaml --limit 0 --html p.html", env: []string{"HOME=", "MILLRACE_CACHE=", "XDG_CACHE_HOME="}, wrap: limited("-f 1"), want: small, status: exitFailed},
-		hostile{name: "limit of file sizes: demo", line: "demo --dir demo --steps 16", wrap: limited("-f 16"), want: small, status: exitFailed, writes: true, slow: true},
+		hostile{name: "limit of file sizes: demo", line: "demo --dir demo --steps 16", wrap: limited("-f 16"), want: small,
+			status: exitFailed, writes: true, slow: true},
 		hostile{name: "limit of open files", line: model, wrap: limited("-n 12"), want: "loss"},
 	)
 
@@ -84,7 +85,8 @@ func hostileMachine(t *testing.T) (all []hostile) {
 					w.t.Errorf("the password is shown: %s", r.stderr)
 				}
 			}},
-		hostile{name: "an endpoint that is not an address", line: "plan run.yaml --set model=openai/none", env: []string{"HF_ENDPOINT=me:s3cret@nowhere", "HF_HUB_OFFLINE=0"},
+		hostile{name: "an endpoint that is not an address", line: "plan run.yaml --set model=openai/none",
+			env:  []string{"HF_ENDPOINT=me:s3cret@nowhere", "HF_HUB_OFFLINE=0"},
 			want: "HF_ENDPOINT", status: exitBadRequest},
 		hostile{name: "C locale and a dumb terminal", line: "plan run.yaml", env: []string{"LC_ALL=C", "TERM=dumb"}, want: "qwen3"},
 	)

@@ -31,10 +31,11 @@ func (c *importCmd) Run(p *program) error {
 		return badFlag("%w", err)
 	}
 	bar, bytes := p.out().Bar("importing "+c.File), int64(0)
-	err = hf.ImportGGUF(p.ctx, c.File, c.Dir, hf.ImportOptions{DType: dtype, Replace: c.Replace, Progress: func(done, total int64) {
-		bytes = total
-		bar.Set(done, total)
-	}})
+	err = hf.ImportGGUF(p.ctx, c.File, c.Dir, hf.ImportOptions{DType: dtype, Replace: c.Replace,
+		Progress: func(done, total int64) {
+			bytes = total
+			bar.Set(done, total)
+		}})
 	bar.End()
 	if err != nil {
 		return blame.BadRequest(err)

@@ -97,7 +97,8 @@ type exit int
 
 // run is the whole program; it returns the exit status.
 func run(args []string, stdin io.Reader, stdout, stderr io.Writer, signals <-chan os.Signal) (status int) {
-	p := &program{stdin: stdin, stdout: stdout, stderr: &progress{w: stderr, terminal: terminal.CanDraw(stderr)}, signals: signals}
+	p := &program{stdin: stdin, stdout: stdout, stderr: &progress{w: stderr, terminal: terminal.CanDraw(stderr)},
+		signals: signals}
 	defer func() {
 		switch p := recover().(type) {
 		case nil:

@@ -52,7 +52,8 @@ func TestPanicOfTheMainGoroutine(t *testing.T) {
 	if got := cmd.ProcessState.ExitCode(); got != fault.Status || stdout.Len() > 0 {
 		t.Errorf("status %d, output %q", got, stdout.String())
 	}
-	for _, part := range []string{"millrace: a fault of the program", "panic: the driver is upside down", "drivers.Opener.openGPU"} {
+	for _, part := range []string{"millrace: a fault of the program", "panic: the driver is upside down",
+		"drivers.Opener.openGPU"} {
 		if !strings.Contains(stderr.String(), part) {
 			t.Errorf("no %q in %s", part, stderr.String())
 		}

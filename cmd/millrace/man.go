@@ -32,7 +32,8 @@ func (c *manCmd) Run(p *program) error {
 		return badFlag("%w", err)
 	}
 	for _, node := range nodes(parser.Model.Node) {
-		if err := os.WriteFile(filepath.Join(c.Dir, pageOf(node)+".1"), []byte(manPage(parser.Model, node)), 0o666); err != nil {
+		if err := os.WriteFile(filepath.Join(c.Dir, pageOf(node)+".1"), []byte(manPage(parser.Model, node)),
+			0o666); err != nil {
 			return badFlag("%w", err)
 		}
 	}
@@ -56,7 +57,8 @@ func pageOf(node *kong.Node) string { return strings.ReplaceAll(node.FullPath(),
 func manPage(app *kong.Application, node *kong.Node) string {
 	var b strings.Builder
 	name := pageOf(node)
-	fmt.Fprintf(&b, ".TH %s 1 \"\" \"millrace %s\" \"User Commands\"\n", roff(strings.ToUpper(name)), roff(thisBuild().Version))
+	fmt.Fprintf(&b, ".TH %s 1 \"\" \"millrace %s\" \"User Commands\"\n", roff(strings.ToUpper(name)),
+		roff(thisBuild().Version))
 	help, text := node.Help, node.Help+"\n\n"+node.Detail
 	if node == app.Node {
 		help = "trains language models that do not fit on the device that computes"

@@ -86,7 +86,8 @@ func (c *planCmd) Run(p *program) error {
 			return fmt.Errorf("--trace: %w", err)
 		}
 	}
-	out := planResult{Plan: made.Plan, Machine: made.Machine, Sources: made.Sources, Forecast: made.Forecast, AvailableBytes: made.AvailableBytes}
+	out := planResult{Plan: made.Plan, Machine: made.Machine, Sources: made.Sources, Forecast: made.Forecast,
+		AvailableBytes: made.AvailableBytes}
 	if c.Rehearse {
 		r, err := train.Rehearse(made.Plan, 3)
 		if err != nil {

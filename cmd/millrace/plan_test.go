@@ -29,7 +29,8 @@ func TestWhatIf(t *testing.T) {
 		Rehearsed train.Rehearsal `json:"rehearsed"`
 	}
 	r := jsonOf[result](t, invoke(t, append(args, "--json", "--tbw", "600TB")...).must(t).stdout)
-	if r.Forecast.TokensPerSec <= 0 || r.Forecast.Steps != 100 || len(r.Forecast.Timeline) == 0 || r.Forecast.RatedWriteBytes != 600e12 ||
+	if r.Forecast.TokensPerSec <= 0 || r.Forecast.Steps != 100 || len(r.Forecast.Timeline) == 0 ||
+		r.Forecast.RatedWriteBytes != 600e12 ||
 		r.Rehearsed.DeviceBytes != r.DeviceBytes || len(r.Sources) < 5 || r.Machine.Check() != nil {
 		t.Errorf("%+v", r)
 	}

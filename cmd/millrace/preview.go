@@ -65,7 +65,8 @@ func (c *previewCmd) Run(p *program) error {
 		if err := p.printf("--- example %d: %d tokens, %d count in the loss\n", shown, len(e.InputIDs), counted(e.Labels)); err != nil {
 			return err
 		}
-		_, err := fmt.Fprintln(p.stdout, marked(e.Pieces, terminal.Is(p.stdout), terminal.CanDraw(p.stdout) && os.Getenv("NO_COLOR") == ""))
+		_, err := fmt.Fprintln(p.stdout, marked(e.Pieces, terminal.Is(p.stdout),
+			terminal.CanDraw(p.stdout) && os.Getenv("NO_COLOR") == ""))
 		return err
 	}
 	s, err := train.Preview(p.ctx, p.env, config, c.Limit, show)

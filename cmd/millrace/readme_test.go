@@ -71,7 +71,8 @@ func TestReadmeCommands(t *testing.T) {
 	w.writeWeights(nil)
 	hub, _ := hubtest.Start(t)
 	hub.Repos["models/HuggingFaceTB/SmolLM2-135M-Instruct"] = &hubtest.Repo{Files: map[string]string{
-		"config.json": w.read("model/config.json"), "model.safetensors": w.read("model/model.safetensors"), "tokenizer.json": string(tokens),
+		"config.json": w.read("model/config.json"), "model.safetensors": w.read("model/model.safetensors"),
+		"tokenizer.json":        string(tokens),
 		"tokenizer_config.json": `{"eos_token": "<|eos|>", "chat_template": "{% for m in messages %}{{ '<|bos|>' + m.role + '\n' + m.content + '<|eos|>\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|bos|>assistant\n' }}{% endif %}"}`,
 	}}
 	hub.Repos["datasets/openai/gsm8k"] = &hubtest.Repo{Files: map[string]string{
@@ -164,7 +165,8 @@ func TestReadmeShell(t *testing.T) {
 			switch target, isMake := strings.CutPrefix(command, "make "); {
 			case isMake && !strings.Contains(string(targets), "\n"+target+":"):
 				t.Errorf("%s: the Makefile has no such target", command)
-			case isMake, command == "git clone https://"+name+" && cd millrace", command == "go install "+name+"/cmd/millrace@latest":
+			case isMake, command == "git clone https://"+name+" && cd millrace",
+				command == "go install "+name+"/cmd/millrace@latest":
 			default:
 				t.Errorf("%q: this test does not know it", command)
 			}

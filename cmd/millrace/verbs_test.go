@@ -26,7 +26,8 @@ func TestTrain(t *testing.T) {
 	if s.Steps != 3 || s.Tokens == 0 || s.EvalBefore == nil || s.EvalAfter == nil || s.UploadBytes == 0 || s.Model != w.path("out/model") {
 		t.Errorf("summary %+v", s)
 	}
-	want := []string{"out", "out/checkpoints", "out/checkpoints/.lock", "out/checkpoints/step-000003", "out/metrics.jsonl", "out/model", "out/model/README.md", "out/model/config.json", "out/model/model.safetensors", "out/plan.json",
+	want := []string{"out", "out/checkpoints", "out/checkpoints/.lock", "out/checkpoints/step-000003", "out/metrics.jsonl",
+		"out/model", "out/model/README.md", "out/model/config.json", "out/model/model.safetensors", "out/plan.json",
 		"out/run.yaml", "out/trace.json"}
 	got := slices.DeleteFunc(w.files("out"), func(path string) bool { return strings.HasPrefix(path, "out/checkpoints/step-000003/") })
 	if d := cmp.Diff(want, got); d != "" {
@@ -238,7 +239,8 @@ func TestBench(t *testing.T) {
 	}
 	text := invoke(t, "bench", "--model", w.path("model"), "--sequence-len", "32", "--tokens", "64", "--steps", "1", "--warmup", "1",
 		"--memory-device", "4MiB", "--stream", "always", "--alias-layers", "--trace", w.path("bench-trace.json")).must(t).stdout
-	for _, want := range []string{"ALIASED LAYERS", "the weights mean nothing", "measured", "simulated", "TFLOP/s", "update busy", "kept for backward: ", "streamed: 2 of 2 blocks", "the last step", "\n  compute ",
+	for _, want := range []string{"ALIASED LAYERS", "the weights mean nothing", "measured", "simulated", "TFLOP/s",
+		"update busy", "kept for backward: ", "streamed: 2 of 2 blocks", "the last step", "\n  compute ",
 		"in the last; ln(vocabulary) is ", "planned by", "A GUESS, since this machine was not measured: run `millrace probe`"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("%q is not in:\n%s", want, text)

@@ -68,8 +68,10 @@ func TestJSONRefuses(t *testing.T) {
 	for text, want := range map[string]string{
 		``: "ends where a value", `{`: "key in quotes", `{"a"}`: "expected :", `{"a":1,}`: "key in quotes", `[1 2]`: "expected , or ]",
 		`[1,]`: "no value begins", `"a`: "does not end", `"\x"`: "unknown escape", `"\u12"`: "four hexadecimal", `"\ud83d"`: "surrogate",
-		`"\ud83dx"`: "surrogate", `"\udc00"`: "surrogate", "\"\n\"": "control character", `01`: "not a number", `1.`: "after the value",
-		`-`: "not a number", `1e`: "exponent", `1.5.5`: "after the value", `nul`: "no value begins", "\"\xff\"": "not valid UTF-8", `1 1`: "after",
+		`"\ud83dx"`: "surrogate", `"\udc00"`: "surrogate", "\"\n\"": "control character", `01`: "not a number",
+		`1.`: "after the value",
+		`-`:  "not a number", `1e`: "exponent", `1.5.5`: "after the value", `nul`: "no value begins",
+		"\"\xff\"": "not valid UTF-8", `1 1`: "after",
 		strings.Repeat("1", 5000): "digits",
 	} {
 		if _, err := ParseJSON([]byte(text)); err == nil || !strings.Contains(err.Error(), want) {

@@ -11,7 +11,8 @@ import (
 func TestReadFilesOfNoConfig(t *testing.T) {
 	dir := t.TempDir()
 	more := filepath.Join(dir, "additional_chat_templates")
-	if err := errors.Join(os.Mkdir(more, 0o777), os.WriteFile(filepath.Join(more, "tools.jinja"), []byte("t"), 0o600)); err != nil {
+	if err := errors.Join(os.Mkdir(more, 0o777), os.WriteFile(filepath.Join(more, "tools.jinja"), []byte("t"),
+		0o600)); err != nil {
 		t.Fatal(err)
 	}
 	var c Config

@@ -71,7 +71,8 @@ func readTemplate(t testing.TB, name string) *Template {
 func TestFindTurns(t *testing.T) {
 	golden := readGolden(t, "testdata/conversations.json")
 	own := map[string]Input{}
-	for name, content := range map[string]string{"tool_call_thoughts": `"", "thinking": "well"`, "tool_call_said": `"well"`} {
+	for name, content := range map[string]string{"tool_call_thoughts": `"", "thinking": "well"`,
+		"tool_call_said": `"well"`} {
 		messages, err := ParseJSON([]byte(`[{"role": "user", "content": "1+2?"}, {"role": "assistant", "content": ` + content + `,
 			"tool_calls": [{"function": {"name": "add"}}]}, {"role": "tool", "content": "3"}, {"role": "assistant", "content": "It is 3."}]`))
 		if err != nil {

@@ -17,8 +17,9 @@ import (
 
 // Options say how a Device computes. The zero value is a good choice.
 type Options struct {
-	Workers  int               // threads that share one operation; 0: one for each of Cores, else GOMAXPROCS
-	Cores    [][]int           // processors of the cores that workers are bound to, one each, and streams to the first; none: the system places them
+	Workers int // threads that share one operation; 0: one for each of Cores, else GOMAXPROCS
+	// processors of the cores that workers are bound to, one each, and streams to the first; none: the system places them
+	Cores    [][]int
 	Level    *isa.Level        // instructions to use; nil: the best that this machine has
 	Accounts *hostmem.Accounts // where memory is counted; nil: accounts of its own
 }

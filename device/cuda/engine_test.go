@@ -80,7 +80,8 @@ func train(t testing.TB, g *modeltest.Golden, n plan.Numerics, computes device.D
 }
 
 // trainModel takes the steps of a golden file with another model, whose weights fill reads.
-func trainModel(t testing.TB, m *model.Model, fill func(*model.Part, model.Values) error, g *modeltest.Golden, n plan.Numerics, computes device.Device,
+func trainModel(t testing.TB, m *model.Model, fill func(*model.Part, model.Values) error, g *modeltest.Golden,
+	n plan.Numerics, computes device.Device,
 	place func(*plan.Placement), steps int) outcome {
 	t.Helper()
 	must := func(err error) {
@@ -228,7 +229,8 @@ func TestStandInGroups(t *testing.T) {
 	t.Parallel()
 	g := modeltest.Load(t, "llama-bias")
 	n := numerics(g, tensor.BF16)
-	c, err := hf.ParseConfig("config.json", modeltest.PatchworkConfig(map[string]any{"vocab_size": g.Vocab, "hidden_size": 24,
+	c, err := hf.ParseConfig("config.json", modeltest.PatchworkConfig(map[string]any{"vocab_size": g.Vocab,
+		"hidden_size":       24,
 		"intermediate_size": 20, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 6,
 		"max_position_embeddings": 64, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "hidden_act": "silu", "groups": 2}))
 	if err != nil {

@@ -28,7 +28,8 @@ const maxParts = 10_000
 func (p *push) upload(ctx context.Context, f *pushFile) error {
 	body, err := json.Marshal(map[string]any{"operation": "upload", "transfers": []string{"basic", "multipart"},
 		"hash_algo": "sha256",
-		"ref":       map[string]string{"name": p.repo.Revision}, "objects": []map[string]any{{"oid": f.hash, "size": f.Size}}})
+		"ref":       map[string]string{"name": p.repo.Revision}, "objects": []map[string]any{{"oid": f.hash,
+			"size": f.Size}}})
 	if err != nil {
 		return err
 	}

@@ -123,7 +123,8 @@ func (c *checker) file(name string, text []byte) error {
 	}
 	for _, d := range f.Decls {
 		if fn, ok := d.(*ast.FuncDecl); ok && fn.Recv == nil && fn.Name.Name == "init" && !isTest {
-			c.report("%s: init runs where the reader does not see it: call the function where it is needed", files.Position(fn.Pos()))
+			c.report("%s: init runs where the reader does not see it: call the function where it is needed",
+				files.Position(fn.Pos()))
 		}
 	}
 	if !isTest && !isTestSupport(pkg) && pkg != bottom && !within(pkg, "benchmarks") {
@@ -190,7 +191,8 @@ func (c *checker) refuse(file, pkg, imported string, forTests, isTest bool) stri
 		return "it has no level: add it to levels in internal/archtest/levels.go"
 	case isTestSupport(target) && !isTestSupport(pkg):
 		return "it is for tests"
-	case within(target, standIn) && !within(pkg, standIn) && !isTestSupport(pkg) && !strings.HasSuffix(file, "_standin.go"):
+	case within(target, standIn) && !within(pkg, standIn) && !isTestSupport(pkg) &&
+		!strings.HasSuffix(file, "_standin.go"):
 		return "only tests and files *_standin.go link the stand-in"
 	case to == programs && from == programs && !within(target, pkg):
 		return "programs do not import each other"

@@ -5,7 +5,8 @@ import "strings"
 // A level of the table, lowest first. "x/..." is every package below x; a package that is named itself goes by its
 // name.
 var levels = [][]string{
-	0:  {"batch", "tensor", "trace", "hostmem", "vfs", "internal/...", "data/tokenizer", "data/template", "data/parquet", "hf/hub", "hf/hub/hubtest", "runfile/othertrainers"},
+	0: {"batch", "tensor", "trace", "hostmem", "vfs", "internal/...", "data/tokenizer", "data/template", "data/parquet",
+		"hf/hub", "hf/hub/hubtest", "runfile/othertrainers"},
 	1:  {"hf", "data", "internal/console", "data/parquet/oracle", "device", "store", "store/storetest", "report"},
 	2:  {"device/...", "internal/cudatest/..."},
 	3:  {"nn", "optim", driverList},

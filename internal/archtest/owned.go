@@ -15,7 +15,8 @@ var owned = []struct {
 	files []string
 	why   string
 }{
-	{"stream", []string{"Placement", "Bound", "InPlace", "Host", "Device", "Disk"}, []string{"where.go"}, "where.go alone looks at places"},
+	{"stream", []string{"Placement", "Bound", "InPlace", "Host", "Device", "Disk"}, []string{"where.go"},
+		"where.go alone looks at places"},
 	{"plan", []string{"Where"}, []string{"place.go", "table.go", "move.go", "routes.go", "search.go", "tiers.go"},
 		"table.go answers what follows from places, and the search alone changes them"},
 }
@@ -33,7 +34,8 @@ func (c *checker) refuseOwned(file string, f *ast.File, files *token.FileSet) {
 		}
 		ast.Inspect(f, func(n ast.Node) bool {
 			sel, ok := n.(*ast.SelectorExpr)
-			if ok && slices.Contains(o.names, sel.Sel.Name) && !slices.Contains(allowed[o.pkg], lastName(sel.X)+"."+sel.Sel.Name) {
+			if ok && slices.Contains(o.names, sel.Sel.Name) && !slices.Contains(allowed[o.pkg],
+				lastName(sel.X)+"."+sel.Sel.Name) {
 				c.report("%s: %s is not for this file: %s", files.Position(sel.Pos()), sel.Sel.Name, o.why)
 			}
 			return true

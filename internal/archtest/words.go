@@ -36,13 +36,15 @@ var habits = []habit{
 	{pattern: word(`in work`), instead: `"in progress", "in use"`},
 	{pattern: word(`(at|in) hand`), instead: `"available", "spare"`},
 	{pattern: word(`to it comes?|comes? to be`), instead: `"is added", "becomes"`},
-	{pattern: regexp.MustCompile(`\b([Ii]s|[Aa]re|[Ww]as|[Ww]ere) none\b`), instead: `"does not exist", "there is no ..."`, except: []string{"data/template"}},
+	{pattern: regexp.MustCompile(`\b([Ii]s|[Aa]re|[Ww]as|[Ww]ere) none\b`), instead: `"does not exist", "there is no ..."`,
+		except: []string{"data/template"}},
 	{pattern: word(`hence|thus|upon|lest|thereof|whereof|whence`), instead: `"so", "on", "of it"`},
 	{pattern: word(`beside`), instead: `"next to", "with", "compared with"`},
 	{pattern: word(`lies|lay`), instead: `"is", "is stored"`},
 	{pattern: word(`in the place of`), instead: `"instead of"`},
 	{pattern: word(`(is|are) had`), instead: `the verb: "take", "get"`},
-	{pattern: regexp.MustCompile(`(^[ \t]*|// |[.:;] )What (is|are|was|were|it|they|a|an|the) [^?]*$`), instead: `the noun, and then the verb`},
+	{pattern: regexp.MustCompile(`(^[ \t]*|// |[.:;] )What (is|are|was|were|it|they|a|an|the) [^?]*$`),
+		instead: `the noun, and then the verb`},
 }
 
 func word(alternatives string) *regexp.Regexp {
@@ -67,7 +69,8 @@ func PlainWords(root fs.FS) (found []string, err error) {
 		switch {
 		case err != nil:
 			return err
-		case d.IsDir() && name != "." && (strings.HasPrefix(base, ".") || base == "testdata" || name == "build" || name == "bin" || name == "dist"):
+		case d.IsDir() && name != "." && (strings.HasPrefix(base, ".") || base == "testdata" || name == "build" ||
+			name == "bin" || name == "dist"):
 			return fs.SkipDir
 		case d.IsDir() || !slices.Contains(proseFiles, path.Ext(name)) || slices.Contains(unread, name):
 			return nil

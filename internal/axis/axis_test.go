@@ -3,7 +3,8 @@ package axis
 import "testing"
 
 func TestStep(t *testing.T) {
-	for _, c := range []struct{ length, n, want float64 }{{9, 9, 1}, {10, 9, 2}, {100, 5, 20}, {0.03, 5, 0.01}, {1, 1, 1}, {5.2, 1, 10}, {8e-300, 2, 5e-300}} {
+	for _, c := range []struct{ length, n, want float64 }{{9, 9, 1}, {10, 9, 2}, {100, 5, 20}, {0.03, 5, 0.01}, {1, 1, 1},
+		{5.2, 1, 10}, {8e-300, 2, 5e-300}} {
 		if got := Step(c.length, c.n); got < c.want*(1-1e-12) || got > c.want*(1+1e-12) {
 			t.Errorf("%g in %g parts: %g, want %g", c.length, c.n, got, c.want)
 		}

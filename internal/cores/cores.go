@@ -101,7 +101,8 @@ func (d Division) String() string {
 	if len(d.Workers) == 0 {
 		where += "; with a GPU, updates run where the system puts them: " + d.why
 	} else {
-		where += fmt.Sprintf("; with a GPU, updates run on %d of them and leave %d to its lanes", len(d.Workers), len(d.All)-len(d.Workers))
+		where += fmt.Sprintf("; with a GPU, updates run on %d of them and leave %d to its lanes", len(d.Workers),
+			len(d.All)-len(d.Workers))
 	}
 	if len(d.Nodes) > 0 {
 		where += ", and state is spread over the memory of all nodes"

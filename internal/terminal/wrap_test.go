@@ -36,7 +36,8 @@ func TestWrapKeepsWords(t *testing.T) {
 			rt.Fatalf("%q became %q", text, got)
 		}
 		for line := range strings.Lines(got) {
-			if line = strings.TrimRight(line, "\n"); utf8.RuneCountInString(line) > columns && strings.Contains(strings.TrimSpace(line), " ") {
+			if line = strings.TrimRight(line, "\n"); utf8.RuneCountInString(line) > columns &&
+				strings.Contains(strings.TrimSpace(line), " ") {
 				rt.Fatalf("%q is longer than %d", line, columns)
 			}
 		}

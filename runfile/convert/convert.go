@@ -222,8 +222,10 @@ func (r *Result) text(name string) string {
 
 // sections begin with these keys, and a blank line is before each.
 func sectionOf(key string) string {
-	for _, s := range [][]string{{"model", "init", "tokenizer", "chat_template"}, {"datasets", "train_on_prompt", "train_on_last_turn", "val_size", "sequence_len", "overlong", "batch_tokens"},
-		{"max_steps", "epochs", "learning_rate", "lr_scheduler", "warmup_steps", "warmup_ratio", "weight_decay", "adam_betas", "adam_eps", "max_grad_norm", "seed"},
+	for _, s := range [][]string{{"model", "init", "tokenizer", "chat_template"},
+		{"datasets", "train_on_prompt", "train_on_last_turn", "val_size", "sequence_len", "overlong", "batch_tokens"},
+		{"max_steps", "epochs", "learning_rate", "lr_scheduler", "warmup_steps", "warmup_ratio", "weight_decay", "adam_betas",
+			"adam_eps", "max_grad_norm", "seed"},
 		{"precision", "device"}} {
 		if slices.Contains(s, key) {
 			return s[0]

@@ -25,7 +25,8 @@ func read(t testing.TB, name string) []byte {
 
 // Files in the forms of the three trainers, and the run files that come of them.
 func TestFiles(t *testing.T) {
-	for name, tool := range map[string]Tool{"llamafactory.yaml": LLaMAFactory, "llamafactory-lora.yaml": LLaMAFactory, "axolotl.yml": Axolotl, "trainer.json": HFTrainer} {
+	for name, tool := range map[string]Tool{"llamafactory.yaml": LLaMAFactory, "llamafactory-lora.yaml": LLaMAFactory,
+		"axolotl.yml": Axolotl, "trainer.json": HFTrainer} {
 		t.Run(name, func(t *testing.T) {
 			doc := read(t, name)
 			r, err := File(name, doc)
@@ -77,8 +78,10 @@ func TestValues(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.BatchTokens != 4096 || c.SequenceLen != 2048 || c.Epochs != 3 || c.WarmupRatio != 0.1 || c.LearningRate != 1e-5 || c.ValSize != 0.1 || c.Eval.Every != 500 ||
-		c.Save.Every != 500 || len(c.Datasets) != 2 || c.Datasets[1].Name != "alpaca_en_demo" || c.Datasets[1].MaxSamples != 1000 || c.WeightDecay != 0 ||
+	if c.BatchTokens != 4096 || c.SequenceLen != 2048 || c.Epochs != 3 || c.WarmupRatio != 0.1 || c.LearningRate != 1e-5 ||
+		c.ValSize != 0.1 || c.Eval.Every != 500 ||
+		c.Save.Every != 500 || len(c.Datasets) != 2 || c.Datasets[1].Name != "alpaca_en_demo" ||
+		c.Datasets[1].MaxSamples != 1000 || c.WeightDecay != 0 ||
 		c.Model != "Qwen/Qwen2.5-7B-Instruct" || c.OutputDir != "saves/qwen2.5-7b/full/sft" || c.Overlong != "truncate" {
 		t.Errorf("%+v", c)
 	}

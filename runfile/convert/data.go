@@ -195,7 +195,8 @@ func (c *conversion) axolotl(at string, values map[string]any) entry {
 		if textOf(values["ds_type"]) != "" || path == "" || path == "json" || path == "parquet" {
 			path = files[0]
 			if len(files) > 1 {
-				c.decide("%s: of its data_files only the first is here; make an entry of each, or a pattern such as data/*.jsonl", at)
+				c.decide("%s: of its data_files only the first is here; make an entry of each, or a pattern such as data/*.jsonl",
+					at)
 			}
 		} else {
 			c.decide("%s: data_files names files of %s; name them with glob", at, plainWord(path))
@@ -237,7 +238,8 @@ func (c *conversion) axolotlType(at string, e *entry, values map[string]any, tex
 		e.add("response", textOf(custom["field_output"]))
 		e.add("input", textOf(custom["field_input"]))
 		e.add("system", textOf(custom["field_system"]))
-		c.decide("%s: its type has a format of its own; alpaca renders with the model's chat template, or with Stanford's", at)
+		c.decide("%s: its type has a format of its own; alpaca renders with the model's chat template, or with Stanford's",
+			at)
 		return
 	}
 	name, _, _ := strings.Cut(textOf(values["type"]), ".")

@@ -64,7 +64,8 @@ func (c *conversion) model() {
 		c.set("model", "ORG/NAME", nil, "the file names no model")
 		c.decide("model: a Hugging Face directory, or a hub id")
 	}
-	if key, v := c.take("tokenizer_name", "tokenizer_name_or_path", "base_model_config", "tokenizer_config"); key != "" && textOf(v) != c.textAt("base_model") {
+	if key, v := c.take("tokenizer_name", "tokenizer_name_or_path", "base_model_config", "tokenizer_config"); key != "" &&
+		textOf(v) != c.textAt("base_model") {
 		c.decide("%s is %s: if it is not the model's own tokenizer, name its directory in tokenizer", key, shown(v))
 	}
 	if key, v := c.take("train_from_scratch", "reinit_weights"); key != "" && isOn(v) {
@@ -78,7 +79,8 @@ func (c *conversion) model() {
 
 // adapters says how the file trains less than the whole model; empty if it does not.
 func (c *conversion) adapters() string {
-	for _, key := range []string{"finetuning_type", "adapter", "lora_r", "lora_rank", "load_in_4bit", "load_in_8bit", "use_peft"} {
+	for _, key := range []string{"finetuning_type", "adapter", "lora_r", "lora_rank", "load_in_4bit", "load_in_8bit",
+		"use_peft"} {
 		switch v := c.values[key].(type) {
 		case string:
 			if v != "" && v != "full" {
@@ -133,7 +135,8 @@ func hasAlpaca(datasets any) bool {
 // batch is the size of a step, with the length of rows that it is a multiple of.
 func (c *conversion) batch() error {
 	length, from := int64(0), []string(nil)
-	if key, v := c.take("sequence_len", "cutoff_len", "max_seq_length", "max_seq_len", "max_length", "block_size", "max_source_length"); key != "" {
+	if key, v := c.take("sequence_len", "cutoff_len", "max_seq_length", "max_seq_len", "max_length", "block_size",
+		"max_source_length"); key != "" {
 		var ok bool
 		if length, ok = count(v); !ok || length > plan.MaxPositionsPerMicroBatch {
 			return fmt.Errorf("%s is %s: it must be a whole number of at most %d", key, shown(v), plan.MaxPositionsPerMicroBatch)
@@ -159,7 +162,8 @@ func (c *conversion) batch() error {
 		keys  []string
 		usual int64
 	}{
-		{"sequence", []string{"per_device_train_batch_size", "micro_batch_size", "train_batch_size", "batch_size"}, perDevice},
+		{"sequence", []string{"per_device_train_batch_size", "micro_batch_size", "train_batch_size", "batch_size"},
+			perDevice},
 		{"accumulated step", []string{"gradient_accumulation_steps"}, 1},
 	} {
 		n := f.usual
@@ -178,7 +182,8 @@ func (c *conversion) batch() error {
 		}
 		total *= n
 	}
-	c.set("batch_tokens", numeral(float64(total)), append(keys, from...), "%s x %d positions, on one device", strings.Join(how, " x "), length)
+	c.set("batch_tokens", numeral(float64(total)), append(keys, from...), "%s x %d positions, on one device",
+		strings.Join(how, " x "), length)
 	c.decide("batch_tokens: multiply it by the number of devices that the file was for. Rows are packed, so a step has more short examples than before")
 	return nil
 }
@@ -244,8 +249,10 @@ var schedules = map[string]struct {
 	name string
 	same bool
 }{
-	"linear": {"linear", true}, "cosine": {"cosine", true}, "constant": {"constant", true}, "constant_with_warmup": {"constant", true},
-	"warmup_stable_decay": {"wsd", false}, "polynomial": {"linear", false}, "inverse_sqrt": {"constant", false}, "reduce_lr_on_plateau": {"constant", false},
+	"linear": {"linear", true}, "cosine": {"cosine", true}, "constant": {"constant", true},
+	"constant_with_warmup": {"constant", true},
+	"warmup_stable_decay":  {"wsd", false}, "polynomial": {"linear", false}, "inverse_sqrt": {"constant", false},
+	"reduce_lr_on_plateau": {"constant", false},
 }
 
 func (c *conversion) schedule() {
@@ -328,7 +335,8 @@ func (c *conversion) precision() {
 			parts, from = append(parts, "moments: 8bit"), append(from, key)
 		}
 		if !strings.Contains(name, "adamw") && name != "adam" {
-			c.decide("%s is %s: AdamW is the only optimizer here, and the learning rate may have to change with it", key, shown(v))
+			c.decide("%s is %s: AdamW is the only optimizer here, and the learning rate may have to change with it", key,
+				shown(v))
 		}
 	}
 	c.set("precision", "{"+strings.Join(parts, ", ")+"}", from, "%s", strings.Join(how, ", "))
@@ -338,7 +346,8 @@ func (c *conversion) precision() {
 }
 
 func (c *conversion) memory() {
-	for _, key := range []string{"deepspeed", "fsdp", "fsdp_config", "gradient_checkpointing", "load_in_4bit", "load_in_8bit", "quantization_bit"} {
+	for _, key := range []string{"deepspeed", "fsdp", "fsdp_config", "gradient_checkpointing", "load_in_4bit",
+		"load_in_8bit", "quantization_bit"} {
 		if v := c.values[key]; v != nil && v != false && v != "" {
 			c.decide("memory: %s saved memory. Here set memory.device, such as 20GiB, and memory.host or memory.disk, and ask millrace plan", key)
 			return

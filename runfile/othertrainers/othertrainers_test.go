@@ -36,8 +36,9 @@ func TestRows(t *testing.T) {
 
 func TestLookup(t *testing.T) {
 	for key, want := range map[string]string{
-		"num_train_epochs": "use epochs", "cutoff_len": "use sequence_len", "wandb_whatever": "leave it out: every step is a record",
-		"lora_r": "leave it out: Millrace trains all parameters", "gradient_accumulation_steps": "use batch_tokens (sequences per device x",
+		"num_train_epochs": "use epochs", "cutoff_len": "use sequence_len",
+		"wandb_whatever": "leave it out: every step is a record",
+		"lora_r":         "leave it out: Millrace trains all parameters", "gradient_accumulation_steps": "use batch_tokens (sequences per device x",
 		"flash_attn": "leave it out: the device's driver chooses",
 	} {
 		if r, ok := Lookup(key); !ok || !strings.HasPrefix(r.Advice(), want) {

@@ -50,8 +50,10 @@ func billOfMaterials(p *program, made time.Time) ([]byte, error) {
 // component is a module. The hash of one that go.sum has is that of its files (golang.org/x/mod/sumdb/dirhash).
 func component(m *debug.Module) cyclonedx.Component {
 	url := "pkg:golang/" + m.Path + "@" + m.Version
-	c := cyclonedx.Component{Type: cyclonedx.ComponentTypeLibrary, Name: m.Path, Version: m.Version, BOMRef: url, PackageURL: url}
-	if sum, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(m.Sum, "h1:")); err == nil && len(sum) == sha256.Size {
+	c := cyclonedx.Component{Type: cyclonedx.ComponentTypeLibrary, Name: m.Path, Version: m.Version, BOMRef: url,
+		PackageURL: url}
+	if sum, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(m.Sum, "h1:")); err == nil &&
+		len(sum) == sha256.Size {
 		c.Hashes = &[]cyclonedx.Hash{{Algorithm: cyclonedx.HashAlgoSHA256, Value: hex.EncodeToString(sum)}}
 	}
 	return c

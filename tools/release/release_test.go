@@ -32,19 +32,22 @@ var (
 
 func TestVersions(t *testing.T) {
 	for tag, want := range map[string][2]string{ // pip's and Debian's
-		"v1.2.3":                                    {"1.2.3", "1.2.3"},
-		"v1.2.3-rc.1":                               {"1.2.3rc1", "1.2.3~rc1"},
-		"v1.2.3-beta.2":                             {"1.2.3b2", "1.2.3~beta2"},
-		"v0.0.0-20261122190818-f8739cd3816f":        {"0.0.0.dev20261122190818+f8739cd3816f", "0.0.0~20261122190818+f8739cd3816f"},
-		"v1.2.4-0.20261122190818-f8739cd3816f":      {"1.2.4.dev20261122190818+f8739cd3816f", "1.2.4~20261122190818+f8739cd3816f"},
-		"v1.2.3-rc.1.0.20261122190818-f8739cd3816f": {"1.2.3.dev20261122190818+f8739cd3816f", "1.2.3~20261122190818+f8739cd3816f"},
-		"v1.2.3-rc1":                                {},
-		"v1.2.3-gamma.1":                            {},
-		"v1.2":                                      {},
-		"1.2.3":                                     {},
-		"(devel)":                                   {},
-		"":                                          {},
-		"v1.2.3+dirty":                              {},
+		"v1.2.3":        {"1.2.3", "1.2.3"},
+		"v1.2.3-rc.1":   {"1.2.3rc1", "1.2.3~rc1"},
+		"v1.2.3-beta.2": {"1.2.3b2", "1.2.3~beta2"},
+		"v0.0.0-20261122190818-f8739cd3816f": {"0.0.0.dev20261122190818+f8739cd3816f",
+			"0.0.0~20261122190818+f8739cd3816f"},
+		"v1.2.4-0.20261122190818-f8739cd3816f": {"1.2.4.dev20261122190818+f8739cd3816f",
+			"1.2.4~20261122190818+f8739cd3816f"},
+		"v1.2.3-rc.1.0.20261122190818-f8739cd3816f": {"1.2.3.dev20261122190818+f8739cd3816f",
+			"1.2.3~20261122190818+f8739cd3816f"},
+		"v1.2.3-rc1":     {},
+		"v1.2.3-gamma.1": {},
+		"v1.2":           {},
+		"1.2.3":          {},
+		"(devel)":        {},
+		"":               {},
+		"v1.2.3+dirty":   {},
 	} {
 		v, err := parseVersion(tag)
 		if want[0] == "" {
@@ -130,7 +133,8 @@ func TestDeb(t *testing.T) {
 		flag string
 		want []string
 	}{
-		{"--contents", []string{"-rwxr-xr-x 0/0 ", "./usr/bin/millrace\n", "./usr/share/man/man1/millrace.1.gz\n", "./usr/share/zsh/vendor-completions/_millrace\n",
+		{"--contents", []string{"-rwxr-xr-x 0/0 ", "./usr/bin/millrace\n", "./usr/share/man/man1/millrace.1.gz\n",
+			"./usr/share/zsh/vendor-completions/_millrace\n",
 			"./usr/share/doc/millrace/changelog.gz\n", "drwxr-xr-x 0/0 ", " ./\n"}},
 		{"--info", []string{" Version: 1.2.3\n", " Architecture: amd64\n", "md5sums"}},
 	} {
@@ -177,8 +181,9 @@ func TestBillOfMaterials(t *testing.T) {
 	p := &program{platform: platform{"linux", "amd64", false}, data: []byte("program"), info: &debug.BuildInfo{
 		GoVersion: "go1.26.1",
 		Main:      debug.Module{Path: "example.com/m", Version: "v1.2.3"},
-		Deps:      []*debug.Module{{Path: "example.com/d", Version: "v0.1.0", Sum: "h1:" + base64.StdEncoding.EncodeToString(make([]byte, 32))}},
-		Settings:  []debug.BuildSetting{{Key: "GOAMD64", Value: "v1"}},
+		Deps: []*debug.Module{{Path: "example.com/d", Version: "v0.1.0",
+			Sum: "h1:" + base64.StdEncoding.EncodeToString(make([]byte, 32))}},
+		Settings: []debug.BuildSetting{{Key: "GOAMD64", Value: "v1"}},
 	}}
 	data, err := billOfMaterials(p, made)
 	if err != nil {
@@ -198,7 +203,8 @@ func TestBillOfMaterials(t *testing.T) {
 	if hash := (*(*b.Components)[1].Hashes)[0].Value; hash != strings.Repeat("0", 64) {
 		t.Errorf("the hash of a module is %s", hash)
 	}
-	if b.Metadata.Component.PackageURL != "pkg:golang/example.com/m@v1.2.3" || b.Metadata.Timestamp != "2026-01-02T03:04:05Z" {
+	if b.Metadata.Component.PackageURL != "pkg:golang/example.com/m@v1.2.3" ||
+		b.Metadata.Timestamp != "2026-01-02T03:04:05Z" {
 		t.Errorf("%+v", b.Metadata)
 	}
 }
@@ -206,7 +212,8 @@ func TestBillOfMaterials(t *testing.T) {
 // TestBuildEnv: what go env -w has set does not come into a build, except where modules come from.
 func TestBuildEnv(t *testing.T) {
 	settings := filepath.Join(t.TempDir(), "env")
-	if err := os.WriteFile(settings, []byte("GOFLAGS=-tags=mine\nGOPROXY=https://proxy.invalid\nGOAMD64=v3\n"), 0o600); err != nil {
+	if err := os.WriteFile(settings, []byte("GOFLAGS=-tags=mine\nGOPROXY=https://proxy.invalid\nGOAMD64=v3\n"),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	t.Setenv("GOENV", settings)

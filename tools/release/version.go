@@ -37,7 +37,8 @@ func parseVersion(v string) (version, error) {
 	switch {
 	case !semver.IsValid(v) || semver.Canonical(v) != v:
 		return version{}, fmt.Errorf("%q is no version of a release: tag the commit v1.2.3 or v1.2.3-rc.1", v)
-	case isPre && (pythonPre[parsed.pre] == "" || strings.Trim(parsed.preCount, "0123456789") != "" || parsed.preCount == ""):
+	case isPre && (pythonPre[parsed.pre] == "" || strings.Trim(parsed.preCount, "0123456789") != "" ||
+		parsed.preCount == ""):
 		return version{}, fmt.Errorf("%q: a prerelease is tagged as -alpha.N, -beta.N or -rc.N, since pip knows no other", v)
 	}
 	return parsed, nil

@@ -33,7 +33,8 @@ func launchOne(t testing.TB, src []byte, threads int, in []uint32) ([]uint32, er
 	h := &heap{}
 	out := put(h, make([]uint32, threads))
 	args := paramBlock(t, k, out, put(h, in))
-	err := k.Run(h, Config{Grid: [3]uint32{1, 1, 1}, Block: [3]uint32{uint32(threads), 1, 1}, SharedBytes: 4096, Params: args,
+	err := k.Run(h, Config{Grid: [3]uint32{1, 1, 1}, Block: [3]uint32{uint32(threads), 1, 1}, SharedBytes: 4096,
+		Params:           args,
 		WarpInstructions: 100_000})
 	return get[uint32](h, out), err
 }
@@ -201,7 +202,8 @@ func TestShuffle(t *testing.T) {
 	}{
 		{"bfly", 16, 31, func(l int) (int, bool) { return l ^ 16, true }},
 		{"bfly", 5, 31, func(l int) (int, bool) { return l ^ 5, true }},
-		{"bfly", 8, 24<<8 | 31, func(l int) (int, bool) { // segments of 8: the partner is in another, which is beyond for the lower
+		// segments of 8: the partner is in another, which is beyond for the lower
+		{"bfly", 8, 24<<8 | 31, func(l int) (int, bool) {
 			return l ^ 8, l^8 <= l|7
 		}},
 		{"up", 3, 0, func(l int) (int, bool) { return l - 3, l >= 3 }},
@@ -268,10 +270,12 @@ func TestFaults(t *testing.T) {
 		want error
 		text string
 	}{
-		"beyond the end":        {"st.global.u32 [at+4], tid;", ErrAddress, "line 14: st.global.u32: block [0 0 0], thread 31: illegal address"},
-		"before the start":      {"ld.global.u32 %r0, [out+-4];", ErrAddress, "thread 0"},
-		"null":                  {"mov.u64 at, 0; ld.global.u32 %r0, [at];", ErrAddress, "illegal address 0x0 of 4 bytes"},
-		"misaligned":            {"ld.global.v4.u32 {%r0, %r1, %r2, %r3}, [out+8];", ErrMisaligned, "0x100000008 of 16 bytes"},
+		"beyond the end": {"st.global.u32 [at+4], tid;", ErrAddress,
+			"line 14: st.global.u32: block [0 0 0], thread 31: illegal address"},
+		"before the start": {"ld.global.u32 %r0, [out+-4];", ErrAddress, "thread 0"},
+		"null":             {"mov.u64 at, 0; ld.global.u32 %r0, [at];", ErrAddress, "illegal address 0x0 of 4 bytes"},
+		"misaligned": {"ld.global.v4.u32 {%r0, %r1, %r2, %r3}, [out+8];", ErrMisaligned,
+			"0x100000008 of 16 bytes"},
 		"shared, beyond":        {"mov.u32 %r0, smem; st.shared.u32 [%r0+4096], tid;", ErrAddress, "shared memory"},
 		"shared, null":          {"mov.u32 %r0, 0; ld.shared.u32 %r1, [%r0];", ErrAddress, "shared memory"},
 		"shared, misaligned":    {"mov.u32 %r0, smem; ld.shared.v2.u32 {%r1, %r2}, [%r0+4];", ErrMisaligned, ""},
@@ -280,9 +284,11 @@ func TestFaults(t *testing.T) {
 		"trap":                  {"setp.eq.u32 p, tid, 9; @p trap;", ErrTrap, "thread 9"},
 		"a barrier for some":    {"setp.lt.u32 p, tid, 9; @p bra L; bar.sync 0; L: ret;", ErrDivergence, "bar.sync"},
 		"a barrier, wrong size": {"bar.sync 0, 64;", ErrDivergence, "the barrier waits for warps"},
-		"shuffle for some":      {"setp.lt.u32 p, tid, 9; @p shfl.sync.bfly.b32 %r0, tid, 1, 31, -1;", ErrDivergence, "thread 9"},
-		"shuffle from no lane":  {"setp.lt.u32 p, tid, 4; @p shfl.sync.down.b32 %r0, tid, 2, 31, 15;", ErrDivergence, "thread 4"},
-		"vote for some":         {"setp.lt.u32 p, tid, 9; @p vote.sync.any.pred q, p, -1;", ErrDivergence, ""},
+		"shuffle for some": {"setp.lt.u32 p, tid, 9; @p shfl.sync.bfly.b32 %r0, tid, 1, 31, -1;", ErrDivergence,
+			"thread 9"},
+		"shuffle from no lane": {"setp.lt.u32 p, tid, 4; @p shfl.sync.down.b32 %r0, tid, 2, 31, 15;", ErrDivergence,
+			"thread 4"},
+		"vote for some": {"setp.lt.u32 p, tid, 9; @p vote.sync.any.pred q, p, -1;", ErrDivergence, ""},
 		"matrix for some": {"setp.lt.u32 p, tid, 9; mov.u32 %r0, smem; @p ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r1}, [%r0];",
 			ErrDivergence, "it needs all 32"},
 		"matrix, misaligned": {"mov.u32 %r0, smem; add.u32 %r0, %r0, 8; ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r1}, [%r0];",
@@ -293,7 +299,8 @@ func TestFaults(t *testing.T) {
 	} {
 		_, err := launchOne(t, kernel(test.body), 32, nil)
 		var fault *Fault
-		if !errors.Is(err, test.want) || !errors.As(err, &fault) || fault.Kernel != "k" || !strings.Contains(err.Error(), test.text) {
+		if !errors.Is(err, test.want) || !errors.As(err, &fault) || fault.Kernel != "k" ||
+			!strings.Contains(err.Error(), test.text) {
 			t.Errorf("%s: %v, want %v with %q", name, err, test.want, test.text)
 		}
 	}
@@ -306,7 +313,8 @@ func TestConfig(t *testing.T) {
 .visible .entry k(.param .u32 n, .param .u64 p)
 .reqntid 64
 { ret; }`))
-	if got := k.Params(); len(got) != 2 || got[1] != (Param{Name: "p", Type: "u64", Offset: 8, Bytes: 8}) || k.ParamBytes() != 16 {
+	if got := k.Params(); len(got) != 2 || got[1] != (Param{Name: "p", Type: "u64", Offset: 8, Bytes: 8}) ||
+		k.ParamBytes() != 16 {
 		t.Errorf("parameters %v, %d bytes", got, k.ParamBytes())
 	}
 	one, block := [3]uint32{1, 1, 1}, [3]uint32{64, 1, 1}
@@ -346,7 +354,8 @@ ret;
 	for skip, want := range map[uint64]uint32{0: 0 + 1 + 2 + 100 + 101 + 102, 4: 101 + 102, 5: 102, 6: 0, 1 << 40: 0} {
 		h := &heap{}
 		out := put(h, make([]uint32, 1))
-		err := k.Run(h, Config{Grid: [3]uint32{3, 2, 1}, Block: [3]uint32{1, 1, 1}, Params: paramBlock(t, k, out), Workers: 2, Skip: skip})
+		err := k.Run(h, Config{Grid: [3]uint32{3, 2, 1}, Block: [3]uint32{1, 1, 1}, Params: paramBlock(t, k, out), Workers: 2,
+			Skip: skip})
 		if got := get[uint32](h, out)[0]; err != nil || got != want {
 			t.Errorf("without %d blocks: %d (%v), want %d", skip, got, err, want)
 		}

@@ -17,7 +17,8 @@ func decodeConvert(a *assembly) {
 	p := polish{ftz: a.mod("ftz") != ""}
 	p.sat = a.mod("sat") != ""
 	p.relu = !p.sat && a.mod("relu") != ""
-	names := []string{"s8", "u8", "s16", "u16", "s32", "u32", "s64", "u64", "f32", "f64", "f16", "bf16", "tf32", "f16x2", "bf16x2"}
+	names := []string{"s8", "u8", "s16", "u16", "s32", "u32", "s64", "u64", "f32", "f64", "f16", "bf16", "tf32", "f16x2",
+		"bf16x2"}
 	d := a.typ(names...)
 	s := a.typ(names...)
 	isFloat := d.isFloat()

@@ -30,7 +30,8 @@ func (f *Fault) Error() string {
 	if f.Instruction == "" {
 		return fmt.Sprintf("ptx: %s: %v", f.Kernel, f.Err)
 	}
-	return fmt.Sprintf("ptx: %s: line %d: %s: block %v, thread %d: %v", f.Kernel, f.Line, f.Instruction, f.Block, f.Thread, f.Err)
+	return fmt.Sprintf("ptx: %s: line %d: %s: block %v, thread %d: %v", f.Kernel, f.Line, f.Instruction, f.Block, f.Thread,
+		f.Err)
 }
 
 func (f *Fault) Unwrap() error { return f.Err }

@@ -376,7 +376,8 @@ func TestInstructions(t *testing.T) {
 			size = "%%r%d"
 		}
 		named := func(i int) string { return fmt.Sprintf(size, i) }
-		body := "mov.pred p, 1; mov.pred q, 0;\n" + strings.NewReplacer("D,", named(10)+",", " A", " "+named(0), " B", " "+named(1),
+		body := "mov.pred p, 1; mov.pred q, 0;\n" + strings.NewReplacer("D,", named(10)+",", " A", " "+named(0), " B",
+			" "+named(1),
 			" C", " "+named(2)).Replace(test.body)
 		var in [lanes][slots]uint64
 		for l := range in {

@@ -298,6 +298,7 @@ func (b *block) open() bool {
 func (b *block) fault(w *warp) error {
 	in := b.launch.kernel.code[w.pc]
 	return &Fault{
-		Kernel: b.launch.kernel.Name, Instruction: in.op, Line: in.line, Block: b.id, Thread: w.first + w.lane%lanes, Err: w.err,
+		Kernel: b.launch.kernel.Name, Instruction: in.op, Line: in.line, Block: b.id, Thread: w.first + w.lane%lanes,
+		Err: w.err,
 	}
 }

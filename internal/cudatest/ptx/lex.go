@@ -12,7 +12,8 @@ type token struct {
 // isWord reports whether a character may stand in a word. Opcodes keep their dots, and "::" joins words
 // (.L1::evict_last).
 func isWord(c byte) bool {
-	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '_' || c == '$' || c == '%' || c == '.'
+	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '_' || c == '$' || c == '%' ||
+		c == '.'
 }
 
 // scan cuts PTX text into tokens. Debugging information on lines of their own (.loc, .file) is left out.

@@ -89,7 +89,8 @@ func (w *warp) at(s space, addr uint64, n, lane int, writes bool) []byte {
 	if off := addr - base; off < uint64(len(mem)) && uint64(n) <= uint64(len(mem))-off {
 		return mem[off : off+uint64(n) : off+uint64(n)]
 	}
-	w.fail(lane, fmt.Errorf("%w %#x of %d bytes of %s, which has %d from %#x on", ErrAddress, addr, n, name, len(mem), base))
+	w.fail(lane, fmt.Errorf("%w %#x of %d bytes of %s, which has %d from %#x on", ErrAddress, addr, n, name, len(mem),
+		base))
 	return nil
 }
 

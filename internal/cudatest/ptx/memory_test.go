@@ -185,7 +185,8 @@ func TestAtomics(t *testing.T) {
 		if test.op[0] == 'L' {
 			workers = 1 // its plain load would be a data race, here as on a GPU
 		}
-		err := k.Run(h, Config{Grid: [3]uint32{5, 4, 1}, Block: [3]uint32{threads, 1, 1}, Params: paramBlock(t, k, out), Workers: workers})
+		err := k.Run(h, Config{Grid: [3]uint32{5, 4, 1}, Block: [3]uint32{threads, 1, 1}, Params: paramBlock(t, k, out),
+			Workers: workers})
 		got := get[uint32](h, out)
 		if err != nil || got[0] != test.want {
 			t.Errorf("%s: %v, want %d; %v", test.op, got, test.want, err)
@@ -209,7 +210,8 @@ func TestWorkers(t *testing.T) {
 	for _, workers := range []int{0, 1, 4, 99} {
 		h := &heap{}
 		out := put(h, make([]uint32, 3*4*5*40))
-		err := k.Run(h, Config{Grid: [3]uint32{3, 4, 5}, Block: [3]uint32{40, 1, 1}, Params: paramBlock(t, k, out), Workers: workers})
+		err := k.Run(h, Config{Grid: [3]uint32{3, 4, 5}, Block: [3]uint32{40, 1, 1}, Params: paramBlock(t, k, out),
+			Workers: workers})
 		if got := get[uint32](h, out); err != nil || !slices.Equal(got, counted(len(got))) {
 			t.Errorf("%d workers: %v", workers, err)
 		}

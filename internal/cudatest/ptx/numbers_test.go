@@ -12,7 +12,8 @@ import (
 func float32s() *rapid.Generator[uint32] {
 	return rapid.OneOf(
 		rapid.Uint32(),
-		rapid.SampledFrom([]uint32{0, neg, tiny, neg | tiny, least, least - 1, tooGreat, neg | tooGreat, 0x3f800000, 0x3f800001, 0x3f7fffff,
+		rapid.SampledFrom([]uint32{0, neg, tiny, neg | tiny, least, least - 1, tooGreat, neg | tooGreat, 0x3f800000,
+			0x3f800001, 0x3f7fffff,
 			0x4b800000, 0x4b800001, 0x33800000, inf32, neg | inf32, nan32}),
 		rapid.Custom(func(t *rapid.T) uint32 { // few bits set, near 1: ties are frequent
 			e := rapid.Uint32Range(100, 154).Draw(t, "exponent")

@@ -25,8 +25,9 @@ func sample(t testing.TB, name string) *Kernel {
 func run(t testing.TB, k *Kernel, h *heap, x, y int, args ...any) {
 	t.Helper()
 	t.Helper()
-	c := Config{Grid: [3]uint32{uint32(x), uint32(y), 1}, Block: [3]uint32{uint32(k.MaxThreads), 1, 1}, SharedBytes: 32 << 10,
-		Params: paramBlock(t, k, args...), Workers: 2}
+	c := Config{Grid: [3]uint32{uint32(x), uint32(y), 1}, Block: [3]uint32{uint32(k.MaxThreads), 1, 1},
+		SharedBytes: 32 << 10,
+		Params:      paramBlock(t, k, args...), Workers: 2}
 	if err := k.Run(h, c); err != nil {
 		t.Fatal(err)
 	}
@@ -106,7 +107,8 @@ func TestMatmul(t *testing.T) {
 			pa, pb = put(h, a), put(h, b)
 		}
 		out := put(h, make([]float32, m*stride))
-		run(t, sample(t, test.name), h, (m+test.tileM-1)/test.tileM, (n+test.tileN-1)/test.tileN, out, pa, pb, m, n, k, stride, stride, stride)
+		run(t, sample(t, test.name), h, (m+test.tileM-1)/test.tileM, (n+test.tileN-1)/test.tileN, out, pa, pb, m, n, k,
+			stride, stride, stride)
 		got := get[float32](h, out)
 		for i := range m {
 			for j := range stride {
@@ -151,7 +153,8 @@ func TestFloats(t *testing.T) {
 		a, b := x[i], z[i]
 		q := a / b
 		s := float32(q*a) + b
-		fused := math.FMA(float64(a), float64(b), float64(s)) // a product of float32 is exact in float64; ties aside, so is this
+		// a product of float32 is exact in float64; ties aside, so is this
+		fused := math.FMA(float64(a), float64(b), float64(s))
 		s = float32(math.Sqrt(math.Abs(float64(s)))) - float32(fused)
 		if a < b {
 			s = min(s, b)
@@ -236,7 +239,8 @@ func BenchmarkMatmul(b *testing.B) {
 			const size = 128
 			x, y, z := put(h, make([]float32, size*size)), put(h, make([]float32, size*size)), put(h, make([]float32, size*size))
 			args := paramBlock(b, k, z, x, y, size, size, size, size, size, size)
-			l := &launch{Config: Config{Grid: [3]uint32{1, 1, 1}, Block: [3]uint32{64, 1, 1}, SharedBytes: 32 << 10, Params: args,
+			l := &launch{Config: Config{Grid: [3]uint32{1, 1, 1}, Block: [3]uint32{64, 1, 1}, SharedBytes: 32 << 10,
+				Params:           args,
 				WarpInstructions: defaultBudget}, kernel: k, memory: h, params: args}
 			block := newBlock(l)
 			executed := int64(0)

@@ -32,9 +32,11 @@ const (
 
 var specials = map[string]special{
 	"%tid.x": tidX, "%tid.y": tidY, "%tid.z": tidZ, "%ntid.x": ntidX, "%ntid.y": ntidY, "%ntid.z": ntidZ,
-	"%ctaid.x": ctaidX, "%ctaid.y": ctaidY, "%ctaid.z": ctaidZ, "%nctaid.x": nctaidX, "%nctaid.y": nctaidY, "%nctaid.z": nctaidZ,
-	"%laneid": laneID, "%warpid": warpID, "%nwarpid": warps,
-	"%lanemask_eq": lanemaskEq, "%lanemask_le": lanemaskLe, "%lanemask_lt": lanemaskLt, "%lanemask_ge": lanemaskGe, "%lanemask_gt": lanemaskGt,
+	"%ctaid.x": ctaidX, "%ctaid.y": ctaidY, "%ctaid.z": ctaidZ, "%nctaid.x": nctaidX, "%nctaid.y": nctaidY,
+	"%nctaid.z": nctaidZ,
+	"%laneid":   laneID, "%warpid": warpID, "%nwarpid": warps,
+	"%lanemask_eq": lanemaskEq, "%lanemask_le": lanemaskLe, "%lanemask_lt": lanemaskLt, "%lanemask_ge": lanemaskGe,
+	"%lanemask_gt":       lanemaskGt,
 	"%dynamic_smem_size": dynamicBytes, "%total_smem_size": totalBytes,
 }
 

@@ -72,7 +72,8 @@ func decodeWarpgroupMultiply(a *assembly) {
 	if len(a.mods) > 0 {
 		shape := a.mods[0]
 		a.mods = a.mods[1:]
-		if _, err := fmt.Sscanf(shape, "m64n%dk16", &n); err != nil || shape != fmt.Sprintf("m64n%dk16", n) || n < 8 || n > 256 || n%8 != 0 {
+		if _, err := fmt.Sscanf(shape, "m64n%dk16", &n); err != nil || shape != fmt.Sprintf("m64n%dk16", n) || n < 8 ||
+			n > 256 || n%8 != 0 {
 			a.fail("shape .%s is not supported", shape)
 			return
 		}

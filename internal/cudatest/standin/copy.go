@@ -7,11 +7,13 @@ import (
 	"github.com/millrace/millrace/device/cuda/driver"
 )
 
-func (d *Driver) memcpyHtoDAsync(dst driver.DevicePtr, src unsafe.Pointer, bytes uint64, s driver.Stream) driver.Result {
+func (d *Driver) memcpyHtoDAsync(dst driver.DevicePtr, src unsafe.Pointer, bytes uint64,
+	s driver.Stream) driver.Result {
 	return d.copyAsync("MemcpyHtoDAsync", d.onDevice(dst), d.onHost(src), bytes, s)
 }
 
-func (d *Driver) memcpyDtoHAsync(dst unsafe.Pointer, src driver.DevicePtr, bytes uint64, s driver.Stream) driver.Result {
+func (d *Driver) memcpyDtoHAsync(dst unsafe.Pointer, src driver.DevicePtr, bytes uint64,
+	s driver.Stream) driver.Result {
 	return d.copyAsync("MemcpyDtoHAsync", d.onHost(dst), d.onDevice(src), bytes, s)
 }
 

@@ -62,7 +62,8 @@ func (d *Driver) memHostGetDevicePointer(p *driver.DevicePtr, host unsafe.Pointe
 		return r
 	}
 	if flags != 0 || findHost(d.host.all(), uintptr(host), 1) == nil {
-		return d.refuse(driver.InvalidValue, "MemHostGetDevicePointer: %p is not registered, or flags %#x are not 0", host, flags)
+		return d.refuse(driver.InvalidValue, "MemHostGetDevicePointer: %p is not registered, or flags %#x are not 0", host,
+			flags)
 	}
 	*p = driver.DevicePtr(uintptr(host))
 	return driver.Success

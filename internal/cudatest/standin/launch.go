@@ -61,7 +61,8 @@ func (d *Driver) checkLaunch(f *function, grid, block [3]uint32, sharedBytes uin
 		return d.refuse(driver.InvalidValue, "%s: %s: a block of %v threads", call, f.name, block)
 	}
 	if most := uint64(f.kernel.MaxThreads); most > 0 && (threads > most || f.kernel.ExactThreads && threads != most) {
-		return d.refuse(driver.InvalidValue, "%s: %s: a block of %d threads; the kernel is made for %d", call, f.name, threads, most)
+		return d.refuse(driver.InvalidValue, "%s: %s: a block of %d threads; the kernel is made for %d", call, f.name,
+			threads, most)
 	}
 	own := int64(f.kernel.SharedBytes)
 	limit := max(plainSharedBytes, own+int64(f.dynamicBytes.Load()))

@@ -42,7 +42,8 @@ func TestBadLaunches(t *testing.T) {
 	launch := func(c shape) driver.Result {
 		at, word := driver.DevicePtr(0), uint32(0)
 		params := []unsafe.Pointer{unsafe.Pointer(&at), unsafe.Pointer(&word)}
-		return r.LaunchKernel(r.function("go", c.kernel), c.grid[0], c.grid[1], c.grid[2], c.block[0], c.block[1], c.block[2], c.shared, s,
+		return r.LaunchKernel(r.function("go", c.kernel), c.grid[0], c.grid[1], c.grid[2], c.block[0], c.block[1], c.block[2],
+			c.shared, s,
 			&params[0], nil)
 	}
 	r.ok(launch(good))
@@ -214,11 +215,13 @@ func TestPTXVersions(t *testing.T) {
 		r := start(t, standin.Options{DriverVersion: c.driver, Capability: c.capability,
 			Log: func(format string, args ...any) { why = fmt.Sprintf(format, args...) },
 			Load: func([]byte) (*standin.Image, error) {
-				return &standin.Image{Version: c.version, Target: c.target, Kernel: func(string) *standin.Kernel { return nil }}, nil
+				return &standin.Image{Version: c.version, Target: c.target, Kernel: func(string) *standin.Kernel { return nil }},
+					nil
 			}})
 		var m driver.Module
 		if got := r.ModuleLoadData(&m, cString("x")); got != c.want {
-			t.Errorf("PTX %s for %s, with driver %d and sm_%v: %v, want %v", c.version, c.target, c.driver, c.capability, got, c.want)
+			t.Errorf("PTX %s for %s, with driver %d and sm_%v: %v, want %v", c.version, c.target, c.driver, c.capability, got,
+				c.want)
 		} else if got == driver.Success {
 			r.ok(r.ModuleUnload(m))
 		}

@@ -131,7 +131,8 @@ func (d *Driver) memFree(p driver.DevicePtr) driver.Result {
 	list := slices.DeleteFunc(slices.Clone(d.memory.all()), func(other *allocation) bool { return other == a })
 	d.memory.list.Store(&list)
 	d.memory.used -= roundUp(a.size)
-	d.memory.freed = append(d.memory.freed, &allocation{address: a.address, size: a.size, site: a.site, freedAt: callSite()})
+	d.memory.freed = append(d.memory.freed, &allocation{address: a.address, size: a.size, site: a.site,
+		freedAt: callSite()})
 	return r
 }
 
@@ -189,9 +190,11 @@ func (d *Driver) where(address, n uint64) string {
 	for _, a := range d.memory.all() {
 		switch {
 		case address >= a.address && address-a.address < a.size+guardBytes/2:
-			return fmt.Sprintf("%s are byte %d and on of %d bytes that were allocated at %s", bytes, address-a.address, a.size, a.site)
+			return fmt.Sprintf("%s are byte %d and on of %d bytes that were allocated at %s", bytes, address-a.address, a.size,
+				a.site)
 		case address < a.address && a.address-address < guardBytes/2:
-			return fmt.Sprintf("%s are %d bytes before the %d bytes that were allocated at %s", bytes, a.address-address, a.size, a.site)
+			return fmt.Sprintf("%s are %d bytes before the %d bytes that were allocated at %s", bytes, a.address-address, a.size,
+				a.site)
 		}
 	}
 	return bytes + ", where nothing is"

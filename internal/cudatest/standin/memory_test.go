@@ -163,7 +163,8 @@ func TestMemoryThatGoesTooEarly(t *testing.T) {
 		gone func(r *rig, a driver.DevicePtr, host []byte)
 		says string
 	}{
-		{"freed", func(r *rig, a driver.DevicePtr, _ []byte) { r.ok(r.MemFree(a)) }, "MemcpyHtoDAsync, as it ran: 100 bytes at"},
+		{"freed", func(r *rig, a driver.DevicePtr, _ []byte) { r.ok(r.MemFree(a)) },
+			"MemcpyHtoDAsync, as it ran: 100 bytes at"},
 		{"unregistered", func(r *rig, _ driver.DevicePtr, host []byte) {
 			r.ok(r.MemHostUnregister(pointer(host)))
 			delete(r.host, &host[0])

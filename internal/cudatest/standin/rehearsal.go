@@ -24,7 +24,8 @@ func Load() (*driver.API, error) {
 		}
 		return driver.Success
 	}
-	return New(Options{Fail: fail, Capability: [2]int32{9, 0}, MemoryBytes: 139 << 30, SharedOptinBytes: 227 << 10, DriverVersion: 13000, Load: load,
+	return New(Options{Fail: fail, Capability: [2]int32{9, 0}, MemoryBytes: 139 << 30, SharedOptinBytes: 227 << 10,
+		DriverVersion: 13000, Load: load,
 		Code: func(code []byte) (*Image, error) {
 			known, err := text()
 			if err != nil {

@@ -161,7 +161,8 @@ func (r *rig) hold(s driver.Stream, release chan struct{}) {
 }
 
 // launch1 launches blocks of 32 threads with a pointer and a word.
-func (r *rig) launch1(f driver.Function, s driver.Stream, blocks uint32, at driver.DevicePtr, word uint32) driver.Result {
+func (r *rig) launch1(f driver.Function, s driver.Stream, blocks uint32, at driver.DevicePtr,
+	word uint32) driver.Result {
 	params := []unsafe.Pointer{unsafe.Pointer(&at), unsafe.Pointer(&word)}
 	return r.LaunchKernel(f, blocks, 1, 1, 32, 1, 1, 0, s, &params[0], nil)
 }

@@ -235,7 +235,8 @@ func TestLeaks(t *testing.T) {
 	r.ok(r.StreamCreateWithPriority(&s, driver.StreamNonBlocking, 0))
 	r.event()
 	err := r.standin.Check()
-	want := []string{"leak: the primary context is retained 1 times", "leak: 10 bytes of device memory, allocated at rig_test.go:",
+	want := []string{"leak: the primary context is retained 1 times",
+		"leak: 10 bytes of device memory, allocated at rig_test.go:",
 		"leak: 5 bytes of host memory are registered, at stream_test.go:", "leak: a stream, created at stream_test.go:",
 		"leak: an event, created at ", "leak: a module, loaded at "}
 	says(t, fmt.Sprint(err), want...)
