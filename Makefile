@@ -42,6 +42,10 @@ build: ## bin/millrace
 release: ## dist/: archives, wheels and Debian packages of the last commit for each platform, bills of materials, SHA256SUMS
 	cd tools && $(GO) run ./release -repository .. -out ../dist
 
+.PHONY: install-check
+install-check: ## do the archive, the wheel and the Debian package of this platform install, and what they install work?
+	tools/release/quick.sh
+
 .PHONY: release-check
 release-check: ## is the release reproducible, and does each package work on a clean system? (root, debootstrap)
 	tools/release/check.sh
@@ -70,7 +74,7 @@ kernels: ## compile the GPU kernels whose sources changed (needs Python, no GPU)
 	$(KERNELS_PYTHON) device/cuda/kernels/build.py
 
 .PHONY: kernels-check
-kernels-check: ## run the GPU kernels in Triton's interpreter, compile them anew, assemble them (needs Python, no GPU)
+kernels-check: ## run the GPU kernels in Triton's interpreter, compile them again, assemble them (needs Python, no GPU)
 	QUICK=$(QUICK) sh device/cuda/kernels/check.sh
 
 # BUDGET=300 and the other variables of device/cuda/gpucheck/README.md are for the run.

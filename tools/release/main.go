@@ -16,6 +16,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -32,14 +33,20 @@ var platforms = []platform{
 func main() {
 	repository := flag.String("repository", ".", "checkout whose commit is released")
 	out := flag.String("out", "dist", "directory to write; what it has is deleted")
+	only := flag.String("only", "", "a platform such as linux/amd64, to make its packages alone")
 	flag.Parse()
-	if err := release(*repository, *out); err != nil {
+	made := slices.DeleteFunc(slices.Clone(platforms), func(p platform) bool { return *only != "" && *only != p.os+"/"+p.arch })
+	if len(made) == 0 {
+		fmt.Fprintf(os.Stderr, "release: -only %s: there is no such platform\n", *only)
+		os.Exit(2)
+	}
+	if err := release(*repository, *out, made); err != nil {
 		fmt.Fprintln(os.Stderr, "release:", err)
 		os.Exit(1)
 	}
 }
 
-func release(repository, out string) error {
+func release(repository, out string, platforms []platform) error {
 	changes, err := exec.Command("git", "-C", repository, "status", "--porcelain").Output()
 	if err != nil {
 		return fmt.Errorf("git status in %s: %w; releases are made from a git checkout", repository, err)

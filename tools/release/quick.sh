@@ -1,0 +1,64 @@
+#!/usr/bin/env bash
+# make install-check: do the packages of this machine's platform install, and does what they install work? It makes the packages of
+# the last commit for linux/amd64 alone, and runs smoke.sh on each of three: the static archive in a root without any
+# other file, the wheel in an environment of its own, and the files of the Debian package. All have to train the same
+# weights. A minute of work; make release-check does the rest: all platforms, clean systems, reproducible bytes.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+fail() {
+	printf 'install-check: %s\n' "$*" >&2
+	exit 1
+}
+left_out() { printf 'install-check: %s is left out: %s\n' "$1" "$2"; }
+[ "$(uname -sm)" = "Linux x86_64" ] || { left_out "all of it" "it is for Linux on amd64"; exit 0; }
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+(cd tools && go run ./release -repository .. -out "$work/dist" -only linux/amd64)
+(cd "$work/dist" && sha256sum --check --quiet SHA256SUMS)
+
+weights=""
+# tried WAY DIR COMMAND...: smoke.sh in a directory.
+tried() {
+	local way=$1 dir=$2 sum
+	shift 2
+	mkdir -p "$dir"
+	sum=$(tools/release/smoke.sh "$dir" "$@")
+	[ "${weights:=$sum}" = "$sum" ] || fail "$way trained other weights than the first program: $sum, $weights"
+	echo "$way: plans, trains, verifies, exports and generates; weights $sum"
+}
+# clean DIR PATH COMMAND...: a command in a directory, with no variable of this shell.
+clean() {
+	local dir=$1 path=$2
+	shift 2
+	(cd "$dir" && env -i HOME="$dir" PATH="$path" MILLRACE_CACHE="$dir/cache" "$@")
+}
+export -f clean # smoke.sh calls it
+
+root=$work/empty
+mkdir -p "$root"/{proc,tmp,work,usr/local}
+tar -xzf "$work"/dist/millrace-*-linux-amd64-static.tar.gz --strip-components=1 -C "$root/usr/local"
+alone=(env -i HOME=/work PATH=/usr/local/bin MILLRACE_CACHE=/work/cache "$(command -v unshare)" --user --map-root-user
+	--mount --pid --fork --net --root="$root" --wd=/work --mount-proc=/proc millrace)
+if "${alone[@]}" version >/dev/null 2>&1; then
+	tried "static archive, in a root without any other file" "$root/work" "${alone[@]}"
+else
+	left_out "the root without any other file" "this system does not give a process a root of its own (unshare --user)"
+	tried "static archive" "$root/work" clean "$root/work" "$root/usr/local/bin" millrace
+fi
+
+if python3 -m venv "$work/venv" >/dev/null 2>&1; then
+	"$work/venv/bin/pip" --disable-pip-version-check install --quiet --no-index "$work"/dist/millrace-*-manylinux*x86_64.whl
+	mkdir "$work/wheel-bin"
+	mv "$work/venv/bin/millrace" "$work/wheel-bin/" # without Python next to it
+	tried "wheel" "$work/wheel" clean "$work/wheel" "$work/wheel-bin" millrace
+else
+	left_out "the wheel" "there is no python3 with venv and pip"
+fi
+
+if command -v dpkg-deb >/dev/null; then
+	dpkg-deb --extract "$work"/dist/millrace_*_amd64.deb "$work/deb"
+	tried "Debian package" "$work/deb-work" clean "$work/deb-work" "$work/deb/usr/bin" millrace
+else
+	left_out "the Debian package" "dpkg-deb is not installed"
+fi
