@@ -312,37 +312,33 @@ func TestWriteErrorsStick(t *testing.T) {
 
 // A drive that fails two of three times costs nothing; one that always fails says so.
 func TestDiskTriesAgain(t *testing.T) {
-	ctx := t.Context()
-	for failing, want := range map[int]error{2: nil, 3: syscall.EIO} {
-		type what struct {
-			kind vfs.OpKind
-			name string
-		}
-		m, tries, failed := vfs.NewMem(), map[what]int{}, map[vfs.OpKind]int{}
-		d, err := tryOpen(m)
-		if err != nil {
-			t.Fatal(err)
-		}
-		m.Intercept(func(op vfs.Op) vfs.Outcome {
-			if op.Kind != vfs.OpRead && op.Kind != vfs.OpWrite || filepath.Dir(op.Name) != "state" {
-				return vfs.Outcome{}
+	for _, kind := range []vfs.OpKind{vfs.OpRead, vfs.OpWrite, vfs.OpRename, vfs.OpRemove} {
+		for failing, want := range map[int]error{2: nil, 3: syscall.EIO} {
+			m, tries, failed := vfs.NewMem(), map[string]int{}, 0
+			d, err := tryOpen(m)
+			if err != nil {
+				t.Fatal(err)
 			}
-			this := what{op.Kind, op.Name}
-			tries[this]++
-			if (tries[this]-1)%3 >= failing {
-				return vfs.Outcome{}
+			m.Intercept(func(op vfs.Op) vfs.Outcome {
+				if op.Kind != kind || filepath.Dir(op.Name) != "state" {
+					return vfs.Outcome{}
+				}
+				tries[op.Name]++
+				if (tries[op.Name]-1)%3 >= failing {
+					return vfs.Outcome{}
+				}
+				failed++
+				return vfs.Outcome{Err: syscall.EIO}
+			})
+			err = train(t.Context(), d, m, 0, 6)
+			m.Intercept(nil)
+			if !errors.Is(err, want) || want == nil && err != nil {
+				t.Errorf("%d of 3 of %v fail: %v", failing, kind, err)
 			}
-			failed[op.Kind]++
-			return vfs.Outcome{Err: syscall.EIO}
-		})
-		err = train(ctx, d, m, 0, 6)
-		m.Intercept(nil)
-		if !errors.Is(err, want) || want == nil && err != nil {
-			t.Errorf("%d of 3 fail: %v", failing, err)
+			if failed == 0 {
+				t.Errorf("no %v failed", kind)
+			}
+			_ = d.Close() // it reports the same
 		}
-		if want == nil && (failed[vfs.OpRead] == 0 || failed[vfs.OpWrite] == 0) {
-			t.Errorf("nothing failed: %v", failed)
-		}
-		_ = d.Close() // it reports the same
 	}
 }

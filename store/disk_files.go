@@ -199,12 +199,12 @@ func (d *Disk) retire(f *file) {
 		return
 	}
 	d.mu.Unlock()
-	var err error
-	if f.shared {
-		err = d.fs.Remove(f.path)
-	} else {
-		err = d.rename(f, d.freePath(f.number))
-	}
+	err := again(func() error {
+		if f.shared {
+			return d.fs.Remove(f.path)
+		}
+		return d.rename(f, d.freePath(f.number))
+	})
 	d.mu.Lock()
 	switch {
 	case err != nil:

@@ -104,8 +104,8 @@ func (d *Disk) read(f *file, p *diskPiece, mem []byte) error {
 	return nil
 }
 
-// attempts is how often a piece is read or written before it counts as failed: a drive that was reset, or a bit that
-// flipped on its way, should not end a week's run.
+// attempts is how often a piece is read or written, or its file recycled, before that counts as failed: a drive that
+// was reset, or a bit that flipped on its way, should not end a week's run.
 const attempts = 3
 
 // again calls f until it succeeds, attempts times at most.
