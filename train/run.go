@@ -284,13 +284,14 @@ func (t *trainer) run(ctx context.Context) error {
 		return err
 	}
 	t.env.willFinish("saving and writing the model")
+	if err := t.flush(ctx); err != nil {
+		return t.rescue(ctx, err) // the last update is not whole: there is no model to write
+	}
 	var errSave error
 	if t.config.Save.AtEnd || t.enough {
-		errSave = t.saveNow(ctx)
-	} else {
-		errSave = t.flush(ctx)
+		errSave = t.saveStored(ctx)
 	}
-	if ill := (*divergedError)(nil); errors.As(errSave, &ill) || ctx.Err() != nil {
+	if ctx.Err() != nil {
 		return errors.Join(errSave, ctx.Err())
 	}
 	t.finish()
@@ -350,7 +351,7 @@ func (t *trainer) interrupt(ctx context.Context) error {
 	if t.summary.Steps > t.begun {
 		t.env.say("stopping after step %d", t.summary.Steps)
 		if err := t.saveNow(ctx); err != nil {
-			return err
+			return t.naming(ctx, err)
 		}
 	}
 	t.finish()

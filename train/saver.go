@@ -290,13 +290,15 @@ func (t *trainer) handOverAll(ctx context.Context) error {
 // rescue is what to do about an error that ends the run: the state after the latest step is saved, if it can be and
 // is worth it.
 func (t *trainer) rescue(ctx context.Context, err error) error {
-	if ill := (*divergedError)(nil); errors.As(err, &ill) || ctx.Err() != nil {
-		return err
-	}
-	if t.summary.Steps > t.saves.saved {
+	if ill := (*divergedError)(nil); !errors.As(err, &ill) && ctx.Err() == nil && t.summary.Steps > t.saves.saved {
 		_ = t.saveNow(ctx) // err is the one to report; the latest save is named below
 	}
-	if t.summary.Steps == 0 {
+	return t.naming(ctx, err)
+}
+
+// naming is an error that ends the run, with the checkpoint to continue from where it is not known already.
+func (t *trainer) naming(ctx context.Context, err error) error {
+	if ill := (*divergedError)(nil); errors.As(err, &ill) || ctx.Err() != nil || t.summary.Steps == 0 {
 		return err
 	}
 	return fmt.Errorf("%w; %s", err, t.latest())

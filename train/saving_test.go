@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"os"
 	"path/filepath"
@@ -209,6 +210,61 @@ type noLinks struct{ vfs.FS }
 
 func (noLinks) Link(oldName, newName string) error {
 	return &os.LinkError{Op: "link", Old: oldName, New: newName, Err: syscall.EXDEV}
+}
+
+// The update of the last step comes after the step. A drive that fails then leaves weights of two steps in memory:
+// neither a model nor a checkpoint is made of them, and the next start takes the step again.
+func TestDriveFailsInTheLastUpdate(t *testing.T) {
+	base := smallConfig(t)
+	base.Model = writeModel(t, map[string]any{"num_hidden_layers": 9})
+	base.Precision, base.Numerics = runfile.Defaults().Precision, runfile.Sizes{MicroBatch: 1, HeadChunk: 32}
+	base.BatchTokens, base.MaxSteps, base.Save.Every = base.SequenceLen, 4, 2
+	placements := placementsOf(t, base)
+	base.Memory = placements[slices.IndexFunc(placements, func(p placement) bool { return p.name == "on disk" })].memory
+	start := func(c *runfile.Config, files vfs.FS, progress io.Writer) (*Summary, error) {
+		env := newEnv(t)
+		env.program, env.FS, env.Progress = 1, files, progress
+		return Train(context.Background(), c, env, Options{})
+	}
+	whole := *base
+	want, err := start(&whole, nil, io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, atEnd := range []bool{true, false} {
+		t.Run(fmt.Sprintf("save.at_end=%v", atEnd), func(t *testing.T) {
+			c, dir := *base, t.TempDir()
+			c.Save.AtEnd, c.OutputDir, c.Memory.Path = atEnd, filepath.Join(dir, "run"), filepath.Join(dir, "state")
+			drive := vfs.NewFaulty(vfs.OS{})
+			_, err := start(&c, drive, writeFunc(func(line []byte) {
+				if strings.HasPrefix(string(line), "step 4/4") {
+					drive.Intercept(func(op vfs.Op) vfs.Outcome {
+						if filepath.Dir(op.Name) == c.Memory.Path && slices.Contains(readWrites, op.Kind) {
+							return vfs.Outcome{Err: syscall.EIO}
+						}
+						return vfs.Outcome{}
+					})
+				}
+			}))
+			if err == nil {
+				sameModel(t, filepath.Join(c.OutputDir, "model"), want.Model)
+			}
+			if !errors.Is(err, syscall.EIO) || !strings.Contains(err.Error(), "step-000002: the same command continues") {
+				t.Fatalf("error %v", err)
+			}
+			if files(t, filepath.Join(c.OutputDir, "model")) != nil {
+				t.Error("a model was written")
+			}
+			if saved, err := checkpoint.List(vfs.OS{}, checkpointsDir(&c)); err != nil || len(saved) != 1 || saved[0].Step != 2 {
+				t.Errorf("checkpoints %v, error %v", saved, err)
+			}
+			got, err := start(&c, nil, io.Discard)
+			if err != nil || got.ResumedAfter != 2 {
+				t.Fatalf("%+v, error %v", got, err)
+			}
+			sameModel(t, got.Model, want.Model)
+		})
+	}
 }
 
 // A checkpoint in which one byte has changed is found before the first step, whatever is kept where; the run says
