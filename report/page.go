@@ -1,6 +1,7 @@
 package report
 
 import (
+	_ "embed"
 	"fmt"
 	"html/template"
 	"io"
@@ -106,46 +107,15 @@ func rowOf(color int, s Summary) row {
 	return r
 }
 
-var page = template.Must(template.New("report").Parse(`<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>millrace report</title>
-<style>
-:root { --0: #0072b2; --1: #d55e00; --2: #009e73; --3: #aa4499; --4: #8a6d00; --5: #56707a }
-body { font: 15px/1.5 system-ui, sans-serif; margin: 2em auto; max-width: 58em; padding: 0 1em; color: #222; background: #fff }
-table { border-collapse: collapse; font-size: 14px; width: 100% } th, td { text-align: left; padding: .3em .8em .3em 0 } th { color: #777; font-weight: 500 }
-h2 { font-size: 16px; margin: 1.6em 0 .2em } h2 small { color: #777; font-weight: 400 }
-svg { width: 100%; height: auto } .grid { stroke: #e4e4e4; fill: none } text { font: 12px system-ui, sans-serif; fill: #777 } .y { text-anchor: end } .x { text-anchor: middle }
-.line { fill: none; stroke-width: 1.8; stroke-linejoin: round } .raw { opacity: .28; stroke-width: 1 } .key { display: inline-block; width: 1.2em; height: .25em; vertical-align: middle; margin-right: .4em }
-.c0 { stroke: var(--0) } .c1 { stroke: var(--1) } .c2 { stroke: var(--2) } .c3 { stroke: var(--3) } .c4 { stroke: var(--4) } .c5 { stroke: var(--5) }
-circle { fill: #fff; stroke-width: 2 }
-.k0 { background: var(--0) } .k1 { background: var(--1) } .k2 { background: var(--2) } .k3 { background: var(--3) } .k4 { background: var(--4) } .k5 { background: var(--5) }
-@media (prefers-color-scheme: dark) {
-  :root { --0: #56b4e9; --1: #f0904c; --2: #4fd1a5; --3: #e090d8; --4: #e6c84c; --5: #a8bcc4 }
-  body { color: #ddd; background: #161616 } .grid { stroke: #333 } text, th, h2 small { color: #999; fill: #999 } circle { fill: #161616 }
-}
-</style>
-</head>
-<body>
-<h1>{{if eq (len .Runs) 1}}{{(index .Runs 0).Name}}{{else}}{{len .Runs}} runs{{end}}</h1>
-<table>
-<tr><th>run</th><th>steps</th><th>tokens</th><th>loss</th><th>least eval loss</th><th>speed</th><th>step</th><th>host memory</th></tr>{{range .Runs}}
-<tr><td><span class="key k{{.Color}}"></span>{{.Name}}{{if .At}}<br>{{.At}}{{end}}</td><td>{{.Steps}}</td><td>{{.Tokens}}</td><td>{{.Loss}}</td><td>{{.Eval}}</td><td>{{.Speed}}</td><td>{{.Step}}</td><td>{{.Host}}</td></tr>{{end}}
-</table>
-{{range .Charts}}
-<h2>{{.Title}} <small>{{.Unit}}</small></h2>
-{{if eq .Title "lanes busy"}}<p>` + laneKey + `</p>
-{{end}}{{.SVG}}{{end}}
-</body>
-</html>
-`))
+//go:embed page.html
+var pageText string
+
+var page = template.Must(template.New("report").Funcs(template.FuncMap{"laneKey": laneKey}).Parse(pageText))
 
 // laneKey names the colors of lanes.
-var laneKey = func() (key string) {
+func laneKey() (key template.HTML) {
 	for lane := range trace.NumLanes {
-		key += fmt.Sprintf(`<span class="key k%d"></span>%v `, lane, lane)
+		key += template.HTML(fmt.Sprintf(`<span class="key k%d"></span>%v `, lane, lane))
 	}
 	return key
-}()
+}
