@@ -50,7 +50,8 @@
 //   - [github.com/millrace/millrace/checkpoint]: checkpoints, to read and to write.
 //   - [github.com/millrace/millrace/bench]: measurements of steps.
 //   - [github.com/millrace/millrace/probe]: measurements of machines.
-//   - [github.com/millrace/millrace/report]: curves of runs; [github.com/millrace/millrace/timeline]: pictures of steps.
+//   - [github.com/millrace/millrace/report]: curves of runs.
+//   - [github.com/millrace/millrace/timeline]: pictures of steps.
 //   - [github.com/millrace/millrace/runfile/convert]: run files from the files of other trainers.
 //   - [github.com/millrace/millrace/demo]: a small run for people to watch.
 //

@@ -21,10 +21,12 @@ func TestPromptAndTurnEnd(t *testing.T) {
 		tok              tokenizer.Tokenizer
 		end              string
 	}{
-		"a special token": {chatML, "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n", special, "<|im_end|>"},
+		"a special token": {chatML, "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\nq<|im_end|>\n" +
+			"<|im_start|>assistant\n", special, "<|im_end|>"},
 		"text": {strings.ReplaceAll(chatML, "<|im_end|>", "</s>"),
 			"<|im_start|>system\nS</s>\n<|im_start|>user\nq</s>\n<|im_start|>assistant\n", special, ""},
-		"bytes":                {chatML, "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n", tokenizer.Bytes(), ""},
+		"bytes": {chatML, "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\nq<|im_end|>\n" +
+			"<|im_start|>assistant\n", tokenizer.Bytes(), ""},
 		"nothing":              {`{% for m in messages %}[{{ m.content }}{% endfor %}`, "[S[q", special, ""},
 		"content that is left": {`{% for m in messages %}[{{ m.role }}{% endfor %}`, "[system[user", special, ""},
 		"a space before its end": {strings.ReplaceAll(chatML, "m.content + '<", "m.content + ' <"),

@@ -14,7 +14,8 @@ import (
 )
 
 // ErrDiffers says that a run that was killed and resumed has another state than a run that was not, which is a bug.
-var ErrDiffers = errors.New("the two runs differ: that is a bug of millrace; please report it, with the directory of the demo")
+var ErrDiffers = errors.New("the two runs differ: that is a bug of millrace; please report it, with the directory " +
+	"of the demo")
 
 // checkpointOf returns the directory of a checkpoint.
 func checkpointOf(run string, step int) string {

@@ -62,7 +62,8 @@ func claim(dir string) (io.Closer, error) {
 	}
 	mark := filepath.Join(dir, marker)
 	if _, err := os.Lstat(mark); err != nil && len(entries) > 0 {
-		return nil, blame.BadRequest(fmt.Errorf("--dir %s: the directory has files that no demo wrote; name another directory", dir))
+		return nil, blame.BadRequest(fmt.Errorf("--dir %s: the directory has files that no demo wrote; name another "+
+			"directory", dir))
 	}
 	if err := os.MkdirAll(dir, 0o777); err != nil {
 		return nil, fmt.Errorf("--dir: %w; name a directory that can be made", err)

@@ -254,7 +254,8 @@ func sameModel(t *testing.T, dir, back, modelType string) {
 // TestExportGGUFChat: special tokens and templates come back.
 func TestExportGGUFChat(t *testing.T) {
 	dir := writeRandomModel(t, exportFamilies[4].config, "qwen2")
-	config := `{"eos_token": "<|eos|>", "pad_token": "<both>", "chat_template": [{"name": "default", "template": "plain {{ x }}"},
+	config := `{"eos_token": "<|eos|>", "pad_token": "<both>", "chat_template": [
+		{"name": "default", "template": "plain {{ x }}"},
 		{"name": "tool_use", "template": "tools"}]}`
 	if err := os.WriteFile(filepath.Join(dir, "tokenizer_config.json"), []byte(config), 0o600); err != nil {
 		t.Fatal(err)
@@ -597,11 +598,13 @@ func TestGGUFTypesOfTensors(t *testing.T) {
 		want   map[string]int
 	}{
 		// Rows of 576 are no whole blocks of 256: what a quantized SmolLM2 of llama.cpp has.
-		"SmolLM2-135M": {`{"model_type": "llama", "hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30, "num_attention_heads": 9,
+		"SmolLM2-135M": {`{"model_type": "llama", "hidden_size": 576, "intermediate_size": 1536,
+			"num_hidden_layers": 30, "num_attention_heads": 9,
 			"num_key_value_heads": 3, "vocab_size": 49152, "max_position_embeddings": 8192, "tie_word_embeddings": true}`,
 			map[string]int{"Q5_0": 166, "Q4_K": 16, "Q8_0": 15, "Q6_K": 14, "F32": 61}},
 		// As published files of Llama 2 7B in Q4_K_M have them.
-		"Llama 2 7B": {`{"model_type": "llama", "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32, "num_attention_heads": 32,
+		"Llama 2 7B": {`{"model_type": "llama", "hidden_size": 4096, "intermediate_size": 11008,
+			"num_hidden_layers": 32, "num_attention_heads": 32,
 			"vocab_size": 32000, "max_position_embeddings": 4096}`, map[string]int{"Q4_K": 193, "Q6_K": 33, "F32": 65}},
 	} {
 		m, _, err := describeGGUF(parse(t, c.config))

@@ -15,9 +15,11 @@ import (
 // first; a tokenizer of its own vocabulary, which no list can have, is found by what its tokenizer.json says.
 
 // preText is the text whose ids identify a tokenizer. Source: convert_hf_to_gguf.py, get_vocab_base_pre (chktxt).
-const preText = "\n \n\n \n\n\n \t \t\t \t\n  \n   \n    \n     \n🚀 (normal) 😶\u200d🌫️ (multiple emojis concatenated) ✅ 🦙🦙 3 33 333 3333 " +
-	"33333 333333 3333333 33333333 3.3 3..3 3...3 កាន់តែពិសេសអាច😁 ?我想在apple工作1314151天～ ------======= нещо на Български " +
-	"''''''```````\"\"\"\"......!!!!!!?????? I've been 'told he's there, 'RE you sure? 'M not sure I'll make it, 'D you like some tea? We'Ve a'lL"
+const preText = "\n \n\n \n\n\n \t \t\t \t\n  \n   \n    \n     \n🚀 (normal) 😶\u200d🌫️ (multiple emojis " +
+	"concatenated) ✅ 🦙🦙 3 33 333 3333 33333 333333 3333333 33333333 3.3 3..3 3...3 កាន់តែពិសេសអាច😁 " +
+	"?我想在apple工作1314151天～ ------======= нещо на Български " +
+	"''''''```````\"\"\"\"......!!!!!!?????? I've been 'told he's there, 'RE you sure? 'M not sure I'll make it, 'D " +
+	"you like some tea? We'Ve a'lL"
 
 // preNames has the name for the SHA-256 of the ids, written as Python prints a list: the tokenizers of models whose
 // families are known here. Source: as above.
@@ -83,8 +85,8 @@ func preNameOf(t *tokenizer.Pipeline, v *tokenizer.Vocabulary) (string, error) {
 			return "dbrx", nil
 		}
 	}
-	return "", fmt.Errorf("no name of llama.cpp is known for how this tokenizer cuts text (pre_tokenizer of tokenizer.json); " +
-		"name one of its list with --pre, such as one of a model with the same tokenizer")
+	return "", fmt.Errorf("no name of llama.cpp is known for how this tokenizer cuts text (pre_tokenizer of " +
+		"tokenizer.json); name one of its list with --pre, such as one of a model with the same tokenizer")
 }
 
 // preStep is a step of a pre_tokenizer, with the keys that change how text is cut.

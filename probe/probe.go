@@ -164,7 +164,8 @@ func measure(ctx context.Context, o Options, sizes func(device.Info) probeSizes,
 	}
 	if doc, err := os.ReadFile("/proc/loadavg"); err == nil { // where there is one
 		if load, isBusy := otherWork(string(doc), runtime.NumCPU()); isBusy {
-			o.out().Say("other programs keep this machine busy (a load of %.1f on %s): what they take is missing in the result; close them, and measure again",
+			o.out().Say("other programs keep this machine busy (a load of %.1f on %s): what they take is missing in the "+
+				"result; close them, and measure again",
 				load, spelling.Count(runtime.NumCPU(), "core"))
 		}
 	}

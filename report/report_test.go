@@ -96,7 +96,8 @@ func TestPage(t *testing.T) {
 		t.Fatal(err)
 	}
 	if d := cmp.Diff(string(want), got); d != "" {
-		t.Errorf("testdata/page.html (-want +got); after a change that is meant, run go test ./report -update and look at the page\n%s", d)
+		t.Errorf("testdata/page.html (-want +got); after a change that is meant, run go test ./report -update and look at "+
+			"the page\n%s", d)
 	}
 	for _, bad := range []string{"<a>", "<script", "http:", "https:", "NaN"} {
 		if strings.Contains(got, bad) {
@@ -139,7 +140,9 @@ var notANumber = regexp.MustCompile(`(d|cx|cy|x|y)="[^"]*(NaN|Inf)`)
 func TestOddRecords(t *testing.T) {
 	nan, inf, loss := math.NaN(), math.Inf(1), math.NaN()
 	for name, change := range map[string]func(i int, m *trace.Metrics){
-		"all NaN":      func(_ int, m *trace.Metrics) { m.Loss, m.GradNorm, m.LearningRate, m.EvalLoss = nan, nan, nan, &loss },
+		"all NaN": func(_ int, m *trace.Metrics) {
+			m.Loss, m.GradNorm, m.LearningRate, m.EvalLoss = nan, nan, nan, &loss
+		},
 		"one infinite": func(i int, m *trace.Metrics) { m.Loss = []float64{2, inf}[min(i, 4)/4] },
 		"huge": func(i int, m *trace.Metrics) {
 			m.Loss, m.GradNorm = math.MaxFloat64*float64(1-2*(i%2)), math.Pow(10, float64(60*i-300))

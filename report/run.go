@@ -42,7 +42,8 @@ func Read(name string) (Run, error) {
 		return Run{}, fmt.Errorf("%s: %w; name the output_dir of a run", path, err)
 	}
 	if len(records) == 0 {
-		return Run{}, fmt.Errorf("%s has no record, since the run has not done a step; name another run, or wait for the step", path)
+		return Run{}, fmt.Errorf("%s has no record, since the run has not done a step; name another run, or wait for the "+
+			"step", path)
 	}
 	return Run{Name: name, Records: records}, nil
 }

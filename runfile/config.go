@@ -31,7 +31,7 @@ type Config struct {
 	ChatTemplate  string  `yaml:"chat_template"`
 	TrainOnPrompt bool    `yaml:"train_on_prompt"`
 	TrainOnLast   bool    `yaml:"train_on_last_turn,omitempty"` // of the assistant's turns only the last counts
-	ValSize       float64 `yaml:"val_size,omitempty"`           // documents, or a share of them, that are kept for evaluation
+	ValSize       float64 `yaml:"val_size,omitempty"`           // documents or a share of them, for evaluation
 
 	SequenceLen int     `yaml:"sequence_len"`       // packed positions of a row
 	Overlong    string  `yaml:"overlong,omitempty"` // split, drop or truncate: documents that are longer than a row

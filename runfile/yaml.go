@@ -73,7 +73,8 @@ func plainText(doc []byte) ([]byte, error) {
 		r, n := utf8.DecodeRune(doc[at:])
 		switch {
 		case r == utf8.RuneError && n == 1:
-			return nil, lineErrors{{line: line, text: fmt.Sprintf("the byte 0x%02x is not UTF-8; a name with such bytes cannot be in a run file: rename it", doc[at])}}
+			return nil, lineErrors{{line: line, text: fmt.Sprintf("the byte 0x%02x is not UTF-8; a name with such bytes "+
+				"cannot be in a run file: rename it", doc[at])}}
 		case r == '\n':
 			line++
 		case unicode.IsControl(r) && r != '\t' && r != '\r':
@@ -101,7 +102,8 @@ func parseYAML(doc []byte) (body ast.Node, err error) {
 			continue
 		}
 		if body != nil {
-			return nil, lineErrors{{line: lineOf(d.Body.GetToken()), text: "a second YAML document begins here; a run file has one: remove the line ---, or what follows it"}}
+			return nil, lineErrors{{line: lineOf(d.Body.GetToken()), text: "a second YAML document begins here; a run file " +
+				"has one: remove the line ---, or what follows it"}}
 		}
 		body = d.Body
 	}

@@ -87,8 +87,10 @@ func TestNotATrace(t *testing.T) {
 
 // A trace of a newer version may have keys and events that this one does not know.
 func TestUnknownEventsAreIgnored(t *testing.T) {
-	got, err := ReadChrome(strings.NewReader(`{"new":[{"a":[1]}],"traceEvents":[{"ph":"C","name":"memory","args":{"b":2}},` +
-		`{"ph":"M","name":"thread_name","tid":9,"args":{"name":"drain"}},{"ph":"X","tid":9,"name":"drain a","ts":1.5,"dur":2}]}`))
+	got, err := ReadChrome(strings.NewReader(`{"new":[{"a":[1]}],"traceEvents":[` +
+		`{"ph":"C","name":"memory","args":{"b":2}},` +
+		`{"ph":"M","name":"thread_name","tid":9,"args":{"name":"drain"}},` +
+		`{"ph":"X","tid":9,"name":"drain a","ts":1.5,"dur":2}]}`))
 	want := &Trace{Spans: []Span{{Drain, "drain a", 0, 1500, 3500}}}
 	if d := cmp.Diff(want, got); err != nil || d != "" {
 		t.Error(err, d)

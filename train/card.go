@@ -214,8 +214,8 @@ func (c *card) writeSettings(line func(string, ...any)) {
 	if err != nil {
 		return // it was read as YAML
 	}
-	line("\n## Settings\n\nThe run file. Keys that change no number have their defaults, and paths of one machine are cut "+
-		"short:\n\n```yaml\n%s```\n\n"+
+	line("\n## Settings\n\nThe run file. Keys that change no number have their defaults, and paths of one machine are "+
+		"cut short:\n\n```yaml\n%s```\n\n"+
 		"## Command\n\n```\nmillrace train run.yaml\n```", doc)
 }
 

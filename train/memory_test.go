@@ -52,7 +52,9 @@ func TestDocumentsArePlanned(t *testing.T) {
 	for name, more := range map[string]string{"auto": "", "300 MiB": "memory: {host: 300MiB}\n", "held out": "val_size: 0.5\n"} {
 		t.Run(name, func(t *testing.T) {
 			out := filepath.Join(t.TempDir(), "run")
-			c, err := configOf(t, fmt.Sprintf("model: %q\ninit: random\ntokenizer: bytes\nsequence_len: 64\nbatch_tokens: %d\nepochs: 3\nsave: {minutes: 0, at_end: false}\ndatasets:\n  - {path: %q, type: text}\noutput_dir: %q\n%s",
+			c, err := configOf(t, fmt.Sprintf("model: %q\ninit: random\ntokenizer: bytes\nsequence_len: 64\n"+
+				"batch_tokens: %d\nepochs: 3\nsave: {minutes: 0, at_end: false}\n"+
+				"datasets:\n  - {path: %q, type: text}\noutput_dir: %q\n%s",
 				small, batchTokens, text, out, more))
 			if err != nil {
 				t.Fatal(err)

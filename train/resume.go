@@ -121,7 +121,8 @@ func (t *trainer) openState(ctx context.Context, env *Env, p *plan.Plan) error {
 // resume fills the store from a checkpoint. An error that is a *checkpoint.DamageError is of the checkpoint.
 func (s *Session) resume(ctx context.Context, from *checkpoint.Checkpoint) error {
 	if before, now := from.Manifest.ComputedOn, s.plan.ComputedOn; before != "" && now != before {
-		s.env.say("resume: the checkpoint was computed on %s, and this run computes on %s: the run continues, with other last bits than without the change", before, now)
+		s.env.say("resume: the checkpoint was computed on %s, and this run computes on %s: the run continues, with other "+
+			"last bits than without the change", before, now)
 	}
 	s.recalled = &chosen{from.Manifest.ComputedOn, from.Manifest.Algorithms}
 	b := s.env.bar("resuming")

@@ -180,7 +180,8 @@ func (s *source) openTemplate(c *runfile.Config, tok tokenizer.Tokenizer) (data.
 		isForced, file = true, c.ChatTemplate
 	}
 	if _, err := os.Stat(file); file != "" && errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("chat_template: there is no file %s; use auto, model, conversations, or the path of a Jinja template", file)
+		return nil, fmt.Errorf("chat_template: there is no file %s; use auto, model, conversations, or the path of a "+
+			"Jinja template", file)
 	}
 	chat, err := data.NewChat(dir, file)
 	if !isForced && errors.Is(err, data.ErrNoTemplate) {

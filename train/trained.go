@@ -108,7 +108,8 @@ func (e *Env) weightsOf(name string) (runDir string, from *checkpoint.Checkpoint
 	}
 	switch {
 	case errModel != nil && from == nil:
-		return "", nil, fmt.Errorf("%s has neither a model nor a whole checkpoint yet; name a model, or wait until the run has saved", name)
+		return "", nil, fmt.Errorf("%s has neither a model nor a whole checkpoint yet; name a model, or wait until the "+
+			"run has saved", name)
 	case errModel == nil && from != nil:
 		manifest, err := os.Stat(filepath.Join(from.Dir(), checkpoint.ManifestName))
 		if err != nil || !manifest.ModTime().After(written.ModTime()) {

@@ -173,7 +173,8 @@ func TestConversationRefused(t *testing.T) {
 	}
 	// The template is asked when something is said.
 	o.ChatTemplate = filepath.Join(t.TempDir(), "t.jinja")
-	write(t, o.ChatTemplate, `{% if messages[0].content == "bad" %}{{ raise_exception("no such word") }}{% endif %}{{ messages[0].content }}`)
+	write(t, o.ChatTemplate, `{% if messages[0].content == "bad" %}{{ raise_exception("no such word") }}{% endif %}`+
+		`{{ messages[0].content }}`)
 	c := converse(t, o)
 	if _, err := c.Say(t.Context(), nil, "bad", nil); err == nil || !strings.Contains(err.Error(), "no such word") ||
 		len(c.messages) != 0 {

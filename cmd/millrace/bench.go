@@ -37,8 +37,8 @@ type benchCmd struct {
 }
 
 func (*benchCmd) Help() string {
-	return `Full training steps, optimizer included, on random weights and random tokens, next to what the simulation of the same
-plan says. Compare with another run of the same machine only; run "millrace probe" there first.
+	return `Full training steps, optimizer included, on random weights and random tokens, next to what the simulation of
+the same plan says. Compare with another run of the same machine only; run "millrace probe" there first.
 
 Examples, the second one streamed against all weights in place, the third one with a state larger than the host:
 

@@ -21,11 +21,12 @@ type chatCmd struct {
 }
 
 func (*chatCmd) Help() string {
-	return `Each line of standard input is a message, and each answer is printed as it comes. A backslash at the end of a line continues the
-message in the next line. The line /clear begins a new conversation. Ctrl-C stops an answer, and Ctrl-D ends the program.
+	return `Each line of standard input is a message, and each answer is printed as it comes. A backslash at the end of a
+line continues the message in the next line. The line /clear begins a new conversation. Ctrl-C stops an answer, and
+Ctrl-D ends the program.
 
-The conversation is rendered with the chat template, as in training. Each token takes a pass over the whole conversation, since no
-attention cache is kept.
+The conversation is rendered with the chat template, as in training. Each token takes a pass over the whole
+conversation, since no attention cache is kept.
 
 Examples:
 

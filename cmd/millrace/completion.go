@@ -18,8 +18,8 @@ type completionCmd struct {
 }
 
 func (*completionCmd) Help() string {
-	return `Prints a script that makes the shell complete verbs, flags, their values, keys of run files, and the names of machines and shapes.
-The script asks the program, so it stays right after an update. Packages install it.
+	return `Prints a script that makes the shell complete verbs, flags, their values, keys of run files, and the names of
+machines and shapes. The script asks the program, so it stays right after an update. Packages install it.
 
 Examples:
 

@@ -78,7 +78,8 @@ func TestComplete(t *testing.T) {
 		if line == "no " {
 			got = slices.DeleteFunc(got, func(string) bool { return true }) // verbs; what matters is that it ends
 		}
-		if d := cmp.Diff(want, got, cmp.Transformer("empty", func(s []string) string { return strings.Join(s, " ") })); d != "" {
+		joined := cmp.Transformer("empty", func(s []string) string { return strings.Join(s, " ") })
+		if d := cmp.Diff(want, got, joined); d != "" {
 			t.Errorf("%q: %s", line, d)
 		}
 	}

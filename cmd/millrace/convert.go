@@ -22,8 +22,9 @@ type convertCmd struct {
 }
 
 func (*convertCmd) Help() string {
-	return `Translates another trainer's file. Comments in the run file give the old name of each key, the way its value was computed,
-the keys that were left out and why, and the decisions that are left to you. docs/other-trainers.md has the list of all keys.
+	return `Translates another trainer's file. Comments in the run file give the old name of each key, the way its value
+was computed, the keys that were left out and why, and the decisions that are left to you. docs/other-trainers.md has
+the list of all keys.
 
 Examples:
 

@@ -11,7 +11,8 @@ import (
 // The run file goes to standard output, or to a file that is not there yet, and is one that plan takes.
 func TestConvert(t *testing.T) {
 	w := newWorkshop(t)
-	w.write("train.yaml", "model_name_or_path: "+w.path("model")+"\nstage: sft\nfinetuning_type: full\ndataset: a\ncutoff_len: 32\nlora_rank: 8\nbf16: true\n")
+	w.write("train.yaml", "model_name_or_path: "+w.path("model")+"\nstage: sft\nfinetuning_type: full\ndataset: a\n"+
+		"cutoff_len: 32\nlora_rank: 8\nbf16: true\n")
 	text := invoke(t, "convert", w.path("train.yaml")).must(t).stdout
 	if !strings.Contains(text, "sequence_len: 32") || !strings.Contains(text, "lora_rank") {
 		t.Error(text)

@@ -18,9 +18,10 @@ type demoCmd struct {
 }
 
 func (*demoCmd) Help() string {
-	return `A small model learns to write like a book that is part of the program: no network, no other file. Weights, gradients and
-activations stream through a device budget of an eighth of the training state, and part of the state is on disk. The run is killed
-with kill -9 in a random step, verified and resumed; its state is compared by SHA-256 with that of a run that had all in memory and was not stopped. Samples show what the model has learned. Faster cores do
+	return `A small model learns to write like a book that is part of the program: no network, no other file. Weights,
+gradients and activations stream through a device budget of an eighth of the training state, and part of the state is
+on disk. The run is killed with kill -9 in a random step, verified and resumed; its state is compared by SHA-256 with
+that of a run that had all in memory and was not stopped. Samples show what the model has learned. Faster cores do
 more steps in the same time, and the model writes better. States that differ end the program with status 1.
 
 Example:

@@ -152,7 +152,8 @@ func TestDemoInterrupted(t *testing.T) {
 func TestDemoOnAFullDisk(t *testing.T) {
 	o := tinyDemo(t.TempDir(), io.Discard)
 	o.Program = func(ctx context.Context, args ...string) *exec.Cmd {
-		return exec.CommandContext(ctx, "sh", "-c", "echo 'millrace: out/x cannot be written: no space left on device; free space there' >&2; exit 1")
+		return exec.CommandContext(ctx, "sh", "-c", "echo 'millrace: out/x cannot be written: no space left on device; "+
+			"free space there' >&2; exit 1")
 	}
 	_, err := demo.Run(t.Context(), o)
 	if err == nil || err.Error() != "millrace train: out/x cannot be written: no space left on device; free space there" {

@@ -27,8 +27,8 @@ type evalCmd struct {
 }
 
 func (*evalCmd) Help() string {
-	return `The mean loss in nats per target token, its exponential, and over how many tokens. Documents are packed; none sees
-another one.
+	return `The mean loss in nats per target token, its exponential, and over how many tokens. Documents are packed; none
+sees another one.
 
 Example:
 

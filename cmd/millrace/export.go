@@ -23,10 +23,10 @@ type exportCmd struct {
 }
 
 func (*exportCmd) Help() string {
-	return `Writes a model directory from a checkpoint, with the configuration and tokenizer of the model that its run started from; or
-one that exists again, in another number format; or either of them as a GGUF file. It converts a piece of a tensor at a time,
-so any model fits. The format of a checkpoint is by default that of its run's model. A run writes its last model itself, and
-its best one with save.best.
+	return `Writes a model directory from a checkpoint, with the configuration and tokenizer of the model that its run
+started from; or one that exists again, in another number format; or either of them as a GGUF file. It converts a
+piece of a tensor at a time, so any model fits. The format of a checkpoint is by default that of its run's model. A
+run writes its last model itself, and its best one with save.best.
 
 Examples:
 

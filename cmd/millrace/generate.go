@@ -48,8 +48,8 @@ type generateCmd struct {
 }
 
 func (*generateCmd) Help() string {
-	return `Prints the text as it comes. The prompt is taken as it is, without a chat template; millrace chat uses that. Each token takes
-a pass over the whole text, since no attention cache is kept; a server is faster.
+	return `Prints the text as it comes. The prompt is taken as it is, without a chat template; millrace chat uses that.
+Each token takes a pass over the whole text, since no attention cache is kept; a server is faster.
 
 Examples:
 

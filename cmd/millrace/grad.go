@@ -13,8 +13,9 @@ type gradCmd struct {
 }
 
 func (*gradCmd) Help() string {
-	return `Writes "loss", the gradient of each parameter under its Hugging Face name and, with --logits, "logits.0" and so on, one for
-each sequence. The loss is the sum of the token losses over the number of labels that count, as in transformers.
+	return `Writes "loss", the gradient of each parameter under its Hugging Face name and, with --logits, "logits.0" and
+so on, one for each sequence. The loss is the sum of the token losses over the number of labels that count, as in
+transformers.
 
 Example:
 

@@ -15,9 +15,9 @@ type importCmd struct {
 }
 
 func (*importCmd) Help() string {
-	return `Reads the weights (F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K), the configuration and the tokenizer, and
-writes config.json, safetensors and tokenizer.json. Quantized weights are the numbers that they stand for: what the quantization
-lost stays lost.
+	return `Reads the weights (F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K), the configuration and the
+tokenizer, and writes config.json, safetensors and tokenizer.json. Quantized weights are the numbers that they stand
+for: what the quantization lost stays lost.
 
 Example:
 

@@ -15,7 +15,8 @@ type manCmd struct {
 }
 
 func (*manCmd) Help() string {
-	return `One page for the program, millrace.1, and one for each verb. They say what --help says. Packages install them.
+	return `One page for the program, millrace.1, and one for each verb. They say what --help says. Packages install
+them.
 
 Example:
 

@@ -30,7 +30,8 @@ type planCmd struct {
 
 func (*planCmd) Help() string {
 	return `Memory by tier and purpose, what is kept where, and how long a step should take. The prediction uses what
-"millrace probe" measured, else a guess that says so. A plan that does not fit names the number to change and ends with status 2.
+"millrace probe" measured, else a guess that says so. A plan that does not fit names the number to change and ends
+with status 2.
 
 Examples:
 

@@ -20,8 +20,9 @@ type previewCmd struct {
 }
 
 func (*previewCmd) Help() string {
-	return `Shows the first examples of the training data as text, with what counts in the loss in [[double brackets]] (and in
-green on a terminal, unless NO_COLOR is set), and then what the whole of the data comes to: documents, tokens, packed rows.
+	return `Shows the first examples of the training data as text, with what counts in the loss in [[double brackets]]
+(and in green on a terminal, unless NO_COLOR is set), and then what the whole of the data comes to: documents, tokens,
+packed rows.
 
 Examples:
 

@@ -17,11 +17,11 @@ type probeCmd struct {
 }
 
 func (*probeCmd) Help() string {
-	return `Measures matrix products, attention, memory, the optimizer and a drive for some seconds, on this machine and a device of it,
-with random numbers: zeros take a chip less power, and are faster than any training.
-The drive is read and written as the disk tier does it, 1 GiB at a time in a directory that is removed again. The result is
-kept in the cache directory ($MILLRACE_CACHE), where "millrace plan" and "millrace train" find it. Close other programs
-first: what they take is missing in the result.
+	return `Measures matrix products, attention, memory, the optimizer and a drive for some seconds, on this machine and
+a device of it, with random numbers: zeros take a chip less power, and are faster than any training. The drive is read
+and written as the disk tier does it, 1 GiB at a time in a directory that is removed again. The result is kept in the
+cache directory ($MILLRACE_CACHE), where "millrace plan" and "millrace train" find it. Close other programs first:
+what they take is missing in the result.
 
 Example:
 

@@ -19,9 +19,9 @@ type pushCmd struct {
 }
 
 func (*pushCmd) Help() string {
-	return `Makes one commit of all files in DIR, hidden ones left out. Other files of the repository stay. Large files are
-uploaded first, and only those that the hub lacks, so a push that was interrupted continues with the others. The commit comes
-last: it has all files, or does not exist.
+	return `Makes one commit of all files in DIR, hidden ones left out. Other files of the repository stay. Large files
+are uploaded first, and only those that the hub lacks, so a push that was interrupted continues with the others. The
+commit comes last: it has all files, or does not exist.
 
 HF_TOKEN, or the token of hf auth login, must be one that may write. HF_ENDPOINT names another hub.
 

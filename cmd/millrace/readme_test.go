@@ -72,12 +72,16 @@ func TestReadmeCommands(t *testing.T) {
 	hub, _ := hubtest.Start(t)
 	hub.Repos["models/HuggingFaceTB/SmolLM2-135M-Instruct"] = &hubtest.Repo{Files: map[string]string{
 		"config.json": w.read("model/config.json"), "model.safetensors": w.read("model/model.safetensors"),
-		"tokenizer.json":        string(tokens),
-		"tokenizer_config.json": `{"eos_token": "<|eos|>", "chat_template": "{% for m in messages %}{{ '<|bos|>' + m.role + '\n' + m.content + '<|eos|>\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|bos|>assistant\n' }}{% endif %}"}`,
+		"tokenizer.json": string(tokens),
+		"tokenizer_config.json": `{"eos_token": "<|eos|>", "chat_template": "` +
+			`{% for m in messages %}{{ '<|bos|>' + m.role + '\n' + m.content + '<|eos|>\n' }}{% endfor %}` +
+			`{% if add_generation_prompt %}{{ '<|bos|>assistant\n' }}{% endif %}"}`,
 	}}
 	hub.Repos["datasets/openai/gsm8k"] = &hubtest.Repo{Files: map[string]string{
-		"README.md":        "---\nconfigs:\n- config_name: main\n  data_files:\n  - {split: train, path: main/train.jsonl}\n---\n",
-		"main/train.jsonl": strings.Repeat(`{"question": "What is 17 + 4?", "answer": "17 + 4 = <<17+4=21>>21\n#### 21"}`+"\n", 40),
+		"README.md": "---\nconfigs:\n- config_name: main\n  data_files:\n" +
+			"  - {split: train, path: main/train.jsonl}\n---\n",
+		"main/train.jsonl": strings.Repeat(
+			`{"question": "What is 17 + 4?", "answer": "17 + 4 = <<17+4=21>>21\n#### 21"}`+"\n", 40),
 	}}
 	t.Chdir(w.dir)
 	t.Setenv("COLUMNS", "100")
@@ -97,7 +101,8 @@ func TestReadmeCommands(t *testing.T) {
 				ran[args[1]] = true
 				got := invokeWith(t, "Hello\n", nil, args[1:]...).must(t).stdout
 				if missing := missingLine(got, c.output); missing != "" {
-					t.Errorf("%s: the README shows a line that the program does not print, or not in this order:\n%s\nthe program prints\n%s", c.command, missing, got)
+					t.Errorf("%s: the README shows a line that the program does not print, or not in this order:\n%s\nthe program "+
+						"prints\n%s", c.command, missing, got)
 				}
 			}
 		}
@@ -208,7 +213,8 @@ func commandsOf(console string) (all []shown) {
 	return all
 }
 
-// missingLine returns the first line of want that got lacks. Lines follow each other as in want, except after a line of dots.
+// missingLine returns the first line of want that got lacks. Lines follow each other as in want, except after a line of
+// dots.
 func missingLine(got string, want []string) string {
 	lines, gap := strings.Split(got, "\n"), false
 	for _, line := range want {
@@ -229,7 +235,9 @@ func missingLine(got string, want []string) string {
 
 func TestMissingLine(t *testing.T) {
 	got := "a\nb\nc  \nd\n"
-	for want, missing := range map[string]string{"a\nb": "", "...\nc\nd": "", "a\n...\nd": "", "b": "b", "a\nc": "c", "a\n...\nx": "x", "...\nd\na": "a"} {
+	for want, missing := range map[string]string{
+		"a\nb": "", "...\nc\nd": "", "a\n...\nd": "", "b": "b", "a\nc": "c", "a\n...\nx": "x", "...\nd\na": "a",
+	} {
 		if m := missingLine(got, strings.Split(want, "\n")); m != missing {
 			t.Errorf("%q: %q is missing, not %q", want, m, missing)
 		}

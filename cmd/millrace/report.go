@@ -18,7 +18,8 @@ type reportCmd struct {
 }
 
 func (*reportCmd) Help() string {
-	return `Reads the records of runs, also of one that is running. A page stands alone: it needs no server and loads nothing.
+	return `Reads the records of runs, also of one that is running. A page stands alone: it needs no server and loads
+nothing.
 
 Examples:
 

@@ -12,8 +12,10 @@ func TestReport(t *testing.T) {
 	useCache(t)
 	dir := t.TempDir()
 	run, page := filepath.Join(dir, "run"), filepath.Join(dir, "page.html")
-	records := `{"step":1,"loss":4,"grad_norm":2,"learning_rate":0.001,"tokens":100,"target_tokens":90,"step_sec":2,"host_peak_bytes":1073741824}
-{"step":2,"loss":null,"grad_norm":null,"learning_rate":0.001,"tokens":100,"target_tokens":90,"step_sec":2,"host_peak_bytes":1073741824,"eval_loss":3.5}
+	records := `{"step":1,"loss":4,"grad_norm":2,"learning_rate":0.001,` +
+		`"tokens":100,"target_tokens":90,"step_sec":2,"host_peak_bytes":1073741824}
+{"step":2,"loss":null,"grad_norm":null,"learning_rate":0.001,` +
+		`"tokens":100,"target_tokens":90,"step_sec":2,"host_peak_bytes":1073741824,"eval_loss":3.5}
 `
 	if err := os.Mkdir(run, 0o777); err != nil {
 		t.Fatal(err)

@@ -10,7 +10,8 @@ type versionCmd struct {
 }
 
 func (*versionCmd) Help() string {
-	return `The module version or the commit that the program was built from, and the Go release. Put it into bug reports:
+	return `The module version or the commit that the program was built from, and the Go release. Put it into bug
+reports:
 
   millrace version`
 }

@@ -117,7 +117,8 @@ func FuzzFile(f *testing.F) {
 	for _, name := range []string{"llamafactory.yaml", "llamafactory-lora.yaml", "axolotl.yml", "trainer.json"} {
 		f.Add(read(f, name))
 	}
-	f.Add([]byte("base_model: \"a # b\"\ndatasets: [{path: \"x: y\", type: {field_output: \"}\"}}, 3, text]\n\"k\\ney\": 1"))
+	f.Add([]byte("base_model: \"a # b\"\ndatasets: [{path: \"x: y\", type: {field_output: \"}\"}}, 3, text]\n" +
+		"\"k\\ney\": 1"))
 	f.Add([]byte("a: &a [*a]\nbase_model: *a"))
 	f.Fuzz(func(t *testing.T, doc []byte) {
 		r, err := File("a\nb", doc)

@@ -37,7 +37,8 @@ func (c *conversion) datasets() {
 		c.set("val_size", numeral(share), []string{key}, "")
 	}
 	if key, _ := c.take("interleave_probs"); key != "" {
-		c.decide("datasets: %s mixed them by probabilities; weight in an entry says how often each of its documents comes in an epoch", key)
+		c.decide("datasets: %s mixed them by probabilities; weight in an entry says how often each of its documents comes "+
+			"in an epoch", key)
 	}
 }
 

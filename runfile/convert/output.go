@@ -16,7 +16,8 @@ func (c *conversion) output() {
 	}
 	c.take("run_name")
 	if key, v := c.take("resume_from_checkpoint", "auto_resume_from_checkpoints"); key != "" && v != false && v != true {
-		c.decide("%s is %s: a checkpoint of another trainer cannot be continued; name its model directory in model to begin from its weights", key, shown(v))
+		c.decide("%s is %s: a checkpoint of another trainer cannot be continued; name its model directory in model to "+
+			"begin from its weights", key, shown(v))
 	}
 }
 
@@ -53,7 +54,8 @@ func (c *conversion) evaluation() {
 		}
 		c.set("eval", "{"+every+"}", []string{key}, "")
 	case wanted && textOf(strategy) != "no":
-		c.decide("eval.every: by %s the file evaluates once an epoch, or at a share of the run; set a number of steps, or leave it to before the first and after the last one",
+		c.decide("eval.every: by %s the file evaluates once an epoch, or at a share of the run; set a number of steps, or "+
+			"leave it to before the first and after the last one",
 			strings.Join(given(strategyKey, perEpoch, key), ", "))
 	}
 }
@@ -74,7 +76,8 @@ func (c *conversion) saving() {
 	case ok && name != "epoch":
 		add(fmt.Sprintf("every: %d", steps), key)
 	case name == "epoch" || perEpoch != "" && !isNothing(n) || key != "":
-		c.decide("save.every: by %s the file saves once an epoch, or at a share of the run; set a number of steps, or leave it to every 30 minutes and the end",
+		c.decide("save.every: by %s the file saves once an epoch, or at a share of the run; set a number of steps, or "+
+			"leave it to every 30 minutes and the end",
 			strings.Join(given(strategyKey, perEpoch, key), ", "))
 	}
 	if key, v := c.take("save_total_limit"); key != "" {

@@ -40,7 +40,8 @@ func (c *conversion) refuse() error {
 		if k == "" || isText && (text == "sft" || text == "pt") {
 			continue
 		}
-		return fmt.Errorf("%s is %s: Millrace does pre-training and supervised fine-tuning, not learning from preferences or rewards", k, shown(v))
+		return fmt.Errorf("%s is %s: Millrace does pre-training and supervised fine-tuning, not learning from preferences "+
+			"or rewards", k, shown(v))
 	}
 	if v, ok := c.values["reward_model"].(bool); ok && v {
 		return errors.New("reward_model is true: Millrace does pre-training and supervised fine-tuning, not reward models")
@@ -73,7 +74,8 @@ func (c *conversion) model() {
 	}
 	c.template()
 	if how := c.adapters(); how != "" {
-		c.decide("learning_rate: the file trains an adapter (%s), and Millrace all parameters; about a tenth of its rate is usual", how)
+		c.decide("learning_rate: the file trains an adapter (%s), and Millrace all parameters; about a tenth of its rate "+
+			"is usual", how)
 	}
 }
 
@@ -112,14 +114,16 @@ func (c *conversion) template() {
 	switch {
 	case text == "empty":
 		c.set("chat_template", "conversations", []string{key}, "")
-		c.decide("chat_template: %s is empty; here alpaca data have the template of Stanford Alpaca, and conversations that of the model", key)
+		c.decide("chat_template: %s is empty; here alpaca data have the template of Stanford Alpaca, and conversations "+
+			"that of the model", key)
 	case key == "" || text == "auto" || text == "tokenizer_default" || text == "default":
 	case strings.ContainsAny(text, "{\n"):
 		c.decide("%s has a template as text: write it to a file, and name that in chat_template", key)
 	case filepath.Ext(text) == ".jinja" || filepath.Ext(text) == ".j2":
 		c.set("chat_template", scalar(text), []string{key}, "")
 	default:
-		c.decide("chat_template: %s is %s; here the model's own template is used, if it has one. Look at it with millrace preview, or name another one's file", key, shown(v))
+		c.decide("chat_template: %s is %s; here the model's own template is used, if it has one. Look at it with millrace "+
+			"preview, or name another one's file", key, shown(v))
 	}
 }
 
@@ -184,7 +188,8 @@ func (c *conversion) batch() error {
 	}
 	c.set("batch_tokens", numeral(float64(total)), append(keys, from...), "%s x %d positions, on one device",
 		strings.Join(how, " x "), length)
-	c.decide("batch_tokens: multiply it by the number of devices that the file was for. Rows are packed, so a step has more short examples than before")
+	c.decide("batch_tokens: multiply it by the number of devices that the file was for. Rows are packed, so a step has " +
+		"more short examples than before")
 	return nil
 }
 
@@ -327,7 +332,8 @@ func (c *conversion) precision() {
 		}
 	} else {
 		parts, how = append(parts, "compute: f32", "master: f32"), append(how, "the file does not ask for bf16")
-		c.decide("precision: the file computes in fp32. {compute: bf16, master: split} is faster and keeps exact fp32 master weights")
+		c.decide("precision: the file computes in fp32. {compute: bf16, master: split} is faster and keeps exact fp32 " +
+			"master weights")
 	}
 	if key, v := c.take("optim", "optimizer"); key != "" {
 		name := textOf(v)
@@ -349,7 +355,8 @@ func (c *conversion) memory() {
 	for _, key := range []string{"deepspeed", "fsdp", "fsdp_config", "gradient_checkpointing", "load_in_4bit",
 		"load_in_8bit", "quantization_bit"} {
 		if v := c.values[key]; v != nil && v != false && v != "" {
-			c.decide("memory: %s saved memory. Here set memory.device, such as 20GiB, and memory.host or memory.disk, and ask millrace plan", key)
+			c.decide("memory: %s saved memory. Here set memory.device, such as 20GiB, and memory.host or memory.disk, and "+
+				"ask millrace plan", key)
 			return
 		}
 	}

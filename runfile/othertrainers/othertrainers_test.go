@@ -37,9 +37,10 @@ func TestRows(t *testing.T) {
 func TestLookup(t *testing.T) {
 	for key, want := range map[string]string{
 		"num_train_epochs": "use epochs", "cutoff_len": "use sequence_len",
-		"wandb_whatever": "leave it out: every step is a record",
-		"lora_r":         "leave it out: Millrace trains all parameters", "gradient_accumulation_steps": "use batch_tokens (sequences per device x",
-		"flash_attn": "leave it out: the device's driver chooses",
+		"wandb_whatever":              "leave it out: every step is a record",
+		"lora_r":                      "leave it out: Millrace trains all parameters",
+		"gradient_accumulation_steps": "use batch_tokens (sequences per device x",
+		"flash_attn":                  "leave it out: the device's driver chooses",
 	} {
 		if r, ok := Lookup(key); !ok || !strings.HasPrefix(r.Advice(), want) {
 			t.Errorf("%s: %q", key, r.Advice())
@@ -56,8 +57,8 @@ func TestLookup(t *testing.T) {
 }
 
 // sameHere are keys of the other trainers that have the same name and meaning here.
-var sameHere = strings.Fields(`datasets chat_template train_on_prompt val_size sequence_len max_steps learning_rate lr_scheduler warmup_steps warmup_ratio
-	weight_decay max_grad_norm device seed output_dir`)
+var sameHere = strings.Fields(`datasets chat_template train_on_prompt val_size sequence_len max_steps
+	learning_rate lr_scheduler warmup_steps warmup_ratio weight_decay max_grad_norm device seed output_dir`)
 
 // Every key of the other trainers has an answer.
 func TestAllKeysAreKnown(t *testing.T) {

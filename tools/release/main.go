@@ -35,7 +35,9 @@ func main() {
 	out := flag.String("out", "dist", "directory to write; what it has is deleted")
 	only := flag.String("only", "", "a platform such as linux/amd64, to make its packages alone")
 	flag.Parse()
-	made := slices.DeleteFunc(slices.Clone(platforms), func(p platform) bool { return *only != "" && *only != p.os+"/"+p.arch })
+	made := slices.DeleteFunc(slices.Clone(platforms), func(p platform) bool {
+		return *only != "" && *only != p.os+"/"+p.arch
+	})
 	if len(made) == 0 {
 		fmt.Fprintf(os.Stderr, "release: -only %s: there is no such platform\n", *only)
 		os.Exit(2)

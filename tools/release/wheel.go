@@ -38,8 +38,9 @@ Classifier: Topic :: Scientific/Engineering :: Artificial Intelligence
 Requires-Python: >=3.7
 Description-Content-Type: text/markdown
 
-Millrace trains language models that do not fit on the device that computes: weights, gradients and optimizer state live in host memory and
-on disk, and each layer's weights are streamed to the device. It is one Go program. This package only installs it; Python is not used to run it.
+Millrace trains language models that do not fit on the device that computes: weights, gradients and optimizer state live
+in host memory and on disk, and each layer's weights are streamed to the device. It is one Go program. This package only
+installs it; Python is not used to run it.
 `
 
 // makeWheel is a wheel (PyPA's "Binary distribution format") whose script is the program. Programs in a wheel's
