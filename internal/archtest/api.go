@@ -168,6 +168,7 @@ func (m *mentions) declared(what string, t types.Type) {
 	}
 	m.seen[t] = true
 	if alias, ok := t.(*types.Alias); ok {
+		m.constraints(what, alias.TypeParams())
 		m.use(what, alias.Rhs())
 		return
 	}
@@ -175,6 +176,7 @@ func (m *mentions) declared(what string, t types.Type) {
 	if !ok {
 		return
 	}
+	m.constraints(what, named.TypeParams())
 	m.use(what, named.Underlying())
 	for method := range named.Methods() {
 		if method.Exported() {
@@ -183,11 +185,21 @@ func (m *mentions) declared(what string, t types.Type) {
 	}
 }
 
+// constraints looks at what bounds the parameters of a generic type or function.
+func (m *mentions) constraints(what string, params *types.TypeParamList) {
+	for p := range params.TypeParams() {
+		m.use(what, p.Constraint())
+	}
+}
+
 // use looks at a type that something exported is made of.
 func (m *mentions) use(what string, t types.Type) {
 	switch t := t.(type) {
 	case *types.Alias:
 		m.name(what, t.Obj(), t)
+		for arg := range t.TypeArgs().Types() {
+			m.use(what, arg)
+		}
 	case *types.Named:
 		m.name(what, t.Obj(), t)
 		for arg := range t.TypeArgs().Types() {
@@ -205,9 +217,7 @@ func (m *mentions) use(what string, t types.Type) {
 		m.use(what, t.Key())
 		m.use(what, t.Elem())
 	case *types.Signature:
-		for p := range t.TypeParams().TypeParams() {
-			m.use(what, p.Constraint())
-		}
+		m.constraints(what, t.TypeParams())
 		for p := range t.Params().Variables() {
 			m.use(what, p.Type())
 		}
