@@ -145,7 +145,7 @@ func artifactsOf(p *program, shared []file, made time.Time) ([]file, error) {
 		if err != nil {
 			return nil, err
 		}
-		artifacts = append(artifacts, file{path: "millrace_" + version.debian() + "_" + p.platform.arch + ".deb", data: deb})
+		artifacts = append(artifacts, file{path: version.debFile(p.platform.arch), data: deb})
 	}
 	return artifacts, nil
 }

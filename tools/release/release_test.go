@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -59,8 +60,14 @@ func TestVersions(t *testing.T) {
 		if err != nil || v.python() != want[0] || v.debian() != want[1] {
 			t.Errorf("%q: %s and %s, want %q; %v", tag, v.python(), v.debian(), want, err)
 		}
+		if name := v.debFile("amd64"); !keptName.MatchString(name) || !strings.HasPrefix(name, "millrace_"+v.core) {
+			t.Errorf("%q: the Debian package's file is %s", tag, name)
+		}
 	}
 }
+
+// keptName matches names of files that GitHub does not change in a release.
+var keptName = regexp.MustCompile(`^[A-Za-z0-9._+-]+$`)
 
 // What RECORD says is what the archive has, in its order, and the program can be executed.
 func TestWheel(t *testing.T) {

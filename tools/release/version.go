@@ -64,3 +64,9 @@ func (v version) debian() string {
 	}
 	return v.core
 }
+
+// debFile is the name of the Debian package's file. GitHub makes a dot of a tilde in the name of a file of a release,
+// and SHA256SUMS must have the name that people download.
+func (v version) debFile(arch string) string {
+	return "millrace_" + strings.ReplaceAll(v.debian(), "~", ".") + "_" + arch + ".deb"
+}
