@@ -46,7 +46,8 @@ func (c *convertCmd) Run(p *program) error {
 		return badFlag("%s: %w", c.File, err)
 	}
 	if c.Out != "" {
-		if err := writeNew(c.Out, r.RunFile); err != nil {
+		write := func(w io.Writer) error { _, err := io.WriteString(w, r.RunFile); return err }
+		if err := writeNew(c.Out, write); err != nil {
 			return err
 		}
 	}
@@ -68,18 +69,22 @@ func (c *convertCmd) Run(p *program) error {
 	return p.printf("%s", terminal.Text(text))
 }
 
-// writeNew writes a file that must not be there.
-func writeNew(name, text string) error {
+// writeNew writes a file that must not be there, neither before nor after it was written.
+func writeNew(name string, write func(io.Writer) error) error {
+	isThere := badFlag("%s is there already; name another file, or remove it", name)
 	if _, err := os.Lstat(name); err == nil {
-		return badFlag("%s is there already; name another file, or remove it", name)
+		return isThere
 	}
 	out, err := vfs.CreateOutput(name)
 	if err != nil {
 		return blame.BadName(err)
 	}
 	defer out.Abort()
-	if _, err := io.WriteString(out, text); err != nil {
+	if err := write(out); err != nil {
 		return err
 	}
-	return out.Commit()
+	if err := out.CommitNew(); !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	return isThere
 }

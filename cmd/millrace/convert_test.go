@@ -1,9 +1,14 @@
 package main
 
 import (
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/runfile/convert"
 )
@@ -37,5 +42,27 @@ func TestConvert(t *testing.T) {
 	if r := invoke(t, "train", w.path("run.yaml")); r.status != exitBadRequest ||
 		!strings.Contains(r.errorLine(), "millrace convert") {
 		t.Errorf("status %d: %s", r.status, r.stderr)
+	}
+}
+
+// A file that comes to the name while the run file is written stays.
+func TestWriteNew(t *testing.T) {
+	w := newWorkshop(t)
+	for _, comes := range []bool{true, false} {
+		err := writeNew(w.path("new.yaml"), func(out io.Writer) error {
+			if comes {
+				w.write("new.yaml", "mine")
+			}
+			_, err := io.WriteString(out, "ours")
+			return err
+		})
+		if want := map[bool]string{true: "mine", false: "ours"}[comes]; w.read("new.yaml") != want ||
+			errors.Is(err, blame.ErrRequest) != comes || !comes && err != nil {
+			t.Errorf("%q, error %v", w.read("new.yaml"), err)
+		}
+		if left, err := filepath.Glob(w.path(".*")); err != nil || len(left) > 0 {
+			t.Errorf("left are %q, error %v", left, err)
+		}
+		os.Remove(w.path("new.yaml"))
 	}
 }
