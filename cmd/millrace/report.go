@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"strings"
 	"text/tabwriter"
 
@@ -57,16 +58,9 @@ func (c *reportCmd) Run(p *program) error {
 }
 
 func writeReport(name string, runs []report.Run) error {
-	html, err := vfs.CreateOutput(name)
+	err := vfs.WriteOutput(name, func(w io.Writer) error { return report.WritePage(w, runs) })
 	if err != nil {
 		return badFlag("--html: %w", err)
-	}
-	defer html.Abort()
-	if err = report.WritePage(html, runs); err == nil {
-		err = html.Commit()
-	}
-	if err != nil {
-		return fmt.Errorf("--html: %w", err)
 	}
 	return nil
 }
