@@ -157,6 +157,7 @@ func TestBashCompletion(t *testing.T) {
 		want  []string
 	}{
 		{`millrace pl`, []string{"plan"}},
+		{`'~/millrace' pl`, []string{"plan"}},
 		{`millrace plan --shape qwen2.5-7`, shapesLike("qwen2.5-7", "")},
 		{`millrace plan --shape = qwen2.5-7`, shapesLike("qwen2.5-7", "")},
 		{`millrace plan --shape =`, plan.Shapes()},
@@ -183,6 +184,7 @@ func TestFishCompletion(t *testing.T) {
 		"millrace plan --shape=qwen2.5-7":     shapesLike("qwen2.5-7", "--shape="),
 		"millrace plan --set memory.de":       {"memory.device="},
 		"millrace checkpoint ve":              {"verify"},
+		"~/millrace checkpoint ve":            {"verify"},
 		"millrace bench --stream ":            {"auto", "always"},
 		"millrace import a":                   {"a.gguf", "a-dir/"},
 		"millrace plan --model=a":             {"--model=a-dir/"},
@@ -202,18 +204,19 @@ func TestFishCompletion(t *testing.T) {
 // with.
 func TestZshCompletion(t *testing.T) {
 	for line, want := range map[string][]string{
-		"plan --shape qwen2.5-7": shapesLike("qwen2.5-7", ""),
-		"plan --set memory.de":   {"memory.device=", "-S"},
-		"plan --model ''":        {"_files", "-/"},
-		"import a":               {"_files"},
-		"bench --stream ''":      {"auto", "always"},
+		"millrace plan --shape qwen2.5-7": shapesLike("qwen2.5-7", ""),
+		"millrace plan --set memory.de":   {"memory.device=", "-S"},
+		"millrace plan --model ''":        {"_files", "-/"},
+		"millrace import a":               {"_files"},
+		"millrace bench --stream ''":      {"auto", "always"},
+		"'~/millrace' bench --stream ''":  {"auto", "always"},
 	} {
 		got := inShell(t, "zsh", `compdef() { }
 			compset() { }
 			_files() { print _files "$@" }
 			_describe() { for w in "${(@P)2}"; do print -- "${w%%:*}"; done; print -- "${@:3:1}" }
 			source <(millrace completion zsh)
-			words=(millrace `+line+`) CURRENT=$#words
+			words=(`+line+`) CURRENT=$#words
 			_millrace`, "-f", "-c")
 		slices.Sort(got)
 		if d := cmp.Diff(slices.Sorted(slices.Values(want)), got); d != "" {

@@ -18,6 +18,10 @@ func TestManPages(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	_, noGroff := exec.LookPath("groff")
+	if noGroff != nil {
+		t.Log("groff is not installed, so troff is not asked about the pages")
+	}
 	for _, node := range nodes(parser.Model.Node) {
 		path := filepath.Join(dir, pageOf(node)+".1")
 		text, err := os.ReadFile(path)
@@ -41,7 +45,7 @@ func TestManPages(t *testing.T) {
 				break
 			}
 		}
-		if _, err := exec.LookPath("groff"); err != nil {
+		if noGroff != nil {
 			continue
 		}
 		cmd := exec.Command("groff", "-ww", "-b", "-man", "-Tascii", path)

@@ -23,7 +23,7 @@ _millrace() {
 			COMPREPLY+=("${line#"$prefix"}")
 			;;
 		esac
-	done < <("${COMP_WORDS[0]}" complete -- "${words[@]}" 2>/dev/null)
+	done < <("${COMP_WORDS[0]/#\~\//$HOME/}" complete -- "${words[@]}" 2>/dev/null)
 	case $mode in
 	files | dirs)
 		compopt -o filenames 2>/dev/null

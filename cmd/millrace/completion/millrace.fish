@@ -3,7 +3,8 @@
 function __millrace_complete
 	set -l words (commandline -opc) (commandline -ct)
 	set -l mode ''
-	for line in ($words[1] complete -- $words[2..] 2>/dev/null)
+	set -l program (string replace -r '^~/' "$HOME/" -- $words[1])
+	for line in ($program complete -- $words[2..] 2>/dev/null)
 		switch $line
 			case ':*'
 				set mode (string sub -s 2 -- $line)
