@@ -23,13 +23,10 @@ func checkpointOf(run string, step int) string {
 }
 
 // stateSum returns the SHA-256 and the size of the state that a checkpoint has: names, all 32 bits of each weight,
-// and both moments. It verifies every byte.
+// and both moments. Reading verifies every byte.
 func stateSum(ctx context.Context, dir string) (sum string, bytes int64, err error) {
 	c, err := checkpoint.Open(vfs.OS{}, dir)
 	if err != nil {
-		return "", 0, err
-	}
-	if err := c.Verify(ctx, nil); err != nil {
 		return "", 0, err
 	}
 	extents := slices.Clone(c.Manifest.Extents)
@@ -39,7 +36,7 @@ func stateSum(ctx context.Context, dir string) (sum string, bytes int64, err err
 	for _, e := range extents {
 		fmt.Fprintf(h, "%v %v %d\n", e.ID, e.DType, e.Bytes)
 		buf = slices.Grow(buf[:0], int(e.Bytes))[:e.Bytes]
-		if err := c.Read(e.ID, 0, buf); err != nil {
+		if err := cmp.Or(ctx.Err(), c.Read(e.ID, 0, buf)); err != nil {
 			return "", 0, err
 		}
 		h.Write(buf)
