@@ -43,7 +43,7 @@ func (c *demoCmd) Run(p *program) error {
 	if c.JSON {
 		o.Out = p.stderr
 	}
-	o.Color = terminal.CanDraw(p.stdout) && !c.JSON && os.Getenv("NO_COLOR") == ""
+	o.Color = terminal.CanColor(p.stdout) && !c.JSON
 	if p.stderr.terminal {
 		o.Bars = p.stderr
 	}

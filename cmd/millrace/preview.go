@@ -3,7 +3,6 @@ package main
 import (
 	"encoding/json"
 	"fmt"
-	"os"
 	"strings"
 
 	"github.com/millrace/millrace/internal/spelling"
@@ -66,8 +65,7 @@ func (c *previewCmd) Run(p *program) error {
 		if err := p.printf("--- example %d: %d tokens, %d count in the loss\n", shown, len(e.InputIDs), counted(e.Labels)); err != nil {
 			return err
 		}
-		_, err := fmt.Fprintln(p.stdout, marked(e.Pieces, terminal.Is(p.stdout),
-			terminal.CanDraw(p.stdout) && os.Getenv("NO_COLOR") == ""))
+		_, err := fmt.Fprintln(p.stdout, marked(e.Pieces, terminal.Is(p.stdout), terminal.CanColor(p.stdout)))
 		return err
 	}
 	s, err := train.Preview(p.ctx, p.env, config, c.Limit, show)

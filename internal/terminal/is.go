@@ -13,5 +13,9 @@ func Is(file any) bool {
 	return ok && term.IsTerminal(int(f.Fd()))
 }
 
-// CanDraw reports whether a writer is a terminal that can draw bars and colors.
+// CanDraw reports whether a writer is a terminal that can draw bars.
 func CanDraw(w io.Writer) bool { return Is(w) && os.Getenv("TERM") != "dumb" }
+
+// CanColor reports whether a writer is a terminal that can show colors, and the user has nothing against them
+// (no-color.org).
+func CanColor(w io.Writer) bool { return CanDraw(w) && os.Getenv("NO_COLOR") == "" }
