@@ -24,8 +24,9 @@ tried() {
 	shift 2
 	mkdir -p "$dir"
 	sum=$(tools/release/smoke.sh "$dir" "$@")
+	"$@" demo --steps 24 --dir demo >"$dir/demo.txt" || fail "$way: the demo ended with status $?: $(tail -n 3 "$dir/demo.txt")"
 	[ "${weights:=$sum}" = "$sum" ] || fail "$way trained other weights than the first program: $sum, $weights"
-	echo "$way: plans, trains, verifies, exports and generates; weights $sum"
+	echo "$way: plans, trains, verifies, exports, generates and shows the demo; weights $sum"
 }
 # clean DIR PATH COMMAND...: a command in a directory, with no variable of this shell.
 clean() {
