@@ -37,7 +37,7 @@ func (d *demo) call(ctx context.Context, c call) (killed bool, err error) {
 		cmd.ExtraFiles = []*os.File{lock} // so that it holds the directory, too, if this process is killed
 	}
 	var result bytes.Buffer
-	cmd.Stdout = &result
+	cmd.Stdin, cmd.Stdout = strings.NewReader(""), &result // without one, exec opens /dev/null, which a bare root lacks
 	stderr, err := cmd.StderrPipe()
 	if err != nil {
 		return false, err

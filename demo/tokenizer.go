@@ -6,10 +6,9 @@ import (
 	"strings"
 )
 
-// wordPattern cuts text into words. A token never has parts of two words.
-const wordPattern = ` ?[A-Za-z]+(?:'[a-z]+)?| ?[0-9]+| ?[^\sA-Za-z0-9]+|\s+`
-
-var words = regexp.MustCompile(wordPattern)
+// words cuts ASCII text into words, as GPT-2 does except for spaces before a word. A token never has parts of two
+// words.
+var words = regexp.MustCompile(`'(?:s|t|re|ve|m|ll|d)| ?[A-Za-z]+| ?[0-9]+| ?[^\sA-Za-z0-9]+|\s+`)
 
 // learnTokenizer returns a tokenizer.json of byte pair encoding for an ASCII text: the 256 bytes, the most frequent
 // pairs, and endOfText. The vocabulary is smaller than asked for where the text has too few pairs that occur twice.
@@ -34,14 +33,14 @@ func learnTokenizer(text string, vocabulary int) ([]byte, error) {
 		ids[token] = id
 	}
 	type object = map[string]any
+	byteLevel := object{"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true}
 	return json.Marshal(object{
-		"version":      "1.0",
-		"added_tokens": []object{{"id": len(tokens), "content": endOfText, "special": true, "normalized": false}},
-		"pre_tokenizer": object{"type": "Sequence", "pretokenizers": []object{
-			{"type": "Split", "pattern": object{"Regex": wordPattern}, "behavior": "Isolated", "invert": false},
-			{"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false}}},
-		"decoder": object{"type": "ByteLevel"},
-		"model":   object{"type": "BPE", "vocab": ids, "merges": merges},
+		"version": "1.0",
+		"added_tokens": []object{{"id": len(tokens), "content": endOfText, "special": true, "normalized": false,
+			"single_word": false, "lstrip": false, "rstrip": false}},
+		"pre_tokenizer": byteLevel, // use_regex: GPT-2's words, which llama.cpp knows
+		"decoder":       byteLevel,
+		"model":         object{"type": "BPE", "vocab": ids, "merges": merges},
 	})
 }
 

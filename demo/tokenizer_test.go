@@ -1,6 +1,7 @@
 package demo
 
 import (
+	"strings"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -23,6 +24,11 @@ func TestTokenizerRoundTrip(t *testing.T) {
 	}
 	if string(learned) != string(again) {
 		t.Error("the same text taught another tokenizer")
+	}
+	for _, field := range []string{"single_word", "lstrip", "rstrip", "add_prefix_space", "trim_offsets"} {
+		if !strings.Contains(string(learned), `"`+field+`"`) {
+			t.Errorf("there is no %q, without which Hugging Face's tokenizers refuses the file", field)
+		}
 	}
 	tokens, err := tokenizer.Parse(learned)
 	if err != nil {

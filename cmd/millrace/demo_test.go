@@ -48,6 +48,7 @@ func TestDemo(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short leaves out what starts several processes; make test and make demo run it")
 	}
+	useCache(t)
 	dir := filepath.Join(t.TempDir(), "demo")
 	var samples [][]demo.Sample
 	for range 2 {
@@ -95,6 +96,7 @@ func TestDemo(t *testing.T) {
 		if want := []string{".millrace-demo", "model", "run", "run.yaml", "text"}; !slices.Equal(left, want) {
 			t.Errorf("left in the directory: %v", left)
 		}
+		invoke(t, "export", filepath.Join(dir, "run", "model"), "--gguf", filepath.Join(t.TempDir(), "demo.gguf")).must(t)
 
 		ctx, cancel := context.WithCancel(t.Context())
 		if _, err := demo.Run(ctx, tinyDemo(dir, &cancelling{cancel, "the same command again"})); !errors.Is(err,
