@@ -172,7 +172,7 @@ func TestMeasureRefuses(t *testing.T) {
 	}
 }
 
-// Blocks that lie in turn on the first ones are never on the bytes of their neighbours.
+// Blocks that are in turn on the first ones are never on the bytes of their neighbours.
 func TestAliasing(t *testing.T) {
 	a := &aliasing{copies: 2, shapes: [][]int{{1, 2, 4, 5, 6}, {3}}, bytes: []int64{100, 1000}}
 	if diff := cmp.Diff([]int{0, 1, 2, 3, 1, 2, 1, 7}, a.copyOf(8)); diff != "" {

@@ -25,7 +25,7 @@ type Checkpoint struct {
 }
 
 // Open reads a checkpoint's manifest and looks whether every file is there with the right length; it reads no other
-// bytes. The directory may lie anywhere and have any name. The error is a *DamageError if there is something wrong with
+// bytes. The directory may be anywhere and have any name. The error is a *DamageError if there is something wrong with
 // the checkpoint.
 func Open(fsys vfs.FS, dir string) (*Checkpoint, error) {
 	c, err := open(fsys, dir)

@@ -11,7 +11,7 @@ import (
 	"github.com/millrace/millrace/vfs"
 )
 
-// Directory is where the checkpoints of one run lie, held for writing. Its methods may be called from several
+// Directory is where the checkpoints of one run are, held for writing. Its methods may be called from several
 // goroutines, but there is one save at a time.
 type Directory struct {
 	fsys vfs.FS

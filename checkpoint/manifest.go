@@ -140,7 +140,7 @@ type Model struct {
 	Type         string `json:"type"`          // model_type of config.json
 	ConfigSHA256 string `json:"config_sha256"` // of the bytes of config.json
 	LayoutSHA256 string `json:"layout_sha256"` // of every part's tensors, shapes and offsets
-	// CarriedSHA256 is of the tensors that lie in the model's directory alone, from which an export copies them.
+	// CarriedSHA256 is of the tensors that are in the model's directory alone, from which an export copies them.
 	CarriedSHA256 string `json:"carried_sha256,omitempty"`
 }
 

@@ -57,7 +57,7 @@ func manifestOf(step int) Manifest {
 	}
 }
 
-// run is a run that saves: the pieces of its disk tier lie in pool.
+// run is a run that saves: the pieces of its disk tier are in pool.
 type run struct {
 	fsys     vfs.FS
 	pool     string

@@ -298,7 +298,7 @@ func TestPartialCacheOffline(t *testing.T) {
 	}
 }
 
-// An entry of LLaMA-Factory's registry may lie on the hub.
+// An entry of LLaMA-Factory's registry may be on the hub.
 func TestRegistryOnHub(t *testing.T) {
 	_, o := startDataset(t, map[string]string{"de/train.json": `[{"q": "p", "output": "r"}]`, "en/train.json": "x", "en/train.csv": "x"})
 	write(t, ".", "dataset_info.json", `{"x": {"hf_hub_url": "a/b", "folder": "de", "split": "train", "columns": {"prompt": "q", "response": "output"}},

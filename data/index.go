@@ -8,11 +8,11 @@ import (
 	"github.com/millrace/millrace/hostmem"
 )
 
-// OrderPurpose is what everything is counted under that grows with the number of documents: where they lie, and their
+// OrderPurpose is what everything is counted under that grows with the number of documents: where they are, and their
 // order.
 const OrderPurpose = "data order"
 
-// index is where the documents of a source lie in its tokens: 4 bytes for a document, and 8 for each 64 of them. It
+// index is where the documents of a source are in its tokens: 4 bytes for a document, and 8 for each 64 of them. It
 // is outside of the Go heap, whose collector lets garbage grow with what is kept.
 type index struct {
 	region  *hostmem.Region

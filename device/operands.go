@@ -118,7 +118,7 @@ func (o *Operands) apart(pairs ...[2]string) {
 }
 
 // Overlaps reports whether a and b share an element. Column ranges of one matrix do not; for matrices of different
-// strides that lie in one another the answer is yes.
+// strides that are in one another the answer is yes.
 func (a Mat) Overlaps(b Mat) bool {
 	if a.Buf != b.Buf || a.Rows == 0 || b.Rows == 0 || a.Cols == 0 || b.Cols == 0 {
 		return false

@@ -110,7 +110,7 @@ type shardWriter struct {
 	sums   []uint64    // of those before it
 }
 
-// startShard writes the header. Tensors of wider types lie first, as the reference implementation places them, so that
+// startShard writes the header. Tensors of wider types are first, as the reference implementation places them, so that
 // each is aligned to its element size; the order of writing is the declared one all the same.
 func startShard(f vfs.File, specs []TensorSpec) (shardWriter, error) {
 	w := shardWriter{f: f, specs: specs, at: make([]int64, len(specs))}

@@ -169,7 +169,7 @@ func dequantizeQ8_0(dst []float32, src []byte) {
 	}
 }
 
-// scaleMinK unpacks the 6-bit scale and minimum of sub-block i of 8 from the 12 bytes of Q4_K: the first four lie in
+// scaleMinK unpacks the 6-bit scale and minimum of sub-block i of 8 from the 12 bytes of Q4_K: the first four are in
 // the low six bits of bytes i and i+4, the last four have their low halves in byte i+4 and their upper two bits on
 // top of the first four.
 func scaleMinK(s []byte, i int) (scale, minimum byte) {

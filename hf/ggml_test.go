@@ -66,7 +66,7 @@ func blockValue(name string, b []byte, i int) float64 {
 
 var blockTypes = []ggmlType{ggmlQ4_0, ggmlQ4_1, ggmlQ5_0, ggmlQ5_1, ggmlQ8_0, ggmlQ4_K, ggmlQ5_K, ggmlQ6_K}
 
-// scaleOffsets says where the binary16 scales of a block lie.
+// scaleOffsets says where the binary16 scales of a block are.
 func scaleOffsets(t ggmlType) []int {
 	switch t {
 	case ggmlQ4_1, ggmlQ5_1, ggmlQ4_K, ggmlQ5_K:

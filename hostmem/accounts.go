@@ -56,7 +56,7 @@ type Accounts struct {
 // New makes accounts with nothing reserved.
 func New() *Accounts { return &Accounts{purposes: make(map[string]*PurposeBytes)} }
 
-// Spread has large regions that are reserved from now on lie on NUMA nodes in turn, a page after the other. It is a
+// Spread has large regions that are reserved from now on placed on NUMA nodes in turn, a page after the other. It is a
 // wish: where a node is not there, or the system has none, memory is where the system puts it.
 func (a *Accounts) Spread(nodes []int) {
 	a.mu.Lock()

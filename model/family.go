@@ -14,7 +14,7 @@ type Family struct {
 	ModelType string // the model_type of config.json
 	// Read makes a Spec of the decoder's keys that are not read yet.
 	Read func(*hf.Config, *hf.ConfigReader, *Spec)
-	// TextConfig says that the decoder's keys lie in config.json's object "text_config". Read has the rest in Spec.Outer.
+	// TextConfig says that the decoder's keys are in config.json's object "text_config". Read has the rest in Spec.Outer.
 	TextConfig bool
 	// Prefix begins the names of the decoder's tensors: "model." if it is empty. The head is lm_head.weight in any case.
 	Prefix string

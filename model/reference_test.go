@@ -19,7 +19,7 @@ import (
 )
 
 // reference computes a model's loss and gradients in the plainest way: all weights, all gradients and all that a
-// micro-batch leaves lie in one buffer of the CPU device, and one stream does one thing after the other.
+// micro-batch leaves are in one buffer of the CPU device, and one stream does one thing after the other.
 type reference struct {
 	t      *testing.T
 	m      *model.Model

@@ -145,7 +145,7 @@ func (p *Plan) Choices() []string {
 		text += "; logits are computed twice, a vocabulary tile at a time"
 	}
 	if p.Bound() {
-		return []string{text, "weights are used where they lie; nothing is streamed"}
+		return []string{text, "weights are used where they are; nothing is streamed"}
 	}
 	resident, updated, passing, onDevice, disk := 0, 0, 0, 0, 0
 	for i, part := range p.Model.BlockParts {

@@ -95,7 +95,7 @@ type Placement struct {
 	LookAhead bool `json:"look_ahead,omitempty"`
 }
 
-// Bound reports whether weights are used where they lie, as a unified device can. Gradients are then rounded straight
+// Bound reports whether weights are used where they are, as a unified device can. Gradients are then rounded straight
 // into their extents, and saved inputs stay where they are written. There is no slot, no fetch and no drain.
 func (t *Table) Bound() bool { return len(t.State) > 0 && t.State[0][store.Weights] == InPlace }
 

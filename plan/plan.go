@@ -19,7 +19,7 @@ type Request struct {
 
 	// Budgets in bytes. That of the device includes what its driver takes for itself (device.Info.OverheadBytes); on a
 	// unified device, where the host's budget has that, 0 means that nothing is streamed: weights are bound where they
-	// lie.
+	// are.
 	DeviceBytes, HostBytes int64
 	// RecomputeAll keeps nothing from the forward to the backward pass but the layers' inputs, however much memory there
 	// is: for comparing placements on the same arithmetic.

@@ -48,7 +48,7 @@ type touch struct {
 }
 
 // touch is the entry of a resource. There are as many as a step has micro-batches in all layers, and each is asked
-// for often, so they lie in arrays, by kind, that are made when they are needed.
+// for often, so they are in arrays, by kind, that are made when they are needed.
 func (b *builder) touch(r resource) *touch {
 	parts, micros := len(b.Model.Parts), b.Numerics.MicroBatches
 	count, i := 0, r.a

@@ -125,7 +125,7 @@ func (p *Plan) mayLookAhead(where *Table) bool {
 
 func (p *Plan) blocks() int { return len(p.Model.Blocks) }
 
-// Bound reports whether weights are used where they lie: see [Table.Bound].
+// Bound reports whether weights are used where they are: see [Table.Bound].
 func (p *Plan) Bound() bool { return p.Placement.Where.Bound() }
 
 // streamed reports whether the part passes through the ring of slots.

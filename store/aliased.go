@@ -9,7 +9,7 @@ import (
 	"github.com/millrace/millrace/trace"
 )
 
-// Aliased lends extents of which several lie on the same bytes: a model's traffic with a fraction of its memory, for
+// Aliased lends extents of which several are on the same bytes: a model's traffic with a fraction of its memory, for
 // measuring models whose state is larger than the machine. It holds no training state, since each write of an extent
 // overwrites the extents that share its bytes.
 //
@@ -31,7 +31,7 @@ type aliasedExtent struct {
 	on     *sharedExtent
 }
 
-// sharedExtent is an extent of the RAM, with the writes and leases of all who lie on it.
+// sharedExtent is an extent of the RAM, with the writes and leases of all who are on it.
 type sharedExtent struct {
 	ID
 	pieces []pieceState
@@ -50,7 +50,7 @@ func NewAliased(ram *RAM, specs []Spec, copyOf func(part int) int) *Aliased {
 		id := ID{copyOf(spec.Part), spec.Kind}
 		under := ram.extents[id]
 		if under == nil || under.Bytes != spec.Bytes || under.Piece != spec.Piece {
-			panic(fmt.Sprintf("store: %v cannot lie on %v", spec.ID, id))
+			panic(fmt.Sprintf("store: %v cannot be on %v", spec.ID, id))
 		}
 		if shared[id] == nil {
 			shared[id] = &sharedExtent{id, append([]pieceState(nil), under.pieces...)}

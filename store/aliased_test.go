@@ -12,7 +12,7 @@ import (
 	"github.com/millrace/millrace/trace"
 )
 
-// aliased makes a store of four parts with weights in two pieces, of which odd ones lie on part 1 and even ones on
+// aliased makes a store of four parts with weights in two pieces, of which odd ones are on part 1 and even ones on
 // part 0.
 func aliased(t *testing.T) *store.Aliased {
 	t.Helper()

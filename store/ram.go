@@ -16,7 +16,7 @@ const regionBytes = 64 << 30
 // extentAlign keeps extents on whole pages, so that a region can be cut where direct I/O or pinning wants it.
 const extentAlign = 4096
 
-// RAM is a store whose extents all lie in host memory; it lends its own bytes.
+// RAM is a store whose extents all are in host memory; it lends its own bytes.
 type RAM struct {
 	regions []*hostmem.Region
 	mu      sync.Mutex

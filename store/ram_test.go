@@ -20,7 +20,7 @@ func TestRAM(t *testing.T) {
 	})
 }
 
-// Extents that share lie in one room as long as the longest of them; the others have their own.
+// Extents that share are in one room as long as the longest of them; the others have their own.
 func TestRAMIsShared(t *testing.T) {
 	spec := func(part int, bytes int64, share int) store.Spec {
 		return store.Spec{ID: store.ID{Part: part, Kind: store.Grad}, Bytes: bytes, Piece: 4096, Share: share}

@@ -61,7 +61,7 @@ type run struct {
 	taken   [plan.Lanes][store.Kinds]int // loans from disk
 	hinted  [plan.Lanes][store.Kinds]int // and those that the store has been told of
 	first   [][store.Kinds]uint64        // versions before the schedule
-	bound   map[store.ID]device.Mem      // compute lane: extents that are used where they lie
+	bound   map[store.ID]device.Mem      // compute lane: extents that are used where they are
 }
 
 // run walks the schedule of a phase and collects its results.

@@ -1,4 +1,4 @@
-// Package tensor says how numbers lie in memory: element types, shapes, and the Layout of an extent.
+// Package tensor says how numbers are in memory: element types, shapes, and the Layout of an extent.
 //
 // It moves no data and knows no device. Layout is the only author of offsets in the program: every store, device
 // buffer and checkpoint takes the place of a tensor from here.

@@ -39,7 +39,7 @@ func (d *tunable) TuneProducts(products []device.Product, scratch device.Mem) er
 		operands.MatMul(p.C, p.A, p.B, p.MatMulFlags) // which looks at shapes
 		for _, m := range []device.Mem{p.C.Mem, p.A.Mem, p.B.Mem, p.Onto.Mem} {
 			if !m.IsZero() && (m.Buf != scratch.Buf || m.Off < scratch.Off || m.Off+m.Len > scratch.Off+scratch.Len) {
-				return errors.New("an operand does not lie in the memory that was lent")
+				return errors.New("an operand is not in the memory that was lent")
 			}
 		}
 	}

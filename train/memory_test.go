@@ -98,7 +98,7 @@ func TestDocumentsArePlanned(t *testing.T) {
 	}
 }
 
-// TestPartsAreFilledInPlace: weights go into the store a piece at a time, where they lie in the end. A part on its
+// TestPartsAreFilledInPlace: weights go into the store a piece at a time, where they are in the end. A part on its
 // way there was in no plan, so that eval took more than its memory budget while it loaded a model of large parts.
 func TestPartsAreFilledInPlace(t *testing.T) {
 	env := newEnv(t)

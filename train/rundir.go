@@ -137,7 +137,7 @@ func (e *Env) newest(c *runfile.Config, below int) (newest *checkpoint.Checkpoin
 	return newest, broken, nil
 }
 
-// checkpointsDir is where a run's checkpoints lie.
+// checkpointsDir is where a run's checkpoints are.
 func checkpointsDir(c *runfile.Config) string { return filepath.Join(c.OutputDir, checkpointsName) }
 
 // fallbackDir is where they go when they cannot go there; empty without save.fallback.

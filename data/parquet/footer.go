@@ -262,7 +262,7 @@ func buildNode(elements []element, parent *node, leaf, depth int) (*node, []elem
 	return n, elements, nil
 }
 
-// rowGroup reads a RowGroup and checks that its chunks lie in the file.
+// rowGroup reads a RowGroup and checks that its chunks are in the file.
 func (f *File) rowGroup(t *thrift, kind byte) (group rowGroup, err error) {
 	if f.root == nil {
 		return group, errors.New("row groups without a schema")
@@ -279,7 +279,7 @@ func (f *File) rowGroup(t *thrift, kind byte) (group rowGroup, err error) {
 				leaf := len(group.chunks)
 				// Without values nothing is read there: pyarrow writes the place of a page that does not exist.
 				if t.err == nil && c.values > 0 && (c.start < 4 || c.end < c.start || c.end > f.body) {
-					t.fail(fmt.Errorf("column %.200q is said to lie at bytes %d to %d, and pages are between 4 and %d",
+					t.fail(fmt.Errorf("column %.200q is said to be at bytes %d to %d, and pages are between 4 and %d",
 						f.root.path(leaf), c.start, c.end, f.body))
 				}
 				group.chunks = append(group.chunks, c)

@@ -26,7 +26,7 @@ const (
 	maxCols = 1 << 24
 )
 
-// elementwise calls f with three matrices of one shape. Those that lie dense in memory are vectors, and long vectors
+// elementwise calls f with three matrices of one shape. Those that are dense in memory are vectors, and long vectors
 // are cut into rows and a rest.
 func elementwise(f func(m [3]device.Mat) error, ms [3]device.Mat) error {
 	first := ms[0]

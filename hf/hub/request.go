@@ -27,7 +27,7 @@ var (
 func newClient(patience time.Duration) *http.Client {
 	t := http.DefaultTransport.(*http.Transport).Clone()
 	t.ResponseHeaderTimeout = patience
-	// The library keeps the token for other ports and for subdomains. Large files lie with other hosts, whose addresses
+	// The library keeps the token for other ports and for subdomains. Large files are with other hosts, whose addresses
 	// are signed: these get no token.
 	return &http.Client{Transport: t, CheckRedirect: func(req *http.Request, via []*http.Request) error {
 		if len(via) >= 10 {

@@ -40,7 +40,8 @@ var habits = []habit{
 		except: []string{"data/template"}},
 	{pattern: word(`hence|thus|upon|lest|thereof|whereof|whence`), instead: `"so", "on", "of it"`},
 	{pattern: word(`beside`), instead: `"next to", "with", "compared with"`},
-	{pattern: word(`lies|lay`), instead: `"is", "is stored"`},
+	{pattern: word(`lies?|lay`), instead: `"is", "is stored"`},
+	{pattern: word(`leaves? again as`), instead: `"stream out", "go back as"`},
 	{pattern: word(`in the place of`), instead: `"instead of"`},
 	{pattern: word(`(is|are) had`), instead: `the verb: "take", "get"`},
 	{pattern: regexp.MustCompile(`(^[ \t]*|// |[.:;] )What (is|are|was|were|it|they|a|an|the) [^?]*$`),
@@ -58,26 +59,16 @@ var proseFiles = []string{".go", ".md", ".py", ".sh", ".yaml", ".yml"}
 // checksums of their text. A change of a source comes with a compilation.
 var unread = []string{
 	"internal/archtest/words.go", "internal/archtest/words_test.go",
-	"device/cuda/kernels/attention.py", "device/cuda/kernels/build.py", "device/cuda/kernels/registry.py",
+	"device/cuda/kernels/attention.py", "device/cuda/kernels/build.py", "device/cuda/kernels/matmul.py",
+	"device/cuda/kernels/registry.py",
 }
 
 // PlainWords lists the habits in the texts and sources below root, a line each: file, line, the words, and what to
 // say instead.
 func PlainWords(root fs.FS) (found []string, err error) {
-	err = fs.WalkDir(root, ".", func(name string, d fs.DirEntry, err error) error {
-		base := path.Base(name)
-		switch {
-		case err != nil:
-			return err
-		case d.IsDir() && name != "." && (strings.HasPrefix(base, ".") || base == "testdata" || name == "build" ||
-			name == "bin" || name == "dist"):
-			return fs.SkipDir
-		case d.IsDir() || !slices.Contains(proseFiles, path.Ext(name)) || slices.Contains(unread, name):
+	err = walkProse(root, func(name string, text []byte) error {
+		if slices.Contains(unread, name) {
 			return nil
-		}
-		text, err := fs.ReadFile(root, name)
-		if err != nil {
-			return err
 		}
 		lines := bufio.NewScanner(bytes.NewReader(text))
 		lines.Buffer(nil, len(text)+1)
@@ -91,4 +82,27 @@ func PlainWords(root fs.FS) (found []string, err error) {
 		return lines.Err()
 	})
 	return found, err
+}
+
+// made are folders of the root that programs fill.
+var made = []string{"bin", "build", "dist"}
+
+// walkProse reads the files whose words people read.
+func walkProse(root fs.FS, read func(name string, text []byte) error) error {
+	return fs.WalkDir(root, ".", func(name string, d fs.DirEntry, err error) error {
+		base := path.Base(name)
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && name != "." && (strings.HasPrefix(base, ".") || base == "testdata" || slices.Contains(made, name)):
+			return fs.SkipDir
+		case d.IsDir() || !slices.Contains(proseFiles, path.Ext(name)):
+			return nil
+		}
+		text, err := fs.ReadFile(root, name)
+		if err != nil {
+			return err
+		}
+		return read(name, text)
+	})
 }

@@ -21,9 +21,9 @@ Section: science
 Priority: optional
 Homepage: https://github.com/millrace/millrace
 Description: trains language models that do not fit on the device that computes
- Weights, gradients and optimizer state live in host memory and on disk; each
- layer's weights are streamed to the GPU, used by every micro-batch of the
- step, and leave again as gradients. All parameters are trained, in full
+ Weights, gradients and optimizer state live in host memory and on disk. The
+ weights of each layer stream to the GPU, every micro-batch of the step uses
+ them, and gradients stream back. All parameters are trained, in full
  precision.
 `
 

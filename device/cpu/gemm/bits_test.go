@@ -118,7 +118,7 @@ func TestFMA32(t *testing.T) {
 	for _, c := range []struct{ a, b, c, want float32 }{
 		{3, 4, 5, 17},
 		{0, 0, float32(math.Copysign(0, -1)), 0},
-		// Rounded in float64 first, the sum would lie half-way and become even.
+		// Rounded in float64 first, the sum would be half-way and become even.
 		{1 + 0x1p-12, 1 + 0x1p-12, 0x1p-70, 1 + 0x1p-11 + 0x1p-23},
 		{0x1p-126, 0.5, 0, 0x1p-127},
 		{0x1p100, 0x1p100, 1, float32(math.Inf(1))},

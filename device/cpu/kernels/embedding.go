@@ -15,7 +15,7 @@ type Embedding struct {
 	Found  []int32 // tokens whose rows the table has, in order, scatter: see TokensOf
 }
 
-// TokensOf appends to found the tokens whose ids lie in [first, first+rows), in order. A table is cut into many
+// TokensOf appends to found the tokens whose ids are in [first, first+rows), in order. A table is cut into many
 // pieces, each of which has few of a step's tokens: they are looked for once and not by each worker.
 func TokensOf(found, ids []int32, first, rows int) []int32 {
 	for t, id := range ids {

@@ -243,7 +243,7 @@ func TestExp(t *testing.T) {
 	}
 }
 
-// TestFMA compares with exact arithmetic on numbers that lie near ties.
+// TestFMA compares with exact arithmetic on numbers that are near ties.
 func TestFMA(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for range 200000 {

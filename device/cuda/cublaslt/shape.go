@@ -28,7 +28,7 @@ func transposed(p *Product) shape {
 }
 
 // alignment is what the library is told of an address. It excludes algorithms by it, so it has two values only: what an arena gives to its
-// operands wherever they lie, and what all have. Else the bits of a product could depend on where its operands are.
+// operands wherever they are, and what all have. Else the bits of a product could depend on where its operands are.
 func alignment(at driver.DevicePtr) uint32 {
 	if at%wholeAlignBytes == 0 {
 		return wholeAlignBytes

@@ -18,7 +18,7 @@ go test -c "${build[@]}" -o "$packed/cuda.test" ./device/cuda
 go test -c "${build[@]}" -o "$packed/kernels.test" ./device/cuda/kernels
 go build "${build[@]}" -o "$packed/millrace" ./cmd/millrace
 go build "${build[@]}" -o "$packed/gpucheck" ./device/cuda/gpucheck
-# Files that are read lie where they lie in the tree, of which this folder is one: golden files are found below the module's root.
+# Files that are read are where they are in the tree, of which this folder is one: golden files are found below the module's root.
 printf 'module gpucheck\n' >"$packed/go.mod"
 mkdir -p "$packed/model/modeltest" "$packed/benchmarks" "$packed/plan" "$packed/data"
 cp -r model/modeltest/testdata "$packed/model/modeltest/"

@@ -46,7 +46,7 @@ type gpu struct {
 	load func(k *kernels.Kernel) []byte
 }
 
-// guardBytes lie on both sides of each operand; guard is what they are.
+// guardBytes are on both sides of each operand; guard is what they are.
 const (
 	guardBytes = 4096
 	guard      = 0xa5

@@ -315,7 +315,7 @@ func TestChoose(t *testing.T) {
 	}
 }
 
-// Parameters lie where PTX has them.
+// Parameters are where PTX has them.
 func TestParams(t *testing.T) {
 	s := load(t, "sm80")
 	for _, name := range s.Names() {

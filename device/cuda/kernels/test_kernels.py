@@ -1,6 +1,6 @@
 """Every kernel but products and attention, in Triton's interpreter, against plain NumPy: python -m unittest test_kernels
 
-Kernels are launched as they are declared: with their constants, and on the grid that their expressions give. Operands lie in memory
+Kernels are launched as they are declared: with their constants, and on the grid that their expressions give. Operands are in memory
 full of NaN, with gaps between rows, so that what strays shows.
 """
 

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// heap is global memory of a test: allocations that lie far from each other, so that an access beyond one hits nothing.
+// heap is global memory of a test: allocations that are far from each other, so that an access beyond one hits nothing.
 type heap struct{ mem [][]byte }
 
 const heapStep = 1 << 32

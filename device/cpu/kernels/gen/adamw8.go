@@ -115,7 +115,7 @@ func (a *asm) join64() {
 // encode codes a block of a moment, which is in scratch and whose scale is in memory.
 //
 // A magnitude is first guessed by a line over the number: each decade of the code is linear, and numbers whose
-// exponents agree in all but the last bit lie in at most two decades, with an edge between them. The guess is the
+// exponents agree in all but the last bit are in at most two decades, with an edge between them. The guess is the
 // magnitude or one above it, and the look-up of what it must exceed settles it. See kernels.newTables8.
 func (a *asm) encode(m moment8) {
 	zero, done := "zero_"+m.name, "done_"+m.name
