@@ -22,7 +22,7 @@ func decompress(name string, in io.Reader) (out io.Reader, done func(), err erro
 	case ".gz":
 		m := &members{in: bufio.NewReader(in)}
 		if m.gzip, err = gzip.NewReader(m.in); err != nil {
-			return nil, nil, fmt.Errorf("its name ends in .gz, and it is not gzip: %w", err)
+			return nil, nil, fmt.Errorf("its name ends in .gz, and it is not gzip: %w; rename it, or compress it", err)
 		}
 		m.gzip.Multistream(false)
 		return unpacking{m, "gzip"}, func() { m.gzip.Close() }, nil

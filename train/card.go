@@ -16,6 +16,7 @@ import (
 	"github.com/millrace/millrace/hf"
 	"github.com/millrace/millrace/hf/hub"
 	"github.com/millrace/millrace/internal/console"
+	"github.com/millrace/millrace/internal/spelling"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/tensor"
@@ -117,9 +118,9 @@ func (c *card) text() []byte {
 	if c.config != nil && c.config.Init == "random" {
 		how = "trained from random weights"
 	}
-	line("A %s model of %s parameters in %s, %s for %d steps with [Millrace](https://github.com/millrace/millrace), "+
+	line("A %s model of %s parameters in %s, %s for %s with [Millrace](https://github.com/millrace/millrace), "+
 		"all parameters at full precision.",
-		c.model, hf.SizeLabel(c.params), c.dtype, how, c.step)
+		c.model, hf.SizeLabel(c.params), c.dtype, how, spelling.Count(c.step, "step"))
 	c.writeData(line)
 	c.writeLosses(line)
 	c.writeSettings(line)

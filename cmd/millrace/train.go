@@ -96,7 +96,11 @@ func stepRows(row func(name, format string, args ...any), s *train.Summary, step
 	}
 	row("lanes busy", "%s", strings.Join(lanes, ", "))
 	if s.DiskReadBytes+s.DiskWrittenBytes > 0 {
-		row("disk", "%s read, %s written, %.1f s busy", plan.FormatBytes(s.DiskReadBytes), plan.FormatBytes(s.DiskWrittenBytes), s.Lanes.Disk)
+		busy := "" // of the state on disk alone: checkpoints count in the bytes
+		if s.Lanes.Disk > 0 {
+			busy = fmt.Sprintf(", state on disk %.1f s busy", s.Lanes.Disk)
+		}
+		row("disk", "%s read, %s written%s", plan.FormatBytes(s.DiskReadBytes), plan.FormatBytes(s.DiskWrittenBytes), busy)
 	}
 	if s.WriteWaitSec > 0 {
 		row("waited", "%.1f s for memory.max_write_per_day", s.WriteWaitSec)
