@@ -83,7 +83,10 @@ func (r *Run) open(ctx context.Context, env *Env, o OpenOptions) (err error) {
 			return err
 		}
 	} else if c.Init == "pretrained" {
-		if err := errors.Join(r.src.checkWeights(), r.src.carry(ctx, env)); err != nil {
+		if err := r.src.checkWeights(); err != nil {
+			return err
+		}
+		if err := r.src.carry(ctx, env); err != nil {
 			return err
 		}
 	}
@@ -119,10 +122,10 @@ func (r *Run) continueFrom(ctx context.Context, env *Env, dir string) (*checkpoi
 	if err := r.src.carryAs(ctx, env, from); err != nil {
 		return nil, err
 	}
-	m := from.Manifest
-	if checkpoint.Identify(r.src.model, r.src.config.Raw(), r.src.carried.sha256) != m.Model {
-		return nil, fmt.Errorf("%s is not of model %s; name the directory that its run started from", dir, r.src.dir)
+	if err := r.src.checkIsOf(from); err != nil {
+		return nil, err
 	}
+	m := from.Manifest
 	if cutsAs(r.config, m) {
 		if err := adoptNumerics(r.config, m.Numerics); err != nil {
 			return nil, err
@@ -263,15 +266,23 @@ func (r *Run) flush(ctx context.Context) error {
 	return err
 }
 
+// flushFinite is flush before the state is written. Weights that are not finite are an error.
+func (r *Run) flushFinite(ctx context.Context) error {
+	if err := r.flush(ctx); err != nil {
+		return err
+	}
+	if r.bad > 0 {
+		return fmt.Errorf("%d weights are infinite or NaN and are not written; lower the learning rate", r.bad)
+	}
+	return nil
+}
+
 // Save writes a checkpoint of all state after the latest step to a new directory in dir, and returns its path. The
 // checkpoint appears as a whole, and replaces one of the same step. [OpenOptions.From], [Export] and package
 // checkpoint read it. Weights that are not finite are an error.
 func (r *Run) Save(ctx context.Context, dir string) (path string, err error) {
-	if err := r.flush(ctx); err != nil {
+	if err := r.flushFinite(ctx); err != nil {
 		return "", err
-	}
-	if r.bad > 0 {
-		return "", fmt.Errorf("%d weights are infinite or NaN and are not saved; lower the learning rate", r.bad)
 	}
 	m, err := r.manifest(r.src)
 	if err != nil {
@@ -305,9 +316,10 @@ func (r *Run) Save(ctx context.Context, dir string) (path string, err error) {
 }
 
 // Export writes the model after the latest step as a Hugging Face directory, which must not exist. The number format is
-// that of the original model if it is F32 or BF16, and BF16 if it is another one.
+// that of the original model if it is F32 or BF16, and BF16 if it is another one. Weights that are not finite are an
+// error.
 func (r *Run) Export(ctx context.Context, dir string) error {
-	if err := r.flush(ctx); err != nil {
+	if err := r.flushFinite(ctx); err != nil {
 		return err
 	}
 	view := stream.Viewer(r.plan, r.Store)

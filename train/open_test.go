@@ -340,6 +340,10 @@ func TestRunKeepsBadWeights(t *testing.T) {
 	if _, err := r.Save(t.Context(), t.TempDir()); err == nil || !strings.Contains(err.Error(), "infinite or NaN") {
 		t.Errorf("error %v", err)
 	}
+	out := filepath.Join(t.TempDir(), "model")
+	if err := r.Export(t.Context(), out); err == nil || !strings.Contains(err.Error(), "infinite or NaN") || exists(out) {
+		t.Errorf("error %v", err)
+	}
 }
 
 // A callback sees every step, ends the run well with ErrStop, and ends it with a checkpoint by any other error.
