@@ -51,6 +51,11 @@ func (p *push) upload(ctx context.Context, f *pushFile) error {
 			p.hub.shownEndpoint())
 	}
 	object := answer.Objects[0]
+	for _, action := range object.Actions {
+		if to, err := url.Parse(action.Href); err != nil || to.Host == "" {
+			return fmt.Errorf("%s did not answer as a hub does: an upload has no address", p.hub.shownEndpoint())
+		}
+	}
 	if object.Error != nil {
 		return fmt.Errorf("%s does not take it: %.300q (%d); check what HF_TOKEN may write", p.hub.shownEndpoint(),
 			object.Error.Message, object.Error.Code)

@@ -159,6 +159,9 @@ var errChanged = &passingError{errors.New("it changed while it was pushed: wait 
 func (p *push) checkUnchanged() error {
 	for _, f := range p.files {
 		now, err := os.Stat(f.Path)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("%s: %w", f.Name, err)
+		}
 		if err != nil || !os.SameFile(now, f.info) || now.Size() != f.Size || !now.ModTime().Equal(f.info.ModTime()) {
 			return fmt.Errorf("%s: %w", f.Name, errChanged)
 		}
