@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 
 	"github.com/millrace/millrace/checkpoint"
 	"github.com/millrace/millrace/internal/blame"
@@ -96,6 +97,11 @@ func (e *Env) weightsOf(name string) (runDir string, from *checkpoint.Checkpoint
 	}
 	written, errModel := os.Stat(filepath.Join(dir, lastModel, "config.json"))
 	saved, errSaves := os.Stat(filepath.Join(dir, checkpointsName))
+	for _, err := range []error{errModel, errSaves} {
+		if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ENOTDIR) {
+			return "", nil, blame.BadName(err) // whether there is a model or a checkpoint is not known
+		}
+	}
 	if errModel != nil && (errSaves != nil || !saved.IsDir()) {
 		return "", nil, nil
 	}
@@ -112,7 +118,10 @@ func (e *Env) weightsOf(name string) (runDir string, from *checkpoint.Checkpoint
 			"run has saved", name)
 	case errModel == nil && from != nil:
 		manifest, err := os.Stat(filepath.Join(from.Dir(), checkpoint.ManifestName))
-		if err != nil || !manifest.ModTime().After(written.ModTime()) {
+		if err != nil {
+			return "", nil, blame.BadName(err)
+		}
+		if !manifest.ModTime().After(written.ModTime()) {
 			return dir, nil, nil
 		}
 	}
