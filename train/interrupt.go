@@ -37,8 +37,9 @@ func (e *Env) Finishes() string {
 func (e *Env) willFinish(what string) { e.finishes.Store(&what) }
 
 // interrupted is how a run ended. One that was stopped before it had done a step, or when all are saved, has lost nothing.
-func (t *trainer) interrupted(sum *Summary, err error) (*Summary, error) {
-	isCancelled, hasSteps := errors.Is(err, context.Canceled), t.summary.Steps > t.begun
+func (t *trainer) interrupted(ctx context.Context, sum *Summary, err error) (*Summary, error) {
+	isCancelled := errors.Is(err, context.Canceled) || ctx.Err() != nil && errors.Is(err, ctx.Err())
+	hasSteps := t.summary.Steps > t.begun
 	if (isCancelled || errors.Is(err, ErrInterrupted)) && !hasSteps || isCancelled && t.allSaved() {
 		return nil, t.interruption()
 	}

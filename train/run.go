@@ -80,7 +80,8 @@ func Train(ctx context.Context, c *runfile.Config, env *Env, o Options) (*Summar
 	}
 	own := *c // what a run decides, such as sizes that are auto, is not the caller's
 	t := &trainer{config: &own, onStep: o.OnStep}
-	return t.interrupted(t.train(ctx, env, o))
+	sum, err := t.train(ctx, env, o)
+	return t.interrupted(ctx, sum, err)
 }
 
 func (t *trainer) train(ctx context.Context, env *Env, o Options) (*Summary, error) {
@@ -288,7 +289,7 @@ func (t *trainer) run(ctx context.Context) error {
 		return t.rescue(ctx, err) // the last update is not whole: there is no model to write
 	}
 	var errSave error
-	if t.config.Save.AtEnd || t.enough {
+	if t.config.Save.AtEnd || t.enough || t.saves.tries > 0 { // a save that failed is tried again
 		errSave = t.saveStored(ctx)
 	}
 	if ctx.Err() != nil {
@@ -304,7 +305,10 @@ func (t *trainer) run(ctx context.Context) error {
 	if err := t.exportAll(ctx); err != nil {
 		return err
 	}
-	if errSave != nil {
+	switch {
+	case errSave != nil && t.summary.Steps < t.rates.Steps: // the steps that are left begin with this state
+		return t.naming(ctx, fmt.Errorf("%s is written, and the state cannot be saved: %w", t.summary.Model, errSave))
+	case errSave != nil:
 		t.env.say("warning: %s; the model is written, and the run cannot be made longer", console.OneLine(errSave))
 	}
 	if n := t.metrics.Waiting(); n > 0 && t.metrics.Sync() != nil {
@@ -387,8 +391,12 @@ func (t *trainer) exportAll(ctx context.Context) error {
 			return fmt.Errorf("%w; nor can the state be saved: %w; %s", err, errSave, t.latest())
 		}
 	}
-	return fmt.Errorf("%w; all %d steps are done and saved: make room, then run the same command again, or: millrace export --checkpoint %s --model %s --out DIR",
-		err, t.summary.Steps, t.summary.Checkpoint, t.src.dir)
+	export := fmt.Sprintf("millrace export --checkpoint %s --model %s --out DIR", t.summary.Checkpoint, t.src.dir)
+	if t.summary.Steps < t.rates.Steps { // the same command would continue the training
+		return fmt.Errorf("%w; step %d is saved: make room, then: %s", err, t.summary.Steps, export)
+	}
+	return fmt.Errorf("%w; all %d steps are done and saved: make room, then run the same command again, or: %s", err,
+		t.summary.Steps, export)
 }
 
 // exportBest writes the model of the checkpoint with the lowest evaluation loss, if the run keeps that and has one.
@@ -400,8 +408,9 @@ func (t *trainer) exportBest(ctx context.Context) error {
 	name := checkpoint.DirName(t.saves.best.Step)
 	from, err := checkpoint.Open(t.env.files(), filepath.Join(checkpointsDir(t.config), name))
 	if other := fallbackDir(t.config); err != nil && other != "" {
-		if there, errThere := checkpoint.Open(t.env.files(), filepath.Join(other, name)); errThere == nil {
-			from, err = there, nil
+		there, errThere := checkpoint.Open(t.env.files(), filepath.Join(other, name))
+		if damage := (*checkpoint.DamageError)(nil); errThere == nil || errors.As(errThere, &damage) {
+			from, err = there, errThere
 		}
 	}
 	if damage := (*checkpoint.DamageError)(nil); err != nil && !errors.As(err, &damage) {

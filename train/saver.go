@@ -29,8 +29,9 @@ type saver struct {
 	fallback *checkpoint.Directory // nil until it is needed
 	specs    map[store.ID]store.Spec
 
-	best       *checkpoint.Best
-	forgetBest bool // it was found on other data
+	best       *checkpoint.Best // of the checkpoints that there are; with save.best off, of all evaluations
+	better     *checkpoint.Best // found by the latest evaluation, to be saved; it replaces best when it is
+	forgetBest bool             // the best was found on other data
 
 	// A save that is under way.
 	writer   *checkpoint.Writer
@@ -148,6 +149,9 @@ func (t *trainer) createSave(step int) error {
 	m.UntargetedSteps, m.UnhealthySteps = int64(t.summary.Untargeted), t.unhealthy
 	m.Mathematics, m.Data, m.History = t.mathematics(), where, t.history
 	m.EvalLoss, m.Best = t.evalLoss, s.best
+	if s.better != nil && s.better.Step == step {
+		m.Best = s.better
+	}
 	w, err := t.createCheckpoint(s.to, step, t.src)
 	if err != nil {
 		return err
@@ -215,7 +219,7 @@ func (t *trainer) commitSave() error {
 		return err
 	}
 	s.stall += time.Since(begin)
-	s.writer, s.saved, s.tries = nil, s.step, 0
+	s.writer, s.saved, s.tries, s.best = nil, s.step, 0, s.manifest.Best
 	if s.manifest.UnhealthySteps > 0 {
 		return nil // what is older may be what to go back to
 	}
@@ -239,6 +243,10 @@ func (t *trainer) saveFailed(err error) {
 	s := &t.saves
 	wait := min(1<<min(s.tries, 30), mostRetrySteps)
 	s.tries++
+	if t.enough || t.summary.Steps >= t.rates.Steps {
+		t.env.say("warning: %s; trying again", console.OneLine(err))
+		return
+	}
 	s.retryAt = t.summary.Steps + wait
 	next := s.retryAt
 	if every := t.config.Save.Every; every > 0 {
@@ -312,11 +320,16 @@ func (t *trainer) latest() string {
 	return fmt.Sprintf("the latest checkpoint is %s: the same command continues from it", t.summary.Checkpoint)
 }
 
-// improved notes an evaluation, and reports whether it is the best so far.
+// improved notes an evaluation, and reports whether it is the best so far. With save.best it counts once its step is
+// saved: until then the best checkpoint that there is must not be removed.
 func (t *trainer) improved(step int, loss float64) bool {
-	if math.IsNaN(loss) || math.IsInf(loss, 0) || t.saves.best != nil && loss >= t.saves.best.EvalLoss {
+	s := &t.saves
+	if math.IsNaN(loss) || math.IsInf(loss, 0) || s.best != nil && loss >= s.best.EvalLoss {
 		return false
 	}
-	t.saves.best = &checkpoint.Best{Step: step, EvalLoss: loss}
+	s.better = &checkpoint.Best{Step: step, EvalLoss: loss}
+	if !t.config.Save.Best || s.saved == step {
+		s.best = s.better
+	}
 	return true
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/millrace/millrace/data"
 	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/runfile"
+	"github.com/millrace/millrace/trace"
 	"github.com/millrace/millrace/vfs"
 )
 
@@ -210,6 +211,99 @@ type noLinks struct{ vfs.FS }
 
 func (noLinks) Link(oldName, newName string) error {
 	return &os.LinkError{Op: "link", Old: oldName, New: newName, Err: syscall.EXDEV}
+}
+
+// failsBelow is a file system in which nothing can be made or written below a directory while fails says so.
+func failsBelow(dir string, fails func(op vfs.Op) bool) vfs.FS {
+	drive := vfs.NewFaulty(vfs.OS{})
+	drive.Intercept(func(op vfs.Op) vfs.Outcome {
+		if strings.HasPrefix(op.Name, dir) && mishaps[2].strikes(op) && fails(op) {
+			return vfs.Outcome{Err: syscall.ENOSPC}
+		}
+		return vfs.Outcome{}
+	})
+	return drive
+}
+
+// A program that ends a run early relies on the state: if that cannot be saved, the run does not end well.
+func TestStopWithoutSpace(t *testing.T) {
+	c, stopped := smallConfig(t), false
+	c.Save.Every = 2
+	env := newEnv(t)
+	env.FS = failsBelow(checkpointsDir(c), func(vfs.Op) bool { return stopped })
+	_, err := Train(t.Context(), c, env, Options{OnStep: func(m trace.Metrics) error {
+		if stopped = m.Step == 5; stopped {
+			return ErrStop
+		}
+		return nil
+	}})
+	if !errors.Is(err, syscall.ENOSPC) || !strings.Contains(err.Error(), "model is written") ||
+		!strings.Contains(err.Error(), "step-000004: the same command continues") {
+		t.Errorf("error %v", err)
+	}
+}
+
+// A best checkpoint stays until a better one is whole.
+func TestBestStaysUntilABetterOneIsSaved(t *testing.T) {
+	c := withEval(smallConfig(t))
+	c.Eval.Every, c.Save = 5, runfile.Save{Best: true, Keep: 1}
+	env := newEnv(t)
+	env.FS = failsBelow(checkpointsDir(c), func(op vfs.Op) bool { return strings.Contains(op.Name, "step-000010") })
+	var progress strings.Builder
+	env.Progress = &progress
+	_, err := Train(t.Context(), c, env, Options{OnStep: func(m trace.Metrics) error {
+		if m.Step == 11 {
+			return ErrStop
+		}
+		return nil
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	saved, err := checkpoint.List(vfs.OS{}, checkpointsDir(c))
+	if err != nil || len(saved) != 2 || saved[0].Step != 11 || saved[1].Step != 5 {
+		t.Errorf("checkpoints %v, error %v; the run said %s", saved, err, progress.String())
+	}
+	last, err := checkpoint.Open(vfs.OS{}, saved[0].Dir)
+	if err != nil || last.Manifest.Best == nil || last.Manifest.Best.Step != 5 {
+		t.Errorf("the last checkpoint names %+v as the best, error %v", last.Manifest.Best, err)
+	}
+	if !exists(filepath.Join(c.OutputDir, bestModel)) {
+		t.Error("there is no best model")
+	}
+}
+
+// A step whose evaluation fails is saved, and has its record.
+func TestFailedEvaluationKeepsTheRecord(t *testing.T) {
+	c, env := smallConfig(t), newEnv(t)
+	env.CacheDir = t.TempDir()
+	plain := *c
+	plain.OutputDir = filepath.Join(t.TempDir(), "plain")
+	if _, err := Train(t.Context(), &plain, env, Options{}); err != nil {
+		t.Fatal(err)
+	}
+	ofTraining := files(t, env.CacheDir)
+	c.Eval = runfile.Eval{Datasets: []data.Source{{Path: corpus(t), Type: data.Text}}, Every: 6}
+	write(t, c.Eval.Datasets[0].Path, `{"text": "another text"}`+"\n")
+	env.Progress = writeFunc(func(line []byte) {
+		if !strings.HasPrefix(string(line), "step  5/12") {
+			return
+		}
+		for name := range files(t, env.CacheDir) {
+			if _, known := ofTraining[name]; !known {
+				if err := os.Truncate(filepath.Join(env.CacheDir, name), 0); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+	})
+	_, err := Train(t.Context(), c, env, Options{})
+	if err == nil || !strings.Contains(err.Error(), "step-000006: the same command continues") {
+		t.Fatalf("error %v", err)
+	}
+	if records := metricsOf(t, c.OutputDir); len(records) != 6 || records[5].Step != 6 {
+		t.Errorf("%d records", len(records))
+	}
 }
 
 // The update of the last step comes after the step. A drive that fails then leaves weights of two steps in memory:

@@ -42,10 +42,11 @@ func (t *trainer) step(ctx context.Context, step int) error {
 	// From here on the step is done, and a save would be of it.
 	t.at.Cursor, t.summary.Steps = t.loader.Cursor(), step
 	wait := t.measure(&m, begin, docs)
-	if err := t.evaluateAndSave(ctx, &m); err != nil {
+	err = t.evaluateAndSave(ctx, &m)
+	t.account(&m) // the step is done, and its record too, also where the evaluation failed
+	if err != nil {
 		return err
 	}
-	t.account(&m)
 	if err := t.diverged(step); err != nil {
 		return err
 	}

@@ -59,7 +59,8 @@ func BadRequest(err error) error {
 func BadName(err error) error {
 	var fault runtime.Error // which the renderer of templates catches, to name the row
 	var other otherError
-	if err == nil || errors.As(err, &other) || errors.Is(err, context.Canceled) || hub.IsPassing(err) || IsOfMachine(err) || errors.As(err, &fault) {
+	if err == nil || errors.As(err, &other) || hub.IsPassing(err) || IsOfMachine(err) || errors.As(err, &fault) ||
+		errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return err
 	}
 	return requestError{err}
