@@ -35,13 +35,12 @@ func (c *Chat) TurnEnd(ctx context.Context, tok tokenizer.Tokenizer) (int32, err
 	if err != nil {
 		return tokenizer.None, err
 	}
-	_, after, found := strings.Cut(text, mark)
-	after = strings.TrimLeft(after, " \t\r\n")
-	ids := tok.Encode(beginning(after), false)
-	if !found || len(ids) == 0 || tok.Decode(ids[:1], true) != "" || !strings.HasPrefix(after, tok.Token(ids[0])) {
+	_, after, _ := strings.Cut(text, mark)
+	id, n, isSpecial := frontToken(tok, after)
+	if n == 0 || !isSpecial {
 		return tokenizer.None, nil
 	}
-	return ids[0], nil
+	return id, nil
 }
 
 func (c *Chat) render(ctx context.Context, messages []Message, addPrompt bool) (string, error) {

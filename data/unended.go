@@ -60,23 +60,31 @@ func (u *Unended) end(tok tokenizer.Tokenizer, segments []Segment) (ended []Segm
 // ending is how many bytes at the front of a text are white space and the token that ends the turn before it, and
 // whether a generation ends there.
 func (u *Unended) ending(tok tokenizer.Tokenizer, text string) (n int, stops bool) {
-	front := strings.TrimLeft(text, " \t\r\n")
-	ids := tok.Encode(beginning(front), false)
-	if len(ids) == 0 {
+	id, n, isSpecial := frontToken(tok, text)
+	switch {
+	case n == 0:
 		return 0, false
-	}
-	token := tok.Token(ids[0])
-	if token == "" || !strings.HasPrefix(front, token) {
-		return 0, false
-	}
-	n = len(text) - len(front) + len(token)
-	if ids[0] == tok.EOS() || slices.Contains(u.Stops, ids[0]) {
+	case id == tok.EOS() || slices.Contains(u.Stops, id):
 		return n, true
-	}
-	if isSpecial := tok.Decode(ids[:1], true) == ""; isSpecial && u.Header != "" && !strings.Contains(u.Header, token) {
+	case isSpecial && u.Header != "" && !strings.Contains(u.Header, tok.Token(id)):
 		return n, false
 	}
 	return 0, false
+}
+
+// frontToken is the token at the front of a text, and how many bytes it takes with the white space before it; 0 if no
+// token's own text is there.
+func frontToken(tok tokenizer.Tokenizer, text string) (id int32, n int, isSpecial bool) {
+	front := strings.TrimLeft(text, " \t\r\n")
+	ids := tok.Encode(beginning(front), false)
+	if len(ids) == 0 {
+		return 0, 0, false
+	}
+	token := tok.Token(ids[0])
+	if token == "" || !strings.HasPrefix(front, token) {
+		return 0, 0, false
+	}
+	return ids[0], len(text) - len(front) + len(token), tok.Decode(ids[:1], true) == ""
 }
 
 // beginning is enough of a text to find a token at its front.

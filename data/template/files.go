@@ -21,7 +21,10 @@ func (c *Config) ReadFiles(dir string, read func(path string) ([]byte, error)) e
 		return err
 	}
 	more := filepath.Join(dir, "additional_chat_templates")
-	entries, _ := os.ReadDir(more) // an absent directory has no templates
+	entries, err := os.ReadDir(more)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
 	for _, e := range entries {
 		name, ok := strings.CutSuffix(e.Name(), ".jinja")
 		if !ok {
