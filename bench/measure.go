@@ -366,7 +366,7 @@ func (b *benchmark) planned() *Result {
 	r := &Result{Model: b.Model + b.Shape, Device: b.info.Name, Warning: b.info.Warning, Tokens: b.Tokens, SequenceLen: b.SequenceLen,
 		MicroBatch: p.Numerics.MicroBatch, MicroBatches: p.Numerics.MicroBatches, Compute: p.Numerics.Compute.String(), Moments: b.Moments,
 		Stream: b.Stream, Choices: p.Choices(), LossUniform: math.Log(float64(b.model.Vocab)),
-		PredictedStepSec: p.Predicted.StepSeconds, PredictedLanes: lanesOf(p.Predicted.LaneSeconds),
+		PredictedStepSec: p.Predicted.StepSeconds, PredictedLanes: trace.LanesOf(p.Predicted.LaneSeconds),
 		PredictedTimeline: p.Timeline(b.machine, b.info), PredictedLimit: p.Predicted.Limit, Machine: b.machine.Name,
 		ModelFLOPs: b.model.TrainFLOPs(docs), ExecutedFLOPs: p.Predicted.FLOPs, UploadBytes: p.Predicted.UploadBytes,
 		DownloadBytes: p.Predicted.DownloadBytes, DeviceBytes: p.DeviceBytes, DeviceBudgetBytes: p.DeviceBudget, DiskBytes: p.DiskBytes,
@@ -407,12 +407,6 @@ func (b *benchmark) result(times, losses []float64, lanes trace.Lanes) *Result {
 	r.PeakBytes, _ = hostmem.PeakRSS() // 0 on systems that do not say
 	_, r.ReservedPeakBytes = b.env.Accounts.Total()
 	return r
-}
-
-// lanesOf has the lanes of a plan under their names in metrics.
-func lanesOf(sec [plan.Lanes]float64) trace.Lanes {
-	return trace.Lanes{Fetch: sec[plan.LaneFetch], Compute: sec[plan.LaneCompute], Drain: sec[plan.LaneDrain],
-		Update: sec[plan.LaneUpdate], Disk: sec[plan.LaneDisk]}
 }
 
 // randomBatch is a step of rows full of random tokens.
