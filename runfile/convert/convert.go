@@ -61,7 +61,8 @@ func File(name string, doc []byte) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &conversion{values: values, used: map[string]bool{}, decided: map[string]bool{}}
+	c := &conversion{values: values, used: map[string]bool{}, decided: map[string]bool{},
+		dismissed: map[string]string{}}
 	if c.result.Tool, err = toolOf(values); err != nil {
 		return nil, err
 	}
@@ -105,10 +106,11 @@ func toolOf(values map[string]any) (Tool, error) {
 
 // conversion is a file on its way.
 type conversion struct {
-	values  map[string]any
-	used    map[string]bool // keys that a setting is made of
-	decided map[string]bool // keys that something is to be decided about
-	result  Result
+	values    map[string]any
+	used      map[string]bool   // keys that were looked at
+	decided   map[string]bool   // keys that something is to be decided about
+	dismissed map[string]string // keys that need no setting, and why
+	result    Result
 }
 
 // set adds a setting.
@@ -116,16 +118,19 @@ func (c *conversion) set(key, value string, from []string, how string, args ...a
 	c.result.Settings = append(c.result.Settings, Setting{key, value, from, fmt.Sprintf(how, args...)})
 }
 
-// decide adds something to decide. If the first argument is a key of the file, or an entry below one, the file's key
-// counts as said.
-func (c *conversion) decide(format string, args ...any) {
-	if len(args) > 0 {
-		if key, ok := args[0].(string); ok {
-			key, _, _ = strings.Cut(key, "[")
-			c.decided[key] = c.decided[key] || c.used[key]
-		}
+// decide adds something to decide, which keys of the file made necessary.
+func (c *conversion) decide(keys []string, format string, args ...any) {
+	for _, key := range keys {
+		c.decided[key] = true
 	}
 	c.result.Decide = append(c.result.Decide, fmt.Sprintf(format, args...))
+}
+
+// dismiss says why keys of the file need no setting.
+func (c *conversion) dismiss(why string, keys ...string) {
+	for _, key := range keys {
+		c.dismissed[key] = why
+	}
 }
 
 // take is the value of the first of some keys that has one. All of them count as used.
@@ -156,10 +161,18 @@ func (c *conversion) leaveOut() {
 			continue
 		case value == nil || value == "":
 			reason = "without a value"
+		case c.dismissed[key] != "":
+			reason = c.dismissed[key]
 		case ok && row.Drop != "" && !c.used[key]:
 			reason = row.Drop
+		case (ok || c.used[key]) && isOff(value):
+			reason = "it is off"
+		case ok && row.Use != "":
+			c.decide(nil, "%s is %s, and is not converted: it belongs to %s", plainWord(key), shown(value), row.Use)
+			continue
 		case ok || c.used[key]:
-			reason = "Millrace does so without a key"
+			c.decide(nil, "%s is %s, and is not converted", plainWord(key), shown(value))
+			continue
 		default:
 			unknown = append(unknown, key)
 			continue
@@ -171,7 +184,7 @@ func (c *conversion) leaveOut() {
 	}
 	if len(unknown) > 0 {
 		c.result.LeftOut = append(c.result.LeftOut, LeftOut{unknown, "it is not known"})
-		c.decide("not known, and left out: %s", plainList(unknown))
+		c.decide(unknown, "not known, and left out: %s", plainList(unknown))
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -132,4 +133,54 @@ func FuzzFile(f *testing.F) {
 			t.Errorf("%v in\n%s", err, r.RunFile)
 		}
 	})
+}
+
+// A value that asks for something is in a setting, or is to be decided about, or is dismissed with its reason.
+func TestNoValueIsLost(t *testing.T) {
+	for doc, want := range map[string][]string{
+		"cutoff_len: 64\nglobal_batch_size: 256\nper_device_train_batch_size: 2": {
+			"batch_tokens: 16384", "per_device_train_batch_size: global_batch_size has the whole batch"},
+		"base_model: m\nsequence_len: 64\nbatch_size: 128\nmicro_batch_size: 4": {"batch_tokens: 8192"},
+		"per_device_train_batch_size: 1\nvalidation_split_percentage: 5":        {"val_size: 0.05"},
+		"dataset_name: d\nmax_train_samples: 100": {
+			"max_train_samples is 100, and is not converted: it belongs to datasets"},
+		"stage: sft\nval_size: 0.1\neval_dataset: e\nmax_samples: 7": {"val_size: the file names data for it",
+			"{path: data, name: e, max_samples: 7}"},
+		"base_model: m\nevals_per_epoch: 4": {"evals_per_epoch: the file names no data to evaluate on"},
+		"max_steps: 10\nnum_train_epochs: 2": {"num_train_epochs: max_steps is set"},
+		"learning_rate: 1e-4\nfp32: true":    {"compute: f32, master: f32}  # fp32"},
+		"learning_rate: 1e-4\nsave_strategy: epoch\nsave_steps: 500": {
+			"save.every: by save_strategy, save_steps the file saves once an epoch"},
+		"learning_rate: 1e-4\nsave_strategy: best": {"save.every: by save_strategy"},
+		"base_model: m": {"compute: bf16, master: split}", "warmup_ratio: 0.03"},
+		"base_model: m\nbf16: full\nwarmup_steps: 5":    {"compute: bf16", "warmup_steps: 5"},
+		"base_model: m\nbf16: false\nwarmup_ratio: 0.1": {"compute: f32", "warmup_ratio: 0.1"},
+		"base_model: m\ndatasets: [{path: d, type: chat_template, message_field_role: from}]": {
+			"tags: {role_tag: from, content_tag: content}"},
+		"train_file: a\nvalidation_file: b\ndataset_text_field: body": {
+			"  - {path: b, type: text, field: body}"},
+	} {
+		r, err := File("a.yaml", []byte(doc))
+		if err != nil {
+			t.Errorf("%q: %v", doc, err)
+			continue
+		}
+		text := strings.ReplaceAll(r.RunFile, "\n#     ", " ")
+		for _, want := range want {
+			if !strings.Contains(strings.Join(strings.Fields(text), " "), strings.Join(strings.Fields(want), " ")) {
+				t.Errorf("%q has no %q:\n%s", doc, want, r.RunFile)
+			}
+		}
+		var said []string
+		for _, s := range r.Settings {
+			said = append(said, s.From...)
+		}
+		for _, l := range r.LeftOut {
+			for _, key := range l.Keys {
+				if slices.Contains(said, key) {
+					t.Errorf("%q: %s is in a setting and left out", doc, key)
+				}
+			}
+		}
+	}
 }

@@ -1,6 +1,7 @@
 package convert
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -15,7 +16,7 @@ func (c *conversion) datasets() {
 	sets, from := c.sources()
 	if len(sets) == 0 {
 		sets = []entry{{{"path", "train.jsonl"}, {"type", string(data.Messages)}}}
-		c.decide("datasets: the file names no data; docs/data.md shows each kind of entry")
+		c.decide(nil, "datasets: the file names no data; docs/data.md shows each kind of entry")
 	}
 	how := ""
 	if dir := sets[0].value("path"); sets[0].value("type") == "" {
@@ -30,14 +31,20 @@ func (c *conversion) datasets() {
 	}
 	held, heldFrom := c.held()
 	key, v := c.take("val_size", "val_set_size")
-	switch share, ok := number(v); {
+	percentKey, percent := c.take("validation_split_percentage")
+	share, isShare := number(v)
+	hundredths, isPercent := number(percent)
+	switch {
 	case len(held) > 0:
 		c.set("eval", "\n  datasets:"+held.yaml("  "), heldFrom, "")
-	case ok && share > 0:
+		c.dismiss("the file names data for it", given(key, percentKey)...)
+	case isShare && share > 0:
 		c.set("val_size", numeral(share), []string{key}, "")
+	case isPercent && hundredths > 0:
+		c.set("val_size", numeral(hundredths/100), []string{percentKey}, "")
 	}
 	if key, _ := c.take("interleave_probs"); key != "" {
-		c.decide("datasets: %s mixed them by probabilities; weight in an entry says how often each of its documents comes "+
+		c.decide(given(key), "datasets: %s mixed them by probabilities; weight in an entry says how often each of its documents comes "+
 			"in an epoch", key)
 	}
 }
@@ -95,9 +102,14 @@ func (c *conversion) sources() (all entries, from []string) {
 	if c.result.Tool == LLaMAFactory {
 		key, v := c.take("dataset")
 		dirKey, dir := c.take("dataset_dir")
-		return c.registered(key, v, dir, true), given(key, dirKey)
+		all, limit := c.registered(key, v, dir)
+		return all, given(key, dirKey, limit)
 	}
-	key, v := c.take("dataset_name", "dataset", "train_file", "train_data", "data_path")
+	return c.plain(c.take("dataset_name", "dataset", "train_file", "train_data", "data_path"))
+}
+
+// plain are data sets that scripts of Hugging Face's Trainer name, with what is said of their rows.
+func (c *conversion) plain(key string, v any) (all entries, from []string) {
 	nameKey, name := c.take("dataset_config_name")
 	fieldKey, field := c.take("dataset_text_field")
 	for _, path := range list(v) {
@@ -110,7 +122,7 @@ func (c *conversion) sources() (all entries, from []string) {
 			}
 		} else {
 			e.add("type", string(data.Messages))
-			c.decide("datasets: the type of %s is not in the file; messages is a guess", plainWord(path))
+			c.decide(nil, "datasets: the type of %s is not in the file; messages is a guess", plainWord(path))
 		}
 		all = append(all, e)
 	}
@@ -123,20 +135,19 @@ func (c *conversion) held() (all entries, from []string) {
 		return c.listed(key, v), []string{key}
 	}
 	key, v := c.take("eval_dataset", "validation_file")
-	if key == "" {
+	switch {
+	case key == "":
 		return nil, nil
+	case c.result.Tool == LLaMAFactory:
+		all, limit := c.registered(key, v, c.values["dataset_dir"])
+		return all, given(key, limit)
 	}
-	if c.result.Tool == LLaMAFactory {
-		return c.registered(key, v, c.values["dataset_dir"], false), []string{key}
-	}
-	for _, path := range list(v) {
-		all = append(all, entry{{"path", path}, {"type", string(data.Messages)}})
-	}
-	return all, []string{key}
+	return c.plain(key, v)
 }
 
-// registered are data sets by their names in LLaMA-Factory's registry.
-func (c *conversion) registered(key string, v, dir any, limited bool) (all entries) {
+// registered are data sets by their names in LLaMA-Factory's registry. limit is the key that bounds each of them.
+func (c *conversion) registered(key string, v, dir any) (all entries, limit string) {
+	limit, most := c.take("max_samples")
 	path := textOf(dir)
 	if path == "" {
 		path = "data"
@@ -146,25 +157,21 @@ func (c *conversion) registered(key string, v, dir any, limited bool) (all entri
 		e := entry{{"path", path}, {"name", name}}
 		if isElsewhere {
 			e = entry{{"path", name}, {"type", string(data.Alpaca)}}
-			c.decide("%s: the type of %s is in a registry that is not here; alpaca is a guess", plainWord(key), plainWord(name))
+			c.decide(given(key), "%s: the type of %s is in a registry that is not here; alpaca is a guess", plainWord(key), plainWord(name))
 		}
-		if limited {
-			if _, v := c.take("max_samples"); v != nil {
-				if n, ok := count(v); ok {
-					e.add("max_samples", fmt.Sprint(n))
-				}
-			}
+		if n, ok := count(most); ok {
+			e.add("max_samples", fmt.Sprint(n))
 		}
 		all = append(all, e)
 	}
-	return all
+	return all, limit
 }
 
 // listed are entries as Axolotl has them.
 func (c *conversion) listed(key string, v any) (all entries) {
 	items, ok := v.([]any)
 	if !ok {
-		c.decide("%s: it is not a list of entries", key)
+		c.decide(given(key), "%s: it is not a list of entries", key)
 	}
 	for i, item := range items {
 		at := fmt.Sprintf("%s[%d]", key, i)
@@ -173,9 +180,9 @@ func (c *conversion) listed(key string, v any) (all entries) {
 			all = append(all, c.axolotl(at, values))
 		case string:
 			all = append(all, entry{{"path", values}, {"type", string(data.Alpaca)}})
-			c.decide("%s: its type is not in the file; alpaca is a guess", at)
+			c.decide(nil, "%s: its type is not in the file; alpaca is a guess", at)
 		default:
-			c.decide("%s: it is neither a name nor an entry", at)
+			c.decide(nil, "%s: it is neither a name nor an entry", at)
 		}
 	}
 	return all
@@ -196,22 +203,22 @@ func (c *conversion) axolotl(at string, values map[string]any) entry {
 		if textOf(values["ds_type"]) != "" || path == "" || path == "json" || path == "parquet" {
 			path = files[0]
 			if len(files) > 1 {
-				c.decide("%s: of its data_files only the first is here; make an entry of each, or a pattern such as data/*.jsonl",
+				c.decide(nil, "%s: of its data_files only the first is here; make an entry of each, or a pattern such as data/*.jsonl",
 					at)
 			}
 		} else {
-			c.decide("%s: data_files names files of %s; name them with glob", at, plainWord(path))
+			c.decide(nil, "%s: data_files names files of %s; name them with glob", at, plainWord(path))
 		}
 	}
 	if path == "" {
 		path = "train.jsonl"
-		c.decide("%s: it has no path", at)
+		c.decide(nil, "%s: it has no path", at)
 	}
 	e.add("path", path)
 	e.add("name", text("name"))
 	if split := text("split"); split != "train" {
 		if before, _, isSlice := strings.Cut(split, "["); isSlice {
-			c.decide("%s: split %s is a slice; say it with max_samples", at, plainWord(split))
+			c.decide(nil, "%s: split %s is a slice; say it with max_samples", at, plainWord(split))
 			split = strings.TrimPrefix(before, "train")
 		}
 		e.add("split", split)
@@ -225,7 +232,7 @@ func (c *conversion) axolotl(at string, values map[string]any) entry {
 		if row, ok := othertrainers.LookupEntry(k); ok && row.Drop != "" {
 			c.result.LeftOut = append(c.result.LeftOut, LeftOut{[]string{at + "." + k}, row.Drop})
 		} else {
-			c.decide("%s: %s is %s, which is not translated", at, plainWord(k), shown(values[k]))
+			c.decide(nil, "%s: %s is %s, which is not translated", at, plainWord(k), shown(values[k]))
 		}
 	}
 	return e
@@ -239,7 +246,7 @@ func (c *conversion) axolotlType(at string, e *entry, values map[string]any, tex
 		e.add("response", textOf(custom["field_output"]))
 		e.add("input", textOf(custom["field_input"]))
 		e.add("system", textOf(custom["field_system"]))
-		c.decide("%s: its type has a format of its own; alpaca renders with the model's chat template, or with Stanford's",
+		c.decide(nil, "%s: its type has a format of its own; alpaca renders with the model's chat template, or with Stanford's",
 			at)
 		return
 	}
@@ -261,7 +268,7 @@ func (c *conversion) axolotlType(at string, e *entry, values map[string]any, tex
 		c.conversations(e, values, text)
 	default:
 		e.add("type", string(data.Alpaca))
-		c.decide("%s: type %s is not one of Millrace's; alpaca is a guess", at, shown(values["type"]))
+		c.decide(nil, "%s: type %s is not one of Millrace's; alpaca is a guess", at, shown(values["type"]))
 	}
 }
 
@@ -273,8 +280,9 @@ func (c *conversion) conversations(e *entry, values map[string]any, text func(st
 		text("message_property_mappings")
 		role, content = textOf(mapped["role"]), textOf(mapped["content"])
 	}
+	role, content = cmp.Or(role, "role"), cmp.Or(content, "content")
 	list := text("field_messages")
-	if (role == "" || role == "role") && (content == "" || content == "content") {
+	if role == "role" && content == "content" {
 		e.add("type", string(data.Messages))
 		if list != "messages" {
 			e.add("messages", list)

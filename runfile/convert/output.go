@@ -11,12 +11,15 @@ func (c *conversion) output() {
 	c.saving()
 	if key, v := c.take("output_dir"); key != "" {
 		c.set("output_dir", scalar(textOf(v)), []string{key}, "")
+		c.dismiss(key+" names the run", "run_name")
 	} else if key, v := c.take("run_name"); key != "" {
 		c.set("output_dir", scalar("runs/"+textOf(v)), []string{key}, "")
 	}
 	c.take("run_name")
-	if key, v := c.take("resume_from_checkpoint", "auto_resume_from_checkpoints"); key != "" && v != false && v != true {
-		c.decide("%s is %s: a checkpoint of another trainer cannot be continued; name its model directory in model to "+
+	if key, v := c.take("resume_from_checkpoint", "auto_resume_from_checkpoints"); isOn(v) {
+		c.dismiss("a run continues from its newest checkpoint", key)
+	} else if !isOff(v) {
+		c.decide(given(key), "%s is %s: a checkpoint of another trainer cannot be continued; name its model directory in model to "+
 			"begin from its weights", key, shown(v))
 	}
 }
@@ -41,20 +44,22 @@ func (c *conversion) evaluation() {
 	switch {
 	case !c.hasHeldOut():
 		if wanted && (strategyKey != "" && textOf(strategy) != "no" || ok) {
-			c.decide("eval: the file evaluates, and names no data for it; set val_size or eval.datasets")
+			c.decide(given(strategyKey, perEpoch, key), "eval: the file evaluates, and names no data for it; set val_size or eval.datasets")
+		} else {
+			c.dismiss("the file names no data to evaluate on", given(strategyKey, perEpoch)...)
 		}
 	case ok && textOf(strategy) != "no" && textOf(strategy) != "epoch":
 		every := fmt.Sprintf("every: %d", steps)
 		for i := range c.result.Settings {
 			if s := &c.result.Settings[i]; s.Key == "eval" {
 				s.Value = strings.TrimSuffix(s.Value, "\n") + "\n  " + every
-				s.From = append(s.From, key)
+				s.From = append(s.From, given(key, strategyKey)...)
 				return
 			}
 		}
-		c.set("eval", "{"+every+"}", []string{key}, "")
+		c.set("eval", "{"+every+"}", given(key, strategyKey), "")
 	case wanted && textOf(strategy) != "no":
-		c.decide("eval.every: by %s the file evaluates once an epoch, or at a share of the run; set a number of steps, or "+
+		c.decide(given(strategyKey, perEpoch, key), "eval.every: by %s the file evaluates once an epoch, or at a share of the run; set a number of steps, or "+
 			"leave it to before the first and after the last one",
 			strings.Join(given(strategyKey, perEpoch, key), ", "))
 	}
@@ -65,7 +70,7 @@ func isNothing(v any) bool { return v == nil || v == "no" || v == false || v == 
 // saving sets save.
 func (c *conversion) saving() {
 	var parts, from []string
-	add := func(part, key string) { parts, from = append(parts, part), append(from, key) }
+	add := func(part string, keys ...string) { parts, from = append(parts, part), append(from, given(keys...)...) }
 	strategyKey, strategy := c.take("save_strategy")
 	perEpoch, n := c.take("saves_per_epoch")
 	key, v := c.take("save_steps")
@@ -73,10 +78,11 @@ func (c *conversion) saving() {
 	switch name := textOf(strategy); {
 	case name == "no":
 		add("minutes: 0", strategyKey)
-	case ok && name != "epoch":
-		add(fmt.Sprintf("every: %d", steps), key)
-	case name == "epoch" || perEpoch != "" && !isNothing(n) || key != "":
-		c.decide("save.every: by %s the file saves once an epoch, or at a share of the run; set a number of steps, or "+
+		c.dismiss(strategyKey+" is no", given(key, perEpoch)...)
+	case ok && name != "epoch" && name != "best":
+		add(fmt.Sprintf("every: %d", steps), key, strategyKey)
+	case name == "epoch" || name == "best" || perEpoch != "" && !isNothing(n) || key != "":
+		c.decide(given(strategyKey, perEpoch, key), "save.every: by %s the file saves once an epoch, or at a share of the run; set a number of steps, or "+
 			"leave it to every 30 minutes and the end",
 			strings.Join(given(strategyKey, perEpoch, key), ", "))
 	}
@@ -86,13 +92,16 @@ func (c *conversion) saving() {
 		}
 	}
 	early, _ := c.take("early_stopping_patience", "early_stopping_steps")
-	if key, v := c.take("load_best_model_at_end"); key != "" && isOn(v) || early != "" {
+	if key, v := c.take("load_best_model_at_end"); isOn(v) || early != "" {
+		if !isOn(v) {
+			key = ""
+		}
 		if c.hasHeldOut() {
-			add("best: true", given(early, key)[0])
+			add("best: true", early, key)
 		}
 	}
 	if early != "" {
-		c.decide("%s: a run goes to its end; save.best keeps the model with the lowest evaluation loss", early)
+		c.decide(given(early), "%s: a run goes to its end; save.best keeps the model with the lowest evaluation loss", early)
 	}
 	if len(parts) > 0 {
 		c.set("save", "{"+strings.Join(parts, ", ")+"}", from, "")

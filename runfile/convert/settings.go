@@ -32,12 +32,16 @@ func (c *conversion) convert() error {
 	return nil
 }
 
+// withoutKey is of what Millrace always does.
+const withoutKey = "Millrace does so without a key"
+
 // refuse ends where the file asks for something else than Millrace does.
 func (c *conversion) refuse() error {
 	for _, key := range []string{"stage", "rl"} {
 		k, v := c.take(key)
 		text, isText := v.(string)
 		if k == "" || isText && (text == "sft" || text == "pt") {
+			c.dismiss(withoutKey, key)
 			continue
 		}
 		return fmt.Errorf("%s is %s: Millrace does pre-training and supervised fine-tuning, not learning from preferences "+
@@ -57,24 +61,29 @@ func (c *conversion) model() {
 			if repo, isHub := hub.Parse(hub.Model, name); isHub && repo.Revision == hub.Main {
 				name, from = name+"@"+at, append(from, revisionKey)
 			} else {
-				c.decide("%s is %s: model names a directory, so have that revision there", revisionKey, shown(revision))
+				c.decide(given(revisionKey), "%s is %s: model names a directory, so have that revision there", revisionKey, shown(revision))
 			}
+		}
+		if textOf(revision) == "main" {
+			c.dismiss(withoutKey, revisionKey)
 		}
 		c.set("model", scalar(name), from, "")
 	} else {
 		c.set("model", "ORG/NAME", nil, "the file names no model")
-		c.decide("model: a Hugging Face directory, or a hub id")
+		c.decide(nil, "model: a Hugging Face directory, or a hub id")
 	}
 	if key, v := c.take("tokenizer_name", "tokenizer_name_or_path", "base_model_config", "tokenizer_config"); key != "" &&
-		textOf(v) != c.textAt("base_model") {
-		c.decide("%s is %s: if it is not the model's own tokenizer, name its directory in tokenizer", key, shown(v))
+		slices.Contains([]string{c.textAt("base_model"), c.textAt("model_name_or_path")}, textOf(v)) {
+		c.dismiss("it is the model's own", key)
+	} else if key != "" {
+		c.decide(given(key), "%s is %s: if it is not the model's own tokenizer, name its directory in tokenizer", key, shown(v))
 	}
 	if key, v := c.take("train_from_scratch", "reinit_weights"); key != "" && isOn(v) {
 		c.set("init", "random", []string{key}, "")
 	}
 	c.template()
 	if how := c.adapters(); how != "" {
-		c.decide("learning_rate: the file trains an adapter (%s), and Millrace all parameters; about a tenth of its rate "+
+		c.decide(nil, "learning_rate: the file trains an adapter (%s), and Millrace all parameters; about a tenth of its rate "+
 			"is usual", how)
 	}
 }
@@ -106,23 +115,27 @@ func (c *conversion) template() {
 	text := textOf(v)
 	if c.result.Tool == Axolotl && hasAlpaca(c.values["datasets"]) && filepath.Ext(text) == "" {
 		c.set("chat_template", "conversations", nil, "as Axolotl does: type alpaca has no chat template")
-		if key != "" && text != "tokenizer_default" {
-			c.decide("chat_template: %s is %s; conversations have the model's own template, if it has one", key, shown(v))
+		if text == "tokenizer_default" {
+			c.dismiss("type alpaca has no chat template", key)
+		} else if key != "" {
+			c.decide(given(key), "chat_template: %s is %s; conversations have the model's own template, if it has one", key, shown(v))
 		}
 		return
 	}
 	switch {
 	case text == "empty":
 		c.set("chat_template", "conversations", []string{key}, "")
-		c.decide("chat_template: %s is empty; here alpaca data have the template of Stanford Alpaca, and conversations "+
+		c.decide(nil, "chat_template: %s is empty; here alpaca data have the template of Stanford Alpaca, and conversations "+
 			"that of the model", key)
-	case key == "" || text == "auto" || text == "tokenizer_default" || text == "default":
+	case key == "":
+	case text == "auto" || text == "tokenizer_default" || text == "default":
+		c.dismiss("the model's own template is used", key)
 	case strings.ContainsAny(text, "{\n"):
-		c.decide("%s has a template as text: write it to a file, and name that in chat_template", key)
+		c.decide(given(key), "%s has a template as text: write it to a file, and name that in chat_template", key)
 	case filepath.Ext(text) == ".jinja" || filepath.Ext(text) == ".j2":
 		c.set("chat_template", scalar(text), []string{key}, "")
 	default:
-		c.decide("chat_template: %s is %s; here the model's own template is used, if it has one. Look at it with millrace "+
+		c.decide(given(key), "chat_template: %s is %s; here the model's own template is used, if it has one. Look at it with millrace "+
 			"preview, or name another one's file", key, shown(v))
 	}
 }
@@ -140,7 +153,7 @@ func hasAlpaca(datasets any) bool {
 func (c *conversion) batch() error {
 	length, from := int64(0), []string(nil)
 	if key, v := c.take("sequence_len", "cutoff_len", "max_seq_length", "max_seq_len", "max_length", "block_size",
-		"max_source_length"); key != "" {
+		"max_source_length", "max_packed_sequence_len"); key != "" {
 		var ok bool
 		if length, ok = count(v); !ok || length > plan.MaxPositionsPerMicroBatch {
 			return fmt.Errorf("%s is %s: it must be a whole number of at most %d", key, shown(v), plan.MaxPositionsPerMicroBatch)
@@ -153,10 +166,19 @@ func (c *conversion) batch() error {
 			c.set("sequence_len", numeral(float64(length)), nil, "the file does not say; %s has %d", c.result.Tool, length)
 		} else {
 			c.set("sequence_len", numeral(float64(length)), nil, "a guess")
-			c.decide("sequence_len: TrainingArguments do not say how long a sequence is")
+			c.decide(nil, "sequence_len: TrainingArguments do not say how long a sequence is")
 		}
 	}
 	c.overlong()
+	if key, n := c.wholeBatch(); key != "" {
+		if length > mostBatch/n {
+			return fmt.Errorf("%s is %d: that makes a step of more than %d tokens", key, n, int64(mostBatch))
+		}
+		c.set("batch_tokens", numeral(float64(length*n)), append([]string{key}, from...), "%s x %d positions",
+			spelling.Count(int(n), "sequence"), length)
+		c.decide(nil, "batch_tokens: rows are packed, so a step has more short examples than before")
+		return nil
+	}
 
 	perDevice := map[Tool]int64{LLaMAFactory: 8, HFTrainer: 8, Axolotl: 1}[c.result.Tool]
 	how, keys := []string{}, []string{}
@@ -176,7 +198,7 @@ func (c *conversion) batch() error {
 			var ok bool
 			if n, ok = count(v); !ok {
 				n = f.usual
-				c.decide("batch_tokens: %s is %s; it is taken as %d", key, shown(v), n)
+				c.decide(given(key), "batch_tokens: %s is %s; it is taken as %d", key, shown(v), n)
 			}
 			keys = append(keys, key)
 		}
@@ -188,9 +210,24 @@ func (c *conversion) batch() error {
 	}
 	c.set("batch_tokens", numeral(float64(total)), append(keys, from...), "%s x %d positions, on one device",
 		strings.Join(how, " x "), length)
-	c.decide("batch_tokens: multiply it by the number of devices that the file was for. Rows are packed, so a step has " +
+	c.decide(nil, "batch_tokens: multiply it by the number of devices that the file was for. Rows are packed, so a step has "+
 		"more short examples than before")
 	return nil
+}
+
+// wholeBatch is the number of sequences of a step where the file gives that for all devices and accumulated steps.
+func (c *conversion) wholeBatch() (key string, n int64) {
+	keys := []string{"global_batch_size", "effective_batch_size"}
+	if c.result.Tool == Axolotl {
+		keys = append(keys, "batch_size")
+	}
+	key, v := c.take(keys...)
+	n, ok := count(v)
+	if !ok || n == 0 {
+		return "", 0
+	}
+	c.dismiss(key+" has the whole batch", "per_device_train_batch_size", "micro_batch_size", "gradient_accumulation_steps")
+	return key, n
 }
 
 // mostBatch is the most tokens of a step.
@@ -217,6 +254,7 @@ func (c *conversion) length() {
 	switch passes, isNumber := number(e); {
 	case ok:
 		c.set("max_steps", numeral(float64(steps)), []string{key}, "")
+		c.dismiss(key+" is set", given(epochs)...)
 	case isNumber && passes > 0:
 		c.set("epochs", numeral(passes), []string{epochs}, "")
 	case c.result.Tool == Axolotl:
@@ -232,20 +270,24 @@ func (c *conversion) rate() {
 		c.set("learning_rate", numeral(x), []string{key}, "")
 	} else {
 		c.set("learning_rate", "5e-5", nil, "the file does not say; Trainer has 5e-5")
-		c.decide("learning_rate: the file does not say")
+		c.decide(given(key), "learning_rate: the file does not say")
 	}
 	c.schedule()
 	steps, n := c.take("warmup_steps", "num_warmup_steps")
 	ratio, r := c.take("warmup_ratio")
-	switch x, ok := number(n); {
-	case ok && x >= 1:
+	x, isSteps := number(n)
+	share, isRatio := number(r)
+	switch {
+	case isSteps && x >= 1:
 		c.set("warmup_steps", numeral(math.Ceil(x)), []string{steps}, "")
-	case ok && x > 0:
+		c.dismiss(steps+" is set", given(ratio)...)
+	case isSteps && x > 0:
 		c.set("warmup_ratio", numeral(x), []string{steps}, "below 1 it is a share of all steps")
-	default:
-		if x, ok := number(r); ok && x > 0 {
-			c.set("warmup_ratio", numeral(x), []string{ratio}, "")
-		}
+		c.dismiss(steps+" is set", given(ratio)...)
+	case isRatio && share > 0:
+		c.set("warmup_ratio", numeral(share), []string{ratio}, "")
+	case c.result.Tool == Axolotl && steps == "" && ratio == "":
+		c.set("warmup_ratio", "0.03", nil, "the file does not say; Axolotl has 0.03, and at most 100 steps")
 	}
 }
 
@@ -278,7 +320,7 @@ func (c *conversion) schedule() {
 			s.name = "cosine"
 		}
 		c.set("lr_scheduler", s.name, []string{key}, "it was %s, which Millrace does not have", shown(v))
-		c.decide("lr_scheduler: it was %s; %s is the nearest one here", shown(v), s.name)
+		c.decide(given(key), "lr_scheduler: it was %s; %s is the nearest one here", shown(v), s.name)
 	}
 }
 
@@ -315,24 +357,47 @@ func (c *conversion) copyNumber(key, usual string, from ...string) {
 
 func (c *conversion) precision() {
 	var parts, from, how []string
-	half := ""
+	half, whole, said := "", "", false // the key that asks for 16 bits, and the one that asks for 32
 	for _, key := range []string{"bf16", "bfloat16", "pure_bf16", "fp16", "float16"} {
-		if k, v := c.take(key); k != "" && isOn(v) && half == "" {
+		k, v := c.take(key)
+		said = said || k != ""
+		switch {
+		case k == "" || !isOn(v):
+		case half == "":
 			half = k
+		default:
+			c.dismiss(half+" is on", k)
 		}
 	}
-	if k, v := c.take("torch_dtype", "dtype"); k != "" && half == "" && strings.Contains(textOf(v), "16") {
-		half = k
+	for _, key := range []string{"torch_dtype", "dtype"} {
+		k, v := c.take(key)
+		said = said || k != ""
+		switch is16 := strings.Contains(textOf(v), "16"); {
+		case k == "":
+		case is16 && half == "":
+			half = k
+		case is16:
+			c.dismiss(half+" is on", k)
+		default:
+			whole = k
+		}
 	}
-	c.take("fp32", "float32")
-	if half != "" {
+	if k, v := c.take("fp32", "float32"); k != "" && isOn(v) {
+		said, whole = true, k
+	}
+	switch {
+	case half != "":
 		parts, from = append(parts, "compute: bf16", "master: split"), append(from, half)
 		if strings.HasPrefix(half, "fp") || strings.HasPrefix(half, "float") {
 			how = append(how, "bf16 instead of fp16, which needs a scaled loss")
 		}
-	} else {
-		parts, how = append(parts, "compute: f32", "master: f32"), append(how, "the file does not ask for bf16")
-		c.decide("precision: the file computes in fp32. {compute: bf16, master: split} is faster and keeps exact fp32 " +
+	case c.result.Tool == Axolotl && !said:
+		parts = append(parts, "compute: bf16", "master: split")
+		how = append(how, "the file does not say; Axolotl takes bf16 where the device has it")
+	default:
+		parts, from = append(parts, "compute: f32", "master: f32"), append(from, given(whole)...)
+		how = append(how, "the file does not ask for bf16")
+		c.decide(nil, "precision: the file computes in fp32. {compute: bf16, master: split} is faster and keeps exact fp32 "+
 			"master weights")
 	}
 	if key, v := c.take("optim", "optimizer"); key != "" {
@@ -340,8 +405,10 @@ func (c *conversion) precision() {
 		if strings.Contains(name, "8bit") {
 			parts, from = append(parts, "moments: 8bit"), append(from, key)
 		}
-		if !strings.Contains(name, "adamw") && name != "adam" {
-			c.decide("%s is %s: AdamW is the only optimizer here, and the learning rate may have to change with it", key,
+		if strings.Contains(name, "adamw") || name == "adam" {
+			c.dismiss(withoutKey, key)
+		} else {
+			c.decide(given(key), "%s is %s: AdamW is the only optimizer here, and the learning rate may have to change with it", key,
 				shown(v))
 		}
 	}
@@ -355,7 +422,7 @@ func (c *conversion) memory() {
 	for _, key := range []string{"deepspeed", "fsdp", "fsdp_config", "gradient_checkpointing", "load_in_4bit",
 		"load_in_8bit", "quantization_bit"} {
 		if v := c.values[key]; v != nil && v != false && v != "" {
-			c.decide("memory: %s saved memory. Here set memory.device, such as 20GiB, and memory.host or memory.disk, and "+
+			c.decide(nil, "memory: %s saved memory. Here set memory.device, such as 20GiB, and memory.host or memory.disk, and "+
 				"ask millrace plan", key)
 			return
 		}

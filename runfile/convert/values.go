@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -45,11 +46,27 @@ func isOn(v any) bool {
 		return s
 	case string:
 		switch strings.ToLower(s) {
-		case "true", "yes", "on", "auto", "1":
+		case "true", "yes", "on", "auto", "full", "1":
 			return true
 		}
 	}
 	return false
+}
+
+// isOff reports whether a value asks for nothing.
+func isOff(v any) bool {
+	if x, ok := number(v); ok {
+		return x <= 0
+	}
+	switch s := v.(type) {
+	case bool:
+		return !s
+	case string:
+		return s == "" || slices.Contains([]string{"no", "none", "off", "false"}, strings.ToLower(s))
+	case []any:
+		return len(s) == 0
+	}
+	return v == nil
 }
 
 // list reads a list of texts, or texts with commas between them.
