@@ -142,6 +142,9 @@ func (c chart) axis(y0, y1 float64) (from, to float64, ticks []float64) {
 			}
 		}
 	}
+	if len(ticks) < 2 && y1 > 1.05*y0 { // a range between two of those
+		ticks = stepsOf(math.Pow(10, from), math.Pow(10, to), 5)
+	}
 	return from, to, ticks
 }
 

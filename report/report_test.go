@@ -193,3 +193,23 @@ func TestRead(t *testing.T) {
 		}
 	}
 }
+
+// Each chart has labels on its y axis, also between two round numbers of a log scale.
+func TestChartsHaveTicks(t *testing.T) {
+	for _, norms := range [][2]float64{{1.1, 1.8}, {3.1, 3.9}, {0.9, 7}, {1e-3, 1e3}} {
+		all := records(200)
+		for i := range all {
+			all[i].GradNorm = norms[0] + (norms[1]-norms[0])*float64(i)/float64(len(all)-1)
+		}
+		var b strings.Builder
+		if err := report.WritePage(&b, []report.Run{{Name: "a", Records: all}}); err != nil {
+			t.Fatal(err)
+		}
+		for _, chart := range strings.Split(b.String(), "<h2>")[1:] {
+			if strings.Count(chart, `class="y"`) < 2 {
+				title, _, _ := strings.Cut(chart, " <small>")
+				t.Errorf("norms from %v to %v: the chart of the %s has no labels", norms[0], norms[1], title)
+			}
+		}
+	}
+}
