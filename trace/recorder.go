@@ -107,16 +107,8 @@ func (r *Recorder) TakeBusy() Lanes {
 	return LanesOf(s)
 }
 
-// Spans are the spans that are remembered, by lane and in the order of recording, and the number of older ones that are
-// not.
-func (r *Recorder) Spans() (spans []Span, forgotten int64) {
-	spans, of := r.spans()
-	for _, n := range of {
-		forgotten += n
-	}
-	return spans, forgotten
-}
-
+// spans are the spans that are remembered, by lane and in the order of recording, and the number of older ones of each
+// lane that are not.
 func (r *Recorder) spans() (spans []Span, forgotten [NumLanes]int64) {
 	if r == nil {
 		return nil, forgotten

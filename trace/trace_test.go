@@ -31,11 +31,11 @@ func TestRecorder(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	spans, forgotten := r.Spans()
-	if len(spans) != 15 || forgotten != 10 {
-		t.Fatalf("%d spans, %d forgotten", len(spans), forgotten)
+	of := r.Trace(About{})
+	if want := [NumLanes]int64{2, 2, 2, 2, 2}; len(of.Spans) != 15 || of.Forgotten != want {
+		t.Fatalf("%d spans, %v forgotten", len(of.Spans), of.Forgotten)
 	}
-	for i, s := range spans {
+	for i, s := range of.Spans {
 		if s.Lane != Lane(i/3) || s.Step != int64(2+i%3) {
 			t.Errorf("span %d is %v", i, s)
 		}
@@ -55,7 +55,7 @@ func TestRecorder(t *testing.T) {
 func TestNilRecorder(t *testing.T) {
 	var r *Recorder
 	r.Record(Fetch, "x", 1, r.Now(), r.Now())
-	if s, n := r.Spans(); s != nil || n != 0 || r.TakeBusy() != (Lanes{}) {
+	if of := r.Trace(About{}); of.Spans != nil || of.Forgotten != [NumLanes]int64{} || r.TakeBusy() != (Lanes{}) {
 		t.Error("a nil recorder recorded something")
 	}
 }
