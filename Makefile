@@ -4,7 +4,7 @@ GO ?= go
 
 # Packages in which goroutines share memory. Those with arithmetic or texts alone would only repeat make test, slowly.
 # hf is left out: the workers of its export have a range each, and its tests take 40 s under the race detector.
-RACE = stream store checkpoint train device/cpu device/cpu/pool device/null device/cuda device/cuda/cublaslt device/cuda/gpucheck \
+RACE = stream store checkpoint data probe train device/cpu device/cpu/pool device/null device/cuda device/cuda/cublaslt device/cuda/gpucheck \
 	trace hostmem vfs hf/hub internal/fault internal/cudatest/... cmd/millrace
 RACE_PACKAGES = $(addprefix ./,$(RACE))
 
