@@ -146,7 +146,7 @@ func TestNoValueIsLost(t *testing.T) {
 			"max_train_samples is 100, and is not converted: it belongs to datasets"},
 		"stage: sft\nval_size: 0.1\neval_dataset: e\nmax_samples: 7": {"val_size: the file names data for it",
 			"{path: data, name: e, max_samples: 7}"},
-		"base_model: m\nevals_per_epoch: 4": {"evals_per_epoch: the file names no data to evaluate on"},
+		"base_model: m\nevals_per_epoch: 4":  {"evals_per_epoch: the file names no data to evaluate on"},
 		"max_steps: 10\nnum_train_epochs: 2": {"num_train_epochs: max_steps is set"},
 		"learning_rate: 1e-4\nfp32: true":    {"compute: f32, master: f32}  # fp32"},
 		"learning_rate: 1e-4\nsave_strategy: epoch\nsave_steps: 500": {
