@@ -239,7 +239,8 @@ func (b *benchmark) makePlan(ctx context.Context, n plan.Numerics) error {
 		return err
 	}
 	if b.info.Unified && r.DeviceBytes == 0 && (b.Stream == "always" || b.AliasLayers) {
-		return errors.New("the CPU uses weights where they are and streams nothing; to stream, set --memory-device to a size such as 64MiB")
+		return errors.New("the CPU uses weights where they are and streams nothing; to stream, set --memory-device to a " +
+			"size such as 64MiB")
 	}
 	if b.program > 0 {
 		r.ProgramBytes = b.program

@@ -8,8 +8,8 @@ import (
 	"unsafe"
 )
 
-// tokenRun is the tokens of one source. They are read where they are, a document at a time: tokens that were mapped would count as the
-// memory of the process, page by page as an epoch comes by.
+// tokenRun is the tokens of one source. They are read where they are, a document at a time: tokens that were mapped
+// would count as the memory of the process, page by page as an epoch comes by.
 type tokenRun struct {
 	*index
 	first   int         // documents in the runs before

@@ -60,8 +60,8 @@ type commands struct {
 	Man        manCmd        `cmd:"" help:"Write the man pages."`
 }
 
-const description = `Trains language models that do not fit on the device that computes: weights stream in, every micro-batch ` +
-	`of the step uses them, gradients stream out.
+const description = `Trains language models that do not fit on the device that computes: weights stream in, every ` +
+	`micro-batch of the step uses them, gradients stream out.
 
 Start with:  millrace plan run.yaml;  millrace train run.yaml
 

@@ -42,7 +42,8 @@ func TestRequest(t *testing.T) {
 		t.Error("nothing is an error")
 	}
 	for err, of := range map[error]string{
-		context.Canceled: "user", context.DeadlineExceeded: "user", hostmem.ErrUnknown: "machine", store.ErrChecksum: "machine",
+		context.Canceled: "user", context.DeadlineExceeded: "user",
+		hostmem.ErrUnknown: "machine", store.ErrChecksum: "machine",
 		&checkpoint.DamageError{}: "machine",
 	} {
 		if err := BadRequest(fmt.Errorf("resume: %w", err)); errors.Is(err, ErrRequest) {

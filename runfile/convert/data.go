@@ -44,8 +44,9 @@ func (c *conversion) datasets() {
 		c.set("val_size", numeral(hundredths/100), []string{percentKey}, "")
 	}
 	if key, _ := c.take("interleave_probs"); key != "" {
-		c.decide(given(key), "datasets: %s mixed them by probabilities; weight in an entry says how often each of its documents comes "+
-			"in an epoch", key)
+		c.decide(given(key),
+			"datasets: %s mixed them by probabilities; weight in an entry says how often each of its documents comes "+
+				"in an epoch", key)
 	}
 }
 
@@ -157,7 +158,8 @@ func (c *conversion) registered(key string, v, dir any) (all entries, limit stri
 		e := entry{{"path", path}, {"name", name}}
 		if isElsewhere {
 			e = entry{{"path", name}, {"type", string(data.Alpaca)}}
-			c.decide(given(key), "%s: the type of %s is in a registry that is not here; alpaca is a guess", plainWord(key), plainWord(name))
+			c.decide(given(key),
+				"%s: the type of %s is in a registry that is not here; alpaca is a guess", plainWord(key), plainWord(name))
 		}
 		if n, ok := count(most); ok {
 			e.add("max_samples", fmt.Sprint(n))
@@ -203,7 +205,8 @@ func (c *conversion) axolotl(at string, values map[string]any) entry {
 		if textOf(values["ds_type"]) != "" || path == "" || path == "json" || path == "parquet" {
 			path = files[0]
 			if len(files) > 1 {
-				c.decide(nil, "%s: of its data_files only the first is here; make an entry of each, or a pattern such as data/*.jsonl",
+				c.decide(nil,
+					"%s: of its data_files only the first is here; make an entry of each, or a pattern such as data/*.jsonl",
 					at)
 			}
 		} else {
@@ -246,7 +249,8 @@ func (c *conversion) axolotlType(at string, e *entry, values map[string]any, tex
 		e.add("response", textOf(custom["field_output"]))
 		e.add("input", textOf(custom["field_input"]))
 		e.add("system", textOf(custom["field_system"]))
-		c.decide(nil, "%s: its type has a format of its own; alpaca renders with the model's chat template, or with Stanford's",
+		c.decide(nil,
+			"%s: its type has a format of its own; alpaca renders with the model's chat template, or with Stanford's",
 			at)
 		return
 	}

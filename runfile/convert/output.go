@@ -19,8 +19,9 @@ func (c *conversion) output() {
 	if key, v := c.take("resume_from_checkpoint", "auto_resume_from_checkpoints"); isOn(v) {
 		c.dismiss("a run continues from its newest checkpoint", key)
 	} else if !isOff(v) {
-		c.decide(given(key), "%s is %s: a checkpoint of another trainer cannot be continued; name its model directory in model to "+
-			"begin from its weights", key, shown(v))
+		c.decide(given(key),
+			"%s is %s: a checkpoint of another trainer cannot be continued; name its model directory in model to "+
+				"begin from its weights", key, shown(v))
 	}
 }
 
@@ -44,7 +45,8 @@ func (c *conversion) evaluation() {
 	switch {
 	case !c.hasHeldOut():
 		if wanted && (strategyKey != "" && textOf(strategy) != "no" || ok) {
-			c.decide(given(strategyKey, perEpoch, key), "eval: the file evaluates, and names no data for it; set val_size or eval.datasets")
+			c.decide(given(strategyKey, perEpoch, key),
+				"eval: the file evaluates, and names no data for it; set val_size or eval.datasets")
 		} else {
 			c.dismiss("the file names no data to evaluate on", given(strategyKey, perEpoch)...)
 		}
@@ -59,8 +61,9 @@ func (c *conversion) evaluation() {
 		}
 		c.set("eval", "{"+every+"}", given(key, strategyKey), "")
 	case wanted && textOf(strategy) != "no":
-		c.decide(given(strategyKey, perEpoch, key), "eval.every: by %s the file evaluates once an epoch, or at a share of the run; set a number of steps, or "+
-			"leave it to before the first and after the last one",
+		c.decide(given(strategyKey, perEpoch, key),
+			"eval.every: by %s the file evaluates once an epoch, or at a share of the run; set a number of steps, or "+
+				"leave it to before the first and after the last one",
 			strings.Join(given(strategyKey, perEpoch, key), ", "))
 	}
 }
@@ -82,8 +85,9 @@ func (c *conversion) saving() {
 	case ok && name != "epoch" && name != "best":
 		add(fmt.Sprintf("every: %d", steps), key, strategyKey)
 	case name == "epoch" || name == "best" || perEpoch != "" && !isNothing(n) || key != "":
-		c.decide(given(strategyKey, perEpoch, key), "save.every: by %s the file saves once an epoch, or at a share of the run; set a number of steps, or "+
-			"leave it to every 30 minutes and the end",
+		c.decide(given(strategyKey, perEpoch, key),
+			"save.every: by %s the file saves once an epoch, or at a share of the run; set a number of steps, or "+
+				"leave it to every 30 minutes and the end",
 			strings.Join(given(strategyKey, perEpoch, key), ", "))
 	}
 	if key, v := c.take("save_total_limit"); key != "" {

@@ -61,7 +61,8 @@ func (c *conversion) model() {
 			if repo, isHub := hub.Parse(hub.Model, name); isHub && repo.Revision == hub.Main {
 				name, from = name+"@"+at, append(from, revisionKey)
 			} else {
-				c.decide(given(revisionKey), "%s is %s: model names a directory, so have that revision there", revisionKey, shown(revision))
+				c.decide(given(revisionKey),
+					"%s is %s: model names a directory, so have that revision there", revisionKey, shown(revision))
 			}
 		}
 		if textOf(revision) == "main" {
@@ -76,15 +77,17 @@ func (c *conversion) model() {
 		slices.Contains([]string{c.textAt("base_model"), c.textAt("model_name_or_path")}, textOf(v)) {
 		c.dismiss("it is the model's own", key)
 	} else if key != "" {
-		c.decide(given(key), "%s is %s: if it is not the model's own tokenizer, name its directory in tokenizer", key, shown(v))
+		c.decide(given(key),
+			"%s is %s: if it is not the model's own tokenizer, name its directory in tokenizer", key, shown(v))
 	}
 	if key, v := c.take("train_from_scratch", "reinit_weights"); key != "" && isOn(v) {
 		c.set("init", "random", []string{key}, "")
 	}
 	c.template()
 	if how := c.adapters(); how != "" {
-		c.decide(nil, "learning_rate: the file trains an adapter (%s), and Millrace all parameters; about a tenth of its rate "+
-			"is usual", how)
+		c.decide(nil,
+			"learning_rate: the file trains an adapter (%s), and Millrace all parameters; about a tenth of its rate "+
+				"is usual", how)
 	}
 }
 
@@ -118,7 +121,8 @@ func (c *conversion) template() {
 		if text == "tokenizer_default" {
 			c.dismiss("type alpaca has no chat template", key)
 		} else if key != "" {
-			c.decide(given(key), "chat_template: %s is %s; conversations have the model's own template, if it has one", key, shown(v))
+			c.decide(given(key),
+				"chat_template: %s is %s; conversations have the model's own template, if it has one", key, shown(v))
 		}
 		return
 	}
@@ -135,8 +139,9 @@ func (c *conversion) template() {
 	case filepath.Ext(text) == ".jinja" || filepath.Ext(text) == ".j2":
 		c.set("chat_template", scalar(text), []string{key}, "")
 	default:
-		c.decide(given(key), "chat_template: %s is %s; here the model's own template is used, if it has one. Look at it with millrace "+
-			"preview, or name another one's file", key, shown(v))
+		c.decide(given(key),
+			"chat_template: %s is %s; here the model's own template is used, if it has one. Look at it with millrace "+
+				"preview, or name another one's file", key, shown(v))
 	}
 }
 
@@ -210,8 +215,9 @@ func (c *conversion) batch() error {
 	}
 	c.set("batch_tokens", numeral(float64(total)), append(keys, from...), "%s x %d positions, on one device",
 		strings.Join(how, " x "), length)
-	c.decide(nil, "batch_tokens: multiply it by the number of devices that the file was for. Rows are packed, so a step has "+
-		"more short examples than before")
+	c.decide(nil,
+		"batch_tokens: multiply it by the number of devices that the file was for. Rows are packed, so a step has "+
+			"more short examples than before")
 	return nil
 }
 
@@ -408,7 +414,8 @@ func (c *conversion) precision() {
 		if strings.Contains(name, "adamw") || name == "adam" {
 			c.dismiss(withoutKey, key)
 		} else {
-			c.decide(given(key), "%s is %s: AdamW is the only optimizer here, and the learning rate may have to change with it", key,
+			c.decide(given(key),
+				"%s is %s: AdamW is the only optimizer here, and the learning rate may have to change with it", key,
 				shown(v))
 		}
 	}
