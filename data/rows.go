@@ -315,7 +315,7 @@ func (f *fields) missing(name string) {
 func (f *fields) text(name string) string {
 	s := f.maybe(name)
 	if blank(s) {
-		f.fail("field %q is empty: remove the row, or leave out such rows with bad_rows: %s", name, SkipBadRows)
+		f.fail("field %q is empty", name)
 	}
 	return s
 }

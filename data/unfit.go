@@ -47,7 +47,7 @@ func (s Source) unfit(object map[string]json.RawMessage) string {
 	}
 	for _, key := range labelKeys {
 		if has(key) && string(object[key]) == "false" {
-			return fmt.Sprintf("%q is false, which marks the answer as a bad one: remove the row, or set bad_rows to %s", key, SkipBadRows)
+			return fmt.Sprintf("%q is false, which marks the answer as a bad one", key)
 		}
 	}
 	if has(choiceKeys[0]) && has(choiceKeys[1]) {

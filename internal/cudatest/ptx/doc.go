@@ -2,9 +2,9 @@
 // for sm_80, and for sm_90a what Hopper adds (wgmma, stmatrix).
 //
 // It is test support: machines without a GPU run the very kernels that the program carries and compare their results
-// with the CPU device's. So it computes what the PTX ISA defines, lane by lane, and refuses what it does not know: an
-// opcode, a modifier or an operand that is not implemented is an error of [Parse] that names it and its line, never
-// an approximation.
+// with the CPU device's. So it computes what the PTX ISA defines, lane by lane, and never
+// approximates: for an opcode, a modifier or an operand that no kernel uses, [Parse] returns an error with its name
+// and its line.
 //
 // [Parse] reads a [Module]; a [Kernel] of it is launched over a [Memory], the caller's global memory. A launch that
 // goes wrong returns a [*Fault], which names the kernel, the line, the block and the thread.
