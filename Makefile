@@ -79,7 +79,7 @@ kernels-check: ## run the GPU kernels in Triton's interpreter, compile them agai
 
 # BUDGET=300 and the other variables of device/cuda/gpucheck/README.md are for the run.
 .PHONY: gpu-check
-gpu-check: ## bin/gpucheck: a folder to copy to a machine with a GPU, whose run.sh checks everything; runs it where there is one (BUDGET=600 s)
+gpu-check: ## bin/gpucheck: a folder to copy to a machine with a GPU, whose run.sh checks everything; runs it where there is one (BUDGET=570 s)
 	bash device/cuda/gpucheck/gpu-check.sh
 	@if command -v nvidia-smi >/dev/null && nvidia-smi -L 2>/dev/null | grep -q GPU; then exec bash bin/gpucheck/run.sh; \
 		else echo "make gpu-check: this machine has no NVIDIA GPU: copy bin/gpucheck to one that has, and start run.sh there"; fi

@@ -110,8 +110,8 @@ const mostLogBytes = 14 << 20
 // reserve is kept of the budget for the table and the archive.
 const reserve = 4 * time.Second
 
-func newCheck(ctx context.Context, o *config, stdout io.Writer) (*check, error) {
-	c := &check{config: o, ctx: ctx, whole: ctx, deadline: time.Now().Add(o.budget), stdout: stdout, report: report{Output: map[string]json.RawMessage{}}}
+func newCheck(ctx context.Context, o *config, deadline time.Time, stdout io.Writer) (*check, error) {
+	c := &check{config: o, ctx: ctx, whole: ctx, deadline: deadline, stdout: stdout, report: report{Output: map[string]json.RawMessage{}}}
 	if err := os.MkdirAll(o.out, 0o777); err != nil {
 		return nil, fmt.Errorf("--out: %w", err)
 	}

@@ -222,7 +222,7 @@ func TestFewFiles(t *testing.T) {
 
 func TestRequests(t *testing.T) {
 	for args, want := range map[string]string{
-		"--budget soon":                  `--budget is "soon": give seconds, such as 600`,
+		"--budget soon":                  `--budget is "soon": give seconds, such as 570`,
 		"--only nothing":                 "the rows are a b",
 		"--only [":                       "is no pattern",
 		"--whatever":                     "flag provided but not defined",

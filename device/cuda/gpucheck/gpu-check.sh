@@ -1,12 +1,15 @@
 #!/usr/bin/env bash
-# Packs what checks a GPU into a folder (default bin/gpucheck): an archive with test binaries, the program, scripts and what they read, and
-# run.sh, which unpacks it. Copy the folder to a machine with a GPU, which needs neither Go nor a network, and start run.sh there.
+# Packs what checks a GPU into a folder (default bin/gpucheck): the program gpucheck, an archive with test binaries, the program, scripts and
+# what they read, and run.sh. Copy the folder to a machine with a GPU, which needs neither Go nor a network nor tar, and start run.sh there.
 #
 # The binaries load the driver at run time, so they are linked dynamically, to glibc alone. TAGS=standin builds them for a rehearsal.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/../../.." && pwd)
 out=${1:-$root/bin/gpucheck}
 cd "$root"
+
+# The folder may have to travel together with the tracked tree, in one transfer of 64 MiB.
+limit=$((60 << 20))
 
 rm -rf "$out"
 mkdir -p "$out"
@@ -17,7 +20,7 @@ build=(-tags "${TAGS:-}" -ldflags='-s -w')
 go test -c "${build[@]}" -o "$packed/cuda.test" ./device/cuda
 go test -c "${build[@]}" -o "$packed/kernels.test" ./device/cuda/kernels
 go build "${build[@]}" -o "$packed/millrace" ./cmd/millrace
-go build "${build[@]}" -o "$packed/gpucheck" ./device/cuda/gpucheck
+go build "${build[@]}" -o "$out/gpucheck" ./device/cuda/gpucheck
 # Files that are read are where they are in the tree, of which this folder is one: golden files are found below the module's root.
 printf 'module gpucheck\n' >"$packed/go.mod"
 mkdir -p "$packed/model/modeltest" "$packed/benchmarks" "$packed/plan" "$packed/data"
@@ -30,7 +33,16 @@ cat docs/*.md README.md ARCHITECTURE.md CONTRIBUTING.md >"$packed/data/text.txt"
 	git describe --always --dirty 2>/dev/null || echo unknown
 	go version
 } >"$packed/built-from.txt"
-tar -czf "$out/gpucheck.tar.gz" -C "$packed" .
+"$out/gpucheck" pack "$packed" "$out/files.tar.zst"
 cp device/cuda/gpucheck/run.sh device/cuda/gpucheck/README.md "$out/"
 
-echo "$out: $(du -sh "$out" | cut -f1); on a machine with a GPU: $(basename "$out")/run.sh"
+mib() { awk -v n="$1" 'BEGIN {printf "%.1f MiB", n / 1048576}'; }
+folder=$(du -sb "$out" | cut -f1)
+echo "$out: $(mib "$folder"); on a machine with a GPU: $(basename "$out")/run.sh"
+if [ -z "${TAGS:-}" ] && tracked=$(git ls-files -z 2>/dev/null | du -cb --files0-from=- 2>/dev/null | tail -1 | cut -f1) && [ "$tracked" -gt 0 ]; then
+	echo "with the tracked tree: $(mib $((folder + tracked))), of $(mib "$limit") that they may have"
+	if [ $((folder + tracked)) -gt "$limit" ]; then
+		echo "gpu-check.sh: the folder and the tracked tree are too large to travel together: see what has grown" >&2
+		exit 1
+	fi
+fi

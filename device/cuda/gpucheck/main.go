@@ -7,7 +7,8 @@
 // is left out, and the table says so. Results go to a few files in one folder. They are written again after each row,
 // so a killed check loses one row at most.
 //
-// gpu-check.sh packs this program with the others; README.md lists the rows and their order.
+// gpu-check.sh packs the programs and what they read into an archive next to this one, which unpacks it; README.md lists
+// the rows and their order.
 package main
 
 import (
@@ -39,6 +40,10 @@ func run(args []string, stdout, stderr io.Writer, all []row) int {
 	if len(args) > 0 && args[0] == memoryCommand {
 		return memoryMain(args[1:], stdout, stderr)
 	}
+	if len(args) > 0 && args[0] == packCommand {
+		return packMain(args[1:], stderr)
+	}
+	begin := time.Now() // what unpacking takes is of the budget too
 	o, err := options(args, stderr)
 	if errors.Is(err, flag.ErrHelp) {
 		return exitDone
@@ -52,12 +57,24 @@ func run(args []string, stdout, stderr io.Writer, all []row) int {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
-	c, err := newCheck(ctx, o, stdout)
+	status, err := func() (status int, err error) {
+		dir, remove, err := files(o.dir)
+		if err != nil {
+			return exitFailed, err
+		}
+		defer func() { err = errors.Join(err, remove()) }()
+		o.dir = dir
+		c, err := newCheck(ctx, o, begin.Add(o.budget), stdout)
+		if err != nil {
+			return exitFailed, err
+		}
+		return c.all(), nil
+	}()
 	if err != nil {
 		fmt.Fprintf(stderr, "gpucheck: %v\n", err)
 		return exitFailed
 	}
-	return c.all()
+	return status
 }
 
 // options reads flags, and the environment for what they leave open.
@@ -71,7 +88,7 @@ func options(args []string, stderr io.Writer) (*config, error) {
 	}
 	f := flag.NewFlagSet("gpucheck", flag.ContinueOnError)
 	f.SetOutput(stderr)
-	budget := f.String("budget", env("BUDGET", "600"), "seconds that all rows may take together (BUDGET)")
+	budget := f.String("budget", env("BUDGET", "570"), "seconds that all rows may take together (BUDGET)")
 	f.StringVar(&o.out, "out", env("OUT", "gpu-check.out"), "folder for results, at most 8 files (OUT)")
 	f.StringVar(&o.gpu, "gpu", env("GPU", "cuda:0"), "the GPU of the rows that run the program (GPU)")
 	f.StringVar(&o.only, "only", env("ONLY", "*"), "patterns of the rows to run, such as 'kernels* bench-always' (ONLY)")
@@ -84,7 +101,7 @@ func options(args []string, stderr io.Writer) (*config, error) {
 	if err != nil {
 		return nil, err
 	}
-	f.StringVar(&o.dir, "dir", filepath.Dir(here), "the folder with the programs")
+	f.StringVar(&o.dir, "dir", filepath.Dir(here), "the folder with the programs, packed or not")
 	if err := f.Parse(args); err != nil {
 		return nil, err
 	}
@@ -93,7 +110,7 @@ func options(args []string, stderr io.Writer) (*config, error) {
 	}
 	sec, err := strconv.ParseFloat(*budget, 64)
 	if err != nil || !(sec >= 1) || sec > 1e6 {
-		return nil, fmt.Errorf("--budget is %q: give seconds, such as 600", *budget)
+		return nil, fmt.Errorf("--budget is %q: give seconds, such as 570", *budget)
 	}
 	o.budget = time.Duration(sec * float64(time.Second))
 	return o, nil
