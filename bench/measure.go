@@ -83,6 +83,7 @@ type Result struct {
 	StepSec        float64     `json:"step_sec"` // median
 	StepMinSec     float64     `json:"step_min_sec"`
 	StepMaxSec     float64     `json:"step_max_sec"`
+	StepSecs       []float64   `json:"step_secs"` // of each, in their order: a GPU that gets hot slows down
 	TokensPerSec   float64     `json:"tokens_per_sec"`
 	ModelTFLOPS    float64     `json:"model_tflops"`    // model.TrainFLOPs: 6N plus attention, no recomputation
 	ExecutedTFLOPS float64     `json:"executed_tflops"` // recomputation included
@@ -398,8 +399,9 @@ func (b *benchmark) result(times, losses []float64, lanes trace.Lanes) *Result {
 	for _, sec := range times {
 		sum += sec
 	}
-	slices.Sort(times)
 	r := b.planned()
+	r.StepSecs = slices.Clone(times)
+	slices.Sort(times)
 	r.Steps, r.StepSec, r.StepMinSec, r.StepMaxSec = b.Steps, trace.Median(times), times[0], times[len(times)-1]
 	r.Lanes, r.BusyShares = lanes, lanes.Times(float64(len(times))/sum)
 	r.LossFirst, r.Loss = losses[0], losses[len(losses)-1]

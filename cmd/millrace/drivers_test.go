@@ -146,3 +146,22 @@ func TestTrainOnGPU(t *testing.T) {
 		t.Errorf("%d bytes to the device with a small budget, %d with all of it", small.UploadBytes, whole.UploadBytes)
 	}
 }
+
+// MILLRACE_OWN_PRODUCTS=1 is for comparisons: no library is looked for, and none is missed.
+func TestOwnProducts(t *testing.T) {
+	for value, missed := range map[string]bool{"1": false, "": true} {
+		t.Setenv("MILLRACE_OWN_PRODUCTS", value)
+		useGPU(t, standin.Options{Load: noKernels})
+		p := &program{stderr: &progress{w: &bytes.Buffer{}}}
+		computes, host, err := p.openDevice("cuda:0", hostmem.New())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if info := computes.Info(); missed != (info.Warning != "" || info.TunesProducts) {
+			t.Errorf("%q: warning %q, a library multiplies: %t", value, info.Warning, info.TunesProducts)
+		}
+		if err := errors.Join(computes.Close(), host.Close()); err != nil {
+			t.Error(err)
+		}
+	}
+}

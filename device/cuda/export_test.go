@@ -1,5 +1,11 @@
 package cuda
 
+import (
+	"errors"
+
+	"github.com/millrace/millrace/device"
+)
+
 // Fail makes the stream fail with err, as an operation would.
 func (s *Stream) Fail(err error) {
 	s.operands.Op, s.operands.List = "Fail", nil
@@ -21,4 +27,14 @@ func (s *Stream) Crash() {
 	s.enqueue(func() error {
 		return s.launch(named("add", "f32"), at(64), at(64), at(64), i32(1), i32(16), i32(16), i32(16), i32(16))
 	})
+}
+
+// ScatterNormals fills memory with normal numbers, as both bf16 and fp32 read them.
+func (d *Device) ScatterNormals(to device.Mem) (err error) {
+	s, err := d.NewStream("normals")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.Close()) }()
+	return d.scatterNormals(s.(*Stream), to)
 }

@@ -20,6 +20,8 @@ import (
 type Opener struct {
 	// Load finds NVIDIA's driver; nil is [driver.Load]. Tests give a stand-in.
 	Load func() (*driver.API, error)
+	// OwnProducts has a GPU multiply with the program's own kernels, even where there is a library.
+	OwnProducts bool
 	// Note tells people something in addition to the result, in a line.
 	Note func(line string)
 	// OnCPU receives the reason why the CPU computes on a machine that has a GPU.
@@ -74,7 +76,7 @@ func (o Opener) openGPU(name string, accounts *hostmem.Accounts) (device.Device,
 	}
 	api, err := load()
 	if err == nil {
-		d, err = cuda.Open(cuda.Options{Ordinal: ordinal, API: api, Accounts: accounts, Note: o.Note})
+		d, err = cuda.Open(cuda.Options{Ordinal: ordinal, API: api, Accounts: accounts, OwnProducts: o.OwnProducts, Note: o.Note})
 	} else {
 		err = fmt.Errorf("device %s: %w", name, err)
 	}

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -23,17 +24,38 @@ func tests(binary, pattern, tiny string) func(c *check) (string, error) {
 		if c.tiny {
 			chosen = tiny
 		}
-		parts := strings.Split(chosen, "/")
-		for i, p := range parts {
-			parts[i] = "^" + p + "$"
-		}
-		deadline, _ := c.ctx.Deadline()
-		limit := time.Until(deadline) - time.Second // so that it can tell what all goroutines do
-		// A few processes at once: each has a context on the GPU, of some hundred MiB.
-		said, err := c.command([]string{"MILLRACE_GPU=1"}, binary, "-test.v", "-test.count=1", "-test.parallel=4",
-			"-test.run="+strings.Join(parts, "/"), fmt.Sprintf("-test.timeout=%.0fs", max(limit.Seconds(), 1)))
+		said, err := c.command([]string{"MILLRACE_GPU=1"}, binary, testArgs(c, chosen)...)
 		return testNote(said), err
 	}
+}
+
+// speedsTable is what the test of kernels' speeds prints: a table, and the same as JSON.
+var speedsTable = regexp.MustCompile(`(?ms)^#(.*?)^SPEEDS (\{.*?\})$`)
+
+// speeds times every large kernel of a step next to its bound, and shows all of them: they say what to improve.
+func speeds(c *check) (string, error) {
+	said, err := c.command([]string{"MILLRACE_GPU=1"}, "cuda.test", testArgs(c, "TestGPUSpeeds")...)
+	if m := speedsTable.FindStringSubmatch(said); m != nil {
+		c.say(" %s", m[1])
+		c.report.Output["speeds"] = json.RawMessage(m[2])
+	} else if err == nil {
+		err = errors.New("TestGPUSpeeds printed no table")
+	}
+	return testNote(said), err
+}
+
+// testArgs are the arguments of a test binary that runs the tests of a pattern: that of -test.run, but each part is a whole
+// name.
+func testArgs(c *check, pattern string) []string {
+	parts := strings.Split(pattern, "/")
+	for i, p := range parts {
+		parts[i] = "^" + p + "$"
+	}
+	deadline, _ := c.ctx.Deadline()
+	limit := time.Until(deadline) - time.Second // so that it can tell what all goroutines do
+	// A few processes at once: each has a context on the GPU, of some hundred MiB.
+	return []string{"-test.v", "-test.count=1", "-test.parallel=4", "-test.run=" + strings.Join(parts, "/"),
+		fmt.Sprintf("-test.timeout=%.0fs", max(limit.Seconds(), 1))}
 }
 
 var (
@@ -111,6 +133,7 @@ func probe(c *check) (string, error) {
 // benchResult is the part of `millrace bench --json` that is told.
 type benchResult struct {
 	StepSec        float64            `json:"step_sec"`
+	StepSecs       []float64          `json:"step_secs"`
 	PredictedSec   float64            `json:"predicted_step_sec"`
 	ModelTFLOPS    float64            `json:"model_tflops"`
 	ExecutedTFLOPS float64            `json:"executed_tflops"`
@@ -121,26 +144,29 @@ type benchResult struct {
 	Alias          *json.RawMessage   `json:"alias"`
 }
 
-// bench measures steps of the chosen shape, on state that layers share where the host has no room for all of it.
-func bench(flags ...string) func(c *check) (string, error) {
+// bench measures steps of the chosen shape, on state that layers share where the host has no room for all of it. env has
+// further variables, KEY=VALUE.
+func bench(steps int, env []string, flags ...string) func(c *check) (string, error) {
 	return func(c *check) (string, error) {
-		name := "bench" + strings.Join(flags, "")
-		note, err := c.bench(name, c.shape, flags...)
+		name := "bench" + strings.Join(append(slices.Clone(env), flags...), "")
+		note, err := c.bench(name, c.shape, steps, env, flags...)
 		if isStatus(err, exitRequest) && c.ctx.Err() == nil {
 			c.logf("again with --alias-layers\n")
-			return c.bench(name, c.shape, append(flags, "--alias-layers")...)
+			return c.bench(name, c.shape, steps, env, append(slices.Clone(flags), "--alias-layers")...)
 		}
 		return note, err
 	}
 }
 
 // bench70B measures what no single host holds: a shape of 70B parameters.
-func bench70B(c *check) (string, error) { return c.bench("bench-70b", "llama-3-70b", "--alias-layers") }
+func bench70B(c *check) (string, error) {
+	return c.bench("bench-70b", "llama-3-70b", 3, nil, "--alias-layers")
+}
 
 // bench runs a benchmark.
-func (c *check) bench(name, shape string, flags ...string) (string, error) {
+func (c *check) bench(name, shape string, steps int, env []string, flags ...string) (string, error) {
 	args := append([]string{"bench", "--device", c.gpu, "--json", "--shape", shape, "--sequence-len", "2048", "--tokens", "32768",
-		"--steps", "3", "--warmup", "1"}, flags...)
+		"--steps", strconv.Itoa(steps), "--warmup", "1"}, flags...)
 	if c.deviceBytes > 64<<30 && !c.tiny { // the rest is for the driver's context and libraries
 		args = append(args, "--memory-device", fmt.Sprintf("%dGiB", c.deviceBytes>>30-9))
 	}
@@ -148,13 +174,13 @@ func (c *check) bench(name, shape string, flags ...string) (string, error) {
 		args = append(args, "--memory-host", fmt.Sprintf("%dGiB", int64(0.93*float64(c.hostBytes))>>30))
 	}
 	if c.tiny { // the planner is asked for the real one, on a card and a host like those that it is for
-		if _, err := c.command(nil, "millrace", append(args, "--dry-run", "--memory-host", "110GiB")...); err != nil {
+		if _, err := c.command(env, "millrace", append(args, "--dry-run", "--memory-host", "110GiB")...); err != nil {
 			return "", err
 		}
 		args = append([]string{"bench", "--device", c.gpu, "--json", "--model", filepath.Join(c.work, "model"), "--sequence-len", "32", "--tokens", "64",
 			"--steps", "1", "--warmup", "1", "--memory-device", "64MiB"}, flags...)
 	}
-	said, err := c.command(nil, "millrace", append(args, "--trace", filepath.Join(c.work, name+".trace.json"))...)
+	said, err := c.command(env, "millrace", append(args, "--trace", filepath.Join(c.work, name+".trace.json"))...)
 	if err != nil {
 		return "", err
 	}
@@ -165,6 +191,9 @@ func (c *check) bench(name, shape string, flags ...string) (string, error) {
 	note := fmt.Sprintf("%.3f s a step, %.0f of model and %.0f of executed TFLOP/s; simulated from a %s %.3f s (%+.0f%%); busy: compute %.0f%%, update %.0f%%, fetch %.0f%%; loss %.3f",
 		r.StepSec, r.ModelTFLOPS, r.ExecutedTFLOPS, r.PlannedBy, r.PredictedSec, 100*(r.PredictedSec/r.StepSec-1), 100*r.BusyShares["compute"],
 		100*r.BusyShares["update"], 100*r.BusyShares["fetch"], r.Loss)
+	if n := len(r.StepSecs); n > 1 {
+		note += fmt.Sprintf("; steps took %.3f s at first and %.3f s at last", r.StepSecs[0], r.StepSecs[n-1])
+	}
 	if r.Alias != nil {
 		note += "; layers share memory"
 	}

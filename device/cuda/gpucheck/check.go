@@ -35,6 +35,8 @@ type row struct {
 	run func(c *check) (note string, err error)
 	// opens: without an answer no GPU can be opened, and the rows after it are left out.
 	opens bool
+	// keeps: its runs are packed at once, since a machine may be taken away.
+	keeps bool
 }
 
 // leftOut says why a row does not apply.
@@ -102,6 +104,7 @@ type check struct {
 	deviceBytes int64  // of the GPU; 0: not known
 	warning     string // why the GPU is slower than it could be
 	found       string // the path of a cuBLASLt on this machine
+	unopened    int    // rows that are left out because no GPU could be opened
 }
 
 // mostLogBytes keeps the log a file that can be carried.
@@ -141,14 +144,17 @@ func (c *check) all() int {
 	defer os.RemoveAll(c.work)
 	defer c.log.Close()
 	c.say("%s; %.0f s for %d rows; %s\n", strings.ReplaceAll(c.report.Built, "\n", ", "), c.budget.Seconds(), len(c.rows), c.out)
-	var closed string // why no more rows can run
-	for _, r := range c.rows {
+	stop, err := c.watch()
+	if err != nil {
+		c.say("gpucheck: %v\n", err)
+	} else {
+		defer stop()
+	}
+	for i, r := range c.rows {
 		var result result
 		switch leftFor := time.Until(c.deadline) - reserve; {
 		case c.whole.Err() != nil:
 			result.Row, result.Result, result.Note = r.name, left, "interrupted"
-		case closed != "":
-			result.Row, result.Result, result.Note = r.name, left, closed
 		case leftFor < r.least:
 			result.Row, result.Result, result.Note = r.name, left, fmt.Sprintf("%.0f s of the budget were left, and it needs %.0f", max(leftFor, 0).Seconds(), r.least.Seconds())
 		default:
@@ -156,10 +162,14 @@ func (c *check) all() int {
 		}
 		c.report.Rows = append(c.report.Rows, result)
 		c.say("%s\n", result)
-		if r.opens && result.Result == failed {
-			closed = "no GPU could be opened"
-		}
 		c.write()
+		if r.opens && result.Result == failed {
+			c.unopened = len(c.rows) - i - 1
+			break
+		}
+		if r.keeps && result.Result != left {
+			c.pack()
+		}
 	}
 	return c.end()
 }
@@ -254,16 +264,17 @@ func (c *check) write() {
 
 // end prints the table and what it means.
 func (c *check) end() int {
-	if err := c.pack(); err != nil {
-		c.say("gpucheck: %v\n", err)
-	}
+	c.pack()
 	counts := map[string]int{}
-	c.say("\n%s\n\n", c.report.Machine)
+	c.say("\n")
+	if c.report.Machine != "" {
+		c.say("%s\n\n", c.report.Machine)
+	}
 	for _, r := range c.report.Rows {
 		counts[r.Result]++
 		c.say("%s\n", r)
 	}
-	c.say("\n%d passed, %d failed, %d left out; %s\n", counts[passed], counts[failed], counts[left], c.products())
+	c.say("\n%d passed, %d failed, %d left out; %s\n", counts[passed], counts[failed], counts[left]+c.unopened, c.products())
 	switch {
 	case c.whole.Err() != nil:
 		return exitInterrupted
@@ -278,15 +289,28 @@ func (c *check) products() string {
 	switch {
 	case c.warning != "":
 		return "SLOWER THAN IT COULD BE: " + c.warning
+	case c.unopened > 0:
+		return "no GPU could be opened"
 	case c.report.Machine == "":
 		return "the row open did not say what computes"
 	}
 	return "computed on " + c.report.Machine
 }
 
-// pack keeps what runs left that is small: their metrics, plans and traces.
-func (c *check) pack() (err error) {
-	file, err := os.Create(filepath.Join(c.out, "runs.tar.gz"))
+// pack keeps what runs left so far that is small: their metrics, plans and traces.
+func (c *check) pack() {
+	to := filepath.Join(c.out, "runs.tar.gz")
+	err := c.packRuns(to + ".tmp")
+	if err == nil {
+		err = os.Rename(to+".tmp", to) // a check that ends now keeps the earlier one
+	}
+	if err != nil {
+		c.say("gpucheck: %v\n", err)
+	}
+}
+
+func (c *check) packRuns(to string) (err error) {
+	file, err := os.Create(to)
 	if err != nil {
 		return err
 	}

@@ -19,6 +19,7 @@ import (
 const part = "MILLRACE_TEST_PART"
 
 func TestMain(m *testing.M) {
+	status := 0
 	switch os.Getenv(part) {
 	case "":
 		os.Exit(m.Run())
@@ -44,10 +45,20 @@ func TestMain(m *testing.M) {
 		} else {
 			fmt.Println("device   a GPU")
 		}
+	case "sanitizes": // compute-sanitizer
+		fmt.Println(strings.Join(os.Args[1:], " "))
+		logs := os.Args[slices.Index(os.Args, "--log-file")+1]
+		for i, summary := range strings.Split(os.Getenv("MILLRACE_TEST_SUMMARIES"), "|") {
+			name := strings.Replace(logs, "%p", fmt.Sprint(i), 1)
+			if err := os.WriteFile(name, []byte("========= COMPUTE-SANITIZER\n"+summary), 0o666); err != nil {
+				panic(err)
+			}
+		}
+		fmt.Sscan(os.Getenv("MILLRACE_TEST_STATUS"), &status)
 	case "prints":
 		fmt.Print(strings.Repeat("many words\n", 2<<20))
 	}
-	os.Exit(0)
+	os.Exit(status)
 }
 
 // plays is a row in which this binary plays a part.
@@ -166,7 +177,8 @@ func TestNoGPU(t *testing.T) {
 		plays("kernels", "passes", time.Minute),
 	}, "--budget", "1000")
 	table := tableOf(t, out)
-	if status != exitFailed || table["open"].Note != "status 2: millrace: device cuda:0: there is no NVIDIA driver" || table["kernels"].Result != left {
+	if _, ran := table["kernels"]; status != exitFailed || table["open"].Note != "status 2: millrace: device cuda:0: there is no NVIDIA driver" || ran ||
+		!strings.HasSuffix(printed, "0 passed, 1 failed, 1 left out; no GPU could be opened\n") {
 		t.Errorf("status %d, %+v\n%s", status, table, printed)
 	}
 }
@@ -195,6 +207,117 @@ func TestWithoutTheLibrary(t *testing.T) {
 	}
 }
 
+// onPath makes this binary a program of a name, the only one on PATH.
+func onPath(t *testing.T, name string) {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	if err := os.Symlink(self, filepath.Join(dir, name)); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", dir)
+}
+
+// nvidia-smi runs from the first row to the last, and ends with the check.
+func TestWatch(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	onPath(t, "nvidia-smi")
+	t.Setenv(part, "hangs")
+	t.Setenv("MILLRACE_TEST_LISTENS", listener.Addr().String())
+	var watcher net.Conn
+	status, printed, out := checked(t, []row{{name: "watched", least: time.Second, most: time.Hour, run: func(*check) (string, error) {
+		watcher, err = listener.Accept()
+		return "", err
+	}}}, "--budget", "100000")
+	if status != exitDone {
+		t.Fatalf("status %d\n%s", status, printed)
+	}
+	defer watcher.Close()
+	if n, err := watcher.Read(make([]byte, 1)); n != 0 || err == nil {
+		t.Errorf("the watcher still runs: %d bytes, %v", n, err)
+	}
+	if _, err := os.Stat(filepath.Join(out, watchName)); err != nil {
+		t.Error(err)
+	}
+}
+
+// The runs of a row that keeps them are packed at once.
+func TestPacksAtOnce(t *testing.T) {
+	runs := func(c *check) []byte {
+		text, _ := os.ReadFile(filepath.Join(c.out, "runs.tar.gz"))
+		return text
+	}
+	var before, after []byte
+	checked(t, []row{
+		{name: "other", least: time.Second, most: time.Hour, run: func(*check) (string, error) { return "", nil }},
+		{name: "bench", least: time.Second, most: time.Hour, keeps: true, run: func(c *check) (string, error) {
+			before = runs(c)
+			return "", os.WriteFile(filepath.Join(c.work, "bench.trace.json"), []byte("{}"), 0o666)
+		}},
+		{name: "last", least: time.Second, most: time.Hour, run: func(c *check) (string, error) { after = runs(c); return "", nil }},
+	}, "--budget", "100000")
+	if len(before) != 0 || len(after) == 0 {
+		t.Errorf("%d bytes before the row, %d after it", len(before), len(after))
+	}
+}
+
+// An error that a sanitizer finds in any process fails its row. A sanitizer that needs more time than there is does not.
+func TestSanitize(t *testing.T) {
+	run := func(name string, most time.Duration) result {
+		t.Helper()
+		_, printed, out := checked(t, []row{{name: name, least: time.Millisecond, most: most, run: sanitize(name)}}, "--budget", "100000")
+		r, ok := tableOf(t, out)[name]
+		if !ok {
+			t.Fatal(printed)
+		}
+		return r
+	}
+	t.Setenv("PATH", t.TempDir())
+	if r := run("memcheck", time.Hour); r.Result != left || r.Note != "there is no compute-sanitizer" {
+		t.Errorf("without the tool: %+v", r)
+	}
+	onPath(t, "compute-sanitizer")
+	t.Setenv(part, "sanitizes")
+	for _, test := range []struct{ tool, summaries, status, result, note string }{
+		{"memcheck", "========= ERROR SUMMARY: 0 errors|========= ERROR SUMMARY: 0 errors\n", "0", passed, "memcheck found 0 errors in 2 processes"},
+		{"memcheck", "========= ERROR SUMMARY: 0 errors|========= Invalid read\n========= ERROR SUMMARY: 3 errors\n", "1", failed, "memcheck found 3 errors in 2 processes"},
+		{"racecheck", "========= RACECHECK SUMMARY: 2 hazards displayed (2 errors, 0 warnings)\n", "86", failed, "racecheck found 2 errors in 1 processes"},
+		{"memcheck", "nothing", "0", failed, "memcheck said nothing of any process"},
+		{"memcheck", "========= ERROR SUMMARY: 0 errors", "1", failed, "status 1"},
+	} {
+		t.Setenv("MILLRACE_TEST_SUMMARIES", test.summaries)
+		t.Setenv("MILLRACE_TEST_STATUS", test.status)
+		if r := run(test.tool, time.Hour); r.Result != test.result || !strings.Contains(r.Note, test.note) {
+			t.Errorf("%v: %+v", test, r)
+		}
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	t.Setenv(part, "hangs")
+	t.Setenv("MILLRACE_TEST_LISTENS", listener.Addr().String())
+	if r := run("memcheck", 50*time.Millisecond); r.Result != left || !strings.Contains(r.Note, "did not end in time") {
+		t.Errorf("one that hangs: %+v", r)
+	}
+}
+
+// The table of kernels' speeds is shown, and kept as numbers.
+func TestSpeedsTable(t *testing.T) {
+	m := speedsTable.FindStringSubmatch("=== RUN\n#      ms\nnorm  1.0\nSPEEDS {\"rows\":[{}]}\nSUMMARY 1 operations\n")
+	if m == nil || m[1] != "      ms\nnorm  1.0\n" || m[2] != `{"rows":[{}]}` {
+		t.Errorf("%q", m)
+	}
+}
+
 // What comes back is few files in one folder, none of them long.
 func TestFewFiles(t *testing.T) {
 	_, _, out := checked(t, []row{plays("talking", "prints", time.Hour), {name: "running", most: time.Minute, run: func(c *check) (string, error) {
@@ -206,7 +329,7 @@ func TestFewFiles(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(entries) > 8-3 { // rates.json, peers.json and one to come
+	if len(entries) > 8-3 { // rates.json, peers.json and dmon.txt
 		t.Errorf("%d files", len(entries))
 	}
 	for _, e := range entries {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -27,14 +28,45 @@ func machine(c *check) (string, error) {
 			c.deviceBytes = mib << 20
 		}
 	}
-	said, _ := c.command(nil, "find", "/", "-xdev", "-name", "libcublasLt.so.1[23]*", "-not", "-path", "/proc/*")
-	c.found, _, _ = strings.Cut(said, "\n")
+	c.found = c.findLibrary()
 	note := "there is no cuBLASLt on this machine"
 	if c.found != "" {
 		note = "cuBLASLt is at " + c.found
 	}
 	return fmt.Sprintf("%d processors; %s", processors(), note), nil
 }
+
+// libraryName is that of cuBLASLt's files.
+const libraryName = "libcublasLt.so.1[23]*"
+
+// findLibrary returns the path of a cuBLASLt on this machine, empty if there seems to be none. The places where toolkits and
+// packages of Python are usually installed are looked through first: all of a large cold disk takes longer than the row
+// has.
+func (c *check) findLibrary() string {
+	usual := []string{"/usr/local/cuda*/targets/*/lib", "/usr/local/cuda*/lib64", "/usr/lib/*-linux-gnu", "/usr/lib64"}
+	for _, root := range []string{"/usr", "/usr/local", "/opt/*", "/root/.*/*/*", "/home/*/.*/*/*", os.Getenv("VIRTUAL_ENV"), os.Getenv("CONDA_PREFIX"),
+		os.Getenv("HOME") + "/.local"} {
+		if filepath.IsAbs(root) {
+			usual = append(usual, root+"/lib/python3*/*-packages/nvidia/*/lib", root+"/lib")
+		}
+	}
+	for _, dir := range usual {
+		if found, err := filepath.Glob(filepath.Join(dir, libraryName)); err == nil && len(found) > 0 {
+			return found[0]
+		}
+	}
+	ctx, cancel := context.WithTimeout(c.ctx, searchSeconds*time.Second)
+	defer cancel()
+	whole := c.ctx
+	c.ctx = ctx
+	defer func() { c.ctx = whole }()
+	said, _ := c.command(nil, "find", "/", "-xdev", "-name", libraryName, "-not", "-path", "/proc/*") // what it found until then
+	found, _, _ := strings.Cut(said, "\n")
+	return found
+}
+
+// searchSeconds is how long a disk is searched.
+const searchSeconds = 5
 
 // processors returns the number of processors that this process may run on.
 func processors() int {

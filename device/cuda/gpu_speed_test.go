@@ -1,0 +1,471 @@
+package cuda_test
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/device/cuda"
+	"github.com/millrace/millrace/device/cuda/driver"
+	"github.com/millrace/millrace/hostmem"
+	"github.com/millrace/millrace/tensor"
+)
+
+// speedShape is a block and a head, and how they are visited.
+type speedShape struct {
+	rows, document                      int // positions of a micro-batch, and of each document in it
+	hidden, inner, heads, keys, headDim int
+	tile                                int // rows of the head's matrix that are taken at once
+	parameters                          int // that one update takes
+}
+
+// operations are what both a stream and the rules of operands have.
+type operations interface {
+	device.LinearOps
+	device.ElementOps
+	device.NormOps
+	device.AttentionOps
+	device.MLPOps
+	device.HeadOps
+	device.EmbeddingOps
+	device.OptimizerOps
+}
+
+// speedTask is an operation to time.
+type speedTask struct {
+	name    string
+	product bool  // a matrix product, which two kinds of kernels can take
+	flops   int64 // of matrix products in it
+	inPlace bool  // what it writes it also reads
+	run     func(s operations)
+}
+
+// speedRow is what one line of the row speeds says.
+type speedRow struct {
+	Name         string  `json:"name"`
+	Milliseconds float64 `json:"ms"` // median
+	TFLOPS       float64 `json:"tflops,omitempty"`
+	GBPerSec     float64 `json:"gb_per_sec"` // each operand once
+	// LimitMilliseconds is the longer one of what the products take at the rate of the fastest product here, and what the
+	// bytes take at the rate of a copy.
+	LimitMilliseconds float64      `json:"limit_ms"`
+	Kernels           []kernelTime `json:"kernels"` // of this program, in their order; none where the library computes
+	product           bool
+	flops, bytes      int64
+}
+
+type kernelTime struct {
+	Name         string  `json:"name"`
+	Milliseconds float64 `json:"ms"`
+}
+
+// speedTasks lays the operands of each operation of a block and a head out in an arena, and says how to run it.
+func speedTasks(z speedShape, docs func(a *device.Arena, rows, document int) device.Docs, ids func(a *device.Arena, n, below int) device.Mem,
+	zero func(device.Mem)) []func(a *device.Arena) speedTask {
+	const bf16, f32 = tensor.BF16, tensor.F32
+	product := func(name string, m, n, k int, f device.MatMulFlags, c tensor.DType, onto bool) func(a *device.Arena) speedTask {
+		return func(a *device.Arena) speedTask {
+			rows, cols := [2]int{m, k}, [2]int{k, n}
+			if f.TransA {
+				rows = [2]int{k, m}
+			}
+			if f.TransB {
+				cols = [2]int{n, k}
+			}
+			y, x, w := a.Mat(c, m, n), a.Mat(bf16, rows[0], rows[1]), a.Mat(bf16, cols[0], cols[1])
+			f := f
+			if onto {
+				f.Onto = a.Mat(c, m, n)
+			}
+			return speedTask{name: name, product: true, flops: 2 * int64(m) * int64(n) * int64(k), inPlace: f.Accumulate,
+				run: func(s operations) { s.MatMul(y, x, w, f) }}
+		}
+	}
+	attention := func(name string, document int, grad bool) func(a *device.Arena) speedTask {
+		return func(a *device.Arena) speedTask {
+			mat := func(heads int) device.Mat { return a.Mat(bf16, z.rows, heads*z.headDim) }
+			q, k, v, out, lse := mat(z.heads), mat(z.keys), mat(z.keys), mat(z.heads), a.Mat(f32, z.rows, z.heads)
+			spec := device.AttentionSpec{Heads: z.heads, KVHeads: z.keys, HeadDim: z.headDim,
+				Scale: float32(1 / math.Sqrt(float64(z.headDim))), Docs: docs(a, z.rows, document)}
+			pairs := int64(z.rows/document) * int64(document) * int64(document+1) / 2
+			t := speedTask{name: name, flops: 2 * 2 * pairs * int64(z.heads*z.headDim),
+				run: func(s operations) { s.Attention(out, lse, q, k, v, spec) }}
+			if grad {
+				dq, dk, dv, dout, delta := mat(z.heads), mat(z.keys), mat(z.keys), mat(z.heads), a.Mat(f32, z.rows, z.heads)
+				t.flops = t.flops / 2 * 5
+				t.run = func(s operations) { s.AttentionGrad(dq, dk, dv, dout, q, k, v, out, lse, delta, spec) }
+			}
+			return t
+		}
+	}
+	x := func(a *device.Arena) device.Mat { return a.Mat(bf16, z.rows, z.hidden) }
+	nt, tn := device.MatMulFlags{TransB: true}, device.MatMulFlags{TransA: true, Accumulate: true}
+	qkv := (z.heads + 2*z.keys) * z.headDim
+	return []func(a *device.Arena) speedTask{
+		product("product q, k, v", z.rows, qkv, z.hidden, nt, bf16, false),
+		product("product gate, up", z.rows, 2*z.inner, z.hidden, nt, bf16, false),
+		product("product down", z.rows, z.hidden, z.inner, nt, bf16, true),
+		product("gradient of gate, up's input", z.rows, z.hidden, 2*z.inner, device.MatMulFlags{}, bf16, false),
+		product("gradient of gate, up's weights", 2*z.inner, z.hidden, z.rows, tn, f32, false),
+		product("gradient of down's weights", z.hidden, z.inner, z.rows, tn, f32, false),
+		product("logits of a tile", z.rows, z.tile, z.hidden, nt, f32, false),
+		attention("attention", z.document, false),
+		attention("gradient of attention", z.document, true),
+		attention("attention, one document", z.rows, false),
+		attention("gradient of attention, one document", z.rows, true),
+		func(a *device.Arena) speedTask {
+			y, rstd, x, w := x(a), a.Mat(f32, z.rows, 1), x(a), a.Mat(bf16, 1, z.hidden)
+			return speedTask{name: "norm", run: func(s operations) { s.RMSNorm(y, rstd, x, w, 1, 1e-6) }}
+		},
+		func(a *device.Arena) speedTask {
+			dx, dw, dy, x, w, rstd, around := x(a), a.Mat(f32, 1, z.hidden), x(a), x(a), a.Mat(bf16, 1, z.hidden), a.Mat(f32, z.rows, 1), x(a)
+			return speedTask{name: "gradients of norm", run: func(s operations) { s.RMSNormGrad(dx, dw, dy, x, w, rstd, around, 1) }}
+		},
+		func(a *device.Arena) speedTask {
+			q, bias := a.Mat(bf16, z.rows, z.heads*z.headDim), a.Mat(bf16, 1, z.heads*z.headDim)
+			cos, sin := a.Mat(f32, z.document, z.headDim/2), a.Mat(f32, z.document, z.headDim/2)
+			positions := docs(a, z.rows, z.document).Positions
+			return speedTask{name: "bias and rotary positions", inPlace: true,
+				run: func(s operations) { s.RoPE(q, q, bias, z.heads, cos, sin, positions, false) }}
+		},
+		func(a *device.Arena) speedTask {
+			y, gateUp := a.Mat(bf16, z.rows, z.inner), a.Mat(bf16, z.rows, 2*z.inner)
+			return speedTask{name: "SwiGLU", run: func(s operations) { s.SwiGLU(y, gateUp) }}
+		},
+		func(a *device.Arena) speedTask {
+			dGateUp, act, dy, gateUp := a.Mat(bf16, z.rows, 2*z.inner), a.Mat(bf16, z.rows, z.inner), a.Mat(bf16, z.rows, z.inner), a.Mat(bf16, z.rows, 2*z.inner)
+			return speedTask{name: "gradient of SwiGLU", run: func(s operations) { s.SwiGLUGrad(dGateUp, act, dy, gateUp) }}
+		},
+		func(a *device.Arena) speedTask {
+			y, x, z := x(a), x(a), x(a)
+			return speedTask{name: "addition", run: func(s operations) { s.Add(y, x, z) }}
+		},
+		func(a *device.Arena) speedTask {
+			stat, logits, targets := a.Mat(f32, z.rows, 3), a.Mat(f32, z.rows, z.tile), ids(a, z.rows, z.tile)
+			return speedTask{name: "sums of the loss", run: func(s operations) { s.LSEUpdate(stat, logits, targets, 0, 0) }}
+		},
+		func(a *device.Arena) speedTask {
+			d, logits, stat, targets := a.Mat(bf16, z.rows, z.tile), a.Mat(f32, z.rows, z.tile), a.Mat(f32, z.rows, 3), ids(a, z.rows, z.tile)
+			return speedTask{name: "gradient of the loss", run: func(s operations) { s.CrossEntropyGrad(d, logits, stat, targets, 0, 1, 0) }}
+		},
+		func(a *device.Arena) speedTask {
+			dtable, dy, ids := a.Mat(f32, z.tile, z.hidden), x(a), ids(a, z.rows, z.tile)
+			return speedTask{name: "gradient of the embedding", run: func(s operations) { s.ScatterAdd(dtable, dy, ids, 0) }}
+		},
+		func(a *device.Arena) speedTask {
+			to, from := a.Mat(bf16, 2*z.inner, z.hidden), a.Mat(f32, 2*z.inner, z.hidden)
+			return speedTask{name: "rounding of gradients", run: func(s operations) { s.Cast(to, from) }}
+		},
+		func(a *device.Arena) speedTask {
+			dst, x := a.Take(8), a.Mat(bf16, 1, z.parameters)
+			return speedTask{name: "sum of squares", run: func(s operations) { s.SumSquares(dst, x) }}
+		},
+		func(a *device.Arena) speedTask {
+			vec := func(t tensor.DType) device.Mat { return a.Mat(t, 1, z.parameters) }
+			args := device.AdamWArgs{Weights: vec(bf16), Low: vec(tensor.I16), Grad: vec(bf16), M: vec(f32), V: vec(f32), AdamWScalars: speedScalars}
+			bad := a.Take(8)
+			zero(args.V.Mem) // no square is negative
+			return speedTask{name: "AdamW", inPlace: true, run: func(s operations) { s.AdamW(args, bad) }}
+		},
+		func(a *device.Arena) speedTask {
+			vec := func(t tensor.DType) device.Mat { return a.Mat(t, 1, z.parameters) }
+			scales := func() device.Mat { return a.Mat(f32, 1, z.parameters/tensor.MomentBlock) }
+			args := device.AdamW8Args{Weights: vec(bf16), Low: vec(tensor.I16), Grad: vec(bf16), M: vec(tensor.U8), V: vec(tensor.U8),
+				MScale: scales(), VScale: scales(), AdamWScalars: speedScalars}
+			bad := a.Take(8)
+			zero(args.VScale.Mem)
+			return speedTask{name: "AdamW with 8-bit moments", inPlace: true, run: func(s operations) { s.AdamW8(args, bad) }}
+		},
+	}
+}
+
+var speedScalars = device.AdamWScalars{ClipScale: 1, Decay: 1, OneMinusBeta1: 0.1, Beta2: 0.999, OneMinusBeta2: 0.001, StepSize: 1e-5, SqrtBC2: 1, Eps: 1e-8}
+
+// traffic is how many bytes an operation moves if each operand passes once.
+func (t speedTask) traffic() int64 {
+	var o device.Operands
+	t.run(&o)
+	var n int64
+	for _, m := range o.List {
+		bytes := int64(m.Rows) * int64(m.Cols) * m.DType.Bytes()
+		n += bytes
+		if m.Write && t.inPlace {
+			n += bytes
+		}
+	}
+	return n
+}
+
+// launches notes the time of each kernel that the program launches, while it is on.
+type launches struct {
+	*driver.API
+	on     bool
+	names  map[driver.Function]string
+	events []launched
+	err    error
+}
+
+type launched struct {
+	name       string
+	begin, end driver.Event
+}
+
+// timeLaunches puts itself between the program and a driver.
+func timeLaunches(api *driver.API) (*driver.API, *launches) {
+	l := &launches{API: api, names: map[driver.Function]string{}}
+	timed := *api
+	timed.ModuleGetFunction = func(f *driver.Function, m driver.Module, name *byte) driver.Result {
+		r := api.ModuleGetFunction(f, m, name)
+		text := unsafe.Slice(name, 256)
+		l.names[*f] = string(text[:bytes.IndexByte(text, 0)])
+		return r
+	}
+	timed.LaunchKernel = func(f driver.Function, x, y, z, bx, by, bz, shared uint32, s driver.Stream, params, extra *unsafe.Pointer) driver.Result {
+		if !l.on {
+			return api.LaunchKernel(f, x, y, z, bx, by, bz, shared, s, params, extra)
+		}
+		e := launched{name: l.names[f]}
+		l.err = errors.Join(l.err, api.EventCreate(&e.begin, 0).Err("cuEventCreate"), api.EventCreate(&e.end, 0).Err("cuEventCreate"),
+			api.EventRecord(e.begin, s).Err("cuEventRecord"))
+		r := api.LaunchKernel(f, x, y, z, bx, by, bz, shared, s, params, extra)
+		l.err = errors.Join(l.err, api.EventRecord(e.end, s).Err("cuEventRecord"))
+		l.events = append(l.events, e)
+		return r
+	}
+	return &timed, l
+}
+
+// take returns the times since it was called last. The stream is synced, and the context current.
+func (l *launches) take() (times []kernelTime, err error) {
+	for _, e := range l.events {
+		var ms float32
+		l.err = errors.Join(l.err, l.EventElapsedTime(&ms, e.begin, e.end).Err("cuEventElapsedTime"),
+			l.EventDestroy(e.begin).Err("cuEventDestroy"), l.EventDestroy(e.end).Err("cuEventDestroy"))
+		times = append(times, kernelTime{e.name, float64(ms)})
+	}
+	l.events, err = nil, l.err
+	return times, err
+}
+
+// Repetitions of an operation that is timed, after one that is not.
+const timedRuns = 5
+
+// speeds times the tasks on a device: all of them, or the matrix products alone.
+func speeds(t *testing.T, p products, z speedShape, productsAlone bool) (rows []speedRow, copyRate float64, name string) {
+	api, err := loadDriver()
+	if err != nil {
+		t.Fatal(err)
+	}
+	api, kernels := timeLaunches(api)
+	d, err := cuda.Open(cuda.Options{API: api, OwnProducts: p == ownProducts})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer mustClose(t, d)
+	region, err := hostmem.New().Reserve("vectors of numbers", int64(4*4*z.rows))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer mustClose(t, region)
+	host, err := d.Register(region)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer mustClose(t, host)
+	s, err := d.NewStream("speeds")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer mustClose(t, s)
+	sync := func() {
+		t.Helper()
+		if err := s.Sync(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	counting := true
+	write := func(to device.Mem, value func(i int) int) device.Mem {
+		if !counting {
+			numbers := hostmem.I32(region.Bytes())[:to.Len/4]
+			for i := range numbers {
+				numbers[i] = int32(value(i))
+			}
+			s.Copy(to, device.Whole(host).Slice(0, to.Len))
+			sync()
+		}
+		return to
+	}
+	docs := func(a *device.Arena, rows, document int) device.Docs {
+		n := int64(rows) * 4
+		return device.Docs{Positions: write(a.Take(n), func(i int) int { return i % document }),
+			Start: write(a.Take(n), func(i int) int { return i / document * document }),
+			End:   write(a.Take(n), func(i int) int { return i/document*document + document })}
+	}
+	ids := func(a *device.Arena, n, below int) device.Mem {
+		return write(a.Take(int64(n)*4), func(i int) int { return i * 7919 % below })
+	}
+	zero := func(m device.Mem) {
+		if !counting {
+			s.Zero(m)
+			sync()
+		}
+	}
+	tasks := speedTasks(z, docs, ids, zero)
+	count := device.NewArena(device.Mem{})
+	for _, taskIn := range tasks {
+		taskIn(count)
+		count.Release(0)
+	}
+	counting = false
+	buf, err := d.Alloc("arena", max(count.Peak(), copyBytes(z)*2))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer mustClose(t, buf)
+	mem := device.Whole(buf)
+	var events [2]device.Event
+	for i := range events {
+		if events[i], err = d.NewEvent(); err != nil {
+			t.Fatal(err)
+		}
+		defer mustClose(t, events[i])
+	}
+	timed := func(run func()) float64 { // milliseconds
+		var all []time.Duration
+		for i := range 1 + timedRuns {
+			s.Record(events[0])
+			run()
+			s.Record(events[1])
+			sync()
+			if i > 0 {
+				all = append(all, events[1].Since(events[0]))
+			}
+		}
+		slices.Sort(all)
+		return float64(all[len(all)/2]) / 1e6
+	}
+	if err := d.ScatterNormals(mem); err != nil {
+		t.Fatal(err)
+	}
+	copied := copyBytes(z)
+	copyRate = 2 * float64(copied) / (timed(func() { s.Copy(mem.Slice(copied, copied), mem.Slice(0, copied)) }) / 1e3)
+	for _, taskIn := range tasks {
+		arena := device.NewArena(mem)
+		if err := d.ScatterNormals(mem); err != nil {
+			t.Fatal(err)
+		}
+		task := taskIn(arena)
+		if productsAlone && !task.product {
+			continue
+		}
+		if task.product {
+			record := productOf(task)
+			scratch := mem.Slice(0, arena.Peak())
+			if err := errors.Join(d.TuneProducts([]device.Product{record}, scratch), d.ScatterNormals(scratch)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		r := speedRow{Name: task.name, Milliseconds: timed(func() { task.run(s) }), product: task.product, flops: task.flops, bytes: task.traffic()}
+		kernels.on = true
+		task.run(s)
+		sync()
+		kernels.on = false
+		if r.Kernels, err = kernels.take(); err != nil {
+			t.Fatal(err)
+		}
+		if task.product && p == ownProducts {
+			r.Name += ", own kernel"
+		}
+		r.GBPerSec = float64(r.bytes) / r.Milliseconds / 1e6
+		r.TFLOPS = float64(r.flops) / r.Milliseconds / 1e9
+		rows = append(rows, r)
+	}
+	return rows, copyRate, d.Info().Name
+}
+
+// copyBytes is how much is copied to learn the rate of the device's memory.
+func copyBytes(z speedShape) int64 { return int64(z.parameters) * 4 }
+
+// productOf is the matrix product that a task asks for.
+func productOf(t speedTask) device.Product {
+	var p recorder
+	t.run(&p)
+	return p.product
+}
+
+// recorder remembers a matrix product.
+type recorder struct {
+	device.Operands
+	product device.Product
+}
+
+func (r *recorder) MatMul(c, a, b device.Mat, f device.MatMulFlags) {
+	r.product = device.Product{C: c, A: a, B: b, MatMulFlags: f}
+}
+
+// speedsHeader begins the table, for the program that shows it.
+const speedsHeader = "#"
+
+// TestGPUSpeeds times every large kernel at the shapes of a 7B model, next to what bounds it: no kernel can be faster than
+// the fastest product for its arithmetic, nor than a copy for its operands. The table says what to improve.
+func TestGPUSpeeds(t *testing.T) {
+	needGPU(t)
+	rows, copyRate, name := speeds(t, library, gpuShape, false)
+	if !strings.Contains(name, "own matrix products") {
+		own, _, _ := speeds(t, ownProducts, gpuShape, true)
+		rows = append(rows, own...)
+	}
+	fastest := 0.0
+	for _, r := range rows {
+		if r.product {
+			fastest = max(fastest, r.TFLOPS)
+		}
+	}
+	fmt.Printf(speedsHeader+"%-45s %9s %8s %8s %9s %6s\n", "", "ms", "TFLOP/s", "GB/s", "limit ms", "share")
+	for i := range rows {
+		r := &rows[i]
+		r.LimitMilliseconds = max(float64(r.flops)/fastest/1e9, float64(r.bytes)/copyRate*1e3)
+		tflops := ""
+		if r.flops > 0 {
+			tflops = fmt.Sprintf("%.0f", r.TFLOPS)
+		}
+		fmt.Printf("%-46s %9.3f %8s %8.0f %9.3f %5.0f%%\n", r.Name, r.Milliseconds, tflops, r.GBPerSec, r.LimitMilliseconds, r.share()*100)
+		if len(r.Kernels) > 1 {
+			for _, k := range r.Kernels {
+				fmt.Printf("    %-42s %9.3f\n", k.Name, k.Milliseconds)
+			}
+		}
+		if !(r.Milliseconds > 0) || !(r.bytes > 0) {
+			t.Errorf("%s took %g ms for %d bytes", r.Name, r.Milliseconds, r.bytes)
+		}
+	}
+	text, err := json.Marshal(struct {
+		Device     string     `json:"device"`
+		CopyPerSec float64    `json:"copy_bytes_per_sec"` // read and written
+		TFLOPS     float64    `json:"fastest_product_tflops"`
+		Rows       []speedRow `json:"rows"`
+	}{name, copyRate, fastest, rows})
+	if err != nil {
+		t.Fatal(err)
+	}
+	fmt.Printf("SPEEDS %s\n", text)
+	slices.SortStableFunc(rows, func(a, b speedRow) int { return cmp.Compare(a.share(), b.share()) })
+	var slow []string
+	for _, r := range rows[:3] {
+		slow = append(slow, fmt.Sprintf("%s (%.0f%%)", r.Name, r.share()*100))
+	}
+	fmt.Printf("SUMMARY %d operations; products up to %.0f TFLOP/s, copies %.0f GB/s; furthest from these: %s\n", len(rows), fastest, copyRate/1e9,
+		strings.Join(slow, ", "))
+}
+
+// share is how near a row is to its limit.
+func (r *speedRow) share() float64 { return r.LimitMilliseconds / r.Milliseconds }
