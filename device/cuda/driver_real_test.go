@@ -2,7 +2,10 @@
 
 package cuda_test
 
-import "github.com/millrace/millrace/device/cuda/driver"
+import (
+	"github.com/millrace/millrace/device/cuda/cublaslt"
+	"github.com/millrace/millrace/device/cuda/driver"
+)
 
 // loadDriver is the driver of tests on a GPU.
 var loadDriver = driver.Load
@@ -12,3 +15,9 @@ const lawSteps = 10
 
 // gpuShape is what TestGPUSpeeds times: Qwen2.5-7B, four documents in a micro-batch.
 var gpuShape = speedShape{rows: 8192, document: 2048, hidden: 3584, inner: 18944, heads: 28, keys: 4, headDim: 128, tile: 16384, parameters: 233 << 20}
+
+// gpuBLAS opens the library of tests on a GPU: the one that is installed.
+func gpuBLAS(*driver.API) func() (cublaslt.BLAS, error) { return nil }
+
+// gpuBlock are the sizes of TestGPUTuning.
+var gpuBlock = block7B

@@ -2,10 +2,24 @@
 
 package cuda_test
 
-import "github.com/millrace/millrace/internal/cudatest/standin"
+import (
+	"sync"
 
-// loadDriver is the driver of tests on a GPU, in a rehearsal of them.
-var loadDriver = standin.Load
+	"github.com/millrace/millrace/device/cuda/cublaslt"
+	"github.com/millrace/millrace/device/cuda/driver"
+	"github.com/millrace/millrace/internal/cudatest/standin"
+)
+
+// loadDriver is the driver of tests on a GPU, in a rehearsal of them. It also knows the kernel of the stand-in's library.
+var loadDriver = sync.OnceValues(func() (*driver.API, error) { return standin.Rehearsal(loadOnce).API(), nil })
+
+// gpuBLAS opens the library of tests on a GPU.
+func gpuBLAS(api *driver.API) func() (cublaslt.BLAS, error) {
+	return func() (cublaslt.BLAS, error) { return newBLAS(api) }
+}
+
+// gpuBlock are the sizes of TestGPUTuning.
+var gpuBlock = smallBlock
 
 // lawSteps are how many steps TestGPUTraining takes.
 const lawSteps = 2

@@ -2,6 +2,7 @@ package cuda_test
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"testing"
 	"time"
@@ -9,93 +10,135 @@ import (
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/device/cuda"
 	"github.com/millrace/millrace/hostmem"
+	"github.com/millrace/millrace/internal/cudatest/standin"
 	"github.com/millrace/millrace/tensor"
 )
+
+// block7B are the sizes of a block of 7B width, smallBlock those that an interpreter of kernels gets through.
+var (
+	block7B    = blockSizes{rows: 8192, hidden: 3584, inner: 18944, qkv: 4608}
+	smallBlock = blockSizes{rows: 64, hidden: 48, inner: 80, qkv: 96}
+)
+
+type blockSizes struct{ rows, hidden, inner, qkv int }
 
 // The products of a block of 7B width: what cuBLASLt thinks best, and what is fastest. A second device that takes
 // over the choices computes the same bits.
 func TestGPUTuning(t *testing.T) {
 	needGPU(t)
-	const rows, hidden, inner, qkv = 8192, 3584, 18944, 4608
-	accounts := hostmem.New()
-	region, err := accounts.Reserve("test", 2*rows*hidden)
+	testTuning(t, gpuBlock, func(t *testing.T) *cuda.Device { return openGPU(t, library) })
+}
+
+// The same on a stand-in: both devices on one driver, as a process has them.
+func TestTuning(t *testing.T) {
+	gpu := standin.New(standin.Options{Load: loadOnce})
+	testTuning(t, smallBlock, func(t *testing.T) *cuda.Device {
+		d, err := cuda.Open(options(gpu, library, 0))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d
+	})
+	if err := gpu.Check(); err != nil {
+		t.Error(err)
+	}
+}
+
+// testTuning tunes the products of a block on one device, and has a second one take over the choices.
+func testTuning(t *testing.T, sizes blockSizes, open func(t *testing.T) *cuda.Device) {
+	region, err := hostmem.New().Reserve("test", int64(2*sizes.rows*sizes.hidden))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer mustClose(t, region)
-	var lines []string
-	var first []byte
-	for _, second := range []bool{false, true} {
-		d := openGPU(t, library)
-		defer mustClose(t, d)
-		if !d.Info().TunesProducts {
-			t.Skip(d.Info().Warning)
+	lines, first := tunedBlock(t, open(t), sizes, region, nil)
+	again, second := tunedBlock(t, open(t), sizes, region, lines)
+	if !slices.Equal(first, second) || !slices.Equal(lines, again) {
+		t.Error("a device that takes over the choices computes other bits")
+	}
+}
+
+// tunedBlock tunes the products of a block, but those that lines choose for, and returns all choices and what one of
+// the products computes. It closes the device, since the driver takes a region of host memory once.
+func tunedBlock(t *testing.T, d *cuda.Device, sizes blockSizes, region *hostmem.Region, lines []string) (chosen []string, bits []byte) {
+	t.Helper()
+	defer mustClose(t, d)
+	if !d.Info().TunesProducts {
+		t.Skip(d.Info().Warning)
+	}
+	rows, hidden, inner, qkv := sizes.rows, sizes.hidden, sizes.inner, sizes.qkv
+	var x, y, wide, act, qkvs, wQKV, wWide, wDown, gWide device.Mat
+	layout := func(a *device.Arena) {
+		x, y = a.Mat(tensor.BF16, rows, hidden), a.Mat(tensor.BF16, rows, hidden)
+		wide, act = a.Mat(tensor.BF16, rows, 2*inner), a.Mat(tensor.BF16, rows, inner)
+		qkvs, wQKV = a.Mat(tensor.BF16, rows, qkv), a.Mat(tensor.BF16, qkv, hidden)
+		wWide, wDown = a.Mat(tensor.BF16, 2*inner, hidden), a.Mat(tensor.BF16, hidden, inner)
+		gWide = a.Mat(tensor.F32, 2*inner, hidden)
+	}
+	counts := device.NewArena(device.Mem{})
+	layout(counts)
+	buf, err := d.Alloc("arena", counts.Peak())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer mustClose(t, buf)
+	arena := device.Whole(buf)
+	layout(device.NewArena(arena))
+	nt, tn := device.MatMulFlags{TransB: true}, device.MatMulFlags{TransA: true, Accumulate: true}
+	onto := nt
+	onto.Onto = x
+	products := []device.Product{{C: qkvs, A: x, B: wQKV, MatMulFlags: nt}, {C: wide, A: x, B: wWide, MatMulFlags: nt},
+		{C: y, A: act, B: wDown, MatMulFlags: onto}, {C: act, A: x, B: wDown}, {C: gWide, A: wide, B: x, MatMulFlags: tn}}
+
+	host, err := d.Register(region)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer mustClose(t, host)
+	s, err := d.NewStream("test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer mustClose(t, s)
+	fill := func() { // a GPU multiplies zeros faster than numbers
+		rng, numbers := rand.New(rand.NewPCG(1, 2)), hostmem.U16(region.Bytes())
+		for i := range numbers {
+			numbers[i] = tensor.BF16FromF32(float32(rng.NormFloat64()))
 		}
-		buf, err := d.Alloc("arena", 3<<30)
-		if err != nil {
-			t.Fatal(err)
+		for done := int64(0); done < arena.Len; done += region.Len() {
+			n := min(region.Len(), arena.Len-done)
+			s.Copy(arena.Slice(done, n), device.Whole(host).Slice(0, n))
 		}
-		defer mustClose(t, buf)
-		arena, used := device.Whole(buf), int64(0)
-		mat := func(t tensor.DType, r, c int) device.Mat {
-			m := device.NewMat(arena.Slice(used, arena.Len-used), t, r, c)
-			used += (m.Len + device.ArenaAlign - 1) / device.ArenaAlign * device.ArenaAlign
-			return m
-		}
-		x, y := mat(tensor.BF16, rows, hidden), mat(tensor.BF16, rows, hidden)
-		wide, act := mat(tensor.BF16, rows, 2*inner), mat(tensor.BF16, rows, inner)
-		qkvs, wQKV := mat(tensor.BF16, rows, qkv), mat(tensor.BF16, qkv, hidden)
-		wWide, wDown := mat(tensor.BF16, 2*inner, hidden), mat(tensor.BF16, hidden, inner)
-		gWide := mat(tensor.F32, 2*inner, hidden)
-		nt, tn := device.MatMulFlags{TransB: true}, device.MatMulFlags{TransA: true, Accumulate: true}
-		onto := nt
-		onto.Onto = x
-		products := []device.Product{{C: qkvs, A: x, B: wQKV, MatMulFlags: nt}, {C: wide, A: x, B: wWide, MatMulFlags: nt},
-			{C: y, A: act, B: wDown, MatMulFlags: onto}, {C: act, A: x, B: wDown}, {C: gWide, A: wide, B: x, MatMulFlags: tn}}
-		if second {
-			if err := d.UseAlgorithms(lines); err != nil {
-				t.Fatal(err)
-			}
-		} else {
-			before := productTime(t, d, products)
-			if err := d.TuneProducts(products, arena); err != nil {
-				t.Fatal(err)
-			}
-			lines = d.Algorithms()
-			fmt.Printf("SUMMARY %d products of a 7B block: %v with cuBLASLt's first choice for each, %v with the fastest\n",
-				len(products), before, productTime(t, d, products))
-			for _, line := range lines {
-				t.Log(line)
-			}
-		}
-		host, err := d.Register(region)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer mustClose(t, host)
-		for i, numbers := 0, hostmem.U16(region.Bytes()); i < len(numbers); i++ {
-			numbers[i] = tensor.BF16FromF32(float32(i*i%1009)/997 - 0.5)
-		}
-		s, err := d.NewStream("test")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer mustClose(t, s)
-		for _, m := range []device.Mat{x, act, wDown} {
-			n := min(m.Len, region.Len())
-			s.Copy(m.Mem.Slice(0, n), device.Whole(host).Slice(0, n))
-		}
-		s.MatMul(y, act, wDown, onto)
-		s.Copy(device.Whole(host), y.Mem)
 		if err := s.Sync(); err != nil {
 			t.Fatal(err)
 		}
-		if !second {
-			first = slices.Clone(region.Bytes())
-		} else if !slices.Equal(first, region.Bytes()) || !slices.Equal(lines, d.Algorithms()) {
-			t.Error("a device that takes over the choices computes other bits")
-		}
 	}
+	fill()
+	before := time.Duration(0)
+	if lines == nil {
+		before = productTime(t, d, products)
+	} else if err := d.UseAlgorithms(lines); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.TuneProducts(products, arena); err != nil {
+		t.Fatal(err)
+	}
+	chosen = d.Algorithms()
+	fill()
+	if lines == nil {
+		fmt.Printf("SUMMARY %d products of a block of width %d: %v with cuBLASLt's first choice for each, %v with the fastest\n",
+			len(products), hidden, before, productTime(t, d, products))
+		for _, line := range chosen {
+			t.Log(line)
+		}
+		fill()
+	}
+	s.MatMul(y, act, wDown, onto)
+	s.Copy(device.Whole(host), y.Mem)
+	if err := s.Sync(); err != nil {
+		t.Fatal(err)
+	}
+	return chosen, slices.Clone(region.Bytes())
 }
 
 // productTime is how long the device takes for products, the fastest of three times.

@@ -12,7 +12,7 @@ var rows = []row{
 	{name: "conformance", least: sec(10), most: sec(60), run: tests("cuda.test", "TestGPUConformance", "TestGPUConformance/own_products/aligned_to_16/(Add|Gather|Copy)")},
 	{name: "pytorch", least: sec(15), most: sec(60), run: pytorch},
 	{name: "speeds", least: sec(8), most: sec(45), run: speeds},
-	{name: "tuning", least: sec(5), most: sec(45), run: tests("cuda.test", "TestGPUTuning", "TestTuneProducts")},
+	{name: "tuning", least: sec(5), most: sec(45), run: tests("cuda.test", "TestGPUTuning", "TestGPUTuning")},
 	{name: "probe", least: sec(10), most: sec(60), run: probe},
 	{name: "memory", least: sec(10), most: sec(60), run: memory},
 	{name: "bench", least: sec(30), most: sec(150), run: bench(8, nil, "--stream", "auto"), keeps: true},

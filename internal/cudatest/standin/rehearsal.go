@@ -11,12 +11,16 @@ import (
 	"github.com/millrace/millrace/device/cuda/kernels"
 )
 
-// Load is driver.Load for a rehearsal, in programs that are built with the tag standin: the driver of a card like an
-// H200, which takes the machine code that the program carries for it. The memory that it has is not there before it
-// is allocated.
-func Load() (*driver.API, error) {
+// Load is driver.Load for a rehearsal, in programs that are built with the tag standin. A process has one driver, so
+// that whatever it asks for twice is refused.
+var Load = sync.OnceValues(func() (*driver.API, error) {
 	workers := runtime.GOMAXPROCS(0)
-	load := func(text []byte) (*Image, error) { return LazyPTX(text, workers) }
+	return Rehearsal(func(text []byte) (*Image, error) { return LazyPTX(text, workers) }).API(), nil
+})
+
+// Rehearsal is the driver of a card like an H200, which takes the machine code that the program carries for it, and has
+// load read PTX. The memory that it has is not there before it is allocated.
+func Rehearsal(load func(text []byte) (*Image, error)) *Driver {
 	text := sync.OnceValues(func() (map[[sha256.Size]byte]string, error) { return codeText("sm_90a", "sm90a") })
 	fail := func(call string, _ int) driver.Result {
 		if visible, ok := os.LookupEnv("CUDA_VISIBLE_DEVICES"); ok && visible == "" && call == "Init" {
@@ -36,7 +40,7 @@ func Load() (*driver.API, error) {
 				return nil, errors.New("this machine code is not the program's for sm_90a")
 			}
 			return load([]byte(ptx))
-		}}).API(), nil
+		}})
 }
 
 // codeText is the PTX of which the machine code for an architecture was made, by the sum of the code: the stand-in
