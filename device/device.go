@@ -59,10 +59,12 @@ type ProductTuner interface {
 	// It comes before other work of the device. It overwrites all of scratch, and leaves zeros; it places operands in
 	// scratch where the later products have theirs.
 	TuneProducts(products []Product, scratch Mem) error
-	// Algorithms returns the choices, as lines of text. A device with the same Info.Numerics that uses them computes
-	// the same bits.
+	// Algorithms returns the choices that were made, or taken over and found to be possible, as lines of text: the shape
+	// of a product, ": ", and the algorithm for it. A device with the same Info.Numerics that uses them computes the
+	// same bits.
 	Algorithms() []string
-	// UseAlgorithms takes over choices before the first product. The error names a line that is not a choice.
+	// UseAlgorithms takes over choices before the first product; one that is not possible is made again. The error names
+	// a line that is not a choice.
 	UseAlgorithms(lines []string) error
 }
 

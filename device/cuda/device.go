@@ -174,7 +174,7 @@ func (d *Device) openBLAS(gpu *gpu, o Options) (err error) {
 	default:
 		library, err := cublaslt.Load(gpu.driverVersion)
 		if err == nil {
-			d.blas, err = library.Open()
+			d.blas, err = library.Open(d.note)
 		}
 		if err != nil {
 			d.warning = fmt.Sprintf("matrix products run on this program's own kernels, which are slower: %v", err)

@@ -123,12 +123,12 @@ func shapeOf(p *cublaslt.Product) string {
 }
 
 // Tune runs both algorithms, and takes the second one.
-func (b *blas) Tune(p *cublaslt.Product, w cublaslt.Workspace, s driver.Stream, seconds func(func() error) (float64, error)) error {
+func (b *blas) Tune(p *cublaslt.Product, w cublaslt.Workspace, s driver.Stream, seconds func(int, func() error) (float64, error)) error {
 	if p.C.Cols%16 == 1 || b.reversed[shapeOf(p)] {
 		return nil
 	}
 	for _, reversed := range []bool{false, true} {
-		took, err := seconds(func() error { return b.launch(&blasParams{*p, w, reversed}, s) })
+		took, err := seconds(2, func() error { return b.launch(&blasParams{*p, w, reversed}, s) })
 		if err != nil {
 			return err
 		}

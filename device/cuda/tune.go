@@ -11,9 +11,6 @@ import (
 	"github.com/millrace/millrace/tensor"
 )
 
-// Repetitions of a product that is timed, after one that is not.
-const timedProducts = 3
-
 // TuneProducts implements device.ProductTuner. Operands are normal numbers, since a GPU multiplies zeros faster: its
 // clock rises.
 func (d *Device) TuneProducts(products []device.Product, scratch device.Mem) (err error) {
@@ -40,8 +37,8 @@ func (d *Device) TuneProducts(products []device.Product, scratch device.Mem) (er
 		for _, product := range products {
 			p := blasProduct(product.C, product.A, product.B, product.MatMulFlags)
 			err := d.workspace.lend(s, func(w driver.DevicePtr) error {
-				return d.blas.Tune(&p, w, s.handle, func(enqueue func() error) (float64, error) {
-					return d.seconds(s, begin, end, enqueue)
+				return d.blas.Tune(&p, w, s.handle, func(times int, enqueue func() error) (float64, error) {
+					return d.seconds(s, begin, end, times, enqueue)
 				})
 			})
 			if err != nil {
@@ -57,14 +54,13 @@ func (d *Device) TuneProducts(products []device.Product, scratch device.Mem) (er
 	return s.Sync()
 }
 
-// seconds is how long the device takes for what enqueue gives it. The context is current.
-func (d *Device) seconds(s *Stream, begin, end driver.Event, enqueue func() error) (float64, error) {
-	for i := range 1 + timedProducts {
-		if i == 1 {
-			if err := d.check("cuEventRecord", d.api.EventRecord(begin, s.handle)); err != nil {
-				return 0, err
-			}
-		}
+// seconds is how long the device takes for what enqueue gives it, of as many times as it is enqueued. The context is
+// current.
+func (d *Device) seconds(s *Stream, begin, end driver.Event, times int, enqueue func() error) (float64, error) {
+	if err := d.check("cuEventRecord", d.api.EventRecord(begin, s.handle)); err != nil {
+		return 0, err
+	}
+	for range times {
 		if err := enqueue(); err != nil {
 			return 0, err
 		}
@@ -77,7 +73,7 @@ func (d *Device) seconds(s *Stream, begin, end driver.Event, enqueue func() erro
 	}
 	var ms float32
 	err := d.check("cuEventElapsedTime", d.api.EventElapsedTime(&ms, begin, end))
-	return float64(ms) / 1e3, err
+	return float64(ms) / 1e3 / float64(times), err
 }
 
 // normalsBytes is how much random data the host makes. The device copies it until scratch is full.

@@ -26,8 +26,6 @@ type api struct {
 
 	MatmulAlgoGetHeuristic func(handle, desc, a, b, c, d, preference uintptr, want int32, results *heuristicResult, got *int32) status
 
-	MatmulAlgoCheck func(handle, desc, a, b, c, d uintptr, algo *algorithm, result *heuristicResult) status
-
 	Matmul func(handle, desc uintptr, alpha *float32, a driver.DevicePtr, aLayout uintptr, b driver.DevicePtr, bLayout uintptr,
 		beta *float32, c driver.DevicePtr, cLayout uintptr, d driver.DevicePtr, dLayout uintptr,
 		algo *algorithm, workspace driver.DevicePtr, workspaceBytes uint64, s driver.Stream) status

@@ -48,19 +48,20 @@ const (
 type BLAS interface {
 	// Name says what it is, for people: "cuBLASLt 12.8.4".
 	Name() string
-	// MatMul enqueues a product. It reports false, and has done nothing, where it has no algorithm for such operands. No
-	// size is 0.
+	// MatMul enqueues a product. It reports false, and has done nothing, where it has no algorithm for such operands, or
+	// where the library refused all that it offered. No size is 0.
 	MatMul(p *Product, w Workspace, s driver.Stream) (bool, error)
 
-	// Tune chooses the fastest algorithm for products of p's shape, unless one is chosen. seconds times what it is
-	// given, which enqueues the product; it may run it several times. Without Tune, the algorithm is the one that the
-	// library thinks best.
-	Tune(p *Product, w Workspace, s driver.Stream, seconds func(enqueue func() error) (float64, error)) error
-	// Algorithms returns the choices of Tune and of UseAlgorithms, sorted, each as a line of text. Another BLAS of the
-	// same version on the same kind of GPU that uses them computes the same bits.
+	// Tune chooses the fastest algorithm for products of p's shape, unless one is chosen. seconds enqueues the product a
+	// number of times, with what it is given, and returns the seconds of one. What enqueuing returns is not an error of
+	// Tune: it drops the algorithm. Without Tune, the algorithm is the one that the library thinks best.
+	Tune(p *Product, w Workspace, s driver.Stream, seconds func(times int, enqueue func() error) (float64, error)) error
+	// Algorithms returns the choices of Tune, and those of UseAlgorithms that the library was asked about and offers,
+	// sorted, each as a line of text: a shape, a colon, a space, an algorithm. Another BLAS of the same version on the
+	// same kind of GPU that uses them computes the same bits.
 	Algorithms() []string
-	// UseAlgorithms makes choices that Algorithms listed. It comes before the first product. The error names a line
-	// that is not a choice.
+	// UseAlgorithms makes choices that Algorithms listed; one that the library does not offer is not used. It comes
+	// before the first product. The error names a line that is not a choice.
 	UseAlgorithms(lines []string) error
 	Close() error
 }

@@ -42,9 +42,10 @@ type fake struct {
 	prefer  map[uintptr]map[int32]uint64
 	asked   int // for algorithms
 	ran     []uint64
-	needs   int // bytes of workspace of a checked algorithm
-	refuse  bool
-	wanted  string // preferences; empty: those of operands that are aligned to 16 bytes
+	refuse  bool            // to name algorithms
+	broken  map[uint64]bool // algorithms that are named, and do not start
+	said    []string        // to the user
+	wanted  string          // preferences; empty: those of operands that are aligned to 16 bytes
 }
 
 type fataler interface {
@@ -149,13 +150,6 @@ func (f *fake) api() api {
 			*got = 4
 			return statusSuccess
 		},
-		MatmulAlgoCheck: func(_, d, a, b, c, e uintptr, algo *algorithm, result *heuristicResult) status {
-			if algo[7] != 45 {
-				return statusNotSupported
-			}
-			result.workspaceBytes = uint64(f.needs)
-			return statusSuccess
-		},
 		Matmul: f.matmul,
 	}
 }
@@ -168,6 +162,9 @@ func (f *fake) matmul(_, desc uintptr, alpha *float32, a driver.DevicePtr, aLayo
 		return 7
 	}
 	f.ran = append(f.ran, algo[7])
+	if f.broken[algo[7]] {
+		return statusExecutionFailed
+	}
 	at := func(base driver.DevicePtr, l fakeLayout, row, col uint64) *float32 {
 		if row >= l.rows || col >= l.cols {
 			f.t.Fatalf("element (%d, %d) of [%d, %d]", row, col, l.rows, l.cols)
@@ -198,9 +195,11 @@ func (f *fake) matmul(_, desc uintptr, alpha *float32, a driver.DevicePtr, aLayo
 	return statusSuccess
 }
 
+func (f *fake) note(line string) { f.said = append(f.said, line) }
+
 func newFake(t fataler) (*fake, BLAS) {
 	f := &fake{t: t, descs: map[uintptr]map[int32]int32{}, layouts: map[uintptr]fakeLayout{}, prefer: map[uintptr]map[int32]uint64{}}
-	b, err := newLibrary(f.api()).Open()
+	b, err := newLibrary(f.api()).Open(f.note)
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
@@ -332,7 +331,7 @@ func TestNoAlgorithm(t *testing.T) {
 
 // A call that fails is named, and what was made before it is given back.
 func TestFailures(t *testing.T) {
-	for _, call := range []string{"MatmulDescCreate", "MatrixLayoutCreate", "MatmulPreferenceCreate", "MatmulAlgoGetHeuristic", "Matmul"} {
+	for _, call := range []string{"MatmulDescCreate", "MatrixLayoutCreate", "MatmulPreferenceCreate", "MatmulAlgoGetHeuristic"} {
 		f := &fake{t: t, descs: map[uintptr]map[int32]int32{}, layouts: map[uintptr]fakeLayout{}, prefer: map[uintptr]map[int32]uint64{}}
 		a := f.api()
 		switch call {
@@ -344,13 +343,8 @@ func TestFailures(t *testing.T) {
 			a.MatmulPreferenceCreate = func(*uintptr) status { return 3 }
 		case "MatmulAlgoGetHeuristic":
 			a.MatmulAlgoGetHeuristic = func(_, _, _, _, _, _, _ uintptr, _ int32, _ *heuristicResult, _ *int32) status { return 3 }
-		case "Matmul":
-			a.Matmul = func(_, _ uintptr, _ *float32, _ driver.DevicePtr, _ uintptr, _ driver.DevicePtr, _ uintptr, _ *float32, _ driver.DevicePtr,
-				_ uintptr, _ driver.DevicePtr, _ uintptr, _ *algorithm, _ driver.DevicePtr, _ uint64, _ driver.Stream) status {
-				return 3
-			}
 		}
-		b, err := newLibrary(a).Open()
+		b, err := newLibrary(a).Open(f.note)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,8 +1,10 @@
 package cublaslt
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"unsafe"
 
@@ -26,9 +28,10 @@ func newLibrary(a api) *Library {
 	return &Library{api: a, name: fmt.Sprintf("cuBLASLt %d.%d.%d", v/10000, v/100%100, v%100)}
 }
 
-// Open makes a BLAS for the context that is current for the calling thread.
-func (l *Library) Open() (BLAS, error) {
-	h := &handle{Library: l, plans: map[shape]*plan{}, chosen: map[shape]algorithm{}}
+// Open makes a BLAS for the context that is current for the calling thread. note gets a line for the user when the
+// library refuses what it offered; any thread that multiplies calls it.
+func (l *Library) Open(note func(line string)) (BLAS, error) {
+	h := &handle{Library: l, note: note, plans: map[shape]*plan{}, recorded: map[shape]algorithm{}, chosen: map[shape]algorithm{}}
 	if err := l.api.Create(&h.handle).err("Create"); err != nil {
 		return nil, fmt.Errorf("%s: %w", l.name, err)
 	}
@@ -39,16 +42,19 @@ func (l *Library) Open() (BLAS, error) {
 type handle struct {
 	*Library
 	handle uintptr
+	note   func(line string)
 
-	mu     sync.Mutex
-	plans  map[shape]*plan
-	chosen map[shape]algorithm // by Tune and UseAlgorithms
+	mu       sync.Mutex
+	plans    map[shape]*plan
+	recorded map[shape]algorithm // by UseAlgorithms; the library was not asked about them yet
+	chosen   map[shape]algorithm // by Tune, or recorded and offered by the library
 }
 
-// plan is the library's description of one shape of product, and the algorithms for it, the one to use first; none where it has none.
+// plan is the library's description of one shape of product, and its algorithms for it, in the order to try them; none
+// where it has none, or has refused all.
 type plan struct {
 	desc, a, b, c, d uintptr
-	algorithms       []algorithm
+	algorithms       []*algorithm // handle.mu guards the list
 }
 
 // MatMul implements BLAS.
@@ -56,11 +62,59 @@ func (h *handle) MatMul(p *Product, w Workspace, s driver.Stream) (bool, error) 
 	if !p.Suits() {
 		return false, nil
 	}
-	t, err := h.plan(transposed(p))
-	if err != nil || len(t.algorithms) == 0 {
+	form := transposed(p)
+	t, err := h.plan(form)
+	if err != nil {
 		return false, err
 	}
-	return true, h.multiply(p, t, &t.algorithms[0], w, s)
+	var refused error
+	algo := h.first(t)
+	for ; algo != nil; algo = h.first(t) {
+		err := h.multiply(p, t, algo, w, s)
+		if err == nil {
+			break
+		}
+		// Nothing was written: the kernel that writes the result is the last one, and it did not start.
+		h.drop(form, t, algo)
+		refused = cmp.Or(refused, err)
+	}
+	if refused != nil {
+		h.sayRefused(form, algo != nil, refused)
+	}
+	return algo != nil, nil
+}
+
+// first is the algorithm to use, nil if there is none.
+func (h *handle) first(t *plan) *algorithm {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if len(t.algorithms) == 0 {
+		return nil
+	}
+	return t.algorithms[0]
+}
+
+// drop has an algorithm that the library refused not tried again. If it was chosen, the next one is.
+func (h *handle) drop(form shape, t *plan, refused *algorithm) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	t.algorithms = slices.DeleteFunc(t.algorithms, func(a *algorithm) bool { return a == refused })
+	if _, ok := h.chosen[form]; !ok {
+		return
+	}
+	delete(h.chosen, form)
+	if len(t.algorithms) > 0 {
+		h.chosen[form] = *t.algorithms[0]
+	}
+}
+
+// sayRefused tells the user which product is computed otherwise than was chosen.
+func (h *handle) sayRefused(form shape, another bool, refused error) {
+	now := "another one of its algorithms is used, and the last bits of results may differ"
+	if !another {
+		now = "this program's own kernel is used, which is slower, and the last bits of results may differ"
+	}
+	h.note(fmt.Sprintf("%s refuses a matrix product of %d x %d x %d that it offered (%v): %s", h.name, form.n, form.k, form.m, refused, now))
 }
 
 // multiply enqueues the product.
@@ -128,18 +182,25 @@ func (h *handle) describe(p *plan, s shape) error {
 	return nil
 }
 
-// choose finds the algorithms: the one that was chosen before if the library still takes it, else the heuristic's, its best one first.
+// choose takes the heuristic's algorithms, its best one first, or the recorded one if it is among them. The blob of an
+// algorithm that the library does not offer now is never handed to it: NVIDIA promises nothing for such.
 func (h *handle) choose(p *plan, s shape) error {
-	if algo, ok := h.chosen[s]; ok {
-		var result heuristicResult
-		said := h.api.MatmulAlgoCheck(h.handle, p.desc, p.a, p.b, p.c, p.d, &algo, &result)
-		if said == statusSuccess && result.state == statusSuccess && result.workspaceBytes <= WorkspaceBytes {
-			p.algorithms = []algorithm{algo}
-			return nil
-		}
-		delete(h.chosen, s)
+	if err := h.ask(p, s); err != nil {
+		return err
 	}
-	return h.ask(p, s)
+	recorded, ok := h.recorded[s]
+	i := slices.IndexFunc(p.algorithms, func(a *algorithm) bool { return *a == recorded })
+	if ok && i >= 0 {
+		p.prefer(i)
+		h.chosen[s] = recorded
+	}
+	return nil
+}
+
+// prefer puts an algorithm before the others, which keep their order.
+func (p *plan) prefer(i int) {
+	best := p.algorithms[i]
+	p.algorithms = slices.Insert(slices.Delete(p.algorithms, i, i+1), 0, best)
 }
 
 // candidates is how many algorithms the heuristic is asked for.
@@ -178,7 +239,7 @@ func (h *handle) ask(p *plan, s shape) (err error) {
 	}
 	for _, r := range results[:min(max(found, 0), candidates)] {
 		if r.state == statusSuccess {
-			p.algorithms = append(p.algorithms, r.algo)
+			p.algorithms = append(p.algorithms, &r.algo)
 		}
 	}
 	return nil

@@ -1,6 +1,9 @@
 package cublaslt
 
 import (
+	"cmp"
+	"maps"
+	"math"
 	"slices"
 
 	"github.com/millrace/millrace/device/cuda/driver"
@@ -11,12 +14,20 @@ import (
 // Two runs that time for themselves would choose differently, as times are noisy. For this reason a choice is written
 // down: a run that keeps the lines of Algorithms and hands them to UseAlgorithms gets the same bits again.
 
-// leastGain is the share by which an algorithm must be faster than the one before it in the library's order to be
-// preferred. A smaller gain is noise.
-const leastGain = 0.02
+const (
+	// leastGain is the share by which an algorithm must be faster than the one before it in the library's order to be
+	// preferred. A smaller gain is noise.
+	leastGain = 0.02
+	// hopeless is how many times as long as the fastest one an algorithm takes that is not timed further. The first time
+	// is of one product, so it is noisy, but not by as much as this.
+	hopeless = 1.2
+	// timedProducts is how many products are timed of an algorithm that is not hopeless.
+	timedProducts = 3
+)
 
 // Tune implements BLAS.
-func (h *handle) Tune(p *Product, w Workspace, s driver.Stream, seconds func(enqueue func() error) (float64, error)) error {
+func (h *handle) Tune(p *Product, w Workspace, s driver.Stream,
+	seconds func(times int, enqueue func() error) (float64, error)) error {
 	if !p.Suits() {
 		return nil
 	}
@@ -27,24 +38,68 @@ func (h *handle) Tune(p *Product, w Workspace, s driver.Stream, seconds func(enq
 	}
 	h.mu.Lock()
 	_, done := h.chosen[form]
+	offered := slices.Clone(t.algorithms)
 	h.mu.Unlock()
-	if done || len(t.algorithms) == 0 {
+	if done || len(offered) == 0 {
 		return nil
 	}
-	best, least := 0, 0.0
-	for i := range t.algorithms {
-		took, err := seconds(func() error { return h.multiply(p, t, &t.algorithms[i], w, s) })
+	var refused error // why the first one of those that the library refuses to start was refused
+	time := func(a *algorithm, times int) (took float64, ok bool, err error) {
+		var said error
+		took, err = seconds(times, func() error {
+			said = h.multiply(p, t, a, w, s)
+			return said
+		})
+		if said != nil {
+			refused = cmp.Or(refused, said)
+			h.drop(form, t, a)
+			return 0, false, nil
+		}
+		return took, true, err
+	}
+	type candidate struct {
+		*algorithm
+		seconds float64
+	}
+	var starts []candidate
+	once := math.Inf(1) // the least
+	for _, a := range offered {
+		var took float64
+		ok := true
+		for range 2 { // the first time loads the kernel
+			if ok {
+				if took, ok, err = time(a, 1); err != nil {
+					return err
+				}
+			}
+		}
+		if ok {
+			starts = append(starts, candidate{a, took})
+			once = min(once, took)
+		}
+	}
+	var best *candidate
+	for i := range starts {
+		c := &starts[i]
+		if c.seconds > once*hopeless {
+			continue
+		}
+		took, ok, err := time(c.algorithm, timedProducts)
 		if err != nil {
 			return err
 		}
-		if i == 0 || took < least*(1-leastGain) {
-			best, least = i, took
+		if c.seconds = took; ok && (best == nil || took < best.seconds*(1-leastGain)) {
+			best = c
 		}
+	}
+	if best == nil {
+		h.sayRefused(form, false, refused)
+		return nil
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	t.algorithms = t.algorithms[best : best+1]
-	h.chosen[form] = t.algorithms[0]
+	t.prefer(slices.Index(t.algorithms, best.algorithm))
+	h.chosen[form] = *best.algorithm
 	return nil
 }
 
@@ -62,18 +117,16 @@ func (h *handle) Algorithms() []string {
 
 // UseAlgorithms implements BLAS.
 func (h *handle) UseAlgorithms(lines []string) error {
-	chosen := map[shape]algorithm{}
+	recorded := map[shape]algorithm{}
 	for _, line := range lines {
 		s, a, err := parseChoice(line)
 		if err != nil {
 			return err
 		}
-		chosen[s] = a
+		recorded[s] = a
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for s, a := range chosen {
-		h.chosen[s] = a
-	}
+	maps.Copy(h.recorded, recorded)
 	return nil
 }

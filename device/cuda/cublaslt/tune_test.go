@@ -10,33 +10,57 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Each algorithm that can do it is timed, and the fastest one is used from then on, by a library that takes over the choice as well.
+// square is a product that the fake library has the algorithms 42, 43 and 45 for.
+func square(f *fake) *Product {
+	f.memory = make([]float32, 64)
+	m := Matrix{At: 16, Rows: 4, Cols: 4, Stride: 4}
+	return &Product{C: m, A: m, B: m, Base: m}
+}
+
+// timed is what a device does to time an algorithm: seconds has the times.
+func (f *fake) timed(seconds map[uint64]float64) func(int, func() error) (float64, error) {
+	return func(times int, enqueue func() error) (float64, error) {
+		for range times {
+			if err := enqueue(); err != nil {
+				return 0, err
+			}
+		}
+		return seconds[f.ran[len(f.ran)-1]], nil
+	}
+}
+
+// Each algorithm that can do it is timed, and the fastest one is used from then on, by a library that takes over the choice as well. One
+// that takes far longer than another is timed once. One that does not start is left out; nothing is said of it, as another one does.
 func TestTune(t *testing.T) {
+	often := func(a uint64) []uint64 { return slices.Repeat([]uint64{a}, timedProducts) }
 	for _, c := range []struct {
 		name    string
 		seconds map[uint64]float64 // by algorithm
+		broken  map[uint64]bool
+		starts  []uint64 // of the first round
+		more    []uint64 // that are timed further
 		want    uint64
 	}{
-		{"the last", map[uint64]float64{42: 3, 43: 2, 45: 1}, 45},
-		{"the first", map[uint64]float64{42: 1, 43: 2, 45: 3}, 42},
-		{"noise", map[uint64]float64{42: 1, 43: 0.99, 45: 1.5}, 42},
-		{"more than noise", map[uint64]float64{42: 1, 43: 0.97, 45: 0.96}, 43},
+		{"the last", map[uint64]float64{42: 3, 43: 2.1, 45: 2}, nil, []uint64{42, 42, 43, 43, 45, 45}, []uint64{43, 45}, 45},
+		{"the first", map[uint64]float64{42: 1, 43: 2, 45: 3}, nil, []uint64{42, 42, 43, 43, 45, 45}, []uint64{42}, 42},
+		{"noise", map[uint64]float64{42: 1, 43: 0.99, 45: 1.5}, nil, []uint64{42, 42, 43, 43, 45, 45}, []uint64{42, 43}, 42},
+		{"more than noise", map[uint64]float64{42: 1, 43: 0.97, 45: 0.96}, nil, []uint64{42, 42, 43, 43, 45, 45}, []uint64{42, 43, 45}, 43},
+		{"the second does not start", map[uint64]float64{42: 1, 43: 0.1, 45: 0.9}, map[uint64]bool{43: true}, []uint64{42, 42, 43, 45, 45}, []uint64{42, 45}, 45},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f, b := newFake(t)
-			f.memory = make([]float32, 64)
-			m := Matrix{At: 16, Rows: 4, Cols: 4, Stride: 4}
-			p := &Product{C: m, A: m, B: m, Base: m}
+			p := square(f)
+			f.broken = c.broken
 			for range 2 { // the second time there is nothing to do
-				err := b.Tune(p, 4096, 9, func(enqueue func() error) (float64, error) {
-					err := enqueue()
-					return c.seconds[f.ran[len(f.ran)-1]], err
-				})
-				if err != nil {
+				if err := b.Tune(p, 4096, 9, f.timed(c.seconds)); err != nil {
 					t.Fatal(err)
 				}
 			}
-			if want := []uint64{42, 43, 45}; !slices.Equal(f.ran, want) {
+			want := c.starts
+			for _, a := range c.more {
+				want = append(want, often(a)...)
+			}
+			if !slices.Equal(f.ran, want) {
 				t.Errorf("it timed %v, want %v", f.ran, want)
 			}
 			if done, err := b.MatMul(p, 4096, 9); !done || err != nil {
@@ -49,6 +73,9 @@ func TestTune(t *testing.T) {
 			if len(lines) != 1 || !strings.HasSuffix(lines[0], fmt.Sprintf("%016x", c.want)) {
 				t.Errorf("the choices are %q", lines)
 			}
+			if len(f.said) != 0 {
+				t.Errorf("it says %q", f.said)
+			}
 			if err := b.Close(); err != nil {
 				t.Error(err)
 			}
@@ -56,55 +83,127 @@ func TestTune(t *testing.T) {
 	}
 }
 
-// A choice that was written down is used without asking the heuristic, unless the library does not take it.
-func TestUseAlgorithms(t *testing.T) {
-	m := Matrix{At: 16, Rows: 4, Cols: 4, Stride: 4}
-	p := &Product{C: m, A: m, B: m, Base: m}
-	line := func(word uint64) string { return choiceLine(transposed(p), algorithm{7: word}) }
+// An algorithm that the library offers and then refuses to start gives way to the next one, and the last one to our own kernel. The user
+// is told once, and what is written down is what computes.
+func TestRefusedProduct(t *testing.T) {
 	for _, c := range []struct {
-		name  string
-		word  uint64
-		needs int
-		want  uint64
-	}{{"good", 45, 32 << 20, 45}, {"of another library", 99, 0, 42}, {"too much workspace", 45, 32<<20 + 1, 42}} {
+		name   string
+		tuned  bool
+		broken map[uint64]bool
+		ran    []uint64 // of two products
+		chosen string   // by its last digits
+		says   string
+	}{
+		{"none", true, nil, []uint64{43, 43}, "2b", ""},
+		{"the chosen one", true, map[uint64]bool{43: true}, []uint64{43, 42, 42}, "2a", "another one of its algorithms is used"},
+		{"all", true, map[uint64]bool{42: true, 43: true, 45: true}, []uint64{43, 42, 45}, "", "this program's own kernel is used, which is slower"},
+		{"the library's best one", false, map[uint64]bool{42: true}, []uint64{42, 43, 43}, "", "another one of its algorithms is used"},
+	} {
 		t.Run(c.name, func(t *testing.T) {
 			f, b := newFake(t)
-			f.memory, f.needs = make([]float32, 64), c.needs
-			if err := b.UseAlgorithms([]string{line(c.word)}); err != nil {
-				t.Fatal(err)
+			p := square(f)
+			if c.tuned {
+				if err := b.Tune(p, 4096, 9, f.timed(map[uint64]float64{42: 2, 43: 1, 45: 2})); err != nil {
+					t.Fatal(err)
+				}
 			}
-			if done, err := b.MatMul(p, 4096, 9); !done || err != nil {
-				t.Fatal(done, err)
+			f.ran, f.broken = nil, c.broken
+			for range 2 {
+				if done, err := b.MatMul(p, 4096, 9); done != (len(c.broken) < 3) || err != nil {
+					t.Fatal(done, err)
+				}
 			}
-			if f.ran[0] != c.want || (f.asked == 0) != (c.want == c.word) {
-				t.Errorf("it multiplies with %v, want %d, and asked %d times", f.ran, c.want, f.asked)
+			if !slices.Equal(f.ran, c.ran) {
+				t.Errorf("it ran %v, want %v", f.ran, c.ran)
 			}
-			if got := b.Algorithms(); (len(got) == 1) != (c.want == c.word) {
+			if got := strings.Join(b.Algorithms(), ""); !strings.HasSuffix(got, c.chosen) || (got == "") != (c.chosen == "") {
 				t.Errorf("the choices are %q", got)
+			}
+			want := "cuBLASLt 12.8.4 refuses a matrix product of 4 x 4 x 4 that it offered (cublasLtMatmul: a kernel failed " +
+				"(CUBLAS_STATUS_EXECUTION_FAILED, 13)): " + c.says
+			if c.says == "" && len(f.said) != 0 || c.says != "" && (len(f.said) != 1 || !strings.HasPrefix(f.said[0], want)) {
+				t.Errorf("it says %q", f.said)
 			}
 			if err := b.Close(); err != nil {
 				t.Error(err)
 			}
 		})
 	}
-	_, b := newFake(t)
-	for _, bad := range []string{"", "x", line(45) + " ", " " + line(45), strings.ToUpper(line(45)), line(45)[:100]} {
-		if err := b.UseAlgorithms([]string{line(45), bad}); err == nil || len(b.Algorithms()) != 0 {
-			t.Errorf("%q: %v, and the choices are %q", bad, err, b.Algorithms())
+}
+
+// A choice that was written down is used if the library offers that algorithm, and else made again.
+func TestUseAlgorithms(t *testing.T) {
+	line := func(p *Product, a algorithm) string { return choiceLine(transposed(p), a) }
+	for _, c := range []struct {
+		name string
+		algorithm
+		want uint64
+	}{
+		{"good", algorithm{7: 45}, 45}, {"of another library", algorithm{7: 99}, 42}, {"forged", algorithm{0: 0xdeadbeef, 7: 45}, 42},
+		{"that cannot do it", algorithm{7: 44}, 42},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f, b := newFake(t)
+			p := square(f)
+			if err := b.UseAlgorithms([]string{line(p, c.algorithm)}); err != nil {
+				t.Fatal(err)
+			}
+			if got := b.Algorithms(); len(got) != 0 {
+				t.Errorf("before the library is asked, the choices are %q", got)
+			}
+			if done, err := b.MatMul(p, 4096, 9); !done || err != nil {
+				t.Fatal(done, err)
+			}
+			if f.ran[0] != c.want {
+				t.Errorf("it multiplies with %v, want %d", f.ran, c.want)
+			}
+			if got := b.Algorithms(); (len(got) == 1) != (c.want == c.algorithm[7]) {
+				t.Errorf("the choices are %q", got)
+			}
+			f.ran = nil
+			if err := b.Tune(p, 4096, 9, f.timed(nil)); err != nil || (len(f.ran) == 0) != (c.want == c.algorithm[7]) {
+				t.Errorf("tuning runs %v (%v)", f.ran, err)
+			}
+			if err := b.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	f, b := newFake(t)
+	p := square(f)
+	good := line(p, algorithm{7: 45})
+	for _, bad := range []string{"", "x", good + " ", " " + good, strings.ToUpper(good), good[:100]} {
+		if err := b.UseAlgorithms([]string{good, bad}); err == nil {
+			t.Errorf("%q is taken", bad)
 		}
+	}
+	if done, err := b.MatMul(p, 4096, 9); !done || err != nil || f.ran[0] != 42 {
+		t.Errorf("a line before one that is refused is used: %v, %v, %v", f.ran, done, err)
 	}
 }
 
 func TestTuneFails(t *testing.T) {
 	f, b := newFake(t)
-	f.memory = make([]float32, 64)
-	m := Matrix{At: 16, Rows: 4, Cols: 4, Stride: 4}
+	p := square(f)
 	broken := errors.New("broken")
-	err := b.Tune(&Product{C: m, A: m, B: m, Base: m}, 4096, 9, func(func() error) (float64, error) { return 0, broken })
+	err := b.Tune(p, 4096, 9, func(int, func() error) (float64, error) { return 0, broken })
 	if !errors.Is(err, broken) || len(b.Algorithms()) != 0 {
 		t.Errorf("%v, and the choices are %q", err, b.Algorithms())
 	}
+	f.broken = map[uint64]bool{42: true, 43: true, 45: true}
+	for range 2 {
+		if err := b.Tune(p, 4096, 9, f.timed(nil)); err != nil || len(b.Algorithms()) != 0 {
+			t.Errorf("no algorithm starts: %v, and the choices are %q", err, b.Algorithms())
+		}
+		if done, err := b.MatMul(p, 4096, 9); done || err != nil {
+			t.Errorf("no algorithm starts: %v, %v", done, err)
+		}
+	}
+	if len(f.said) != 1 || !strings.Contains(f.said[0], "this program's own kernel is used") || !slices.Equal(f.ran, []uint64{42, 43, 45}) {
+		t.Errorf("it says %q after %v", f.said, f.ran)
+	}
 	f.refuse = true
+	m := p.C
 	m.Stride = 5
 	if err := b.Tune(&Product{C: m, A: m, B: m, Base: m}, 4096, 9, nil); err != nil || len(b.Algorithms()) != 0 {
 		t.Errorf("without an algorithm: %v, and the choices are %q", err, b.Algorithms())
