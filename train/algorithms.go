@@ -4,8 +4,9 @@ import (
 	"encoding/json"
 	"errors"
 	"io/fs"
-	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	"github.com/millrace/millrace/vfs"
 )
@@ -21,38 +22,99 @@ type chosen struct {
 // algorithmsFile is where choices are kept, in the cache directory.
 const algorithmsFile = "algorithms.json"
 
-// recallAlgorithms has the device make the choices of the run that this one continues, or else of the runs before on
-// this machine.
-func (s *Session) recallAlgorithms() {
-	from, where := s.recalled, "the checkpoint"
-	if from == nil {
-		var err error
-		if from, err = s.env.readAlgorithms(); err != nil {
-			s.env.say("the algorithms of matrix products are chosen again, and the last bits may differ from earlier runs: %v", err)
-			return
-		}
-		where = algorithmsFile
-	}
-	if from.ComputedOn != s.plan.ComputedOn {
-		return
-	}
-	if err := s.tuner.UseAlgorithms(from.Algorithms); err != nil {
-		s.env.say("the algorithms of matrix products in %s are not used, and the last bits may differ from earlier runs: %v", where, err)
-	}
+// maxAlgorithmsBytes bounds that file: some thousand shapes. A longer one is not read, and begins again.
+const maxAlgorithmsBytes = 4 << 20
+
+// shapeOf is the product that a line chooses an algorithm for, see device.ProductTuner.
+func shapeOf(line string) string {
+	shape, _, _ := strings.Cut(line, ": ")
+	return shape
 }
 
-// rememberAlgorithms keeps the device's choices for later runs.
+// byShape are lines by the products that they choose for.
+func byShape(lines []string) map[string]string {
+	all := make(map[string]string, len(lines))
+	for _, line := range lines {
+		all[shapeOf(line)] = line
+	}
+	return all
+}
+
+// recallAlgorithms has the device make the choices of the runs before on this machine, and before those the choices of
+// the run that this one continues.
+func (s *Session) recallAlgorithms() {
+	use := func(where string, from *chosen) []string {
+		if from == nil || from.ComputedOn != s.plan.ComputedOn {
+			return nil
+		}
+		if err := s.tuner.UseAlgorithms(from.Algorithms); err != nil {
+			s.env.say("the algorithms of matrix products in %s are not used, and the last bits may differ from earlier runs: %v", where, err)
+			return nil
+		}
+		return from.Algorithms
+	}
+	kept, err := s.env.readAlgorithms()
+	if err != nil {
+		s.env.say("the algorithms of matrix products are chosen again, and the last bits may differ from earlier runs: %v", err)
+	}
+	s.kept, s.continued = use(algorithmsFile, kept), use("the checkpoint", s.recalled)
+}
+
+// rememberAlgorithms keeps the device's choices for later runs, and says which choices of earlier ones were not
+// possible. The file's choice of a shape stays, unless the device has no such algorithm: a run that continues another
+// machine's choices changes none of this one's. What the device did not choose or check is not written.
 func (s *Session) rememberAlgorithms() {
-	if s.tuner == nil || s.env.CacheDir == "" {
+	if s.tuner == nil {
 		return
 	}
-	text, err := json.MarshalIndent(chosen{s.plan.ComputedOn, s.tuner.Algorithms()}, "", "  ")
+	lines := s.tuner.Algorithms()
+	made := byShape(lines)
+	others := func(recalled []string) (n int) {
+		for _, line := range recalled {
+			if now, ok := made[shapeOf(line)]; ok && now != line {
+				n++
+			}
+		}
+		return n
+	}
+	continued := byShape(s.continued)
+	kept := slices.DeleteFunc(slices.Clone(s.kept), func(line string) bool {
+		now, ok := made[shapeOf(line)]
+		return ok && now != line && now != continued[shapeOf(line)]
+	})
+	if n := others(s.continued); n > 0 {
+		s.env.say("resume: the device does not offer %d of the checkpoint's %d algorithms of matrix products any more: the run continues "+
+			"with others, and with other last bits than with those", n, len(s.continued))
+	} else if n := len(s.kept) - len(kept); n > 0 {
+		s.env.say("the device does not offer %d of the %d algorithms of matrix products in %s any more: others are chosen, and the "+
+			"last bits may differ from earlier runs", n, len(s.kept), algorithmsFile)
+	}
+	if s.env.CacheDir == "" {
+		return
+	}
+	known := byShape(kept)
+	for _, line := range lines {
+		if _, ok := known[shapeOf(line)]; !ok {
+			kept = append(kept, line)
+		}
+	}
+	slices.Sort(kept)
+	text, err := s.algorithmsText(kept)
+	if err == nil && len(text) > maxAlgorithmsBytes {
+		text, err = s.algorithmsText(lines)
+	}
 	if err == nil {
-		err = vfs.ReplaceFile(filepath.Join(s.env.CacheDir, algorithmsFile), append(text, '\n'))
+		err = vfs.ReplaceFile(filepath.Join(s.env.CacheDir, algorithmsFile), text)
 	}
 	if err != nil {
 		s.env.say("the algorithms of matrix products could not be kept; the next run chooses again, and its last bits may differ: %v", err)
 	}
+}
+
+// algorithmsText is the file of choices.
+func (s *Session) algorithmsText(lines []string) ([]byte, error) {
+	text, err := json.MarshalIndent(chosen{s.plan.ComputedOn, lines}, "", "  ")
+	return append(text, '\n'), err
 }
 
 // Algorithms are the device's choices, for a checkpoint.
@@ -65,17 +127,19 @@ func (s *Session) Algorithms() []string {
 
 // readAlgorithms is what the cache directory has; nothing is no error.
 func (e *Env) readAlgorithms() (*chosen, error) {
-	c := &chosen{}
 	if e.CacheDir == "" {
-		return c, nil
+		return nil, nil
 	}
-	path := filepath.Join(e.CacheDir, algorithmsFile)
-	text, err := os.ReadFile(path)
+	text, err := vfs.ReadFile(vfs.OS{}, filepath.Join(e.CacheDir, algorithmsFile), maxAlgorithmsBytes)
 	if errors.Is(err, fs.ErrNotExist) {
-		return c, nil
+		return nil, nil
 	}
+	c := &chosen{}
 	if err == nil {
 		err = json.Unmarshal(text, c)
 	}
-	return c, err
+	if err != nil {
+		return nil, err
+	}
+	return c, nil
 }

@@ -1,9 +1,11 @@
 package train
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -18,13 +20,16 @@ import (
 	"github.com/millrace/millrace/vfs"
 )
 
-// tunable is a device with memory of its own that says that it has algorithms to choose from, and notes what it is
-// asked.
+// tunable is a device with memory of its own that says that it has algorithms to choose from: the one that it prefers,
+// and others, but for one.
 type tunable struct {
 	device.Device
-	tuned  int // products
-	used   []string
-	refuse bool
+	prefers, lacks string
+	refuse         bool // to be told algorithms
+
+	tuned int               // products
+	used  map[string]string // lines that it was told to use, by their products
+	made  map[string]string // choices, by their products
 }
 
 func (d *tunable) Info() device.Info {
@@ -42,30 +47,32 @@ func (d *tunable) TuneProducts(products []device.Product, scratch device.Mem) er
 				return errors.New("an operand is not in the memory that was lent")
 			}
 		}
+		shape := fmt.Sprintf("%dx%d by %dx%d", p.A.Rows, p.A.Cols, p.B.Rows, p.B.Cols)
+		line, told := d.used[shape]
+		if !told || d.lacks != "" && strings.HasSuffix(line, d.lacks) {
+			line = shape + ": " + d.prefers
+		}
+		d.made[shape] = line
 	}
 	d.tuned += len(products)
 	return nil
 }
 
-func (d *tunable) Algorithms() []string {
-	if d.used != nil {
-		return d.used
-	}
-	return []string{fmt.Sprintf("of %d products", d.tuned)}
-}
+func (d *tunable) Algorithms() []string { return slices.Sorted(maps.Values(d.made)) }
 
 func (d *tunable) UseAlgorithms(lines []string) error {
 	if d.refuse {
 		return errors.New("it is of another world")
 	}
-	d.used = slices.Clone(lines)
+	maps.Copy(d.used, byShape(lines))
 	return nil
 }
 
 // trainTuned trains on a tunable device until a line, or to the end.
-func trainTuned(t *testing.T, c *runfile.Config, cache, line string, refuse bool) (*tunable, string) {
+func trainTuned(t *testing.T, c *runfile.Config, cache, line string, d *tunable) (*tunable, string) {
 	t.Helper()
-	d := &tunable{refuse: refuse}
+	d.used, d.made = map[string]string{}, map[string]string{}
+	d.prefers = cmp.Or(d.prefers, "quick")
 	env := newEnv(t)
 	env.CacheDir = cache
 	env.Open = func(_ string, a *hostmem.Accounts) (device.Device, device.Device, error) {
@@ -86,14 +93,31 @@ func trainTuned(t *testing.T, c *runfile.Config, cache, line string, refuse bool
 	return d, said.String()
 }
 
+// keptAlgorithms are the lines of a cache directory.
+func keptAlgorithms(t *testing.T, cache string) []string {
+	t.Helper()
+	env := newEnv(t)
+	env.CacheDir = cache
+	kept, err := env.readAlgorithms()
+	if err != nil || kept == nil {
+		t.Fatalf("%s has no choices (%v)", cache, err)
+	}
+	return kept.Algorithms
+}
+
+// all reports whether lines have an algorithm each, and there are some.
+func all(lines []string, algorithm string) bool {
+	return len(lines) > 0 && !slices.ContainsFunc(lines, func(l string) bool { return !strings.HasSuffix(l, ": "+algorithm) })
+}
+
 // A device that chooses algorithms is shown the products of a step before the first one. Later runs of this machine,
 // and the run that continues from a checkpoint, make the same choices.
 func TestAlgorithmsAreKept(t *testing.T) {
 	c, cache := smallConfig(t), t.TempDir()
-	first, _ := trainTuned(t, c, cache, "step  2/12", false)
+	first, _ := trainTuned(t, c, cache, "step  2/12", &tunable{})
 	// Of a block forward: q k v, out, gate and up, down; backward two of each; of the head three.
-	if first.tuned < 4+8+3 || first.used == nil && len(first.Algorithms()) != 1 {
-		t.Errorf("%d products were tuned", first.tuned)
+	if first.tuned < 4+8+3 || !all(first.Algorithms(), "quick") {
+		t.Errorf("%d products were tuned: %q", first.tuned, first.Algorithms())
 	}
 	last, _, err := checkpoint.Latest(vfs.OS{}, checkpointsDir(c))
 	if err != nil || !slices.Equal(last.Manifest.Algorithms, first.Algorithms()) {
@@ -102,9 +126,9 @@ func TestAlgorithmsAreKept(t *testing.T) {
 
 	other := *c
 	other.OutputDir = filepath.Join(t.TempDir(), "other")
-	second, _ := trainTuned(t, &other, cache, "step  2/12", false)
-	if !slices.Equal(second.used, first.Algorithms()) {
-		t.Errorf("the next run on this machine uses %q", second.used)
+	second, said := trainTuned(t, &other, cache, "step  2/12", &tunable{prefers: "slow"})
+	if !slices.Equal(second.Algorithms(), first.Algorithms()) || strings.Contains(said, "algorithm") {
+		t.Errorf("the next run on this machine uses %q, and says %s", second.Algorithms(), said)
 	}
 
 	path := filepath.Join(cache, algorithmsFile)
@@ -112,17 +136,83 @@ func TestAlgorithmsAreKept(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	write(t, path, strings.Replace(string(text), "of", "not of", 1))
-	if resumed, _ := trainTuned(t, c, cache, "", false); !slices.Equal(resumed.used, first.Algorithms()) {
-		t.Errorf("the resumed run uses %q", resumed.used)
+	write(t, path, strings.ReplaceAll(string(text), "quick", "odd"))
+	resumed, said := trainTuned(t, c, cache, "", &tunable{})
+	if !slices.Equal(resumed.Algorithms(), first.Algorithms()) || strings.Contains(said, "algorithm") {
+		t.Errorf("the resumed run uses %q, and says %s", resumed.Algorithms(), said)
+	}
+	if lines := keptAlgorithms(t, cache); !all(lines, "odd") || len(lines) != len(first.Algorithms()) {
+		t.Errorf("a run that continues its own choices changes those of the machine to %q", lines)
 	}
 }
 
-// Choices of another device are left alone; a file that is damaged, and lines that the device does not know, are
-// spoken of.
+// A run that began elsewhere brings its choices along. The machine keeps its own, and learns the others.
+func TestAlgorithmsAreMerged(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short leaves out three runs that no lane or lock is new to; make test runs them")
+	}
+	cache := t.TempDir()
+	x := smallConfig(t)
+	x.MaxSteps = 1
+	here, _ := trainTuned(t, x, cache, "", &tunable{})
+
+	y := *x
+	y.BatchTokens, y.MaxSteps, y.OutputDir = 128, 12, filepath.Join(t.TempDir(), "elsewhere")
+	elsewhere, _ := trainTuned(t, &y, t.TempDir(), "step  1/12", &tunable{prefers: "odd"})
+	resumed, said := trainTuned(t, &y, cache, "", &tunable{prefers: "slow"})
+	if !slices.Equal(resumed.Algorithms(), elsewhere.Algorithms()) || strings.Contains(said, "algorithm") {
+		t.Errorf("the resumed run uses %q, and says %s", resumed.Algorithms(), said)
+	}
+	want := byShape(elsewhere.Algorithms())
+	maps.Copy(want, here.made) // the first choice of a shape wins
+	if lines := keptAlgorithms(t, cache); !slices.Equal(lines, slices.Sorted(maps.Values(want))) || len(want) <= len(here.made) {
+		t.Errorf("the machine has\n%s\nwant\n%s", strings.Join(lines, "\n"), strings.Join(slices.Sorted(maps.Values(want)), "\n"))
+	}
+}
+
+// A choice of a checkpoint that the device does not take is spoken of, and does not reach the machine's file; nor does
+// one of a product that this run does not have.
+func TestAlgorithmsThatAreNotOffered(t *testing.T) {
+	c, cache := smallConfig(t), t.TempDir()
+	trainTuned(t, c, t.TempDir(), "step  1/12", &tunable{prefers: "deadbeef"})
+	other := *c
+	other.BatchTokens, other.MaxSteps, other.OutputDir = 128, 1, filepath.Join(t.TempDir(), "shorter")
+	shorter, _ := trainTuned(t, &other, cache, "", &tunable{prefers: "odd"})
+	resumed, said := trainTuned(t, c, cache, "", &tunable{prefers: "slow", lacks: "deadbeef"})
+	n := len(resumed.Algorithms())
+	want := fmt.Sprintf("resume: the device does not offer %d of the checkpoint's %d algorithms of matrix products any more: the run "+
+		"continues with others, and with other last bits", n, n)
+	if !strings.Contains(said, want) {
+		t.Errorf("it says %s", said)
+	}
+	lines := keptAlgorithms(t, cache)
+	if strings.Contains(strings.Join(lines, ""), "deadbeef") || len(lines) <= n {
+		t.Errorf("the machine has %q", lines)
+	}
+
+	third := *c
+	third.OutputDir = filepath.Join(t.TempDir(), "third")
+	third.MaxSteps = 1
+	_, said = trainTuned(t, &third, cache, "", &tunable{prefers: "new", lacks: "slow"})
+	if !strings.Contains(said, "algorithms of matrix products in algorithms.json any more: others are chosen") {
+		t.Errorf("it says %s", said)
+	}
+	kept := byShape(keptAlgorithms(t, cache))
+	for shape, line := range shorter.made {
+		if kept[shape] != line {
+			t.Errorf("the machine has %q for a product that the last run does not have, want %q", kept[shape], line)
+		}
+	}
+	if strings.Contains(fmt.Sprint(kept), "slow") {
+		t.Errorf("the machine keeps what its device does not offer: %q", kept)
+	}
+}
+
+// Choices of another device are left alone; a file that is damaged or absurdly long, and lines that the device does not
+// know, are spoken of.
 func TestAlgorithmsOfOthers(t *testing.T) {
 	if testing.Short() {
-		t.Skip("-short leaves out four runs that no lane or lock is new to; make test runs them")
+		t.Skip("-short leaves out five runs that no lane or lock is new to; make test runs them")
 	}
 	const ours = "computed_on"
 	for _, x := range []struct {
@@ -133,6 +223,7 @@ func TestAlgorithmsOfOthers(t *testing.T) {
 	}{
 		{"another device", `{"computed_on": "a slide rule", "algorithms": ["x"]}`, false, false, ""},
 		{"damaged", `{"computed_on": `, false, false, "are chosen again"},
+		{"long", strings.Repeat(" ", maxAlgorithmsBytes+1), false, false, "are chosen again"},
 		{"lines", ours, true, false, "algorithms.json are not used, and the last bits may differ from earlier runs: it is of another world"},
 		{"ours", ours, false, true, ""},
 	} {
@@ -141,14 +232,17 @@ func TestAlgorithmsOfOthers(t *testing.T) {
 			if x.text == ours {
 				first := *c
 				first.OutputDir = filepath.Join(t.TempDir(), "first")
-				trainTuned(t, &first, cache, "step  1/12", false)
+				trainTuned(t, &first, cache, "step  1/12", &tunable{})
 			} else {
 				write(t, filepath.Join(cache, algorithmsFile), x.text)
 			}
 			c.MaxSteps = 3
-			d, said := trainTuned(t, c, cache, "", x.refuse)
-			if (d.used != nil) != x.used || !strings.Contains(said, x.says) || x.says == "" && strings.Contains(said, "algorithm") {
+			d, said := trainTuned(t, c, cache, "", &tunable{prefers: "slow", refuse: x.refuse})
+			if (len(d.used) > 0) != x.used || !strings.Contains(said, x.says) || x.says == "" && strings.Contains(said, "algorithm") {
 				t.Errorf("it uses %q and says %s", d.used, said)
+			}
+			if lines := keptAlgorithms(t, cache); all(lines, "slow") == x.used {
+				t.Errorf("the machine has %q", lines)
 			}
 		})
 	}

@@ -35,6 +35,9 @@ type Session struct {
 
 	tuner    device.ProductTuner // the device that computes, if it has algorithms of products to choose from and the plan trains; else nil
 	recalled *chosen             // by the run that this one continues; nil: a new run
+	// kept and continued are the choices of algorithms that the device was asked to make: those of runs before on this
+	// machine, and those of the run that this one continues.
+	kept, continued []string
 
 	rows   []data.Batch    // the micro-batches that a loader fills for a step
 	region *hostmem.Region // of rows
