@@ -25,8 +25,12 @@ type Directory struct {
 
 // Acquire makes the directory if it is not there, takes its lock, and removes what interrupted saves have left. A run
 // acquires before it makes or reads anything else in its output directory, and closes when it ends; the lock of a
-// process that is killed goes with it. Another process that holds the directory is an error that names the lock.
+// process that is killed goes with it. Another process that holds the directory is an error that names the lock. A
+// directory that another user can have prepared is a *vfs.NotOwnError, and is not touched.
 func Acquire(fsys vfs.FS, path string) (*Directory, error) {
+	if err := vfs.CheckDir(fsys, path); err != nil {
+		return nil, err
+	}
 	d := &Directory{fsys: fsys, path: path}
 	err := d.hold()
 	for range 10 { // each time another start has failed, and has just removed what it had made

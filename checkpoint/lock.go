@@ -22,10 +22,9 @@ func takeLock(fsys vfs.FS, name string) (io.Closer, error) {
 		return nil, err
 	}
 	// For the message above only: a holder that has not said its name is no reason to fail.
-	if f, err := fsys.OpenFile(name, os.O_WRONLY|os.O_TRUNC, 0); err == nil {
+	if held.Truncate(0) == nil {
 		host, _ := os.Hostname()
-		_, _ = fmt.Fprintf(f, "process %d on %s\n", os.Getpid(), host)
-		_ = f.Close()
+		_, _ = fmt.Fprintf(held, "process %d on %s\n", os.Getpid(), host)
 	}
 	return held, nil
 }

@@ -48,6 +48,9 @@ func (d *Disk) lockFile() string { return filepath.Join(d.dir, "lock") }
 
 // reserveFiles takes the directory and fills the pool.
 func (d *Disk) reserveFiles(specs []Spec) error {
+	if err := vfs.CheckDir(d.fs, d.dir); err != nil {
+		return fmt.Errorf("store: the directory for state on disk: %w", err)
+	}
 	made, err := vfs.MakeDirs(d.fs, d.dir, 0o777)
 	if d.made = made; err != nil {
 		return fmt.Errorf("store: make the directory for state on disk: %w", err)

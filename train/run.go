@@ -431,11 +431,9 @@ func (t *trainer) exportBest(ctx context.Context) error {
 
 // writeTrace writes the Chrome trace.
 func (t *trainer) writeTrace() error {
-	f, err := t.env.files().Create(filepath.Join(t.config.OutputDir, "trace.json"))
-	if err != nil {
-		return err
-	}
 	about := trace.About{Model: t.config.Model, Device: t.dev.Computes.Info().Name,
 		Tokens: int64(t.plan.Numerics.StepPositions())}
-	return errors.Join(t.spans.Trace(about).WriteChrome(f), f.Close())
+	return vfs.WriteAtomic(t.env.files(), filepath.Join(t.config.OutputDir, traceName), func(f vfs.File) error {
+		return t.spans.Trace(about).WriteChrome(f)
+	})
 }

@@ -24,6 +24,7 @@ const (
 	otherResolvedName = "resolved.yaml" // the same, where run.yaml is the user's
 	planName          = "plan.json"
 	metricsName       = "metrics.jsonl"
+	traceName         = "trace.json"
 	lastModel         = "model"
 	bestModel         = "model-best" // the one with the lowest evaluation loss
 	checkpointsName   = "checkpoints"
@@ -37,10 +38,18 @@ func (e *Env) holdRun(c *runfile.Config) (*checkpoint.Directory, error) {
 	if st, err := os.Stat(c.OutputDir); err == nil && !st.IsDir() {
 		return nil, fmt.Errorf("output_dir: %s is a file, not a directory; choose another output_dir", c.OutputDir)
 	}
+	if err := e.checkOwn(c.OutputDir, filepath.Join(c.OutputDir, lastModel), filepath.Join(c.OutputDir, bestModel)); err != nil {
+		return nil, fmt.Errorf("output_dir: %w", err)
+	}
 	if at := c.Save.Fallback; at != "" {
 		// Made here it could hide a disk that is not mounted, and with it the newest checkpoint.
 		if st, err := os.Stat(at); err != nil || !st.IsDir() {
 			return nil, fmt.Errorf("save.fallback: there is no directory %s; make it, or mount its disk", at)
+		}
+	}
+	if at := fallbackDir(c); at != "" {
+		if err := e.checkOwn(filepath.Dir(at), at); err != nil {
+			return nil, fmt.Errorf("save.fallback: %w", err)
 		}
 	}
 	dir, err := checkpoint.Acquire(e.files(), checkpointsDir(c))
@@ -48,13 +57,23 @@ func (e *Env) holdRun(c *runfile.Config) (*checkpoint.Directory, error) {
 		return nil, fmt.Errorf("output_dir: %w", err)
 	}
 	// Files that a killed run has left half-written.
-	for _, name := range []string{resolvedName, otherResolvedName, planName} {
+	for _, name := range []string{resolvedName, otherResolvedName, planName, traceName} {
 		_ = e.files().Remove(filepath.Join(c.OutputDir, name+".tmp")) // costs nothing if it stays
 	}
 	for _, name := range []string{lastModel, bestModel} {
 		_ = hf.RemoveStaged(e.files(), filepath.Join(c.OutputDir, name))
 	}
 	return dir, nil
+}
+
+// checkOwn refuses directories that another user can have prepared: see vfs.CheckDir.
+func (e *Env) checkOwn(dirs ...string) error {
+	for _, dir := range dirs {
+		if err := vfs.CheckDir(e.files(), dir); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // beginning is how a run starts in its output directory.

@@ -130,6 +130,31 @@ func TestFailedStartsLeaveLinks(t *testing.T) {
 	}
 }
 
+// A link at the name of a file that a run writes is not written through: the run replaces it, or refuses it.
+func TestFilesOfARunAreNotLinks(t *testing.T) {
+	for name, refused := range map[string]bool{"checkpoints/.lock": true, "metrics.jsonl": true, "trace.json": false,
+		"plan.json": false, "run.yaml": false, "run.yaml.tmp": false, "trace.json.tmp": false} {
+		t.Run(name, func(t *testing.T) {
+			c := smallConfig(t)
+			c.Save.Every = 4
+			until(t, c, "step  6/12")
+			kept, link := filepath.Join(t.TempDir(), "kept"), filepath.Join(c.OutputDir, name)
+			write(t, kept, "precious")
+			os.Remove(link) // not all of them are there
+			if err := os.Symlink(kept, link); err != nil {
+				t.Skip(err)
+			}
+			_, err := Train(context.Background(), c, newEnv(t), Options{Trace: true})
+			if not := (*vfs.NotOwnError)(nil); errors.As(err, &not) != refused || errors.Is(err, blame.ErrRequest) != refused {
+				t.Errorf("error %v", err)
+			}
+			if text, err := os.ReadFile(kept); err != nil || string(text) != "precious" {
+				t.Errorf("the file that the link leads to is %q, error %v", text, err)
+			}
+		})
+	}
+}
+
 // A run file in its own output directory belongs to the user.
 func TestRunFileInItsOutputDirectory(t *testing.T) {
 	c := smallConfig(t)

@@ -1,7 +1,6 @@
 package vfs
 
 import (
-	"io"
 	"io/fs"
 	"os"
 	"sync"
@@ -132,6 +131,14 @@ func (y *Faulty) Stat(name string) (fs.FileInfo, error) {
 	return y.under.Stat(name)
 }
 
+// Lstat implements FS.
+func (y *Faulty) Lstat(name string) (fs.FileInfo, error) {
+	if err := y.fails(OpStat, name); err != nil {
+		return nil, err
+	}
+	return y.under.Lstat(name)
+}
+
 // SyncDir implements FS.
 func (y *Faulty) SyncDir(name string) error {
 	if err := y.fails(OpSyncDir, name); err != nil {
@@ -149,7 +156,7 @@ func (y *Faulty) FreeBytes(name string) (int64, error) {
 }
 
 // Lock implements FS.
-func (y *Faulty) Lock(name string) (io.Closer, error) {
+func (y *Faulty) Lock(name string) (File, error) {
 	if err := y.fails(OpLock, name); err != nil {
 		return nil, err
 	}

@@ -2,12 +2,9 @@
 
 package vfs
 
-import (
-	"io"
-	"os"
-)
+import "os"
 
 // Lock makes the file and excludes no process: this system has no lock that ends with the process.
-func (OS) Lock(name string) (io.Closer, error) {
-	return os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o666)
+func (OS) Lock(name string) (File, error) {
+	return OS{}.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o666)
 }

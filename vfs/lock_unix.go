@@ -4,7 +4,6 @@ package vfs
 
 import (
 	"errors"
-	"io"
 	"os"
 
 	"golang.org/x/sys/unix"
@@ -12,15 +11,15 @@ import (
 
 // Lock takes flock of the file, which ends with the process however that ends. The holder of a lock may remove its
 // file. A file that is no longer at the name when it is locked excludes no process, so Lock takes the next one.
-func (OS) Lock(name string) (io.Closer, error) {
+func (OS) Lock(name string) (File, error) {
 	for {
 		f, err := lockFile(name)
 		if err != nil {
 			return nil, err
 		}
 		held, err := f.Stat()
-		if there, errThere := os.Stat(name); err == nil && errThere == nil && os.SameFile(held, there) {
-			return f, nil
+		if there, errThere := os.Lstat(name); err == nil && errThere == nil && os.SameFile(held, there) {
+			return osFile{f}, nil
 		}
 		_ = f.Close() // it is the old file of an earlier holder
 		if err != nil {
@@ -30,7 +29,7 @@ func (OS) Lock(name string) (io.Closer, error) {
 }
 
 func lockFile(name string) (*os.File, error) {
-	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o666)
+	f, err := openOwn(name, os.O_RDWR|os.O_CREATE, 0o666)
 	if err != nil {
 		return nil, err
 	}

@@ -147,6 +147,8 @@ func (m *Mem) OpenFile(name string, flag int, _ fs.FileMode) (File, error) {
 		return nil, pathError("open", name, fs.ErrExist)
 	case err == nil && n.isDir() && flag&(os.O_WRONLY|os.O_RDWR) != 0:
 		return nil, pathError("open", name, syscall.EISDIR)
+	case err == nil && flag&(os.O_WRONLY|os.O_RDWR) != 0 && m.root.count(n) > 1:
+		return nil, notOneName(name, m.root.count(n))
 	case errors.Is(err, fs.ErrNotExist) && flag&os.O_CREATE != 0:
 		dir, base, err := m.parent("open", name)
 		if err != nil {
@@ -328,6 +330,9 @@ func (m *Mem) Stat(name string) (fs.FileInfo, error) {
 	return stat(filepath.Base(name), n), nil
 }
 
+// Lstat is Stat: there are no symbolic links.
+func (m *Mem) Lstat(name string) (fs.FileInfo, error) { return m.Stat(name) }
+
 // SyncDir makes the names in a directory durable.
 func (m *Mem) SyncDir(name string) error {
 	m.mu.Lock()
@@ -390,6 +395,17 @@ func (n *node) bytes(seen map[*node]bool) int64 {
 	return sum
 }
 
+// count is how many names a file has in a tree.
+func (n *node) count(of *node) (names int) {
+	for _, child := range n.names {
+		if child == of {
+			names++
+		}
+		names += child.count(of)
+	}
+	return names
+}
+
 // fits is an error if a file cannot be as long as this.
 func (m *Mem) fits(n *node, bytes int64) error {
 	if more := bytes - int64(len(n.data)); m.capacity > 0 && more > 0 && more > m.free() {
@@ -399,7 +415,7 @@ func (m *Mem) fits(n *node, bytes int64) error {
 }
 
 // Lock holds a file.
-func (m *Mem) Lock(name string) (io.Closer, error) {
+func (m *Mem) Lock(name string) (File, error) {
 	f, err := m.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o666)
 	if err != nil {
 		return nil, err
@@ -409,7 +425,8 @@ func (m *Mem) Lock(name string) (io.Closer, error) {
 	if _, err := m.begin(OpLock, name, 0); err != nil {
 		return nil, pathError("lock", name, err)
 	}
-	n := f.(*memFile).node
+	open := f.(*memFile)
+	n := open.node
 	if m.locked[n] {
 		return nil, pathError("lock", name, ErrLocked)
 	}
@@ -417,13 +434,10 @@ func (m *Mem) Lock(name string) (io.Closer, error) {
 		m.locked = map[*node]bool{}
 	}
 	m.locked[n] = true
-	return memLock{m, n}, nil
+	return memLock{open}, nil
 }
 
-type memLock struct {
-	fs   *Mem
-	node *node
-}
+type memLock struct{ *memFile }
 
 func (l memLock) Close() error {
 	l.fs.mu.Lock()

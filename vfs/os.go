@@ -26,9 +26,14 @@ func (OS) Create(name string) (File, error) {
 	return OS{}.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o666)
 }
 
-// OpenFile is os.OpenFile.
+// OpenFile is os.OpenFile for reading. For writing it follows no link at the name, and takes a regular file of this
+// user's alone; see [NotOwnError].
 func (OS) OpenFile(name string, flag int, perm fs.FileMode) (File, error) {
-	f, err := os.OpenFile(name, flag, perm)
+	open := os.OpenFile
+	if flag&(os.O_WRONLY|os.O_RDWR) != 0 {
+		open = openOwn
+	}
+	f, err := open(name, flag, perm)
 	if err != nil {
 		return nil, err // and not a File that holds a nil *os.File
 	}
@@ -52,6 +57,9 @@ func (OS) ReadDir(name string) ([]fs.DirEntry, error) { return os.ReadDir(name) 
 
 // Stat is os.Stat.
 func (OS) Stat(name string) (fs.FileInfo, error) { return os.Stat(name) }
+
+// Lstat is os.Lstat.
+func (OS) Lstat(name string) (fs.FileInfo, error) { return os.Lstat(name) }
 
 // SyncDir is fsync of the directory. Where directories cannot be synced (Windows, some network file systems) there is
 // nothing better to do, and it does nothing.

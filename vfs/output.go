@@ -36,8 +36,11 @@ func CreateOutput(name string) (*Output, error) {
 	case info.IsDir():
 		return nil, &fs.PathError{Op: "open", Path: name, Err: syscall.EISDIR}
 	case info.Mode()&fs.ModeCharDevice != 0:
-		f, err := OS{}.OpenFile(name, os.O_WRONLY, 0)
-		return &Output{File: f}, err
+		f, err := os.OpenFile(name, os.O_WRONLY, 0) // where links lead, as for any other output
+		if err != nil {
+			return nil, err
+		}
+		return &Output{File: osFile{f}}, nil
 	case !info.Mode().IsRegular():
 		return nil, fmt.Errorf("%s is neither a plain file nor a device: name another", name)
 	default:

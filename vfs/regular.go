@@ -28,14 +28,19 @@ func checkRegular(name string) error {
 	if err != nil || info.Mode().IsRegular() {
 		return err
 	}
-	what := "a device"
-	switch mode := info.Mode(); {
+	return &fs.PathError{Op: "open", Path: name, Err: fmt.Errorf("it is %s, where a regular file is needed; put one there, or name another",
+		kindOf(info.Mode()))}
+}
+
+// kindOf names what is not a regular file.
+func kindOf(mode fs.FileMode) string {
+	switch {
 	case mode.IsDir():
-		what = "a directory"
+		return "a directory"
 	case mode&fs.ModeNamedPipe != 0:
-		what = "a named pipe"
+		return "a named pipe"
 	case mode&fs.ModeSocket != 0:
-		what = "a socket"
+		return "a socket"
 	}
-	return &fs.PathError{Op: "open", Path: name, Err: fmt.Errorf("it is %s, where a regular file is needed; put one there, or name another", what)}
+	return "a device"
 }

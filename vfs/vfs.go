@@ -21,7 +21,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"syscall"
 )
 
 // FS names files. Paths are the operating system's. Errors are *fs.PathError or *os.LinkError and match fs.ErrNotExist
@@ -31,7 +30,8 @@ type FS interface {
 	Open(name string) (File, error)
 	// Create makes or empties a file, open for reading and writing.
 	Create(name string) (File, error)
-	// OpenFile takes the os.O_ flags and [Direct].
+	// OpenFile takes the os.O_ flags and [Direct]. For writing it follows no link at the name, as Create and Lock do not,
+	// and refuses what is not a regular file of this user's: see [NotOwnError].
 	OpenFile(name string, flag int, perm fs.FileMode) (File, error)
 	// Rename replaces newName, if it is a file, in one step.
 	Rename(oldName, newName string) error
@@ -46,13 +46,16 @@ type FS interface {
 	// ReadDir lists a directory by name.
 	ReadDir(name string) ([]fs.DirEntry, error)
 	Stat(name string) (fs.FileInfo, error)
+	// Lstat is Stat of the link itself where the name is a symbolic link.
+	Lstat(name string) (fs.FileInfo, error)
 	// SyncDir makes the names in a directory durable.
 	SyncDir(name string) error
 	// FreeBytes is how much may still be written to the file system that holds name.
 	FreeBytes(name string) (int64, error)
 	// Lock makes the file if need be and holds it until Close or the end of the process. The error matches [ErrLocked]
-	// while someone else holds it, in this process or another. Who holds it may remove the file before Close.
-	Lock(name string) (io.Closer, error)
+	// while someone else holds it, in this process or another. Who holds it may write to it, and may remove it before
+	// Close.
+	Lock(name string) (File, error)
 }
 
 // ErrLocked is why a file that is held cannot be locked.
@@ -171,19 +174,31 @@ func RemoveEmpty(fsys FS, dirs []string) {
 	}
 }
 
-// RemoveAll removes a file, or a directory with all that is in it. A name that does not exist is no error. Of a
-// symbolic link it removes the link.
+// RemoveAll removes a file, or a directory with all that is in it. A name that does not exist is no error. A symbolic
+// link is never followed, also if it cannot be removed.
 func RemoveAll(fsys FS, name string) error {
+	if _, real := fsys.(OS); real {
+		return os.RemoveAll(name) // where no link can take a directory's place between two operations either
+	}
 	err := fsys.Remove(name)
 	if err == nil || errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	entries, errDir := fsys.ReadDir(name)
+	info, errThere := fsys.Lstat(name)
 	switch {
-	case errors.Is(errDir, syscall.ENOTDIR), errors.Is(errDir, fs.ErrNotExist), errDir == nil && len(entries) == 0:
+	case errors.Is(errThere, fs.ErrNotExist):
+		return err
+	case errThere != nil:
+		return errThere
+	case !info.IsDir():
+		return err
+	}
+	entries, errThere := fsys.ReadDir(name)
+	switch {
+	case errThere != nil:
+		return errThere
+	case len(entries) == 0:
 		return err // it is not for what is in it that it stays
-	case errDir != nil:
-		return errDir
 	}
 	for _, e := range entries {
 		if err := RemoveAll(fsys, filepath.Join(name, e.Name())); err != nil {

@@ -1,0 +1,28 @@
+//go:build unix
+
+package vfs
+
+import (
+	"io/fs"
+	"syscall"
+)
+
+// noFollow has a name that is a link not opened, and a pipe not waited for.
+const noFollow = syscall.O_NOFOLLOW | syscall.O_NONBLOCK
+
+// owner is the user that a file belongs to.
+func owner(info fs.FileInfo) (uid int, ok bool) {
+	s, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return 0, false // a file of a Mem
+	}
+	return int(s.Uid), true
+}
+
+// names is how many names a file has.
+func names(info fs.FileInfo) int {
+	if s, ok := info.Sys().(*syscall.Stat_t); ok {
+		return int(s.Nlink)
+	}
+	return 1
+}
