@@ -266,7 +266,7 @@ func speeds(t *testing.T, p products, z speedShape, productsAlone bool) (rows []
 		t.Fatal(err)
 	}
 	api, kernels := timeLaunches(api)
-	d, err := cuda.Open(cuda.Options{API: api, OwnProducts: p == ownProducts})
+	d, err := cuda.Open(cuda.Options{API: api, OwnProducts: p == ownProducts, OpenBLAS: gpuBLAS(api)})
 	if err != nil {
 		t.Fatal(err)
 	}
