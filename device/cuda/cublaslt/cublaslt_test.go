@@ -3,6 +3,8 @@ package cublaslt
 import (
 	"cmp"
 	"fmt"
+	"io/fs"
+	"maps"
 	"math/rand/v2"
 	"path/filepath"
 	"slices"
@@ -377,11 +379,15 @@ func TestPlaces(t *testing.T) {
 		"/opt/torch/.venv/lib/python3*/site-packages/nvidia/cu1?/lib": {"/opt/torch/.venv/lib/python3.12/site-packages/nvidia/cu13/lib"},
 		"/opt/torch/.venv/lib": {"/opt/torch/.venv/lib"},
 	}
+	links := map[string]string{"/opt/torch/.venv/bin/python3": "/opt/python/bin/python3", "/opt/python/bin/python3": "python3.12"}
+	there["/opt/python/lib/python3*/site-packages/nvidia/cu1?/lib"] = []string{"/opt/python/lib/python3.12/site-packages/nvidia/cu13/lib"}
 	find := func(version int32) []string {
-		return places(version, func(k string) string { return env[k] }, func(pattern string) ([]string, error) { return slices.Clone(there[pattern]), nil })
+		return places(version, func(k string) string { return env[k] }, func(pattern string) ([]string, error) { return slices.Clone(there[pattern]), nil },
+			readlink(links))
 	}
 	want := []string{"libcublasLt.so.12", "/venv/lib/python3.12/site-packages/nvidia/cublas/lib/libcublasLt.so.12",
 		"/opt/torch/.venv/lib/libcublasLt.so.12", "/opt/torch/.venv/lib/python3.12/site-packages/nvidia/cu13/lib/libcublasLt.so.12",
+		"/opt/python/lib/python3.12/site-packages/nvidia/cu13/lib/libcublasLt.so.12",
 		"/opt/cuda/lib64/libcublasLt.so.12", "/usr/local/cuda-12.10/lib64/libcublasLt.so.12", "/usr/local/cuda-12.9/lib64/libcublasLt.so.12",
 		"/usr/local/cuda-12.4/lib64/libcublasLt.so.12",
 		"/home/u/.local/lib/python3.13/site-packages/nvidia/cu13/lib/libcublasLt.so.12",
@@ -392,10 +398,65 @@ func TestPlaces(t *testing.T) {
 	if got := find(13000); len(got) != 2*len(want) || got[0] != "libcublasLt.so.13" || filepath.Base(got[2]) != "libcublasLt.so.13" {
 		t.Errorf("for a driver of CUDA 13:\n%s", strings.Join(got, "\n"))
 	}
-	env["PATH"] = "/usr/local/bin"
-	there["/usr/local/bin/python"] = []string{"/usr/local/bin/python"}
-	if got := environment(env["PATH"], func(pattern string) ([]string, error) { return there[pattern], nil }); got != "/usr/local" {
-		t.Errorf("the environment of a python without a 3 is %q", got)
+	for _, name := range []string{"VIRTUAL_ENV", "CUDA_HOME", "CONDA_PREFIX", "CUDA_PATH", "PYENV_ROOT", "HOME"} {
+		env[name] = "." + cmp.Or(env[name], "/somewhere")
+	}
+	for pattern := range maps.Clone(there) {
+		there["."+pattern] = []string{"." + pattern}
+		there[strings.TrimPrefix("."+pattern, "./")] = []string{strings.TrimPrefix("."+pattern, "./")}
+	}
+	for _, path := range find(12080) {
+		if strings.Contains(path, "/") && !filepath.IsAbs(path) {
+			t.Errorf("%s depends on where the program was started", path)
+		}
+	}
+}
+
+func readlink(links map[string]string) func(string) (string, error) {
+	return func(path string) (string, error) {
+		if to, ok := links[path]; ok {
+			return to, nil
+		}
+		return "", fs.ErrInvalid
+	}
+}
+
+// The Python on PATH leads to its environment: by itself, by links, and by pyenv's scripts.
+func TestEnvironments(t *testing.T) {
+	exist := func(pattern string) ([]string, error) {
+		if slices.Contains([]string{"/usr/local/bin/python", "/venv/bin/python3", "/root/.pyenv/shims/python3", "/loop/python3"}, pattern) {
+			return []string{pattern}, nil
+		}
+		return nil, nil
+	}
+	links := readlink(map[string]string{"/usr/local/bin/python": "../../../venv/bin/python3", "/venv/bin/python3": "python", "/loop/python3": "python3"})
+	for _, c := range []struct {
+		path    string
+		roots   []string
+		managed string
+	}{
+		{"/none:/usr/local/bin", []string{"/usr/local", "/venv"}, ""},
+		{"/usr/local/bin:/venv/bin", []string{"/venv"}, ""}, // a python3 comes before a python
+		{"/root/.pyenv/shims:/venv/bin", []string{"/root/.pyenv"}, "/root/.pyenv"},
+		{"/loop", []string{"/"}, ""},
+		{"bin:", nil, ""},
+	} {
+		roots, managed := environments(c.path, exist, links)
+		if !slices.Equal(roots, c.roots) || managed != c.managed {
+			t.Errorf("%s: %q, pyenv in %q", c.path, roots, managed)
+		}
+	}
+	wheel := "/root/.pyenv/versions/3.11.7/lib/python3.11/site-packages/nvidia/cublas/lib"
+	for _, env := range []map[string]string{{"PATH": "/root/.pyenv/shims"}, {"PYENV_ROOT": "/root/.pyenv"}, {"HOME": "/root"}} {
+		found := places(12080, func(k string) string { return env[k] }, func(pattern string) ([]string, error) {
+			if pattern == "/root/.pyenv/versions/*/lib/python3*/site-packages/nvidia/cublas/lib" {
+				return []string{wheel}, nil
+			}
+			return exist(pattern)
+		}, links)
+		if !slices.Contains(found, wheel+"/libcublasLt.so.12") {
+			t.Errorf("%v: it is looked for in %q", env, found)
+		}
 	}
 }
 

@@ -20,7 +20,7 @@ import (
 // says where it was looked for and what to install. The library stays loaded for as long as the process lives.
 func Load(driverVersion int32) (*Library, error) {
 	var first error // of a library that is there and of no use
-	for _, path := range places(driverVersion, os.Getenv, filepath.Glob) {
+	for _, path := range places(driverVersion, os.Getenv, filepath.Glob, os.Readlink) {
 		if filepath.IsAbs(path) {
 			if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
 				continue

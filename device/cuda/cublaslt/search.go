@@ -1,6 +1,7 @@
 package cublaslt
 
 import (
+	"cmp"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -16,12 +17,14 @@ func names(driverVersion int32) []string {
 }
 
 // places lists where to look, in order: what the dynamic linker finds (LD_LIBRARY_PATH has a say there), then the
-// Python environment that is in use, then toolkits, then what pip installs elsewhere. getenv is os.Getenv and glob is
-// filepath.Glob but in tests.
-func places(driverVersion int32, getenv func(string) string, glob func(string) ([]string, error)) []string {
+// Python environment that is in use, then toolkits, then what pip installs elsewhere. A root that is not absolute is
+// left out: whose directory that is depends on where the program was started. getenv, glob and readlink are os.Getenv,
+// filepath.Glob and os.Readlink but in tests. No Python is asked: that would run a program of an unknown kind at each
+// start, often a script (pyenv's python3 is one), and LD_LIBRARY_PATH is there for what is not found.
+func places(driverVersion int32, getenv func(string) string, glob func(string) ([]string, error), readlink func(string) (string, error)) []string {
 	var dirs []string
 	under := func(root string, below ...string) {
-		if root == "" {
+		if !filepath.IsAbs(root) {
 			return
 		}
 		for _, b := range below {
@@ -41,13 +44,22 @@ func places(driverVersion int32, getenv func(string) string, glob func(string) (
 	}
 	under(getenv("VIRTUAL_ENV"), wheels...)
 	under(getenv("CONDA_PREFIX"), append([]string{"lib"}, wheels...)...)
-	under(environment(getenv("PATH"), glob), append([]string{"lib"}, wheels...)...)
+	pythons, managed := environments(getenv("PATH"), glob, readlink)
+	for _, root := range pythons {
+		under(root, append([]string{"lib"}, wheels...)...)
+	}
+	var versions []string
+	for _, w := range wheels {
+		versions = append(versions, filepath.Join("versions/*", w))
+	}
+	under(cmp.Or(getenv("PYENV_ROOT"), managed), versions...)
 	toolkit := []string{"lib64", "lib", "targets/*/lib"}
 	under(getenv("CUDA_HOME"), toolkit...)
 	under(getenv("CUDA_PATH"), toolkit...)
 	under("/usr/local/cuda", toolkit...)
 	under("/usr/local", "cuda-*/lib64")
 	if home := getenv("HOME"); home != "" {
+		under(filepath.Join(home, ".pyenv"), versions...)
 		under(filepath.Join(home, ".local"), wheels...)
 	}
 	under("/usr/local", wheels...)
@@ -63,21 +75,41 @@ func places(driverVersion int32, getenv func(string) string, glob func(string) (
 	return all
 }
 
-// environment returns the root of the Python environment whose python3, or else python, comes first on PATH; empty if
-// PATH has no Python. The link is not resolved: the link of a virtual environment points at another Python, which lacks
-// the environment's packages.
-func environment(path string, glob func(string) ([]string, error)) string {
+// maxLinks is how many links in a row are followed.
+const maxLinks = 16
+
+// environments returns the roots of Python environments that the python3, or else python, may belong to that comes
+// first on PATH: of the path itself, and of each link that it leads to. All are needed: the link of a virtual environment
+// leads to another Python, which lacks the environment's packages, and a link in /usr/local/bin may lead to a virtual
+// environment. managed is pyenv's root, if that Python is one of the scripts with which pyenv finds the right one.
+func environments(path string, glob func(string) ([]string, error), readlink func(string) (string, error)) (roots []string, managed string) {
 	for _, name := range []string{"python3", "python"} {
 		for _, dir := range filepath.SplitList(path) {
-			if !filepath.IsAbs(dir) {
-				continue // empty or relative: whose directory that is depends on where the program was started
+			python := filepath.Join(dir, name)
+			if !filepath.IsAbs(python) {
+				continue
 			}
-			if found, err := glob(filepath.Join(dir, name)); err == nil && len(found) == 1 {
-				return filepath.Dir(filepath.Clean(dir))
+			if found, err := glob(python); err != nil || len(found) != 1 {
+				continue
 			}
+			for range maxLinks {
+				roots = append(roots, filepath.Dir(filepath.Dir(python)))
+				if filepath.Base(filepath.Dir(python)) == "shims" {
+					managed = filepath.Dir(filepath.Dir(python))
+				}
+				to, err := readlink(python)
+				if err != nil {
+					break // it is no link
+				}
+				if !filepath.IsAbs(to) {
+					to = filepath.Join(filepath.Dir(python), to)
+				}
+				python = filepath.Clean(to)
+			}
+			return slices.Compact(roots), managed
 		}
 	}
-	return ""
+	return nil, ""
 }
 
 // natural compares names so that cuda-12.10 is newer than cuda-12.9.
