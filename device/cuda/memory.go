@@ -203,7 +203,17 @@ func (d *Device) pinPiece(host unsafe.Pointer, bytes int64) error {
 		return fmt.Errorf("%w: the GPU has %s free of %s, and it must hold the page tables of pinned memory; "+
 			"lower memory.device, or end other programs that use the GPU", err, gib(free), gib(total))
 	}
-	return fmt.Errorf("%w; lower memory.host", err)
+	switch r {
+	case driver.OutOfMemory:
+		return fmt.Errorf("%w; lower memory.host", err)
+	case driver.HostMemoryAlreadyRegistered:
+		return fmt.Errorf("%w; another device of this process holds it: close that one first", err)
+	case driver.OperatingSystem, driver.NotPermitted:
+		return fmt.Errorf("%w; let the process lock memory (ulimit -l unlimited; in a container --ulimit memlock=-1)", err)
+	case driver.NotSupported:
+		return fmt.Errorf("%w; this system cannot pin host memory for the GPU: set device to cpu", err)
+	}
+	return err
 }
 
 // pageTableSlackBytes covers the rounding of page tables, and other memory that the driver may take with them.

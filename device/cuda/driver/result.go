@@ -21,6 +21,7 @@ const (
 	ECCUncorrectable            Result = 214
 	InvalidPTX                  Result = 218
 	UnsupportedPTXVersion       Result = 222
+	OperatingSystem             Result = 304
 	InvalidHandle               Result = 400
 	NotFound                    Result = 500
 	NotReady                    Result = 600 // not an error: an event has not been reached
@@ -31,6 +32,8 @@ const (
 	HostMemoryNotRegistered     Result = 713
 	MisalignedAddress           Result = 716
 	LaunchFailed                Result = 719
+	NotPermitted                Result = 800
+	NotSupported                Result = 801
 	Unknown                     Result = 999
 )
 
@@ -62,7 +65,7 @@ var results = map[Result]struct{ name, text string }{
 	226:                         {"CUDA_ERROR_CONTAINED", "a memory error of the GPU was contained to this process"},
 	302:                         {"CUDA_ERROR_SHARED_OBJECT_SYMBOL_NOT_FOUND", "a library of the driver lacks a symbol"},
 	303:                         {"CUDA_ERROR_SHARED_OBJECT_INIT_FAILED", "a library of the driver does not start"},
-	304:                         {"CUDA_ERROR_OPERATING_SYSTEM", "the operating system refused a call"},
+	OperatingSystem:             {"CUDA_ERROR_OPERATING_SYSTEM", "the operating system refused a call"},
 	InvalidHandle:               {"CUDA_ERROR_INVALID_HANDLE", "a handle is not valid"},
 	401:                         {"CUDA_ERROR_ILLEGAL_STATE", "a resource is in a state that does not allow this"},
 	NotFound:                    {"CUDA_ERROR_NOT_FOUND", "no such name"},
@@ -81,8 +84,8 @@ var results = map[Result]struct{ name, text string }{
 	717:                         {"CUDA_ERROR_INVALID_ADDRESS_SPACE", "a kernel went to the wrong kind of memory; the context is lost"},
 	718:                         {"CUDA_ERROR_INVALID_PC", "a kernel jumped out of its code; the context is lost"},
 	LaunchFailed:                {"CUDA_ERROR_LAUNCH_FAILED", "a kernel failed; the context is lost"},
-	800:                         {"CUDA_ERROR_NOT_PERMITTED", "not permitted"},
-	801:                         {"CUDA_ERROR_NOT_SUPPORTED", "not supported by this GPU or system"},
+	NotPermitted:                {"CUDA_ERROR_NOT_PERMITTED", "not permitted"},
+	NotSupported:                {"CUDA_ERROR_NOT_SUPPORTED", "not supported by this GPU or system"},
 	802:                         {"CUDA_ERROR_SYSTEM_NOT_READY", "the system is not ready: is nvidia-fabricmanager running?"},
 	803:                         {"CUDA_ERROR_SYSTEM_DRIVER_MISMATCH", "libcuda and the kernel module differ in version: reboot after an update"},
 	804:                         {"CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE", "this GPU does not support the compatibility libcuda"},
