@@ -62,6 +62,8 @@ type loader struct {
 	code  map[string][]byte // by kernel; nil: no code for this architecture
 	asPTX atomic.Int64      // kernels that were loaded as PTX
 
+	driverVersion int32
+
 	compiling sync.Once // begins with the first of them
 	begin     time.Time
 	patience  *time.Timer // tells the user that the driver compiles
@@ -73,7 +75,7 @@ func (d *Device) loadKernels(gpu *gpu) error {
 	if err != nil {
 		return err
 	}
-	l := &loader{Device: d}
+	l := &loader{Device: d, driverVersion: gpu.driverVersion}
 	if l.set, err = kernelSets[target](); err != nil {
 		return err
 	}
@@ -176,6 +178,10 @@ func (l *loader) module(k *kernels.Kernel, module *driver.Module) error {
 		if !refusesCode(r) {
 			return l.check("cuModuleLoadData", r)
 		}
+	}
+	if l.driverVersion < driver.MinPTXVersion {
+		return fmt.Errorf("there is no machine code that the driver takes for this GPU, and to compile kernels it must support CUDA %s, not %s; %s",
+			driver.FormatVersion(driver.MinPTXVersion), driver.FormatVersion(l.driverVersion), driver.Install)
 	}
 	l.asPTX.Add(1)
 	l.compiling.Do(l.watch)

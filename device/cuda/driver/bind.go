@@ -6,8 +6,8 @@ import (
 	"reflect"
 )
 
-// install ends the errors that installing a driver fixes.
-const install = "install NVIDIA's driver 550 or newer (nvidia-smi shows which one runs)"
+// Install ends the errors that installing a driver fixes.
+const Install = "install NVIDIA's driver 550 or newer (nvidia-smi shows which one runs)"
 
 // library is an open shared library.
 type library interface {
@@ -22,23 +22,23 @@ func bindAll(lib library, path string) (*API, error) {
 	var version int32
 	switch {
 	case !lib.bind(&api.DriverGetVersion, "cuDriverGetVersion"):
-		return nil, fmt.Errorf("%s is not a CUDA driver: it lacks cuDriverGetVersion; %s", path, install)
+		return nil, fmt.Errorf("%s is not a CUDA driver: it lacks cuDriverGetVersion; %s", path, Install)
 	default:
 		switch r := api.DriverGetVersion(&version); {
 		case r == StubLibrary:
-			return nil, fmt.Errorf("%s is the CUDA toolkit's stub and not the driver; take it off LD_LIBRARY_PATH, or %s", path, install)
+			return nil, fmt.Errorf("%s is the CUDA toolkit's stub and not the driver; take it off LD_LIBRARY_PATH, or %s", path, Install)
 		case r != Success:
 			return nil, r.Err("cuDriverGetVersion")
 		case version < MinVersion:
 			return nil, fmt.Errorf("the NVIDIA driver (%s) supports CUDA %s, and %s is needed; %s", path,
-				FormatVersion(version), FormatVersion(MinVersion), install)
+				FormatVersion(version), FormatVersion(MinVersion), Install)
 		}
 	}
 	fields := reflect.ValueOf(api).Elem()
 	for i := range fields.NumField() {
 		symbol := fields.Type().Field(i).Tag.Get("cuda")
 		if !lib.bind(fields.Field(i).Addr().Interface(), symbol) {
-			return nil, fmt.Errorf("the NVIDIA driver (%s, CUDA %s) lacks %s; %s", path, FormatVersion(version), symbol, install)
+			return nil, fmt.Errorf("the NVIDIA driver (%s, CUDA %s) lacks %s; %s", path, FormatVersion(version), symbol, Install)
 		}
 	}
 	return api, nil
@@ -71,9 +71,9 @@ func loadFrom[L library](paths []string, open func(path string) (L, error)) (*AP
 		case errors.Is(err, errNotFound):
 			continue
 		case err != nil:
-			return nil, fmt.Errorf("the NVIDIA driver's library does not load: %w; %s", err, install)
+			return nil, fmt.Errorf("the NVIDIA driver's library does not load: %w; %s", err, Install)
 		}
 		return bindAll(lib, path)
 	}
-	return nil, missing(fmt.Sprintf("there is no NVIDIA driver: %s was not found; %s", paths[0], install))
+	return nil, missing(fmt.Sprintf("there is no NVIDIA driver: %s was not found; %s", paths[0], Install))
 }

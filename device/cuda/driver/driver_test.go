@@ -57,18 +57,18 @@ func TestLibrariesThatAreNoDriver(t *testing.T) {
 		lib  fakeLibrary
 		want string
 	}{
-		{"old", fakeLibrary{version: 12020},
-			"the NVIDIA driver (libcuda.so.1) supports CUDA 12.2, and 12.4 is needed; " + install},
+		{"old", fakeLibrary{version: 11080},
+			"the NVIDIA driver (libcuda.so.1) supports CUDA 11.8, and 12.0 is needed; " + Install},
 		{"very old, and lacks a symbol", fakeLibrary{version: 9000, lacks: "cuDevicePrimaryCtxRelease_v2"},
-			"the NVIDIA driver (libcuda.so.1) supports CUDA 9.0, and 12.4 is needed; " + install},
+			"the NVIDIA driver (libcuda.so.1) supports CUDA 9.0, and 12.0 is needed; " + Install},
 		{"lacks a symbol", fakeLibrary{version: 13010, lacks: "cuMemHostRegister_v2"},
-			"the NVIDIA driver (libcuda.so.1, CUDA 13.1) lacks cuMemHostRegister_v2; " + install},
+			"the NVIDIA driver (libcuda.so.1, CUDA 13.1) lacks cuMemHostRegister_v2; " + Install},
 		{"stub", fakeLibrary{result: StubLibrary},
-			"libcuda.so.1 is the CUDA toolkit's stub and not the driver; take it off LD_LIBRARY_PATH, or " + install},
+			"libcuda.so.1 is the CUDA toolkit's stub and not the driver; take it off LD_LIBRARY_PATH, or " + Install},
 		{"broken", fakeLibrary{result: 803},
 			"cuDriverGetVersion: libcuda and the kernel module differ in version: reboot after an update (CUDA_ERROR_SYSTEM_DRIVER_MISMATCH, 803)"},
 		{"something else", fakeLibrary{lacks: "cuDriverGetVersion"},
-			"libcuda.so.1 is not a CUDA driver: it lacks cuDriverGetVersion; " + install},
+			"libcuda.so.1 is not a CUDA driver: it lacks cuDriverGetVersion; " + Install},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			api, err := bindAll(c.lib, "libcuda.so.1")
@@ -95,9 +95,9 @@ func TestSearch(t *testing.T) {
 	}{
 		{"first", map[string]error{"a": nil}, ""},
 		{"second", map[string]error{"b": nil}, ""},
-		{"none", nil, "there is no NVIDIA driver: a was not found; " + install},
+		{"none", nil, "there is no NVIDIA driver: a was not found; " + Install},
 		{"broken before good", map[string]error{"a": errors.New("a: invalid ELF header"), "b": nil},
-			"the NVIDIA driver's library does not load: a: invalid ELF header; " + install},
+			"the NVIDIA driver's library does not load: a: invalid ELF header; " + Install},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			api, err := loadFrom([]string{"a", "b"}, open(c.there))

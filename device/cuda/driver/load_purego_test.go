@@ -23,7 +23,7 @@ import (
 func TestLoad(t *testing.T) {
 	api, err := Load()
 	if err != nil {
-		if text := err.Error(); api != nil || strings.Contains(text, "\n") || !strings.Contains(text, install) {
+		if text := err.Error(); api != nil || strings.Contains(text, "\n") || !strings.Contains(text, Install) {
 			t.Errorf("%v: is not one line that says what to install", err)
 		}
 		t.Log(err)
@@ -201,8 +201,8 @@ func TestFolders(t *testing.T) {
 
 func TestFakeDriversThatAreNotGood(t *testing.T) {
 	for _, c := range []struct{ name, define, want string }{
-		{"old", "-DVERSION=11080", "supports CUDA 11.8, and 12.4 is needed"},
-		{"lacks a symbol", "-DWITHOUT_STREAM_WAIT_EVENT", "CUDA 12.4) lacks cuStreamWaitEvent; " + install},
+		{"old", "-DVERSION=11080", "supports CUDA 11.8, and 12.0 is needed"},
+		{"lacks a symbol", "-DWITHOUT_STREAM_WAIT_EVENT", "CUDA 12.4) lacks cuStreamWaitEvent; " + Install},
 		{"empty", "-DEMPTY", "is not a CUDA driver"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

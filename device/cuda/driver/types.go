@@ -13,9 +13,15 @@ type (
 	Function uintptr
 )
 
-// MinVersion is the oldest driver that [Load] accepts, as DriverGetVersion counts: CUDA 12.4, which came in March
-// 2024 with the 550 series and reads PTX up to version 8.4.
-const MinVersion = 12040
+const (
+	// MinVersion is the oldest driver that [Load] accepts, as DriverGetVersion counts: CUDA 12.0, which came in December
+	// 2022 with the 525 series. It has all functions of [API], and runs machine code of every compiler of CUDA 12, for
+	// GPUs that it knows (NVIDIA, "CUDA Compatibility", chapter "Minor Version Compatibility").
+	MinVersion = 12000
+	// MinPTXVersion is the oldest driver whose compiler reads PTX up to version 8.4, as our kernels are: CUDA 12.4, which
+	// came in March 2024 with the 550 series. A GPU that there is no machine code for needs it.
+	MinPTXVersion = 12040
+)
 
 // CtxSchedBlockingSync is for DevicePrimaryCtxSetFlags: a thread that waits sleeps, and leaves its core to the host's
 // own work.

@@ -55,7 +55,7 @@ func (o Options) withDefaults() Options {
 		o.Capability = [2]int32{8, 0}
 	}
 	if o.DriverVersion == 0 {
-		o.DriverVersion = driver.MinVersion
+		o.DriverVersion = driver.MinPTXVersion
 	}
 	if o.SharedOptinBytes == 0 {
 		o.SharedOptinBytes = 99 << 10

@@ -186,7 +186,7 @@ func TestBeforeInit(t *testing.T) {
 	d := standin.New(standin.Options{})
 	api := d.API()
 	var n int32
-	if r := api.DriverGetVersion(&n); r != driver.Success || n != driver.MinVersion {
+	if r := api.DriverGetVersion(&n); r != driver.Success || n != driver.MinPTXVersion {
 		t.Errorf("%v, %d", r, n)
 	}
 	if r := api.DeviceGetCount(&n); r != driver.NotInitialized {
