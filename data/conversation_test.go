@@ -1,6 +1,8 @@
 package data
 
 import (
+	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -256,6 +258,32 @@ func TestRegistry(t *testing.T) {
 	}
 	if _, err := prepare(t, Source{Path: t.TempDir(), Name: "x"}, Options{}); err == nil || !strings.Contains(err.Error(), "path must name LLaMA-Factory's dataset_info.json") {
 		t.Errorf("without a registry: %v", err)
+	}
+}
+
+// A registry names files below its own directory, whatever way: other files of the user are not read. In the hub's
+// cache they may be links to the blobs of their data set.
+func TestRegistryStaysInItsDirectory(t *testing.T) {
+	root := t.TempDir()
+	dir := filepath.Join(root, "datasets--a--b", "snapshots", "0123")
+	private := write(t, root, "private.txt", "my diary\n")
+	write(t, root, "datasets--a--b/blobs/4567", "a blob\n")
+	write(t, dir, "sub/a.txt", "one\n")
+	for link, to := range map[string]string{"link.txt": private, "folder/x.txt": private, "outside": root,
+		"blob.txt": filepath.Join("..", "..", "blobs", "4567"), "inside.txt": filepath.Join("sub", "a.txt")} {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(filepath.Join(dir, link)), 0o777), os.Symlink(to, filepath.Join(dir, link))); err != nil {
+			t.Skip(err)
+		}
+	}
+	for file, good := range map[string]bool{"sub/a.txt": true, "inside.txt": true, "blob.txt": true, "sub": true,
+		filepath.Join(dir, "sub", "a.txt"): true, private: false, "../../../private.txt": false, "link.txt": false, "folder": false,
+		"outside/private.txt": false, "folder/*": false} {
+		doc, _ := json.Marshal(map[string]any{"x": map[string]any{"file_name": file, "columns": map[string]string{"prompt": "text"}}})
+		write(t, dir, "dataset_info.json", string(doc))
+		_, err := prepare(t, Source{Path: dir, Name: "x"}, Options{})
+		if good && err != nil || !good && (err == nil || !strings.Contains(err.Error(), "is not below the registry's directory")) {
+			t.Errorf("%s: error %v", file, err)
+		}
 	}
 }
 

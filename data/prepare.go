@@ -121,7 +121,7 @@ type found struct {
 
 // find looks for what a source names. A data set of the hub is downloaded.
 func (s Source) find(ctx context.Context, o Options) (f found, err error) {
-	folder := ""
+	folder, asked := "", s
 	if s.local() || o.Hub == nil {
 		if s, folder, err = s.fromRegistry(); err != nil {
 			return f, err
@@ -137,6 +137,11 @@ func (s Source) find(ctx context.Context, o Options) (f found, err error) {
 	}
 	if f.files, err = s.files(); err != nil {
 		return f, err
+	}
+	if asked.Name != "" { // and so s is a registry's
+		if err := asked.checkRegistered(f.files); err != nil {
+			return f, err
+		}
 	}
 	if err := checkEndings(f.files); err != nil {
 		return f, fmt.Errorf("dataset %w", err)

@@ -40,6 +40,57 @@ type registryEntry struct {
 	Folder     string            `json:"folder"`
 }
 
+// registry is the path of the registry that a source with a name and no type names.
+func (s Source) registry() string {
+	if info, err := os.Stat(s.Path); err == nil && info.IsDir() {
+		return filepath.Join(s.Path, registryName)
+	}
+	return s.Path
+}
+
+// checkRegistered refuses files that are not below the directory of their registry, with links resolved: a registry
+// from elsewhere could have other files of the user read. The hub's cache is no elsewhere, where files of a snapshot
+// are links to the blobs of the same data set.
+func (s Source) checkRegistered(files []string) error {
+	path := s.registry()
+	dir, err := filepath.EvalSymlinks(filepath.Dir(path))
+	if err == nil {
+		dir, err = filepath.Abs(dir)
+	}
+	if err != nil {
+		return fmt.Errorf("dataset %s: %w", s.Name, err)
+	}
+	for _, name := range files {
+		real, err := filepath.EvalSymlinks(name)
+		if err == nil {
+			real, err = filepath.Abs(real)
+		}
+		if err != nil {
+			return fmt.Errorf("dataset %s: %w", s.Name, err)
+		}
+		if !isBelow(dir, real) && !isBelow(blobsOf(dir), real) {
+			return fmt.Errorf("%s: %s: its file %s is not below the registry's directory: if you mean that file, name it with path and type",
+				path, shown(s.Name), name)
+		}
+	}
+	return nil
+}
+
+func isBelow(dir, name string) bool {
+	rel, err := filepath.Rel(dir, name)
+	return dir != "" && err == nil && filepath.IsLocal(rel)
+}
+
+// blobsOf is where the files of a snapshot in the hub's cache are that a directory is in; empty if it is in none.
+func blobsOf(dir string) string {
+	for ; dir != filepath.Dir(dir); dir = filepath.Dir(dir) {
+		if above := filepath.Dir(dir); filepath.Base(above) == "snapshots" {
+			return filepath.Join(filepath.Dir(above), "blobs")
+		}
+	}
+	return ""
+}
+
 // fromRegistry is the source that an entry of a registry describes, and the directory that it names in a data set of
 // the hub; other sources are themselves.
 func (s Source) fromRegistry() (out Source, folder string, err error) {
@@ -49,10 +100,7 @@ func (s Source) fromRegistry() (out Source, folder string, err error) {
 	if err := s.checkNamed(); err != nil {
 		return s, "", err
 	}
-	path := s.Path
-	if info, err := os.Stat(path); err == nil && info.IsDir() {
-		path = filepath.Join(path, registryName)
-	}
+	path := s.registry()
 	doc, err := readSmall(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):

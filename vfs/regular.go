@@ -1,13 +1,15 @@
 package vfs
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 )
 
 // OpenRegular opens a regular file for reading. Any other file is refused before it is opened, since opening a named
-// pipe or reading from a terminal may wait forever.
+// pipe or reading from a terminal may wait forever. So is a file that the kernel makes up, such as /proc/self/environ:
+// the target of a link in a downloaded directory must not become data.
 func OpenRegular(name string) (*os.File, error) {
 	if err := checkRegular(name); err != nil {
 		return nil, err
@@ -25,8 +27,14 @@ func ReadRegular(name string) ([]byte, error) {
 
 func checkRegular(name string) error {
 	info, err := os.Stat(name)
-	if err != nil || info.Mode().IsRegular() {
+	if err != nil {
 		return err
+	}
+	if info.Mode().IsRegular() {
+		if ofKernel(name) {
+			return &fs.PathError{Op: "open", Path: name, Err: errors.New("it leads to a file of the kernel's (/proc or /sys), which holds no data of yours; remove it, or name another")}
+		}
+		return nil
 	}
 	return &fs.PathError{Op: "open", Path: name, Err: fmt.Errorf("it is %s, where a regular file is needed; put one there, or name another",
 		kindOf(info.Mode()))}

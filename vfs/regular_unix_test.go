@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -45,6 +46,17 @@ func TestOpenRegular(t *testing.T) {
 			if (want == "") != (err == nil) || want != "" && !strings.Contains(err.Error(),
 				name+": it is "+want+", where a regular file is needed") {
 				t.Errorf("%s of %s: %v", how, name, err)
+			}
+		}
+	}
+	if runtime.GOOS == "linux" {
+		link := filepath.Join(dir, "environment")
+		if err := os.Symlink("/proc/self/environ", link); err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range []string{"/proc/self/environ", link} {
+			if _, err := ReadRegular(name); err == nil || !strings.Contains(err.Error(), name+": it leads to a file of the kernel's") {
+				t.Errorf("%s: %v", name, err)
 			}
 		}
 	}
