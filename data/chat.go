@@ -75,7 +75,7 @@ func NewChat(dir, file string) (*Chat, error) {
 			return nil, fmt.Errorf("chat_template: %w", err)
 		}
 		c.config.Templates = map[string]string{"default": string(doc)}
-	} else if err := c.config.ReadFiles(dir, readSmall); err != nil {
+	} else if err := c.config.ReadFiles(dir); err != nil {
 		return nil, err
 	}
 	if len(c.config.Templates) == 0 {

@@ -5,9 +5,8 @@ import (
 	"errors"
 	"io"
 	"io/fs"
-	"path/filepath"
 
-	"github.com/millrace/millrace/vfs"
+	"github.com/millrace/millrace/internal/below"
 )
 
 // CardName is the file of a model card.
@@ -22,7 +21,7 @@ const maxCardBytes = 64 << 20
 
 // ReadCard reads the card of a model directory; nil if the directory has no card.
 func ReadCard(dir string) ([]byte, error) {
-	text, err := readBounded(filepath.Join(dir, CardName), maxCardBytes)
+	text, err := below.Read(dir, CardName, maxCardBytes)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -31,7 +30,7 @@ func ReadCard(dir string) ([]byte, error) {
 
 // isOwnCard reports whether a directory has a card that this program wrote.
 func isOwnCard(dir string) bool {
-	f, err := vfs.OpenRegular(filepath.Join(dir, CardName))
+	f, err := below.Open(dir, CardName)
 	if err != nil {
 		return false
 	}

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/millrace/millrace/internal/below"
 	"github.com/millrace/millrace/tensor"
 )
 
@@ -27,7 +28,7 @@ type Config struct {
 // ReadConfig reads config.json of a model directory.
 func ReadConfig(dir string) (*Config, error) {
 	path := filepath.Join(dir, configName)
-	doc, err := readBounded(path, maxConfigBytes)
+	doc, err := below.Read(dir, configName, maxConfigBytes)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("%s is missing: name a model directory", path)
 	}

@@ -86,7 +86,7 @@ func readTemplates(dir string) (template.Config, error) {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return chat, err
 	}
-	return chat, chat.ReadFiles(dir, func(path string) ([]byte, error) { return readBounded(path, maxConfigBytes) })
+	return chat, chat.ReadFiles(dir)
 }
 
 // prefixesSpace reports whether the tokenizer puts a space before a text.

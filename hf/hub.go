@@ -5,11 +5,11 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 
 	"github.com/millrace/millrace/hf/hub"
+	"github.com/millrace/millrace/internal/below"
 )
 
 // ResolveModel finds the local directory of a model: a path that exists; else a hub id, ORG/NAME or ORG/NAME@REVISION,
@@ -39,7 +39,7 @@ func ResolveModel(ctx context.Context, h *hub.Hub, idOrPath string) (string, err
 // downloaded.
 func complete(dir string) bool {
 	exists := func(name string) bool {
-		_, err := os.Stat(filepath.Join(dir, name))
+		_, err := below.Stat(dir, name)
 		return err == nil
 	}
 	if !exists(configName) {
@@ -48,7 +48,7 @@ func complete(dir string) bool {
 	if exists(weightsName) {
 		return true
 	}
-	doc, err := readBounded(filepath.Join(dir, indexName), maxHeaderBytes)
+	doc, err := below.Read(dir, indexName, maxHeaderBytes)
 	if err != nil {
 		return false
 	}

@@ -2,11 +2,8 @@ package hf
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
-
-	"github.com/millrace/millrace/vfs"
 )
 
 // The names of the weight files in a model directory.
@@ -38,16 +35,4 @@ func parseIndex(doc []byte) (map[string]string, error) {
 		out[name] = file
 	}
 	return out, nil
-}
-
-// readBounded reads a small file whole, and refuses a large one.
-func readBounded(path string, limit int64) ([]byte, error) {
-	st, err := os.Stat(path)
-	if err != nil {
-		return nil, err
-	}
-	if st.Size() > limit {
-		return nil, fmt.Errorf("%s has %d bytes, more than the limit of %d", path, st.Size(), limit)
-	}
-	return vfs.ReadRegular(path)
 }

@@ -6,8 +6,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"iter"
-	"path/filepath"
 	"sort"
 
 	"github.com/millrace/millrace/vfs"
@@ -148,12 +148,21 @@ func (w *ModelWriter) AddSidecars(src string) error {
 		return err
 	}
 	for _, name := range names {
-		if err := w.dir.copyFile(name, filepath.Join(src, name)); err != nil {
+		if err := w.addSidecar(src, name); err != nil {
 			return fmt.Errorf("%s: %w", w.dir.target, err)
 		}
 		w.files[name] = true
 	}
 	return nil
+}
+
+func (w *ModelWriter) addSidecar(src, name string) error {
+	in, err := openSidecar(src, name)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	return w.dir.copyFile(name, io.LimitReader(in, maxSidecarBytes))
 }
 
 // Commit writes the index, syncs everything and makes the directory visible. If it fails, everything is removed and the

@@ -3,6 +3,7 @@ package hf
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -311,8 +312,9 @@ func TestFileWriter(t *testing.T) {
 
 func TestSidecars(t *testing.T) {
 	src := t.TempDir()
+	text := func(name string) string { return fmt.Sprintf("{\"name\": [{}, %q]}\n", name) }
 	for _, name := range []string{"tokenizer.json", "generation_config.json", "README.md", "config.json", "chat_template.jinja"} {
-		os.WriteFile(filepath.Join(src, name), []byte(name), 0o644)
+		os.WriteFile(filepath.Join(src, name), []byte(text(name)), 0o644)
 	}
 	out := t.TempDir() + "/m"
 	err := WriteModel(out, Model{Config: []byte("{}"), Sidecars: src, Tensors: []TensorSpec{f32Spec("a", 0)}, Data: func(func(Piece, error) bool) {}}, WriteOptions{})
@@ -324,7 +326,7 @@ func TestSidecars(t *testing.T) {
 		t.Errorf("carried %s, %v", got, err)
 	}
 	for _, name := range names {
-		if data, _ := os.ReadFile(filepath.Join(out, name)); string(data) != name {
+		if data, _ := os.ReadFile(filepath.Join(out, name)); string(data) != text(name) {
 			t.Errorf("%s has %q", name, data)
 		}
 	}

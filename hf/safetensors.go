@@ -10,8 +10,8 @@ import (
 	"path/filepath"
 	"sort"
 
+	"github.com/millrace/millrace/internal/below"
 	"github.com/millrace/millrace/tensor"
-	"github.com/millrace/millrace/vfs"
 )
 
 // The safetensors format: a little-endian uint64 N, N bytes of JSON, and the tensors' bytes. The JSON maps each name
@@ -209,12 +209,11 @@ type safetensorsFile struct {
 	tensors map[string]fileTensor
 }
 
-func openSafetensors(path string) (*safetensorsFile, error) {
-	f, err := vfs.OpenRegular(path)
+// openSafetensors opens a file of a model directory. A missing one is an os.ErrNotExist.
+func openSafetensors(dir, name string) (*safetensorsFile, error) {
+	path := filepath.Join(dir, name)
+	f, err := below.Open(dir, name)
 	if err != nil {
-		if os.IsNotExist(err) {
-			return nil, fmt.Errorf("%s is missing: download the model again", path)
-		}
 		return nil, err
 	}
 	st, err := f.Stat()
@@ -224,7 +223,7 @@ func openSafetensors(path string) (*safetensorsFile, error) {
 	}
 	if err != nil {
 		f.Close()
-		return nil, fmt.Errorf("%s: %w (if it should be good, download %s again)", path, err, filepath.Base(path))
+		return nil, fmt.Errorf("%s: %w (if it should be good, download %s again)", path, err, name)
 	}
 	return &safetensorsFile{path, f, tensors}, nil
 }

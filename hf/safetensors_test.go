@@ -338,7 +338,7 @@ func TestShardsAsTransformersWritesThem(t *testing.T) {
 	if len(entries) != 5 {
 		t.Errorf("%d files", len(entries))
 	}
-	f, err := openSafetensors(filepath.Join(dir, "model-00003-of-00003.safetensors"))
+	f, err := openSafetensors(dir, "model-00003-of-00003.safetensors")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,10 +1,16 @@
 package hf
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+
+	"github.com/millrace/millrace/internal/below"
 )
 
 // sidecarNames are the files that a model needs in addition to config.json and the weights.
@@ -14,22 +20,92 @@ var sidecarNames = []string{
 	"vocab.json", "merges.txt", "chat_template.jinja", "chat_template.json",
 }
 
+// maxSidecarBytes is the limit that the tokenizer has for its files, which are the largest ones.
+const maxSidecarBytes = 1 << 28
+
+// IsSidecar reports whether a file of a model directory is one of those that Sidecars may name.
+func IsSidecar(name string) bool { return slices.Contains(sidecarNames, name) }
+
 // Sidecars names the files of a model directory, config.json and weights apart, that are carried through unchanged when
-// a trained model is written: the generation config and the tokenizer's files.
+// a trained model is written: the generation config and the tokenizer's files. It refuses one that is a link out of the
+// directory, one that is too long, and one whose name ends in .json and that is no JSON object.
 func Sidecars(dir string) ([]string, error) {
 	var names []string
 	for _, name := range sidecarNames {
-		st, err := os.Stat(filepath.Join(dir, name))
-		if errors.Is(err, os.ErrNotExist) {
+		f, err := openSidecar(dir, name)
+		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
 		if err != nil {
 			return nil, err
 		}
-		if !st.Mode().IsRegular() {
-			return nil, fmt.Errorf("%s is not a plain file", filepath.Join(dir, name))
-		}
+		f.Close()
 		names = append(names, name)
 	}
 	return names, nil
+}
+
+// openSidecar opens and checks one of the files.
+func openSidecar(dir, name string) (*os.File, error) {
+	f, err := below.Open(dir, name)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkSidecar(f, name); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("%s: %w; put the right file there, or remove it", filepath.Join(dir, name), err)
+	}
+	return f, nil
+}
+
+func checkSidecar(f *os.File, name string) error {
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	if info.Size() > maxSidecarBytes {
+		return fmt.Errorf("it has %d bytes, more than the limit of %d", info.Size(), maxSidecarBytes)
+	}
+	if filepath.Ext(name) != ".json" {
+		return nil
+	}
+	if err := checkJSONObject(io.LimitReader(f, maxSidecarBytes)); err != nil {
+		return err
+	}
+	_, err = f.Seek(0, io.SeekStart)
+	return err
+}
+
+// checkJSONObject reads a JSON object and nothing else, a token at a time: some tokenizers have 30 MB, and memory is
+// planned.
+func checkJSONObject(r io.Reader) error {
+	d := json.NewDecoder(r)
+	for depth := 0; ; {
+		t, err := d.Token()
+		if err == io.EOF {
+			err = io.ErrUnexpectedEOF
+		}
+		if err != nil {
+			return err
+		}
+		switch t {
+		case json.Delim('{'), json.Delim('['):
+			depth++
+		case json.Delim('}'), json.Delim(']'):
+			depth--
+		}
+		switch {
+		case depth == 1 && t == json.Delim('['), depth == 0 && t != json.Delim('}'):
+			return errors.New("it is not a JSON object")
+		case depth > maxJSONDepth:
+			return fmt.Errorf("it is nested more than %d levels deep", maxJSONDepth)
+		}
+		if depth == 0 {
+			break
+		}
+	}
+	if _, err := d.Token(); err != io.EOF {
+		return errors.New("there is more in it than one JSON object")
+	}
+	return nil
 }

@@ -9,7 +9,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"github.com/zeebo/xxh3"
@@ -107,7 +106,7 @@ func (s *staging) replaces(replace bool) (bool, error) {
 
 // isWritten reports whether a file has a name of those that a model directory is written with.
 func isWritten(name string) bool {
-	if name == configName || name == indexName || slices.Contains(sidecarNames, name) {
+	if name == configName || name == indexName || IsSidecar(name) {
 		return true
 	}
 	return strings.HasPrefix(name, "model") && strings.HasSuffix(name, ".safetensors")
@@ -133,13 +132,8 @@ func (s *staging) writeFile(name string, data []byte) error {
 	return cmp.Or(err, f.Close())
 }
 
-// copyFile copies and syncs a file of any size.
-func (s *staging) copyFile(name, src string) error {
-	in, err := vfs.OpenRegular(src)
-	if err != nil {
-		return err
-	}
-	defer in.Close()
+// copyFile writes and syncs a file of any size.
+func (s *staging) copyFile(name string, in io.Reader) error {
 	out, err := s.fs.Create(s.path(name))
 	if err != nil {
 		return err

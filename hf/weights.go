@@ -11,6 +11,7 @@ import (
 	"sort"
 	"unsafe"
 
+	"github.com/millrace/millrace/internal/below"
 	"github.com/millrace/millrace/tensor"
 )
 
@@ -40,21 +41,20 @@ type TensorInfo struct {
 // OpenWeights opens model.safetensors of a model directory or, if that does not exist, the shards that
 // model.safetensors.index.json names. All headers are read and checked, no weights.
 func OpenWeights(dir string) (*Weights, error) {
-	single := filepath.Join(dir, weightsName)
-	if _, err := os.Stat(single); err == nil {
-		f, err := openSafetensors(single)
-		if err != nil {
-			return nil, err
-		}
+	f, err := openSafetensors(dir, weightsName)
+	switch {
+	case err == nil:
 		w := &Weights{dir: dir, tensors: make(map[string]location, len(f.tensors)), files: []*safetensorsFile{f}}
 		for name, t := range f.tensors {
 			w.tensors[name] = location{t, f}
 		}
 		w.sortNames()
 		return w, nil
+	case !errors.Is(err, os.ErrNotExist):
+		return nil, err
 	}
 	index := filepath.Join(dir, indexName)
-	doc, err := readBounded(index, maxHeaderBytes)
+	doc, err := below.Read(dir, indexName, maxHeaderBytes)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("%s has neither %s nor %s: name a model directory with safetensors weights (a GGUF file is imported with millrace import)", dir, weightsName, indexName)
 	}
@@ -88,7 +88,9 @@ func (w *Weights) openShards(index string, weightMap map[string]string) error {
 		f := open[shard]
 		if f == nil {
 			var err error
-			if f, err = openSafetensors(filepath.Join(w.dir, shard)); err != nil {
+			if f, err = openSafetensors(w.dir, shard); errors.Is(err, os.ErrNotExist) {
+				return fmt.Errorf("%s is missing: download the model again", filepath.Join(w.dir, shard))
+			} else if err != nil {
 				return err
 			}
 			open[shard] = f

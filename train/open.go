@@ -77,6 +77,9 @@ func (r *Run) open(ctx context.Context, env *Env, o OpenOptions) (err error) {
 	if r.src, err = openModel(ctx, env, c.Model); err != nil {
 		return err
 	}
+	if err := r.src.checkSidecars(); err != nil {
+		return err
+	}
 	var from *checkpoint.Checkpoint
 	if o.From != "" {
 		if from, err = r.continueFrom(ctx, env, o.From); err != nil {

@@ -110,6 +110,12 @@ func (s *source) checkWeights() error {
 	return errors.Join(s.model.Check(w), w.Close())
 }
 
+// checkSidecars finds files that cannot go with what is trained, before hours are spent on it. It reads them.
+func (s *source) checkSidecars() error {
+	_, err := hf.Sidecars(s.dir)
+	return err
+}
+
 // openTokenizer opens what the key tokenizer names, and checks it against the vocabulary.
 func (s *source) openTokenizer(name string) (tokenizer.Tokenizer, error) {
 	var t tokenizer.Tokenizer

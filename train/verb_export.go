@@ -48,6 +48,9 @@ func Export(ctx context.Context, env *Env, o ExportOptions) (done *Exported, err
 	if err != nil {
 		return nil, err
 	}
+	if err := src.checkSidecars(); err != nil {
+		return nil, err
+	}
 	if o.DType == tensor.Invalid {
 		o.DType = tensor.BF16
 		if from != nil {

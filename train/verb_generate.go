@@ -13,10 +13,10 @@ import (
 
 	"github.com/millrace/millrace/data"
 	"github.com/millrace/millrace/data/tokenizer"
+	"github.com/millrace/millrace/internal/below"
 	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/runfile"
-	"github.com/millrace/millrace/vfs"
 )
 
 // GenerateOptions say what to continue, and how to choose tokens.
@@ -221,6 +221,9 @@ func (s *Session) next(ctx context.Context, ids []int32) ([]float32, error) {
 	return logits[0], nil
 }
 
+// maxGenerationBytes bounds a generation_config.json; real ones have less than a kilobyte.
+const maxGenerationBytes = 16 << 20
+
 // ends are the tokens that end a text.
 func (s *source) ends(tok tokenizer.Tokenizer) (map[int32]bool, error) {
 	ends := map[int32]bool{}
@@ -228,8 +231,9 @@ func (s *source) ends(tok tokenizer.Tokenizer) (map[int32]bool, error) {
 		ends[id] = true
 	}
 	docs := map[string][]byte{s.config.Path(): s.config.Raw()}
-	path := filepath.Join(s.dir, "generation_config.json")
-	switch doc, err := vfs.ReadRegular(path); {
+	const name = "generation_config.json"
+	path := filepath.Join(s.dir, name)
+	switch doc, err := below.Read(s.dir, name, maxGenerationBytes); {
 	case err == nil:
 		docs[path] = doc
 	case !errors.Is(err, fs.ErrNotExist):

@@ -13,6 +13,7 @@ import (
 // else.
 func hostileFiles() (all []hostile) {
 	all = append(all, hostileModels()...)
+	all = append(all, hostileLinks()...)
 	all = append(all, hostileData()...)
 	all = append(all, hostileRecords()...)
 	all = append(all, hostileResults()...)

@@ -2,16 +2,24 @@ package template
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/millrace/millrace/internal/below"
+)
+
+// Bounds of the files: templates with tools have some 10 kB, and a model a handful of them.
+const (
+	maxTemplateBytes = 1 << 20
+	maxTemplates     = 100
 )
 
 // ReadFiles reads the templates next to a tokenizer_config.json: chat_template.jinja, which takes precedence over those
-// of the configuration, and additional_chat_templates. read reads a small file.
-func (c *Config) ReadFiles(dir string, read func(path string) ([]byte, error)) error {
-	doc, err := read(filepath.Join(dir, "chat_template.jinja"))
+// of the configuration, and additional_chat_templates. Links out of the directory are refused.
+func (c *Config) ReadFiles(dir string) error {
+	doc, err := below.Read(dir, "chat_template.jinja", maxTemplateBytes)
 	if c.Templates == nil {
 		c.Templates = map[string]string{}
 	}
@@ -20,17 +28,20 @@ func (c *Config) ReadFiles(dir string, read func(path string) ([]byte, error)) e
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	more := filepath.Join(dir, "additional_chat_templates")
-	entries, err := os.ReadDir(more)
+	const more = "additional_chat_templates"
+	files, err := below.Names(dir, more)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	for _, e := range entries {
-		name, ok := strings.CutSuffix(e.Name(), ".jinja")
+	for _, file := range files {
+		name, ok := strings.CutSuffix(file, ".jinja")
 		if !ok {
 			continue
 		}
-		doc, err := read(filepath.Join(more, e.Name()))
+		if len(c.Templates) > maxTemplates {
+			return fmt.Errorf("%s has more than %d templates: remove some", filepath.Join(dir, more), maxTemplates)
+		}
+		doc, err := below.Read(dir, filepath.Join(more, file), maxTemplateBytes)
 		if err != nil {
 			return err
 		}

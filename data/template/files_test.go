@@ -16,7 +16,7 @@ func TestReadFilesOfNoConfig(t *testing.T) {
 		t.Fatal(err)
 	}
 	var c Config
-	if err := c.ReadFiles(dir, os.ReadFile); err != nil || len(c.Templates) != 1 || c.Templates["tools"] != "t" {
+	if err := c.ReadFiles(dir); err != nil || len(c.Templates) != 1 || c.Templates["tools"] != "t" {
 		t.Errorf("%v, %v", c.Templates, err)
 	}
 }

@@ -6,11 +6,12 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/millrace/millrace/internal/below"
 )
 
 // Config is what the program needs of a tokenizer_config.json. [Load] applies it as transformers (4.57) does to a fast
@@ -96,16 +97,17 @@ var templateClasses = map[string]struct {
 
 const configName = "tokenizer_config.json"
 
-// ReadConfig reads the tokenizer_config.json of a directory, as [ParseConfig] takes it. Where that has no
+// ReadConfig reads the tokenizer_config.json of a directory, as [ParseConfig] takes it. Links out of the directory are
+// refused. Where that has no
 // added_tokens_decoder, as before transformers 4.34, the keys of special_tokens_map.json take the place of its own.
 // Without either file the error is an fs.ErrNotExist.
 func ReadConfig(dir string) ([]byte, error) {
 	configPath, specialPath := filepath.Join(dir, configName), filepath.Join(dir, specialName)
-	config, err := readSmall(configPath)
+	config, err := below.Read(dir, configName, maxFileBytes)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	special, mapErr := readSmall(specialPath)
+	special, mapErr := below.Read(dir, specialName, maxFileBytes)
 	if errors.Is(mapErr, fs.ErrNotExist) {
 		return config, err
 	}
@@ -146,25 +148,12 @@ func ReadConfig(dir string) ([]byte, error) {
 
 const specialName = "special_tokens_map.json"
 
-// readSmall reads a file of at most maxFileBytes.
-func readSmall(path string) ([]byte, error) {
-	info, err := os.Stat(path)
-	if err != nil {
-		return nil, err
-	}
-	if info.Size() > maxFileBytes {
-		return nil, fmt.Errorf("%s has %d bytes, more than %d", path, info.Size(), maxFileBytes)
-	}
-	if !info.Mode().IsRegular() { // reading it might wait forever
-		return nil, fmt.Errorf("%s is no regular file", path)
-	}
-	return os.ReadFile(path)
-}
-
-// checkAddedTokens refuses an added_tokens.json, as it was written before added_tokens_decoder, that has tokens which
-// tokenizer.json lacks.
-func checkAddedTokens(path string, file *fileJSON) error {
-	doc, err := readSmall(path)
+// checkAddedTokens refuses an added_tokens.json of a directory, as it was written before added_tokens_decoder, that has
+// tokens which tokenizer.json lacks.
+func checkAddedTokens(dir string, file *fileJSON) error {
+	const name = "added_tokens.json"
+	path := filepath.Join(dir, name)
+	doc, err := below.Read(dir, name, maxFileBytes)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}

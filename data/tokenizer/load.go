@@ -13,6 +13,8 @@ import (
 	"sync"
 
 	"github.com/zeebo/xxh3"
+
+	"github.com/millrace/millrace/internal/below"
 )
 
 // Bounds of what a file may hold, because files come from strangers and tables are allocated by what they say.
@@ -26,7 +28,8 @@ const (
 )
 
 // Load reads a tokenizer.json, or that of a model directory. It applies the tokenizer_config.json of the same directory
-// as transformers does when it loads a fast tokenizer: see [Config]. Errors name the file and the feature that is
+// as transformers does when it loads a fast tokenizer: see [Config]. A file that is named may be a link; in its directory
+// links are not followed out of it. Errors name the file and the feature that is
 // missing or wrong.
 func Load(path string) (*Pipeline, error) {
 	t, _, err := loadFile(path)
@@ -35,10 +38,14 @@ func Load(path string) (*Pipeline, error) {
 
 // loadFile returns the file, too, with what its configuration changed.
 func loadFile(path string) (*Pipeline, *fileJSON, error) {
-	if info, err := os.Stat(path); err == nil && info.IsDir() {
+	var data []byte
+	info, err := os.Stat(path)
+	if err == nil && info.IsDir() {
+		data, err = below.Read(path, "tokenizer.json", maxFileBytes)
 		path = filepath.Join(path, "tokenizer.json")
+	} else {
+		data, err = below.ReadFile(path, maxFileBytes)
 	}
-	data, err := readSmall(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil, fmt.Errorf("tokenizer: there is no %s: name a tokenizer.json or a directory that has one", path)
 	}
@@ -64,7 +71,7 @@ func loadFile(path string) (*Pipeline, *fileJSON, error) {
 	}
 	if hasConfig {
 		if len(config.keys.AddedTokens) == 0 {
-			if err := checkAddedTokens(filepath.Join(dir, "added_tokens.json"), file); err != nil {
+			if err := checkAddedTokens(dir, file); err != nil {
 				return nil, nil, err
 			}
 		}

@@ -127,7 +127,7 @@ func (c *checker) file(name string, text []byte) error {
 				files.Position(fn.Pos()))
 		}
 	}
-	if !isTest && !isTestSupport(pkg) && pkg != bottom && !within(pkg, "benchmarks") {
+	if !isTest && !isTestSupport(pkg) && pkg != starter && !within(pkg, "benchmarks") {
 		ast.Inspect(f, func(n ast.Node) bool {
 			if what := startsGoroutine(n); what != "" {
 				c.report("%s: %s: start goroutines by internal/fault: a panic on others ends the program with status 2", files.Position(n.Pos()), what)
@@ -180,7 +180,7 @@ func (c *checker) refuse(file, pkg, imported string, forTests, isTest bool) stri
 	if !ours {
 		return refuseModule(pkg, imported, forTests)
 	}
-	if isTest || target == bottom && pkg != bottom {
+	if isTest || slices.Contains(bottom, target) && !slices.Contains(bottom, pkg) {
 		return ""
 	}
 	from, _ := levelOf(pkg)

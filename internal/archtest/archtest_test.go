@@ -81,6 +81,8 @@ func TestChecker(t *testing.T) {
 		{"a module in its place", "device/cuda/a.go", `"github.com/ebitengine/purego"`, ""},
 		{"the bottom", "vfs/a.go", us + `internal/fault"`, ""},
 		{"the bottom imports", "internal/fault/a.go", us + `vfs"`, "both are on level 0"},
+		{"the bottom, of files", "data/tokenizer/a.go", us + `internal/below"`, ""},
+		{"the bottom imports the bottom", "internal/below/a.go", us + `internal/fault"`, "both are on level 0"},
 		{"a name that says nothing", "internal/fileutil/a.go", `"fmt"`, `"util"`},
 	} {
 		text := "// Package doc.\npackage x\n\nimport " + c.text + "\n"

@@ -22,7 +22,10 @@ var levels = [][]string{
 }
 
 // bottom is what every package may import, also those of its level.
-const bottom = "internal/fault"
+var bottom = []string{"internal/fault", "internal/below"}
+
+// starter is what starts goroutines.
+const starter = "internal/fault"
 
 // Packages of these trees import each other although they are on one level: a driver, its parts, and what plays its
 // hardware.

@@ -1,0 +1,236 @@
+// Package below reads files of directories that came from elsewhere: a model that was cloned, unpacked or downloaded,
+// with its configuration, weights, tokenizer, templates and card.
+//
+// A symbolic link in such a directory can name any file of the user, and what this program reads of a model it copies
+// into exports, runs and commits. So there is one rule, for every reader: a name leads to a regular file inside of the
+// directory. Links are followed as far as they stay inside. The one exception is the cache of the Hugging Face hub,
+// where the files of models--ORG--NAME/snapshots/COMMIT are links into models--ORG--NAME/blobs: links from such a
+// snapshot may lead into the blobs of the same repository.
+//
+// The rule counts for weights, too. Weights leave with an export as much as any other file, and a shard that links to
+// another model of the user would publish that.
+//
+// A directory or a single file that the user names may itself be a link to anywhere.
+//
+// Every package may import this one, and it imports none of ours.
+package below
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+)
+
+// Open opens a regular file of a directory for reading. Errors are *fs.PathError of the file's path in the directory,
+// and match fs.ErrNotExist for a file that is missing, also at the end of a link.
+func Open(dir, name string) (*os.File, error) {
+	at, err := find(dir, name)
+	if err != nil {
+		return nil, err
+	}
+	if err := isRegular(at.info); err != nil { // before it is opened: a named pipe may wait forever
+		return nil, at.fail(err)
+	}
+	return at.open()
+}
+
+// Read reads a regular file of a directory whole. One that is longer than maxBytes is an error, whatever length the
+// system states.
+func Read(dir, name string, maxBytes int64) ([]byte, error) {
+	f, err := Open(dir, name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return readAll(f, filepath.Join(dir, name), maxBytes)
+}
+
+// ReadFile reads a regular file that the user has named, as Read does; it may be a link.
+func ReadFile(path string, maxBytes int64) ([]byte, error) {
+	info, err := os.Stat(path)
+	if err == nil {
+		err = isRegular(info)
+		if err != nil {
+			err = &fs.PathError{Op: "open", Path: path, Err: err}
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return readAll(f, path, maxBytes)
+}
+
+// readAll reads at most maxBytes. Some files of the system have endless contents and the length 0.
+func readAll(f *os.File, path string, maxBytes int64) ([]byte, error) {
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	doc := make([]byte, 0, min(info.Size(), maxBytes)+1)
+	for int64(len(doc)) <= maxBytes {
+		if len(doc) == cap(doc) {
+			doc = append(doc, 0)[:len(doc)]
+		}
+		n, err := f.Read(doc[len(doc):min(int64(cap(doc)), maxBytes+1)])
+		doc = doc[:len(doc)+n]
+		if err == io.EOF {
+			return doc, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return nil, fmt.Errorf("%s has more than the %d bytes that such a file can have: "+
+		"put the right file there, or remove it", path, maxBytes)
+}
+
+// Stat describes the regular file that Open would open.
+func Stat(dir, name string) (fs.FileInfo, error) {
+	at, err := find(dir, name)
+	if err != nil {
+		return nil, err
+	}
+	if err := isRegular(at.info); err != nil {
+		return nil, at.fail(err)
+	}
+	return at.info, nil
+}
+
+// Names lists a directory in a directory. The names may be of anything.
+func Names(dir, name string) ([]string, error) {
+	at, err := find(dir, name)
+	if err != nil {
+		return nil, err
+	}
+	if !at.info.IsDir() {
+		return nil, at.fail(syscall.ENOTDIR)
+	}
+	f, err := at.open()
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return f.Readdirnames(-1)
+}
+
+// place is where a name of a directory leads to.
+type place struct {
+	path string // as it was asked for
+	base string // the directory that must not be left, without links in its path
+	rel  string // below base, without links in it
+	info fs.FileInfo
+}
+
+// fail is an error of the place.
+func (p *place) fail(err error) error { return &fs.PathError{Op: "open", Path: p.path, Err: err} }
+
+// open opens what find has found. The directory is held while that is done, so that what was changed into a link in
+// the meantime is not followed out of it.
+func (p *place) open() (*os.File, error) {
+	root, err := os.OpenRoot(p.base)
+	if err != nil {
+		return nil, p.fail(cause(err))
+	}
+	defer root.Close()
+	f, err := root.Open(p.rel)
+	if err != nil {
+		return nil, p.fail(cause(err))
+	}
+	info, err := f.Stat()
+	if err == nil && info.Mode().Type() != p.info.Mode().Type() {
+		err = errors.New("it was replaced while it was opened; try again")
+	}
+	if err != nil {
+		f.Close()
+		return nil, p.fail(cause(err))
+	}
+	return f, nil
+}
+
+// find resolves the links of a name, and refuses what leads out of the directory.
+func find(dir, name string) (*place, error) {
+	p := &place{path: filepath.Join(dir, name)}
+	if !filepath.IsLocal(name) {
+		return nil, p.fail(errors.New("it is not a name inside of the directory: use such a name"))
+	}
+	full, err := filepath.Abs(dir)
+	if err == nil {
+		full, err = filepath.EvalSymlinks(full)
+	}
+	if err != nil {
+		return nil, p.fail(cause(err))
+	}
+	real, err := filepath.EvalSymlinks(filepath.Join(full, name))
+	if err != nil {
+		return nil, p.fail(cause(err))
+	}
+	for _, base := range []string{full, blobs(full)} {
+		rel, err := filepath.Rel(base, real)
+		if base == "" || err != nil || !filepath.IsLocal(rel) {
+			continue
+		}
+		p.base, p.rel = base, rel
+		if p.info, err = os.Lstat(real); err != nil {
+			return nil, p.fail(cause(err))
+		}
+		return p, nil
+	}
+	return nil, p.fail(fmt.Errorf("it is a link to %s, out of the directory, and such links are not followed; "+
+		"put a copy of that file there, or remove the link", real))
+}
+
+// blobs is where the files of a snapshot in the hub's cache are; "" for a directory that is not in a snapshot.
+func blobs(dir string) string {
+	for ; dir != filepath.Dir(dir); dir = filepath.Dir(dir) {
+		snapshots := filepath.Dir(dir)
+		repo := filepath.Dir(snapshots)
+		kind, _, isRepo := strings.Cut(filepath.Base(repo), "--")
+		if isRepo && (kind == "models" || kind == "datasets" || kind == "spaces") &&
+			filepath.Base(snapshots) == "snapshots" && isCommit(filepath.Base(dir)) {
+			return filepath.Join(repo, "blobs")
+		}
+	}
+	return ""
+}
+
+func isCommit(name string) bool {
+	return len(name) == 40 && strings.Trim(name, "0123456789abcdef") == ""
+}
+
+// cause is an error without the path that it names, which has no links in it.
+func cause(err error) error {
+	var of *fs.PathError
+	if errors.As(err, &of) {
+		return of.Err
+	}
+	if strings.Contains(err.Error(), "too many links") { // filepath.EvalSymlinks has no other sign of it
+		return syscall.ELOOP
+	}
+	return err
+}
+
+// isRegular refuses what is not a regular file.
+func isRegular(info fs.FileInfo) error {
+	what := "a device"
+	switch mode := info.Mode(); {
+	case mode.IsRegular():
+		return nil
+	case mode.IsDir():
+		what = "a directory"
+	case mode&fs.ModeNamedPipe != 0:
+		what = "a named pipe"
+	case mode&fs.ModeSocket != 0:
+		what = "a socket"
+	}
+	return fmt.Errorf("it is %s, where a regular file is needed; put one there, or name another", what)
+}
