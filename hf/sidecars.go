@@ -7,8 +7,10 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/millrace/millrace/internal/below"
 )
@@ -18,6 +20,21 @@ var sidecarNames = []string{
 	"generation_config.json",
 	"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "tokenizer.model",
 	"vocab.json", "merges.txt", "chat_template.jinja", "chat_template.json",
+}
+
+// IsModelFile reports whether a file of a model directory, by its name with slashes, belongs to the model: its
+// configuration, weights, tokenizer, templates, card and license. Other files may be anything of the user's.
+func IsModelFile(name string) bool {
+	if dir, file, deep := strings.Cut(name, "/"); deep {
+		return dir == "additional_chat_templates" && (file == "" || path.Ext(file) == ".jinja" && !strings.Contains(file, "/"))
+	}
+	switch name {
+	case configName, CardName, "preprocessor_config.json", "processor_config.json":
+		return true
+	}
+	stem := strings.TrimSuffix(strings.TrimSuffix(name, ".txt"), ".md")
+	return IsSidecar(name) || strings.HasSuffix(name, ".safetensors") || strings.HasSuffix(name, ".safetensors.index.json") ||
+		strings.HasSuffix(name, ".gguf") || stem == "LICENSE" || stem == "NOTICE"
 }
 
 // maxSidecarBytes is the limit that the tokenizer has for its files, which are the largest ones.

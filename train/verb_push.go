@@ -4,10 +4,12 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
 
+	"github.com/millrace/millrace/hf"
 	"github.com/millrace/millrace/hf/hub"
 	"github.com/millrace/millrace/internal/blame"
 )
@@ -20,19 +22,28 @@ type PushOptions struct {
 	Private  bool   // a repository that does not exist is made private
 	Message  string // of the commit; "": one that says what pushed
 	DryRun   bool   // send nothing
+	All      bool   // files that do not belong to a model, too
+
+	// Confirm is asked before anything is sent, with what would be sent and who will see it; an error ends the push. It
+	// may be nil.
+	Confirm func(*PushReport) error
 }
 
 // PushFile is a file that a push is about.
 type PushFile struct {
 	Name  string `json:"name"`
 	Bytes int64  `json:"bytes"`
+	Link  string `json:"link,omitempty"` // what it is a link to
 }
 
 // PushReport is what Push did, or would do.
 type PushReport struct {
 	hub.Pushed
-	DryRun bool       `json:"dry_run"`
-	Named  []PushFile `json:"named_files"` // on this machine
+	DryRun  bool       `json:"dry_run"`
+	Named   []PushFile `json:"named_files"` // on this machine
+	LeftOut []string   `json:"left_out"`    // files and directories that do not belong to a model
+	// Visibility is who could see the repository before the push: hub.Absent if it is new, "" if the hub was not asked.
+	Visibility hub.Visibility `json:"visibility,omitempty"`
 }
 
 // Push makes a commit of a model's files in a repository of the hub, which HF_ENDPOINT names and where HF_TOKEN may
@@ -55,24 +66,41 @@ func Push(ctx context.Context, env *Env, o PushOptions) (report *PushReport, err
 	if err != nil {
 		return nil, err
 	}
-	files, err := hub.Uploads(o.Path)
+	files, leftOut, err := hub.Uploads(o.Path, func(name string) (bool, error) {
+		switch path.Base(name) { // a model has neither
+		case metricsName, checkpointsName:
+			run := filepath.Join(o.Path, filepath.FromSlash(path.Dir(strings.TrimSuffix(name, "/"))))
+			return false, fmt.Errorf("%s is not pushed: it is of a training run; name the directory of a model, "+
+				"such as %s", filepath.Join(o.Path, filepath.FromSlash(name)), filepath.Join(run, lastModel))
+		}
+		return o.All || hf.IsModelFile(name), nil
+	})
 	if err != nil {
 		return nil, err
 	}
-	isModel := func(f hub.Upload) bool { return f.Name == "config.json" || strings.HasSuffix(f.Name, ".gguf") }
+	isModel := func(f hub.Upload) bool {
+		return f.Name == "config.json" || path.Ext(f.Name) == ".gguf" && !strings.Contains(f.Name, "/")
+	}
 	if info.IsDir() && !slices.ContainsFunc(files, isModel) {
 		return nil, fmt.Errorf("%s has neither a config.json nor a GGUF file: name a model directory, "+
 			"such as the model directory of a run", o.Path)
 	}
-	report = &PushReport{DryRun: o.DryRun, Named: []PushFile{}}
+	report = &PushReport{DryRun: o.DryRun, Named: []PushFile{}, LeftOut: append([]string{}, leftOut...)}
 	for _, f := range files {
-		report.Named = append(report.Named, PushFile{f.Name, f.Size})
+		report.Named = append(report.Named, PushFile{f.Name, f.Size, f.Link})
 	}
+	report.Repo, report.Revision, report.Ignored = repo.ID, repo.Revision, []string{}
 	if o.DryRun {
-		report.Repo, report.Revision, report.Ignored = repo.ID, repo.Revision, []string{}
 		return report, nil
 	}
 	h := hub.FromEnv()
+	report.Visibility, err = h.Visibility(ctx, repo)
+	if err == nil && o.Confirm != nil {
+		err = o.Confirm(report)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("push %s to %s: %w", filepath.Base(o.Path), repo.ID, err)
+	}
 	progress, end := env.transferBars("uploading ")
 	h.Progress = progress
 	done, err := h.Push(ctx, repo, files, hub.PushOptions{Private: o.Private, Message: o.Message})

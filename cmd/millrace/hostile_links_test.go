@@ -27,6 +27,8 @@ var readers = []struct{ verb, line, files string }{
 	{"grad", "grad --model model --tokens tokens.json --out g.safetensors", "config.json model.safetensors"},
 	{"bench", "bench --model model --sequence-len 32 --tokens 64 --steps 1 --warmup 0", "config.json"},
 	{"export", "export model out2", "config.json model.safetensors README.md *"},
+	{"push", "push model me/x --dry-run", "config.json model.safetensors README.md * extra"},
+	{"push --all", "push model me/x --dry-run --all", "config.json notes.txt sub/notes.txt"},
 	{"export --gguf", "export model --gguf x.gguf", "config.json model.safetensors tokenizer.json tokenizer_config.json chat_template.jinja extra"},
 }
 

@@ -97,6 +97,7 @@ func hostileRequests() (all []hostile) {
 		{"push no me/x", "no"},
 		{"push data me/x", "config.json"},
 		{"push model me/x", "HF_HUB_OFFLINE"},
+		{"push . me/x --dry-run", "config.json"},
 		{"push model me/x@a --revision b", "--revision"},
 		{"push model me/x --revision ..", "branch"},
 		{"export model out2 --dtype fp8", "fp8"},

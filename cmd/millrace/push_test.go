@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/millrace/millrace/hf/hub"
 	"github.com/millrace/millrace/hf/hub/hubtest"
 	"github.com/millrace/millrace/train"
 )
@@ -26,7 +27,7 @@ func TestPush(t *testing.T) {
 	}
 	r = invoke(t, "push", w.path("model"), "me/tiny", "--private", "--message", "tiny", "--json").must(t)
 	done := jsonOf[train.PushReport](t, r.stdout)
-	if done.Files != 2 || done.Commit != hubtest.Commit || !s.Private["models/me/tiny"] ||
+	if done.Visibility != hub.Absent || done.Files != 2 || done.Commit != hubtest.Commit || !s.Private["models/me/tiny"] ||
 		s.Commits[0].Summary != "tiny" || done.DryRun {
 		t.Errorf("%s; %+v", r.stdout, s.Commits)
 	}
@@ -54,5 +55,76 @@ func TestPush(t *testing.T) {
 	if r = invoke(t, "push", w.path("a.gguf"), "me/tiny"); r.status != exitFailed || !strings.Contains(r.errorLine(),
 		"cannot be reached") {
 		t.Errorf("a server that is down: status %d, %s", r.status, r.stderr)
+	}
+}
+
+// A push has the files of a model, and others only if they are asked for. It says what it leaves out, what is a link,
+// and who can see the repository.
+func TestPushOfOtherFiles(t *testing.T) {
+	w := newWorkshop(t)
+	s, _ := hubtest.Start(t)
+	s.Token = "hf_secret"
+	t.Setenv("HF_TOKEN", s.Token)
+	w.write("model/train.jsonl", "{}")
+	w.write("model/data/more.jsonl", "{}")
+	w.write("model/LICENSE", "free")
+	w.link("LICENSE", "model/NOTICE")
+
+	r := invoke(t, "push", w.path("model"), "me/tiny", "--dry-run").must(t)
+	for _, want := range []string{"NOTICE  (a link to LICENSE)", "left out", "--all", "data/, train.jsonl", "4 files for me/tiny"} {
+		if !strings.Contains(r.stdout, want) {
+			t.Errorf("no %q in %q", want, r.stdout)
+		}
+	}
+	r = invoke(t, "push", w.path("model"), "me/tiny", "--dry-run", "--all", "--json").must(t)
+	if done := jsonOf[train.PushReport](t, r.stdout); len(done.Named) != 6 || len(done.LeftOut) > 0 || done.Visibility != "" {
+		t.Errorf("%s", r.stdout)
+	}
+	if len(s.Requests) > 0 {
+		t.Errorf("a dry run sent %v", s.Requests)
+	}
+	r = invoke(t, "push", w.path("model"), "me/tiny").must(t)
+	if !strings.Contains(r.stderr, "a new repository, which is public") || !strings.Contains(r.stderr, "train.jsonl") ||
+		s.Repos["models/me/tiny"].Files["train.jsonl"] != "" {
+		t.Errorf("%s", r.stderr)
+	}
+	r = invoke(t, "push", w.path("model"), "me/tiny", "--all", "--private").must(t)
+	if !strings.Contains(r.stderr, "a public repository: --private does not change") ||
+		s.Repos["models/me/tiny"].Files["data/more.jsonl"] != "{}" {
+		t.Errorf("%s", r.stderr)
+	}
+	s.Private["models/me/tiny"] = true
+	if r = invoke(t, "push", w.path("model"), "me/tiny", "--yes").must(t); !strings.Contains(r.stderr, "a private repository") {
+		t.Errorf("%s", r.stderr)
+	}
+}
+
+// What belongs to a run is not pushed, however deep and with --all, too.
+func TestPushOfARun(t *testing.T) {
+	w := newWorkshop(t)
+	s, _ := hubtest.Start(t)
+	s.Token = "hf_secret"
+	t.Setenv("HF_TOKEN", s.Token)
+	for _, name := range []string{"metrics.jsonl", "checkpoints/step-000001/manifest.json"} {
+		for _, at := range []string{"model/", "model/runs/a/"} {
+			w := furnish(t, t.TempDir())
+			w.write(at+name, "{}")
+			if at != "model/" {
+				invoke(t, "push", w.path("model"), "me/x", "--dry-run").must(t) // left out
+			}
+			r := invoke(t, "push", w.path("model"), "me/x", "--all")
+			want := w.path(at + "model")
+			if line := r.errorLine(); r.status != exitBadRequest || !strings.Contains(line, "training run") || !strings.Contains(line, want) {
+				t.Errorf("%s%s: status %d, no %s in %s", at, name, r.status, want, r.stderr)
+			}
+		}
+	}
+	w.write("sub/config.json", "{}")
+	w.write("sub2/a.gguf", "GGUF")
+	if r := invoke(t, "push", w.dir, "me/x", "--all"); r.status != exitBadRequest || !strings.Contains(r.errorLine(), "config.json") {
+		t.Errorf("a model that is not at the top: status %d, %s", r.status, r.stderr)
+	}
+	if len(s.Requests) > 0 {
+		t.Errorf("sent: %v", s.Requests)
 	}
 }

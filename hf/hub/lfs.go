@@ -7,7 +7,6 @@ import (
 	"io"
 	"net/http"
 	"net/url"
-	"os"
 	"slices"
 	"strconv"
 )
@@ -129,7 +128,7 @@ func (p *push) sendParts(ctx context.Context, f *pushFile, upload lfsAction) err
 // them.
 func (p *push) sendRange(parent context.Context, f *pushFile, address string, header map[string]any, first,
 	bytes int64) (etag string, err error) {
-	file, err := os.Open(f.Path)
+	file, err := f.open()
 	if err != nil {
 		return "", err
 	}

@@ -16,60 +16,10 @@ import (
 	"net/http"
 	"net/url"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 )
-
-// Upload is a file of this machine that is to be in a repository.
-type Upload struct {
-	Name string // a path with slashes
-	Path string // on this machine
-	Size int64  // bytes
-}
-
-// Uploads are the files of a directory and of those in it, by name, or the one file that a path names. Hidden files and
-// directories are left out. The path itself may be a link; in the directory links are followed to files, not to
-// directories.
-func Uploads(path string) ([]Upload, error) {
-	info, err := os.Stat(path)
-	if err != nil {
-		return nil, err
-	}
-	if info.Mode().IsRegular() {
-		return []Upload{{filepath.Base(path), path, info.Size()}}, nil
-	}
-	path, err = filepath.EvalSymlinks(path) // WalkDir does not follow the link that it begins with
-	if err != nil {
-		return nil, err
-	}
-	var all []Upload
-	err = filepath.WalkDir(path, func(file string, entry fs.DirEntry, err error) error {
-		switch {
-		case err != nil:
-			return err
-		case file != path && strings.HasPrefix(entry.Name(), "."):
-			if entry.IsDir() {
-				return fs.SkipDir
-			}
-			return nil
-		case entry.IsDir():
-			return nil
-		}
-		info, err := os.Stat(file)
-		if err != nil {
-			return err
-		}
-		if !info.Mode().IsRegular() {
-			return fmt.Errorf("%s is not a plain file: move it out of the directory", file)
-		}
-		name, err := filepath.Rel(path, file)
-		all = append(all, Upload{filepath.ToSlash(name), file, info.Size()})
-		return err
-	})
-	return all, err
-}
 
 // PushOptions say how files are pushed.
 type PushOptions struct {
@@ -102,12 +52,10 @@ const sampleBytes = 512
 //
 // Source: huggingface_hub, hf_api.py (create_repo, create_branch), _commit_api.py and lfs.py; the Git LFS batch API.
 func (h *Hub) Push(ctx context.Context, r Repo, files []Upload, o PushOptions) (*Pushed, error) {
-	switch {
-	case h.Offline:
-		return nil, errors.New("HF_HUB_OFFLINE is set: unset it to push")
-	case h.Token == "":
-		return nil, fmt.Errorf("there is no token: set HF_TOKEN to one that may write at %s", h.shownEndpoint())
-	case len(files) == 0:
+	if err := h.mayPush(); err != nil {
+		return nil, err
+	}
+	if len(files) == 0 {
 		return nil, errors.New("there is no file to push")
 	}
 	p := &push{hub: h, repo: r, done: &Pushed{Repo: r.ID, Revision: r.Revision, Ignored: []string{}}}
@@ -116,7 +64,7 @@ func (h *Hub) Push(ctx context.Context, r Repo, files []Upload, o PushOptions) (
 		p.done.URL += "/tree/" + url.PathEscape(r.Revision)
 	}
 	for _, f := range files {
-		info, err := os.Stat(f.Path)
+		info, err := f.stat()
 		if err != nil {
 			return nil, err
 		}
@@ -151,6 +99,46 @@ func (h *Hub) Push(ctx context.Context, r Repo, files []Upload, o PushOptions) (
 	return p.done, p.commit(ctx, cmp.Or(o.Message, "Upload model with millrace"))
 }
 
+// mayPush refuses what no server is asked for.
+func (h *Hub) mayPush() error {
+	switch {
+	case h.Offline:
+		return errors.New("HF_HUB_OFFLINE is set: unset it to push")
+	case h.Token == "":
+		return fmt.Errorf("there is no token: set HF_TOKEN to one that may write at %s", h.shownEndpoint())
+	}
+	return nil
+}
+
+// Visibility is who can see a repository that a push would change.
+type Visibility string
+
+// What the hub says. A repository that is absent is made by the push, for whom the push says.
+const (
+	Public  Visibility = "public"
+	Private Visibility = "private"
+	Absent  Visibility = "new"
+)
+
+// Visibility asks the hub who can see a repository.
+func (h *Hub) Visibility(ctx context.Context, r Repo) (Visibility, error) {
+	if err := h.mayPush(); err != nil {
+		return "", err
+	}
+	var info struct {
+		Private bool `json:"private"`
+	}
+	switch _, err := h.ask(ctx, r, h.api(r)+"?expand=private", &info); {
+	case IsAbsent(err):
+		return Absent, nil
+	case err != nil:
+		return "", err
+	case info.Private:
+		return Private, nil
+	}
+	return Public, nil
+}
+
 // errChanged is the error of a file that is being written, or was replaced: the commit would have files of two models.
 var errChanged = &passingError{errors.New("it changed while it was pushed: wait until it is written, and push again")}
 
@@ -158,7 +146,7 @@ var errChanged = &passingError{errors.New("it changed while it was pushed: wait 
 // once.
 func (p *push) checkUnchanged() error {
 	for _, f := range p.files {
-		now, err := os.Stat(f.Path)
+		now, err := f.stat()
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("%s: %w", f.Name, err)
 		}
@@ -306,7 +294,7 @@ func (p *push) preupload(ctx context.Context, files []*pushFile) error {
 		Files []asked `json:"files"`
 	}
 	for _, f := range files {
-		sample, err := readHead(f.Path)
+		sample, err := readHead(f.Upload)
 		if err != nil {
 			return err
 		}
@@ -348,8 +336,8 @@ func (p *push) preupload(ctx context.Context, files []*pushFile) error {
 	return nil
 }
 
-func readHead(path string) ([]byte, error) {
-	f, err := os.Open(path)
+func readHead(u Upload) ([]byte, error) {
+	f, err := u.open()
 	if err != nil {
 		return nil, err
 	}
@@ -361,15 +349,15 @@ func readHead(path string) ([]byte, error) {
 // files of at most 10 MB so.
 const maxInlineBytes = 64 << 20
 
-// readSized reads a file that must have a size.
-func readSized(path string, size int64) ([]byte, error) {
-	f, err := os.Open(path)
+// readSized reads a file that must have the size that it had.
+func readSized(u Upload) ([]byte, error) {
+	f, err := u.open()
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, size+1))
-	if err == nil && int64(len(text)) != size {
+	text, err := io.ReadAll(io.LimitReader(f, u.Size+1))
+	if err == nil && int64(len(text)) != u.Size {
 		err = errChanged
 	}
 	return text, err
@@ -386,13 +374,13 @@ func (p *push) prepare(ctx context.Context, f *pushFile) (err error) {
 			return fmt.Errorf("%s did not answer as a hub does: it wants more than %d MiB of files in the commit itself",
 				p.hub.shownEndpoint(), maxInlineBytes>>20)
 		}
-		if f.text, err = readSized(f.Path, f.Size); err != nil {
+		if f.text, err = readSized(f.Upload); err != nil {
 			return err
 		}
 		sum := sha1.Sum(append(fmt.Appendf(nil, "blob %d\x00", len(f.text)), f.text...))
 		f.hash = hex.EncodeToString(sum[:])
 	default:
-		if f.hash, err = hashFile(ctx, f.Path, f.Size); err != nil {
+		if f.hash, err = hashFile(ctx, f.Upload); err != nil {
 			return err
 		}
 	}
@@ -408,8 +396,8 @@ func (p *push) prepare(ctx context.Context, f *pushFile) (err error) {
 }
 
 // hashFile is the SHA-256 of a file.
-func hashFile(ctx context.Context, path string, size int64) (string, error) {
-	f, err := os.Open(path)
+func hashFile(ctx context.Context, u Upload) (string, error) {
+	f, err := u.open()
 	if err != nil {
 		return "", err
 	}
@@ -428,7 +416,7 @@ func hashFile(ctx context.Context, path string, size int64) (string, error) {
 			return "", err
 		}
 	}
-	if n != size {
+	if n != u.Size {
 		return "", errChanged
 	}
 	return hex.EncodeToString(sum.Sum(nil)), nil

@@ -27,7 +27,7 @@ func pushable(t *testing.T) (*hubtest.Server, *Hub, []Upload) {
 			t.Fatal(err)
 		}
 	}
-	files, err := Uploads(dir)
+	files, _, err := Uploads(dir, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -229,7 +229,7 @@ func TestPushOfTooMuchInline(t *testing.T) {
 	if err := errors.Join(os.WriteFile(path, nil, 0o600), os.Truncate(path, maxInlineBytes+1)); err != nil {
 		t.Fatal(err)
 	}
-	files, err := Uploads(path)
+	files, _, err := Uploads(path, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -248,9 +248,37 @@ func TestUploadsOfALink(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	files, err := Uploads(link)
+	files, _, err := Uploads(link, nil)
 	if err != nil || len(files) != 1 || files[0].Name != "config.json" {
 		t.Errorf("%+v, %v", files, err)
+	}
+}
+
+// A file that becomes a link out of the directory while it is pushed is not sent.
+func TestPushOfALinkOut(t *testing.T) {
+	s, h, files := pushable(t)
+	private := filepath.Join(t.TempDir(), "id")
+	if err := os.WriteFile(private, []byte("secret"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range files {
+		if f.Name == "README.md" {
+			if err := errors.Join(os.Remove(f.Path), os.Symlink(private, f.Path)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	_, err := h.Push(context.Background(), mine, files, PushOptions{})
+	wantLine(t, err, "README.md", "out of the directory", "copy")
+	if _, _, err = Uploads(filepath.Dir(files[0].Path), nil); err == nil {
+		t.Error("the link was listed")
+	}
+	_, leftOut, err := Uploads(filepath.Dir(files[0].Path), func(name string) (bool, error) { return name == "config.json", nil })
+	if err != nil || !slices.Contains(leftOut, "README.md") || !slices.Contains(leftOut, "additional_chat_templates/") {
+		t.Errorf("left out %v, %v", leftOut, err)
+	}
+	if len(s.Commits) > 0 {
+		t.Errorf("there are commits: %+v", s.Commits)
 	}
 }
 
@@ -282,11 +310,11 @@ func TestUploadsOfAFile(t *testing.T) {
 	if err := os.WriteFile(path, []byte("GGUF"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	files, err := Uploads(path)
-	if err != nil || !slices.Equal(files, []Upload{{"a.gguf", path, 4}}) {
+	files, _, err := Uploads(path, nil)
+	if err != nil || !slices.Equal(files, []Upload{{Name: "a.gguf", Path: path, Size: 4}}) {
 		t.Errorf("%+v, %v", files, err)
 	}
-	if _, err := Uploads(path + ".none"); err == nil {
+	if _, _, err := Uploads(path+".none", nil); err == nil {
 		t.Error("a file that does not exist is pushed")
 	}
 }

@@ -129,6 +129,10 @@ func (s *Server) hub(w http.ResponseWriter, r *http.Request) {
 		s.search(w, kind, r.URL.Query().Get("search"))
 		return
 	}
+	if parts := strings.Split(r.URL.Path, "/"); len(parts) == 5 && parts[1] == "api" && s.Repos[strings.Join(parts[2:], "/")] != nil {
+		json.NewEncoder(w).Encode(map[string]any{"private": s.Private[strings.Join(parts[2:], "/")]})
+		return
+	}
 	// /api/datasets/ORG/NAME/tree/COMMIT, /datasets/ORG/NAME/resolve/COMMIT/FILE, /ORG/NAME/resolve/COMMIT/FILE
 	parts := strings.Split(strings.Trim(r.URL.EscapedPath(), "/"), "/")
 	isAPI := parts[0] == "api"
