@@ -19,7 +19,8 @@
 //   - A blob appears by one rename, after its length and hash were compared with the listing. The next process that
 //     needs the blob resumes an interrupted download. Two processes never write one blob at the same time.
 //   - Names are not trusted: a file is written only at a path inside its snapshot, and a blob only under a hash.
-//   - The token goes to the endpoint alone, never to a server that the endpoint redirects to.
+//   - The token goes to the endpoint alone, by https or on this machine, never to a server that the endpoint redirects to.
+//   - The endpoint cannot have requests sent to addresses that it has no reason to name: see address.go.
 //   - [Hub.Push] commits only after every large file has arrived, so a commit has all of its files or does not exist.
 //   - With HF_HUB_OFFLINE nothing is sent.
 package hub

@@ -149,7 +149,12 @@ func (p *push) sendRange(parent context.Context, f *pushFile, address string, he
 		}
 		req.ContentLength = bytes
 		for key, value := range header {
-			if text, ok := value.(string); ok {
+			text, ok := value.(string)
+			if ok && !isUploadHeader(key) {
+				return false, fmt.Errorf("%s did not answer as a hub does: an upload is to have the header %.100q, which is not "+
+					"one of storages: check HF_ENDPOINT", p.hub.shownEndpoint(), key)
+			}
+			if ok {
 				req.Header.Set(key, text)
 			}
 		}

@@ -113,7 +113,7 @@ func (h *Hub) mayPush() error {
 // Visibility is who can see a repository that a push would change.
 type Visibility string
 
-// What the hub says. A repository that is absent is made by the push, for whom the push says.
+// The answers of a hub. A push makes a repository that is absent.
 const (
 	Public  Visibility = "public"
 	Private Visibility = "private"

@@ -27,17 +27,8 @@ var (
 func newClient(patience time.Duration) *http.Client {
 	t := http.DefaultTransport.(*http.Transport).Clone()
 	t.ResponseHeaderTimeout = patience
-	// The library keeps the token for other ports and for subdomains. Large files are with other hosts, whose addresses
-	// are signed: these get no token.
-	return &http.Client{Transport: t, CheckRedirect: func(req *http.Request, via []*http.Request) error {
-		if len(via) >= 10 {
-			return errors.New("it redirects without end")
-		}
-		if first := via[0].URL; req.URL.Scheme != first.Scheme || req.URL.Host != first.Host {
-			req.Header.Del("Authorization")
-		}
-		return nil
-	}}
+	t.Proxy, t.DialContext = proxyOf, dial
+	return &http.Client{Transport: t, CheckRedirect: checkRedirect}
 }
 
 // get sends a request to the endpoint for the bytes from offset on.
@@ -52,15 +43,28 @@ func (h *Hub) get(ctx context.Context, address string, offset int64) (*http.Resp
 	return h.do(req)
 }
 
-// do sends a request. The token goes to the endpoint alone.
+// do sends a request. The token goes to the endpoint alone, and not to one that is not encrypted, unless that is on this
+// machine.
 func (h *Hub) do(req *http.Request) (*http.Response, error) {
+	g, err := h.guard()
+	if err != nil {
+		return nil, err
+	}
+	if err := g.check(req.URL); err != nil {
+		return nil, fmt.Errorf("%s did not answer as a hub does: %w", h.shownEndpoint(), err)
+	}
 	server := req.URL.Host
-	if h.isEndpoint(req.URL) {
+	if g.owns(req.URL) {
 		server = h.shownEndpoint()
+		if h.Token != "" && req.URL.Scheme != "https" && !isLoopback(req.URL.Hostname()) {
+			return nil, fmt.Errorf("%s is not https, so others could read the token on its way: use an https address in "+
+				"HF_ENDPOINT, or leave the token out (unset HF_TOKEN, set HF_HUB_DISABLE_IMPLICIT_TOKEN=1)", h.shownEndpoint())
+		}
 		if h.Token != "" {
 			req.Header.Set("Authorization", "Bearer "+h.Token)
 		}
 	}
+	req = req.WithContext(context.WithValue(req.Context(), guardKey{}, g))
 	req.Header.Set("User-Agent", "millrace")
 	c := client
 	if req.Method != http.MethodGet {
@@ -68,6 +72,10 @@ func (h *Hub) do(req *http.Request) (*http.Response, error) {
 	}
 	resp, err := c.Do(req)
 	var urlErr *url.Error
+	var strange *addressError
+	if errors.As(err, &strange) {
+		return nil, fmt.Errorf("%s did not answer as a hub does: %w", h.shownEndpoint(), strange)
+	}
 	if errors.As(err, &urlErr) { // its text repeats the address, which may hold a signed query
 		err = urlErr.Err
 		var op *net.OpError
@@ -82,12 +90,6 @@ func (h *Hub) do(req *http.Request) (*http.Response, error) {
 	}
 	h.reached.Store(err == nil)
 	return resp, err
-}
-
-// isEndpoint reports whether an address is of the server that the token is for.
-func (h *Hub) isEndpoint(address *url.URL) bool {
-	own, err := url.Parse(h.Endpoint)
-	return err == nil && own.Scheme == address.Scheme && own.Host == address.Host
 }
 
 // cutError is a connection that broke: it is worth another try. One that cannot be made to begin with is not.

@@ -181,7 +181,7 @@ func (s *Server) batch(w http.ResponseWriter, r *http.Request) {
 		a := map[string]any{"oid": o.OID, "size": o.Size}
 		if _, ok := s.Objects[o.OID]; !ok {
 			upload := map[string]any{"href": s.StorageURL + "/" + o.OID + "/whole?signature=1",
-				"header": map[string]any{"X-Signed": "yes"}}
+				"header": map[string]any{"X-Amz-Signed": "yes"}}
 			if n := int64(s.PartBytes); n > 0 {
 				header := map[string]any{"chunk_size": strconv.FormatInt(n, 10)}
 				for i := int64(0); i*n < o.Size; i++ {
@@ -214,7 +214,7 @@ func (s *Server) put(w http.ResponseWriter, r *http.Request) {
 	}
 	s.Puts++
 	if part == "whole" {
-		s.take(w, oid, string(text), r.Header.Get("X-Signed") == "yes")
+		s.take(w, oid, string(text), r.Header.Get("X-Amz-Signed") == "yes")
 		return
 	}
 	n, err := strconv.Atoi(part)
