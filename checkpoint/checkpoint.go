@@ -30,7 +30,7 @@ type Checkpoint struct {
 func Open(fsys vfs.FS, dir string) (*Checkpoint, error) {
 	c, err := open(fsys, dir)
 	if damage := (*DamageError)(nil); errors.As(err, &damage) {
-		damage.Previous = previous(fsys, dir)
+		damage.Previous = previous(fsys, dir, nil)
 	}
 	return c, err
 }
@@ -39,7 +39,7 @@ func Open(fsys vfs.FS, dir string) (*Checkpoint, error) {
 type DamageError struct {
 	Path     string // the file or directory that is wrong
 	Why      string
-	Previous string // the newest complete checkpoint of an earlier step in the same directory; empty without one
+	Previous string // the newest complete checkpoint of an earlier step of the run in the same directory; empty without one
 	Err      error  // of the system, if there is one
 }
 
@@ -55,6 +55,26 @@ func (e *DamageError) Unwrap() error { return e.Err }
 
 // open is Open without a look for the previous checkpoint.
 func open(fsys vfs.FS, dir string) (*Checkpoint, error) {
+	m, err := manifestIn(fsys, dir)
+	if err != nil {
+		return nil, err
+	}
+	if err := m.checkFiles(fsys, dir); err != nil {
+		return nil, err
+	}
+	return newCheckpoint(fsys, dir, m), nil
+}
+
+func newCheckpoint(fsys vfs.FS, dir string, m *Manifest) *Checkpoint {
+	c := &Checkpoint{Manifest: m, fsys: fsys, dir: dir, extents: make(map[ID]*Extent, len(m.Extents))}
+	for i := range m.Extents {
+		c.extents[m.Extents[i].ID] = &m.Extents[i]
+	}
+	return c
+}
+
+// manifestIn reads the manifest of a checkpoint, and looks at no other file.
+func manifestIn(fsys vfs.FS, dir string) (*Manifest, error) {
 	name := filepath.Join(dir, manifestName)
 	doc, err := readManifest(fsys, name)
 	if err != nil {
@@ -64,25 +84,26 @@ func open(fsys vfs.FS, dir string) (*Checkpoint, error) {
 	if err != nil {
 		return nil, &DamageError{Path: name, Why: "this is not a manifest that can be trusted: " + err.Error()}
 	}
+	return m, nil
+}
+
+// checkFiles looks whether every file is there with the right length.
+func (m *Manifest) checkFiles(fsys vfs.FS, dir string) error {
 	for _, f := range m.Files {
 		path := filepath.Join(dir, f.Name)
 		info, err := fsys.Stat(path)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
-			return nil, &DamageError{Path: path, Why: "the file is missing", Err: err}
+			return &DamageError{Path: path, Why: "the file is missing", Err: err}
 		case err != nil:
-			return nil, unreadable(path, err)
+			return unreadable(path, err)
 		case !info.Mode().IsRegular():
-			return nil, &DamageError{Path: path, Why: "this is not a file"}
+			return &DamageError{Path: path, Why: "this is not a file"}
 		case info.Size() != f.Bytes:
-			return nil, &DamageError{Path: path, Why: fmt.Sprintf("the file has %d bytes and was saved with %d", info.Size(), f.Bytes)}
+			return &DamageError{Path: path, Why: fmt.Sprintf("the file has %d bytes and was saved with %d", info.Size(), f.Bytes)}
 		}
 	}
-	c := &Checkpoint{Manifest: m, fsys: fsys, dir: dir, extents: make(map[ID]*Extent, len(m.Extents))}
-	for i := range m.Extents {
-		c.extents[m.Extents[i].ID] = &m.Extents[i]
-	}
-	return c, nil
+	return nil
 }
 
 func readManifest(fsys vfs.FS, name string) ([]byte, error) {
@@ -347,7 +368,7 @@ func (c *Checkpoint) damaged(file string, err error) error {
 	case errors.Is(err, io.ErrUnexpectedEOF):
 		e.Why = "the file ends too early"
 	}
-	e.Previous = previous(c.fsys, c.dir)
+	e.Previous = previous(c.fsys, c.dir, &c.Manifest.Run)
 	return e
 }
 
@@ -355,5 +376,5 @@ func (c *Checkpoint) damaged(file string, err error) error {
 func (c *Checkpoint) changed(file string, off, n int64) error {
 	return &DamageError{Path: filepath.Join(c.dir, file),
 		Why:      fmt.Sprintf("the %d bytes at %d are not those that were saved: their checksum does not match", n, off),
-		Previous: previous(c.fsys, c.dir)}
+		Previous: previous(c.fsys, c.dir, &c.Manifest.Run)}
 }

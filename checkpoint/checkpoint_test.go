@@ -179,7 +179,7 @@ func TestPrune(t *testing.T) {
 		if c.broken >= 0 {
 			must(t, m.Remove(filepath.Join(root, DirName(c.broken), "norm.weights")))
 		}
-		removed, err := r.Prune(c.keep, c.best)
+		removed, err := r.Prune(5, c.keep, c.best)
 		must(t, err)
 		if !slices.Equal(removed, c.removed) {
 			t.Errorf("keep %d, best %d: removed %v, want %v", c.keep, c.best, removed, c.removed)
@@ -264,7 +264,7 @@ func TestPruneAfterReplace(t *testing.T) {
 	if got := names(t, m, root); len(got) != 3 {
 		t.Fatalf("the directory holds %q", got)
 	}
-	_, err = r.Prune(1, -1)
+	_, err = r.Prune(5, 1, -1)
 	must(t, err)
 	must(t, r.Close())
 	_, err = acquire(m, root)
@@ -448,7 +448,7 @@ func TestVanishedDirectory(t *testing.T) {
 	w, err := r.Create(3, specs)
 	must(t, err)
 	must(t, os.RemoveAll(filepath.Join(dir, "step-000002")))
-	must(t, os.RemoveAll(filepath.Join(dir, ".step-000003.tmp")))
+	must(t, os.RemoveAll(filepath.Join(dir, hiddenName(3, ours.Run, savingSuffix))))
 	for _, err := range []error{c.ReadPiece(norm.ID, 0, make([]byte, 16)), c.Verify(context.Background(), nil)} {
 		if err == nil || !strings.HasSuffix(err.Error(), "the file is missing: resume from the previous checkpoint, "+filepath.Join(dir, "step-000001")) {
 			t.Errorf("error %v", err)
@@ -492,12 +492,13 @@ func TestCompare(t *testing.T) {
 func TestGoldenManifest(t *testing.T) {
 	m := vfs.NewMem()
 	r := start(t, m, root)
+	must(t, r.Own(Owner{})) // no id, as in manifests from before there were such members; nor what follows
 	w, err := r.Create(7, []Spec{norm})
 	must(t, err)
 	must(t, w.Add(norm.ID, 0, bytes.Repeat([]byte{1}, 16)))
 	must(t, w.Attach("config.json", []byte("{}")))
 	manifest := manifestOf(7)
-	manifest.ComputedOn, manifest.Algorithms = "", nil // as in manifests from before there were such members
+	manifest.ComputedOn, manifest.Algorithms = "", nil
 	dir, err := w.Commit(manifest)
 	must(t, err)
 	got, err := vfs.ReadFile(m, filepath.Join(dir, manifestName), 1<<20)
@@ -536,11 +537,20 @@ func TestNames(t *testing.T) {
 			t.Errorf("%q is a plain name", name)
 		}
 	}
-	if step, suffix, ok := hiddenStep(".step-000100.old"); step != 100 || suffix != replacedSuffix || !ok {
+	if step, suffix, ok := hiddenStep(hiddenName(100, ours.Run, replacedSuffix), ours.Run); step != 100 || suffix != replacedSuffix || !ok {
 		t.Error("hiddenStep")
 	}
-	if _, _, ok := hiddenStep("step-000100.tmp"); ok {
+	if _, _, ok := hiddenStep("step-000100."+ours.Run.Short()+".tmp", ours.Run); ok {
 		t.Error("hiddenStep of a visible name")
+	}
+	if _, _, ok := hiddenStep(hiddenName(100, NewRunID(), replacedSuffix), ours.Run); ok {
+		t.Error("hiddenStep of another run's name")
+	}
+	for name, want := range map[string]bool{"step-000020.damaged": true, "step-000020.damaged-2": true, "step-000020": false,
+		"step-20.damaged": false, ".step-000020.damaged": false, "step-000020.": false} {
+		if _, ok := asideStep(name); ok != want {
+			t.Errorf("%s was set aside: %v", name, ok)
+		}
 	}
 }
 
@@ -561,7 +571,7 @@ func TestSpecsThatCannotBe(t *testing.T) {
 	}
 }
 
-// A list of checkpoints keeps no pieces, and what is to be pruned need not be readable.
+// A list of checkpoints keeps no pieces. One that does not say whose it is is not pruned.
 func TestListKeepsNoPieces(t *testing.T) {
 	m := vfs.NewMem()
 	r := start(t, m, root, 1, 2, 3)
@@ -578,8 +588,8 @@ func TestListKeepsNoPieces(t *testing.T) {
 		}
 	}
 	must(t, vfs.WriteFileAtomic(m, filepath.Join(root, DirName(1), manifestName), []byte("not read")))
-	removed, err := r.Prune(2, -1)
-	if err != nil || !slices.Equal(removed, []int{1}) {
+	removed, err := r.Prune(3, 1, -1)
+	if err != nil || !slices.Equal(removed, []int{2}) {
 		t.Errorf("removed %v, %v", removed, err)
 	}
 }

@@ -19,15 +19,30 @@ type Directory struct {
 	lock io.Closer
 	made []string // directories that were not there before, leaf first
 
+	owner Owner // whose directory it is
+
 	mu     sync.Mutex
 	saving bool
 }
 
-// Acquire makes the directory if it is not there, takes its lock, and removes what interrupted saves have left. A run
-// acquires before it makes or reads anything else in its output directory, and closes when it ends; the lock of a
-// process that is killed goes with it. Another process that holds the directory is an error that names the lock. A
-// directory that another user can have prepared is a *vfs.NotOwnError, and is not touched.
-func Acquire(fsys vfs.FS, path string) (*Directory, error) {
+// Acquire holds the directory of a run, and removes what interrupted saves of that run have left.
+func Acquire(fsys vfs.FS, path string, o Owner) (*Directory, error) {
+	d, err := Hold(fsys, path)
+	if err != nil {
+		return nil, err
+	}
+	if err := d.Own(o); err != nil {
+		_ = d.Abandon() // err is the one to report
+		return nil, err
+	}
+	return d, nil
+}
+
+// Hold makes the directory if it is not there, and takes its lock. A run holds the directory before it makes or reads
+// anything else in its output directory, says by Own which run it is before it saves, and closes when it ends; the lock
+// of a process that is killed goes with it. Another process that holds the directory is an error that names the lock.
+// A directory that another user can have prepared is a *vfs.NotOwnError, and is not touched.
+func Hold(fsys vfs.FS, path string) (*Directory, error) {
 	if err := vfs.CheckDir(fsys, path); err != nil {
 		return nil, err
 	}
@@ -39,14 +54,27 @@ func Acquire(fsys vfs.FS, path string) (*Directory, error) {
 		}
 		err = d.hold()
 	}
-	if err == nil {
-		err = d.recover()
-	}
 	if err != nil {
 		_ = d.Abandon() // err is the one to report
-		return nil, fmt.Errorf("checkpoints cannot be saved: %w%s", err, fix(err))
+		return nil, unusable(err)
 	}
 	return d, nil
+}
+
+// Own says which run holds the directory, and removes what interrupted saves of it have left.
+func (d *Directory) Own(o Owner) error {
+	d.owner = o
+	if err := d.recover(); err != nil {
+		return unusable(err)
+	}
+	return nil
+}
+
+// IsNew reports whether the directory was not there before.
+func (d *Directory) IsNew() bool { return len(d.made) > 0 }
+
+func unusable(err error) error {
+	return fmt.Errorf("checkpoints cannot be saved: %w%s", err, fix(err))
 }
 
 // hold makes the directory if it is not there, and takes its lock.
@@ -93,8 +121,8 @@ func makeDir(fsys vfs.FS, path string) (made []string, err error) {
 	return made, nil
 }
 
-// recover ends what an interrupted run has begun: a checkpoint that was about to be replaced gets its name back, if
-// the new one did not get it, and everything else that is hidden goes. Files that cannot be removed cost space and
+// recover ends what an interrupted process of the run has begun: a checkpoint that was about to be replaced gets its
+// name back, if the new one did not get it, and everything else that is hidden goes. Files that cannot be removed cost space and
 // are left for the next time.
 func (d *Directory) recover() error {
 	entries, err := d.fsys.ReadDir(d.path)
@@ -102,7 +130,7 @@ func (d *Directory) recover() error {
 		return err
 	}
 	for _, e := range entries {
-		step, suffix, ok := hiddenStep(e.Name())
+		step, suffix, ok := hiddenStep(e.Name(), d.owner.Run)
 		if !ok {
 			continue
 		}
@@ -127,10 +155,13 @@ func (d *Directory) recover() error {
 	return nil
 }
 
-// Prune removes the checkpoints that are older than the newest keep complete ones, except the one of step best (-1: no
-// exception). It returns the steps that it removed. If keep is 0 or less it removes nothing. An incomplete checkpoint
-// does not count, and is removed once it is older than keep complete ones.
-func (d *Directory) Prune(keep, best int) (removed []int, err error) {
+// Prune removes the run's checkpoints that are older than the newest keep of those up to step latest, except the one of
+// step best (-1: no exception). It returns the steps that it removed. If keep is 0 or less it removes nothing.
+//
+// Latest is the step that was just saved: it stays, and newer ones, which are of a time that the run has left, are
+// neither counted nor removed. A checkpoint that is not complete or that unhealthy steps led to is not counted. One
+// that is not complete stays: it may not even be the run's. See SetAside.
+func (d *Directory) Prune(latest, keep, best int) (removed []int, err error) {
 	if keep <= 0 {
 		return nil, nil
 	}
@@ -138,14 +169,19 @@ func (d *Directory) Prune(keep, best int) (removed []int, err error) {
 	if err != nil {
 		return nil, err
 	}
-	complete := 0
+	kept := 0
 	for _, step := range steps {
+		if step > latest {
+			continue
+		}
+		m, err := readStep(d.fsys, filepath.Join(d.path, DirName(step)), step)
 		switch {
-		case complete < keep: // what is removed need not be read: a manifest of a large model has tens of thousands of pieces
-			if _, err := openStep(d.fsys, filepath.Join(d.path, DirName(step)), step); err == nil {
-				complete++
+		case err != nil || !d.owner.Has(m.Run):
+		case kept < keep:
+			if m.UnhealthySteps == 0 && m.checkFiles(d.fsys, filepath.Join(d.path, DirName(step))) == nil {
+				kept++
 			}
-		case step != best:
+		case step != best && step != latest:
 			if err := d.remove(step); err != nil {
 				return removed, fmt.Errorf("an old checkpoint was not removed: %w%s", err, fix(err))
 			}
@@ -155,11 +191,60 @@ func (d *Directory) Prune(keep, best int) (removed []int, err error) {
 	return removed, nil
 }
 
+// SetAside renames a checkpoint that the run does not continue from, so that it is no longer one, and returns its new
+// path: "step-000020.damaged" for the reason "damaged". Its files stay, for a user to look at and to remove.
+func (d *Directory) SetAside(step int, reason string) (string, error) {
+	name := filepath.Join(d.path, DirName(step))
+	for n := 1; ; n++ {
+		aside := name + "." + reason
+		if n > 1 {
+			aside = fmt.Sprintf("%s-%d", aside, n)
+		}
+		_, err := d.fsys.Stat(aside)
+		if err == nil {
+			continue
+		}
+		if errors.Is(err, fs.ErrNotExist) {
+			err = d.fsys.Rename(name, aside)
+		}
+		if err == nil {
+			err = d.fsys.SyncDir(d.path)
+		}
+		if err != nil {
+			return "", fmt.Errorf("%s cannot be set aside: %w%s", name, err, fix(err))
+		}
+		return aside, nil
+	}
+}
+
+// makeRoom looks at what has the name that a checkpoint is to get.
+func (d *Directory) makeRoom(step int) error {
+	dir := filepath.Join(d.path, DirName(step))
+	if _, err := d.fsys.Stat(dir); err != nil {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		return err
+	}
+	m, err := readStep(d.fsys, dir, step)
+	if damage := (*DamageError)(nil); errors.As(err, &damage) && (damage.Err == nil || errors.Is(err, fs.ErrNotExist)) {
+		_, err = d.SetAside(step, Damaged)
+		return err
+	}
+	if err == nil && !d.owner.Has(m.Run) {
+		err = fmt.Errorf("%s is a checkpoint of another run: move it to another directory", dir)
+	}
+	return err
+}
+
+// Damaged is why a checkpoint is set aside whose contents are not those that were saved.
+const Damaged = "damaged"
+
 // remove takes a checkpoint's name away, durably, before it removes its files: half a checkpoint never looks whole.
 func (d *Directory) remove(step int) error {
-	hidden := filepath.Join(d.path, hiddenName(step, prunedSuffix))
+	hidden := filepath.Join(d.path, hiddenName(step, d.owner.Run, prunedSuffix))
 	// A replaced checkpoint goes first, if some of it is left: with the name free, recover would bring it back.
-	for _, left := range []string{hiddenName(step, replacedSuffix), hiddenName(step, prunedSuffix)} {
+	for _, left := range []string{hiddenName(step, d.owner.Run, replacedSuffix), hiddenName(step, d.owner.Run, prunedSuffix)} {
 		if err := vfs.RemoveAll(d.fsys, filepath.Join(d.path, left)); err != nil {
 			return err
 		}

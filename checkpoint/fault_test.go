@@ -28,7 +28,7 @@ func TestCrashes(t *testing.T) {
 		_, err := r.save(step)
 		must(t, err)
 		believe(step)
-		_, err = r.Prune(1, 1)
+		_, err = r.Prune(step, 1, 1)
 		must(t, err)
 	}
 	_, err := r.save(3) // it replaces the other
@@ -159,7 +159,7 @@ func TestFaults(t *testing.T) {
 		if _, err := r.save(3); err != nil {
 			return err
 		}
-		if _, err := r.Prune(2, -1); err != nil {
+		if _, err := r.Prune(3, 2, -1); err != nil {
 			return err
 		}
 		_, err := r.save(3)
@@ -363,9 +363,9 @@ func TestAbandon(t *testing.T) {
 		if before != "" {
 			must(t, m.MkdirAll(before, 0o777))
 		}
-		d, err := Acquire(m, root)
+		d, err := Acquire(m, root, ours)
 		must(t, err)
-		if _, err := Acquire(m, root); err == nil || !strings.Contains(err.Error(), "is held by another run") {
+		if _, err := Acquire(m, root, ours); err == nil || !strings.Contains(err.Error(), "is held by another run") {
 			t.Errorf("%s: a second run has the lock: %v", name, err)
 		}
 		must(t, d.Abandon())
@@ -374,9 +374,9 @@ func TestAbandon(t *testing.T) {
 		if (errOut == nil) != (before != "") || (errRoot == nil) != (before == root) {
 			t.Errorf("%s: out: %v, checkpoints: %v", name, errOut, errRoot)
 		}
-		next, err := Acquire(m, root)
+		next, err := Acquire(m, root, ours)
 		must(t, err)
-		if _, err := Acquire(m, root); err == nil || !strings.Contains(err.Error(), "is held by another run") {
+		if _, err := Acquire(m, root, ours); err == nil || !strings.Contains(err.Error(), "is held by another run") {
 			t.Errorf("%s: two runs have the lock after an abandoned start: %v", name, err)
 		}
 		must(t, next.Close())

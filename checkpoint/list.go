@@ -25,41 +25,55 @@ type Entry struct {
 	Err error
 }
 
-// List lists the checkpoints of a run, newest first, with what Open says of each; manifests come without their files
-// and the pieces of their extents, of which those of a large model are many. A directory that does not exist has
+// List lists the checkpoints in a directory, newest first, with what Open says of each; manifests come without their
+// files and the pieces of their extents, of which those of a large model are many. A directory that does not exist has
 // none. It changes nothing and needs no lock: a run may be saving and pruning there.
 func List(fsys vfs.FS, path string) ([]Entry, error) {
-	entries, _, err := list(fsys, path, -1, false)
+	entries, _, err := list(fsys, path, Query{}, false)
 	return entries, err
 }
 
-// Latest opens the newest checkpoint that is complete. It also returns newer ones that are not complete, newest first,
-// for a message to the user. C is nil if no checkpoint is complete.
-func Latest(fsys vfs.FS, path string) (c *Checkpoint, broken []Entry, err error) {
-	return LatestBelow(fsys, path, -1)
+// Query says which checkpoints are looked for.
+type Query struct {
+	Owner   *Owner // whose they are; nil: any run's
+	Below   int    // of steps below this one; 0: of any
+	Healthy bool   // those alone that no unhealthy step led to
 }
 
-// LatestBelow is Latest of those whose step is below a given one; -1: of all.
-func LatestBelow(fsys vfs.FS, path string, below int) (c *Checkpoint, broken []Entry, err error) {
-	entries, c, err := list(fsys, path, below, true)
+// Latest opens the newest checkpoint that is complete, of any run. It also returns newer ones that are not complete,
+// newest first, for a message to the user. C is nil if no checkpoint is complete.
+func Latest(fsys vfs.FS, path string) (c *Checkpoint, broken []Entry, err error) {
+	return Find(fsys, path, Query{})
+}
+
+// Find is Latest of those that are looked for. One that is damaged so that it does not say whose it is is among the
+// broken ones.
+func Find(fsys vfs.FS, path string, q Query) (c *Checkpoint, broken []Entry, err error) {
+	entries, c, err := list(fsys, path, q, true)
 	if c != nil {
 		entries = entries[:len(entries)-1]
 	}
 	return c, entries, err
 }
 
-// list opens the checkpoints of a run below a step (-1: of any), newest first: all, or those up to the first complete
-// one. C is the last complete one.
-func list(fsys vfs.FS, path string, below int, first bool) (entries []Entry, c *Checkpoint, err error) {
+// list opens the checkpoints that are looked for, newest first: all, or those up to the first complete one. C is the
+// last complete one.
+func list(fsys vfs.FS, path string, q Query, first bool) (entries []Entry, c *Checkpoint, err error) {
 	steps, err := listSteps(fsys, path)
 	if err != nil {
 		return nil, nil, err
 	}
-	steps = slices.DeleteFunc(steps, func(step int) bool { return below >= 0 && step >= below })
+	steps = slices.DeleteFunc(steps, func(step int) bool { return q.Below > 0 && step >= q.Below })
 	var waiting []*DamageError // of checkpoints that are newer than the last complete one
 	for _, step := range steps {
 		dir := filepath.Join(path, DirName(step))
-		opened, err := openStep(fsys, dir, step)
+		m, err := readStep(fsys, dir, step)
+		if err == nil && (q.Owner != nil && !q.Owner.Has(m.Run) || q.Healthy && m.UnhealthySteps > 0) {
+			continue
+		}
+		if err == nil {
+			err = m.checkFiles(fsys, dir)
+		}
 		if err != nil {
 			if _, gone := fsys.Stat(dir); errors.Is(gone, fs.ErrNotExist) {
 				continue // meanwhile, as happens below a run that prunes
@@ -73,27 +87,61 @@ func list(fsys vfs.FS, path string, below int, first bool) (entries []Entry, c *
 		for _, damage := range waiting {
 			damage.Previous = dir
 		}
-		waiting, c = nil, opened
-		entries = append(entries, Entry{Step: step, Dir: dir, Manifest: c.Manifest, Files: len(c.Manifest.Files)})
+		waiting, c = nil, newCheckpoint(fsys, dir, m)
+		entries = append(entries, Entry{Step: step, Dir: dir, Manifest: m, Files: len(m.Files)})
 		if first {
 			break
 		}
-		c.Manifest.dropPieces()
+		m.dropPieces()
 	}
 	return entries, c, nil
 }
 
-// openStep opens a checkpoint that has the name of a step.
-func openStep(fsys vfs.FS, dir string, step int) (*Checkpoint, error) {
-	c, err := open(fsys, dir)
-	if err == nil && c.Manifest.Step != step {
-		return nil, &DamageError{Path: dir, Why: fmt.Sprintf("this is the checkpoint of step %d under another name", c.Manifest.Step)}
+// readStep reads the manifest of a checkpoint that has the name of a step.
+func readStep(fsys vfs.FS, dir string, step int) (*Manifest, error) {
+	m, err := manifestIn(fsys, dir)
+	if err == nil && m.Step != step {
+		return nil, &DamageError{Path: dir, Why: fmt.Sprintf("this is the checkpoint of step %d under another name", m.Step)}
 	}
-	return c, err
+	return m, err
 }
 
-// Steps are the steps of which a run has a checkpoint, by their names alone, newest first.
-func Steps(fsys vfs.FS, path string) ([]int, error) { return listSteps(fsys, path) }
+// Steps are the steps of which a run has a checkpoint in a directory, newest first, by their manifests alone.
+func Steps(fsys vfs.FS, path string, o Owner) ([]int, error) {
+	all, err := listSteps(fsys, path)
+	return slices.DeleteFunc(all, func(step int) bool {
+		m, err := readStep(fsys, filepath.Join(path, DirName(step)), step)
+		return err != nil || !o.Has(m.Run)
+	}), err
+}
+
+// Runs are the ids of the runs that have complete checkpoints in a directory, that of the newest one first.
+func Runs(fsys vfs.FS, path string) ([]RunID, error) {
+	entries, err := List(fsys, path)
+	var ids []RunID
+	for _, e := range entries {
+		if e.Err == nil && !slices.Contains(ids, e.Manifest.Run) {
+			ids = append(ids, e.Manifest.Run)
+		}
+	}
+	return ids, err
+}
+
+// Aside are the paths of what SetAside has renamed in a directory, newest first.
+func Aside(fsys vfs.FS, path string) ([]string, error) {
+	entries, err := fsys.ReadDir(path)
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, e := range entries {
+		if _, ok := asideStep(e.Name()); ok {
+			names = append(names, filepath.Join(path, e.Name()))
+		}
+	}
+	slices.Reverse(names)
+	return names, nil
+}
 
 // listSteps lists the steps that have a directory, newest first.
 func listSteps(fsys vfs.FS, path string) ([]int, error) {
@@ -117,25 +165,20 @@ func listSteps(fsys vfs.FS, path string) ([]int, error) {
 	return steps, nil
 }
 
-// previous returns the newest complete checkpoint of an earlier step in the directory of dir; empty if there is no such
-// checkpoint.
-func previous(fsys vfs.FS, dir string) string {
+// previous returns the newest complete checkpoint of an earlier step in the directory of dir, of a run (nil: of any);
+// empty if there is no such checkpoint.
+func previous(fsys vfs.FS, dir string, of *RunID) string {
 	path := filepath.Dir(filepath.Clean(dir))
 	this, ok := stepOf(filepath.Base(filepath.Clean(dir)))
-	if !ok {
+	if !ok || this == 0 {
 		return "" // a copy under another name: its neighbours may belong to another run
 	}
-	steps, err := listSteps(fsys, path)
-	if err != nil {
-		return ""
+	q := Query{Below: this}
+	if of != nil {
+		q.Owner = &Owner{Run: *of}
 	}
-	for _, step := range steps {
-		if step < this {
-			dir := filepath.Join(path, DirName(step))
-			if _, err := openStep(fsys, dir, step); err == nil {
-				return dir
-			}
-		}
+	if c, _, err := Find(fsys, path, q); err == nil && c != nil {
+		return c.dir
 	}
 	return ""
 }

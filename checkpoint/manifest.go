@@ -162,8 +162,9 @@ func (c Change) String() string {
 	return fmt.Sprintf("after step %d: %s %s -> %s", c.Step, c.Key, c.From, c.To)
 }
 
-// Manifest is what a checkpoint says of itself. Commit fills in Step, Files, Attachments and Extents.
+// Manifest is what a checkpoint says of itself. Commit fills in Run, Step, Files, Attachments and Extents.
 type Manifest struct {
+	Run            RunID `json:"run,omitempty"`   // that saved it
 	Step           int   `json:"step"`            // optimizer steps done: the run continues with Step+1
 	Updates        int64 `json:"updates"`         // that were applied: AdamW's t
 	SkippedUpdates int64 `json:"skipped_updates"` // whose gradient norm was not finite
@@ -326,6 +327,9 @@ func decode(doc []byte) (*Manifest, error) {
 func (m *Manifest) check() error {
 	if m.Step < 0 || m.Step > maxStep || m.Updates < 0 || m.SkippedUpdates < 0 || m.UntargetedSteps < 0 || m.UnhealthySteps < 0 {
 		return fmt.Errorf("step %d with %d updates and %d skipped cannot be", m.Step, m.Updates, m.SkippedUpdates)
+	}
+	if err := m.Run.Check(); err != nil {
+		return err
 	}
 	for _, c := range m.History {
 		if c.Step < 0 || c.Step > m.Step || strings.ContainsFunc(c.Key+c.From+c.To, unicode.IsControl) {

@@ -29,19 +29,31 @@ func stepOf(name string) (step int, ok bool) {
 	return step, err == nil && step >= 0 && step <= maxStep && DirName(step) == name
 }
 
-// hiddenName is the name of a checkpoint's directory while it is not one.
-func hiddenName(step int, suffix string) string { return "." + DirName(step) + suffix }
+// hiddenName is the name of a checkpoint's directory while it is not one. It has the id of the run, since the files in
+// such a directory may not say whose they are.
+func hiddenName(step int, run RunID, suffix string) string {
+	return "." + DirName(step) + "." + run.Short() + suffix
+}
 
-// hiddenStep reads what hiddenName writes.
-func hiddenStep(name string) (step int, suffix string, ok bool) {
+// hiddenStep reads what hiddenName writes for a run.
+func hiddenStep(name string, run RunID) (step int, suffix string, ok bool) {
 	for _, suffix := range []string{savingSuffix, replacedSuffix, prunedSuffix} {
 		base, isHidden := strings.CutPrefix(name, ".")
-		base, has := strings.CutSuffix(base, suffix)
+		base, has := strings.CutSuffix(base, "."+run.Short()+suffix)
 		if step, ok := stepOf(base); isHidden && has && ok {
 			return step, suffix, true
 		}
 	}
 	return 0, "", false
+}
+
+// asideStep reads the step of a name that SetAside gives: "step-000020.damaged", "step-000020.damaged-2".
+func asideStep(name string) (step int, ok bool) {
+	base, why, ok := strings.Cut(name, ".")
+	if !ok || why == "" {
+		return 0, false
+	}
+	return stepOf(base)
 }
 
 // imageName is the file for the pieces of an extent that come from host memory, each at its offset in the extent.

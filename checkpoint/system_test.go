@@ -65,7 +65,7 @@ func TestTwoRunsOnOneDirectory(t *testing.T) {
 	}
 	dir := filepath.Join(t.TempDir(), root)
 	one := start(t, vfs.OS{}, dir, 1)
-	must(t, os.Mkdir(filepath.Join(dir, ".step-000002.tmp"), 0o777))
+	must(t, os.Mkdir(filepath.Join(dir, hiddenName(2, ours.Run, savingSuffix)), 0o777))
 	_, err := acquire(vfs.OS{}, dir)
 	want := fmt.Sprintf("%s/.lock is held by another run (process %d on ", dir, os.Getpid())
 	if err == nil || !strings.Contains(err.Error(), want) || !strings.HasSuffix(err.Error(), "wait until it has ended, or set another output_dir") {
@@ -91,7 +91,7 @@ func TestReadOnlyDirectory(t *testing.T) {
 	}
 	dir := t.TempDir()
 	must(t, os.Chmod(dir, 0o555))
-	if _, err := Acquire(vfs.OS{}, filepath.Join(dir, "x")); err == nil || !strings.HasSuffix(err.Error(), "set output_dir to a directory that can be written") {
+	if _, err := Acquire(vfs.OS{}, filepath.Join(dir, "x"), ours); err == nil || !strings.HasSuffix(err.Error(), "set output_dir to a directory that can be written") {
 		t.Errorf("error %v", err)
 	}
 }
@@ -127,7 +127,7 @@ func victim(dir string) int {
 			return fail(err)
 		}
 		fmt.Println("saved", step)
-		if _, err := r.Prune(2, -1); err != nil {
+		if _, err := r.Prune(step, 2, -1); err != nil {
 			return fail(err)
 		}
 		if err := os.RemoveAll(r.pool); err != nil {

@@ -70,10 +70,11 @@ type saving struct {
 	image *image
 }
 
-// Create starts to save a step. There is one save at a time; Commit and Abort end it. If there is a checkpoint of
-// this step already, it stays until Commit puts the new one in its place.
+// Create starts to save a step. There is one save at a time; Commit and Abort end it. If the run has a checkpoint of
+// this step already, it stays until Commit puts the new one in its place. One of another run is an error. One that does
+// not say whose it is, since it is damaged, is set aside.
 func (d *Directory) Create(step int, extents []Spec) (*Writer, error) {
-	w := &Writer{d: d, step: step, hidden: filepath.Join(d.path, hiddenName(step, savingSuffix)), byID: map[ID]*saving{},
+	w := &Writer{d: d, step: step, hidden: filepath.Join(d.path, hiddenName(step, d.owner.Run, savingSuffix)), byID: map[ID]*saving{},
 		lengths: map[string]int64{}}
 	for _, s := range extents {
 		if err := s.check(); err != nil {
@@ -92,6 +93,9 @@ func (d *Directory) Create(step int, extents []Spec) (*Writer, error) {
 		panic("checkpoint: a second save was started before the first one ended")
 	}
 	err := d.recover()
+	if err == nil {
+		err = d.makeRoom(step)
+	}
 	if err == nil {
 		err = vfs.RemoveAll(d.fsys, w.hidden) // recover has tried; here it must succeed
 	}
@@ -294,7 +298,7 @@ func (w *Writer) finish() error {
 }
 
 func (w *Writer) manifest(m Manifest) ([]byte, error) {
-	m.Step = w.step
+	m.Run, m.Step = w.d.owner.Run, w.step
 	if m.EvalLoss != nil && (math.IsNaN(*m.EvalLoss) || math.IsInf(*m.EvalLoss, 0)) {
 		m.EvalLoss = nil // JSON has no such numbers, and a run that diverged is saved like any other
 	}
@@ -312,7 +316,7 @@ func (w *Writer) manifest(m Manifest) ([]byte, error) {
 // publish gives the directory its name. An earlier checkpoint of the same step makes room first, under a name from
 // which the next Acquire brings it back if the machine stops in between.
 func (w *Writer) publish(dir string) error {
-	fsys, old := w.d.fsys, filepath.Join(w.d.path, hiddenName(w.step, replacedSuffix))
+	fsys, old := w.d.fsys, filepath.Join(w.d.path, hiddenName(w.step, w.d.owner.Run, replacedSuffix))
 	_, err := fsys.Stat(dir)
 	replace := err == nil
 	switch {

@@ -147,7 +147,7 @@ const savePieces = 16
 // linked. It is not kept.
 func (t *diskPass) save(accounts *hostmem.Accounts, dir string) (bytesPerSec, linkSec float64, err error) {
 	dir = filepath.Join(dir, "save")
-	made, err := checkpoint.Acquire(vfs.OS{}, dir)
+	made, err := checkpoint.Acquire(vfs.OS{}, dir, checkpoint.Owner{})
 	if err != nil {
 		return 0, 0, err
 	}

@@ -33,6 +33,7 @@ type Run struct {
 	loader *data.Loader
 	at     place // in the data, after the latest batch
 
+	id             checkpoint.RunID // that of the checkpoint that it continues from
 	steps, skipped int
 	bad            int64 // number of weights that became infinite or NaN
 }
@@ -55,7 +56,7 @@ type OpenOptions struct {
 // Until Close the plan limits the Go heap, as in Train, unless GOMEMLIMIT is set.
 func Open(ctx context.Context, c *runfile.Config, env *Env, o OpenOptions) (*Run, error) {
 	own := *c
-	r := &Run{config: &own}
+	r := &Run{config: &own, id: checkpoint.NewRunID()}
 	err := r.open(ctx, env, o)
 	if err != nil {
 		_ = r.Close() // err is the one to report
@@ -136,6 +137,9 @@ func (r *Run) continueFrom(ctx context.Context, env *Env, dir string) (*checkpoi
 	}
 	if err := json.Unmarshal(m.Data, &r.at); err != nil {
 		return nil, blame.NotRequest(fmt.Errorf("%s: %w", dir, err)) // its checksum is right: a run wrote this
+	}
+	if m.Run != "" {
+		r.id = m.Run
 	}
 	r.steps, r.skipped = m.Step, int(m.SkippedUpdates+m.UntargetedSteps)
 	return from, nil
@@ -281,7 +285,8 @@ func (r *Run) flushFinite(ctx context.Context) error {
 }
 
 // Save writes a checkpoint of all state after the latest step to a new directory in dir, and returns its path. The
-// checkpoint appears as a whole, and replaces one of the same step. [OpenOptions.From], [Export] and package
+// checkpoint appears as a whole, and replaces one of the same step and run; one of another run is an error.
+// [OpenOptions.From], [Export] and package
 // checkpoint read it. Weights that are not finite are an error.
 func (r *Run) Save(ctx context.Context, dir string) (path string, err error) {
 	if err := r.flushFinite(ctx); err != nil {
@@ -296,7 +301,7 @@ func (r *Run) Save(ctx context.Context, dir string) (path string, err error) {
 	if m.Data, err = json.Marshal(r.at); err != nil {
 		return "", err
 	}
-	to, err := checkpoint.Acquire(r.env.files(), dir)
+	to, err := checkpoint.Acquire(r.env.files(), dir, checkpoint.Owner{Run: r.id})
 	if err != nil {
 		return "", err
 	}

@@ -100,7 +100,7 @@ func (t *trainer) openState(ctx context.Context, env *Env, p *plan.Plan) error {
 		if t.from == nil || !errors.As(err, &damage) {
 			return err
 		}
-		older, _, errOlder := env.newest(c, t.from.Manifest.Step)
+		older, _, errOlder := env.newest(c, &t.id, checkpoint.Query{Below: t.from.Manifest.Step})
 		if errOlder == nil && older == nil && c.Resume != "auto" && !sameDir(c.Resume, t.from.Dir()) {
 			older, errOlder = checkpoint.Open(env.files(), c.Resume) // where the run began
 		}

@@ -51,6 +51,11 @@ type trainer struct {
 	summary Summary
 	saves   saver
 	begun   int // steps that were done before this process
+
+	id         identity
+	unclaimed  []byte // run.json as it was before this process; nil: there was no such file
+	memoryPath string // as the run file has it: config has the directory below it that is the run's
+
 	onStep  func(trace.Metrics) error
 	enough  bool // the program ended the run with ErrStop
 	traffic store.Traffic
@@ -86,7 +91,13 @@ func Train(ctx context.Context, c *runfile.Config, env *Env, o Options) (*Summar
 
 func (t *trainer) train(ctx context.Context, env *Env, o Options) (*Summary, error) {
 	begun := false
-	defer func() { t.saves.close(begun) }()
+	claimed := false
+	defer func() {
+		if claimed && !begun {
+			t.unclaim(env)
+		}
+		t.saves.close(begun)
+	}()
 	defer t.closeInputs()
 	p, err := t.prepare(ctx, env)
 	if err != nil {
@@ -98,6 +109,10 @@ func (t *trainer) train(ctx context.Context, env *Env, o Options) (*Summary, err
 	env.say("%s; %s", p.Headline(t.dev.Computes.Info()), savesText(t.config.Save))
 	if t.rendering != "" {
 		env.say("%s", t.rendering)
+	}
+	claimed = true
+	if err := t.claim(env); err != nil {
+		return nil, err
 	}
 	if err := t.openState(ctx, env, p); err != nil {
 		return nil, err
@@ -128,7 +143,7 @@ func (t *trainer) prepare(ctx context.Context, env *Env) (p *plan.Plan, err erro
 	if t.saves.dir, err = env.holdRun(c); err != nil {
 		return nil, err
 	}
-	b, err := env.findBeginning(c)
+	b, err := t.findRun(env)
 	if err != nil {
 		return nil, err
 	}
@@ -179,6 +194,10 @@ func (t *trainer) begin() error {
 	t.saves.specs = map[store.ID]store.Spec{}
 	for _, spec := range t.plan.Extents() {
 		t.saves.specs[spec.ID] = spec
+	}
+	t.id.Begun = true
+	if err := t.writeIdentity(t.env); err != nil {
+		return err
 	}
 	if err := t.writeRunFiles(); err != nil {
 		return err
@@ -257,6 +276,7 @@ func (t *trainer) closeSession(env *Env, ended error) {
 // writeRunFiles writes run.yaml, as resolved, and plan.json to the output directory.
 func (t *trainer) writeRunFiles() error {
 	c := *t.config
+	c.Memory.Path = t.memoryPath
 	c.Numerics = sizesOf(t.plan.Numerics)
 	c.Datasets = t.data.Sources()
 	if len(c.Eval.Datasets) > 0 {
@@ -270,7 +290,7 @@ func (t *trainer) writeRunFiles() error {
 		return err
 	}
 	fsys := t.env.files()
-	err = t.env.writeResolved(&c)
+	err = t.env.writeResolved(&c, t.id.Run)
 	if err == nil {
 		err = vfs.WriteFileAtomic(fsys, filepath.Join(c.OutputDir, planName), append(planned, '\n'))
 	}
@@ -410,7 +430,7 @@ func (t *trainer) exportBest(ctx context.Context) error {
 	dir := filepath.Join(t.config.OutputDir, bestModel)
 	name := checkpoint.DirName(t.saves.best.Step)
 	from, err := checkpoint.Open(t.env.files(), filepath.Join(checkpointsDir(t.config), name))
-	if other := fallbackDir(t.config); err != nil && other != "" {
+	if other := t.id.fallbackDir(t.config); err != nil && other != "" {
 		there, errThere := checkpoint.Open(t.env.files(), filepath.Join(other, name))
 		if damage := (*checkpoint.DamageError)(nil); errThere == nil || errors.As(errThere, &damage) {
 			from, err = there, errThere

@@ -47,17 +47,12 @@ func (e *Env) holdRun(c *runfile.Config) (*checkpoint.Directory, error) {
 			return nil, fmt.Errorf("save.fallback: there is no directory %s; make it, or mount its disk", at)
 		}
 	}
-	if at := fallbackDir(c); at != "" {
-		if err := e.checkOwn(filepath.Dir(at), at); err != nil {
-			return nil, fmt.Errorf("save.fallback: %w", err)
-		}
-	}
-	dir, err := checkpoint.Acquire(e.files(), checkpointsDir(c))
+	dir, err := checkpoint.Hold(e.files(), checkpointsDir(c))
 	if err != nil {
 		return nil, fmt.Errorf("output_dir: %w", err)
 	}
 	// Files that a killed run has left half-written.
-	for _, name := range []string{resolvedName, otherResolvedName, planName, traceName} {
+	for _, name := range []string{resolvedName, otherResolvedName, planName, traceName, identityName} {
 		_ = e.files().Remove(filepath.Join(c.OutputDir, name+".tmp")) // costs nothing if it stays
 	}
 	for _, name := range []string{lastModel, bestModel} {
@@ -82,16 +77,23 @@ type beginning struct {
 	sizes runfile.Sizes          // those that this very run had before it was killed without a checkpoint
 }
 
-// findBeginning decides how the run starts. The lock is held. It refuses a directory that has another run.
-func (e *Env) findBeginning(c *runfile.Config) (b beginning, err error) {
+// findBeginning decides how the run starts. The lock is held. It refuses a directory that has another run. A run that
+// begins where there was another one, whose files the user has removed, gets an id of its own.
+func (e *Env) findBeginning(c *runfile.Config, id *identity) (b beginning, err error) {
 	old, err := e.readResolved(c.OutputDir)
 	if err != nil {
 		return b, fmt.Errorf("output_dir: %w", err)
 	}
-	if c.Resume == "never" {
-		return b, e.refuseRun(c)
+	begins := func() error {
+		if id.Begun || len(id.CopiedFrom) > 0 {
+			*id = newIdentity(c.OutputDir)
+		}
+		return e.refuseRun(c)
 	}
-	own, broken, err := e.newest(c, -1)
+	if c.Resume == "never" {
+		return b, begins()
+	}
+	own, broken, err := e.newest(c, id, checkpoint.Query{})
 	if err != nil {
 		return b, blame.NotRequest(err) // the directory was ours to lock, and now it cannot be read
 	}
@@ -99,9 +101,13 @@ func (e *Env) findBeginning(c *runfile.Config) (b beginning, err error) {
 		e.say("%v", entry.Err)
 	}
 	switch path := runfile.Absolute(c.Resume); {
-	case c.Resume != "auto" && sameDir(filepath.Dir(path), checkpointsDir(c)):
+	case c.Resume != "auto" && (sameDir(filepath.Dir(path), checkpointsDir(c)) || sameDir(filepath.Dir(path), id.fallbackDir(c))):
 		if b.from, err = checkpoint.Open(e.files(), c.Resume); err != nil {
 			return b, blame.BadName(fmt.Errorf("resume: %w", err))
+		}
+		if !id.owner().Has(b.from.Manifest.Run) {
+			return b, fmt.Errorf("resume: %s is of another run than the one in this output_dir; set output_dir to another "+
+				"directory to continue from it", c.Resume)
 		}
 		if own != nil && own.Manifest.Step > b.from.Manifest.Step {
 			return b, fmt.Errorf("resume: %s is older than %s, which the run in this output_dir has come to; set output_dir to another directory to go back to the older one",
@@ -125,9 +131,9 @@ func (e *Env) findBeginning(c *runfile.Config) (b beginning, err error) {
 			b.sizes = old.Numerics
 			return b, nil
 		}
-		return b, e.refuseRun(c)
+		return b, begins()
 	default:
-		err = e.refuseRun(c)
+		err = begins()
 	}
 	from, errOpen := checkpoint.Open(e.files(), c.Resume)
 	if errOpen != nil {
@@ -137,14 +143,16 @@ func (e *Env) findBeginning(c *runfile.Config) (b beginning, err error) {
 	return b, err
 }
 
-// newest is the newest whole checkpoint of the run, wherever it has saved, of a step below a given one (-1: any); and
-// what newer ones are not whole.
-func (e *Env) newest(c *runfile.Config, below int) (newest *checkpoint.Checkpoint, broken []checkpoint.Entry, err error) {
-	for _, dir := range []string{checkpointsDir(c), fallbackDir(c)} {
+// newest is the newest whole checkpoint of the run among those that are looked for, wherever it has saved; and what
+// newer ones are not whole.
+func (e *Env) newest(c *runfile.Config, id *identity, q checkpoint.Query) (newest *checkpoint.Checkpoint, broken []checkpoint.Entry, err error) {
+	own := id.owner()
+	q.Owner = &own
+	for _, dir := range []string{checkpointsDir(c), id.fallbackDir(c)} {
 		if dir == "" {
 			continue
 		}
-		found, not, err := checkpoint.LatestBelow(e.files(), dir, below)
+		found, not, err := checkpoint.Find(e.files(), dir, q)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -158,14 +166,6 @@ func (e *Env) newest(c *runfile.Config, below int) (newest *checkpoint.Checkpoin
 
 // checkpointsDir is where a run's checkpoints are.
 func checkpointsDir(c *runfile.Config) string { return filepath.Join(c.OutputDir, checkpointsName) }
-
-// fallbackDir is where they go when they cannot go there; empty without save.fallback.
-func fallbackDir(c *runfile.Config) string {
-	if c.Save.Fallback == "" {
-		return ""
-	}
-	return filepath.Join(c.Save.Fallback, filepath.Base(runfile.Absolute(c.OutputDir)), checkpointsName)
-}
 
 func sameDir(a, b string) bool {
 	infoA, errA := os.Stat(a)
@@ -229,8 +229,8 @@ func (e *Env) readResolved(dir string) (*runfile.Config, error) {
 	return c, nil
 }
 
-// writeResolved writes the run file with every key. The user's own run.yaml stays as it is.
-func (e *Env) writeResolved(c *runfile.Config) error {
+// writeResolved writes the run file with every key, and the run's id for people. The user's own run.yaml stays as it is.
+func (e *Env) writeResolved(c *runfile.Config, run checkpoint.RunID) error {
 	doc, err := c.YAML()
 	if err != nil {
 		return err
@@ -245,7 +245,7 @@ func (e *Env) writeResolved(c *runfile.Config) error {
 			name = otherResolvedName
 		}
 	}
-	return vfs.WriteFileAtomic(e.files(), filepath.Join(c.OutputDir, name), append([]byte(resolvedHeader), doc...))
+	return vfs.WriteFileAtomic(e.files(), filepath.Join(c.OutputDir, name), append(fmt.Appendf(nil, "%s# Run %s\n", resolvedHeader, run), doc...))
 }
 
 // isRunOf reports whether this is the run whose resolved run file is old, and that began from its model: all that it

@@ -48,7 +48,7 @@ func TestFailedStartsLeaveTheRunAlone(t *testing.T) {
 			if !exists(filepath.Join(checkpointsDir(&c), ".lock")) {
 				t.Fatalf("%s: the lock of the run is gone", name)
 			}
-			if d, err := checkpoint.Acquire(vfs.OS{}, checkpointsDir(&c)); err == nil {
+			if d, err := checkpoint.Hold(vfs.OS{}, checkpointsDir(&c)); err == nil {
 				d.Close()
 				t.Fatalf("%s: a second lock was taken", name)
 			}
@@ -290,7 +290,7 @@ func TestResumeFromAPath(t *testing.T) {
 func TestLeftoversGo(t *testing.T) {
 	c := smallConfig(t)
 	until(t, c, "step  3/12")
-	for _, left := range []string{".model.tmp-0123456789abcdef", "checkpoints/.step-000009.tmp"} {
+	for _, left := range []string{".model.tmp-0123456789abcdef", "checkpoints/.step-000009." + idOf(t, c).Run.Short() + ".tmp"} {
 		mkdir(t, filepath.Join(c.OutputDir, left))
 		write(t, filepath.Join(c.OutputDir, left, "weights"), "half")
 	}

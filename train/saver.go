@@ -26,7 +26,7 @@ import (
 // state is saved at once.
 type saver struct {
 	dir      *checkpoint.Directory
-	fallback *checkpoint.Directory // nil until it is needed
+	fallback *checkpoint.Directory // nil until it is needed, or found
 	specs    map[store.ID]store.Spec
 
 	best       *checkpoint.Best // of the checkpoints that there are; with save.best off, of all evaluations
@@ -66,6 +66,24 @@ func (s *saver) close(begun bool) {
 	} else {
 		s.dir.Abandon()
 	}
+}
+
+// own says which run holds the directories. That below save.fallback is held where it is there, so that a checkpoint
+// which an interrupted save was to replace is found.
+func (s *saver) own(env *Env, c *runfile.Config, id *identity) (err error) {
+	if err := s.dir.Own(id.owner()); err != nil {
+		return fmt.Errorf("output_dir: %w", err)
+	}
+	if s.fallback != nil {
+		s.fallback.Close()
+		s.fallback = nil
+	}
+	if path := id.fallbackDir(c); path != "" && exists(path) {
+		if s.fallback, err = checkpoint.Acquire(env.files(), path, id.owner()); err != nil {
+			return fmt.Errorf("save.fallback: %w", err)
+		}
+	}
+	return nil
 }
 
 // mostRetrySteps is how far apart the tries of a save are at most.
@@ -162,12 +180,12 @@ func (t *trainer) createSave(step int) error {
 
 // saveTo is the directory of the next try: after one that failed, in turn that of save.fallback.
 func (t *trainer) saveTo() (*checkpoint.Directory, error) {
-	s, path := &t.saves, fallbackDir(t.config)
+	s, path := &t.saves, t.id.fallbackDir(t.config)
 	if path == "" || s.tries%2 == 0 {
 		return s.dir, nil
 	}
 	if s.fallback == nil {
-		d, err := checkpoint.Acquire(t.env.files(), path)
+		d, err := checkpoint.Acquire(t.env.files(), path, t.id.owner())
 		if err != nil {
 			return nil, fmt.Errorf("save.fallback: %w", err)
 		}
@@ -227,7 +245,7 @@ func (t *trainer) commitSave() error {
 	if t.config.Save.Best && s.best != nil {
 		best = s.best.Step
 	}
-	if _, err := s.to.Prune(t.config.Save.Keep, best); err != nil {
+	if _, err := s.to.Prune(s.saved, t.config.Save.Keep, best); err != nil {
 		t.env.say("warning: %v", err) // the run is safe; the disk fills sooner
 	}
 	return nil

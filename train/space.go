@@ -67,7 +67,11 @@ func savesOf(c *runfile.Config, steps int, stepSec float64) int {
 
 // spaceToLeave returns the space of the checkpoints that a run may have at once, less those that it has.
 func (e *Env) spaceToLeave(c *runfile.Config, m *model.Model, n plan.Numerics) (int64, error) {
-	steps, err := checkpoint.Steps(e.files(), checkpointsDir(c))
+	own, err := e.ownerOf(c.OutputDir)
+	if err != nil {
+		return 0, err
+	}
+	steps, err := checkpoint.Steps(e.files(), checkpointsDir(c), own)
 	if err != nil {
 		return 0, err
 	}
@@ -104,7 +108,7 @@ func (t *trainer) checkSpace() error {
 	if err != nil {
 		return nil // not known
 	}
-	steps, err := checkpoint.Steps(t.env.files(), checkpointsDir(c))
+	steps, err := checkpoint.Steps(t.env.files(), checkpointsDir(c), t.id.owner())
 	if err != nil {
 		return err
 	}

@@ -105,7 +105,11 @@ func (e *Env) weightsOf(name string) (runDir string, from *checkpoint.Checkpoint
 	if errModel != nil && (errSaves != nil || !saved.IsDir()) {
 		return "", nil, nil
 	}
-	from, broken, err := checkpoint.Latest(e.files(), filepath.Join(dir, checkpointsName))
+	own, err := e.ownerOf(dir)
+	if err != nil {
+		return "", nil, err
+	}
+	from, broken, err := checkpoint.Find(e.files(), filepath.Join(dir, checkpointsName), checkpoint.Query{Owner: &own})
 	if err != nil {
 		return "", nil, err
 	}

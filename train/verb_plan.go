@@ -39,6 +39,11 @@ type Planned struct {
 func PlanFor(ctx context.Context, env *Env, c *runfile.Config, o PlanOptions) (r *Planned, err error) {
 	var ask blame.Asking
 	defer ask.Judge(&err)
+	if id, errID := env.readIdentity(c.OutputDir); errID == nil && id != nil && o.Machine == "" {
+		own := *c
+		own.Memory.Path = id.stateDir(c) // what the run has left there is free
+		c = &own
+	}
 	m, weights, err := ModelToPlan(ctx, env, c.Model, o.Shape)
 	if err != nil {
 		return nil, err

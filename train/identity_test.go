@@ -1,0 +1,377 @@
+package train
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/millrace/millrace/internal/blame"
+	"github.com/millrace/millrace/runfile"
+	"github.com/millrace/millrace/vfs"
+)
+
+// fullBelow is an environment in which no checkpoint can be made in a run's output directory, and what the run says.
+func fullBelow(t *testing.T, c *runfile.Config) (*Env, *strings.Builder) {
+	env, said := newEnv(t), &strings.Builder{}
+	env.FS = fullDirs{vfs.OS{}, func(path string) bool {
+		return strings.HasPrefix(path, filepath.Join(checkpointsDir(c), ".step"))
+	}}
+	env.Progress = said
+	return env, said
+}
+
+// idOf is the identity of the run that an output directory has.
+func idOf(t *testing.T, c *runfile.Config) *identity {
+	t.Helper()
+	id, err := newEnv(t).readIdentity(c.OutputDir)
+	if err != nil || id == nil {
+		t.Fatalf("%s has no identity: %v", c.OutputDir, err)
+	}
+	return id
+}
+
+// inFallback are the checkpoints in a directory that several runs have as save.fallback.
+func inFallback(t *testing.T, dir string) []string {
+	t.Helper()
+	found, err := filepath.Glob(filepath.Join(dir, "*", checkpointsName, "step-*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
+
+// Runs whose output directories have the same name share save.fallback. None adopts what another has saved there,
+// counts it among its own, or removes it; nor does a run that begins where another was removed.
+func TestRunsShareAFallback(t *testing.T) {
+	root, fallback := t.TempDir(), t.TempDir()
+	a := smallConfig(t)
+	a.OutputDir, a.Save = filepath.Join(root, "a", "run"), runfile.Save{Every: 2, Keep: 2, AtEnd: true, Fallback: fallback}
+	env, _ := fullBelow(t, a)
+	want, err := Train(context.Background(), a, env, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ofA := inFallback(t, fallback)
+	if len(ofA) != 2 {
+		t.Fatalf("saved in the fallback: %v", ofA)
+	}
+	stay := func(what string) {
+		t.Helper()
+		for _, dir := range ofA {
+			sumsOf(t, dir)
+		}
+		if t.Failed() {
+			t.Fatalf("after %s", what)
+		}
+	}
+
+	b := *a
+	b.OutputDir = filepath.Join(root, "b", "run")
+	env = newEnv(t)
+	var said strings.Builder
+	env.Progress = &said
+	got, err := Train(context.Background(), &b, env, Options{})
+	if err != nil || got.ResumedAfter != 0 || got.TargetTokens == 0 {
+		t.Errorf("a run of the same name: %+v, error %v", got, err)
+	}
+	if !strings.Contains(said.String(), "save.fallback has checkpoints of another run") {
+		t.Errorf("it does not say that another run's are there: %s", said.String())
+	}
+	stay("a run of the same name")
+
+	if err := os.RemoveAll(a.OutputDir); err != nil {
+		t.Fatal(err)
+	}
+	if got, err = Train(context.Background(), a, newEnv(t), Options{}); err != nil || got.ResumedAfter != 0 {
+		t.Errorf("a new run where the other was removed: %+v, error %v", got, err)
+	}
+	sameModel(t, got.Model, want.Model)
+	stay("a new run")
+
+	// It saves earlier steps than those that are there.
+	c := *a
+	c.OutputDir, c.Seed, c.Resume, c.Save.AtEnd = filepath.Join(root, "c", "run"), 77, "never", false
+	alone := c
+	alone.OutputDir, alone.Save.Fallback = filepath.Join(t.TempDir(), "alone"), ""
+	if want, err = Train(context.Background(), &alone, newEnv(t), Options{}); err != nil {
+		t.Fatal(err)
+	}
+	env, _ = fullBelow(t, &c)
+	stop := make(chan struct{})
+	env.Stop, env.Progress = stop, &stopper{"step  7/12", stop}
+	if _, err := Train(context.Background(), &c, env, Options{}); !errors.Is(err, ErrInterrupted) {
+		t.Fatal(err)
+	}
+	stay("a run of earlier steps")
+	c.Resume = "auto"
+	if got, err = Train(context.Background(), &c, newEnv(t), Options{}); err != nil || got.ResumedAfter != 7 {
+		t.Fatalf("it resumes after %+v, error %v", got, err)
+	}
+	sameModel(t, got.Model, want.Model)
+	stay("its end")
+}
+
+// copyTree copies a directory as cp -r does.
+func copyTree(t *testing.T, from, to string) {
+	t.Helper()
+	if err := os.CopyFS(to, os.DirFS(from)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// stoppedInFallback is a run that was stopped after step 7, with its latest checkpoints in save.fallback.
+func stoppedInFallback(t *testing.T) *runfile.Config {
+	t.Helper()
+	c := smallConfig(t)
+	c.OutputDir = filepath.Join(t.TempDir(), "run")
+	c.Save = runfile.Save{Every: 2, Keep: 2, Fallback: t.TempDir()}
+	env, _ := fullBelow(t, c)
+	stop := make(chan struct{})
+	env.Stop, env.Progress = stop, &stopper{"step  7/12", stop}
+	if _, err := Train(context.Background(), c, env, Options{}); !errors.Is(err, ErrInterrupted) {
+		t.Fatal(err)
+	}
+	if got := inFallback(t, c.Save.Fallback); len(got) != 2 {
+		t.Fatalf("saved in the fallback: %v", got)
+	}
+	return c
+}
+
+// A run whose output directory is moved finds what it has saved elsewhere. A copy of the directory is another run: it
+// continues from the checkpoints that came with it, and leaves alone what the first one has elsewhere.
+func TestMovedAndCopiedDirectories(t *testing.T) {
+	c := stoppedInFallback(t)
+	moved := *c
+	moved.OutputDir = filepath.Join(t.TempDir(), "elsewhere", "moved")
+	mkdir(t, filepath.Dir(moved.OutputDir))
+	if err := os.Rename(c.OutputDir, moved.OutputDir); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := Train(context.Background(), &moved, newEnv(t), Options{}); err != nil || got.ResumedAfter != 7 {
+		t.Fatalf("moved: %+v, error %v", got, err)
+	}
+	id := idOf(t, &moved)
+	if id.Dir != moved.OutputDir {
+		t.Errorf("it is where it was: %+v", id)
+	}
+
+	longer := moved
+	longer.MaxSteps, longer.ResumeWith = 14, []string{"max_steps"}
+	copied := longer
+	copied.OutputDir = filepath.Join(t.TempDir(), "copy", "moved")
+	copyTree(t, moved.OutputDir, copied.OutputDir)
+	before := inFallback(t, c.Save.Fallback)
+	stop := make(chan struct{})
+	env, _ := fullBelow(t, &copied)
+	env.Stop, env.Progress = stop, &stopper{"step 13/14", stop}
+	sum, err := Train(context.Background(), &copied, env, Options{})
+	if !errors.Is(err, ErrInterrupted) || sum.ResumedAfter != 12 {
+		t.Fatalf("copied: %+v, error %v", sum, err)
+	}
+	of := idOf(t, &copied)
+	if of.Run == id.Run || of.fallbackDir(&copied) == id.fallbackDir(&moved) || filepath.Dir(sum.Checkpoint) != of.fallbackDir(&copied) {
+		t.Errorf("the copy is %+v, and saved in %s", of, sum.Checkpoint)
+	}
+	for _, dir := range before {
+		sumsOf(t, dir)
+	}
+	if got, err := Train(context.Background(), &longer, newEnv(t), Options{}); err != nil || got.ResumedAfter != 12 {
+		t.Fatalf("the run that was copied: %+v, error %v", got, err)
+	}
+	if got, err := Train(context.Background(), &copied, newEnv(t), Options{}); err != nil || got.ResumedAfter != 13 {
+		t.Fatalf("the copy: %+v, error %v", got, err)
+	}
+	if again := idOf(t, &copied); again.Run != of.Run {
+		t.Errorf("the copy is another run at its second start: %+v, %+v", of, again)
+	}
+}
+
+// A run file with every key, which a run has written, begins a run of its own in another directory, also where the
+// file is copied there and the directory that it is from is gone.
+func TestRunFilesMakeNoRun(t *testing.T) {
+	c := stoppedInFallback(t)
+	first := idOf(t, c)
+	again := *c
+	again.OutputDir = filepath.Join(t.TempDir(), "run")
+	mkdir(t, again.OutputDir)
+	for _, name := range []string{resolvedName, identityName} {
+		text, err := os.ReadFile(filepath.Join(c.OutputDir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if name == resolvedName { // as a user edits it
+			text = bytes.ReplaceAll(text, []byte(c.OutputDir), []byte(again.OutputDir))
+		}
+		write(t, filepath.Join(again.OutputDir, name), string(text))
+	}
+	if err := os.RemoveAll(c.OutputDir); err != nil {
+		t.Fatal(err)
+	}
+	got, err := Train(context.Background(), &again, newEnv(t), Options{})
+	if err != nil || got.ResumedAfter != 0 {
+		t.Fatalf("%+v, error %v", got, err)
+	}
+	if id := idOf(t, &again); id.Run == first.Run || len(id.CopiedFrom) > 0 {
+		t.Errorf("the new run is %+v, the old one was %+v", id, first)
+	}
+}
+
+// A run has its id before anything bears it: one that is killed while its state is loaded keeps it, and one that is
+// refused leaves nothing.
+func TestIdentityComesFirst(t *testing.T) {
+	c := smallConfig(t)
+	env := newEnv(t)
+	ctx, kill := context.WithCancel(context.Background())
+	defer kill()
+	var during *identity
+	drive := vfs.NewFaulty(vfs.OS{})
+	env.FS = drive
+	drive.Intercept(func(op vfs.Op) vfs.Outcome {
+		if during == nil && op.Kind == vfs.OpSyncDir && exists(filepath.Join(c.OutputDir, identityName)) {
+			during = idOf(t, c)
+			copyTree(t, c.OutputDir, c.OutputDir+".killed") // as a kill leaves it
+			kill()
+		}
+		return vfs.Outcome{}
+	})
+	if _, err := Train(ctx, c, env, Options{}); err == nil || during == nil {
+		t.Fatalf("error %v, identity %+v", err, during)
+	}
+	if exists(c.OutputDir) {
+		t.Errorf("left is %v", files(t, c.OutputDir))
+	}
+	if err := os.Rename(c.OutputDir+".killed", c.OutputDir); err != nil {
+		t.Fatal(err)
+	}
+	for _, resume := range []string{"never", "auto"} {
+		c.Resume = resume
+		if _, err := Train(context.Background(), c, newEnv(t), Options{}); err != nil {
+			t.Fatal(err)
+		}
+		if got := idOf(t, c); got.Run != during.Run || !got.Begun {
+			t.Errorf("resume: %s: it is %+v, and was %+v", resume, got, during)
+		}
+	}
+}
+
+// A checkpoint of another run in the directory of a run is not adopted, counted, replaced or removed.
+func TestForeignCheckpointsStay(t *testing.T) {
+	other := smallConfig(t)
+	other.Seed, other.Save = 5, runfile.Save{Every: 1}
+	if _, err := Train(context.Background(), other, newEnv(t), Options{}); err != nil {
+		t.Fatal(err)
+	}
+	c := smallConfig(t)
+	c.Model, c.Datasets = other.Model, other.Datasets
+	c.Save = runfile.Save{Every: 1, Keep: 1}
+	until(t, c, "step  3/12")
+	put := func(step string) string {
+		to := filepath.Join(checkpointsDir(c), step)
+		copyTree(t, filepath.Join(checkpointsDir(other), step), to)
+		return to
+	}
+	foreign := []string{put("step-000002"), put("step-000005"), put("step-000011")}
+	before := files(t, checkpointsDir(other))
+	env := newEnv(t)
+	var said strings.Builder
+	env.Progress = &said
+	got, err := Train(context.Background(), c, env, Options{})
+	if err != nil || got.ResumedAfter != 3 {
+		t.Fatalf("%+v, error %v", got, err)
+	}
+	for _, dir := range foreign {
+		for name, text := range files(t, dir) {
+			if before[filepath.Join(filepath.Base(dir), name)] != text {
+				t.Errorf("%s of %s has changed", name, dir)
+			}
+		}
+	}
+	if !strings.Contains(said.String(), "step-000005 is a checkpoint of another run") {
+		t.Errorf("it says %s", said.String())
+	}
+	c.Resume = foreign[2]
+	if _, err := Train(context.Background(), c, newEnv(t), Options{}); !errors.Is(err, blame.ErrRequest) ||
+		!strings.Contains(err.Error(), "is of another run than the one in this output_dir") {
+		t.Errorf("resume from a foreign one: error %v", err)
+	}
+
+	// Without run.json it is not known which of two runs continues.
+	c.Resume = "auto"
+	if err := os.Remove(filepath.Join(c.OutputDir, identityName)); err != nil {
+		t.Fatal(err)
+	}
+	all := files(t, c.OutputDir)
+	if _, err := Train(context.Background(), c, newEnv(t), Options{}); !errors.Is(err, blame.ErrRequest) ||
+		!strings.Contains(err.Error(), "checkpoints of 2 runs") {
+		t.Errorf("without run.json: error %v", err)
+	}
+	if !maps.Equal(files(t, c.OutputDir), all) {
+		t.Error("the refused start has changed the directory")
+	}
+	for _, dir := range foreign {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(t, filepath.Join(c.OutputDir, identityName), "damaged")
+	longer := *c
+	longer.MaxSteps, longer.ResumeWith = 13, []string{"max_steps"}
+	if got, err := Train(context.Background(), &longer, newEnv(t), Options{}); err != nil || got.ResumedAfter != 12 {
+		t.Errorf("with a damaged run.json: %+v, error %v", got, err)
+	}
+}
+
+// Runs share memory.path: what one that was killed has left there is removed when it starts again, and by no other.
+func TestRunsShareMemoryPath(t *testing.T) {
+	shared := t.TempDir()
+	foreign := filepath.Join(shared, "run-01234567", "part-1-weights-0.v3.extent")
+	base := smallConfig(t)
+	base.Model = writeModel(t, map[string]any{"num_hidden_layers": 9})
+	base.Precision, base.Numerics = runfile.Defaults().Precision, runfile.Sizes{MicroBatch: 1, HeadChunk: 32}
+	base.BatchTokens, base.MaxSteps, base.Save.Every = base.SequenceLen, 4, 2
+	tried := false
+	for _, p := range placementsOf(t, base) {
+		if p.name != "on disk" {
+			continue
+		}
+		run := *base
+		run.Memory = p.memory
+		run.Memory.Path = shared
+		start := func(stopAt string) string {
+			env := newEnv(t)
+			env.program, env.CacheDir = 1, p.cache
+			var said strings.Builder
+			stop := make(chan struct{})
+			env.Stop, env.Progress = stop, io.MultiWriter(&said, &stopper{stopAt, stop})
+			if _, err := Train(context.Background(), &run, env, Options{}); err != nil && !errors.Is(err, ErrInterrupted) {
+				t.Fatal(err)
+			}
+			return said.String()
+		}
+		tried = true
+		start("step 2/4")
+		ours := filepath.Join(idOf(t, &run).stateDir(&run), filepath.Base(foreign))
+		for _, left := range []string{ours, foreign} {
+			mkdir(t, filepath.Dir(left))
+			write(t, left, strings.Repeat("x", 1<<16))
+		}
+		start("never")
+		if exists(ours) || !exists(foreign) {
+			t.Errorf("what the run left: %v; what another left: %v", exists(ours), exists(foreign))
+		}
+		run.OutputDir = filepath.Join(t.TempDir(), "fresh")
+		run.OutputDir = filepath.Join(t.TempDir(), "fresh")
+		if said := start("never"); !strings.Contains(said, filepath.Dir(foreign)) {
+			t.Errorf("it does not say what another has left: %s", said)
+		}
+	}
+	if !tried {
+		t.Error("no run had state on disk")
+	}
+}
