@@ -53,6 +53,10 @@ func (e *DamageError) Error() string {
 
 func (e *DamageError) Unwrap() error { return e.Err }
 
+// Lasts reports whether the files are not those that were saved. Otherwise the system failed to read them, and may not
+// fail the next time.
+func (e *DamageError) Lasts() bool { return e.Err == nil || errors.Is(e.Err, fs.ErrNotExist) }
+
 // open is Open without a look for the previous checkpoint.
 func open(fsys vfs.FS, dir string) (*Checkpoint, error) {
 	m, err := manifestIn(fsys, dir)

@@ -227,7 +227,7 @@ func (d *Directory) makeRoom(step int) error {
 		return err
 	}
 	m, err := readStep(d.fsys, dir, step)
-	if damage := (*DamageError)(nil); errors.As(err, &damage) && (damage.Err == nil || errors.Is(err, fs.ErrNotExist)) {
+	if damage := (*DamageError)(nil); errors.As(err, &damage) && damage.Lasts() {
 		_, err = d.SetAside(step, Damaged)
 		return err
 	}

@@ -6,10 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/millrace/millrace/checkpoint"
 	"github.com/millrace/millrace/data"
 	"github.com/millrace/millrace/internal/blame"
+	"github.com/millrace/millrace/internal/console"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/store"
@@ -79,6 +81,34 @@ func (t *trainer) continueFrom(from *checkpoint.Checkpoint) error {
 	return nil
 }
 
+// setAsideAfter sets the run's checkpoints aside that are newer than the one that it continues from, if they are not as
+// they were saved: a later save must not be taken for the older of two.
+func (t *trainer) setAsideAfter(step int) {
+	own := t.id.owner()
+	for _, dir := range []*checkpoint.Directory{t.saves.dir, t.saves.fallback} {
+		if dir == nil {
+			continue
+		}
+		entries, err := checkpoint.List(t.env.files(), dir.Path())
+		if err != nil {
+			t.env.say("warning: %s", console.OneLine(err))
+		}
+		for _, e := range entries {
+			damage := (*checkpoint.DamageError)(nil)
+			isDamaged := errors.As(e.Err, &damage) && damage.Lasts() || slices.Contains(t.damaged, e.Dir)
+			if e.Step <= step || !isDamaged || e.Err == nil && !own.Has(e.Manifest.Run) {
+				continue
+			}
+			aside, err := dir.SetAside(e.Step, checkpoint.Damaged)
+			if err != nil {
+				t.env.say("warning: %s", console.OneLine(err))
+				continue
+			}
+			t.env.say("the damaged checkpoint is set aside as %s; remove it when you have no use for it", aside)
+		}
+	}
+}
+
 // openState reserves everything and fills it: from the model, or from the checkpoint that the run continues from. If
 // that checkpoint is damaged, the run continues from the newest whole one before it, unless the user has named the
 // checkpoint.
@@ -106,6 +136,9 @@ func (t *trainer) openState(ctx context.Context, env *Env, p *plan.Plan) error {
 		}
 		if errOlder != nil || older == nil {
 			return err
+		}
+		if damage.Lasts() {
+			t.damaged = append(t.damaged, t.from.Dir())
 		}
 		env.say("%s: %s: the run continues from %s", damage.Path, damage.Why, older.Dir())
 		t.from = older

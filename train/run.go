@@ -65,6 +65,7 @@ type trainer struct {
 	at        place               // in the data, where the next step begins
 	dataSteps int                 // that epochs take, from where the run began with these data
 	history   []checkpoint.Change // of the settings, in this process and before
+	damaged   []string            // checkpoints of the run that this process has read, and found damaged
 	unhealthy int                 // steps in a row, up to the latest one
 	evalLoss  *float64            // after the latest step, if there was an evaluation
 	unwritten bool                // it was said that metrics cannot be written
@@ -190,6 +191,7 @@ func (t *trainer) begin() error {
 		if err := t.continueFrom(t.from); err != nil {
 			return err
 		}
+		t.setAsideAfter(t.from.Manifest.Step)
 	}
 	t.saves.specs = map[store.ID]store.Spec{}
 	for _, spec := range t.plan.Extents() {

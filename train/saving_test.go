@@ -556,3 +556,44 @@ func TestStepsWithoutTargets(t *testing.T) {
 		t.Errorf("the checkpoint: %+v, error %v", last, err)
 	}
 }
+
+// A checkpoint that a resume has found damaged is set aside. It is not counted among those that stay, so that the one
+// that is saved next does.
+func TestDamagedCheckpointsAreSetAside(t *testing.T) {
+	for _, keep := range []int{1, 2} {
+		c := smallConfig(t)
+		want, err := Train(context.Background(), c, newEnv(t), Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		run := *c
+		run.OutputDir, run.Save = filepath.Join(t.TempDir(), "run"), runfile.Save{Every: 2, Keep: 2}
+		until(t, &run, "step  4/12")
+		damage(t, filepath.Join(checkpointsDir(&run), "step-000004"), "block.1.weights")
+		run.Save = runfile.Save{Keep: keep}
+		env := newEnv(t)
+		var said strings.Builder
+		stop := make(chan struct{})
+		env.Stop, env.Progress = stop, io.MultiWriter(&said, &stopper{"step  3/12", stop})
+		sum, err := Train(context.Background(), &run, env, Options{})
+		if !errors.Is(err, ErrInterrupted) || sum.ResumedAfter != 2 {
+			t.Fatalf("%+v, error %v", sum, err)
+		}
+		sumsOf(t, sum.Checkpoint)
+		aside := filepath.Join(checkpointsDir(&run), "step-000004.damaged")
+		if !exists(aside) || !strings.Contains(said.String(), aside) {
+			t.Errorf("there are %v; it says %s", files(t, checkpointsDir(&run)), said.String())
+		}
+		if got, all := stepsSaved(t, checkpointsDir(&run)), []int{2, 3}; !slices.Equal(got, all[2-keep:]) {
+			t.Errorf("keep %d: the run has %v", keep, got)
+		}
+		got, err := Train(context.Background(), &run, newEnv(t), Options{})
+		if err != nil || got.ResumedAfter != 3 {
+			t.Fatalf("%+v, error %v", got, err)
+		}
+		sameModel(t, got.Model, want.Model)
+		if !exists(aside) {
+			t.Error("what was set aside is gone")
+		}
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"math"
 	"path/filepath"
+	"slices"
 	"syscall"
 
 	"github.com/millrace/millrace/checkpoint"
@@ -111,6 +112,9 @@ func (t *trainer) checkSpace() error {
 	steps, err := checkpoint.Steps(t.env.files(), checkpointsDir(c), t.id.owner())
 	if err != nil {
 		return err
+	}
+	if t.from != nil { // what is newer was found damaged, and stays
+		steps = slices.DeleteFunc(steps, func(step int) bool { return step > t.from.Manifest.Step })
 	}
 	s.FreeBytes, s.StateBytes = &free, 0
 	s.ModelBytes += t.src.carried.bytes
