@@ -144,6 +144,14 @@ type Model struct {
 	CarriedSHA256 string `json:"carried_sha256,omitempty"`
 }
 
+// Base is what a run's weights were at its very beginning.
+type Base struct {
+	Init  string `json:"init"`  // pretrained, or random: then the seed in Mathematics decides them
+	Model string `json:"model"` // as the run file named it: a path or a hub id
+	// WeightsSHA256 is the fingerprint of pretrained weights (hf.Weights.Fingerprint).
+	WeightsSHA256 string `json:"weights_sha256,omitempty"`
+}
+
 // Best is the evaluation with the lowest loss so far.
 type Best struct {
 	Step     int     `json:"step"`
@@ -174,6 +182,7 @@ type Manifest struct {
 	UnhealthySteps  int   `json:"unhealthy_steps,omitempty"`
 
 	Model Model `json:"model"`
+	Base  *Base `json:"base,omitempty"` // nil in manifests from before it was noted
 	// Numerics are the settings that decide the bits of a run (plan.Numerics). Mathematics are the keys of the
 	// configuration that decide its results, by name, as text. A run may continue only if both are the same; see
 	// Compare.

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/millrace/millrace/checkpoint"
 	"github.com/millrace/millrace/data"
 	"github.com/millrace/millrace/hf"
 	"github.com/millrace/millrace/hf/hub"
@@ -33,6 +34,7 @@ type card struct {
 	step     int    // that the weights are of
 	base     string // model that the run started from: a path or a hub id
 	baseID   string // the same, if it is known to be of the hub
+	isRandom bool   // the run started from random weights
 	runDir   string
 	settings map[string]string // of a checkpoint
 	config   *runfile.Config   // nil where the run's directory is gone
@@ -41,7 +43,8 @@ type card struct {
 
 // cardOf collects what the directory of a run has for the card of its model after a step. Missing files are left out,
 // and so are files that cannot be read: a card is no reason to lose a model.
-func (e *Env) cardOf(runDir string, src *source, dtype tensor.DType, step int, settings map[string]string) *card {
+func (e *Env) cardOf(runDir string, src *source, dtype tensor.DType, step int, settings map[string]string,
+	base *checkpoint.Base) *card {
 	params, _ := src.model.Params()
 	c := &card{name: modelName(runDir), runDir: runDir, model: src.config.Reader().StringOr("model_type", ""),
 		params: params,
@@ -52,7 +55,12 @@ func (e *Env) cardOf(runDir string, src *source, dtype tensor.DType, step int, s
 		e.say("warning: the model card lacks data and settings: %s", console.OneLine(err))
 	}
 	if c.config != nil {
-		c.base = c.config.Model
+		c.base, c.isRandom = c.config.Model, c.config.Init == "random"
+	}
+	if base != nil {
+		c.base, c.isRandom = base.Model, base.Init == "random"
+	}
+	if c.config != nil || base != nil {
 		// An export may name another copy of the base model than the run has.
 		if repo, ok := hub.Parse(hub.Model, c.base); !ok || repo.ID != src.id {
 			c.baseID = ""
@@ -115,7 +123,7 @@ func (c *card) text() []byte {
 	line("library_name: transformers\npipeline_tag: text-generation\ntags: [millrace]\n---\n")
 	line("# %s\n", c.name)
 	how := "trained further from " + cmp.Or(c.baseID, "`"+portable(c.base)+"`")
-	if c.config != nil && c.config.Init == "random" {
+	if c.isRandom {
 		how = "trained from random weights"
 	}
 	line("A %s model of %s parameters in %s, %s for %s with [Millrace](https://github.com/millrace/millrace), "+

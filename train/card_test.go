@@ -150,7 +150,7 @@ func TestCardText(t *testing.T) {
 	if rows := strings.Count(text, "\n| "); rows > 20 {
 		t.Errorf("%d rows:\n%s", rows, text)
 	}
-	r.Init = "random"
+	c.isRandom = true
 	if text = string(c.text()); !strings.Contains(text, "trained from random weights") {
 		t.Errorf("the card of random weights is\n%s", text)
 	}

@@ -94,6 +94,9 @@ func (r *Run) open(ctx context.Context, env *Env, o OpenOptions) (err error) {
 			return err
 		}
 	}
+	if err := r.src.findBase(ctx, c, from); err != nil {
+		return err
+	}
 	if r.dev, err = env.OpenDevices(c.Device); err != nil {
 		return err
 	}

@@ -166,6 +166,9 @@ func (t *trainer) prepare(ctx context.Context, env *Env) (p *plan.Plan, err erro
 	if err := t.carry(ctx, env); err != nil {
 		return nil, err
 	}
+	if err := t.src.findBase(ctx, c, t.from); err != nil {
+		return nil, err
+	}
 	if err := env.checkFits(ctx, c, t.src.model, t.dev.Computes.Info()); err != nil {
 		return nil, err
 	}
@@ -402,7 +405,7 @@ func (t *trainer) flush(ctx context.Context) error {
 // exportAll writes the last model and the best one. What cannot be written now can be later, from a checkpoint.
 func (t *trainer) exportAll(ctx context.Context) error {
 	out := filepath.Join(t.config.OutputDir, lastModel)
-	c := t.env.cardOf(t.config.OutputDir, t.src, t.src.exportType(), t.summary.Steps, t.mathematics())
+	c := t.env.cardOf(t.config.OutputDir, t.src, t.src.exportType(), t.summary.Steps, t.mathematics(), t.src.base)
 	err := t.export(ctx, t.src, out, t.src.exportType(), c)
 	if err == nil {
 		t.summary.Model = out

@@ -30,7 +30,8 @@ type source struct {
 	config *hf.Config
 	model  *model.Model
 
-	carried carried // what carry has found
+	carried carried          // what carry has found
+	base    *checkpoint.Base // of the run, see baseOf; nil: no run
 
 	from *checkpoint.Checkpoint // that has the weights; nil: dir has them
 	run  *runfile.Config        // that they are of, as resolved; nil: not known

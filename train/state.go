@@ -38,7 +38,7 @@ func (s *Session) createCheckpoint(to *checkpoint.Directory, step int, src *sour
 // manifest names the model, and the device that computed.
 func (s *Session) manifest(src *source) (m checkpoint.Manifest, err error) {
 	m = checkpoint.Manifest{Model: checkpoint.Identify(s.plan.Model, src.config.Raw(), src.carried.sha256),
-		ComputedOn: s.plan.ComputedOn, Algorithms: s.Algorithms()}
+		Base: src.base, ComputedOn: s.plan.ComputedOn, Algorithms: s.Algorithms()}
 	m.Numerics, err = json.Marshal(s.plan.Numerics)
 	return m, err
 }
