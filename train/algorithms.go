@@ -62,7 +62,7 @@ func (s *Session) recallAlgorithms() {
 
 // rememberAlgorithms keeps the device's choices for later runs, and says which choices of earlier ones were not
 // possible. The file's choice of a shape stays, unless the device has no such algorithm: a run that continues another
-// machine's choices changes none of this one's. What the device did not choose or check is not written.
+// machine's choices changes none of this one's. A choice that the device neither made nor checked is not written.
 func (s *Session) rememberAlgorithms() {
 	if s.tuner == nil {
 		return

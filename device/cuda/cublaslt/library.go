@@ -84,7 +84,7 @@ func (h *handle) MatMul(p *Product, w Workspace, s driver.Stream) (bool, error) 
 	return algo != nil, nil
 }
 
-// first is the algorithm to use, nil if there is none.
+// first is the algorithm to use, nil without one.
 func (h *handle) first(t *plan) *algorithm {
 	h.mu.Lock()
 	defer h.mu.Unlock()
