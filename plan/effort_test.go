@@ -147,7 +147,8 @@ func TestGateAndUpTravel(t *testing.T) {
 		t.Errorf("gate and up travel of %d blocks, with a slow link of %d, with little room of %d",
 			travel("as it is"), travel("slow link"), travel("little room"))
 	}
-	if fast, slow := plans["as it is"].Predicted, plans["little room"].Predicted; fast.StepSeconds > 0.93*slow.StepSeconds {
+	// Not more than that: what travels takes the RAM from updates.
+	if fast, slow := plans["as it is"].Predicted, plans["little room"].Predicted; fast.StepSeconds > 0.96*slow.StepSeconds {
 		t.Errorf("a step takes %.3g s, with little room %.3g s", fast.StepSeconds, slow.StepSeconds)
 	}
 }

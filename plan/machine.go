@@ -34,7 +34,10 @@ type Machine struct {
 	DuplexUploadBytesPerSec     float64 `json:"duplex_upload_bytes_per_sec,omitempty"` // while the device is read as well
 	DuplexDownloadBytesPerSec   float64 `json:"duplex_download_bytes_per_sec,omitempty"`
 	AdamWUnderCopiesBytesPerSec float64 `json:"adamw_under_copies_bytes_per_sec,omitempty"` // AdamW, during both copies
-	DeviceCopyBytesPerSec       float64 `json:"device_copy_bytes_per_sec,omitempty"`        // read and written by a copy on the device; only shown
+	// Both copies during AdamW.
+	UploadUnderAdamWBytesPerSec   float64 `json:"upload_under_adamw_bytes_per_sec,omitempty"`
+	DownloadUnderAdamWBytesPerSec float64 `json:"download_under_adamw_bytes_per_sec,omitempty"`
+	DeviceCopyBytesPerSec         float64 `json:"device_copy_bytes_per_sec,omitempty"` // read and written by a copy on the device; only shown
 
 	// Of the disk, as the disk tier uses it; 0 where it was not measured.
 	DiskReadBytesPerSec  float64 `json:"disk_read_bytes_per_sec,omitempty"`
@@ -102,7 +105,9 @@ func (m *Machine) Check() error {
 	for name, rate := range map[string]float64{"disk_read_bytes_per_sec": m.DiskReadBytesPerSec, "disk_write_bytes_per_sec": m.DiskWriteBytesPerSec,
 		"save_bytes_per_sec": m.SaveBytesPerSec, "save_link_sec": m.SaveLinkSeconds,
 		"duplex_upload_bytes_per_sec": m.DuplexUploadBytesPerSec, "duplex_download_bytes_per_sec": m.DuplexDownloadBytesPerSec,
-		"device_ops_per_sec": m.DeviceOpsPerSec, "adamw_under_copies_bytes_per_sec": m.AdamWUnderCopiesBytesPerSec, "device_copy_bytes_per_sec": m.DeviceCopyBytesPerSec} {
+		"device_ops_per_sec": m.DeviceOpsPerSec, "adamw_under_copies_bytes_per_sec": m.AdamWUnderCopiesBytesPerSec,
+		"upload_under_adamw_bytes_per_sec": m.UploadUnderAdamWBytesPerSec, "download_under_adamw_bytes_per_sec": m.DownloadUnderAdamWBytesPerSec,
+		"device_copy_bytes_per_sec": m.DeviceCopyBytesPerSec} {
 		if !(rate >= 0) || rate > 1e20 {
 			return fmt.Errorf("machine %q: %s is %v", m.Name, name, rate)
 		}

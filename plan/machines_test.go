@@ -21,6 +21,12 @@ func TestMachines(t *testing.T) {
 			m.RatedWriteBytes < m.DiskBytes || m.Machine.DiskReadBytesPerSec < m.Machine.DiskWriteBytesPerSec || len(m.Sources) < 5 {
 			t.Errorf("%+v", m)
 		}
+		r := m.Machine // what runs at once has the RAM's rate in all, and gains nothing by it
+		if all := r.UploadUnderAdamWBytesPerSec + r.DownloadUnderAdamWBytesPerSec + r.AdamWUnderCopiesBytesPerSec; all > 1.001*r.HostBytesPerSec ||
+			all < 0.999*r.HostBytesPerSec || r.DuplexUploadBytesPerSec+r.DuplexDownloadBytesPerSec > 1.001*r.HostBytesPerSec ||
+			r.UploadUnderAdamWBytesPerSec > r.DuplexUploadBytesPerSec || r.DuplexUploadBytesPerSec > r.UploadBytesPerSec {
+			t.Errorf("%s: rates of what runs at once: %+v", m.Name, r)
+		}
 		if older := m.Name == "rtx2060-laptop-6gb" || m.Name == "dgx-2"; older != strings.HasPrefix(m.Sources[0], "what-if: this GPU has no bf16") {
 			t.Errorf("%s: %s", m.Name, m.Sources[0])
 		}

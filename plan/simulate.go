@@ -249,7 +249,8 @@ func (p *Plan) walk(m Machine, dev device.Info, w walking) (out Prediction, oper
 
 // slowed is how many times longer the work of each lane takes for what other lanes work on. On a unified device
 // compute and update share the cores. Otherwise copies in both directions share the link, which takes no longer than
-// one after the other, and the copies take from an update the host's memory.
+// one after the other, and the copies and an update take the host's memory from each other. What was measured is an
+// update with both copies; one copy slows it by half as much, and is slowed by half as much.
 func (m *Machine) slowed(unified bool, at *[Lanes]flight) [Lanes]float64 {
 	slowed := [Lanes]float64{}
 	for lane := range slowed {
@@ -278,7 +279,12 @@ func (m *Machine) slowed(unified bool, at *[Lanes]flight) [Lanes]float64 {
 		slowed[LaneFetch] = min(loss(m.UploadBytesPerSec, m.DuplexUploadBytesPerSec), 2)
 		slowed[LaneDrain] = min(loss(m.DownloadBytesPerSec, m.DuplexDownloadBytesPerSec), 2)
 	}
+	share := func(alone, together float64) float64 { return 1 + (min(loss(alone, together), 3)-1)*copies/2 }
 	slowed[LaneUpdate] = 1 + (loss(m.AdamWBytesPerSec, m.AdamWUnderCopiesBytesPerSec)-1)*copies/2
+	if works(LaneUpdate) {
+		slowed[LaneFetch] = max(slowed[LaneFetch], share(m.UploadBytesPerSec, m.UploadUnderAdamWBytesPerSec))
+		slowed[LaneDrain] = max(slowed[LaneDrain], share(m.DownloadBytesPerSec, m.DownloadUnderAdamWBytesPerSec))
+	}
 	return slowed
 }
 

@@ -8,6 +8,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -121,6 +122,71 @@ func TestProbeOfAStandIn(t *testing.T) {
 	}
 	if err := gpu.Check(); err != nil {
 		t.Error(err)
+	}
+}
+
+// tuned is a device that notes the products that its choice of algorithms is asked for.
+type tuned struct {
+	device.Device
+	products []device.Product
+	late     bool // a stream had multiplied before
+	worked   bool
+}
+
+func (d *tuned) Info() device.Info {
+	i := d.Device.Info()
+	i.TunesProducts = true
+	return i
+}
+
+func (d *tuned) TuneProducts(products []device.Product, scratch device.Mem) error {
+	var operands device.Operands
+	for _, p := range products {
+		operands.MatMul(p.C, p.A, p.B, p.MatMulFlags) // which looks at shapes
+		for _, m := range []device.Mem{p.C.Mem, p.A.Mem, p.B.Mem} {
+			if m.Buf != scratch.Buf || m.Off < scratch.Off || m.Off+m.Len > scratch.Off+scratch.Len {
+				return errors.New("an operand is not in the memory that was lent")
+			}
+		}
+	}
+	d.products = append(d.products, products...)
+	return nil
+}
+
+func (*tuned) Algorithms() []string         { return nil }
+func (*tuned) UseAlgorithms([]string) error { return nil }
+
+func (d *tuned) NewStream(name string) (device.Stream, error) {
+	s, err := d.Device.NewStream(name)
+	return &tunedStream{s, d}, err
+}
+
+type tunedStream struct {
+	device.Stream
+	device *tuned
+}
+
+func (s *tunedStream) MatMul(c, a, b device.Mat, f device.MatMulFlags) {
+	s.device.late = s.device.late || !slices.ContainsFunc(s.device.products, func(p device.Product) bool {
+		return p.A.DType == a.DType && p.MatMulFlags == f && p.C.Rows == c.Rows && p.C.Cols == c.Cols && p.A.Cols == a.Cols
+	})
+	s.device.worked = true
+	s.Stream.MatMul(c, a, b, f)
+}
+
+// Products are measured with the algorithms that a run would choose.
+func TestProbeTunesProducts(t *testing.T) {
+	o := newOptions(t)
+	d := &tuned{Device: null.New(null.Options{})}
+	o.Open = func(_ string, a *hostmem.Accounts) (device.Device, device.Device, error) {
+		host, err := cpu.New(cpu.Options{Workers: 2, Accounts: a})
+		return d, host, err
+	}
+	if _, err := measure(context.Background(), o, smallProbeFor, 0.02); err != nil {
+		t.Fatal(err)
+	}
+	if len(d.products) != 2*6 || !d.worked || d.late { // in f32 and in bf16
+		t.Errorf("%d products were tuned; a product without a choice is measured: %t", len(d.products), d.late)
 	}
 }
 
@@ -262,7 +328,7 @@ func TestProbeOfALink(t *testing.T) {
 		t.Fatal(err)
 	}
 	if m.Check() != nil || m.DuplexUploadBytesPerSec <= 0 || m.DuplexDownloadBytesPerSec <= 0 || m.DeviceCopyBytesPerSec <= 0 ||
-		m.AdamWUnderCopiesBytesPerSec <= 0 {
+		m.AdamWUnderCopiesBytesPerSec <= 0 || m.UploadUnderAdamWBytesPerSec <= 0 || m.DownloadUnderAdamWBytesPerSec <= 0 {
 		t.Errorf("%+v", m)
 	}
 	ctx, cancel := context.WithCancel(context.Background())

@@ -25,17 +25,25 @@ func (p *prober) products(dtype tensor.DType) func(*plan.Machine) error {
 			return err
 		}
 		defer release()
+		nt, tn := device.MatMulFlags{TransB: true}, device.MatMulFlags{TransA: true, Accumulate: true}
+		onto := nt
+		onto.Accumulate = true
+		products := []device.Product{{C: gateUp, A: x, B: wGateUp, MatMulFlags: nt}, {C: y, A: act, B: wDown, MatMulFlags: onto},
+			{C: dDown, A: y, B: act, MatMulFlags: tn}, {C: dAct, A: y, B: wDown}, {C: dGateUp, A: gateUp, B: x, MatMulFlags: tn},
+			{C: dx, A: gateUp, B: wGateUp}}
+		if tuner, ok := p.device.(device.ProductTuner); ok && p.device.Info().TunesProducts { // as a run does
+			if err := tuner.TuneProducts(products, device.Whole(x.Buf)); err != nil {
+				return err
+			}
+		}
 		if err := p.fill(p.compute, x, y, act, wGateUp, wDown, dGateUp, dDown); err != nil {
 			return err
 		}
 		flops := 3 * 2 * int64(t) * int64(hidden) * int64(3*inner)
 		r, err := p.rate(task{p.compute, flops, func() {
-			p.compute.MatMul(gateUp, x, wGateUp, device.MatMulFlags{TransB: true})
-			p.compute.MatMul(y, act, wDown, device.MatMulFlags{TransB: true, Accumulate: true})
-			p.compute.MatMul(dDown, y, act, device.MatMulFlags{TransA: true, Accumulate: true})
-			p.compute.MatMul(dAct, y, wDown, device.MatMulFlags{})
-			p.compute.MatMul(dGateUp, gateUp, x, device.MatMulFlags{TransA: true, Accumulate: true})
-			p.compute.MatMul(dx, gateUp, wGateUp, device.MatMulFlags{})
+			for _, m := range products {
+				p.compute.MatMul(m.C, m.A, m.B, m.MatMulFlags)
+			}
 		}}, float64(p.long)*p.seconds)
 		if dtype == tensor.F32 {
 			m.F32FLOPsPerSec = r
@@ -247,7 +255,7 @@ func (p *prober) updates(m *plan.Machine) error {
 	defer releaseCopies()
 	rates, err := p.together(float64(p.long)*p.seconds, update, up, down)
 	if err == nil {
-		m.AdamWUnderCopiesBytesPerSec = rates[0]
+		m.AdamWUnderCopiesBytesPerSec, m.UploadUnderAdamWBytesPerSec, m.DownloadUnderAdamWBytesPerSec = rates[0], rates[1], rates[2]
 	}
 	return err
 }

@@ -75,6 +75,8 @@ func machineText(m *plan.Machine) string {
 		{"host memory", "GB/s", m.HostBytesPerSec, 1e9},
 		{"optimizer (AdamW)", "GB/s", m.AdamWBytesPerSec, 1e9},
 		{"optimizer under copies both ways", "GB/s", m.AdamWUnderCopiesBytesPerSec, 1e9},
+		{"to the device, under the optimizer", "GB/s", m.UploadUnderAdamWBytesPerSec, 1e9},
+		{"from the device, under it", "GB/s", m.DownloadUnderAdamWBytesPerSec, 1e9},
 		{"disk, read", "GB/s", m.DiskReadBytesPerSec, 1e9},
 		{"disk, written", "GB/s", m.DiskWriteBytesPerSec, 1e9},
 		{"checkpoint, copied", "GB/s", m.SaveBytesPerSec, 1e9},
