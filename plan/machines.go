@@ -179,15 +179,13 @@ func whatIf(name string, g gpu, h hostSystem) NamedMachine {
 	const tera = 1e12
 	dram := dramShare * h.dramGBPerSec * gigabyte
 	link := min(linkShare*g.linkGBPerSec*gigabyte, dram) // no link is faster than what feeds it
-	// What runs at once shares the RAM by how much it asks for: AdamW alone asks for all of it.
-	duplex, all := min(1, dram/(2*link)), dram/(dram+2*link)
 	sources := []string{g.source, g.shares.text(), h.source, h.drive.source,
 		fmt.Sprintf("shares that are assumed for every machine: link %.2f, RAM %.2f, drive %.2f; copies and updates at once are assumed to share "+
 			"the RAM by how much each asks for", linkShare, dramShare, diskShare)}
 	if g.lacks != "" {
 		sources = slices.Insert(sources, 0, g.lacks)
 	}
-	return NamedMachine{
+	named := NamedMachine{
 		Name: name,
 		Machine: Machine{
 			Name:           name + " (data sheets, scaled; not measured)",
@@ -197,8 +195,6 @@ func whatIf(name string, g gpu, h hostSystem) NamedMachine {
 			DeviceBytesPerSec:    g.shares.memory * g.memoryGBPerSec * gigabyte,
 			UploadBytesPerSec:    link, DownloadBytesPerSec: link,
 			AdamWBytesPerSec: dram, HostBytesPerSec: dram,
-			DuplexUploadBytesPerSec: duplex * link, DuplexDownloadBytesPerSec: duplex * link,
-			AdamWUnderCopiesBytesPerSec: all * dram, UploadUnderAdamWBytesPerSec: all * link, DownloadUnderAdamWBytesPerSec: all * link,
 			DiskReadBytesPerSec:  diskShare * h.drive.readGBPerSec * gigabyte,
 			DiskWriteBytesPerSec: diskShare * h.drive.writeGBPerSec * gigabyte,
 		},
@@ -209,6 +205,18 @@ func whatIf(name string, g gpu, h hostSystem) NamedMachine {
 		RatedWriteBytes: h.drive.ratedWriteBytes,
 		Sources:         sources,
 	}
+	named.Machine.ShareRAM(dram)
+	return named
+}
+
+// ShareRAM sets the rates of what runs at once, where none was measured: copies and updates share the RAM's bytes per
+// second by how much each asks for alone.
+func (m *Machine) ShareRAM(bytesPerSec float64) {
+	copies := m.UploadBytesPerSec + m.DownloadBytesPerSec
+	duplex, all := min(1, bytesPerSec/copies), min(1, bytesPerSec/(copies+m.AdamWBytesPerSec))
+	m.DuplexUploadBytesPerSec, m.DuplexDownloadBytesPerSec = duplex*m.UploadBytesPerSec, duplex*m.DownloadBytesPerSec
+	m.UploadUnderAdamWBytesPerSec, m.DownloadUnderAdamWBytesPerSec = all*m.UploadBytesPerSec, all*m.DownloadBytesPerSec
+	m.AdamWUnderCopiesBytesPerSec = all * m.AdamWBytesPerSec
 }
 
 // Request asks for a plan with all of the machine as budgets, its disk included.
