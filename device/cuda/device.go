@@ -19,7 +19,9 @@ type Options struct {
 	Ordinal  int               // which GPU, as CUDA counts them: CUDA_VISIBLE_DEVICES has a say
 	Accounts *hostmem.Accounts // count the little host memory that opening takes; nil: accounts of its own
 	API      *driver.API       // nil: the API of the installed driver
-	Note     func(line string) // gets lines for the user: why opening takes long, what is missing; may be nil
+	// Note gets lines for the user: why opening takes long, what is missing, that a product is computed otherwise. Any
+	// goroutine that uses the device may call it. May be nil.
+	Note func(line string)
 
 	// OpenBLAS opens the library that multiplies matrices, with the device's context current; the device closes it.
 	// nil: cuBLASLt, or where that is missing this program's own kernels.
@@ -68,6 +70,10 @@ const minMajor = 8
 // driverReserveBytes is left of the free memory for what the driver takes later: libraries' kernels, which it loads
 // when they are first used, and what allocations are rounded up by.
 const driverReserveBytes = 512 << 20
+
+// screenReserveBytes is left in addition on a GPU that has a screen, or that Windows shares with its Linux subsystem:
+// windows that open during a run take it. A guess. What the screen has already is not free.
+const screenReserveBytes = 1 << 30
 
 // Open opens a GPU. The error is one line: what is missing, and what to do.
 func Open(o Options) (d *Device, err error) {
@@ -141,13 +147,19 @@ func (d *Device) equip(gpu *gpu, o Options) error {
 	if err := d.check("cuMemGetInfo", d.api.MemGetInfo(&free, &total)); err != nil {
 		return err
 	}
+	reserve := int64(driverReserveBytes)
+	if gpu.kernelTimeout != 0 {
+		reserve += screenReserveBytes
+		d.note(fmt.Sprintf("kernels have a time limit there, as where a GPU has a screen, so %s are left free for that; "+
+			"memory.device may name more", gib(reserve)))
+	}
 	products := "own matrix products"
 	if d.blas != nil {
 		products = d.blas.Name()
 	}
 	d.info = device.Info{
 		Name:          fmt.Sprintf("%s (%s, compute capability %d.%d, %s)", gpu.name, d.id, gpu.major, gpu.minor, products),
-		MemoryBytes:   max(int64(free)-driverReserveBytes, 0) + own,
+		MemoryBytes:   max(int64(free)-reserve, 0) + own,
 		OverheadBytes: own + streamsPlanned*partialsBytes,
 		Workers:       gpu.processors,
 
@@ -217,6 +229,7 @@ type gpu struct {
 	memoryBytes   uint64
 	major, minor  int
 	processors    int
+	kernelTimeout int // 1: kernels have a time limit
 	sharedBytes   int // of one block, at most
 	driverVersion int32
 }
@@ -294,7 +307,7 @@ func inspect(api *driver.API, ordinal int32) (*gpu, error) {
 		to        *int
 		attribute driver.Attribute
 	}{
-		{&g.major, driver.ComputeCapabilityMajor}, {&g.minor, driver.ComputeCapabilityMinor},
+		{&g.kernelTimeout, driver.KernelExecTimeout}, {&g.major, driver.ComputeCapabilityMajor}, {&g.minor, driver.ComputeCapabilityMinor},
 		{&g.processors, driver.MultiprocessorCount}, {&g.sharedBytes, driver.MaxSharedMemoryPerBlockOptin},
 	} {
 		var v int32

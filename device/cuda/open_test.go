@@ -106,6 +106,31 @@ func TestInfo(t *testing.T) {
 	oneLine(t, d.PrepareAttention(100, 2, 257), "heads of 257 columns", "at most 256")
 }
 
+// A card with a screen keeps more memory free for it, and says so.
+func TestScreen(t *testing.T) {
+	offered := func(screen bool) (int64, string) {
+		var said []string
+		gpu := standin.New(standin.Options{MemoryBytes: 4 << 30, Screen: screen, Load: loadOnce})
+		o := options(gpu, ownProducts, 0)
+		o.Note = func(line string) { said = append(said, line) }
+		d, err := cuda.Open(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		mustClose(t, &rig{d, gpu})
+		return d.Info().MemoryBytes, strings.Join(said, "\n")
+	}
+	without, quiet := offered(false)
+	with, said := offered(true)
+	if without-with != 1<<30 {
+		t.Errorf("a screen gets %d bytes", without-with)
+	}
+	if strings.Contains(quiet, "screen") || !strings.Contains(said, "device cuda:0: kernels have a time limit there") ||
+		!strings.Contains(said, "1.50 GiB are left free") {
+		t.Errorf("without a screen it says %q, with one %q", quiet, said)
+	}
+}
+
 // streamWithMemory makes a stream, and host memory that its copies may touch. The caller closes all, in the opposite
 // order.
 func streamWithMemory(t *testing.T, d *cuda.Device) (*hostmem.Region, device.Buffer, device.Stream) {

@@ -45,6 +45,7 @@ type Attribute int32
 
 const (
 	MultiprocessorCount          Attribute = 16
+	KernelExecTimeout            Attribute = 17 // 1: kernels have a time limit, as where the GPU has a screen
 	ComputeCapabilityMajor       Attribute = 75
 	ComputeCapabilityMinor       Attribute = 76
 	MaxSharedMemoryPerBlockOptin Attribute = 97 // bytes, with FuncSetAttribute

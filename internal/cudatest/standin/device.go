@@ -81,6 +81,10 @@ func (d *Driver) deviceGetAttribute(value *int32, a driver.Attribute, dev driver
 		*value = d.options.SharedOptinBytes
 	case driver.MultiprocessorCount:
 		*value = multiprocessors
+	case driver.KernelExecTimeout:
+		if *value = 0; d.options.Screen {
+			*value = 1
+		}
 	case driver.ComputeCapabilityMajor:
 		*value = d.options.Capability[0]
 	case driver.ComputeCapabilityMinor:

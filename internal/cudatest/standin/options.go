@@ -23,6 +23,9 @@ type Options struct {
 	// of compute capability 8.6, 8.9 and 12.0 have, the smallest of all that this program runs on.
 	SharedOptinBytes int32
 
+	// Screen says that the card has one: DeviceGetAttribute then tells of a time limit on kernels, which there is not.
+	Screen bool
+
 	// Seed and MaxDelay make streams pause for a random time of up to MaxDelay before each piece of work. 0: no pauses.
 	Seed     uint64
 	MaxDelay time.Duration
