@@ -249,7 +249,7 @@ func (p *Plan) walk(m Machine, dev device.Info, w walking) (out Prediction, oper
 
 // slowed is how many times longer the work of each lane takes for what other lanes work on. On a unified device
 // compute and update share the cores. Otherwise copies in both directions share the link, which takes no longer than
-// one after the other, and the copies and an update take the host's memory from each other. What was measured is an
+// one after the other, and the copies and an update take the host's memory from each other. The probe measures an
 // update with both copies; one copy slows it by half as much, and is slowed by half as much.
 func (m *Machine) slowed(unified bool, at *[Lanes]flight) [Lanes]float64 {
 	slowed := [Lanes]float64{}

@@ -62,7 +62,7 @@ func (s *Session) recallAlgorithms() {
 
 // rememberAlgorithms keeps the device's choices for later runs, and says which choices of earlier ones were not
 // possible. The file's choice of a shape stays, unless the device has no such algorithm: a run that continues another
-// machine's choices changes none of this one's. A choice that the device neither made nor checked is not written.
+// machine's choices changes none of this one's. Choices that the device neither made nor checked are not written.
 func (s *Session) rememberAlgorithms() {
 	if s.tuner == nil {
 		return

@@ -21,7 +21,7 @@ import (
 )
 
 // tunable is a device with memory of its own that says that it has algorithms to choose from: the one that it prefers,
-// and all others but one.
+// and others, except one.
 type tunable struct {
 	device.Device
 	prefers, lacks string

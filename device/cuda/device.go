@@ -72,7 +72,7 @@ const minMajor = 8
 const driverReserveBytes = 512 << 20
 
 // screenReserveBytes is left in addition on a GPU that has a screen, or that Windows shares with its Linux subsystem:
-// windows that open during a run take it. A guess. What the screen has already is not free.
+// windows that open during a run take it. A guess. Memory that the screen has already is not free.
 const screenReserveBytes = 1 << 30
 
 // Open opens a GPU. The error is one line: what is missing, and what to do.
