@@ -11,7 +11,9 @@ const (
 	aheadUnits     = 64 // at least; each worker has a few more, so that batches of usual rows do not wait
 )
 
-func newAhead(workers int) ahead { return make(ahead, aheadUnits+4*workers) }
+func newAhead(workers int, l limits) ahead {
+	return make(ahead, l.rowBytes((aheadUnits+4*workers)*aheadUnitBytes)/aheadUnitBytes)
+}
 
 // take waits for room for that number of bytes, or for all room there is, if that is less. units are for give, to
 // return the room; ok is false if ctx ended before. Only one goroutine may take.

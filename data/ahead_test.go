@@ -7,8 +7,8 @@ import (
 
 // TestAhead: what is on its way is bounded, whatever the size of a row, and a wait ends with the context.
 func TestAhead(t *testing.T) {
-	a := newAhead(2)
-	huge, ok := a.take(t.Context(), maxRowBytes)
+	a := newAhead(2, limits{})
+	huge, ok := a.take(t.Context(), maxTextBytes)
 	if !ok || huge != cap(a) || huge < aheadUnits {
 		t.Fatalf("a row of the largest size has %d of %d units", huge, cap(a))
 	}

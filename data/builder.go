@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/binary"
+	"fmt"
 	"io"
 	"os"
 
@@ -31,6 +32,8 @@ type builder struct {
 	buf                   []byte
 	number                [8]byte
 
+	most   int64 // bytes that may be collected in memory; 0: any number
+	room   room
 	failed error // why a file cannot be written
 }
 
@@ -104,7 +107,6 @@ func (b *builder) append(e Example) error {
 	if err := checkExample(e); err != nil {
 		return err
 	}
-	b.buf = b.buf[:0]
 	for t, id := range e.InputIDs {
 		if e.Labels[t] == id {
 			b.word |= 1 << (b.n % 64)
@@ -113,12 +115,60 @@ func (b *builder) append(e Example) error {
 			b.writeWord()
 		}
 		b.buf = binary.LittleEndian.AppendUint32(b.buf, uint32(id))
+		if len(b.buf) >= sinkBytes {
+			b.writeTokens()
+		}
 	}
 	b.documents++
-	b.sum.Write(b.buf) // a hash does not fail
-	b.write(&b.tokens, b.buf)
+	b.writeTokens()
 	b.writeNumber(&b.ends, uint64(b.n))
 	return b.failed
+}
+
+// writeTokens writes the tokens that wait in buf, and looks for room for more.
+func (b *builder) writeTokens() {
+	b.sum.Write(b.buf) // a hash does not fail
+	b.write(&b.tokens, b.buf)
+	b.buf = b.buf[:0]
+	if b.failed != nil {
+		return
+	}
+	if b.tokens.file != nil {
+		b.failed = b.room.check(4 * b.n)
+	} else if b.most > 0 && 4*b.n > b.most {
+		b.failed = fmt.Errorf("its tokens take more than %d MiB, the most that the memory lets be held: have room for the token cache (MILLRACE_CACHE), "+
+			"set max_samples, or raise memory.host", b.most>>20)
+	}
+}
+
+// room is the space that files of the cache may take: the last eighth of what was free stays free.
+type room struct {
+	free func() (int64, error) // nil: it is not known
+	keep int64                 // bytes
+	next int64                 // of the tokens, after which it is looked at again
+}
+
+// roomEvery is how many bytes are written before the space that is left is looked at.
+const roomEvery = 16 << 20
+
+func newRoom(free func() (int64, error)) room {
+	now, err := free()
+	if err != nil {
+		return room{}
+	}
+	return room{free: free, keep: now / 8, next: roomEvery}
+}
+
+// check is an error if the space has become too little once written bytes are there.
+func (r *room) check(written int64) error {
+	if r.free == nil || written < r.next {
+		return nil
+	}
+	r.next = written + roomEvery
+	if now, err := r.free(); err == nil && now < r.keep {
+		return fmt.Errorf("it would leave less than %d MiB free there: free space, or name another place with MILLRACE_CACHE", r.keep>>20)
+	}
+	return nil
 }
 
 // write adds bytes to a sink, and notes the first error.

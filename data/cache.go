@@ -170,8 +170,9 @@ type cacheWriter struct {
 // abandonedAfter is the age at which the unfinished file of a run that is gone is removed.
 const abandonedAfter = 24 * time.Hour
 
-// createCache begins a file for key; create is os.CreateTemp.
-func createCache(dir string, key xxh3.Uint128, create func(dir, pattern string) (*os.File, error)) (*cacheWriter, error) {
+// createCache begins a file for key.
+func createCache(dir string, key xxh3.Uint128, o Options) (*cacheWriter, error) {
+	create := o.cacheFile
 	if err := os.MkdirAll(dir, 0o777); err != nil {
 		return nil, err
 	}
@@ -194,6 +195,7 @@ func createCache(dir string, key xxh3.Uint128, create func(dir, pattern string) 
 		w.abandon()
 		return nil, err
 	}
+	w.room = newRoom(func() (int64, error) { return o.freeBytes(dir) })
 	return w, nil
 }
 

@@ -87,7 +87,7 @@ func TestParquet(t *testing.T) {
 	b := parquetFile(t, "chats")
 	var got []string
 	s := Source{Type: Messages}.withDefaults()
-	if err := s.readTable(t.Context(), "x", bytes.NewReader(b), int64(len(b)), parquetLimits(int64(len(b))), func(r row) bool {
+	if err := (rowReader{Source: s}).readTable(t.Context(), "x", bytes.NewReader(b), int64(len(b)), (rowReader{Source: s}).parquetLimits(int64(len(b))), func(r row) bool {
 		got = append(got, fmt.Sprintf("%d %s %v", r.line, r.data, r.err))
 		return true
 	}); err != nil {
@@ -127,11 +127,11 @@ func FuzzParquet(f *testing.F) {
 	f.Add(parquetFile(f, "chats"))
 	f.Add([]byte("PAR1PAR1"))
 	s := Source{Type: Messages}.withDefaults()
-	limits := parquetLimits(0)
+	limits := rowReader{Source: s}.parquetLimits(0)
 	limits.RowBytes, limits.PageBytes, limits.HeldBytes, limits.TotalBytes = 1<<16, 1<<16, 1<<20, 1<<24 // so that no input takes long
 	f.Fuzz(func(t *testing.T, b []byte) {
 		n := 0
-		err := s.readTable(t.Context(), "x", bytes.NewReader(b), int64(len(b)), limits, func(r row) bool {
+		err := rowReader{Source: s}.readTable(t.Context(), "x", bytes.NewReader(b), int64(len(b)), limits, func(r row) bool {
 			n++
 			if r.line != n {
 				t.Fatalf("row %d is said to be %d", n, r.line)

@@ -11,9 +11,14 @@ import (
 )
 
 // parquetLimits are what a Parquet file of a size may cost. Writers make pages of about a megabyte. Zstandard alone packs equal
-// rows a thousand times, and more than that is left for columns of few values; a file of some kilobytes takes a second at most.
-func parquetLimits(size int64) parquet.Limits {
-	return parquet.Limits{RowBytes: maxRowBytes, PageBytes: maxRowBytes, HeldBytes: 1 << 30, TotalBytes: 256<<20 + 4096*min(size, 1<<50)}
+// rows a thousand times, and more than that is left for columns of few values.
+func (s rowReader) parquetLimits(size int64) parquet.Limits {
+	total := freeTextBytes + tableTextPerByte*min(size, 1<<50)
+	if s.MaxSamples > 0 { // and so no more than that many rows
+		total = 1 << 62
+	}
+	held := s.limits.heldBytes()
+	return parquet.Limits{RowBytes: s.limits.rowBytes(maxRowBytes), PageBytes: min(maxTextBytes, held), HeldBytes: held, TotalBytes: total}
 }
 
 // columns are the keys of a row that the source's type looks at; those that it must have come first.
@@ -33,15 +38,15 @@ func (s Source) columns() (all []string, required int) {
 
 // readParquet calls yield for each row of a Parquet file, as the JSON object of the columns that the type looks at, until
 // it returns false.
-func (s Source) readParquet(ctx context.Context, name string, f *os.File, yield func(row) bool) error {
+func (s rowReader) readParquet(ctx context.Context, name string, f *os.File, yield func(row) bool) error {
 	info, err := f.Stat()
 	if err != nil {
 		return fmt.Errorf("%s: %w", name, err)
 	}
-	return s.readTable(ctx, name, f, info.Size(), parquetLimits(info.Size()), yield)
+	return s.readTable(ctx, name, f, info.Size(), s.parquetLimits(info.Size()), yield)
 }
 
-func (s Source) readTable(ctx context.Context, name string, in io.ReaderAt, size int64, limits parquet.Limits, yield func(row) bool) error {
+func (s rowReader) readTable(ctx context.Context, name string, in io.ReaderAt, size int64, limits parquet.Limits, yield func(row) bool) error {
 	file, err := parquet.Open(in, size, limits)
 	if err != nil {
 		return fmt.Errorf("%s: %w; if it should be good, download it again", name, err)

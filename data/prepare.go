@@ -16,6 +16,7 @@ import (
 	"github.com/millrace/millrace/hf/hub"
 	"github.com/millrace/millrace/hostmem"
 	"github.com/millrace/millrace/internal/fault"
+	"github.com/millrace/millrace/vfs"
 )
 
 // Options say how [Prepare] turns rows into tokens.
@@ -29,8 +30,12 @@ type Options struct {
 	Workers       int               // goroutines that tokenize; 0 is GOMAXPROCS
 	Progress      func(Progress)    // may be nil; never called concurrently
 	Accounts      *hostmem.Accounts // count the memory of documents; nil: not counted
+	// MemoryBytes is about what text may take of memory on its way to tokens, and tokens that the cache cannot take; 0 is
+	// no limit. It bounds rows, which are held as a whole.
+	MemoryBytes int64
 
 	cacheFile func(dir, pattern string) (*os.File, error) // makes files of the cache in tests; nil: os.CreateTemp
+	freeBytes func(dir string) (int64, error)             // of the cache's disk in tests; nil: the system's
 }
 
 // Progress is how far Prepare is with one source.
@@ -64,6 +69,9 @@ func Prepare(ctx context.Context, sources []Source, o Options) (_ *Dataset, err 
 	if o.cacheFile == nil {
 		o.cacheFile = os.CreateTemp
 	}
+	if o.freeBytes == nil {
+		o.freeBytes = vfs.OS{}.FreeBytes
+	}
 	if o.Progress == nil {
 		o.Progress = func(Progress) {}
 	}
@@ -93,7 +101,7 @@ func Prepare(ctx context.Context, sources []Source, o Options) (_ *Dataset, err 
 		d.entries = append(d.entries, s)
 	}
 	for _, f := range all {
-		s := f.Source.withDefaults()
+		s := rowReader{f.Source.withDefaults(), limits{o.MemoryBytes}}
 		p, err := prepareSource(ctx, s, f.files, o)
 		if err != nil {
 			return nil, err
@@ -149,7 +157,7 @@ func (s Source) find(ctx context.Context, o Options) (f found, err error) {
 	return f, nil
 }
 
-func prepareSource(ctx context.Context, s Source, files []string, o Options) (*part, error) {
+func prepareSource(ctx context.Context, s rowReader, files []string, o Options) (*part, error) {
 	p := Progress{Source: s.Path}
 	for _, name := range files {
 		if info, err := os.Stat(name); err == nil {
@@ -158,6 +166,7 @@ func prepareSource(ctx context.Context, s Source, files []string, o Options) (*p
 	}
 	inMemory := func() (*part, error) {
 		b := newBuilder()
+		b.most = s.limits.tokenBytes()
 		if err := tokenize(ctx, s, files, io.Discard, o, p, b); err != nil {
 			return nil, err
 		}
@@ -189,7 +198,7 @@ func prepareSource(ctx context.Context, s Source, files []string, o Options) (*p
 		o.Note(fmt.Sprintf("token cache: the tokens of %s are not kept, and the next start makes them again: %v", s.Path, err))
 		return inMemory()
 	}
-	w, err := createCache(o.CacheDir, key, o.cacheFile)
+	w, err := createCache(o.CacheDir, key, o)
 	if err != nil {
 		return notKept(err)
 	}
@@ -241,12 +250,12 @@ type job struct {
 
 // tokenize reads the files into jobs, lets workers do them, and collects them in order. Every byte of a file also goes
 // to seen.
-func tokenize(asked context.Context, s Source, files []string, seen io.Writer, o Options, p Progress, b *builder) error {
+func tokenize(asked context.Context, s rowReader, files []string, seen io.Writer, o Options, p Progress, b *builder) error {
 	ctx, cancel := context.WithCancel(asked)
 	defer cancel()
 	work := make(chan *job)
 	ordered := make(chan *job, 2*o.Workers) // bounds what is read ahead
-	room := newAhead(o.Workers)
+	room := newAhead(o.Workers, s.limits)
 	var readErr error
 	var wg fault.Group
 	wg.Go(func() {
@@ -339,7 +348,7 @@ func collect(ctx context.Context, b *builder, ordered <-chan *job, room ahead, p
 }
 
 // examples tokenizes the rows of a job up to the first bad one, or leaves bad ones out.
-func (s Source) examples(ctx context.Context, j *job, o Options) error {
+func (s rowReader) examples(ctx context.Context, j *job, o Options) error {
 	j.examples = make([]Example, 0, len(j.rows))
 	for _, r := range j.rows {
 		if err := ctx.Err(); err != nil {
@@ -364,7 +373,7 @@ func (s Source) examples(ctx context.Context, j *job, o Options) error {
 }
 
 // example tokenizes a row.
-func (s Source) example(ctx context.Context, r row, o Options) (Example, error) {
+func (s rowReader) example(ctx context.Context, r row, o Options) (Example, error) {
 	if r.err != nil {
 		return Example{}, r.err
 	}
@@ -378,6 +387,14 @@ func (s Source) example(ctx context.Context, r row, o Options) (Example, error) 
 	}
 	if err != nil {
 		return Example{}, r.errorf("%w", err)
+	}
+	if t, ok := o.Tokenizer.(interface{ Exceeds(string, int) bool }); ok {
+		most := max(s.limits.rowBytes(maxTextBytes), len(r.data))
+		for _, segment := range rendered.Segments {
+			if t.Exceeds(segment.Text, most) {
+				return Example{}, r.errorf("the tokenizer's normalizer makes more than %d MiB of it: split it", most>>20)
+			}
+		}
 	}
 	e, err := Tokenize(o.Tokenizer, rendered, o.TrainOnPrompt)
 	if errors.Is(err, errNoEOS) {

@@ -20,6 +20,7 @@ import (
 
 	"github.com/millrace/millrace/data/tokenizer"
 	"github.com/millrace/millrace/hostmem"
+	"github.com/millrace/millrace/vfs"
 )
 
 func write(t testing.TB, dir, name, content string) string {
@@ -587,7 +588,7 @@ func FuzzRows(f *testing.F) {
 				s = s.withDefaults()
 				var rowErr error
 				lines := 0
-				err := s.readRows(name, strings.NewReader(string(b)), func(r row) bool {
+				err := rowReader{Source: s}.readRows(name, strings.NewReader(string(b)), func(r row) bool {
 					if r.line < 0 || r.line > strings.Count(string(b), "\n")+1 || r.line < lines {
 						t.Fatalf("line %d after %d", r.line, lines)
 					}
@@ -614,7 +615,7 @@ func FuzzRows(f *testing.F) {
 // FuzzCache reads bytes as a cache file, and with a header and sums that are right.
 func FuzzCache(f *testing.F) {
 	key := uint128([16]byte{1, 2, 3})
-	w, err := createCache(f.TempDir(), key, os.CreateTemp)
+	w, err := createCache(f.TempDir(), key, Options{cacheFile: os.CreateTemp, freeBytes: vfs.OS{}.FreeBytes})
 	if err != nil {
 		f.Fatal(err)
 	}

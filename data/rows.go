@@ -16,9 +16,6 @@ import (
 	"github.com/millrace/millrace/vfs"
 )
 
-// maxRowBytes bounds one row or plain file, which is held in memory.
-const maxRowBytes = 256 << 20
-
 // maxRowLines bounds the lines of a row of an array, whose ends are remembered: they would take eight times the row's
 // memory.
 const maxRowLines = 1 << 20
@@ -47,19 +44,34 @@ func (r row) errorf(format string, args ...any) error {
 
 var byteOrderMark = []byte("\uFEFF")
 
+// rowReader reads the rows of a source.
+type rowReader struct {
+	Source
+	limits limits
+}
+
 // readRows calls yield for each row of a file, until it returns false. The row's data belong to yield. Parquet is read
 // elsewhere, as it needs random access.
-func (s Source) readRows(name string, in io.Reader, yield func(row) bool) error {
-	in, done, err := decompress(name, in)
+func (s rowReader) readRows(name string, in io.Reader, yield func(row) bool) error {
+	packed := &packedBytes{in: in}
+	in, done, err := decompress(name, packed)
 	if err != nil {
 		return fmt.Errorf("%s: %w", name, err)
 	}
 	defer done()
+	isPacked := unpacked(name) != endings(name)
+	if isPacked && s.MaxSamples == 0 {
+		in = &expansion{out: in, packed: packed}
+	}
 	if !isJSON(name) {
 		if s.Lines {
-			return readTextLines(name, in, yield)
+			return s.readTextLines(name, in, yield)
 		}
-		return readPlain(name, in, yield)
+		most := maxTextBytes
+		if isPacked {
+			most = maxRowBytes
+		}
+		return s.readPlain(name, in, most, yield)
 	}
 	r := bufio.NewReaderSize(in, 1<<16)
 	if mark, _ := r.Peek(len(byteOrderMark)); bytes.Equal(mark, byteOrderMark) {
@@ -83,34 +95,36 @@ func (s Source) readRows(name string, in io.Reader, yield func(row) bool) error 
 		}
 		r.UnreadByte()
 		if c == '[' {
-			return readArray(name, r, line, yield)
+			return s.readArray(name, r, line, yield)
 		}
-		return readLines(name, r, line, yield)
+		return s.readLines(name, r, line, yield)
 	}
 }
 
 func isJSONSpace(c byte) bool { return c == ' ' || c == '\t' || c == '\n' || c == '\r' }
 
-func readPlain(name string, in io.Reader, yield func(row) bool) error {
-	data, err := io.ReadAll(io.LimitReader(in, maxRowBytes+1))
+// readPlain makes a row of a file, which may have most bytes.
+func (s rowReader) readPlain(name string, in io.Reader, most int, yield func(row) bool) error {
+	limit := s.limits.rowBytes(most)
+	data, err := io.ReadAll(io.LimitReader(in, int64(limit)+1))
 	if err != nil {
 		return fmt.Errorf("%s: %w", name, err)
 	}
-	if len(data) > maxRowBytes {
-		return fmt.Errorf("%s: the document is larger than %d MiB: split the file", name, maxRowBytes>>20)
+	if len(data) > limit {
+		return fmt.Errorf("%s: %w", name, s.limits.tooLarge("the document", limit, most))
 	}
 	yield(row{file: name, data: bytes.TrimPrefix(data, byteOrderMark), whole: true})
 	return nil
 }
 
 // readTextLines makes a row of each line that is not blank.
-func readTextLines(name string, in io.Reader, yield func(row) bool) error {
+func (s rowReader) readTextLines(name string, in io.Reader, yield func(row) bool) error {
 	r := bufio.NewReaderSize(in, 1<<16)
 	if mark, _ := r.Peek(len(byteOrderMark)); bytes.Equal(mark, byteOrderMark) {
 		r.Discard(len(byteOrderMark))
 	}
 	for line := 1; ; line++ {
-		data, err := readLine(r)
+		data, err := s.readLine(r)
 		if err != nil && err != io.EOF {
 			return row{file: name, line: line}.errorf("%w", err)
 		}
@@ -124,9 +138,9 @@ func readTextLines(name string, in io.Reader, yield func(row) bool) error {
 }
 
 // readLines reads one object per line. Lines that are blank have none, as for the readers of pyarrow and datasets.
-func readLines(name string, r *bufio.Reader, line int, yield func(row) bool) error {
+func (s rowReader) readLines(name string, r *bufio.Reader, line int, yield func(row) bool) error {
 	for ; ; line++ {
-		data, err := readLine(r)
+		data, err := s.readLine(r)
 		if err != nil && err != io.EOF {
 			return row{file: name, line: line}.errorf("%w", err)
 		}
@@ -137,13 +151,14 @@ func readLines(name string, r *bufio.Reader, line int, yield func(row) bool) err
 }
 
 // readLine returns the next line in memory of its own; io.EOF comes with the last one.
-func readLine(r *bufio.Reader) ([]byte, error) {
+func (s rowReader) readLine(r *bufio.Reader) ([]byte, error) {
+	limit := s.limits.rowBytes(maxRowBytes)
 	var data []byte
 	for {
 		part, err := r.ReadSlice('\n')
 		data = append(data, part...)
-		if len(data) > maxRowBytes {
-			return nil, fmt.Errorf("the line is longer than %d MiB", maxRowBytes>>20)
+		if len(data) > limit {
+			return nil, s.limits.tooLarge("the line", limit, maxRowBytes)
 		}
 		if err != bufio.ErrBufferFull {
 			return data, err
@@ -152,8 +167,8 @@ func readLine(r *bufio.Reader) ([]byte, error) {
 }
 
 // readArray reads one array of objects. r is at its bracket, which stands in the given line.
-func readArray(name string, r io.Reader, line int, yield func(row) bool) error {
-	lines := &lineCounter{in: r, line: line, most: maxRowBytes}
+func (s rowReader) readArray(name string, r io.Reader, line int, yield func(row) bool) error {
+	lines := &lineCounter{in: r, line: line, limits: s.limits, most: int64(s.limits.rowBytes(maxRowBytes))}
 	d := json.NewDecoder(lines)
 	fail := func(err error) error {
 		var syntax *json.SyntaxError
@@ -198,18 +213,19 @@ func readArray(name string, r io.Reader, line int, yield func(row) bool) error {
 // lineCounter remembers the ends of the lines that are read through it, so that errors can name lines instead of
 // offsets. It also bounds a row, as the decoder that reads from it holds everything read and not yet handed out.
 type lineCounter struct {
-	in   io.Reader
-	read int64
-	from int64   // what was forgotten is before it
-	most int64   // bytes from there on
-	line int     // of the first remembered offset
-	ends []int64 // offsets after the line breaks that were not forgotten
+	in     io.Reader
+	limits limits
+	read   int64
+	from   int64   // what was forgotten is before it
+	most   int64   // bytes from there on
+	line   int     // of the first remembered offset
+	ends   []int64 // offsets after the line breaks that were not forgotten
 }
 
 func (l *lineCounter) Read(p []byte) (int, error) {
 	const ahead = 1 << 16 // what is read beyond a row at most
 	if l.read-l.from > l.most+ahead {
-		return 0, fmt.Errorf("the row is larger than %d MiB", l.most>>20)
+		return 0, l.limits.tooLarge("the row", int(l.most), maxRowBytes)
 	}
 	if len(l.ends) > maxRowLines {
 		return 0, fmt.Errorf("the row has more than %d lines", maxRowLines)
@@ -408,7 +424,7 @@ func loneSurrogate(raw []byte) bool {
 // openRows reads all files of a source in order, some of which may be empty. To seen goes every byte of them, and
 // after each file its ending and length, so that what seen got identifies the contents. Without yield it reads for
 // seen only.
-func (s Source) openRows(ctx context.Context, files []string, seen io.Writer, yield func(row) bool) error {
+func (s rowReader) openRows(ctx context.Context, files []string, seen io.Writer, yield func(row) bool) error {
 	rows := 0
 	more := yield != nil
 	counted := func(r row) bool {
@@ -430,7 +446,7 @@ func (s Source) openRows(ctx context.Context, files []string, seen io.Writer, yi
 	return fmt.Errorf("dataset %s: none of its %d files has a row", s.Path, len(files))
 }
 
-func (s Source) openFile(ctx context.Context, name string, seen io.Writer, more *bool, yield func(row) bool) error {
+func (s rowReader) openFile(ctx context.Context, name string, seen io.Writer, more *bool, yield func(row) bool) error {
 	f, err := vfs.OpenRegular(name)
 	if err != nil {
 		return fmt.Errorf("dataset: %w", err)

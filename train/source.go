@@ -16,6 +16,7 @@ import (
 	"github.com/millrace/millrace/data/tokenizer"
 	"github.com/millrace/millrace/hf"
 	"github.com/millrace/millrace/hf/hub"
+	"github.com/millrace/millrace/hostmem"
 	"github.com/millrace/millrace/internal/console"
 	"github.com/millrace/millrace/internal/spelling"
 	"github.com/millrace/millrace/model"
@@ -214,7 +215,7 @@ func (e *Env) prepare(ctx context.Context, what string, sources []data.Source, r
 	o := data.Options{Tokenizer: r.tokenizer, Renderer: r.renderer, TrainOnPrompt: r.trainOnPrompt, Hub: e.hub(), Accounts: e.Accounts,
 		Note: func(line string) { e.say("%s", line) }, Progress: func(p data.Progress) {
 			bar.Set(p.ReadBytes, p.TotalBytes)
-		}}
+		}, MemoryBytes: e.tokenizingBytes(r.hostBytes)}
 	if e.CacheDir != "" {
 		o.CacheDir = filepath.Join(e.CacheDir, "tokens")
 	}
@@ -229,6 +230,18 @@ func (e *Env) prepare(ctx context.Context, what string, sources []data.Source, r
 		e.say("skipped %s of %s; the first: %s", spelling.Count(n, "bad row"), what, first)
 	}
 	return d, nil
+}
+
+// tokenizingBytes is what tokenizing may take of host memory: the budget or, without one, half of what is available.
+func (e *Env) tokenizingBytes(hostBytes int64) int64 {
+	if hostBytes > 0 {
+		return hostBytes
+	}
+	free, _, err := hostmem.Available()
+	if err != nil || e.MemoryGrows {
+		return 0
+	}
+	return free / 2
 }
 
 // tokenizingGCPercent is how much the Go heap may grow between collections while text becomes tokens. Then it has

@@ -9,12 +9,17 @@ import (
 	"github.com/millrace/millrace/runfile"
 )
 
+// PreviewTokens is how many tokens of an example are spelled: more than a person reads, while each takes many times the
+// memory of its id.
+const PreviewTokens = 1 << 17
+
 // PreviewExample is one example as the model will see it, before packing.
 type PreviewExample struct {
-	InputIDs []int32        `json:"input_ids"`
-	Labels   []int32        `json:"labels"` // not shifted; -100 where the token does not count in the loss
-	Pieces   []PreviewPiece `json:"-"`
-	// Tokens spells the tokens one by one. One that is a part of a character is what its bytes print as.
+	InputIDs []int32 `json:"input_ids"`
+	Labels   []int32 `json:"labels"` // not shifted; -100 where the token does not count in the loss
+	// Pieces are the text, of the first PreviewTokens tokens.
+	Pieces []PreviewPiece `json:"-"`
+	// Tokens spells the first PreviewTokens tokens one by one. One that is a part of a character is what its bytes print as.
 	Tokens []string `json:"-"`
 }
 
@@ -101,16 +106,17 @@ func Preview(ctx context.Context, env *Env, c *runfile.Config, limit int, show f
 // previewOf spells an example, and cuts it where counting begins and ends.
 func previewOf(tok tokenizer.Tokenizer, e data.Example) PreviewExample {
 	p := PreviewExample{InputIDs: e.InputIDs, Labels: e.Labels}
-	for t := 0; t < len(e.InputIDs); {
+	shown := e.InputIDs[:min(len(e.InputIDs), PreviewTokens)]
+	for t := 0; t < len(shown); {
 		end := t + 1
-		for end < len(e.InputIDs) && p.Trained(end) == p.Trained(t) {
+		for end < len(shown) && p.Trained(end) == p.Trained(t) {
 			end++
 		}
-		p.Pieces = append(p.Pieces, PreviewPiece{Text: tok.Decode(e.InputIDs[t:end], false), Trained: p.Trained(t)})
+		p.Pieces = append(p.Pieces, PreviewPiece{Text: tok.Decode(shown[t:end], false), Trained: p.Trained(t)})
 		t = end
 	}
 	var text []byte
-	for _, id := range e.InputIDs {
+	for _, id := range shown {
 		text = tok.AppendBytes(text[:0], id, false)
 		p.Tokens = append(p.Tokens, string(text))
 	}

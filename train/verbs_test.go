@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/millrace/millrace/data"
+	"github.com/millrace/millrace/data/tokenizer"
 	"github.com/millrace/millrace/hf"
 	"github.com/millrace/millrace/hf/hub/hubtest"
 	"github.com/millrace/millrace/internal/blame"
@@ -562,4 +563,20 @@ func open(t testing.TB, dir string) *hf.Weights {
 	}
 	t.Cleanup(func() { w.Close() })
 	return w
+}
+
+// Of a document that no person would read to its end, the beginning is spelled.
+func TestPreviewOfALongDocument(t *testing.T) {
+	ids := make([]int32, PreviewTokens+1000)
+	for i := range ids {
+		ids[i] = 'a'
+	}
+	p := previewOf(tokenizer.Bytes(), data.Example{InputIDs: ids, Labels: ids})
+	var text strings.Builder
+	for _, piece := range p.Pieces {
+		text.WriteString(piece.Text)
+	}
+	if len(p.InputIDs) != len(ids) || len(p.Tokens) != PreviewTokens || text.Len() != PreviewTokens {
+		t.Errorf("%d ids, %d tokens, %d bytes of text", len(p.InputIDs), len(p.Tokens), text.Len())
+	}
 }

@@ -65,8 +65,13 @@ func (c *previewCmd) Run(p *program) error {
 		if err := p.printf("--- example %d: %d tokens, %d count in the loss\n", shown, len(e.InputIDs), counted(e.Labels)); err != nil {
 			return err
 		}
-		_, err := fmt.Fprintln(p.stdout, marked(e.Pieces, terminal.Is(p.stdout), terminal.CanColor(p.stdout)))
-		return err
+		if _, err := fmt.Fprintln(p.stdout, marked(e.Pieces, terminal.Is(p.stdout), terminal.CanColor(p.stdout))); err != nil {
+			return err
+		}
+		if more := len(e.InputIDs) - len(e.Tokens); more > 0 {
+			return p.printf("--- and %d more tokens, which --json has\n", more)
+		}
+		return nil
 	}
 	s, err := train.Preview(p.ctx, p.env, config, c.Limit, show)
 	if err != nil || c.JSON {

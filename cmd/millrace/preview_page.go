@@ -20,6 +20,7 @@ type pageToken struct {
 
 type pageExample struct {
 	Number, Tokens, Trained int
+	More                    int // tokens that are not spelled
 	Spelled                 []pageToken
 }
 
@@ -28,11 +29,12 @@ func previewPage(w io.Writer, examples []train.PreviewExample, s *train.PreviewS
 	var all []pageExample
 	for i, e := range examples {
 		p := pageExample{Number: i + 1, Tokens: len(e.InputIDs), Trained: counted(e.Labels)}
-		for t, id := range e.InputIDs {
+		for t, token := range e.Tokens {
 			p.Spelled = append(p.Spelled, pageToken{
-				Text: spelled(e.Tokens[t]), ID: id, Trained: e.Trained(t), Breaks: strings.Contains(e.Tokens[t], "\n"),
+				Text: spelled(token), ID: e.InputIDs[t], Trained: e.Trained(t), Breaks: strings.Contains(token, "\n"),
 			})
 		}
+		p.More = len(e.InputIDs) - len(e.Tokens)
 		all = append(all, p)
 	}
 	summary := summaryLines(s, c.SequenceLen)
@@ -85,7 +87,8 @@ body { font: 15px/1.5 system-ui, sans-serif; margin: 2em auto; max-width: 70em; 
 <p><span class="t y">green</span> tokens count in the loss, <span class="t">grey</span> ones are only read. Point at a token for its id.</p>
 {{range .Examples}}
 <h2>Example {{.Number}}: {{.Tokens}} tokens, {{.Trained}} count</h2>
-<div class="example">{{range .Spelled}}<span class="t{{if .Trained}} y{{end}}" title="{{.ID}}">{{.Text}}</span>{{if .Breaks}}<br>{{end}}{{end}}</div>
+<div class="example">{{range .Spelled}}<span class="t{{if .Trained}} y{{end}}" title="{{.ID}}">{{.Text}}</span>{{if .Breaks}}<br>{{end}}{{end}}</div>{{if .More}}
+<p>... and {{.More}} more tokens</p>{{end}}
 {{end}}
 </body>
 </html>

@@ -176,7 +176,7 @@ func (f *File) Rows(ctx context.Context, columns []string, yield func(object []b
 func (f *File) spend(bytes int) error {
 	f.spent += int64(bytes)
 	if f.spent > f.limits.TotalBytes {
-		return fmt.Errorf("its rows come to more than %d bytes, which is far more than the file has: split it", f.limits.TotalBytes)
+		return fmt.Errorf("its rows come to more than %d bytes, which is far more than the file has: split it, or set max_samples to read a part", f.limits.TotalBytes)
 	}
 	return nil
 }

@@ -153,7 +153,7 @@ func (file *fileJSON) build(data []byte) (*Pipeline, error) {
 	if err != nil {
 		return nil, fmt.Errorf("normalizer: %w", err)
 	}
-	t.normalizers = steps.list
+	t.normalizers, t.growth = steps.list, steps.growth
 	pre := &preTokenizer{afterRemoval: steps.removesStart}
 	if err := pre.read(file.PreTokenizer); err != nil {
 		return nil, fmt.Errorf("pre_tokenizer: %w", err)

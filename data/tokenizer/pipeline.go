@@ -17,6 +17,7 @@ type Pipeline struct {
 	added           *addedSet // searched in the text as it is
 	addedNormalized *addedSet // searched in normalized text
 	normalizers     []normalizer
+	growth          int // how many times longer they may make a text, apart from the forms of Unicode
 	splitters       []splitter
 	model           model
 	decoders        []decoder
@@ -114,6 +115,30 @@ func (e *encoder) release() {
 	clear(e.spans)
 	clear(e.normalized)
 	e.dst = nil
+}
+
+// Exceeds reports whether a text has more than most bytes after the normalizer, which can make it many times as
+// long. A long text is measured piece by piece, without holding what becomes of it.
+func (t *Pipeline) Exceeds(text string, most int) bool {
+	const (
+		pieceBytes = 64 << 10
+		byForms    = 12 // times that a form of Unicode can make a text longer
+	)
+	if len(t.normalizers) == 0 || len(text) <= most/(byForms*max(t.growth, 1)) {
+		return false
+	}
+	for n := 0; len(text) > 0; {
+		end := min(len(text), pieceBytes)
+		for end < len(text) && !utf8.RuneStart(text[end]) {
+			end++
+		}
+		piece := text[:end]
+		if n += len(t.normalize(piece)); n > most {
+			return true
+		}
+		text = text[len(piece):]
+	}
+	return false
 }
 
 func (t *Pipeline) normalize(text string) string {

@@ -1,0 +1,86 @@
+package data
+
+import (
+	"fmt"
+	"io"
+)
+
+// What files may cost. They come from strangers, and a few kilobytes can unpack to more than any machine has.
+const (
+	maxRowBytes  = 64 << 20  // of one row, which is held in memory
+	maxTextBytes = 256 << 20 // of one plain file that is not compressed
+	minRowBytes  = 1 << 20   // of what even the smallest budget of memory lets through
+
+	// memoryPerTextByte is how much memory a byte of a row takes at most until its tokens are kept: it is read, decoded and
+	// rendered, has an id and a label of four bytes, and leaves garbage. 16 were measured where each byte is a token;
+	// templates and normalizers make copies.
+	memoryPerTextByte = 32
+
+	// A compressed file or a Parquet file may unpack to freeTextBytes and, for each of its bytes, to textPerByte or, as a
+	// dictionary has a text once for all rows, tableTextPerByte; unless max_samples says how much is wanted. Text rarely
+	// packs to a tenth.
+	freeTextBytes    = 32 << 20
+	textPerByte      = 256
+	tableTextPerByte = 4096
+)
+
+// limits are what one source may take of the machine. The zero value is for a machine without a budget.
+type limits struct {
+	memoryBytes int64
+}
+
+// rowBytes bounds a row, or the text of a plain file, and all text that is on its way to tokens.
+func (l limits) rowBytes(most int) int {
+	if l.memoryBytes <= 0 {
+		return most
+	}
+	return int(min(int64(most), max(l.memoryBytes/memoryPerTextByte, minRowBytes)))
+}
+
+// heldBytes bounds what a reader of Parquet holds.
+func (l limits) heldBytes() int {
+	const most = 1 << 30
+	if l.memoryBytes <= 0 {
+		return most
+	}
+	return int(min(most, max(l.memoryBytes/2, 16*minRowBytes)))
+}
+
+// tokenBytes bounds tokens that are collected in memory, in a buffer that doubles; 0: nothing does.
+func (l limits) tokenBytes() int64 { return l.memoryBytes / 4 }
+
+// tooLarge says that something is larger than a limit, of at most most bytes.
+func (l limits) tooLarge(what string, limit, most int) error {
+	if limit < most {
+		return fmt.Errorf("%s is larger than %d MiB, the most that the memory lets become tokens at a time: split it, or raise memory.host", what, limit>>20)
+	}
+	return fmt.Errorf("%s is larger than %d MiB: split it", what, limit>>20)
+}
+
+// expansion reads what a compressed file unpacks to, as long as that is in proportion.
+type expansion struct {
+	out      io.Reader
+	packed   *packedBytes
+	unpacked int64
+}
+
+// packedBytes counts what is read of a compressed file.
+type packedBytes struct {
+	in io.Reader
+	n  int64
+}
+
+func (p *packedBytes) Read(b []byte) (int, error) {
+	n, err := p.in.Read(b)
+	p.n += int64(n)
+	return n, err
+}
+
+func (e *expansion) Read(b []byte) (int, error) {
+	if e.unpacked > freeTextBytes+textPerByte*e.packed.n {
+		return 0, fmt.Errorf("it unpacks to more than %d times its size: set max_samples to read a part of it, or unpack it yourself", textPerByte)
+	}
+	n, err := e.out.Read(b)
+	e.unpacked += int64(n)
+	return n, err
+}

@@ -1,0 +1,124 @@
+package data
+
+import (
+	"encoding/base64"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/millrace/millrace/data/tokenizer"
+)
+
+// A row that would take more than the budget of memory on its way to tokens is refused before it is held as a whole,
+// in every format. Without a budget it is read.
+func TestRowsWithinMemory(t *testing.T) {
+	const budget = 32 << 20 // which lets a row have a megabyte
+	long := strings.Repeat("a", 3<<19)
+	for name, c := range map[string]struct {
+		text string
+		of   Source
+		what string
+	}{
+		"a.jsonl":    {rowOf(long), Source{Type: Text}, ":1: the line"},
+		"a.json":     {"[" + rowOf(long) + "]", Source{Type: Text}, ":1: the row"},
+		"a.jsonl.gz": {gzipped(t, rowOf(long)), Source{Type: Text}, ":1: the line"},
+		"a.txt":      {long, Source{Type: Text}, ": the document"},
+		"b.txt":      {long, Source{Type: Text, Glob: "b.txt"}, ": the document"},
+	} {
+		s := c.of
+		s.Path = write(t, t.TempDir(), name, c.text)
+		if s.Glob != "" {
+			s.Path = filepath.Dir(s.Path)
+		}
+		_, err := prepare(t, s, Options{MemoryBytes: budget})
+		want := name + c.what + " is larger than 1 MiB, the most that the memory lets become tokens at a time: split it, or raise memory.host"
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: error %v, want %q", name, err, want)
+		}
+		if _, err := prepare(t, s, Options{}); err != nil {
+			t.Errorf("%s, without a budget: %v", name, err)
+		}
+	}
+	for memory, units := range map[int64]int{0: aheadUnits + 4*8, budget: 1, 10 * budget: 10, 1 << 40: aheadUnits + 4*8} {
+		if n := cap(newAhead(8, limits{memory})); n != units {
+			t.Errorf("%d MiB of text may be ahead for %d bytes, want %d", n, memory, units)
+		}
+	}
+}
+
+// dictionaryBomb is a Parquet file of 2,000 rows that are one text of 100,000 letters, made by pyarrow 26:
+//
+//	text = pa.DictionaryArray.from_arrays(pa.array([0] * 2000, pa.int32()), pa.array(["a" * 100000])).cast(pa.string())
+//	pq.write_table(pa.table({"text": text}), "bomb.parquet", compression="zstd", use_dictionary=True,
+//	               write_statistics=False, store_schema=False)
+const dictionaryBomb = "UEFSMRUEFciaDBUyTBUCFQASAAAotS/9oKSGAQBtAAAooIYBAGEBAJyGOdACFQAVFhUoLBWgHxUQFQYVBhwAAAAotS/9IAtZAAADAAAAoB8BAaAfABUEGSw1ABgGc2NoZW1hFQIAFQwlAhgEdGV4dCUATBwAAAAWoB8ZHBkcJgAcFQwZNQAGEBkYBHRleHQVDBagHxammwwWogEmWiYIKSwVBBUAFQIAFQAVEBUCADwWgIjevgEZBhkmAKAfAAAAFqabDBagHyYIFqIBACggcGFycXVldC1jcHAtYXJyb3cgdmVyc2lvbiAyNi4wLjEZHBwAAACgAAAAUEFSMQ=="
+
+// A small file that unpacks to far more than text does is refused, unless the number of rows is limited; it leaves
+// nothing in the cache.
+func TestFilesThatUnpackToTooMuch(t *testing.T) {
+	bomb, err := base64.StdEncoding.DecodeString(dictionaryBomb)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct{ text, want string }{
+		"a.jsonl.gz": {gzipped(t, strings.Repeat(rowOf(strings.Repeat("a", 1_000_000)), 50)), "it unpacks to more than 256 times its size: set max_samples"},
+		"a.parquet":  {string(bomb), "which is far more than the file has: split it, or set max_samples"},
+	} {
+		s := Source{Type: Text, Path: write(t, t.TempDir(), name, c.text)}
+		cache := t.TempDir()
+		if _, err := prepare(t, s, Options{CacheDir: cache}); err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%s: error %v, want %q", name, err, c.want)
+		}
+		if left, _ := filepath.Glob(filepath.Join(cache, "*")); len(left) > 0 {
+			t.Errorf("%s: left over: %v", name, left)
+		}
+		s.MaxSamples = 10
+		d, err := prepare(t, s, Options{CacheDir: cache})
+		if err != nil || d.Len() != 10 {
+			t.Errorf("%s, ten rows of it: %v, error %v", name, d, err)
+		}
+	}
+}
+
+// The token cache leaves an eighth of the disk's free space; then tokens are held in memory, as far as the budget goes.
+func TestCacheLeavesRoom(t *testing.T) {
+	s := Source{Type: Text, Path: write(t, t.TempDir(), "a.jsonl", strings.Repeat(rowOf(strings.Repeat("a", 100_000)), 60))}
+	for memory, want := range map[int64]string{
+		0:       "",
+		1 << 30: "",
+		64 << 20: "its tokens take more than 16 MiB, the most that the memory lets be held: have room for the token cache (MILLRACE_CACHE), " +
+			"set max_samples, or raise memory.host",
+	} {
+		cache, free, note := t.TempDir(), int64(800<<20), ""
+		o := Options{CacheDir: cache, MemoryBytes: memory, Note: func(line string) { note += line }, freeBytes: func(string) (int64, error) {
+			free -= 701 << 20
+			return free + 701<<20, nil
+		}}
+		d, err := prepare(t, s, o)
+		if want == "" && (err != nil || d.Tokens() != 60*(100_000+1)) || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%d bytes of memory: error %v, want %q", memory, err, want)
+		}
+		if !strings.Contains(note, "are not kept") || !strings.Contains(note, "it would leave less than 100 MiB free there") {
+			t.Errorf("noted: %s", note)
+		}
+		if left, _ := filepath.Glob(filepath.Join(cache, "*")); len(left) > 0 {
+			t.Errorf("left over: %v", left)
+		}
+	}
+}
+
+// growing is a tokenizer whose normalizer makes a text 100 times as long.
+type growing struct{ tokenizer.Tokenizer }
+
+func (growing) Exceeds(text string, most int) bool { return 100*len(text) > most }
+
+// A text that a normalizer makes too long is refused before it is normalized as a whole.
+func TestNormalizerThatGrowsText(t *testing.T) {
+	s := Source{Type: Text, Path: write(t, t.TempDir(), "a.jsonl", rowOf("short")+rowOf(strings.Repeat("a", 20_000)))}
+	o := Options{Tokenizer: growing{tokenizer.Bytes()}, MemoryBytes: 32 << 20}
+	want := fmt.Sprintf("%s:2: the tokenizer's normalizer makes more than 1 MiB of it: split it", s.Path)
+	if _, err := prepare(t, s, o); err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("error %v, want %q", err, want)
+	}
+}
