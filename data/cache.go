@@ -173,7 +173,7 @@ const abandonedAfter = 24 * time.Hour
 // createCache begins a file for key.
 func createCache(dir string, key xxh3.Uint128, o Options) (*cacheWriter, error) {
 	create := o.cacheFile
-	if err := os.MkdirAll(dir, 0o777); err != nil {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
 	old, _ := filepath.Glob(filepath.Join(escapeGlob(dir), "new-*.tmp"))

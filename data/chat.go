@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -103,14 +102,7 @@ func escapeGlob(path string) string {
 
 // readSmall reads a file of at most maxSmallBytes.
 func readSmall(path string) ([]byte, error) {
-	info, err := os.Stat(path)
-	if err != nil {
-		return nil, err
-	}
-	if info.Size() > maxSmallBytes {
-		return nil, fmt.Errorf("%s has %d bytes: it should have at most %d", path, info.Size(), maxSmallBytes)
-	}
-	return vfs.ReadRegular(path)
+	return vfs.ReadFile(vfs.OS{}, path, maxSmallBytes)
 }
 
 // Version implements [Renderer].

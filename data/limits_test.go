@@ -3,7 +3,9 @@ package data
 import (
 	"encoding/base64"
 	"fmt"
+	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -120,5 +122,24 @@ func TestNormalizerThatGrowsText(t *testing.T) {
 	want := fmt.Sprintf("%s:2: the tokenizer's normalizer makes more than 1 MiB of it: split it", s.Path)
 	if _, err := prepare(t, s, o); err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("error %v, want %q", err, want)
+	}
+}
+
+// Tokens that another user could have put into the cache are not trained on.
+func TestCacheThatOthersWrite(t *testing.T) {
+	s := Source{Type: Text, Path: write(t, t.TempDir(), "a.jsonl", rowOf("a"))}
+	cache := filepath.Join(t.TempDir(), "tokens")
+	if _, err := prepare(t, s, Options{CacheDir: cache}); err != nil {
+		t.Fatal(err)
+	}
+	if info, err := os.Stat(cache); err != nil || runtime.GOOS != "windows" && info.Mode().Perm() != 0o700 {
+		t.Errorf("the new cache is %v, error %v", info.Mode(), err)
+	}
+	if err := os.Chmod(cache, 0o777); err != nil || runtime.GOOS == "windows" {
+		t.Skip(err)
+	}
+	if _, err := prepare(t, s, Options{CacheDir: cache}); err == nil || !strings.Contains(err.Error(), "can be written to by every user") ||
+		!strings.Contains(err.Error(), "or set MILLRACE_CACHE") {
+		t.Errorf("error %v", err)
 	}
 }

@@ -78,6 +78,11 @@ func Prepare(ctx context.Context, sources []Source, o Options) (_ *Dataset, err 
 	if o.Accounts == nil {
 		o.Accounts = hostmem.New()
 	}
+	if o.CacheDir != "" { // where tokens could have been put that are not those of the data
+		if err := vfs.CheckDir(vfs.OS{}, o.CacheDir); err != nil {
+			return nil, fmt.Errorf("the token cache %w, or set MILLRACE_CACHE", err)
+		}
+	}
 	var all []found
 	d := &Dataset{accounts: o.Accounts}
 	defer func() {

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
-	"os"
 	"slices"
 
 	"github.com/millrace/millrace/tensor"
@@ -118,7 +117,7 @@ func (m *Machine) Check() error {
 // ReadMachine reads a machine that WriteMachine wrote.
 func ReadMachine(path string) (Machine, error) {
 	var m Machine
-	data, err := os.ReadFile(path)
+	data, err := vfs.ReadOwn(path, 1<<20)
 	if err != nil {
 		return m, err
 	}

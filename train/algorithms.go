@@ -130,7 +130,7 @@ func (e *Env) readAlgorithms() (*chosen, error) {
 	if e.CacheDir == "" {
 		return nil, nil
 	}
-	text, err := vfs.ReadFile(vfs.OS{}, filepath.Join(e.CacheDir, algorithmsFile), maxAlgorithmsBytes)
+	text, err := vfs.ReadOwn(filepath.Join(e.CacheDir, algorithmsFile), maxAlgorithmsBytes)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -54,13 +53,12 @@ func CreateOutput(name string) (*Output, error) {
 		}
 		mode = info.Mode().Perm()
 	}
-	temp := filepath.Join(filepath.Dir(path), fmt.Sprintf(".millrace-%016x.tmp", rand.Uint64()))
-	f, err := OS{}.OpenFile(temp, os.O_RDWR|os.O_CREATE|os.O_EXCL, mode)
+	f, err := createTemp(path, mode)
 	var inDir *fs.PathError
 	if errors.As(err, &inDir) {
 		return nil, &fs.PathError{Op: "write", Path: name, Err: inDir.Err}
 	}
-	return &Output{f, path}, err
+	return &Output{osFile{f}, path}, err
 }
 
 func isDir(path string) bool {

@@ -4,6 +4,7 @@ package vfs
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -189,4 +190,39 @@ func TestRemoveAllOfLinksThatStay(t *testing.T) {
 	defer os.Chmod(tree, 0o755)
 	check(OS{}, filepath.Join(tree, "link"))
 	check(OS{}, tree)
+}
+
+// Small files of the cache are not written through links that another process could have foreseen, nor in a directory
+// that another user can have prepared, from which they are not read either.
+func TestReplaceFile(t *testing.T) {
+	dir := t.TempDir()
+	kept, path := filepath.Join(dir, "kept"), filepath.Join(dir, "cache", "small.json")
+	must(t, os.WriteFile(kept, []byte("precious"), 0o666))
+	must(t, ReplaceFile(path, []byte("old")))
+	if info, err := os.Stat(filepath.Dir(path)); err != nil || info.Mode().Perm() != 0o700 {
+		t.Errorf("the directory is %v, error %v", info.Mode(), err)
+	}
+	for _, name := range []string{fmt.Sprintf("%s.%d", path, os.Getpid()), path + ".tmp"} {
+		must(t, os.Symlink(kept, name))
+	}
+	must(t, ReplaceFile(path, []byte("new")))
+	for name, want := range map[string]string{kept: "precious", path: "new"} {
+		if text, err := os.ReadFile(name); err != nil || string(text) != want {
+			t.Errorf("%s is %q, error %v", name, text, err)
+		}
+	}
+	if text, err := ReadOwn(path, 3); err != nil || string(text) != "new" {
+		t.Errorf("%q, error %v", text, err)
+	}
+	if _, err := ReadOwn(path, 2); err == nil {
+		t.Error("a file that is too long is read")
+	}
+	must(t, os.Chmod(filepath.Dir(path), 0o777))
+	var refused *NotOwnError
+	if err := ReplaceFile(path, nil); !errors.As(err, &refused) {
+		t.Errorf("error %v", err)
+	}
+	if _, err := ReadOwn(path, 100); !errors.As(err, &refused) {
+		t.Errorf("error %v", err)
+	}
 }
