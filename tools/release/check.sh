@@ -11,6 +11,7 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 repository=$PWD out=$PWD/build/release-check roots=$PWD/build/roots
 mirror=${DEBIAN_MIRROR:-http://deb.debian.org/debian}
+keyring=/usr/share/keyrings/debian-archive-keyring.gpg # the mirror is asked over http: what it sends has to be signed
 
 say() { printf '\n== %s (after %d s)\n' "$*" "$SECONDS"; }
 fail() {
@@ -106,7 +107,8 @@ weights=""
 
 say "clean systems"
 if [ ! -d "$roots/debian" ]; then
-	debootstrap --variant=minbase bookworm "$roots/debian.part" "$mirror" >"$work/debootstrap.log" || fail "debootstrap: $(tail -n 3 "$work/debootstrap.log")"
+	[ -r "$keyring" ] || fail "$keyring has the keys that Debian's packages are signed with, and is not there: apt-get install debian-archive-keyring"
+	debootstrap --force-check-gpg --keyring="$keyring" --variant=minbase bookworm "$roots/debian.part" "$mirror" >"$work/debootstrap.log" || fail "debootstrap: $(tail -n 3 "$work/debootstrap.log")"
 	mv "$roots/debian.part" "$roots/debian"
 fi
 if [ ! -d "$roots/python" ]; then
@@ -183,7 +185,7 @@ for e in docker podman buildah; do
 		break
 	fi
 done
-mkdir -p "$work/container/work"
+mkdir -p "$work/container/work" "$work/container/cache"
 case $engine in
 "") echo "left out: neither docker, podman nor buildah works here" ;;
 buildah)
@@ -191,12 +193,12 @@ buildah)
 	timed buildah build --quiet --timestamp "$(git -C "$repository" log -1 --format=%ct)" -f Containerfile --build-arg VERSION="$version" --build-arg TARGETARCH=amd64 -t millrace-check "$work/dist"
 	install_seconds=$seconds
 	container=$(buildah from millrace-check)
-	in_container() { buildah run --network=none --volume "$work/container/work:/work" "$container" -- millrace "$@"; }
+	in_container() { buildah run --network=none --user "$(id -u):$(id -g)" --volume "$work/container/work:/work" --volume "$work/container/cache:/cache" "$container" -- millrace "$@"; }
 	;;
 *)
 	timed $engine build --quiet -f Containerfile --build-arg VERSION="$version" --build-arg TARGETARCH=amd64 -t millrace-check "$work/dist"
 	install_seconds=$seconds
-	in_container() { $engine run --rm --network=none --volume "$work/container/work:/work" millrace-check "$@"; }
+	in_container() { $engine run --rm --network=none --user "$(id -u):$(id -g)" --volume "$work/container/work:/work" --volume "$work/container/cache:/cache" millrace-check "$@"; }
 	;;
 esac
 if [ -n "$engine" ]; then
