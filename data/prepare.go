@@ -78,10 +78,9 @@ func Prepare(ctx context.Context, sources []Source, o Options) (_ *Dataset, err 
 	if o.Accounts == nil {
 		o.Accounts = hostmem.New()
 	}
-	if o.CacheDir != "" { // where tokens could have been put that are not those of the data
-		if err := vfs.CheckDir(vfs.OS{}, o.CacheDir); err != nil {
-			return nil, fmt.Errorf("the token cache %w, or set MILLRACE_CACHE", err)
-		}
+	var notOwn *vfs.NotOwnError
+	if o.CacheDir != "" && errors.As(vfs.CheckDir(vfs.OS{}, o.CacheDir), &notOwn) { // what else is wrong with it is noted later
+		return nil, fmt.Errorf("the token cache %w, or set MILLRACE_CACHE: tokens there may not be those of the data", notOwn)
 	}
 	var all []found
 	d := &Dataset{accounts: o.Accounts}

@@ -56,6 +56,9 @@ func (s Shape) config() map[string]any {
 
 // claim makes the directory, or empties that of an earlier demo, and holds it until it is closed.
 func claim(dir string) (io.Closer, error) {
+	if err := vfs.CheckDir(vfs.OS{}, dir); err != nil {
+		return nil, blame.BadRequest(fmt.Errorf("--dir: %w", err))
+	}
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, blame.BadRequest(fmt.Errorf("--dir: %w; name a directory that can be made", err))

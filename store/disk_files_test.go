@@ -613,3 +613,45 @@ func TestDiskLeavesNothing(t *testing.T) {
 		}
 	}
 }
+
+// A directory that another user can have prepared is not cleaned, and a link at the lock's name is not followed.
+func TestDirectoryOfOthers(t *testing.T) {
+	open := func(dir string) error {
+		d, err := store.NewDisk(store.DiskOptions{Dir: dir, Accounts: hostmem.New(), Quota: store.LaneQuota(1, 1), Workers: 1,
+			Specs: []store.Spec{{ID: store.ID{Part: 0, Kind: store.FirstMoment}, Bytes: 4096, Piece: 4096}}})
+		if err == nil {
+			err = d.Close()
+		}
+		return err
+	}
+	dir := filepath.Join(t.TempDir(), "state")
+	kept, left := filepath.Join(t.TempDir(), "kept"), filepath.Join(dir, "free-000001.extent")
+	for _, err := range []error{os.WriteFile(kept, []byte("precious"), 0o666), os.Mkdir(dir, 0o777), os.WriteFile(left, nil, 0o666),
+		os.Chmod(dir, 0o777)} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	var refused *vfs.NotOwnError
+	if err := open(dir); !errors.As(err, &refused) {
+		t.Errorf("open to every user: %v", err)
+	}
+	if _, err := os.Stat(left); err != nil {
+		t.Errorf("it was cleaned: %v", err)
+	}
+	if err := errors.Join(os.Chmod(dir, 0o755), os.Symlink(kept, filepath.Join(dir, "lock"))); err != nil {
+		t.Fatal(err)
+	}
+	if err := open(dir); !errors.As(err, &refused) {
+		t.Errorf("a link at the lock: %v", err)
+	}
+	if text, err := os.ReadFile(kept); err != nil || string(text) != "precious" {
+		t.Errorf("the file that the link leads to is %q, error %v", text, err)
+	}
+	if err := os.Remove(filepath.Join(dir, "lock")); err != nil {
+		t.Fatal(err)
+	}
+	if err := open(dir); err != nil {
+		t.Error(err)
+	}
+}

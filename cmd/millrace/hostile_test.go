@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -47,7 +48,7 @@ var foreign = regexp.MustCompile(`panic|goroutine|runtime error|unmarshal|\bstru
 
 // TestHostile is what make hostile runs.
 func TestHostile(t *testing.T) {
-	all := append(append(hostileRequests(), hostileFiles()...), hostileMachine(t)...)
+	all := slices.Concat(hostileRequests(), hostileFiles(), hostileDirectories(), hostileMachine(t))
 	seen := map[string]bool{}
 	verbs := map[string]int{}
 	var cases, well atomic.Int64
