@@ -3,25 +3,10 @@ package hub
 import (
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 )
-
-// readSmall reads a plain file of at most limit bytes.
-func readSmall(path string, limit int64) ([]byte, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	doc, err := io.ReadAll(io.LimitReader(f, limit+1))
-	if err == nil && int64(len(doc)) > limit {
-		err = fmt.Errorf("%s has more than %d bytes", path, limit)
-	}
-	return doc, err
-}
 
 // nextTo returns a new name in path's directory.
 func nextTo(path string) string {

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
+
+	"github.com/millrace/millrace/internal/below"
 )
 
 // Kind is what a repository holds.
@@ -107,7 +109,7 @@ func FromEnv() *Hub {
 	}
 	h.Token = strings.TrimSpace(cmp.Or(os.Getenv("HF_TOKEN"), os.Getenv("HUGGING_FACE_HUB_TOKEN")))
 	if file := cmp.Or(pathFromEnv("HF_TOKEN_PATH", user), inHome("token")); h.Token == "" && file != "" {
-		if doc, err := readSmall(file, 4096); err == nil { // without the file there is no token
+		if doc, err := below.ReadFile(file, 4096); err == nil { // without the file there is no token
 			h.Token = strings.TrimSpace(string(doc))
 		}
 	}
@@ -172,7 +174,7 @@ func (h *Hub) Cached(r Repo) (dir string, ok bool) {
 
 // cachedCommit is the commit that a revision was at when it was asked for.
 func (h *Hub) cachedCommit(r Repo) (string, bool) {
-	if doc, err := readSmall(h.ref(r), 200); err == nil {
+	if doc, err := below.ReadFile(h.ref(r), 200); err == nil {
 		if commit := strings.TrimSpace(string(doc)); commitHash.MatchString(commit) {
 			return commit, true
 		}

@@ -4,7 +4,9 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net/url"
 	"os"
@@ -14,6 +16,8 @@ import (
 	"time"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/millrace/millrace/internal/below"
 )
 
 // File is a file of a commit.
@@ -26,8 +30,8 @@ type File struct {
 
 // Bounds of what a server may list.
 const (
-	maxFiles     = 2_000_000
-	maxNameBytes = 256 << 20 // of all files
+	maxFiles     = 1_000_000 // entries of any kind, on all pages
+	maxNameBytes = 128 << 20 // of all files
 	maxPages     = 2_000
 	maxPathBytes = 4096
 	maxFileBytes = 1 << 60
@@ -75,73 +79,107 @@ func (h *Hub) askCommit(ctx context.Context, r Repo) (string, error) {
 	return info.SHA, nil
 }
 
+// listing is what pages have listed.
+type listing struct {
+	files              []File
+	entries, nameBytes int
+}
+
+// add reads an entry of a page.
+func (l *listing) add(d *json.Decoder) error {
+	var e struct {
+		Type string `json:"type"`
+		Path string `json:"path"`
+		Size int64  `json:"size"`
+		OID  string `json:"oid"`
+		LFS  *struct {
+			OID  string `json:"oid"`
+			Size int64  `json:"size"`
+		} `json:"lfs"`
+	}
+	if err := d.Decode(&e); err != nil {
+		return err
+	}
+	l.entries++
+	if e.Type == "file" {
+		f := File{e.Path, e.Size, e.OID}
+		if e.LFS != nil {
+			f.Hash, f.Size = e.LFS.OID, e.LFS.Size
+		}
+		l.files = append(l.files, f)
+		l.nameBytes += len(f.Name) + len(f.Hash)
+	}
+	if l.entries > maxFiles || l.nameBytes > maxNameBytes {
+		return fmt.Errorf("it lists more than %d files", maxFiles)
+	}
+	return nil
+}
+
 // askFiles asks the server for all files of a commit, page by page.
 func (h *Hub) askFiles(ctx context.Context, r Repo, commit string) ([]File, error) {
 	strange := func(err error) error {
 		return fmt.Errorf("%s did not answer as a hub does: %w", h.shownEndpoint(), err)
 	}
-	var files []File
-	nameBytes := 0
+	var all listing
 	address := h.api(r) + "/tree/" + commit + "?recursive=true"
 	for page := 0; address != ""; page++ {
-		var entries []struct {
-			Type string `json:"type"`
-			Path string `json:"path"`
-			Size int64  `json:"size"`
-			OID  string `json:"oid"`
-			LFS  *struct {
-				OID  string `json:"oid"`
-				Size int64  `json:"size"`
-			} `json:"lfs"`
+		if page >= maxPages {
+			return nil, strange(fmt.Errorf("it lists files on more than %d pages", maxPages))
 		}
-		next, err := h.ask(ctx, r, address, &entries)
+		var with listing // the page's entries; one that breaks off is asked for again
+		next, err := h.ask(ctx, r, address, decoder(func(d *json.Decoder) error {
+			with = all
+			return decodeList(d, func() error { return with.add(d) })
+		}))
 		if err != nil {
 			return nil, err
 		}
-		for _, e := range entries {
-			if e.Type != "file" {
-				continue
-			}
-			f := File{e.Path, e.Size, e.OID}
-			if e.LFS != nil {
-				f.Hash, f.Size = e.LFS.OID, e.LFS.Size
-			}
-			files = append(files, f)
-			nameBytes += len(f.Name) + len(f.Hash)
-		}
-		if len(files) > maxFiles || nameBytes > maxNameBytes || page >= maxPages {
-			return nil, strange(fmt.Errorf("it lists more than %d files, or on more than %d pages", maxFiles, maxPages))
-		}
-		address = next
+		all, address = with, next
 	}
+	files := all.files
 	if err := checkAll(files); err != nil {
 		return nil, strange(err)
 	}
 	return files, nil
 }
 
-func (h *Hub) listing(r Repo, commit string) string {
+func (h *Hub) listingPath(r Repo, commit string) string {
 	return filepath.Join(h.dir(r), "listings", commit+".json")
 }
 
 // storedFiles is the listing of a commit that was stored when it was asked for, by this program or by huggingface_hub.
 func (h *Hub) storedFiles(r Repo, commit string) ([]File, bool) {
-	doc, err := readSmall(h.listing(r, commit), maxListingBytes)
+	f, err := below.OpenFile(h.listingPath(r, commit))
 	if err != nil {
 		return h.pythonsFiles(r, commit)
 	}
+	defer f.Close()
 	var files []File
-	if json.Unmarshal(doc, &files) != nil || checkAll(files) != nil {
+	d := json.NewDecoder(io.LimitReader(f, maxStoredBytes))
+	err = decodeList(d, func() error {
+		var one File
+		if len(files) >= maxFiles {
+			return errors.New("it has too many files")
+		}
+		err := d.Decode(&one)
+		files = append(files, one)
+		return err
+	})
+	if err != nil || checkAll(files) != nil {
 		return nil, false // it is asked for again
 	}
 	return files, true
 }
 
-const maxListingBytes = 512 << 20
+// Bounds of stored listings: this package's, which is read a file at a time, and huggingface_hub's.
+const (
+	maxStoredBytes = 512 << 20
+	maxTreeBytes   = 64 << 20
+)
 
 // pythonsFiles is the listing that huggingface_hub stores with a snapshot since version 2 (_tree_cache.py there).
 func (h *Hub) pythonsFiles(r Repo, commit string) ([]File, bool) {
-	doc, err := readSmall(filepath.Join(h.dir(r), "trees", commit+".json"), maxListingBytes)
+	doc, err := below.ReadFile(filepath.Join(h.dir(r), "trees", commit+".json"), maxTreeBytes)
 	if err != nil {
 		return nil, false
 	}
@@ -172,7 +210,7 @@ func (h *Hub) storeFiles(r Repo, commit string, files []File) error {
 	if err != nil {
 		return err
 	}
-	return writeWhole(h.listing(r, commit), doc)
+	return writeWhole(h.listingPath(r, commit), doc)
 }
 
 // presentFiles are the files of a commit that the cache has, without hashes.

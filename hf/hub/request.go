@@ -1,6 +1,7 @@
 package hub
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -66,6 +67,8 @@ func (h *Hub) do(req *http.Request) (*http.Response, error) {
 	}
 	req = req.WithContext(context.WithValue(req.Context(), guardKey{}, g))
 	req.Header.Set("User-Agent", "millrace")
+	// Without this the library asks for gzip, and a small answer may become a thousand times as large.
+	req.Header.Set("Accept-Encoding", "identity")
 	c := client
 	if req.Method != http.MethodGet {
 		c = sender
@@ -89,7 +92,15 @@ func (h *Hub) do(req *http.Request) (*http.Response, error) {
 		return nil, fmt.Errorf("%s: %w", server, err)
 	}
 	h.reached.Store(err == nil)
-	return resp, err
+	if err != nil {
+		return nil, err
+	}
+	if how := resp.Header.Get("Content-Encoding"); how != "" && !strings.EqualFold(how, "identity") {
+		resp.Body.Close()
+		return nil, fmt.Errorf("%s did not answer as a hub does: what it sends is compressed (%.20q), which was not asked for",
+			server, how)
+	}
+	return resp, nil
 }
 
 // cutError is a connection that broke: it is worth another try. One that cannot be made to begin with is not.
@@ -201,10 +212,18 @@ func (h *Hub) retry(ctx context.Context, attempt func() (gotOn bool, err error))
 	}
 }
 
-// maxAnswerBytes bounds one answer of the API.
-const maxAnswerBytes = 64 << 20
+// Bounds of one answer of the API. That to an upload in parts has up to 10,000 signed addresses; a page of a listing has
+// 1,000 entries at huggingface.co, and all of them elsewhere.
+const (
+	maxAnswerBytes  = 16 << 20
+	maxAnswerValues = 200_000
+	maxPageBytes    = 64 << 20
+)
 
-// ask reads an answer of the API into out, and returns where the next page is, "" at the end.
+// decoder reads an answer a part at a time.
+type decoder func(*json.Decoder) error
+
+// ask reads an answer of the API into out, which may be a decoder, and returns where the next page is, "" at the end.
 func (h *Hub) ask(ctx context.Context, r Repo, address string, out any) (next string, err error) {
 	err = h.retry(ctx, func() (bool, error) {
 		ctx, cancel := context.WithCancelCause(ctx)
@@ -228,17 +247,65 @@ func (h *Hub) ask(ctx context.Context, r Repo, address string, out any) (next st
 
 // readAnswer reads the JSON of an answer into out; cancel ends the request if no more comes.
 func (h *Hub) readAnswer(ctx context.Context, cancel context.CancelCauseFunc, resp *http.Response, out any) error {
-	doc, err := io.ReadAll(io.LimitReader(newStallReader(resp.Body, cancel, noData), maxAnswerBytes+1))
-	switch {
-	case err != nil:
-		return fmt.Errorf("%s: %w", h.shownEndpoint(), &cutError{cmp.Or(context.Cause(ctx), err)})
-	case len(doc) > maxAnswerBytes:
-		return fmt.Errorf("%s did not answer as a hub does: more than %d bytes", h.shownEndpoint(), maxAnswerBytes)
+	decode, most := decoder(nil), int64(maxAnswerBytes)
+	if pages, ok := out.(decoder); ok {
+		decode, most = pages, maxPageBytes
 	}
-	if err := json.Unmarshal(doc, out); err != nil {
+	body := &networkReader{newStallReader(resp.Body, cancel, noData), nil}
+	limited := &io.LimitedReader{R: body, N: most + 1}
+	var err error
+	if decode != nil {
+		d := json.NewDecoder(limited)
+		if err = decode(d); err == nil {
+			err = atEnd(d)
+		}
+	} else {
+		var doc []byte
+		if doc, err = io.ReadAll(limited); err == nil && limited.N > 0 {
+			err = unmarshal(doc, out)
+		}
+	}
+	switch {
+	case body.err != nil:
+		return fmt.Errorf("%s: %w", h.shownEndpoint(), &cutError{cmp.Or(context.Cause(ctx), body.err)})
+	case limited.N <= 0:
+		return fmt.Errorf("%s did not answer as a hub does: more than %d bytes", h.shownEndpoint(), most)
+	case err != nil:
 		return fmt.Errorf("%s did not answer as a hub does: %w", h.shownEndpoint(), err)
 	}
 	return nil
+}
+
+// unmarshal is json.Unmarshal of a document with few values: two bytes on the way can be a hundred in memory.
+func unmarshal(doc []byte, out any) error {
+	if n := bytes.Count(doc, []byte{','}); n > maxAnswerValues { // some of them in texts
+		return fmt.Errorf("it has about %d values, more than %d", n, maxAnswerValues)
+	}
+	return json.Unmarshal(doc, out)
+}
+
+// atEnd fails if a document has more in it.
+func atEnd(d *json.Decoder) error {
+	if _, err := d.Token(); err != io.EOF {
+		return errors.New("there is more in the answer than one value")
+	}
+	return nil
+}
+
+// decodeList reads a list; each has to read one element.
+func decodeList(d *json.Decoder, each func() error) error {
+	if t, err := d.Token(); err != nil {
+		return err
+	} else if t != json.Delim('[') {
+		return errors.New("it has no list where one belongs")
+	}
+	for d.More() {
+		if err := each(); err != nil {
+			return err
+		}
+	}
+	_, err := d.Token()
+	return err
 }
 
 // nextPage reads the header Link: <ADDRESS>; rel="next". The address is one of the same server, as the token goes

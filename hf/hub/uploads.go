@@ -98,10 +98,7 @@ func (u Upload) open() (*os.File, error) {
 	if u.dir != "" {
 		return below.Open(u.dir, u.local())
 	}
-	if _, err := u.stat(); err != nil {
-		return nil, err
-	}
-	return os.Open(u.Path)
+	return below.OpenFile(u.Path)
 }
 
 // stat describes the file, which must be a regular one still.

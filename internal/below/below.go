@@ -50,19 +50,21 @@ func Read(dir, name string, maxBytes int64) ([]byte, error) {
 	return readAll(f, filepath.Join(dir, name), maxBytes)
 }
 
-// ReadFile reads a regular file that the user has named, as Read does; it may be a link.
-func ReadFile(path string, maxBytes int64) ([]byte, error) {
+// OpenFile opens a regular file that the user, or this program, has named; it may be a link.
+func OpenFile(path string) (*os.File, error) {
 	info, err := os.Stat(path)
-	if err == nil {
-		err = isRegular(info)
-		if err != nil {
-			err = &fs.PathError{Op: "open", Path: path, Err: err}
-		}
-	}
 	if err != nil {
 		return nil, err
 	}
-	f, err := os.Open(path)
+	if err := isRegular(info); err != nil {
+		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
+	}
+	return os.Open(path)
+}
+
+// ReadFile reads what OpenFile opens whole, as Read does.
+func ReadFile(path string, maxBytes int64) ([]byte, error) {
+	f, err := OpenFile(path)
 	if err != nil {
 		return nil, err
 	}
