@@ -142,7 +142,7 @@ func (p *progress) show(line string) (step int, ok bool) {
 		p.end()
 		p.s.say("%s", text)
 	case p.s.bars != nil:
-		fmt.Fprintf(p.s.bars, "\r\x1b[K%s", p.s.paint(dim, text))
+		terminal.Draw(p.s.bars, terminal.EraseLine+p.s.paint(dim, terminal.Text(text)))
 		p.drawn = true
 	}
 	return step, true
@@ -151,7 +151,7 @@ func (p *progress) show(line string) (step int, ok bool) {
 // end removes what was drawn.
 func (p *progress) end() {
 	if p.drawn {
-		fmt.Fprint(p.s.bars, "\r\x1b[K")
+		terminal.Draw(p.s.bars, terminal.EraseLine)
 		p.drawn = false
 	}
 }

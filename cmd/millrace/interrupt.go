@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/internal/fault"
+	"github.com/millrace/millrace/internal/terminal"
 )
 
 // listen has the signals that ask for an end delivered: an interrupt, SIGTERM, and SIGHUP when the terminal is gone,
@@ -113,7 +114,8 @@ func (i *interrupts) end() {
 }
 
 // progress is standard error as far as nothing depends on it: several goroutines write to it, and a terminal or a
-// pipe that is gone ends no run.
+// pipe that is gone ends no run. Text is written with what acts on a terminal spelled out: a name of a file or an
+// answer of a server can have such characters. What is drawn goes as it is.
 type progress struct {
 	mu       sync.Mutex
 	w        io.Writer
@@ -124,14 +126,19 @@ type progress struct {
 func (p *progress) line(format string, args ...any) {
 	clear := ""
 	if p.terminal {
-		clear = "\r\x1b[K"
+		clear = terminal.EraseLine
 	}
-	fmt.Fprintf(p, clear+format+"\n", args...)
+	p.Draw(clear + terminal.Text(fmt.Sprintf(format, args...)) + "\n")
 }
 
 func (p *progress) Write(text []byte) (int, error) {
+	p.Draw(terminal.Text(string(text)))
+	return len(text), nil
+}
+
+// Draw implements [terminal.Drawer].
+func (p *progress) Draw(text string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	_, _ = p.w.Write(text) // an error has no other place to go
-	return len(text), nil
+	_, _ = io.WriteString(p.w, text) // an error has no other place to go
 }

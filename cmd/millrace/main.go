@@ -100,12 +100,12 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer, signals <-cha
 	p := &program{stdin: stdin, stdout: stdout, stderr: &progress{w: stderr, terminal: terminal.CanDraw(stderr)},
 		signals: signals}
 	defer func() {
-		switch p := recover().(type) {
+		switch end := recover().(type) {
 		case nil:
 		case exit:
-			status = int(p)
+			status = int(end)
 		default:
-			fault.Report(stderr, p)
+			fault.Report(p.stderr, end)
 			status = fault.Status
 		}
 	}()
@@ -114,7 +114,7 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer, signals <-cha
 			return p.end(badFlag("the argument %s is not UTF-8; rename what it names, or name a link to it", arg))
 		}
 	}
-	parser, err := newParser(stdout, stderr)
+	parser, err := newParser(stdout, p.stderr)
 	if err != nil {
 		panic(err) // the declarations above are wrong
 	}

@@ -10,6 +10,8 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/millrace/millrace/internal/console"
+	"github.com/millrace/millrace/internal/terminal"
 	"github.com/millrace/millrace/train"
 )
 
@@ -96,5 +98,20 @@ func TestHarmless(t *testing.T) {
 	n, err := harmless{&b}.Write([]byte("a\x1b[2J\xff\n"))
 	if n != 7 || err != nil || b.String() != "a\\x1b[2J\\xff\n" {
 		t.Errorf("%d, %v, %q", n, err, b.String())
+	}
+}
+
+// Standard error spells out what acts on a terminal, of all who write to it; bars and what clears them go as they are.
+func TestStandardErrorIsHarmless(t *testing.T) {
+	var got strings.Builder
+	p := &progress{w: &got, terminal: true}
+	fmt.Fprintf(p, "note: %s\n", "a\x1b]0;title\x07.txt")
+	p.line("%s", "b\x9b2J\rc")
+	bar := console.Out{Writer: p, Terminal: true}.Bar("d\x1b[2J")
+	terminal.Draw(p, terminal.EraseLine+"[##  ]")
+	bar.End() // was not drawn
+	want := `note: a\x1b]0;title\x07.txt` + "\n" + terminal.EraseLine + `b\x9b2J\x0dc` + "\n" + terminal.EraseLine + "[##  ]"
+	if got.String() != want {
+		t.Errorf("%q, want %q", got.String(), want)
 	}
 }

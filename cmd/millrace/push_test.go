@@ -128,3 +128,20 @@ func TestPushOfARun(t *testing.T) {
 		t.Errorf("sent: %v", s.Requests)
 	}
 }
+
+// Names of files cannot act on the terminal, neither in lists nor in notes.
+func TestPushOfEscapes(t *testing.T) {
+	w := newWorkshop(t)
+	s, _ := hubtest.Start(t)
+	s.Token = "hf_secret"
+	t.Setenv("HF_TOKEN", s.Token)
+	const name = "a\x1b]0;title\x07.txt"
+	w.write("model/"+name, "text")
+	s.Ignore = name
+	for _, args := range [][]string{{"--all"}, {"--all", "--dry-run"}, nil} {
+		r := invoke(t, append([]string{"push", w.path("model"), "me/tiny"}, args...)...).must(t)
+		if text := r.stdout + r.stderr; strings.ContainsAny(text, "\x1b\x07") || !strings.Contains(text, `a\x1b]0;title\x07.txt`) {
+			t.Errorf("%v: %q", args, text)
+		}
+	}
+}

@@ -60,14 +60,15 @@ func (b *Bar) Set(done, total int64) {
 	}
 	const width = 30
 	full := int(share * width)
-	fmt.Fprintf(b.out.Writer, "\r\x1b[K%s [%s%s] %3.0f%%%s", b.what, strings.Repeat("#", full), strings.Repeat(" ", width-full), share*100, left)
+	terminal.Draw(b.out.Writer, fmt.Sprintf("%s%s [%s%s] %3.0f%%%s", terminal.EraseLine, b.what, strings.Repeat("#", full),
+		strings.Repeat(" ", width-full), share*100, left))
 	b.drawn = true
 }
 
 // End removes what was drawn.
 func (b *Bar) End() {
 	if b.drawn {
-		fmt.Fprint(b.out.Writer, "\r\x1b[K")
+		terminal.Draw(b.out.Writer, terminal.EraseLine)
 	}
 }
 

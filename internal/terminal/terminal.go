@@ -4,6 +4,7 @@ package terminal
 
 import (
 	"fmt"
+	"io"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -31,6 +32,24 @@ func Text(s string) string {
 		s = s[n:]
 	}
 	return b.String()
+}
+
+// EraseLine removes the line that the cursor is in, and puts the cursor at its beginning.
+const EraseLine = "\r\x1b[K"
+
+// Drawer is a writer that spells out what acts on a terminal, and draws what the program means to act on it.
+type Drawer interface {
+	io.Writer
+	Draw(text string)
+}
+
+// Draw writes text with characters that act on a terminal, such as those that begin a line again.
+func Draw(w io.Writer, text string) {
+	if d, ok := w.(Drawer); ok {
+		d.Draw(text)
+		return
+	}
+	_, _ = io.WriteString(w, text) // what is drawn is no result
 }
 
 func isPlain(s string) bool {

@@ -1,6 +1,9 @@
 package terminal
 
-import "testing"
+import (
+	"strings"
+	"testing"
+)
 
 func TestText(t *testing.T) {
 	for s, want := range map[string]string{
@@ -16,5 +19,19 @@ func TestText(t *testing.T) {
 		if got := Text(s); got != want {
 			t.Errorf("%q: %q, want %q", s, got, want)
 		}
+	}
+}
+
+type drawer struct{ strings.Builder }
+
+func (d *drawer) Draw(text string) { d.WriteString("<" + text + ">") }
+
+func TestDraw(t *testing.T) {
+	var plain strings.Builder
+	var d drawer
+	Draw(&plain, EraseLine+"a")
+	Draw(&d, EraseLine+"a")
+	if plain.String() != "\r\x1b[Ka" || d.String() != "<\r\x1b[Ka>" {
+		t.Errorf("%q, %q", plain.String(), d.String())
 	}
 }
