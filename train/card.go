@@ -18,6 +18,7 @@ import (
 	"github.com/millrace/millrace/hf/hub"
 	"github.com/millrace/millrace/internal/console"
 	"github.com/millrace/millrace/internal/spelling"
+	"github.com/millrace/millrace/internal/terminal"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/tensor"
@@ -121,14 +122,14 @@ func (c *card) text() []byte {
 		}
 	}
 	line("library_name: transformers\npipeline_tag: text-generation\ntags: [millrace]\n---\n")
-	line("# %s\n", c.name)
-	how := "trained further from " + cmp.Or(c.baseID, "`"+portable(c.base)+"`")
+	line("# %s\n", markdown(c.name))
+	how := "trained further from " + cmp.Or(c.baseID, codeSpan(portable(c.base)))
 	if c.isRandom {
 		how = "trained from random weights"
 	}
 	line("A %s model of %s parameters in %s, %s for %s with [Millrace](https://github.com/millrace/millrace), "+
 		"all parameters at full precision.",
-		c.model, hf.SizeLabel(c.params), c.dtype, how, spelling.Count(c.step, "step"))
+		markdown(c.model), hf.SizeLabel(c.params), c.dtype, how, spelling.Count(c.step, "step"))
 	c.writeData(line)
 	c.writeLosses(line)
 	c.writeSettings(line)
@@ -143,16 +144,16 @@ func (c *card) writeData(line func(string, ...any)) {
 	line("\n## Data\n\n| data | type | used for |\n|---|---|---|")
 	for use, sets := range [][]data.Source{c.config.Datasets, c.config.Eval.Datasets} {
 		for _, s := range sets {
-			name := "`" + portable(s.Path) + "`"
+			name := codeCell(portable(s.Path))
 			if id := c.hubID(s); id != "" {
 				name = id
 			}
 			for _, more := range []string{s.Name, s.Split} {
 				if more != "" {
-					name += ", " + more
+					name += ", " + markdown(more)
 				}
 			}
-			line("| %s | %s | %s |", strings.ReplaceAll(name, "|", `\|`), s.Type, [...]string{"training", "evaluation"}[use])
+			line("| %s | %s | %s |", name, markdown(string(s.Type)), [...]string{"training", "evaluation"}[use])
 		}
 	}
 	if c.config.ValSize > 0 {
@@ -207,7 +208,7 @@ func (c *card) writeSettings(line func(string, ...any)) {
 		line("\n## Settings\n\n| setting | value |\n|---|---|")
 		for _, key := range slices.Sorted(maps.Keys(c.settings)) {
 			if key != "data" { // a fingerprint
-				line("| %s | %s |", key, c.settings[key])
+				line("| %s | %s |", codeCell(key), codeCell(c.settings[key]))
 			}
 		}
 		return
@@ -224,8 +225,51 @@ func (c *card) writeSettings(line func(string, ...any)) {
 		return // it was read as YAML
 	}
 	line("\n## Settings\n\nThe run file. Keys that change no number have their defaults, and paths of one machine are "+
-		"cut short:\n\n```yaml\n%s```\n\n"+
-		"## Command\n\n```\nmillrace train run.yaml\n```", doc)
+		"cut short:\n\n%syaml\n%s%[1]s\n\n"+
+		"## Command\n\n```\nmillrace train run.yaml\n```", fence("```", string(doc)), doc)
+}
+
+// A card shows texts of files from elsewhere: names, and the settings of a checkpoint. They must stay texts, so the
+// functions below make a part of a line of them, without Markdown or HTML.
+
+// markdown escapes a text.
+func markdown(text string) string {
+	var b strings.Builder
+	for _, r := range oneLine(text) {
+		if strings.ContainsRune("\\`*_{}[]<>#|~&!$", r) {
+			b.WriteByte('\\')
+		}
+		b.WriteRune(r)
+	}
+	return b.String()
+}
+
+// codeSpan shows a text as it is.
+func codeSpan(text string) string {
+	if text = oneLine(text); text == "" {
+		return ""
+	}
+	ticks := fence("`", text)
+	if len(ticks) > 1 {
+		text = " " + text + " " // there may be a backtick at an end
+	}
+	return ticks + text + ticks
+}
+
+// codeCell is a codeSpan in a table.
+func codeCell(text string) string { return strings.ReplaceAll(codeSpan(text), "|", `\|`) }
+
+// fence is a run of backticks that a text has not, at least as long as least.
+func fence(least, text string) string {
+	for strings.Contains(text, least) {
+		least += "`"
+	}
+	return least
+}
+
+// oneLine is a text without line breaks and other characters that are not shown.
+func oneLine(text string) string {
+	return terminal.Text(strings.Join(strings.Fields(text), " "))
 }
 
 func portableSources(sets []data.Source) []data.Source {

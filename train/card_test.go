@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -105,7 +106,7 @@ func TestCardOfARun(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := files(t, bare)[hf.CardName]
-	if !strings.Contains(got, "| learning_rate | ") || strings.Contains(got, "## Losses") || strings.Contains(got,
+	if !strings.Contains(got, "| `learning_rate` | `") || strings.Contains(got, "## Losses") || strings.Contains(got,
 		"## Data") {
 		t.Errorf("the card without a run is\n%s", got)
 	}
@@ -211,5 +212,84 @@ func TestExportOfStrangeCard(t *testing.T) {
 	c.Model, c.MaxSteps, c.WarmupSteps = dir, 1, 0
 	if _, err := Train(context.Background(), c, newEnv(t), Options{}); err != nil {
 		t.Error(err)
+	}
+}
+
+// Settings of a checkpoint, names and the run file cannot add headings, HTML or links to a card.
+func TestCardOfHostileTexts(t *testing.T) {
+	const evil = "1 |\n\n# Official release\n<img src=x>`` [a](http://b) \x1b[2J\n```\n## Gone"
+	r := runfile.Defaults()
+	r.Model, r.OutputDir = evil, "x"
+	r.Datasets = []data.Source{{Path: "a`|<b>\n# c", Type: data.Text, Name: evil, Split: "<i>"}}
+	for name, c := range map[string]card{
+		"a checkpoint alone": {settings: map[string]string{"seed": evil, evil: "1", "whole": "3"}},
+		"a run":              {config: &r},
+	} {
+		c.name, c.model, c.base, c.dtype = evil, evil, evil, tensor.BF16
+		text := string(c.text())
+		fenced := ""
+		for i, line := range strings.Split(text, "\n") {
+			if f := strings.TrimSuffix(line, "yaml"); strings.HasPrefix(f, "```") && strings.Trim(f, "`") == "" {
+				if fenced == "" {
+					fenced = f
+				} else if f == fenced {
+					fenced = ""
+				}
+				continue
+			}
+			if fenced != "" || i < 7 {
+				continue
+			}
+			isHeading := strings.HasPrefix(line, "#") && !slices.Contains([]string{"## Data", "## Losses", "## Settings",
+				"## Command"}, line) && !strings.HasPrefix(line, "# 1 ")
+			shown := withoutCode(line)
+			if isHeading || strings.ContainsAny(shown, "<>") || strings.Contains(shown, "](http://b") {
+				t.Errorf("%s: a line of the card is %q", name, line)
+			}
+			if strings.ContainsAny(line, "\x1b\r") {
+				t.Errorf("%s: %q", name, line)
+			}
+			if cells := strings.Count(strings.ReplaceAll(line, `\|`, ""), "|"); strings.HasPrefix(line, "|") && cells != 3 && cells != 4 {
+				t.Errorf("%s: %d bars in %q", name, cells, line)
+			}
+		}
+		if fenced != "" {
+			t.Errorf("%s: a block of code does not end:\n%s", name, text)
+		}
+	}
+}
+
+// withoutCode is a line without spans of code and without escaped characters, as CommonMark reads them.
+func withoutCode(line string) string {
+	var b strings.Builder
+	ticks := func(i int) int { return len(line[i:]) - len(strings.TrimLeft(line[i:], "`")) }
+	for i := 0; i < len(line); {
+		n := ticks(i)
+		switch {
+		case line[i] == '\\':
+			i += 2
+		case n > 0:
+			end := i + n
+			for end < len(line) && ticks(end) != n {
+				end += max(ticks(end), 1)
+			}
+			if end < len(line) {
+				i = end
+			}
+			i += n
+		default:
+			b.WriteByte(line[i])
+			i++
+		}
+	}
+	return b.String()
+}
+
+func TestCodeSpan(t *testing.T) {
+	for text, want := range map[string]string{"": "", "a b": "`a b`", "a\nb": "`a b`", "`": "`` ` ``", "a``b": "``` a``b ```",
+		"a|b": "`a|b`", "\x00": "`\\x00`"} {
+		if got := codeSpan(text); got != want {
+			t.Errorf("%q: %q, want %q", text, got, want)
+		}
 	}
 }
