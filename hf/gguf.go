@@ -25,6 +25,13 @@ const (
 	maxGGUFKeyBytes  = 1<<16 - 1
 	maxGGUFDims      = 4
 	maxGGUFAlignment = 1 << 20
+
+	// The length of a file bounds nothing, since one with holes takes no space on a disk. The largest string that models
+	// have is a chat template, and the largest metadata are vocabularies, of some 10 MB.
+	maxGGUFStringBytes = 64 << 20
+	maxGGUFFrontBytes  = 512 << 20 // in memory, of all metadata and names
+	maxGGUFStrings     = 1 << 22   // of an array
+	ggufStringBytes    = 16        // of a string in memory, in addition to its text
 )
 
 // ggufType is the type of a metadata value.
@@ -97,6 +104,7 @@ type ggufReader struct {
 	r    *bufio.Reader
 	at   int64
 	size int64
+	used int64 // bytes of memory that what was read takes
 	err  error // sticks
 	num  [8]byte
 }
@@ -116,11 +124,23 @@ func (r *ggufReader) take(n int64) []byte {
 		r.fail("truncated: %d bytes are needed at byte %d, the file has %d", n, r.at, r.size)
 		return nil
 	}
+	if !r.charge(n) {
+		return nil
+	}
 	buf := make([]byte, n)
 	if !r.fill(buf) {
 		return nil
 	}
 	return buf
+}
+
+// charge counts memory before it is allocated.
+func (r *ggufReader) charge(n int64) bool {
+	if r.err == nil && n > maxGGUFFrontBytes-r.used {
+		r.fail("its metadata take more than %d bytes: the file is damaged", maxGGUFFrontBytes)
+	}
+	r.used += n
+	return r.err == nil
 }
 
 func (r *ggufReader) fill(buf []byte) bool {
@@ -153,11 +173,17 @@ func (r *ggufReader) u64() uint64 {
 
 func (r *ggufReader) str(limit int64) string {
 	n := r.u64()
-	if r.err == nil && n > uint64(min(limit, r.size-r.at)) {
+	if r.err == nil && n > uint64(r.size-r.at) {
 		r.fail("truncated: a string of %d bytes at byte %d, the file has %d", n, r.at, r.size)
 	}
+	if r.err == nil && n > uint64(limit) {
+		r.fail("a string of %d bytes at byte %d, more than %d: the file is damaged", n, r.at, limit)
+	}
+	if !r.charge(ggufStringBytes) {
+		return ""
+	}
 	s := r.take(int64(n))
-	if !utf8.Valid(s) {
+	if r.err == nil && !utf8.Valid(s) {
 		r.fail("the string before byte %d is not UTF-8", r.at)
 		return ""
 	}
@@ -168,7 +194,7 @@ func (r *ggufReader) value(t ggufType) ggufValue {
 	v := ggufValue{typ: t}
 	switch t {
 	case ggufString:
-		v.s = r.str(r.size)
+		v.s = r.str(maxGGUFStringBytes)
 	case ggufArray:
 		v.elem = ggufType(r.u32())
 		n := r.u64()
@@ -177,6 +203,9 @@ func (r *ggufReader) value(t ggufType) ggufValue {
 			r.fail("an array of type %d is not supported", v.elem)
 		} else if n > uint64(r.size-r.at)/uint64(size) {
 			r.fail("truncated: an array of %d elements at byte %d, the file has %d", n, r.at, r.size)
+		}
+		if v.elem == ggufString && n > maxGGUFStrings {
+			r.fail("an array of %d strings at byte %d, more than %d: the file is damaged", n, r.at, maxGGUFStrings)
 		}
 		if r.err != nil {
 			return v
@@ -188,7 +217,7 @@ func (r *ggufReader) value(t ggufType) ggufValue {
 		}
 		v.strs = make([]string, 0, min(v.n, 1<<20))
 		for i := int64(0); i < v.n && r.err == nil; i++ {
-			v.strs = append(v.strs, r.str(r.size))
+			v.strs = append(v.strs, r.str(maxGGUFStringBytes))
 		}
 	default:
 		size := t.bytes()

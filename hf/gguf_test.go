@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -531,6 +532,44 @@ func TestImportedTokenizerLoads(t *testing.T) {
 		}
 		if !slices.Equal(got, want) {
 			t.Errorf("%s: ids with special tokens %v, want %v", pre, got, want)
+		}
+	}
+}
+
+// A file with holes can be as long as it likes, and takes no memory for that.
+func TestGGUFHoles(t *testing.T) {
+	le := binary.LittleEndian
+	front := func(typ ggufType, more ...uint64) []byte {
+		b := le.AppendUint64(le.AppendUint64(le.AppendUint32([]byte("GGUF"), 3), 0), 1<<16)
+		b = append(le.AppendUint64(b, 1), 'a')
+		b = le.AppendUint32(b, uint32(typ))
+		for i, n := range more {
+			if i == 0 && typ == ggufArray {
+				b = le.AppendUint32(b, uint32(n))
+				continue
+			}
+			b = le.AppendUint64(b, n)
+		}
+		return b
+	}
+	for name, b := range map[string][]byte{
+		"a string":         front(ggufString, 190<<30),
+		"an array":         front(ggufArray, uint64(ggufU8), 190<<30),
+		"an array of text": front(ggufArray, uint64(ggufString), 20<<30),
+	} {
+		path := filepath.Join(t.TempDir(), "a.gguf")
+		if err := errors.Join(os.WriteFile(path, b, 0o600), os.Truncate(path, 200<<30)); err != nil {
+			t.Skip(err)
+		}
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		_, _, err := openGGUF(path)
+		runtime.ReadMemStats(&after)
+		if err == nil || !strings.Contains(err.Error(), "the file is damaged") {
+			t.Errorf("%s: %v", name, err)
+		}
+		if took := after.TotalAlloc - before.TotalAlloc; took > 1<<20 {
+			t.Errorf("%s: %d bytes of heap", name, took)
 		}
 	}
 }

@@ -257,6 +257,13 @@ func hostileResults() (all []hostile) {
 	} {
 		all = append(all, bad("GGUF: "+name, "import x.gguf imported", "x.gguf", func(w *workshop) { w.write("x.gguf", change(gguf(w))) }))
 	}
+	all = append(all, bad("GGUF: a string in a hole", "import x.gguf imported", "the file is damaged", func(w *workshop) {
+		w.write("x.gguf", "GGUF\x03\x00\x00\x00"+strings.Repeat("\x00", 8)+"\x01"+strings.Repeat("\x00", 7)+
+			"\x01"+strings.Repeat("\x00", 7)+"a\x08\x00\x00\x00\x00\x00\x00\x80\x2f\x00\x00\x00") // 190 GiB
+		if err := os.Truncate(w.path("x.gguf"), 200<<30); err != nil {
+			w.t.Skip(err)
+		}
+	}))
 	all = append(all, bad("GGUF: a pipe", "import x.gguf imported", "x.gguf", func(w *workshop) { w.pipe("x.gguf") }))
 	for _, c := range []struct {
 		name, line, want string
