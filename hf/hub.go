@@ -22,6 +22,9 @@ func ResolveModel(ctx context.Context, h *hub.Hub, idOrPath string) (string, err
 	if !ok {
 		return "", fmt.Errorf("model %s: there is no such path, and it is not a hub id (ORG/NAME)", quote(idOrPath))
 	}
+	if err := h.CheckCache(repo); err != nil {
+		return "", fmt.Errorf("model %s: %w", quote(idOrPath), err)
+	}
 	if dir, ok := h.Cached(repo); ok && complete(dir) {
 		return dir, nil
 	}

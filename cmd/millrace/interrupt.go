@@ -115,7 +115,7 @@ func (i *interrupts) end() {
 
 // progress is standard error as far as nothing depends on it: several goroutines write to it, and a terminal or a
 // pipe that is gone ends no run. Text is written with what acts on a terminal spelled out: a name of a file or an
-// answer of a server can have such characters. What is drawn goes as it is.
+// answer of a server can have such characters. Draw writes a text as it is.
 type progress struct {
 	mu       sync.Mutex
 	w        io.Writer

@@ -40,10 +40,12 @@ func (s *Snapshot) fetch(ctx context.Context, f File) error {
 		return err
 	}
 	defer unlock()
-	if info, err := os.Stat(blob); err != nil || info.Size() != f.Size { // looked at under the lock: another may have been quicker
-		if err := s.download(ctx, f, blob); err != nil {
-			return err
-		}
+	isThere, err := f.isIn(ctx, blob) // looked at under the lock: another may have been quicker
+	if err == nil && !isThere {
+		err = s.download(ctx, f, blob)
+	}
+	if err != nil {
+		return err
 	}
 	link := s.Path(f)
 	target, err := filepath.Rel(filepath.Dir(link), blob)
@@ -51,6 +53,40 @@ func (s *Snapshot) fetch(ctx context.Context, f File) error {
 		return err
 	}
 	return linkWhole(link, target)
+}
+
+// isIn reports whether a blob that is in the cache, of this program or another, is the file that the hub lists. It is
+// read whole: once, since a file that is linked to is not fetched again.
+func (f File) isIn(ctx context.Context, blob string) (bool, error) {
+	info, err := os.Lstat(blob)
+	if err != nil || !info.Mode().IsRegular() || info.Size() != f.Size {
+		return false, nil // it is downloaded, or the download says what is wrong
+	}
+	file, err := os.Open(blob)
+	if err != nil {
+		return false, err
+	}
+	defer file.Close()
+	sum := f.sum()
+	if _, err := copyWhile(ctx, sum, file); err != nil {
+		return false, err
+	}
+	return hex.EncodeToString(sum.Sum(nil)) == f.Hash, nil
+}
+
+// copyWhile copies until the end, or until the context ends.
+func copyWhile(ctx context.Context, to io.Writer, from io.Reader) (n int64, err error) {
+	for err == nil {
+		if err = ctx.Err(); err == nil {
+			var got int64
+			got, err = io.CopyN(to, from, 64<<20)
+			n += got
+		}
+	}
+	if err == io.EOF {
+		err = nil
+	}
+	return n, err
 }
 
 // errWrongHash is the error of a blob whose contents differ from the listing.
@@ -69,7 +105,7 @@ func (s *Snapshot) download(ctx context.Context, f File, blob string) error {
 }
 
 func (s *Snapshot) downloadTo(ctx context.Context, f File, blob string) error {
-	part, err := os.OpenFile(blob+incomplete, os.O_RDWR|os.O_CREATE, 0o666)
+	part, err := openOwn(blob + incomplete)
 	if err != nil {
 		return err
 	}

@@ -15,10 +15,10 @@ import (
 // lock waits until no other process has the lock file, and takes it. huggingface_hub takes the same lock. A file that
 // an ended process has left locks nothing.
 func lock(ctx context.Context, path string) (unlock func(), err error) {
-	if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
+	if err := os.MkdirAll(filepath.Dir(path), 0o775); err != nil {
 		return nil, err
 	}
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o666)
+	f, err := openOwn(path)
 	if err != nil {
 		return nil, err
 	}

@@ -403,18 +403,9 @@ func hashFile(ctx context.Context, u Upload) (string, error) {
 	}
 	defer f.Close()
 	sum := sha256.New()
-	var n int64
-	for {
-		if err := ctx.Err(); err != nil {
-			return "", err
-		}
-		got, err := io.CopyN(sum, f, 64<<20)
-		if n += got; err == io.EOF {
-			break
-		}
-		if err != nil {
-			return "", err
-		}
+	n, err := copyWhile(ctx, sum, f)
+	if err != nil {
+		return "", err
 	}
 	if n != u.Size {
 		return "", errChanged

@@ -30,6 +30,9 @@ func (h *Hub) Open(ctx context.Context, r Repo) (*Snapshot, error) {
 	if h.Cache == "" {
 		return nil, errors.New("there is no place for a cache: set HF_HOME")
 	}
+	if err := h.CheckCache(r); err != nil {
+		return nil, err
+	}
 	s := &Snapshot{Repo: r, hub: h}
 	commit, known := h.cachedCommit(r)
 	if !known {
@@ -115,7 +118,7 @@ func (s *Snapshot) Fetch(ctx context.Context, files ...File) error {
 		return fmt.Errorf("%d of %d files, such as %s, are not in %s, and %w",
 			len(missing), len(files), missing[0].Name, s.hub.Cache, ErrOffline)
 	}
-	if err := os.MkdirAll(filepath.Join(s.hub.dir(s.Repo), "blobs"), 0o777); err != nil {
+	if err := os.MkdirAll(filepath.Join(s.hub.dir(s.Repo), "blobs"), 0o775); err != nil {
 		return err
 	}
 	if s.hub.FreeBytes != nil {
