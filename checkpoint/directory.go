@@ -3,7 +3,6 @@ package checkpoint
 import (
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"path/filepath"
 	"sync"
@@ -16,7 +15,7 @@ import (
 type Directory struct {
 	fsys vfs.FS
 	path string
-	lock io.Closer
+	lock vfs.Lock
 	made []string // directories that were not there before, leaf first
 
 	owner Owner // whose directory it is
@@ -85,6 +84,22 @@ func (d *Directory) hold() error {
 		d.lock, err = takeLock(d.fsys, filepath.Join(d.path, lockName))
 	}
 	return err
+}
+
+// Retake makes sure that the directory is still the one that is held. Where it was removed, Retake makes and holds it
+// again, and lost is true: what was there is gone, and another run may have written there. The error matches
+// vfs.ErrLocked if one holds it now.
+func (d *Directory) Retake() (lost bool, err error) {
+	if is, err := d.lock.InPlace(); is || err != nil {
+		return false, err
+	}
+	before := d.lock
+	if err := d.hold(); err != nil {
+		d.lock = before
+		return true, unusable(err)
+	}
+	_ = before.Close() // it holds a file without a name
+	return true, nil
 }
 
 // Path is the directory's path.

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"strings"
 
@@ -13,10 +12,10 @@ import (
 
 // takeLock holds a lock file until it is closed. The lock goes with the process, however that ends; the file stays, and
 // says who has held it last.
-func takeLock(fsys vfs.FS, name string) (io.Closer, error) {
+func takeLock(fsys vfs.FS, name string) (vfs.Lock, error) {
 	held, err := fsys.Lock(name)
 	if errors.Is(err, vfs.ErrLocked) {
-		return nil, fmt.Errorf("%s is held by another run (%s): wait until it has ended, or set another output_dir", name, holder(fsys, name))
+		return nil, &heldError{fmt.Sprintf("%s is held by another run (%s): wait until it has ended, or set another output_dir", name, holder(fsys, name))}
 	}
 	if err != nil {
 		return nil, err
@@ -28,6 +27,12 @@ func takeLock(fsys vfs.FS, name string) (io.Closer, error) {
 	}
 	return held, nil
 }
+
+// heldError is a vfs.ErrLocked for people.
+type heldError struct{ text string }
+
+func (e *heldError) Error() string        { return e.text }
+func (e *heldError) Is(target error) bool { return target == vfs.ErrLocked }
 
 // holder is what a lock file says of who holds it.
 func holder(fsys vfs.FS, name string) string {

@@ -91,6 +91,17 @@ func (m *MetricsFile) Flush() error {
 	return nil
 }
 
+// MoveTo continues in another file, which is empty, with all records so far, and closes the one before. On an error it
+// stays with that one.
+func (m *MetricsFile) MoveTo(f File) error {
+	if _, err := io.Copy(io.NewOffsetWriter(f, 0), io.NewSectionReader(m.f, 0, m.end)); err != nil {
+		return err
+	}
+	old := m.f
+	m.f = f
+	return old.Close()
+}
+
 // Waiting is the number of records that could not be written so far.
 func (m *MetricsFile) Waiting() int { return m.lines }
 

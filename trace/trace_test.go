@@ -3,6 +3,8 @@ package trace
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
+	"io"
 	"math"
 	"os"
 	"path/filepath"
@@ -194,6 +196,50 @@ func (f *flaky) WriteAt(p []byte, off int64) (int, error) {
 		err = syscall.ENOSPC
 	}
 	return n, err
+}
+
+// Records move to another file with those that wait; where that cannot take them, they stay where they are.
+func TestMetricsMove(t *testing.T) {
+	open := func(name string) *os.File {
+		f, err := os.OpenFile(filepath.Join(t.TempDir(), name), os.O_RDWR|os.O_CREATE, 0o666)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return f
+	}
+	first := &flaky{open("first"), 1 << 20}
+	m, err := NewMetricsFile(first, 0)
+	if err == nil {
+		err = m.Append(Metrics{Step: 1})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	first.room = 0
+	if err := m.Append(Metrics{Step: 2}); !errors.Is(err, syscall.ENOSPC) {
+		t.Fatal(err)
+	}
+	full := &flaky{open("full"), 3}
+	if err := m.MoveTo(full); !errors.Is(err, syscall.ENOSPC) {
+		t.Fatalf("a full disk: error %v", err)
+	}
+	second := open("second")
+	if err := m.MoveTo(second); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(m.Append(Metrics{Step: 3}), m.Sync()); err != nil {
+		t.Fatal(err)
+	}
+	all, err := ReadMetrics(io.NewSectionReader(second, 0, 1<<20))
+	if err != nil || len(all) != 3 || all[0].Step != 1 || all[1].Step != 2 || all[2].Step != 3 {
+		t.Errorf("records %+v, error %v", all, err)
+	}
+	if err := m.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := first.Stat(); !errors.Is(err, os.ErrClosed) {
+		t.Errorf("the first file is open: %v", err)
+	}
 }
 
 // Records that a full disk refuses, or takes in part, wait and are all written when there is room.

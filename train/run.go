@@ -404,6 +404,10 @@ func (t *trainer) flush(ctx context.Context) error {
 
 // exportAll writes the last model and the best one. What cannot be written now can be later, from a checkpoint.
 func (t *trainer) exportAll(ctx context.Context) error {
+	if err := t.holdDir(); err != nil {
+		_ = t.saveStored(ctx) // err is the one to report
+		return t.naming(ctx, err)
+	}
 	out := filepath.Join(t.config.OutputDir, lastModel)
 	c := t.env.cardOf(t.config.OutputDir, t.src, t.src.exportType(), t.summary.Steps, t.mathematics(), t.src.base)
 	err := t.export(ctx, t.src, out, t.src.exportType(), c)

@@ -40,6 +40,9 @@ type saver struct {
 	manifest checkpoint.Manifest
 	failed   error // of handing the state over
 
+	taken  error // the output directory is another run's now
+	remake bool  // it was removed, and has not got its files again
+
 	saved   int       // the latest step that is saved
 	last    time.Time // when the latest save began; at first, when the run did
 	tries   int       // in a row that have failed
@@ -128,22 +131,31 @@ func savesText(c runfile.Save) string {
 }
 
 // startSave captures what there is to say of the boundary after a step. The state follows with the next schedule.
-func (t *trainer) startSave(step int) {
+// The error is that the output directory is no longer the run's.
+func (t *trainer) startSave(step int) error {
 	s := &t.saves
 	switch {
 	case s.writer != nil && s.step == step:
-		return // an evaluation may follow a save that is due
+		return nil // an evaluation may follow a save that is due
 	case s.writer != nil, t.unhealthy > 0:
 		// The engine has not run since the save before began, or this is no state to come back to.
 		s.retryAt = step + 1
-		return
+		return nil
 	}
 	s.last, s.retryAt = t.env.time().now(), 0
-	if err := t.createSave(step); err != nil {
+	err := t.createSave(step)
+	switch {
+	case s.taken != nil:
+		if err == nil {
+			t.dropSave()
+		}
+		return s.taken
+	case err != nil:
 		t.saveFailed(err)
-		return
+	default:
+		t.Engine.Save(t.handOver)
 	}
-	t.Engine.Save(t.handOver)
+	return nil
 }
 
 // createSave makes the writer of a checkpoint, and its manifest.
@@ -181,10 +193,15 @@ func (t *trainer) createSave(step int) error {
 // saveTo is the directory of the next try: after one that failed, in turn that of save.fallback.
 func (t *trainer) saveTo() (*checkpoint.Directory, error) {
 	s, path := &t.saves, t.id.fallbackDir(t.config)
-	if path == "" || s.tries%2 == 0 {
-		return s.dir, nil
+	err := t.holdDir()
+	if path == "" || s.tries%2 == 0 && s.taken == nil {
+		return s.dir, err
 	}
-	if s.fallback == nil {
+	if s.fallback != nil {
+		if _, err := s.fallback.Retake(); err != nil {
+			return nil, fmt.Errorf("save.fallback: %w", err)
+		}
+	} else {
 		d, err := checkpoint.Acquire(t.env.files(), path, t.id.owner())
 		if err != nil {
 			return nil, fmt.Errorf("save.fallback: %w", err)
@@ -332,7 +349,13 @@ func (t *trainer) naming(ctx context.Context, err error) error {
 
 // latest says which checkpoint there is to continue from.
 func (t *trainer) latest() string {
-	if t.summary.Checkpoint == "" {
+	switch {
+	case t.saves.taken != nil && t.saves.saved == t.summary.Steps && t.summary.Checkpoint != "":
+		return fmt.Sprintf("step %d is saved in %s: to continue, set resume to that path, and another output_dir",
+			t.saves.saved, t.summary.Checkpoint)
+	case t.saves.taken != nil:
+		return "the state of this run is lost"
+	case t.summary.Checkpoint == "":
 		return "no checkpoint of this run was saved"
 	}
 	return fmt.Sprintf("the latest checkpoint is %s: the same command continues from it", t.summary.Checkpoint)

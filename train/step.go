@@ -126,7 +126,7 @@ func (t *trainer) evaluateAndSave(ctx context.Context, m *trace.Metrics) error {
 		save = isBest && t.config.Save.Best || save
 	}
 	if save {
-		t.startSave(step)
+		return t.startSave(step)
 	}
 	return nil
 }

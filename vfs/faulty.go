@@ -156,7 +156,7 @@ func (y *Faulty) FreeBytes(name string) (int64, error) {
 }
 
 // Lock implements FS.
-func (y *Faulty) Lock(name string) (File, error) {
+func (y *Faulty) Lock(name string) (Lock, error) {
 	if err := y.fails(OpLock, name); err != nil {
 		return nil, err
 	}

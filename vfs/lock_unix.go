@@ -11,15 +11,16 @@ import (
 
 // Lock takes flock of the file, which ends with the process however that ends. The holder of a lock may remove its
 // file. A file that is no longer at the name when it is locked excludes no process, so Lock takes the next one.
-func (OS) Lock(name string) (File, error) {
+func (OS) Lock(name string) (Lock, error) {
 	for {
 		f, err := lockFile(name)
 		if err != nil {
 			return nil, err
 		}
-		held, err := f.Stat()
-		if there, errThere := os.Lstat(name); err == nil && errThere == nil && os.SameFile(held, there) {
-			return osFile{f}, nil
+		lock := osLock{osFile{f}}
+		is, err := lock.InPlace()
+		if is {
+			return lock, nil
 		}
 		_ = f.Close() // it is the old file of an earlier holder
 		if err != nil {

@@ -415,7 +415,7 @@ func (m *Mem) fits(n *node, bytes int64) error {
 }
 
 // Lock holds a file.
-func (m *Mem) Lock(name string) (File, error) {
+func (m *Mem) Lock(name string) (Lock, error) {
 	f, err := m.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o666)
 	if err != nil {
 		return nil, err
@@ -434,10 +434,23 @@ func (m *Mem) Lock(name string) (File, error) {
 		m.locked = map[*node]bool{}
 	}
 	m.locked[n] = true
-	return memLock{open}, nil
+	return memLock{open, name}, nil
 }
 
-type memLock struct{ *memFile }
+type memLock struct {
+	*memFile
+	name string
+}
+
+func (l memLock) InPlace() (bool, error) {
+	l.fs.mu.Lock()
+	defer l.fs.mu.Unlock()
+	n, err := l.fs.find("lock", l.name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return n == l.node, err
+}
 
 func (l memLock) Close() error {
 	l.fs.mu.Lock()

@@ -32,7 +32,7 @@ func TestWritingFollowsNoLink(t *testing.T) {
 		"append": func(name string) (File, error) {
 			return OS{}.OpenFile(name, os.O_RDWR|os.O_APPEND|os.O_CREATE, 0o666)
 		},
-		"Lock": OS{}.Lock,
+		"Lock": func(name string) (File, error) { return OS{}.Lock(name) },
 	}
 	for what, c := range map[string]struct {
 		make func(kept, name string) error

@@ -55,7 +55,15 @@ type FS interface {
 	// Lock makes the file if need be and holds it until Close or the end of the process. The error matches [ErrLocked]
 	// while someone else holds it, in this process or another. Who holds it may write to it, and may remove it before
 	// Close.
-	Lock(name string) (File, error)
+	Lock(name string) (Lock, error)
+}
+
+// Lock is a file that is held.
+type Lock interface {
+	File
+	// InPlace reports whether the file still has its name. Without it, as after the removal of its directory, it keeps
+	// no process out.
+	InPlace() (bool, error)
 }
 
 // ErrLocked is why a file that is held cannot be locked.

@@ -339,6 +339,33 @@ func TestLock(t *testing.T) {
 	})
 }
 
+// A lock knows whether its file still has its name, whatever has the name now.
+func TestLockInPlace(t *testing.T) {
+	each(t, func(t *testing.T, fsys FS, dir string) {
+		name := filepath.Join(dir, "held", "lock")
+		expect := func(what string, l Lock, want bool) {
+			t.Helper()
+			if is, err := l.InPlace(); is != want || err != nil {
+				t.Errorf("%s: in place is %v, error %v", what, is, err)
+			}
+		}
+		must(t, fsys.MkdirAll(filepath.Dir(name), 0o777))
+		held, err := fsys.Lock(name)
+		must(t, err)
+		expect("held", held, true)
+		must(t, RemoveAll(fsys, filepath.Dir(name)))
+		expect("removed", held, false)
+		must(t, fsys.MkdirAll(filepath.Dir(name), 0o777))
+		expect("in a new directory", held, false)
+		other, err := fsys.Lock(name)
+		must(t, err)
+		expect("where another is held", held, false)
+		expect("the other", other, true)
+		must(t, held.Close())
+		must(t, other.Close())
+	})
+}
+
 func TestFreeBytes(t *testing.T) {
 	each(t, func(t *testing.T, fsys FS, dir string) {
 		n, err := fsys.FreeBytes(dir)

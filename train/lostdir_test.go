@@ -1,0 +1,129 @@
+package train
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/millrace/millrace/checkpoint"
+	"github.com/millrace/millrace/internal/blame"
+	"github.com/millrace/millrace/runfile"
+	"github.com/millrace/millrace/vfs"
+)
+
+// A run whose output directory is removed makes it again before it writes there, and says so once. It ends with the
+// model, the records and the checkpoints that it says it has.
+func TestRemovedOutputDirectory(t *testing.T) {
+	for name, save := range map[string]runfile.Save{"saves": {Every: 5, Keep: 2, AtEnd: true}, "saves no more": {Every: 5}} {
+		t.Run(name, func(t *testing.T) {
+			alone := smallConfig(t)
+			want, err := Train(context.Background(), alone, newEnv(t), Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			c := *alone
+			c.OutputDir, c.Save = filepath.Join(t.TempDir(), "run"), save
+			env := newEnv(t)
+			var said strings.Builder
+			env.Progress = writeFunc(func(line []byte) {
+				said.Write(line)
+				at := map[string]string{"saves": "step  6/12", "saves no more": "step 12/12"}[name]
+				if strings.HasPrefix(string(line), at) {
+					if err := os.RemoveAll(c.OutputDir); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+			sum, err := Train(context.Background(), &c, env, Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			sameModel(t, sum.Model, want.Model)
+			if n := strings.Count(said.String(), "was removed while"); n != 1 {
+				t.Errorf("it says so %d times: %s", n, said.String())
+			}
+			if sum.Checkpoint != "" {
+				sumsOf(t, sum.Checkpoint)
+			}
+			if (sum.Checkpoint != "") != save.AtEnd {
+				t.Errorf("the summary names checkpoint %q", sum.Checkpoint)
+			}
+			if got := len(losses(t, c.OutputDir)); got != 12 {
+				t.Errorf("%d records", got)
+			}
+			if again, err := Train(context.Background(), &c, newEnv(t), Options{}); save.AtEnd && (err != nil || again.ResumedAfter != 12) {
+				t.Errorf("the same command: %+v, error %v", again, err)
+			}
+		})
+	}
+}
+
+// Where another run has begun in the directory meanwhile, and whether that has ended or not, the first one ends with a
+// line, writes nothing there, and saves its state in save.fallback if there is one.
+func TestTakenOutputDirectory(t *testing.T) {
+	for _, fallback := range []bool{true, false} {
+		for _, ended := range []bool{true, false} {
+			c := smallConfig(t)
+			alone, second := *c, *c
+			alone.OutputDir = filepath.Join(t.TempDir(), "alone")
+			want, err := Train(context.Background(), &alone, newEnv(t), Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.Save = runfile.Save{Every: 5, Keep: 2}
+			if fallback {
+				c.Save.Fallback = t.TempDir()
+			}
+			second.Seed, second.MaxSteps = 10, 4
+			var before map[string]string
+			env := newEnv(t)
+			env.Progress = writeFunc(func(line []byte) {
+				if !strings.HasPrefix(string(line), "step  6/12") {
+					return
+				}
+				if err := os.RemoveAll(c.OutputDir); err != nil {
+					t.Error(err)
+				}
+				if ended {
+					if _, err := Train(context.Background(), &second, newEnv(t), Options{}); err != nil {
+						t.Error(err)
+					}
+				} else { // it has only just begun
+					dir, err := checkpoint.Hold(vfs.OS{}, checkpointsDir(c))
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					t.Cleanup(func() { dir.Close() })
+				}
+				before = files(t, c.OutputDir)
+			})
+			_, errFirst := Train(context.Background(), c, env, Options{})
+			if errFirst == nil || errors.Is(errFirst, blame.ErrRequest) || strings.Contains(errFirst.Error(), "\n") ||
+				!strings.Contains(errFirst.Error(), "another run has it now") {
+				t.Fatalf("error %v", errFirst)
+			}
+			if after := files(t, c.OutputDir); len(before) == 0 || !maps.Equal(before, after) {
+				t.Errorf("the second run's directory has changed: %v, %v", len(before), len(after))
+			}
+			if !fallback {
+				continue
+			}
+			saved := inFallback(t, c.Save.Fallback)
+			if len(saved) != 1 || !strings.Contains(errFirst.Error(), saved[0]) {
+				t.Fatalf("saved is %v; error %v", saved, errFirst)
+			}
+			rest := *c
+			rest.Resume, rest.OutputDir = saved[0], filepath.Join(t.TempDir(), "rest")
+			got, err := Train(context.Background(), &rest, newEnv(t), Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			sameModel(t, got.Model, want.Model)
+		}
+	}
+}
