@@ -252,8 +252,11 @@ func (d *Directory) makeRoom(step int) error {
 	return err
 }
 
-// Damaged is why a checkpoint is set aside whose contents are not those that were saved.
-const Damaged = "damaged"
+// Why a checkpoint is set aside.
+const (
+	Damaged  = "damaged"  // its contents are not those that were saved
+	Diverged = "diverged" // unhealthy steps led to it, and the run continues from an older one
+)
 
 // remove takes a checkpoint's name away, durably, before it removes its files: half a checkpoint never looks whole.
 func (d *Directory) remove(step int) error {

@@ -1,9 +1,12 @@
 package train
 
 import (
+	"errors"
 	"fmt"
 	"math"
 
+	"github.com/millrace/millrace/checkpoint"
+	"github.com/millrace/millrace/internal/console"
 	"github.com/millrace/millrace/stream"
 )
 
@@ -51,11 +54,30 @@ func (t *trainer) unclipped(step int, err error) error {
 
 // remedy says what a run that has diverged left, and what to do.
 func (t *trainer) remedy() string {
-	if t.summary.Checkpoint == "" {
-		return "there is no checkpoint from before: lower learning_rate, or check the data, and start again in another output_dir"
+	healthy, _, err := t.env.newest(t.config, &t.id, checkpoint.Query{Healthy: true})
+	if (err != nil || healthy == nil) && t.from != nil && t.from.Manifest.UnhealthySteps == 0 {
+		healthy = t.from // of another directory
+	}
+	if healthy == nil {
+		return "there is no healthy checkpoint from before: lower learning_rate, or check the data, and start again in another output_dir"
 	}
 	return fmt.Sprintf("the last healthy checkpoint is %s: to continue from it lower learning_rate and set resume_with: [learning_rate], or check the data",
-		t.summary.Checkpoint)
+		healthy.Dir())
+}
+
+// noteDivergence writes to run.json that the run has diverged, so that the next start continues from a healthy state.
+func (t *trainer) noteDivergence(err error) {
+	if ill := (*divergedError)(nil); !errors.As(err, &ill) {
+		return
+	}
+	t.id.Ended = &ending{Step: t.summary.Steps, Diverged: true}
+	err = t.holdDir()
+	if err == nil {
+		err = t.writeIdentity(t.env)
+	}
+	if err != nil {
+		t.env.say("warning: %s", console.OneLine(err))
+	}
 }
 
 // idleSteps are the steps so far that updated nothing, which AdamW's bias correction does not count.

@@ -41,7 +41,18 @@ type identity struct {
 	CopiedFrom []checkpoint.RunID `json:"copied_from,omitempty"`
 	// Begun is that files outside of the output directory may have the id, and stay where the user removes it.
 	Begun bool `json:"begun,omitempty"`
+	// Ended is how the run has ended, unless it may simply continue.
+	Ended *ending `json:"ended,omitempty"`
 }
+
+// ending is the end of a run.
+type ending struct {
+	Step     int  `json:"step"`
+	Diverged bool `json:"diverged,omitempty"` // it has written no model
+}
+
+// hasDiverged reports whether the run's latest process ended it for that.
+func (id *identity) hasDiverged() bool { return id.Ended != nil && id.Ended.Diverged }
 
 // newIdentity is that of a run that starts in an output directory.
 func newIdentity(outputDir string) identity {
@@ -121,6 +132,9 @@ func (e *Env) readIdentity(outputDir string) (*identity, error) {
 	}
 	return id, nil
 }
+
+// OwnerOf returns the run that an output directory has. It is an error if that is not known.
+func OwnerOf(outputDir string) (checkpoint.Owner, error) { return (&Env{}).ownerOf(outputDir) }
 
 // ownerOf is the run that an output directory has.
 func (e *Env) ownerOf(outputDir string) (checkpoint.Owner, error) {

@@ -81,8 +81,8 @@ func (t *trainer) continueFrom(from *checkpoint.Checkpoint) error {
 	return nil
 }
 
-// setAsideAfter sets the run's checkpoints aside that are newer than the one that it continues from, if they are not as
-// they were saved: a later save must not be taken for the older of two.
+// setAsideAfter sets the run's checkpoints aside that are newer than the one that it continues from, and that are not as
+// they were saved, or that the run leaves since it has diverged: a later save must not be taken for the older of two.
 func (t *trainer) setAsideAfter(step int) {
 	own := t.id.owner()
 	for _, dir := range []*checkpoint.Directory{t.saves.dir, t.saves.fallback} {
@@ -96,15 +96,20 @@ func (t *trainer) setAsideAfter(step int) {
 		for _, e := range entries {
 			damage := (*checkpoint.DamageError)(nil)
 			isDamaged := errors.As(e.Err, &damage) && damage.Lasts() || slices.Contains(t.damaged, e.Dir)
-			if e.Step <= step || !isDamaged || e.Err == nil && !own.Has(e.Manifest.Run) {
+			hasDiverged := e.Err == nil && e.Manifest.UnhealthySteps > 0
+			if e.Step <= step || !isDamaged && !hasDiverged || e.Err == nil && !own.Has(e.Manifest.Run) {
 				continue
 			}
-			aside, err := dir.SetAside(e.Step, checkpoint.Damaged)
+			why := checkpoint.Damaged
+			if !isDamaged {
+				why = checkpoint.Diverged
+			}
+			aside, err := dir.SetAside(e.Step, why)
 			if err != nil {
 				t.env.say("warning: %s", console.OneLine(err))
 				continue
 			}
-			t.env.say("the damaged checkpoint is set aside as %s; remove it when you have no use for it", aside)
+			t.env.say("the %s checkpoint of step %d is set aside as %s; remove it when you have no use for it", why, e.Step, aside)
 		}
 	}
 }
@@ -130,7 +135,7 @@ func (t *trainer) openState(ctx context.Context, env *Env, p *plan.Plan) error {
 		if t.from == nil || !errors.As(err, &damage) {
 			return err
 		}
-		older, _, errOlder := env.newest(c, &t.id, checkpoint.Query{Below: t.from.Manifest.Step})
+		older, _, errOlder := env.newest(c, &t.id, checkpoint.Query{Below: t.from.Manifest.Step, Healthy: t.id.hasDiverged()})
 		if errOlder == nil && older == nil && c.Resume != "auto" && !sameDir(c.Resume, t.from.Dir()) {
 			older, errOlder = checkpoint.Open(env.files(), c.Resume) // where the run began
 		}

@@ -129,6 +129,7 @@ func (t *trainer) train(ctx context.Context, env *Env, o Options) (*Summary, err
 		t.Engine.Trace = t.spans
 	}
 	if err = t.run(ctx); err != nil && !errors.Is(err, ErrInterrupted) {
+		t.noteDivergence(err)
 		return nil, err
 	}
 	if o.Trace {
@@ -200,7 +201,10 @@ func (t *trainer) begin() error {
 	for _, spec := range t.plan.Extents() {
 		t.saves.specs[spec.ID] = spec
 	}
-	t.id.Begun = true
+	if t.id.hasDiverged() && t.from != nil && t.from.Manifest.UnhealthySteps == 0 {
+		t.env.say("the run had diverged: it continues from its last healthy checkpoint")
+	}
+	t.id.Begun, t.id.Ended = true, nil
 	if err := t.writeIdentity(t.env); err != nil {
 		return err
 	}

@@ -93,7 +93,10 @@ func (e *Env) findBeginning(c *runfile.Config, id *identity) (b beginning, err e
 	if c.Resume == "never" {
 		return b, begins()
 	}
-	own, broken, err := e.newest(c, id, checkpoint.Query{})
+	own, broken, err := e.newest(c, id, checkpoint.Query{Healthy: id.hasDiverged()})
+	if err == nil && own == nil && id.hasDiverged() {
+		own, broken, err = e.newest(c, id, checkpoint.Query{})
+	}
 	if err != nil {
 		return b, blame.NotRequest(err) // the directory was ours to lock, and now it cannot be read
 	}

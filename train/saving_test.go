@@ -597,3 +597,41 @@ func TestDamagedCheckpointsAreSetAside(t *testing.T) {
 		}
 	}
 }
+
+// A run that was stopped among unhealthy steps has a checkpoint of such a state. When it then diverges, it names the
+// healthy one, and the next start continues from that; the others are set aside.
+func TestDivergedRunsContinueFromHealth(t *testing.T) {
+	c := smallConfig(t)
+	c.MaxSteps, c.WarmupSteps, c.LRScheduler, c.LearningRate = 60, 30, "constant", 1e14
+	c.Save, c.Stop.UnhealthySteps = runfile.Save{Every: 1, Keep: 2}, 9
+	until(t, c, "step  8/60")
+	unhealthy, err := checkpoint.Open(vfs.OS{}, filepath.Join(checkpointsDir(c), "step-000008"))
+	if err != nil || unhealthy.Manifest.UnhealthySteps == 0 {
+		t.Fatalf("step 8 is healthy: this test shows nothing; error %v", err)
+	}
+	healthy, _, err := checkpoint.Find(vfs.OS{}, checkpointsDir(c), checkpoint.Query{Healthy: true})
+	if err != nil || healthy == nil {
+		t.Fatalf("there is no healthy checkpoint: this test shows nothing; error %v", err)
+	}
+	_, err = Train(context.Background(), c, newEnv(t), Options{})
+	if err == nil || !strings.Contains(err.Error(), "the last healthy checkpoint is "+healthy.Dir()+":") {
+		t.Fatalf("error %v, want one that names %s", err, healthy.Dir())
+	}
+	again := *c
+	again.LearningRate, again.ResumeWith = 1e-3, []string{"learning_rate"}
+	env := newEnv(t)
+	var said strings.Builder
+	stop := make(chan struct{})
+	env.Stop, env.Progress = stop, io.MultiWriter(&said, &stopper{fmt.Sprintf("step %2d/60", healthy.Manifest.Step+2), stop})
+	sum, err := Train(context.Background(), &again, env, Options{})
+	if !errors.Is(err, ErrInterrupted) || sum.ResumedAfter != healthy.Manifest.Step {
+		t.Fatalf("%+v, error %v; it says %s", sum, err, said.String())
+	}
+	if aside := unhealthy.Dir() + ".diverged"; !exists(aside) || !strings.Contains(said.String(), aside) {
+		t.Errorf("%s is not set aside; it says %s", unhealthy.Dir(), said.String())
+	}
+	until(t, &again, fmt.Sprintf("step %2d/60", healthy.Manifest.Step+4))
+	if got := stepsSaved(t, checkpointsDir(c)); got[len(got)-1] != healthy.Manifest.Step+4 {
+		t.Errorf("the second start has not continued from the first one: %v", got)
+	}
+}

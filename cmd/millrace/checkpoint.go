@@ -13,6 +13,8 @@ import (
 	"github.com/millrace/millrace/checkpoint"
 	"github.com/millrace/millrace/internal/spelling"
 	"github.com/millrace/millrace/plan"
+	"github.com/millrace/millrace/runfile"
+	"github.com/millrace/millrace/train"
 	"github.com/millrace/millrace/vfs"
 )
 
@@ -55,6 +57,10 @@ type listed struct {
 	Updates  int64    `json:"updates"`
 	EvalLoss *float64 `json:"eval_loss"`
 	IsBest   bool     `json:"is_best"` // of those that the newest one knows
+	// UnhealthySteps are the latest ones in a row up to this step: a run that has diverged does not continue from it.
+	UnhealthySteps int              `json:"unhealthy_steps,omitempty"`
+	Run            checkpoint.RunID `json:"run,omitempty"`
+	IsOtherRun     bool             `json:"is_other_run,omitempty"` // than the one that the directory has
 	// History are the settings that changed where the run was resumed.
 	History []checkpoint.Change `json:"history,omitempty"`
 	Error   string              `json:"error,omitempty"`
@@ -88,6 +94,7 @@ func (c *checkpointDir) checkpoints() ([]listed, error) {
 		return nil, badFlag("%s has no checkpoints; name the output_dir of a run that has saved one", c.Dir)
 	}
 	all := make([]listed, len(entries))
+	own, errOwn := train.OwnerOf(filepath.Dir(runfile.Absolute(dir))) // if it is not known, none is marked
 	best := -1
 	for i, e := range entries {
 		if e.Err != nil {
@@ -95,16 +102,18 @@ func (c *checkpointDir) checkpoints() ([]listed, error) {
 			continue
 		}
 		all[i] = entryOf(e.Dir, e.Manifest, e.Files)
-		if best < 0 && e.Manifest.Best != nil {
+		all[i].IsOtherRun = errOwn == nil && !own.Has(e.Manifest.Run)
+		if best < 0 && e.Manifest.Best != nil && !all[i].IsOtherRun {
 			best = e.Manifest.Best.Step
 		}
-		all[i].IsBest = e.Step == best
+		all[i].IsBest = e.Step == best && !all[i].IsOtherRun
 	}
 	return all, nil
 }
 
 func entryOf(dir string, m *checkpoint.Manifest, files int) listed {
-	return listed{Step: m.Step, Dir: dir, Bytes: m.Bytes(), Files: files, Updates: m.Updates, EvalLoss: m.EvalLoss, History: m.History}
+	return listed{Step: m.Step, Dir: dir, Bytes: m.Bytes(), Files: files, Updates: m.Updates, EvalLoss: m.EvalLoss, History: m.History,
+		UnhealthySteps: m.UnhealthySteps, Run: m.Run}
 }
 
 // isStep reports whether a path has the name of a checkpoint, whether or not it is there.
@@ -120,6 +129,26 @@ func isDamage(err error) bool {
 	return errors.As(err, &damage)
 }
 
+// mark says for people what is special about a checkpoint.
+func (l *listed) mark() string {
+	switch {
+	case l.IsOtherRun:
+		return "  of another run"
+	case l.UnhealthySteps > 0:
+		return "  after " + spelling.Count(l.UnhealthySteps, "unhealthy step")
+	}
+	return ""
+}
+
+// aside are the checkpoints that runs have set aside in a directory.
+func (c *checkpointDir) aside() ([]string, error) {
+	dir := c.Dir
+	if below := filepath.Join(dir, "checkpoints"); isDir(below) {
+		dir = below
+	}
+	return checkpoint.Aside(vfs.OS{}, dir)
+}
+
 // Run lists.
 func (c *checkpointListCmd) Run(p *program) error {
 	all, err := c.checkpoints()
@@ -127,7 +156,11 @@ func (c *checkpointListCmd) Run(p *program) error {
 		return err
 	}
 	if c.JSON {
-		return p.printJSON(map[string]any{"checkpoints": all})
+		aside, err := c.aside()
+		if err != nil {
+			return err
+		}
+		return p.printJSON(map[string]any{"checkpoints": all, "set_aside": append([]string{}, aside...)})
 	}
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
@@ -144,9 +177,16 @@ func (c *checkpointListCmd) Run(p *program) error {
 		if l.IsBest {
 			loss += " best"
 		}
-		fmt.Fprintf(w, "%d\t%s\t%d\t%s\t%s\n", l.Step, plan.FormatBytes(l.Bytes), l.Files, loss, l.Dir)
+		fmt.Fprintf(w, "%d\t%s\t%d\t%s\t%s%s\n", l.Step, plan.FormatBytes(l.Bytes), l.Files, loss, l.Dir, l.mark())
 	}
 	w.Flush()
+	aside, err := c.aside()
+	if err != nil {
+		return err
+	}
+	for _, path := range aside {
+		fmt.Fprintf(&b, "set aside: %s\n", path)
+	}
 	if i := slices.IndexFunc(all, func(l listed) bool { return l.err == nil }); i >= 0 && len(all[i].History) > 0 {
 		b.WriteString("settings changed on resume:\n")
 		for _, change := range all[i].History {

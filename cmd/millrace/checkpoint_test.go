@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"os"
 	"strings"
 	"testing"
@@ -13,6 +14,7 @@ import (
 type listing struct {
 	Checkpoints []listed `json:"checkpoints"`
 	Damaged     int      `json:"damaged"`
+	SetAside    []string `json:"set_aside"`
 }
 
 // saved is a run of three steps with a checkpoint of each, and evaluations.
@@ -130,5 +132,39 @@ func TestExportCheckpoint(t *testing.T) {
 	r = invoke(t, "export", "--checkpoint", last, "--model", w.path("model"), "--out", w.path("other"))
 	if r.status != exitBadRequest || !strings.Contains(r.stderr, "is not of model") {
 		t.Errorf("another model: status %d, %s", r.status, r.stderr)
+	}
+}
+
+// The list marks what a run would not continue from by itself: checkpoints of another run and of unhealthy states, and
+// those that were set aside.
+func TestListMarks(t *testing.T) {
+	w := saved(t)
+	invoke(t, "train", w.path("run.yaml"), "--set", "output_dir="+w.path("other"), "--set", "seed=5",
+		"--set", "stop={unhealthy_steps: 0, loss_above: 0.0001}").must(t)
+	all := jsonOf[listing](t, invoke(t, "checkpoint", "list", w.path("other"), "--json").must(t).stdout)
+	if len(all.Checkpoints) != 1 || all.Checkpoints[0].UnhealthySteps != 3 || all.Checkpoints[0].IsOtherRun || len(all.SetAside) != 0 {
+		t.Errorf("unhealthy steps: %+v", all)
+	}
+	if text := invoke(t, "checkpoint", "list", w.path("other")).must(t).stdout; !strings.Contains(text, "step-000003  after 3 unhealthy steps\n") {
+		t.Errorf("list:\n%s", text)
+	}
+	three, aside := w.path("out/checkpoints/step-000003"), w.path("out/checkpoints/step-000002.damaged")
+	err := errors.Join(os.Rename(w.path("out/checkpoints/step-000002"), aside), os.RemoveAll(three),
+		os.Rename(w.path("other/checkpoints/step-000003"), three))
+	if err != nil {
+		t.Fatal(err)
+	}
+	all = jsonOf[listing](t, invoke(t, "checkpoint", "list", w.path("out"), "--json").must(t).stdout)
+	if c := all.Checkpoints; len(c) != 2 || !c[0].IsOtherRun || c[1].IsOtherRun || c[0].Run == c[1].Run || c[1].Run == "" {
+		t.Errorf("another run's: %+v", all)
+	}
+	if len(all.SetAside) != 1 || all.SetAside[0] != aside {
+		t.Errorf("set aside: %q", all.SetAside)
+	}
+	text := invoke(t, "checkpoint", "list", w.path("out")).must(t).stdout
+	for _, line := range []string{three + "  of another run\n", "step-000001\n", "set aside: " + aside + "\n"} {
+		if !strings.Contains(text, line) {
+			t.Errorf("no %q in the list:\n%s", line, text)
+		}
 	}
 }
