@@ -49,6 +49,8 @@ type identity struct {
 type ending struct {
 	Step     int  `json:"step"`
 	Diverged bool `json:"diverged,omitempty"` // it has written no model
+	// ModelSHA256 is the fingerprint of the model that it has written.
+	ModelSHA256 string `json:"model_sha256,omitempty"`
 }
 
 // hasDiverged reports whether the run's latest process ended it for that.

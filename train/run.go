@@ -104,7 +104,10 @@ func (t *trainer) train(ctx context.Context, env *Env, o Options) (*Summary, err
 	if err != nil {
 		return nil, blame.BadRequest(err)
 	}
-	if t.hasEnded() {
+	switch is, err := t.hasEnded(ctx); {
+	case err != nil:
+		return nil, blame.BadRequest(err)
+	case is:
 		return t.ended(env), nil
 	}
 	env.say("%s; %s", p.Headline(t.dev.Computes.Info()), savesText(t.config.Save))
@@ -214,11 +217,6 @@ func (t *trainer) begin() error {
 	return t.openMetrics()
 }
 
-// hasEnded reports whether the run had come to its end before: all steps are done and the model is written.
-func (t *trainer) hasEnded() bool {
-	return t.from != nil && t.from.Manifest.Step >= t.rates.Steps && exists(filepath.Join(t.config.OutputDir, lastModel))
-}
-
 // carry finds the tensors that the run carries. A model that begins at random may have no weights, and then carries
 // nothing.
 func (t *trainer) carry(ctx context.Context, env *Env) error {
@@ -236,10 +234,18 @@ func (t *trainer) carry(ctx context.Context, env *Env) error {
 
 // ended returns the summary of a run that had ended before: a user who starts it again has missed that.
 func (t *trainer) ended(env *Env) *Summary {
-	from, dir := t.from, filepath.Join(t.config.OutputDir, lastModel)
-	env.say("this run has ended: all %d steps are done, and the model is in %s", from.Manifest.Step, dir)
-	return &Summary{Steps: from.Manifest.Step, ResumedAfter: from.Manifest.Step, Skipped: int(from.Manifest.SkippedUpdates),
-		Untargeted: int(from.Manifest.UntargetedSteps), Model: dir, Checkpoint: from.Dir()}
+	dir := filepath.Join(t.config.OutputDir, lastModel)
+	s := &Summary{Model: dir}
+	if m := t.from; m != nil {
+		s.Steps, s.Checkpoint = m.Manifest.Step, m.Dir()
+		s.Skipped, s.Untargeted = int(m.Manifest.SkippedUpdates), int(m.Manifest.UntargetedSteps)
+	}
+	if end := t.id.Ended; end != nil && !end.Diverged {
+		s.Steps = max(s.Steps, end.Step) // it was not to save its end
+	}
+	s.ResumedAfter = s.Steps
+	env.say("this run has ended: all %d steps are done, and the model is in %s", s.Steps, dir)
+	return s
 }
 
 func exists(path string) bool {
@@ -337,6 +343,7 @@ func (t *trainer) run(ctx context.Context) error {
 	if err := t.exportAll(ctx); err != nil {
 		return err
 	}
+	t.noteEnd(ctx)
 	switch {
 	case errSave != nil && t.summary.Steps < t.rates.Steps: // the steps that are left begin with this state
 		return t.naming(ctx, fmt.Errorf("%s is written, and the state cannot be saved: %w", t.summary.Model, errSave))

@@ -130,7 +130,9 @@ func (e *Env) findBeginning(c *runfile.Config, id *identity) (b beginning, err e
 			break
 		}
 		if old != nil && isRunOf(c, old) {
-			e.say("%s has this run, and no checkpoint of it; the run starts over", c.OutputDir)
+			if !id.hasModel(c) {
+				e.say("%s has this run, and no checkpoint of it; the run starts over", c.OutputDir)
+			}
 			b.sizes = old.Numerics
 			return b, nil
 		}

@@ -1,0 +1,57 @@
+package train
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+
+	"github.com/millrace/millrace/internal/console"
+	"github.com/millrace/millrace/runfile"
+)
+
+// hasModel reports whether the run has ended, and something has the name of its model.
+func (id *identity) hasModel(c *runfile.Config) bool {
+	return id.Ended != nil && !id.Ended.Diverged && exists(filepath.Join(c.OutputDir, lastModel))
+}
+
+// hasEnded reports whether the run had come to its end before: all steps are done and the model is written. A
+// checkpoint of the last step says so, or run.json, where the run was not to save its end. Then a model that is not
+// the run's is an error: to train again would replace it.
+func (t *trainer) hasEnded(ctx context.Context) (bool, error) {
+	c := t.config
+	model := filepath.Join(c.OutputDir, lastModel)
+	if t.from != nil && t.from.Manifest.Step >= t.rates.Steps && exists(model) {
+		return true, nil
+	}
+	if !t.id.hasModel(c) || t.id.Ended.Step < t.rates.Steps {
+		return false, nil
+	}
+	if t.from != nil && len(t.history) > len(t.from.Manifest.History) {
+		return false, nil // the user has asked for other steps, with resume_with
+	}
+	got, err := (&source{dir: model}).fingerprint(ctx)
+	switch {
+	case ctx.Err() != nil:
+		return false, ctx.Err()
+	case err != nil || got != t.id.Ended.ModelSHA256:
+		return false, fmt.Errorf("output_dir: this run has ended, and %s is not the model that it has written; move that to "+
+			"another directory to train again", model)
+	}
+	return true, nil
+}
+
+// noteEnd writes to run.json that all steps are done and the model is written. A checkpoint may say so as well, so an
+// error is no more than a warning.
+func (t *trainer) noteEnd(ctx context.Context) {
+	if t.summary.Steps < t.rates.Steps {
+		return
+	}
+	sum, err := (&source{dir: t.summary.Model}).fingerprint(ctx)
+	if err == nil {
+		t.id.Ended = &ending{Step: t.summary.Steps, ModelSHA256: sum}
+		err = t.writeIdentity(t.env)
+	}
+	if err != nil {
+		t.env.say("warning: that the run has ended is not noted: %s", console.OneLine(err))
+	}
+}

@@ -1,0 +1,79 @@
+package train
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/millrace/millrace/internal/blame"
+	"github.com/millrace/millrace/runfile"
+)
+
+// A run that has ended and has not saved its end, or nothing at all, does nothing when it is started again. If the
+// model is gone it makes it again; if another model is there it leaves that alone; and it may be made longer.
+func TestEndedRunsStayEnded(t *testing.T) {
+	for name, save := range map[string]runfile.Save{"no checkpoint": {}, "an earlier checkpoint": {Every: 5}} {
+		t.Run(name, func(t *testing.T) {
+			c := smallConfig(t)
+			c.Save = save
+			want, err := Train(context.Background(), c, newEnv(t), Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			before := files(t, c.OutputDir)
+			env := newEnv(t)
+			var said strings.Builder
+			env.Progress = &said
+			again, err := Train(context.Background(), c, env, Options{})
+			if err != nil || again.Steps != 12 || again.ResumedAfter != 12 || again.TargetTokens != 0 || again.Model != want.Model {
+				t.Errorf("%+v, error %v", again, err)
+			}
+			if strings.Contains(said.String(), "starts over") || !strings.Contains(said.String(), "this run has ended") {
+				t.Errorf("it says %s", said.String())
+			}
+			if !maps.Equal(files(t, c.OutputDir), before) {
+				t.Error("the directory has changed")
+			}
+
+			kept := filepath.Join(t.TempDir(), "kept")
+			if err := os.Rename(want.Model, kept); err != nil {
+				t.Fatal(err)
+			}
+			copyTree(t, c.Model, want.Model)
+			theirs := files(t, c.OutputDir)
+			_, err = Train(context.Background(), c, newEnv(t), Options{})
+			if !errors.Is(err, blame.ErrRequest) || !strings.Contains(err.Error(), "is not the model that it has written") {
+				t.Errorf("with another model: error %v", err)
+			}
+			if !maps.Equal(files(t, c.OutputDir), theirs) {
+				t.Error("with another model: the directory has changed")
+			}
+
+			if err := os.RemoveAll(want.Model); err != nil {
+				t.Fatal(err)
+			}
+			again, err = Train(context.Background(), c, newEnv(t), Options{})
+			if err != nil || again.ResumedAfter != save.Every*2 {
+				t.Fatalf("without the model: %+v, error %v", again, err)
+			}
+			sameModel(t, again.Model, kept)
+			if save.Every == 0 {
+				return
+			}
+			longer := *c
+			longer.MaxSteps, longer.ResumeWith = 14, []string{"max_steps"}
+			again, err = Train(context.Background(), &longer, newEnv(t), Options{})
+			if err != nil || again.Steps != 14 || again.ResumedAfter != 10 {
+				t.Errorf("with more steps: %+v, error %v", again, err)
+			}
+			// With the steps that it had before, it does not train again, and its model stays that of more steps.
+			if again, err = Train(context.Background(), c, newEnv(t), Options{}); err != nil || again.Steps != 14 {
+				t.Errorf("with fewer steps again: %+v, error %v", again, err)
+			}
+		})
+	}
+}
