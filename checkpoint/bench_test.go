@@ -28,7 +28,7 @@ func BenchmarkSave(b *testing.B) {
 		}
 		_, err = w.Commit(Manifest{})
 		must(b, err)
-		_, err = r.Prune(step, 1, -1)
+		_, err = r.prune(step, 1, -1)
 		must(b, err)
 	}
 }

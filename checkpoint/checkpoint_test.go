@@ -179,7 +179,7 @@ func TestPrune(t *testing.T) {
 		if c.broken >= 0 {
 			must(t, m.Remove(filepath.Join(root, DirName(c.broken), "norm.weights")))
 		}
-		removed, err := r.Prune(5, c.keep, c.best)
+		removed, err := r.prune(5, c.keep, c.best)
 		must(t, err)
 		if !slices.Equal(removed, c.removed) {
 			t.Errorf("keep %d, best %d: removed %v, want %v", c.keep, c.best, removed, c.removed)
@@ -264,7 +264,7 @@ func TestPruneAfterReplace(t *testing.T) {
 	if got := names(t, m, root); len(got) != 3 {
 		t.Fatalf("the directory holds %q", got)
 	}
-	_, err = r.Prune(5, 1, -1)
+	_, err = r.prune(5, 1, -1)
 	must(t, err)
 	must(t, r.Close())
 	_, err = acquire(m, root)
@@ -588,7 +588,7 @@ func TestListKeepsNoPieces(t *testing.T) {
 		}
 	}
 	must(t, vfs.WriteFileAtomic(m, filepath.Join(root, DirName(1), manifestName), []byte("not read")))
-	removed, err := r.Prune(3, 1, -1)
+	removed, err := r.prune(3, 1, -1)
 	if err != nil || !slices.Equal(removed, []int{2}) {
 		t.Errorf("removed %v, %v", removed, err)
 	}

@@ -1,10 +1,12 @@
 package checkpoint
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"path/filepath"
+	"slices"
 	"sync"
 
 	"github.com/millrace/millrace/vfs"
@@ -18,7 +20,8 @@ type Directory struct {
 	lock vfs.Lock
 	made []string // directories that were not there before, leaf first
 
-	owner Owner // whose directory it is
+	owner Owner        // whose directory it is
+	known map[int]bool // steps whose checkpoints this process has written, or read whole
 
 	mu     sync.Mutex
 	saving bool
@@ -99,6 +102,7 @@ func (d *Directory) Retake() (lost bool, err error) {
 		return true, unusable(err)
 	}
 	_ = before.Close() // it holds a file without a name
+	d.known = nil
 	return true, nil
 }
 
@@ -170,40 +174,102 @@ func (d *Directory) recover() error {
 	return nil
 }
 
+// Pruned is what Prune has done.
+type Pruned struct {
+	Removed []int    // steps
+	Aside   []string // new paths of damaged checkpoints that were set aside
+}
+
 // Prune removes the run's checkpoints that are older than the newest keep of those up to step latest, except the one of
-// step best (-1: no exception). It returns the steps that it removed. If keep is 0 or less it removes nothing.
+// step best (-1: no exception). If keep is 0 or less it removes nothing.
 //
 // Latest is the step that was just saved: it stays, and newer ones, which are of a time that the run has left, are
-// neither counted nor removed. A checkpoint that is not complete or that unhealthy steps led to is not counted. One
-// that is not complete stays: it may not even be the run's. See SetAside.
-func (d *Directory) Prune(latest, keep, best int) (removed []int, err error) {
+// neither counted nor removed. A checkpoint is counted if it is complete, if no unhealthy step led to it, and if this
+// process has written it or read it whole (see Trust). Before it removes one, Prune reads those that it would count and
+// that are not known to be whole. It sets aside those that are damaged. One that does not say whose it is stays.
+func (d *Directory) Prune(ctx context.Context, latest, keep, best int) (done Pruned, err error) {
 	if keep <= 0 {
-		return nil, nil
+		return done, nil
 	}
+	for {
+		counted, rest, err := d.rank(latest, keep)
+		if err != nil {
+			return done, err
+		}
+		rest = slices.DeleteFunc(rest, func(step int) bool { return step == best || step == latest })
+		if len(rest) == 0 {
+			return done, nil
+		}
+		aside, err := d.verify(ctx, counted)
+		if err != nil {
+			return done, fmt.Errorf("old checkpoints were not removed: %w", err)
+		}
+		if aside != "" {
+			done.Aside = append(done.Aside, aside)
+			continue
+		}
+		for _, step := range rest {
+			if err := d.remove(step); err != nil {
+				return done, fmt.Errorf("an old checkpoint was not removed: %w%s", err, fix(err))
+			}
+			done.Removed = append(done.Removed, step)
+		}
+		return done, nil
+	}
+}
+
+// rank lists the run's checkpoints up to a step, newest first: keep of those that count, as far as their manifests
+// tell, and all that are older than these.
+func (d *Directory) rank(latest, keep int) (counted, rest []int, err error) {
 	steps, err := listSteps(d.fsys, d.path)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	kept := 0
 	for _, step := range steps {
 		if step > latest {
 			continue
 		}
-		m, err := readStep(d.fsys, filepath.Join(d.path, DirName(step)), step)
+		dir := filepath.Join(d.path, DirName(step))
+		m, err := readStep(d.fsys, dir, step)
 		switch {
 		case err != nil || !d.owner.Has(m.Run):
-		case kept < keep:
-			if m.UnhealthySteps == 0 && m.checkFiles(d.fsys, filepath.Join(d.path, DirName(step))) == nil {
-				kept++
-			}
-		case step != best && step != latest:
-			if err := d.remove(step); err != nil {
-				return removed, fmt.Errorf("an old checkpoint was not removed: %w%s", err, fix(err))
-			}
-			removed = append(removed, step)
+		case len(counted) == keep:
+			rest = append(rest, step)
+		case m.UnhealthySteps == 0 && m.checkFiles(d.fsys, dir) == nil:
+			counted = append(counted, step)
 		}
 	}
-	return removed, nil
+	return counted, rest, nil
+}
+
+// verify reads the checkpoints that are not known to be whole. It returns the new path of the first one that is damaged.
+func (d *Directory) verify(ctx context.Context, steps []int) (aside string, err error) {
+	for _, step := range steps {
+		if d.known[step] {
+			continue
+		}
+		c, err := Open(d.fsys, filepath.Join(d.path, DirName(step)))
+		if err == nil {
+			err = c.Verify(ctx, nil)
+		}
+		if damage := (*DamageError)(nil); errors.As(err, &damage) && damage.Lasts() {
+			return d.SetAside(step, Damaged)
+		}
+		if err != nil {
+			return "", err
+		}
+		d.Trust(step)
+	}
+	return "", nil
+}
+
+// Trust notes that this process has read the checkpoint of a step whole. A run does so for the one that it continues
+// from.
+func (d *Directory) Trust(step int) {
+	if d.known == nil {
+		d.known = map[int]bool{}
+	}
+	d.known[step] = true
 }
 
 // SetAside renames a checkpoint that the run does not continue from, so that it is no longer one, and returns its new

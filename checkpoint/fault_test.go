@@ -28,7 +28,7 @@ func TestCrashes(t *testing.T) {
 		_, err := r.save(step)
 		must(t, err)
 		believe(step)
-		_, err = r.Prune(step, 1, 1)
+		_, err = r.prune(step, 1, 1)
 		must(t, err)
 	}
 	_, err := r.save(3) // it replaces the other
@@ -159,7 +159,7 @@ func TestFaults(t *testing.T) {
 		if _, err := r.save(3); err != nil {
 			return err
 		}
-		if _, err := r.Prune(3, 2, -1); err != nil {
+		if _, err := r.prune(3, 2, -1); err != nil {
 			return err
 		}
 		_, err := r.save(3)

@@ -89,6 +89,11 @@ func (r *run) save(step int) (string, error) {
 	return w.Commit(manifestOf(step))
 }
 
+func (r *run) prune(latest, keep, best int) ([]int, error) {
+	done, err := r.Prune(context.Background(), latest, keep, best)
+	return done.Removed, err
+}
+
 func (r *run) fill(w *Writer, step int) error {
 	for _, s := range specs {
 		data := contents(s, step)

@@ -127,7 +127,7 @@ func victim(dir string) int {
 			return fail(err)
 		}
 		fmt.Println("saved", step)
-		if _, err := r.Prune(step, 2, -1); err != nil {
+		if _, err := r.prune(step, 2, -1); err != nil {
 			return fail(err)
 		}
 		if err := os.RemoveAll(r.pool); err != nil {

@@ -281,6 +281,7 @@ func (w *Writer) Commit(m Manifest) (dir string, err error) {
 	if err := w.publish(dir); err != nil {
 		return "", w.fail(err)
 	}
+	w.d.Trust(w.step)
 	return dir, nil
 }
 

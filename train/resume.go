@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"path/filepath"
 	"slices"
 
 	"github.com/millrace/millrace/checkpoint"
@@ -88,6 +89,9 @@ func (t *trainer) setAsideAfter(step int) {
 	for _, dir := range []*checkpoint.Directory{t.saves.dir, t.saves.fallback} {
 		if dir == nil {
 			continue
+		}
+		if filepath.Dir(t.from.Dir()) == dir.Path() {
+			dir.Trust(step) // all of it was read
 		}
 		entries, err := checkpoint.List(t.env.files(), dir.Path())
 		if err != nil {

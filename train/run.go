@@ -408,7 +408,7 @@ func (t *trainer) flush(ctx context.Context) error {
 		err = t.badWeights(t.summary.Steps, bad)
 	}
 	if err == nil {
-		t.endSave()
+		t.endSave(ctx)
 	}
 	return err
 }

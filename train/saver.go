@@ -225,7 +225,7 @@ func (t *trainer) handOver(ctx context.Context, id store.ID, version uint64) err
 
 // endSave makes the checkpoint appear, once its state has been handed over; after a step that was not healthy it
 // drops it.
-func (t *trainer) endSave() {
+func (t *trainer) endSave(ctx context.Context) {
 	s := &t.saves
 	switch {
 	case s.writer == nil || t.Engine.Saving():
@@ -233,14 +233,14 @@ func (t *trainer) endSave() {
 		t.dropSave()
 		s.retryAt = s.step + 1
 	default:
-		if err := t.commitSave(); err != nil {
+		if err := t.commitSave(ctx); err != nil {
 			t.saveFailed(err)
 		}
 	}
 }
 
 // commitSave ends the save that is under way.
-func (t *trainer) commitSave() error {
+func (t *trainer) commitSave(ctx context.Context) error {
 	s := &t.saves
 	begin := time.Now()
 	err := s.failed
@@ -262,8 +262,12 @@ func (t *trainer) commitSave() error {
 	if t.config.Save.Best && s.best != nil {
 		best = s.best.Step
 	}
-	if _, err := s.to.Prune(s.saved, t.config.Save.Keep, best); err != nil {
-		t.env.say("warning: %v", err) // the run is safe; the disk fills sooner
+	done, err := s.to.Prune(ctx, s.saved, t.config.Save.Keep, best)
+	if err != nil {
+		t.env.say("warning: %s", console.OneLine(err)) // the run is safe; the disk fills sooner
+	}
+	for _, path := range done.Aside {
+		t.env.say("a damaged checkpoint is set aside as %s; remove it when you have no use for it", path)
 	}
 	return nil
 }
@@ -327,7 +331,7 @@ func (t *trainer) handOverAll(ctx context.Context) error {
 			return err
 		}
 	}
-	return t.commitSave()
+	return t.commitSave(ctx)
 }
 
 // rescue is what to do about an error that ends the run: the state after the latest step is saved, if it can be and

@@ -83,7 +83,7 @@ func (t *trainer) compute(ctx context.Context, step int, batch *stream.Batch, m 
 		t.env.say("step %d: the gradient norm is not finite; its update is left out", step)
 	}
 	t.noteHealth(res.Skipped, m.Loss)
-	t.endSave()
+	t.endSave(ctx)
 	return nil
 }
 
