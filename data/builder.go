@@ -228,13 +228,22 @@ func (b *builder) finishInMemory(accounts *hostmem.Accounts) (*part, error) {
 	if err := b.finish(); err != nil {
 		return nil, err
 	}
-	b.run.size = b.n
-	b.run.tokens, b.run.counted = bytes.NewReader(b.tokens.memory.Bytes()), bytes.NewReader(b.counted.memory.Bytes())
-	var err error
-	if b.run.index, err = newIndex(accounts, b.documents); err != nil {
+	tokens, counted := b.tokens.memory.Bytes(), b.counted.memory.Bytes()
+	held, err := reserve(accounts, int64(len(tokens)+len(counted)))
+	if err != nil {
 		return nil, err
 	}
-	if err := b.run.read(bytes.NewReader(b.ends.memory.Bytes())); err != nil {
+	if b.run.index, err = newIndex(accounts, b.documents); err != nil {
+		return nil, firstOf(err, held.Close())
+	}
+	copy(held.Bytes(), tokens)
+	copy(held.Bytes()[len(tokens):], counted)
+	b.run.size, b.run.from = b.n, held
+	b.run.tokens = bytes.NewReader(held.Bytes()[:len(tokens)])
+	b.run.counted = bytes.NewReader(held.Bytes()[len(tokens):])
+	err = b.run.read(bytes.NewReader(b.ends.memory.Bytes()))
+	b.tokens, b.counted, b.ends = sink{}, sink{}, sink{} // the part outlives them
+	if err != nil {
 		return nil, firstOf(err, b.run.close())
 	}
 	return &b.part, nil

@@ -64,7 +64,7 @@ func openCache(ctx context.Context, f *os.File, key xxh3.Uint128, vocabSize int,
 	if err != nil {
 		return nil, firstOf(err, f.Close())
 	}
-	p.run.file = f
+	p.run.from = f
 	return p, nil
 }
 

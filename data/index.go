@@ -8,8 +8,8 @@ import (
 	"github.com/millrace/millrace/hostmem"
 )
 
-// OrderPurpose is what everything is counted under that grows with the number of documents: where they are, and their
-// order.
+// OrderPurpose is what everything is counted under that grows with the data: where documents are, their order and,
+// where there is no cache of them, their tokens.
 const OrderPurpose = "data order"
 
 // index is where the documents of a source are in its tokens: 4 bytes for a document, and 8 for each 64 of them. It

@@ -17,15 +17,15 @@ type tokenRun struct {
 	tokens  io.ReaderAt // int32 each
 	counted io.ReaderAt // bit t: the label of token t is the token itself, else Ignore; in words of 8 bytes
 	sum     [16]byte    // of tokens, counted and the documents' ends
-	file    io.Closer   // nil: they are in memory
+	from    io.Closer   // the file or the memory that they are in
 }
 
 // close gives up what the run holds.
 func (r *tokenRun) close() error {
-	if r.file == nil {
+	if r.from == nil {
 		return r.region.Close()
 	}
-	return errors.Join(r.region.Close(), r.file.Close())
+	return errors.Join(r.region.Close(), r.from.Close())
 }
 
 // readTokens reads tokens from one on.
