@@ -54,6 +54,9 @@ func (c *chooser) fixes() []string {
 		}
 	}
 	for n := c.Numerics.SequenceLen / 2; n >= minSequenceLen; n /= 2 {
+		if c.Numerics.StepPositions()%(n*c.Numerics.MicroBatch) != 0 {
+			break // batch_tokens would be no whole number of rows
+		}
 		shorter := func(r *Request) {
 			r.Numerics.SequenceLen, r.Numerics.MicroBatches = n, r.Numerics.StepPositions()/(n*r.Numerics.MicroBatch)
 			r.Numerics.HeadChunk = min(r.Numerics.HeadChunk, r.Numerics.Positions())

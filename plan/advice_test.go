@@ -1,0 +1,126 @@
+package plan_test
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/optim"
+	"github.com/millrace/millrace/plan"
+	"github.com/millrace/millrace/tensor"
+)
+
+// follow makes the change to a request that a refusal advises, such as memory.host=95MiB.
+func follow(f plan.Fitting, advice string) (plan.Fitting, error) {
+	key, value, _ := strings.Cut(advice, "=")
+	bytes := func() (n int64) {
+		for _, unit := range []struct {
+			name  string
+			bytes float64
+		}{{"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}, {"B", 1}} {
+			if number, ok := strings.CutSuffix(value, unit.name); ok {
+				x, _ := strconv.ParseFloat(number, 64)
+				return int64(x * unit.bytes)
+			}
+		}
+		return 0
+	}
+	n, _ := strconv.Atoi(value)
+	switch key {
+	case "memory.device":
+		f.DeviceBytes = bytes()
+	case "memory.host":
+		f.HostBytes = bytes()
+	case "memory.disk":
+		f.DiskBytes = bytes()
+	case "precision.moments":
+		f.Numerics.Moments = optim.Dynamic8
+	case "batch_tokens":
+		if n == 0 || n%f.Numerics.SequenceLen != 0 {
+			return f, fmt.Errorf("steps of %d tokens are not whole rows", n)
+		}
+		f.Rows = n / f.Numerics.SequenceLen
+	case "sequence_len":
+		batch := f.Rows * f.Numerics.SequenceLen
+		if n == 0 || batch%n != 0 {
+			return f, fmt.Errorf("%d tokens are not whole rows of %d", batch, n)
+		}
+		f.Numerics.SequenceLen, f.Rows = n, batch/n
+	case "numerics.block_chunk":
+		f.Cuts.BlockChunk = n
+	default:
+		return f, fmt.Errorf("%s is no key", key)
+	}
+	return f, nil
+}
+
+// TestAdviceIsRight: each change that a refusal says makes a request fit does so.
+func TestAdviceIsRight(t *testing.T) {
+	followed := map[string]int{}
+	rapid.Check(t, func(rt *rapid.T) {
+		s := shape{Vocab: rapid.IntRange(50, 3000).Draw(rt, "vocab"), Hidden: 64, Inner: rapid.SampledFrom([]int{64, 192, 640}).Draw(rt, "inner"),
+			Layers: rapid.IntRange(1, 3).Draw(rt, "layers"), Heads: 4, KVHeads: 2, HeadDim: 16, Tied: rapid.Bool().Draw(rt, "tied")}
+		f := plan.Fitting{Rows: rapid.IntRange(1, 12).Draw(rt, "rows"),
+			Request: plan.Request{Model: s.model(rt), Device: gpu, Machine: machine, Numerics: plan.Numerics{Compute: tensor.BF16,
+				Master: optim.Split, SequenceLen: rapid.IntRange(16, s.model(rt).MaxPositions).Draw(rt, "sequence_len"), PieceElems: 1 << 13}}}
+		if rapid.Bool().Draw(rt, "unified") {
+			f.Device = device.Info{Name: "test", Unified: true, OverheadBytes: 1 << 16}
+		}
+		f.DeviceBytes, f.HostBytes = 1<<40, 1<<40
+		if which := rapid.IntRange(0, 3).Draw(rt, "small budgets"); which > 0 {
+			if which&1 != 0 {
+				f.DeviceBytes = rapid.Int64Range(1<<17, 1<<22).Draw(rt, "device")
+			}
+			if which&2 != 0 {
+				f.HostBytes = rapid.Int64Range(1<<19, 1<<24).Draw(rt, "host")
+			}
+		}
+		f.ProgramBytes = rapid.Int64Range(0, 1<<22).Draw(rt, "program")
+		f.DataBytes = rapid.Int64Range(0, 1<<20).Draw(rt, "data")
+		if rapid.Bool().Draw(rt, "on disk") {
+			f.DiskBytes = rapid.Int64Range(1<<14, 1<<23).Draw(rt, "disk")
+		}
+		_, err := f.Fit(context.Background())
+		if err == nil {
+			return
+		}
+		_, list, advised := strings.Cut(err.Error(), "makes it fit: ")
+		if !advised {
+			return
+		}
+		for advice := range strings.SplitSeq(list, ", or ") {
+			g, errFollow := follow(f, advice)
+			if errFollow == nil {
+				_, errFollow = g.Fit(context.Background())
+			}
+			if errFollow != nil {
+				rt.Fatalf("%v; with %s: %v", err, advice, errFollow)
+			}
+			key, _, _ := strings.Cut(advice, "=")
+			followed[key]++
+		}
+	})
+	t.Log(followed)
+	if followed["memory.host"] == 0 || followed["memory.device"] == 0 {
+		t.Errorf("too few requests are refused: %v", followed)
+	}
+}
+
+// TestAdvisedLengthsDivideTheBatch: 1041 tokens are not whole rows of 130.
+func TestAdvisedLengthsDivideTheBatch(t *testing.T) {
+	for length, want := range map[int]bool{1041: false, 1040: true} {
+		s := shape{Vocab: 50, Hidden: 64, Inner: 64, Layers: 1, Heads: 4, KVHeads: 2, HeadDim: 16}
+		f := plan.Fitting{Rows: 1, Request: plan.Request{Model: s.model(t), Device: gpu, Machine: machine, DeviceBytes: 550 << 10,
+			Numerics: plan.Numerics{Compute: tensor.BF16, Master: optim.Split, SequenceLen: length, PieceElems: 1 << 13}}}
+		_, err := f.Fit(context.Background())
+		oneLine(t, err, "makes it fit: memory.device=")
+		if err != nil && strings.Contains(err.Error(), "sequence_len=130") != want {
+			t.Errorf("rows of %d: %v", length, err)
+		}
+	}
+}
