@@ -79,6 +79,10 @@ type Info struct {
 	// the host's memory is the limit.
 	MemoryBytes int64
 
+	// TotalBytes is the memory that the device has, used or free; 0: it is not known. Unlike MemoryBytes it is the same at
+	// each start.
+	TotalBytes int64
+
 	// OverheadBytes is memory that the driver always holds for itself (packing buffers, workspaces, scratch of workers
 	// and streams). The plan counts it: in host memory on a unified device, else in the device's own.
 	OverheadBytes int64

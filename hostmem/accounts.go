@@ -3,7 +3,7 @@
 // [Accounts] hands out [Region]s and counts, per purpose ("weights", "moments", "saved inputs"), the bytes that are
 // reserved now and the peak. A plan predicts these numbers and a run is held to them. A region is anonymous memory
 // in huge pages where the system has them; [F32] and its siblings view its bytes as numbers. [Available] says how much
-// memory this process may still take, cgroup limits included, and [PeakRSS] what it took.
+// memory this process may still take, cgroup limits included, [Total] how much there is, and [PeakRSS] what it took.
 //
 // Invariants:
 //

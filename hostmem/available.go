@@ -30,15 +30,31 @@ func available(root fs.FS) (int64, string, error) {
 	if n, err := field(root, "proc/meminfo", "MemAvailable:"); err == nil {
 		take(n<<10, machineSource)
 	}
-	cgroups(root, take)
+	cgroups(root, func(limit, used int64, from string) { take(limit-used, from) })
 	if source == "" {
 		return 0, "", ErrUnknown
 	}
 	return least, source, nil
 }
 
-// cgroups hands to take what each cgroup above this process has left.
-func cgroups(root fs.FS, take func(bytes int64, source string)) {
+// Total is the memory in bytes of the machine or, if that is less, of the smallest limit of a cgroup above this process.
+// Unlike Available it does not depend on what is used now. The error is ErrUnknown where the system does not tell.
+func Total() (int64, error) { return total(os.DirFS("/")) }
+
+func total(root fs.FS) (int64, error) {
+	least := int64(math.MaxInt64)
+	if n, err := field(root, "proc/meminfo", "MemTotal:"); err == nil {
+		least = n << 10
+	}
+	cgroups(root, func(limit, _ int64, _ string) { least = min(least, max(limit, 0)) })
+	if least == math.MaxInt64 {
+		return 0, ErrUnknown
+	}
+	return least, nil
+}
+
+// cgroups hands to take the limits of each cgroup above this process, and what of the limit is used.
+func cgroups(root fs.FS, take func(limit, used int64, source string)) {
 	self, _ := fs.ReadFile(root, "proc/self/cgroup")
 	for line := range strings.Lines(string(self)) {
 		// "hierarchy:controllers:path", where version 2 has no controllers.
@@ -71,7 +87,7 @@ var (
 
 // climb looks at a cgroup and all above it. Inside a container the path may be the host's and not exist below the
 // mount; climbing then ends at the mount, which is the container's own group.
-func climb(root fs.FS, mount, group string, c controller, take func(int64, string)) {
+func climb(root fs.FS, mount, group string, c controller, take func(limit, used int64, source string)) {
 	for dir := path.Join(mount, path.Clean("/"+group)); ; dir = path.Dir(dir) {
 		for _, name := range c.limits {
 			file := path.Join(dir, name)
@@ -85,7 +101,7 @@ func climb(root fs.FS, mount, group string, c controller, take func(int64, strin
 			}
 			// Inactive page cache is given back on demand.
 			cache, _ := field(root, path.Join(dir, c.stat), c.inactiveFile)
-			take(limit-max(used-cache, 0), "limit in /"+file)
+			take(limit, max(used-cache, 0), "limit in /"+file)
 		}
 		if dir == mount {
 			return

@@ -168,6 +168,6 @@ func (a *Accounts) mustGrow(bytes, available, cgroups int64) (bool, error) {
 // cgroupLeft is what the cgroups of this process leave to it: no memory is added to those.
 func cgroupLeft() int64 {
 	least := int64(math.MaxInt64)
-	cgroups(os.DirFS("/"), func(n int64, _ string) { least = min(least, max(n, 0)) })
+	cgroups(os.DirFS("/"), func(limit, used int64, _ string) { least = min(least, max(limit-used, 0)) })
 	return least
 }

@@ -233,8 +233,9 @@ func TestAvailable(t *testing.T) {
 		root   fstest.MapFS
 		want   int64
 		source string
+		total  int64
 	}{
-		{"no cgroup", fstest.MapFS{"proc/meminfo": meminfo}, 32000 << 10, "MemAvailable"},
+		{"no cgroup", fstest.MapFS{"proc/meminfo": meminfo}, 32000 << 10, "MemAvailable", 64000 << 10},
 		{"version 2, limit above", fstest.MapFS{
 			"proc/meminfo":                   meminfo,
 			"proc/self/cgroup":               file("0::/a/b\n"),
@@ -242,20 +243,20 @@ func TestAvailable(t *testing.T) {
 			"sys/fs/cgroup/a/memory.max":     file("10000000\n"),
 			"sys/fs/cgroup/a/memory.current": file("4000000\n"),
 			"sys/fs/cgroup/a/memory.stat":    file("anon 1\ninactive_file 1500000\n"),
-		}, 7500000, "/sys/fs/cgroup/a/memory.max"},
+		}, 7500000, "/sys/fs/cgroup/a/memory.max", 10000000},
 		{"version 2, soft limit", fstest.MapFS{
 			"proc/meminfo":                 meminfo,
 			"proc/self/cgroup":             file("0::/a\n"),
 			"sys/fs/cgroup/a/memory.max":   file("20000000\n"),
 			"sys/fs/cgroup/a/memory.high":  file("9000000\n"),
 			"sys/fs/cgroup/memory.current": file("1\n"), "sys/fs/cgroup/a/memory.current": file("1000000\n"),
-		}, 8000000, "memory.high"},
+		}, 8000000, "memory.high", 9000000},
 		{"a container that sees the host's path", fstest.MapFS{
 			"proc/meminfo":                 meminfo,
 			"proc/self/cgroup":             file("0::/kubepods/x\n"),
 			"sys/fs/cgroup/memory.max":     file("5000000\n"),
 			"sys/fs/cgroup/memory.current": file("6000000\n"),
-		}, 0, "/sys/fs/cgroup/memory.max"},
+		}, 0, "/sys/fs/cgroup/memory.max", 5000000},
 		{"version 1", fstest.MapFS{
 			"proc/meminfo":     meminfo,
 			"proc/self/cgroup": file("5:cpu:/x\n4:memory:/c\n0::/\n"),
@@ -264,14 +265,20 @@ func TestAvailable(t *testing.T) {
 			"sys/fs/cgroup/memory/c/memory.stat":           file("total_inactive_file 500000\n"),
 			"sys/fs/cgroup/memory/memory.limit_in_bytes":   file("9223372036854771712\n"),
 			"sys/fs/cgroup/memory/memory.usage_in_bytes":   file("2000000\n"),
-		}, 1500000, "memory.limit_in_bytes"},
+		}, 1500000, "memory.limit_in_bytes", 3000000},
 	} {
 		got, source, err := available(c.root)
 		if err != nil || got != c.want || !strings.Contains(source, c.source) {
 			t.Errorf("%s: %d from %q, %v; want %d from %q", c.what, got, source, err, c.want, c.source)
 		}
+		if got, err := total(c.root); err != nil || got != c.total {
+			t.Errorf("%s: %d in all, %v; want %d", c.what, got, err, c.total)
+		}
 	}
 	if _, _, err := available(fstest.MapFS{}); err == nil {
 		t.Error("a system that tells nothing gives no error")
+	}
+	if _, err := total(fstest.MapFS{}); err == nil {
+		t.Error("a system that tells nothing gives no error for its total")
 	}
 }

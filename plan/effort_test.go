@@ -33,7 +33,7 @@ func named(t *testing.T, shape, machine string, n Numerics) Request {
 		t.Fatal(err)
 	}
 	n.Compute, n.Master = tensor.BF16, optim.Split
-	return Request{Model: m, Numerics: n, Device: on.Device, Machine: on.Machine, ProgramBytes: WhatIfProgramBytes,
+	return Request{Model: m, Numerics: n, Device: on.Device, Machine: on.Machine, ProgramBytes: ProgramBytes(on.Device),
 		DeviceBytes: on.DeviceBytes, HostBytes: on.HostBytes, DiskBytes: on.DiskBytes}
 }
 

@@ -34,9 +34,10 @@ type Request struct {
 	DiskBytes int64
 	// Overlap leaves out placements with one weight slot where there are others.
 	Overlap bool
-	// DataBytes is what was reserved for the documents' index and order when the data were read; 0 where they were not.
+	// DataBytes is what was reserved when the data were read: for the documents' index and order and, without a token cache,
+	// for their tokens; 0 where they were not read.
 	DataBytes int64
-	// ProgramBytes is the memory of the process that is not planned: code and the Go heap.
+	// ProgramBytes is what is reserved for the memory of the process that is not planned: see the function.
 	ProgramBytes int64
 }
 

@@ -28,7 +28,7 @@ func longRequest(t *testing.T, machine string, sequenceLen int) plan.Request {
 		t.Fatal(err)
 	}
 	return plan.Request{Model: modelOf(t, string(text)), Device: on.Device, Machine: on.Machine, DeviceBytes: on.DeviceBytes,
-		HostBytes: on.HostBytes, ProgramBytes: plan.WhatIfProgramBytes,
+		HostBytes: on.HostBytes, ProgramBytes: plan.ProgramBytes(on.Device),
 		Numerics: plan.Numerics{Compute: tensor.BF16, Master: optim.Split, SequenceLen: sequenceLen}}
 }
 
@@ -39,7 +39,7 @@ func TestHalfAMillionTokens(t *testing.T) {
 	}
 	const tokens = 512 << 10
 	r := longRequest(t, "h100-pcie5", tokens)
-	p, err := fitRequest(context.Background(), r, 1, runfile.Sizes{}, nil)
+	p, err := plan.Fitting{Request: r, Rows: 1}.Fit(context.Background())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,7 +61,7 @@ func TestHalfAMillionTokens(t *testing.T) {
 			t.Errorf("attention of block %d is computed again", b)
 		}
 	}
-	_, err = fitRequest(context.Background(), r, 1, runfile.Sizes{BlockChunk: tokens}, nil)
+	_, err = plan.Fitting{Request: r, Rows: 1, Cuts: runfile.Sizes{BlockChunk: tokens}.Cuts()}.Fit(context.Background())
 	if err == nil || !strings.Contains(err.Error(), "numerics.block_chunk=") {
 		t.Errorf("in one chunk: %v", err)
 	}

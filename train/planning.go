@@ -1,10 +1,12 @@
 package train
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"strings"
 
 	"github.com/millrace/millrace/data"
 	"github.com/millrace/millrace/device"
@@ -18,13 +20,13 @@ import (
 	"github.com/millrace/millrace/vfs"
 )
 
-// goHeapSlack is what the Go heap may grow by after the plan is made: garbage of a few steps.
+// goHeapSlack is what the Go heap may grow by after a session is open: garbage of a few steps.
 const goHeapSlack = 16 << 20
 
 // hostShare is the part of the available memory that a run takes when memory.host is auto.
 const hostShare = 0.9
 
-// PlanRequest makes what a plan is asked for. Budgets that are auto come from the machine.
+// PlanRequest makes what a plan is asked for. Budgets that are auto come from what the machine has left now.
 func (e *Env) PlanRequest(m *model.Model, n plan.Numerics, dev device.Info, mem runfile.Memory) (plan.Request, error) {
 	r := plan.Request{Model: m, Numerics: n, Device: dev, Machine: probe.Rates(e.CacheDir, dev, mem.Path), DeviceBytes: mem.Device.N, HostBytes: mem.Host.N,
 		RecomputeAll: mem.Recompute == "always"}
@@ -35,26 +37,24 @@ func (e *Env) PlanRequest(m *model.Model, n plan.Numerics, dev device.Info, mem 
 	if r.DeviceBytes == 0 && !dev.Unified {
 		r.DeviceBytes = dev.MemoryBytes
 	}
-	debug.FreeOSMemory() // the garbage of what was read and tokenized
-	used, err := hostmem.RSS()
-	if err != nil {
-		used = 0 // nothing to read it from on this system; the plan then leaves it out
-	}
-	// The order of the data is resident already, and has a line of its own in the plan. So has the memory that a
-	// unified device takes for itself, which is not resident before its first operation.
-	r.DataBytes = e.Accounts.Of(data.OrderPurpose).Bytes
-	r.ProgramBytes = max(used-r.DataBytes, 0) + goHeapSlack
+	debug.FreeOSMemory() // the garbage of what was read and tokenized: the run has other uses for it
+	r.DataBytes, r.ProgramBytes = e.Accounts.Of(data.OrderPurpose).Bytes, plan.ProgramBytes(dev)
 	if e.program > 0 {
 		r.ProgramBytes = e.program
 	}
 	// A size that the user gives is taken at its word, even beyond what is available now. Populating finds out.
 	e.Accounts.GrowOnUse(r.HostBytes > 0 || e.MemoryGrows)
 	if r.HostBytes == 0 {
-		free, _, err := hostmem.Available()
+		left, _, err := e.hostMemory()
 		if err != nil {
 			return r, fmt.Errorf("memory.host: how much memory there is cannot be told (%w); set it to a size such as 16GiB", err)
 		}
-		r.HostBytes = int64(hostShare * float64(free+used))
+		used, err := hostmem.RSS()
+		if err != nil {
+			used = 0
+		}
+		// The process has some of what the plan counts. Memory that a program with more in it has is not the plan's.
+		r.HostBytes = int64(hostShare * float64(left+min(used, r.ProgramBytes+r.DataBytes)))
 		if e.MemoryGrows && !e.growthNoted {
 			e.growthNoted = true
 			e.say("memory.host: auto is %s, by what this machine shows now; it grows as it is used, so set memory.host to a size",
@@ -62,6 +62,113 @@ func (e *Env) PlanRequest(m *model.Model, n plan.Numerics, dev device.Info, mem 
 		}
 	}
 	return r, nil
+}
+
+// hostMemory is the host memory that is available now, and that there is in all.
+func (e *Env) hostMemory() (left, total int64, err error) {
+	if e.memory != nil {
+		left, total = e.memory()
+		return left, total, nil
+	}
+	if left, _, err = hostmem.Available(); err == nil {
+		total, err = hostmem.Total()
+	}
+	return left, total, err
+}
+
+// sizingShares are the parts of the memory of the device and of the host for which sizes are chosen where budgets are
+// auto: the first ones that the run fits into. They leave room for other programs, more on a host than on a GPU.
+var sizingShares = []struct{ device, host float64 }{{7. / 8, 1. / 2}, {7. / 8, 3. / 4}, {1, 1}}
+
+// unlimitedDisk is a budget that no state exceeds.
+const unlimitedDisk = 1 << 50
+
+// sizing returns the requests that decide the sizes of a run, to be tried in order: those of the budgets that are
+// given and, where a budget is auto, of shares of all that the machine has. The memory that is free differs from start
+// to start and serves placements, which set no bits; sizes do.
+func (e *Env) sizing(r plan.Request, mem runfile.Memory) ([]plan.Request, error) {
+	switch {
+	case mem.Disk.IsAuto():
+		r.DiskBytes = unlimitedDisk
+	default:
+		r.DiskBytes = mem.Disk.N
+	}
+	ofDevice, ofHost := mem.Device.N == 0 && !r.Device.Unified, mem.Host.N == 0
+	if !ofDevice && !ofHost {
+		return []plan.Request{r}, nil
+	}
+	_, total, err := e.hostMemory()
+	if ofHost && err != nil {
+		return nil, err
+	}
+	var list []plan.Request
+	for _, share := range sizingShares {
+		if ofDevice {
+			r.DeviceBytes = int64(share.device * float64(cmp.Or(r.Device.TotalBytes, r.Device.MemoryBytes)))
+		}
+		if ofHost {
+			r.HostBytes = int64(share.host * float64(total))
+		}
+		list = append(list, r)
+	}
+	return list, nil
+}
+
+// fit plans with sizes that follow from the budgets and, where those are auto, from what the machine has, never from
+// what is left of that now.
+func (e *Env) fit(ctx context.Context, f plan.Fitting, mem runfile.Memory) (*plan.Plan, error) {
+	if f.Cuts.MicroBatch > 0 && f.Cuts.HeadChunk > 0 {
+		return f.Fit(ctx)
+	}
+	list, err := e.sizing(f.Request, mem)
+	if err != nil {
+		return nil, err
+	}
+	sized := f
+	for _, r := range list {
+		g := f
+		g.Request = r
+		p, err := g.Fit(ctx)
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		if err != nil {
+			continue
+		}
+		if r.DeviceBytes == f.DeviceBytes && r.HostBytes == f.HostBytes && r.DiskBytes == f.DiskBytes {
+			return p, nil
+		}
+		sized.Cuts.MicroBatch, sized.Cuts.HeadChunk = p.Numerics.MicroBatch, p.Numerics.HeadChunk
+		break
+	}
+	if sized.Cuts == f.Cuts { // not even all of the machine has room
+		return f.Fit(ctx)
+	}
+	p, err := sized.Fit(ctx)
+	if err == nil || ctx.Err() != nil {
+		return p, err
+	}
+	return nil, notNow(ctx, f, sized.Cuts, mem, err)
+}
+
+// notNow says of a request that what is left of the machine has no room for its sizes what to do: where smaller sizes
+// would fit, the budgets that choose them; else what err says.
+func notNow(ctx context.Context, f plan.Fitting, sized plan.Cuts, mem runfile.Memory, err error) error {
+	var keys []string
+	if mem.Device.N == 0 && !f.Device.Unified {
+		f.DeviceBytes = f.DeviceBytes >> 20 << 20
+		keys = append(keys, fmt.Sprintf("memory.device=%dMiB", f.DeviceBytes>>20))
+	}
+	if mem.Host.N == 0 {
+		f.HostBytes = f.HostBytes >> 20 << 20
+		keys = append(keys, fmt.Sprintf("memory.host=%dMiB", f.HostBytes>>20))
+	}
+	if len(keys) == 0 || f.Check(ctx) != nil {
+		return err
+	}
+	return fmt.Errorf("memory: steps of the sizes that this machine is for (micro_batch %d, head_chunk %d) have no room "+
+		"in what other programs leave of it now: end some of them, or set %s, which chooses smaller sizes and so other last bits",
+		sized.MicroBatch, sized.HeadChunk, strings.Join(keys, " and "))
 }
 
 // diskShare is the part of the free space that a run takes when memory.disk is auto, its checkpoints included where
@@ -115,11 +222,12 @@ func (e *Env) makePlan(ctx context.Context, c *runfile.Config, m *model.Model, w
 		}
 		r.DiskBytes = max(r.DiskBytes-leave, 1) // not 0, which is no disk at all
 	}
-	p, err := fitRequest(ctx, r, c.BatchTokens/c.SequenceLen, c.Numerics, func(n plan.Numerics) plan.Outputs {
-		out := c.Outputs()
-		out.LogitRows = min(logitRows, n.Positions())
-		return out
-	})
+	p, err := e.fit(ctx, plan.Fitting{Request: r, Rows: c.BatchTokens / c.SequenceLen, Cuts: c.Numerics.Cuts(),
+		OutputsOf: func(n plan.Numerics) plan.Outputs {
+			out := c.Outputs()
+			out.LogitRows = min(logitRows, n.Positions())
+			return out
+		}}, mem)
 	if err != nil {
 		return nil, err
 	}
@@ -138,14 +246,7 @@ func (e *Env) fitPlan(ctx context.Context, m *model.Model, n plan.Numerics, rows
 	if err != nil {
 		return nil, err
 	}
-	return fitRequest(ctx, r, rows, sizes, outputs)
-}
-
-// fitRequest completes a request with sizes, and plans it. It ends soon after the context does, with the context's
-// error.
-func fitRequest(ctx context.Context, r plan.Request, rows int, sizes runfile.Sizes,
-	outputs func(plan.Numerics) plan.Outputs) (*plan.Plan, error) {
-	return plan.Fitting{Request: r, Rows: rows, Cuts: sizes.Cuts(), OutputsOf: outputs}.Fit(ctx)
+	return e.fit(ctx, plan.Fitting{Request: r, Rows: rows, Cuts: sizes.Cuts(), OutputsOf: outputs}, mem)
 }
 
 // checkFits refuses a run that no sizes bring into its budgets: before its data are read, which takes long and only
@@ -162,8 +263,16 @@ func (e *Env) checkFits(ctx context.Context, c *runfile.Config, m *model.Model, 
 	}
 	f := plan.Fitting{Request: r, Rows: c.BatchTokens / c.SequenceLen, Cuts: c.Numerics.Cuts(),
 		OutputsOf: func(plan.Numerics) plan.Outputs { return c.Outputs() }}
+	err = f.Check(ctx)
+	if err == nil || ctx.Err() != nil {
+		return err
+	}
+	f.DataBytes = max(f.DataBytes, unreadDataBytes) // else what is advised has no room for them
 	return f.Check(ctx)
 }
+
+// unreadDataBytes is what the order of data takes that are not read yet, in advice: that of some 30,000 documents.
+const unreadDataBytes = 1 << 20
 
 // fitForward plans forward passes over any number of rows: micro-batches as large as the device likes and the rows
 // allow, one at a time.

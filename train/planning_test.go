@@ -1,11 +1,24 @@
 package train
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"runtime"
+	"runtime/debug"
+	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/device/cpu"
 	"github.com/millrace/millrace/hf"
+	"github.com/millrace/millrace/hostmem"
 	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/optim"
 	"github.com/millrace/millrace/plan"
@@ -35,7 +48,7 @@ func TestSmallerOperationsThatOverlap(t *testing.T) {
 	info := device.Info{Name: "a CPU", Unified: true, Workers: 2}
 	r := plan.Request{Model: m, Device: info, Machine: probe.Guess(info), DeviceBytes: 60 << 20, HostBytes: 8 << 30,
 		Numerics: plan.Numerics{Compute: tensor.BF16, Master: optim.Split, SequenceLen: 512}}
-	p, err := fitRequest(context.Background(), r, 4, runfile.Sizes{}, nil)
+	p, err := plan.Fitting{Request: r, Rows: 4}.Fit(context.Background())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,7 +56,7 @@ func TestSmallerOperationsThatOverlap(t *testing.T) {
 		t.Errorf("%d weight slots with %d micro-batches and chunks of %d", p.Placement.Rings.Weights, p.Numerics.MicroBatches, p.Numerics.HeadChunk)
 	}
 	// Sizes that are not auto stay.
-	p, err = fitRequest(context.Background(), r, 4, runfile.Sizes{MicroBatch: 2, HeadChunk: 64}, nil)
+	p, err = plan.Fitting{Request: r, Rows: 4, Cuts: runfile.Sizes{MicroBatch: 2, HeadChunk: 64}.Cuts()}.Fit(context.Background())
 	if err != nil || p.Numerics.MicroBatch != 2 || p.Numerics.HeadChunk != 64 {
 		t.Errorf("%v, %+v", err, p)
 	}
@@ -62,7 +75,8 @@ func BenchmarkPlanDeepModel(b *testing.B) {
 	r := plan.Request{Model: modelOf(b, string(text)), Device: on.Device, Machine: on.Machine, DeviceBytes: on.DeviceBytes,
 		HostBytes: on.HostBytes, DiskBytes: on.DiskBytes, Numerics: plan.Numerics{Compute: tensor.BF16, Master: optim.Split, SequenceLen: 2048}}
 	for b.Loop() {
-		if _, err := fitRequest(context.Background(), r, 32, runfile.Sizes{}, nil); err != nil {
+		_, err := plan.Fitting{Request: r, Rows: 32}.Fit(context.Background())
+		if err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -84,8 +98,9 @@ func TestHeadChunks(t *testing.T) {
 	}
 	ask := func(dev device.Info, deviceBytes int64, sizes runfile.Sizes) *plan.Plan {
 		t.Helper()
-		p, err := fitRequest(context.Background(), plan.Request{Model: modelOf(t, string(text)), Device: dev, Machine: on.Machine, DeviceBytes: deviceBytes,
-			HostBytes: on.HostBytes, Numerics: plan.Numerics{Compute: tensor.BF16, Master: optim.Split, SequenceLen: 2048}}, 16, sizes, nil)
+		p, err := plan.Fitting{Request: plan.Request{Model: modelOf(t, string(text)), Device: dev, Machine: on.Machine, DeviceBytes: deviceBytes,
+			HostBytes: on.HostBytes, Numerics: plan.Numerics{Compute: tensor.BF16, Master: optim.Split, SequenceLen: 2048}},
+			Rows: 16, Cuts: sizes.Cuts()}.Fit(context.Background())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -104,5 +119,149 @@ func TestHeadChunks(t *testing.T) {
 	}
 	if n := ask(on.Device, on.DeviceBytes, runfile.Sizes{HeadChunk: 300, MicroBatch: 2}).Numerics; n.HeadChunk != 300 || n.MicroBatch != 2 {
 		t.Errorf("what is asked for is not what is planned: %+v", n)
+	}
+}
+
+var planners = flag.Int("planners", 3, "processes of TestPlansComeFromTheRequestAlone; 50 for a long run")
+
+// plannerEnv names the run file that a process of the test plans, and plannerBallastEnv the MiB that it takes before.
+const (
+	plannerEnv        = "MILLRACE_TEST_PLANNER"
+	plannerBallastEnv = "MILLRACE_TEST_PLANNER_BALLAST"
+)
+
+// planAlone is such a process: it prints the plan and returns the exit status.
+func planAlone(path string) int {
+	mib, err := strconv.Atoi(os.Getenv(plannerBallastEnv))
+	if err != nil {
+		return 1
+	}
+	ballast := touched(mib)
+	c, err := runfile.Read(path, nil)
+	if err == nil {
+		env := &Env{Accounts: hostmem.New(), Progress: io.Discard}
+		env.Open = func(_ string, a *hostmem.Accounts) (device.Device, device.Device, error) {
+			d, err := cpu.New(cpu.Options{Workers: 2, Accounts: a})
+			return d, d, err
+		}
+		var doc []byte
+		if doc, err = planOf(env, c); err == nil {
+			_, err = os.Stdout.Write(doc)
+		}
+	}
+	runtime.KeepAlive(ballast)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
+}
+
+// planOf is a run's plan as a run writes it. The space that is free on its disk is no part of it.
+func planOf(env *Env, c *runfile.Config) ([]byte, error) {
+	p, err := PlanFor(context.Background(), env, c, PlanOptions{})
+	if err != nil {
+		return nil, err
+	}
+	p.Plan.Space = nil
+	return json.Marshal(p.Plan)
+}
+
+// touched is memory that is resident.
+func touched(mib int) []byte {
+	b := make([]byte, mib<<20)
+	for i := 0; i < len(b); i += 4096 {
+		b[i] = 1
+	}
+	return b
+}
+
+// TestPlansComeFromTheRequestAlone: the same request has the same plan, whatever memory the process has at the
+// moment and however its garbage is collected. A plan by what is resident had other sizes each time, and so other bits.
+func TestPlansComeFromTheRequestAlone(t *testing.T) {
+	c := smallConfig(t)
+	c.Model = writeConfig(t, map[string]any{"hidden_size": 192, "intermediate_size": 512, "num_hidden_layers": 5,
+		"num_attention_heads": 6, "num_key_value_heads": 2, "max_position_embeddings": 2048, "tie_word_embeddings": true})
+	c.Init, c.Tokenizer, c.SequenceLen, c.BatchTokens = "random", "bytes", 128, 8192
+	c.Precision, c.Numerics = runfile.Defaults().Precision, runfile.Sizes{}
+	c.Memory = runfile.Defaults().Memory
+	c.Memory.Device, c.Memory.Host = budget(t, "60MiB").Device, budget(t, "132MiB").Device
+	want, err := planOf(newEnv(t), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer debug.SetGCPercent(debug.SetGCPercent(100))
+	for i, percent := range []int{10, 400, -1} {
+		debug.SetGCPercent(percent)
+		ballast := touched(30 << i)
+		got, err := planOf(newEnv(t), c)
+		if err != nil || !bytes.Equal(got, want) {
+			t.Errorf("with %d MiB in use: %v\n%s\nwant\n%s", 30<<i, err, got, want)
+		}
+		runtime.KeepAlive(ballast)
+	}
+	path := writeRun(t, c)
+	for i := range *planners {
+		cmd := exec.Command(os.Args[0])
+		cmd.Env = append(os.Environ(), plannerEnv+"="+path, fmt.Sprintf("%s=%d", plannerBallastEnv, 17*i%113),
+			fmt.Sprintf("GOGC=%d", 20+70*i%300))
+		var stderr bytes.Buffer
+		cmd.Stderr = &stderr
+		got, err := cmd.Output()
+		if err != nil || !bytes.Equal(got, want) {
+			t.Errorf("process %d: %v %s\n%s\nwant\n%s", i, err, stderr.String(), got, want)
+		}
+	}
+}
+
+// TestSizesComeFromTheMachine: with budgets that are auto, what other programs leave of the memory changes no size. If
+// they leave too little for the sizes, the refusal says so, and what it advises is accepted.
+func TestSizesComeFromTheMachine(t *testing.T) {
+	c := smallConfig(t)
+	c.Model = writeConfig(t, map[string]any{"hidden_size": 192, "intermediate_size": 512, "num_hidden_layers": 5,
+		"num_attention_heads": 6, "num_key_value_heads": 2, "max_position_embeddings": 2048, "tie_word_embeddings": true})
+	c.Init, c.Tokenizer, c.SequenceLen, c.BatchTokens = "random", "bytes", 128, 8192
+	c.Precision, c.Numerics = runfile.Defaults().Precision, runfile.Sizes{}
+	const total = 400 << 20
+	planWith := func(c *runfile.Config, left int64) (plan.Numerics, error) {
+		env := newEnv(t)
+		env.program = 1 << 20
+		env.memory = func() (int64, int64) { return left, total }
+		p, err := PlanFor(context.Background(), env, c, PlanOptions{})
+		if err != nil {
+			return plan.Numerics{}, err
+		}
+		return p.Plan.Numerics, nil
+	}
+	want, err := planWith(c, total)
+	if err != nil {
+		t.Fatal(err)
+	}
+	planned, advised, refusals := 0, 0, 0
+	for left := int64(total); left > 40<<20; left -= max(left/100, 1<<20) {
+		got, err := planWith(c, left)
+		switch {
+		case err == nil:
+			planned++
+			if got != want {
+				t.Errorf("%d MiB are left: %+v, want %+v", left>>20, got, want)
+			}
+		case strings.Contains(err.Error(), "what other programs leave"):
+			advised++
+			_, size, _ := strings.Cut(err.Error(), "memory.host=")
+			size, _, _ = strings.Cut(size, ",")
+			smaller := *c
+			smaller.Memory.Host = budget(t, size).Device
+			got, errSmaller := planWith(&smaller, left)
+			if errSmaller != nil || got == want {
+				t.Errorf("%v; then: %+v, %v", err, got, errSmaller)
+			}
+		default:
+			refusals++
+			refused(t, err, "memory.host")
+		}
+	}
+	if planned < 10 || advised == 0 || refusals == 0 {
+		t.Errorf("%d planned, %d advised, %d refused", planned, advised, refusals)
 	}
 }

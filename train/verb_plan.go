@@ -161,5 +161,5 @@ func (e *Env) planOn(ctx context.Context, c *runfile.Config, m *model.Model, on 
 		r.DiskBytes = d.N
 	}
 	r.Outputs = c.Outputs()
-	return fitRequest(ctx, r, c.BatchTokens/c.SequenceLen, c.Numerics, nil)
+	return plan.Fitting{Request: r, Rows: c.BatchTokens / c.SequenceLen, Cuts: c.Numerics.Cuts()}.Fit(ctx)
 }

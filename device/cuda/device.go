@@ -160,6 +160,7 @@ func (d *Device) equip(gpu *gpu, o Options) error {
 	d.info = device.Info{
 		Name:          fmt.Sprintf("%s (%s, compute capability %d.%d, %s)", gpu.name, d.id, gpu.major, gpu.minor, products),
 		MemoryBytes:   max(int64(free)-reserve, 0) + own,
+		TotalBytes:    int64(total),
 		OverheadBytes: own + streamsPlanned*partialsBytes,
 		Workers:       gpu.processors,
 
