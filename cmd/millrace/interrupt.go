@@ -29,13 +29,21 @@ func listen() <-chan os.Signal {
 
 // interrupts turns signals into an orderly end. An interrupt (Ctrl-C) first ends an answer, if the verb is giving
 // one. Else the first signal closes stop if the verb has something to finish before it ends, such as a step and a
-// checkpoint of it, and else cancels the context. The next one cancels in any case, and after that signals kill.
+// checkpoint of it, and else cancels the context. The next signal that counts cancels in any case, and the one after a
+// cancellation ends the program at once.
 type interrupts struct {
 	answer   *answering
 	stop     chan struct{}
 	done     chan struct{}
+	now      func() time.Time // the clock
+	kill     func()           // ends the program at once
 	watching fault.Group
 }
+
+// oneRequest is how long signals are one request to end. One request often comes as several signals: timeout(1) signals
+// its child and then the child's process group, and a closed terminal has a SIGHUP from the kernel and one from the
+// shell.
+const oneRequest = 2 * time.Second
 
 // patience is how long work that has nothing to lose may take to end after the first signal: a pass of a large model, a
 // network drive that does not answer. After that the process ends without waiting, as by a kill, but with the status of
@@ -52,27 +60,38 @@ func giveUp(messages *progress) {
 func (i *interrupts) watch(signals <-chan os.Signal, cancel context.CancelFunc, messages *progress, finishes func() string) {
 	i.watching.Go(func() {
 		defer cancel()
-		for stopping := false; ; {
+		var counted time.Time // when the latest signal came that counted; zero: none has
+		cancelled := false
+		for {
+			var s os.Signal
 			select {
 			case <-i.done:
 				return
-			case s := <-signals:
-				if s == os.Interrupt && i.answer.end() {
-					continue
-				}
+			case s = <-signals:
 			}
-			what := finishes()
-			if what != "" && !stopping {
-				stopping = true
-				close(i.stop)
-				messages.line("interrupted: %s; once more to stop at once without saving", what)
+			if s == os.Interrupt && i.answer.end() {
 				continue
 			}
-			// From here on a signal kills, in case something hangs.
-			signal.Reset(os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
-			cancel()
-			if what == "" {
-				messages.line("interrupted: stopping; once more to stop at once")
+			// A lost terminal asks for an end, and not for a quicker one.
+			isFirst, now := counted.IsZero(), i.now()
+			if !isFirst && (s == syscall.SIGHUP || now.Sub(counted) < oneRequest) {
+				continue
+			}
+			counted = now
+			what := finishes()
+			switch {
+			case cancelled: // and something hangs
+				i.kill()
+			case what != "" && isFirst:
+				close(i.stop)
+				messages.line("interrupted: %s; once more after %v to stop at once without saving", what, oneRequest)
+			default:
+				cancelled = true
+				cancel()
+				if what != "" {
+					continue
+				}
+				messages.line("interrupted: stopping; once more after %v to stop at once", oneRequest)
 				if patience > 0 {
 					fault.AfterFunc(patience, func() { giveUp(messages) })
 				}

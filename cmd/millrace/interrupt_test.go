@@ -13,6 +13,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/millrace/millrace/hostmem"
 	"github.com/millrace/millrace/train"
@@ -53,7 +54,7 @@ func TestInterruptSaves(t *testing.T) {
 		t.Errorf("summary %+v, and %d records", s, strings.Count(w.read("out/metrics.jsonl"), "\n"))
 	}
 	last := fmt.Sprintf("\nmillrace: interrupted after step %d, saved in %s; run the same command to continue\n", s.Steps, s.Checkpoint)
-	if status != exitInterrupted || !strings.Contains(stderr.String(), " and saving; once more to stop at once without saving\n") ||
+	if status != exitInterrupted || !strings.Contains(stderr.String(), " and saving; once more after 2s to stop at once without saving\n") ||
 		!strings.HasSuffix(stderr.String(), last) {
 		t.Errorf("status %d: %s", status, stderr)
 	}
@@ -74,23 +75,66 @@ func TestInterruptBeforeTheFirstStep(t *testing.T) {
 	}
 }
 
-// The first signal asks for the end, the second one makes it. On a terminal the line takes the place of a bar.
-func TestSecondInterruptCancels(t *testing.T) {
-	ctx, cancel := context.WithCancel(context.Background())
-	signals := make(chan os.Signal)
-	i := &interrupts{answer: &answering{}, stop: make(chan struct{}), done: make(chan struct{})}
-	var said strings.Builder
-	i.watch(signals, cancel, &progress{w: &said, terminal: true}, func() string { return "finishing step 5 and saving" })
-	signals <- syscall.SIGINT
-	<-i.stop
-	if ctx.Err() != nil {
-		t.Error("the first signal ends the step")
+// TestSignalsThatCount: the first signal asks for the end, the second one makes it. Those that come together are one, as
+// from timeout(1), and a lost terminal is never a second one.
+func TestSignalsThatCount(t *testing.T) {
+	const intr, term, hup = syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP
+	const saving, nothing = "interrupted: finishing step 5 and saving; once more after 2s to stop at once without saving\n",
+		"interrupted: stopping; once more after 2s to stop at once\n"
+	type at struct {
+		sec    float64
+		signal os.Signal
 	}
-	signals <- syscall.SIGTERM
-	<-ctx.Done()
-	i.end()
-	if want := "\r\x1b[Kinterrupted: finishing step 5 and saving; once more to stop at once without saving\n"; said.String() != want {
-		t.Errorf("said %q, want %q", said.String(), want)
+	for name, c := range map[string]struct {
+		idle    bool // the verb has nothing to finish
+		signals []at
+		stops   bool // in an orderly way
+		cancels bool
+		kills   int
+		says    string
+	}{
+		"one":                      {false, []at{{0, intr}}, true, false, 0, saving},
+		"two of timeout":           {false, []at{{0, term}, {0.001, term}}, true, false, 0, saving},
+		"five":                     {false, []at{{0, term}, {0.05, term}, {0.1, term}, {0.2, term}, {0.25, term}}, true, false, 0, saving},
+		"a terminal":               {false, []at{{0, hup}, {0.01, hup}}, true, false, 0, saving},
+		"a terminal, twice":        {false, []at{{0, hup}, {60, hup}}, true, false, 0, saving},
+		"impatient, then hung up":  {false, []at{{0, intr}, {60, hup}}, true, false, 0, saving},
+		"hung up, then impatient":  {false, []at{{0, hup}, {3, term}}, true, true, 0, saving},
+		"impatient":                {false, []at{{0, intr}, {2, term}}, true, true, 0, saving},
+		"timeout -k":               {false, []at{{0, term}, {0, term}, {30, term}, {30, term}}, true, true, 0, saving},
+		"three":                    {false, []at{{0, intr}, {2, intr}, {4, intr}}, true, true, 1, saving},
+		"nothing to save":          {true, []at{{0, intr}}, false, true, 0, nothing},
+		"nothing to save, timeout": {true, []at{{0, term}, {0, term}, {1, hup}, {60, hup}}, false, true, 0, nothing},
+		"nothing to save, hanging": {true, []at{{0, intr}, {2, intr}}, false, true, 1, nothing},
+	} {
+		t.Run(name, func(t *testing.T) {
+			signals, next, kills := make(chan os.Signal), 0, 0
+			i := &interrupts{answer: &answering{}, stop: make(chan struct{}), done: make(chan struct{}), kill: func() { kills++ },
+				now: func() time.Time {
+					next++
+					return time.Unix(1, 0).Add(time.Duration(c.signals[next-1].sec * float64(time.Second)))
+				}}
+			var said strings.Builder
+			cancels, stopped := -1, false // the end of listening cancels, too
+			i.watch(signals, func() { cancels++ }, &progress{w: &said}, func() string {
+				if c.idle {
+					return ""
+				}
+				return "finishing step 5 and saving"
+			})
+			for _, s := range c.signals {
+				signals <- s.signal
+			}
+			i.end()
+			select {
+			case <-i.stop:
+				stopped = true
+			default:
+			}
+			if stopped != c.stops || (cancels > 0) != c.cancels || kills != c.kills || said.String() != c.says {
+				t.Errorf("stopped %v, cancelled %d times, killed %d times, said %q", stopped, cancels, kills, said.String())
+			}
+		})
 	}
 }
 
@@ -107,7 +151,8 @@ func TestInterruptOfAnAnswer(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			ctx, cancel := context.WithCancel(context.Background())
 			signals := make(chan os.Signal)
-			i := &interrupts{answer: &answering{}, stop: make(chan struct{}), done: make(chan struct{})}
+			i := &interrupts{answer: &answering{}, stop: make(chan struct{}), done: make(chan struct{}),
+				now: func() time.Time { return time.Unix(1, 0) }}
 			var said strings.Builder
 			i.watch(signals, cancel, &progress{w: &said}, func() string { return "" })
 			stop, done := i.answer.begin()
@@ -125,7 +170,7 @@ func TestInterruptOfAnAnswer(t *testing.T) {
 			<-ctx.Done()
 			done()
 			i.end()
-			if want := "interrupted: stopping; once more to stop at once\n"; said.String() != want {
+			if want := "interrupted: stopping; once more after 2s to stop at once\n"; said.String() != want {
 				t.Errorf("said %q", said.String())
 			}
 		})

@@ -15,6 +15,7 @@ import (
 	"os"
 	"runtime/debug"
 	"slices"
+	"time"
 	"unicode/utf8"
 
 	"github.com/alecthomas/kong"
@@ -149,7 +150,8 @@ func newParser(stdout, stderr io.Writer) (*kong.Kong, error) {
 func (p *program) call(cmd *kong.Context) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	p.ctx = ctx
-	i := &interrupts{answer: &p.answer, stop: make(chan struct{}), done: make(chan struct{})}
+	i := &interrupts{answer: &p.answer, stop: make(chan struct{}), done: make(chan struct{}), now: time.Now,
+		kill: func() { os.Exit(exitInterrupted) }}
 	p.env = millrace.NewEnv(p.stderr)
 	p.env.Open, p.env.Terminal, p.env.Stop = p.openDevice, p.stderr.terminal, i.stop
 	i.watch(p.signals, cancel, p.stderr, p.env.Finishes)

@@ -30,7 +30,8 @@ func (*trainCmd) Help() string {
 The output directory gets run.yaml (as resolved), plan.json, metrics.jsonl, checkpoints/ and, at the end, model/,
 which transformers can load. A run that has checkpoints continues from the latest one, with the same result, to the
 bit, as if it had not stopped. An interrupt, SIGTERM or a lost terminal finishes the step, saves a checkpoint and ends
-with status 130; before the first step it ends at once. A second one stops without saving.`
+with status 130; before the first step it ends at once. Another interrupt or SIGTERM, two seconds later or more,
+stops without saving.`
 }
 
 // Run trains.
