@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 
 	"github.com/millrace/millrace/checkpoint"
@@ -31,7 +32,9 @@ type Run struct {
 
 	data   *data.Dataset // nil: the configuration names none
 	loader *data.Loader
-	at     place // in the data, after the latest batch
+	at     place // in the data, after the latest batch that a step was taken on
+	batch  stream.Batch
+	after  data.Cursor // of batch
 
 	id             checkpoint.RunID // that of the checkpoint that it continues from
 	steps, skipped int
@@ -166,6 +169,10 @@ func (r *Run) openData(ctx context.Context, env *Env, from *checkpoint.Checkpoin
 		r.at = place{Fingerprint: r.data.Fingerprint(), Sources: r.data.SourceSums()}
 		return nil
 	}
+	if was := from.Manifest.Mathematics["seed"]; was != "" && was != seedSetting(c) {
+		return fmt.Errorf("seed is %d, and %s in %s: its place in the data means nothing in another order; restore the seed",
+			c.Seed, was, from.Dir())
+	}
 	return r.loader.Seek(r.at.Cursor)
 }
 
@@ -183,17 +190,35 @@ func (r *Run) Tokenizer() (tokenizer.Tokenizer, error) {
 	return r.src.openTokenizer(r.config.Tokenizer)
 }
 
+// errClosed is the error of a run that is used after Close.
+var errClosed = errors.New("the run is closed")
+
+func (r *Run) isClosed() bool { return r.Engine == nil }
+
 // Next returns the next batch of the data sets, packed and in the order of a training run. After the last document they
-// begin again in another order. The batch is valid until the next call. Without data sets the error is io.EOF.
+// begin again in another order. The next call overwrites the batch. Without data sets the error is io.EOF.
+//
+// A run that continues from a checkpoint has the batches again that were not stepped on before it was saved, beginning
+// with the first one after the latest that was.
 func (r *Run) Next(ctx context.Context) (*stream.Batch, error) {
-	if r.loader == nil {
+	switch {
+	case r.isClosed():
+		return nil, errClosed
+	case r.loader == nil:
 		return nil, io.EOF
 	}
+	r.batch = stream.Batch{} // it shares memory with the next one
 	if err := r.loader.Next(ctx, r.rows); err != nil {
 		return nil, err
 	}
-	r.at.Cursor = r.loader.Cursor()
-	return batchOf(r.rows), nil
+	r.batch, r.after = *batchOf(r.rows), r.loader.Cursor()
+	return &r.batch, nil
+}
+
+// isNext reports whether a batch, or a copy of it, is the one that Next has returned.
+func (r *Run) isNext(b *stream.Batch) bool {
+	return len(b.Micro) > 0 && len(r.batch.Micro) > 0 && len(b.Micro[0].IDs) > 0 &&
+		&b.Micro[0].IDs[0] == &r.batch.Micro[0].IDs[0]
 }
 
 // Batch makes a batch of examples, one in each row. There may be as many as a step has rows (batch_tokens /
@@ -224,6 +249,13 @@ func (r *Run) Update(learningRate float64) stream.Update {
 // [stream.ErrNotFinite]. After an error, except one that refuses the batch or the update, the run can only be closed.
 func (r *Run) Step(ctx context.Context, b *stream.Batch, u stream.Update) (stream.Result, error) {
 	switch {
+	case r.isClosed():
+		return stream.Result{}, errClosed
+	case !(u.LR >= 0) || math.IsInf(u.LR, 0):
+		return stream.Result{}, fmt.Errorf("the learning rate is %v: it must be finite and not negative", u.LR)
+	case !(u.MaxGradNorm >= 0) || math.IsInf(u.MaxGradNorm, 0):
+		return stream.Result{}, fmt.Errorf("MaxGradNorm is %v: it must be finite and not negative; 0 does not clip",
+			u.MaxGradNorm)
 	case b.Targets == 0:
 		return stream.Result{}, errors.New("no position of the batch counts in the loss")
 	case u.MaxGradNorm != 0 && r.plan.Outputs.NoClip:
@@ -235,6 +267,9 @@ func (r *Run) Step(ctx context.Context, b *stream.Batch, u stream.Update) (strea
 	if err != nil {
 		return res, fmt.Errorf("step %d: %w", r.steps+1, err)
 	}
+	if r.isNext(b) {
+		r.at.Cursor = r.after
+	}
 	r.steps++
 	r.bad += res.BadWeights
 	if res.Skipped {
@@ -245,7 +280,10 @@ func (r *Run) Step(ctx context.Context, b *stream.Batch, u stream.Update) (strea
 
 // Eval returns the mean loss of a batch in nats, after the updates of all steps. It does not train.
 func (r *Run) Eval(ctx context.Context, b *stream.Batch) (loss float64, err error) {
-	if b.Targets == 0 {
+	switch {
+	case r.isClosed():
+		return 0, errClosed
+	case b.Targets == 0:
 		return 0, errors.New("no position of the batch counts in the loss")
 	}
 	sum, err := r.Engine.Eval(ctx, b)
@@ -256,6 +294,9 @@ func (r *Run) Eval(ctx context.Context, b *stream.Batch) (loss float64, err erro
 // after the updates of all steps. For each micro-batch there is one slice: a row for each position, with a logit for
 // each token of the vocabulary. They are valid until the next call.
 func (r *Run) Logits(ctx context.Context, b *stream.Batch, first int) ([][]float32, error) {
+	if r.isClosed() {
+		return nil, errClosed
+	}
 	return r.Engine.Logits(ctx, b, first)
 }
 
@@ -271,6 +312,9 @@ func (r *Run) Tensor(ctx context.Context, name string) ([]float32, error) {
 
 // flush carries out the updates of all steps, and writes all of the state back to the store.
 func (r *Run) flush(ctx context.Context) error {
+	if r.isClosed() {
+		return errClosed
+	}
 	bad, err := r.Engine.Flush(ctx)
 	r.bad += bad
 	return err
@@ -287,9 +331,9 @@ func (r *Run) flushFinite(ctx context.Context) error {
 	return nil
 }
 
-// Save writes a checkpoint of all state after the latest step to a new directory in dir, and returns its path. The
-// checkpoint appears as a whole, and replaces one of the same step and run; one of another run is an error.
-// [OpenOptions.From], [Export] and package
+// Save writes a checkpoint of all state after the latest step to a new directory in dir, and returns its path. Batches
+// that Next returned since that step count as not taken. The checkpoint appears as a whole, and replaces one of the same
+// step and run; one of another run is an error. [OpenOptions.From], [Export] and package
 // checkpoint read it. Weights that are not finite are an error.
 func (r *Run) Save(ctx context.Context, dir string) (path string, err error) {
 	if err := r.flushFinite(ctx); err != nil {
@@ -301,6 +345,9 @@ func (r *Run) Save(ctx context.Context, dir string) (path string, err error) {
 	}
 	m.Updates, m.SkippedUpdates = int64(r.steps-r.skipped), int64(r.skipped)
 	m.Mathematics = sizeSettings(r.config)
+	if r.loader != nil {
+		m.Mathematics["seed"] = seedSetting(r.config)
+	}
 	if m.Data, err = json.Marshal(r.at); err != nil {
 		return "", err
 	}
@@ -338,7 +385,7 @@ func (r *Run) Export(ctx context.Context, dir string) error {
 		func(part int) (model.Values, error) { return view(ctx, part) })
 }
 
-// Close releases everything. State that was not saved is lost.
+// Close releases everything. State that was not saved is lost. Methods that return an error return one from then on.
 func (r *Run) Close() error {
 	var err error
 	if r.Session != nil {
@@ -353,6 +400,6 @@ func (r *Run) Close() error {
 	if r.dev != nil {
 		err = errors.Join(err, r.dev.Close())
 	}
-	r.Session, r.loader, r.data, r.dev = nil, nil, nil, nil
+	r.loader, r.data, r.dev, r.batch = nil, nil, nil, stream.Batch{}
 	return err
 }

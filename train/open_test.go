@@ -13,6 +13,8 @@ import (
 	"strings"
 	"testing"
 
+	"pgregory.net/rapid"
+
 	"github.com/millrace/millrace/checkpoint"
 	"github.com/millrace/millrace/data"
 	"github.com/millrace/millrace/optim"
@@ -268,6 +270,10 @@ func TestOpenRefuses(t *testing.T) {
 			o.From = saved(t, c)
 			c.Precision, c.BatchTokens = runfile.Defaults().Precision, 2*c.BatchTokens
 		}, "of another model or precision"},
+		{"another seed than the checkpoint's", func(c *runfile.Config, o *OpenOptions) {
+			o.From = saved(t, c)
+			c.Seed++
+		}, "in another order; restore the seed"},
 		{"data that is not there", func(c *runfile.Config, _ *OpenOptions) { c.Datasets[0].Path = "none.jsonl" },
 			"none.jsonl"},
 	} {
@@ -307,6 +313,13 @@ func TestRunRefuses(t *testing.T) {
 	_, noExample := r.Batch()
 	_, tooLong := r.Batch(data.Example{InputIDs: make([]int32, 65), Labels: make([]int32, 65)})
 	_, noLogits := r.Logits(t.Context(), b, 0)
+	rate := func(lr float64) error {
+		_, err := r.Step(t.Context(), b, r.Update(lr))
+		return err
+	}
+	badNorm := r.Update(1)
+	badNorm.MaxGradNorm = math.NaN()
+	_, norm := r.Step(t.Context(), b, badNorm)
 	foreign := &stream.Batch{Targets: 1}
 	_, otherSize := r.Step(t.Context(), foreign, r.Update(1))
 	for _, x := range []struct {
@@ -315,6 +328,8 @@ func TestRunRefuses(t *testing.T) {
 	}{
 		{noTargets, "no position"}, {noTargetsEval, "no position"}, {clips, "max_grad_norm is 0"},
 		{tooMany, "a step has 4 rows"}, {noExample, "a step has 4 rows"}, {tooLong, "has 65 tokens, and a row 64"},
+		{rate(math.NaN()), "the learning rate is NaN"}, {rate(math.Inf(1)), "the learning rate is +Inf"},
+		{rate(-1e-3), "the learning rate is -0.001"}, {norm, "MaxGradNorm is NaN"},
 		{noLogits, "the plan is for 0"}, {otherSize, "micro-batches"},
 	} {
 		if x.err == nil || !strings.Contains(x.err.Error(), x.want) {
@@ -334,7 +349,7 @@ func TestRunKeepsBadWeights(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := r.Step(t.Context(), b, r.Update(math.Inf(1))); err != nil {
+	if _, err := r.Step(t.Context(), b, r.Update(1e300)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := r.Save(t.Context(), t.TempDir()); err == nil || !strings.Contains(err.Error(), "infinite or NaN") {
@@ -380,4 +395,112 @@ func TestOnStep(t *testing.T) {
 			t.Errorf("started again: %+v, error %v", sum, err)
 		}
 	}
+}
+
+// TestClosedRun: what is called after Close is an error.
+func TestClosedRun(t *testing.T) {
+	r := openRun(t, smallConfig(t), "", OpenOptions{})
+	b, err := r.Next(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	own, err := r.Batch(data.Example{InputIDs: []int32{1, 2}, Labels: []int32{1, 2}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for name, call := range map[string]func() error{
+		"Next":   func() error { _, err := r.Next(t.Context()); return err },
+		"Step":   func() error { _, err := r.Step(t.Context(), own, r.Update(1e-3)); return err },
+		"Eval":   func() error { _, err := r.Eval(t.Context(), b); return err },
+		"Logits": func() error { _, err := r.Logits(t.Context(), own, 0); return err },
+		"Tensor": func() error { _, err := r.Tensor(t.Context(), "lm_head.weight"); return err },
+		"Save":   func() error { _, err := r.Save(t.Context(), t.TempDir()); return err },
+		"Export": func() error { return r.Export(t.Context(), filepath.Join(t.TempDir(), "model")) },
+	} {
+		if err := call(); !errors.Is(err, errClosed) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if err := r.Close(); err != nil || r.Plan() == nil || r.Model() == nil || r.Steps() != 0 {
+		t.Errorf("closed again: %v", err)
+	}
+}
+
+// TestAnyOrderResumes draws an order of Next, Step, Eval and Save. A run that does all of it has the bits of one that is
+// closed after each Save and continues from the checkpoint, where it fetches those batches again that came after the
+// latest step: weights, steps and the place in the data.
+func TestAnyOrderResumes(t *testing.T) {
+	base := smallConfig(t)
+	base.Numerics = runfile.Sizes{MicroBatch: 2, HeadChunk: 32}
+	rapid.Check(t, func(rt *rapid.T) {
+		dir := t.TempDir()
+		order := rapid.SliceOfN(rapid.SampledFrom([]string{"Next", "Next", "Step", "Step", "Step", "Eval", "Save"}), 1, 12).Draw(rt, "order")
+		do := func(resumes bool) (weights []float32, steps int, next []int32) {
+			open := func(from string) *Run {
+				env := newEnv(t)
+				env.program = 1
+				r, err := Open(t.Context(), base, env, OpenOptions{From: from})
+				if err != nil {
+					rt.Fatal(err)
+				}
+				return r
+			}
+			r := open("")
+			defer func() { _ = r.Close() }()
+			var b *stream.Batch
+			ahead := 0 // batches since the one that was stepped on
+			fetch := func() {
+				var err error
+				if b, err = r.Next(t.Context()); err != nil {
+					rt.Fatal(err)
+				}
+			}
+			for _, what := range order {
+				var err error
+				switch {
+				case what == "Next":
+					fetch()
+					ahead++
+				case what == "Step" && b != nil:
+					_, err = r.Step(t.Context(), b, r.Update(1e-2))
+					ahead = 0
+				case what == "Eval" && b != nil:
+					_, err = r.Eval(t.Context(), b)
+				case what == "Save":
+					var path string
+					if path, err = r.Save(t.Context(), dir); err == nil && resumes {
+						if err = r.Close(); err != nil {
+							break
+						}
+						r, b = open(path), nil
+						for range ahead {
+							fetch()
+						}
+					}
+				}
+				if err != nil {
+					rt.Fatalf("%s: %v", what, err)
+				}
+				if what == "Save" && ahead == 0 { // the batch that was stepped on does not come again
+					ahead++
+					fetch()
+				}
+			}
+			fetch()
+			weights, err := r.Tensor(t.Context(), "lm_head.weight")
+			if err != nil {
+				rt.Fatal(err)
+			}
+			return weights, r.Steps(), slices.Clone(b.Micro[0].IDs)
+		}
+		weights, steps, next := do(false)
+		weightsResumed, stepsResumed, nextResumed := do(true)
+		if steps != stepsResumed || !slices.Equal(next, nextResumed) || !slices.Equal(weights, weightsResumed) {
+			rt.Errorf("after %d and %d steps: the same next batch %v, the same weights %v", steps, stepsResumed,
+				slices.Equal(next, nextResumed), slices.Equal(weights, weightsResumed))
+		}
+	})
 }

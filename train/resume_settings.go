@@ -22,11 +22,14 @@ func (t *trainer) mathematics() map[string]string {
 		"steps": strconv.Itoa(t.rates.Steps), "learning_rate": number(c.LearningRate), "lr_scheduler": string(c.LRScheduler),
 		"warmup_steps": strconv.Itoa(t.rates.WarmupSteps), "weight_decay": number(c.WeightDecay),
 		"adam_betas": number(c.AdamBetas[0]) + " " + number(c.AdamBetas[1]), "adam_eps": number(c.AdamEps),
-		"max_grad_norm": number(c.MaxGradNorm), "seed": strconv.FormatUint(c.Seed, 10),
+		"max_grad_norm": number(c.MaxGradNorm), "seed": seedSetting(c),
 		"data": t.data.Fingerprint(),
 	})
 	return keys
 }
+
+// seedSetting is the seed as checkpoints have it.
+func seedSetting(c *runfile.Config) string { return strconv.FormatUint(c.Seed, 10) }
 
 // sizeSettings are those of them that say how steps are cut and in which types they are computed.
 func sizeSettings(c *runfile.Config) map[string]string {
