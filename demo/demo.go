@@ -1,6 +1,7 @@
 package demo
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -128,7 +129,7 @@ func Run(ctx context.Context, o Options) (r *Report, err error) {
 		report: Report{Dir: o.Dir, TokensPerStep: o.Shape.BatchTokens}}
 	for _, act := range []func(context.Context) error{d.prepare, d.trainAndKill, d.verify, d.resume, d.repeat, d.compare,
 		d.finish} {
-		if err = act(ctx); err != nil {
+		if err = cmp.Or(act(ctx), record(d.dir)); err != nil {
 			break
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -49,6 +50,9 @@ func TestClaim(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(dir, "run", "x")); err != nil {
 		t.Errorf("a demo lost a file to one that was refused: %v", err)
 	}
+	if err := record(dir); err != nil {
+		t.Fatal(err)
+	}
 	held.Close()
 	held, err = claim(dir)
 	if err != nil {
@@ -68,6 +72,41 @@ func TestClaim(t *testing.T) {
 	}
 	if text, err := os.ReadFile(filepath.Join(mine, "thesis.txt")); string(text) != "years of work" {
 		t.Errorf("%q, %v", text, err)
+	}
+}
+
+// TestClaimRemovesWhatADemoWrote: a file or a directory that someone else has put into the directory of a demo, or has
+// changed there, stays, and so does all of the demo.
+func TestClaimRemovesWhatADemoWrote(t *testing.T) {
+	for name, put := range map[string]func(dir string) error{
+		"a file":                func(dir string) error { return write(filepath.Join(dir, "notes.txt"), []byte("x")) },
+		"a file in a directory": func(dir string) error { return write(filepath.Join(dir, "run", "notes.txt"), []byte("x")) },
+		"a model":               func(dir string) error { return write(filepath.Join(dir, "my-finetune", "model.safetensors"), nil) },
+		"an empty directory":    func(dir string) error { return os.Mkdir(filepath.Join(dir, "mine"), 0o777) },
+		"a link":                func(dir string) error { return os.Symlink(t.TempDir(), filepath.Join(dir, "data")) },
+		"a change":              func(dir string) error { return write(filepath.Join(dir, "run.yaml"), []byte("seed: 2, as I want it")) },
+		"no list":               func(dir string) error { return os.WriteFile(filepath.Join(dir, marker), nil, 0o666) },
+	} {
+		dir := t.TempDir()
+		held, err := claim(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = errors.Join(write(filepath.Join(dir, "run.yaml"), []byte("seed: 1")),
+			write(filepath.Join(dir, "run", "checkpoints", "a"), []byte("weights")), record(dir), held.Close(), put(dir))
+		if err != nil {
+			t.Fatal(err)
+		}
+		before, _, err := filesIn(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := claim(dir); !errors.Is(err, blame.ErrRequest) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if after, _, err := filesIn(dir); err != nil || !slices.Equal(after, before) {
+			t.Errorf("%s: %v are left of %v, %v", name, after, before, err)
+		}
 	}
 }
 

@@ -9,8 +9,10 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"text/template"
+	"time"
 
 	"github.com/millrace/millrace/data/tokenizer"
 	"github.com/millrace/millrace/hf"
@@ -27,7 +29,8 @@ var runFile = template.Must(template.New("run.yaml").Parse(runYAML))
 // endOfText is the token that ends a text.
 const endOfText = "<|end|>"
 
-// marker is a file that marks a directory as one of a demo, which the next demo may empty. A demo holds its lock.
+// marker is a file that marks a directory as one of a demo, and lists what the demo wrote there: the next demo may
+// remove that. A demo holds its lock.
 const marker = ".millrace-demo"
 
 // Shape is the size of the model and of its steps, with its budgets.
@@ -54,7 +57,8 @@ func (s Shape) config() map[string]any {
 	}
 }
 
-// claim makes the directory, or empties that of an earlier demo, and holds it until it is closed.
+// claim makes the directory, or removes the files of an earlier demo from it, and holds it until it is closed. A
+// directory with anything that is not on the list of that demo is refused, and stays as it is.
 func claim(dir string) (io.Closer, error) {
 	if err := vfs.CheckDir(vfs.OS{}, dir); err != nil {
 		return nil, blame.BadRequest(fmt.Errorf("--dir: %w", err))
@@ -79,15 +83,81 @@ func claim(dir string) (io.Closer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--dir: %w", err)
 	}
-	for _, e := range entries {
-		if e.Name() == marker {
-			continue
-		}
-		if err := os.RemoveAll(filepath.Join(dir, e.Name())); err != nil {
-			return nil, errors.Join(fmt.Errorf("--dir: an earlier demo cannot be removed: %w", err), held.Close())
-		}
+	if err := removeEarlier(dir); err != nil {
+		return nil, errors.Join(err, held.Close())
 	}
 	return held, nil
+}
+
+// wrote is what a demo has written, in the file that marks its directory: by path, what tells whether the file is still
+// the one that it wrote.
+type wrote map[string]written
+
+// written is a file of a demo. Of a directory it is the zero value.
+type written struct {
+	Bytes    int64     `json:"bytes,omitempty"`
+	Modified time.Time `json:"modified,omitzero"`
+}
+
+// filesIn lists all of a directory but its mark. A directory comes before what is in it.
+func filesIn(dir string) (paths []string, files wrote, err error) {
+	files = wrote{}
+	err = fs.WalkDir(os.DirFS(dir), ".", func(path string, e fs.DirEntry, err error) error {
+		if err != nil || path == "." || path == marker {
+			return err
+		}
+		w := written{}
+		if !e.IsDir() {
+			info, err := e.Info()
+			if err != nil {
+				return err
+			}
+			w = written{info.Size(), info.ModTime().UTC()}
+		}
+		paths, files[path] = append(paths, path), w
+		return nil
+	})
+	return paths, files, err
+}
+
+// record writes down what is in the directory of a demo, which was empty when the demo began.
+func record(dir string) error {
+	_, files, err := filesIn(dir)
+	if err != nil {
+		return err
+	}
+	list, err := json.Marshal(files)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(dir, marker), list, 0o666) // in place: it is locked
+}
+
+// removeEarlier removes what an earlier demo wrote, if nothing else is there.
+func removeEarlier(dir string) error {
+	paths, files, err := filesIn(dir)
+	if err != nil {
+		return fmt.Errorf("--dir: %w", err)
+	}
+	doc, err := os.ReadFile(filepath.Join(dir, marker))
+	if err != nil {
+		return fmt.Errorf("--dir: %w", err)
+	}
+	var list wrote
+	_ = json.Unmarshal(doc, &list) // a demo that was killed at its start has left none, and then nothing is on it
+	for _, path := range paths {
+		was, is := list[path]
+		if !is || !was.Modified.Equal(files[path].Modified) || was.Bytes != files[path].Bytes {
+			return blame.BadRequest(fmt.Errorf("--dir %s: %s is not on the list of what the demo there wrote, or was changed "+
+				"since; move it elsewhere or remove it, or name another directory", dir, path))
+		}
+	}
+	for _, path := range slices.Backward(paths) {
+		if err := os.Remove(filepath.Join(dir, path)); err != nil {
+			return fmt.Errorf("--dir: an earlier demo cannot be removed: %w", err)
+		}
+	}
+	return nil
 }
 
 // text is what is trained on and what is held out.
