@@ -10,6 +10,7 @@ import (
 	"math"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/millrace/millrace/checkpoint"
@@ -102,11 +103,34 @@ func (c *card) textFor(dir string) ([]byte, error) {
 	return c.text(), nil
 }
 
+// stepKey begins the line of a card's head that has the step that the weights are of.
+const stepKey = "millrace_step: "
+
+// stepOfCard is the step that the card of a model directory has; ok is false for a model without one.
+func stepOfCard(dir string) (step int, ok bool) {
+	text, _ := hf.ReadCard(dir) // a card that cannot be read has no step
+	head, ok := bytes.CutPrefix(text, []byte("---\n"))
+	if !ok {
+		return 0, false
+	}
+	for line := range bytes.Lines(head) {
+		if number, ok := bytes.CutPrefix(line, []byte(stepKey)); ok {
+			step, err := strconv.Atoi(string(bytes.TrimSpace(number)))
+			return step, err == nil
+		}
+		if bytes.HasPrefix(line, []byte("---")) {
+			break
+		}
+	}
+	return 0, false
+}
+
 // text is the card.
 func (c *card) text() []byte {
 	var b bytes.Buffer
 	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
 	line("---\n%s", hf.CardMark)
+	line("%s%d", stepKey, c.step)
 	if c.baseID != "" {
 		line("base_model: %s", c.baseID)
 	}

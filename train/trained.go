@@ -109,27 +109,69 @@ func (e *Env) weightsOf(name string) (runDir string, from *checkpoint.Checkpoint
 	if err != nil {
 		return "", nil, err
 	}
-	from, broken, err := checkpoint.Find(e.files(), filepath.Join(dir, checkpointsName), checkpoint.Query{Owner: &own})
+	dirs, err := e.CheckpointDirs(dir)
 	if err != nil {
 		return "", nil, err
 	}
-	for _, entry := range broken {
-		e.say("%v", entry.Err)
+	for _, at := range dirs {
+		latest, broken, err := checkpoint.Find(e.files(), at, checkpoint.Query{Owner: &own})
+		if err != nil {
+			return "", nil, err
+		}
+		for _, entry := range broken {
+			e.say("%v", entry.Err)
+		}
+		if latest != nil && (from == nil || latest.Manifest.Step > from.Manifest.Step) {
+			from = latest
+		}
 	}
 	switch {
 	case errModel != nil && from == nil:
 		return "", nil, fmt.Errorf("%s has neither a model nor a whole checkpoint yet; name a model, or wait until the "+
 			"run has saved", name)
 	case errModel == nil && from != nil:
-		manifest, err := os.Stat(filepath.Join(from.Dir(), checkpoint.ManifestName))
+		isOlder, err := isOlder(from, filepath.Join(dir, lastModel), written)
 		if err != nil {
-			return "", nil, blame.BadName(err)
+			return "", nil, err
 		}
-		if !manifest.ModTime().After(written.ModTime()) {
+		if isOlder {
 			return dir, nil, nil
 		}
 	}
 	return dir, from, nil
+}
+
+// isOlder reports whether a checkpoint is no newer than a model that its run has written: by their steps, and where the
+// model's card has none, by the times of their files. written is the model's configuration.
+func isOlder(from *checkpoint.Checkpoint, model string, written fs.FileInfo) (bool, error) {
+	if step, ok := stepOfCard(model); ok {
+		return from.Manifest.Step <= step, nil
+	}
+	manifest, err := os.Stat(filepath.Join(from.Dir(), checkpoint.ManifestName))
+	if err != nil {
+		return false, blame.BadName(err)
+	}
+	return !manifest.ModTime().After(written.ModTime()), nil
+}
+
+// CheckpointDirs lists where the run of an output directory has its checkpoints: there and, if its run file has
+// save.fallback, in that. A directory may not be there.
+func (e *Env) CheckpointDirs(runDir string) ([]string, error) {
+	dirs := []string{filepath.Join(runDir, checkpointsName)}
+	run, err := e.readResolved(runDir)
+	if err != nil || run == nil {
+		return dirs, err
+	}
+	id, err := e.readIdentity(runDir)
+	if err != nil || id == nil {
+		return dirs, err
+	}
+	c := *run
+	c.Save.Fallback = whereRunStarted(runDir, run, run.Save.Fallback)
+	if dir := id.fallbackDir(&c); dir != "" {
+		dirs = append(dirs, dir)
+	}
+	return dirs, nil
 }
 
 // whereRunStarted is a path of a run file, as it reads in the working directory that the run had. That is known where

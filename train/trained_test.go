@@ -8,8 +8,10 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/data"
+	"github.com/millrace/millrace/hf"
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/tensor"
+	"github.com/millrace/millrace/trace"
 )
 
 // trainedLoss is the loss of what a name has, on the data of a run.
@@ -96,8 +98,15 @@ func TestTrainedRuns(t *testing.T) {
 	if src, _ := opened(src.dir); src.run != nil || src.from != nil || src.settings("x", "y").Tokenizer != "x" {
 		t.Error("a model directory is one of a run")
 	}
+	// The steps decide, and the times of files only where the model has none.
 	later := time.Unix(1<<32, 0) // in 2106
 	if err := os.Chtimes(filepath.Join(last, "manifest.json"), later, later); err != nil {
+		t.Fatal(err)
+	}
+	if src, _ := opened(run); src.from != nil {
+		t.Error("a checkpoint of the model's step is taken for a newer one, by its time")
+	}
+	if err := os.Remove(filepath.Join(run, "model", "README.md")); err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range []string{run, filepath.Join(run, "checkpoints"), last} {
@@ -155,5 +164,53 @@ func TestTrainedOfAnotherModel(t *testing.T) {
 	_, err := openTrained(t.Context(), newEnv(t), filepath.Join(c.OutputDir, "checkpoints", "step-000001"))
 	if err == nil || !strings.Contains(err.Error(), "is not of model") {
 		t.Error(err)
+	}
+}
+
+// TestTrainedOfAFallback: of a run that has saved in its fallback directory the newest checkpoint is there, and it is
+// newer than a model of an earlier step, whatever the times of files.
+func TestTrainedOfAFallback(t *testing.T) {
+	c := smallConfig(t)
+	c.MaxSteps, c.Save.Every, c.Save.Keep = 4, 1, 0
+	c.Save.Fallback = t.TempDir()
+	if _, err := Train(t.Context(), c, newEnv(t), Options{OnStep: func(m trace.Metrics) error {
+		if m.Step == 2 {
+			return ErrStop // with a model of this step
+		}
+		return nil
+	}}); err != nil {
+		t.Fatal(err)
+	}
+	model := filepath.Join(c.OutputDir, lastModel, "config.json")
+	if step, ok := stepOfCard(filepath.Dir(model)); step != 2 || !ok {
+		t.Fatalf("the model is of step %d, %v", step, ok)
+	}
+	c.Resume = "auto"
+	if _, err := Train(t.Context(), c, newEnv(t), Options{}); err != nil {
+		t.Fatal(err)
+	}
+	// As if the disk had been full from step 3 on, and the run killed.
+	old := readAll(t, filepath.Join(filepath.Dir(model), hf.CardName))
+	write(t, filepath.Join(filepath.Dir(model), hf.CardName), strings.Replace(string(old), stepKey+"4", stepKey+"2", 1))
+	later := time.Unix(1<<32, 0)
+	if err := os.Chtimes(model, later, later); err != nil {
+		t.Fatal(err)
+	}
+	resolved, err := newEnv(t).readResolved(c.OutputDir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	there := idOf(t, resolved).fallbackDir(resolved)
+	if err := os.MkdirAll(there, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"step-000003", "step-000004"} {
+		if err := os.Rename(filepath.Join(checkpointsDir(c), name), filepath.Join(there, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	src, err := openTrained(t.Context(), newEnv(t), c.OutputDir)
+	if err != nil || src.from == nil || src.from.Dir() != filepath.Join(there, "step-000004") {
+		t.Fatalf("%+v, %v", src, err)
 	}
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -68,7 +69,7 @@ type listed struct {
 }
 
 // checkpoints lists those that a directory means.
-func (c *checkpointDir) checkpoints() ([]listed, error) {
+func (c *checkpointDir) checkpoints(env *train.Env) ([]listed, error) {
 	dir := c.Dir
 	if _, err := os.Stat(filepath.Join(dir, checkpoint.ManifestName)); err == nil || isStep(dir) {
 		opened, err := checkpoint.Open(vfs.OS{}, dir)
@@ -83,18 +84,28 @@ func (c *checkpointDir) checkpoints() ([]listed, error) {
 	if !isDir(dir) {
 		return nil, badFlag("%s: there is no such directory; name the output_dir of a run", dir)
 	}
-	if below := filepath.Join(dir, "checkpoints"); isDir(below) {
-		dir = below
+	dirs, run := []string{dir}, filepath.Dir(runfile.Absolute(dir))
+	if isDir(filepath.Join(dir, "checkpoints")) {
+		run = dir
+		var err error
+		if dirs, err = env.CheckpointDirs(dir); err != nil {
+			return nil, err
+		}
 	}
-	entries, err := checkpoint.List(vfs.OS{}, dir)
-	if err != nil {
-		return nil, err
+	var entries []checkpoint.Entry
+	for _, dir := range dirs {
+		there, err := checkpoint.List(vfs.OS{}, dir)
+		if err != nil {
+			return nil, err
+		}
+		entries = append(entries, there...)
 	}
+	slices.SortStableFunc(entries, func(a, b checkpoint.Entry) int { return cmp.Compare(b.Step, a.Step) }) // newest first
 	if len(entries) == 0 {
 		return nil, badFlag("%s has no checkpoints; name the output_dir of a run that has saved one", c.Dir)
 	}
 	all := make([]listed, len(entries))
-	own, errOwn := train.OwnerOf(filepath.Dir(runfile.Absolute(dir))) // if it is not known, none is marked
+	own, errOwn := train.OwnerOf(run) // if it is not known, none is marked
 	best := -1
 	for i, e := range entries {
 		if e.Err != nil {
@@ -151,7 +162,7 @@ func (c *checkpointDir) aside() ([]string, error) {
 
 // Run lists.
 func (c *checkpointListCmd) Run(p *program) error {
-	all, err := c.checkpoints()
+	all, err := c.checkpoints(p.env)
 	if err != nil {
 		return err
 	}
@@ -198,7 +209,7 @@ func (c *checkpointListCmd) Run(p *program) error {
 
 // Run verifies.
 func (c *checkpointVerifyCmd) Run(p *program) error {
-	all, err := c.checkpoints()
+	all, err := c.checkpoints(p.env)
 	if err != nil {
 		return err
 	}

@@ -2,10 +2,13 @@ package main
 
 import (
 	"errors"
+	"io"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/hf"
 	"github.com/millrace/millrace/tensor"
 )
@@ -166,5 +169,26 @@ func TestListMarks(t *testing.T) {
 		if !strings.Contains(text, line) {
 			t.Errorf("no %q in the list:\n%s", line, text)
 		}
+	}
+}
+
+// TestCheckpointListOfAFallback: what a run has saved in save.fallback is listed with the rest, newest first.
+func TestCheckpointListOfAFallback(t *testing.T) {
+	w := newWorkshop(t)
+	if err := os.Mkdir(w.path("spare"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	invoke(t, "train", w.path("run.yaml"), "--set", "save={every: 1, keep: 0, fallback: "+w.path("spare")+"}").must(t)
+	dirs, err := millrace.NewEnv(io.Discard).CheckpointDirs(w.path("out"))
+	if err != nil || len(dirs) != 2 || !strings.HasPrefix(dirs[1], w.path("spare")) {
+		t.Fatalf("%v, %v", dirs, err)
+	}
+	step := filepath.Join(dirs[1], "step-000002") // as if the disk had been full
+	if err := errors.Join(os.MkdirAll(dirs[1], 0o755), os.Rename(w.path("out/checkpoints/step-000002"), step)); err != nil {
+		t.Fatal(err)
+	}
+	all := jsonOf[listing](t, invoke(t, "checkpoint", "list", w.path("out"), "--json").must(t).stdout).Checkpoints
+	if len(all) != 3 || all[0].Step != 3 || all[1].Dir != step || all[2].Step != 1 {
+		t.Errorf("%+v", all)
 	}
 }
