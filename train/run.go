@@ -152,6 +152,7 @@ func (t *trainer) prepare(ctx context.Context, env *Env) (p *plan.Plan, err erro
 	if err != nil {
 		return nil, err
 	}
+	asked := c.Numerics
 	t.from, c.Numerics = b.from, b.sizes.Or(c.Numerics)
 	if t.src, err = openModel(ctx, env, c.Model); err != nil {
 		return nil, err
@@ -174,7 +175,7 @@ func (t *trainer) prepare(ctx context.Context, env *Env) (p *plan.Plan, err erro
 		return nil, err
 	}
 	if err := env.checkFits(ctx, c, t.src.model, t.dev.Computes.Info()); err != nil {
-		return nil, err
+		return nil, t.keptSizes(ctx, asked, err)
 	}
 	if err := t.openData(ctx, env); err != nil {
 		return nil, err
@@ -186,10 +187,29 @@ func (t *trainer) prepare(ctx context.Context, env *Env) (p *plan.Plan, err erro
 		return nil, err
 	}
 	p, err = env.makePlan(ctx, c, t.src.model, t.src.exportType(), t.rates.Steps, 0, t.dev.Computes.Info())
-	if err != nil || t.from == nil {
-		return p, err
+	if err != nil {
+		return nil, t.keptSizes(ctx, asked, err)
+	}
+	if t.from == nil {
+		return p, nil
 	}
 	return p, t.checkResume(p, t.from)
+}
+
+// keptSizes adds to the error of a plan that the run has sizes from an earlier start, where they were auto in the run
+// file.
+func (t *trainer) keptSizes(ctx context.Context, asked runfile.Sizes, err error) error {
+	n, c := t.config.Numerics, t.config
+	if ctx.Err() != nil || n == asked || asked.MicroBatch > 0 && asked.HeadChunk > 0 {
+		return err
+	}
+	whose := "those that this run had when it was killed, before its first checkpoint"
+	if t.from != nil {
+		whose = "those of " + t.from.Dir()
+	}
+	return fmt.Errorf("%w; micro_batch %d, head_chunk %d and block_chunk %d are %s, and stay, so that its bits do; "+
+		"to start again with sizes for these budgets, set another output_dir, or remove %s", err, n.MicroBatch, n.HeadChunk,
+		n.BlockChunk, whose, c.OutputDir)
 }
 
 // begin takes over what the checkpoint says of the run, if there is one, and writes the files that a run begins with.
@@ -334,6 +354,9 @@ func (t *trainer) run(ctx context.Context) error {
 		return errors.Join(errSave, ctx.Err())
 	}
 	t.finish()
+	if err := t.changedNothing(); err != nil {
+		return err
+	}
 	if t.saves.saved == t.summary.Steps {
 		t.env.willFinish("") // the model can be written at any time
 	}
@@ -354,6 +377,22 @@ func (t *trainer) run(ctx context.Context) error {
 		return fmt.Errorf("%s is written, and the last %d records of %s are not; see the warning above", t.summary.Model, n, metricsName)
 	}
 	return nil
+}
+
+// changedNothing is the error of a run that has done all of its steps and updated nothing: its model would be the one
+// that it began with.
+func (t *trainer) changedNothing() error {
+	s := &t.summary
+	if s.Steps < t.rates.Steps || s.Steps == 0 || t.idleSteps() < s.Steps {
+		return nil
+	}
+	why := fmt.Sprintf("no token counted in the loss in %d of them, and the gradient norm was not finite in %d", s.Untargeted,
+		s.Skipped)
+	if s.Skipped == 0 {
+		why = "in none of them did a token count in the loss"
+	}
+	return blame.BadRequest(fmt.Errorf("none of the %d steps changed the model: %s; no model is written: see with millrace "+
+		"preview which tokens count, change datasets, train_on_prompt or sequence_len, and set another output_dir", s.Steps, why))
 }
 
 // walk evaluates the model and takes all steps, up to the last one or to that in which the run is asked to stop.

@@ -366,3 +366,71 @@ func TestUnreadableRunFile(t *testing.T) {
 		t.Errorf("when the drive is well again: %+v, error %v", sum, err)
 	}
 }
+
+// TestStateInUse: a memory.path that another run holds is a wrong request, as an output_dir is.
+func TestStateInUse(t *testing.T) {
+	c := smallConfig(t)
+	c.Model = writeModel(t, map[string]any{"num_hidden_layers": 9}) // enough for the disk
+	c.Numerics = runfile.Sizes{MicroBatch: 2, HeadChunk: 32}
+	for _, p := range placementsOf(t, c) {
+		if p.memory.Path == "" {
+			continue
+		}
+		c.Memory = p.memory
+		if err := os.MkdirAll(c.Memory.Path, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		lock, err := vfs.OS{}.Lock(filepath.Join(c.Memory.Path, "lock"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		env := newEnv(t)
+		env.program, env.CacheDir = 1, p.cache
+		_, err = Train(t.Context(), c, env, Options{})
+		if !errors.Is(err, ErrRequest) || !strings.Contains(err.Error(), "memory.path") {
+			t.Errorf("error %v", err)
+		}
+		if err := lock.Close(); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	t.Fatal("no placement has state on disk")
+}
+
+// TestKeptSizesAreSaid: the refusal of a run that was killed before its first checkpoint, or that has one, says that its
+// sizes are of then, and how to have others.
+func TestKeptSizesAreSaid(t *testing.T) {
+	for _, saves := range []bool{false, true} {
+		c := smallConfig(t)
+		c.Numerics, c.Resume, c.MaxSteps = runfile.Sizes{}, "auto", 2
+		if _, err := Train(t.Context(), c, newEnv(t), Options{}); err != nil {
+			t.Fatal(err)
+		}
+		if !saves { // as a kill before the first checkpoint leaves it
+			if err := os.RemoveAll(checkpointsDir(c)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		env := newEnv(t)
+		// Too little for the sizes that the run has, and with a checkpoint enough for the smallest ones, so that it gets on
+		// until it is planned.
+		for _, size := range []string{"100KiB", "200KiB", "300KiB", "400KiB", "600KiB", "800KiB"} {
+			c.Memory.Device = budget(t, size).Device
+			_, err := Train(t.Context(), c, env, Options{})
+			if err == nil {
+				t.Fatalf("saved %v: no refusal says it", saves)
+			}
+			want := "those that this run had when it was killed, before its first checkpoint, and stay"
+			if saves {
+				want = "those of " + lastCheckpoint(t, c) + ", and stay"
+			}
+			if strings.Contains(err.Error(), want) {
+				if !errors.Is(err, ErrRequest) || !strings.Contains(err.Error(), "or remove "+c.OutputDir) {
+					t.Errorf("error %v", err)
+				}
+				break
+			}
+		}
+	}
+}

@@ -635,3 +635,24 @@ func TestDivergedRunsContinueFromHealth(t *testing.T) {
 		t.Errorf("the second start has not continued from the first one: %v", got)
 	}
 }
+
+// TestRunThatChangesNothing: a run in which no step has a token that counts ends with an error that says so, and writes
+// no model, which would be the one that it began with. So it does when it is started again.
+func TestRunThatChangesNothing(t *testing.T) {
+	c := smallConfig(t)
+	path := filepath.Join(t.TempDir(), "rows.jsonl")
+	endless := fmt.Sprintf("{\"prompt\": %q, \"response\": \"b\"}\n", strings.Repeat("a", 2*c.SequenceLen))
+	write(t, path, strings.Repeat(endless, 40)+"{\"prompt\": \"a\", \"response\": \"b\"}\n") // which comes later
+	c.Datasets = []data.Source{{Path: path, Type: data.PromptResponse}}
+	c.BatchTokens, c.MaxSteps, c.Overlong, c.Save.Every, c.Resume = c.SequenceLen, 3, "truncate", 1, "auto"
+	for range 2 {
+		_, err := Train(t.Context(), c, newEnv(t), Options{})
+		if !errors.Is(err, ErrRequest) || !strings.Contains(err.Error(), "none of the 3 steps changed the model") ||
+			strings.Contains(err.Error(), "\n") {
+			t.Errorf("error %v", err)
+		}
+		if exists(filepath.Join(c.OutputDir, lastModel)) {
+			t.Error("a model is written")
+		}
+	}
+}

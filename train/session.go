@@ -3,6 +3,7 @@ package train
 import (
 	"cmp"
 	"context"
+	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -20,6 +21,7 @@ import (
 	"github.com/millrace/millrace/store"
 	"github.com/millrace/millrace/stream"
 	"github.com/millrace/millrace/trace"
+	"github.com/millrace/millrace/vfs"
 )
 
 // Session is a planned model with its state in a store and an engine to run it: what training, evaluation, gradients
@@ -63,6 +65,9 @@ func (e *Env) OpenSession(ctx context.Context, p *plan.Plan, dev *Devices, o Ses
 	if s.Store = o.Store; s.Store == nil {
 		tiers, disk, err := stream.OpenStore(p, stream.StoreOptions{Accounts: e.Accounts, Dir: o.StateDir, FS: e.files(),
 			Log: slog.New(slog.NewTextHandler(e.Progress, nil))})
+		if errors.Is(err, vfs.ErrLocked) {
+			err = blame.BadRequest(err) // as an output_dir in use is
+		}
 		if err != nil {
 			return s, err
 		}
