@@ -26,15 +26,17 @@ var sidecarNames = []string{
 // configuration, weights, tokenizer, templates, card and license. Other files may be anything of the user's.
 func IsModelFile(name string) bool {
 	if dir, file, deep := strings.Cut(name, "/"); deep {
-		return dir == "additional_chat_templates" && (file == "" || path.Ext(file) == ".jinja" && !strings.Contains(file, "/"))
+		isTemplate := path.Ext(file) == ".jinja" && !strings.Contains(file, "/")
+		return dir == "additional_chat_templates" && (file == "" || isTemplate)
 	}
 	switch name {
 	case configName, CardName, "preprocessor_config.json", "processor_config.json":
 		return true
 	}
 	stem := strings.TrimSuffix(strings.TrimSuffix(name, ".txt"), ".md")
-	return IsSidecar(name) || strings.HasSuffix(name, ".safetensors") || strings.HasSuffix(name, ".safetensors.index.json") ||
-		strings.HasSuffix(name, ".gguf") || stem == "LICENSE" || stem == "NOTICE"
+	return IsSidecar(name) || strings.HasSuffix(name, ".safetensors") ||
+		strings.HasSuffix(name, ".safetensors.index.json") || strings.HasSuffix(name, ".gguf") ||
+		stem == "LICENSE" || stem == "NOTICE"
 }
 
 // maxSidecarBytes is the limit that the tokenizer has for its files, which are the largest ones.

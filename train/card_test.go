@@ -250,7 +250,8 @@ func TestCardOfHostileTexts(t *testing.T) {
 			if strings.ContainsAny(line, "\x1b\r") {
 				t.Errorf("%s: %q", name, line)
 			}
-			if cells := strings.Count(strings.ReplaceAll(line, `\|`, ""), "|"); strings.HasPrefix(line, "|") && cells != 3 && cells != 4 {
+			cells := strings.Count(strings.ReplaceAll(line, `\|`, ""), "|")
+			if strings.HasPrefix(line, "|") && cells != 3 && cells != 4 {
 				t.Errorf("%s: %d bars in %q", name, cells, line)
 			}
 		}
@@ -287,8 +288,9 @@ func withoutCode(line string) string {
 }
 
 func TestCodeSpan(t *testing.T) {
-	for text, want := range map[string]string{"": "", "a b": "`a b`", "a\nb": "`a b`", "`": "`` ` ``", "a``b": "``` a``b ```",
-		"a|b": "`a|b`", "\x00": "`\\x00`"} {
+	for text, want := range map[string]string{"": "", "a b": "`a b`", "a\nb": "`a b`", "`": "`` ` ``",
+		"a``b": "``` a``b ```",
+		"a|b":  "`a|b`", "\x00": "`\\x00`"} {
 		if got := codeSpan(text); got != want {
 			t.Errorf("%q: %q, want %q", text, got, want)
 		}

@@ -17,19 +17,22 @@ const secret = "hf_SecretOfTheUser"
 // readers are command lines that read a model, with the files of it that each opens. A star stands for any file that
 // goes along with the weights, which only verbs that copy the model open.
 var readers = []struct{ verb, line, files string }{
-	{"train", "train run.yaml --set tokenizer=auto", "config.json model.safetensors tokenizer.json tokenizer_config.json * extra"},
+	{"train", "train run.yaml --set tokenizer=auto",
+		"config.json model.safetensors tokenizer.json tokenizer_config.json * extra"},
 	{"plan", "plan run.yaml", "config.json"},
 	{"plan --model", "plan --model model --set sequence_len=32", "config.json"},
 	{"preview", "preview run.yaml --set tokenizer=auto", "config.json tokenizer.json tokenizer_config.json"},
 	{"eval", "eval --model model --data data/a.txt", "config.json model.safetensors tokenizer.json extra"},
-	{"generate", "generate --model model --prompt x --max-tokens 2", "config.json model.safetensors tokenizer.json generation_config.json"},
+	{"generate", "generate --model model --prompt x --max-tokens 2",
+		"config.json model.safetensors tokenizer.json generation_config.json"},
 	{"chat", "chat --model model", "config.json model.safetensors tokenizer.json chat_template.jinja"},
 	{"grad", "grad --model model --tokens tokens.json --out g.safetensors", "config.json model.safetensors"},
 	{"bench", "bench --model model --sequence-len 32 --tokens 64 --steps 1 --warmup 0", "config.json"},
 	{"export", "export model out2", "config.json model.safetensors README.md *"},
 	{"push", "push model me/x --dry-run", "config.json model.safetensors README.md * extra"},
 	{"push --all", "push model me/x --dry-run --all", "config.json notes.txt sub/notes.txt"},
-	{"export --gguf", "export model --gguf x.gguf", "config.json model.safetensors tokenizer.json tokenizer_config.json chat_template.jinja extra"},
+	{"export --gguf", "export model --gguf x.gguf",
+		"config.json model.safetensors tokenizer.json tokenizer_config.json chat_template.jinja extra"},
 }
 
 // carriedFiles are what * stands for.

@@ -110,7 +110,8 @@ func TestStandardErrorIsHarmless(t *testing.T) {
 	bar := console.Out{Writer: p, Terminal: true}.Bar("d\x1b[2J")
 	terminal.Draw(p, terminal.EraseLine+"[##  ]")
 	bar.End() // was not drawn
-	want := `note: a\x1b]0;title\x07.txt` + "\n" + terminal.EraseLine + `b\x9b2J\x0dc` + "\n" + terminal.EraseLine + "[##  ]"
+	want := `note: a\x1b]0;title\x07.txt` + "\n" + terminal.EraseLine + `b\x9b2J\x0dc` + "\n" +
+		terminal.EraseLine + "[##  ]"
 	if got.String() != want {
 		t.Errorf("%q, want %q", got.String(), want)
 	}

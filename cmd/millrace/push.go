@@ -106,7 +106,7 @@ func (c *pushCmd) visibility(v hub.Visibility) string {
 	return "a " + string(v) + " repository"
 }
 
-// confirm shows what will be sent, and on a terminal asks. A script is not asked: it cannot answer, and who wrote it has
+// confirm shows what will be sent, and on a terminal asks. A script is not asked: it cannot answer, and its author has
 // named the directory and the repository.
 func (c *pushCmd) confirm(p *program, r *train.PushReport) error {
 	var bytes int64

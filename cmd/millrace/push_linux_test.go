@@ -18,7 +18,8 @@ func TestPushAsks(t *testing.T) {
 		typed  string
 		args   []string
 		status int
-	}{{"\n", nil, exitBadRequest}, {"no\n", nil, exitBadRequest}, {"\x04", nil, exitBadRequest}, {"yess\n", nil, exitBadRequest},
+	}{{"\n", nil, exitBadRequest}, {"no\n", nil, exitBadRequest}, {"\x04", nil, exitBadRequest},
+		{"yess\n", nil, exitBadRequest},
 		{"Y\n", nil, exitDone}, {"", []string{"--yes"}, exitDone}, {"", []string{"-y"}, exitDone}} {
 		keyboard, screen := openTerminal(t)
 		if _, err := keyboard.WriteString(c.typed); err != nil {

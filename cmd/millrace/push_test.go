@@ -71,13 +71,15 @@ func TestPushOfOtherFiles(t *testing.T) {
 	w.link("LICENSE", "model/NOTICE")
 
 	r := invoke(t, "push", w.path("model"), "me/tiny", "--dry-run").must(t)
-	for _, want := range []string{"NOTICE  (a link to LICENSE)", "left out", "--all", "data/, train.jsonl", "4 files for me/tiny"} {
+	for _, want := range []string{"NOTICE  (a link to LICENSE)", "left out", "--all", "data/, train.jsonl",
+		"4 files for me/tiny"} {
 		if !strings.Contains(r.stdout, want) {
 			t.Errorf("no %q in %q", want, r.stdout)
 		}
 	}
 	r = invoke(t, "push", w.path("model"), "me/tiny", "--dry-run", "--all", "--json").must(t)
-	if done := jsonOf[train.PushReport](t, r.stdout); len(done.Named) != 6 || len(done.LeftOut) > 0 || done.Visibility != "" {
+	if done := jsonOf[train.PushReport](t, r.stdout); len(done.Named) != 6 || len(done.LeftOut) > 0 ||
+		done.Visibility != "" {
 		t.Errorf("%s", r.stdout)
 	}
 	if len(s.Requests) > 0 {
@@ -94,7 +96,8 @@ func TestPushOfOtherFiles(t *testing.T) {
 		t.Errorf("%s", r.stderr)
 	}
 	s.Private["models/me/tiny"] = true
-	if r = invoke(t, "push", w.path("model"), "me/tiny", "--yes").must(t); !strings.Contains(r.stderr, "a private repository") {
+	r = invoke(t, "push", w.path("model"), "me/tiny", "--yes").must(t)
+	if !strings.Contains(r.stderr, "a private repository") {
 		t.Errorf("%s", r.stderr)
 	}
 }
@@ -114,14 +117,16 @@ func TestPushOfARun(t *testing.T) {
 			}
 			r := invoke(t, "push", w.path("model"), "me/x", "--all")
 			want := w.path(at + "model")
-			if line := r.errorLine(); r.status != exitBadRequest || !strings.Contains(line, "training run") || !strings.Contains(line, want) {
+			if line := r.errorLine(); r.status != exitBadRequest ||
+				!strings.Contains(line, "training run") || !strings.Contains(line, want) {
 				t.Errorf("%s%s: status %d, no %s in %s", at, name, r.status, want, r.stderr)
 			}
 		}
 	}
 	w.write("sub/config.json", "{}")
 	w.write("sub2/a.gguf", "GGUF")
-	if r := invoke(t, "push", w.dir, "me/x", "--all"); r.status != exitBadRequest || !strings.Contains(r.errorLine(), "config.json") {
+	if r := invoke(t, "push", w.dir, "me/x", "--all"); r.status != exitBadRequest ||
+		!strings.Contains(r.errorLine(), "config.json") {
 		t.Errorf("a model that is not at the top: status %d, %s", r.status, r.stderr)
 	}
 	if len(s.Requests) > 0 {
@@ -140,7 +145,8 @@ func TestPushOfEscapes(t *testing.T) {
 	s.Ignore = name
 	for _, args := range [][]string{{"--all"}, {"--all", "--dry-run"}, nil} {
 		r := invoke(t, append([]string{"push", w.path("model"), "me/tiny"}, args...)...).must(t)
-		if text := r.stdout + r.stderr; strings.ContainsAny(text, "\x1b\x07") || !strings.Contains(text, `a\x1b]0;title\x07.txt`) {
+		if text := r.stdout + r.stderr; strings.ContainsAny(text, "\x1b\x07") ||
+			!strings.Contains(text, `a\x1b]0;title\x07.txt`) {
 			t.Errorf("%v: %q", args, text)
 		}
 	}

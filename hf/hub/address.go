@@ -15,10 +15,10 @@ import (
 )
 
 // A hub answers with addresses: of redirects, of uploads and of what verifies them. It could name servers that this
-// machine reaches and the hub does not, such as a router, a database or a cloud's metadata, and have requests sent there.
-// So the addresses of others follow two rules. They are https if the endpoint is; and they are not of a private network
-// if the endpoint is not. The second is checked for the address that a name has when the connection is made, except where
-// a proxy makes it.
+// machine reaches and the hub does not, such as a router, a database or a cloud's metadata, and have requests sent
+// there. So the addresses of others follow two rules. They are https if the endpoint is; and they are not of a private
+// network if the endpoint is not. The second is checked for the address that a name has when the connection is made,
+// except where a proxy makes it.
 
 // isPrivate reports whether an address is of this machine or of a network that strangers do not reach.
 func isPrivate(a netip.Addr) bool {

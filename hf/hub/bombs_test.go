@@ -19,6 +19,11 @@ func answering(t *testing.T, answer http.HandlerFunc) *Hub {
 	return &Hub{Endpoint: server.URL, Cache: t.TempDir()}
 }
 
+// textOf answers with a text.
+func textOf(text string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(text)) }
+}
+
 // allocated is how much f takes of the Go heap, with garbage.
 func allocated(f func()) uint64 {
 	var before, after runtime.MemStats
@@ -45,16 +50,16 @@ func TestListingBombs(t *testing.T) {
 			_, _ = z.Write([]byte(many))
 			z.Close()
 		}, "compressed", 10 << 20},
-		"one page": {func(w http.ResponseWriter, r *http.Request) { _, _ = w.Write([]byte(many)) }, "more than 1000000", 400 << 20},
+		"one page": {textOf(many), "more than 1000000", 400 << 20},
 		"pages without files": {func(w http.ResponseWriter, r *http.Request) {
 			pages++
 			w.Header().Set("Link", fmt.Sprintf("<%s?page=%d>; rel=next", r.URL.Path, pages))
 			_, _ = w.Write([]byte("[" + strings.Repeat("{},", maxFiles/10) + "{}]"))
 		}, "more than 1000000", 400 << 20},
-		"not a list":  {func(w http.ResponseWriter, r *http.Request) { _, _ = w.Write([]byte("{}")) }, "list", 10 << 20},
-		"more":        {func(w http.ResponseWriter, r *http.Request) { _, _ = w.Write([]byte("[] []")) }, "more", 10 << 20},
-		"cut":         {func(w http.ResponseWriter, r *http.Request) { _, _ = w.Write([]byte("[{}")) }, "did not answer", 10 << 20},
-		"other types": {func(w http.ResponseWriter, r *http.Request) { _, _ = w.Write([]byte(`[{"path": 7}]`)) }, "did not answer", 10 << 20},
+		"not a list":  {textOf("{}"), "list", 10 << 20},
+		"more":        {textOf("[] []"), "more", 10 << 20},
+		"cut":         {textOf("[{}"), "did not answer", 10 << 20},
+		"other types": {textOf(`[{"path": 7}]`), "did not answer", 10 << 20},
 	} {
 		h := answering(t, c.answer)
 		var err error
@@ -73,7 +78,7 @@ func TestListingBombs(t *testing.T) {
 func TestAnswerBombs(t *testing.T) {
 	for name, text := range map[string]string{"values": `{"sha": [` + strings.Repeat("{},", maxAnswerValues+1) + "{}]}",
 		"bytes": `{"sha": "` + strings.Repeat("a", maxAnswerBytes) + `"}`} {
-		h := answering(t, func(w http.ResponseWriter, r *http.Request) { _, _ = w.Write([]byte(text)) })
+		h := answering(t, textOf(text))
 		var err error
 		took := allocated(func() { _, err = h.askCommit(context.Background(), gsm8k) })
 		wantLine(t, err, "did not answer as a hub does", "more than")

@@ -93,8 +93,8 @@ func TestCacheThatAllCanWrite(t *testing.T) {
 	if !hasModes(h.Cache) {
 		t.Skip("the file system of the tests keeps no permissions")
 	}
-	for _, dir := range []string{h.Cache, h.dir(gsm8k), filepath.Join(h.dir(gsm8k), "blobs"), filepath.Join(h.dir(gsm8k), "refs"),
-		filepath.Join(h.dir(gsm8k), "snapshots"), s.Dir()} {
+	for _, dir := range []string{h.Cache, h.dir(gsm8k), filepath.Join(h.dir(gsm8k), "blobs"),
+		filepath.Join(h.dir(gsm8k), "refs"), filepath.Join(h.dir(gsm8k), "snapshots"), s.Dir()} {
 		for mode, good := range map[os.FileMode]bool{0o777: false, 0o757: false, 0o777 | os.ModeSticky: false, 0o775: true} {
 			if err := os.Chmod(dir, mode); err != nil {
 				t.Fatal(err)

@@ -18,10 +18,11 @@
 //     commit's files never change.
 //   - A blob appears by one rename, after its length and hash were compared with the listing. The next process that
 //     needs the blob resumes an interrupted download. Two processes never write one blob at the same time.
-//   - A blob that is in the cache already is compared with the listing before a snapshot links to it. A cache that every
-//     user of the machine can write is refused, and files under fixed names are not opened through links.
+//   - A blob that is in the cache already is compared with the listing before a snapshot links to it. A cache that
+//     every user of the machine can write is refused, and files under fixed names are not opened through links.
 //   - Names are not trusted: a file is written only at a path inside its snapshot, and a blob only under a hash.
-//   - The token goes to the endpoint alone, by https or on this machine, never to a server that the endpoint redirects to.
+//   - The token goes to the endpoint alone, by https or on this machine, never to a server that the endpoint redirects
+//     to.
 //   - The endpoint cannot have requests sent to addresses that it has no reason to name: see address.go.
 //   - [Hub.Push] commits only after every large file has arrived, so a commit has all of its files or does not exist.
 //   - With HF_HUB_OFFLINE nothing is sent.

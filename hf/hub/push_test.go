@@ -273,7 +273,8 @@ func TestPushOfALinkOut(t *testing.T) {
 	if _, _, err = Uploads(filepath.Dir(files[0].Path), nil); err == nil {
 		t.Error("the link was listed")
 	}
-	_, leftOut, err := Uploads(filepath.Dir(files[0].Path), func(name string) (bool, error) { return name == "config.json", nil })
+	chosen := func(name string) (bool, error) { return name == "config.json", nil }
+	_, leftOut, err := Uploads(filepath.Dir(files[0].Path), chosen)
 	if err != nil || !slices.Contains(leftOut, "README.md") || !slices.Contains(leftOut, "additional_chat_templates/") {
 		t.Errorf("left out %v, %v", leftOut, err)
 	}

@@ -44,8 +44,8 @@ func (h *Hub) get(ctx context.Context, address string, offset int64) (*http.Resp
 	return h.do(req)
 }
 
-// do sends a request. The token goes to the endpoint alone, and not to one that is not encrypted, unless that is on this
-// machine.
+// do sends a request. The token goes to the endpoint alone, and not to one that is not encrypted, unless that is on
+// this machine.
 func (h *Hub) do(req *http.Request) (*http.Response, error) {
 	g, err := h.guard()
 	if err != nil {
@@ -97,8 +97,8 @@ func (h *Hub) do(req *http.Request) (*http.Response, error) {
 	}
 	if how := resp.Header.Get("Content-Encoding"); how != "" && !strings.EqualFold(how, "identity") {
 		resp.Body.Close()
-		return nil, fmt.Errorf("%s did not answer as a hub does: what it sends is compressed (%.20q), which was not asked for",
-			server, how)
+		return nil, fmt.Errorf("%s did not answer as a hub does: what it sends is compressed (%.20q), "+
+			"which was not asked for", server, how)
 	}
 	return resp, nil
 }
@@ -212,8 +212,8 @@ func (h *Hub) retry(ctx context.Context, attempt func() (gotOn bool, err error))
 	}
 }
 
-// Bounds of one answer of the API. That to an upload in parts has up to 10,000 signed addresses; a page of a listing has
-// 1,000 entries at huggingface.co, and all of them elsewhere.
+// Bounds of one answer of the API. That to an upload in parts has up to 10,000 signed addresses; a page of a listing
+// has 1,000 entries at huggingface.co, and all of them elsewhere.
 const (
 	maxAnswerBytes  = 16 << 20
 	maxAnswerValues = 200_000

@@ -129,8 +129,8 @@ func (s *Server) hub(w http.ResponseWriter, r *http.Request) {
 		s.search(w, kind, r.URL.Query().Get("search"))
 		return
 	}
-	if parts := strings.Split(r.URL.Path, "/"); len(parts) == 5 && parts[1] == "api" && s.Repos[strings.Join(parts[2:], "/")] != nil {
-		json.NewEncoder(w).Encode(map[string]any{"private": s.Private[strings.Join(parts[2:], "/")]})
+	if name, ok := strings.CutPrefix(r.URL.Path, "/api/"); ok && s.Repos[name] != nil && (!s.Hidden || knows) {
+		json.NewEncoder(w).Encode(map[string]any{"private": s.Private[name]})
 		return
 	}
 	// /api/datasets/ORG/NAME/tree/COMMIT, /datasets/ORG/NAME/resolve/COMMIT/FILE, /ORG/NAME/resolve/COMMIT/FILE
