@@ -80,11 +80,11 @@ func TestClaim(t *testing.T) {
 func TestClaimRemovesWhatADemoWrote(t *testing.T) {
 	for name, put := range map[string]func(dir string) error{
 		"a file":                func(dir string) error { return write(filepath.Join(dir, "notes.txt"), []byte("x")) },
-		"a file in a directory": func(dir string) error { return write(filepath.Join(dir, "run", "notes.txt"), []byte("x")) },
-		"a model":               func(dir string) error { return write(filepath.Join(dir, "my-finetune", "model.safetensors"), nil) },
+		"a file in a directory": func(dir string) error { return write(filepath.Join(dir, "run", "notes"), []byte("x")) },
+		"a model":               func(dir string) error { return write(filepath.Join(dir, "mine", "model.safetensors"), nil) },
 		"an empty directory":    func(dir string) error { return os.Mkdir(filepath.Join(dir, "mine"), 0o777) },
 		"a link":                func(dir string) error { return os.Symlink(t.TempDir(), filepath.Join(dir, "data")) },
-		"a change":              func(dir string) error { return write(filepath.Join(dir, "run.yaml"), []byte("seed: 2, as I want it")) },
+		"a change":              func(dir string) error { return write(filepath.Join(dir, "run.yaml"), []byte("seed: 2, mine")) },
 		"no list":               func(dir string) error { return os.WriteFile(filepath.Join(dir, marker), nil, 0o666) },
 	} {
 		dir := t.TempDir()

@@ -63,11 +63,14 @@ func follow(f plan.Fitting, advice string) (plan.Fitting, error) {
 func TestAdviceIsRight(t *testing.T) {
 	followed := map[string]int{}
 	rapid.Check(t, func(rt *rapid.T) {
-		s := shape{Vocab: rapid.IntRange(50, 3000).Draw(rt, "vocab"), Hidden: 64, Inner: rapid.SampledFrom([]int{64, 192, 640}).Draw(rt, "inner"),
-			Layers: rapid.IntRange(1, 3).Draw(rt, "layers"), Heads: 4, KVHeads: 2, HeadDim: 16, Tied: rapid.Bool().Draw(rt, "tied")}
+		s := shape{Vocab: rapid.IntRange(50, 3000).Draw(rt, "vocab"), Hidden: 64,
+			Inner:  rapid.SampledFrom([]int{64, 192, 640}).Draw(rt, "inner"),
+			Layers: rapid.IntRange(1, 3).Draw(rt, "layers"), Heads: 4, KVHeads: 2, HeadDim: 16,
+			Tied: rapid.Bool().Draw(rt, "tied")}
 		f := plan.Fitting{Rows: rapid.IntRange(1, 12).Draw(rt, "rows"),
-			Request: plan.Request{Model: s.model(rt), Device: gpu, Machine: machine, Numerics: plan.Numerics{Compute: tensor.BF16,
-				Master: optim.Split, SequenceLen: rapid.IntRange(16, s.model(rt).MaxPositions).Draw(rt, "sequence_len"), PieceElems: 1 << 13}}}
+			Request: plan.Request{Model: s.model(rt), Device: gpu, Machine: machine, Numerics: plan.Numerics{
+				Compute: tensor.BF16, Master: optim.Split, PieceElems: 1 << 13,
+				SequenceLen: rapid.IntRange(16, s.model(rt).MaxPositions).Draw(rt, "sequence_len")}}}
 		if rapid.Bool().Draw(rt, "unified") {
 			f.Device = device.Info{Name: "test", Unified: true, OverheadBytes: 1 << 16}
 		}
@@ -115,8 +118,9 @@ func TestAdviceIsRight(t *testing.T) {
 func TestAdvisedLengthsDivideTheBatch(t *testing.T) {
 	for length, want := range map[int]bool{1041: false, 1040: true} {
 		s := shape{Vocab: 50, Hidden: 64, Inner: 64, Layers: 1, Heads: 4, KVHeads: 2, HeadDim: 16}
-		f := plan.Fitting{Rows: 1, Request: plan.Request{Model: s.model(t), Device: gpu, Machine: machine, DeviceBytes: 550 << 10,
-			Numerics: plan.Numerics{Compute: tensor.BF16, Master: optim.Split, SequenceLen: length, PieceElems: 1 << 13}}}
+		f := plan.Fitting{Rows: 1, Request: plan.Request{Model: s.model(t), Device: gpu, Machine: machine,
+			DeviceBytes: 550 << 10, Numerics: plan.Numerics{Compute: tensor.BF16, Master: optim.Split, SequenceLen: length,
+				PieceElems: 1 << 13}}}
 		_, err := f.Fit(context.Background())
 		oneLine(t, err, "makes it fit: memory.device=")
 		if err != nil && strings.Contains(err.Error(), "sequence_len=130") != want {

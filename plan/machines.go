@@ -235,8 +235,8 @@ func (m *Machine) ShareRAM(bytesPerSec float64) {
 
 // Request asks for a plan with all of the machine as budgets, its disk included.
 func (m *NamedMachine) Request(of *model.Model, n Numerics) Request {
-	return Request{Model: of, Numerics: n, Device: m.Device, Machine: m.Machine, ProgramBytes: ProgramBytes(m.Device), DeviceBytes: m.DeviceBytes,
-		HostBytes: m.HostBytes, DiskBytes: m.DiskBytes}
+	return Request{Model: of, Numerics: n, Device: m.Device, Machine: m.Machine,
+		ProgramBytes: ProgramBytes(m.Device), DeviceBytes: m.DeviceBytes, HostBytes: m.HostBytes, DiskBytes: m.DiskBytes}
 }
 
 // FindMachine is the machine of that name, or an error that lists those there are.

@@ -137,7 +137,8 @@ func TestCardText(t *testing.T) {
 	c.baseID = "org/base"
 	text := string(c.text())
 	for _, want := range []string{
-		"---\n" + hf.CardMark + "\nmillrace_step: " + strconv.Itoa(c.step) + "\nbase_model: org/base\ndatasets: [openai/gsm8k]\nlibrary_name:",
+		"---\n" + hf.CardMark + "\nmillrace_step: " + strconv.Itoa(c.step) +
+			"\nbase_model: org/base\ndatasets: [openai/gsm8k]\nlibrary_name:",
 		"| openai/gsm8k, main, train | prompt-response | training |",
 		"| `a\\|b.jsonl` | text | training |", "| `data/train.jsonl` | text | training |", "loss_above: 12",
 		"| 1 | 3.0000 |", "| 1000 | 0.0030 |", "| 777 | 0.0039 | 0.2500 |",

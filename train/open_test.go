@@ -437,7 +437,8 @@ func TestAnyOrderResumes(t *testing.T) {
 	base.Numerics = runfile.Sizes{MicroBatch: 2, HeadChunk: 32}
 	rapid.Check(t, func(rt *rapid.T) {
 		dir := t.TempDir()
-		order := rapid.SliceOfN(rapid.SampledFrom([]string{"Next", "Next", "Step", "Step", "Step", "Eval", "Save"}), 1, 12).Draw(rt, "order")
+		order := rapid.SliceOfN(rapid.SampledFrom([]string{"Next", "Next", "Step", "Step", "Step", "Eval", "Save"}),
+			1, 12).Draw(rt, "order")
 		do := func(resumes bool) (weights []float32, steps int, next []int32) {
 			open := func(from string) *Run {
 				env := newEnv(t)

@@ -167,8 +167,8 @@ func notNow(ctx context.Context, f plan.Fitting, sized plan.Cuts, mem runfile.Me
 		return err
 	}
 	return fmt.Errorf("memory: steps of the sizes that this machine is for (micro_batch %d, head_chunk %d) have no room "+
-		"in what other programs leave of it now: end some of them, or set %s, which chooses smaller sizes and so other last bits",
-		sized.MicroBatch, sized.HeadChunk, strings.Join(keys, " and "))
+		"in what other programs leave of it now: end some of them, or set %s, which chooses smaller sizes and so other "+
+		"last bits", sized.MicroBatch, sized.HeadChunk, strings.Join(keys, " and "))
 }
 
 // diskShare is the part of the free space that a run takes when memory.disk is auto, its checkpoints included where

@@ -56,7 +56,8 @@ func TestSmallerOperationsThatOverlap(t *testing.T) {
 		t.Errorf("%d weight slots with %d micro-batches and chunks of %d", p.Placement.Rings.Weights, p.Numerics.MicroBatches, p.Numerics.HeadChunk)
 	}
 	// Sizes that are not auto stay.
-	p, err = plan.Fitting{Request: r, Rows: 4, Cuts: runfile.Sizes{MicroBatch: 2, HeadChunk: 64}.Cuts()}.Fit(context.Background())
+	asked := plan.Cuts{MicroBatch: 2, HeadChunk: 64}
+	p, err = plan.Fitting{Request: r, Rows: 4, Cuts: asked}.Fit(context.Background())
 	if err != nil || p.Numerics.MicroBatch != 2 || p.Numerics.HeadChunk != 64 {
 		t.Errorf("%v, %+v", err, p)
 	}
@@ -98,8 +99,8 @@ func TestHeadChunks(t *testing.T) {
 	}
 	ask := func(dev device.Info, deviceBytes int64, sizes runfile.Sizes) *plan.Plan {
 		t.Helper()
-		p, err := plan.Fitting{Request: plan.Request{Model: modelOf(t, string(text)), Device: dev, Machine: on.Machine, DeviceBytes: deviceBytes,
-			HostBytes: on.HostBytes, Numerics: plan.Numerics{Compute: tensor.BF16, Master: optim.Split, SequenceLen: 2048}},
+		p, err := plan.Fitting{Request: plan.Request{Model: modelOf(t, string(text)), Device: dev, Machine: on.Machine,
+			DeviceBytes: deviceBytes, HostBytes: on.HostBytes, Numerics: plan.Numerics{Compute: tensor.BF16, Master: optim.Split, SequenceLen: 2048}},
 			Rows: 16, Cuts: sizes.Cuts()}.Fit(context.Background())
 		if err != nil {
 			t.Fatal(err)

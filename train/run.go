@@ -386,13 +386,14 @@ func (t *trainer) changedNothing() error {
 	if s.Steps < t.rates.Steps || s.Steps == 0 || t.idleSteps() < s.Steps {
 		return nil
 	}
-	why := fmt.Sprintf("no token counted in the loss in %d of them, and the gradient norm was not finite in %d", s.Untargeted,
-		s.Skipped)
+	why := fmt.Sprintf("no token counted in the loss in %d of them, and the gradient norm was not finite in %d",
+		s.Untargeted, s.Skipped)
 	if s.Skipped == 0 {
 		why = "in none of them did a token count in the loss"
 	}
-	return blame.BadRequest(fmt.Errorf("none of the %d steps changed the model: %s; no model is written: see with millrace "+
-		"preview which tokens count, change datasets, train_on_prompt or sequence_len, and set another output_dir", s.Steps, why))
+	return blame.BadRequest(fmt.Errorf("none of the %d steps changed the model: %s; no model is written: see with "+
+		"millrace preview which tokens count, change datasets, train_on_prompt or sequence_len, and set another output_dir",
+		s.Steps, why))
 }
 
 // walk evaluates the model and takes all steps, up to the last one or to that in which the run is asked to stop.

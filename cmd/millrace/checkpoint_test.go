@@ -184,7 +184,8 @@ func TestCheckpointListOfAFallback(t *testing.T) {
 		t.Fatalf("%v, %v", dirs, err)
 	}
 	step := filepath.Join(dirs[1], "step-000002") // as if the disk had been full
-	if err := errors.Join(os.MkdirAll(dirs[1], 0o755), os.Rename(w.path("out/checkpoints/step-000002"), step)); err != nil {
+	err = errors.Join(os.MkdirAll(dirs[1], 0o755), os.Rename(w.path("out/checkpoints/step-000002"), step))
+	if err != nil {
 		t.Fatal(err)
 	}
 	all := jsonOf[listing](t, invoke(t, "checkpoint", "list", w.path("out"), "--json").must(t).stdout).Checkpoints

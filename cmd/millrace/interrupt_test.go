@@ -54,7 +54,8 @@ func TestInterruptSaves(t *testing.T) {
 		t.Errorf("summary %+v, and %d records", s, strings.Count(w.read("out/metrics.jsonl"), "\n"))
 	}
 	last := fmt.Sprintf("\nmillrace: interrupted after step %d, saved in %s; run the same command to continue\n", s.Steps, s.Checkpoint)
-	if status != exitInterrupted || !strings.Contains(stderr.String(), " and saving; once more after 2s to stop at once without saving\n") ||
+	if status != exitInterrupted ||
+		!strings.Contains(stderr.String(), " and saving; once more after 2s to stop at once without saving\n") ||
 		!strings.HasSuffix(stderr.String(), last) {
 		t.Errorf("status %d: %s", status, stderr)
 	}
@@ -75,11 +76,12 @@ func TestInterruptBeforeTheFirstStep(t *testing.T) {
 	}
 }
 
-// TestSignalsThatCount: the first signal asks for the end, the second one makes it. Those that come together are one, as
-// from timeout(1), and a lost terminal is never a second one.
+// TestSignalsThatCount: the first signal asks for the end, the second one makes it. Those that come together are one,
+// as from timeout(1), and a lost terminal is never a second one.
 func TestSignalsThatCount(t *testing.T) {
 	const intr, term, hup = syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP
-	const saving, nothing = "interrupted: finishing step 5 and saving; once more after 2s to stop at once without saving\n",
+	const saving, nothing = "interrupted: finishing step 5 and saving; " +
+		"once more after 2s to stop at once without saving\n",
 		"interrupted: stopping; once more after 2s to stop at once\n"
 	type at struct {
 		sec    float64
@@ -95,7 +97,7 @@ func TestSignalsThatCount(t *testing.T) {
 	}{
 		"one":                      {false, []at{{0, intr}}, true, false, 0, saving},
 		"two of timeout":           {false, []at{{0, term}, {0.001, term}}, true, false, 0, saving},
-		"five":                     {false, []at{{0, term}, {0.05, term}, {0.1, term}, {0.2, term}, {0.25, term}}, true, false, 0, saving},
+		"five":                     {false, []at{{0, term}, {0.1, term}, {0.2, term}, {0.3, term}, {0.4, term}}, true, false, 0, saving},
 		"a terminal":               {false, []at{{0, hup}, {0.01, hup}}, true, false, 0, saving},
 		"a terminal, twice":        {false, []at{{0, hup}, {60, hup}}, true, false, 0, saving},
 		"impatient, then hung up":  {false, []at{{0, intr}, {60, hup}}, true, false, 0, saving},
@@ -109,8 +111,8 @@ func TestSignalsThatCount(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			signals, next, kills := make(chan os.Signal), 0, 0
-			i := &interrupts{answer: &answering{}, stop: make(chan struct{}), done: make(chan struct{}), kill: func() { kills++ },
-				now: func() time.Time {
+			i := &interrupts{answer: &answering{}, stop: make(chan struct{}), done: make(chan struct{}),
+				kill: func() { kills++ }, now: func() time.Time {
 					next++
 					return time.Unix(1, 0).Add(time.Duration(c.signals[next-1].sec * float64(time.Second)))
 				}}
