@@ -148,7 +148,8 @@ func TestGateAndUpTravel(t *testing.T) {
 			travel("as it is"), travel("slow link"), travel("little room"))
 	}
 	// Not more than that: what travels takes the RAM from updates.
-	if fast, slow := plans["as it is"].Predicted, plans["little room"].Predicted; fast.StepSeconds > 0.96*slow.StepSeconds {
+	fast, slow := plans["as it is"].Predicted, plans["little room"].Predicted
+	if fast.StepSeconds > 0.96*slow.StepSeconds {
 		t.Errorf("a step takes %.3g s, with little room %.3g s", fast.StepSeconds, slow.StepSeconds)
 	}
 }

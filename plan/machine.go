@@ -36,7 +36,7 @@ type Machine struct {
 	// Both copies during AdamW.
 	UploadUnderAdamWBytesPerSec   float64 `json:"upload_under_adamw_bytes_per_sec,omitempty"`
 	DownloadUnderAdamWBytesPerSec float64 `json:"download_under_adamw_bytes_per_sec,omitempty"`
-	DeviceCopyBytesPerSec         float64 `json:"device_copy_bytes_per_sec,omitempty"` // read and written by a copy on the device; only shown
+	DeviceCopyBytesPerSec         float64 `json:"device_copy_bytes_per_sec,omitempty"` // of a copy on the device; shown
 
 	// Of the disk, as the disk tier uses it; 0 where it was not measured.
 	DiskReadBytesPerSec  float64 `json:"disk_read_bytes_per_sec,omitempty"`
@@ -105,8 +105,9 @@ func (m *Machine) Check() error {
 		"save_bytes_per_sec": m.SaveBytesPerSec, "save_link_sec": m.SaveLinkSeconds,
 		"duplex_upload_bytes_per_sec": m.DuplexUploadBytesPerSec, "duplex_download_bytes_per_sec": m.DuplexDownloadBytesPerSec,
 		"device_ops_per_sec": m.DeviceOpsPerSec, "adamw_under_copies_bytes_per_sec": m.AdamWUnderCopiesBytesPerSec,
-		"upload_under_adamw_bytes_per_sec": m.UploadUnderAdamWBytesPerSec, "download_under_adamw_bytes_per_sec": m.DownloadUnderAdamWBytesPerSec,
-		"device_copy_bytes_per_sec": m.DeviceCopyBytesPerSec} {
+		"upload_under_adamw_bytes_per_sec":   m.UploadUnderAdamWBytesPerSec,
+		"download_under_adamw_bytes_per_sec": m.DownloadUnderAdamWBytesPerSec,
+		"device_copy_bytes_per_sec":          m.DeviceCopyBytesPerSec} {
 		if !(rate >= 0) || rate > 1e20 {
 			return fmt.Errorf("machine %q: %s is %v", m.Name, name, rate)
 		}

@@ -194,8 +194,8 @@ func whatIf(name string, g gpu, h hostSystem) NamedMachine {
 	dram := dramShare * h.dramGBPerSec * gigabyte
 	link := min(linkShare*g.linkGBPerSec*gigabyte, dram) // no link is faster than what feeds it
 	sources := []string{g.source, g.shares.text(), h.source, h.drive.source,
-		fmt.Sprintf("shares that are assumed for every machine: link %.2f, RAM %.2f, drive %.2f; copies and updates at once are assumed to share "+
-			"the RAM by how much each asks for", linkShare, dramShare, diskShare)}
+		fmt.Sprintf("shares that are assumed for every machine: link %.2f, RAM %.2f, drive %.2f; copies and updates at once "+
+			"are assumed to share the RAM by how much each asks for", linkShare, dramShare, diskShare)}
 	if g.lacks != "" {
 		sources = slices.Insert(sources, 0, g.lacks)
 	}

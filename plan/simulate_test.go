@@ -82,8 +82,8 @@ func TestGroupsOfMicroBatches(t *testing.T) {
 	t.Logf("at most %.2g of a step apart", worst)
 }
 
-// Copies in both directions share the link, and take memory from the update, as it does from them: by what was measured,
-// and not on a unified device.
+// Copies in both directions share the link, and take memory from the update, as it does from them: by what was
+// measured, and not on a unified device.
 func TestLanesSlowEachOtherDown(t *testing.T) {
 	m := medium.model(t)
 	p := newPlan(t, m, numerics(4, true)).With(moving(m, 2))
@@ -101,8 +101,8 @@ func TestLanesSlowEachOtherDown(t *testing.T) {
 	a, b, c, e := p.Simulate(alone, gpu), p.Simulate(together, gpu), p.Simulate(both, gpu), p.Simulate(taken, gpu)
 	if !(a.StepSeconds*1.01 < b.StepSeconds && b.StepSeconds*1.01 < c.StepSeconds && c.StepSeconds*1.01 < e.StepSeconds) ||
 		b.StepSeconds > 2*a.StepSeconds {
-		t.Errorf("steps of %.4g s, %.4g s with a shared link, %.4g s where copies take memory from updates, and %.4g s where updates do "+
-			"from copies", a.StepSeconds, b.StepSeconds, c.StepSeconds, e.StepSeconds)
+		t.Errorf("steps of %.4g s, %.4g s with a shared link, %.4g s where copies take memory from updates, and %.4g s "+
+			"where updates do from copies", a.StepSeconds, b.StepSeconds, c.StepSeconds, e.StepSeconds)
 	}
 	if a.LaneSeconds != e.LaneSeconds {
 		t.Errorf("lanes have other work to do: %v and %v", a.LaneSeconds, e.LaneSeconds)

@@ -28,8 +28,9 @@ func (p *prober) products(dtype tensor.DType) func(*plan.Machine) error {
 		nt, tn := device.MatMulFlags{TransB: true}, device.MatMulFlags{TransA: true, Accumulate: true}
 		onto := nt
 		onto.Accumulate = true
-		products := []device.Product{{C: gateUp, A: x, B: wGateUp, MatMulFlags: nt}, {C: y, A: act, B: wDown, MatMulFlags: onto},
-			{C: dDown, A: y, B: act, MatMulFlags: tn}, {C: dAct, A: y, B: wDown}, {C: dGateUp, A: gateUp, B: x, MatMulFlags: tn},
+		products := []device.Product{{C: gateUp, A: x, B: wGateUp, MatMulFlags: nt},
+			{C: y, A: act, B: wDown, MatMulFlags: onto}, {C: dDown, A: y, B: act, MatMulFlags: tn}, {C: dAct, A: y, B: wDown},
+			{C: dGateUp, A: gateUp, B: x, MatMulFlags: tn},
 			{C: dx, A: gateUp, B: wGateUp}}
 		if tuner, ok := p.device.(device.ProductTuner); ok && p.device.Info().TunesProducts { // as a run does
 			if err := tuner.TuneProducts(products, device.Whole(x.Buf)); err != nil {
@@ -255,7 +256,8 @@ func (p *prober) updates(m *plan.Machine) error {
 	defer releaseCopies()
 	rates, err := p.together(float64(p.long)*p.seconds, update, up, down)
 	if err == nil {
-		m.AdamWUnderCopiesBytesPerSec, m.UploadUnderAdamWBytesPerSec, m.DownloadUnderAdamWBytesPerSec = rates[0], rates[1], rates[2]
+		m.AdamWUnderCopiesBytesPerSec = rates[0]
+		m.UploadUnderAdamWBytesPerSec, m.DownloadUnderAdamWBytesPerSec = rates[1], rates[2]
 	}
 	return err
 }

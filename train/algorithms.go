@@ -48,14 +48,16 @@ func (s *Session) recallAlgorithms() {
 			return nil
 		}
 		if err := s.tuner.UseAlgorithms(from.Algorithms); err != nil {
-			s.env.say("the algorithms of matrix products in %s are not used, and the last bits may differ from earlier runs: %v", where, err)
+			s.env.say("the algorithms of matrix products in %s are not used, and the last bits may differ from earlier runs: %v",
+				where, err)
 			return nil
 		}
 		return from.Algorithms
 	}
 	kept, err := s.env.readAlgorithms()
 	if err != nil {
-		s.env.say("the algorithms of matrix products are chosen again, and the last bits may differ from earlier runs: %v", err)
+		s.env.say("the algorithms of matrix products are chosen again, and the last bits may differ from earlier runs: %v",
+			err)
 	}
 	s.kept, s.continued = use(algorithmsFile, kept), use("the checkpoint", s.recalled)
 }
@@ -83,11 +85,11 @@ func (s *Session) rememberAlgorithms() {
 		return ok && now != line && now != continued[shapeOf(line)]
 	})
 	if n := others(s.continued); n > 0 {
-		s.env.say("resume: the device does not offer %d of the checkpoint's %d algorithms of matrix products any more: the run continues "+
-			"with others, and with other last bits than with those", n, len(s.continued))
+		s.env.say("resume: the device does not offer %d of the checkpoint's %d algorithms of matrix products any more: "+
+			"the run continues with others, and with other last bits than with those", n, len(s.continued))
 	} else if n := len(s.kept) - len(kept); n > 0 {
-		s.env.say("the device does not offer %d of the %d algorithms of matrix products in %s any more: others are chosen, and the "+
-			"last bits may differ from earlier runs", n, len(s.kept), algorithmsFile)
+		s.env.say("the device does not offer %d of the %d algorithms of matrix products in %s any more: others are chosen, "+
+			"and the last bits may differ from earlier runs", n, len(s.kept), algorithmsFile)
 	}
 	if s.env.CacheDir == "" {
 		return

@@ -107,7 +107,8 @@ func keptAlgorithms(t *testing.T, cache string) []string {
 
 // all reports whether lines have an algorithm each, and there are some.
 func all(lines []string, algorithm string) bool {
-	return len(lines) > 0 && !slices.ContainsFunc(lines, func(l string) bool { return !strings.HasSuffix(l, ": "+algorithm) })
+	other := func(line string) bool { return !strings.HasSuffix(line, ": "+algorithm) }
+	return len(lines) > 0 && !slices.ContainsFunc(lines, other)
 }
 
 // A device that chooses algorithms is shown the products of a step before the first one. Later runs of this machine,
@@ -165,8 +166,10 @@ func TestAlgorithmsAreMerged(t *testing.T) {
 	}
 	want := byShape(elsewhere.Algorithms())
 	maps.Copy(want, here.made) // the first choice of a shape wins
-	if lines := keptAlgorithms(t, cache); !slices.Equal(lines, slices.Sorted(maps.Values(want))) || len(want) <= len(here.made) {
-		t.Errorf("the machine has\n%s\nwant\n%s", strings.Join(lines, "\n"), strings.Join(slices.Sorted(maps.Values(want)), "\n"))
+	lines := keptAlgorithms(t, cache)
+	if !slices.Equal(lines, slices.Sorted(maps.Values(want))) || len(want) <= len(here.made) {
+		t.Errorf("the machine has\n%s\nwant\n%s", strings.Join(lines, "\n"),
+			strings.Join(slices.Sorted(maps.Values(want)), "\n"))
 	}
 }
 
@@ -180,8 +183,8 @@ func TestAlgorithmsThatAreNotOffered(t *testing.T) {
 	shorter, _ := trainTuned(t, &other, cache, "", &tunable{prefers: "odd"})
 	resumed, said := trainTuned(t, c, cache, "", &tunable{prefers: "slow", lacks: "deadbeef"})
 	n := len(resumed.Algorithms())
-	want := fmt.Sprintf("resume: the device does not offer %d of the checkpoint's %d algorithms of matrix products any more: the run "+
-		"continues with others, and with other last bits", n, n)
+	want := fmt.Sprintf("resume: the device does not offer %d of the checkpoint's %d algorithms of matrix products any more: "+
+		"the run continues with others, and with other last bits", n, n)
 	if !strings.Contains(said, want) {
 		t.Errorf("it says %s", said)
 	}
@@ -238,7 +241,8 @@ func TestAlgorithmsOfOthers(t *testing.T) {
 			}
 			c.MaxSteps = 3
 			d, said := trainTuned(t, c, cache, "", &tunable{prefers: "slow", refuse: x.refuse})
-			if (len(d.used) > 0) != x.used || !strings.Contains(said, x.says) || x.says == "" && strings.Contains(said, "algorithm") {
+			if (len(d.used) > 0) != x.used || !strings.Contains(said, x.says) ||
+				x.says == "" && strings.Contains(said, "algorithm") {
 				t.Errorf("it uses %q and says %s", d.used, said)
 			}
 			if lines := keptAlgorithms(t, cache); all(lines, "slow") == x.used {

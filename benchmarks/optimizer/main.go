@@ -1,6 +1,6 @@
 // Command optimizer prints, as markdown tables, how long a step takes in the simulator where the host's AdamW limits
-// it: on an H200 with 16 cores whose AdamW has 200, 150 or 60 GB/s, and on a desktop with an RTX 4090. With -sensitivity
-// it prints instead what other rates make of one of these steps. It needs no machine, model or data.
+// it: on an H200 with 16 cores whose AdamW has 200, 150 or 60 GB/s, and on a desktop with an RTX 4090. With
+// -sensitivity it prints instead what other rates make of one of these steps. It needs no machine, model or data.
 package main
 
 import (
@@ -32,7 +32,7 @@ type step struct {
 func main() {
 	log.SetFlags(0)
 	desktops := flag.Bool("desktops", true, "the rows of the RTX 4090 as well, which take longer to plan")
-	sensitive := flag.Bool("sensitivity", false, "print what a step of 7B on the H200 takes where one of the assumed rates is another")
+	sensitive := flag.Bool("sensitivity", false, "print what other rates make of a step of 7B on the H200")
 	flag.Parse()
 	if *sensitive {
 		sensitivity()
@@ -57,8 +57,8 @@ func main() {
 	}
 }
 
-// sensitivity prints model TFLOP/s of a step of 7B with 32,768 tokens on the H200 whose AdamW has 150 GB/s, planned again
-// for each rate that is another one than assumed.
+// sensitivity prints model TFLOP/s of a step of 7B with 32,768 tokens on the H200 whose AdamW has 150 GB/s, planned
+// again for each rate that is another one than assumed.
 func sensitivity() {
 	fmt.Println("| changed | auto | always |\n|---|---|---|")
 	for _, row := range []struct {
@@ -76,11 +76,12 @@ func sensitivity() {
 		{"AdamW 60", func(m *plan.Machine) { updates(m, 60e9, 60e9) }},
 		{"AdamW 60, 35 under copies", func(m *plan.Machine) { updates(m, 60e9, 35e9) }},
 		{"launches 10 instead of 4 us", func(m *plan.Machine) { m.DeviceOpsPerSec = 100e3 }},
-		{"together: products 640, attention 200, memory 2.8, link 40 both ways at once, AdamW 80, 50 under copies", func(m *plan.Machine) {
-			m.BF16FLOPsPerSec, m.AttentionFLOPsPerSec, m.DeviceBytesPerSec = 640e12, 200e12, 2.8e12
-			m.DuplexUploadBytesPerSec, m.DuplexDownloadBytesPerSec = 40e9, 40e9
-			updates(m, 80e9, 50e9)
-		}},
+		{"together: products 640, attention 200, memory 2.8, link 40 both ways at once, AdamW 80, 50 under copies",
+			func(m *plan.Machine) {
+				m.BF16FLOPsPerSec, m.AttentionFLOPsPerSec, m.DeviceBytesPerSec = 640e12, 200e12, 2.8e12
+				m.DuplexUploadBytesPerSec, m.DuplexDownloadBytesPerSec = 40e9, 40e9
+				updates(m, 80e9, 50e9)
+			}},
 	} {
 		fmt.Printf("| %s ", row.name)
 		for _, streamAll := range []bool{false, true} {

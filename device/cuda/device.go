@@ -308,7 +308,8 @@ func inspect(api *driver.API, ordinal int32) (*gpu, error) {
 		to        *int
 		attribute driver.Attribute
 	}{
-		{&g.kernelTimeout, driver.KernelExecTimeout}, {&g.major, driver.ComputeCapabilityMajor}, {&g.minor, driver.ComputeCapabilityMinor},
+		{&g.kernelTimeout, driver.KernelExecTimeout}, {&g.major, driver.ComputeCapabilityMajor},
+		{&g.minor, driver.ComputeCapabilityMinor},
 		{&g.processors, driver.MultiprocessorCount}, {&g.sharedBytes, driver.MaxSharedMemoryPerBlockOptin},
 	} {
 		var v int32

@@ -10,7 +10,8 @@ import (
 	"github.com/millrace/millrace/internal/cudatest/standin"
 )
 
-// loadDriver is the driver of tests on a GPU, in a rehearsal of them. It also knows the kernel of the stand-in's library.
+// loadDriver is the driver of tests on a GPU, in a rehearsal of them. It also knows the kernel of the stand-in's
+// library.
 var loadDriver = sync.OnceValues(func() (*driver.API, error) { return standin.Rehearsal(loadOnce).API(), nil })
 
 // gpuBLAS opens the library of tests on a GPU.

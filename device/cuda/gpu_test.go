@@ -32,7 +32,8 @@ func openGPU(t testing.TB, p products) *cuda.Device {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d, err := cuda.Open(cuda.Options{API: api, OwnProducts: p == ownProducts, OpenBLAS: gpuBLAS(api), Note: func(line string) { t.Log(line) }})
+	d, err := cuda.Open(cuda.Options{API: api, OwnProducts: p == ownProducts, OpenBLAS: gpuBLAS(api),
+		Note: func(line string) { t.Log(line) }})
 	if err != nil {
 		t.Fatal(err)
 	}

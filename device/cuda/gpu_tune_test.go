@@ -60,7 +60,8 @@ func testTuning(t *testing.T, sizes blockSizes, open func(t *testing.T) *cuda.De
 
 // tunedBlock tunes the products of a block, but those that lines choose for, and returns all choices and what one of
 // the products computes. It closes the device, since the driver takes a region of host memory once.
-func tunedBlock(t *testing.T, d *cuda.Device, sizes blockSizes, region *hostmem.Region, lines []string) (chosen []string, bits []byte) {
+func tunedBlock(t *testing.T, d *cuda.Device, sizes blockSizes, region *hostmem.Region,
+	lines []string) (chosen []string, bits []byte) {
 	t.Helper()
 	defer mustClose(t, d)
 	if !d.Info().TunesProducts {
@@ -126,7 +127,7 @@ func tunedBlock(t *testing.T, d *cuda.Device, sizes blockSizes, region *hostmem.
 	chosen = d.Algorithms()
 	fill()
 	if lines == nil {
-		fmt.Printf("SUMMARY %d products of a block of width %d: %v with cuBLASLt's first choice for each, %v with the fastest\n",
+		fmt.Printf("SUMMARY %d products of a block of width %d: %v with cuBLASLt's first choices, %v with the fastest\n",
 			len(products), hidden, before, productTime(t, d, products))
 		for _, line := range chosen {
 			t.Log(line)

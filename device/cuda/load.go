@@ -180,7 +180,8 @@ func (l *loader) module(k *kernels.Kernel, module *driver.Module) error {
 		}
 	}
 	if l.driverVersion < driver.MinPTXVersion {
-		return fmt.Errorf("there is no machine code that the driver takes for this GPU, and to compile kernels it must support CUDA %s, not %s; %s",
+		return fmt.Errorf("there is no machine code that the driver takes for this GPU, and to compile kernels it must "+
+			"support CUDA %s, not %s; %s",
 			driver.FormatVersion(driver.MinPTXVersion), driver.FormatVersion(l.driverVersion), driver.Install)
 	}
 	l.asPTX.Add(1)

@@ -627,7 +627,8 @@ func TestMachineCode(t *testing.T) {
 		{[2]int32{8, 0}, "sm_80", "sm80", 0, 12000, `sm_80 machine code [0-9a-f]{12}`},
 		{[2]int32{9, 0}, "sm_90a", "sm90a", 0, 12020, `sm_90a machine code [0-9a-f]{12}`},
 		{[2]int32{12, 1}, "sm_120", "sm80", 0, 12080, `sm_120 machine code [0-9a-f]{12}`},
-		{[2]int32{8, 9}, "sm_89", "sm80", 2, 12040, fmt.Sprintf(`sm_89 machine code [0-9a-f]{12}, 2 of %d kernels [0-9a-f]{12} as sm80 PTX`, all)},
+		{[2]int32{8, 9}, "sm_89", "sm80", 2, 12040,
+			fmt.Sprintf(`sm_89 machine code [0-9a-f]{12}, 2 of %d kernels [0-9a-f]{12} as sm80 PTX`, all)},
 		{[2]int32{8, 9}, "sm_89", "sm80", 2, 12030, ""},
 		{[2]int32{8, 9}, "sm_89", "sm80", all, 12040, `sm80 kernels [0-9a-f]{12}`},
 		{[2]int32{11, 0}, "", "sm80", all, 12040, `sm80 kernels [0-9a-f]{12}`},
@@ -651,15 +652,16 @@ func TestMachineCode(t *testing.T) {
 				}
 			}
 			var asPTX atomic.Int64
-			gpu := standin.New(standin.Options{Capability: c.capability, DriverVersion: c.driver, SharedOptinBytes: 227 << 10, Load: func(image []byte) (*standin.Image, error) {
-				asPTX.Add(1)
-				return loadOnce(image)
-			}, Code: func(image []byte) (*standin.Image, error) {
-				if ptx, ok := text[sha256.Sum256(image)]; ok {
-					return loadOnce([]byte(ptx))
-				}
-				return nil, errors.New("this code is not known, or not for this GPU")
-			}})
+			gpu := standin.New(standin.Options{Capability: c.capability, DriverVersion: c.driver,
+				SharedOptinBytes: 227 << 10, Load: func(image []byte) (*standin.Image, error) {
+					asPTX.Add(1)
+					return loadOnce(image)
+				}, Code: func(image []byte) (*standin.Image, error) {
+					if ptx, ok := text[sha256.Sum256(image)]; ok {
+						return loadOnce([]byte(ptx))
+					}
+					return nil, errors.New("this code is not known, or not for this GPU")
+				}})
 			d, err := cuda.Open(options(gpu, ownProducts, 0))
 			if c.want == "" {
 				oneLine(t, err, "device cuda:0: kernel ", "there is no machine code that the driver takes for this GPU",

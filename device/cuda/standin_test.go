@@ -123,7 +123,8 @@ func shapeOf(p *cublaslt.Product) string {
 }
 
 // Tune runs both algorithms, and takes the second one.
-func (b *blas) Tune(p *cublaslt.Product, w cublaslt.Workspace, s driver.Stream, seconds func(int, func() error) (float64, error)) error {
+func (b *blas) Tune(p *cublaslt.Product, w cublaslt.Workspace, s driver.Stream,
+	seconds func(int, func() error) (float64, error)) error {
 	if p.C.Cols%16 == 1 || b.reversed[shapeOf(p)] {
 		return nil
 	}

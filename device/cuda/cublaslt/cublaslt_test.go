@@ -333,7 +333,8 @@ func TestNoAlgorithm(t *testing.T) {
 
 // A call that fails is named, and what was made before it is given back.
 func TestFailures(t *testing.T) {
-	for _, call := range []string{"MatmulDescCreate", "MatrixLayoutCreate", "MatmulPreferenceCreate", "MatmulAlgoGetHeuristic"} {
+	for _, call := range []string{"MatmulDescCreate", "MatrixLayoutCreate", "MatmulPreferenceCreate",
+		"MatmulAlgoGetHeuristic"} {
 		f := &fake{t: t, descs: map[uintptr]map[int32]int32{}, layouts: map[uintptr]fakeLayout{}, prefer: map[uintptr]map[int32]uint64{}}
 		a := f.api()
 		switch call {
@@ -379,11 +380,13 @@ func TestPlaces(t *testing.T) {
 		"/opt/torch/.venv/lib/python3*/site-packages/nvidia/cu1?/lib": {"/opt/torch/.venv/lib/python3.12/site-packages/nvidia/cu13/lib"},
 		"/opt/torch/.venv/lib": {"/opt/torch/.venv/lib"},
 	}
-	links := map[string]string{"/opt/torch/.venv/bin/python3": "/opt/python/bin/python3", "/opt/python/bin/python3": "python3.12"}
-	there["/opt/python/lib/python3*/site-packages/nvidia/cu1?/lib"] = []string{"/opt/python/lib/python3.12/site-packages/nvidia/cu13/lib"}
+	links := map[string]string{"/opt/torch/.venv/bin/python3": "/opt/python/bin/python3",
+		"/opt/python/bin/python3": "python3.12"}
+	there["/opt/python/lib/python3*/site-packages/nvidia/cu1?/lib"] = []string{
+		"/opt/python/lib/python3.12/site-packages/nvidia/cu13/lib"}
 	find := func(version int32) []string {
-		return places(version, func(k string) string { return env[k] }, func(pattern string) ([]string, error) { return slices.Clone(there[pattern]), nil },
-			readlink(links))
+		return places(version, func(k string) string { return env[k] },
+			func(pattern string) ([]string, error) { return slices.Clone(there[pattern]), nil }, readlink(links))
 	}
 	want := []string{"libcublasLt.so.12", "/venv/lib/python3.12/site-packages/nvidia/cublas/lib/libcublasLt.so.12",
 		"/opt/torch/.venv/lib/libcublasLt.so.12", "/opt/torch/.venv/lib/python3.12/site-packages/nvidia/cu13/lib/libcublasLt.so.12",
@@ -424,12 +427,14 @@ func readlink(links map[string]string) func(string) (string, error) {
 // The Python on PATH leads to its environment: by itself, by links, and by pyenv's scripts.
 func TestEnvironments(t *testing.T) {
 	exist := func(pattern string) ([]string, error) {
-		if slices.Contains([]string{"/usr/local/bin/python", "/venv/bin/python3", "/root/.pyenv/shims/python3", "/loop/python3"}, pattern) {
+		if slices.Contains([]string{"/usr/local/bin/python", "/venv/bin/python3", "/root/.pyenv/shims/python3",
+			"/loop/python3"}, pattern) {
 			return []string{pattern}, nil
 		}
 		return nil, nil
 	}
-	links := readlink(map[string]string{"/usr/local/bin/python": "../../../venv/bin/python3", "/venv/bin/python3": "python", "/loop/python3": "python3"})
+	links := readlink(map[string]string{"/usr/local/bin/python": "../../../venv/bin/python3",
+		"/venv/bin/python3": "python", "/loop/python3": "python3"})
 	for _, c := range []struct {
 		path    string
 		roots   []string
@@ -447,7 +452,8 @@ func TestEnvironments(t *testing.T) {
 		}
 	}
 	wheel := "/root/.pyenv/versions/3.11.7/lib/python3.11/site-packages/nvidia/cublas/lib"
-	for _, env := range []map[string]string{{"PATH": "/root/.pyenv/shims"}, {"PYENV_ROOT": "/root/.pyenv"}, {"HOME": "/root"}} {
+	for _, env := range []map[string]string{{"PATH": "/root/.pyenv/shims"}, {"PYENV_ROOT": "/root/.pyenv"},
+		{"HOME": "/root"}} {
 		found := places(12080, func(k string) string { return env[k] }, func(pattern string) ([]string, error) {
 			if pattern == "/root/.pyenv/versions/*/lib/python3*/site-packages/nvidia/cublas/lib" {
 				return []string{wheel}, nil

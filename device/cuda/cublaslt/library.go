@@ -31,7 +31,8 @@ func newLibrary(a api) *Library {
 // Open makes a BLAS for the context that is current for the calling thread. note gets a line for the user when the
 // library refuses what it offered; any thread that multiplies calls it.
 func (l *Library) Open(note func(line string)) (BLAS, error) {
-	h := &handle{Library: l, note: note, plans: map[shape]*plan{}, recorded: map[shape]algorithm{}, chosen: map[shape]algorithm{}}
+	h := &handle{Library: l, note: note, plans: map[shape]*plan{}, recorded: map[shape]algorithm{},
+		chosen: map[shape]algorithm{}}
 	if err := l.api.Create(&h.handle).err("Create"); err != nil {
 		return nil, fmt.Errorf("%s: %w", l.name, err)
 	}
@@ -114,7 +115,8 @@ func (h *handle) sayRefused(form shape, another bool, refused error) {
 	if !another {
 		now = "this program's own kernel is used, which is slower, and the last bits of results may differ"
 	}
-	h.note(fmt.Sprintf("%s refuses a matrix product of %d x %d x %d that it offered (%v): %s", h.name, form.n, form.k, form.m, refused, now))
+	h.note(fmt.Sprintf("%s refuses a matrix product of %d x %d x %d that it offered (%v): %s", h.name, form.n, form.k,
+		form.m, refused, now))
 }
 
 // multiply enqueues the product.

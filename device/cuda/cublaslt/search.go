@@ -21,7 +21,8 @@ func names(driverVersion int32) []string {
 // left out: whose directory that is depends on where the program was started. getenv, glob and readlink are os.Getenv,
 // filepath.Glob and os.Readlink but in tests. No Python is asked: that would run a program of an unknown kind at each
 // start, often a script (pyenv's python3 is one), and LD_LIBRARY_PATH is there for what is not found.
-func places(driverVersion int32, getenv func(string) string, glob func(string) ([]string, error), readlink func(string) (string, error)) []string {
+func places(driverVersion int32, getenv func(string) string, glob func(string) ([]string, error),
+	readlink func(string) (string, error)) []string {
 	var dirs []string
 	under := func(root string, below ...string) {
 		if !filepath.IsAbs(root) {
@@ -79,10 +80,11 @@ func places(driverVersion int32, getenv func(string) string, glob func(string) (
 const maxLinks = 16
 
 // environments returns the roots of Python environments that the python3, or else python, may belong to that comes
-// first on PATH: of the path itself, and of each link that it leads to. All are needed: the link of a virtual environment
-// leads to another Python, which lacks the environment's packages, and a link in /usr/local/bin may lead to a virtual
-// environment. managed is pyenv's root, if that Python is one of the scripts with which pyenv finds the right one.
-func environments(path string, glob func(string) ([]string, error), readlink func(string) (string, error)) (roots []string, managed string) {
+// first on PATH: of the path itself, and of each link that it leads to. All are needed: the link of a virtual
+// environment leads to another Python, which lacks the environment's packages, and a link in /usr/local/bin may lead to
+// a virtual environment. managed is pyenv's root, if that Python is one of the scripts with which pyenv finds the right one.
+func environments(path string, glob func(string) ([]string, error),
+	readlink func(string) (string, error)) (roots []string, managed string) {
 	for _, name := range []string{"python3", "python"} {
 		for _, dir := range filepath.SplitList(path) {
 			python := filepath.Join(dir, name)

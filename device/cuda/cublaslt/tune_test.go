@@ -29,8 +29,8 @@ func (f *fake) timed(seconds map[uint64]float64) func(int, func() error) (float6
 	}
 }
 
-// Each algorithm that can do it is timed, and the fastest one is used from then on, by a library that takes over the choice as well. One
-// that takes far longer than another is timed once. One that does not start is left out; nothing is said of it, as another one does.
+// Each algorithm that can do it is timed, and the fastest one is used from then on. One that takes far longer than
+// another is timed once. One that does not start is left out; nothing is said of it, as another one does.
 func TestTune(t *testing.T) {
 	often := func(a uint64) []uint64 { return slices.Repeat([]uint64{a}, timedProducts) }
 	for _, c := range []struct {
@@ -44,8 +44,10 @@ func TestTune(t *testing.T) {
 		{"the last", map[uint64]float64{42: 3, 43: 2.1, 45: 2}, nil, []uint64{42, 42, 43, 43, 45, 45}, []uint64{43, 45}, 45},
 		{"the first", map[uint64]float64{42: 1, 43: 2, 45: 3}, nil, []uint64{42, 42, 43, 43, 45, 45}, []uint64{42}, 42},
 		{"noise", map[uint64]float64{42: 1, 43: 0.99, 45: 1.5}, nil, []uint64{42, 42, 43, 43, 45, 45}, []uint64{42, 43}, 42},
-		{"more than noise", map[uint64]float64{42: 1, 43: 0.97, 45: 0.96}, nil, []uint64{42, 42, 43, 43, 45, 45}, []uint64{42, 43, 45}, 43},
-		{"the second does not start", map[uint64]float64{42: 1, 43: 0.1, 45: 0.9}, map[uint64]bool{43: true}, []uint64{42, 42, 43, 45, 45}, []uint64{42, 45}, 45},
+		{"more than noise", map[uint64]float64{42: 1, 43: 0.97, 45: 0.96}, nil, []uint64{42, 42, 43, 43, 45, 45},
+			[]uint64{42, 43, 45}, 43},
+		{"the second does not start", map[uint64]float64{42: 1, 43: 0.1, 45: 0.9}, map[uint64]bool{43: true},
+			[]uint64{42, 42, 43, 45, 45}, []uint64{42, 45}, 45},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f, b := newFake(t)
@@ -83,8 +85,8 @@ func TestTune(t *testing.T) {
 	}
 }
 
-// An algorithm that the library offers and then refuses to start gives way to the next one, and the last one to our own kernel. The user
-// is told once, and what is written down is what computes.
+// An algorithm that the library offers and then refuses to start gives way to the next one, and the last one to our own
+// kernel. The user is told once, and what is written down is what computes.
 func TestRefusedProduct(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -95,9 +97,12 @@ func TestRefusedProduct(t *testing.T) {
 		says   string
 	}{
 		{"none", true, nil, []uint64{43, 43}, "2b", ""},
-		{"the chosen one", true, map[uint64]bool{43: true}, []uint64{43, 42, 42}, "2a", "another one of its algorithms is used"},
-		{"all", true, map[uint64]bool{42: true, 43: true, 45: true}, []uint64{43, 42, 45}, "", "this program's own kernel is used, which is slower"},
-		{"the library's best one", false, map[uint64]bool{42: true}, []uint64{42, 43, 43}, "", "another one of its algorithms is used"},
+		{"the chosen one", true, map[uint64]bool{43: true}, []uint64{43, 42, 42}, "2a",
+			"another one of its algorithms is used"},
+		{"all", true, map[uint64]bool{42: true, 43: true, 45: true}, []uint64{43, 42, 45}, "",
+			"this program's own kernel is used, which is slower"},
+		{"the library's best one", false, map[uint64]bool{42: true}, []uint64{42, 43, 43}, "",
+			"another one of its algorithms is used"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f, b := newFake(t)
@@ -139,7 +144,8 @@ func TestUseAlgorithms(t *testing.T) {
 		algorithm
 		want uint64
 	}{
-		{"good", algorithm{7: 45}, 45}, {"of another library", algorithm{7: 99}, 42}, {"forged", algorithm{0: 0xdeadbeef, 7: 45}, 42},
+		{"good", algorithm{7: 45}, 45}, {"of another library", algorithm{7: 99}, 42},
+		{"forged", algorithm{0: 0xdeadbeef, 7: 45}, 42},
 		{"that cannot do it", algorithm{7: 44}, 42},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -199,7 +205,8 @@ func TestTuneFails(t *testing.T) {
 			t.Errorf("no algorithm starts: %v, %v", done, err)
 		}
 	}
-	if len(f.said) != 1 || !strings.Contains(f.said[0], "this program's own kernel is used") || !slices.Equal(f.ran, []uint64{42, 43, 45}) {
+	if len(f.said) != 1 || !strings.Contains(f.said[0], "this program's own kernel is used") ||
+		!slices.Equal(f.ran, []uint64{42, 43, 45}) {
 		t.Errorf("it says %q after %v", f.said, f.ran)
 	}
 	f.refuse = true

@@ -26,7 +26,8 @@ func bindAll(lib library, path string) (*API, error) {
 	default:
 		switch r := api.DriverGetVersion(&version); {
 		case r == StubLibrary:
-			return nil, fmt.Errorf("%s is the CUDA toolkit's stub and not the driver; take it off LD_LIBRARY_PATH, or %s", path, Install)
+			return nil, fmt.Errorf("%s is the CUDA toolkit's stub and not the driver; take it off LD_LIBRARY_PATH, or %s",
+				path, Install)
 		case r != Success:
 			return nil, r.Err("cuDriverGetVersion")
 		case version < MinVersion:

@@ -21,8 +21,8 @@
 //
 // "sm80" is PTX that every GPU from compute capability 8.0 on takes, newer ones by translation in their driver; "sm90a"
 // is for 9.0 alone. Both need a driver of CUDA 12.4. Machine code is made from one of them, see [Architecture]; drivers
-// of CUDA 12.0 take it. A GPU without machine code, or whose driver refuses it, takes the PTX, which the driver compiles
-// for over a minute at the first start.
+// of CUDA 12.0 take it. A GPU without machine code, or whose driver refuses it, takes the PTX, which the driver
+// compiles for over a minute at the first start.
 //
 // # Laws
 //

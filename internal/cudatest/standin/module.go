@@ -77,7 +77,8 @@ func (d *Driver) moduleLoadData(h *driver.Module, image *byte) driver.Result {
 		d.log("ModuleLoadData: %v", err)
 		return driver.InvalidPTX
 	}
-	if newest := newestPTX(d.options.DriverVersion); !isELF(image) && comparePTX(read.Version, newest) > 0 { // code is of no PTX version
+	// Machine code is of no PTX version.
+	if newest := newestPTX(d.options.DriverVersion); !isELF(image) && comparePTX(read.Version, newest) > 0 {
 		d.log("ModuleLoadData: PTX %s, and this driver reads up to %s", read.Version, newest)
 		return driver.UnsupportedPTXVersion
 	}
