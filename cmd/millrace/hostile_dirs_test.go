@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"os"
 	"path/filepath"
 	"strings"
@@ -90,13 +91,12 @@ func hostileDirectories() (all []hostile) {
 		}
 	}
 	for name, c := range map[string]struct{ line, dir string }{
-		"output_dir":    {train, "out"},
-		"checkpoints":   {train, "out/checkpoints"},
-		"model":         {train, "out/model"},
-		"save.fallback": {train + " --set save.fallback=spare", "spare/out"},
-		"demo":          {"demo --dir shown --steps 16", "shown"},
-		"preview":       {"preview run.yaml --set output_dir=unused", "../cache/tokens"},
-		"eval":          {"eval --model model --data data/a.txt --tokenizer bytes", "../cache/tokens"},
+		"output_dir":  {train, "out"},
+		"checkpoints": {train, "out/checkpoints"},
+		"model":       {train, "out/model"},
+		"demo":        {"demo --dir shown --steps 16", "shown"},
+		"preview":     {"preview run.yaml --set output_dir=unused", "../cache/tokens"},
+		"eval":        {"eval --model model --data data/a.txt --tokenizer bytes", "../cache/tokens"},
 	} {
 		refused(name+", open to every user", c.line, "can be written to by every user", open(c.dir)).slow = name != "output_dir"
 		refused(name+", of another user", c.line, "belongs to another user", others(c.dir)).slow = name != "output_dir"
@@ -106,6 +106,28 @@ func hostileDirectories() (all []hostile) {
 			w.chown(c.dir)
 		}).slow = true
 	}
+	// The run's directory in save.fallback has a name that is known once the run has begun.
+	inFallback := func(spoil func(w *workshop, dir string)) func(*workshop) {
+		return trained(func(w *workshop) {
+			var run struct{ Identity struct{ Name string } }
+			if err := json.Unmarshal([]byte(w.read("out/run.json")), &run); err != nil || run.Identity.Name == "" {
+				w.t.Fatalf("run.json: %v: %s", err, w.read("out/run.json"))
+			}
+			w.mkdir("spare")
+			spoil(w, "spare/"+run.Identity.Name)
+		})
+	}
+	const resumed = train + " --set save.fallback=spare --set max_steps=4 --set resume_with=[max_steps]"
+	refused("save.fallback, open to every user", resumed, "can be written to by every user",
+		inFallback(func(w *workshop, dir string) { open(dir)(w) })).slow = true
+	refused("save.fallback, of another user", resumed, "belongs to another user",
+		inFallback(func(w *workshop, dir string) { others(dir)(w) })).slow = true
+	refused("save.fallback, a link of another user", resumed, "is a link that another user",
+		inFallback(func(w *workshop, dir string) {
+			w.mkdir("elsewhere")
+			replaced(dir, "elsewhere")(w)
+			w.chown(dir)
+		})).slow = true
 	add("output_dir, a link of the user's own", train, "", exitDone, func(w *workshop) { w.mkdir("big"); w.link("big", "out") }).slow = true
 	add("plan, for an output_dir of another user", "plan run.yaml", "", exitDone, others("out")).slow = true
 
