@@ -129,6 +129,9 @@ func (e *Env) findBeginning(c *runfile.Config, id *identity) (b beginning, err e
 		if c.Resume != "auto" {
 			break
 		}
+		if old != nil && id.Begun {
+			old.OutputDir = c.OutputDir // it may have been moved
+		}
 		if old != nil && isRunOf(c, old) {
 			if !id.hasModel(c) {
 				e.say("%s has this run, and no checkpoint of it; the run starts over", c.OutputDir)
