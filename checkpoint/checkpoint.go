@@ -37,10 +37,11 @@ func Open(fsys vfs.FS, dir string) (*Checkpoint, error) {
 
 // DamageError reports a checkpoint that differs from what was saved, or that cannot be read.
 type DamageError struct {
-	Path     string // the file or directory that is wrong
-	Why      string
-	Previous string // the newest complete checkpoint of an earlier step of the run in the same directory; empty without one
-	Err      error  // of the system, if there is one
+	Path string // the file or directory that is wrong
+	Why  string
+	// Previous is the newest complete checkpoint of an earlier step of the run in the same directory; empty without one.
+	Previous string
+	Err      error // of the system, if there is one
 }
 
 func (e *DamageError) Error() string {
@@ -104,7 +105,8 @@ func (m *Manifest) checkFiles(fsys vfs.FS, dir string) error {
 		case !info.Mode().IsRegular():
 			return &DamageError{Path: path, Why: "this is not a file"}
 		case info.Size() != f.Bytes:
-			return &DamageError{Path: path, Why: fmt.Sprintf("the file has %d bytes and was saved with %d", info.Size(), f.Bytes)}
+			return &DamageError{Path: path,
+				Why: fmt.Sprintf("the file has %d bytes and was saved with %d", info.Size(), f.Bytes)}
 		}
 	}
 	return nil

@@ -537,7 +537,8 @@ func TestNames(t *testing.T) {
 			t.Errorf("%q is a plain name", name)
 		}
 	}
-	if step, suffix, ok := hiddenStep(hiddenName(100, ours.Run, replacedSuffix), ours.Run); step != 100 || suffix != replacedSuffix || !ok {
+	step, suffix, ok := hiddenStep(hiddenName(100, ours.Run, replacedSuffix), ours.Run)
+	if step != 100 || suffix != replacedSuffix || !ok {
 		t.Error("hiddenStep")
 	}
 	if _, _, ok := hiddenStep("step-000100."+ours.Run.Short()+".tmp", ours.Run); ok {
@@ -546,8 +547,8 @@ func TestNames(t *testing.T) {
 	if _, _, ok := hiddenStep(hiddenName(100, NewRunID(), replacedSuffix), ours.Run); ok {
 		t.Error("hiddenStep of another run's name")
 	}
-	for name, want := range map[string]bool{"step-000020.damaged": true, "step-000020.damaged-2": true, "step-000020": false,
-		"step-20.damaged": false, ".step-000020.damaged": false, "step-000020.": false} {
+	for name, want := range map[string]bool{"step-000020.damaged": true, "step-000020.damaged-2": true,
+		"step-000020": false, "step-20.damaged": false, ".step-000020.damaged": false, "step-000020.": false} {
 		if _, ok := asideStep(name); ok != want {
 			t.Errorf("%s was set aside: %v", name, ok)
 		}

@@ -141,8 +141,8 @@ func makeDir(fsys vfs.FS, path string) (made []string, err error) {
 }
 
 // recover ends what an interrupted process of the run has begun: a checkpoint that was about to be replaced gets its
-// name back, if the new one did not get it, and everything else that is hidden goes. Files that cannot be removed cost space and
-// are left for the next time.
+// name back, if the new one did not get it, and everything else that is hidden goes. Files that cannot be removed cost
+// space and are left for the next time.
 func (d *Directory) recover() error {
 	entries, err := d.fsys.ReadDir(d.path)
 	if err != nil {
@@ -242,10 +242,11 @@ func (d *Directory) rank(latest, keep int) (counted, rest []int, err error) {
 	return counted, rest, nil
 }
 
-// verify reads the checkpoints that are not known to be whole. It returns the new path of the first one that is damaged.
+// verify reads the checkpoints that are not known to be whole. It sets the first damaged one aside, and returns its new
+// path.
 func (d *Directory) verify(ctx context.Context, steps []int) (aside string, err error) {
 	for _, step := range steps {
-		if d.known[step] {
+		if d.knows(step) {
 			continue
 		}
 		c, err := Open(d.fsys, filepath.Join(d.path, DirName(step)))
@@ -266,10 +267,18 @@ func (d *Directory) verify(ctx context.Context, steps []int) (aside string, err 
 // Trust notes that this process has read the checkpoint of a step whole. A run does so for the one that it continues
 // from.
 func (d *Directory) Trust(step int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	if d.known == nil {
 		d.known = map[int]bool{}
 	}
 	d.known[step] = true
+}
+
+func (d *Directory) knows(step int) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.known[step]
 }
 
 // SetAside renames a checkpoint that the run does not continue from, so that it is no longer one, and returns its new
@@ -328,7 +337,8 @@ const (
 func (d *Directory) remove(step int) error {
 	hidden := filepath.Join(d.path, hiddenName(step, d.owner.Run, prunedSuffix))
 	// A replaced checkpoint goes first, if some of it is left: with the name free, recover would bring it back.
-	for _, left := range []string{hiddenName(step, d.owner.Run, replacedSuffix), hiddenName(step, d.owner.Run, prunedSuffix)} {
+	for _, suffix := range []string{replacedSuffix, prunedSuffix} {
+		left := hiddenName(step, d.owner.Run, suffix)
 		if err := vfs.RemoveAll(d.fsys, filepath.Join(d.path, left)); err != nil {
 			return err
 		}

@@ -15,7 +15,8 @@ import (
 func takeLock(fsys vfs.FS, name string) (vfs.Lock, error) {
 	held, err := fsys.Lock(name)
 	if errors.Is(err, vfs.ErrLocked) {
-		return nil, &heldError{fmt.Sprintf("%s is held by another run (%s): wait until it has ended, or set another output_dir", name, holder(fsys, name))}
+		return nil, &heldError{fmt.Sprintf("%s is held by another run (%s): wait until it has ended, or set another "+
+			"output_dir", name, holder(fsys, name))}
 	}
 	if err != nil {
 		return nil, err

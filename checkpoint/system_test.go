@@ -91,7 +91,8 @@ func TestReadOnlyDirectory(t *testing.T) {
 	}
 	dir := t.TempDir()
 	must(t, os.Chmod(dir, 0o555))
-	if _, err := Acquire(vfs.OS{}, filepath.Join(dir, "x"), ours); err == nil || !strings.HasSuffix(err.Error(), "set output_dir to a directory that can be written") {
+	_, err := Acquire(vfs.OS{}, filepath.Join(dir, "x"), ours)
+	if err == nil || !strings.HasSuffix(err.Error(), "set output_dir to a directory that can be written") {
 		t.Errorf("error %v", err)
 	}
 }

@@ -74,8 +74,8 @@ type saving struct {
 // this step already, it stays until Commit puts the new one in its place. One of another run is an error. One that does
 // not say whose it is, since it is damaged, is set aside.
 func (d *Directory) Create(step int, extents []Spec) (*Writer, error) {
-	w := &Writer{d: d, step: step, hidden: filepath.Join(d.path, hiddenName(step, d.owner.Run, savingSuffix)), byID: map[ID]*saving{},
-		lengths: map[string]int64{}}
+	w := &Writer{d: d, step: step, hidden: filepath.Join(d.path, hiddenName(step, d.owner.Run, savingSuffix)),
+		byID: map[ID]*saving{}, lengths: map[string]int64{}}
 	for _, s := range extents {
 		if err := s.check(); err != nil {
 			panic("checkpoint: " + err.Error())

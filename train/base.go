@@ -35,11 +35,11 @@ func (s *source) findBase(ctx context.Context, c *runfile.Config, from *checkpoi
 		return fmt.Errorf("resume: the run of %s began with init: %s, and init is %s now; restore it, or start a new run in "+
 			"another output_dir", from.Dir(), then.Init, now.Init)
 	case err == nil && then.WeightsSHA256 != now.WeightsSHA256 && then.Model == now.Model:
-		return fmt.Errorf("resume: the weights of model %s are others than when the run of %s began: put them back, or start a "+
-			"new run in another output_dir", c.Model, from.Dir())
+		return fmt.Errorf("resume: the weights of model %s are others than when the run of %s began: put them back, or "+
+			"start a new run in another output_dir", c.Model, from.Dir())
 	case err == nil && then.WeightsSHA256 != now.WeightsSHA256:
-		return fmt.Errorf("resume: the run of %s began from other weights than those of model %s; it began from %s: set model "+
-			"to where those weights are, or start a new run in another output_dir", from.Dir(), c.Model, then.Model)
+		return fmt.Errorf("resume: the run of %s began from other weights than those of model %s; it began from %s: set "+
+			"model to where those weights are, or start a new run in another output_dir", from.Dir(), c.Model, then.Model)
 	}
 	s.base = then
 	return nil

@@ -18,8 +18,8 @@ import (
 )
 
 // A model check of what a run does with its checkpoints: every way in which up to three of them can be whole, damaged,
-// unhealthy or another run's, in output_dir and in save.fallback, for every save.keep up to three. The run resumes, sets
-// aside what it leaves, saves a step and prunes, with the functions that training has for that.
+// unhealthy or another run's, in output_dir and in save.fallback, for every save.keep up to three. The run resumes,
+// sets aside what it leaves, saves a step and prunes, with the functions that training has for that.
 
 // condition is what has become of a checkpoint.
 type condition int
@@ -49,7 +49,8 @@ type directories struct {
 	others map[string]checkpoint.Sum // what is another run's, by path, with the checksum of its state
 }
 
-var modelSpec = checkpoint.Spec{ID: checkpoint.ID{Part: "norm", Kind: store.Weights}, DType: tensor.BF16, Bytes: 16, PieceBytes: 16}
+var modelSpec = checkpoint.Spec{ID: checkpoint.ID{Part: "norm", Kind: store.Weights}, DType: tensor.BF16, Bytes: 16,
+	PieceBytes: 16}
 
 func newDirectories(test *testing.T, slots []slot, keep int, diverged bool) *directories {
 	d := &directories{test, vfs.NewMem(), &trainer{}, map[string]checkpoint.Sum{}}

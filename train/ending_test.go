@@ -29,7 +29,8 @@ func TestEndedRunsStayEnded(t *testing.T) {
 			var said strings.Builder
 			env.Progress = &said
 			again, err := Train(context.Background(), c, env, Options{})
-			if err != nil || again.Steps != 12 || again.ResumedAfter != 12 || again.TargetTokens != 0 || again.Model != want.Model {
+			if err != nil || again.Steps != 12 || again.ResumedAfter != 12 || again.TargetTokens != 0 ||
+				again.Model != want.Model {
 				t.Errorf("%+v, error %v", again, err)
 			}
 			if strings.Contains(said.String(), "starts over") || !strings.Contains(said.String(), "this run has ended") {

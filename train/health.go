@@ -59,7 +59,8 @@ func (t *trainer) remedy() string {
 		healthy = t.from // of another directory
 	}
 	if healthy == nil {
-		return "there is no healthy checkpoint from before: lower learning_rate, or check the data, and start again in another output_dir"
+		return "there is no healthy checkpoint from before: lower learning_rate, or check the data, and start again in " +
+			"another output_dir"
 	}
 	return fmt.Sprintf("the last healthy checkpoint is %s: to continue from it lower learning_rate and set resume_with: [learning_rate], or check the data",
 		healthy.Dir())

@@ -175,7 +175,8 @@ func TestMovedAndCopiedDirectories(t *testing.T) {
 		t.Fatalf("copied: %+v, error %v", sum, err)
 	}
 	of := idOf(t, &copied)
-	if of.Run == id.Run || of.fallbackDir(&copied) == id.fallbackDir(&moved) || filepath.Dir(sum.Checkpoint) != of.fallbackDir(&copied) {
+	if there := of.fallbackDir(&copied); of.Run == id.Run || there == id.fallbackDir(&moved) ||
+		filepath.Dir(sum.Checkpoint) != there {
 		t.Errorf("the copy is %+v, and saved in %s", of, sum.Checkpoint)
 	}
 	for _, dir := range before {

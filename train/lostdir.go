@@ -43,8 +43,8 @@ func (t *trainer) holdDir() error {
 		return err
 	}
 	s.remake = false
-	t.env.say("warning: output_dir: %s was removed while the run was using it; it is made again, and what was saved there is gone",
-		c.OutputDir)
+	t.env.say("warning: output_dir: %s was removed while the run was using it; it is made again, and what was saved "+
+		"there is gone", c.OutputDir)
 	return nil
 }
 
@@ -56,7 +56,8 @@ func (t *trainer) remakeFiles() error {
 	if err := t.writeRunFiles(); err != nil {
 		return err
 	}
-	f, err := t.env.files().OpenFile(filepath.Join(t.config.OutputDir, metricsName), os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o666)
+	name := filepath.Join(t.config.OutputDir, metricsName)
+	f, err := t.env.files().OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o666)
 	if err != nil {
 		return err
 	}

@@ -188,8 +188,8 @@ func (o *operator) week() {
 
 func (o *operator) pick(from []string) string { return from[o.random.IntN(len(from))] }
 
-var betweenStarts = []string{"nothing", "nothing", "touch", "another model", "another rate", "damage", "remove", "move", "copy",
-	"no run.json", "bad run.json", "foreign checkpoint"}
+var betweenStarts = []string{"nothing", "nothing", "touch", "another model", "another rate", "damage", "remove", "move",
+	"copy", "no run.json", "bad run.json", "foreign checkpoint"}
 
 var duringStarts = []string{"nothing", "stop", "stop", "cancel", "kill", "kill", "full", "remove", "another run"}
 

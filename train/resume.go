@@ -82,8 +82,9 @@ func (t *trainer) continueFrom(from *checkpoint.Checkpoint) error {
 	return nil
 }
 
-// setAsideAfter sets the run's checkpoints aside that are newer than the one that it continues from, and that are not as
-// they were saved, or that the run leaves since it has diverged: a later save must not be taken for the older of two.
+// setAsideAfter sets the run's checkpoints aside that are newer than the one that it continues from, and that are not
+// as they were saved, or that the run leaves since it has diverged: a later save must not be taken for the older of
+// two.
 func (t *trainer) setAsideAfter(step int) {
 	own := t.id.owner()
 	for _, dir := range []*checkpoint.Directory{t.saves.dir, t.saves.fallback} {
@@ -113,7 +114,8 @@ func (t *trainer) setAsideAfter(step int) {
 				t.env.say("warning: %s", console.OneLine(err))
 				continue
 			}
-			t.env.say("the %s checkpoint of step %d is set aside as %s; remove it when you have no use for it", why, e.Step, aside)
+			t.env.say("the %s checkpoint of step %d is set aside as %s; remove it when you have no use for it", why, e.Step,
+				aside)
 		}
 	}
 }

@@ -104,7 +104,8 @@ func (e *Env) findBeginning(c *runfile.Config, id *identity) (b beginning, err e
 		e.say("%v", entry.Err)
 	}
 	switch path := runfile.Absolute(c.Resume); {
-	case c.Resume != "auto" && (sameDir(filepath.Dir(path), checkpointsDir(c)) || sameDir(filepath.Dir(path), id.fallbackDir(c))):
+	case c.Resume != "auto" && (sameDir(filepath.Dir(path), checkpointsDir(c)) ||
+		sameDir(filepath.Dir(path), id.fallbackDir(c))):
 		if b.from, err = checkpoint.Open(e.files(), c.Resume); err != nil {
 			return b, blame.BadName(fmt.Errorf("resume: %w", err))
 		}
@@ -153,7 +154,8 @@ func (e *Env) findBeginning(c *runfile.Config, id *identity) (b beginning, err e
 
 // newest is the newest whole checkpoint of the run among those that are looked for, wherever it has saved; and what
 // newer ones are not whole.
-func (e *Env) newest(c *runfile.Config, id *identity, q checkpoint.Query) (newest *checkpoint.Checkpoint, broken []checkpoint.Entry, err error) {
+func (e *Env) newest(c *runfile.Config, id *identity, q checkpoint.Query) (newest *checkpoint.Checkpoint,
+	broken []checkpoint.Entry, err error) {
 	own := id.owner()
 	q.Owner = &own
 	for _, dir := range []string{checkpointsDir(c), id.fallbackDir(c)} {
@@ -237,7 +239,8 @@ func (e *Env) readResolved(dir string) (*runfile.Config, error) {
 	return c, nil
 }
 
-// writeResolved writes the run file with every key, and the run's id for people. The user's own run.yaml stays as it is.
+// writeResolved writes the run file with every key, and the run's id for people. The user's own run.yaml stays as it
+// is.
 func (e *Env) writeResolved(c *runfile.Config, run checkpoint.RunID) error {
 	doc, err := c.YAML()
 	if err != nil {
@@ -253,7 +256,8 @@ func (e *Env) writeResolved(c *runfile.Config, run checkpoint.RunID) error {
 			name = otherResolvedName
 		}
 	}
-	return vfs.WriteFileAtomic(e.files(), filepath.Join(c.OutputDir, name), append(fmt.Appendf(nil, "%s# Run %s\n", resolvedHeader, run), doc...))
+	header := fmt.Appendf(nil, "%s# Run %s\n", resolvedHeader, run)
+	return vfs.WriteFileAtomic(e.files(), filepath.Join(c.OutputDir, name), append(header, doc...))
 }
 
 // isRunOf reports whether this is the run whose resolved run file is old, and that began from its model: all that it

@@ -290,7 +290,8 @@ func TestResumeFromAPath(t *testing.T) {
 func TestLeftoversGo(t *testing.T) {
 	c := smallConfig(t)
 	until(t, c, "step  3/12")
-	for _, left := range []string{".model.tmp-0123456789abcdef", "checkpoints/.step-000009." + idOf(t, c).Run.Short() + ".tmp"} {
+	saving := "checkpoints/.step-000009." + idOf(t, c).Run.Short() + ".tmp"
+	for _, left := range []string{".model.tmp-0123456789abcdef", saving} {
 		mkdir(t, filepath.Join(c.OutputDir, left))
 		write(t, filepath.Join(c.OutputDir, left, "weights"), "half")
 	}

@@ -622,7 +622,8 @@ func TestDivergedRunsContinueFromHealth(t *testing.T) {
 	env := newEnv(t)
 	var said strings.Builder
 	stop := make(chan struct{})
-	env.Stop, env.Progress = stop, io.MultiWriter(&said, &stopper{fmt.Sprintf("step %2d/60", healthy.Manifest.Step+2), stop})
+	at := fmt.Sprintf("step %2d/60", healthy.Manifest.Step+2)
+	env.Stop, env.Progress = stop, io.MultiWriter(&said, &stopper{at, stop})
 	sum, err := Train(context.Background(), &again, env, Options{})
 	if !errors.Is(err, ErrInterrupted) || sum.ResumedAfter != healthy.Manifest.Step {
 		t.Fatalf("%+v, error %v; it says %s", sum, err, said.String())

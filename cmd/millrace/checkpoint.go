@@ -123,8 +123,8 @@ func (c *checkpointDir) checkpoints(env *train.Env) ([]listed, error) {
 }
 
 func entryOf(dir string, m *checkpoint.Manifest, files int) listed {
-	return listed{Step: m.Step, Dir: dir, Bytes: m.Bytes(), Files: files, Updates: m.Updates, EvalLoss: m.EvalLoss, History: m.History,
-		UnhealthySteps: m.UnhealthySteps, Run: m.Run}
+	return listed{Step: m.Step, Dir: dir, Bytes: m.Bytes(), Files: files, Updates: m.Updates, EvalLoss: m.EvalLoss,
+		History: m.History, UnhealthySteps: m.UnhealthySteps, Run: m.Run}
 }
 
 // isStep reports whether a path has the name of a checkpoint, whether or not it is there.

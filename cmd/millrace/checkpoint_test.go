@@ -145,10 +145,11 @@ func TestListMarks(t *testing.T) {
 	invoke(t, "train", w.path("run.yaml"), "--set", "output_dir="+w.path("other"), "--set", "seed=5",
 		"--set", "stop={unhealthy_steps: 0, loss_above: 0.0001}").must(t)
 	all := jsonOf[listing](t, invoke(t, "checkpoint", "list", w.path("other"), "--json").must(t).stdout)
-	if len(all.Checkpoints) != 1 || all.Checkpoints[0].UnhealthySteps != 3 || all.Checkpoints[0].IsOtherRun || len(all.SetAside) != 0 {
+	if c := all.Checkpoints; len(c) != 1 || c[0].UnhealthySteps != 3 || c[0].IsOtherRun || len(all.SetAside) != 0 {
 		t.Errorf("unhealthy steps: %+v", all)
 	}
-	if text := invoke(t, "checkpoint", "list", w.path("other")).must(t).stdout; !strings.Contains(text, "step-000003  after 3 unhealthy steps\n") {
+	text := invoke(t, "checkpoint", "list", w.path("other")).must(t).stdout
+	if !strings.Contains(text, "step-000003  after 3 unhealthy steps\n") {
 		t.Errorf("list:\n%s", text)
 	}
 	three, aside := w.path("out/checkpoints/step-000003"), w.path("out/checkpoints/step-000002.damaged")
@@ -164,7 +165,7 @@ func TestListMarks(t *testing.T) {
 	if len(all.SetAside) != 1 || all.SetAside[0] != aside {
 		t.Errorf("set aside: %q", all.SetAside)
 	}
-	text := invoke(t, "checkpoint", "list", w.path("out")).must(t).stdout
+	text = invoke(t, "checkpoint", "list", w.path("out")).must(t).stdout
 	for _, line := range []string{three + "  of another run\n", "step-000001\n", "set aside: " + aside + "\n"} {
 		if !strings.Contains(text, line) {
 			t.Errorf("no %q in the list:\n%s", line, text)
