@@ -621,7 +621,8 @@ func TestFaulty(t *testing.T) {
 	y.Intercept(func(op Op) Outcome {
 		return Outcome{Err: map[OpKind]error{OpWrite: syscall.ENOSPC}[op.Kind], Written: op.Bytes / 2}
 	})
-	for flag, want := range map[int]int{0: 3 * DirectAlign / 2, Direct: DirectAlign} {
+	for _, c := range [][2]int{{0, 3 * DirectAlign / 2}, {Direct, DirectAlign}} { // Direct is 0 where there is none
+		flag, want := c[0], c[1]
 		f, err := y.OpenFile("f", os.O_RDWR|os.O_CREATE|os.O_TRUNC|flag, 0o666)
 		must(t, err)
 		if n, err := f.WriteAt(alignedBytes(3*DirectAlign), 0); n != want && Direct != 0 || !errors.Is(err, syscall.ENOSPC) {
