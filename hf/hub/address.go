@@ -23,11 +23,31 @@ import (
 // isPrivate reports whether an address is of this machine or of a network that strangers do not reach.
 func isPrivate(a netip.Addr) bool {
 	a = a.Unmap()
-	return a.IsLoopback() || a.IsPrivate() || a.IsLinkLocalUnicast() || a.IsUnspecified() || a.IsMulticast() ||
-		carrierNAT.Contains(a)
+	if a.IsLoopback() || a.IsPrivate() || a.IsLinkLocalUnicast() || a.IsUnspecified() || a.IsMulticast() ||
+		carrierNAT.Contains(a) {
+		return true
+	}
+	a = a.WithZone("") // which no prefix contains
+	for _, t := range translated {
+		if t.prefix.Contains(a) {
+			b := a.As16()
+			return isPrivate(netip.AddrFrom4([4]byte(b[t.at : t.at+4])))
+		}
+	}
+	return false
 }
 
 var carrierNAT = netip.MustParsePrefix("100.64.0.0/10")
+
+// translated are the IPv6 addresses that lead to an IPv4 address, which they have from a byte on.
+var translated = []struct {
+	prefix netip.Prefix
+	at     int
+}{
+	{netip.MustParsePrefix("64:ff9b::/96"), 12}, // NAT64
+	{netip.MustParsePrefix("2002::/16"), 2},     // 6to4
+	{netip.MustParsePrefix("::/96"), 12},        // IPv4-compatible
+}
 
 // isPrivateHost is isPrivate of a host that is an address or localhost. Other names are looked up when a connection is
 // made.
@@ -52,8 +72,8 @@ func isLoopback(host string) bool {
 // guard is the rule for the requests of one hub.
 type guard struct {
 	endpoint *url.URL
-	// networks says of endpoints whether they are in a private network, as the first connection has shown. Connections
-	// are shared by the hubs of the process, and so is this.
+	// networks says of endpoints whether they are in a private network: those are that had a connection there, and none
+	// tried elsewhere. Connections are shared by the hubs of the process, and so is this.
 	networks *sync.Map
 }
 
@@ -131,24 +151,49 @@ func proxyOf(req *http.Request) (*url.URL, error) {
 func dial(ctx context.Context, network, address string) (net.Conn, error) {
 	d := net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second}
 	g, _ := ctx.Value(guardKey{}).(*guard)
-	if _, isProxy := proxies.Load(address); g != nil && !isProxy {
-		d.Control = func(_, found string, _ syscall.RawConn) error { return g.connect(address, found) }
+	if _, isProxy := proxies.Load(address); g == nil || isProxy {
+		return d.DialContext(ctx, network, address)
 	}
-	return d.DialContext(ctx, network, address)
+	d.Control = func(_, found string, _ syscall.RawConn) error { return g.connect(address, found) }
+	conn, err := d.DialContext(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	if err := g.connected(address, conn.RemoteAddr().String()); err != nil {
+		conn.Close()
+		return nil, err
+	}
+	return conn, nil
 }
 
-// connect is asked before a connection to the server of a name is made, at the address that was found for it.
+// connect is asked before a connection to the server of a name is made, at an address that was found for it. A name can
+// have several. One that is tried and is public makes an endpoint public for good; a private one says nothing yet, since
+// it may be there for that, and have no server.
 func (g *guard) connect(server, found string) error {
 	at, err := netip.ParseAddrPort(found)
 	if err != nil {
 		return &addressError{server, "is at no address that can be checked"}
 	}
-	isInside := isPrivate(at.Addr())
-	if server == hostPort(g.endpoint) { // whose name must not lead elsewhere later
-		g.networks.LoadOrStore(server, isInside)
+	isOwn := server == hostPort(g.endpoint)
+	if !isPrivate(at.Addr()) {
+		if isOwn {
+			g.networks.Store(server, false)
+		}
+		return nil
 	}
-	if isInside && !g.inPrivateNetwork() {
-		return g.steered(server)
+	if _, known := g.networks.Load(server); isOwn && !known || g.inPrivateNetwork() {
+		return nil
+	}
+	return g.steered(server)
+}
+
+// connected is asked once a connection is made: an address of the endpoint may have been tried at the same time.
+func (g *guard) connected(server, at string) error {
+	if err := g.connect(server, at); err != nil {
+		return err
+	}
+	if server == hostPort(g.endpoint) { // a public address is stored
+		g.networks.LoadOrStore(server, true)
 	}
 	return nil
 }

@@ -1,11 +1,16 @@
 package hub
 
 import (
+	"bytes"
 	"context"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
+	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"net/url"
 	"strings"
 	"sync"
@@ -50,6 +55,14 @@ func TestAddresses(t *testing.T) {
 		{"https://hub.example", "https://[::ffff:127.0.0.1]/a", "private"},
 		{"https://hub.example", "https://[fd00::1]/a", "private"},
 		{"https://hub.example", "https://[fe80::1]/a", "private"},
+		{"https://hub.example", "https://[64:ff9b::7f00:1]/a", "private"},
+		{"https://hub.example", "https://[64:ff9b::a9fe:a9fe]/a", "private"},
+		{"https://hub.example", "https://[64:ff9b::808:808]/a", ""},
+		{"https://hub.example", "https://[2002:7f00:1::]/a", "private"},
+		{"https://hub.example", "https://[2002:c0a8:1::5]/a", "private"},
+		{"https://hub.example", "https://[2002:808:808::1]/a", ""},
+		{"https://hub.example", "https://[::127.0.0.1]/a", "private"},
+		{"https://hub.example", "https://[::8.8.8.8]/a", ""},
 		{"https://10.0.0.1", "https://10.0.0.2/a", ""},
 		{"http://127.0.0.1:80", "http://127.0.0.1:81/a", ""},
 		{"http://localhost:80", "https://storage.example/a", ""},
@@ -82,10 +95,88 @@ func TestConnections(t *testing.T) {
 	g = guardOf(t, "https://hub.company") // whose storage is in the company's network, too
 	for _, c := range [][2]string{{"hub.company:443", "10.0.0.1:443"}, {"storage.company:443", "10.0.0.2:443"},
 		{"storage.example:443", "8.8.8.8:443"}} {
-		if err := g.connect(c[0], c[1]); err != nil {
+		if err := errors.Join(g.connect(c[0], c[1]), g.connected(c[0], c[1])); err != nil {
 			t.Errorf("%s at %s: %v", c[0], c[1], err)
 		}
 	}
+}
+
+// A hub with a private address among its own ones is no private hub.
+func TestHubOfTwoAddresses(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { listener.Close() })
+	_, port, _ := net.SplitHostPort(listener.Addr().String())
+	// No connection to the address of all is tried on the network; that it is public is all that counts.
+	const public, here, noServer = "255.255.255.255", "127.0.0.1", "127.0.0.9"
+	server := "hub.example:" + port
+	storage := &url.URL{Scheme: "http", Host: here + ":1"}
+	for _, c := range []struct {
+		addresses            []string
+		isMade, isPrivateHub bool
+	}{
+		{[]string{noServer}, false, false},
+		{[]string{public, noServer}, false, false},
+		{[]string{noServer, public}, false, false},
+		{[]string{here}, true, true},
+	} {
+		resolve(t, c.addresses)
+		g := guardOf(t, "http://"+server)
+		ctx := context.WithValue(context.Background(), guardKey{}, g)
+		conn, err := dial(ctx, "tcp", server)
+		if (err == nil) != c.isMade {
+			t.Errorf("%v: %v", c.addresses, err)
+		}
+		if err == nil {
+			conn.Close()
+		}
+		if err := g.check(storage); (err == nil) != c.isPrivateHub {
+			t.Errorf("a hub at %v names %s: %v", c.addresses, storage, err)
+		}
+		resolve(t, []string{public}) // a private address was no more than a claim
+		if conn, err := dial(ctx, "tcp", server); err == nil {
+			conn.Close()
+		}
+		if g.check(storage) == nil {
+			t.Errorf("a hub at %v and then at %s names %s", c.addresses, public, storage)
+		}
+	}
+}
+
+// resolve has every name lead to addresses of IPv4: its server of names reads one question, and repeats it in the answer.
+func resolve(t *testing.T, addresses []string) {
+	t.Helper()
+	before := net.DefaultResolver
+	t.Cleanup(func() { net.DefaultResolver = before })
+	net.DefaultResolver = &net.Resolver{PreferGo: true, Dial: func(context.Context, string, string) (net.Conn, error) {
+		ours, server := net.Pipe()
+		go func() {
+			defer server.Close()
+			frame := make([]byte, 2+512)
+			n, err := io.ReadAtLeast(server, frame, 2)
+			if length := 2 + int(binary.BigEndian.Uint16(frame)); err == nil && n < length {
+				_, err = io.ReadFull(server, frame[n:length])
+			}
+			if err != nil {
+				return
+			}
+			message := frame[2:]
+			end := 12 + bytes.IndexByte(message[12:], 0) + 5 // of the question: the name, its type and its class
+			answer := append([]byte(nil), message[:end]...)
+			copy(answer[2:], []byte{0x81, 0x80, 0, 1, 0, 0, 0, 0, 0, 0}) // an answer to one question
+			if answer[end-3] == 1 {                                      // type A
+				answer[7] = byte(len(addresses))
+				for _, address := range addresses {
+					answer = append(answer, 0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 0, 0, 4) // of that name, for now, 4 bytes
+					answer = append(answer, netip.MustParseAddr(address).AsSlice()...)
+				}
+			}
+			_, _ = server.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(answer))), answer...))
+		}()
+		return ours, nil
+	}}
 }
 
 // The dialer asks the guard, and the error is no reason to try again.
