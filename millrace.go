@@ -6,7 +6,9 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/millrace/millrace/hf/hub"
 	"github.com/millrace/millrace/hostmem"
+	"github.com/millrace/millrace/internal/below"
 	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/internal/console"
 	"github.com/millrace/millrace/internal/drivers"
@@ -88,11 +90,13 @@ func envOr(env *train.Env) *train.Env {
 // NewEnv returns the surroundings that the program gives to a run: the devices auto, cpu, cuda and cuda:N, a cache in
 // $MILLRACE_CACHE or else in the user's cache directory, and messages and progress for people, written to log; nil
 // means silence. A caller may change fields before the first use: Open for a device of its own, FS, Families. All runs
-// with one Env count their memory together.
+// with one Env count their memory together. From then on the process follows links out of a model's directory as the
+// environment says: into the hub's cache, and all of them with MILLRACE_FOLLOW_LINKS=1.
 func NewEnv(log io.Writer) *train.Env {
 	if log == nil {
 		log = io.Discard
 	}
+	below.Allow(below.Links{HubCache: hub.CacheFromEnv(), Anywhere: os.Getenv(below.FollowVariable) == "1"})
 	env := &train.Env{Accounts: hostmem.New(), Progress: log, Terminal: terminal.CanDraw(log), CacheDir: cacheDir(),
 		MemoryGrows: os.Getenv("MILLRACE_MEMORY_GROWS") == "1"}
 	out := console.Out{Writer: log, Terminal: env.Terminal}

@@ -2,10 +2,13 @@ package millrace_test
 
 import (
 	"errors"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/below"
 	"github.com/millrace/millrace/train"
 )
 
@@ -50,6 +53,37 @@ func TestRefusals(t *testing.T) {
 		}
 		if !errors.Is(err, train.ErrRequest) {
 			t.Errorf("%v does not match train.ErrRequest", err)
+		}
+	}
+}
+
+// Weights that are links elsewhere are read if they lead into the user's cache of the hub, or if the user says so.
+func TestLinksOfTheEnvironment(t *testing.T) {
+	t.Cleanup(func() { below.Allow(below.Links{}) })
+	home, elsewhere := t.TempDir(), t.TempDir()
+	blobs := filepath.Join(home, "hub", "models--a--b", "blobs")
+	for path, at := range map[string]string{"in the cache": filepath.Join(blobs, strings.Repeat("beef", 16)),
+		"elsewhere": filepath.Join(elsewhere, "config.json")} {
+		dir := t.TempDir()
+		err := errors.Join(os.MkdirAll(filepath.Dir(at), 0o755), os.CopyFS(dir, os.DirFS("examples/library/tiny")),
+			os.Rename(filepath.Join(dir, "config.json"), at))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Symlink(at, filepath.Join(dir, "config.json")); err != nil {
+			t.Skip(err)
+		}
+		for _, c := range []struct {
+			home, follow string
+			good         bool
+		}{{home, "", path == "in the cache"}, {elsewhere, "", false}, {elsewhere, "1", true}, {elsewhere, "0", false}} {
+			t.Setenv("HF_HOME", c.home)
+			t.Setenv("HF_HUB_CACHE", "")
+			t.Setenv("MILLRACE_FOLLOW_LINKS", c.follow)
+			err := open(t, "model="+dir)
+			if (err == nil) != c.good || err != nil && !strings.Contains(err.Error(), "MILLRACE_FOLLOW_LINKS=1") {
+				t.Errorf("a link %s, HF_HOME=%s, MILLRACE_FOLLOW_LINKS=%s: %v", path, c.home, c.follow, err)
+			}
 		}
 	}
 }

@@ -80,8 +80,35 @@ type Hub struct {
 // writes (neither with HF_HUB_DISABLE_IMPLICIT_TOKEN); HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE. The older names
 // HUGGINGFACE_HUB_CACHE and HUGGING_FACE_HUB_TOKEN are read, too.
 func FromEnv() *Hub {
-	user, _ := os.UserHomeDir() // "": then one of the variables is needed
-	home := pathFromEnv("HF_HOME", user)
+	user, home := userAndHome()
+	h := &Hub{
+		Cache:    CacheFromEnv(),
+		Endpoint: strings.TrimRight(cmp.Or(os.Getenv("HF_ENDPOINT"), "https://huggingface.co"), "/"),
+		Offline:  isSet("HF_HUB_OFFLINE") || isSet("TRANSFORMERS_OFFLINE"),
+		pause:    time.Second,
+	}
+	if isSet("HF_HUB_DISABLE_IMPLICIT_TOKEN") {
+		return h
+	}
+	h.Token = strings.TrimSpace(cmp.Or(os.Getenv("HF_TOKEN"), os.Getenv("HUGGING_FACE_HUB_TOKEN")))
+	if file := cmp.Or(pathFromEnv("HF_TOKEN_PATH", user), inHome(home, "token")); h.Token == "" && file != "" {
+		if doc, err := below.ReadFile(file, 4096); err == nil { // without the file there is no token
+			h.Token = strings.TrimSpace(string(doc))
+		}
+	}
+	return h
+}
+
+// CacheFromEnv is the directory of the cache that FromEnv takes; "" if the environment names no place for it.
+func CacheFromEnv() string {
+	user, home := userAndHome()
+	return cmp.Or(pathFromEnv("HF_HUB_CACHE", user), pathFromEnv("HUGGINGFACE_HUB_CACHE", user), inHome(home, "hub"))
+}
+
+// userAndHome are the home directories of the user and of Hugging Face's programs, "" if they are not known.
+func userAndHome() (user, home string) {
+	user, _ = os.UserHomeDir() // "": then one of the variables is needed
+	home = pathFromEnv("HF_HOME", user)
 	if home == "" {
 		// Not os.UserCacheDir, which is another place on a Mac.
 		cache := pathFromEnv("XDG_CACHE_HOME", user)
@@ -92,28 +119,14 @@ func FromEnv() *Hub {
 			home = filepath.Join(cache, "huggingface")
 		}
 	}
-	inHome := func(name string) string {
-		if home == "" {
-			return ""
-		}
-		return filepath.Join(home, name)
+	return user, home
+}
+
+func inHome(home, name string) string {
+	if home == "" {
+		return ""
 	}
-	h := &Hub{
-		Cache:    cmp.Or(pathFromEnv("HF_HUB_CACHE", user), pathFromEnv("HUGGINGFACE_HUB_CACHE", user), inHome("hub")),
-		Endpoint: strings.TrimRight(cmp.Or(os.Getenv("HF_ENDPOINT"), "https://huggingface.co"), "/"),
-		Offline:  isSet("HF_HUB_OFFLINE") || isSet("TRANSFORMERS_OFFLINE"),
-		pause:    time.Second,
-	}
-	if isSet("HF_HUB_DISABLE_IMPLICIT_TOKEN") {
-		return h
-	}
-	h.Token = strings.TrimSpace(cmp.Or(os.Getenv("HF_TOKEN"), os.Getenv("HUGGING_FACE_HUB_TOKEN")))
-	if file := cmp.Or(pathFromEnv("HF_TOKEN_PATH", user), inHome("token")); h.Token == "" && file != "" {
-		if doc, err := below.ReadFile(file, 4096); err == nil { // without the file there is no token
-			h.Token = strings.TrimSpace(string(doc))
-		}
-	}
-	return h
+	return filepath.Join(home, name)
 }
 
 // pathFromEnv reads a path that may begin with ~ or have variables in it, for those who set it where no shell expands

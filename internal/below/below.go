@@ -10,6 +10,8 @@
 // The rule counts for weights, too. Weights leave with an export as much as any other file, and a shard that links to
 // another model of the user would publish that.
 //
+// The user can allow more, see [Allow]: links into the hub's cache that the user has configured, and any link.
+//
 // A directory or a single file that the user names may itself be a link to anywhere.
 //
 // Every package may import this one, and it imports none of ours.
@@ -23,8 +25,29 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"syscall"
 )
+
+// Links are links out of directories that the user allows.
+type Links struct {
+	// HubCache is a cache of the Hugging Face hub; "": none. Links may lead to the blobs of its repositories, which are
+	// named by their hashes: a stranger who makes a directory knows the hashes of public files alone. The user may have
+	// moved those blobs to another disk and left a link to them. huggingface_hub before 0.23 made links to blobs in
+	// local_dir.
+	HubCache string
+	// Anywhere allows every link.
+	Anywhere bool
+}
+
+// allowed are the links that Allow was told.
+var allowed atomic.Pointer[Links]
+
+// Allow says what the user allows, for the whole process, as the environment does: it replaces what was said before.
+func Allow(l Links) { allowed.Store(&l) }
+
+// FollowVariable is the name in the environment by which the user allows every link, which the program reads.
+const FollowVariable = "MILLRACE_FOLLOW_LINKS"
 
 // Open opens a regular file of a directory for reading. Errors are *fs.PathError of the file's path in the directory,
 // and match fs.ErrNotExist for a file that is missing, also at the end of a link.
@@ -176,7 +199,14 @@ func find(dir, name string) (*place, error) {
 	if err != nil {
 		return nil, p.fail(cause(err))
 	}
-	for _, base := range []string{full, blobs(full)} {
+	bases := []string{full, blobs(full)}
+	if l := allowed.Load(); l != nil {
+		bases = append(bases, l.cached(filepath.Join(full, name), real))
+		if l.Anywhere {
+			bases = append(bases, filepath.Dir(real))
+		}
+	}
+	for _, base := range bases {
 		rel, err := filepath.Rel(base, real)
 		if base == "" || err != nil || !filepath.IsLocal(rel) {
 			continue
@@ -188,7 +218,50 @@ func find(dir, name string) (*place, error) {
 		return p, nil
 	}
 	return nil, p.fail(fmt.Errorf("it is a link to %s, out of the directory, and such links are not followed; "+
-		"put a copy of that file there, or remove the link", real))
+		"put a copy of that file there, or set %s=1 if you trust all links of the directory", real, FollowVariable))
+}
+
+// cached is the directory of blobs in the hub's cache to which the links of a path lead, where they end at real; ""
+// for other links.
+func (l *Links) cached(path, real string) string {
+	if l.HubCache == "" {
+		return ""
+	}
+	cache, err := filepath.Abs(l.HubCache)
+	if err == nil {
+		cache, err = filepath.EvalSymlinks(cache)
+	}
+	if err != nil {
+		return ""
+	}
+	for range 255 { // as many as filepath.EvalSymlinks follows
+		dir, err := filepath.EvalSymlinks(filepath.Dir(path))
+		if err != nil {
+			return ""
+		}
+		to, err := os.Readlink(filepath.Join(dir, filepath.Base(path)))
+		if err != nil {
+			return "" // it is no link
+		}
+		if !filepath.IsAbs(to) {
+			to = filepath.Join(dir, to)
+		}
+		path = filepath.Clean(to)
+		blobs := filepath.Dir(path)
+		repo := filepath.Dir(blobs)
+		if filepath.Base(blobs) != "blobs" || !isRepo(filepath.Base(repo)) || !isHash(filepath.Base(path)) {
+			continue
+		}
+		in, err := filepath.EvalSymlinks(filepath.Dir(repo))
+		if err != nil || in != cache {
+			continue
+		}
+		blobs, err = filepath.EvalSymlinks(blobs)
+		if err == nil && filepath.Join(blobs, filepath.Base(path)) == real {
+			return blobs
+		}
+	}
+	return ""
 }
 
 // blobs is where the files of a snapshot in the hub's cache are; "" for a directory that is not in a snapshot.
@@ -196,18 +269,25 @@ func blobs(dir string) string {
 	for ; dir != filepath.Dir(dir); dir = filepath.Dir(dir) {
 		snapshots := filepath.Dir(dir)
 		repo := filepath.Dir(snapshots)
-		kind, _, isRepo := strings.Cut(filepath.Base(repo), "--")
-		if isRepo && (kind == "models" || kind == "datasets" || kind == "spaces") &&
-			filepath.Base(snapshots) == "snapshots" && isCommit(filepath.Base(dir)) {
+		if isRepo(filepath.Base(repo)) && filepath.Base(snapshots) == "snapshots" && isCommit(filepath.Base(dir)) {
 			return filepath.Join(repo, "blobs")
 		}
 	}
 	return ""
 }
 
-func isCommit(name string) bool {
-	return len(name) == 40 && strings.Trim(name, "0123456789abcdef") == ""
+// isRepo reports whether a name is of a repository in the hub's cache.
+func isRepo(name string) bool {
+	kind, _, ok := strings.Cut(name, "--")
+	return ok && (kind == "models" || kind == "datasets" || kind == "spaces")
 }
+
+func isCommit(name string) bool { return len(name) == 40 && isHex(name) }
+
+// isHash reports whether a name is one that a blob has: a hash of git's or a SHA-256.
+func isHash(name string) bool { return (len(name) == 40 || len(name) == 64) && isHex(name) }
+
+func isHex(name string) bool { return strings.Trim(name, "0123456789abcdef") == "" }
 
 // cause is an error without the path that it names, which has no links in it.
 func cause(err error) error {

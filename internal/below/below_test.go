@@ -93,6 +93,80 @@ func TestLinks(t *testing.T) {
 	}
 }
 
+// Links into the blobs of the cache that the user has configured are followed from every directory, also where the blobs
+// are on another disk; other links are if the user allows them.
+func TestAllowedLinks(t *testing.T) {
+	const repo = "hub/models--a--b"
+	hash := strings.Repeat("beef", 16)
+	top := furnish(t, map[string]string{
+		repo + "/blobs/" + hash: "blob", repo + "/blobs/" + commit: "small blob", repo + "/blobs/" + hash + ".incomplete": "part",
+		repo + "/refs/main": "ref", repo + "/snapshots/" + commit + "/w": "-> ../../blobs/" + hash,
+		"hub/models--c--d/blobs": "-> $/disk2", "disk2/" + hash: "far blob",
+		"hub/models--c--d/snapshots/" + commit + "/w": "-> ../../blobs/" + hash,
+		"hub/plain/blobs/" + hash:                     "no repository", "hub/models--a--b/blobs/sub/" + hash: "deep",
+		"hub/models--e--f/blobs/" + hash: "-> $/secret", "secret": "secret",
+		"other/models--a--b/blobs/" + hash: "of another cache",
+		"alias":                            "-> hub",
+		"m/absolute":                       "-> $/" + repo + "/blobs/" + hash, "m/relative": "-> ../" + repo + "/blobs/" + hash,
+		"m/small": "-> $/" + repo + "/blobs/" + commit, "m/alias": "-> $/alias/models--a--b/blobs/" + hash,
+		"m/chain": "-> again", "m/again": "-> $/" + repo + "/snapshots/" + commit + "/w",
+		"m/snap": "-> $/" + repo + "/snapshots/" + commit, "m/far": "-> $/hub/models--c--d/blobs/" + hash,
+		"m/part": "-> $/" + repo + "/blobs/" + hash + ".incomplete", "m/ref": "-> $/" + repo + "/refs/main",
+		"m/plain": "-> $/hub/plain/blobs/" + hash, "m/deep": "-> $/" + repo + "/blobs/sub/" + hash,
+		"m/hidden": "-> $/hub/models--e--f/blobs/" + hash, "m/other": "-> $/other/models--a--b/blobs/" + hash,
+		"m/direct": "-> $/disk2/" + hash, "m/secret": "-> ../secret", "m/gone": "-> $/" + repo + "/blobs/" + strings.Repeat("0", 64),
+		"m/loop": "-> loop",
+	})
+	t.Cleanup(func() { allowed.Store(nil) })
+	const farSnapshot = "hub/models--c--d/snapshots/" + commit + " w"
+	intoCache := map[string]string{"m absolute": "blob", "m relative": "blob", "m small": "small blob", "m alias": "blob",
+		"m chain": "blob", "m snap/w": "blob", "m far": "far blob", farSnapshot: "far blob"}
+	elsewhere := map[string]string{"m part": "part", "m ref": "ref", "m plain": "no repository", "m deep": "deep",
+		"m hidden": "secret", "m other": "of another cache", "m direct": "far blob", "m secret": "secret"}
+	for what, x := range map[string]struct {
+		links Links
+		good  []map[string]string
+		bad   []map[string]string
+	}{
+		"nothing":                  {Links{}, nil, []map[string]string{intoCache, elsewhere}},
+		"the cache":                {Links{HubCache: filepath.Join(top, "hub")}, []map[string]string{intoCache}, []map[string]string{elsewhere}},
+		"the cache through a link": {Links{HubCache: filepath.Join(top, "alias")}, []map[string]string{intoCache}, []map[string]string{elsewhere}},
+		"a cache that is not there": {Links{HubCache: filepath.Join(top, "none")}, nil,
+			[]map[string]string{intoCache, elsewhere}},
+		"all": {Links{Anywhere: true}, []map[string]string{intoCache, elsewhere}, nil},
+	} {
+		Allow(x.links)
+		read := func(name string) (string, error) {
+			dir, file, _ := strings.Cut(name, " ")
+			doc, err := Read(filepath.Join(top, dir), file, 100)
+			return string(doc), err
+		}
+		for _, names := range x.good {
+			for name, want := range names {
+				if doc, err := read(name); doc != want || err != nil {
+					t.Errorf("%s is allowed, %s: %q, %v", what, name, doc, err)
+				}
+			}
+		}
+		for _, names := range x.bad {
+			for name := range names {
+				if doc, err := read(name); err == nil || !strings.Contains(err.Error(), FollowVariable+"=1") {
+					t.Errorf("%s is allowed, %s: %q, %v", what, name, doc, err)
+				}
+			}
+		}
+		for name, want := range map[string]string{"m gone": "no such file", "m loop": "too many levels", "m ../secret": "inside of",
+			"m snap": "it is a directory"} {
+			if what != "all" && name == "m snap" {
+				want = "out of the directory"
+			}
+			if doc, err := read(name); err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%s is allowed, %s: %q, %v", what, name, doc, err)
+			}
+		}
+	}
+}
+
 // A directory that is named by a path that is relative, or that goes through a link, is the same directory.
 func TestRelative(t *testing.T) {
 	top := furnish(t, map[string]string{"m/a": "text", "m/b": "-> a", "m/c": "-> $/m/a", "n": "-> m"})
