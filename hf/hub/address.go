@@ -75,6 +75,9 @@ type guard struct {
 	// networks says of endpoints whether they are in a private network: those are that had a connection there, and none
 	// tried elsewhere. Connections are shared by the hubs of the process, and so is this.
 	networks *sync.Map
+	// exposed refuses a connection to a public address of the endpoint, for a request that has the token and is not
+	// encrypted; nil for other requests.
+	exposed *exposedError
 }
 
 var networks sync.Map
@@ -85,7 +88,7 @@ func (h *Hub) guard() (*guard, error) {
 	if err != nil || own.Host == "" || own.Scheme != "https" && own.Scheme != "http" {
 		return nil, fmt.Errorf("HF_ENDPOINT %q is not an address: use one such as https://huggingface.co", h.shownEndpoint())
 	}
-	return &guard{own, &networks}, nil
+	return &guard{endpoint: own, networks: &networks}, nil
 }
 
 // owns reports whether an address is of the endpoint.
@@ -121,6 +124,13 @@ func (e *addressError) Error() string {
 func (g *guard) inPrivateNetwork() bool {
 	shown, known := g.networks.Load(hostPort(g.endpoint))
 	return known && shown.(bool) || isPrivateHost(g.endpoint.Hostname())
+}
+
+// mayBePrivate reports whether the endpoint is in a private network, or has a name of which nothing is known.
+func (g *guard) mayBePrivate() bool {
+	_, known := g.networks.Load(hostPort(g.endpoint))
+	_, err := netip.ParseAddr(g.endpoint.Hostname())
+	return g.inPrivateNetwork() || !known && err != nil
 }
 
 // hostPort is the address of a server as a dialer gets it.
@@ -178,6 +188,9 @@ func (g *guard) connect(server, found string) error {
 	if !isPrivate(at.Addr()) {
 		if isOwn {
 			g.networks.Store(server, false)
+			if g.exposed != nil {
+				return g.exposed
+			}
 		}
 		return nil
 	}

@@ -234,6 +234,55 @@ func TestTokenNeedsEncryption(t *testing.T) {
 	}
 }
 
+// By http the token goes to a private network alone, and only if the user has said so.
+func TestTokenOverHTTP(t *testing.T) {
+	const secret = "Bearer hf_secret"
+	before := client
+	defer func() { client = before }()
+	client = newClient(0)
+	client.Transport.(*http.Transport).Proxy = nil
+	var got []string
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		got = append(got, r.Header.Get("Authorization"))
+	}))
+	t.Cleanup(server.Close)
+	_, port, _ := net.SplitHostPort(strings.TrimPrefix(server.URL, "http://"))
+	get := func(endpoint string, allowed bool) error {
+		h := &Hub{Endpoint: endpoint, Token: "hf_secret", TokenOverHTTP: allowed}
+		resp, err := h.get(t.Context(), endpoint+"/api", 0)
+		if err == nil {
+			resp.Body.Close()
+		} else if IsPassing(err) {
+			t.Errorf("%v is tried again", err)
+		}
+		return err
+	}
+	resolve(t, []string{"127.0.0.1"})
+	wantLine(t, get("http://hub.company:"+port, false), "is not https", "set MILLRACE_HF_TOKEN_OVER_HTTP=1 if")
+	if err := get("http://hub.company:"+port, true); err != nil || len(got) != 1 || got[0] != secret {
+		t.Errorf("the hub of a company: %v, it got %q", err, got)
+	}
+	resolve(t, []string{"255.255.255.255"}) // public; see TestHubOfTwoAddresses
+	for _, endpoint := range []string{"http://hub.elsewhere:" + port, "http://8.8.8.8:" + port, "http://[2001:db8::1]:" + port} {
+		for range 2 {
+			wantLine(t, get(endpoint, true), endpoint+" is not https", "in no private network")
+		}
+	}
+	resolve(t, []string{"127.0.0.1"}) // a name that was public once stays that
+	wantLine(t, get("http://hub.elsewhere:"+port, true), "in no private network")
+	client.Transport.(*http.Transport).Proxy = func(*http.Request) (*url.URL, error) { return url.Parse(server.URL) }
+	wantLine(t, get("http://hub.other", true), "proxy", "NO_PROXY")
+	if len(got) != 1 {
+		t.Errorf("%q was sent", got)
+	}
+	for value, want := range map[string]bool{"1": true, "": false, "0": false} {
+		t.Setenv("MILLRACE_HF_TOKEN_OVER_HTTP", value)
+		if FromEnv().TokenOverHTTP != want {
+			t.Errorf("%q: %v", value, !want)
+		}
+	}
+}
+
 // Uploads have the headers that storages want signed. One that would make the request another's ends the push.
 func TestUploadHeaders(t *testing.T) {
 	for name, good := range map[string]bool{"content-type": true, "x-amz-checksum-sha256": true, "x-ms-blob-type": true,

@@ -22,7 +22,7 @@
 //     every user of the machine can write is refused, and files under fixed names are not opened through links.
 //   - Names are not trusted: a file is written only at a path inside its snapshot, and a blob only under a hash.
 //   - The token goes to the endpoint alone, by https or on this machine, never to a server that the endpoint redirects
-//     to.
+//     to. The user can allow http to a private network.
 //   - The endpoint cannot have requests sent to addresses that it has no reason to name: see address.go.
 //   - [Hub.Push] commits only after every large file has arrived, so a commit has all of its files or does not exist.
 //   - With HF_HUB_OFFLINE nothing is sent.

@@ -62,6 +62,9 @@ type Hub struct {
 	Endpoint string // such as https://huggingface.co
 	Token    string // "": none
 	Offline  bool   // the cache alone
+	// TokenOverHTTP has the token sent to an endpoint by http, which others in its network can read, where the endpoint is
+	// in a private network.
+	TokenOverHTTP bool
 
 	// Progress is called now and then with the bytes of a file that are downloaded or uploaded. It may be nil. One Fetch
 	// or Push does not call it concurrently.
@@ -78,7 +81,7 @@ type Hub struct {
 // FromEnv is the hub that the environment describes, read as huggingface_hub does: HF_HUB_CACHE, else HF_HOME/hub, else
 // ~/.cache/huggingface/hub; HF_ENDPOINT; HF_TOKEN, else the file HF_TOKEN_PATH or HF_HOME/token, which `hf auth login`
 // writes (neither with HF_HUB_DISABLE_IMPLICIT_TOKEN); HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE. The older names
-// HUGGINGFACE_HUB_CACHE and HUGGING_FACE_HUB_TOKEN are read, too.
+// HUGGINGFACE_HUB_CACHE and HUGGING_FACE_HUB_TOKEN are read, too. MILLRACE_HF_TOKEN_OVER_HTTP is of this program alone.
 func FromEnv() *Hub {
 	user, home := userAndHome()
 	h := &Hub{
@@ -86,6 +89,8 @@ func FromEnv() *Hub {
 		Endpoint: strings.TrimRight(cmp.Or(os.Getenv("HF_ENDPOINT"), "https://huggingface.co"), "/"),
 		Offline:  isSet("HF_HUB_OFFLINE") || isSet("TRANSFORMERS_OFFLINE"),
 		pause:    time.Second,
+
+		TokenOverHTTP: isSet(overHTTPVariable),
 	}
 	if isSet("HF_HUB_DISABLE_IMPLICIT_TOKEN") {
 		return h

@@ -45,7 +45,7 @@ func (h *Hub) get(ctx context.Context, address string, offset int64) (*http.Resp
 }
 
 // do sends a request. The token goes to the endpoint alone, and not to one that is not encrypted, unless that is on
-// this machine.
+// this machine, or in a private network where the user allows that.
 func (h *Hub) do(req *http.Request) (*http.Response, error) {
 	g, err := h.guard()
 	if err != nil {
@@ -58,8 +58,18 @@ func (h *Hub) do(req *http.Request) (*http.Response, error) {
 	if g.owns(req.URL) {
 		server = h.shownEndpoint()
 		if h.Token != "" && req.URL.Scheme != "https" && !isLoopback(req.URL.Hostname()) {
-			return nil, fmt.Errorf("%s is not https, so others could read the token on its way: use an https address in "+
-				"HF_ENDPOINT, or leave the token out (unset HF_TOKEN, set HF_HUB_DISABLE_IMPLICIT_TOKEN=1)", h.shownEndpoint())
+			if !h.TokenOverHTTP {
+				return nil, &exposedError{h.shownEndpoint(), ", or set " + overHTTPVariable + "=1 if the hub is in a private network"}
+			}
+			g.exposed = &exposedError{h.shownEndpoint(), "; it is in no private network, and so " + overHTTPVariable +
+				" does not count"}
+			if !g.mayBePrivate() {
+				return nil, g.exposed
+			}
+			if proxy := proxyFor(req); proxy != nil && !isPrivateHost(req.URL.Hostname()) {
+				return nil, &exposedError{h.shownEndpoint(), "; " + overHTTPVariable +
+					" does not count for a name that a proxy looks up (see NO_PROXY)"}
+			}
 		}
 		if h.Token != "" {
 			req.Header.Set("Authorization", "Bearer "+h.Token)
@@ -69,12 +79,12 @@ func (h *Hub) do(req *http.Request) (*http.Response, error) {
 	req.Header.Set("User-Agent", "millrace")
 	// Without this the library asks for gzip, and a small answer may become a thousand times as large.
 	req.Header.Set("Accept-Encoding", "identity")
-	c := client
-	if req.Method != http.MethodGet {
-		c = sender
-	}
-	resp, err := c.Do(req)
+	resp, err := clientFor(req).Do(req)
 	var urlErr *url.Error
+	var exposed *exposedError
+	if errors.As(err, &exposed) {
+		return nil, exposed
+	}
 	var strange *addressError
 	if errors.As(err, &strange) {
 		return nil, fmt.Errorf("%s did not answer as a hub does: %w", h.shownEndpoint(), strange)
@@ -101,6 +111,35 @@ func (h *Hub) do(req *http.Request) (*http.Response, error) {
 			"which was not asked for", server, how)
 	}
 	return resp, nil
+}
+
+// clientFor is the client for a request.
+func clientFor(req *http.Request) *http.Client {
+	if req.Method == http.MethodGet {
+		return client
+	}
+	return sender
+}
+
+// proxyFor is the proxy that a request goes through; nil for none, or for one whose address is an error.
+func proxyFor(req *http.Request) *url.URL {
+	t, ok := clientFor(req).Transport.(*http.Transport)
+	if !ok || t.Proxy == nil {
+		return nil
+	}
+	proxy, _ := t.Proxy(req)
+	return proxy
+}
+
+// overHTTPVariable is the name in the environment of Hub.TokenOverHTTP.
+const overHTTPVariable = "MILLRACE_HF_TOKEN_OVER_HTTP"
+
+// exposedError is why the token is not sent. Another try does not help.
+type exposedError struct{ endpoint, more string }
+
+func (e *exposedError) Error() string {
+	return fmt.Sprintf("%s is not https, so others could read the token on its way: use an https address in HF_ENDPOINT, "+
+		"or leave the token out (unset HF_TOKEN, set HF_HUB_DISABLE_IMPLICIT_TOKEN=1)%s", e.endpoint, e.more)
 }
 
 // cutError is a connection that broke: it is worth another try. One that cannot be made to begin with is not.
