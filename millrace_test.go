@@ -4,10 +4,12 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/hf/hub"
 	"github.com/millrace/millrace/internal/below"
 	"github.com/millrace/millrace/train"
 )
@@ -84,6 +86,29 @@ func TestLinksOfTheEnvironment(t *testing.T) {
 			if (err == nil) != c.good || err != nil && !strings.Contains(err.Error(), "MILLRACE_FOLLOW_LINKS=1") {
 				t.Errorf("a link %s, HF_HOME=%s, MILLRACE_FOLLOW_LINKS=%s: %v", path, c.home, c.follow, err)
 			}
+		}
+	}
+}
+
+// All that the program in a container keeps is in the directory that is mounted for it: its user has no home.
+func TestContainerKeepsInOneDirectory(t *testing.T) {
+	file, err := os.ReadFile("Containerfile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"MILLRACE_CACHE", "HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "XDG_CACHE_HOME"} {
+		t.Setenv(name, "")
+	}
+	t.Setenv("HOME", "/")
+	t.Cleanup(func() { below.Allow(below.Links{}) })
+	for _, set := range regexp.MustCompile(`(?m)^(?:ENV)? +([A-Z_]+)=(\S+)`).FindAllStringSubmatch(string(file), -1) {
+		if set[1] != "PATH" {
+			t.Setenv(set[1], set[2])
+		}
+	}
+	for _, dir := range []string{millrace.NewEnv(nil).CacheDir, hub.CacheFromEnv()} {
+		if in, err := filepath.Rel("/cache", dir); err != nil || !filepath.IsLocal(in) {
+			t.Errorf("%s is not below /cache", dir)
 		}
 	}
 }
