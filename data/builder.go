@@ -136,9 +136,13 @@ func (b *builder) writeTokens() {
 	if b.tokens.file != nil {
 		b.failed = b.room.check(4 * b.n)
 	} else if b.most > 0 && 4*b.n > b.most {
-		b.failed = fmt.Errorf("its tokens take more than %d MiB, the most that the memory lets be held: have room for the token cache (MILLRACE_CACHE), "+
-			"set max_samples, or raise memory.host", b.most>>20)
+		b.failed = tooManyTokens(b.most)
 	}
+}
+
+func tooManyTokens(most int64) error {
+	return fmt.Errorf("its tokens take more than %d MiB, the most that the memory lets be held: have room for the token "+
+		"cache (MILLRACE_CACHE), set max_samples, or raise memory.host", most>>20)
 }
 
 // room is the space that files of the cache may take: the last eighth of what was free stays free.

@@ -46,7 +46,7 @@ func TestDamagedCompression(t *testing.T) {
 		good := packing(t, name, []byte(content))
 		read := func(b []byte) (n int, err error) {
 			s := Source{Path: name, Type: Text}.withDefaults()
-			err = rowReader{Source: s}.readRows(name, bytes.NewReader(b), func(row) bool { n++; return true })
+			err = newRowReader(s, limits{}, 0).readRows(name, bytes.NewReader(b), func(row) bool { n++; return true })
 			return n, err
 		}
 		if n, err := read(good); err != nil || n != 40 && name != "a.txt.gz" {

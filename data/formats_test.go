@@ -87,7 +87,8 @@ func TestParquet(t *testing.T) {
 	b := parquetFile(t, "chats")
 	var got []string
 	s := Source{Type: Messages}.withDefaults()
-	if err := (rowReader{Source: s}).readTable(t.Context(), "x", bytes.NewReader(b), int64(len(b)), (rowReader{Source: s}).parquetLimits(int64(len(b))), func(r row) bool {
+	reader := newRowReader(s, limits{}, 0)
+	if err := reader.readTable(t.Context(), "x", bytes.NewReader(b), int64(len(b)), reader.parquetLimits(int64(len(b))), func(r row) bool {
 		got = append(got, fmt.Sprintf("%d %s %v", r.line, r.data, r.err))
 		return true
 	}); err != nil {
@@ -127,11 +128,12 @@ func FuzzParquet(f *testing.F) {
 	f.Add(parquetFile(f, "chats"))
 	f.Add([]byte("PAR1PAR1"))
 	s := Source{Type: Messages}.withDefaults()
-	limits := rowReader{Source: s}.parquetLimits(0)
+	reader := newRowReader(s, limits{}, 0)
+	limits := reader.parquetLimits(0)
 	limits.RowBytes, limits.PageBytes, limits.HeldBytes, limits.TotalBytes = 1<<16, 1<<16, 1<<20, 1<<24 // so that no input takes long
 	f.Fuzz(func(t *testing.T, b []byte) {
 		n := 0
-		err := rowReader{Source: s}.readTable(t.Context(), "x", bytes.NewReader(b), int64(len(b)), limits, func(r row) bool {
+		err := reader.readTable(t.Context(), "x", bytes.NewReader(b), int64(len(b)), limits, func(r row) bool {
 			n++
 			if r.line != n {
 				t.Fatalf("row %d is said to be %d", n, r.line)

@@ -16,9 +16,9 @@ const (
 	// templates and normalizers make copies.
 	memoryPerTextByte = 32
 
-	// A compressed file or a Parquet file may unpack to freeTextBytes and, for each of its bytes, to textPerByte or, as a
-	// dictionary has a text once for all rows, tableTextPerByte; unless max_samples says how much is wanted. Text rarely
-	// packs to a tenth.
+	// A compressed file or a Parquet file may unpack, for each of its bytes, to textPerByte or, as a dictionary has a text
+	// once for all rows, tableTextPerByte. Beyond that all files of a source together have freeTextBytes, and as many of
+	// the largest rows as the user's max_samples asks for. Text rarely packs to a tenth.
 	freeTextBytes    = 32 << 20
 	textPerByte      = 256
 	tableTextPerByte = 4096
@@ -57,11 +57,24 @@ func (l limits) tooLarge(what string, limit, most int) error {
 	return fmt.Errorf("%s is larger than %d MiB: split it", what, limit>>20)
 }
 
+// spare is how many bytes the files of a source may still unpack to beyond their proportion. It belongs to the source,
+// since a data set can have any number of files, and to one reading of it, so that the token cache, which may know
+// another source of the run, does not decide what is refused.
+type spare struct{ left int64 }
+
+// newSpare is what a source may unpack to beyond the proportion, before any of its files is read.
+func (s rowReader) newSpare() *spare {
+	asked := int64(min(s.asked, 1<<30)) * int64(s.limits.rowBytes(maxRowBytes))
+	return &spare{freeTextBytes + asked}
+}
+
 // expansion reads what a compressed file unpacks to, as long as that is in proportion.
 type expansion struct {
 	out      io.Reader
 	packed   *packedBytes
 	unpacked int64
+	spare    *spare
+	taken    int64 // of spare
 }
 
 // packedBytes counts what is read of a compressed file.
@@ -77,8 +90,12 @@ func (p *packedBytes) Read(b []byte) (int, error) {
 }
 
 func (e *expansion) Read(b []byte) (int, error) {
-	if e.unpacked > freeTextBytes+textPerByte*e.packed.n {
-		return 0, fmt.Errorf("it unpacks to more than %d times its size: set max_samples to read a part of it, or unpack it yourself", textPerByte)
+	over := max(0, e.unpacked-textPerByte*e.packed.n)
+	e.spare.left -= over - e.taken // what comes later may be in proportion again
+	e.taken = over
+	if e.spare.left < 0 {
+		return 0, fmt.Errorf("it unpacks to more than %d times its size: set max_samples to read a part of it, or unpack it "+
+			"yourself", textPerByte)
 	}
 	n, err := e.out.Read(b)
 	e.unpacked += int64(n)

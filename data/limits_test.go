@@ -83,6 +83,71 @@ func TestFilesThatUnpackToTooMuch(t *testing.T) {
 	}
 }
 
+// What files may unpack to beyond their proportion is for all files of a source together, so that many small ones come to
+// no more than one.
+func TestManyFilesThatUnpackToTooMuch(t *testing.T) {
+	bomb, err := base64.StdEncoding.DecodeString(dictionaryBomb)
+	if err != nil {
+		t.Fatal(err)
+	}
+	part := strings.Repeat(rowOf(strings.Repeat("a", 1_000_000)), 20) // and 20 MB are less than 32 MiB
+	for name, content := range map[string]string{
+		"a.jsonl.gz": gzipped(t, part), "a.jsonl.zst": string(packing(t, "a.zst", []byte(part))),
+	} {
+		dir := t.TempDir()
+		write(t, dir, "1"+name, content)
+		s := Source{Type: Text, Path: dir}
+		if _, err := prepare(t, s, Options{CacheDir: t.TempDir()}); err != nil {
+			t.Errorf("one %s: %v", name, err)
+		}
+		write(t, dir, "2"+name, content)
+		write(t, dir, "3"+name, content)
+		_, err := prepare(t, s, Options{CacheDir: t.TempDir()})
+		if err == nil || !strings.Contains(err.Error(), "it unpacks to more than 256 times its size") {
+			t.Errorf("three %s: %v", name, err)
+		}
+	}
+	// The tables take the same: less than the whole of it is left after 20 MB of lines.
+	small := newRowReader(Source{Type: Text}.withDefaults(), limits{}, 0)
+	whole := small.parquetLimits(int64(len(bomb))).TotalBytes
+	small.spare.left -= 20_000_000
+	if rest := small.parquetLimits(int64(len(bomb))).TotalBytes; rest != whole-20_000_000 {
+		t.Errorf("a table may unpack to %d bytes after others, and to %d alone", rest, whole)
+	}
+}
+
+// A registry comes from elsewhere: its num_samples takes no limit away, and the user's max_samples leaves one of as many
+// of the largest rows.
+func TestRegistryLiftsNoLimit(t *testing.T) {
+	bomb, err := base64.StdEncoding.DecodeString(dictionaryBomb)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, content := range map[string]string{
+		"a.jsonl.gz": gzipped(t, strings.Repeat(rowOf(strings.Repeat("a", 1_000_000)), 50)),
+		"a.parquet":  string(bomb),
+	} {
+		dir := t.TempDir()
+		write(t, dir, name, content)
+		write(t, dir, registryName, `{"x": {"file_name": "`+name+`", "formatting": "alpaca", "columns": {"prompt": "text"},
+			"num_samples": 1000000000}}`)
+		s := Source{Path: dir, Name: "x"}
+		if _, err := prepare(t, s, Options{}); err == nil || !strings.Contains(err.Error(), "set max_samples") {
+			t.Errorf("%s: %v", name, err)
+		}
+		s.MaxSamples = 10
+		if d, err := prepare(t, s, Options{}); err != nil || d.Len() != 10 {
+			t.Errorf("ten rows of %s: %v", name, err)
+		}
+	}
+	blank := gzipped(t, strings.Repeat("\n", 80<<20)+rowOf("a"))
+	s := Source{Type: Text, MaxSamples: 2, Path: write(t, t.TempDir(), "a.jsonl.gz", blank)}
+	_, err = prepare(t, s, Options{MemoryBytes: 32 << 20})
+	if err == nil || !strings.Contains(err.Error(), "it unpacks to more than 256 times") {
+		t.Errorf("blank lines before the two rows that are asked for: %v", err)
+	}
+}
+
 // The token cache leaves an eighth of the disk's free space; then tokens are held in memory, as far as the budget goes.
 func TestCacheLeavesRoom(t *testing.T) {
 	s := Source{Type: Text, Path: write(t, t.TempDir(), "a.jsonl", strings.Repeat(rowOf(strings.Repeat("a", 100_000)), 60))}
@@ -101,8 +166,11 @@ func TestCacheLeavesRoom(t *testing.T) {
 		if want == "" && (err != nil || d.Tokens() != 60*(100_000+1)) || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
 			t.Errorf("%d bytes of memory: error %v, want %q", memory, err, want)
 		}
-		if !strings.Contains(note, "are not kept") || !strings.Contains(note, "it would leave less than 100 MiB free there") {
-			t.Errorf("noted: %s", note)
+		if want == "" && !strings.Contains(note, "are not kept") || want != "" && note != "" {
+			t.Errorf("%d bytes of memory: noted: %q", memory, note) // what cannot be held is not read again
+		}
+		if said := fmt.Sprint(note, err); !strings.Contains(said, "it would leave less than 100 MiB free there") || strings.Contains(said, "\n") {
+			t.Errorf("said: %s", said)
 		}
 		if left, _ := filepath.Glob(filepath.Join(cache, "*")); len(left) > 0 {
 			t.Errorf("left over: %v", left)

@@ -13,13 +13,13 @@ import (
 // parquetLimits are what a Parquet file of a size may cost. Writers make pages of about a megabyte. Zstandard alone packs equal
 // rows a thousand times, and more than that is left for columns of few values.
 func (s rowReader) parquetLimits(size int64) parquet.Limits {
-	total := freeTextBytes + tableTextPerByte*min(size, 1<<50)
-	if s.MaxSamples > 0 { // and so no more than that many rows
-		total = 1 << 62
-	}
 	held := s.limits.heldBytes()
-	return parquet.Limits{RowBytes: s.limits.rowBytes(maxRowBytes), PageBytes: min(maxTextBytes, held), HeldBytes: held, TotalBytes: total}
+	return parquet.Limits{RowBytes: s.limits.rowBytes(maxRowBytes), PageBytes: min(maxTextBytes, held), HeldBytes: held,
+		TotalBytes: tableBytes(size) + s.spare.left}
 }
+
+// tableBytes is what a Parquet file of a size unpacks to in proportion.
+func tableBytes(size int64) int64 { return tableTextPerByte * min(size, 1<<50) }
 
 // columns are the keys of a row that the source's type looks at; those that it must have come first.
 func (s Source) columns() (all []string, required int) {
@@ -59,6 +59,7 @@ func (s rowReader) readTable(ctx context.Context, name string, in io.ReaderAt, s
 			return fmt.Errorf("%s: there is no column %q: the file has %s", name, column, someOf(has))
 		}
 	}
+	defer func() { s.spare.left -= max(0, file.Spent()-tableBytes(size)) }()
 	number := 0
 	err = file.Rows(ctx, wanted, func(object []byte, err error) bool {
 		number++

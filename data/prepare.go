@@ -105,7 +105,7 @@ func Prepare(ctx context.Context, sources []Source, o Options) (_ *Dataset, err 
 		d.entries = append(d.entries, s)
 	}
 	for _, f := range all {
-		s := rowReader{f.Source.withDefaults(), limits{o.MemoryBytes}}
+		s := newRowReader(f.Source.withDefaults(), limits{o.MemoryBytes}, f.asked)
 		p, err := prepareSource(ctx, s, f.files, o)
 		if err != nil {
 			return nil, err
@@ -129,11 +129,13 @@ type found struct {
 	Source
 	files  []string // in the order in which they are read
 	commit string   // of a data set of the hub; "" if the hub has converted it
+	asked  int      // max_samples of the entry itself
 }
 
 // find looks for what a source names. A data set of the hub is downloaded.
 func (s Source) find(ctx context.Context, o Options) (f found, err error) {
 	folder, asked := "", s
+	f.asked = s.MaxSamples
 	if s.local() || o.Hub == nil {
 		if s, folder, err = s.fromRegistry(); err != nil {
 			return f, err
@@ -213,6 +215,10 @@ func prepareSource(ctx context.Context, s rowReader, files []string, o Options) 
 	}
 	if err != nil {
 		w.abandon()
+		if most := s.limits.tokenBytes(); w.failed != nil && most > 0 && 4*w.n > most {
+			// Another reading would be in vain.
+			return nil, fmt.Errorf("dataset %s: %w; the cache: %w", s.Path, tooManyTokens(most), w.failed)
+		}
 		if w.failed != nil { // the cache, as on a full disk, and not the data
 			return notKept(w.failed)
 		}

@@ -588,7 +588,7 @@ func FuzzRows(f *testing.F) {
 				s = s.withDefaults()
 				var rowErr error
 				lines := 0
-				err := rowReader{Source: s}.readRows(name, strings.NewReader(string(b)), func(r row) bool {
+				err := newRowReader(s, limits{}, 0).readRows(name, strings.NewReader(string(b)), func(r row) bool {
 					if r.line < 0 || r.line > strings.Count(string(b), "\n")+1 || r.line < lines {
 						t.Fatalf("line %d after %d", r.line, lines)
 					}

@@ -48,6 +48,15 @@ var byteOrderMark = []byte("\uFEFF")
 type rowReader struct {
 	Source
 	limits limits
+	asked  int    // max_samples of the run file: Source's may be a registry's, which comes from elsewhere
+	spare  *spare // of one reading
+}
+
+// newRowReader reads a source from which the run file itself asks for a number of rows, or with 0 for all.
+func newRowReader(s Source, l limits, asked int) rowReader {
+	r := rowReader{Source: s, limits: l, asked: asked}
+	r.spare = r.newSpare()
+	return r
 }
 
 // readRows calls yield for each row of a file, until it returns false. The row's data belong to yield. Parquet is read
@@ -60,8 +69,8 @@ func (s rowReader) readRows(name string, in io.Reader, yield func(row) bool) err
 	}
 	defer done()
 	isPacked := unpacked(name) != endings(name)
-	if isPacked && s.MaxSamples == 0 {
-		in = &expansion{out: in, packed: packed}
+	if isPacked {
+		in = &expansion{out: in, packed: packed, spare: s.spare}
 	}
 	if !isJSON(name) {
 		if s.Lines {
@@ -425,6 +434,7 @@ func loneSurrogate(raw []byte) bool {
 // after each file its ending and length, so that what seen got identifies the contents. Without yield it reads for
 // seen only.
 func (s rowReader) openRows(ctx context.Context, files []string, seen io.Writer, yield func(row) bool) error {
+	s.spare = s.newSpare()
 	rows := 0
 	more := yield != nil
 	counted := func(r row) bool {

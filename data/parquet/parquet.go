@@ -172,6 +172,9 @@ func (f *File) Rows(ctx context.Context, columns []string, yield func(object []b
 	return nil
 }
 
+// Spent is how much of Limits.TotalBytes was used so far.
+func (f *File) Spent() int64 { return f.spent }
+
 // spend counts bytes of Limits.TotalBytes.
 func (f *File) spend(bytes int) error {
 	f.spent += int64(bytes)
