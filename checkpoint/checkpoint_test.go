@@ -594,3 +594,52 @@ func TestListKeepsNoPieces(t *testing.T) {
 		t.Errorf("removed %v, %v", removed, err)
 	}
 }
+
+// A directory is of a run that has saved all that is in it, or if there is nothing to lose.
+func TestIsOf(t *testing.T) {
+	other := Owner{Run: "ffeeddccbbaa99887766554433221100"}
+	copied := Owner{Run: other.Run, Earlier: []RunID{ours.Run}}
+	saving := func(t *testing.T, fsys vfs.FS, dir string) {
+		makeIn(t, fsys, dir, hiddenName(3, ours.Run, savingSuffix))
+	}
+	thesis := func(t *testing.T, fsys vfs.FS, dir string) { makeIn(t, fsys, dir, "thesis") }
+	damage := func(t *testing.T, fsys vfs.FS, dir string) {
+		must(t, vfs.WriteFileAtomic(fsys, filepath.Join(dir, DirName(2), manifestName), []byte("{}")))
+	}
+	for what, c := range map[string]struct {
+		steps []int
+		spoil func(*testing.T, vfs.FS, string)
+		owner Owner
+		want  bool
+	}{
+		"missing":             {nil, nil, ours, true},
+		"checkpoints":         {[]int{1, 2}, nil, ours, true},
+		"of another run":      {[]int{1, 2}, nil, other, false},
+		"of the run it was":   {[]int{1, 2}, nil, copied, true},
+		"one is damaged":      {[]int{1, 2}, damage, ours, true},
+		"all are damaged":     {[]int{2}, damage, ours, false},
+		"nothing but a lock":  {nil, func(t *testing.T, fsys vfs.FS, dir string) { start(t, fsys, dir) }, ours, true},
+		"a save of the run's": {nil, saving, ours, true},
+		"a save of another":   {nil, saving, other, false},
+		"other files":         {nil, thesis, ours, false},
+		"other files as well": {[]int{1}, thesis, ours, true},
+	} {
+		t.Run(what, func(t *testing.T) {
+			m, dir := vfs.NewMem(), "run/checkpoints"
+			if len(c.steps) > 0 {
+				start(t, m, dir, c.steps...)
+			}
+			if c.spoil != nil {
+				c.spoil(t, m, dir)
+			}
+			if is, err := IsOf(m, dir, c.owner); err != nil || is != c.want {
+				t.Errorf("%v, error %v", is, err)
+			}
+		})
+	}
+}
+
+func makeIn(t *testing.T, fsys vfs.FS, dir, name string) {
+	t.Helper()
+	must(t, fsys.MkdirAll(filepath.Join(dir, name), 0o777))
+}

@@ -127,6 +127,36 @@ func Runs(fsys vfs.FS, path string) ([]RunID, error) {
 	return ids, err
 }
 
+// IsOf reports whether a directory has nothing but what a run has saved: it is missing or empty, or each of its
+// checkpoints that can be read is of the run, and there is one. Other files beside those of the run do no harm.
+func IsOf(fsys vfs.FS, path string, o Owner) (bool, error) {
+	entries, err := fsys.ReadDir(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return true, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("checkpoints cannot be listed: %w%s", err, fix(err))
+	}
+	has, strange := false, false
+	for _, e := range entries {
+		step, isStep := stepOf(e.Name())
+		if !isStep {
+			_, _, isHidden := hiddenStep(e.Name(), o.Run)
+			strange = strange || !isHidden && e.Name() != lockName
+			continue
+		}
+		switch m, err := readStep(fsys, filepath.Join(path, e.Name()), step); {
+		case err != nil:
+			strange = true
+		case !o.Has(m.Run):
+			return false, nil
+		default:
+			has = true
+		}
+	}
+	return has || !strange, nil
+}
+
 // Aside are the paths of what SetAside has renamed in a directory, newest first.
 func Aside(fsys vfs.FS, path string) ([]string, error) {
 	entries, err := fsys.ReadDir(path)

@@ -180,10 +180,22 @@ func (e *Env) identityOf(outputDir string, isNew bool) (identity, error) {
 	return *old, nil
 }
 
+// identityToWrite is identityOf for a run that writes: it does not take over checkpoints to which a link leads.
+func (e *Env) identityToWrite(outputDir string, isNew bool) (identity, error) {
+	id, err := e.identityOf(outputDir, isNew)
+	if !id.Begun && e.isLink(filepath.Join(outputDir, checkpointsName)) {
+		id.CopiedFrom = nil
+	}
+	return id, err
+}
+
 // findRun finds out which run this is, and how it starts. The lock is held.
 func (t *trainer) findRun(env *Env) (b beginning, err error) {
 	c := t.config
-	if t.id, err = env.identityOf(c.OutputDir, t.saves.dir.IsNew()); err != nil {
+	if t.id, err = env.identityToWrite(c.OutputDir, t.saves.dir.IsNew()); err != nil {
+		return b, err
+	}
+	if err := env.checkLinks(c, &t.id); err != nil {
 		return b, err
 	}
 	if at := t.id.fallbackDir(c); at != "" {

@@ -110,6 +110,9 @@ func (t *trainer) train(ctx context.Context, env *Env, o Options) (*Summary, err
 	case is:
 		return t.ended(env), nil
 	}
+	if err := env.checkModelLinks(t.config); err != nil {
+		return nil, blame.BadRequest(err)
+	}
 	env.say("%s; %s", p.Headline(t.dev.Computes.Info()), savesText(t.config.Save))
 	if t.rendering != "" {
 		env.say("%s", t.rendering)
@@ -460,8 +463,11 @@ func (t *trainer) exportAll(ctx context.Context) error {
 		return t.naming(ctx, err)
 	}
 	out := filepath.Join(t.config.OutputDir, lastModel)
-	c := t.env.cardOf(t.config.OutputDir, t.src, t.src.exportType(), t.summary.Steps, t.mathematics(), t.src.base)
-	err := t.export(ctx, t.src, out, t.src.exportType(), c)
+	err := t.env.checkModelLinks(t.config) // again, after days
+	if err == nil {
+		c := t.env.cardOf(t.config.OutputDir, t.src, t.src.exportType(), t.summary.Steps, t.mathematics(), t.src.base)
+		err = t.export(ctx, t.src, out, t.src.exportType(), c)
+	}
 	if err == nil {
 		t.summary.Model = out
 		return t.exportBest(ctx)

@@ -47,6 +47,15 @@ func (e *Env) holdRun(c *runfile.Config) (*checkpoint.Directory, error) {
 			return nil, fmt.Errorf("save.fallback: there is no directory %s; make it, or mount its disk", at)
 		}
 	}
+	if e.isLink(checkpointsDir(c)) { // its lock is a file that may be another run's
+		id, err := e.identityToWrite(c.OutputDir, !exists(checkpointsDir(c)))
+		if err == nil {
+			err = e.checkLinks(c, &id)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
 	dir, err := checkpoint.Hold(e.files(), checkpointsDir(c))
 	if err != nil {
 		return nil, fmt.Errorf("output_dir: %w", err)

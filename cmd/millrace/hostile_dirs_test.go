@@ -77,6 +77,29 @@ func hostileDirectories() (all []hostile) {
 	refused("resume, the manifest is a link to the environment", train+" --set resume="+checkpoint+" --set output_dir=other", "/proc",
 		trained(replaced(checkpoint+"/manifest.json", "/proc/self/environ"))).slow = true
 
+	// Links of the user's own, as an archive has them, in place of directories inside of the output directory.
+	precious := func(name string, h *hostile) {
+		was, check := "", h.check
+		prepare := h.spoil
+		h.spoil = func(w *workshop) { prepare(w); was = w.read(name) }
+		h.check = func(w *workshop, r result) {
+			check(w, r)
+			if w.read(name) != was {
+				w.t.Errorf("%s has changed", name)
+			}
+		}
+	}
+	precious("precious/model.safetensors", refused("train, the model is a link to another",
+		train+" --set max_steps=4 --set resume_with=[max_steps]", "is a link to", trained(func(w *workshop) {
+			if err := os.CopyFS(w.path("precious"), os.DirFS(w.path("out/model"))); err != nil {
+				w.t.Fatal(err)
+			}
+			replaced("out/model", "precious")(w)
+		})))
+	precious(checkpoint+"/manifest.json", refused("train, the checkpoints are a link to those of another run",
+		train+" --set save.every=1 --set save.keep=1 --set output_dir=other", "is a link to",
+		trained(replaced("other/checkpoints", "out/checkpoints"))))
+
 	// Permissions and owners of the directories that a run cleans and writes to.
 	open := func(name string) func(*workshop) {
 		return func(w *workshop) {
