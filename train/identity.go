@@ -108,10 +108,13 @@ func decodeIdentity(doc []byte) (*identity, error) {
 	if err := json.Unmarshal(sealed.Identity, id); err != nil {
 		return nil, err
 	}
-	if id.Run == "" || id.Name == "" || id.Name != filepath.Base(id.Name) {
+	if err := id.Run.Check(); err != nil {
+		return nil, err
+	}
+	if id.Run == "" || !strings.HasSuffix(id.Name, "-"+id.Run.Short()) || id.Name != filepath.Base(id.Name) {
 		return nil, errors.New("it names no run")
 	}
-	return id, id.Run.Check()
+	return id, nil
 }
 
 // maxIdentityBytes is more than run.json ever has.

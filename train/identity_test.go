@@ -376,3 +376,23 @@ func TestRunsShareMemoryPath(t *testing.T) {
 		t.Error("no run had state on disk")
 	}
 }
+
+// A name from run.json becomes that of directories that a run cleans, below save.fallback and memory.path: only the form
+// that a run gives it is one.
+func TestIdentityNamesADirectory(t *testing.T) {
+	fresh := newIdentity(filepath.Join(t.TempDir(), "run"))
+	short := "-" + fresh.Run.Short()
+	for name, isOne := range map[string]bool{fresh.Name: true, "run" + short: true, "..." + short: true, "": false, ".": false,
+		"..": false, "run": false, "run-0123456": false, short[1:]: false, "../run" + short: false, "/" + short: false,
+		"run/" + short: false} {
+		id := fresh
+		id.Name = name
+		doc, err := id.encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := decodeIdentity(doc); (err == nil) != isOne || isOne && got.Name != name {
+			t.Errorf("%q: %+v, error %v", name, got, err)
+		}
+	}
+}
