@@ -233,7 +233,7 @@ func (b *builder) finishInMemory(accounts *hostmem.Accounts) (*part, error) {
 		return nil, err
 	}
 	tokens, counted := b.tokens.memory.Bytes(), b.counted.memory.Bytes()
-	held, err := reserve(accounts, int64(len(tokens)+len(counted)))
+	held, err := reserveAs(TokensPurpose, accounts, int64(len(tokens)+len(counted)))
 	if err != nil {
 		return nil, err
 	}

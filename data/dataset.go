@@ -18,8 +18,8 @@ import (
 // it is closed.
 //
 // Tokens that come through the cache are read from its files when they are needed, so that a set may be larger than
-// the memory. Others take 4 bytes and a bit each. A document takes a little more than 4 bytes either way. Both are
-// counted under [OrderPurpose].
+// the memory. Others take 4 bytes and a bit each, counted under [TokensPurpose]. A document takes a little more than 4
+// bytes either way, counted under [OrderPurpose].
 type Dataset struct {
 	accounts    *hostmem.Accounts
 	runs        []tokenRun

@@ -8,9 +8,13 @@ import (
 	"github.com/millrace/millrace/hostmem"
 )
 
-// OrderPurpose is what everything is counted under that grows with the data: where documents are, their order and,
-// where there is no cache of them, their tokens.
-const OrderPurpose = "data order"
+// What is counted under these names grows with the data.
+const (
+	// OrderPurpose is where documents are, and their order. It is the same for the same data.
+	OrderPurpose = "data order"
+	// TokensPurpose is tokens that no cache has. What a run decides by their size is decided by the cache.
+	TokensPurpose = "data tokens"
+)
 
 // index is where the documents of a source are in its tokens: 4 bytes for a document, and 8 for each 64 of them. It
 // is outside of the Go heap, whose collector lets garbage grow with what is kept.
@@ -35,7 +39,11 @@ func newIndex(accounts *hostmem.Accounts, documents int) (*index, error) {
 
 // reserve takes memory that is there for good, so that what is resident before a run is planned is what is counted.
 func reserve(accounts *hostmem.Accounts, bytes int64) (*hostmem.Region, error) {
-	r, err := accounts.Reserve(OrderPurpose, bytes)
+	return reserveAs(OrderPurpose, accounts, bytes)
+}
+
+func reserveAs(purpose string, accounts *hostmem.Accounts, bytes int64) (*hostmem.Region, error) {
+	r, err := accounts.Reserve(purpose, bytes)
 	if err != nil {
 		return nil, err
 	}

@@ -39,6 +39,9 @@ func (c *chooser) measure(place Placement) *Plan {
 	if c.DataBytes > 0 {
 		p.Host = append(p.Host, Bytes{data.OrderPurpose, c.DataBytes})
 	}
+	if c.TokenBytes > 0 {
+		p.Host = append(p.Host, Bytes{data.TokensPurpose, c.TokenBytes})
+	}
 	if p.ManifestBytes = p.manifestBytes(); p.ManifestBytes > 0 {
 		p.Host = append(p.Host, Bytes{ManifestsPurpose, p.ManifestBytes})
 	}

@@ -34,9 +34,9 @@ type Request struct {
 	DiskBytes int64
 	// Overlap leaves out placements with one weight slot where there are others.
 	Overlap bool
-	// DataBytes is what was reserved when the data were read: for the documents' index and order and, without a token
-	// cache, for their tokens; 0 where they were not read.
-	DataBytes int64
+	// DataBytes is what was reserved for the documents' index and order when the data were read, and TokenBytes for the
+	// tokens that no cache has; 0 where they were not read.
+	DataBytes, TokenBytes int64
 	// ProgramBytes is what is reserved for the memory of the process that is not planned: see the function.
 	ProgramBytes int64
 }

@@ -38,7 +38,8 @@ func (e *Env) PlanRequest(m *model.Model, n plan.Numerics, dev device.Info, mem 
 		r.DeviceBytes = dev.MemoryBytes
 	}
 	debug.FreeOSMemory() // the garbage of what was read and tokenized: the run has other uses for it
-	r.DataBytes, r.ProgramBytes = e.Accounts.Of(data.OrderPurpose).Bytes, plan.ProgramBytes(dev)
+	r.DataBytes, r.TokenBytes = e.Accounts.Of(data.OrderPurpose).Bytes, e.Accounts.Of(data.TokensPurpose).Bytes
+	r.ProgramBytes = plan.ProgramBytes(dev)
 	if e.program > 0 {
 		r.ProgramBytes = e.program
 	}
@@ -54,7 +55,7 @@ func (e *Env) PlanRequest(m *model.Model, n plan.Numerics, dev device.Info, mem 
 			used = 0
 		}
 		// The process has some of what the plan counts. Memory that a program with more in it has is not the plan's.
-		r.HostBytes = int64(hostShare * float64(left+min(used, r.ProgramBytes+r.DataBytes)))
+		r.HostBytes = int64(hostShare * float64(left+min(used, r.ProgramBytes+r.DataBytes+r.TokenBytes)))
 		if e.MemoryGrows && !e.growthNoted {
 			e.growthNoted = true
 			e.say("memory.host: auto is %s, by what this machine shows now; it grows as it is used, so set memory.host to a size",
@@ -85,8 +86,9 @@ const unlimitedDisk = 1 << 50
 
 // sizing returns the requests that decide the sizes of a run, to be tried in order: those of the budgets that are
 // given and, where a budget is auto, of shares of all that the machine has. The memory that is free differs from start
-// to start and serves placements, which set no bits; sizes do.
+// to start, and so does whether tokens wait in memory or in a cache: both serve placements, which set no bits; sizes do.
 func (e *Env) sizing(r plan.Request, mem runfile.Memory) ([]plan.Request, error) {
+	r.TokenBytes = 0
 	switch {
 	case mem.Disk.IsAuto():
 		r.DiskBytes = unlimitedDisk
@@ -115,7 +117,7 @@ func (e *Env) sizing(r plan.Request, mem runfile.Memory) ([]plan.Request, error)
 }
 
 // fit plans with sizes that follow from the budgets and, where those are auto, from what the machine has, never from
-// what is left of that now.
+// what is left of that now or from what tokens take of it.
 func (e *Env) fit(ctx context.Context, f plan.Fitting, mem runfile.Memory) (*plan.Plan, error) {
 	if f.Cuts.MicroBatch > 0 && f.Cuts.HeadChunk > 0 {
 		return f.Fit(ctx)
@@ -135,7 +137,7 @@ func (e *Env) fit(ctx context.Context, f plan.Fitting, mem runfile.Memory) (*pla
 		if err != nil {
 			continue
 		}
-		if r.DeviceBytes == f.DeviceBytes && r.HostBytes == f.HostBytes && r.DiskBytes == f.DiskBytes {
+		if r.DeviceBytes == f.DeviceBytes && r.HostBytes == f.HostBytes && r.DiskBytes == f.DiskBytes && f.TokenBytes == 0 {
 			return p, nil
 		}
 		sized.Cuts.MicroBatch, sized.Cuts.HeadChunk = p.Numerics.MicroBatch, p.Numerics.HeadChunk
@@ -151,9 +153,12 @@ func (e *Env) fit(ctx context.Context, f plan.Fitting, mem runfile.Memory) (*pla
 	return nil, notNow(ctx, f, sized.Cuts, mem, err)
 }
 
-// notNow says of a request that what is left of the machine has no room for its sizes what to do: where smaller sizes
-// would fit, the budgets that choose them; else what err says.
+// notNow says what to do of a request whose sizes have no room beside the tokens, or in what is left of the machine:
+// where smaller sizes would fit, how they are chosen; else what err says.
 func notNow(ctx context.Context, f plan.Fitting, sized plan.Cuts, mem runfile.Memory, err error) error {
+	if f.TokenBytes > 0 {
+		return noRoomForTokens(ctx, f, sized, err)
+	}
 	var keys []string
 	if mem.Device.N == 0 && !f.Device.Unified {
 		f.DeviceBytes = f.DeviceBytes >> 20 << 20
@@ -169,6 +174,29 @@ func notNow(ctx context.Context, f plan.Fitting, sized plan.Cuts, mem runfile.Me
 	return fmt.Errorf("memory: steps of the sizes that this machine is for (micro_batch %d, head_chunk %d) have no room "+
 		"in what other programs leave of it now: end some of them, or set %s, which chooses smaller sizes and so other "+
 		"last bits", sized.MicroBatch, sized.HeadChunk, strings.Join(keys, " and "))
+}
+
+// noRoomForTokens is notNow where tokens are in memory. Budgets that have room for them would choose larger sizes.
+func noRoomForTokens(ctx context.Context, f plan.Fitting, sized plan.Cuts, err error) error {
+	var how []string
+	cached := f
+	cached.Cuts, cached.TokenBytes = sized, 0
+	if cached.Check(ctx) == nil {
+		how = append(how, "have a token cache that can be written (MILLRACE_CACHE names its place)")
+	}
+	if p, errFit := f.Fit(ctx); errFit == nil {
+		how = append(how, fmt.Sprintf("set numerics.micro_batch=%d and numerics.head_chunk=%d, which have other last bits",
+			p.Numerics.MicroBatch, p.Numerics.HeadChunk))
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if len(how) == 0 {
+		return err
+	}
+	return fmt.Errorf("memory: steps of the sizes that are chosen whether or not tokens are cached (micro_batch %d, "+
+		"head_chunk %d) have no room beside the %s of tokens in memory: %s", sized.MicroBatch, sized.HeadChunk,
+		plan.FormatBytes(f.TokenBytes), strings.Join(how, ", or "))
 }
 
 // diskShare is the part of the free space that a run takes when memory.disk is auto, its checkpoints included where

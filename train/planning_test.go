@@ -9,16 +9,19 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"runtime/debug"
 	"strconv"
 	"strings"
 	"testing"
 
+	"github.com/millrace/millrace/data"
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/device/cpu"
 	"github.com/millrace/millrace/hf"
 	"github.com/millrace/millrace/hostmem"
+	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/optim"
 	"github.com/millrace/millrace/plan"
@@ -177,15 +180,21 @@ func touched(mib int) []byte {
 	return b
 }
 
-// TestPlansComeFromTheRequestAlone: the same request has the same plan, whatever memory the process has at the
-// moment and however its garbage is collected. A plan by what is resident had other sizes each time, and so other bits.
-func TestPlansComeFromTheRequestAlone(t *testing.T) {
+// tightConfig is a run whose sizes follow from small differences of its budgets.
+func tightConfig(t testing.TB) *runfile.Config {
+	t.Helper()
 	c := smallConfig(t)
 	c.Model = writeConfig(t, map[string]any{"hidden_size": 192, "intermediate_size": 512, "num_hidden_layers": 5,
 		"num_attention_heads": 6, "num_key_value_heads": 2, "max_position_embeddings": 2048, "tie_word_embeddings": true})
-	c.Init, c.Tokenizer, c.SequenceLen, c.BatchTokens = "random", "bytes", 128, 8192
-	c.Precision, c.Numerics = runfile.Defaults().Precision, runfile.Sizes{}
-	c.Memory = runfile.Defaults().Memory
+	c.Init, c.Tokenizer, c.SequenceLen, c.BatchTokens, c.MaxSteps, c.WarmupSteps = "random", "bytes", 128, 8192, 1, 0
+	c.Precision, c.Numerics, c.Memory = runfile.Defaults().Precision, runfile.Sizes{}, runfile.Defaults().Memory
+	return c
+}
+
+// TestPlansComeFromTheRequestAlone: the same request has the same plan, whatever memory the process has at the
+// moment and however its garbage is collected. A plan by what is resident had other sizes each time, and so other bits.
+func TestPlansComeFromTheRequestAlone(t *testing.T) {
+	c := tightConfig(t)
 	c.Memory.Device, c.Memory.Host = budget(t, "60MiB").Device, budget(t, "132MiB").Device
 	want, err := planOf(newEnv(t), c)
 	if err != nil {
@@ -218,11 +227,7 @@ func TestPlansComeFromTheRequestAlone(t *testing.T) {
 // TestSizesComeFromTheMachine: with budgets that are auto, what other programs leave of the memory changes no size. If
 // they leave too little for the sizes, the refusal says so, and what it advises is accepted.
 func TestSizesComeFromTheMachine(t *testing.T) {
-	c := smallConfig(t)
-	c.Model = writeConfig(t, map[string]any{"hidden_size": 192, "intermediate_size": 512, "num_hidden_layers": 5,
-		"num_attention_heads": 6, "num_key_value_heads": 2, "max_position_embeddings": 2048, "tie_word_embeddings": true})
-	c.Init, c.Tokenizer, c.SequenceLen, c.BatchTokens = "random", "bytes", 128, 8192
-	c.Precision, c.Numerics = runfile.Defaults().Precision, runfile.Sizes{}
+	c := tightConfig(t)
 	const total = 400 << 20
 	planWith := func(c *runfile.Config, left int64) (plan.Numerics, error) {
 		env := newEnv(t)
@@ -264,5 +269,67 @@ func TestSizesComeFromTheMachine(t *testing.T) {
 	}
 	if planned < 10 || advised == 0 || refusals == 0 {
 		t.Errorf("%d planned, %d advised, %d refused", planned, advised, refusals)
+	}
+}
+
+// planToTrain is the plan that Train makes, after it has read the data.
+func planToTrain(t testing.TB, c *runfile.Config, env *Env) (*plan.Plan, error) {
+	t.Helper()
+	own := *c
+	run := &trainer{config: &own}
+	defer run.saves.close(false)
+	defer run.closeInputs()
+	p, err := run.prepare(t.Context(), env)
+	return p, blame.BadRequest(err)
+}
+
+// TestSizesDoNotFollowFromTheTokenCache: tokens that no cache can take wait in memory, and change no size. If they
+// have no room beside the sizes, the refusal says so, and what it advises is accepted.
+func TestSizesDoNotFollowFromTheTokenCache(t *testing.T) {
+	c := tightConfig(t)
+	path := filepath.Join(t.TempDir(), "text.jsonl")
+	write(t, path, strings.Repeat(fmt.Sprintf("{\"text\": %q}\n", strings.Repeat("the wheel turns. ", 500)), 14))
+	c.Datasets = []data.Source{{Path: path, Type: data.Text}}
+	c.Memory.Device = budget(t, "60MiB").Device
+	cache := t.TempDir()
+	planned := func(c *runfile.Config, cache string) (*plan.Plan, error) {
+		env := newEnv(t)
+		env.CacheDir = cache
+		return planToTrain(t, c, env)
+	}
+	same, advised, sizes := 0, 0, map[plan.Numerics]bool{}
+	for kib := 127 << 10; kib < 139<<10; kib += 512 {
+		c.Memory.Host = budget(t, fmt.Sprintf("%dKiB", kib)).Device
+		want, errWant := planned(c, cache)
+		got, err := planned(c, "")
+		switch {
+		case errWant != nil:
+			refused(t, err, "memory.host")
+		case err == nil:
+			same++
+			sizes[want.Numerics] = true
+			if got.Numerics != want.Numerics {
+				t.Errorf("%d KiB: with a cache %+v, without %+v", kib, want.Numerics, got.Numerics)
+			}
+		default:
+			refused(t, err, "have a token cache that can be written")
+			_, advice, found := strings.Cut(err.Error(), "set numerics.micro_batch=")
+			if !found {
+				continue // no sizes have room
+			}
+			advised++
+			smaller := *c
+			var micro, chunk int
+			if _, errScan := fmt.Sscanf(advice, "%d and numerics.head_chunk=%d,", &micro, &chunk); errScan != nil {
+				t.Fatalf("%v: %v", err, errScan)
+			}
+			smaller.Numerics = runfile.Sizes{MicroBatch: runfile.Auto(micro), HeadChunk: runfile.Auto(chunk)}
+			if _, errSmaller := planned(&smaller, ""); errSmaller != nil {
+				t.Errorf("%v; then: %v", err, errSmaller)
+			}
+		}
+	}
+	if same < 10 || advised == 0 || len(sizes) < 2 {
+		t.Errorf("%d plans of %d sizes, and %d refusals with advice", same, len(sizes), advised)
 	}
 }
