@@ -64,7 +64,8 @@ func (s *Session) recallAlgorithms() {
 
 // rememberAlgorithms keeps the device's choices for later runs, and says which choices of earlier ones were not
 // possible. The file's choice of a shape stays, unless the device has no such algorithm: a run that continues another
-// machine's choices changes none of this one's. Choices that the device neither made nor checked are not written.
+// machine's choices changes none of this one's. Choices of a checkpoint are not written: it may come from elsewhere, and
+// what it brings ends with the run. Nor are choices that the device neither made nor checked.
 func (s *Session) rememberAlgorithms() {
 	if s.tuner == nil {
 		return
@@ -95,15 +96,18 @@ func (s *Session) rememberAlgorithms() {
 		return
 	}
 	known := byShape(kept)
+	var mine []string // of this run's products
 	for _, line := range lines {
-		if _, ok := known[shapeOf(line)]; !ok {
-			kept = append(kept, line)
+		if was, ok := known[shapeOf(line)]; ok {
+			mine = append(mine, was)
+		} else if line != continued[shapeOf(line)] {
+			mine, kept = append(mine, line), append(kept, line)
 		}
 	}
 	slices.Sort(kept)
 	text, err := s.algorithmsText(kept)
 	if err == nil && len(text) > maxAlgorithmsBytes {
-		text, err = s.algorithmsText(lines)
+		text, err = s.algorithmsText(mine)
 	}
 	if err == nil {
 		err = vfs.ReplaceFile(filepath.Join(s.env.CacheDir, algorithmsFile), text)

@@ -147,8 +147,9 @@ func TestAlgorithmsAreKept(t *testing.T) {
 	}
 }
 
-// A run that began elsewhere brings its choices along. The machine keeps its own, and learns the others.
-func TestAlgorithmsAreMerged(t *testing.T) {
+// A run that began elsewhere brings its choices along, and takes them away again. The machine keeps its own, and learns
+// what its device chooses in a later run.
+func TestAlgorithmsOfACheckpointAreNotKept(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short leaves out three runs that no lane or lock is new to; make test runs them")
 	}
@@ -164,10 +165,18 @@ func TestAlgorithmsAreMerged(t *testing.T) {
 	if !slices.Equal(resumed.Algorithms(), elsewhere.Algorithms()) || strings.Contains(said, "algorithm") {
 		t.Errorf("the resumed run uses %q, and says %s", resumed.Algorithms(), said)
 	}
-	want := byShape(elsewhere.Algorithms())
+	if lines := keptAlgorithms(t, cache); !slices.Equal(lines, here.Algorithms()) {
+		t.Errorf("the machine has\n%s\nwant\n%s", strings.Join(lines, "\n"), strings.Join(here.Algorithms(), "\n"))
+	}
+
+	z := y
+	z.MaxSteps, z.OutputDir = 1, filepath.Join(t.TempDir(), "later")
+	later, _ := trainTuned(t, &z, cache, "", &tunable{prefers: "slow"})
+	want := maps.Clone(later.made)
 	maps.Copy(want, here.made) // the first choice of a shape wins
 	lines := keptAlgorithms(t, cache)
-	if !slices.Equal(lines, slices.Sorted(maps.Values(want))) || len(want) <= len(here.made) {
+	if !slices.Equal(lines, slices.Sorted(maps.Values(want))) || len(want) <= len(here.made) ||
+		strings.Contains(strings.Join(lines, ""), "odd") {
 		t.Errorf("the machine has\n%s\nwant\n%s", strings.Join(lines, "\n"),
 			strings.Join(slices.Sorted(maps.Values(want)), "\n"))
 	}
