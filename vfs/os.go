@@ -15,10 +15,11 @@ var _ FS = OS{}
 
 // Open opens a regular file for reading.
 func (OS) Open(name string) (File, error) {
-	if err := checkRegular(name); err != nil {
-		return nil, err
+	f, err := OpenRegular(name)
+	if err != nil {
+		return nil, err // and not a File that holds a nil *os.File
 	}
-	return OS{}.OpenFile(name, os.O_RDONLY, 0)
+	return osFile{f}, nil
 }
 
 // Create makes or empties a file.

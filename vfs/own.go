@@ -7,6 +7,8 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+
+	"github.com/millrace/millrace/internal/below"
 )
 
 // NotOwnError is why a file or a directory is not written to: another user made it, or can change it while the program
@@ -104,7 +106,7 @@ func notOwn(name string, info fs.FileInfo) error {
 	case mode&fs.ModeSymlink != 0:
 		return refuse("is a symbolic link, which is not written through: remove it")
 	case !mode.IsRegular():
-		return refuse("is %s, where a regular file is needed: remove it", kindOf(mode))
+		return refuse("is %s, where a regular file is needed: remove it", below.KindOf(mode))
 	case names(info) > 1:
 		return notOneName(name, names(info))
 	}

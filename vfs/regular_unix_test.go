@@ -32,7 +32,7 @@ func TestOpenRegular(t *testing.T) {
 				}
 				return f.Close()
 			},
-			"ReadRegular": func() error { _, err := ReadRegular(name); return err },
+			"ReadFile": func() error { _, err := ReadFile(OS{}, name, 100); return err },
 			"OS.Open": func() error {
 				f, err := OS{}.Open(name)
 				if err != nil {
@@ -55,7 +55,7 @@ func TestOpenRegular(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, name := range []string{"/proc/self/environ", link} {
-			if _, err := ReadRegular(name); err == nil || !strings.Contains(err.Error(), name+": it leads to a file of the kernel's") {
+			if _, err := OpenRegular(name); err == nil || !strings.Contains(err.Error(), name+": it leads to a file of the kernel's") {
 				t.Errorf("%s: %v", name, err)
 			}
 		}

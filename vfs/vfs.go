@@ -16,11 +16,12 @@ package vfs
 
 import (
 	"errors"
-	"fmt"
 	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
+
+	"github.com/millrace/millrace/internal/below"
 )
 
 // FS names files. Paths are the operating system's. Errors are *fs.PathError or *os.LinkError and match fs.ErrNotExist
@@ -139,23 +140,14 @@ func WriteFileAtomic(fsys FS, name string, data []byte) error {
 	})
 }
 
-// ReadFile reads a whole file. One that is longer than maxBytes is an error, and is not read.
+// ReadFile reads a whole file. One that is longer than maxBytes is an error.
 func ReadFile(fsys FS, name string, maxBytes int64) ([]byte, error) {
 	f, err := fsys.Open(name)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return nil, err
-	}
-	if info.Size() > maxBytes {
-		return nil, fmt.Errorf("%s: %d bytes are more than the %d that such a file can have", name, info.Size(), maxBytes)
-	}
-	data := make([]byte, info.Size())
-	_, err = io.ReadFull(f, data)
-	return data, err
+	return below.ReadAll(f, name, maxBytes)
 }
 
 // MakeDirs makes a directory and those above it, and returns those that were not there before, leaf first.

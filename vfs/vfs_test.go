@@ -98,7 +98,7 @@ func TestFiles(t *testing.T) {
 		if got := read(t, fsys, b); got != "newer" {
 			t.Errorf("appended: %q", got)
 		}
-		if _, err := ReadFile(fsys, b, 4); err == nil || !strings.Contains(err.Error(), "5 bytes") {
+		if _, err := ReadFile(fsys, b, 4); err == nil || !strings.Contains(err.Error(), "more than the 4 bytes") {
 			t.Errorf("a file that is too long: %v", err)
 		}
 		if _, err := fsys.OpenFile(b, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o666); !errors.Is(err, fs.ErrExist) {

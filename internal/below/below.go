@@ -70,7 +70,7 @@ func Read(dir, name string, maxBytes int64) ([]byte, error) {
 		return nil, err
 	}
 	defer f.Close()
-	return readAll(f, filepath.Join(dir, name), maxBytes)
+	return ReadAll(f, filepath.Join(dir, name), maxBytes)
 }
 
 // OpenFile opens a regular file that the user, or this program, has named; it may be a link.
@@ -92,16 +92,20 @@ func ReadFile(path string, maxBytes int64) ([]byte, error) {
 		return nil, err
 	}
 	defer f.Close()
-	return readAll(f, path, maxBytes)
+	return ReadAll(f, path, maxBytes)
 }
 
-// readAll reads at most maxBytes. Some files of the system have endless contents and the length 0.
-func readAll(f *os.File, path string, maxBytes int64) ([]byte, error) {
+// ReadAll reads an open file, a path, whole. One that is longer than maxBytes is an error: some files of the system have
+// endless contents and the length 0.
+func ReadAll(f interface {
+	io.Reader
+	Stat() (fs.FileInfo, error)
+}, path string, maxBytes int64) ([]byte, error) {
 	info, err := f.Stat()
 	if err != nil {
 		return nil, err
 	}
-	doc := make([]byte, 0, min(info.Size(), maxBytes)+1)
+	doc := make([]byte, 0, max(min(info.Size(), maxBytes), 0)+1)
 	for int64(len(doc)) <= maxBytes {
 		if len(doc) == cap(doc) {
 			doc = append(doc, 0)[:len(doc)]
@@ -303,16 +307,21 @@ func cause(err error) error {
 
 // isRegular refuses what is not a regular file.
 func isRegular(info fs.FileInfo) error {
-	what := "a device"
-	switch mode := info.Mode(); {
-	case mode.IsRegular():
+	if info.Mode().IsRegular() {
 		return nil
-	case mode.IsDir():
-		what = "a directory"
-	case mode&fs.ModeNamedPipe != 0:
-		what = "a named pipe"
-	case mode&fs.ModeSocket != 0:
-		what = "a socket"
 	}
-	return fmt.Errorf("it is %s, where a regular file is needed; put one there, or name another", what)
+	return fmt.Errorf("it is %s, where a regular file is needed; put one there, or name another", KindOf(info.Mode()))
+}
+
+// KindOf names what is not a regular file.
+func KindOf(mode fs.FileMode) string {
+	switch {
+	case mode.IsDir():
+		return "a directory"
+	case mode&fs.ModeNamedPipe != 0:
+		return "a named pipe"
+	case mode&fs.ModeSocket != 0:
+		return "a socket"
+	}
+	return "a device"
 }
