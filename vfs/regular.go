@@ -1,7 +1,6 @@
 package vfs
 
 import (
-	"errors"
 	"io/fs"
 	"os"
 
@@ -12,9 +11,8 @@ import (
 // pipe or reading from a terminal may wait forever. So is a file that the kernel makes up, such as /proc/self/environ:
 // the target of a link in a downloaded directory must not become data.
 func OpenRegular(name string) (*os.File, error) {
-	if ofKernel(name) {
-		return nil, &fs.PathError{Op: "open", Path: name, Err: errors.New("it leads to a file of the kernel's (/proc or " +
-			"/sys), which holds no data of yours; remove it, or name another")}
+	if err := below.CheckKernel(name); err != nil {
+		return nil, &fs.PathError{Op: "open", Path: name, Err: err}
 	}
 	return below.OpenFile(name)
 }

@@ -36,7 +36,7 @@ type Links struct {
 	// moved those blobs to another disk and left a link to them. huggingface_hub before 0.23 made links to blobs in
 	// local_dir.
 	HubCache string
-	// Anywhere allows every link.
+	// Anywhere allows every link, except to files that the kernel makes up.
 	Anywhere bool
 }
 
@@ -207,6 +207,9 @@ func find(dir, name string) (*place, error) {
 	if l := allowed.Load(); l != nil {
 		bases = append(bases, l.cached(filepath.Join(full, name), real))
 		if l.Anywhere {
+			if err := CheckKernel(real); err != nil {
+				return nil, p.fail(err)
+			}
 			bases = append(bases, filepath.Dir(real))
 		}
 	}
@@ -303,6 +306,15 @@ func cause(err error) error {
 		return syscall.ELOOP
 	}
 	return err
+}
+
+// CheckKernel refuses a file that the kernel makes up.
+func CheckKernel(name string) error {
+	if !ofKernel(name) {
+		return nil
+	}
+	return errors.New("it leads to a file of the kernel's (/proc or /sys), which holds no data of yours; " +
+		"remove it, or name another")
 }
 
 // isRegular refuses what is not a regular file.

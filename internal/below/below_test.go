@@ -167,6 +167,20 @@ func TestAllowedLinks(t *testing.T) {
 	}
 }
 
+// The environment of the process, with its tokens, is a file that no consent to links means.
+func TestAllowedLinksIntoTheKernel(t *testing.T) {
+	const environment = "/proc/self/environ"
+	if _, err := os.Stat(environment); err != nil {
+		t.Skipf("%s is not there", environment)
+	}
+	top := furnish(t, map[string]string{"m/link": "-> " + environment})
+	t.Cleanup(func() { allowed.Store(nil) })
+	Allow(Links{Anywhere: true})
+	if doc, err := Read(filepath.Join(top, "m"), "link", 1<<20); err == nil || !strings.Contains(err.Error(), "of the kernel's") {
+		t.Errorf("%d bytes, %v", len(doc), err)
+	}
+}
+
 // A directory that is named by a path that is relative, or that goes through a link, is the same directory.
 func TestRelative(t *testing.T) {
 	top := furnish(t, map[string]string{"m/a": "text", "m/b": "-> a", "m/c": "-> $/m/a", "n": "-> m"})

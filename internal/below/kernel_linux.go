@@ -1,4 +1,4 @@
-package vfs
+package below
 
 import "golang.org/x/sys/unix"
 
