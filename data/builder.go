@@ -103,9 +103,15 @@ func (b *builder) discard() {
 	b.ends.discard()
 }
 
-func (b *builder) append(e Example) error {
-	if err := checkExample(e); err != nil {
-		return err
+// append takes a document.
+func (b *builder) append(e Example) error { return b.appendSection(e, section{}) }
+
+// appendSection takes the next section of a document. One that more follow may have no tokens.
+func (b *builder) appendSection(e Example, s section) error {
+	if len(e.InputIDs) > 0 || !s.isOpen {
+		if err := checkExample(e); err != nil {
+			return err
+		}
 	}
 	for t, id := range e.InputIDs {
 		if e.Labels[t] == id {
@@ -119,9 +125,11 @@ func (b *builder) append(e Example) error {
 			b.writeTokens()
 		}
 	}
-	b.documents++
 	b.writeTokens()
-	b.writeNumber(&b.ends, uint64(b.n))
+	if !s.isOpen {
+		b.documents++
+		b.writeNumber(&b.ends, uint64(b.n))
+	}
 	return b.failed
 }
 

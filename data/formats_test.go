@@ -88,7 +88,8 @@ func TestParquet(t *testing.T) {
 	var got []string
 	s := Source{Type: Messages}.withDefaults()
 	reader := newRowReader(s, limits{}, 0)
-	if err := reader.readTable(t.Context(), "x", bytes.NewReader(b), int64(len(b)), reader.parquetLimits(int64(len(b))), func(r row) bool {
+	size := int64(len(b))
+	if err := reader.readTable(t.Context(), "x", bytes.NewReader(b), size, reader.parquetLimits(size), func(r row) bool {
 		got = append(got, fmt.Sprintf("%d %s %v", r.line, r.data, r.err))
 		return true
 	}); err != nil {

@@ -33,7 +33,8 @@ func TestRowsWithinMemory(t *testing.T) {
 		if s.Glob != "" {
 			s.Path = filepath.Dir(s.Path)
 		}
-		_, err := prepare(t, s, Options{MemoryBytes: budget})
+		uncut := struct{ tokenizer.Tokenizer }{tokenizer.Bytes()}
+		_, err := prepare(t, s, Options{MemoryBytes: budget, Tokenizer: uncut})
 		want := name + c.what + " is larger than 1 MiB, the most that the memory lets become tokens at a time: split it, or raise memory.host"
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: error %v, want %q", name, err, want)
@@ -83,8 +84,8 @@ func TestFilesThatUnpackToTooMuch(t *testing.T) {
 	}
 }
 
-// What files may unpack to beyond their proportion is for all files of a source together, so that many small ones come to
-// no more than one.
+// What files may unpack to beyond their proportion is for all files of a source together, so that many small ones come
+// to no more than one.
 func TestManyFilesThatUnpackToTooMuch(t *testing.T) {
 	bomb, err := base64.StdEncoding.DecodeString(dictionaryBomb)
 	if err != nil {
@@ -116,8 +117,8 @@ func TestManyFilesThatUnpackToTooMuch(t *testing.T) {
 	}
 }
 
-// A registry comes from elsewhere: its num_samples takes no limit away, and the user's max_samples leaves one of as many
-// of the largest rows.
+// A registry comes from elsewhere: its num_samples takes no limit away, and the user's max_samples leaves one of as
+// many of the largest rows.
 func TestRegistryLiftsNoLimit(t *testing.T) {
 	bomb, err := base64.StdEncoding.DecodeString(dictionaryBomb)
 	if err != nil {
@@ -169,7 +170,8 @@ func TestCacheLeavesRoom(t *testing.T) {
 		if want == "" && !strings.Contains(note, "are not kept") || want != "" && note != "" {
 			t.Errorf("%d bytes of memory: noted: %q", memory, note) // what cannot be held is not read again
 		}
-		if said := fmt.Sprint(note, err); !strings.Contains(said, "it would leave less than 100 MiB free there") || strings.Contains(said, "\n") {
+		said := fmt.Sprint(note, err)
+		if !strings.Contains(said, "it would leave less than 100 MiB free there") || strings.Contains(said, "\n") {
 			t.Errorf("said: %s", said)
 		}
 		if left, _ := filepath.Glob(filepath.Join(cache, "*")); len(left) > 0 {

@@ -106,6 +106,7 @@ func Prepare(ctx context.Context, sources []Source, o Options) (_ *Dataset, err 
 	}
 	for _, f := range all {
 		s := newRowReader(f.Source.withDefaults(), limits{o.MemoryBytes}, f.asked)
+		s.cut = s.cutter(ctx, o)
 		p, err := prepareSource(ctx, s, f.files, o)
 		if err != nil {
 			return nil, err
@@ -252,6 +253,7 @@ type job struct {
 	bytes    int
 	units    int // of what may be ahead
 	examples []Example
+	sections []section // of the examples
 	skipped  int
 	firstBad error // of the skipped rows
 	err      error
@@ -333,15 +335,15 @@ func collect(ctx context.Context, b *builder, ordered <-chan *job, room ahead, p
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
-		for _, e := range j.examples {
-			if err := b.append(e); err != nil {
+		for i, e := range j.examples {
+			if err := b.appendSection(e, j.sections[i]); err != nil {
 				return fmt.Errorf("dataset %s: %w", p.Source, err)
 			}
 		}
 		if j.err != nil {
 			return j.err
 		}
-		j.examples, j.rows = nil, nil
+		j.examples, j.sections, j.rows = nil, nil, nil
 		room.give(j.units)
 		b.skipped += j.skipped
 		if b.firstBad == "" && j.firstBad != nil {
@@ -367,7 +369,7 @@ func (s rowReader) examples(ctx context.Context, j *job, o Options) error {
 		e, err := s.example(ctx, r, o)
 		switch {
 		case err == nil:
-			j.examples = append(j.examples, e)
+			j.examples, j.sections = append(j.examples, e), append(j.sections, r.section)
 		case errors.Is(err, errNoEOS) || errors.Is(err, errNoTemplate) || ctx.Err() != nil:
 			return err
 		case s.BadRows != SkipBadRows:
@@ -398,6 +400,9 @@ func (s rowReader) example(ctx context.Context, r row, o Options) (Example, erro
 	if err != nil {
 		return Example{}, r.errorf("%w", err)
 	}
+	if r.section != (section{}) {
+		rendered.Begin, rendered.End = rendered.Begin && !r.section.continues, rendered.End && !r.section.isOpen
+	}
 	if t, ok := o.Tokenizer.(interface{ Exceeds(string, int) bool }); ok {
 		most := max(s.limits.rowBytes(maxTextBytes), len(r.data))
 		for _, segment := range rendered.Segments {
@@ -413,7 +418,7 @@ func (s rowReader) example(ctx context.Context, r row, o Options) (Example, erro
 	if err != nil {
 		return Example{}, r.errorf("%w", err)
 	}
-	if len(e.InputIDs) == 0 {
+	if len(e.InputIDs) == 0 && !r.section.isOpen {
 		return Example{}, r.errorf("there are no tokens")
 	}
 	return e, nil

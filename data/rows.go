@@ -22,12 +22,20 @@ const maxRowLines = 1 << 20
 
 // row is a record that has not been decoded yet.
 type row struct {
-	file  string
-	line  int // 0 for a plain file
-	data  []byte
-	table bool  // line is the number of the row in a Parquet file, from 1
-	whole bool  // data is a text of a plain file
-	err   error // what is wrong with the row, with its place, where that was seen before decoding it
+	file    string
+	line    int // 0 for a plain file
+	data    []byte
+	table   bool // line is the number of the row in a Parquet file, from 1
+	whole   bool // data is a text of a plain file, or a section of it
+	section section
+	err     error // what is wrong with the row, with its place, where that was seen before decoding it
+}
+
+// section says which part of a document a row is; the zero value is a whole one.
+type section struct {
+	continues bool // the document began in the row before
+	isOpen    bool // and ends in a later one
+	lines     int  // of the document before this section
 }
 
 // errorf names the place of the row.
@@ -48,8 +56,11 @@ var byteOrderMark = []byte("\uFEFF")
 type rowReader struct {
 	Source
 	limits limits
-	asked  int    // max_samples of the run file: Source's may be a registry's, which comes from elsewhere
-	spare  *spare // of one reading
+	asked  int // max_samples of the run file: Source's may be a registry's, which comes from elsewhere
+	// cut is a place after from where a text can be cut into sections with the same tokens; 0 if there is none. Nil cuts
+	// nothing.
+	cut   func(text string, from int) int
+	spare *spare // of one reading
 }
 
 // newRowReader reads a source from which the run file itself asks for a number of rows, or with 0 for all.
@@ -112,18 +123,48 @@ func (s rowReader) readRows(name string, in io.Reader, yield func(row) bool) err
 
 func isJSONSpace(c byte) bool { return c == ' ' || c == '\t' || c == '\n' || c == '\r' }
 
-// readPlain makes a row of a file, which may have most bytes.
+// readPlain makes a row of a file, which may have most bytes. A long one comes in sections if it can be cut; what
+// cannot be is held.
 func (s rowReader) readPlain(name string, in io.Reader, most int, yield func(row) bool) error {
 	limit := s.limits.rowBytes(most)
-	data, err := io.ReadAll(io.LimitReader(in, int64(limit)+1))
-	if err != nil {
-		return fmt.Errorf("%s: %w", name, err)
+	p := section{}
+	var held bytes.Buffer
+	for total, tried := 0, 0; ; {
+		n, err := io.CopyN(&held, in, sectionBytes)
+		total += int(n)
+		if err != nil && err != io.EOF {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		if total > most {
+			return fmt.Errorf("%s: %w", name, s.limits.tooLarge("the document", most, most))
+		}
+		if held.Len() > limit {
+			return fmt.Errorf("%s: %w", name, s.limits.tooLarge("the document", limit, most))
+		}
+		at, isEnd := held.Len(), err == io.EOF
+		if !isEnd {
+			if s.cut == nil || held.Len() < 2*sectionBytes { // the last section is no short one
+				continue
+			}
+			if at = s.cut(string(held.Bytes()[tried:]), 0); at == 0 {
+				tried = held.Len() - sectionBytes // what is before has no such place, but near its end
+				continue
+			}
+			at += tried
+		}
+		data := bytes.Clone(held.Next(at))
+		tried = 0
+		r := row{file: name, data: data, whole: true, section: p}
+		r.section.isOpen = !isEnd
+		if !p.continues {
+			r.data = bytes.TrimPrefix(data, byteOrderMark)
+		}
+		if !yield(r) || isEnd {
+			return nil
+		}
+		p.continues = true
+		p.lines += bytes.Count(data, []byte("\n"))
 	}
-	if len(data) > limit {
-		return fmt.Errorf("%s: %w", name, s.limits.tooLarge("the document", limit, most))
-	}
-	yield(row{file: name, data: bytes.TrimPrefix(data, byteOrderMark), whole: true})
-	return nil
 }
 
 // readTextLines makes a row of each line that is not blank.
@@ -264,7 +305,7 @@ func (l *lineCounter) forget(before int64) {
 // record decodes a row as the source's type says.
 func (s Source) record(r row) (Record, error) {
 	if i := firstInvalid(r.data); i >= 0 && !r.table {
-		r.line = max(r.line, 1) + bytes.Count(r.data[:i], []byte("\n"))
+		r.line = max(r.line, 1) + r.section.lines + bytes.Count(r.data[:i], []byte("\n"))
 		return Record{}, r.errorf("byte 0x%02x is not UTF-8: convert the file", r.data[i])
 	}
 	out := Record{Type: s.Type}
@@ -438,8 +479,10 @@ func (s rowReader) openRows(ctx context.Context, files []string, seen io.Writer,
 	rows := 0
 	more := yield != nil
 	counted := func(r row) bool {
-		rows++
-		more = yield(r) && rows != s.MaxSamples
+		if !r.section.continues {
+			rows++
+		}
+		more = yield(r) && (r.section.isOpen || rows != s.MaxSamples)
 		return more
 	}
 	for _, name := range files {

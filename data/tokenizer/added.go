@@ -18,12 +18,14 @@ type addedSet struct {
 	tokens  []addedToken
 	first   [256]bool // whether a token starts with a byte
 	indices *trie     // of tokens, by content
+	longest int       // of the tokens, in bytes
 }
 
 func newAddedSet(tokens []addedToken) *addedSet {
 	s := &addedSet{tokens: tokens, indices: newTrie()}
 	for i, t := range tokens {
 		s.first[t.content[0]] = true
+		s.longest = max(s.longest, len(t.content))
 		s.indices.put(t.content, int32(i))
 	}
 	return s

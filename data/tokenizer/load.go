@@ -162,6 +162,7 @@ func (file *fileJSON) build(data []byte) (*Pipeline, error) {
 	if err := t.setModel(file.Model, pre); err != nil {
 		return nil, fmt.Errorf("model: %w", err)
 	}
+	t.cuts = t.seams()
 	added := file.AddedTokens
 	for _, a := range file.special {
 		if id, ok := t.ids[a.Content]; ok {

@@ -174,16 +174,21 @@ func (p *preTokenizer) stepsOf(j preTokenizerJSON) ([]splitter, error) {
 			return nil, fmt.Errorf("Split: %w", err)
 		}
 		if scan, ok := m.(scanner); ok && j.Invert && how == removed && coversAll[*j.Pattern.Regex] {
-			return []splitter{split{matcher: scan}}, nil // the matches stay, and there is nothing else
+			// The matches stay, and there is nothing else.
+			return []splitter{split{matcher: scan, seams: seamsOf[*j.Pattern.Regex]}}, nil
 		}
-		return []splitter{split{m, how, j.Invert}}, nil
+		s := split{matcher: m, behavior: how, invert: j.Invert}
+		if expr := j.Pattern.Regex; expr != nil && how == isolated && !j.Invert {
+			s.seams, s.inner = seamsOf[*expr], *expr == threeDigitsExpr || *expr == cjkExpr
+		}
+		return []splitter{s}, nil
 	case "ByteLevel":
 		var steps []splitter
 		if j.AddPrefixSpace == nil || *j.AddPrefixSpace {
 			steps = append(steps, prefixSpace{})
 		}
 		if j.UseRegex == nil || *j.UseRegex {
-			steps = append(steps, split{matcher: scanner(scanGPT2)})
+			steps = append(steps, split{matcher: scanner(scanGPT2), seams: seamsOf[gpt2Expr]})
 		}
 		p.byteLevel = true
 		return steps, nil
@@ -203,11 +208,11 @@ func (p *preTokenizer) stepsOf(j preTokenizerJSON) ([]splitter, error) {
 		if !j.IndividualDigits {
 			how = contiguous
 		}
-		return []splitter{split{matcher: scanner(scanDigit), behavior: how}}, nil
+		return []splitter{split{matcher: scanner(scanDigit), behavior: how, inner: how == isolated || how == contiguous}}, nil
 	case "Punctuation":
 		return []splitter{split{matcher: of(propPunct), behavior: how}}, nil
 	case "Whitespace":
-		return []splitter{split{scanner(scanWhitespaceStep), removed, true}}, nil
+		return []splitter{split{matcher: scanner(scanWhitespaceStep), behavior: removed, invert: true}}, nil
 	case "WhitespaceSplit":
 		return []splitter{split{matcher: of(propSpace), behavior: removed}}, nil
 	}

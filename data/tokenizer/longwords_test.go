@@ -40,7 +40,7 @@ func TestLongWords(t *testing.T) {
 		cuts := 0 // steps of the pre-tokenizer
 		for i, s := range tok.splitters {
 			if s, ok := s.(split); ok {
-				tok.splitters[i] = split{counted{s.matcher, &cuts}, s.behavior, s.invert}
+				tok.splitters[i] = split{matcher: counted{s.matcher, &cuts}, behavior: s.behavior, invert: s.invert}
 			}
 		}
 		e := tok.newEncoder().(*encoder)

@@ -19,6 +19,7 @@ type Pipeline struct {
 	normalizers     []normalizer
 	growth          int // how many times longer they may make a text, apart from the forms of Unicode
 	splitters       []splitter
+	cuts            seam // where a text may be cut
 	model           model
 	decoders        []decoder
 

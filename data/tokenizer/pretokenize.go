@@ -82,6 +82,8 @@ type split struct {
 	matcher
 	behavior behavior
 	invert   bool
+	seams    seam // where it cuts, whatever else the text has
+	inner    bool // it cuts only around what is at no seam
 }
 
 func (s split) split(piece word, yield func(word)) {
