@@ -140,7 +140,8 @@ func WriteFileAtomic(fsys FS, name string, data []byte) error {
 	})
 }
 
-// ReadFile reads a whole file. One that is longer than maxBytes is an error.
+// ReadFile reads a whole file, which may be longer than it says. One that is longer than maxBytes is an error, and no
+// more than that is read.
 func ReadFile(fsys FS, name string, maxBytes int64) ([]byte, error) {
 	f, err := fsys.Open(name)
 	if err != nil {

@@ -631,3 +631,36 @@ func TestFaulty(t *testing.T) {
 		f.Close()
 	}
 }
+
+// A file that was longer when it was read than it said is read whole, or refused.
+func TestReadFileThatGrows(t *testing.T) {
+	m := NewMem()
+	for text, ok := range map[string]bool{strings.Repeat("a", 100): true, strings.Repeat("a", 101): false} {
+		if err := WriteFileAtomic(m, "/file", []byte(text)); err != nil {
+			t.Fatal(err)
+		}
+		got, err := ReadFile(emptyBefore{m}, "/file", 100)
+		if ok && (err != nil || string(got) != text) || !ok && err == nil {
+			t.Errorf("%d bytes: read %d, error %v", len(text), len(got), err)
+		}
+	}
+}
+
+// emptyBefore is a file system whose files say that they are empty.
+type emptyBefore struct{ FS }
+
+func (e emptyBefore) Open(name string) (File, error) {
+	f, err := e.FS.Open(name)
+	return emptyFile{f}, err
+}
+
+type emptyFile struct{ File }
+
+func (f emptyFile) Stat() (fs.FileInfo, error) {
+	info, err := f.File.Stat()
+	return emptyInfo{info}, err
+}
+
+type emptyInfo struct{ fs.FileInfo }
+
+func (emptyInfo) Size() int64 { return 0 }

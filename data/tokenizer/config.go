@@ -97,10 +97,9 @@ var templateClasses = map[string]struct {
 
 const configName = "tokenizer_config.json"
 
-// ReadConfig reads the tokenizer_config.json of a directory, as [ParseConfig] takes it. Links out of the directory are
-// refused. Where that has no
+// ReadConfig reads the tokenizer_config.json of a directory, as [ParseConfig] takes it. Where that has no
 // added_tokens_decoder, as before transformers 4.34, the keys of special_tokens_map.json take the place of its own.
-// Without either file the error is an fs.ErrNotExist.
+// Links out of the directory are refused. Without either file the error is an fs.ErrNotExist.
 func ReadConfig(dir string) ([]byte, error) {
 	configPath, specialPath := filepath.Join(dir, configName), filepath.Join(dir, specialName)
 	config, err := below.Read(dir, configName, maxFileBytes)

@@ -29,8 +29,7 @@ const (
 
 // Load reads a tokenizer.json, or that of a model directory. It applies the tokenizer_config.json of the same directory
 // as transformers does when it loads a fast tokenizer: see [Config]. A file that is named may be a link; in its
-// directory links are not followed out of it. Errors name the file and the feature that is
-// missing or wrong.
+// directory links are not followed out of it. Errors name the file and the feature that is missing or wrong.
 func Load(path string) (*Pipeline, error) {
 	t, _, err := loadFile(path)
 	return t, err
