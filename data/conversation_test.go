@@ -265,8 +265,18 @@ func TestRegistry(t *testing.T) {
 // cache they may be links to the blobs of their data set.
 func TestRegistryStaysInItsDirectory(t *testing.T) {
 	root := t.TempDir()
-	dir := filepath.Join(root, "datasets--a--b", "snapshots", "0123")
+	dir := filepath.Join(root, "datasets--a--b", "snapshots", strings.Repeat("0123", 10))
 	private := write(t, root, "private.txt", "my diary\n")
+	fake := filepath.Join(root, "snapshots", "fake") // which is no cache of the hub's
+	write(t, root, "blobs/0123", "my diary\n")
+	write(t, fake, "dataset_info.json", `{"x": {"file_name": "a.txt", "columns": {"prompt": "text"}}}`)
+	if err := os.Symlink(filepath.Join("..", "..", "blobs", "0123"), filepath.Join(fake, "a.txt")); err != nil {
+		t.Skip(err)
+	}
+	_, err := prepare(t, Source{Path: fake, Name: "x"}, Options{})
+	if err == nil || !strings.Contains(err.Error(), "such links are not followed") {
+		t.Errorf("blobs beside any snapshots: error %v", err)
+	}
 	write(t, root, "datasets--a--b/blobs/4567", "a blob\n")
 	write(t, dir, "sub/a.txt", "one\n")
 	for link, to := range map[string]string{"link.txt": private, "folder/x.txt": private, "outside": root,
@@ -281,7 +291,8 @@ func TestRegistryStaysInItsDirectory(t *testing.T) {
 		doc, _ := json.Marshal(map[string]any{"x": map[string]any{"file_name": file, "columns": map[string]string{"prompt": "text"}}})
 		write(t, dir, "dataset_info.json", string(doc))
 		_, err := prepare(t, Source{Path: dir, Name: "x"}, Options{})
-		if good && err != nil || !good && (err == nil || !strings.Contains(err.Error(), "is not below the registry's directory")) {
+		if good && err != nil || !good && (err == nil || !strings.Contains(err.Error(), "is not one below the registry's directory") ||
+			!strings.Contains(err.Error(), "the columns and tags of x as keys")) {
 			t.Errorf("%s: error %v", file, err)
 		}
 	}

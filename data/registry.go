@@ -15,6 +15,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/millrace/millrace/internal/below"
 	"github.com/millrace/millrace/internal/spelling"
 )
 
@@ -48,47 +49,35 @@ func (s Source) registry() string {
 	return s.Path
 }
 
-// checkRegistered refuses files that are not below the directory of their registry, with links resolved: a registry
-// from elsewhere could have other files of the user read. The hub's cache is no elsewhere, where files of a snapshot
-// are links to the blobs of the same data set.
+// checkRegistered refuses files that are not below the directory of their registry, as package below has it: a registry
+// from elsewhere could have other files of the user read.
 func (s Source) checkRegistered(files []string) error {
 	path := s.registry()
-	dir, err := filepath.EvalSymlinks(filepath.Dir(path))
-	if err == nil {
-		dir, err = filepath.Abs(dir)
-	}
-	if err != nil {
-		return fmt.Errorf("dataset %s: %w", s.Name, err)
-	}
 	for _, name := range files {
-		real, err := filepath.EvalSymlinks(name)
-		if err == nil {
-			real, err = filepath.Abs(real)
-		}
-		if err != nil {
-			return fmt.Errorf("dataset %s: %w", s.Name, err)
-		}
-		if !isBelow(dir, real) && !isBelow(blobsOf(dir), real) {
-			return fmt.Errorf("%s: %s: its file %s is not below the registry's directory: if you mean that file, name it with path and type",
-				path, shown(s.Name), name)
+		if err := insideOf(filepath.Dir(path), name); err != nil {
+			return fmt.Errorf("%s: %s: its file is not one below the registry's directory: %w; or name the file in an entry without "+
+				"name: path, type, and the columns and tags of %s as keys", path, shown(s.Name), err, shown(s.Name))
 		}
 	}
 	return nil
 }
 
-func isBelow(dir, name string) bool {
-	rel, err := filepath.Rel(dir, name)
-	return dir != "" && err == nil && filepath.IsLocal(rel)
-}
-
-// blobsOf is where the files of a snapshot in the hub's cache are that a directory is in; empty if it is in none.
-func blobsOf(dir string) string {
-	for ; dir != filepath.Dir(dir); dir = filepath.Dir(dir) {
-		if above := filepath.Dir(dir); filepath.Base(above) == "snapshots" {
-			return filepath.Join(filepath.Dir(above), "blobs")
-		}
+// insideOf is an error for a file that links lead out of a directory, or that is not below it.
+func insideOf(dir, name string) error {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return err
 	}
-	return ""
+	full, err := filepath.Abs(name)
+	if err != nil {
+		return err
+	}
+	rel, err := filepath.Rel(dir, full)
+	if err != nil || !filepath.IsLocal(rel) {
+		return fmt.Errorf("%s is elsewhere", name)
+	}
+	_, err = below.Stat(dir, rel)
+	return err
 }
 
 // fromRegistry is the source that an entry of a registry describes, and the directory that it names in a data set of

@@ -34,7 +34,7 @@ func subsetsOf(names []string, card []cardConfig) ([]subset, error) {
 	var all []subset
 	for _, c := range card {
 		s := subset{name: c.name, isDefault: c.isDefault || c.name == defaultSubset || len(card) == 1}
-		inside := below(names, c.dir)
+		inside := belowFolder(names, c.dir)
 		if c.splits == nil {
 			s.splits = splitsByName(inside)
 		}
@@ -55,8 +55,8 @@ func subsetsOf(names []string, card []cardConfig) ([]subset, error) {
 	return all, nil
 }
 
-// below are the names in a directory, without it.
-func below(names []string, dir string) []string {
+// belowFolder are the names in a directory, without it.
+func belowFolder(names []string, dir string) []string {
 	if dir == "" || dir == "." {
 		return names
 	}
