@@ -98,6 +98,33 @@ func (s Source) files() ([]string, error) {
 	return s.matching(s.Path, s.Glob)
 }
 
+// outside is a line about the files that are links out of the directory that the source names; "" if none are. They are
+// read, as people keep large files elsewhere; but one may be of a directory that was downloaded.
+func (s Source) outside(files []string) string {
+	dir := s.Path
+	switch info, err := os.Stat(dir); {
+	case err == nil && !info.IsDir():
+		return "" // the user names the file
+	case err != nil && strings.ContainsAny(dir, "*?["):
+		dir, _ = splitPattern(dir)
+	}
+	first, n := "", 0
+	for _, name := range files {
+		if err := insideOf(dir, name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			if n++; n == 1 {
+				first = name
+			}
+		}
+	}
+	switch n {
+	case 0:
+		return ""
+	case 1:
+		return fmt.Sprintf("dataset %s: %s leads out of the directory, and is read", s.Path, shown(first))
+	}
+	return fmt.Sprintf("dataset %s: %d files lead out of the directory, and are read; the first: %s", s.Path, n, shown(first))
+}
+
 // looksLikeSubset tells a path that may be meant as ORG/NAME/SUBSET.
 func looksLikeSubset(path string) bool {
 	org, subset, _ := strings.Cut(path, "/")

@@ -161,6 +161,9 @@ func (s Source) find(ctx context.Context, o Options) (f found, err error) {
 	if err := checkEndings(f.files); err != nil {
 		return f, fmt.Errorf("dataset %w", err)
 	}
+	if note := s.outside(f.files); note != "" && o.Note != nil {
+		o.Note(note)
+	}
 	return f, nil
 }
 
