@@ -128,7 +128,7 @@ func (d *Directory) Abandon() error {
 
 // makeDir makes a directory and those above it, durably. It returns those that it made, leaf first.
 func makeDir(fsys vfs.FS, path string) (made []string, err error) {
-	made, err = vfs.MakeDirs(fsys, path, 0o777)
+	made, err = vfs.MakeDirs(fsys, path, 0o775)
 	if err != nil {
 		return made, err
 	}

@@ -100,7 +100,7 @@ func (d *Directory) Create(step int, extents []Spec) (*Writer, error) {
 		err = vfs.RemoveAll(d.fsys, w.hidden) // recover has tried; here it must succeed
 	}
 	if err == nil {
-		err = d.fsys.MkdirAll(w.hidden, 0o777)
+		err = d.fsys.MkdirAll(w.hidden, 0o775)
 	}
 	if err != nil {
 		return nil, w.failure(err)

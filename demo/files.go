@@ -72,7 +72,7 @@ func claim(dir string) (io.Closer, error) {
 		return nil, blame.BadRequest(fmt.Errorf("--dir %s: the directory has files that no demo wrote; name another "+
 			"directory", dir))
 	}
-	if err := os.MkdirAll(dir, 0o777); err != nil {
+	if err := os.MkdirAll(dir, 0o775); err != nil {
 		return nil, fmt.Errorf("--dir: %w; name a directory that can be made", err)
 	}
 	held, err := vfs.OS{}.Lock(mark)
@@ -207,7 +207,7 @@ func writeRunFile(dir string, s Shape, steps int) error {
 }
 
 func write(path string, doc []byte) error {
-	if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
+	if err := os.MkdirAll(filepath.Dir(path), 0o775); err != nil {
 		return err
 	}
 	return os.WriteFile(path, doc, 0o666)

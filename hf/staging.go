@@ -43,8 +43,9 @@ func stage(fsys vfs.FS, target string, replace bool) (*staging, error) {
 	if _, err := s.replaces(replace); err != nil {
 		return nil, err
 	}
-	// Not os.MkdirTemp, whose directories are private: the target gets the permissions that the umask grants.
-	if err := fsys.MkdirAll(s.tmp, 0o777); err != nil {
+	// Not os.MkdirTemp, whose directories are private: the target gets the permissions that the umask grants, up to
+	// those that let others put files into it.
+	if err := fsys.MkdirAll(s.tmp, 0o775); err != nil {
 		return nil, fmt.Errorf("%s cannot be written: %w", target, err)
 	}
 	return s, nil

@@ -51,7 +51,7 @@ func (d *Disk) reserveFiles(specs []Spec) error {
 	if err := vfs.CheckDir(d.fs, d.dir); err != nil {
 		return fmt.Errorf("store: the directory for state on disk: %w", err)
 	}
-	made, err := vfs.MakeDirs(d.fs, d.dir, 0o777)
+	made, err := vfs.MakeDirs(d.fs, d.dir, 0o775)
 	if d.made = made; err != nil {
 		return fmt.Errorf("store: make the directory for state on disk: %w", err)
 	}

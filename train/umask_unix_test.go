@@ -1,0 +1,49 @@
+//go:build unix
+
+package train
+
+import (
+	"context"
+	"io/fs"
+	"path/filepath"
+	"syscall"
+	"testing"
+)
+
+// A user whose files are open to all (umask 000) can start a run again: its directories are not.
+func TestDirectoriesAreNotOpenToAll(t *testing.T) {
+	c := smallConfig(t)
+	c.Save.Every, c.Save.Fallback = 2, t.TempDir()
+	c.Memory = budget(t, "4MiB")
+	c.Memory.Disk = budget(t, "auto").Device
+	defer syscall.Umask(syscall.Umask(0))
+	until(t, c, "step  6/12")
+	fallback := *c
+	fallback.OutputDir = filepath.Join(t.TempDir(), "full")
+	env, _ := fullBelow(t, &fallback)
+	if _, err := Train(context.Background(), &fallback, env, Options{}); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := Train(context.Background(), c, newEnv(t), Options{}); err != nil || got.ResumedAfter != 6 {
+		t.Errorf("again: %+v, error %v", got, err)
+	}
+	dirs := 0
+	for _, root := range []string{c.OutputDir, fallback.OutputDir, c.Save.Fallback} {
+		err := filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
+			if err != nil || !e.IsDir() {
+				return err
+			}
+			info, err := e.Info()
+			if dirs++; err == nil && info.Mode()&0o002 != 0 {
+				t.Errorf("%s is %v", path, info.Mode())
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if dirs < 8 {
+		t.Errorf("only %d directories", dirs)
+	}
+}
