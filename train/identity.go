@@ -202,7 +202,7 @@ func (t *trainer) findRun(env *Env) (b beginning, err error) {
 		return b, err
 	}
 	if at := t.id.fallbackDir(c); at != "" {
-		if err := env.checkOwn(filepath.Dir(at), at); err != nil {
+		if err := vfs.CheckDir(env.files(), filepath.Dir(at), at); err != nil {
 			return b, fmt.Errorf("save.fallback: %w", err)
 		}
 	}

@@ -38,7 +38,8 @@ func (e *Env) holdRun(c *runfile.Config) (*checkpoint.Directory, error) {
 	if st, err := os.Stat(c.OutputDir); err == nil && !st.IsDir() {
 		return nil, fmt.Errorf("output_dir: %s is a file, not a directory; choose another output_dir", c.OutputDir)
 	}
-	if err := e.checkOwn(c.OutputDir, filepath.Join(c.OutputDir, lastModel), filepath.Join(c.OutputDir, bestModel)); err != nil {
+	if err := vfs.CheckDir(e.files(), c.OutputDir, filepath.Join(c.OutputDir, lastModel),
+		filepath.Join(c.OutputDir, bestModel), checkpointsDir(c)); err != nil {
 		return nil, fmt.Errorf("output_dir: %w", err)
 	}
 	if at := c.Save.Fallback; at != "" {
@@ -68,16 +69,6 @@ func (e *Env) holdRun(c *runfile.Config) (*checkpoint.Directory, error) {
 		_ = hf.RemoveStaged(e.files(), filepath.Join(c.OutputDir, name))
 	}
 	return dir, nil
-}
-
-// checkOwn refuses directories that another user can have prepared: see vfs.CheckDir.
-func (e *Env) checkOwn(dirs ...string) error {
-	for _, dir := range dirs {
-		if err := vfs.CheckDir(e.files(), dir); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // beginning is how a run starts in its output directory.

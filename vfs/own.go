@@ -7,6 +7,8 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	"github.com/millrace/millrace/internal/below"
 )
@@ -23,44 +25,99 @@ func (e *NotOwnError) Error() string { return e.Path + " " + e.Why }
 
 // CheckDir refuses a directory that a program must not clean or write to: one of another user, one that every user can
 // write to (without the sticky bit, with which users change only their own files), and a link that another user has
-// made. It is a *[NotOwnError]. Directories of root are trusted, and so are those of a group that write for it. A
-// directory that does not exist is fine. A link of this user's own leads to the directory that is checked.
+// made. Inside are directories in it for which the same holds. The error is a *[NotOwnError], and says what to do about
+// all of them. Directories of root are trusted, and so are those of a group that write for it. A directory that does
+// not exist is fine. A link of this user's own leads to the directory that is checked.
 //
 // Where the file system itself decides who owns files and who may write (a share whose server maps all users to one, a
 // drive without permissions), a directory is this user's if a new one looks the same.
-func CheckDir(fsys FS, name string) error {
+func CheckDir(fsys FS, name string, inside ...string) error {
+	var first *NotOwnError
+	var open []string // that this user can close
+	for _, dir := range append([]string{name}, inside...) {
+		why, canClose, err := checkDir(fsys, dir)
+		if err != nil {
+			return err
+		}
+		if why == "" {
+			continue
+		}
+		if first == nil {
+			first = &NotOwnError{dir, why}
+		}
+		if canClose && !slices.ContainsFunc(open, func(above string) bool { return isBelow(fsys, dir, above) }) {
+			open = append(open, dir)
+		}
+	}
+	if first == nil {
+		return nil
+	}
+	fix := ""
+	if len(open) > 0 && first.Path == open[0] {
+		fix = "close it (chmod -R o-w " + strings.Join(open, " ") + "), or "
+	}
+	first.Why += ": " + fix + otherDir(fsys, name, first.Path)
+	return first
+}
+
+// otherDir says what to do instead of working in a directory that is refused: dir, which is name or in it.
+func otherDir(fsys FS, name, dir string) string {
+	switch {
+	case dir != name:
+		return "remove it, or choose another directory than " + name
+	case isLink(fsys, name):
+		return "remove it, or choose another directory"
+	}
+	if _, err := freshDir(fsys, name); err != nil {
+		return "choose a directory of your own"
+	}
+	return "use a new directory in it, such as " + filepath.Join(name, "run")
+}
+
+// isBelow reports whether a change of a directory and of all that is below it changes another one.
+func isBelow(fsys FS, dir, above string) bool {
+	return strings.HasPrefix(dir, above+string(filepath.Separator)) && !isLink(fsys, dir)
+}
+
+func isLink(fsys FS, name string) bool {
+	info, err := fsys.Lstat(name)
+	return err == nil && info.Mode()&fs.ModeSymlink != 0
+}
+
+// checkDir is why a directory is refused; empty if it is not. canClose is that this user can take the permissions away
+// that are the reason.
+func checkDir(fsys FS, name string) (why string, canClose bool, err error) {
 	info, err := fsys.Lstat(name)
 	if err == nil && info.Mode()&fs.ModeSymlink != 0 {
 		if uid, ok := owner(info); ok && !trusted(uid) {
-			return &NotOwnError{name, fmt.Sprintf("is a link that another user (uid %d) has made: remove it, or choose another directory", uid)}
+			return fmt.Sprintf("is a link that another user (uid %d) has made", uid), false, nil
 		}
 		info, err = fsys.Stat(name)
 	}
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil
+		return "", false, nil
 	}
 	if err != nil {
-		return err
+		return "", false, err
 	}
-	why := ""
 	uid, known := owner(info)
 	switch {
 	case !known || !info.IsDir():
-		return nil // who opens or lists it says what it is
+		return "", false, nil // who opens or lists it says what it is
 	case !trusted(uid):
-		why = fmt.Sprintf("belongs to another user (uid %d): choose a directory of your own, or run as that user", uid)
+		why = fmt.Sprintf("belongs to another user (uid %d)", uid)
 	case info.Mode()&(0o002|fs.ModeSticky) == 0o002:
-		why = "can be written to by every user: close it (chmod o-w), or choose another directory"
+		why, canClose = "can be written to by every user", uid == os.Geteuid()
 	default:
-		return nil
+		return "", false, nil
 	}
 	if fresh, err := freshDir(fsys, name); err == nil {
 		now, _ := owner(fresh)
 		if now == uid && info.Mode()&0o002 <= fresh.Mode()&0o002 {
-			return nil
+			return "", false, nil
 		}
 	}
-	return &NotOwnError{name, why}
+	return why, canClose, nil
 }
 
 // freshDir is what a directory looks like that this process makes for itself in another one.

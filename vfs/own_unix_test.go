@@ -138,6 +138,41 @@ func TestCheckDir(t *testing.T) {
 	must(t, CheckDir(NewMem(), "run"))
 }
 
+// A refusal says what this user can do: about all directories at once, and not what only their owner can do.
+func TestCheckDirSaysWhatToDo(t *testing.T) {
+	dir := t.TempDir()
+	out, elsewhere := filepath.Join(dir, "out"), filepath.Join(dir, "elsewhere")
+	model, saves, link := filepath.Join(out, "model"), filepath.Join(out, "checkpoints"), filepath.Join(out, "link")
+	must(t, errors.Join(os.MkdirAll(model, 0o755), os.Mkdir(saves, 0o755), os.Mkdir(elsewhere, 0o755), os.Symlink(elsewhere, link)))
+	fix := func(want string) {
+		t.Helper()
+		err := CheckDir(OS{}, out, model, saves, link)
+		if err == nil || err.Error() != want {
+			t.Errorf("error %v\nwant %s", err, want)
+		}
+	}
+	open := func(names ...string) {
+		for _, name := range names {
+			must(t, os.Chmod(name, 0o777))
+		}
+	}
+	must(t, CheckDir(OS{}, out, model, saves, link))
+	open(model, saves)
+	fix(model + " can be written to by every user: close it (chmod -R o-w " + model + " " + saves + "), or remove it, or choose " +
+		"another directory than " + out)
+	open(out, elsewhere)
+	fix(out + " can be written to by every user: close it (chmod -R o-w " + out + " " + link + "), or use a new directory in " +
+		"it, such as " + out + "/run")
+	must(t, CheckDir(OS{}, filepath.Join(out, "run")))
+	for _, name := range []string{out, model, saves, elsewhere} {
+		must(t, os.Chmod(name, 0o755))
+	}
+	chown(t, model)
+	fix(model + " belongs to another user (uid 54321): remove it, or choose another directory than " + out)
+	chown(t, out)
+	fix(out + " belongs to another user (uid 54321): use a new directory in it, such as " + out + "/run")
+}
+
 // squashed is a file system that decides itself what directories look like.
 type squashed struct{ OS }
 

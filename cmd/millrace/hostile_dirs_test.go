@@ -169,6 +169,20 @@ func hostileDirectories() (all []hostile) {
 	})
 	victim.wrap = asNobody
 
+	// A volume that root has mounted for all, as Kubernetes does: only root can close it, and a directory in it is fine.
+	volume := refused("train, in a volume of root's", train+" --set output_dir=../volume",
+		"can be written to by every user: use a new directory in it, such as ../volume/run", func(w *workshop) {
+			forbid(w, nil)
+			w.mkdir("../volume")
+			w.chmod("../volume", 0o777)
+			if os.Geteuid() != 0 {
+				w.t.Skip("only root has directories that are not this user's")
+			}
+		})
+	volume.wrap = asNobody
+	volume = add("train, below a volume of root's", train+" --set output_dir=../volume/run", "../volume/run/model", exitDone, volume.spoil)
+	volume.wrap = asNobody
+
 	// Reading what others have made: allowed, and links to the environment are not followed.
 	const environ = "/proc/self/environ"
 	ofOthers := trained(func(w *workshop) { w.chownAll("out") })
