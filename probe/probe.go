@@ -26,6 +26,7 @@ import (
 	"github.com/millrace/millrace/internal/spelling"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/tensor"
+	"github.com/millrace/millrace/vfs"
 )
 
 // probeSeconds is the least time that each measurement takes.
@@ -48,7 +49,9 @@ type Options struct {
 func (o *Options) out() console.Out { return console.Out{Writer: o.Progress, Terminal: o.Terminal} }
 
 // Measure measures the rates that plans are made from, with the operations that training uses and on random numbers: in
-// some seconds, of a machine that should be idle. It keeps them in the cache directory, where Rates finds them.
+// some seconds, of a machine that should be idle. It keeps them in the cache directory, where Rates finds them; a
+// directory that it must not write to is a warning, before it measures. Where they cannot be kept for another reason it
+// returns them, and an error.
 func Measure(ctx context.Context, o Options) (*plan.Machine, error) {
 	sizes := func(dev device.Info) probeSizes {
 		free, _, err := hostmem.Available()
@@ -57,17 +60,25 @@ func Measure(ctx context.Context, o Options) (*plan.Machine, error) {
 		}
 		return probeSizesFor(dev, free)
 	}
-	m, err := measure(ctx, o, sizes, probeSeconds)
-	if err != nil {
-		return nil, err
-	}
+	return measureAndKeep(ctx, o, sizes, probeSeconds)
+}
+
+func measureAndKeep(ctx context.Context, o Options, sizes func(device.Info) probeSizes, seconds float64) (*plan.Machine, error) {
 	if o.CacheDir != "" {
-		path := filepath.Join(o.CacheDir, MachineFile)
-		if err := plan.WriteMachine(path, *m); err != nil {
-			return nil, blame.BadRequest(fmt.Errorf("machine file: %w", err))
+		if err := vfs.CheckDir(vfs.OS{}, o.CacheDir); err != nil {
+			o.out().Say("warning: the rates will not be kept, and no plan will have them: the cache (MILLRACE_CACHE) %v", err)
+			o.CacheDir = ""
 		}
-		o.out().Say("kept in %s", path)
 	}
+	m, err := measure(ctx, o, sizes, seconds)
+	if err != nil || o.CacheDir == "" {
+		return m, err
+	}
+	path := filepath.Join(o.CacheDir, MachineFile)
+	if err := plan.WriteMachine(path, *m); err != nil {
+		return m, blame.BadRequest(fmt.Errorf("the rates are not kept in the cache (MILLRACE_CACHE): %w", err))
+	}
+	o.out().Say("kept in %s", path)
 	return m, nil
 }
 

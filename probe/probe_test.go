@@ -461,3 +461,33 @@ func TestOtherWork(t *testing.T) {
 		}
 	}
 }
+
+// Rates that cannot be kept are shown: for a cache that is open to every user the warning comes before the work.
+func TestRatesThatAreNotKept(t *testing.T) {
+	o, said := newOptions(t), &strings.Builder{}
+	o.CacheDir, o.Progress = t.TempDir(), said
+	if err := os.Chmod(o.CacheDir, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	atOpen := "it was not opened"
+	open := o.Open
+	o.Open = func(name string, a *hostmem.Accounts) (device.Device, device.Device, error) {
+		atOpen = said.String()
+		return open(name, a)
+	}
+	m, err := measureAndKeep(t.Context(), o, smallProbeFor, 0.001)
+	if err != nil || m.Check() != nil || len(entries(t, o.CacheDir)) != 1 {
+		t.Errorf("%+v, error %v; in the cache: %v", m, err, entries(t, o.CacheDir))
+	}
+	for _, want := range []string{"will not be kept", "MILLRACE_CACHE", o.CacheDir + " can be written to by every user", "chmod"} {
+		if !strings.Contains(atOpen, want) {
+			t.Errorf("no %q before the work: %q", want, atOpen)
+		}
+	}
+	o.CacheDir = filepath.Join(o.CacheDir, "file")
+	writeFile(t, o.CacheDir, "")
+	m, err = measureAndKeep(t.Context(), o, smallProbeFor, 0.001)
+	if !errors.Is(err, blame.ErrRequest) || !strings.Contains(err.Error(), "MILLRACE_CACHE") || m == nil || m.Check() != nil {
+		t.Errorf("a file: %+v, error %v", m, err)
+	}
+}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"text/tabwriter"
@@ -36,13 +37,13 @@ func (c *probeCmd) Run(p *program) error {
 	}
 	m, err := probe.Measure(p.ctx, probe.Options{Open: p.env.Open, Accounts: p.env.Accounts,
 		Progress: p.env.Progress, Terminal: p.env.Terminal, CacheDir: p.env.CacheDir, Device: c.Device, Path: path})
-	if err != nil {
+	switch {
+	case m == nil:
 		return err
+	case c.JSON:
+		return cmp.Or(err, p.printJSON(m))
 	}
-	if c.JSON {
-		return p.printJSON(m)
-	}
-	return p.printf("%shost: %s\n", machineText(m), cores.Divide())
+	return cmp.Or(err, p.printf("%shost: %s\n", machineText(m), cores.Divide()))
 }
 
 // machineText is a table of rates.
