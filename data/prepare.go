@@ -78,9 +78,10 @@ func Prepare(ctx context.Context, sources []Source, o Options) (_ *Dataset, err 
 	if o.Accounts == nil {
 		o.Accounts = hostmem.New()
 	}
-	var notOwn *vfs.NotOwnError
-	if o.CacheDir != "" && errors.As(vfs.CheckDir(vfs.OS{}, o.CacheDir), &notOwn) { // what else is wrong with it is noted later
-		return nil, fmt.Errorf("the token cache %w, or set MILLRACE_CACHE: tokens there may not be those of the data", notOwn)
+	if o.CacheDir != "" {
+		if err := CheckCache(o.CacheDir); err != nil {
+			return nil, err
+		}
 	}
 	var all []found
 	d := &Dataset{accounts: o.Accounts}
@@ -123,6 +124,16 @@ func Prepare(ctx context.Context, sources []Source, o Options) (_ *Dataset, err 
 		return nil, err
 	}
 	return d, nil
+}
+
+// CheckCache refuses a directory for tokens, and those inside that are given, if another user can have written there:
+// tokens would not be those of the data. What else is wrong with it is noted when it is used.
+func CheckCache(dir string, inside ...string) error {
+	var notOwn *vfs.NotOwnError
+	if errors.As(vfs.CheckDir(vfs.OS{}, dir, inside...), &notOwn) {
+		return fmt.Errorf("the cache of tokens (MILLRACE_CACHE) %w; tokens there may not be those of the data", notOwn)
+	}
+	return nil
 }
 
 // found is what an entry of a registry stands for, or the entry itself.

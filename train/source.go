@@ -211,14 +211,19 @@ func (s *source) openTemplate(c *runfile.Config, tok tokenizer.Tokenizer) (data.
 
 // prepare reads and tokenizes data sets, with progress, and says what was skipped.
 func (e *Env) prepare(ctx context.Context, what string, sources []data.Source, r reader) (*data.Dataset, error) {
+	cache := ""
+	if e.CacheDir != "" {
+		cache = filepath.Join(e.CacheDir, "tokens")
+		if err := data.CheckCache(e.CacheDir, cache); err != nil {
+			return nil, err
+		}
+	}
 	bar := e.bar("tokenizing " + what)
-	o := data.Options{Tokenizer: r.tokenizer, Renderer: r.renderer, TrainOnPrompt: r.trainOnPrompt, Hub: e.hub(), Accounts: e.Accounts,
+	o := data.Options{Tokenizer: r.tokenizer, Renderer: r.renderer, CacheDir: cache, TrainOnPrompt: r.trainOnPrompt,
+		Hub: e.hub(), Accounts: e.Accounts,
 		Note: func(line string) { e.say("%s", line) }, Progress: func(p data.Progress) {
 			bar.Set(p.ReadBytes, p.TotalBytes)
 		}, MemoryBytes: e.tokenizingBytes(r.hostBytes)}
-	if e.CacheDir != "" {
-		o.CacheDir = filepath.Join(e.CacheDir, "tokens")
-	}
 	restore := letGarbageGrow(r.hostBytes)
 	d, err := data.Prepare(ctx, sources, o)
 	restore()

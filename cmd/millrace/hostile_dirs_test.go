@@ -119,6 +119,7 @@ func hostileDirectories() (all []hostile) {
 		"model":       {train, "out/model"},
 		"demo":        {"demo --dir shown --steps 16", "shown"},
 		"preview":     {"preview run.yaml --set output_dir=unused", "../cache/tokens"},
+		"cache":       {"preview run.yaml --set output_dir=unused", "../cache"},
 		"eval":        {"eval --model model --data data/a.txt --tokenizer bytes", "../cache/tokens"},
 	} {
 		refused(name+", open to every user", c.line, "can be written to by every user", open(c.dir)).slow = name != "output_dir"
