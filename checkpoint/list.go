@@ -128,7 +128,7 @@ func Runs(fsys vfs.FS, path string) ([]RunID, error) {
 }
 
 // IsOf reports whether a directory has nothing but what a run has saved: it is missing or empty, or each of its
-// checkpoints that can be read is of the run, and there is one. Other files beside those of the run do no harm.
+// checkpoints that can be read is of the run, and there is one. Other files next to those of the run do no harm.
 func IsOf(fsys vfs.FS, path string, o Owner) (bool, error) {
 	entries, err := fsys.ReadDir(path)
 	if errors.Is(err, fs.ErrNotExist) {
