@@ -114,6 +114,45 @@ func TestAdviceIsRight(t *testing.T) {
 	}
 }
 
+// TestMoreDeviceMemoryFits: a request that fits with a budget of the device fits with a larger one. The placement that
+// more of it allows may take more host memory than there is.
+func TestMoreDeviceMemoryFits(t *testing.T) {
+	s := shape{Vocab: 320, Hidden: 192, Inner: 512, Layers: 5, Heads: 6, KVHeads: 2, HeadDim: 32, Tied: true}
+	for budget := int64(8 << 20); budget <= 24<<20; budget += 1 << 20 {
+		f := plan.Fitting{Rows: 46, Cuts: plan.Cuts{MicroBatch: 1, HeadChunk: 64}, Request: plan.Request{Model: s.model(t),
+			Device: device.Info{Name: "test", Unified: true}, Machine: machine, DeviceBytes: budget, HostBytes: 40 << 20, DiskBytes: 1 << 30,
+			Numerics: plan.Numerics{Compute: tensor.BF16, Master: optim.Split, SequenceLen: 128}}}
+		if err := f.Check(context.Background()); err != nil {
+			t.Errorf("%d MiB of the device: %v", budget>>20, err)
+		}
+	}
+	both := 0
+	rapid.Check(t, func(rt *rapid.T) {
+		f := plan.Fitting{Rows: rapid.IntRange(4, 64).Draw(rt, "rows"), Cuts: plan.Cuts{MicroBatch: 1, HeadChunk: 64},
+			Request: plan.Request{Model: s.model(rt), Device: gpu, Machine: machine,
+				DeviceBytes: rapid.Int64Range(8<<20, 32<<20).Draw(rt, "device"),
+				HostBytes:   rapid.Int64Range(40<<20, 120<<20).Draw(rt, "host"),
+				Numerics:    plan.Numerics{Compute: tensor.BF16, Master: optim.Split, SequenceLen: 128}}}
+		if rapid.Bool().Draw(rt, "unified") {
+			f.Device = device.Info{Name: "test", Unified: true}
+		}
+		if rapid.Bool().Draw(rt, "on disk") {
+			f.DiskBytes = 1 << 30
+		}
+		if f.Check(context.Background()) != nil {
+			return
+		}
+		both++
+		f.DeviceBytes += rapid.Int64Range(0, 64<<20).Draw(rt, "more")
+		if err := f.Check(context.Background()); err != nil {
+			rt.Fatalf("with more of the device: %v", err)
+		}
+	})
+	if both < 10 {
+		t.Errorf("%d requests fit", both)
+	}
+}
+
 // TestAdvisedLengthsDivideTheBatch: 1041 tokens are not whole rows of 130.
 func TestAdvisedLengthsDivideTheBatch(t *testing.T) {
 	for length, want := range map[int]bool{1041: false, 1040: true} {

@@ -105,7 +105,7 @@ func (p *Plan) attentionBytes(dev device.Info) int64 {
 
 // fits compares a placement with the budgets.
 func (c *chooser) fits(p *Plan) error {
-	if c.DeviceBytes > 0 && p.DeviceTotalBytes() > c.DeviceBytes {
+	if !c.fitsDevice(p) {
 		largest := largestOf(p.Device)
 		return fmt.Errorf("memory.device: a step needs at least %s on the device, %s of it for %s, and the budget is %s; raise it, or lower sequence_len (%d) or batch_tokens (%d)",
 			FormatBytes(p.DeviceTotalBytes()), FormatBytes(largest.Bytes), largest.Purpose, FormatBytes(c.DeviceBytes),

@@ -50,8 +50,8 @@ type effort struct {
 	operations int // that were simulated
 }
 
-// feasible returns the first starting plan that fits, or the reason why none does. It tries the one that needs the
-// least host memory before the one that needs the least device memory. It simulates nothing.
+// feasible returns the first starting plan that fits, or the reason why none does: of those that the device has room
+// for, that of the one which takes the least host memory. It simulates nothing.
 func (c *chooser) feasible() (*Plan, error) {
 	if err := c.ctx.Err(); err != nil {
 		return nil, err
@@ -65,14 +65,22 @@ func (c *chooser) feasible() (*Plan, error) {
 		// Weights in place do not fit: they are streamed, from disk where they must, and without gradients in memory where
 		// they may.
 	}
-	var p *Plan
+	var best *Plan
 	for _, start := range c.streaming() {
-		p = c.measure(c.spill(start, 0))
-		if c.DeviceBytes == 0 || p.DeviceTotalBytes() <= c.DeviceBytes {
-			break // what is lacking now is not on the device
+		p := c.measure(c.spill(start, 0))
+		if c.fits(p) == nil {
+			return p, nil
+		}
+		if best == nil || !c.fitsDevice(best) || c.fitsDevice(p) && p.ProcessBytes() < best.ProcessBytes() {
+			best = p
 		}
 	}
-	return p, c.fits(p)
+	return best, c.fits(best)
+}
+
+// fitsDevice reports whether the device has room for a placement.
+func (c *chooser) fitsDevice(p *Plan) bool {
+	return c.DeviceBytes == 0 || p.DeviceTotalBytes() <= c.DeviceBytes
 }
 
 // streaming returns the starting placements where weights are streamed: with a buffer for each layer input and gradient
