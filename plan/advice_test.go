@@ -59,7 +59,20 @@ func follow(f plan.Fitting, advice string) (plan.Fitting, error) {
 	return f, nil
 }
 
-// TestAdviceIsRight: each change that a refusal says makes a request fit does so.
+// needed is the host memory that a refusal says a run needs, in bytes; 0 if it is about something else.
+func needed(err error) (bytes float64) {
+	for i, unit := range []string{"B", "KiB", "MiB", "GiB"} {
+		var number float64
+		if n, _ := fmt.Sscanf(err.Error(), "memory.host: the run needs %f "+unit+" of", &number); n == 1 &&
+			strings.Contains(err.Error(), fmt.Sprintf(" %s of host memory", unit)) {
+			bytes = number * float64(int64(1)<<(10*i))
+		}
+	}
+	return bytes
+}
+
+// TestAdviceIsRight: each change that a refusal says makes a request fit does so, and no refusal says that the run
+// needs more host memory than that.
 func TestAdviceIsRight(t *testing.T) {
 	followed := map[string]int{}
 	rapid.Check(t, func(rt *rapid.T) {
@@ -104,6 +117,9 @@ func TestAdviceIsRight(t *testing.T) {
 			if errFollow != nil {
 				rt.Fatalf("%v; with %s: %v", err, advice, errFollow)
 			}
+			if strings.HasPrefix(advice, "memory.host=") && needed(err) > 1.01*float64(g.HostBytes) {
+				rt.Fatalf("%v: it does with %s", err, advice)
+			}
 			key, _, _ := strings.Cut(advice, "=")
 			followed[key]++
 		}
@@ -111,6 +127,31 @@ func TestAdviceIsRight(t *testing.T) {
 	t.Log(followed)
 	if followed["memory.host"] == 0 || followed["memory.device"] == 0 {
 		t.Errorf("too few requests are refused: %v", followed)
+	}
+}
+
+// TestNeedsAreNoMoreThanAdvice: with a larger budget of the host less is on disk, and less is staged on its way there.
+func TestNeedsAreNoMoreThanAdvice(t *testing.T) {
+	s := shape{Vocab: 320, Hidden: 192, Inner: 512, Layers: 5, Heads: 6, KVHeads: 2, HeadDim: 32, Tied: true}
+	f := plan.Fitting{Rows: 4, Cuts: plan.Cuts{MicroBatch: 1}, Request: plan.Request{Model: s.model(t),
+		Device: device.Info{Name: "test", Unified: true}, Machine: machine, DeviceBytes: 60 << 20, DiskBytes: 1 << 30,
+		Numerics: plan.Numerics{Compute: tensor.BF16, Master: optim.Split, SequenceLen: 128}}}
+	refusals := 0
+	for f.HostBytes = 4 << 20; f.HostBytes < 64<<20; f.HostBytes += 2 << 20 {
+		err := f.Check(t.Context())
+		if err == nil {
+			break
+		}
+		refusals++
+		_, advice, _ := strings.Cut(err.Error(), "makes it fit: ")
+		advice, _, _ = strings.Cut(advice, ",")
+		g, errFollow := follow(f, advice)
+		if needs := needed(err); errFollow != nil || needs == 0 || needs > 1.001*float64(g.HostBytes) {
+			t.Errorf("%v: it needs %.0f bytes, and %s is advised (%v)", err, needs, advice, errFollow)
+		}
+	}
+	if refusals < 2 {
+		t.Errorf("%d refusals", refusals)
 	}
 }
 

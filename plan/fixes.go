@@ -2,6 +2,7 @@ package plan
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"strings"
@@ -10,8 +11,8 @@ import (
 )
 
 // fixes lists the smallest changes of one key each after which the request fits, as the key would be set. A request
-// that no single change fixes has an empty list.
-func (c *chooser) fixes() []string {
+// that no single change fixes has an empty list. hostBytes is the budget of the host among them, else 0.
+func (c *chooser) fixes() (list []string, hostBytes int64) {
 	with := func(change func(*Request)) *chooser {
 		r := c.Request
 		change(&r)
@@ -21,7 +22,6 @@ func (c *chooser) fixes() []string {
 		_, err := with(change).feasible()
 		return err == nil
 	}
-	var list []string
 	device := func(n int64) func(*Request) { return func(r *Request) { r.DeviceBytes = n } }
 	host := func(n int64) func(*Request) { return func(r *Request) { r.HostBytes = n } }
 	disk := func(n int64) func(*Request) { return func(r *Request) { r.DiskBytes = n } }
@@ -35,6 +35,9 @@ func (c *chooser) fixes() []string {
 		}
 		if n, ok := least(budget.now, func(n int64) bool { return fits(budget.set(n)) }); ok {
 			list = append(list, fmt.Sprintf("%s=%s", budget.key, sizeFor(n)))
+			if budget.key == "memory.host" {
+				hostBytes = n
+			}
 		}
 	}
 	if c.Numerics.Moments != optim.Dynamic8 && c.Numerics.Master == optim.Split && fits(func(r *Request) { r.Numerics.Moments = optim.Dynamic8 }) {
@@ -67,7 +70,7 @@ func (c *chooser) fixes() []string {
 			break
 		}
 	}
-	return list
+	return list, hostBytes
 }
 
 // The shortest sequence and the smallest chunk that are worth suggesting.
@@ -82,9 +85,12 @@ func (r Request) SuggestFixes(ctx context.Context, err error) error {
 	if r.Numerics.Check() != nil || r.Numerics.SequenceLen > r.Model.MaxPositions {
 		return err // not a matter of memory
 	}
-	list := (&chooser{Request: r, ctx: ctx}).fixes()
+	list, hostBytes := (&chooser{Request: r, ctx: ctx}).fixes()
 	if ended := ctx.Err(); ended != nil {
 		return ended
+	}
+	if short := (*hostShort)(nil); errors.As(err, &short) && hostBytes > 0 {
+		short.needBytes = min(short.needBytes, hostBytes)
 	}
 	if len(list) == 0 {
 		return fmt.Errorf("%w; no change of one key alone makes it fit", err)

@@ -117,19 +117,30 @@ func (c *chooser) fits(p *Plan) error {
 			FormatBytes(p.DiskBytes), FormatBytes(c.HostBytes), FormatBytes(c.DiskBytes))
 	}
 	if c.HostBytes > 0 && p.ProcessBytes() > c.HostBytes {
-		params, _ := c.Model.Params()
-		var state int64
-		for _, b := range p.State {
-			state += b.Bytes
-		}
-		disk := ""
-		if c.DiskBytes == 0 {
-			disk = "set memory.disk, "
-		}
-		return fmt.Errorf("memory.host: the run needs %s of host memory, %s of it for the state of %s parameters, and the budget is %s; raise it, %schoose a smaller model, or lower batch_tokens (%d)",
-			FormatBytes(p.ProcessBytes()), FormatBytes(state), FormatCount(params), FormatBytes(c.HostBytes), disk, c.Numerics.StepPositions())
+		return &hostShort{p, p.ProcessBytes()}
 	}
 	return nil
+}
+
+// hostShort is the error of a plan that host memory has no room for.
+type hostShort struct {
+	*Plan
+	needBytes int64 // its own; less where a larger budget needs less, since less of it is on disk and staged
+}
+
+func (e *hostShort) Error() string {
+	params, _ := e.Model.Params()
+	var state int64
+	for _, b := range e.State {
+		state += b.Bytes
+	}
+	disk := ""
+	if e.DiskBudget == 0 {
+		disk = "set memory.disk, "
+	}
+	return fmt.Sprintf("memory.host: the run needs %s of host memory, %s of it for the state of %s parameters, and the "+
+		"budget is %s; raise it, %schoose a smaller model, or lower batch_tokens (%d)", FormatBytes(e.needBytes),
+		FormatBytes(state), FormatCount(params), FormatBytes(e.HostBudget), disk, e.Numerics.StepPositions())
 }
 
 func largestOf(list []Bytes) Bytes {
