@@ -275,7 +275,7 @@ func TestRegistryStaysInItsDirectory(t *testing.T) {
 	}
 	_, err := prepare(t, Source{Path: fake, Name: "x"}, Options{})
 	if err == nil || !strings.Contains(err.Error(), "such links are not followed") {
-		t.Errorf("blobs beside any snapshots: error %v", err)
+		t.Errorf("blobs next to any snapshots: error %v", err)
 	}
 	write(t, root, "datasets--a--b/blobs/4567", "a blob\n")
 	write(t, dir, "sub/a.txt", "one\n")

@@ -98,8 +98,10 @@ func TestManyFilesThatUnpackToTooMuch(t *testing.T) {
 		dir := t.TempDir()
 		write(t, dir, "1"+name, content)
 		s := Source{Type: Text, Path: dir}
-		if _, err := prepare(t, s, Options{CacheDir: t.TempDir()}); err != nil {
-			t.Errorf("one %s: %v", name, err)
+		if name == "a.jsonl.zst" { // the larger ratio
+			if _, err := prepare(t, s, Options{CacheDir: t.TempDir()}); err != nil {
+				t.Errorf("one %s: %v", name, err)
+			}
 		}
 		write(t, dir, "2"+name, content)
 		write(t, dir, "3"+name, content)

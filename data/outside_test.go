@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// Links of a data directory that lead out of it are read, and a line says so. A link that the user names is none of
+// Links of a data directory that lead out of it are read, and a line says so. A link that the user names is not among
 // them.
 func TestLinksOutOfADataDirectory(t *testing.T) {
 	root := t.TempDir()

@@ -57,8 +57,8 @@ type rowReader struct {
 	Source
 	limits limits
 	asked  int // max_samples of the run file: Source's may be a registry's, which comes from elsewhere
-	// cut is a place after from where a text can be cut into sections with the same tokens; 0 if there is none. Nil cuts
-	// nothing.
+	// cut is a place after from where a text can be cut into sections with the same tokens; 0 if it can be cut nowhere.
+	// Nil cuts nothing.
 	cut   func(text string, from int) int
 	spare *spare // of one reading
 }

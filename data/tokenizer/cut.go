@@ -10,7 +10,7 @@ const (
 	seamLine                   // between a line break with no white space before it, and a letter
 )
 
-// seamsOf is at which seams an expression that models use cuts: no alternative of it goes on there, none looks further
+// seamsOf is at which seams an expression that models use cuts: no alternative of it crosses one, none looks further
 // back, and white space, whose matches look ahead, is not before the one and alone in the other.
 var seamsOf = map[string]seam{
 	gpt2Expr: seamSpace | seamLine, llama3Expr: seamSpace | seamLine, qwen2Expr: seamSpace | seamLine,

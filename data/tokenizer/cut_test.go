@@ -27,7 +27,7 @@ func TestCut(t *testing.T) {
 	checkCut(t, "metaspace", words, texts, true)
 	// Deepseek's three steps, and tokens that take white space or look for words.
 	one := `{"id":%d,"content":%q,"single_word":%t,"lstrip":%[4]t,"rstrip":%[4]t,"normalized":%[3]t,"special":false}`
-	added := fmt.Sprintf(one, 3, "go on", false, false) + "," + fmt.Sprintf(one, 4, "stop", true, true) + "," +
+	added := fmt.Sprintf(one, 3, "keep it", false, false) + "," + fmt.Sprintf(one, 4, "stop", true, true) + "," +
 		fmt.Sprintf(one, 5, " end", true, false)
 	step := `{"type":"Split","pattern":{"Regex":%q},"behavior":"Isolated","invert":false}`
 	for name, expr := range map[string]string{"deepseek": deepseekExpr, "gpt4o": gpt4oExpr, "tekken": tekkenExpr} {
@@ -52,7 +52,7 @@ func TestCut(t *testing.T) {
 
 // byteVocabulary has a token for each byte from id 6 on, and the added ones.
 func byteVocabulary() string {
-	entries := []string{`"go on":3`, `"stop":4`, `" end":5`, `"0x0":0`, `"0x1":1`, `"0x2":2`}
+	entries := []string{`"keep it":3`, `"stop":4`, `" end":5`, `"0x0":0`, `"0x1":1`, `"0x2":2`}
 	for b, r := range alphabet {
 		entries = append(entries, fmt.Sprintf("%q:%d", string(r), 6+b))
 	}
@@ -65,9 +65,9 @@ func checkCut(t *testing.T, name string, tok interface {
 }, texts []string, want bool) {
 	t.Helper()
 	found := 0
-	parts := append([]string{"a b", "ab cd", "word\nword", "。\n字", "字\n字", "!\nA", " \n", "\n\n", " go on", "go on ",
+	parts := append([]string{"a b", "ab cd", "word\nword", "。\n字", "字\n字", "!\nA", " \n", "\n\n", " keep it", "keep it ",
 		"stop", "x stop y", " end", "the end of it", "'s", "1", "1234", "\u0301", "é", "\u00a0", "\u3000", "▁", "<|eos|>"}, texts...)
-	padding := strings.Repeat("1", 700) // beside it there is room to look for tokens
+	padding := strings.Repeat("1", 700) // around it there is room to look for tokens
 	rapid.Check(t, func(t *rapid.T) {
 		text := padding + strings.Join(rapid.SliceOfN(rapid.SampledFrom(parts), 1, 30).Draw(t, "text"), "") + padding
 		whole := tok.Encode(text, false)
