@@ -436,10 +436,10 @@ func TestAnyOrderResumes(t *testing.T) {
 	base := smallConfig(t)
 	base.Numerics = runfile.Sizes{MicroBatch: 2, HeadChunk: 32}
 	rapid.Check(t, func(rt *rapid.T) {
-		dir := t.TempDir()
 		order := rapid.SliceOfN(rapid.SampledFrom([]string{"Next", "Next", "Step", "Step", "Step", "Eval", "Save"}),
 			1, 12).Draw(rt, "order")
 		do := func(resumes bool) (weights []float32, steps int, next []int32) {
+			dir := t.TempDir() // each is a run of its own
 			open := func(from string) *Run {
 				env := newEnv(t)
 				env.program = 1

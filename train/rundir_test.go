@@ -378,15 +378,18 @@ func TestStateInUse(t *testing.T) {
 			continue
 		}
 		c.Memory = p.memory
-		if err := os.MkdirAll(c.Memory.Path, 0o755); err != nil {
+		untilOn(t, c, "step  2/12", p.cache) // the run has a name there now
+		state := idOf(t, c).stateDir(c)
+		if err := os.MkdirAll(state, 0o755); err != nil {
 			t.Fatal(err)
 		}
-		lock, err := vfs.OS{}.Lock(filepath.Join(c.Memory.Path, "lock"))
+		lock, err := vfs.OS{}.Lock(filepath.Join(state, "lock"))
 		if err != nil {
 			t.Fatal(err)
 		}
 		env := newEnv(t)
 		env.program, env.CacheDir = 1, p.cache
+		c.Resume = "auto"
 		_, err = Train(t.Context(), c, env, Options{})
 		if !errors.Is(err, ErrRequest) || !strings.Contains(err.Error(), "memory.path") {
 			t.Errorf("error %v", err)
