@@ -63,7 +63,8 @@ func Measure(ctx context.Context, o Options) (*plan.Machine, error) {
 	return measureAndKeep(ctx, o, sizes, probeSeconds)
 }
 
-func measureAndKeep(ctx context.Context, o Options, sizes func(device.Info) probeSizes, seconds float64) (*plan.Machine, error) {
+func measureAndKeep(ctx context.Context, o Options, sizes func(device.Info) probeSizes,
+	seconds float64) (*plan.Machine, error) {
 	if o.CacheDir != "" {
 		if err := vfs.CheckDir(vfs.OS{}, o.CacheDir); err != nil {
 			o.out().Say("warning: the rates will not be kept, and no plan will have them: the cache (MILLRACE_CACHE) %v", err)

@@ -479,7 +479,7 @@ func TestRatesThatAreNotKept(t *testing.T) {
 	if err != nil || m.Check() != nil || len(entries(t, o.CacheDir)) != 1 {
 		t.Errorf("%+v, error %v; in the cache: %v", m, err, entries(t, o.CacheDir))
 	}
-	for _, want := range []string{"will not be kept", "MILLRACE_CACHE", o.CacheDir + " can be written to by every user", "chmod"} {
+	for _, want := range []string{"will not be kept", "MILLRACE_CACHE", o.CacheDir + " can be written to by every user"} {
 		if !strings.Contains(atOpen, want) {
 			t.Errorf("no %q before the work: %q", want, atOpen)
 		}
@@ -487,7 +487,8 @@ func TestRatesThatAreNotKept(t *testing.T) {
 	o.CacheDir = filepath.Join(o.CacheDir, "file")
 	writeFile(t, o.CacheDir, "")
 	m, err = measureAndKeep(t.Context(), o, smallProbeFor, 0.001)
-	if !errors.Is(err, blame.ErrRequest) || !strings.Contains(err.Error(), "MILLRACE_CACHE") || m == nil || m.Check() != nil {
+	if !errors.Is(err, blame.ErrRequest) || !strings.Contains(err.Error(), "MILLRACE_CACHE") || m == nil ||
+		m.Check() != nil {
 		t.Errorf("a file: %+v, error %v", m, err)
 	}
 }

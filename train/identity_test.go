@@ -377,13 +377,13 @@ func TestRunsShareMemoryPath(t *testing.T) {
 	}
 }
 
-// A name from run.json becomes that of directories that a run cleans, below save.fallback and memory.path: only the form
-// that a run gives it is one.
+// A name from run.json becomes that of directories that a run cleans, below save.fallback and memory.path: only the
+// form that a run gives it is one.
 func TestIdentityNamesADirectory(t *testing.T) {
 	fresh := newIdentity(filepath.Join(t.TempDir(), "run"))
 	short := "-" + fresh.Run.Short()
-	for name, isOne := range map[string]bool{fresh.Name: true, "run" + short: true, "..." + short: true, "": false, ".": false,
-		"..": false, "run": false, "run-0123456": false, short[1:]: false, "../run" + short: false, "/" + short: false,
+	for name, isOne := range map[string]bool{fresh.Name: true, "run" + short: true, "..." + short: true, "": false,
+		".": false, "..": false, "run": false, "run-0123456": false, short[1:]: false, "../run" + short: false, "/" + short: false,
 		"run/" + short: false} {
 		id := fresh
 		id.Name = name

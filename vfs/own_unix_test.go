@@ -143,7 +143,8 @@ func TestCheckDirSaysWhatToDo(t *testing.T) {
 	dir := t.TempDir()
 	out, elsewhere := filepath.Join(dir, "out"), filepath.Join(dir, "elsewhere")
 	model, saves, link := filepath.Join(out, "model"), filepath.Join(out, "checkpoints"), filepath.Join(out, "link")
-	must(t, errors.Join(os.MkdirAll(model, 0o755), os.Mkdir(saves, 0o755), os.Mkdir(elsewhere, 0o755), os.Symlink(elsewhere, link)))
+	must(t, errors.Join(os.MkdirAll(model, 0o755), os.Mkdir(saves, 0o755), os.Mkdir(elsewhere, 0o755),
+		os.Symlink(elsewhere, link)))
 	fix := func(want string) {
 		t.Helper()
 		err := CheckDir(OS{}, out, model, saves, link)
@@ -158,11 +159,11 @@ func TestCheckDirSaysWhatToDo(t *testing.T) {
 	}
 	must(t, CheckDir(OS{}, out, model, saves, link))
 	open(model, saves)
-	fix(model + " can be written to by every user: close it (chmod -R o-w " + model + " " + saves + "), or remove it, or choose " +
-		"another directory than " + out)
+	fix(model + " can be written to by every user: close it (chmod -R o-w " + model + " " + saves + "), or remove it, or " +
+		"choose another directory than " + out)
 	open(out, elsewhere)
-	fix(out + " can be written to by every user: close it (chmod -R o-w " + out + " " + link + "), or use a new directory in " +
-		"it, such as " + out + "/run")
+	fix(out + " can be written to by every user: close it (chmod -R o-w " + out + " " + link + "), or use a new " +
+		"directory in it, such as " + out + "/run")
 	must(t, CheckDir(OS{}, filepath.Join(out, "run")))
 	for _, name := range []string{out, model, saves, elsewhere} {
 		must(t, os.Chmod(name, 0o755))

@@ -181,7 +181,8 @@ func hostileDirectories() (all []hostile) {
 			}
 		})
 	volume.wrap = asNobody
-	volume = add("train, below a volume of root's", train+" --set output_dir=../volume/run", "../volume/run/model", exitDone, volume.spoil)
+	volume = add("train, below a volume of root's", train+" --set output_dir=../volume/run", "../volume/run/model",
+		exitDone, volume.spoil)
 	volume.wrap = asNobody
 
 	// Reading what others have made: allowed, and links to the environment are not followed.
