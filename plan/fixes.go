@@ -40,6 +40,9 @@ func (c *chooser) fixes() (list []string, hostBytes int64) {
 			}
 		}
 	}
+	if c.Begun {
+		return list, hostBytes
+	}
 	if c.Numerics.Moments != optim.Dynamic8 && c.Numerics.Master == optim.Split && fits(func(r *Request) { r.Numerics.Moments = optim.Dynamic8 }) {
 		list = append(list, "precision.moments=8bit")
 	}

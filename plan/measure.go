@@ -106,10 +106,13 @@ func (p *Plan) attentionBytes(dev device.Info) int64 {
 // fits compares a placement with the budgets.
 func (c *chooser) fits(p *Plan) error {
 	if !c.fitsDevice(p) {
-		largest := largestOf(p.Device)
-		return fmt.Errorf("memory.device: a step needs at least %s on the device, %s of it for %s, and the budget is %s; raise it, or lower sequence_len (%d) or batch_tokens (%d)",
-			FormatBytes(p.DeviceTotalBytes()), FormatBytes(largest.Bytes), largest.Purpose, FormatBytes(c.DeviceBytes),
-			c.Numerics.SequenceLen, c.Numerics.StepPositions())
+		largest, or := largestOf(p.Device), ""
+		if !c.Begun {
+			or = fmt.Sprintf(", or lower sequence_len (%d) or batch_tokens (%d)", c.Numerics.SequenceLen, c.Numerics.StepPositions())
+		}
+		return fmt.Errorf("memory.device: a step needs at least %s on the device, %s of it for %s, and the budget is %s; "+
+			"raise it%s", FormatBytes(p.DeviceTotalBytes()), FormatBytes(largest.Bytes), largest.Purpose,
+			FormatBytes(c.DeviceBytes), or)
 	}
 	if p.DiskBytes > c.DiskBytes {
 		return fmt.Errorf("memory.disk: the run needs %s on disk with %s of host memory, and the budget is %s; "+
@@ -134,13 +137,16 @@ func (e *hostShort) Error() string {
 	for _, b := range e.State {
 		state += b.Bytes
 	}
-	disk := ""
+	or := ""
 	if e.DiskBudget == 0 {
-		disk = "set memory.disk, "
+		or = ", set memory.disk"
+	}
+	if !e.asked.Begun {
+		or += fmt.Sprintf(", choose a smaller model, or lower batch_tokens (%d)", e.Numerics.StepPositions())
 	}
 	return fmt.Sprintf("memory.host: the run needs %s of host memory, %s of it for the state of %s parameters, and the "+
-		"budget is %s; raise it, %schoose a smaller model, or lower batch_tokens (%d)", FormatBytes(e.needBytes),
-		FormatBytes(state), FormatCount(params), FormatBytes(e.HostBudget), disk, e.Numerics.StepPositions())
+		"budget is %s; raise it%s", FormatBytes(e.needBytes), FormatBytes(state), FormatCount(params),
+		FormatBytes(e.HostBudget), or)
 }
 
 func largestOf(list []Bytes) Bytes {

@@ -37,8 +37,10 @@ type Request struct {
 	// DataBytes is what was reserved for the documents' index and order when the data were read, and TokenBytes for the
 	// tokens that no cache has; 0 where they were not read.
 	DataBytes, TokenBytes int64
-	// ProgramBytes is what is reserved for the memory of the process that is not planned: see the function.
+	// ProgramBytes is what is reserved for the memory of the process that is not planned: see [ProgramBytes].
 	ProgramBytes int64
+	// Begun is that of a run that continues: a refusal advises budgets alone, since nothing else may change.
+	Begun bool
 }
 
 // Outputs say what a run computes besides or instead of training steps. A model that is frozen as a whole

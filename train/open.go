@@ -108,7 +108,7 @@ func (r *Run) open(ctx context.Context, env *Env, o OpenOptions) (err error) {
 			return err
 		}
 	}
-	p, err := env.makePlan(ctx, c, r.src.model, r.src.exportType(), 0, o.LogitRows, r.dev.Computes.Info())
+	p, err := env.makePlan(ctx, c, r.src.model, r.src.exportType(), 0, o.LogitRows, from != nil, r.dev.Computes.Info())
 	if err != nil {
 		return err
 	}
@@ -136,10 +136,8 @@ func (r *Run) continueFrom(ctx context.Context, env *Env, dir string) (*checkpoi
 		return nil, err
 	}
 	m := from.Manifest
-	if cutsAs(r.config, m) {
-		if err := adoptNumerics(r.config, m.Numerics); err != nil {
-			return nil, err
-		}
+	if err := adoptNumerics(r.config, from); err != nil {
+		return nil, err
 	}
 	if err := json.Unmarshal(m.Data, &r.at); err != nil {
 		return nil, blame.NotRequest(fmt.Errorf("%s: %w", dir, err)) // its checksum is right: a run wrote this

@@ -229,10 +229,9 @@ func sizesOf(n plan.Numerics) runfile.Sizes {
 
 // makePlan plans a run of a model with weights of a type; steps is 0 if their number is not known. Sizes that are
 // auto become the largest that fit. logitRows is the number of positions of each micro-batch whose logits the caller
-// wants; a micro-batch that has fewer gives all.
-func (e *Env) makePlan(ctx context.Context, c *runfile.Config, m *model.Model, weights tensor.DType, steps,
-	logitRows int,
-	dev device.Info) (*plan.Plan, error) {
+// wants; a micro-batch that has fewer gives all. begun is plan.Request.Begun.
+func (e *Env) makePlan(ctx context.Context, c *runfile.Config, m *model.Model, weights tensor.DType, steps, logitRows int,
+	begun bool, dev device.Info) (*plan.Plan, error) {
 	n, err := c.Types()
 	if err != nil {
 		return nil, err
@@ -243,6 +242,7 @@ func (e *Env) makePlan(ctx context.Context, c *runfile.Config, m *model.Model, w
 	if err != nil {
 		return nil, err
 	}
+	r.Begun = begun
 	if mem.Disk.IsAuto() && vfs.SameDrive(mem.Path, c.OutputDir) {
 		leave, err := e.spaceToLeave(c, m, n)
 		if err != nil {
@@ -279,7 +279,7 @@ func (e *Env) fitPlan(ctx context.Context, m *model.Model, n plan.Numerics, rows
 
 // checkFits refuses a run that no sizes bring into its budgets: before its data are read, which takes long and only
 // makes it larger.
-func (e *Env) checkFits(ctx context.Context, c *runfile.Config, m *model.Model, dev device.Info) error {
+func (e *Env) checkFits(ctx context.Context, c *runfile.Config, m *model.Model, begun bool, dev device.Info) error {
 	n, err := c.Types()
 	if err != nil {
 		return err
@@ -289,6 +289,7 @@ func (e *Env) checkFits(ctx context.Context, c *runfile.Config, m *model.Model, 
 	if err != nil {
 		return err
 	}
+	r.Begun = begun
 	f := plan.Fitting{Request: r, Rows: c.BatchTokens / c.SequenceLen, Cuts: c.Numerics.Cuts(),
 		OutputsOf: func(plan.Numerics) plan.Outputs { return c.Outputs() }}
 	err = f.Check(ctx)

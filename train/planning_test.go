@@ -333,3 +333,36 @@ func TestSizesDoNotFollowFromTheTokenCache(t *testing.T) {
 		t.Errorf("%d plans of %d sizes, and %d refusals with advice", same, len(sizes), advised)
 	}
 }
+
+// TestAdviceOnAResume: a run that continues keeps its sizes, so that a refusal is about them, advises budgets alone,
+// and what it advises is accepted.
+func TestAdviceOnAResume(t *testing.T) {
+	c := tightConfig(t)
+	c.Memory.Device, c.Memory.Host = budget(t, "60MiB").Device, budget(t, "150MiB").Device
+	if _, err := Train(t.Context(), c, newEnv(t), Options{}); err != nil {
+		t.Fatal(err)
+	}
+	c.MaxSteps, c.ResumeWith = 2, []string{"max_steps"}
+	for _, host := range []string{"118MiB", "130MiB"} {
+		c.Memory.Host = budget(t, host).Device
+		_, err := planToTrain(t, c, newEnv(t))
+		refused(t, err, "memory.host: the run needs")
+		refused(t, err, "are those of "+filepath.Join(c.OutputDir, checkpointsName))
+		if err == nil {
+			continue
+		}
+		_, advice, _ := strings.Cut(err.Error(), "makes it fit: memory.host=")
+		advice, _, _ = strings.Cut(advice, ",")
+		advice, _, _ = strings.Cut(advice, ";")
+		for _, word := range []string{"precision.moments", "batch_tokens", "smaller model"} {
+			if strings.Contains(err.Error(), word) {
+				t.Errorf("%v: %s may not change", err, word)
+			}
+		}
+		follow := *c
+		follow.Memory.Host = budget(t, advice).Device
+		if _, errFollow := planToTrain(t, &follow, newEnv(t)); errFollow != nil {
+			t.Errorf("%v; with %s: %v", err, advice, errFollow)
+		}
+	}
+}

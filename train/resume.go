@@ -212,10 +212,14 @@ func (s *Session) restore(ctx context.Context, from *checkpoint.Checkpoint, spec
 	return nil
 }
 
-// adoptNumerics makes the sizes that set bits those of the checkpoint. One that run.yaml sets otherwise is an error.
-func adoptNumerics(c *runfile.Config, doc json.RawMessage) error {
+// adoptNumerics makes the sizes that set bits those of the checkpoint that a run continues from, nil for none, unless
+// the steps have another length now. One that run.yaml sets otherwise is an error.
+func adoptNumerics(c *runfile.Config, from *checkpoint.Checkpoint) error {
+	if from == nil || !cutsAs(c, from.Manifest) {
+		return nil
+	}
 	var n plan.Numerics
-	if err := json.Unmarshal(doc, &n); err != nil {
+	if err := json.Unmarshal(from.Manifest.Numerics, &n); err != nil {
 		return fmt.Errorf("resume: the checkpoint's numerics are not those of this version of millrace (%w); continue with the version that wrote it, or start a new run in another output_dir", err)
 	}
 	keep := func(name string, now *runfile.Auto, saved, most int) error {

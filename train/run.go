@@ -157,6 +157,10 @@ func (t *trainer) prepare(ctx context.Context, env *Env) (p *plan.Plan, err erro
 	}
 	asked := c.Numerics
 	t.from, c.Numerics = b.from, b.sizes.Or(c.Numerics)
+	if err := adoptNumerics(c, t.from); err != nil {
+		return nil, err
+	}
+	hasSizes := t.from != nil || b.sizes != runfile.Sizes{}
 	if t.src, err = openModel(ctx, env, c.Model); err != nil {
 		return nil, err
 	}
@@ -177,7 +181,7 @@ func (t *trainer) prepare(ctx context.Context, env *Env) (p *plan.Plan, err erro
 	if err := t.src.findBase(ctx, c, t.from); err != nil {
 		return nil, err
 	}
-	if err := env.checkFits(ctx, c, t.src.model, t.dev.Computes.Info()); err != nil {
+	if err := env.checkFits(ctx, c, t.src.model, hasSizes, t.dev.Computes.Info()); err != nil {
 		return nil, t.keptSizes(ctx, asked, err)
 	}
 	if err := t.openData(ctx, env); err != nil {
@@ -189,7 +193,7 @@ func (t *trainer) prepare(ctx context.Context, env *Env) (p *plan.Plan, err erro
 	if err := t.standAt(t.from); err != nil {
 		return nil, err
 	}
-	p, err = env.makePlan(ctx, c, t.src.model, t.src.exportType(), t.rates.Steps, 0, t.dev.Computes.Info())
+	p, err = env.makePlan(ctx, c, t.src.model, t.src.exportType(), t.rates.Steps, 0, hasSizes, t.dev.Computes.Info())
 	if err != nil {
 		return nil, t.keptSizes(ctx, asked, err)
 	}
@@ -286,10 +290,8 @@ func (t *trainer) standAt(from *checkpoint.Checkpoint) (err error) {
 	if t.at, err = t.placeOf(from); err != nil {
 		return err
 	}
-	if from != nil && cutsAs(c, from.Manifest) {
-		if err := adoptNumerics(c, from.Manifest.Numerics); err != nil {
-			return err
-		}
+	if err := adoptNumerics(c, from); err != nil {
+		return err
 	}
 	steps := c.MaxSteps
 	if steps == 0 {

@@ -71,7 +71,7 @@ func PlanFor(ctx context.Context, env *Env, c *runfile.Config, o PlanOptions) (r
 		defer dev.Close()
 		r.Device = dev.Computes.Info()
 		r.Machine = probe.Rates(env.CacheDir, r.Device, c.Budgets().Path)
-		r.Plan, err = env.makePlan(ctx, c, m, weights, c.MaxSteps, 0, r.Device)
+		r.Plan, err = env.makePlan(ctx, c, m, weights, c.MaxSteps, 0, false, r.Device)
 		if !env.MemoryGrows {
 			r.AvailableBytes = available()
 		}
