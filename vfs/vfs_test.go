@@ -621,7 +621,7 @@ func TestFaulty(t *testing.T) {
 	y.Intercept(func(op Op) Outcome {
 		return Outcome{Err: map[OpKind]error{OpWrite: syscall.ENOSPC}[op.Kind], Written: op.Bytes / 2}
 	})
-	for _, c := range [][2]int{{0, 3 * DirectAlign / 2}, {Direct, DirectAlign}} { // Direct is 0 where there is none
+	for _, c := range [][2]int{{0, 3 * DirectAlign / 2}, {Direct, DirectAlign}} { // Direct is 0 on other systems
 		flag, want := c[0], c[1]
 		f, err := y.OpenFile("f", os.O_RDWR|os.O_CREATE|os.O_TRUNC|flag, 0o666)
 		must(t, err)
