@@ -131,7 +131,7 @@ func Prepare(ctx context.Context, sources []Source, o Options) (_ *Dataset, err 
 func CheckCache(dir string, inside ...string) error {
 	var notOwn *vfs.NotOwnError
 	if errors.As(vfs.CheckDir(vfs.OS{}, dir, inside...), &notOwn) {
-		return fmt.Errorf("the cache of tokens (MILLRACE_CACHE) %w; tokens there may not be those of the data", notOwn)
+		return fmt.Errorf("the token cache %w, or set MILLRACE_CACHE: tokens there may not be those of the data", notOwn)
 	}
 	return nil
 }
