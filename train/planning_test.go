@@ -366,3 +366,42 @@ func TestAdviceOnAResume(t *testing.T) {
 		}
 	}
 }
+
+// TestPlanOfARunThatHasBegun: in the directory of a run the plan has the sizes that Train continues with: those of its
+// newest checkpoint or, where it has none, those of its resolved run file.
+func TestPlanOfARunThatHasBegun(t *testing.T) {
+	c := tightConfig(t)
+	c.Memory.Device, c.Memory.Host = budget(t, "60MiB").Device, budget(t, "119MiB").Device
+	if _, err := Train(t.Context(), c, newEnv(t), Options{}); err != nil {
+		t.Fatal(err)
+	}
+	first, err := PlanFor(t.Context(), newEnv(t), c, PlanOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Memory.Host = budget(t, "300MiB").Device
+	elsewhere := *c
+	elsewhere.OutputDir = filepath.Join(t.TempDir(), "other")
+	large, err := PlanFor(t.Context(), newEnv(t), &elsewhere, PlanOptions{})
+	if err != nil || large.Plan.Numerics == first.Plan.Numerics {
+		t.Fatalf("larger budgets choose the same sizes: %v", err)
+	}
+	for _, state := range []string{"a checkpoint", "none"} {
+		if state == "none" {
+			if err := os.RemoveAll(checkpointsDir(c)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var said bytes.Buffer
+		env := newEnv(t)
+		env.Progress = &said
+		got, err := PlanFor(t.Context(), env, c, PlanOptions{})
+		if err != nil || got.Plan.Numerics != first.Plan.Numerics || !strings.Contains(said.String(), "continues with its sizes") {
+			t.Errorf("with %s: %v, %q\n%+v, want\n%+v", state, err, said.String(), got, first.Plan.Numerics)
+		}
+		want, err := planToTrain(t, c, newEnv(t))
+		if err != nil || want.Numerics != first.Plan.Numerics {
+			t.Errorf("with %s Train plans %v, %+v", state, err, want)
+		}
+	}
+}

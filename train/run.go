@@ -156,11 +156,10 @@ func (t *trainer) prepare(ctx context.Context, env *Env) (p *plan.Plan, err erro
 		return nil, err
 	}
 	asked := c.Numerics
-	t.from, c.Numerics = b.from, b.sizes.Or(c.Numerics)
-	if err := adoptNumerics(c, t.from); err != nil {
+	t.from = b.from
+	if err := b.adoptSizes(c); err != nil {
 		return nil, err
 	}
-	hasSizes := t.from != nil || b.sizes != runfile.Sizes{}
 	if t.src, err = openModel(ctx, env, c.Model); err != nil {
 		return nil, err
 	}
@@ -181,7 +180,7 @@ func (t *trainer) prepare(ctx context.Context, env *Env) (p *plan.Plan, err erro
 	if err := t.src.findBase(ctx, c, t.from); err != nil {
 		return nil, err
 	}
-	if err := env.checkFits(ctx, c, t.src.model, hasSizes, t.dev.Computes.Info()); err != nil {
+	if err := env.checkFits(ctx, c, t.src.model, b.hasSizes(), t.dev.Computes.Info()); err != nil {
 		return nil, t.keptSizes(ctx, asked, err)
 	}
 	if err := t.openData(ctx, env); err != nil {
@@ -193,7 +192,7 @@ func (t *trainer) prepare(ctx context.Context, env *Env) (p *plan.Plan, err erro
 	if err := t.standAt(t.from); err != nil {
 		return nil, err
 	}
-	p, err = env.makePlan(ctx, c, t.src.model, t.src.exportType(), t.rates.Steps, 0, hasSizes, t.dev.Computes.Info())
+	p, err = env.makePlan(ctx, c, t.src.model, t.src.exportType(), t.rates.Steps, 0, b.hasSizes(), t.dev.Computes.Info())
 	if err != nil {
 		return nil, t.keptSizes(ctx, asked, err)
 	}

@@ -77,6 +77,15 @@ type beginning struct {
 	sizes runfile.Sizes          // those that this very run had before it was killed without a checkpoint
 }
 
+// hasSizes reports whether the run has sizes from an earlier start.
+func (b *beginning) hasSizes() bool { return b.from != nil || b.sizes != runfile.Sizes{} }
+
+// adoptSizes gives the configuration the sizes that the run has.
+func (b *beginning) adoptSizes(c *runfile.Config) error {
+	c.Numerics = b.sizes.Or(c.Numerics)
+	return adoptNumerics(c, b.from)
+}
+
 // findBeginning decides how the run starts. The lock is held. It refuses a directory that has another run. A run that
 // begins where there was another one, whose files the user has removed, gets an id of its own.
 func (e *Env) findBeginning(c *runfile.Config, id *identity) (b beginning, err error) {

@@ -39,8 +39,14 @@ type Planned struct {
 func PlanFor(ctx context.Context, env *Env, c *runfile.Config, o PlanOptions) (r *Planned, err error) {
 	var ask blame.Asking
 	defer ask.Judge(&err)
+	begun := false
 	if id, errID := env.readIdentity(c.OutputDir); errID == nil && id != nil && o.Machine == "" {
 		own := *c
+		if o.Shape == "" {
+			if begun, err = env.continueSizes(&own, *id); err != nil {
+				return nil, err
+			}
+		}
 		own.Memory.Path = id.stateDir(c) // what the run has left there is free
 		c = &own
 	}
@@ -71,7 +77,7 @@ func PlanFor(ctx context.Context, env *Env, c *runfile.Config, o PlanOptions) (r
 		defer dev.Close()
 		r.Device = dev.Computes.Info()
 		r.Machine = probe.Rates(env.CacheDir, r.Device, c.Budgets().Path)
-		r.Plan, err = env.makePlan(ctx, c, m, weights, c.MaxSteps, 0, false, r.Device)
+		r.Plan, err = env.makePlan(ctx, c, m, weights, c.MaxSteps, 0, begun, r.Device)
 		if !env.MemoryGrows {
 			r.AvailableBytes = available()
 		}
@@ -81,6 +87,21 @@ func PlanFor(ctx context.Context, env *Env, c *runfile.Config, o PlanOptions) (r
 	}
 	r.Forecast = r.Plan.Forecast(r.Machine, r.Device, c.MaxSteps, rated)
 	return r, nil
+}
+
+// continueSizes gives a configuration the sizes that a run which has begun in its output directory continues with, and
+// reports whether there is one. What Train refuses there is not a plan's to refuse.
+func (e *Env) continueSizes(c *runfile.Config, id identity) (begun bool, err error) {
+	b, errBeginning := e.findBeginning(c, &id)
+	if errBeginning != nil {
+		return false, nil
+	}
+	if err := b.adoptSizes(c); err != nil || !b.hasSizes() {
+		return false, err
+	}
+	e.say("the run in %s continues with its sizes: micro_batch %d, head_chunk %d, block_chunk %d", c.OutputDir,
+		c.Numerics.MicroBatch, c.Numerics.HeadChunk, c.Numerics.BlockChunk)
+	return true, nil
 }
 
 // available is the memory that this process has and may still take; 0 where that is not known.
