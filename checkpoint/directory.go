@@ -72,9 +72,6 @@ func (d *Directory) Own(o Owner) error {
 	return nil
 }
 
-// IsNew reports whether the directory was not there before.
-func (d *Directory) IsNew() bool { return len(d.made) > 0 }
-
 func unusable(err error) error {
 	return fmt.Errorf("checkpoints cannot be saved: %w%s", err, fix(err))
 }

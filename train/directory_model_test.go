@@ -56,7 +56,7 @@ func newDirectories(test *testing.T, slots []slot, keep int, diverged bool) *dir
 	d := &directories{test, vfs.NewMem(), &trainer{}, map[string]checkpoint.Sum{}}
 	c := &runfile.Config{OutputDir: "/runs/run", Save: runfile.Save{Keep: keep, Fallback: "/fallback"}}
 	d.t.config, d.t.Session = c, &Session{env: &Env{FS: d.files, Progress: io.Discard}}
-	d.t.id = newIdentity(c.OutputDir)
+	d.t.id = d.t.env.newIdentity(c.OutputDir)
 	if diverged {
 		d.t.id.Ended = &ending{Step: 99, Diverged: true}
 	}

@@ -2,6 +2,7 @@ package train
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -34,9 +35,11 @@ type identity struct {
 	// Name is that of the run's directories below save.fallback and memory.path. It stays when the output directory
 	// is moved.
 	Name string `json:"name"`
-	// Dir is the output directory, from the root of the file system, where the run was last started. A directory that
-	// is elsewhere, while this one has the same run, is a copy, and so of another run.
-	Dir string `json:"dir"`
+	// Dir is the output directory, from the root of the file system, where the run was last started, and Inode is that
+	// of the directory; nil where the system has none. A directory with another one is a copy, and so of another run,
+	// whatever has become of the first: see isHere.
+	Dir   string     `json:"dir"`
+	Inode *vfs.Inode `json:"inode,omitempty"`
 	// CopiedFrom are the runs whose checkpoints came into the output directory with the copy.
 	CopiedFrom []checkpoint.RunID `json:"copied_from,omitempty"`
 	// Begun is that files outside of the output directory may have the id, and stay where the user removes it.
@@ -57,9 +60,25 @@ type ending struct {
 func (id *identity) hasDiverged() bool { return id.Ended != nil && id.Ended.Diverged }
 
 // newIdentity is that of a run that starts in an output directory.
-func newIdentity(outputDir string) identity {
+func (e *Env) newIdentity(outputDir string) identity {
 	id, dir := checkpoint.NewRunID(), runfile.Absolute(outputDir)
-	return identity{Run: id, Name: filepath.Base(dir) + "-" + id.Short(), Dir: dir}
+	return identity{Run: id, Name: filepath.Base(dir) + "-" + id.Short(), Dir: dir, Inode: vfs.InodeOf(e.files(), dir)}
+}
+
+// isHere reports whether the output directory that a fresh identity is for is the one that this identity was written
+// to. It may have been moved in its file system. What is at another path in another file system is taken for a copy:
+// that there is no other one cannot be known. So is a directory while the one where the run was last started has it.
+func (id *identity) isHere(e *Env, fresh *identity) bool {
+	if id.Dir != fresh.Dir {
+		there, err := e.readIdentity(id.Dir)
+		if err == nil && there != nil && there.Run == id.Run && !sameDir(id.Dir, fresh.Dir) {
+			return false
+		}
+	}
+	if id.Inode == nil || fresh.Inode == nil {
+		return true
+	}
+	return fresh.Inode.Is(*id.Inode) && (id.Dir == fresh.Dir || id.Inode.Device == fresh.Inode.Device)
 }
 
 // owner is the run whose checkpoints the run takes for its own.
@@ -143,49 +162,44 @@ func OwnerOf(outputDir string) (checkpoint.Owner, error) { return (&Env{}).owner
 
 // ownerOf is the run that an output directory has.
 func (e *Env) ownerOf(outputDir string) (checkpoint.Owner, error) {
-	id, err := e.identityOf(outputDir, !exists(filepath.Join(outputDir, checkpointsName)))
+	id, err := e.identityOf(outputDir)
 	return id.owner(), err
 }
 
-// identityOf returns the identity of the run that an output directory has, or that of a new run. A run whose run.json
-// is gone, or was never there, is a new one with the checkpoints that are in the directory. isNew is that there was no
-// directory for checkpoints: a run.json that names another output directory was then copied alone.
-func (e *Env) identityOf(outputDir string, isNew bool) (identity, error) {
-	fresh := newIdentity(outputDir)
+// identityOf returns the identity of the run that an output directory has, or that of a new run: for all that asks. A
+// run whose run.json is gone, or was never there, is a new one with the checkpoints that are in the directory. So is
+// one whose directory is a copy; where run.json was copied alone, it says nothing.
+func (e *Env) identityOf(outputDir string) (identity, error) {
+	fresh := e.newIdentity(outputDir)
 	old, err := e.readIdentity(outputDir)
 	if err != nil {
 		return fresh, err
 	}
-	if old == nil {
-		dir := filepath.Join(outputDir, checkpointsName)
-		runs, err := checkpoint.Runs(e.files(), dir)
-		if err != nil {
-			return fresh, blame.NotRequest(err) // whether there are checkpoints is not known
-		}
-		if len(runs) > 1 {
-			return fresh, fmt.Errorf("output_dir: %s has checkpoints of %d runs, and no %s that says which one continues; "+
-				"move those of the others to another directory", dir, len(runs), identityName)
-		}
+	dir := filepath.Join(outputDir, checkpointsName)
+	if old != nil && old.isHere(e, &fresh) {
+		old.Dir, old.Inode = fresh.Dir, fresh.Inode
+		return *old, nil
+	}
+	runs, err := checkpoint.Runs(e.files(), dir)
+	if err != nil {
+		return fresh, blame.NotRequest(err) // whether there are checkpoints is not known
+	}
+	switch {
+	case old == nil && len(runs) > 1:
+		return fresh, fmt.Errorf("output_dir: %s has checkpoints of %d runs, and no %s that says which one continues; "+
+			"move those of the others to another directory", dir, len(runs), identityName)
+	case old == nil:
 		fresh.CopiedFrom = runs
-		return fresh, nil
+	case len(runs) > 0 || exists(filepath.Join(outputDir, metricsName)) || exists(filepath.Join(outputDir, lastModel)):
+		fresh.CopiedFrom = append([]checkpoint.RunID{old.Run}, old.CopiedFrom...)
+		fresh.Ended = old.Ended
 	}
-	if old.Dir != fresh.Dir {
-		if isNew {
-			return fresh, nil
-		}
-		there, err := e.readIdentity(old.Dir)
-		if err == nil && there != nil && there.Run == old.Run && !sameDir(old.Dir, outputDir) {
-			fresh.CopiedFrom = append([]checkpoint.RunID{old.Run}, old.CopiedFrom...)
-			return fresh, nil
-		}
-		old.Dir = fresh.Dir // it was moved
-	}
-	return *old, nil
+	return fresh, nil
 }
 
 // identityToWrite is identityOf for a run that writes: it does not take over checkpoints to which a link leads.
-func (e *Env) identityToWrite(outputDir string, isNew bool) (identity, error) {
-	id, err := e.identityOf(outputDir, isNew)
+func (e *Env) identityToWrite(outputDir string) (identity, error) {
+	id, err := e.identityOf(outputDir)
 	if !id.Begun && e.isLink(filepath.Join(outputDir, checkpointsName)) {
 		id.CopiedFrom = nil
 	}
@@ -195,7 +209,7 @@ func (e *Env) identityToWrite(outputDir string, isNew bool) (identity, error) {
 // findRun finds out which run this is, and how it starts. The lock is held.
 func (t *trainer) findRun(env *Env) (b beginning, err error) {
 	c := t.config
-	if t.id, err = env.identityToWrite(c.OutputDir, t.saves.dir.IsNew()); err != nil {
+	if t.id, err = env.identityToWrite(c.OutputDir); err != nil {
 		return b, err
 	}
 	if err := env.checkLinks(c, &t.id); err != nil {
@@ -208,6 +222,9 @@ func (t *trainer) findRun(env *Env) (b beginning, err error) {
 	}
 	if err := t.saves.own(env, c, &t.id); err != nil {
 		return b, err
+	}
+	if !t.id.Begun {
+		env.sayFirst(c, &t.id)
 	}
 	found := t.id.Run
 	if b, err = env.findBeginning(c, &t.id); err != nil {
@@ -263,19 +280,15 @@ func (t *trainer) writeIdentity(env *Env) error {
 // and removes nothing.
 func (e *Env) sayOthers(c *runfile.Config, id *identity) {
 	base := filepath.Base(runfile.Absolute(c.OutputDir))
-	var saved []string
+	saved := ""
 	for _, name := range e.dirsIn(c.Save.Fallback) {
-		dir := filepath.Join(c.Save.Fallback, name, checkpointsName)
-		if name == id.Name || name != base && !strings.HasPrefix(name, base+"-") {
-			continue
-		}
-		if last, _, err := checkpoint.Latest(e.files(), dir); err == nil && last != nil {
-			saved = append(saved, last.Dir())
+		if name != id.Name && !id.isOfFirst(name) && (name == base || strings.HasPrefix(name, base+"-")) {
+			saved = cmp.Or(e.newestIn(filepath.Join(c.Save.Fallback, name)), saved)
 		}
 	}
-	if len(saved) > 0 {
+	if saved != "" {
 		e.say("save.fallback has checkpoints of another run with this name, such as %s; this run does not use them: to "+
-			"continue from one, set resume to its path", saved[len(saved)-1])
+			"continue from one, set resume to its path", saved)
 	}
 	var left int64
 	var where []string
@@ -289,6 +302,36 @@ func (e *Env) sayOthers(c *runfile.Config, id *identity) {
 		e.say("memory.path has %s of state of other runs, in %s; remove what is of no run that you start again",
 			plan.FormatBytes(left), strings.Join(where[:min(len(where), 3)], ", "))
 	}
+}
+
+// sayFirst tells a run that starts in a copy what the first one has in save.fallback. A directory that has come from
+// another file system looks like a copy, and that may be the newest that its user has.
+func (e *Env) sayFirst(c *runfile.Config, id *identity) {
+	for _, name := range e.dirsIn(c.Save.Fallback) {
+		if !id.isOfFirst(name) {
+			continue
+		}
+		if newest := e.newestIn(filepath.Join(c.Save.Fallback, name)); newest != "" {
+			e.say("output_dir is a copy, or was moved from another file system, and is a run of its own; it does not use "+
+				"%s, of the first run: to continue from that, set resume to its path, and another output_dir", newest)
+		}
+	}
+}
+
+// isOfFirst reports whether a directory below save.fallback has the name of a run that this one is a copy of.
+func (id *identity) isOfFirst(name string) bool {
+	return slices.ContainsFunc(id.CopiedFrom, func(run checkpoint.RunID) bool {
+		return run != "" && strings.HasSuffix(name, "-"+run.Short())
+	})
+}
+
+// newestIn is the path of the newest checkpoint in a run's directory; empty if there is none.
+func (e *Env) newestIn(dir string) string {
+	newest, _, err := checkpoint.Latest(e.files(), filepath.Join(dir, checkpointsName))
+	if err != nil || newest == nil {
+		return ""
+	}
+	return newest.Dir()
 }
 
 // dirsIn are the names of the directories in a directory; nil if it cannot be read.

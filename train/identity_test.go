@@ -9,8 +9,10 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
+	"github.com/millrace/millrace/checkpoint"
 	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/vfs"
@@ -193,6 +195,102 @@ func TestMovedAndCopiedDirectories(t *testing.T) {
 	}
 }
 
+// Copies of a directory are runs of their own, also where the first one is no longer where it was: none takes what
+// another one saves in save.fallback, and all that asks whose a directory is says the same.
+func TestCopiesOfAMovedDirectory(t *testing.T) {
+	for _, original := range []string{"renamed", "renamed above", "moved away, and back", "removed", "behind a link"} {
+		t.Run(original, func(t *testing.T) {
+			c := smallConfig(t)
+			c.OutputDir = filepath.Join(t.TempDir(), "run")
+			c.Save = runfile.Save{Every: 2, Keep: 2, Fallback: t.TempDir()}
+			until(t, c, "step  3/12")
+			env, _ := fullBelow(t, c)
+			stop := make(chan struct{})
+			env.Stop, env.Progress = stop, &stopper{"step  7/12", stop}
+			if _, err := Train(context.Background(), c, env, Options{}); !errors.Is(err, ErrInterrupted) {
+				t.Fatal(err)
+			}
+			first, root := idOf(t, c), t.TempDir()
+			base := filepath.Join(filepath.Dir(c.OutputDir), "base")
+			switch original {
+			case "renamed above":
+				above := filepath.Dir(c.OutputDir)
+				base = filepath.Join(above+".moved", "run")
+				if err := os.Rename(above, above+".moved"); err != nil {
+					t.Fatal(err)
+				}
+			default:
+				if err := os.Rename(c.OutputDir, base); err != nil {
+					t.Fatal(err)
+				}
+			}
+			before := inFallback(t, c.Save.Fallback)
+			var copies []*runfile.Config
+			for _, name := range []string{"lr1", "lr2"} {
+				copied := *c
+				copied.OutputDir = filepath.Join(root, name)
+				copyTree(t, base, copied.OutputDir)
+				copies = append(copies, &copied)
+			}
+			switch original {
+			case "removed":
+				if err := os.RemoveAll(base); err != nil {
+					t.Fatal(err)
+				}
+			case "behind a link": // output_dir is one, which leads to a copy now
+				link := c.OutputDir
+				if err := os.Symlink(copies[0].OutputDir, link); err != nil {
+					t.Fatal(err)
+				}
+				copies[0].OutputDir = link
+			}
+			seen := map[checkpoint.RunID]bool{first.Run: true}
+			for _, copied := range copies {
+				dirs, err := newEnv(t).CheckpointDirs(copied.OutputDir)
+				if err != nil || len(dirs) != 1 {
+					t.Errorf("before it starts, %s has checkpoints in %v, error %v", copied.OutputDir, dirs, err)
+				}
+				env, said := fullBelow(t, copied)
+				stop := make(chan struct{})
+				env.Stop, env.Progress = stop, io.MultiWriter(said, &stopper{"step  9/12", stop})
+				sum, err := Train(context.Background(), copied, env, Options{})
+				if !errors.Is(err, ErrInterrupted) || sum.ResumedAfter != 3 {
+					t.Fatalf("%s: %+v, error %v", copied.OutputDir, sum, err)
+				}
+				id := idOf(t, copied)
+				if seen[id.Run] || filepath.Dir(sum.Checkpoint) != id.fallbackDir(copied) {
+					t.Errorf("%s is %+v, and saved in %s", copied.OutputDir, id, sum.Checkpoint)
+				}
+				seen[id.Run] = true
+				if newest := before[len(before)-1]; !strings.Contains(said.String(), newest) {
+					t.Errorf("it does not name %s: %s", newest, said)
+				}
+				if dirs, err = newEnv(t).CheckpointDirs(copied.OutputDir); err != nil || len(dirs) != 2 ||
+					dirs[1] != id.fallbackDir(copied) {
+					t.Errorf("%s has checkpoints in %v, error %v", copied.OutputDir, dirs, err)
+				}
+			}
+			for _, dir := range before {
+				sumsOf(t, dir)
+			}
+			if original == "removed" {
+				return
+			}
+			if original == "moved away, and back" {
+				if err := os.Rename(base, c.OutputDir); err != nil {
+					t.Fatal(err)
+				}
+				base = c.OutputDir
+			}
+			c.OutputDir = base
+			if got, err := Train(context.Background(), c, newEnv(t), Options{}); err != nil || got.ResumedAfter != 7 ||
+				idOf(t, c).Run != first.Run {
+				t.Errorf("the first run: %+v, error %v", got, err)
+			}
+		})
+	}
+}
+
 // A run file with every key, which a run has written, begins a run of its own in another directory, also where the
 // file is copied there and the directory that it is from is gone.
 func TestRunFilesMakeNoRun(t *testing.T) {
@@ -227,29 +325,33 @@ func TestRunFilesMakeNoRun(t *testing.T) {
 // refused leaves nothing.
 func TestIdentityComesFirst(t *testing.T) {
 	c := smallConfig(t)
-	env := newEnv(t)
-	ctx, kill := context.WithCancel(context.Background())
-	defer kill()
 	var during *identity
-	drive := vfs.NewFaulty(vfs.OS{})
-	env.FS = drive
-	drive.Intercept(func(op vfs.Op) vfs.Outcome {
-		if during == nil && op.Kind == vfs.OpSyncDir && exists(filepath.Join(c.OutputDir, identityName)) {
-			during = idOf(t, c)
-			copyTree(t, c.OutputDir, c.OutputDir+".killed") // as a kill leaves it
-			kill()
+	start := func(then func(kill func()) error) {
+		t.Helper()
+		during = nil
+		ctx, kill := context.WithCancel(context.Background())
+		defer kill()
+		drive := vfs.NewFaulty(vfs.OS{})
+		drive.Intercept(func(op vfs.Op) vfs.Outcome {
+			if during == nil && op.Kind == vfs.OpSyncDir && exists(filepath.Join(c.OutputDir, identityName)) {
+				during = idOf(t, c)
+			}
+			if during != nil {
+				return vfs.Outcome{Err: then(kill)}
+			}
+			return vfs.Outcome{}
+		})
+		env := newEnv(t)
+		env.FS = drive
+		if _, err := Train(ctx, c, env, Options{}); err == nil || during == nil {
+			t.Fatalf("error %v, identity %+v", err, during)
 		}
-		return vfs.Outcome{}
-	})
-	if _, err := Train(ctx, c, env, Options{}); err == nil || during == nil {
-		t.Fatalf("error %v, identity %+v", err, during)
 	}
+	start(func(kill func()) error { kill(); return nil })
 	if exists(c.OutputDir) {
 		t.Errorf("left is %v", files(t, c.OutputDir))
 	}
-	if err := os.Rename(c.OutputDir+".killed", c.OutputDir); err != nil {
-		t.Fatal(err)
-	}
+	start(func(func()) error { return syscall.EIO }) // nothing is removed, as after a kill
 	for _, resume := range []string{"never", "auto"} {
 		c.Resume = resume
 		if _, err := Train(context.Background(), c, newEnv(t), Options{}); err != nil {
@@ -380,7 +482,7 @@ func TestRunsShareMemoryPath(t *testing.T) {
 // A name from run.json becomes that of directories that a run cleans, below save.fallback and memory.path: only the
 // form that a run gives it is one.
 func TestIdentityNamesADirectory(t *testing.T) {
-	fresh := newIdentity(filepath.Join(t.TempDir(), "run"))
+	fresh := newEnv(t).newIdentity(filepath.Join(t.TempDir(), "run"))
 	short := "-" + fresh.Run.Short()
 	for name, isOne := range map[string]bool{fresh.Name: true, "run" + short: true, "..." + short: true, "": false,
 		".": false, "..": false, "run": false, "run-0123456": false, short[1:]: false, "../run" + short: false, "/" + short: false,

@@ -50,6 +50,7 @@ func (t *trainer) holdDir() error {
 
 // remakeFiles writes what a run has in its output directory from its beginning.
 func (t *trainer) remakeFiles() error {
+	t.id.Inode = vfs.InodeOf(t.env.files(), t.config.OutputDir)
 	if err := t.writeIdentity(t.env); err != nil {
 		return err
 	}

@@ -186,10 +186,36 @@ func (o *operator) week() {
 	}
 }
 
+// copied makes copies of a run's directory, and then starts each of them. None changes what another run has.
+func (o *operator) copied(p *undisturbed, c *runfile.Config, n int) {
+	o.Helper()
+	copies := make([]runfile.Config, n)
+	for i := range copies {
+		copies[i] = *c
+		copies[i].OutputDir = o.newDir()
+		copyTree(o.T, c.OutputDir, copies[i].OutputDir)
+	}
+	for i := range copies {
+		copied := &copies[i]
+		before := o.snapshot(o.root, copied.OutputDir)
+		sum, err := o.start(copied, newEnv(o))
+		if err == nil {
+			o.right(p, copied, sum)
+		} else if !o.isRefusal(err, "already has|is whole|of 2 runs") {
+			o.Errorf("the copy: %v", err)
+		}
+		o.unchanged("the copy", before, o.snapshot(o.root, copied.OutputDir), o.ownDirs(copied))
+		of, _ := newEnv(o).identityOf(copied.OutputDir)
+		if first, _ := newEnv(o).identityOf(c.OutputDir); of.Run == first.Run {
+			o.Errorf("%s is the run that it is a copy of", copied.OutputDir)
+		}
+	}
+}
+
 func (o *operator) pick(from []string) string { return from[o.random.IntN(len(from))] }
 
 var betweenStarts = []string{"nothing", "nothing", "touch", "another model", "another rate", "damage", "remove", "move",
-	"copy", "no run.json", "bad run.json", "foreign checkpoint"}
+	"move and copy twice", "copy", "no run.json", "bad run.json", "foreign checkpoint"}
 
 var duringStarts = []string{"nothing", "stop", "stop", "cancel", "kill", "kill", "full", "remove", "another run"}
 
@@ -223,23 +249,16 @@ func (o *operator) startDisturbed(p *undisturbed, c *runfile.Config, between, du
 	case "remove":
 		o.must(os.RemoveAll(c.OutputDir))
 		has = nil
-	case "move":
+	case "move", "move and copy twice":
 		to := o.newDir()
 		mkdir(o.T, filepath.Dir(to))
 		o.must(os.Rename(c.OutputDir, to))
 		c.OutputDir, run.OutputDir = to, to
-	case "copy":
-		copied := *c
-		copied.OutputDir = o.newDir()
-		copyTree(o.T, c.OutputDir, copied.OutputDir)
-		before := o.snapshot(o.root, copied.OutputDir)
-		sum, err := o.start(&copied, newEnv(o))
-		if err == nil {
-			o.right(p, &copied, sum)
-		} else if !o.isRefusal(err, "already has|is whole|of 2 runs") {
-			o.Errorf("the copy: %v", err)
+		if between == "move and copy twice" {
+			o.copied(p, c, 2)
 		}
-		o.unchanged("the copy", before, o.snapshot(o.root, copied.OutputDir), o.ownDirs(&copied))
+	case "copy":
+		o.copied(p, c, 1)
 	case "no run.json", "bad run.json":
 		name := filepath.Join(c.OutputDir, identityName)
 		if between == "no run.json" {
@@ -391,7 +410,7 @@ func (o *operator) ownDirs(c *runfile.Config) []string {
 
 // checkpoints are the run's whole ones, newest first.
 func (o *operator) checkpoints(c *runfile.Config) (dirs []string) {
-	id, err := newEnv(o).identityOf(c.OutputDir, false)
+	id, err := newEnv(o).identityOf(c.OutputDir)
 	if err != nil {
 		return nil // of two runs: the next start is refused
 	}

@@ -49,7 +49,7 @@ func (e *Env) holdRun(c *runfile.Config) (*checkpoint.Directory, error) {
 		}
 	}
 	if e.isLink(checkpointsDir(c)) { // its lock is a file that may be another run's
-		id, err := e.identityToWrite(c.OutputDir, !exists(checkpointsDir(c)))
+		id, err := e.identityToWrite(c.OutputDir)
 		if err == nil {
 			err = e.checkLinks(c, &id)
 		}
@@ -95,7 +95,7 @@ func (e *Env) findBeginning(c *runfile.Config, id *identity) (b beginning, err e
 	}
 	begins := func() error {
 		if id.Begun || len(id.CopiedFrom) > 0 {
-			*id = newIdentity(c.OutputDir)
+			*id = e.newIdentity(c.OutputDir)
 		}
 		return e.refuseRun(c)
 	}

@@ -162,9 +162,12 @@ func (e *Env) CheckpointDirs(runDir string) ([]string, error) {
 	if err != nil || run == nil {
 		return dirs, err
 	}
-	id, err := e.readIdentity(runDir)
-	if err != nil || id == nil {
+	id, err := e.identityOf(runDir)
+	if blame.IsOfMachine(err) {
 		return dirs, err
+	}
+	if err != nil || !id.Begun {
+		return dirs, nil // the run has nothing elsewhere, or it is not known which one this is
 	}
 	c := *run
 	c.Save.Fallback = whereRunStarted(runDir, run, run.Save.Fallback)

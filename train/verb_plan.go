@@ -40,10 +40,11 @@ func PlanFor(ctx context.Context, env *Env, c *runfile.Config, o PlanOptions) (r
 	var ask blame.Asking
 	defer ask.Judge(&err)
 	begun := false
-	if id, errID := env.readIdentity(c.OutputDir); errID == nil && id != nil && o.Machine == "" {
+	id, errID := env.identityOf(c.OutputDir)
+	if errID == nil && (id.Begun || len(id.CopiedFrom) > 0) && o.Machine == "" {
 		own := *c
 		if o.Shape == "" {
-			if begun, err = env.continueSizes(&own, *id); err != nil {
+			if begun, err = env.continueSizes(&own, id); err != nil {
 				return nil, err
 			}
 		}

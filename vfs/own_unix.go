@@ -26,3 +26,12 @@ func names(info fs.FileInfo) int {
 	}
 	return 1
 }
+
+// inode is that of a file, without the time at which it was made.
+func inode(info fs.FileInfo) *Inode {
+	s, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return nil
+	}
+	return &Inode{Device: uint64(s.Dev), Number: s.Ino}
+}
