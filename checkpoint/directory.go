@@ -86,21 +86,25 @@ func (d *Directory) hold() error {
 	return err
 }
 
-// Retake makes sure that the directory is still the one that is held. Where it was removed, Retake makes and holds it
-// again, and lost is true: what was there is gone, and another run may have written there. The error matches
-// vfs.ErrLocked if one holds it now.
-func (d *Directory) Retake() (lost bool, err error) {
+// Retake makes sure that the directory is still the one that is held. Where its lock file or all of it was removed,
+// Retake makes it if need be, holds it again, and lost is what is no longer there: the path of the file, or of the
+// directory; empty if nothing is lost. Another run may have written there meanwhile. The error matches vfs.ErrLocked if
+// one holds it now.
+func (d *Directory) Retake() (lost string, err error) {
 	if is, err := d.lock.InPlace(); is || err != nil {
-		return false, err
+		return "", err
+	}
+	lost = filepath.Join(d.path, lockName)
+	if _, err := d.fsys.Stat(d.path); errors.Is(err, fs.ErrNotExist) {
+		lost, d.known = d.path, nil
 	}
 	before := d.lock
 	if err := d.hold(); err != nil {
 		d.lock = before
-		return true, unusable(err)
+		return lost, unusable(err)
 	}
 	_ = before.Close() // it holds a file without a name
-	d.known = nil
-	return true, nil
+	return lost, nil
 }
 
 // Path is the directory's path.

@@ -44,7 +44,7 @@ func TestRemovedOutputDirectory(t *testing.T) {
 				t.Fatal(err)
 			}
 			sameModel(t, sum.Model, want.Model)
-			if n := strings.Count(said.String(), "was removed while"); n != 1 {
+			if n := strings.Count(said.String(), "was removed or moved while"); n != 1 {
 				t.Errorf("it says so %d times: %s", n, said.String())
 			}
 			if sum.Checkpoint != "" {
@@ -59,6 +59,79 @@ func TestRemovedOutputDirectory(t *testing.T) {
 			again, err := Train(context.Background(), &c, newEnv(t), Options{})
 			if err != nil || again.ResumedAfter != 12 {
 				t.Errorf("the same command: %+v, error %v", again, err)
+			}
+		})
+	}
+}
+
+// What is removed of the output directory of a run is made again, and nothing else is touched: its records stay, and so
+// do its checkpoints, as far as they are there. A directory that is moved becomes another one.
+func TestPartOfTheOutputDirectoryIsLost(t *testing.T) {
+	for _, what := range []string{"checkpoints/.lock", "checkpoints", "metrics.jsonl and the lock", "moved"} {
+		t.Run(what, func(t *testing.T) {
+			alone := withEval(smallConfig(t))
+			alone.Save = runfile.Save{Every: 2, Keep: 1, Best: true, AtEnd: true}
+			alone.Eval.Every, alone.LearningRate = 2, 20 // too high: an early state is the best one
+			want, err := Train(context.Background(), alone, newEnv(t), Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			c := *alone
+			c.OutputDir = filepath.Join(t.TempDir(), "run")
+			lock := filepath.Join(checkpointsDir(&c), ".lock")
+			env := newEnv(t)
+			var said strings.Builder
+			env.Progress = writeFunc(func(line []byte) {
+				said.Write(line)
+				if !strings.HasPrefix(string(line), "step  7/12") {
+					return
+				}
+				var err error
+				switch what {
+				case "checkpoints/.lock":
+					err = os.Remove(lock)
+				case "checkpoints":
+					err = os.RemoveAll(checkpointsDir(&c))
+				case "moved":
+					err = os.Rename(c.OutputDir, c.OutputDir+".moved")
+				default:
+					err = errors.Join(os.Remove(lock), os.Remove(filepath.Join(c.OutputDir, metricsName)))
+				}
+				if err != nil {
+					t.Error(err)
+				}
+			})
+			sum, err := Train(context.Background(), &c, env, Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			sameModel(t, sum.Model, want.Model)
+			lost := map[string]string{"checkpoints": checkpointsDir(&c), "moved": c.OutputDir}[what]
+			if lost == "" {
+				lost = lock
+			}
+			if n := strings.Count(said.String(), lost+" was removed or moved while"); n != 1 {
+				t.Errorf("it says %d times that %s is lost: %s", n, lost, said.String())
+			}
+			if got := losses(t, c.OutputDir); len(got) != 12 {
+				t.Errorf("%d records", len(got))
+			}
+			if lost != lock {
+				return
+			}
+			bestOf := func(dir string) int {
+				from, err := checkpoint.Open(vfs.OS{}, dir)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return from.Manifest.Best.Step
+			}
+			best := bestOf(want.Checkpoint)
+			if best > 6 {
+				t.Fatalf("the best step of the run that is left alone is %d, after the loss of the lock", best)
+			}
+			if got := bestOf(sum.Checkpoint); got != best || !exists(filepath.Join(checkpointsDir(&c), checkpoint.DirName(best))) {
+				t.Errorf("the best step is %d, want %d, with its checkpoint", got, best)
 			}
 		})
 	}
@@ -106,7 +179,7 @@ func TestTakenOutputDirectory(t *testing.T) {
 			})
 			_, errFirst := Train(context.Background(), c, env, Options{})
 			if errFirst == nil || errors.Is(errFirst, blame.ErrRequest) || strings.Contains(errFirst.Error(), "\n") ||
-				!strings.Contains(errFirst.Error(), "another run has it now") {
+				!strings.Contains(errFirst.Error(), "another run has the directory now") {
 				t.Fatalf("error %v", errFirst)
 			}
 			if after := files(t, c.OutputDir); len(before) == 0 || !maps.Equal(before, after) {

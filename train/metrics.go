@@ -40,6 +40,7 @@ func (t *trainer) readMetrics(name string) error {
 	if t.metrics, err = trace.NewMetricsFile(f, int64(t.begun)); err != nil {
 		f.Close()
 	}
+	t.metricsFile = f
 	return err
 }
 

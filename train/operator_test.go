@@ -217,7 +217,8 @@ func (o *operator) pick(from []string) string { return from[o.random.IntN(len(fr
 var betweenStarts = []string{"nothing", "nothing", "touch", "another model", "another rate", "damage", "remove", "move",
 	"move and copy twice", "copy", "no run.json", "bad run.json", "foreign checkpoint"}
 
-var duringStarts = []string{"nothing", "stop", "stop", "cancel", "kill", "kill", "full", "remove", "another run"}
+var duringStarts = []string{"nothing", "stop", "stop", "cancel", "kill", "kill", "full", "remove",
+	"remove checkpoints", "remove the lock", "another run"}
 
 // startDisturbed does something to a run, starts it, does something while it runs, and checks what came of it. It
 // reports whether the run has ended.
@@ -329,7 +330,7 @@ func (o *operator) startDisturbed(p *undisturbed, c *runfile.Config, between, du
 			o.must(os.RemoveAll(run.OutputDir))
 		}
 		return false
-	case during == "nothing" || during == "remove":
+	case during == "nothing" || strings.HasPrefix(during, "remove"):
 		o.Errorf("%s, then %s: %v", between, during, err)
 	}
 	o.counts["ended early"]++
@@ -378,6 +379,10 @@ func (o *operator) disturb(p *undisturbed, c *runfile.Config, during string) (*E
 		}
 	case "remove":
 		onStep = func() { o.must(os.RemoveAll(c.OutputDir)) }
+	case "remove checkpoints":
+		onStep = func() { o.must(os.RemoveAll(checkpointsDir(c))) }
+	case "remove the lock":
+		onStep = func() { o.must(os.Remove(filepath.Join(checkpointsDir(c), ".lock"))) }
 	case "another run":
 		onStep = func() {
 			o.must(os.RemoveAll(c.OutputDir))

@@ -41,16 +41,17 @@ var ErrRequest = blame.ErrRequest
 // trainer is a run between its beginning and its end.
 type trainer struct {
 	*Session
-	config  *runfile.Config
-	src     *source
-	dev     *Devices
-	from    *checkpoint.Checkpoint // that the run continues from; nil: it starts from the model
-	rates   optim.Schedule
-	metrics *trace.MetricsFile
-	spans   *trace.Recorder // of a run that is traced
-	summary Summary
-	saves   saver
-	begun   int // steps that were done before this process
+	config      *runfile.Config
+	src         *source
+	dev         *Devices
+	from        *checkpoint.Checkpoint // that the run continues from; nil: it starts from the model
+	rates       optim.Schedule
+	metrics     *trace.MetricsFile
+	metricsFile vfs.File        // that metrics writes to
+	spans       *trace.Recorder // of a run that is traced
+	summary     Summary
+	saves       saver
+	begun       int // steps that were done before this process
 
 	id         identity
 	unclaimed  []byte // run.json as it was before this process; nil: there was no such file

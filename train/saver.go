@@ -40,8 +40,8 @@ type saver struct {
 	manifest checkpoint.Manifest
 	failed   error // of handing the state over
 
-	taken  error // the output directory is another run's now
-	remake bool  // it was removed, and has not got its files again
+	taken  error  // the output directory is another run's now
+	remake string // what was removed of it, while its files are not all there again; empty: nothing
 
 	saved   int       // the latest step that is saved
 	last    time.Time // when the latest save began; at first, when the run did
