@@ -140,7 +140,7 @@ func decodeIdentity(doc []byte) (*identity, error) {
 const maxIdentityBytes = 1 << 20
 
 // readIdentity reads the run.json of an output directory; nil if there is no such file, or it is damaged. An error is
-// the machine's.
+// the machine's, or that the file is the user's own.
 func (e *Env) readIdentity(outputDir string) (*identity, error) {
 	name := filepath.Join(outputDir, identityName)
 	doc, err := vfs.ReadFile(e.files(), name, maxIdentityBytes)
@@ -151,10 +151,14 @@ func (e *Env) readIdentity(outputDir string) (*identity, error) {
 		return nil, nil
 	}
 	id, err := decodeIdentity(doc)
-	if err != nil {
-		return nil, nil
+	if err == nil {
+		return id, nil
 	}
-	return id, nil
+	if json.Valid(doc) && !bytes.Contains(doc, []byte(`"xxh3"`)) && !bytes.Contains(doc, []byte(`"identity"`)) {
+		return nil, fmt.Errorf("output_dir: %s was not written by a run, which would replace it: rename it, or choose "+
+			"another output_dir", name)
+	}
+	return nil, nil // it is damaged
 }
 
 // OwnerOf returns the run that an output directory has. It is an error if that is not known.

@@ -498,3 +498,20 @@ func TestIdentityNamesADirectory(t *testing.T) {
 		}
 	}
 }
+
+// A run.json that is the user's own is not written to.
+func TestForeignRunJSONStays(t *testing.T) {
+	for _, text := range []string{"{}", `{"scripts": {"train": "make"}}`, "[1, 2]\n"} {
+		c := smallConfig(t)
+		mkdir(t, c.OutputDir)
+		write(t, filepath.Join(c.OutputDir, identityName), text)
+		before := files(t, c.OutputDir)
+		_, err := Train(context.Background(), c, newEnv(t), Options{})
+		if !errors.Is(err, blame.ErrRequest) || !strings.Contains(err.Error(), "run.json was not written by a run") {
+			t.Errorf("%s: error %v", text, err)
+		}
+		if !maps.Equal(files(t, c.OutputDir), before) {
+			t.Errorf("%s: the directory has changed", text)
+		}
+	}
+}
