@@ -78,3 +78,49 @@ func TestEndedRunsStayEnded(t *testing.T) {
 		})
 	}
 }
+
+// A run that has ended does not train over its model where its checkpoints were removed for space: not when its
+// directory was moved or copied, and not when run.json, which says so, is gone as well.
+func TestEndedRunsWithoutCheckpoints(t *testing.T) {
+	for _, what := range []string{"moved above", "copied", "no run.json"} {
+		t.Run(what, func(t *testing.T) {
+			c := smallConfig(t)
+			c.OutputDir = filepath.Join(t.TempDir(), "above", "run")
+			if what == "no run.json" {
+				c.Save = runfile.Save{}
+			}
+			if _, err := Train(context.Background(), c, newEnv(t), Options{}); err != nil {
+				t.Fatal(err)
+			}
+			err := os.RemoveAll(checkpointsDir(c))
+			above := filepath.Dir(c.OutputDir)
+			switch what {
+			case "moved above":
+				err = errors.Join(err, os.Rename(above, above+".moved"))
+				c.OutputDir = filepath.Join(above+".moved", "run")
+			case "copied":
+				copyTree(t, above, above+".copy")
+				c.OutputDir = filepath.Join(above+".copy", "run")
+			default:
+				err = errors.Join(err, os.Remove(filepath.Join(c.OutputDir, identityName)))
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			before := files(t, c.OutputDir)
+			got, err := Train(context.Background(), c, newEnv(t), Options{})
+			if what == "no run.json" {
+				if !errors.Is(err, blame.ErrRequest) || !strings.Contains(err.Error(), "says that the run has ended") {
+					t.Errorf("%+v, error %v", got, err)
+				}
+			} else if err != nil || got.ResumedAfter != 12 {
+				t.Errorf("%+v, error %v", got, err)
+			}
+			for name, text := range before {
+				if now := files(t, c.OutputDir)[name]; now != text && !strings.HasSuffix(name, ".lock") {
+					t.Errorf("%s has changed", name)
+				}
+			}
+		})
+	}
+}

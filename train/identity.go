@@ -42,6 +42,8 @@ type identity struct {
 	Inode *vfs.Inode `json:"inode,omitempty"`
 	// CopiedFrom are the runs whose checkpoints came into the output directory with the copy.
 	CopiedFrom []checkpoint.RunID `json:"copied_from,omitempty"`
+	// Origin is the checkpoint of another run that the run began from, with resume: PATH.
+	Origin *origin `json:"origin,omitempty"`
 	// Begun is that files outside of the output directory may have the id, and stay where the user removes it.
 	Begun bool `json:"begun,omitempty"`
 	// Ended is how the run has ended, unless it may simply continue.
@@ -196,7 +198,7 @@ func (e *Env) identityOf(outputDir string) (identity, error) {
 		fresh.CopiedFrom = runs
 	case len(runs) > 0 || exists(filepath.Join(outputDir, metricsName)) || exists(filepath.Join(outputDir, lastModel)):
 		fresh.CopiedFrom = append([]checkpoint.RunID{old.Run}, old.CopiedFrom...)
-		fresh.Ended = old.Ended
+		fresh.Ended, fresh.Origin = old.Ended, old.Origin
 	}
 	return fresh, nil
 }

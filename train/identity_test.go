@@ -515,3 +515,41 @@ func TestForeignRunJSONStays(t *testing.T) {
 		}
 	}
 }
+
+// A run that began with resume: PATH continues from its own checkpoints when it is moved together with the run that it
+// began from, also once that checkpoint is gone. Another checkpoint does not begin a run there, and the refusal does not
+// ask for what the run has saved.
+func TestMovedRunsThatBeganElsewhere(t *testing.T) {
+	first := smallConfig(t)
+	above := filepath.Join(t.TempDir(), "above")
+	first.OutputDir, first.Save = filepath.Join(above, "first"), runfile.Save{Every: 1, Keep: 5}
+	until(t, first, "step  4/12")
+	c := *first
+	c.OutputDir, c.Resume = filepath.Join(above, "second"), filepath.Join(checkpointsDir(first), "step-000003")
+	until(t, &c, "step  6/12")
+	if err := os.Rename(above, above+".moved"); err != nil {
+		t.Fatal(err)
+	}
+	move := func(path string) string { return strings.Replace(path, above, above+".moved", 1) }
+	first.OutputDir, c.OutputDir, c.Resume = move(first.OutputDir), move(c.OutputDir), move(c.Resume)
+
+	other := c
+	other.Resume = filepath.Join(checkpointsDir(first), "step-000002")
+	_, err := Train(context.Background(), &other, newEnv(t), Options{})
+	if !errors.Is(err, blame.ErrRequest) || strings.Contains(err.Error(), "remove") {
+		t.Errorf("with another checkpoint: error %v", err)
+	}
+	stop := make(chan struct{})
+	env := newEnv(t)
+	env.Stop, env.Progress = stop, &stopper{"step  8/12", stop}
+	sum, err := Train(context.Background(), &c, env, Options{})
+	if !errors.Is(err, ErrInterrupted) || sum.ResumedAfter != 6 {
+		t.Fatalf("moved: %+v, error %v", sum, err)
+	}
+	if err := os.RemoveAll(first.OutputDir); err != nil {
+		t.Fatal(err)
+	}
+	if sum, err = Train(context.Background(), &c, newEnv(t), Options{}); err != nil || sum.ResumedAfter != 8 {
+		t.Fatalf("without the first run: %+v, error %v", sum, err)
+	}
+}

@@ -234,6 +234,9 @@ func (t *trainer) begin() error {
 	if t.id.hasDiverged() && t.from != nil && t.from.Manifest.UnhealthySteps == 0 {
 		t.env.say("the run had diverged: it continues from its last healthy checkpoint")
 	}
+	if own := t.id.owner(); t.from != nil && !own.Has(t.from.Manifest.Run) {
+		t.id.Origin = &origin{t.from.Manifest.Run, t.from.Manifest.Step}
+	}
 	t.id.Begun, t.id.Ended = true, nil
 	if err := t.writeIdentity(t.env); err != nil {
 		return err

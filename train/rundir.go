@@ -127,7 +127,7 @@ func (e *Env) findBeginning(c *runfile.Config, id *identity) (b beginning, err e
 				c.Resume, own.Dir())
 		}
 		return b, nil
-	case c.Resume == "auto" || old != nil && old.Resume == path:
+	case c.Resume == "auto" || old != nil && old.Resume == path || id.began(e, path):
 		// The run's own progress counts, also of one that began elsewhere.
 		if own != nil {
 			b.from = own
@@ -139,12 +139,16 @@ func (e *Env) findBeginning(c *runfile.Config, id *identity) (b beginning, err e
 		if c.Resume != "auto" {
 			break
 		}
-		if old != nil && id.Begun {
-			old.OutputDir = c.OutputDir // it may have been moved
+		if old != nil && (id.Begun || id.Ended != nil) {
+			old.OutputDir = c.OutputDir // it may have been moved, or copied
 		}
 		if old != nil && isRunOf(c, old) {
-			if !id.hasModel(c) {
+			switch model := filepath.Join(c.OutputDir, lastModel); {
+			case !exists(model):
 				e.say("%s has this run, and no checkpoint of it; the run starts over", c.OutputDir)
+			case !id.hasModel(c):
+				return b, fmt.Errorf("output_dir: %s is there, and neither a checkpoint nor %s says that the run has ended; "+
+					"move it to another directory to train again", model, identityName)
 			}
 			b.sizes = old.Numerics
 			return b, nil
@@ -159,6 +163,25 @@ func (e *Env) findBeginning(c *runfile.Config, id *identity) (b beginning, err e
 	}
 	b.from = from
 	return b, err
+}
+
+// origin is the checkpoint of another run that a run began from.
+type origin struct {
+	Run  checkpoint.RunID `json:"run"`
+	Step int              `json:"step"`
+}
+
+// began reports whether a path is that of the checkpoint that the run began from, wherever it is now. One that is gone
+// is known by its name alone.
+func (id *identity) began(e *Env, path string) bool {
+	if id.Origin == nil {
+		return false
+	}
+	if !exists(path) {
+		return filepath.Base(path) == checkpoint.DirName(id.Origin.Step)
+	}
+	from, err := checkpoint.Open(e.files(), path)
+	return err == nil && *id.Origin == origin{from.Manifest.Run, from.Manifest.Step}
 }
 
 // newest is the newest whole checkpoint of the run among those that are looked for, wherever it has saved; and what
@@ -194,6 +217,15 @@ func sameDir(a, b string) bool {
 
 // refuseRun refuses a directory that has anything of a run.
 func (e *Env) refuseRun(c *runfile.Config) error {
+	entries, err := e.files().ReadDir(checkpointsDir(c))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("output_dir: %w", err)
+	}
+	for _, entry := range entries {
+		if strings.HasPrefix(entry.Name(), "step-") {
+			return fmt.Errorf("output_dir: %s already has checkpoints of a run; choose another directory", c.OutputDir)
+		}
+	}
 	names := []string{lastModel, metricsName, bestModel}
 	if old, err := e.resolvedIn(c.OutputDir); err != nil {
 		return fmt.Errorf("output_dir: %w", err)
@@ -208,13 +240,7 @@ func (e *Env) refuseRun(c *runfile.Config) error {
 			return fmt.Errorf("output_dir: %w", err)
 		}
 	}
-	entries, err := e.files().ReadDir(checkpointsDir(c))
-	for _, entry := range entries {
-		if strings.HasPrefix(entry.Name(), "step-") {
-			return fmt.Errorf("output_dir: %s already has checkpoints; choose another directory, or remove them", c.OutputDir)
-		}
-	}
-	return err
+	return nil
 }
 
 // resolvedIn returns the name of the run file that a run has written to a directory; empty if there is no such file. An
