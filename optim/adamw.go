@@ -1,6 +1,7 @@
 package optim
 
 import (
+	"fmt"
 	"math"
 
 	"github.com/millrace/millrace/device"
@@ -9,6 +10,19 @@ import (
 // AdamW are the constants of the optimizer, named as in PyTorch.
 type AdamW struct {
 	Beta1, Beta2, Eps, WeightDecay float64
+}
+
+// Check refuses settings that make weights infinite or NaN.
+func (a AdamW) Check() error {
+	switch {
+	case !(a.Beta1 >= 0 && a.Beta1 < 1) || !(a.Beta2 >= 0 && a.Beta2 < 1):
+		return fmt.Errorf("AdamW's betas are %v and %v: they must be from 0 to below 1", a.Beta1, a.Beta2)
+	case !(a.Eps >= 0x1p-126 && a.Eps <= math.MaxFloat32): // updates compute in 32 bits
+		return fmt.Errorf("AdamW's Eps is %v: it must be between %.3g and %.3g; 1e-8 is usual", a.Eps, 0x1p-126, math.MaxFloat32)
+	case !(a.WeightDecay >= 0) || math.IsInf(a.WeightDecay, 0):
+		return fmt.Errorf("AdamW's WeightDecay is %v: it must be finite and not negative", a.WeightDecay)
+	}
+	return nil
 }
 
 // Scalars are the numbers of one update, computed in fp64 and rounded once: step counts from 1, lr is this step's

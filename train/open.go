@@ -9,6 +9,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/millrace/millrace/batch"
 	"github.com/millrace/millrace/checkpoint"
 	"github.com/millrace/millrace/data"
 	"github.com/millrace/millrace/data/tokenizer"
@@ -213,10 +214,11 @@ func (r *Run) Next(ctx context.Context) (*stream.Batch, error) {
 	return &r.batch, nil
 }
 
-// isNext reports whether a batch, or a copy of it, is the one that Next has returned.
+// isNext reports whether a batch has the tokens of the one that Next has returned: it is that one, or a copy.
 func (r *Run) isNext(b *stream.Batch) bool {
-	return len(b.Micro) > 0 && len(r.batch.Micro) > 0 && len(b.Micro[0].IDs) > 0 &&
-		&b.Micro[0].IDs[0] == &r.batch.Micro[0].IDs[0]
+	return len(b.Micro) > 0 && slices.EqualFunc(b.Micro, r.batch.Micro, func(x, y batch.Micro) bool {
+		return slices.Equal(x.IDs, y.IDs)
+	})
 }
 
 // Batch makes a batch of examples, one in each row. There may be as many as a step has rows (batch_tokens /
@@ -259,6 +261,9 @@ func (r *Run) Step(ctx context.Context, b *stream.Batch, u stream.Update) (strea
 	case u.MaxGradNorm != 0 && r.plan.Outputs.NoClip:
 		return stream.Result{}, errors.New("max_grad_norm is 0 in the configuration, by which the plan was made: " +
 			"a step cannot clip")
+	}
+	if err := u.AdamW.Check(); err != nil {
+		return stream.Result{}, err
 	}
 	u.Step, u.Idle = r.steps+1, r.skipped
 	res, err := r.Engine.Step(ctx, b, u)
@@ -331,7 +336,7 @@ func (r *Run) flushFinite(ctx context.Context) error {
 
 // Save writes a checkpoint of all state after the latest step to a new directory in dir, and returns its path. Batches
 // that Next returned since that step count as not taken. The checkpoint appears as a whole, and replaces one of the same
-// step and run; one of another run is an error. [OpenOptions.From], [Export] and package
+// step and run; one of another run is an error: a run that begins from the model saves to a directory of its own. [OpenOptions.From], [Export] and package
 // checkpoint read it. Weights that are not finite are an error.
 func (r *Run) Save(ctx context.Context, dir string) (path string, err error) {
 	if err := r.flushFinite(ctx); err != nil {

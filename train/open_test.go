@@ -320,6 +320,12 @@ func TestRunRefuses(t *testing.T) {
 	badNorm := r.Update(1)
 	badNorm.MaxGradNorm = math.NaN()
 	_, norm := r.Step(t.Context(), b, badNorm)
+	adamW := func(change func(*optim.AdamW)) error {
+		u := r.Update(1)
+		change(&u.AdamW)
+		_, err := r.Step(t.Context(), b, u)
+		return err
+	}
 	foreign := &stream.Batch{Targets: 1}
 	_, otherSize := r.Step(t.Context(), foreign, r.Update(1))
 	for _, x := range []struct {
@@ -330,6 +336,10 @@ func TestRunRefuses(t *testing.T) {
 		{tooMany, "a step has 4 rows"}, {noExample, "a step has 4 rows"}, {tooLong, "has 65 tokens, and a row 64"},
 		{rate(math.NaN()), "the learning rate is NaN"}, {rate(math.Inf(1)), "the learning rate is +Inf"},
 		{rate(-1e-3), "the learning rate is -0.001"}, {norm, "MaxGradNorm is NaN"},
+		{adamW(func(a *optim.AdamW) { *a = optim.AdamW{Beta1: math.NaN(), Beta2: 0.9, Eps: 1e-8} }), "betas are NaN"},
+		{adamW(func(a *optim.AdamW) { a.Beta2 = 1 }), "betas are 0.9 and 1"},
+		{adamW(func(a *optim.AdamW) { a.Eps = math.NaN() }), "Eps is NaN"},
+		{adamW(func(a *optim.AdamW) { a.WeightDecay = math.Inf(1) }), "WeightDecay is +Inf"},
 		{noLogits, "the plan is for 0"}, {otherSize, "micro-batches"},
 	} {
 		if x.err == nil || !strings.Contains(x.err.Error(), x.want) {
@@ -426,6 +436,25 @@ func TestClosedRun(t *testing.T) {
 	}
 	if err := r.Close(); err != nil || r.Plan() == nil || r.Model() == nil || r.Steps() != 0 {
 		t.Errorf("closed again: %v", err)
+	}
+}
+
+// TestACopyOfTheNextBatchIsTaken: the place in the data moves after a batch whose arrays the caller has copied.
+func TestACopyOfTheNextBatchIsTaken(t *testing.T) {
+	c := smallConfig(t)
+	r := openRun(t, c, "", OpenOptions{})
+	b, err := r.Next(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	own := *b
+	own.Micro = slices.Clone(b.Micro)
+	for i := range own.Micro {
+		own.Micro[i].IDs = slices.Clone(own.Micro[i].IDs)
+	}
+	before := r.at.Cursor
+	if _, err := r.Step(t.Context(), &own, r.Update(1e-3)); err != nil || r.at.Cursor == before || r.at.Cursor != r.after {
+		t.Errorf("%v; the place was %+v and is %+v, want %+v", err, before, r.at.Cursor, r.after)
 	}
 }
 
