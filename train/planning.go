@@ -153,7 +153,7 @@ func (e *Env) fit(ctx context.Context, f plan.Fitting, mem runfile.Memory) (*pla
 	return nil, notNow(ctx, f, sized.Cuts, mem, err)
 }
 
-// notNow says what to do of a request whose sizes have no room beside the tokens, or in what is left of the machine:
+// notNow says what to do of a request whose sizes have no room next to the tokens, or in what is left of the machine:
 // where smaller sizes would fit, how they are chosen; else what err says.
 func notNow(ctx context.Context, f plan.Fitting, sized plan.Cuts, mem runfile.Memory, err error) error {
 	if f.TokenBytes > 0 {
@@ -195,7 +195,7 @@ func noRoomForTokens(ctx context.Context, f plan.Fitting, sized plan.Cuts, err e
 		return err
 	}
 	return fmt.Errorf("memory: steps of the sizes that are chosen whether or not tokens are cached (micro_batch %d, "+
-		"head_chunk %d) have no room beside the %s of tokens in memory: %s", sized.MicroBatch, sized.HeadChunk,
+		"head_chunk %d) have no room next to the %s of tokens in memory: %s", sized.MicroBatch, sized.HeadChunk,
 		plan.FormatBytes(f.TokenBytes), strings.Join(how, ", or "))
 }
 

@@ -284,7 +284,7 @@ func planToTrain(t testing.TB, c *runfile.Config, env *Env) (*plan.Plan, error) 
 }
 
 // TestSizesDoNotFollowFromTheTokenCache: tokens that no cache can take wait in memory, and change no size. If they
-// have no room beside the sizes, the refusal says so, and what it advises is accepted.
+// have no room next to the sizes, the refusal says so, and what it advises is accepted.
 func TestSizesDoNotFollowFromTheTokenCache(t *testing.T) {
 	c := tightConfig(t)
 	path := filepath.Join(t.TempDir(), "text.jsonl")
