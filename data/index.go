@@ -8,11 +8,11 @@ import (
 	"github.com/millrace/millrace/hostmem"
 )
 
-// What is counted under these names grows with the data.
+// Names in the accounts of memory that grows with the data.
 const (
 	// OrderPurpose is where documents are, and their order. It is the same for the same data.
 	OrderPurpose = "data order"
-	// TokensPurpose is tokens that no cache has. What a run decides by their size is decided by the cache.
+	// TokensPurpose is tokens that no cache has. A size that follows from it follows from the state of the cache.
 	TokensPurpose = "data tokens"
 )
 

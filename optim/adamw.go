@@ -18,7 +18,8 @@ func (a AdamW) Check() error {
 	case !(a.Beta1 >= 0 && a.Beta1 < 1) || !(a.Beta2 >= 0 && a.Beta2 < 1):
 		return fmt.Errorf("AdamW's betas are %v and %v: they must be from 0 to below 1", a.Beta1, a.Beta2)
 	case !(a.Eps >= 0x1p-126 && a.Eps <= math.MaxFloat32): // updates compute in 32 bits
-		return fmt.Errorf("AdamW's Eps is %v: it must be between %.3g and %.3g; 1e-8 is usual", a.Eps, 0x1p-126, math.MaxFloat32)
+		return fmt.Errorf("AdamW's Eps is %v: it must be between %.3g and %.3g; 1e-8 is usual", a.Eps,
+			0x1p-126, math.MaxFloat32)
 	case !(a.WeightDecay >= 0) || math.IsInf(a.WeightDecay, 0):
 		return fmt.Errorf("AdamW's WeightDecay is %v: it must be finite and not negative", a.WeightDecay)
 	}

@@ -161,8 +161,9 @@ func TestMoreDeviceMemoryFits(t *testing.T) {
 	s := shape{Vocab: 320, Hidden: 192, Inner: 512, Layers: 5, Heads: 6, KVHeads: 2, HeadDim: 32, Tied: true}
 	for budget := int64(8 << 20); budget <= 24<<20; budget += 1 << 20 {
 		f := plan.Fitting{Rows: 46, Cuts: plan.Cuts{MicroBatch: 1, HeadChunk: 64}, Request: plan.Request{Model: s.model(t),
-			Device: device.Info{Name: "test", Unified: true}, Machine: machine, DeviceBytes: budget, HostBytes: 40 << 20, DiskBytes: 1 << 30,
-			Numerics: plan.Numerics{Compute: tensor.BF16, Master: optim.Split, SequenceLen: 128}}}
+			Device: device.Info{Name: "test", Unified: true}, Machine: machine, DeviceBytes: budget, HostBytes: 40 << 20,
+			DiskBytes: 1 << 30,
+			Numerics:  plan.Numerics{Compute: tensor.BF16, Master: optim.Split, SequenceLen: 128}}}
 		if err := f.Check(context.Background()); err != nil {
 			t.Errorf("%d MiB of the device: %v", budget>>20, err)
 		}

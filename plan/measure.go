@@ -108,7 +108,8 @@ func (c *chooser) fits(p *Plan) error {
 	if !c.fitsDevice(p) {
 		largest, or := largestOf(p.Device), ""
 		if !c.Begun {
-			or = fmt.Sprintf(", or lower sequence_len (%d) or batch_tokens (%d)", c.Numerics.SequenceLen, c.Numerics.StepPositions())
+			or = fmt.Sprintf(", or lower sequence_len (%d) or batch_tokens (%d)", c.Numerics.SequenceLen,
+				c.Numerics.StepPositions())
 		}
 		return fmt.Errorf("memory.device: a step needs at least %s on the device, %s of it for %s, and the budget is %s; "+
 			"raise it%s", FormatBytes(p.DeviceTotalBytes()), FormatBytes(largest.Bytes), largest.Purpose,

@@ -86,7 +86,8 @@ const unlimitedDisk = 1 << 50
 
 // sizing returns the requests that decide the sizes of a run, to be tried in order: those of the budgets that are
 // given and, where a budget is auto, of shares of all that the machine has. The memory that is free differs from start
-// to start, and so does whether tokens wait in memory or in a cache: both serve placements, which set no bits; sizes do.
+// to start, and so does whether tokens wait in memory or in a cache: both serve placements, which set no bits; sizes
+// do.
 func (e *Env) sizing(r plan.Request, mem runfile.Memory) ([]plan.Request, error) {
 	r.TokenBytes = 0
 	switch {
@@ -230,8 +231,8 @@ func sizesOf(n plan.Numerics) runfile.Sizes {
 // makePlan plans a run of a model with weights of a type; steps is 0 if their number is not known. Sizes that are
 // auto become the largest that fit. logitRows is the number of positions of each micro-batch whose logits the caller
 // wants; a micro-batch that has fewer gives all. begun is plan.Request.Begun.
-func (e *Env) makePlan(ctx context.Context, c *runfile.Config, m *model.Model, weights tensor.DType, steps, logitRows int,
-	begun bool, dev device.Info) (*plan.Plan, error) {
+func (e *Env) makePlan(ctx context.Context, c *runfile.Config, m *model.Model, weights tensor.DType, steps,
+	logitRows int, begun bool, dev device.Info) (*plan.Plan, error) {
 	n, err := c.Types()
 	if err != nil {
 		return nil, err
