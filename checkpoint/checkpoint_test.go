@@ -310,6 +310,36 @@ func TestIncompleteSaves(t *testing.T) {
 	}
 }
 
+// A run that continues the checkpoints of another one, in a copy, ends what an interrupted process of that has begun
+// there. What is hidden of any other run stays.
+func TestIncompleteSavesOfEarlierRuns(t *testing.T) {
+	dir := t.TempDir()
+	r, err := acquire(vfs.OS{}, dir)
+	must(t, err)
+	_, err = r.save(1)
+	must(t, errors.Join(err, r.Close()))
+	left := func(run RunID, step int, suffix string) string {
+		return filepath.Join(dir, hiddenName(step, run, suffix))
+	}
+	foreign := NewRunID()
+	for _, name := range []string{left(ours.Run, 7, savingSuffix), left(ours.Run, 8, prunedSuffix), left(foreign, 7, savingSuffix)} {
+		must(t, os.Mkdir(name, 0o777))
+	}
+	must(t, os.Rename(filepath.Join(dir, DirName(1)), left(ours.Run, 1, replacedSuffix)))
+	d, err := Acquire(vfs.OS{}, dir, Owner{Run: NewRunID(), Earlier: []RunID{ours.Run}})
+	must(t, err)
+	defer d.Close()
+	entries, err := os.ReadDir(dir)
+	must(t, err)
+	var names []string
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	if want := []string{lockName, filepath.Base(left(foreign, 7, savingSuffix)), DirName(1)}; !slices.Equal(names, want) {
+		t.Errorf("there are %v, want %v", names, want)
+	}
+}
+
 // A loss that is not finite is left out; all else of such a run is saved.
 func TestLossThatIsNotFinite(t *testing.T) {
 	m := vfs.NewMem()
@@ -537,14 +567,14 @@ func TestNames(t *testing.T) {
 			t.Errorf("%q is a plain name", name)
 		}
 	}
-	step, suffix, ok := hiddenStep(hiddenName(100, ours.Run, replacedSuffix), ours.Run)
+	step, suffix, ok := hiddenStep(hiddenName(100, ours.Run, replacedSuffix), ours)
 	if step != 100 || suffix != replacedSuffix || !ok {
 		t.Error("hiddenStep")
 	}
-	if _, _, ok := hiddenStep("step-000100."+ours.Run.Short()+".tmp", ours.Run); ok {
+	if _, _, ok := hiddenStep("step-000100."+ours.Run.Short()+".tmp", ours); ok {
 		t.Error("hiddenStep of a visible name")
 	}
-	if _, _, ok := hiddenStep(hiddenName(100, NewRunID(), replacedSuffix), ours.Run); ok {
+	if _, _, ok := hiddenStep(hiddenName(100, NewRunID(), replacedSuffix), ours); ok {
 		t.Error("hiddenStep of another run's name")
 	}
 	for name, want := range map[string]bool{"step-000020.damaged": true, "step-000020.damaged-2": true,

@@ -63,7 +63,8 @@ func Hold(fsys vfs.FS, path string) (*Directory, error) {
 	return d, nil
 }
 
-// Own says which run holds the directory, and removes what interrupted saves of it have left.
+// Own says which run holds the directory, and removes what interrupted saves of it, and of those that it continues,
+// have left.
 func (d *Directory) Own(o Owner) error {
 	d.owner = o
 	if err := d.recover(); err != nil {
@@ -141,7 +142,7 @@ func makeDir(fsys vfs.FS, path string) (made []string, err error) {
 	return made, nil
 }
 
-// recover ends what an interrupted process of the run has begun: a checkpoint that was about to be replaced gets its
+// recover ends what an interrupted process of the run, or of one that it continues in a copy, has begun: a checkpoint that was about to be replaced gets its
 // name back, if the new one did not get it, and everything else that is hidden goes. Files that cannot be removed cost
 // space and are left for the next time.
 func (d *Directory) recover() error {
@@ -150,7 +151,7 @@ func (d *Directory) recover() error {
 		return err
 	}
 	for _, e := range entries {
-		step, suffix, ok := hiddenStep(e.Name(), d.owner.Run)
+		step, suffix, ok := hiddenStep(e.Name(), d.owner)
 		if !ok {
 			continue
 		}
@@ -339,9 +340,11 @@ func (d *Directory) remove(step int) error {
 	hidden := filepath.Join(d.path, hiddenName(step, d.owner.Run, prunedSuffix))
 	// A replaced checkpoint goes first, if some of it is left: with the name free, recover would bring it back.
 	for _, suffix := range []string{replacedSuffix, prunedSuffix} {
-		left := hiddenName(step, d.owner.Run, suffix)
-		if err := vfs.RemoveAll(d.fsys, filepath.Join(d.path, left)); err != nil {
-			return err
+		for _, run := range append([]RunID{d.owner.Run}, d.owner.Earlier...) {
+			left := hiddenName(step, run, suffix)
+			if err := vfs.RemoveAll(d.fsys, filepath.Join(d.path, left)); err != nil {
+				return err
+			}
 		}
 	}
 	if err := d.fsys.Rename(filepath.Join(d.path, DirName(step)), hidden); err != nil {

@@ -35,13 +35,15 @@ func hiddenName(step int, run RunID, suffix string) string {
 	return "." + DirName(step) + "." + run.Short() + suffix
 }
 
-// hiddenStep reads what hiddenName writes for a run.
-func hiddenStep(name string, run RunID) (step int, suffix string, ok bool) {
-	for _, suffix := range []string{savingSuffix, replacedSuffix, prunedSuffix} {
-		base, isHidden := strings.CutPrefix(name, ".")
-		base, has := strings.CutSuffix(base, "."+run.Short()+suffix)
-		if step, ok := stepOf(base); isHidden && has && ok {
-			return step, suffix, true
+// hiddenStep reads what hiddenName writes for a run of an owner.
+func hiddenStep(name string, o Owner) (step int, suffix string, ok bool) {
+	for _, run := range append([]RunID{o.Run}, o.Earlier...) {
+		for _, suffix := range []string{savingSuffix, replacedSuffix, prunedSuffix} {
+			base, isHidden := strings.CutPrefix(name, ".")
+			base, has := strings.CutSuffix(base, "."+run.Short()+suffix)
+			if step, ok := stepOf(base); isHidden && has && ok {
+				return step, suffix, true
+			}
 		}
 	}
 	return 0, "", false
