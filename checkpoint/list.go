@@ -115,16 +115,20 @@ func Steps(fsys vfs.FS, path string, o Owner) ([]int, error) {
 	}), err
 }
 
-// Runs are the ids of the runs that have complete checkpoints in a directory, that of the newest one first.
-func Runs(fsys vfs.FS, path string) ([]RunID, error) {
+// Runs are the ids of the runs that have complete checkpoints in a directory: first that of the newest one, with those
+// that it was copied from, and then others, of runs that have nothing to do with it.
+func Runs(fsys vfs.FS, path string) (newest, others []RunID, err error) {
 	entries, err := List(fsys, path)
-	var ids []RunID
 	for _, e := range entries {
-		if e.Err == nil && !slices.Contains(ids, e.Manifest.Run) {
-			ids = append(ids, e.Manifest.Run)
+		switch {
+		case e.Err != nil:
+		case newest == nil:
+			newest = append([]RunID{e.Manifest.Run}, e.Manifest.CopiedFrom...)
+		case !slices.Contains(newest, e.Manifest.Run) && !slices.Contains(others, e.Manifest.Run):
+			others = append(others, e.Manifest.Run)
 		}
 	}
-	return ids, err
+	return newest, others, err
 }
 
 // IsOf reports whether a directory has nothing but what a run has saved: it is missing or empty, or each of its

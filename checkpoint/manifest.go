@@ -170,12 +170,14 @@ func (c Change) String() string {
 	return fmt.Sprintf("after step %d: %s %s -> %s", c.Step, c.Key, c.From, c.To)
 }
 
-// Manifest is what a checkpoint says of itself. Commit fills in Run, Step, Files, Attachments and Extents.
+// Manifest is what a checkpoint says of itself. Commit fills in Run, CopiedFrom, Step, Files, Attachments and Extents.
 type Manifest struct {
-	Run            RunID `json:"run,omitempty"`   // that saved it
-	Step           int   `json:"step"`            // optimizer steps done: the run continues with Step+1
-	Updates        int64 `json:"updates"`         // that were applied: AdamW's t
-	SkippedUpdates int64 `json:"skipped_updates"` // whose gradient norm was not finite
+	Run RunID `json:"run,omitempty"` // that saved it
+	// CopiedFrom are the runs whose checkpoints that one takes for its own: see Owner.
+	CopiedFrom     []RunID `json:"copied_from,omitempty"`
+	Step           int     `json:"step"`            // optimizer steps done: the run continues with Step+1
+	Updates        int64   `json:"updates"`         // that were applied: AdamW's t
+	SkippedUpdates int64   `json:"skipped_updates"` // whose gradient norm was not finite
 	// UntargetedSteps had no token that counts in the loss, and updated nothing. UnhealthySteps are the latest ones in a
 	// row that the run would end for if there were more of them.
 	UntargetedSteps int64 `json:"untargeted_steps,omitempty"`
@@ -337,8 +339,10 @@ func (m *Manifest) check() error {
 	if m.Step < 0 || m.Step > maxStep || m.Updates < 0 || m.SkippedUpdates < 0 || m.UntargetedSteps < 0 || m.UnhealthySteps < 0 {
 		return fmt.Errorf("step %d with %d updates and %d skipped cannot be", m.Step, m.Updates, m.SkippedUpdates)
 	}
-	if err := m.Run.Check(); err != nil {
-		return err
+	for _, run := range append([]RunID{m.Run}, m.CopiedFrom...) {
+		if err := run.Check(); err != nil {
+			return err
+		}
 	}
 	for _, c := range m.History {
 		if c.Step < 0 || c.Step > m.Step || strings.ContainsFunc(c.Key+c.From+c.To, unicode.IsControl) {

@@ -299,7 +299,7 @@ func (w *Writer) finish() error {
 }
 
 func (w *Writer) manifest(m Manifest) ([]byte, error) {
-	m.Run, m.Step = w.d.owner.Run, w.step
+	m.Run, m.CopiedFrom, m.Step = w.d.owner.Run, w.d.owner.Earlier, w.step
 	if m.EvalLoss != nil && (math.IsNaN(*m.EvalLoss) || math.IsInf(*m.EvalLoss, 0)) {
 		m.EvalLoss = nil // JSON has no such numbers, and a run that diverged is saved like any other
 	}

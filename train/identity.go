@@ -186,14 +186,14 @@ func (e *Env) identityOf(outputDir string) (identity, error) {
 		old.Dir, old.Inode = fresh.Dir, fresh.Inode
 		return *old, nil
 	}
-	runs, err := checkpoint.Runs(e.files(), dir)
+	runs, others, err := checkpoint.Runs(e.files(), dir)
 	if err != nil {
 		return fresh, blame.NotRequest(err) // whether there are checkpoints is not known
 	}
 	switch {
-	case old == nil && len(runs) > 1:
+	case old == nil && len(others) > 0:
 		return fresh, fmt.Errorf("output_dir: %s has checkpoints of %d runs, and no %s that says which one continues; "+
-			"move those of the others to another directory", dir, len(runs), identityName)
+			"move those of the others to another directory", dir, 1+len(others), identityName)
 	case old == nil:
 		fresh.CopiedFrom = runs
 	case len(runs) > 0 || exists(filepath.Join(outputDir, metricsName)) || exists(filepath.Join(outputDir, lastModel)):

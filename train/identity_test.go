@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"maps"
 	"os"
@@ -551,5 +552,33 @@ func TestMovedRunsThatBeganElsewhere(t *testing.T) {
 	}
 	if sum, err = Train(context.Background(), &c, newEnv(t), Options{}); err != nil || sum.ResumedAfter != 8 {
 		t.Fatalf("without the first run: %+v, error %v", sum, err)
+	}
+}
+
+// A run that has lost its run.json twice, or once in a copy, continues: its checkpoints say that they are of one
+// lineage.
+func TestIdentityLostTwice(t *testing.T) {
+	for _, copied := range []bool{false, true} {
+		c := smallConfig(t)
+		c.Save = runfile.Save{Every: 1, Keep: 9}
+		until(t, c, "step  2/12")
+		if copied {
+			to := filepath.Join(t.TempDir(), "copy")
+			copyTree(t, c.OutputDir, to)
+			c.OutputDir = to
+			until(t, c, "step  4/12")
+		}
+		for step := 5; step < 8; step++ {
+			if err := os.Remove(filepath.Join(c.OutputDir, identityName)); err != nil {
+				t.Fatal(err)
+			}
+			until(t, c, fmt.Sprintf("step  %d/12", step))
+		}
+		if got := idOf(t, c); len(got.CopiedFrom) < 3 {
+			t.Errorf("it is %+v", got)
+		}
+		if sum, err := Train(context.Background(), c, newEnv(t), Options{}); err != nil || sum.ResumedAfter != 7 {
+			t.Errorf("%+v, error %v", sum, err)
+		}
 	}
 }
