@@ -145,7 +145,7 @@ func IsOf(fsys vfs.FS, path string, o Owner) (bool, error) {
 	for _, e := range entries {
 		step, isStep := stepOf(e.Name())
 		if !isStep {
-			_, _, isHidden := hiddenStep(e.Name(), o.Run)
+			_, _, isHidden := hiddenStep(e.Name(), o)
 			strange = strange || !isHidden && e.Name() != lockName
 			continue
 		}
