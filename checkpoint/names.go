@@ -29,6 +29,13 @@ func stepOf(name string) (step int, ok bool) {
 	return step, err == nil && step >= 0 && step <= maxStep && DirName(step) == name
 }
 
+// IsDirName reports whether a name is that of a checkpoint's directory, or what SetAside makes of one.
+func IsDirName(name string) bool {
+	_, is := stepOf(name)
+	_, isAside := asideStep(name)
+	return is || isAside
+}
+
 // hiddenName is the name of a checkpoint's directory while it is not one. It has the id of the run, since the files in
 // such a directory may not say whose they are.
 func hiddenName(step int, run RunID, suffix string) string {

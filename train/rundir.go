@@ -38,6 +38,10 @@ func (e *Env) holdRun(c *runfile.Config) (*checkpoint.Directory, error) {
 	if st, err := os.Stat(c.OutputDir); err == nil && !st.IsDir() {
 		return nil, fmt.Errorf("output_dir: %s is a file, not a directory; choose another output_dir", c.OutputDir)
 	}
+	if to, err := os.Readlink(c.OutputDir); err == nil && !exists(c.OutputDir) {
+		return nil, fmt.Errorf("output_dir: %s is a link to %s, which is not there; make that directory, mount its disk, or "+
+			"remove the link", c.OutputDir, to)
+	}
 	if err := vfs.CheckDir(e.files(), c.OutputDir, filepath.Join(c.OutputDir, lastModel),
 		filepath.Join(c.OutputDir, bestModel), checkpointsDir(c)); err != nil {
 		return nil, fmt.Errorf("output_dir: %w", err)
@@ -222,7 +226,7 @@ func (e *Env) refuseRun(c *runfile.Config) error {
 		return fmt.Errorf("output_dir: %w", err)
 	}
 	for _, entry := range entries {
-		if strings.HasPrefix(entry.Name(), "step-") {
+		if checkpoint.IsDirName(entry.Name()) {
 			return fmt.Errorf("output_dir: %s already has checkpoints of a run; choose another directory", c.OutputDir)
 		}
 	}

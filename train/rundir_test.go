@@ -438,3 +438,20 @@ func TestKeptSizesAreSaid(t *testing.T) {
 		}
 	}
 }
+
+// An output_dir that is a link which leads nowhere is refused: its disk may not be mounted.
+func TestOutputDirLeadsNowhere(t *testing.T) {
+	c := smallConfig(t)
+	c.OutputDir = filepath.Join(t.TempDir(), "link")
+	there := filepath.Join(t.TempDir(), "disk", "run")
+	if err := os.Symlink(there, c.OutputDir); err != nil {
+		t.Fatal(err)
+	}
+	_, err := Train(context.Background(), c, newEnv(t), Options{})
+	if !errors.Is(err, blame.ErrRequest) || !strings.Contains(err.Error(), "is a link to "+there+", which is not there") {
+		t.Errorf("error %v", err)
+	}
+	if exists(filepath.Dir(there)) {
+		t.Errorf("%s was made", there)
+	}
+}

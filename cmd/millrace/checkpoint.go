@@ -128,7 +128,7 @@ func entryOf(dir string, m *checkpoint.Manifest, files int) listed {
 }
 
 // isStep reports whether a path has the name of a checkpoint, whether or not it is there.
-func isStep(dir string) bool { return strings.HasPrefix(filepath.Base(filepath.Clean(dir)), "step-") }
+func isStep(dir string) bool { return checkpoint.IsDirName(filepath.Base(filepath.Clean(dir))) }
 
 func isDir(path string) bool {
 	st, err := os.Stat(path)
