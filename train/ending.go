@@ -15,19 +15,21 @@ func (id *identity) hasModel(c *runfile.Config) bool {
 }
 
 // hasEnded reports whether the run had come to its end before: all steps are done and the model is written. A
-// checkpoint of the last step says so, or run.json, where the run was not to save its end. Then a model that is not
-// the run's is an error: to train again would replace it.
+// checkpoint of the last step says so, or run.json, where the run was not to save its end. A model that run.json says
+// is not the run's is an error: to train again would replace it.
 func (t *trainer) hasEnded(ctx context.Context) (bool, error) {
 	c := t.config
 	model := filepath.Join(c.OutputDir, lastModel)
-	if t.from != nil && t.from.Manifest.Step >= t.rates.Steps && exists(model) {
-		return true, nil
-	}
-	if !t.id.hasModel(c) || t.id.Ended.Step < t.rates.Steps {
+	if !exists(model) {
 		return false, nil
 	}
-	if t.from != nil && len(t.history) > len(t.from.Manifest.History) {
-		return false, nil // the user has asked for other steps, with resume_with
+	isSaved := t.from != nil && t.from.Manifest.Step >= t.rates.Steps
+	isNoted := t.id.hasModel(c) && t.id.Ended.Step >= t.rates.Steps
+	switch {
+	case isSaved && !isNoted:
+		return true, nil // it was killed before it could note that
+	case !isSaved && (!isNoted || t.from != nil && len(t.history) > len(t.from.Manifest.History)):
+		return false, nil // or the user has asked for other steps, with resume_with
 	}
 	got, err := (&source{dir: model}).fingerprint(ctx)
 	switch {

@@ -16,7 +16,8 @@ import (
 // A run that has ended and has not saved its end, or nothing at all, does nothing when it is started again. If the
 // model is gone it makes it again; if another model is there it leaves that alone; and it may be made longer.
 func TestEndedRunsStayEnded(t *testing.T) {
-	for name, save := range map[string]runfile.Save{"no checkpoint": {}, "an earlier checkpoint": {Every: 5}} {
+	for name, save := range map[string]runfile.Save{"no checkpoint": {}, "an earlier checkpoint": {Every: 5},
+		"its end": {AtEnd: true}} {
 		t.Run(name, func(t *testing.T) {
 			c := smallConfig(t)
 			c.Save = save
@@ -58,7 +59,7 @@ func TestEndedRunsStayEnded(t *testing.T) {
 				t.Fatal(err)
 			}
 			again, err = Train(context.Background(), c, newEnv(t), Options{})
-			if err != nil || again.ResumedAfter != save.Every*2 {
+			if err != nil || again.ResumedAfter != map[string]int{"an earlier checkpoint": 10, "its end": 12}[name] {
 				t.Fatalf("without the model: %+v, error %v", again, err)
 			}
 			sameModel(t, again.Model, kept)

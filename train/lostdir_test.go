@@ -157,6 +157,9 @@ func TestTakenOutputDirectory(t *testing.T) {
 			var before map[string]string
 			env := newEnv(t)
 			env.Progress = writeFunc(func(line []byte) {
+				if strings.Contains(string(line), "trying again") {
+					t.Errorf("it tries again: %s", line)
+				}
 				if !strings.HasPrefix(string(line), "step  6/12") {
 					return
 				}

@@ -314,7 +314,7 @@ func (t *trainer) saveStored(ctx context.Context) error {
 		if err = t.createSave(t.summary.Steps); err == nil {
 			err = t.handOverAll(ctx)
 		}
-		if err == nil || ctx.Err() != nil {
+		if isTaken := (*takenError)(nil); err == nil || ctx.Err() != nil || errors.As(err, &isTaken) {
 			return err
 		}
 		s.tries++
