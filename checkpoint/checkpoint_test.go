@@ -311,7 +311,7 @@ func TestIncompleteSaves(t *testing.T) {
 }
 
 // A run that continues the checkpoints of another one, in a copy, ends what an interrupted process of that has begun
-// there. What is hidden of any other run stays.
+// there. Hidden directories of any other run stay.
 func TestIncompleteSavesOfEarlierRuns(t *testing.T) {
 	dir := t.TempDir()
 	r, err := acquire(vfs.OS{}, dir)

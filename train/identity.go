@@ -68,8 +68,9 @@ func (e *Env) newIdentity(outputDir string) identity {
 }
 
 // isHere reports whether the output directory that a fresh identity is for is the one that this identity was written
-// to. It may have been moved in its file system. What is at another path in another file system is taken for a copy:
-// that there is no other one cannot be known. So is a directory while the one where the run was last started has it.
+// to. It may have been moved in its file system. A directory at another path in another file system is taken for a
+// copy: that there is no other one cannot be known. So is a directory while the one where the run was last started has
+// the run.
 func (id *identity) isHere(e *Env, fresh *identity) bool {
 	if id.Dir != fresh.Dir {
 		there, err := e.readIdentity(id.Dir)
@@ -241,6 +242,7 @@ func (t *trainer) findRun(env *Env) (b beginning, err error) {
 			return b, err
 		}
 	}
+	env.sayForeign(c, &t.id)
 	if !t.id.Begun {
 		env.sayOthers(c, &t.id)
 	}
@@ -310,6 +312,18 @@ func (e *Env) sayOthers(c *runfile.Config, id *identity) {
 	}
 }
 
+// sayForeign names the newest checkpoint of another run in the output directory, such as one that a user has put back
+// there: the run does not use it.
+func (e *Env) sayForeign(c *runfile.Config, id *identity) {
+	entries, err := checkpoint.List(e.files(), checkpointsDir(c))
+	own := id.owner()
+	i := slices.IndexFunc(entries, func(s checkpoint.Entry) bool { return s.Err == nil && !own.Has(s.Manifest.Run) })
+	if err == nil && i >= 0 {
+		e.say("%s is a checkpoint of another run, and this run does not use it: to continue from it, set resume to its path, "+
+			"and another output_dir", entries[i].Dir)
+	}
+}
+
 // sayFirst tells a run that starts in a copy what the first one has in save.fallback. A directory that has come from
 // another file system looks like a copy, and that may be the newest that its user has.
 func (e *Env) sayFirst(c *runfile.Config, id *identity) {
@@ -331,7 +345,7 @@ func (id *identity) isOfFirst(name string) bool {
 	})
 }
 
-// newestIn is the path of the newest checkpoint in a run's directory; empty if there is none.
+// newestIn is the path of the newest checkpoint in a run's directory; empty without one.
 func (e *Env) newestIn(dir string) string {
 	newest, _, err := checkpoint.Latest(e.files(), filepath.Join(dir, checkpointsName))
 	if err != nil || newest == nil {

@@ -199,7 +199,7 @@ func TestMovedAndCopiedDirectories(t *testing.T) {
 // Copies of a directory are runs of their own, also where the first one is no longer where it was: none takes what
 // another one saves in save.fallback, and all that asks whose a directory is says the same.
 func TestCopiesOfAMovedDirectory(t *testing.T) {
-	for _, original := range []string{"renamed", "renamed above", "moved away, and back", "removed", "behind a link"} {
+	for _, original := range []string{"renamed", "renamed above", "moved away, and back", "removed", "a link"} {
 		t.Run(original, func(t *testing.T) {
 			c := smallConfig(t)
 			c.OutputDir = filepath.Join(t.TempDir(), "run")
@@ -238,7 +238,7 @@ func TestCopiesOfAMovedDirectory(t *testing.T) {
 				if err := os.RemoveAll(base); err != nil {
 					t.Fatal(err)
 				}
-			case "behind a link": // output_dir is one, which leads to a copy now
+			case "a link": // output_dir is one, which leads to a copy now
 				link := c.OutputDir
 				if err := os.Symlink(copies[0].OutputDir, link); err != nil {
 					t.Fatal(err)
@@ -396,7 +396,10 @@ func TestForeignCheckpointsStay(t *testing.T) {
 			}
 		}
 	}
-	if !strings.Contains(said.String(), "step-000005 is a checkpoint of another run") {
+	if !strings.Contains(said.String(), foreign[2]+" is a checkpoint of another run, and this run does not use it") {
+		t.Errorf("it does not name the foreign checkpoint: %s", said.String())
+	}
+	if !strings.Contains(said.String(), "step-000005 is a checkpoint of another run: move it") {
 		t.Errorf("it says %s", said.String())
 	}
 	c.Resume = foreign[2]

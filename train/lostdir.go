@@ -19,8 +19,8 @@ func (e *takenError) Error() string {
 		"directory now", e.lost)
 }
 
-// holdDir makes sure that the output directory is the run's, before the run writes there by name. What was removed of
-// it is made again, with the run's files. Where another run has begun in it, the error is a *takenError, from now on.
+// holdDir makes sure that the output directory is the run's, before the run writes there by name. It makes again what
+// was removed, with the run's files. Where another run has begun in it, the error is a *takenError, from now on.
 func (t *trainer) holdDir() error {
 	s, c := &t.saves, t.config
 	if s.taken != nil {

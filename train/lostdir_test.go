@@ -64,8 +64,8 @@ func TestRemovedOutputDirectory(t *testing.T) {
 	}
 }
 
-// What is removed of the output directory of a run is made again, and nothing else is touched: its records stay, and so
-// do its checkpoints, as far as they are there. A directory that is moved becomes another one.
+// A run makes again the part of its output directory that was removed, and touches nothing else: its records stay, and so
+// do its checkpoints, as far as they are there. Where the directory was moved, the run makes another one.
 func TestPartOfTheOutputDirectoryIsLost(t *testing.T) {
 	for _, what := range []string{"checkpoints/.lock", "checkpoints", "metrics.jsonl and the lock", "moved"} {
 		t.Run(what, func(t *testing.T) {
