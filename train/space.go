@@ -113,7 +113,7 @@ func (t *trainer) checkSpace() error {
 	if err != nil {
 		return err
 	}
-	if t.from != nil { // what is newer was found damaged, and stays
+	if t.from != nil { // newer ones are set aside: damaged, or of unhealthy steps
 		steps = slices.DeleteFunc(steps, func(step int) bool { return step > t.from.Manifest.Step })
 	}
 	s.FreeBytes, s.StateBytes = &free, 0
