@@ -201,7 +201,7 @@ func (o *operator) copied(p *undisturbed, c *runfile.Config, n int) {
 		sum, err := o.start(copied, newEnv(o))
 		if err == nil {
 			o.right(p, copied, sum)
-		} else if !o.isRefusal(err, "already has|is whole|of 2 runs") {
+		} else if !o.isRefusal(err, "already has|is whole|of 2 runs|says that the run has ended") {
 			o.Errorf("the copy: %v", err)
 		}
 		o.unchanged("the copy", before, o.snapshot(o.root, copied.OutputDir), o.ownDirs(copied))
@@ -269,7 +269,7 @@ func (o *operator) startDisturbed(p *undisturbed, c *runfile.Config, between, du
 		}
 		// Checkpoints in save.fallback are then of another run.
 		has = slices.DeleteFunc(has, func(dir string) bool { return !strings.HasPrefix(dir, c.OutputDir) })
-		refused = "already has|of 2 runs"
+		refused = "already has|of 2 runs|says that the run has ended"
 	case "foreign checkpoint":
 		other := o.projects[o.random.IntN(len(o.projects))]
 		step := checkpoint.DirName(1 + o.random.IntN(8))
