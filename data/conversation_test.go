@@ -291,7 +291,7 @@ func TestRegistryStaysInItsDirectory(t *testing.T) {
 		doc, _ := json.Marshal(map[string]any{"x": map[string]any{"file_name": file, "columns": map[string]string{"prompt": "text"}}})
 		write(t, dir, "dataset_info.json", string(doc))
 		_, err := prepare(t, Source{Path: dir, Name: "x"}, Options{})
-		if good && err != nil || !good && (err == nil || !strings.Contains(err.Error(), "is not one below the registry's directory") ||
+		if good && err != nil || !good && (err == nil || !strings.Contains(err.Error(), "is not below the registry's directory") ||
 			!strings.Contains(err.Error(), "the columns and tags of x as keys")) {
 			t.Errorf("%s: error %v", file, err)
 		}
