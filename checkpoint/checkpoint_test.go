@@ -322,7 +322,8 @@ func TestIncompleteSavesOfEarlierRuns(t *testing.T) {
 		return filepath.Join(dir, hiddenName(step, run, suffix))
 	}
 	foreign := NewRunID()
-	for _, name := range []string{left(ours.Run, 7, savingSuffix), left(ours.Run, 8, prunedSuffix), left(foreign, 7, savingSuffix)} {
+	for _, name := range []string{left(ours.Run, 7, savingSuffix), left(ours.Run, 8, prunedSuffix),
+		left(foreign, 7, savingSuffix)} {
 		must(t, os.Mkdir(name, 0o777))
 	}
 	must(t, os.Rename(filepath.Join(dir, DirName(1)), left(ours.Run, 1, replacedSuffix)))

@@ -142,9 +142,9 @@ func makeDir(fsys vfs.FS, path string) (made []string, err error) {
 	return made, nil
 }
 
-// recover ends what an interrupted process of the run, or of one that it continues in a copy, has begun: a checkpoint that was about to be replaced gets its
-// name back, if the new one did not get it, and everything else that is hidden goes. Files that cannot be removed cost
-// space and are left for the next time.
+// recover ends what an interrupted process of the run, or of one that it continues in a copy, has begun: a checkpoint
+// that was about to be replaced gets its name back, if the new one did not get it, and everything else that is hidden
+// goes. Files that cannot be removed cost space and are left for the next time.
 func (d *Directory) recover() error {
 	entries, err := d.fsys.ReadDir(d.path)
 	if err != nil {

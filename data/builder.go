@@ -178,7 +178,8 @@ func (r *room) check(written int64) error {
 	}
 	r.next = written + roomEvery
 	if now, err := r.free(); err == nil && now < r.keep {
-		return fmt.Errorf("it would leave less than %d MiB free there: free space, or name another place with MILLRACE_CACHE", r.keep>>20)
+		return fmt.Errorf("it would leave less than %d MiB free there: free space, or name another place "+
+			"with MILLRACE_CACHE", r.keep>>20)
 	}
 	return nil
 }

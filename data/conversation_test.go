@@ -281,17 +281,20 @@ func TestRegistryStaysInItsDirectory(t *testing.T) {
 	write(t, dir, "sub/a.txt", "one\n")
 	for link, to := range map[string]string{"link.txt": private, "folder/x.txt": private, "outside": root,
 		"blob.txt": filepath.Join("..", "..", "blobs", "4567"), "inside.txt": filepath.Join("sub", "a.txt")} {
-		if err := errors.Join(os.MkdirAll(filepath.Dir(filepath.Join(dir, link)), 0o777), os.Symlink(to, filepath.Join(dir, link))); err != nil {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(filepath.Join(dir, link)), 0o777),
+			os.Symlink(to, filepath.Join(dir, link))); err != nil {
 			t.Skip(err)
 		}
 	}
 	for file, good := range map[string]bool{"sub/a.txt": true, "inside.txt": true, "blob.txt": true, "sub": true,
-		filepath.Join(dir, "sub", "a.txt"): true, private: false, "../../../private.txt": false, "link.txt": false, "folder": false,
-		"outside/private.txt": false, "folder/*": false} {
-		doc, _ := json.Marshal(map[string]any{"x": map[string]any{"file_name": file, "columns": map[string]string{"prompt": "text"}}})
+		filepath.Join(dir, "sub", "a.txt"): true, private: false, "../../../private.txt": false, "link.txt": false,
+		"folder": false, "outside/private.txt": false, "folder/*": false} {
+		doc, _ := json.Marshal(map[string]any{"x": map[string]any{"file_name": file,
+			"columns": map[string]string{"prompt": "text"}}})
 		write(t, dir, "dataset_info.json", string(doc))
 		_, err := prepare(t, Source{Path: dir, Name: "x"}, Options{})
-		if good && err != nil || !good && (err == nil || !strings.Contains(err.Error(), "is not below the registry's directory") ||
+		if good && err != nil || !good && (err == nil ||
+			!strings.Contains(err.Error(), "is not below the registry's directory") ||
 			!strings.Contains(err.Error(), "the columns and tags of x as keys")) {
 			t.Errorf("%s: error %v", file, err)
 		}

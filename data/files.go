@@ -122,7 +122,8 @@ func (s Source) outside(files []string) string {
 	case 1:
 		return fmt.Sprintf("dataset %s: %s leads out of the directory, and is read", s.Path, shown(first))
 	}
-	return fmt.Sprintf("dataset %s: %d files lead out of the directory, and are read; the first: %s", s.Path, n, shown(first))
+	return fmt.Sprintf("dataset %s: %d files lead out of the directory, and are read; the first: %s",
+		s.Path, n, shown(first))
 }
 
 // looksLikeSubset tells a path that may be meant as ORG/NAME/SUBSET.

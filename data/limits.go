@@ -11,9 +11,9 @@ const (
 	maxTextBytes = 256 << 20 // of one plain file that is not compressed
 	minRowBytes  = 1 << 20   // of what even the smallest budget of memory lets through
 
-	// memoryPerTextByte is how much memory a byte of a row takes at most until its tokens are kept: it is read, decoded and
-	// rendered, has an id and a label of four bytes, and leaves garbage. 16 were measured where each byte is a token;
-	// templates and normalizers make copies.
+	// memoryPerTextByte is how much memory a byte of a row takes at most until its tokens are kept: it is read, decoded
+	// and rendered, has an id and a label of four bytes, and leaves garbage. 16 were measured where each byte is a
+	// token; templates and normalizers make copies.
 	memoryPerTextByte = 32
 
 	// A compressed file or a Parquet file may unpack, for each of its bytes, to textPerByte or, as a dictionary has a text
@@ -52,7 +52,8 @@ func (l limits) tokenBytes() int64 { return l.memoryBytes / 4 }
 // tooLarge says that something is larger than a limit, of at most most bytes.
 func (l limits) tooLarge(what string, limit, most int) error {
 	if limit < most {
-		return fmt.Errorf("%s is larger than %d MiB, the most that the memory lets become tokens at a time: split it, or raise memory.host", what, limit>>20)
+		return fmt.Errorf("%s is larger than %d MiB, the most that the memory lets become tokens at a time: "+
+			"split it, or raise memory.host", what, limit>>20)
 	}
 	return fmt.Errorf("%s is larger than %d MiB: split it", what, limit>>20)
 }

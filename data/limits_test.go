@@ -35,7 +35,8 @@ func TestRowsWithinMemory(t *testing.T) {
 		}
 		uncut := struct{ tokenizer.Tokenizer }{tokenizer.Bytes()}
 		_, err := prepare(t, s, Options{MemoryBytes: budget, Tokenizer: uncut})
-		want := name + c.what + " is larger than 1 MiB, the most that the memory lets become tokens at a time: split it, or raise memory.host"
+		want := name + c.what + " is larger than 1 MiB, the most that the memory lets become tokens at a time: " +
+			"split it, or raise memory.host"
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: error %v, want %q", name, err, want)
 		}
@@ -65,12 +66,14 @@ func TestFilesThatUnpackToTooMuch(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, c := range map[string]struct{ text, want string }{
-		"a.jsonl.gz": {gzipped(t, strings.Repeat(rowOf(strings.Repeat("a", 1_000_000)), 50)), "it unpacks to more than 256 times its size: set max_samples"},
-		"a.parquet":  {string(bomb), "which is far more than the file has: split it, or set max_samples"},
+		"a.jsonl.gz": {gzipped(t, strings.Repeat(rowOf(strings.Repeat("a", 1_000_000)), 50)),
+			"it unpacks to more than 256 times its size: set max_samples"},
+		"a.parquet": {string(bomb), "which is far more than the file has: split it, or set max_samples"},
 	} {
 		s := Source{Type: Text, Path: write(t, t.TempDir(), name, c.text)}
 		cache := t.TempDir()
-		if _, err := prepare(t, s, Options{CacheDir: cache}); err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n") {
+		if _, err := prepare(t, s, Options{CacheDir: cache}); err == nil || !strings.Contains(err.Error(), c.want) ||
+			strings.Contains(err.Error(), "\n") {
 			t.Errorf("%s: error %v, want %q", name, err, c.want)
 		}
 		if left, _ := filepath.Glob(filepath.Join(cache, "*")); len(left) > 0 {
@@ -153,20 +156,23 @@ func TestRegistryLiftsNoLimit(t *testing.T) {
 
 // The token cache leaves an eighth of the disk's free space; then tokens are held in memory, as far as the budget goes.
 func TestCacheLeavesRoom(t *testing.T) {
-	s := Source{Type: Text, Path: write(t, t.TempDir(), "a.jsonl", strings.Repeat(rowOf(strings.Repeat("a", 100_000)), 60))}
+	s := Source{Type: Text, Path: write(t, t.TempDir(), "a.jsonl",
+		strings.Repeat(rowOf(strings.Repeat("a", 100_000)), 60))}
 	for memory, want := range map[int64]string{
 		0:       "",
 		1 << 30: "",
-		64 << 20: "its tokens take more than 16 MiB, the most that the memory lets be held: have room for the token cache (MILLRACE_CACHE), " +
-			"set max_samples, or raise memory.host",
+		64 << 20: "its tokens take more than 16 MiB, the most that the memory lets be held: have room for the token cache " +
+			"(MILLRACE_CACHE), set max_samples, or raise memory.host",
 	} {
 		cache, free, note := t.TempDir(), int64(800<<20), ""
-		o := Options{CacheDir: cache, MemoryBytes: memory, Note: func(line string) { note += line }, freeBytes: func(string) (int64, error) {
-			free -= 701 << 20
-			return free + 701<<20, nil
-		}}
+		o := Options{CacheDir: cache, MemoryBytes: memory, Note: func(line string) { note += line },
+			freeBytes: func(string) (int64, error) {
+				free -= 701 << 20
+				return free + 701<<20, nil
+			}}
 		d, err := prepare(t, s, o)
-		if want == "" && (err != nil || d.Tokens() != 60*(100_000+1)) || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+		if want == "" && (err != nil || d.Tokens() != 60*(100_000+1)) ||
+			want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
 			t.Errorf("%d bytes of memory: error %v, want %q", memory, err, want)
 		}
 		if want == "" && !strings.Contains(note, "are not kept") || want != "" && note != "" {
@@ -210,7 +216,8 @@ func TestCacheThatOthersWrite(t *testing.T) {
 	if err := os.Chmod(cache, 0o777); err != nil || runtime.GOOS == "windows" {
 		t.Skip(err)
 	}
-	if _, err := prepare(t, s, Options{CacheDir: cache}); err == nil || !strings.Contains(err.Error(), "can be written to by every user") ||
+	if _, err := prepare(t, s, Options{CacheDir: cache}); err == nil ||
+		!strings.Contains(err.Error(), "can be written to by every user") ||
 		!strings.Contains(err.Error(), "or set MILLRACE_CACHE") {
 		t.Errorf("error %v", err)
 	}

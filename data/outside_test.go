@@ -14,8 +14,8 @@ func TestLinksOutOfADataDirectory(t *testing.T) {
 	dir := filepath.Join(root, "set")
 	write(t, dir, "in.txt", "one\n")
 	private := write(t, root, "private.txt", "my diary\n")
-	for link, to := range map[string]string{filepath.Join(dir, "inside.txt"): "in.txt", filepath.Join(root, "file.txt"): private,
-		filepath.Join(root, "linked"): dir} {
+	for link, to := range map[string]string{filepath.Join(dir, "inside.txt"): "in.txt",
+		filepath.Join(root, "file.txt"): private, filepath.Join(root, "linked"): dir} {
 		if err := os.Symlink(to, link); err != nil {
 			t.Skip(err)
 		}
@@ -27,7 +27,8 @@ func TestLinksOutOfADataDirectory(t *testing.T) {
 		}
 		return said
 	}
-	for _, path := range []string{dir, filepath.Join(root, "linked"), filepath.Join(root, "file.txt"), filepath.Join(dir, "*.txt")} {
+	for _, path := range []string{dir, filepath.Join(root, "linked"), filepath.Join(root, "file.txt"),
+		filepath.Join(dir, "*.txt")} {
 		if said := prepared(path); said != "" {
 			t.Errorf("%s: %s", path, said)
 		}

@@ -46,7 +46,8 @@ func (s rowReader) readParquet(ctx context.Context, name string, f *os.File, yie
 	return s.readTable(ctx, name, f, info.Size(), s.parquetLimits(info.Size()), yield)
 }
 
-func (s rowReader) readTable(ctx context.Context, name string, in io.ReaderAt, size int64, limits parquet.Limits, yield func(row) bool) error {
+func (s rowReader) readTable(ctx context.Context, name string, in io.ReaderAt, size int64,
+	limits parquet.Limits, yield func(row) bool) error {
 	file, err := parquet.Open(in, size, limits)
 	if err != nil {
 		return fmt.Errorf("%s: %w; if it should be good, download it again", name, err)

@@ -276,7 +276,8 @@ type job struct {
 
 // tokenize reads the files into jobs, lets workers do them, and collects them in order. Every byte of a file also goes
 // to seen.
-func tokenize(asked context.Context, s rowReader, files []string, seen io.Writer, o Options, p Progress, b *builder) error {
+func tokenize(asked context.Context, s rowReader, files []string, seen io.Writer,
+	o Options, p Progress, b *builder) error {
 	ctx, cancel := context.WithCancel(asked)
 	defer cancel()
 	work := make(chan *job)

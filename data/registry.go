@@ -56,7 +56,8 @@ func (s Source) checkRegistered(files []string) error {
 	for _, name := range files {
 		if err := insideOf(filepath.Dir(path), name); err != nil {
 			return fmt.Errorf("%s: %s: a file is not below the registry's directory: %w; to use it all the same, name it in "+
-				"an entry without name: path, type, and the columns and tags of %s as keys", path, shown(s.Name), err, shown(s.Name))
+				"an entry without name: path, type, and the columns and tags of %s as keys",
+				path, shown(s.Name), err, shown(s.Name))
 		}
 	}
 	return nil

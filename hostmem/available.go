@@ -38,7 +38,8 @@ func available(root fs.FS) (int64, string, error) {
 }
 
 // Total is the memory in bytes of the machine or, if that is less, of the smallest limit of a cgroup above this
-// process. Unlike Available it does not depend on what is used now. The error is ErrUnknown where the system does not tell.
+// process. Unlike Available it does not depend on what is used now. The error is ErrUnknown where the system does not
+// tell.
 func Total() (int64, error) { return total(os.DirFS("/")) }
 
 func total(root fs.FS) (int64, error) {

@@ -626,8 +626,8 @@ func TestDirectoryOfOthers(t *testing.T) {
 	}
 	dir := filepath.Join(t.TempDir(), "state")
 	kept, left := filepath.Join(t.TempDir(), "kept"), filepath.Join(dir, "free-000001.extent")
-	for _, err := range []error{os.WriteFile(kept, []byte("precious"), 0o666), os.Mkdir(dir, 0o777), os.WriteFile(left, nil, 0o666),
-		os.Chmod(dir, 0o777)} {
+	for _, err := range []error{os.WriteFile(kept, []byte("precious"), 0o666), os.Mkdir(dir, 0o777),
+		os.WriteFile(left, nil, 0o666), os.Chmod(dir, 0o777)} {
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -64,8 +64,8 @@ func (s *Session) recallAlgorithms() {
 
 // rememberAlgorithms keeps the device's choices for later runs, and says which choices of earlier ones were not
 // possible. The file's choice of a shape stays, unless the device has no such algorithm: a run that continues another
-// machine's choices changes none of this one's. Choices of a checkpoint are not written: it may come from elsewhere, and
-// what it brings ends with the run. Nor are choices that the device neither made nor checked.
+// machine's choices changes none of this one's. Choices of a checkpoint are not written: it may come from elsewhere,
+// and what it brings ends with the run. Nor are choices that the device neither made nor checked.
 func (s *Session) rememberAlgorithms() {
 	if s.tuner == nil {
 		return

@@ -192,8 +192,8 @@ func TestAlgorithmsThatAreNotOffered(t *testing.T) {
 	shorter, _ := trainTuned(t, &other, cache, "", &tunable{prefers: "odd"})
 	resumed, said := trainTuned(t, c, cache, "", &tunable{prefers: "slow", lacks: "deadbeef"})
 	n := len(resumed.Algorithms())
-	want := fmt.Sprintf("resume: the device does not offer %d of the checkpoint's %d algorithms of matrix products any more: "+
-		"the run continues with others, and with other last bits", n, n)
+	want := fmt.Sprintf("resume: the device does not offer %d of the checkpoint's %d algorithms of matrix products "+
+		"any more: the run continues with others, and with other last bits", n, n)
 	if !strings.Contains(said, want) {
 		t.Errorf("it says %s", said)
 	}

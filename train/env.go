@@ -24,8 +24,9 @@ type Env struct {
 	// context.
 	Stop     <-chan struct{}
 	finishes atomic.Pointer[string]
-	program  int64                      // memory of the process that is not planned, in tests with small budgets; 0: plan.ProgramBytes
-	memory   func() (left, total int64) // of the host, in bytes, for tests; nil: the machine's
+	// program is memory of the process that is not planned, in tests with small budgets; 0: plan.ProgramBytes.
+	program int64
+	memory  func() (left, total int64) // of the host, in bytes, for tests; nil: the machine's
 	// MemoryGrows says that this machine gets memory as it uses it, so that what it has available now limits nothing.
 	MemoryGrows bool
 	growthNoted bool   // that memory.host: auto cannot know

@@ -319,8 +319,8 @@ func (e *Env) sayForeign(c *runfile.Config, id *identity) {
 	own := id.owner()
 	i := slices.IndexFunc(entries, func(s checkpoint.Entry) bool { return s.Err == nil && !own.Has(s.Manifest.Run) })
 	if err == nil && i >= 0 {
-		e.say("%s is a checkpoint of another run, and this run does not use it: to continue from it, set resume to its path, "+
-			"and another output_dir", entries[i].Dir)
+		e.say("%s is a checkpoint of another run, and this run does not use it: to continue from it, set resume to its "+
+			"path, and another output_dir", entries[i].Dir)
 	}
 }
 

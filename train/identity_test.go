@@ -489,8 +489,8 @@ func TestIdentityNamesADirectory(t *testing.T) {
 	fresh := newEnv(t).newIdentity(filepath.Join(t.TempDir(), "run"))
 	short := "-" + fresh.Run.Short()
 	for name, isOne := range map[string]bool{fresh.Name: true, "run" + short: true, "..." + short: true, "": false,
-		".": false, "..": false, "run": false, "run-0123456": false, short[1:]: false, "../run" + short: false, "/" + short: false,
-		"run/" + short: false} {
+		".": false, "..": false, "run": false, "run-0123456": false, short[1:]: false, "../run" + short: false,
+		"/" + short: false, "run/" + short: false} {
 		id := fresh
 		id.Name = name
 		doc, err := id.encode()
@@ -521,8 +521,8 @@ func TestForeignRunJSONStays(t *testing.T) {
 }
 
 // A run that began with resume: PATH continues from its own checkpoints when it is moved together with the run that it
-// began from, also once that checkpoint is gone. Another checkpoint does not begin a run there, and the refusal does not
-// ask for what the run has saved.
+// began from, also once that checkpoint is gone. Another checkpoint does not begin a run there, and the refusal does
+// not ask for what the run has saved.
 func TestMovedRunsThatBeganElsewhere(t *testing.T) {
 	first := smallConfig(t)
 	above := filepath.Join(t.TempDir(), "above")

@@ -13,8 +13,8 @@ import (
 
 // The user names output_dir, save.fallback and memory.path, so these may be links. Their contents may have come with an
 // archive or a clone: a link there belongs to the user, and leads where its author wants the run to write and to
-// remove. So the run follows a link only to a directory that has nothing to lose, or that has the run's own checkpoints: others
-// do not know a run's id.
+// remove. So the run follows a link only to a directory that has nothing to lose, or that has the run's own
+// checkpoints: others do not know a run's id.
 
 // checkLinks refuses links at the directories of a run's checkpoints and state that lead to what the run has not
 // written. The error is a *vfs.NotOwnError.

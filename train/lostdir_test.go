@@ -64,8 +64,8 @@ func TestRemovedOutputDirectory(t *testing.T) {
 	}
 }
 
-// A run makes again the part of its output directory that was removed, and touches nothing else: its records stay, and so
-// do its checkpoints, as far as they are there. Where the directory was moved, the run makes another one.
+// A run makes again the part of its output directory that was removed, and touches nothing else: its records stay,
+// and so do its checkpoints, as far as they are there. Where the directory was moved, the run makes another one.
 func TestPartOfTheOutputDirectoryIsLost(t *testing.T) {
 	for _, what := range []string{"checkpoints/.lock", "checkpoints", "metrics.jsonl and the lock", "moved"} {
 		t.Run(what, func(t *testing.T) {
@@ -130,7 +130,8 @@ func TestPartOfTheOutputDirectoryIsLost(t *testing.T) {
 			if best > 6 {
 				t.Fatalf("the best step of the run that is left alone is %d, after the loss of the lock", best)
 			}
-			if got := bestOf(sum.Checkpoint); got != best || !exists(filepath.Join(checkpointsDir(&c), checkpoint.DirName(best))) {
+			if got := bestOf(sum.Checkpoint); got != best ||
+				!exists(filepath.Join(checkpointsDir(&c), checkpoint.DirName(best))) {
 				t.Errorf("the best step is %d, want %d, with its checkpoint", got, best)
 			}
 		})

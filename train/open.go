@@ -335,9 +335,9 @@ func (r *Run) flushFinite(ctx context.Context) error {
 }
 
 // Save writes a checkpoint of all state after the latest step to a new directory in dir, and returns its path. Batches
-// that Next returned since that step count as not taken. The checkpoint appears as a whole, and replaces one of the same
-// step and run; one of another run is an error: a run that begins from the model saves to a directory of its own.
-// [OpenOptions.From], [Export] and package checkpoint read it. Weights that are not finite are an error.
+// that Next returned since that step count as not taken. The checkpoint appears as a whole, and replaces one of the
+// same step and run; one of another run is an error: a run that begins from the model saves to a directory of its
+// own. [OpenOptions.From], [Export] and package checkpoint read it. Weights that are not finite are an error.
 func (r *Run) Save(ctx context.Context, dir string) (path string, err error) {
 	if err := r.flushFinite(ctx); err != nil {
 		return "", err

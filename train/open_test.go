@@ -458,9 +458,9 @@ func TestACopyOfTheNextBatchIsTaken(t *testing.T) {
 	}
 }
 
-// TestAnyOrderResumes draws an order of Next, Step, Eval and Save. A run that does all of it has the bits of one that is
-// closed after each Save and continues from the checkpoint, where it fetches those batches again that came after the
-// latest step: weights, steps and the place in the data.
+// TestAnyOrderResumes draws an order of Next, Step, Eval and Save. A run that does all of it has the bits of one that
+// is closed after each Save and continues from the checkpoint, where it fetches those batches again that came after
+// the latest step: weights, steps and the place in the data.
 func TestAnyOrderResumes(t *testing.T) {
 	base := smallConfig(t)
 	base.Numerics = runfile.Sizes{MicroBatch: 2, HeadChunk: 32}

@@ -103,7 +103,8 @@ func TestHeadChunks(t *testing.T) {
 	ask := func(dev device.Info, deviceBytes int64, sizes runfile.Sizes) *plan.Plan {
 		t.Helper()
 		p, err := plan.Fitting{Request: plan.Request{Model: modelOf(t, string(text)), Device: dev, Machine: on.Machine,
-			DeviceBytes: deviceBytes, HostBytes: on.HostBytes, Numerics: plan.Numerics{Compute: tensor.BF16, Master: optim.Split, SequenceLen: 2048}},
+			DeviceBytes: deviceBytes, HostBytes: on.HostBytes,
+			Numerics: plan.Numerics{Compute: tensor.BF16, Master: optim.Split, SequenceLen: 2048}},
 			Rows: 16, Cuts: sizes.Cuts()}.Fit(context.Background())
 		if err != nil {
 			t.Fatal(err)
@@ -396,7 +397,8 @@ func TestPlanOfARunThatHasBegun(t *testing.T) {
 		env := newEnv(t)
 		env.Progress = &said
 		got, err := PlanFor(t.Context(), env, c, PlanOptions{})
-		if err != nil || got.Plan.Numerics != first.Plan.Numerics || !strings.Contains(said.String(), "continues with its sizes") {
+		if err != nil || got.Plan.Numerics != first.Plan.Numerics ||
+			!strings.Contains(said.String(), "continues with its sizes") {
 			t.Errorf("with %s: %v, %q\n%+v, want\n%+v", state, err, said.String(), got, first.Plan.Numerics)
 		}
 		want, err := planToTrain(t, c, newEnv(t))

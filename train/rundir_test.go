@@ -402,8 +402,8 @@ func TestStateInUse(t *testing.T) {
 	t.Fatal("no placement has state on disk")
 }
 
-// TestKeptSizesAreSaid: the refusal of a run that was killed before its first checkpoint, or that has one, says that its
-// sizes are of then, and how to have others.
+// TestKeptSizesAreSaid: the refusal of a run that was killed before its first checkpoint, or that has one, says that
+// its sizes are of then, and how to have others.
 func TestKeptSizesAreSaid(t *testing.T) {
 	for _, saves := range []bool{false, true} {
 		c := smallConfig(t)

@@ -19,7 +19,8 @@ type PreviewExample struct {
 	Labels   []int32 `json:"labels"` // not shifted; -100 where the token does not count in the loss
 	// Pieces are the text, of the first PreviewTokens tokens.
 	Pieces []PreviewPiece `json:"-"`
-	// Tokens spells the first PreviewTokens tokens one by one. One that is a part of a character is what its bytes print as.
+	// Tokens spells the first PreviewTokens tokens one by one. One that is a part of a character is what its bytes print
+	// as.
 	Tokens []string `json:"-"`
 }
 

@@ -20,7 +20,8 @@ func TestInodeOf(t *testing.T) {
 		t.Fatalf("of a directory: %v; or one that is not there has one", first)
 	}
 	now := filepath.Join(root, "b", "moved")
-	for _, to := range [][2]string{{filepath.Join(root, "a"), filepath.Join(root, "b")}, {filepath.Join(root, "b", "run"), now}} {
+	for _, to := range [][2]string{{filepath.Join(root, "a"), filepath.Join(root, "b")},
+		{filepath.Join(root, "b", "run"), now}} {
 		if err := os.Rename(to[0], to[1]); err != nil {
 			t.Fatal(err)
 		}

@@ -181,7 +181,8 @@ func notOwn(name string, info fs.FileInfo) error {
 
 // notOneName refuses a file that has other names, where its contents would change, too.
 func notOneName(name string, names int) error {
-	return &NotOwnError{name, fmt.Sprintf("has %d names (hard links), and would change under all of them: make it a copy (cp), or remove it", names)}
+	return &NotOwnError{name, fmt.Sprintf("has %d names (hard links), and would change under all of them: "+
+		"make it a copy (cp), or remove it", names)}
 }
 
 // trusted reports whether a user cannot be kept from changing what this process changes: this user, and root.

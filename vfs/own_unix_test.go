@@ -24,7 +24,8 @@ func chown(t *testing.T, name string) {
 	must(t, os.Lchown(name, another, another))
 }
 
-// A file that is opened for writing is a regular one with one name: a link's target is not changed, made, or waited for.
+// A file that is opened for writing is a regular one with one name: a link's target is not changed, made, or waited
+// for.
 func TestWritingFollowsNoLink(t *testing.T) {
 	writers := map[string]func(name string) (File, error){
 		"Create":   OS{}.Create,
@@ -58,7 +59,8 @@ func TestWritingFollowsNoLink(t *testing.T) {
 					must(t, errors.Join(err, f.Close()))
 				}
 				var refused *NotOwnError
-				if c.want == "" && err != nil || c.want != "" && (!errors.As(err, &refused) || !strings.Contains(err.Error(), name+" "+c.want)) {
+				if c.want == "" && err != nil || c.want != "" && (!errors.As(err, &refused) ||
+					!strings.Contains(err.Error(), name+" "+c.want)) {
 					t.Errorf("error %v, want %q", err, c.want)
 				}
 				if text, err := os.ReadFile(kept); err != nil || string(text) != "precious" {
@@ -127,7 +129,8 @@ func TestCheckDir(t *testing.T) {
 			c.make(t, name)
 			err := CheckDir(OS{}, name)
 			var refused *NotOwnError
-			if c.want == "" && err != nil || c.want != "" && (!errors.As(err, &refused) || !strings.Contains(err.Error(), c.want)) {
+			if c.want == "" && err != nil || c.want != "" && (!errors.As(err, &refused) ||
+				!strings.Contains(err.Error(), c.want)) {
 				t.Errorf("error %v, want %q", err, c.want)
 			}
 			if left, _ := filepath.Glob(filepath.Join(name, ".*.tmp")); len(left) > 0 {
@@ -159,8 +162,8 @@ func TestCheckDirSaysWhatToDo(t *testing.T) {
 	}
 	must(t, CheckDir(OS{}, out, model, saves, link))
 	open(model, saves)
-	fix(model + " can be written to by every user: close it (chmod -R o-w " + model + " " + saves + "), or remove it, or " +
-		"choose another directory than " + out)
+	fix(model + " can be written to by every user: close it (chmod -R o-w " + model + " " + saves + "), or remove it, " +
+		"or choose another directory than " + out)
 	open(out, elsewhere)
 	fix(out + " can be written to by every user: close it (chmod -R o-w " + out + " " + link + "), or use a new " +
 		"directory in it, such as " + out + "/run")
@@ -199,8 +202,8 @@ func TestCheckDirWithoutOwners(t *testing.T) {
 func TestRemoveAllOfLinksThatStay(t *testing.T) {
 	dir := t.TempDir()
 	kept, tree := filepath.Join(dir, "kept"), filepath.Join(dir, "tree")
-	must(t, errors.Join(os.Mkdir(kept, 0o777), os.Mkdir(tree, 0o777), os.WriteFile(filepath.Join(kept, "thesis"), nil, 0o666),
-		os.Symlink(kept, filepath.Join(tree, "link"))))
+	must(t, errors.Join(os.Mkdir(kept, 0o777), os.Mkdir(tree, 0o777),
+		os.WriteFile(filepath.Join(kept, "thesis"), nil, 0o666), os.Symlink(kept, filepath.Join(tree, "link"))))
 	check := func(fsys FS, name string) {
 		t.Helper()
 		if err := RemoveAll(fsys, name); err == nil {

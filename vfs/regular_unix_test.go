@@ -55,7 +55,8 @@ func TestOpenRegular(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, name := range []string{"/proc/self/environ", link} {
-			if _, err := OpenRegular(name); err == nil || !strings.Contains(err.Error(), name+": it leads to a file of the kernel's") {
+			if _, err := OpenRegular(name); err == nil ||
+				!strings.Contains(err.Error(), name+": it leads to a file of the kernel's") {
 				t.Errorf("%s: %v", name, err)
 			}
 		}

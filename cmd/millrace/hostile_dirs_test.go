@@ -7,14 +7,15 @@ import (
 	"strings"
 )
 
-// hostileDirectories are directories of runs, data and caches that another user has prepared: with links, with owners and
-// permissions that are not the user's. No verb changes a file outside of what it was given, or shows the environment.
+// hostileDirectories are directories of runs, data and caches that another user has prepared: with links, with owners
+// and permissions that are not the user's. No verb changes a file outside of what it was given, or shows the
+// environment.
 func hostileDirectories() (all []hostile) {
 	const kept, secret = "kept/thesis.txt", "hf_hostileSecret"
 	const third = 54321 // a user who is neither root nor noOwner
 	add := func(name, line, want string, status int, spoil func(*workshop)) *hostile {
-		all = append(all, hostile{name: "directory: " + name, line: line, want: want, status: status, writes: status == exitDone,
-			env: []string{"HF_TOKEN=" + secret}, spoil: func(w *workshop) {
+		all = append(all, hostile{name: "directory: " + name, line: line, want: want, status: status,
+			writes: status == exitDone, env: []string{"HF_TOKEN=" + secret}, spoil: func(w *workshop) {
 				w.write(kept, "years of work")
 				spoil(w)
 			}, check: func(w *workshop, r result) {
@@ -68,13 +69,16 @@ func hostileDirectories() (all []hostile) {
 		w.mkdir("out/checkpoints")
 		w.pipe("out/checkpoints/.lock")
 	})
-	for _, name := range []string{"plan.json", "run.yaml", "run.yaml.tmp", "trace.json", "checkpoints/.step-000009.del", ".model.tmp-0123456789abcdef"} {
+	for _, name := range []string{"plan.json", "run.yaml", "run.yaml.tmp", "trace.json",
+		"checkpoints/.step-000009.del", ".model.tmp-0123456789abcdef"} {
 		add("train, "+name+" is a link", train+" --trace", "final model", exitDone, replaced("out/"+name, kept)).want = ""
 	}
-	add("train, a leftover is a link to a directory", train, "", exitDone, replaced("out/checkpoints/.step-000009.del", "kept"))
-	refused("resume, the records are a link", train+" --set max_steps=4 --set resume_with=[max_steps]", "is a symbolic link",
-		trained(replaced("out/metrics.jsonl", kept))).writes = true
-	refused("resume, the manifest is a link to the environment", train+" --set resume="+checkpoint+" --set output_dir=other", "/proc",
+	add("train, a leftover is a link to a directory", train, "", exitDone,
+		replaced("out/checkpoints/.step-000009.del", "kept"))
+	refused("resume, the records are a link", train+" --set max_steps=4 --set resume_with=[max_steps]",
+		"is a symbolic link", trained(replaced("out/metrics.jsonl", kept))).writes = true
+	refused("resume, the manifest is a link to the environment",
+		train+" --set resume="+checkpoint+" --set output_dir=other", "/proc",
 		trained(replaced(checkpoint+"/manifest.json", "/proc/self/environ"))).slow = true
 
 	// Links of the user's own, as an archive has them, in place of directories inside of the output directory.
@@ -122,7 +126,8 @@ func hostileDirectories() (all []hostile) {
 		"cache":       {"preview run.yaml --set output_dir=unused", "../cache"},
 		"eval":        {"eval --model model --data data/a.txt --tokenizer bytes", "../cache/tokens"},
 	} {
-		refused(name+", open to every user", c.line, "can be written to by every user", open(c.dir)).slow = name != "output_dir"
+		refused(name+", open to every user", c.line, "can be written to by every user",
+			open(c.dir)).slow = name != "output_dir"
 		refused(name+", of another user", c.line, "belongs to another user", others(c.dir)).slow = name != "output_dir"
 		refused(name+", a link of another user", c.line, "is a link that another user", func(w *workshop) {
 			w.mkdir("elsewhere")
@@ -152,22 +157,26 @@ func hostileDirectories() (all []hostile) {
 			replaced(dir, "elsewhere")(w)
 			w.chown(dir)
 		})).slow = true
-	add("output_dir, a link of the user's own", train, "", exitDone, func(w *workshop) { w.mkdir("big"); w.link("big", "out") }).slow = true
+	add("output_dir, a link of the user's own", train, "", exitDone, func(w *workshop) {
+		w.mkdir("big")
+		w.link("big", "out")
+	}).slow = true
 	add("plan, for an output_dir of another user", "plan run.yaml", "", exitDone, others("out")).slow = true
 
 	// A user who trains in the directory of another: what its links lead to is the user's own.
-	victim := refused("train, as the owner of what a link leads to", train+" --set output_dir=../theirs", "belongs to another user", func(w *workshop) {
-		w.mkdir("../theirs/checkpoints")
-		w.write("../theirs/checkpoints/.lock", "")
-		w.chmod("../theirs/checkpoints/.lock", 0o666)
-		w.link(w.path("kept"), "../theirs/checkpoints/.step-000005.del")
-		forbid(w, nil)
-		for _, name := range []string{"", "/checkpoints", "/checkpoints/.lock", "/checkpoints/.step-000005.del"} {
-			if err := os.Lchown(w.path("../theirs"+name), third, third); err != nil {
-				w.t.Skip("only root gives files to other users: ", err)
+	victim := refused("train, as the owner of what a link leads to", train+" --set output_dir=../theirs",
+		"belongs to another user", func(w *workshop) {
+			w.mkdir("../theirs/checkpoints")
+			w.write("../theirs/checkpoints/.lock", "")
+			w.chmod("../theirs/checkpoints/.lock", 0o666)
+			w.link(w.path("kept"), "../theirs/checkpoints/.step-000005.del")
+			forbid(w, nil)
+			for _, name := range []string{"", "/checkpoints", "/checkpoints/.lock", "/checkpoints/.step-000005.del"} {
+				if err := os.Lchown(w.path("../theirs"+name), third, third); err != nil {
+					w.t.Skip("only root gives files to other users: ", err)
+				}
 			}
-		}
-	})
+		})
 	victim.wrap = asNobody
 
 	// A volume that root has mounted for all, as Kubernetes does: only root can close it, and a directory in it is fine.
@@ -198,17 +207,21 @@ func hostileDirectories() (all []hostile) {
 		add(name+", of another user's run", line, "", exitDone, ofOthers).slow = true
 	}
 	for name, line := range map[string]string{
-		"checkpoint verify": "checkpoint verify " + checkpoint, "export": "export --checkpoint " + checkpoint + " --model model --out out2",
+		"checkpoint verify": "checkpoint verify " + checkpoint,
+		"export":            "export --checkpoint " + checkpoint + " --model model --out out2",
 	} {
 		h := add(name+", a piece is a link to the environment", line, "block.1.weights", exitFailed,
 			trained(replaced(checkpoint+"/block.1.weights", environ)))
 		h.slow = true
 	}
-	refused("report, the records are a link to the environment", "report out", "/proc", replaced("out/metrics.jsonl", environ))
-	refused("preview, the data are a link to the environment", "preview run.yaml", "/proc", replaced("data/a.txt", environ))
-	h := refused("preview, a registry names the environment", "", "is not below the registry's directory", func(w *workshop) {
-		w.write("reg/dataset_info.json", `{"x": {"file_name": "`+environ+`", "columns": {"prompt": "text"}}}`)
-	})
+	refused("report, the records are a link to the environment", "report out", "/proc",
+		replaced("out/metrics.jsonl", environ))
+	refused("preview, the data are a link to the environment", "preview run.yaml", "/proc",
+		replaced("data/a.txt", environ))
+	h := refused("preview, a registry names the environment", "",
+		"is not below the registry's directory", func(w *workshop) {
+			w.write("reg/dataset_info.json", `{"x": {"file_name": "`+environ+`", "columns": {"prompt": "text"}}}`)
+		})
 	h.args = []string{"preview", "run.yaml", "--set", "datasets=[{path: reg, name: x}]"}
 	h = refused("train, a registry names a file above it", "", "is not below the registry's directory", func(w *workshop) {
 		w.write("reg/dataset_info.json", `{"x": {"file_name": "../`+kept+`", "columns": {"prompt": "text"}}}`)

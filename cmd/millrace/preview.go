@@ -65,7 +65,8 @@ func (c *previewCmd) Run(p *program) error {
 		if err := p.printf("--- example %d: %d tokens, %d count in the loss\n", shown, len(e.InputIDs), counted(e.Labels)); err != nil {
 			return err
 		}
-		if _, err := fmt.Fprintln(p.stdout, marked(e.Pieces, terminal.Is(p.stdout), terminal.CanColor(p.stdout))); err != nil {
+		if _, err := fmt.Fprintln(p.stdout,
+			marked(e.Pieces, terminal.Is(p.stdout), terminal.CanColor(p.stdout))); err != nil {
 			return err
 		}
 		if more := len(e.InputIDs) - len(e.Tokens); more > 0 {

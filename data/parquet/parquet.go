@@ -179,7 +179,8 @@ func (f *File) Spent() int64 { return f.spent }
 func (f *File) spend(bytes int) error {
 	f.spent += int64(bytes)
 	if f.spent > f.limits.TotalBytes {
-		return fmt.Errorf("its rows come to more than %d bytes, which is far more than the file has: split it, or set max_samples to read a part", f.limits.TotalBytes)
+		return fmt.Errorf("its rows come to more than %d bytes, which is far more than the file has: "+
+			"split it, or set max_samples to read a part", f.limits.TotalBytes)
 	}
 	return nil
 }

@@ -33,7 +33,8 @@ func TestCut(t *testing.T) {
 	for name, expr := range map[string]string{"deepseek": deepseekExpr, "gpt4o": gpt4oExpr, "tekken": tekkenExpr} {
 		steps := fmt.Sprintf(step, threeDigitsExpr) + "," + fmt.Sprintf(step, cjkExpr) + "," + fmt.Sprintf(step, expr)
 		names := fmt.Sprintf(`{"version":"1.0","added_tokens":[%s],"normalizer":{"type":"NFC"},`+
-			`"pre_tokenizer":{"type":"Sequence","pretokenizers":[%s,{"type":"ByteLevel","add_prefix_space":false,"trim_offsets":true,"use_regex":false}]},`+
+			`"pre_tokenizer":{"type":"Sequence","pretokenizers":[%s,`+
+			`{"type":"ByteLevel","add_prefix_space":false,"trim_offsets":true,"use_regex":false}]},`+
 			`"model":{"type":"BPE","vocab":{%s},"merges":[]}}`, added, steps, byteVocabulary())
 		tok, err := Parse([]byte(names))
 		if err != nil {
@@ -65,8 +66,9 @@ func checkCut(t *testing.T, name string, tok interface {
 }, texts []string, want bool) {
 	t.Helper()
 	found := 0
-	parts := append([]string{"a b", "ab cd", "word\nword", "。\n字", "字\n字", "!\nA", " \n", "\n\n", " keep it", "keep it ",
-		"stop", "x stop y", " end", "the end of it", "'s", "1", "1234", "\u0301", "é", "\u00a0", "\u3000", "▁", "<|eos|>"}, texts...)
+	parts := append([]string{"a b", "ab cd", "word\nword", "。\n字", "字\n字", "!\nA", " \n", "\n\n",
+		" keep it", "keep it ", "stop", "x stop y", " end", "the end of it", "'s", "1", "1234", "\u0301", "é", "\u00a0",
+		"\u3000", "▁", "<|eos|>"}, texts...)
 	padding := strings.Repeat("1", 700) // around it there is room to look for tokens
 	rapid.Check(t, func(t *rapid.T) {
 		text := padding + strings.Join(rapid.SliceOfN(rapid.SampledFrom(parts), 1, 30).Draw(t, "text"), "") + padding

@@ -138,13 +138,14 @@ func TestExpressionMemory(t *testing.T) {
 // A text that the normalizer makes longer is measured without making all of it, and where characters of several bytes
 // are cut nowhere.
 func TestExceeds(t *testing.T) {
-	steps, err := readNormalizer(json.RawMessage(`{"type": "Sequence", "normalizers": [{"type": "NFKC"}, {"type": "Replace", "pattern": {"String": "é"}, "content": "` +
-		strings.Repeat("x", 200) + `"}]}`))
+	steps, err := readNormalizer(json.RawMessage(`{"type": "Sequence", "normalizers": [{"type": "NFKC"}, ` +
+		`{"type": "Replace", "pattern": {"String": "é"}, "content": "` + strings.Repeat("x", 200) + `"}]}`))
 	if err != nil {
 		t.Fatal(err)
 	}
 	tok := &Pipeline{normalizers: steps.list, growth: steps.growth}
-	for _, text := range []string{strings.Repeat("é", 100_000), strings.Repeat("a", 300_000), strings.Repeat("ﷺ", 100_000), "aé", ""} {
+	for _, text := range []string{strings.Repeat("é", 100_000), strings.Repeat("a", 300_000),
+		strings.Repeat("ﷺ", 100_000), "aé", ""} {
 		n := len(tok.normalize(text))
 		if tok.Exceeds(text, n) || n > 0 && !tok.Exceeds(text, n-1) {
 			t.Errorf("%.10s: %d bytes are not what is measured", text, n)

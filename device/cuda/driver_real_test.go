@@ -14,7 +14,8 @@ var loadDriver = driver.Load
 const lawSteps = 10
 
 // gpuShape is what TestGPUSpeeds times: Qwen2.5-7B, four documents in a micro-batch.
-var gpuShape = speedShape{rows: 8192, document: 2048, hidden: 3584, inner: 18944, heads: 28, keys: 4, headDim: 128, tile: 16384, parameters: 233 << 20}
+var gpuShape = speedShape{rows: 8192, document: 2048, hidden: 3584, inner: 18944, heads: 28,
+	keys: 4, headDim: 128, tile: 16384, parameters: 233 << 20}
 
 // gpuBLAS opens the library of tests on a GPU: the one that is installed.
 func gpuBLAS(*driver.API) func() (cublaslt.BLAS, error) { return nil }

@@ -26,4 +26,5 @@ var gpuBlock = smallBlock
 const lawSteps = 2
 
 // gpuShape is what TestGPUSpeeds times.
-var gpuShape = speedShape{rows: 64, document: 32, hidden: 128, inner: 128, heads: 2, keys: 1, headDim: 64, tile: 64, parameters: 1 << 12}
+var gpuShape = speedShape{rows: 64, document: 32, hidden: 128, inner: 128, heads: 2,
+	keys: 1, headDim: 64, tile: 64, parameters: 1 << 12}

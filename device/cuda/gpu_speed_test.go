@@ -69,10 +69,11 @@ type kernelTime struct {
 }
 
 // speedTasks lays the operands of each operation of a block and a head out in an arena, and says how to run it.
-func speedTasks(z speedShape, docs func(a *device.Arena, rows, document int) device.Docs, ids func(a *device.Arena, n, below int) device.Mem,
-	zero func(device.Mem)) []func(a *device.Arena) speedTask {
+func speedTasks(z speedShape, docs func(a *device.Arena, rows, document int) device.Docs,
+	ids func(a *device.Arena, n, below int) device.Mem, zero func(device.Mem)) []func(a *device.Arena) speedTask {
 	const bf16, f32 = tensor.BF16, tensor.F32
-	product := func(name string, m, n, k int, f device.MatMulFlags, c tensor.DType, onto bool) func(a *device.Arena) speedTask {
+	product := func(name string, m, n, k int, f device.MatMulFlags, c tensor.DType,
+		onto bool) func(a *device.Arena) speedTask {
 		return func(a *device.Arena) speedTask {
 			rows, cols := [2]int{m, k}, [2]int{k, n}
 			if f.TransA {
@@ -127,8 +128,10 @@ func speedTasks(z speedShape, docs func(a *device.Arena, rows, document int) dev
 			return speedTask{name: "norm", run: func(s operations) { s.RMSNorm(y, rstd, x, w, 1, 1e-6) }}
 		},
 		func(a *device.Arena) speedTask {
-			dx, dw, dy, x, w, rstd, around := x(a), a.Mat(f32, 1, z.hidden), x(a), x(a), a.Mat(bf16, 1, z.hidden), a.Mat(f32, z.rows, 1), x(a)
-			return speedTask{name: "gradients of norm", run: func(s operations) { s.RMSNormGrad(dx, dw, dy, x, w, rstd, around, 1) }}
+			dx, dw, dy, x, w, rstd, around := x(a), a.Mat(f32, 1, z.hidden), x(a),
+				x(a), a.Mat(bf16, 1, z.hidden), a.Mat(f32, z.rows, 1), x(a)
+			return speedTask{name: "gradients of norm",
+				run: func(s operations) { s.RMSNormGrad(dx, dw, dy, x, w, rstd, around, 1) }}
 		},
 		func(a *device.Arena) speedTask {
 			q, bias := a.Mat(bf16, z.rows, z.heads*z.headDim), a.Mat(bf16, 1, z.heads*z.headDim)
@@ -142,7 +145,8 @@ func speedTasks(z speedShape, docs func(a *device.Arena, rows, document int) dev
 			return speedTask{name: "SwiGLU", run: func(s operations) { s.SwiGLU(y, gateUp) }}
 		},
 		func(a *device.Arena) speedTask {
-			dGateUp, act, dy, gateUp := a.Mat(bf16, z.rows, 2*z.inner), a.Mat(bf16, z.rows, z.inner), a.Mat(bf16, z.rows, z.inner), a.Mat(bf16, z.rows, 2*z.inner)
+			dGateUp, act, dy, gateUp := a.Mat(bf16, z.rows, 2*z.inner), a.Mat(bf16, z.rows, z.inner),
+				a.Mat(bf16, z.rows, z.inner), a.Mat(bf16, z.rows, 2*z.inner)
 			return speedTask{name: "gradient of SwiGLU", run: func(s operations) { s.SwiGLUGrad(dGateUp, act, dy, gateUp) }}
 		},
 		func(a *device.Arena) speedTask {
@@ -154,8 +158,10 @@ func speedTasks(z speedShape, docs func(a *device.Arena, rows, document int) dev
 			return speedTask{name: "sums of the loss", run: func(s operations) { s.LSEUpdate(stat, logits, targets, 0, 0) }}
 		},
 		func(a *device.Arena) speedTask {
-			d, logits, stat, targets := a.Mat(bf16, z.rows, z.tile), a.Mat(f32, z.rows, z.tile), a.Mat(f32, z.rows, 3), ids(a, z.rows, z.tile)
-			return speedTask{name: "gradient of the loss", run: func(s operations) { s.CrossEntropyGrad(d, logits, stat, targets, 0, 1, 0) }}
+			d, logits, stat, targets := a.Mat(bf16, z.rows, z.tile), a.Mat(f32, z.rows, z.tile),
+				a.Mat(f32, z.rows, 3), ids(a, z.rows, z.tile)
+			return speedTask{name: "gradient of the loss",
+				run: func(s operations) { s.CrossEntropyGrad(d, logits, stat, targets, 0, 1, 0) }}
 		},
 		func(a *device.Arena) speedTask {
 			dtable, dy, ids := a.Mat(f32, z.tile, z.hidden), x(a), ids(a, z.rows, z.tile)
@@ -171,7 +177,8 @@ func speedTasks(z speedShape, docs func(a *device.Arena, rows, document int) dev
 		},
 		func(a *device.Arena) speedTask {
 			vec := func(t tensor.DType) device.Mat { return a.Mat(t, 1, z.parameters) }
-			args := device.AdamWArgs{Weights: vec(bf16), Low: vec(tensor.I16), Grad: vec(bf16), M: vec(f32), V: vec(f32), AdamWScalars: speedScalars}
+			args := device.AdamWArgs{Weights: vec(bf16), Low: vec(tensor.I16), Grad: vec(bf16), M: vec(f32),
+				V: vec(f32), AdamWScalars: speedScalars}
 			bad := a.Take(8)
 			zero(args.V.Mem) // no square is negative
 			return speedTask{name: "AdamW", inPlace: true, run: func(s operations) { s.AdamW(args, bad) }}
@@ -179,8 +186,8 @@ func speedTasks(z speedShape, docs func(a *device.Arena, rows, document int) dev
 		func(a *device.Arena) speedTask {
 			vec := func(t tensor.DType) device.Mat { return a.Mat(t, 1, z.parameters) }
 			scales := func() device.Mat { return a.Mat(f32, 1, z.parameters/tensor.MomentBlock) }
-			args := device.AdamW8Args{Weights: vec(bf16), Low: vec(tensor.I16), Grad: vec(bf16), M: vec(tensor.U8), V: vec(tensor.U8),
-				MScale: scales(), VScale: scales(), AdamWScalars: speedScalars}
+			args := device.AdamW8Args{Weights: vec(bf16), Low: vec(tensor.I16), Grad: vec(bf16), M: vec(tensor.U8),
+				V: vec(tensor.U8), MScale: scales(), VScale: scales(), AdamWScalars: speedScalars}
 			bad := a.Take(8)
 			zero(args.VScale.Mem)
 			return speedTask{name: "AdamW with 8-bit moments", inPlace: true, run: func(s operations) { s.AdamW8(args, bad) }}
@@ -188,7 +195,8 @@ func speedTasks(z speedShape, docs func(a *device.Arena, rows, document int) dev
 	}
 }
 
-var speedScalars = device.AdamWScalars{ClipScale: 1, Decay: 1, OneMinusBeta1: 0.1, Beta2: 0.999, OneMinusBeta2: 0.001, StepSize: 1e-5, SqrtBC2: 1, Eps: 1e-8}
+var speedScalars = device.AdamWScalars{ClipScale: 1, Decay: 1, OneMinusBeta1: 0.1, Beta2: 0.999, OneMinusBeta2: 0.001,
+	StepSize: 1e-5, SqrtBC2: 1, Eps: 1e-8}
 
 // traffic is how many bytes an operation moves if each operand passes once.
 func (t speedTask) traffic() int64 {
@@ -229,13 +237,14 @@ func timeLaunches(api *driver.API) (*driver.API, *launches) {
 		l.names[*f] = string(text[:bytes.IndexByte(text, 0)])
 		return r
 	}
-	timed.LaunchKernel = func(f driver.Function, x, y, z, bx, by, bz, shared uint32, s driver.Stream, params, extra *unsafe.Pointer) driver.Result {
+	timed.LaunchKernel = func(f driver.Function, x, y, z, bx, by, bz, shared uint32,
+		s driver.Stream, params, extra *unsafe.Pointer) driver.Result {
 		if !l.on {
 			return api.LaunchKernel(f, x, y, z, bx, by, bz, shared, s, params, extra)
 		}
 		e := launched{name: l.names[f]}
-		l.err = errors.Join(l.err, api.EventCreate(&e.begin, 0).Err("cuEventCreate"), api.EventCreate(&e.end, 0).Err("cuEventCreate"),
-			api.EventRecord(e.begin, s).Err("cuEventRecord"))
+		l.err = errors.Join(l.err, api.EventCreate(&e.begin, 0).Err("cuEventCreate"),
+			api.EventCreate(&e.end, 0).Err("cuEventCreate"), api.EventRecord(e.begin, s).Err("cuEventRecord"))
 		r := api.LaunchKernel(f, x, y, z, bx, by, bz, shared, s, params, extra)
 		l.err = errors.Join(l.err, api.EventRecord(e.end, s).Err("cuEventRecord"))
 		l.events = append(l.events, e)
@@ -260,7 +269,8 @@ func (l *launches) take() (times []kernelTime, err error) {
 const timedRuns = 5
 
 // speeds times the tasks on a device: all of them, or the matrix products alone.
-func speeds(t *testing.T, p products, z speedShape, productsAlone bool) (rows []speedRow, copyRate float64, name string) {
+func speeds(t *testing.T, p products, z speedShape,
+	productsAlone bool) (rows []speedRow, copyRate float64, name string) {
 	api, err := loadDriver()
 	if err != nil {
 		t.Fatal(err)
@@ -374,7 +384,8 @@ func speeds(t *testing.T, p products, z speedShape, productsAlone bool) (rows []
 				t.Fatal(err)
 			}
 		}
-		r := speedRow{Name: task.name, Milliseconds: timed(func() { task.run(s) }), product: task.product, flops: task.flops, bytes: task.traffic()}
+		r := speedRow{Name: task.name, Milliseconds: timed(func() { task.run(s) }),
+			product: task.product, flops: task.flops, bytes: task.traffic()}
 		kernels.on = true
 		task.run(s)
 		sync()
@@ -415,8 +426,8 @@ func (r *recorder) MatMul(c, a, b device.Mat, f device.MatMulFlags) {
 // speedsHeader begins the table, for the program that shows it.
 const speedsHeader = "#"
 
-// TestGPUSpeeds times every large kernel at the shapes of a 7B model, next to what bounds it: no kernel can be faster than
-// the fastest product for its arithmetic, nor than a copy for its operands. The table says what to improve.
+// TestGPUSpeeds times every large kernel at the shapes of a 7B model, next to what bounds it: no kernel can be faster
+// than the fastest product for its arithmetic, nor than a copy for its operands. The table says what to improve.
 func TestGPUSpeeds(t *testing.T) {
 	needGPU(t)
 	rows, copyRate, name := speeds(t, library, gpuShape, false)
@@ -438,7 +449,8 @@ func TestGPUSpeeds(t *testing.T) {
 		if r.flops > 0 {
 			tflops = fmt.Sprintf("%.0f", r.TFLOPS)
 		}
-		fmt.Printf("%-46s %9.3f %8s %8.0f %9.3f %5.0f%%\n", r.Name, r.Milliseconds, tflops, r.GBPerSec, r.LimitMilliseconds, r.share()*100)
+		fmt.Printf("%-46s %9.3f %8s %8.0f %9.3f %5.0f%%\n", r.Name, r.Milliseconds, tflops, r.GBPerSec,
+			r.LimitMilliseconds, r.share()*100)
 		if len(r.Kernels) > 1 {
 			for _, k := range r.Kernels {
 				fmt.Printf("    %-42s %9.3f\n", k.Name, k.Milliseconds)
@@ -463,8 +475,8 @@ func TestGPUSpeeds(t *testing.T) {
 	for _, r := range rows[:3] {
 		slow = append(slow, fmt.Sprintf("%s (%.0f%%)", r.Name, r.share()*100))
 	}
-	fmt.Printf("SUMMARY %d operations; products up to %.0f TFLOP/s, copies %.0f GB/s; furthest from these: %s\n", len(rows), fastest, copyRate/1e9,
-		strings.Join(slow, ", "))
+	fmt.Printf("SUMMARY %d operations; products up to %.0f TFLOP/s, copies %.0f GB/s; furthest from these: %s\n",
+		len(rows), fastest, copyRate/1e9, strings.Join(slow, ", "))
 }
 
 // share is how near a row is to its limit.

@@ -177,8 +177,8 @@ func dial(ctx context.Context, network, address string) (net.Conn, error) {
 }
 
 // connect is asked before a connection to the server of a name is made, at an address that was found for it. A name can
-// have several. One that is tried and is public makes an endpoint public for good; a private one says nothing yet, since
-// it may be there for that, and have no server.
+// have several. One that is tried and is public makes an endpoint public for good; a private one says nothing yet,
+// since it may be there for that, and have no server.
 func (g *guard) connect(server, found string) error {
 	at, err := netip.ParseAddrPort(found)
 	if err != nil {

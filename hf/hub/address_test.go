@@ -145,7 +145,8 @@ func TestHubOfTwoAddresses(t *testing.T) {
 	}
 }
 
-// resolve has every name lead to addresses of IPv4: its server of names reads one question, and repeats it in the answer.
+// resolve has every name lead to addresses of IPv4: its server of names reads one question, and repeats it in the
+// answer.
 func resolve(t *testing.T, addresses []string) {
 	t.Helper()
 	before := net.DefaultResolver
@@ -263,7 +264,8 @@ func TestTokenOverHTTP(t *testing.T) {
 		t.Errorf("the hub of a company: %v, it got %q", err, got)
 	}
 	resolve(t, []string{"255.255.255.255"}) // public; see TestHubOfTwoAddresses
-	for _, endpoint := range []string{"http://hub.elsewhere:" + port, "http://8.8.8.8:" + port, "http://[2001:db8::1]:" + port} {
+	for _, endpoint := range []string{"http://hub.elsewhere:" + port, "http://8.8.8.8:" + port,
+		"http://[2001:db8::1]:" + port} {
 		for range 2 {
 			wantLine(t, get(endpoint, true), endpoint+" is not https", "in no private network")
 		}

@@ -80,8 +80,8 @@ func TestCacheFollowsNoLinks(t *testing.T) {
 	}
 }
 
-// All open directories are named at once, and only their owner is told to close them. In a cache with the sticky bit the
-// directories that are used are this user's, root's, or those of the owner of the cache.
+// All open directories are named at once, and only their owner is told to close them. In a cache with the sticky bit
+// the directories that are used are this user's, root's, or those of the owner of the cache.
 func TestCacheOfManyUsers(t *testing.T) {
 	const me, other, third = 1000, 1001, 1002
 	const sticky = 0o777 | os.ModeSticky
@@ -97,14 +97,16 @@ func TestCacheOfManyUsers(t *testing.T) {
 		{[]cacheDir{cache(0o775, other), repo(0o775, third)}, "", ""}, // the user's choice
 		{[]cacheDir{cache(0o777, 0)}, own, chmod},                     // an emptyDir of Kubernetes
 		{[]cacheDir{cache(0o777, me)}, chmod, ""},
-		{[]cacheDir{cache(0o777, me), repo(0o777, me), blobs}, "write to /c and /c/models--a--b and /c/models--a--b/blobs, so", ""},
+		{[]cacheDir{cache(0o777, me), repo(0o777, me), blobs},
+			"write to /c and /c/models--a--b and /c/models--a--b/blobs, so", ""},
 		{[]cacheDir{cache(0o777, other), blobs}, own, chmod},
 		{[]cacheDir{cache(sticky, 0)}, "", ""},
 		{[]cacheDir{cache(sticky, 0), repo(0o755, me)}, "", ""},
 		{[]cacheDir{cache(sticky, 0), repo(0o755, 0)}, "", ""},
 		{[]cacheDir{cache(sticky, other), repo(0o755, other)}, "", ""},
 		{[]cacheDir{cache(sticky, 0), repo(0o755, other)}, "/c/models--a--b belongs to another user (uid 1001)", chmod},
-		{[]cacheDir{cache(sticky, 0), {"/c/models--a--b", 0o755, me, other}}, "belongs to another user (uid 1001)", chmod}, // a link
+		{[]cacheDir{cache(sticky, 0), {"/c/models--a--b", 0o755, me, other}},
+			"belongs to another user (uid 1001)", chmod}, // a link
 		{[]cacheDir{cache(sticky, 0), repo(sticky, me)}, "write to /c/models--a--b, so", ""},
 	} {
 		err := checkDirs("/c", c.dirs, me)
@@ -130,7 +132,8 @@ func TestCacheThatAllCanWrite(t *testing.T) {
 	}
 	for _, dir := range []string{h.Cache, h.dir(gsm8k), filepath.Join(h.dir(gsm8k), "blobs"),
 		filepath.Join(h.dir(gsm8k), "refs"), filepath.Join(h.dir(gsm8k), "snapshots"), s.Dir()} {
-		for mode, good := range map[os.FileMode]bool{0o777: false, 0o757: false, 0o777 | os.ModeSticky: dir == h.Cache, 0o775: true} {
+		for mode, good := range map[os.FileMode]bool{0o777: false, 0o757: false, 0o777 | os.ModeSticky: dir == h.Cache,
+			0o775: true} {
 			if err := os.Chmod(dir, mode); err != nil {
 				t.Fatal(err)
 			}

@@ -59,7 +59,8 @@ func (h *Hub) do(req *http.Request) (*http.Response, error) {
 		server = h.shownEndpoint()
 		if h.Token != "" && req.URL.Scheme != "https" && !isLoopback(req.URL.Hostname()) {
 			if !h.TokenOverHTTP {
-				return nil, &exposedError{h.shownEndpoint(), ", or set " + overHTTPVariable + "=1 if the hub is in a private network"}
+				return nil, &exposedError{h.shownEndpoint(),
+					", or set " + overHTTPVariable + "=1 if the hub is in a private network"}
 			}
 			g.exposed = &exposedError{h.shownEndpoint(), "; it is in no private network, and so " + overHTTPVariable +
 				" does not count"}

@@ -95,8 +95,8 @@ func ReadFile(path string, maxBytes int64) ([]byte, error) {
 	return ReadAll(f, path, maxBytes)
 }
 
-// ReadAll reads an open file, a path, whole. One that is longer than maxBytes is an error: some files of the system have
-// endless contents and the length 0.
+// ReadAll reads an open file, a path, whole. One that is longer than maxBytes is an error: some files of the system
+// have endless contents and the length 0.
 func ReadAll(f interface {
 	io.Reader
 	Stat() (fs.FileInfo, error)

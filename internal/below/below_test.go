@@ -93,29 +93,32 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-// Links into the blobs of the cache that the user has configured are followed from every directory, also where the blobs
-// are on another disk; other links are if the user allows them.
+// Links into the blobs of the cache that the user has configured are followed from every directory, also where the
+// blobs are on another disk; other links are if the user allows them.
 func TestAllowedLinks(t *testing.T) {
 	const repo = "hub/models--a--b"
 	hash := strings.Repeat("beef", 16)
 	top := furnish(t, map[string]string{
-		repo + "/blobs/" + hash: "blob", repo + "/blobs/" + commit: "small blob", repo + "/blobs/" + hash + ".incomplete": "part",
-		repo + "/refs/main": "ref", repo + "/snapshots/" + commit + "/w": "-> ../../blobs/" + hash,
-		"hub/models--c--d/blobs": "-> $/disk2", "disk2/" + hash: "far blob",
+		repo + "/blobs/" + hash: "blob", repo + "/blobs/" + commit: "small blob",
+		repo + "/blobs/" + hash + ".incomplete": "part", repo + "/refs/main": "ref",
+		repo + "/snapshots/" + commit + "/w": "-> ../../blobs/" + hash,
+		"hub/models--c--d/blobs":             "-> $/disk2", "disk2/" + hash: "far blob",
 		"hub/models--c--d/snapshots/" + commit + "/w": "-> ../../blobs/" + hash,
 		"hub/plain/blobs/" + hash:                     "no repository", "hub/models--a--b/blobs/sub/" + hash: "deep",
 		"hub/models--e--f/blobs/" + hash: "-> $/secret", "secret": "secret",
 		"other/models--a--b/blobs/" + hash: "of another cache",
 		"alias":                            "-> hub",
-		"m/absolute":                       "-> $/" + repo + "/blobs/" + hash, "m/relative": "-> ../" + repo + "/blobs/" + hash,
-		"m/small": "-> $/" + repo + "/blobs/" + commit, "m/alias": "-> $/alias/models--a--b/blobs/" + hash,
-		"m/chain": "-> again", "m/again": "-> $/" + repo + "/snapshots/" + commit + "/w",
+		"m/absolute":                       "-> $/" + repo + "/blobs/" + hash,
+		"m/relative":                       "-> ../" + repo + "/blobs/" + hash,
+		"m/small":                          "-> $/" + repo + "/blobs/" + commit,
+		"m/alias":                          "-> $/alias/models--a--b/blobs/" + hash,
+		"m/chain":                          "-> again", "m/again": "-> $/" + repo + "/snapshots/" + commit + "/w",
 		"m/snap": "-> $/" + repo + "/snapshots/" + commit, "m/far": "-> $/hub/models--c--d/blobs/" + hash,
 		"m/part": "-> $/" + repo + "/blobs/" + hash + ".incomplete", "m/ref": "-> $/" + repo + "/refs/main",
 		"m/plain": "-> $/hub/plain/blobs/" + hash, "m/deep": "-> $/" + repo + "/blobs/sub/" + hash,
 		"m/hidden": "-> $/hub/models--e--f/blobs/" + hash, "m/other": "-> $/other/models--a--b/blobs/" + hash,
-		"m/direct": "-> $/disk2/" + hash, "m/secret": "-> ../secret", "m/gone": "-> $/" + repo + "/blobs/" + strings.Repeat("0", 64),
-		"m/loop": "-> loop",
+		"m/direct": "-> $/disk2/" + hash, "m/secret": "-> ../secret",
+		"m/gone": "-> $/" + repo + "/blobs/" + strings.Repeat("0", 64), "m/loop": "-> loop",
 	})
 	t.Cleanup(func() { allowed.Store(nil) })
 	const farSnapshot = "hub/models--c--d/snapshots/" + commit + " w"
@@ -128,9 +131,11 @@ func TestAllowedLinks(t *testing.T) {
 		good  []map[string]string
 		bad   []map[string]string
 	}{
-		"nothing":                  {Links{}, nil, []map[string]string{intoCache, elsewhere}},
-		"the cache":                {Links{HubCache: filepath.Join(top, "hub")}, []map[string]string{intoCache}, []map[string]string{elsewhere}},
-		"the cache through a link": {Links{HubCache: filepath.Join(top, "alias")}, []map[string]string{intoCache}, []map[string]string{elsewhere}},
+		"nothing": {Links{}, nil, []map[string]string{intoCache, elsewhere}},
+		"the cache": {Links{HubCache: filepath.Join(top, "hub")},
+			[]map[string]string{intoCache}, []map[string]string{elsewhere}},
+		"the cache through a link": {Links{HubCache: filepath.Join(top, "alias")},
+			[]map[string]string{intoCache}, []map[string]string{elsewhere}},
 		"a cache that is not there": {Links{HubCache: filepath.Join(top, "none")}, nil,
 			[]map[string]string{intoCache, elsewhere}},
 		"all": {Links{Anywhere: true}, []map[string]string{intoCache, elsewhere}, nil},
@@ -155,8 +160,8 @@ func TestAllowedLinks(t *testing.T) {
 				}
 			}
 		}
-		for name, want := range map[string]string{"m gone": "no such file", "m loop": "too many levels", "m ../secret": "inside of",
-			"m snap": "it is a directory"} {
+		for name, want := range map[string]string{"m gone": "no such file", "m loop": "too many levels",
+			"m ../secret": "inside of", "m snap": "it is a directory"} {
 			if what != "all" && name == "m snap" {
 				want = "out of the directory"
 			}
@@ -176,7 +181,8 @@ func TestAllowedLinksIntoTheKernel(t *testing.T) {
 	top := furnish(t, map[string]string{"m/link": "-> " + environment})
 	t.Cleanup(func() { allowed.Store(nil) })
 	Allow(Links{Anywhere: true})
-	if doc, err := Read(filepath.Join(top, "m"), "link", 1<<20); err == nil || !strings.Contains(err.Error(), "of the kernel's") {
+	if doc, err := Read(filepath.Join(top, "m"), "link", 1<<20); err == nil ||
+		!strings.Contains(err.Error(), "of the kernel's") {
 		t.Errorf("%d bytes, %v", len(doc), err)
 	}
 }

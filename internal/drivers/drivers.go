@@ -76,7 +76,8 @@ func (o Opener) openGPU(name string, accounts *hostmem.Accounts) (device.Device,
 	}
 	api, err := load()
 	if err == nil {
-		d, err = cuda.Open(cuda.Options{Ordinal: ordinal, API: api, Accounts: accounts, OwnProducts: o.OwnProducts, Note: o.Note})
+		d, err = cuda.Open(cuda.Options{Ordinal: ordinal, API: api, Accounts: accounts,
+			OwnProducts: o.OwnProducts, Note: o.Note})
 	} else {
 		err = fmt.Errorf("device %s: %w", name, err)
 	}

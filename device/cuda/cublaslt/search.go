@@ -82,7 +82,8 @@ const maxLinks = 16
 // environments returns the roots of Python environments that the python3, or else python, may belong to that comes
 // first on PATH: of the path itself, and of each link that it leads to. All are needed: the link of a virtual
 // environment leads to another Python, which lacks the environment's packages, and a link in /usr/local/bin may lead to
-// a virtual environment. managed is pyenv's root, if that Python is one of the scripts with which pyenv finds the right one.
+// a virtual environment. managed is pyenv's root, if that Python is one of the scripts with which pyenv finds the
+// right one.
 func environments(path string, glob func(string) ([]string, error),
 	readlink func(string) (string, error)) (roots []string, managed string) {
 	for _, name := range []string{"python3", "python"} {

@@ -44,8 +44,8 @@ func speeds(c *check) (string, error) {
 	return testNote(said), err
 }
 
-// testArgs are the arguments of a test binary that runs the tests of a pattern: that of -test.run, but each part is a whole
-// name.
+// testArgs are the arguments of a test binary that runs the tests of a pattern: that of -test.run, but each part is a
+// whole name.
 func testArgs(c *check, pattern string) []string {
 	parts := strings.Split(pattern, "/")
 	for i, p := range parts {
@@ -144,8 +144,8 @@ type benchResult struct {
 	Alias          *json.RawMessage   `json:"alias"`
 }
 
-// bench measures steps of the chosen shape, on state that layers share where the host has no room for all of it. env has
-// further variables, KEY=VALUE.
+// bench measures steps of the chosen shape, on state that layers share where the host has no room for all of it. env
+// has further variables, KEY=VALUE.
 func bench(steps int, env []string, flags ...string) func(c *check) (string, error) {
 	return func(c *check) (string, error) {
 		name := "bench" + strings.Join(append(slices.Clone(env), flags...), "")

@@ -114,7 +114,8 @@ const mostLogBytes = 14 << 20
 const reserve = 4 * time.Second
 
 func newCheck(ctx context.Context, o *config, deadline time.Time, stdout io.Writer) (*check, error) {
-	c := &check{config: o, ctx: ctx, whole: ctx, deadline: deadline, stdout: stdout, report: report{Output: map[string]json.RawMessage{}}}
+	c := &check{config: o, ctx: ctx, whole: ctx, deadline: deadline, stdout: stdout,
+		report: report{Output: map[string]json.RawMessage{}}}
 	if err := os.MkdirAll(o.out, 0o777); err != nil {
 		return nil, fmt.Errorf("--out: %w", err)
 	}
@@ -274,7 +275,8 @@ func (c *check) end() int {
 		counts[r.Result]++
 		c.say("%s\n", r)
 	}
-	c.say("\n%d passed, %d failed, %d left out; %s\n", counts[passed], counts[failed], counts[left]+c.unopened, c.products())
+	c.say("\n%d passed, %d failed, %d left out; %s\n", counts[passed], counts[failed],
+		counts[left]+c.unopened, c.products())
 	switch {
 	case c.whole.Err() != nil:
 		return exitInterrupted

@@ -177,7 +177,8 @@ func TestNoGPU(t *testing.T) {
 		plays("kernels", "passes", time.Minute),
 	}, "--budget", "1000")
 	table := tableOf(t, out)
-	if _, ran := table["kernels"]; status != exitFailed || table["open"].Note != "status 2: millrace: device cuda:0: there is no NVIDIA driver" || ran ||
+	if _, ran := table["kernels"]; status != exitFailed ||
+		table["open"].Note != "status 2: millrace: device cuda:0: there is no NVIDIA driver" || ran ||
 		!strings.HasSuffix(printed, "0 passed, 1 failed, 1 left out; no GPU could be opened\n") {
 		t.Errorf("status %d, %+v\n%s", status, table, printed)
 	}
@@ -232,10 +233,11 @@ func TestWatch(t *testing.T) {
 	t.Setenv(part, "hangs")
 	t.Setenv("MILLRACE_TEST_LISTENS", listener.Addr().String())
 	var watcher net.Conn
-	status, printed, out := checked(t, []row{{name: "watched", least: time.Second, most: time.Hour, run: func(*check) (string, error) {
-		watcher, err = listener.Accept()
-		return "", err
-	}}}, "--budget", "100000")
+	status, printed, out := checked(t, []row{{name: "watched", least: time.Second, most: time.Hour,
+		run: func(*check) (string, error) {
+			watcher, err = listener.Accept()
+			return "", err
+		}}}, "--budget", "100000")
 	if status != exitDone {
 		t.Fatalf("status %d\n%s", status, printed)
 	}
@@ -261,18 +263,23 @@ func TestPacksAtOnce(t *testing.T) {
 			before = runs(c)
 			return "", os.WriteFile(filepath.Join(c.work, "bench.trace.json"), []byte("{}"), 0o666)
 		}},
-		{name: "last", least: time.Second, most: time.Hour, run: func(c *check) (string, error) { after = runs(c); return "", nil }},
+		{name: "last", least: time.Second, most: time.Hour, run: func(c *check) (string, error) {
+			after = runs(c)
+			return "", nil
+		}},
 	}, "--budget", "100000")
 	if len(before) != 0 || len(after) == 0 {
 		t.Errorf("%d bytes before the row, %d after it", len(before), len(after))
 	}
 }
 
-// An error that a sanitizer finds in any process fails its row. A sanitizer that needs more time than there is does not.
+// An error that a sanitizer finds in any process fails its row. A sanitizer that needs more time than there is does
+// not.
 func TestSanitize(t *testing.T) {
 	run := func(name string, most time.Duration) result {
 		t.Helper()
-		_, printed, out := checked(t, []row{{name: name, least: time.Millisecond, most: most, run: sanitize(name)}}, "--budget", "100000")
+		_, printed, out := checked(t, []row{{name: name, least: time.Millisecond, most: most, run: sanitize(name)}},
+			"--budget", "100000")
 		r, ok := tableOf(t, out)[name]
 		if !ok {
 			t.Fatal(printed)
@@ -286,9 +293,12 @@ func TestSanitize(t *testing.T) {
 	onPath(t, "compute-sanitizer")
 	t.Setenv(part, "sanitizes")
 	for _, test := range []struct{ tool, summaries, status, result, note string }{
-		{"memcheck", "========= ERROR SUMMARY: 0 errors|========= ERROR SUMMARY: 0 errors\n", "0", passed, "memcheck found 0 errors in 2 processes"},
-		{"memcheck", "========= ERROR SUMMARY: 0 errors|========= Invalid read\n========= ERROR SUMMARY: 3 errors\n", "1", failed, "memcheck found 3 errors in 2 processes"},
-		{"racecheck", "========= RACECHECK SUMMARY: 2 hazards displayed (2 errors, 0 warnings)\n", "86", failed, "racecheck found 2 errors in 1 processes"},
+		{"memcheck", "========= ERROR SUMMARY: 0 errors|========= ERROR SUMMARY: 0 errors\n",
+			"0", passed, "memcheck found 0 errors in 2 processes"},
+		{"memcheck", "========= ERROR SUMMARY: 0 errors|========= Invalid read\n========= ERROR SUMMARY: 3 errors\n",
+			"1", failed, "memcheck found 3 errors in 2 processes"},
+		{"racecheck", "========= RACECHECK SUMMARY: 2 hazards displayed (2 errors, 0 warnings)\n",
+			"86", failed, "racecheck found 2 errors in 1 processes"},
 		{"memcheck", "nothing", "0", failed, "memcheck said nothing of any process"},
 		{"memcheck", "========= ERROR SUMMARY: 0 errors", "1", failed, "status 1"},
 	} {

@@ -39,13 +39,13 @@ func machine(c *check) (string, error) {
 // libraryName is that of cuBLASLt's files.
 const libraryName = "libcublasLt.so.1[23]*"
 
-// findLibrary returns the path of a cuBLASLt on this machine, empty if there seems to be none. The places where toolkits and
-// packages of Python are usually installed are looked through first: all of a large cold disk takes longer than the row
-// has.
+// findLibrary returns the path of a cuBLASLt on this machine, empty if there seems to be none. The places where
+// toolkits and packages of Python are usually installed are looked through first: all of a large cold disk takes
+// longer than the row has.
 func (c *check) findLibrary() string {
 	usual := []string{"/usr/local/cuda*/targets/*/lib", "/usr/local/cuda*/lib64", "/usr/lib/*-linux-gnu", "/usr/lib64"}
-	for _, root := range []string{"/usr", "/usr/local", "/opt/*", "/root/.*/*/*", "/home/*/.*/*/*", os.Getenv("VIRTUAL_ENV"), os.Getenv("CONDA_PREFIX"),
-		os.Getenv("HOME") + "/.local"} {
+	for _, root := range []string{"/usr", "/usr/local", "/opt/*", "/root/.*/*/*", "/home/*/.*/*/*",
+		os.Getenv("VIRTUAL_ENV"), os.Getenv("CONDA_PREFIX"), os.Getenv("HOME") + "/.local"} {
 		if filepath.IsAbs(root) {
 			usual = append(usual, root+"/lib/python3*/*-packages/nvidia/*/lib", root+"/lib")
 		}
@@ -60,7 +60,8 @@ func (c *check) findLibrary() string {
 	whole := c.ctx
 	c.ctx = ctx
 	defer func() { c.ctx = whole }()
-	said, _ := c.command(nil, "find", "/", "-xdev", "-name", libraryName, "-not", "-path", "/proc/*") // what it found until then
+	said, _ := c.command(nil, "find", "/", "-xdev", "-name", libraryName,
+		"-not", "-path", "/proc/*") // what it found until then
 	found, _, _ := strings.Cut(said, "\n")
 	return found
 }

@@ -7,8 +7,8 @@
 // is left out, and the table says so. Results go to a few files in one folder. They are written again after each row,
 // so a killed check loses one row at most.
 //
-// gpu-check.sh packs the programs and what they read into an archive next to this one, which unpacks it; README.md lists
-// the rows and their order.
+// gpu-check.sh packs the programs and what they read into an archive next to this one, which unpacks it; README.md
+// lists the rows and their order.
 package main
 
 import (

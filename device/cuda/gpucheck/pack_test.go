@@ -44,7 +44,8 @@ func TestPack(t *testing.T) {
 		t.Fatal(err)
 	}
 	if most := int64(12+1+3+5+1) << 20; info.Size() > most {
-		t.Errorf("the archive has %d bytes, want %d at most: it keeps what the programs share more than once", info.Size(), most)
+		t.Errorf("the archive has %d bytes, want %d at most: it keeps what the programs share more "+
+			"than once", info.Size(), most)
 	}
 	unpacked, remove, err := files(to)
 	if err != nil {
@@ -108,7 +109,8 @@ func TestUnpackRefuses(t *testing.T) {
 		"cut":     whole[:len(whole)-3],
 		"no zstd": []byte("this is not an archive"),
 		"above":   archive(t, &tar.Header{Typeflag: tar.TypeReg, Name: "../a"}),
-		"link":    archive(t, &tar.Header{Typeflag: tar.TypeSymlink, Name: "a", Linkname: "/etc"}, &tar.Header{Typeflag: tar.TypeReg, Name: "a/b"}),
+		"link": archive(t, &tar.Header{Typeflag: tar.TypeSymlink, Name: "a", Linkname: "/etc"},
+			&tar.Header{Typeflag: tar.TypeReg, Name: "a/b"}),
 	} {
 		temp := t.TempDir()
 		t.Setenv("TMPDIR", temp)
@@ -118,7 +120,8 @@ func TestUnpackRefuses(t *testing.T) {
 		}
 		var stderr bytes.Buffer
 		status := run([]string{"--out", filepath.Join(dir, "out"), "--dir", dir}, io.Discard, &stderr, []row{{name: "a"}})
-		if said := stderr.String(); status != exitFailed || !strings.HasPrefix(said, "gpucheck: ") || strings.Count(said, "\n") != 1 {
+		if said := stderr.String(); status != exitFailed || !strings.HasPrefix(said, "gpucheck: ") ||
+			strings.Count(said, "\n") != 1 {
 			t.Errorf("%s: status %d, %q", name, status, said)
 		}
 		if entries, err := os.ReadDir(temp); err != nil || len(entries) > 0 {

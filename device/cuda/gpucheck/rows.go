@@ -2,14 +2,24 @@ package main
 
 import "time"
 
-// rows are the questions, those that say most first: whether it starts, whether what it computes is right, how fast each
-// kernel and each part is, how fast a step of a 7B model is, and only then what tests elsewhere make likely already. memory
-// comes as late as it can: touching all memory is the row most likely to take a machine down.
+// A rehearsal runs these of a row's tests.
+const (
+	tinyKernels     = "TestGPUKernels/code/runs/(Add|Norm|Sum|Loss|Fold|ScatterAdd|Variants|MatMul|Attention)"
+	tinyPTX         = "TestGPUKernels/ptx/runs/(Loss|Sum|MatMul)"
+	tinyConformance = "TestGPUConformance/own_products/aligned_to_16/(Add|Gather|Copy)"
+	tinyLaws        = "TestGPUTraining/own_products/qwen3_bf16"
+	tinyRepeats     = "TestGPURepeats/own_products/aligned_to_16/(MatMul|SwiGLU)"
+	tinyBadInput    = "TestGPUBadInput/wrong_ordinal"
+)
+
+// rows are the questions, those that say most first: whether it starts, whether what it computes is right, how fast
+// each kernel and each part is, how fast a step of a 7B model is, and only then what tests elsewhere make likely
+// already. memory comes as late as it can: touching all memory is the row most likely to take a machine down.
 var rows = []row{
 	{name: "machine", least: sec(1), most: sec(20), run: machine},
 	{name: "open", least: sec(5), most: sec(120), run: open, opens: true},
-	{name: "kernels", least: sec(10), most: sec(90), run: tests("kernels.test", "TestGPUKernels/code", "TestGPUKernels/code/runs/(Add|Norm|Sum|Loss|Fold|ScatterAdd|Variants|MatMul|Attention)")},
-	{name: "conformance", least: sec(10), most: sec(60), run: tests("cuda.test", "TestGPUConformance", "TestGPUConformance/own_products/aligned_to_16/(Add|Gather|Copy)")},
+	{name: "kernels", least: sec(10), most: sec(90), run: tests("kernels.test", "TestGPUKernels/code", tinyKernels)},
+	{name: "conformance", least: sec(10), most: sec(60), run: tests("cuda.test", "TestGPUConformance", tinyConformance)},
 	{name: "pytorch", least: sec(15), most: sec(60), run: pytorch},
 	{name: "speeds", least: sec(8), most: sec(45), run: speeds},
 	{name: "tuning", least: sec(5), most: sec(45), run: tests("cuda.test", "TestGPUTuning", "TestGPUTuning")},
@@ -19,21 +29,23 @@ var rows = []row{
 	{name: "bench-always", least: sec(30), most: sec(150), run: bench(3, nil, "--stream", "always"), keeps: true},
 	{name: "parity", least: sec(10), most: sec(60), run: parity},
 	{name: "streamed", least: sec(10), most: sec(60), run: streamed},
-	{name: "laws", least: sec(10), most: sec(90), run: tests("cuda.test", "TestGPUTraining", "TestGPUTraining/own_products/qwen3_bf16")},
-	{name: "bench-noclip", least: sec(30), most: sec(150), run: bench(3, nil, "--stream", "always", "--max-grad-norm", "0"), keeps: true},
+	{name: "laws", least: sec(10), most: sec(90), run: tests("cuda.test", "TestGPUTraining", tinyLaws)},
+	{name: "bench-noclip", least: sec(30), most: sec(150),
+		run: bench(3, nil, "--stream", "always", "--max-grad-norm", "0"), keeps: true},
 	{name: "bench-70b", least: sec(45), most: sec(150), run: bench70B, keeps: true},
 	{name: "rates", least: sec(30), most: sec(90), run: rates},
-	{name: "kernels-ptx", least: sec(20), most: sec(120), run: tests("kernels.test", "TestGPUKernels/ptx", "TestGPUKernels/ptx/runs/(Loss|Sum|MatMul)")},
+	{name: "kernels-ptx", least: sec(20), most: sec(120), run: tests("kernels.test", "TestGPUKernels/ptx", tinyPTX)},
 	{name: "memcheck", least: sec(15), most: sec(60), run: sanitize("memcheck"), keeps: true},
 	{name: "racecheck", least: sec(15), most: sec(60), run: sanitize("racecheck"), keeps: true},
-	{name: "bench-own", least: sec(30), most: sec(150), run: bench(3, []string{"MILLRACE_OWN_PRODUCTS=1"}, "--stream", "auto"), keeps: true},
+	{name: "bench-own", least: sec(30), most: sec(150),
+		run: bench(3, []string{"MILLRACE_OWN_PRODUCTS=1"}, "--stream", "auto"), keeps: true},
 	{name: "peers", least: sec(45), most: sec(150), run: peers},
-	{name: "repeats", least: sec(10), most: sec(60), run: tests("cuda.test", "TestGPURepeats", "TestGPURepeats/own_products/aligned_to_16/(MatMul|SwiGLU)")},
+	{name: "repeats", least: sec(10), most: sec(60), run: tests("cuda.test", "TestGPURepeats", tinyRepeats)},
 	{name: "train", least: sec(10), most: sec(60), run: learns},
 	{name: "resumed", least: sec(10), most: sec(60), run: resumed},
 	{name: "real", least: sec(30), most: sec(180), run: realModel},
 	{name: "bad-input", least: sec(10), most: sec(60), run: badInput},
-	{name: "driver-bad-input", least: sec(10), most: sec(60), run: tests("cuda.test", "TestGPUBadInput", "TestGPUBadInput/wrong_ordinal")},
+	{name: "driver-bad-input", least: sec(10), most: sec(60), run: tests("cuda.test", "TestGPUBadInput", tinyBadInput)},
 }
 
 func sec(n int) time.Duration { return time.Duration(n) * time.Second }

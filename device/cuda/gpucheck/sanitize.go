@@ -12,11 +12,13 @@ import (
 )
 
 // sanitizers are where NVIDIA's toolkits have the program that checks each access of a kernel.
-var sanitizers = []string{"compute-sanitizer", "/usr/local/cuda/bin/compute-sanitizer", "/opt/nvidia/compute-sanitizer/compute-sanitizer"}
+var sanitizers = []string{"compute-sanitizer", "/usr/local/cuda/bin/compute-sanitizer",
+	"/opt/nvidia/compute-sanitizer/compute-sanitizer"}
 
 // sanitizedRuns are the runs of TestGPUKernels that a sanitizer looks at: it makes them tens of times slower, so the
 // large ones are left to the row kernels.
-const sanitizedRuns = "TestGPUKernels/code/runs/(Add|Norm|NormGrad|RotatedSum|Sum|Loss|Fold|ScatterAdd|MatMul|Attention)"
+const sanitizedRuns = "TestGPUKernels/code/runs/(Add|Norm|NormGrad|RotatedSum|" +
+	"Sum|Loss|Fold|ScatterAdd|MatMul|Attention)"
 
 // sanitize runs the kernels below a tool of compute-sanitizer, which finds what guards around operands cannot see:
 // reads outside of them, and threads that race in shared memory.
@@ -36,8 +38,8 @@ func sanitize(tool string) func(c *check) (string, error) {
 		if err := os.MkdirAll(logs, 0o777); err != nil {
 			return "", err
 		}
-		args := append([]string{"--tool", tool, "--target-processes", "all", "--error-exitcode", "86", "--log-file", filepath.Join(logs, "%p.txt"),
-			filepath.Join(c.dir, "kernels.test")}, testArgs(c, sanitizedRuns)...)
+		args := append([]string{"--tool", tool, "--target-processes", "all", "--error-exitcode", "86",
+			"--log-file", filepath.Join(logs, "%p.txt"), filepath.Join(c.dir, "kernels.test")}, testArgs(c, sanitizedRuns)...)
 		_, err := c.command([]string{"MILLRACE_GPU=1"}, program, args...)
 		processes, found, readErr := sanitized(logs)
 		note := fmt.Sprintf("%s found %d errors in %d processes", tool, found, processes)
