@@ -1,7 +1,6 @@
 package cuda_test
 
 import (
-	"bytes"
 	"cmp"
 	"encoding/json"
 	"errors"
@@ -9,6 +8,7 @@ import (
 	"math"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 	"unsafe"
@@ -217,9 +217,11 @@ func (t speedTask) traffic() int64 {
 type launches struct {
 	*driver.API
 	on     bool
-	names  map[driver.Function]string
 	events []launched
-	err    error
+
+	mu    sync.Mutex // a device loads its kernels on several threads
+	names map[driver.Function]string
+	err   error
 }
 
 type launched struct {
@@ -233,8 +235,13 @@ func timeLaunches(api *driver.API) (*driver.API, *launches) {
 	timed := *api
 	timed.ModuleGetFunction = func(f *driver.Function, m driver.Module, name *byte) driver.Result {
 		r := api.ModuleGetFunction(f, m, name)
-		text := unsafe.Slice(name, 256)
-		l.names[*f] = string(text[:bytes.IndexByte(text, 0)])
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		var text []byte
+		for at := name; *at != 0; at = (*byte)(unsafe.Add(unsafe.Pointer(at), 1)) {
+			text = append(text, *at)
+		}
+		l.names[*f] = string(text)
 		return r
 	}
 	timed.LaunchKernel = func(f driver.Function, x, y, z, bx, by, bz, shared uint32,
