@@ -53,6 +53,7 @@ type operator struct {
 	// lostRecords is that something of the week may have cost records of metrics.
 	lostRecords bool
 	counts      map[string]int // of what the operator has done, and how starts have ended
+	story       []string       // of the weeks that share the directories
 }
 
 // An operator runs several projects, and errs: stops and kills runs at any time, fills the disk, removes, moves and
@@ -92,14 +93,14 @@ func TestWeeksOfAnOperator(t *testing.T) {
 	}
 	for week := range n {
 		if week%8 == 0 { // what is left in the shared directories is looked at after each start
-			o.root = o.TempDir()
+			o.root, o.story = o.TempDir(), nil
 			o.fallback, o.state = filepath.Join(o.root, "fallback"), filepath.Join(o.root, "state")
 			mkdir(t, o.fallback)
 			mkdir(t, o.state)
 		}
 		o.week()
 		if t.Failed() {
-			t.Fatalf("in week %d", week+1)
+			t.Fatalf("in week %d:\n%s", week+1, strings.Join(o.story, "\n"))
 		}
 	}
 	t.Logf("%d weeks: %v", n, o.counts)
@@ -294,6 +295,8 @@ func (o *operator) startDisturbed(p *undisturbed, c *runfile.Config, between, du
 	if during != "another run" {
 		o.unchanged(between+", then "+during, before, o.snapshot(o.root, append(own, run.OutputDir)...), own)
 	}
+	o.story = append(o.story, fmt.Sprintf("%s, with %d checkpoints: %s, then %s: %+v, %v", run.OutputDir, len(has), between,
+		during, sum, err))
 	var isTaken *takenError
 	switch {
 	case err != nil && strings.Contains(err.Error(), "\n"):
