@@ -61,6 +61,9 @@ const dictionaryBomb = "UEFSMRUEFciaDBUyTBUCFQASAAAotS/9oKSGAQBtAAAooIYBAGEBAJyG
 // A small file that unpacks to far more than text does is refused, unless the number of rows is limited; it leaves
 // nothing in the cache.
 func TestFilesThatUnpackToTooMuch(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short leaves out what unpacks tens of megabytes; make test runs it")
+	}
 	bomb, err := base64.StdEncoding.DecodeString(dictionaryBomb)
 	if err != nil {
 		t.Fatal(err)
@@ -90,6 +93,9 @@ func TestFilesThatUnpackToTooMuch(t *testing.T) {
 // What files may unpack to beyond their proportion is for all files of a source together, so that many small ones come
 // to no more than one.
 func TestManyFilesThatUnpackToTooMuch(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short leaves out what unpacks tens of megabytes; make test runs it")
+	}
 	bomb, err := base64.StdEncoding.DecodeString(dictionaryBomb)
 	if err != nil {
 		t.Fatal(err)
@@ -125,6 +131,9 @@ func TestManyFilesThatUnpackToTooMuch(t *testing.T) {
 // A registry comes from elsewhere: its num_samples takes no limit away, and the user's max_samples leaves one of as
 // many of the largest rows.
 func TestRegistryLiftsNoLimit(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short leaves out what unpacks tens of megabytes; make test runs it")
+	}
 	bomb, err := base64.StdEncoding.DecodeString(dictionaryBomb)
 	if err != nil {
 		t.Fatal(err)
