@@ -67,7 +67,7 @@ hostile: ## what users do wrong and what the world does to them: is each answere
 race: ## the tests of what runs concurrently, under the race detector (SHORT=-short: the quick ones)
 	@command -v "$$($(GO) env CC | cut -d' ' -f1)" >/dev/null || \
 		{ echo "make race: the race detector needs cgo, and there is no C compiler: install gcc or clang, or set CC" >&2; exit 1; }
-	CGO_ENABLED=1 $(GO) test -race $(SHORT) $(RACE_PACKAGES)
+	CGO_ENABLED=1 $(GO) test -race -timeout 40m $(SHORT) $(RACE_PACKAGES)
 
 .PHONY: kernels
 kernels: ## compile the GPU kernels whose sources changed (needs Python, no GPU)

@@ -231,6 +231,10 @@ func (o *operator) startDisturbed(p *undisturbed, c *runfile.Config, between, du
 	if id == nil && !exists(filepath.Join(c.OutputDir, identityName)) || id != nil && !id.Begun {
 		between = "nothing" // there is no run yet
 	}
+	if _, err := os.Stat(filepath.Join(c.OutputDir, resolvedName)); err != nil && len(has) == 0 &&
+		(between == "another model" || between == "another rate") {
+		between = "nothing" // a run that was killed before it wrote its run file may become any other
+	}
 	undo := func() {}
 	switch between {
 	case "touch":

@@ -228,6 +228,9 @@ func TestPlansComeFromTheRequestAlone(t *testing.T) {
 // TestSizesComeFromTheMachine: with budgets that are auto, what other programs leave of the memory changes no size. If
 // they leave too little for the sizes, the refusal says so, and what it advises is accepted.
 func TestSizesComeFromTheMachine(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short leaves out searches for many plans; make test runs them")
+	}
 	c := tightConfig(t)
 	const total = 400 << 20
 	planWith := func(c *runfile.Config, left int64) (plan.Numerics, error) {
@@ -287,6 +290,9 @@ func planToTrain(t testing.TB, c *runfile.Config, env *Env) (*plan.Plan, error) 
 // TestSizesDoNotFollowFromTheTokenCache: tokens that no cache can take wait in memory, and change no size. If they
 // have no room next to the sizes, the refusal says so, and what it advises is accepted.
 func TestSizesDoNotFollowFromTheTokenCache(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short leaves out searches for many plans; make test runs them")
+	}
 	c := tightConfig(t)
 	path := filepath.Join(t.TempDir(), "text.jsonl")
 	write(t, path, strings.Repeat(fmt.Sprintf("{\"text\": %q}\n", strings.Repeat("the wheel turns. ", 500)), 14))
@@ -371,6 +377,9 @@ func TestAdviceOnAResume(t *testing.T) {
 // TestPlanOfARunThatHasBegun: in the directory of a run the plan has the sizes that Train continues with: those of its
 // newest checkpoint or, where it has none, those of its resolved run file.
 func TestPlanOfARunThatHasBegun(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short leaves out searches for many plans; make test runs them")
+	}
 	c := tightConfig(t)
 	c.Memory.Device, c.Memory.Host = budget(t, "60MiB").Device, budget(t, "119MiB").Device
 	if _, err := Train(t.Context(), c, newEnv(t), Options{}); err != nil {
