@@ -176,7 +176,7 @@ func (d *Directory) recover() error {
 	return nil
 }
 
-// Pruned is what Prune has done.
+// Pruned reports the work of Prune.
 type Pruned struct {
 	Removed []int    // steps
 	Aside   []string // new paths of damaged checkpoints that were set aside

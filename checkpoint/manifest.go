@@ -144,7 +144,7 @@ type Model struct {
 	CarriedSHA256 string `json:"carried_sha256,omitempty"`
 }
 
-// Base is what a run's weights were at its very beginning.
+// Base identifies the weights that a run began with.
 type Base struct {
 	Init  string `json:"init"`  // pretrained, or random: then the seed in Mathematics decides them
 	Model string `json:"model"` // as the run file named it: a path or a hub id
@@ -170,7 +170,7 @@ func (c Change) String() string {
 	return fmt.Sprintf("after step %d: %s %s -> %s", c.Step, c.Key, c.From, c.To)
 }
 
-// Manifest is what a checkpoint says of itself. Commit fills in Run, CopiedFrom, Step, Files, Attachments and Extents.
+// Manifest describes a checkpoint. Commit fills in Run, CopiedFrom, Step, Files, Attachments and Extents.
 type Manifest struct {
 	Run RunID `json:"run,omitempty"` // that saved it
 	// CopiedFrom are the runs whose checkpoints that one takes for its own: see Owner.

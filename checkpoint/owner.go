@@ -18,7 +18,7 @@ func NewRunID() RunID {
 	return RunID(hex.EncodeToString(bits[:]))
 }
 
-// Short is what names of directories and files have of the id.
+// Short returns the digits of the id that names of directories and files contain.
 func (id RunID) Short() string { return string(id[:min(len(id), shortDigits)]) }
 
 const (

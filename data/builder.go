@@ -160,7 +160,7 @@ type room struct {
 	next int64                 // of the tokens, after which it is looked at again
 }
 
-// roomEvery is how many bytes are written before the space that is left is looked at.
+// roomEvery counts the bytes that are written between two looks at the space that is left.
 const roomEvery = 16 << 20
 
 func newRoom(free func() (int64, error)) room {

@@ -24,7 +24,7 @@ const (
 	tableTextPerByte = 4096
 )
 
-// limits are what one source may take of the machine. The zero value is for a machine without a budget.
+// limits bound the share of the machine that one source may take. The zero value is for a machine without a budget.
 type limits struct {
 	memoryBytes int64
 }
@@ -58,12 +58,12 @@ func (l limits) tooLarge(what string, limit, most int) error {
 	return fmt.Errorf("%s is larger than %d MiB: split it", what, limit>>20)
 }
 
-// spare is how many bytes the files of a source may still unpack to beyond their proportion. It belongs to the source,
+// spare counts the bytes that the files of a source may still unpack to beyond their proportion. It belongs to the source,
 // since a data set can have any number of files, and to one reading of it, so that the token cache, which may know
 // another source of the run, does not decide what is refused.
 type spare struct{ left int64 }
 
-// newSpare is what a source may unpack to beyond the proportion, before any of its files is read.
+// newSpare returns the bytes beyond the proportion of a source of which no file is read yet.
 func (s rowReader) newSpare() *spare {
 	asked := int64(min(s.asked, 1<<30)) * int64(s.limits.rowBytes(maxRowBytes))
 	return &spare{freeTextBytes + asked}

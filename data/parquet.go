@@ -18,7 +18,7 @@ func (s rowReader) parquetLimits(size int64) parquet.Limits {
 		TotalBytes: tableBytes(size) + s.spare.left}
 }
 
-// tableBytes is what a Parquet file of a size unpacks to in proportion.
+// tableBytes returns the bytes that a Parquet file of a size may unpack to in proportion.
 func tableBytes(size int64) int64 { return tableTextPerByte * min(size, 1<<50) }
 
 // columns are the keys of a row that the source's type looks at; those that it must have come first.

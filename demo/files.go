@@ -89,7 +89,7 @@ func claim(dir string) (io.Closer, error) {
 	return held, nil
 }
 
-// wrote is what a demo has written, in the file that marks its directory: by path, what tells whether the file is still
+// wrote lists the files of a demo, in the file that marks its directory: by path, with the means to tell whether it is still
 // the one that it wrote.
 type wrote map[string]written
 

@@ -21,7 +21,7 @@ import (
 // unhealthy or another run's, in output_dir and in save.fallback, for every save.keep up to three. The run resumes,
 // sets aside what it leaves, saves a step and prunes, with the functions that training has for that.
 
-// condition is what has become of a checkpoint.
+// condition names the state of a checkpoint.
 type condition int
 
 const (

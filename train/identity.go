@@ -89,7 +89,7 @@ func (id *identity) owner() checkpoint.Owner {
 	return checkpoint.Owner{Run: id.Run, Earlier: id.CopiedFrom}
 }
 
-// fallbackDir is where the run's checkpoints go when they cannot go to its output directory; empty without
+// fallbackDir takes the run's checkpoints when they cannot go to its output directory; empty without
 // save.fallback.
 func (id *identity) fallbackDir(c *runfile.Config) string {
 	if c.Save.Fallback == "" {
@@ -98,7 +98,7 @@ func (id *identity) fallbackDir(c *runfile.Config) string {
 	return filepath.Join(c.Save.Fallback, id.Name, checkpointsName)
 }
 
-// stateDir is where the run has its state on disk.
+// stateDir holds the run's state on disk.
 func (id *identity) stateDir(c *runfile.Config) string {
 	return filepath.Join(c.Budgets().Path, id.Name)
 }

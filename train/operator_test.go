@@ -138,7 +138,7 @@ func (o *operator) newDir() string {
 // halfWritten are files that the next start removes, whatever comes of it. A lock says who has held it last.
 var halfWritten = regexp.MustCompile(`\.tmp|\.(old|del)/`)
 
-// snapshot is what is below a directory: checksums of files, by path.
+// snapshot returns the checksums of all files below a directory, by path.
 func (o *operator) snapshot(dir string, but ...string) map[string]uint64 {
 	o.Helper()
 	all := map[string]uint64{}

@@ -20,7 +20,7 @@ import (
 	"github.com/millrace/millrace/vfs"
 )
 
-// goHeapSlack is what the Go heap may grow by after a session is open: garbage of a few steps.
+// goHeapSlack bounds the growth of the Go heap after a session is open: garbage of a few steps.
 const goHeapSlack = 16 << 20
 
 // hostShare is the part of the available memory that a run takes when memory.host is auto.
@@ -301,7 +301,7 @@ func (e *Env) checkFits(ctx context.Context, c *runfile.Config, m *model.Model, 
 	return f.Check(ctx)
 }
 
-// unreadDataBytes is what the order of data takes that are not read yet, in advice: that of some 30,000 documents.
+// unreadDataBytes allows in advice for the order of data that are not read yet: that of some 30,000 documents.
 const unreadDataBytes = 1 << 20
 
 // fitForward plans forward passes over any number of rows: micro-batches as large as the device likes and the rows

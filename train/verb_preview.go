@@ -9,7 +9,7 @@ import (
 	"github.com/millrace/millrace/runfile"
 )
 
-// PreviewTokens is how many tokens of an example are spelled: more than a person reads, while each takes many times the
+// PreviewTokens bounds the tokens of an example that are spelled: more than a person reads, while each takes many times the
 // memory of its id.
 const PreviewTokens = 1 << 17
 

@@ -395,7 +395,7 @@ func (n *node) bytes(seen map[*node]bool) int64 {
 	return sum
 }
 
-// count is how many names a file has in a tree.
+// count returns the number of names that a file has in a tree.
 func (n *node) count(of *node) (names int) {
 	for _, child := range n.names {
 		if child == of {

@@ -120,7 +120,7 @@ func checkDir(fsys FS, name string) (why string, canClose bool, err error) {
 	return why, canClose, nil
 }
 
-// freshDir is what a directory looks like that this process makes for itself in another one.
+// freshDir describes a directory that this process makes for itself in another one.
 func freshDir(fsys FS, in string) (fs.FileInfo, error) {
 	name := filepath.Join(in, fmt.Sprintf(".millrace-%016x.tmp", rand.Uint64()))
 	if err := fsys.MkdirAll(name, 0o700); err != nil {

@@ -19,7 +19,7 @@ func owner(info fs.FileInfo) (uid int, ok bool) {
 	return int(s.Uid), true
 }
 
-// names is how many names a file has.
+// names returns the number of names that a file has.
 func names(info fs.FileInfo) int {
 	if s, ok := info.Sys().(*syscall.Stat_t); ok {
 		return int(s.Nlink)

@@ -72,14 +72,14 @@ func (w *workshop) remove(name string) {
 func (w *workshop) link(to, name string) {
 	w.t.Helper()
 	if err := os.Symlink(to, w.path(name)); err != nil {
-		w.t.Skip(err)
+		w.t.Skip("this system makes no symbolic links for this user: ", err)
 	}
 }
 
 func (w *workshop) pipe(name string) {
 	w.t.Helper()
 	if err := syscall.Mkfifo(w.path(name), 0o666); err != nil {
-		w.t.Skip(err)
+		w.t.Skip("the file system has no named pipes: ", err)
 	}
 }
 
@@ -261,7 +261,7 @@ func hostileResults() (all []hostile) {
 		w.write("x.gguf", "GGUF\x03\x00\x00\x00"+strings.Repeat("\x00", 8)+"\x01"+strings.Repeat("\x00", 7)+
 			"\x01"+strings.Repeat("\x00", 7)+"a\x08\x00\x00\x00\x00\x00\x00\x80\x2f\x00\x00\x00") // 190 GiB
 		if err := os.Truncate(w.path("x.gguf"), 200<<30); err != nil {
-			w.t.Skip(err)
+			w.t.Skip("the file system has no sparse files of this length: ", err)
 		}
 	}))
 	all = append(all, bad("GGUF: a pipe", "import x.gguf imported", "x.gguf", func(w *workshop) { w.pipe("x.gguf") }))

@@ -35,7 +35,7 @@ var readers = []struct{ verb, line, files string }{
 		"config.json model.safetensors tokenizer.json tokenizer_config.json chat_template.jinja extra"},
 }
 
-// carriedFiles are what * stands for.
+// carriedFiles lists the names that * stands for.
 var carriedFiles = []string{"generation_config.json", "special_tokens_map.json", "added_tokens.json", "tokenizer.model",
 	"vocab.json", "merges.txt", "chat_template.jinja", "chat_template.json"}
 
@@ -69,7 +69,7 @@ var detours = map[string]func(w *workshop, file string) (want string){
 	},
 	"a device": func(w *workshop, file string) string {
 		if err := syscall.Mknod(w.path(file), syscall.S_IFCHR|0o666, 1<<8|5); err != nil {
-			w.t.Skip(err) // only root makes devices
+			w.t.Skip("only root makes devices: ", err)
 		}
 		return "device"
 	},

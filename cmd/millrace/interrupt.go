@@ -40,7 +40,7 @@ type interrupts struct {
 	watching fault.Group
 }
 
-// oneRequest is how long signals are one request to end. One request often comes as several signals: timeout(1) signals
+// oneRequest bounds the time in which signals are one request to end. One request often comes as several signals: timeout(1) signals
 // its child and then the child's process group, and a closed terminal has a SIGHUP from the kernel and one from the
 // shell.
 const oneRequest = 2 * time.Second

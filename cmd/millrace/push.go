@@ -69,7 +69,7 @@ func (c *pushCmd) Run(p *program) error {
 		plan.FormatBytes(done.SentBytes))
 }
 
-// maxLeftOut is how many files are named that are not pushed.
+// maxLeftOut bounds the names of files that are not pushed.
 const maxLeftOut = 10
 
 // listing has a line for each file, and one for what is left out.

@@ -172,7 +172,7 @@ func (f *File) Rows(ctx context.Context, columns []string, yield func(object []b
 	return nil
 }
 
-// Spent is how much of Limits.TotalBytes was used so far.
+// Spent returns the part of Limits.TotalBytes that was used so far, in bytes.
 func (f *File) Spent() int64 { return f.spent }
 
 // spend counts bytes of Limits.TotalBytes.

@@ -13,7 +13,7 @@ var loadDriver = driver.Load
 // lawSteps are how many steps TestGPUTraining takes.
 const lawSteps = 10
 
-// gpuShape is what TestGPUSpeeds times: Qwen2.5-7B, four documents in a micro-batch.
+// gpuShape has the sizes of TestGPUSpeeds: Qwen2.5-7B, four documents in a micro-batch.
 var gpuShape = speedShape{rows: 8192, document: 2048, hidden: 3584, inner: 18944, heads: 28,
 	keys: 4, headDim: 128, tile: 16384, parameters: 233 << 20}
 

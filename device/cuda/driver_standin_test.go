@@ -25,6 +25,6 @@ var gpuBlock = smallBlock
 // lawSteps are how many steps TestGPUTraining takes.
 const lawSteps = 2
 
-// gpuShape is what TestGPUSpeeds times.
+// gpuShape has the sizes of TestGPUSpeeds.
 var gpuShape = speedShape{rows: 64, document: 32, hidden: 128, inner: 128, heads: 2,
 	keys: 1, headDim: 64, tile: 64, parameters: 1 << 12}

@@ -28,7 +28,7 @@ type speedShape struct {
 	parameters                          int // that one update takes
 }
 
-// operations are what both a stream and the rules of operands have.
+// operations have the methods that a stream and the rules of operands share.
 type operations interface {
 	device.LinearOps
 	device.ElementOps
@@ -49,7 +49,7 @@ type speedTask struct {
 	run     func(s operations)
 }
 
-// speedRow is what one line of the row speeds says.
+// speedRow holds one line of the row speeds.
 type speedRow struct {
 	Name         string  `json:"name"`
 	Milliseconds float64 `json:"ms"` // median
@@ -198,7 +198,7 @@ func speedTasks(z speedShape, docs func(a *device.Arena, rows, document int) dev
 var speedScalars = device.AdamWScalars{ClipScale: 1, Decay: 1, OneMinusBeta1: 0.1, Beta2: 0.999, OneMinusBeta2: 0.001,
 	StepSize: 1e-5, SqrtBC2: 1, Eps: 1e-8}
 
-// traffic is how many bytes an operation moves if each operand passes once.
+// traffic returns the bytes that an operation moves if each operand passes once.
 func (t speedTask) traffic() int64 {
 	var o device.Operands
 	t.run(&o)
@@ -410,7 +410,7 @@ func speeds(t *testing.T, p products, z speedShape,
 	return rows, copyRate, d.Info().Name
 }
 
-// copyBytes is how much is copied to learn the rate of the device's memory.
+// copyBytes returns the size of the copy that tells the rate of the device's memory.
 func copyBytes(z speedShape) int64 { return int64(z.parameters) * 4 }
 
 // productOf is the matrix product that a task asks for.
@@ -486,5 +486,5 @@ func TestGPUSpeeds(t *testing.T) {
 		len(rows), fastest, copyRate/1e9, strings.Join(slow, ", "))
 }
 
-// share is how near a row is to its limit.
+// share returns a row's limit over its time: 1 at the limit.
 func (r *speedRow) share() float64 { return r.LimitMilliseconds / r.Milliseconds }

@@ -24,7 +24,7 @@ func textOf(text string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(text)) }
 }
 
-// allocated is how much f takes of the Go heap, with garbage.
+// allocated returns the bytes that f takes of the Go heap, with garbage.
 func allocated(f func()) uint64 {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)

@@ -79,7 +79,7 @@ func (h *Hub) askCommit(ctx context.Context, r Repo) (string, error) {
 	return info.SHA, nil
 }
 
-// listing is what pages have listed.
+// listing collects the entries of pages.
 type listing struct {
 	files              []File
 	entries, nameBytes int

@@ -24,7 +24,7 @@ var levels = [][]string{
 // bottom is what every package may import, also those of its level.
 var bottom = []string{"internal/fault", "internal/below"}
 
-// starter is what starts goroutines.
+// starter names the package that starts goroutines.
 const starter = "internal/fault"
 
 // Packages of these trees import each other although they are on one level: a driver, its parts, and what plays its

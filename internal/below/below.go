@@ -152,7 +152,7 @@ func Names(dir, name string) ([]string, error) {
 	return f.Readdirnames(-1)
 }
 
-// place is where a name of a directory leads to.
+// place holds the file that a name of a directory leads to.
 type place struct {
 	path string // as it was asked for
 	base string // the directory that must not be left, without links in its path
@@ -271,7 +271,7 @@ func (l *Links) cached(path, real string) string {
 	return ""
 }
 
-// blobs is where the files of a snapshot in the hub's cache are; "" for a directory that is not in a snapshot.
+// blobs returns the directory with the files of a snapshot in the hub's cache; "" for a directory that is not in a snapshot.
 func blobs(dir string) string {
 	for ; dir != filepath.Dir(dir); dir = filepath.Dir(dir) {
 		snapshots := filepath.Dir(dir)

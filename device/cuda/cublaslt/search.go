@@ -76,7 +76,7 @@ func places(driverVersion int32, getenv func(string) string, glob func(string) (
 	return all
 }
 
-// maxLinks is how many links in a row are followed.
+// maxLinks bounds the links that are followed in a row.
 const maxLinks = 16
 
 // environments returns the roots of Python environments that the python3, or else python, may belong to that comes

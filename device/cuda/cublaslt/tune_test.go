@@ -17,7 +17,7 @@ func square(f *fake) *Product {
 	return &Product{C: m, A: m, B: m, Base: m}
 }
 
-// timed is what a device does to time an algorithm: seconds has the times.
+// timed times an algorithm as a device does: seconds has the times.
 func (f *fake) timed(seconds map[uint64]float64) func(int, func() error) (float64, error) {
 	return func(times int, enqueue func() error) (float64, error) {
 		for range times {

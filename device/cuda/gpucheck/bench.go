@@ -29,7 +29,7 @@ func tests(binary, pattern, tiny string) func(c *check) (string, error) {
 	}
 }
 
-// speedsTable is what the test of kernels' speeds prints: a table, and the same as JSON.
+// speedsTable matches the output of the test of kernels' speeds: a table, and the same as JSON.
 var speedsTable = regexp.MustCompile(`(?ms)^#(.*?)^SPEEDS (\{.*?\})$`)
 
 // speeds times every large kernel of a step next to its bound, and shows all of them: they say what to improve.

@@ -66,7 +66,7 @@ func (c *check) findLibrary() string {
 	return found
 }
 
-// searchSeconds is how long a disk is searched.
+// searchSeconds bounds the search of a disk.
 const searchSeconds = 5
 
 // processors returns the number of processors that this process may run on.

@@ -22,7 +22,7 @@ const packedName = "files.tar.zst"
 // packCommand has this program write an archive: gpucheck pack DIR FILE.
 const packCommand = "pack"
 
-// windowBytes is how far back the archive looks: over all programs.
+// windowBytes spans all programs: the compressor looks back that far.
 const windowBytes = 64 << 20
 
 func packMain(args []string, stderr io.Writer) int {

@@ -11,7 +11,7 @@ import (
 	"strconv"
 )
 
-// sanitizers are where NVIDIA's toolkits have the program that checks each access of a kernel.
+// sanitizers lists the paths at which NVIDIA's toolkits have the program that checks each access of a kernel.
 var sanitizers = []string{"compute-sanitizer", "/usr/local/cuda/bin/compute-sanitizer",
 	"/opt/nvidia/compute-sanitizer/compute-sanitizer"}
 
