@@ -58,9 +58,9 @@ func (l limits) tooLarge(what string, limit, most int) error {
 	return fmt.Errorf("%s is larger than %d MiB: split it", what, limit>>20)
 }
 
-// spare counts the bytes that the files of a source may still unpack to beyond their proportion. It belongs to the source,
-// since a data set can have any number of files, and to one reading of it, so that the token cache, which may know
-// another source of the run, does not decide what is refused.
+// spare counts the bytes that the files of a source may still unpack to beyond their proportion. It belongs to the
+// source, since a data set can have any number of files, and to one reading of it, so that the token cache, which may
+// know another source of the run, does not decide what is refused.
 type spare struct{ left int64 }
 
 // newSpare returns the bytes beyond the proportion of a source of which no file is read yet.

@@ -5,9 +5,9 @@ import "context"
 // sectionBytes is about how much of a long document becomes tokens at a time, as much as of short ones.
 const sectionBytes = batchBytes
 
-// cutter finds the places where a tokenizer lets a long text be cut; nil if it does not. A text is cut only where a document is its text
-// and an end: a template could write more around it. A source that leaves bad documents out has to know a whole one
-// before its first token is kept.
+// cutter finds the places where a tokenizer lets a long text be cut; nil if it does not. A text is cut only where a
+// document is its text and an end: a template could write more around it. A source that leaves bad documents out has
+// to know a whole one before its first token is kept.
 func (s rowReader) cutter(ctx context.Context, o Options) func(text string, from int) int {
 	t, ok := o.Tokenizer.(interface{ Cut(string, int) int })
 	if !ok || s.Type != Text || s.BadRows == SkipBadRows {

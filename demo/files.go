@@ -89,8 +89,8 @@ func claim(dir string) (io.Closer, error) {
 	return held, nil
 }
 
-// wrote lists the files of a demo, in the file that marks its directory: by path, with the means to tell whether it is still
-// the one that it wrote.
+// wrote lists the files of a demo, in the file that marks its directory: by path, with the means to tell whether it
+// is still the one that it wrote.
 type wrote map[string]written
 
 // written is a file of a demo. Of a directory it is the zero value.

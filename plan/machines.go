@@ -21,10 +21,10 @@ type NamedMachine struct {
 	Sources                           []string // of the rates; what such a machine cannot do comes first
 }
 
-// ProgramBytes returns the reserve of a plan for the memory of the process that it does not place: code, Go heap with the
-// garbage of some steps and, with a GPU, what its driver keeps in host memory, which is a guess. It follows from the
-// device alone. The memory that a process takes at the moment differs by megabytes from start to start, and a plan made
-// from it would have other sizes, and so other bits, each time.
+// ProgramBytes returns the reserve of a plan for the memory of the process that it does not place: code, Go heap with
+// the garbage of some steps and, with a GPU, what its driver keeps in host memory, which is a guess. It follows from
+// the device alone. The memory that a process takes at the moment differs by megabytes from start to start, and a
+// plan made from it would have other sizes, and so other bits, each time.
 func ProgramBytes(dev device.Info) int64 {
 	if dev.Unified {
 		return unifiedProgramBytes

@@ -237,7 +237,8 @@ func (e *Env) prepare(ctx context.Context, what string, sources []data.Source, r
 	return d, nil
 }
 
-// tokenizingBytes bounds the host memory that tokenizing may take: the budget or, without one, half of what is available.
+// tokenizingBytes bounds the host memory that tokenizing may take: the budget or, without one, half of what is
+// available.
 func (e *Env) tokenizingBytes(hostBytes int64) int64 {
 	if hostBytes > 0 {
 		return hostBytes

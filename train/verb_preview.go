@@ -9,8 +9,8 @@ import (
 	"github.com/millrace/millrace/runfile"
 )
 
-// PreviewTokens bounds the tokens of an example that are spelled: more than a person reads, while each takes many times the
-// memory of its id.
+// PreviewTokens bounds the tokens of an example that are spelled: more than a person reads, while each takes many
+// times the memory of its id.
 const PreviewTokens = 1 << 17
 
 // PreviewExample is one example as the model will see it, before packing.

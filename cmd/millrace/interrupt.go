@@ -40,9 +40,9 @@ type interrupts struct {
 	watching fault.Group
 }
 
-// oneRequest bounds the time in which signals are one request to end. One request often comes as several signals: timeout(1) signals
-// its child and then the child's process group, and a closed terminal has a SIGHUP from the kernel and one from the
-// shell.
+// oneRequest bounds the time in which signals are one request to end. One request often comes as several signals:
+// timeout(1) signals its child and then the child's process group, and a closed terminal has a SIGHUP from the kernel
+// and one from the shell.
 const oneRequest = 2 * time.Second
 
 // patience is how long work that has nothing to lose may take to end after the first signal: a pass of a large model, a

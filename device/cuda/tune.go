@@ -54,8 +54,8 @@ func (d *Device) TuneProducts(products []device.Product, scratch device.Mem) (er
 	return s.Sync()
 }
 
-// seconds returns the time that the device takes for what enqueue gives it, of as many times as it is enqueued. The context is
-// current.
+// seconds returns the time that the device takes for what enqueue gives it, of as many times as it is enqueued. The
+// context is current.
 func (d *Device) seconds(s *Stream, begin, end driver.Event, times int, enqueue func() error) (float64, error) {
 	if err := d.check("cuEventRecord", d.api.EventRecord(begin, s.handle)); err != nil {
 		return 0, err

@@ -271,7 +271,8 @@ func (l *Links) cached(path, real string) string {
 	return ""
 }
 
-// blobs returns the directory with the files of a snapshot in the hub's cache; "" for a directory that is not in a snapshot.
+// blobs returns the directory with the files of a snapshot in the hub's cache; "" for a directory that is not in a
+// snapshot.
 func blobs(dir string) string {
 	for ; dir != filepath.Dir(dir); dir = filepath.Dir(dir) {
 		snapshots := filepath.Dir(dir)
