@@ -26,7 +26,7 @@ import (
 )
 
 var (
-	faults    = flag.Int("faults", 40, "how many faults TestRunsUnderFaults puts into runs; 2000 for a long run")
+	faults    = flag.Int("faults", 24, "how many faults TestRunsUnderFaults puts into runs; 2000 for a long run")
 	faultSeed = flag.Uint64("fault-seed", 0, "which faults those are; 0: others each time, which is logged")
 )
 
@@ -105,7 +105,7 @@ func TestRunsUnderFaults(t *testing.T) {
 		seed = rand.Uint64()
 	}
 	if testing.Short() {
-		rounds = min(rounds, 6)
+		rounds = min(rounds, 2)
 	}
 	t.Logf("-fault-seed=%d", seed)
 	random := rand.New(rand.NewPCG(seed, 2))

@@ -67,7 +67,7 @@ func TestWeeksOfAnOperator(t *testing.T) {
 		seed = rand.Uint64()
 	}
 	if testing.Short() {
-		n = min(n, 4)
+		n = min(n, 2)
 	}
 	t.Logf("-week-seed=%d", seed)
 	base := smallConfig(t)
