@@ -43,7 +43,7 @@ func isParquet(name string) bool { return endings(name) == ".parquet" }
 
 // Files with these endings are no texts, although some could be read as one.
 var (
-	tables   = []string{".csv", ".tsv", ".arrow", ".feather", ".orc", ".avro", ".xlsx", ".xls", ".ods", ".h5", ".hdf5", ".npy", ".npz", ".pkl", ".lance", ".db", ".sqlite"}
+	tables   = []string{".arrow", ".feather", ".orc", ".avro", ".xlsx", ".xls", ".ods", ".h5", ".hdf5", ".npy", ".npz", ".pkl", ".lance", ".db", ".sqlite"}
 	lined    = []string{".jl", ".jsonlines"}
 	archives = []string{".zip", ".tar", ".tgz", ".7z", ".rar", ".bz2", ".xz", ".lz4", ".br"}
 	media    = []string{".pdf", ".docx", ".doc", ".pptx", ".epub", ".png", ".jpg", ".jpeg", ".gif", ".webp", ".mp3", ".wav", ".flac", ".mp4", ".safetensors", ".gguf", ".pt", ".bin"}
@@ -56,7 +56,7 @@ func checkEndings(names []string) error {
 		how := ""
 		switch {
 		case slices.Contains(tables, ending):
-			how = "convert it to JSON lines or Parquet"
+			how = "convert it to JSON lines, CSV or Parquet"
 		case slices.Contains(lined, ending):
 			how = "if it has a JSON object on each line, rename it to .jsonl"
 		case slices.Contains(archives, ending):
@@ -154,12 +154,12 @@ func (s Source) allRows() ([]string, error) {
 	}
 	var names []string
 	for _, e := range entries {
-		if !e.IsDir() && e.Name() != registryName && (isJSON(e.Name()) || isParquet(e.Name()) || unpacked(e.Name()) == ".txt") {
+		if !e.IsDir() && e.Name() != registryName && (isJSON(e.Name()) || isSeparated(e.Name()) || isParquet(e.Name()) || unpacked(e.Name()) == ".txt") {
 			names = append(names, filepath.Join(s.Path, e.Name()))
 		}
 	}
 	if len(names) == 0 {
-		return nil, s.fail(`the directory has no .json, .jsonl, .ndjson, .parquet or .txt file: name others with a glob, such as "**/*.md"`)
+		return nil, s.fail(`the directory has no .json, .jsonl, .ndjson, .csv, .tsv, .parquet or .txt file: name others with a glob, such as "**/*.md"`)
 	}
 	return names, nil
 }

@@ -409,8 +409,8 @@ func TestBlankLines(t *testing.T) {
 func TestFilesThatAreNoText(t *testing.T) {
 	dir := t.TempDir()
 	for name, want := range map[string]string{
-		"a.csv":      "a file ending in .csv is no text and is not read: convert it to JSON lines or Parquet",
-		"a.TSV.gz":   "a file ending in .tsv is no text",
+		"a.orc":      "a file ending in .orc is no text and is not read: convert it to JSON lines, CSV or Parquet",
+		"a.XLSX.gz":  "a file ending in .xlsx is no text",
 		"a.zip":      "a file ending in .zip is no text and is not read: unpack it",
 		"a.jsonl.xz": "a file ending in .xz is no text",
 		"a.jl":       "rename it to .jsonl",

@@ -164,10 +164,10 @@ func (s Source) choose(ctx context.Context, h *hub.Hub, snapshot *hub.Snapshot, 
 	if err != nil {
 		return snapshot, nil, err
 	}
+	var files []string
 	ending := ""
 	part, err := chooseSplit(subsets, s.Name, s.Split)
 	if err == nil {
-		var files []string
 		if files, ending = rowFiles(part.files); len(files) > 0 && !slices.Contains(foreign, ending) {
 			return snapshot, filesOf(snapshot, files), checkComplete(snapshot, files)
 		}
@@ -176,17 +176,24 @@ func (s Source) choose(ctx context.Context, h *hub.Hub, snapshot *hub.Snapshot, 
 	if _, ending := rowFiles(allFiles(subsets)); err != nil && ending != "" && !slices.Contains(foreign, ending) {
 		return snapshot, nil, err
 	}
+	// Of CSV the conversion knows separators and columns that the card names; without one it is read as it is.
+	asItIs := err == nil && isSeparated(ending)
 	problem := "it has no .parquet, .json, .jsonl or .txt files"
 	if ending != "" {
 		problem = fmt.Sprintf("its files are %s, which is not read here", ending)
 	}
 	if snapshot.Repo.Revision != hub.Main || folder != "" {
+		if asItIs {
+			return snapshot, filesOf(snapshot, files), checkComplete(snapshot, files)
+		}
 		return snapshot, nil, fmt.Errorf("%s: name others with glob", problem)
 	}
 	repo := snapshot.Repo
 	repo.Revision = converted
 	parquet, openErr := h.Open(ctx, repo)
 	switch {
+	case hub.IsAbsent(openErr) && asItIs:
+		return snapshot, filesOf(snapshot, files), checkComplete(snapshot, files)
 	case hub.IsAbsent(openErr):
 		return snapshot, nil, fmt.Errorf("%s, and the hub has not converted it to Parquet: convert it, and name the files with path", problem)
 	case openErr != nil:

@@ -130,11 +130,13 @@ func TestConvertedDatasets(t *testing.T) {
 		"no split": {map[string]string{"b.py": ""}, map[string]string{"plain/train/0000.parquet": text("one")}, Source{Split: "dev"}, `subset plain has no split "dev"; it has train`},
 		"subsets":  {map[string]string{"b.py": ""}, map[string]string{"de/train/0000.parquet": "", "en/train/0000.parquet": ""}, Source{}, "it has the subsets de, en: choose one with name"},
 		"partly":   {map[string]string{"train.csv": ""}, map[string]string{"default/partial-train/0000.parquet": ""}, Source{Split: "train"}, "split: partial-train"},
-		"not at all": {map[string]string{"train.csv": ""}, nil, Source{},
-			"its files are .csv, which is not read here, and the hub has not converted it to Parquet"},
-		"nothing":  {map[string]string{"b.py": ""}, nil, Source{}, "it has no .parquet, .json, .jsonl or .txt files"},
-		"by glob":  {map[string]string{"train.csv": ""}, nil, Source{Glob: "*.csv"}, "train.csv: a file ending in .csv is no text and is not read"},
-		"revision": {map[string]string{"train.csv": ""}, map[string]string{"default/train/0000.parquet": text("one")}, Source{Revision: hubtest.Commit}, "its files are .csv"},
+		"only CSV": {map[string]string{"train.csv": "text\none\n"}, nil, Source{}, "one"},
+		"not at all": {map[string]string{"train.arrow": ""}, nil, Source{},
+			"its files are .arrow, which is not read here, and the hub has not converted it to Parquet"},
+		"nothing":           {map[string]string{"b.py": ""}, nil, Source{}, "it has no .parquet, .json, .jsonl or .txt files"},
+		"by glob":           {map[string]string{"train.tar": ""}, nil, Source{Glob: "*.tar"}, "train.tar: a file ending in .tar is no text and is not read"},
+		"revision":          {map[string]string{"train.arrow": ""}, map[string]string{"default/train/0000.parquet": text("one")}, Source{Revision: hubtest.Commit}, "its files are .arrow"},
+		"CSV of a revision": {map[string]string{"train.csv": "text\none\n"}, map[string]string{"default/train/0000.parquet": text("t")}, Source{Revision: hubtest.Commit}, "one"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			server, o := startDataset(t, c.files)

@@ -83,6 +83,9 @@ func (s rowReader) readRows(name string, in io.Reader, yield func(row) bool) err
 	if isPacked {
 		in = &expansion{out: in, packed: packed, spare: s.spare}
 	}
+	if isSeparated(name) {
+		return s.readSeparated(name, in, yield)
+	}
 	if !isJSON(name) {
 		if s.Lines {
 			return s.readTextLines(name, in, yield)
@@ -311,7 +314,7 @@ func (s Source) record(r row) (Record, error) {
 	out := Record{Type: s.Type}
 	if r.whole {
 		if s.Type != Text {
-			return Record{}, r.errorf("type %s needs a .json, .jsonl or .parquet file", s.Type)
+			return Record{}, r.errorf("type %s needs a .json, .jsonl, .csv, .tsv or .parquet file", s.Type)
 		}
 		out.Text = string(r.data)
 		if blank(out.Text) {

@@ -232,7 +232,7 @@ func (s *subset) choose(name string) (split, error) {
 	return split{}, fmt.Errorf("subset %s has no split %q; it has %s", shown(s.name), name, someOf(nearestFirst(name, names)))
 }
 
-// foreign are the endings of data that are not read here.
+// foreign are the endings of data that are not read from the hub, or only where it has not converted them.
 var foreign = []string{".csv", ".tsv", ".arrow", ".tar", ".zip", ".xml", ".h5", ".hdf5", ".npz", ".lance",
 	".xlsx", ".pkl", ".bz2", ".xz", ".7z"}
 
