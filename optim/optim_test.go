@@ -1,46 +1,81 @@
 package optim
 
 import (
+	"encoding/json"
 	"math"
+	"os"
 	"testing"
 
 	"github.com/millrace/millrace/tensor"
 )
 
-// The rates are those of transformers' get_cosine_schedule_with_warmup and get_linear_schedule_with_warmup for peak 1,
-// 4 warm-up steps and 10 steps, as written in its documentation's formula.
-func TestSchedules(t *testing.T) {
-	at := func(s Shape, step int) float64 { return Schedule{s, 1, 4, 10}.At(step) }
-	for _, c := range []struct {
-		shape Shape
-		step  int
-		want  float64
-	}{
-		{Cosine, 1, 0}, {Cosine, 3, 0.5}, {Cosine, 5, 1}, {Cosine, 8, 0.5}, {Cosine, 10, 0.5 * (1 + math.Cos(math.Pi*5/6))},
-		{Linear, 2, 0.25}, {Linear, 5, 1}, {Linear, 8, 0.5}, {Linear, 11, 0},
-		{Constant, 3, 0.5}, {Constant, 10, 1}, {Constant, 1000, 1},
-		{WSD, 3, 0.5}, {WSD, 9, 1}, {WSD, 10, 1}, {WSD, 11, 0},
-	} {
-		if got := at(c.shape, c.step); math.Abs(got-c.want) > 1e-12 {
-			t.Errorf("%s at step %d: %v, want %v", c.shape, c.step, got, c.want)
+// The rates are those of transformers, at every step. testdata/schedules.py has written them.
+func TestSchedulesOfTransformers(t *testing.T) {
+	doc, err := os.ReadFile("testdata/schedules.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var golden struct {
+		Peak  float64
+		Cases []struct {
+			Shape  Shape
+			Floor  float64
+			Warmup int
+			Rates  []*float64
 		}
 	}
-	if got := (Schedule{WSD, 2, 0, 100}).At(96); math.Abs(got-1) > 1e-12 {
-		t.Errorf("wsd, half-way down: %v", got)
+	if err := json.Unmarshal(doc, &golden); err != nil {
+		t.Fatal(err)
+	}
+	if len(golden.Cases) < 40 {
+		t.Fatalf("%d cases", len(golden.Cases))
+	}
+	for _, c := range golden.Cases {
+		s := Schedule{c.Shape, golden.Peak, c.Floor, c.Warmup, len(c.Rates)}
+		if err := s.Check(); err != nil {
+			t.Fatal(err)
+		}
+		for i, want := range c.Rates {
+			if got := s.At(i + 1); want != nil && math.Abs(got-*want) > 1e-12*golden.Peak {
+				t.Errorf("%+v at step %d: %v, want %v", s, i+1, got, *want)
+			}
+		}
+	}
+}
+
+// Steps that transformers does not have: after the last one, and the warm-up of a schedule with a floor, which begins
+// at 0 in every shape.
+func TestSchedulesBeyondTransformers(t *testing.T) {
+	for _, c := range []struct {
+		Schedule
+		step int
+		want float64
+	}{
+		{Schedule{Linear, 1, 0, 4, 10}, 11, 0}, {Schedule{Linear, 1, 0.2, 4, 10}, 11, 0.2}, {Schedule{WSD, 1, 0, 4, 10}, 11, 0},
+		{Schedule{WSD, 1, 0.2, 4, 10}, 11, 0.2}, {Schedule{Constant, 1, 0, 4, 10}, 1000, 1},
+		{Schedule{Cosine, 1, 0.2, 4, 10}, 1, 0}, {Schedule{WSD, 1, 0.2, 4, 10}, 3, 0.5}, {Schedule{Linear, 1, 0.2, 4, 10}, 3, 0.5},
+	} {
+		if got := c.At(c.step); math.Abs(got-c.want) > 1e-12 {
+			t.Errorf("%+v at step %d: %v, want %v", c.Schedule, c.step, got, c.want)
+		}
 	}
 }
 
 func TestScheduleCheck(t *testing.T) {
 	for name, s := range map[string]Schedule{
-		"shape": {"sine", 1, 0, 10}, "steps": {Cosine, 1, 0, 0}, "warm-up": {Cosine, 1, -1, 10},
-		"negative": {Cosine, -1, 0, 10}, "nan": {Cosine, math.NaN(), 0, 10}, "infinite": {Cosine, math.Inf(1), 0, 10},
+		"shape": {"sine", 1, 0, 0, 10}, "steps": {Cosine, 1, 0, 0, 0}, "warm-up": {Cosine, 1, 0, -1, 10},
+		"negative": {Cosine, -1, 0, 0, 10}, "nan": {Cosine, math.NaN(), 0, 0, 10}, "infinite": {Cosine, math.Inf(1), 0, 0, 10},
+		"negative floor": {Cosine, 1, -1, 0, 10}, "floor nan": {Cosine, 1, math.NaN(), 0, 10},
+		"floor above the peak": {Cosine, 1, 2, 0, 10}, "floor of a constant": {Constant, 1, 0.1, 0, 10},
 	} {
 		if s.Check() == nil {
 			t.Errorf("%s: accepted %+v", name, s)
 		}
 	}
-	if err := (Schedule{Cosine, 1e-5, 3, 10}).Check(); err != nil {
-		t.Error(err)
+	for _, floor := range []float64{0, 1e-6, 1e-5} {
+		if err := (Schedule{Cosine, 1e-5, floor, 3, 10}).Check(); err != nil {
+			t.Error(err)
+		}
 	}
 }
 

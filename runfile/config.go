@@ -40,6 +40,7 @@ type Config struct {
 	Epochs      float64 `yaml:"epochs,omitempty"`
 
 	LearningRate float64     `yaml:"learning_rate"`
+	MinRate      float64     `yaml:"min_learning_rate,omitempty"` // that the schedule falls to
 	LRScheduler  optim.Shape `yaml:"lr_scheduler"`
 	WarmupSteps  int         `yaml:"warmup_steps,omitempty"`
 	WarmupRatio  float64     `yaml:"warmup_ratio,omitempty"`
@@ -309,8 +310,26 @@ func (c *Config) check(needsData bool) error {
 			return err
 		}
 	}
-	s := optim.Schedule{Shape: c.LRScheduler, Peak: c.LearningRate, WarmupSteps: c.WarmupSteps, Steps: 1}
-	return s.Check()
+	if c.LRScheduler == cosineWithMinimum && c.MinRate == 0 {
+		return bad("lr_scheduler is %s, and min_learning_rate is missing: set it, such as to a tenth of learning_rate, or "+
+			"use cosine", cosineWithMinimum)
+	}
+	return c.Schedule(1).Check()
+}
+
+// cosineWithMinimum is transformers' name for a cosine that falls to min_learning_rate. Every shape can do that here.
+const cosineWithMinimum optim.Shape = "cosine_with_min_lr"
+
+// Schedule is the learning rate over a number of steps.
+func (c *Config) Schedule(steps int) optim.Schedule {
+	s := optim.Schedule{Shape: c.LRScheduler, Peak: c.LearningRate, Floor: c.MinRate, WarmupSteps: c.WarmupSteps, Steps: steps}
+	if s.Shape == cosineWithMinimum {
+		s.Shape = optim.Cosine
+	}
+	if c.WarmupRatio > 0 {
+		s.WarmupSteps = int(math.Ceil(c.WarmupRatio * float64(steps)))
+	}
+	return s
 }
 
 // evaluates reports whether there are held-out data.

@@ -8,6 +8,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/millrace/millrace/optim"
 )
 
 const smallRun = "model: m\ndatasets: [{path: a.txt, type: text}]\n"
@@ -74,6 +76,10 @@ func TestConfigRefuses(t *testing.T) {
 		"both lengths":      {smallRun + "max_steps: 1\nepochs: 1\n", "choose one"},
 		"scheduler":         {smallRun + "lr_scheduler: sine\n", "sine"},
 		"rate":              {smallRun + "learning_rate: .nan\n", "learning_rate"},
+		"floor too high":    {smallRun + "learning_rate: 1e-5\nmin_learning_rate: 1e-4\n", "min_learning_rate is 0.0001, above learning_rate (1e-05)"},
+		"no floor":          {smallRun + "lr_scheduler: cosine_with_min_lr\n", "min_learning_rate is missing"},
+		"idle floor":        {smallRun + "lr_scheduler: constant\nmin_learning_rate: 1e-6\n", "constant never falls"},
+		"floor below 0":     {smallRun + "min_learning_rate: -1\n", "min_learning_rate is -1"},
 		"eps of 0":          {smallRun + "adam_eps: 0\n", "adam_eps is 0: it must be between 1.18e-38"},
 		"eps 0 in 32 bits":  {smallRun + "adam_eps: 1e-50\n", "adam_eps is 1e-50"},
 		"denormal eps":      {smallRun + "adam_eps: 1.1e-38\n", "adam_eps is 1.1e-38"},
@@ -98,6 +104,17 @@ func TestConfigRefuses(t *testing.T) {
 	}
 	if _, err := Read("no/such/run.yaml", nil); err == nil {
 		t.Errorf("missing file: %v", err)
+	}
+}
+
+// transformers' name for a cosine with a floor means a cosine, as every shape may have a floor.
+func TestCosineWithMinLR(t *testing.T) {
+	c, err := parsed(t, smallRun+"learning_rate: 1e-4\nwarmup_ratio: 0.1\nmin_learning_rate: 1e-5\nlr_scheduler: cosine_with_min_lr\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := c.Schedule(25), (optim.Schedule{Shape: optim.Cosine, Peak: 1e-4, Floor: 1e-5, WarmupSteps: 3, Steps: 25}); got != want {
+		t.Errorf("%+v, want %+v", got, want)
 	}
 }
 

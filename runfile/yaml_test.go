@@ -25,7 +25,7 @@ func refusal(t *testing.T, doc string, set ...string) string {
 
 func TestUnknownKeysAllAtOnce(t *testing.T) {
 	text := refusal(t, "model_name_or_path: m\nlearning_rat: 1\nper_device_train_batch_size: 1\nmemory: {vram: 1GiB, dev-ice: 2GiB}\nsequence_len: many\nxyzzy: 1\n")
-	want := []string{"line 1: unknown key model_name_or_path: use model; ", "line 2: unknown key learning_rat: did you mean learning_rate?; ",
+	want := []string{"line 1: unknown key model_name_or_path: use model; ", "line 2: unknown key learning_rat: did you mean learning_rate or min_learning_rate?; ",
 		"line 3: unknown key per_device_train_batch_size: use batch_tokens", "line 4: unknown key memory.vram: keys of memory are device, host",
 		"line 4: unknown key memory.dev-ice: did you mean device?", "line 5: sequence_len must be a whole number", "line 6: unknown key xyzzy: remove it"}
 	for _, w := range want {
@@ -181,7 +181,7 @@ func TestSetToNothing(t *testing.T) {
 		"datasets[0].path=": "is not a key",
 		"a b=1":             "is not a key",
 		"=1":                "write key=value",
-		"learning_rat=":     "unknown key learning_rat: did you mean learning_rate?",
+		"learning_rat=":     "unknown key learning_rat: did you mean learning_rate or min_learning_rate?",
 		"output_dir=a\xff":  "not UTF-8",
 	} {
 		if text := refusal(t, doc, set); !strings.Contains(text, want) {

@@ -44,7 +44,7 @@ func openRun(t *testing.T, c *runfile.Config, cache string, o OpenOptions) *Run 
 // walk takes steps up to one with Train's learning rates, and looks at the model between two of them.
 func walk(t *testing.T, r *Run, c *runfile.Config, to int) (losses []float64) {
 	t.Helper()
-	rates := optim.Schedule{Shape: c.LRScheduler, Peak: c.LearningRate, WarmupSteps: c.WarmupSteps, Steps: c.MaxSteps}
+	rates := c.Schedule(c.MaxSteps)
 	for r.Steps() < to {
 		b, err := r.Next(t.Context())
 		if err != nil {

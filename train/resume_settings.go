@@ -19,12 +19,15 @@ func (t *trainer) mathematics() map[string]string {
 	number := func(x float64) string { return strconv.FormatFloat(x, 'g', -1, 64) }
 	keys := sizeSettings(c)
 	maps.Copy(keys, map[string]string{
-		"steps": strconv.Itoa(t.rates.Steps), "learning_rate": number(c.LearningRate), "lr_scheduler": string(c.LRScheduler),
+		"steps": strconv.Itoa(t.rates.Steps), "learning_rate": number(c.LearningRate), "lr_scheduler": string(t.rates.Shape),
 		"warmup_steps": strconv.Itoa(t.rates.WarmupSteps), "weight_decay": number(c.WeightDecay),
 		"adam_betas": number(c.AdamBetas[0]) + " " + number(c.AdamBetas[1]), "adam_eps": number(c.AdamEps),
 		"max_grad_norm": number(c.MaxGradNorm), "seed": seedSetting(c),
 		"data": t.data.Fingerprint(),
 	})
+	if c.MinRate > 0 { // older checkpoints have no such key
+		keys["min_learning_rate"] = number(c.MinRate)
+	}
 	return keys
 }
 

@@ -23,7 +23,9 @@ func TestResumeWith(t *testing.T) {
 		with   []string
 		record string
 	}{
-		"rate":     {func(_ *testing.T, c *runfile.Config) { c.LearningRate = 3e-3 }, []string{"learning_rate"}, "after step 5: learning_rate 0.01 -> 0.003"},
+		"rate": {func(_ *testing.T, c *runfile.Config) { c.LearningRate = 3e-3 }, []string{"learning_rate"}, "after step 5: learning_rate 0.01 -> 0.003"},
+		"floor": {func(_ *testing.T, c *runfile.Config) { c.MinRate = 2e-3 }, []string{"min_learning_rate"},
+			"after step 5: min_learning_rate not set -> 0.002"},
 		"longer":   {func(_ *testing.T, c *runfile.Config) { c.MaxSteps = 18 }, []string{"max_steps"}, "after step 5: max_steps 12 -> 18"},
 		"clipping": {func(_ *testing.T, c *runfile.Config) { c.MaxGradNorm = 0.1 }, []string{"eval", "max_grad_norm"}, "after step 5: max_grad_norm 1 -> 0.1"},
 		"no clipping": {func(_ *testing.T, c *runfile.Config) { c.MaxGradNorm = 0 }, []string{"max_grad_norm"},

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
 	"os"
 	"path/filepath"
 
@@ -300,11 +299,7 @@ func (t *trainer) standAt(from *checkpoint.Checkpoint) (err error) {
 	if steps == 0 {
 		steps = t.at.Since + t.dataSteps
 	}
-	warmup := c.WarmupSteps
-	if c.WarmupRatio > 0 {
-		warmup = int(math.Ceil(c.WarmupRatio * float64(steps)))
-	}
-	t.rates = optim.Schedule{Shape: c.LRScheduler, Peak: c.LearningRate, WarmupSteps: warmup, Steps: steps}
+	t.rates = c.Schedule(steps)
 	return nil
 }
 
