@@ -158,6 +158,12 @@ type Best struct {
 	EvalLoss float64 `json:"eval_loss"`
 }
 
+// Plateau is how long the evaluation loss has not fallen.
+type Plateau struct {
+	Lowest      *float64 `json:"lowest_eval_loss"` // nil: none was finite
+	Evaluations int      `json:"evaluations"`      // since then, of which none was lower
+}
+
 // Change is that a run continued after a step with another value of a key of the configuration.
 type Change struct {
 	Step int    `json:"step"` // the last one with the old value
@@ -202,6 +208,8 @@ type Manifest struct {
 	// EvalLoss is of an evaluation at this step, if there was one and its loss was finite.
 	EvalLoss *float64 `json:"eval_loss"`
 	Best     *Best    `json:"best"`
+	// Plateau is of all evaluations up to this step, except that before training; nil without one.
+	Plateau *Plateau `json:"plateau,omitempty"`
 	// History are the changes of Mathematics that were allowed where the run was resumed, oldest first.
 	History []Change `json:"history,omitempty"`
 
@@ -360,7 +368,10 @@ func (m *Manifest) check() error {
 			return fmt.Errorf("the algorithm %.100q is not a line of text", line)
 		}
 	}
-	for _, loss := range []*float64{m.EvalLoss, m.Best.loss()} {
+	if m.Plateau != nil && m.Plateau.Evaluations < 0 {
+		return fmt.Errorf("%d evaluations cannot be", m.Plateau.Evaluations)
+	}
+	for _, loss := range []*float64{m.EvalLoss, m.Best.loss(), m.Plateau.lowest()} {
 		if loss != nil && (math.IsNaN(*loss) || math.IsInf(*loss, 0)) {
 			return fmt.Errorf("evaluation loss %v is not finite", *loss)
 		}
@@ -394,6 +405,13 @@ func (b *Best) loss() *float64 {
 		return nil
 	}
 	return &b.EvalLoss
+}
+
+func (p *Plateau) lowest() *float64 {
+	if p == nil {
+		return nil
+	}
+	return p.Lowest
 }
 
 // ranges checks extents and attachments against the lengths of the files, and returns what is used of each file.

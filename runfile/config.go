@@ -88,12 +88,13 @@ type Save struct {
 	Fallback string  `yaml:"fallback,omitempty"` // a directory for what cannot be saved in OutputDir
 }
 
-// Stop says when a run has diverged.
+// Stop says when a run ends before its last step.
 type Stop struct {
 	// UnhealthySteps in a row end the run: steps whose gradient norm or loss is not finite, or whose loss is above
 	// LossAbove. 0: none do.
 	UnhealthySteps int     `yaml:"unhealthy_steps"`
 	LossAbove      float64 `yaml:"loss_above,omitempty"` // 0: any loss that is finite is healthy
+	Patience       int     `yaml:"patience,omitempty"`   // evaluations in a row without a lower loss that end it; 0: none do
 }
 
 // Defaults is the configuration that a file changes.
@@ -288,6 +289,11 @@ func (c *Config) check(needsData bool) error {
 		return bad("save.fallback is output_dir: name a directory on another disk")
 	case c.Stop.UnhealthySteps < 0 || !(c.Stop.LossAbove >= 0) || math.IsInf(c.Stop.LossAbove, 0):
 		return bad("stop: unhealthy_steps (%d) and loss_above (%v) must not be negative", c.Stop.UnhealthySteps, c.Stop.LossAbove)
+	case c.Stop.Patience < 0:
+		return bad("stop.patience is %d: it must not be negative; 0 never stops early", c.Stop.Patience)
+	case c.Stop.Patience > 0 && c.Eval.Every == 0:
+		return bad("stop.patience is %d, and the run does not evaluate on its way: set eval.every, with eval.datasets or "+
+			"val_size", c.Stop.Patience)
 	case c.Save.Best && !c.evaluates():
 		return bad("save.best: there are no eval.datasets, and no val_size, to tell what is best")
 	case c.Memory.MaxWritePerDay.auto:

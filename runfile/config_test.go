@@ -80,6 +80,8 @@ func TestConfigRefuses(t *testing.T) {
 		"no floor":          {smallRun + "lr_scheduler: cosine_with_min_lr\n", "min_learning_rate is missing"},
 		"idle floor":        {smallRun + "lr_scheduler: constant\nmin_learning_rate: 1e-6\n", "constant never falls"},
 		"floor below 0":     {smallRun + "min_learning_rate: -1\n", "min_learning_rate is -1"},
+		"patience below 0":  {smallRun + "stop: {patience: -1}\n", "stop.patience is -1"},
+		"idle patience":     {smallRun + "val_size: 0.1\nstop: {patience: 2}\n", "set eval.every"},
 		"eps of 0":          {smallRun + "adam_eps: 0\n", "adam_eps is 0: it must be between 1.18e-38"},
 		"eps 0 in 32 bits":  {smallRun + "adam_eps: 1e-50\n", "adam_eps is 1e-50"},
 		"denormal eps":      {smallRun + "adam_eps: 1.1e-38\n", "adam_eps is 1.1e-38"},

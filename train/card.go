@@ -39,19 +39,20 @@ type card struct {
 	isRandom bool   // the run started from random weights
 	runDir   string
 	settings map[string]string // of a checkpoint
-	config   *runfile.Config   // nil where the run's directory is gone
-	metrics  []trace.Metrics   // up to step; nil without a metrics.jsonl
+	plateau  *checkpoint.Plateau
+	config   *runfile.Config // nil where the run's directory is gone
+	metrics  []trace.Metrics // up to step; nil without a metrics.jsonl
 }
 
 // cardOf collects what the directory of a run has for the card of its model after a step. Missing files are left out,
 // and so are files that cannot be read: a card is no reason to lose a model.
 func (e *Env) cardOf(runDir string, src *source, dtype tensor.DType, step int, settings map[string]string,
-	base *checkpoint.Base) *card {
+	base *checkpoint.Base, plateau *checkpoint.Plateau) *card {
 	params, _ := src.model.Params()
 	c := &card{name: modelName(runDir), runDir: runDir, model: src.config.Reader().StringOr("model_type", ""),
 		params: params,
 		dtype:  dtype, step: step,
-		base: src.dir, baseID: src.id, settings: settings}
+		base: src.dir, baseID: src.id, settings: settings, plateau: plateau}
 	var err error
 	if c.config, err = e.readResolved(runDir); err != nil {
 		e.say("warning: the model card lacks data and settings: %s", console.OneLine(err))
@@ -154,10 +155,19 @@ func (c *card) text() []byte {
 	line("A %s model of %s parameters in %s, %s for %s with [Millrace](https://github.com/millrace/millrace), "+
 		"all parameters at full precision.",
 		markdown(c.model), hf.SizeLabel(c.params), c.dtype, how, spelling.Count(c.step, "step"))
+	c.writeEarlyEnd(line)
 	c.writeData(line)
 	c.writeLosses(line)
 	c.writeSettings(line)
 	return b.Bytes()
+}
+
+// writeEarlyEnd says where the run has ended before the last of its steps.
+func (c *card) writeEarlyEnd(line func(string, ...any)) {
+	steps, err := strconv.Atoi(c.settings["steps"])
+	if err == nil && c.step < steps && c.config != nil && exhausts(c.plateau, c.config.Stop.Patience) {
+		line("\nThe run was of %s at most, and ended here: %s.", spelling.Count(steps, "step"), notLower(c.plateau))
+	}
 }
 
 // writeData lists what the run has read.

@@ -14,7 +14,7 @@ func (id *identity) hasModel(c *runfile.Config) bool {
 	return id.Ended != nil && !id.Ended.Diverged && exists(filepath.Join(c.OutputDir, lastModel))
 }
 
-// hasEnded reports whether the run had come to its end before: all steps are done and the model is written. A
+// hasEnded reports whether the run had come to its end before: it takes no further step and the model is written. A
 // checkpoint of the last step says so, or run.json, where the run was not to save its end. A model that run.json says
 // is not the run's is an error: to train again would replace it.
 func (t *trainer) hasEnded(ctx context.Context) (bool, error) {
@@ -23,8 +23,8 @@ func (t *trainer) hasEnded(ctx context.Context) (bool, error) {
 	if !exists(model) {
 		return false, nil
 	}
-	isSaved := t.from != nil && t.from.Manifest.Step >= t.rates.Steps
-	isNoted := t.id.hasModel(c) && t.id.Ended.Step >= t.rates.Steps
+	isSaved := t.from != nil && (t.from.Manifest.Step >= t.rates.Steps || t.outOfPatience())
+	isNoted := t.id.hasModel(c) && (t.id.Ended.Step >= t.rates.Steps || exhausts(t.id.Ended.Plateau, c.Stop.Patience))
 	switch {
 	case isSaved && !isNoted:
 		return true, nil // it was killed before it could note that
@@ -42,15 +42,15 @@ func (t *trainer) hasEnded(ctx context.Context) (bool, error) {
 	return true, nil
 }
 
-// noteEnd writes to run.json that all steps are done and the model is written. A checkpoint may say so as well, so an
+// noteEnd writes to run.json that the run takes no further step and the model is written. A checkpoint may say so as well, so an
 // error is no more than a warning.
 func (t *trainer) noteEnd(ctx context.Context) {
-	if t.summary.Steps < t.rates.Steps {
+	if !t.isOver() {
 		return
 	}
 	sum, err := (&source{dir: t.summary.Model}).fingerprint(ctx)
 	if err == nil {
-		t.id.Ended = &ending{Step: t.summary.Steps, ModelSHA256: sum}
+		t.id.Ended = &ending{Step: t.summary.Steps, Plateau: t.plateau, ModelSHA256: sum}
 		err = t.writeIdentity(t.env)
 	}
 	if err != nil {

@@ -78,7 +78,7 @@ func (t *trainer) evaluateAfter(ctx context.Context, step int) (isBest bool, err
 	if err != nil {
 		return false, err
 	}
-	t.summary.EvalAfter, t.evalLoss = &l.Loss, &l.Loss
+	t.summary.EvalAfter, t.evalLoss, t.plateau = &l.Loss, &l.Loss, after(t.plateau, l.Loss)
 	return t.improved(step, l.Loss), nil
 }
 

@@ -54,6 +54,8 @@ type identity struct {
 type ending struct {
 	Step     int  `json:"step"`
 	Diverged bool `json:"diverged,omitempty"` // it has written no model
+	// Plateau is that of the last step, by which the run may have ended early.
+	Plateau *checkpoint.Plateau `json:"plateau,omitempty"`
 	// ModelSHA256 is the fingerprint of the model that it has written.
 	ModelSHA256 string `json:"model_sha256,omitempty"`
 }

@@ -48,7 +48,7 @@ func (t *trainer) interrupted(ctx context.Context, sum *Summary, err error) (*Su
 
 // allSaved reports whether a checkpoint has the last step.
 func (t *trainer) allSaved() bool {
-	return t.summary.Steps > 0 && t.summary.Steps == t.rates.Steps && t.saves.saved == t.summary.Steps
+	return t.summary.Steps > 0 && t.isOver() && t.saves.saved == t.summary.Steps
 }
 
 // interruption is the end of a run that has saved what it has done.

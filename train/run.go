@@ -68,6 +68,7 @@ type trainer struct {
 	damaged   []string            // checkpoints of the run that this process has read, and found damaged
 	unhealthy int                 // steps in a row, up to the latest one
 	evalLoss  *float64            // after the latest step, if there was an evaluation
+	plateau   *checkpoint.Plateau // of the evaluations so far
 	unwritten bool                // it was said that metrics cannot be written
 
 	data, evalData *data.Dataset
@@ -273,7 +274,12 @@ func (t *trainer) ended(env *Env) *Summary {
 		s.Steps = max(s.Steps, end.Step) // it was not to save its end
 	}
 	s.ResumedAfter = s.Steps
-	env.say("this run has ended: all %d steps are done, and the model is in %s", s.Steps, dir)
+	if s.Steps < t.rates.Steps {
+		env.say("this run has ended after step %d of %d, by stop.patience, and the model is in %s; to train further, raise "+
+			"stop.patience", s.Steps, t.rates.Steps, dir)
+	} else {
+		env.say("this run has ended: all %d steps are done, and the model is in %s", s.Steps, dir)
+	}
 	return s
 }
 
@@ -300,6 +306,10 @@ func (t *trainer) standAt(from *checkpoint.Checkpoint) (err error) {
 		steps = t.at.Since + t.dataSteps
 	}
 	t.rates = c.Schedule(steps)
+	t.plateau = nil
+	if from != nil && !t.saves.forgetBest {
+		t.plateau = from.Manifest.Plateau
+	}
 	return nil
 }
 
@@ -371,7 +381,7 @@ func (t *trainer) run(ctx context.Context) error {
 	}
 	t.noteEnd(ctx)
 	switch {
-	case errSave != nil && t.summary.Steps < t.rates.Steps: // the steps that are left begin with this state
+	case errSave != nil && !t.isOver(): // the steps that are left begin with this state
 		return t.naming(ctx, fmt.Errorf("%s is written, and the state cannot be saved: %w", t.summary.Model, errSave))
 	case errSave != nil:
 		t.env.say("warning: %s; the model is written, and the run cannot be made longer", console.OneLine(errSave))
@@ -386,7 +396,7 @@ func (t *trainer) run(ctx context.Context) error {
 // that it began with.
 func (t *trainer) changedNothing() error {
 	s := &t.summary
-	if s.Steps < t.rates.Steps || s.Steps == 0 || t.idleSteps() < s.Steps {
+	if !t.isOver() || s.Steps == 0 || t.idleSteps() < s.Steps {
 		return nil
 	}
 	why := fmt.Sprintf("no token counted in the loss in %d of them, and the gradient norm was not finite in %d",
@@ -414,7 +424,7 @@ func (t *trainer) walk(ctx context.Context) error {
 	if err := t.evaluateAgain(ctx); err != nil {
 		return err
 	}
-	for step := t.begun + 1; step <= t.rates.Steps && !t.env.stopped(); step++ {
+	for step := t.begun + 1; step <= t.rates.Steps && !t.outOfPatience() && !t.env.stopped(); step++ {
 		t.env.willFinish(fmt.Sprintf("finishing step %d and saving", step))
 		err := t.step(ctx, step)
 		if errors.Is(err, ErrStop) {
@@ -429,6 +439,7 @@ func (t *trainer) walk(ctx context.Context) error {
 	if t.env.stopped() {
 		return t.interrupt(ctx)
 	}
+	t.noteEarlyEnd()
 	return nil
 }
 
@@ -465,7 +476,8 @@ func (t *trainer) exportAll(ctx context.Context) error {
 	out := filepath.Join(t.config.OutputDir, lastModel)
 	err := t.env.checkModelLinks(t.config) // again, after days
 	if err == nil {
-		c := t.env.cardOf(t.config.OutputDir, t.src, t.src.exportType(), t.summary.Steps, t.mathematics(), t.src.base)
+		c := t.env.cardOf(t.config.OutputDir, t.src, t.src.exportType(), t.summary.Steps, t.mathematics(), t.src.base,
+			t.plateau)
 		err = t.export(ctx, t.src, out, t.src.exportType(), c)
 	}
 	if err == nil {
@@ -481,7 +493,7 @@ func (t *trainer) exportAll(ctx context.Context) error {
 		}
 	}
 	export := fmt.Sprintf("millrace export --checkpoint %s --model %s --out DIR", t.summary.Checkpoint, t.src.dir)
-	if t.summary.Steps < t.rates.Steps { // the same command would continue the training
+	if !t.isOver() { // the same command would continue the training
 		return fmt.Errorf("%w; step %d is saved: make room, then: %s", err, t.summary.Steps, export)
 	}
 	return fmt.Errorf("%w; all %d steps are done and saved: make room, then run the same command again, or: %s", err,

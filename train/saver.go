@@ -178,7 +178,7 @@ func (t *trainer) createSave(step int) error {
 	m.Updates, m.SkippedUpdates = int64(step)-int64(t.idleSteps()), int64(t.summary.Skipped)
 	m.UntargetedSteps, m.UnhealthySteps = int64(t.summary.Untargeted), t.unhealthy
 	m.Mathematics, m.Data, m.History = t.mathematics(), where, t.history
-	m.EvalLoss, m.Best = t.evalLoss, s.best
+	m.EvalLoss, m.Best, m.Plateau = t.evalLoss, s.best, t.plateau
 	if s.better != nil && s.better.Step == step {
 		m.Best = s.better
 	}
@@ -282,7 +282,7 @@ func (t *trainer) saveFailed(err error) {
 	s := &t.saves
 	wait := min(1<<min(s.tries, 30), mostRetrySteps)
 	s.tries++
-	if t.enough || t.summary.Steps >= t.rates.Steps {
+	if t.enough || t.isOver() {
 		t.env.say("warning: %s; trying again", console.OneLine(err))
 		return
 	}

@@ -7,25 +7,27 @@ import (
 
 // Summary is what a run came to.
 type Summary struct {
-	Steps        int         `json:"steps"`                        // done, in all
-	ResumedAfter int         `json:"resumed_after_step,omitempty"` // the sums below are of the steps since
-	Tokens       int64       `json:"tokens"`                       // real positions
-	TargetTokens int64       `json:"target_tokens"`                // those that counted in the loss
-	FirstLoss    float64     `json:"first_loss"`
-	LastLoss     float64     `json:"last_loss"`
-	EvalBefore   *float64    `json:"eval_loss_before,omitempty"`
-	EvalAfter    *float64    `json:"eval_loss_after,omitempty"`
-	Skipped      int         `json:"skipped_updates"`            // their norm was not finite
-	Untargeted   int         `json:"untargeted_steps,omitempty"` // they had no token that counts in the loss
-	TrainSec     float64     `json:"train_sec"`                  // sum over the steps
-	TokensPerSec float64     `json:"tokens_per_sec"`
-	Lanes        trace.Lanes `json:"lanes"`                // busy seconds over the run
-	UploadBytes  int64       `json:"upload_bytes"`         // host to device over the run, as the schedule says
-	PeakBytes    int64       `json:"peak_rss_bytes"`       // resident memory of the process
-	PlannedBytes int64       `json:"planned_bytes"`        // what the plan allowed
-	Model        string      `json:"model,omitempty"`      // directory of the trained model, of a run that has ended
-	BestModel    string      `json:"best_model,omitempty"` // and of the one with the lowest evaluation loss, with save.best
-	Checkpoint   string      `json:"checkpoint,omitempty"` // the latest
+	Steps        int      `json:"steps"`                        // done, in all
+	ResumedAfter int      `json:"resumed_after_step,omitempty"` // the sums below are of the steps since
+	Tokens       int64    `json:"tokens"`                       // real positions
+	TargetTokens int64    `json:"target_tokens"`                // those that counted in the loss
+	FirstLoss    float64  `json:"first_loss"`
+	LastLoss     float64  `json:"last_loss"`
+	EvalBefore   *float64 `json:"eval_loss_before,omitempty"`
+	EvalAfter    *float64 `json:"eval_loss_after,omitempty"`
+	// EvalsNotLower are the evaluations in a row that were not lower, of a run that has ended early for them.
+	EvalsNotLower int         `json:"evals_not_lower,omitempty"`
+	Skipped       int         `json:"skipped_updates"`            // their norm was not finite
+	Untargeted    int         `json:"untargeted_steps,omitempty"` // they had no token that counts in the loss
+	TrainSec      float64     `json:"train_sec"`                  // sum over the steps
+	TokensPerSec  float64     `json:"tokens_per_sec"`
+	Lanes         trace.Lanes `json:"lanes"`                // busy seconds over the run
+	UploadBytes   int64       `json:"upload_bytes"`         // host to device over the run, as the schedule says
+	PeakBytes     int64       `json:"peak_rss_bytes"`       // resident memory of the process
+	PlannedBytes  int64       `json:"planned_bytes"`        // what the plan allowed
+	Model         string      `json:"model,omitempty"`      // directory of the trained model, of a run that has ended
+	BestModel     string      `json:"best_model,omitempty"` // and of the one with the lowest evaluation loss, with save.best
+	Checkpoint    string      `json:"checkpoint,omitempty"` // the latest
 
 	SaveStallSec     float64 `json:"save_stall_sec"` // that steps waited for checkpoints, beyond what was hidden
 	DiskReadBytes    int64   `json:"disk_read_bytes"`

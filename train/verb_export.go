@@ -93,7 +93,8 @@ func (e *Env) exportCheckpoint(ctx context.Context, runDir string, from *checkpo
 	if err := src.checkIsOf(from); err != nil {
 		return blame.BadRequest(err)
 	}
-	c := e.cardOf(runDir, src, dtype, from.Manifest.Step, from.Manifest.Mathematics, from.Manifest.Base)
+	c := e.cardOf(runDir, src, dtype, from.Manifest.Step, from.Manifest.Mathematics, from.Manifest.Base,
+		from.Manifest.Plateau)
 	weights := from.Weights(src.model)
 	return e.writeModel(ctx, src, outDir, dtype, c, o, func(part int) (model.Values, error) {
 		return weights.Part(part, dtype == tensor.F32)

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"text/tabwriter"
 
+	"github.com/millrace/millrace/internal/spelling"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/trace"
 	"github.com/millrace/millrace/train"
@@ -61,6 +62,9 @@ func summaryText(s *train.Summary) string {
 		row("steps", "%d, the last %d since the run resumed", s.Steps, steps)
 	} else {
 		row("steps", "%d", s.Steps)
+	}
+	if s.EvalsNotLower > 0 {
+		row("stopped early", "the held-out loss was not lower in %s in a row", spelling.Count(s.EvalsNotLower, "evaluation"))
 	}
 	if steps > 0 {
 		stepRows(row, s, steps)
