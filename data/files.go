@@ -154,8 +154,10 @@ func (s Source) allRows() ([]string, error) {
 	}
 	var names []string
 	for _, e := range entries {
-		if !e.IsDir() && e.Name() != registryName && (isJSON(e.Name()) || isSeparated(e.Name()) || isParquet(e.Name()) || unpacked(e.Name()) == ".txt") {
-			names = append(names, filepath.Join(s.Path, e.Name()))
+		name := e.Name()
+		hasRows := isJSON(name) || isSeparated(name) || isParquet(name) || unpacked(name) == ".txt"
+		if !e.IsDir() && name != registryName && hasRows {
+			names = append(names, filepath.Join(s.Path, name))
 		}
 	}
 	if len(names) == 0 {

@@ -22,8 +22,8 @@ func isSeparated(name string) bool { return separators[unpacked(name)] != 0 }
 // empty cell of a column that the type can do without is as one that is missing.
 func (s rowReader) readSeparated(name string, in io.Reader, yield func(row) bool) error {
 	if s.Type == Messages || s.Type == ShareGPT {
-		return fmt.Errorf("%s: type %s needs lists, and the cells of this file are texts: convert it to JSON lines or Parquet",
-			name, s.Type)
+		return fmt.Errorf("%s: type %s needs lists, and the cells of this file are texts: convert it to JSON lines or "+
+			"Parquet", name, s.Type)
 	}
 	bound := &boundedRows{in: in, limits: s.limits, most: int64(s.limits.rowBytes(maxRowBytes))}
 	buffered := bufio.NewReaderSize(bound, 1<<16)
@@ -74,10 +74,11 @@ func (s rowReader) readSeparated(name string, in io.Reader, yield func(row) bool
 func tableError(err error, has, cells int) error {
 	switch {
 	case errors.Is(err, csv.ErrFieldCount):
-		return fmt.Errorf("the row has %d cells, and the first row %d: put a text with a separator or a line break in quotes",
-			has, cells)
+		return fmt.Errorf("the row has %d cells, and the first row %d: put a text with a separator or a line break in "+
+			"quotes", has, cells)
 	case errors.Is(err, csv.ErrBareQuote), errors.Is(err, csv.ErrQuote):
-		return errors.New(`a quotation mark is not where one may be: put a text that has some in quotes, and write "" for each`)
+		return errors.New("a quotation mark is not where one may be: put a text that has some in quotes, and write " +
+			`"" for each`)
 	}
 	return err
 }
@@ -103,8 +104,8 @@ func (s rowReader) findColumns(name string, header []string) (c tableColumns, er
 		at := slices.Index(header, column)
 		switch {
 		case at < 0 && i < required:
-			return c, place.errorf("there is no column %q: the first row has %s; name the one to take in the entry of datasets",
-				column, someOf(nearestFirst(column, slices.Clone(header))))
+			return c, place.errorf("there is no column %q: the first row has %s; name the one to take in the entry of "+
+				"datasets", column, someOf(nearestFirst(column, slices.Clone(header))))
 		case at >= 0 && slices.Contains(header[at+1:], column):
 			return c, place.errorf("two columns are called %q: rename one", column)
 		}
@@ -122,7 +123,8 @@ func (c tableColumns) object(r row, record []string) ([]byte, error) {
 		}
 		text := record[at]
 		if !utf8.ValidString(text) {
-			return nil, r.errorf("byte 0x%02x of column %q is not UTF-8: convert the file", text[firstInvalid([]byte(text))], c.names[i])
+			invalid := text[firstInvalid([]byte(text))]
+			return nil, r.errorf("byte 0x%02x of column %q is not UTF-8: convert the file", invalid, c.names[i])
 		}
 		object[c.names[i]] = text
 	}

@@ -53,7 +53,7 @@ func TokenizerWith(dir string, tokens []AddedToken) (files map[string][]byte, er
 	files = map[string][]byte{}
 	for name, add := range map[string]func(*growing) error{
 		"tokenizer.json": func(g *growing) error {
-			if _, ok := g.obj.values["added_tokens"]; !ok {
+			if g.obj.values["added_tokens"].v == nil {
 				return errors.New("it has no added_tokens: save it with a newer version of transformers")
 			}
 			return g.list("added_tokens", full)

@@ -1,6 +1,8 @@
 package hf
 
 import (
+	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -9,8 +11,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestTokenizerWith adds tokens to files in the forms that exist: lists with a line for each token, in one line, empty and
-// absent. The rest of each file stays.
+// TestTokenizerWith adds tokens to files in the forms that exist: lists with a line for each token, in one line, empty
+// and absent. The rest of each file stays.
 func TestTokenizerWith(t *testing.T) {
 	dir := t.TempDir()
 	for name, text := range map[string]string{
@@ -45,7 +47,8 @@ func TestTokenizerWith(t *testing.T) {
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)
 	}
-	for text, want := range map[string]string{"{": "ends too early", `{"model": {}}`: "it has no added_tokens", `{"added_tokens": 3}`: `"added_tokens" is a number`} {
+	for text, want := range map[string]string{"{": "ends too early", `{"model": {}}`: "it has no added_tokens",
+		`{"added_tokens": null}`: "it has no added_tokens", `{"added_tokens": 3}`: `"added_tokens" is a number`} {
 		if err := os.WriteFile(filepath.Join(dir, "tokenizer.json"), []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
@@ -53,6 +56,37 @@ func TestTokenizerWith(t *testing.T) {
 			t.Errorf("%s: error %v, want %q", text, err, want)
 		}
 	}
+}
+
+// FuzzTokenizerWith adds tokens to any file: an error, or a file that has them and is as it was in all else.
+func FuzzTokenizerWith(f *testing.F) {
+	for _, seed := range []string{`{"added_tokens": []}`, "{\"added_tokens\":[\n 1\n]\t}", `{"added_tokens": [[], {}], "a": {"b": "]"}}`,
+		"{\n  \"added_tokens\": [\n    {}\n  ]\n}\n"} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, doc []byte) {
+		dir := t.TempDir()
+		if err := os.WriteFile(filepath.Join(dir, "tokenizer.json"), doc, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		files, err := TokenizerWith(dir, []AddedToken{{5, "a", true}, {6, "b", false}})
+		if err != nil {
+			return
+		}
+		var before, after map[string]any
+		if err := errors.Join(json.Unmarshal(doc, &before), json.Unmarshal(files["tokenizer.json"], &after)); err != nil {
+			t.Fatalf("%s: %v", files["tokenizer.json"], err)
+		}
+		old, _ := before["added_tokens"].([]any)
+		list, _ := after["added_tokens"].([]any)
+		if len(list) != len(old)+2 && before["added_tokens"] != nil {
+			t.Fatalf("%d tokens became %d: %s", len(old), len(list), files["tokenizer.json"])
+		}
+		after["added_tokens"] = before["added_tokens"]
+		if d := cmp.Diff(before, after); d != "" {
+			t.Fatal(d)
+		}
+	})
 }
 
 func TestWithVocabSize(t *testing.T) {

@@ -13,8 +13,8 @@ const (
 	Constant Shape = "constant"
 	Linear   Shape = "linear" // falls to the floor at the last step
 	Cosine   Shape = "cosine" // half a cosine, to the floor
-	// WSD is warm-up, stable, decay: constant, then linear to the floor over the last tenth of the steps, rounded down to
-	// whole steps, and at least one. Source: Hu et al., "MiniCPM" (2024).
+	// WSD is warm-up, stable, decay: constant, then linear to the floor over the last tenth of the steps, rounded down
+	// to whole steps, and at least one. Source: Hu et al., "MiniCPM" (2024).
 	WSD Shape = "wsd"
 )
 

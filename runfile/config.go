@@ -292,8 +292,8 @@ func (c *Config) check(needsData bool) error {
 	case c.Stop.Patience < 0:
 		return bad("stop.patience is %d: it must not be negative; 0 never stops early", c.Stop.Patience)
 	case c.Stop.Patience > 0 && c.Eval.Every == 0:
-		return bad("stop.patience is %d, and the run does not evaluate on its way: set eval.every, with eval.datasets or "+
-			"val_size", c.Stop.Patience)
+		return bad("stop.patience is %d, and the run does not evaluate on its way: set eval.every, with eval.datasets "+
+			"or val_size", c.Stop.Patience)
 	case c.Save.Best && !c.evaluates():
 		return bad("save.best: there are no eval.datasets, and no val_size, to tell what is best")
 	case c.Memory.MaxWritePerDay.auto:
@@ -317,8 +317,8 @@ func (c *Config) check(needsData bool) error {
 		}
 	}
 	if c.LRScheduler == cosineWithMinimum && c.MinRate == 0 {
-		return bad("lr_scheduler is %s, and min_learning_rate is missing: set it, such as to a tenth of learning_rate, or "+
-			"use cosine", cosineWithMinimum)
+		return bad("lr_scheduler is %s, and min_learning_rate is missing: set it, such as to a tenth of learning_rate, "+
+			"or use cosine", cosineWithMinimum)
 	}
 	return c.Schedule(1).Check()
 }
@@ -328,7 +328,8 @@ const cosineWithMinimum optim.Shape = "cosine_with_min_lr"
 
 // Schedule is the learning rate over a number of steps.
 func (c *Config) Schedule(steps int) optim.Schedule {
-	s := optim.Schedule{Shape: c.LRScheduler, Peak: c.LearningRate, Floor: c.MinRate, WarmupSteps: c.WarmupSteps, Steps: steps}
+	s := optim.Schedule{Shape: c.LRScheduler, Peak: c.LearningRate, Floor: c.MinRate, WarmupSteps: c.WarmupSteps,
+		Steps: steps}
 	if s.Shape == cosineWithMinimum {
 		s.Shape = optim.Cosine
 	}

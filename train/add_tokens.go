@@ -33,8 +33,8 @@ type TokensAdded struct {
 	OldRows, Rows int             // of the embedding
 }
 
-// AddTokens writes a model again with further tokens: in the files of its tokenizer, as rows of the embedding and of the
-// head, and in config.json. Rows that no token had are used first. The rows of new tokens are the mean of the rows
+// AddTokens writes a model again with further tokens: in the files of its tokenizer, as rows of the embedding and of
+// the head, and in config.json. Rows that no token had are used first. The rows of new tokens are the mean of the rows
 // that tokens have; all other bytes of the weights are those of the model. Tokens that the tokenizer has are left as
 // they are. Weights go through memory a piece at a time.
 func AddTokens(ctx context.Context, env *Env, o AddTokensOptions) (done *TokensAdded, err error) {
@@ -131,7 +131,8 @@ func newTokens(tok tokenizer.Tokenizer, o AddTokensOptions) (*TokensAdded, error
 		case id != tokenizer.None:
 			done.Known = append(done.Known, hf.AddedToken{ID: int(id), Content: text})
 		default:
-			done.Added = append(done.Added, hf.AddedToken{ID: tok.VocabSize() + len(done.Added), Content: text, Special: !o.Plain})
+			id := tok.VocabSize() + len(done.Added)
+			done.Added = append(done.Added, hf.AddedToken{ID: id, Content: text, Special: !o.Plain})
 		}
 	}
 	if len(done.Added) == 0 {
@@ -148,8 +149,8 @@ func checkAdded(file []byte, added []hf.AddedToken) error {
 	}
 	for _, a := range added {
 		if ids := t.Encode(a.Content, false); !slices.Equal(ids, []int32{int32(a.ID)}) {
-			return fmt.Errorf("the tokenizer cuts %s into the tokens %v, also when it is added: one of them is found before it",
-				a.Content, ids)
+			return fmt.Errorf("the tokenizer cuts %s into the tokens %v, also when it is added: one of them is found before "+
+				"it", a.Content, ids)
 		}
 	}
 	return nil
@@ -163,8 +164,8 @@ type growth struct {
 	rows     int // of the matrices
 }
 
-// grows reports whether a tensor has a row for each token: the embedding, the head, and a head that is in the files of a
-// model that uses its embedding for that.
+// grows reports whether a tensor has a row for each token: the embedding, the head, and a head that is in the files
+// of a model that uses its embedding for that.
 func (g *growth) grows(name string) bool {
 	info, _ := g.w.Info(name)
 	m := g.src.model

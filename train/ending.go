@@ -42,8 +42,8 @@ func (t *trainer) hasEnded(ctx context.Context) (bool, error) {
 	return true, nil
 }
 
-// noteEnd writes to run.json that the run takes no further step and the model is written. A checkpoint may say so as well, so an
-// error is no more than a warning.
+// noteEnd writes to run.json that the run takes no further step and the model is written. A checkpoint may say so as
+// well, so an error is no more than a warning.
 func (t *trainer) noteEnd(ctx context.Context) {
 	if !t.isOver() {
 		return

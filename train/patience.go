@@ -47,5 +47,6 @@ func notLower(p *checkpoint.Plateau) string {
 	if p.Lowest != nil {
 		lowest = fmt.Sprintf(" than %.4f", *p.Lowest)
 	}
-	return fmt.Sprintf("the eval loss was not lower%s in %s in a row", lowest, spelling.Count(p.Evaluations, "evaluation"))
+	return fmt.Sprintf("the eval loss was not lower%s in %s in a row", lowest,
+		spelling.Count(p.Evaluations, "evaluation"))
 }

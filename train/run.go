@@ -275,8 +275,8 @@ func (t *trainer) ended(env *Env) *Summary {
 	}
 	s.ResumedAfter = s.Steps
 	if s.Steps < t.rates.Steps {
-		env.say("this run has ended after step %d of %d, by stop.patience, and the model is in %s; to train further, raise "+
-			"stop.patience", s.Steps, t.rates.Steps, dir)
+		env.say("this run has ended after step %d of %d, by stop.patience, and the model is in %s; to train further, "+
+			"raise stop.patience", s.Steps, t.rates.Steps, dir)
 	} else {
 		env.say("this run has ended: all %d steps are done, and the model is in %s", s.Steps, dir)
 	}

@@ -53,12 +53,13 @@ func (c *importCmd) Run(p *program) error {
 	case c.AddTokens == "" && c.Plain:
 		return badFlag("--plain-tokens is for --add-tokens: name the tokens")
 	case c.AddTokens == "" && isDir:
-		return badFlag("%s is a model directory, and needs no import: add tokens with --add-tokens, or write it in another "+
-			"format with millrace export", c.Model)
+		return badFlag("%s is a model directory, and needs no import: add tokens with --add-tokens, or write it in "+
+			"another format with millrace export", c.Model)
 	case c.AddTokens == "":
 		return c.gguf(p, c.Dir, dtype)
 	case !isFile && c.DType != "":
-		return badFlag("--dtype is for a GGUF file: a model keeps its format here; millrace export writes it in another one")
+		return badFlag("--dtype is for a GGUF file: a model keeps its format here; millrace export writes it in another " +
+			"one")
 	}
 	tokens, err := tokensOf(c.AddTokens)
 	if err != nil {
@@ -76,8 +77,8 @@ func (c *importCmd) Run(p *program) error {
 			return err
 		}
 	}
-	done, err := train.AddTokens(p.ctx, p.env, train.AddTokensOptions{Model: from, Dir: c.Dir, Tokens: tokens, Plain: c.Plain,
-		Replace: c.Replace})
+	done, err := train.AddTokens(p.ctx, p.env, train.AddTokensOptions{Model: from, Dir: c.Dir, Tokens: tokens,
+		Plain: c.Plain, Replace: c.Replace})
 	if err != nil {
 		return err
 	}
@@ -146,15 +147,16 @@ func addedText(dir string, done *train.TokensAdded) string {
 		fmt.Fprintf(&b, "%s is token %d\n", terminal.Text(t.Content), t.ID)
 	}
 	free := min(len(done.Added), done.OldRows-done.Added[0].ID)
+	fmt.Fprintf(&b, "%s: ", dir)
 	switch {
 	case done.Rows == done.OldRows:
-		fmt.Fprintf(&b, "%s: the vocabulary stays at %d rows, of which these had no token; they are now the mean of those that have one\n",
-			dir, done.Rows)
+		fmt.Fprintf(&b, "the vocabulary stays at %d rows, of which these had no token; they are now the mean of those "+
+			"that have one\n", done.Rows)
 	case free > 0:
-		fmt.Fprintf(&b, "%s: the vocabulary grew from %d rows to %d, and %d rows before had no token; new ones are the mean of those that have one\n",
-			dir, done.OldRows, done.Rows, free)
+		fmt.Fprintf(&b, "the vocabulary grew from %d rows to %d, and %d rows before had no token; new ones are the mean "+
+			"of those that have one\n", done.OldRows, done.Rows, free)
 	default:
-		fmt.Fprintf(&b, "%s: the vocabulary grew from %d rows to %d; new ones are the mean of the others\n", dir, done.OldRows,
+		fmt.Fprintf(&b, "the vocabulary grew from %d rows to %d; new ones are the mean of the others\n", done.OldRows,
 			done.Rows)
 	}
 	return b.String()

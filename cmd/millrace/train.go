@@ -64,7 +64,8 @@ func summaryText(s *train.Summary) string {
 		row("steps", "%d", s.Steps)
 	}
 	if s.EvalsNotLower > 0 {
-		row("stopped early", "the held-out loss was not lower in %s in a row", spelling.Count(s.EvalsNotLower, "evaluation"))
+		row("stopped early", "the held-out loss was not lower in %s in a row",
+			spelling.Count(s.EvalsNotLower, "evaluation"))
 	}
 	if steps > 0 {
 		stepRows(row, s, steps)
