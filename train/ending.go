@@ -23,7 +23,7 @@ func (t *trainer) hasEnded(ctx context.Context) (bool, error) {
 	if !exists(model) {
 		return false, nil
 	}
-	isSaved := t.from != nil && (t.from.Manifest.Step >= t.rates.Steps || t.outOfPatience())
+	isSaved := t.from != nil && (t.from.Manifest.Step >= t.rates.Steps || t.outOfPatience() && t.isModelOf(model))
 	isNoted := t.id.hasModel(c) && (t.id.Ended.Step >= t.rates.Steps || exhausts(t.id.Ended.Plateau, c.Stop.Patience))
 	switch {
 	case isSaved && !isNoted:
@@ -40,6 +40,13 @@ func (t *trainer) hasEnded(ctx context.Context) (bool, error) {
 			"another directory to train again", model)
 	}
 	return true, nil
+}
+
+// isModelOf reports whether a model has the weights of the checkpoint that the run continues from, by its card: a run
+// that ended early and was continued has an older one until it ends again.
+func (t *trainer) isModelOf(dir string) bool {
+	step, ok := stepOfCard(dir)
+	return ok && step == t.from.Manifest.Step
 }
 
 // noteEnd writes to run.json that the run takes no further step and the model is written. A checkpoint may say so as

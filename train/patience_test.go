@@ -185,6 +185,26 @@ func TestPatienceAtTheEnd(t *testing.T) {
 	sameModel(t, again.Model, kept)
 }
 
+// A run that ended early, was continued, and gets its old patience again ends where it is now: its old model is not that of
+// its latest state.
+func TestPatienceRaisedAndLowered(t *testing.T) {
+	c := overfitting(t)
+	first, err := Train(context.Background(), c, newEnv(t), Options{})
+	if err != nil || first.EvalsNotLower != 3 {
+		t.Fatalf("%+v, error %v", first, err)
+	}
+	c.Stop.Patience = 0
+	until(t, c, fmt.Sprintf("step %2d/40", first.Steps+3))
+	c.Stop.Patience = 3
+	second, err := Train(context.Background(), c, newEnv(t), Options{})
+	if err != nil || second.Steps != first.Steps+3 || second.ResumedAfter != second.Steps {
+		t.Fatalf("%+v, error %v", second, err)
+	}
+	if step, ok := stepOfCard(second.Model); !ok || step != second.Steps {
+		t.Errorf("the model is of step %d, want %d", step, second.Steps)
+	}
+}
+
 // A run that is stopped in the evaluation that would end it evaluates when it continues, and ends there.
 func TestPatienceInterruptedEvaluation(t *testing.T) {
 	whole := overfitting(t)
