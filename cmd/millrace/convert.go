@@ -6,6 +6,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"strings"
 
 	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/internal/spelling"
@@ -16,9 +17,10 @@ import (
 )
 
 type convertCmd struct {
-	File string `arg:"" complete:"FILE" name:"train.yaml" help:"File of LLaMA-Factory, of Axolotl, or of Hugging Face's TrainingArguments; YAML or JSON."`
-	Out  string `arg:"" optional:"" complete:"FILE" name:"run.yaml" help:"Run file to write; by default standard output. An existing file is not overwritten."`
-	JSON bool   `help:"Print settings, keys left out and open decisions as JSON."`
+	File  string `arg:"" complete:"FILE" name:"train.yaml" help:"File of LLaMA-Factory, Axolotl, TRL, or Hugging Face's TrainingArguments; YAML or JSON."`
+	Out   string `arg:"" optional:"" complete:"FILE" name:"run.yaml" help:"Run file to write; by default standard output. An existing file is not overwritten."`
+	JSON  bool   `help:"Print settings, keys left out and open decisions as JSON."`
+	Force bool   `help:"Write a run file even of what Millrace cannot train, such as a model with experts or a preference loss."`
 }
 
 func (*convertCmd) Help() string {
@@ -45,6 +47,10 @@ func (c *convertCmd) Run(p *program) error {
 	if err != nil {
 		return badFlag("%s: %w", c.File, err)
 	}
+	if len(r.Cannot) > 0 && !c.Force {
+		return blame.NotRequest(fmt.Errorf("%s: Millrace cannot train this: %s (--force writes a run file nevertheless)",
+			c.File, strings.Join(r.Cannot, "; ")))
+	}
 	if c.Out != "" {
 		write := func(w io.Writer) error { _, err := io.WriteString(w, r.RunFile); return err }
 		if err := writeNew(c.Out, write); err != nil {
@@ -60,11 +66,13 @@ func (c *convertCmd) Run(p *program) error {
 		return err
 	}
 	text := fmt.Sprintf("%s: %s from a file of %s\n", c.Out, spelling.Count(len(r.Settings), "setting"), r.Tool)
-	for i, d := range r.Decide {
-		if i == 0 {
-			text += "to decide:\n"
+	for _, part := range []struct {
+		title string
+		lines []string
+	}{{"cannot be trained", r.Cannot}, {"to decide", r.Decide}} {
+		if len(part.lines) > 0 {
+			text += part.title + ":\n  " + strings.Join(part.lines, "\n  ") + "\n"
 		}
-		text += "  " + d + "\n"
 	}
 	return p.printf("%s", terminal.Text(text))
 }

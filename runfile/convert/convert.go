@@ -1,4 +1,4 @@
-// Package convert makes a run file of a training file of LLaMA-Factory, Axolotl or Hugging Face's Trainer.
+// Package convert makes a run file of a training file of LLaMA-Factory, Axolotl, TRL or Hugging Face's Trainer.
 //
 //   - [File] converts one; [Result] is the run file and what was said about it.
 //
@@ -6,18 +6,19 @@
 // defaults of the other trainer that are not those of Millrace. What has no counterpart is listed with the reason, from
 // package othertrainers, and what the file does not say is listed as to be decided.
 //
+// What Millrace cannot train, by the model or by the objective, is in [Result.Cannot], and the run file exists
+// nevertheless. Package model says which families can be trained; models.yaml, of which family a model is by its name.
+//
 // Invariants: the result is a run file that [runfile.Parse] takes, or there is an error; every key of the input is in a
 // setting, in what is to be decided, or among those left out.
 package convert
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
 
-	"github.com/millrace/millrace/internal/spelling"
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/runfile/othertrainers"
 )
@@ -27,14 +28,17 @@ type Tool string
 
 // The trainers.
 const (
-	LLaMAFactory Tool = "LLaMA-Factory"
-	Axolotl      Tool = "Axolotl"
-	HFTrainer    Tool = "Hugging Face Trainer"
+	LLaMAFactory   Tool = "LLaMA-Factory"
+	LLaMAFactoryV1 Tool = "LLaMA-Factory v1" // its own keys: train_dataset, peft_config, dist_config, ...
+	Axolotl        Tool = "Axolotl"
+	TRL            Tool = "TRL"
+	HFTrainer      Tool = "Hugging Face Trainer"
 )
 
 // Result is a converted file.
 type Result struct {
 	Tool     Tool      `json:"tool"`
+	Cannot   []string  `json:"cannot,omitempty"` // why Millrace cannot train what the file asks for
 	Settings []Setting `json:"settings"`
 	LeftOut  []LeftOut `json:"left_out"`
 	Decide   []string  `json:"decide"`   // what the file does not say, or says of something else
@@ -55,7 +59,8 @@ type LeftOut struct {
 	Why  string   `json:"why"`
 }
 
-// File converts a file. Its name is for comments.
+// File converts a file. Its name is for comments. It reads the model's directory and a list of data sets if the file
+// names some that exist.
 func File(name string, doc []byte) (*Result, error) {
 	values, err := runfile.Mapping(doc)
 	if err != nil {
@@ -66,6 +71,8 @@ func File(name string, doc []byte) (*Result, error) {
 	if c.result.Tool, err = toolOf(values); err != nil {
 		return nil, err
 	}
+	c.usual = usualOf[c.result.Tool]
+	c.judge()
 	if err := c.convert(); err != nil {
 		return nil, err
 	}
@@ -77,39 +84,14 @@ func File(name string, doc []byte) (*Result, error) {
 	return &c.result, nil
 }
 
-// toolOf tells by its keys which trainer a file is of.
-func toolOf(values map[string]any) (Tool, error) {
-	has := func(keys ...string) bool {
-		return slices.ContainsFunc(keys, func(k string) bool { _, ok := values[k]; return ok })
-	}
-	if has("base_model") {
-		return Axolotl, nil
-	}
-	if has("finetuning_type", "stage", "cutoff_len", "template", "dataset_dir") {
-		return LLaMAFactory, nil
-	}
-	known := 0
-	for key := range values {
-		if _, ok := othertrainers.Lookup(key); ok || runfile.HasKey(key) {
-			known++
-		}
-	}
-	switch {
-	case has("model") && has("datasets"):
-		return "", errors.New("this is a run file of Millrace already; use it with millrace train")
-	case 2*known <= len(values): // some other program's
-		return "", fmt.Errorf("of %s, LLaMA-Factory, Axolotl and Hugging Face's Trainer have %d; name a file of one of them",
-			spelling.Count(len(values), "key"), known)
-	}
-	return HFTrainer, nil
-}
-
 // conversion is a file on its way.
 type conversion struct {
 	values    map[string]any
 	used      map[string]bool   // keys that were looked at
 	decided   map[string]bool   // keys that something is to be decided about
 	dismissed map[string]string // keys that need no setting, and why
+	usual     usual             // what the trainer does where the file is silent
+	family    string            // the model's model_type; empty if it is not known
 	result    Result
 }
 
@@ -151,6 +133,7 @@ func (c *conversion) take(keys ...string) (key string, value any) {
 // leaveOut lists the keys that no setting is made of, by reason.
 func (c *conversion) leaveOut() {
 	why := map[string][]string{}
+	changing := map[string][]string{}
 	var unknown []string
 	said := c.said()
 	for _, key := range slices.Sorted(maps.Keys(c.values)) {
@@ -163,10 +146,13 @@ func (c *conversion) leaveOut() {
 			reason = "without a value"
 		case c.dismissed[key] != "":
 			reason = c.dismissed[key]
+		case (ok || c.used[key]) && (!ok || row.Drop == "" || row.Changes || row.Refuse) && isOff(value):
+			reason = "it is off"
+		case ok && row.Changes && !c.used[key]:
+			changing[row.Drop] = append(changing[row.Drop], plainWord(key)+" is "+shown(value))
+			continue
 		case ok && row.Drop != "" && !c.used[key]:
 			reason = row.Drop
-		case (ok || c.used[key]) && isOff(value):
-			reason = "it is off"
 		case ok && row.Use != "":
 			c.decide(nil, "%s is %s, and is not converted: it belongs to %s", plainWord(key), shown(value), row.Use)
 			continue
@@ -178,6 +164,9 @@ func (c *conversion) leaveOut() {
 			continue
 		}
 		why[reason] = append(why[reason], key)
+	}
+	for _, reason := range slices.Sorted(maps.Keys(changing)) {
+		c.decide(nil, "%s, which changes the result: %s", strings.Join(changing[reason], ", "), reason)
 	}
 	for _, reason := range slices.Sorted(maps.Keys(why)) {
 		c.result.LeftOut = append(c.result.LeftOut, LeftOut{why[reason], reason})
@@ -203,6 +192,12 @@ func (c *conversion) said() map[string]bool {
 func (r *Result) text(name string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "# Made by millrace convert of %s (%s).\n", plainWord(name), r.Tool)
+	if len(r.Cannot) > 0 {
+		b.WriteString("#\n# Millrace cannot train what that file asks for:\n")
+		for _, why := range r.Cannot {
+			comment(&b, "#   - ", "#     ", why)
+		}
+	}
 	if len(r.Decide) > 0 {
 		b.WriteString("#\n# To decide:\n")
 		for _, d := range r.Decide {

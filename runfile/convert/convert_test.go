@@ -27,7 +27,7 @@ func read(t testing.TB, name string) []byte {
 // Files in the forms of the three trainers, and the run files that come of them.
 func TestFiles(t *testing.T) {
 	for name, tool := range map[string]Tool{"llamafactory.yaml": LLaMAFactory, "llamafactory-lora.yaml": LLaMAFactory,
-		"axolotl.yml": Axolotl, "trainer.json": HFTrainer} {
+		"axolotl.yml": Axolotl, "trainer.json": HFTrainer, "trl.yaml": TRL, "llamafactory-v1.yaml": LLaMAFactoryV1} {
 		t.Run(name, func(t *testing.T) {
 			doc := read(t, name)
 			r, err := File(name, doc)
@@ -90,21 +90,20 @@ func TestValues(t *testing.T) {
 
 func TestRefusals(t *testing.T) {
 	for doc, want := range map[string]string{
-		"":                                     "not a mapping",
-		"[1, 2]":                               "not a mapping",
-		"hello":                                "not a mapping",
-		"a: [":                                 "line 1",
-		"model: m\ndatasets: []\n":             "a run file of Millrace already",
-		"x: 1\n":                               "of 1 key, LLaMA-Factory, Axolotl and Hugging Face's Trainer have 0",
-		"lr: 1\nx: 1\ny: 2\n":                  "of 3 keys, LLaMA-Factory, Axolotl and Hugging Face's Trainer have 1",
-		"stage: dpo\n":                         "stage is dpo: Millrace does pre-training and supervised fine-tuning",
-		"base_model: m\nrl: grpo\n":            "rl is grpo",
-		"base_model: m\nreward_model: true\n":  "reward_model is true",
-		"base_model: m\nlearning_rate: -1\n":   "a value of the file is not one that Millrace takes: learning_rate",
-		"base_model: m\nsequence_len: many\n":  "sequence_len is many",
-		"base_model: m\nmicro_batch_size: 1e9": "micro_batch_size is",
-		"cutoff_len: 99999999999\n":            "cutoff_len is 99999999999",
-		"base_model: \"a\x1bb\"\n":             "control character",
+		"":                         "not a mapping",
+		"[1, 2]":                   "not a mapping",
+		"hello":                    "not a mapping",
+		"a: [":                     "line 1",
+		"model: m\ndatasets: []\n": "a run file of Millrace already",
+		"x: 1\n":                   "of 1 key, LLaMA-Factory, Axolotl, TRL and Hugging Face's Trainer have 0",
+		"compute_environment: LOCAL_MACHINE\nnum_processes: 8\n": "this is a file of accelerate",
+		"zero_optimization: {stage: 3}\nfp16: {}\n":              "this is a file of DeepSpeed",
+		"lr: 1\nx: 1\ny: 2\n":                                    "of 3 keys, LLaMA-Factory, Axolotl, TRL and Hugging Face's Trainer have 1",
+		"base_model: m\nlearning_rate: -1\n":                     "a value of the file is not one that Millrace takes: learning_rate",
+		"base_model: m\nsequence_len: many\n":                    "sequence_len is many",
+		"base_model: m\nmicro_batch_size: 1e9":                   "micro_batch_size is",
+		"cutoff_len: 99999999999\n":                              "cutoff_len is 99999999999",
+		"base_model: \"a\x1bb\"\n":                               "control character",
 	} {
 		_, err := File("a.yaml", []byte(doc))
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") {
@@ -115,7 +114,8 @@ func TestRefusals(t *testing.T) {
 
 // A file of strange values is refused, or becomes a run file that is read.
 func FuzzFile(f *testing.F) {
-	for _, name := range []string{"llamafactory.yaml", "llamafactory-lora.yaml", "axolotl.yml", "trainer.json"} {
+	for _, name := range []string{"llamafactory.yaml", "llamafactory-lora.yaml", "llamafactory-v1.yaml", "axolotl.yml",
+		"trainer.json", "trl.yaml"} {
 		f.Add(read(f, name))
 	}
 	f.Add([]byte("base_model: \"a # b\"\ndatasets: [{path: \"x: y\", type: {field_output: \"}\"}}, 3, text]\n" +
@@ -157,6 +157,45 @@ func TestNoValueIsLost(t *testing.T) {
 		"base_model: m\nbf16: false\nwarmup_ratio: 0.1": {"compute: f32", "warmup_ratio: 0.1"},
 		"base_model: m\ndatasets: [{path: d, type: chat_template, message_field_role: from}]": {
 			"tags: {role_tag: from, content_tag: content}"},
+		"train_dataset: d.yaml\nmodel: m": {"d.yaml lists data sets, and cannot be read here", "lr_scheduler: constant",
+			"weight_decay: 0.01", "learning_rate: 0.0001"},
+		"model_name_or_path: m\ndataset_name: d\nassistant_only_loss: true": {"- {path: d, type: messages} sequence_len: 1024",
+			"learning_rate: 2e-5", "compute: bf16"},
+		"model_name_or_path: m\ndataset_name: d\ncompletion_only_loss: true": {
+			"- {path: d, type: prompt-response, prompt: prompt, response: completion} sequence_len: 1024"},
+		"model_name_or_path: m\ndataset_name: d\ncompletion_only_loss: false":  {"train_on_prompt: true"},
+		"model_name_or_path: m\ndataset_name: d\nmax_length: 64\nfp16: true":   {"train_on_prompt: true", "sequence_len: 64"},
+		"model_name_or_path: m\ndataset_name: d\ndataset_text_field: body":     {"type: text, field: body} sequence_len"},
+		"model_name_or_path: m\ndataset_name: d\neval_strategy: steps":         {"{path: d, split: test, type: messages}"},
+		"model_name_or_path: m\ndataset_name: d\nbf16: false":                  {"compute: f32"},
+		"model_name_or_path: m\ndatasets: [{path: d, name: x}]\nmax_length: 9": {"{path: d, name: x, type: messages}"},
+		"max_length: 9\nuse_peft: true\nlearning_rate: 2e-4":                   {"learning_rate: 2e-5 # a tenth of 0.0002"},
+		"max_length: 9\nuse_peft: false\nlora_r: 8\nlearning_rate: 2e-4":       {"learning_rate: 0.0002 lr"},
+		"max_length: 9\npacking: true\npacking_strategy: wrapped":              {"overlong: split"},
+		"max_length: 9\npacking: true":                                         {"overlong: truncate # as TRL does"},
+		"base_model: m\nadapter: qlora\nlearning_rate: 3e-4":                   {"learning_rate: 3e-5"},
+		"base_model: m\nadapter:\nlora_r: 8\nlearning_rate: 3e-4":              {"learning_rate: 0.0003"},
+		"stage: sft\nlearning_rate: 1e-4":                                      {"lora is LLaMA-Factory's default"},
+		"stage: sft\nfinetuning_type: freeze\nlearning_rate: 1e-4":             {"learning_rate: 0.0001"},
+		"stage: pt\nlearning_rate: 1e-4":                                       {"overlong: split"},
+		"stage: pt\npacking: false\nlearning_rate: 1e-4":                       {"overlong: truncate"},
+		"base_model: m\ndatasets: [{path: d, type: completion}]":               {"overlong: split"},
+		"base_model: m\ndatasets: [{path: d, type: alpaca}]":                   {"overlong: drop"},
+		"base_model: m\nexcess_length_strategy: raise":                         {"the file stops at a document"},
+		"train_file: t\nblock_size: 9":                                         {"overlong: split"},
+		"base_model: m\nneftune_noise_alpha: 5\nuse_eaft: true\nunfrozen_parameters: [a]": {
+			"neftune_noise_alpha is 5, use_eaft is true, which changes the result: the loss is the cross entropy",
+			"unfrozen_parameters is [\"a\"], which changes the result: Millrace trains all parameters"},
+		"base_model: m\nneftune_noise_alpha: 0":         {"neftune_noise_alpha: it is off"},
+		"base_model: m\nspecial_tokens: {pad_token: x}": {"special_tokens: nothing is padded"},
+		"base_model: m\nspecial_tokens: {eos_token: x}": {"special_tokens has eos_token x"},
+		"base_model: m\nlearning_rate: 1\nlr_scheduler: cosine\nlr_scheduler_kwargs: {num_cycles: 2}": {
+			"the file has lr_scheduler_kwargs"},
+		"max_steps: 9\nlr_scheduler_type: warmup_stable_decay\nlr_scheduler_kwargs: {num_decay_steps: 50, decay_type: cosine}": {
+			"lr_scheduler: wsd", "wsd falls in a line over the last tenth of the steps; the file has warmup_stable_decay with"},
+		"base_model: m\ndatasets: [{path: d, type: alpaca_chat.load_qa}]": {"prompt: question, response: answer"},
+		"base_model: m\ndatasets: [{path: d, type: chat_template, roles_to_train: [user], train_on_eos: last}]": {
+			"roles_to_train has user", "train_on_eos is last"},
 		"train_file: a\nvalidation_file: b\ndataset_text_field: body": {
 			"  - {path: b, type: text, field: body}"},
 	} {

@@ -23,9 +23,7 @@ func (c *conversion) datasets() {
 		how = "as dataset_info.json in " + plainWord(dir) + " describes them"
 	}
 	c.set("datasets", sets.yaml(""), from, "%s", how)
-	if key, v := c.take("train_on_prompt", "train_on_inputs"); key != "" && isOn(v) {
-		c.set("train_on_prompt", "true", []string{key}, "")
-	}
+	c.prompts()
 	if key, v := c.take("mask_history"); key != "" && isOn(v) {
 		c.set("train_on_last_turn", "true", []string{key}, "")
 	}
@@ -78,7 +76,7 @@ func (all entries) yaml(indent string) string {
 		var parts []string
 		for _, kv := range e {
 			value := kv[1]
-			if kv[0] != "tags" && kv[0] != "max_samples" { // which are YAML already
+			if !slices.Contains([]string{"tags", "max_samples", "weight"}, kv[0]) { // which are YAML already
 				value = scalar(value)
 			}
 			parts = append(parts, kv[0]+": "+value)
@@ -90,7 +88,7 @@ func (all entries) yaml(indent string) string {
 
 // sources are the data sets to train on.
 func (c *conversion) sources() (all entries, from []string) {
-	if key, v := c.take("datasets"); key != "" {
+	if key, v := c.take("datasets"); key != "" && c.result.Tool != TRL {
 		return c.listed(key, v), []string{key}
 	}
 	if key, v := c.take("pretraining_dataset"); key != "" {
@@ -100,7 +98,12 @@ func (c *conversion) sources() (all entries, from []string) {
 		all := c.listed(key, v)
 		return all, []string{key}
 	}
-	if c.result.Tool == LLaMAFactory {
+	switch c.result.Tool {
+	case LLaMAFactoryV1:
+		return c.listedByV1(c.take("train_dataset"))
+	case TRL:
+		return c.namedForTRL("dataset_train_split", "train")
+	case LLaMAFactory:
 		key, v := c.take("dataset")
 		dirKey, dir := c.take("dataset_dir")
 		all, limit := c.registered(key, v, dir)
@@ -135,10 +138,15 @@ func (c *conversion) held() (all entries, from []string) {
 	if key, v := c.take("test_datasets"); key != "" {
 		return c.listed(key, v), []string{key}
 	}
+	if strategy := c.values["eval_strategy"]; c.result.Tool == TRL && !isNothing(strategy) {
+		return c.namedForTRL("dataset_test_split", "test")
+	}
 	key, v := c.take("eval_dataset", "validation_file")
 	switch {
 	case key == "":
 		return nil, nil
+	case c.result.Tool == LLaMAFactoryV1:
+		return c.listedByV1(key, v)
 	case c.result.Tool == LLaMAFactory:
 		all, limit := c.registered(key, v, c.values["dataset_dir"])
 		return all, given(key, limit)
@@ -228,6 +236,7 @@ func (c *conversion) axolotl(at string, values map[string]any) entry {
 	}
 	e.add("revision", text("revision"))
 	c.axolotlType(at, &e, values, text)
+	c.turns(at, values, used)
 	for _, k := range slices.Sorted(maps.Keys(values)) {
 		if used[k] || values[k] == nil {
 			continue
@@ -240,6 +249,29 @@ func (c *conversion) axolotl(at string, values map[string]any) entry {
 	}
 	return e
 }
+
+// turns finds turns that count in the loss and do not here.
+func (c *conversion) turns(at string, values map[string]any, used map[string]bool) {
+	others := slices.DeleteFunc(list(values["roles_to_train"]), func(role string) bool {
+		return slices.Contains([]string{"assistant", "gpt", "model"}, role)
+	})
+	if len(others) > 0 {
+		used["roles_to_train"] = true
+		c.decide(nil, "%s: roles_to_train has %s; only turns of the assistant count here, or with train_on_prompt all of them",
+			at, plainList(others))
+	}
+	for _, key := range []string{"train_on_eos", "train_on_eot"} {
+		if text := textOf(values[key]); text != "" && text != "turn" {
+			used[key] = true
+			c.decide(nil, "%s: %s is %s; the end of each turn that counts counts here", at, key, shown(values[key]))
+		}
+	}
+}
+
+// loaders are the forms of Axolotl's alpaca types whose rows have other keys: of the prompt, the response and the system
+// message.
+var loaders = map[string][3]string{"load_qa": {"question", "answer"}, "load_camel_ai": {"message_1", "message_2"},
+	"load_open_orca": {"question", "response", "system_prompt"}}
 
 // axolotlType adds the type of an entry and the keys of its rows.
 func (c *conversion) axolotlType(at string, e *entry, values map[string]any, text func(string) string) {
@@ -254,11 +286,30 @@ func (c *conversion) axolotlType(at string, e *entry, values map[string]any, tex
 			at)
 		return
 	}
-	name, _, _ := strings.Cut(textOf(values["type"]), ".")
+	name, loader, _ := strings.Cut(textOf(values["type"]), ".")
 	name, _, _ = strings.Cut(name, ":")
+	switch name {
+	case "input_output":
+		c.cannot(nil, "%s has type input_output, whose rows mark the parts that count: Millrace has no such rows; make messages "+
+			"of them", at)
+	case "stepwise_supervised", "bradley_terry":
+		c.cannot(nil, "%s has type %s: %s", at, name, onlyTokens)
+	case "":
+		if !strings.HasPrefix(at, "pretraining_dataset") {
+			c.cannot(nil, "%s has no type, so its rows are tokens already: Millrace reads text and makes tokens itself", at)
+		}
+	}
 	switch name {
 	case "alpaca", "alpaca_chat", "alpaca_instruct", "alpaca_w_system":
 		e.add("type", string(data.Alpaca))
+		if keys, ok := loaders[loader]; ok {
+			e.add("prompt", keys[0])
+			e.add("response", keys[1])
+			e.add("system", keys[2])
+		} else if loader != "" && loader != "load" {
+			c.decide(nil, "%s: type %s has keys of its own; name them with prompt, response, input and system", at,
+				shown(values["type"]))
+		}
 	case "completion", "pretrain", "":
 		e.add("type", string(data.Text))
 		for _, key := range []string{"field", "text_column"} {
@@ -272,7 +323,8 @@ func (c *conversion) axolotlType(at string, e *entry, values map[string]any, tex
 		c.conversations(e, values, text)
 	default:
 		e.add("type", string(data.Alpaca))
-		c.decide(nil, "%s: type %s is not one of Millrace's; alpaca is a guess", at, shown(values["type"]))
+		c.decide(nil, "%s: type %s has rows of its own form, so alpaca is a wrong guess until you write them as a type of "+
+			"docs/data.md", at, shown(values["type"]))
 	}
 }
 

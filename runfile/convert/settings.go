@@ -1,9 +1,8 @@
 package convert
 
 import (
-	"errors"
 	"fmt"
-	"math"
+	"maps"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -15,9 +14,6 @@ import (
 
 // convert makes the settings, in the order of docs/run-yaml.md.
 func (c *conversion) convert() error {
-	if err := c.refuse(); err != nil {
-		return err
-	}
 	c.model()
 	c.datasets()
 	if err := c.batch(); err != nil {
@@ -28,30 +24,15 @@ func (c *conversion) convert() error {
 	c.optimizer()
 	c.precision()
 	c.output()
+	if c.result.Tool == LLaMAFactoryV1 {
+		c.v1()
+	}
 	c.memory()
 	return nil
 }
 
 // withoutKey is of what Millrace always does.
 const withoutKey = "Millrace does so without a key"
-
-// refuse ends where the file asks for something else than Millrace does.
-func (c *conversion) refuse() error {
-	for _, key := range []string{"stage", "rl"} {
-		k, v := c.take(key)
-		text, isText := v.(string)
-		if k == "" || isText && (text == "sft" || text == "pt") {
-			c.dismiss(withoutKey, key)
-			continue
-		}
-		return fmt.Errorf("%s is %s: Millrace does pre-training and supervised fine-tuning, not learning from preferences "+
-			"or rewards", k, shown(v))
-	}
-	if v, ok := c.values["reward_model"].(bool); ok && v {
-		return errors.New("reward_model is true: Millrace does pre-training and supervised fine-tuning, not reward models")
-	}
-	return nil
-}
 
 func (c *conversion) model() {
 	revisionKey, revision := c.take("model_revision", "revision_of_model")
@@ -68,7 +49,11 @@ func (c *conversion) model() {
 		if textOf(revision) == "main" {
 			c.dismiss(withoutKey, revisionKey)
 		}
-		c.set("model", scalar(name), from, "")
+		how := ""
+		if c.family != "" && len(c.result.Cannot) == 0 {
+			how = "of type " + c.family
+		}
+		c.set("model", scalar(name), from, "%s", how)
 	} else {
 		c.set("model", "ORG/NAME", nil, "the file names no model")
 		c.decide(nil, "model: a Hugging Face directory, or a hub id")
@@ -83,29 +68,68 @@ func (c *conversion) model() {
 	if key, v := c.take("train_from_scratch", "reinit_weights"); key != "" && isOn(v) {
 		c.set("init", "random", []string{key}, "")
 	}
+	if c.values["tokenizer_use_mistral_common"] == true {
+		c.decide([]string{"tokenizer_use_mistral_common"}, "tokenizer: the file reads tekken.json with mistral-common; the "+
+			"model's directory needs a tokenizer.json here, or name one in tokenizer")
+	}
+	c.specialTokens()
 	c.template()
-	if how := c.adapters(); how != "" {
-		c.decide(nil,
-			"learning_rate: the file trains an adapter (%s), and Millrace all parameters; about a tenth of its rate "+
-				"is usual", how)
+}
+
+// specialTokens finds tokens that the file gives the model. One for padding changes nothing: there is no padding here.
+func (c *conversion) specialTokens() {
+	for _, key := range []string{"special_tokens", "tokens"} {
+		tokens, isMapping := c.values[key].(map[string]any)
+		if !isMapping || isOff(c.values[key]) {
+			continue
+		}
+		var named []string
+		for _, name := range slices.Sorted(maps.Keys(tokens)) {
+			if name != "pad_token" && !isOff(tokens[name]) {
+				named = append(named, plainWord(name)+" "+shown(tokens[name]))
+			}
+		}
+		if len(named) == 0 {
+			c.dismiss("nothing is padded", key)
+			continue
+		}
+		c.decide([]string{key}, "%s has %s: here they are what the model's tokenizer says, so compare them, and give the "+
+			"model's directory others before training", key, strings.Join(named, ", "))
 	}
 }
 
-// adapters says how the file trains less than the whole model; empty if it does not.
+// adapters says how the file trains an adapter instead of the model; empty if it does not.
 func (c *conversion) adapters() string {
-	for _, key := range []string{"finetuning_type", "adapter", "lora_r", "lora_rank", "load_in_4bit", "load_in_8bit",
-		"use_peft"} {
-		switch v := c.values[key].(type) {
-		case string:
-			if v != "" && v != "full" {
-				return plainWord(key) + ": " + shown(v)
-			}
-		case bool:
-			if v {
-				return key + ": true"
-			}
-		case int64, uint64, float64:
-			return key + ": " + shown(v)
+	said := func(key string) string { return plainWord(key) + ": " + shown(c.values[key]) }
+	switch c.result.Tool {
+	case LLaMAFactory:
+		switch method := c.textAt("finetuning_type"); method {
+		case "full", "freeze":
+			return ""
+		case "":
+			return "the file has no finetuning_type, and lora is LLaMA-Factory's default"
+		}
+		return said("finetuning_type")
+	case LLaMAFactoryV1:
+		peft, _ := c.values["peft_config"].(map[string]any)
+		if name := textOf(peft["name"]); name != "" && name != "freeze" {
+			return "peft_config.name: " + plainWord(name)
+		}
+		return ""
+	case Axolotl:
+		if isOff(c.values["adapter"]) {
+			return ""
+		}
+		return said("adapter")
+	case TRL:
+		if isOn(c.values["use_peft"]) {
+			return said("use_peft")
+		}
+		return ""
+	}
+	for _, key := range []string{"use_peft", "use_lora", "lora_r", "lora_rank", "load_in_4bit", "load_in_8bit"} {
+		if !isOff(c.values[key]) {
+			return said(key)
 		}
 	}
 	return ""
@@ -166,8 +190,8 @@ func (c *conversion) batch() error {
 		from = []string{key}
 		c.set("sequence_len", numeral(float64(length)), from, "")
 	} else {
-		length = map[Tool]int64{LLaMAFactory: 2048, Axolotl: 512, HFTrainer: 1024}[c.result.Tool]
-		if c.result.Tool != HFTrainer {
+		length = c.usual.length
+		if !c.usual.guessed {
 			c.set("sequence_len", numeral(float64(length)), nil, "the file does not say; %s has %d", c.result.Tool, length)
 		} else {
 			c.set("sequence_len", numeral(float64(length)), nil, "a guess")
@@ -181,11 +205,12 @@ func (c *conversion) batch() error {
 		}
 		c.set("batch_tokens", numeral(float64(length*n)), append([]string{key}, from...), "%s x %d positions",
 			spelling.Count(int(n), "sequence"), length)
-		c.decide(nil, "batch_tokens: rows are packed, so a step has more short examples than before")
+		if c.isUnpacked() {
+			c.decide(nil, "batch_tokens: rows are packed, so a step has more short examples than before")
+		}
 		return nil
 	}
 
-	perDevice := map[Tool]int64{LLaMAFactory: 8, HFTrainer: 8, Axolotl: 1}[c.result.Tool]
 	how, keys := []string{}, []string{}
 	total := length
 	for _, f := range []struct {
@@ -194,7 +219,7 @@ func (c *conversion) batch() error {
 		usual int64
 	}{
 		{"sequence", []string{"per_device_train_batch_size", "micro_batch_size", "train_batch_size", "batch_size"},
-			perDevice},
+			c.usual.perDevice},
 		{"accumulated step", []string{"gradient_accumulation_steps"}, 1},
 	} {
 		n := f.usual
@@ -215,10 +240,22 @@ func (c *conversion) batch() error {
 	}
 	c.set("batch_tokens", numeral(float64(total)), append(keys, from...), "%s x %d positions, on one device",
 		strings.Join(how, " x "), length)
-	c.decide(nil,
-		"batch_tokens: multiply it by the number of devices that the file was for. Rows are packed, so a step has "+
-			"more short examples than before")
+	decide := "batch_tokens: multiply it by the number of devices that the file was for"
+	if c.isUnpacked() {
+		decide += ". Rows are packed, so a step has more short examples than before"
+	}
+	c.decide(nil, "%s", decide)
 	return nil
+}
+
+// isUnpacked reports whether a row of the other trainer has one document, and so a batch as many as rows.
+func (c *conversion) isUnpacked() bool {
+	for _, key := range []string{"sample_packing", "packing", "neat_packing"} {
+		if isOn(c.values[key]) {
+			return false
+		}
+	}
+	return c.values["stage"] != "pt" || c.values["packing"] == false
 }
 
 // wholeBatch is the number of sequences of a step where the file gives that for all devices and accumulated steps.
@@ -239,18 +276,49 @@ func (c *conversion) wholeBatch() (key string, n int64) {
 // mostBatch is the most tokens of a step.
 const mostBatch = 1 << 30
 
-// overlong keeps what the other trainer does with documents that are longer than a row.
+// overlong keeps what the other trainer does with documents that are longer than a row. By their sources:
+//
+//   - LLaMA-Factory shortens prompts and responses (infer_seqlen of data/processor/), and cuts the joined texts of stage
+//     pt into rows, unless packing is false; its v1 layout cuts the end off (pad_and_truncate of v1/core/utils/).
+//   - Axolotl drops them (handle_long_seq_in_dataset of utils/data/utils.py), except texts, of which it makes several rows
+//     (prompt_strategies/completion.py).
+//   - TRL cuts the end off, and makes several rows with the packing strategies bfd_split and wrapped (trainer/sft_config.py).
+//   - run_clm.py of transformers cuts the joined texts into rows.
 func (c *conversion) overlong() {
 	key, v := c.take("excess_length_strategy")
+	strategy := c.textAt("packing_strategy")
+	as := fmt.Sprintf("as %s does", c.result.Tool)
 	switch {
 	case textOf(v) == "drop" || textOf(v) == "truncate":
 		c.set("overlong", textOf(v), []string{key}, "")
-	case c.values["stage"] == "pt" || c.values["pretraining_dataset"] != nil: // documents are cut into rows, as here
+	case c.result.Tool == LLaMAFactory && c.values["stage"] == "pt" && c.values["packing"] != false,
+		c.result.Tool == Axolotl && c.onlyTexts():
+		c.set("overlong", "split", nil, "%s", as)
+	case c.result.Tool == TRL && isOn(c.values["packing"]) && (strategy == "bfd_split" || strategy == "wrapped"):
+		c.set("overlong", "split", []string{"packing_strategy"}, "%s", as)
 	case c.result.Tool == Axolotl:
-		c.set("overlong", "drop", nil, "as Axolotl does")
+		c.set("overlong", "drop", nil, "%s", as)
+	case c.result.Tool == HFTrainer && c.values["block_size"] != nil:
+		c.set("overlong", "split", nil, "as run_clm.py does")
+	case c.result.Tool == HFTrainer:
+		c.set("overlong", "truncate", nil, "a guess")
 	default:
-		c.set("overlong", "truncate", nil, "as %s does", c.result.Tool)
+		c.set("overlong", "truncate", nil, "%s", as)
 	}
+	if text := textOf(v); text == "raise" {
+		c.decide([]string{key}, "overlong: the file stops at a document that is longer than a row; here it is dropped, and "+
+			"millrace preview counts them")
+	}
+}
+
+// onlyTexts reports whether all data sets of the run have texts without a prompt.
+func (c *conversion) onlyTexts() bool {
+	for _, s := range c.result.Settings {
+		if s.Key == "datasets" {
+			return !strings.Contains(strings.ReplaceAll(s.Value, "type: text", ""), "type: ")
+		}
+	}
+	return false
 }
 
 func (c *conversion) length() {
@@ -263,75 +331,18 @@ func (c *conversion) length() {
 		c.dismiss(key+" is set", given(epochs)...)
 	case isNumber && passes > 0:
 		c.set("epochs", numeral(passes), []string{epochs}, "")
-	case c.result.Tool == Axolotl:
-		c.set("epochs", "1", nil, "the file does not say; Axolotl has 1")
 	default:
-		c.set("epochs", "3", nil, "the file does not say; %s has 3", c.result.Tool)
-	}
-}
-
-func (c *conversion) rate() {
-	key, v := c.take("learning_rate", "lr")
-	if x, ok := number(v); ok {
-		c.set("learning_rate", numeral(x), []string{key}, "")
-	} else {
-		c.set("learning_rate", "5e-5", nil, "the file does not say; Trainer has 5e-5")
-		c.decide(given(key), "learning_rate: the file does not say")
-	}
-	c.schedule()
-	steps, n := c.take("warmup_steps", "num_warmup_steps")
-	ratio, r := c.take("warmup_ratio")
-	x, isSteps := number(n)
-	share, isRatio := number(r)
-	switch {
-	case isSteps && x >= 1:
-		c.set("warmup_steps", numeral(math.Ceil(x)), []string{steps}, "")
-		c.dismiss(steps+" is set", given(ratio)...)
-	case isSteps && x > 0:
-		c.set("warmup_ratio", numeral(x), []string{steps}, "below 1 it is a share of all steps")
-		c.dismiss(steps+" is set", given(ratio)...)
-	case isRatio && share > 0:
-		c.set("warmup_ratio", numeral(share), []string{ratio}, "")
-	case c.result.Tool == Axolotl && steps == "" && ratio == "":
-		c.set("warmup_ratio", "0.03", nil, "the file does not say; Axolotl has 0.03, and at most 100 steps")
-	}
-}
-
-// schedules are the learning-rate schedules of the other trainers that Millrace has, and what comes next to others.
-var schedules = map[string]struct {
-	name string
-	same bool
-}{
-	"linear": {"linear", true}, "cosine": {"cosine", true}, "constant": {"constant", true},
-	"constant_with_warmup": {"constant", true},
-	"warmup_stable_decay":  {"wsd", false}, "polynomial": {"linear", false}, "inverse_sqrt": {"constant", false},
-	"reduce_lr_on_plateau": {"constant", false},
-}
-
-func (c *conversion) schedule() {
-	usual := "linear"
-	if c.result.Tool == Axolotl {
-		usual = "cosine"
-	}
-	key, v := c.take("lr_scheduler_type", "lr_scheduler")
-	name := textOf(v)
-	s, known := schedules[name]
-	switch {
-	case key == "":
-		c.set("lr_scheduler", usual, nil, "the file does not say; %s has %s", c.result.Tool, usual)
-	case known && s.same:
-		c.set("lr_scheduler", s.name, []string{key}, "")
-	default:
-		if !known {
-			s.name = "cosine"
-		}
-		c.set("lr_scheduler", s.name, []string{key}, "it was %s, which Millrace does not have", shown(v))
-		c.decide(given(key), "lr_scheduler: it was %s; %s is the nearest one here", shown(v), s.name)
+		c.set("epochs", c.usual.epochs, nil, "the file does not say; %s has %s", c.result.Tool, c.usual.epochs)
 	}
 }
 
 func (c *conversion) optimizer() {
-	c.copyNumber("weight_decay", "0", "weight_decay")
+	optim, _ := c.values["optim_config"].(map[string]any)
+	if x, ok := number(optim["wd"]); ok {
+		c.set("weight_decay", numeral(x), []string{"optim_config"}, "wd")
+	} else {
+		c.copyNumber("weight_decay", c.usual.weightDecay, "weight_decay")
+	}
 	b1, v1 := c.take("adam_beta1")
 	b2, v2 := c.take("adam_beta2")
 	x1, ok1 := number(v1)
@@ -377,6 +388,10 @@ func (c *conversion) precision() {
 	}
 	for _, key := range []string{"torch_dtype", "dtype"} {
 		k, v := c.take(key)
+		if c.result.Tool == TRL { // it is that of the weights as they are loaded, and bf16 computes
+			c.dismiss("master weights are exact", given(k)...)
+			continue
+		}
 		said = said || k != ""
 		switch is16 := strings.Contains(textOf(v), "16"); {
 		case k == "":
@@ -397,14 +412,14 @@ func (c *conversion) precision() {
 		if strings.HasPrefix(half, "fp") || strings.HasPrefix(half, "float") {
 			how = append(how, "bf16 instead of fp16, which needs a scaled loss")
 		}
-	case c.result.Tool == Axolotl && !said:
+	case c.usual.bf16 && !said:
 		parts = append(parts, "compute: bf16", "master: split")
-		how = append(how, "the file does not say; Axolotl takes bf16 where the device has it")
+		how = append(how, fmt.Sprintf("the file does not say; %s takes bf16", c.result.Tool))
 	default:
 		parts, from = append(parts, "compute: f32", "master: f32"), append(from, given(whole)...)
 		how = append(how, "the file does not ask for bf16")
-		c.decide(nil, "precision: the file computes in fp32. {compute: bf16, master: split} is faster and keeps exact fp32 "+
-			"master weights")
+		c.decide(nil, "precision: the file computes in fp32. {compute: bf16, master: split} needs less memory, keeps exact fp32 "+
+			"master weights, and is faster where the device has fast bf16; millrace probe measures both here")
 	}
 	if key, v := c.take("optim", "optimizer"); key != "" {
 		name := textOf(v)

@@ -65,6 +65,13 @@ func isOff(v any) bool {
 		return s == "" || slices.Contains([]string{"no", "none", "off", "false"}, strings.ToLower(s))
 	case []any:
 		return len(s) == 0
+	case map[string]any:
+		for _, inner := range s {
+			if !isOff(inner) {
+				return false
+			}
+		}
+		return true
 	}
 	return v == nil
 }

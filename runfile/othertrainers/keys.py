@@ -1,6 +1,6 @@
 """Lists the keys that files of other trainers may have, for testdata/keys.txt:
 
-    for p in transformers==5.23.0 llamafactory==0.9.5 axolotl==0.19.0; do pip download --no-deps -d wheels $p; done
+    for p in transformers==5.23.0 trl==1.16.0 llamafactory==0.9.5 axolotl==0.19.0; do pip download --no-deps -d wheels $p; done
     python3 keys.py wheels > testdata/keys.txt
 
 Nothing of them is installed or run: their classes of options are read as source text.
@@ -12,11 +12,15 @@ import sys
 import zipfile
 
 # Of each wheel: where the classes of options are, and the classes whose fields, with those of their bases, a user's file may have.
-TOOLS = {
-    "transformers": ("transformers/training_args", ["TrainingArguments"]),
-    "llamafactory": ("llamafactory/hparams/", ["ModelArguments", "DataArguments", "TrainingArguments", "FinetuningArguments", "GeneratingArguments"]),
-    "axolotl": ("axolotl/utils/schemas/", ["AxolotlInputConfig"]),
-}
+TOOLS = [
+    ("transformers", "transformers/training_args", ["TrainingArguments"]),
+    ("trl", "trl/trainer/", ["SFTConfig", "ModelConfig"]),
+    ("trl", "trl/scripts/utils", ["ScriptArguments", "DatasetMixtureConfig"]),
+    ("llamafactory", "llamafactory/hparams/", ["ModelArguments", "DataArguments", "TrainingArguments", "FinetuningArguments",
+                                               "GeneratingArguments"]),
+    ("llamafactory", "llamafactory/v1/config/", ["ModelArguments", "DataArguments", "TrainingArguments", "SampleArguments"]),
+    ("axolotl", "axolotl/utils/schemas/", ["AxolotlInputConfig"]),
+]
 
 
 def classes(wheel, within):
@@ -37,7 +41,7 @@ def classes(wheel, within):
 
 
 def main():
-    for tool, (within, roots) in TOOLS.items():
+    for tool, within, roots in TOOLS:
         (wheel,) = pathlib.Path(sys.argv[1]).glob(f"{tool}-*.whl")
         found, todo, seen, keys = classes(wheel, within), list(roots), set(), set()
         while todo:
@@ -48,7 +52,7 @@ def main():
             bases, fields = found[name]
             todo += bases
             keys.update(f for f in fields if not f.startswith("_") and f != "model_config")
-        print("#", "-".join(wheel.name.split("-")[:2]))
+        print("#", "-".join(wheel.name.split("-")[:2]), within)
         print("\n".join(sorted(keys)))
 
 

@@ -1,5 +1,5 @@
-// Package othertrainers knows the keys of Hugging Face's Trainer, LLaMA-Factory and Axolotl, and what each is in a run
-// file of Millrace. The list is data: keys.yaml. Errors of run files, the verb convert and a page of the docs are made
+// Package othertrainers knows the keys of Hugging Face's Trainer, TRL, LLaMA-Factory and Axolotl, and what each is in a
+// run file of Millrace. The list is data: keys.yaml. Errors of run files, the verb convert and a page of the docs are made
 // from it.
 //
 //   - [Lookup] finds a key of a file, [LookupEntry] one of an entry of its datasets.
@@ -21,6 +21,9 @@ type Row struct {
 	Use  string   `yaml:"use"`  // the key of a run file that does the same; a dot goes into a mapping
 	Note string   `yaml:"note"` // how its value comes about
 	Drop string   `yaml:"drop"` // why there is no such key
+
+	Changes bool `yaml:"changes"` // of Drop: without the key the result of a training is another one
+	Refuse  bool `yaml:"refuse"`  // of Drop: a file with the key asks for a training that Millrace does not have
 }
 
 // Advice says what to do with a key.

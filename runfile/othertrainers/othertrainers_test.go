@@ -17,7 +17,8 @@ func TestRows(t *testing.T) {
 				continue
 			}
 			for _, r := range s.Rows {
-				if (r.Use == "") == (r.Drop == "") || r.Drop != "" && r.Note != "" || len(r.Keys) == 0 {
+				if (r.Use == "") == (r.Drop == "") || r.Drop != "" && r.Note != "" || len(r.Keys) == 0 ||
+					(r.Changes || r.Refuse) && r.Drop == "" || r.Changes && r.Refuse {
 					t.Errorf("%+v", r)
 				}
 				if text := r.Advice(); strings.ContainsAny(text, ";\n") || strings.HasSuffix(text, ".") {
@@ -57,7 +58,7 @@ func TestLookup(t *testing.T) {
 }
 
 // sameHere are keys of the other trainers that have the same name and meaning here.
-var sameHere = strings.Fields(`datasets chat_template train_on_prompt val_size sequence_len max_steps
+var sameHere = strings.Fields(`model datasets chat_template train_on_prompt val_size sequence_len max_steps
 	learning_rate lr_scheduler warmup_steps warmup_ratio weight_decay max_grad_norm device seed output_dir`)
 
 // Every key of the other trainers has an answer.
@@ -81,7 +82,7 @@ func TestAllKeysAreKnown(t *testing.T) {
 			t.Errorf("%s: in the list %v, the same here %v", key, ok, known[key])
 		}
 	}
-	if n < 700 {
+	if n < 800 {
 		t.Errorf("%d keys only", n)
 	}
 }
@@ -122,6 +123,12 @@ func table() string {
 			}
 			if r.Note != "" {
 				here += ": " + r.Note
+			}
+			switch {
+			case r.Changes:
+				here = "changes the result: " + here
+			case r.Refuse:
+				here = "refused by `convert`: " + here
 			}
 			fmt.Fprintf(&b, "| %s | %s |\n", code(r.Keys), here)
 		}
