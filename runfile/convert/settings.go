@@ -70,7 +70,7 @@ func (c *conversion) model() {
 	}
 	if c.values["tokenizer_use_mistral_common"] == true {
 		c.decide([]string{"tokenizer_use_mistral_common"}, "tokenizer: the file reads tekken.json with mistral-common; the "+
-			"model's directory needs a tokenizer.json here, or name one in tokenizer")
+			"model's directory needs a tokenizer.json and a chat template here, or name them in tokenizer and chat_template")
 	}
 	c.specialTokens()
 	c.template()
@@ -254,6 +254,9 @@ func (c *conversion) isUnpacked() bool {
 		if isOn(c.values[key]) {
 			return false
 		}
+	}
+	if strings.HasPrefix(c.textAt("batching_strategy"), "dynamic") { // which fills a batch up to its number of tokens
+		return false
 	}
 	return c.values["stage"] != "pt" || c.values["packing"] == false
 }
