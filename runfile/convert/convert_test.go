@@ -98,8 +98,8 @@ func TestRefusals(t *testing.T) {
 		"x: 1\n":                   "of 1 key, LLaMA-Factory, Axolotl, TRL and Hugging Face's Trainer have 0",
 		"compute_environment: LOCAL_MACHINE\nnum_processes: 8\n": "this is a file of accelerate",
 		"zero_optimization: {stage: 3}\nfp16: {}\n":              "this is a file of DeepSpeed",
-		"lr: 1\nx: 1\ny: 2\n":                                    "of 3 keys, LLaMA-Factory, Axolotl, TRL and Hugging Face's Trainer have 1",
-		"base_model: m\nlearning_rate: -1\n":                     "a value of the file is not one that Millrace takes: learning_rate",
+		"lr: 1\nx: 1\ny: 2\n":                                    "of 3 keys, LLaMA-Factory, Axolotl, TRL",
+		"base_model: m\nlearning_rate: -1\n":                     "not one that Millrace takes: learning_rate",
 		"base_model: m\nsequence_len: many\n":                    "sequence_len is many",
 		"base_model: m\nmicro_batch_size: 1e9":                   "micro_batch_size is",
 		"cutoff_len: 99999999999\n":                              "cutoff_len is 99999999999",
@@ -159,8 +159,8 @@ func TestNoValueIsLost(t *testing.T) {
 			"tags: {role_tag: from, content_tag: content}"},
 		"train_dataset: d.yaml\nmodel: m": {"d.yaml lists data sets, and cannot be read here", "lr_scheduler: constant",
 			"weight_decay: 0.01", "learning_rate: 0.0001"},
-		"model_name_or_path: m\ndataset_name: d\nassistant_only_loss: true": {"- {path: d, type: messages} sequence_len: 1024",
-			"learning_rate: 2e-5", "compute: bf16"},
+		"model_name_or_path: m\ndataset_name: d\nassistant_only_loss: true": {
+			"- {path: d, type: messages} sequence_len: 1024", "learning_rate: 2e-5", "compute: bf16"},
 		"model_name_or_path: m\ndataset_name: d\ncompletion_only_loss: true": {
 			"- {path: d, type: prompt-response, prompt: prompt, response: completion} sequence_len: 1024"},
 		"model_name_or_path: m\ndataset_name: d\ncompletion_only_loss: false":  {"train_on_prompt: true"},
@@ -191,7 +191,7 @@ func TestNoValueIsLost(t *testing.T) {
 		"base_model: m\nspecial_tokens: {eos_token: x}": {"special_tokens has eos_token x"},
 		"base_model: m\nlearning_rate: 1\nlr_scheduler: cosine\nlr_scheduler_kwargs: {num_cycles: 2}": {
 			"the file has lr_scheduler_kwargs"},
-		"max_steps: 9\nlr_scheduler_type: warmup_stable_decay\nlr_scheduler_kwargs: {num_decay_steps: 50, decay_type: cosine}": {
+		"max_steps: 9\nlr_scheduler_type: warmup_stable_decay\nlr_scheduler_kwargs: {num_decay_steps: 50}": {
 			"lr_scheduler: wsd", "wsd falls in a line over the last tenth of the steps; the file has warmup_stable_decay with"},
 		"base_model: m\ndatasets: [{path: d, type: alpaca_chat.load_qa}]": {"prompt: question, response: answer"},
 		"base_model: m\ndatasets: [{path: d, type: chat_template, roles_to_train: [user], train_on_eos: last}]": {

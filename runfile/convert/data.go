@@ -257,7 +257,8 @@ func (c *conversion) turns(at string, values map[string]any, used map[string]boo
 	})
 	if len(others) > 0 {
 		used["roles_to_train"] = true
-		c.decide(nil, "%s: roles_to_train has %s; only turns of the assistant count here, or with train_on_prompt all of them",
+		c.decide(nil, "%s: roles_to_train has %s; only turns of the assistant count here, or with train_on_prompt all of "+
+			"them",
 			at, plainList(others))
 	}
 	for _, key := range []string{"train_on_eos", "train_on_eot"} {
@@ -268,8 +269,8 @@ func (c *conversion) turns(at string, values map[string]any, used map[string]boo
 	}
 }
 
-// loaders are the forms of Axolotl's alpaca types whose rows have other keys: of the prompt, the response and the system
-// message.
+// loaders are the forms of Axolotl's alpaca types whose rows have other keys: of the prompt, the response and the
+// system message.
 var loaders = map[string][3]string{"load_qa": {"question", "answer"}, "load_camel_ai": {"message_1", "message_2"},
 	"load_open_orca": {"question", "response", "system_prompt"}}
 
@@ -290,8 +291,8 @@ func (c *conversion) axolotlType(at string, e *entry, values map[string]any, tex
 	name, _, _ = strings.Cut(name, ":")
 	switch name {
 	case "input_output":
-		c.cannot(nil, "%s has type input_output, whose rows mark the parts that count: Millrace has no such rows; make messages "+
-			"of them", at)
+		c.cannot(nil, "%s has type input_output, whose rows mark the parts that count: Millrace has no such rows; make "+
+			"messages of them", at)
 	case "stepwise_supervised", "bradley_terry":
 		c.cannot(nil, "%s has type %s: %s", at, name, onlyTokens)
 	case "":

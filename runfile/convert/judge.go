@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/millrace/millrace/internal/terminal"
 	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/runfile/othertrainers"
 )
@@ -62,13 +63,15 @@ func (c *conversion) judgePurpose() {
 	case !trains && (isOn(c.values["do_predict"]) || isOn(c.values["predict_with_generate"])):
 		c.cannot(c.present("do_predict", "predict_with_generate"), "do_predict: the file predicts, %s", notTraining)
 	case hasSwitch && !trains:
-		c.cannot([]string{"do_train"}, "do_train is %s: the file does not train, %s", shown(c.values["do_train"]), notTraining)
+		c.cannot([]string{"do_train"}, "do_train is %s: the file does not train, %s", shown(c.values["do_train"]),
+			notTraining)
 	case !trains && !hasData && !isOff(c.values["infer_backend"]):
 		c.cannot([]string{"infer_backend"}, "infer_backend: the file is for inference, %s", notTraining)
 	case c.result.Tool == LLaMAFactory && !hasData && !hasSwitch && c.values["stage"] == nil:
 		c.cannot(nil, "the file has neither stage nor dataset, so it is for inference, %s", notTraining)
 	case c.result.Tool == LLaMAFactory && !isOff(c.values["tokenized_path"]) && isOff(c.values["learning_rate"]):
-		c.cannot([]string{"tokenized_path"}, "tokenized_path: the file tokenizes data and has no learning rate, %s", notTraining)
+		c.cannot([]string{"tokenized_path"}, "tokenized_path: the file tokenizes data and has no learning rate, %s",
+			notTraining)
 	}
 }
 
@@ -86,7 +89,8 @@ func (c *conversion) present(keys ...string) (all []string) {
 const onlyTokens = "Millrace does pre-training and supervised fine-tuning, not learning from preferences or rewards"
 
 // preferenceWords are of data sets with pairs of answers.
-var preferenceWords = regexp.MustCompile(`(^|[^a-z])(dpo|kto|orpo|rlhf|reward|preferences?|pairwise)($|[^a-z])`)
+var preferenceWords = regexp.MustCompile(
+	`(^|[^a-z])(dpo|kto|orpo|rlhf|reward|preferences?|pairwise|ultrafeedback)($|[^a-z])`)
 
 // judgeObjective finds other objectives than the next token.
 func (c *conversion) judgeObjective() {
@@ -100,14 +104,24 @@ func (c *conversion) judgeObjective() {
 	}
 	class := c.textAt("model_type")
 	if strings.HasSuffix(class, "ForSequenceClassification") || strings.HasSuffix(class, "ForTokenClassification") {
-		c.cannot([]string{"model_type"}, "model_type is %s: Millrace trains language models, and none that classifies or rewards",
+		c.cannot([]string{"model_type"}, "model_type is %s: Millrace trains language models, and none that classifies or "+
+			"rewards",
 			shown(class))
 	}
 	if class := c.textAt("model_class"); c.result.Tool == LLaMAFactoryV1 && class != "" && class != "llm" {
 		c.cannot([]string{"model_class"}, "model_class is %s: Millrace trains language models only", shown(class))
 	}
-	if set := c.textAt("train_dataset"); c.result.Tool == LLaMAFactoryV1 && preferenceWords.MatchString(strings.ToLower(filepath.Base(set))) {
-		c.cannot([]string{"train_dataset"}, "train_dataset is %s, by its name preferences: %s", shown(set), onlyTokens)
+	// The command, and not the file, says what v1 and TRL do with the data: sft or dpo.
+	for tool, key := range map[Tool]string{LLaMAFactoryV1: "train_dataset", TRL: "dataset_name"} {
+		set := c.textAt(key)
+		if c.result.Tool == tool && preferenceWords.MatchString(strings.ToLower(set[strings.LastIndex(set, "/")+1:])) {
+			c.cannot([]string{key}, "%s is %s, by its name preferences: %s", key, shown(set), onlyTokens)
+		}
+	}
+	if loss := c.textAt("loss_type"); loss == "nll" || loss == "chunked_nll" {
+		c.dismiss(withoutKey, "loss_type")
+	} else if c.result.Tool == TRL && loss != "" && loss != "dft" {
+		c.cannot([]string{"loss_type"}, "loss_type is %s: %s", shown(loss), onlyTokens)
 	}
 	plugins, _ := c.values["plugins"].([]any)
 	for _, p := range plugins {
@@ -149,7 +163,8 @@ func (c *conversion) judgeModel() {
 		c.cannot([]string{key}, "%s is %s, by its name with quantized weights: Millrace trains whole ones; name the model "+
 			"that it was made of", key, shown(name))
 	case names().adapters.MatchString(last):
-		c.cannot([]string{key}, "%s is %s, by its name an adapter: Millrace reads whole models; merge it into its model first",
+		c.cannot([]string{key}, "%s is %s, by its name an adapter: Millrace reads whole models; merge it into its model "+
+			"first",
 			key, shown(name))
 	}
 	row, known := named(name)
@@ -184,7 +199,7 @@ func (c *conversion) localModel(dir string) (reason string, known bool) {
 	case exists("config.json"):
 		m, err := model.Read(dir)
 		if err != nil {
-			return strings.Join(strings.Fields(err.Error()), " "), true
+			return strings.Join(strings.Fields(terminal.Text(err.Error())), " "), true
 		}
 		c.family = m.Type
 		return "", true
@@ -224,7 +239,8 @@ func (c *conversion) judgeData() {
 	for _, key := range []string{"dataset", "train_dataset", "dataset_name", "datasets"} {
 		for _, set := range setNames(c.values[key]) {
 			if imageWords.MatchString(strings.ToLower(set)) {
-				c.cannot([]string{key}, "%s has %s, by its name with images or sound: Millrace trains on text only", key, shown(set))
+				c.cannot([]string{key}, "%s has %s, by its name with images or sound: Millrace trains on text only", key,
+					shown(set))
 			}
 		}
 	}

@@ -71,7 +71,8 @@ func plainName(model string) string {
 }
 
 // classEnd ends the names of classes of transformers, such as MistralForCausalLM.
-var classEnd = regexp.MustCompile(`(ForCausalLM|ForConditionalGeneration|ForImageTextToText|LMHeadModel|TextConfig|Config)$`)
+var classEnd = regexp.MustCompile(
+	`(ForCausalLM|ForConditionalGeneration|ForImageTextToText|LMHeadModel|TextConfig|Config)$`)
 
 // typeOfClass is the model_type of a class of transformers, or of a model_type itself; empty if it says nothing.
 func typeOfClass(class string) string {

@@ -20,8 +20,8 @@ func (c *conversion) rate() {
 	}
 	if adapter := c.adapters(); adapter != "" {
 		how = fmt.Sprintf("a tenth of %s, which is for an adapter", numeral(x))
-		c.decide(nil, "learning_rate: it is a tenth of %s, since the file trains an adapter (%s). All parameters need a lower one "+
-			"than an adapter, and which is best depends on the data", numeral(x), adapter)
+		c.decide(nil, "learning_rate: it is a tenth of %s, since the file trains an adapter (%s). All parameters need a "+
+			"lower one than an adapter, and which is best depends on the data", numeral(x), adapter)
 		x = tenth(x)
 	}
 	c.set("learning_rate", numeral(x), given(key), "%s", how)
@@ -91,7 +91,7 @@ func (c *conversion) schedule() {
 		c.decide(given(key), "lr_scheduler: it was %s; %s is the nearest one here", shown(v), s.name)
 	}
 	if !isOff(more) {
-		c.decide(given(kwargs), "lr_scheduler: the file has lr_scheduler_kwargs %s; cosine and linear end at 0 here, with the last "+
-			"step", shown(more))
+		c.decide(given(kwargs), "lr_scheduler: the file has lr_scheduler_kwargs %s; cosine and linear end at 0 here, with "+
+			"the last step", shown(more))
 	}
 }

@@ -14,11 +14,12 @@ import (
 var (
 	keysOfV1 = []string{"train_dataset", "dist_config", "kernel_config", "optim_config", "quant_config", "init_config",
 		"lr_scheduler_config", "model_class", "sample_backend", "batching_strategy"}
-	keysOfTRL = []string{"dataset_config", "dataset_train_split", "dataset_test_split", "dataset_streaming", "dataset_kwargs",
-		"max_length", "packing_strategy", "eval_packing", "assistant_only_loss", "completion_only_loss", "chat_template_path",
-		"model_init_kwargs", "truncation_mode", "shuffle_dataset", "use_peft", "bnb_4bit_quant_type", "bnb_4bit_quant_storage",
-		"use_bnb_nested_quant", "lora_target_parameters", "lora_modules_to_save", "accelerate_config", "reward_funcs",
-		"num_generations", "max_completion_length", "reward_model_name_or_path", "precompute_ref_log_probs"}
+	keysOfTRL = []string{"dataset_config", "dataset_train_split", "dataset_test_split", "dataset_streaming",
+		"dataset_kwargs", "max_length", "packing_strategy", "eval_packing", "assistant_only_loss",
+		"completion_only_loss", "chat_template_path", "model_init_kwargs", "truncation_mode", "shuffle_dataset",
+		"use_peft", "bnb_4bit_quant_type", "bnb_4bit_quant_storage", "use_bnb_nested_quant", "lora_target_parameters",
+		"lora_modules_to_save", "accelerate_config", "reward_funcs", "num_generations", "max_completion_length",
+		"reward_model_name_or_path", "precompute_ref_log_probs"}
 	keysOfScripts = []string{"do_train", "dataset_config_name", "train_file", "block_size", "config_name",
 		"model_type"} // of run_clm.py and its like
 	keysOfAccelerate = []string{"compute_environment", "distributed_type", "main_training_function", "num_machines",
@@ -58,7 +59,8 @@ func toolOf(values map[string]any) (Tool, error) {
 	case has("model") && has("datasets"):
 		return "", errors.New("this is a run file of Millrace already; use it with millrace train")
 	case 2*known <= len(values): // some other program's
-		return "", fmt.Errorf("of %s, LLaMA-Factory, Axolotl, TRL and Hugging Face's Trainer have %d; name a file of one of them",
+		return "", fmt.Errorf("of %s, LLaMA-Factory, Axolotl, TRL and Hugging Face's Trainer have %d; name a file of one "+
+			"of them",
 			spelling.Count(len(values), "key"), known)
 	}
 	return HFTrainer, nil
@@ -77,9 +79,9 @@ type usual struct {
 }
 
 // usualOf are the defaults of the trainers, from their sources: hparams/ and v1/config/ of LLaMA-Factory 0.9.6.dev0
-// (ff6d4d1), utils/schemas/ of Axolotl 0.19.0.dev0 (067b021), trainer/sft_config.py and base_config.py of TRL 1.10.0.dev0
-// (f2cd577), which are those of TRL 1.0 as well, and training_args.py of transformers 5.23.0. The v1 layout of
-// LLaMA-Factory has torch's AdamW, and a rate that stays (v1/core/base_trainer.py).
+// (ff6d4d1), utils/schemas/ of Axolotl 0.18.0 (067b021), trainer/sft_config.py and base_config.py of TRL
+// 1.10.0.dev0 (f2cd577), which are those of 1.16.0 as well, and training_args.py of transformers 5.23.0. The v1
+// layout of LLaMA-Factory has torch's AdamW, and a rate that stays (v1/core/base_trainer.py).
 var usualOf = map[Tool]usual{
 	LLaMAFactory:   {2048, false, 8, "3", "5e-5", "linear", "0", false},
 	LLaMAFactoryV1: {2048, false, 1, "3", "1e-4", "constant", "0.01", true},

@@ -50,8 +50,8 @@ func (c *conversion) namedForTRL(splitKey, usualSplit string) (all entries, from
 	return all, append(given(key, nameKey, givenSplit), typedBy...)
 }
 
-// typeForTRL is the type of rows, with its keys, as far as TRL's file says it: TRL finds it in the data. The keys that say
-// it are used.
+// typeForTRL is the type of rows, with its keys, as far as TRL's file says it: TRL finds it in the data. The keys that
+// say it are used.
 func (c *conversion) typeForTRL() (typed entry, from []string) {
 	fieldKey, field := c.take("dataset_text_field")
 	onlyCompletion, completion := c.take("completion_only_loss")
@@ -72,8 +72,8 @@ func (c *conversion) typeForTRL() (typed entry, from []string) {
 	return entry{{"type", string(data.Messages)}}, nil
 }
 
-// prompts sets whether prompts count in the loss. In TRL those of conversations do, unless assistant_only_loss is on, and
-// those of rows with a completion do not, unless completion_only_loss is false.
+// prompts sets whether prompts count in the loss. In TRL those of conversations do, unless assistant_only_loss is on,
+// and those of rows with a completion do not, unless completion_only_loss is false.
 func (c *conversion) prompts() {
 	if key, v := c.take("train_on_prompt", "train_on_inputs"); key != "" && isOn(v) {
 		c.set("train_on_prompt", "true", []string{key}, "")

@@ -28,8 +28,8 @@ func (c *conversion) listedByV1(key string, v any) (all entries, from []string) 
 		sets, err = runfile.Mapping(doc)
 	}
 	if err != nil {
-		c.decide(nil, "%s: %s lists data sets, and cannot be read here; call convert in the directory that the path begins in, or "+
-			"write an entry of each", key, plainWord(name))
+		c.decide(nil, "%s: %s lists data sets, and cannot be read here; call convert in the directory that the path "+
+			"begins in, or write an entry of each", key, plainWord(name))
 		return entries{{{"path", name}, {"type", string(data.Messages)}}}, []string{key}
 	}
 	for _, set := range slices.Sorted(maps.Keys(sets)) {
@@ -50,7 +50,8 @@ func (c *conversion) listedByV1(key string, v any) (all entries, from []string) 
 			e.add("type", string(data.Messages))
 		default:
 			e.add("type", string(data.Messages))
-			c.decide(nil, "%s: %s has messages in LLaMA-Factory's own form; their text has to be in content", key, plainWord(set))
+			c.decide(nil, "%s: %s has messages in LLaMA-Factory's own form; their text has to be in content", key,
+				plainWord(set))
 		}
 		if n, ok := count(values["size"]); ok {
 			e.add("max_samples", fmt.Sprint(n))
@@ -67,19 +68,19 @@ func (c *conversion) listedByV1(key string, v any) (all entries, from []string) 
 func (c *conversion) v1() {
 	section := func(key string) map[string]any { values, _ := c.values[key].(map[string]any); return values }
 	if peft := section("peft_config"); textOf(peft["name"]) == "freeze" {
-		c.decide([]string{"peft_config"}, "peft_config is %s, which changes the result: Millrace trains all parameters, without "+
-			"frozen ones", shown(peft))
+		c.decide([]string{"peft_config"}, "peft_config is %s, which changes the result: Millrace trains all parameters, "+
+			"without frozen ones", shown(peft))
 	}
 	if optim := section("optim_config"); len(optim) > 0 {
-		c.decide([]string{"optim_config"}, "optim_config is %s: AdamW is the only optimizer here, and the learning rate may have to "+
-			"change with it", shown(optim))
+		c.decide([]string{"optim_config"}, "optim_config is %s: AdamW is the only optimizer here, and the learning rate "+
+			"may have to change with it", shown(optim))
 	}
 	if schedule := section("lr_scheduler_config"); len(schedule) > 0 {
 		c.decide([]string{"lr_scheduler_config"}, "lr_scheduler: it was %s; constant is LLaMA-Factory's own, so name one",
 			shown(schedule))
 	}
 	if template := c.textAt("custom_chat_template"); template != "" {
-		c.decide([]string{"custom_chat_template"}, "custom_chat_template has a template as text: write it to a file, and name "+
-			"that in chat_template")
+		c.decide([]string{"custom_chat_template"}, "custom_chat_template has a template as text: write it to a file, and "+
+			"name that in chat_template")
 	}
 }

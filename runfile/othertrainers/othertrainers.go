@@ -1,5 +1,6 @@
 // Package othertrainers knows the keys of Hugging Face's Trainer, TRL, LLaMA-Factory and Axolotl, and what each is in a
-// run file of Millrace. The list is data: keys.yaml. Errors of run files, the verb convert and a page of the docs are made
+// run file of Millrace. The list is data: keys.yaml. Errors of run files, the verb convert and a page of the docs are
+// made
 // from it.
 //
 //   - [Lookup] finds a key of a file, [LookupEntry] one of an entry of its datasets.
