@@ -232,8 +232,8 @@ func (r *Result) text(name string) string {
 func sectionOf(key string) string {
 	for _, s := range [][]string{{"model", "init", "tokenizer", "chat_template"},
 		{"datasets", "train_on_prompt", "train_on_last_turn", "val_size", "sequence_len", "overlong", "batch_tokens"},
-		{"max_steps", "epochs", "learning_rate", "lr_scheduler", "warmup_steps", "warmup_ratio", "weight_decay", "adam_betas",
-			"adam_eps", "max_grad_norm", "seed"},
+		{"max_steps", "epochs", "learning_rate", "min_learning_rate", "lr_scheduler", "warmup_steps", "warmup_ratio",
+			"weight_decay", "adam_betas", "adam_eps", "max_grad_norm", "seed"},
 		{"precision", "device"}} {
 		if slices.Contains(s, key) {
 			return s[0]

@@ -189,6 +189,22 @@ func TestNoValueIsLost(t *testing.T) {
 		"base_model: m\nneftune_noise_alpha: 0":         {"neftune_noise_alpha: it is off"},
 		"base_model: m\nspecial_tokens: {pad_token: x}": {"special_tokens: nothing is padded"},
 		"base_model: m\nspecial_tokens: {eos_token: x}": {"special_tokens has eos_token x"},
+		"learning_rate: 1e-4\nlr_scheduler_type: cosine_with_min_lr\nlr_scheduler_kwargs: {min_lr: 1e-5}": {
+			"lr_scheduler: cosine # lr_scheduler_type", "min_learning_rate: 1e-5 # lr_scheduler_kwargs: min_lr is 1e-5"},
+		"learning_rate: 3e-4\nlr_scheduler_type: cosine\nlr_scheduler_kwargs: '{\"min_lr_rate\": 0.1}'": {
+			"min_learning_rate: 3e-5 # lr_scheduler_kwargs: min_lr_rate is 0.1"},
+		"max_steps: 9\nlearning_rate: 2e-4\nuse_peft: true\nlr_scheduler_kwargs: {min_lr: 2e-5}\nmax_length: 8": {
+			"learning_rate: 2e-5 # a tenth", "min_learning_rate: 2e-6 # lr_scheduler_kwargs"},
+		"base_model: m\nlearning_rate: 2e-5\ncosine_min_lr_ratio: 0.1": {"min_learning_rate: 2e-6"},
+		"base_model: m\nlearning_rate: 2e-5\ncosine_min_lr_ratio: 1": {
+			"min_learning_rate: 2e-5 # cosine_min_lr_ratio: 1 of learning_rate"},
+		"base_model: m\nlearning_rate: 2e-5\ncosine_min_lr_ratio: 0.1\nlr_scheduler: constant": {"constant has no end"},
+		"max_steps: 9\nlr_scheduler_type: warmup_stable_decay\nlr_scheduler_kwargs: {min_lr_ratio: 0.5}": {
+			"min_learning_rate: 2.5e-5 # lr_scheduler_kwargs: min_lr_ratio is 0.5"},
+		"base_model: m\nval_set_size: 0.1\neval_steps: 9\nearly_stopping_patience: 3": {
+			"save: {best: true}", "stop: {patience: 3}"},
+		"base_model: m\nval_set_size: 0.1\nevals_per_epoch: 9\nearly_stopping_patience: 3": {
+			"early_stopping_patience is 3, and it needs eval.every"},
 		"base_model: m\nlearning_rate: 1\nlr_scheduler: cosine\nlr_scheduler_kwargs: {num_cycles: 2}": {
 			"the file has lr_scheduler_kwargs"},
 		"max_steps: 9\nlr_scheduler_type: warmup_stable_decay\nlr_scheduler_kwargs: {num_decay_steps: 50}": {

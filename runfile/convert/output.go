@@ -2,6 +2,7 @@ package convert
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -33,6 +34,13 @@ func (c *conversion) hasHeldOut() bool {
 		}
 	}
 	return false
+}
+
+// evaluatesEvery reports whether the run evaluates after a number of steps.
+func (c *conversion) evaluatesEvery() bool {
+	return slices.ContainsFunc(c.result.Settings, func(s Setting) bool {
+		return s.Key == "eval" && strings.Contains(s.Value, "every: ")
+	})
 }
 
 // evaluation sets eval.every. The data are in eval already, if there are any.
@@ -95,17 +103,13 @@ func (c *conversion) saving() {
 			add(fmt.Sprintf("keep: %d", n), key)
 		}
 	}
-	early, _ := c.take("early_stopping_patience", "early_stopping_steps")
-	if key, v := c.take("load_best_model_at_end"); isOn(v) || early != "" {
-		if !isOn(v) {
-			key = ""
+	early, patience := c.take("early_stopping_patience", "early_stopping_steps")
+	if key, v := c.take("load_best_model_at_end"); c.hasHeldOut() {
+		if isOn(v) {
+			add("best: true", key)
+		} else if early != "" { // which ends with the best model in all of them
+			add("best: true", early)
 		}
-		if c.hasHeldOut() {
-			add("best: true", early, key)
-		}
-	}
-	if early != "" {
-		c.decide(given(early), "%s: a run goes to its end; save.best keeps the model with the lowest evaluation loss", early)
 	}
 	if len(parts) > 0 {
 		c.set("save", "{"+strings.Join(parts, ", ")+"}", from, "")
@@ -120,6 +124,11 @@ func (c *conversion) saving() {
 		if n, ok := count(v); ok {
 			add(fmt.Sprintf("unhealthy_steps: %d", n), key)
 		}
+	}
+	if n, ok := count(patience); ok && c.evaluatesEvery() {
+		add(fmt.Sprintf("patience: %d", n), early)
+	} else if ok {
+		c.decide(given(early), "stop.patience: %s is %d, and it needs eval.every, a number of steps", early, n)
 	}
 	if len(parts) > 0 {
 		c.set("stop", "{"+strings.Join(parts, ", ")+"}", from, "")

@@ -2,8 +2,12 @@ package convert
 
 import (
 	"fmt"
+	"maps"
 	"math"
+	"slices"
 	"strconv"
+
+	"github.com/millrace/millrace/runfile"
 )
 
 // rate makes the settings of the learning rate and its way.
@@ -18,14 +22,15 @@ func (c *conversion) rate() {
 			c.decide(given(key), "learning_rate: the file does not say")
 		}
 	}
+	old := x
 	if adapter := c.adapters(); adapter != "" {
 		how = fmt.Sprintf("a tenth of %s, which is for an adapter", numeral(x))
 		c.decide(nil, "learning_rate: it is a tenth of %s, since the file trains an adapter (%s). All parameters need a "+
 			"lower one than an adapter, and which is best depends on the data", numeral(x), adapter)
-		x = tenth(x)
+		x = short(x / 10)
 	}
 	c.set("learning_rate", numeral(x), given(key), "%s", how)
-	c.schedule()
+	c.schedule(old, x)
 	steps, n := c.take("warmup_steps", "num_warmup_steps")
 	ratio, r := c.take("warmup_ratio")
 	x, isSteps := number(n)
@@ -44,11 +49,11 @@ func (c *conversion) rate() {
 	}
 }
 
-// tenth is a tenth of a number, without the digits that a division adds.
-func tenth(x float64) float64 {
-	y, err := strconv.ParseFloat(strconv.FormatFloat(x/10, 'g', 12, 64), 64)
+// short is a number without the digits that a product adds.
+func short(x float64) float64 {
+	y, err := strconv.ParseFloat(strconv.FormatFloat(x, 'g', 12, 64), 64)
 	if err != nil {
-		return x / 10
+		return x
 	}
 	return y
 }
@@ -59,28 +64,20 @@ var schedules = map[string]struct {
 	same bool
 }{
 	"linear": {"linear", true}, "cosine": {"cosine", true}, "constant": {"constant", true},
-	"constant_with_warmup": {"constant", true},
-	"warmup_stable_decay":  {"wsd", true}, "polynomial": {"linear", false}, "inverse_sqrt": {"constant", false},
+	"constant_with_warmup": {"constant", true}, "cosine_with_min_lr": {"cosine", true},
+	"warmup_stable_decay": {"wsd", true}, "polynomial": {"linear", false}, "inverse_sqrt": {"constant", false},
 	"reduce_lr_on_plateau": {"constant", false},
 }
 
-func (c *conversion) schedule() {
+// schedule sets the way of a rate, which was old in the file, and the rate at which it ends.
+func (c *conversion) schedule(old, rate float64) {
 	key, v := c.take("lr_scheduler_type", "lr_scheduler")
 	name := textOf(v)
 	s, known := schedules[name]
-	kwargs, more := c.take("lr_scheduler_kwargs")
 	switch {
-	case name == "warmup_stable_decay":
-		c.set("lr_scheduler", s.name, []string{key}, "")
-		with := ""
-		if !isOff(more) {
-			with = " with " + kwargs + " " + shown(more)
-		}
-		c.decide(given(key, kwargs), "lr_scheduler: wsd falls in a line over the last tenth of the steps; the file has "+
-			"warmup_stable_decay%s, which falls over num_decay_steps, like a cosine unless decay_type is linear", with)
-		return
 	case key == "":
-		c.set("lr_scheduler", c.usual.schedule, nil, "the file does not say; %s has %s", c.result.Tool, c.usual.schedule)
+		s.name = c.usual.schedule
+		c.set("lr_scheduler", s.name, nil, "the file does not say; %s has %s", c.result.Tool, s.name)
 	case known && s.same:
 		c.set("lr_scheduler", s.name, []string{key}, "")
 	default:
@@ -90,8 +87,59 @@ func (c *conversion) schedule() {
 		c.set("lr_scheduler", s.name, []string{key}, "it was %s, which Millrace does not have", shown(v))
 		c.decide(given(key), "lr_scheduler: it was %s; %s is the nearest one here", shown(v), s.name)
 	}
-	if !isOff(more) {
-		c.decide(given(kwargs), "lr_scheduler: the file has lr_scheduler_kwargs %s; cosine and linear end at 0 here, with "+
-			"the last step", shown(more))
+	kwargs, more := c.take("lr_scheduler_kwargs")
+	rest := c.floor(s.name, kwargs, more, old, rate)
+	if name == "warmup_stable_decay" {
+		with := ""
+		if len(rest) > 0 {
+			with = " with " + kwargs + " " + shown(rest)
+		}
+		c.decide(given(kwargs), "lr_scheduler: wsd falls in a line over the last tenth of the steps; the file has "+
+			"warmup_stable_decay%s, which falls over num_decay_steps, like a cosine unless decay_type is linear", with)
+	} else if len(rest) > 0 {
+		c.decide(given(kwargs), "lr_scheduler: the file has %s %s, which Millrace does not have", kwargs, shown(rest))
 	}
+}
+
+// floor sets the rate at which a schedule ends, and returns the other arguments of the schedule. Its share of the rate
+// is that of the file, whose rate was old.
+func (c *conversion) floor(schedule, kwargs string, more any, old, rate float64) (rest map[string]any) {
+	if text, ok := more.(string); ok { // as on a command line
+		if mapping, err := runfile.Mapping([]byte(text)); err == nil {
+			more = mapping
+		}
+	}
+	args, isMapping := more.(map[string]any)
+	if !isMapping && !isOff(more) {
+		rest = map[string]any{kwargs: more}
+	}
+	share, from, how := 0.0, "", ""
+	take := func(name string, x, part float64) { share, from, how = part, kwargs, name+" is "+numeral(x) }
+	for _, name := range slices.Sorted(maps.Keys(args)) {
+		v := args[name]
+		switch x, ok := number(v); {
+		case ok && name == "min_lr" && old > 0:
+			take(name, x, x/old)
+		case ok && (name == "min_lr_rate" || name == "min_lr_ratio"):
+			take(name, x, x)
+		default:
+			if rest == nil {
+				rest = map[string]any{}
+			}
+			rest[name] = v
+		}
+	}
+	if key, v := c.take("cosine_min_lr_ratio"); key != "" {
+		if x, ok := number(v); ok && x > 0 {
+			share, from, how = x, key, numeral(x)+" of learning_rate"
+		}
+	}
+	switch {
+	case share <= 0:
+	case schedule == "constant":
+		c.decide([]string{from}, "min_learning_rate: %s, and constant has no end", how)
+	default:
+		c.set("min_learning_rate", numeral(short(rate*min(share, 1))), []string{from}, "%s", how)
+	}
+	return rest
 }
