@@ -211,6 +211,36 @@ func testGolden(t *testing.T, g *modeltest.Golden, r *reference) {
 	t.Logf("logits within %.2g, gradients within %.2g of their norm, elements within %.2g times the tolerance", worstLogit, worstNorm, worstElem)
 }
 
+// A padding token is trained as any other: where the documents have it as a word, its row of the embedding's gradient is
+// the derivative. transformers leaves the embedding's share of that row out, and agrees in all others.
+func TestPaddingTokenIsTrained(t *testing.T) {
+	const token = 8
+	g := modeltest.Load(t, "llama-padding")
+	c, err := hf.ReadConfig(g.Dir)
+	check(t, err)
+	if pad := c.Reader().IntOr("pad_token_id", -1); pad != token || g.Padded == nil {
+		t.Fatalf("the padding token of the golden case is %d, want %d", pad, token)
+	}
+	r := newReference(t, g.Dir, tensor.F32, isa.Best())
+	r.run(g.First, nn.KeepAttention)
+	for _, out := range r.m.Tensors() {
+		if out.Name != "model.embed_tokens.weight" {
+			continue
+		}
+		got, width := r.gradient(out), int(out.Shape[1])
+		for row := range g.Vocab {
+			at := func(x []float32) []float32 { return x[row*width : (row+1)*width] }
+			differs := modeltest.RelDiff(at(got), at(g.Padded))
+			if is := differs > 1e-4; is != (row == token) {
+				t.Errorf("the gradient of token %d differs by %.2g from that of transformers", row, differs)
+			}
+			if differs := modeltest.RelDiff(at(got), at(g.Grads[out.Name])); differs > 1e-4 {
+				t.Errorf("the gradient of token %d differs by %.2g from the derivative", row, differs)
+			}
+		}
+	}
+}
+
 // elementDiff is the largest difference of two elements over what it may be.
 func elementDiff(got, want []float32) float64 {
 	largest := 0.0

@@ -73,6 +73,9 @@ type Golden struct {
 	Logits [][]float32          // of First: per micro-batch [T, Vocab]
 	Loss   float32              // of First
 	Grads  map[string][]float32 // gradient of Loss by Hugging Face parameter name; a tied head has no entry of its own
+	// Padded is the gradient of the embedding as transformers has it with a padding token: without that token's row of
+	// the embedding. Nil without such a token.
+	Padded []float32
 
 	AdamW AdamW
 	Steps []Step
@@ -120,6 +123,8 @@ func testdata(tb testing.TB) string {
 	return ""
 }
 
+const paddedName = "padded.grad.model.embed_tokens.weight"
+
 func load(dir string) (*Golden, error) {
 	f, err := openTensors(filepath.Join(dir, "golden.safetensors"))
 	if err != nil {
@@ -141,6 +146,9 @@ func load(dir string) (*Golden, error) {
 		if param, ok := strings.CutPrefix(name, "grad."); ok {
 			g.Grads[param] = read[float32](f, name)
 		}
+	}
+	if _, ok := f.entries[paddedName]; ok {
+		g.Padded = read[float32](f, paddedName)
 	}
 	lr := read[float64](f, "steps.lr")
 	loss, norm, bf16 := read[float32](f, "steps.loss"), read[float32](f, "steps.grad_norm"), read[float32](f, "steps.loss_bf16")

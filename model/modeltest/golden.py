@@ -9,7 +9,8 @@ Nothing is downloaded: the models are random, drawn from fixed seeds by NumPy. E
     model.safetensors   the initial weights, fp32
     golden.safetensors  logits, loss, gradients and 20 steps of training (the tensors are listed at `write`)
 
-Everything golden is computed in fp32 by transformers' own model classes with eager attention. A float64 model written
+Everything golden is computed in fp32 by transformers' own model classes with eager attention, and without the exception
+that PyTorch makes for padding tokens (see take_padding_away). A float64 model written
 out below, which shares no code with them, computes the same; the script fails where the two are further apart than
 LIMITS, which are far inside the tolerances that the Go tests use. The distances are in each file's metadata.
 """
@@ -73,6 +74,10 @@ VARIANTS = {
         hidden_size=26, intermediate_size=54, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=4,
         head_dim=10, vocab_size=79, tie_word_embeddings=False, rms_norm_eps=1e-6, max_position_embeddings=64,
         attention_bias=True),
+    # Documents have the padding token as a word: see take_padding_away.
+    "llama-padding": LlamaConfig(
+        hidden_size=20, intermediate_size=44, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1,
+        vocab_size=41, tie_word_embeddings=True, rms_norm_eps=1e-5, max_position_embeddings=64, pad_token_id=8),
 }
 
 
@@ -173,6 +178,26 @@ def oracle(model, b, window):
     mask = torch.zeros(ROWS, 1, POSITIONS, POSITIONS).masked_fill(~visible(b, window), torch.finfo(torch.float32).min)
     out = model(input_ids=b["tokens"], attention_mask=mask, position_ids=b["positions"], use_cache=False)
     return out.logits.float()
+
+
+def take_padding_away(model, b, window):
+    """transformers leaves the gradient of the padding token's row of the embedding out (torch.nn.Embedding's
+    padding_idx), also where the token is a word of a document, such as the end of a turn. The true derivative has it, as
+    Millrace does. Return the embedding's gradient as transformers has it, and have the model compute the derivative."""
+    embedding, grads = model.get_input_embeddings(), []
+    pad = embedding.padding_idx
+    assert pad == model.config.pad_token_id
+    assert ((b["tokens"] == pad) & (b["targets"] >= 0)).any(), "no document has the padding token as a word"
+    for embedding.padding_idx in (pad, None):
+        model.zero_grad()
+        token_loss(oracle(model, b, window), b["targets"]).backward()
+        grads.append({n: p.grad.clone() for n, p in model.named_parameters()})
+    model.zero_grad()
+    theirs, true = grads
+    for name, g in true.items():
+        rows = (theirs[name] != g).reshape(g.shape[0], -1).any(1).nonzero().flatten().tolist()
+        assert rows == ([pad] if name == "model.embed_tokens.weight" else []), f"{name}: rows {rows} differ"
+    return theirs["model.embed_tokens.weight"]
 
 
 def check_mask(model, vocab, window):
@@ -281,6 +306,7 @@ def write(out, name, seed):
     steps.lr                                       f64 [STEPS]
     steps.loss, steps.grad_norm                    f32 [STEPS]; the norm is the one before clipping
     steps.loss_bf16                                f32 [STEPS]; under autocast(bfloat16) with fp32 weights
+    padded.grad.<embedding>                        f32; only with a padding token: see take_padding_away
     """
     config = VARIANTS[name]
     window = getattr(config, "sliding_window", None)
@@ -293,6 +319,8 @@ def write(out, name, seed):
     shutil.rmtree(out / name, ignore_errors=True)
     model.save_pretrained(out / name)
     (out / name / "generation_config.json").unlink()
+
+    padded = None if config.pad_token_id is None else take_padding_away(model, first, window)
 
     # The first batch, from the initial weights.
     logits = oracle(model, first, window)
@@ -357,6 +385,8 @@ def write(out, name, seed):
         "steps.lr": np.array([learning_rate(s) for s in range(STEPS)]),
         "steps.loss": f32(losses), "steps.grad_norm": f32(norms), "steps.loss_bf16": f32(bf16_losses),
     }
+    if padded is not None:
+        tensors["padded.grad.model.embed_tokens.weight"] = padded.numpy()
     metadata = {
         "torch": torch.__version__, "transformers": transformers.__version__, "numpy": np.__version__,
         "seed": str(seed), "beta1": str(BETAS[0]), "beta2": str(BETAS[1]), "eps": str(EPS),
