@@ -30,6 +30,7 @@ datasets: [{path: $out/train.jsonl, $fields}]
 eval: {datasets: [{path: $out/held-out.jsonl, $fields}]}
 chat_template: conversations
 sequence_len: 256
+overlong: split
 batch_tokens: 512
 max_steps: $steps
 learning_rate: 2e-5
@@ -40,7 +41,7 @@ for moments in f32 8bit; do
 	printf '\n== moments in %s (after %d s)\n' "$moments" "$SECONDS" >&2
 	rm -rf "$out/$moments"
 	"$millrace" train "$out/run.yaml" --set "output_dir=$out/$moments" --set "precision.moments=$moments" --json "$@" >"$out/$moments.json"
-	sed -n 's/.*"step":\([0-9]*\),"loss":\([^,]*\),.*/\1\t\2/p' "$out/$moments/metrics.jsonl" >"$out/$moments.tsv"
+	sed -n 's/.*"step":\([1-9][0-9]*\),"loss":\([^,]*\),.*/\1\t\2/p' "$out/$moments/metrics.jsonl" >"$out/$moments.tsv"
 done
 paste "$out/f32.tsv" <(cut -f 2 "$out/8bit.tsv") >"$out/curves.tsv" # step, fp32, 8-bit
 

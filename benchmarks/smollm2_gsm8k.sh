@@ -25,8 +25,8 @@ if [[ ! -e $model ]]; then
 	say "import"
 	$millrace import "$gguf" "$model"
 fi
-# Without the chat template, as all figures of this benchmark were measured.
-set_flags=(--set "model=$model" --set "output_dir=$run" --set eval.datasets=[] --set chat_template=conversations "$@"
+# Without the chat template, and with long documents split, as all figures of this benchmark were measured.
+set_flags=(--set "model=$model" --set "output_dir=$run" --set eval.datasets=[] --set chat_template=conversations --set overlong=split "$@"
 	--set "datasets=[{path: $data/train.jsonl, type: prompt-response, prompt: question, response: answer}]")
 config=examples/smollm2-gsm8k/run.yaml
 evaluate() {

@@ -34,9 +34,10 @@ type Dataset struct {
 	owned       []func() error // what Close gives back
 }
 
-// sourceDocuments is how many documents, one after the other, have a weight.
+// sourceDocuments is how many documents, one after the other, have a type and a weight.
 type sourceDocuments struct {
 	documents int
+	kind      Type
 	weight    float64
 }
 
@@ -53,18 +54,18 @@ func NewDataset(examples []Example) (*Dataset, error) {
 	if err != nil {
 		return nil, err
 	}
-	d.add(p, 1)
+	d.add(p, Text, 1)
 	return d, d.seal()
 }
 
 // add appends the documents of a source, which the dataset takes over.
-func (d *Dataset) add(p *part, weight float64) {
+func (d *Dataset) add(p *part, kind Type, weight float64) {
 	run := p.run
 	run.first = d.documents
 	d.documents += len(run.lengths)
 	d.runs = append(d.runs, run)
 	d.owned = append(d.owned, run.close)
-	d.sources = append(d.sources, sourceDocuments{len(run.lengths), weight})
+	d.sources = append(d.sources, sourceDocuments{len(run.lengths), kind, weight})
 	d.skipped += p.skipped
 	if d.firstBad == "" {
 		d.firstBad = p.firstBad
@@ -262,7 +263,7 @@ func (d *Dataset) subset(n int, in func(i int) bool, what string) (*Dataset, err
 			}
 			i++
 		}
-		s.sources = append(s.sources, sourceDocuments{len(s.chosen) - before, source.weight})
+		s.sources = append(s.sources, sourceDocuments{len(s.chosen) - before, source.kind, source.weight})
 	}
 	s.fingerprint = fmt.Sprintf("%x", h.Sum128().Bytes())
 	if err := s.count(); err != nil {

@@ -205,7 +205,7 @@ func weightedDataset(t *rapid.T) (*Dataset, []int, []float64) {
 			t.Fatal(err)
 		}
 		w := float64(rapid.IntRange(1, 12).Draw(t, "weight")) / 4
-		d.add(p, w)
+		d.add(p, Text, w)
 		sizes, weights = append(sizes, n), append(weights, w)
 	}
 	if err := d.seal(); err != nil {

@@ -434,19 +434,111 @@ func TestLongDocuments(t *testing.T) {
 	}
 }
 
+// sourcesOf are documents of these lengths, a source for each type.
+func sourcesOf(t *testing.T, lengths []int, kinds ...Type) *Dataset {
+	t.Helper()
+	d := &Dataset{accounts: hostmem.New()}
+	for _, kind := range kinds {
+		b := newBuilder()
+		for _, n := range lengths {
+			if err := b.append(count(n)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		p, err := b.finishInMemory(d.accounts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d.add(p, kind, 1)
+	}
+	if err := d.seal(); err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// With auto the documents of each entry have the treatment of their type: text is split, all else is truncated.
+func TestLongDocumentsByType(t *testing.T) {
+	d := sourcesOf(t, []int{3, 20, 8, 17}, Messages, Text, PromptResponse, Alpaca, ShareGPT, Text)
+	l, err := NewLoader(d, LoaderOptions{SequenceLen: 8, BatchTokens: 8, LongDocuments: AutoLong})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := l.Packing()
+	if p.Split != 4 || p.Truncated != 8 || p.Dropped != 0 || p.CutTokens != 4*(12+9) || p.RealTokens != 2*48+4*27 {
+		t.Errorf("%+v", p)
+	}
+	if got, want := p.Cut(d.Len(), 8), "12 of 24 documents longer than sequence_len (8): 4 split, 8 truncated, 84 tokens "+
+		"left out"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	// The pieces are those of the documents, each cut as its type says.
+	var lengths []int64
+	for i := range l.pieces.n {
+		piece := l.pieces.find(int32(i))
+		lengths = append(lengths, piece.length)
+		if int64(l.pieces.length(int32(i))) != piece.length {
+			t.Errorf("piece %d: %d and %d tokens", i, l.pieces.length(int32(i)), piece.length)
+		}
+	}
+	cut, split := []int64{3, 8, 8, 8}, []int64{3, 8, 8, 4, 8, 8, 8, 1}
+	if want := slices.Concat(cut, split, cut, cut, cut, split); !slices.Equal(lengths, want) {
+		t.Errorf("pieces of %v tokens, want %v", lengths, want)
+	}
+	// A part of the documents keeps their types.
+	training, held, err := d.Split(0.5, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	both := Packing{}
+	for _, part := range []*Dataset{training, held} {
+		l, err := NewLoader(part, LoaderOptions{SequenceLen: 8, BatchTokens: 8, LongDocuments: AutoLong})
+		if err != nil {
+			t.Fatal(err)
+		}
+		both.Split, both.Truncated = both.Split+l.Packing().Split, both.Truncated+l.Packing().Truncated
+	}
+	if both.Split != 4 || both.Truncated != 8 {
+		t.Errorf("of the parts: %+v", both)
+	}
+}
+
+// Where prompts fill the rows, the error counts the documents that were cut off.
+func TestPromptsFillRows(t *testing.T) {
+	var all []Example
+	for range 40 {
+		e := count(40)
+		for i := range 35 {
+			e.Labels[i] = Ignore
+		}
+		all = append(all, e)
+	}
+	d, err := NewDataset(all)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = NewLoader(d, LoaderOptions{SequenceLen: 32, BatchTokens: 32, LongDocuments: TruncateLong})
+	const want = "no token counts in the loss: 40 of 40 documents longer than sequence_len (32): truncated, 320 tokens left " +
+		"out, and what is left has prompts alone; raise sequence_len"
+	if err == nil || err.Error() != want {
+		t.Errorf("%v, want %s", err, want)
+	}
+}
+
 func TestLoaderErrors(t *testing.T) {
 	d, err := NewDataset([]Example{count(9)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for want, o := range map[string]LoaderOptions{
-		"sequence_len is 0":                             {BatchTokens: 8},
-		"sequence_len is 33554432":                      {SequenceLen: 1 << 25, BatchTokens: 8},
-		"batch_tokens is 12":                            {SequenceLen: 8, BatchTokens: 12},
-		"batch_tokens is 0":                             {SequenceLen: 8},
-		"epochs is -1":                                  {SequenceLen: 8, BatchTokens: 8, Epochs: -1},
-		`overlong is "x"`:                               {SequenceLen: 8, BatchTokens: 8, LongDocuments: "x"},
-		"no token counts in the loss: of 1 documents 1": {SequenceLen: 8, BatchTokens: 8, LongDocuments: DropLong},
+		"sequence_len is 0":        {BatchTokens: 8},
+		"sequence_len is 33554432": {SequenceLen: 1 << 25, BatchTokens: 8},
+		"batch_tokens is 12":       {SequenceLen: 8, BatchTokens: 12},
+		"batch_tokens is 0":        {SequenceLen: 8},
+		"epochs is -1":             {SequenceLen: 8, BatchTokens: 8, Epochs: -1},
+		`overlong is "x"`:          {SequenceLen: 8, BatchTokens: 8, LongDocuments: "x"},
+		"no token counts in the loss: 1 of 1 document longer than sequence_len (8): dropped, 9 tokens left out": {
+			SequenceLen: 8, BatchTokens: 8, LongDocuments: DropLong},
 	} {
 		if _, err := NewLoader(d, o); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%+v: error %v, want %q", o, err, want)

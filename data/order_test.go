@@ -36,7 +36,7 @@ func TestOrderIsFrozen(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			d.add(p, w)
+			d.add(p, Text, w)
 		}
 		if err := d.seal(); err != nil {
 			t.Fatal(err)
@@ -106,7 +106,7 @@ func TestEpochsTakeNoMemory(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		d.add(p, weight)
+		d.add(p, Text, weight)
 	}
 	if err := d.seal(); err != nil {
 		t.Fatal(err)

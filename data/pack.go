@@ -6,9 +6,11 @@ import (
 	"math"
 	"math/bits"
 	"slices"
+	"strings"
 
 	"github.com/millrace/millrace/hostmem"
 	"github.com/millrace/millrace/internal/rng"
+	"github.com/millrace/millrace/internal/spelling"
 )
 
 // LongDocuments says what becomes of a document that does not fit in a row.
@@ -22,10 +24,24 @@ const (
 	DropLong LongDocuments = "drop"
 	// TruncateLong leaves out the tokens after the first row, as most trainers do; Packing.CutTokens counts them.
 	TruncateLong LongDocuments = "truncate"
+	// AutoLong splits documents of type text, and truncates those of all other types: the second piece of a conversation
+	// would be an answer without its question.
+	AutoLong LongDocuments = "auto"
 )
 
 // LongTreatments are the known ones.
-var LongTreatments = []LongDocuments{SplitLong, DropLong, TruncateLong}
+var LongTreatments = []LongDocuments{AutoLong, SplitLong, DropLong, TruncateLong}
+
+// of is what becomes of documents of a type.
+func (l LongDocuments) of(kind Type) LongDocuments {
+	switch {
+	case l != AutoLong:
+		return l
+	case kind == Text:
+		return SplitLong
+	}
+	return TruncateLong
+}
 
 // Packing is how well documents fill the rows of one pass over the dataset. A document that comes several times by its
 // weight counts as often in what is packed, and once in what was cut.
@@ -47,6 +63,34 @@ func (p Packing) Efficiency() float64 {
 		return 0
 	}
 	return float64(p.RealTokens) / float64(p.Positions)
+}
+
+// Cut says in a line how many documents of a dataset were longer than a row, and what became of them; it is empty if
+// none was.
+func (p Packing) Cut(documents, sequenceLen int) string {
+	long := p.Split + p.Truncated + p.Dropped
+	if long == 0 {
+		return ""
+	}
+	var how []string
+	for _, one := range []struct {
+		n    int
+		what string
+	}{{p.Split, "split"}, {p.Truncated, "truncated"}, {p.Dropped, "dropped"}} {
+		switch one.n {
+		case 0:
+		case long:
+			how = append(how, one.what)
+		default:
+			how = append(how, fmt.Sprintf("%d %s", one.n, one.what))
+		}
+	}
+	lost := ""
+	if p.CutTokens > 0 {
+		lost = fmt.Sprintf(", %s left out", spelling.Count(int(p.CutTokens), "token"))
+	}
+	return fmt.Sprintf("%d of %s longer than sequence_len (%d): %s%s", long, spelling.Count(documents, "document"),
+		sequenceLen, strings.Join(how, ", "), lost)
 }
 
 // order says which pieces are in which row of a pass over a dataset. Its memory, the scratch of packing included, is
@@ -227,7 +271,7 @@ func checkPacking(sequenceLen int, long LongDocuments) error {
 		return fmt.Errorf("sequence_len is %d: it must be between 2 and %d", sequenceLen, 1<<24)
 	}
 	if !slices.Contains(LongTreatments, long) {
-		return fmt.Errorf("overlong is %q: use split, drop or truncate", long)
+		return fmt.Errorf("overlong is %q: use auto, split, drop or truncate", long)
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
 package data
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -13,12 +14,18 @@ import (
 // in one row; pieces are numbered in the order of the documents, and worked out when they are asked for.
 type pieces struct {
 	d       *Dataset
-	row     int64 // positions
-	long    LongDocuments
+	row     int64           // positions
+	long    []longTreatment // in the order of the documents
 	n       int
 	firsts  []int32         // the first piece of every pieceStride-th document; nil where piece i is document i
 	region  *hostmem.Region // of firsts; nil without firsts
 	sources []sourcePieces
+}
+
+// longTreatment is what becomes of long documents, of those before end that no treatment before is for.
+type longTreatment struct {
+	end  int
+	long LongDocuments
 }
 
 // sourcePieces is what the documents of a source are cut into.
@@ -38,15 +45,16 @@ type piece struct {
 
 // newPieces cuts the documents of a dataset to the length of a row. The Packing counts each document once.
 func newPieces(d *Dataset, sequenceLen int, long LongDocuments, accounts *hostmem.Accounts) (*pieces, Packing, error) {
-	ps := &pieces{d: d, row: int64(sequenceLen), long: long}
+	ps := &pieces{d: d, row: int64(sequenceLen), long: treatments(d, long)}
 	var p Packing
 	whole := true
 	i, n := 0, int64(0)
 	for _, source := range d.sources {
 		var of sourcePieces
+		long := long.of(source.kind)
 		for range source.documents {
 			length := d.length(i)
-			count, kept := ps.cut(length)
+			count, kept := ps.cut(i, length)
 			whole = whole && count == 1
 			of.pieces += count
 			of.tokens += kept
@@ -78,8 +86,7 @@ func newPieces(d *Dataset, sequenceLen int, long LongDocuments, accounts *hostme
 		return nil, p, err
 	}
 	if p.TargetTokens == 0 {
-		return nil, p, fmt.Errorf("no token counts in the loss: of %d documents %d are dropped as longer than sequence_len (%d), and prompts fill the others; raise it",
-			p.Documents+p.Dropped, p.Dropped, sequenceLen)
+		return nil, p, noTargets(d, p, sequenceLen)
 	}
 	if !whole {
 		err = ps.number(accounts)
@@ -87,14 +94,44 @@ func newPieces(d *Dataset, sequenceLen int, long LongDocuments, accounts *hostme
 	return ps, p, err
 }
 
+// noTargets is the error of documents in which nothing counts after they were cut.
+func noTargets(d *Dataset, p Packing, sequenceLen int) error {
+	cut := p.Cut(d.Len(), sequenceLen)
+	if cut == "" || d.targets == 0 {
+		return errors.New("no token counts in the loss: the documents have prompts alone; see them with millrace preview, " +
+			"and correct datasets, or set train_on_prompt")
+	}
+	return fmt.Errorf("no token counts in the loss: %s, and what is left has prompts alone; raise sequence_len", cut)
+}
+
+// treatments are those of a dataset's documents, neighbours of one treatment taken together.
+func treatments(d *Dataset, long LongDocuments) (all []longTreatment) {
+	end := 0
+	for _, source := range d.sources {
+		end += source.documents
+		t := longTreatment{end, long.of(source.kind)}
+		if n := len(all); n > 0 && all[n-1].long == t.long {
+			all[n-1] = t
+		} else {
+			all = append(all, t)
+		}
+	}
+	return all
+}
+
 // cut is how many pieces a document of a length becomes, and how many of its tokens are in them.
-func (ps *pieces) cut(length int64) (n, tokens int64) {
-	switch {
-	case length <= ps.row:
+func (ps *pieces) cut(document int, length int64) (n, tokens int64) {
+	if length <= ps.row {
 		return 1, length
-	case ps.long == DropLong:
+	}
+	of := 0
+	for document >= ps.long[of].end {
+		of++
+	}
+	switch ps.long[of].long {
+	case DropLong:
 		return 0, 0
-	case ps.long == TruncateLong:
+	case TruncateLong:
 		return 1, ps.row
 	}
 	return (length + ps.row - 1) / ps.row, length
@@ -108,7 +145,7 @@ func (ps *pieces) targets(all bool) (sum int64, err error) {
 	bits := bitReader{words: make([]uint64, bitWindow)}
 	for i := range ps.d.Len() {
 		r, start, end := ps.d.locate(i)
-		_, tokens := ps.cut(end - start)
+		_, tokens := ps.cut(i, end-start)
 		n, err := bits.ones(r, start+1, start+tokens)
 		if err != nil {
 			return 0, err
@@ -130,7 +167,7 @@ func (ps *pieces) number(accounts *hostmem.Accounts) (err error) {
 		if i%pieceStride == 0 {
 			ps.firsts[i/pieceStride] = int32(at)
 		}
-		count, _ := ps.cut(ps.d.length(i))
+		count, _ := ps.cut(i, ps.d.length(i))
 		at += count
 	}
 	return nil
@@ -159,7 +196,7 @@ func (ps *pieces) documentOf(i int32) (document int, at int64) {
 	}
 	document, at = stride*pieceStride, int64(i-ps.firsts[stride])
 	for {
-		n, _ := ps.cut(ps.d.length(document))
+		n, _ := ps.cut(document, ps.d.length(document))
 		if at < n {
 			return document, at
 		}
@@ -171,7 +208,7 @@ func (ps *pieces) documentOf(i int32) (document int, at int64) {
 // length is that of a piece.
 func (ps *pieces) length(i int32) int32 {
 	document, at := ps.documentOf(i)
-	_, tokens := ps.cut(ps.d.length(document))
+	_, tokens := ps.cut(document, ps.d.length(document))
 	return int32(min(tokens-at*ps.row, ps.row))
 }
 
@@ -179,7 +216,7 @@ func (ps *pieces) length(i int32) int32 {
 func (ps *pieces) find(i int32) piece {
 	document, at := ps.documentOf(i)
 	r, start, end := ps.d.locate(document)
-	_, tokens := ps.cut(end - start)
+	_, tokens := ps.cut(document, end-start)
 	off := at * ps.row
 	length := min(tokens-off, ps.row)
 	return piece{r, start + off, length, at == 0, off+length < tokens}
@@ -192,11 +229,11 @@ func (ps *pieces) of(dst []int32, document int) []int32 {
 		stride := document / pieceStride
 		first = ps.firsts[stride]
 		for i := stride * pieceStride; i < document; i++ {
-			n, _ := ps.cut(ps.d.length(i))
+			n, _ := ps.cut(i, ps.d.length(i))
 			first += int32(n)
 		}
 	}
-	n, _ := ps.cut(ps.d.length(document))
+	n, _ := ps.cut(document, ps.d.length(document))
 	for i := range int32(n) {
 		dst = append(dst, first+i)
 	}

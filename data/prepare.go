@@ -112,7 +112,7 @@ func Prepare(ctx context.Context, sources []Source, o Options) (_ *Dataset, err 
 		if err != nil {
 			return nil, err
 		}
-		d.add(p, s.Weight)
+		d.add(p, s.Type, s.Weight)
 		if len(p.run.lengths) == 0 {
 			return nil, fmt.Errorf("dataset %s: all %d rows are bad; the first: %s", s.Path, p.skipped, p.firstBad)
 		}

@@ -646,7 +646,7 @@ func FuzzCache(f *testing.F) {
 		d := &Dataset{accounts: hostmem.New()}
 		p, err := parseCache(t.Context(), bytes.NewReader(b), int64(len(b)), key, 100, d.accounts)
 		if err == nil {
-			d.add(p, 1)
+			d.add(p, Text, 1)
 			err = d.seal()
 		}
 		if err == nil && d.Len() > 0 {

@@ -1,6 +1,7 @@
 package runfile
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -33,9 +34,9 @@ type Config struct {
 	TrainOnLast   bool    `yaml:"train_on_last_turn,omitempty"` // of the assistant's turns only the last counts
 	ValSize       float64 `yaml:"val_size,omitempty"`           // documents or a share of them, for evaluation
 
-	SequenceLen int     `yaml:"sequence_len"`       // packed positions of a row
-	Overlong    string  `yaml:"overlong,omitempty"` // split, drop or truncate: documents that are longer than a row
-	BatchTokens int     `yaml:"batch_tokens"`       // packed positions of an optimizer step
+	SequenceLen int     `yaml:"sequence_len"` // packed positions of a row
+	Overlong    string  `yaml:"overlong"`     // of documents that are longer than a row: auto, split, drop or truncate
+	BatchTokens int     `yaml:"batch_tokens"` // packed positions of an optimizer step
 	MaxSteps    int     `yaml:"max_steps,omitempty"`
 	Epochs      float64 `yaml:"epochs,omitempty"`
 
@@ -101,7 +102,7 @@ type Stop struct {
 func Defaults() Config {
 	return Config{
 		Init: "pretrained", Tokenizer: "auto", ChatTemplate: "auto",
-		SequenceLen: 2048, BatchTokens: 65536,
+		SequenceLen: 2048, Overlong: string(data.AutoLong), BatchTokens: 65536,
 		LearningRate: 1e-5, LRScheduler: optim.Cosine, WeightDecay: 0.01,
 		AdamBetas: [2]float64{0.9, 0.999}, AdamEps: 1e-8, MaxGradNorm: 1,
 		Precision: Precision{Compute: "bf16", Master: "split", Moments: "f32"},
@@ -110,6 +111,9 @@ func Defaults() Config {
 		Save: Save{Minutes: 30, AtEnd: true, Keep: 2}, Stop: Stop{UnhealthySteps: 10},
 	}
 }
+
+// ResolvedHeader begins a run file that a run has written, with every key.
+const ResolvedHeader = "# Written by millrace: the run file of this run, with every key.\n"
 
 // Read reads run.yaml and the key=value settings that follow it, and checks all that can be checked without opening
 // another file. With an empty path there are only the settings.
@@ -128,6 +132,9 @@ func ReadWithoutData(path string, set []string) (*Config, error) {
 		doc, err := ReadFile(path)
 		if err != nil {
 			return nil, fmt.Errorf("run file: %w", err)
+		}
+		if bytes.HasPrefix(doc, []byte(ResolvedHeader)) {
+			c.Overlong = string(data.SplitLong) // which a run file with every key did not name when it was the default
 		}
 		if err := c.parse(doc); err != nil {
 			return nil, fmt.Errorf("%s: %w", path, err)
@@ -249,8 +256,8 @@ func (c *Config) check(needsData bool) error {
 		return bad("val_size is %v: it must be a share below 1, or a whole number of documents", c.ValSize)
 	case c.ValSize > 0 && len(c.Eval.Datasets) > 0:
 		return bad("val_size and eval.datasets are both given: choose one")
-	case c.Overlong != "" && !slices.Contains(data.LongTreatments, data.LongDocuments(c.Overlong)):
-		return bad("overlong is %q: use split, drop or truncate", c.Overlong)
+	case !slices.Contains(data.LongTreatments, data.LongDocuments(c.Overlong)):
+		return bad("overlong is %q: use auto, split, drop or truncate", c.Overlong)
 	case c.SequenceLen < 2:
 		return bad("sequence_len is %d: it must be at least 2", c.SequenceLen)
 	case c.SequenceLen > plan.MaxPositionsPerMicroBatch:

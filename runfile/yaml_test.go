@@ -144,7 +144,7 @@ func TestLengthsThatAreNone(t *testing.T) {
 		"batch_tokens: 1099511627776000": "batch_tokens is 1099511627776000: it must be at most",
 		"warmup_steps: 99999999999":      "warmup_steps is 99999999999",
 		"learning_rate: .inf":            "learning_rate is +Inf: it must be finite",
-		"overlong: drops":                `overlong is "drops": use split, drop or truncate`,
+		"overlong: drops":                `overlong is "drops": use auto, split, drop or truncate`,
 	} {
 		if text := refusal(t, smallRun+line+"\n"); !strings.Contains(text, want) {
 			t.Errorf("%s: %q, want %q", line, text, want)

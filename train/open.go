@@ -137,7 +137,7 @@ func (r *Run) continueFrom(ctx context.Context, env *Env, dir string) (*checkpoi
 		return nil, err
 	}
 	m := from.Manifest
-	if err := adoptNumerics(r.config, from); err != nil {
+	if err := adoptCuts(r.config, from); err != nil {
 		return nil, err
 	}
 	if err := json.Unmarshal(m.Data, &r.at); err != nil {

@@ -1,6 +1,7 @@
 package train
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -212,10 +213,17 @@ func (s *Session) restore(ctx context.Context, from *checkpoint.Checkpoint, spec
 	return nil
 }
 
-// adoptNumerics makes the sizes that set bits those of the checkpoint that a run continues from, nil for none, unless
-// the steps have another length now. One that run.yaml sets otherwise is an error.
-func adoptNumerics(c *runfile.Config, from *checkpoint.Checkpoint) error {
-	if from == nil || !cutsAs(c, from.Manifest) {
+// adoptCuts makes the sizes that set bits, and what becomes of long documents, those of the checkpoint that a run
+// continues from, nil for none. Sizes are those of run.yaml if the steps have another length now. A size that run.yaml
+// sets otherwise is an error; overlong is taken over where it is auto, which was split before it could be auto.
+func adoptCuts(c *runfile.Config, from *checkpoint.Checkpoint) error {
+	if from == nil {
+		return nil
+	}
+	if c.Overlong == string(data.AutoLong) && !slices.Contains(c.ResumeWith, "overlong") {
+		c.Overlong = cmp.Or(from.Manifest.Mathematics["overlong"], string(data.SplitLong))
+	}
+	if !cutsAs(c, from.Manifest) {
 		return nil
 	}
 	var n plan.Numerics

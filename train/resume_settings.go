@@ -57,7 +57,7 @@ func cutsAs(c *runfile.Config, from *checkpoint.Manifest) bool {
 	return from.Mathematics["sequence_len"] == strconv.Itoa(c.SequenceLen) && from.Mathematics["batch_tokens"] == strconv.Itoa(c.BatchTokens)
 }
 
-// overlongOf is the key overlong as checkpoints have it.
+// overlongOf is the key overlong as checkpoints have it: they do not name split, which once was the default.
 func overlongOf(c *runfile.Config) string {
 	if c.Overlong == string(data.SplitLong) {
 		return ""
@@ -78,6 +78,9 @@ func (t *trainer) changes(from *checkpoint.Checkpoint, d checkpoint.Differences)
 			name = by[0]
 		}
 		was, is := shown(diff.Saved), shown(diff.Wanted)
+		if diff.Key == "overlong" {
+			was, is = longShown(diff.Saved), longShown(diff.Wanted)
+		}
 		switch {
 		case may && slices.ContainsFunc(by, func(key string) bool { return slices.Contains(c.ResumeWith, key) }):
 			made = append(made, checkpoint.Change{Step: from.Manifest.Step, Key: name, From: was, To: is})
@@ -130,6 +133,14 @@ func (t *trainer) changedData(from *checkpoint.Checkpoint) string {
 		changed += ", or they were rendered in another way: now " + t.rendering
 	}
 	return changed
+}
+
+// longShown is a value of overlong for people.
+func longShown(value *string) string {
+	if value == nil {
+		return string(data.SplitLong)
+	}
+	return *value
 }
 
 // shown is a value of a setting for people.

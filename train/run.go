@@ -118,6 +118,7 @@ func (t *trainer) train(ctx context.Context, env *Env, o Options) (*Summary, err
 	if t.rendering != "" {
 		env.say("%s", t.rendering)
 	}
+	t.noteCut(env)
 	claimed = true
 	if err := t.claim(env); err != nil {
 		return nil, err
@@ -298,7 +299,7 @@ func (t *trainer) standAt(from *checkpoint.Checkpoint) (err error) {
 	if t.at, err = t.placeOf(from); err != nil {
 		return err
 	}
-	if err := adoptNumerics(c, from); err != nil {
+	if err := adoptCuts(c, from); err != nil {
 		return err
 	}
 	steps := c.MaxSteps

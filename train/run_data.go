@@ -75,6 +75,16 @@ func (t *trainer) openLoaders(env *Env) (err error) {
 	return nil
 }
 
+// noteCut says what became of documents that are longer than a row, and keeps it for the summary.
+func (t *trainer) noteCut(env *Env) {
+	p, s := t.loader.Packing(), &t.summary
+	s.Split, s.Truncated, s.Dropped, s.CutTokens = p.Split, p.Truncated, p.Dropped, p.CutTokens
+	if cut := p.Cut(t.data.Len(), t.config.SequenceLen); cut != "" {
+		env.say("%s (overlong: %s); to change that, raise sequence_len, or set overlong to split, truncate or drop", cut,
+			t.config.Overlong)
+	}
+}
+
 // loaderOptions are the sizes of a step and the order of the data.
 func loaderOptions(c *runfile.Config, env *Env, epochs int) data.LoaderOptions {
 	return data.LoaderOptions{SequenceLen: c.SequenceLen, BatchTokens: c.BatchTokens, Seed: c.Seed, Epochs: epochs,

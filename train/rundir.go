@@ -30,9 +30,6 @@ const (
 	checkpointsName   = "checkpoints"
 )
 
-// resolvedHeader begins a run file that a run has written: the user's own is never written to.
-const resolvedHeader = "# Written by millrace: the run file of this run, with every key.\n"
-
 // holdRun takes the lock of the output directory, before anything in it is read or made.
 func (e *Env) holdRun(c *runfile.Config) (*checkpoint.Directory, error) {
 	if st, err := os.Stat(c.OutputDir); err == nil && !st.IsDir() {
@@ -77,17 +74,21 @@ func (e *Env) holdRun(c *runfile.Config) (*checkpoint.Directory, error) {
 
 // beginning is how a run starts in its output directory.
 type beginning struct {
-	from  *checkpoint.Checkpoint // it continues from this one; nil: it starts from the model
-	sizes runfile.Sizes          // those that this very run had before it was killed without a checkpoint
+	from     *checkpoint.Checkpoint // it continues from this one; nil: it starts from the model
+	sizes    runfile.Sizes          // those that this very run had before it was killed without a checkpoint
+	overlong string                 // that this very run then had; empty: it is a new one
 }
 
 // hasSizes reports whether the run has sizes from an earlier start.
 func (b *beginning) hasSizes() bool { return b.from != nil || b.sizes != runfile.Sizes{} }
 
-// adoptSizes gives the configuration the sizes that the run has.
+// adoptSizes gives the configuration the sizes that the run has, and what it does with long documents.
 func (b *beginning) adoptSizes(c *runfile.Config) error {
 	c.Numerics = b.sizes.Or(c.Numerics)
-	return adoptNumerics(c, b.from)
+	if b.overlong != "" {
+		c.Overlong = b.overlong
+	}
+	return adoptCuts(c, b.from)
 }
 
 // findBeginning decides how the run starts. The lock is held. It refuses a directory that has another run. A run that
@@ -154,7 +155,7 @@ func (e *Env) findBeginning(c *runfile.Config, id *identity) (b beginning, err e
 				return b, fmt.Errorf("output_dir: %s is there, and neither a checkpoint nor %s says that the run has ended; "+
 					"move it to another directory to train again", model, identityName)
 			}
-			b.sizes = old.Numerics
+			b.sizes, b.overlong = old.Numerics, old.Overlong
 			return b, nil
 		}
 		return b, begins()
@@ -254,7 +255,7 @@ func (e *Env) resolvedIn(dir string) (string, error) {
 		switch doc, err := vfs.ReadFile(e.files(), filepath.Join(dir, name), runfile.MaxBytes); {
 		case blame.IsOfMachine(err):
 			return "", err
-		case err == nil && bytes.HasPrefix(doc, []byte(resolvedHeader)):
+		case err == nil && bytes.HasPrefix(doc, []byte(runfile.ResolvedHeader)):
 			return name, nil
 		}
 	}
@@ -295,7 +296,7 @@ func (e *Env) writeResolved(c *runfile.Config, run checkpoint.RunID) error {
 			name = otherResolvedName
 		}
 	}
-	header := fmt.Appendf(nil, "%s# Run %s\n", resolvedHeader, run)
+	header := fmt.Appendf(nil, "%s# Run %s\n", runfile.ResolvedHeader, run)
 	return vfs.WriteFileAtomic(e.files(), filepath.Join(c.OutputDir, name), append(header, doc...))
 }
 
@@ -307,6 +308,9 @@ func isRunOf(c, old *runfile.Config) bool {
 	}
 	now, then := *c, *old
 	now.Numerics = then.Numerics.Or(now.Numerics)
+	if now.Overlong == string(data.AutoLong) {
+		now.Overlong = then.Overlong // of a run of an older version, whose default was another
+	}
 	now.Datasets, now.Eval.Datasets = pinCommits(now.Datasets, old.Datasets),
 		pinCommits(now.Eval.Datasets, old.Eval.Datasets)
 	// Keys that change no number.

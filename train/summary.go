@@ -17,9 +17,13 @@ type Summary struct {
 	EvalAfter    *float64 `json:"eval_loss_after,omitempty"`
 	// EvalsNotLower are the evaluations in a row that were not lower, of a run that has ended early for them.
 	EvalsNotLower int         `json:"evals_not_lower,omitempty"`
-	Skipped       int         `json:"skipped_updates"`            // their norm was not finite
-	Untargeted    int         `json:"untargeted_steps,omitempty"` // they had no token that counts in the loss
-	TrainSec      float64     `json:"train_sec"`                  // sum over the steps
+	Skipped       int         `json:"skipped_updates"`               // their norm was not finite
+	Untargeted    int         `json:"untargeted_steps,omitempty"`    // they had no token that counts in the loss
+	Split         int         `json:"split_documents,omitempty"`     // longer than a row, in an epoch: cut into pieces
+	Truncated     int         `json:"truncated_documents,omitempty"` // cut off
+	Dropped       int         `json:"dropped_documents,omitempty"`   // left out
+	CutTokens     int64       `json:"cut_tokens,omitempty"`          // of these two, left out
+	TrainSec      float64     `json:"train_sec"`                     // sum over the steps
 	TokensPerSec  float64     `json:"tokens_per_sec"`
 	Lanes         trace.Lanes `json:"lanes"`                // busy seconds over the run
 	UploadBytes   int64       `json:"upload_bytes"`         // host to device over the run, as the schedule says

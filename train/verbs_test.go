@@ -351,7 +351,8 @@ func TestPreview(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := PreviewSummary{Documents: 2, Tokens: 7 + 23, TargetTokens: 4 + 2, LongestDoc: 23, Split: 1, Packed: 2, Rows: 2, Efficiency: 30.0 / 32}
+	want := PreviewSummary{Documents: 2, Tokens: 7 + 23, TargetTokens: 4 + 2, LongestDoc: 23, Truncated: 1, CutTokens: 7,
+		Packed: 2, Rows: 2, Efficiency: 23.0 / 32}
 	if *sum != want {
 		t.Errorf("%+v, want %+v", *sum, want)
 	}

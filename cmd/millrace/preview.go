@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/millrace/millrace/data"
 	"github.com/millrace/millrace/internal/spelling"
 	"github.com/millrace/millrace/internal/terminal"
 	"github.com/millrace/millrace/train"
@@ -110,14 +111,9 @@ func summaryLines(s *train.PreviewSummary, sequenceLen int) []string {
 	if s.HeldOut > 0 {
 		add("%s held out for evaluation (val_size)", spelling.Count(s.HeldOut, "more document"))
 	}
-	if s.Split > 0 {
-		add("%s longer than a row: split", spelling.Count(s.Split, "document"))
-	}
-	if s.Truncated > 0 {
-		add("%s longer than a row: truncated, %d tokens lost", spelling.Count(s.Truncated, "document"), s.CutTokens)
-	}
-	if s.Dropped > 0 {
-		add("%s longer than a row: dropped, %d tokens lost", spelling.Count(s.Dropped, "document"), s.CutTokens)
+	p := data.Packing{Split: s.Split, Truncated: s.Truncated, Dropped: s.Dropped, CutTokens: s.CutTokens}
+	if cut := p.Cut(s.Documents, sequenceLen); cut != "" {
+		add("%s", cut)
 	}
 	if weighted := s.Packed != s.Documents-s.Dropped; weighted {
 		add("%s in an epoch, by the weights", spelling.Count(s.Packed, "document"))

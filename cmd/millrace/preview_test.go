@@ -19,7 +19,8 @@ func TestPreviewPage(t *testing.T) {
 	page := b.String()
 	for _, want := range []string{
 		"<h1>a&amp;b</h1>", "<li>2 documents, 9 tokens, of which 4 count in the loss; the longest has 5</li>", "<li>1 bad row skipped</li>",
-		"<li>3 more documents held out for evaluation (val_size)</li>", "<li>1 document longer than a row: dropped, 6 tokens lost</li>",
+		"<li>3 more documents held out for evaluation (val_size)</li>",
+		"<li>1 of 2 documents longer than sequence_len (8): dropped, 6 tokens left out</li>",
 		"<li>1 row of 8 positions, 50.0% of them filled</li>", "Example 1: 3 tokens, 1 count",
 		`<span class="t" title="7">&lt;script&gt;</span><span class="t y" title="8">·a⏎</span><br><span class="t" title="9">` + "\uFFFD</span>",
 	} {
