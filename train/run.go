@@ -63,7 +63,7 @@ type trainer struct {
 	wear    wear
 
 	at        place               // in the data, where the next step begins
-	dataSteps int                 // that epochs take, from where the run began with these data
+	dataSteps stepRange           // that epochs take, from where the run began with these data
 	history   []checkpoint.Change // of the settings, in this process and before
 	damaged   []string            // checkpoints of the run that this process has read, and found damaged
 	unhealthy int                 // steps in a row, up to the latest one
@@ -302,11 +302,7 @@ func (t *trainer) standAt(from *checkpoint.Checkpoint) (err error) {
 	if err := adoptCuts(c, from); err != nil {
 		return err
 	}
-	steps := c.MaxSteps
-	if steps == 0 {
-		steps = t.at.Since + t.dataSteps
-	}
-	t.rates = c.Schedule(steps)
+	t.rates = c.Schedule(t.stepsOf(from))
 	t.plateau = nil
 	if from != nil && !t.saves.forgetBest {
 		t.plateau = from.Manifest.Plateau

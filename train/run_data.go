@@ -67,10 +67,7 @@ func (t *trainer) openLoaders(env *Env) (err error) {
 		return err
 	}
 	if c.MaxSteps == 0 {
-		t.dataSteps = t.loader.Steps()
-		if part := c.Epochs / float64(epochs); part > 0 {
-			t.dataSteps = max(int(float64(t.dataSteps)*part), 1) // the last epoch may be asked for in part
-		}
+		t.dataSteps = epochSteps(t.loader.Steps(), c.Epochs, epochs)
 	}
 	return nil
 }
