@@ -48,9 +48,14 @@ func (e *Env) reexport(ctx context.Context, src *source, o ExportOptions, write 
 			}
 			n := min(exportElems, elems-at)
 			var piece []byte
-			if o.DType == tensor.F32 {
+			switch o.DType {
+			case tensor.F32:
 				err, piece = from.ReadF32(t.Name, full[:n], at), bytesOf(full[:n])
-			} else {
+			case tensor.F16:
+				if err = from.ReadF32(t.Name, full[:n], at); err == nil {
+					err, piece = toF16(t.Name, half[:n], full[:n]), bytesOf(half[:n])
+				}
+			default:
 				err, piece = from.ReadBF16(t.Name, half[:n], at), bytesOf(half[:n])
 			}
 			if err != nil {

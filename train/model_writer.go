@@ -23,8 +23,8 @@ func (s *Session) export(ctx context.Context, src *source, dir string, dtype ten
 
 // writeModel writes weights as a Hugging Face directory, with the configuration and the tokenizer of the model that the
 // run started from; read returns the weights of one part; those of the part before are no longer used then. In BF16
-// they are the very weights that the forward pass used; in F32 the exact master. Tensors that the model carries are
-// copied. c, unless it is nil, becomes the model card.
+// they are the very weights that the forward pass used; in F32 the exact master, which F16 rounds. Tensors that the
+// model carries are copied. c, unless it is nil, becomes the model card.
 func (e *Env) writeModel(ctx context.Context, src *source, dir string, dtype tensor.DType, c *card, o hf.WriteOptions,
 	read func(part int) (model.Values, error)) error {
 	cardText, err := c.textFor(src.dir)
@@ -107,14 +107,32 @@ func writeField(w *hf.ModelWriter, name string, v model.Values, f *tensor.Placed
 		n := min(exportElems, f.Elems-at)
 		v.Elems(f, at, vals[:n])
 		out := bytesOf(vals[:n])
-		if dtype != tensor.F32 {
+		switch dtype {
+		case tensor.BF16:
 			for i, x := range vals[:n] {
 				half[i] = tensor.BF16FromF32(x)
+			}
+			out = bytesOf(half[:n])
+		case tensor.F16:
+			if err := toF16(name, half[:n], vals[:n]); err != nil {
+				return err
 			}
 			out = bytesOf(half[:n])
 		}
 		if err := w.Write(name, out); err != nil {
 			return err
+		}
+	}
+	return nil
+}
+
+// toF16 rounds the numbers of a tensor to float16, ties to even. What that type cannot hold is an error.
+func toF16(name string, dst []uint16, src []float32) error {
+	for i, x := range src {
+		dst[i] = tensor.F16FromF32(x)
+		if dst[i]&0x7c00 == 0x7c00 {
+			return blame.BadRequest(fmt.Errorf("tensor %s has the number %g, and float16 ends at 65504: use bf16 or f32",
+				name, x))
 		}
 	}
 	return nil
@@ -141,8 +159,8 @@ func exportType(c *hf.Config) tensor.DType {
 // ParseExportType reads a type that a model can be exported in.
 func ParseExportType(s string) (tensor.DType, error) {
 	d, err := tensor.ParseDType(s)
-	if err != nil || d != tensor.F32 && d != tensor.BF16 {
-		return tensor.Invalid, fmt.Errorf("dtype is %q: use bf16 or f32", s)
+	if err != nil || d != tensor.F32 && d != tensor.BF16 && d != tensor.F16 {
+		return tensor.Invalid, fmt.Errorf("dtype is %q: use bf16, f32 or f16", s)
 	}
 	return d, nil
 }

@@ -119,6 +119,9 @@ func (t *trainer) train(ctx context.Context, env *Env, o Options) (*Summary, err
 		env.say("%s", t.rendering)
 	}
 	t.noteCut(env)
+	if note := t.src.halfNote(); note != "" {
+		env.say("%s", note)
+	}
 	claimed = true
 	if err := t.claim(env); err != nil {
 		return nil, err

@@ -21,6 +21,7 @@ import (
 	"github.com/millrace/millrace/internal/spelling"
 	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/runfile"
+	"github.com/millrace/millrace/tensor"
 	"github.com/millrace/millrace/vfs"
 )
 
@@ -33,6 +34,8 @@ type source struct {
 
 	carried carried          // what carry has found
 	base    *checkpoint.Base // of the run, see baseOf; nil: no run
+
+	isHalf bool // the weights of dir are in float16, as far as checkWeights has seen them
 
 	from *checkpoint.Checkpoint // that has the weights; nil: dir has them
 	run  *runfile.Config        // that they are of, as resolved; nil: not known
@@ -109,7 +112,20 @@ func (s *source) checkWeights() error {
 	if err != nil {
 		return err
 	}
+	for _, t := range s.model.Tensors() {
+		info, _ := w.Info(t.Name)
+		s.isHalf = s.isHalf || info.DType == tensor.F16
+	}
 	return errors.Join(s.model.Check(w), w.Close())
+}
+
+// halfNote says that a model in float16 is written in another type; it is empty for other models.
+func (s *source) halfNote() string {
+	if s.exportType() != tensor.BF16 || !s.isHalf && s.config.DType() != tensor.F16 {
+		return ""
+	}
+	return "the model is in float16, and the run writes it in bf16, which has 3 bits less for each weight; millrace export " +
+		"--checkpoint writes its exact weights with --dtype f32, and float16 with --dtype f16"
 }
 
 // checkSidecars finds files that cannot go with what is trained, before hours are spent on it. It reads them.

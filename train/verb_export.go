@@ -19,7 +19,7 @@ type ExportOptions struct {
 	Model      string
 	Checkpoint string       // directory whose weights are written
 	Dir        string       // must not exist
-	DType      tensor.DType // BF16 or F32; Invalid: bf16, or of a checkpoint the type in which its run writes its model
+	DType      tensor.DType // BF16, F32 or F16; Invalid: bf16, or of a checkpoint the type in which its run writes its model
 	ShardBytes int64        // most tensor bytes in a file, unless one tensor alone has more; 0: hf.DefaultShardBytes
 }
 
@@ -32,7 +32,7 @@ type Exported struct {
 }
 
 // Export writes a model or a checkpoint as a Hugging Face directory, with the configuration and the tokenizer of the
-// model. Of a checkpoint it reads weights and low halves only, a part at a time and the latter for F32 only, and
+// model. Of a checkpoint it reads weights and low halves only, a part at a time and the latter not for BF16, and
 // compares what it reads with its checksums. A model goes a piece of a tensor at a time, so that any fits; values round
 // to nearest, ties to even, and tensors that the model does not use (a head next to tied embeddings) are left out.
 func Export(ctx context.Context, env *Env, o ExportOptions) (done *Exported, err error) {
@@ -97,7 +97,7 @@ func (e *Env) exportCheckpoint(ctx context.Context, runDir string, from *checkpo
 		from.Manifest.Plateau)
 	weights := from.Weights(src.model)
 	return e.writeModel(ctx, src, outDir, dtype, c, o, func(part int) (model.Values, error) {
-		return weights.Part(part, dtype == tensor.F32)
+		return weights.Part(part, dtype != tensor.BF16)
 	})
 }
 

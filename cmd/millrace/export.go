@@ -16,7 +16,7 @@ type exportCmd struct {
 	Model      string `placeholder:"DIR" help:"Model that the checkpoint's run started from."`
 	Out        string `placeholder:"DIR" help:"Model directory to write."`
 	GGUF       string `name:"gguf" placeholder:"FILE" help:"GGUF file to write, for llama.cpp, instead of a directory."`
-	DType      string `complete:"bf16|f32|f16|q8_0|q4_k_m" name:"dtype" placeholder:"TYPE" help:"Number format: bf16 (the default) or f32; with --gguf also f16, q8_0, q4_k_m."`
+	DType      string `complete:"bf16|f32|f16|q8_0|q4_k_m" name:"dtype" placeholder:"TYPE" help:"Number format: bf16 (the default), f32 or f16; with --gguf also q8_0, q4_k_m."`
 	ShardSize  string `placeholder:"SIZE" help:"Most bytes of weights in a file, unless one tensor has more; by default 5GB."`
 	Pre        string `placeholder:"NAME" help:"With --gguf: llama.cpp's name for how the tokenizer cuts text."`
 	JSON       bool   `help:"Print what was written as JSON."`

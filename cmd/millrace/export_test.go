@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/millrace/millrace/hf"
+	"github.com/millrace/millrace/tensor"
 	"github.com/millrace/millrace/train"
 )
 
@@ -106,5 +107,63 @@ func TestExportShards(t *testing.T) {
 	}
 	if _, err := os.Stat(w.path("sharded/model.safetensors.index.json")); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestExportF16: a directory and a checkpoint are written in float16, rounded from the exact weights; a float16 model
+// comes back as it was; and a number that float16 cannot hold is an error that names its tensor.
+func TestExportF16(t *testing.T) {
+	w := newWorkshop(t)
+	rounded := func(of map[string][]float32) map[string][]float32 {
+		for _, values := range of {
+			for i, x := range values {
+				values[i] = tensor.F32FromF16(tensor.F16FromF32(x))
+			}
+		}
+		return of
+	}
+	invoke(t, "export", w.path("model"), w.path("half"), "--dtype", "f16").must(t)
+	if d := cmp.Diff(rounded(w.tensors("model")), w.tensors("half")); d != "" {
+		t.Errorf("of a directory: %.2000s", d)
+	}
+	if config := w.read("half/config.json"); !strings.Contains(config, `"float16"`) {
+		t.Errorf("its configuration: %s", config)
+	}
+	invoke(t, "export", w.path("half"), w.path("again"), "--dtype", "f16").must(t)
+	if w.read("again/model.safetensors") != w.read("half/model.safetensors") {
+		t.Error("a float16 model came back as another one")
+	}
+
+	// A run on it writes bf16, and says so.
+	r := invoke(t, "train", w.path("run.yaml"), "--json", "--set", "model="+w.path("half")).must(t)
+	if !strings.Contains(r.stderr, "\nthe model is in float16, and the run writes it in bf16, which has 3 bits less") {
+		t.Errorf("it says %s", r.stderr)
+	}
+	from := jsonOf[train.Summary](t, r.stdout).Checkpoint
+	for _, dtype := range []string{"f32", "f16"} {
+		invoke(t, "export", "--checkpoint", from, "--model", w.path("half"), "--out", w.path("of-"+dtype), "--dtype",
+			dtype).must(t)
+	}
+	if d := cmp.Diff(rounded(w.tensors("of-f32")), w.tensors("of-f16")); d != "" {
+		t.Errorf("of a checkpoint: %.2000s", d)
+	}
+	r = invoke(t, "train", w.path("run.yaml"), "--set", "output_dir="+w.path("other")).must(t)
+	if strings.Contains(r.stderr, "float16") {
+		t.Errorf("of a model in f32 it says %s", r.stderr)
+	}
+
+	w.writeWeights(func(spec *hf.TensorSpec, values *[]float32) bool {
+		if spec.Name == someWeight {
+			(*values)[3] = -65536
+		}
+		return true
+	})
+	r = invoke(t, "export", w.path("model"), w.path("large"), "--dtype", "f16")
+	want := "tensor " + someWeight + " has the number -65536, and float16 ends at 65504"
+	if r.status != exitBadRequest || !strings.Contains(r.errorLine(), want) {
+		t.Errorf("status %d: %s", r.status, r.stderr)
+	}
+	if _, err := os.Stat(w.path("large")); err == nil {
+		t.Error("a model was written")
 	}
 }

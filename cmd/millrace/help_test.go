@@ -96,7 +96,7 @@ func TestErrors(t *testing.T) {
 		{"import", "no.gguf"},
 		{"import", "no.gguf", "out"},
 		{"import", "no.gguf", "out", "--dtype", "int8"},
-		{"export", "no", "out", "--dtype", "f16"},
+		{"export", "no", "out", "--dtype", "q8_0"},
 		{"export", "no", "out"},
 		{"export", "no"},
 		{"export", "--checkpoint", "no", "--out", "out"},

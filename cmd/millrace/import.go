@@ -42,8 +42,8 @@ func (c *importCmd) Run(p *program) error {
 	dtype := tensor.Invalid
 	if c.DType != "" {
 		var err error
-		if dtype, err = train.ParseExportType(c.DType); err != nil {
-			return badFlag("%w", err)
+		if dtype, err = tensor.ParseDType(c.DType); err != nil || dtype != tensor.BF16 && dtype != tensor.F32 {
+			return badFlag("dtype is %q: use bf16 or f32", c.DType)
 		}
 	}
 	info, err := os.Stat(c.Model)
