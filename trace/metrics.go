@@ -9,7 +9,7 @@ import (
 
 // Metrics is one step, and one line of metrics.jsonl. A number that is not finite is null in the file.
 type Metrics struct {
-	Step         int64   `json:"step"`          // 1 for the first one
+	Step         int64   `json:"step"`          // 1 for the first one; 0: see BeforeTraining
 	Loss         float64 `json:"loss"`          // nats per target token, over the global batch
 	GradNorm     float64 `json:"grad_norm"`     // before clipping
 	ClipScale    float64 `json:"clip_scale"`    // what gradients were multiplied by; 1 where nothing was clipped
@@ -32,6 +32,14 @@ type Metrics struct {
 	Time *string `json:"time,omitempty"` // when the step ended: RFC 3339, UTC; older files lack it
 
 	EvalLoss *float64 `json:"eval_loss,omitempty"` // where there was an evaluation
+}
+
+// BeforeTraining is the record of step 0: the evaluation of the model that a run starts from. What only a step has is not
+// a number in it, and counts are 0.
+func BeforeTraining(evalLoss float64, ended string) Metrics {
+	none := math.NaN()
+	return Metrics{Loss: none, GradNorm: none, ClipScale: none, LearningRate: none, TokensPerSec: none, StepSec: none,
+		ModelTFLOPS: none, Time: &ended, EvalLoss: &evalLoss}
 }
 
 // Lanes is how many seconds each lane was busy.

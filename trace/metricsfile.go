@@ -116,7 +116,8 @@ func (m *MetricsFile) Sync() error {
 // Close closes the file.
 func (m *MetricsFile) Close() error { return m.f.Close() }
 
-// ReadMetrics reads records up to the end or to a torn last line. The error names the line.
+// ReadMetrics reads records up to the end or to a torn last line; the first one may be that of [BeforeTraining]. The
+// error names the line.
 func ReadMetrics(r io.Reader) ([]Metrics, error) {
 	var all []Metrics
 	err := scan(r, func(m Metrics, _ int64) bool { all = append(all, m); return true })

@@ -211,29 +211,44 @@ func (c *card) writeLosses(line func(string, ...any)) {
 			lastEval = i
 		}
 	}
-	rows := map[int]bool{len(c.metrics) - 1: true}
+	rows := map[int]bool{len(c.metrics) - 1: true, min(1, len(c.metrics)-1): c.metrics[0].Step == 0}
 	for i := range lossRows {
 		rows[i*(len(c.metrics)-1)/(lossRows-1)] = true
 	}
 	if lastEval >= 0 {
 		rows[lastEval] = true
 	}
-	line("\n## Losses\n\nNats per token that counts: %s of %s tokens.\n\n"+
+	line("\n## Losses\n\nNats per token that counts: %s of %s tokens.%s\n\n"+
 		"| step | training | evaluation |\n|---|---|---|", plan.FormatCount(targets),
-		plan.FormatCount(tokens))
+		plan.FormatCount(tokens), c.evaluated(lastEval))
 	number := func(x float64) string {
 		if math.IsNaN(x) || math.IsInf(x, 0) {
 			return ""
 		}
 		return fmt.Sprintf("%.4f", x)
 	}
-	for _, i := range slices.Sorted(maps.Keys(rows)) {
+	for i := range c.metrics {
+		if !rows[i] {
+			continue
+		}
 		m, eval := c.metrics[i], ""
 		if m.EvalLoss != nil {
 			eval = number(*m.EvalLoss)
 		}
 		line("| %d | %s | %s |", m.Step, number(m.Loss), eval)
 	}
+}
+
+// evaluated is a sentence about the evaluations before training and after a step, the number of its record; empty where
+// one of them is missing.
+func (c *card) evaluated(last int) string {
+	first := c.metrics[0]
+	if first.Step != 0 || first.EvalLoss == nil || last < 1 {
+		return ""
+	}
+	at := c.metrics[last]
+	return fmt.Sprintf(" On the evaluation data: %.4f before training, %.4f after step %d.", *first.EvalLoss, *at.EvalLoss,
+		at.Step)
 }
 
 // writeSettings has the run file, or where that is gone the settings of the checkpoint, and the command.

@@ -33,7 +33,8 @@ func TestCardOfARun(t *testing.T) {
 	card := files(t, dir)[hf.CardName]
 	for _, want := range []string{"library_name: transformers\n", "pipeline_tag: text-generation\n", hf.CardMark,
 		"## Data", "## Losses", "## Settings",
-		"millrace train run.yaml", "learning_rate: ", "| 1 | ", "`" + filepath.Base(c.Datasets[0].Path) + "`",
+		"millrace train run.yaml", "learning_rate: ", "\n| 0 |  | ", "\n| 1 | ", "On the evaluation data: ",
+		" before training, ", " after step 12.", "`" + filepath.Base(c.Datasets[0].Path) + "`",
 		"sequence_len: "} {
 		if !strings.Contains(card, want) {
 			t.Errorf("no %q in the card:\n%s", want, card)

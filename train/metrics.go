@@ -37,7 +37,11 @@ func (t *trainer) readMetrics(name string) error {
 	if err != nil {
 		return err
 	}
-	if t.metrics, err = trace.NewMetricsFile(f, int64(t.begun)); err != nil {
+	last := int64(t.begun)
+	if last == 0 {
+		last = -1 // a run that begins evaluates before it trains, and so writes the record of step 0 again
+	}
+	if t.metrics, err = trace.NewMetricsFile(f, last); err != nil {
 		f.Close()
 	}
 	t.metricsFile = f

@@ -44,3 +44,24 @@ func TestDamagedMetrics(t *testing.T) {
 		t.Errorf("the new file has %d records, want those of the steps since", len(got))
 	}
 }
+
+// The evaluation before training is in the records once: of a run that resumes, and of one that starts over.
+func TestRecordBeforeTraining(t *testing.T) {
+	for _, startsOver := range []bool{false, true} {
+		c := withEval(smallConfig(t))
+		until(t, c, "step  3/12")
+		if startsOver {
+			if err := os.RemoveAll(checkpointsDir(c)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := Train(context.Background(), c, newEnv(t), Options{}); err != nil {
+			t.Fatal(err)
+		}
+		for i, m := range metricsOf(t, c.OutputDir) {
+			if m.Step != int64(i) || i == 0 && (m.EvalLoss == nil || *m.EvalLoss < 4) {
+				t.Errorf("starts over: %v: record %d is of step %d, evaluation %v", startsOver, i, m.Step, m.EvalLoss)
+			}
+		}
+	}
+}

@@ -170,7 +170,9 @@ func losses(t *testing.T, dir string) []float64 {
 	t.Helper()
 	var l []float64
 	for _, m := range metricsOf(t, dir) {
-		l = append(l, m.Loss)
+		if m.Step > 0 {
+			l = append(l, m.Loss)
+		}
 	}
 	return l
 }

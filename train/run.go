@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/millrace/millrace/checkpoint"
 	"github.com/millrace/millrace/data"
@@ -418,6 +419,7 @@ func (t *trainer) walk(ctx context.Context) error {
 		}
 		t.summary.EvalBefore = &l.Loss
 		t.env.say("eval loss %.4f before training", l.Loss)
+		t.checkMetrics(t.metrics.Append(trace.BeforeTraining(l.Loss, time.Now().UTC().Format(time.RFC3339))))
 	}
 	t.Engine.Trace.TakeBusy()
 	t.wear = wear{t.config.Memory.MaxWritePerDay.N, t.env.time().now()}

@@ -99,8 +99,8 @@ func checkMetrics(t *testing.T, c *runfile.Config, sum *Summary) {
 		t.Fatal(err)
 	}
 	lines := strings.Split(strings.TrimSuffix(string(doc), "\n"), "\n")
-	if len(lines) != sum.Steps {
-		t.Fatalf("%d lines for %d steps", len(lines), sum.Steps)
+	if len(lines) != sum.Steps+1 {
+		t.Fatalf("%d lines for %d steps and the evaluation before", len(lines), sum.Steps)
 	}
 	keys := []string{"clip_scale", "device_peak_bytes", "disk_read_bytes", "disk_written_bytes", "grad_norm", "host_peak_bytes", "lanes",
 		"learning_rate", "loss", "model_tflops", "step", "step_sec", "target_tokens", "time", "tokens", "tokens_per_sec"}
@@ -108,6 +108,11 @@ func checkMetrics(t *testing.T, c *runfile.Config, sum *Summary) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	b := all[0]
+	if b.Step != 0 || *b.EvalLoss != *sum.EvalBefore || !math.IsNaN(b.Loss) || b.Tokens != 0 || b.Time == nil {
+		t.Errorf("before training: %s", lines[0])
+	}
+	all, lines = all[1:], lines[1:]
 	var tokens, targets int64
 	for i, m := range all {
 		var object map[string]any

@@ -301,7 +301,7 @@ func TestFailedEvaluationKeepsTheRecord(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "step-000006: the same command continues") {
 		t.Fatalf("error %v", err)
 	}
-	if records := metricsOf(t, c.OutputDir); len(records) != 6 || records[5].Step != 6 {
+	if records := metricsOf(t, c.OutputDir); len(records) != 7 || records[6].Step != 6 {
 		t.Errorf("%d records", len(records))
 	}
 }

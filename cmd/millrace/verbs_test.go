@@ -33,8 +33,8 @@ func TestTrain(t *testing.T) {
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("output directory (-want +got):\n%s", d)
 	}
-	if n := strings.Count(w.read("out/metrics.jsonl"), "\n"); n != 3 {
-		t.Errorf("%d records of metrics for 3 steps", n)
+	if n := strings.Count(w.read("out/metrics.jsonl"), "\n"); n != 4 {
+		t.Errorf("%d records of metrics for the evaluation before and 3 steps", n)
 	}
 	if n := strings.Count(r.stderr, "\nstep "); n != 3 {
 		t.Errorf("progress:\n%s", r.stderr)
