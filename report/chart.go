@@ -10,12 +10,11 @@ import (
 	"github.com/millrace/millrace/internal/axis"
 )
 
-// A chart is drawn in a fixed box, in SVG units; the page scales it.
+// The curves of a chart are drawn in a fixed box, in SVG units, which the page stretches to the room that it has. Labels
+// are text of the page at their share of that room, so that their size stays.
 const (
-	chartWidth, chartHeight = 860.0, 250.0
-	left, right             = 64.0, 12.0
-	top, bottom             = 10.0, 26.0
-	mostPoints              = 430 // of a line: one for two units
+	chartWidth, chartHeight = 800.0, 220.0
+	mostPoints              = 400 // of a line: one for two units
 )
 
 // line is one curve of a chart.
@@ -35,8 +34,8 @@ type chart struct {
 	lines       []line
 }
 
-// svg draws the chart. It is empty if no value can be drawn.
-func (c chart) svg() string {
+// html draws the chart. It is empty if no value can be drawn.
+func (c chart) html() string {
 	x0, x1, y0, y1 := c.bounds()
 	if x0 > x1 {
 		return ""
@@ -48,26 +47,29 @@ func (c chart) svg() string {
 		y0, y1 = min(y0, 0), max(y1, 0)
 	}
 	y0, y1, ticks := c.axis(y0, y1)
-	toX := func(x float64) float64 { return left + (x-x0)/(x1-x0)*(chartWidth-left-right) }
-	toY := func(y float64) float64 { return top + (y1-c.scale(y))/(y1-y0)*(chartHeight-top-bottom) }
+	toX := func(x float64) float64 { return (x - x0) / (x1 - x0) * chartWidth }
+	toY := func(y float64) float64 { return (y1 - c.scale(y)) / (y1 - y0) * chartHeight }
 	var b strings.Builder
-	fmt.Fprintf(&b, `<svg viewBox="0 0 %g %g" role="img" aria-label="%s">`+"\n", chartWidth, chartHeight,
-		html.EscapeString(c.title))
+	b.WriteString(`<div class="chart">` + "\n")
 	for _, t := range ticks {
-		y := toY(t)
-		fmt.Fprintf(&b, `<path class="grid" d="M%g %.1fH%g"/><text class="y" x="%g" y="%.1f">%s</text>`+"\n",
-			left, y, chartWidth-right, left-6, y+4, short(t))
+		fmt.Fprintf(&b, `<span class="y" style="top:%.1f%%">%s</span>`+"\n", 100*toY(t)/chartHeight, short(t))
 	}
-	for _, t := range stepsOf(x0, x1, 8) {
-		if t != math.Trunc(t) {
-			continue
-		}
-		fmt.Fprintf(&b, `<text class="x" x="%.1f" y="%g">%s</text>`+"\n", toX(t), chartHeight-8, short(t))
+	fmt.Fprintf(&b, `<svg viewBox="0 0 %g %g" preserveAspectRatio="none" role="img" aria-label="%s">`+"\n", chartWidth,
+		chartHeight, html.EscapeString(c.title))
+	for _, t := range ticks {
+		fmt.Fprintf(&b, `<path class="grid" d="M0 %.1fH%g"/>`+"\n", toY(t), chartWidth)
 	}
 	for _, l := range c.lines {
 		c.draw(&b, l, toX, toY)
 	}
 	b.WriteString("</svg>\n")
+	for _, t := range stepsOf(x0, x1, 8) {
+		if t != math.Trunc(t) {
+			continue
+		}
+		fmt.Fprintf(&b, `<span class="x" style="left:%.1f%%">%s</span>`+"\n", 100*toX(t)/chartWidth, short(t))
+	}
+	b.WriteString("</div>\n")
 	return b.String()
 }
 
@@ -77,7 +79,8 @@ func (c chart) draw(b *strings.Builder, l line, toX, toY func(float64) float64) 
 	if l.class == "dots" {
 		for i := range x {
 			if c.can(y[i]) {
-				fmt.Fprintf(b, `<circle class="c%d" cx="%.1f" cy="%.1f" r="3.5"><title>%s, step %s: %.5g</title></circle>`+"\n",
+				// A line without a length and with round ends stays round, however the box is stretched.
+				fmt.Fprintf(b, `<path class="dot c%d" d="M%.1f %.1fh0"><title>%s, step %s: %.5g</title></path>`+"\n",
 					l.color, toX(x[i]), toY(y[i]), html.EscapeString(l.name), short(x[i]), y[i])
 			}
 		}

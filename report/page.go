@@ -13,27 +13,26 @@ import (
 // MostRuns is how many runs a page can tell apart by color.
 const MostRuns = 6
 
-// WritePage draws runs as a page of HTML: at most [MostRuns].
-func WritePage(w io.Writer, runs []Run) error {
+// WritePage draws runs as a page of HTML: at most [MostRuns]. With refreshSec above 0 a browser loads the page again
+// after as many seconds.
+func WritePage(w io.Writer, runs []Run, refreshSec int) error {
 	type drawn struct {
 		Title, Unit string
-		SVG         template.HTML // numbers and escaped names alone
+		Drawing     template.HTML // numbers and escaped names alone
 	}
 	var all []drawn
 	for _, c := range charts(runs) {
 		c.runs = len(runs)
-		if svg := c.svg(); svg != "" {
-			all = append(all, drawn{c.title, c.unit, template.HTML(svg)})
+		if drawing := c.html(); drawing != "" {
+			all = append(all, drawn{c.title, c.unit, template.HTML(drawing)})
 		}
 	}
-	var rows []row
-	for i, r := range runs {
-		rows = append(rows, rowOf(i, Summarize(r)))
-	}
 	return page.Execute(w, struct {
-		Runs   []row
-		Charts []drawn
-	}{rows, all})
+		Runs       []Run
+		Rows       []row
+		Charts     []drawn
+		RefreshSec int
+	}{runs, rowsOf(runs), all, refreshSec})
 }
 
 // charts are the curves of a page, the most important first.
@@ -47,7 +46,7 @@ func charts(runs []Run) []chart {
 	}
 	return []chart{
 		lossChart(runs),
-		each(runs, chart{title: "gradient norm", unit: "before clipping", log: true},
+		each(runs, chart{title: "gradient norm", unit: "before clipping; logarithmic axis", log: true},
 			func(m trace.Metrics) float64 { return m.GradNorm }),
 		each(runs, chart{title: "learning rate"}, func(m trace.Metrics) float64 { return m.LearningRate }),
 		each(runs, chart{title: "speed", unit: "tokens/s", zero: true},
@@ -60,13 +59,16 @@ func charts(runs []Run) []chart {
 
 // lossChart has the loss of each step, faint, its average, and evaluations as dots.
 func lossChart(runs []Run) chart {
-	c := chart{title: "loss", unit: "nats per target token; the line is an average, dots are evaluations"}
+	c := chart{title: "loss", unit: "nats per target token; the thick line is an average, dots are evaluations"}
 	for i, r := range runs {
 		raw := column(r.Records, lossOf)
 		c.lines = append(c.lines,
 			line{x: steps(r), y: raw, color: i, class: "raw", name: r.Name + ", each step"},
 			line{x: steps(r), y: smooth(raw), color: i, name: r.Name})
 		evals := line{color: i, class: "dots", name: r.Name + ", evaluation"}
+		if r.Before != nil {
+			evals.x, evals.y = []float64{0}, []float64{*r.Before.EvalLoss}
+		}
 		for _, m := range r.Records {
 			if m.EvalLoss != nil {
 				evals.x, evals.y = append(evals.x, float64(m.Step)), append(evals.y, *m.EvalLoss)
@@ -88,23 +90,37 @@ func steps(r Run) []float64 {
 	return column(r.Records, func(m trace.Metrics) float64 { return float64(m.Step) })
 }
 
-// row is a run in the page's table.
+// row is a number of all runs in the page's table.
 type row struct {
-	Color                                                  int
-	Name, Steps, Tokens, Loss, Eval, Speed, Step, Host, At string
+	Name  string
+	Cells []template.HTML
 }
 
-func rowOf(color int, s Summary) row {
-	r := row{
-		Color: color, Name: s.Run, Steps: fmt.Sprintf("%d to %d", s.FirstStep, s.LastStep), Tokens: short(float64(s.Tokens)),
-		Loss: s.Loss(), Eval: s.LeastEval(),
-		Speed: fmt.Sprintf("%.0f tokens/s", s.TokensPerSec), Step: fmt.Sprintf("%.3g s", s.StepSec),
-		Host: fmt.Sprintf("%.2f GiB", float64(s.HostPeakBytes)/(1<<30)),
+func rowsOf(runs []Run) []row {
+	rows := []row{{Name: "run"}, {Name: "steps"}, {Name: "tokens"}, {Name: "loss, first to last step"}, {Name: "average loss"},
+		{Name: "eval loss"}, {Name: "least eval loss"}, {Name: "speed"}, {Name: "step"}, {Name: "host memory"},
+		{Name: "stopped for"}}
+	for color, r := range runs {
+		s := Summarize(r)
+		for i, text := range []string{s.Run, fmt.Sprintf("%d to %d", s.FirstStep, s.LastStep), short(float64(s.Tokens)), s.Loss(),
+			s.Average(), s.Eval(), s.LeastEval(), fmt.Sprintf("%.0f tokens/s", s.TokensPerSec), fmt.Sprintf("%.3g s", s.StepSec),
+			fmt.Sprintf("%.2f GiB", float64(s.HostPeakBytes)/(1<<30)),
+			stoppedFor(s)} {
+			cell := template.HTML(template.HTMLEscapeString(text))
+			if i == 0 {
+				cell = template.HTML(fmt.Sprintf(`<span class="key k%d"></span>`, color)) + cell
+			}
+			rows[i].Cells = append(rows[i].Cells, cell)
+		}
 	}
-	if s.HoursStopped > 0 {
-		r.At = "stopped for " + (time.Duration(s.HoursStopped * float64(time.Hour))).Round(time.Minute).String()
+	return rows
+}
+
+func stoppedFor(s Summary) string {
+	if s.HoursStopped == 0 {
+		return "-"
 	}
-	return r
+	return time.Duration(s.HoursStopped * float64(time.Hour)).Round(time.Minute).String()
 }
 
 //go:embed page.html

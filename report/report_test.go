@@ -47,7 +47,7 @@ func records(n int) []trace.Metrics {
 func page(t *testing.T, runs ...report.Run) string {
 	t.Helper()
 	var b bytes.Buffer
-	if err := report.WritePage(&b, runs); err != nil {
+	if err := report.WritePage(&b, runs, 0); err != nil {
 		t.Fatal(err)
 	}
 	return b.String()
@@ -67,13 +67,18 @@ func TestSummary(t *testing.T) {
 		ended := time.Date(2026, 3, 2, 4, 10, 20+2*(i-9), 0, time.UTC).Format(time.RFC3339)
 		r[i].Time = &ended
 	}
-	got = report.Summarize(report.Run{Name: "a", Records: r})
+	before := trace.BeforeTraining(5, "2026-03-01T19:59:00Z")
+	got = report.Summarize(report.Run{Name: "a", Before: &before, Records: r})
+	if got.Loss() != "4.0000 -> 2.0000" || got.Eval() != "5.0000 -> 2.1000" || got.LeastEval() != "2.1000 at step 20" {
+		t.Errorf("%s, %s, %s", got.Loss(), got.Eval(), got.LeastEval())
+	}
 	smoothed, first, last, least, leastStep := *got.SmoothedLoss, 4.0, 2.0, r[19].Loss+0.1, int64(20)
 	if smoothed <= 2 || smoothed >= 3 {
 		t.Errorf("the average of the last losses is %g: %s", smoothed, text)
 	}
 	want := report.Summary{Run: "a", FirstStep: 1, LastStep: 20, Tokens: 2000, FirstLoss: &first, LastLoss: &last,
 		SmoothedLoss:  &smoothed,
+		EvalBefore:    before.EvalLoss,
 		LeastEvalLoss: &least, LeastEvalStep: &leastStep, LastEvalLoss: &least, TokensPerSec: 50, StepSec: 2, MeanTFLOPS: 3,
 		HoursStopped: 8,
 		SkippedSteps: 1, HostPeakBytes: 1 << 30, DiskWritten: 140}
@@ -83,7 +88,8 @@ func TestSummary(t *testing.T) {
 }
 
 func TestPage(t *testing.T) {
-	got := page(t, report.Run{Name: "runs/<a>", Records: records(20)},
+	before := trace.BeforeTraining(5, "2026-03-01T19:59:00Z")
+	got := page(t, report.Run{Name: "runs/<a>", Before: &before, Records: records(20)},
 		report.Run{Name: "runs/b", Records: records(30)[10:]})
 	golden := filepath.Join("testdata", "page.html")
 	if *update {
@@ -134,7 +140,7 @@ func TestManySteps(t *testing.T) {
 	}
 }
 
-var notANumber = regexp.MustCompile(`(d|cx|cy|x|y)="[^"]*(NaN|Inf)`)
+var notANumber = regexp.MustCompile(`(d|style)="[^"]*(NaN|Inf)`)
 
 // Numbers that no curve can show are left out, and nothing fails.
 func TestOddRecords(t *testing.T) {
@@ -183,11 +189,20 @@ func TestRead(t *testing.T) {
 	}
 	write("")
 	bad("has no record")
+	before, err := json.Marshal(trace.BeforeTraining(5, "2026-03-01T19:59:00Z"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(string(before) + "\n") // an evaluation before training is no step
+	bad("has no record of a step")
 	write("\x00\x01\n{}\n")
 	bad("name the output_dir of a run")
-	write(`{"step": 3, "loss": 2.5}` + "\n" + `{"step": 4, "loss": null}` + "\n")
+	write(string(before) + "\n" + `{"step": 3, "loss": 2.5}` + "\n" + `{"step": 4, "loss": null}` + "\n")
 	for _, name := range []string{dir, path} {
 		r, err := report.Read(name)
+		if r.Before == nil || *r.Before.EvalLoss != 5 {
+			t.Errorf("%s: before training: %v", name, r.Before)
+		}
 		if err != nil || r.Name != name || len(r.Records) != 2 || r.Records[0].Loss != 2.5 || !math.IsNaN(r.Records[1].Loss) {
 			t.Errorf("%s: %v, %v", name, r, err)
 		}
@@ -202,7 +217,7 @@ func TestChartsHaveTicks(t *testing.T) {
 			all[i].GradNorm = norms[0] + (norms[1]-norms[0])*float64(i)/float64(len(all)-1)
 		}
 		var b strings.Builder
-		if err := report.WritePage(&b, []report.Run{{Name: "a", Records: all}}); err != nil {
+		if err := report.WritePage(&b, []report.Run{{Name: "a", Records: all}}, 0); err != nil {
 			t.Fatal(err)
 		}
 		for _, chart := range strings.Split(b.String(), "<h2>")[1:] {
@@ -210,6 +225,36 @@ func TestChartsHaveTicks(t *testing.T) {
 				title, _, _ := strings.Cut(chart, " <small>")
 				t.Errorf("norms from %v to %v: the chart of the %s has no labels", norms[0], norms[1], title)
 			}
+		}
+	}
+}
+
+// A page of runs that are going asks to be loaded again, and one of runs that have ended does not.
+func TestRefresh(t *testing.T) {
+	for _, c := range []struct {
+		runs       []report.Run
+		refreshSec int
+		refreshes  bool
+	}{{nil, 10, true}, {[]report.Run{{Name: "a", Records: records(3)}}, 10, true},
+		{[]report.Run{{Name: "a", Records: records(3)}}, 0, false}} {
+		var b strings.Builder
+		if err := report.WritePage(&b, c.runs, c.refreshSec); err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Contains(b.String(), `<meta http-equiv="refresh" content="10">`); got != c.refreshes {
+			t.Errorf("%d s: the page refreshes: %v", c.refreshSec, got)
+		}
+	}
+}
+
+// The evaluation before training is a dot at step 0, and an axis that is logarithmic says so.
+func TestChartsSayWhatTheyShow(t *testing.T) {
+	before := trace.BeforeTraining(5, "2026-03-01T19:59:00Z")
+	got := page(t, report.Run{Name: "a", Before: &before, Records: records(20)})
+	for _, want := range []string{"a, evaluation, step 0: 5<", "a, evaluation, step 20: 2.1<",
+		"before clipping; logarithmic axis", "the thick line is an average"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("the page lacks %q", want)
 		}
 	}
 }

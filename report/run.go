@@ -19,9 +19,15 @@ const metricsName = "metrics.jsonl"
 
 // Run is the records of one run, in the order of steps.
 type Run struct {
-	Name    string // as the user named it
+	Name    string         // as the user named it
+	Before  *trace.Metrics // the evaluation before training; nil: there is no such record
 	Records []trace.Metrics
 }
+
+// NoStepError is of a run that has not done a step.
+type NoStepError struct{ text string }
+
+func (e *NoStepError) Error() string { return e.text }
 
 // Read reads the records of an output directory, or a file of records. The error says what to name instead.
 func Read(name string) (Run, error) {
@@ -32,7 +38,7 @@ func Read(name string) (Run, error) {
 	f, err := vfs.OpenRegular(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return Run{}, fmt.Errorf("%s does not exist; name the output_dir of a run that has done a step", path)
+		return Run{}, &NoStepError{path + " does not exist; name the output_dir of a run that has done a step"}
 	case err != nil:
 		return Run{}, fmt.Errorf("%w; name the output_dir of a run", err)
 	}
@@ -41,11 +47,15 @@ func Read(name string) (Run, error) {
 	if err != nil {
 		return Run{}, fmt.Errorf("%s: %w; name the output_dir of a run", path, err)
 	}
-	if len(records) == 0 {
-		return Run{}, fmt.Errorf("%s has no record, since the run has not done a step; name another run, or wait for the "+
-			"step", path)
+	r := Run{Name: name, Records: records}
+	if len(records) > 0 && records[0].Step == 0 && records[0].EvalLoss != nil {
+		r.Before, r.Records = &records[0], records[1:]
 	}
-	return Run{Name: name, Records: records}, nil
+	if len(r.Records) == 0 {
+		return Run{}, &NoStepError{path + " has no record of a step, since the run has not done one; name another run, or " +
+			"wait for the step"}
+	}
+	return r, nil
 }
 
 // Summary is a run in numbers. Losses are nats per target token. A pointer is nil where the run has no such number,
@@ -57,7 +67,8 @@ type Summary struct {
 	Tokens        int64    `json:"tokens"`
 	FirstLoss     *float64 `json:"first_loss"`
 	LastLoss      *float64 `json:"last_loss"`
-	SmoothedLoss  *float64 `json:"smoothed_loss"` // at the last step
+	SmoothedLoss  *float64 `json:"smoothed_loss"`    // the average that the page draws, at the last step
+	EvalBefore    *float64 `json:"eval_loss_before"` // before training
 	LeastEvalLoss *float64 `json:"least_eval_loss"`
 	LeastEvalStep *int64   `json:"least_eval_step"`
 	LastEvalLoss  *float64 `json:"last_eval_loss"`
@@ -78,9 +89,24 @@ func Summarize(r Run) Summary {
 	s := Summary{Run: r.Name, FirstStep: first.Step, LastStep: last.Step, FirstLoss: finite(first.Loss),
 		LastLoss:     finite(last.Loss),
 		SmoothedLoss: finite(smoothed[len(smoothed)-1]), HoursStopped: stopped(r.Records).Hours()}
+	evaluate := func(m *trace.Metrics) {
+		if m.EvalLoss == nil || finite(*m.EvalLoss) == nil {
+			return
+		}
+		if m.Step > 0 {
+			s.LastEvalLoss = m.EvalLoss
+		}
+		if s.LeastEvalLoss == nil || *m.EvalLoss < *s.LeastEvalLoss {
+			s.LeastEvalLoss, s.LeastEvalStep = m.EvalLoss, &m.Step
+		}
+	}
+	if r.Before != nil {
+		s.EvalBefore = finite(*r.Before.EvalLoss)
+		evaluate(r.Before)
+	}
 	seconds, flops := 0.0, 0.0
 	var steps []float64
-	for _, m := range r.Records {
+	for i, m := range r.Records {
 		s.Tokens += m.Tokens
 		seconds += m.StepSec
 		flops += m.StepSec * m.ModelTFLOPS
@@ -91,12 +117,7 @@ func Summarize(r Run) Summary {
 		if m.TargetTokens > 0 && finite(m.GradNorm) == nil {
 			s.SkippedSteps++
 		}
-		if m.EvalLoss != nil && finite(*m.EvalLoss) != nil {
-			s.LastEvalLoss = m.EvalLoss
-			if s.LeastEvalLoss == nil || *m.EvalLoss < *s.LeastEvalLoss {
-				s.LeastEvalLoss, s.LeastEvalStep = m.EvalLoss, &m.Step
-			}
-		}
+		evaluate(&r.Records[i])
 	}
 	slices.Sort(steps)
 	s.StepSec = trace.Median(steps)
@@ -114,9 +135,23 @@ func finite(v float64) *float64 {
 	return &v
 }
 
-// Loss says how the loss fell: that of the first step, and the average at the last step.
-func (s *Summary) Loss() string {
-	return number(s.FirstLoss) + " -> " + number(s.SmoothedLoss)
+// Loss says what the loss was in the first step and in the last one, as train does.
+func (s *Summary) Loss() string { return number(s.FirstLoss) + " -> " + number(s.LastLoss) }
+
+// Average is the average of the losses of the latest steps, which the page draws as a line.
+func (s *Summary) Average() string { return number(s.SmoothedLoss) }
+
+// Eval says what the evaluation before training came to, if there was one, and the last one.
+func (s *Summary) Eval() string {
+	switch {
+	case s.LastEvalLoss == nil && s.EvalBefore == nil:
+		return "-"
+	case s.LastEvalLoss == nil:
+		return number(s.EvalBefore)
+	case s.EvalBefore == nil:
+		return number(s.LastEvalLoss)
+	}
+	return number(s.EvalBefore) + " -> " + number(s.LastEvalLoss)
 }
 
 // LeastEval says which evaluation had the least loss.

@@ -13,28 +13,34 @@ import (
 )
 
 type reportCmd struct {
-	Runs []string `arg:"" complete:"DIR" name:"RUN" help:"Output directories of runs, or their metrics.jsonl; up to six can be compared."`
-	HTML string   `name:"html" placeholder:"FILE" help:"Write a page with the curves of the runs."`
-	JSON bool     `help:"Print a list with one object per run."`
+	Runs   []string `arg:"" complete:"DIR" name:"RUN" help:"Output directories of runs, or their metrics.jsonl; up to six can be compared."`
+	HTML   string   `name:"html" placeholder:"FILE" help:"Write a page with the curves of the runs."`
+	Follow bool     `help:"With --html: write the page again every 10 seconds, until the runs have ended."`
+	JSON   bool     `help:"Print a list with one object per run."`
 }
 
 func (*reportCmd) Help() string {
 	return `Reads the records of runs, also of one that is running. A page stands alone: it needs no server and loads
-nothing.
+nothing. With --follow a browser that shows the page loads it again by itself.
 
 Examples:
 
   millrace report runs/gsm8k
-  millrace report runs/gsm8k runs/gsm8k-lr1e-4 --html report.html`
+  millrace report runs/gsm8k runs/gsm8k-lr1e-4 --html report.html
+  millrace report runs/gsm8k --html live.html --follow`
 }
 
 // Run prints or draws the records of runs.
 func (c *reportCmd) Run(p *program) error {
-	if len(c.Runs) > report.MostRuns {
+	switch {
+	case len(c.Runs) > report.MostRuns:
 		return badFlag("%d runs are more than a page can tell apart: name at most %d", len(c.Runs), report.MostRuns)
-	}
-	if c.JSON && c.HTML != "" {
+	case c.JSON && c.HTML != "":
 		return badFlag("--json and --html are both given: choose one")
+	case c.Follow && c.HTML == "":
+		return badFlag("--follow is for a page: name its file with --html")
+	case c.Follow:
+		return c.follow(p, waitFor)
 	}
 	var runs []report.Run
 	for _, name := range c.Runs {
@@ -45,7 +51,7 @@ func (c *reportCmd) Run(p *program) error {
 		runs = append(runs, r)
 	}
 	if c.HTML != "" {
-		return writeReport(c.HTML, runs)
+		return writeReport(c.HTML, runs, 0)
 	}
 	var all []report.Summary
 	for _, r := range runs {
@@ -57,8 +63,8 @@ func (c *reportCmd) Run(p *program) error {
 	return p.printSummaries(all)
 }
 
-func writeReport(name string, runs []report.Run) error {
-	err := vfs.WriteOutput(name, func(w io.Writer) error { return report.WritePage(w, runs) })
+func writeReport(name string, runs []report.Run, refreshSec int) error {
+	err := vfs.WriteOutput(name, func(w io.Writer) error { return report.WritePage(w, runs, refreshSec) })
 	if err != nil {
 		return badFlag("--html: %w", err)
 	}
@@ -68,10 +74,11 @@ func writeReport(name string, runs []report.Run) error {
 // printSummaries prints a row for each run.
 func (p *program) printSummaries(all []report.Summary) error {
 	w := tabwriter.NewWriter(p.stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "run\tsteps\tloss\tleast eval loss\ttokens/s\tstep\thost memory")
+	fmt.Fprintln(w, "run\tsteps\tloss\taverage loss\teval loss\tleast eval loss\ttokens/s\tstep\thost memory")
 	for _, s := range all {
-		fmt.Fprintf(w, "%s\t%d to %d\t%s\t%s\t%.0f\t%.3g s\t%.2f GiB\n", terminal.Text(strings.TrimSuffix(s.Run, "/")),
-			s.FirstStep, s.LastStep, s.Loss(), s.LeastEval(), s.TokensPerSec, s.StepSec, float64(s.HostPeakBytes)/(1<<30))
+		fmt.Fprintf(w, "%s\t%d to %d\t%s\t%s\t%s\t%s\t%.0f\t%.3g s\t%.2f GiB\n",
+			terminal.Text(strings.TrimSuffix(s.Run, "/")), s.FirstStep, s.LastStep, s.Loss(), s.Average(), s.Eval(),
+			s.LeastEval(), s.TokensPerSec, s.StepSec, float64(s.HostPeakBytes)/(1<<30))
 	}
 	return w.Flush()
 }
