@@ -28,6 +28,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"sync/atomic"
 
 	"github.com/millrace/millrace/batch"
 	"github.com/millrace/millrace/device"
@@ -88,7 +89,7 @@ type Result struct {
 // Loss is the mean over the positions that count, in nats.
 func (r Result) Loss() float64 { return r.LossSum / float64(r.Targets) }
 
-// Engine runs steps. It is used by one goroutine.
+// Engine runs steps. It is used by one goroutine, except for Watch.
 type Engine struct {
 	Config
 	buffers *plan.Buffers
@@ -119,6 +120,8 @@ type Engine struct {
 	dirty    bool     // it has been updated on the device since it was written back: the store's copy is older
 	save     SaveFunc // of the next schedule that is at a boundary; else nil
 	broken   error
+
+	current atomic.Pointer[run] // that lanes walk; nil between two
 }
 
 // SaveFunc takes an extent of the state, at a version that does not change while it does, to a checkpoint.

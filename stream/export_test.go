@@ -50,3 +50,15 @@ func (e *Engine) RotaryTables() (cos, sin []float32, err error) {
 func (e *Engine) EmbeddingGrad(m int) []uint16 {
 	return hostmem.U16(e.bytes(plan.InputsPurpose, e.host.Inputs[0][m]))
 }
+
+// Marks are the visits that Watch shows of a pass.
+func (e *Engine) Marks(phase plan.Phase) (all []Progress) {
+	p, err := e.program(plan.Mode{Phase: phase})
+	if err != nil {
+		return nil
+	}
+	for _, m := range p.marks {
+		all = append(all, m.Progress)
+	}
+	return all
+}

@@ -11,6 +11,7 @@ type program struct {
 	ops        []plan.Op
 	begin, end []device.Event
 	names      []string // for errors and traces
+	marks      []mark   // visits of layers, for Watch
 	counts     bool     // weights that became NaN are counted on the device as well
 	disk       [plan.Lanes][store.Kinds][]loan
 }
@@ -20,7 +21,7 @@ func (e *Engine) program(mode plan.Mode) (*program, error) {
 		return p, nil
 	}
 	p := &program{ops: e.Plan.ScheduleOf(mode).Ops}
-	p.disk = e.loans(p.ops)
+	p.disk, p.marks = e.loans(p.ops), e.marksOf(p.ops)
 	for _, op := range p.ops {
 		p.names = append(p.names, e.Plan.Describe(&op))
 		p.counts = p.counts || op.Kind == plan.Update && op.Lane == plan.LaneCompute

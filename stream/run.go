@@ -93,6 +93,8 @@ func (e *Engine) follow(ctx context.Context, mode plan.Mode, batch *Batch, step 
 		}
 	}
 	clear(e.regions[plan.ResultsPurpose].Bytes())
+	e.current.Store(r)
+	defer e.current.Store(nil)
 
 	if e.Serial {
 		for lane, s := range e.streams {

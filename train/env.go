@@ -39,6 +39,7 @@ type Env struct {
 	Families []model.Family
 
 	clock clock // nil: the machine's; in tests one that they move
+	watch clock // of progress; nil: the machine's
 }
 
 // files is FS, or the operating system's.
@@ -50,7 +51,9 @@ func (e *Env) files() vfs.FS {
 }
 
 // out is where a run says what it does.
-func (e *Env) out() console.Out { return console.Out{Writer: e.Progress, Terminal: e.Terminal} }
+func (e *Env) out() console.Out {
+	return console.Out{Writer: e.Progress, Terminal: e.Terminal, Now: e.watchClock().now}
+}
 
 // say writes one line for people.
 func (e *Env) say(format string, args ...any) { e.out().Say(format, args...) }

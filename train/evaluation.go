@@ -8,6 +8,7 @@ import (
 	"math"
 
 	"github.com/millrace/millrace/data"
+	"github.com/millrace/millrace/stream"
 	"github.com/millrace/millrace/trace"
 )
 
@@ -38,18 +39,24 @@ func (s *Session) evaluate(ctx context.Context, l *data.EvalLoader, what string)
 		if err != nil {
 			return out, err
 		}
+		before := done
 		for _, micro := range s.rows {
 			out.Tokens += int64(micro.RealTokens)
 			done += micro.Sequences
 		}
+		done = min(done, l.Rows())
 		batch := batchOf(s.rows)
+		end := s.watching(func(p stream.Progress) {
+			b.Show((float64(before)+p.Share*float64(done-before))/float64(l.Rows()), "")
+		})
 		loss, err := s.Engine.Eval(ctx, batch)
+		end()
 		if err != nil {
 			return out, err
 		}
 		sum += loss
 		out.TargetTokens += int64(batch.Targets)
-		b.Set(int64(min(done, l.Rows())), int64(l.Rows()))
+		b.Set(int64(done), int64(l.Rows()))
 	}
 	if out.TargetTokens > 0 {
 		out.Loss = sum / float64(out.TargetTokens)

@@ -63,7 +63,11 @@ func (t *trainer) step(ctx context.Context, step int) error {
 
 // compute runs the engine over a batch, and ends the save that the step before has begun.
 func (t *trainer) compute(ctx context.Context, step int, batch *stream.Batch, m *trace.Metrics) error {
+	bar := t.env.out().SlowBar(fmt.Sprintf("step %d/%d", step, t.rates.Steps), linePassAfter)
+	end := t.watching(func(p stream.Progress) { bar.Show(p.Share, p.Where) })
 	res, err := t.Engine.Step(ctx, batch, t.updateOf(step))
+	end()
+	bar.End()
 	switch {
 	case errors.Is(err, stream.ErrNotFinite):
 		return t.unclipped(step, err)

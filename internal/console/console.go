@@ -15,7 +15,15 @@ import (
 // Out is where messages and progress go. A zero Out is not valid: Writer must be set, io.Discard for silence.
 type Out struct {
 	Writer   io.Writer
-	Terminal bool // it is one: bars instead of lines
+	Terminal bool             // it is one: bars instead of lines
+	Now      func() time.Time // tells the time; nil: time.Now
+}
+
+func (o Out) now() time.Time {
+	if o.Now == nil {
+		return time.Now()
+	}
+	return o.Now()
 }
 
 // Bar shows how far a long task is: a line that is drawn again on a terminal, and now and then a plain line elsewhere.
@@ -25,6 +33,7 @@ type Bar struct {
 	start time.Time
 	shown time.Time
 	drawn bool
+	lines time.Duration // between two where the output is no terminal
 }
 
 // How often progress is shown: on a terminal, and elsewhere.
@@ -35,24 +44,39 @@ const (
 
 // Bar begins to show a task.
 func (o Out) Bar(what string) *Bar {
-	now := time.Now()
-	return &Bar{out: o, what: terminal.Text(what), start: now, shown: now}
+	return o.SlowBar(what, lineEvery)
+}
+
+// SlowBar begins to show a task that comes often, with so much time between two plain lines.
+func (o Out) SlowBar(what string, lines time.Duration) *Bar {
+	now := o.now()
+	return &Bar{out: o, what: terminal.Text(what), start: now, shown: now, lines: lines}
 }
 
 // Set shows done of total, if it is time to.
 func (b *Bar) Set(done, total int64) {
-	every := lineEvery
+	if total > 0 {
+		b.Show(float64(done)/float64(total), "")
+	}
+}
+
+// Show shows the share that is done, and where the task is, if it is time to.
+func (b *Bar) Show(share float64, where string) {
+	every, now := b.lines, b.out.now()
 	if b.out.Terminal {
 		every = drawEvery
 	}
-	if total <= 0 || time.Since(b.shown) < every {
+	if now.Sub(b.shown) < every {
 		return
 	}
-	b.shown = time.Now()
-	share := min(float64(done)/float64(total), 1)
+	b.shown = now
+	share = min(share, 1)
 	left := ""
 	if share > 0.01 {
-		left = ", " + Seconds(time.Since(b.start).Seconds()*(1-share)/share) + " left"
+		left = ", " + Seconds(now.Sub(b.start).Seconds()*(1-share)/share) + " left"
+	}
+	if where != "" {
+		left += ": " + where
 	}
 	if !b.out.Terminal {
 		b.out.Say("%s: %.0f%%%s", b.what, share*100, left)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 )
 
 // Text of a file or a user cannot move the cursor: a line stays one line.
@@ -23,6 +24,22 @@ func TestBarThatIsNotDrawn(t *testing.T) {
 	b.End()
 	if said.Len() > 0 {
 		t.Errorf("%q", said.String())
+	}
+}
+
+// A bar for what comes often has a line at each interval, which says where it is.
+func TestSlowBar(t *testing.T) {
+	var said strings.Builder
+	now := time.Unix(1e9, 0)
+	b := Out{Writer: &said, Now: func() time.Time { return now }}.SlowBar("step 3/9", 2*time.Minute)
+	for range 10 {
+		now = now.Add(30 * time.Second)
+		b.Show(now.Sub(time.Unix(1e9, 0)).Minutes()/10, "layer 7")
+	}
+	b.End()
+	const want = "step 3/9: 20%, 8m00s left: layer 7\nstep 3/9: 40%, 6m00s left: layer 7\n"
+	if said.String() != want {
+		t.Errorf("%q, want %q", said.String(), want)
 	}
 }
 
