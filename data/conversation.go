@@ -1,6 +1,7 @@
 package data
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -252,6 +253,39 @@ func (f *fields) messages(s Source, out *Record) {
 	f.checkConversation(out)
 }
 
+// messagePair reads a row of type prompt-response whose two fields are lists of messages, as TRL's conversational data
+// have them. Only the assistant's messages in the response count.
+func (f *fields) messagePair(s Source, out *Record) {
+	out.Type = Messages
+	for _, name := range []string{s.Prompt, s.Response} {
+		if _, ok := f.object[name]; ok && !f.isList(name) {
+			f.fail("field %q is no list of messages, and the row's other one is: write both as lists, or both as text", name)
+			return
+		}
+		before := len(out.Messages)
+		for i, m := range f.turns(name) {
+			if err := f.message(m, out); err != nil {
+				f.fail("field %q: message %d: %w", name, i, err)
+				return
+			}
+		}
+		if name == s.Response {
+			break
+		}
+		for i, v := range out.Messages[before:] {
+			if role, _ := textOf(v.(*template.Dict), "role"); role != roleAssistant {
+				continue
+			}
+			if out.Untrained == nil {
+				out.Untrained = map[int]bool{}
+			}
+			out.Untrained[before+i] = true
+		}
+	}
+	out.Tools = f.tools(cmp.Or(s.Tools, "tools"))
+	f.checkConversation(out)
+}
+
 // message checks a message and brings it into the form that templates expect: content as one text, arguments of calls
 // as objects, and the roles of OpenAI's that have other names elsewhere.
 func (f *fields) message(m *template.Dict, out *Record) error {
@@ -266,7 +300,9 @@ func (f *fields) message(m *template.Dict, out *Record) error {
 		role = roleTool
 	case roleSystem, roleUser, roleAssistant, roleTool:
 	default:
-		return fmt.Errorf(`role %.100q is unknown: known are system, developer, user, assistant and tool`, role)
+		return fmt.Errorf("role %.100q is unknown: known are system, developer, user, assistant and tool; rows with other "+
+			"names are of type sharegpt, with tags such as {role_tag: role, content_tag: content, user_tag: human, "+
+			"assistant_tag: bot} and messages naming the list", role)
 	}
 	calls, _ := m.Get("tool_calls")
 	list, hasCalls := calls.(*template.List)

@@ -95,6 +95,13 @@ func TestConversations(t *testing.T) {
 			"<system>S</s>\n<user>a</s>\n<assistant>[b</s>]\n<user>c\nd</s>\n<assistant>[e</s>]\n"},
 		"renamed alpaca": {Source{Type: Alpaca, Prompt: "q", Response: "r", Input: "x", System: "y", History: "z"}, `{"q": "c", "r": "e"}`, false,
 			"<user>c</s>\n<assistant>[e</s>]\n"},
+		"pair of messages": {Source{Type: PromptResponse, Response: "completion"}, `{"prompt": [{"role": "system", "content": "S"}, {"role": "user", "content": "a"},
+			{"role": "assistant", "content": "b"}, {"role": "user", "content": "c"}], "completion": [{"role": "assistant", "content": "d"}],
+			"tools": ` + tools + `}`, false,
+			toolText + "<system>S</s>\n<user>a</s>\n<assistant>b</s>\n<user>c</s>\n<assistant>[d</s>]\n"},
+		"longer completion": {Source{Type: PromptResponse, Response: "completion", Tools: "t"}, `{"prompt": [{"role": "user", "content": "a"}], "completion":
+			[{"role": "assistant", "content": "b"}, {"role": "user", "content": "c"}, {"role": "assistant", "content": "d"}], "t": ` + tools + `}`, false,
+			toolText + "<user>a</s>\n<assistant>[b</s>]\n<user>c</s>\n<assistant>[d</s>]\n"},
 		"pair": {Source{Type: PromptResponse}, `{"prompt": "c", "response": "e"}`, false, "<user>c</s>\n<assistant>[e</s>]\n"},
 	} {
 		t.Run(name, func(t *testing.T) {

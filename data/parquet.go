@@ -1,6 +1,7 @@
 package data
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -27,7 +28,7 @@ func (s Source) columns() (all []string, required int) {
 	case Text:
 		return []string{s.Field}, 1
 	case PromptResponse:
-		return []string{s.Prompt, s.Response}, 2
+		return []string{s.Prompt, s.Response, cmp.Or(s.Tools, "tools")}, 2
 	case Alpaca:
 		return []string{s.Prompt, s.Response, s.Input, s.System, s.History}, 2
 	case ShareGPT:

@@ -339,7 +339,11 @@ func (s Source) record(r row) (Record, error) {
 	case Text:
 		out.Text = f.text(s.Field)
 	case PromptResponse:
-		out.Prompt, out.Response = f.text(s.Prompt), f.text(s.Response)
+		if f.isList(s.Prompt) || f.isList(s.Response) {
+			f.messagePair(s, &out)
+		} else {
+			out.Prompt, out.Response = f.text(s.Prompt), f.text(s.Response)
+		}
 	case Alpaca:
 		out.Prompt, out.Response = f.text(s.Prompt), f.text(s.Response)
 		out.Input, out.System = f.optional(s.Input), f.optional(s.System)
@@ -375,9 +379,47 @@ func (f *fields) fail(format string, args ...any) {
 	}
 }
 
-// missing says that a key is not there, and which are.
+// missing says that a key is not there, which are, and what type of rows has these.
 func (f *fields) missing(name string) {
-	f.fail("field %q is missing: the row has %s; name the one to take in the entry of datasets", name, someOf(nearestFirst(name, slices.Sorted(maps.Keys(f.object)))))
+	advice := "name the one to take"
+	if likely := typeOf(f.object); likely != "" {
+		advice = "such rows are " + likely
+	}
+	f.fail("field %q is missing: the row has %s; %s", name, someOf(nearestFirst(name, slices.Sorted(maps.Keys(f.object)))),
+		advice)
+}
+
+// typeOf is the type, with its keys, whose usual rows have the keys of this one; empty if none has.
+func typeOf(object map[string]json.RawMessage) string {
+	has := func(key string) bool { _, ok := object[key]; return ok }
+	isShareGPT := func(key string) bool { return bytes.Contains(object[key], []byte(`"from"`)) }
+	switch {
+	case has("instruction") && has("output"):
+		return "of type alpaca"
+	case has("messages") && isShareGPT("messages"):
+		return "of type sharegpt, with messages: messages"
+	case has("messages"):
+		return "of type messages"
+	case has("conversations") && isShareGPT("conversations"):
+		return "of type sharegpt"
+	case has("conversations"):
+		return "of type messages, with messages: conversations"
+	case has("text"):
+		return "of type text"
+	}
+	for _, pair := range [][2]string{{"prompt", "response"}, {"prompt", "completion"}, {"question", "answer"},
+		{"instruction", "response"}} {
+		if has(pair[0]) && has(pair[1]) {
+			return fmt.Sprintf("of type prompt-response, with prompt: %s and response: %s", pair[0], pair[1])
+		}
+	}
+	return ""
+}
+
+// isList reports whether a field is a list.
+func (f *fields) isList(name string) bool {
+	raw := f.object[name]
+	return len(raw) > 0 && raw[0] == '['
 }
 
 // text returns a string that must not be blank.

@@ -15,7 +15,7 @@ type Type string
 // The types of sources.
 const (
 	Text           Type = "text"            // one text per row, or one per plain file; all of it counts
-	PromptResponse Type = "prompt-response" // two fields; the response counts
+	PromptResponse Type = "prompt-response" // two fields, texts or lists of messages; the response counts
 	Alpaca         Type = "alpaca"          // instruction, input (may be empty) and output; the output counts
 	ShareGPT       Type = "sharegpt"        // a list of turns with from and value; what the assistant wrote counts
 	Messages       Type = "messages"        // OpenAI's list of messages with role and content; the same
@@ -63,7 +63,8 @@ type Source struct {
 	Messages string `yaml:"messages,omitempty" json:"messages,omitempty"`
 	// System is the key of a system prompt (alpaca and sharegpt; default "system").
 	System string `yaml:"system,omitempty" json:"system,omitempty"`
-	// Tools is the key of a list of tools (sharegpt and messages; default "tools").
+	// Tools is the key of a list of tools (sharegpt, messages, and prompt-response with lists of messages; default
+	// "tools").
 	Tools string `yaml:"tools,omitempty" json:"tools,omitempty"`
 	Tags  Tags   `yaml:"tags,omitempty" json:"tags,omitzero"`
 	// Glob selects files below the directory Path, or of a data set of the hub: * and ? within one name, ** any number of
@@ -168,7 +169,7 @@ func (s Source) checkKeys() error {
 		{s.History, "history is", []Type{Alpaca}},
 		{s.Messages, "messages is", []Type{ShareGPT, Messages}},
 		{s.System, "system is", []Type{Alpaca, ShareGPT}},
-		{s.Tools, "tools is", []Type{ShareGPT, Messages}},
+		{s.Tools, "tools is", []Type{PromptResponse, ShareGPT, Messages}},
 	} {
 		allowed := make([]string, len(k.types))
 		ok := k.set == ""

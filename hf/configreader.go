@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 )
 
@@ -290,6 +291,21 @@ func (r *ConfigReader) Unread() []string {
 	return out
 }
 
+// quantizationKey describes weights that are stored in few bits, as those of GPTQ, AWQ and bitsandbytes.
+const quantizationKey = "quantization_config"
+
+// quantization is the name of the method in parentheses; empty where it is not known.
+func (r *ConfigReader) quantization() string {
+	o, isObject := r.obj.values[quantizationKey].v.(*object)
+	if !isObject {
+		return ""
+	}
+	if method, isText := o.values["quant_method"].v.(string); isText {
+		return " (" + quote(method) + ")"
+	}
+	return ""
+}
+
 // Finish returns the first error. Without one, it returns an error that names the first key that was not read, if any.
 func (r *ConfigReader) Finish() error {
 	if *r.err != nil {
@@ -298,6 +314,10 @@ func (r *ConfigReader) Finish() error {
 	unread := r.Unread()
 	if len(unread) == 0 {
 		return nil
+	}
+	if slices.Contains(unread, quantizationKey) {
+		return fmt.Errorf("%s: %s is not supported: the weights are quantized%s, and only those of the original model can be "+
+			"trained; use that", r.path, quote(quantizationKey), r.quantization())
 	}
 	return fmt.Errorf("%s: %s is not supported for this kind of model: remove it only if you know that it changes nothing", r.path, quote(unread[0]))
 }
