@@ -182,7 +182,7 @@ func SizeLabel(params int64) string {
 
 // ParseGGUFType reads a form that a model can be written in.
 func ParseGGUFType(s string) (GGUFType, error) {
-	if t := GGUFType(s); slices.Contains(GGUFTypes, t) {
+	if t := GGUFType(strings.ToLower(s)); slices.Contains(GGUFTypes, t) {
 		return t, nil
 	}
 	return "", fmt.Errorf("dtype is %q: use f32, bf16, f16, q8_0 or q4_k_m for a GGUF file", s)

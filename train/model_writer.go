@@ -3,6 +3,7 @@ package train
 import (
 	"context"
 	"fmt"
+	"strings"
 	"unsafe"
 
 	"github.com/millrace/millrace/hf"
@@ -158,7 +159,7 @@ func exportType(c *hf.Config) tensor.DType {
 
 // ParseExportType reads a type that a model can be exported in.
 func ParseExportType(s string) (tensor.DType, error) {
-	d, err := tensor.ParseDType(s)
+	d, err := tensor.ParseDType(strings.ToLower(s))
 	if err != nil || d != tensor.F32 && d != tensor.BF16 && d != tensor.F16 {
 		return tensor.Invalid, fmt.Errorf("dtype is %q: use bf16, f32 or f16", s)
 	}

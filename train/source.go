@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"runtime/debug"
 	"slices"
+	"strings"
 
 	"github.com/millrace/millrace/checkpoint"
 	"github.com/millrace/millrace/data"
@@ -68,7 +69,11 @@ func resolveModel(ctx context.Context, env *Env, name string) (string, error) {
 	if name == "" {
 		return "", errors.New("model is missing: name a Hugging Face directory, or a hub id")
 	}
-	if st, err := os.Stat(name); err == nil && !st.IsDir() {
+	st, err := os.Stat(name)
+	switch {
+	case err == nil && !st.IsDir() && strings.EqualFold(filepath.Ext(name), ".gguf"):
+		return "", fmt.Errorf("model %s: it is a GGUF file; use millrace import %s DIR, and name that directory", name, name)
+	case err == nil && !st.IsDir():
 		return "", fmt.Errorf("model %s: not a directory; name one with config.json and safetensors files", name)
 	}
 	return hf.ResolveModel(ctx, env.hub(), name)

@@ -59,6 +59,15 @@ func openTrained(ctx context.Context, env *Env, name string) (*source, error) {
 	return src, src.checkIsOf(from)
 }
 
+// openToExport opens what an export reads: a model, whose weights are in a checkpoint if one is named, else whatever
+// [openTrained] does.
+func openToExport(ctx context.Context, env *Env, model, checkpoint string) (*source, error) {
+	if checkpoint != "" {
+		return openModel(ctx, env, model)
+	}
+	return openTrained(ctx, env, model)
+}
+
 // settings are the keys of a run file that say how text becomes tokens: what the user has asked for, and for what is
 // auto what the source's run had.
 func (s *source) settings(tokenizer, chatTemplate string) *runfile.Config {

@@ -15,7 +15,8 @@ import (
 
 // ExportOptions say what to write as a Hugging Face directory.
 type ExportOptions struct {
-	// a Hugging Face directory, or a hub id: the configuration and the tokenizer, and the weights if Checkpoint is ""
+	// a Hugging Face directory, or a hub id: the configuration and the tokenizer. If Checkpoint is "", the weights as
+	// well; it may then be a run's output directory, or one of its checkpoints.
 	Model      string
 	Checkpoint string       // directory whose weights are written
 	Dir        string       // must not exist
@@ -44,9 +45,12 @@ func Export(ctx context.Context, env *Env, o ExportOptions) (done *Exported, err
 			return nil, err
 		}
 	}
-	src, err := openModel(ctx, env, o.Model)
+	src, err := openToExport(ctx, env, o.Model, o.Checkpoint)
 	if err != nil {
 		return nil, err
+	}
+	if from == nil {
+		from = src.from
 	}
 	if err := src.checkSidecars(); err != nil {
 		return nil, err

@@ -16,7 +16,8 @@ import (
 
 // GGUFOptions say what to write as GGUF.
 type GGUFOptions struct {
-	// a Hugging Face directory, or a hub id: the configuration and the tokenizer, and the weights if Checkpoint is ""
+	// a Hugging Face directory, or a hub id: the configuration and the tokenizer. If Checkpoint is "", the weights as
+	// well; it may then be a run's output directory, or one of its checkpoints.
 	Model      string
 	Checkpoint string // directory whose weights are written
 	File       string
@@ -29,19 +30,21 @@ type GGUFOptions struct {
 func ExportGGUF(ctx context.Context, env *Env, o GGUFOptions) (report *hf.GGUFReport, err error) {
 	var ask blame.Asking
 	defer ask.Judge(&err)
-	src, err := openModel(ctx, env, o.Model)
+	src, err := openToExport(ctx, env, o.Model, o.Checkpoint)
 	if err != nil {
 		return nil, err
 	}
-	var from hf.F32Reader
+	c := src.from
 	if o.Checkpoint != "" {
-		c, err := checkpoint.Open(env.files(), o.Checkpoint)
-		if err != nil {
+		if c, err = checkpoint.Open(env.files(), o.Checkpoint); err != nil {
 			return nil, err
 		}
 		if err := src.checkIsOf(c); err != nil {
 			return nil, blame.BadRequest(err)
 		}
+	}
+	var from hf.F32Reader
+	if c != nil {
 		if o.Type == "" && src.exportType() == tensor.F32 {
 			o.Type = hf.GGUFF32
 		}

@@ -16,7 +16,7 @@ import (
 
 // PushOptions say what to bring to the hub.
 type PushOptions struct {
-	Path     string // a model directory, or one file such as a GGUF file
+	Path     string // a model directory, a run's output directory, or one file such as a GGUF file
 	Repo     string // OWNER/NAME, or OWNER/NAME@BRANCH
 	Revision string // a branch; "": that of Repo, or main
 	Private  bool   // a repository that does not exist is made private
@@ -61,6 +61,9 @@ func Push(ctx context.Context, env *Env, o PushOptions) (report *PushReport, err
 		if repo, ok = hub.Parse(hub.Model, o.Repo+"@"+o.Revision); !ok {
 			return nil, fmt.Errorf("%q is not the name of a branch: use letters, digits, dots, dashes and slashes", o.Revision)
 		}
+	}
+	if o.Path, err = env.modelToPush(o.Path); err != nil {
+		return nil, err
 	}
 	info, err := os.Stat(o.Path)
 	if err != nil {
@@ -110,4 +113,24 @@ func Push(ctx context.Context, env *Env, o PushOptions) (report *PushReport, err
 	}
 	report.Pushed = *done
 	return report, nil
+}
+
+// modelToPush is the directory of the model that a run has written where a path is the run's output directory, and else
+// the path.
+func (e *Env) modelToPush(path string) (string, error) {
+	model := filepath.Join(path, lastModel)
+	isRun := exists(filepath.Join(path, metricsName)) || exists(filepath.Join(path, checkpointsName))
+	if !isRun || !exists(filepath.Join(model, "config.json")) {
+		return path, nil
+	}
+	_, from, err := e.weightsOf(path)
+	if err != nil {
+		return "", err
+	}
+	if from != nil {
+		return "", fmt.Errorf("%s: its latest weights are in a checkpoint, %s: write them as a model with millrace export %s "+
+			"DIR, and push that, or push %s", path, from.Dir(), path, model)
+	}
+	e.say("using %s", model)
+	return model, nil
 }

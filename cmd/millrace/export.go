@@ -10,7 +10,7 @@ import (
 )
 
 type exportCmd struct {
-	From       string `arg:"" optional:"" complete:"DIR" name:"MODEL" help:"Model directory to read."`
+	From       string `arg:"" optional:"" complete:"DIR" name:"MODEL" help:"Model to read: a Hugging Face directory, a hub id, a run's output directory, or one of its checkpoints."`
 	To         string `arg:"" optional:"" name:"DIR" help:"Model directory to write."`
 	Checkpoint string `placeholder:"DIR" help:"Checkpoint to read instead, with --model and --out or --gguf."`
 	Model      string `placeholder:"DIR" help:"Model that the checkpoint's run started from."`
@@ -32,7 +32,7 @@ Examples:
 
   millrace export --checkpoint runs/a/checkpoints/step-000100 --model models/smollm2-135m --out models/a-100
   millrace export models/smollm2-135m models/smollm2-135m-f32 --dtype f32
-  millrace export runs/a/model --gguf a-q4_k_m.gguf --dtype q4_k_m`
+  millrace export runs/a --gguf a-q4_k_m.gguf --dtype q4_k_m`
 }
 
 // Run exports.

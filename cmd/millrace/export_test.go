@@ -48,7 +48,26 @@ func TestExportGGUF(t *testing.T) {
 		}
 	}
 
-	r = invoke(t, "export", w.path("model"), "--gguf", w.path("q.gguf"), "--dtype", "q4_k_m", "--json").must(t)
+	// A run stands for the model that it wrote, or for its latest checkpoint.
+	invoke(t, "export", w.path("out"), "--gguf", w.path("run.gguf"), "--dtype", "BF16").must(t)
+	invoke(t, "import", w.path("run.gguf"), w.path("run-back")).must(t)
+	if d := cmp.Diff(w.tensors("bf16/model"), w.tensors("run-back")); d != "" {
+		t.Errorf("the run's file is not that of its model: %.2000s", d)
+	}
+	invoke(t, "export", w.path("out"), w.path("run-f32"), "--dtype", "F32").must(t)
+	if err := os.RemoveAll(w.path("out/model")); err != nil {
+		t.Fatal(err)
+	}
+	invoke(t, "export", w.path("out"), "--gguf", w.path("saved.gguf"), "--dtype", "f32").must(t)
+	invoke(t, "export", w.path("out"), w.path("saved-f32"), "--dtype", "f32").must(t)
+	invoke(t, "import", w.path("saved.gguf"), w.path("saved-back"), "--dtype", "f32").must(t)
+	if d := cmp.Diff(w.tensors("f32/model"), w.tensors("saved-back")); d != "" {
+		t.Errorf("the run's file is not that of its checkpoint: %.2000s", d)
+	}
+	if d := cmp.Diff(w.tensors("f32/model"), w.tensors("saved-f32")); d != "" {
+		t.Errorf("the run's weights are not those of its checkpoint: %.2000s", d)
+	}
+	r = invoke(t, "export", w.path("model"), "--gguf", w.path("q.gguf"), "--dtype", "Q4_K_M", "--json").must(t)
 	report := jsonOf[hf.GGUFReport](t, r.stdout)
 	info, err := os.Stat(w.path("q.gguf"))
 	if err != nil {

@@ -42,7 +42,7 @@ func (c *importCmd) Run(p *program) error {
 	dtype := tensor.Invalid
 	if c.DType != "" {
 		var err error
-		if dtype, err = tensor.ParseDType(c.DType); err != nil || dtype != tensor.BF16 && dtype != tensor.F32 {
+		if dtype, err = tensor.ParseDType(strings.ToLower(c.DType)); err != nil || dtype != tensor.BF16 && dtype != tensor.F32 {
 			return badFlag("dtype is %q: use bf16 or f32", c.DType)
 		}
 	}

@@ -14,7 +14,7 @@ import (
 )
 
 type pushCmd struct {
-	Path     string `arg:"" name:"DIR" complete:"FILE" help:"Model directory, or one file such as a GGUF file."`
+	Path     string `arg:"" name:"DIR" complete:"FILE" help:"Model directory, a run's output directory, or one file such as a GGUF file."`
 	Repo     string `arg:"" name:"OWNER/NAME" help:"Repository of the hub. It is made if it does not exist."`
 	Revision string `complete:"main" placeholder:"BRANCH" help:"Branch to commit to, by default main. It is made if it does not exist."`
 	Private  bool   `help:"Make the repository private if it does not exist. One that exists stays as it is."`
@@ -36,7 +36,7 @@ HF_TOKEN, or the token of hf auth login, must be one that may write. HF_ENDPOINT
 
 Examples:
 
-  millrace push runs/a/model me/my-model --private
+  millrace push runs/a me/my-model --private
   millrace push a-q4_k_m.gguf me/my-model --message "Q4_K_M for llama.cpp"`
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"os"
 	"strings"
 	"testing"
 
@@ -149,5 +150,24 @@ func TestPushOfEscapes(t *testing.T) {
 			!strings.Contains(text, `a\x1b]0;title\x07.txt`) {
 			t.Errorf("%v: %q", args, text)
 		}
+	}
+}
+
+// A run stands for the model that it wrote. If its checkpoints are newer, nothing is sent.
+func TestPushTakesTheModelOfARun(t *testing.T) {
+	w := newWorkshop(t)
+	invoke(t, "train", w.path("run.yaml")).must(t)
+	r := invoke(t, "push", w.path("out"), "me/tiny", "--dry-run").must(t)
+	if !strings.Contains(r.stderr, "using "+w.path("out/model")) || !strings.Contains(r.stdout, "README.md") ||
+		strings.Contains(r.stdout, "metrics.jsonl") {
+		t.Errorf("%s%s", r.stderr, r.stdout)
+	}
+	invoke(t, "train", w.path("run.yaml"), "max_steps=4", "resume_with=[max_steps]").must(t)
+	if err := os.RemoveAll(w.path("out/model")); err != nil {
+		t.Fatal(err)
+	}
+	if r := invoke(t, "push", w.path("out"), "me/tiny", "--dry-run"); r.status != exitBadRequest ||
+		!strings.Contains(r.errorLine(), "training run") {
+		t.Errorf("a run without a model: status %d, %s", r.status, r.stderr)
 	}
 }
