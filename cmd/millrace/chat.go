@@ -21,9 +21,10 @@ type chatCmd struct {
 }
 
 func (*chatCmd) Help() string {
-	return `Each line of standard input is a message, and each answer is printed as it comes. A backslash at the end of a
-line continues the message in the next line. The line /clear begins a new conversation. Ctrl-C stops an answer, and
+	return `Each line of standard input is a message, and each answer is printed as it comes. Ctrl-C stops an answer, and
 Ctrl-D ends the program.
+
+` + chatCommands + `
 
 The conversation is rendered with the chat template, as in training. Each token takes a pass over the whole
 conversation, since no attention cache is kept.
@@ -33,6 +34,16 @@ Examples:
   millrace chat --model runs/smollm2-gsm8k
   echo "How many eggs are in 7 boxes of 12?" | millrace chat --model runs/smollm2-gsm8k --temperature 0`
 }
+
+// chatCommands is the answer to /help.
+const chatCommands = `A line that begins with a slash is a command:
+
+  /help            show this
+  /clear, /reset   forget the conversation, except the system prompt
+  /exit, /quit     end, as Ctrl-D does
+  //text           send the message /text
+
+A backslash at the end of a line continues the message in the next line.`
 
 // Run talks.
 func (c *chatCmd) Run(p *program) error {
@@ -46,6 +57,9 @@ func (c *chatCmd) Run(p *program) error {
 		return err
 	}
 	lines := newMessages(p.stdin)
+	if lines.typed {
+		p.stderr.line("Write a message. /help shows what else can be written, Ctrl-C stops an answer, and /exit ends the talk.")
+	}
 	for err == nil {
 		if lines.typed {
 			fmt.Fprint(p.stderr, "> ")
@@ -54,12 +68,26 @@ func (c *chatCmd) Run(p *program) error {
 		if text, err = lines.next(p.ctx); err != nil {
 			break
 		}
-		switch strings.TrimSpace(text) {
-		case "":
-		case "/clear":
-			talk.Clear()
-		default:
+		command, isCommand := strings.CutPrefix(strings.TrimSpace(text), "/")
+		switch {
+		case !isCommand && command == "":
+		case !isCommand:
 			err = c.answer(p, talk, text, lines.typed)
+		case strings.HasPrefix(command, "/"): // the message begins with one slash
+			err = c.answer(p, talk, strings.Replace(text, "/", "", 1), lines.typed)
+		case command == "exit" || command == "quit":
+			err = io.EOF
+		case command == "clear" || command == "reset":
+			talk.Clear()
+		case command == "help":
+			p.stderr.line("%s", chatCommands)
+		default:
+			err = badFlag("there is no command /%s: /help lists those that there are; write //%s to send it as a message", command,
+				command)
+			if lines.typed {
+				p.stderr.line("%s", oneLine(err))
+				err = nil
+			}
 		}
 	}
 	if errors.Is(err, io.EOF) {

@@ -3,6 +3,7 @@ package main
 import (
 	"io"
 	"os"
+	"strings"
 	"sync"
 	"testing"
 )
@@ -49,5 +50,21 @@ func TestChatInterrupted(t *testing.T) {
 	status := run(append(flags, "--max-tokens", "4000"), screen, user, writerFunc(user.prompted), user.signals)
 	if status != exitDone || user.sent != 2 || user.written > 6000 {
 		t.Errorf("status %d, %d answers interrupted, %d bytes", status, user.sent, user.written)
+	}
+}
+
+// A user who types is told at the start what can be typed, and a slip ends nothing.
+func TestTypedChat(t *testing.T) {
+	_, flags := talkative(t)
+	keyboard, screen := openTerminal(t)
+	if _, err := io.WriteString(keyboard, "/hlp\n/exit\na\n"); err != nil {
+		t.Fatal(err)
+	}
+	var stdout, stderr strings.Builder
+	status := run(flags, screen, &stdout, &stderr, nil)
+	first, rest, _ := strings.Cut(stderr.String(), "\n")
+	if status != exitDone || stdout.String() != "" || !strings.HasPrefix(first, "Write a message. /help shows") ||
+		!strings.Contains(rest, "there is no command /hlp: /help lists") || !strings.HasSuffix(rest, "\n> \n") {
+		t.Errorf("status %d: %q, %q", status, stderr.String(), stdout.String())
 	}
 }

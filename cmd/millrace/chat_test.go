@@ -81,6 +81,27 @@ func TestChat(t *testing.T) {
 	}
 }
 
+// Lines that begin with a slash are commands and never reach the model, except those that begin with two.
+func TestChatCommands(t *testing.T) {
+	_, flags := talkative(t)
+	flags = append(flags, "--max-tokens", "2", "--json")
+	begin := len("<user></s>\n<assistant>")
+	r := invokeWith(t, "/help\n/reset\n//tmp is what?\n /quit \nunsaid\n", nil, flags...).must(t)
+	if all := answers(t, r.stdout); len(all) != 1 || all[0].PromptTokens != begin+len("/tmp is what?") {
+		t.Errorf("%s", r.stdout)
+	}
+	if !strings.Contains(r.stderr, "/clear, /reset   forget the conversation") {
+		t.Errorf("/help: %s", r.stderr)
+	}
+	for _, line := range []string{"/save talk", "/tmp", "/", "/clear it"} {
+		r := invokeWith(t, line+"\na\n", nil, flags...)
+		if r.status != exitBadRequest || r.stdout != "" || !strings.Contains(r.errorLine(), "there is no command "+line+": ") ||
+			!strings.Contains(r.errorLine(), "write /"+line+" to send it") {
+			t.Errorf("%s: status %d, %s, %s", line, r.status, r.stderr, r.stdout)
+		}
+	}
+}
+
 // An interrupt ends a chat whose messages come from a pipe, in the middle of an answer.
 func TestPipedChatInterrupted(t *testing.T) {
 	_, flags := talkative(t)
