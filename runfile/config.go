@@ -68,7 +68,7 @@ type Config struct {
 // Precision is what is computed in and kept in which type.
 type Precision struct {
 	Compute string `yaml:"compute"` // bf16, f32
-	Master  string `yaml:"master"`  // split, f32
+	Master  string `yaml:"master"`  // split, f32; a run file without it has what goes with Compute
 	Moments string `yaml:"moments"` // f32, 8bit
 }
 
@@ -127,7 +127,7 @@ func Read(path string, set []string) (*Config, error) {
 
 // ReadWithoutData is Read for uses that need no data sets, such as a plan.
 func ReadWithoutData(path string, set []string) (*Config, error) {
-	c := Defaults()
+	c := undecided()
 	if path != "" {
 		doc, err := ReadFile(path)
 		if err != nil {
@@ -145,7 +145,26 @@ func ReadWithoutData(path string, set []string) (*Config, error) {
 			return nil, err
 		}
 	}
+	c.decide()
 	return &c, c.CheckWithoutData()
+}
+
+// undecided is the configuration that a file changes, before what follows from other keys is known.
+func undecided() Config {
+	c := Defaults()
+	c.Precision.Master = ""
+	return c
+}
+
+// decide fills in what follows from other keys: the master weights are fp32 where everything is computed in fp32.
+func (c *Config) decide() {
+	if c.Precision.Master != "" {
+		return
+	}
+	c.Precision.Master = "split"
+	if c.Precision.Compute == "f32" {
+		c.Precision.Master = "f32"
+	}
 }
 
 // ReadToPlan is Read for a plan of a model, without a file and without data sets. A shape's name may take the place
@@ -169,10 +188,11 @@ func Setting(key, text string) string {
 
 // Parse reads a run file from its text, and checks it as [Read] does.
 func Parse(doc []byte) (*Config, error) {
-	c := Defaults()
+	c := undecided()
 	if err := c.parse(doc); err != nil {
 		return nil, err
 	}
+	c.decide()
 	return &c, c.Check()
 }
 
@@ -362,7 +382,7 @@ func (c *Config) Types() (n plan.Numerics, err error) {
 		return n, fmt.Errorf("precision.%w", err)
 	}
 	if (n.Compute == tensor.F32) != (n.Master == optim.F32) {
-		return n, fmt.Errorf("precision: compute %v does not go with master %v: use bf16 with split, or f32 with f32", n.Compute, n.Master)
+		return n, fmt.Errorf("precision: compute %v does not go with master %v: leave master out, which then follows from compute", n.Compute, n.Master)
 	}
 	return n, nil
 }

@@ -87,7 +87,8 @@ func TestConfigRefuses(t *testing.T) {
 		"denormal eps":      {smallRun + "adam_eps: 1.1e-38\n", "adam_eps is 1.1e-38"},
 		"eps without end":   {smallRun + "adam_eps: .inf\n", "adam_eps is +Inf"},
 		"betas":             {smallRun + "adam_betas: [0.9, 1.0]\n", "adam_betas"},
-		"precision":         {smallRun + "precision: {compute: f32}\n", "does not go with"},
+		"precision":         {smallRun + "precision: {compute: f32, master: split}\n", "does not go with"},
+		"master alone":      {smallRun + "precision: {master: f32}\n", "leave master out"},
 		"fp8":               {smallRun + "precision: {compute: fp8}\n", "fp8"},
 		"moments":           {smallRun + "precision: {moments: 4bit}\n", "moments"},
 		"disk":              {smallRun + "memory: {disk: 1TeB}\n", "1TeB"},
@@ -117,6 +118,43 @@ func TestCosineWithMinLR(t *testing.T) {
 	}
 	if got, want := c.Schedule(25), (optim.Schedule{Shape: optim.Cosine, Peak: 1e-4, Floor: 1e-5, WarmupSteps: 3, Steps: 25}); got != want {
 		t.Errorf("%+v, want %+v", got, want)
+	}
+}
+
+// The master weights follow from the compute type, in whatever order and place it was named; where both are named, they
+// must go together.
+func TestMasterFollowsCompute(t *testing.T) {
+	const f32, bf16 = "precision: {compute: f32}\n", "precision: {compute: bf16}\n"
+	for _, c := range []struct {
+		doc, set, compute, master string
+	}{
+		{"", "", "bf16", "split"},
+		{f32, "", "f32", "f32"},
+		{bf16, "", "bf16", "split"},
+		{"", "precision.compute=f32", "f32", "f32"},
+		{"", "precision={compute: f32}", "f32", "f32"},
+		{f32, "precision.compute=bf16", "bf16", "split"},
+		{bf16, "precision.compute=f32", "f32", "f32"},
+		{f32, "precision.master=f32", "f32", "f32"},
+		{f32, "precision=", "bf16", "split"},
+		{"precision: {compute: bf16, master: split}\n", "precision.master=", "bf16", "split"},
+		{"precision: {compute: f32, master: }\n", "", "f32", "f32"},
+	} {
+		var set []string
+		if c.set != "" {
+			set = []string{c.set}
+		}
+		got, err := parsed(t, smallRun+c.doc, set...)
+		if err != nil || got.Precision.Compute != c.compute || got.Precision.Master != c.master {
+			t.Errorf("%s%s: %+v, %v", c.doc, c.set, got.Precision, err)
+		}
+	}
+	for _, both := range []string{"{compute: f32, master: f32}", "{compute: bf16, master: split}"} {
+		other := map[bool]string{true: "bf16", false: "f32"}[strings.Contains(both, "f32")]
+		text := refusal(t, smallRun+"precision: "+both+"\n", "precision.compute="+other)
+		if !strings.Contains(text, "does not go with") {
+			t.Error(text)
+		}
 	}
 }
 

@@ -48,7 +48,7 @@ func (c *Config) parse(doc []byte) error {
 	if err := decodeYAML(doc, c); err != nil {
 		return err
 	}
-	defaults := Defaults()
+	defaults := undecided()
 	for _, key := range w.empty {
 		reset(reflect.ValueOf(c).Elem(), reflect.ValueOf(&defaults).Elem(), strings.Split(key, "."))
 	}
