@@ -212,9 +212,9 @@ func ReadFile(path string) ([]byte, error) {
 func (c *Config) set(setting string) error {
 	key, value, ok := strings.Cut(setting, "=")
 	if !ok || key == "" {
-		return fmt.Errorf("--set %s: write key=value, such as learning_rate=1e-5", setting)
+		return fmt.Errorf("%s: write key=value, such as learning_rate=1e-5", setting)
 	}
-	bad := func(err error) error { return fmt.Errorf("--set %s: %w", setting, err) }
+	bad := func(err error) error { return fmt.Errorf("%s: %w", setting, err) }
 	if other := strings.IndexFunc(key, func(r rune) bool { return r != '_' && r != '.' && !unicode.IsLetter(r) && !unicode.IsDigit(r) }); other >= 0 {
 		return bad(fmt.Errorf("%q is not a key; write one such as memory.device, and a list as a whole, such as adam_betas=[0.9, 0.95]", key))
 	}

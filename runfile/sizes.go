@@ -16,10 +16,13 @@ type Bytes struct {
 	none bool
 }
 
+// byteUnits are in lower case. 8G is 8GB: programs differ in whether it means 8 GiB, and the smaller one is a limit that
+// holds for both.
 var byteUnits = []struct {
 	suffix string
 	bytes  float64
-}{{"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"TiB", 1 << 40}, {"kB", 1e3}, {"KB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"TB", 1e12}, {"B", 1}}
+}{{"kib", 1 << 10}, {"mib", 1 << 20}, {"gib", 1 << 30}, {"tib", 1 << 40}, {"ki", 1 << 10}, {"mi", 1 << 20}, {"gi", 1 << 30}, {"ti", 1 << 40},
+	{"kb", 1e3}, {"mb", 1e6}, {"gb", 1e9}, {"tb", 1e12}, {"k", 1e3}, {"m", 1e6}, {"g", 1e9}, {"t", 1e12}, {"b", 1}}
 
 // ParseBytes reads a size with a unit, or auto, or none.
 func ParseBytes(s string) (Bytes, error) {
@@ -30,7 +33,7 @@ func ParseBytes(s string) (Bytes, error) {
 		return Bytes{none: true}, nil
 	}
 	for _, u := range byteUnits {
-		number, ok := strings.CutSuffix(s, u.suffix)
+		number, ok := strings.CutSuffix(strings.ToLower(s), u.suffix)
 		if !ok {
 			continue
 		}

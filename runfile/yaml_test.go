@@ -123,7 +123,7 @@ func TestSizesNameTheirKey(t *testing.T) {
 			t.Errorf("%s: %q, want %q", line, text, want)
 		}
 	}
-	if text := refusal(t, smallRun, "memory.device.x=1"); text != "--set memory.device.x=1: memory.device must be one value, not x: 1" {
+	if text := refusal(t, smallRun, "memory.device.x=1"); text != "memory.device.x=1: memory.device must be one value, not x: 1" {
 		t.Error(text)
 	}
 }

@@ -81,8 +81,11 @@ func (c *checkpointDir) checkpoints(env *train.Env) ([]listed, error) {
 		}
 		return []listed{entryOf(dir, opened.Manifest, len(opened.Manifest.Files))}, nil
 	}
-	if !isDir(dir) {
+	switch st, err := os.Stat(dir); {
+	case err != nil:
 		return nil, badFlag("%s: there is no such directory; name the output_dir of a run", dir)
+	case !st.IsDir():
+		return nil, badFlag("%s is a file; name the output_dir of a run", dir)
 	}
 	dirs, run := []string{dir}, filepath.Dir(runfile.Absolute(dir))
 	if isDir(filepath.Join(dir, "checkpoints")) {

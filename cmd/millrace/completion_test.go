@@ -57,7 +57,8 @@ func TestComplete(t *testing.T) {
 		"train --set=learning":          {"--set=learning_rate=", ":nospace"},
 		"train --set memory.device=":    {":nospace"}, // the value is the user's
 		"train ":                        {":files"},
-		"train run.yaml ":               nil,
+		"train run.yaml memory.d":       {"memory.device=", "memory.disk=", ":nospace"},
+		"train run.yaml seed=1 learnin": {"learning_rate=", ":nospace"},
 		"export a ":                     {":dirs"},
 		"push ":                         {":files"}, // shells offer directories with them
 		"report a b ":                   {":dirs"},

@@ -1,11 +1,14 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
+	"slices"
+	"strings"
 
 	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/internal/terminal"
@@ -14,11 +17,41 @@ import (
 
 // runFile are the flags of verbs that read run.yaml.
 type runFile struct {
-	File string   `arg:"" optional:"" complete:"FILE" name:"run.yaml" default:"run.yaml" help:"Run file; every key is in docs/run-yaml.md."`
-	Set  []string `sep:"none" placeholder:"KEY=VALUE" help:"Set a key of the run file, such as learning_rate=1e-5 or memory.device=2GiB. May be repeated."`
+	File     string   `arg:"" optional:"" complete:"FILE" name:"run.yaml" help:"Run file, by default run.yaml; every key is in docs/run-yaml.md."`
+	Settings []string `arg:"" optional:"" name:"KEY=VALUE" help:"Keys to set after the run file, such as learning_rate=1e-5 or memory.device=2GiB."`
+	Set      []string `sep:"none" placeholder:"KEY=VALUE" help:"The same as KEY=VALUE alone. May be repeated."`
 }
 
-func (r *runFile) read() (*runfile.Config, error) { return readRunFile(r.File, r.Set) }
+// arguments divides what was asked for into a run file, which may be empty, and the settings that follow it. A file may
+// have an equals sign in its name.
+func (r *runFile) arguments() (file string, settings []string, err error) {
+	settings = slices.Clone(r.Set)
+	for _, arg := range slices.Concat([]string{r.File}, r.Settings) {
+		_, errStat := os.Stat(arg)
+		switch {
+		case arg == "":
+		case strings.Contains(arg, "=") && errStat != nil:
+			settings = append(settings, arg)
+		case file != "":
+			return "", nil, badFlag("unexpected argument %s: the run file is %s; write settings as key=value", arg, file)
+		default:
+			file = arg
+		}
+	}
+	return file, settings, nil
+}
+
+// read is the configuration that they make.
+func (r *runFile) read() (*runfile.Config, error) {
+	file, settings, err := r.arguments()
+	if err != nil {
+		return nil, err
+	}
+	return readRunFile(cmp.Or(file, defaultRunFile), settings)
+}
+
+// defaultRunFile is read where no run file is named.
+const defaultRunFile = "run.yaml"
 
 func readRunFile(path string, set []string) (*runfile.Config, error) {
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {

@@ -127,6 +127,8 @@ func hostileModels() (all []hostile) {
 		"another shape":      {`"intermediate_size": 40`, `"intermediate_size": 48`, "mlp"},
 		"an unknown scaling": {`"rope_theta": 10000.0`, `"rope_theta": 10000.0, "rope_scaling": {"rope_type": "magic"}`, "magic"},
 		"quantized":          {`"head_dim": 8`, `"head_dim": 8, "quantization_config": {"bits": 4}`, "quantization_config"},
+		"of GPTQ": {`"head_dim": 8`, `"head_dim": 8, "quantization_config": {"bits": 4, "quant_method": "gptq"}`,
+			`quantized ("gptq"), and only those of the original model`},
 	} {
 		all = append(all, bad("config.json: "+name, "train run.yaml", c.want, func(w *workshop) { w.change("model/config.json", c.old, c.new) }))
 	}
@@ -134,7 +136,9 @@ func hostileModels() (all []hostile) {
 		bad("config.json: missing", "plan run.yaml", "config.json", func(w *workshop) { w.remove("model/config.json") }),
 		bad("config.json: empty", "plan run.yaml", "config.json", func(w *workshop) { w.write("model/config.json", "") }),
 		bad("config.json: a pipe", "plan run.yaml", "config.json", func(w *workshop) { w.remove("model/config.json"); w.pipe("model/config.json") }),
-		bad("model: a file", "plan run.yaml --set model=data/a.txt", "data/a.txt", nil))
+		bad("model: a file", "plan run.yaml --set model=data/a.txt", "data/a.txt", nil),
+		bad("model: a GGUF file", "chat --model x.GGUF", "use millrace import x.GGUF DIR",
+			func(w *workshop) { w.write("x.GGUF", "GGUF") }))
 	for name, text := range map[string]string{"empty": "", "cut": `{"model": {"type": "BPE", "vocab": {`, "a list": "[]", "another kind": `{"model": {"type": "Magic"}}`,
 		"numbers": `{"model": 3}`, "not UTF-8": "{\"\xff\": 1}"} {
 		all = append(all, bad("tokenizer.json: "+name, "train run.yaml --set tokenizer=auto", "tokenizer", func(w *workshop) { w.write("model/tokenizer.json", text) }))
@@ -156,18 +160,21 @@ func hostileModels() (all []hostile) {
 
 func hostileData() (all []hostile) {
 	for name, c := range map[string]struct{ file, entry, text string }{
-		"empty text":       {"x.txt", "type: text", ""},
-		"text not UTF-8":   {"x.txt", "type: text", "abc\xff\xfe"},
-		"cut JSON":         {"x.jsonl", "type: text", `{"text": "a"}` + "\n" + `{"text": "b"` + "\n"},
-		"not JSON":         {"x.jsonl", "type: text", "hello\n"},
-		"a number":         {"x.jsonl", "type: text", `{"text": 7}` + "\n"},
-		"a missing field":  {"x.jsonl", "type: text", `{"body": "a"}` + "\n"},
-		"an empty field":   {"x.jsonl", "type: text", `{"text": ""}` + "\n"},
-		"rows of numbers":  {"x.json", "type: text", "[1, 2]"},
-		"deep JSON":        {"x.json", "type: text", strings.Repeat("[", 100_000)},
-		"no question":      {"x.jsonl", "type: prompt-response", `{"question": "a", "answer": "b"}` + "\n"},
-		"no messages":      {"x.jsonl", "type: messages", `{"messages": []}` + "\n"},
-		"an unknown role":  {"x.jsonl", "type: messages", `{"messages": [{"role": "king", "content": "a"}]}` + "\n"},
+		"empty text":      {"x.txt", "type: text", ""},
+		"text not UTF-8":  {"x.txt", "type: text", "abc\xff\xfe"},
+		"cut JSON":        {"x.jsonl", "type: text", `{"text": "a"}` + "\n" + `{"text": "b"` + "\n"},
+		"not JSON":        {"x.jsonl", "type: text", "hello\n"},
+		"a number":        {"x.jsonl", "type: text", `{"text": 7}` + "\n"},
+		"a missing field": {"x.jsonl", "type: text", `{"body": "a"}` + "\n"},
+		"an empty field":  {"x.jsonl", "type: text", `{"text": ""}` + "\n"},
+		"rows of numbers": {"x.json", "type: text", "[1, 2]"},
+		"deep JSON":       {"x.json", "type: text", strings.Repeat("[", 100_000)},
+		"no question":     {"x.jsonl", "type: prompt-response", `{"question": "a", "answer": "b"}` + "\n"},
+		"no messages":     {"x.jsonl", "type: messages", `{"messages": []}` + "\n"},
+		"an unknown role": {"x.jsonl", "type: messages", `{"messages": [{"role": "king", "content": "a"}]}` + "\n"},
+		"text and list":   {"x.jsonl", "type: prompt-response", `{"prompt": "a", "response": [{"role": "assistant", "content": "b"}]}` + "\n"},
+		"a prompt alone": {"x.jsonl", "type: prompt-response, response: completion",
+			`{"prompt": [{"role": "user", "content": "a"}], "completion": []}` + "\n"},
 		"gzip that is not": {"x.jsonl.gz", "type: text", `{"text": "a"}` + "\n"},
 		"zstd that is not": {"x.jsonl.zst", "type: text", `{"text": "a"}` + "\n"},
 		"Parquet of text":  {"x.parquet", "type: text", "PAR1 and nothing else PAR1"},
@@ -188,6 +195,23 @@ func hostileData() (all []hostile) {
 		w.write("data/p.jsonl", `{"prompt": "`+strings.Repeat("long ", 100)+`", "response": "x"}`+"\n")
 	})
 	long.args = []string{"train", "run.yaml", "--set", "datasets=[{path: data/p.jsonl, type: prompt-response}]", "--set", "overlong=drop"}
+	// A row that is not what the request says is answered with what it is.
+	for want, c := range map[string]struct{ kind, row string }{
+		"such rows are of type alpaca":   {"text", `{"instruction": "a", "input": "", "output": "b"}`},
+		"such rows are of type messages": {"text", `{"messages": [{"role": "user", "content": "a"}]}`},
+		"such rows are of type sharegpt": {"messages", `{"conversations": [{"from": "human", "value": "a"}]}`},
+		"such rows are of type messages, with messages: conversations": {"text",
+			`{"conversations": [{"role": "user", "content": "a"}]}`},
+		"such rows are of type prompt-response, with prompt: prompt and response: response": {"text",
+			`{"prompt": "a", "response": "b"}`},
+		"such rows are of type prompt-response, with prompt: question and response: answer": {"alpaca",
+			`{"question": "a", "answer": "b"}`},
+		"user_tag: human, assistant_tag: bot": {"messages", `{"messages": [{"role": "human", "content": "a"}]}`},
+	} {
+		h := bad("eval: "+want, "", want, func(w *workshop) { w.write("data/x.jsonl", c.row+"\n") })
+		h.args = []string{"eval", "--model", "model", "--tokenizer", "bytes", "--data", "data/x.jsonl", "--type", c.kind}
+		all = append(all, h)
+	}
 	skipped := hostile{name: "data: one bad row is skipped", args: []string{"preview", "run.yaml", "--set", "datasets=[{path: data/x.jsonl, type: text, bad_rows: skip}]"},
 		want: "skipped 1 bad row of", spoil: func(w *workshop) { w.write("data/x.jsonl", `{"text": 7}`+"\n"+`{"text": "a good row"}`+"\n") }}
 	return append(all, late, long, skipped)

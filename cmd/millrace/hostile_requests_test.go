@@ -17,7 +17,18 @@ func hostileRequests() (all []hostile) {
 	for _, c := range []struct{ line, want string }{
 		{"tarin", `did you mean "train"`},
 		{"trian run.yaml", "trian"},
-		{"train --lr 3", "--lr"},
+		{"serve", "there is no command serve"},
+		{"login", "there is no command login"},
+		{"train --lr 3", "unknown flag --lr: use learning_rate"},
+		{"train run.yaml --learning-rate 1e-4", "write learning_rate=1e-4"},
+		{"train run.yaml --learning_rate=1e-4", "write learning_rate=1e-4"},
+		{"plan run.yaml --memory-device 8GiB", "write memory.device=8GiB"},
+		{"preview run.yaml --datasets", "write datasets=VALUE"},
+		{"train run.yaml --per_device_train_batch_size 4", "batch_tokens"},
+		{"train run.yaml --verbose", "unknown flag --verbose; see millrace train --help"},
+		{"train run.yaml learning_rat=1e-4", "did you mean learning_rate"},
+		{"train run.yaml learning_rate=fast", "learning_rate must be a number"},
+		{"plan --shape qwen2.5-7b run.yaml nonsense", "unexpected argument nonsense"},
 		{"train no.yaml", "no.yaml"},
 		{"train run.yaml more.yaml", "more.yaml"},
 		{"train data", "data"},
@@ -57,7 +68,8 @@ func hostileRequests() (all []hostile) {
 		{"grad --model model --tokens no.json --out g.safetensors", "no.json"},
 		{"grad --model model --tokens run.yaml --out g.safetensors", "run.yaml"},
 		{"grad --model no --tokens x --out y", `"no"`},
-		{"generate --model model", "--prompt"},
+		{"generate --model model", "see millrace generate --help"},
+		{"generate --model model hello", "write --prompt hello"},
 		{"generate --model model --prompt x", "tokenizer"},
 		{"generate --model model --prompt x --tokenizer bytes --max-tokens 0", "max"},
 		{"generate --model model --prompt x --tokenizer bytes --max-tokens many", "--max-tokens"},
@@ -107,10 +119,12 @@ func hostileRequests() (all []hostile) {
 		{"export --checkpoint no --model model --out out2", "no"},
 		{"export --checkpoint data --model model --out out2", "data"},
 		{"checkpoint", "list"},
-		{"checkpoint prune x", "prune"},
+		{"checkpoint prune x", "there is no command checkpoint prune"},
 		{"checkpoint list no", "no"},
 		{"checkpoint list data", "data"},
-		{"checkpoint list run.yaml", "run.yaml"},
+		{"checkpoint list run.yaml", "run.yaml is a file"},
+		{"checkpoint verify data/a.txt", "data/a.txt is a file"},
+		{"checkpoint list", "see millrace checkpoint list --help"},
 		{"checkpoint verify no/step-000001", "no/step-000001"},
 		{"checkpoint verify data", "data"},
 		{"bench", "--shape"},
@@ -181,10 +195,11 @@ func hostileRequests() (all []hostile) {
 		{"warmup_steps=-1", "warmup_steps"},
 		{"overlong=drops", "split, drop or truncate"},
 		{"precision={compute: fp8}", "precision"},
-		{"precision={compute: f32}", "precision"},
+		{"precision={compute: f32, master: split}", "leave master out"},
 		{"numerics.micro_batch=3", "micro_batch"},
 		{"numerics.head_chunk=0", "numerics.head_chunk"},
 		{"memory.device=20", "memory.device"},
+		{"memory.device=8X", "memory.device"},
 		{"memory.device.x=1", "memory.device"},
 		{"memory.host=1MiB", "memory.host"},
 		{"memory.device=10KiB", "memory.device"},
@@ -259,6 +274,12 @@ func hostileRequests() (all []hostile) {
 	add(hostile{name: "a byte order mark", line: "plan run.yaml", spoil: func(w *workshop) { w.write("run.yaml", "\ufeff"+w.read("run.yaml")) }, want: "qwen3"})
 	add(hostile{name: "Windows lines", line: "plan run.yaml", spoil: func(w *workshop) { w.write("run.yaml", strings.ReplaceAll(w.read("run.yaml"), "\n", "\r\n")) }, want: "qwen3"})
 	add(hostile{line: "plan run.yaml --set learning_rate=", want: "qwen3"})
+	add(hostile{line: "plan run.yaml learning_rate=1e-4 memory.device=8G", want: "of a budget of 7.45 GiB"})
+	add(hostile{line: "plan memory.device=8gib run.yaml", want: "of a budget of 8.00 GiB"})
+	add(hostile{line: "plan memory.device=8gi", want: "of a budget of 8.00 GiB"})
+	add(hostile{line: "plan run.yaml --set batch_tokens=64 batch_tokens=96", want: "step     96 positions"})
+	add(hostile{line: "plan a=b.yaml", want: "qwen3", spoil: func(w *workshop) { w.write("a=b.yaml", w.read("run.yaml")) }})
+	add(hostile{line: "plan run.yaml precision.compute=f32", want: "f32 compute, f32 master"})
 	return all
 }
 

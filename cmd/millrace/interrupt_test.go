@@ -310,8 +310,8 @@ func TestNohup(t *testing.T) {
 	cmd.Wait()
 }
 
-// A pipe that is closed on standard error, as by head, takes no run with it; results that cannot be written are an
-// error.
+// A pipe that is closed on standard error takes no run with it. One that is closed on standard output, as by head, ends
+// the program without a word.
 func TestClosedPipe(t *testing.T) {
 	w := newWorkshop(t)
 	cmd := inProcess("runs", "train", w.path("run.yaml"))
@@ -328,7 +328,7 @@ func TestClosedPipe(t *testing.T) {
 	var stderr strings.Builder
 	cmd.Stdout, cmd.Stderr = write, &stderr
 	cmd.Run()
-	if cmd.ProcessState.ExitCode() != exitFailed || !strings.Contains(stderr.String(), syscall.EPIPE.Error()) {
+	if cmd.ProcessState.ExitCode() != exitFailed || stderr.String() != "" {
 		t.Errorf("results into a closed pipe: %v: %s", cmd.ProcessState, stderr.String())
 	}
 	write.Close()

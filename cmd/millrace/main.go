@@ -12,9 +12,11 @@ import (
 	"context"
 	"errors"
 	"io"
+	"io/fs"
 	"os"
 	"runtime/debug"
 	"slices"
+	"syscall"
 	"time"
 	"unicode/utf8"
 
@@ -119,9 +121,10 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer, signals <-cha
 	if err != nil {
 		panic(err) // the declarations above are wrong
 	}
-	cmd, err := parser.Parse(verbOf(args))
+	args = verbOf(args)
+	cmd, err := parser.Parse(args)
 	if err != nil {
-		return p.end(badFlag("%w; see millrace --help", flagWords(err)))
+		return p.end(badFlag("%w", wrongRequest(err, parser.Model.Node, args)))
 	}
 	return p.end(p.call(cmd))
 }
@@ -166,6 +169,8 @@ func (p *program) end(err error) int {
 	}
 	status := exitFailed
 	switch {
+	case isReaderGone(err): // as head, which has what it wants
+		return status
 	case errors.Is(err, train.ErrInterrupted):
 		status = exitInterrupted
 	case errors.Is(err, context.Canceled) && p.trains:
@@ -177,6 +182,12 @@ func (p *program) end(err error) int {
 	}
 	p.stderr.line("millrace: %s", oneLine(err))
 	return status
+}
+
+// isReaderGone reports whether results could not be written because no program reads them any more.
+func isReaderGone(err error) bool {
+	e, ok := errors.AsType[*fs.PathError](err)
+	return ok && e.Path == os.Stdout.Name() && errors.Is(e.Err, syscall.EPIPE)
 }
 
 // out is where progress of a verb goes that package train does not carry out.

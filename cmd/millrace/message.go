@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"os"
 	"reflect"
-	"regexp"
 	"strings"
 	"syscall"
 
@@ -168,28 +167,4 @@ func withoutMiddle(s string, most int) string {
 	}
 	half := most / 2
 	return strings.ToValidUTF8(s[:half], "") + " ... " + strings.ToValidUTF8(s[len(s)-half:], "")
-}
-
-// flagWords says in our words what the library of flags says in its own.
-func flagWords(err error) error {
-	text := err.Error()
-	for _, r := range flagPhrases {
-		text = r.from.ReplaceAllString(text, r.to)
-	}
-	if text == err.Error() {
-		return err
-	}
-	return errors.New(text)
-}
-
-var flagPhrases = []struct {
-	from *regexp.Regexp
-	to   string
-}{
-	{regexp.MustCompile(`^(--[a-z-]+): expected .* but got "(-[^"]*)" \((?:short|long) flag\); perhaps try .*`), `$1: write a value that begins with a dash after =, as $1=$2`},
-	{regexp.MustCompile(`: expected .* but got "EOL".*`), `: a value is missing`},
-	{regexp.MustCompile(`: expected (?:a valid \d+ bit u?int|an int|int value) but got ("[^"]*")(?: \([a-z ]+\))?`), `: it must be a whole number, not $1`},
-	{regexp.MustCompile(`: expected a float but got ("[^"]*")(?: \([a-z ]+\))?`), `: it must be a number, not $1`},
-	{regexp.MustCompile(`^expected "<([^>]+)>.*`), `$1 is missing`},
-	{regexp.MustCompile(`^(--[a-z-]+): bool value must be .* but got (.*)`), `$1: it takes no value, or true or false, not $2`},
 }

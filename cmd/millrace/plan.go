@@ -15,28 +15,27 @@ import (
 )
 
 type planCmd struct {
-	File     string   `arg:"" optional:"" complete:"FILE" name:"run.yaml" help:"Run file; run.yaml where neither it nor --model is given."`
-	Model    string   `placeholder:"DIR" help:"Plan for this model with the other keys of the run file, or with the defaults without one; weights and data are not needed."`
-	Set      []string `sep:"none" placeholder:"KEY=VALUE" help:"Set a key of the run file, such as memory.device=2GiB. May be repeated."`
-	Machine  string   `complete:"MACHINE" placeholder:"NAME" help:"Plan for this machine instead of this computer; an unknown name lists the names."`
-	Shape    string   `complete:"SHAPE" placeholder:"NAME" help:"Plan for this published shape instead of a model; needs no files. An unknown name lists the names."`
-	TBW      string   `name:"tbw" placeholder:"SIZE" help:"What the drive is rated to have written in its life, such as 600TB."`
-	Rehearse bool     `help:"Also run three steps of the plan with devices that only count and state that is only addresses; fails where a byte differs from the plan."`
-	Schedule bool     `help:"Print the steps as lists of operations instead: the first one, and one of those that follow."`
-	Why      bool     `help:"Also tell what was tried, where each try ran out of memory, and what another gigabyte would buy."`
-	Trace    string   `placeholder:"FILE" help:"Write the simulated step as a Chrome trace; millrace trace draws it."`
-	JSON     bool     `help:"Print the plan as JSON, as a run writes it to plan.json."`
+	runFile
+	Model    string `placeholder:"DIR" help:"Plan for this model with the other keys of the run file, or with the defaults without one; weights and data are not needed."`
+	Machine  string `complete:"MACHINE" placeholder:"NAME" help:"Plan for this machine instead of this computer; an unknown name lists the names."`
+	Shape    string `complete:"SHAPE" placeholder:"NAME" help:"Plan for this published shape instead of a model; needs no files. An unknown name lists the names."`
+	TBW      string `name:"tbw" placeholder:"SIZE" help:"What the drive is rated to have written in its life, such as 600TB."`
+	Rehearse bool   `help:"Also run three steps of the plan with devices that only count and state that is only addresses; fails where a byte differs from the plan."`
+	Schedule bool   `help:"Print the steps as lists of operations instead: the first one, and one of those that follow."`
+	Why      bool   `help:"Also tell what was tried, where each try ran out of memory, and what another gigabyte would buy."`
+	Trace    string `placeholder:"FILE" help:"Write the simulated step as a Chrome trace; millrace trace draws it."`
+	JSON     bool   `help:"Print the plan as JSON, as a run writes it to plan.json."`
 }
 
 func (*planCmd) Help() string {
 	return `Memory by tier and purpose, what is kept where, and how long a step should take. The prediction uses what
 "millrace probe" measured, else a guess that says so. A plan that does not fit names the number to change and ends
-with status 2.
+with status 2. With --model or --shape no run file is read, unless one is named.
 
 Examples:
 
-  millrace plan run.yaml --set memory.device=1GiB
-  millrace plan --model models/qwen3-8b --set sequence_len=4096 --set batch_tokens=65536
+  millrace plan run.yaml memory.device=1GiB
+  millrace plan --model models/qwen3-8b sequence_len=4096 batch_tokens=65536
   millrace plan --shape qwen2.5-14b --machine rtx3090-pc-24gb-64gb --rehearse
 
 The second one needs only config.json, the third one nothing. Rates of named machines are scaled data-sheet values.`
@@ -137,16 +136,16 @@ func (c *planCmd) read() (*runfile.Config, error) {
 		return nil, badFlag("--model and --shape: give one of them")
 	}
 	if c.Model == "" && c.Shape == "" {
-		file := c.File
-		if file == "" {
-			file = "run.yaml"
-		}
-		return readRunFile(file, c.Set)
+		return c.runFile.read()
+	}
+	file, settings, err := c.arguments()
+	if err != nil {
+		return nil, err
 	}
 	model := c.Model + c.Shape // a shape's name stands for it in messages
-	if c.File == "" {
-		config, err := runfile.ReadToPlan(model, c.Machine != "", c.Set)
+	if file == "" {
+		config, err := runfile.ReadToPlan(model, c.Machine != "", settings)
 		return config, blame.BadRequest(err)
 	}
-	return readConfig(c.File, append([]string{runfile.Setting("model", model)}, c.Set...))
+	return readConfig(file, append([]string{runfile.Setting("model", model)}, settings...))
 }

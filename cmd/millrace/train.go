@@ -26,7 +26,7 @@ func (*trainCmd) Help() string {
   max_steps: 200
   memory: {device: 2GiB}            # stream the weights through this much
 
-  millrace train run.yaml --set learning_rate=2e-5 --set output_dir=runs/b
+  millrace train run.yaml learning_rate=2e-5 output_dir=runs/b
 
 The output directory gets run.yaml (as resolved), plan.json, metrics.jsonl, checkpoints/ and, at the end, model/,
 which transformers can load. A run that has checkpoints continues from the latest one, with the same result, to the
@@ -82,9 +82,9 @@ func summaryText(s *train.Summary) string {
 // stepRows are what the steps of this process came to.
 func stepRows(row func(name, format string, args ...any), s *train.Summary, steps int) {
 	row("tokens", "%d, of which %d count in the loss", s.Tokens, s.TargetTokens)
-	row("training loss", "%.4f -> %.4f", s.FirstLoss, s.LastLoss)
+	row("training loss", "%.4f -> %.4f%s", s.FirstLoss, s.LastLoss, rise(s.FirstLoss, s.LastLoss, mostNoise))
 	if s.EvalBefore != nil && s.EvalAfter != nil {
-		row("held-out loss", "%.4f -> %.4f", *s.EvalBefore, *s.EvalAfter)
+		row("held-out loss", "%.4f -> %.4f%s", *s.EvalBefore, *s.EvalAfter, rise(*s.EvalBefore, *s.EvalAfter, 1))
 	}
 	if s.Skipped > 0 {
 		row("skipped updates", "%d: the gradient norm was not finite", s.Skipped)
@@ -112,4 +112,15 @@ func stepRows(row func(name, format string, args ...any), s *train.Summary, step
 		row("waited", "%.1f s for memory.max_write_per_day", s.WriteWaitSec)
 	}
 	row("peak memory", "%s measured, %s planned", plan.FormatBytes(s.PeakBytes), plan.FormatBytes(s.PlannedBytes))
+}
+
+// mostNoise is how many times the first step's loss the last one's may be without a word: steps see other documents.
+const mostNoise = 1.2
+
+// rise says that a loss rose, and what mostly makes it do so; empty where it did not.
+func rise(first, last, mostTimes float64) string {
+	if !(last > mostTimes*first) {
+		return ""
+	}
+	return ": it rose; a lower learning_rate may help"
 }

@@ -70,6 +70,24 @@ func TestTrainPrintsSummary(t *testing.T) {
 	}
 }
 
+// A summary says of a loss that it rose, unless that may be the noise of two steps.
+func TestRise(t *testing.T) {
+	for _, c := range []struct {
+		first, last, most float64
+		rose              bool
+	}{{5.6, 593, mostNoise, true}, {2, 2.3, mostNoise, false}, {2, 1.9, mostNoise, false}, {2, 2.01, 1, true}, {2, 2, 1, false},
+		{0, 0.1, mostNoise, true}, {2, math.NaN(), mostNoise, false}} {
+		if got := rise(c.first, c.last, c.most); (got != "") != c.rose {
+			t.Errorf("%v -> %v: %q", c.first, c.last, got)
+		}
+	}
+	w := newWorkshop(t)
+	r := invoke(t, "train", w.path("run.yaml"), "learning_rate=5", "max_grad_norm=0", "max_steps=6").must(t)
+	if !strings.Contains(r.stdout, ": it rose; a lower learning_rate may help\n") {
+		t.Error(r.stdout)
+	}
+}
+
 func TestPlan(t *testing.T) {
 	w := newWorkshop(t)
 	text := invoke(t, "plan", w.path("run.yaml"), "--set", "memory.device=2MiB").must(t).stdout
