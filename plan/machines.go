@@ -78,6 +78,23 @@ var (
 	hopperH200 = shares{0.73, 0.74, 0.35, 0.90,
 		hopperProducts + ", whose fastest one in bf16, 798, is that of an H200, 790; " + flashAttention2 +
 			"; a copy of 8.6 GB on an H200 reads and writes 4.3 TB/s (PyTorch 2.11)"}
+	ampereA100 = shares{0.76, 0.88, 0.35, 0.80,
+		fastProducts + "264.5 TFLOPS in bf16 and 19.2 in fp32 on an A100 SXM4 80 GB (" + collection + ")" + ofFastest}
+	ampereA100PCIe = shares{0.68, 0.85, 0.35, 0.80,
+		largeProducts + "211.7 TFLOPS in bf16 and 16.7 in fp32 on an A100 PCIe 40 GB (" + collection +
+			", issue 108); attention and memory are assumed"}
+	ampereA6000 = shares{0.72, 0.56, 0.35, 0.80,
+		fastProducts + "123.3 TFLOPS in bf16 and 23.9 in fp32 (" + collection + ")" + ofFastest}
+	adaL40S = shares{0.67, 0.46, 0.35, 0.80,
+		fastProducts + "269.2 TFLOPS in bf16 and 46.9 in fp32 on an L40S (" + collection + ")" + ofFastest}
+	blackwell5090 = shares{0.85, 0.53, 0.35, 0.80,
+		largeProducts + "178.9 TFLOPS in bf16 and 55.5 in fp32 on the slowest of three cards (" + collection +
+			", issue 200), and 237 and 240 in bf16, more than the sheet has, on the others; attention and memory are assumed"}
+	blackwellB200 = shares{0.68, 0.79, 0.35, 0.80,
+		fastProducts + "1,696 TFLOPS in bf16 and 66.2 in fp32 (" + collection + ")" + ofFastest}
+	blackwellGB10 = shares{0.73, 0.80, 0.35, 0.80,
+		"products run at 91 TFLOPS in bf16, and memory at 218 GB/s (github.com/huggingface/kernels, pull request 283); " +
+			"fp32 and attention are assumed"}
 	volta = shares{0.71, 0.92, 0.35, 0.80,
 		largeProducts + "89.4 TFLOPS in fp16 and 14.5 in fp32 on a V100 SXM2 (" + collection +
 			", issue 140); attention and memory are assumed"}
@@ -86,6 +103,8 @@ var (
 const (
 	collection      = "github.com/zzc0721/torch-performance-test-data"
 	largeProducts   = "products of 10,240 x 10,240 random numbers in PyTorch run at "
+	fastProducts    = "the fastest products of random numbers in PyTorch run at "
+	ofFastest       = "; 0.90 of that is taken, as products of 10,240 x 10,240 have on an H100 SXM; attention and memory are assumed"
 	hopperProducts  = largeProducts + "719.7 TFLOPS in bf16 and 49.6 in fp32 on an H100 SXM (" + collection + ", issue 79)"
 	flashAttention2 = "FlashAttention-2 reaches 35% of an H100's peak (FlashAttention-3, arXiv 2407.08608, abstract)"
 )
@@ -121,9 +140,17 @@ const noBF16 = "what-if: this GPU has no bf16 units and is older than sm_80, whi
 type hostSystem struct {
 	ram          int64
 	dramGBPerSec float64 // all channels
+	isShared     bool    // the device computes on it, so that a copy to the device reads and writes it
 	drive        drive
 	source       string
 }
+
+// Of a GB10's 128 GB a program sees 119.7 GiB, as PyTorch says. The plan keeps the device's memory and the host's apart,
+// as the program does, and divides them so.
+const (
+	gb10DeviceBytes = 33 << 30
+	gb10HostBytes   = 1197*(1<<30)/10 - gb10DeviceBytes
+)
 
 // drive is what a data sheet says of a drive, or of several as one. Its write rate is the one that lasts for hours,
 // past the pseudo-SLC cache of a consumer drive, since a run writes its state again every step.
@@ -152,6 +179,23 @@ var (
 		"GPU: NVIDIA H200 data sheet, column SXM: bf16 1,979 TFLOPS with sparsity, so 989 dense; fp32 67 TFLOPS, 4.8 TB/s, PCIe 5.0 128 GB/s for both directions", ""}
 	gh200 = gpu{"NVIDIA GH200, 96 GB", 94 << 30, 989, 67, 4000, 450, hopper,
 		"GPU: NVIDIA GH200 data sheet, 96 GB HBM3: bf16 989 TFLOPS dense, fp32 67 TFLOPS, 4 TB/s, NVLink-C2C 900 GB/s for both directions", ""}
+	a100PCIe40 = gpu{"NVIDIA A100 PCIe, 40 GB", 39 << 30, 312, 19.5, 1555, 31.5, ampereA100PCIe,
+		"GPU: NVIDIA A100 data sheet, column 40 GB PCIe: bf16 312 TFLOPS dense, fp32 19.5 TFLOPS, 1,555 GB/s, PCIe 4.0 64 GB/s for both directions", ""}
+	a100SXM80 = gpu{"NVIDIA A100 SXM, 80 GB", 79 << 30, 312, 19.5, 2039, 31.5, ampereA100,
+		"GPU: NVIDIA A100 data sheet, column 80 GB SXM: bf16 312 TFLOPS dense, fp32 19.5 TFLOPS, 2,039 GB/s, PCIe 4.0 64 GB/s for both directions", ""}
+	rtxA6000 = gpu{"NVIDIA RTX A6000, 48 GB", 47 << 30, 154.8, 38.7, 768, 31.5, ampereA6000,
+		"GPU: NVIDIA RTX A6000 data sheet: tensor performance 309.7 TFLOPS with sparsity, so 154.8 dense; fp32 38.7 TFLOPS, 768 GB/s, PCIe 4.0 x16", ""}
+	rtx6000Ada = gpu{"NVIDIA RTX 6000 Ada, 48 GB", 47 << 30, 364.2, 91.1, 960, 31.5, adaL40S,
+		"GPU: NVIDIA RTX 6000 Ada data sheet: tensor performance 1,457 TFLOPS in fp8 with sparsity, so 364.2 dense in bf16; fp32 91.1 TFLOPS, 960 GB/s, PCIe 4.0 x16; the shares are those of an L40S, which has the same chip", ""}
+	l40s = gpu{"NVIDIA L40S, 48 GB", 44 << 30, 362.05, 91.6, 864, 31.5, adaL40S,
+		"GPU: NVIDIA L40S data sheet: bf16 362.05 TFLOPS dense, 733 with sparsity; fp32 91.6 TFLOPS, 864 GB/s, of 48 GB 44 GiB with ECC, PCIe 4.0 x16 64 GB/s for both directions", ""}
+	rtx5090 = gpu{"NVIDIA GeForce RTX 5090, 32 GB", 31 << 30, 209.5, 104.8, 1792, 63, blackwell5090,
+		"GPU: NVIDIA RTX Blackwell GPU architecture whitepaper, appendix A: bf16 with fp32 accumulation 209.5 TFLOPS, fp32 104.8 TFLOPS, 1,792 GB/s, PCIe 5.0 x16", ""}
+	b200 = gpu{"NVIDIA B200, 180 GB", 178 << 30, 2250, 75, 7700, 63, blackwellB200,
+		"GPU: NVIDIA Blackwell data sheet, HGX B200: of eight, bf16 36 PFLOPS with sparsity, so 2,250 TFLOPS dense each; fp32 600 TFLOPS, so 75; 180 GB at 7.7 TB/s; PCIe 5.0 128 GB/s for both directions", ""}
+	// gb10's memory is the machine's: the plan gives a share of it to the device.
+	gb10 = gpu{"NVIDIA GB10 (DGX Spark)", gb10DeviceBytes, 125, 31, 273, 300, blackwellGB10,
+		"GPU: NVIDIA DGX Spark data sheet: 1 PFLOP in fp4 with sparsity, so 125 TFLOPS dense in bf16, an eighth; fp32 31 TFLOPS and NVLink-C2C 600 GB/s for both directions (Hot Chips 2025)", ""}
 	v100 = gpu{"NVIDIA V100 SXM3, 32 GB (one of a DGX-2's 16)", 31 << 30, 125, 15.7, 900, 15.75, volta,
 		"GPU: NVIDIA V100 data sheet, column NVLink: fp16 tensor 125 TFLOPS, fp32 15.7 TFLOPS, 900 GB/s; PCIe 3.0 x16; one GPU of 16 is used", noBF16}
 )
@@ -160,6 +204,7 @@ var (
 var (
 	consumer3 = drive{2e12, 3.5, 1.75, 1200e12, "drive: Samsung 970 EVO Plus 2 TB data sheet: 3.5 GB/s read, 1.75 GB/s written past Intelligent TurboWrite (note 4), 1,200 TB rated"}
 	consumer4 = drive{2e12, 7.0, 2.0, 1200e12, "drive: Samsung 980 PRO 2 TB data sheet: 7.0 GB/s read, 2.0 GB/s written past Intelligent TurboWrite, 1,200 TB rated"}
+	server4   = drive{7.68e12, 6.7, 4.0, 14016e12, "drive: Samsung PM9A3 7.68 TB data sheet: 6.7 GB/s read, 4.0 GB/s written; one drive write a day, for five years"}
 	server5   = drive{7.68e12, 13, 6.6, 14016e12, "drive: Samsung PM1743 7.68 TB, Samsung's announcement of December 2021: 13 GB/s read, 6.6 GB/s written, the most of any capacity; one drive write a day, for five years"}
 	dgx2Array = drive{8 * 3.84e12, 8 * 3.2, 8 * 1.8, 8 * 7008e12, "drives: NVIDIA DGX-2 data sheet, 30 TB of NVMe, as 8 x 3.84 TB in one array; 3.2 GB/s read and 1.8 GB/s written each and one drive write a day for five years are assumed"}
 )
@@ -168,23 +213,35 @@ var (
 func Machines() []NamedMachine {
 	ddr4, ddr5 := 51.2, 70.4
 	desktop4 := func(ram int64) hostSystem {
-		return hostSystem{ram, ddr4, consumer4, "RAM: two channels of DDR4-3200, 2 x 8 B x 3.2 GT/s = 51.2 GB/s"}
+		return hostSystem{ram, ddr4, false, consumer4, "RAM: two channels of DDR4-3200, 2 x 8 B x 3.2 GT/s = 51.2 GB/s"}
 	}
 	desktop5 := func(ram int64) hostSystem {
-		return hostSystem{ram, ddr5, consumer4, "RAM: two channels of DDR5-4400, 2 x 8 B x 4.4 GT/s = 70.4 GB/s; that four modules run at 4.4 GT/s is assumed, some processors warrant 3.6"}
+		return hostSystem{ram, ddr5, false, consumer4, "RAM: two channels of DDR5-4400, 2 x 8 B x 4.4 GT/s = 70.4 GB/s; that four modules run at 4.4 GT/s is assumed, some processors warrant 3.6"}
+	}
+	epyc4 := func(ram int64) hostSystem {
+		return hostSystem{ram, 204.8, false, server4, "RAM: eight channels of DDR4-3200 (EPYC 7002 and 7003, one module each), 8 x 8 B x 3.2 GT/s = 204.8 GB/s"}
 	}
 	const gib = 1 << 30
 	return []NamedMachine{
-		whatIf("rtx2060-laptop-6gb", rtx2060Laptop, hostSystem{16 * gib, 42.7, consumer3, "RAM: 16 GB, two channels of DDR4-2666, 2 x 8 B x 2.67 GT/s = 42.7 GB/s"}),
+		whatIf("rtx2060-laptop-6gb", rtx2060Laptop, hostSystem{16 * gib, 42.7, false, consumer3, "RAM: 16 GB, two channels of DDR4-2666, 2 x 8 B x 2.67 GT/s = 42.7 GB/s"}),
 		whatIf("rtx3090-pc-24gb-64gb", rtx3090, desktop4(64*gib)),
 		whatIf("rtx3090-pc-24gb-128gb", rtx3090, desktop4(128*gib)),
 		whatIf("rtx4090-pc-128gb", rtx4090, desktop5(128*gib)),
 		whatIf("rtx4090-pc-256gb", rtx4090, desktop5(256*gib)),
-		whatIf("h100-pcie5", h100PCIe, hostSystem{512 * gib, 307.2, server5, "RAM: 512 GB, eight channels of DDR5-4800 (4th generation Xeon, one module each), 8 x 8 B x 4.8 GT/s = 307 GB/s"}),
-		whatIf("h100-sxm", h100SXM, hostSystem{512 * gib, 307.2, server5, "RAM: 512 GB, eight channels of DDR5-4800 (4th generation Xeon, one module each), 8 x 8 B x 4.8 GT/s = 307 GB/s: one GPU's share of a server with two sockets, or less where eight GPUs share them"}),
-		whatIf("h200-1.5tb", h200, hostSystem{1536 * gib, 614.4, server5, "RAM: 1.5 TB, two sockets of eight channels of DDR5-4800 (4th generation Xeon, one module each), 2 x 307 = 614 GB/s"}),
-		whatIf("gh200-480gb", gh200, hostSystem{480e9, 360, server5, "RAM: NVIDIA Grace CPU benchmarking guide, STREAM, Grace Hopper with 480 GB: 288 to 342 GB/s, said to be 80 to 95% of the peak, so 360 GB/s; the data sheet's 512 GB/s are those of smaller memories"}),
-		whatIf("dgx-2", v100, hostSystem{1536 * gib, 256, dgx2Array, "RAM: 1.5 TB, two Xeon Platinum 8168 of six channels of DDR4-2666, 2 x 6 x 8 B x 2.67 GT/s = 256 GB/s"}),
+		whatIf("rtx5090-pc-128gb", rtx5090, desktop5(128*gib)),
+		whatIf("rtx5090-pc-256gb", rtx5090, desktop5(256*gib)),
+		whatIf("rtxa6000-256gb", rtxA6000, hostSystem{256 * gib, 204.8, false, consumer4, "RAM: 256 GB, eight channels of DDR4-3200 (Threadripper PRO 5000), 8 x 8 B x 3.2 GT/s = 204.8 GB/s"}),
+		whatIf("rtx6000ada-256gb", rtx6000Ada, hostSystem{256 * gib, 332.8, false, consumer4, "RAM: 256 GB, eight channels of DDR5-5200 (Threadripper PRO 7000), 8 x 8 B x 5.2 GT/s = 332.8 GB/s"}),
+		whatIf("l40s-512gb", l40s, hostSystem{512 * gib, 307.2, false, server4, "RAM: 512 GB, eight channels of DDR5-4800 (4th generation Xeon, one module each), 8 x 8 B x 4.8 GT/s = 307 GB/s"}),
+		whatIf("a100-40gb-256gb", a100PCIe40, epyc4(256*gib)),
+		whatIf("a100-80gb-512gb", a100SXM80, epyc4(512*gib)),
+		whatIf("h100-pcie5", h100PCIe, hostSystem{512 * gib, 307.2, false, server5, "RAM: 512 GB, eight channels of DDR5-4800 (4th generation Xeon, one module each), 8 x 8 B x 4.8 GT/s = 307 GB/s"}),
+		whatIf("h100-sxm", h100SXM, hostSystem{512 * gib, 307.2, false, server5, "RAM: 512 GB, eight channels of DDR5-4800 (4th generation Xeon, one module each), 8 x 8 B x 4.8 GT/s = 307 GB/s: one GPU's share of a server with two sockets, or less where eight GPUs share them"}),
+		whatIf("h200-1.5tb", h200, hostSystem{1536 * gib, 614.4, false, server5, "RAM: 1.5 TB, two sockets of eight channels of DDR5-4800 (4th generation Xeon, one module each), 2 x 307 = 614 GB/s"}),
+		whatIf("b200-2tb", b200, hostSystem{2048 * gib, 716.8, false, server5, "RAM: 2 TB (NVIDIA DGX B200 data sheet), two sockets of eight channels of DDR5-5600 (5th generation Xeon, one module each), 2 x 8 x 8 B x 5.6 GT/s = 717 GB/s; one GPU of eight is used"}),
+		whatIf("gb10-128gb", gb10, hostSystem{gb10HostBytes, 273, true, consumer4, "RAM: NVIDIA DGX Spark data sheet: 128 GB of LPDDR5x that CPU and GPU share, 273 GB/s; the plan takes 33 GiB of it for the device and the rest for the host, and a copy between the two reads and writes the same memory, so that it runs at half of the rate; that the GPU's own work takes a part of the 273 GB/s from copies and updates is not counted"}),
+		whatIf("gh200-480gb", gh200, hostSystem{480e9, 360, false, server5, "RAM: NVIDIA Grace CPU benchmarking guide, STREAM, Grace Hopper with 480 GB: 288 to 342 GB/s, said to be 80 to 95% of the peak, so 360 GB/s; the data sheet's 512 GB/s are those of smaller memories; the GPU could read this memory in place, and the plan copies as over any link, at what the RAM gives"}),
+		whatIf("dgx-2", v100, hostSystem{1536 * gib, 256, false, dgx2Array, "RAM: 1.5 TB, two Xeon Platinum 8168 of six channels of DDR4-2666, 2 x 6 x 8 B x 2.67 GT/s = 256 GB/s"}),
 	}
 }
 
@@ -192,7 +249,11 @@ func Machines() []NamedMachine {
 func whatIf(name string, g gpu, h hostSystem) NamedMachine {
 	const tera = 1e12
 	dram := dramShare * h.dramGBPerSec * gigabyte
-	link := min(linkShare*g.linkGBPerSec*gigabyte, dram) // no link is faster than what feeds it
+	bytesPerCopied := 1.0
+	if h.isShared {
+		bytesPerCopied = 2
+	}
+	link := min(linkShare*g.linkGBPerSec*gigabyte, dram/bytesPerCopied) // no link is faster than what feeds it
 	sources := []string{g.source, g.shares.text(), h.source, h.drive.source,
 		fmt.Sprintf("shares that are assumed for every machine: link %.2f, RAM %.2f, drive %.2f; copies and updates at once "+
 			"are assumed to share the RAM by how much each asks for", linkShare, dramShare, diskShare)}
@@ -219,14 +280,17 @@ func whatIf(name string, g gpu, h hostSystem) NamedMachine {
 		RatedWriteBytes: h.drive.ratedWriteBytes,
 		Sources:         sources,
 	}
-	named.Machine.ShareRAM(dram)
+	named.Machine.shareRAM(dram, bytesPerCopied)
 	return named
 }
 
 // ShareRAM sets the rates of what runs at once, where none was measured: copies and updates share the RAM's bytes per
 // second by how much each asks for alone.
-func (m *Machine) ShareRAM(bytesPerSec float64) {
-	copies := m.UploadBytesPerSec + m.DownloadBytesPerSec
+func (m *Machine) ShareRAM(bytesPerSec float64) { m.shareRAM(bytesPerSec, 1) }
+
+// shareRAM is ShareRAM for copies of which each byte takes bytesPerCopied of the RAM.
+func (m *Machine) shareRAM(bytesPerSec, bytesPerCopied float64) {
+	copies := bytesPerCopied * (m.UploadBytesPerSec + m.DownloadBytesPerSec)
 	duplex, all := min(1, bytesPerSec/copies), min(1, bytesPerSec/(copies+m.AdamWBytesPerSec))
 	m.DuplexUploadBytesPerSec, m.DuplexDownloadBytesPerSec = duplex*m.UploadBytesPerSec, duplex*m.DownloadBytesPerSec
 	m.UploadUnderAdamWBytesPerSec, m.DownloadUnderAdamWBytesPerSec = all*m.UploadBytesPerSec, all*m.DownloadBytesPerSec
