@@ -43,6 +43,11 @@ type Machine struct {
 	DiskWriteBytesPerSec float64 `json:"disk_write_bytes_per_sec,omitempty"`
 	DiskPath             string  `json:"disk_path,omitempty"` // a directory on the file system that was measured
 
+	// DeviceMemoryBytes and HostMemoryBytes are the memory of a GPU and of its host where they were measured, so that the
+	// file can be planned for elsewhere; 0 if they were not.
+	DeviceMemoryBytes int64 `json:"device_memory,omitempty"`
+	HostMemoryBytes   int64 `json:"host_memory,omitempty"`
+
 	// Of a save, as a run makes it: state from memory in one piece after the other and, for state on disk, the seconds
 	// that a file takes to be made durable, linked and replaced. On a device that computes on the host's cores, while
 	// those are busy. 0: not measured.

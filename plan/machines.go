@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 
@@ -116,8 +117,8 @@ func (s shares) text() string {
 		s.matMul, s.f32, s.attention, s.memory, s.source)
 }
 
-// gpuOpsPerSec is how many kernels with next to no work a GPU is taken to run one after the other: 4 us each.
-const gpuOpsPerSec = 250e3
+// GPUOpsPerSec is how many kernels with next to no work a GPU is taken to run one after the other: 4 us each.
+const GPUOpsPerSec = 250e3
 
 const gigabyte = 1e9
 
@@ -266,7 +267,7 @@ func whatIf(name string, g gpu, h hostSystem) NamedMachine {
 			Name:           name + " (data sheets, scaled; not measured)",
 			F32FLOPsPerSec: g.shares.f32 * g.f32TFLOPS * tera, BF16FLOPsPerSec: g.shares.matMul * g.tensorTFLOPS * tera,
 			AttentionFLOPsPerSec: g.shares.attention * g.tensorTFLOPS * tera,
-			DeviceOpsPerSec:      gpuOpsPerSec,
+			DeviceOpsPerSec:      GPUOpsPerSec,
 			DeviceBytesPerSec:    g.shares.memory * g.memoryGBPerSec * gigabyte,
 			UploadBytesPerSec:    link, DownloadBytesPerSec: link,
 			AdamWBytesPerSec: dram, HostBytesPerSec: dram,
@@ -275,13 +276,37 @@ func whatIf(name string, g gpu, h hostSystem) NamedMachine {
 		},
 		Device: device.Info{Name: g.name, MemoryBytes: g.memory, PinnedDeviceBytesPerMiB: device.GPUPinnedDeviceBytesPerMiB,
 			PinnedHostBytesPerMiB: device.GPUPinnedHostBytesPerMiB},
-		DeviceBytes: g.memory - 1<<30, // the driver's context, its libraries' workspaces, a screen
-		HostBytes:   int64(budgetShare * float64(h.ram)), DiskBytes: int64(budgetShare * float64(h.drive.bytes)),
 		RatedWriteBytes: h.drive.ratedWriteBytes,
 		Sources:         sources,
 	}
+	named.SetSizes(h.ram, h.drive.bytes)
 	named.Machine.shareRAM(dram, bytesPerCopied)
 	return named
+}
+
+// deviceReserveBytes is what a plan leaves of a GPU's memory: the driver's context, its libraries' workspaces, a screen.
+const deviceReserveBytes = 1 << 30
+
+// SetSizes sets the budgets from the device's memory, the RAM and the drive's capacity, of which the latter two stay as
+// they are where they are 0.
+func (m *NamedMachine) SetSizes(hostMemory, diskSpace int64) {
+	m.DeviceBytes = m.Device.MemoryBytes - deviceReserveBytes
+	if hostMemory > 0 {
+		m.HostBytes = int64(budgetShare * float64(hostMemory))
+	}
+	if diskSpace > 0 {
+		m.DiskBytes = int64(budgetShare * float64(diskSpace))
+	}
+}
+
+// HostMemory is the RAM, whose share is the host's budget.
+func (m *NamedMachine) HostMemory() int64 {
+	return int64(math.Round(float64(m.HostBytes) / budgetShare))
+}
+
+// DiskSpace is the drive's capacity, whose share is the disk's budget.
+func (m *NamedMachine) DiskSpace() int64 {
+	return int64(math.Round(float64(m.DiskBytes) / budgetShare))
 }
 
 // ShareRAM sets the rates of what runs at once, where none was measured: copies and updates share the RAM's bytes per

@@ -3,6 +3,10 @@ package train
 import (
 	"context"
 	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
 
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/hf"
@@ -17,7 +21,7 @@ import (
 
 // PlanOptions say what to plan in addition to the configuration.
 type PlanOptions struct {
-	Machine         string // plan for this named machine; empty: for the machine that runs this
+	Machine         string // plan for this named machine, or that of a file; empty: for the machine that runs this
 	Shape           string // plan for this named shape instead of the configuration's model
 	RatedWriteBytes int64  // rated endurance of the drive; 0: that of the named machine, else not known
 }
@@ -58,7 +62,7 @@ func PlanFor(ctx context.Context, env *Env, c *runfile.Config, o PlanOptions) (r
 	r = &Planned{}
 	rated := o.RatedWriteBytes
 	if o.Machine != "" {
-		named, findErr := plan.FindMachine(o.Machine)
+		named, findErr := MachineToPlan(o.Machine)
 		if findErr != nil {
 			return nil, findErr
 		}
@@ -141,6 +145,22 @@ func (r *Planned) String() string {
 		text += "\n"
 	}
 	return text
+}
+
+// MachineToPlan is a named machine or, if no machine has that name, the one that a file describes.
+func MachineToPlan(name string) (plan.NamedMachine, error) {
+	named, err := plan.FindMachine(name)
+	if err == nil {
+		return named, nil
+	}
+	_, errStat := os.Stat(name)
+	isPath := errStat == nil || strings.ContainsRune(name, filepath.Separator) ||
+		slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(name))
+	if !isPath {
+		return named, fmt.Errorf("%w; or name a file that describes yours (docs/plan.md)", err)
+	}
+	named, err = runfile.ReadMachine(name)
+	return named, blame.BadName(err)
 }
 
 // ModelToPlan is a model, or a named shape if there is one, with the type that its weights are exported in.

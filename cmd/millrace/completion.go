@@ -192,6 +192,7 @@ func values(v *kong.Value) (found candidates) {
 		case "FILE", "FILE.gguf":
 			found.mode = "files"
 		case "MACHINE":
+			found.mode = "files"
 			for _, m := range plan.Machines() {
 				found.words = append(found.words, candidate{m.Name, m.Machine.Name})
 			}

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"fmt"
+	"io"
 	"os"
 	"runtime/debug"
 
@@ -16,15 +17,16 @@ import (
 
 type planCmd struct {
 	runFile
-	Model    string `placeholder:"DIR" help:"Plan for this model with the other keys of the run file, or with the defaults without one; weights and data are not needed."`
-	Machine  string `complete:"MACHINE" placeholder:"NAME" help:"Plan for this machine instead of this computer; an unknown name lists the names."`
-	Shape    string `complete:"SHAPE" placeholder:"NAME" help:"Plan for this published shape instead of a model; needs no files. An unknown name lists the names."`
-	TBW      string `name:"tbw" placeholder:"SIZE" help:"What the drive is rated to have written in its life, such as 600TB."`
-	Rehearse bool   `help:"Also run three steps of the plan with devices that only count and state that is only addresses; fails where a byte differs from the plan."`
-	Schedule bool   `help:"Print the steps as lists of operations instead: the first one, and one of those that follow."`
-	Why      bool   `help:"Also tell what was tried, where each try ran out of memory, and what another gigabyte would buy."`
-	Trace    string `placeholder:"FILE" help:"Write the simulated step as a Chrome trace; millrace trace draws it."`
-	JSON     bool   `help:"Print the plan as JSON, as a run writes it to plan.json."`
+	Model      string `placeholder:"DIR" help:"Plan for this model with the other keys of the run file, or with the defaults without one; weights and data are not needed."`
+	Machine    string `complete:"MACHINE" placeholder:"NAME" help:"Plan for this machine instead of this computer, or for the one that a file describes; an unknown name lists the names."`
+	MachineOut string `placeholder:"FILE" help:"Write the machine of --machine as a file to edit, and plan nothing."`
+	Shape      string `complete:"SHAPE" placeholder:"NAME" help:"Plan for this published shape instead of a model; needs no files. An unknown name lists the names."`
+	TBW        string `name:"tbw" placeholder:"SIZE" help:"What the drive is rated to have written in its life, such as 600TB."`
+	Rehearse   bool   `help:"Also run three steps of the plan with devices that only count and state that is only addresses; fails where a byte differs from the plan."`
+	Schedule   bool   `help:"Print the steps as lists of operations instead: the first one, and one of those that follow."`
+	Why        bool   `help:"Also tell what was tried, where each try ran out of memory, and what another gigabyte would buy."`
+	Trace      string `placeholder:"FILE" help:"Write the simulated step as a Chrome trace; millrace trace draws it."`
+	JSON       bool   `help:"Print the plan as JSON, as a run writes it to plan.json."`
 }
 
 func (*planCmd) Help() string {
@@ -49,6 +51,9 @@ const planGCPercent = 400
 func (c *planCmd) Run(p *program) error {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(planGCPercent)
+	}
+	if c.MachineOut != "" {
+		return c.writeMachine(p)
 	}
 	config, err := c.read()
 	if err != nil {
@@ -116,6 +121,29 @@ func (c *planCmd) Run(p *program) error {
 			plan.FormatBytes(r.DiskReadBytes), plan.FormatBytes(r.DiskWrittenBytes), plan.FormatSeconds(r.StepSeconds))
 	}
 	return p.printf("%s", text)
+}
+
+// writeMachine writes a machine as a file to edit.
+func (c *planCmd) writeMachine(p *program) error {
+	if c.Machine == "" {
+		return badFlag("--machine-out: name the machine to begin with, such as --machine rtx4090-pc-256gb")
+	}
+	named, err := train.MachineToPlan(c.Machine)
+	if err != nil {
+		return blame.BadRequest(err)
+	}
+	out, err := vfs.CreateOutput(c.MachineOut)
+	if err != nil {
+		return badFlag("--machine-out: %w", err)
+	}
+	defer out.Abort()
+	if _, err = io.WriteString(out, runfile.MachineText(named)); err == nil {
+		err = out.Commit()
+	}
+	if err != nil {
+		return fmt.Errorf("--machine-out: %w", err)
+	}
+	return p.printf("%s: edit it, and plan with --machine %s\n", c.MachineOut, c.MachineOut)
 }
 
 // planResult is the plan as JSON: what a run writes to plan.json, and what it was made from and means.

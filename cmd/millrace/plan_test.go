@@ -1,6 +1,9 @@
 package main
 
 import (
+	"math"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -50,5 +53,29 @@ func TestWhatIf(t *testing.T) {
 		if r.status != exitBadRequest || !strings.Contains(r.stderr, want) || strings.Count(r.stderr, "\n") != 1 {
 			t.Errorf("plan %v: status %d, %s", args, r.status, r.stderr)
 		}
+	}
+}
+
+// A named machine is written as a file, edited, and planned for.
+func TestPlanForAMachineFile(t *testing.T) {
+	useCache(t)
+	file := filepath.Join(t.TempDir(), "mine.yaml")
+	r := invoke(t, "plan", "--machine", "rtx4090-pc-128gb", "--machine-out", file).must(t)
+	if !strings.Contains(r.stdout, file+": edit it") {
+		t.Error(r.stdout)
+	}
+	ask := []string{"plan", "--shape", "qwen2.5-1.5b", "batch_tokens=4096", "--json", "--machine"}
+	named := jsonOf[planResult](t, invoke(t, append(ask, "rtx4090-pc-128gb")...).must(t).stdout)
+	same := jsonOf[planResult](t, invoke(t, append(ask, file)...).must(t).stdout)
+	if math.Abs(named.Predicted.StepSeconds/same.Predicted.StepSeconds-1) > 1e-4 || max(named.HostBudget-same.HostBudget, same.HostBudget-named.HostBudget) > 1 ||
+		!strings.Contains(same.Sources[0], file) {
+		t.Errorf("%v s and %v s, %v", named.Predicted.StepSeconds, same.Predicted.StepSeconds, same.Sources)
+	}
+	if err := os.WriteFile(file, []byte("base: rtx4090-pc-128gb\nbf16_flops_per_sec: 40e12\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	slower := jsonOf[planResult](t, invoke(t, append(ask, file)...).must(t).stdout)
+	if slower.Predicted.StepSeconds < 1.5*named.Predicted.StepSeconds {
+		t.Errorf("%v s at a quarter of the rate, %v s before", slower.Predicted.StepSeconds, named.Predicted.StepSeconds)
 	}
 }

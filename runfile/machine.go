@@ -1,0 +1,327 @@
+package runfile
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/goccy/go-yaml/ast"
+
+	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/internal/spelling"
+	"github.com/millrace/millrace/plan"
+)
+
+// machineSizes are the keys of a machine file that have a size; the others are the rates of plan.Machine, under the names
+// that its JSON has.
+var machineSizes = []string{"device_memory", "host_memory", "disk_space", "rated_writes"}
+
+// machineFile is a document that is read.
+type machineFile struct {
+	on    plan.NamedMachine
+	rates map[string]reflect.Value // fields of on.Machine by their keys
+	given map[string]bool
+	sizes map[string]int64
+	errs  lineErrors
+}
+
+// ReadMachine reads a file that describes a machine with a GPU: sizes, and rates of plan.Machine, over those of the
+// named machine in base, if there is one. It is YAML or JSON; what `millrace probe` keeps is one.
+func ReadMachine(path string) (plan.NamedMachine, error) {
+	doc, err := ReadFile(path)
+	if err != nil {
+		return plan.NamedMachine{}, fmt.Errorf("machine file: %w", err)
+	}
+	named, err := ParseMachine(doc)
+	if err != nil {
+		return plan.NamedMachine{}, fmt.Errorf("machine file %s: %w", path, err)
+	}
+	named.Machine.Name = fmt.Sprintf("%s (%s)", cmp.Or(named.Name, "a machine"), path)
+	named.Sources = slices.Insert(named.Sources, 0, "rates and sizes of the machine: "+path)
+	return named, nil
+}
+
+// ParseMachine reads a machine file from its text. All that is wrong with its lines is told at once.
+func ParseMachine(doc []byte) (plan.NamedMachine, error) {
+	doc, err := plainText(doc)
+	if err != nil {
+		return plan.NamedMachine{}, err
+	}
+	body, err := parseYAML(doc)
+	if err != nil {
+		return plan.NamedMachine{}, err
+	}
+	values := pairs(body)
+	if values == nil {
+		return plan.NamedMachine{}, lineErrors{{text: "this is not a mapping of keys and values; name another file, or a machine"}}
+	}
+	f := &machineFile{given: map[string]bool{}, sizes: map[string]int64{}}
+	f.base(values)
+	f.rates = ratesOf(&f.on.Machine)
+	for _, p := range values {
+		f.read(p)
+	}
+	if len(f.errs) > 0 {
+		return plan.NamedMachine{}, f.errs
+	}
+	return f.finish()
+}
+
+// ratesOf are the fields of a machine that are rates, by the keys that its JSON has.
+func ratesOf(m *plan.Machine) map[string]reflect.Value {
+	all := map[string]reflect.Value{}
+	v := reflect.ValueOf(m).Elem()
+	for i := range v.NumField() {
+		if v.Field(i).Kind() == reflect.Float64 {
+			key, _, _ := strings.Cut(v.Type().Field(i).Tag.Get("json"), ",")
+			all[key] = v.Field(i)
+		}
+	}
+	return all
+}
+
+func (f *machineFile) fail(n ast.Node, format string, args ...any) {
+	if len(f.errs) < mostErrors {
+		f.errs = append(f.errs, lineError{line: lineOf(n.GetToken()), text: fmt.Sprintf(format, args...)})
+	}
+}
+
+// base begins with the named machine that the file names.
+func (f *machineFile) base(values []*ast.MappingValueNode) {
+	for _, p := range values {
+		if keyText(p.Key) != "base" {
+			continue
+		}
+		name, _ := scalarText(p.Value)
+		on, err := plan.FindMachine(name)
+		if err != nil {
+			f.fail(p.Key, "base: %v", err)
+		}
+		f.on = on
+	}
+}
+
+// read reads a key and its value.
+func (f *machineFile) read(p *ast.MappingValueNode) {
+	key := keyText(p.Key)
+	text, isScalar := scalarText(p.Value)
+	rate, isRate := f.rates[key]
+	f.given[key] = true
+	switch {
+	case !slices.Contains(f.keys(), key) && key != "disk_path":
+		f.unknown(key, lineOf(p.Key.GetToken()))
+	case key == "base":
+	case key == "attention_flops_per_sec_by_length":
+		f.attention(p.Value)
+	case !isScalar:
+		f.fail(p.Key, "%s must be one value", key)
+	case key == "name":
+		f.on.Name = text
+		f.on.Device.Name = text
+	case key == "disk_path": // the probe says what it measured
+	case isRate:
+		x, err := strconv.ParseFloat(text, 64)
+		if err != nil || !(x > 0) || math.IsInf(x, 0) {
+			f.fail(p.Key, "%s must be a number above 0, such as %s, not %s", key, exampleOf(key), text)
+			return
+		}
+		rate.SetFloat(x)
+	case slices.Contains(machineSizes, key):
+		size, err := ParseBytes(text)
+		if plain, errPlain := strconv.ParseInt(text, 10, 64); errPlain == nil && plain > 0 { // as the probe writes it
+			size, err = Bytes{N: plain}, nil
+		}
+		if err != nil || size.N <= 0 {
+			f.fail(p.Key, "%s must be a size, such as 24GiB, not %s", key, text)
+			return
+		}
+		f.sizes[key] = size.N
+	}
+}
+
+// unknown notes a key that no machine file has.
+func (f *machineFile) unknown(key string, at int) {
+	known := f.keys()
+	if len(f.errs) < mostErrors {
+		advice := cmp.Or(spelling.Question(key, known), ": keys are "+strings.Join(known, ", "))
+		f.errs = append(f.errs, lineError{at, advice, key})
+	}
+}
+
+// exampleOf is a value that a rate may have.
+func exampleOf(key string) string {
+	switch {
+	case strings.HasSuffix(key, "flops_per_sec"):
+		return "150e12"
+	case strings.HasSuffix(key, "ops_per_sec"):
+		return "250e3"
+	case strings.HasSuffix(key, "_sec") && !strings.HasSuffix(key, "_per_sec"):
+		return "0.002"
+	}
+	return "25e9"
+}
+
+// keys are all that a machine file may have, in the order of what is written.
+func (f *machineFile) keys() []string {
+	keys := append([]string{"base", "name"}, machineSizes...)
+	t := reflect.TypeFor[plan.Machine]()
+	for i := range t.NumField() {
+		key, _, _ := strings.Cut(t.Field(i).Tag.Get("json"), ",")
+		if !slices.Contains(keys, key) && key != "disk_path" {
+			keys = append(keys, key)
+		}
+	}
+	return keys
+}
+
+// attention reads the rates of attention at several lengths of sequences.
+func (f *machineFile) attention(n ast.Node) {
+	const want = "attention_flops_per_sec_by_length must be a list of {sequence_len: 2048, flops_per_sec: 50e12}"
+	list, ok := n.(*ast.SequenceNode)
+	if !ok || len(list.Values) > maxLengths {
+		f.fail(n, "%s", want)
+		return
+	}
+	f.on.Machine.AttentionByLength = nil
+	for _, e := range list.Values {
+		var rate plan.AttentionRate
+		entries := pairs(e)
+		for _, p := range entries {
+			text, _ := scalarText(p.Value)
+			switch keyText(p.Key) {
+			case "sequence_len":
+				rate.SequenceLen, _ = strconv.Atoi(text)
+			case "flops_per_sec":
+				rate.FLOPsPerSec, _ = strconv.ParseFloat(text, 64)
+			default:
+				f.fail(p.Key, "%s", want)
+			}
+		}
+		if rate.SequenceLen <= 0 || !(rate.FLOPsPerSec > 0) || math.IsInf(rate.FLOPsPerSec, 0) {
+			f.fail(e, "%s", want)
+		}
+		f.on.Machine.AttentionByLength = append(f.on.Machine.AttentionByLength, rate)
+	}
+}
+
+// maxLengths is how many lengths attention may have been measured at.
+const maxLengths = 100
+
+// togetherRates are of things that happen at once.
+var togetherRates = []string{"duplex_upload_bytes_per_sec", "duplex_download_bytes_per_sec",
+	"adamw_under_copies_bytes_per_sec", "upload_under_adamw_bytes_per_sec", "download_under_adamw_bytes_per_sec"}
+
+// finish fills in what follows from the rest, and refuses what is not a machine.
+func (f *machineFile) finish() (plan.NamedMachine, error) {
+	on, m := &f.on, &f.on.Machine
+	hasBase := f.given["base"]
+	var missing []string
+	need := func(key string, has bool) {
+		if !has {
+			missing = append(missing, key)
+		}
+	}
+	need("device_memory", hasBase || f.sizes["device_memory"] > 0)
+	need("host_memory", hasBase || f.sizes["host_memory"] > 0)
+	for _, key := range f.keys() {
+		if rate, isRate := f.rates[key]; isRate && isRequiredRate(key) {
+			need(key, rate.Float() > 0)
+		}
+	}
+	if f.sizes["disk_space"] > 0 {
+		need("disk_read_bytes_per_sec", m.DiskReadBytesPerSec > 0)
+		need("disk_write_bytes_per_sec", m.DiskWriteBytesPerSec > 0)
+	}
+	if len(missing) > 0 {
+		return plan.NamedMachine{}, fmt.Errorf("%s missing: give them, or begin with a machine that has them, such as base: "+
+			"rtx4090-pc-256gb; a device that computes on the host's memory cannot be described", areMissing(missing))
+	}
+	on.Device = device.Info{Name: cmp.Or(on.Device.Name, "a GPU"), MemoryBytes: cmp.Or(f.sizes["device_memory"],
+		on.Device.MemoryBytes), PinnedDeviceBytesPerMiB: device.GPUPinnedDeviceBytesPerMiB,
+		PinnedHostBytesPerMiB: device.GPUPinnedHostBytesPerMiB}
+	on.SetSizes(f.sizes["host_memory"], f.sizes["disk_space"])
+	if on.DeviceBytes <= 0 {
+		return plan.NamedMachine{}, fmt.Errorf("device_memory is %s: the driver alone takes 1 GiB; give more",
+			plan.FormatBytes(on.Device.MemoryBytes))
+	}
+	on.RatedWriteBytes = cmp.Or(f.sizes["rated_writes"], on.RatedWriteBytes)
+	if m.DeviceOpsPerSec == 0 {
+		m.DeviceOpsPerSec = plan.GPUOpsPerSec
+	}
+	f.shareRAM(hasBase)
+	if err := m.Check(); err != nil {
+		return plan.NamedMachine{}, err
+	}
+	return *on, nil
+}
+
+// isRequiredRate reports whether a plan cannot do without a rate.
+func isRequiredRate(key string) bool {
+	for _, part := range []string{"duplex", "under", "disk", "save", "ops_per_sec", "copy"} {
+		if strings.Contains(key, part) && key != "adamw_bytes_per_sec" && !strings.HasSuffix(key, "flops_per_sec") {
+			return false
+		}
+	}
+	return true
+}
+
+// areMissing names keys that are not there: "a and b are".
+func areMissing(keys []string) string {
+	if len(keys) == 1 {
+		return keys[0] + " is"
+	}
+	return strings.Join(keys[:len(keys)-1], ", ") + " and " + keys[len(keys)-1] + " are"
+}
+
+// shareRAM fills in the rates of what happens at once that the file does not have, from the others. Those of a base stay
+// where the file changes none of the others.
+func (f *machineFile) shareRAM(hasBase bool) {
+	changed := false
+	for _, key := range []string{"upload_bytes_per_sec", "download_bytes_per_sec", "adamw_bytes_per_sec",
+		"host_bytes_per_sec"} {
+		changed = changed || f.given[key]
+	}
+	if hasBase && !changed {
+		return
+	}
+	derived := f.on.Machine
+	derived.ShareRAM(derived.HostBytesPerSec)
+	from := ratesOf(&derived)
+	for _, key := range togetherRates {
+		if !f.given[key] {
+			f.rates[key].SetFloat(from[key].Float())
+		}
+	}
+}
+
+// MachineText is a machine as a machine file, to be edited.
+func MachineText(on plan.NamedMachine) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "# A machine for millrace plan --machine FILE; docs/plan.md explains the keys. Rates are FLOP/s, bytes/s\n"+
+		"# and operations/s, of work that arrives. The rates of what happens at once (duplex, under) follow from the others\n"+
+		"# where they are left out.\nname: %s\n", strconv.Quote(on.Device.Name))
+	for _, size := range []struct {
+		key   string
+		bytes int64
+	}{{"device_memory", on.Device.MemoryBytes}, {"host_memory", on.HostMemory()}, {"disk_space", on.DiskSpace()},
+		{"rated_writes", on.RatedWriteBytes}} {
+		if size.bytes > 0 {
+			fmt.Fprintf(&b, "%s: %dB\n", size.key, size.bytes)
+		}
+	}
+	derived := on.Machine
+	derived.ShareRAM(derived.HostBytesPerSec)
+	rates, follow := ratesOf(&on.Machine), ratesOf(&derived)
+	for _, key := range (&machineFile{}).keys() {
+		rate, isRate := rates[key]
+		follows := slices.Contains(togetherRates, key) && math.Abs(rate.Float()-follow[key].Float()) < 1
+		if isRate && rate.Float() > 0 && !follows {
+			fmt.Fprintf(&b, "%s: %s\n", key, strconv.FormatFloat(rate.Float(), 'g', 6, 64))
+		}
+	}
+	return b.String()
+}
