@@ -93,6 +93,9 @@ func (o *Forecast) text(q *Prediction) string {
 	if o.Steps > 0 {
 		fmt.Fprintf(&b, "run         %d steps take %s\n", o.Steps, FormatSeconds(o.RunSeconds))
 	}
+	if o.Eight != nil {
+		b.WriteString(o.Eight.text())
+	}
 	stall := "how long steps wait for it is not known: the disk was not measured"
 	if s := o.CheckpointStallSeconds; s != nil {
 		stall = "steps wait " + FormatSeconds(*s) + " for it"

@@ -15,6 +15,8 @@ type Forecast struct {
 	Steps        int     `json:"steps,omitempty"`
 	RunSeconds   float64 `json:"run_sec,omitempty"` // of the steps, without loading, evaluation and saving
 
+	Eight *EightGPUs `json:"eight_gpus,omitempty"` // of GPUs only
+
 	Limit    string   `json:"limit"` // what the busiest lane works on, with its share of the step
 	Timeline []string `json:"timeline"`
 	Stalls   []Stall  `json:"stalls,omitempty"` // of the compute lane
@@ -39,7 +41,7 @@ type Forecast struct {
 func (p *Plan) Forecast(m Machine, dev device.Info, steps int, ratedWriteBytes int64) Forecast {
 	q := p.Predicted
 	o := Forecast{Steps: steps, RunSeconds: float64(steps) * q.StepSeconds, RatedWriteBytes: ratedWriteBytes,
-		Limit: p.limit(m), Timeline: p.Timeline(m, dev), Stalls: p.Stalls(m, dev)}
+		Eight: p.onEight(m, dev), Limit: p.limit(m), Timeline: p.Timeline(m, dev), Stalls: p.Stalls(m, dev)}
 	if q.StepSeconds > 0 {
 		o.TokensPerSec = float64(p.Numerics.StepPositions()) / q.StepSeconds
 	}

@@ -1,0 +1,75 @@
+package plan
+
+import (
+	"fmt"
+
+	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/model"
+)
+
+// eight is how many GPUs a node has that full fine-tuning is usually done on.
+const eight = 8
+
+// EightGPUs is a step of the same tokens on eight such GPUs at their best: they hold all state, share the arithmetic
+// evenly, and lose no time to communication, element-wise operations or the optimizer. Products and attention run at the
+// rates that the plan has. So StepSeconds is a lower bound, and TimesSlower, of this plan's step, an upper one.
+type EightGPUs struct {
+	StepSeconds float64 `json:"step_sec"` // 6 FLOPs for each parameter and token, and attention
+	TimesSlower float64 `json:"times_slower"`
+	// The same where blocks are computed again in the backward pass, as is usual: 8 FLOPs instead of 6.
+	RecomputeStepSeconds float64 `json:"recompute_step_sec"`
+	RecomputeTimesSlower float64 `json:"recompute_times_slower"`
+
+	StateBytes  int64 `json:"state_bytes"`  // weights, gradients and optimizer state, which they have to hold
+	MemoryBytes int64 `json:"memory_bytes"` // of all eight; 0: not known
+}
+
+// onEight compares the plan with eight such GPUs; nil for a device that computes on the host's memory.
+func (p *Plan) onEight(m Machine, dev device.Info) *EightGPUs {
+	if dev.Unified || !p.Trains() || p.Predicted.StepSeconds <= 0 {
+		return nil
+	}
+	products, attention := m.MatMulFLOPsPerSec(p.Numerics.Compute), m.AttentionFLOPsPerSecAt(p.Numerics.SequenceLen)
+	rows := p.Numerics.MicroBatch * p.Numerics.MicroBatches
+	head, blocks := trainSeconds(p.Model, p.Numerics.SequenceLen, rows, products, attention)
+	e := &EightGPUs{StepSeconds: (head + blocks) / eight, RecomputeStepSeconds: (head + blocks*4/3) / eight,
+		MemoryBytes: eight * dev.MemoryBytes}
+	e.TimesSlower = p.Predicted.StepSeconds / e.StepSeconds
+	e.RecomputeTimesSlower = p.Predicted.StepSeconds / e.RecomputeStepSeconds
+	for _, spec := range p.Extents() {
+		e.StateBytes += spec.Bytes
+	}
+	return e
+}
+
+// trainSeconds is how long the arithmetic of model.TrainFLOPs takes on one device, for the head and for the blocks:
+// forward, and twice as much for backward.
+func trainSeconds(m *model.Model, sequenceLen, rows int, products, attention float64) (head, blocks float64) {
+	t := sequenceLen * rows
+	headFLOPs, _, _ := m.Head.FLOPs(t)
+	docs := make([]int, rows)
+	for i := range docs {
+		docs[i] = sequenceLen
+	}
+	for _, b := range m.Blocks {
+		all, _, _ := b.FLOPs(t, b.Mixer.Pairs(docs))
+		alone, _, _ := b.FLOPs(t, 0)
+		blocks += 3*float64(alone)/products + 3*float64(all-alone)/attention
+	}
+	return 3 * float64(headFLOPs) / products, blocks
+}
+
+// text is the comparison for people.
+func (e *EightGPUs) text() string {
+	holds := ""
+	switch {
+	case e.MemoryBytes == 0:
+	case e.StateBytes > e.MemoryBytes:
+		holds = fmt.Sprintf("; their %s could not hold the %s of state", FormatBytes(e.MemoryBytes), FormatBytes(e.StateBytes))
+	default:
+		holds = fmt.Sprintf("; their %s hold the %s of state", FormatBytes(e.MemoryBytes), FormatBytes(e.StateBytes))
+	}
+	return fmt.Sprintf("8 GPUs      eight of these with everything resident take %s a step at the best, and this one %.1f times as long "+
+		"(%s and %.1f with recomputation)%s\n", FormatSeconds(e.StepSeconds), e.TimesSlower,
+		FormatSeconds(e.RecomputeStepSeconds), e.RecomputeTimesSlower, holds)
+}
