@@ -15,9 +15,12 @@ func (p *Plan) Headline(dev device.Info) string {
 	if p.Bound() {
 		how = "weights used in place"
 	}
-	return fmt.Sprintf("%s, %s parameters, %v on %s: %s, %s of host memory and %s on the device, about %.2g s a step",
-		p.Model.Type, FormatCount(params), p.Numerics.Compute, dev.Name, how, FormatBytes(p.HostBytes), FormatBytes(p.DeviceTotalBytes()),
-		p.Predicted.StepSeconds)
+	memory := fmt.Sprintf("%s of host memory and %s on the device", FormatBytes(p.HostBytes), FormatBytes(p.DeviceTotalBytes()))
+	if p.Unified { // the device's is the host's
+		memory = FormatBytes(p.ProcessBytes()) + " of memory"
+	}
+	return fmt.Sprintf("%s, %s parameters, %v on %s: %s, %s, about %.2g s a step",
+		p.Model.Type, FormatCount(params), p.Numerics.Compute, dev.Name, how, memory, p.Predicted.StepSeconds)
 }
 
 // Explain is the plan for people: memory by tier, sizes, what is kept where, the predicted step and what it means for
@@ -26,8 +29,7 @@ func (p *Plan) Explain(dev device.Info, m Machine, o Forecast) string {
 	var b strings.Builder
 	params, _ := p.Model.Params()
 	n := p.Numerics
-	fmt.Fprintf(&b, "%s: %s parameters in %s and %s\n", p.Model.Type, FormatCount(params),
-		count(len(p.Model.Blocks), "block"), count(len(p.Model.Parts), "part"))
+	fmt.Fprintf(&b, "%s: %s parameters in %s\n", p.Model.Type, FormatCount(params), count(len(p.Model.Blocks), "block"))
 	fmt.Fprintf(&b, "device   %s\nmachine  %s\n", dev.Name, m.Name)
 	if p.Warning != "" {
 		fmt.Fprintf(&b, "warning  %s\n", p.Warning)
@@ -56,6 +58,9 @@ func (p *Plan) Explain(dev device.Info, m Machine, o Forecast) string {
 	}
 	table("device memory", p.DeviceTotalBytes(), p.DeviceBudget, p.Device, driver)
 	table("host memory", p.HostBytes, p.HostBudget, p.State, p.Host)
+	if p.Unified {
+		fmt.Fprintf(&b, "memory of both, since this device computes on the host's: %s\n", FormatBytes(p.ProcessBytes()))
+	}
 	if p.DiskBytes > 0 {
 		table("disk space", p.DiskBytes, p.DiskBudget, p.Disk)
 	}

@@ -242,3 +242,21 @@ func TestPlanAsJSON(t *testing.T) {
 		t.Error(d)
 	}
 }
+
+// Where the device computes on the host's memory, the text has one sum, and does not count blocks as parts.
+func TestMemoryOfBothIsASum(t *testing.T) {
+	r, _ := onMachine(t, "qwen2.5-1.5b", "rtx3090-pc-24gb-64gb")
+	r.Device.Unified, r.DeviceBytes = true, 0
+	p, err := plan.New(context.Background(), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sum := plan.FormatBytes(p.ProcessBytes())
+	if line := p.Headline(r.Device); !strings.Contains(line, ", "+sum+" of memory, about") || strings.Contains(line, "host memory") {
+		t.Error(line)
+	}
+	text := p.Explain(r.Device, r.Machine, p.Forecast(r.Machine, r.Device, 0, 0))
+	if !strings.Contains(text, "\nmemory of both, since this device computes on the host's: "+sum+"\n") || strings.Contains(text, " parts\n") {
+		t.Error(text)
+	}
+}

@@ -17,6 +17,8 @@ type Space struct {
 	Models          int   `json:"models"`
 	// PeakBytes is the most of the drive of output_dir that they take at once: models are written when there is no save.
 	PeakBytes int64 `json:"peak_bytes"`
+	// LeastPeakBytes is PeakBytes with save.keep: 1.
+	LeastPeakBytes int64 `json:"least_peak_bytes"`
 	// StateBytes is what the plan's state takes of the same drive; 0 where memory.path is on another one.
 	StateBytes int64 `json:"state_bytes,omitempty"`
 	// FreeBytes is what that drive has for all of them; nil where that is not known.
@@ -71,6 +73,11 @@ func (s *Space) Short() int64 {
 	return max(s.NeedBytes()-*s.FreeBytes, 0)
 }
 
+// KeepHelps reports whether what the drive lacks would be there with a lower save.keep.
+func (s *Space) KeepHelps() bool {
+	return s.Short() > 0 && s.LeastPeakBytes < s.PeakBytes && s.LeastPeakBytes+s.StateBytes <= *s.FreeBytes
+}
+
 // text is the space for people.
 func (s *Space) text() string {
 	line := fmt.Sprintf("space       %s of %s", count(s.Checkpoints, "checkpoint"), FormatBytes(s.CheckpointBytes))
@@ -86,8 +93,10 @@ func (s *Space) text() string {
 	line += fmt.Sprintf(": %s in output_dir at once", FormatBytes(s.NeedBytes()))
 	switch {
 	case s.FreeBytes == nil:
-	case s.Short() > 0:
+	case s.KeepHelps():
 		line += fmt.Sprintf(", and only %s are free: lower save.keep, or use a larger drive", FormatBytes(*s.FreeBytes))
+	case s.Short() > 0:
+		line += fmt.Sprintf(", and only %s are free: use a larger drive", FormatBytes(*s.FreeBytes))
 	default:
 		line += fmt.Sprintf(", and %s are free", FormatBytes(*s.FreeBytes))
 	}

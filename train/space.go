@@ -10,6 +10,7 @@ import (
 	"syscall"
 
 	"github.com/millrace/millrace/checkpoint"
+	"github.com/millrace/millrace/internal/spelling"
 	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/runfile"
@@ -34,7 +35,11 @@ func spaceOf(c *runfile.Config, p *plan.Plan, weights tensor.DType, steps int) *
 	if saves == 0 {
 		s.Checkpoints = 0
 	}
-	s.PeakBytes = max(int64(s.Checkpoints)*s.CheckpointBytes, int64(min(max(kept, 1), saves))*s.CheckpointBytes+int64(s.Models)*s.ModelBytes)
+	peak := func(checkpoints, kept int) int64 {
+		return max(int64(checkpoints)*s.CheckpointBytes, int64(min(kept, saves))*s.CheckpointBytes+int64(s.Models)*s.ModelBytes)
+	}
+	s.PeakBytes = peak(s.Checkpoints, max(kept, 1))
+	s.LeastPeakBytes = peak(min(s.Models+1, saves), s.Models) // one that is kept, and with save.best another
 	if vfs.SameDrive(c.Budgets().Path, c.OutputDir) {
 		s.StateBytes = p.DiskBytes
 	}
@@ -118,15 +123,22 @@ func (t *trainer) checkSpace() error {
 	}
 	s.FreeBytes, s.StateBytes = &free, 0
 	s.ModelBytes += t.src.carried.bytes
-	s.PeakBytes += int64(s.Models) * t.src.carried.bytes
-	s.PeakBytes = max(s.PeakBytes-int64(min(len(steps), s.Checkpoints))*s.CheckpointBytes, 0)
+	there := int64(min(len(steps), s.Checkpoints)) * s.CheckpointBytes
+	for _, peak := range []*int64{&s.PeakBytes, &s.LeastPeakBytes} {
+		*peak = max(*peak+int64(s.Models)*t.src.carried.bytes-there, 0)
+	}
 	if s.Short() > 0 {
-		path := ""
-		if t.Disk != nil && vfs.SameDrive(c.Budgets().Path, c.OutputDir) {
-			path = ", set memory.path to another drive"
+		var ways []string
+		if s.KeepHelps() {
+			ways = append(ways, fmt.Sprintf("lower save.keep (%d)", c.Save.Keep))
 		}
-		return fmt.Errorf("output_dir: up to %d checkpoints of %s at once and a model of %s need %s more, and %s are free there; lower save.keep (%d)%s, or set output_dir to a larger drive",
-			s.Checkpoints, plan.FormatBytes(s.CheckpointBytes), plan.FormatBytes(s.ModelBytes), plan.FormatBytes(s.PeakBytes), plan.FormatBytes(free), c.Save.Keep, path)
+		if t.Disk != nil && vfs.SameDrive(c.Budgets().Path, c.OutputDir) {
+			ways = append(ways, "set memory.path to another drive")
+		}
+		return fmt.Errorf("output_dir: up to %s of %s at once and a model of %s need %s more, and %s are free there; %s",
+			spelling.Count(s.Checkpoints, "checkpoint"), plan.FormatBytes(s.CheckpointBytes), plan.FormatBytes(s.ModelBytes),
+			plan.FormatBytes(s.PeakBytes), plan.FormatBytes(free),
+			spelling.Or(append(ways, "set output_dir to a larger drive")))
 	}
 	if more := (free - int64(s.Models)*s.ModelBytes) / s.CheckpointBytes; s.AllKept && c.Save.Every > 0 && int64((t.rates.Steps-t.begun)/c.Save.Every) > more {
 		t.env.say("warning: save.keep is 0, so every checkpoint stays: output_dir is full after step %d, and no later one can be saved",

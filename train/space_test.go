@@ -99,10 +99,23 @@ func TestSpaceIsPlanned(t *testing.T) {
 			if !errors.Is(err, blame.ErrRequest) || strings.Contains(err.Error(), "\n") {
 				t.Fatalf("error %v", err)
 			}
-			for _, key := range []string{"save.keep", "output_dir", plan.FormatBytes(need)} {
+			for _, key := range []string{"output_dir", plan.FormatBytes(need), "set output_dir to a larger drive"} {
 				if !strings.Contains(err.Error(), key) {
 					t.Errorf("%q does not name %s", err, key)
 				}
+			}
+			helps := name == "keep 2" || name == "few steps" // where fewer checkpoints have room
+			if got := strings.Contains(err.Error(), "lower save.keep"); got != helps {
+				t.Errorf("%q: does save.keep help? %v", err, helps)
+			}
+			if s.Checkpoints == 1 != strings.Contains(err.Error(), "up to 1 checkpoint of ") {
+				t.Error(err)
+			}
+			if s.Checkpoints == 0 {
+				return
+			}
+			if _, _, err = run(s.CheckpointBytes - 1); err == nil || strings.Contains(err.Error(), "save.keep") {
+				t.Errorf("without room for one checkpoint: %v", err)
 			}
 		})
 	}
