@@ -33,6 +33,7 @@ func main() {
 		{"qwen2.5-32b", "rtx3090-pc-24gb-128gb", "f32", 65536},
 		{"qwen2.5-1.5b", "rtx2060-laptop-6gb", "8bit", 65536},
 		{"qwen2.5-1.5b", "rtx2060-laptop-6gb", "f32", 65536},
+		{"qwen2.5-7b", "h200-1.5tb", "f32", 32768},
 		{"llama-3-70b", "h100-pcie5", "8bit", 65536},
 		{"llama-3-70b", "gh200-480gb", "8bit", 65536},
 		{"qwen2.5-14b", "dgx-2", "f32", 65536},
