@@ -385,7 +385,8 @@ func (s rowReader) examples(ctx context.Context, j *job, o Options) error {
 		switch {
 		case err == nil:
 			j.examples, j.sections = append(j.examples, e), append(j.sections, r.section)
-		case errors.Is(err, errNoEOS) || errors.Is(err, errNoTemplate) || ctx.Err() != nil:
+		case errors.Is(err, errNoEOS) || errors.Is(err, errNoTemplate) || ctx.Err() != nil,
+			s.BadRows != SkipBadRows && errors.Is(err, errIsOfType): // the entry is wrong, not the row
 			return err
 		case s.BadRows != SkipBadRows:
 			return fmt.Errorf("%w; correct it, or set bad_rows: skip", err)

@@ -379,14 +379,17 @@ func (f *fields) fail(format string, args ...any) {
 	}
 }
 
+// errIsOfType is in errors of rows that have the usual keys of another type than the source's, or other names of them.
+var errIsOfType = errors.New("such rows are of type")
+
 // missing says that a key is not there, which are, and what type of rows has these.
 func (f *fields) missing(name string) {
-	advice := "name the one to take"
+	has := someOf(nearestFirst(name, slices.Sorted(maps.Keys(f.object))))
 	if likely := typeOf(f.object); likely != "" {
-		advice = "such rows are " + likely
+		f.fail("field %q is missing: the row has %s; %w %s; set that", name, has, errIsOfType, likely)
+		return
 	}
-	f.fail("field %q is missing: the row has %s; %s", name, someOf(nearestFirst(name, slices.Sorted(maps.Keys(f.object)))),
-		advice)
+	f.fail("field %q is missing: the row has %s; name the one to take", name, has)
 }
 
 // typeOf is the type, with its keys, whose usual rows have the keys of this one; empty if none has.
@@ -395,22 +398,22 @@ func typeOf(object map[string]json.RawMessage) string {
 	isShareGPT := func(key string) bool { return bytes.Contains(object[key], []byte(`"from"`)) }
 	switch {
 	case has("instruction") && has("output"):
-		return "of type alpaca"
+		return "alpaca"
 	case has("messages") && isShareGPT("messages"):
-		return "of type sharegpt, with messages: messages"
+		return "sharegpt, with messages: messages"
 	case has("messages"):
-		return "of type messages"
+		return "messages"
 	case has("conversations") && isShareGPT("conversations"):
-		return "of type sharegpt"
+		return "sharegpt"
 	case has("conversations"):
-		return "of type messages, with messages: conversations"
+		return "messages, with messages: conversations"
 	case has("text"):
-		return "of type text"
+		return "text"
 	}
 	for _, pair := range [][2]string{{"prompt", "response"}, {"prompt", "completion"}, {"question", "answer"},
 		{"instruction", "response"}} {
 		if has(pair[0]) && has(pair[1]) {
-			return fmt.Sprintf("of type prompt-response, with prompt: %s and response: %s", pair[0], pair[1])
+			return fmt.Sprintf("prompt-response, with prompt: %s and response: %s", pair[0], pair[1])
 		}
 	}
 	return ""

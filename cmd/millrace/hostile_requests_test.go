@@ -19,7 +19,7 @@ func hostileRequests() (all []hostile) {
 		{"trian run.yaml", "trian"},
 		{"serve", "there is no command serve"},
 		{"login", "there is no command login"},
-		{"train --lr 3", "unknown flag --lr: use learning_rate"},
+		{"train --lr 3", "unknown flag --lr: write learning_rate=3"},
 		{"train run.yaml --learning-rate 1e-4", "write learning_rate=1e-4"},
 		{"train run.yaml --learning_rate=1e-4", "write learning_rate=1e-4"},
 		{"plan run.yaml --memory-device 8GiB", "write memory.device=8GiB"},

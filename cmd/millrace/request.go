@@ -86,10 +86,14 @@ func keyAdvice(flag string, args []string) string {
 	if found != "" {
 		return "write " + quotedWord(found+"="+value)
 	}
-	if row, ok := othertrainers.Lookup(strings.ReplaceAll(name, "-", "_")); ok {
-		return row.Advice()
+	row, ok := othertrainers.Lookup(strings.ReplaceAll(name, "-", "_"))
+	switch {
+	case !ok:
+		return ""
+	case row.Note == "" && row.Drop == "" && runfile.HasKey(row.Use):
+		return "write " + quotedWord(row.Use+"="+value)
 	}
-	return ""
+	return row.Advice()
 }
 
 // quotedWord is a word as a shell reads it.
