@@ -28,7 +28,7 @@ func Config(path string, settings ...string) (*runfile.Config, error) {
 
 // PlanOptions say what to plan for.
 type PlanOptions struct {
-	Machine string     // a named machine, such as "h100-pcie5"; empty: this one
+	Machine string     // a named machine, such as "h100-pcie5", or a file; empty: this one
 	Env     *train.Env // nil: NewEnv(nil)
 }
 

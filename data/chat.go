@@ -134,8 +134,8 @@ func (c *Chat) Render(ctx context.Context, r Record) (Rendered, error) {
 	var spans [][2]int
 	for _, s := range found.Spans {
 		if len(r.Untrained) > 0 && s.Message < 0 {
-			return Rendered{}, errors.New("a message of the assistant does not count (weight 0, or in a prompt), and which part the " +
-				"template made of it is not known: leave such messages out")
+			return Rendered{}, errors.New("a message of the assistant does not count (weight 0, or in a prompt), and " +
+				"which part the template made of it is not known: leave such messages out")
 		}
 		if !r.Untrained[s.Message] && s.End > s.Start {
 			spans = append(spans, [2]int{s.Start, s.End})

@@ -316,8 +316,8 @@ func (r *ConfigReader) Finish() error {
 		return nil
 	}
 	if slices.Contains(unread, quantizationKey) {
-		return fmt.Errorf("%s: %s is not supported: the weights are quantized%s, and only those of the original model can be "+
-			"trained; use that", r.path, quote(quantizationKey), r.quantization())
+		return fmt.Errorf("%s: %s is not supported: the weights are quantized%s, and only those of the original model "+
+			"can be trained; use that", r.path, quote(quantizationKey), r.quantization())
 	}
 	return fmt.Errorf("%s: %s is not supported for this kind of model: remove it only if you know that it changes nothing", r.path, quote(unread[0]))
 }

@@ -11,8 +11,8 @@ import (
 const eight = 8
 
 // EightGPUs is a step of the same tokens on eight such GPUs at their best: they hold all state, share the arithmetic
-// evenly, and lose no time to communication, element-wise operations or the optimizer. Products and attention run at the
-// rates that the plan has. So StepSeconds is a lower bound, and TimesSlower, of this plan's step, an upper one.
+// evenly, and lose no time to communication, element-wise operations or the optimizer. Products and attention run at
+// the rates that the plan has. So StepSeconds is a lower bound, and TimesSlower, of this plan's step, an upper one.
 type EightGPUs struct {
 	StepSeconds float64 `json:"step_sec"` // 6 FLOPs for each parameter and token, and attention
 	TimesSlower float64 `json:"times_slower"`
@@ -65,11 +65,12 @@ func (e *EightGPUs) text() string {
 	switch {
 	case e.MemoryBytes == 0:
 	case e.StateBytes > e.MemoryBytes:
-		holds = fmt.Sprintf("; their %s could not hold the %s of state", FormatBytes(e.MemoryBytes), FormatBytes(e.StateBytes))
+		holds = fmt.Sprintf("; their %s could not hold the %s of state", FormatBytes(e.MemoryBytes),
+			FormatBytes(e.StateBytes))
 	default:
 		holds = fmt.Sprintf("; their %s hold the %s of state", FormatBytes(e.MemoryBytes), FormatBytes(e.StateBytes))
 	}
-	return fmt.Sprintf("8 GPUs      eight of these with everything resident take %s a step at the best, and this one %.1f times as long "+
-		"(%s and %.1f with recomputation)%s\n", FormatSeconds(e.StepSeconds), e.TimesSlower,
+	return fmt.Sprintf("8 GPUs      eight of these with everything resident take %s a step at the best, and this one "+
+		"%.1f times as long (%s and %.1f with recomputation)%s\n", FormatSeconds(e.StepSeconds), e.TimesSlower,
 		FormatSeconds(e.RecomputeStepSeconds), e.RecomputeTimesSlower, holds)
 }

@@ -35,10 +35,12 @@ func TestEightGPUs(t *testing.T) {
 	if ratio := e.RecomputeStepSeconds / e.StepSeconds; ratio < 1.29 || ratio >= 4.0/3 {
 		t.Errorf("with recomputation %v times as long", ratio)
 	}
-	if got := p.Predicted.StepSeconds / e.StepSeconds; got != e.TimesSlower || e.TimesSlower < 8 || e.RecomputeTimesSlower < 6 {
+	if got := p.Predicted.StepSeconds / e.StepSeconds; got != e.TimesSlower || e.TimesSlower < 8 ||
+		e.RecomputeTimesSlower < 6 {
 		t.Errorf("%+v, %v s", e, p.Predicted.StepSeconds)
 	}
-	if state := 14 * params; math.Abs(float64(e.StateBytes)/float64(state)-1) > 0.01 || e.MemoryBytes != 8*on.Device.MemoryBytes {
+	if state := 14 * params; math.Abs(float64(e.StateBytes)/float64(state)-1) > 0.01 ||
+		e.MemoryBytes != 8*on.Device.MemoryBytes {
 		t.Errorf("%+v", e)
 	}
 	if text := p.Explain(r.Device, r.Machine, p.Forecast(r.Machine, r.Device, 0, 0)); !strings.Contains(text,

@@ -15,7 +15,8 @@ func (p *Plan) Headline(dev device.Info) string {
 	if p.Bound() {
 		how = "weights used in place"
 	}
-	memory := fmt.Sprintf("%s of host memory and %s on the device", FormatBytes(p.HostBytes), FormatBytes(p.DeviceTotalBytes()))
+	memory := fmt.Sprintf("%s of host memory and %s on the device", FormatBytes(p.HostBytes),
+		FormatBytes(p.DeviceTotalBytes()))
 	if p.Unified { // the device's is the host's
 		memory = FormatBytes(p.ProcessBytes()) + " of memory"
 	}

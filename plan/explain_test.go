@@ -252,11 +252,13 @@ func TestMemoryOfBothIsASum(t *testing.T) {
 		t.Fatal(err)
 	}
 	sum := plan.FormatBytes(p.ProcessBytes())
-	if line := p.Headline(r.Device); !strings.Contains(line, ", "+sum+" of memory, about") || strings.Contains(line, "host memory") {
+	if line := p.Headline(r.Device); !strings.Contains(line, ", "+sum+" of memory, about") ||
+		strings.Contains(line, "host memory") {
 		t.Error(line)
 	}
 	text := p.Explain(r.Device, r.Machine, p.Forecast(r.Machine, r.Device, 0, 0))
-	if !strings.Contains(text, "\nmemory of both, since this device computes on the host's: "+sum+"\n") || strings.Contains(text, " parts\n") {
+	if !strings.Contains(text, "\nmemory of both, since this device computes on the host's: "+sum+"\n") ||
+		strings.Contains(text, " parts\n") {
 		t.Error(text)
 	}
 }

@@ -382,7 +382,8 @@ func (c *Config) Types() (n plan.Numerics, err error) {
 		return n, fmt.Errorf("precision.%w", err)
 	}
 	if (n.Compute == tensor.F32) != (n.Master == optim.F32) {
-		return n, fmt.Errorf("precision: compute %v does not go with master %v: leave master out, which then follows from compute", n.Compute, n.Master)
+		return n, fmt.Errorf("precision: compute %v does not go with master %v: leave master out, which then follows "+
+			"from compute", n.Compute, n.Master)
 	}
 	return n, nil
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/millrace/millrace/plan"
 )
 
-// machineSizes are the keys of a machine file that have a size; the others are the rates of plan.Machine, under the names
-// that its JSON has.
+// machineSizes are the keys of a machine file that have a size; the others are the rates of plan.Machine, under the
+// names that its JSON has.
 var machineSizes = []string{"device_memory", "host_memory", "disk_space", "rated_writes"}
 
 // machineFile is a document that is read.
@@ -57,7 +57,8 @@ func ParseMachine(doc []byte) (plan.NamedMachine, error) {
 	}
 	values := pairs(body)
 	if values == nil {
-		return plan.NamedMachine{}, lineErrors{{text: "this is not a mapping of keys and values; name another file, or a machine"}}
+		return plan.NamedMachine{}, lineErrors{{text: "this is not a mapping of keys and values; name another file, " +
+			"or a machine"}}
 	}
 	f := &machineFile{given: map[string]bool{}, sizes: map[string]int64{}}
 	f.base(values)
@@ -277,8 +278,8 @@ func areMissing(keys []string) string {
 	return strings.Join(keys[:len(keys)-1], ", ") + " and " + keys[len(keys)-1] + " are"
 }
 
-// shareRAM fills in the rates of what happens at once that the file does not have, from the others. Those of a base stay
-// where the file changes none of the others.
+// shareRAM fills in the rates of what happens at once that the file does not have, from the others. Those of a base
+// stay where the file changes none of the others.
 func (f *machineFile) shareRAM(hasBase bool) {
 	changed := false
 	for _, key := range []string{"upload_bytes_per_sec", "download_bytes_per_sec", "adamw_bytes_per_sec",
@@ -301,9 +302,9 @@ func (f *machineFile) shareRAM(hasBase bool) {
 // MachineText is a machine as a machine file, to be edited.
 func MachineText(on plan.NamedMachine) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "# A machine for millrace plan --machine FILE; docs/plan.md explains the keys. Rates are FLOP/s, bytes/s\n"+
-		"# and operations/s, of work that arrives. The rates of what happens at once (duplex, under) follow from the others\n"+
-		"# where they are left out.\nname: %s\n", strconv.Quote(on.Device.Name))
+	fmt.Fprintf(&b, "# A machine for millrace plan --machine FILE; docs/plan.md explains the keys. Rates are FLOP/s,\n"+
+		"# bytes/s and operations/s, of work that arrives. The rates of what happens at once (duplex, under) follow\n"+
+		"# from the others where they are left out.\nname: %s\n", strconv.Quote(on.Device.Name))
 	for _, size := range []struct {
 		key   string
 		bytes int64

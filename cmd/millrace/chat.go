@@ -58,7 +58,8 @@ func (c *chatCmd) Run(p *program) error {
 	}
 	lines := newMessages(p.stdin)
 	if lines.typed {
-		p.stderr.line("Write a message. /help shows what else can be written, Ctrl-C stops an answer, and /exit ends the talk.")
+		p.stderr.line("Write a message. /help shows what else can be written, Ctrl-C stops an answer, and /exit ends " +
+			"the talk.")
 	}
 	for err == nil {
 		if lines.typed {
@@ -82,8 +83,8 @@ func (c *chatCmd) Run(p *program) error {
 		case command == "help":
 			p.stderr.line("%s", chatCommands)
 		default:
-			err = badFlag("there is no command /%s: /help lists those that there are; write //%s to send it as a message", command,
-				command)
+			err = badFlag("there is no command /%s: /help lists those that there are; write //%s to send it as a message",
+				command, command)
 			if lines.typed {
 				p.stderr.line("%s", oneLine(err))
 				err = nil

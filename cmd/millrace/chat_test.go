@@ -95,7 +95,8 @@ func TestChatCommands(t *testing.T) {
 	}
 	for _, line := range []string{"/save talk", "/tmp", "/", "/clear it"} {
 		r := invokeWith(t, line+"\na\n", nil, flags...)
-		if r.status != exitBadRequest || r.stdout != "" || !strings.Contains(r.errorLine(), "there is no command "+line+": ") ||
+		if r.status != exitBadRequest || r.stdout != "" ||
+			!strings.Contains(r.errorLine(), "there is no command "+line+": ") ||
 			!strings.Contains(r.errorLine(), "write /"+line+" to send it") {
 			t.Errorf("%s: status %d, %s, %s", line, r.status, r.stderr, r.stdout)
 		}
