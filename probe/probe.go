@@ -7,6 +7,7 @@
 package probe
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -187,7 +188,7 @@ func measure(ctx context.Context, o Options, sizes func(device.Info) probeSizes,
 	steps := []func(*plan.Machine) error{p.products(tensor.F32), p.products(tensor.BF16), p.attention, p.starts, p.elements, p.links,
 		p.hostCopies, p.updates}
 	if !computes.Info().Unified {
-		m.DeviceMemoryBytes = computes.Info().MemoryBytes
+		m.DeviceMemoryBytes = cmp.Or(computes.Info().TotalBytes, computes.Info().MemoryBytes)
 		m.HostMemoryBytes, _ = hostmem.Total() // 0 where it is not known
 		steps = append(steps, p.deviceCopies)
 	}

@@ -77,7 +77,8 @@ func TestProbe(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if m.DuplexUploadBytesPerSec != 0 || m.DeviceCopyBytesPerSec != 0 || m.AdamWUnderCopiesBytesPerSec != 0 {
+	if m.DuplexUploadBytesPerSec != 0 || m.DeviceCopyBytesPerSec != 0 || m.AdamWUnderCopiesBytesPerSec != 0 ||
+		m.DeviceMemoryBytes != 0 {
 		t.Errorf("a link that there is not: %+v", m)
 	}
 	if len(m.AttentionByLength) != 2 || m.AttentionByLength[0].SequenceLen != 16 || m.AttentionByLength[1].SequenceLen != 64 ||
@@ -117,7 +118,8 @@ func TestProbeOfAStandIn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if m.Check() != nil || len(m.AttentionByLength) != 2 || m.DeviceCopyBytesPerSec <= 0 || m.AdamWUnderCopiesBytesPerSec <= 0 {
+	if m.Check() != nil || len(m.AttentionByLength) != 2 || m.DeviceCopyBytesPerSec <= 0 || m.AdamWUnderCopiesBytesPerSec <= 0 ||
+		m.DeviceMemoryBytes != 256<<20 {
 		t.Errorf("%+v", m)
 	}
 	if err := gpu.Check(); err != nil {
@@ -326,6 +328,9 @@ func TestProbeOfALink(t *testing.T) {
 	m, err := measure(context.Background(), o, smallProbeFor, 0.02)
 	if err != nil {
 		t.Fatal(err)
+	}
+	if total, err := hostmem.Total(); err == nil && m.HostMemoryBytes != total {
+		t.Errorf("a host with %d bytes, want %d", m.HostMemoryBytes, total)
 	}
 	if m.Check() != nil || m.DuplexUploadBytesPerSec <= 0 || m.DuplexDownloadBytesPerSec <= 0 || m.DeviceCopyBytesPerSec <= 0 ||
 		m.AdamWUnderCopiesBytesPerSec <= 0 || m.UploadUnderAdamWBytesPerSec <= 0 || m.DownloadUnderAdamWBytesPerSec <= 0 {
