@@ -13,6 +13,8 @@ const (
 
 	packChunk = 16 // rows of k that packing reads at a time, even
 
+	panelQuantum = 16 // a packed panel has room for a multiple of units: transposition writes as many at a time
+
 	// A shared block: packed A (5 MiB), packed B (10 MiB) and the sums of a bf16 C (8 MiB) live in L3.
 	sharedRows = 2064
 	sharedCols = 4096
@@ -83,14 +85,17 @@ type job struct {
 	units           int // k in units
 	panelUnits      int // units that a packed panel has room for
 	first, last     bool
-	aGroup, bGroup  int // panels that one packing task packs
-	aTasks          int // packing tasks of A; the rest are of B
-	tileA, tileB    int // panels of A and of B that one tile task covers
+	inPlace         inPlaceKernel // reads op(A) where it is, except the panel at its edge; nil: all is packed
+	packed          []float32     // op(B), packed before; nil: it is packed here
+	aGroup, bGroup  int           // panels that one packing task packs
+	aTasks          int           // packing tasks of A; the rest are of B
+	tileA, tileB    int           // panels of A and of B that one tile task covers
 	tileTasksAcross int
 }
 
 // multiply walks the blocks of a product. phase runs the tasks of one phase: packing, then tiles.
-func (j *job) multiply(kern kernel, op Op, blk *blocking, workers int, phase func(tasks int, pack bool)) {
+func (j *job) multiply(kern kernel, op Op, packed []float32, blk *blocking, workers int,
+	phase func(tasks int, pack bool)) {
 	m, n, k := op.Shape()
 	if m == 0 || n == 0 {
 		return
@@ -101,14 +106,14 @@ func (j *job) multiply(kern kernel, op Op, blk *blocking, workers int, phase fun
 		}
 		return
 	}
-	j.kern, j.op, j.blk = kern, op, blk
+	j.kern, j.op, j.blk, j.packed = kern, op, blk, packed
 	j.size = kern.size()
-	perUnit := 1
-	if j.size.pairs && op.A.DType == tensor.BF16 {
-		perUnit = 2
-	}
+	perUnit := j.size.perUnit(op.A.DType)
 	j.a = newSource(&op.A, op.TransA, perUnit)
 	j.b = newSource(&op.B, !op.TransB, perUnit)
+	if in, ok := kern.(inPlaceKernel); ok && in.readsInPlace(&j.a, k) {
+		j.inPlace = in
+	}
 
 	kCount, kSize := kBlocks(k, perUnit)
 	mCount, mSize := split(m, blk.rows, j.size.mr)
@@ -126,7 +131,7 @@ func (j *job) multiply(kern kernel, op Op, blk *blocking, workers int, phase fun
 				j.k0 = kb * kSize
 				j.k = min(kSize, k-j.k0)
 				j.units = ceilDiv(j.k, perUnit)
-				j.panelUnits = ceilTo(j.units, 16)
+				j.panelUnits = ceilTo(j.units, panelQuantum)
 				j.first, j.last = kb == 0, kb == kCount-1
 				aTasks, bTasks := j.packTasks()
 				phase(aTasks+bTasks, true)
@@ -168,7 +173,13 @@ const (
 
 func (j *job) packTasks() (a, b int) {
 	j.aTasks = ceilDiv(ceilDiv(j.m, j.size.mr), j.aGroup)
-	return j.aTasks, ceilDiv(ceilDiv(j.n, j.size.nr), j.bGroup)
+	if j.inPlace != nil {
+		j.aTasks = min(j.m%j.size.mr, 1)
+	}
+	if j.packed == nil {
+		b = ceilDiv(ceilDiv(j.n, j.size.nr), j.bGroup)
+	}
+	return j.aTasks, b
 }
 
 func (j *job) tileTasks() int {
@@ -178,6 +189,10 @@ func (j *job) tileTasks() int {
 
 // pack is one packing task.
 func (j *job) pack(w *worker, task int) {
+	if task < j.aTasks && j.inPlace != nil {
+		j.packPanels(w, &j.a, j.blk.a, j.m/j.size.mr, 1, j.size.mr, j.m0, j.m)
+		return
+	}
 	if task < j.aTasks {
 		j.packPanels(w, &j.a, j.blk.a, task*j.aGroup, j.aGroup, j.size.mr, j.m0, j.m)
 		return
@@ -210,16 +225,15 @@ func (j *job) tiles(w *worker, task int) {
 	c := &j.op.C
 	esize := uintptr(c.DType.Bytes())
 	ldc := uintptr(c.Stride) * esize
-	pairs := j.a.perUnit == 2
 	for pb := pb0; pb < pb1; pb++ {
 		cols := min(nr, j.n-pb*nr)
-		b := unsafe.Pointer(&j.blk.b[pb*nr*j.panelUnits])
+		b := j.panelB(pb)
 		for pa := pa0; pa < pa1; pa++ {
 			rows := min(mr, j.m-pa*mr)
 			a := unsafe.Pointer(&j.blk.a[pa*mr*j.panelUnits])
 			at := unsafe.Add(c.Data, uintptr(j.m0+pa*mr)*ldc+uintptr(j.n0+pb*nr)*esize)
 			if c.DType == tensor.F32 {
-				j.kern.tile(w, pairs, j.units, a, b, at, ldc, rows, cols, !j.first || j.op.Accumulate)
+				j.tile(w, pa, a, b, at, ldc, rows, cols)
 				continue
 			}
 			t := unsafe.Pointer(&w.tile[0])
@@ -229,12 +243,22 @@ func (j *job) tiles(w *worker, task int) {
 			if j.first && j.op.Accumulate {
 				j.kern.widen(t, at, ldc, rows, cols)
 			}
-			j.kern.tile(w, pairs, j.units, a, b, t, uintptr(nr)*4, rows, nr, !j.first || j.op.Accumulate)
+			j.tile(w, pa, a, b, t, uintptr(nr)*4, rows, nr)
 			if j.last {
 				j.kern.round(at, ldc, t, rows, cols)
 			}
 		}
 	}
+}
+
+// tile computes one register tile of the panel pa, packed at a, into c.
+func (j *job) tile(w *worker, pa int, a, b, c unsafe.Pointer, ldc uintptr, rows, cols int) {
+	pairs, add := j.a.perUnit == 2, !j.first || j.op.Accumulate
+	if j.inPlace != nil && rows == j.size.mr {
+		j.inPlace.tileInPlace(pairs, j.units, j.a.at(j.m0+pa*rows, j.k0), j.a.stride, b, c, ldc, cols, add)
+		return
+	}
+	j.kern.tile(w, pairs, j.units, a, b, c, ldc, rows, cols, add)
 }
 
 func clearMat(c *Mat) {

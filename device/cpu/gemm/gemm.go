@@ -139,7 +139,7 @@ func (e *Engine) ScratchBytes() int64 {
 
 // Mul multiplies on all workers. It does not allocate.
 func (e *Engine) Mul(op Op) {
-	e.job.multiply(e.kern, op, &e.shared, len(e.workers), func(tasks int, pack bool) {
+	e.job.multiply(e.kern, op, nil, &e.shared, len(e.workers), func(tasks int, pack bool) {
 		if pack {
 			e.run.Run(tasks, e.packTask)
 		} else {
@@ -150,9 +150,11 @@ func (e *Engine) Mul(op Op) {
 
 // MulSerial multiplies on the calling goroutine with the scratch of one worker, to the same bits as Mul. It is for
 // small blocks inside the tasks that another package runs on the pool.
-func (e *Engine) MulSerial(worker int, op Op) {
+func (e *Engine) MulSerial(worker int, op Op) { e.mulSerial(worker, op, nil) }
+
+func (e *Engine) mulSerial(worker int, op Op, packed []float32) {
 	w := &e.workers[worker]
-	w.job.multiply(e.kern, op, &w.own, 1, func(tasks int, pack bool) {
+	w.job.multiply(e.kern, op, packed, &w.own, 1, func(tasks int, pack bool) {
 		for t := range tasks {
 			if pack {
 				w.job.pack(w, t)

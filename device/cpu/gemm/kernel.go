@@ -13,6 +13,14 @@ type tileSize struct {
 	pairs  bool // bf16 operands are packed as pairs; otherwise they are widened
 }
 
+// perUnit is the elements of a type in a packed unit.
+func (s tileSize) perUnit(d tensor.DType) int {
+	if s.pairs && d == tensor.BF16 {
+		return 2
+	}
+	return 1
+}
+
 // kernel is the inner part of a product at one level.
 type kernel interface {
 	size() tileSize
@@ -24,6 +32,15 @@ type kernel interface {
 	widen(t, c unsafe.Pointer, ldc uintptr, rows, cols int)
 	// round copies an fp32 tile [mr][nr] to a bf16 tile of C, to nearest, ties to even.
 	round(c unsafe.Pointer, ldc uintptr, t unsafe.Pointer, rows, cols int)
+}
+
+// inPlaceKernel is a kernel that also computes whole tiles with rows of op(A) where they are, without a packed panel.
+type inPlaceKernel interface {
+	kernel
+	// readsInPlace says whether it can with this op(A), of that many elements of k.
+	readsInPlace(a *source, k int) bool
+	// tileInPlace is tile with all rows of a tile, which run along k and begin lda bytes after each other.
+	tileInPlace(pairs bool, units int, a unsafe.Pointer, lda uintptr, b, c unsafe.Pointer, ldc uintptr, cols int, add bool)
 }
 
 // plainKernel is portable Go: the oracle of the others' shape handling, and what runs where there is no assembly.

@@ -96,6 +96,26 @@ func (q kernel512) tile(_ *worker, pairs bool, units int, a, b, c unsafe.Pointer
 	}
 }
 
+// readsInPlace implements inPlaceKernel: rows of whole units that need not be widened. Rows that whole pages separate
+// would share a few sets of L1, and are packed.
+func (q kernel512) readsInPlace(a *source, k int) bool {
+	const page = 4096
+	return !a.kRows && k%a.perUnit == 0 && (!a.bf16 || a.perUnit == 2) && a.stride%page != 0
+}
+
+func (q kernel512) tileInPlace(pairs bool, units int, a unsafe.Pointer, lda uintptr, b, c unsafe.Pointer, ldc uintptr,
+	cols int, add bool) {
+	sum := uintptr(0)
+	if add {
+		sum = 1
+	}
+	if pairs {
+		tile512BF16InPlacex12(uintptr(units), a, b, c, ldc, 12, mask(cols), sum, lda)
+		return
+	}
+	tile512F32InPlacex12(uintptr(units), a, b, c, ldc, 12, mask(cols), sum, lda)
+}
+
 func (kernel512) widen(t, c unsafe.Pointer, ldc uintptr, rows, cols int) {
 	widenTile512(t, 128, c, ldc, uintptr(rows), mask(cols))
 }
@@ -194,6 +214,12 @@ func tile512BF16x8(k uintptr, a, b, c unsafe.Pointer, ldc, rows uintptr, mask ui
 
 //go:noescape
 func tile512BF16x4(k uintptr, a, b, c unsafe.Pointer, ldc, rows uintptr, mask uint64, add uintptr)
+
+//go:noescape
+func tile512F32InPlacex12(k uintptr, a, b, c unsafe.Pointer, ldc, rows uintptr, mask uint64, add, lda uintptr)
+
+//go:noescape
+func tile512BF16InPlacex12(k uintptr, a, b, c unsafe.Pointer, ldc, rows uintptr, mask uint64, add, lda uintptr)
 
 //go:noescape
 func widenTile512(t unsafe.Pointer, ldt uintptr, c unsafe.Pointer, ldc, rows uintptr, mask uint64)

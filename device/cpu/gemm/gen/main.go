@@ -30,8 +30,9 @@ func generate() []byte {
 	tables512(w)
 	for _, bf16 := range []bool{false, true} {
 		for _, rows := range []int{12, 8, 4} {
-			tile512(w, rows, bf16)
+			tile512(w, rows, bf16, false)
 		}
+		tile512(w, rows512, bf16, true)
 	}
 	widen512(w)
 	round512(w)
@@ -75,9 +76,19 @@ type arg struct{ name, reg string }
 
 // text opens a routine whose parameters are all eight bytes wide and loads them.
 func (w *writer) text(doc, name string, args ...arg) {
-	fmt.Fprintf(&w.buf, "\n// %s\nTEXT ·%s(SB), NOSPLIT, $0-%d\n", doc, name, 8*len(args))
+	w.open(doc, name, len(args))
+	w.load(0, args...)
+}
+
+// open opens a routine of that many parameters.
+func (w *writer) open(doc, name string, args int) {
+	fmt.Fprintf(&w.buf, "\n// %s\nTEXT ·%s(SB), NOSPLIT, $0-%d\n", doc, name, 8*args)
+}
+
+// load loads parameters, the first of which is the one of that number.
+func (w *writer) load(first int, args ...arg) {
 	for i, a := range args {
-		w.op("MOVQ %s+%d(FP), %s", a.name, 8*i, a.reg)
+		w.op("MOVQ %s+%d(FP), %s", a.name, 8*(first+i), a.reg)
 	}
 }
 

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"os"
+	"strings"
 	"testing"
 )
 
@@ -19,17 +20,24 @@ func TestCommittedFileIsCurrent(t *testing.T) {
 // The expected bytes are those of GNU as 2.40.
 func TestVDPBF16PS(t *testing.T) {
 	for _, c := range []struct {
-		offset, src, dst int
-		want             string
+		from     address
+		src, dst int
+		want     string
 	}{
-		{4, 0, 8, "BYTE $0x62; BYTE $0x72; BYTE $0x7E; BYTE $0x58; BYTE $0x52; BYTE $0x40; BYTE $0x01"},
-		{188, 1, 31, "BYTE $0x62; BYTE $0x62; BYTE $0x76; BYTE $0x58; BYTE $0x52; BYTE $0x78; BYTE $0x2F"},
-		{44, 3, 17, "BYTE $0x62; BYTE $0xE2; BYTE $0x66; BYTE $0x58; BYTE $0x52; BYTE $0x48; BYTE $0x0B"},
-		{508, 20, 24, "BYTE $0x62; BYTE $0x62; BYTE $0x5E; BYTE $0x50; BYTE $0x52; BYTE $0x40; BYTE $0x7F"},
+		{address{offset: 4, base: "AX"}, 0, 8, "62 72 7E 58 52 40 01"},
+		{address{offset: 188, base: "AX"}, 1, 31, "62 62 76 58 52 78 2F"},
+		{address{offset: 44, base: "AX"}, 3, 17, "62 E2 66 58 52 48 0B"},
+		{address{offset: 508, base: "AX"}, 20, 24, "62 62 5E 50 52 40 7F"},
+		{address{offset: 8, base: "R12"}, 0, 17, "62 C2 7E 58 52 4C 24 02"},
+		{address{offset: 4, base: "R11"}, 1, 24, "62 42 76 58 52 43 01"},
+		{address{4, "AX", "R13", 1}, 2, 8, "62 32 6E 58 52 44 28 01"},
+		{address{12, "R10", "R13", 2}, 3, 31, "62 02 66 58 52 7C 6A 03"},
+		{address{508, "R12", "R13", 1}, 1, 24, "62 02 76 58 52 44 2C 7F"},
 	} {
-		got, _, _ := bytes.Cut([]byte(vdpbf16ps(c.offset, c.src, c.dst)), []byte(" //"))
-		if string(got) != c.want {
-			t.Errorf("vdpbf16ps(%d, %d, %d) = %s, want %s", c.offset, c.src, c.dst, got, c.want)
+		got, _, _ := strings.Cut(vdpbf16ps(c.from, c.src, c.dst), " //")
+		got = strings.NewReplacer("BYTE $0x", "", ";", "").Replace(got)
+		if got != c.want {
+			t.Errorf("vdpbf16ps(%v, %d, %d) = %s, want %s", c.from, c.src, c.dst, got, c.want)
 		}
 	}
 }

@@ -10,16 +10,34 @@ const (
 // tile512 writes the register tile: `rows` x 32 sums in Z8..Z31, two vectors a row. One unit of k is 4 bytes of each
 // row and column: one fp32, or two bf16.
 //
+// A is a packed panel. With inPlace, it is rows of a matrix that run along k, lda bytes from one to the next: a
+// register holds the address of every third row, and lda and 2*lda lead to the two that follow.
+//
 // C is prefetched when about 100 units are left: earlier, the panels would push it out of L1 again; later, it would not
 // have arrived.
-func tile512(w *writer, rows int, bf16 bool) {
+func tile512(w *writer, rows int, bf16, inPlace bool) {
 	name, unit := "F32", "fp32"
 	if bf16 {
 		name, unit = "BF16", "pairs of bf16"
 	}
-	w.text(fmt.Sprintf("%d x 32 sums over k %s.", rows, unit), fmt.Sprintf("tile512%sx%d", name, rows),
-		arg{"k", "R8"}, arg{"a", "AX"}, arg{"b", "BX"}, arg{"c", "DI"}, arg{"ldc", "SI"}, arg{"rows", "R10"},
-		arg{"mask", "R11"}, arg{"add", "R12"})
+	doc, args := "", []arg{{"k", "R8"}, {"a", "AX"}, {"b", "BX"}, {"c", "DI"}, {"ldc", "SI"}}
+	late := []arg{{"rows", "R10"}, {"mask", "R11"}, {"add", "R12"}} // not read before the sums are complete
+	bases := []string{"AX", "R10", "R11", "R12"}
+	if inPlace {
+		name += "InPlace"
+		doc = ", and rows of A, lda bytes from one to the next"
+		late = append(late, arg{"lda", "R13"})
+	}
+	w.open(fmt.Sprintf("%d x 32 sums over k %s%s.", rows, unit, doc), fmt.Sprintf("tile512%sx%d", name, rows),
+		len(args)+len(late))
+	w.load(0, args...)
+	if inPlace {
+		w.load(len(args)+len(late)-1, late[len(late)-1])
+		w.op("LEAQ (R13)(R13*2), R9")
+		for i := 1; i < (rows+2)/3; i++ {
+			w.op("LEAQ (%s)(R9*1), %s", bases[i-1], bases[i])
+		}
+	}
 	acc := func(row, half int) int { return 8 + 2*row + half }
 	for i := 0; i < rows; i++ {
 		w.op("VPXORQ Z%d, Z%d, Z%d", acc(i, 0), acc(i, 0), acc(i, 0))
@@ -32,21 +50,30 @@ func tile512(w *writer, rows int, bf16 bool) {
 			w.op("VMOVUPS %d(BX), Z%d", 128*u+64, b+1)
 			w.op("PREFETCHT0 %d(BX)", 128*u+prefetchB512)
 			w.op("PREFETCHT0 %d(BX)", 128*u+prefetchB512+64)
-			if u < 3 { // four units of A are three cache lines
+			if u < 3 && !inPlace { // four units of A are three cache lines
 				w.op("PREFETCHT0 %d(AX)", 64*u+prefetchA512)
 			}
 			for i := 0; i < rows; i++ {
+				from := address{offset: 4 * (rows512*u + i), base: "AX"}
+				if inPlace {
+					from = address{offset: 4 * u, base: bases[i/3], index: "R13", scale: i % 3}
+				}
 				for half := 0; half < 2; half++ {
-					offset := 4 * (rows512*u + i)
 					if bf16 {
-						w.op("%s", vdpbf16ps(offset, b+half, acc(i, half)))
+						w.op("%s", vdpbf16ps(from, b+half, acc(i, half)))
 					} else {
-						w.op("VFMADD231PS.BCST %d(AX), Z%d, Z%d", offset, b+half, acc(i, half))
+						w.op("VFMADD231PS.BCST %v, Z%d, Z%d", from, b+half, acc(i, half))
 					}
 				}
 			}
 		}
-		w.op("ADDQ $%d, AX", 4*rows512*units)
+		if inPlace {
+			for i := 0; i < (rows+2)/3; i++ {
+				w.op("ADDQ $%d, %s", 4*units, bases[i])
+			}
+		} else {
+			w.op("ADDQ $%d, AX", 4*rows512*units)
+		}
 		w.op("ADDQ $%d, BX", 4*cols512*units)
 	}
 	w.op("MOVQ R8, CX")
@@ -84,6 +111,7 @@ func tile512(w *writer, rows int, bf16 bool) {
 	w.op("DECQ R8")
 	w.op("JNZ single")
 	w.label("write")
+	w.load(len(args), late[:3]...)
 	w.op("KMOVW R11, K1")
 	w.op("SHRQ $16, R11")
 	w.op("KMOVW R11, K2")
