@@ -125,8 +125,17 @@ func (inline) Run(tasks int, f func(worker, task int)) {
 type multiplier struct{ *gemm.Engine }
 
 func (m multiplier) Multiply(worker int, p attention.Product) {
-	m.MulSerial(worker, gemm.Op{C: gemm.Mat(p.C), A: gemm.Mat(p.A), B: gemm.Mat(p.B),
-		TransA: p.TransposeA, TransB: p.TransposeB, Accumulate: p.Accumulate})
+	op := gemm.Op{C: gemm.Mat(p.C), A: gemm.Mat(p.A), B: gemm.Mat(p.B),
+		TransA: p.TransposeA, TransB: p.TransposeB, Accumulate: p.Accumulate}
+	if p.Packed != nil {
+		m.MulPacked(worker, op, p.Packed)
+		return
+	}
+	m.MulSerial(worker, op)
+}
+
+func (m multiplier) PackB(worker int, to []float32, b kernels.Mat, transpose bool) {
+	m.Engine.PackB(worker, to, gemm.Mat(b), transpose)
 }
 
 func operations(level isa.Level) []operation {
@@ -160,7 +169,7 @@ func operations(level isa.Level) []operation {
 		linear("down", inter, hidden)
 
 		s := &attention.Spec{Heads: heads, KVHeads: kvHeads, HeadDim: headDim, Scale: 0.125,
-			DocStart: make([]int32, positions), LSE: make([]float32, positions*heads),
+			DocStart: make([]int32, positions), LSE: make([]float32, positions*heads), Delta: make([]float32, positions*heads),
 			HeadGrads: make([]float32, attention.HeadGradsLen(positions, heads, headDim))}
 		for _, m := range []*kernels.Mat{&s.Q, &s.Out, &s.DOut, &s.DQ} {
 			*m = matrix(dtype, positions, heads*headDim)
@@ -169,15 +178,25 @@ func operations(level isa.Level) []operation {
 			*m = matrix(dtype, positions, kvHeads*headDim)
 		}
 		scratch := aligned(attention.ScratchBytes(headDim))
+		memory := elements[float32](matrix(tensor.F32, positions, 4*kvHeads*headDim))
+		pack := func(backward bool) *attention.Packing {
+			packing := attention.NewPacking(multiplier{e}, s, backward, memory)
+			for t := range packing.Tasks(s) {
+				packing.Run(multiplier{e}, 0, s, t)
+			}
+			return packing
+		}
 		pairs := float64(positions) * (positions + 1) / 2
 		add("attention", 4*headDim*heads*pairs, func() {
+			packing := pack(false)
 			for t := range s.ForwardTasks() {
-				attention.Forward(k, multiplier{e}, 0, s, t, scratch)
+				attention.Forward(k, multiplier{e}, 0, s, packing, t, scratch)
 			}
 		})
 		add("attention grad", 10*headDim*heads*pairs, func() {
+			packing, turns := pack(true), attention.NewTurns(s)
 			for t := range s.BackwardTasks() {
-				attention.Backward(k, multiplier{e}, 0, s, t, scratch)
+				attention.Backward(k, multiplier{e}, 0, s, packing, turns, t, scratch)
 			}
 			for t := range s.ReduceTasks() {
 				attention.Reduce(k, s, t)

@@ -43,19 +43,29 @@ func (s *Stream) Attention(out, lse, q, k, v device.Mat, spec device.AttentionSp
 		if err := c.equip(spec.HeadDim, 0); err != nil {
 			return err
 		}
+		packing := c.pack(a, false, c.shared())
 		c.Run(a.ForwardTasks(), func(worker, task int) {
-			attention.Forward(c.Table, multiplier{c.engine}, worker, a, task, c.block(worker, spec.HeadDim))
+			attention.Forward(c.Table, multiplier{c.engine}, worker, a, packing, task, c.block(worker, spec.HeadDim))
 		})
 		return nil
 	})
 }
 
-// attentionElemBytes is what AttentionGrad takes for each element of the queries: the gradients of keys and values that each
-// query head contributes, in fp32.
-const attentionElemBytes = 8
+// attentionElemBytes is what AttentionGrad takes for each element of the queries: 8 for the gradients of keys and
+// values that each query head contributes, in fp32, and 4 for keys and values that are packed once for all query heads.
+// With two query heads or more to a key head, nearly all blocks of a document that fills the rows have room. Attention
+// packs keys in this memory, if there is any.
+const attentionElemBytes = 12
 
 func attentionGradBytes(rows, heads, headDim int) int64 {
-	return 4 * int64(attention.HeadGradsLen(rows, heads, headDim))
+	return attentionElemBytes * int64(rows) * int64(heads) * int64(headDim)
+}
+
+// pack packs what the tasks of an attention share, into memory of the crew.
+func (c *crew) pack(a *attention.Spec, backward bool, memory []float32) *attention.Packing {
+	p := attention.NewPacking(multiplier{c.engine}, a, backward, memory)
+	c.Run(p.Tasks(a), func(worker, task int) { p.Run(multiplier{c.engine}, worker, a, task) })
+	return p
 }
 
 // AttentionGrad implements device.AttentionOps.
@@ -72,12 +82,14 @@ func (s *Stream) AttentionGrad(dq, dk, dv, dout, q, k, v, out, lse, delta device
 		if err := c.equip(spec.HeadDim, attentionGradBytes(q.Rows, spec.Heads, spec.HeadDim)); err != nil {
 			return err
 		}
-		a.HeadGrads = c.gradients(a.HeadGradsLen())
+		memory, grads := c.shared(), a.HeadGradsLen()
+		a.HeadGrads = memory[:grads]
 		if err := a.Check(true); err != nil {
 			return err
 		}
+		packing, turns := c.pack(a, true, memory[min((grads+15)/16*16, len(memory)):]), attention.NewTurns(a)
 		c.Run(a.BackwardTasks(), func(worker, task int) {
-			attention.Backward(c.Table, multiplier{c.engine}, worker, a, task, c.block(worker, spec.HeadDim))
+			attention.Backward(c.Table, multiplier{c.engine}, worker, a, packing, turns, task, c.block(worker, spec.HeadDim))
 		})
 		c.Run(a.ReduceTasks(), func(_, task int) { attention.Reduce(c.Table, a, task) })
 		return nil

@@ -4,12 +4,12 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
-	"unsafe"
 
 	"github.com/millrace/millrace/device/cpu/attention"
 	"github.com/millrace/millrace/device/cpu/gemm"
 	"github.com/millrace/millrace/device/cpu/kernels"
 	"github.com/millrace/millrace/hostmem"
+	"github.com/millrace/millrace/tensor"
 )
 
 // runner is a pool of workers.
@@ -29,7 +29,7 @@ type crew struct {
 
 	attention sync.Mutex      // held during an attention, for the scratch below
 	blocks    *hostmem.Region // of each worker
-	headGrads *hostmem.Region // of all workers
+	headGrads *hostmem.Region // of all workers: gradients of heads, and operands that are packed for all
 	held      atomic.Int64    // bytes of blocks
 }
 
@@ -128,9 +128,22 @@ type multiplier struct{ engine *gemm.Engine }
 
 // Multiply implements attention.Multiplier.
 func (m multiplier) Multiply(worker int, p attention.Product) {
-	m.engine.MulSerial(worker, gemm.Op{C: gemm.Mat(p.C), A: gemm.Mat(p.A), B: gemm.Mat(p.B),
-		TransA: p.TransposeA, TransB: p.TransposeB, Accumulate: p.Accumulate})
+	op := gemm.Op{C: gemm.Mat(p.C), A: gemm.Mat(p.A), B: gemm.Mat(p.B),
+		TransA: p.TransposeA, TransB: p.TransposeB, Accumulate: p.Accumulate}
+	if p.Packed != nil {
+		m.engine.MulPacked(worker, op, p.Packed)
+		return
+	}
+	m.engine.MulSerial(worker, op)
 }
+
+// PackB implements attention.Multiplier.
+func (m multiplier) PackB(worker int, to []float32, b kernels.Mat, transpose bool) {
+	m.engine.PackB(worker, to, gemm.Mat(b), transpose)
+}
+
+// PackedFloats implements attention.Multiplier.
+func (m multiplier) PackedFloats(d tensor.DType, k, n int) int { return m.engine.PackedFloats(d, k, n) }
 
 // block is the scratch of one worker.
 func (c *crew) block(worker int, headDim int) []byte {
@@ -138,7 +151,5 @@ func (c *crew) block(worker int, headDim int) []byte {
 	return c.blocks.Bytes()[int64(worker)*n:][:n]
 }
 
-// gradients is the first n elements of the scratch that the workers share.
-func (c *crew) gradients(n int) []float32 {
-	return unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(c.headGrads.Bytes()))), n)
-}
+// shared is the scratch that the workers of an attention share.
+func (c *crew) shared() []float32 { return hostmem.F32(c.headGrads.Bytes()) }

@@ -1,9 +1,9 @@
 // Package attention is exact causal attention on the CPU, forward and backward, in blocks: the matrix of scores is
 // never whole (FlashAttention: Dao et al. 2022; online softmax: Milakov and Gimelshein 2018).
 //
-// A [Spec] names the memory and the mask of one micro-batch of packed documents. The work is cut into tasks that may
-// run in any order and on any worker, with a barrier between the two phases of backward. Each task writes memory of its
-// own and adds in a fixed order, so the bits depend on the Spec only.
+// A [Spec] names the memory and the mask of one micro-batch of packed documents. The work is cut into tasks, with a
+// barrier between phases: [Packing] of keys and values, Forward, Backward and Reduce. Tasks may run in any order and on
+// any worker, but those of Backward begin in order. Each sum has a fixed order, so the bits depend on the Spec only.
 //
 // Scores, softmax and all sums are in fp32. In BF16 the probabilities and the gradients of the scores are rounded
 // before they are multiplied, as FlashAttention does.
@@ -103,8 +103,8 @@ func (s *Spec) queryBlocks() int { return (s.rows() + queryBlock - 1) / queryBlo
 // ForwardTasks is the tasks of Forward: one for each head and block of queries.
 func (s *Spec) ForwardTasks() int { return s.Heads * s.queryBlocks() }
 
-// BackwardTasks is the tasks of Backward: one for each query head.
-func (s *Spec) BackwardTasks() int { return s.Heads }
+// BackwardTasks is the tasks of Backward: one for each head and block of queries.
+func (s *Spec) BackwardTasks() int { return s.Heads * s.queryBlocks() }
 
 // ReduceTasks is the tasks of Reduce: one for each key head and block of keys.
 func (s *Spec) ReduceTasks() int { return s.KVHeads * s.queryBlocks() }
@@ -128,11 +128,12 @@ type block struct {
 	p, ds           kernels.Mat // [queryBlock, keyBlock], the type of Q; the memory of scores and dscores if that is F32
 	out             []float32   // [queryBlock, HeadDim]: the output, or the gradient of Q
 	max, sum        []float32   // [queryBlock]; backward keeps delta in max
+	next, fade      []float32   // [queryBlock]: max with the scores of one more block, and what changes the sums to it
 }
 
 // ScratchBytes is what each worker needs to run tasks with heads of headDim, in any type.
 func ScratchBytes(headDim int) int {
-	return 4*(2*queryBlock*keyBlock+queryBlock*headDim+2*queryBlock) + 2*2*queryBlock*keyBlock
+	return 4*(2*queryBlock*keyBlock+queryBlock*headDim+4*queryBlock) + 2*2*queryBlock*keyBlock
 }
 
 func newBlock(d tensor.DType, headDim int, scratch []byte) block {
@@ -145,7 +146,8 @@ func newBlock(d tensor.DType, headDim int, scratch []byte) block {
 		return s
 	}
 	const n = queryBlock * keyBlock
-	b := block{scores: take(n), dscores: take(n), out: take(queryBlock * headDim), max: take(queryBlock), sum: take(queryBlock)}
+	b := block{scores: take(n), dscores: take(n), out: take(queryBlock * headDim),
+		max: take(queryBlock), sum: take(queryBlock), next: take(queryBlock), fade: take(queryBlock)}
 	if d == tensor.F32 {
 		b.p, b.ds = kernels.MatF32(b.scores, keyBlock), kernels.MatF32(b.dscores, keyBlock)
 		return b

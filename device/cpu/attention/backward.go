@@ -2,8 +2,13 @@ package attention
 
 import "github.com/millrace/millrace/device/cpu/kernels"
 
-// Backward runs one of BackwardTasks: query head number task. It writes the head's columns of DQ and Delta and its part
-// of HeadGrads. When all are done, Reduce writes DK and DV.
+// Backward runs one of BackwardTasks: a head and a block of queries. It writes their elements of DQ and Delta, and adds
+// to the head's part of HeadGrads. When all are done, Reduce writes DK and DV.
+//
+// Tasks begin in the order of their numbers, on as many workers as there are: a task adds to the gradients of a block
+// of keys when the task of the head's block of queries before it has, and waits until then. So the sums have one order.
+// Neighbours among tasks are of different heads, and seldom wait. turns are new ones of the operation, and packing has
+// keys and values that were packed before; nil: the tasks pack them.
 //
 // For each block of queries, then of keys, with delta = row sum of dout*out:
 //
@@ -12,66 +17,72 @@ import "github.com/millrace/millrace/device/cpu/kernels"
 //
 // With a soft cap, s' = SoftCap*tanh(s/SoftCap) takes the place of the scaled score s in p, and ds is multiplied by 1 -
 // (s'/SoftCap)^2.
-func Backward(k *kernels.Table, mul Multiplier, worker int, s *Spec, task int, scratch []byte) {
-	h, d, kv := task, s.HeadDim, task/s.group()
+func Backward(k *kernels.Table, mul Multiplier, worker int, s *Spec, packing *Packing, turns *Turns, task int,
+	scratch []byte) {
+	h, d := task%s.Heads, s.HeadDim
+	kv, turn := h/s.group(), &turns.heads[h]
+	q0 := task / s.Heads * queryBlock
+	q1 := min(q0+queryBlock, s.rows())
 	b := newBlock(s.Q.DType, d, scratch)
 	dk, dv := s.headGrads(h)
-	clear(dk)
-	clear(dv)
+	clear(dk[q0*d : q1*d]) // no earlier block sees these keys
+	clear(dv[q0*d : q1*d])
 	dkMat, dvMat, dqMat := kernels.MatF32(dk, d), kernels.MatF32(dv, d), kernels.MatF32(b.out, d)
 	delta := b.max
 
-	for q0 := 0; q0 < s.rows(); q0 += queryBlock {
-		q1 := min(q0+queryBlock, s.rows())
-		for t := q0; t < q1; t++ {
-			delta[t-q0] = k.Dot(row(s.DOut, t, h*d, (h+1)*d), row(s.Out, t, h*d, (h+1)*d))
-			s.Delta[t*s.Heads+h] = delta[t-q0]
+	for t := q0; t < q1; t++ {
+		delta[t-q0] = k.Dot(row(s.DOut, t, h*d, (h+1)*d), row(s.Out, t, h*d, (h+1)*d))
+		s.Delta[t*s.Heads+h] = delta[t-q0]
+	}
+	clear(b.out)
+	lo, hi := s.span(q0, q1)
+	for k0 := lo; k0 < hi; k0 += keyBlock {
+		k1 := min(k0+keyBlock, hi)
+		r0, r1 := s.seen(q0, q1, k0, k1)
+		if r0 >= r1 {
+			continue
 		}
-		clear(b.out)
-		lo, hi := s.span(q0, q1)
-		for k0 := lo; k0 < hi; k0 += keyBlock {
-			k1 := min(k0+keyBlock, hi)
-			r0, r1 := s.seen(q0, q1, k0, k1)
-			if r0 >= r1 {
-				continue
-			}
-			q := part(s.Q, q0+r0, q0+r1, h*d, (h+1)*d)
-			dout := part(s.DOut, q0+r0, q0+r1, h*d, (h+1)*d)
-			key := part(s.K, k0, k1, kv*d, (kv+1)*d)
-			value := part(s.V, k0, k1, kv*d, (kv+1)*d)
-			mul.Multiply(worker, Product{C: part(kernels.MatF32(b.scores, keyBlock), r0, r1, 0, k1-k0), A: q, B: key, TransposeB: true})
-			mul.Multiply(worker, Product{C: part(kernels.MatF32(b.dscores, keyBlock), r0, r1, 0, k1-k0), A: dout, B: value, TransposeB: true})
-			for r := r0; r < r1; r++ {
-				c0, c1 := s.keys(q0+r, k0, k1)
-				p, ds := row(b.p, r, 0, k1-k0), row(b.ds, r, 0, k1-k0)
-				if c0 < c1 {
-					at := r * keyBlock
-					x, dp, scale, shift := b.scores[at:][c0:c1], b.dscores[at:][c0:c1], s.Scale, delta[r]
-					if s.SoftCap > 0 { // what is left for ScoreGrad is p*dp
-						k.SoftCap(x, x, s.Scale, s.SoftCap)
-						kernels.SoftCapGrad(dp, x, shift, s.Scale, s.SoftCap)
-						scale, shift = 1, 0
-					}
-					k.ScoreGrad(ds.Slice(c0, c1), p.Slice(c0, c1), x, dp, scale, s.LSE[(q0+r)*s.Heads+h], shift)
+		q := part(s.Q, q0+r0, q0+r1, h*d, (h+1)*d)
+		dout := part(s.DOut, q0+r0, q0+r1, h*d, (h+1)*d)
+		key := part(s.K, k0, k1, kv*d, (kv+1)*d)
+		value := part(s.V, k0, k1, kv*d, (kv+1)*d)
+		packedKey, packedValue := packing.find(kv, q0, k0)
+		scores := part(kernels.MatF32(b.scores, keyBlock), r0, r1, 0, k1-k0)
+		dscores := part(kernels.MatF32(b.dscores, keyBlock), r0, r1, 0, k1-k0)
+		mul.Multiply(worker, Product{C: scores, A: q, B: key, TransposeB: true, Packed: packedKey})
+		mul.Multiply(worker, Product{C: dscores, A: dout, B: value, TransposeB: true, Packed: packedValue})
+		for r := r0; r < r1; r++ {
+			c0, c1 := s.keys(q0+r, k0, k1)
+			p, ds := row(b.p, r, 0, k1-k0), row(b.ds, r, 0, k1-k0)
+			if c0 < c1 {
+				at := r * keyBlock
+				x, dp, scale, shift := b.scores[at:][c0:c1], b.dscores[at:][c0:c1], s.Scale, delta[r]
+				if s.SoftCap > 0 { // what is left for ScoreGrad is p*dp
+					k.SoftCap(x, x, s.Scale, s.SoftCap)
+					kernels.SoftCapGrad(dp, x, shift, s.Scale, s.SoftCap)
+					scale, shift = 1, 0
 				}
-				for _, v := range [...]kernels.Vec{p, ds} {
-					k.Zero(v.Slice(0, c0))
-					k.Zero(v.Slice(c1, v.Len))
-				}
+				k.ScoreGrad(ds.Slice(c0, c1), p.Slice(c0, c1), x, dp, scale, s.LSE[(q0+r)*s.Heads+h], shift)
 			}
-			p, ds := part(b.p, r0, r1, 0, k1-k0), part(b.ds, r0, r1, 0, k1-k0)
-			mul.Multiply(worker, Product{C: part(dvMat, k0, k1, 0, d), A: p, B: dout, TransposeA: true, Accumulate: true})
-			mul.Multiply(worker, Product{C: part(dkMat, k0, k1, 0, d), A: ds, B: q, TransposeA: true, Accumulate: true})
-			mul.Multiply(worker, Product{C: part(dqMat, r0, r1, 0, d), A: ds, B: key, Accumulate: true})
+			for _, v := range [...]kernels.Vec{p, ds} {
+				k.Zero(v.Slice(0, c0))
+				k.Zero(v.Slice(c1, v.Len))
+			}
 		}
-		for t := q0; t < q1; t++ {
-			k.Convert(row(s.DQ, t, h*d, (h+1)*d), kernels.F32(b.out[(t-q0)*d:(t-q0+1)*d]))
-		}
+		p, ds := part(b.p, r0, r1, 0, k1-k0), part(b.ds, r0, r1, 0, k1-k0)
+		mul.Multiply(worker, Product{C: part(dqMat, r0, r1, 0, d), A: ds, B: key, Accumulate: true})
+		turn.await(task/s.Heads, min(k1, q0))
+		mul.Multiply(worker, Product{C: part(dvMat, k0, k1, 0, d), A: p, B: dout, TransposeA: true, Accumulate: true})
+		mul.Multiply(worker, Product{C: part(dkMat, k0, k1, 0, d), A: ds, B: q, TransposeA: true, Accumulate: true})
+		turn.done(task/s.Heads, k1)
+	}
+	for t := q0; t < q1; t++ {
+		k.Convert(row(s.DQ, t, h*d, (h+1)*d), kernels.F32(b.out[(t-q0)*d:(t-q0+1)*d]))
 	}
 }
 
-// Reduce runs one of ReduceTasks, after all of Backward: it adds what the query heads of a group contribute to a block of rows
-// of DK and DV, in the order of heads, and rounds once.
+// Reduce runs one of ReduceTasks, after all of Backward: it adds what the query heads of a group contribute to a block
+// of rows of DK and DV, in the order of heads, and rounds once.
 func Reduce(k *kernels.Table, s *Spec, task int) {
 	kv, d := task/s.queryBlocks(), s.HeadDim
 	t0 := task % s.queryBlocks() * queryBlock

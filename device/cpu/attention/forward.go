@@ -7,14 +7,15 @@ import (
 )
 
 // Forward runs one of ForwardTasks on a worker with scratch of ScratchBytes, aligned to 64 bytes. It writes the task's
-// rows and head of Out and LSE.
+// rows and head of Out and LSE. The first tasks are those of the last queries, which see most keys. packing has keys
+// that were packed before; nil: the tasks pack them.
 //
 // For each block of keys: s = scale * q k^T; m' = max(m, row maximum); p = exp(s - m'); sum = sum*exp(m - m') + row sum of p;
 // out = out*exp(m - m') + p v. At the end out/sum, and LSE = m + log(sum). A soft cap changes s; a sink is one more
 // score, after all others, without a value.
-func Forward(k *kernels.Table, mul Multiplier, worker int, s *Spec, task int, scratch []byte) {
-	h, d := task/s.queryBlocks(), s.HeadDim
-	q0 := task % s.queryBlocks() * queryBlock
+func Forward(k *kernels.Table, mul Multiplier, worker int, s *Spec, packing *Packing, task int, scratch []byte) {
+	h, d := task%s.Heads, s.HeadDim
+	q0 := (s.queryBlocks() - 1 - task/s.Heads) * queryBlock
 	q1 := min(q0+queryBlock, s.rows())
 	kv := h / s.group()
 	b := newBlock(s.Q.DType, d, scratch)
@@ -37,26 +38,34 @@ func Forward(k *kernels.Table, mul Multiplier, worker int, s *Spec, task int, sc
 			continue
 		}
 		scores := part(kernels.MatF32(b.scores, keyBlock), r0, r1, 0, k1-k0)
+		packed, _ := packing.find(kv, q0, k0)
 		mul.Multiply(worker, Product{C: scores,
 			A: part(s.Q, q0+r0, q0+r1, h*d, (h+1)*d),
-			B: part(s.K, k0, k1, kv*d, (kv+1)*d), TransposeB: true})
+			B: part(s.K, k0, k1, kv*d, (kv+1)*d), TransposeB: true, Packed: packed})
 		for r := r0; r < r1; r++ {
 			c0, c1 := s.keys(q0+r, k0, k1)
-			p := row(b.p, r, 0, k1-k0)
+			b.next[r] = b.max[r]
 			if c0 < c1 {
 				x := b.scores[r*keyBlock:][c0:c1]
 				if s.SoftCap > 0 {
 					k.SoftCap(x, x, s.Scale, s.SoftCap)
 				}
-				m := max(b.max[r], float32(k.Max(x)*scale))
-				if b.max[r] != m {
-					alpha := kernels.Exp(b.max[r] - m)
-					b.sum[r] *= alpha
+				b.next[r] = max(b.max[r], float32(k.Max(x)*scale))
+			}
+			b.fade[r] = b.max[r] - b.next[r]
+		}
+		k.Exp(b.fade[r0:r1])
+		for r := r0; r < r1; r++ {
+			c0, c1 := s.keys(q0+r, k0, k1)
+			p := row(b.p, r, 0, k1-k0)
+			if c0 < c1 {
+				if b.max[r] != b.next[r] {
+					b.sum[r] *= b.fade[r]
 					o := kernels.F32(b.out[r*d : (r+1)*d])
-					k.Scale(o, o, alpha)
-					b.max[r] = m
+					k.Scale(o, o, b.fade[r])
+					b.max[r] = b.next[r]
 				}
-				b.sum[r] += k.ExpSum(p.Slice(c0, c1), x, scale, m)
+				b.sum[r] += k.ExpSum(p.Slice(c0, c1), b.scores[r*keyBlock:][c0:c1], scale, b.max[r])
 			}
 			k.Zero(p.Slice(0, c0))
 			k.Zero(p.Slice(c1, p.Len))

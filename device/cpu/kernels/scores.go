@@ -10,6 +10,12 @@ func (t *Table) Max(x []float32) float32 {
 	return t.max(unsafe.Pointer(unsafe.SliceData(x)), len(x))
 }
 
+// Exp replaces each element of x by the package's Exp of it.
+func (t *Table) Exp(x []float32) {
+	p := unsafe.Pointer(unsafe.SliceData(x))
+	t.expMul[0](p, p, len(x), 0, 1)
+}
+
 // ExpSum writes p = exp(x*scale - max) to dst, rounded, and returns the sum of the unrounded p.
 func (t *Table) ExpSum(dst Vec, x []float32, scale, max float32) float32 {
 	check(dst.Len == len(x), "ExpSum: lengths differ")
