@@ -211,14 +211,11 @@ type task struct {
 	work   func()
 }
 
-// rate runs a task again and again and returns how much of it is done in a second: a first run warms up, and the
-// number of repetitions grows until they take long enough.
+// rate is how much of a task is done in a second, measured for at least that many seconds after a first run. On the
+// host's cores it is that of the best of some windows: other programs only take away. A GPU is alone with its work and
+// slows down as it gets warm, so that there it is that of all windows.
 func (p *prober) rate(t task, seconds float64) (float64, error) {
-	t.work()
-	if err := t.stream.Sync(); err != nil {
-		return 0, err
-	}
-	for n := 1; ; {
+	run := func(n int) (sec float64, err error) {
 		if err := p.ctx.Err(); err != nil {
 			return 0, err
 		}
@@ -226,15 +223,44 @@ func (p *prober) rate(t task, seconds float64) (float64, error) {
 		for range n {
 			t.work()
 		}
-		if err := t.stream.Sync(); err != nil {
-			return 0, err
-		}
-		sec := time.Since(begin).Seconds()
-		if sec >= seconds {
-			return float64(t.amount) * float64(n) / sec, nil
-		}
-		n = int(float64(n)*min(1.2*seconds/sec, 16)) + 1
+		err = t.stream.Sync()
+		return time.Since(begin).Seconds(), err
 	}
+	if _, err := run(1); err != nil {
+		return 0, err
+	}
+	best, all, err := windows(seconds, run)
+	if t.stream == p.host || p.device.Info().Unified {
+		all = best
+	}
+	return float64(t.amount) * all, err
+}
+
+const (
+	windowCount = 5 // windows that a rate is measured in
+	mostSeconds = 4 // times as long as it should take, with other programs or with long runs
+)
+
+// windows runs something n times in each of windowCount windows that take that many seconds in all, and returns how
+// often it ran in a second: in the best window, and in all. n grows until a window is long enough. Where a run takes
+// longer than all windows should, there are fewer.
+func windows(seconds float64, run func(n int) (sec float64, err error)) (best, all float64, err error) {
+	n, runs, spent := 1, 0, 0.0
+	for count := 0; count < windowCount && (count == 0 || spent*float64(count+1) < mostSeconds*seconds*float64(count)); {
+		sec, err := run(n)
+		if err != nil {
+			return 0, 0, err
+		}
+		if count == 0 && sec < seconds/windowCount {
+			n = int(float64(n)*min(1.2*seconds/windowCount/sec, 16)) + 1
+			continue
+		}
+		count++
+		runs += n
+		spent += sec
+		best = max(best, float64(n)/sec)
+	}
+	return best, float64(runs) / spent, nil
 }
 
 // together is rate for several streams at once.
