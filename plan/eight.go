@@ -29,9 +29,9 @@ func (p *Plan) onEight(m Machine, dev device.Info) *EightGPUs {
 	if dev.Unified || !p.Trains() || p.Predicted.StepSeconds <= 0 {
 		return nil
 	}
-	products, attention := m.MatMulFLOPsPerSec(p.Numerics.Compute), m.AttentionFLOPsPerSecAt(p.Numerics.SequenceLen)
-	rows := p.Numerics.MicroBatch * p.Numerics.MicroBatches
-	head, blocks := trainSeconds(p.Model, p.Numerics.SequenceLen, rows, products, attention)
+	n := p.Numerics
+	products, attention := m.MatMulFLOPsPerSec(n.Compute), m.AttentionFLOPsPerSecAt(n.Compute, n.SequenceLen)
+	head, blocks := trainSeconds(p.Model, n.SequenceLen, n.MicroBatch*n.MicroBatches, products, attention)
 	e := &EightGPUs{StepSeconds: (head + blocks) / eight, RecomputeStepSeconds: (head + blocks*4/3) / eight,
 		MemoryBytes: eight * dev.MemoryBytes}
 	e.TimesSlower = p.Predicted.StepSeconds / e.StepSeconds

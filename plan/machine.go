@@ -28,6 +28,11 @@ type Machine struct {
 	// one, or not at all.
 	AttentionByLength []AttentionRate `json:"attention_flops_per_sec_by_length,omitempty"`
 
+	// Rates of fp32 where they have figures of their own; without them those above, of bf16, stand for both types.
+	F32AttentionFLOPsPerSec float64         `json:"f32_attention_flops_per_sec,omitempty"`
+	F32AttentionByLength    []AttentionRate `json:"f32_attention_flops_per_sec_by_length,omitempty"`
+	F32DeviceBytesPerSec    float64         `json:"f32_device_bytes_per_sec,omitempty"` // of element-wise operations
+
 	// Rates of things that happen at once, which slow each other down; 0 where they were not measured, as on devices
 	// that compute on host memory. Then nothing slows down.
 	DuplexUploadBytesPerSec     float64 `json:"duplex_upload_bytes_per_sec,omitempty"` // while the device is read as well
@@ -61,12 +66,15 @@ type AttentionRate struct {
 	FLOPsPerSec float64 `json:"flops_per_sec"`
 }
 
-// AttentionFLOPsPerSecAt is attention's rate for sequences of a length: between two lengths that were measured on a
-// line over the logarithm of the length, beyond them that of the nearest.
-func (m *Machine) AttentionFLOPsPerSecAt(sequenceLen int) float64 {
-	rates := m.AttentionByLength
+// AttentionFLOPsPerSecAt is attention's rate in a compute type for sequences of a length: between two lengths that were
+// measured on a line over the logarithm of the length, beyond them that of the nearest.
+func (m *Machine) AttentionFLOPsPerSecAt(compute tensor.DType, sequenceLen int) float64 {
+	one, rates := m.AttentionFLOPsPerSec, m.AttentionByLength
+	if compute == tensor.F32 && m.F32AttentionFLOPsPerSec > 0 {
+		one, rates = m.F32AttentionFLOPsPerSec, m.F32AttentionByLength
+	}
 	if len(rates) == 0 {
-		return m.AttentionFLOPsPerSec
+		return one
 	}
 	above := slices.IndexFunc(rates, func(r AttentionRate) bool { return r.SequenceLen >= sequenceLen })
 	switch above {
@@ -79,6 +87,29 @@ func (m *Machine) AttentionFLOPsPerSecAt(sequenceLen int) float64 {
 	part := math.Log(float64(sequenceLen)/float64(low.SequenceLen)) / math.Log(float64(high.SequenceLen)/float64(low.SequenceLen))
 	return low.FLOPsPerSec + part*(high.FLOPsPerSec-low.FLOPsPerSec)
 }
+
+// ElementBytesPerSec is the rate of element-wise operations in a compute type.
+func (m *Machine) ElementBytesPerSec(compute tensor.DType) float64 {
+	if compute == tensor.F32 && m.F32DeviceBytesPerSec > 0 {
+		return m.F32DeviceBytesPerSec
+	}
+	return m.DeviceBytesPerSec
+}
+
+// FasterType is the compute type whose products are faster, with how many times as fast it computes products, and
+// attention of sequences of 2,048; ok is false where they differ by less than FasterBy, or attention was measured in
+// one type.
+func (m *Machine) FasterType() (compute tensor.DType, products, attention float64, ok bool) {
+	compute, products = tensor.BF16, m.BF16FLOPsPerSec/m.F32FLOPsPerSec
+	attention = m.AttentionFLOPsPerSec / m.F32AttentionFLOPsPerSec
+	if products < 1 {
+		compute, products, attention = tensor.F32, 1/products, 1/attention
+	}
+	return compute, products, attention, m.F32AttentionFLOPsPerSec > 0 && products >= 1+FasterBy
+}
+
+// FasterBy is the share of its time that a type must save to be worth a word.
+const FasterBy = 0.05
 
 // MatMulFLOPsPerSec is the rate for a compute type.
 func (m *Machine) MatMulFLOPsPerSec(compute tensor.DType) float64 {
@@ -98,13 +129,16 @@ func (m *Machine) Check() error {
 			return fmt.Errorf("machine %q: %s is %v", m.Name, name, rate)
 		}
 	}
-	last := 0
-	for _, r := range m.AttentionByLength {
-		if r.SequenceLen <= last || !(r.FLOPsPerSec > 0) || r.FLOPsPerSec > 1e20 {
-			return fmt.Errorf("machine %q: attention_flops_per_sec_by_length has %v for a length of %d after one of %d",
-				m.Name, r.FLOPsPerSec, r.SequenceLen, last)
+	for name, list := range map[string][]AttentionRate{"attention_flops_per_sec_by_length": m.AttentionByLength,
+		"f32_attention_flops_per_sec_by_length": m.F32AttentionByLength} {
+		last := 0
+		for _, r := range list {
+			if r.SequenceLen <= last || !(r.FLOPsPerSec > 0) || r.FLOPsPerSec > 1e20 {
+				return fmt.Errorf("machine %q: %s has %v for a length of %d after one of %d", m.Name, name, r.FLOPsPerSec,
+					r.SequenceLen, last)
+			}
+			last = r.SequenceLen
 		}
-		last = r.SequenceLen
 	}
 	for name, rate := range map[string]float64{"disk_read_bytes_per_sec": m.DiskReadBytesPerSec, "disk_write_bytes_per_sec": m.DiskWriteBytesPerSec,
 		"save_bytes_per_sec": m.SaveBytesPerSec, "save_link_sec": m.SaveLinkSeconds,
@@ -112,7 +146,8 @@ func (m *Machine) Check() error {
 		"device_ops_per_sec": m.DeviceOpsPerSec, "adamw_under_copies_bytes_per_sec": m.AdamWUnderCopiesBytesPerSec,
 		"upload_under_adamw_bytes_per_sec":   m.UploadUnderAdamWBytesPerSec,
 		"download_under_adamw_bytes_per_sec": m.DownloadUnderAdamWBytesPerSec,
-		"device_copy_bytes_per_sec":          m.DeviceCopyBytesPerSec} {
+		"device_copy_bytes_per_sec":          m.DeviceCopyBytesPerSec,
+		"f32_attention_flops_per_sec":        m.F32AttentionFLOPsPerSec, "f32_device_bytes_per_sec": m.F32DeviceBytesPerSec} {
 		if !(rate >= 0) || rate > 1e20 {
 			return fmt.Errorf("machine %q: %s is %v", m.Name, name, rate)
 		}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/millrace/millrace/plan"
+	"github.com/millrace/millrace/tensor"
 )
 
 // rates are pairs of a length and a rate.
@@ -24,13 +25,74 @@ var byLength = rates(2048, 100e9, 8192, 300e9, 32768, 340e9)
 // Between two lengths the rate is on a line over the logarithm of the length; beyond them, and without a list, it is a constant.
 func TestAttentionByLength(t *testing.T) {
 	m := machine
-	if got := m.AttentionFLOPsPerSecAt(4096); got != machine.AttentionFLOPsPerSec {
+	if got := m.AttentionFLOPsPerSecAt(tensor.BF16, 4096); got != machine.AttentionFLOPsPerSec {
 		t.Errorf("%v without a list", got)
 	}
 	m.AttentionByLength = byLength
 	for length, want := range map[int]float64{1: 100e9, 2048: 100e9, 4096: 200e9, 8192: 300e9, 16384: 320e9, 32768: 340e9, 1 << 20: 340e9} {
-		if got := m.AttentionFLOPsPerSecAt(length); math.Abs(got/want-1) > 1e-12 {
+		if got := m.AttentionFLOPsPerSecAt(tensor.BF16, length); math.Abs(got/want-1) > 1e-12 {
 			t.Errorf("%v at a length of %d, want %v", got, length, want)
+		}
+	}
+}
+
+// fp32 has rates of its own where they are known, and those of bf16 where they are not: in files of older probes.
+func TestRatesOfTypes(t *testing.T) {
+	m := machine
+	m.AttentionByLength = byLength
+	if got := m.AttentionFLOPsPerSecAt(tensor.F32, 4096); got != 200e9 {
+		t.Errorf("attention in fp32 without a rate of its own: %v", got)
+	}
+	if got := m.ElementBytesPerSec(tensor.F32); got != m.DeviceBytesPerSec {
+		t.Errorf("operations in fp32 without a rate of their own: %v", got)
+	}
+	m.F32AttentionFLOPsPerSec, m.F32DeviceBytesPerSec = 60e9, 7e9
+	if got := m.AttentionFLOPsPerSecAt(tensor.F32, 4096); got != 60e9 {
+		t.Errorf("attention in fp32, with one rate: %v", got)
+	}
+	m.F32AttentionByLength = rates(2048, 50e9, 8192, 150e9)
+	for dtype, want := range map[tensor.DType]float64{tensor.F32: 100e9, tensor.BF16: 200e9} {
+		if got := m.AttentionFLOPsPerSecAt(dtype, 4096); math.Abs(got/want-1) > 1e-12 {
+			t.Errorf("attention in %v: %v, want %v", dtype, got, want)
+		}
+	}
+	f32, bf16 := m.ElementBytesPerSec(tensor.F32), m.ElementBytesPerSec(tensor.BF16)
+	if f32 != 7e9 || bf16 != m.DeviceBytesPerSec {
+		t.Errorf("operations: %v in fp32, %v in bf16", f32, bf16)
+	}
+
+	p := newPlan(t, tiny.model(t), numerics(2, true))
+	p.Numerics.Compute = tensor.F32
+	alone := func(m plan.Machine) float64 { return p.Simulate(m, gpu).LaneSeconds[plan.LaneCompute] }
+	slow := machine
+	slow.F32AttentionFLOPsPerSec = machine.AttentionFLOPsPerSec / 1e5
+	if got, want := alone(slow), alone(machine); got < 2*want {
+		t.Errorf("a step in fp32 with slow attention takes %v s, with fast %v", got, want)
+	}
+	slow = machine
+	slow.F32DeviceBytesPerSec = machine.DeviceBytesPerSec / 1e5
+	if got, want := alone(slow), alone(machine); got < 2*want {
+		t.Errorf("a step in fp32 with slow operations takes %v s, with fast %v", got, want)
+	}
+}
+
+func TestFasterType(t *testing.T) {
+	for _, c := range []struct {
+		f32, bf16, attentionF32, attentionBF16 float64
+		want                                   tensor.DType
+		products, attention                    float64
+		ok                                     bool
+	}{
+		{100, 200, 80, 120, tensor.BF16, 2, 1.5, true},
+		{300, 150, 160, 100, tensor.F32, 2, 1.6, true},
+		{100, 104, 80, 120, tensor.BF16, 1.04, 1.5, false},
+		{100, 200, 0, 120, tensor.BF16, 2, math.Inf(1), false}, // an old file
+	} {
+		m := plan.Machine{F32FLOPsPerSec: c.f32, BF16FLOPsPerSec: c.bf16, F32AttentionFLOPsPerSec: c.attentionF32,
+			AttentionFLOPsPerSec: c.attentionBF16}
+		got, products, attention, ok := m.FasterType()
+		if got != c.want || products != c.products || attention != c.attention || ok != c.ok {
+			t.Errorf("%+v: %v, %v, %v, %v", c, got, products, attention, ok)
 		}
 	}
 }
@@ -51,7 +113,8 @@ func TestSimulationTakesTheRateOfTheLength(t *testing.T) {
 func TestMachineFileOfLengths(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "machine.json")
 	m := machine
-	m.AttentionByLength = byLength
+	m.AttentionByLength, m.F32AttentionByLength = byLength, rates(2048, 50e9)
+	m.F32AttentionFLOPsPerSec, m.F32DeviceBytesPerSec = 50e9, 7e9
 	if err := plan.WriteMachine(path, m); err != nil {
 		t.Fatal(err)
 	}
@@ -61,11 +124,15 @@ func TestMachineFileOfLengths(t *testing.T) {
 	if err := plan.WriteMachine(path, machine); err != nil {
 		t.Fatal(err)
 	}
-	if text, err := os.ReadFile(path); err != nil || strings.Contains(string(text), "by_length") {
+	text, err := os.ReadFile(path)
+	if err != nil || strings.Contains(string(text), "by_length") || strings.Contains(string(text), "f32_a") {
 		t.Errorf("%v: %s", err, text)
 	}
 	for _, bad := range [][]plan.AttentionRate{rates(0, 1), rates(8, 0), rates(8, math.NaN()), rates(8, 1, 8, 1), rates(8, 1, 4, 1)} {
-		m.AttentionByLength = bad
-		oneLine(t, m.Check(), "attention_flops_per_sec_by_length")
+		one := machine
+		one.AttentionByLength = bad
+		oneLine(t, one.Check(), " attention_flops_per_sec_by_length")
+		one.AttentionByLength, one.F32AttentionByLength = nil, bad
+		oneLine(t, one.Check(), "f32_attention_flops_per_sec_by_length")
 	}
 }

@@ -54,7 +54,7 @@ const (
 type shares struct {
 	matMul    float64 // of tensor-core peak, dense, fp32 accumulation
 	f32       float64 // of CUDA-core peak
-	attention float64 // of tensor-core peak: forward and backward, fused
+	attention float64 // of tensor-core peak, in fp32 of CUDA-core peak: forward and backward, fused
 	memory    float64 // of device memory bandwidth
 	source    string  // of those that were measured; names those that are assumed
 }
@@ -266,10 +266,11 @@ func whatIf(name string, g gpu, h hostSystem) NamedMachine {
 		Machine: Machine{
 			Name:           name + " (data sheets, scaled; not measured)",
 			F32FLOPsPerSec: g.shares.f32 * g.f32TFLOPS * tera, BF16FLOPsPerSec: g.shares.matMul * g.tensorTFLOPS * tera,
-			AttentionFLOPsPerSec: g.shares.attention * g.tensorTFLOPS * tera,
-			DeviceOpsPerSec:      GPUOpsPerSec,
-			DeviceBytesPerSec:    g.shares.memory * g.memoryGBPerSec * gigabyte,
-			UploadBytesPerSec:    link, DownloadBytesPerSec: link,
+			AttentionFLOPsPerSec:    g.shares.attention * g.tensorTFLOPS * tera,
+			F32AttentionFLOPsPerSec: g.shares.attention * g.f32TFLOPS * tera,
+			DeviceOpsPerSec:         GPUOpsPerSec,
+			DeviceBytesPerSec:       g.shares.memory * g.memoryGBPerSec * gigabyte,
+			UploadBytesPerSec:       link, DownloadBytesPerSec: link,
 			AdamWBytesPerSec: dram, HostBytesPerSec: dram,
 			DiskReadBytesPerSec:  diskShare * h.drive.readGBPerSec * gigabyte,
 			DiskWriteBytesPerSec: diskShare * h.drive.writeGBPerSec * gigabyte,

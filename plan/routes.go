@@ -197,7 +197,8 @@ func (c *chooser) travelsFaster(s *Plan) bool {
 		attention := 2 * 2 * s.pairs(d) * int64(heads) * int64(headDim)
 		bytes := int64(t) * int64(heads) * (int64(headDim)*c.Numerics.Compute.Bytes() + 4)
 		link := min(c.Machine.UploadBytesPerSec, c.Machine.DownloadBytesPerSec)
-		if float64(attention)/c.Machine.AttentionFLOPsPerSec < float64(bytes)/link {
+		rate := c.Machine.AttentionFLOPsPerSecAt(c.Numerics.Compute, c.Numerics.SequenceLen)
+		if float64(attention)/rate < float64(bytes)/link {
 			return false
 		}
 	}
@@ -217,7 +218,7 @@ func (c *chooser) travels(k nn.Keep) bool {
 		products, _, _ := d.FLOPs(t, 0)
 		all, _, _ := d.FLOPs(t, s.pairs(d))
 		forward := float64(products)/c.Machine.MatMulFLOPsPerSec(c.Numerics.Compute) +
-			float64(all-products)/c.Machine.AttentionFLOPsPerSecAt(c.Numerics.SequenceLen)
+			float64(all-products)/c.Machine.AttentionFLOPsPerSecAt(c.Numerics.Compute, c.Numerics.SequenceLen)
 		if forward < float64(s.KeptBytes(b))/link {
 			return false
 		}

@@ -367,9 +367,11 @@ func (p *Plan) diskBytes() [][store.Kinds]int64 {
 func wholeBlocks(n int64) int64 { return (n + vfs.DirectAlign - 1) / vfs.DirectAlign * vfs.DirectAlign }
 
 func (c *cost) seconds(m *Machine, p *Plan) float64 {
-	products, attention := m.MatMulFLOPsPerSec(p.Numerics.Compute), m.AttentionFLOPsPerSecAt(p.Numerics.SequenceLen)
-	return float64(c.flops)/products + float64(c.attention)/attention + seconds(c.ops, m.DeviceOpsPerSec) +
-		float64(c.element)/m.DeviceBytesPerSec + float64(c.up)/m.UploadBytesPerSec + float64(c.down)/m.DownloadBytesPerSec +
+	n := &p.Numerics
+	return float64(c.flops)/m.MatMulFLOPsPerSec(n.Compute) +
+		float64(c.attention)/m.AttentionFLOPsPerSecAt(n.Compute, n.SequenceLen) + seconds(c.ops, m.DeviceOpsPerSec) +
+		float64(c.element)/m.ElementBytesPerSec(n.Compute) +
+		float64(c.up)/m.UploadBytesPerSec + float64(c.down)/m.DownloadBytesPerSec +
 		float64(c.adamw)/m.AdamWBytesPerSec + float64(c.host)/m.HostBytesPerSec
 }
 

@@ -185,8 +185,8 @@ func measure(ctx context.Context, o Options, sizes func(device.Info) probeSizes,
 	m = &plan.Machine{Name: computes.Info().Name}
 	bar := o.out().Bar("measuring")
 	defer bar.End()
-	steps := []func(*plan.Machine) error{p.products(tensor.F32), p.products(tensor.BF16), p.attention, p.starts, p.elements, p.links,
-		p.hostCopies, p.updates}
+	steps := []func(*plan.Machine) error{p.products(tensor.F32), p.products(tensor.BF16), p.attention(tensor.F32),
+		p.attention(tensor.BF16), p.starts, p.elements(tensor.F32), p.elements(tensor.BF16), p.links, p.hostCopies, p.updates}
 	if !computes.Info().Unified {
 		m.DeviceMemoryBytes = cmp.Or(computes.Info().TotalBytes, computes.Info().MemoryBytes)
 		m.HostMemoryBytes, _ = hostmem.Total() // 0 where it is not known

@@ -85,6 +85,11 @@ func TestProbe(t *testing.T) {
 		m.AttentionFLOPsPerSec != m.AttentionByLength[1].FLOPsPerSec {
 		t.Errorf("attention: %+v, and %v for 2,048", m.AttentionByLength, m.AttentionFLOPsPerSec)
 	}
+	if len(m.F32AttentionByLength) != 2 || m.F32AttentionFLOPsPerSec != m.F32AttentionByLength[1].FLOPsPerSec ||
+		m.F32DeviceBytesPerSec <= 0 {
+		t.Errorf("in fp32: attention %+v, and %v for 2,048; operations %v", m.F32AttentionByLength, m.F32AttentionFLOPsPerSec,
+			m.F32DeviceBytesPerSec)
+	}
 	if err := m.Check(); err != nil || m.DiskReadBytesPerSec <= 0 || m.DiskWriteBytesPerSec <= 0 || m.DiskPath != dir {
 		t.Errorf("%+v: %v", m, err)
 	}

@@ -58,14 +58,32 @@ func (p *prober) products(dtype tensor.DType) func(*plan.Machine) error {
 // usualLength is the length whose rate of attention stands for all where only one is looked at.
 const usualLength = 2048
 
-// attention measures rows that are full of sequences of one length after the other: forward and backward, seven
+// attention measures attention in a type.
+func (p *prober) attention(dtype tensor.DType) func(*plan.Machine) error {
+	return func(m *plan.Machine) error {
+		rates, err := p.attentionRates(dtype)
+		if err != nil {
+			return err
+		}
+		if dtype != tensor.F32 {
+			m.AttentionByLength = rates
+			m.AttentionFLOPsPerSec = m.AttentionFLOPsPerSecAt(dtype, usualLength)
+			return nil
+		}
+		m.F32AttentionByLength, m.F32AttentionFLOPsPerSec = rates, rates[0].FLOPsPerSec
+		m.F32AttentionFLOPsPerSec = m.AttentionFLOPsPerSecAt(dtype, usualLength)
+		return nil
+	}
+}
+
+// attentionRates measures rows that are full of sequences of one length after the other: forward and backward, seven
 // products over the pairs that causality leaves.
-func (p *prober) attention(m *plan.Machine) error {
+func (p *prober) attentionRates(dtype tensor.DType) (rates []plan.AttentionRate, err error) {
 	t := p.lengths[len(p.lengths)-1]
 	var q, k, v, out, dq, dk, dv, dout, lse, delta device.Mat
 	var docs device.Docs
 	release, err := p.place(func(a *device.Arena) {
-		mat := func(heads int) device.Mat { return a.Mat(tensor.BF16, t, heads*p.headDim) }
+		mat := func(heads int) device.Mat { return a.Mat(dtype, t, heads*p.headDim) }
 		q, k, v, out = mat(p.heads), mat(p.kvHeads), mat(p.kvHeads), mat(p.heads)
 		dq, dk, dv, dout = mat(p.heads), mat(p.kvHeads), mat(p.kvHeads), mat(p.heads)
 		lse, delta = a.Mat(tensor.F32, t, p.heads), a.Mat(tensor.F32, t, p.heads)
@@ -73,17 +91,17 @@ func (p *prober) attention(m *plan.Machine) error {
 		docs = device.Docs{Positions: a.Take(n), Start: a.Take(n), End: a.Take(n)}
 	})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer release()
 	if err := p.fill(p.compute, q, k, v, dout); err != nil {
-		return err
+		return nil, err
 	}
 	spec := device.AttentionSpec{Heads: p.heads, KVHeads: p.kvHeads, HeadDim: p.headDim, Scale: float32(1 / math.Sqrt(float64(p.headDim))),
 		Docs: docs}
 	for _, length := range p.lengths {
 		if err := p.writeDocs(docs, t, length); err != nil {
-			return err
+			return nil, err
 		}
 		pairs := int64(t/length) * int64(length) * int64(length+1) / 2
 		r, err := p.rate(task{p.compute, 7 * 2 * pairs * int64(p.heads*p.headDim), func() {
@@ -91,12 +109,11 @@ func (p *prober) attention(m *plan.Machine) error {
 			p.compute.AttentionGrad(dq, dk, dv, dout, q, k, v, out, lse, delta, spec)
 		}}, p.seconds)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		m.AttentionByLength = append(m.AttentionByLength, plan.AttentionRate{SequenceLen: length, FLOPsPerSec: r})
+		rates = append(rates, plan.AttentionRate{SequenceLen: length, FLOPsPerSec: r})
 	}
-	m.AttentionFLOPsPerSec = m.AttentionFLOPsPerSecAt(usualLength)
-	return nil
+	return rates, nil
 }
 
 // writeDocs writes the arrays of t positions that are full of documents of one length.
@@ -132,29 +149,36 @@ func (p *prober) starts(m *plan.Machine) error {
 }
 
 // elements measures what is limited by the device's memory: a norm, a residual addition and the gated activation,
-// forward.
-func (p *prober) elements(m *plan.Machine) error {
-	cols := p.hidden
-	rows := max(int(p.bytes/int64(2*cols))/4, 1)
-	var x, y, w, rstd, gateUp device.Mat
-	release, err := p.place(func(a *device.Arena) {
-		x, y, w = a.Mat(tensor.BF16, rows, cols), a.Mat(tensor.BF16, rows, cols), a.Mat(tensor.BF16, 1, cols)
-		rstd, gateUp = a.Mat(tensor.F32, rows, 1), a.Mat(tensor.BF16, rows, 2*cols)
-	})
-	if err != nil {
+// forward, in a type.
+func (p *prober) elements(dtype tensor.DType) func(*plan.Machine) error {
+	return func(m *plan.Machine) error {
+		cols := p.hidden
+		rows := max(int(p.bytes/(dtype.Bytes()*int64(cols)))/4, 1)
+		var x, y, w, rstd, gateUp device.Mat
+		release, err := p.place(func(a *device.Arena) {
+			x, y, w = a.Mat(dtype, rows, cols), a.Mat(dtype, rows, cols), a.Mat(dtype, 1, cols)
+			rstd, gateUp = a.Mat(tensor.F32, rows, 1), a.Mat(dtype, rows, 2*cols)
+		})
+		if err != nil {
+			return err
+		}
+		defer release()
+		if err := p.fill(p.compute, x, w, gateUp); err != nil {
+			return err
+		}
+		one := int64(rows) * int64(cols) * dtype.Bytes()
+		r, err := p.rate(task{p.compute, (2 + 3 + 3) * one, func() {
+			p.compute.RMSNorm(y, rstd, x, w, 1, 1e-6)
+			p.compute.Add(y, y, x)
+			p.compute.SwiGLU(y, gateUp)
+		}}, p.seconds)
+		if dtype == tensor.F32 {
+			m.F32DeviceBytesPerSec = r
+		} else {
+			m.DeviceBytesPerSec = r
+		}
 		return err
 	}
-	defer release()
-	if err := p.fill(p.compute, x, w, gateUp); err != nil {
-		return err
-	}
-	one := int64(rows) * int64(cols) * 2
-	m.DeviceBytesPerSec, err = p.rate(task{p.compute, (2 + 3 + 3) * one, func() {
-		p.compute.RMSNorm(y, rstd, x, w, 1, 1e-6)
-		p.compute.Add(y, y, x)
-		p.compute.SwiGLU(y, gateUp)
-	}}, p.seconds)
-	return err
 }
 
 // copies are the two tasks of copying to the device and back, each in memory of its own.

@@ -117,7 +117,9 @@ func (f *machineFile) read(p *ast.MappingValueNode) {
 		f.unknown(key, lineOf(p.Key.GetToken()))
 	case key == "base":
 	case key == "attention_flops_per_sec_by_length":
-		f.attention(p.Value)
+		f.on.Machine.AttentionByLength = f.attention(key, p.Value)
+	case key == "f32_attention_flops_per_sec_by_length":
+		f.on.Machine.F32AttentionByLength = f.attention(key, p.Value)
 	case !isScalar:
 		f.fail(p.Key, "%s must be one value", key)
 	case key == "name":
@@ -180,14 +182,13 @@ func (f *machineFile) keys() []string {
 }
 
 // attention reads the rates of attention at several lengths of sequences.
-func (f *machineFile) attention(n ast.Node) {
-	const want = "attention_flops_per_sec_by_length must be a list of {sequence_len: 2048, flops_per_sec: 50e12}"
+func (f *machineFile) attention(key string, n ast.Node) (rates []plan.AttentionRate) {
+	want := key + " must be a list of {sequence_len: 2048, flops_per_sec: 50e12}"
 	list, ok := n.(*ast.SequenceNode)
 	if !ok || len(list.Values) > maxLengths {
 		f.fail(n, "%s", want)
-		return
+		return nil
 	}
-	f.on.Machine.AttentionByLength = nil
 	for _, e := range list.Values {
 		var rate plan.AttentionRate
 		entries := pairs(e)
@@ -205,8 +206,9 @@ func (f *machineFile) attention(n ast.Node) {
 		if rate.SequenceLen <= 0 || !(rate.FLOPsPerSec > 0) || math.IsInf(rate.FLOPsPerSec, 0) {
 			f.fail(e, "%s", want)
 		}
-		f.on.Machine.AttentionByLength = append(f.on.Machine.AttentionByLength, rate)
+		rates = append(rates, rate)
 	}
+	return rates
 }
 
 // maxLengths is how many lengths attention may have been measured at.
@@ -260,8 +262,12 @@ func (f *machineFile) finish() (plan.NamedMachine, error) {
 	return *on, nil
 }
 
-// isRequiredRate reports whether a plan cannot do without a rate.
+// isRequiredRate reports whether a plan cannot do without a rate. Attention and element-wise operations in fp32 have the
+// rates of bf16 where they have none of their own.
 func isRequiredRate(key string) bool {
+	if key == "f32_attention_flops_per_sec" || key == "f32_device_bytes_per_sec" {
+		return false
+	}
 	for _, part := range []string{"duplex", "under", "disk", "save", "ops_per_sec", "copy"} {
 		if strings.Contains(key, part) && key != "adamw_bytes_per_sec" && !strings.HasSuffix(key, "flops_per_sec") {
 			return false

@@ -156,6 +156,7 @@ func TestBadMachineFiles(t *testing.T) {
 		"device_memory: 24GiB\n":                "host_memory, f32_flops_per_sec",
 		strings.Replace(wholeMachine, "disk_read_bytes_per_sec: 6e9\n", "", 1):                                                       "disk_read_bytes_per_sec is missing",
 		base + "attention_flops_per_sec_by_length: 7\n":                                                                              "must be a list of {sequence_len",
+		base + "f32_attention_flops_per_sec_by_length: 7\n":                                                                          "f32_attention_flops_per_sec_by_length must be a list",
 		base + "attention_flops_per_sec_by_length: [{sequence_len: 9}]\n":                                                            "must be a list of {sequence_len",
 		base + "attention_flops_per_sec_by_length: [{sequence_len: 9, flops_per_sec: 1e9}, {sequence_len: 8, flops_per_sec: 1e9}]\n": "for a length of 8 after one of 9",
 		"\xff\xfe":                  "UTF-16",

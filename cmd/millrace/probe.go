@@ -41,9 +41,24 @@ func (c *probeCmd) Run(p *program) error {
 	case m == nil:
 		return err
 	case c.JSON:
-		return cmp.Or(err, p.printJSON(m))
+		return cmp.Or(err, p.printJSON(probeResult{m, fasterType(m)}))
 	}
 	return cmp.Or(err, p.printf("%shost: %s\n", machineText(m), cores.Divide()))
+}
+
+// probeResult is the rates as JSON.
+type probeResult struct {
+	*plan.Machine
+	// Faster is the precision.compute whose products are faster; empty where the types hardly differ.
+	Faster string `json:"faster_compute,omitempty"`
+}
+
+// fasterType is that type's name, of a device that computes on the host's memory.
+func fasterType(m *plan.Machine) string {
+	if t, _, _, ok := m.FasterType(); ok && m.DuplexUploadBytesPerSec == 0 {
+		return t.String()
+	}
+	return ""
 }
 
 // machineText is a table of rates.
@@ -59,15 +74,29 @@ func machineText(m *plan.Machine) string {
 		{"matrix products, f32", "GFLOP/s", m.F32FLOPsPerSec, 1e9},
 		{"matrix products, bf16", "GFLOP/s", m.BF16FLOPsPerSec, 1e9},
 	}
-	for _, r := range m.AttentionByLength {
-		rows = append(rows, row{fmt.Sprintf("attention, sequences of %d", r.SequenceLen), "GFLOP/s", r.FLOPsPerSec, 1e9})
+	attention := func(of string, one float64, rates []plan.AttentionRate) {
+		for _, r := range rates {
+			name := fmt.Sprintf("attention%s, sequences of %d", of, r.SequenceLen)
+			rows = append(rows, row{name, "GFLOP/s", r.FLOPsPerSec, 1e9})
+		}
+		if len(rates) == 0 {
+			rows = append(rows, row{"attention" + of, "GFLOP/s", one, 1e9})
+		}
 	}
-	if len(m.AttentionByLength) == 0 {
-		rows = append(rows, row{"attention", "GFLOP/s", m.AttentionFLOPsPerSec, 1e9})
+	if m.F32AttentionFLOPsPerSec > 0 {
+		attention(", f32", m.F32AttentionFLOPsPerSec, m.F32AttentionByLength)
+		attention(", bf16", m.AttentionFLOPsPerSec, m.AttentionByLength)
+	} else {
+		attention("", m.AttentionFLOPsPerSec, m.AttentionByLength)
+	}
+	ofBF16 := ""
+	if m.F32DeviceBytesPerSec > 0 {
+		ofBF16 = ", bf16"
 	}
 	for _, r := range append(rows, []row{
 		{"operations without work", "thousand/s", m.DeviceOpsPerSec, 1e3},
-		{"device memory", "GB/s", m.DeviceBytesPerSec, 1e9},
+		{"device memory, f32", "GB/s", m.F32DeviceBytesPerSec, 1e9},
+		{"device memory" + ofBF16, "GB/s", m.DeviceBytesPerSec, 1e9},
 		{"device memory, copied", "GB/s", m.DeviceCopyBytesPerSec, 1e9},
 		{"to the device", "GB/s", m.UploadBytesPerSec, 1e9},
 		{"from the device", "GB/s", m.DownloadBytesPerSec, 1e9},
@@ -90,6 +119,11 @@ func machineText(m *plan.Machine) string {
 	w.Flush()
 	if m.DuplexUploadBytesPerSec == 0 {
 		b.WriteString("not measured, since this device computes on the host's memory: a link both ways at once, and the optimizer during copies\n")
+	}
+	if faster := fasterType(m); faster != "" {
+		_, products, attention, _ := m.FasterType()
+		fmt.Fprintf(&b, "precision.compute: %s is the faster type here, %.2f times as fast as the other in products and "+
+			"%.2f times in attention\n", faster, products, attention)
 	}
 	if m.DiskPath != "" {
 		fmt.Fprintf(&b, "disk: the file system of %s\n", m.DiskPath)

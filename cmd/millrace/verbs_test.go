@@ -346,6 +346,23 @@ func TestMachineText(t *testing.T) {
 	if text := machineText(&m); strings.Count(text, "GFLOP/s") != 4 || !strings.Contains(text, longer) {
 		t.Error(text)
 	}
+	if text := machineText(&m); strings.Contains(text, "precision.compute") || fasterType(&m) != "" {
+		t.Error(text)
+	}
+	both := m
+	both.F32AttentionFLOPsPerSec, both.F32DeviceBytesPerSec = 2e9, 9e9
+	both.F32AttentionByLength = []plan.AttentionRate{{SequenceLen: 2048, FLOPsPerSec: 2e9}}
+	text := machineText(&both)
+	for _, want := range []string{"attention, f32, sequences of 2048  2.00", "attention, bf16, sequences of 2048  3.00",
+		"precision.compute: bf16 is the faster type here, 2.00 times as fast as the other in products and 1.50 times " +
+			"in attention\n"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q in\n%s", want, text)
+		}
+	}
+	if fasterType(&both) != "bf16" || strings.Count(text, "GFLOP/s") != 5 || strings.Count(text, "GB/s") != 6 {
+		t.Error(text)
+	}
 	m.DiskReadBytesPerSec, m.DiskWriteBytesPerSec, m.DiskPath = 1.25e9, 0.75e9, "/mnt/drive"
 	if text := machineText(&m); strings.Count(text, "GB/s") != 7 || !strings.Contains(text, "1.25") || !strings.Contains(text, "/mnt/drive") {
 		t.Error(text)
