@@ -8,8 +8,8 @@ import (
 	"github.com/millrace/millrace/nn"
 )
 
-// Headline is the plan in a line.
-func (p *Plan) Headline(dev device.Info) string {
+// Headline is the plan in a line. guess is why its seconds are one; empty if the machine was measured.
+func (p *Plan) Headline(dev device.Info, guess string) string {
 	params, _ := p.Model.Params()
 	how := "weights streamed through " + count(p.Placement.Rings.Weights, "slot")
 	if p.Bound() {
@@ -20,8 +20,11 @@ func (p *Plan) Headline(dev device.Info) string {
 	if p.Unified { // the device's is the host's
 		memory = FormatBytes(p.ProcessBytes()) + " of memory"
 	}
-	return fmt.Sprintf("%s, %s parameters, %v on %s: %s, %s, about %.2g s a step",
-		p.Model.Type, FormatCount(params), p.Numerics.Compute, dev.Name, how, memory, p.Predicted.StepSeconds)
+	if guess != "" {
+		guess = fmt.Sprintf(" (a guess, since %s: run `millrace probe`)", guess)
+	}
+	return fmt.Sprintf("%s, %s parameters, %v on %s: %s, %s, about %.2g s a step%s",
+		p.Model.Type, FormatCount(params), p.Numerics.Compute, dev.Name, how, memory, p.Predicted.StepSeconds, guess)
 }
 
 // Explain is the plan for people: memory by tier, sizes, what is kept where, the predicted step and what it means for

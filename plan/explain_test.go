@@ -252,7 +252,7 @@ func TestMemoryOfBothIsASum(t *testing.T) {
 		t.Fatal(err)
 	}
 	sum := plan.FormatBytes(p.ProcessBytes())
-	if line := p.Headline(r.Device); !strings.Contains(line, ", "+sum+" of memory, about") ||
+	if line := p.Headline(r.Device, ""); !strings.Contains(line, ", "+sum+" of memory, about") ||
 		strings.Contains(line, "host memory") {
 		t.Error(line)
 	}

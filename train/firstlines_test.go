@@ -93,3 +93,22 @@ func TestFirstLines(t *testing.T) {
 		t.Errorf("chat_template: model without one: %v", err)
 	}
 }
+
+// The first line of a run calls its seconds a guess before a probe, and not after one.
+func TestHeadlineSaysWhatIsAGuess(t *testing.T) {
+	for _, cache := range []string{"", slowHost(t)} {
+		run := smallConfig(t)
+		run.MaxSteps = 1
+		env := newEnv(t)
+		env.CacheDir = cache
+		var said strings.Builder
+		env.Progress = &said
+		if _, err := Train(t.Context(), run, env, Options{}); err != nil {
+			t.Fatal(err)
+		}
+		guess := " s a step (a guess, since there is no cache directory with what a probe measured: run `millrace probe`); saves"
+		if strings.Contains(said.String(), guess) != (cache == "") || strings.Contains(said.String(), "a guess") != (cache == "") {
+			t.Errorf("with a probe in %q:\n%s", cache, said.String())
+		}
+	}
+}

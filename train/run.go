@@ -16,6 +16,7 @@ import (
 	"github.com/millrace/millrace/internal/console"
 	"github.com/millrace/millrace/optim"
 	"github.com/millrace/millrace/plan"
+	"github.com/millrace/millrace/probe"
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/store"
 	"github.com/millrace/millrace/trace"
@@ -115,7 +116,9 @@ func (t *trainer) train(ctx context.Context, env *Env, o Options) (*Summary, err
 	if err := env.checkModelLinks(t.config); err != nil {
 		return nil, blame.BadRequest(err)
 	}
-	env.say("%s; %s", p.Headline(t.dev.Computes.Info()), savesText(t.config.Save))
+	dev := t.dev.Computes.Info()
+	_, guess := probe.Measured(env.CacheDir, dev, t.config.Budgets().Path)
+	env.say("%s; %s", p.Headline(dev, guess), savesText(t.config.Save))
 	if t.rendering != "" {
 		env.say("%s", t.rendering)
 	}
