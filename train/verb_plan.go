@@ -36,6 +36,8 @@ type Planned struct {
 	// AvailableBytes is the host memory that this machine has for the run; 0: of a named machine, or not known, or it
 	// grows.
 	AvailableBytes int64
+	// Faster is the other compute type, where a CPU is measured to be faster with it; nil: it is not, or not known.
+	Faster *FasterCompute
 }
 
 // PlanFor plans what Train would run, from config.json alone: it reads no data and no weights. For a named shape on a
@@ -83,6 +85,9 @@ func PlanFor(ctx context.Context, env *Env, c *runfile.Config, o PlanOptions) (r
 		r.Device = dev.Computes.Info()
 		r.Machine = probe.Rates(env.CacheDir, r.Device, c.Budgets().Path)
 		r.Plan, err = env.makePlan(ctx, c, m, weights, c.MaxSteps, 0, begun, r.Device)
+		if err == nil && !begun {
+			r.Faster = env.fasterCompute(ctx, c, m, weights, r.Plan, r.Device)
+		}
 		if !env.MemoryGrows {
 			r.AvailableBytes = available()
 		}
@@ -135,6 +140,9 @@ func (r *Planned) Lacks() string {
 // time of a step.
 func (r *Planned) String() string {
 	text := r.Plan.Explain(r.Device, r.Machine, r.Forecast)
+	if r.Faster != nil {
+		text += "\n" + r.Faster.String() + "\n"
+	}
 	if lacks := r.Lacks(); lacks != "" {
 		text += "\n" + lacks + "\n"
 	}
