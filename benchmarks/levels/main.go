@@ -1,7 +1,7 @@
-// Command levels compares a training step in bf16 with one in fp32 at a chosen level of instructions. It times the
-// operations of one decoder block of SmolLM2-135M, forward and backward, and the optimizer, and prints a markdown
-// table. Both types take turns in one process, on one thread. Times are the thread's CPU time, so that a busy machine
-// gives the same result.
+// Command levels compares a training step in bf16 with one in fp32 at a chosen level of instructions, or with one in
+// bf16 at another level (-against). It times the operations of one decoder block of SmolLM2-135M, forward and backward,
+// and the optimizer, and prints a markdown table. Both sides take turns in one process, on one thread. Times are the
+// thread's CPU time, so that a busy machine gives the same result.
 package main
 
 import (
@@ -37,20 +37,38 @@ func main() {
 	name := flag.String("level", "",
 		"instructions: plain, avx2, avx512 or avx512bf16; if empty, the best without bf16 that this machine has")
 	turns := flag.Int("turns", 9, "turns of each type")
+	against := flag.String("against", "", "compare with bf16 at this level of instructions, in place of fp32 at -level")
 	only := flag.String("only", "", "measure what has this in its name")
 	flag.Parse()
-	if *name == "" {
-		run(min(isa.Best(), isa.AVX512), *turns, *only)
-		return
+	level := min(isa.Best(), isa.AVX512)
+	if *name != "" {
+		level = named("-level", *name)
 	}
+	sides := [2]side{{level, tensor.F32}, {level, tensor.BF16}}
+	if *against != "" {
+		sides[0] = side{named("-against", *against), tensor.BF16}
+	}
+	run(sides, *turns, *only)
+}
+
+// named is the level that a flag names.
+func named(option, name string) isa.Level {
 	for _, level := range isa.Available() {
-		if *name == strings.NewReplacer("-", "", " go", "", " ", "").Replace(strings.ToLower(level.String())) {
-			run(level, *turns, *only)
-			return
+		if name == strings.NewReplacer("-", "", " go", "", " ", "").Replace(strings.ToLower(level.String())) {
+			return level
 		}
 	}
-	log.Fatalf("-level %s: this machine has no such instructions; it has %v", *name, isa.Available())
+	log.Fatalf("%s %s: this machine has no such instructions; it has %v", option, name, isa.Available())
+	return 0
 }
+
+// side is one of the two that take turns.
+type side struct {
+	level isa.Level
+	dtype tensor.DType
+}
+
+func (s side) String() string { return fmt.Sprintf("%v, %v", s.dtype, s.level) }
 
 // operation is one line of the table.
 type operation struct {
@@ -59,11 +77,11 @@ type operation struct {
 	run   [2]func()
 }
 
-func run(level isa.Level, turns int, only string) {
+func run(sides [2]side, turns int, only string) {
 	runtime.LockOSThread()
-	all := operations(level)
-	fmt.Printf("%v, the fastest of %d turns, CPU time of one thread\n\n", level, turns)
-	fmt.Println("| operation | f32 ms | bf16 ms | bf16/f32, median (range) | f32 GFLOP/s | bf16 GFLOP/s |")
+	all := operations(sides)
+	fmt.Printf("A is %v, B is %v; the fastest of %d turns, CPU time of one thread\n\n", sides[0], sides[1], turns)
+	fmt.Println("| operation | A ms | B ms | B/A, median (range) | A GFLOP/s | B GFLOP/s |")
 	fmt.Println("|---|---|---|---|---|---|")
 	sums := [2][]float64{make([]float64, turns), make([]float64, turns)}
 	for _, o := range all {
@@ -138,10 +156,10 @@ func (m multiplier) PackB(worker int, to []float32, b kernels.Mat, transpose boo
 	m.Engine.PackB(worker, to, gemm.Mat(b), transpose)
 }
 
-func operations(level isa.Level) []operation {
-	e, k := gemm.New(level, inline{}), kernels.For(level)
+func operations(sides [2]side) []operation {
 	var all []operation
-	for d, dtype := range []tensor.DType{tensor.F32, tensor.BF16} {
+	for d, side := range sides {
+		dtype, e, k := side.dtype, gemm.New(side.level, inline{}), kernels.For(side.level)
 		i := 0
 		add := func(name string, flops float64, f func()) {
 			if d == 0 {

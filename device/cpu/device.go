@@ -20,7 +20,7 @@ type Options struct {
 	Workers int // threads that share one operation; 0: one for each of Cores, else GOMAXPROCS
 	// processors of the cores that workers are bound to, one each, and streams to the first; none: the system places them
 	Cores    [][]int
-	Level    *isa.Level        // instructions to use; nil: the best that this machine has
+	Level    *isa.Level        // instructions to use; nil: the fastest here (isa.Best)
 	Accounts *hostmem.Accounts // where memory is counted; nil: accounts of its own
 }
 
@@ -45,8 +45,8 @@ func New(o Options) (*Device, error) {
 	if o.Level != nil {
 		d.level = *o.Level
 	}
-	if d.level > isa.Best() {
-		return nil, fmt.Errorf("cpu device: this machine has no %v; its best is %v", d.level, isa.Best())
+	if d.level > isa.Highest() {
+		return nil, fmt.Errorf("cpu device: this machine has no %v; its highest level is %v", d.level, isa.Highest())
 	}
 	if o.Workers < 0 {
 		return nil, fmt.Errorf("cpu device: %d workers; give 0 for all processors", o.Workers)

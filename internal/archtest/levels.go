@@ -63,6 +63,7 @@ var modules = map[string]struct {
 	"github.com/alecthomas/kong":        {trees: []string{"cmd"}},
 	"github.com/goccy/go-yaml":          {},
 	"github.com/klauspost/compress":     {},
+	"github.com/klauspost/cpuid":        {trees: []string{"device/cpu/isa"}}, // the CPU's maker
 	"github.com/zeebo/xxh3":             {},
 	"github.com/google/go-cmp":          {testsOnly: true},
 	"github.com/parquet-go/parquet-go":  {trees: []string{"data/parquet/oracle"}, testsOnly: true}, // needs seven more

@@ -111,7 +111,7 @@ type worker struct {
 
 // New makes an engine for a level that this machine has, with scratch for the runner's workers.
 func New(level isa.Level, run Runner) *Engine {
-	if level > isa.Best() {
+	if level > isa.Highest() {
 		panic(fmt.Sprintf("gemm: this machine has no %v", level))
 	}
 	e := &Engine{kern: kernelFor(level), run: run}
