@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 
 	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/device/cpu/gemm"
 	"github.com/millrace/millrace/device/cpu/isa"
 	"github.com/millrace/millrace/hostmem"
 	"github.com/millrace/millrace/internal/cores"
@@ -41,9 +42,12 @@ var _ device.Device = (*Device)(nil)
 // New makes a device. It fails when the level is more than this machine has, or when there is no memory for its
 // scratch.
 func New(o Options) (*Device, error) {
-	d := &Device{level: isa.Best(), workers: o.Workers, cores: o.Cores, accounts: o.Accounts}
+	d := &Device{workers: o.Workers, cores: o.Cores, accounts: o.Accounts}
+	var note string
 	if o.Level != nil {
 		d.level = *o.Level
+	} else {
+		d.level, note = chosen(isa.Best(), gemm.TilesAgree)
 	}
 	if d.level > isa.Highest() {
 		return nil, fmt.Errorf("cpu device: this machine has no %v; its highest level is %v", d.level, isa.Highest())
@@ -60,10 +64,19 @@ func New(o Options) (*Device, error) {
 	if d.accounts == nil {
 		d.accounts = hostmem.New()
 	}
-	d.name = fmt.Sprintf("CPU (%s, %v, %d workers)", processor(), d.level, d.workers)
+	d.name = fmt.Sprintf("CPU (%s, %v%s, %d workers)", processor(), d.level, note, d.workers)
 	var err error
 	d.crew, err = newCrew(d)
 	return d, err
+}
+
+// chosen is the level of a device that is told none: the best one, and one without tiles where products by tiles have other
+// bits than they should. The note for the device's name says so.
+func chosen(best isa.Level, tilesAgree func() bool) (level isa.Level, note string) {
+	if best == isa.AMX && !tilesAgree() {
+		return isa.BestWithoutTiles(), " as AMX computes wrong bits"
+	}
+	return best, ""
 }
 
 // beginner is what each worker but the caller of an operation, which is a stream, does first; nil if that is nothing.

@@ -54,8 +54,8 @@ type blocking struct {
 	c                []float32 // sums of a bf16 C between blocks of k, one register tile after another
 }
 
-func newBlocking(kern kernel, rows, cols, sums int) blocking {
-	s := kern.size()
+func newBlocking(kern kernels, rows, cols, sums int) blocking {
+	s := kern.bf16.size()
 	rows, cols = ceilTo(rows, s.mr), ceilTo(cols, s.nr)
 	sums = ceilTo(sums, rows*s.nr)
 	return blocking{rows: rows, cols: cols, sums: sums,
@@ -94,7 +94,7 @@ type job struct {
 }
 
 // multiply walks the blocks of a product. phase runs the tasks of one phase: packing, then tiles.
-func (j *job) multiply(kern kernel, op Op, packed []float32, blk *blocking, workers int,
+func (j *job) multiply(kern kernels, op Op, packed []float32, blk *blocking, workers int,
 	phase func(tasks int, pack bool)) {
 	m, n, k := op.Shape()
 	if m == 0 || n == 0 {
@@ -106,17 +106,18 @@ func (j *job) multiply(kern kernel, op Op, packed []float32, blk *blocking, work
 		}
 		return
 	}
-	j.kern, j.op, j.blk, j.packed = kern, op, blk, packed
-	j.size = kern.size()
+	j.kern, j.op, j.blk, j.packed = kern.of(op.A.DType), op, blk, packed
+	j.size = j.kern.size()
 	perUnit := j.size.perUnit(op.A.DType)
 	j.a = newSource(&op.A, op.TransA, perUnit)
+	j.a.left = true
 	j.b = newSource(&op.B, !op.TransB, perUnit)
-	if in, ok := kern.(inPlaceKernel); ok && in.readsInPlace(&j.a, k) {
+	if in, ok := j.kern.(inPlaceKernel); ok && in.readsInPlace(&j.a, k) {
 		j.inPlace = in
 	}
 
 	kCount, kSize := kBlocks(k, perUnit)
-	mCount, mSize := split(m, blk.rows, j.size.mr)
+	mCount, mSize := split(m, blk.rows/j.size.mr*j.size.mr, j.size.mr)
 	cols := blk.cols
 	if op.C.DType == tensor.BF16 && kCount > 1 {
 		cols = min(cols, blk.sums/mSize/j.size.nr*j.size.nr)
@@ -154,7 +155,7 @@ func (j *job) plan(workers int) {
 	}
 	j.aGroup, j.bGroup = min(8, ceilDiv(pa, 4*workers)), min(4, ceilDiv(pb, 4*workers))
 	for _, t := range taskSizes {
-		_, j.tileA = split(pa, t.rows/j.size.mr, 1)
+		_, j.tileA = split(pa, max(1, t.rows/j.size.mr), 1)
 		_, j.tileB = split(pb, t.cols/j.size.nr, 1)
 		if ceilDiv(pa, j.tileA)*ceilDiv(pb, j.tileB) >= 30*workers {
 			return
@@ -206,7 +207,7 @@ func (j *job) packPanels(w *worker, s *source, dst []float32, panel, panels, wid
 	// pages and the lines that the hardware fetches ahead are those of the next panel.
 	chunk := j.k
 	if s.kRows {
-		chunk = packChunk
+		chunk = max(packChunk, j.size.depth)
 	}
 	for k := 0; k < j.k; k += chunk {
 		for p := panel; p < end; p++ {

@@ -27,6 +27,9 @@
 //   - AVX512BF16: fp32 operands as above. bf16 operands go in pairs (k, k+1) through VDPBF16PS, which computes
 //     s = fma(a[k+1], b[k+1], s), then s = fma(a[k], b[k], s), and which treats denormal inputs as zeros and makes
 //     denormal results zeros. An odd K ends with a pair whose second half is zero.
+//   - AMX: fp32 operands as above. bf16 operands go through TDPBF16PS, 32 k at a time; the last ones are filled up with
+//     zeros. Even and odd k have sums of their own, which start at +0 and take the products in the order of k, each by
+//     fma; then s = s + (even + odd). Denormal inputs and results of each of these operations are zeros.
 //
 // The tests hold every level to this, bit by bit, with an emulation in plain Go.
 //
@@ -91,7 +94,7 @@ type Runner interface {
 
 // Engine multiplies. One Mul at a time; MulSerial calls may overlap with each other if their workers differ.
 type Engine struct {
-	kern    kernel
+	kern    kernels
 	run     Runner
 	shared  blocking // what all workers of a Mul share
 	workers []worker
@@ -109,19 +112,25 @@ type worker struct {
 	edge  edgeTable
 }
 
+func newWorker(kern kernels, rows, cols int) worker {
+	sums := kern.bf16.size().mr * kern.bf16.size().nr
+	return worker{own: newBlocking(kern, rows, cols, rows*cols), tile: alignedFloats(sums), spare: alignedFloats(sums)}
+}
+
 // New makes an engine for a level that this machine has, with scratch for the runner's workers.
 func New(level isa.Level, run Runner) *Engine {
 	if level > isa.Highest() {
 		panic(fmt.Sprintf("gemm: this machine has no %v", level))
 	}
-	e := &Engine{kern: kernelFor(level), run: run}
+	return newEngine(kernelsFor(level), run)
+}
+
+func newEngine(kern kernels, run Runner) *Engine {
+	e := &Engine{kern: kern, run: run}
 	e.shared = newBlocking(e.kern, sharedRows, sharedCols, sharedSums)
 	e.workers = make([]worker, run.Workers())
 	for i := range e.workers {
-		w := &e.workers[i]
-		w.own = newBlocking(e.kern, ownRows, ownCols, ownRows*ownCols)
-		sums := e.kern.size().mr * e.kern.size().nr
-		w.tile, w.spare = alignedFloats(sums), alignedFloats(sums)
+		e.workers[i] = newWorker(e.kern, ownRows, ownCols)
 	}
 	e.packTask = func(w, task int) { e.job.pack(&e.workers[w], task) }
 	e.tileTask = func(w, task int) { e.job.tiles(&e.workers[w], task) }

@@ -95,8 +95,8 @@ func dim(t *rapid.T, name string, most int) int {
 func forLevels(t *testing.T, f func(t *testing.T, level isa.Level, e *Engine)) {
 	p := pool.New(3, nil)
 	t.Cleanup(p.Close)
-	for _, level := range isa.Available() {
-		t.Run(level.String(), func(t *testing.T) { f(t, level, New(level, p)) })
+	for _, level := range levelsHere() {
+		t.Run(level.String(), func(t *testing.T) { f(t, level, newEngine(kernelsAt(level), p)) })
 	}
 }
 
@@ -163,7 +163,7 @@ func TestBitsDependOnRowAndColumnOnly(t *testing.T) {
 	p1 := pool.New(1, nil)
 	defer p1.Close()
 	forLevels(t, func(t *testing.T, level isa.Level, e *Engine) {
-		alone := New(level, p1)
+		alone := newEngine(kernelsAt(level), p1)
 		rapid.Check(t, func(t *rapid.T) {
 			ab, cd := dtypes(t)
 			m, n := dim(t, "m", 90), dim(t, "n", 110)

@@ -11,6 +11,7 @@ import (
 type tileSize struct {
 	mr, nr int
 	pairs  bool // bf16 operands are packed as pairs; otherwise they are widened
+	depth  int  // elements of k that an instruction takes, if more than a unit
 }
 
 // perUnit is the elements of a type in a packed unit.
@@ -113,10 +114,20 @@ func roundPlain(c unsafe.Pointer, ldc uintptr, t unsafe.Pointer, nr, rows, cols 
 	}
 }
 
-// kernelFor picks the kernel of a level.
-func kernelFor(level isa.Level) kernel {
-	if k := assemblyKernel(level); k != nil {
+// kernels are those of a level, by the operands' dtype. A panel of the one for bf16 is at least as wide.
+type kernels struct{ f32, bf16 kernel }
+
+// kernelsFor picks the kernels of a level.
+func kernelsFor(level isa.Level) kernels {
+	if k, ok := assemblyKernels(level); ok {
 		return k
 	}
-	return plainKernel{}
+	return kernels{plainKernel{}, plainKernel{}}
+}
+
+func (k *kernels) of(d tensor.DType) kernel {
+	if d == tensor.BF16 {
+		return k.bf16
+	}
+	return k.f32
 }

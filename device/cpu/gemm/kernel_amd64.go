@@ -8,16 +8,18 @@ import (
 
 //go:generate go run ./gen
 
-func assemblyKernel(level isa.Level) kernel {
+func assemblyKernels(level isa.Level) (k kernels, ok bool) {
 	switch level {
+	case isa.AMX:
+		k = kernels{kernel512{}, kernelAMX{}}
 	case isa.AVX512BF16:
-		return kernel512{pairs: true}
+		k = kernels{kernel512{pairs: true}, kernel512{pairs: true}}
 	case isa.AVX512:
-		return kernel512{}
+		k = kernels{kernel512{}, kernel512{}}
 	case isa.AVX2:
-		return kernel256{}
+		k = kernels{kernel256{}, kernel256{}}
 	}
-	return nil
+	return k, k.f32 != nil
 }
 
 // kernel512 is AVX-512 with 12 x 32 sums. Edges are masks and narrower tiles.

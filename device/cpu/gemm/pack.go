@@ -13,6 +13,7 @@ type source struct {
 	bf16    bool
 	kRows   bool    // a row in memory holds one k and runs across; otherwise it runs along k
 	perUnit int     // elements in a packed unit: 2 for pairs of bf16
+	left    bool    // op(A), of which tiles have rows; otherwise op(B)
 	stride  uintptr // bytes from row to row
 	esize   uintptr
 }
@@ -57,6 +58,7 @@ func packPlain(dst unsafe.Pointer, s *source, width, first, n, k0, from, to int)
 type edgeTable struct {
 	offsets [32]uintptr // of the source rows of a panel
 	pair    [64]uint16  // the last row of an odd k, and a row of zeros
+	units   [512]uint32 // 16 units of a panel of op(A) that tiles are to take
 }
 
 // rows fills the offsets. Rows past the edge repeat the last one; their sums are never written.

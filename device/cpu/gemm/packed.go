@@ -12,7 +12,7 @@ func (e *Engine) PackedFloats(d tensor.DType, k, n int) int {
 	if k > maxUnits {
 		return 0
 	}
-	s := e.kern.size()
+	s := e.kern.of(d).size()
 	return ceilTo(ceilDiv(k, s.perUnit(d)), panelQuantum) * ceilTo(n, s.nr)
 }
 
@@ -27,10 +27,11 @@ func (e *Engine) PackB(worker int, to []float32, b Mat, trans bool) {
 		return
 	}
 	e.checkPacked(to, b.DType, k, n)
-	s := e.kern.size()
 	w := &e.workers[worker]
 	j := &w.job
-	j.kern, j.size, j.k, j.panelUnits = e.kern, s, k, ceilTo(ceilDiv(k, s.perUnit(b.DType)), panelQuantum)
+	j.kern = e.kern.of(b.DType)
+	s := j.kern.size()
+	j.size, j.k, j.panelUnits = s, k, ceilTo(ceilDiv(k, s.perUnit(b.DType)), panelQuantum)
 	j.b = newSource(&b, !trans, s.perUnit(b.DType))
 	j.packPanels(w, &j.b, to, 0, ceilDiv(n, s.nr), s.nr, 0, n)
 	*j = job{}

@@ -20,7 +20,7 @@ func (t *Table) Level() isa.Level { return t.level }
 // For is the table of a level, which this machine must have (isa.Available).
 func For(level isa.Level) *Table { return &tables[level] }
 
-var tables = func() (all [isa.AVX512BF16 + 1]Table) {
+var tables = func() (all [isa.AMX + 1]Table) {
 	for l := range all {
 		all[l] = Table{isa.Level(l), plainLoops, plainBlockLoops}
 		accelerate(&all[l].loops, isa.Level(l))

@@ -1,8 +1,8 @@
 // Command gen writes the assembly of package gemm.
 //
 // The routines are unrolled loops over register numbers, which a program writes more reliably than a person. Each file
-// of this command writes one family of routines: tile512.go and pack512.go for AVX-512, avx2.go for AVX2. Go's
-// assembler has no VDPBF16PS; evex.go encodes it.
+// of this command writes one family of routines: tile512.go and pack512.go for AVX-512, amx.go for AMX, avx2.go for
+// AVX2. Go's assembler has neither VDPBF16PS nor AMX; evex.go and vex.go encode them.
 //
 // A test compares the output with the committed file, so that the two cannot drift.
 package main
@@ -43,6 +43,9 @@ func generate() []byte {
 		copyWiden512(w, width)
 		copyPairs512(w, width)
 	}
+	tileAMX(w)
+	add512(w)
+	copyRows512(w)
 	tile256(w)
 	widen256(w)
 	round256(w)

@@ -41,3 +41,28 @@ func TestVDPBF16PS(t *testing.T) {
 		}
 	}
 }
+
+// The expected bytes are those of GNU as 2.40.
+func TestTileInstructions(t *testing.T) {
+	for _, c := range []struct{ got, want string }{
+		{loadTileConfig(si), "C4 E2 78 49 06"},                          // ldtilecfg (%rsi)
+		{releaseTiles(), "C4 E2 78 49 C0"},                              // tilerelease
+		{zeroTile(0), "C4 E2 7B 49 C0"},                                 // tilezero %tmm0
+		{zeroTile(3), "C4 E2 7B 49 D8"},                                 // tilezero %tmm3
+		{loadTile(0, ax, dx, 1, 4), "C4 E2 7B 4B 24 10"},                // tileloadd (%rax,%rdx,1),%tmm4
+		{loadTile(1024, ax, dx, 1, 5), "C4 E2 7B 4B AC 10 00 04 00 00"}, // tileloadd 0x400(%rax,%rdx,1),%tmm5
+		{loadTile(0, bx, dx, 2, 6), "C4 E2 7B 4B 34 53"},                // tileloadd (%rbx,%rdx,2),%tmm6
+		{loadTile(64, bx, dx, 2, 7), "C4 E2 7B 4B 7C 53 40"},            // tileloadd 0x40(%rbx,%rdx,2),%tmm7
+		{storeTile(0, 0, di, cx, 1), "C4 E2 7A 4B 04 0F"},               // tilestored %tmm0,(%rdi,%rcx,1)
+		{storeTile(3, 64, di, cx, 1), "C4 E2 7A 4B 5C 0F 40"},           // tilestored %tmm3,0x40(%rdi,%rcx,1)
+		{multiplyTiles(4, 6, 0), "C4 E2 4A 5C C4"},                      // tdpbf16ps %tmm6,%tmm4,%tmm0
+		{multiplyTiles(4, 7, 1), "C4 E2 42 5C CC"},                      // tdpbf16ps %tmm7,%tmm4,%tmm1
+		{multiplyTiles(5, 6, 2), "C4 E2 4A 5C D5"},                      // tdpbf16ps %tmm6,%tmm5,%tmm2
+		{multiplyTiles(5, 7, 3), "C4 E2 42 5C DD"},                      // tdpbf16ps %tmm7,%tmm5,%tmm3
+	} {
+		code, comment, _ := strings.Cut(c.got, " // ")
+		if got := strings.NewReplacer("BYTE $0x", "", ";", "").Replace(code); got != c.want {
+			t.Errorf("%s = %s, want %s", comment, got, c.want)
+		}
+	}
+}
