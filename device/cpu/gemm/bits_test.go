@@ -124,6 +124,7 @@ func TestBlocksOfK(t *testing.T) {
 
 // The check of level AMX passes kernels with the documented bits, and no others.
 func TestAgrees(t *testing.T) {
+	t.Log("levels of this machine:", isa.Available())
 	for _, level := range levelsHere() {
 		if got := agrees(kernelsAt(level)); got != (level == isa.AMX) {
 			t.Errorf("%v agrees with level AMX: %v", level, got)
