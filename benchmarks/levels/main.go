@@ -35,7 +35,7 @@ const (
 
 func main() {
 	name := flag.String("level", "",
-		"instructions: plain, avx2, avx512 or avx512bf16; if empty, the best without bf16 that this machine has")
+		"instructions: plain, avx2, avx512, avx512bf16 or amx; if empty, the best without bf16 that this machine has")
 	turns := flag.Int("turns", 9, "turns of each type")
 	against := flag.String("against", "", "compare with bf16 at this level of instructions, in place of fp32 at -level")
 	only := flag.String("only", "", "measure what has this in its name")
