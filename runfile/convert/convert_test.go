@@ -239,11 +239,3 @@ func TestNoValueIsLost(t *testing.T) {
 		}
 	}
 }
-
-// Axolotl's input_output marks segments of a row, which no type of Millrace does.
-func TestInputOutputIsRefused(t *testing.T) {
-	_, err := File("a.yaml", []byte("base_model: m\ndatasets: [{path: a.jsonl, type: input_output}]\n"))
-	if err == nil || !strings.Contains(err.Error(), "datasets: type input_output has rows of segments") {
-		t.Error(err)
-	}
-}
