@@ -18,6 +18,9 @@ import (
 // What resume_with lists may change; the change is recorded, and a run that is stopped again after it continues to
 // the bit.
 func TestResumeWith(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short, for the race detector: these runs have the lanes of other tests; make test runs them")
+	}
 	for name, o := range map[string]struct {
 		change func(*testing.T, *runfile.Config)
 		with   []string
@@ -135,6 +138,9 @@ func TestBestIsOfTheSameData(t *testing.T) {
 // Where the checkpoints since a change of the data are damaged, the run continues from one before it: the new data
 // begin there.
 func TestDamageSinceAChangeOfData(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short, for the race detector: these runs have the lanes of other tests; make test runs them")
+	}
 	c := smallConfig(t)
 	c.MaxSteps, c.Epochs, c.Save = 0, 3, runfile.Save{Every: 2, AtEnd: true}
 	until(t, c, "step   5/")

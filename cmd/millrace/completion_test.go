@@ -153,6 +153,9 @@ func shapesLike(begin, prefix string) (names []string) {
 }
 
 func TestBashCompletion(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short leaves out what starts a shell again and again; make test runs it")
+	}
 	for _, c := range []struct {
 		words string // as bash splits them
 		want  []string

@@ -13,6 +13,9 @@ import (
 
 // A published shape on a machine that is not there needs no file, and is rehearsed.
 func TestWhatIf(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short leaves out plans of large models; make test runs them")
+	}
 	useCache(t)
 	t.Chdir(t.TempDir())
 	args := []string{"plan", "--shape", "qwen2.5-1.5b", "--machine", "rtx2060-laptop-6gb", "--rehearse",
@@ -58,6 +61,9 @@ func TestWhatIf(t *testing.T) {
 
 // A named machine is written as a file, edited, and planned for.
 func TestPlanForAMachineFile(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short leaves out plans of large models; make test runs them")
+	}
 	useCache(t)
 	file := filepath.Join(t.TempDir(), "mine.yaml")
 	r := invoke(t, "plan", "--machine", "rtx4090-pc-128gb", "--machine-out", file).must(t)

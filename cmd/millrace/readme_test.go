@@ -58,6 +58,9 @@ func hasFigure(text, number string) bool {
 // tiny model under the model's name. Output that the README shows is the program's; a line of dots stands for any
 // lines.
 func TestReadmeCommands(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short leaves out plans of large models; make test runs them")
+	}
 	w := newWorkshop(t)
 	readme, err := os.ReadFile("../../README.md")
 	if err != nil {
