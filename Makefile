@@ -2,10 +2,13 @@
 
 GO ?= go
 
+# What takes longest begins first, so that no core waits for it at the end.
+SLOWEST = ./train ./stream ./cmd/millrace
+
 # Packages in which goroutines share memory. Those with arithmetic or texts alone would only repeat make test, slowly.
 # hf is left out: the workers of its export have a range each, and its tests take 40 s under the race detector.
-RACE = stream store checkpoint data probe train device/cpu device/cpu/pool device/null device/cuda device/cuda/cublaslt device/cuda/gpucheck \
-	trace hostmem vfs hf/hub internal/fault internal/cudatest/... cmd/millrace
+RACE = store checkpoint data probe device/cpu device/cpu/pool device/null device/cuda device/cuda/cublaslt device/cuda/gpucheck \
+	trace hostmem vfs hf/hub internal/fault internal/cudatest/...
 RACE_PACKAGES = $(addprefix ./,$(RACE))
 
 # SHORT=-short leaves out what takes long.
@@ -56,7 +59,7 @@ demo: build ## a small model learns to write, is killed and resumes with the sam
 
 .PHONY: test
 test: ## all tests; no cgo, no Python, no network
-	CGO_ENABLED=0 $(GO) test $(SHORT) ./...
+	CGO_ENABLED=0 $(GO) test $(SHORT) $(SLOWEST) ./...
 	for module in $(MODULES); do (cd $$module && CGO_ENABLED=0 $(GO) test $(SHORT) ./...) || exit 1; done
 
 .PHONY: hostile
@@ -67,7 +70,7 @@ hostile: ## what users do wrong and what the world does to them: is each answere
 race: ## the tests of what runs concurrently, under the race detector (SHORT=-short: the quick ones)
 	@command -v "$$($(GO) env CC | cut -d' ' -f1)" >/dev/null || \
 		{ echo "make race: the race detector needs cgo, and there is no C compiler: install gcc or clang, or set CC" >&2; exit 1; }
-	CGO_ENABLED=1 $(GO) test -race -timeout 40m $(SHORT) $(RACE_PACKAGES)
+	CGO_ENABLED=1 $(GO) test -race -timeout 40m $(SHORT) $(SLOWEST) $(RACE_PACKAGES)
 
 .PHONY: kernels
 kernels: ## compile the GPU kernels whose sources changed (needs Python, no GPU)
