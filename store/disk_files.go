@@ -308,7 +308,8 @@ func (d *Disk) syncFiles(ctx context.Context, files []*file) error {
 }
 
 // syncFile makes a file durable. It opens the file to read, since a checkpoint may give the file a second name at the
-// same time, and no file with two names is opened to be written. Sync concerns the file, whoever has written it.
+// same time, and no file with two names is opened to be written. Sync is for the file, and for what other handles have
+// written.
 func (d *Disk) syncFile(f *file) error {
 	open, err := d.fs.OpenFile(f.path, os.O_RDONLY, 0)
 	if err != nil {
