@@ -158,7 +158,7 @@ type Best struct {
 	EvalLoss float64 `json:"eval_loss"`
 }
 
-// Plateau is how long the evaluation loss has not fallen.
+// Plateau counts the evaluations since the loss was last lower.
 type Plateau struct {
 	Lowest      *float64 `json:"lowest_eval_loss"` // nil: none was finite
 	Evaluations int      `json:"evaluations"`      // since then, of which none was lower

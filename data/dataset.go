@@ -34,7 +34,7 @@ type Dataset struct {
 	owned       []func() error // what Close gives back
 }
 
-// sourceDocuments is how many documents, one after the other, have a type and a weight.
+// sourceDocuments counts documents, one after the other, that have one type and one weight.
 type sourceDocuments struct {
 	documents int
 	kind      Type

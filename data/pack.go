@@ -32,7 +32,7 @@ const (
 // LongTreatments are the known ones.
 var LongTreatments = []LongDocuments{AutoLong, SplitLong, DropLong, TruncateLong}
 
-// of is what becomes of documents of a type.
+// of returns the treatment for documents of a type.
 func (l LongDocuments) of(kind Type) LongDocuments {
 	switch {
 	case l != AutoLong:

@@ -22,7 +22,7 @@ type pieces struct {
 	sources []sourcePieces
 }
 
-// longTreatment is what becomes of long documents, of those before end that no treatment before is for.
+// longTreatment holds for the long documents before end that no treatment before holds for.
 type longTreatment struct {
 	end  int
 	long LongDocuments

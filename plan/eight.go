@@ -7,7 +7,7 @@ import (
 	"github.com/millrace/millrace/model"
 )
 
-// eight is how many GPUs a node has that full fine-tuning is usually done on.
+// eight GPUs make the node that full fine-tuning is usually done on.
 const eight = 8
 
 // EightGPUs is a step of the same tokens on eight such GPUs at their best: they hold all state, share the arithmetic
@@ -42,7 +42,7 @@ func (p *Plan) onEight(m Machine, dev device.Info) *EightGPUs {
 	return e
 }
 
-// trainSeconds is how long the arithmetic of model.TrainFLOPs takes on one device, for the head and for the blocks:
+// trainSeconds returns the seconds that the arithmetic of model.TrainFLOPs takes on one device, of head and blocks:
 // forward, and twice as much for backward.
 func trainSeconds(m *model.Model, sequenceLen, rows int, products, attention float64) (head, blocks float64) {
 	t := sequenceLen * rows

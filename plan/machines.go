@@ -117,7 +117,7 @@ func (s shares) text() string {
 		s.matMul, s.f32, s.attention, s.memory, s.source)
 }
 
-// GPUOpsPerSec is how many kernels with next to no work a GPU is taken to run one after the other: 4 us each.
+// GPUOpsPerSec counts kernels with next to no work that a GPU is taken to run one after the other: 4 us each.
 const GPUOpsPerSec = 250e3
 
 const gigabyte = 1e9
@@ -285,7 +285,7 @@ func whatIf(name string, g gpu, h hostSystem) NamedMachine {
 	return named
 }
 
-// deviceReserveBytes is what a plan leaves of a GPU's memory: the driver's context, its libraries' workspaces, a screen.
+// deviceReserveBytes stay free of a GPU's memory: for the driver's context, its libraries' workspaces, a screen.
 const deviceReserveBytes = 1 << 30
 
 // SetSizes sets the budgets from the device's memory, the RAM and the drive's capacity, of which the latter two stay as

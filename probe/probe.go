@@ -211,7 +211,7 @@ type task struct {
 	work   func()
 }
 
-// rate is how much of a task is done in a second, measured for at least that many seconds after a first run. On the
+// rate returns the work of a task in a second, measured for at least that many seconds after a first run. On the
 // host's cores it is that of the best of some windows: other programs only take away. A GPU is alone with its work and
 // slows down as it gets warm, so that there it is that of all windows.
 func (p *prober) rate(t task, seconds float64) (float64, error) {

@@ -211,7 +211,7 @@ func (f *machineFile) attention(key string, n ast.Node) (rates []plan.AttentionR
 	return rates
 }
 
-// maxLengths is how many lengths attention may have been measured at.
+// maxLengths bounds the lengths that attention was measured at.
 const maxLengths = 100
 
 // togetherRates are of things that happen at once.

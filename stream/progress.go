@@ -6,7 +6,7 @@ import (
 	"github.com/millrace/millrace/plan"
 )
 
-// Progress is how far a pass over the layers is: a step, or an evaluation of its size.
+// Progress tells how far a pass over the layers has come: a step, or an evaluation of its size.
 type Progress struct {
 	Share float64 // of its arithmetic, about
 	Where string  // the visit that has ended: "forward, layer 3 of 80"

@@ -26,7 +26,7 @@ type AddTokensOptions struct {
 	Replace bool     // see hf.WriteOptions
 }
 
-// TokensAdded is what AddTokens did.
+// TokensAdded reports the work of AddTokens.
 type TokensAdded struct {
 	Added         []hf.AddedToken
 	Known         []hf.AddedToken // asked for, and in the tokenizer before
@@ -156,7 +156,7 @@ func checkAdded(file []byte, added []hf.AddedToken) error {
 	return nil
 }
 
-// growth is how the matrices with a row for each token grow.
+// growth describes the new rows of the matrices that have a row for each token.
 type growth struct {
 	src      *source
 	w        *hf.Weights

@@ -12,7 +12,7 @@ import (
 	"github.com/millrace/millrace/train"
 )
 
-// followSec is how often a page that follows runs is written, and loaded again by a browser.
+// followSec separates two writes of a page that follows runs; a browser loads it again as often.
 const followSec = 10
 
 // waitFor waits until the page is due again. The error is that of the context, when it ends before that.

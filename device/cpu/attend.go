@@ -51,7 +51,7 @@ func (s *Stream) Attention(out, lse, q, k, v device.Mat, spec device.AttentionSp
 	})
 }
 
-// attentionElemBytes is what AttentionGrad takes for each element of the queries: 8 for the gradients of keys and
+// attentionElemBytes counts what AttentionGrad takes for each element of the queries: 8 for the gradients of keys and
 // values that each query head contributes, in fp32, and 4 for keys and values that are packed once for all query heads.
 // With two query heads or more to a key head, nearly all blocks of a document that fills the rows have room. Attention
 // packs keys in this memory, if there is any.

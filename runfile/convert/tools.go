@@ -66,7 +66,7 @@ func toolOf(values map[string]any) (Tool, error) {
 	return HFTrainer, nil
 }
 
-// usual is what a trainer does where its file is silent.
+// usual has the defaults of a trainer, for what its file does not say.
 type usual struct {
 	length      int64 // of a sequence
 	guessed     bool  // the trainer has no length of its own

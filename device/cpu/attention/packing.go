@@ -2,7 +2,7 @@ package attention
 
 import "github.com/millrace/millrace/device/cpu/kernels"
 
-// Packing is where blocks of keys and values wait, packed once for all tasks of an operation: those of all query heads
+// Packing holds blocks of keys and values, packed once for all tasks of an operation: those of all query heads
 // of a group, and of all blocks of queries that take the same blocks of keys. A block for which there is no room is
 // packed by each task that takes it, to the same bits.
 type Packing struct {
@@ -17,7 +17,7 @@ type Packing struct {
 // segment is keys whose blocks begin keyBlock after each other, from lo on, in slots from the first one on.
 type segment struct{ lo, hi, first int }
 
-// blocks is how many blocks of keys the segment has.
+// blocks counts the segment's blocks of keys.
 func (g segment) blocks() int { return (g.hi - g.lo + keyBlock - 1) / keyBlock }
 
 // NewPacking finds the blocks that the tasks of an operation take, and gives as many of them room as the memory has;

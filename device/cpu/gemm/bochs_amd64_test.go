@@ -16,7 +16,7 @@ import (
 
 var bochsFile = flag.String("bochs", "", "file for the code of tileAMX, operands and expected sums, as bochs/boot.S has it")
 
-// bochsAt is where boot.S loads the file: addresses in it are final.
+// bochsAt has the address at which boot.S loads the file: addresses in the file are final.
 const bochsAt = 0x10000
 
 // The file for a boot sector in the emulator Bochs, which has AMX where this machine has not.

@@ -53,7 +53,7 @@ func (e *Engine) checkPacked(panels []float32, d tensor.DType, k, n int) {
 	}
 }
 
-// panelB is where the panel of op(B) with that number in the block begins.
+// panelB returns the start of the panel of op(B) with that number in the block.
 func (j *job) panelB(panel int) unsafe.Pointer {
 	if j.packed == nil {
 		return unsafe.Pointer(&j.blk.b[panel*j.size.nr*j.panelUnits])

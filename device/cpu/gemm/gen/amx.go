@@ -1,6 +1,6 @@
 package main
 
-// stepBytes is what 32 k of a packed panel of 32 rows or columns take.
+// stepBytes has the size of 32 k of a packed panel of 32 rows or columns.
 const stepBytes = 32 * 64
 
 // tileAMX writes the product of two panels: tiles 0..3 have the sums, 16 x 16 each, 4 and 5 rows of A, 6 and 7 columns
