@@ -211,8 +211,8 @@ func testGolden(t *testing.T, g *modeltest.Golden, r *reference) {
 	t.Logf("logits within %.2g, gradients within %.2g of their norm, elements within %.2g times the tolerance", worstLogit, worstNorm, worstElem)
 }
 
-// A padding token is trained as any other: where the documents have it as a word, its row of the embedding's gradient is
-// the derivative. transformers leaves the embedding's share of that row out, and agrees in all others.
+// A padding token is trained as any other: where the documents have it as a word, its row of the embedding's gradient
+// is the derivative. transformers leaves the embedding's share of that row out, and agrees in all others.
 func TestPaddingTokenIsTrained(t *testing.T) {
 	const token = 8
 	g := modeltest.Load(t, "llama-padding")

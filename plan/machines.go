@@ -146,8 +146,8 @@ type hostSystem struct {
 	source       string
 }
 
-// Of a GB10's 128 GB a program sees 119.7 GiB, as PyTorch says. The plan keeps the device's memory and the host's apart,
-// as the program does, and divides them so.
+// Of a GB10's 128 GB a program sees 119.7 GiB, as PyTorch says. The plan keeps the device's memory and the host's
+// apart, as the program does, and divides them so.
 const (
 	gb10DeviceBytes = 33 << 30
 	gb10HostBytes   = 1197*(1<<30)/10 - gb10DeviceBytes

@@ -10,8 +10,8 @@ import (
 	"github.com/millrace/millrace/internal/axis"
 )
 
-// The curves of a chart are drawn in a fixed box, in SVG units, which the page stretches to the room that it has. Labels
-// are text of the page at their share of that room, so that their size stays.
+// The curves of a chart are drawn in a fixed box, in SVG units, which the page stretches to the room that it has.
+// Labels are text of the page at their share of that room, so that their size stays.
 const (
 	chartWidth, chartHeight = 800.0, 220.0
 	mostPoints              = 400 // of a line: one for two units

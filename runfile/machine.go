@@ -262,8 +262,8 @@ func (f *machineFile) finish() (plan.NamedMachine, error) {
 	return *on, nil
 }
 
-// isRequiredRate reports whether a plan cannot do without a rate. Attention and element-wise operations in fp32 have the
-// rates of bf16 where they have none of their own.
+// isRequiredRate reports whether a plan cannot do without a rate. Attention and element-wise operations in fp32 have
+// the rates of bf16 where they have none of their own.
 func isRequiredRate(key string) bool {
 	if key == "f32_attention_flops_per_sec" || key == "f32_device_bytes_per_sec" {
 		return false

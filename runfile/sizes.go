@@ -16,8 +16,8 @@ type Bytes struct {
 	none bool
 }
 
-// byteUnits are in lower case. 8G is 8GB: programs differ in whether it means 8 GiB, and the smaller one is a limit that
-// holds for both.
+// byteUnits are in lower case. 8G is 8GB: programs differ in whether it means 8 GiB, and the smaller one is a limit
+// that holds for both.
 var byteUnits = []struct {
 	suffix string
 	bytes  float64

@@ -53,8 +53,8 @@ func (e *Engine) marksOf(ops []plan.Op) (marks []mark) {
 }
 
 // Watch calls show after each visit of the pass that is under way, for those that have ended at once, and returns with
-// the pass. Without a pass it returns at once. It is called by another goroutine than the pass, and has to have returned
-// before the next one begins.
+// the pass. Without a pass it returns at once. It is called by another goroutine than the pass, and has to have
+// returned before the next one begins.
 func (e *Engine) Watch(show func(Progress)) {
 	r := e.current.Load()
 	if r == nil {

@@ -34,8 +34,8 @@ type Metrics struct {
 	EvalLoss *float64 `json:"eval_loss,omitempty"` // where there was an evaluation
 }
 
-// BeforeTraining is the record of step 0: the evaluation of the model that a run starts from. What only a step has is not
-// a number in it, and counts are 0.
+// BeforeTraining is the record of step 0: the evaluation of the model that a run starts from. What only a step has is
+// not a number in it, and counts are 0.
 func BeforeTraining(evalLoss float64, ended string) Metrics {
 	none := math.NaN()
 	return Metrics{Loss: none, GradNorm: none, ClipScale: none, LearningRate: none, TokensPerSec: none, StepSec: none,

@@ -37,8 +37,8 @@ func (f *FasterCompute) String() string {
 }
 
 // fasterCompute plans the run in the other compute type, and returns it if it is faster than p by more than
-// plan.FasterBy. It returns nil on a GPU, on a machine on which a probe has not measured both types, and where the other
-// type does not fit, or does not go with 8-bit moments.
+// plan.FasterBy. It returns nil on a GPU, on a machine on which a probe has not measured both types, and where the
+// other type does not fit, or does not go with 8-bit moments.
 func (e *Env) fasterCompute(ctx context.Context, c *runfile.Config, m *model.Model, weights tensor.DType, p *plan.Plan,
 	dev device.Info) *FasterCompute {
 	rates, guess := probe.Measured(e.CacheDir, dev, c.Budgets().Path)

@@ -169,8 +169,8 @@ func (e *Env) readIdentity(outputDir string) (*identity, error) {
 // OwnerOf returns the run that an output directory has. It is an error if that is not known.
 func OwnerOf(outputDir string) (checkpoint.Owner, error) { return (&Env{}).ownerOf(outputDir) }
 
-// HasEnded reports whether the run in an output directory has come to its end, or diverged. It is false where that is not
-// known.
+// HasEnded reports whether the run in an output directory has come to its end, or diverged. It is false where that is
+// not known.
 func HasEnded(outputDir string) bool {
 	id, err := (&Env{}).readIdentity(outputDir)
 	return err == nil && id != nil && id.Ended != nil

@@ -189,8 +189,8 @@ func TestPatienceAtTheEnd(t *testing.T) {
 	sameModel(t, again.Model, kept)
 }
 
-// A run that ended early, was continued, and gets its old patience again ends where it is now: its old model is not that of
-// its latest state.
+// A run that ended early, was continued, and gets its old patience again ends where it is now: its old model is not
+// that of its latest state.
 func TestPatienceRaisedAndLowered(t *testing.T) {
 	c := overfitting(t)
 	first, err := Train(context.Background(), c, newEnv(t), Options{})

@@ -246,8 +246,8 @@ func TestResumeOnAnotherDevice(t *testing.T) {
 	}
 }
 
-// resumeAtLevel stops a run that computes at one level and continues it at another. From AVX-512 BF16 to AVX-512, this is
-// the way of runs that an older version began on a CPU of Intel's.
+// resumeAtLevel stops a run that computes at one level and continues it at another. From AVX-512 BF16 to AVX-512, this
+// is the way of runs that an older version began on a CPU of Intel's.
 func resumeAtLevel(t *testing.T, from, to isa.Level) {
 	if to > from {
 		t.Skipf("this machine has no %v", to)

@@ -114,7 +114,8 @@ func stepRows(row func(name, format string, args ...any), s *train.Summary, step
 	row("peak memory", "%s measured, %s planned", plan.FormatBytes(s.PeakBytes), plan.FormatBytes(s.PlannedBytes))
 }
 
-// mostNoise bounds the last step's loss, as a multiple of the first one's, that needs no word: steps see other documents.
+// mostNoise bounds the last step's loss, as a multiple of the first one's, that needs no word: steps see other
+// documents.
 const mostNoise = 1.2
 
 // rise says that a loss rose, and what mostly makes it do so; empty where it did not.

@@ -70,8 +70,8 @@ func New(o Options) (*Device, error) {
 	return d, err
 }
 
-// chosen is the level of a device that is told none: the best one, and one without tiles where products by tiles have other
-// bits than they should. The note for the device's name says so.
+// chosen is the level of a device that is told none: the best one, and one without tiles where products by tiles have
+// other bits than they should. The note for the device's name says so.
 func chosen(best isa.Level, tilesAgree func() bool) (level isa.Level, note string) {
 	if best == isa.AMX && !tilesAgree() {
 		return isa.BestWithoutTiles(), " as AMX computes wrong bits"
