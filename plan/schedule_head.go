@@ -71,9 +71,6 @@ func (b *builder) headByTiles(norm resource) {
 	for m := range micros {
 		b.headNorm(m, norm)
 	}
-	if b.backwards() {
-		b.zeroGrad(b.Model.NormPart)
-	}
 	for _, p := range tiles {
 		w := b.weights(p)
 		for m := range micros {
@@ -104,6 +101,7 @@ func (b *builder) headByTiles(norm resource) {
 		}
 		b.finishGrad(p)
 	}
+	b.zeroGrad(b.Model.NormPart)
 	for m := range micros {
 		b.headInput(m, norm)
 	}
