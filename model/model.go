@@ -3,6 +3,7 @@ package model
 import (
 	"cmp"
 	"fmt"
+	"reflect"
 	"slices"
 
 	"github.com/millrace/millrace/hf"
@@ -19,12 +20,13 @@ type Model struct {
 	InitStd                     float64 // standard deviation of random weights
 
 	Blocks []*nn.Block
+	Like   []int   // by block: the first block that is equal to it, and so asks the device for the same
 	Head   nn.Head // its ChunkTokens is DefaultChunkTokens, which a run may change
 
 	Parts      []Part
 	EmbedTiles []int // indices of the parts that hold the token embedding, by row
 	BlockParts []int // of each block's part, or of its trunk
-	// GroupParts are, by block, the parts of the groups that its feed-forward is cut into (nn.Grouped); none for most.
+	// GroupParts are, by block, the parts of its feed-forward that are apart from the trunk (nn.InParts); none for most.
 	GroupParts [][]int
 	NormPart   int
 	HeadTiles  []int // of the parts that hold the head, by row; EmbedTiles if tied
@@ -113,11 +115,12 @@ func (s *Spec) build() (*Model, error) {
 	}
 	for l, layout := range layouts {
 		block := &s.Blocks[l]
-		if _, width := block.Mixer.QueryHeads(); width != 0 && width != m.Rope.HeadDim {
+		if a, ok := block.Mixer.(nn.Attention); ok && a.HeadDim != m.Rope.HeadDim {
 			return nil, fmt.Errorf("layer %d has heads of width %d and others have %d, which is not supported",
-				l, width, m.Rope.HeadDim)
+				l, a.HeadDim, m.Rope.HeadDim)
 		}
 		m.Blocks = append(m.Blocks, block)
+		m.Like = append(m.Like, slices.IndexFunc(m.Blocks, func(b *nn.Block) bool { return reflect.DeepEqual(b, block) }))
 		p := Part{Layer: 1 + l, Name: fmt.Sprintf("%v.%d", Block, l), Kind: Block, Layout: layout}
 		for i, f := range layout.Fields {
 			p.Tensors = append(p.Tensors, Source{HFName: fmt.Sprintf("%slayers.%d.%s", prefix, l, f.Name), Field: i,
@@ -146,8 +149,8 @@ func (s *Spec) build() (*Model, error) {
 // addGroups makes the parts of a block's groups, whose tensors have names with a prefix.
 func (m *Model) addGroups(block int, prefix string) error {
 	var parts []int
-	for g := range m.Blocks[block].Groups() {
-		layout, err := tensor.NewLayout(m.Blocks[block].GroupFields()...)
+	for g := range m.Blocks[block].Parts() {
+		layout, err := tensor.NewLayout(m.Blocks[block].PartFields(g)...)
 		if err != nil {
 			return err
 		}
@@ -240,15 +243,57 @@ func (m *Model) Params() (all, trainable int64) {
 // and twice as much for backward; 2MNK for each product, attention by the pairs that it really scores; recomputation
 // does not count. It is close to 6 times parameters times positions, plus attention.
 func (m *Model) TrainFLOPs(docs []int) int64 {
-	t := 0
-	for _, n := range docs {
-		t += n
+	blocks, head := m.ForwardAccount(docs)
+	return 3 * (blocks.FLOPs() + head.FLOPs())
+}
+
+// ForwardAccount is what the blocks and the head ask of a device to compute the losses of documents of these lengths.
+func (m *Model) ForwardAccount(docs []int) (blocks, head nn.Account) {
+	shape := nn.Shape{Docs: docs, DType: tensor.BF16}
+	known := map[int]nn.Account{}
+	for i, like := range m.Like {
+		if _, ok := known[like]; !ok {
+			known[like] = m.account(1+i, shape)
+		}
+		blocks = blocks.Plus(known[like])
 	}
-	head, _, _ := m.Head.FLOPs(t)
-	sum := 3 * head
-	for _, b := range m.Blocks {
-		forward, _, _ := b.FLOPs(t, b.Mixer.Pairs(docs))
-		sum += 3 * forward
+	return blocks, m.account(1+len(m.Blocks), shape)
+}
+
+func (m *Model) account(layer int, shape nn.Shape) (sum nn.Account) {
+	l := m.Layer(layer)
+	for _, stage := range l.Stages(nn.Forward, false) {
+		for _, v := range stage {
+			sum = sum.Plus(l.Measure(v, shape, m.Layouts(layer, v.Parts)...))
+		}
 	}
 	return sum
+}
+
+// Layer is a block, from 1, or the head after them.
+func (m *Model) Layer(layer int) nn.Layer {
+	if layer <= len(m.Blocks) {
+		return m.Blocks[layer-1]
+	}
+	return &m.Head
+}
+
+// LayerParts are the parts of a layer, by their number in it. Layer 0 is the embedding.
+func (m *Model) LayerParts(layer int) []int {
+	switch {
+	case layer == 0:
+		return m.EmbedTiles
+	case layer <= len(m.Blocks):
+		return append([]int{m.BlockParts[layer-1]}, m.GroupParts[layer-1]...)
+	}
+	return append([]int{m.NormPart}, m.HeadTiles...)
+}
+
+// Layouts are those of some of a layer's parts.
+func (m *Model) Layouts(layer int, parts []int) (all []*tensor.Layout) {
+	of := m.LayerParts(layer)
+	for _, part := range parts {
+		all = append(all, m.Parts[of[part]].Layout)
+	}
+	return all
 }

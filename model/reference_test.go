@@ -130,7 +130,8 @@ func (r *reference) microBatch(micro batch.Micro, scale float32, keep nn.Keep) (
 	for l, block := range m.Blocks {
 		x = append(x, a.Mat(r.dtype, n, m.Hidden))
 		kept = append(kept, block.NewKept(a, r.dtype, n, keep))
-		block.Forward(s, r.w[m.BlockParts[l]], x[l], x[l+1], b, rope, kept[l], block.NewForwardWork(a, r.dtype, n, 0, keep))
+		block.Stages(nn.Forward, false)[0][0].Run(s, &nn.Args{Weights: r.w[m.BlockParts[l]:][:1], X: x[l], Y: x[l+1], Batch: b,
+			Rope: rope, Kept: kept[l], Work: block.NewForwardWork(a, r.dtype, n, 0, keep)})
 	}
 
 	h, top := &m.Head, x[len(m.Blocks)]
@@ -155,7 +156,8 @@ func (r *reference) microBatch(micro batch.Micro, scale float32, keep nn.Keep) (
 
 	for l := len(m.Blocks) - 1; l >= 0; l-- {
 		block, part := m.Blocks[l], m.BlockParts[l]
-		block.Backward(s, r.w[part], r.g[part], x[l], dx, b, rope, kept[l], block.NewBackwardWork(a, r.dtype, n, 0, keep))
+		block.Stages(nn.Backward, false)[0][0].Run(s, &nn.Args{Weights: r.w[part:][:1], Gradients: r.g[part:][:1], X: x[l],
+			DX: dx, Batch: b, Rope: rope, Kept: kept[l], Work: block.NewBackwardWork(a, r.dtype, n, 0, keep)})
 	}
 	for _, i := range m.EmbedTiles {
 		s.ScatterAdd(r.g[i].Mat(0), dx, b.IDs, m.Parts[i].FirstRow)

@@ -11,6 +11,7 @@ import (
 	"github.com/millrace/millrace/hf"
 	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/model/modeltest"
+	"github.com/millrace/millrace/nn"
 	"github.com/millrace/millrace/tensor"
 )
 
@@ -400,8 +401,8 @@ func TestTrainFLOPs(t *testing.T) {
 	}
 	docs := []int{10, 3}
 	pairs := int64(10*11/2 + 3*4/2)
-	heads, headDim := m.Blocks[0].Mixer.QueryHeads()
-	want := 6*n*13 + int64(len(m.Blocks))*3*2*2*pairs*int64(heads*headDim)
+	a := m.Blocks[0].Mixer.(nn.Attention)
+	want := 6*n*13 + int64(len(m.Blocks))*3*2*2*pairs*int64(a.Heads*a.HeadDim)
 	if got := m.TrainFLOPs(docs); got != want {
 		t.Errorf("%d, want %d", got, want)
 	}

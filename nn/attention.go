@@ -41,17 +41,17 @@ const (
 	delta        // F32 [t, Heads]
 )
 
-func (a Attention) buffers() []buffer {
-	return []buffer{
-		att:   {cols: a.qCols(), kept: KeepAttention, lives: result},
-		lse:   {cols: a.Heads, dtype: tensor.F32, kept: KeepAttention, lives: result},
-		qkv:   {cols: a.qkvCols(), kept: KeepAll, lives: operand},
-		qk:    {cols: when(a.QKNorm, a.qkCols()), lives: operand},
-		qRstd: {cols: when(a.QKNorm, a.Heads), dtype: tensor.F32, lives: operand},
-		kRstd: {cols: when(a.QKNorm, a.KVHeads), dtype: tensor.F32, lives: operand},
-		dAtt:  {cols: a.qCols(), lives: gradient},
-		dQKV:  {cols: a.qkvCols(), lives: gradient},
-		delta: {cols: a.Heads, dtype: tensor.F32, lives: gradient},
+func (a Attention) Values() []Value {
+	return []Value{
+		att:   {Cols: a.qCols(), Level: KeepAttention, Lives: Result},
+		lse:   {Cols: a.Heads, DType: tensor.F32, Level: KeepAttention, Lives: Result},
+		qkv:   {Cols: a.qkvCols(), Level: KeepAll, Lives: Operand},
+		qk:    {Cols: when(a.QKNorm, a.qkCols()), Lives: Operand},
+		qRstd: {Cols: when(a.QKNorm, a.Heads), DType: tensor.F32, Lives: Operand},
+		kRstd: {Cols: when(a.QKNorm, a.KVHeads), DType: tensor.F32, Lives: Operand},
+		dAtt:  {Cols: a.qCols(), Lives: Gradient},
+		dQKV:  {Cols: a.qkvCols(), Lives: Gradient},
+		delta: {Cols: a.Heads, DType: tensor.F32, Lives: Gradient},
 	}
 }
 
@@ -60,7 +60,7 @@ func (a Attention) kvCols() int  { return a.KVHeads * a.HeadDim }
 func (a Attention) qkCols() int  { return a.qCols() + a.kvCols() }
 func (a Attention) qkvCols() int { return a.qkCols() + a.kvCols() }
 
-func (a Attention) fields(hidden int) []tensor.Field {
+func (a Attention) Fields(hidden int) []tensor.Field {
 	fields := []tensor.Field{
 		param(qkvWeight, a.qCols(), hidden),
 		glued("self_attn.k_proj.weight", a.kvCols(), hidden),
@@ -83,18 +83,18 @@ func (a Attention) fields(hidden int) []tensor.Field {
 	return fields
 }
 
-func (a Attention) forward(p *pass, x device.Mat) {
+func (a Attention) Forward(p *Pass, x device.Mat) {
 	for c := range p.chunks() {
-		part := p.at(c)
+		part := p.At(c)
 		a.projectQKV(part, c.rows(x))
 		a.rotate(part)
 	}
 	a.attend(p)
 }
 
-func (a Attention) recompute(p *pass, x device.Mat) {
+func (a Attention) Recompute(p *Pass, x device.Mat) {
 	for c := range p.chunks() {
-		part := p.at(c)
+		part := p.At(c)
 		if p.keep < KeepAll {
 			a.projectQKV(part, c.rows(x))
 		}
@@ -109,9 +109,9 @@ func (a Attention) recompute(p *pass, x device.Mat) {
 }
 
 // projectQKV computes qkv = norm(x)·Wqkv^T + bias, except the biases that rotate adds.
-func (a Attention) projectQKV(p *pass, x device.Mat) {
-	p.normalize(x)
-	p.project(p.buf[qkv], p.norm, qkvWeight, 3)
+func (a Attention) projectQKV(p *Pass, x device.Mat) {
+	p.Normalize(x)
+	p.Project(p.buf[qkv], p.norm, qkvWeight, 3)
 	switch _, _, v := a.split(p.buf[qkv]); {
 	case a.QKVBias && a.QKNorm:
 		p.AddBias(p.buf[qkv], p.w.named(qkvBias, 3))
@@ -127,7 +127,7 @@ func (a Attention) split(qkv device.Mat) (q, k, v device.Mat) {
 
 // operands returns the inputs of attention. The queries and keys are in qkv itself, or in matrices of their own when QK
 // norms leave qkv as it was.
-func (a Attention) operands(p *pass) (q, k, v device.Mat) {
+func (a Attention) operands(p *Pass) (q, k, v device.Mat) {
 	q, k, v = a.split(p.buf[qkv])
 	if a.QKNorm {
 		q, k = p.buf[qk].ColRange(0, a.qCols()), p.buf[qk].ColRange(a.qCols(), a.kvCols())
@@ -136,7 +136,7 @@ func (a Attention) operands(p *pass) (q, k, v device.Mat) {
 }
 
 // rotate norms the queries and keys where the mixer does so, or else adds their biases, and rotates them.
-func (a Attention) rotate(p *pass) {
+func (a Attention) rotate(p *Pass) {
 	rotated, bias := p.buf[qkv].ColRange(0, a.qkCols()), device.Mat{}
 	switch {
 	case a.QKNorm:
@@ -151,12 +151,12 @@ func (a Attention) rotate(p *pass) {
 	p.RoPE(rotated, rotated, bias, a.Heads+a.KVHeads, p.r.Cos, p.r.Sin, p.positions, false)
 }
 
-func (a Attention) attend(p *pass) {
+func (a Attention) attend(p *Pass) {
 	q, k, v := a.operands(p)
 	p.Attention(p.buf[att], p.buf[lse], q, k, v, a.spec(p))
 }
 
-func (a Attention) spec(p *pass) device.AttentionSpec {
+func (a Attention) spec(p *Pass) device.AttentionSpec {
 	s := device.AttentionSpec{Heads: a.Heads, KVHeads: a.KVHeads, HeadDim: a.HeadDim, Scale: a.Scale, Window: a.Window,
 		SoftCap: a.SoftCap, Docs: p.b.Docs}
 	if a.Sinks {
@@ -166,21 +166,21 @@ func (a Attention) spec(p *pass) device.AttentionSpec {
 }
 
 // output is h = x + att·Wo^T + bias.
-func (a Attention) output(p *pass, x, h device.Mat) {
+func (a Attention) Output(p *Pass, x, h device.Mat) {
 	p.MatMul(h, p.buf[att], p.w.named(outWeight, 1), device.MatMulFlags{TransB: true, Onto: x})
 	if a.OutBias {
 		p.AddBias(h, p.w.named(outBias, 1))
 	}
 }
 
-func (a Attention) backward(p *pass, x, dx device.Mat) {
+func (a Attention) Backward(p *Pass, x, dx device.Mat) {
 	for c := range p.chunks() {
-		part, dx := p.at(c), c.rows(dx)
-		part.weightGrad(outWeight, 1, dx, part.buf[att])
+		part, dx := p.At(c), c.rows(dx)
+		part.WeightGrad(outWeight, 1, dx, part.buf[att])
 		if a.OutBias {
-			part.biasGrad(outBias, 1, dx)
+			part.BiasGradient(outBias, 1, dx)
 		}
-		part.projectGrad(part.buf[dAtt], dx, outWeight, 1)
+		part.ProjectGrad(part.buf[dAtt], dx, outWeight, 1)
 	}
 	q, k, v := a.operands(p)
 	dq, dk, dv := a.split(p.buf[dQKV])
@@ -189,12 +189,12 @@ func (a Attention) backward(p *pass, x, dx device.Mat) {
 		p.SinkGrad(d, p.w.named(sinks, 1), p.buf[lse], p.buf[delta])
 	}
 	for c := range p.chunks() {
-		a.backwardQKV(p.at(c), c.rows(x), c.rows(dx))
+		a.backwardQKV(p.At(c), c.rows(x), c.rows(dx))
 	}
 }
 
 // backwardQKV takes a chunk of the gradient of what attention read back to x.
-func (a Attention) backwardQKV(p *pass, x, dx device.Mat) {
+func (a Attention) backwardQKV(p *Pass, x, dx device.Mat) {
 	dqkv := p.buf[dQKV]
 	dqk := dqkv.ColRange(0, a.qkCols())
 	p.RoPE(dqk, dqk, device.Mat{}, a.Heads+a.KVHeads, p.r.Cos, p.r.Sin, p.positions, true)
@@ -207,11 +207,11 @@ func (a Attention) backwardQKV(p *pass, x, dx device.Mat) {
 	}
 	// The feed-forward took over the buffer of this norm; to repeat it is cheaper than to hold t*Hidden elements
 	// meanwhile.
-	p.normalize(x)
-	p.weightGrad(qkvWeight, 3, dqkv, p.norm)
+	p.Normalize(x)
+	p.WeightGrad(qkvWeight, 3, dqkv, p.norm)
 	if a.QKVBias {
-		p.biasGrad(qkvBias, 3, dqkv)
+		p.BiasGradient(qkvBias, 3, dqkv)
 	}
-	p.projectGrad(p.norm, dqkv, qkvWeight, 3)
-	p.normalizeGrad(x, dx)
+	p.ProjectGrad(p.norm, dqkv, qkvWeight, 3)
+	p.NormalizeGrad(x, dx)
 }

@@ -6,8 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	"pgregory.net/rapid"
-
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/nn"
 	"github.com/millrace/millrace/tensor"
@@ -83,12 +81,21 @@ func newBlock(t *testing.T, d *nn.Block, dtype tensor.DType, frozen func(name st
 	return k
 }
 
+// visit is the visit with that number of the block in a direction.
+func (k *block) visit(to nn.Direction, i int) nn.Visit { return k.d.Stages(to, false)[i][0] }
+
+// args are those of a visit of the block, or of its trunk.
+func (k *block) args(kept *nn.Kept, work *nn.Work) *nn.Args {
+	return &nn.Args{Weights: []nn.Params{k.w}, Gradients: []nn.Params{k.g}, X: k.x, Y: k.y, DX: k.dx, Batch: k.b, Rope: k.r,
+		Kept: kept, Work: work}
+}
+
 // forward computes y with scratch of its own and returns what it keeps.
 func (k *block) forward(keep nn.Keep) *nn.Kept {
 	kept := k.d.NewKept(k.arena, k.x.DType, positions, keep)
 	mark := k.arena.Mark()
 	work := k.d.NewForwardWork(k.arena, k.x.DType, positions, k.rows, keep)
-	k.d.Forward(k.stream, k.w, k.x, k.y, k.b, k.r, kept, work)
+	k.visit(nn.Forward, 0).Run(k.stream, k.args(kept, work))
 	k.sync()
 	k.arena.Release(mark)
 	return kept
@@ -108,7 +115,7 @@ func (k *block) run(keep nn.Keep) (y, dx, g []float32) {
 	} else {
 		clear(k.bytes(k.g.Mem))
 	}
-	k.d.Backward(k.stream, k.w, k.g, k.x, k.dx, k.b, k.r, kept, work)
+	k.visit(nn.Backward, 0).Run(k.stream, k.args(kept, work))
 	k.sync()
 	k.arena.Release(begin)
 	if !k.g.Mem.IsZero() {
@@ -151,8 +158,7 @@ func TestGradientsAccumulate(t *testing.T) {
 	_, _, once := k.run(nn.KeepInput)
 	kept := k.forward(nn.KeepInput)
 	k.set(k.dx, k.dy)
-	k.d.Backward(k.stream, k.w, k.g, k.x, k.dx, k.b, k.r, kept,
-		k.d.NewBackwardWork(k.arena, tensor.F32, positions, 0, nn.KeepInput))
+	k.visit(nn.Backward, 0).Run(k.stream, k.args(kept, k.d.NewBackwardWork(k.arena, tensor.F32, positions, 0, nn.KeepInput)))
 	k.sync()
 	twice := k.get(device.NewVec(k.g.Mem, tensor.F32, int(k.layout.StateElems)))
 	for i, x := range once {
@@ -237,121 +243,74 @@ func TestCounting(t *testing.T) {
 	}
 }
 
-func TestPairs(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		d := nn.Attention{Window: rapid.IntRange(0, 12).Draw(t, "window")}
-		lengths := rapid.SliceOf(rapid.IntRange(0, 30)).Draw(t, "docs")
-		var want int64
-		for _, n := range lengths {
-			for q := range n {
-				for key := 0; key <= q; key++ {
-					if d.Window == 0 || q-key < d.Window {
-						want++
-					}
-				}
-			}
+// A visit is measured to cost as much as the field's formulas say, at each level, in one chunk and in several.
+func TestMeasure(t *testing.T) {
+	const hidden, inner, heads, kvHeads, width = 26, 38, 4, 2, 6
+	d := variants()["window"]
+	layout, err := tensor.NewLayout(d.Fields()...)
+	check(t, err)
+	var pairs int64 // of a query and the latest three keys of its document
+	for _, n := range docs {
+		for q := range n {
+			pairs += int64(min(q+1, 3))
 		}
-		if got := d.Pairs(lengths); got != want {
-			t.Fatalf("%d, want %d", got, want)
-		}
-	})
-}
-
-// meter counts the arithmetic of products and attention, and the elements that the other operations read and write;
-// it does nothing.
-type meter struct {
-	device.Stream
-	pairs, flops int64
-	ops          int
-	elems        int64
-}
-
-func (m *meter) MatMul(c, a, b device.Mat, f device.MatMulFlags) {
-	m.ops++
-	inner := a.Cols
-	if f.TransA {
-		inner = a.Rows
 	}
-	m.flops += 2 * int64(c.Rows) * int64(c.Cols) * int64(inner)
-}
-
-func (m *meter) Attention(_, _, _, _, _ device.Mat, s device.AttentionSpec) {
-	m.ops++
-	m.flops += 2 * 2 * m.pairs * int64(s.Heads*s.HeadDim)
-}
-
-func (m *meter) AttentionGrad(_, _, _, dout, _, _, _, out, _, _ device.Mat, s device.AttentionSpec) {
-	m.moves(dout, out)
-	m.flops += 5 * 2 * m.pairs * int64(s.Heads*s.HeadDim)
-}
-
-// moves counts an operation that reads or writes these, each as often as it is named.
-func (m *meter) moves(mats ...device.Mat) {
-	m.ops++
-	for _, x := range mats {
-		m.elems += int64(x.Rows) * int64(x.Cols)
+	q, kv := int64(heads*width), int64(kvHeads*width)
+	projections, feed := 2*positions*hidden*(q+2*kv+q), int64(2*positions*hidden*inner)
+	attention := 4 * pairs * q
+	for i := range 2 * nn.Keeps {
+		keep, rows, chunks := nn.Keep(i%nn.Keeps), i/nn.Keeps*5, 1
+		if rows > 0 {
+			chunks = (positions + rows - 1) / rows
+		}
+		m := nn.Shape{Docs: docs, DType: tensor.F32, Rows: rows, Level: keep}
+		f := d.Measure(d.Stages(nn.Forward, false)[0][0], m, layout)
+		b := d.Measure(d.Stages(nn.Backward, false)[0][0], m, layout)
+		// Norm, projection, rotation, output, norm, gate and up, activation, down; and attention, which is not cut.
+		if want := (nn.Account{projections + 3*feed, attention, 8*chunks + 1, f.Traffic, nn.AttentionShape{}}); f != want {
+			t.Errorf("keep %v, %d rows: forward %+v, want %+v", keep, rows, f, want)
+		}
+		want := nn.Account{2*projections + 6*feed, 5 * attention / 2, 14*chunks + 1, b.Traffic,
+			nn.AttentionShape{Heads: heads, HeadDim: width}}
+		if keep < nn.KeepGateUp {
+			want.Products, want.Ops = want.Products+2*feed, want.Ops+chunks
+		}
+		if keep < nn.KeepAll { // norm, projection, rotation, output
+			want.Products, want.Ops = want.Products+projections, want.Ops+4*chunks
+		}
+		if keep < nn.KeepAttention {
+			want.Attention, want.Ops = want.Attention+attention, want.Ops+1
+		}
+		if b != want {
+			t.Errorf("keep %v, %d rows: backward %+v, want %+v", keep, rows, b, want)
+		}
+	}
+	fields := d.Fields()
+	for i := range fields {
+		fields[i].Trainable = false
+	}
+	frozen, err := tensor.NewLayout(fields...)
+	check(t, err)
+	m := nn.Shape{Docs: docs, DType: tensor.F32, Level: nn.KeepAll}
+	if b := d.Measure(d.Stages(nn.Backward, false)[0][0], m, frozen); b.Products != projections+3*feed {
+		t.Errorf("a frozen block has %d FLOPs of products backward, want %d", b.Products, projections+3*feed)
 	}
 }
 
-func (m *meter) Copy(dst, src device.Mem) {
-	m.ops++
-	m.elems += (dst.Len + src.Len) / tensor.F32.Bytes()
-}
-
-func (m *meter) AddBias(y, _ device.Mat)                         { m.moves(y, y) }
-func (m *meter) BiasGrad(_, dy device.Mat)                       { m.moves(dy) }
-func (m *meter) RMSNorm(y, _, x, _ device.Mat, _ int, _ float32) { m.moves(y, x) }
-func (m *meter) SinkGrad(_, _, _, _ device.Mat)                  { m.ops++ }
-func (m *meter) SwiGLU(y, gateUp device.Mat)                     { m.moves(y, gateUp) }
-func (m *meter) SwiGLUGrad(dGateUp, act, dy, gateUp device.Mat)  { m.moves(dGateUp, act, dy, gateUp) }
-
-func (m *meter) RoPE(y, x, _ device.Mat, _ int, _, _ device.Mat, _ device.Mem, _ bool) {
-	m.moves(y, x)
-}
-
-func (m *meter) RMSNormGrad(dx, _, dy, x, _, _, resid device.Mat, _ int) {
-	m.moves(dx, dy, x, resid) // none is nothing
-}
-
-// TestAccounts compares the accounts of arithmetic, operations and element-wise traffic with what is really asked
-// for, at each Keep, in one chunk and in several.
-func TestAccounts(t *testing.T) {
-	for name, d := range variants() {
-		k := newBlock(t, d, tensor.F32, nil)
-		pairs := d.Mixer.Pairs(docs)
-		forward, backward, recompute := d.FLOPs(positions, pairs)
-		for i := range 2 * nn.Keeps {
-			keep, rows := nn.Keep(i%nn.Keeps), i/nn.Keeps*5
-			kept := d.NewKept(k.arena, tensor.F32, positions, keep)
-			f, b := &meter{pairs: pairs}, &meter{pairs: pairs}
-			d.Forward(f, k.w, k.x, k.y, k.b, k.r, kept, d.NewForwardWork(k.arena, tensor.F32, positions, rows, keep))
-			d.Backward(b, k.w, k.g, k.x, k.dx, k.b, k.r, kept, d.NewBackwardWork(k.arena, tensor.F32, positions, rows, keep))
-			chunks := 1
-			if rows > 0 {
-				chunks = (positions + rows - 1) / rows
-			}
-			fOps, bOps, rOps := d.Ops(chunks)
-			if f.ops != fOps || b.ops != bOps+rOps[keep] {
-				t.Errorf("%s, keep %v, %d chunks: %d operations, account %d; backward %d, account %d+%d", name, keep, chunks, f.ops,
-					fOps, b.ops, bOps, rOps[keep])
-			}
-			if f.flops != forward || b.flops != backward+recompute[keep] {
-				t.Errorf("%s, keep %v: forward %d, account %d; backward %d, account %d+%d", name, keep, f.flops, forward, b.flops,
-					backward, recompute[keep])
-			}
-			if fElems, bElems := d.ElementTraffic(keep); f.elems != positions*fElems || b.elems != positions*bElems {
-				t.Errorf("%s, keep %v: %d elements forward, account %d; backward %d, account %d", name, keep,
-					f.elems, positions*fElems, b.elems, positions*bElems)
-			}
-		}
-	}
-}
-
-// The figures that the comment of ElementTraffic has.
-func TestElementTrafficOfABlock(t *testing.T) {
-	d := nn.Block{Hidden: 3584, FeedForward: nn.GLU{Inner: 18944},
+// The bytes that element-wise operations move of a block of Qwen2.5-7B (hidden 3584, inner 18944, q 3584, qkv 4608) that
+// keeps everything, for each position in bf16:
+//
+//	forward   161 kB: 2 RMSNorm 2*14, bias of v 2, RoPE 16, SwiGLU 114
+//	backward  353 kB: 2 RMSNorm 2*14, SwiGLUGrad 227, 2 RMSNormGrad 2*29, dout*out 14, RoPE 16, bias gradient 9
+func TestTrafficOfABlock(t *testing.T) {
+	d := &nn.Block{Hidden: 3584, FeedForward: nn.GLU{Inner: 18944},
 		Mixer: nn.Attention{Heads: 28, KVHeads: 4, HeadDim: 128, QKVBias: true}}
-	if f, b := d.ElementTraffic(nn.KeepAll); 2*f/1000 != 160 || 2*b/1000 != 353 {
-		t.Errorf("%d bytes forward and %d backward", 2*f, 2*b)
+	layout, err := tensor.NewLayout(d.Fields()...)
+	check(t, err)
+	m := nn.Shape{Docs: []int{16}, DType: tensor.BF16, Level: nn.KeepAll}
+	for to, want := range map[nn.Direction]int64{nn.Forward: 160, nn.Backward: 353} {
+		if got := d.Measure(d.Stages(to, false)[0][0], m, layout).Traffic / 16 / 1000; got != want {
+			t.Errorf("direction %v: %d kB, want %d", to, got, want)
+		}
 	}
 }

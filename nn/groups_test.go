@@ -29,7 +29,7 @@ func newGrouped(t *testing.T, a nn.Attention) *grouped {
 	}
 	copy(g.dy, whole.dy)
 	g.set(g.x, whole.get(whole.x))
-	layout, err := tensor.NewLayout(d.GroupFields()...)
+	layout, err := tensor.NewLayout(d.PartFields(0)...)
 	check(t, err)
 	gate, up, down := whole.columns("mlp.gate_proj.weight"), whole.columns("mlp.up_proj.weight"),
 		whole.columns("mlp.down_proj.weight")
@@ -67,27 +67,28 @@ func slice(down []float32, group int) (x []float32) {
 func (g *grouped) run(keep nn.Keep) (y, dx, trunk []float32, groups [][]float32) {
 	begin := g.arena.Mark()
 	kept := g.d.NewKept(g.arena, tensor.F32, positions, keep)
-	between := g.d.NewBetween(g.arena, tensor.F32, positions, true)
+	held := g.d.NewHeld(g.arena, tensor.F32, positions, 1, true)
 	mark := g.arena.Mark()
-	work := g.d.NewForwardWork(g.arena, tensor.F32, positions, g.rows, keep)
-	g.d.ForwardTrunk(g.stream, g.w, g.x, g.y, g.b, g.r, kept, work, between)
-	for _, w := range g.weights {
-		g.d.ForwardGroup(g.stream, w, g.y, g.b, work, between)
+	visits := func(to nn.Direction, work *nn.Work) {
+		for _, stage := range g.d.Stages(to, false) {
+			v, a := stage[0], g.args(kept, work)
+			a.Held = held
+			if part := v.Parts[0]; part > 0 {
+				a.Weights, a.Gradients = g.weights[part-1:part], g.grads[part-1:part]
+			}
+			if v.Writes.Has(nn.Grads) {
+				fresh := a.Gradients[0]
+				fresh.Clear(g.stream)
+				fresh.Fresh = true
+				a.Gradients = []nn.Params{fresh}
+			}
+			v.Run(g.stream, a)
+		}
 	}
+	visits(nn.Forward, g.d.NewForwardWork(g.arena, tensor.F32, positions, g.rows, keep))
 	g.arena.Release(mark)
-	work = g.d.NewBackwardWork(g.arena, tensor.F32, positions, g.rows, keep)
 	g.set(g.dx, g.dy)
-	g.g.Clear(g.stream)
-	trunkGrad := g.g
-	trunkGrad.Fresh = true
-	g.d.Reopen(g.stream, g.w, g.x, g.b, g.r, kept, work, between)
-	for i := len(g.weights) - 1; i >= 0; i-- {
-		grad := g.grads[i]
-		grad.Fresh = true
-		grad.Clear(g.stream)
-		g.d.BackwardGroup(g.stream, g.weights[i], grad, g.dx, g.b, work, between, i == len(g.weights)-1)
-	}
-	g.d.Close(g.stream, g.w, trunkGrad, g.x, g.dx, g.b, g.r, kept, work, between)
+	visits(nn.Backward, g.d.NewBackwardWork(g.arena, tensor.F32, positions, g.rows, keep))
 	g.sync()
 	for _, d := range g.grads {
 		groups = append(groups, append(append(g.get(d.Mat(0)), g.get(d.Mat(1))...), g.get(d.Mat(2))...))
@@ -150,45 +151,26 @@ func near(t *testing.T, what string, got, want []float32) {
 	}
 }
 
-// The accounts of visits are what they ask for.
-func TestGroupAccounts(t *testing.T) {
-	for name, d := range variants() {
-		g := newGrouped(t, d.Mixer.(nn.Attention))
-		pairs := g.d.Mixer.Pairs(docs)
-		for i := range 2 * nn.Keeps {
-			keep, rows := nn.Keep(i%nn.Keeps), i/nn.Keeps*5
-			chunks := 1
-			if rows > 0 {
-				chunks = (positions + rows - 1) / rows
-			}
-			mark := g.arena.Mark()
-			kept, between := g.d.NewKept(g.arena, tensor.F32, positions, keep),
-				g.d.NewBetween(g.arena, tensor.F32, positions, true)
-			fw := g.d.NewForwardWork(g.arena, tensor.F32, positions, rows, keep)
-			bw := g.d.NewBackwardWork(g.arena, tensor.F32, positions, rows, keep)
-			forward, reopen, closing := g.d.TrunkAccounts(positions, chunks, pairs, keep)
-			groupForward, groupBackward := g.d.GroupAccounts(positions, chunks)
-			for what, c := range map[string]struct {
-				want  nn.Account
-				visit func(m *meter)
-			}{
-				"forward": {forward, func(m *meter) { g.d.ForwardTrunk(m, g.w, g.x, g.y, g.b, g.r, kept, fw, between) }},
-				"reopen":  {reopen, func(m *meter) { g.d.Reopen(m, g.w, g.x, g.b, g.r, kept, bw, between) }},
-				"close":   {closing, func(m *meter) { g.d.Close(m, g.w, g.g, g.x, g.dx, g.b, g.r, kept, bw, between) }},
-				"group forward": {groupForward, func(m *meter) {
-					g.d.ForwardGroup(m, g.weights[0], g.y, g.b, fw, between)
-				}},
-				"group backward": {groupBackward, func(m *meter) {
-					g.d.BackwardGroup(m, g.weights[0], g.grads[0], g.dx, g.b, bw, between, true)
-				}},
-			} {
-				m := &meter{pairs: pairs}
-				c.visit(m)
-				if got := (nn.Account{FLOPs: m.flops, Ops: m.ops, Traffic: m.elems / positions}); got != c.want {
-					t.Errorf("%s, keep %v, %d chunks, %s: %+v, account %+v", name, keep, chunks, what, got, c.want)
-				}
-			}
-			g.arena.Release(mark)
+// The visits of a block in parts cost what those of the whole block do, and what is computed again.
+func TestMeasureOfParts(t *testing.T) {
+	g := newGrouped(t, variants()["plain"].Mixer.(nn.Attention))
+	m := nn.Shape{Docs: docs, DType: tensor.F32, Level: nn.KeepGateUp}
+	sum := func(d *nn.Block, to nn.Direction, layouts ...*tensor.Layout) (all nn.Account) {
+		for _, stage := range d.Stages(to, false) {
+			all = all.Plus(d.Measure(stage[0], m, layouts[stage[0].Parts[0]]))
 		}
+		return all
+	}
+	part := g.weights[0].Layout
+	gotF, gotB := sum(g.d, nn.Forward, g.layout, part, part, part), sum(g.d, nn.Backward, g.layout, part, part, part)
+	wantF, wantB := sum(g.whole.d, nn.Forward, g.whole.layout), sum(g.whole.d, nn.Backward, g.whole.layout)
+	if gotF.Products != wantF.Products || gotF.Attention != wantF.Attention {
+		t.Errorf("forward: %+v, a whole block %+v", gotF, wantF)
+	}
+	again := int64(2 * positions * 24 * 2 * groupInner * groupCount) // gate and up, which a part does not keep
+	// What "reopen" computes again, closing computes again as well, all but the mixer's output.
+	qkv := int64(2*positions*24) * int64(4*6+2*2*6)
+	if gotB.Products != wantB.Products+again+qkv || gotB.Attention != wantB.Attention {
+		t.Errorf("backward: %+v, a whole block %+v and %d", gotB, wantB, again+qkv)
 	}
 }

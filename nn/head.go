@@ -47,19 +47,6 @@ func (h *Head) Tile(i int) (first, rows int) {
 	return first, min(h.TileRows, h.Vocab-first)
 }
 
-// FLOPs is the arithmetic for t positions over the whole vocabulary: of Stats, of Grad, and of Visit, which forms the
-// logits once instead of twice.
-func (h *Head) FLOPs(t int) (stats, grad, visit int64) {
-	product := 2 * int64(t) * int64(h.Hidden) * int64(h.Vocab)
-	return product, 3 * product, 3 * product
-}
-
-// Ops is how many operations Stats, Grad and Visit ask the device for, for t positions and one tile.
-func (h *Head) Ops(t int) (stats, grad, visit int) {
-	chunks := (t + h.ChunkTokens - 1) / h.ChunkTokens
-	return 2 * chunks, 4 * chunks, 5 * chunks
-}
-
 // HeadWork is scratch of Stats and Grad, or of Visit.
 type HeadWork struct {
 	logits []device.Mem // for F32 [chunk, rows of the tile]: one, or with NewVisitWork one for each tile

@@ -225,29 +225,38 @@ func TestHeadCounting(t *testing.T) {
 	}
 }
 
-func TestHeadFLOPs(t *testing.T) {
+// The visits of a head form its logits once for the statistics, and with the gradients twice, or once if all tiles are
+// there at once; each gradient has two products.
+func TestHeadMeasure(t *testing.T) {
 	h := heads()["uneven"]
-	e := newEnding(t, h, tensor.F32)
-	stats, grad, visit := h.FLOPs(positions)
-	var s, g, v headMeter
-	work := h.NewStatsWork(e.arena, tensor.F32, positions)
-	for i, w := range e.tiles {
-		first, _ := h.Tile(i)
-		h.Stats(&s, w, first, e.xn, e.stat, e.targets, work)
-		h.Grad(&g, w, e.dTiles[i], first, e.xn, e.stat, e.dxn32, i == 0, false, e.targets, 1, work)
+	norm, err := tensor.NewLayout(h.Fields()...)
+	check(t, err)
+	layouts := []*tensor.Layout{norm}
+	for i := range h.Tiles() {
+		_, rows := h.Tile(i)
+		tile, err := tensor.NewLayout(h.TileFields(rows)...)
+		check(t, err)
+		layouts = append(layouts, tile)
 	}
-	h.Visit(&v, e.tiles, e.dTiles, e.xn, e.stat, e.dxn32, false, e.targets, 1, h.NewVisitWork(e.arena, tensor.F32, positions))
-	stats1, grad1, visit1 := h.Ops(positions)
-	if n := h.Tiles(); s.ops != n*stats1 || g.ops != n*grad1 || v.ops != n*visit1 {
-		t.Errorf("%d, %d, %d operations for %d tiles; account %d, %d, %d for one", s.ops, g.ops, v.ops, n, stats1, grad1, visit1)
-	}
-	if s.flops != stats || g.flops != grad || v.flops != visit {
-		t.Errorf("asked for %d, %d, %d; account %d, %d, %d", s.flops, g.flops, v.flops, stats, grad, visit)
+	m := nn.Shape{Docs: []int{positions}, DType: tensor.F32}
+	product := int64(2 * positions * h.Hidden * h.Vocab)
+	for _, c := range []struct {
+		to     nn.Direction
+		atOnce bool
+		want   int64
+	}{{nn.Forward, false, 1}, {nn.Forward, true, 1}, {nn.Backward, false, 4}, {nn.Backward, true, 3}} {
+		var products int64
+		for _, stage := range h.Stages(c.to, c.atOnce) {
+			for _, v := range stage {
+				var of []*tensor.Layout
+				for _, part := range v.Parts {
+					of = append(of, layouts[part])
+				}
+				products += h.Measure(v, m, of...).Products
+			}
+		}
+		if products != c.want*product {
+			t.Errorf("direction %v, at once %v: %d FLOPs, want %d", c.to, c.atOnce, products, c.want*product)
+		}
 	}
 }
-
-// headMeter counts products.
-type headMeter struct{ meter }
-
-func (m *headMeter) LSEUpdate(_, _ device.Mat, _ device.Mem, _ int, _ float32)              { m.ops++ }
-func (m *headMeter) CrossEntropyGrad(_, _, _ device.Mat, _ device.Mem, _ int, _, _ float32) { m.ops++ }

@@ -6,45 +6,46 @@ import (
 	"github.com/millrace/millrace/device"
 )
 
-// Forward computes y from x, both [b.T, Hidden]. kept receives what its level keeps. x is not changed; y is not x.
-func (d *Block) Forward(s device.Stream, w Params, x, y device.Mat, b *Batch, r *Rope, kept *Kept, work *Work) {
-	mixer, feed := d.passes(s, w, Params{}, b, r, kept, work)
-	d.Mixer.forward(mixer, x)
+// runForward computes y from x, both [T, Hidden]. kept receives what its level keeps. x is not changed; y is not x.
+func (d *Block) runForward(s device.Stream, a *Args) {
+	mixer, feed := d.passes(s, a)
+	d.Mixer.Forward(mixer, a.X)
 	for c := range mixer.chunks() {
 		// The residual stream runs in y, but where KeepAll wants the value between the halves for later.
-		y := c.rows(y)
+		y := c.rows(a.Y)
 		h, last := y, device.MatMulFlags{TransB: true, Accumulate: true}
-		if kept.keep >= KeepAll {
-			h = c.rows(kept.h)
+		if a.Kept.keep >= KeepAll {
+			h = c.rows(a.Kept.h)
 			last = device.MatMulFlags{TransB: true, Onto: h}
 		}
-		d.Mixer.output(mixer.at(c), c.rows(x), h)
-		d.FeedForward.forward(feed.at(c), h, y, last)
+		d.Mixer.Output(mixer.At(c), c.rows(a.X), h)
+		d.FeedForward.(Dense).Forward(feed.At(c), h, y, last)
 	}
 }
 
-// Backward turns dx, which holds the gradient of y on entry, into the gradient of x, and adds the gradients of the
-// parameters to g, or writes those of matrices if g is fresh. x is what Forward read and kept what it left; what kept
+// runBackward turns dx, which holds the gradient of y on entry, into the gradient of x, and adds the gradients of the
+// parameters, or writes those of matrices if they are fresh. x is what forward read and kept what it left; what kept
 // lacks is computed again first, all but the last projection, whose result nothing reads. The bits do not depend on
 // kept's level.
-func (d *Block) Backward(s device.Stream, w, g Params, x, dx device.Mat, b *Batch, r *Rope, kept *Kept, work *Work) {
-	mixer, feed := d.passes(s, w, g, b, r, kept, work)
-	d.Mixer.recompute(mixer, x)
+func (d *Block) runBackward(s device.Stream, a *Args) {
+	mixer, feed := d.passes(s, a)
+	d.Mixer.Recompute(mixer, a.X)
 	for c := range mixer.chunks() {
 		var h device.Mat
-		if kept.keep >= KeepAll {
-			h = c.rows(kept.h)
+		if a.Kept.keep >= KeepAll {
+			h = c.rows(a.Kept.h)
 		} else {
-			h = work.h.RowRange(0, c.n)
-			d.Mixer.output(mixer.at(c), c.rows(x), h)
+			h = a.Work.h.RowRange(0, c.n)
+			d.Mixer.Output(mixer.At(c), c.rows(a.X), h)
 		}
-		d.FeedForward.backward(feed.at(c), h, c.rows(dx))
+		d.FeedForward.(Dense).Backward(feed.At(c), h, c.rows(a.DX))
 	}
-	d.Mixer.backward(mixer, x, dx)
+	d.Mixer.Backward(mixer, a.X, a.DX)
 }
 
-// pass is a block's Forward or Backward as one of its halves sees it: of a whole micro-batch, or of a chunk of it.
-type pass struct {
+// Pass is a block's visit as one of its halves sees it: of a whole micro-batch, or of a chunk of it. It is the stream
+// that the half asks for operations.
+type Pass struct {
 	device.Stream
 	w, g      Params
 	b         *Batch
@@ -57,13 +58,17 @@ type pass struct {
 
 	norm device.Mat   // [c, Hidden]: the normed input of the half, then the gradient of it
 	rstd device.Mat   // F32 [c, 1]: of that norm
-	buf  []device.Mat // the half's buffers: what is kept from kept, the rest from work
+	buf  []device.Mat // the half's values: what is kept from kept, the rest from work
+	held *Held        // of a routed feed-forward
 }
 
-func (d *Block) passes(s device.Stream, w, g Params, b *Batch, r *Rope, kept *Kept, work *Work) (mixer, feed *pass) {
-	p := pass{Stream: s, w: w, g: g, b: b, r: r, keep: kept.keep, eps: d.Eps, chunk: work.chunk,
-		positions: b.Docs.Positions, norm: work.norm, rstd: work.rstd}
-	half := func(norm string, kept, work []device.Mat) *pass {
+func (d *Block) passes(s device.Stream, a *Args) (mixer, feed *Pass) {
+	p := Pass{Stream: s, w: a.Weights[0], b: a.Batch, r: a.Rope, keep: a.Kept.keep, eps: d.Eps, chunk: a.Work.chunk,
+		positions: a.Batch.Docs.Positions, norm: a.Work.norm, rstd: a.Work.rstd}
+	if len(a.Gradients) > 0 {
+		p.g = a.Gradients[0]
+	}
+	half := func(norm string, kept, work []device.Mat) *Pass {
 		p := p
 		p.normName = norm
 		p.buf = make([]device.Mat, len(work))
@@ -74,15 +79,44 @@ func (d *Block) passes(s device.Stream, w, g Params, b *Batch, r *Rope, kept *Ke
 		}
 		return &p
 	}
-	return half(mixerNorm, kept.mixer, work.mixer), half(feedNorm, kept.feed, work.feed)
+	return half(mixerNorm, a.Kept.mixer, a.Work.mixer), half(feedNorm, a.Kept.feed, a.Work.feed)
+}
+
+// Value is one of the half's Values, by its index.
+func (p *Pass) Value(i int) device.Mat { return p.buf[i] }
+
+// Held is one of the values that a routed feed-forward holds, by its index.
+func (p *Pass) Held(i int) device.Mat { return p.held.own[i] }
+
+// Norm is the normed input of the half, and while it goes backward the place for its gradient.
+func (p *Pass) Norm() device.Mat { return p.norm }
+
+// Batch is the tokens of the micro-batch.
+func (p *Pass) Batch() *Batch { return p.b }
+
+// Keeps reports whether what a level keeps was kept.
+func (p *Pass) Keeps(level Keep) bool { return p.keep >= level }
+
+// Weight is a tensor of the visit's part, or n glued ones from the named one on, as one matrix. WeightGradient is its
+// fp32 gradient; the zero Mat if it is frozen.
+func (p *Pass) Weight(name string, n int) device.Mat { return p.w.named(name, n) }
+
+// WeightGradient is the fp32 gradient of Weight; the zero Mat if that is frozen.
+func (p *Pass) WeightGradient(name string, n int) device.Mat { return p.g.named(name, n) }
+
+// EachChunk calls do for each chunk of the micro-batch: with what the half sees of it, and with those of its rows.
+func (p *Pass) EachChunk(do func(part *Pass, rows func(device.Mat) device.Mat)) {
+	for c := range p.chunks() {
+		do(p.At(c), c.rows)
+	}
 }
 
 // chunks are those of the micro-batch.
-func (p *pass) chunks() iter.Seq[chunk] { return chunks(p.b.T, p.chunk) }
+func (p *Pass) chunks() iter.Seq[chunk] { return chunks(p.b.T, p.chunk) }
 
-// at is what the work on a chunk sees: its rows of what has all of them, kept buffers included, and as many of what is
+// At is what the work on a chunk sees: its rows of what has all of them, kept buffers included, and as many of what is
 // scratch of one chunk after the other.
-func (p *pass) at(c chunk) *pass {
+func (p *Pass) At(c chunk) *Pass {
 	part := *p
 	rows := func(m device.Mat) device.Mat {
 		switch {
@@ -103,33 +137,34 @@ func (p *pass) at(c chunk) *pass {
 	return &part
 }
 
-// normalize writes the normed rows of x to p.norm.
-func (p *pass) normalize(x device.Mat) {
+// Normalize writes the normed rows of x to p.norm.
+func (p *Pass) Normalize(x device.Mat) {
 	p.RMSNorm(p.norm, p.rstd, x, p.w.named(p.normName, 1), 1, p.eps)
 }
 
-// normalizeGrad adds what comes through the norm, whose output's gradient is in p.norm, to dx, the residual stream's.
-func (p *pass) normalizeGrad(x, dx device.Mat) {
+// NormalizeGrad adds what comes through the norm, whose output's gradient is in p.norm, to dx, the residual stream's.
+func (p *Pass) NormalizeGrad(x, dx device.Mat) {
 	weight := p.w.named(p.normName, 1)
 	p.RMSNormGrad(dx, p.g.named(p.normName, 1), p.norm, x, weight, p.rstd, dx, 1)
 }
 
-// project is y = x·w^T for n glued matrices from the named one on.
-func (p *pass) project(y, x device.Mat, name string, n int) {
+// Project is y = x·w^T for n glued matrices from the named one on.
+func (p *Pass) Project(y, x device.Mat, name string, n int) {
 	p.MatMul(y, x, p.w.named(name, n), device.MatMulFlags{TransB: true})
 }
 
-// projectGrad is dx = dy·w, the gradient of project's input.
-func (p *pass) projectGrad(dx, dy device.Mat, name string, n int) {
+// ProjectGrad is dx = dy·w, the gradient of the input of Project.
+func (p *Pass) ProjectGrad(dx, dy device.Mat, name string, n int) {
 	p.MatMul(dx, dy, p.w.named(name, n), device.MatMulFlags{})
 }
 
-func (p *pass) weightGrad(name string, n int, dy, x device.Mat) {
+// WeightGrad is dw += dy^T·x for y = x·w^T, or dw = if the gradient is fresh, unless w is frozen.
+func (p *Pass) WeightGrad(name string, n int, dy, x device.Mat) {
 	weightGrad(p, p.g.named(name, n), dy, x, p.g.Fresh)
 }
 
-// biasGrad is db += the sum of dy's rows, unless the bias is frozen.
-func (p *pass) biasGrad(name string, n int, dy device.Mat) {
+// BiasGradient is db += the sum of dy's rows, unless the bias is frozen.
+func (p *Pass) BiasGradient(name string, n int, dy device.Mat) {
 	if db := p.g.named(name, n); !db.IsZero() {
 		p.BiasGrad(db, dy)
 	}

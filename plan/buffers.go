@@ -1,8 +1,6 @@
 package plan
 
 import (
-	"slices"
-
 	"github.com/millrace/millrace/batch"
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/model"
@@ -28,25 +26,20 @@ type Buffers struct {
 	Working  [2][]device.Mat // by parity of the layer and micro-batch: x [T, H]
 	Saved    [][]device.Mat  // by block and micro-batch: x [T, H] where it stays on the device
 	DX       []device.Mat    // by micro-batch: gradient of x [T, H]
-	Shared   []device.Mat    // instead of Working and DX where these share buffers, by Op.Input and Op.Output: [T, H]
-	Between  []*nn.Between   // by micro-batch: of blocks in groups, one after the other
+	Shared   []device.Mat    // instead of Working and DX where these share buffers: [T, H]
+	Held     []*nn.Held      // by block: of all micro-batches; blocks take turns in the same memory
 	Kept     [][]*nn.Kept    // by block and micro-batch, or by slot where the block's activations wait in host memory
 	KeptRing []device.Mem    // by slot: the memory of Kept
 
-	// The head's, in scratch, by Plan.HeadBuffer.
-	Normed   []device.Mat // final norm of x [T, H]
-	NormRstd []device.Mat // F32 [T, 1]
-	Stat     []device.Mat // F32 [T, 3]
-	DNormed  []device.Mat // F32 [T, H]
-	Loss     []device.Mat // F32 [1, T]
+	Ending []*nn.Ending // the head's, in scratch, by Plan.HeadBuffer
 
 	Rope    nn.Rope
 	Logits  device.Mem // F32 [a chunk of the wanted rows, rows of a tile]; none where logits are bound
 	Batches device.Mem // token arrays of the micro-batches, see package batch; none where they are bound
 	Results device.Mem // see ResultBytes; none where they are bound
 
-	ForwardWork, BackwardWork []*nn.Work // by block; they share memory with each other and with the head's
-	StatsWork, VisitWork      *nn.HeadWork
+	// Work is scratch by direction and block; all share memory with each other and with the head's.
+	Work [2][]*nn.Work
 }
 
 // Batch views the arrays of micro-batch m in mem, which holds those of all micro-batches.
@@ -90,7 +83,6 @@ func (p *Plan) ResultBytes() int64 { return p.SquaresAt(len(p.Model.Parts)) }
 // micro-batch has is taken once and counted as often as there are micro-batches.
 func (p *Plan) buffers(a *device.Arena, groups func(purpose string, bytes int64)) *Buffers {
 	b := &Buffers{}
-	var between []*nn.Between
 	last := a.Mark()
 	group := func(purpose string) {
 		if groups != nil {
@@ -114,10 +106,6 @@ func (p *Plan) buffers(a *device.Arena, groups func(purpose string, bytes int64)
 	mats := func(dtype tensor.DType, rows, cols int) (all []device.Mat) {
 		micros(func() { all = append(all, a.Mat(dtype, rows, cols)) })
 		return all
-	}
-	heads := mats
-	if p.Placement.HeadAtOnce {
-		heads = func(dtype tensor.DType, rows, cols int) []device.Mat { return []device.Mat{a.Mat(dtype, rows, cols)} }
 	}
 
 	if !p.Bound() {
@@ -213,10 +201,9 @@ func (p *Plan) buffers(a *device.Arena, groups func(purpose string, bytes int64)
 		}
 	}
 	group("layer inputs in use")
-	if b := slices.IndexFunc(p.Model.Blocks, func(d *nn.Block) bool { return d.Groups() > 0 }); b >= 0 {
-		micros(func() { between = append(between, p.Model.Blocks[b].NewBetween(a, num.Compute, t, p.Trains())) })
-	}
-	b.Between = between
+	p.overlay(a, func(block int) {
+		b.Held = append(b.Held, p.Model.Blocks[block].NewHeld(a, num.Compute, t, m, p.Trains()))
+	})
 	group("between visits of groups")
 	b.Saved = make([][]device.Mat, p.blocks())
 	for i := range b.Saved {
@@ -261,52 +248,63 @@ func (p *Plan) buffers(a *device.Arena, groups func(purpose string, bytes int64)
 	}
 	group("tables, tokens and results")
 
-	p.work(a, b, groups != nil, heads)
+	p.work(a, b, groups != nil)
 	group("work")
 	return b
 }
 
-// work places the scratch of all visits in the same memory, since visits follow each other in the compute lane. The
-// head's matrices of micro-batches, as many as heads takes, are scratch too: blocks are done with theirs when the head
-// begins, and begin again when it is done.
-func (p *Plan) work(a *device.Arena, b *Buffers, counts bool, heads func(dtype tensor.DType, rows, cols int) []device.Mat) {
+// overlay places what each block has in the same memory, since blocks are visited one after the other.
+func (p *Plan) overlay(a *device.Arena, place func(block int)) {
 	first := a.Mark()
 	end := first
-	overlay := func(place func()) {
+	for i := range p.Model.Blocks {
 		a.Release(first)
-		place()
+		place(i)
 		end = max(end, a.Mark())
 	}
+	a.Release(end)
+}
+
+// work places the scratch of all visits in the same memory, since visits follow each other in the compute lane. The
+// head's rows of micro-batches are scratch too: blocks are done with theirs when the head begins, and begin again when
+// it is done. If it only counts, a block takes what one that is equal has taken.
+func (p *Plan) work(a *device.Arena, b *Buffers, counts bool) {
+	first := a.Mark()
 	t, rows, compute := p.Numerics.Positions(), p.Numerics.BlockRows(), p.Numerics.Compute
-	for i, d := range p.Model.Blocks {
-		if counts && i > 0 && *d == *p.Model.Blocks[i-1] && p.Keep(i) == p.Keep(i-1) {
-			continue // it takes what the block before takes
+	p.overlay(a, func(i int) {
+		if d, keep := p.Model.Blocks[i], p.Keep(i); !counts || i == 0 || p.Model.Like[i] != p.Model.Like[i-1] || keep != p.Keep(i-1) {
+			b.Work[nn.Forward] = append(b.Work[nn.Forward], d.NewForwardWork(a, compute, t, rows, keep))
+			end := a.Mark()
+			if p.Trains() {
+				a.Release(first)
+				b.Work[nn.Backward] = append(b.Work[nn.Backward], d.NewBackwardWork(a, compute, t, rows, keep))
+			}
+			a.Release(max(end, a.Mark()))
 		}
-		overlay(func() {
-			b.ForwardWork = append(b.ForwardWork, d.NewForwardWork(a, compute, t, rows, p.Keep(i)))
-		})
-		if !p.Trains() {
-			continue
-		}
-		overlay(func() {
-			b.BackwardWork = append(b.BackwardWork, d.NewBackwardWork(a, compute, t, rows, p.Keep(i)))
-		})
-	}
+	})
+	end := a.Mark()
 	a.Release(first)
-	hidden, head := p.Model.Hidden, p.Head()
-	b.Normed = heads(compute, t, hidden)
-	b.NormRstd = heads(tensor.F32, t, 1)
-	b.Stat = heads(tensor.F32, t, 3)
-	if p.Trains() {
-		b.DNormed = heads(tensor.F32, t, hidden)
+	head := p.Head()
+	endings := p.HeadBuffer(p.Numerics.MicroBatches-1) + 1
+	for range endings {
+		if b.Ending = append(b.Ending, head.NewEnding(a, compute, t, p.Trains())); counts {
+			a.Again(endings-1, first)
+			break
+		}
 	}
-	b.Loss = heads(tensor.F32, 1, t)
 	first = a.Mark()
-	overlay(func() { b.StatsWork = head.NewStatsWork(a, compute, t) })
+	byTile := head.NewStatsWork(a, compute, t)
+	end = max(end, a.Mark())
+	var atOnce *nn.HeadWork
 	if p.Placement.HeadAtOnce {
-		overlay(func() { b.VisitWork = head.NewVisitWork(a, compute, t) })
+		a.Release(first)
+		atOnce = head.NewVisitWork(a, compute, t)
+		end = max(end, a.Mark())
 	}
-	a.Release(max(end, first))
+	for _, e := range b.Ending {
+		e.ByTile, e.AtOnce = byTile, atOnce
+	}
+	a.Release(end)
 }
 
 // HeadBuffer returns the number of the head's buffers for a micro-batch. All micro-batches share one set where each is

@@ -160,6 +160,26 @@ func (c *checker) weightsAt(part, slot int) place {
 	return place{"own slot", part, 0}
 }
 
+// slotOf is the slot that an operation has something in, and -1 if it has memory of its own.
+func slotOf(op plan.Op, what plan.What) int {
+	for _, o := range slices.Concat(op.Writes, op.Reads) {
+		if o.What == what && o.Slot >= 0 && (what != plan.Rounded || o.At == plan.Device) {
+			return o.Slot
+		}
+	}
+	return -1
+}
+
+// inputSlot is the shared buffer that an operation has the input of a layer in.
+func inputSlot(op plan.Op, layer int) int {
+	for _, o := range slices.Concat(op.Writes, op.Reads) {
+		if o.What == plan.Input && o.Index == layer && o.At == plan.Device {
+			return o.Slot
+		}
+	}
+	return -1
+}
+
 // gradAt is where the fp32 gradient of a part is.
 func (c *checker) gradAt(op plan.Op, part int) place {
 	switch {
@@ -167,8 +187,8 @@ func (c *checker) gradAt(op plan.Op, part int) place {
 		return place{"embedding sum", part, 0}
 	case c.p.GradInExtent(part):
 		return c.hostGradient(part)
-	case op.Grad >= 0:
-		return place{"gradient slot", op.Grad, 0}
+	case slotOf(op, plan.Gradient) >= 0:
+		return place{"gradient slot", slotOf(op, plan.Gradient), 0}
 	}
 	return place{"own gradient", part, 0}
 }
@@ -213,7 +233,7 @@ func (c *checker) ownX(layer, m int) place {
 // keptAt is where what a block keeps is on the device.
 func (c *checker) keptAt(op plan.Op) place {
 	if c.p.ActivationsPass(op.Layer - 1) {
-		return place{"kept slot", op.Kept, 0}
+		return place{"kept slot", slotOf(op, plan.Kept), 0}
 	}
 	return place{"kept", op.Layer, op.Micro}
 }
@@ -265,7 +285,7 @@ func (c *checker) run(i int) {
 			c.read(i, tokens, content{"tokens", 0, 0})
 		}
 	}
-	weights := func(part int) { c.read(i, c.weightsAt(part, op.Slot), fresh(part)) }
+	weights := func(part int) { c.read(i, c.weightsAt(part, slotOf(op, plan.Weights)), fresh(part)) }
 	head := func(from, to content) {
 		c.read(i, c.headAt(m), from)
 		c.write(i, c.headAt(m), to)
@@ -273,21 +293,21 @@ func (c *checker) run(i int) {
 	index := func(part int) int { return slices.Index(c.m.HeadTiles, part) }
 	tiles := len(c.m.HeadTiles)
 	loss := place{"device loss", m, 0}
-	lanes := map[plan.Lane][]plan.Kind{
-		plan.LaneFetch: {plan.Upload, plan.Fetch, plan.FetchState, plan.Load, plan.LoadKept},
-		plan.LaneCompute: {plan.Forward, plan.HeadNorm, plan.HeadStats, plan.HeadLoss, plan.ZeroGrad, plan.HeadGrad, plan.HeadVisit,
-			plan.HeadInput, plan.Reopen, plan.Backward, plan.Round},
-		plan.LaneDrain:  {plan.Save, plan.SaveKept, plan.WriteBack, plan.Drain, plan.DrainSum, plan.DrainInput, plan.Collect},
-		plan.LaneUpdate: {plan.Update, plan.Gather, plan.GatherAhead, plan.Scatter},
-		plan.LaneDisk:   {plan.SaveState},
+	lanes := map[plan.Lane][]string{
+		plan.LaneFetch: {"upload", "fetch", "fetch-state", "load", "load-kept"},
+		plan.LaneCompute: {"forward", "head-norm", "head-stats", "head-loss", "zero-grad", "head-grad", "head-visit",
+			"head-input", "reopen", "backward", "round"},
+		plan.LaneDrain:  {"save", "save-kept", "write-back", "drain", "drain-sum", "drain-input", "collect"},
+		plan.LaneUpdate: {"update", "gather", "gather-ahead", "scatter"},
+		plan.LaneDisk:   {"save-state"},
 	}
 	want := op.Lane
-	for lane, kinds := range lanes {
-		if slices.Contains(kinds, op.Kind) {
+	for lane, names := range lanes {
+		if slices.Contains(names, op.Name()) {
 			want = lane
 		}
 	}
-	if op.Kind == plan.Update && (c.p.StateResident(op.Part) || c.passes(op.Part)) {
+	if op.Name() == "update" && (c.p.StateResident(op.Part) || c.passes(op.Part)) {
 		want = plan.LaneCompute
 	}
 	if op.Lane != want {
@@ -297,8 +317,8 @@ func (c *checker) run(i int) {
 		c.use(i, scratch, true)
 	}
 
-	switch op.Kind {
-	case plan.Update:
+	switch op.Name() {
+	case "update":
 		c.updates[op.Part]++
 		if op.Lane == plan.LaneCompute {
 			if op.First == c.counted {
@@ -308,7 +328,7 @@ func (c *checker) run(i int) {
 			c.use(i, place{"device count", 0, 0}, true)
 		}
 		if c.passes(op.Part) {
-			slot, state := c.weightsAt(op.Part, op.Slot), place{"state slot", op.State, 0}
+			slot, state := c.weightsAt(op.Part, slotOf(op, plan.Weights)), place{"state slot", slotOf(op, plan.State), 0}
 			c.read(i, slot, content{"weights", op.Part, 0})
 			c.write(i, slot, fresh(op.Part))
 			c.read(i, state, content{"state", op.Part, 0})
@@ -332,12 +352,12 @@ func (c *checker) run(i int) {
 		c.read(i, c.hostGradient(op.Part), content{"old gradient", op.Part, 0})
 		c.read(i, place{"host weights", op.Part, 0}, content{"weights", op.Part, 0})
 		c.write(i, place{"host weights", op.Part, 0}, fresh(op.Part))
-	case plan.SaveState:
+	case "save-state":
 		c.saves[op.Part]++
 		c.read(i, place{"host weights", op.Part, 0}, fresh(op.Part))
-	case plan.Gather, plan.GatherAhead:
+	case "gather", "gather-ahead":
 		for _, p := range c.m.EmbedTiles {
-			if op.Kind == plan.Gather {
+			if op.Name() == "gather" {
 				c.read(i, place{"host weights", p, 0}, fresh(p))
 				continue
 			}
@@ -351,74 +371,74 @@ func (c *checker) run(i int) {
 			}
 			c.write(i, to, content{"x", 1, m})
 		}
-	case plan.Upload:
+	case "upload":
 		c.write(i, tokens, content{"tokens", 0, 0})
-	case plan.Fetch:
+	case "fetch":
 		from := fresh(op.Part)
 		if c.passes(op.Part) && c.updates[op.Part] == 0 {
 			from.n = 0
 		}
 		c.read(i, place{"host weights", op.Part, 0}, from)
-		c.write(i, c.weightsAt(op.Part, op.Slot), from)
-	case plan.FetchState:
+		c.write(i, c.weightsAt(op.Part, slotOf(op, plan.Weights)), from)
+	case "fetch-state":
 		if c.passes(op.Part) {
 			c.read(i, place{"host weights", op.Part, 0}, content{"weights", op.Part, 0})
 			c.read(i, c.hostGradient(op.Part), content{"old gradient", op.Part, 0})
-			c.write(i, place{"state slot", op.State, 0}, content{"state", op.Part, 0})
+			c.write(i, place{"state slot", slotOf(op, plan.State), 0}, content{"state", op.Part, 0})
 			break
 		}
 		c.read(i, place{"host weights", op.Part, 0}, fresh(op.Part))
 		c.write(i, place{"own state", op.Part, 0}, content{"state", op.Part, 1})
-	case plan.WriteBack:
+	case "write-back":
 		if c.passes(op.Part) {
-			c.read(i, c.weightsAt(op.Part, op.Slot), fresh(op.Part))
-			c.read(i, place{"state slot", op.State, 0}, content{"state", op.Part, 1})
+			c.read(i, c.weightsAt(op.Part, slotOf(op, plan.Weights)), fresh(op.Part))
+			c.read(i, place{"state slot", slotOf(op, plan.State), 0}, content{"state", op.Part, 1})
 			c.write(i, place{"host weights", op.Part, 0}, fresh(op.Part))
 			break
 		}
 		c.read(i, place{"own slot", op.Part, 0}, fresh(op.Part))
 		c.read(i, place{"own state", op.Part, 0}, content{"state", op.Part, 1})
 		c.write(i, place{"host weights", op.Part, 0}, fresh(op.Part))
-	case plan.Load:
+	case "load":
 		c.read(i, c.hostX(op.Layer, m), content{"x", op.Layer, m})
-		c.write(i, c.xAt(op.Input, op.Layer, m), content{"x", op.Layer, m})
-	case plan.Save:
-		c.read(i, c.xAt(op.Input, op.Layer, m), content{"x", op.Layer, m})
+		c.write(i, c.xAt(inputSlot(op, op.Layer), op.Layer, m), content{"x", op.Layer, m})
+	case "save":
+		c.read(i, c.xAt(inputSlot(op, op.Layer), op.Layer, m), content{"x", op.Layer, m})
 		c.write(i, c.hostX(op.Layer, m), content{"x", op.Layer, m})
-	case plan.Forward:
+	case "forward":
 		if c.m.Parts[op.Part].Group > 0 {
 			c.forwardGroup(i, op)
 			break
 		}
 		reads()
 		weights(op.Part)
-		c.read(i, c.xAt(op.Input, op.Layer, m), content{"x", op.Layer, m})
-		c.write(i, c.xAt(op.Output, op.Layer+1, m), c.sumAfter(op, 0))
+		c.read(i, c.xAt(inputSlot(op, op.Layer), op.Layer, m), content{"x", op.Layer, m})
+		c.write(i, c.xAt(inputSlot(op, op.Layer+1), op.Layer+1, m), c.sumAfter(op, 0))
 		c.write(i, c.keptAt(op), content{"kept", op.Layer, m})
 		if c.groups(op) > 0 {
 			c.write(i, place{"between", m, 0}, content{"normed", op.Layer, m})
 		}
-	case plan.SaveKept:
+	case "save-kept":
 		c.read(i, c.keptAt(op), content{"kept", op.Layer, m})
 		c.write(i, place{"host kept", op.Layer, m}, content{"kept", op.Layer, m})
-	case plan.LoadKept:
+	case "load-kept":
 		c.read(i, place{"host kept", op.Layer, m}, content{"kept", op.Layer, m})
 		c.write(i, c.keptAt(op), content{"kept", op.Layer, m})
-	case plan.HeadNorm:
+	case "head-norm":
 		weights(c.m.NormPart)
-		c.read(i, c.xAt(op.Input, top, m), content{"x", top, m})
+		c.read(i, c.xAt(inputSlot(op, top), top, m), content{"x", top, m})
 		c.write(i, c.headAt(m), content{"statistics", m, 0})
-	case plan.HeadStats:
+	case "head-stats":
 		reads()
 		weights(op.Part)
 		head(content{"statistics", m, index(op.Part)}, content{"statistics", m, index(op.Part) + 1})
-	case plan.HeadLoss:
+	case "head-loss":
 		reads()
 		head(content{"statistics", m, tiles}, content{"gradients", m, tiles})
 		c.write(i, loss, content{"loss", 0, 0})
-	case plan.ZeroGrad:
+	case "zero-grad":
 		c.write(i, c.gradAt(op, op.Part), content{"gradient", op.Part, 0})
-	case plan.HeadGrad:
+	case "head-grad":
 		reads()
 		weights(op.Part)
 		if op.First != (index(op.Part) == tiles-1) {
@@ -426,7 +446,7 @@ func (c *checker) run(i int) {
 		}
 		c.contribute(i, op, op.Part)
 		head(content{"gradients", m, index(op.Part) + 1}, content{"gradients", m, index(op.Part)})
-	case plan.HeadVisit:
+	case "head-visit":
 		reads()
 		for _, p := range c.m.HeadTiles {
 			weights(p)
@@ -434,19 +454,19 @@ func (c *checker) run(i int) {
 		}
 		head(content{"statistics", m, 0}, content{"gradients", m, 0})
 		c.write(i, loss, content{"loss", 0, 0})
-	case plan.HeadInput:
+	case "head-input":
 		weights(c.m.NormPart)
-		c.read(i, c.xAt(op.Input, top, m), content{"x", top, m})
+		c.read(i, c.xAt(inputSlot(op, top), top, m), content{"x", top, m})
 		head(content{"gradients", m, 0}, content{"spent", m, 0})
 		c.contribute(i, op, c.m.NormPart)
-		c.write(i, c.dxAt(op.Output, m), content{"dx", top, m})
-	case plan.Reopen:
+		c.write(i, c.dxAt(slotOf(op, plan.InputGrad), m), content{"dx", top, m})
+	case "reopen":
 		reads()
 		weights(op.Part)
-		c.read(i, c.xAt(op.Input, op.Layer, m), content{"x", op.Layer, m})
+		c.read(i, c.xAt(inputSlot(op, op.Layer), op.Layer, m), content{"x", op.Layer, m})
 		c.read(i, c.keptAt(op), content{"kept", op.Layer, m})
 		c.write(i, place{"between", m, 0}, c.gradientAfter(op, 0))
-	case plan.Backward:
+	case "backward":
 		if c.m.Parts[op.Part].Group > 0 {
 			c.backwardGroup(i, op)
 			break
@@ -457,13 +477,13 @@ func (c *checker) run(i int) {
 		}
 		reads()
 		weights(op.Part)
-		c.read(i, c.xAt(op.Input, op.Layer, m), content{"x", op.Layer, m})
+		c.read(i, c.xAt(inputSlot(op, op.Layer), op.Layer, m), content{"x", op.Layer, m})
 		c.read(i, c.keptAt(op), content{"kept", op.Layer, m})
 		c.write(i, c.keptAt(op), content{"spent", op.Layer, m})
 		c.contribute(i, op, op.Part)
-		c.read(i, c.dxAt(op.Output, m), content{"dx", op.Layer + 1, m})
-		c.write(i, c.dxAt(op.Output, m), content{"dx", op.Layer, m})
-	case plan.Round:
+		c.read(i, c.dxAt(slotOf(op, plan.InputGrad), m), content{"dx", op.Layer + 1, m})
+		c.write(i, c.dxAt(slotOf(op, plan.InputGrad), m), content{"dx", op.Layer, m})
+	case "round":
 		c.read(i, c.gradAt(op, op.Part), c.whole(op.Part))
 		c.write(i, place{"device squares", op.Part, 0}, content{"squares", op.Part, 0})
 		switch {
@@ -474,23 +494,23 @@ func (c *checker) run(i int) {
 			c.write(i, c.storedAt(op.Part), content{"new gradient", op.Part, 0})
 			c.homes[op.Part]++
 		case c.split():
-			c.write(i, place{"stage", op.Stage, 0}, content{"rounded", op.Part, 0})
+			c.write(i, place{"stage", slotOf(op, plan.Rounded), 0}, content{"rounded", op.Part, 0})
 		}
-	case plan.Drain:
+	case "drain":
 		if c.split() {
-			c.read(i, place{"stage", op.Stage, 0}, content{"rounded", op.Part, 0})
+			c.read(i, place{"stage", slotOf(op, plan.Rounded), 0}, content{"rounded", op.Part, 0})
 		} else {
 			c.read(i, c.gradAt(op, op.Part), c.whole(op.Part))
 		}
 		c.write(i, c.hostGradient(op.Part), content{"new gradient", op.Part, 0})
 		c.homes[op.Part]++
-	case plan.DrainSum:
+	case "drain-sum":
 		c.read(i, c.gradAt(op, op.Part), c.whole(op.Part))
 		c.write(i, place{"embedding sum", op.Part, 0}, c.whole(op.Part))
-	case plan.DrainInput:
-		c.read(i, c.dxAt(op.Input, m), content{"dx", 1, m})
+	case "drain-input":
+		c.read(i, c.dxAt(slotOf(op, plan.InputGrad), m), content{"dx", 1, m})
 		c.write(i, c.hostX(1, m), content{"dx", 1, m})
-	case plan.Scatter:
+	case "scatter":
 		for m := range c.p.Numerics.MicroBatches {
 			at := c.hostX(1, m)
 			if c.bound() {
@@ -508,7 +528,7 @@ func (c *checker) run(i int) {
 		c.write(i, sum, content{"spent", op.Part, 0})
 		c.write(i, c.hostGradient(op.Part), content{"new gradient", op.Part, 0})
 		c.homes[op.Part]++
-	case plan.Collect:
+	case "collect":
 		c.use(i, place{"device count", 0, 0}, false)
 		if c.phase == plan.Flush {
 			break
@@ -531,10 +551,10 @@ func (c *checker) run(i int) {
 func (c *checker) saved() {
 	saves, loads := map[int]int{}, map[int]int{}
 	for _, op := range c.ops {
-		switch op.Kind {
-		case plan.Save:
+		switch op.Name() {
+		case "save":
 			saves[op.Layer]++
-		case plan.Load:
+		case "load":
 			loads[op.Layer]++
 		}
 	}
@@ -571,7 +591,7 @@ func (c *checker) complete(saves bool) {
 		}
 	}
 	runs := c.phase != plan.Flush && c.phase != plan.Nothing
-	collected := slices.ContainsFunc(c.ops, func(op plan.Op) bool { return op.Kind == plan.Collect })
+	collected := slices.ContainsFunc(c.ops, func(op plan.Op) bool { return op.Name() == "collect" })
 	if want := runs && !c.bound() || c.counted; collected != want {
 		c.errs = append(c.errs, fmt.Sprintf("results are collected: %v", collected))
 	}
@@ -599,8 +619,8 @@ func (c *checker) gradientAfter(op plan.Op, groups int) content {
 }
 
 func (c *checker) forwardGroup(i int, op plan.Op) {
-	group, x := c.m.Parts[op.Part].Group-1, c.xAt(op.Output, op.Layer+1, op.Micro)
-	c.read(i, c.weightsAt(op.Part, op.Slot), fresh(op.Part))
+	group, x := c.m.Parts[op.Part].Group-1, c.xAt(inputSlot(op, op.Layer+1), op.Layer+1, op.Micro)
+	c.read(i, c.weightsAt(op.Part, slotOf(op, plan.Weights)), fresh(op.Part))
 	c.read(i, place{"between", op.Micro, 0}, content{"normed", op.Layer, op.Micro})
 	c.read(i, x, c.sumAfter(op, group))
 	c.write(i, x, c.sumAfter(op, group+1))
@@ -611,8 +631,8 @@ func (c *checker) backwardGroup(i int, op plan.Op) {
 	if op.First != (done == 0) {
 		c.errorf(i, "begins the gradient of what groups read, wrongly")
 	}
-	c.read(i, c.weightsAt(op.Part, op.Slot), fresh(op.Part))
-	c.read(i, c.dxAt(op.Output, op.Micro), content{"dx", op.Layer + 1, op.Micro})
+	c.read(i, c.weightsAt(op.Part, slotOf(op, plan.Weights)), fresh(op.Part))
+	c.read(i, c.dxAt(slotOf(op, plan.InputGrad), op.Micro), content{"dx", op.Layer + 1, op.Micro})
 	c.read(i, place{"between", op.Micro, 0}, c.gradientAfter(op, done))
 	c.write(i, place{"between", op.Micro, 0}, c.gradientAfter(op, done+1))
 	c.contribute(i, op, op.Part)

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/model"
@@ -45,18 +46,8 @@ func (p *Plan) onEight(m Machine, dev device.Info) *EightGPUs {
 // trainSeconds returns the seconds that the arithmetic of model.TrainFLOPs takes on one device, of head and blocks:
 // forward, and twice as much for backward.
 func trainSeconds(m *model.Model, sequenceLen, rows int, products, attention float64) (head, blocks float64) {
-	t := sequenceLen * rows
-	headFLOPs, _, _ := m.Head.FLOPs(t)
-	docs := make([]int, rows)
-	for i := range docs {
-		docs[i] = sequenceLen
-	}
-	for _, b := range m.Blocks {
-		all, _, _ := b.FLOPs(t, b.Mixer.Pairs(docs))
-		alone, _, _ := b.FLOPs(t, 0)
-		blocks += 3*float64(alone)/products + 3*float64(all-alone)/attention
-	}
-	return 3 * float64(headFLOPs) / products, blocks
+	b, h := m.ForwardAccount(slices.Repeat([]int{sequenceLen}, rows))
+	return 3 * float64(h.Products) / products, 3*float64(b.Products)/products + 3*float64(b.Attention)/attention
 }
 
 // text is the comparison for people.

@@ -5,6 +5,7 @@ import (
 
 	"github.com/millrace/millrace/data"
 	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/nn"
 	"github.com/millrace/millrace/store"
 )
 
@@ -12,7 +13,7 @@ import (
 func (c *chooser) plan(place Placement) *Plan {
 	p := &Plan{Version: FormatVersion, Outputs: c.Outputs, Model: c.Model, Numerics: c.Numerics,
 		ComputedOn: c.Device.Numerics, Warning: c.Device.Warning,
-		Unified: c.Device.Unified, DeviceBudget: c.DeviceBytes, HostBudget: c.HostBytes, DiskBudget: c.DiskBytes}
+		accounts: &c.accounts, Unified: c.Device.Unified, DeviceBudget: c.DeviceBytes, HostBudget: c.HostBytes, DiskBudget: c.DiskBytes}
 	p.Placement, p.asked = p.settle(place), &c.Request
 	return p
 }
@@ -94,13 +95,20 @@ const ManifestsPurpose = "checkpoint manifests"
 // attentionBytes is what the device's driver takes for the gradient of attention.
 func (p *Plan) attentionBytes(dev device.Info) int64 {
 	var most int64
-	if p.Trains() {
-		for _, d := range p.Model.Blocks {
-			heads, headDim := d.Mixer.QueryHeads()
-			most = max(most, int64(p.Numerics.Positions())*int64(heads)*int64(headDim))
-		}
+	for _, a := range p.AttentionShapes() {
+		most = max(most, int64(p.Numerics.Positions())*int64(a.Heads)*int64(a.HeadDim))
 	}
 	return store.AlignUp(most * dev.AttentionElemBytes)
+}
+
+// AttentionShapes are those of the attentions whose gradients a step asks for, of blocks that differ.
+func (p *Plan) AttentionShapes() (all []nn.AttentionShape) {
+	for i := range p.Model.Blocks {
+		if a := p.visitsOf(i, nn.Backward, nn.KeepAll).Widest; p.Trains() && p.Model.Like[i] == i && a.Heads > 0 {
+			all = append(all, a)
+		}
+	}
+	return all
 }
 
 // fits compares a placement with the budgets.

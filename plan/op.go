@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/millrace/millrace/nn"
 	"github.com/millrace/millrace/trace"
 )
 
@@ -21,76 +22,37 @@ const (
 	Lanes       = int(trace.NumLanes)
 )
 
-// Kind is what an operation of a schedule does.
-type Kind uint8
+// Do says what an operation does.
+type Do uint8
 
-// The operations. x[l] is the input of layer l; layer 0 is the embedding, layers 1..L are decoder blocks, layer L+1 is
-// the head; x[1] comes out of the embedding.
+// What operations do.
 const (
-	Update      Kind = iota // update: AdamW over the part, from the gradient last brought to host memory; compute: where its state is resident, or passes
-	Gather                  // update: x[1] of all micro-batches = rows of the embedding
-	GatherAhead             // update: the same rows, as the pending update of the embedding will leave them, which comes later
-	Upload                  // fetch: the token arrays of all micro-batches
-	Fetch                   // fetch: the part's weights into its slot
-	FetchState              // fetch: the part's low halves and moments to the device; of state that passes, the gradient as well
-	WriteBack               // drain: the part's weights, low halves and moments from the device to the store
-	Load                    // fetch: x[l][m] from the host
-	Save                    // drain: x[l][m] to the host
-	SaveKept                // drain: what the forward visit of x[l][m] kept, to the host
-	LoadKept                // fetch: and back
-	Forward                 // compute: x[l+1][m] from x[l][m]; of a block's group: its share, added to x[l+1][m]
-	HeadNorm                // compute: final norm of x[L+1][m], and empty statistics
-	HeadStats               // compute: log-sum-exp statistics of a vocabulary tile
-	HeadLoss                // compute: token losses and their sum
-	HeadLogits              // compute: logits of a vocabulary tile for a chunk of the wanted rows
-	DrainLogits             // drain: these logits to the host
-	ZeroGrad                // compute: clear the part's gradient
-	HeadGrad                // compute: gradients of a vocabulary tile, logits recomputed
-	HeadVisit               // compute: statistics, loss and gradients of all tiles, chunk by chunk, nothing recomputed
-	HeadInput               // compute: gradient through the final norm into dx[m]
-	Reopen                  // compute: what the groups of a block read in their backward visits, again
-	Backward                // compute: recompute x[l] -> x[l+1], then dx[m] and the part's gradient
-	Round                   // compute: the part's gradient in its stored type, and its sum of squares
-	Drain                   // drain: the part's rounded gradient to the host
-	DrainSum                // drain: the fp32 gradient of a tied tile to the host, where the embedding adds to it
-	DrainInput              // drain: dx[m], now the gradient of x[1][m], to the host
-	Scatter                 // update: embedding gradient of the part from all micro-batches; rounded, squared
-	SaveState               // disk: the part's state, as updated, to the checkpoint
-	Collect                 // drain: the step's scalars to the host
-	Kinds       = iota
+	DoMove        Do = iota // brings its first operand that it reads to where it writes: fetch or drain
+	DoVisit                 // a visit of a layer (nn.Visit): compute
+	DoClear                 // zeroes a gradient: compute
+	DoRound                 // brings a gradient to the type that is stored, and squares what is stored: compute
+	DoUpdate                // AdamW over a part: update, from the gradient last brought to host memory; compute, where its state is
+	DoLookup                // x[1] of all micro-batches from rows of the embedding: update
+	DoLookupAhead           // the same rows, as the pending update of the embedding will leave them, which comes later: update
+	DoScatter               // the embedding's gradient of the part from all micro-batches, rounded and squared: update
+	DoSave                  // takes a part's state, as updated, to the checkpoint: disk
 )
 
-var kindNames = [Kinds]string{"update", "gather", "gather-ahead", "upload", "fetch", "fetch-state", "write-back",
-	"load", "save",
-	"save-kept", "load-kept", "forward",
-	"head-norm", "head-stats", "head-loss", "head-logits", "drain-logits", "zero-grad", "head-grad", "head-visit",
-	"head-input", "reopen", "backward", "round", "drain", "drain-sum", "drain-input", "scatter", "save-state", "collect"}
-
-// String is the operation's name in golden schedules.
-func (k Kind) String() string { return kindNames[k] }
-
-// none marks an index that an operation does not have.
+// none marks an index that an operation or an operand does not have.
 const none = -1
 
-// Op is one operation. Indices that do not apply are -1.
+// Op is one operation. Layer 0 is the embedding, layers 1..L are blocks, layer L+1 is the head. x[l] is the input of
+// layer l; x[1] comes out of the embedding.
 type Op struct {
-	Lane               Lane
-	Kind               Kind
+	Lane  Lane
+	Do    Do
+	Visit *nn.Visit // of DoVisit
+	// Layer, Part and Micro say what it is about, for names; -1 where it is about several or none.
 	Layer, Part, Micro int
-	Slot               int // weight slot (Fetch)
-	Grad               int // fp32 gradient slot (ZeroGrad, HeadGrad, Backward, Round, DrainSum, and Drain of an fp32 gradient)
-	Kept               int // slot of what is kept on the host (SaveKept, LoadKept, Forward, Backward)
-	Stage              int // slot of the rounded gradient (Round, Drain)
-	Chunk              int // of the wanted rows (HeadLogits, DrainLogits)
-	State              int // slot of state that passes through the device (FetchState, Update, WriteBack)
-	// Where layer inputs and gradients share buffers: Input is the buffer of x[l] (Load, Save, Forward, HeadNorm,
-	// HeadInput, Backward) or of dx (DrainInput). Output is the buffer that the operation writes as well: x[l+1]
-	// (Forward), dx (HeadInput, Backward).
-	Input, Output int
-	// First says that the operation is the first of its kind: Backward of a group begins the gradient of what groups
-	// read; HeadGrad, for the micro-batch, then overwrites the gradient of the hidden states instead of adding to it,
-	// and Update on the device begins to count the weights that became infinite or NaN.
-	First bool
+	// First says that a visit overwrites what later ones add to, and that an update on the device begins to count the
+	// weights that became infinite or NaN.
+	First         bool
+	Reads, Writes []Operand
 	// After are operations of other lanes, earlier in the schedule, that must be complete; those of the own lane are
 	// implied.
 	After []int
@@ -110,18 +72,77 @@ func (s *Schedule) String() string {
 	return b.String()
 }
 
-// String names the operation by layer, part and micro-batch.
+// Name says in a word what the operation does: "fetch", "forward", "round".
+func (op *Op) Name() string {
+	switch op.Do {
+	case DoMove:
+		return moveName(op.Writes[0])
+	case DoVisit:
+		return op.Visit.Name
+	}
+	return [...]string{DoClear: "zero-grad", DoRound: "round", DoUpdate: "update", DoLookup: "gather",
+		DoLookupAhead: "gather-ahead", DoScatter: "scatter", DoSave: "save-state"}[op.Do]
+}
+
+// moveName is the name of a move by what it writes first.
+func moveName(to Operand) string {
+	if to.At == Device {
+		return map[What]string{Tokens: "upload", Weights: "fetch", State: "fetch-state", Input: "load", Kept: "load-kept"}[to.What]
+	}
+	return map[What]string{Stored: "write-back", Input: "save", Kept: "save-kept", InputGrad: "drain-input",
+		Gradient: "drain-sum", Rounded: "drain", LogitRows: "drain-logits", Results: "collect"}[to.What]
+}
+
+// String names the operation by layer, part and micro-batch, and by the slots and buffers of its operands.
 func (op Op) String() string {
-	var b strings.Builder
-	b.WriteString(op.Kind.String())
-	for _, f := range []struct {
-		name  string
-		index int
-	}{{"layer", op.Layer}, {"part", op.Part}, {"micro", op.Micro}, {"slot", op.Slot}, {"grad", op.Grad}, {"kept", op.Kept},
-		{"stage", op.Stage}, {"chunk", op.Chunk}, {"state", op.State}, {"input", op.Input}, {"output", op.Output}} {
-		if f.index != none {
-			fmt.Fprintf(&b, " %s %d", f.name, f.index)
+	slots := map[string]int{}
+	chunk := none
+	for _, o := range append(op.Writes[:len(op.Writes):len(op.Writes)], op.Reads...) {
+		name := ""
+		switch o.What {
+		case Weights:
+			name = "slot"
+		case Gradient:
+			name = "grad"
+		case Kept:
+			name = "kept"
+		case Rounded:
+			if name = "stage"; o.At != Device {
+				name = "share" // of host memory, which is not shown
+			}
+		case State:
+			name = "state"
+		case Input:
+			if name = "input"; op.Layer != none && o.Index > op.Layer {
+				name = "output"
+			}
+		case InputGrad:
+			if name = "output"; op.Do == DoMove {
+				name = "input"
+			}
+		case LogitRows:
+			chunk = o.Index
 		}
+		if o.Slot != none {
+			slots[name] = o.Slot
+		}
+	}
+	var b strings.Builder
+	b.WriteString(op.Name())
+	show := func(name string, index int, ok bool) {
+		if ok && index != none {
+			fmt.Fprintf(&b, " %s %d", name, index)
+		}
+	}
+	show("layer", op.Layer, true)
+	show("part", op.Part, true)
+	show("micro", op.Micro, true)
+	for _, name := range []string{"slot", "grad", "kept", "stage", "chunk", "state", "input", "output"} {
+		if name == "chunk" {
+			show(name, chunk, true)
+		}
+		slot, ok := slots[name]
+		show(name, slot, ok)
 	}
 	if op.First {
 		b.WriteString(" first")
@@ -134,7 +155,7 @@ func (op Op) String() string {
 
 // Describe names an operation for errors and traces: what it does, its part and its micro-batch.
 func (p *Plan) Describe(op *Op) string {
-	s := op.Kind.String()
+	s := op.Name()
 	if op.Part >= 0 {
 		s += " " + p.Model.Parts[op.Part].Name
 	}

@@ -96,7 +96,8 @@ type Plan struct {
 	DiskBudget   int64      `json:"disk_budget_bytes,omitempty"`
 	Predicted    Prediction `json:"predicted"`
 
-	asked *Request // what it was made from, for Why
+	asked    *Request // what it was made from, for Why
+	accounts *accounts
 }
 
 // DeviceTotalBytes is what the run takes of the device, and what the budget bounds. Not in it is what no program is

@@ -145,14 +145,15 @@ func (c *chooser) hostIsLate(s *Plan) bool {
 	if s.Bound() || c.Outputs.NoUpdates || c.Outputs.NoClip || c.HostUpdates {
 		return false
 	}
-	updates, forward, costs := 0.0, 0.0, s.costs()
-	p := &Plan{Numerics: s.Numerics}
-	for b, part := range c.Model.BlockParts {
-		for kind, sum := range map[Kind]*float64{Update: &updates, Forward: &forward} {
-			o := op(LaneUpdate, kind)
-			o.Part, o.Layer = part, b+1
-			cost := costs(&o)
-			*sum += cost.seconds(&c.Machine, p)
+	updates, forward := 0.0, 0.0
+	for layer := 1; layer <= s.blocks(); layer++ {
+		for _, part := range c.Model.LayerParts(layer) {
+			update := cost{adamw: s.updateBytes(part)}
+			updates += update.seconds(&c.Machine, s)
+		}
+		for _, stage := range s.Layer(layer).Stages(nn.Forward, false) {
+			visit := s.visitCost(layer, &stage[0], false)
+			forward += visit.seconds(&c.Machine, s)
 		}
 	}
 	return updates > forward*float64(s.Numerics.MicroBatches)
@@ -191,14 +192,11 @@ func stepsTo(all, steps int) (list []int) {
 
 // travelsFaster reports whether what attention leaves comes from host memory sooner than it is computed again.
 func (c *chooser) travelsFaster(s *Plan) bool {
-	for _, d := range c.Model.Blocks {
-		t := c.Numerics.Positions()
-		heads, headDim := d.Mixer.QueryHeads()
-		attention := 2 * 2 * s.pairs(d) * int64(heads) * int64(headDim)
-		bytes := int64(t) * int64(heads) * (int64(headDim)*c.Numerics.Compute.Bytes() + 4)
-		link := min(c.Machine.UploadBytesPerSec, c.Machine.DownloadBytesPerSec)
-		rate := c.Machine.AttentionFLOPsPerSecAt(c.Numerics.Compute, c.Numerics.SequenceLen)
-		if float64(attention)/rate < float64(bytes)/link {
+	link := min(c.Machine.UploadBytesPerSec, c.Machine.DownloadBytesPerSec)
+	rate := c.Machine.AttentionFLOPsPerSecAt(c.Numerics.Compute, c.Numerics.SequenceLen)
+	for b := range c.Model.Blocks {
+		again := s.visitsOf(b, nn.Backward, nn.KeepInput).Attention - s.visitsOf(b, nn.Backward, nn.KeepAttention).Attention
+		if float64(again)/rate < float64(s.keptBytes(b, nn.KeepAttention))/link {
 			return false
 		}
 	}
@@ -208,17 +206,16 @@ func (c *chooser) travelsFaster(s *Plan) bool {
 // travels reports whether what blocks keep at a level leaves for host memory in the time of a forward visit: what
 // takes longer has the device wait for the link. Coming back it has more time.
 func (c *chooser) travels(k nn.Keep) bool {
-	t, link := c.Numerics.Positions(), min(c.Machine.UploadBytesPerSec, c.Machine.DownloadBytesPerSec)
+	link := min(c.Machine.UploadBytesPerSec, c.Machine.DownloadBytesPerSec)
 	place := c.smallest(false)
 	for b := range place.Where.Activations {
 		place.Where.Activations[b].Level = k
 	}
 	s := c.plan(place)
-	for b, d := range c.Model.Blocks {
-		products, _, _ := d.FLOPs(t, 0)
-		all, _, _ := d.FLOPs(t, s.pairs(d))
-		forward := float64(products)/c.Machine.MatMulFLOPsPerSec(c.Numerics.Compute) +
-			float64(all-products)/c.Machine.AttentionFLOPsPerSecAt(c.Numerics.Compute, c.Numerics.SequenceLen)
+	for b := range c.Model.Blocks {
+		a := s.visitsOf(b, nn.Forward, k)
+		forward := float64(a.Products)/c.Machine.MatMulFLOPsPerSec(c.Numerics.Compute) +
+			float64(a.Attention)/c.Machine.AttentionFLOPsPerSecAt(c.Numerics.Compute, c.Numerics.SequenceLen)
 		if forward < float64(s.KeptBytes(b))/link {
 			return false
 		}

@@ -2,45 +2,9 @@ package plan
 
 import (
 	"slices"
+
+	"github.com/millrace/millrace/nn"
 )
-
-// Phase says which schedule of a run is asked for. A step ends when its norm is known; its updates belong to the next
-// schedule, where they overlap with the forward pass.
-type Phase uint8
-
-// The phases.
-const (
-	Prologue Phase = iota // a step with no updates pending: the first one, and the one after a flush
-	Steady                // the pending updates, then a step
-	Flush                 // the pending updates alone
-	Forwards              // evaluation: forward and loss, no updates pending
-	Logits                // forward and the logits of the wanted rows, no updates pending
-	Nothing               // no updates pending and no step: what a saving schedule has left to do
-)
-
-// String is the phase's name.
-func (p Phase) String() string {
-	return [...]string{"prologue", "steady", "flush", "forward", "logits", "nothing"}[p]
-}
-
-// Mode says which schedule is asked for.
-type Mode struct {
-	Phase Phase
-	// Saves takes the state of every part to a checkpoint, after its update if it has one. The state is then the one
-	// after the step before.
-	Saves bool
-	// Loaded says that a schedule before has brought what lives on the device there; else this one does, if it runs
-	// layers.
-	Loaded bool
-	// WriteBack copies state that is resident on the device to the store, after its update, for who reads it there.
-	WriteBack bool
-}
-
-// usual is the mode in which a phase comes without a save: state is on the device from the second step on, and a
-// flush writes it back.
-func usual(phase Phase) Mode {
-	return Mode{Phase: phase, Loaded: phase == Steady || phase == Flush, WriteBack: phase == Flush}
-}
 
 // The problem. A step has thousands of operations on five lanes that overlap: a layer is fetched while another one
 // computes, gradients drain while the next layer's are summed, parts are updated while the first layers run forward.
@@ -53,18 +17,17 @@ func usual(phase Phase) Mode {
 // forgotten showed as rare differences in bits.
 //
 // The answer here: the builder emits operations in an order in which they could run one after the other. For each it
-// names only the resources that the operation reads and writes (a slot, a buffer, an extent). One place derives who
-// waits for whom:
+// names only the operands that the operation reads and writes. One place derives who waits for whom:
 //
 //	add(op, reads, writes):
-//		for each r in reads:   wait for the last writer of r
-//		for each w in writes:  wait for the last writer of w and for all its readers since
+//		for each r in reads:   wait for the last writer of r's memory
+//		for each w in writes:  wait for the last writer of w's memory and for all its readers since
 //		leave out waits that the own lane's order implies, and those this lane has already made
 //
-// Where an operation is emitted at all follows from comparing the place of a thing (Table) with the place where its
+// What computes comes from the layers, which state their visits (nn.Visit): the loop in schedule_layers.go knows no
+// layer. Where something is moved at all follows from comparing the place of a thing (Table) with the place where its
 // reader needs it: weights that are streamed get a fetch before their visit, an input that spills gets a save after
-// it was written and a load before it is read. The files schedule_forward.go, schedule_head.go, schedule_backward.go
-// and schedule_update.go have the visits; resources.go has add. Tests draw any placement and replay the schedule in
+// it was written and a load before it is read (schedule_moves.go). Tests draw any placement and replay the schedule in
 // memory that forgets what is overwritten.
 
 // builder writes a schedule in serial order and finds out what waits for what: an operation comes after the last one
@@ -72,11 +35,12 @@ func usual(phase Phase) Mode {
 type builder struct {
 	*Plan
 	Mode
-	ops []Op
+	ops      []Op
+	operands []Operand // of the latest operations, which have slices of it
 
-	touched [resourceKinds][]touch // by kind and index: see builder.touch
-	waited  [Lanes][Lanes]int      // by lane: how far into each other lane it has waited, plus one
-	waits   []int                  // of all operations, which have slices of it
+	touched [whats][memories][]touch // see builder.touch
+	waited  [Lanes][Lanes]int        // by lane: how far into each other lane it has waited, plus one
+	waits   []int                    // of all operations, which have slices of it
 
 	slots    slotRing
 	passing  []int // parts whose state passes, in order, that have yet to be updated
@@ -88,7 +52,7 @@ type builder struct {
 	inX      [2][]int       // by parity and micro-batch: the layer whose input the working buffer holds
 	gradOf   map[int]int
 	onDevice map[int]bool // resident parts that have been fetched, or updated, in this schedule
-	late     []int        // tiles of the head whose gradients are complete and not rounded
+	late     []int        // parts of the head whose gradients are complete and not rounded
 	down     bool         // the backward pass has begun
 	counts   bool         // weights that become infinite or NaN are counted on the device
 }
@@ -101,7 +65,7 @@ func (p *Plan) ScheduleOf(mode Mode) *Schedule {
 	}
 	ahead := b.runs() && b.updates() && p.Placement.LookAhead
 	if ahead {
-		b.gather(GatherAhead)
+		b.lookup(DoLookupAhead)
 	}
 	if b.runs() && b.updates() {
 		for _, part := range p.Model.DecoderParts() {
@@ -117,7 +81,7 @@ func (p *Plan) ScheduleOf(mode Mode) *Schedule {
 	if !ahead {
 		b.update(p.Model.EmbedTiles...)
 		if b.runs() {
-			b.gather(Gather)
+			b.lookup(DoLookup)
 		}
 	}
 	b.update(others...)
@@ -129,12 +93,14 @@ func (p *Plan) ScheduleOf(mode Mode) *Schedule {
 		b.update(p.Model.EmbedTiles...)
 	}
 	if b.runs() {
-		b.slots.plan(p.Placement.Rings.Weights, b.visits())
-		b.forward()
-		b.head()
+		rows := b.walk()
+		b.slots.plan(p.Placement.Rings.Weights, b.visited(rows))
+		b.upload()
+		for _, row := range rows {
+			b.layer(row)
+		}
 	}
 	if b.backwards() {
-		b.backward()
 		b.embeddingGrad()
 	}
 	if b.runs() && b.Phase != Logits || b.counts {
@@ -148,10 +114,7 @@ func (p *Plan) aboutOps() int {
 	return p.Numerics.MicroBatches*(4*p.blocks()+2*len(p.Model.HeadTiles)+8) + 8*len(p.Model.Parts)
 }
 
-func op(lane Lane, kind Kind) Op {
-	return Op{Lane: lane, Kind: kind, Layer: none, Part: none, Micro: none, Slot: none, Grad: none, Kept: none, Stage: none,
-		Chunk: none, State: none, Input: none, Output: none}
-}
+func op(lane Lane, do Do) Op { return Op{Lane: lane, Do: do, Layer: none, Part: none, Micro: none} }
 
 // runs reports whether the schedule runs layers.
 func (b *builder) runs() bool { return b.Phase != Flush && b.Phase != Nothing }
@@ -164,52 +127,59 @@ func (b *builder) updates() bool {
 // backwards reports whether the schedule has a backward pass.
 func (b *builder) backwards() bool { return b.Phase == Prologue || b.Phase == Steady }
 
-// visits are the parts that pass through the ring, in order.
-func (b *builder) visits() []int {
-	var v []int
-	see := func(part int) {
-		if b.streamed(part) {
-			v = append(v, part)
-		}
-	}
-	tiles := b.Model.HeadTiles
-	for _, p := range b.Model.DecoderParts() {
-		see(p)
-	}
-	for _, p := range tiles {
-		see(p)
-	}
-	if !b.backwards() {
-		return v
-	}
-	for _, p := range slices.Backward(tiles) {
-		see(p)
-	}
-	for block := b.blocks() - 1; block >= b.lowestTrained()-1; block-- {
-		trunk, groups := b.Model.BlockParts[block], b.Model.GroupParts[block]
-		if len(groups) > 0 {
-			see(trunk)
-		}
-		for _, p := range slices.Backward(groups) {
-			see(p)
-		}
-		see(trunk)
-	}
-	return v
+// row is a layer and its stages in one direction.
+type row struct {
+	layer  int
+	to     nn.Direction
+	parts  []int // of the layer
+	stages []nn.Stage
 }
 
-// collect ends a step: its sums of squares and losses come to the host together. Where results are bound they are
-// there.
-func (b *builder) collect() {
-	if b.Bound() {
-		return
+// walk lists what a schedule goes through: the blocks, the head, and the blocks down to the lowest one that is trained.
+func (b *builder) walk() (rows []row) {
+	enter := func(layer int, to nn.Direction) {
+		rows = append(rows, row{layer, to, b.Model.LayerParts(layer),
+			b.Layer(layer).Stages(to, b.Placement.HeadAtOnce)})
 	}
-	reads := []resource{{results, 2, 0}}
-	for part := range b.Model.Parts {
-		reads = append(reads, resource{results, 1, part})
+	for layer := 1; layer <= b.blocks(); layer++ {
+		enter(layer, nn.Forward)
 	}
-	for m := range b.Numerics.MicroBatches {
-		reads = append(reads, resource{results, 0, m})
+	switch {
+	case b.backwards():
+		enter(b.blocks()+1, nn.Backward)
+	case b.Phase == Logits:
+		enter(b.blocks()+1, nn.Logits)
+	default:
+		enter(b.blocks()+1, nn.Forward)
 	}
-	b.add(op(LaneDrain, Collect), reads, nil)
+	for layer := b.blocks(); b.backwards() && layer >= b.lowestTrained(); layer-- {
+		enter(layer, nn.Backward)
+	}
+	return rows
+}
+
+// visited are the parts that pass through the ring of slots, in order.
+func (b *builder) visited(rows []row) (parts []int) {
+	for _, r := range rows {
+		for _, stage := range r.stages {
+			for _, i := range partsOf(stage) {
+				if part := r.parts[i]; b.streamed(part) {
+					parts = append(parts, part)
+				}
+			}
+		}
+	}
+	return parts
+}
+
+// partsOf are the parts of a stage's visits, by their number in the layer, each once and in order.
+func partsOf(stage nn.Stage) (parts []int) {
+	if len(stage) == 1 {
+		return stage[0].Parts
+	}
+	for _, v := range stage {
+		parts = append(parts, v.Parts...)
+	}
+	slices.Sort(parts)
+	return slices.Compact(parts)
 }

@@ -94,8 +94,11 @@ func TestBuffersAreApart(t *testing.T) {
 				}
 			}
 		}
-		for _, list := range append(b.Saved, b.Working[0], b.Working[1], b.DX, b.Shared, b.Normed, b.NormRstd, b.Stat, b.DNormed, b.Loss) {
+		for _, list := range append(b.Saved, b.Working[0], b.Working[1], b.DX, b.Shared) {
 			mats(list)
+		}
+		for _, e := range b.Ending {
+			mats([]device.Mat{e.Normed, e.Rstd, e.Stat, e.DNormed, e.Loss})
 		}
 		take(b.KeptRing...)
 		take(b.Logits, b.Rope.Cos.Mem, b.Rope.Sin.Mem, b.Batches, b.Results)

@@ -25,9 +25,9 @@ func (b *builder) update(parts ...int) {
 
 // updateOnHost updates a part in host memory.
 func (b *builder) updateOnHost(part int) {
-	o := op(LaneUpdate, Update)
+	o := op(LaneUpdate, DoUpdate)
 	o.Part = part
-	b.add(o, []resource{b.hostGrad(part)}, []resource{{hostWeights, part, 0}})
+	b.add(o, []Operand{b.storedGradient(part)}, []Operand{of(Stored, part, Host)})
 }
 
 // updateNow updates a part from the gradient that this schedule has just taken to the host, where no update waits for
@@ -38,22 +38,33 @@ func (b *builder) updateNow(part int) {
 	}
 }
 
+// updateHere carries out the pending update of a part on the device, from the gradient among the operands or in its
+// state. The first one begins the count of bad weights.
+func (b *builder) updateHere(part int, reads, state []Operand) {
+	o := op(LaneCompute, DoUpdate)
+	o.Part, o.First = part, !b.counts
+	b.counts = true
+	b.add(o, reads, append(state[:len(state):len(state)], of(BadCount, none, Device)))
+}
+
 // updateResident carries out the pending update of a part whose state is on the device, writes it back and saves it,
 // as far as the schedule does. Its weights are in their slot.
 func (b *builder) updateResident(part int) {
-	state := []resource{{ownWeights, part, 0}, {ownState, part, 0}}
+	state := []Operand{of(Weights, part, Device), of(State, part, Device)}
 	if b.updates() {
-		o := op(LaneCompute, Update)
-		o.Part, o.First = part, !b.counts
-		b.counts = true
-		b.add(o, []resource{b.storedResident(part)}, append(state, resource{results, 2, 0}))
+		b.updateHere(part, []Operand{b.residentGradient(part)}, state)
 	}
 	if b.WriteBack {
-		o := op(LaneDrain, WriteBack)
-		o.Part = part
-		b.add(o, state, []resource{{hostWeights, part, 0}})
+		b.movePart(LaneDrain, part, state, []Operand{of(Stored, part, Host)})
 	}
 	b.save(part)
+}
+
+// stateSlot is where the state of a part that passes is on the device, if it is the n-th that comes.
+func (b *builder) stateSlot(part, n int) Operand {
+	s := of(State, part, Device)
+	s.Slot = n % b.Placement.Rings.State
+	return s
 }
 
 // fetchPassing brings the state of the next part whose state passes to the device. The part before it is still there,
@@ -62,22 +73,18 @@ func (b *builder) fetchPassing() {
 	if len(b.passing) == 0 {
 		return
 	}
-	o := op(LaneFetch, FetchState)
-	o.Part, o.State = b.passing[0], b.passed%b.Placement.Rings.State
-	b.add(o, []resource{{hostWeights, o.Part, 0}, b.hostGrad(o.Part)}, []resource{{stateSlot, o.State, 0}})
+	part := b.passing[0]
+	b.movePart(LaneFetch, part, []Operand{of(Stored, part, Host), b.storedGradient(part)},
+		[]Operand{b.stateSlot(part, b.passed)})
 	b.passing, b.passed = b.passing[1:], b.passed+1
 }
 
 // updatePassing updates the part whose state has come to the device, writes all of it back and has the next one come.
-func (b *builder) updatePassing(part, slot int) {
-	state := []resource{{slotWeights, slot, 0}, {stateSlot, (b.passed - 1) % b.Placement.Rings.State, 0}}
-	o := op(LaneCompute, Update)
-	o.Part, o.Slot, o.State, o.First = part, slot, state[1].a, !b.counts
-	b.counts = true
-	b.add(o, nil, append(state, resource{results, 2, 0}))
-	back := op(LaneDrain, WriteBack)
-	back.Part, back.Slot, back.State = part, slot, o.State
-	b.add(back, state, []resource{{hostWeights, part, 0}})
+func (b *builder) updatePassing(weights Operand) {
+	part := weights.Index
+	state := []Operand{weights, b.stateSlot(part, b.passed-1)}
+	b.updateHere(part, nil, state)
+	b.movePart(LaneDrain, part, state, []Operand{of(Stored, part, Host)})
 	b.save(part)
 	b.fetchPassing()
 }
@@ -85,24 +92,8 @@ func (b *builder) updatePassing(part, slot int) {
 // save takes the state of a part to a checkpoint, if the schedule does.
 func (b *builder) save(part int) {
 	if b.Saves {
-		o := op(LaneDisk, SaveState)
+		o := op(LaneDisk, DoSave)
 		o.Part = part
-		b.add(o, []resource{{hostWeights, part, 0}}, nil)
+		b.add(o, []Operand{of(Stored, part, Host)}, nil)
 	}
-}
-
-// hostGrad is the place of a part's gradient in host memory, in its stored type.
-func (b *builder) hostGrad(part int) resource {
-	if share := b.gradShare(part); share > 0 {
-		return resource{hostGrad, none, share}
-	}
-	return resource{hostGrad, part, 0}
-}
-
-// storedResident is the gradient, in its stored type, of a part whose state is on the device.
-func (b *builder) storedResident(part int) resource {
-	if b.staged() {
-		return resource{ownRounded, part, 0}
-	}
-	return b.gradResource(part)
 }

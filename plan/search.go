@@ -39,9 +39,10 @@ import (
 // chooser is one search.
 type chooser struct {
 	Request
-	ctx    context.Context // ends the search
-	effort effort
-	note   func(Trial) // told of each placement that is simulated; nil: no notes
+	ctx      context.Context // ends the search
+	effort   effort
+	accounts accounts
+	note     func(Trial) // told of each placement that is simulated; nil: no notes
 }
 
 // effort is what a search has done so far, in counts: what it takes is held to bounds without a clock.

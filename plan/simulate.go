@@ -6,11 +6,8 @@ import (
 	"math"
 	"slices"
 
-	"github.com/millrace/millrace/batch"
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/nn"
-	"github.com/millrace/millrace/store"
-	"github.com/millrace/millrace/vfs"
 )
 
 // Prediction is what the simulation says of a steady step.
@@ -83,25 +80,31 @@ func groupMicros(micros, atOnce int) microGroups {
 // costs tells what each operation of a schedule of groups costs, as Plan.costs does of micro-batches.
 func (g microGroups) costs(p *Plan) func(op *Op) cost {
 	one := p.costs()
-	type known struct {
-		lane        Lane
-		layer, part int
-		cost        cost
+	type key struct {
+		visit *nn.Visit // of micro-batches it is the same
+		lane  Lane
+		do    Do
+		to    What
+		index int
 	}
-	var latest [Kinds]*known // of the micro-batches of a visit it is the same
+	known := map[key]cost{}
 	return func(op *Op) cost {
-		k := latest[op.Kind]
-		if k == nil || k.lane != op.Lane || k.layer != op.Layer || k.part != op.Part {
-			k = &known{op.Lane, op.Layer, op.Part, one(op)}
-			latest[op.Kind] = k
+		k := key{op.Visit, op.Lane, op.Do, 0, max(op.Layer, op.Part)}
+		if len(op.Writes) > 0 && op.Do == DoMove {
+			k.to = op.Writes[0].What
+		}
+		c, ok := known[k]
+		if !ok {
+			c = one(op)
+			known[k] = c
 		}
 		switch {
 		case op.Micro == none:
-			return k.cost
+			return c
 		case op.Micro == g.count-1:
-			return k.cost.times(g.last)
+			return c.times(g.last)
 		}
-		return k.cost.times(g.size)
+		return c.times(g.size)
 	}
 }
 
@@ -226,7 +229,7 @@ func (p *Plan) walk(m Machine, dev device.Info, w walking) (out Prediction, oper
 				served += part
 			}
 			if f.work > 0 && w.see != nil {
-				w.see(span{lane, &ops[f.op], ops[f.op].Kind.Mark(), now, now + step/slowed[lane], now + step})
+				w.see(span{lane, &ops[f.op], MarkOf(ops[f.op].Name()), now, now + step/slowed[lane], now + step})
 			}
 			f.work, f.disk = spend(f.work, step/slowed[lane]), spend(f.disk, step*disk[lane])
 			if f.work == 0 && f.disk == 0 {
@@ -318,269 +321,4 @@ func spend(left, sec float64) float64 {
 		return 0
 	}
 	return left - sec
-}
-
-// cost is the work of an operation.
-type cost struct {
-	flops, attention int64 // of matrix products, and of attention
-	ops              int64 // operations on the device, where there are many
-	element          int64 // bytes read and written by element-wise work on the device
-	up, down         int64 // bytes over the link
-	adamw, host      int64 // bytes read and written by updates, and by other work on the host
-	read, written    int64 // bytes from and to disk
-}
-
-// times returns the cost of n such operations.
-func (c cost) times(n int) cost {
-	m := int64(n)
-	return cost{c.flops * m, c.attention * m, c.ops * m, c.element * m, c.up * m, c.down * m, c.adamw * m, c.host * m, c.read * m, c.written * m}
-}
-
-// seconds is the time that bytes take at a rate; none at a rate that is not known.
-func seconds(bytes int64, perSec float64) float64 {
-	if perSec == 0 {
-		return 0
-	}
-	return float64(bytes) / perSec
-}
-
-// diskBytes is the length of each extent that is on disk, by part and kind, in the whole blocks that are moved.
-func (p *Plan) diskBytes() [][store.Kinds]int64 {
-	if !p.anyOnDisk() {
-		return nil
-	}
-	all := make([][store.Kinds]int64, len(p.Model.Parts))
-	for part := range all {
-		for _, spec := range p.extents(part) {
-			if !p.OnDisk(spec.ID) {
-				continue
-			}
-			for _, n := range spec.Pieces() {
-				all[part][spec.Kind] += wholeBlocks(n)
-			}
-		}
-	}
-	return all
-}
-
-// wholeBlocks is what direct I/O moves of n bytes.
-func wholeBlocks(n int64) int64 { return (n + vfs.DirectAlign - 1) / vfs.DirectAlign * vfs.DirectAlign }
-
-func (c *cost) seconds(m *Machine, p *Plan) float64 {
-	n := &p.Numerics
-	return float64(c.flops)/m.MatMulFLOPsPerSec(n.Compute) +
-		float64(c.attention)/m.AttentionFLOPsPerSecAt(n.Compute, n.SequenceLen) + seconds(c.ops, m.DeviceOpsPerSec) +
-		float64(c.element)/m.ElementBytesPerSec(n.Compute) +
-		float64(c.up)/m.UploadBytesPerSec + float64(c.down)/m.DownloadBytesPerSec +
-		float64(c.adamw)/m.AdamWBytesPerSec + float64(c.host)/m.HostBytesPerSec
-}
-
-// costs tells what each operation of a schedule costs. Attention is counted as if each sequence were one document: the
-// longest that packing can make it.
-func (p *Plan) costs() func(op *Op) cost {
-	t := p.Numerics.Positions()
-	elem := p.Numerics.Compute.Bytes()
-	x := p.inputBytes()
-	head, chunks := p.Head(), int64(p.Numerics.BlockChunks())
-	statsOps, gradOps, visitOps := head.Ops(t)
-	types := p.types()
-	onDisk := p.diskBytes()
-	pieces, pieceBytes := p.InputPieces()
-	inputs := int64(pieces) * wholeBlocks(pieceBytes)
-	return func(op *Op) (c cost) {
-		disk := func(part int, kind store.Kind, reads, writes int64) {
-			if onDisk != nil {
-				c.read += reads * onDisk[part][kind]
-				c.written += writes * onDisk[part][kind]
-			}
-		}
-		switch op.Kind {
-		case Update:
-			params := p.Model.Parts[op.Part].Layout.StateElems
-			var bytes int64
-			for kind, dt := range types {
-				n := store.Kind(kind).Elems(params) * dt.Bytes()
-				bytes += n // read
-				if store.Kind(kind) != store.Grad {
-					bytes += n // written
-				}
-			}
-			if op.Lane == LaneCompute {
-				c.element = bytes
-				break
-			}
-			c.adamw = bytes
-			for kind := range store.Kind(store.Kinds) {
-				switch kind {
-				case store.Grad:
-					disk(op.Part, kind, 1, 0)
-				case store.GradSum:
-				default:
-					disk(op.Part, kind, 1, 1)
-				}
-			}
-		case Gather:
-			for _, tile := range p.Model.EmbedTiles {
-				disk(tile, store.Weights, 1, 0)
-			}
-			c.host = 2 * x * int64(p.Numerics.MicroBatches)
-		case GatherAhead:
-			c.adamw = x * int64(p.Numerics.MicroBatches) // written
-			for kind, dt := range types {                // read
-				c.adamw += store.Kind(kind).Elems(int64(p.Numerics.StepPositions()*p.Model.Hidden)) * dt.Bytes()
-			}
-		case Scatter:
-			disk(op.Part, store.GradSum, 1, 1)
-			disk(op.Part, store.Grad, 0, 1)
-			c.host = 3*p.gradBytes(op.Part) + 3*x*int64(p.Numerics.MicroBatches)/int64(len(p.Model.EmbedTiles))
-			if p.SumsTouchedRows() { // of which there are no more than tokens: cleared, rounded and put in place; all are cleared and squared
-				elems := p.Model.Parts[op.Part].Layout.StateElems
-				touched := min(elems, elems*int64(p.Numerics.StepPositions())/int64(p.Model.Vocab))
-				c.host += 2*p.storedGradBytes(op.Part) + 14*touched - 3*p.gradBytes(op.Part)
-			}
-		case Upload:
-			c.up = int64(p.Numerics.MicroBatches) * batch.Bytes(t)
-		case Fetch:
-			c.up = p.weightBytes(op.Part)
-			disk(op.Part, store.Weights, 1, 0)
-		case FetchState:
-			c.up = p.stateBytes(op.Part)
-			if p.StatePasses(op.Part) {
-				c.up += p.storedGradBytes(op.Part)
-			}
-		case WriteBack:
-			c.down = p.weightBytes(op.Part) + p.stateBytes(op.Part)
-		case Load:
-			c.up = x
-			if p.SavedOnDisk(op.Layer - 1) {
-				c.read = inputs
-			}
-		case Save:
-			c.down = x
-			if p.SavedOnDisk(op.Layer - 1) {
-				c.written = inputs
-			}
-		case SaveKept:
-			c.down = p.KeptBytes(op.Layer - 1)
-		case LoadKept:
-			c.up = p.KeptBytes(op.Layer - 1)
-		case DrainInput:
-			c.down = x
-		case Drain:
-			c.down = p.storedGradBytes(op.Part)
-			disk(op.Part, store.Grad, 0, 1)
-		case DrainSum:
-			c.down = p.gradBytes(op.Part)
-			disk(op.Part, store.GradSum, 0, 1)
-		case Collect:
-			c.down = p.ResultBytes()
-		case ZeroGrad:
-			c.element = nn.ClearedBytes(p.Model.Parts[op.Part].Layout)
-		case Round:
-			c.element = p.gradBytes(op.Part) + 2*p.storedGradBytes(op.Part)
-		case Forward, Reopen, Backward:
-			d := p.Model.Blocks[op.Layer-1]
-			if d.Groups() > 0 {
-				p.groupCost(&c, op, d, int(chunks))
-				break
-			}
-			pairs := p.pairs(d)
-			all, back, again := d.FLOPs(t, pairs)
-			none, backNone, againNone := d.FLOPs(t, 0)
-			keep := p.Keep(op.Layer - 1)
-			forwardElems, backwardElems := d.ElementTraffic(keep)
-			forwardOps, backwardOps, againOps := d.Ops(int(chunks))
-			if op.Kind == Forward {
-				c.ops = int64(forwardOps)
-				c.flops, c.attention, c.element = none, all-none, forwardElems*int64(t)*elem+chunks*p.weightBytes(op.Part)
-				break
-			}
-			c.ops = int64(backwardOps + againOps[keep])
-			c.flops = backNone + againNone[keep] - p.frozenFLOPs(op.Part)
-			c.attention = back - backNone + again[keep] - againNone[keep]
-			// Each chunk of each micro-batch reads the weights again, and adds to a gradient that it reads and writes.
-			c.element = backwardElems*int64(t)*elem + chunks*(2*p.weightBytes(op.Part)+2*p.gradBytes(op.Part))
-			c.element -= p.freshBytes(op.Part, op.Micro)
-		case HeadNorm, HeadInput:
-			c.element, c.ops = 4*x, 2*chunks
-		case HeadStats:
-			c = p.tileCost(op.Part, head, 1)
-			c.ops = int64(statsOps)
-		case HeadGrad:
-			c = p.tileCost(op.Part, head, 3)
-			c.ops = int64(gradOps)
-			c.flops -= p.frozenFLOPs(op.Part)
-			c.element -= p.freshBytes(op.Part, op.Micro)
-		case HeadVisit:
-			for _, tile := range p.Model.HeadTiles {
-				one := p.tileCost(tile, head, 3)
-				c.flops += one.flops - p.frozenFLOPs(tile)
-				c.element += one.element - p.freshBytes(tile, op.Micro)
-				c.ops += int64(visitOps)
-			}
-		}
-		return c
-	}
-}
-
-// groupCost is the cost of a visit of a block in groups: of its trunk, or of a group.
-func (p *Plan) groupCost(c *cost, op *Op, d *nn.Block, chunks int) {
-	t, elem, pairs, keep := p.Numerics.Positions(), p.Numerics.Compute.Bytes(), p.pairs(d), p.Keep(op.Layer-1)
-	whole, products := [3]nn.Account{}, [3]nn.Account{} // the latter without what attention computes from pairs
-	whole[0], whole[1], whole[2] = d.TrunkAccounts(t, chunks, pairs, keep)
-	products[0], products[1], products[2] = d.TrunkAccounts(t, chunks, 0, keep)
-	if p.Model.Parts[op.Part].Group > 0 {
-		whole[0], whole[2] = d.GroupAccounts(t, chunks)
-		products = whole
-	}
-	i := map[Kind]int{Forward: 0, Reopen: 1, Backward: 2}[op.Kind]
-	c.ops, c.flops, c.attention = int64(whole[i].Ops), products[i].FLOPs, whole[i].FLOPs-products[i].FLOPs
-	c.element = whole[i].Traffic*int64(t)*elem + int64(chunks)*p.weightBytes(op.Part)
-	if op.Kind == Backward {
-		c.flops -= p.frozenFLOPs(op.Part)
-		c.element += int64(chunks)*(p.weightBytes(op.Part)+2*p.gradBytes(op.Part)) - p.freshBytes(op.Part, op.Micro)
-	}
-}
-
-// freshBytes are those that the first micro-batch does not read of a gradient, since its first chunk writes it
-// (nn.Params.Fresh).
-func (p *Plan) freshBytes(part, micro int) int64 {
-	if micro > 0 || !p.Trained(part) {
-		return 0
-	}
-	l := p.Model.Parts[part].Layout
-	return p.gradBytes(part) - nn.ClearedBytes(l)
-}
-
-// pairs is the number of pairs of query and key that one head scores in a micro-batch, each sequence being one
-// document.
-func (p *Plan) pairs(d *nn.Block) int64 {
-	return int64(p.Numerics.MicroBatch) * d.Mixer.Pairs([]int{p.Numerics.SequenceLen})
-}
-
-// frozenFLOPs is the arithmetic that a micro-batch's backward visit of the part saves: the products for gradients of
-// frozen weights.
-func (p *Plan) frozenFLOPs(part int) int64 {
-	var n int64
-	for _, f := range p.Model.Parts[part].Layout.Fields {
-		if !f.Trainable && len(f.Shape) == 2 {
-			n += 2 * int64(p.Numerics.Positions()) * f.Elems
-		}
-	}
-	return n
-}
-
-// tileCost is the cost of that number of products of a vocabulary tile with a micro-batch, with the passes over the
-// logits that come with them.
-func (p *Plan) tileCost(part int, head *nn.Head, products int64) cost {
-	rows := int64(p.Model.Parts[part].Layout.Fields[0].Shape[0])
-	t := int64(p.Numerics.Positions())
-	product := 2 * t * rows * int64(head.Hidden)
-	// Each chunk of positions reads the tile for each product, and adds to a gradient that it reads and writes.
-	chunks := (t + int64(p.Numerics.HeadChunk) - 1) / int64(p.Numerics.HeadChunk)
-	again := min(products, 2) * p.weightBytes(part)
-	if products > 1 {
-		again += 2 * p.gradBytes(part)
-	}
-	return cost{flops: products * product, element: products*t*rows*4 + chunks*again}
 }

@@ -23,9 +23,9 @@ func (p *Plan) Stalls(m Machine, dev device.Info) []Stall {
 	p.walk(m, dev, walking{micros: simulatedMicros, stalled: func(next, culprit *Op, seconds float64) {
 		before := stepEnd
 		if next != nil {
-			before = next.Kind.String()
+			before = next.Name()
 		}
-		of[[2]string{before, culprit.Kind.String()}] += seconds
+		of[[2]string{before, culprit.Name()}] += seconds
 	}})
 	var all []Stall
 	for names, seconds := range of {
@@ -40,13 +40,12 @@ func (p *Plan) Stalls(m Machine, dev device.Info) []Stall {
 // stepEnd is the Before of a Stall after the last operation.
 const stepEnd = "norm"
 
-// waitedFor says for people what an operation brings, where its name does not.
-var waitedFor = map[string]string{Update.String(): "updates", Fetch.String(): "weights",
-	Gather.String(): "the embedding", GatherAhead.String(): "the embedding",
-	Scatter.String(): "the embedding's gradient", Load.String(): "layer inputs", Save.String(): "layer inputs to leave",
-	LoadKept.String(): "kept activations", SaveKept.String(): "kept activations to leave",
-	Drain.String():    "gradients to leave",
-	DrainSum.String(): "gradients to leave", DrainInput.String(): "the embedding's gradient", Collect.String(): "the norm"}
+// waitedFor says for people what an operation brings, by its name, where the name does not say it.
+var waitedFor = map[string]string{"update": "updates", "fetch": "weights",
+	"gather": "the embedding", "gather-ahead": "the embedding",
+	"scatter": "the embedding's gradient", "load": "layer inputs", "save": "layer inputs to leave",
+	"load-kept": "kept activations", "save-kept": "kept activations to leave", "drain": "gradients to leave",
+	"drain-sum": "gradients to leave", "drain-input": "the embedding's gradient", "collect": "the norm"}
 
 // stallText says where a step's compute lane waits, as long as it is worth a word.
 func stallText(all []Stall, stepSeconds float64) string {

@@ -332,9 +332,11 @@ func (p *Plan) ActivationsSpill(block int) bool {
 func (p *Plan) Keep(block int) nn.Keep { return p.Placement.Where.Activations[block].Level }
 
 // KeptBytes is the length of what a block keeps of a micro-batch.
-func (p *Plan) KeptBytes(block int) int64 {
+func (p *Plan) KeptBytes(block int) int64 { return p.keptBytes(block, p.Keep(block)) }
+
+func (p *Plan) keptBytes(block int, level nn.Keep) int64 {
 	a := device.NewArena(device.Mem{})
-	p.Model.Blocks[block].NewKept(a, p.Numerics.Compute, p.Numerics.Positions(), p.Keep(block))
+	p.Model.Blocks[block].NewKept(a, p.Numerics.Compute, p.Numerics.Positions(), level)
 	return a.Peak()
 }
 

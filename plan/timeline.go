@@ -2,7 +2,6 @@ package plan
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/millrace/millrace/device"
@@ -20,34 +19,39 @@ const (
 	partlyMark = ':' // busy for less than half of the column
 )
 
-// legend says what the marks mean, in the order in which a legend has them.
+// legend says what the marks mean, in the order in which a legend has them, and which names of operations have them: a
+// name that ends in a dash stands for all that begin so.
 var legend = []struct {
 	mark  byte
 	means string
-	kinds []Kind
+	names []string
 }{
-	{'F', "forward", []Kind{Forward}},
-	{'B', "backward with recompute", []Kind{Reopen, Backward}},
-	{'H', "head", []Kind{HeadNorm, HeadStats, HeadLoss, HeadLogits, HeadGrad, HeadVisit, HeadInput}},
-	{'W', "weights", []Kind{Fetch, FetchState, WriteBack}},
-	{'x', "layer inputs", []Kind{Load, Save, DrainInput}},
-	{'a', "kept activations", []Kind{SaveKept, LoadKept}},
-	{'G', "gradients", []Kind{Drain, DrainSum}},
-	{'g', "clear and round gradients", []Kind{ZeroGrad, Round}},
-	{'U', "update", []Kind{Update}},
-	{'e', "embedding", []Kind{Gather, GatherAhead, Scatter}},
-	{readMark, "read", nil},
-	{writeMark, "write", []Kind{SaveState}},
+	{'F', "forward", []string{"forward", "combine"}},
+	{'B', "backward with recompute", []string{"reopen", "backward"}},
+	{'H', "head", []string{"head-"}},
+	{'W', "weights", []string{"fetch", "fetch-state", "write-back"}},
+	{'x', "layer inputs", []string{"load", "save", "drain-input"}},
+	{'a', "kept activations", []string{"save-kept", "load-kept"}},
+	{'G', "gradients", []string{"drain", "drain-sum"}},
+	{'g', "clear and round gradients", []string{"zero-grad", "round"}},
+	{'U', "update", []string{"update"}},
+	{'e', "embedding", []string{"gather", "gather-ahead", "scatter"}},
+	{readMark, "read", []string{ReadWord}},
+	{writeMark, "write", []string{WriteWord, "save-state"}},
 	{otherMark, "other", nil}, // too short to matter
 	{partlyMark, "busy for less than half", nil},
 	{idleMark, "idle", nil},
 }
 
-// Mark is the letter of an operation in a Chart. Operations that are too short to matter share one.
-func (k Kind) Mark() byte {
+// MarkOf is the mark in a Chart of a span of a trace, by the span's name: that of an operation, or of reading or writing.
+// Operations that are too short to matter share one.
+func MarkOf(span string) byte {
+	word, _, _ := strings.Cut(span, " ")
 	for _, l := range legend {
-		if slices.Contains(l.kinds, k) {
-			return l.mark
+		for _, name := range l.names {
+			if word == name || strings.HasSuffix(name, "-") && strings.HasPrefix(word, name) {
+				return l.mark
+			}
 		}
 	}
 	return otherMark

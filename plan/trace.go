@@ -2,7 +2,6 @@ package plan
 
 import (
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/millrace/millrace/device"
@@ -14,24 +13,6 @@ const (
 	ReadWord  = "read"
 	WriteWord = "write"
 )
-
-// MarkOf is the mark in a Chart of a span of a trace, by the span's name: that of an operation's Kind, or of reading or
-// writing.
-func MarkOf(name string) byte {
-	switch word, _, _ := strings.Cut(name, " "); word {
-	case ReadWord:
-		return readMark
-	case WriteWord:
-		return writeMark
-	default:
-		for k := range Kind(Kinds) {
-			if k.String() == word {
-				return k.Mark()
-			}
-		}
-	}
-	return otherMark
-}
 
 // Trace is a simulated steady step, with the number 1. A span lasts as long as the operation works, also where other
 // lanes slow it down. In a step with more than 32 micro-batches, a span stands for several of them.

@@ -37,20 +37,19 @@ func (e *Engine) loans(ops []plan.Op) (all [plan.Lanes][store.Kinds][]loan) {
 		}
 	}
 	for _, op := range ops {
-		switch op.Kind {
-		case plan.Update:
+		switch {
+		case op.Do == plan.DoUpdate:
 			reads(op.Lane, op.Part, false, state...)
-		case plan.Fetch:
-			reads(op.Lane, op.Part, updated, store.Weights)
-		case plan.Gather:
-			for _, p := range e.Plan.Model.EmbedTiles {
-				reads(op.Lane, p, updated, store.Weights)
+		case op.Do == plan.DoLookup:
+			for _, table := range op.Reads {
+				reads(op.Lane, table.Index, updated, store.Weights)
 			}
-		case plan.Load:
-			if id := (store.ID{Part: e.Plan.Model.BlockParts[op.Layer-1], Kind: store.Inputs}); e.Plan.SavedOnDisk(op.Layer - 1) {
-				for _, off := range e.inputPieces(op.Micro) {
-					all[op.Lane][id.Kind] = append(all[op.Lane][id.Kind], loan{id: id, off: off})
-				}
+		case op.Do == plan.DoMove && op.Writes[0].What == plan.Weights:
+			reads(op.Lane, op.Part, updated, store.Weights)
+		case op.Do == plan.DoMove && onDisk(op.Reads[0]):
+			id := store.ID{Part: e.Plan.Model.BlockParts[op.Layer-1], Kind: store.Inputs}
+			for _, off := range e.inputPieces(op.Micro) {
+				all[op.Lane][id.Kind] = append(all[op.Lane][id.Kind], loan{id: id, off: off})
 			}
 		}
 	}

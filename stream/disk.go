@@ -3,17 +3,8 @@ package stream
 import (
 	"fmt"
 
-	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/store"
 )
-
-// diskLane does an operation of the lane that takes state to a checkpoint.
-func (r *run) diskLane(op *plan.Op) error {
-	if op.Kind != plan.SaveState {
-		panic(unknown(op))
-	}
-	return r.saveState(op.Part)
-}
 
 // saveState hands what is kept of a part between steps to the checkpoint.
 func (r *run) saveState(part int) error {

@@ -11,8 +11,8 @@ import (
 
 // The embedding is looked up and summed on the host: rows of the step's tokens are less traffic than the table.
 
-// gather looks up the rows of the embedding that the step needs, a piece of the table at a time.
-func (r *run) gather(s device.Stream) error {
+// lookup looks up the rows of the embedding that the step needs, a piece of the table at a time.
+func (r *run) lookup(s device.Stream, op *plan.Op) error {
 	for _, p := range r.Plan.Model.EmbedTiles {
 		id := store.ID{Part: p, Kind: store.Weights}
 		for off, n := range r.specs[id].Pieces() {
@@ -22,8 +22,8 @@ func (r *run) gather(s device.Stream) error {
 			}
 			first, rows := r.rowsOf(p, off, n, r.types[id.Kind])
 			table := device.NewMat(r.onHost[l.Region].Slice(l.Off, l.Len), r.types[id.Kind], rows, r.Plan.Model.Hidden)
-			for m := range r.Plan.Numerics.MicroBatches {
-				s.Gather(r.hostInput(m), table, r.hostIDs(m), first)
+			for m, x := range op.Writes {
+				s.Gather(r.hostRows(x), table, r.hostIDs(m), first)
 			}
 			if err := s.Sync(); err != nil {
 				return err
@@ -34,10 +34,10 @@ func (r *run) gather(s device.Stream) error {
 	return nil
 }
 
-// gatherAhead looks up the rows of the embedding that the step needs and updates them where they land; the table is
+// lookupAhead looks up the rows of the embedding that the step needs and updates them where they land; the table is
 // updated later, to the same bits. The other state of the rows is copied to buffers of its own, for some rows at a
 // time.
-func (r *run) gatherAhead(s device.Stream) error {
+func (r *run) lookupAhead(s device.Stream, op *plan.Op) error {
 	most := int(r.Plan.AheadElems()) / r.Plan.Model.Hidden
 	tables := make([][store.Kinds]device.Mem, len(r.Plan.Model.EmbedTiles))
 	for kind, t := range r.types {
@@ -54,8 +54,8 @@ func (r *run) gatherAhead(s device.Stream) error {
 			tables[i][kind] = r.onHost[l.Region].Slice(l.Off, l.Len)
 		}
 	}
-	for m := range r.Plan.Numerics.MicroBatches {
-		y := r.hostInput(m)
+	for m, x := range op.Writes {
+		y := r.hostRows(x)
 		for first := 0; first < y.Rows; first += most {
 			n := min(most, y.Rows-first)
 			ids, to := r.hostIDs(m).Slice(4*int64(first), 4*int64(n)), r.host.Ahead
@@ -109,7 +109,8 @@ func (r *run) hostIDs(m int) device.Mem {
 
 // scatter adds the gradient of the embedding's output to a tile of the table, a piece at a time, micro-batches in
 // order, then rounds and squares the piece.
-func (r *run) scatter(s device.Stream, p int) error {
+func (r *run) scatter(s device.Stream, op *plan.Op) error {
+	p := op.Part
 	id := store.ID{Part: p, Kind: store.Grad}
 	i := int64(0)
 	for off, n := range r.specs[id].Pieces() {
@@ -122,8 +123,8 @@ func (r *run) scatter(s device.Stream, p int) error {
 		stored := device.NewVec(r.onHost[l.Region].Slice(l.Off, l.Len), t, int(elems))
 		first, rows := r.rowsOf(p, off, n, t)
 		if r.Plan.SumsTouchedRows() {
-			r.sumTouched(s, stored, first, rows)
-		} else if err := r.sumRows(s, p, stored, off/t.Bytes(), first, rows); err != nil {
+			r.sumTouched(s, op, stored, first, rows)
+		} else if err := r.sumRows(s, op, stored, off/t.Bytes(), first, rows); err != nil {
 			return err
 		}
 		s.SumSquares(r.hostResult(r.Plan.SquaresAt(p)+8*i), stored)
@@ -143,14 +144,14 @@ func (r *run) scatter(s device.Stream, p int) error {
 }
 
 // sumRows writes the gradient of a piece of a tile: rows of the vocabulary from first on.
-func (r *run) sumRows(s device.Stream, p int, stored device.Mat, at int64, first, rows int) error {
-	sum, err := r.sumPiece(s, p, stored, at, int64(stored.Cols))
+func (r *run) sumRows(s device.Stream, op *plan.Op, stored device.Mat, at int64, first, rows int) error {
+	sum, err := r.sumPiece(s, op.Part, stored, at, int64(stored.Cols))
 	if err != nil {
 		return err
 	}
 	table := device.NewMat(sum.Mem, tensor.F32, rows, r.Plan.Model.Hidden)
-	for m := range r.Plan.Numerics.MicroBatches {
-		s.ScatterAdd(table, r.embeddingGrad(m), r.hostIDs(m), first)
+	for m, dx := range op.Reads {
+		s.ScatterAdd(table, r.hostRows(dx), r.hostIDs(m), first)
 	}
 	if sum.Mem != stored.Mem {
 		s.Cast(stored, sum)
@@ -160,7 +161,7 @@ func (r *run) sumRows(s device.Stream, p int, stored device.Mat, at int64, first
 
 // sumTouched does the same by way of the rows of the step's tokens alone: they are summed and rounded, as many at a
 // time as there is room for, to the same bits, and put in their places among zeros.
-func (r *run) sumTouched(s device.Stream, stored device.Mat, first, rows int) {
+func (r *run) sumTouched(s device.Stream, op *plan.Op, stored device.Mat, first, rows int) {
 	hidden, perMicro := r.Plan.Model.Hidden, 4*int64(r.Plan.Numerics.Positions())
 	numbers, room := r.host.Numbers, r.host.Touched
 	ofTokens := r.host.OfTokens.Slice(4*int64(first), 4*int64(rows))
@@ -174,10 +175,29 @@ func (r *run) sumTouched(s device.Stream, stored device.Mat, first, rows int) {
 		sum := device.NewMat(room, tensor.F32, n, hidden)
 		rounded := device.NewMat(room.Slice(sum.Len, 2*int64(n*hidden)), tensor.BF16, n, hidden)
 		s.Zero(sum.Mem)
-		for m := range r.Plan.Numerics.MicroBatches {
-			s.ScatterAdd(sum, r.embeddingGrad(m), numbers.Slice(int64(m)*perMicro, perMicro), from)
+		for m, dx := range op.Reads {
+			s.ScatterAdd(sum, r.hostRows(dx), numbers.Slice(int64(m)*perMicro, perMicro), from)
 		}
 		s.Cast(rounded, sum)
 		s.Gather(table, rounded, ofTokens, from)
 	}
+}
+
+// sumPiece is where a piece of the embedding's gradient is summed in fp32, with what is in it so far: the head's share
+// where the two are tied, else zeros, and then it is summed where it is stored.
+func (r *run) sumPiece(s device.Stream, p int, stored device.Mat, first, elems int64) (device.Mat, error) {
+	at, bytes := first*tensor.F32.Bytes(), elems*tensor.F32.Bytes()
+	sum := store.ID{Part: p, Kind: store.GradSum}
+	switch here := r.host.Sums[p]; {
+	case !here.IsZero():
+		return device.NewVec(here.Slice(at, bytes), tensor.F32, int(elems)), nil
+	case r.specs[sum].Bytes > 0:
+		l, err := r.borrow(plan.LaneUpdate, sum, at, bytes, store.ReadWrite)
+		if err != nil {
+			return device.Mat{}, err
+		}
+		return device.NewVec(r.onHost[l.Region].Slice(l.Off, l.Len), tensor.F32, int(elems)), nil
+	}
+	s.Zero(stored.Mem)
+	return stored, nil
 }

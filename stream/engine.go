@@ -146,12 +146,9 @@ func New(c Config) (*Engine, error) {
 }
 
 func (e *Engine) open() error {
-	if e.Plan.Trains() {
-		for _, d := range e.Plan.Model.Blocks {
-			heads, headDim := d.Mixer.QueryHeads()
-			if err := e.Device.PrepareAttention(e.Plan.Numerics.Positions(), heads, headDim); err != nil {
-				return err
-			}
+	for _, a := range e.Plan.AttentionShapes() {
+		if err := e.Device.PrepareAttention(e.Plan.Numerics.Positions(), a.Heads, a.HeadDim); err != nil {
+			return err
 		}
 	}
 	buf, err := e.Device.Alloc("arena", e.Plan.DeviceBytes)

@@ -175,7 +175,7 @@ func TestPlacementChangesNoBit(t *testing.T) {
 				break
 			}
 		}
-		if has(r.plan, plan.GatherAhead) {
+		if has(r.plan, plan.DoLookupAhead) {
 			ahead++
 		}
 		if r.plan.UpdatesInBackward() {
@@ -191,9 +191,9 @@ func TestPlacementChangesNoBit(t *testing.T) {
 	}
 }
 
-// has reports whether a steady step has an operation of a kind.
-func has(p *plan.Plan, kind plan.Kind) bool {
-	return slices.ContainsFunc(p.Schedule(plan.Steady).Ops, func(op plan.Op) bool { return op.Kind == kind })
+// has reports whether a steady step has an operation that does something.
+func has(p *plan.Plan, do plan.Do) bool {
+	return slices.ContainsFunc(p.Schedule(plan.Steady).Ops, func(op plan.Op) bool { return op.Do == do })
 }
 
 // The same law for any shape of model and batch, with anything frozen.

@@ -32,7 +32,7 @@ func (e *Engine) Logits(ctx context.Context, batch *Batch, first int) ([][]float
 }
 
 // logitChunk is where a chunk's wanted rows begin among those that are wanted, and how many they are.
-func (r *run) logitChunk(op *plan.Op) (first, n int) {
-	first = op.Chunk * r.head.ChunkTokens
+func (r *run) logitChunk(chunk int) (first, n int) {
+	first = chunk * r.head.ChunkTokens
 	return first, min(r.head.ChunkTokens, r.Plan.Outputs.LogitRows-first)
 }

@@ -13,6 +13,7 @@ type program struct {
 	names      []string // for errors and traces
 	marks      []mark   // visits of layers, for Watch
 	counts     bool     // weights that became NaN are counted on the device as well
+	again      []bool   // by operation: another one has a later use for what it has of the store
 	disk       [plan.Lanes][store.Kinds][]loan
 }
 
@@ -21,10 +22,10 @@ func (e *Engine) program(mode plan.Mode) (*program, error) {
 		return p, nil
 	}
 	p := &program{ops: e.Plan.ScheduleOf(mode).Ops}
-	p.disk, p.marks = e.loans(p.ops), e.marksOf(p.ops)
+	p.disk, p.marks, p.again = e.loans(p.ops), e.marksOf(p.ops), usesAgain(p.ops)
 	for _, op := range p.ops {
 		p.names = append(p.names, e.Plan.Describe(&op))
-		p.counts = p.counts || op.Kind == plan.Update && op.Lane == plan.LaneCompute
+		p.counts = p.counts || op.Do == plan.DoUpdate && op.Lane == plan.LaneCompute
 		on := e.Device
 		if onHostLane(op.Lane) {
 			on = e.Host

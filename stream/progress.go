@@ -3,6 +3,7 @@ package stream
 import (
 	"fmt"
 
+	"github.com/millrace/millrace/nn"
 	"github.com/millrace/millrace/plan"
 )
 
@@ -29,13 +30,13 @@ func (e *Engine) marksOf(ops []plan.Op) (marks []mark) {
 	for i, op := range ops {
 		weight, where := 0.0, ""
 		switch {
-		case op.Lane != plan.LaneCompute:
-		case op.Kind == plan.Forward:
-			weight, where = 1, fmt.Sprintf("forward, layer %d of %d", op.Layer, layers)
-		case op.Kind == plan.Reopen || op.Kind == plan.Backward:
-			weight, where = backwardWeight, fmt.Sprintf("backward, layer %d of %d", op.Layer, layers)
-		case op.Kind >= plan.HeadNorm && op.Kind <= plan.HeadInput && op.Kind != plan.ZeroGrad:
+		case op.Do != plan.DoVisit:
+		case op.Layer < 0:
 			weight, where = backwardWeight, "head"
+		case op.Visit.To == nn.Forward:
+			weight, where = 1, fmt.Sprintf("forward, layer %d of %d", op.Layer, layers)
+		default:
+			weight, where = backwardWeight, fmt.Sprintf("backward, layer %d of %d", op.Layer, layers)
 		}
 		switch {
 		case where == "":

@@ -31,7 +31,7 @@ import (
 //			wait until d has been enqueued; if it failed, carry the error
 //			same device: have the stream wait for d's event; the host continues
 //			else:        wait for d's event
-//		record begin; enqueue (a file per lane: fetch, compute, drain, update, disk); record end
+//		record begin; enqueue (move.go, visit.go, update.go, embedding.go, disk.go); record end
 //		pass: let others wait for this one's event
 //
 // Enqueuing runs ahead of the device, so that a stream never starves; leases of the store (lease.go) are held until
@@ -184,7 +184,7 @@ func (r *run) do(i int) {
 	}
 	if err == nil {
 		stream.Record(r.begin[i])
-		err = r.exec(op)
+		err = r.exec(i)
 	}
 	// The event is recorded even after a failure, since others wait for it.
 	stream.Record(r.end[i])
@@ -200,24 +200,33 @@ func (r *run) do(i int) {
 }
 
 // exec enqueues one operation on its lane's stream.
-func (r *run) exec(op *plan.Op) error {
+func (r *run) exec(i int) error {
+	op := &r.ops[i]
 	s := r.streams[op.Lane]
-	switch op.Lane {
-	case plan.LaneFetch:
-		return r.fetchLane(s, op)
-	case plan.LaneCompute:
-		return r.computeLane(s, op)
-	case plan.LaneDrain:
-		return r.drainLane(s, op)
-	case plan.LaneUpdate:
-		return r.updateLane(s, op)
+	switch op.Do {
+	case plan.DoMove:
+		return r.move(s, i)
+	case plan.DoVisit:
+		return r.visit(s, op)
+	case plan.DoClear:
+		return r.clear(s, op)
+	case plan.DoRound:
+		return r.round(s, op)
+	case plan.DoUpdate:
+		if op.Lane == plan.LaneUpdate {
+			return r.updatePart(s, op.Part)
+		}
+		return r.updateHere(s, op)
+	case plan.DoLookup:
+		return r.lookup(s, op)
+	case plan.DoLookupAhead:
+		return r.lookupAhead(s, op)
+	case plan.DoScatter:
+		return r.scatter(s, op)
+	case plan.DoSave:
+		return r.saveState(op.Part)
 	}
-	return r.diskLane(op)
-}
-
-// unknown says that a lane has no way to do an operation.
-func unknown(op *plan.Op) string {
-	return fmt.Sprintf("stream: no way to do %v on the %v lane", op, op.Lane)
+	panic(fmt.Sprintf("stream: no way to do %v on the %v lane", op, op.Lane))
 }
 
 // pass lets the waiters for operation i continue.

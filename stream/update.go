@@ -8,21 +8,6 @@ import (
 	"github.com/millrace/millrace/tensor"
 )
 
-// updateLane enqueues an operation of the host.
-func (r *run) updateLane(s device.Stream, op *plan.Op) error {
-	switch op.Kind {
-	case plan.Update:
-		return r.updatePart(s, op.Part)
-	case plan.Gather:
-		return r.gather(s)
-	case plan.GatherAhead:
-		return r.gatherAhead(s)
-	case plan.Scatter:
-		return r.scatter(s, op.Part)
-	}
-	panic(unknown(op))
-}
-
 // updatePart applies the pending update to a part: a piece at a time, so that little of it need be in memory at once.
 // A part that is frozen in part has other places in its weights than in its state, and is one piece.
 func (r *run) updatePart(s device.Stream, part int) error {

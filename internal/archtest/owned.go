@@ -15,15 +15,18 @@ var owned = []struct {
 	files []string
 	why   string
 }{
-	{"stream", []string{"Placement", "Bound", "InPlace", "Host", "Device", "Disk"}, []string{"where.go"},
-		"where.go alone looks at places"},
+	{"stream", []string{"Placement", "InPlace", "Host", "Device", "Disk"}, []string{"operands.go"},
+		"operands.go alone looks at places"},
+	{"stream", []string{"Bound", "Tied", "Group", "GroupParts", "Embed", "Block", "Norm", "HeadTile", "Kind"}, nil,
+		"the engine knows operands and visits, and no kind of layer or part"},
 	{"plan", []string{"Where"}, []string{"place.go", "table.go", "move.go", "routes.go", "search.go", "tiers.go"},
 		"table.go answers what follows from places, and the search alone changes them"},
 }
 
 // allowed are selections of owned names that mean something else: fields of other types.
 var allowed = map[string][]string{
-	"stream": {"e.Device", "e.Host", "r.Device", "r.Host", "Plan.Disk", "Plan.Host", "device.Device", "store.Disk"},
+	"stream": {"e.Device", "e.Host", "r.Device", "r.Host", "Plan.Disk", "Plan.Host", "device.Device", "store.Disk",
+		"fault.Group", "id.Kind", "spec.Kind", "store.Kind"},
 }
 
 // refuseOwned reports owned names outside of their files.

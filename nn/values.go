@@ -1,34 +1,37 @@
 package nn
 
 import (
+	"cmp"
+
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/tensor"
 )
 
-// buffer is a matrix that a half of a block computes with: a row for each position. Which ones share memory follows
+// Value is a matrix that a half of a block computes with: a row for each position. Which ones share memory follows
 // from how long they live.
-type buffer struct {
-	cols  int          // 0: this half has none
-	dtype tensor.DType // Invalid: that of activations
-	kept  Keep         // Forward leaves it for Backward from this level on; KeepInput: never
-	lives lifetime
+type Value struct {
+	Cols  int          // 0: this half has none
+	DType tensor.DType // Invalid: that of activations
+	Level Keep         // forward leaves it for backward from this level on; KeepInput: never
+	Lives Lifetime
 }
 
-// lifetime is how long a half needs a buffer that is not kept.
-type lifetime uint8
+// Lifetime says how long a half needs a value that is not kept.
+type Lifetime uint8
 
+// The lifetimes.
 const (
-	result   lifetime = iota // of the mixer: until the block's output, or its input's gradient, is there
-	operand                  // of the mixer: in Forward until there is a result, in Backward to the end
-	gradient                 // of the mixer: from when the feed-forward's gradients are there
-	scratch                  // of the feed-forward: while a chunk is in it, and with as many rows
+	Result   Lifetime = iota // of the mixer: until the block's output, or its input's gradient, is there
+	Operand                  // of the mixer: in forward until there is a result, in backward to the end
+	Gradient                 // of the mixer: from when the feed-forward's gradients are there
+	Scratch                  // of the feed-forward: while a chunk is in it, and with as many rows
 )
 
 // Kept is what a block's forward leaves for its backward. Backward may overwrite it: it serves once. A matrix that the
 // level does not keep is the zero Mat.
 type Kept struct {
 	keep        Keep
-	mixer, feed []device.Mat // by the half's buffers
+	mixer, feed []device.Mat // by the half's values
 	h           device.Mat   // [t, Hidden]: the residual stream between the halves, at KeepAll
 }
 
@@ -38,10 +41,10 @@ func (d *Block) NewKept(a *device.Arena, dtype tensor.DType, t int, k Keep) *Kep
 	if k == KeepInput {
 		return kept
 	}
-	mixer, feed := d.Mixer.buffers(), d.FeedForward.buffers()
+	mixer, feed := d.Mixer.Values(), d.FeedForward.Values()
 	kept.mixer, kept.feed = make([]device.Mat, len(mixer)), make([]device.Mat, len(feed))
 	for level := KeepAttention; level <= k; level++ {
-		of := func(b buffer) bool { return b.kept == level }
+		of := func(v Value) bool { return v.Level == level }
 		take(a, dtype, t, kept.mixer, mixer, of)
 		take(a, dtype, t, kept.feed, feed, of)
 	}
@@ -51,17 +54,12 @@ func (d *Block) NewKept(a *device.Arena, dtype tensor.DType, t int, k Keep) *Kep
 	return kept
 }
 
-// take places those buffers of a table that are asked for.
-func take(a *device.Arena, dtype tensor.DType, rows int, mats []device.Mat, table []buffer, of func(buffer) bool) {
-	for i, b := range table {
-		if b.cols == 0 || !of(b) {
-			continue
+// take places those values of a table that are asked for.
+func take(a *device.Arena, dtype tensor.DType, rows int, mats []device.Mat, table []Value, of func(Value) bool) {
+	for i, v := range table {
+		if v.Cols > 0 && of(v) {
+			mats[i] = a.Mat(cmp.Or(v.DType, dtype), rows, v.Cols)
 		}
-		t := b.dtype
-		if t == tensor.Invalid {
-			t = dtype
-		}
-		mats[i] = a.Mat(t, rows, b.cols)
 	}
 }
 
@@ -77,7 +75,7 @@ type Work struct {
 	chunk int
 
 	norm, rstd  device.Mat   // of a half's norm, see pass
-	mixer, feed []device.Mat // by the half's buffers, except those that Kept has
+	mixer, feed []device.Mat // by the half's values, except those that Kept has
 	h           device.Mat   // [c, Hidden]: the residual stream between the halves, where Kept has none
 }
 
@@ -88,7 +86,7 @@ type worker struct {
 	dtype                 tensor.DType
 	t                     int
 	keep                  Keep
-	mixerTable, feedTable []buffer
+	mixerTable, feedTable []Value
 }
 
 // newWork returns the scratch for micro-batches of t positions in chunks of that number of rows, 0 for all of them. The
@@ -97,15 +95,15 @@ func (d *Block) newWork(a *device.Arena, dtype tensor.DType, t, rows int, k Keep
 	if rows <= 0 || rows > t {
 		rows = t
 	}
-	mixer, feed := d.Mixer.buffers(), d.FeedForward.buffers()
+	mixer, feed := d.Mixer.Values(), d.FeedForward.Values()
 	w := &Work{chunk: rows, norm: a.Mat(dtype, rows, d.Hidden), rstd: a.Mat(tensor.F32, rows, 1),
 		mixer: make([]device.Mat, len(mixer)), feed: make([]device.Mat, len(feed))}
 	return &worker{w, a, dtype, t, k, mixer, feed}
 }
 
-// take places the buffers with a lifetime. Those that Kept has are not taken again.
-func (w *worker) take(l lifetime) {
-	of := func(b buffer) bool { return b.lives == l && (b.kept == KeepInput || b.kept > w.keep) }
+// take places the values with a lifetime. Those that Kept has are not taken again.
+func (w *worker) take(l Lifetime) {
+	of := func(v Value) bool { return v.Lives == l && (v.Level == KeepInput || v.Level > w.keep) }
 	take(w.a, w.dtype, w.t, w.mixer, w.mixerTable, of)
 	take(w.a, w.dtype, w.chunk, w.feed, w.feedTable, of)
 }
@@ -134,8 +132,8 @@ func (w *worker) or(one, other func()) {
 //	                    | gateUp act
 func (d *Block) NewForwardWork(a *device.Arena, dtype tensor.DType, t, rows int, k Keep) *Work {
 	w := d.newWork(a, dtype, t, rows, k)
-	w.take(result)
-	w.or(func() { w.take(operand) }, func() { w.take(scratch) })
+	w.take(Result)
+	w.or(func() { w.take(Operand) }, func() { w.take(Scratch) })
 	return w.Work
 }
 
@@ -147,13 +145,13 @@ func (d *Block) NewForwardWork(a *device.Arena, dtype tensor.DType, t, rows int,
 //	                           | gradient
 func (d *Block) NewBackwardWork(a *device.Arena, dtype tensor.DType, t, rows int, k Keep) *Work {
 	w := d.newWork(a, dtype, t, rows, k)
-	w.take(result)
-	w.take(operand)
+	w.take(Result)
+	w.take(Operand)
 	w.or(func() {
 		if k < KeepAll {
 			w.h = a.Mat(dtype, w.chunk, d.Hidden)
 		}
-		w.take(scratch)
-	}, func() { w.take(gradient) })
+		w.take(Scratch)
+	}, func() { w.take(Gradient) })
 	return w.Work
 }

@@ -1,0 +1,81 @@
+package nn
+
+import (
+	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/tensor"
+)
+
+// Ending is what the head has of a micro-batch on the device between its visits, and the scratch of them.
+type Ending struct {
+	Normed  device.Mat // [T, Hidden]: the final norm of x
+	Rstd    device.Mat // F32 [T, 1]
+	Stat    device.Mat // F32 [T, 3]
+	DNormed device.Mat // F32 [T, Hidden]; only where there is a backward pass
+	Loss    device.Mat // F32 [1, T]
+
+	ByTile, AtOnce *HeadWork
+}
+
+// NewEnding places it for t positions, without the scratch.
+func (h *Head) NewEnding(a *device.Arena, dtype tensor.DType, t int, backward bool) *Ending {
+	e := &Ending{Normed: a.Mat(dtype, t, h.Hidden), Rstd: a.Mat(tensor.F32, t, 1), Stat: a.Mat(tensor.F32, t, 3)}
+	if backward {
+		e.DNormed = a.Mat(tensor.F32, t, h.Hidden)
+	}
+	e.Loss = a.Mat(tensor.F32, 1, t)
+	return e
+}
+
+func (h *Head) runNorm(s device.Stream, a *Args) {
+	h.NormForward(s, a.Weights[0].Mat(0), a.X, a.Ending.Normed, a.Ending.Rstd)
+	s.LSEInit(a.Ending.Stat)
+}
+
+func (h *Head) runInput(s device.Stream, a *Args) {
+	e := a.Ending
+	h.NormBackward(s, a.Weights[0].Mat(0), a.Gradients[0].Mat(0), a.X, e.Rstd, e.DNormed, a.DX)
+}
+
+// runLoss writes the token losses of a micro-batch and their sum.
+func (h *Head) runLoss(s device.Stream, a *Args) {
+	s.TokenLoss(a.Ending.Loss, a.Ending.Stat, a.Batch.Targets)
+	s.Sum(a.Loss, a.Ending.Loss)
+}
+
+func (h *Head) runVisit(s device.Stream, a *Args) {
+	var tiles, grads []device.Mat
+	for i, w := range a.Weights {
+		tiles, grads = append(tiles, w.Mat(0)), append(grads, a.Gradients[i].Mat(0))
+	}
+	e := a.Ending
+	fresh := len(grads) > 0 && a.Gradients[0].Fresh
+	h.Visit(s, tiles, grads, e.Normed, e.Stat, e.DNormed, fresh, a.Batch.Targets, a.Scale, e.AtOnce)
+	h.runLoss(s, a)
+}
+
+func (h *Head) statsVisit(tile int) Visit {
+	first, _ := h.Tile(tile)
+	return Visit{Name: "head-stats", Parts: []int{1 + tile}, Reads: Tokens, Writes: HeldRows,
+		Run: func(s device.Stream, a *Args) {
+			h.Stats(s, a.Weights[0].Mat(0), first, a.Ending.Normed, a.Ending.Stat, a.Batch.Targets, a.Ending.ByTile)
+		}}
+}
+
+func (h *Head) gradVisit(tile int) Visit {
+	first, _ := h.Tile(tile)
+	begins := tile == h.Tiles()-1
+	return Visit{Name: "head-grad", Parts: []int{1 + tile}, Reads: Tokens, Writes: HeldRows | Grads, First: begins,
+		Run: func(s device.Stream, a *Args) {
+			e, g := a.Ending, a.Gradients[0]
+			h.Grad(s, a.Weights[0].Mat(0), g.Mat(0), first, e.Normed, e.Stat, e.DNormed, begins, g.Fresh, a.Batch.Targets,
+				a.Scale, e.ByTile)
+		}}
+}
+
+func (h *Head) logitsVisit(tile int) Visit {
+	return Visit{Name: "head-logits", Parts: []int{1 + tile}, Reads: HeldRows, Writes: LogitRows,
+		Run: func(s device.Stream, a *Args) {
+			rows := a.Ending.Normed.RowRange(a.Wanted.First, a.Wanted.Rows)
+			h.Logits(s, a.Weights[0].Mat(0), a.Wanted.FirstColumn, rows, a.Wanted.To)
+		}}
+}

@@ -1,0 +1,195 @@
+package nn
+
+import (
+	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/tensor"
+)
+
+// Account is what a visit asks of a device.
+type Account struct {
+	// Products and Attention are FLOPs: 2MNK for each matrix product; for attention two products for each pair of query
+	// and key that a head scores, and five for its gradient, which forms the scores again.
+	Products, Attention int64
+	Ops                 int
+	// Traffic counts the bytes that element-wise operations read and write, each operand once for each time that it is
+	// read or written: what a GPU moves. Vectors of weights, statistics and the tables of the rotation are small and left
+	// out. So is attention, except the sum of dout*out, which is a pass of its own. The operands of a matrix product
+	// count with the product.
+	Traffic int64
+	// Widest is the widest attention whose gradient is asked for.
+	Widest AttentionShape
+}
+
+// AttentionShape is the number of query heads and their width.
+type AttentionShape struct{ Heads, HeadDim int }
+
+// cols is the width of all queries.
+func (a AttentionShape) cols() int { return a.Heads * a.HeadDim }
+
+// FLOPs is the arithmetic of products and attention.
+func (a Account) FLOPs() int64 { return a.Products + a.Attention }
+
+// Plus is the sum of two accounts.
+func (a Account) Plus(b Account) Account {
+	if a.Widest.cols() < b.Widest.cols() {
+		a.Widest = b.Widest
+	}
+	return Account{a.Products + b.Products, a.Attention + b.Attention, a.Ops + b.Ops, a.Traffic + b.Traffic, a.Widest}
+}
+
+// Shape is of the micro-batch that visits are measured with.
+type Shape struct {
+	Docs  []int // lengths of its documents, in positions
+	DType tensor.DType
+	// Micros is the number of micro-batches in a step, which visits over the whole step see at once; 0: one.
+	Micros int
+	// Rows is how many positions of a block are treated at once (Block.NewForwardWork), and Level what it keeps.
+	Rows  int
+	Level Keep
+}
+
+func (m Shape) positions() (t int) {
+	for _, n := range m.Docs {
+		t += n
+	}
+	return t
+}
+
+// counted is memory without bytes and without an end.
+var counted = device.Mem{Len: 1 << 62}
+
+// Measure implements Layer.
+func (d *Block) Measure(v Visit, m Shape, layouts ...*tensor.Layout) Account {
+	t, x := m.positions(), device.Mat{}
+	a := device.NewArena(device.Mem{})
+	mat := func() device.Mat { return a.Mat(m.DType, t, d.Hidden) }
+	args := measured(v, m, t, layouts)
+	args.X, args.Y, args.DX, x = mat(), mat(), mat(), mat()
+	args.Rope = &Rope{Cos: x, Sin: x}
+	args.Kept = d.NewKept(a, m.DType, t, m.Level)
+	if v.To == Backward {
+		args.Work = d.NewBackwardWork(a, m.DType, t, m.Rows, m.Level)
+	} else {
+		args.Work = d.NewForwardWork(a, m.DType, t, m.Rows, m.Level)
+	}
+	if held := d.NewHeld(a, m.DType, t, max(m.Micros, 1), true); held != nil {
+		if args.Held = held; v.Over == EachMicro {
+			args.Held = held.Micro(0)
+		}
+	}
+	c := &counter{docs: m.Docs}
+	v.Run(c, args)
+	return c.Account
+}
+
+// Measure implements Layer.
+func (h *Head) Measure(v Visit, m Shape, layouts ...*tensor.Layout) Account {
+	t := m.positions()
+	a := device.NewArena(device.Mem{})
+	args := measured(v, m, t, layouts)
+	args.X, args.DX = a.Mat(m.DType, t, h.Hidden), a.Mat(m.DType, t, h.Hidden)
+	args.Ending = h.NewEnding(a, m.DType, t, true)
+	args.Ending.ByTile, args.Ending.AtOnce = h.NewStatsWork(a, m.DType, t), h.NewVisitWork(a, m.DType, t)
+	args.Wanted = Wanted{Rows: min(t, h.ChunkTokens), To: a.Mat(tensor.F32, min(t, h.ChunkTokens), h.Vocab)}
+	c := &counter{docs: m.Docs}
+	v.Run(c, args)
+	return c.Account
+}
+
+// measured are the arguments that all layers share.
+func measured(v Visit, m Shape, t int, layouts []*tensor.Layout) *Args {
+	args := &Args{Batch: &Batch{T: t, IDs: counted, Targets: counted,
+		Docs: device.Docs{Positions: counted, Start: counted, End: counted}}}
+	for _, l := range layouts {
+		args.Weights = append(args.Weights, Weights(counted, l, m.DType))
+		g := Params{}
+		if v.Writes.Has(Grads) && l.StateElems > 0 {
+			g = Gradients(counted, l)
+		}
+		args.Gradients = append(args.Gradients, g)
+	}
+	return args
+}
+
+// pairs is the number of pairs of query and key that one head scores in documents of these lengths; a query sees the
+// latest keys of a window only, if that is not 0.
+func pairs(docs []int, window int) (n int64) {
+	for _, l := range docs {
+		m := int64(l)
+		n += m * (m + 1) / 2
+		if w := int64(window); w > 0 && m > w {
+			n -= (m - w) * (m - w + 1) / 2
+		}
+	}
+	return n
+}
+
+// counter is a stream that does nothing and keeps an account. Operations that no visit of a layer asks for are those of
+// the nil Stream.
+type counter struct {
+	device.Stream
+	Account
+	docs []int
+}
+
+// moves counts an operation that reads or writes these, each as often as it is named; none is nothing.
+func (c *counter) moves(mats ...device.Mat) {
+	c.Ops++
+	for _, x := range mats {
+		c.Traffic += int64(x.Rows) * int64(x.Cols) * x.DType.Bytes()
+	}
+}
+
+func (c *counter) MatMul(to, a, _ device.Mat, f device.MatMulFlags) {
+	c.Ops++
+	inner := a.Cols
+	if f.TransA {
+		inner = a.Rows
+	}
+	c.Products += 2 * int64(to.Rows) * int64(to.Cols) * int64(inner)
+}
+
+func (c *counter) Attention(_, _, _, _, _ device.Mat, s device.AttentionSpec) {
+	c.Ops++
+	c.Account.Attention += 2 * 2 * pairs(c.docs, s.Window) * int64(s.Heads*s.HeadDim)
+}
+
+func (c *counter) AttentionGrad(_, _, _, dout, _, _, _, out, _, _ device.Mat, s device.AttentionSpec) {
+	c.moves(dout, out)
+	if shape := (AttentionShape{s.Heads, s.HeadDim}); c.Widest.cols() < shape.cols() {
+		c.Widest = shape
+	}
+	c.Account.Attention += 5 * 2 * pairs(c.docs, s.Window) * int64(s.Heads*s.HeadDim)
+}
+
+func (c *counter) Copy(dst, src device.Mem) {
+	c.Ops++
+	c.Traffic += dst.Len + src.Len
+}
+
+func (c *counter) Zero(dst device.Mem)                             { c.Ops++; c.Traffic += dst.Len }
+func (c *counter) Add(y, a, b device.Mat)                          { c.moves(y, a, b) }
+func (c *counter) Cast(dst, src device.Mat)                        { c.moves(dst, src) }
+func (c *counter) AddBias(y, _ device.Mat)                         { c.moves(y, y) }
+func (c *counter) BiasGrad(_, dy device.Mat)                       { c.moves(dy) }
+func (c *counter) RMSNorm(y, _, x, _ device.Mat, _ int, _ float32) { c.moves(y, x) }
+func (c *counter) SinkGrad(_, _, _, _ device.Mat)                  { c.Ops++ }
+func (c *counter) SwiGLU(y, gateUp device.Mat)                     { c.moves(y, gateUp) }
+func (c *counter) SwiGLUGrad(dGateUp, act, dy, gateUp device.Mat)  { c.moves(dGateUp, act, dy, gateUp) }
+
+func (c *counter) RoPE(y, x, _ device.Mat, _ int, _, _ device.Mat, _ device.Mem, _ bool) {
+	c.moves(y, x)
+}
+
+func (c *counter) RMSNormGrad(dx, _, dy, x, _, _, resid device.Mat, _ int) { c.moves(dx, dy, x, resid) }
+
+func (c *counter) Gather(y, _ device.Mat, _ device.Mem, _ int)      { c.moves(y, y) }
+func (c *counter) ScatterAdd(_, dy device.Mat, _ device.Mem, _ int) { c.moves(dy, dy, dy) }
+
+func (c *counter) LSEInit(device.Mat)                                        { c.Ops++ }
+func (c *counter) LSEUpdate(_, l device.Mat, _ device.Mem, _ int, _ float32) { c.moves(l) }
+func (c *counter) TokenLoss(_, _ device.Mat, _ device.Mem)                   { c.Ops++ }
+func (c *counter) CrossEntropyGrad(d, l, _ device.Mat, _ device.Mem, _ int, _, _ float32) {
+	c.moves(d, l)
+}
+func (c *counter) Sum(device.Mem, device.Mat) { c.Ops++ }

@@ -1,0 +1,286 @@
+package nn
+
+import (
+	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/tensor"
+)
+
+// A block may be too large for a slot of the ring: its weights, or their gradient in fp32. Then its feed-forward has
+// parts of its own, each of which is fetched, visited, drained and updated apart from the others. The rest of the block
+// is its trunk, part 0: the mixer, the norms, and what the feed-forward wants of it, such as a router. Visits come in
+// this order:
+//
+//	forward:   trunk, part 1, part 2, ..., "combine" (Routed)
+//	backward:  trunk again ("reopen"), ..., part 2, part 1, trunk ("backward")
+//
+// Between the visits of a direction each micro-batch has its normed rows on the device, in backward also their gradient,
+// and what the feed-forward holds ([Held]).
+
+// InParts is what all feed-forwards with parts of their own have in common.
+type InParts interface {
+	FeedForward
+	// Count is the number of parts, and PartFields are the tensors of one, from 0.
+	Count() int
+	PartFields(hidden, part int) []tensor.Field
+}
+
+// Parted is a feed-forward in parts that each see all rows of a micro-batch, a chunk at a time: [SplitGLU].
+type Parted interface {
+	InParts
+	// ForwardPart adds the part's result to y, of a chunk whose normed rows are p.Norm.
+	ForwardPart(p *Pass, part int, y device.Mat)
+	// BackwardPart adds the gradients of the part's parameters, given dy of a chunk, and writes the gradient of the
+	// normed rows to dNorm, or adds it if the part is not the first to be visited.
+	BackwardPart(p *Pass, part int, dy, dNorm device.Mat, first bool)
+}
+
+// Routed is a feed-forward whose parts see the rows of the whole step at once, and decide which of them are theirs. What
+// it needs of a micro-batch it holds: x, y and dx are not there when its parts are visited.
+type Routed interface {
+	InParts
+	// HeldValues are what it holds between visits, a row for each position of the step: [Pass.Held] has them by their
+	// index here. Their Level and Lives have no meaning.
+	HeldValues(hidden int) []Value
+	// Open fills the held values of a micro-batch whose normed rows are p.Norm, forward and again before backward.
+	Open(p *Pass)
+	// ForwardPart computes a part for all rows of the step.
+	ForwardPart(p *Pass, part int)
+	// Combine adds the result of all parts to y, of a micro-batch.
+	Combine(p *Pass, y device.Mat)
+	// OpenBackward takes what the parts need of dy, of a micro-batch, and clears what they add to.
+	OpenBackward(p *Pass, dy device.Mat)
+	// BackwardPart adds the gradients of a part's parameters, for all rows of the step.
+	BackwardPart(p *Pass, part int)
+	// CloseBackward writes the gradient of a micro-batch's normed rows to dNorm, and adds those of the half's own Fields.
+	CloseBackward(p *Pass, dNorm device.Mat)
+}
+
+// Parts is the number of parts of the block's feed-forward, besides the trunk.
+func (d *Block) Parts() int {
+	if f, ok := d.FeedForward.(InParts); ok {
+		return f.Count()
+	}
+	return 0
+}
+
+// PartFields are the tensors of a part of the block's feed-forward, from 0.
+func (d *Block) PartFields(part int) []tensor.Field {
+	return d.FeedForward.(InParts).PartFields(d.Hidden, part)
+}
+
+// Held is what the micro-batches of a step have on the device between the visits of a block: the rows of all of them,
+// or those of one ([Held.Micro]).
+type Held struct {
+	t          int        // positions of a micro-batch
+	norm, rstd device.Mat // [rows, Hidden], F32 [rows, 1]: the normed input of the parts
+	// [rows, Hidden]: the residual stream that was normed, and the gradient of norm; only where there is a backward pass
+	h, dNorm device.Mat
+	own      []device.Mat // the feed-forward's
+}
+
+// NewHeld places it for a step of micro-batches of t positions; nil for a block without parts.
+func (d *Block) NewHeld(a *device.Arena, dtype tensor.DType, t, micros int, backward bool) *Held {
+	if d.Parts() == 0 {
+		return nil
+	}
+	rows := t * micros
+	held := &Held{t: t, norm: a.Mat(dtype, rows, d.Hidden), rstd: a.Mat(tensor.F32, rows, 1)}
+	if backward {
+		held.h, held.dNorm = a.Mat(dtype, rows, d.Hidden), a.Mat(dtype, rows, d.Hidden)
+	}
+	if r, ok := d.FeedForward.(Routed); ok {
+		values := r.HeldValues(d.Hidden)
+		held.own = make([]device.Mat, len(values))
+		take(a, dtype, rows, held.own, values, func(Value) bool { return true })
+	}
+	return held
+}
+
+// Micro is what a micro-batch holds.
+func (b *Held) Micro(m int) *Held {
+	rows := func(x device.Mat) device.Mat {
+		if x.IsZero() {
+			return x
+		}
+		return x.RowRange(m*b.t, b.t)
+	}
+	of := &Held{t: b.t, norm: rows(b.norm), rstd: rows(b.rstd), h: rows(b.h), dNorm: rows(b.dNorm)}
+	for _, x := range b.own {
+		of.own = append(of.own, rows(x))
+	}
+	return of
+}
+
+// partForward is the visit of a part on the way up.
+func (d *Block) partForward(part int) Visit {
+	v := Visit{Name: "forward", Parts: []int{1 + part}, Reads: HeldRows}
+	if r, ok := d.FeedForward.(Routed); ok {
+		v.Over, v.Writes = WholeStep, HeldRows
+		v.Run = func(s device.Stream, a *Args) { r.ForwardPart(d.held(s, a), part) }
+		return v
+	}
+	v.Writes = Y
+	v.Run = func(s device.Stream, a *Args) {
+		for c := range chunks(a.Y.Rows, a.Work.chunk) {
+			d.FeedForward.(Parted).ForwardPart(d.partPass(s, a, c), part, c.rows(a.Y))
+		}
+	}
+	return v
+}
+
+// partBackward is the visit of a part on the way down; first says that no part was visited before.
+func (d *Block) partBackward(part int, first bool) Visit {
+	v := Visit{Name: "backward", Parts: []int{1 + part}, Reads: DX, Writes: HeldRows | Grads, First: first}
+	if r, ok := d.FeedForward.(Routed); ok {
+		v.Over, v.Reads = WholeStep, 0
+		v.Run = func(s device.Stream, a *Args) { r.BackwardPart(d.held(s, a), part) }
+		return v
+	}
+	v.Run = func(s device.Stream, a *Args) {
+		for c := range chunks(a.DX.Rows, a.Work.chunk) {
+			d.FeedForward.(Parted).BackwardPart(d.partPass(s, a, c), part, c.rows(a.DX), c.rows(a.Held.dNorm), first)
+		}
+	}
+	return v
+}
+
+// held is what a routed feed-forward sees of a micro-batch, or of the step.
+func (d *Block) held(s device.Stream, a *Args) *Pass {
+	p := &Pass{Stream: s, eps: d.Eps, b: a.Batch, held: a.Held, norm: a.Held.norm, rstd: a.Held.rstd}
+	if len(a.Weights) > 0 {
+		p.w = a.Weights[0]
+	}
+	if len(a.Gradients) > 0 {
+		p.g = a.Gradients[0]
+	}
+	return p
+}
+
+// partPass is what a part sees of a chunk of a micro-batch.
+func (d *Block) partPass(s device.Stream, a *Args, c chunk) *Pass {
+	p := &Pass{Stream: s, w: a.Weights[0], eps: d.Eps, norm: c.rows(a.Held.norm)}
+	if len(a.Gradients) > 0 {
+		p.g = a.Gradients[0].at(c)
+	}
+	for _, m := range a.Work.feed {
+		p.buf = append(p.buf, m.RowRange(0, c.n))
+	}
+	return p
+}
+
+// runOpen is the trunk's visit on the way up: a whole block's as far as the parts. It leaves the residual stream in y,
+// to which they add.
+func (d *Block) runOpen(s device.Stream, a *Args) {
+	mixer, _ := d.passes(s, a)
+	d.Mixer.Forward(mixer, a.X)
+	for c := range mixer.chunks() {
+		y := c.rows(a.Y)
+		h := y
+		if a.Kept.keep >= KeepAll {
+			h = c.rows(a.Kept.h)
+		}
+		d.Mixer.Output(mixer.At(c), c.rows(a.X), h)
+		d.normalizeHeld(s, a, c, h)
+		if a.Kept.keep >= KeepAll {
+			s.Copy(y.Mem, h.Mem)
+		}
+	}
+	if r, ok := d.FeedForward.(Routed); ok {
+		r.Open(d.held(s, a))
+	}
+}
+
+func (d *Block) normalizeHeld(s device.Stream, a *Args, c chunk, h device.Mat) {
+	s.RMSNorm(c.rows(a.Held.norm), c.rows(a.Held.rstd), h, a.Weights[0].named(feedNorm, 1), 1, d.Eps)
+}
+
+// runReopen computes again what the parts read in their visits on the way down.
+func (d *Block) runReopen(s device.Stream, a *Args) {
+	mixer, _ := d.passes(s, a)
+	if a.Kept.keep < KeepAll {
+		d.Mixer.Recompute(mixer, a.X)
+	}
+	for c := range mixer.chunks() {
+		h := d.residual(c, a)
+		if a.Kept.keep < KeepAll {
+			d.Mixer.Output(mixer.At(c), c.rows(a.X), h)
+		}
+		d.normalizeHeld(s, a, c, h)
+	}
+	if r, ok := d.FeedForward.(Routed); ok {
+		p := d.held(s, a)
+		r.Open(p)
+		r.OpenBackward(p, a.DX)
+	}
+}
+
+// residual is the residual stream that the parts' norm reads, of a chunk.
+func (d *Block) residual(c chunk, a *Args) device.Mat {
+	if a.Kept.keep >= KeepAll {
+		return c.rows(a.Kept.h)
+	}
+	return c.rows(a.Held.h)
+}
+
+// runClose is the trunk's visit after the parts on the way down: it turns dx from the gradient of y into that of x.
+func (d *Block) runClose(s device.Stream, a *Args) {
+	mixer, _ := d.passes(s, a)
+	if r, ok := d.FeedForward.(Routed); ok {
+		r.CloseBackward(d.held(s, a), a.Held.dNorm)
+	}
+	w, g := a.Weights[0], a.Gradients[0]
+	for c := range mixer.chunks() {
+		dx := c.rows(a.DX)
+		s.RMSNormGrad(dx, g.named(feedNorm, 1), c.rows(a.Held.dNorm), d.residual(c, a), w.named(feedNorm, 1),
+			c.rows(a.Held.rstd), dx, 1)
+	}
+	d.Mixer.Recompute(mixer, a.X)
+	d.Mixer.Backward(mixer, a.X, a.DX)
+}
+
+// SplitGLU is a GLU whose inner columns are cut into parts. It computes what a GLU of Groups*Inner columns does,
+// with a rounding of the sum after each part.
+type SplitGLU struct {
+	Inner  int // columns of gate and of up in a part
+	Groups int
+}
+
+// The tensors of a part. Gate and up are glued.
+const (
+	groupGateUp = "gate_proj.weight"
+	groupDown   = "down_proj.weight"
+)
+
+// Count implements InParts.
+func (g SplitGLU) Count() int { return g.Groups }
+
+// Fields implements Half: the trunk has none of it.
+func (g SplitGLU) Fields(int) []tensor.Field { return nil }
+
+// PartFields implements InParts.
+func (g SplitGLU) PartFields(hidden, _ int) []tensor.Field {
+	return []tensor.Field{param(groupGateUp, g.Inner, hidden), glued("up_proj.weight", g.Inner, hidden),
+		param(groupDown, hidden, g.Inner)}
+}
+
+// Values are those of a GLU; nothing of them is kept.
+func (g SplitGLU) Values() []Value {
+	return []Value{gateUp: {Cols: 2 * g.Inner, Lives: Scratch}, act: {Cols: g.Inner, Lives: Scratch}}
+}
+
+// ForwardPart implements Parted.
+func (g SplitGLU) ForwardPart(p *Pass, _ int, y device.Mat) {
+	p.Project(p.buf[gateUp], p.norm, groupGateUp, 2)
+	p.SwiGLU(p.buf[act], p.buf[gateUp])
+	p.MatMul(y, p.buf[act], p.w.named(groupDown, 1), device.MatMulFlags{TransB: true, Accumulate: true})
+}
+
+// BackwardPart implements Parted.
+func (g SplitGLU) BackwardPart(p *Pass, _ int, dy, dNorm device.Mat, first bool) {
+	p.Project(p.buf[gateUp], p.norm, groupGateUp, 2)
+	p.ProjectGrad(p.buf[act], dy, groupDown, 1)
+	p.SwiGLUGrad(p.buf[gateUp], p.buf[act], p.buf[act], p.buf[gateUp])
+	p.WeightGrad(groupDown, 1, dy, p.buf[act])
+	p.WeightGrad(groupGateUp, 2, p.buf[gateUp], p.norm)
+	p.MatMul(dNorm, p.buf[gateUp], p.w.named(groupGateUp, 2), device.MatMulFlags{Accumulate: !first})
+}

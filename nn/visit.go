@@ -1,0 +1,189 @@
+package nn
+
+import (
+	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/tensor"
+)
+
+// The problem. A step computes each layer in visits: while some of its weights are on the device, micro-batches pass
+// through them. A dense block has one visit in each direction. A block whose feed-forward has parts of its own has a
+// visit for each of them, and on the way down two for its trunk. The head has visits for its norm, for each tile of the
+// vocabulary and for the loss. Experts see the rows of the whole step at once.
+//
+// The obvious answer is a kind of operation for each of them, which the schedule emits, the simulation prices and the
+// engine knows how to call. Then each new layer is a case in ten files.
+//
+// The answer here: a layer states its visits as data. A [Visit] names the parts that it needs, what it reads and what it
+// writes, and has a function that asks a stream for its operations. The schedule loops over visits, moves what they use
+// to where they find it, and orders them. The engine finds the memory and calls the function. [Measure] calls the same
+// function with a stream that counts. None of the three knows which layer it is.
+
+// Direction is which way a step goes through the layers.
+type Direction uint8
+
+// The directions.
+const (
+	Forward  Direction = iota // of the head: as far as the loss
+	Backward                  // of the head: loss and gradients
+	Logits                    // of the head alone: logits of the rows that are wanted
+)
+
+// Over is what one call of a visit computes with.
+type Over uint8
+
+// The choices.
+const (
+	EachMicro Over = iota // one micro-batch
+	WholeStep             // the rows of all micro-batches: what the layer holds, since x, y and dx are apart
+)
+
+// Uses is a set of what a visit reads or writes besides the weights of its parts.
+type Uses uint16
+
+// The things that a visit may use. T is the number of positions of a micro-batch.
+const (
+	X         Uses = 1 << iota // [T, Hidden]: the layer's input
+	Y                          // [T, Hidden]: its output
+	DX                         // [T, Hidden]: the gradient of y, until the last visit leaves that of x
+	Tokens                     // targets, positions and documents of the micro-batch
+	KeptRows                   // what forward leaves for backward: Kept
+	HeldRows                   // what the layer has on the device between the visits of a direction: Held, or Ending
+	Grads                      // fp32 gradients of the weights of its parts, to which it adds
+	Loss                       // the sum of the micro-batch's token losses
+	LogitRows                  // logits of a tile for some of the rows that are wanted
+)
+
+// Has reports whether the set has all of those.
+func (u Uses) Has(of Uses) bool { return u&of == of }
+
+// Visit is a layer's time on the device with some of its parts.
+type Visit struct {
+	Name          string // in schedules and traces: "forward", "head-stats"
+	To            Direction
+	Parts         []int // by their number in the layer
+	Over          Over
+	Reads, Writes Uses
+	First         bool // it overwrites what later visits of its kind add to
+	// Run asks the stream for the visit's operations.
+	Run func(device.Stream, *Args)
+}
+
+// Stage is a row of visits that each micro-batch goes through before the next one comes. The stages of a layer follow
+// each other.
+type Stage []Visit
+
+// Args are what a visit computes with; what the visit does not name is zero.
+type Args struct {
+	// Weights and Gradients are those of the visit's parts, in its order. The gradient of a frozen part is the zero
+	// Params.
+	Weights, Gradients []Params
+	X, Y, DX           device.Mat // [T, Hidden]
+	Batch              *Batch
+	Rope               *Rope
+	Kept               *Kept
+	Held               *Held // of the micro-batch, or of the whole step
+	Work               *Work // of the visit's direction
+	Ending             *Ending
+
+	Loss   device.Mem // one F64
+	Scale  float32    // of the gradient of each token's loss: 1 over the step's targets
+	Wanted Wanted
+}
+
+// Wanted are the rows of a micro-batch whose logits a visit computes.
+type Wanted struct {
+	First, Rows int
+	To          device.Mat // F32 [Rows, columns]
+	FirstColumn int        // of To, where those of the visit's tile begin
+}
+
+// Layer is a block or a head.
+type Layer interface {
+	// Stages are the layer's visits in a direction. partsAtOnce has all its parts on the device in one visit, if the
+	// layer knows how to use that.
+	Stages(to Direction, partsAtOnce bool) []Stage
+	// Measure runs a visit on a stream that only counts. Layouts are those of the visit's parts; frozen tensors cost no
+	// product.
+	Measure(v Visit, m Shape, layouts ...*tensor.Layout) Account
+}
+
+var _, _ Layer = (*Block)(nil), (*Head)(nil)
+
+// Stages implements Layer.
+func (d *Block) Stages(to Direction, _ bool) []Stage {
+	var all []Stage
+	visit := func(v Visit) {
+		v.To = to
+		all = append(all, Stage{v})
+	}
+	trunk, n := []int{0}, d.Parts()
+	switch {
+	case to == Logits:
+	case n == 0 && to == Forward:
+		visit(Visit{Name: "forward", Parts: trunk, Reads: X | Tokens, Writes: Y | KeptRows, Run: d.runForward})
+	case n == 0:
+		visit(Visit{Name: "backward", Parts: trunk, Reads: X | Tokens, Writes: DX | KeptRows | Grads, Run: d.runBackward})
+	case to == Forward:
+		visit(Visit{Name: "forward", Parts: trunk, Reads: X | Tokens, Writes: Y | KeptRows | HeldRows, Run: d.runOpen})
+		for i := range n {
+			visit(d.partForward(i))
+		}
+		if r, ok := d.FeedForward.(Routed); ok {
+			visit(Visit{Name: "combine", Reads: HeldRows, Writes: Y, Run: func(s device.Stream, a *Args) {
+				r.Combine(d.held(s, a), a.Y)
+			}})
+		}
+	default:
+		reopen := Visit{Name: "reopen", Parts: trunk, Reads: X | Tokens | KeptRows, Writes: HeldRows, Run: d.runReopen}
+		if _, ok := d.FeedForward.(Routed); ok {
+			reopen.Reads |= DX
+		}
+		visit(reopen)
+		for i := n - 1; i >= 0; i-- {
+			visit(d.partBackward(i, i == n-1))
+		}
+		visit(Visit{Name: "backward", Parts: trunk, Reads: X | Tokens, Writes: DX | KeptRows | HeldRows | Grads,
+			Run: d.runClose})
+	}
+	return all
+}
+
+// Stages implements Layer. Part 0 is the final norm, and part 1+i is tile i.
+func (h *Head) Stages(to Direction, partsAtOnce bool) []Stage {
+	norm := Visit{Name: "head-norm", Parts: []int{0}, Reads: X, Writes: HeldRows, Run: h.runNorm}
+	input := Visit{Name: "head-input", Parts: []int{0}, Reads: X | HeldRows, Writes: DX | Grads, Run: h.runInput}
+	loss := Visit{Name: "head-loss", Reads: Tokens, Writes: HeldRows | Loss, Run: h.runLoss}
+	var up, down, all []Visit // by tile, and of all tiles
+	parts := make([]int, h.Tiles())
+	for i := range parts {
+		parts[i] = 1 + i
+		if to == Logits {
+			up = append(up, h.logitsVisit(i))
+		} else {
+			up = append(up, h.statsVisit(i))
+		}
+		down = append([]Visit{h.gradVisit(i)}, down...)
+	}
+	switch {
+	case to == Logits:
+		all = append([]Visit{norm}, up...)
+	case to == Forward:
+		all = append(append([]Visit{norm}, up...), loss)
+	case partsAtOnce:
+		all = []Visit{norm, {Name: "head-visit", Parts: parts, Reads: Tokens, Writes: HeldRows | Grads | Loss,
+			Run: h.runVisit}, input}
+	default:
+		all = append(append(append(append([]Visit{norm}, up...), loss), down...), input)
+	}
+	for i := range all {
+		all[i].To = to
+	}
+	if partsAtOnce {
+		return []Stage{all}
+	}
+	var each []Stage
+	for _, v := range all {
+		each = append(each, Stage{v})
+	}
+	return each
+}

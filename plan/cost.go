@@ -1,0 +1,289 @@
+package plan
+
+import (
+	"slices"
+	"sync"
+
+	"github.com/millrace/millrace/batch"
+	"github.com/millrace/millrace/model"
+	"github.com/millrace/millrace/nn"
+	"github.com/millrace/millrace/store"
+	"github.com/millrace/millrace/tensor"
+	"github.com/millrace/millrace/vfs"
+)
+
+// cost is the work of an operation.
+type cost struct {
+	flops, attention int64 // of matrix products, and of attention
+	ops              int64 // operations on the device, where there are many
+	element          int64 // bytes read and written by element-wise work on the device
+	up, down         int64 // bytes over the link
+	adamw, host      int64 // bytes read and written by updates, and by other work on the host
+	read, written    int64 // bytes from and to disk
+}
+
+// times returns the cost of n such operations.
+func (c cost) times(n int) cost {
+	m := int64(n)
+	return cost{c.flops * m, c.attention * m, c.ops * m, c.element * m, c.up * m, c.down * m, c.adamw * m, c.host * m, c.read * m, c.written * m}
+}
+
+// seconds is the time that bytes take at a rate; none at a rate that is not known.
+func seconds(bytes int64, perSec float64) float64 {
+	if perSec == 0 {
+		return 0
+	}
+	return float64(bytes) / perSec
+}
+
+// diskBytes is the length of each extent that is on disk, by part and kind, in the whole blocks that are moved.
+func (p *Plan) diskBytes() [][store.Kinds]int64 {
+	if !p.anyOnDisk() {
+		return nil
+	}
+	all := make([][store.Kinds]int64, len(p.Model.Parts))
+	for part := range all {
+		for _, spec := range p.extents(part) {
+			if !p.OnDisk(spec.ID) {
+				continue
+			}
+			for _, n := range spec.Pieces() {
+				all[part][spec.Kind] += wholeBlocks(n)
+			}
+		}
+	}
+	return all
+}
+
+// wholeBlocks is what direct I/O moves of n bytes.
+func wholeBlocks(n int64) int64 { return (n + vfs.DirectAlign - 1) / vfs.DirectAlign * vfs.DirectAlign }
+
+// seconds is the time that the work takes on a machine.
+func (c *cost) seconds(m *Machine, p *Plan) float64 {
+	n := &p.Numerics
+	return float64(c.flops)/m.MatMulFLOPsPerSec(n.Compute) +
+		float64(c.attention)/m.AttentionFLOPsPerSecAt(n.Compute, n.SequenceLen) + seconds(c.ops, m.DeviceOpsPerSec) +
+		float64(c.element)/m.ElementBytesPerSec(n.Compute) +
+		float64(c.up)/m.UploadBytesPerSec + float64(c.down)/m.DownloadBytesPerSec +
+		float64(c.adamw)/m.AdamWBytesPerSec + float64(c.host)/m.HostBytesPerSec
+}
+
+// costs tells what each operation of a schedule costs. Attention is counted as if each sequence were one document: the
+// longest that packing can make it.
+func (p *Plan) costs() func(op *Op) cost {
+	onDisk := p.diskBytes()
+	return func(op *Op) (c cost) {
+		disk := func(part int, kind store.Kind, reads, writes int64) {
+			if onDisk != nil {
+				c.read += reads * onDisk[part][kind]
+				c.written += writes * onDisk[part][kind]
+			}
+		}
+		x := p.inputBytes() * int64(p.Numerics.MicroBatches)
+		switch op.Do {
+		case DoMove:
+			c = p.moveCost(op.Writes[0])
+			switch part := op.Part; op.Writes[0].What {
+			case Weights:
+				disk(part, store.Weights, 1, 0)
+			case Rounded:
+				disk(part, store.Grad, 0, 1)
+			case Gradient:
+				disk(part, store.GradSum, 0, 1)
+			}
+		case DoVisit:
+			c = p.visitCost(op.Layer, op.Visit, op.Micro <= 0)
+		case DoClear:
+			c.element = nn.ClearedBytes(p.Model.Parts[op.Part].Layout)
+		case DoRound:
+			c.element = p.gradBytes(op.Part) + 2*p.storedGradBytes(op.Part)
+		case DoUpdate:
+			bytes := p.updateBytes(op.Part)
+			if op.Lane == LaneCompute {
+				c.element = bytes
+				break
+			}
+			c.adamw = bytes
+			for kind := range store.Kind(store.Kinds) {
+				switch kind {
+				case store.Grad:
+					disk(op.Part, kind, 1, 0)
+				case store.GradSum:
+				default:
+					disk(op.Part, kind, 1, 1)
+				}
+			}
+		case DoLookup:
+			for _, tile := range p.Model.EmbedTiles {
+				disk(tile, store.Weights, 1, 0)
+			}
+			c.host = 2 * x
+		case DoLookupAhead:
+			c.adamw = x                       // written
+			for kind, dt := range p.types() { // read
+				c.adamw += store.Kind(kind).Elems(int64(p.Numerics.StepPositions()*p.Model.Hidden)) * dt.Bytes()
+			}
+		case DoScatter:
+			disk(op.Part, store.GradSum, 1, 1)
+			disk(op.Part, store.Grad, 0, 1)
+			c.host = 3*p.gradBytes(op.Part) + 3*x/int64(len(p.Model.EmbedTiles))
+			if p.SumsTouchedRows() { // of which there are no more than tokens: cleared, rounded and put in place; all are cleared and squared
+				elems := p.Model.Parts[op.Part].Layout.StateElems
+				touched := min(elems, elems*int64(p.Numerics.StepPositions())/int64(p.Model.Vocab))
+				c.host += 2*p.storedGradBytes(op.Part) + 14*touched - 3*p.gradBytes(op.Part)
+			}
+		}
+		return c
+	}
+}
+
+// updateBytes is what AdamW reads and writes of a part.
+func (p *Plan) updateBytes(part int) (bytes int64) {
+	for kind, dt := range p.types() {
+		n := store.Kind(kind).Elems(p.Model.Parts[part].Layout.StateElems) * dt.Bytes()
+		bytes += n // read
+		if store.Kind(kind) != store.Grad {
+			bytes += n // written
+		}
+	}
+	return bytes
+}
+
+// moveCost is the cost of a copy between the device and host memory, by what it writes, without extents on disk.
+func (p *Plan) moveCost(to Operand) (c cost) {
+	var bytes int64
+	switch to.What {
+	case Tokens:
+		bytes = int64(p.Numerics.MicroBatches) * batch.Bytes(p.Numerics.Positions())
+	case Weights:
+		bytes = p.weightBytes(to.Index)
+	case State:
+		bytes = p.stateBytes(to.Index)
+		if p.StatePasses(to.Index) {
+			bytes += p.storedGradBytes(to.Index)
+		}
+	case Stored:
+		bytes = p.weightBytes(to.Index) + p.stateBytes(to.Index)
+	case Input, InputGrad:
+		bytes = p.inputBytes()
+		if pieces, each := p.InputPieces(); to.What == Input && p.SavedOnDisk(to.Index-1) {
+			c.read = int64(pieces) * wholeBlocks(each)
+		}
+	case Kept:
+		bytes = p.KeptBytes(to.Index - 1)
+	case Rounded:
+		bytes = p.storedGradBytes(to.Index)
+	case Gradient:
+		bytes = p.gradBytes(to.Index)
+	case Results:
+		bytes = p.ResultBytes()
+	}
+	if to.At == Device {
+		c.up = bytes
+	} else {
+		c.down, c.read, c.written = bytes, 0, c.read
+	}
+	return c
+}
+
+// visitCost is the cost of a visit with one micro-batch, or with all of them if it is over the whole step; fresh says
+// that gradients hold nothing yet. Besides what the visit asks for, each chunk of positions reads the weights again, and
+// adds to gradients that it reads and writes, all but the first chunk of all.
+func (p *Plan) visitCost(layer int, v *nn.Visit, fresh bool) (c cost) {
+	if layer == none {
+		layer = p.blocks() + 1
+	}
+	a := p.account(layer, v)
+	c = cost{flops: a.Products, attention: a.Attention, ops: int64(a.Ops), element: a.Traffic}
+	chunks := int64(p.Numerics.BlockChunks())
+	if layer > p.blocks() {
+		t, chunk := int64(p.Numerics.Positions()), int64(p.Numerics.HeadChunk)
+		chunks = (t + chunk - 1) / chunk
+	}
+	parts := p.Model.LayerParts(layer)
+	for _, i := range v.Parts {
+		part := parts[i]
+		if p.Model.Parts[part].Kind == model.Norm {
+			continue
+		}
+		c.element += chunks * p.weightBytes(part)
+		if v.Writes.Has(nn.Grads) {
+			c.element += chunks * (p.weightBytes(part) + 2*p.gradBytes(part))
+			if fresh && p.Trained(part) {
+				c.element -= p.gradBytes(part) - nn.ClearedBytes(p.Model.Parts[part].Layout)
+			}
+		}
+	}
+	return c
+}
+
+// accounts remembers what visits were measured to ask for. A search asks for the same visits thousands of times.
+type accounts struct {
+	mu    sync.Mutex
+	known map[accountKey]nn.Account
+}
+
+type accountKey struct {
+	like   int // block, or -1
+	name   string
+	part   int // the visit's first, or -1
+	layout *tensor.Layout
+	to     nn.Direction
+	level  nn.Keep
+}
+
+// account is what a visit of a layer asks of the device, at the level that the plan keeps.
+func (p *Plan) account(layer int, v *nn.Visit) nn.Account {
+	level := nn.Keep(0)
+	if layer <= p.blocks() {
+		level = p.Keep(layer - 1)
+	}
+	return p.accountAt(layer, v, level)
+}
+
+func (p *Plan) accountAt(layer int, v *nn.Visit, level nn.Keep) nn.Account {
+	key := accountKey{like: none, name: v.Name, part: none, to: v.To, level: level}
+	layouts := p.Model.Layouts(layer, v.Parts)
+	if layer <= p.blocks() {
+		key.like = p.Model.Like[layer-1]
+	}
+	if len(v.Parts) > 0 {
+		key.part, key.layout = v.Parts[0], layouts[0]
+	}
+	known := p.accounts
+	known.mu.Lock()
+	defer known.mu.Unlock()
+	a, ok := known.known[key]
+	if !ok {
+		n := &p.Numerics
+		a = p.Layer(layer).Measure(*v, nn.Shape{Docs: slices.Repeat([]int{n.SequenceLen}, n.MicroBatch), DType: n.Compute,
+			Micros: n.MicroBatches, Rows: n.BlockRows(), Level: level}, layouts...)
+		if known.known == nil {
+			known.known = map[accountKey]nn.Account{}
+		}
+		known.known[key] = a
+	}
+	return a
+}
+
+// forward is what a block's visits on the way up ask of the device for one micro-batch.
+func (p *Plan) forward(block int, level nn.Keep) (sum nn.Account) {
+	return p.visitsOf(block, nn.Forward, level)
+}
+
+func (p *Plan) visitsOf(block int, to nn.Direction, level nn.Keep) (sum nn.Account) {
+	for _, stage := range p.Model.Blocks[block].Stages(to, false) {
+		for i := range stage {
+			sum = sum.Plus(p.accountAt(1+block, &stage[i], level))
+		}
+	}
+	return sum
+}
+
+// Layer is a block, from 1, or the head with the run's chunks.
+func (p *Plan) Layer(layer int) nn.Layer {
+	if layer <= p.blocks() {
+		return p.Model.Blocks[layer-1]
+	}
+	return p.Head()
+}

@@ -1,0 +1,183 @@
+package plan
+
+import (
+	"slices"
+)
+
+// What says what an operand is.
+type What uint8
+
+// What operations read and write. Index is of a part, a layer or a chunk.
+const (
+	Stored    What = iota // part: all that the store keeps of it from step to step
+	Weights               // part
+	State                 // part: its low halves and moments; of state that passes, the rounded gradient as well
+	Gradient              // part: the fp32 sum over micro-batches
+	Rounded               // part: its gradient in the type that is stored
+	Tokens                // of all micro-batches
+	Input                 // layer and micro-batch: x
+	InputGrad             // micro-batch: dx
+	Kept                  // layer and micro-batch: what forward leaves for backward
+	Held                  // layer and micro-batch: what the layer has between its visits of one direction
+	Work                  // scratch of the compute lane
+	LossSum               // micro-batch
+	Squares               // part: the sum of squares of its rounded gradient
+	BadCount              // of weights that became infinite or NaN
+	LogitRows             // chunk of the wanted rows, and micro-batch
+	Results               // the scalars of a step together
+	whats
+)
+
+// Operand is something that an operation reads or writes, and where it is. The schedule names it; the engine knows the
+// memory of each.
+type Operand struct {
+	What         What
+	Index, Micro int // none where it has no such index
+	At           Place
+	Slot         int // of a ring, or of the buffers that inputs share; none where it has memory of its own
+}
+
+// touch is who touched a piece of memory last.
+type touch struct {
+	written int        // the last operation that wrote it, plus one
+	read    [Lanes]int // since then, the last operation of each lane that read it, plus one
+}
+
+// The kinds of memory of an operand.
+const (
+	ownMemory = iota // of the part, the layer or the micro-batch
+	ringMemory
+	homeMemory // outside of the device
+	memories
+)
+
+// touch is the entry of an operand's memory. Two operands may have the same: weights that are used where they are stored,
+// slots of a ring, buffers that inputs share. There are as many entries as a step has micro-batches in all layers, and
+// each is asked for often, so they are in arrays, by kind, that are made when they are needed.
+func (b *builder) touch(o Operand) *touch {
+	parts, micros := len(b.Model.Parts), b.Numerics.MicroBatches
+	what, memory, count, i := o.What, ownMemory, parts, o.Index
+	ring := func(n int) {
+		if o.Slot != none {
+			memory, count, i = ringMemory, n, o.Slot
+		}
+	}
+	inLayer := func() { count, i = (b.blocks()+2)*micros, o.Index*micros+o.Micro }
+	outside := o.At == Host || o.At == Disk
+	switch rings := &b.Placement.Rings; what {
+	case Weights:
+		if ring(rings.Weights); o.At == InPlace {
+			what = Stored
+		}
+	case State:
+		ring(rings.State)
+	case Gradient:
+		switch ring(rings.Gradients); {
+		case o.At == InPlace: // summed where it is stored
+			what, memory, count = Rounded, homeMemory, parts+sharedGrads+1
+		case outside:
+			memory = homeMemory
+		}
+	case Rounded:
+		if ring(rings.Rounded); outside {
+			memory, count = homeMemory, parts+sharedGrads+1
+			if o.Slot != none {
+				i = parts + o.Slot
+			}
+		}
+	case Input, InputGrad:
+		switch {
+		case outside: // a gradient lands where the input was
+			what, memory = Input, homeMemory
+			inLayer()
+		case o.Slot != none:
+			what = Input
+			ring(micros + rings.Inputs)
+		case what == InputGrad:
+			count, i = micros, o.Micro
+		case o.Index <= b.blocks() && b.savedOnDevice(o.Index-1):
+			inLayer()
+		default: // two working buffers take turns
+			memory, count, i = ringMemory, 2*micros, o.Index%2*micros+o.Micro
+		}
+	case Kept:
+		if inLayer(); outside {
+			memory = homeMemory
+		} else {
+			ring(rings.Activations)
+		}
+	case Held: // of one layer at a time
+		count, i = 2*micros, o.Micro
+		if o.Index > b.blocks() {
+			i = micros + b.HeadBuffer(o.Micro)
+		}
+	case LossSum:
+		count, i = micros, o.Micro
+	case Squares, Stored:
+	default:
+		count, i = 1, 0
+		if outside || what == LogitRows && o.At == InPlace {
+			memory = homeMemory
+		}
+	}
+	list := &b.touched[what][memory]
+	if *list == nil {
+		*list = make([]touch, count)
+	}
+	return &(*list)[i]
+}
+
+// add appends an operation on what it reads and writes, and works out what it waits for.
+func (b *builder) add(op Op, reads, writes []Operand) *Op {
+	op.Reads, op.Writes = b.listed(reads), b.listed(writes)
+	var need [Lanes]int
+	for _, r := range reads {
+		b.needWriter(&need, b.touch(r))
+	}
+	for _, w := range writes {
+		t := b.touch(w)
+		b.needWriter(&need, t)
+		for l, last := range t.read {
+			need[l] = max(need[l], last)
+		}
+	}
+	first := len(b.waits)
+	for l, n := range need {
+		// Lanes run in order: what a lane has waited for once, and all before it, is done.
+		if Lane(l) != op.Lane && n > b.waited[op.Lane][l] {
+			b.waited[op.Lane][l] = n
+			b.waits = append(b.waits, n-1)
+		}
+	}
+	if n := len(b.waits); n > first {
+		op.After = b.waits[first:n:n]
+		slices.Sort(op.After)
+	}
+	i := len(b.ops)
+	b.ops = append(b.ops, op)
+	for _, w := range writes {
+		*b.touch(w) = touch{written: i + 1}
+	}
+	for _, r := range reads {
+		b.touch(r).read[op.Lane] = i + 1
+	}
+	return &b.ops[i]
+}
+
+// listed is a copy that lives as long as the schedule; all of a schedule's are in few allocations.
+func (b *builder) listed(all []Operand) []Operand {
+	if len(b.operands)+len(all) > cap(b.operands) {
+		b.operands = make([]Operand, 0, max(4096, len(all)))
+	}
+	first := len(b.operands)
+	b.operands = append(b.operands, all...)
+	return b.operands[first:len(b.operands):len(b.operands)]
+}
+
+// needWriter has an operation wait for the last one that wrote an operand's memory.
+func (b *builder) needWriter(need *[Lanes]int, t *touch) {
+	if t.written > 0 {
+		l := b.ops[t.written-1].Lane
+		need[l] = max(need[l], t.written)
+	}
+}

@@ -1,0 +1,39 @@
+package plan
+
+// Phase says which schedule of a run is asked for. A step ends when its norm is known; its updates belong to the next
+// schedule, where they overlap with the forward pass.
+type Phase uint8
+
+// The phases.
+const (
+	Prologue Phase = iota // a step with no updates pending: the first one, and the one after a flush
+	Steady                // the pending updates, then a step
+	Flush                 // the pending updates alone
+	Forwards              // evaluation: forward and loss, no updates pending
+	Logits                // forward and the logits of the wanted rows, no updates pending
+	Nothing               // no updates pending and no step: what a saving schedule has left to do
+)
+
+// String is the phase's name.
+func (p Phase) String() string {
+	return [...]string{"prologue", "steady", "flush", "forward", "logits", "nothing"}[p]
+}
+
+// Mode says which schedule is asked for.
+type Mode struct {
+	Phase Phase
+	// Saves takes the state of every part to a checkpoint, after its update if it has one. The state is then the one
+	// after the step before.
+	Saves bool
+	// Loaded says that a schedule before has brought what lives on the device there; else this one does, if it runs
+	// layers.
+	Loaded bool
+	// WriteBack copies state that is resident on the device to the store, after its update, for who reads it there.
+	WriteBack bool
+}
+
+// usual is the mode in which a phase comes without a save: state is on the device from the second step on, and a
+// flush writes it back.
+func usual(phase Phase) Mode {
+	return Mode{Phase: phase, Loaded: phase == Steady || phase == Flush, WriteBack: phase == Flush}
+}

@@ -1,0 +1,161 @@
+package plan
+
+import (
+	"slices"
+
+	"github.com/millrace/millrace/nn"
+)
+
+// layer emits the visits of a layer in one direction, with the moves before and after them.
+func (b *builder) layer(r row) {
+	b.down = r.to == nn.Backward && r.layer <= b.blocks()
+	for i, stage := range r.stages {
+		// A micro-batch has written something when no later stage writes it.
+		later := nn.Uses(0)
+		for _, s := range r.stages[i+1:] {
+			for _, v := range s {
+				later |= v.Writes
+			}
+		}
+		b.run(r, stage, later)
+	}
+	if b.down {
+		b.finishLate(1)
+	}
+	if r.layer == b.lowestTrained() && r.to == nn.Backward {
+		b.finishLate(len(b.late))
+	}
+}
+
+// run emits a stage: its weights, the visits of each micro-batch, and its gradients to where they are stored.
+func (b *builder) run(r row, stage nn.Stage, later nn.Uses) {
+	weights := map[int]Operand{}
+	var sums []int // parts whose gradients the stage sums
+	for _, i := range partsOf(stage) {
+		part := r.parts[i]
+		weights[i] = b.weights(part)
+		if slices.ContainsFunc(stage, func(v nn.Visit) bool { return v.Writes.Has(nn.Grads) && slices.Contains(v.Parts, i) }) {
+			b.clear(part)
+			sums = append(sums, part)
+		}
+	}
+	micros := b.Numerics.MicroBatches
+	if stage[0].Over == nn.WholeStep {
+		micros = 1
+	}
+	for m := range micros {
+		for i := range stage {
+			b.visit(r, &stage[i], weights, m, later)
+		}
+	}
+	// Gradients are complete all at once where parts are. Those for which a slot is free are rounded now, less one slot
+	// for the last of them. Each of the others is rounded after a block, while the gradients before it drain.
+	free := b.Placement.Rings.Rounded - 1
+	for i, part := range slices.Backward(sums) {
+		if i == 0 || !b.staged() || b.Tied(part) || b.StateResident(part) || free > 0 {
+			b.finish(part)
+			free--
+		} else {
+			b.late = append(b.late, part)
+		}
+	}
+}
+
+// visit emits a visit with one micro-batch, or with all of them.
+func (b *builder) visit(r row, v *nn.Visit, weights map[int]Operand, m int, later nn.Uses) {
+	o := op(LaneCompute, DoVisit)
+	o.Visit, o.First = v, v.First
+	if v.Over == nn.EachMicro {
+		o.Micro = m
+	}
+	block := r.layer <= b.blocks()
+	if block {
+		o.Layer = r.layer
+	}
+	if len(v.Parts) == 1 && (block || v.Parts[0] > 0) {
+		o.Part = r.parts[v.Parts[0]]
+	}
+	var reads, writes []Operand
+	for _, i := range v.Parts {
+		reads = append(reads, weights[i])
+		if v.Writes.Has(nn.Grads) && b.Trained(r.parts[i]) {
+			writes = append(writes, b.gradient(r.parts[i]))
+		}
+	}
+	uses := v.Reads | v.Writes
+	if v.Reads.Has(nn.X) {
+		reads = append(reads, b.load(r.layer, m))
+	}
+	if v.Reads.Has(nn.Tokens) {
+		reads = append(reads, b.tokens())
+	}
+	if v.Reads.Has(nn.DX) && !v.Writes.Has(nn.DX) {
+		reads = append(reads, b.inputGradient(m))
+	}
+	if v.Reads.Has(nn.HeldRows) && !v.Writes.Has(nn.HeldRows) {
+		reads = append(reads, b.held(r.layer, v, m)...)
+	}
+	var y Operand
+	if v.Writes.Has(nn.Y) {
+		y = b.input(r.layer+1, m)
+		writes = append(writes, y)
+	}
+	if v.Writes.Has(nn.DX) {
+		writes = append(writes, b.inputGradient(m))
+	}
+	if v.Writes.Has(nn.HeldRows) {
+		writes = append(writes, b.held(r.layer, v, m)...)
+	}
+	if v.Writes.Has(nn.Loss) {
+		writes = append(writes, Operand{What: LossSum, Index: none, Micro: m, At: b.bindable(), Slot: none})
+	}
+	writes = append(writes, Operand{What: Work, Index: r.layer, Micro: none, At: Device, Slot: none})
+	if uses.Has(nn.LogitRows) {
+		b.logits(o, reads, writes)
+		return
+	}
+	kept := Operand{}
+	if uses.Has(nn.KeptRows) {
+		kept = b.keep(r.layer, m, r.to == nn.Backward)
+		writes = append(writes, kept) // also on the way down, where its buffers are reused for gradients
+	}
+	b.add(o, reads, writes)
+	if r.to == nn.Forward && uses.Has(nn.KeptRows) && b.backwards() && b.ActivationsSpill(r.layer-1) {
+		b.move(LaneDrain, kept, Operand{What: Kept, Index: r.layer, Micro: m, At: Host, Slot: none})
+	}
+	if v.Writes.Has(nn.Y) {
+		b.wrote(r.layer+1, m, y)
+		if !later.Has(nn.Y) {
+			b.saveInput(r.layer+1, m, y)
+		}
+	}
+	if v.Writes.Has(nn.DX) && r.layer == 1 && !later.Has(nn.DX) {
+		b.drainInput(m)
+	}
+}
+
+// held are the rows that a layer has between its visits, of a micro-batch or of all.
+func (b *builder) held(layer int, v *nn.Visit, m int) (all []Operand) {
+	for micro := range b.Numerics.MicroBatches {
+		if v.Over == nn.WholeStep || micro == m {
+			all = append(all, Operand{What: Held, Index: layer, Micro: micro, At: Device, Slot: none})
+		}
+	}
+	return all
+}
+
+// logits emits a visit for each chunk of the wanted rows of a micro-batch, and brings the chunk's logits of the tile to
+// the host. Where everything is bound they are computed where the host reads them.
+func (b *builder) logits(o Op, reads, writes []Operand) {
+	for c := range b.logitChunks() {
+		to := Operand{What: LogitRows, Index: c, Micro: o.Micro, At: b.bindable(), Slot: none}
+		b.add(o, reads, append(slices.Clone(writes), to))
+		if to.At == Device {
+			drain := op(LaneDrain, DoMove)
+			drain.Part, drain.Micro = o.Part, o.Micro
+			home := to
+			home.At = Host
+			b.add(drain, []Operand{to}, []Operand{home})
+		}
+	}
+}

@@ -1,0 +1,174 @@
+package stream
+
+import (
+	"iter"
+	"slices"
+
+	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/plan"
+	"github.com/millrace/millrace/store"
+)
+
+// move enqueues a copy between the device and host memory, or the store.
+func (r *run) move(s device.Stream, i int) error {
+	op := &r.ops[i]
+	from, to := op.Reads[0], op.Writes[0]
+	switch to.What {
+	case plan.Weights, plan.State, plan.Stored, plan.Rounded, plan.Gradient:
+		return r.movePart(s, i)
+	case plan.Results: // all scalars together
+		s.Copy(r.pinned.DeviceResults, r.buffers.Results)
+		return nil
+	case plan.LogitRows:
+		r.drainLogits(s, op)
+		return nil
+	}
+	if onDisk(from) || onDisk(to) {
+		return r.moveInput(s, i)
+	}
+	src, err := r.mem(from)
+	if err != nil {
+		return err
+	}
+	dst, err := r.mem(to)
+	if err == nil {
+		s.Copy(dst, src)
+	}
+	return err
+}
+
+// movePart copies extents of a part, piece by piece.
+func (r *run) movePart(s device.Stream, i int) error {
+	op := &r.ops[i]
+	from, to := op.Reads[0], op.Writes[0]
+	var here [store.Kinds]device.Mem // on the device
+	kinds, access := []store.Kind{store.Weights}, store.Write
+	var err error
+	switch to.What {
+	case plan.Weights:
+		here[store.Weights], err = r.mem(to)
+		access = store.Read
+	case plan.State:
+		kinds, here, access = r.stateKinds(), r.state(to), store.Read
+		if to.Slot >= 0 { // it passes, and comes with its gradient
+			kinds = append(kinds, store.Grad)
+		}
+	case plan.Stored:
+		kinds, here = append(kinds, r.stateKinds()...), r.state(op.Reads[1])
+		here[store.Weights], err = r.mem(from)
+	case plan.Rounded:
+		kinds = []store.Kind{store.Grad}
+		here[store.Grad], err = r.mem(from)
+	case plan.Gradient:
+		kinds = []store.Kind{store.GradSum}
+		here[store.GradSum], err = r.mem(from)
+	}
+	for _, kind := range kinds {
+		id := store.ID{Part: op.Part, Kind: kind}
+		if err == nil {
+			err = r.pieces(op.Lane, id, access, func(off int64, piece device.Mem) {
+				if part := here[kind].Slice(off, piece.Len); access == store.Read {
+					s.Copy(part, piece)
+				} else {
+					s.Copy(piece, part)
+				}
+			})
+		}
+	}
+	if err != nil || !r.again[i] && to.What != plan.Stored {
+		return err
+	}
+	// A later operation of this schedule has another use for the extents: it borrows the new version.
+	switch to.What {
+	case plan.Stored:
+		r.versions.updated(op.Part)
+	case plan.Rounded, plan.Gradient:
+		r.versions.wrote(store.ID{Part: op.Part, Kind: kinds[0]})
+	}
+	return r.retire(op.Lane, 0)
+}
+
+// usesAgain tells of each operation whether a later one writes what it reads in the store, or touches what it writes
+// there.
+func usesAgain(ops []plan.Op) []bool {
+	type memory struct {
+		what        plan.What
+		index, slot int
+	}
+	again := make([]bool, len(ops))
+	later := map[memory]bool{} // whether any later operation writes it
+	touch := func(i int, list []plan.Operand, look bool, writes bool) {
+		for _, o := range list {
+			if !inStore(o) {
+				continue
+			}
+			at := memory{o.What, o.Index, o.Slot}
+			if o.Slot >= 0 {
+				at.index = 0 // parts share it
+			}
+			written, touched := later[at]
+			if look {
+				again[i] = again[i] || written || writes && touched
+			} else {
+				later[at] = written || writes
+			}
+		}
+	}
+	for i := range slices.Backward(ops) {
+		for _, look := range []bool{true, false} {
+			touch(i, ops[i].Reads, look, false)
+			touch(i, ops[i].Writes, look, true)
+		}
+	}
+	return again
+}
+
+// moveInput brings the input of a block from disk to the device, or from there to disk.
+func (r *run) moveInput(s device.Stream, i int) error {
+	op := &r.ops[i]
+	here, away, access := op.Writes[0], op.Reads[0], store.Read
+	if onDisk(here) {
+		here, away, access = away, here, store.Write
+	}
+	id, x := store.ID{Part: r.Plan.Model.BlockParts[away.Index-1], Kind: store.Inputs}, r.rows(here).Mem
+	for at, off := range r.inputPieces(op.Micro) {
+		err := r.piece(op.Lane, id, off, r.specs[id].Piece, access, func(piece device.Mem) {
+			n := min(piece.Len, x.Len-at)
+			if part, piece := x.Slice(at, n), piece.Slice(0, n); access == store.Read {
+				s.Copy(part, piece)
+			} else {
+				s.Copy(piece, part)
+			}
+		})
+		if err != nil {
+			return err
+		}
+	}
+	if access == store.Write {
+		return r.retire(op.Lane, 0) // it is loaded in this same schedule
+	}
+	return nil
+}
+
+// inputPieces are the places in the input of a block, and in its extent, of the pieces for a micro-batch.
+func (e *Engine) inputPieces(m int) iter.Seq2[int64, int64] {
+	pieces, bytes := e.Plan.InputPieces()
+	return func(yield func(at, off int64) bool) {
+		for i := range pieces {
+			if !yield(int64(i)*bytes, int64(m*pieces+i)*bytes) {
+				return
+			}
+		}
+	}
+}
+
+// drainLogits copies a chunk's logits of a tile to their columns on the host, row by row.
+func (r *run) drainLogits(s device.Stream, op *plan.Op) {
+	from := r.wanted(op.Reads[0], op.Part).To
+	to := op.Writes[0]
+	first, n := r.logitChunk(to.Index)
+	rows := r.hostLogits(to.Micro).RowRange(first, n).ColRange(r.Plan.Model.Parts[op.Part].FirstRow, from.Cols)
+	for i := range n {
+		s.Copy(rows.RowRange(i, 1).Mem, from.RowRange(i, 1).Mem)
+	}
+}

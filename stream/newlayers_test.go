@@ -1,0 +1,148 @@
+package stream_test
+
+import (
+	"bytes"
+	"fmt"
+	"testing"
+
+	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/hf"
+	"github.com/millrace/millrace/model"
+	"github.com/millrace/millrace/nn"
+	"github.com/millrace/millrace/plan"
+	"github.com/millrace/millrace/store"
+	"github.com/millrace/millrace/tensor"
+	"pgregory.net/rapid"
+)
+
+// Layers that no package knows. They prove that a mixer and a feed-forward are data to the plan and to the engine: this
+// file states their tensors, values and visits, and no file of plan or stream changes.
+
+// lowRank is a mixer without attention: h = x + down(up(norm(x))).
+type lowRank struct{ Rank int }
+
+const upped, dUpped = 0, 1 // values: [T, Rank]
+
+func (l lowRank) Fields(hidden int) []tensor.Field {
+	return []tensor.Field{matrix("mixer.up.weight", l.Rank, hidden), matrix("mixer.down.weight", hidden, l.Rank)}
+}
+
+func (l lowRank) Values() []nn.Value {
+	return []nn.Value{upped: {Cols: l.Rank, Level: nn.KeepAttention, Lives: nn.Result}, dUpped: {Cols: l.Rank, Lives: nn.Gradient}}
+}
+
+func (l lowRank) Forward(p *nn.Pass, x device.Mat) {
+	p.EachChunk(func(p *nn.Pass, rows func(device.Mat) device.Mat) {
+		p.Normalize(rows(x))
+		p.Project(p.Value(upped), p.Norm(), "mixer.up.weight", 1)
+	})
+}
+
+func (l lowRank) Output(p *nn.Pass, x, h device.Mat) {
+	p.MatMul(h, p.Value(upped), p.Weight("mixer.down.weight", 1), device.MatMulFlags{TransB: true, Onto: x})
+}
+
+func (l lowRank) Recompute(p *nn.Pass, x device.Mat) {
+	if !p.Keeps(nn.KeepAttention) {
+		l.Forward(p, x)
+	}
+}
+
+func (l lowRank) Backward(p *nn.Pass, x, dx device.Mat) {
+	p.EachChunk(func(p *nn.Pass, rows func(device.Mat) device.Mat) {
+		x, dx := rows(x), rows(dx)
+		p.WeightGrad("mixer.down.weight", 1, dx, p.Value(upped))
+		p.ProjectGrad(p.Value(dUpped), dx, "mixer.down.weight", 1)
+		p.Normalize(x)
+		p.WeightGrad("mixer.up.weight", 1, p.Value(dUpped), p.Norm())
+		p.ProjectGrad(p.Norm(), p.Value(dUpped), "mixer.up.weight", 1)
+		p.NormalizeGrad(x, dx)
+	})
+}
+
+// byPosition is a feed-forward that routes rows to parts: each part has a table of rows for a range of positions, and
+// y = h + table[position]. Its parts see the rows of the whole step at once.
+type byPosition struct{ Tables, Rows int }
+
+const places, out, dOut = 0, 1, 2 // held: I32 [1], [Hidden], [Hidden]
+
+func (b byPosition) Fields(int) []tensor.Field { return nil }
+func (b byPosition) Values() []nn.Value        { return nil }
+func (b byPosition) Count() int                { return b.Tables }
+
+func (b byPosition) PartFields(hidden, _ int) []tensor.Field {
+	return []tensor.Field{matrix("table.weight", b.Rows, hidden)}
+}
+
+func (b byPosition) HeldValues(hidden int) []nn.Value {
+	return []nn.Value{places: {Cols: 1, DType: tensor.I32}, out: {Cols: hidden}, dOut: {Cols: hidden}}
+}
+
+func (b byPosition) Open(p *nn.Pass) {
+	p.Copy(p.Held(places).Mem, p.Batch().Docs.Positions)
+	p.Zero(p.Held(out).Mem)
+}
+
+func (b byPosition) ForwardPart(p *nn.Pass, part int) {
+	p.Gather(p.Held(out), p.Weight("table.weight", 1), p.Held(places).Mem, part*b.Rows)
+}
+
+func (b byPosition) Combine(p *nn.Pass, y device.Mat) { p.Add(y, y, p.Held(out)) }
+
+func (b byPosition) OpenBackward(p *nn.Pass, dy device.Mat) { p.Copy(p.Held(dOut).Mem, dy.Mem) }
+
+func (b byPosition) BackwardPart(p *nn.Pass, part int) {
+	if g := p.WeightGradient("table.weight", 1); !g.IsZero() {
+		p.Zero(g.Mem) // rows of the whole step come once
+		p.ScatterAdd(g, p.Held(dOut), p.Held(places).Mem, part*b.Rows)
+	}
+}
+
+func (b byPosition) CloseBackward(p *nn.Pass, dNorm device.Mat) { p.Zero(dNorm.Mem) } // rows do not depend on x
+
+func matrix(name string, shape ...int) tensor.Field {
+	return tensor.Field{Name: name, Shape: shape, Trainable: true, Decay: true}
+}
+
+// made is a family of such blocks in turn with attention and a GLU.
+var made = model.Family{ModelType: "made", Read: func(_ *hf.Config, r *hf.ConfigReader, s *model.Spec) {
+	s.Attention.KVHeads = r.Size("num_key_value_heads")
+	s.HeadDim(r)
+	s.Rotary(r)
+	mixers, feeds := []nn.Mixer{lowRank{5}, s.Attention}, []nn.FeedForward{byPosition{3, 4}, s.GLU, nn.SplitGLU{Inner: 6, Groups: 2}}
+	for l := range s.Layers {
+		s.Blocks = append(s.Blocks, nn.Block{Mixer: mixers[l%2], FeedForward: feeds[l%3]})
+	}
+}}
+
+// The law of placements holds for layers that no package knows.
+func TestNewLayers(t *testing.T) {
+	const steps = 3
+	dev := newCPU(t)
+	defer dev.Close()
+	s := tiny
+	s.Type, s.Layers, s.BlockChunk = made.ModelType, 6, plan.BlockChunkMultiple
+	var subjects []*subject
+	var wants []outcome
+	for _, s.BF16 = range []bool{false, true} {
+		sub := s.subject(t, steps)
+		ref := start(t, sub, setup{change: streamed(1), serial: true, device: dev})
+		subjects, wants = append(subjects, sub), append(wants, train(t, ref, sub, steps))
+		ref.close(t)
+	}
+	for i, want := range wants {
+		for _, p := range subjects[i].model.Parts {
+			if moments := want.state[store.ID{Part: p.Index, Kind: store.FirstMoment}]; len(bytes.Trim(moments, "\x00")) == 0 {
+				t.Errorf("bf16 %v: %s has no gradient", i == 1, p.Name)
+			}
+		}
+	}
+	rapid.Check(t, func(rt *rapid.T) {
+		i := rapid.IntRange(0, len(subjects)-1).Draw(rt, "subject")
+		r := start(rt, subjects[i], setup{device: dev, serial: rapid.Bool().Draw(rt, "serial"),
+			change: func(p *plan.Placement) { placements(rt, p, true) }})
+		defer r.close(rt)
+		rt.Log(fmt.Sprintf("bf16 %v", i == 1))
+		sameBits(rt, train(rt, r, subjects[i], steps), wants[i], r.plan)
+	})
+}

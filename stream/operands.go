@@ -1,0 +1,171 @@
+package stream
+
+import (
+	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/nn"
+	"github.com/millrace/millrace/plan"
+	"github.com/millrace/millrace/store"
+	"github.com/millrace/millrace/tensor"
+)
+
+// The memory of what operations name. The plan has decided where each operand is; the buffers are laid out once for the
+// plan, and this file alone looks up which of them an operand has. A new kind of place is a case here and none elsewhere.
+
+// mem is the memory of an operand as the device sees it, except of extents that are moved piece by piece.
+func (r *run) mem(o plan.Operand) (device.Mem, error) {
+	b, part := r.buffers, o.Index
+	inPlace := o.At == plan.InPlace
+	switch o.What {
+	case plan.Weights:
+		bytes := r.Plan.Model.Parts[part].Layout.WeightElems * r.types[store.Weights].Bytes()
+		switch {
+		case inPlace:
+			return r.bind(store.ID{Part: part, Kind: store.Weights}, bytes, store.Read)
+		case o.Slot >= 0:
+			return b.Slots[o.Slot].Slice(0, bytes), nil
+		}
+		return b.Own[part], nil
+	case plan.Gradient:
+		switch {
+		case inPlace:
+			return r.bind(store.ID{Part: part, Kind: store.Grad}, r.gradBytes(part), store.Write)
+		case o.At == plan.Host:
+			return r.pinned.Sums[part], nil
+		case o.Slot >= 0:
+			return b.Grads[o.Slot].Slice(0, r.gradBytes(part)), nil
+		}
+		return b.OwnG[part], nil
+	case plan.Rounded:
+		switch id := (store.ID{Part: part, Kind: store.Grad}); {
+		case o.At == plan.Host:
+			return r.bind(id, r.specs[id].Bytes, store.Write)
+		case o.Slot >= 0:
+			return b.Stages[o.Slot], nil
+		}
+		return b.State[part][store.Grad], nil
+	case plan.Tokens:
+		if o.At == plan.Device {
+			return b.Batches, nil
+		}
+		return r.pinned.Batches, nil
+	case plan.Input, plan.InputGrad:
+		if o.At == plan.Host {
+			return r.pinned.Inputs[o.Index-1][o.Micro], nil
+		}
+		return r.rows(o).Mem, nil
+	case plan.Kept:
+		onHost := r.pinned.Activations[o.Index-1][o.Micro]
+		if o.At == plan.Host {
+			return onHost, nil
+		}
+		return b.KeptRing[o.Slot].Slice(0, onHost.Len), nil
+	case plan.LossSum:
+		return r.result(o, r.Plan.LossAt(o.Micro)), nil
+	case plan.Squares:
+		return r.result(o, r.Plan.SquaresAt(part)), nil
+	case plan.BadCount:
+		return r.result(o, r.Plan.BadAt()), nil
+	case plan.Results:
+		return r.pinned.DeviceResults, nil
+	}
+	panic("stream: an operand without memory: " + r.Plan.Model.Parts[max(part, 0)].Name)
+}
+
+// onDisk reports whether an operand is in files.
+func onDisk(o plan.Operand) bool { return o.At == plan.Disk }
+
+// inStore reports whether an operand is an extent of a part in the store, which lanes borrow.
+func inStore(o plan.Operand) bool {
+	return o.At == plan.Host && (o.What == plan.Stored || o.What == plan.Rounded || o.What == plan.Gradient)
+}
+
+// rows is x or dx of a micro-batch on the device: [T, Hidden].
+func (r *run) rows(o plan.Operand) device.Mat {
+	b := r.buffers
+	switch {
+	case o.Slot >= 0:
+		return b.Shared[o.Slot]
+	case o.What == plan.InputGrad:
+		return b.DX[o.Micro]
+	case o.Index <= len(b.Saved) && b.Saved[o.Index-1] != nil:
+		return b.Saved[o.Index-1][o.Micro]
+	}
+	return b.Working[o.Index%2][o.Micro]
+}
+
+// hostRows is x or dx of a micro-batch as the host's lane sees it.
+func (r *run) hostRows(o plan.Operand) device.Mat {
+	if o.At != plan.Host {
+		return r.rows(o)
+	}
+	n := &r.Plan.Numerics
+	return device.NewMat(r.host.Inputs[o.Index-1][o.Micro], n.Compute, n.Positions(), r.Plan.Model.Hidden)
+}
+
+// result is where the device writes a scalar of the step.
+func (r *run) result(o plan.Operand, at int64) device.Mem {
+	if o.At == plan.InPlace {
+		return r.pinned.HostResults.Slice(at, 8)
+	}
+	return r.buffers.Results.Slice(at, 8)
+}
+
+// hostResult is where the host's lane writes a scalar of the step.
+func (r *run) hostResult(at int64) device.Mem { return r.host.HostResults.Slice(at, 8) }
+
+// state is what is kept of a part on the device by kind, its gradient in the stored type included: of a part whose state
+// is there when it is updated.
+func (r *run) state(o plan.Operand) [store.Kinds]device.Mem {
+	if o.Slot < 0 {
+		return r.buffers.State[o.Index]
+	}
+	var mem [store.Kinds]device.Mem
+	for _, kind := range append(r.stateKinds(), store.Grad) {
+		mem[kind] = r.buffers.StateRing[o.Slot][kind].Slice(0, r.specs[store.ID{Part: o.Index, Kind: kind}].Bytes)
+	}
+	return mem
+}
+
+// stateKinds returns the kinds of extents that a part has, except its weights and its gradient.
+func (e *Engine) stateKinds() (kinds []store.Kind) {
+	for kind, t := range e.types {
+		if k := store.Kind(kind); t != tensor.Invalid && k != store.Weights && !k.Transient() {
+			kinds = append(kinds, k)
+		}
+	}
+	return kinds
+}
+
+func (e *Engine) gradBytes(part int) int64 { return e.Plan.Model.Parts[part].Layout.StateElems * 4 }
+
+// params are the weights of a part where an operand has them.
+func (r *run) params(o plan.Operand) (nn.Params, error) {
+	mem, err := r.mem(o)
+	return nn.Weights(mem, r.Plan.Model.Parts[o.Index].Layout, r.types[store.Weights]), err
+}
+
+// gradients are the fp32 gradients of a part where an operand has them.
+func (r *run) gradients(o plan.Operand) (nn.Params, error) {
+	mem, err := r.mem(o)
+	return nn.Gradients(mem, r.Plan.Model.Parts[o.Index].Layout), err
+}
+
+// hostLogits are the wanted logits of a micro-batch in host memory: F32 [LogitRows, Vocab].
+func (r *run) hostLogits(m int) device.Mat {
+	rows, vocab := r.Plan.Outputs.LogitRows, r.Plan.Model.Vocab
+	return device.NewMat(r.pinned.Logits[m], tensor.F32, rows, vocab)
+}
+
+// wanted is where a visit writes the logits of a chunk of a tile: in their columns on the host where the device can, else
+// densely in a buffer of the device.
+func (r *run) wanted(o plan.Operand, tile int) nn.Wanted {
+	part := &r.Plan.Model.Parts[tile]
+	first, n := r.logitChunk(o.Index)
+	w := nn.Wanted{First: r.logitRow + first, Rows: n}
+	if o.At == plan.Device {
+		w.To = device.NewMat(r.buffers.Logits, tensor.F32, n, part.Layout.Fields[0].Shape[0])
+	} else {
+		w.To, w.FirstColumn = r.hostLogits(o.Micro).RowRange(first, n), part.FirstRow
+	}
+	return w
+}

@@ -1,0 +1,143 @@
+package stream
+
+import (
+	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/nn"
+	"github.com/millrace/millrace/plan"
+	"github.com/millrace/millrace/store"
+	"github.com/millrace/millrace/tensor"
+)
+
+// visit enqueues a layer's visit: it hands the visit what its operands name.
+func (r *run) visit(s device.Stream, op *plan.Op) error {
+	a := nn.Args{Rope: &r.buffers.Rope, Scale: r.scale}
+	if op.Micro >= 0 {
+		a.Batch = r.batch(op.Micro)
+	}
+	sums := map[int]nn.Params{} // by part
+	for _, o := range op.Writes {
+		if o.What == plan.Gradient {
+			g, err := r.gradients(o)
+			if err != nil {
+				return err
+			}
+			g.Fresh = op.Micro <= 0 // micro-batches come in order
+			sums[o.Index] = g
+		}
+	}
+	for _, list := range [][]plan.Operand{op.Reads, op.Writes} {
+		for _, o := range list {
+			switch o.What {
+			case plan.Weights:
+				w, err := r.params(o)
+				if err != nil {
+					return err
+				}
+				a.Weights, a.Gradients = append(a.Weights, w), append(a.Gradients, sums[o.Index])
+			case plan.Input:
+				if op.Visit.Reads.Has(nn.X) && a.X.IsZero() {
+					a.X = r.rows(o)
+				} else {
+					a.Y = r.rows(o)
+				}
+			case plan.InputGrad:
+				a.DX = r.rows(o)
+			case plan.Kept:
+				a.Kept = r.buffers.Kept[o.Index-1][max(o.Slot, 0)]
+				if o.Slot < 0 {
+					a.Kept = r.buffers.Kept[o.Index-1][o.Micro]
+				}
+			case plan.Held:
+				r.hold(&a, op, o)
+			case plan.Work:
+				if of := r.buffers.Work[op.Visit.To%2]; o.Index <= len(of) {
+					a.Work = of[o.Index-1]
+				}
+			case plan.LossSum:
+				mem, err := r.mem(o)
+				if err != nil {
+					return err
+				}
+				a.Loss = mem
+			case plan.LogitRows:
+				a.Wanted = r.wanted(o, op.Part)
+			}
+		}
+	}
+	op.Visit.Run(s, &a)
+	return nil
+}
+
+// hold gives a visit what its layer has between visits, of the micro-batch or of the step.
+func (r *run) hold(a *nn.Args, op *plan.Op, o plan.Operand) {
+	if o.Index > len(r.buffers.Held) {
+		a.Ending = r.buffers.Ending[r.Plan.HeadBuffer(o.Micro)]
+		return
+	}
+	if a.Held = r.buffers.Held[o.Index-1]; op.Micro >= 0 {
+		a.Held = a.Held.Micro(op.Micro)
+	}
+}
+
+// batch is the tokens of a micro-batch as the device sees them.
+func (r *run) batch(m int) *nn.Batch {
+	mem := r.buffers.Batches
+	if mem.IsZero() { // the device reads them where they are
+		mem = r.pinned.Batches
+	}
+	return plan.Batch(mem, m, r.Plan.Numerics.Positions())
+}
+
+// clear zeroes a gradient.
+func (r *run) clear(s device.Stream, op *plan.Op) error {
+	g, err := r.gradients(op.Writes[0])
+	if err == nil {
+		g.Clear(s)
+	}
+	return err
+}
+
+// round brings a complete gradient into its stored type and squares what is stored.
+func (r *run) round(s device.Stream, op *plan.Op) error {
+	g, err := r.gradients(op.Reads[0])
+	if err != nil {
+		return err
+	}
+	squares, err := r.mem(op.Writes[0])
+	if err != nil {
+		return err
+	}
+	elems := int(r.Plan.Model.Parts[op.Part].Layout.StateElems)
+	full := device.NewVec(g.Mem, tensor.F32, elems)
+	stored := full
+	if t := r.types[store.Grad]; t != tensor.F32 {
+		mem, err := r.mem(op.Writes[1])
+		if err != nil {
+			return err
+		}
+		stored = device.NewVec(mem, t, elems)
+		s.Cast(stored, full)
+	}
+	s.SumSquares(squares, stored)
+	return nil
+}
+
+// updateHere applies the pending update to a part on the device.
+func (r *run) updateHere(s device.Stream, op *plan.Op) error {
+	weights, state, bad := op.Writes[0], op.Writes[1], op.Writes[2]
+	mem := r.state(state)
+	var err error
+	if mem[store.Weights], err = r.mem(weights); err != nil {
+		return err
+	}
+	count, err := r.mem(bad)
+	if err != nil {
+		return err
+	}
+	if op.First {
+		s.Zero(count)
+	}
+	l := r.Plan.Model.Parts[op.Part].Layout
+	r.adamW(s, op.Part, mem, span{0, l.WeightElems}, span{0, l.StateElems}, count)
+	return nil
+}
