@@ -108,7 +108,7 @@ func sumsIn(m *checkpoint.Manifest) map[checkpoint.ID][]checkpoint.Sum {
 func TestKilledRunsGoOn(t *testing.T) {
 	rounds := *kills
 	if testing.Short() {
-		rounds = min(rounds, 5)
+		rounds = min(rounds, 2)
 	}
 	seed := *killSeed
 	if seed == 0 {
