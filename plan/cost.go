@@ -266,11 +266,7 @@ func (p *Plan) accountAt(layer int, v *nn.Visit, level nn.Keep) nn.Account {
 	return a
 }
 
-// forward is what a block's visits on the way up ask of the device for one micro-batch.
-func (p *Plan) forward(block int, level nn.Keep) (sum nn.Account) {
-	return p.visitsOf(block, nn.Forward, level)
-}
-
+// visitsOf sums what a block's visits in one direction ask of the device for one micro-batch, at a level.
 func (p *Plan) visitsOf(block int, to nn.Direction, level nn.Keep) (sum nn.Account) {
 	for _, stage := range p.Model.Blocks[block].Stages(to, false) {
 		for i := range stage {

@@ -395,6 +395,3 @@ func (p *Plan) gradBytes(part int) int64 { return p.Model.Parts[part].Layout.Sta
 func (p *Plan) storedGradBytes(part int) int64 {
 	return p.Model.Parts[part].Layout.StateElems * p.Numerics.Scheme().Types()[store.Grad].Bytes()
 }
-
-// blockPart is the part of decoder block l (1..L).
-func (p *Plan) blockPart(layer int) int { return p.Model.BlockParts[layer-1] }
