@@ -17,6 +17,18 @@ type place struct {
 	a, b int
 }
 
+// home are the places that are not of a device.
+var home = map[string]bool{"host weights": true, "host gradient": true, "shared gradient": true, "embedding sum": true,
+	"host x": true, "disk x": true, "host kept": true}
+
+// on is the place on the device of a rank.
+func (p place) on(rank int) place {
+	if rank > 0 && !home[p.what] {
+		p.what = fmt.Sprintf("%s of rank %d", p.what, rank)
+	}
+	return p
+}
+
 // content is what a place holds.
 type content struct {
 	what string
@@ -32,14 +44,14 @@ type checker struct {
 	phase  plan.Phase
 	mode   plan.Mode
 	mem    map[place]content
-	reach  []([plan.Lanes]int) // by operation: in each lane, how many operations (by index plus one) come before it for sure
-	last   [plan.Lanes]int     // index plus one of each lane's latest
+	reach  [][]int // by operation: of each worker, how many operations (by index plus one) come before it for sure
+	last   []int   // index plus one of each worker's latest
 	access map[place][]touch
 	ops    []plan.Op
 	errs   []string
 
-	updates, homes, saves map[int]int // by part: updates, gradients brought home, and copies to a checkpoint
-	counted               bool        // the count of NaNs on the device has begun
+	updates, homes, saves map[int]int  // by part: updates, gradients brought home, and copies to a checkpoint
+	counted               map[int]bool // by rank: the count of NaNs on the device has begun
 }
 
 type touch struct {
@@ -50,17 +62,20 @@ type touch struct {
 // check returns what is wrong with a schedule.
 func check(p *plan.Plan, mode plan.Mode, s *plan.Schedule) []string {
 	c := &checker{p: p, m: p.Model, phase: mode.Phase, mode: mode, mem: map[place]content{}, access: map[place][]touch{}, ops: s.Ops,
-		updates: map[int]int{}, homes: map[int]int{}, saves: map[int]int{}}
-	for part := range c.m.Parts {
+		last: make([]int, len(p.Workers())), counted: map[int]bool{}, updates: map[int]int{}, homes: map[int]int{},
+		saves: map[int]int{}}
+	m := c.m
+	for part := range m.Parts {
 		fresh := 1
 		if c.updating() && p.Trained(part) {
 			fresh = 0
 		}
 		c.mem[place{"host weights", part, 0}] = content{"weights", part, fresh}
 		if p.StateResident(part) && mode.Loaded {
-			c.mem[place{"own slot", part, 0}] = content{"weights", part, fresh}
-			c.mem[place{"own state", part, 0}] = content{"state", part, fresh}
-			c.mem[c.storedAt(part)] = content{"new gradient", part, 0}
+			rank := p.RankOf(max(m.Parts[part].Layer, 1))
+			c.mem[place{"own slot", part, 0}.on(rank)] = content{"weights", part, fresh}
+			c.mem[place{"own state", part, 0}.on(rank)] = content{"state", part, fresh}
+			c.mem[c.storedAt(part).on(rank)] = content{"new gradient", part, 0}
 			c.mem[place{"host weights", part, 0}] = content{"stale weights", part, 0}
 		}
 		c.mem[c.hostGradient(part)] = content{"old gradient", part, 0}
@@ -101,31 +116,32 @@ func (c *checker) errorf(i int, format string, args ...any) {
 // order closes what happens before operation i over the lanes and the waits.
 func (c *checker) order(i int) {
 	op := c.ops[i]
-	var before [plan.Lanes]int
+	before := make([]int, len(c.last))
 	join := func(d int) {
 		for l, n := range c.reach[d] {
 			before[l] = max(before[l], n)
 		}
-		before[c.ops[d].Lane] = max(before[c.ops[d].Lane], d+1)
+		before[c.ops[d].Index()] = max(before[c.ops[d].Index()], d+1)
 	}
-	if n := c.last[op.Lane]; n > 0 {
+	if n := c.last[op.Index()]; n > 0 {
 		join(n - 1)
 	}
 	for _, d := range op.After {
-		if d < 0 || d >= i || c.ops[d].Lane == op.Lane {
+		if d < 0 || d >= i || c.ops[d].Worker == op.Worker {
 			c.errorf(i, "waits for %d, which is not an earlier operation of another lane", d)
 			continue
 		}
 		join(d)
 	}
 	c.reach = append(c.reach, before)
-	c.last[op.Lane] = i + 1
+	c.last[op.Index()] = i + 1
 }
 
 // use notes an access and checks it against all accesses before it.
 func (c *checker) use(i int, at place, write bool) {
+	at = at.on(c.ops[i].Rank)
 	for _, t := range c.access[at] {
-		if (write || t.write) && t.op != i && c.reach[i][c.ops[t.op].Lane] < t.op+1 {
+		if (write || t.write) && t.op != i && c.reach[i][c.ops[t.op].Index()] < t.op+1 {
 			c.errorf(i, "touches %v and nothing orders it after %d %v", at, t.op, c.ops[t.op])
 		}
 	}
@@ -134,14 +150,14 @@ func (c *checker) use(i int, at place, write bool) {
 
 func (c *checker) read(i int, at place, want content) {
 	c.use(i, at, false)
-	if got := c.mem[at]; got != want {
+	if got := c.mem[at.on(c.ops[i].Rank)]; got != want {
 		c.errorf(i, "%v holds %v, not %v", at, got, want)
 	}
 }
 
 func (c *checker) write(i int, at place, what content) {
 	c.use(i, at, true)
-	c.mem[at] = what
+	c.mem[at.on(c.ops[i].Rank)] = what
 }
 
 // fresh are the weights that this step computes with.
@@ -294,7 +310,7 @@ func (c *checker) run(i int) {
 	tiles := len(c.m.HeadTiles)
 	loss := place{"device loss", m, 0}
 	lanes := map[plan.Lane][]string{
-		plan.LaneFetch: {"upload", "fetch", "fetch-state", "load", "load-kept"},
+		plan.LaneFetch: {"load-input", "upload", "fetch", "fetch-state", "load", "load-kept"},
 		plan.LaneCompute: {"forward", "head-norm", "head-stats", "head-loss", "zero-grad", "head-grad", "head-visit",
 			"head-input", "reopen", "backward", "round"},
 		plan.LaneDrain:  {"save", "save-kept", "write-back", "drain", "drain-sum", "drain-input", "collect"},
@@ -321,10 +337,10 @@ func (c *checker) run(i int) {
 	case "update":
 		c.updates[op.Part]++
 		if op.Lane == plan.LaneCompute {
-			if op.First == c.counted {
+			if op.First == c.counted[op.Rank] {
 				c.errorf(i, "begins the count of NaNs, wrongly")
 			}
-			c.counted = true
+			c.counted[op.Rank] = true
 			c.use(i, place{"device count", 0, 0}, true)
 		}
 		if c.passes(op.Part) {
@@ -508,8 +524,12 @@ func (c *checker) run(i int) {
 		c.read(i, c.gradAt(op, op.Part), c.whole(op.Part))
 		c.write(i, place{"embedding sum", op.Part, 0}, c.whole(op.Part))
 	case "drain-input":
-		c.read(i, c.dxAt(slotOf(op, plan.InputGrad), m), content{"dx", 1, m})
-		c.write(i, c.hostX(1, m), content{"dx", 1, m})
+		layer := max(op.Layer, 1)
+		c.read(i, c.dxAt(slotOf(op, plan.InputGrad), m), content{"dx", layer, m})
+		c.write(i, c.hostX(layer, m), content{"dx", layer, m})
+	case "load-input":
+		c.read(i, c.hostX(op.Layer+1, m), content{"dx", op.Layer + 1, m})
+		c.write(i, c.dxAt(slotOf(op, plan.InputGrad), m), content{"dx", op.Layer + 1, m})
 	case "scatter":
 		for m := range c.p.Numerics.MicroBatches {
 			at := c.hostX(1, m)
@@ -534,10 +554,12 @@ func (c *checker) run(i int) {
 			break
 		}
 		for m := range c.p.Numerics.MicroBatches {
-			c.read(i, place{"device loss", m, 0}, content{"loss", 0, 0})
+			if op.Rank == c.p.RankOf(top) {
+				c.read(i, place{"device loss", m, 0}, content{"loss", 0, 0})
+			}
 		}
 		for part, p := range c.m.Parts {
-			if c.training() && c.p.Trained(part) && p.Kind != model.Embed {
+			if c.training() && c.p.Trained(part) && p.Kind != model.Embed && op.Rank == c.p.RankOf(p.Layer) {
 				c.read(i, place{"device squares", part, 0}, content{"squares", part, 0})
 			}
 		}
@@ -559,6 +581,9 @@ func (c *checker) saved() {
 		}
 	}
 	for layer := 2; layer <= len(c.m.Blocks); layer++ {
+		if c.p.RankOf(layer) != c.p.RankOf(layer-1) {
+			continue // it passes between devices as well
+		}
 		again := loads[layer]
 		if len(c.m.GroupParts[layer-1]) > 0 && again > saves[layer] {
 			again -= saves[layer]
@@ -592,11 +617,11 @@ func (c *checker) complete(saves bool) {
 	}
 	runs := c.phase != plan.Flush && c.phase != plan.Nothing
 	collected := slices.ContainsFunc(c.ops, func(op plan.Op) bool { return op.Name() == "collect" })
-	if want := runs && !c.bound() || c.counted; collected != want {
+	if want := runs && !c.bound() || len(c.counted) > 0; collected != want {
 		c.errs = append(c.errs, fmt.Sprintf("results are collected: %v", collected))
 	}
 	for m := range c.p.Numerics.MicroBatches {
-		if _, ok := c.mem[place{"device loss", m, 0}]; ok != runs {
+		if _, ok := c.mem[place{"device loss", m, 0}.on(c.p.RankOf(len(c.m.Blocks)))]; ok != runs {
 			c.errs = append(c.errs, fmt.Sprintf("micro-batch %d has a loss: %v", m, ok))
 		}
 	}

@@ -14,8 +14,9 @@ type HostBuffers struct {
 	// Where the embedding's gradient is summed for the rows of the step's tokens alone: the number of the token at each
 	// position, and that of each token of the vocabulary, -1 if it does not occur.
 	Numbers, OfTokens device.Mem
-	// The scalars of a step, as the host's lane and as the device writes them; each is zero in one of the two.
-	HostResults, DeviceResults device.Mem
+	// The scalars of a step, as the host's lane and as each rank's device writes them; each is zero in all but one.
+	HostResults   device.Mem
+	DeviceResults []device.Mem
 
 	Inputs      [][]device.Mem // by block and micro-batch: saved layer inputs
 	Activations [][]device.Mem // by block and micro-batch: what forward kept for backward
@@ -85,7 +86,9 @@ func (p *Plan) placeHost(a *hostArena) *HostBuffers {
 		b.OfTokens = a.take(TokensPurpose, 4*int64(p.Model.Vocab))
 	}
 	b.HostResults = a.take(ResultsPurpose, p.ResultBytes())
-	b.DeviceResults = a.take(ResultsPurpose, p.ResultBytes())
+	for range p.Ranks() {
+		b.DeviceResults = append(b.DeviceResults, a.take(ResultsPurpose, p.ResultBytes()))
+	}
 
 	b.Inputs, b.Activations = make([][]device.Mem, p.blocks()), make([][]device.Mem, p.blocks())
 	for i := range p.blocks() {

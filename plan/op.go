@@ -22,6 +22,40 @@ const (
 	Lanes       = int(trace.NumLanes)
 )
 
+// Worker is a lane of a rank. A rank is a device that computes, with lanes of its own for fetch, compute and drain; the
+// lanes of the host, update and disk, are those of rank 0. A place is likewise a tier and a rank: see Operand.
+type Worker struct {
+	Lane Lane
+	Rank int
+}
+
+// Index numbers workers from 0: those of rank 0 by their lanes, then the lanes of each other rank's device.
+func (w Worker) Index() int {
+	if w.Rank == 0 {
+		return int(w.Lane)
+	}
+	return Lanes + (w.Rank-1)*deviceLanes + int(w.Lane)
+}
+
+// deviceLanes is the number of lanes of a device: fetch, compute and drain, which come first.
+const deviceLanes = 3
+
+// OnHost reports whether the worker is a stream of the host.
+func (w Worker) OnHost() bool { return int(w.Lane) >= deviceLanes }
+
+// Workers are all workers of a plan, by their index.
+func (p *Plan) Workers() (all []Worker) {
+	for lane := range Lane(Lanes) {
+		all = append(all, Worker{Lane: lane})
+	}
+	for rank := 1; rank < p.Ranks(); rank++ {
+		for lane := range Lane(deviceLanes) {
+			all = append(all, Worker{lane, rank})
+		}
+	}
+	return all
+}
+
 // Do says what an operation does.
 type Do uint8
 
@@ -44,7 +78,7 @@ const none = -1
 // Op is one operation. Layer 0 is the embedding, layers 1..L are blocks, layer L+1 is the head. x[l] is the input of
 // layer l; x[1] comes out of the embedding.
 type Op struct {
-	Lane  Lane
+	Worker
 	Do    Do
 	Visit *nn.Visit // of DoVisit
 	// Layer, Part and Micro say what it is about, for names; -1 where it is about several or none.
@@ -53,7 +87,7 @@ type Op struct {
 	// weights that became infinite or NaN.
 	First         bool
 	Reads, Writes []Operand
-	// After are operations of other lanes, earlier in the schedule, that must be complete; those of the own lane are
+	// After are operations of other workers, earlier in the schedule, that must be complete; those of the own one are
 	// implied.
 	After []int
 }
@@ -67,7 +101,11 @@ type Schedule struct {
 func (s *Schedule) String() string {
 	var b strings.Builder
 	for i, op := range s.Ops {
-		fmt.Fprintf(&b, "%4d %-7s %v\n", i, op.Lane, op)
+		lane := op.Lane.String()
+		if op.Rank > 0 {
+			lane += fmt.Sprintf(" of rank %d", op.Rank)
+		}
+		fmt.Fprintf(&b, "%4d %-7s %v\n", i, lane, op)
 	}
 	return b.String()
 }
@@ -87,7 +125,8 @@ func (op *Op) Name() string {
 // moveName is the name of a move by what it writes first.
 func moveName(to Operand) string {
 	if to.At == Device {
-		return map[What]string{Tokens: "upload", Weights: "fetch", State: "fetch-state", Input: "load", Kept: "load-kept"}[to.What]
+		return map[What]string{Tokens: "upload", Weights: "fetch", State: "fetch-state", Input: "load",
+			InputGrad: "load-input", Kept: "load-kept"}[to.What]
 	}
 	return map[What]string{Stored: "write-back", Input: "save", Kept: "save-kept", InputGrad: "drain-input",
 		Gradient: "drain-sum", Rounded: "drain", LogitRows: "drain-logits", Results: "collect"}[to.What]

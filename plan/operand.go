@@ -34,13 +34,20 @@ type Operand struct {
 	What         What
 	Index, Micro int // none where it has no such index
 	At           Place
+	Rank         int // of a place on a device
 	Slot         int // of a ring, or of the buffers that inputs share; none where it has memory of its own
 }
 
-// touch is who touched a piece of memory last.
+// touches are who touched pieces of memory last.
+type touches struct {
+	written []int // by piece: the last operation that wrote it, plus one
+	read    []int // by piece and worker: since then, the last operation of the worker that read it, plus one
+}
+
+// touch is one of them.
 type touch struct {
-	written int        // the last operation that wrote it, plus one
-	read    [Lanes]int // since then, the last operation of each lane that read it, plus one
+	written *int
+	read    []int
 }
 
 // The kinds of memory of an operand.
@@ -54,7 +61,7 @@ const (
 // touch is the entry of an operand's memory. Two operands may have the same: weights that are used where they are stored,
 // slots of a ring, buffers that inputs share. There are as many entries as a step has micro-batches in all layers, and
 // each is asked for often, so they are in arrays, by kind, that are made when they are needed.
-func (b *builder) touch(o Operand) *touch {
+func (b *builder) touch(o Operand) touch {
 	parts, micros := len(b.Model.Parts), b.Numerics.MicroBatches
 	what, memory, count, i := o.What, ownMemory, parts, o.Index
 	ring := func(n int) {
@@ -114,38 +121,44 @@ func (b *builder) touch(o Operand) *touch {
 	case LossSum:
 		count, i = micros, o.Micro
 	case Squares, Stored:
+	case Results:
+		memory, count, i = homeMemory, b.ranks, o.Index
 	default:
 		count, i = 1, 0
 		if outside || what == LogitRows && o.At == InPlace {
 			memory = homeMemory
 		}
 	}
-	list := &b.touched[what][memory]
-	if *list == nil {
-		*list = make([]touch, count)
+	if memory != homeMemory {
+		count, i = count*b.ranks, o.Rank*count+i
 	}
-	return &(*list)[i]
+	list, workers := &b.touched[what][memory], len(b.waited)
+	if list.written == nil {
+		*list = touches{make([]int, count), make([]int, count*workers)}
+	}
+	return touch{&list.written[i], list.read[i*workers:][:workers]}
 }
 
 // add appends an operation on what it reads and writes, and works out what it waits for.
 func (b *builder) add(op Op, reads, writes []Operand) *Op {
 	op.Reads, op.Writes = b.listed(reads), b.listed(writes)
-	var need [Lanes]int
+	need, worker := b.need, op.Index()
+	clear(need)
 	for _, r := range reads {
-		b.needWriter(&need, b.touch(r))
+		b.needWriter(b.touch(r))
 	}
 	for _, w := range writes {
 		t := b.touch(w)
-		b.needWriter(&need, t)
+		b.needWriter(t)
 		for l, last := range t.read {
 			need[l] = max(need[l], last)
 		}
 	}
 	first := len(b.waits)
 	for l, n := range need {
-		// Lanes run in order: what a lane has waited for once, and all before it, is done.
-		if Lane(l) != op.Lane && n > b.waited[op.Lane][l] {
-			b.waited[op.Lane][l] = n
+		// Workers go in order: what a worker has waited for once, and all before it, is done.
+		if waited := &b.waited[worker][l]; l != worker && n > *waited {
+			*waited = n
 			b.waits = append(b.waits, n-1)
 		}
 	}
@@ -156,10 +169,12 @@ func (b *builder) add(op Op, reads, writes []Operand) *Op {
 	i := len(b.ops)
 	b.ops = append(b.ops, op)
 	for _, w := range writes {
-		*b.touch(w) = touch{written: i + 1}
+		t := b.touch(w)
+		*t.written = i + 1
+		clear(t.read)
 	}
 	for _, r := range reads {
-		b.touch(r).read[op.Lane] = i + 1
+		b.touch(r).read[worker] = i + 1
 	}
 	return &b.ops[i]
 }
@@ -175,9 +190,9 @@ func (b *builder) listed(all []Operand) []Operand {
 }
 
 // needWriter has an operation wait for the last one that wrote an operand's memory.
-func (b *builder) needWriter(need *[Lanes]int, t *touch) {
-	if t.written > 0 {
-		l := b.ops[t.written-1].Lane
-		need[l] = max(need[l], t.written)
+func (b *builder) needWriter(t touch) {
+	if n := *t.written; n > 0 {
+		w := b.ops[n-1].Index()
+		b.need[w] = max(b.need[w], n)
 	}
 }

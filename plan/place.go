@@ -93,6 +93,9 @@ type Placement struct {
 	// LookAhead has a step look up rows of the embedding as the pending update will leave them, and update the table
 	// later. The first layer then waits for the rows of the step's tokens instead of the whole table.
 	LookAhead bool `json:"look_ahead,omitempty"`
+	// Deal says by block which rank computes it, from 0; the head is on the rank of the last block. None: rank 0 computes
+	// all. Rows pass between ranks by way of host memory.
+	Deal []int `json:"deal,omitempty"`
 }
 
 // Bound reports whether weights are used where they are, as a unified device can. Gradients are then rounded straight
@@ -104,5 +107,6 @@ func (p Placement) Clone() Placement {
 	w := &p.Where
 	w.State, w.Weights, w.Updates = slices.Clone(w.State), slices.Clone(w.Weights), slices.Clone(w.Updates)
 	w.Inputs, w.Activations = slices.Clone(w.Inputs), slices.Clone(w.Activations)
+	p.Deal = slices.Clone(p.Deal)
 	return p
 }

@@ -38,30 +38,44 @@ type builder struct {
 	ops      []Op
 	operands []Operand // of the latest operations, which have slices of it
 
-	touched [whats][memories][]touch // see builder.touch
-	waited  [Lanes][Lanes]int        // by lane: how far into each other lane it has waited, plus one
+	touched [whats][memories]touches // see builder.touch
+	waited  [][]int                  // by worker: how far into each other worker's it has waited, plus one
+	need    []int                    // of the operation that is added: by worker
 	waits   []int                    // of all operations, which have slices of it
 
-	slots    slotRing
-	passing  []int // parts whose state passes, in order, that have yet to be updated
-	passed   int   // how many of them are on the device, or were there
-	grad     int   // next fp32 gradient slot of the ring
-	stage    int
-	kept     []int          // by visit so far: slot of the ring of what is kept on the host
+	ranks    int
+	devices  []onRank       // by rank
+	passing  []int          // parts whose state passes, in order, that have yet to be updated
+	passed   int            // how many of them are on the device, or were there
 	keptIn   map[[2]int]int // by layer and micro-batch: slot of the ring that holds it until the backward visit
-	inX      [2][]int       // by parity and micro-batch: the layer whose input the working buffer holds
 	gradOf   map[int]int
 	onDevice map[int]bool // resident parts that have been fetched, or updated, in this schedule
 	late     []int        // parts of the head whose gradients are complete and not rounded
 	down     bool         // the backward pass has begun
-	counts   bool         // weights that become infinite or NaN are counted on the device
+}
+
+// onRank is where a schedule has come to on one device.
+type onRank struct {
+	slots  slotRing
+	grad   int      // next fp32 gradient slot of the ring
+	stage  int      // next slot for rounded gradients
+	kept   []int    // by visit so far: slot of the ring of what is kept on the host
+	inX    [2][]int // by parity and micro-batch: the layer whose input the working buffer holds
+	inDX   []int    // by micro-batch: the layer whose output's gradient dx holds
+	counts bool     // weights that become infinite or NaN are counted here
 }
 
 // ScheduleOf is the schedule of a mode.
 func (p *Plan) ScheduleOf(mode Mode) *Schedule {
 	b := &builder{Plan: p, Mode: mode, ops: make([]Op, 0, p.aboutOps()), gradOf: map[int]int{}, onDevice: map[int]bool{}, keptIn: map[[2]int]int{}}
-	for parity := range b.inX {
-		b.inX[parity] = make([]int, p.Numerics.MicroBatches)
+	workers, micros := len(p.Workers()), p.Numerics.MicroBatches
+	b.ranks, b.need, b.waited = p.Ranks(), make([]int, workers), make([][]int, workers)
+	for w := range b.waited {
+		b.waited[w] = make([]int, workers)
+	}
+	b.devices = make([]onRank, b.ranks)
+	for i := range b.devices {
+		b.devices[i].inX, b.devices[i].inDX = [2][]int{make([]int, micros), make([]int, micros)}, make([]int, micros)
 	}
 	ahead := b.runs() && b.updates() && p.Placement.LookAhead
 	if ahead {
@@ -94,8 +108,10 @@ func (p *Plan) ScheduleOf(mode Mode) *Schedule {
 	}
 	if b.runs() {
 		rows := b.walk()
-		b.slots.plan(p.Placement.Rings.Weights, b.visited(rows))
-		b.upload()
+		for rank := range b.devices {
+			b.devices[rank].slots.plan(p.Placement.Rings.Weights, b.visited(rows, rank))
+			b.upload(rank)
+		}
 		for _, row := range rows {
 			b.layer(row)
 		}
@@ -103,8 +119,10 @@ func (p *Plan) ScheduleOf(mode Mode) *Schedule {
 	if b.backwards() {
 		b.embeddingGrad()
 	}
-	if b.runs() && b.Phase != Logits || b.counts {
-		b.collect()
+	for rank := range b.devices {
+		if b.runs() && b.Phase != Logits || b.devices[rank].counts {
+			b.collect(rank)
+		}
 	}
 	return &Schedule{Ops: b.ops}
 }
@@ -114,7 +132,9 @@ func (p *Plan) aboutOps() int {
 	return p.Numerics.MicroBatches*(4*p.blocks()+2*len(p.Model.HeadTiles)+8) + 8*len(p.Model.Parts)
 }
 
-func op(lane Lane, do Do) Op { return Op{Lane: lane, Do: do, Layer: none, Part: none, Micro: none} }
+func op(lane Lane, rank int, do Do) Op {
+	return Op{Worker: Worker{lane, rank}, Do: do, Layer: none, Part: none, Micro: none}
+}
 
 // runs reports whether the schedule runs layers.
 func (b *builder) runs() bool { return b.Phase != Flush && b.Phase != Nothing }
@@ -158,9 +178,12 @@ func (b *builder) walk() (rows []row) {
 	return rows
 }
 
-// visited are the parts that pass through the ring of slots, in order.
-func (b *builder) visited(rows []row) (parts []int) {
+// visited are the parts that pass through a rank's ring of slots, in order.
+func (b *builder) visited(rows []row, rank int) (parts []int) {
 	for _, r := range rows {
+		if b.RankOf(r.layer) != rank {
+			continue
+		}
 		for _, stage := range r.stages {
 			for _, i := range partsOf(stage) {
 				if part := r.parts[i]; b.streamed(part) {

@@ -63,7 +63,8 @@ func (b *builder) run(r row, stage nn.Stage, later nn.Uses) {
 
 // visit emits a visit with one micro-batch, or with all of them.
 func (b *builder) visit(r row, v *nn.Visit, weights map[int]Operand, m int, later nn.Uses) {
-	o := op(LaneCompute, DoVisit)
+	rank := b.RankOf(r.layer)
+	o := op(LaneCompute, rank, DoVisit)
 	o.Visit, o.First = v, v.First
 	if v.Over == nn.EachMicro {
 		o.Micro = m
@@ -87,29 +88,29 @@ func (b *builder) visit(r row, v *nn.Visit, weights map[int]Operand, m int, late
 		reads = append(reads, b.load(r.layer, m))
 	}
 	if v.Reads.Has(nn.Tokens) {
-		reads = append(reads, b.tokens())
+		reads = append(reads, b.tokens(rank))
 	}
 	if v.Reads.Has(nn.DX) && !v.Writes.Has(nn.DX) {
-		reads = append(reads, b.inputGradient(m))
+		reads = append(reads, b.gradientOf(r.layer, m))
 	}
 	if v.Reads.Has(nn.HeldRows) && !v.Writes.Has(nn.HeldRows) {
 		reads = append(reads, b.held(r.layer, v, m)...)
 	}
 	var y Operand
 	if v.Writes.Has(nn.Y) {
-		y = b.input(r.layer+1, m)
+		y = b.input(rank, r.layer+1, m)
 		writes = append(writes, y)
 	}
 	if v.Writes.Has(nn.DX) {
-		writes = append(writes, b.inputGradient(m))
+		writes = append(writes, b.gradientOf(r.layer, m))
 	}
 	if v.Writes.Has(nn.HeldRows) {
 		writes = append(writes, b.held(r.layer, v, m)...)
 	}
 	if v.Writes.Has(nn.Loss) {
-		writes = append(writes, Operand{What: LossSum, Index: none, Micro: m, At: b.bindable(), Slot: none})
+		writes = append(writes, Operand{What: LossSum, Index: none, Micro: m, At: b.bindable(), Rank: rank, Slot: none})
 	}
-	writes = append(writes, Operand{What: Work, Index: r.layer, Micro: none, At: Device, Slot: none})
+	writes = append(writes, Operand{What: Work, Index: r.layer, Micro: none, At: Device, Rank: rank, Slot: none})
 	if uses.Has(nn.LogitRows) {
 		b.logits(o, reads, writes)
 		return
@@ -121,7 +122,7 @@ func (b *builder) visit(r row, v *nn.Visit, weights map[int]Operand, m int, late
 	}
 	b.add(o, reads, writes)
 	if r.to == nn.Forward && uses.Has(nn.KeptRows) && b.backwards() && b.ActivationsSpill(r.layer-1) {
-		b.move(LaneDrain, kept, Operand{What: Kept, Index: r.layer, Micro: m, At: Host, Slot: none})
+		b.move(LaneDrain, rank, kept, Operand{What: Kept, Index: r.layer, Micro: m, At: Host, Slot: none})
 	}
 	if v.Writes.Has(nn.Y) {
 		b.wrote(r.layer+1, m, y)
@@ -129,8 +130,8 @@ func (b *builder) visit(r row, v *nn.Visit, weights map[int]Operand, m int, late
 			b.saveInput(r.layer+1, m, y)
 		}
 	}
-	if v.Writes.Has(nn.DX) && r.layer == 1 && !later.Has(nn.DX) {
-		b.drainInput(m)
+	if v.Writes.Has(nn.DX) && !later.Has(nn.DX) {
+		b.drainInput(r.layer, m)
 	}
 }
 
@@ -138,7 +139,7 @@ func (b *builder) visit(r row, v *nn.Visit, weights map[int]Operand, m int, late
 func (b *builder) held(layer int, v *nn.Visit, m int) (all []Operand) {
 	for micro := range b.Numerics.MicroBatches {
 		if v.Over == nn.WholeStep || micro == m {
-			all = append(all, Operand{What: Held, Index: layer, Micro: micro, At: Device, Slot: none})
+			all = append(all, Operand{What: Held, Index: layer, Micro: micro, At: Device, Rank: b.RankOf(layer), Slot: none})
 		}
 	}
 	return all
@@ -148,13 +149,13 @@ func (b *builder) held(layer int, v *nn.Visit, m int) (all []Operand) {
 // the host. Where everything is bound they are computed where the host reads them.
 func (b *builder) logits(o Op, reads, writes []Operand) {
 	for c := range b.logitChunks() {
-		to := Operand{What: LogitRows, Index: c, Micro: o.Micro, At: b.bindable(), Slot: none}
+		to := Operand{What: LogitRows, Index: c, Micro: o.Micro, At: b.bindable(), Rank: o.Rank, Slot: none}
 		b.add(o, reads, append(slices.Clone(writes), to))
 		if to.At == Device {
-			drain := op(LaneDrain, DoMove)
+			drain := op(LaneDrain, o.Rank, DoMove)
 			drain.Part, drain.Micro = o.Part, o.Micro
 			home := to
-			home.At = Host
+			home.At, home.Rank = Host, 0
 			b.add(drain, []Operand{to}, []Operand{home})
 		}
 	}

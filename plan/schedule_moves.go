@@ -5,22 +5,29 @@ import (
 )
 
 // move emits a copy from one place to another.
-func (b *builder) move(lane Lane, from, to Operand) {
-	o := op(lane, DoMove)
+func (b *builder) move(lane Lane, rank int, from, to Operand) {
+	o := op(lane, rank, DoMove)
 	o.Layer, o.Micro = to.Index, to.Micro
 	b.add(o, []Operand{from}, []Operand{to})
 }
 
 // movePart emits a copy of what a part has.
 func (b *builder) movePart(lane Lane, part int, from, to []Operand) {
-	o := op(lane, DoMove)
+	o := op(lane, b.rankOf(part), DoMove)
 	o.Part = part
 	b.add(o, from, to)
 }
 
-// of is an operand of a part, with memory of its own.
+// of is an operand of a part outside of a device, and one of no part; with memory of its own.
 func of(what What, part int, at Place) Operand {
 	return Operand{What: what, Index: part, Micro: none, At: at, Slot: none}
+}
+
+// here is an operand of a part on its device.
+func (b *builder) here(what What, part int, at Place) Operand {
+	o := of(what, part, at)
+	o.Rank = b.rankOf(part)
+	return o
 }
 
 // bindable is where the device finds what it can use in host memory: there, or in its own.
@@ -31,12 +38,16 @@ func (b *builder) bindable() Place {
 	return Device
 }
 
-func (b *builder) tokens() Operand { return of(Tokens, none, b.bindable()) }
+func (b *builder) tokens(rank int) Operand {
+	o := of(Tokens, none, b.bindable())
+	o.Rank = rank
+	return o
+}
 
-// upload brings the tokens of all micro-batches to the device.
-func (b *builder) upload() {
+// upload brings the tokens of all micro-batches to a device.
+func (b *builder) upload(rank int) {
 	if !b.Bound() {
-		b.add(op(LaneFetch, DoMove), []Operand{of(Tokens, none, Host)}, []Operand{b.tokens()})
+		b.add(op(LaneFetch, rank, DoMove), []Operand{of(Tokens, none, Host)}, []Operand{b.tokens(rank)})
 	}
 }
 
@@ -52,17 +63,17 @@ func (b *builder) lookup(do Do) {
 	for m := range b.Numerics.MicroBatches {
 		to := b.home(Input, 1, m)
 		if b.Bound() {
-			to = b.input(1, m)
+			to = b.input(0, 1, m)
 			b.wrote(1, m, to)
 		}
 		rows = append(rows, to)
 	}
-	b.add(op(LaneUpdate, do), tables, rows)
+	b.add(op(LaneUpdate, 0, do), tables, rows)
 }
 
 // weights makes sure that the part is on the device and returns where a visit finds it.
 func (b *builder) weights(part int) Operand {
-	r := of(Weights, part, b.bindable())
+	r := b.here(Weights, part, b.bindable())
 	switch {
 	case b.Bound():
 		return r
@@ -77,13 +88,13 @@ func (b *builder) weights(part int) Operand {
 		}
 		if stays {
 			if !b.Loaded {
-				b.movePart(LaneFetch, part, []Operand{of(Stored, part, Host)}, []Operand{of(State, part, Device)})
+				b.movePart(LaneFetch, part, []Operand{of(Stored, part, Host)}, []Operand{b.here(State, part, Device)})
 			}
 			b.updateResident(part)
 		}
 		return r
 	}
-	slot, fetch := b.slots.next(part)
+	slot, fetch := b.devices[r.Rank].slots.next(part)
 	r.Slot = slot
 	if fetch {
 		b.movePart(LaneFetch, part, []Operand{of(Stored, part, Host)}, []Operand{r})
@@ -96,21 +107,22 @@ func (b *builder) weights(part int) Operand {
 
 // load brings x[layer][m] to the device unless it is there.
 func (b *builder) load(layer, m int) Operand {
-	x := b.input(layer, m)
+	rank := b.RankOf(layer)
+	x := b.input(rank, layer, m)
 	switch {
 	case x.Slot != none:
 		if layer > 1 && !b.down {
 			return x
 		}
 	case b.savedHere(layer):
-		if b.touch(x).written > 0 {
+		if *b.touch(x).written > 0 {
 			return x
 		}
-	case b.inX[layer%2][m] == layer:
+	case b.devices[rank].inX[layer%2][m] == layer:
 		return x
 	}
 	b.wrote(layer, m, x)
-	b.move(LaneFetch, b.home(Input, layer, m), x)
+	b.move(LaneFetch, rank, b.home(Input, layer, m), x)
 	return x
 }
 
@@ -120,22 +132,36 @@ func (b *builder) savedHere(layer int) bool { return layer <= b.blocks() && b.sa
 // wrote notes whose input a working buffer holds.
 func (b *builder) wrote(layer, m int, x Operand) {
 	if x.Slot == none && !b.savedHere(layer) {
-		b.inX[layer%2][m] = layer
+		b.devices[x.Rank].inX[layer%2][m] = layer
 	}
 }
 
-// input is x[layer][m] on the device.
-func (b *builder) input(layer, m int) Operand {
-	x := Operand{What: Input, Index: layer, Micro: m, At: Device, Slot: none}
+// input is x[layer][m] on a device.
+func (b *builder) input(rank, layer, m int) Operand {
+	x := Operand{What: Input, Index: layer, Micro: m, At: Device, Rank: rank, Slot: none}
 	if b.sharesInputs() {
 		x.Slot = b.inputBuffer(layer, m, b.down)
 	}
 	return x
 }
 
-// inputGradient is dx[m] on the device.
-func (b *builder) inputGradient(m int) Operand {
-	dx := Operand{What: InputGrad, Index: none, Micro: m, At: Device, Slot: none}
+// gradientOf is dx[m] on the device of a layer whose visit reads or writes it: brought there if the layer above is on
+// another one.
+func (b *builder) gradientOf(layer, m int) Operand {
+	rank := b.RankOf(layer)
+	dx := b.inputGradient(rank, m)
+	if b.crosses(layer) && b.devices[rank].inDX[m] != layer {
+		o := op(LaneFetch, rank, DoMove)
+		o.Layer, o.Micro = layer, m
+		b.add(o, []Operand{b.home(InputGrad, layer+1, m)}, []Operand{dx})
+	}
+	b.devices[rank].inDX[m] = layer
+	return dx
+}
+
+// inputGradient is dx[m] on a device.
+func (b *builder) inputGradient(rank, m int) Operand {
+	dx := Operand{What: InputGrad, Index: none, Micro: m, At: Device, Rank: rank, Slot: none}
 	if b.sharesInputs() {
 		dx.Slot = b.inputGradBuffer(m)
 	}
@@ -151,35 +177,37 @@ func (b *builder) home(what What, layer, m int) Operand {
 	return Operand{What: what, Index: layer, Micro: m, At: at, Slot: none}
 }
 
-// saveInput takes the input of a layer to where it waits for the backward pass, if it spills. It is complete.
+// saveInput takes the input of a layer to where it waits for the backward pass, if it spills, or for a layer on another
+// device. It is complete.
 func (b *builder) saveInput(layer, m int, x Operand) {
-	if layer <= b.blocks() && !b.savedOnDevice(layer-1) && b.inputSpills(layer-1) && b.backwards() {
-		b.move(LaneDrain, x, b.home(Input, layer, m))
+	if layer <= b.blocks() && (b.crosses(layer-1) || !b.savedOnDevice(layer-1) && b.inputSpills(layer-1) && b.backwards()) {
+		b.move(LaneDrain, x.Rank, x, b.home(Input, layer, m))
 	}
 }
 
 // keep is where a block's visit has what forward leaves for backward, on the way up or down. What waits in host memory
 // passes through a ring: a visit gets the slot that was given out longest ago, unless its values are still in one.
 func (b *builder) keep(layer, m int, down bool) Operand {
-	kept := Operand{What: Kept, Index: layer, Micro: m, At: Device, Slot: none}
+	here := &b.devices[b.RankOf(layer)]
+	kept := Operand{What: Kept, Index: layer, Micro: m, At: Device, Rank: b.RankOf(layer), Slot: none}
 	if !b.ActivationsPass(layer - 1) {
 		return kept
 	}
 	slot, held := b.keptIn[[2]int{layer, m}]
 	if !held {
-		slot = len(b.kept)
+		slot = len(here.kept)
 		if slot >= b.Placement.Rings.Activations {
-			slot = b.kept[len(b.kept)-b.Placement.Rings.Activations]
+			slot = here.kept[len(here.kept)-b.Placement.Rings.Activations]
 		}
 	}
 	spills := b.ActivationsSpill(layer - 1)
 	if !spills {
 		b.keptIn[[2]int{layer, m}] = slot
 	}
-	b.kept = append(b.kept, slot)
+	here.kept = append(here.kept, slot)
 	kept.Slot = slot
 	if down && spills {
-		b.move(LaneFetch, Operand{What: Kept, Index: layer, Micro: m, At: Host, Slot: none}, kept)
+		b.move(LaneFetch, kept.Rank, Operand{What: Kept, Index: layer, Micro: m, At: Host, Slot: none}, kept)
 	}
 	return kept
 }
@@ -190,10 +218,11 @@ func (b *builder) clear(part int) {
 		return
 	}
 	if !b.ownGrad(part) && !b.GradInExtent(part) {
-		b.gradOf[part] = b.grad
-		b.grad = (b.grad + 1) % b.Placement.Rings.Gradients
+		here := &b.devices[b.rankOf(part)]
+		b.gradOf[part] = here.grad
+		here.grad = (here.grad + 1) % b.Placement.Rings.Gradients
 	}
-	o := op(LaneCompute, DoClear)
+	o := op(LaneCompute, b.rankOf(part), DoClear)
 	o.Part = part
 	b.add(o, nil, []Operand{b.gradient(part)})
 }
@@ -201,7 +230,7 @@ func (b *builder) clear(part int) {
 // gradient is the fp32 gradient of a part: in a slot of the ring, in a place of its own, or where it is stored. That of a
 // tied tile that is bound is the sum in host memory to which the embedding adds.
 func (b *builder) gradient(part int) Operand {
-	g := of(Gradient, part, Device)
+	g := b.here(Gradient, part, Device)
 	switch slot, ok := b.gradOf[part]; {
 	case ok:
 		g.Slot = slot
@@ -225,7 +254,7 @@ func (b *builder) storedGradient(part int) Operand {
 // residentGradient is the gradient, in its stored type, of a part whose state is on the device.
 func (b *builder) residentGradient(part int) Operand {
 	if b.staged() {
-		return of(Rounded, part, Device)
+		return b.here(Rounded, part, Device)
 	}
 	return b.gradient(part)
 }
@@ -250,15 +279,16 @@ func (b *builder) finish(part int) {
 	case b.StateResident(part):
 		to = b.residentGradient(part)
 	case b.staged():
-		to, drains = of(Rounded, part, Device), true
-		to.Slot = b.stage
-		b.stage = (b.stage + 1) % b.Placement.Rings.Rounded
+		to, drains = b.here(Rounded, part, Device), true
+		stage := &b.devices[to.Rank].stage
+		to.Slot = *stage
+		*stage = (*stage + 1) % b.Placement.Rings.Rounded
 	default:
 		drains = true
 	}
-	round := op(LaneCompute, DoRound)
+	round := op(LaneCompute, g.Rank, DoRound)
 	round.Part = part
-	writes := []Operand{of(Squares, part, b.bindable())}
+	writes := []Operand{b.here(Squares, part, b.bindable())}
 	if to != g {
 		writes = append(writes, to)
 	}
@@ -281,14 +311,21 @@ func (b *builder) finishLate(n int) {
 // embedTrained reports whether anything needs the gradient of x[1].
 func (b *builder) embedTrained() bool { return slices.ContainsFunc(b.Model.EmbedTiles, b.Trained) }
 
-// drainInput takes the gradient of x[1][m] to the host as soon as there is one: what follows it ends the step. It lands
-// where x[1] was: its last reader is done.
-func (b *builder) drainInput(m int) {
-	if !b.Bound() && b.embedTrained() {
-		o := op(LaneDrain, DoMove)
-		o.Micro = m
-		b.add(o, []Operand{b.inputGradient(m)}, []Operand{b.home(InputGrad, 1, m)})
+// drainInput takes the gradient of x[layer][m] to the host, where that is on its way: of the first block, as soon as
+// there is one, since what follows it ends the step; or of a block whose neighbour below is on another device. It lands
+// where x was: its last reader is done.
+func (b *builder) drainInput(layer, m int) {
+	first := layer == 1 && !b.Bound() && b.embedTrained()
+	if next := layer > b.lowestTrained() && layer <= b.blocks() && b.crosses(layer-1); !first && !next {
+		return
 	}
+	rank := b.RankOf(layer)
+	o := op(LaneDrain, rank, DoMove)
+	o.Micro = m
+	if layer > 1 {
+		o.Layer = layer
+	}
+	b.add(o, []Operand{b.inputGradient(rank, m)}, []Operand{b.home(InputGrad, layer, m)})
 }
 
 // embeddingGrad adds the gradient of x[1] to the table's.
@@ -299,13 +336,13 @@ func (b *builder) embeddingGrad() {
 	var dx []Operand
 	for m := range b.Numerics.MicroBatches {
 		if b.Bound() {
-			dx = append(dx, b.inputGradient(m))
+			dx = append(dx, b.inputGradient(0, m))
 		} else {
 			dx = append(dx, b.home(InputGrad, 1, m))
 		}
 	}
 	for _, p := range b.Model.EmbedTiles {
-		o := op(LaneUpdate, DoScatter)
+		o := op(LaneUpdate, 0, DoScatter)
 		o.Part = p
 		// Its sum of squares is the host's own: what is collected from the device does not wait for it.
 		b.add(o, dx, []Operand{of(Gradient, p, Host), b.storedGradient(p)})
@@ -313,18 +350,22 @@ func (b *builder) embeddingGrad() {
 	}
 }
 
-// collect ends a step: its sums of squares and losses come to the host together. Where results are bound they are
-// there.
-func (b *builder) collect() {
+// collect ends a step: the sums of squares and losses of a device come to the host together. Where results are bound
+// they are there.
+func (b *builder) collect(rank int) {
 	if b.Bound() {
 		return
 	}
-	reads := []Operand{of(BadCount, none, Device)}
+	of := func(what What, index, micro int) Operand {
+		return Operand{What: what, Index: index, Micro: micro, At: Device, Rank: rank, Slot: none}
+	}
+	reads := []Operand{of(BadCount, none, none)}
 	for part := range b.Model.Parts {
-		reads = append(reads, of(Squares, part, Device))
+		reads = append(reads, of(Squares, part, none))
 	}
 	for m := range b.Numerics.MicroBatches {
-		reads = append(reads, Operand{What: LossSum, Index: none, Micro: m, At: Device, Slot: none})
+		reads = append(reads, of(LossSum, none, m))
 	}
-	b.add(op(LaneDrain, DoMove), reads, []Operand{of(Results, none, Host)})
+	results := Operand{What: Results, Index: rank, Micro: none, At: Host, Slot: none}
+	b.add(op(LaneDrain, rank, DoMove), reads, []Operand{results})
 }

@@ -25,7 +25,7 @@ func (b *builder) update(parts ...int) {
 
 // updateOnHost updates a part in host memory.
 func (b *builder) updateOnHost(part int) {
-	o := op(LaneUpdate, DoUpdate)
+	o := op(LaneUpdate, 0, DoUpdate)
 	o.Part = part
 	b.add(o, []Operand{b.storedGradient(part)}, []Operand{of(Stored, part, Host)})
 }
@@ -41,16 +41,19 @@ func (b *builder) updateNow(part int) {
 // updateHere carries out the pending update of a part on the device, from the gradient among the operands or in its
 // state. The first one begins the count of bad weights.
 func (b *builder) updateHere(part int, reads, state []Operand) {
-	o := op(LaneCompute, DoUpdate)
-	o.Part, o.First = part, !b.counts
-	b.counts = true
-	b.add(o, reads, append(state[:len(state):len(state)], of(BadCount, none, Device)))
+	rank := b.rankOf(part)
+	o, counts := op(LaneCompute, rank, DoUpdate), &b.devices[rank].counts
+	o.Part, o.First = part, !*counts
+	*counts = true
+	bad := of(BadCount, none, Device)
+	bad.Rank = rank
+	b.add(o, reads, append(state[:len(state):len(state)], bad))
 }
 
 // updateResident carries out the pending update of a part whose state is on the device, writes it back and saves it,
 // as far as the schedule does. Its weights are in their slot.
 func (b *builder) updateResident(part int) {
-	state := []Operand{of(Weights, part, Device), of(State, part, Device)}
+	state := []Operand{b.here(Weights, part, Device), b.here(State, part, Device)}
 	if b.updates() {
 		b.updateHere(part, []Operand{b.residentGradient(part)}, state)
 	}
@@ -62,7 +65,7 @@ func (b *builder) updateResident(part int) {
 
 // stateSlot is where the state of a part that passes is on the device, if it is the n-th that comes.
 func (b *builder) stateSlot(part, n int) Operand {
-	s := of(State, part, Device)
+	s := b.here(State, part, Device)
 	s.Slot = n % b.Placement.Rings.State
 	return s
 }
@@ -92,7 +95,7 @@ func (b *builder) updatePassing(weights Operand) {
 // save takes the state of a part to a checkpoint, if the schedule does.
 func (b *builder) save(part int) {
 	if b.Saves {
-		o := op(LaneDisk, DoSave)
+		o := op(LaneDisk, 0, DoSave)
 		o.Part = part
 		b.add(o, []Operand{of(Stored, part, Host)}, nil)
 	}

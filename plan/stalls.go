@@ -45,7 +45,8 @@ var waitedFor = map[string]string{"update": "updates", "fetch": "weights",
 	"gather": "the embedding", "gather-ahead": "the embedding",
 	"scatter": "the embedding's gradient", "load": "layer inputs", "save": "layer inputs to leave",
 	"load-kept": "kept activations", "save-kept": "kept activations to leave", "drain": "gradients to leave",
-	"drain-sum": "gradients to leave", "drain-input": "the embedding's gradient", "collect": "the norm"}
+	"drain-sum": "gradients to leave", "drain-input": "the embedding's gradient", "load-input": "a gradient from above",
+	"collect": "the norm"}
 
 // stallText says where a step's compute lane waits, as long as it is worth a word.
 func stallText(all []Stall, stepSeconds float64) string {

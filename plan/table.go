@@ -19,8 +19,13 @@ func (p *Plan) settle(ask Placement) Placement {
 	place := Placement{Rings: ask.Rings, HeadAtOnce: ask.HeadAtOnce, Where: Table{State: make([][store.Kinds]Place, len(p.Model.Parts)),
 		Weights: make([]Place, len(p.Model.Parts)), Updates: make([]Place, len(p.Model.Parts)),
 		Inputs: make([]Place, p.blocks()), Activations: make([]Activations, p.blocks())}}
-	if bound {
+	place.Deal = p.dealt(ask.Deal, bound)
+	alone := place.Deal == nil // staging memory and the buffers that inputs share have one device's lanes to serve
+	if bound || !alone {
 		place.Rings.Inputs = 0
+	}
+	crosses := func(block int) bool { // the input of a block (from 0) comes from another rank
+		return block > 0 && !alone && place.Deal[block] != place.Deal[block-1]
 	}
 	types := p.types()
 	inBackward := p.Outputs.NoClip && !p.Outputs.NoUpdates && !bound
@@ -37,7 +42,7 @@ func (p *Plan) settle(ask Placement) Placement {
 				at = Device
 			case bound && (kind == store.Weights || kind == store.Grad):
 				at = InPlace
-			case asked.State[part][kind] == Disk && !(kind == store.Grad && inBackward):
+			case asked.State[part][kind] == Disk && alone && !(kind == store.Grad && inBackward):
 				at, onDisk = Disk, true
 			}
 			place.Where.State[part][kind] = at
@@ -46,9 +51,8 @@ func (p *Plan) settle(ask Placement) Placement {
 		case !p.Trained(part) || p.Outputs.NoUpdates:
 		case resident:
 			place.Where.Updates[part] = Device
-		case asked.Updates[part] == Device && ask.Rings.State > 0 && place.Where.Weights[part] == Host && !onDisk &&
-			!p.Outputs.NoClip &&
-			p.Model.Parts[part].Kind == model.Block:
+		case asked.Updates[part] == Device && ask.Rings.State > 0 && alone && place.Where.Weights[part] == Host &&
+			!onDisk && !p.Outputs.NoClip && p.Model.Parts[part].Kind == model.Block:
 			place.Where.Updates[part] = Device
 		default:
 			place.Where.Updates[part] = Host
@@ -62,7 +66,7 @@ func (p *Plan) settle(ask Placement) Placement {
 			at = Absent
 		case bound:
 			at = InPlace
-		case at == Device && place.Rings.Inputs > 0, at == Disk && b == 0, at != Device && at != Disk:
+		case at == Device && place.Rings.Inputs > 0, at == Disk && (b == 0 || !alone), at != Device && at != Disk, crosses(b):
 			at = Host
 		}
 		place.Where.Inputs[b] = at
@@ -293,7 +297,7 @@ func (p *Plan) inputGradBuffer(m int) int { return p.inputBuffer(p.blocks()+2, m
 // SavedOnHost reports whether the input of a block (from 0) has a place in host memory. The embedding's output always
 // has: it comes to the device by way of the host, unless it is bound.
 func (p *Plan) SavedOnHost(block int) bool {
-	return !p.Bound() && (block == 0 || p.inputSpills(block) && p.Placement.Where.Inputs[block] == Host)
+	return !p.Bound() && (block == 0 || p.crosses(block) || p.inputSpills(block) && p.Placement.Where.Inputs[block] == Host)
 }
 
 // SavedOnDisk reports whether the input of a block (from 0) has an extent on disk.
@@ -350,8 +354,10 @@ func (p *Plan) inputSpills(block int) bool {
 	if p.sharesInputs() {
 		return true
 	}
+	rank := p.RankOf(block + 1)
 	for later := block + 2; later <= p.blocks(); later += 2 {
-		if later == p.blocks() || inputs[later] != Device {
+		here := p.RankOf(later) == rank || p.RankOf(later+1) == rank // is written or read there
+		if here && (later == p.blocks() || inputs[later] != Device) {
 			return true
 		}
 	}

@@ -12,20 +12,21 @@ type loan struct {
 	updated bool // after this schedule's update of the part, if it has one before
 }
 
-// loans lists, by lane and kind and in order, what a schedule will read from disk. The order is the one in which the
+// loans lists, by worker and kind and in order, what a schedule will read from disk. The order is the one in which the
 // operations borrow, so that reading ahead follows the schedule.
-func (e *Engine) loans(ops []plan.Op) (all [plan.Lanes][store.Kinds][]loan) {
+func (e *Engine) loans(ops []plan.Op) [][store.Kinds][]loan {
+	all := make([][store.Kinds][]loan, len(e.workers))
 	if len(e.Plan.Disk) == 0 {
 		return all
 	}
-	reads := func(lane plan.Lane, part int, updated bool, kinds ...store.Kind) {
+	reads := func(worker, part int, updated bool, kinds ...store.Kind) {
 		for _, kind := range kinds {
 			id := store.ID{Part: part, Kind: kind}
 			if !e.Plan.OnDisk(id) {
 				continue
 			}
 			for off := range e.specs[id].Pieces() {
-				all[lane][kind] = append(all[lane][kind], loan{id, off, updated})
+				all[worker][kind] = append(all[worker][kind], loan{id, off, updated})
 			}
 		}
 	}
@@ -39,17 +40,18 @@ func (e *Engine) loans(ops []plan.Op) (all [plan.Lanes][store.Kinds][]loan) {
 	for _, op := range ops {
 		switch {
 		case op.Do == plan.DoUpdate:
-			reads(op.Lane, op.Part, false, state...)
+			reads(op.Index(), op.Part, false, state...)
 		case op.Do == plan.DoLookup:
 			for _, table := range op.Reads {
-				reads(op.Lane, table.Index, updated, store.Weights)
+				reads(op.Index(), table.Index, updated, store.Weights)
 			}
 		case op.Do == plan.DoMove && op.Writes[0].What == plan.Weights:
-			reads(op.Lane, op.Part, updated, store.Weights)
+			reads(op.Index(), op.Part, updated, store.Weights)
 		case op.Do == plan.DoMove && onDisk(op.Reads[0]):
 			id := store.ID{Part: e.Plan.Model.BlockParts[op.Layer-1], Kind: store.Inputs}
 			for _, off := range e.inputPieces(op.Micro) {
-				all[op.Lane][id.Kind] = append(all[op.Lane][id.Kind], loan{id: id, off: off})
+				of := &all[op.Index()][id.Kind]
+				*of = append(*of, loan{id: id, off: off})
 			}
 		}
 	}
@@ -61,24 +63,24 @@ func (e *Engine) loans(ops []plan.Op) (all [plan.Lanes][store.Kinds][]loan) {
 const hintsAhead = plan.DiskWorkers
 
 // readAhead hints at the loans that follow the one that the lane takes now.
-func (r *run) readAhead(lane plan.Lane, id store.ID, off int64) {
-	list, taken := r.disk[lane][id.Kind], &r.taken[lane][id.Kind]
+func (r *run) readAhead(w int, id store.ID, off int64) {
+	list, taken := r.disk[w][id.Kind], &r.at[w].taken[id.Kind]
 	if *taken >= len(list) || list[*taken].id != id || list[*taken].off != off {
 		return // not from disk
 	}
 	*taken++
-	r.hint(lane, id.Kind)
+	r.hint(w, id.Kind)
 }
 
 // hint tells the store of what the lane will read of a kind.
-func (r *run) hint(lane plan.Lane, kind store.Kind) {
-	list, hinted := r.disk[lane][kind], &r.hinted[lane][kind]
-	for ; *hinted < min(r.taken[lane][kind]+hintsAhead, len(list)); *hinted++ {
+func (r *run) hint(w int, kind store.Kind) {
+	list, hinted := r.disk[w][kind], &r.at[w].hinted[kind]
+	for ; *hinted < min(r.at[w].taken[kind]+hintsAhead, len(list)); *hinted++ {
 		l := list[*hinted]
 		version := r.first[l.id.Part][kind]
 		if kind == store.Inputs || l.updated && r.update != nil && r.Plan.Trained(l.id.Part) {
 			version++
 		}
-		r.Store.Prefetch(lane, l.id, l.off, version)
+		r.Store.Prefetch(r.workers[w].Lane, l.id, l.off, version)
 	}
 }

@@ -16,7 +16,7 @@ func (r *run) lookup(s device.Stream, op *plan.Op) error {
 	for _, p := range r.Plan.Model.EmbedTiles {
 		id := store.ID{Part: p, Kind: store.Weights}
 		for off, n := range r.specs[id].Pieces() {
-			l, err := r.borrow(plan.LaneUpdate, id, off, n, store.Read)
+			l, err := r.borrow(updates, id, off, n, store.Read)
 			if err != nil {
 				return err
 			}
@@ -28,7 +28,7 @@ func (r *run) lookup(s device.Stream, op *plan.Op) error {
 			if err := s.Sync(); err != nil {
 				return err
 			}
-			r.release(plan.LaneUpdate)
+			r.release(updates)
 		}
 	}
 	return nil
@@ -47,7 +47,7 @@ func (r *run) lookupAhead(s device.Stream, op *plan.Op) error {
 		}
 		for i, p := range r.Plan.Model.EmbedTiles {
 			id := store.ID{Part: p, Kind: k}
-			l, err := r.borrow(plan.LaneUpdate, id, 0, r.specs[id].Bytes, store.Read)
+			l, err := r.borrow(updates, id, 0, r.specs[id].Bytes, store.Read)
 			if err != nil {
 				return err
 			}
@@ -115,7 +115,7 @@ func (r *run) scatter(s device.Stream, op *plan.Op) error {
 	i := int64(0)
 	for off, n := range r.specs[id].Pieces() {
 		t := r.types[id.Kind]
-		l, err := r.borrow(plan.LaneUpdate, id, off, n, store.Write)
+		l, err := r.borrow(updates, id, off, n, store.Write)
 		if err != nil {
 			return err
 		}
@@ -131,7 +131,7 @@ func (r *run) scatter(s device.Stream, op *plan.Op) error {
 		if err := s.Sync(); err != nil {
 			return err
 		}
-		r.release(plan.LaneUpdate)
+		r.release(updates)
 		i++
 	}
 	if sum := (store.ID{Part: p, Kind: store.GradSum}); r.specs[sum].Bytes > 0 {
@@ -192,7 +192,7 @@ func (r *run) sumPiece(s device.Stream, p int, stored device.Mat, first, elems i
 	case !here.IsZero():
 		return device.NewVec(here.Slice(at, bytes), tensor.F32, int(elems)), nil
 	case r.specs[sum].Bytes > 0:
-		l, err := r.borrow(plan.LaneUpdate, sum, at, bytes, store.ReadWrite)
+		l, err := r.borrow(updates, sum, at, bytes, store.ReadWrite)
 		if err != nil {
 			return device.Mat{}, err
 		}

@@ -1,9 +1,9 @@
 // Package stream is the executor: it walks the schedules of a plan and decides nothing.
 //
-// An [Engine] has one goroutine per lane, from New to Close. Each lane does its own operations in order; before one it
-// waits for the operations of other lanes that the schedule names. Fetch, compute and drain enqueue on streams of the
-// device, so that a wait between them is a wait between streams; the update lane works on the host, and waits between
-// host and device happen in the lane before it enqueues.
+// An [Engine] has one goroutine per worker, a lane of a rank, from New to Close. Each worker does its own operations in
+// order; before one it waits for the operations of other workers that the schedule names. Fetch, compute and drain
+// enqueue on streams of their rank's device, so that a wait between them is a wait between streams; the update lane works
+// on the host, and waits between host and device, or between two devices, happen in the worker before it enqueues.
 //
 // A step ends with its norm. Its update is pending until the next schedule carries it out: the next step does so during
 // its own forward pass, an evaluation settles it first, and so does a flush. Where nothing is clipped, updates do not
@@ -45,9 +45,9 @@ import (
 // Config is what an engine works with. The engine closes none of it.
 type Config struct {
 	Plan     *plan.Plan
-	Device   device.Device // computes
-	Host     device.Device // updates state in host memory; the same as Device where that is the CPU
-	Store    store.Store   // keeps the extents
+	Devices  []device.Device // compute, by rank
+	Host     device.Device   // updates state in host memory; the same as the only device where that is the CPU
+	Store    store.Store     // keeps the extents
 	Accounts *hostmem.Accounts
 	Trace    *trace.Recorder // may be nil
 
@@ -92,22 +92,17 @@ func (r Result) Loss() float64 { return r.LossSum / float64(r.Targets) }
 // Engine runs steps. It is used by one goroutine, except for Watch.
 type Engine struct {
 	Config
-	buffers *plan.Buffers
-	head    *nn.Head
-	types   [store.Kinds]tensor.DType
-	specs   map[store.ID]store.Spec
+	head  *nn.Head
+	types [store.Kinds]tensor.DType
+	specs map[store.ID]store.Spec
 
-	registered map[*hostmem.Region]device.Mem // host memory as the device sees it, where it does
-	onHost     map[*hostmem.Region]device.Mem // and as the host's driver sees it
-	closers    []func() error
+	onHost  map[*hostmem.Region]device.Mem // host memory as the host's driver sees it
+	closers []func() error
 
-	regions      map[string]*hostmem.Region // by purpose: what the engine has of host memory itself
-	host, pinned *plan.HostBuffers          // in them, as the host's driver sees them and as the device does
-
-	streams [plan.Lanes]device.Stream
-	origins [plan.Lanes]device.Event                 // recorded when a lane starts on a schedule
-	moved   [plan.Lanes][piecesInFlight]device.Event // recorded after the copy of a piece, in turn
-	lanes   [plan.Lanes]chan *run
+	regions map[string]*hostmem.Region // by purpose: what the engine has of host memory itself
+	host    *plan.HostBuffers          // in them, as the host's driver sees them
+	ranks   []rank
+	workers []worker // by plan.Worker.Index
 	done    fault.Group
 
 	programs map[plan.Mode]*program
@@ -124,6 +119,24 @@ type Engine struct {
 	current atomic.Pointer[run] // that lanes walk; nil between two
 }
 
+// rank is what the engine has of one of the devices.
+type rank struct {
+	device     device.Device
+	buffers    *plan.Buffers
+	registered map[*hostmem.Region]device.Mem // host memory as the device sees it, where it does
+	pinned     *plan.HostBuffers              // in it
+}
+
+// worker is a lane of a rank, which walks schedules.
+type worker struct {
+	plan.Worker
+	device device.Device
+	stream device.Stream
+	origin device.Event                 // recorded when the worker starts on a schedule
+	moved  [piecesInFlight]device.Event // recorded after the copy of a piece, in turn
+	runs   chan *run
+}
+
 // SaveFunc takes an extent of the state, at a version that does not change while it does, to a checkpoint.
 type SaveFunc func(ctx context.Context, id store.ID, version uint64) error
 
@@ -135,8 +148,7 @@ type pendingUpdate struct {
 
 // New reserves everything that the plan asks for.
 func New(c Config) (*Engine, error) {
-	e := &Engine{Config: c, regions: map[string]*hostmem.Region{}, registered: map[*hostmem.Region]device.Mem{},
-		onHost:   map[*hostmem.Region]device.Mem{},
+	e := &Engine{Config: c, regions: map[string]*hostmem.Region{}, onHost: map[*hostmem.Region]device.Mem{},
 		programs: map[plan.Mode]*program{}, types: c.Plan.Numerics.Scheme().Types()}
 	if err := e.open(); err != nil {
 		_ = e.Close() // err is the one to report
@@ -146,22 +158,29 @@ func New(c Config) (*Engine, error) {
 }
 
 func (e *Engine) open() error {
-	for _, a := range e.Plan.AttentionShapes() {
-		if err := e.Device.PrepareAttention(e.Plan.Numerics.Positions(), a.Heads, a.HeadDim); err != nil {
+	if n := e.Plan.Ranks(); len(e.Devices) < n {
+		return fmt.Errorf("the plan deals blocks to %d devices, and there are %d; open more, or plan for fewer",
+			n, len(e.Devices))
+	}
+	for _, d := range e.Devices[:e.Plan.Ranks()] {
+		for _, a := range e.Plan.AttentionShapes() {
+			if err := d.PrepareAttention(e.Plan.Numerics.Positions(), a.Heads, a.HeadDim); err != nil {
+				return err
+			}
+		}
+		buf, err := d.Alloc("arena", e.Plan.DeviceBytes)
+		if err != nil {
 			return err
 		}
+		e.closers = append(e.closers, buf.Close)
+		if err := e.tune(d, device.Whole(buf)); err != nil {
+			return err
+		}
+		e.ranks = append(e.ranks, rank{d, e.Plan.Place(device.Whole(buf)), map[*hostmem.Region]device.Mem{}, nil})
 	}
-	buf, err := e.Device.Alloc("arena", e.Plan.DeviceBytes)
-	if err != nil {
-		return err
-	}
-	e.closers = append(e.closers, buf.Close)
-	if err := e.tune(device.Whole(buf)); err != nil {
-		return err
-	}
-	e.buffers = e.Plan.Place(device.Whole(buf))
 	e.head = e.Plan.Head()
 
+	var err error
 	var opts []hostmem.Option
 	if e.AddressOnly {
 		opts = append(opts, hostmem.AddressOnly)
@@ -185,48 +204,49 @@ func (e *Engine) open() error {
 		return err
 	}
 	e.host = e.Plan.HostBuffers(func(purpose string) device.Mem { return e.onHost[e.regions[purpose]] })
-	e.pinned = e.Plan.HostBuffers(func(purpose string) device.Mem { return e.registered[e.regions[purpose]] })
+	for i := range e.ranks {
+		known := e.ranks[i].registered
+		e.ranks[i].pinned = e.Plan.HostBuffers(func(purpose string) device.Mem { return known[e.regions[purpose]] })
+	}
 	e.versions = newVersions(e.Plan, e.Store)
 	e.specs = map[store.ID]store.Spec{}
 	for _, spec := range slices.Concat(e.Plan.Extents(), e.Plan.InputExtents()) {
 		e.specs[spec.ID] = spec
 	}
 
-	for lane := range plan.Lane(plan.Lanes) {
-		on := e.Device
-		if onHostLane(lane) {
-			on = e.Host
+	for _, of := range e.Plan.Workers() {
+		w := worker{Worker: of, device: e.ranks[of.Rank].device}
+		if of.OnHost() {
+			w.device = e.Host
 		}
-		s, err := on.NewStream(lane.String())
-		if err != nil {
+		if w.stream, err = w.device.NewStream(of.Lane.String()); err != nil {
 			return err
 		}
-		e.streams[lane] = s
-		e.closers = append(e.closers, s.Close)
-		events := []*device.Event{&e.origins[lane]}
-		for i := range e.moved[lane] {
-			events = append(events, &e.moved[lane][i])
+		e.closers = append(e.closers, w.stream.Close)
+		events := []*device.Event{&w.origin}
+		for i := range w.moved {
+			events = append(events, &w.moved[i])
 		}
 		for _, ev := range events {
-			if *ev, err = on.NewEvent(); err != nil {
+			if *ev, err = w.device.NewEvent(); err != nil {
 				return err
 			}
 			e.closers = append(e.closers, (*ev).Close)
 		}
+		e.workers = append(e.workers, w)
 	}
-	if err := e.loadTables(); err != nil {
-		return err
-	}
-	for lane := range e.lanes {
-		if e.streams[lane] == nil {
-			continue
+	for i := range e.ranks {
+		if err := e.loadTables(i); err != nil {
+			return err
 		}
+	}
+	for i := range e.workers {
 		runs := make(chan *run)
-		e.lanes[lane] = runs
+		e.workers[i].runs = runs
 		e.done.Go(func() {
 			for r := range runs {
-				r.walk(plan.Lane(lane))
-				r.lanes.Done()
+				r.walk(i)
+				r.group.Done()
 			}
 		})
 	}
@@ -234,8 +254,8 @@ func (e *Engine) open() error {
 }
 
 // tune has the device choose its algorithms for the products, in the arena.
-func (e *Engine) tune(arena device.Mem) error {
-	tuner, ok := e.Device.(device.ProductTuner)
+func (e *Engine) tune(d device.Device, arena device.Mem) error {
+	tuner, ok := d.(device.ProductTuner)
 	if !ok || len(e.Products) == 0 {
 		return nil
 	}
@@ -261,12 +281,13 @@ func (e *Engine) reserve(b plan.Bytes, opts ...hostmem.Option) (*hostmem.Region,
 	return r, r.Populate()
 }
 
-// register makes regions known to the host's driver, and to the device where that copies them. All are pinned at
-// once, since a driver takes seconds for a large one.
+// register makes regions known to the host's driver, and to the devices where they copy them. All are pinned at once,
+// since a driver takes seconds for a large one.
 func (e *Engine) register(regions []*hostmem.Region) error {
 	type known struct {
-		onHost, onDevice device.Buffer // nil: not made
-		err              error
+		onHost   device.Buffer   // nil: not made
+		onDevice []device.Buffer // by rank
+		err      error
 	}
 	all := make([]known, len(regions))
 	var group fault.Group
@@ -276,8 +297,18 @@ func (e *Engine) register(regions []*hostmem.Region) error {
 		}
 		group.Go(func() {
 			k := &all[i]
-			if k.onHost, k.err = e.Host.Register(r); k.err == nil && e.Host != e.Device && e.Plan.Pinned(r.Purpose()) {
-				k.onDevice, k.err = e.Device.Register(r)
+			k.onHost, k.err = e.Host.Register(r)
+			for _, rank := range e.ranks {
+				switch {
+				case k.err != nil:
+				case rank.device == e.Host:
+					k.onDevice = append(k.onDevice, k.onHost)
+				case e.Plan.Pinned(r.Purpose()):
+					var b device.Buffer
+					if b, k.err = rank.device.Register(r); k.err == nil {
+						k.onDevice = append(k.onDevice, b)
+					}
+				}
 			}
 		})
 	}
@@ -289,13 +320,11 @@ func (e *Engine) register(regions []*hostmem.Region) error {
 			e.closers = append(e.closers, k.onHost.Close)
 			e.onHost[regions[i]] = device.Whole(k.onHost)
 		}
-		if e.Host == e.Device {
-			k.onDevice = k.onHost
-		} else if k.onDevice != nil {
-			e.closers = append(e.closers, k.onDevice.Close)
-		}
-		if k.onDevice != nil {
-			e.registered[regions[i]] = device.Whole(k.onDevice)
+		for rank, b := range k.onDevice {
+			if b != k.onHost {
+				e.closers = append(e.closers, b.Close)
+			}
+			e.ranks[rank].registered[regions[i]] = device.Whole(b)
 		}
 	}
 	return first
@@ -306,21 +335,23 @@ func (e *Engine) bytes(purpose string, mem device.Mem) []byte {
 	return e.regions[purpose].Bytes()[mem.Off:][:mem.Len]
 }
 
-// loadTables fills the rotary tables, once: some positions at a time, since those of a long context are large.
-func (e *Engine) loadTables() error {
-	cos, sin := e.buffers.Rope.Cos, e.buffers.Rope.Sin
+// loadTables fills the rotary tables of a rank's device, once: some positions at a time, since those of a long context
+// are large.
+func (e *Engine) loadTables(rank int) error {
+	to := &e.ranks[rank]
+	cos, sin := to.buffers.Rope.Cos, to.buffers.Rope.Sin
 	n := int64(min(rotaryRows, cos.Rows)) * int64(cos.Cols) * cos.DType.Bytes()
 	r, err := e.Accounts.Reserve("rotary tables, while loading", 2*n)
 	if err != nil {
 		return err
 	}
 	defer r.Close()
-	b, err := e.Device.Register(r)
+	b, err := to.device.Register(r)
 	if err != nil {
 		return err
 	}
 	defer b.Close()
-	s, mem := e.streams[plan.LaneFetch], device.Whole(b)
+	s, mem := e.workers[plan.Worker{Lane: plan.LaneFetch, Rank: rank}.Index()].stream, device.Whole(b)
 	for first := 0; first < cos.Rows; first += rotaryRows {
 		rows := min(rotaryRows, cos.Rows-first)
 		c, d := e.Plan.Model.Rope.Tables(first, rows)
@@ -441,10 +472,10 @@ func (e *Engine) Saving() bool { return e.save != nil }
 
 // Close stops the lanes and gives back all that New reserved.
 func (e *Engine) Close() error {
-	for i, lane := range e.lanes {
-		if lane != nil {
-			close(lane)
-			e.lanes[i] = nil
+	for i := range e.workers {
+		if w := &e.workers[i]; w.runs != nil {
+			close(w.runs)
+			w.runs = nil
 		}
 	}
 	e.done.Wait()
@@ -459,5 +490,5 @@ func (e *Engine) Close() error {
 }
 
 func (e *Engine) String() string {
-	return fmt.Sprintf("engine of %d parts on %s", len(e.Plan.Model.Parts), e.Device.Info().Name)
+	return fmt.Sprintf("engine of %d parts on %s", len(e.Plan.Model.Parts), e.Devices[0].Info().Name)
 }

@@ -6,6 +6,7 @@ import (
 	"log"
 
 	"github.com/millrace/millrace/batch"
+	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/device/cpu"
 	"github.com/millrace/millrace/hf"
 	"github.com/millrace/millrace/hostmem"
@@ -54,7 +55,7 @@ func ExampleEngine() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	engine, err := stream.New(stream.Config{Plan: p, Device: dev, Host: dev, Store: state, Accounts: accounts})
+	engine, err := stream.New(stream.Config{Plan: p, Devices: []device.Device{dev}, Host: dev, Store: state, Accounts: accounts})
 	if err != nil {
 		log.Fatal(err)
 	}

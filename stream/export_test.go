@@ -24,18 +24,18 @@ func (e *Engine) RotaryTables() (cos, sin []float32, err error) {
 	for _, to := range []struct {
 		table device.Mat
 		rows  *[]float32
-	}{{e.buffers.Rope.Cos, &cos}, {e.buffers.Rope.Sin, &sin}} {
+	}{{e.ranks[0].buffers.Rope.Cos, &cos}, {e.ranks[0].buffers.Rope.Sin, &sin}} {
 		r, err := hostmem.New().Reserve("test", to.table.Len)
 		if err != nil {
 			return nil, nil, err
 		}
 		defer r.Close()
-		b, err := e.Device.Register(r)
+		b, err := e.Devices[0].Register(r)
 		if err != nil {
 			return nil, nil, err
 		}
 		defer b.Close()
-		s := e.streams[plan.LaneFetch]
+		s := e.workers[plan.LaneFetch].stream
 		s.Copy(device.Whole(b), to.table.Mem)
 		if err := s.Sync(); err != nil {
 			return nil, nil, err

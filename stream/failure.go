@@ -11,10 +11,8 @@ func (r *run) firstError() error {
 	for _, err := range r.errs {
 		failed = failed || err != nil
 	}
-	for _, s := range r.streams {
-		if s != nil {
-			failed = s.Sync() != nil || failed
-		}
+	for i := range r.workers {
+		failed = r.workers[i].stream.Sync() != nil || failed
 	}
 	if !failed {
 		return nil

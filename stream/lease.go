@@ -43,9 +43,9 @@ func (e *Engine) isScarce(id store.ID) bool {
 
 // pieces borrows an extent piece by piece for copies of a stream, and hands each to copy with its first byte in the
 // extent.
-func (r *run) pieces(lane plan.Lane, id store.ID, access store.Access, copy func(off int64, piece device.Mem)) error {
+func (r *run) pieces(w int, id store.ID, access store.Access, copy func(off int64, piece device.Mem)) error {
 	for off, n := range r.specs[id].Pieces() {
-		if err := r.piece(lane, id, off, n, access, func(piece device.Mem) { copy(off, piece) }); err != nil {
+		if err := r.piece(w, id, off, n, access, func(piece device.Mem) { copy(off, piece) }); err != nil {
 			return err
 		}
 	}
@@ -53,48 +53,50 @@ func (r *run) pieces(lane plan.Lane, id store.ID, access store.Access, copy func
 }
 
 // piece borrows a piece for a copy of a stream. Before, it gives back the oldest ones if there are too many.
-func (r *run) piece(lane plan.Lane, id store.ID, off, n int64, access store.Access, copy func(piece device.Mem)) error {
-	f, scarce := &r.flights[lane], r.isScarce(id)
-	if err := r.retire(lane, f.room(len(r.leases[lane]), scarce)); err != nil {
+func (r *run) piece(w int, id store.ID, off, n int64, access store.Access, copy func(piece device.Mem)) error {
+	f, scarce := &r.at[w].flight, r.isScarce(id)
+	if err := r.retire(w, f.room(len(r.at[w].leases), scarce)); err != nil {
 		return err
 	}
-	l, err := r.borrow(lane, id, off, n, access)
+	l, err := r.borrow(w, id, off, n, access)
 	if err != nil {
 		return err
 	}
-	copy(r.registered[l.Region].Slice(l.Off, l.Len))
-	r.streams[lane].Record(r.moved[lane][f.enqueued%piecesInFlight])
+	worker := &r.workers[w]
+	copy(r.ranks[worker.Rank].registered[l.Region].Slice(l.Off, l.Len))
+	worker.stream.Record(worker.moved[f.enqueued%piecesInFlight])
 	f.enqueue(scarce)
 	return nil
 }
 
 // retire gives back the lane's oldest leases until `left` remain, each when its copy is done.
-func (r *run) retire(lane plan.Lane, left int) error {
-	for len(r.leases[lane]) > left {
-		oldest := r.flights[lane].enqueued - len(r.leases[lane])
-		if err := r.moved[lane][oldest%piecesInFlight].Wait(); err != nil {
+func (r *run) retire(w, left int) error {
+	at := &r.at[w]
+	for len(at.leases) > left {
+		oldest := at.flight.enqueued - len(at.leases)
+		if err := r.workers[w].moved[oldest%piecesInFlight].Wait(); err != nil {
 			return err
 		}
-		r.leases[lane][0].Release()
-		r.leases[lane] = r.leases[lane][1:]
+		at.leases[0].Release()
+		at.leases = at.leases[1:]
 	}
 	return nil
 }
 
 // borrow takes a lease that the lane gives back when its work is done.
-func (r *run) borrow(lane plan.Lane, id store.ID, off, n int64, access store.Access) (*store.Lease, error) {
+func (r *run) borrow(w int, id store.ID, off, n int64, access store.Access) (*store.Lease, error) {
 	if access != store.Write {
-		r.readAhead(lane, id, off)
+		r.readAhead(w, id, off)
 	}
 	version := r.versions.at(id)
 	if id.Kind == store.Inputs && access == store.Read {
 		version++ // what this schedule has saved
 	}
-	l, err := r.Store.Borrow(r.ctx, lane, id, off, n, access, version)
+	l, err := r.Store.Borrow(r.ctx, r.workers[w].Lane, id, off, n, access, version)
 	if err != nil {
 		return nil, err
 	}
-	r.leases[lane] = append(r.leases[lane], l)
+	r.at[w].leases = append(r.at[w].leases, l)
 	return l, nil
 }
 
@@ -103,11 +105,11 @@ func (r *run) bind(id store.ID, bytes int64, access store.Access) (device.Mem, e
 	if mem, ok := r.bound[id]; ok {
 		return mem, nil
 	}
-	l, err := r.borrow(plan.LaneCompute, id, 0, bytes, access)
+	l, err := r.borrow(int(plan.LaneCompute), id, 0, bytes, access)
 	if err != nil {
 		return device.Mem{}, err
 	}
-	mem := r.registered[l.Region].Slice(l.Off, l.Len)
+	mem := r.ranks[0].registered[l.Region].Slice(l.Off, l.Len)
 	r.bound[id] = mem
 	return mem, nil
 }

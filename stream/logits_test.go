@@ -74,7 +74,7 @@ func cappedLogits(t *testing.T, g *modeltest.Golden, softCap float32, frozen boo
 		t.Fatal(err)
 	}
 	var computes device.Device = dev
-	e, err := stream.New(stream.Config{Plan: p, Device: computes, Host: computes, Store: s, Accounts: accounts})
+	e, err := stream.New(stream.Config{Plan: p, Devices: []device.Device{computes}, Host: computes, Store: s, Accounts: accounts})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,7 +17,8 @@ func (r *run) move(s device.Stream, i int) error {
 	case plan.Weights, plan.State, plan.Stored, plan.Rounded, plan.Gradient:
 		return r.movePart(s, i)
 	case plan.Results: // all scalars together
-		s.Copy(r.pinned.DeviceResults, r.buffers.Results)
+		here := &r.ranks[op.Rank]
+		s.Copy(here.pinned.DeviceResults[op.Rank], here.buffers.Results)
 		return nil
 	case plan.LogitRows:
 		r.drainLogits(s, op)
@@ -26,11 +27,11 @@ func (r *run) move(s device.Stream, i int) error {
 	if onDisk(from) || onDisk(to) {
 		return r.moveInput(s, i)
 	}
-	src, err := r.mem(from)
+	src, err := r.mem(op, from)
 	if err != nil {
 		return err
 	}
-	dst, err := r.mem(to)
+	dst, err := r.mem(op, to)
 	if err == nil {
 		s.Copy(dst, src)
 	}
@@ -46,7 +47,7 @@ func (r *run) movePart(s device.Stream, i int) error {
 	var err error
 	switch to.What {
 	case plan.Weights:
-		here[store.Weights], err = r.mem(to)
+		here[store.Weights], err = r.mem(op, to)
 		access = store.Read
 	case plan.State:
 		kinds, here, access = r.stateKinds(), r.state(to), store.Read
@@ -55,18 +56,18 @@ func (r *run) movePart(s device.Stream, i int) error {
 		}
 	case plan.Stored:
 		kinds, here = append(kinds, r.stateKinds()...), r.state(op.Reads[1])
-		here[store.Weights], err = r.mem(from)
+		here[store.Weights], err = r.mem(op, from)
 	case plan.Rounded:
 		kinds = []store.Kind{store.Grad}
-		here[store.Grad], err = r.mem(from)
+		here[store.Grad], err = r.mem(op, from)
 	case plan.Gradient:
 		kinds = []store.Kind{store.GradSum}
-		here[store.GradSum], err = r.mem(from)
+		here[store.GradSum], err = r.mem(op, from)
 	}
 	for _, kind := range kinds {
 		id := store.ID{Part: op.Part, Kind: kind}
 		if err == nil {
-			err = r.pieces(op.Lane, id, access, func(off int64, piece device.Mem) {
+			err = r.pieces(op.Index(), id, access, func(off int64, piece device.Mem) {
 				if part := here[kind].Slice(off, piece.Len); access == store.Read {
 					s.Copy(part, piece)
 				} else {
@@ -85,7 +86,7 @@ func (r *run) movePart(s device.Stream, i int) error {
 	case plan.Rounded, plan.Gradient:
 		r.versions.wrote(store.ID{Part: op.Part, Kind: kinds[0]})
 	}
-	return r.retire(op.Lane, 0)
+	return r.retire(op.Index(), 0)
 }
 
 // usesAgain tells of each operation whether a later one writes what it reads in the store, or touches what it writes
@@ -132,7 +133,7 @@ func (r *run) moveInput(s device.Stream, i int) error {
 	}
 	id, x := store.ID{Part: r.Plan.Model.BlockParts[away.Index-1], Kind: store.Inputs}, r.rows(here).Mem
 	for at, off := range r.inputPieces(op.Micro) {
-		err := r.piece(op.Lane, id, off, r.specs[id].Piece, access, func(piece device.Mem) {
+		err := r.piece(op.Index(), id, off, r.specs[id].Piece, access, func(piece device.Mem) {
 			n := min(piece.Len, x.Len-at)
 			if part, piece := x.Slice(at, n), piece.Slice(0, n); access == store.Read {
 				s.Copy(part, piece)
@@ -145,7 +146,7 @@ func (r *run) moveInput(s device.Stream, i int) error {
 		}
 	}
 	if access == store.Write {
-		return r.retire(op.Lane, 0) // it is loaded in this same schedule
+		return r.retire(op.Index(), 0) // it is loaded in this same schedule
 	}
 	return nil
 }
@@ -164,10 +165,10 @@ func (e *Engine) inputPieces(m int) iter.Seq2[int64, int64] {
 
 // drainLogits copies a chunk's logits of a tile to their columns on the host, row by row.
 func (r *run) drainLogits(s device.Stream, op *plan.Op) {
-	from := r.wanted(op.Reads[0], op.Part).To
+	from := r.wanted(op, op.Reads[0]).To
 	to := op.Writes[0]
 	first, n := r.logitChunk(to.Index)
-	rows := r.hostLogits(to.Micro).RowRange(first, n).ColRange(r.Plan.Model.Parts[op.Part].FirstRow, from.Cols)
+	rows := r.hostLogits(op.Rank, to.Micro).RowRange(first, n).ColRange(r.Plan.Model.Parts[op.Part].FirstRow, from.Cols)
 	for i := range n {
 		s.Copy(rows.RowRange(i, 1).Mem, from.RowRange(i, 1).Mem)
 	}

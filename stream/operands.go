@@ -11,9 +11,10 @@ import (
 // The memory of what operations name. The plan has decided where each operand is; the buffers are laid out once for the
 // plan, and this file alone looks up which of them an operand has. A new kind of place is a case here and none elsewhere.
 
-// mem is the memory of an operand as the device sees it, except of extents that are moved piece by piece.
-func (r *run) mem(o plan.Operand) (device.Mem, error) {
-	b, part := r.buffers, o.Index
+// mem is the memory of an operand as the device of the operation sees it, except of extents that are moved piece by
+// piece.
+func (r *run) mem(op *plan.Op, o plan.Operand) (device.Mem, error) {
+	b, pinned, part := r.ranks[op.Rank].buffers, r.ranks[op.Rank].pinned, o.Index
 	inPlace := o.At == plan.InPlace
 	switch o.What {
 	case plan.Weights:
@@ -30,7 +31,7 @@ func (r *run) mem(o plan.Operand) (device.Mem, error) {
 		case inPlace:
 			return r.bind(store.ID{Part: part, Kind: store.Grad}, r.gradBytes(part), store.Write)
 		case o.At == plan.Host:
-			return r.pinned.Sums[part], nil
+			return pinned.Sums[part], nil
 		case o.Slot >= 0:
 			return b.Grads[o.Slot].Slice(0, r.gradBytes(part)), nil
 		}
@@ -47,26 +48,24 @@ func (r *run) mem(o plan.Operand) (device.Mem, error) {
 		if o.At == plan.Device {
 			return b.Batches, nil
 		}
-		return r.pinned.Batches, nil
+		return pinned.Batches, nil
 	case plan.Input, plan.InputGrad:
 		if o.At == plan.Host {
-			return r.pinned.Inputs[o.Index-1][o.Micro], nil
+			return pinned.Inputs[o.Index-1][o.Micro], nil
 		}
 		return r.rows(o).Mem, nil
 	case plan.Kept:
-		onHost := r.pinned.Activations[o.Index-1][o.Micro]
+		onHost := pinned.Activations[o.Index-1][o.Micro]
 		if o.At == plan.Host {
 			return onHost, nil
 		}
 		return b.KeptRing[o.Slot].Slice(0, onHost.Len), nil
 	case plan.LossSum:
-		return r.result(o, r.Plan.LossAt(o.Micro)), nil
+		return r.result(op, o, r.Plan.LossAt(o.Micro)), nil
 	case plan.Squares:
-		return r.result(o, r.Plan.SquaresAt(part)), nil
+		return r.result(op, o, r.Plan.SquaresAt(part)), nil
 	case plan.BadCount:
-		return r.result(o, r.Plan.BadAt()), nil
-	case plan.Results:
-		return r.pinned.DeviceResults, nil
+		return r.result(op, o, r.Plan.BadAt()), nil
 	}
 	panic("stream: an operand without memory: " + r.Plan.Model.Parts[max(part, 0)].Name)
 }
@@ -81,7 +80,7 @@ func inStore(o plan.Operand) bool {
 
 // rows is x or dx of a micro-batch on the device: [T, Hidden].
 func (r *run) rows(o plan.Operand) device.Mat {
-	b := r.buffers
+	b := r.ranks[o.Rank].buffers
 	switch {
 	case o.Slot >= 0:
 		return b.Shared[o.Slot]
@@ -103,11 +102,12 @@ func (r *run) hostRows(o plan.Operand) device.Mat {
 }
 
 // result is where the device writes a scalar of the step.
-func (r *run) result(o plan.Operand, at int64) device.Mem {
+func (r *run) result(op *plan.Op, o plan.Operand, at int64) device.Mem {
+	here := &r.ranks[op.Rank]
 	if o.At == plan.InPlace {
-		return r.pinned.HostResults.Slice(at, 8)
+		return here.pinned.HostResults.Slice(at, 8)
 	}
-	return r.buffers.Results.Slice(at, 8)
+	return here.buffers.Results.Slice(at, 8)
 }
 
 // hostResult is where the host's lane writes a scalar of the step.
@@ -117,11 +117,12 @@ func (r *run) hostResult(at int64) device.Mem { return r.host.HostResults.Slice(
 // is there when it is updated.
 func (r *run) state(o plan.Operand) [store.Kinds]device.Mem {
 	if o.Slot < 0 {
-		return r.buffers.State[o.Index]
+		return r.ranks[o.Rank].buffers.State[o.Index]
 	}
 	var mem [store.Kinds]device.Mem
 	for _, kind := range append(r.stateKinds(), store.Grad) {
-		mem[kind] = r.buffers.StateRing[o.Slot][kind].Slice(0, r.specs[store.ID{Part: o.Index, Kind: kind}].Bytes)
+		bytes := r.specs[store.ID{Part: o.Index, Kind: kind}].Bytes
+		mem[kind] = r.ranks[o.Rank].buffers.StateRing[o.Slot][kind].Slice(0, bytes)
 	}
 	return mem
 }
@@ -139,33 +140,33 @@ func (e *Engine) stateKinds() (kinds []store.Kind) {
 func (e *Engine) gradBytes(part int) int64 { return e.Plan.Model.Parts[part].Layout.StateElems * 4 }
 
 // params are the weights of a part where an operand has them.
-func (r *run) params(o plan.Operand) (nn.Params, error) {
-	mem, err := r.mem(o)
+func (r *run) params(op *plan.Op, o plan.Operand) (nn.Params, error) {
+	mem, err := r.mem(op, o)
 	return nn.Weights(mem, r.Plan.Model.Parts[o.Index].Layout, r.types[store.Weights]), err
 }
 
 // gradients are the fp32 gradients of a part where an operand has them.
-func (r *run) gradients(o plan.Operand) (nn.Params, error) {
-	mem, err := r.mem(o)
+func (r *run) gradients(op *plan.Op, o plan.Operand) (nn.Params, error) {
+	mem, err := r.mem(op, o)
 	return nn.Gradients(mem, r.Plan.Model.Parts[o.Index].Layout), err
 }
 
 // hostLogits are the wanted logits of a micro-batch in host memory: F32 [LogitRows, Vocab].
-func (r *run) hostLogits(m int) device.Mat {
+func (r *run) hostLogits(rank, m int) device.Mat {
 	rows, vocab := r.Plan.Outputs.LogitRows, r.Plan.Model.Vocab
-	return device.NewMat(r.pinned.Logits[m], tensor.F32, rows, vocab)
+	return device.NewMat(r.ranks[rank].pinned.Logits[m], tensor.F32, rows, vocab)
 }
 
 // wanted is where a visit writes the logits of a chunk of a tile: in their columns on the host where the device can, else
 // densely in a buffer of the device.
-func (r *run) wanted(o plan.Operand, tile int) nn.Wanted {
-	part := &r.Plan.Model.Parts[tile]
+func (r *run) wanted(op *plan.Op, o plan.Operand) nn.Wanted {
+	part := &r.Plan.Model.Parts[op.Part]
 	first, n := r.logitChunk(o.Index)
 	w := nn.Wanted{First: r.logitRow + first, Rows: n}
 	if o.At == plan.Device {
-		w.To = device.NewMat(r.buffers.Logits, tensor.F32, n, part.Layout.Fields[0].Shape[0])
+		w.To = device.NewMat(r.ranks[op.Rank].buffers.Logits, tensor.F32, n, part.Layout.Fields[0].Shape[0])
 	} else {
-		w.To, w.FirstColumn = r.hostLogits(o.Micro).RowRange(first, n), part.FirstRow
+		w.To, w.FirstColumn = r.hostLogits(op.Rank, o.Micro).RowRange(first, n), part.FirstRow
 	}
 	return w
 }

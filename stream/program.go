@@ -10,26 +10,25 @@ import (
 type program struct {
 	ops        []plan.Op
 	begin, end []device.Event
-	names      []string // for errors and traces
-	marks      []mark   // visits of layers, for Watch
-	counts     bool     // weights that became NaN are counted on the device as well
-	again      []bool   // by operation: another one has a later use for what it has of the store
-	disk       [plan.Lanes][store.Kinds][]loan
+	names      []string              // for errors and traces
+	marks      []mark                // visits of layers, for Watch
+	counts     []bool                // by rank: weights that became NaN are counted on the device as well
+	again      []bool                // by operation: another one has a later use for what it has of the store
+	disk       [][store.Kinds][]loan // by worker
 }
 
 func (e *Engine) program(mode plan.Mode) (*program, error) {
 	if p := e.programs[mode]; p != nil {
 		return p, nil
 	}
-	p := &program{ops: e.Plan.ScheduleOf(mode).Ops}
+	p := &program{ops: e.Plan.ScheduleOf(mode).Ops, counts: make([]bool, len(e.ranks))}
 	p.disk, p.marks, p.again = e.loans(p.ops), e.marksOf(p.ops), usesAgain(p.ops)
 	for _, op := range p.ops {
 		p.names = append(p.names, e.Plan.Describe(&op))
-		p.counts = p.counts || op.Do == plan.DoUpdate && op.Lane == plan.LaneCompute
-		on := e.Device
-		if onHostLane(op.Lane) {
-			on = e.Host
+		if op.Do == plan.DoUpdate && !op.OnHost() {
+			p.counts[op.Rank] = true
 		}
+		on := e.workers[op.Index()].device
 		for _, list := range []*[]device.Event{&p.begin, &p.end} {
 			ev, err := on.NewEvent()
 			if err != nil {

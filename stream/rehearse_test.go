@@ -28,8 +28,11 @@ type rehearsal struct {
 func rehearse(t errorer, s *subject, p *plan.Plan) rehearsal {
 	t.Helper()
 	accounts := hostmem.New()
-	dev := null.New(null.Options{Unified: p.Unified})
-	host := dev
+	var devices []device.Device
+	for range p.Ranks() {
+		devices = append(devices, null.New(null.Options{Unified: p.Unified}))
+	}
+	host := devices[0]
 	if !p.Unified {
 		host = null.New(null.Options{Unified: true})
 	}
@@ -38,7 +41,8 @@ func rehearse(t errorer, s *subject, p *plan.Plan) rehearsal {
 		t.Fatal(err)
 	}
 	defer state.Close()
-	e, err := stream.New(stream.Config{Plan: p, Device: dev, Host: host, Store: state, Accounts: accounts, AddressOnly: true})
+	e, err := stream.New(stream.Config{Plan: p, Devices: devices, Host: host, Store: state, Accounts: accounts,
+		AddressOnly: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -56,28 +60,35 @@ func rehearse(t errorer, s *subject, p *plan.Plan) rehearsal {
 		}
 		return disk.Traffic()
 	}
-	var before null.Counts
+	before := make([]null.Counts, len(devices))
 	var moved store.Traffic
 	for i := range 2 {
-		before, moved = dev.Counts(), traffic()
+		moved = traffic()
+		for rank, d := range devices {
+			before[rank] = d.(*null.Device).Counts()
+		}
 		if _, err := e.Step(context.Background(), s.batches[i], s.updates[i]); err != nil {
 			t.Fatal(err)
 		}
 	}
-	after := dev.Counts()
-	r := rehearsal{deviceBytes: after.AllocatedPeakBytes, host: map[string]int64{},
-		up: after.HostToDeviceBytes - before.HostToDeviceBytes, down: after.DeviceToHostBytes - before.DeviceToHostBytes}
+	r := rehearsal{host: map[string]int64{}}
+	for rank, d := range devices {
+		after, before := d.(*null.Device).Counts(), before[rank]
+		r.deviceBytes = max(r.deviceBytes, after.AllocatedPeakBytes)
+		r.up += after.HostToDeviceBytes - before.HostToDeviceBytes
+		r.down += after.DeviceToHostBytes - before.DeviceToHostBytes
+		for name, c := range after.Ops {
+			flops := c.FLOPs - before.Ops[name].FLOPs
+			if strings.HasPrefix(name, "Attention") {
+				r.attended += flops
+			} else {
+				r.matMul += flops
+			}
+		}
+	}
 	now := traffic()
 	r.read = now.ReadBytes + now.SparedReadBytes - moved.ReadBytes - moved.SparedReadBytes
 	r.written = now.WrittenBytes + now.SparedWriteBytes - moved.WrittenBytes - moved.SparedWriteBytes
-	for name, c := range after.Ops {
-		flops := c.FLOPs - before.Ops[name].FLOPs
-		if strings.HasPrefix(name, "Attention") {
-			r.attended += flops
-		} else {
-			r.matMul += flops
-		}
-	}
 	for _, u := range accounts.Usage() {
 		if u.Bytes > 0 { // the rotary tables are gone again
 			r.host[u.Purpose] = u.Bytes
@@ -153,5 +164,21 @@ func TestDiskTrafficIsPlanned(t *testing.T) {
 		if len(r.plan.InputExtents()) == 0 || now.ReadBytes == before.ReadBytes {
 			t.Errorf("tied %v: %+v", tied, now)
 		}
+	}
+}
+
+// A plan that deals its blocks to more devices than there are is refused.
+func TestTooFewDevices(t *testing.T) {
+	shape := tiny
+	shape.Layers = 2
+	s := shape.subject(t, 1)
+	p := newPlan(t, s, device.Info{}, func(p *plan.Placement) {
+		*p = plan.Smallest(len(p.Where.Weights), len(p.Where.Inputs), false)
+		p.Deal = []int{0, 1}
+	})
+	dev := null.New(null.Options{})
+	_, err := stream.New(stream.Config{Plan: p, Devices: []device.Device{dev}, Host: dev, Accounts: hostmem.New()})
+	if err == nil || !strings.Contains(err.Error(), "deals blocks to 2 devices, and there are 1") {
+		t.Errorf("%v", err)
 	}
 }

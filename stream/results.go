@@ -8,12 +8,19 @@ import (
 )
 
 // collect adds up the scalars that the schedule brought to the host, parts and their pieces in order, in fp64. The
-// count of NaNs on the device is of this schedule only if it has updated there.
-func (e *Engine) collect(counted bool) Result {
-	host, dev := e.bytes(plan.ResultsPurpose, e.host.HostResults), e.bytes(plan.ResultsPurpose, e.host.DeviceResults)
+// count of NaNs on a device is of this schedule only if it has updated there: counted says so by rank.
+func (e *Engine) collect(counted []bool) Result {
+	host := e.bytes(plan.ResultsPurpose, e.host.HostResults)
+	devices := make([][]byte, len(e.ranks))
+	for rank := range devices {
+		devices[rank] = e.bytes(plan.ResultsPurpose, e.host.DeviceResults[rank])
+	}
 	float := func(off int64) float64 {
-		return math.Float64frombits(binary.NativeEndian.Uint64(host[off:])) +
-			math.Float64frombits(binary.NativeEndian.Uint64(dev[off:]))
+		x := math.Float64frombits(binary.NativeEndian.Uint64(host[off:]))
+		for _, dev := range devices {
+			x += math.Float64frombits(binary.NativeEndian.Uint64(dev[off:]))
+		}
+		return x
 	}
 	var res Result
 	for m := range e.Plan.Numerics.MicroBatches {
@@ -25,8 +32,10 @@ func (e *Engine) collect(counted bool) Result {
 	}
 	res.GradNorm = math.Sqrt(squares)
 	res.BadWeights = int64(binary.NativeEndian.Uint64(host[e.Plan.BadAt():]))
-	if counted {
-		res.BadWeights += int64(binary.NativeEndian.Uint64(dev[e.Plan.BadAt():]))
+	for rank, dev := range devices {
+		if counted[rank] {
+			res.BadWeights += int64(binary.NativeEndian.Uint64(dev[e.Plan.BadAt():]))
+		}
 	}
 	return res
 }
@@ -38,7 +47,8 @@ func (r *run) record() {
 		return
 	}
 	for i, op := range r.ops {
-		start := r.start[op.Lane] + r.begin[i].Since(r.origins[op.Lane])
+		w := op.Index()
+		start := r.at[w].start + r.begin[i].Since(r.workers[w].origin)
 		r.Trace.Record(op.Lane, r.names[i], r.stepNo, start, start+r.end[i].Since(r.begin[i]))
 	}
 }

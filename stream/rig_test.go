@@ -35,7 +35,7 @@ type rig struct {
 	disk     *store.Disk // nil if nothing is on disk
 	engine   *stream.Engine
 	accounts *hostmem.Accounts
-	dev      device.Device // closed with the rig, unless it is shared
+	devices  []device.Device // closed with the rig, unless they are shared
 }
 
 var f32 = plan.Numerics{Compute: tensor.F32, Master: optim.F32}
@@ -96,12 +96,16 @@ type setup struct {
 func start(t errorer, s *subject, o setup) *rig {
 	t.Helper()
 	r := &rig{accounts: hostmem.New()}
-	computes := o.device
-	if computes == nil {
-		r.dev = newCPU(t)
-		computes = r.dev
+	computes := []device.Device{o.device}
+	if o.device == nil {
+		computes[0] = newCPU(t)
+		r.devices = append(r.devices, computes[0])
 	}
-	r.plan = newPlan(t, s, computes.Info(), o.change)
+	r.plan = newPlan(t, s, computes[0].Info(), o.change)
+	for range r.plan.Ranks() - 1 {
+		d := newCPU(t)
+		computes, r.devices = append(computes, d), append(r.devices, d)
+	}
 	dir, err := os.MkdirTemp("", "millrace-store-") // a rapid.T has no TempDir
 	if err != nil {
 		t.Fatal(err)
@@ -124,13 +128,15 @@ func start(t errorer, s *subject, o setup) *rig {
 		t.Fatal(err)
 	}
 	if o.wrap != nil {
-		computes = o.wrap(computes)
+		for i := range computes {
+			computes[i] = o.wrap(computes[i])
+		}
 	}
 	lends := r.store
 	if o.lend != nil {
 		lends = o.lend(lends)
 	}
-	r.engine, err = stream.New(stream.Config{Plan: r.plan, Device: computes, Host: computes, Store: lends,
+	r.engine, err = stream.New(stream.Config{Plan: r.plan, Devices: computes, Host: computes[0], Store: lends,
 		Accounts: r.accounts, Serial: o.serial})
 	if err != nil {
 		t.Fatal(err)
@@ -155,8 +161,8 @@ func (r *rig) close(t errorer) {
 	if err := r.store.Close(); err != nil {
 		t.Errorf("store: %v", err)
 	}
-	if r.dev != nil {
-		if err := r.dev.Close(); err != nil {
+	for _, d := range r.devices {
+		if err := d.Close(); err != nil {
 			t.Errorf("device: %v", err)
 		}
 	}

@@ -45,23 +45,26 @@ type run struct {
 	ctx    context.Context
 	stepNo int64
 	scale  float32 // of the loss gradient: 1 over the step's targets
-	lanes  fault.Group
+	group  fault.Group
 
 	mu      sync.Mutex
 	changed *sync.Cond
-	passed  [plan.Lanes]int // by lane: operations before this index have been enqueued, or done, or skipped
-	errs    []error         // by operation
-	leases  [plan.Lanes][]*store.Lease
+	passed  []int   // by worker: operations before this index have been enqueued, or done, or skipped
+	errs    []error // by operation
 	update  *pendingUpdate
+	at      []onWorker              // by worker, each its own
+	first   [][store.Kinds]uint64   // versions before the schedule
+	bound   map[store.ID]device.Mem // compute lane: extents that are used where they are
+}
 
-	// Each entry belongs to its lane.
-	failed  [plan.Lanes]error
-	flights [plan.Lanes]flight
-	start   [plan.Lanes]time.Duration    // on the clock of the trace
-	taken   [plan.Lanes][store.Kinds]int // loans from disk
-	hinted  [plan.Lanes][store.Kinds]int // and those that the store has been told of
-	first   [][store.Kinds]uint64        // versions before the schedule
-	bound   map[store.ID]device.Mem      // compute lane: extents that are used where they are
+// onWorker is where a worker has come to in a run.
+type onWorker struct {
+	failed error
+	leases []*store.Lease
+	flight flight
+	start  time.Duration    // on the clock of the trace
+	taken  [store.Kinds]int // loans from disk
+	hinted [store.Kinds]int // and those that the store has been told of
 }
 
 // run walks the schedule of a phase and collects its results.
@@ -82,7 +85,7 @@ func (e *Engine) follow(ctx context.Context, mode plan.Mode, batch *Batch, step 
 		return Result{}, err
 	}
 	r := &run{Engine: e, program: p, ctx: ctx, stepNo: int64(step), errs: make([]error, len(p.ops)), update: e.pending, bound: map[store.ID]device.Mem{},
-		first: slices.Clone(e.versions.of)}
+		passed: make([]int, len(e.workers)), at: make([]onWorker, len(e.workers)), first: slices.Clone(e.versions.of)}
 	r.changed = sync.NewCond(&r.mu)
 	if batch != nil {
 		if err := e.putTokens(batch); err != nil {
@@ -97,27 +100,23 @@ func (e *Engine) follow(ctx context.Context, mode plan.Mode, batch *Batch, step 
 	defer e.current.Store(nil)
 
 	if e.Serial {
-		for lane, s := range e.streams {
-			if s != nil {
-				r.begins(plan.Lane(lane))
-			}
+		for w := range e.workers {
+			r.begins(w)
 		}
 		for i := range r.ops {
 			r.do(i)
-			r.errs[i] = firstError(r.errs[i], e.streams[r.ops[i].Lane].Sync())
+			r.errs[i] = firstError(r.errs[i], e.workers[r.ops[i].Index()].stream.Sync())
 			r.pass(i)
 		}
-		for lane := range r.leases {
-			r.releaseAll(plan.Lane(lane))
+		for w := range e.workers {
+			r.releaseAll(w)
 		}
 	} else {
-		for _, lane := range e.lanes {
-			if lane != nil {
-				r.lanes.Add(1)
-				lane <- r
-			}
+		r.group.Add(len(e.workers))
+		for i := range e.workers {
+			e.workers[i].runs <- r
 		}
-		r.lanes.Wait()
+		r.group.Wait()
 	}
 	if err := r.firstError(); err != nil {
 		e.broken = fmt.Errorf("the engine stopped: %w", err)
@@ -140,31 +139,31 @@ func (e *Engine) follow(ctx context.Context, mode plan.Mode, batch *Batch, step 
 	return e.collect(p.counts), nil
 }
 
-// walk does the operations of one lane.
-func (r *run) walk(lane plan.Lane) {
-	r.begins(lane)
-	for i, op := range r.ops {
-		if op.Lane == lane {
+// walk does the operations of one worker.
+func (r *run) walk(w int) {
+	r.begins(w)
+	for i := range r.ops {
+		if r.ops[i].Index() == w {
 			r.do(i)
 			r.pass(i)
 		}
 	}
-	r.releaseAll(lane)
+	r.releaseAll(w)
 }
 
-// begins notes when the lane starts on the schedule, and has the first reads begin.
-func (r *run) begins(lane plan.Lane) {
-	r.start[lane] = r.Trace.Now()
-	r.streams[lane].Record(r.origins[lane])
+// begins notes when the worker starts on the schedule, and has the first reads begin.
+func (r *run) begins(w int) {
+	r.at[w].start = r.Trace.Now()
+	r.workers[w].stream.Record(r.workers[w].origin)
 	for kind := range store.Kind(store.Kinds) {
-		r.hint(lane, kind)
+		r.hint(w, kind)
 	}
 }
 
 // do waits for what operation i depends on, then enqueues it between its two events.
 func (r *run) do(i int) {
-	op := &r.ops[i]
-	stream := r.streams[op.Lane]
+	op, w := &r.ops[i], r.ops[i].Index()
+	stream, at := r.workers[w].stream, &r.at[w]
 	err := r.ctx.Err()
 	for _, d := range op.After {
 		if e := r.await(d); e != nil && err == nil {
@@ -173,14 +172,14 @@ func (r *run) do(i int) {
 		if err != nil {
 			continue
 		}
-		if op.Lane != plan.LaneDisk && r.sameDevice(op.Lane, r.ops[d].Lane) {
+		if op.Lane != plan.LaneDisk && r.workers[w].device == r.workers[r.ops[d].Index()].device {
 			stream.Wait(r.end[d]) // the disk lane works itself and not by its stream
 		} else if e := r.end[d].Wait(); e != nil {
 			err = carried{e}
 		}
 	}
-	if err == nil && r.failed[op.Lane] != nil {
-		err = carried{r.failed[op.Lane]} // a lane that failed does nothing more
+	if err == nil && at.failed != nil {
+		err = carried{at.failed} // a lane that failed does nothing more
 	}
 	if err == nil {
 		stream.Record(r.begin[i])
@@ -191,9 +190,9 @@ func (r *run) do(i int) {
 	if err == nil && op.Lane == plan.LaneUpdate {
 		// Leases of the update lane end with the operation: the next reader borrows the new version.
 		err = r.end[i].Wait()
-		r.release(op.Lane)
+		r.release(w)
 	}
-	r.failed[op.Lane] = err
+	at.failed = err
 	r.mu.Lock()
 	r.errs[i] = err
 	r.mu.Unlock()
@@ -202,7 +201,7 @@ func (r *run) do(i int) {
 // exec enqueues one operation on its lane's stream.
 func (r *run) exec(i int) error {
 	op := &r.ops[i]
-	s := r.streams[op.Lane]
+	s := r.workers[op.Index()].stream
 	switch op.Do {
 	case plan.DoMove:
 		return r.move(s, i)
@@ -232,7 +231,7 @@ func (r *run) exec(i int) error {
 // pass lets the waiters for operation i continue.
 func (r *run) pass(i int) {
 	r.mu.Lock()
-	r.passed[r.ops[i].Lane] = i + 1
+	r.passed[r.ops[i].Index()] = i + 1
 	r.mu.Unlock()
 	r.changed.Broadcast()
 }
@@ -241,32 +240,22 @@ func (r *run) pass(i int) {
 func (r *run) await(d int) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for r.passed[r.ops[d].Lane] <= d {
+	for r.passed[r.ops[d].Index()] <= d {
 		r.changed.Wait()
 	}
 	return r.errs[d]
 }
 
-// releaseAll ends the lane's work on the schedule: when all is done, what it borrowed goes back.
-func (r *run) releaseAll(lane plan.Lane) {
-	if s := r.streams[lane]; s != nil {
-		s.Sync() // its error is found by firstError
-	}
-	r.release(lane)
+// releaseAll ends the worker's work on the schedule: when all is done, what it borrowed goes back.
+func (r *run) releaseAll(w int) {
+	r.workers[w].stream.Sync() // its error is found by firstError
+	r.release(w)
 }
 
-// release gives back what the lane has borrowed; all work on it is done.
-func (r *run) release(lane plan.Lane) {
-	for _, l := range r.leases[lane] {
+// release gives back what the worker has borrowed; all work on it is done.
+func (r *run) release(w int) {
+	for _, l := range r.at[w].leases {
 		l.Release()
 	}
-	r.leases[lane] = nil
-}
-
-// onHostLane reports whether the lane is a stream of the host.
-func onHostLane(l plan.Lane) bool { return l == plan.LaneUpdate || l == plan.LaneDisk }
-
-// sameDevice reports whether two lanes are streams of one device.
-func (r *run) sameDevice(a, b plan.Lane) bool {
-	return r.Device == r.Host || onHostLane(a) == onHostLane(b)
+	r.at[w].leases = nil
 }

@@ -8,6 +8,9 @@ import (
 	"github.com/millrace/millrace/tensor"
 )
 
+// updates is the index of the host's worker.
+const updates = int(plan.LaneUpdate)
+
 // updatePart applies the pending update to a part: a piece at a time, so that little of it need be in memory at once.
 // A part that is frozen in part has other places in its weights than in its state, and is one piece.
 func (r *run) updatePart(s device.Stream, part int) error {
@@ -26,7 +29,7 @@ func (r *run) updatePart(s device.Stream, part int) error {
 		if err := s.Sync(); err != nil {
 			return err
 		}
-		r.release(plan.LaneUpdate)
+		r.release(updates)
 	}
 	// An operation that fetches the part waits for this one and then borrows the new version.
 	r.versions.updated(part)
@@ -50,7 +53,7 @@ func (r *run) updatePiece(s device.Stream, part int, weights, state span) error 
 		case store.Weights:
 			at = weights
 		}
-		lease, err := r.borrow(plan.LaneUpdate, id, id.Kind.Elems(at.first)*t.Bytes(), id.Kind.Elems(at.n)*t.Bytes(), access)
+		lease, err := r.borrow(updates, id, id.Kind.Elems(at.first)*t.Bytes(), id.Kind.Elems(at.n)*t.Bytes(), access)
 		if err != nil {
 			return err
 		}

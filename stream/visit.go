@@ -10,14 +10,15 @@ import (
 
 // visit enqueues a layer's visit: it hands the visit what its operands name.
 func (r *run) visit(s device.Stream, op *plan.Op) error {
-	a := nn.Args{Rope: &r.buffers.Rope, Scale: r.scale}
+	here := r.ranks[op.Rank].buffers
+	a := nn.Args{Rope: &here.Rope, Scale: r.scale}
 	if op.Micro >= 0 {
-		a.Batch = r.batch(op.Micro)
+		a.Batch = r.batch(op.Rank, op.Micro)
 	}
 	sums := map[int]nn.Params{} // by part
 	for _, o := range op.Writes {
 		if o.What == plan.Gradient {
-			g, err := r.gradients(o)
+			g, err := r.gradients(op, o)
 			if err != nil {
 				return err
 			}
@@ -29,7 +30,7 @@ func (r *run) visit(s device.Stream, op *plan.Op) error {
 		for _, o := range list {
 			switch o.What {
 			case plan.Weights:
-				w, err := r.params(o)
+				w, err := r.params(op, o)
 				if err != nil {
 					return err
 				}
@@ -43,24 +44,24 @@ func (r *run) visit(s device.Stream, op *plan.Op) error {
 			case plan.InputGrad:
 				a.DX = r.rows(o)
 			case plan.Kept:
-				a.Kept = r.buffers.Kept[o.Index-1][max(o.Slot, 0)]
+				a.Kept = here.Kept[o.Index-1][max(o.Slot, 0)]
 				if o.Slot < 0 {
-					a.Kept = r.buffers.Kept[o.Index-1][o.Micro]
+					a.Kept = here.Kept[o.Index-1][o.Micro]
 				}
 			case plan.Held:
 				r.hold(&a, op, o)
 			case plan.Work:
-				if of := r.buffers.Work[op.Visit.To%2]; o.Index <= len(of) {
+				if of := here.Work[op.Visit.To%2]; o.Index <= len(of) {
 					a.Work = of[o.Index-1]
 				}
 			case plan.LossSum:
-				mem, err := r.mem(o)
+				mem, err := r.mem(op, o)
 				if err != nil {
 					return err
 				}
 				a.Loss = mem
 			case plan.LogitRows:
-				a.Wanted = r.wanted(o, op.Part)
+				a.Wanted = r.wanted(op, o)
 			}
 		}
 	}
@@ -70,27 +71,28 @@ func (r *run) visit(s device.Stream, op *plan.Op) error {
 
 // hold gives a visit what its layer has between visits, of the micro-batch or of the step.
 func (r *run) hold(a *nn.Args, op *plan.Op, o plan.Operand) {
-	if o.Index > len(r.buffers.Held) {
-		a.Ending = r.buffers.Ending[r.Plan.HeadBuffer(o.Micro)]
+	here := r.ranks[op.Rank].buffers
+	if o.Index > len(here.Held) {
+		a.Ending = here.Ending[r.Plan.HeadBuffer(o.Micro)]
 		return
 	}
-	if a.Held = r.buffers.Held[o.Index-1]; op.Micro >= 0 {
+	if a.Held = here.Held[o.Index-1]; op.Micro >= 0 {
 		a.Held = a.Held.Micro(op.Micro)
 	}
 }
 
 // batch is the tokens of a micro-batch as the device sees them.
-func (r *run) batch(m int) *nn.Batch {
-	mem := r.buffers.Batches
+func (r *run) batch(rank, m int) *nn.Batch {
+	mem := r.ranks[rank].buffers.Batches
 	if mem.IsZero() { // the device reads them where they are
-		mem = r.pinned.Batches
+		mem = r.ranks[rank].pinned.Batches
 	}
 	return plan.Batch(mem, m, r.Plan.Numerics.Positions())
 }
 
 // clear zeroes a gradient.
 func (r *run) clear(s device.Stream, op *plan.Op) error {
-	g, err := r.gradients(op.Writes[0])
+	g, err := r.gradients(op, op.Writes[0])
 	if err == nil {
 		g.Clear(s)
 	}
@@ -99,11 +101,11 @@ func (r *run) clear(s device.Stream, op *plan.Op) error {
 
 // round brings a complete gradient into its stored type and squares what is stored.
 func (r *run) round(s device.Stream, op *plan.Op) error {
-	g, err := r.gradients(op.Reads[0])
+	g, err := r.gradients(op, op.Reads[0])
 	if err != nil {
 		return err
 	}
-	squares, err := r.mem(op.Writes[0])
+	squares, err := r.mem(op, op.Writes[0])
 	if err != nil {
 		return err
 	}
@@ -111,7 +113,7 @@ func (r *run) round(s device.Stream, op *plan.Op) error {
 	full := device.NewVec(g.Mem, tensor.F32, elems)
 	stored := full
 	if t := r.types[store.Grad]; t != tensor.F32 {
-		mem, err := r.mem(op.Writes[1])
+		mem, err := r.mem(op, op.Writes[1])
 		if err != nil {
 			return err
 		}
@@ -127,10 +129,10 @@ func (r *run) updateHere(s device.Stream, op *plan.Op) error {
 	weights, state, bad := op.Writes[0], op.Writes[1], op.Writes[2]
 	mem := r.state(state)
 	var err error
-	if mem[store.Weights], err = r.mem(weights); err != nil {
+	if mem[store.Weights], err = r.mem(op, weights); err != nil {
 		return err
 	}
-	count, err := r.mem(bad)
+	count, err := r.mem(op, bad)
 	if err != nil {
 		return err
 	}

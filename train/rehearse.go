@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/batch"
+	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/device/null"
 	"github.com/millrace/millrace/hostmem"
 	"github.com/millrace/millrace/internal/blame"
@@ -108,7 +109,8 @@ func rehearsal(p *plan.Plan, dev *null.Device, accounts *hostmem.Accounts) (
 		return nil, nil, end, err
 	}
 	made = append(made, state.Close)
-	engine, err = stream.New(stream.Config{Plan: p, Device: dev, Host: host, Store: state, Accounts: accounts, AddressOnly: true})
+	engine, err = stream.New(stream.Config{Plan: p, Devices: []device.Device{dev}, Host: host, Store: state,
+		Accounts: accounts, AddressOnly: true})
 	if err != nil {
 		return nil, nil, end, err
 	}

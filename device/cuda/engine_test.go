@@ -108,7 +108,7 @@ func trainModel(t testing.TB, m *model.Model, fill func(*model.Part, model.Value
 	must(err)
 	defer kept.Close()
 	must(stream.Fill(context.Background(), p, kept, fill))
-	e, err := stream.New(stream.Config{Plan: p, Device: computes, Host: host, Store: kept, Accounts: accounts})
+	e, err := stream.New(stream.Config{Plan: p, Devices: []device.Device{computes}, Host: host, Store: kept, Accounts: accounts})
 	must(err)
 	defer func() {
 		if err := e.Close(); err != nil {

@@ -18,6 +18,9 @@ func Streamed(parts, blocks, slots int) plan.Placement {
 	return p
 }
 
+// Ranks is the largest number of ranks that Draw deals blocks to.
+const Ranks = 3
+
 // Draw picks any placement of a model with some parts and blocks, bound or not.
 func Draw(rt *rapid.T, parts, blocks int, bound bool) plan.Placement {
 	number := func(name string, least, most int) int { return rapid.IntRange(least, most).Draw(rt, name) }
@@ -61,6 +64,11 @@ func Draw(rt *rapid.T, parts, blocks int, bound bool) plan.Placement {
 		w.Inputs[b] = rapid.SampledFrom(places).Draw(rt, "input")
 		w.Activations[b] = plan.Activations{Level: nn.Keep(number("keep", 0, nn.Keeps-1)),
 			Place: rapid.SampledFrom(places[:2]).Draw(rt, "activations")}
+	}
+	if !bound && yes("dealt") {
+		for range w.Inputs {
+			p.Deal = append(p.Deal, number("rank", 0, Ranks-1))
+		}
 	}
 	return p
 }
