@@ -6,7 +6,7 @@ GO ?= go
 SLOWEST = ./train ./stream ./cmd/millrace
 
 # Packages in which goroutines share memory. Those with arithmetic or texts alone would only repeat make test, slowly.
-# hf is left out: the workers of its export have a range each, and its tests take 40 s under the race detector.
+# gguf is left out: the workers of its export have a range each, and its tests take 40 s under the race detector.
 RACE = store checkpoint data probe device/cpu device/cpu/pool device/null device/cuda device/cuda/cublaslt device/cuda/gpucheck \
 	trace hostmem vfs hf/hub internal/fault internal/cudatest/...
 RACE_PACKAGES = $(addprefix ./,$(RACE))

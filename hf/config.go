@@ -2,6 +2,7 @@ package hf
 
 import (
 	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -73,6 +74,26 @@ func (c *Config) DType() tensor.DType {
 	return tensor.Invalid
 }
 
+// DTypeName is PyTorch's name of an element type of models; "" for other types.
+func DTypeName(d tensor.DType) string {
+	for name, t := range dtypeNames {
+		if t == d {
+			return name
+		}
+	}
+	return ""
+}
+
+// TokenID reads a token id; ok is false for a list of them, and without the key.
+func (c *Config) TokenID(key string) (id int, ok bool) {
+	n, isNumber := c.obj.values[key].v.(json.Number)
+	if !isNumber {
+		return 0, false
+	}
+	v, err := n.Int64()
+	return int(v), err == nil && v >= 0 && v < maxSize
+}
+
 // statedDType is an element type in the text of a config.
 type statedDType struct {
 	key string
@@ -98,12 +119,7 @@ func (c *Config) stated() (all []statedDType) {
 // WithDType is the text with the stated element types changed and everything else as it is. A config that states none
 // gets a "torch_dtype", which both generations of transformers read.
 func (c *Config) WithDType(d tensor.DType) ([]byte, error) {
-	var name string
-	for n, t := range dtypeNames {
-		if t == d {
-			name = n
-		}
-	}
+	name := DTypeName(d)
 	if name == "" {
 		return nil, fmt.Errorf("%s: %v cannot be stated as the type of a model", c.path, d)
 	}

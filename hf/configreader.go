@@ -6,6 +6,8 @@ import (
 	"math"
 	"slices"
 	"strings"
+
+	"github.com/millrace/millrace/internal/terminal"
 )
 
 // maxSize bounds every size in a config.json, so that products of two cannot overflow int64.
@@ -54,10 +56,10 @@ func (r *ConfigReader) Fail(key, why string, args ...any) {
 	}
 	why = fmt.Sprintf(why, args...)
 	if !r.Has(key) {
-		*r.err = fmt.Errorf("%s: %s is missing: %s", r.path, quote(r.prefix+key), why)
+		*r.err = fmt.Errorf("%s: %s is missing: %s", r.path, terminal.Quote(r.prefix+key), why)
 		return
 	}
-	*r.err = fmt.Errorf("%s: %s is %s: %s", r.path, quote(r.prefix+key), show(r.obj.values[key].v), why)
+	*r.err = fmt.Errorf("%s: %s is %s: %s", r.path, terminal.Quote(r.prefix+key), show(r.obj.values[key].v), why)
 }
 
 // get is the value of a key that is marked as read; nil after an error or if it is absent.
@@ -301,7 +303,7 @@ func (r *ConfigReader) quantization() string {
 		return ""
 	}
 	if method, isText := o.values["quant_method"].v.(string); isText {
-		return " (" + quote(method) + ")"
+		return " (" + terminal.Quote(method) + ")"
 	}
 	return ""
 }
@@ -317,7 +319,7 @@ func (r *ConfigReader) Finish() error {
 	}
 	if slices.Contains(unread, quantizationKey) {
 		return fmt.Errorf("%s: %s is not supported: the weights are quantized%s, and only those of the original model "+
-			"can be trained; use that", r.path, quote(quantizationKey), r.quantization())
+			"can be trained; use that", r.path, terminal.Quote(quantizationKey), r.quantization())
 	}
-	return fmt.Errorf("%s: %s is not supported for this kind of model: remove it only if you know that it changes nothing", r.path, quote(unread[0]))
+	return fmt.Errorf("%s: %s is not supported for this kind of model: remove it only if you know that it changes nothing", r.path, terminal.Quote(unread[0]))
 }

@@ -1,5 +1,4 @@
-// Package hf reads and writes model directories in the form that Hugging Face transformers uses, and imports GGUF files
-// into that form.
+// Package hf reads and writes model directories in the form that Hugging Face transformers uses.
 //
 // A model directory is config.json, weights in safetensors (one file, or shards with an index) and the tokenizer's
 // files.
@@ -7,7 +6,6 @@
 //   - [Weights] reads tensors, by ranges of elements, so that a tensor larger than memory can be streamed.
 //   - [ModelWriter] writes a model directory; [FileWriter] writes one safetensors file. Both stream.
 //   - [Config] is config.json, kept byte for byte; [ConfigReader] reads it so that no key goes unnoticed.
-//   - [ImportGGUF] turns a GGUF file into a model directory.
 //   - [ResolveModel] turns a hub id into a local directory.
 //
 // Invariants:

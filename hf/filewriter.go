@@ -12,6 +12,7 @@ import (
 
 	"github.com/zeebo/xxh3"
 
+	"github.com/millrace/millrace/internal/terminal"
 	"github.com/millrace/millrace/tensor"
 	"github.com/millrace/millrace/vfs"
 )
@@ -138,7 +139,7 @@ func startShard(f vfs.File, specs []TensorSpec) (shardWriter, error) {
 		if err != nil {
 			return w, err
 		}
-		end := off + s.bytes()
+		end := off + s.Bytes()
 		fmt.Fprintf(&header, `,%s:{"dtype":"%s","shape":%s,"data_offsets":[%d,%d]}`, name, s.typeName(), shape, off, end)
 		w.at[i], off = off, end
 	}
@@ -173,10 +174,11 @@ func (s TensorSpec) typeName() string {
 
 func (s TensorSpec) bits() int64 { return dtypeBits[s.typeName()] }
 
-func (s TensorSpec) bytes() int64 { return s.Shape.Elems() * s.bits() / 8 }
+// Bytes is the size of the tensor on file.
+func (s TensorSpec) Bytes() int64 { return s.Shape.Elems() * s.bits() / 8 }
 
 func (w *shardWriter) skipEmpty() {
-	for w.current < len(w.specs) && w.written == w.specs[w.current].bytes() {
+	for w.current < len(w.specs) && w.written == w.specs[w.current].Bytes() {
 		w.sums = append(w.sums, w.sum.Sum64())
 		w.sum.Reset()
 		w.current, w.written = w.current+1, 0
@@ -185,14 +187,14 @@ func (w *shardWriter) skipEmpty() {
 
 func (w *shardWriter) write(name string, p []byte) error {
 	if w.current == len(w.specs) {
-		return fmt.Errorf("tensor %s: all declared tensors are complete", quote(name))
+		return fmt.Errorf("tensor %s: all declared tensors are complete", terminal.Quote(name))
 	}
 	s := w.specs[w.current]
 	if name != s.Name {
-		return fmt.Errorf("tensor %s was written while %s has %d of %d bytes", quote(name), quote(s.Name), w.written, s.bytes())
+		return fmt.Errorf("tensor %s was written while %s has %d of %d bytes", terminal.Quote(name), terminal.Quote(s.Name), w.written, s.Bytes())
 	}
-	if int64(len(p)) > s.bytes()-w.written {
-		return fmt.Errorf("tensor %s: %d bytes were written, its shape %v holds %d", quote(name), w.written+int64(len(p)), s.Shape, s.bytes())
+	if int64(len(p)) > s.Bytes()-w.written {
+		return fmt.Errorf("tensor %s: %d bytes were written, its shape %v holds %d", terminal.Quote(name), w.written+int64(len(p)), s.Shape, s.Bytes())
 	}
 	if _, err := w.f.WriteAt(p, w.at[w.current]+w.written); err != nil {
 		return err
@@ -206,18 +208,18 @@ func (w *shardWriter) write(name string, p []byte) error {
 func (w *shardWriter) finish() error {
 	if w.current < len(w.specs) {
 		s := w.specs[w.current]
-		return fmt.Errorf("tensor %s is not complete: %d of %d bytes were written", quote(s.Name), w.written, s.bytes())
+		return fmt.Errorf("tensor %s is not complete: %d of %d bytes were written", terminal.Quote(s.Name), w.written, s.Bytes())
 	}
 	return nil
 }
 
 // readBack compares the file, which was synced, with what was written.
 func (w *shardWriter) readBack() error {
-	if err := readBack(w.f, 0, int64(len(w.header)), xxh3.Hash(w.header)); err != nil {
+	if err := ReadBack(w.f, 0, int64(len(w.header)), xxh3.Hash(w.header)); err != nil {
 		return err
 	}
 	for i, s := range w.specs {
-		if err := readBack(w.f, w.at[i], s.bytes(), w.sums[i]); err != nil {
+		if err := ReadBack(w.f, w.at[i], s.Bytes(), w.sums[i]); err != nil {
 			return err
 		}
 	}
@@ -229,26 +231,26 @@ func checkSpecs(specs []TensorSpec) error {
 	var total int64
 	for _, s := range specs {
 		if s.Name == "" || s.Name == "__metadata__" || !utf8.ValidString(s.Name) {
-			return fmt.Errorf("%s cannot be the name of a tensor", quote(s.Name))
+			return fmt.Errorf("%s cannot be the name of a tensor", terminal.Quote(s.Name))
 		}
 		if seen[s.Name] {
-			return fmt.Errorf("tensor %s is declared twice", quote(s.Name))
+			return fmt.Errorf("tensor %s is declared twice", terminal.Quote(s.Name))
 		}
 		seen[s.Name] = true
 		switch {
 		case s.Type != "" && s.bits() == 0:
-			return fmt.Errorf("tensor %s: there is no type %s", quote(s.Name), quote(s.Type))
+			return fmt.Errorf("tensor %s: there is no type %s", terminal.Quote(s.Name), terminal.Quote(s.Type))
 		case s.bits() == 0:
-			return fmt.Errorf("tensor %s: %v is not written as weights", quote(s.Name), s.DType)
+			return fmt.Errorf("tensor %s: %v is not written as weights", terminal.Quote(s.Name), s.DType)
 		}
 		n := s.Shape.Elems()
 		if n < 0 || n > math.MaxInt64/128 || n*s.bits()/8 > math.MaxInt64/2-total {
-			return fmt.Errorf("tensor %s: shape %v is too large", quote(s.Name), s.Shape)
+			return fmt.Errorf("tensor %s: shape %v is too large", terminal.Quote(s.Name), s.Shape)
 		}
 		if n*s.bits()%8 != 0 {
-			return fmt.Errorf("tensor %s: shape %v in %s does not fill whole bytes", quote(s.Name), s.Shape, s.Type)
+			return fmt.Errorf("tensor %s: shape %v in %s does not fill whole bytes", terminal.Quote(s.Name), s.Shape, s.Type)
 		}
-		total += s.bytes()
+		total += s.Bytes()
 	}
 	return nil
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/millrace/millrace/hf/hub"
 	"github.com/millrace/millrace/internal/below"
+	"github.com/millrace/millrace/internal/terminal"
 )
 
 // ResolveModel finds the local directory of a model: a path that exists; else a hub id, ORG/NAME or ORG/NAME@REVISION,
@@ -20,10 +21,10 @@ func ResolveModel(ctx context.Context, h *hub.Hub, idOrPath string) (string, err
 	}
 	repo, ok := hub.Parse(hub.Model, idOrPath)
 	if !ok {
-		return "", fmt.Errorf("model %s: there is no such path, and it is not a hub id (ORG/NAME)", quote(idOrPath))
+		return "", fmt.Errorf("model %s: there is no such path, and it is not a hub id (ORG/NAME)", terminal.Quote(idOrPath))
 	}
 	if err := h.CheckCache(repo); err != nil {
-		return "", fmt.Errorf("model %s: %w", quote(idOrPath), err)
+		return "", fmt.Errorf("model %s: %w", terminal.Quote(idOrPath), err)
 	}
 	if dir, ok := h.Cached(repo); ok && complete(dir) {
 		return dir, nil
@@ -33,7 +34,7 @@ func ResolveModel(ctx context.Context, h *hub.Hub, idOrPath string) (string, err
 		if ctx.Err() != nil {
 			return "", ctx.Err()
 		}
-		return "", fmt.Errorf("model %s: there is no such path, and it cannot be downloaded: %w", quote(idOrPath), err)
+		return "", fmt.Errorf("model %s: there is no such path, and it cannot be downloaded: %w", terminal.Quote(idOrPath), err)
 	}
 	return dir, nil
 }

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"path/filepath"
 	"strings"
+
+	"github.com/millrace/millrace/internal/terminal"
 )
 
 // The names of the weight files in a model directory.
@@ -30,7 +32,7 @@ func parseIndex(doc []byte) (map[string]string, error) {
 		file, ok := wm.values[name].v.(string)
 		// A shard is in the directory of its index. A path would let a downloaded file name any file of the machine.
 		if !ok || file == "" || file == "." || file == ".." || strings.ContainsAny(file, "/\\\x00") || filepath.Base(file) != file {
-			return nil, fmt.Errorf("tensor %s is in %s, which is not a file name", quote(name), show(wm.values[name].v))
+			return nil, fmt.Errorf("tensor %s is in %s, which is not a file name", terminal.Quote(name), show(wm.values[name].v))
 		}
 		out[name] = file
 	}

@@ -10,6 +10,7 @@ import (
 	"iter"
 	"sort"
 
+	"github.com/millrace/millrace/internal/terminal"
 	"github.com/millrace/millrace/vfs"
 )
 
@@ -68,10 +69,10 @@ func splitShards(specs []TensorSpec, limit int64) [][]TensorSpec {
 	var size int64
 	start := 0
 	for i, s := range specs {
-		if i > start && size+s.bytes() > limit {
+		if i > start && size+s.Bytes() > limit {
 			shards, start, size = append(shards, specs[start:i]), i, 0
 		}
-		size += s.bytes()
+		size += s.Bytes()
 	}
 	return append(shards, specs[start:])
 }
@@ -117,7 +118,7 @@ func (w *ModelWriter) closeShard() error {
 // Write appends little-endian bytes to the named tensor, which must be the first declared one that is not complete.
 func (w *ModelWriter) Write(name string, p []byte) error {
 	if w.body.f == nil {
-		return fmt.Errorf("%s: tensor %s: all declared tensors are complete", w.dir.target, quote(name))
+		return fmt.Errorf("%s: tensor %s: all declared tensors are complete", w.dir.target, terminal.Quote(name))
 	}
 	err := w.body.write(name, p)
 	if err == nil && w.body.finish() == nil {
@@ -202,7 +203,7 @@ func (w *ModelWriter) index() []byte {
 	var names []string
 	for i, specs := range w.shards {
 		for _, s := range specs {
-			total += s.bytes()
+			total += s.Bytes()
 			shardOf[s.Name] = w.shardName(i)
 			names = append(names, s.Name)
 		}

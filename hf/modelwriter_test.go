@@ -184,7 +184,7 @@ func TestModelWriterUnderFaults(t *testing.T) {
 	write := func(fsys vfs.FS, fill byte) error {
 		m := Model{Config: []byte{'"', fill, '"'}, Sidecars: src, Tensors: specs, Data: func(yield func(Piece, error) bool) {
 			for _, s := range specs {
-				if !yield(Piece{s.Name, bytes.Repeat([]byte{fill}, int(s.bytes()))}, nil) {
+				if !yield(Piece{s.Name, bytes.Repeat([]byte{fill}, int(s.Bytes()))}, nil) {
 					return
 				}
 			}

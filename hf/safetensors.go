@@ -11,6 +11,7 @@ import (
 	"sort"
 
 	"github.com/millrace/millrace/internal/below"
+	"github.com/millrace/millrace/internal/terminal"
 	"github.com/millrace/millrace/tensor"
 )
 
@@ -90,7 +91,7 @@ func parseSafetensorsHeader(header []byte, size int64) (map[string]fileTensor, e
 		}
 		t, err := parseFileTensor(obj.values[name].v, data, size)
 		if err != nil {
-			return nil, fmt.Errorf("tensor %s: %w", quote(name), err)
+			return nil, fmt.Errorf("tensor %s: %w", terminal.Quote(name), err)
 		}
 		tensors[name] = t
 		order = append(order, name)
@@ -107,10 +108,10 @@ func parseSafetensorsHeader(header []byte, size int64) (map[string]fileTensor, e
 	for _, name := range order {
 		t := tensors[name]
 		if t.begin < at {
-			return nil, fmt.Errorf("tensor %s overlaps the one before it", quote(name))
+			return nil, fmt.Errorf("tensor %s overlaps the one before it", terminal.Quote(name))
 		}
 		if t.begin > at {
-			return nil, fmt.Errorf("a gap of %d bytes before tensor %s", t.begin-at, quote(name))
+			return nil, fmt.Errorf("a gap of %d bytes before tensor %s", t.begin-at, terminal.Quote(name))
 		}
 		at = t.end
 	}
@@ -127,7 +128,7 @@ func checkMetadata(v any) error {
 	}
 	for _, k := range obj.keys {
 		if _, ok := obj.values[k].v.(string); !ok {
-			return fmt.Errorf("header: __metadata__ %s is %s, not a string", quote(k), jsonKind(obj.values[k].v))
+			return fmt.Errorf("header: __metadata__ %s is %s, not a string", terminal.Quote(k), jsonKind(obj.values[k].v))
 		}
 	}
 	return nil
@@ -141,7 +142,7 @@ func parseFileTensor(v any, data, size int64) (fileTensor, error) {
 	}
 	for _, k := range obj.keys {
 		if k != "dtype" && k != "shape" && k != "data_offsets" {
-			return t, fmt.Errorf("unknown key %s", quote(k))
+			return t, fmt.Errorf("unknown key %s", terminal.Quote(k))
 		}
 	}
 	t.dtype, ok = obj.values["dtype"].v.(string)
@@ -195,7 +196,7 @@ func int64List(v any) ([]int64, error) {
 		}
 		n, err := num.Int64()
 		if err != nil || n < 0 || n > math.MaxInt64/2 {
-			return nil, fmt.Errorf("element %d is %s, not a size", i, quote(string(num)))
+			return nil, fmt.Errorf("element %d is %s, not a size", i, terminal.Quote(string(num)))
 		}
 		out[i] = n
 	}

@@ -255,7 +255,7 @@ func TestRoundTrip(t *testing.T) {
 			}
 			s.Name = strings.ToValidUTF8(s.Name, "?")
 			specs = append(specs, s)
-			n := int(s.bytes())
+			n := int(s.Bytes())
 			data[s.Name] = rapid.SliceOfN(rapid.Byte(), n, n).Draw(t, "data")
 		}
 		w, err := CreateModel(dir, specs, WriteOptions{ShardBytes: int64(rapid.IntRange(0, 300).Draw(t, "shard"))})
@@ -287,7 +287,7 @@ func TestRoundTrip(t *testing.T) {
 		}
 		for _, s := range specs {
 			info, ok := got.Info(s.Name)
-			if !ok || info.DType != s.DType || !info.Shape.Equal(s.Shape) || info.Bytes != s.bytes() {
+			if !ok || info.DType != s.DType || !info.Shape.Equal(s.Shape) || info.Bytes != s.Bytes() {
 				t.Fatalf("%q: %+v, want %+v", s.Name, info, s)
 			}
 			back := make([]byte, info.Bytes)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/zeebo/xxh3"
 
+	"github.com/millrace/millrace/internal/terminal"
 	"github.com/millrace/millrace/vfs"
 )
 
@@ -89,7 +90,7 @@ func (s *staging) replaces(replace bool) (bool, error) {
 	isModel, foreign := false, []string(nil)
 	for _, e := range entries {
 		if !e.Type().IsRegular() {
-			return false, fmt.Errorf("%s is not replaced because it holds %s, which is not a plain file: name another directory", target, quote(e.Name()))
+			return false, fmt.Errorf("%s is not replaced because it holds %s, which is not a plain file: name another directory", target, terminal.Quote(e.Name()))
 		}
 		isModel = isModel || e.Name() == configName
 		if !isWritten(e.Name()) && !(e.Name() == CardName && isOwnCard(target)) {
@@ -100,7 +101,7 @@ func (s *staging) replaces(replace bool) (bool, error) {
 		return false, fmt.Errorf("%s is not replaced because it is not a model directory (it has no %s): name another directory", target, configName)
 	}
 	if len(foreign) > 0 {
-		return false, fmt.Errorf("%s is not replaced because %s in it would be lost: move it, or name another directory", target, quote(foreign[0]))
+		return false, fmt.Errorf("%s is not replaced because %s in it would be lost: move it, or name another directory", target, terminal.Quote(foreign[0]))
 	}
 	return true, nil
 }
@@ -118,7 +119,7 @@ func (s *staging) path(name string) string { return filepath.Join(s.tmp, name) }
 // writeFile writes and syncs a small file.
 func (s *staging) writeFile(name string, data []byte) error {
 	if name == "" || name == "." || name == ".." || strings.ContainsAny(name, "/\\") {
-		return fmt.Errorf("%s is not a file name", quote(name))
+		return fmt.Errorf("%s is not a file name", terminal.Quote(name))
 	}
 	f, err := s.fs.Create(s.path(name))
 	if err != nil {
@@ -128,7 +129,7 @@ func (s *staging) writeFile(name string, data []byte) error {
 		err = f.Sync()
 	}
 	if err == nil {
-		err = readBack(f, 0, int64(len(data)), xxh3.Hash(data))
+		err = ReadBack(f, 0, int64(len(data)), xxh3.Hash(data))
 	}
 	return cmp.Or(err, f.Close())
 }
@@ -145,7 +146,7 @@ func (s *staging) copyFile(name string, in io.Reader) error {
 		err = out.Sync()
 	}
 	if err == nil {
-		err = readBack(out, 0, n, sum.Sum64())
+		err = ReadBack(out, 0, n, sum.Sum64())
 	}
 	return cmp.Or(err, out.Close())
 }

@@ -8,6 +8,8 @@ import (
 	"io"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/millrace/millrace/internal/terminal"
 )
 
 // maxJSONDepth is far more than any config or safetensors header nests, and small enough that recursion is harmless.
@@ -71,7 +73,7 @@ func decodeValue(dec *json.Decoder, depth int) (value, error) {
 				return value{}, fmt.Errorf("object key at byte %d is not a string", dec.InputOffset())
 			}
 			if _, dup := obj.values[key]; dup {
-				return value{}, fmt.Errorf("key %s appears twice", quote(key))
+				return value{}, fmt.Errorf("key %s appears twice", terminal.Quote(key))
 			}
 			v, err := decodeValue(dec, depth+1)
 			if err != nil {
@@ -124,7 +126,7 @@ func show(v any) string {
 	case nil:
 		return "null"
 	case string:
-		return quote(v)
+		return terminal.Quote(v)
 	case []value:
 		parts := make([]string, len(v))
 		for i, e := range v {
@@ -138,13 +140,4 @@ func show(v any) string {
 		return "{...}"
 	}
 	return fmt.Sprint(v)
-}
-
-// quote is %q, cut short: names from damaged files may be megabytes long.
-func quote(s string) string {
-	const limit = 200
-	if len(s) > limit {
-		return fmt.Sprintf("%q... (%d bytes)", s[:limit], len(s))
-	}
-	return fmt.Sprintf("%q", s)
 }

@@ -12,6 +12,7 @@ import (
 	"unsafe"
 
 	"github.com/millrace/millrace/internal/below"
+	"github.com/millrace/millrace/internal/terminal"
 	"github.com/millrace/millrace/tensor"
 )
 
@@ -98,7 +99,7 @@ func (w *Weights) openShards(index string, weightMap map[string]string) error {
 		}
 		t, ok := f.tensors[name]
 		if !ok {
-			return fmt.Errorf("%s: tensor %s is missing, though %s places it there: download both again", f.path, quote(name), filepath.Base(index))
+			return fmt.Errorf("%s: tensor %s is missing, though %s places it there: download both again", f.path, terminal.Quote(name), filepath.Base(index))
 		}
 		w.tensors[name] = location{t, f}
 	}
@@ -147,7 +148,7 @@ func (w *Weights) Expect(name string, shape tensor.Shape) error {
 		return err
 	}
 	if !t.shape.Equal(shape) {
-		return fmt.Errorf("%s: tensor %s has shape %v, config.json asks for %v: the weights and config.json are not of one model", t.file.path, quote(name), t.shape, shape)
+		return fmt.Errorf("%s: tensor %s has shape %v, config.json asks for %v: the weights and config.json are not of one model", t.file.path, terminal.Quote(name), t.shape, shape)
 	}
 	return nil
 }
@@ -155,10 +156,10 @@ func (w *Weights) Expect(name string, shape tensor.Shape) error {
 func (w *Weights) weight(name string) (location, error) {
 	t, ok := w.tensors[name]
 	if !ok {
-		return t, fmt.Errorf("%s: the weights have no tensor %s: download the model again, or check config.json", w.dir, quote(name))
+		return t, fmt.Errorf("%s: the weights have no tensor %s: download the model again, or check config.json", w.dir, terminal.Quote(name))
 	}
 	if _, ok := weightDTypes[t.dtype]; !ok {
-		return t, fmt.Errorf("%s: tensor %s is %s, which cannot be trained: use a copy of the model in BF16, F16 or F32", t.file.path, quote(name), t.dtype)
+		return t, fmt.Errorf("%s: tensor %s is %s, which cannot be trained: use a copy of the model in BF16, F16 or F32", t.file.path, terminal.Quote(name), t.dtype)
 	}
 	return t, nil
 }
@@ -168,20 +169,20 @@ func (w *Weights) weight(name string) (location, error) {
 func (w *Weights) ReadAt(name string, dst []byte, off int64) error {
 	t, ok := w.tensors[name]
 	if !ok {
-		return fmt.Errorf("%s: the weights have no tensor %s: download the model again, or check config.json", w.dir, quote(name))
+		return fmt.Errorf("%s: the weights have no tensor %s: download the model again, or check config.json", w.dir, terminal.Quote(name))
 	}
 	return t.pread(name, dst, off)
 }
 
 func (t location) pread(name string, dst []byte, off int64) error {
 	if off < 0 || off > t.end-t.begin || int64(len(dst)) > t.end-t.begin-off {
-		return fmt.Errorf("%s: tensor %s: bytes %d to %d are outside of its %d", t.file.path, quote(name), off, off+int64(len(dst)), t.end-t.begin)
+		return fmt.Errorf("%s: tensor %s: bytes %d to %d are outside of its %d", t.file.path, terminal.Quote(name), off, off+int64(len(dst)), t.end-t.begin)
 	}
 	if n, err := t.file.f.ReadAt(dst, t.begin+off); n < len(dst) {
 		if err == io.EOF {
 			err = errors.New("the file became shorter while it was read")
 		}
-		return fmt.Errorf("%s: tensor %s: %w", t.file.path, quote(name), err)
+		return fmt.Errorf("%s: tensor %s: %w", t.file.path, terminal.Quote(name), err)
 	}
 	return nil
 }
@@ -254,7 +255,7 @@ func (w *Weights) ReadBF16(name string, dst []uint16, first int64) error {
 // readElems reads the bytes of elements [first, first+n).
 func (t location) readElems(name string, dst []byte, first, n, size int64) error {
 	if first < 0 || first > t.elems || n > t.elems-first {
-		return fmt.Errorf("%s: tensor %s: elements %d to %d are outside of its %d", t.file.path, quote(name), first, first+n, t.elems)
+		return fmt.Errorf("%s: tensor %s: elements %d to %d are outside of its %d", t.file.path, terminal.Quote(name), first, first+n, t.elems)
 	}
 	return t.pread(name, dst, first*size)
 }
@@ -278,7 +279,7 @@ func (t location) checkFiniteBF16(name string, vals []uint16, first int64) error
 }
 
 func (t location) notFinite(name string, elem int64) error {
-	return fmt.Errorf("%s: tensor %s: element %d is not a finite number in bf16 or fp32: the model is damaged or had diverged, use another copy", t.file.path, quote(name), elem)
+	return fmt.Errorf("%s: tensor %s: element %d is not a finite number in bf16 or fp32: the model is damaged or had diverged, use another copy", t.file.path, terminal.Quote(name), elem)
 }
 
 // decodeF32 decodes len(dst) little-endian elements of a weight type.

@@ -15,6 +15,7 @@ import (
 
 	"github.com/millrace/millrace/checkpoint"
 	"github.com/millrace/millrace/data"
+	"github.com/millrace/millrace/gguf"
 	"github.com/millrace/millrace/hf"
 	"github.com/millrace/millrace/hf/hub"
 	"github.com/millrace/millrace/internal/console"
@@ -154,7 +155,7 @@ func (c *card) text() []byte {
 	}
 	line("A %s model of %s parameters in %s, %s for %s with [Millrace](https://github.com/millrace/millrace), "+
 		"all parameters at full precision.",
-		markdown(c.model), hf.SizeLabel(c.params), c.dtype, how, spelling.Count(c.step, "step"))
+		markdown(c.model), gguf.SizeLabel(c.params), c.dtype, how, spelling.Count(c.step, "step"))
 	c.writeEarlyEnd(line)
 	c.writeData(line)
 	c.writeLosses(line)

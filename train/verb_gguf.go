@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 
 	"github.com/millrace/millrace/checkpoint"
+	"github.com/millrace/millrace/gguf"
 	"github.com/millrace/millrace/hf"
 	"github.com/millrace/millrace/hf/hub"
 	"github.com/millrace/millrace/internal/blame"
@@ -21,13 +22,13 @@ type GGUFOptions struct {
 	Model      string
 	Checkpoint string // directory whose weights are written
 	File       string
-	Type       hf.GGUFType // "": bf16, or of a checkpoint the type in which its run writes its model
-	Pre        string      // how llama.cpp calls the way in which the tokenizer cuts text; "" finds it
+	Type       gguf.Type // "": bf16, or of a checkpoint the type in which its run writes its model
+	Pre        string    // how llama.cpp calls the way in which the tokenizer cuts text; "" finds it
 }
 
 // ExportGGUF writes a model or a checkpoint as one GGUF file, a piece of a tensor at a time. The report names
 // what the file says of the model, and what it cannot say.
-func ExportGGUF(ctx context.Context, env *Env, o GGUFOptions) (report *hf.GGUFReport, err error) {
+func ExportGGUF(ctx context.Context, env *Env, o GGUFOptions) (report *gguf.Report, err error) {
 	var ask blame.Asking
 	defer ask.Judge(&err)
 	src, err := openToExport(ctx, env, o.Model, o.Checkpoint)
@@ -43,13 +44,13 @@ func ExportGGUF(ctx context.Context, env *Env, o GGUFOptions) (report *hf.GGUFRe
 			return nil, blame.BadRequest(err)
 		}
 	}
-	var from hf.F32Reader
+	var from gguf.F32Reader
 	if c != nil {
 		if o.Type == "" && src.exportType() == tensor.F32 {
-			o.Type = hf.GGUFF32
+			o.Type = gguf.F32
 		}
 		// In BF16 it is the weights that the forward pass used; what is quantized comes from the masters.
-		weights, lowHalves := c.Weights(src.model), o.Type != hf.GGUFBF16 && o.Type != ""
+		weights, lowHalves := c.Weights(src.model), o.Type != gguf.BF16 && o.Type != ""
 		from = newPartTensors(src.model, func(part int) (model.Values, error) { return weights.Part(part, lowHalves) })
 	} else {
 		w, err := hf.OpenWeights(src.dir)
@@ -63,11 +64,11 @@ func ExportGGUF(ctx context.Context, env *Env, o GGUFOptions) (report *hf.GGUFRe
 		from = named{w}
 	}
 	if o.Type == "" {
-		o.Type = hf.GGUFBF16
+		o.Type = gguf.BF16
 	}
 	bar := env.bar("writing " + o.File)
 	defer bar.End()
-	report, err = hf.ExportGGUF(ctx, o.File, src.dir, from, hf.ExportOptions{Type: o.Type, Name: modelName(o.Model),
+	report, err = gguf.Export(ctx, o.File, src.dir, from, gguf.ExportOptions{Type: o.Type, Name: modelName(o.Model),
 		Pre: o.Pre, Progress: bar.Set,
 		Room: func(bytes int64) error {
 			ask.IsOver = true // later errors are not the request's, except those of the weights
@@ -85,9 +86,9 @@ func ExportGGUF(ctx context.Context, env *Env, o GGUFOptions) (report *hf.GGUFRe
 }
 
 // named are the weights of a model that the user has named.
-type named struct{ hf.F32Reader }
+type named struct{ gguf.F32Reader }
 
-// ReadF32 implements [hf.F32Reader].
+// ReadF32 implements [gguf.F32Reader].
 func (n named) ReadF32(name string, dst []float32, first int64) error {
 	return blame.BadRequest(n.F32Reader.ReadF32(name, dst, first))
 }
@@ -131,7 +132,7 @@ func newPartTensors(m *model.Model, read func(part int) (model.Values, error)) *
 	return p
 }
 
-// ReadF32 implements [hf.F32Reader].
+// ReadF32 implements [gguf.F32Reader].
 func (p *partTensors) ReadF32(name string, dst []float32, first int64) error {
 	t, ok := p.tensors[name]
 	if !ok {

@@ -3,7 +3,7 @@ package main
 import (
 	"fmt"
 
-	"github.com/millrace/millrace/hf"
+	"github.com/millrace/millrace/gguf"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/train"
@@ -86,7 +86,7 @@ func (c *exportCmd) gguf(p *program, from string) error {
 	o := train.GGUFOptions{Model: from, Checkpoint: c.Checkpoint, File: c.GGUF, Pre: c.Pre}
 	if c.DType != "" {
 		var err error
-		if o.Type, err = hf.ParseGGUFType(c.DType); err != nil {
+		if o.Type, err = gguf.ParseType(c.DType); err != nil {
 			return badFlag("--%w", err)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/millrace/millrace/gguf"
 	"github.com/millrace/millrace/hf"
 	"github.com/millrace/millrace/tensor"
 	"github.com/millrace/millrace/train"
@@ -68,12 +69,12 @@ func TestExportGGUF(t *testing.T) {
 		t.Errorf("the run's weights are not those of its checkpoint: %.2000s", d)
 	}
 	r = invoke(t, "export", w.path("model"), "--gguf", w.path("q.gguf"), "--dtype", "Q4_K_M", "--json").must(t)
-	report := jsonOf[hf.GGUFReport](t, r.stdout)
+	report := jsonOf[gguf.Report](t, r.stdout)
 	info, err := os.Stat(w.path("q.gguf"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if report.Bytes != info.Size() || report.Type != hf.GGUFQ4 || report.Architecture != "qwen3" ||
+	if report.Bytes != info.Size() || report.Type != gguf.Q4 || report.Architecture != "qwen3" ||
 		report.PreTokenizer != "qwen2" {
 		t.Errorf("%+v of a file of %d bytes", report, info.Size())
 	}

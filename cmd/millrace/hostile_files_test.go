@@ -264,7 +264,7 @@ func hostileResults() (all []hostile) {
 	}
 
 	gguf := func(w *workshop) string {
-		text, err := os.ReadFile("../../hf/testdata/tiny_llama.gguf")
+		text, err := os.ReadFile("../../gguf/testdata/tiny_llama.gguf")
 		if err != nil {
 			w.t.Fatal(err)
 		}

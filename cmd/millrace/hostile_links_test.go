@@ -8,7 +8,7 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/millrace/millrace/hf"
+	"github.com/millrace/millrace/gguf"
 )
 
 // secret is in a file next to the model and in the environment; the program must neither show nor copy it.
@@ -83,8 +83,8 @@ var detours = map[string]func(w *workshop, file string) (want string){
 func (w *workshop) furnishHF() {
 	w.t.Helper()
 	w.remove("model")
-	if err := hf.ImportGGUF(context.Background(), "../../hf/testdata/tiny_llama.gguf", w.path("model"),
-		hf.ImportOptions{}); err != nil {
+	if err := gguf.Import(context.Background(), "../../gguf/testdata/tiny_llama.gguf", w.path("model"),
+		gguf.ImportOptions{}); err != nil {
 		w.t.Fatal(err)
 	}
 	w.write("secret.txt", secret)

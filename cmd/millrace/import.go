@@ -6,7 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/millrace/millrace/hf"
+	"github.com/millrace/millrace/gguf"
 	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/internal/terminal"
 	"github.com/millrace/millrace/plan"
@@ -91,7 +91,7 @@ func (c *importCmd) gguf(p *program, dir string, dtype tensor.DType) error {
 		dtype = tensor.BF16
 	}
 	bar, bytes := p.out().Bar("importing "+c.Model), int64(0)
-	err := hf.ImportGGUF(p.ctx, c.Model, dir, hf.ImportOptions{DType: dtype, Replace: c.Replace,
+	err := gguf.Import(p.ctx, c.Model, dir, gguf.ImportOptions{DType: dtype, Replace: c.Replace,
 		Progress: func(done, total int64) {
 			bytes = total
 			bar.Set(done, total)

@@ -213,7 +213,7 @@ func TestEveryVerbEndsWithItsContext(t *testing.T) {
 		"bench":             {"bench", "--model", model, "--steps", "1", "--sequence-len", "32", "--tokens", "32"},
 		"probe":             {"probe", "--path", w.dir},
 		"demo":              {"demo", "--dir", w.path("demo")},
-		"import":            {"import", "../../hf/testdata/tiny_llama.gguf", w.path("imported")},
+		"import":            {"import", "../../gguf/testdata/tiny_llama.gguf", w.path("imported")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var stdout, stderr strings.Builder

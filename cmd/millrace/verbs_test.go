@@ -236,7 +236,7 @@ func TestExport(t *testing.T) {
 
 func TestImport(t *testing.T) {
 	w := newWorkshop(t)
-	const file = "../../hf/testdata/tiny_llama.gguf"
+	const file = "../../gguf/testdata/tiny_llama.gguf"
 	invoke(t, "import", file, w.path("imported")).must(t)
 	if _, err := hf.ReadConfig(w.path("imported")); err != nil {
 		t.Error(err)

@@ -11,7 +11,7 @@ var levels = [][]string{
 	2:  {"device/...", "internal/cudatest/..."},
 	3:  {"nn", "optim", driverList},
 	4:  {"model", "model/modeltest"},
-	5:  {"plan", "plan/plantest"},
+	5:  {"plan", "plan/plantest", "gguf"},
 	6:  {"stream", "checkpoint", "runfile", "timeline"},
 	7:  {"internal/blame", "runfile/convert"},
 	8:  {"probe"},

@@ -34,6 +34,15 @@ func Text(s string) string {
 	return b.String()
 }
 
+// Quote is %q, cut short: names from damaged files may be megabytes long.
+func Quote(s string) string {
+	const limit = 200
+	if len(s) > limit {
+		return fmt.Sprintf("%q... (%d bytes)", s[:limit], len(s))
+	}
+	return fmt.Sprintf("%q", s)
+}
+
 // EraseLine removes the line that the cursor is in, and puts the cursor at its beginning.
 const EraseLine = "\r\x1b[K"
 

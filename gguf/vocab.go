@@ -1,4 +1,4 @@
-package hf
+package gguf
 
 import (
 	"errors"
@@ -10,22 +10,23 @@ import (
 
 	"github.com/millrace/millrace/data/template"
 	"github.com/millrace/millrace/data/tokenizer"
+	"github.com/millrace/millrace/hf"
 )
 
-// ggufVocab is what a tokenizer becomes in a GGUF file. The source of what is written is llama.cpp's converter
+// vocabulary is what a tokenizer becomes in a GGUF file. The source of what is written is llama.cpp's converter
 // (conversion/base.py: _set_vocab_gpt2, _set_vocab_llama_hf; gguf-py: vocab.py).
-type ggufVocab struct {
-	meta  []ggufEntry
+type vocabulary struct {
+	meta  []metaEntry
 	notes []string // what the file cannot say
 }
 
-func (v *ggufVocab) add(key string, value any) {
-	v.meta = append(v.meta, ggufEntry{"tokenizer." + key, value})
+func (v *vocabulary) add(key string, value any) {
+	v.meta = append(v.meta, metaEntry{"tokenizer." + key, value})
 }
 
-// readGGUFVocab reads the tokenizer and the chat templates of a model directory, for a model with that many rows of
+// readVocab reads the tokenizer and the chat templates of a model directory, for a model with that many rows of
 // embeddings. pre is the name of how text is cut; "" finds it.
-func readGGUFVocab(c *Config, dir string, rows int, pre string) (*ggufVocab, error) {
+func readVocab(c *hf.Config, dir string, rows int, pre string) (*vocabulary, error) {
 	t, parts, err := tokenizer.LoadVocabulary(dir)
 	if err != nil {
 		return nil, err
@@ -34,7 +35,7 @@ func readGGUFVocab(c *Config, dir string, rows int, pre string) (*ggufVocab, err
 		return nil, fmt.Errorf("%s: the tokenizer has %d ids, the model %d rows: it is of another model", dir,
 			len(parts.Tokens), rows)
 	}
-	v := &ggufVocab{}
+	v := &vocabulary{}
 	switch {
 	case parts.ByteLevel:
 		if pre == "" {
@@ -99,7 +100,7 @@ func prefixesSpace(t *tokenizer.Pipeline) bool {
 const metaspace = "▁"
 
 // addTokens writes the texts and types of tokens; rows that have none are fillers.
-func (v *ggufVocab) addTokens(parts *tokenizer.Vocabulary, rows int) {
+func (v *vocabulary) addTokens(parts *tokenizer.Vocabulary, rows int) {
 	tokens, types := make([]string, rows), make([]int32, rows)
 	for id := range rows {
 		token := ""
@@ -168,13 +169,13 @@ func sentencePieceScores(parts *tokenizer.Vocabulary, rows int) []float32 {
 
 // addSpecial writes the ids of special tokens, and which of them stand around every text. special has the spellings by
 // the keys of tokenizer_config.json.
-func (v *ggufVocab) addSpecial(c *Config, t *tokenizer.Pipeline, parts *tokenizer.Vocabulary,
+func (v *vocabulary) addSpecial(c *hf.Config, t *tokenizer.Pipeline, parts *tokenizer.Vocabulary,
 	special func(key string) string) {
 	id := func(token string, key string) (int, bool) {
 		if n := t.TokenID(token); token != "" && n != tokenizer.None {
 			return int(n), true
 		}
-		n, ok := tokenIDOf(c, key)
+		n, ok := c.TokenID(key)
 		return n, ok && n < len(parts.Tokens)
 	}
 	before, after := t.Template()
@@ -218,7 +219,7 @@ func (v *ggufVocab) addSpecial(c *Config, t *tokenizer.Pipeline, parts *tokenize
 }
 
 // addTemplates writes the chat templates.
-func (v *ggufVocab) addTemplates(templates map[string]string) {
+func (v *vocabulary) addTemplates(templates map[string]string) {
 	var others []string
 	for _, name := range slices.Sorted(maps.Keys(templates)) {
 		if name == "default" {

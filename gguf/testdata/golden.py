@@ -1,6 +1,6 @@
-"""Makes gguf_blocks.json and tiny_llama.gguf, the oracles of the GGUF tests. Needs: pip install gguf==0.19.0 numpy.
+"""Makes blocks.json and tiny_llama.gguf, the oracles of the GGUF tests. Needs: pip install gguf==0.19.0 numpy.
 
-gguf_blocks.json: for each quantized type, blocks of random bytes with sane scales, and what the gguf package dequantizes
+blocks.json: for each quantized type, blocks of random bytes with sane scales, and what the gguf package dequantizes
 them to, as hexadecimal float32 bits. tiny_llama.gguf: a model whose file was written by the gguf package.
 """
 import json
@@ -24,7 +24,7 @@ for qtype, offsets in SCALES.items():
         blocks[:, o:o + 2] = rng.normal(0, 0.02, size=(len(blocks), 1)).astype(np.float16).view(np.uint8)
     x = gguf.dequantize(blocks, qtype).astype(np.float32).reshape(-1)
     out["types"][qtype.name] = {"blocks": blocks.tobytes().hex(), "values": x.astype(">f4").tobytes().hex()}
-(here / "gguf_blocks.json").write_text(json.dumps(out, indent=1) + "\n")
+(here / "blocks.json").write_text(json.dumps(out, indent=1) + "\n")
 
 w = gguf.GGUFWriter(here / "tiny_llama.gguf", "llama")
 w.add_block_count(1)

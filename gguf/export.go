@@ -1,4 +1,4 @@
-package hf
+package gguf
 
 import (
 	"cmp"
@@ -8,7 +8,9 @@ import (
 	"runtime"
 	"slices"
 
+	"github.com/millrace/millrace/hf"
 	"github.com/millrace/millrace/internal/fault"
+	"github.com/millrace/millrace/internal/terminal"
 )
 
 // F32Reader reads ranges of tensors as fp32, under the names that transformers gives them; [Weights] is one. Tensors
@@ -17,9 +19,9 @@ type F32Reader interface {
 	ReadF32(name string, dst []float32, first int64) error
 }
 
-// ExportOptions say what ExportGGUF writes.
+// ExportOptions say what Export writes.
 type ExportOptions struct {
-	Type GGUFType
+	Type Type
 	Name string // general.name: what people call the model
 	Pre  string // tokenizer.ggml.pre; "" finds it, or fails
 	// is asked before anything is written whether a file of that size fits; may be nil
@@ -27,10 +29,10 @@ type ExportOptions struct {
 	Progress func(doneBytes, totalBytes int64) // of the file; called often, may be nil
 }
 
-// GGUFReport is what ExportGGUF wrote.
-type GGUFReport struct {
+// Report is what Export wrote.
+type Report struct {
 	File         string         `json:"file"`
-	Type         GGUFType       `json:"type"`
+	Type         Type           `json:"type"`
 	Architecture string         `json:"architecture"`
 	PreTokenizer string         `json:"pre_tokenizer"`
 	Params       int64          `json:"params"`
@@ -39,48 +41,48 @@ type GGUFReport struct {
 	Notes        []string       `json:"notes"`   // what the file cannot say of the model
 }
 
-// ExportGGUF writes a model as one GGUF file, for llama.cpp and what is built on it: the weights that the reader has,
+// Export writes a model as one GGUF file, for llama.cpp and what is built on it: the weights that the reader has,
 // and the configuration, the tokenizer and the chat templates of a model directory. The config must be one that package
-// model accepts. Q and K of a llama get their rows in llama.cpp's order; [ImportGGUF] reads the file back, and F32,
+// model accepts. Q and K of a llama get their rows in llama.cpp's order; [Import] reads the file back, and F32,
 // BF16 and F16 to the bit.
 //
 // It goes a piece of a tensor at a time. The file becomes visible by one rename, after it was synced and read back; on
 // any error, ctx's included, nothing is left. A file that exists is not replaced.
-func ExportGGUF(ctx context.Context, file, dir string, from F32Reader, opts ExportOptions) (*GGUFReport, error) {
-	c, err := ReadConfig(dir)
+func Export(ctx context.Context, file, dir string, from F32Reader, opts ExportOptions) (*Report, error) {
+	c, err := hf.ReadConfig(dir)
 	if err != nil {
 		return nil, err
 	}
-	m, arch, err := describeGGUF(c)
+	m, arch, err := describe(c)
 	if err != nil {
 		return nil, err
 	}
-	vocab, err := readGGUFVocab(c, dir, m.vocab, opts.Pre)
+	vocab, err := readVocab(c, dir, m.vocab, opts.Pre)
 	if err != nil {
 		return nil, err
 	}
-	meta := []ggufEntry{{"general.architecture", arch}, {"general.type", "model"}, {"general.name", cmp.Or(opts.Name,
+	meta := []metaEntry{{"general.architecture", arch}, {"general.type", "model"}, {"general.name", cmp.Or(opts.Name,
 		"model")},
 		{"general.size_label", SizeLabel(m.params())}, {"general.file_type", opts.Type.fileType()},
 		{"general.quantization_version", uint32(2)}}
 	meta = slices.Concat(meta, m.metadata(c, arch), vocab.meta)
-	var specs []ggufSpec
+	var specs []tensorSpec
 	names := slices.Collect(m.names)
 	for _, n := range names {
-		specs = append(specs, ggufSpec{n.gguf, n.dims, m.typeOf(opts.Type, n)})
+		specs = append(specs, tensorSpec{n.gguf, n.dims, m.typeOf(opts.Type, n)})
 	}
 	if m.rope.Type == "llama3" {
-		specs = append(specs, ggufSpec{ropeFreqs, []int{m.headDim / 2}, ggmlF32})
+		specs = append(specs, tensorSpec{ropeFreqs, []int{m.headDim / 2}, ggmlF32})
 	}
-	if len(specs) > maxGGUFEntries {
+	if len(specs) > maxEntries {
 		return nil, fmt.Errorf("%d tensors are more than a GGUF file has", len(specs))
 	}
-	w, err := createGGUF(file, meta, specs, opts.Room)
+	w, err := create(file, meta, specs, opts.Room)
 	if err != nil {
 		return nil, err
 	}
 	defer w.abort() // does nothing after commit
-	e := &ggufExport{to: w, from: from, progress: opts.Progress}
+	e := &exporter{to: w, from: from, progress: opts.Progress}
 	for i, n := range names {
 		if err := e.copyTensor(ctx, n, specs[i].typ); err != nil {
 			return nil, err
@@ -93,7 +95,7 @@ func ExportGGUF(ctx context.Context, file, dir string, from F32Reader, opts Expo
 			return nil, err
 		}
 	}
-	report := &GGUFReport{File: file, Type: opts.Type, Architecture: arch, Params: m.params(), Bytes: w.bytes,
+	report := &Report{File: file, Type: opts.Type, Architecture: arch, Params: m.params(), Bytes: w.bytes,
 		Tensors: map[string]int{}, Notes: vocab.notes}
 	for _, s := range specs {
 		report.Tensors[s.typ.String()]++
@@ -107,7 +109,7 @@ func ExportGGUF(ctx context.Context, file, dir string, from F32Reader, opts Expo
 }
 
 // Summary names the types of a report's tensors, the most frequent first: "201 Q4_K, 61 F32".
-func (r *GGUFReport) Summary() string {
+func (r *Report) Summary() string {
 	types := slices.SortedFunc(maps.Keys(r.Tensors), func(a, b string) int {
 		return cmp.Or(cmp.Compare(r.Tensors[b], r.Tensors[a]), cmp.Compare(a, b))
 	})
@@ -121,9 +123,9 @@ func (r *GGUFReport) Summary() string {
 	return text
 }
 
-// ggufExport converts tensors, with scratch that all of them use.
-type ggufExport struct {
-	to       *ggufWriter
+// exporter converts tensors, with scratch that all of them use.
+type exporter struct {
+	to       *fileWriter
 	from     F32Reader
 	progress func(doneBytes, totalBytes int64)
 
@@ -139,7 +141,7 @@ const (
 )
 
 // copyTensor converts a tensor piece by piece: a head at a time where its rows change places.
-func (e *ggufExport) copyTensor(ctx context.Context, n ggufName, typ ggmlType) error {
+func (e *exporter) copyTensor(ctx context.Context, n name, typ ggmlType) error {
 	q, _ := typ.quant()
 	elems := n.dims.Elems()
 	piece, rowElems := min(exportPiece, elems), int64(0)
@@ -173,7 +175,7 @@ func (e *ggufExport) copyTensor(ctx context.Context, n ggufName, typ ggmlType) e
 			}
 			if !isRight {
 				return fmt.Errorf("tensor %s has a number that is not finite, or too large for %s: "+
-					"write f32 or bf16, or use a checkpoint from before the run diverged", quote(n.hf), q.name)
+					"write f32 or bf16, or use a checkpoint from before the run diverged", terminal.Quote(n.hf), q.name)
 			}
 			return nil
 		}); err != nil {

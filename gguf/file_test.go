@@ -1,4 +1,4 @@
-package hf
+package gguf
 
 import (
 	"bytes"
@@ -18,19 +18,20 @@ import (
 	"testing"
 
 	"github.com/millrace/millrace/data/tokenizer"
+	"github.com/millrace/millrace/hf"
 	"github.com/millrace/millrace/tensor"
 )
 
-// ggufDoc builds GGUF files, good and bad ones. Metadata and tensors are written in sorted order.
-type ggufDoc struct {
+// document builds GGUF files, good and bad ones. Metadata and tensors are written in sorted order.
+type document struct {
 	version uint32
 	meta    map[string]any
-	tensors map[string]ggufDocTensor
+	tensors map[string]docTensor
 	align   int
 	mangle  func(file []byte) []byte
 }
 
-type ggufDocTensor struct {
+type docTensor struct {
 	typ    ggmlType
 	dims   []int // outermost first
 	data   []byte
@@ -39,12 +40,12 @@ type ggufDocTensor struct {
 
 // rawArray is an array whose element type and count may be false.
 type rawArray struct {
-	elem ggufType
+	elem valueType
 	n    uint64
 	data []byte
 }
 
-func (d *ggufDoc) bytes() []byte {
+func (d *document) bytes() []byte {
 	le := binary.LittleEndian
 	str := func(b []byte, s string) []byte { return append(le.AppendUint64(b, uint64(len(s))), s...) }
 	b := le.AppendUint32([]byte("GGUF"), d.version)
@@ -54,27 +55,27 @@ func (d *ggufDoc) bytes() []byte {
 		b = str(b, k)
 		switch v := d.meta[k].(type) {
 		case int:
-			b = le.AppendUint32(le.AppendUint32(b, uint32(ggufU32)), uint32(v))
+			b = le.AppendUint32(le.AppendUint32(b, uint32(typeU32)), uint32(v))
 		case float64:
-			b = le.AppendUint32(le.AppendUint32(b, uint32(ggufF32)), math.Float32bits(float32(v)))
+			b = le.AppendUint32(le.AppendUint32(b, uint32(typeF32)), math.Float32bits(float32(v)))
 		case bool:
-			b = append(le.AppendUint32(b, uint32(ggufBool)), map[bool]byte{true: 1}[v])
+			b = append(le.AppendUint32(b, uint32(typeBool)), map[bool]byte{true: 1}[v])
 		case string:
-			b = str(le.AppendUint32(b, uint32(ggufString)), v)
+			b = str(le.AppendUint32(b, uint32(typeString)), v)
 		case []string:
-			b = le.AppendUint64(le.AppendUint32(le.AppendUint32(b, uint32(ggufArray)), uint32(ggufString)), uint64(len(v)))
+			b = le.AppendUint64(le.AppendUint32(le.AppendUint32(b, uint32(typeArray)), uint32(typeString)), uint64(len(v)))
 			for _, s := range v {
 				b = str(b, s)
 			}
 		case []int32:
-			b = le.AppendUint64(le.AppendUint32(le.AppendUint32(b, uint32(ggufArray)), uint32(ggufI32)), uint64(len(v)))
+			b = le.AppendUint64(le.AppendUint32(le.AppendUint32(b, uint32(typeArray)), uint32(typeI32)), uint64(len(v)))
 			for _, n := range v {
 				b = le.AppendUint32(b, uint32(n))
 			}
 		case rawArray:
-			b = le.AppendUint64(le.AppendUint32(le.AppendUint32(b, uint32(ggufArray)), uint32(v.elem)), v.n)
+			b = le.AppendUint64(le.AppendUint32(le.AppendUint32(b, uint32(typeArray)), uint32(v.elem)), v.n)
 			b = append(b, v.data...)
-		case ggufType:
+		case valueType:
 			b = le.AppendUint32(b, uint32(v)) // a type without a value
 		default:
 			panic(fmt.Sprintf("%T", v))
@@ -108,18 +109,18 @@ func (d *ggufDoc) bytes() []byte {
 	return b
 }
 
-func f32Tensor(dims ...int) ggufDocTensor {
+func f32Tensor(dims ...int) docTensor {
 	n := int(tensor.Shape(dims).Elems())
 	var data []byte
 	for i := range n {
 		data = binary.LittleEndian.AppendUint32(data, math.Float32bits(float32(i%97)/32))
 	}
-	return ggufDocTensor{ggmlF32, dims, data, -1}
+	return docTensor{ggmlF32, dims, data, -1}
 }
 
-// smallGGUF is a model of one layer: hidden 8, 2 heads of 4, 1 key/value head, vocabulary of 6.
-func smallGGUF(arch string) *ggufDoc {
-	d := &ggufDoc{version: 3, align: 32, meta: map[string]any{
+// small is a model of one layer: hidden 8, 2 heads of 4, 1 key/value head, vocabulary of 6.
+func small(arch string) *document {
+	d := &document{version: 3, align: 32, meta: map[string]any{
 		"general.architecture":                     arch,
 		arch + ".block_count":                      1,
 		arch + ".context_length":                   128,
@@ -135,7 +136,7 @@ func smallGGUF(arch string) *ggufDoc {
 		"tokenizer.ggml.token_type":                []int32{1, 1, 1, 4, 3, 5},
 		"tokenizer.ggml.merges":                    []string{"a b"},
 		"tokenizer.ggml.eos_token_id":              4,
-	}, tensors: map[string]ggufDocTensor{
+	}, tensors: map[string]docTensor{
 		"token_embd.weight": f32Tensor(6, 8), "output_norm.weight": f32Tensor(8), "output.weight": f32Tensor(6, 8),
 		"blk.0.attn_norm.weight": f32Tensor(8), "blk.0.ffn_norm.weight": f32Tensor(8),
 		"blk.0.attn_q.weight": f32Tensor(8, 8), "blk.0.attn_k.weight": f32Tensor(4, 8), "blk.0.attn_v.weight": f32Tensor(4, 8),
@@ -156,12 +157,14 @@ func smallGGUF(arch string) *ggufDoc {
 	return d
 }
 
-func importDoc(t *testing.T, d *ggufDoc, opts ImportOptions) (dir string, err error) {
+func importDoc(t *testing.T, d *document, opts ImportOptions) (dir string, err error) {
 	t.Helper()
-	src := writeTemp(t, "m.gguf", d.bytes())
+	file := filepath.Join(t.TempDir(), "m.gguf")
+	if err := os.WriteFile(file, d.bytes(), 0o644); err != nil {
+		t.Fatal(err)
+	}
 	dir = filepath.Join(t.TempDir(), "out")
-	err = ImportGGUF(context.Background(), filepath.Join(src, "m.gguf"), dir, opts)
-	if err != nil {
+	if err = Import(context.Background(), file, dir, opts); err != nil {
 		if _, serr := os.Stat(dir); !os.IsNotExist(serr) {
 			t.Errorf("a failed import left %s", dir)
 		}
@@ -190,7 +193,7 @@ func readJSON(t *testing.T, path string) map[string]any {
 func TestImportTinyLlama(t *testing.T) {
 	dir := t.TempDir() + "/out"
 	var last, total int64
-	err := ImportGGUF(context.Background(), "testdata/tiny_llama.gguf", dir, ImportOptions{DType: tensor.F32, Progress: func(d, n int64) {
+	err := Import(context.Background(), "testdata/tiny_llama.gguf", dir, ImportOptions{DType: tensor.F32, Progress: func(d, n int64) {
 		if d <= last || d > n {
 			t.Errorf("progress went from %d to %d of %d", last, d, n)
 		}
@@ -207,7 +210,7 @@ func TestImportTinyLlama(t *testing.T) {
 	if err := json.Unmarshal(doc, &golden); err != nil {
 		t.Fatal(err)
 	}
-	w, err := OpenWeights(dir)
+	w, err := hf.OpenWeights(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -271,7 +274,7 @@ func TestImportTinyLlama(t *testing.T) {
 // TestImportFamilies: what each architecture becomes; and only llama's rows change places.
 func TestImportFamilies(t *testing.T) {
 	for _, arch := range []string{"llama", "qwen2", "qwen3"} {
-		d := smallGGUF(arch)
+		d := small(arch)
 		if arch == "llama" {
 			d.version = 2
 		}
@@ -279,7 +282,7 @@ func TestImportFamilies(t *testing.T) {
 		if err != nil {
 			t.Fatal(arch, err)
 		}
-		w, err := OpenWeights(dir)
+		w, err := hf.OpenWeights(dir)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -314,22 +317,22 @@ func TestImportFamilies(t *testing.T) {
 
 func TestImportRopeScaling(t *testing.T) {
 	const pairs = 4
-	model := func(p Rope) *ggufDoc {
-		d := smallGGUF("llama")
+	model := func(p hf.Rope) *document {
+		d := small("llama")
 		d.meta["llama.attention.key_length"] = 2 * pairs
 		d.meta["llama.rope.freq_base"] = p.Theta
 		d.tensors["blk.0.attn_q.weight"], d.tensors["blk.0.attn_output.weight"] = f32Tensor(16, 8), f32Tensor(8, 16)
 		d.tensors["blk.0.attn_k.weight"], d.tensors["blk.0.attn_v.weight"] = f32Tensor(8, 8), f32Tensor(8, 8)
 		var data []byte
 		for i := range pairs {
-			f := Rope{Type: "default", Theta: p.Theta}.Frequency(i, 2*pairs)
+			f := hf.Rope{Type: "default", Theta: p.Theta}.Frequency(i, 2*pairs)
 			data = binary.LittleEndian.AppendUint32(data, math.Float32bits(float32(f/p.Frequency(i, 2*pairs))))
 		}
-		d.tensors["rope_freqs.weight"] = ggufDocTensor{ggmlF32, []int{pairs}, data, -1}
+		d.tensors["rope_freqs.weight"] = docTensor{ggmlF32, []int{pairs}, data, -1}
 		return d
 	}
-	read := func(dir string) Rope {
-		c, err := ReadConfig(dir)
+	read := func(dir string) hf.Rope {
+		c, err := hf.ReadConfig(dir)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -340,7 +343,7 @@ func TestImportRopeScaling(t *testing.T) {
 		}
 		return p
 	}
-	for _, p := range []Rope{{"llama3", 5e5, 32, 1, 4, 8192}, {"llama3", 5e5, 8, 1, 4, 8192}, {Type: "default", Theta: 5e5}} {
+	for _, p := range []hf.Rope{{Type: "llama3", Theta: 5e5, Factor: 32, LowFreqFactor: 1, HighFreqFactor: 4, OriginalPositions: 8192}, {Type: "llama3", Theta: 5e5, Factor: 8, LowFreqFactor: 1, HighFreqFactor: 4, OriginalPositions: 8192}, {Type: "default", Theta: 5e5}} {
 		dir, err := importDoc(t, model(p), ImportOptions{})
 		if err != nil {
 			t.Fatal(err)
@@ -349,22 +352,22 @@ func TestImportRopeScaling(t *testing.T) {
 			t.Errorf("%+v became %+v", p, got)
 		}
 	}
-	_, err := importDoc(t, model(Rope{"llama3", 5e5, 32, 1, 3, 8192}), ImportOptions{})
+	_, err := importDoc(t, model(hf.Rope{Type: "llama3", Theta: 5e5, Factor: 32, LowFreqFactor: 1, HighFreqFactor: 3, OriginalPositions: 8192}), ImportOptions{})
 	wantOneLine(t, err, "rope_freqs.weight", "Hugging Face directory")
 
-	d := smallGGUF("llama")
+	d := small("llama")
 	d.meta["llama.rope.scaling.type"], d.meta["llama.rope.scaling.factor"] = "linear", 4.0
 	dir, err := importDoc(t, d, ImportOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, want := read(dir), (Rope{Type: "linear", Theta: 1e6, Factor: 4}); got != want {
+	if got, want := read(dir), (hf.Rope{Type: "linear", Theta: 1e6, Factor: 4}); got != want {
 		t.Errorf("%+v, want %+v", got, want)
 	}
 }
 
 func TestImportAddsBOS(t *testing.T) {
-	d := smallGGUF("llama")
+	d := small("llama")
 	d.meta["tokenizer.ggml.pre"], d.meta["tokenizer.ggml.bos_token_id"] = "llama-bpe", 4
 	dir, err := importDoc(t, d, ImportOptions{})
 	if err != nil {
@@ -381,42 +384,42 @@ func TestImportAddsBOS(t *testing.T) {
 	}
 }
 
-func TestBadGGUF(t *testing.T) {
+func TestBadFile(t *testing.T) {
 	le := binary.LittleEndian
-	meta := func(k string, v any) func(*ggufDoc) { return func(d *ggufDoc) { d.meta[k] = v } }
-	file := func(f func(b []byte) []byte) func(*ggufDoc) { return func(d *ggufDoc) { d.mangle = f } }
-	tens := func(name string, x ggufDocTensor) func(*ggufDoc) { return func(d *ggufDoc) { d.tensors[name] = x } }
+	meta := func(k string, v any) func(*document) { return func(d *document) { d.meta[k] = v } }
+	file := func(f func(b []byte) []byte) func(*document) { return func(d *document) { d.mangle = f } }
+	tens := func(name string, x docTensor) func(*document) { return func(d *document) { d.tensors[name] = x } }
 	for name, c := range map[string]struct {
-		change func(*ggufDoc)
+		change func(*document)
 		words  []string
 	}{
 		"empty":           {file(func(b []byte) []byte { return nil }), []string{"not a GGUF"}},
 		"magic":           {file(func(b []byte) []byte { b[0] = 'g'; return b }), []string{"not a GGUF"}},
-		"version":         {func(d *ggufDoc) { d.version = 1 }, []string{"version 1"}},
-		"big endian":      {func(d *ggufDoc) { d.version = 3 << 24 }, []string{"version", "little-endian"}},
+		"version":         {func(d *document) { d.version = 1 }, []string{"version 1"}},
+		"big endian":      {func(d *document) { d.version = 3 << 24 }, []string{"version", "little-endian"}},
 		"many tensors":    {file(func(b []byte) []byte { le.PutUint64(b[8:], 1<<40); return b }), []string{"damaged"}},
 		"many entries":    {file(func(b []byte) []byte { le.PutUint64(b[16:], 1<<63); return b }), []string{"damaged"}},
 		"more entries":    {file(func(b []byte) []byte { le.PutUint64(b[16:], 1000); return b }), []string{"m.gguf"}},
 		"cut in metadata": {file(func(b []byte) []byte { return b[:100] }), []string{"truncated"}},
 		"cut in tensors":  {file(func(b []byte) []byte { return b[:len(b)-1] }), []string{"truncated", "token_embd"}},
 		"long string":     {file(func(b []byte) []byte { le.PutUint64(b[24:], 1<<62); return b }), []string{"truncated", "string"}},
-		"long array":      {meta("x", rawArray{ggufF64, 1 << 61, nil}), []string{`"x"`, "truncated", "array"}},
-		"nested array":    {meta("x", rawArray{ggufArray, 1, make([]byte, 12)}), []string{`"x"`, "not supported"}},
-		"value type":      {meta("zz", ggufType(77)), []string{`"zz"`, "unknown value type 77"}},
+		"long array":      {meta("x", rawArray{typeF64, 1 << 61, nil}), []string{`"x"`, "truncated", "array"}},
+		"nested array":    {meta("x", rawArray{typeArray, 1, make([]byte, 12)}), []string{`"x"`, "not supported"}},
+		"value type":      {meta("zz", valueType(77)), []string{`"zz"`, "unknown value type 77"}},
 		"not utf-8":       {meta("x", "\xff"), []string{`"x"`, "UTF-8"}},
 		"alignment":       {meta("general.alignment", 48), []string{"general.alignment is 48"}},
 		"alignment zero":  {meta("general.alignment", 0), []string{"general.alignment is 0"}},
-		"offset":          {tens("output.weight", ggufDocTensor{ggmlF32, []int{6, 8}, nil, 8}), []string{"output.weight", "multiple of 32"}},
-		"overlap":         {tens("output.weight", ggufDocTensor{ggmlF32, []int{6, 8}, nil, 32}), []string{"overlaps"}},
-		"far offset":      {tens("output.weight", ggufDocTensor{ggmlF32, []int{6, 8}, nil, math.MaxInt64 - 31}), []string{"output.weight", "absurd"}},
-		"past end":        {tens("output.weight", ggufDocTensor{ggmlF32, []int{6, 8}, nil, 1 << 40}), []string{"output.weight", "truncated"}},
-		"no dimensions":   {tens("output.weight", ggufDocTensor{ggmlF32, nil, nil, -1}), []string{"0 dimensions"}},
-		"zero dimension":  {tens("output.weight", ggufDocTensor{ggmlF32, []int{0, 8}, nil, -1}), []string{"dimension of 0"}},
-		"overflow":        {tens("output.weight", ggufDocTensor{ggmlF32, []int{1 << 40, 1 << 40}, nil, -1}), []string{"too large"}},
-		"type": {tens("output.weight", ggufDocTensor{11, []int{6, 8}, nil, -1}), []string{"output.weight",
+		"offset":          {tens("output.weight", docTensor{ggmlF32, []int{6, 8}, nil, 8}), []string{"output.weight", "multiple of 32"}},
+		"overlap":         {tens("output.weight", docTensor{ggmlF32, []int{6, 8}, nil, 32}), []string{"overlaps"}},
+		"far offset":      {tens("output.weight", docTensor{ggmlF32, []int{6, 8}, nil, math.MaxInt64 - 31}), []string{"output.weight", "absurd"}},
+		"past end":        {tens("output.weight", docTensor{ggmlF32, []int{6, 8}, nil, 1 << 40}), []string{"output.weight", "truncated"}},
+		"no dimensions":   {tens("output.weight", docTensor{ggmlF32, nil, nil, -1}), []string{"0 dimensions"}},
+		"zero dimension":  {tens("output.weight", docTensor{ggmlF32, []int{0, 8}, nil, -1}), []string{"dimension of 0"}},
+		"overflow":        {tens("output.weight", docTensor{ggmlF32, []int{1 << 40, 1 << 40}, nil, -1}), []string{"too large"}},
+		"type": {tens("output.weight", docTensor{11, []int{6, 8}, nil, -1}), []string{"output.weight",
 			"Q3_K", "Q6_K"}},
-		"unknown type":    {tens("output.weight", ggufDocTensor{1000, []int{6, 8}, nil, -1}), []string{"output.weight", "1000"}},
-		"part of a block": {tens("output.weight", ggufDocTensor{ggmlQ8_0, []int{6, 8}, nil, -1}), []string{"output.weight", "blocks of 32"}},
+		"unknown type":    {tens("output.weight", docTensor{1000, []int{6, 8}, nil, -1}), []string{"output.weight", "1000"}},
+		"part of a block": {tens("output.weight", docTensor{ggmlQ8_0, []int{6, 8}, nil, -1}), []string{"output.weight", "blocks of 32"}},
 
 		"architecture":     {meta("general.architecture", "gemma"), []string{`"gemma"`, "llama, qwen2, qwen3"}},
 		"unknown key":      {meta("llama.attention.sliding_window", 4096), []string{`"llama.attention.sliding_window"`}},
@@ -424,7 +427,7 @@ func TestBadGGUF(t *testing.T) {
 		"no layers":        {meta("llama.block_count", 0), []string{"block_count is 0"}},
 		"many layers":      {meta("llama.block_count", 1<<30), []string{"layers"}},
 		"two layers":       {meta("llama.block_count", 2), []string{`"blk.1.attn_q.weight"`, "missing"}},
-		"no size":          {func(d *ggufDoc) { delete(d.meta, "llama.embedding_length") }, []string{"llama.embedding_length is missing"}},
+		"no size":          {func(d *document) { delete(d.meta, "llama.embedding_length") }, []string{"llama.embedding_length is missing"}},
 		"size is text":     {meta("llama.embedding_length", "8"), []string{"llama.embedding_length", "whole number"}},
 		"heads":            {meta("llama.attention.head_count_kv", 3), []string{"heads"}},
 		"head dimension":   {meta("llama.attention.head_count", 3), []string{"multiple"}},
@@ -432,11 +435,11 @@ func TestBadGGUF(t *testing.T) {
 		"eps":              {meta("llama.attention.layer_norm_rms_epsilon", math.NaN()), []string{"epsilon", "finite"}},
 		"theta":            {meta("llama.rope.freq_base", -1.0), []string{"freq_base"}},
 		"yarn":             {meta("llama.rope.scaling.type", "yarn"), []string{`"yarn"`, "linear"}},
-		"missing tensor":   {func(d *ggufDoc) { delete(d.tensors, "blk.0.ffn_up.weight") }, []string{`"blk.0.ffn_up.weight"`, "missing"}},
-		"no embedding":     {func(d *ggufDoc) { delete(d.tensors, "token_embd.weight") }, []string{"token_embd.weight"}},
+		"missing tensor":   {func(d *document) { delete(d.tensors, "blk.0.ffn_up.weight") }, []string{`"blk.0.ffn_up.weight"`, "missing"}},
+		"no embedding":     {func(d *document) { delete(d.tensors, "token_embd.weight") }, []string{"token_embd.weight"}},
 		"shape":            {tens("blk.0.ffn_up.weight", f32Tensor(12, 9)), []string{`"blk.0.ffn_up.weight"`, "[12 9]", "[12 8]"}},
 		"foreign tensor":   {tens("blk.0.ffn_gate_inp.weight", f32Tensor(4, 8)), []string{`"blk.0.ffn_gate_inp.weight"`, "does not belong"}},
-		"not a number":     {tens("output.weight", ggufDocTensor{ggmlF32, []int{6, 8}, bytes.Repeat([]byte{0xff}, 192), -1}), []string{`"output.weight"`, "finite"}},
+		"not a number":     {tens("output.weight", docTensor{ggmlF32, []int{6, 8}, bytes.Repeat([]byte{0xff}, 192), -1}), []string{`"output.weight"`, "finite"}},
 		"sentencepiece":    {meta("tokenizer.ggml.model", "llama"), []string{`"llama"`, "SentencePiece", "Hugging Face directory"}},
 		"pre-tokenizer":    {meta("tokenizer.ggml.pre", "tekken"), []string{`"tekken"`, "smollm"}},
 		"no tokens":        {meta("tokenizer.ggml.tokens", []string{}), []string{"0 tokens"}},
@@ -450,7 +453,7 @@ func TestBadGGUF(t *testing.T) {
 		"bos":              {meta("tokenizer.ggml.add_bos_token", true), []string{"start or end"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			d := smallGGUF("llama")
+			d := small("llama")
 			c.change(d)
 			_, err := importDoc(t, d, ImportOptions{})
 			wantOneLine(t, err, append(c.words, "m.gguf")...)
@@ -461,36 +464,36 @@ func TestBadGGUF(t *testing.T) {
 func TestImportCancelled(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	dir := t.TempDir() + "/out"
-	err := ImportGGUF(ctx, "testdata/tiny_llama.gguf", dir, ImportOptions{Progress: func(done, total int64) { cancel() }})
+	err := Import(ctx, "testdata/tiny_llama.gguf", dir, ImportOptions{Progress: func(done, total int64) { cancel() }})
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("%v, want %v", err, context.Canceled)
 	}
 	if left := leftovers(t, dir); len(left) > 0 {
 		t.Errorf("files are left: %v", left)
 	}
-	err = ImportGGUF(context.Background(), "testdata/tiny_llama.gguf", dir, ImportOptions{DType: tensor.F16})
+	err = Import(context.Background(), "testdata/tiny_llama.gguf", dir, ImportOptions{DType: tensor.F16})
 	wantOneLine(t, err, "f16")
-	err = ImportGGUF(context.Background(), t.TempDir(), dir, ImportOptions{})
+	err = Import(context.Background(), t.TempDir(), dir, ImportOptions{})
 	wantOneLine(t, err, "regular file")
 }
 
-func FuzzGGUF(f *testing.F) {
+func FuzzImport(f *testing.F) {
 	for _, arch := range []string{"llama", "qwen2", "qwen3"} {
-		f.Add(smallGGUF(arch).bytes())
+		f.Add(small(arch).bytes())
 	}
 	f.Fuzz(func(t *testing.T, doc []byte) {
-		g, err := parseGGUF(bytes.NewReader(doc), int64(len(doc)))
+		g, err := parse(bytes.NewReader(doc), int64(len(doc)))
 		if err == nil {
 			for name, x := range g.tensors {
 				if x.begin < 0 || x.end > int64(len(doc)) || x.begin >= x.end {
 					t.Errorf("tensor %q is at %d to %d of %d", name, x.begin, x.end, len(doc))
 				}
 			}
-			src := &ggufTensorReader{f: bytes.NewReader(doc)}
-			var m *ggufModel
+			src := &tensorReader{f: bytes.NewReader(doc)}
+			var m *decoder
 			if m, err = g.model(src); err == nil {
 				if _, err = m.tensors(g, tensor.BF16); err == nil {
-					var tok *ggufTokens
+					var tok *tokens
 					if tok, err = g.tokens(m.vocab); err == nil {
 						if !json.Valid(tok.tokenizerJSON()) {
 							t.Error("tokenizer.json is not JSON")
@@ -511,7 +514,7 @@ func FuzzGGUF(f *testing.F) {
 // TestImportedTokenizerLoads: what the import writes is what the program's own tokenizer reads.
 func TestImportedTokenizerLoads(t *testing.T) {
 	for _, pre := range slices.Sorted(maps.Keys(preTokenizers)) {
-		d := smallGGUF("llama")
+		d := small("llama")
 		d.meta["tokenizer.ggml.pre"], d.meta["tokenizer.ggml.bos_token_id"] = pre, 4
 		dir, err := importDoc(t, d, ImportOptions{})
 		if err != nil {
@@ -539,12 +542,12 @@ func TestImportedTokenizerLoads(t *testing.T) {
 // A file with holes can be as long as it likes, and takes no memory for that.
 func TestGGUFHoles(t *testing.T) {
 	le := binary.LittleEndian
-	front := func(typ ggufType, more ...uint64) []byte {
+	front := func(typ valueType, more ...uint64) []byte {
 		b := le.AppendUint64(le.AppendUint64(le.AppendUint32([]byte("GGUF"), 3), 0), 1<<16)
 		b = append(le.AppendUint64(b, 1), 'a')
 		b = le.AppendUint32(b, uint32(typ))
 		for i, n := range more {
-			if i == 0 && typ == ggufArray {
+			if i == 0 && typ == typeArray {
 				b = le.AppendUint32(b, uint32(n))
 				continue
 			}
@@ -553,9 +556,9 @@ func TestGGUFHoles(t *testing.T) {
 		return b
 	}
 	for name, b := range map[string][]byte{
-		"a string":         front(ggufString, 190<<30),
-		"an array":         front(ggufArray, uint64(ggufU8), 190<<30),
-		"an array of text": front(ggufArray, uint64(ggufString), 20<<30),
+		"a string":         front(typeString, 190<<30),
+		"an array":         front(typeArray, uint64(typeU8), 190<<30),
+		"an array of text": front(typeArray, uint64(typeString), 20<<30),
 	} {
 		path := filepath.Join(t.TempDir(), "a.gguf")
 		if err := errors.Join(os.WriteFile(path, b, 0o600), os.Truncate(path, 200<<30)); err != nil {
@@ -563,7 +566,7 @@ func TestGGUFHoles(t *testing.T) {
 		}
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
-		_, _, err := openGGUF(path)
+		_, _, err := open(path)
 		runtime.ReadMemStats(&after)
 		if err == nil || !strings.Contains(err.Error(), "the file is damaged") {
 			t.Errorf("%s: %v", name, err)

@@ -1,4 +1,4 @@
-package hf
+package gguf
 
 import (
 	"bytes"
@@ -9,11 +9,13 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/millrace/millrace/hf"
+	"github.com/millrace/millrace/internal/terminal"
 	"github.com/millrace/millrace/tensor"
 )
 
-// ggufFamily is what an architecture of llama.cpp is in transformers.
-type ggufFamily struct {
+// family is what an architecture of llama.cpp is in transformers.
+type family struct {
 	modelType, class string
 	// permuted: the rows of Q and K are stored in llama.cpp's order, which pairs neighbouring elements in the rotary
 	// embedding, where transformers pairs element i with i + headDim/2.
@@ -21,26 +23,26 @@ type ggufFamily struct {
 	qkNorm   bool
 }
 
-var ggufFamilies = map[string]ggufFamily{
+var families = map[string]family{
 	"llama": {modelType: "llama", class: "LlamaForCausalLM", permuted: true},
 	"qwen2": {modelType: "qwen2", class: "Qwen2ForCausalLM"},
 	"qwen3": {modelType: "qwen3", class: "Qwen3ForCausalLM", qkNorm: true},
 }
 
-// ggufModel is a decoder as a GGUF file describes it.
-type ggufModel struct {
-	ggufFamily
+// decoder is a decoder as a GGUF file describes it.
+type decoder struct {
+	family
 	layers, hidden, intermediate, heads, kvHeads, headDim, vocab, positions int
 
 	eps, theta    json.Number // the shortest text of the fp32 value: 1e-05, not 9.999999747378752e-06
-	rope          Rope
+	rope          hf.Rope
 	tied          bool // no output.weight: the head is the embedding
 	attentionBias bool // on Q, K, V and the output
 	mlpBias       bool
 }
 
-// knownGGUFKeys are the metadata keys of an architecture that are understood, or that say nothing new.
-var knownGGUFKeys = []string{
+// knownKeys are the metadata keys of an architecture that are understood, or that say nothing new.
+var knownKeys = []string{
 	"block_count", "context_length", "embedding_length", "feed_forward_length", "vocab_size", "attention.head_count",
 	"attention.head_count_kv", "attention.key_length", "attention.value_length", "attention.layer_norm_rms_epsilon",
 	"rope.freq_base", "rope.dimension_count", "rope.scaling.type", "rope.scaling.factor",
@@ -48,19 +50,19 @@ var knownGGUFKeys = []string{
 }
 
 // model reads the architecture's metadata.
-func (g *gguf) model(f *ggufTensorReader) (*ggufModel, error) {
+func (g *header) model(f *tensorReader) (*decoder, error) {
 	arch, _, err := g.text("general.architecture")
 	if err != nil {
 		return nil, err
 	}
-	family, ok := ggufFamilies[arch]
+	family, ok := families[arch]
 	if !ok {
-		return nil, fmt.Errorf("metadata general.architecture is %s: supported are llama, qwen2, qwen3", quote(arch))
+		return nil, fmt.Errorf("metadata general.architecture is %s: supported are llama, qwen2, qwen3", terminal.Quote(arch))
 	}
 	if err := g.refuseUnknown(arch); err != nil {
 		return nil, err
 	}
-	m := &ggufModel{ggufFamily: family}
+	m := &decoder{family: family}
 	for _, s := range []struct {
 		key string
 		to  *int
@@ -114,13 +116,13 @@ func (g *gguf) model(f *ggufTensorReader) (*ggufModel, error) {
 	return m, g.rope(arch, theta, f, m)
 }
 
-func (g *gguf) has(key string) bool        { _, ok := g.meta[key]; return ok }
-func (g *gguf) hasTensor(name string) bool { _, ok := g.tensors[name]; return ok }
+func (g *header) has(key string) bool        { _, ok := g.meta[key]; return ok }
+func (g *header) hasTensor(name string) bool { _, ok := g.tensors[name]; return ok }
 
 // refuseUnknown fails on a metadata key of the architecture that is not understood: it may change the mathematics.
-func (g *gguf) refuseUnknown(arch string) error {
+func (g *header) refuseUnknown(arch string) error {
 	known := map[string]bool{}
-	for _, k := range knownGGUFKeys {
+	for _, k := range knownKeys {
 		known[arch+"."+k] = true
 	}
 	var keys []string
@@ -135,12 +137,12 @@ func (g *gguf) refuseUnknown(arch string) error {
 		if n, ok, err := g.integer(k); err == nil && ok && n == 0 && strings.HasPrefix(k, arch+".expert_") {
 			continue
 		}
-		return fmt.Errorf("metadata %s is not supported: this kind of model cannot be imported", quote(k))
+		return fmt.Errorf("metadata %s is not supported: this kind of model cannot be imported", terminal.Quote(k))
 	}
 	return nil
 }
 
-func (g *gguf) headDim(arch string, m *ggufModel) error {
+func (g *header) headDim(arch string, m *decoder) error {
 	if key := arch + ".attention.key_length"; g.has(key) {
 		n, err := g.size(key)
 		if err != nil {
@@ -172,14 +174,14 @@ func (g *gguf) headDim(arch string, m *ggufModel) error {
 
 // rope reads the rotary embedding's scaling. The llama3 kind is stored as a tensor of divisors, rope_freqs.weight; it
 // is turned back into its parameters if the published ones give the same divisors.
-func (g *gguf) rope(arch string, theta float64, f *ggufTensorReader, m *ggufModel) error {
-	m.rope = Rope{Type: "default", Theta: theta}
+func (g *header) rope(arch string, theta float64, f *tensorReader, m *decoder) error {
+	m.rope = hf.Rope{Type: "default", Theta: theta}
 	kind, ok, err := g.text(arch + ".rope.scaling.type")
 	if err != nil {
 		return err
 	}
 	if ok && kind != "none" && kind != "linear" {
-		return fmt.Errorf("metadata %s.rope.scaling.type is %s: none and linear are supported", arch, quote(kind))
+		return fmt.Errorf("metadata %s.rope.scaling.type is %s: none and linear are supported", arch, terminal.Quote(kind))
 	}
 	if kind == "linear" {
 		factor, ok, err := g.float(arch + ".rope.scaling.factor")
@@ -223,20 +225,20 @@ func (g *gguf) rope(arch string, theta float64, f *ggufTensorReader, m *ggufMode
 
 // llama3FromDivisors finds the scaling whose divisors those are, to the accuracy of fp32 arithmetic. Divisors that
 // are all one are no scaling.
-func llama3FromDivisors(divisors []float32, theta float64, original int) (Rope, bool) {
+func llama3FromDivisors(divisors []float32, theta float64, original int) (hf.Rope, bool) {
 	largest := float32(0)
 	for _, d := range divisors {
 		largest = max(largest, d)
 	}
-	p := Rope{Type: "llama3", Theta: theta, Factor: float64(largest), LowFreqFactor: 1, HighFreqFactor: 4, OriginalPositions: original}
+	p := hf.Rope{Type: "llama3", Theta: theta, Factor: float64(largest), LowFreqFactor: 1, HighFreqFactor: 4, OriginalPositions: original}
 	if largest == 1 {
-		p = Rope{Type: "default", Theta: theta}
+		p = hf.Rope{Type: "default", Theta: theta}
 	}
-	plain := Rope{Type: "default", Theta: theta}
+	plain := hf.Rope{Type: "default", Theta: theta}
 	for i, d := range divisors {
 		want := plain.Frequency(i, 2*len(divisors)) / p.Frequency(i, 2*len(divisors))
 		if !(math.Abs(float64(d)-want) <= 1e-5*want) { // also when d is NaN
-			return Rope{}, false
+			return hf.Rope{}, false
 		}
 	}
 	return p, true
@@ -249,8 +251,8 @@ func shortestF32(x float64) json.Number {
 
 // importTensor is a tensor of the GGUF file under its name in transformers.
 type importTensor struct {
-	spec TensorSpec
-	src  ggufTensor
+	spec hf.TensorSpec
+	src  tensorEntry
 	// headRows, if above 0, is the number of rows of a head. The rows of each head must be put back into transformers'
 	// order.
 	headRows int
@@ -258,7 +260,7 @@ type importTensor struct {
 
 // tensors lists the model's tensors in the order of the layers. It fails if one is missing or has another shape, and if
 // the file has one that does not belong to such a model.
-func (m *ggufModel) tensors(g *gguf, d tensor.DType) ([]importTensor, error) {
+func (m *decoder) tensors(g *header, d tensor.DType) ([]importTensor, error) {
 	// A file of 65536 tensors at most has fewer layers than that, whatever it claims.
 	if m.layers > len(g.tensors) {
 		return nil, fmt.Errorf("%d layers are claimed, but there are only %d tensors", m.layers, len(g.tensors))
@@ -272,17 +274,17 @@ func (m *ggufModel) tensors(g *gguf, d tensor.DType) ([]importTensor, error) {
 		used[n.gguf] = true
 		t, ok := g.tensors[n.gguf]
 		if !ok {
-			return nil, fmt.Errorf("tensor %s is missing", quote(n.gguf))
+			return nil, fmt.Errorf("tensor %s is missing", terminal.Quote(n.gguf))
 		}
 		if !t.dims.Equal(n.dims) {
-			return nil, fmt.Errorf("tensor %s has shape %v, its metadata asks for %v", quote(n.gguf), t.dims, n.dims)
+			return nil, fmt.Errorf("tensor %s has shape %v, its metadata asks for %v", terminal.Quote(n.gguf), t.dims, n.dims)
 		}
-		out = append(out, importTensor{TensorSpec{Name: n.hf, DType: d, Shape: n.dims}, t, n.headRows})
+		out = append(out, importTensor{hf.TensorSpec{Name: n.hf, DType: d, Shape: n.dims}, t, n.headRows})
 	}
 	for _, name := range g.names {
 		if !used[name] {
 			return nil, fmt.Errorf("tensor %s does not belong to a %s model: this kind of model cannot be imported",
-				quote(name), m.modelType)
+				terminal.Quote(name), m.modelType)
 		}
 	}
 	return out, nil
@@ -294,8 +296,8 @@ const llama3Positions = 8192
 // ropeFreqs is the tensor of divisors that stands for the llama3 kind of rope scaling.
 const ropeFreqs = "rope_freqs.weight"
 
-// ggufName is a tensor under its two names.
-type ggufName struct {
+// name is a tensor under its two names.
+type name struct {
 	gguf, hf string
 	layer    int // -1: of no block
 	// headRows is above 0 if llama.cpp has the rows of each head of that many rows in another order; see unpermute.
@@ -304,13 +306,13 @@ type ggufName struct {
 }
 
 // names yields the model's tensors in the order of transformers' parameters.
-func (m *ggufModel) names(yield func(ggufName) bool) {
+func (m *decoder) names(yield func(name) bool) {
 	layer, more := -1, true
 	add := func(from, to string, headRows int, dims ...int) {
 		if more && layer >= 0 {
 			from, to = fmt.Sprintf("blk.%d.%s", layer, from), fmt.Sprintf("model.layers.%d.%s", layer, to)
 		}
-		more = more && yield(ggufName{from, to, layer, headRows, dims})
+		more = more && yield(name{from, to, layer, headRows, dims})
 	}
 	linear := func(from, to string, headRows int, bias bool, rows, cols int) {
 		add(from+".weight", to+".weight", headRows, rows, cols)
@@ -357,7 +359,7 @@ type ropeScalingJSON struct {
 }
 
 // config is config.json, in the style of transformers 4, which 5 reads as well.
-func (m *ggufModel) config(t *ggufTokens, d tensor.DType) ([]byte, error) {
+func (m *decoder) config(t *tokens, d tensor.DType) ([]byte, error) {
 	c := struct {
 		Architectures    []string         `json:"architectures"`
 		AttentionBias    *bool            `json:"attention_bias,omitempty"`
@@ -388,12 +390,7 @@ func (m *ggufModel) config(t *ggufTokens, d tensor.DType) ([]byte, error) {
 		Architectures: []string{m.class}, BOS: t.bos, EOS: t.eos, PAD: t.pad, HeadDim: m.headDim, HiddenAct: "silu",
 		HiddenSize: m.hidden, InitializerRange: 0.02, Intermediate: m.intermediate, Positions: m.positions,
 		ModelType: m.modelType, Heads: m.heads, Layers: m.layers, KVHeads: m.kvHeads, Eps: m.eps, Theta: m.theta,
-		Tied: m.tied, UseCache: true, Vocab: m.vocab,
-	}
-	for name, t := range dtypeNames {
-		if t == d {
-			c.DType = name
-		}
+		Tied: m.tied, DType: hf.DTypeName(d), UseCache: true, Vocab: m.vocab,
 	}
 	no := false
 	switch m.modelType {
@@ -420,7 +417,7 @@ func (m *ggufModel) config(t *ggufTokens, d tensor.DType) ([]byte, error) {
 }
 
 // generationConfig is generation_config.json.
-func (t *ggufTokens) generationConfig() ([]byte, error) {
+func (t *tokens) generationConfig() ([]byte, error) {
 	return marshalIndent(struct {
 		FromModel bool `json:"_from_model_config"`
 		BOS       *int `json:"bos_token_id,omitempty"`

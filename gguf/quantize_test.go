@@ -1,4 +1,4 @@
-package hf
+package gguf
 
 import (
 	"bytes"
@@ -12,9 +12,9 @@ import (
 )
 
 // TestQuantizeGolden compares blocks with those that llama.cpp makes of the same numbers, to the byte:
-// testdata/gguf_quants.py.
+// testdata/quants.py.
 func TestQuantizeGolden(t *testing.T) {
-	doc, err := os.ReadFile("testdata/gguf_quants.json")
+	doc, err := os.ReadFile("testdata/quants.json")
 	if err != nil {
 		t.Fatal(err)
 	}

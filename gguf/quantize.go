@@ -1,4 +1,4 @@
-package hf
+package gguf
 
 import (
 	"encoding/binary"

@@ -1,4 +1,4 @@
-package hf
+package gguf
 
 import (
 	"encoding/binary"
@@ -107,9 +107,9 @@ func TestDequantizeAgainstDefinition(t *testing.T) {
 	})
 }
 
-// TestDequantizeGolden compares bits with the gguf package: testdata/gguf_golden.py.
+// TestDequantizeGolden compares bits with the gguf package: testdata/golden.py.
 func TestDequantizeGolden(t *testing.T) {
-	doc, err := os.ReadFile("testdata/gguf_blocks.json")
+	doc, err := os.ReadFile("testdata/blocks.json")
 	if err != nil {
 		t.Fatal(err)
 	}

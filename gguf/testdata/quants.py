@@ -1,4 +1,4 @@
-"""Makes gguf_quants.json, the oracle of the quantizers: numbers, and the blocks that llama.cpp makes of them.
+"""Makes quants.json, the oracle of the quantizers: numbers, and the blocks that llama.cpp makes of them.
 
 Needs: pip install llama-cpp-python==0.3.36 gguf==0.19.0 numpy (llama-cpp-python is compiled, for minutes).
 """
@@ -31,7 +31,7 @@ for name in ("Q5_0", "Q8_0", "Q4_K", "Q5_K", "Q6_K"):
     blocks = np.zeros(len(x) // elems * size, np.uint8)
     ggml.ggml_quantize_chunk(int(qtype), x.ctypes.data, blocks.ctypes.data, 0, len(x) // 256, 256, None)
     out["types"][name] = {"blocks": blocks.tobytes().hex()}
-    if name == "Q5_K":  # gguf_blocks.json has the values of the others
+    if name == "Q5_K":  # blocks.json has the values of the others
         values = gguf.dequantize(blocks.reshape(-1, size), qtype).astype(np.float32).reshape(-1)
         out["types"][name]["values"] = values.astype(">f4").tobytes().hex()
-(pathlib.Path(__file__).parent / "gguf_quants.json").write_text(json.dumps(out, indent=1) + "\n")
+(pathlib.Path(__file__).parent / "quants.json").write_text(json.dumps(out, indent=1) + "\n")

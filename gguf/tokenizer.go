@@ -1,10 +1,12 @@
-package hf
+package gguf
 
 import (
 	"bytes"
 	"encoding/json"
 	"fmt"
 	"strings"
+
+	"github.com/millrace/millrace/internal/terminal"
 )
 
 // The types of tokens in a GGUF file (llama.cpp: llama_token_type).
@@ -53,8 +55,8 @@ var preTokenizers = func() map[string]preTokenizer {
 	}
 }()
 
-// ggufTokens is the vocabulary of a GGUF file.
-type ggufTokens struct {
+// tokens is the vocabulary of a GGUF file.
+type tokens struct {
 	tokens, merges     []string
 	types              []int32
 	pre                preTokenizer
@@ -64,7 +66,7 @@ type ggufTokens struct {
 }
 
 // tokens reads and checks the tokenizer's metadata, for a model with vocab embeddings.
-func (g *gguf) tokens(vocab int) (*ggufTokens, error) {
+func (g *header) tokens(vocab int) (*tokens, error) {
 	kind, ok, err := g.text("tokenizer.ggml.model")
 	if err != nil {
 		return nil, err
@@ -73,15 +75,15 @@ func (g *gguf) tokens(vocab int) (*ggufTokens, error) {
 		return nil, fmt.Errorf("metadata tokenizer.ggml.model is missing: the file has no tokenizer")
 	}
 	if kind != "gpt2" {
-		return nil, fmt.Errorf("metadata tokenizer.ggml.model is %s: only a byte-level BPE (gpt2) can be turned into tokenizer.json (llama is SentencePiece); use the model's Hugging Face directory", quote(kind))
+		return nil, fmt.Errorf("metadata tokenizer.ggml.model is %s: only a byte-level BPE (gpt2) can be turned into tokenizer.json (llama is SentencePiece); use the model's Hugging Face directory", terminal.Quote(kind))
 	}
 	name, _, err := g.text("tokenizer.ggml.pre")
 	if err != nil {
 		return nil, err
 	}
-	t := &ggufTokens{}
+	t := &tokens{}
 	if t.pre, ok = preTokenizers[name]; !ok {
-		return nil, fmt.Errorf("metadata tokenizer.ggml.pre is %s: supported are gpt-2, smollm, llama-bpe, qwen2; use the model's Hugging Face directory", quote(name))
+		return nil, fmt.Errorf("metadata tokenizer.ggml.pre is %s: supported are gpt-2, smollm, llama-bpe, qwen2; use the model's Hugging Face directory", terminal.Quote(name))
 	}
 	if t.tokens, err = g.strings("tokenizer.ggml.tokens"); err != nil {
 		return nil, err
@@ -128,9 +130,9 @@ func (g *gguf) tokens(vocab int) (*ggufTokens, error) {
 	return t, t.check()
 }
 
-func (g *gguf) tokenTypes(t *ggufTokens) error {
+func (g *header) tokenTypes(t *tokens) error {
 	v, ok := g.meta["tokenizer.ggml.token_type"]
-	if !ok || v.typ != ggufArray || v.elem != ggufI32 && v.elem != ggufU32 {
+	if !ok || v.typ != typeArray || v.elem != typeI32 && v.elem != typeU32 {
 		return fmt.Errorf("metadata tokenizer.ggml.token_type is missing or not a list of 32-bit numbers")
 	}
 	if v.n != int64(len(t.tokens)) {
@@ -138,7 +140,7 @@ func (g *gguf) tokenTypes(t *ggufTokens) error {
 	}
 	t.types = make([]int32, v.n)
 	for i := range t.types {
-		n, _ := ggufScalar(v.elem, v.raw[4*i:])
+		n, _ := scalar(v.elem, v.raw[4*i:])
 		if n < tokenNormal || n > tokenUnused {
 			return fmt.Errorf("token %d has type %d, which a byte-level BPE does not have", i, n)
 		}
@@ -149,7 +151,7 @@ func (g *gguf) tokenTypes(t *ggufTokens) error {
 
 // check holds the vocabulary to what a tokenizer.json can say: each text has one id, and each merge joins two tokens
 // into a third.
-func (t *ggufTokens) check() error {
+func (t *tokens) check() error {
 	ids := make(map[string]int, len(t.tokens))
 	for i, s := range t.tokens {
 		if t.filler(i) {
@@ -159,18 +161,18 @@ func (t *ggufTokens) check() error {
 			return fmt.Errorf("token %d is empty", i)
 		}
 		if j, dup := ids[s]; dup {
-			return fmt.Errorf("tokens %d and %d are both %s", j, i, quote(s))
+			return fmt.Errorf("tokens %d and %d are both %s", j, i, terminal.Quote(s))
 		}
 		ids[s] = i
 	}
 	for i, m := range t.merges {
 		a, b, ok := strings.Cut(m, " ")
 		if !ok || a == "" || b == "" || strings.Contains(b, " ") {
-			return fmt.Errorf("merge %d is %s, not two tokens", i, quote(m))
+			return fmt.Errorf("merge %d is %s, not two tokens", i, terminal.Quote(m))
 		}
 		for _, s := range []string{a, b, a + b} {
 			if _, ok := ids[s]; !ok {
-				return fmt.Errorf("merge %d needs %s, which is not in the vocabulary", i, quote(s))
+				return fmt.Errorf("merge %d needs %s, which is not in the vocabulary", i, terminal.Quote(s))
 			}
 		}
 	}
@@ -179,12 +181,12 @@ func (t *ggufTokens) check() error {
 
 // filler reports whether token i only stands for an embedding row that has no token: llama.cpp's converter invents
 // "[PAD<id>]" for it.
-func (t *ggufTokens) filler(i int) bool {
+func (t *tokens) filler(i int) bool {
 	return t.types[i] == tokenUnused && t.tokens[i] == fillerToken(i)
 }
 
 // tokenizerJSON is tokenizer.json: the same ids for the same text as the file's own tokenizer.
-func (t *ggufTokens) tokenizerJSON() []byte {
+func (t *tokens) tokenizerJSON() []byte {
 	var b bytes.Buffer
 	b.WriteString("{\n  \"version\": \"1.0\",\n  \"truncation\": null,\n  \"padding\": null,\n  \"added_tokens\": [")
 	sep := "\n"
@@ -219,7 +221,7 @@ func (t *ggufTokens) tokenizerJSON() []byte {
 }
 
 // postProcessor puts the tokens at the start and end that the tokenizer always adds.
-func (t *ggufTokens) postProcessor() string {
+func (t *tokens) postProcessor() string {
 	const byteLevel = `{"type":"ByteLevel","add_prefix_space":true,"trim_offsets":false,"use_regex":true}`
 	if !t.addBOS && !t.addEOS {
 		return byteLevel
@@ -252,7 +254,7 @@ func (t *ggufTokens) postProcessor() string {
 }
 
 // tokenizerConfig is tokenizer_config.json. The class is the one that takes tokenizer.json as it is.
-func (t *ggufTokens) tokenizerConfig(positions int) ([]byte, error) {
+func (t *tokens) tokenizerConfig(positions int) ([]byte, error) {
 	text := func(id *int) *string {
 		if id == nil {
 			return nil

@@ -1,4 +1,4 @@
-package hf
+package gguf
 
 import (
 	"context"
@@ -9,28 +9,30 @@ import (
 	"math"
 	"os"
 
+	"github.com/millrace/millrace/hf"
+	"github.com/millrace/millrace/internal/terminal"
 	"github.com/millrace/millrace/tensor"
 )
 
-// ImportOptions say what ImportGGUF writes.
+// ImportOptions say what Import writes.
 type ImportOptions struct {
 	DType      tensor.DType                      // BF16 or F32; the zero value stands for BF16
-	ShardBytes int64                             // see WriteOptions
-	Replace    bool                              // see WriteOptions
+	ShardBytes int64                             // see [hf.WriteOptions]
+	Replace    bool                              // see [hf.WriteOptions]
 	Progress   func(doneBytes, totalBytes int64) // of weights written; called often, may be nil
 }
 
-// ImportGGUF turns a GGUF file of a llama, qwen2 or qwen3 model into a model directory: weights dequantized,
+// Import turns a GGUF file of a llama, qwen2 or qwen3 model into a model directory: weights dequantized,
 // config.json, generation_config.json, tokenizer.json and tokenizer_config.json. It refuses features that such a
 // directory cannot express. On any error, ctx's included, no file is left.
-func ImportGGUF(ctx context.Context, file, dir string, opts ImportOptions) error {
+func Import(ctx context.Context, file, dir string, opts ImportOptions) error {
 	if opts.DType == tensor.Invalid {
 		opts.DType = tensor.BF16
 	}
 	if opts.DType != tensor.BF16 && opts.DType != tensor.F32 {
 		return fmt.Errorf("a model is imported as bf16 or f32, not as %v", opts.DType)
 	}
-	g, f, err := openGGUF(file)
+	g, f, err := open(file)
 	if err != nil {
 		return err
 	}
@@ -39,12 +41,12 @@ func ImportGGUF(ctx context.Context, file, dir string, opts ImportOptions) error
 	if err != nil {
 		return fmt.Errorf("%s: %w", file, err)
 	}
-	specs := make([]TensorSpec, len(imp.tensors))
+	specs := make([]hf.TensorSpec, len(imp.tensors))
 	for i, t := range imp.tensors {
 		specs[i] = t.spec
-		imp.totalBytes += t.spec.bytes()
+		imp.totalBytes += t.spec.Bytes()
 	}
-	w, err := CreateModel(dir, specs, WriteOptions{ShardBytes: opts.ShardBytes, Replace: opts.Replace})
+	w, err := hf.CreateModel(dir, specs, hf.WriteOptions{ShardBytes: opts.ShardBytes, Replace: opts.Replace})
 	if err != nil {
 		return err
 	}
@@ -63,9 +65,9 @@ func ImportGGUF(ctx context.Context, file, dir string, opts ImportOptions) error
 	return w.Commit()
 }
 
-// ggufImport is an import that has been checked as far as is possible without reading weights.
-type ggufImport struct {
-	src     *ggufTensorReader
+// importer is an import that has been checked as far as is possible without reading weights.
+type importer struct {
+	src     *tensorReader
 	tensors []importTensor
 	files   []struct {
 		name string
@@ -75,8 +77,8 @@ type ggufImport struct {
 	progress              func(doneBytes, totalBytes int64)
 }
 
-func (g *gguf) prepare(f *os.File, d tensor.DType) (*ggufImport, error) {
-	imp := &ggufImport{src: &ggufTensorReader{f: f, path: f.Name()}}
+func (g *header) prepare(f *os.File, d tensor.DType) (*importer, error) {
+	imp := &importer{src: &tensorReader{f: f, path: f.Name()}}
 	m, err := g.model(imp.src)
 	if err != nil {
 		return nil, err
@@ -98,7 +100,7 @@ func (g *gguf) prepare(f *os.File, d tensor.DType) (*ggufImport, error) {
 		}{name, data})
 	}
 	data, e := m.config(t, d)
-	add(configName, data, e)
+	add("config.json", data, e)
 	data, e = t.generationConfig()
 	add("generation_config.json", data, e)
 	add("tokenizer.json", t.tokenizerJSON(), nil)
@@ -112,7 +114,7 @@ func (g *gguf) prepare(f *os.File, d tensor.DType) (*ggufImport, error) {
 const importElems = 64 << 10
 
 // copyTensor dequantizes a tensor piece by piece: a head at a time where its rows change places.
-func (imp *ggufImport) copyTensor(ctx context.Context, w *ModelWriter, t importTensor) error {
+func (imp *importer) copyTensor(ctx context.Context, w *hf.ModelWriter, t importTensor) error {
 	piece, rowElems := int64(importElems), int64(0)
 	if t.headRows > 0 {
 		rowElems = t.src.elems / int64(t.src.dims[0])
@@ -136,7 +138,7 @@ func (imp *ggufImport) copyTensor(ctx context.Context, w *ModelWriter, t importT
 		}
 		bytes := out[:int64(len(vals))*t.spec.DType.Bytes()]
 		if bad := encode(bytes, vals, t.spec.DType); bad >= 0 {
-			return fmt.Errorf("%s: tensor %s has a number that is not finite (as %v): the file is damaged, download it again", imp.src.path, quote(t.src.name), t.spec.DType)
+			return fmt.Errorf("%s: tensor %s has a number that is not finite (as %v): the file is damaged, download it again", imp.src.path, terminal.Quote(t.src.name), t.spec.DType)
 		}
 		if err := w.Write(t.spec.Name, bytes); err != nil {
 			return err
@@ -183,18 +185,18 @@ func encode(dst []byte, src []float32, d tensor.DType) (bad int) {
 	return bad
 }
 
-// ggufTensorReader reads and dequantizes ranges of tensors.
-type ggufTensorReader struct {
+// tensorReader reads and dequantizes ranges of tensors.
+type tensorReader struct {
 	f    io.ReaderAt
 	path string
 	buf  []byte
 }
 
 // read dequantizes len(dst) elements from element first on; both must be whole blocks.
-func (r *ggufTensorReader) read(t ggufTensor, dst []float32, first int64) error {
+func (r *tensorReader) read(t tensorEntry, dst []float32, first int64) error {
 	q, _ := t.typ.quant() // known since it was parsed
 	if first%q.elems != 0 || int64(len(dst))%q.elems != 0 {
-		return fmt.Errorf("tensor %s: %v cannot be cut at element %d", quote(t.name), t.typ, first)
+		return fmt.Errorf("tensor %s: %v cannot be cut at element %d", terminal.Quote(t.name), t.typ, first)
 	}
 	n := int64(len(dst)) / q.elems * q.bytes
 	if int64(cap(r.buf)) < n {
@@ -205,7 +207,7 @@ func (r *ggufTensorReader) read(t ggufTensor, dst []float32, first int64) error 
 		if err == io.EOF {
 			err = errors.New("the file became shorter while it was read")
 		}
-		return fmt.Errorf("tensor %s: %w", quote(t.name), err)
+		return fmt.Errorf("tensor %s: %w", terminal.Quote(t.name), err)
 	}
 	q.dequantize(dst, buf)
 	return nil

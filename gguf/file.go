@@ -1,4 +1,4 @@
-package hf
+package gguf
 
 import (
 	"bufio"
@@ -11,6 +11,7 @@ import (
 	"sort"
 	"unicode/utf8"
 
+	"github.com/millrace/millrace/internal/terminal"
 	"github.com/millrace/millrace/tensor"
 	"github.com/millrace/millrace/vfs"
 )
@@ -21,70 +22,70 @@ import (
 // offsets counted from there. A string is a uint64 length and then its bytes. Source: docs/gguf.md of the ggml project.
 
 const (
-	maxGGUFEntries   = 1 << 16 // of metadata or tensors; the largest models have a few thousand
-	maxGGUFKeyBytes  = 1<<16 - 1
-	maxGGUFDims      = 4
-	maxGGUFAlignment = 1 << 20
+	maxEntries   = 1 << 16 // of metadata or tensors; the largest models have a few thousand
+	maxKeyBytes  = 1<<16 - 1
+	maxDims      = 4
+	maxAlignment = 1 << 20
 
 	// The length of a file bounds nothing, since one with holes takes no space on a disk. The largest string that models
 	// have is a chat template, and the largest metadata are vocabularies, of some 10 MB.
-	maxGGUFStringBytes = 64 << 20
-	maxGGUFFrontBytes  = 512 << 20 // in memory, of all metadata and names
-	maxGGUFStrings     = 1 << 22   // of an array
-	ggufStringBytes    = 16        // of a string in memory, in addition to its text
+	maxStringBytes = 64 << 20
+	maxFrontBytes  = 512 << 20 // in memory, of all metadata and names
+	maxStrings     = 1 << 22   // of an array
+	stringBytes    = 16        // of a string in memory, in addition to its text
 )
 
-// ggufType is the type of a metadata value.
-type ggufType uint32
+// valueType is the type of a metadata value.
+type valueType uint32
 
 const (
-	ggufU8 ggufType = iota
-	ggufI8
-	ggufU16
-	ggufI16
-	ggufU32
-	ggufI32
-	ggufF32
-	ggufBool
-	ggufString
-	ggufArray
-	ggufU64
-	ggufI64
-	ggufF64
+	typeU8 valueType = iota
+	typeI8
+	typeU16
+	typeI16
+	typeU32
+	typeI32
+	typeF32
+	typeBool
+	typeString
+	typeArray
+	typeU64
+	typeI64
+	typeF64
 )
 
 // bytes is the smallest size of a value on file, 0 for an unknown type.
-func (t ggufType) bytes() int64 {
+func (t valueType) bytes() int64 {
 	switch t {
-	case ggufU8, ggufI8, ggufBool:
+	case typeU8, typeI8, typeBool:
 		return 1
-	case ggufU16, ggufI16:
+	case typeU16, typeI16:
 		return 2
-	case ggufU32, ggufI32, ggufF32:
+	case typeU32, typeI32, typeF32:
 		return 4
-	case ggufString, ggufU64, ggufI64, ggufF64:
+	case typeString, typeU64, typeI64, typeF64:
 		return 8
-	case ggufArray:
+	case typeArray:
 		return 12
 	}
 	return 0
 }
 
-// ggufValue is a metadata value. Integers are in i, floats in f, and a list of fixed-size values is kept as its bytes,
+// metaValue is a metadata value. Integers are in i, floats in f, and a list of fixed-size values is kept as its bytes,
 // since a vocabulary of 256 Ki entries boxed one by one would take longer to free than to read.
-type ggufValue struct {
-	typ  ggufType
+type metaValue struct {
+	typ  valueType
 	i    int64
 	f    float64
 	s    string
-	elem ggufType // of an array
-	n    int64    // its length
+	elem valueType // of an array
+	n    int64     // its length
 	strs []string
 	raw  []byte
 }
 
-// ggufTensor is a tensor's entry. Dims are outermost first, as everywhere in this program.
-type ggufTensor struct {
+// tensorEntry is a tensor's entry. Dims are outermost first, as everywhere in this program.
+type tensorEntry struct {
 	name       string
 	dims       tensor.Shape
 	typ        ggmlType
@@ -92,15 +93,18 @@ type ggufTensor struct {
 	begin, end int64 // offsets in the file
 }
 
-// gguf is a parsed file: everything but the tensors' bytes.
-type gguf struct {
-	meta    map[string]ggufValue
-	tensors map[string]ggufTensor
+// header is a parsed file: everything but the tensors' bytes.
+type header struct {
+	meta    map[string]metaValue
+	tensors map[string]tensorEntry
 	names   []string // of the tensors, in file order
 }
 
-// ggufReader reads the front part of a file and knows how much of the file is left.
-type ggufReader struct {
+// maxSize bounds every size that metadata state, so that products of two cannot overflow int64.
+const maxSize = math.MaxInt32
+
+// headerReader reads the front part of a file and knows how much of the file is left.
+type headerReader struct {
 	r    *bufio.Reader
 	at   int64
 	size int64
@@ -109,14 +113,14 @@ type ggufReader struct {
 	num  [8]byte
 }
 
-func (r *ggufReader) fail(format string, args ...any) {
+func (r *headerReader) fail(format string, args ...any) {
 	if r.err == nil {
 		r.err = fmt.Errorf(format, args...)
 	}
 }
 
 // take reads n bytes, n having been checked to be sane. Past the end it fails before it allocates.
-func (r *ggufReader) take(n int64) []byte {
+func (r *headerReader) take(n int64) []byte {
 	if r.err != nil {
 		return nil
 	}
@@ -135,15 +139,15 @@ func (r *ggufReader) take(n int64) []byte {
 }
 
 // charge counts memory before it is allocated.
-func (r *ggufReader) charge(n int64) bool {
-	if r.err == nil && n > maxGGUFFrontBytes-r.used {
-		r.fail("its metadata take more than %d bytes: the file is damaged", maxGGUFFrontBytes)
+func (r *headerReader) charge(n int64) bool {
+	if r.err == nil && n > maxFrontBytes-r.used {
+		r.fail("its metadata take more than %d bytes: the file is damaged", maxFrontBytes)
 	}
 	r.used += n
 	return r.err == nil
 }
 
-func (r *ggufReader) fill(buf []byte) bool {
+func (r *headerReader) fill(buf []byte) bool {
 	if r.err != nil {
 		return false
 	}
@@ -157,21 +161,21 @@ func (r *ggufReader) fill(buf []byte) bool {
 	return r.err == nil
 }
 
-func (r *ggufReader) u32() uint32 {
+func (r *headerReader) u32() uint32 {
 	if !r.fill(r.num[:4]) {
 		return 0
 	}
 	return binary.LittleEndian.Uint32(r.num[:4])
 }
 
-func (r *ggufReader) u64() uint64 {
+func (r *headerReader) u64() uint64 {
 	if !r.fill(r.num[:]) {
 		return 0
 	}
 	return binary.LittleEndian.Uint64(r.num[:])
 }
 
-func (r *ggufReader) str(limit int64) string {
+func (r *headerReader) str(limit int64) string {
 	n := r.u64()
 	if r.err == nil && n > uint64(r.size-r.at) {
 		r.fail("truncated: a string of %d bytes at byte %d, the file has %d", n, r.at, r.size)
@@ -179,7 +183,7 @@ func (r *ggufReader) str(limit int64) string {
 	if r.err == nil && n > uint64(limit) {
 		r.fail("a string of %d bytes at byte %d, more than %d: the file is damaged", n, r.at, limit)
 	}
-	if !r.charge(ggufStringBytes) {
+	if !r.charge(stringBytes) {
 		return ""
 	}
 	s := r.take(int64(n))
@@ -190,34 +194,34 @@ func (r *ggufReader) str(limit int64) string {
 	return string(s)
 }
 
-func (r *ggufReader) value(t ggufType) ggufValue {
-	v := ggufValue{typ: t}
+func (r *headerReader) value(t valueType) metaValue {
+	v := metaValue{typ: t}
 	switch t {
-	case ggufString:
-		v.s = r.str(maxGGUFStringBytes)
-	case ggufArray:
-		v.elem = ggufType(r.u32())
+	case typeString:
+		v.s = r.str(maxStringBytes)
+	case typeArray:
+		v.elem = valueType(r.u32())
 		n := r.u64()
 		size := v.elem.bytes()
-		if size == 0 || v.elem == ggufArray {
+		if size == 0 || v.elem == typeArray {
 			r.fail("an array of type %d is not supported", v.elem)
 		} else if n > uint64(r.size-r.at)/uint64(size) {
 			r.fail("truncated: an array of %d elements at byte %d, the file has %d", n, r.at, r.size)
 		}
-		if v.elem == ggufString && n > maxGGUFStrings {
-			r.fail("an array of %d strings at byte %d, more than %d: the file is damaged", n, r.at, maxGGUFStrings)
+		if v.elem == typeString && n > maxStrings {
+			r.fail("an array of %d strings at byte %d, more than %d: the file is damaged", n, r.at, maxStrings)
 		}
 		if r.err != nil {
 			return v
 		}
 		v.n = int64(n)
-		if v.elem != ggufString {
+		if v.elem != typeString {
 			v.raw = r.take(v.n * size)
 			return v
 		}
 		v.strs = make([]string, 0, min(v.n, 1<<20))
 		for i := int64(0); i < v.n && r.err == nil; i++ {
-			v.strs = append(v.strs, r.str(maxGGUFStringBytes))
+			v.strs = append(v.strs, r.str(maxStringBytes))
 		}
 	default:
 		size := t.bytes()
@@ -226,8 +230,8 @@ func (r *ggufReader) value(t ggufType) ggufValue {
 			return v
 		}
 		if b := r.take(size); b != nil {
-			v.i, v.f = ggufScalar(t, b)
-			if t == ggufBool && v.i > 1 {
+			v.i, v.f = scalar(t, b)
+			if t == typeBool && v.i > 1 {
 				r.fail("a boolean is %d", v.i)
 			}
 		}
@@ -235,42 +239,42 @@ func (r *ggufReader) value(t ggufType) ggufValue {
 	return v
 }
 
-// ggufScalar decodes a number: f holds it for every type, i for the integers. A uint64 above the largest int64 becomes
+// scalar decodes a number: f holds it for every type, i for the integers. A uint64 above the largest int64 becomes
 // -1 in i, which no reader of a size accepts.
-func ggufScalar(t ggufType, b []byte) (i int64, f float64) {
+func scalar(t valueType, b []byte) (i int64, f float64) {
 	le := binary.LittleEndian
 	switch t {
-	case ggufU8, ggufBool:
+	case typeU8, typeBool:
 		i = int64(b[0])
-	case ggufI8:
+	case typeI8:
 		i = int64(int8(b[0]))
-	case ggufU16:
+	case typeU16:
 		i = int64(le.Uint16(b))
-	case ggufI16:
+	case typeI16:
 		i = int64(int16(le.Uint16(b)))
-	case ggufU32:
+	case typeU32:
 		i = int64(le.Uint32(b))
-	case ggufI32:
+	case typeI32:
 		i = int64(int32(le.Uint32(b)))
-	case ggufU64:
+	case typeU64:
 		u := le.Uint64(b)
 		if u > math.MaxInt64 {
 			return -1, float64(u)
 		}
 		i = int64(u)
-	case ggufI64:
+	case typeI64:
 		i = int64(le.Uint64(b))
-	case ggufF32:
+	case typeF32:
 		return 0, float64(math.Float32frombits(le.Uint32(b)))
-	case ggufF64:
+	case typeF64:
 		return 0, math.Float64frombits(le.Uint64(b))
 	}
 	return i, float64(i)
 }
 
-// parseGGUF reads the metadata and the tensor list of a file of the given size, and checks all of it.
-func parseGGUF(src io.Reader, size int64) (*gguf, error) {
-	r := &ggufReader{r: bufio.NewReaderSize(src, 1<<16), size: size}
+// parse reads the metadata and the tensor list of a file of the given size, and checks all of it.
+func parse(src io.Reader, size int64) (*header, error) {
+	r := &headerReader{r: bufio.NewReaderSize(src, 1<<16), size: size}
 	magic := r.take(4)
 	if r.err != nil || string(magic) != "GGUF" {
 		return nil, errors.New("not a GGUF file: it does not start with \"GGUF\"")
@@ -280,22 +284,22 @@ func parseGGUF(src io.Reader, size int64) (*gguf, error) {
 		return nil, fmt.Errorf("GGUF version %d is not supported: supported are 2 and 3, little-endian", version)
 	}
 	tensors, entries := r.u64(), r.u64()
-	if tensors > maxGGUFEntries || entries > maxGGUFEntries {
-		return nil, fmt.Errorf("%d tensors and %d metadata entries are more than %d: the file is damaged", tensors, entries, maxGGUFEntries)
+	if tensors > maxEntries || entries > maxEntries {
+		return nil, fmt.Errorf("%d tensors and %d metadata entries are more than %d: the file is damaged", tensors, entries, maxEntries)
 	}
-	g := &gguf{meta: map[string]ggufValue{}, tensors: map[string]ggufTensor{}}
+	g := &header{meta: map[string]metaValue{}, tensors: map[string]tensorEntry{}}
 	for i := uint64(0); i < entries && r.err == nil; i++ {
-		key := r.str(maxGGUFKeyBytes)
-		t := ggufType(r.u32())
+		key := r.str(maxKeyBytes)
+		t := valueType(r.u32())
 		if r.err != nil {
 			break
 		}
 		if _, dup := g.meta[key]; dup {
-			return nil, fmt.Errorf("metadata key %s appears twice", quote(key))
+			return nil, fmt.Errorf("metadata key %s appears twice", terminal.Quote(key))
 		}
 		g.meta[key] = r.value(t)
 		if r.err != nil {
-			return nil, fmt.Errorf("metadata key %s: %w", quote(key), r.err)
+			return nil, fmt.Errorf("metadata key %s: %w", terminal.Quote(key), r.err)
 		}
 	}
 	for i := uint64(0); i < tensors && r.err == nil; i++ {
@@ -304,7 +308,7 @@ func parseGGUF(src io.Reader, size int64) (*gguf, error) {
 			break
 		}
 		if _, dup := g.tensors[t.name]; dup {
-			return nil, fmt.Errorf("tensor %s appears twice", quote(t.name))
+			return nil, fmt.Errorf("tensor %s appears twice", terminal.Quote(t.name))
 		}
 		g.tensors[t.name] = t
 		g.names = append(g.names, t.name)
@@ -316,11 +320,11 @@ func parseGGUF(src io.Reader, size int64) (*gguf, error) {
 }
 
 // tensorInfo reads a tensor's entry; begin is its offset in the data part, as the file says it.
-func (r *ggufReader) tensorInfo() ggufTensor {
-	t := ggufTensor{name: r.str(maxGGUFKeyBytes)}
+func (r *headerReader) tensorInfo() tensorEntry {
+	t := tensorEntry{name: r.str(maxKeyBytes)}
 	n := r.u32()
-	if r.err == nil && (n == 0 || n > maxGGUFDims) {
-		r.fail("tensor %s has %d dimensions", quote(t.name), n)
+	if r.err == nil && (n == 0 || n > maxDims) {
+		r.fail("tensor %s has %d dimensions", terminal.Quote(t.name), n)
 	}
 	if r.err != nil {
 		return t
@@ -329,7 +333,7 @@ func (r *ggufReader) tensorInfo() ggufTensor {
 	for i := range t.dims {
 		d := r.u64()
 		if r.err == nil && (d == 0 || d > math.MaxInt64/64) {
-			r.fail("tensor %s has a dimension of %d", quote(t.name), d)
+			r.fail("tensor %s has a dimension of %d", terminal.Quote(t.name), d)
 		}
 		t.dims[int(n)-1-i] = int(d)
 	}
@@ -340,19 +344,19 @@ func (r *ggufReader) tensorInfo() ggufTensor {
 	t.typ = ggmlType(typ)
 	q, ok := t.typ.quant()
 	if !ok {
-		r.fail("tensor %s has type %v: supported are %s; use another quantization of the model", quote(t.name), t.typ, supportedQuants())
+		r.fail("tensor %s has type %v: supported are %s; use another quantization of the model", terminal.Quote(t.name), t.typ, supportedQuants())
 		return t
 	}
 	if t.elems = t.dims.Elems(); t.elems < 0 || t.elems > math.MaxInt64/64 {
-		r.fail("tensor %s: shape %v is too large", quote(t.name), t.dims)
+		r.fail("tensor %s: shape %v is too large", terminal.Quote(t.name), t.dims)
 		return t
 	}
 	if row := int64(t.dims[n-1]); row%q.elems != 0 {
-		r.fail("tensor %s: its rows of %d elements are not whole blocks of %d (%v)", quote(t.name), row, q.elems, t.typ)
+		r.fail("tensor %s: its rows of %d elements are not whole blocks of %d (%v)", terminal.Quote(t.name), row, q.elems, t.typ)
 		return t
 	}
 	if offset > math.MaxInt64/2 {
-		r.fail("tensor %s: its offset %d is absurd", quote(t.name), offset)
+		r.fail("tensor %s: its offset %d is absurd", terminal.Quote(t.name), offset)
 		return t
 	}
 	t.begin = int64(offset)
@@ -361,12 +365,12 @@ func (r *ggufReader) tensorInfo() ggufTensor {
 }
 
 // place turns offsets in the data part into offsets in the file, and checks alignment, ends and overlaps.
-func (g *gguf) place(front, size int64) error {
+func (g *header) place(front, size int64) error {
 	alignment := int64(32)
 	if v, ok := g.meta["general.alignment"]; ok {
 		alignment = v.i
 	}
-	if alignment < 1 || alignment > maxGGUFAlignment || alignment&(alignment-1) != 0 {
+	if alignment < 1 || alignment > maxAlignment || alignment&(alignment-1) != 0 {
 		return fmt.Errorf("general.alignment is %d, not a power of two", alignment)
 	}
 	data := (front + alignment - 1) / alignment * alignment
@@ -377,14 +381,14 @@ func (g *gguf) place(front, size int64) error {
 	for _, name := range order {
 		t := g.tensors[name]
 		if t.begin%alignment != 0 {
-			return fmt.Errorf("tensor %s: its offset %d is not a multiple of %d", quote(name), t.begin, alignment)
+			return fmt.Errorf("tensor %s: its offset %d is not a multiple of %d", terminal.Quote(name), t.begin, alignment)
 		}
 		t.begin, t.end = t.begin+data, t.end+data
 		if t.begin < at {
-			return fmt.Errorf("tensor %s overlaps the one before it", quote(name))
+			return fmt.Errorf("tensor %s overlaps the one before it", terminal.Quote(name))
 		}
 		if t.end > size {
-			return fmt.Errorf("truncated: tensor %s ends at byte %d, the file has %d", quote(name), t.end, size)
+			return fmt.Errorf("truncated: tensor %s ends at byte %d, the file has %d", terminal.Quote(name), t.end, size)
 		}
 		at = t.end
 		g.tensors[name] = t
@@ -392,16 +396,16 @@ func (g *gguf) place(front, size int64) error {
 	return nil
 }
 
-// openGGUF opens and parses a file. The caller closes it.
-func openGGUF(path string) (*gguf, *os.File, error) {
+// open opens and parses a file. The caller closes it.
+func open(path string) (*header, *os.File, error) {
 	f, err := vfs.OpenRegular(path)
 	if err != nil {
 		return nil, nil, err
 	}
 	st, err := f.Stat()
-	var g *gguf
+	var g *header
 	if err == nil {
-		g, err = parseGGUF(f, st.Size())
+		g, err = parse(f, st.Size())
 	}
 	if err != nil {
 		f.Close()
@@ -412,20 +416,20 @@ func openGGUF(path string) (*gguf, *os.File, error) {
 
 // The accessors below return an error that names the key, and ok = false if it is absent.
 
-func (g *gguf) integer(key string) (n int64, ok bool, err error) {
+func (g *header) integer(key string) (n int64, ok bool, err error) {
 	v, ok := g.meta[key]
 	if !ok {
 		return 0, false, nil
 	}
 	switch v.typ {
-	case ggufU8, ggufI8, ggufU16, ggufI16, ggufU32, ggufI32, ggufU64, ggufI64:
+	case typeU8, typeI8, typeU16, typeI16, typeU32, typeI32, typeU64, typeI64:
 		return v.i, true, nil
 	}
 	return 0, false, fmt.Errorf("metadata %s is not a whole number", key)
 }
 
 // size is an integer from 1 to maxSize that must be there.
-func (g *gguf) size(key string) (int, error) {
+func (g *header) size(key string) (int, error) {
 	n, ok, err := g.integer(key)
 	if err != nil {
 		return 0, err
@@ -439,12 +443,12 @@ func (g *gguf) size(key string) (int, error) {
 	return int(n), nil
 }
 
-func (g *gguf) float(key string) (x float64, ok bool, err error) {
+func (g *header) float(key string) (x float64, ok bool, err error) {
 	v, ok := g.meta[key]
 	if !ok {
 		return 0, false, nil
 	}
-	if v.typ != ggufF32 && v.typ != ggufF64 {
+	if v.typ != typeF32 && v.typ != typeF64 {
 		return 0, false, fmt.Errorf("metadata %s is not a floating-point number", key)
 	}
 	if math.IsNaN(v.f) || math.IsInf(v.f, 0) {
@@ -453,34 +457,34 @@ func (g *gguf) float(key string) (x float64, ok bool, err error) {
 	return v.f, true, nil
 }
 
-func (g *gguf) text(key string) (s string, ok bool, err error) {
+func (g *header) text(key string) (s string, ok bool, err error) {
 	v, ok := g.meta[key]
 	if !ok {
 		return "", false, nil
 	}
-	if v.typ != ggufString {
+	if v.typ != typeString {
 		return "", false, fmt.Errorf("metadata %s is not a string", key)
 	}
 	return v.s, true, nil
 }
 
-func (g *gguf) boolean(key string, def bool) (bool, error) {
+func (g *header) boolean(key string, def bool) (bool, error) {
 	v, ok := g.meta[key]
 	if !ok {
 		return def, nil
 	}
-	if v.typ != ggufBool {
+	if v.typ != typeBool {
 		return false, fmt.Errorf("metadata %s is not a boolean", key)
 	}
 	return v.i == 1, nil
 }
 
-func (g *gguf) strings(key string) ([]string, error) {
+func (g *header) strings(key string) ([]string, error) {
 	v, ok := g.meta[key]
 	if !ok {
 		return nil, fmt.Errorf("metadata %s is missing", key)
 	}
-	if v.typ != ggufArray || v.elem != ggufString {
+	if v.typ != typeArray || v.elem != typeString {
 		return nil, fmt.Errorf("metadata %s is not a list of strings", key)
 	}
 	return v.strs, nil

@@ -1,18 +1,18 @@
-package hf
+package gguf
 
 import (
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strconv"
 	"strings"
 
+	"github.com/millrace/millrace/hf"
 	"github.com/millrace/millrace/tensor"
 )
 
-// describeGGUF reads the config.json of a model whose family llama.cpp knows. Another package has checked the config:
+// describe reads the config.json of a model whose family llama.cpp knows. Another package has checked the config:
 // here it is read for what a GGUF file says.
-func describeGGUF(c *Config) (m *ggufModel, arch string, err error) {
+func describe(c *hf.Config) (m *decoder, arch string, err error) {
 	r := c.Reader()
 	arch = r.StringOr("model_type", "")
 	if !slices.Contains([]string{"llama", "mistral", "qwen2", "qwen3"}, arch) {
@@ -26,7 +26,7 @@ func describeGGUF(c *Config) (m *ggufModel, arch string, err error) {
 	if arch == "mistral" { // llama.cpp has one architecture for the two
 		arch = "llama"
 	}
-	m = &ggufModel{ggufFamily: ggufFamilies[arch]}
+	m = &decoder{family: families[arch]}
 	m.modelType = modelType
 	m.layers, m.hidden, m.intermediate = r.Size("num_hidden_layers"), r.Size("hidden_size"), r.Size("intermediate_size")
 	m.heads = r.Size("num_attention_heads")
@@ -58,9 +58,9 @@ func describeGGUF(c *Config) (m *ggufModel, arch string, err error) {
 
 // metadata is what the keys of the architecture say. The source of the keys, and of which are left out, is llama.cpp's
 // convert_hf_to_gguf.py (TextModel.set_gguf_parameters, LlamaModel).
-func (m *ggufModel) metadata(c *Config, arch string) []ggufEntry {
-	var all []ggufEntry
-	add := func(key string, value any) { all = append(all, ggufEntry{arch + "." + key, value}) }
+func (m *decoder) metadata(c *hf.Config, arch string) []metaEntry {
+	var all []metaEntry
+	add := func(key string, value any) { all = append(all, metaEntry{arch + "." + key, value}) }
 	size := func(key string, n int) { add(key, uint32(n)) }
 	float := func(key string, x float64) { add(key, float32(x)) }
 	size("block_count", m.layers)
@@ -92,8 +92,8 @@ func (m *ggufModel) metadata(c *Config, arch string) []ggufEntry {
 }
 
 // divisors are those of each pair of a head under the llama3 kind of rope scaling.
-func (m *ggufModel) divisors() []float32 {
-	plain := Rope{Type: "default", Theta: m.rope.Theta}
+func (m *decoder) divisors() []float32 {
+	plain := hf.Rope{Type: "default", Theta: m.rope.Theta}
 	out := make([]float32, m.headDim/2)
 	for i := range out {
 		out[i] = float32(plain.Frequency(i, m.headDim) / m.rope.Frequency(i, m.headDim))
@@ -101,37 +101,37 @@ func (m *ggufModel) divisors() []float32 {
 	return out
 }
 
-// GGUFType names a form in which a model is written as GGUF.
-type GGUFType string
+// Type names a form in which a model is written as GGUF.
+type Type string
 
 // The forms. In all of them tensors of one dimension are F32.
 const (
-	GGUFF32  GGUFType = "f32"
-	GGUFBF16 GGUFType = "bf16"
-	GGUFF16  GGUFType = "f16"
-	GGUFQ8   GGUFType = "q8_0"   // 8.5 bits for a weight
-	GGUFQ4   GGUFType = "q4_k_m" // about 4.9 bits for a weight
+	F32  Type = "f32"
+	BF16 Type = "bf16"
+	F16  Type = "f16"
+	Q8   Type = "q8_0"   // 8.5 bits for a weight
+	Q4   Type = "q4_k_m" // about 4.9 bits for a weight
 )
 
-// GGUFTypes are all forms, the exact ones first.
-var GGUFTypes = []GGUFType{GGUFF32, GGUFBF16, GGUFF16, GGUFQ8, GGUFQ4}
+// Types are all forms, the exact ones first.
+var Types = []Type{F32, BF16, F16, Q8, Q4}
 
 // fileType is general.file_type, which says to people what is inside (llama.cpp: enum llama_ftype).
-func (t GGUFType) fileType() uint32 {
-	return map[GGUFType]uint32{GGUFF32: 0, GGUFF16: 1, GGUFQ8: 7, GGUFQ4: 15, GGUFBF16: 32}[t]
+func (t Type) fileType() uint32 {
+	return map[Type]uint32{F32: 0, F16: 1, Q8: 7, Q4: 15, BF16: 32}[t]
 }
 
 // typeOf chooses a tensor's type as llama.cpp's quantizer does without an importance matrix (llama-quant.cpp:
 // llama_tensor_get_type_impl, tensor_type_fallback). Q4_K_M gives more bits to the value projection and the down
 // projection of some layers and to the matrix of the head; rows that are not whole blocks get a type of smaller blocks.
-func (m *ggufModel) typeOf(t GGUFType, n ggufName) ggmlType {
+func (m *decoder) typeOf(t Type, n name) ggmlType {
 	if len(n.dims) < 2 {
 		return ggmlF32
 	}
-	typ := map[GGUFType]ggmlType{GGUFF32: ggmlF32, GGUFBF16: ggmlBF16, GGUFF16: ggmlF16, GGUFQ8: ggmlQ8_0,
-		GGUFQ4: ggmlQ4_K}[t]
+	typ := map[Type]ggmlType{F32: ggmlF32, BF16: ggmlBF16, F16: ggmlF16, Q8: ggmlQ8_0,
+		Q4: ggmlQ4_K}[t]
 	isHead := n.gguf == "output.weight" || n.gguf == "token_embd.weight" && m.tied
-	if t == GGUFQ4 {
+	if t == Q4 {
 		more := n.layer >= 0 && moreBits(n.layer, m.layers)
 		isValue, isDown := strings.HasSuffix(n.hf, ".v_proj.weight"), strings.HasSuffix(n.hf, ".down_proj.weight")
 		switch {
@@ -157,7 +157,7 @@ func moreBits(layer, layers int) bool {
 }
 
 // isNamed70B reports whether llama.cpp calls the model a 70B, whose value projections are small compared with the rest.
-func (m *ggufModel) isNamed70B() bool {
+func (m *decoder) isNamed70B() bool {
 	return m.layers == 80 && (m.modelType == "qwen2" || m.kvHeads != m.heads && m.modelType != "qwen3")
 }
 
@@ -180,26 +180,16 @@ func SizeLabel(params int64) string {
 	return strconv.FormatFloat(scaled, 'f', digits, 64) + suffix
 }
 
-// ParseGGUFType reads a form that a model can be written in.
-func ParseGGUFType(s string) (GGUFType, error) {
-	if t := GGUFType(strings.ToLower(s)); slices.Contains(GGUFTypes, t) {
+// ParseType reads a form that a model can be written in.
+func ParseType(s string) (Type, error) {
+	if t := Type(strings.ToLower(s)); slices.Contains(Types, t) {
 		return t, nil
 	}
 	return "", fmt.Errorf("dtype is %q: use f32, bf16, f16, q8_0 or q4_k_m for a GGUF file", s)
 }
 
-// tokenIDOf reads a token id of a config.json; ok is false for a list of them, and without the key.
-func tokenIDOf(c *Config, key string) (id int, ok bool) {
-	n, isNumber := c.obj.values[key].v.(json.Number)
-	if !isNumber {
-		return 0, false
-	}
-	v, err := n.Int64()
-	return int(v), err == nil && v >= 0 && v < maxSize
-}
-
 // params counts the parameters of the model.
-func (m *ggufModel) params() (n int64) {
+func (m *decoder) params() (n int64) {
 	for t := range m.names {
 		n += tensor.Shape(t.dims).Elems()
 	}

@@ -1,4 +1,4 @@
-package hf
+package gguf
 
 import (
 	"context"
@@ -16,7 +16,10 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/zeebo/xxh3"
+
 	"github.com/millrace/millrace/data/tokenizer"
+	"github.com/millrace/millrace/hf"
 	"github.com/millrace/millrace/tensor"
 )
 
@@ -57,15 +60,15 @@ func writeRandomModel(t *testing.T, keys map[string]any, tokens string) (dir str
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, _, err := describeGGUF(parse(t, string(doc)))
+	m, _, err := describe(parseConfig(t, string(doc)))
 	if err != nil {
 		t.Fatal(err)
 	}
 	random := rand.New(rand.NewPCG(7, 11))
-	var specs []TensorSpec
+	var specs []hf.TensorSpec
 	data := map[string][]byte{}
 	for n := range m.names {
-		specs = append(specs, TensorSpec{Name: n.hf, DType: tensor.BF16, Shape: n.dims})
+		specs = append(specs, hf.TensorSpec{Name: n.hf, DType: tensor.BF16, Shape: n.dims})
 		var b []byte
 		for range n.dims.Elems() {
 			b = binary.LittleEndian.AppendUint16(b, tensor.BF16FromF32(float32(random.NormFloat64()*0.02)))
@@ -73,7 +76,7 @@ func writeRandomModel(t *testing.T, keys map[string]any, tokens string) (dir str
 		data[n.hf] = b
 	}
 	dir = filepath.Join(t.TempDir(), "m")
-	w, err := CreateModel(dir, specs, WriteOptions{})
+	w, err := hf.CreateModel(dir, specs, hf.WriteOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -86,7 +89,7 @@ func writeRandomModel(t *testing.T, keys map[string]any, tokens string) (dir str
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, doc := range map[string][]byte{configName: doc, "tokenizer.json": text} {
+	for name, doc := range map[string][]byte{"config.json": doc, "tokenizer.json": text} {
 		if err := w.AddFile(name, doc); err != nil {
 			t.Fatal(err)
 		}
@@ -97,16 +100,16 @@ func writeRandomModel(t *testing.T, keys map[string]any, tokens string) (dir str
 	return dir
 }
 
-// exportGGUF writes a model directory as GGUF.
-func exportGGUF(t *testing.T, dir string, opts ExportOptions) (file string, report *GGUFReport, err error) {
+// export writes a model directory as GGUF.
+func export(t *testing.T, dir string, opts ExportOptions) (file string, report *Report, err error) {
 	t.Helper()
-	w, err := OpenWeights(dir)
+	w, err := hf.OpenWeights(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer w.Close()
 	file = filepath.Join(t.TempDir(), "m.gguf")
-	report, err = ExportGGUF(context.Background(), file, dir, w, opts)
+	report, err = Export(context.Background(), file, dir, w, opts)
 	if err != nil {
 		if left, _ := filepath.Glob(filepath.Join(filepath.Dir(file), "*")); len(left) > 0 {
 			t.Errorf("a failed export left %v", left)
@@ -122,7 +125,7 @@ func exportGGUF(t *testing.T, dir string, opts ExportOptions) (file string, repo
 func reimport(t *testing.T, file string) (dir string) {
 	t.Helper()
 	dir = filepath.Join(t.TempDir(), "back")
-	if err := ImportGGUF(context.Background(), file, dir, ImportOptions{DType: tensor.F32}); err != nil {
+	if err := Import(context.Background(), file, dir, ImportOptions{DType: tensor.F32}); err != nil {
 		t.Fatal(err)
 	}
 	return dir
@@ -130,7 +133,7 @@ func reimport(t *testing.T, file string) (dir string) {
 
 func allValues(t *testing.T, dir string) map[string][]float32 {
 	t.Helper()
-	w, err := OpenWeights(dir)
+	w, err := hf.OpenWeights(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -146,9 +149,9 @@ func allValues(t *testing.T, dir string) map[string][]float32 {
 	return all
 }
 
-// TestExportGGUF writes each family in each form, and reads the file back with the program's own reader: the weights,
+// TestExport writes each family in each form, and reads the file back with the program's own reader: the weights,
 // the configuration, and the ids of many texts.
-func TestExportGGUF(t *testing.T) {
+func TestExport(t *testing.T) {
 	doc, err := os.ReadFile("../data/tokenizer/testdata/texts.json")
 	if err != nil {
 		t.Fatal(err)
@@ -158,7 +161,7 @@ func TestExportGGUF(t *testing.T) {
 		t.Fatal(err, len(texts))
 	}
 	// The root mean square of what is lost, as a share of the numbers'.
-	lost := map[GGUFType]float64{GGUFF16: 0.0003, GGUFQ8: 0.007, GGUFQ4: 0.08}
+	lost := map[Type]float64{F16: 0.0003, Q8: 0.007, Q4: 0.08}
 	for _, f := range exportFamilies {
 		dir := writeRandomModel(t, f.config, f.tokenizer)
 		before := allValues(t, dir)
@@ -166,10 +169,10 @@ func TestExportGGUF(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, typ := range GGUFTypes {
+		for _, typ := range Types {
 			t.Run(f.name+" "+string(typ), func(t *testing.T) {
 				var last, total int64
-				file, report, err := exportGGUF(t, dir, ExportOptions{Type: typ, Name: "random", Progress: func(d, n int64) {
+				file, report, err := export(t, dir, ExportOptions{Type: typ, Name: "random", Progress: func(d, n int64) {
 					if d <= last || d > n {
 						t.Errorf("progress went from %d to %d of %d", last, d, n)
 					}
@@ -208,7 +211,7 @@ func TestExportGGUF(t *testing.T) {
 					}
 				}
 				sameModel(t, dir, back, f.config["model_type"].(string))
-				if typ != GGUFF32 {
+				if typ != F32 {
 					return // it has the same tokenizer
 				}
 				again, err := tokenizer.Load(back)
@@ -231,13 +234,13 @@ func TestExportGGUF(t *testing.T) {
 // file.
 func sameModel(t *testing.T, dir, back, modelType string) {
 	t.Helper()
-	var models []*ggufModel
+	var models []*decoder
 	for _, d := range []string{dir, back} {
-		c, err := ReadConfig(d)
+		c, err := hf.ReadConfig(d)
 		if err != nil {
 			t.Fatal(err)
 		}
-		m, _, err := describeGGUF(c)
+		m, _, err := describe(c)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -251,8 +254,8 @@ func sameModel(t *testing.T, dir, back, modelType string) {
 	}
 }
 
-// TestExportGGUFChat: special tokens and templates come back.
-func TestExportGGUFChat(t *testing.T) {
+// TestExportChat: special tokens and templates come back.
+func TestExportChat(t *testing.T) {
 	dir := writeRandomModel(t, exportFamilies[4].config, "qwen2")
 	config := `{"eos_token": "<|eos|>", "pad_token": "<both>", "chat_template": [
 		{"name": "default", "template": "plain {{ x }}"},
@@ -260,7 +263,7 @@ func TestExportGGUFChat(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "tokenizer_config.json"), []byte(config), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	file, _, err := exportGGUF(t, dir, ExportOptions{Type: GGUFQ8})
+	file, _, err := export(t, dir, ExportOptions{Type: Q8})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -288,7 +291,7 @@ func TestExportGGUFChat(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "chat_template.jinja"), []byte("of the file"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if file, _, err = exportGGUF(t, dir, ExportOptions{Type: GGUFBF16}); err != nil {
+	if file, _, err = export(t, dir, ExportOptions{Type: BF16}); err != nil {
 		t.Fatal(err)
 	}
 	if got := metaOf(t, file)("tokenizer.chat_template"); got != "of the file" {
@@ -299,19 +302,19 @@ func TestExportGGUFChat(t *testing.T) {
 // metaOf reads scalars of a file's metadata: int64, bool or string; nil for what is absent.
 func metaOf(t *testing.T, file string) func(key string) any {
 	t.Helper()
-	g := openGGUFFile(t, file)
+	g := openFile(t, file)
 	return func(key string) any {
 		v, ok := g.meta[key]
 		switch {
 		case !ok:
 			return nil
-		case v.typ == ggufString:
+		case v.typ == typeString:
 			s, _, err := g.text(key)
 			if err != nil {
 				t.Fatal(err)
 			}
 			return s
-		case v.typ == ggufBool:
+		case v.typ == typeBool:
 			b, err := g.boolean(key, false)
 			if err != nil {
 				t.Fatal(err)
@@ -326,12 +329,12 @@ func metaOf(t *testing.T, file string) func(key string) any {
 	}
 }
 
-// TestExportGGUFSentencePiece: a BPE with byte_fallback is written as llama.cpp has SentencePiece's, whose merges are
+// TestExportSentencePiece: a BPE with byte_fallback is written as llama.cpp has SentencePiece's, whose merges are
 // scores.
-func TestExportGGUFSentencePiece(t *testing.T) {
+func TestExportSentencePiece(t *testing.T) {
 	for name, prefixed := range map[string]bool{"llama2": true, "gemma": false} {
 		dir := writeRandomModel(t, exportFamilies[0].config, name)
-		file, report, err := exportGGUF(t, dir, ExportOptions{Type: GGUFBF16})
+		file, report, err := export(t, dir, ExportOptions{Type: BF16})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -345,13 +348,13 @@ func TestExportGGUFSentencePiece(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		g := openGGUFFile(t, file)
+		g := openFile(t, file)
 		tokens, err := g.strings("tokenizer.ggml.tokens")
 		if err != nil {
 			t.Fatal(err)
 		}
 		scores, types := g.meta["tokenizer.ggml.scores"], g.meta["tokenizer.ggml.token_type"]
-		if scores.elem != ggufF32 || int(scores.n) != len(tokens) || int(types.n) != len(tokens) {
+		if scores.elem != typeF32 || int(scores.n) != len(tokens) || int(types.n) != len(tokens) {
 			t.Fatalf("%s: %d scores for %d tokens", name, scores.n, len(tokens))
 		}
 		score := map[string]float32{}
@@ -372,17 +375,17 @@ func TestExportGGUFSentencePiece(t *testing.T) {
 	}
 }
 
-// TestExportGGUFRefuses: what cannot be written is one line, and nothing is left.
-func TestExportGGUFRefuses(t *testing.T) {
+// TestExportRefuses: what cannot be written is one line, and nothing is left.
+func TestExportRefuses(t *testing.T) {
 	llama := func() string { return writeRandomModel(t, exportFamilies[3].config, "gpt2") }
 	change := func(dir string, keys map[string]any) string {
-		c := readJSON(t, filepath.Join(dir, configName))
+		c := readJSON(t, filepath.Join(dir, "config.json"))
 		for k, v := range keys {
 			c[k] = v
 		}
 		doc, err := json.Marshal(c)
 		if err == nil {
-			err = os.WriteFile(filepath.Join(dir, configName), doc, 0o600)
+			err = os.WriteFile(filepath.Join(dir, "config.json"), doc, 0o600)
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -395,13 +398,13 @@ func TestExportGGUFRefuses(t *testing.T) {
 		}
 		return dir
 	}
-	full := ExportOptions{Type: GGUFF32, Room: func(bytes int64) error {
+	full := ExportOptions{Type: F32, Room: func(bytes int64) error {
 		if bytes < 1<<20 {
 			t.Errorf("room for %d bytes is asked for", bytes)
 		}
 		return fmt.Errorf("the drive: %w", syscall.ENOSPC)
 	}}
-	bf16 := ExportOptions{Type: GGUFBF16}
+	bf16 := ExportOptions{Type: BF16}
 	for name, c := range map[string]struct {
 		dir  string
 		opts ExportOptions
@@ -419,9 +422,9 @@ func TestExportGGUFRefuses(t *testing.T) {
 			"--pre"}},
 		"too many tokens":   {change(llama(), map[string]any{"vocab_size": 300}), bf16, []string{"561 ids", "300 rows"}},
 		"a full drive":      {llama(), full, []string{"no space left"}},
-		"too large for f16": {tooLarge(t), ExportOptions{Type: GGUFF16}, []string{"not finite", "F16", "bf16"}},
+		"too large for f16": {tooLarge(t), ExportOptions{Type: F16}, []string{"not finite", "F16", "bf16"}},
 	} {
-		_, _, err := exportGGUF(t, c.dir, c.opts)
+		_, _, err := export(t, c.dir, c.opts)
 		if err == nil {
 			t.Errorf("%s: written", name)
 			continue
@@ -430,7 +433,7 @@ func TestExportGGUFRefuses(t *testing.T) {
 	}
 
 	dir := llama()
-	w, err := OpenWeights(dir)
+	w, err := hf.OpenWeights(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -439,7 +442,7 @@ func TestExportGGUFRefuses(t *testing.T) {
 	if err := os.WriteFile(there, []byte("mine"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	_, err = ExportGGUF(context.Background(), there, dir, w, bf16)
+	_, err = Export(context.Background(), there, dir, w, bf16)
 	if doc, _ := os.ReadFile(there); err == nil || string(doc) != "mine" {
 		t.Errorf("a file that exists holds %q after %v", doc, err)
 	} else {
@@ -448,18 +451,18 @@ func TestExportGGUFRefuses(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	gone := filepath.Join(t.TempDir(), "x.gguf")
-	if _, err = ExportGGUF(ctx, gone, dir, w, bf16); !errors.Is(err, context.Canceled) {
+	if _, err = Export(ctx, gone, dir, w, bf16); !errors.Is(err, context.Canceled) {
 		t.Errorf("a cancelled export returns %v", err)
 	}
 	if left, _ := os.ReadDir(filepath.Dir(gone)); len(left) > 0 {
 		t.Errorf("a cancelled export left %v", left)
 	}
-	for typ, name := range map[GGUFType]string{GGUFF32: "F32", GGUFBF16: "BF16", GGUFQ8: "Q8_0"} {
-		_, err := ExportGGUF(context.Background(), gone, dir, diverged{}, ExportOptions{Type: typ})
+	for typ, name := range map[Type]string{F32: "F32", BF16: "BF16", Q8: "Q8_0"} {
+		_, err := Export(context.Background(), gone, dir, diverged{}, ExportOptions{Type: typ})
 		wantOneLine(t, err, "not finite", name, "diverged")
 	}
 	if _, err := os.Stat("/dev/full"); err == nil {
-		if _, err = ExportGGUF(context.Background(), "/dev/full", dir, w, bf16); !errors.Is(err, syscall.ENOSPC) {
+		if _, err = Export(context.Background(), "/dev/full", dir, w, bf16); !errors.Is(err, syscall.ENOSPC) {
 			t.Errorf("a full device gives %v", err)
 		}
 	}
@@ -491,8 +494,8 @@ func (o oneBad) ReadF32(_ string, dst []float32, first int64) error {
 	return nil
 }
 
-// TestExportGGUFNotFinite: one NaN or infinity among good numbers is found for each type, wherever it is in a block.
-func TestExportGGUFNotFinite(t *testing.T) {
+// TestExportNotFinite: one NaN or infinity among good numbers is found for each type, wherever it is in a block.
+func TestExportNotFinite(t *testing.T) {
 	const elems = 2 * blockK
 	for _, q := range quants {
 		if q.quantize == nil {
@@ -500,13 +503,13 @@ func TestExportGGUFNotFinite(t *testing.T) {
 		}
 		for _, bad := range []float64{0.5, math.NaN(), math.Inf(1), math.Inf(-1)} {
 			for _, at := range []int64{0, 1, 31, 100, blockK, elems - 1} {
-				w, err := createGGUF(filepath.Join(t.TempDir(), "a.gguf"), nil,
-					[]ggufSpec{{"a", tensor.Shape{elems}, q.typ}}, nil)
+				w, err := create(filepath.Join(t.TempDir(), "a.gguf"), nil,
+					[]tensorSpec{{"a", tensor.Shape{elems}, q.typ}}, nil)
 				if err != nil {
 					t.Fatal(err)
 				}
-				e := &ggufExport{to: w, from: oneBad{at, float32(bad)}}
-				err = e.copyTensor(context.Background(), ggufName{hf: "a", dims: tensor.Shape{elems}}, q.typ)
+				e := &exporter{to: w, from: oneBad{at, float32(bad)}}
+				err = e.copyTensor(context.Background(), name{hf: "a", dims: tensor.Shape{elems}}, q.typ)
 				w.abort()
 				if bad == 0.5 {
 					if err != nil {
@@ -537,16 +540,16 @@ func (l late) ReadF32(name string, dst []float32, first int64) error {
 	return l.F32Reader.ReadF32(name, dst, first)
 }
 
-// TestExportGGUFKeepsLateFile: a file that comes while the export is under way stays, too.
-func TestExportGGUFKeepsLateFile(t *testing.T) {
+// TestExportKeepsLateFile: a file that comes while the export is under way stays, too.
+func TestExportKeepsLateFile(t *testing.T) {
 	dir := writeRandomModel(t, exportFamilies[0].config, exportFamilies[0].tokenizer)
-	w, err := OpenWeights(dir)
+	w, err := hf.OpenWeights(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer w.Close()
 	file := filepath.Join(t.TempDir(), "a.gguf")
-	_, err = ExportGGUF(context.Background(), file, dir, late{w, file}, ExportOptions{Type: GGUFBF16})
+	_, err = Export(context.Background(), file, dir, late{w, file}, ExportOptions{Type: BF16})
 	if doc, _ := os.ReadFile(file); err == nil || string(doc) != "mine" {
 		t.Fatalf("the file holds %.20q after %v", doc, err)
 	}
@@ -560,7 +563,7 @@ func TestExportGGUFKeepsLateFile(t *testing.T) {
 func tooLarge(t *testing.T) string {
 	t.Helper()
 	dir := writeRandomModel(t, exportFamilies[3].config, "gpt2")
-	path := filepath.Join(dir, weightsName)
+	path := filepath.Join(dir, "model.safetensors")
 	doc, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
@@ -572,24 +575,24 @@ func tooLarge(t *testing.T) string {
 	return dir
 }
 
-// TestExportGGUFPre: a name for how text is cut that the user gives is taken.
-func TestExportGGUFPre(t *testing.T) {
+// TestExportPre: a name for how text is cut that the user gives is taken.
+func TestExportPre(t *testing.T) {
 	dir := writeRandomModel(t, exportFamilies[0].config, "prefix")
-	_, report, err := exportGGUF(t, dir, ExportOptions{Type: GGUFBF16, Pre: "command-r"})
+	_, report, err := export(t, dir, ExportOptions{Type: BF16, Pre: "command-r"})
 	if err != nil || report.PreTokenizer != "command-r" {
 		t.Errorf("%+v, %v", report, err)
 	}
 	dir = writeRandomModel(t, exportFamilies[0].config, "llama2")
-	_, _, err = exportGGUF(t, dir, ExportOptions{Type: GGUFBF16, Pre: "command-r"})
+	_, _, err = export(t, dir, ExportOptions{Type: BF16, Pre: "command-r"})
 	wantOneLine(t, err, "--pre", "SentencePiece", "leave it out")
 }
 
-// TestGGUFTypesOfTensors: Q4_K_M gives each tensor of SmolLM2-135M and of a 7B the type that llama.cpp gives it.
-func TestGGUFTypesOfTensors(t *testing.T) {
-	count := func(m *ggufModel) map[string]int {
+// TestTypesOfTensors: Q4_K_M gives each tensor of SmolLM2-135M and of a 7B the type that llama.cpp gives it.
+func TestTypesOfTensors(t *testing.T) {
+	count := func(m *decoder) map[string]int {
 		n := map[string]int{}
 		for name := range m.names {
-			n[m.typeOf(GGUFQ4, name).String()]++
+			n[m.typeOf(Q4, name).String()]++
 		}
 		return n
 	}
@@ -607,7 +610,7 @@ func TestGGUFTypesOfTensors(t *testing.T) {
 			"num_hidden_layers": 32, "num_attention_heads": 32,
 			"vocab_size": 32000, "max_position_embeddings": 4096}`, map[string]int{"Q4_K": 193, "Q6_K": 33, "F32": 65}},
 	} {
-		m, _, err := describeGGUF(parse(t, c.config))
+		m, _, err := describe(parseConfig(t, c.config))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -626,13 +629,45 @@ func TestSizeLabel(t *testing.T) {
 	}
 }
 
-// openGGUFFile reads the front of a file.
-func openGGUFFile(t *testing.T, file string) *gguf {
+// openFile reads the front of a file.
+func openFile(t *testing.T, file string) *header {
 	t.Helper()
-	g, f, err := openGGUF(file)
+	g, f, err := open(file)
 	if err != nil {
 		t.Fatal(err)
 	}
 	f.Close()
 	return g
+}
+
+// TestExportBytes: the bytes of exports, and of what they are read back as, stay what they were. The files of
+// testdata/exports.txt: model, type, xxh3 of the GGUF file, of the weights and of config.json that it becomes.
+func TestExportBytes(t *testing.T) {
+	want, err := os.ReadFile("testdata/exports.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got strings.Builder
+	for _, family := range exportFamilies {
+		dir := writeRandomModel(t, family.config, family.tokenizer)
+		for _, typ := range Types {
+			file, _, err := export(t, dir, ExportOptions{Type: typ, Name: "random"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			fmt.Fprintf(&got, "%s %s", strings.ReplaceAll(family.name, " ", "-"), typ)
+			back := reimport(t, file)
+			for _, path := range []string{file, filepath.Join(back, "model.safetensors"), filepath.Join(back, "config.json")} {
+				doc, err := os.ReadFile(path)
+				if err != nil {
+					t.Fatal(err)
+				}
+				fmt.Fprintf(&got, " %016x", xxh3.Hash(doc))
+			}
+			got.WriteString("\n")
+		}
+	}
+	if got.String() != string(want) {
+		t.Errorf("exports are\n%swant\n%s", &got, want)
+	}
 }
