@@ -3,6 +3,8 @@ package checkpoint
 import (
 	"crypto/sha256"
 	"fmt"
+	"strconv"
+	"strings"
 
 	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/store"
@@ -21,11 +23,27 @@ func layoutHash(parts []model.Part) string {
 	h := sha256.New()
 	for _, p := range parts {
 		fmt.Fprintf(h, "%q %d %d\n", p.Name, p.Layout.WeightElems, p.Layout.StateElems)
-		for _, f := range p.Layout.Fields {
-			fmt.Fprintf(h, " %q %v %d %d\n", f.Name, []int(f.Shape), f.First, f.State)
+		names := map[int]string{}
+		for _, src := range p.Tensors {
+			names[src.Field] = nameInPart(src.Name)
+		}
+		for i, f := range p.Layout.Fields {
+			fmt.Fprintf(h, " %q %v %d %d\n", names[i], []int(f.Shape), f.First, f.State)
 		}
 	}
 	return fmt.Sprintf("%x", h.Sum(nil))
+}
+
+// nameInPart is what follows the last number in a tensor's name, as in "self_attn.q_proj.weight"; of one without a
+// number it is the last word.
+func nameInPart(name string) string {
+	words := strings.Split(name, ".")
+	for i := len(words) - 1; i > 0; i-- {
+		if _, err := strconv.Atoi(words[i-1]); err == nil {
+			return strings.Join(words[i:], ".")
+		}
+	}
+	return words[len(words)-1]
 }
 
 // Specs are the extents of a run as a checkpoint holds them. Gradients are not state, nor are sums of them.

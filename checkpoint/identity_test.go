@@ -13,7 +13,20 @@ import (
 func parts(t *testing.T, name string, fields ...tensor.Field) []model.Part {
 	l, err := tensor.NewLayout(fields...)
 	must(t, err)
-	return []model.Part{{Name: name, Layout: l}}
+	p := model.Part{Name: name, Layout: l}
+	for i, f := range fields {
+		p.Tensors = append(p.Tensors, model.Source{Name: f.Name, Piece: model.Piece{Field: i}})
+	}
+	return []model.Part{p}
+}
+
+// The hash of a model is the one that checkpoints of earlier versions have.
+func TestLayoutHashStays(t *testing.T) {
+	m, err := model.Read("../model/modeltest/testdata/llama-bias")
+	must(t, err)
+	if got, want := layoutHash(m.Parts), "0c823f38596d9a0d4488da6a3b15bccadac91384bb29a69b886406964a864945"; got != want {
+		t.Errorf("the hash is %s, want %s", got, want)
+	}
 }
 
 // Whatever moves a number in an extent, or renames it, changes the hash; weight decay is not of the layout.

@@ -7,98 +7,74 @@ import (
 	"strings"
 
 	"github.com/millrace/millrace/hf"
-	"github.com/millrace/millrace/tensor"
+	"github.com/millrace/millrace/model"
+	"github.com/millrace/millrace/nn"
 )
 
-// describe reads the config.json of a model whose family llama.cpp knows. Another package has checked the config:
-// here it is read for what a GGUF file says.
-func describe(c *hf.Config) (m *decoder, arch string, err error) {
+// decoder is what a GGUF file says of a model.
+type decoder struct {
+	*model.Model
+	nn.Attention // of every block
+	config       *hf.Config
+	form         *model.Form
+}
+
+// describe finds what a file says of a model, if llama.cpp knows its family.
+func describe(c *hf.Config, m *model.Model) (d *decoder, err error) {
 	r := c.Reader()
-	arch = r.StringOr("model_type", "")
-	if !slices.Contains([]string{"llama", "mistral", "qwen2", "qwen3"}, arch) {
+	d = &decoder{Model: m, config: c}
+	if m.Architecture == "" {
 		r.Fail("model_type",
 			"a GGUF file is written of llama, mistral, qwen2 and qwen3 only: use the Hugging Face directory")
+		return nil, r.Err()
 	}
-	if r.Err() != nil {
-		return nil, "", r.Err()
-	}
-	modelType := arch
-	if arch == "mistral" { // llama.cpp has one architecture for the two
-		arch = "llama"
-	}
-	m = &decoder{family: families[arch]}
-	m.modelType = modelType
-	m.layers, m.hidden, m.intermediate = r.Size("num_hidden_layers"), r.Size("hidden_size"), r.Size("intermediate_size")
-	m.heads = r.Size("num_attention_heads")
-	m.kvHeads = r.SizeOr("num_key_value_heads", m.heads)
-	m.vocab, m.positions = r.Size("vocab_size"), r.Size("max_position_embeddings")
-	if r.Err() != nil {
-		return nil, "", r.Err()
-	}
-	m.headDim = m.hidden / m.heads
-	if modelType == "qwen3" {
-		m.headDim = 128
-	}
-	m.headDim = r.SizeOr("head_dim", m.headDim)
-	m.eps = shortestF32(r.FloatOr("rms_norm_eps", 1e-6))
-	m.rope = r.Rope(10000)
-	m.theta = shortestF32(m.rope.Theta)
-	m.tied = r.BoolOr("tie_word_embeddings", false)
-	m.attentionBias = modelType != "qwen2" && modelType != "mistral" && r.BoolOr("attention_bias", false)
-	m.mlpBias = modelType == "llama" && r.BoolOr("mlp_bias", false)
+	d.Attention = m.Blocks[0].Mixer.(nn.Attention)
 	switch {
-	case r.Err() != nil:
-	case modelType == "qwen3" && m.attentionBias:
+	case m.Architecture == "qwen3" && d.OutBias:
 		r.Fail("attention_bias", "llama.cpp has no such biases for qwen3: use the Hugging Face directory")
-	case arch != "llama" && m.rope.Type == "llama3":
+	case m.Architecture != "llama" && m.Rope.Kind == nn.RopeLlama3:
 		r.Fail("model_type", "llama.cpp has the llama3 kind of rope scaling for llama only: use the Hugging Face directory")
 	}
-	return m, arch, r.Err()
+	if r.Err() != nil {
+		return nil, r.Err()
+	}
+	d.form, err = m.GGUF()
+	return d, err
 }
 
 // metadata is what the keys of the architecture say. The source of the keys, and of which are left out, is llama.cpp's
 // convert_hf_to_gguf.py (TextModel.set_gguf_parameters, LlamaModel).
-func (m *decoder) metadata(c *hf.Config, arch string) []metaEntry {
+func (m *decoder) metadata() []metaEntry {
 	var all []metaEntry
+	arch := m.Architecture
 	add := func(key string, value any) { all = append(all, metaEntry{arch + "." + key, value}) }
 	size := func(key string, n int) { add(key, uint32(n)) }
 	float := func(key string, x float64) { add(key, float32(x)) }
-	size("block_count", m.layers)
-	size("context_length", m.positions)
-	size("embedding_length", m.hidden)
-	size("feed_forward_length", m.intermediate)
-	size("attention.head_count", m.heads)
-	size("attention.head_count_kv", m.kvHeads)
-	float("rope.freq_base", m.rope.Theta)
-	eps, _ := m.eps.Float64() // it was made of a number
-	float("attention.layer_norm_rms_epsilon", eps)
-	if m.headDim*m.heads != m.hidden || c.Reader().Has("head_dim") {
-		size("attention.key_length", m.headDim)
-		size("attention.value_length", m.headDim)
+	size("block_count", len(m.Blocks))
+	size("context_length", m.MaxPositions)
+	size("embedding_length", m.Hidden)
+	size("feed_forward_length", m.Blocks[0].FeedForward.(nn.GLU).Inner)
+	size("attention.head_count", m.Heads)
+	size("attention.head_count_kv", m.KVHeads)
+	float("rope.freq_base", m.Rope.Theta)
+	add("attention.layer_norm_rms_epsilon", m.Head.Eps)
+	if m.HeadDim*m.Heads != m.Hidden || m.config.Reader().Has("head_dim") {
+		size("attention.key_length", m.HeadDim)
+		size("attention.value_length", m.HeadDim)
 	}
 	switch {
-	case m.rope.Type == "linear":
+	case m.Rope.Kind == nn.RopeLinear:
 		add("rope.scaling.type", "linear")
-		float("rope.scaling.factor", m.rope.Factor)
-	case m.rope.Type == "llama3" && m.rope.OriginalPositions != llama3Positions:
+		float("rope.scaling.factor", m.Rope.Factor)
+	case m.Rope.Kind == nn.RopeLlama3 && m.Rope.OriginalPositions != llama3Positions:
 		// The tensor says all; this is for those who want the parameters back.
-		size("rope.scaling.original_context_length", m.rope.OriginalPositions)
+		size("rope.scaling.original_context_length", m.Rope.OriginalPositions)
 	}
 	if arch == "llama" {
-		size("vocab_size", m.vocab)
-		size("rope.dimension_count", m.headDim)
+		size("vocab_size", m.Vocab)
+		size("rope.dimension_count", m.HeadDim)
 	}
 	return all
-}
-
-// divisors are those of each pair of a head under the llama3 kind of rope scaling.
-func (m *decoder) divisors() []float32 {
-	plain := hf.Rope{Type: "default", Theta: m.rope.Theta}
-	out := make([]float32, m.headDim/2)
-	for i := range out {
-		out[i] = float32(plain.Frequency(i, m.headDim) / m.rope.Frequency(i, m.headDim))
-	}
-	return out
 }
 
 // Type names a form in which a model is written as GGUF.
@@ -124,16 +100,18 @@ func (t Type) fileType() uint32 {
 // typeOf chooses a tensor's type as llama.cpp's quantizer does without an importance matrix (llama-quant.cpp:
 // llama_tensor_get_type_impl, tensor_type_fallback). Q4_K_M gives more bits to the value projection and the down
 // projection of some layers and to the matrix of the head; rows that are not whole blocks get a type of smaller blocks.
-func (m *decoder) typeOf(t Type, n name) ggmlType {
-	if len(n.dims) < 2 {
+func (m *decoder) typeOf(t Type, of model.Tensor) ggmlType {
+	if len(of.Shape) < 2 {
 		return ggmlF32
 	}
 	typ := map[Type]ggmlType{F32: ggmlF32, BF16: ggmlBF16, F16: ggmlF16, Q8: ggmlQ8_0,
 		Q4: ggmlQ4_K}[t]
-	isHead := n.gguf == "output.weight" || n.gguf == "token_embd.weight" && m.tied
+	part := &m.Parts[of.Pieces[0].Part]
+	isHead := part.Kind == model.HeadTile || part.Kind == model.Embed && m.Tied
 	if t == Q4 {
-		more := n.layer >= 0 && moreBits(n.layer, m.layers)
-		isValue, isDown := strings.HasSuffix(n.hf, ".v_proj.weight"), strings.HasSuffix(n.hf, ".down_proj.weight")
+		role := part.Layout.Fields[of.Pieces[0].Field].Name
+		more := part.Kind == model.Block && moreBits(part.Layer-1, len(m.Blocks))
+		isValue, isDown := role == "v.weight", role == "down.weight"
 		switch {
 		case isHead || more && (isValue || isDown):
 			typ = ggmlQ6_K
@@ -141,7 +119,7 @@ func (m *decoder) typeOf(t Type, n name) ggmlType {
 			typ = ggmlQ5_K
 		}
 	}
-	columns := int64(n.dims[len(n.dims)-1])
+	columns := int64(of.Shape[len(of.Shape)-1])
 	if q, _ := typ.quant(); columns%q.elems != 0 {
 		typ = map[ggmlType]ggmlType{ggmlQ4_K: ggmlQ5_0, ggmlQ5_K: ggmlQ8_0, ggmlQ6_K: ggmlQ8_0, ggmlQ8_0: ggmlF16}[typ]
 	}
@@ -158,7 +136,7 @@ func moreBits(layer, layers int) bool {
 
 // isNamed70B reports whether llama.cpp calls the model a 70B, whose value projections are small compared with the rest.
 func (m *decoder) isNamed70B() bool {
-	return m.layers == 80 && (m.modelType == "qwen2" || m.kvHeads != m.heads && m.modelType != "qwen3")
+	return len(m.Blocks) == 80 && (m.Architecture == "qwen2" || m.KVHeads != m.Heads && m.Architecture != "qwen3")
 }
 
 // SizeLabel says how many parameters a model has as llama.cpp does: two digits at least, such as 135M, 1.2B or 70B.
@@ -186,12 +164,4 @@ func ParseType(s string) (Type, error) {
 		return t, nil
 	}
 	return "", fmt.Errorf("dtype is %q: use f32, bf16, f16, q8_0 or q4_k_m for a GGUF file", s)
-}
-
-// params counts the parameters of the model.
-func (m *decoder) params() (n int64) {
-	for t := range m.names {
-		n += tensor.Shape(t.dims).Elems()
-	}
-	return n
 }

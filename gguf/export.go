@@ -11,13 +11,9 @@ import (
 	"github.com/millrace/millrace/hf"
 	"github.com/millrace/millrace/internal/fault"
 	"github.com/millrace/millrace/internal/terminal"
+	"github.com/millrace/millrace/model"
+	"github.com/millrace/millrace/nn"
 )
-
-// F32Reader reads ranges of tensors as fp32, under the names that transformers gives them; [Weights] is one. Tensors
-// are asked for in the order of transformers' parameters, and ranges of one from its beginning on.
-type F32Reader interface {
-	ReadF32(name string, dst []float32, first int64) error
-}
 
 // ExportOptions say what Export writes.
 type ExportOptions struct {
@@ -41,38 +37,38 @@ type Report struct {
 	Notes        []string       `json:"notes"`   // what the file cannot say of the model
 }
 
-// Export writes a model as one GGUF file, for llama.cpp and what is built on it: the weights that the reader has,
-// and the configuration, the tokenizer and the chat templates of a model directory. The config must be one that package
-// model accepts. Q and K of a llama get their rows in llama.cpp's order; [Import] reads the file back, and F32,
-// BF16 and F16 to the bit.
+// Export writes a model as one GGUF file, for llama.cpp and what is built on it: the weights that are read from, and the
+// tokenizer and the chat templates of a model directory, whose config.json is the model's. Rows change places where
+// llama.cpp has them in another order, as those of Q and K of a llama. [Import] reads the file back, and F32, BF16 and
+// F16 to the bit.
 //
 // It goes a piece of a tensor at a time. The file becomes visible by one rename, after it was synced and read back; on
 // any error, ctx's included, nothing is left. A file that exists is not replaced.
-func Export(ctx context.Context, file, dir string, from F32Reader, opts ExportOptions) (*Report, error) {
+func Export(ctx context.Context, file, dir string, of *model.Model, from model.Fields, opts ExportOptions) (*Report,
+	error) {
 	c, err := hf.ReadConfig(dir)
 	if err != nil {
 		return nil, err
 	}
-	m, arch, err := describe(c)
+	m, err := describe(c, of)
 	if err != nil {
 		return nil, err
 	}
-	vocab, err := readVocab(c, dir, m.vocab, opts.Pre)
+	vocab, err := readVocab(c, dir, m.Vocab, opts.Pre)
 	if err != nil {
 		return nil, err
 	}
-	meta := []metaEntry{{"general.architecture", arch}, {"general.type", "model"}, {"general.name", cmp.Or(opts.Name,
-		"model")},
-		{"general.size_label", SizeLabel(m.params())}, {"general.file_type", opts.Type.fileType()},
-		{"general.quantization_version", uint32(2)}}
-	meta = slices.Concat(meta, m.metadata(c, arch), vocab.meta)
+	params, _ := m.Params()
+	meta := []metaEntry{{"general.architecture", m.Architecture}, {"general.type", "model"},
+		{"general.name", cmp.Or(opts.Name, "model")}, {"general.size_label", SizeLabel(params)},
+		{"general.file_type", opts.Type.fileType()}, {"general.quantization_version", uint32(2)}}
+	meta = slices.Concat(meta, m.metadata(), vocab.meta)
 	var specs []tensorSpec
-	names := slices.Collect(m.names)
-	for _, n := range names {
-		specs = append(specs, tensorSpec{n.gguf, n.dims, m.typeOf(opts.Type, n)})
+	for _, t := range m.form.Tensors {
+		specs = append(specs, tensorSpec{t.Name, t.Shape, m.typeOf(opts.Type, t)})
 	}
-	if m.rope.Type == "llama3" {
-		specs = append(specs, tensorSpec{ropeFreqs, []int{m.headDim / 2}, ggmlF32})
+	if m.Rope.Kind == nn.RopeLlama3 {
+		specs = append(specs, tensorSpec{ropeFreqs, []int{m.HeadDim / 2}, ggmlF32})
 	}
 	if len(specs) > maxEntries {
 		return nil, fmt.Errorf("%d tensors are more than a GGUF file has", len(specs))
@@ -83,19 +79,20 @@ func Export(ctx context.Context, file, dir string, from F32Reader, opts ExportOp
 	}
 	defer w.abort() // does nothing after commit
 	e := &exporter{to: w, from: from, progress: opts.Progress}
-	for i, n := range names {
-		if err := e.copyTensor(ctx, n, specs[i].typ); err != nil {
+	for i := range m.form.Tensors {
+		t := &m.form.Tensors[i]
+		if err := e.copyTensor(ctx, t, m.Checkpoint().NameOf(t.Pieces[0]), specs[i].typ); err != nil {
 			return nil, err
 		}
 	}
-	if m.rope.Type == "llama3" {
-		divisors := make([]byte, 4*m.headDim/2)
-		quantizeF32(divisors, m.divisors())
+	if m.Rope.Kind == nn.RopeLlama3 {
+		divisors := make([]byte, 4*m.HeadDim/2)
+		quantizeF32(divisors, m.Rope.Divisors())
 		if err := w.write(divisors); err != nil {
 			return nil, err
 		}
 	}
-	report := &Report{File: file, Type: opts.Type, Architecture: arch, Params: m.params(), Bytes: w.bytes,
+	report := &Report{File: file, Type: opts.Type, Architecture: m.Architecture, Params: params, Bytes: w.bytes,
 		Tensors: map[string]int{}, Notes: vocab.notes}
 	for _, s := range specs {
 		report.Tensors[s.typ.String()]++
@@ -126,42 +123,34 @@ func (r *Report) Summary() string {
 // exporter converts tensors, with scratch that all of them use.
 type exporter struct {
 	to       *fileWriter
-	from     F32Reader
+	from     model.Fields
 	progress func(doneBytes, totalBytes int64)
 
-	vals, head []float32
-	out        []byte
+	vals []float32
+	out  []byte
 }
 
-// exportPiece is how many elements are read at a time where rows keep their order, and exportShare how many of them one
-// worker converts. Both are multiples of every block.
+// exportPiece is about how many elements are read at a time, whole rows, and exportShare how many of them one worker
+// converts. exportShare is a multiple of every block, and so is a row of more than one element in a block.
 const (
 	exportPiece = 1 << 20
 	exportShare = 1 << 15
 )
 
-// copyTensor converts a tensor piece by piece: a head at a time where its rows change places.
-func (e *exporter) copyTensor(ctx context.Context, n name, typ ggmlType) error {
+// copyTensor converts a tensor piece by piece. Errors call it by the name.
+func (e *exporter) copyTensor(ctx context.Context, t *model.Tensor, name string, typ ggmlType) error {
 	q, _ := typ.quant()
-	elems := n.dims.Elems()
-	piece, rowElems := min(exportPiece, elems), int64(0)
-	if n.headRows > 0 {
-		rowElems = elems / int64(n.dims[0])
-		piece = rowElems * int64(n.headRows)
-	}
-	e.vals, e.head = grown(e.vals, piece), grown(e.head, piece)
+	elems, row := t.Shape.Elems(), int64(t.Shape[len(t.Shape)-1])
+	piece := min(max(exportPiece/row, 1)*row, elems)
+	e.vals = grown(e.vals, piece)
 	e.out = grown(e.out, piece/q.elems*q.bytes)
 	for first := int64(0); first < elems; first += piece {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
 		vals := e.vals[:min(piece, elems-first)]
-		if err := e.from.ReadF32(n.hf, vals, first); err != nil {
+		if err := t.Read(vals, first, e.from); err != nil {
 			return err
-		}
-		if rowElems > 0 {
-			permute(e.head[:len(vals)], vals, int(rowElems))
-			vals = e.head[:len(vals)]
 		}
 		out := e.out[:int64(len(vals))/q.elems*q.bytes]
 		shares := (len(vals) + exportShare - 1) / exportShare
@@ -175,7 +164,7 @@ func (e *exporter) copyTensor(ctx context.Context, n name, typ ggmlType) error {
 			}
 			if !isRight {
 				return fmt.Errorf("tensor %s has a number that is not finite, or too large for %s: "+
-					"write f32 or bf16, or use a checkpoint from before the run diverged", terminal.Quote(n.hf), q.name)
+					"write f32 or bf16, or use a checkpoint from before the run diverged", terminal.Quote(name), q.name)
 			}
 			return nil
 		}); err != nil {
@@ -197,16 +186,4 @@ func grown[T any](s []T, n int64) []T {
 		return make([]T, n)
 	}
 	return s[:n]
-}
-
-// permute is the inverse of unpermute.
-func permute(dst, src []float32, rowElems int) {
-	rows := len(src) / rowElems
-	for r := range rows {
-		to := 2 * r
-		if r >= rows/2 {
-			to = 2*(r-rows/2) + 1
-		}
-		copy(dst[to*rowElems:(to+1)*rowElems], src[r*rowElems:])
-	}
 }

@@ -20,6 +20,8 @@ import (
 
 	"github.com/millrace/millrace/data/tokenizer"
 	"github.com/millrace/millrace/hf"
+	"github.com/millrace/millrace/model"
+	"github.com/millrace/millrace/nn"
 	"github.com/millrace/millrace/tensor"
 )
 
@@ -60,20 +62,20 @@ func writeRandomModel(t *testing.T, keys map[string]any, tokens string) (dir str
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, _, err := describe(parseConfig(t, string(doc)))
+	m, err := model.New(parseConfig(t, string(doc)))
 	if err != nil {
 		t.Fatal(err)
 	}
 	random := rand.New(rand.NewPCG(7, 11))
 	var specs []hf.TensorSpec
 	data := map[string][]byte{}
-	for n := range m.names {
-		specs = append(specs, hf.TensorSpec{Name: n.hf, DType: tensor.BF16, Shape: n.dims})
+	for _, n := range m.Tensors() {
+		specs = append(specs, hf.TensorSpec{Name: n.Name, DType: tensor.BF16, Shape: n.Shape})
 		var b []byte
-		for range n.dims.Elems() {
+		for range n.Shape.Elems() {
 			b = binary.LittleEndian.AppendUint16(b, tensor.BF16FromF32(float32(random.NormFloat64()*0.02)))
 		}
-		data[n.hf] = b
+		data[n.Name] = b
 	}
 	dir = filepath.Join(t.TempDir(), "m")
 	w, err := hf.CreateModel(dir, specs, hf.WriteOptions{})
@@ -109,7 +111,11 @@ func export(t *testing.T, dir string, opts ExportOptions) (file string, report *
 	}
 	defer w.Close()
 	file = filepath.Join(t.TempDir(), "m.gguf")
-	report, err = Export(context.Background(), file, dir, w, opts)
+	m, err := model.Read(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	report, err = Export(context.Background(), file, dir, m, m.Checkpoint().Fields(w), opts)
 	if err != nil {
 		if left, _ := filepath.Glob(filepath.Join(filepath.Dir(file), "*")); len(left) > 0 {
 			t.Errorf("a failed export left %v", left)
@@ -234,22 +240,21 @@ func TestExport(t *testing.T) {
 // file.
 func sameModel(t *testing.T, dir, back, modelType string) {
 	t.Helper()
-	var models []*decoder
+	var said []string
 	for _, d := range []string{dir, back} {
-		c, err := hf.ReadConfig(d)
+		m, err := model.Read(d)
 		if err != nil {
 			t.Fatal(err)
 		}
-		m, _, err := describe(c)
-		if err != nil {
-			t.Fatal(err)
+		text := fmt.Sprint(m.Architecture, m.Hidden, m.Vocab, m.MaxPositions, m.Tied, m.Rope, m.Head)
+		for _, b := range m.Blocks {
+			a := b.Mixer.(nn.Attention)
+			a.Window = 0 // a file cannot say it
+			text += fmt.Sprintf("\n%+v %+v %v", a, b.FeedForward, b.Eps)
 		}
-		if m.modelType == "mistral" {
-			m.modelType = "llama"
-		}
-		models = append(models, m)
+		said = append(said, text)
 	}
-	if a, b := fmt.Sprintf("%+v", models[0]), fmt.Sprintf("%+v", models[1]); a != b {
+	if a, b := said[0], said[1]; a != b {
 		t.Errorf("the %s model\n%s\ncame back as\n%s", modelType, a, b)
 	}
 }
@@ -410,8 +415,6 @@ func TestExportRefuses(t *testing.T) {
 		opts ExportOptions
 		want []string
 	}{
-		"another family": {change(llama(), map[string]any{"model_type": "gemma2"}), bf16, []string{"gemma2",
-			"llama, mistral, qwen2 and qwen3", "use"}},
 		"biases of qwen3": {change(llama(), map[string]any{"model_type": "qwen3", "attention_bias": true}), bf16,
 			[]string{"attention_bias", "qwen3"}},
 		"llama3 rope": {change(llama(), map[string]any{"model_type": "qwen2",
@@ -438,11 +441,20 @@ func TestExportRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer w.Close()
+	m, err := model.Read(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fields := m.Checkpoint().Fields(w)
+	another := *m
+	another.Architecture = ""
+	_, err = Export(context.Background(), filepath.Join(t.TempDir(), "x.gguf"), dir, &another, fields, bf16)
+	wantOneLine(t, err, "model_type", "llama, mistral, qwen2 and qwen3", "use")
 	there := filepath.Join(t.TempDir(), "there.gguf")
 	if err := os.WriteFile(there, []byte("mine"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	_, err = Export(context.Background(), there, dir, w, bf16)
+	_, err = Export(context.Background(), there, dir, m, fields, bf16)
 	if doc, _ := os.ReadFile(there); err == nil || string(doc) != "mine" {
 		t.Errorf("a file that exists holds %q after %v", doc, err)
 	} else {
@@ -451,27 +463,25 @@ func TestExportRefuses(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	gone := filepath.Join(t.TempDir(), "x.gguf")
-	if _, err = Export(ctx, gone, dir, w, bf16); !errors.Is(err, context.Canceled) {
+	if _, err = Export(ctx, gone, dir, m, fields, bf16); !errors.Is(err, context.Canceled) {
 		t.Errorf("a cancelled export returns %v", err)
 	}
 	if left, _ := os.ReadDir(filepath.Dir(gone)); len(left) > 0 {
 		t.Errorf("a cancelled export left %v", left)
 	}
 	for typ, name := range map[Type]string{F32: "F32", BF16: "BF16", Q8: "Q8_0"} {
-		_, err := Export(context.Background(), gone, dir, diverged{}, ExportOptions{Type: typ})
+		_, err := Export(context.Background(), gone, dir, m, diverged, ExportOptions{Type: typ})
 		wantOneLine(t, err, "not finite", name, "diverged")
 	}
 	if _, err := os.Stat("/dev/full"); err == nil {
-		if _, err = Export(context.Background(), "/dev/full", dir, w, bf16); !errors.Is(err, syscall.ENOSPC) {
+		if _, err = Export(context.Background(), "/dev/full", dir, m, fields, bf16); !errors.Is(err, syscall.ENOSPC) {
 			t.Errorf("a full device gives %v", err)
 		}
 	}
 }
 
-// diverged has weights that are no numbers.
-type diverged struct{}
-
-func (diverged) ReadF32(_ string, dst []float32, _ int64) error {
+// diverged returns weights that are no numbers.
+func diverged(_, _ int, dst []float32, _ int64) error {
 	for i := range dst {
 		dst[i] = float32(math.NaN())
 	}
@@ -484,7 +494,7 @@ type oneBad struct {
 	bad float32
 }
 
-func (o oneBad) ReadF32(_ string, dst []float32, first int64) error {
+func (o oneBad) fields(_, _ int, dst []float32, first int64) error {
 	for i := range dst {
 		dst[i] = 1 + float32(i%7)/8
 		if first+int64(i) == o.at {
@@ -508,8 +518,10 @@ func TestExportNotFinite(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				e := &exporter{to: w, from: oneBad{at, float32(bad)}}
-				err = e.copyTensor(context.Background(), name{hf: "a", dims: tensor.Shape{elems}}, q.typ)
+				e := &exporter{to: w, from: oneBad{at, float32(bad)}.fields}
+				whole := &model.Tensor{Name: "a", Shape: tensor.Shape{elems},
+					Pieces: []model.Piece{{Rows: elems, Cols: 1, RowStep: 1, ColStep: 1}}}
+				err = e.copyTensor(context.Background(), whole, "a", q.typ)
 				w.abort()
 				if bad == 0.5 {
 					if err != nil {
@@ -527,19 +539,6 @@ func TestExportNotFinite(t *testing.T) {
 	}
 }
 
-// late makes a file at a name while an export to it is under way.
-type late struct {
-	F32Reader
-	path string
-}
-
-func (l late) ReadF32(name string, dst []float32, first int64) error {
-	if err := os.WriteFile(l.path, []byte("mine"), 0o600); err != nil {
-		return err
-	}
-	return l.F32Reader.ReadF32(name, dst, first)
-}
-
 // TestExportKeepsLateFile: a file that comes while the export is under way stays, too.
 func TestExportKeepsLateFile(t *testing.T) {
 	dir := writeRandomModel(t, exportFamilies[0].config, exportFamilies[0].tokenizer)
@@ -548,8 +547,19 @@ func TestExportKeepsLateFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer w.Close()
+	m, err := model.Read(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
 	file := filepath.Join(t.TempDir(), "a.gguf")
-	_, err = Export(context.Background(), file, dir, late{w, file}, ExportOptions{Type: BF16})
+	fields := m.Checkpoint().Fields(w)
+	late := func(part, field int, dst []float32, first int64) error {
+		if err := os.WriteFile(file, []byte("mine"), 0o600); err != nil {
+			return err
+		}
+		return fields(part, field, dst, first)
+	}
+	_, err = Export(context.Background(), file, dir, m, late, ExportOptions{Type: BF16})
 	if doc, _ := os.ReadFile(file); err == nil || string(doc) != "mine" {
 		t.Fatalf("the file holds %.20q after %v", doc, err)
 	}
@@ -591,8 +601,8 @@ func TestExportPre(t *testing.T) {
 func TestTypesOfTensors(t *testing.T) {
 	count := func(m *decoder) map[string]int {
 		n := map[string]int{}
-		for name := range m.names {
-			n[m.typeOf(Q4, name).String()]++
+		for _, x := range m.form.Tensors {
+			n[m.typeOf(Q4, x).String()]++
 		}
 		return n
 	}
@@ -610,7 +620,12 @@ func TestTypesOfTensors(t *testing.T) {
 			"num_hidden_layers": 32, "num_attention_heads": 32,
 			"vocab_size": 32000, "max_position_embeddings": 4096}`, map[string]int{"Q4_K": 193, "Q6_K": 33, "F32": 65}},
 	} {
-		m, _, err := describe(parseConfig(t, c.config))
+		config := parseConfig(t, c.config)
+		of, err := model.New(config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m, err := describe(config, of)
 		if err != nil {
 			t.Fatal(err)
 		}

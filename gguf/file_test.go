@@ -19,6 +19,8 @@ import (
 
 	"github.com/millrace/millrace/data/tokenizer"
 	"github.com/millrace/millrace/hf"
+	"github.com/millrace/millrace/model"
+	"github.com/millrace/millrace/nn"
 	"github.com/millrace/millrace/tensor"
 )
 
@@ -317,34 +319,32 @@ func TestImportFamilies(t *testing.T) {
 
 func TestImportRopeScaling(t *testing.T) {
 	const pairs = 4
-	model := func(p hf.Rope) *document {
+	rotated := func(p nn.RopeFrequencies) *document {
 		d := small("llama")
 		d.meta["llama.attention.key_length"] = 2 * pairs
 		d.meta["llama.rope.freq_base"] = p.Theta
 		d.tensors["blk.0.attn_q.weight"], d.tensors["blk.0.attn_output.weight"] = f32Tensor(16, 8), f32Tensor(8, 16)
 		d.tensors["blk.0.attn_k.weight"], d.tensors["blk.0.attn_v.weight"] = f32Tensor(8, 8), f32Tensor(8, 8)
 		var data []byte
-		for i := range pairs {
-			f := hf.Rope{Type: "default", Theta: p.Theta}.Frequency(i, 2*pairs)
-			data = binary.LittleEndian.AppendUint32(data, math.Float32bits(float32(f/p.Frequency(i, 2*pairs))))
+		for _, x := range p.Divisors() {
+			data = binary.LittleEndian.AppendUint32(data, math.Float32bits(x))
 		}
 		d.tensors["rope_freqs.weight"] = docTensor{ggmlF32, []int{pairs}, data, -1}
 		return d
 	}
-	read := func(dir string) hf.Rope {
-		c, err := hf.ReadConfig(dir)
+	read := func(dir string) nn.RopeFrequencies {
+		m, err := model.Read(dir)
 		if err != nil {
 			t.Fatal(err)
 		}
-		r := c.Reader()
-		p := r.Rope(0)
-		if r.Err() != nil {
-			t.Fatal(r.Err())
-		}
-		return p
+		return m.Rope
 	}
-	for _, p := range []hf.Rope{{Type: "llama3", Theta: 5e5, Factor: 32, LowFreqFactor: 1, HighFreqFactor: 4, OriginalPositions: 8192}, {Type: "llama3", Theta: 5e5, Factor: 8, LowFreqFactor: 1, HighFreqFactor: 4, OriginalPositions: 8192}, {Type: "default", Theta: 5e5}} {
-		dir, err := importDoc(t, model(p), ImportOptions{})
+	llama3 := nn.RopeFrequencies{HeadDim: 2 * pairs, Theta: 5e5, Kind: nn.RopeLlama3, Factor: 32, LowFreqFactor: 1,
+		HighFreqFactor: 4, OriginalPositions: 8192}
+	less, other := llama3, llama3
+	less.Factor, other.HighFreqFactor = 8, 3
+	for _, p := range []nn.RopeFrequencies{llama3, less, {HeadDim: 2 * pairs, Theta: 5e5}} {
+		dir, err := importDoc(t, rotated(p), ImportOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -352,7 +352,7 @@ func TestImportRopeScaling(t *testing.T) {
 			t.Errorf("%+v became %+v", p, got)
 		}
 	}
-	_, err := importDoc(t, model(hf.Rope{Type: "llama3", Theta: 5e5, Factor: 32, LowFreqFactor: 1, HighFreqFactor: 3, OriginalPositions: 8192}), ImportOptions{})
+	_, err := importDoc(t, rotated(other), ImportOptions{})
 	wantOneLine(t, err, "rope_freqs.weight", "Hugging Face directory")
 
 	d := small("llama")
@@ -361,7 +361,7 @@ func TestImportRopeScaling(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, want := read(dir), (hf.Rope{Type: "linear", Theta: 1e6, Factor: 4}); got != want {
+	if got, want := read(dir), (nn.RopeFrequencies{HeadDim: pairs, Theta: 1e6, Kind: nn.RopeLinear, Factor: 4}); got != want {
 		t.Errorf("%+v, want %+v", got, want)
 	}
 }
@@ -489,18 +489,11 @@ func FuzzImport(f *testing.F) {
 					t.Errorf("tensor %q is at %d to %d of %d", name, x.begin, x.end, len(doc))
 				}
 			}
-			src := &tensorReader{f: bytes.NewReader(doc)}
-			var m *decoder
-			if m, err = g.model(src); err == nil {
-				if _, err = m.tensors(g, tensor.BF16); err == nil {
-					var tok *tokens
-					if tok, err = g.tokens(m.vocab); err == nil {
-						if !json.Valid(tok.tokenizerJSON()) {
-							t.Error("tokenizer.json is not JSON")
-						}
-						if _, err := m.config(tok, tensor.BF16); err != nil {
-							t.Error(err)
-						}
+			var imp *importer
+			if imp, err = g.prepare(bytes.NewReader(doc), tensor.BF16); err == nil {
+				for _, side := range imp.files {
+					if !json.Valid(side.data) {
+						t.Errorf("%s is not JSON", side.name)
 					}
 				}
 			}

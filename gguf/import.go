@@ -7,10 +7,10 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"os"
 
 	"github.com/millrace/millrace/hf"
 	"github.com/millrace/millrace/internal/terminal"
+	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/tensor"
 )
 
@@ -41,10 +41,10 @@ func Import(ctx context.Context, file, dir string, opts ImportOptions) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", file, err)
 	}
-	specs := make([]hf.TensorSpec, len(imp.tensors))
-	for i, t := range imp.tensors {
-		specs[i] = t.spec
-		imp.totalBytes += t.spec.Bytes()
+	specs := make([]hf.TensorSpec, len(imp.model.Tensors()))
+	for i, t := range imp.model.Tensors() {
+		specs[i] = hf.TensorSpec{Name: t.Name, DType: opts.DType, Shape: t.Shape}
+		imp.totalBytes += specs[i].Bytes()
 	}
 	w, err := hf.CreateModel(dir, specs, hf.WriteOptions{ShardBytes: opts.ShardBytes, Replace: opts.Replace})
 	if err != nil {
@@ -56,9 +56,9 @@ func Import(ctx context.Context, file, dir string, opts ImportOptions) error {
 			return err
 		}
 	}
-	imp.progress = opts.Progress
-	for _, t := range imp.tensors {
-		if err := imp.copyTensor(ctx, w, t); err != nil {
+	imp.path, imp.progress = file, opts.Progress
+	for _, t := range imp.model.Tensors() {
+		if err := imp.copyTensor(ctx, w, &t, opts.DType); err != nil {
 			return err
 		}
 	}
@@ -67,9 +67,11 @@ func Import(ctx context.Context, file, dir string, opts ImportOptions) error {
 
 // importer is an import that has been checked as far as is possible without reading weights.
 type importer struct {
-	src     *tensorReader
-	tensors []importTensor
-	files   []struct {
+	path  string
+	model *model.Model
+	form  *model.Form
+	from  model.Fields
+	files []struct {
 		name string
 		data []byte
 	}
@@ -77,19 +79,36 @@ type importer struct {
 	progress              func(doneBytes, totalBytes int64)
 }
 
-func (g *header) prepare(f *os.File, d tensor.DType) (*importer, error) {
-	imp := &importer{src: &tensorReader{f: f, path: f.Name()}}
-	m, err := g.model(imp.src)
+func (g *header) prepare(f io.ReaderAt, d tensor.DType) (*importer, error) {
+	r := &tensorReader{f: f, header: g}
+	m, err := g.stated(r)
 	if err != nil {
-		return nil, err
-	}
-	if imp.tensors, err = m.tensors(g, d); err != nil {
 		return nil, err
 	}
 	t, err := g.tokens(m.vocab)
 	if err != nil {
 		return nil, err
 	}
+	doc, err := m.config(t, d)
+	if err != nil {
+		return nil, err
+	}
+	c, err := hf.ParseConfig("config.json", doc)
+	if err != nil {
+		return nil, err
+	}
+	imp := &importer{}
+	if imp.model, err = model.New(c); err != nil {
+		return nil, err
+	}
+	form, err := imp.model.GGUF()
+	if err != nil {
+		return nil, err
+	}
+	if err := g.checkTensors(imp.model, form); err != nil {
+		return nil, err
+	}
+	imp.form, imp.from = form, form.Fields(r)
 	add := func(name string, data []byte, e error) {
 		if err == nil {
 			err = e
@@ -99,9 +118,8 @@ func (g *header) prepare(f *os.File, d tensor.DType) (*importer, error) {
 			data []byte
 		}{name, data})
 	}
-	data, e := m.config(t, d)
-	add("config.json", data, e)
-	data, e = t.generationConfig()
+	add("config.json", doc, nil)
+	data, e := t.generationConfig()
 	add("generation_config.json", data, e)
 	add("tokenizer.json", t.tokenizerJSON(), nil)
 	data, e = t.tokenizerConfig(m.positions)
@@ -109,38 +127,28 @@ func (g *header) prepare(f *os.File, d tensor.DType) (*importer, error) {
 	return imp, err
 }
 
-// importElems is how many elements are converted at a time where rows keep their order. It is a multiple of every
-// block.
+// importElems is about how many elements are converted at a time: whole rows.
 const importElems = 64 << 10
 
-// copyTensor dequantizes a tensor piece by piece: a head at a time where its rows change places.
-func (imp *importer) copyTensor(ctx context.Context, w *hf.ModelWriter, t importTensor) error {
-	piece, rowElems := int64(importElems), int64(0)
-	if t.headRows > 0 {
-		rowElems = t.src.elems / int64(t.src.dims[0])
-		piece = rowElems * int64(t.headRows)
-	}
-	vals, head, out := make([]float32, piece), []float32(nil), make([]byte, piece*t.spec.DType.Bytes())
-	if t.headRows > 0 {
-		head = make([]float32, piece)
-	}
-	for first := int64(0); first < t.src.elems; first += piece {
+// copyTensor dequantizes a tensor piece by piece.
+func (imp *importer) copyTensor(ctx context.Context, w *hf.ModelWriter, t *model.Tensor, d tensor.DType) error {
+	elems, row := t.Shape.Elems(), int64(t.Shape[len(t.Shape)-1])
+	piece := min(max(importElems/row, 1)*row, elems)
+	vals, out := make([]float32, piece), make([]byte, piece*d.Bytes())
+	for first := int64(0); first < elems; first += piece {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		vals := vals[:min(piece, t.src.elems-first)]
-		if err := imp.src.read(t.src, vals, first); err != nil {
-			return fmt.Errorf("%s: %w", imp.src.path, err)
+		vals := vals[:min(piece, elems-first)]
+		if err := t.Read(vals, first, imp.from); err != nil {
+			return fmt.Errorf("%s: %w", imp.path, err)
 		}
-		if head != nil {
-			unpermute(head, vals, int(rowElems))
-			vals = head
+		bytes := out[:int64(len(vals))*d.Bytes()]
+		if bad := encode(bytes, vals, d); bad >= 0 {
+			return fmt.Errorf("%s: tensor %s has a number that is not finite (as %v): the file is damaged, download it again",
+				imp.path, terminal.Quote(imp.form.NameOf(t.Pieces[0])), d)
 		}
-		bytes := out[:int64(len(vals))*t.spec.DType.Bytes()]
-		if bad := encode(bytes, vals, t.spec.DType); bad >= 0 {
-			return fmt.Errorf("%s: tensor %s has a number that is not finite (as %v): the file is damaged, download it again", imp.src.path, terminal.Quote(t.src.name), t.spec.DType)
-		}
-		if err := w.Write(t.spec.Name, bytes); err != nil {
+		if err := w.Write(t.Name, bytes); err != nil {
 			return err
 		}
 		imp.doneBytes += int64(len(bytes))
@@ -149,20 +157,6 @@ func (imp *importer) copyTensor(ctx context.Context, w *hf.ModelWriter, t import
 		}
 	}
 	return nil
-}
-
-// unpermute puts the rows of one head back into transformers' order. llama.cpp's converter has put row i of the first
-// half in place 2i and row i of the second half in place 2i+1 (convert_hf_to_gguf.py: LlamaModel.permute), so that
-// its rotary embedding finds each pair side by side.
-func unpermute(dst, src []float32, rowElems int) {
-	rows := len(src) / rowElems
-	for r := range rows {
-		from := 2 * r
-		if r >= rows/2 {
-			from = 2*(r-rows/2) + 1
-		}
-		copy(dst[r*rowElems:(r+1)*rowElems], src[from*rowElems:])
-	}
 }
 
 // encode converts to the little-endian bytes of d and returns the index of the first number that is not finite in d,
@@ -187,17 +181,30 @@ func encode(dst []byte, src []float32, d tensor.DType) (bad int) {
 
 // tensorReader reads and dequantizes ranges of tensors.
 type tensorReader struct {
-	f    io.ReaderAt
-	path string
-	buf  []byte
+	f      io.ReaderAt
+	header *header
+	buf    []byte
+	vals   []float32
 }
 
-// read dequantizes len(dst) elements from element first on; both must be whole blocks.
-func (r *tensorReader) read(t tensorEntry, dst []float32, first int64) error {
+// ReadF32 implements [model.F32Reader].
+func (r *tensorReader) ReadF32(name string, dst []float32, first int64) error {
+	t := r.header.tensors[name]
 	q, _ := t.typ.quant() // known since it was parsed
-	if first%q.elems != 0 || int64(len(dst))%q.elems != 0 {
-		return fmt.Errorf("tensor %s: %v cannot be cut at element %d", terminal.Quote(t.name), t.typ, first)
+	// Whole blocks are read, of which the range may begin and end within one.
+	begin, end := first/q.elems*q.elems, (first+int64(len(dst))+q.elems-1)/q.elems*q.elems
+	if begin == first && end == first+int64(len(dst)) {
+		return r.read(t, dst, first)
 	}
+	r.vals = grown(r.vals, end-begin)
+	err := r.read(t, r.vals, begin)
+	copy(dst, r.vals[first-begin:])
+	return err
+}
+
+// read dequantizes len(dst) elements from element first on; both are whole blocks.
+func (r *tensorReader) read(t tensorEntry, dst []float32, first int64) error {
+	q, _ := t.typ.quant()
 	n := int64(len(dst)) / q.elems * q.bytes
 	if int64(cap(r.buf)) < n {
 		r.buf = make([]byte, n)

@@ -5,37 +5,28 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"slices"
 	"sort"
 	"strconv"
 	"strings"
 
 	"github.com/millrace/millrace/hf"
 	"github.com/millrace/millrace/internal/terminal"
+	"github.com/millrace/millrace/model"
+	"github.com/millrace/millrace/nn"
 	"github.com/millrace/millrace/tensor"
 )
 
-// family is what an architecture of llama.cpp is in transformers.
-type family struct {
-	modelType, class string
-	// permuted: the rows of Q and K are stored in llama.cpp's order, which pairs neighbouring elements in the rotary
-	// embedding, where transformers pairs element i with i + headDim/2.
-	permuted bool
-	qkNorm   bool
-}
+// classes are those of transformers for the architectures of llama.cpp, which have the names of transformers' families.
+var classes = map[string]string{"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
 
-var families = map[string]family{
-	"llama": {modelType: "llama", class: "LlamaForCausalLM", permuted: true},
-	"qwen2": {modelType: "qwen2", class: "Qwen2ForCausalLM"},
-	"qwen3": {modelType: "qwen3", class: "Qwen3ForCausalLM", qkNorm: true},
-}
-
-// decoder is a decoder as a GGUF file describes it.
-type decoder struct {
-	family
+// stated is a decoder as the metadata of a file state it.
+type stated struct {
+	modelType                                                               string
 	layers, hidden, intermediate, heads, kvHeads, headDim, vocab, positions int
 
 	eps, theta    json.Number // the shortest text of the fp32 value: 1e-05, not 9.999999747378752e-06
-	rope          hf.Rope
+	rope          nn.RopeFrequencies
 	tied          bool // no output.weight: the head is the embedding
 	attentionBias bool // on Q, K, V and the output
 	mlpBias       bool
@@ -49,20 +40,19 @@ var knownKeys = []string{
 	"rope.scaling.original_context_length", "rope.scaling.finetuned", "tensor_data_layout",
 }
 
-// model reads the architecture's metadata.
-func (g *header) model(f *tensorReader) (*decoder, error) {
+// stated reads the architecture's metadata.
+func (g *header) stated(f *tensorReader) (*stated, error) {
 	arch, _, err := g.text("general.architecture")
 	if err != nil {
 		return nil, err
 	}
-	family, ok := families[arch]
-	if !ok {
+	if classes[arch] == "" {
 		return nil, fmt.Errorf("metadata general.architecture is %s: supported are llama, qwen2, qwen3", terminal.Quote(arch))
 	}
 	if err := g.refuseUnknown(arch); err != nil {
 		return nil, err
 	}
-	m := &decoder{family: family}
+	m := &stated{modelType: arch}
 	for _, s := range []struct {
 		key string
 		to  *int
@@ -104,6 +94,13 @@ func (g *header) model(f *tensorReader) (*decoder, error) {
 		return nil, fmt.Errorf("metadata %s.rope.freq_base is not positive", arch)
 	}
 	m.eps, m.theta = shortestF32(eps), shortestF32(theta)
+	// A file of 65536 tensors at most has fewer layers than that, whatever it claims.
+	if m.layers > len(g.tensors) {
+		return nil, fmt.Errorf("%d layers are claimed, but there are only %d tensors", m.layers, len(g.tensors))
+	}
+	if int64(m.heads)*int64(m.headDim) > maxSize {
+		return nil, fmt.Errorf("%d heads of %d are too large", m.heads, m.headDim)
+	}
 	emb, ok := g.tensors["token_embd.weight"]
 	if !ok || len(emb.dims) != 2 {
 		return nil, fmt.Errorf("it has no tensor token_embd.weight with two dimensions")
@@ -142,7 +139,7 @@ func (g *header) refuseUnknown(arch string) error {
 	return nil
 }
 
-func (g *header) headDim(arch string, m *decoder) error {
+func (g *header) headDim(arch string, m *stated) error {
 	if key := arch + ".attention.key_length"; g.has(key) {
 		n, err := g.size(key)
 		if err != nil {
@@ -174,8 +171,8 @@ func (g *header) headDim(arch string, m *decoder) error {
 
 // rope reads the rotary embedding's scaling. The llama3 kind is stored as a tensor of divisors, rope_freqs.weight; it
 // is turned back into its parameters if the published ones give the same divisors.
-func (g *header) rope(arch string, theta float64, f *tensorReader, m *decoder) error {
-	m.rope = hf.Rope{Type: "default", Theta: theta}
+func (g *header) rope(arch string, theta float64, f *tensorReader, m *stated) error {
+	m.rope = nn.RopeFrequencies{HeadDim: m.headDim, Theta: theta}
 	kind, ok, err := g.text(arch + ".rope.scaling.type")
 	if err != nil {
 		return err
@@ -192,14 +189,14 @@ func (g *header) rope(arch string, theta float64, f *tensorReader, m *decoder) e
 			return fmt.Errorf("metadata %s.rope.scaling.factor is missing or not positive", arch)
 		}
 		if factor != 1 {
-			m.rope.Type, m.rope.Factor = "linear", factor
+			m.rope.Kind, m.rope.Factor = nn.RopeLinear, factor
 		}
 	}
 	t, ok := g.tensors[ropeFreqs]
 	if !ok {
 		return nil
 	}
-	if m.rope.Type == "linear" {
+	if m.rope.Kind == nn.RopeLinear {
 		return fmt.Errorf("it has both linear rope scaling and rope_freqs.weight: this is not supported")
 	}
 	if want := (tensor.Shape{m.headDim / 2}); !t.dims.Equal(want) {
@@ -225,20 +222,15 @@ func (g *header) rope(arch string, theta float64, f *tensorReader, m *decoder) e
 
 // llama3FromDivisors finds the scaling whose divisors those are, to the accuracy of fp32 arithmetic. Divisors that
 // are all one are no scaling.
-func llama3FromDivisors(divisors []float32, theta float64, original int) (hf.Rope, bool) {
-	largest := float32(0)
-	for _, d := range divisors {
-		largest = max(largest, d)
+func llama3FromDivisors(divisors []float32, theta float64, original int) (nn.RopeFrequencies, bool) {
+	p := nn.RopeFrequencies{HeadDim: 2 * len(divisors), Theta: theta}
+	if largest := slices.Max(divisors); largest != 1 {
+		p.Kind, p.Factor, p.LowFreqFactor, p.HighFreqFactor = nn.RopeLlama3, float64(largest), 1, 4
+		p.OriginalPositions = original
 	}
-	p := hf.Rope{Type: "llama3", Theta: theta, Factor: float64(largest), LowFreqFactor: 1, HighFreqFactor: 4, OriginalPositions: original}
-	if largest == 1 {
-		p = hf.Rope{Type: "default", Theta: theta}
-	}
-	plain := hf.Rope{Type: "default", Theta: theta}
-	for i, d := range divisors {
-		want := plain.Frequency(i, 2*len(divisors)) / p.Frequency(i, 2*len(divisors))
-		if !(math.Abs(float64(d)-want) <= 1e-5*want) { // also when d is NaN
-			return hf.Rope{}, false
+	for i, want := range p.Divisors() {
+		if !(math.Abs(float64(divisors[i]-want)) <= 1e-5*float64(want)) { // also when one is NaN
+			return p, false
 		}
 	}
 	return p, true
@@ -249,45 +241,27 @@ func shortestF32(x float64) json.Number {
 	return json.Number(strconv.FormatFloat(float64(float32(x)), 'g', -1, 32))
 }
 
-// importTensor is a tensor of the GGUF file under its name in transformers.
-type importTensor struct {
-	spec hf.TensorSpec
-	src  tensorEntry
-	// headRows, if above 0, is the number of rows of a head. The rows of each head must be put back into transformers'
-	// order.
-	headRows int
-}
-
-// tensors lists the model's tensors in the order of the layers. It fails if one is missing or has another shape, and if
-// the file has one that does not belong to such a model.
-func (m *decoder) tensors(g *header, d tensor.DType) ([]importTensor, error) {
-	// A file of 65536 tensors at most has fewer layers than that, whatever it claims.
-	if m.layers > len(g.tensors) {
-		return nil, fmt.Errorf("%d layers are claimed, but there are only %d tensors", m.layers, len(g.tensors))
-	}
-	if int64(m.heads)*int64(m.headDim) > maxSize {
-		return nil, fmt.Errorf("%d heads of %d are too large", m.heads, m.headDim)
-	}
-	var out []importTensor
+// checkTensors fails if the file lacks a tensor of the model or has it in another shape, and if it has one that does not
+// belong to such a model.
+func (g *header) checkTensors(m *model.Model, form *model.Form) error {
 	used := map[string]bool{ropeFreqs: true} // became rope_scaling
-	for n := range m.names {
-		used[n.gguf] = true
-		t, ok := g.tensors[n.gguf]
+	for _, t := range form.Tensors {
+		used[t.Name] = true
+		there, ok := g.tensors[t.Name]
 		if !ok {
-			return nil, fmt.Errorf("tensor %s is missing", terminal.Quote(n.gguf))
+			return fmt.Errorf("tensor %s is missing", terminal.Quote(t.Name))
 		}
-		if !t.dims.Equal(n.dims) {
-			return nil, fmt.Errorf("tensor %s has shape %v, its metadata asks for %v", terminal.Quote(n.gguf), t.dims, n.dims)
+		if !there.dims.Equal(t.Shape) {
+			return fmt.Errorf("tensor %s has shape %v, its metadata asks for %v", terminal.Quote(t.Name), there.dims, t.Shape)
 		}
-		out = append(out, importTensor{hf.TensorSpec{Name: n.hf, DType: d, Shape: n.dims}, t, n.headRows})
 	}
 	for _, name := range g.names {
 		if !used[name] {
-			return nil, fmt.Errorf("tensor %s does not belong to a %s model: this kind of model cannot be imported",
-				terminal.Quote(name), m.modelType)
+			return fmt.Errorf("tensor %s does not belong to a %s model: this kind of model cannot be imported",
+				terminal.Quote(name), m.Type)
 		}
 	}
-	return out, nil
+	return nil
 }
 
 // llama3Positions are the original positions that every published Llama 3 model has.
@@ -295,59 +269,6 @@ const llama3Positions = 8192
 
 // ropeFreqs is the tensor of divisors that stands for the llama3 kind of rope scaling.
 const ropeFreqs = "rope_freqs.weight"
-
-// name is a tensor under its two names.
-type name struct {
-	gguf, hf string
-	layer    int // -1: of no block
-	// headRows is above 0 if llama.cpp has the rows of each head of that many rows in another order; see unpermute.
-	headRows int
-	dims     tensor.Shape
-}
-
-// names yields the model's tensors in the order of transformers' parameters.
-func (m *decoder) names(yield func(name) bool) {
-	layer, more := -1, true
-	add := func(from, to string, headRows int, dims ...int) {
-		if more && layer >= 0 {
-			from, to = fmt.Sprintf("blk.%d.%s", layer, from), fmt.Sprintf("model.layers.%d.%s", layer, to)
-		}
-		more = more && yield(name{from, to, layer, headRows, dims})
-	}
-	linear := func(from, to string, headRows int, bias bool, rows, cols int) {
-		add(from+".weight", to+".weight", headRows, rows, cols)
-		if bias {
-			add(from+".bias", to+".bias", headRows, rows)
-		}
-	}
-	permuted := 0
-	if m.permuted {
-		permuted = m.headDim
-	}
-	q, kv := m.heads*m.headDim, m.kvHeads*m.headDim
-	qkvBias := m.attentionBias || m.modelType == "qwen2"
-	add("token_embd.weight", "model.embed_tokens.weight", 0, m.vocab, m.hidden)
-	for layer = 0; layer < m.layers && more; layer++ {
-		linear("attn_q", "self_attn.q_proj", permuted, qkvBias, q, m.hidden)
-		linear("attn_k", "self_attn.k_proj", permuted, qkvBias, kv, m.hidden)
-		linear("attn_v", "self_attn.v_proj", 0, qkvBias, kv, m.hidden)
-		linear("attn_output", "self_attn.o_proj", 0, m.attentionBias, m.hidden, q)
-		if m.qkNorm {
-			add("attn_q_norm.weight", "self_attn.q_norm.weight", 0, m.headDim)
-			add("attn_k_norm.weight", "self_attn.k_norm.weight", 0, m.headDim)
-		}
-		linear("ffn_gate", "mlp.gate_proj", 0, m.mlpBias, m.intermediate, m.hidden)
-		linear("ffn_up", "mlp.up_proj", 0, m.mlpBias, m.intermediate, m.hidden)
-		linear("ffn_down", "mlp.down_proj", 0, m.mlpBias, m.hidden, m.intermediate)
-		add("attn_norm.weight", "input_layernorm.weight", 0, m.hidden)
-		add("ffn_norm.weight", "post_attention_layernorm.weight", 0, m.hidden)
-	}
-	layer = -1
-	add("output_norm.weight", "model.norm.weight", 0, m.hidden)
-	if !m.tied {
-		add("output.weight", "lm_head.weight", 0, m.vocab, m.hidden)
-	}
-}
 
 // ropeScalingJSON is rope_scaling in the style of transformers 4.
 type ropeScalingJSON struct {
@@ -359,7 +280,7 @@ type ropeScalingJSON struct {
 }
 
 // config is config.json, in the style of transformers 4, which 5 reads as well.
-func (m *decoder) config(t *tokens, d tensor.DType) ([]byte, error) {
+func (m *stated) config(t *tokens, d tensor.DType) ([]byte, error) {
 	c := struct {
 		Architectures    []string         `json:"architectures"`
 		AttentionBias    *bool            `json:"attention_bias,omitempty"`
@@ -387,7 +308,7 @@ func (m *decoder) config(t *tokens, d tensor.DType) ([]byte, error) {
 		SlidingWindow    *bool            `json:"use_sliding_window,omitempty"`
 		Vocab            int              `json:"vocab_size"`
 	}{
-		Architectures: []string{m.class}, BOS: t.bos, EOS: t.eos, PAD: t.pad, HeadDim: m.headDim, HiddenAct: "silu",
+		Architectures: []string{classes[m.modelType]}, BOS: t.bos, EOS: t.eos, PAD: t.pad, HeadDim: m.headDim, HiddenAct: "silu",
 		HiddenSize: m.hidden, InitializerRange: 0.02, Intermediate: m.intermediate, Positions: m.positions,
 		ModelType: m.modelType, Heads: m.heads, Layers: m.layers, KVHeads: m.kvHeads, Eps: m.eps, Theta: m.theta,
 		Tied: m.tied, DType: hf.DTypeName(d), UseCache: true, Vocab: m.vocab,
@@ -410,8 +331,9 @@ func (m *decoder) config(t *tokens, d tensor.DType) ([]byte, error) {
 			return nil, fmt.Errorf("biases of the feed-forward part are not known for qwen3")
 		}
 	}
-	if m.rope.Type != "default" {
-		c.RopeScaling = &ropeScalingJSON{m.rope.Factor, m.rope.HighFreqFactor, m.rope.LowFreqFactor, m.rope.OriginalPositions, m.rope.Type}
+	if m.rope.Kind != nn.RopeDefault {
+		c.RopeScaling = &ropeScalingJSON{m.rope.Factor, m.rope.HighFreqFactor, m.rope.LowFreqFactor, m.rope.OriginalPositions,
+			m.rope.Kind.String()}
 	}
 	return marshalIndent(c)
 }

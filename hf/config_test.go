@@ -1,7 +1,6 @@
 package hf
 
 import (
-	"math"
 	"strings"
 	"testing"
 
@@ -55,38 +54,25 @@ func TestConfigErrors(t *testing.T) {
 		read  func(r *ConfigReader)
 		words []string
 	}{
-		"missing":       {`{}`, func(r *ConfigReader) { r.Size("n") }, []string{`"n" is missing`}},
-		"null":          {`{"n": null}`, func(r *ConfigReader) { r.Size("n") }, []string{`"n" is missing`}},
-		"zero":          {`{"n": 0}`, func(r *ConfigReader) { r.Size("n") }, []string{`"n" is 0: a positive whole number`}},
-		"negative":      {`{"n": -1}`, func(r *ConfigReader) { r.SizeOr("n", 1) }, []string{`"n" is -1`}},
-		"fraction":      {`{"n": 1.5}`, func(r *ConfigReader) { r.Size("n") }, []string{`"n" is 1.5`, "whole"}},
-		"huge":          {`{"n": 2147483648}`, func(r *ConfigReader) { r.Size("n") }, []string{`"n"`, "at most"}},
-		"very huge":     {`{"n": 1e400}`, func(r *ConfigReader) { r.Size("n") }, []string{`"n" is 1e400`}},
-		"float range":   {`{"x": 1e400}`, func(r *ConfigReader) { r.Float("x") }, []string{`"x" is 1e400`, "range"}},
-		"float string":  {`{"x": "1"}`, func(r *ConfigReader) { r.Float("x") }, []string{`"x" is "1"`, "number"}},
-		"float missing": {`{}`, func(r *ConfigReader) { r.Float("x") }, []string{`"x" is missing`}},
-		"bool":          {`{"b": 1}`, func(r *ConfigReader) { r.BoolOr("b", true) }, []string{`"b" is 1`, "true or false"}},
-		"string":        {`{"s": [1,2]}`, func(r *ConfigReader) { r.StringOr("s", "") }, []string{`"s" is [1, 2]`, "string"}},
-		"strings":       {`{"s": ["a",2]}`, func(r *ConfigReader) { r.StringsOr("s", nil) }, []string{`"s"`, "list of strings"}},
-		"one of":        {`{"hidden_act": "gelu"}`, func(r *ConfigReader) { r.OneOf("hidden_act", "silu", "silu") }, []string{`"hidden_act" is "gelu": supported is silu`}},
-		"require":       {`{"attention_dropout": 0.1}`, func(r *ConfigReader) { r.Require("attention_dropout", 0) }, []string{`"attention_dropout" is 0.1: supported is 0`}},
-		"require bool":  {`{"b": "x"}`, func(r *ConfigReader) { r.Require("b", false) }, []string{`"b" is "x": supported is false`}},
-		"object":        {`{"o": 1}`, func(r *ConfigReader) { r.Object("o") }, []string{`"o" is 1`, "object"}},
-		"unread":        {`{"model_type": "x", "quantization_config": {"bits": 4}}`, func(r *ConfigReader) {}, []string{`"quantization_config"`, "not supported"}},
-		"first sticks":  {`{"a": 0, "b": 0}`, func(r *ConfigReader) { r.Size("a"); r.Size("b"); r.Size("c") }, []string{`"a" is 0`}},
-
-		"yarn":               {`{"rope_scaling": {"rope_type": "yarn", "factor": 4}}`, func(r *ConfigReader) { r.Rope(1e4) }, []string{`"rope_scaling.rope_type" is "yarn": supported are default, linear, llama3`}},
-		"yarn, old name":     {`{"rope_scaling": {"type": "yarn", "factor": 4}}`, func(r *ConfigReader) { r.Rope(1e4) }, []string{`"rope_scaling.type" is "yarn"`}},
-		"two types":          {`{"rope_scaling": {"type": "default", "rope_type": "linear", "factor": 4}}`, func(r *ConfigReader) { r.Rope(1e4) }, []string{`"rope_scaling.type" is "default"`}},
-		"no factor":          {`{"rope_scaling": {"type": "linear"}}`, func(r *ConfigReader) { r.Rope(1e4) }, []string{`"rope_scaling.factor" is missing`}},
-		"factor zero":        {`{"rope_scaling": {"type": "linear", "factor": 0}}`, func(r *ConfigReader) { r.Rope(1e4) }, []string{`"rope_scaling.factor" is 0`}},
-		"rope key":           {`{"rope_scaling": {"type": "linear", "factor": 2, "mrope_section": [1]}}`, func(r *ConfigReader) { r.Rope(1e4) }, []string{`"rope_scaling.mrope_section"`, "not supported"}},
-		"theta":              {`{"rope_theta": -1}`, func(r *ConfigReader) { r.Rope(1e4) }, []string{`"rope_theta" is -1`}},
-		"llama3 band":        {`{"rope_parameters": {"rope_type": "llama3", "factor": 8, "low_freq_factor": 4, "high_freq_factor": 1, "original_max_position_embeddings": 8192}}`, func(r *ConfigReader) { r.Rope(1e4) }, []string{`"rope_parameters.high_freq_factor" is 1`}},
-		"partial":            {`{"partial_rotary_factor": 0.5}`, func(r *ConfigReader) { r.Rope(1e4) }, []string{`"partial_rotary_factor" is 0.5`}},
-		"both styles":        {`{"rope_scaling": {"type": "default"}, "rope_parameters": {}}`, func(r *ConfigReader) { r.Rope(1e4) }, []string{`"rope_scaling"`, "rope_parameters"}},
-		"thetas differ":      {`{"rope_theta": 1, "rope_parameters": {"rope_theta": 2}}`, func(r *ConfigReader) { r.Rope(1e4) }, []string{`"rope_parameters.rope_theta" is 2: supported is 1`}},
-		"per kind of layer":  {`{"rope_parameters": {"full_attention": {"rope_theta": 2}}}`, func(r *ConfigReader) { r.Rope(1e4) }, []string{`"rope_parameters.full_attention"`}},
+		"missing":            {`{}`, func(r *ConfigReader) { r.Size("n") }, []string{`"n" is missing`}},
+		"null":               {`{"n": null}`, func(r *ConfigReader) { r.Size("n") }, []string{`"n" is missing`}},
+		"zero":               {`{"n": 0}`, func(r *ConfigReader) { r.Size("n") }, []string{`"n" is 0: a positive whole number`}},
+		"negative":           {`{"n": -1}`, func(r *ConfigReader) { r.SizeOr("n", 1) }, []string{`"n" is -1`}},
+		"fraction":           {`{"n": 1.5}`, func(r *ConfigReader) { r.Size("n") }, []string{`"n" is 1.5`, "whole"}},
+		"huge":               {`{"n": 2147483648}`, func(r *ConfigReader) { r.Size("n") }, []string{`"n"`, "at most"}},
+		"very huge":          {`{"n": 1e400}`, func(r *ConfigReader) { r.Size("n") }, []string{`"n" is 1e400`}},
+		"float range":        {`{"x": 1e400}`, func(r *ConfigReader) { r.Float("x") }, []string{`"x" is 1e400`, "range"}},
+		"float string":       {`{"x": "1"}`, func(r *ConfigReader) { r.Float("x") }, []string{`"x" is "1"`, "number"}},
+		"float missing":      {`{}`, func(r *ConfigReader) { r.Float("x") }, []string{`"x" is missing`}},
+		"bool":               {`{"b": 1}`, func(r *ConfigReader) { r.BoolOr("b", true) }, []string{`"b" is 1`, "true or false"}},
+		"string":             {`{"s": [1,2]}`, func(r *ConfigReader) { r.StringOr("s", "") }, []string{`"s" is [1, 2]`, "string"}},
+		"strings":            {`{"s": ["a",2]}`, func(r *ConfigReader) { r.StringsOr("s", nil) }, []string{`"s"`, "list of strings"}},
+		"one of":             {`{"hidden_act": "gelu"}`, func(r *ConfigReader) { r.OneOf("hidden_act", "silu", "silu") }, []string{`"hidden_act" is "gelu": supported is silu`}},
+		"require":            {`{"attention_dropout": 0.1}`, func(r *ConfigReader) { r.Require("attention_dropout", 0) }, []string{`"attention_dropout" is 0.1: supported is 0`}},
+		"require bool":       {`{"b": "x"}`, func(r *ConfigReader) { r.Require("b", false) }, []string{`"b" is "x": supported is false`}},
+		"object":             {`{"o": 1}`, func(r *ConfigReader) { r.Object("o") }, []string{`"o" is 1`, "object"}},
+		"unread":             {`{"model_type": "x", "quantization_config": {"bits": 4}}`, func(r *ConfigReader) {}, []string{`"quantization_config"`, "not supported"}},
+		"first sticks":       {`{"a": 0, "b": 0}`, func(r *ConfigReader) { r.Size("a"); r.Size("b"); r.Size("c") }, []string{`"a" is 0`}},
 		"newline in a value": {`{"hidden_act": "a\nb"}`, func(r *ConfigReader) { r.OneOf("hidden_act", "silu", "silu") }, []string{`"a\nb"`}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -104,41 +90,6 @@ func TestConfigErrors(t *testing.T) {
 	}
 	_, err := ReadConfig(t.TempDir())
 	wantOneLine(t, err, "config.json is missing")
-}
-
-func TestRope(t *testing.T) {
-	const llama3 = `"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192`
-	want3 := Rope{"llama3", 5e5, 8, 1, 4, 8192}
-	for doc, want := range map[string]Rope{
-		`{}`:                      {Type: "default", Theta: 1e4},
-		`{"rope_theta": 1000000}`: {Type: "default", Theta: 1e6},
-		`{"rope_theta": 5e5, "rope_scaling": {` + llama3 + `}}`:                          want3,
-		`{"rope_parameters": {"rope_theta": 5e5, ` + llama3 + `}}`:                       want3,
-		`{"rope_theta": 5e5, "rope_parameters": {"rope_theta": 500000, ` + llama3 + `}}`: want3,
-		`{"rope_scaling": {"type": "linear", "rope_type": "linear", "factor": 2}}`:       {Type: "linear", Theta: 1e4, Factor: 2},
-		`{"rope_scaling": {"rope_type": "default"}}`:                                     {Type: "default", Theta: 1e4},
-		`{"rope_scaling": null, "rope_theta": 7}`:                                        {Type: "default", Theta: 7},
-	} {
-		r := parse(t, doc).Reader()
-		got := r.Rope(1e4)
-		if err := r.Finish(); err != nil || got != want {
-			t.Errorf("%s: %+v, %v; want %+v", doc, got, err, want)
-		}
-	}
-}
-
-// TestRopeLlama3 holds Frequency against transformers' inv_freq for Llama 3.2 1B (transformers 4.57.3, float64): see
-// testdata/rope_llama3.py.
-func TestRopeLlama3(t *testing.T) {
-	p := Rope{"llama3", 5e5, 32, 1, 4, 8192}
-	for i, want := range ropeLlama3Golden {
-		if got := p.Frequency(i, 64); math.Abs(got-want) > 1e-6*want {
-			t.Errorf("pair %d: %v, want %v", i, got, want)
-		}
-	}
-	if d := (Rope{Type: "linear", Theta: 1e4, Factor: 4}).Frequency(3, 64) * 4; math.Abs(d-(Rope{Type: "default", Theta: 1e4}).Frequency(3, 64)) > 1e-15 {
-		t.Error("linear")
-	}
 }
 
 func TestWithDType(t *testing.T) {
@@ -180,7 +131,6 @@ func FuzzConfig(f *testing.F) {
 			if n := r.SizeOr("hidden_size", 1); r.Err() == nil && (n < 1 || n > maxSize) {
 				t.Errorf("size %d", n)
 			}
-			r.Rope(1e4)
 			err = r.Finish()
 			if changed, werr := c.WithDType(tensor.BF16); werr == nil {
 				c, perr := ParseConfig("config.json", changed)

@@ -139,6 +139,18 @@ func (r *ConfigReader) FloatOr(key string, def float64) float64 {
 	return x
 }
 
+// Positive reads a number above zero; def stands for an absent one, and 0 as def for one that must be there.
+func (r *ConfigReader) Positive(key string, def float64) float64 {
+	if !r.Has(key) && def == 0 {
+		r.Fail(key, "a positive number is expected")
+	}
+	x := r.FloatOr(key, def)
+	if r.Err() == nil && x <= 0 {
+		r.Fail(key, "a positive number is expected")
+	}
+	return x
+}
+
 // BoolOr reads true or false; def stands for an absent one.
 func (r *ConfigReader) BoolOr(key string, def bool) bool {
 	v := r.get(key)

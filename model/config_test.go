@@ -227,10 +227,10 @@ func TestParts(t *testing.T) {
 					t.Errorf("%s: part %s has %d parameters, a block %d", variant, p.Name, n, block)
 				}
 				for j, src := range p.Tensors {
-					if src.Field != j || src.FirstRow != rows[src.HFName] {
-						t.Errorf("%s: part %s: source %+v, its first row should be %d", variant, p.Name, src, rows[src.HFName])
+					if row := int(src.At) / src.Cols; src.Field != j || row != rows[src.Name] {
+						t.Errorf("%s: part %s: source %+v, its first row should be %d", variant, p.Name, src, rows[src.Name])
 					}
-					rows[src.HFName] += p.Layout.Fields[j].Shape[0]
+					rows[src.Name] += p.Layout.Fields[j].Shape[0]
 				}
 			}
 			tensors := m.Tensors()

@@ -16,8 +16,9 @@ type Family struct {
 	Read func(*hf.Config, *hf.ConfigReader, *Spec)
 	// TextConfig says that the decoder's keys are in config.json's object "text_config". Read has the rest in Spec.Outer.
 	TextConfig bool
-	// Prefix begins the names of the decoder's tensors: "model." if it is empty. The head is lm_head.weight in any case.
-	Prefix string
+	Names      Names // what files call its tensors
+	// Architecture is llama.cpp's name of the family; "": GGUF files are not written of it.
+	Architecture string
 	// Carried are patterns of path.Match for the names of tensors that are neither loaded nor trained, such as those of a
 	// vision tower ("visual.*"). An export has them as the model's own files do.
 	Carried []string
@@ -25,10 +26,10 @@ type Family struct {
 
 // families are those of this package.
 var families = []Family{
-	{ModelType: "llama", Read: readLlama},
-	{ModelType: "mistral", Read: readMistral},
-	{ModelType: "qwen2", Read: readQwen2},
-	{ModelType: "qwen3", Read: readQwen3},
+	{ModelType: "llama", Read: readLlama, Names: Llama, Architecture: "llama"},
+	{ModelType: "mistral", Read: readMistral, Names: Llama, Architecture: "llama"},
+	{ModelType: "qwen2", Read: readQwen2, Names: qwen, Architecture: "qwen2"},
+	{ModelType: "qwen3", Read: readQwen3, Names: qwen, Architecture: "qwen3"},
 }
 
 // Families are the supported values of model_type.
@@ -142,10 +143,7 @@ func (s *Spec) HeadDim(r *hf.ConfigReader) {
 
 // Rotary reads the rotary positions of heads whose width is known.
 func (s *Spec) Rotary(r *hf.ConfigReader) {
-	p := r.Rope(10000)
-	kind := map[string]nn.RopeKind{"default": nn.RopeDefault, "linear": nn.RopeLinear, "llama3": nn.RopeLlama3}[p.Type]
-	s.Rope = nn.RopeFrequencies{HeadDim: s.Attention.HeadDim, Theta: p.Theta, Kind: kind, Factor: p.Factor,
-		LowFreqFactor: p.LowFreqFactor, HighFreqFactor: p.HighFreqFactor, OriginalPositions: p.OriginalPositions}
+	s.Rope = readRope(r, s.Attention.HeadDim, 10000)
 }
 
 // LayerTypes reads which layers' attention sees a window only. Absent, the layers from number first on do, if window is

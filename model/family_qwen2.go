@@ -2,6 +2,9 @@ package model
 
 import "github.com/millrace/millrace/hf"
 
+// qwen has Llama's names. Its rotation has pairs a half of the head apart everywhere, so GGUF files keep the rows.
+var qwen = Llama.Recut(Rows, "q.*", "k.*")
+
 // readQwen2 reads Qwen 2 and 2.5: Llama's block with biases on q, k and v.
 // Source: transformers, configuration_qwen2.py and modeling_qwen2.py.
 func readQwen2(c *hf.Config, r *hf.ConfigReader, s *Spec) {

@@ -13,29 +13,35 @@ func (m *Model) InitPart(seed uint64, p *Part, dst Values) {
 	dst.clearPadding(p.Layout)
 	for _, src := range p.Tensors {
 		f := &p.Layout.Fields[src.Field]
-		rows, cols := 1, f.Shape[0]
-		if len(f.Shape) == 2 {
-			rows, cols = f.Shape[0], f.Shape[1]
+		isVector := len(f.Shape) == 1
+		rows, cols, at := int64(src.Rows), int64(src.Cols), int64(src.Row)*int64(src.Cols)
+		if isVector {
+			rows, cols = 1, rows
 		}
 		row := make([]float32, cols)
-		if len(f.Shape) == 1 && !strings.HasSuffix(src.HFName, ".bias") {
+		if isVector && !strings.HasSuffix(f.Name, ".bias") {
 			for i := range row {
 				row[i] = 1
 			}
 		}
 		first, end := dst.of(f)
 		for r := range rows {
-			from, to := max(first-int64(r)*int64(cols), 0), min(end-int64(r)*int64(cols), int64(cols))
+			begin := at + r*cols
+			from, to := max(first-begin, 0), min(end-begin, cols)
 			if from >= to {
 				continue
 			}
-			if len(f.Shape) == 2 {
-				random := rng.New(seed, "init "+src.HFName, 0, uint64(src.FirstRow+r))
+			if !isVector {
+				number := src.At + r*int64(src.RowStep) // of a transposed tensor, a row is where it begins
+				if src.ColStep == 1 {
+					number /= cols
+				}
+				random := rng.New(seed, "init "+src.Name, 0, uint64(number))
 				for i := range row {
 					row[i] = float32(m.InitStd) * random.NormFloat32()
 				}
 			}
-			dst.setElems(f, int64(r)*int64(cols)+from, row[from:to])
+			dst.setElems(f, begin+from, row[from:to])
 		}
 	}
 }

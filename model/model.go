@@ -1,7 +1,6 @@
 package model
 
 import (
-	"cmp"
 	"fmt"
 	"reflect"
 	"slices"
@@ -31,7 +30,12 @@ type Model struct {
 	NormPart   int
 	HeadTiles  []int // of the parts that hold the head, by row; EmbedTiles if tied
 
-	carried []string // patterns of the names of tensors that are carried, see Family
+	// Architecture is llama.cpp's name of the family; "": GGUF files are not written of it.
+	Architecture string
+
+	names      Names
+	checkpoint *Form
+	carried    []string // patterns of the names of tensors that are carried, see Family
 }
 
 // DefaultChunkTokens is the number of positions that the head treats at once by default. Larger chunks make fewer,
@@ -62,15 +66,7 @@ type Part struct {
 	Layout   *tensor.Layout
 	Group    int      // from 1: the number of a group of a block; 0: the part is not a group
 	FirstRow int      // of a tile, in the vocabulary
-	Tensors  []Source // one for each field of Layout, in order
-}
-
-// Source is the tensor of a checkpoint that a field of a part is, or that it is some rows of.
-type Source struct {
-	HFName   string
-	Field    int // in the part's layout
-	FirstRow int // the field's first row in the tensor
-	HFShape  tensor.Shape
+	Tensors  []Source // of checkpoints, in the order of Layout's fields
 }
 
 const headName = "lm_head.weight"
@@ -101,7 +97,7 @@ func New(c *hf.Config, added ...Family) (*Model, error) {
 // build makes the blocks and cuts the parts.
 func (s *Spec) build() (*Model, error) {
 	m := &Model{Type: s.family.ModelType, Hidden: s.Hidden, Vocab: s.Vocab, MaxPositions: s.Positions, Tied: s.Tied,
-		Rope: s.Rope, InitStd: s.InitStd, carried: s.family.Carried}
+		Rope: s.Rope, InitStd: s.InitStd, Architecture: s.family.Architecture, names: s.family.Names, carried: s.family.Carried}
 	layouts, largest, err := s.layouts()
 	if err != nil {
 		return nil, err
@@ -109,8 +105,7 @@ func (s *Spec) build() (*Model, error) {
 	m.Head = nn.Head{Hidden: m.Hidden, Vocab: m.Vocab, TileRows: tileRows(largest, m.Hidden, m.Vocab),
 		ChunkTokens: DefaultChunkTokens, Eps: s.Eps}
 
-	prefix := cmp.Or(s.family.Prefix, "model.")
-	if m.EmbedTiles, err = m.addTiles(Embed, 0, prefix+"embed_tokens.weight"); err != nil {
+	if m.EmbedTiles, err = m.addTiles(Embed, 0); err != nil {
 		return nil, err
 	}
 	for l, layout := range layouts {
@@ -122,12 +117,8 @@ func (s *Spec) build() (*Model, error) {
 		m.Blocks = append(m.Blocks, block)
 		m.Like = append(m.Like, slices.IndexFunc(m.Blocks, func(b *nn.Block) bool { return reflect.DeepEqual(b, block) }))
 		p := Part{Layer: 1 + l, Name: fmt.Sprintf("%v.%d", Block, l), Kind: Block, Layout: layout}
-		for i, f := range layout.Fields {
-			p.Tensors = append(p.Tensors, Source{HFName: fmt.Sprintf("%slayers.%d.%s", prefix, l, f.Name), Field: i,
-				HFShape: f.Shape})
-		}
 		m.BlockParts = append(m.BlockParts, m.add(p))
-		if err := m.addGroups(l, fmt.Sprintf("%slayers.%d.mlp.groups.", prefix, l)); err != nil {
+		if err := m.addGroups(l); err != nil {
 			return nil, err
 		}
 	}
@@ -135,31 +126,32 @@ func (s *Spec) build() (*Model, error) {
 	if err != nil {
 		return nil, err
 	}
-	m.NormPart = m.add(Part{Layer: 1 + s.Layers, Name: Norm.String(), Kind: Norm, Layout: norm,
-		Tensors: []Source{{HFName: prefix + "norm.weight", HFShape: norm.Fields[0].Shape}}})
+	m.NormPart = m.add(Part{Layer: 1 + s.Layers, Name: Norm.String(), Kind: Norm, Layout: norm})
 	m.HeadTiles = m.EmbedTiles
 	if !m.Tied {
-		if m.HeadTiles, err = m.addTiles(HeadTile, 1+s.Layers, headName); err != nil {
+		if m.HeadTiles, err = m.addTiles(HeadTile, 1+s.Layers); err != nil {
 			return nil, err
 		}
+	}
+	if m.checkpoint, err = m.form(func(n Name) (string, Cut) { return n.HF, n.CutHF }); err != nil {
+		return nil, err
+	}
+	for i := range m.Parts {
+		m.Parts[i].Tensors = m.checkpoint.sources[i]
 	}
 	return m, nil
 }
 
-// addGroups makes the parts of a block's groups, whose tensors have names with a prefix.
-func (m *Model) addGroups(block int, prefix string) error {
+// addGroups makes the parts of a block's groups.
+func (m *Model) addGroups(block int) error {
 	var parts []int
 	for g := range m.Blocks[block].Parts() {
 		layout, err := tensor.NewLayout(m.Blocks[block].PartFields(g)...)
 		if err != nil {
 			return err
 		}
-		p := Part{Layer: 1 + block, Name: fmt.Sprintf("%v.%d.group.%d", Block, block, g), Kind: Block, Layout: layout,
-			Group: 1 + g}
-		for i, f := range layout.Fields {
-			p.Tensors = append(p.Tensors, Source{HFName: fmt.Sprintf("%s%d.%s", prefix, g, f.Name), Field: i, HFShape: f.Shape})
-		}
-		parts = append(parts, m.add(p))
+		parts = append(parts, m.add(Part{Layer: 1 + block, Name: fmt.Sprintf("%v.%d.group.%d", Block, block, g), Kind: Block,
+			Layout: layout, Group: 1 + g}))
 	}
 	m.GroupParts = append(m.GroupParts, parts)
 	return nil
@@ -207,7 +199,7 @@ func tileRows(block *tensor.Layout, hidden, vocab int) int {
 }
 
 // addTiles cuts a [vocabulary, hidden] matrix into parts and returns their indices.
-func (m *Model) addTiles(k Kind, layer int, name string) ([]int, error) {
+func (m *Model) addTiles(k Kind, layer int) ([]int, error) {
 	var tiles []int
 	for i := range m.Head.Tiles() {
 		first, rows := m.Head.Tile(i)
@@ -215,8 +207,8 @@ func (m *Model) addTiles(k Kind, layer int, name string) ([]int, error) {
 		if err != nil {
 			return nil, err
 		}
-		tiles = append(tiles, m.add(Part{Layer: layer, Name: fmt.Sprintf("%v.%d", k, i), Kind: k, Layout: layout, FirstRow: first,
-			Tensors: []Source{{HFName: name, FirstRow: first, HFShape: tensor.Shape{m.Vocab, m.Hidden}}}}))
+		tiles = append(tiles, m.add(Part{Layer: layer, Name: fmt.Sprintf("%v.%d", k, i), Kind: k, Layout: layout,
+			FirstRow: first}))
 	}
 	return tiles, nil
 }

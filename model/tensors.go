@@ -1,48 +1,159 @@
 package model
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/millrace/millrace/tensor"
 )
 
-// Tensor is a tensor of a checkpoint and the pieces that make it up, in the order of its rows.
+// Tensor is a tensor of a file and the pieces that make it up.
 type Tensor struct {
 	Name   string
 	Shape  tensor.Shape
 	Pieces []Piece
 }
 
-// Piece is one field of one part.
+// Piece is some rows of a field of a part, [Rows, Cols] from row Row on, and their place in a tensor: element (r, c) of
+// the piece is element At + r*RowStep + c*ColStep. A vector has one column.
 type Piece struct {
-	Part, Field int
+	Part, Field      int
+	Row, Rows, Cols  int
+	At               int64
+	RowStep, ColStep int
 }
 
-// Tensors are all tensors of the model in the order in which transformers numbers its parameters, which is the order of
-// exported files. A tied head is not among them.
-func (m *Model) Tensors() []Tensor {
-	var all []Tensor
-	for i := range m.Parts {
-		p := &m.Parts[i]
-		first := len(all)
-		for _, src := range p.Tensors {
-			piece := Piece{Part: i, Field: src.Field}
-			if src.FirstRow > 0 { // the rest of a tensor whose first tile is in the part before
-				last := &all[len(all)-1]
-				last.Pieces = append(last.Pieces, piece)
-				continue
-			}
-			all = append(all, Tensor{Name: src.HFName, Shape: src.HFShape, Pieces: []Piece{piece}})
+// Source is a tensor of a file that a field of a part, or some rows of it, come from.
+type Source struct {
+	Name  string
+	Shape tensor.Shape
+	Piece
+}
+
+// F32Reader reads ranges of tensors as fp32 by the names of its files; hf.Weights is one.
+type F32Reader interface {
+	ReadF32(name string, dst []float32, first int64) error
+}
+
+// Fields reads elements of a field of a part, from element first of it on.
+type Fields func(part, field int, dst []float32, first int64) error
+
+// Tensors are all tensors of the model's checkpoints in the order in which transformers numbers its parameters, which
+// is the order of exported files. A tied head is not among them.
+func (m *Model) Tensors() []Tensor { return m.checkpoint.Tensors }
+
+// Checkpoint is what checkpoints of transformers hold of the model.
+func (m *Model) Checkpoint() *Form { return m.checkpoint }
+
+// GGUF is what GGUF files hold of the model. A model whose family has no names there is an error.
+func (m *Model) GGUF() (*Form, error) {
+	return m.form(func(n Name) (string, Cut) { return n.GGUF, n.CutGGUF })
+}
+
+// InOrder reports whether the pieces are whole fields, one after the other.
+func (t *Tensor) InOrder() bool {
+	at := int64(0)
+	for _, p := range t.Pieces {
+		if p.At != at || !p.inTensor().isWhole(p.Rows, p.Cols) {
+			return false
 		}
-		if p.Kind == Block {
-			// Stable: in the layout and in transformers, a module's weight stands before its bias.
-			slices.SortStableFunc(all[first:], func(a, b Tensor) int { return cmp.Compare(module(a.Name), module(b.Name)) })
+		at += int64(p.Rows) * int64(p.Cols)
+	}
+	return true
+}
+
+// Read returns elements of the tensor, from element first on.
+func (t *Tensor) Read(dst []float32, first int64, from Fields) error {
+	for _, p := range t.Pieces {
+		if err := transfer(dst, first, p.Rows, p.Cols, p.inTensor(), p.inField(), func(dst []float32, first int64) error {
+			return from(p.Part, p.Field, dst, first)
+		}); err != nil {
+			return err
 		}
 	}
-	return all
+	return nil
+}
+
+// Fields reads fields from the tensors of files.
+func (f *Form) Fields(from F32Reader) Fields {
+	return func(part, field int, dst []float32, first int64) error {
+		for _, src := range f.sources[part] {
+			if src.Field == field {
+				if err := src.read(from, dst, first); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	}
+}
+
+// NameOf is what the files call the tensor that a piece of another form belongs to.
+func (f *Form) NameOf(p Piece) string {
+	for _, src := range f.sources[p.Part] {
+		if src.Field == p.Field {
+			return src.Name
+		}
+	}
+	return ""
+}
+
+// read returns those elements of the field that the source has.
+func (s *Source) read(from F32Reader, dst []float32, first int64) error {
+	return transfer(dst, first, s.Rows, s.Cols, s.inField(), s.inTensor(), func(dst []float32, first int64) error {
+		return from.ReadF32(s.Name, dst, first)
+	})
+}
+
+// steps say where elements (r, c) of a piece are.
+type steps struct{ at, row, col int64 }
+
+func (p *Piece) inTensor() steps { return steps{p.At, int64(p.RowStep), int64(p.ColStep)} }
+func (p *Piece) inField() steps  { return steps{int64(p.Row) * int64(p.Cols), int64(p.Cols), 1} }
+
+// isWhole reports whether the elements follow each other.
+func (s steps) isWhole(rows, cols int) bool {
+	return (s.row == int64(cols) || rows == 1) && (s.col == 1 || cols == 1)
+}
+
+// transfer fills those elements of dst that a piece has. dst has elements from first on of what is written, where the
+// piece has the steps to; read returns elements of what is read, where it has the steps from.
+func transfer(dst []float32, first int64, rows, cols int, to, from steps, read func(dst []float32, first int64) error,
+) error {
+	// Runs go along the dimension that is read with the smaller steps.
+	outer, inner := int64(rows), int64(cols)
+	if to.isWhole(rows, cols) && from.isWhole(rows, cols) {
+		outer, inner, to, from = 1, outer*inner, steps{to.at, 0, 1}, steps{from.at, 0, 1}
+	} else if cols == 1 || from.row < from.col {
+		outer, inner = inner, outer
+		to.row, to.col, from.row, from.col = to.col, to.row, from.col, from.row
+	}
+	var run []float32
+	for o := range outer {
+		at := to.at + o*to.row - first
+		begin, end := max(0, (-at+to.col-1)/to.col), min(inner, (int64(len(dst))-at+to.col-1)/to.col)
+		if begin >= end {
+			continue
+		}
+		source := from.at + o*from.row + begin*from.col
+		if to.col == 1 && from.col == 1 {
+			if err := read(dst[at+begin:at+end], source); err != nil {
+				return err
+			}
+			continue
+		}
+		n := (end-begin-1)*from.col + 1
+		if int64(len(run)) < n {
+			run = make([]float32, n)
+		}
+		if err := read(run[:n], source); err != nil {
+			return err
+		}
+		for i := begin; i < end; i++ {
+			dst[at+i*to.col] = run[(i-begin)*from.col]
+		}
+	}
+	return nil
 }
 
 // ReadTensor returns a tensor of the model by its name, row by row. read returns the values of a part, which need to be
@@ -53,24 +164,24 @@ func (m *Model) ReadTensor(name string, read func(part int) (Values, error)) ([]
 	if i < 0 {
 		return nil, fmt.Errorf("the model has no tensor %.200q; Model.Tensors lists the names", name)
 	}
-	values := make([]float32, 0, all[i].Shape.Elems())
-	for _, piece := range all[i].Pieces {
-		v, err := read(piece.Part)
-		if err != nil {
-			return nil, err
-		}
-		f := &m.Parts[piece.Part].Layout.Fields[piece.Field]
-		values = values[:int64(len(values))+f.Elems]
-		v.Elems(f, 0, values[int64(len(values))-f.Elems:])
-	}
-	return values, nil
+	values := make([]float32, all[i].Shape.Elems())
+	return values, all[i].Read(values, 0, m.FieldsOf(read))
 }
 
-// modules are the modules of a block in the order in which transformers declares them.
-var modules = []string{".q_proj.", ".k_proj.", ".v_proj.", ".o_proj.", ".q_norm.", ".k_norm.",
-	".gate_proj.", ".up_proj.", ".down_proj.", ".input_layernorm.", ".post_attention_layernorm."}
-
-// module is the index of the module that a block's tensor belongs to.
-func module(name string) int {
-	return slices.IndexFunc(modules, func(m string) bool { return strings.Contains(name, m) })
+// FieldsOf reads fields from the values of parts, one part's at a time. read returns the values of a part, which need to
+// be valid until its next call.
+func (m *Model) FieldsOf(read func(part int) (Values, error)) Fields {
+	held := -1
+	var v Values
+	return func(part, field int, dst []float32, first int64) (err error) {
+		if held != part {
+			held = -1
+			if v, err = read(part); err != nil {
+				return err
+			}
+			held = part
+		}
+		v.Elems(&m.Parts[part].Layout.Fields[field], first, dst)
+		return nil
+	}
 }

@@ -38,13 +38,14 @@ func (v Values) Span(from, to *tensor.Layout) (first, n int64) {
 	return first, max(end-first, 0)
 }
 
-// Elems writes len(dst) elements of a field, from element first of it on, as fp32: the exact master weights.
+// Elems writes len(dst) elements of a field, from element first of it on, as fp32: the exact master weights, or without
+// Low the bf16 ones.
 func (v Values) Elems(f *tensor.Placed, first int64, dst []float32) {
 	at, n := f.First+first-v.First, int64(len(dst))
 	switch {
 	case v.F32 != nil:
 		copy(dst, v.F32[at:at+n])
-	case f.State < 0:
+	case f.State < 0 || v.Low == nil:
 		for i, h := range v.High[at : at+n] {
 			dst[i] = tensor.F32FromBF16(h)
 		}

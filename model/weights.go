@@ -17,7 +17,7 @@ func (m *Model) Check(w *hf.Weights) error {
 	known := m.known()
 	for i := range m.Parts {
 		for _, src := range m.Parts[i].Tensors {
-			if err := w.Expect(src.HFName, src.HFShape); err != nil {
+			if err := w.Expect(src.Name, src.Shape); err != nil {
 				return err
 			}
 		}
@@ -38,7 +38,7 @@ func (m *Model) known() map[string]bool {
 	names := map[string]bool{}
 	for i := range m.Parts {
 		for _, src := range m.Parts[i].Tensors {
-			names[src.HFName] = true
+			names[src.Name] = true
 		}
 	}
 	return names
@@ -78,8 +78,12 @@ func (m *Model) carriedAs(name string) string {
 	return ""
 }
 
-// readElems is how many elements are converted at a time: 256 KiB of fp32.
-const readElems = 64 << 10
+// readElems is how many elements are converted at a time: 256 KiB of fp32. Of a transposed tensor it is more, since each
+// of its rows is then read in runs that are longer.
+const (
+	readElems       = 64 << 10
+	transposedElems = 4 << 20
+)
 
 // ReadPart fills values of a part, padding included, from a checkpoint: all of them, or those of a piece, of which
 // nothing else is read. Split master weights hold an F32 checkpoint exactly, and BF16 and F16 ones too. A missing
@@ -91,39 +95,40 @@ func (m *Model) ReadPart(w *hf.Weights, p *Part, dst Values) error {
 	if dst.F32 == nil {
 		buf = make([]float32, readElems)
 	}
-	for _, src := range p.Tensors {
-		if err := w.Expect(src.HFName, src.HFShape); err != nil {
+	for i := range p.Tensors {
+		src := &p.Tensors[i]
+		if err := w.Expect(src.Name, src.Shape); err != nil {
 			return err
 		}
 		f := &p.Layout.Fields[src.Field]
-		begin := src.begin()
-		first, end := dst.of(f)
-		if dst.F32 != nil {
-			if first < end {
-				if err := w.ReadF32(src.HFName, dst.F32[f.First+first-dst.First:][:end-first], begin+first); err != nil {
-					return err
-				}
+		begin, end := dst.of(f)
+		row := int64(src.Row) * int64(src.Cols)
+		begin, end = max(begin, row), min(end, row+int64(src.Rows)*int64(src.Cols))
+		if dst.F32 != nil && begin < end {
+			if err := src.read(w, dst.F32[f.First+begin-dst.First:][:end-begin], begin); err != nil {
+				return err
 			}
 			continue
 		}
-		for at := first; at < end; at += readElems {
-			vals := buf[:min(readElems, end-at)]
-			if err := w.ReadF32(src.HFName, vals, begin+at); err != nil {
+		if src.ColStep != 1 && dst.F32 == nil && len(buf) < transposedElems {
+			buf = make([]float32, transposedElems)
+		}
+		for at := begin; at < end; at += int64(len(buf)) {
+			vals := buf[:min(int64(len(buf)), end-at)]
+			if err := src.read(w, vals, at); err != nil {
 				return err
 			}
 			if i := dst.setElems(f, at, vals); i >= 0 {
-				return fmt.Errorf("tensor %.200q: element %d is %g, too large for bf16: the model had diverged, or train it with master: f32", src.HFName, begin+at+int64(i), vals[i])
+				return fmt.Errorf("tensor %.200q: element %d is %g, too large for bf16: the model had diverged, or train it with "+
+					"master: f32", src.Name, src.element(at+int64(i)), vals[i])
 			}
 		}
 	}
 	return nil
 }
 
-// begin is the first element of the tensor that the field has.
-func (s *Source) begin() int64 {
-	n := int64(s.FirstRow)
-	for _, d := range s.HFShape[1:] {
-		n *= int64(d)
-	}
-	return n
+// element returns which element of the tensor an element of the field is.
+func (s *Source) element(of int64) int64 {
+	cols := int64(s.Cols)
+	return s.At + (of/cols-int64(s.Row))*int64(s.RowStep) + of%cols*int64(s.ColStep)
 }

@@ -21,11 +21,11 @@ type Attention struct {
 
 // The tensors of attention. Of those that are glued it is the first.
 const (
-	qkvWeight, qkvBias = "self_attn.q_proj.weight", "self_attn.q_proj.bias"
-	vBias              = "self_attn.v_proj.bias"
-	outWeight, outBias = "self_attn.o_proj.weight", "self_attn.o_proj.bias"
-	qNorm, kNorm       = "self_attn.q_norm.weight", "self_attn.k_norm.weight"
-	sinks              = "self_attn.sinks"
+	qkvWeight, qkvBias = "q.weight", "q.bias"
+	vBias              = "v.bias"
+	outWeight, outBias = "o.weight", "o.bias"
+	qNorm, kNorm       = "q_norm.weight", "k_norm.weight"
+	sinks              = "sinks"
 )
 
 // The buffers of attention, t rows each.
@@ -63,15 +63,15 @@ func (a Attention) qkvCols() int { return a.qkCols() + a.kvCols() }
 func (a Attention) Fields(hidden int) []tensor.Field {
 	fields := []tensor.Field{
 		param(qkvWeight, a.qCols(), hidden),
-		glued("self_attn.k_proj.weight", a.kvCols(), hidden),
-		glued("self_attn.v_proj.weight", a.kvCols(), hidden),
+		glued("k.weight", a.kvCols(), hidden),
+		glued("v.weight", a.kvCols(), hidden),
 		param(outWeight, hidden, a.qCols()),
 	}
 	if a.QKNorm {
 		fields = append(fields, param(qNorm, a.HeadDim), param(kNorm, a.HeadDim))
 	}
 	if a.QKVBias {
-		fields = append(fields, param(qkvBias, a.qCols()), glued("self_attn.k_proj.bias", a.kvCols()),
+		fields = append(fields, param(qkvBias, a.qCols()), glued("k.bias", a.kvCols()),
 			glued(vBias, a.kvCols()))
 	}
 	if a.OutBias {

@@ -58,8 +58,8 @@ type Dense interface {
 
 // The norms at the beginning of the halves.
 const (
-	mixerNorm = "input_layernorm.weight"
-	feedNorm  = "post_attention_layernorm.weight"
+	mixerNorm = "mixer_norm.weight"
+	feedNorm  = "feed_norm.weight"
 )
 
 // Fields are the block's tensors. Matrices come first and decay; norms, other vectors and biases follow and do not,

@@ -14,8 +14,8 @@ type GLU struct {
 
 // The tensors of a GLU. Gate and up are glued.
 const (
-	gateUpWeight, gateUpBias = "mlp.gate_proj.weight", "mlp.gate_proj.bias"
-	downWeight, downBias     = "mlp.down_proj.weight", "mlp.down_proj.bias"
+	gateUpWeight, gateUpBias = "gate.weight", "gate.bias"
+	downWeight, downBias     = "down.weight", "down.bias"
 )
 
 // The buffers of a GLU.
@@ -33,11 +33,11 @@ func (g GLU) Values() []Value {
 
 func (g GLU) Fields(hidden int) []tensor.Field {
 	fields := []tensor.Field{
-		param(gateUpWeight, g.Inner, hidden), glued("mlp.up_proj.weight", g.Inner, hidden),
+		param(gateUpWeight, g.Inner, hidden), glued("up.weight", g.Inner, hidden),
 		param(downWeight, hidden, g.Inner),
 	}
 	if g.Bias {
-		fields = append(fields, param(gateUpBias, g.Inner), glued("mlp.up_proj.bias", g.Inner), param(downBias, hidden))
+		fields = append(fields, param(gateUpBias, g.Inner), glued("up.bias", g.Inner), param(downBias, hidden))
 	}
 	return fields
 }

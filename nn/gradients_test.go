@@ -14,7 +14,7 @@ import (
 // cleared. This holds for any earlier contents, for one chunk or many, and where tensors are frozen.
 func TestFreshGradients(t *testing.T) {
 	for name, d := range variants() {
-		for _, frozen := range []string{"none", "gate_proj up_proj", "bias norm"} {
+		for _, frozen := range []string{"none", "gate up", "bias norm"} {
 			for _, rows := range []int{0, 4} {
 				t.Run(fmt.Sprint(name, ", frozen ", frozen, ", chunks of ", rows), func(t *testing.T) {
 					t.Parallel()

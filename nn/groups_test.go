@@ -31,8 +31,8 @@ func newGrouped(t *testing.T, a nn.Attention) *grouped {
 	g.set(g.x, whole.get(whole.x))
 	layout, err := tensor.NewLayout(d.PartFields(0)...)
 	check(t, err)
-	gate, up, down := whole.columns("mlp.gate_proj.weight"), whole.columns("mlp.up_proj.weight"),
-		whole.columns("mlp.down_proj.weight")
+	gate, up, down := whole.columns("gate.weight"), whole.columns("up.weight"),
+		whole.columns("down.weight")
 	for i := range groupCount {
 		w := nn.Weights(g.arena.Take(layout.WeightElems*4), layout, tensor.F32)
 		g.set(w.Mat(0), gate[i*groupInner*24:][:groupInner*24])
@@ -111,9 +111,9 @@ func TestGroups(t *testing.T) {
 		for _, f := range g.layout.Fields {
 			wantTrunk = append(wantTrunk, g.whole.get(g.whole.g.Mat(g.whole.field(f.Name)))...)
 		}
-		gate, up := g.whole.get(g.whole.g.Mat(g.whole.field("mlp.gate_proj.weight"))),
-			g.whole.get(g.whole.g.Mat(g.whole.field("mlp.up_proj.weight")))
-		down := g.whole.get(g.whole.g.Mat(g.whole.field("mlp.down_proj.weight")))
+		gate, up := g.whole.get(g.whole.g.Mat(g.whole.field("gate.weight"))),
+			g.whole.get(g.whole.g.Mat(g.whole.field("up.weight")))
+		down := g.whole.get(g.whole.g.Mat(g.whole.field("down.weight")))
 		var first []float32
 		for i := range 2 * nn.Keeps {
 			keep, rows := nn.Keep(i%nn.Keeps), i/nn.Keeps*5

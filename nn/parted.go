@@ -247,8 +247,8 @@ type SplitGLU struct {
 
 // The tensors of a part. Gate and up are glued.
 const (
-	groupGateUp = "gate_proj.weight"
-	groupDown   = "down_proj.weight"
+	groupGateUp = "gate.weight"
+	groupDown   = "down.weight"
 )
 
 // Count implements InParts.
@@ -259,7 +259,7 @@ func (g SplitGLU) Fields(int) []tensor.Field { return nil }
 
 // PartFields implements InParts.
 func (g SplitGLU) PartFields(hidden, _ int) []tensor.Field {
-	return []tensor.Field{param(groupGateUp, g.Inner, hidden), glued("up_proj.weight", g.Inner, hidden),
+	return []tensor.Field{param(groupGateUp, g.Inner, hidden), glued("up.weight", g.Inner, hidden),
 		param(groupDown, hidden, g.Inner)}
 }
 

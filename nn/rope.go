@@ -21,6 +21,9 @@ const (
 	RopeLlama3           // the low ones divided by Factor, the high ones kept, a ramp between
 )
 
+// String is the name in config.json.
+func (k RopeKind) String() string { return [...]string{"default", "linear", "llama3"}[k] }
+
 // RopeFrequencies define the angles of the rotary positions: position times frequency.
 type RopeFrequencies struct {
 	HeadDim int // even
@@ -36,37 +39,50 @@ type RopeFrequencies struct {
 // Inverse are the HeadDim/2 frequencies in radians per position. They follow transformers (modeling_rope_utils.py)
 // through fp32, with the roundings of PyTorch, which divides a number by a tensor as reciprocal times number; only its
 // power function may differ, by one unit in the last place.
-func (f RopeFrequencies) Inverse() []float32 {
-	inv := make([]float32, f.HeadDim/2)
+func (f RopeFrequencies) Inverse() []float32 { return inverse[float32](f) }
+
+// Divisors are what each frequency was divided by to stretch it, HeadDim/2 numbers from 1 to Factor.
+func (f RopeFrequencies) Divisors() []float32 {
+	plain, stretched := inverse[float64](RopeFrequencies{HeadDim: f.HeadDim, Theta: f.Theta}), inverse[float64](f)
+	divisors := make([]float32, len(plain))
+	for i := range divisors {
+		divisors[i] = float32(plain[i] / stretched[i])
+	}
+	return divisors
+}
+
+// inverse computes the frequencies with the roundings of a type.
+func inverse[F float32 | float64](f RopeFrequencies) []F {
+	inv := make([]F, f.HeadDim/2)
 	for i := range inv {
-		exponent := float32(2*i) / float32(f.HeadDim)
-		inv[i] = 1 / float32(math.Pow(f.Theta, float64(exponent)))
+		exponent := F(2*i) / F(f.HeadDim)
+		inv[i] = 1 / F(math.Pow(f.Theta, float64(exponent)))
 		switch f.Kind {
 		case RopeLinear:
-			inv[i] /= float32(f.Factor)
+			inv[i] /= F(f.Factor)
 		case RopeLlama3:
-			inv[i] = f.llama3(inv[i])
+			inv[i] = llama3(f, inv[i])
 		}
 	}
 	return inv
 }
 
 // llama3 stretches one frequency. Source: the Llama 3.1 release, as in transformers.
-func (f RopeFrequencies) llama3(inv float32) float32 {
-	wavelength := (1 / inv) * float32(2*math.Pi)
+func llama3[F float32 | float64](f RopeFrequencies, inv F) F {
+	wavelength := (1 / inv) * F(2*math.Pi)
 	original := float64(f.OriginalPositions)
-	long := wavelength > float32(original/f.LowFreqFactor)
-	short := wavelength < float32(original/f.HighFreqFactor)
+	long := wavelength > F(original/f.LowFreqFactor)
+	short := wavelength < F(original/f.HighFreqFactor)
 	switch {
 	case long:
-		return inv / float32(f.Factor)
+		return inv / F(f.Factor)
 	case short:
 		return inv
 	}
-	ratio := (1 / wavelength) * float32(original)
-	smooth := (ratio - float32(f.LowFreqFactor)) / float32(f.HighFreqFactor-f.LowFreqFactor)
+	ratio := (1 / wavelength) * F(original)
+	smooth := (ratio - F(f.LowFreqFactor)) / F(f.HighFreqFactor-f.LowFreqFactor)
 	// The conversions keep the compiler from contracting a product and a sum into one rounding.
-	return float32(float32((1-smooth)*inv)/float32(f.Factor)) + float32(smooth*inv)
+	return F(F((1-smooth)*inv)/F(f.Factor)) + F(smooth*inv)
 }
 
 // Tables are the cosines and sines for n positions from the first one on, row-major [n, HeadDim/2]. An angle is rounded to fp32 before

@@ -83,7 +83,7 @@ func TestGradientsAgreeWithPyTorch(t *testing.T) {
 				}
 				for _, src := range part.Tensors {
 					f := part.Layout.Fields[src.Field]
-					got[src.HFName] = append(got[src.HFName], grads[f.State:f.State+f.Elems]...)
+					got[src.Name] = append(got[src.Name], grads[f.State:f.State+f.Elems]...)
 				}
 			}
 			for name, want := range g.Grads {

@@ -105,7 +105,14 @@ func matrix(name string, shape ...int) tensor.Field {
 }
 
 // made is a family of such blocks in turn with attention and a GLU.
-var made = model.Family{ModelType: "made", Read: func(_ *hf.Config, r *hf.ConfigReader, s *model.Spec) {
+var made = model.Family{ModelType: "made", Names: append(model.Names{
+	{Role: "mixer.up.*", HF: "model.layers.{layer}.mixer.up.*"},
+	{Role: "mixer.down.*", HF: "model.layers.{layer}.mixer.down.*"},
+	{Role: "part.table.*", HF: "model.layers.{layer}.tables.{part}.*"},
+	{Role: "part.gate.*", HF: "model.layers.{layer}.mlp.groups.{part}.gate_proj.*"},
+	{Role: "part.up.*", HF: "model.layers.{layer}.mlp.groups.{part}.up_proj.*"},
+	{Role: "part.down.*", HF: "model.layers.{layer}.mlp.groups.{part}.down_proj.*"},
+}, model.Llama...), Read: func(_ *hf.Config, r *hf.ConfigReader, s *model.Spec) {
 	s.Attention.KVHeads = r.Size("num_key_value_heads")
 	s.HeadDim(r)
 	s.Rotary(r)

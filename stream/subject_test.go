@@ -148,7 +148,7 @@ func (s shape) freeze(t errorer, m *model.Model) {
 			frozen = all
 		case p.Kind == model.Block && p.Layer == len(m.Blocks) && s.FrozenFFN:
 			frozen = func(name string) bool {
-				return name == "mlp.gate_proj.weight" || name == "mlp.up_proj.weight" || name == "mlp.down_proj.weight"
+				return name == "gate.weight" || name == "up.weight" || name == "down.weight"
 			}
 		}
 		var fields []tensor.Field

@@ -16,7 +16,7 @@ const MomentBlock = Align
 
 // Field asks for a tensor in a layout.
 type Field struct {
-	Name      string // the name inside the part, such as "self_attn.q_proj.weight"
+	Name      string // its role inside the part, such as "q.weight"
 	Shape     Shape
 	Trainable bool // a frozen tensor has no gradient and no optimizer state
 	Decay     bool // weight decay applies

@@ -173,7 +173,7 @@ func (g *growth) grows(name string) bool {
 		return false
 	}
 	for _, tile := range slices.Concat(m.EmbedTiles, m.HeadTiles) {
-		if m.Parts[tile].Tensors[0].HFName == name {
+		if m.Parts[tile].Tensors[0].Name == name {
 			return true
 		}
 	}

@@ -52,7 +52,20 @@ func (e *Env) writeModel(ctx context.Context, src *source, dir string, dtype ten
 	defer bar.End()
 	viewed := -1
 	var v model.Values
+	fields := m.FieldsOf(func(part int) (v model.Values, err error) {
+		if v, err = read(part); dtype == tensor.BF16 && v.High != nil {
+			v.Low = nil
+		}
+		return v, err
+	})
 	for i, t := range tensors {
+		if !t.InOrder() {
+			viewed = -1 // fields read parts, too
+			if err := writeTensor(w, &t, fields, dtype); err != nil {
+				return err
+			}
+			continue
+		}
 		for _, p := range t.Pieces {
 			if err := ctx.Err(); err != nil {
 				return err
@@ -102,23 +115,39 @@ func writeField(w *hf.ModelWriter, name string, v model.Values, f *tensor.Placed
 	if dtype == tensor.BF16 && v.High != nil {
 		return w.Write(name, bytesOf(v.High[f.First:f.First+f.Elems]))
 	}
-	vals := make([]float32, min(exportElems, f.Elems))
-	half := make([]uint16, len(vals))
-	for at := int64(0); at < f.Elems; at += exportElems {
-		n := min(exportElems, f.Elems-at)
-		v.Elems(f, at, vals[:n])
-		out := bytesOf(vals[:n])
+	return writeElems(w, name, f.Elems, dtype, func(dst []float32, at int64) error {
+		v.Elems(f, at, dst)
+		return nil
+	})
+}
+
+// writeTensor writes a tensor whose pieces are not in order.
+func writeTensor(w *hf.ModelWriter, t *model.Tensor, from model.Fields, dtype tensor.DType) error {
+	return writeElems(w, t.Name, t.Shape.Elems(), dtype, func(dst []float32, at int64) error { return t.Read(dst, at, from) })
+}
+
+// writeElems appends n elements to a tensor.
+func writeElems(w *hf.ModelWriter, name string, n int64, dtype tensor.DType, read func(dst []float32, at int64) error,
+) error {
+	buf := make([]float32, min(exportElems, n))
+	half := make([]uint16, len(buf))
+	for at := int64(0); at < n; at += exportElems {
+		vals := buf[:min(exportElems, n-at)]
+		if err := read(vals, at); err != nil {
+			return err
+		}
+		out := bytesOf(vals)
 		switch dtype {
 		case tensor.BF16:
-			for i, x := range vals[:n] {
+			for i, x := range vals {
 				half[i] = tensor.BF16FromF32(x)
 			}
-			out = bytesOf(half[:n])
+			out = bytesOf(half[:len(vals)])
 		case tensor.F16:
-			if err := toF16(name, half[:n], vals[:n]); err != nil {
+			if err := toF16(name, half[:len(vals)], vals); err != nil {
 				return err
 			}
-			out = bytesOf(half[:n])
+			out = bytesOf(half[:len(vals)])
 		}
 		if err := w.Write(name, out); err != nil {
 			return err

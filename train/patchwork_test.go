@@ -57,7 +57,7 @@ func writePatchwork(t testing.TB) string {
 		m.InitPart(3, p, v)
 		for _, src := range p.Tensors {
 			f := p.Layout.Fields[src.Field]
-			values[src.HFName] = append(values[src.HFName], bytesOf(v.F32[f.First:f.First+f.Elems])...)
+			values[src.Name] = append(values[src.Name], bytesOf(v.F32[f.First:f.First+f.Elems])...)
 		}
 	}
 	for _, x := range m.Tensors() {

@@ -75,7 +75,7 @@ func writeModel(t testing.TB, change map[string]any) string {
 		m.InitPart(3, p, v)
 		for _, src := range p.Tensors {
 			f := p.Layout.Fields[src.Field]
-			values[src.HFName] = append(values[src.HFName], v.F32[f.First:f.First+f.Elems]...)
+			values[src.Name] = append(values[src.Name], v.F32[f.First:f.First+f.Elems]...)
 		}
 	}
 	writeTensors(t, filepath.Join(dir, "model.safetensors"), m, values)

@@ -44,14 +44,14 @@ func ExportGGUF(ctx context.Context, env *Env, o GGUFOptions) (report *gguf.Repo
 			return nil, blame.BadRequest(err)
 		}
 	}
-	var from gguf.F32Reader
+	var from model.Fields
 	if c != nil {
 		if o.Type == "" && src.exportType() == tensor.F32 {
 			o.Type = gguf.F32
 		}
 		// In BF16 it is the weights that the forward pass used; what is quantized comes from the masters.
 		weights, lowHalves := c.Weights(src.model), o.Type != gguf.BF16 && o.Type != ""
-		from = newPartTensors(src.model, func(part int) (model.Values, error) { return weights.Part(part, lowHalves) })
+		from = src.model.FieldsOf(func(part int) (model.Values, error) { return weights.Part(part, lowHalves) })
 	} else {
 		w, err := hf.OpenWeights(src.dir)
 		if err != nil {
@@ -61,14 +61,17 @@ func ExportGGUF(ctx context.Context, env *Env, o GGUFOptions) (report *gguf.Repo
 		if err := src.model.Check(w); err != nil {
 			return nil, err
 		}
-		from = named{w}
+		read := src.model.Checkpoint().Fields(w)
+		from = func(part, field int, dst []float32, first int64) error {
+			return blame.BadRequest(read(part, field, dst, first)) // of the model, which the user has named
+		}
 	}
 	if o.Type == "" {
 		o.Type = gguf.BF16
 	}
 	bar := env.bar("writing " + o.File)
 	defer bar.End()
-	report, err = gguf.Export(ctx, o.File, src.dir, from, gguf.ExportOptions{Type: o.Type, Name: modelName(o.Model),
+	report, err = gguf.Export(ctx, o.File, src.dir, src.model, from, gguf.ExportOptions{Type: o.Type, Name: modelName(o.Model),
 		Pre: o.Pre, Progress: bar.Set,
 		Room: func(bytes int64) error {
 			ask.IsOver = true // later errors are not the request's, except those of the weights
@@ -83,14 +86,6 @@ func ExportGGUF(ctx context.Context, env *Env, o GGUFOptions) (report *gguf.Repo
 				"longer texts differ in llama.cpp", window))
 	}
 	return report, nil
-}
-
-// named are the weights of a model that the user has named.
-type named struct{ gguf.F32Reader }
-
-// ReadF32 implements [gguf.F32Reader].
-func (n named) ReadF32(name string, dst []float32, first int64) error {
-	return blame.BadRequest(n.F32Reader.ReadF32(name, dst, first))
 }
 
 // modelName is what people call a model: the last part of its path or id.
@@ -113,55 +108,4 @@ func shortestWindow(m *model.Model) int {
 		}
 	}
 	return shortest
-}
-
-// partTensors reads a checkpoint's weights by the names of tensors, with one part in memory at a time.
-type partTensors struct {
-	model   *model.Model
-	read    func(part int) (model.Values, error)
-	tensors map[string]model.Tensor
-	held    int // the part that is in memory; -1: none
-	values  model.Values
-}
-
-func newPartTensors(m *model.Model, read func(part int) (model.Values, error)) *partTensors {
-	p := &partTensors{model: m, read: read, tensors: map[string]model.Tensor{}, held: -1}
-	for _, t := range m.Tensors() {
-		p.tensors[t.Name] = t
-	}
-	return p
-}
-
-// ReadF32 implements [gguf.F32Reader].
-func (p *partTensors) ReadF32(name string, dst []float32, first int64) error {
-	t, ok := p.tensors[name]
-	if !ok {
-		return fmt.Errorf("the model has no tensor %s", name)
-	}
-	for _, piece := range t.Pieces {
-		f := &p.model.Parts[piece.Part].Layout.Fields[piece.Field]
-		if first >= f.Elems {
-			first -= f.Elems
-			continue
-		}
-		if p.held != piece.Part {
-			values, err := p.read(piece.Part)
-			if err != nil {
-				return err
-			}
-			p.values, p.held = values, piece.Part
-		}
-		n := min(int64(len(dst)), f.Elems-first)
-		if p.values.F32 == nil && p.values.Low == nil {
-			for i, h := range p.values.High[f.First+first:][:n] {
-				dst[i] = tensor.F32FromBF16(h)
-			}
-		} else {
-			p.values.Elems(f, first, dst[:n])
-		}
-		if dst, first = dst[n:], 0; len(dst) == 0 {
-			return nil
-		}
-	}
-	return nil
 }

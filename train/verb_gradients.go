@@ -220,22 +220,31 @@ func (f *gradFile) write(name string, x []float32) error { return f.Write(name, 
 // gradients writes those of all parameters, a part at a time.
 func (f *gradFile) gradients(ctx context.Context, s *Session, sum *GradSummary) error {
 	read, grads := -1, []float32(nil)
-	for _, t := range f.model.Tensors() {
-		sum.Tensors++
-		for _, piece := range t.Pieces {
-			if piece.Part != read {
-				var err error
-				if grads, err = stream.Grads(ctx, s.plan, s.Store, piece.Part); err != nil {
-					return err
-				}
-				read = piece.Part
-			}
-			field := &f.model.Parts[piece.Part].Layout.Fields[piece.Field]
-			if err := f.write(t.Name, grads[field.State:field.State+field.Elems]); err != nil {
+	fields := func(part, field int, dst []float32, first int64) (err error) {
+		if part != read {
+			read = -1
+			if grads, err = stream.Grads(ctx, s.plan, s.Store, part); err != nil {
 				return err
 			}
-			sum.Parameters += field.Elems
+			read = part
 		}
+		copy(dst, grads[f.model.Parts[part].Layout.Fields[field].State+first:])
+		return nil
+	}
+	buf := make([]float32, exportElems)
+	for _, t := range f.model.Tensors() {
+		sum.Tensors++
+		elems := t.Shape.Elems()
+		for at := int64(0); at < elems; at += exportElems {
+			vals := buf[:min(exportElems, elems-at)]
+			if err := t.Read(vals, at, fields); err != nil {
+				return err
+			}
+			if err := f.write(t.Name, vals); err != nil {
+				return err
+			}
+		}
+		sum.Parameters += elems
 	}
 	if math.IsNaN(sum.GradNorm) || math.IsInf(sum.GradNorm, 0) {
 		s.env.say("the gradient norm is not finite")

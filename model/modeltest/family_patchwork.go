@@ -11,7 +11,7 @@ var Patchwork = model.Family{
 	ModelType:  "patchwork",
 	Read:       readPatchwork,
 	TextConfig: true,
-	Prefix:     "model.language_model.",
+	Names:      model.Llama.Under("model.language_model."),
 	Carried:    []string{"model.visual.*", "mtp.*"},
 }
 

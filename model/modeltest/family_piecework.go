@@ -12,8 +12,12 @@ var Piecework = model.Family{
 	ModelType:  "piecework",
 	Read:       readPiecework,
 	TextConfig: Patchwork.TextConfig,
-	Prefix:     Patchwork.Prefix,
-	Carried:    Patchwork.Carried,
+	Names: append(model.Names{
+		{Role: "part.gate.*", HF: "model.language_model.layers.{layer}.mlp.groups.{part}.gate_proj.*"},
+		{Role: "part.up.*", HF: "model.language_model.layers.{layer}.mlp.groups.{part}.up_proj.*"},
+		{Role: "part.down.*", HF: "model.language_model.layers.{layer}.mlp.groups.{part}.down_proj.*"},
+	}, Patchwork.Names...),
+	Carried: Patchwork.Carried,
 }
 
 func readPiecework(c *hf.Config, r *hf.ConfigReader, s *model.Spec) {

@@ -1,0 +1,227 @@
+package model_test
+
+import (
+	"fmt"
+	"math"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/millrace/millrace/hf"
+	"github.com/millrace/millrace/model"
+	"github.com/millrace/millrace/nn"
+	"github.com/millrace/millrace/tensor"
+)
+
+// cuts is a made-up family whose checkpoints hold tensors in every way: q, k and v in one; heads whose rows alternate;
+// gate and up alternating in the columns of a transposed matrix; and parts stacked, in rows or transposed.
+var cuts = model.Family{ModelType: "cuts", Names: model.Names{
+	{Role: "embed_tokens.*", HF: "embed.*"},
+	{Role: "q.*", HF: "h.{layer}.qkv.*"}, {Role: "k.*", HF: "h.{layer}.qkv.*"}, {Role: "v.*", HF: "h.{layer}.qkv.*"},
+	{Role: "o.*", HF: "h.{layer}.o.*", CutHF: model.Interleaved},
+	{Role: "gate.*", HF: "h.{layer}.up.*", CutHF: model.Interleaved | model.Transposed},
+	{Role: "up.*", HF: "h.{layer}.up.*", CutHF: model.Interleaved | model.Transposed},
+	{Role: "down.*", HF: "h.{layer}.down.*", CutHF: model.Transposed},
+	{Role: "part.gate.*", HF: "h.{layer}.experts.up.*", CutHF: model.Stacked},
+	{Role: "part.up.*", HF: "h.{layer}.experts.up.*", CutHF: model.Stacked},
+	{Role: "part.down.*", HF: "h.{layer}.experts.down.*", CutHF: model.Stacked | model.Transposed},
+	{Role: "mixer_norm.*", HF: "h.{layer}.norm1.*"}, {Role: "feed_norm.*", HF: "h.{layer}.norm2.*"},
+	{Role: "norm.*", HF: "norm.*"}, {Role: "lm_head.*", HF: "head.*"},
+}, Read: func(_ *hf.Config, r *hf.ConfigReader, s *model.Spec) {
+	s.Attention.KVHeads = r.Size("num_key_value_heads")
+	s.HeadDim(r)
+	s.Rotary(r)
+	s.Attention.QKVBias, s.Attention.OutBias, s.GLU.Bias = true, true, true
+	feeds := []nn.FeedForward{s.GLU, nn.SplitGLU{Inner: 5, Groups: 3}}
+	for l := range s.Layers {
+		s.Blocks = append(s.Blocks, nn.Block{Mixer: s.Attention, FeedForward: feeds[l%2]})
+	}
+}}
+
+const cutsConfig = `{"model_type": "cuts", "vocab_size": 300, "hidden_size": 16, "intermediate_size": 6,
+	"num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 64}`
+
+// Shapes, and by hand where element (r, c) of a field is in its tensor.
+func TestCuts(t *testing.T) {
+	c, err := hf.ParseConfig("config.json", []byte(cutsConfig))
+	check(t, err)
+	m, err := model.New(c, cuts)
+	check(t, err)
+	dir := t.TempDir()
+	var specs []hf.TensorSpec
+	shapes := map[string]tensor.Shape{}
+	files := map[string][]float32{}
+	for i, x := range m.Tensors() {
+		specs = append(specs, hf.TensorSpec{Name: x.Name, DType: tensor.F32, Shape: x.Shape})
+		shapes[x.Name] = x.Shape
+		for e := range x.Shape.Elems() {
+			files[x.Name] = append(files[x.Name], float32(i)+float32(e)/8192)
+		}
+	}
+	for name, want := range map[string]tensor.Shape{"h.0.qkv.weight": {32, 16}, "h.0.qkv.bias": {32},
+		"h.0.o.weight": {16, 16}, "h.0.up.weight": {16, 12}, "h.0.up.bias": {12}, "h.0.down.weight": {6, 16},
+		"h.1.experts.up.weight": {3, 10, 16}, "h.1.experts.down.weight": {3, 5, 16}, "embed.weight": {300, 16}} {
+		if !shapes[name].Equal(want) {
+			t.Errorf("%s has shape %v, want %v", name, shapes[name], want)
+		}
+	}
+	f, err := hf.CreateFile(filepath.Join(dir, "model.safetensors"), specs)
+	check(t, err)
+	for _, s := range specs {
+		var bytes []byte
+		for _, x := range files[s.Name] {
+			b := math.Float32bits(x)
+			bytes = append(bytes, byte(b), byte(b>>8), byte(b>>16), byte(b>>24))
+		}
+		check(t, f.Write(s.Name, bytes))
+	}
+	check(t, f.Commit())
+	w, err := hf.OpenWeights(dir)
+	check(t, err)
+	defer w.Close()
+	check(t, m.Check(w))
+
+	for _, split := range []bool{false, true} {
+		values := make([]model.Values, len(m.Parts))
+		for i := range m.Parts {
+			l := m.Parts[i].Layout
+			values[i] = model.Values{F32: make([]float32, l.WeightElems)}
+			if split {
+				values[i] = model.Values{High: make([]uint16, l.WeightElems), Low: make([]int16, l.StateElems)}
+			}
+			check(t, m.ReadPart(w, &m.Parts[i], values[i]))
+		}
+		at := func(part, role string, r, c int) float32 {
+			i := slices.IndexFunc(m.Parts, func(p model.Part) bool { return p.Name == part })
+			for j := range m.Parts[i].Layout.Fields {
+				f := &m.Parts[i].Layout.Fields[j]
+				if f.Name == role {
+					x := make([]float32, 1)
+					cols := 1
+					if len(f.Shape) == 2 {
+						cols = f.Shape[1]
+					}
+					values[i].Elems(f, int64(r*cols+c), x)
+					return x[0]
+				}
+			}
+			panic(part + role)
+		}
+		for _, c := range []struct {
+			part, role string
+			r, c       int
+			name       string
+			elem       int
+		}{
+			{"block.0", "k.weight", 3, 5, "h.0.qkv.weight", (16+3)*16 + 5},
+			{"block.0", "v.bias", 2, 0, "h.0.qkv.bias", 16 + 8 + 2},
+			{"block.0", "o.weight", 8 + 2, 7, "h.0.o.weight", (8+2*2)*16 + 7}, // first half of head 1
+			{"block.0", "o.weight", 4 + 1, 7, "h.0.o.weight", (2*1+1)*16 + 7}, // second half of head 0
+			{"block.0", "o.bias", 4 + 3, 0, "h.0.o.bias", 2*3 + 1},            // and of a bias
+			{"block.0", "gate.weight", 2, 9, "h.0.up.weight", 9*12 + 2*2},     // even columns
+			{"block.0", "up.weight", 2, 9, "h.0.up.weight", 9*12 + 2*2 + 1},   // odd columns
+			{"block.0", "up.bias", 5, 0, "h.0.up.bias", 11},                   // of a vector
+			{"block.0", "down.weight", 3, 4, "h.0.down.weight", 4*16 + 3},     // transposed
+			{"block.1.group.2", "up.weight", 1, 4, "h.1.experts.up.weight", (2*10+5+1)*16 + 4},
+			{"block.1.group.1", "down.weight", 7, 2, "h.1.experts.down.weight", (1*5+2)*16 + 7},
+		} {
+			if got, want := at(c.part, c.role, c.r, c.c), files[c.name][c.elem]; got != want {
+				t.Errorf("split %v: %s of %s at (%d, %d) is %v, want %v", split, c.role, c.part, c.r, c.c, got, want)
+			}
+		}
+		// An export is what was imported, whichever ranges are asked for; and pieces of parts are those of the whole.
+		fields := m.FieldsOf(func(part int) (model.Values, error) { return values[part], nil })
+		rapid.Check(t, func(rt *rapid.T) {
+			x := rapid.SampledFrom(m.Tensors()).Draw(rt, "tensor")
+			n := int(x.Shape.Elems())
+			first := rapid.IntRange(0, n-1).Draw(rt, "first")
+			got := make([]float32, rapid.IntRange(1, n-first).Draw(rt, "n"))
+			check(t, x.Read(got, int64(first), fields))
+			if want := files[x.Name][first : first+len(got)]; !slices.Equal(got, want) {
+				rt.Fatalf("%s[%d:] is %v, want %v", x.Name, first, got, want)
+			}
+			whole, err := m.ReadTensor(x.Name, func(part int) (model.Values, error) { return values[part], nil })
+			if err != nil || !slices.Equal(whole, files[x.Name]) {
+				rt.Fatalf("%s differs: %v", x.Name, err)
+			}
+			part := rapid.IntRange(0, len(m.Parts)-1).Draw(rt, "part")
+			l := m.Parts[part].Layout
+			from := int64(rapid.IntRange(0, int(l.WeightElems)-1).Draw(rt, "from"))
+			piece := model.Values{F32: make([]float32, rapid.Int64Range(1, l.WeightElems-from).Draw(rt, "elems")), First: from}
+			check(t, m.ReadPart(w, &m.Parts[part], piece))
+			for i := range l.Fields {
+				f := &l.Fields[i]
+				for e := max(from, f.First); e < min(from+int64(len(piece.F32)), f.First+f.Elems); e++ {
+					one := make([]float32, 1)
+					values[part].Elems(f, e-f.First, one)
+					if piece.F32[e-from] != one[0] {
+						rt.Fatalf("%s: element %d of %s in a piece is %v, want %v", m.Parts[part].Name, e, f.Name, piece.F32[e-from], one[0])
+					}
+				}
+			}
+		})
+	}
+}
+
+// Random weights do not depend on the cut: no two rows of a model are alike.
+func TestInitOfCuts(t *testing.T) {
+	c, err := hf.ParseConfig("config.json", []byte(cutsConfig))
+	check(t, err)
+	m, err := model.New(c, cuts)
+	check(t, err)
+	seen := map[string]string{}
+	for i := range m.Parts {
+		p := &m.Parts[i]
+		v := model.Values{F32: make([]float32, p.Layout.WeightElems)}
+		m.InitPart(1, p, v)
+		for _, f := range p.Layout.Fields {
+			if len(f.Shape) != 2 {
+				continue
+			}
+			for r := range f.Shape[0] {
+				row := fmt.Sprint(v.F32[f.First+int64(r*f.Shape[1]):][:3])
+				name := fmt.Sprint(p.Name, f.Name, r)
+				if other := seen[row]; other != "" {
+					t.Fatalf("rows %s and %s are alike", name, other)
+				}
+				seen[row] = name
+			}
+		}
+	}
+}
+
+// A role without a name, and shares that do not make a tensor, are errors of one line.
+func TestBadNames(t *testing.T) {
+	c, err := hf.ParseConfig("config.json", []byte(cutsConfig))
+	check(t, err)
+	for says, change := range map[string]func(*model.Name){
+		`no name for the tensor "o.weight"`: func(n *model.Name) {
+			if n.Role == "o.*" {
+				n.Role = "out.*"
+			}
+		},
+		"h.0.up.weight has shares of different forms": func(n *model.Name) {
+			if n.Role == "up.*" {
+				n.CutHF = model.Rows
+			}
+		},
+		"no halves": func(n *model.Name) {
+			n.CutHF = model.Rows
+			if n.Role == "part.down.*" || n.Role == "part.gate.*" || n.Role == "part.up.*" {
+				n.CutHF = model.Interleaved
+			}
+		},
+	} {
+		family := cuts
+		family.Names = slices.Clone(cuts.Names)
+		for i := range family.Names {
+			change(&family.Names[i])
+		}
+		if _, err := model.New(c, family); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: %v", says, err)
+		}
+	}
+}

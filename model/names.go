@@ -1,0 +1,229 @@
+package model
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/millrace/millrace/nn"
+	"github.com/millrace/millrace/tensor"
+)
+
+// Names are the table of a family: each tensor of a decoder by its role in package nn, and what files call it. It is
+// read in both directions. Its order is the one in which transformers numbers a layer's parameters, and so that of
+// exported files.
+//
+// A name may have {layer} and {part} in it, for the numbers of a block and of a part of its feed-forward. An asterisk
+// ends a role and stands for "weight" or "bias", there and in the names. Roles of the tensors of parts begin with
+// "part.". Roles that share a name make up one tensor: their rows follow each other in the order of the table, and those
+// of parts in the order of parts.
+type Names []Name
+
+// Name is a line of the table.
+type Name struct {
+	Role string // "q.*"
+	HF   string // in checkpoints of transformers
+	GGUF string // in GGUF files; "": they have no such tensor
+	// CutHF and CutGGUF say how each of them holds the role.
+	CutHF, CutGGUF Cut
+}
+
+// Cut says how a tensor of a file holds the matrices of its roles, [rows, columns] each. It is a set.
+type Cut uint8
+
+// The cuts. Rows alone are in order.
+const (
+	Rows Cut = 0
+	// Interleaved: the rows of two halves alternate. The halves are those of each head, as where a rotation takes
+	// neighbours for a pair; or they are the two roles that share the tensor, such as gate and up.
+	Interleaved Cut = 1 << iota
+	// Transposed: [columns, rows].
+	Transposed
+	// Stacked: [parts, rows, columns] for the parts of a feed-forward.
+	Stacked
+)
+
+// Under is the table with "model." replaced in the names of checkpoints.
+func (n Names) Under(prefix string) Names {
+	n = slices.Clone(n)
+	for i := range n {
+		if rest, ok := strings.CutPrefix(n[i].HF, "model."); ok {
+			n[i].HF = prefix + rest
+		}
+	}
+	return n
+}
+
+// Recut is the table with another cut of some roles in GGUF files.
+func (n Names) Recut(gguf Cut, roles ...string) Names {
+	n = slices.Clone(n)
+	for i := range n {
+		if slices.Contains(roles, n[i].Role) {
+			n[i].CutGGUF = gguf
+		}
+	}
+	return n
+}
+
+// find returns the number of a role's line, and the word that the asterisk stands for.
+func (n Names) find(role string) (line int, word string, ok bool) {
+	for i, name := range n {
+		stem, many := strings.CutSuffix(name.Role, "*")
+		rest, ok := strings.CutPrefix(role, stem)
+		if ok && (rest == "" || many && (rest == "weight" || rest == "bias")) {
+			return i, rest, true
+		}
+	}
+	return 0, "", false
+}
+
+// Form is what files of one kind hold of a model.
+type Form struct {
+	Tensors []Tensor   // in the order of files
+	sources [][]Source // by part
+}
+
+// share is a field on its way into a tensor.
+type share struct {
+	name       string
+	part       int
+	field      int
+	line       int // of the table
+	rows, cols int
+	isVector   bool
+	head       int // rows of a head
+	cut        Cut
+}
+
+// form finds the tensors of files that have these names and cuts.
+func (m *Model) form(of func(Name) (string, Cut)) (*Form, error) {
+	var order []string
+	shares := map[string][]share{}
+	for i := range m.Parts {
+		p := &m.Parts[i]
+		var all []share
+		for j, f := range p.Layout.Fields {
+			line, word, ok := m.names.find(p.role(f.Name))
+			if !ok {
+				return nil, fmt.Errorf("the table of %s has no name for the tensor %q", m.Type, p.role(f.Name))
+			}
+			pattern, cut := of(m.names[line])
+			if pattern == "" {
+				return nil, fmt.Errorf("such a file has no tensor for %q of %s", p.role(f.Name), m.Type)
+			}
+			name := strings.NewReplacer("{layer}", strconv.Itoa(p.Layer-1), "{part}", strconv.Itoa(p.Group-1), "*", word).
+				Replace(pattern)
+			s := share{name, i, j, line, f.Shape[0], 1, len(f.Shape) == 1, f.Shape[0], cut}
+			if !s.isVector {
+				s.cols = f.Shape[1]
+			}
+			if p.Kind == Block {
+				if a, ok := m.Blocks[p.Layer-1].Mixer.(nn.Attention); ok {
+					s.head = a.HeadDim
+				}
+			}
+			all = append(all, s)
+		}
+		// Stable: in the layout and in transformers, a weight stands before its bias.
+		slices.SortStableFunc(all, func(a, b share) int { return cmp.Compare(a.line, b.line) })
+		for _, s := range all {
+			if shares[s.name] == nil {
+				order = append(order, s.name)
+			}
+			shares[s.name] = append(shares[s.name], s)
+		}
+	}
+	form := &Form{sources: make([][]Source, len(m.Parts))}
+	for _, name := range order {
+		t, err := assemble(name, shares[name])
+		if err != nil {
+			return nil, err
+		}
+		form.Tensors = append(form.Tensors, t)
+		for _, p := range t.Pieces {
+			form.sources[p.Part] = append(form.sources[p.Part], Source{t.Name, t.Shape, p})
+		}
+	}
+	for _, s := range form.sources {
+		slices.SortStableFunc(s, func(a, b Source) int { return cmp.Compare(a.Field, b.Field) })
+	}
+	return form, nil
+}
+
+// role is what the table calls a field of the part.
+func (p *Part) role(field string) string {
+	switch {
+	case p.Group > 0:
+		return "part." + field
+	case p.Kind == Block:
+		return field
+	}
+	return map[Kind]string{Embed: "embed_tokens.", Norm: "norm.", HeadTile: "lm_head."}[p.Kind] + field
+}
+
+// assemble finds where a tensor has each of its shares.
+func assemble(name string, all []share) (Tensor, error) {
+	t := Tensor{Name: name}
+	first, sheets := all[0], [][]share{nil}
+	for i, s := range all {
+		if first.cut&Stacked != 0 && i > 0 && s.part != all[i-1].part {
+			sheets = append(sheets, nil)
+		}
+		last := len(sheets) - 1
+		sheets[last] = append(sheets[last], s)
+	}
+	rows := 0
+	for _, s := range sheets[0] {
+		rows += s.rows
+	}
+	rowStep, colStep := first.cols, 1
+	if first.cut&Transposed != 0 {
+		rowStep, colStep = 1, rows
+	}
+	for i, sheet := range sheets {
+		at := 0
+		head := rows // of which the halves alternate
+		if len(sheet) == 1 {
+			head = first.head
+		}
+		for _, s := range sheet {
+			p := Piece{Part: s.part, Field: s.field, Rows: s.rows, Cols: s.cols, RowStep: rowStep, ColStep: colStep}
+			if s.cols != first.cols || s.cut != first.cut || s.isVector != first.isVector {
+				return t, fmt.Errorf("tensor %s has shares of different forms", name)
+			}
+			place := func(row int) int64 { return int64(i*rows)*int64(first.cols) + int64(row)*int64(rowStep) }
+			if s.cut&Interleaved == 0 {
+				p.At = place(at)
+				t.Pieces = append(t.Pieces, p)
+			} else {
+				half := head / 2
+				if head%2 != 0 || s.rows%half != 0 {
+					return t, fmt.Errorf("tensor %s: %d rows have no halves of %d", name, s.rows, half)
+				}
+				p.Rows, p.RowStep = half, 2*rowStep
+				for p.Row = 0; p.Row < s.rows; p.Row += half {
+					row := at + p.Row
+					p.At = place(row/head*head + row%head/half)
+					t.Pieces = append(t.Pieces, p)
+				}
+			}
+			at += s.rows
+		}
+		if at != rows {
+			return t, fmt.Errorf("tensor %s: parts have %d and %d rows", name, rows, at)
+		}
+	}
+	t.Shape = tensor.Shape{rows, first.cols}
+	if first.cut&Transposed != 0 {
+		t.Shape = tensor.Shape{first.cols, rows}
+	}
+	if first.isVector {
+		t.Shape = tensor.Shape{rows}
+	}
+	if first.cut&Stacked != 0 {
+		t.Shape = append(tensor.Shape{len(sheets)}, t.Shape...)
+	}
+	return t, nil
+}

@@ -1,0 +1,71 @@
+package model
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/millrace/millrace/hf"
+	"github.com/millrace/millrace/nn"
+)
+
+func ropeOf(t *testing.T, doc string) (nn.RopeFrequencies, error) {
+	t.Helper()
+	c, err := hf.ParseConfig("m/config.json", []byte(doc))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := c.Reader()
+	p := readRope(r, 64, 1e4)
+	return p, r.Finish()
+}
+
+// Both generations of transformers' keys say the same.
+func TestReadRope(t *testing.T) {
+	const llama3 = `"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, ` +
+		`"original_max_position_embeddings": 8192`
+	stretched := nn.RopeFrequencies{HeadDim: 64, Theta: 5e5, Kind: nn.RopeLlama3, Factor: 8, LowFreqFactor: 1,
+		HighFreqFactor: 4, OriginalPositions: 8192}
+	plain := func(theta float64) nn.RopeFrequencies { return nn.RopeFrequencies{HeadDim: 64, Theta: theta} }
+	for doc, want := range map[string]nn.RopeFrequencies{
+		`{}`:                      plain(1e4),
+		`{"rope_theta": 1000000}`: plain(1e6),
+		`{"rope_theta": 5e5, "rope_scaling": {` + llama3 + `}}`:                          stretched,
+		`{"rope_parameters": {"rope_theta": 5e5, ` + llama3 + `}}`:                       stretched,
+		`{"rope_theta": 5e5, "rope_parameters": {"rope_theta": 500000, ` + llama3 + `}}`: stretched,
+		`{"rope_scaling": {"type": "linear", "rope_type": "linear", "factor": 2}}`: {HeadDim: 64, Theta: 1e4,
+			Kind: nn.RopeLinear, Factor: 2},
+		`{"rope_scaling": {"rope_type": "default"}}`: plain(1e4),
+		`{"rope_scaling": null, "rope_theta": 7}`:    plain(7),
+	} {
+		if got, err := ropeOf(t, doc); err != nil || got != want {
+			t.Errorf("%s: %+v, %v; want %+v", doc, got, err, want)
+		}
+	}
+}
+
+func TestReadRopeRefuses(t *testing.T) {
+	for name, c := range map[string]struct {
+		doc   string
+		words []string
+	}{
+		"yarn":              {`{"rope_scaling": {"rope_type": "yarn", "factor": 4}}`, []string{`"rope_scaling.rope_type" is "yarn": supported are default, linear, llama3`}},
+		"yarn, old name":    {`{"rope_scaling": {"type": "yarn", "factor": 4}}`, []string{`"rope_scaling.type" is "yarn"`}},
+		"two types":         {`{"rope_scaling": {"type": "default", "rope_type": "linear", "factor": 4}}`, []string{`"rope_scaling.type" is "default"`}},
+		"no factor":         {`{"rope_scaling": {"type": "linear"}}`, []string{`"rope_scaling.factor" is missing`}},
+		"factor zero":       {`{"rope_scaling": {"type": "linear", "factor": 0}}`, []string{`"rope_scaling.factor" is 0`}},
+		"rope key":          {`{"rope_scaling": {"type": "linear", "factor": 2, "mrope_section": [1]}}`, []string{`"rope_scaling.mrope_section"`, "not supported"}},
+		"theta":             {`{"rope_theta": -1}`, []string{`"rope_theta" is -1`}},
+		"llama3 band":       {`{"rope_parameters": {"rope_type": "llama3", "factor": 8, "low_freq_factor": 4, "high_freq_factor": 1, "original_max_position_embeddings": 8192}}`, []string{`"rope_parameters.high_freq_factor" is 1`}},
+		"partial":           {`{"partial_rotary_factor": 0.5}`, []string{`"partial_rotary_factor" is 0.5`}},
+		"both styles":       {`{"rope_scaling": {"type": "default"}, "rope_parameters": {}}`, []string{`"rope_scaling"`, "rope_parameters"}},
+		"thetas differ":     {`{"rope_theta": 1, "rope_parameters": {"rope_theta": 2}}`, []string{`"rope_parameters.rope_theta" is 2: supported is 1`}},
+		"per kind of layer": {`{"rope_parameters": {"full_attention": {"rope_theta": 2}}}`, []string{`"rope_parameters.full_attention"`}},
+	} {
+		_, err := ropeOf(t, c.doc)
+		for _, word := range append(c.words, "m/config.json") {
+			if err == nil || !strings.Contains(err.Error(), word) || strings.Contains(err.Error(), "\n") {
+				t.Errorf("%s: %v, want %s", name, err, word)
+			}
+		}
+	}
+}
