@@ -32,7 +32,7 @@ func describe(c *hf.Config, m *model.Model) (d *decoder, err error) {
 	switch {
 	case m.Architecture == "qwen3" && d.OutBias:
 		r.Fail("attention_bias", "llama.cpp has no such biases for qwen3: use the Hugging Face directory")
-	case m.Architecture != "llama" && m.Rope.Kind == nn.RopeLlama3:
+	case m.Architecture != "llama" && d.Rope.Kind == nn.RopeLlama3:
 		r.Fail("model_type", "llama.cpp has the llama3 kind of rope scaling for llama only: use the Hugging Face directory")
 	}
 	if r.Err() != nil {

@@ -246,7 +246,7 @@ func sameModel(t *testing.T, dir, back, modelType string) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		text := fmt.Sprint(m.Architecture, m.Hidden, m.Vocab, m.MaxPositions, m.Tied, m.Rope, m.Head)
+		text := fmt.Sprint(m.Architecture, m.Hidden, m.Vocab, m.MaxPositions, m.Tied, m.Head)
 		for _, b := range m.Blocks {
 			a := b.Mixer.(nn.Attention)
 			a.Window = 0 // a file cannot say it

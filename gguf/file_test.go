@@ -337,7 +337,7 @@ func TestImportRopeScaling(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return m.Rope
+		return m.Blocks[0].Rotary()
 	}
 	llama3 := nn.RopeFrequencies{HeadDim: 2 * pairs, Theta: 5e5, Kind: nn.RopeLlama3, Factor: 32, LowFreqFactor: 1,
 		HighFreqFactor: 4, OriginalPositions: 8192}

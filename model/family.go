@@ -47,7 +47,6 @@ func modelTypes(families []Family) []string {
 type Spec struct {
 	Hidden, Vocab, Layers, Positions int
 	Tied                             bool // the head uses the token embedding
-	Rope                             nn.RopeFrequencies
 	InitStd                          float64
 	Eps                              float32 // of all norms
 
@@ -143,7 +142,7 @@ func (s *Spec) HeadDim(r *hf.ConfigReader) {
 
 // Rotary reads the rotary positions of heads whose width is known.
 func (s *Spec) Rotary(r *hf.ConfigReader) {
-	s.Rope = readRope(r, s.Attention.HeadDim, 10000)
+	s.Attention.Rope = readRope(r, s.Attention.HeadDim, 10000)
 }
 
 // LayerTypes reads which layers' attention sees a window only. Absent, the layers from number first on do, if window is
@@ -198,7 +197,7 @@ func (s *Spec) finish(r *hf.ConfigReader) {
 	}
 }
 
-// checked is attention with its scale.
+// checked is attention with its scale, and with rotary positions of its own width.
 func (s *Spec) checked(r *hf.ConfigReader, a nn.Attention) nn.Attention {
 	switch {
 	case a.KVHeads > a.Heads || a.Heads%a.KVHeads != 0:
@@ -210,6 +209,7 @@ func (s *Spec) checked(r *hf.ConfigReader, a nn.Attention) nn.Attention {
 	case a.HeadDim > maxWidth || a.Heads > maxWidth/a.HeadDim:
 		r.Fail("num_attention_heads", "heads that are together wider than %d are not supported", maxWidth)
 	}
+	a.Rope.HeadDim = a.HeadDim
 	if a.Scale == 0 {
 		a.Scale = float32(1 / math.Sqrt(float64(a.HeadDim)))
 	}

@@ -14,8 +14,7 @@ import (
 type Model struct {
 	Type                        string // the model_type of config.json: "qwen3"
 	Hidden, Vocab, MaxPositions int
-	Tied                        bool // the head uses the token embedding
-	Rope                        nn.RopeFrequencies
+	Tied                        bool    // the head uses the token embedding
 	InitStd                     float64 // standard deviation of random weights
 
 	Blocks []*nn.Block
@@ -97,7 +96,7 @@ func New(c *hf.Config, added ...Family) (*Model, error) {
 // build makes the blocks and cuts the parts.
 func (s *Spec) build() (*Model, error) {
 	m := &Model{Type: s.family.ModelType, Hidden: s.Hidden, Vocab: s.Vocab, MaxPositions: s.Positions, Tied: s.Tied,
-		Rope: s.Rope, InitStd: s.InitStd, Architecture: s.family.Architecture, names: s.family.Names, carried: s.family.Carried}
+		InitStd: s.InitStd, Architecture: s.family.Architecture, names: s.family.Names, carried: s.family.Carried}
 	layouts, largest, err := s.layouts()
 	if err != nil {
 		return nil, err
@@ -110,10 +109,6 @@ func (s *Spec) build() (*Model, error) {
 	}
 	for l, layout := range layouts {
 		block := &s.Blocks[l]
-		if a, ok := block.Mixer.(nn.Attention); ok && a.HeadDim != m.Rope.HeadDim {
-			return nil, fmt.Errorf("layer %d has heads of width %d and others have %d, which is not supported",
-				l, a.HeadDim, m.Rope.HeadDim)
-		}
 		m.Blocks = append(m.Blocks, block)
 		m.Like = append(m.Like, slices.IndexFunc(m.Blocks, func(b *nn.Block) bool { return reflect.DeepEqual(b, block) }))
 		p := Part{Layer: 1 + l, Name: fmt.Sprintf("%v.%d", Block, l), Kind: Block, Layout: layout}

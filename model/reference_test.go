@@ -117,8 +117,9 @@ func (r *reference) microBatch(micro batch.Micro, scale float32, keep nn.Keep) (
 	n := len(micro.IDs)
 	b := &nn.Batch{T: n, IDs: r.take(micro.IDs), Targets: r.take(micro.Targets),
 		Docs: device.Docs{Positions: r.take(micro.Positions), Start: r.take(micro.DocStart), End: r.take(micro.DocEnd)}}
-	cos, sin := m.Rope.Tables(0, n)
-	rope := &nn.Rope{Cos: a.Mat(tensor.F32, n, m.Rope.HeadDim/2), Sin: a.Mat(tensor.F32, n, m.Rope.HeadDim/2)}
+	f := m.Blocks[0].Rotary()
+	cos, sin := f.Tables(0, n)
+	rope := &nn.Rope{Cos: a.Mat(tensor.F32, n, f.HeadDim/2), Sin: a.Mat(tensor.F32, n, f.HeadDim/2)}
 	r.put(rope.Cos.Mem, cos)
 	r.put(rope.Sin.Mem, sin)
 

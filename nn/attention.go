@@ -8,6 +8,7 @@ import (
 // Attention is grouped-query attention with rotary positions. Source: Ainslie et al., "GQA" (2023).
 type Attention struct {
 	Heads, KVHeads, HeadDim int
+	Rope                    RopeFrequencies // of heads of that width
 
 	QKVBias bool // biases on the q, k and v projections
 	OutBias bool // a bias on the output projection
@@ -54,6 +55,9 @@ func (a Attention) Values() []Value {
 		delta: {Cols: a.Heads, DType: tensor.F32, Lives: Gradient},
 	}
 }
+
+// Rotary implements Rotated.
+func (a Attention) Rotary() RopeFrequencies { return a.Rope }
 
 func (a Attention) qCols() int   { return a.Heads * a.HeadDim }
 func (a Attention) kvCols() int  { return a.KVHeads * a.HeadDim }

@@ -6,9 +6,20 @@ import (
 	"github.com/millrace/millrace/device"
 )
 
-// Rope are the tables of the rotary positions on the device, F32 [positions, HeadDim/2].
+// Rope are the tables of a mixer's rotary positions on the device, F32 [positions, HeadDim/2].
 type Rope struct {
 	Cos, Sin device.Mat
+}
+
+// Rotated is a mixer with rotary positions.
+type Rotated interface{ Rotary() RopeFrequencies }
+
+// Rotary returns the frequencies of the block's mixer; the zero value if it has none.
+func (d *Block) Rotary() (f RopeFrequencies) {
+	if m, ok := d.Mixer.(Rotated); ok {
+		f = m.Rotary()
+	}
+	return f
 }
 
 // RopeKind is how a model stretches its rotary frequencies to contexts longer than it was first trained on.

@@ -79,7 +79,7 @@ type Args struct {
 	Weights, Gradients []Params
 	X, Y, DX           device.Mat // [T, Hidden]
 	Batch              *Batch
-	Rope               *Rope
+	Rope               *Rope // of the block's frequencies
 	Kept               *Kept
 	Held               *Held // of the micro-batch, or of the whole step
 	Work               *Work // of the visit's direction

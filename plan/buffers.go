@@ -33,7 +33,7 @@ type Buffers struct {
 
 	Ending []*nn.Ending // the head's, in scratch, by Plan.HeadBuffer
 
-	Rope    nn.Rope
+	Rope    []*nn.Rope // by block, shared by those with equal frequencies; nil: no rotation
 	Logits  device.Mem // F32 [a chunk of the wanted rows, rows of a tile]; none where logits are bound
 	Batches device.Mem // token arrays of the micro-batches, see package batch; none where they are bound
 	Results device.Mem // see ResultBytes; none where they are bound
@@ -240,8 +240,14 @@ func (p *Plan) buffers(a *device.Arena, groups func(purpose string, bytes int64)
 		group("logits")
 	}
 
-	half := p.Model.Rope.HeadDim / 2
-	b.Rope = nn.Rope{Cos: a.Mat(tensor.F32, num.SequenceLen, half), Sin: a.Mat(tensor.F32, num.SequenceLen, half)}
+	tables := map[nn.RopeFrequencies]*nn.Rope{}
+	for _, d := range p.Model.Blocks {
+		f := d.Rotary()
+		if half := f.HeadDim / 2; half > 0 && tables[f] == nil {
+			tables[f] = &nn.Rope{Cos: a.Mat(tensor.F32, num.SequenceLen, half), Sin: a.Mat(tensor.F32, num.SequenceLen, half)}
+		}
+		b.Rope = append(b.Rope, tables[f])
+	}
 	if !p.Bound() {
 		b.Batches = a.Take(int64(m) * batch.Bytes(t))
 		b.Results = a.Take(p.ResultBytes())

@@ -101,7 +101,7 @@ func TestBuffersAreApart(t *testing.T) {
 			mats([]device.Mat{e.Normed, e.Rstd, e.Stat, e.DNormed, e.Loss})
 		}
 		take(b.KeptRing...)
-		take(b.Logits, b.Rope.Cos.Mem, b.Rope.Sin.Mem, b.Batches, b.Results)
+		take(b.Logits, b.Rope[0].Cos.Mem, b.Rope[0].Sin.Mem, b.Batches, b.Results)
 		all = slices.DeleteFunc(all, func(m device.Mem) bool { return m.Len == 0 })
 		slices.SortFunc(all, func(a, b device.Mem) int { return int(a.Off - b.Off) })
 		for i, m := range all {

@@ -338,15 +338,26 @@ func (e *Engine) bytes(purpose string, mem device.Mem) []byte {
 // loadTables fills the rotary tables of a rank's device, once: some positions at a time, since those of a long context
 // are large.
 func (e *Engine) loadTables(rank int) error {
-	to := &e.ranks[rank]
-	cos, sin := to.buffers.Rope.Cos, to.buffers.Rope.Sin
+	tables := e.ranks[rank].buffers.Rope
+	for i, rope := range tables {
+		if rope != nil && slices.Index(tables, rope) == i {
+			if err := e.loadTable(rank, rope, e.Plan.Model.Blocks[i].Rotary()); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (e *Engine) loadTable(rank int, rope *nn.Rope, f nn.RopeFrequencies) error {
+	cos, sin := rope.Cos, rope.Sin
 	n := int64(min(rotaryRows, cos.Rows)) * int64(cos.Cols) * cos.DType.Bytes()
 	r, err := e.Accounts.Reserve("rotary tables, while loading", 2*n)
 	if err != nil {
 		return err
 	}
 	defer r.Close()
-	b, err := to.device.Register(r)
+	b, err := e.ranks[rank].device.Register(r)
 	if err != nil {
 		return err
 	}
@@ -354,7 +365,7 @@ func (e *Engine) loadTables(rank int) error {
 	s, mem := e.workers[plan.Worker{Lane: plan.LaneFetch, Rank: rank}.Index()].stream, device.Whole(b)
 	for first := 0; first < cos.Rows; first += rotaryRows {
 		rows := min(rotaryRows, cos.Rows-first)
-		c, d := e.Plan.Model.Rope.Tables(first, rows)
+		c, d := f.Tables(first, rows)
 		copy(hostmem.F32(r.Bytes()[:n]), c)
 		copy(hostmem.F32(r.Bytes()[n:]), d)
 		to := cos.RowRange(first, rows).Mem

@@ -19,12 +19,12 @@ func (e *Engine) DropWait(phase plan.Phase, i, wait int) error {
 	return nil
 }
 
-// RotaryTables reads the tables back from the device, into memory of an account of its own.
-func (e *Engine) RotaryTables() (cos, sin []float32, err error) {
+// RotaryTables reads a block's tables back from the device, into memory of an account of its own.
+func (e *Engine) RotaryTables(block int) (cos, sin []float32, err error) {
 	for _, to := range []struct {
 		table device.Mat
 		rows  *[]float32
-	}{{e.ranks[0].buffers.Rope.Cos, &cos}, {e.ranks[0].buffers.Rope.Sin, &sin}} {
+	}{{e.ranks[0].buffers.Rope[block].Cos, &cos}, {e.ranks[0].buffers.Rope[block].Sin, &sin}} {
 		r, err := hostmem.New().Reserve("test", to.table.Len)
 		if err != nil {
 			return nil, nil, err

@@ -15,11 +15,11 @@ func TestRotaryTables(t *testing.T) {
 		s := shape.subject(t, 0)
 		s.model.MaxPositions = positions
 		r := start(t, s, setup{change: streamed(1), device: dev})
-		cos, sin, err := r.engine.RotaryTables()
+		cos, sin, err := r.engine.RotaryTables(0)
 		if err != nil {
 			t.Fatal(err)
 		}
-		wantCos, wantSin := s.model.Rope.Tables(0, positions)
+		wantCos, wantSin := s.model.Blocks[0].Rotary().Tables(0, positions)
 		if !slices.Equal(cos, wantCos) || !slices.Equal(sin, wantSin) {
 			t.Errorf("%d positions: the tables are not what they should be", positions)
 		}
