@@ -13,6 +13,7 @@ import (
 	"github.com/millrace/millrace/hf"
 	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/model/modeltest"
+	"github.com/millrace/millrace/nn"
 	"github.com/millrace/millrace/tensor"
 )
 
@@ -60,6 +61,20 @@ func TestBlocksOfTwoKinds(t *testing.T) {
 		if !strings.HasPrefix(out.Name, "model.language_model.") && out.Name != "lm_head.weight" {
 			t.Errorf("a tensor is called %s", out.Name)
 		}
+	}
+}
+
+// A feed-forward in parts needs the rule Pre.
+func TestRuleOfParts(t *testing.T) {
+	family := modeltest.Patchwork
+	family.Read = func(c *hf.Config, r *hf.ConfigReader, s *model.Spec) {
+		modeltest.Patchwork.Read(c, r, s)
+		s.Blocks[1].Rule, s.Blocks[1].FeedForward = nn.Sandwich, nn.SplitGLU{Inner: 4, Groups: 2}
+	}
+	c, err := hf.ParseConfig("config.json", modeltest.PatchworkConfig(llama))
+	check(t, err)
+	if _, err := model.New(c, family); err == nil || !strings.Contains(err.Error(), "layer 1 has a feed-forward in parts") {
+		t.Errorf("%v", err)
 	}
 }
 

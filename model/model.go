@@ -109,6 +109,9 @@ func (s *Spec) build() (*Model, error) {
 	}
 	for l, layout := range layouts {
 		block := &s.Blocks[l]
+		if block.Parts() > 0 && block.Rule != nn.Pre {
+			return nil, fmt.Errorf("layer %d has a feed-forward in parts, which needs the residual rule Pre", l)
+		}
 		m.Blocks = append(m.Blocks, block)
 		m.Like = append(m.Like, slices.IndexFunc(m.Blocks, func(b *nn.Block) bool { return reflect.DeepEqual(b, block) }))
 		p := Part{Layer: 1 + l, Name: fmt.Sprintf("%v.%d", Block, l), Kind: Block, Layout: layout}

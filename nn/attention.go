@@ -177,14 +177,14 @@ func (a Attention) Output(p *Pass, x, h device.Mat) {
 	}
 }
 
-func (a Attention) Backward(p *Pass, x, dx device.Mat) {
+func (a Attention) Backward(p *Pass, x, dy, dx device.Mat) {
 	for c := range p.chunks() {
-		part, dx := p.At(c), c.rows(dx)
-		part.WeightGrad(outWeight, 1, dx, part.buf[att])
+		part, dy := p.At(c), c.rows(dy)
+		part.WeightGrad(outWeight, 1, dy, part.buf[att])
 		if a.OutBias {
-			part.BiasGradient(outBias, 1, dx)
+			part.BiasGradient(outBias, 1, dy)
 		}
-		part.ProjectGrad(part.buf[dAtt], dx, outWeight, 1)
+		part.ProjectGrad(part.buf[dAtt], dy, outWeight, 1)
 	}
 	q, k, v := a.operands(p)
 	dq, dk, dv := a.split(p.buf[dQKV])

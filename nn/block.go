@@ -7,15 +7,16 @@ import (
 	"github.com/millrace/millrace/tensor"
 )
 
-// Block is a decoder block on rows of width Hidden. It is made of two halves, each with an RMS norm of its own, by the
-// pre-norm rule of the residual stream:
+// Block is a decoder block on rows of width Hidden. It is made of two halves, which its rule joins to the residual stream;
+// by the usual one, Pre:
 //
 //	h = x + mixer(norm(x))
 //	y = h + feedForward(norm(h))
 //
-// Blocks of one model may differ in their halves.
+// Blocks of one model may differ in their halves and rules. A feed-forward with parts of its own needs Pre.
 type Block struct {
 	Hidden      int
+	Rule        Rule
 	Mixer       Mixer
 	FeedForward FeedForward
 	Eps         float32 // of all norms, those inside of halves included
@@ -34,12 +35,13 @@ type Mixer interface {
 	Half
 	// Forward computes all that Output reads from x [T, Hidden].
 	Forward(p *Pass, x device.Mat)
-	// Output is h = x + the mixer's result, of a chunk.
+	// Output is h = x + the mixer's result, of a chunk; the result alone if x is the zero Mat.
 	Output(p *Pass, x, h device.Mat)
 	// Recompute does again what Forward did and p.Keeps says is not kept.
 	Recompute(p *Pass, x device.Mat)
-	// Backward turns dx from the gradient of h into that of x, and adds those of the parameters.
-	Backward(p *Pass, x, dx device.Mat)
+	// Backward adds the gradient of x to dx, given that of the result, and adds those of the parameters. dy may be dx: it is
+	// read before dx is written.
+	Backward(p *Pass, x, dy, dx device.Mat)
 }
 
 // FeedForward is the second half of a block: [Dense] or [Parted] or [Routed].
@@ -49,18 +51,13 @@ type FeedForward interface{ Half }
 // It sees a chunk at a time.
 type Dense interface {
 	FeedForward
-	// Forward is y = h + the half's result: the flags of its last product have that added to the residual stream.
+	// Forward writes the half's result to y, or adds it to the residual stream there, as the flags of its last product say.
 	Forward(p *Pass, h, y device.Mat, last device.MatMulFlags)
-	// Backward turns dx from the gradient of y into the gradient of h, and adds the gradients of the parameters. It
-	// first computes again whatever p.Keeps says is not kept, except the last product, whose result nothing reads.
-	Backward(p *Pass, h, dx device.Mat)
+	// Backward adds the gradient of h to dx, given that of the result, and adds those of the parameters. It first computes
+	// again whatever p.Keeps says is not kept, except the last product, whose result it does not read. dy may be dx: it is
+	// read before dx is written.
+	Backward(p *Pass, h, dy, dx device.Mat)
 }
-
-// The norms at the beginning of the halves.
-const (
-	mixerNorm = "mixer_norm.weight"
-	feedNorm  = "feed_norm.weight"
-)
 
 // Fields are the block's tensors. Matrices come first and decay; norms, other vectors and biases follow and do not,
 // so that the optimizer walks two runs.
@@ -73,7 +70,13 @@ func (d *Block) Fields() []tensor.Field {
 			vectors = append(vectors, f)
 		}
 	}
-	return slices.Concat(matrices, []tensor.Field{param(mixerNorm, d.Hidden), param(feedNorm, d.Hidden)}, vectors)
+	mixer, feed := d.Rule.norms()
+	for _, name := range slices.Compact([]string{mixer.in, feed.in, mixer.out, feed.out}) {
+		if name != "" {
+			matrices = append(matrices, param(name, d.Hidden))
+		}
+	}
+	return slices.Concat(matrices, vectors)
 }
 
 // param is a tensor that is trained. Matrices decay.

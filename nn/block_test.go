@@ -30,6 +30,10 @@ func variants() map[string]*nn.Block {
 	add("window", func(a *nn.Attention, _ *nn.GLU) { a.Window = 3 })
 	add("soft cap", func(a *nn.Attention, _ *nn.GLU) { a.SoftCap = 0.7 })
 	add("sinks", func(a *nn.Attention, _ *nn.GLU) { a.Sinks = true })
+	for i, rule := range []string{"post", "sandwich", "parallel"} {
+		add(rule, func(a *nn.Attention, g *nn.GLU) { a.OutBias, g.Bias, a.QKNorm = i%2 == 0, i%2 == 0, i > 0 })
+		all[rule].Rule = nn.Post + nn.Rule(i)
+	}
 	return all
 }
 
@@ -78,7 +82,9 @@ func newBlock(t *testing.T, d *nn.Block, dtype tensor.DType, frozen func(name st
 	k.dx = k.arena.Mat(dtype, positions, d.Hidden)
 	k.dy = normal(rnd, positions*d.Hidden, 0, 1)
 	k.b = k.batch(docs, nil)
-	k.r = k.rope(nn.RopeFrequencies{HeadDim: d.Mixer.(nn.Attention).HeadDim, Theta: 100}, positions)
+	if a, ok := d.Mixer.(nn.Attention); ok {
+		k.r = k.rope(nn.RopeFrequencies{HeadDim: a.HeadDim, Theta: 100}, positions)
+	}
 	return k
 }
 

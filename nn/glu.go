@@ -62,16 +62,16 @@ func (g GLU) projectGateUp(p *Pass) {
 
 // backward has gateUp and the norm take their own gradients as soon as they were read last; act has its gradient first,
 // and gets what down read in exchange.
-func (g GLU) Backward(p *Pass, h, dx device.Mat) {
+func (g GLU) Backward(p *Pass, h, dy, dx device.Mat) {
 	p.Normalize(h)
 	if p.keep < KeepGateUp {
 		g.projectGateUp(p)
 	}
-	p.ProjectGrad(p.buf[act], dx, downWeight, 1)
+	p.ProjectGrad(p.buf[act], dy, downWeight, 1)
 	p.SwiGLUGrad(p.buf[gateUp], p.buf[act], p.buf[act], p.buf[gateUp])
-	p.WeightGrad(downWeight, 1, dx, p.buf[act])
+	p.WeightGrad(downWeight, 1, dy, p.buf[act])
 	if g.Bias {
-		p.BiasGradient(downBias, 1, dx)
+		p.BiasGradient(downBias, 1, dy)
 	}
 	p.WeightGrad(gateUpWeight, 2, p.buf[gateUp], p.norm)
 	if g.Bias {

@@ -235,7 +235,7 @@ func (d *Block) runClose(s device.Stream, a *Args) {
 			c.rows(a.Held.rstd), dx, 1)
 	}
 	d.Mixer.Recompute(mixer, a.X)
-	d.Mixer.Backward(mixer, a.X, a.DX)
+	d.Mixer.Backward(mixer, a.X, a.DX, a.DX)
 }
 
 // SplitGLU is a GLU whose inner columns are cut into parts. It computes what a GLU of Groups*Inner columns does,

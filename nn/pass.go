@@ -12,14 +12,17 @@ func (d *Block) runForward(s device.Stream, a *Args) {
 	d.Mixer.Forward(mixer, a.X)
 	for c := range mixer.chunks() {
 		// The residual stream runs in y, but where KeepAll wants the value between the halves for later.
-		y := c.rows(a.Y)
+		x, y := c.rows(a.X), c.rows(a.Y)
 		h, last := y, device.MatMulFlags{TransB: true, Accumulate: true}
-		if a.Kept.keep >= KeepAll {
+		if !a.Kept.h.IsZero() {
 			h = c.rows(a.Kept.h)
 			last = device.MatMulFlags{TransB: true, Onto: h}
 		}
-		d.Mixer.Output(mixer.At(c), c.rows(a.X), h)
-		d.FeedForward.(Dense).Forward(feed.At(c), h, y, last)
+		d.mix(mixer.At(c), x, h)
+		if d.Rule == Parallel {
+			h = x // and y has the mixer's result
+		}
+		d.feed(feed.At(c), h, y, last)
 	}
 }
 
@@ -31,16 +34,38 @@ func (d *Block) runBackward(s device.Stream, a *Args) {
 	mixer, feed := d.passes(s, a)
 	d.Mixer.Recompute(mixer, a.X)
 	for c := range mixer.chunks() {
-		var h device.Mat
-		if a.Kept.keep >= KeepAll {
-			h = c.rows(a.Kept.h)
+		p, f := mixer.At(c), feed.At(c)
+		x, dx := c.rows(a.X), c.rows(a.DX)
+		dy, h := dx, x
+		if d.Rule == Parallel {
+			dy = c.rows(a.Work.dOut) // the mixer wants it, too
+			s.Copy(dy.Mem, dx.Mem)
 		} else {
-			h = a.Work.h.RowRange(0, c.n)
-			d.Mixer.Output(mixer.At(c), c.rows(a.X), h)
+			if h = a.Work.h; a.Kept.keep >= KeepAll {
+				h = a.Kept.h
+			}
+			h = p.rows(c, h)
+			if a.Kept.keep < KeepAll || d.Rule.hasPost() { // the norm's gradient reads the result
+				d.mix(p, x, h)
+			}
 		}
-		d.FeedForward.(Dense).Backward(feed.At(c), h, c.rows(a.DX))
+		if d.Rule.hasPost() {
+			d.FeedForward.(Dense).Forward(f, h, f.out, device.MatMulFlags{TransB: true})
+			f.keep = KeepAll // since forward left all that it computes
+			f.normOut()
+			dy = c.rows(a.Work.dOut)
+			f.normedGrad(dy, dx)
+		}
+		d.FeedForward.(Dense).Backward(f, h, dy, dx)
+		if d.Rule.hasPost() {
+			p.normedGrad(c.rows(a.Work.dOut), dx)
+		}
 	}
-	d.Mixer.Backward(mixer, a.X, a.DX)
+	dy := a.DX
+	if d.Rule != Pre {
+		dy = a.Work.dOut
+	}
+	d.Mixer.Backward(mixer, a.X, dy, a.DX)
 }
 
 // Pass is a block's visit as one of its halves sees it: of a whole micro-batch, or of a chunk of it. It is the stream
@@ -52,14 +77,17 @@ type Pass struct {
 	r         *Rope
 	keep      Keep
 	eps       float32
-	normName  string // of the half's norm
-	chunk     int    // rows
+	norms     norms // of the half
+	chunk     int   // rows
 	positions device.Mem
 
-	norm device.Mat   // [c, Hidden]: the normed input of the half, then the gradient of it
-	rstd device.Mat   // F32 [c, 1]: of that norm
-	buf  []device.Mat // the half's values: what is kept from kept, the rest from work
-	held *Held        // of a routed feed-forward
+	norm device.Mat // [c, Hidden]: the normed input of the half, then the gradient of it
+	rstd device.Mat // F32 [c, 1]: of that norm
+	out  device.Mat // [c, Hidden]: the half's result, where it is normed
+	// F32 [c, 1]: of the norm of the result
+	outRstd device.Mat
+	buf     []device.Mat // the half's values: what is kept from kept, the rest from work
+	held    *Held        // of a routed feed-forward
 }
 
 func (d *Block) passes(s device.Stream, a *Args) (mixer, feed *Pass) {
@@ -68,9 +96,9 @@ func (d *Block) passes(s device.Stream, a *Args) (mixer, feed *Pass) {
 	if len(a.Gradients) > 0 {
 		p.g = a.Gradients[0]
 	}
-	half := func(norm string, kept, work []device.Mat) *Pass {
+	half := func(norms norms, out, outRstd device.Mat, kept, work []device.Mat) *Pass {
 		p := p
-		p.normName = norm
+		p.norms, p.out, p.outRstd = norms, out, outRstd
 		p.buf = make([]device.Mat, len(work))
 		for i := range p.buf {
 			if p.buf[i] = work[i]; i < len(kept) && !kept[i].IsZero() {
@@ -79,7 +107,9 @@ func (d *Block) passes(s device.Stream, a *Args) (mixer, feed *Pass) {
 		}
 		return &p
 	}
-	return half(mixerNorm, a.Kept.mixer, a.Work.mixer), half(feedNorm, a.Kept.feed, a.Work.feed)
+	first, second := d.Rule.norms()
+	w := a.Work
+	return half(first, w.out[0], w.outRstd[0], a.Kept.mixer, w.mixer), half(second, w.out[1], w.outRstd[1], a.Kept.feed, w.feed)
 }
 
 // Value is one of the half's Values, by its index.
@@ -118,34 +148,26 @@ func (p *Pass) chunks() iter.Seq[chunk] { return chunks(p.b.T, p.chunk) }
 // scratch of one chunk after the other.
 func (p *Pass) At(c chunk) *Pass {
 	part := *p
-	rows := func(m device.Mat) device.Mat {
-		switch {
-		case m.IsZero():
-			return m
-		case m.Rows == p.b.T:
-			return c.rows(m)
-		}
-		return m.RowRange(0, c.n)
-	}
 	part.g = p.g.at(c)
 	part.positions = c.ids(p.positions)
-	part.norm, part.rstd = rows(p.norm), rows(p.rstd)
+	part.norm, part.rstd = p.rows(c, p.norm), p.rows(c, p.rstd)
+	part.out, part.outRstd = p.rows(c, p.out), p.rows(c, p.outRstd)
 	part.buf = make([]device.Mat, len(p.buf))
 	for i, m := range p.buf {
-		part.buf[i] = rows(m)
+		part.buf[i] = p.rows(c, m)
 	}
 	return &part
 }
 
-// Normalize writes the normed rows of x to p.norm.
-func (p *Pass) Normalize(x device.Mat) {
-	p.RMSNorm(p.norm, p.rstd, x, p.w.named(p.normName, 1), 1, p.eps)
-}
-
-// NormalizeGrad adds what comes through the norm, whose output's gradient is in p.norm, to dx, the residual stream's.
-func (p *Pass) NormalizeGrad(x, dx device.Mat) {
-	weight := p.w.named(p.normName, 1)
-	p.RMSNormGrad(dx, p.g.named(p.normName, 1), p.norm, x, weight, p.rstd, dx, 1)
+// rows are those of a chunk in a matrix that has all rows, or only as many as a chunk.
+func (p *Pass) rows(c chunk, m device.Mat) device.Mat {
+	switch {
+	case m.IsZero():
+		return m
+	case m.Rows == p.b.T:
+		return c.rows(m)
+	}
+	return m.RowRange(0, c.n)
 }
 
 // Project is y = x·w^T for n glued matrices from the named one on.

@@ -48,7 +48,7 @@ func (d *Block) NewKept(a *device.Arena, dtype tensor.DType, t int, k Keep) *Kep
 		take(a, dtype, t, kept.mixer, mixer, of)
 		take(a, dtype, t, kept.feed, feed, of)
 	}
-	if k >= KeepAll {
+	if k >= KeepAll && d.Rule != Parallel {
 		kept.h = a.Mat(dtype, t, d.Hidden)
 	}
 	return kept
@@ -77,6 +77,10 @@ type Work struct {
 	norm, rstd  device.Mat   // of a half's norm, see pass
 	mixer, feed []device.Mat // by the half's values, except those that Kept has
 	h           device.Mat   // [c, Hidden]: the residual stream between the halves, where Kept has none
+
+	// By rules that norm the results of halves: [c, Hidden], the mixer's and the feed-forward's, and F32 [c, 1].
+	out, outRstd [2]device.Mat
+	dOut         device.Mat // [t, Hidden]: the gradient of results, by all rules but Pre
 }
 
 // worker places a Work.
@@ -98,6 +102,11 @@ func (d *Block) newWork(a *device.Arena, dtype tensor.DType, t, rows int, k Keep
 	mixer, feed := d.Mixer.Values(), d.FeedForward.Values()
 	w := &Work{chunk: rows, norm: a.Mat(dtype, rows, d.Hidden), rstd: a.Mat(tensor.F32, rows, 1),
 		mixer: make([]device.Mat, len(mixer)), feed: make([]device.Mat, len(feed))}
+	if d.Rule.hasPost() {
+		for i := range w.out {
+			w.out[i], w.outRstd[i] = a.Mat(dtype, rows, d.Hidden), a.Mat(tensor.F32, rows, 1)
+		}
+	}
 	return &worker{w, a, dtype, t, k, mixer, feed}
 }
 
@@ -145,10 +154,13 @@ func (d *Block) NewForwardWork(a *device.Arena, dtype tensor.DType, t, rows int,
 //	                           | gradient
 func (d *Block) NewBackwardWork(a *device.Arena, dtype tensor.DType, t, rows int, k Keep) *Work {
 	w := d.newWork(a, dtype, t, rows, k)
+	if d.Rule != Pre {
+		w.dOut = a.Mat(dtype, t, d.Hidden)
+	}
 	w.take(Result)
 	w.take(Operand)
 	w.or(func() {
-		if k < KeepAll {
+		if k < KeepAll && d.Rule != Parallel {
 			w.h = a.Mat(dtype, w.chunk, d.Hidden)
 		}
 		w.take(Scratch)

@@ -48,11 +48,11 @@ func (l lowRank) Recompute(p *nn.Pass, x device.Mat) {
 	}
 }
 
-func (l lowRank) Backward(p *nn.Pass, x, dx device.Mat) {
+func (l lowRank) Backward(p *nn.Pass, x, dy, dx device.Mat) {
 	p.EachChunk(func(p *nn.Pass, rows func(device.Mat) device.Mat) {
-		x, dx := rows(x), rows(dx)
-		p.WeightGrad("mixer.down.weight", 1, dx, p.Value(upped))
-		p.ProjectGrad(p.Value(dUpped), dx, "mixer.down.weight", 1)
+		x, dy, dx := rows(x), rows(dy), rows(dx)
+		p.WeightGrad("mixer.down.weight", 1, dy, p.Value(upped))
+		p.ProjectGrad(p.Value(dUpped), dy, "mixer.down.weight", 1)
 		p.Normalize(x)
 		p.WeightGrad("mixer.up.weight", 1, p.Value(dUpped), p.Norm())
 		p.ProjectGrad(p.Norm(), p.Value(dUpped), "mixer.up.weight", 1)
@@ -123,12 +123,15 @@ var made = model.Family{ModelType: "made", Names: append(model.Names{
 }}
 
 // The law of placements holds for layers that no package knows.
-func TestNewLayers(t *testing.T) {
+func TestNewLayers(t *testing.T) { layersLaw(t, made, 6) }
+
+// layersLaw holds some layers of a family to the law of placements.
+func layersLaw(t *testing.T, family model.Family, layers int) {
 	const steps = 3
 	dev := newCPU(t)
 	defer dev.Close()
 	s := tiny
-	s.Type, s.Layers, s.BlockChunk = made.ModelType, 6, plan.BlockChunkMultiple
+	s.Type, s.Layers, s.BlockChunk = family.ModelType, layers, plan.BlockChunkMultiple
 	var subjects []*subject
 	var wants []outcome
 	for _, s.BF16 = range []bool{false, true} {

@@ -105,7 +105,7 @@ func (s shape) subject(t errorer, steps int) *subject {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := model.New(c, modeltest.Patchwork, modeltest.Piecework, made)
+	m, err := model.New(c, modeltest.Patchwork, modeltest.Piecework, made, ruled)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,88 @@
+package nn
+
+import "github.com/millrace/millrace/device"
+
+// Rule says what the halves of a block read of the residual stream and what they add to it; n are RMS norms, each with
+// weights of its own.
+type Rule uint8
+
+// The rules. Sources: Xiong et al., "On Layer Normalization in the Transformer Architecture" (2020); OLMo 2 (2024);
+// Gemma 2 (2024); Wang and Komatsuzaki, "GPT-J-6B" (2021).
+const (
+	Pre      Rule = iota // h = x + mixer(n(x)), y = h + feed(n(h))
+	Post                 // h = x + n(mixer(x)), y = h + n(feed(h)): OLMo 2
+	Sandwich             // h = x + n(mixer(n(x))), y = h + n(feed(n(h))): Gemma 2 and 3
+	Parallel             // y = x + mixer(n(x)) + feed(n(x)), with one norm for both: Cohere, Phi
+)
+
+// The norms of the halves' inputs and of their results.
+const (
+	mixerNorm = "mixer_norm.weight"
+	feedNorm  = "feed_norm.weight"
+	mixerPost = "mixer_post_norm.weight"
+	feedPost  = "feed_post_norm.weight"
+)
+
+// norms are the names of a half's norms; "" where it has none.
+type norms struct{ in, out string }
+
+// norms returns those of both halves.
+func (r Rule) norms() (mixer, feed norms) {
+	return [...]norms{{mixerNorm, ""}, {"", mixerPost}, {mixerNorm, mixerPost}, {mixerNorm, ""}}[r],
+		[...]norms{{feedNorm, ""}, {"", feedPost}, {feedNorm, feedPost}, {mixerNorm, ""}}[r]
+}
+
+// hasPost reports whether the results of halves are normed.
+func (r Rule) hasPost() bool { return r == Post || r == Sandwich }
+
+// Normalize writes what the half reads of x to p.Norm: normed rows, or rows as they are.
+func (p *Pass) Normalize(x device.Mat) {
+	if p.norms.in == "" {
+		p.Copy(p.norm.Mem, x.Mem)
+		return
+	}
+	p.RMSNorm(p.norm, p.rstd, x, p.w.named(p.norms.in, 1), 1, p.eps)
+}
+
+// NormalizeGrad adds to dx, the residual stream's gradient, what comes through Normalize. The gradient of the rows that
+// it wrote is in p.Norm.
+func (p *Pass) NormalizeGrad(x, dx device.Mat) {
+	if p.norms.in == "" {
+		p.Add(dx, dx, p.norm)
+		return
+	}
+	p.RMSNormGrad(dx, p.g.named(p.norms.in, 1), p.norm, x, p.w.named(p.norms.in, 1), p.rstd, dx, 1)
+}
+
+// normOut writes the norm of the half's result, which is in p.out, to p.Norm.
+func (p *Pass) normOut() {
+	p.RMSNorm(p.norm, p.outRstd, p.out, p.w.named(p.norms.out, 1), 1, p.eps)
+}
+
+// normedGrad writes the gradient of p.out, given that of its norm.
+func (p *Pass) normedGrad(dOut, dNormed device.Mat) {
+	p.RMSNormGrad(dOut, p.g.named(p.norms.out, 1), dNormed, p.out, p.w.named(p.norms.out, 1), p.outRstd, device.Mat{}, 1)
+}
+
+// mix adds the mixer's result to a chunk of the residual stream: h = x + it.
+func (d *Block) mix(p *Pass, x, h device.Mat) {
+	if p.norms.out == "" {
+		d.Mixer.Output(p, x, h)
+		return
+	}
+	d.Mixer.Output(p, device.Mat{}, p.out)
+	p.normOut()
+	p.Add(h, x, p.norm)
+}
+
+// feed adds the feed-forward's result to a chunk of the residual stream: y = h + it. y may be h, or hold it already,
+// as Parallel has it; else last says that it does not.
+func (d *Block) feed(p *Pass, h, y device.Mat, last device.MatMulFlags) {
+	if p.norms.out == "" {
+		d.FeedForward.(Dense).Forward(p, h, y, last)
+		return
+	}
+	d.FeedForward.(Dense).Forward(p, h, p.out, device.MatMulFlags{TransB: true})
+	p.normOut()
+	p.Add(y, h, p.norm)
+}
