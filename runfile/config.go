@@ -21,97 +21,6 @@ import (
 	"github.com/millrace/millrace/tensor"
 )
 
-// Config is run.yaml. Its keys are the names that users of Hugging Face, Axolotl and LLaMA-Factory know; all have
-// defaults but model and datasets.
-type Config struct {
-	Model     string        `yaml:"model"` // a Hugging Face directory, or a hub id
-	Init      string        `yaml:"init"`  // pretrained, or random (config.json only)
-	Datasets  []data.Source `yaml:"datasets"`
-	Tokenizer string        `yaml:"tokenizer"` // auto (the model's), bytes, or a path
-	// auto (the model's, if it has one), model, conversations, or a file
-	ChatTemplate  string  `yaml:"chat_template"`
-	TrainOnPrompt bool    `yaml:"train_on_prompt"`
-	TrainOnLast   bool    `yaml:"train_on_last_turn,omitempty"` // of the assistant's turns only the last counts
-	ValSize       float64 `yaml:"val_size,omitempty"`           // documents or a share of them, for evaluation
-
-	SequenceLen int     `yaml:"sequence_len"` // packed positions of a row
-	Overlong    string  `yaml:"overlong"`     // of documents that are longer than a row: auto, split, drop or truncate
-	BatchTokens int     `yaml:"batch_tokens"` // packed positions of an optimizer step
-	MaxSteps    int     `yaml:"max_steps,omitempty"`
-	Epochs      float64 `yaml:"epochs,omitempty"`
-
-	LearningRate float64     `yaml:"learning_rate"`
-	MinRate      float64     `yaml:"min_learning_rate,omitempty"` // that the schedule falls to
-	LRScheduler  optim.Shape `yaml:"lr_scheduler"`
-	WarmupSteps  int         `yaml:"warmup_steps,omitempty"`
-	WarmupRatio  float64     `yaml:"warmup_ratio,omitempty"`
-	WeightDecay  float64     `yaml:"weight_decay"`
-	AdamBetas    [2]float64  `yaml:"adam_betas,flow"`
-	AdamEps      float64     `yaml:"adam_eps"`
-	MaxGradNorm  float64     `yaml:"max_grad_norm"` // 0: no clipping
-
-	Precision Precision `yaml:"precision"`
-	Numerics  Sizes     `yaml:"numerics"`
-	Memory    Memory    `yaml:"memory"`
-	Device    string    `yaml:"device"` // auto, or cpu
-	Seed      uint64    `yaml:"seed"`
-
-	Eval      Eval   `yaml:"eval,omitempty"`
-	Save      Save   `yaml:"save"`
-	Stop      Stop   `yaml:"stop"`
-	OutputDir string `yaml:"output_dir"`
-	Resume    string `yaml:"resume"` // auto, never, or the path of a checkpoint
-	// ResumeWith are the keys that may have other values than in the checkpoint that the run continues from.
-	ResumeWith []string `yaml:"resume_with,omitempty,flow"`
-}
-
-// Precision is what is computed in and kept in which type.
-type Precision struct {
-	Compute string `yaml:"compute"` // bf16, f32
-	Master  string `yaml:"master"`  // split, f32; a run file without it has what goes with Compute
-	Moments string `yaml:"moments"` // f32, 8bit
-}
-
-// Eval is the evaluation during training.
-type Eval struct {
-	Datasets []data.Source `yaml:"datasets,omitempty"`
-	Every    int           `yaml:"every,omitempty"` // steps; 0: before the first and after the last one only
-}
-
-// Save are the checkpoints. A run that is interrupted, or that ends for a reason that left its state whole, saves in
-// any case.
-type Save struct {
-	Every    int     `yaml:"every,omitempty"`    // steps; 0: by time only
-	Minutes  float64 `yaml:"minutes"`            // at least so often; 0: not by time
-	AtEnd    bool    `yaml:"at_end"`             // before the model is written
-	Keep     int     `yaml:"keep"`               // how many of the newest stay; 0: all
-	Best     bool    `yaml:"best,omitempty"`     // the one with the lowest evaluation loss stays as well
-	Fallback string  `yaml:"fallback,omitempty"` // a directory for what cannot be saved in OutputDir
-}
-
-// Stop says when a run ends before its last step.
-type Stop struct {
-	// UnhealthySteps in a row end the run: steps whose gradient norm or loss is not finite, or whose loss is above
-	// LossAbove. 0: none do.
-	UnhealthySteps int     `yaml:"unhealthy_steps"`
-	LossAbove      float64 `yaml:"loss_above,omitempty"` // 0: any loss that is finite is healthy
-	Patience       int     `yaml:"patience,omitempty"`   // evaluations in a row without a lower loss that end it; 0: none do
-}
-
-// Defaults is the configuration that a file changes.
-func Defaults() Config {
-	return Config{
-		Init: "pretrained", Tokenizer: "auto", ChatTemplate: "auto",
-		SequenceLen: 2048, Overlong: string(data.AutoLong), BatchTokens: 65536,
-		LearningRate: 1e-5, LRScheduler: optim.Cosine, WeightDecay: 0.01,
-		AdamBetas: [2]float64{0.9, 0.999}, AdamEps: 1e-8, MaxGradNorm: 1,
-		Precision: Precision{Compute: "bf16", Master: "split", Moments: "f32"},
-		Memory:    Memory{Disk: Bytes{none: true}},
-		Device:    "auto", Seed: 42, OutputDir: "runs/run", Resume: "auto",
-		Save: Save{Minutes: 30, AtEnd: true, Keep: 2}, Stop: Stop{UnhealthySteps: 10},
-	}
-}
-
 // ResolvedHeader begins a run file that a run has written, with every key.
 const ResolvedHeader = "# Written by millrace: the run file of this run, with every key.\n"
 
@@ -147,13 +56,6 @@ func ReadWithoutData(path string, set []string) (*Config, error) {
 	}
 	c.decide()
 	return &c, c.CheckWithoutData()
-}
-
-// undecided is the configuration that a file changes, before what follows from other keys is known.
-func undecided() Config {
-	c := Defaults()
-	c.Precision.Master = ""
-	return c
 }
 
 // decide fills in what follows from other keys: the master weights are fp32 where everything is computed in fp32.
@@ -334,8 +236,8 @@ func (c *Config) check(needsData bool) error {
 		return err
 	}
 	for _, key := range c.ResumeWith {
-		if !slices.Contains(changeable(), key) {
-			return bad("resume_with: %s cannot change when a run is resumed; what can: %s", key, strings.Join(changeable(), ", "))
+		if keys := listed(); !slices.Contains(keys, key) {
+			return bad("resume_with: %s cannot change when a run is resumed; what can: %s", key, strings.Join(keys, ", "))
 		}
 	}
 	for _, s := range append(append([]data.Source{}, c.Datasets...), c.Eval.Datasets...) {

@@ -125,25 +125,3 @@ func (s Sizes) Or(asked Sizes) Sizes {
 	}
 	return s
 }
-
-// Sizes are cuts that set the order of sums, and with it the last bits of a result. A size that is auto is chosen so
-// that the run fits its memory budgets; the run.yaml in the output directory has the chosen sizes.
-type Sizes struct {
-	MicroBatch Auto `yaml:"micro_batch"` // sequences that one operation sees
-	HeadChunk  Auto `yaml:"head_chunk"`  // positions whose logits are computed together
-	BlockChunk Auto `yaml:"block_chunk"` // positions that a block's norms, projections and MLP take at once
-}
-
-// Memory are the budgets.
-type Memory struct {
-	Device Bytes  `yaml:"device"`
-	Host   Bytes  `yaml:"host"`
-	Disk   Bytes  `yaml:"disk"`
-	Path   string `yaml:"path,omitempty"`
-	// Recompute is auto, or always: nothing is kept for the backward pass but the layers' inputs, even where memory is
-	// left.
-	Recompute string `yaml:"recompute,omitempty"`
-	// MaxWritePerDay is what may be written to drives in a day, by the disk tier and by checkpoints: the run slows down
-	// to stay below it. The zero value is no limit.
-	MaxWritePerDay Bytes `yaml:"max_write_per_day,omitempty"`
-}

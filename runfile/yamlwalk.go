@@ -289,6 +289,12 @@ func HasKey(key string) bool {
 	return ok
 }
 
+// HasKey reports whether a run file has a key.
+func HasKey(key string) bool {
+	_, ok := fieldOf(reflect.TypeFor[Config](), key)
+	return ok
+}
+
 // keysOf are a struct's keys, in order.
 func keysOf(t reflect.Type) []string {
 	var keys []string

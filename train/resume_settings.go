@@ -5,67 +5,45 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/millrace/millrace/checkpoint"
 	"github.com/millrace/millrace/data"
+	"github.com/millrace/millrace/optim"
 	"github.com/millrace/millrace/runfile"
 )
 
 // mathematics are the settings that change the numbers of a run, by the names that checkpoints have for them.
 func (t *trainer) mathematics() map[string]string {
-	c := t.config
-	number := func(x float64) string { return strconv.FormatFloat(x, 'g', -1, 64) }
-	keys := sizeSettings(c)
-	maps.Copy(keys, map[string]string{
-		"steps": strconv.Itoa(t.rates.Steps), "learning_rate": number(c.LearningRate), "lr_scheduler": string(t.rates.Shape),
-		"warmup_steps": strconv.Itoa(t.rates.WarmupSteps), "weight_decay": number(c.WeightDecay),
-		"adam_betas": number(c.AdamBetas[0]) + " " + number(c.AdamBetas[1]), "adam_eps": number(c.AdamEps),
-		"max_grad_norm": number(c.MaxGradNorm), "seed": seedSetting(c),
-		"data": t.data.Fingerprint(),
-	})
-	if c.MinRate > 0 { // older checkpoints have no such key
-		keys["min_learning_rate"] = number(c.MinRate)
-	}
-	return keys
+	return t.config.Settings(t.rates, t.data.Fingerprint())
 }
 
 // seedSetting is the seed as checkpoints have it.
-func seedSetting(c *runfile.Config) string { return strconv.FormatUint(c.Seed, 10) }
+func seedSetting(c *runfile.Config) string { return c.Settings(optim.Schedule{}, "")["seed"] }
 
 // sizeSettings are those of them that say how steps are cut and in which types they are computed.
 func sizeSettings(c *runfile.Config) map[string]string {
-	keys := map[string]string{
-		"sequence_len": strconv.Itoa(c.SequenceLen), "batch_tokens": strconv.Itoa(c.BatchTokens),
-		"precision": fmt.Sprintf("%s %s %s", c.Precision.Compute, c.Precision.Master, c.Precision.Moments),
-	}
-	if long := overlongOf(c); long != "" {
-		keys["overlong"] = long
-	}
+	keys := c.Settings(optim.Schedule{}, "")
+	maps.DeleteFunc(keys, func(key, _ string) bool {
+		return !slices.Contains([]string{"sequence_len", "batch_tokens", "overlong", "precision"}, key)
+	})
 	return keys
 }
 
 // restarts reports whether the run takes the data from their beginning after a checkpoint: they, or how they are cut,
 // have changed, and a place in the old ones means nothing in the new ones.
 func restarts(c *runfile.Config, from *checkpoint.Manifest, at place, fingerprint string) bool {
-	return at.Fingerprint != fingerprint || !cutsAs(c, from) || from.Mathematics["overlong"] != overlongOf(c)
+	return at.Fingerprint != fingerprint || !cutsAs(c, from) || from.Mathematics["overlong"] != sizeSettings(c)["overlong"]
 }
 
 // cutsAs reports whether steps have the sizes that they had in the run of a checkpoint.
 func cutsAs(c *runfile.Config, from *checkpoint.Manifest) bool {
-	return from.Mathematics["sequence_len"] == strconv.Itoa(c.SequenceLen) && from.Mathematics["batch_tokens"] == strconv.Itoa(c.BatchTokens)
+	sizes := sizeSettings(c)
+	return from.Mathematics["sequence_len"] == sizes["sequence_len"] &&
+		from.Mathematics["batch_tokens"] == sizes["batch_tokens"]
 }
 
-// overlongOf is the key overlong as checkpoints have it: they do not name split, which once was the default.
-func overlongOf(c *runfile.Config) string {
-	if c.Overlong == string(data.SplitLong) {
-		return ""
-	}
-	return c.Overlong
-}
-
-// changes are what resume_with allows of the differences between a run and the checkpoint that it continues from. A
+// changes returns what resume_with allows of the differences between a run and the checkpoint that it continues from. A
 // difference that it does not allow is an error that names the key.
 func (t *trainer) changes(from *checkpoint.Checkpoint, d checkpoint.Differences) ([]checkpoint.Change, error) {
 	c := t.config

@@ -1,0 +1,312 @@
+package runfile
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/goccy/go-yaml"
+
+	"github.com/millrace/millrace/data"
+	"github.com/millrace/millrace/optim"
+)
+
+// Config is run.yaml. Its keys are the names that users of Hugging Face, Axolotl and LLaMA-Factory know; all have
+// defaults but model and datasets.
+//
+// A key is declared here and nowhere else. The comment of a field is the key's line in docs/run-yaml.md, with links
+// from there, and its place is the key's place in files that the program writes. These tags say the rest:
+//
+//   - default: the value of a run file without the key, as YAML. The zero value needs none.
+//   - unset: the text for the docs where a missing key has another meaning than that value.
+//   - resume: the rule for a run that continues from a checkpoint. A free key may change, a fixed one may not, and a
+//     listed one may where resume_with lists it. Keys in a mapping have the mapping's rule.
+//   - saved: the setting by which checkpoints record the key.
+//   - alters: the settings of checkpoints that follow from the key as well as from the keys that they belong to.
+type Config struct {
+	// A Hugging Face directory with `config.json` and safetensors files, or a hub id such as `Qwen/Qwen3-0.6B`, or
+	// `Qwen/Qwen3-0.6B@REVISION`. A hub id is looked up in the local cache and downloaded if it is not there (see
+	// `HF_HOME`, `HF_TOKEN`, `HF_ENDPOINT` and `HF_HUB_OFFLINE` in [the command line](cli.md#environment)).
+	Model string `yaml:"model" unset:"required" resume:"fixed"`
+	// `pretrained` reads the weights from the model. `random` needs only `config.json`, and `seed` decides the weights.
+	Init string `yaml:"init" default:"pretrained" resume:"fixed"`
+	// `auto` is the model's `tokenizer.json`. `bytes` is the built-in one: each byte is a token, and token 256 ends a
+	// document. Or a path.
+	Tokenizer string `yaml:"tokenizer" default:"auto" resume:"fixed"`
+	// The Jinja template that turns rows into text. `auto`: the model's template for every type except `text`; a model
+	// without a template renders `prompt-response` and `alpaca` plainly. `model`: the same, but a missing template is
+	// an error. `conversations`: the model's template for `messages` and `sharegpt` only, and plain text for the other
+	// types. Or the path of a template, for every type except `text`. See [data](data.md#chat-templates).
+	ChatTemplate string `yaml:"chat_template" default:"auto" resume:"listed" alters:"data steps warmup_steps"`
+
+	// A list of entries, as above; [data](data.md) shows each kind.
+	Datasets []data.Source `yaml:"datasets" unset:"required" resume:"listed" saved:"data" alters:"steps warmup_steps"`
+	// Prompts count in the loss, too.
+	TrainOnPrompt bool `yaml:"train_on_prompt" resume:"listed" alters:"data steps warmup_steps"`
+	// In conversations only the last turn of the assistant counts.
+	TrainOnLast bool `yaml:"train_on_last_turn,omitempty" resume:"listed" alters:"data steps warmup_steps"`
+	// Documents that are held out for evaluation, chosen by `seed`: a share such as `0.05`, or a number from 1 on. It
+	// excludes `eval.datasets`.
+	ValSize float64 `yaml:"val_size,omitempty" resume:"listed" alters:"data steps warmup_steps"`
+	// Positions of a packed row. A row holds several documents; positions restart in each, and attention stays within
+	// each.
+	SequenceLen int `yaml:"sequence_len" default:"2048" resume:"listed" saved:"sequence_len" alters:"steps warmup_steps"`
+	// What happens to a document that is longer than a row: `split` cuts it into several, `drop` leaves it out,
+	// `truncate` cuts it off. `auto` splits documents of type `text`, and truncates those of all other types, entry by
+	// entry: the second piece of a conversation would be an answer without its question. A run that is resumed keeps
+	// what it began with; `auto` did not exist in older versions, whose default was `split`.
+	Overlong string `yaml:"overlong" default:"auto" resume:"listed" saved:"overlong" alters:"steps warmup_steps"`
+	// Packed positions of an optimizer step; a multiple of `sequence_len`. A larger value does more work per streamed
+	// weight. Other trainers' batch is sequences per device x devices x accumulation; times `sequence_len` it is
+	// `batch_tokens`.
+	BatchTokens int `yaml:"batch_tokens" default:"65536" resume:"listed" saved:"batch_tokens" alters:"steps warmup_steps"`
+
+	// Optimizer steps. The data start over as often as needed.
+	MaxSteps int `yaml:"max_steps,omitempty" unset:"" resume:"listed" saved:"steps" alters:"warmup_steps"`
+	// Passes over the data, such as `2.5`. If they end inside a step, that step is the last one: the number of steps is
+	// rounded up, as in transformers. It excludes `max_steps`.
+	Epochs float64 `yaml:"epochs,omitempty" unset:"'1'" resume:"listed" alters:"steps warmup_steps"`
+	// The highest learning rate.
+	LearningRate float64 `yaml:"learning_rate" default:"1e-5" resume:"listed" saved:"learning_rate"`
+	// The rate after the warm-up: `cosine` or `linear` down to `min_learning_rate` at the end, `constant`, or `wsd`
+	// (constant, then linear over the last tenth of the steps, rounded down, and at least one). `cosine_with_min_lr`,
+	// as transformers calls it, means `cosine`, and needs `min_learning_rate`.
+	LRScheduler optim.Shape `yaml:"lr_scheduler" default:"cosine" resume:"listed" saved:"lr_scheduler"`
+	// The rate that `cosine`, `linear` and `wsd` fall to. The warm-up begins at zero all the same.
+	MinRate float64 `yaml:"min_learning_rate,omitempty" resume:"listed" saved:"min_learning_rate"`
+	// Steps from zero to the highest rate. As in transformers, the first step then has rate 0.
+	WarmupSteps int `yaml:"warmup_steps,omitempty" resume:"listed" saved:"warmup_steps"`
+	// The same as a share of all steps. It excludes `warmup_steps`.
+	WarmupRatio float64 `yaml:"warmup_ratio,omitempty" resume:"listed" alters:"warmup_steps"`
+
+	// AdamW's; for matrices, not for norms and biases.
+	WeightDecay float64 `yaml:"weight_decay" default:"0.01" resume:"listed" saved:"weight_decay"`
+	// AdamW's decay of the two moments.
+	AdamBetas [2]float64 `yaml:"adam_betas,flow" default:"[0.9, 0.999]" resume:"listed" saved:"adam_betas"`
+	// At least 1.2e-38, because updates compute in 32 bits.
+	AdamEps float64 `yaml:"adam_eps" default:"1e-8" resume:"listed" saved:"adam_eps"`
+	// The norm over all gradients is clipped to this. 0 does not clip, which [saves the memory of
+	// gradients](memory.md#what-there-is); then gradients that are not finite end the run.
+	MaxGradNorm float64 `yaml:"max_grad_norm" default:"1.0" resume:"listed" saved:"max_grad_norm"`
+	// Decides everything random: the order of the data, held-out documents, and weights with `init: random`.
+	Seed uint64 `yaml:"seed" default:"42" resume:"fixed" saved:"seed"`
+
+	Precision Precision `yaml:"precision" resume:"fixed" saved:"precision"`
+	Numerics  Sizes     `yaml:"numerics" resume:"fixed"`
+	Memory    Memory    `yaml:"memory" resume:"free"`
+	// `cuda` (the first GPU), `cuda:N`, `cpu`, or `auto`: the first usable GPU, else the CPU. See [gpu.md](gpu.md).
+	Device string `yaml:"device" default:"auto" resume:"free"`
+
+	Eval Eval `yaml:"eval,omitempty" resume:"listed"`
+	Save Save `yaml:"save" resume:"free"`
+	Stop Stop `yaml:"stop" resume:"free"`
+	// Gets `run.yaml` (with every key), `run.json` (which run this is, see [checkpoints.md](checkpoints.md#which-run)),
+	// `plan.json`, `metrics.jsonl`, `checkpoints/`, `model/` and, with `--trace`, `trace.json`. A `run.yaml` of your
+	// own stays as it is; the file with every key is then `resolved.yaml`. One run at a time writes there. A run that
+	// has ended is not overwritten, and starting it again does nothing. It must be
+	// [yours](checkpoints.md#whose-directory-a-run-writes-to).
+	OutputDir string `yaml:"output_dir" default:"runs/run" resume:"free"`
+	// `auto` continues from the newest whole checkpoint in `output_dir`, if there is one, and after a divergence from
+	// the newest healthy one; a run that was killed before its first checkpoint starts over with the same sizes.
+	// `never` refuses a directory that has a run. Or the path of any run's checkpoint to begin from; started again,
+	// such a run continues from its own checkpoints.
+	Resume string `yaml:"resume" default:"auto" resume:"free"`
+	// A list of keys that may differ from the checkpoint's: `[learning_rate, max_steps]`. See below.
+	ResumeWith []string `yaml:"resume_with,omitempty,flow" resume:"free"`
+}
+
+// Precision has the types that are computed in and kept.
+type Precision struct {
+	// Type of activations and of the operands of matrix products; sums are fp32. `f32` is the reference.
+	Compute string `yaml:"compute" default:"bf16"`
+	// With `bf16`: `split`, fp32 master weights as a bf16 half and a 16-bit rest. With `f32`: `f32`. `precision:
+	// {compute: f32}` alone computes and keeps everything in fp32. Another combination is an error.
+	Master string `yaml:"master" unset:"follows 'compute'"`
+	// AdamW's moments: `f32`, or `8bit` (the codes of bitsandbytes in blocks of 256, with fp32 scales): 8.03 instead of
+	// 14 bytes per parameter.
+	Moments string `yaml:"moments" default:"f32"`
+}
+
+// Sizes are cuts that set the order of sums, and with it the last bits of a result. A size that is auto is chosen so
+// that the run fits its memory budgets; the run.yaml in the output directory has the chosen sizes.
+type Sizes struct {
+	// Rows that one operation sees; a divisor of `batch_tokens / sequence_len`.
+	MicroBatch Auto `yaml:"micro_batch" default:"auto"`
+	// Positions whose logits are computed together.
+	HeadChunk Auto `yaml:"head_chunk" default:"auto"`
+	// Positions that a block's norms, projections and MLP take at once; attention sees a whole micro-batch. A multiple
+	// of 8. See [long context](memory.md#long-context).
+	BlockChunk Auto `yaml:"block_chunk" default:"auto"`
+}
+
+// Memory are the budgets. Without a value MaxWritePerDay is no limit, and Recompute is auto.
+type Memory struct {
+	// Limit of device memory, such as `20GiB` or `500MB`. Case does not matter, and `8G` is `8GB`: 8,000,000,000 bytes,
+	// which holds whether GB or GiB was meant. `auto` is all that the device has. On the CPU, `auto` streams nothing
+	// and uses weights in place.
+	Device Bytes `yaml:"device" unset:"'auto'"`
+	// Limit of host memory for the whole process, data and program included. `auto` is 90% of free memory and respects
+	// cgroup limits. A size may exceed the memory that is free now: see [machines that
+	// grow](memory.md#machines-that-grow).
+	Host Bytes `yaml:"host" unset:"'auto'"`
+	// Limit of disk space for state that does not fit in `memory.host`: a size, or `auto` for 90% of the free space,
+	// less the space that [checkpoints](checkpoints.md#space) on the same drive need.
+	Disk Bytes `yaml:"disk" default:"none"`
+	// A directory for that state, on the fastest drive. Runs may share it: each has a directory of its own there, such
+	// as `gsm8k-3f2a91bc`, with files `*.extent` and a file `lock`, and deletes them when it begins and ends. A run
+	// that is started again removes the files that it left when it was killed. Checkpoints cost no copy if the
+	// directory is in the file system of `output_dir`.
+	Path string `yaml:"path,omitempty" unset:"'state' in 'output_dir'"`
+	// `auto` keeps activations for the backward pass in spare memory. `always` keeps only the layers' inputs. It
+	// changes no bit.
+	Recompute string `yaml:"recompute,omitempty" unset:"'auto'"`
+	// A size, such as `2TB`. The run pauses between steps, so that it writes no more than that in a day, counted from
+	// its start or resume. The disk tier and checkpoints count together. A run is at most one step ahead.
+	MaxWritePerDay Bytes `yaml:"max_write_per_day,omitempty" unset:"'none'"`
+}
+
+// Eval is the evaluation during training.
+type Eval struct {
+	// Held-out data, entries as above. The run evaluates before the first and after the last step. `val_size` takes
+	// them out of `datasets` instead.
+	Datasets []data.Source `yaml:"datasets,omitempty"`
+	// Also evaluate every n steps.
+	Every int `yaml:"every,omitempty"`
+}
+
+// Save are the checkpoints. A run that is interrupted, or that ends for a reason that left its state whole, saves in
+// any case.
+type Save struct {
+	// Save a [checkpoint](checkpoints.md) every n steps; 0 saves by time only.
+	Every int `yaml:"every,omitempty"`
+	// Save n minutes after the latest save began; 0 does not save by time.
+	Minutes float64 `yaml:"minutes" default:"30"`
+	// Save after the last step, before the model is written.
+	AtEnd bool `yaml:"at_end" default:"true"`
+	// How many of the newest checkpoints stay; 0 keeps all.
+	Keep int `yaml:"keep" default:"2"`
+	// Save after each evaluation with the lowest loss so far, keep that checkpoint, and write its model as
+	// `model-best/` at the end.
+	Best bool `yaml:"best,omitempty"`
+	// An existing directory on another disk. A save that fails in `output_dir` is tried there, and `resume: auto` looks
+	// there, too. Runs may share it: each has a directory of its own there, such as `gsm8k-3f2a91bc`.
+	Fallback string `yaml:"fallback,omitempty"`
+}
+
+// Stop says when a run ends before its last step.
+type Stop struct {
+	// End the run, with status 1, after n steps in a row whose gradient norm or loss is not finite, or whose loss is
+	// above `stop.loss_above`. 0 never ends it.
+	UnhealthySteps int `yaml:"unhealthy_steps" default:"10"`
+	// A loss above this is unhealthy; 0: any finite loss is healthy.
+	LossAbove float64 `yaml:"loss_above,omitempty"`
+	// Early stopping: end the run well, with status 0 and its model, after n evaluations in a row whose loss is not
+	// below the lowest one before. 0 never does. See [early stopping](#early-stopping).
+	Patience int `yaml:"patience,omitempty"`
+}
+
+// Defaults is the configuration that a file changes.
+func Defaults() Config {
+	c := undecided()
+	c.decide()
+	return c
+}
+
+// undecided is the configuration that a file changes, before what follows from other keys is known.
+var undecided = sync.OnceValue(func() Config {
+	var c Config
+	setDefaults(reflect.ValueOf(&c).Elem())
+	return c
+})
+
+// setDefaults gives the fields of a struct the values of their tags.
+func setDefaults(v reflect.Value) {
+	for f, field := range v.Fields() {
+		if text, ok := f.Tag.Lookup("default"); ok {
+			if err := yaml.Unmarshal([]byte(text), field.Addr().Interface()); err != nil {
+				panic(err) // the tag is wrong
+			}
+		} else if field.Kind() == reflect.Struct {
+			setDefaults(field)
+		}
+	}
+}
+
+// The rules of the tag resume.
+const (
+	resumeFree   = "free"
+	resumeListed = "listed"
+	resumeFixed  = "fixed"
+)
+
+// SettledBy lists, for each setting that a checkpoint names and that may change, the keys of a run file that change it.
+// Messages name the first key. Settings without an entry cannot change: the model, its precision and the seed.
+var SettledBy = settledBy()
+
+func settledBy() map[string][]string {
+	by := map[string][]string{}
+	for _, tag := range []string{"saved", "alters"} {
+		for f := range reflect.TypeFor[Config]().Fields() {
+			for _, setting := range strings.Fields(f.Tag.Get(tag)) {
+				if f.Tag.Get("resume") == resumeListed {
+					by[setting] = append(by[setting], yamlName(f))
+				}
+			}
+		}
+	}
+	return by
+}
+
+// listed are the keys that resume_with may list, sorted.
+func listed() (keys []string) {
+	for f := range reflect.TypeFor[Config]().Fields() {
+		if f.Tag.Get("resume") == resumeListed {
+			keys = append(keys, yamlName(f))
+		}
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+// Settings returns what changes the numbers of a run, as checkpoints record it: texts by the names of settings. The
+// rates have all steps of the run, and the fingerprint is that of its data.
+func (c *Config) Settings(rates optim.Schedule, fingerprint string) map[string]string {
+	all := map[string]string{}
+	for f, field := range reflect.ValueOf(*c).Fields() {
+		if saved := f.Tag.Get("saved"); saved != "" {
+			all[saved] = settingText(field)
+		}
+	}
+	all["steps"], all["data"] = strconv.Itoa(rates.Steps), fingerprint
+	all["lr_scheduler"], all["warmup_steps"] = string(rates.Shape), strconv.Itoa(rates.WarmupSteps)
+	if c.MinRate == 0 { // older checkpoints have no such setting
+		delete(all, "min_learning_rate")
+	}
+	if c.Overlong == string(data.SplitLong) { // which once was the default, and had no name
+		delete(all, "overlong")
+	}
+	return all
+}
+
+// settingText writes a value as checkpoints have it: the values of a list or a mapping with spaces between them.
+func settingText(v reflect.Value) string {
+	var parts []string
+	switch v.Kind() {
+	case reflect.Float64:
+		return strconv.FormatFloat(v.Float(), 'g', -1, 64)
+	case reflect.Struct:
+		for _, field := range v.Fields() {
+			parts = append(parts, settingText(field))
+		}
+	case reflect.Array:
+		for i := range v.Len() {
+			parts = append(parts, settingText(v.Index(i)))
+		}
+	default:
+		return fmt.Sprint(v)
+	}
+	return strings.Join(parts, " ")
+}
