@@ -76,6 +76,7 @@ func File(name string, doc []byte) (*Result, error) {
 	if err := c.convert(); err != nil {
 		return nil, err
 	}
+	slices.SortStableFunc(c.result.Settings, func(a, b Setting) int { return runfile.Order(a.Key) - runfile.Order(b.Key) })
 	c.leaveOut()
 	c.result.RunFile = c.result.text(name)
 	if _, err := runfile.Parse([]byte(c.result.RunFile)); err != nil {
@@ -115,7 +116,20 @@ func (c *conversion) dismiss(why string, keys ...string) {
 	}
 }
 
-// take is the value of the first of some keys that has one. All of them count as used.
+// setting finds the setting of a key; nil if the file has not led to one.
+func (c *conversion) setting(key string) *Setting {
+	if i := slices.IndexFunc(c.result.Settings, func(s Setting) bool { return s.Key == key }); i >= 0 {
+		return &c.result.Settings[i]
+	}
+	return nil
+}
+
+// takeFor is take of the names that a key of a run file has anywhere.
+func (c *conversion) takeFor(key string) (from string, value any) {
+	return c.take(append([]string{key}, othertrainers.For(key)...)...)
+}
+
+// take returns the value of the first of some keys that has one. All of them count as used.
 func (c *conversion) take(keys ...string) (key string, value any) {
 	for _, k := range keys {
 		v, ok := c.values[k]
@@ -204,7 +218,7 @@ func (r *Result) text(name string) string {
 			comment(&b, "#   - ", "#     ", d)
 		}
 	}
-	section := ""
+	section := 0
 	for _, s := range r.Settings {
 		if at := sectionOf(s.Key); at != section {
 			b.WriteString("\n")
@@ -229,17 +243,14 @@ func (r *Result) text(name string) string {
 }
 
 // sections begin with these keys, and a blank line is before each.
-func sectionOf(key string) string {
-	for _, s := range [][]string{{"model", "init", "tokenizer", "chat_template"},
-		{"datasets", "train_on_prompt", "train_on_last_turn", "val_size", "sequence_len", "overlong", "batch_tokens"},
-		{"max_steps", "epochs", "learning_rate", "min_learning_rate", "lr_scheduler", "warmup_steps", "warmup_ratio",
-			"weight_decay", "adam_betas", "adam_eps", "max_grad_norm", "seed"},
-		{"precision", "device"}} {
-		if slices.Contains(s, key) {
-			return s[0]
-		}
+var sections = []string{"model", "datasets", "max_steps", "precision", "eval"}
+
+// sectionOf counts the sections up to that of a key.
+func sectionOf(key string) (n int) {
+	for n < len(sections) && runfile.Order(sections[n]) <= runfile.Order(key) {
+		n++
 	}
-	return "output"
+	return n
 }
 
 // writeSetting writes a line, or lines, with its note after it where there is room, else above it.

@@ -47,12 +47,24 @@ func TestFiles(t *testing.T) {
 				t.Errorf("-want +got; after a change that is meant, run go test ./runfile/convert -update\n%s", d)
 			}
 			everyKeyIsSaid(t, doc, r)
+			if !slices.IsSortedFunc(r.Settings, func(a, b Setting) int { return runfile.Order(a.Key) - runfile.Order(b.Key) }) {
+				t.Errorf("the settings are not in the order of the keys of a run file: %+v", r.Settings)
+			}
 			for line := range strings.Lines(r.RunFile) {
 				if len(line) > width+1 {
 					t.Errorf("a line of %d characters: %s", len(line), line)
 				}
 			}
 		})
+	}
+}
+
+// Sections begin with keys of a run file, in their order.
+func TestSections(t *testing.T) {
+	for i, key := range sections {
+		if runfile.Order(key) < 0 || sectionOf(key) != i+1 {
+			t.Errorf("section %d begins with %s", i+1, key)
+		}
 	}
 }
 

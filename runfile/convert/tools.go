@@ -51,7 +51,7 @@ func toolOf(values map[string]any) (Tool, error) {
 	}
 	known := 0
 	for key := range values {
-		if _, ok := othertrainers.Lookup(key); ok || runfile.HasKey(key) {
+		if _, ok := othertrainers.Lookup(key); ok || runfile.Order(key) >= 0 {
 			known++
 		}
 	}

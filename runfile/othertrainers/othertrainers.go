@@ -1,9 +1,8 @@
-// Package othertrainers knows the keys of Hugging Face's Trainer, TRL, LLaMA-Factory and Axolotl, and what each is in a
-// run file of Millrace. The list is data: keys.yaml. Errors of run files, the verb convert and a page of the docs are
-// made
-// from it.
+// Package othertrainers knows the keys of Hugging Face's Trainer, TRL, LLaMA-Factory and Axolotl, and the key of a run
+// file of Millrace for each. The list is data: keys.yaml. Errors of run files, the verb convert and a page of the docs
+// are made from it.
 //
-//   - [Lookup] finds a key of a file, [LookupEntry] one of an entry of its datasets.
+//   - [Lookup] finds a key of a file, [LookupEntry] one of an entry of its datasets, [For] the keys that one here has.
 //   - [Sections] is the whole list, for the docs.
 package othertrainers
 
@@ -16,7 +15,7 @@ import (
 	"github.com/goccy/go-yaml"
 )
 
-// Row is what some keys have in common. Either Use or Drop is set.
+// Row says the same of some keys. Either Use or Drop is set.
 type Row struct {
 	Keys []string `yaml:"keys"` // a * at the end stands for anything
 	Use  string   `yaml:"use"`  // the key of a run file that does the same; a dot goes into a mapping
@@ -61,6 +60,18 @@ func Lookup(key string) (Row, bool) { return find(key, false) }
 
 // LookupEntry finds a key of an entry of another trainer's data sets.
 func LookupEntry(key string) (Row, bool) { return find(key, true) }
+
+// For lists the keys of other trainers' files that do the same as a key of a run file, in the order of the list.
+func For(use string) (keys []string) {
+	for _, s := range Sections() {
+		for _, r := range s.Rows {
+			if r.Use == use && !s.Entries {
+				keys = append(keys, r.Keys...)
+			}
+		}
+	}
+	return keys
+}
 
 // find prefers a name to a pattern.
 func find(key string, entries bool) (found Row, ok bool) {
