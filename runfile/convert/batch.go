@@ -11,8 +11,7 @@ import (
 // batch is the size of a step, with the length of rows that it is a multiple of.
 func (c *conversion) batch() error {
 	length, from := int64(0), []string(nil)
-	if key, v := c.take("sequence_len", "cutoff_len", "max_seq_length", "max_seq_len", "max_length", "block_size",
-		"max_source_length", "max_packed_sequence_len"); key != "" {
+	if key, v := c.takeFor("sequence_len"); key != "" {
 		var ok bool
 		if length, ok = count(v); !ok || length > plan.MaxPositionsPerMicroBatch {
 			return fmt.Errorf("%s is %s: it must be a whole number of at most %d", key, shown(v), plan.MaxPositionsPerMicroBatch)
@@ -119,7 +118,7 @@ const mostBatch = 1 << 30
 //     (trainer/sft_config.py).
 //   - run_clm.py of transformers cuts the joined texts into rows.
 func (c *conversion) overlong() {
-	key, v := c.take("excess_length_strategy")
+	key, v := c.takeFor("overlong")
 	strategy := c.textAt("packing_strategy")
 	as := fmt.Sprintf("as %s does", c.result.Tool)
 	switch {
@@ -147,18 +146,13 @@ func (c *conversion) overlong() {
 
 // onlyTexts reports whether all data sets of the run have texts without a prompt.
 func (c *conversion) onlyTexts() bool {
-	for _, s := range c.result.Settings {
-		if s.Key == "datasets" {
-			return !strings.Contains(strings.ReplaceAll(s.Value, "type: text", ""), "type: ")
-		}
-	}
-	return false
+	return !strings.Contains(strings.ReplaceAll(c.setting("datasets").Value, "type: text", ""), "type: ")
 }
 
 func (c *conversion) length() {
-	key, v := c.take("max_steps", "max_train_steps", "num_steps", "train_steps")
+	key, v := c.takeFor("max_steps")
 	steps, ok := count(v)
-	epochs, e := c.take("num_train_epochs", "num_epochs", "epochs")
+	epochs, e := c.takeFor("epochs")
 	switch passes, isNumber := number(e); {
 	case ok:
 		c.set("max_steps", numeral(float64(steps)), []string{key}, "")

@@ -24,9 +24,6 @@ func (c *conversion) datasets() {
 	}
 	c.set("datasets", sets.yaml(""), from, "%s", how)
 	c.prompts()
-	if key, v := c.take("mask_history"); key != "" && isOn(v) {
-		c.set("train_on_last_turn", "true", []string{key}, "")
-	}
 	held, heldFrom := c.held()
 	key, v := c.take("val_size", "val_set_size")
 	percentKey, percent := c.take("validation_split_percentage")

@@ -40,9 +40,6 @@ func (c *conversion) model() {
 		c.decide(given(key),
 			"%s is %s: if it is not the model's own tokenizer, name its directory in tokenizer", key, shown(v))
 	}
-	if key, v := c.take("train_from_scratch", "reinit_weights"); key != "" && isOn(v) {
-		c.set("init", "random", []string{key}, "")
-	}
 	if c.values["tokenizer_use_mistral_common"] == true {
 		c.decide([]string{"tokenizer_use_mistral_common"}, "tokenizer: the file reads tekken.json with mistral-common; the "+
 			"model's directory needs a tokenizer.json and a chat template here, or name them in tokenizer and chat_template")

@@ -2,7 +2,6 @@ package convert
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 )
 
@@ -28,19 +27,13 @@ func (c *conversion) output() {
 
 // hasHeldOut reports whether the file evaluates on something.
 func (c *conversion) hasHeldOut() bool {
-	for _, s := range c.result.Settings {
-		if s.Key == "val_size" || s.Key == "eval" {
-			return true
-		}
-	}
-	return false
+	return c.setting("val_size") != nil || c.setting("eval") != nil
 }
 
 // evaluatesEvery reports whether the run evaluates after a number of steps.
 func (c *conversion) evaluatesEvery() bool {
-	return slices.ContainsFunc(c.result.Settings, func(s Setting) bool {
-		return s.Key == "eval" && strings.Contains(s.Value, "every: ")
-	})
+	s := c.setting("eval")
+	return s != nil && strings.Contains(s.Value, "every: ")
 }
 
 // evaluation sets eval.every. The data are in eval already, if there are any.
@@ -60,14 +53,12 @@ func (c *conversion) evaluation() {
 		}
 	case ok && textOf(strategy) != "no" && textOf(strategy) != "epoch":
 		every := fmt.Sprintf("every: %d", steps)
-		for i := range c.result.Settings {
-			if s := &c.result.Settings[i]; s.Key == "eval" {
-				s.Value = strings.TrimSuffix(s.Value, "\n") + "\n  " + every
-				s.From = append(s.From, given(key, strategyKey)...)
-				return
-			}
+		if s := c.setting("eval"); s != nil {
+			s.Value += "\n  " + every
+			s.From = append(s.From, given(key, strategyKey)...)
+		} else {
+			c.set("eval", "{"+every+"}", given(key, strategyKey), "")
 		}
-		c.set("eval", "{"+every+"}", given(key, strategyKey), "")
 	case wanted && textOf(strategy) != "no":
 		c.decide(given(strategyKey, perEpoch, key),
 			"eval.every: by %s the file evaluates once an epoch, or at a share of the run; set a number of steps, or "+
@@ -98,13 +89,12 @@ func (c *conversion) saving() {
 				"leave it to every 30 minutes and the end",
 			strings.Join(given(strategyKey, perEpoch, key), ", "))
 	}
-	if key, v := c.take("save_total_limit"); key != "" {
-		if n, ok := count(v); ok {
-			add(fmt.Sprintf("keep: %d", n), key)
-		}
+	key, v = c.takeFor("save.keep")
+	if n, ok := count(v); ok {
+		add(fmt.Sprintf("keep: %d", n), key)
 	}
-	early, patience := c.take("early_stopping_patience", "early_stopping_steps")
-	if key, v := c.take("load_best_model_at_end"); c.hasHeldOut() {
+	early, patience := c.takeFor("stop.patience")
+	if key, v := c.takeFor("save.best"); c.hasHeldOut() {
 		if isOn(v) {
 			add("best: true", key)
 		} else if early != "" { // which ends with the best model in all of them
@@ -115,15 +105,13 @@ func (c *conversion) saving() {
 		c.set("save", "{"+strings.Join(parts, ", ")+"}", from, "")
 	}
 	parts, from = nil, nil
-	if key, v := c.take("loss_watchdog_threshold"); key != "" {
-		if x, ok := number(v); ok && x > 0 {
-			add("loss_above: "+numeral(x), key)
-		}
+	key, v = c.takeFor("stop.loss_above")
+	if x, ok := number(v); ok && x > 0 {
+		add("loss_above: "+numeral(x), key)
 	}
-	if key, v := c.take("loss_watchdog_patience"); key != "" {
-		if n, ok := count(v); ok {
-			add(fmt.Sprintf("unhealthy_steps: %d", n), key)
-		}
+	key, v = c.takeFor("stop.unhealthy_steps")
+	if n, ok := count(v); ok {
+		add(fmt.Sprintf("unhealthy_steps: %d", n), key)
 	}
 	if n, ok := count(patience); ok && c.evaluatesEvery() {
 		add(fmt.Sprintf("patience: %d", n), early)

@@ -12,7 +12,7 @@ import (
 
 // rate makes the settings of the learning rate and its way.
 func (c *conversion) rate() {
-	key, v := c.take("learning_rate", "lr")
+	key, v := c.takeFor("learning_rate")
 	x, isSaid := number(v)
 	how := ""
 	if !isSaid {
@@ -31,7 +31,7 @@ func (c *conversion) rate() {
 	}
 	c.set("learning_rate", numeral(x), given(key), "%s", how)
 	c.schedule(old, x)
-	steps, n := c.take("warmup_steps", "num_warmup_steps")
+	steps, n := c.takeFor("warmup_steps")
 	ratio, r := c.take("warmup_ratio")
 	x, isSteps := number(n)
 	share, isRatio := number(r)
@@ -71,7 +71,7 @@ var schedules = map[string]struct {
 
 // schedule sets the way of a rate, which was old in the file, and the rate at which it ends.
 func (c *conversion) schedule(old, rate float64) {
-	key, v := c.take("lr_scheduler_type", "lr_scheduler")
+	key, v := c.takeFor("lr_scheduler")
 	name := textOf(v)
 	s, known := schedules[name]
 	switch {

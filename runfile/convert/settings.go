@@ -2,11 +2,42 @@ package convert
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 )
 
-// convert makes the settings, in the order of docs/run-yaml.md.
+// copied are the settings that are made of one value, by the keys that package othertrainers lists for them.
+var copied = map[string]func(v any) (value string, ok bool){
+	"init": onAs("random"), "train_on_last_turn": onAs("true"), "device": onAs("cpu"), "adam_eps": asNumber,
+	"max_grad_norm": asNumber, "seed": asNumber,
+}
+
+// onAs returns a value for switches that are on.
+func onAs(value string) func(any) (string, bool) {
+	return func(v any) (string, bool) { return value, isOn(v) }
+}
+
+// copy makes a setting of one value, if that can be read.
+func (c *conversion) copy(key string, read func(v any) (string, bool)) bool {
+	from, v := c.takeFor(key)
+	value, ok := read(v)
+	if ok {
+		c.set(key, value, []string{from}, "")
+	}
+	return ok
+}
+
+func asNumber(v any) (string, bool) {
+	x, ok := number(v)
+	return numeral(x), ok
+}
+
+// convert makes the settings, in any order, except that some look at those before them.
 func (c *conversion) convert() error {
+	for _, key := range slices.Sorted(maps.Keys(copied)) {
+		c.copy(key, copied[key])
+	}
 	c.model()
 	c.datasets()
 	if err := c.batch(); err != nil {
@@ -24,15 +55,16 @@ func (c *conversion) convert() error {
 	return nil
 }
 
-// withoutKey is of what Millrace always does.
+// withoutKey is the reason for keys that ask for something that Millrace always does.
 const withoutKey = "Millrace does so without a key"
 
 func (c *conversion) optimizer() {
 	optim, _ := c.values["optim_config"].(map[string]any)
 	if x, ok := number(optim["wd"]); ok {
 		c.set("weight_decay", numeral(x), []string{"optim_config"}, "wd")
-	} else {
-		c.copyNumber("weight_decay", c.usual.weightDecay, "weight_decay")
+	} else if !c.copy("weight_decay", asNumber) {
+		usual := c.usual.weightDecay
+		c.set("weight_decay", usual, nil, "the file does not say; %s has %s", c.result.Tool, usual)
 	}
 	b1, v1 := c.take("adam_beta1")
 	b2, v2 := c.take("adam_beta2")
@@ -46,20 +78,6 @@ func (c *conversion) optimizer() {
 			x2 = 0.999
 		}
 		c.set("adam_betas", fmt.Sprintf("[%s, %s]", numeral(x1), numeral(x2)), given(b1, b2), "")
-	}
-	c.copyNumber("adam_eps", "", "adam_epsilon", "adam_eps")
-	c.copyNumber("max_grad_norm", "", "max_grad_norm", "gradient_clipping", "max_norm")
-	c.copyNumber("seed", "", "seed", "data_seed")
-}
-
-// copyNumber sets a key to the number of one of the other trainer's; to the usual one, where that is not "", if the
-// file has no number.
-func (c *conversion) copyNumber(key, usual string, from ...string) {
-	k, v := c.take(from...)
-	if x, ok := number(v); ok {
-		c.set(key, numeral(x), []string{k}, "")
-	} else if usual != "" {
-		c.set(key, usual, nil, "the file does not say; %s has %s", c.result.Tool, usual)
 	}
 }
 
@@ -126,9 +144,6 @@ func (c *conversion) precision() {
 		}
 	}
 	c.set("precision", "{"+strings.Join(parts, ", ")+"}", from, "%s", strings.Join(how, ", "))
-	if key, v := c.take("use_cpu", "no_cuda"); key != "" && isOn(v) {
-		c.set("device", "cpu", []string{key}, "")
-	}
 }
 
 func (c *conversion) memory() {
