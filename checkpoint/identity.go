@@ -3,6 +3,7 @@ package checkpoint
 import (
 	"crypto/sha256"
 	"fmt"
+	"reflect"
 	"strconv"
 	"strings"
 
@@ -14,7 +15,22 @@ import (
 // Identify is what a checkpoint records of a model: of its config.json, and of the tensors that it carries, by a
 // checksum, if there are any.
 func Identify(m *model.Model, configJSON []byte, carriedSHA256 string) Model {
-	return Model{m.Type, fmt.Sprintf("%x", sha256.Sum256(configJSON)), layoutHash(m.Parts), carriedSHA256}
+	return Model{m.Type, fmt.Sprintf("%x", sha256.Sum256(configJSON)), layoutHash(m.Parts), carriedSHA256, m.Untrained()}
+}
+
+// Is reports whether two are the same model, laid out in the same way.
+func (m Model) Is(other Model) bool { return reflect.DeepEqual(m, other) }
+
+// With returns the model m with the tensors frozen that were not trained.
+func (m Model) With(of *model.Model) (*model.Model, error) {
+	if len(m.Frozen) == 0 {
+		return of, nil
+	}
+	frozen := map[string]bool{}
+	for _, name := range m.Frozen {
+		frozen[name] = true
+	}
+	return of.Grouped(func(name string) (int, bool) { return 0, !frozen[name] })
 }
 
 // layoutHash is a SHA-256 over the names of the parts and the tensors, shapes and offsets of each: two programs with

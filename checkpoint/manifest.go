@@ -142,6 +142,9 @@ type Model struct {
 	LayoutSHA256 string `json:"layout_sha256"` // of every part's tensors, shapes and offsets
 	// CarriedSHA256 is of the tensors that are in the model's directory alone, from which an export copies them.
 	CarriedSHA256 string `json:"carried_sha256,omitempty"`
+	// Frozen are the names of the tensors that were not trained, in the order of parts: they have weights and no other
+	// state.
+	Frozen []string `json:"frozen,omitempty"`
 }
 
 // Base identifies the weights that a run began with.

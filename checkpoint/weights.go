@@ -29,6 +29,9 @@ func (c *Checkpoint) Model(families ...model.Family) (*model.Model, error) {
 		return nil, err
 	}
 	m, err := model.New(parsed, families...)
+	if err == nil {
+		m, err = c.Manifest.Model.With(m)
+	}
 	if err != nil {
 		return nil, err
 	}

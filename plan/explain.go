@@ -31,9 +31,13 @@ func (p *Plan) Headline(dev device.Info, guess string) string {
 // the run.
 func (p *Plan) Explain(dev device.Info, m Machine, o Forecast) string {
 	var b strings.Builder
-	params, _ := p.Model.Params()
+	params, trained := p.Model.Params()
 	n := p.Numerics
-	fmt.Fprintf(&b, "%s: %s parameters in %s\n", p.Model.Type, FormatCount(params), count(len(p.Model.Blocks), "block"))
+	fmt.Fprintf(&b, "%s: %s parameters in %s", p.Model.Type, FormatCount(params), count(len(p.Model.Blocks), "block"))
+	if trained < params && trained > 0 {
+		fmt.Fprintf(&b, ", of which %s are trained", FormatCount(trained))
+	}
+	b.WriteString("\n")
 	fmt.Fprintf(&b, "device   %s\nmachine  %s\n", dev.Name, m.Name)
 	if p.Warning != "" {
 		fmt.Fprintf(&b, "warning  %s\n", p.Warning)

@@ -235,6 +235,14 @@ func (c *Config) check(needsData bool) error {
 	if _, err := c.Types(); err != nil {
 		return err
 	}
+	if err := c.TensorGroups().Check(); err != nil {
+		return err
+	}
+	if given := func(g optim.Group) bool { return g.LearningRate.Given }; c.LearningRate == 0 {
+		if i := slices.IndexFunc(c.Groups, given); i >= 0 {
+			return bad("groups[%d].learning_rate is a share of learning_rate, which is 0: set that above 0", i)
+		}
+	}
 	for _, key := range c.ResumeWith {
 		if keys := listed(); !slices.Contains(keys, key) {
 			return bad("resume_with: %s cannot change when a run is resumed; what can: %s", key, strings.Join(keys, ", "))
@@ -293,6 +301,16 @@ func (c *Config) Types() (n plan.Numerics, err error) {
 // AdamW are AdamW's constants.
 func (c *Config) AdamW() optim.AdamW {
 	return optim.AdamW{Beta1: c.AdamBetas[0], Beta2: c.AdamBetas[1], Eps: c.AdamEps, WeightDecay: c.WeightDecay}
+}
+
+// TensorGroups are the keys groups and train_only.
+func (c *Config) TensorGroups() optim.Groups {
+	return optim.Groups{All: c.Groups, TrainOnly: c.TrainOnly}
+}
+
+// GroupRates are the rates of the groups in a step in which the run's learning rate is lr.
+func (c *Config) GroupRates(lr float64) []optim.Rates {
+	return c.TensorGroups().Rates(lr, c.LearningRate, c.WeightDecay)
 }
 
 // YAML is the configuration as a run file.

@@ -91,6 +91,11 @@ type Config struct {
 	// The norm over all gradients is clipped to this. 0 does not clip, which [saves the memory of
 	// gradients](memory.md#what-there-is); then gradients that are not finite end the run.
 	MaxGradNorm float64 `yaml:"max_grad_norm" default:"1.0" resume:"listed" saved:"max_grad_norm"`
+	// Settings of some tensors, by patterns of their names: a list of entries. See [groups](#groups).
+	Groups []optim.Group `yaml:"groups,omitempty" resume:"fixed" saved:"groups"`
+	// A list of patterns of tensor names, such as `["model.layers.3[01].*"]`. What matches none of them is frozen. See
+	// [groups](#groups).
+	TrainOnly []string `yaml:"train_only,omitempty,flow" resume:"fixed" saved:"train_only"`
 	// Decides everything random: the order of the data, held-out documents, and weights with `init: random`.
 	Seed uint64 `yaml:"seed" default:"42" resume:"fixed" saved:"seed"`
 
@@ -284,6 +289,12 @@ func (c *Config) Settings(rates optim.Schedule, fingerprint string) map[string]s
 	all["lr_scheduler"], all["warmup_steps"] = string(rates.Shape), strconv.Itoa(rates.WarmupSteps)
 	if c.MinRate == 0 { // older checkpoints have no such setting
 		delete(all, "min_learning_rate")
+	}
+	if len(c.Groups) == 0 {
+		delete(all, "groups")
+	}
+	if len(c.TrainOnly) == 0 {
+		delete(all, "train_only")
 	}
 	if c.Overlong == string(data.SplitLong) { // which once was the default, and had no name
 		delete(all, "overlong")

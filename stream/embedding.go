@@ -70,7 +70,7 @@ func (r *run) lookupAhead(s device.Stream, op *plan.Op) error {
 func (r *run) updateRows(s device.Stream, to [store.Kinds]device.Mem, tables [][store.Kinds]device.Mem,
 	ids device.Mem, n int, bad device.Mem) {
 	var of [store.Kinds]device.Mat
-	decay := false
+	var table tensor.Placed
 	for kind, t := range r.types {
 		if t == tensor.Invalid {
 			continue
@@ -81,12 +81,12 @@ func (r *run) updateRows(s device.Stream, to [store.Kinds]device.Mem, tables [][
 		for i, p := range r.Plan.Model.EmbedTiles {
 			part := &r.Plan.Model.Parts[p]
 			rows := part.Layout.Fields[0].Shape[0]
-			decay = part.Layout.Fields[0].Decay
-			table := tables[i][kind].Slice(0, copies.Len/int64(n)*int64(rows))
-			s.Gather(copies, asRows(table, rows), ids, part.FirstRow)
+			table = part.Layout.Fields[0]
+			from := tables[i][kind].Slice(0, copies.Len/int64(n)*int64(rows))
+			s.Gather(copies, asRows(from, rows), ids, part.FirstRow)
 		}
 	}
-	r.adamWOf(s, of, decay, bad)
+	r.adamWOf(s, of, table.Decay, table.ParamGroup, bad)
 }
 
 // asRows is memory as rows of numbers of two bytes, whatever they are, for a gather to copy.

@@ -73,7 +73,8 @@ type Update struct {
 	Idle        int // steps before this one that updated nothing: AdamW's bias correction counts the others
 	AdamW       optim.AdamW
 	LR          float64
-	MaxGradNorm float64 // 0: no clipping
+	Groups      []optim.Rates // of the tensors in groups, from group 1 on, instead of LR and the decay of AdamW
+	MaxGradNorm float64       // 0: no clipping
 }
 
 // Result is what a step came to.

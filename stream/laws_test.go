@@ -143,6 +143,11 @@ func TestPlacementChangesNoBit(t *testing.T) {
 			}
 		}
 	}
+	for _, tied := range []bool{false, true} {
+		s := tiny
+		s.Tied, s.BF16, s.Moments8, s.Grouped = tied, tied, !tied, true
+		add(fmt.Sprintf("groups, tied %v", tied), s.subject(t, steps))
+	}
 	for _, groups := range []int{0, 2, 3} {
 		for _, split := range []bool{false, true} {
 			s := tiny

@@ -48,6 +48,7 @@ type shape struct {
 	SequenceLen, MicroBatch, Micro     int
 	HeadChunk, BlockChunk, PieceElems  int
 	BF16, Moments8, Unclipped          bool
+	Grouped                            bool // tensors have rates and decays of three groups
 	Groups                             int  // of the feed-forwards of a patchwork
 	FrozenBlocks                       int  // from the first one on
 	FrozenEmbed, FrozenHead, FrozenFFN bool // FrozenFFN: gate, up and down of the last block
@@ -70,7 +71,7 @@ func draw(rt *rapid.T) shape {
 		Micro: rapid.IntRange(1, 3).Draw(rt, "micro-batches"),
 		BF16:  rapid.Bool().Draw(rt, "bf16"), Moments8: rapid.Bool().Draw(rt, "8-bit moments"),
 	}
-	s.Unclipped = rapid.Bool().Draw(rt, "not clipped")
+	s.Unclipped, s.Grouped = rapid.Bool().Draw(rt, "not clipped"), rapid.Bool().Draw(rt, "grouped")
 	s.Heads = s.KVHeads * rapid.IntRange(1, 2).Draw(rt, "group")
 	s.HeadChunk = rapid.IntRange(1, s.SequenceLen*s.MicroBatch).Draw(rt, "chunk")
 	s.BlockChunk = plan.BlockChunkMultiple * rapid.IntRange(0, 3).Draw(rt, "block chunk")
@@ -129,13 +130,14 @@ func (s shape) subject(t errorer, steps int) *subject {
 	for i := range steps {
 		sub.batches = append(sub.batches, s.batch(rnd))
 		sub.updates = append(sub.updates, stream.Update{Step: i + 1, LR: 1e-2, MaxGradNorm: clip,
-			AdamW: optim.AdamW{Beta1: 0.9, Beta2: 0.99, Eps: 1e-8, WeightDecay: 0.1}})
+			AdamW:  optim.AdamW{Beta1: 0.9, Beta2: 0.99, Eps: 1e-8, WeightDecay: 0.1},
+			Groups: []optim.Rates{{LR: 5e-3}, {LR: 2e-2, WeightDecay: 0.2}}})
 	}
 	sub.eval = s.batch(rnd)
 	return sub
 }
 
-// freeze takes tensors out of training.
+// freeze takes tensors out of training, and puts them into groups.
 func (s shape) freeze(t errorer, m *model.Model) {
 	t.Helper()
 	for i := range m.Parts {
@@ -154,6 +156,11 @@ func (s shape) freeze(t errorer, m *model.Model) {
 		var fields []tensor.Field
 		for _, f := range p.Layout.Fields {
 			f.Field.Trainable = !frozen(f.Name)
+			if n := len(fields); s.Grouped && f.Glued {
+				f.Field.ParamGroup = fields[n-1].ParamGroup
+			} else if s.Grouped {
+				f.Field.ParamGroup = (p.Layer + n) % 3
+			}
 			fields = append(fields, f.Field)
 		}
 		l, err := tensor.NewLayout(fields...)

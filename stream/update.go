@@ -90,14 +90,18 @@ func (r *run) adamW(s device.Stream, part int, mem [store.Kinds]device.Mem, weig
 			of[kind] = vec(kind, at)
 		}
 		of[store.Weights] = vec(store.Weights, run.First+begin-run.State-weights.first)
-		r.adamWOf(s, of, run.Decay, bad)
+		r.adamWOf(s, of, run.Decay, run.ParamGroup, bad)
 	}
 }
 
-// adamWOf updates parameters that share a rule of decay; of are their vectors.
-func (r *run) adamWOf(s device.Stream, of [store.Kinds]device.Mat, decay bool, bad device.Mem) {
+// adamWOf updates parameters of one group that share a rule of decay; of are their vectors.
+func (r *run) adamWOf(s device.Stream, of [store.Kinds]device.Mat, decay bool, group int, bad device.Mem) {
 	u := r.update
-	scalars := u.AdamW.Scalars(u.Step-u.Idle, u.LR, u.clip, decay)
+	rule, lr := u.AdamW, u.LR
+	if group > 0 && group <= len(u.Groups) {
+		lr, rule.WeightDecay = u.Groups[group-1].LR, u.Groups[group-1].WeightDecay
+	}
+	scalars := rule.Scalars(u.Step-u.Idle, lr, u.clip, decay)
 	weights, low, grad, m, v := of[store.Weights], of[store.Low], of[store.Grad], of[store.FirstMoment],
 		of[store.SecondMoment]
 	if r.Plan.Numerics.Moments == optim.Dynamic8 {

@@ -16,10 +16,11 @@ const MomentBlock = Align
 
 // Field asks for a tensor in a layout.
 type Field struct {
-	Name      string // its role inside the part, such as "q.weight"
-	Shape     Shape
-	Trainable bool // a frozen tensor has no gradient and no optimizer state
-	Decay     bool // weight decay applies
+	Name       string // its role inside the part, such as "q.weight"
+	Shape      Shape
+	Trainable  bool // a frozen tensor has no gradient and no optimizer state
+	Decay      bool // weight decay applies
+	ParamGroup int  // whose learning rate and decay it has; 0: those of the run
 	// Glued puts the tensor directly after its predecessor, without padding, so that the two form one matrix
 	// (Q, K and V; gate and up).
 	Glued bool
@@ -55,7 +56,7 @@ func NewLayout(fields ...Field) (*Layout, error) {
 			return nil, fmt.Errorf("layout: tensor name %q is empty or appears twice", f.Name)
 		case n <= 0 || n > math.MaxInt64/64:
 			return nil, fmt.Errorf("layout: tensor %q has shape %v", f.Name, f.Shape)
-		case f.Glued && (i == 0 || fields[i-1].Trainable != f.Trainable || fields[i-1].Decay != f.Decay):
+		case f.Glued && (i == 0 || fields[i-1].Trainable != f.Trainable || !fields[i-1].updatedAs(f)):
 			return nil, fmt.Errorf("layout: tensor %q is glued to a neighbour that is trained otherwise", f.Name)
 		}
 		seen[f.Name] = true
@@ -97,11 +98,17 @@ func (l *Layout) Params() (all, trainable int64) {
 	return all, trainable
 }
 
-// Run is a stretch of trainable elements that is contiguous in the weights and in the state extents, with one
-// weight-decay rule: what one optimizer call covers.
+// updatedAs reports whether the settings of the optimizer are the same for two tensors.
+func (f Field) updatedAs(other Field) bool {
+	return f.Decay == other.Decay && f.ParamGroup == other.ParamGroup
+}
+
+// Run is a stretch of trainable elements that is contiguous in the weights and in the state extents, of one group and
+// with one weight-decay rule: what one optimizer call covers.
 type Run struct {
 	First, State, Elems int64
 	Decay               bool
+	ParamGroup          int
 }
 
 // Runs are the stretches that the optimizer walks, in order, padding between their tensors included (it is zero and
@@ -114,12 +121,12 @@ func (l *Layout) Runs() []Run {
 		}
 		if k := len(runs) - 1; k >= 0 {
 			r := &runs[k]
-			if r.Decay == p.Decay && p.First-r.First == p.State-r.State && p.State-(r.State+r.Elems) < Align {
+			if r.Decay == p.Decay && r.ParamGroup == p.ParamGroup && p.First-r.First == p.State-r.State && p.State-(r.State+r.Elems) < Align {
 				r.Elems = p.State + p.Elems - r.State
 				continue
 			}
 		}
-		runs = append(runs, Run{First: p.First, State: p.State, Elems: p.Elems, Decay: p.Decay})
+		runs = append(runs, Run{First: p.First, State: p.State, Elems: p.Elems, Decay: p.Decay, ParamGroup: p.ParamGroup})
 	}
 	return runs
 }

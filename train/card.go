@@ -33,6 +33,7 @@ type card struct {
 	name     string
 	model    string // model_type
 	params   int64
+	frozen   int64 // of them, not trained
 	dtype    tensor.DType
 	step     int    // that the weights are of
 	base     string // model that the run started from: a path or a hub id
@@ -49,10 +50,9 @@ type card struct {
 // and so are files that cannot be read: a card is no reason to lose a model.
 func (e *Env) cardOf(runDir string, src *source, dtype tensor.DType, step int, settings map[string]string,
 	base *checkpoint.Base, plateau *checkpoint.Plateau) *card {
-	params, _ := src.model.Params()
+	params, trained := src.model.Params()
 	c := &card{name: modelName(runDir), runDir: runDir, model: src.config.Reader().StringOr("model_type", ""),
-		params: params,
-		dtype:  dtype, step: step,
+		params: params, frozen: params - trained, dtype: dtype, step: step,
 		base: src.dir, baseID: src.id, settings: settings, plateau: plateau}
 	var err error
 	if c.config, err = e.readResolved(runDir); err != nil {
@@ -153,9 +153,13 @@ func (c *card) text() []byte {
 	if c.isRandom {
 		how = "trained from random weights"
 	}
+	which := "all parameters"
+	if c.frozen > 0 {
+		which = gguf.SizeLabel(c.params-c.frozen) + " of its parameters, the others frozen,"
+	}
 	line("A %s model of %s parameters in %s, %s for %s with [Millrace](https://github.com/millrace/millrace), "+
-		"all parameters at full precision.",
-		markdown(c.model), gguf.SizeLabel(c.params), c.dtype, how, spelling.Count(c.step, "step"))
+		"%s at full precision.",
+		markdown(c.model), gguf.SizeLabel(c.params), c.dtype, how, spelling.Count(c.step, "step"), which)
 	c.writeEarlyEnd(line)
 	c.writeData(line)
 	c.writeLosses(line)

@@ -87,5 +87,6 @@ func (t *trainer) idleSteps() int { return t.summary.Skipped + t.summary.Untarge
 // updateOf is how a step changes the weights.
 func (t *trainer) updateOf(step int) stream.Update {
 	c := t.config
-	return stream.Update{Step: step, Idle: t.idleSteps(), LR: t.rates.At(step), MaxGradNorm: c.MaxGradNorm, AdamW: c.AdamW()}
+	return stream.Update{Step: step, Idle: t.idleSteps(), LR: t.rates.At(step), MaxGradNorm: c.MaxGradNorm, AdamW: c.AdamW(),
+		Groups: c.GroupRates(t.rates.At(step))}
 }

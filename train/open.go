@@ -82,6 +82,9 @@ func (r *Run) open(ctx context.Context, env *Env, o OpenOptions) (err error) {
 	if r.src, err = openModel(ctx, env, c.Model); err != nil {
 		return err
 	}
+	if err := r.src.group(c.TensorGroups()); err != nil {
+		return err
+	}
 	if err := r.src.checkSidecars(); err != nil {
 		return err
 	}
@@ -239,7 +242,8 @@ func (r *Run) Batch(examples ...data.Example) (*stream.Batch, error) {
 // Update returns an update with a learning rate, and with the configuration's settings of AdamW and clipping. The
 // caller may change it before Step.
 func (r *Run) Update(learningRate float64) stream.Update {
-	return stream.Update{LR: learningRate, AdamW: r.config.AdamW(), MaxGradNorm: r.config.MaxGradNorm}
+	return stream.Update{LR: learningRate, AdamW: r.config.AdamW(), MaxGradNorm: r.config.MaxGradNorm,
+		Groups: r.config.GroupRates(learningRate)}
 }
 
 // Step trains on a batch. It sets the update's Step and Idle. The update happens during the next call, so a result
@@ -264,6 +268,11 @@ func (r *Run) Step(ctx context.Context, b *stream.Batch, u stream.Update) (strea
 	}
 	if err := u.AdamW.Check(); err != nil {
 		return stream.Result{}, err
+	}
+	for i, rates := range u.Groups {
+		if err := rates.Check(); err != nil {
+			return stream.Result{}, fmt.Errorf("Groups[%d]: %w", i, err)
+		}
 	}
 	u.Step, u.Idle = r.steps+1, r.skipped
 	res, err := r.Engine.Step(ctx, b, u)

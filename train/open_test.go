@@ -326,6 +326,12 @@ func TestRunRefuses(t *testing.T) {
 		_, err := r.Step(t.Context(), b, u)
 		return err
 	}
+	groups := func(bad optim.Rates) error {
+		u := r.Update(1)
+		u.Groups = []optim.Rates{{LR: 1}, bad}
+		_, err := r.Step(t.Context(), b, u)
+		return err
+	}
 	foreign := &stream.Batch{Targets: 1}
 	_, otherSize := r.Step(t.Context(), foreign, r.Update(1))
 	for _, x := range []struct {
@@ -340,6 +346,8 @@ func TestRunRefuses(t *testing.T) {
 		{adamW(func(a *optim.AdamW) { a.Beta2 = 1 }), "betas are 0.9 and 1"},
 		{adamW(func(a *optim.AdamW) { a.Eps = math.NaN() }), "Eps is NaN"},
 		{adamW(func(a *optim.AdamW) { a.WeightDecay = math.Inf(1) }), "WeightDecay is +Inf"},
+		{groups(optim.Rates{LR: math.NaN()}), "Groups[1]: the learning rate is NaN"},
+		{groups(optim.Rates{WeightDecay: -1}), "Groups[1]: the weight decay is -1"},
 		{noLogits, "the plan is for 0"}, {otherSize, "micro-batches"},
 	} {
 		if x.err == nil || !strings.Contains(x.err.Error(), x.want) {

@@ -55,10 +55,13 @@ func (t *trainer) placeOf(from *checkpoint.Checkpoint) (place, error) {
 
 // checkResume refuses a checkpoint of another model, or of a run with other settings than resume_with allows to change.
 func (t *trainer) checkResume(p *plan.Plan, from *checkpoint.Checkpoint) error {
-	if got := checkpoint.Identify(p.Model, t.src.config.Raw(), t.src.carried.sha256); got != from.Manifest.Model {
-		return fmt.Errorf("resume: %s is of another model; set resume: never and another output_dir, or go back to its model", from.Dir())
-	}
+	saved, got := from.Manifest.Model, checkpoint.Identify(p.Model, t.src.config.Raw(), t.src.carried.sha256)
 	changes, err := t.changes(from, checkpoint.Compare(from.Manifest, t.mathematics()))
+	if otherFrozen := got.ConfigSHA256 == saved.ConfigSHA256 && !slices.Equal(got.Frozen, saved.Frozen); !got.Is(saved) &&
+		(err == nil || !otherFrozen) {
+		return fmt.Errorf("resume: %s is of another model; set resume: never and another output_dir, or go back to its model",
+			from.Dir())
+	}
 	t.history = append(from.Manifest.History[:len(from.Manifest.History):len(from.Manifest.History)], changes...)
 	return err
 }

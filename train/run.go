@@ -172,6 +172,9 @@ func (t *trainer) prepare(ctx context.Context, env *Env) (p *plan.Plan, err erro
 	if t.src, err = openModel(ctx, env, c.Model); err != nil {
 		return nil, err
 	}
+	if err := t.src.group(c.TensorGroups()); err != nil {
+		return nil, err
+	}
 	if err := t.src.checkSidecars(); err != nil {
 		return nil, err
 	}

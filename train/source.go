@@ -21,6 +21,7 @@ import (
 	"github.com/millrace/millrace/internal/console"
 	"github.com/millrace/millrace/internal/spelling"
 	"github.com/millrace/millrace/model"
+	"github.com/millrace/millrace/optim"
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/tensor"
 	"github.com/millrace/millrace/vfs"
@@ -61,6 +62,27 @@ func openModel(ctx context.Context, env *Env, name string) (*source, error) {
 		src.id = repo.ID
 	}
 	return src, nil
+}
+
+// group puts the model's tensors into groups.
+func (s *source) group(g optim.Groups) (err error) {
+	s.model, err = inGroups(s.model, g)
+	return err
+}
+
+// inGroups is a model with its tensors in groups.
+func inGroups(m *model.Model, g optim.Groups) (*model.Model, error) {
+	if len(g.All) == 0 && len(g.TrainOnly) == 0 {
+		return m, nil
+	}
+	var names []string
+	for _, t := range m.Tensors() {
+		names = append(names, t.Name)
+	}
+	if err := g.CheckNames(names); err != nil {
+		return nil, err
+	}
+	return m.Grouped(g.Of)
 }
 
 // resolveModel finds the directory of a path or a hub id; what the hub has and this machine has not is downloaded

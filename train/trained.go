@@ -56,7 +56,7 @@ func openTrained(ctx context.Context, env *Env, name string) (*source, error) {
 		return nil, fmt.Errorf("%s: the model that its run started from: %w", from.Dir(), err)
 	}
 	src.from, src.run = from, run
-	return src, src.checkIsOf(from)
+	return src, src.readAs(from)
 }
 
 // openToExport opens what an export reads: a model, whose weights are in a checkpoint if one is named, else whatever

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"slices"
 
 	"github.com/millrace/millrace/checkpoint"
 	"github.com/millrace/millrace/hf"
@@ -94,7 +95,7 @@ func Export(ctx context.Context, env *Env, o ExportOptions) (done *Exported, err
 // exportCheckpoint writes a checkpoint of the run whose output directory is runDir, wherever the checkpoint is.
 func (e *Env) exportCheckpoint(ctx context.Context, runDir string, from *checkpoint.Checkpoint, src *source,
 	outDir string, dtype tensor.DType, o hf.WriteOptions) error {
-	if err := src.checkIsOf(from); err != nil {
+	if err := src.readAs(from); err != nil {
 		return blame.BadRequest(err)
 	}
 	c := e.cardOf(runDir, src, dtype, from.Manifest.Step, from.Manifest.Mathematics, from.Manifest.Base,
@@ -105,10 +106,27 @@ func (e *Env) exportCheckpoint(ctx context.Context, runDir string, from *checkpo
 	})
 }
 
+// readAs has the model laid out as in a checkpoint, which may have frozen tensors, and refuses a checkpoint of another
+// model.
+func (s *source) readAs(from *checkpoint.Checkpoint) error {
+	m, err := from.Manifest.Model.With(s.model)
+	if err != nil {
+		return fmt.Errorf("%s: %w", from.Dir(), err)
+	}
+	s.model = m
+	return s.checkIsOf(from)
+}
+
 // checkIsOf refuses a checkpoint of another model.
 func (s *source) checkIsOf(from *checkpoint.Checkpoint) error {
-	if checkpoint.Identify(s.model, s.config.Raw(), from.Manifest.Model.CarriedSHA256) != from.Manifest.Model {
-		return fmt.Errorf("%s is not of model %s; name the directory that its run started from", from.Dir(), s.dir)
+	saved := from.Manifest.Model
+	is := checkpoint.Identify(s.model, s.config.Raw(), saved.CarriedSHA256)
+	if is.Is(saved) {
+		return nil
 	}
-	return nil
+	if is.ConfigSHA256 == saved.ConfigSHA256 && !slices.Equal(is.Frozen, saved.Frozen) {
+		return fmt.Errorf("%s has other frozen tensors; restore groups and train_only, or begin from the model that it exports",
+			from.Dir())
+	}
+	return fmt.Errorf("%s is not of model %s; name the directory that its run started from", from.Dir(), s.dir)
 }

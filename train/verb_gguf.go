@@ -40,7 +40,7 @@ func ExportGGUF(ctx context.Context, env *Env, o GGUFOptions) (report *gguf.Repo
 		if c, err = checkpoint.Open(env.files(), o.Checkpoint); err != nil {
 			return nil, err
 		}
-		if err := src.checkIsOf(c); err != nil {
+		if err := src.readAs(c); err != nil {
 			return nil, blame.BadRequest(err)
 		}
 	}

@@ -58,6 +58,9 @@ func PlanFor(ctx context.Context, env *Env, c *runfile.Config, o PlanOptions) (r
 		c = &own
 	}
 	m, weights, err := ModelToPlan(ctx, env, c.Model, o.Shape)
+	if err == nil {
+		m, err = inGroups(m, c.TensorGroups())
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -68,8 +68,8 @@ func (c *conversion) listedByV1(key string, v any) (all entries, from []string) 
 func (c *conversion) v1() {
 	section := func(key string) map[string]any { values, _ := c.values[key].(map[string]any); return values }
 	if peft := section("peft_config"); textOf(peft["name"]) == "freeze" {
-		c.decide([]string{"peft_config"}, "peft_config is %s, which changes the result: Millrace trains all parameters, "+
-			"without frozen ones", shown(peft))
+		c.decide([]string{"peft_config"}, "peft_config is %s, which changes the result: name the tensors that are trained "+
+			"in train_only, or those that are not in groups", shown(peft))
 	}
 	if optim := section("optim_config"); len(optim) > 0 {
 		c.decide([]string{"optim_config"}, "optim_config is %s: AdamW is the only optimizer here, and the learning rate "+
