@@ -198,7 +198,7 @@ func TestBadNames(t *testing.T) {
 	c, err := hf.ParseConfig("config.json", []byte(cutsConfig))
 	check(t, err)
 	for says, change := range map[string]func(*model.Name){
-		`no name for the tensor "o.weight"`: func(n *model.Name) {
+		`no line for the tensor "o.weight"`: func(n *model.Name) {
 			if n.Role == "o.*" {
 				n.Role = "out.*"
 			}
@@ -223,5 +223,10 @@ func TestBadNames(t *testing.T) {
 		if _, err := model.New(c, family); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%s: %v", says, err)
 		}
+	}
+	m, err := model.New(c, cuts)
+	check(t, err)
+	if _, err := m.GGUF(); err == nil || !strings.Contains(err.Error(), `"embed_tokens.weight" of cuts`) {
+		t.Errorf("a GGUF form without names: %v", err)
 	}
 }

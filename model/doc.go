@@ -2,7 +2,8 @@
 // are streamed, and moves weights between checkpoints and those pieces.
 //
 //   - [Family] declares a kind of models: how its config.json becomes a [Spec], which says what block each layer has.
-//   - [Model] is the network: its blocks, its head, its rotary positions, and all its parts.
+//   - [Names] is a family's table of tensors: the role of each, its names in checkpoints and GGUF files, and its cuts.
+//   - [Model] is the network: its blocks, its head, and all its parts.
 //   - [Part] is what is fetched, updated and stored as one: its layout and the checkpoint tensors that fill it.
 //   - [Values] are a part's weights in host memory, as fp32 or as split master weights.
 //

@@ -107,11 +107,11 @@ func (m *Model) form(of func(Name) (string, Cut)) (*Form, error) {
 		for j, f := range p.Layout.Fields {
 			line, word, ok := m.names.find(p.role(f.Name))
 			if !ok {
-				return nil, fmt.Errorf("the table of %s has no name for the tensor %q", m.Type, p.role(f.Name))
+				return nil, fmt.Errorf("the table of %s has no line for the tensor %q", m.Type, p.role(f.Name))
 			}
 			pattern, cut := of(m.names[line])
 			if pattern == "" {
-				return nil, fmt.Errorf("such a file has no tensor for %q of %s", p.role(f.Name), m.Type)
+				return nil, fmt.Errorf("no name is known for the tensor %q of %s", p.role(f.Name), m.Type)
 			}
 			name := strings.NewReplacer("{layer}", strconv.Itoa(p.Layer-1), "{part}", strconv.Itoa(p.Group-1), "*", word).
 				Replace(pattern)

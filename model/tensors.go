@@ -45,9 +45,13 @@ func (m *Model) Tensors() []Tensor { return m.checkpoint.Tensors }
 // Checkpoint is what checkpoints of transformers hold of the model.
 func (m *Model) Checkpoint() *Form { return m.checkpoint }
 
-// GGUF is what GGUF files hold of the model. A model whose family has no names there is an error.
+// GGUF is what GGUF files hold of the model. A tensor without a name there is an error.
 func (m *Model) GGUF() (*Form, error) {
-	return m.form(func(n Name) (string, Cut) { return n.GGUF, n.CutGGUF })
+	f, err := m.form(func(n Name) (string, Cut) { return n.GGUF, n.CutGGUF })
+	if err != nil {
+		return nil, fmt.Errorf("a GGUF file cannot hold the model: %w; use the Hugging Face directory", err)
+	}
+	return f, nil
 }
 
 // InOrder reports whether the pieces are whole fields, one after the other.
