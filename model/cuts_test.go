@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
 	"github.com/millrace/millrace/hf"
@@ -19,17 +20,20 @@ import (
 // cuts is a made-up family whose checkpoints hold tensors in every way: q, k and v in one; heads whose rows alternate;
 // gate and up alternating in the columns of a transposed matrix; and parts stacked, in rows or transposed.
 var cuts = model.Family{ModelType: "cuts", Names: model.Names{
-	{Role: "embed_tokens.*", HF: "embed.*"},
-	{Role: "q.*", HF: "h.{layer}.qkv.*"}, {Role: "k.*", HF: "h.{layer}.qkv.*"}, {Role: "v.*", HF: "h.{layer}.qkv.*"},
-	{Role: "o.*", HF: "h.{layer}.o.*", CutHF: model.Interleaved},
-	{Role: "gate.*", HF: "h.{layer}.up.*", CutHF: model.Interleaved | model.Transposed},
-	{Role: "up.*", HF: "h.{layer}.up.*", CutHF: model.Interleaved | model.Transposed},
-	{Role: "down.*", HF: "h.{layer}.down.*", CutHF: model.Transposed},
-	{Role: "part.gate.*", HF: "h.{layer}.experts.up.*", CutHF: model.Stacked},
-	{Role: "part.up.*", HF: "h.{layer}.experts.up.*", CutHF: model.Stacked},
-	{Role: "part.down.*", HF: "h.{layer}.experts.down.*", CutHF: model.Stacked | model.Transposed},
-	{Role: "mixer_norm.*", HF: "h.{layer}.norm1.*"}, {Role: "feed_norm.*", HF: "h.{layer}.norm2.*"},
-	{Role: "norm.*", HF: "norm.*"}, {Role: "lm_head.*", HF: "head.*"},
+	{Role: "embed_tokens.*", HF: "embed.*", GGUF: "e.*", CutGGUF: model.Transposed},
+	{Role: "q.*", HF: "h.{layer}.qkv.*", GGUF: "b.{layer}.q.*", CutGGUF: model.Interleaved},
+	{Role: "k.*", HF: "h.{layer}.qkv.*", GGUF: "b.{layer}.k.*", CutGGUF: model.Interleaved | model.Transposed},
+	{Role: "v.*", HF: "h.{layer}.qkv.*", GGUF: "b.{layer}.v.*"},
+	{Role: "o.*", HF: "h.{layer}.o.*", CutHF: model.Interleaved, GGUF: "b.{layer}.o.*"},
+	{Role: "gate.*", HF: "h.{layer}.up.*", CutHF: model.Interleaved | model.Transposed, GGUF: "b.{layer}.gate.*"},
+	{Role: "up.*", HF: "h.{layer}.up.*", CutHF: model.Interleaved | model.Transposed, GGUF: "b.{layer}.up.*"},
+	{Role: "down.*", HF: "h.{layer}.down.*", CutHF: model.Transposed, GGUF: "b.{layer}.down.*", CutGGUF: model.Transposed},
+	{Role: "part.gate.*", HF: "h.{layer}.experts.up.*", CutHF: model.Stacked, GGUF: "b.{layer}.gates.{part}.*"},
+	{Role: "part.up.*", HF: "h.{layer}.experts.up.*", CutHF: model.Stacked, GGUF: "b.{layer}.ups.*", CutGGUF: model.Stacked},
+	{Role: "part.down.*", HF: "h.{layer}.experts.down.*", CutHF: model.Stacked | model.Transposed, GGUF: "b.{layer}.downs.*"},
+	{Role: "mixer_norm.*", HF: "h.{layer}.norm1.*", GGUF: "b.{layer}.n1.*"},
+	{Role: "feed_norm.*", HF: "h.{layer}.norm2.*", GGUF: "b.{layer}.n2.*"},
+	{Role: "norm.*", HF: "norm.*", GGUF: "n.*"}, {Role: "lm_head.*", HF: "head.*", GGUF: "out.*"},
 }, Read: func(_ *hf.Config, r *hf.ConfigReader, s *model.Spec) {
 	s.Attention.KVHeads = r.Size("num_key_value_heads")
 	s.HeadDim(r)
@@ -166,6 +170,49 @@ func TestCuts(t *testing.T) {
 	}
 }
 
+// inMemory are tensors by name.
+type inMemory map[string][]float32
+
+func (m inMemory) ReadF32(name string, dst []float32, first int64) error {
+	copy(dst, m[name][first:first+int64(len(dst))])
+	return nil
+}
+
+// From one form to another that cuts the fields otherwise, and back, some elements at a time.
+func TestFormsOfCuts(t *testing.T) {
+	c, err := hf.ParseConfig("config.json", []byte(cutsConfig))
+	check(t, err)
+	m, err := model.New(c, cuts)
+	check(t, err)
+	other, err := m.GGUF()
+	check(t, err)
+	convert := func(tensors []model.Tensor, from model.Fields) inMemory {
+		to := inMemory{}
+		for _, x := range tensors {
+			all := make([]float32, x.Shape.Elems())
+			for at := 0; at < len(all); at += 37 {
+				check(t, x.Read(all[at:min(at+37, len(all))], int64(at), from))
+			}
+			to[x.Name] = all
+		}
+		return to
+	}
+	files := inMemory{}
+	for i, x := range m.Tensors() {
+		for e := range x.Shape.Elems() {
+			files[x.Name] = append(files[x.Name], float32(i)+float32(e)/8192)
+		}
+	}
+	others := convert(other.Tensors, m.Checkpoint().Fields(files))
+	// Row 8+2 of q is the third of the first half of head 1, and element 5 of it is in qkv's row 10.
+	if got, want := others["b.0.q.weight"][(8+2*2)*16+5], files["h.0.qkv.weight"][10*16+5]; got != want {
+		t.Errorf("an element of q is %v, want %v", got, want)
+	}
+	if diff := cmp.Diff(files, convert(m.Tensors(), other.Fields(others))); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
 // Random weights do not depend on the cut: no two rows of a model are alike.
 func TestInitOfCuts(t *testing.T) {
 	c, err := hf.ParseConfig("config.json", []byte(cutsConfig))
@@ -224,7 +271,10 @@ func TestBadNames(t *testing.T) {
 			t.Errorf("%s: %v", says, err)
 		}
 	}
-	m, err := model.New(c, cuts)
+	family := cuts
+	family.Names = slices.Clone(cuts.Names)
+	family.Names[0].GGUF = ""
+	m, err := model.New(c, family)
 	check(t, err)
 	if _, err := m.GGUF(); err == nil || !strings.Contains(err.Error(), `"embed_tokens.weight" of cuts`) {
 		t.Errorf("a GGUF form without names: %v", err)
