@@ -31,7 +31,12 @@ var ruled = model.Family{ModelType: "ruled", Names: append(model.Names{
 }}
 
 // The law of placements holds for each rule.
-func TestRules(t *testing.T) { layersLaw(t, ruled, 4) }
+func TestRules(t *testing.T) {
+	if testing.Short() {
+		t.Skip("trains for each of many placements")
+	}
+	layersLaw(t, ruled, 4)
+}
 
 // Blocks with equal frequencies share tables, and each table is that of its block.
 func TestTablesByBlock(t *testing.T) {
