@@ -323,7 +323,7 @@ func (m *Manifest) longestPiece() int64 {
 	return longest
 }
 
-// chunkBytes is how much is copied, or scanned, at a time.
+// chunkBytes is the size of a copy, or of a scan, at a time.
 const chunkBytes = 1 << 20
 
 // scan reads a piece through buf, shows each chunk with its offset in the piece, and compares all with the checksum.

@@ -12,7 +12,7 @@ import (
 	"github.com/millrace/millrace/vfs"
 )
 
-// Directory is where the checkpoints of one run are, held for writing. Its methods may be called from several
+// Directory has the checkpoints of one run, held for writing. Its methods may be called from several
 // goroutines, but there is one save at a time.
 type Directory struct {
 	fsys vfs.FS
@@ -88,7 +88,7 @@ func (d *Directory) hold() error {
 }
 
 // Retake makes sure that the directory is still the one that is held. Where its lock file or all of it was removed,
-// Retake makes it if need be, holds it again, and lost is what is no longer there: the path of the file, or of the
+// Retake makes it if need be, holds it again, and lost names what vanished meanwhile: the path of the file, or of the
 // directory; empty if nothing is lost. Another run may have written there meanwhile. The error matches vfs.ErrLocked if
 // one holds it now.
 func (d *Directory) Retake() (lost string, err error) {

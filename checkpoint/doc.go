@@ -9,7 +9,7 @@
 //   - [Writer] is one save. Pieces from host memory are added, pieces that a store has on disk are linked, and Commit makes
 //     the checkpoint appear as a whole.
 //   - [Manifest] says which run a checkpoint belongs to, and the place and checksum of each piece.
-//   - [Checkpoint] is one that was opened. It gives no byte whose checksum it has not compared.
+//   - [Checkpoint] is open for reading. It gives no byte whose checksum it has not compared.
 //
 // Invariants:
 //

@@ -12,8 +12,8 @@ import (
 	"github.com/millrace/millrace/tensor"
 )
 
-// Identify is what a checkpoint records of a model: of its config.json, and of the tensors that it carries, by a
-// checksum, if there are any.
+// Identify makes the record that a checkpoint has of a model: of its config.json, and of the tensors that it carries,
+// by a checksum, if there are any.
 func Identify(m *model.Model, configJSON []byte, carriedSHA256 string) Model {
 	return Model{m.Type, fmt.Sprintf("%x", sha256.Sum256(configJSON)), layoutHash(m.Parts), carriedSHA256, m.Untrained()}
 }

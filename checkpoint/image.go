@@ -47,7 +47,7 @@ func refusesDirect(err error) bool {
 	return errors.Is(err, syscall.EINVAL) || errors.Is(err, errors.ErrUnsupported)
 }
 
-// blocks is how much of a piece, from its start, direct I/O takes.
+// blocks returns the number of bytes of a piece, from its start, that direct I/O takes.
 func blocks(data []byte, off int64) int64 {
 	if off%vfs.DirectAlign != 0 || uintptr(unsafe.Pointer(unsafe.SliceData(data)))%vfs.DirectAlign != 0 {
 		return 0

@@ -35,7 +35,7 @@ type heldError struct{ text string }
 func (e *heldError) Error() string        { return e.text }
 func (e *heldError) Is(target error) bool { return target == vfs.ErrLocked }
 
-// holder is what a lock file says of who holds it.
+// holder returns the line of a lock file that names its holder.
 func holder(fsys vfs.FS, name string) string {
 	text, err := vfs.ReadFile(fsys, name, 300)
 	line, _, _ := bytes.Cut(text, []byte("\n"))

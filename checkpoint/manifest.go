@@ -31,7 +31,7 @@ const (
 	maxManifestBytes = 256 << 20
 	// maxStateBytes bounds every size in a manifest, so that sums of them stay far from overflowing.
 	maxStateBytes = 1 << 56
-	// maxStep is what a step number may be; a run never gets there.
+	// maxStep bounds a step number; a run never gets there.
 	maxStep = 1_000_000_000_000
 	// maxComputedOn bounds a line that is shown to people.
 	maxComputedOn = 500
@@ -135,7 +135,7 @@ type Attachment struct {
 	Sum  Sum    `json:"xxh3"`
 }
 
-// Model is what the state belongs to. Two of them are the same model if they are equal.
+// Model identifies the model of a state. Two of them are the same model if they are equal.
 type Model struct {
 	Type         string `json:"type"`          // model_type of config.json
 	ConfigSHA256 string `json:"config_sha256"` // of the bytes of config.json

@@ -46,7 +46,7 @@ func contents(s Spec, step int) []byte {
 	return b
 }
 
-// manifestOf is what the run says of a step.
+// manifestOf makes the manifest of a step.
 func manifestOf(step int) Manifest {
 	loss := 1 / float64(step+1)
 	return Manifest{

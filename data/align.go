@@ -63,8 +63,8 @@ func tokenEnds(tok tokenizer.Tokenizer, text string, ids []int32) []int {
 	return ends
 }
 
-// tokensBefore is how many tokens of a text its beginning has, by encoding that alone. A token that reaches over the
-// end counts if whole is set.
+// tokensBefore counts the tokens of a text that its beginning has, by encoding the beginning alone. A token that
+// reaches over the end counts if whole is set.
 func tokensBefore(tok tokenizer.Tokenizer, beginning string, ids []int32, whole bool) int {
 	part := tok.Encode(beginning, false)
 	n := 0

@@ -37,14 +37,14 @@ type builder struct {
 	failed error // why a file cannot be written
 }
 
-// sink is where bytes are collected, to be read when all are there.
+// sink collects bytes, to be read when all are there.
 type sink struct {
 	memory *bytes.Buffer // nil: they are in file
 	file   *os.File
 	out    *bufio.Writer
 }
 
-// sinkBytes is what a sink holds back.
+// sinkBytes bounds the bytes that a sink buffers before it writes them.
 const sinkBytes = 256 << 10
 
 func fileSink(f *os.File) sink { return sink{file: f, out: bufio.NewWriterSize(f, sinkBytes)} }
@@ -236,7 +236,7 @@ func (b *builder) finish() error {
 	return nil
 }
 
-// finishInMemory is what was collected there.
+// finishInMemory ends the collection and returns its bytes as a part in memory.
 func (b *builder) finishInMemory(accounts *hostmem.Accounts) (*part, error) {
 	if err := b.finish(); err != nil {
 		return nil, err

@@ -60,7 +60,7 @@ func (m *members) Read(p []byte) (int, error) {
 	case endErr == io.EOF && mark[0] == 0x1f:
 		return n, io.ErrUnexpectedEOF
 	case mark[0] != 0x1f || mark[1] != 0x8b:
-		return n, errBehindGzip
+		return n, errAfterGzip
 	}
 	if err := m.gzip.Reset(m.in); err != nil {
 		return n, err
@@ -69,8 +69,8 @@ func (m *members) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// errBehindGzip is what unpacking does not call damaged.
-var errBehindGzip = errors.New("there are bytes after its gzip data that are not gzip: pack the file again")
+// errAfterGzip refuses files that unpacking would not call damaged.
+var errAfterGzip = errors.New("there are bytes after its gzip data that are not gzip: pack the file again")
 
 // unpacking says what an error means that the reader of a compression gives.
 type unpacking struct {
@@ -83,7 +83,7 @@ func (u unpacking) Read(p []byte) (int, error) {
 	switch {
 	case err == io.ErrUnexpectedEOF: // without it the parser of rows would think that they end here
 		err = fmt.Errorf("the file is cut off: its %s data do not end: download or pack it again", u.name)
-	case err != nil && err != io.EOF && err != errBehindGzip && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded):
+	case err != nil && err != io.EOF && err != errAfterGzip && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded):
 		err = fmt.Errorf("its %s data are damaged, or it is another file (%w): rename it, or download or pack it again", u.name, err)
 	}
 	return n, err

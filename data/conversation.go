@@ -369,7 +369,7 @@ func isCounted(v template.Value) (counts, ok bool) {
 	return false, false
 }
 
-// reasoningKeys are where a message's thoughts may be. The first is what most templates read; thinking is read by
+// reasoningKeys may have a message's thoughts. Most templates read the first; thinking is read by
 // those of gpt-oss.
 var reasoningKeys = []string{"reasoning_content", "thinking", "reasoning"}
 

@@ -20,7 +20,7 @@ package data
 const Ignore int32 = -100
 
 // Example is one tokenized document before packing. Labels[t] is InputIDs[t] or [Ignore]: it is not shifted, as in
-// transformers, so Labels[t+1] is what position t learns and Labels[0] is never a target.
+// transformers, so position t learns Labels[t+1], and Labels[0] is never a target.
 type Example struct {
 	InputIDs []int32 `json:"input_ids"`
 	Labels   []int32 `json:"labels"`

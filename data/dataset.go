@@ -173,7 +173,7 @@ func (d *Dataset) LongestDocument() int {
 	return int(longest)
 }
 
-// Skipped is how many bad rows were left out because their source says so, and what was wrong with the first.
+// Skipped counts the bad rows that were left out because their source says so, and tells the fault of the first.
 func (d *Dataset) Skipped() (rows int, first string) { return d.skipped, d.firstBad }
 
 // Example reads document i.

@@ -10,13 +10,13 @@ import (
 
 // Names in the accounts of memory that grows with the data.
 const (
-	// OrderPurpose is where documents are, and their order. It is the same for the same data.
+	// OrderPurpose accounts for the positions of documents, and for their order. It is the same for the same data.
 	OrderPurpose = "data order"
-	// TokensPurpose is tokens that no cache has. A size that follows from it follows from the state of the cache.
+	// TokensPurpose accounts for tokens that no cache has. A size that follows from it follows from the state of the cache.
 	TokensPurpose = "data tokens"
 )
 
-// index is where the documents of a source are in its tokens: 4 bytes for a document, and 8 for each 64 of them. It
+// index finds the documents of a source in its tokens: 4 bytes for a document, and 8 for each 64 of them. It
 // is outside of the Go heap, whose collector lets garbage grow with what is kept.
 type index struct {
 	region  *hostmem.Region
@@ -37,7 +37,7 @@ func newIndex(accounts *hostmem.Accounts, documents int) (*index, error) {
 	return &index{r, hostmem.I64(b[:8*strides]), hostmem.U32(b[8*strides:])}, nil
 }
 
-// reserve takes memory that is there for good, so that what is resident before a run is planned is what is counted.
+// reserve takes memory that is there for good, so that the accounts hold all that is resident before a run is planned.
 func reserve(accounts *hostmem.Accounts, bytes int64) (*hostmem.Region, error) {
 	return reserveAs(OrderPurpose, accounts, bytes)
 }

@@ -105,7 +105,7 @@ func shownKey(m *template.Dict, key string) string {
 	return key
 }
 
-// tag is what templates look for to take thoughts out of a text: <think>, </think>, [/THINK], <channel|>.
+// tag matches the marks by which templates take thoughts out of a text: <think>, </think>, [/THINK], <channel|>.
 var tag = regexp.MustCompile(`<[^<>\s]{1,40}>|\[[A-Z/ _]{1,40}\]`)
 
 // stands reports whether a template has written what is said: as it is, or what a tool returns also as JSON. Of the

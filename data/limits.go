@@ -11,9 +11,9 @@ const (
 	maxTextBytes = 256 << 20 // of one plain file that is not compressed
 	minRowBytes  = 1 << 20   // of what even the smallest budget of memory lets through
 
-	// memoryPerTextByte is how much memory a byte of a row takes at most until its tokens are kept: it is read, decoded
-	// and rendered, has an id and a label of four bytes, and leaves garbage. 16 were measured where each byte is a
-	// token; templates and normalizers make copies.
+	// memoryPerTextByte bounds the bytes of memory that a byte of a row takes until its tokens are kept: it is read,
+	// decoded and rendered, has an id and a label of four bytes, and leaves garbage. 16 were measured where each byte
+	// is a token; templates and normalizers make copies.
 	memoryPerTextByte = 32
 
 	// A compressed file or a Parquet file may unpack, for each of its bytes, to textPerByte or, as a dictionary has a text

@@ -150,7 +150,7 @@ func (l *Loader) stepRows() int { return l.o.BatchTokens / l.o.SequenceLen }
 
 func ceilDiv(a, b int) int { return (a + b - 1) / b }
 
-// Cursor is where the next step begins.
+// Cursor returns the position at which the next step begins.
 func (l *Loader) Cursor() Cursor { return l.cursor }
 
 // Seek makes c the place where the next step begins.
@@ -196,7 +196,7 @@ func (l *Loader) Next(ctx context.Context, into []Batch) error {
 	return nil
 }
 
-// rowsOf is how many rows micro-batches have together.
+// rowsOf counts the rows of micro-batches.
 func rowsOf(batches []Batch) int {
 	n := 0
 	for i := range batches {

@@ -13,7 +13,7 @@ import (
 	"github.com/millrace/millrace/data/tokenizer"
 )
 
-// What counts in conversations is what transformers' return_assistant_tokens_mask says, all the way from files to labels. It
+// The same counts in conversations as by transformers' return_assistant_tokens_mask, all the way from files to labels. It
 // differs where a block ends with a character of several tokens or is empty, see testdata/masks.py.
 func TestMasksAreThoseOfTransformers(t *testing.T) {
 	var golden struct {

@@ -43,7 +43,7 @@ func (l LongDocuments) of(kind Type) LongDocuments {
 	return TruncateLong
 }
 
-// Packing is how well documents fill the rows of one pass over the dataset. A document that comes several times by its
+// Packing counts documents, rows and padding of one pass over the dataset. A document that comes several times by its
 // weight counts as often in what is packed, and once in what was cut.
 type Packing struct {
 	Documents    int   `json:"documents"`  // packed, each in one piece or several
@@ -149,7 +149,7 @@ func (o *order) done() error {
 
 func (o *order) close() error { return firstOf(o.done(), o.kept.Close()) }
 
-// packWindow is how many pieces are sorted together; see pack.
+// packWindow is the number of pieces that are sorted together; see pack.
 const packWindow = 256
 
 // pack puts the first n pieces of at into rows, taking them in that order by windows, and the longest of a window

@@ -11,8 +11,8 @@ import (
 	"github.com/millrace/millrace/data/parquet"
 )
 
-// parquetLimits are what a Parquet file of a size may cost. Writers make pages of about a megabyte. Zstandard alone packs equal
-// rows a thousand times, and more than that is left for columns of few values.
+// parquetLimits bounds the memory and time that a Parquet file of a size may cost. Writers make pages of about a
+// megabyte. Zstandard alone packs equal rows a thousand times, and more than that is left for columns of few values.
 func (s rowReader) parquetLimits(size int64) parquet.Limits {
 	held := s.limits.heldBytes()
 	return parquet.Limits{RowBytes: s.limits.rowBytes(maxRowBytes), PageBytes: min(maxTextBytes, held), HeldBytes: held,

@@ -28,7 +28,7 @@ type longTreatment struct {
 	long LongDocuments
 }
 
-// sourcePieces is what the documents of a source are cut into.
+// sourcePieces counts the pieces that the documents of a source are cut into, and their tokens.
 type sourcePieces struct{ pieces, tokens int64 }
 
 // pieceStride bounds how many documents are looked at to find a piece.
@@ -119,7 +119,7 @@ func treatments(d *Dataset, long LongDocuments) (all []longTreatment) {
 	return all
 }
 
-// cut is how many pieces a document of a length becomes, and how many of its tokens are in them.
+// cut returns the number of pieces that a document of a length becomes, and the number of its tokens in them.
 func (ps *pieces) cut(document int, length int64) (n, tokens int64) {
 	if length <= ps.row {
 		return 1, length
@@ -245,7 +245,7 @@ func (ps *pieces) weighted() bool {
 	return slices.ContainsFunc(ps.d.sources, func(s sourceDocuments) bool { return s.weight != 1 })
 }
 
-// most is how many pieces and tokens an epoch has at most, with the room that drawing it takes.
+// most bounds the pieces and tokens of an epoch, with the room that drawing it takes.
 func (ps *pieces) most() (n, tokens int64) {
 	documents := 0
 	for i, s := range ps.d.sources {

@@ -38,7 +38,7 @@ type Options struct {
 	freeBytes func(dir string) (int64, error)             // of the cache's disk in tests; nil: the system's
 }
 
-// Progress is how far Prepare is with one source.
+// Progress tells how much of one source Prepare has done.
 type Progress struct {
 	Source     string // its path
 	Documents  int
@@ -136,7 +136,7 @@ func CheckCache(dir string, inside ...string) error {
 	return nil
 }
 
-// found is what an entry of a registry stands for, or the entry itself.
+// found is an entry with the files that it names, directly or through a registry.
 type found struct {
 	Source
 	files  []string // in the order in which they are read
@@ -255,7 +255,7 @@ func (s Source) cacheKey(content xxh3.Uint128, o Options) xxh3.Uint128 {
 	return xxh3.Hash128(spec)
 }
 
-// batchBytes and batchRows are how much text a worker gets at a time. Rows that cannot be read have none.
+// batchBytes and batchRows bound the text that a worker gets at a time. Rows that cannot be read have none.
 const (
 	batchBytes = 256 << 10
 	batchRows  = 1 << 14

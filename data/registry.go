@@ -22,8 +22,8 @@ import (
 // registryName is the file in which LLaMA-Factory describes data sets.
 const registryName = "dataset_info.json"
 
-// registryEntry is what LLaMA-Factory says of a data set, see data/README.md there. Keys that it does not know are
-// errors here, since what they ask for would be left out silently.
+// registryEntry describes a data set in LLaMA-Factory's registry, see data/README.md there. Keys that it does not know
+// are errors here, since what they ask for would be left out silently.
 type registryEntry struct {
 	FileName   string            `json:"file_name"`
 	Formatting string            `json:"formatting"`
@@ -219,7 +219,7 @@ func presentEntries(path string, all map[string]json.RawMessage) (names []string
 	return names
 }
 
-// mostNames is how many names are listed in an error.
+// mostNames bounds the names that an error lists.
 const mostNames = 12
 
 // nearestFirst sorts names, if they are too many to list, by how many letters have to be changed to make them another

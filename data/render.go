@@ -152,7 +152,7 @@ func Tokenize(tok tokenizer.Tokenizer, r Rendered, trainOnPrompt bool) (Example,
 	return e, nil
 }
 
-// errNoTemplate is what conversations meet without a chat template.
+// errNoTemplate refuses conversations without a chat template.
 var errNoTemplate = errors.New("chat_template: the data are conversations and the model has no chat template: " +
 	"set chat_template to a Jinja file, such as the chat_template.jinja of the model that it was tuned for")
 

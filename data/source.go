@@ -72,8 +72,8 @@ type Source struct {
 	Glob string `yaml:"glob,omitempty" json:"glob,omitempty"`
 	// MaxSamples ends the source after that number of rows or documents; 0 is all of them.
 	MaxSamples int `yaml:"max_samples,omitempty" json:"max_samples,omitempty"`
-	// Weight is how often each document comes in an epoch, 1 if it is 0. A fraction takes that share of the documents,
-	// others in each epoch until all had their turn.
+	// Weight is the number of times that each document comes in an epoch, 1 if it is 0. A fraction takes that share of
+	// the documents, others in each epoch until all had their turn.
 	Weight float64 `yaml:"weight,omitempty" json:"-"`
 	// BadRows is RefuseBadRows, the default, or SkipBadRows.
 	BadRows string `yaml:"bad_rows,omitempty" json:"bad_rows,omitempty"`
@@ -231,11 +231,11 @@ type Record struct {
 	Type Type
 	// Text is the document (type text).
 	Text string
-	// Prompt is what the model is asked: the prompt, or alpaca's instruction.
+	// Prompt is the question to the model: the prompt, or alpaca's instruction.
 	Prompt string
 	// Input is alpaca's input, which may be empty.
 	Input string
-	// Response is what the model shall answer: the response, or alpaca's output.
+	// Response is the answer that the model shall learn: the response, or alpaca's output.
 	Response string
 	// System is alpaca's system prompt, which may be empty, and History the questions and answers before the prompt.
 	System  string

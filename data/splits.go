@@ -106,7 +106,7 @@ func matchingNames(names, patterns []string) ([]string, error) {
 // shard is a file that says its split and number, as those that the hub's tools write.
 var shard = regexp.MustCompile(`^data/(\w+(?:\.\w+)*)-[0-9]{5}-of-[0-9]{5}[^/]*\.[^/]*$`)
 
-// splitWords are what splits are called in the names of files and directories.
+// splitWords are the names of splits in the names of files and directories.
 var splitWords = []struct {
 	split string
 	words []string

@@ -57,8 +57,8 @@ func (u *Unended) end(tok tokenizer.Tokenizer, segments []Segment) (ended []Segm
 	return segments, stops, nil
 }
 
-// ending is how many bytes at the front of a text are white space and the token that ends the turn before it, and
-// whether a generation ends there.
+// ending counts the bytes at the front of a text that are white space and the token that ends the turn before it, and
+// says whether a generation ends there.
 func (u *Unended) ending(tok tokenizer.Tokenizer, text string) (n int, stops bool) {
 	id, n, isSpecial := frontToken(tok, text)
 	switch {

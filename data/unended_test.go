@@ -12,7 +12,7 @@ import (
 
 // Templates that end no turn, each in the way of a family.
 const (
-	// The next header is what ends a turn: GLM.
+	// The next header ends a turn: GLM.
 	headerEnds = "{% for m in messages %}{% if m.role == 'assistant' %}<|assistant|>\n{{ m.content }}{% for c in m.tool_calls %}(call {{ c.function.name }}){% endfor %}" +
 		"{% else %}{{ '<|observation|>' if m.role == 'tool' else '<|user|>' }}\n{{ m.content }}{% endif %}{% endfor %}{% if add_generation_prompt %}<|assistant|>\n{% endif %}"
 	// The next message ends the turn of the assistant: Apertus.

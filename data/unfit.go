@@ -15,7 +15,7 @@ var (
 	unfitKeys  = slices.Concat(mediaKeys, labelKeys, choiceKeys)
 )
 
-// placeholders are what stands in a text for a picture, a film or a sound.
+// placeholders stand in a text for a picture, a film or a sound.
 var placeholders = []string{"<image>", "<video>", "<audio>"}
 
 // unfit says why a row is not to be trained as text with one answer, or "" if it is. A key that the source names is

@@ -25,10 +25,10 @@ import (
 	"unsafe"
 )
 
-// PageBytes is what lengths are rounded up to.
+// PageBytes is the unit that lengths are rounded up to.
 const PageBytes = 4096
 
-// hugeBytes is the boundary that large regions start on, and what makes a region large.
+// hugeBytes is the boundary that large regions start on, and the size from which a region is large.
 const hugeBytes = 2 << 20
 
 // Option changes what Reserve makes.
@@ -57,14 +57,14 @@ type Accounts struct {
 func New() *Accounts { return &Accounts{purposes: make(map[string]*PurposeBytes)} }
 
 // Spread has large regions that are reserved from now on placed on NUMA nodes in turn, a page after the other. It is a
-// wish: where a node is not there, or the system has none, memory is where the system puts it.
+// wish: where a node is not there, or the system has none, the system chooses one.
 func (a *Accounts) Spread(nodes []int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.nodes = slices.Clone(nodes)
 }
 
-// spreadOver is what Spread was told.
+// spreadOver returns the nodes that Spread was given.
 func (a *Accounts) spreadOver() []int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -121,8 +121,8 @@ func (a *Accounts) Of(purpose string) PurposeBytes {
 	return PurposeBytes{Purpose: purpose}
 }
 
-// Total is what is reserved now and was at most, over all purposes. The peak of the sum is at most the sum of the
-// peaks.
+// Total returns the bytes that are reserved now, and those that were at most, over all purposes. The peak of the sum is
+// at most the sum of the peaks.
 func (a *Accounts) Total() (bytes, peakBytes int64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -14,10 +14,9 @@ import (
 // ErrUnknown is Available's error.
 var ErrUnknown = errors.New("the memory available is not known: neither /proc/meminfo nor a cgroup tells it")
 
-// Available is how many bytes this process may still take without swapping or being killed: the least of what the
+// Available returns the bytes that this process may still take without swapping or being killed: the least of what the
 // machine has left and of what each cgroup above the process (version 1 or 2) has left. Source names the one that
-// limits, for people. The error is not nil where the system does not tell (other systems than Linux).
-// It is ErrUnknown.
+// limits, for people. The error is not nil where the system does not tell (other systems than Linux). It is ErrUnknown.
 func Available() (bytes int64, source string, err error) { return available(os.DirFS("/")) }
 
 func available(root fs.FS) (int64, string, error) {
@@ -75,7 +74,7 @@ func cgroups(root fs.FS, take func(limit, used int64, source string)) {
 // machineSource names the source of the machine's available memory; cgroups may limit it further.
 const machineSource = "MemAvailable in /proc/meminfo"
 
-// controller is how a cgroup version names the files of its memory controller.
+// controller names the files of the memory controller in a cgroup version.
 type controller struct {
 	limits                    []string
 	usage, stat, inactiveFile string

@@ -18,7 +18,7 @@ const (
 	// growthSpareBytes stays available while a region is populated that is larger than what is: for the rest of the
 	// system.
 	growthSpareBytes = 256 << 20
-	// growthLooks is how often, growthPause apart, the system is asked for more while nothing is populated.
+	// growthLooks bounds the looks for more memory, growthPause apart, while nothing is populated.
 	growthLooks = 100
 	growthPause = 20 * time.Millisecond
 )
@@ -35,7 +35,7 @@ func (a *Accounts) GrowOnUse(yes bool) {
 	a.growOnUse = yes
 }
 
-// GrowsOnUse is what GrowOnUse was told.
+// GrowsOnUse reports whether GrowOnUse has switched growth on.
 func (a *Accounts) GrowsOnUse() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -165,7 +165,7 @@ func (a *Accounts) mustGrow(bytes, available, cgroups int64) (bool, error) {
 	return true, nil
 }
 
-// cgroupLeft is what the cgroups of this process leave to it: no memory is added to those.
+// cgroupLeft returns the bytes that the cgroups of this process leave to it: no memory is added to those.
 func cgroupLeft() int64 {
 	least := int64(math.MaxInt64)
 	cgroups(os.DirFS("/"), func(limit, used int64, _ string) { least = min(least, max(limit-used, 0)) })

@@ -17,7 +17,7 @@ func mapMemory(bytes int64) (mapping, error) {
 	}, nil
 }
 
-// spread does nothing: memory of the Go heap is where it is.
+// spread does nothing: memory of the Go heap cannot be moved to a node.
 func spread(unsafe.Pointer, int64, []int) {}
 
 func populate(start unsafe.Pointer, bytes int64) error {

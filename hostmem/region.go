@@ -34,10 +34,10 @@ func (r *Region) Bytes() []byte { return r.bytes }
 // Len is the length of Bytes.
 func (r *Region) Len() int64 { return int64(len(r.bytes)) }
 
-// ReservedBytes is what the region counts for: its length in whole pages.
+// ReservedBytes returns the bytes that the accounts have for the region: its length in whole pages.
 func (r *Region) ReservedBytes() int64 { return r.mapped }
 
-// Purpose is what the region was reserved for.
+// Purpose returns the purpose that the region was reserved for.
 func (r *Region) Purpose() string { return r.purpose }
 
 // AddressOnly reports whether the addresses have no memory.
@@ -57,7 +57,7 @@ func (r *Region) Close() error {
 	return r.closeErr
 }
 
-// populatePiece is what one worker populates at a time.
+// populatePiece is the number of bytes that one worker populates at a time.
 const populatePiece = 64 << 20
 
 // Populate makes every page resident, on all cores, without changing its contents; calls after the first success do

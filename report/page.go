@@ -10,7 +10,7 @@ import (
 	"github.com/millrace/millrace/trace"
 )
 
-// MostRuns is how many runs a page can tell apart by color.
+// MostRuns bounds the runs that a page can tell apart by color.
 const MostRuns = 6
 
 // WritePage draws runs as a page of HTML: at most [MostRuns]. With refreshSec above 0 a browser loads the page again

@@ -208,7 +208,7 @@ func column(records []trace.Metrics, value func(trace.Metrics) float64) []float6
 	return all
 }
 
-// smoothing is how much of the average a new value replaces.
+// smoothing is the share of the average that a new value replaces.
 const smoothing = 0.1
 
 // smooth is the exponential moving average, corrected for its begin as Adam's moments are (Kingma and Ba, arXiv

@@ -325,7 +325,7 @@ func (c *Config) Budgets() Memory {
 	return m
 }
 
-// Outputs is what the run wants of its plan.
+// Outputs returns the results that the run wants of its plan.
 func (c *Config) Outputs() plan.Outputs { return plan.Outputs{NoClip: c.MaxGradNorm == 0} }
 
 // Absolute is a path from the root of the file system.

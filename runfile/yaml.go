@@ -23,7 +23,7 @@ const MaxBytes = 256 << 10
 // half a minute.
 const maxMarks = 10_000
 
-// fewForeign is how many keys of other trainers make it likely that the whole file is another trainer's.
+// fewForeign is the number of keys of other trainers that make a whole file likely to be another trainer's.
 const fewForeign = 3
 
 // parse reads a document over the configuration. It reports all faults at once, with lines, in the order of the
@@ -110,8 +110,8 @@ func parseYAML(doc []byte) (body ast.Node, err error) {
 	return body, nil
 }
 
-// decodeYAML decodes what has been checked. Keys that are there twice are refused by the parser; here they are what
-// << has merged and the mapping says again.
+// decodeYAML decodes what has been checked. The parser refuses keys that are there twice; here a mapping repeats those
+// that << has merged.
 func decodeYAML(doc []byte, c *Config) (err error) {
 	defer recovered(&err)
 	return placed(yaml.UnmarshalWithOptions(doc, c, yaml.DisallowUnknownField(), yaml.AllowDuplicateMapKey()))
@@ -175,7 +175,7 @@ func plural(noun string, things []string) string {
 	return noun + " " + strings.Join(things, ", ")
 }
 
-// alreadyThere is what the library says of a key that is there twice.
+// alreadyThere matches the library's error for a key that is there twice.
 var alreadyThere = regexp.MustCompile(`^mapping key "(.*)" already defined at \[(\d+):`)
 
 // placed is the library's error without its picture of the source.

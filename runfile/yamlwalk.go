@@ -44,7 +44,7 @@ func (w *runFileWalk) Visit(n ast.Node) ast.Visitor {
 	return w
 }
 
-// mostErrors is how many errors are told at once. An example of LLaMA-Factory has 24 keys with other names.
+// mostErrors bounds the errors that are told at once. An example of LLaMA-Factory has 24 keys with other names.
 const mostErrors = 40
 
 // fail notes an error once: what an alias repeats is wrong in one place.
@@ -58,7 +58,7 @@ func (w *runFileWalk) note(e lineError) {
 	}
 }
 
-// selfReader is what reads its own YAML, and says itself what it takes.
+// selfReader reads its own YAML, and says itself what it takes.
 type selfReader interface {
 	UnmarshalYAML(func(any) error) error
 }

@@ -80,9 +80,9 @@ type DiskOptions struct {
 	AddressOnly bool
 }
 
-// Traffic is what a store has moved so far, in whole blocks. When nothing is under way, the bytes that were read and
-// those that were spared are all that was lent to be read, unless something was read ahead in vain; and the bytes
-// that were written and spared are all that was lent to be written.
+// Traffic counts the bytes that a store has moved so far, in whole blocks. When nothing is under way, the bytes that
+// were read and those that were spared are all that was lent to be read, unless something was read ahead in vain; and
+// the bytes that were written and spared are all that was lent to be written.
 type Traffic struct {
 	ReadBytes, WrittenBytes int64 // of files
 	// SparedReadBytes were lent without a read: they were still in a buffer, or had never been written.
@@ -186,7 +186,7 @@ func (d *Disk) reserveStaging(accounts *hostmem.Accounts, specs []Spec) error {
 	return nil
 }
 
-// StagingPurpose is what staging buffers are counted under.
+// StagingPurpose is the purpose of staging buffers in the accounts of host memory.
 const StagingPurpose = "staging"
 
 // Version implements Store.
@@ -214,7 +214,7 @@ func (d *Disk) Regions() []*hostmem.Region {
 	return all
 }
 
-// Traffic is what was read and written so far, for metrics and for the wear of the drive.
+// Traffic returns the bytes read and written so far, for metrics and for the wear of the drive.
 func (d *Disk) Traffic() Traffic {
 	d.mu.Lock()
 	defer d.mu.Unlock()

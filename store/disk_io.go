@@ -13,7 +13,7 @@ import (
 	"github.com/millrace/millrace/vfs"
 )
 
-// blockBytes is what one call reads or writes; larger blocks are no faster, smaller ones cost system calls.
+// blockBytes is the size of one read or write; larger blocks are no faster, smaller ones cost system calls.
 const blockBytes = 4 << 20
 
 // ErrChecksum is the cause of an error that says that a file does not hold what was written to it.
@@ -104,8 +104,8 @@ func (d *Disk) read(f *file, p *diskPiece, mem []byte) error {
 	return nil
 }
 
-// attempts is how often a piece is read or written, or its file recycled, before that counts as failed: a drive that
-// was reset, or a bit that flipped on its way, should not end a week's run.
+// attempts is the number of times that a piece is read or written, or its file recycled, before that counts as failed:
+// a drive that was reset, or a bit that flipped on its way, should not end a week's run.
 const attempts = 3
 
 // again calls f until it succeeds, attempts times at most.

@@ -115,8 +115,7 @@ func (d *Disk) Borrow(ctx context.Context, lane trace.Lane, id ID, off, n int64,
 	}}, nil
 }
 
-// stage brings a piece into a buffer of the lane. A loan of what was not read for it is one that spared the disk a
-// read.
+// stage brings a piece into a buffer of the lane. A loan of bytes that were not read for it spared the disk a read.
 func (d *Disk) stage(ctx context.Context, lane trace.Lane, p *diskPiece, access Access) (*buffer, error) {
 	b, err := d.attach(ctx, lane, p, access)
 	if err != nil {

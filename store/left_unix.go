@@ -8,7 +8,7 @@ import (
 	"syscall"
 )
 
-// LeftBytes is what a run that was killed has left in its directory for state on disk, and the next one removes:
+// LeftBytes counts the bytes that a killed run left in its directory for state on disk, and that the next one removes:
 // files that have no other name.
 func LeftBytes(dir string) (sum int64) {
 	entries, _ := os.ReadDir(dir) // none, if it is not there

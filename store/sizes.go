@@ -5,8 +5,8 @@ import (
 	"github.com/millrace/millrace/vfs"
 )
 
-// Quota is how many staging buffers each lane has for each kind of extent. A buffer holds a piece from when a read of
-// it starts, or a write of it is borrowed, until the lane has released it and, after a write, it is on disk.
+// Quota is the number of staging buffers that each lane has for each kind of extent. A buffer holds a piece from when a
+// read of it starts, or a write of it is borrowed, until the lane has released it and, after a write, it is on disk.
 //
 // A lane needs one buffer of a kind for each piece of that kind that it holds at once; with fewer it could wait
 // forever. With more it reads ahead and writes back in the background.
@@ -57,7 +57,7 @@ func DiskBytes(specs []Spec, workers int) int64 {
 	return sum
 }
 
-// buffers is how many buffers of a kind all lanes have.
+// buffers counts the buffers of a kind over all lanes.
 func (q *Quota) buffers(kind Kind) int {
 	n := 0
 	for lane := range q {

@@ -89,7 +89,7 @@ func (s Spec) Pieces() iter.Seq2[int64, int64] {
 	}
 }
 
-// Access is how a range is borrowed.
+// Access is the kind of a loan: to be read, written, or both.
 type Access uint8
 
 // The accesses.

@@ -19,7 +19,7 @@ type chromeEvent struct {
 	Args  map[string]any `json:"args,omitempty"`
 }
 
-// chromeOther is what the format leaves to programs.
+// chromeOther has the fields that the format leaves to programs.
 type chromeOther struct {
 	About
 	ForgottenSpans int64            `json:"forgotten_spans"`
@@ -34,14 +34,14 @@ type About struct {
 	Simulated bool   `json:"simulated,omitempty"` // nothing ran: the times are predicted
 }
 
-// Trace is what a Chrome trace of this program holds.
+// Trace is the content of a Chrome trace of this program.
 type Trace struct {
 	About
 	Spans     []Span          // by lane, and in the order of recording
 	Forgotten [NumLanes]int64 // older spans of each lane that it does not hold
 }
 
-// Trace is what the recorder remembers.
+// Trace returns the spans that the recorder remembers.
 func (r *Recorder) Trace(about About) *Trace {
 	t := &Trace{About: about}
 	t.Spans, t.Forgotten = r.spans()

@@ -42,7 +42,7 @@ func BeforeTraining(evalLoss float64, ended string) Metrics {
 		ModelTFLOPS: none, Time: &ended, EvalLoss: &evalLoss}
 }
 
-// Lanes is how many seconds each lane was busy.
+// Lanes has the seconds that each lane was busy.
 type Lanes struct {
 	Fetch   float64 `json:"fetch"`
 	Compute float64 `json:"compute"`

@@ -13,7 +13,7 @@ import (
 // maxLineBytes is far more than a record needs; a longer line is not ours.
 const maxLineBytes = 1 << 20
 
-// File is what metrics are kept in.
+// File is an open file of metrics.
 type File interface {
 	io.ReaderAt
 	io.WriterAt

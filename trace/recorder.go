@@ -37,7 +37,7 @@ func (l Lane) String() string {
 // Span is a stretch of a lane's time in which it was busy.
 type Span struct {
 	Lane Lane
-	// Name is what it did, such as "forward 12". It is kept, not copied: make it once, not per span.
+	// Name says the work of the span, such as "forward 12". It is kept, not copied: make it once, not per span.
 	Name       string
 	Step       int64
 	Start, End time.Duration // since the recorder was made
@@ -92,8 +92,8 @@ func (r *Recorder) Record(l Lane, name string, step int64, start, end time.Durat
 	at.count++
 }
 
-// TakeBusy is how long each lane was busy since the last TakeBusy, or since the start. A span counts where it ends: an
-// update of step n that runs below the next forward pass is busy time of the record written next.
+// TakeBusy returns the seconds that each lane was busy since the last TakeBusy, or since the start. A span counts where
+// it ends: an update of step n that runs below the next forward pass is busy time of the record written next.
 func (r *Recorder) TakeBusy() Lanes {
 	var s [NumLanes]float64
 	if r != nil {

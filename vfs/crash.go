@@ -10,7 +10,7 @@ import (
 
 // CrashImage is a state of the files after a power cut.
 type CrashImage struct {
-	// Point is where the cut came ("before sync of a/b") and what survived of what was not synced.
+	// Point names the operation before which the cut came ("before sync of a/b"), and what survived of unsynced data.
 	Point string
 	// FS is the file system after the restart. Everything in it is durable. It can be changed, and crashed again.
 	FS *Mem

@@ -1,6 +1,6 @@
 package vfs
 
-// OpKind is what an operation does.
+// OpKind is the kind of an operation on files.
 type OpKind uint8
 
 // The operations that [Mem] and [Faulty] count.
@@ -39,10 +39,10 @@ type Op struct {
 	Flag  int    // of an open
 }
 
-// Outcome is what is to become of an operation. The zero Outcome lets it be.
+// Outcome decides an operation's effect. The zero Outcome lets it be.
 type Outcome struct {
 	Err error
-	// Written is how many bytes of a failing write take effect all the same.
+	// Written is the number of bytes of a failing write that take effect all the same.
 	Written int
 	// Damage, without Err and only in a [Faulty], changes the bytes that a read returns or a write stores, without an
 	// error.

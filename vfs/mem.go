@@ -382,7 +382,7 @@ func (m *Mem) free() int64 {
 	return m.capacity - m.root.bytes(map[*node]bool{})
 }
 
-// bytes is what the files of a tree hold, each counted once.
+// bytes sums the sizes of the files of a tree, each counted once.
 func (n *node) bytes(seen map[*node]bool) int64 {
 	if seen[n] {
 		return 0

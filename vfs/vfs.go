@@ -51,7 +51,7 @@ type FS interface {
 	Lstat(name string) (fs.FileInfo, error)
 	// SyncDir makes the names in a directory durable.
 	SyncDir(name string) error
-	// FreeBytes is how much may still be written to the file system that holds name.
+	// FreeBytes returns the bytes that may still be written to the file system that holds name.
 	FreeBytes(name string) (int64, error)
 	// Lock makes the file if need be and holds it until Close or the end of the process. The error matches [ErrLocked]
 	// while someone else holds it, in this process or another. Who holds it may write to it, and may remove it before
@@ -70,7 +70,7 @@ type Lock interface {
 // ErrLocked is why a file that is held cannot be locked.
 var ErrLocked = errors.New("another process uses it")
 
-// DirectAlign is what offsets, lengths and addresses are multiples of in direct I/O.
+// DirectAlign is the unit, in bytes, of offsets, lengths and addresses in direct I/O.
 const DirectAlign = 4096
 
 // File is an open file.

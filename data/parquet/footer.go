@@ -86,7 +86,7 @@ type rowGroup struct {
 	chunks []chunk // by leaf
 }
 
-// chunk is where a column's values of a row group are.
+// chunk locates a column's values of a row group in the file.
 type chunk struct {
 	start, end int64
 	values     int64

@@ -124,7 +124,7 @@ func (c *cursor) take() (value, error) {
 	return v, nil
 }
 
-// readAheadBytes is how much is read of the file where less is asked for.
+// readAheadBytes is the size of a read of the file where less is asked for.
 const readAheadBytes = 64 << 10
 
 // look makes sure that window has n bytes, or all that the chunk still has.

@@ -47,7 +47,7 @@ const valueCost = 16
 // maxFooterBytes bounds the footer, which is parsed whole. One of 10,000 row groups of ten columns has about 10 MB.
 const maxFooterBytes = 64 << 20
 
-// ErrRowTooLarge is what yield gets for a row that is larger than Limits.RowBytes.
+// ErrRowTooLarge tells yield of a row that is larger than Limits.RowBytes.
 var ErrRowTooLarge = errors.New("the row is too large")
 
 // File is an open Parquet file. It keeps no more than the footer.

@@ -5,7 +5,7 @@ import (
 	"errors"
 )
 
-// errShort is what a decoder says that ran out of bytes: for a page header there may be more in the file.
+// errShort says that a decoder ran out of bytes: for a page header there may be more in the file.
 var errShort = errors.New("the data end too early")
 
 var errThrift = errors.New("the Thrift structure is damaged")

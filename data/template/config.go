@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Config is what a tokenizer_config.json says about chats.
+// Config has the keys of a tokenizer_config.json that are about chats.
 type Config struct {
 	// Templates are the sources by name; a single one is "default".
 	Templates map[string]string

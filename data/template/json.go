@@ -9,7 +9,7 @@ import (
 	"unicode/utf8"
 )
 
-// maxNesting is how deep values may nest, in JSON and in what a template builds.
+// maxNesting bounds the nesting of values, in JSON and in those that a template builds.
 const maxNesting = 500
 
 // maxIntDigits is Python's own limit on the digits of an integer that is read or printed.

@@ -66,7 +66,7 @@ type lexer struct {
 	isLineStart bool
 }
 
-// syntaxError is what Parse turns into an Error with a line.
+// syntaxError is a fault that Parse turns into an Error with a line.
 type syntaxError struct {
 	pos int
 	msg string

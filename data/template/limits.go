@@ -72,7 +72,7 @@ func (s *state) alloc(bytes int) {
 	s.work(bytes)
 }
 
-// valueBytes is what a value takes in a list.
+// valueBytes is the size of a value in a list.
 const valueBytes = 16
 
 func (s *state) newList(items []Value) *List {

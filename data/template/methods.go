@@ -276,7 +276,7 @@ func strHasAffix(name string) methodFunc {
 	}
 }
 
-// strFormat is str.format with {}, {0} and {name}, and :d for integers, which is what chat templates use of it.
+// strFormat is str.format with {}, {0} and {name}, and :d for integers: chat templates use no more of it.
 func strFormat(s *state, of Value, a arguments) Value {
 	text := string(of.(String))
 	var parts []string

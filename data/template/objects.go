@@ -7,7 +7,7 @@ import (
 )
 
 type (
-	// callable is what a template can call.
+	// callable is a function or method that a template can call.
 	callable interface {
 		Value
 		call(*state, arguments) Value
@@ -201,7 +201,7 @@ func (s *state) unsafe(v Value, name string) Value {
 	return &undefined{why: "access to attribute '" + name + "' of '" + v.typeName() + "' object is unsafe."}
 }
 
-// isMutator is what Jinja's immutable sandbox hides, and transformers with it.
+// isMutator reports whether Jinja's immutable sandbox hides a method, and transformers with it.
 func isMutator(v Value, name string) bool {
 	switch v.(type) {
 	case *List:

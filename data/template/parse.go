@@ -10,7 +10,7 @@ import (
 // maxSource is the size of the largest source that Parse reads; the largest public ones have 20 KiB.
 const maxSource = 1 << 20
 
-// maxParseDepth is how deep statements and expressions of a source may nest.
+// maxParseDepth bounds the nesting of statements and expressions of a source.
 const maxParseDepth = 200
 
 // Template is a parsed source. It is immutable, and may be rendered by many goroutines at once.

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Input is what a template sees. The names of its fields are those of the variables that transformers gives.
+// Input has the variables of a template. The names of its fields are those of the variables that transformers gives.
 type Input struct {
 	Messages            []Value // dicts with role, content and so on
 	Tools               []Value // JSON schemas of functions; nil is none: tools is None then
@@ -57,7 +57,7 @@ func (t *Template) Render(ctx context.Context, in Input) (out Output, err error)
 	return Output{Text: string(s.out), Generations: s.generations, isHidden: s.isHidden}, nil
 }
 
-// variable is what a name is before the template assigns it, or nil.
+// variable returns the value that a name has before the template assigns it, or nil.
 func (in *Input) variable(name string) Value {
 	if v, ok := in.Extra[name]; ok && v != nil {
 		return v

@@ -22,8 +22,8 @@ const (
 // return_assistant_tokens_mask.
 //
 // For another template the turn of message i begins where the generation prompt ends: text A, the messages before i
-// with the prompt. It ends with text B, the messages up to i. Where A begins B and B begins the whole text, the turn
-// is what B adds to A. White space at the turn's end is left out if something stands between it and the content, such
+// with the prompt. It ends with text B, the messages up to i. Where A begins B and B begins the whole text, B adds
+// the turn to A. White space at the turn's end is left out if something stands between it and the content, such
 // as the line break after <|im_end|>: it belongs to the template, and no model has to write it. All text that the
 // template puts between the prompt and the content is in the turn, for instance an empty <think></think>, since a model
 // that is asked with that prompt has to write it.
@@ -172,7 +172,7 @@ func (f *turnFinder) findTrailer(i int) bool {
 	if err != nil {
 		return false
 	}
-	tail, ok := f.behindMark(messages)
+	tail, ok := f.afterMark(messages)
 	_, trailer, found := strings.Cut(tail, f.eos())
 	if !ok || !found || strings.TrimSpace(trailer) == "" || strings.Contains(trailer, f.eos()) || !strings.HasSuffix(f.text, trailer) {
 		return false
@@ -266,7 +266,7 @@ func (f *turnFinder) findFirst() (Span, error) {
 		"remove the turn, or put a question before it")
 }
 
-// reasoningKeys are where a message has its thoughts.
+// reasoningKeys may have the thoughts of a message.
 var reasoningKeys = []string{"reasoning_content", "thinking", "reasoning"}
 
 // findVerbatim finds a turn that the text has, after the same prompt, exactly as at the end of a text, and only once.

@@ -100,7 +100,7 @@ func (s *state) messageAt() int {
 	return -1
 }
 
-// Error is what went wrong while a template was parsed or rendered, and where.
+// Error is a fault in parsing or rendering a template, with its place.
 type Error struct {
 	Line, Column int // from 1; the column counts bytes
 	Msg          string

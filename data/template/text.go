@@ -157,7 +157,7 @@ func appendHex(b []byte, n uint32, digits int) []byte {
 	return b
 }
 
-// jsonStyle is how json.dumps writes.
+// jsonStyle has the arguments of json.dumps.
 type jsonStyle struct {
 	ensureASCII, sortKeys bool
 	indent                string

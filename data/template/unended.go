@@ -14,10 +14,10 @@ type Conversation struct {
 // Unended is the text that a template writes around turns that end in nothing. Only a tokenizer can tell which part of
 // it ends a turn.
 type Unended struct {
-	// Next is what comes between the last of the turns and the content of a message that follows it: what a tool
+	// Next is the text between the last of the turns and the content of a message that follows it: what a tool
 	// returned if the turn calls one, else a question. It is "" where the template does not render that.
 	Next string
-	// Header is what comes before the content of a question that begins a conversation.
+	// Header is the text before the content of a question that begins a conversation.
 	Header string
 }
 
@@ -46,13 +46,13 @@ func (f *turnFinder) unended(last Span) *Unended {
 		}
 	}
 	// The content may end as a turn does, so that is asked once more with the mark.
-	tail, ok := f.behindMark(append(messages[:i:i], plain))
+	tail, ok := f.afterMark(append(messages[:i:i], plain))
 	if ok && strings.TrimSpace(tail) != "" || !ok && !isSure {
 		return nil
 	}
 	u := &Unended{}
 	if hasCalls {
-		tail, _ = f.behindMark(messages)
+		tail, _ = f.afterMark(messages)
 	}
 	question := spoken("user")
 	following := []*Dict{question}
@@ -75,8 +75,8 @@ func (f *turnFinder) unended(last Span) *Unended {
 	return u
 }
 
-// behindMark is what follows the mark in a rendered conversation that has one.
-func (f *turnFinder) behindMark(messages []Value) (string, bool) {
+// afterMark returns the text after the mark in a rendered conversation that has one.
+func (f *turnFinder) afterMark(messages []Value) (string, bool) {
 	text, err := f.render(messages, false)
 	parts := strings.Split(text, mark)
 	if err != nil || len(parts) != 2 {
@@ -85,7 +85,7 @@ func (f *turnFinder) behindMark(messages []Value) (string, bool) {
 	return parts[1], true
 }
 
-// toolAnswer is what the first tool that a message calls returns: the mark.
+// toolAnswer makes the answer of the first tool that a message calls: the mark.
 func toolAnswer(message *Dict) *Dict {
 	answer := spoken("tool")
 	calls, _ := message.Get("tool_calls")

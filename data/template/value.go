@@ -5,7 +5,7 @@ import (
 	"unicode/utf8"
 )
 
-// Value is what a template computes with: None, Bool, Int, Float, String, *List, *Dict, and values that only a render
+// Value is a value of a template: None, Bool, Int, Float, String, *List, *Dict, and values that only a render
 // makes (tuples, views, iterators, macros, namespaces, undefined). The set is closed. A template cannot change a list
 // or a dict, so values may be shared by renders that run at once, as long as Dict.Set is not called meanwhile.
 type Value interface {
@@ -39,15 +39,16 @@ func (l *List) Items() []Value { return l.items }
 type (
 	bigInt string // the digits of an integer outside of int64
 	tuple  struct{ items []Value }
-	// iterator is what Python makes lazily: true whatever it holds, without a length, and empty once it was read.
+	// iterator is a lazy sequence of Python's: true whatever it holds, without a length, and empty once it was read.
 	iterator struct{ items []Value }
-	// view is what keys, values and items of a dict and range give: a length and items, which only a loop can read.
+	// view is the value of range, and of a dict's keys, values and items: a length and items, which only a loop can
+	// read.
 	view struct {
 		kind  string
 		items []Value
 	}
 	namespace struct{ attrs *Dict }
-	// undefined is what a missing name or attribute gives: false, empty, and an error once something is asked of it.
+	// undefined is the value of a missing name or attribute: false, empty, and an error once something is asked of it.
 	undefined struct {
 		of   Value  // what lacks the attribute; nil for a name
 		name string // of the variable, attribute or element

@@ -274,7 +274,7 @@ func (h *mergeHeap) pop() (top uint64, moves int) {
 	}
 }
 
-// wordMark is how vocabularies that come from SentencePiece spell a space.
+// wordMark spells a space in vocabularies that come from SentencePiece.
 const wordMark = "▁"
 
 // cutter cuts a word before each wordMark where no merge can reach across: where no merge has a left side that ends

@@ -14,8 +14,8 @@ import (
 	"github.com/millrace/millrace/internal/below"
 )
 
-// Config is what the program needs of a tokenizer_config.json. [Load] applies it as transformers (4.57) does to a fast
-// tokenizer:
+// Config has the keys of a tokenizer_config.json that the program needs. [Load] applies it as transformers (4.57) does
+// to a fast tokenizer:
 //
 //   - Classes of the Llama kind replace the file's template by BOS and EOS, as add_bos_token (default true) and add_eos_token
 //     (default false) say: so Llama 2, Gemma and DeepSeek begin with BOS whatever the file has. For other classes, Llama 3
@@ -83,7 +83,7 @@ func (c *configToken) text() string {
 	return c.Content
 }
 
-// templateClasses build the template from BOS and EOS. The values are what they take where the file says nothing.
+// templateClasses build the template from BOS and EOS. The values are their defaults where the file says nothing.
 var templateClasses = map[string]struct {
 	bos, eos string
 	addBOS   bool

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// What tokenizer_config.json changes is what it changes in transformers, see testdata/configs.py; or it is refused.
+// A tokenizer_config.json changes the same as in transformers, see testdata/configs.py; or it is refused.
 func TestConfigsAreAppliedAsInTransformers(t *testing.T) {
 	var golden struct {
 		Texts []string `json:"texts"`

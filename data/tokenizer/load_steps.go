@@ -37,7 +37,7 @@ type normalizerJSON struct {
 	Prepend     string            `json:"prepend"`
 }
 
-// normalizerSteps is what a file's normalizer comes to.
+// normalizerSteps holds the steps of a file's normalizer.
 type normalizerSteps struct {
 	list         []normalizer
 	removesStart bool // a text may lose its first character, or get another one in front
@@ -120,7 +120,7 @@ type preTokenizerJSON struct {
 	StrRep           json.RawMessage   `json:"str_rep"`
 }
 
-// preTokenizer is what a file's pre-tokenizer comes to.
+// preTokenizer holds the steps of a file's pre-tokenizer.
 type preTokenizer struct {
 	steps        []splitter
 	byteLevel    bool // it ends by spelling bytes; the model adds that step if it does not work on bytes itself

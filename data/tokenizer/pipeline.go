@@ -223,7 +223,7 @@ func (t *Pipeline) EOS() int32 { return t.eos }
 // Hash identifies the tokenizer.
 func (t *Pipeline) Hash() string { return t.hash }
 
-// alphabet is how byte-level vocabularies spell bytes: those that print stand for themselves, the others in order for
+// alphabet spells bytes as byte-level vocabularies do: those that print stand for themselves, the others in order for
 // the characters from U+0100 (GPT-2's bytes_to_unicode).
 var alphabet, alphabetByte = func() (symbols [256]rune, bytes map[rune]byte) {
 	bytes = make(map[rune]byte, 256)

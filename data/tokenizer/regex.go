@@ -55,7 +55,7 @@ const (
 	maxNesting         = 100
 )
 
-// memo is what a search over one text remembers. Its zero value is ready.
+// memo holds the stack of a search over one text, and the states that failed. Its zero value is ready.
 type memo struct {
 	stack  []backtrack
 	steps  int      // instructions, and characters of an opRun

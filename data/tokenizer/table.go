@@ -10,7 +10,7 @@ type pair uint64
 
 func pairOf(left, right int32) pair { return pair(uint64(uint32(left))<<32 | uint64(uint32(right))) }
 
-// merge is what becomes of a pair: the token id, in the order of rank.
+// merge replaces a pair by the token id. The pair of the lowest rank is merged first.
 type merge struct{ rank, id int32 }
 
 // pairTable maps pairs to merges: open addressing, at most half full. It is asked for every pair of every new word.

@@ -25,7 +25,7 @@ import "unicode/utf8"
 // None is the id of a token that a tokenizer does not have.
 const None int32 = -1
 
-// Tokenizer is what the rest of the program knows of a tokenizer. It is safe for concurrent use.
+// Tokenizer turns text into token ids, and ids into text. It is safe for concurrent use.
 type Tokenizer interface {
 	// Encode returns the ids of text. With addSpecial they stand between the two halves of Template. Text that is
 	// not UTF-8 is read as [Pipeline.Encode] or [Bytes] says.

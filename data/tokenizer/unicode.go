@@ -6,7 +6,7 @@ import (
 	"unicode/utf8"
 )
 
-// props is what `tokenizers` takes a character for: one bit for its general category, or for being white space, and
+// props classifies a character as `tokenizers` does: one bit for its general category, or for being white space, and
 // flags. They come from a table that was measured (testdata/unicode.py), because that library mixes Unicode tables of several
 // ages, and because Go's own become newer with each Go: neither may change the ids of a text.
 type props uint32

@@ -12,7 +12,7 @@ type unigram struct {
 	fallback *[256]int32 // tokens <0x00> to <0xFF>, with byte_fallback
 }
 
-// unkPenalty is how much worse than the worst token an unknown character is (SentencePiece's kUnkPenalty).
+// unkPenalty is the score that an unknown character has below the worst token (SentencePiece's kUnkPenalty).
 const unkPenalty = 10
 
 // step is the last token of the best way to cut what is before a position.

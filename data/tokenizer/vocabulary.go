@@ -6,7 +6,7 @@ import (
 	"fmt"
 )
 
-// Vocabulary is what a BPE tokenizer is made of, for those who write it in another format.
+// Vocabulary has the tokens and merges of a BPE tokenizer, for writing it in another format.
 type Vocabulary struct {
 	Tokens []string       // by id, as the file spells them; "" for an id that is free
 	Added  map[int32]bool // by id, the tokens that are found in text before it is cut: whether they are special

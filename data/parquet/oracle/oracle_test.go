@@ -162,7 +162,7 @@ func TestProjection(t *testing.T) {
 
 var update = flag.Bool("update", false, "write the files of ../../testdata")
 
-// TestFiles: the Parquet files of the tests of package data are what parquet-go writes.
+// TestFiles: parquet-go writes the Parquet files of the tests of package data.
 func TestFiles(t *testing.T) {
 	type text struct {
 		Text string `parquet:"text"`
