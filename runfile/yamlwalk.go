@@ -286,12 +286,6 @@ func fieldOf(t reflect.Type, key string) (reflect.StructField, bool) {
 // Order returns the position of a key in a run file that has every key, from 0; -1 if there is no such key.
 func Order(key string) int { return slices.Index(keysOf(reflect.TypeFor[Config]()), key) }
 
-// HasKey reports whether a run file has a key.
-func HasKey(key string) bool {
-	_, ok := fieldOf(reflect.TypeFor[Config](), key)
-	return ok
-}
-
 // keysOf are a struct's keys, in order.
 func keysOf(t reflect.Type) []string {
 	var keys []string

@@ -90,7 +90,7 @@ func keyAdvice(flag string, args []string) string {
 	switch {
 	case !ok:
 		return ""
-	case row.Note == "" && row.Drop == "" && runfile.HasKey(row.Use):
+	case row.Note == "" && row.Drop == "" && runfile.Order(row.Use) >= 0:
 		return "write " + quotedWord(row.Use+"="+value)
 	}
 	return row.Advice()

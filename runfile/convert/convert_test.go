@@ -198,6 +198,9 @@ func TestNoValueIsLost(t *testing.T) {
 		"base_model: m\nneftune_noise_alpha: 5\nuse_eaft: true\nunfrozen_parameters: [a]": {
 			"neftune_noise_alpha is 5, use_eaft is true, which changes the result: the loss is the cross entropy",
 			"unfrozen_parameters is [\"a\"], which changes the result: name the tensors that are trained in train_only"},
+		"base_model: m\nreinit_weights: true":           {"init: random # reinit_weights"},
+		"max_steps: 9\nuse_cpu: true\nlearning_rate: 1": {"device: cpu # use_cpu"},
+		"max_steps: 9\nno_cuda: false\nseed: 3":         {"no_cuda: it is off"},
 		"base_model: m\nneftune_noise_alpha: 0":         {"neftune_noise_alpha: it is off"},
 		"base_model: m\nspecial_tokens: {pad_token: x}": {"special_tokens: nothing is padded"},
 		"base_model: m\nspecial_tokens: {eos_token: x}": {"special_tokens has eos_token x"},
