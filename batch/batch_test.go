@@ -1,6 +1,8 @@
 package batch
 
 import (
+	"math"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -10,6 +12,7 @@ func TestLayout(t *testing.T) {
 	const positions = 3
 	memory := make([]int32, Bytes(positions)/entryBytes)
 	m, l := In(memory), LayoutOf(positions)
+	m.Weights[0], m.Weights[1], m.Weights[2] = 1, 1, 1
 	for mark, a := range []struct {
 		array  []int32
 		offset int64
@@ -28,6 +31,25 @@ func TestLayout(t *testing.T) {
 		if x == 0 {
 			t.Errorf("entry %d of the memory is in no array", i)
 		}
+	}
+}
+
+// The weights are the entries of the array that is not one of integers.
+func TestWeights(t *testing.T) {
+	const positions = 3
+	memory := make([]int32, Bytes(positions)/entryBytes)
+	m, first := In(memory), LayoutOf(positions).Weights/entryBytes
+	m.Clear()
+	copied := New(positions)
+	copied.Weights[1] = -2.5
+	m.Copy(copied)
+	for i, want := range []float32{1, -2.5, 1} {
+		if got := math.Float32frombits(uint32(memory[int(first)+i])); got != want {
+			t.Errorf("weight %d is %v, want %v", i, got, want)
+		}
+	}
+	if len(m.Weights) != positions || cap(m.Weights) != positions {
+		t.Errorf("%d of %d weights", len(m.Weights), cap(m.Weights))
 	}
 }
 
@@ -68,6 +90,9 @@ func TestCheck(t *testing.T) {
 		"position 2 has place 0 in a document at [3,":  func(m *Micro) { m.DocStart[2] = 3 },
 		"position 2 has place 0 in a document at [-1,": func(m *Micro) { m.DocStart[2] = -1 },
 		"in a document at [2, 2)":                      func(m *Micro) { m.DocEnd[2] = 2 },
+		"an array of 3 weights":                        func(m *Micro) { m.Weights = m.Weights[:3] },
+		"position 1 has the weight +Inf":               func(m *Micro) { m.Weights[1] = float32(math.Inf(1)) },
+		"position 3 has the weight NaN":                func(m *Micro) { m.Weights[3] = float32(math.NaN()) },
 		"in a document at [2, 5)":                      func(m *Micro) { m.DocEnd[2] = 5 },
 	} {
 		m := New(4)
@@ -76,7 +101,17 @@ func TestCheck(t *testing.T) {
 			t.Errorf("%v, want %q in it", err, want)
 		}
 	}
-	if err := New(4).Check(4, 2, 10); err != nil {
+	m := New(4)
+	if err := m.Check(4, 2, 10); err != nil {
 		t.Error(err)
+	}
+	m.Weights = nil
+	if err := m.Check(4, 2, 10); err != nil {
+		t.Errorf("without weights: %v", err)
+	}
+	to := New(4)
+	to.Weights[2] = 7
+	if to.Copy(m); !slices.Equal(to.Weights, []float32{1, 1, 1, 1}) {
+		t.Errorf("a copy without weights has %v", to.Weights)
 	}
 }

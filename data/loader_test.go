@@ -333,6 +333,7 @@ func TestBatch(t *testing.T) {
 			Positions: []int32{0, 1, 2, 3, 4, 5, 0, 1, 2, 0, 1, 0, 0, 1, 0, 0, 0, 0},
 			DocStart:  []int32{0, 0, 0, 0, 0, 0, 6, 6, 6, 9, 9, 11, 12, 12, 14, 15, 16, 17},
 			DocEnd:    []int32{6, 6, 6, 6, 6, 6, 9, 9, 9, 11, 11, 12, 14, 14, 15, 16, 17, 18},
+			Weights:   slices.Repeat([]float32{1}, 18),
 		},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -351,7 +352,7 @@ func TestNewBatch(t *testing.T) {
 	want := Batch{
 		Sequences: 2, SequenceLen: 3, RealTokens: 4, TargetTokens: 1,
 		Micro: batch.Micro{IDs: []int32{7, 8, 9, 1, 0, 0}, Targets: []int32{6, -1, -1, -1, -1, -1}, Positions: []int32{0, 1, 2, 0, 0, 0},
-			DocStart: []int32{0, 0, 0, 3, 4, 5}, DocEnd: []int32{3, 3, 3, 4, 5, 6}},
+			DocStart: []int32{0, 0, 0, 3, 4, 5}, DocEnd: []int32{3, 3, 3, 4, 5, 6}, Weights: slices.Repeat([]float32{1}, 6)},
 	}
 	if diff := cmp.Diff(want, b); diff != "" {
 		t.Error(diff)

@@ -388,13 +388,14 @@ func (o *Operands) TokenLoss(loss, stat Mat, targets Mem) {
 	o.apart()
 }
 
-func (o *Operands) CrossEntropyGrad(dlogits, logits, stat Mat, targets Mem, first int, scale, softCap float32) {
+func (o *Operands) CrossEntropyGrad(dlogits, logits, stat Mat, targets, weights Mem, first int, softCap float32) {
 	o.begin("CrossEntropyGrad")
 	o.softCap(softCap)
 	o.write("dlogits", dlogits, logits.Rows, logits.Cols, activation)
 	o.read("logits", logits, logits.Rows, logits.Cols, f32Only)
 	o.stat(false, "stat", stat, logits.Rows, 3)
 	o.vec(false, "targets", targets, tensor.I32, logits.Rows)
+	o.vec(false, "weights", weights, tensor.F32, logits.Rows)
 	o.apart()
 }
 

@@ -124,9 +124,10 @@ type HeadOps interface {
 	LSEUpdate(stat, logits Mat, targets Mem, first int, softCap float32)
 	// TokenLoss is loss (F32, [1, T]) = log of the sum of exponentials - target's logit; 0 where the target is negative.
 	TokenLoss(loss, stat Mat, targets Mem)
-	// CrossEntropyGrad is dlogits (A, [T, n]) = (softmax - onehot)*scale of the tile, times 1 - (capped
-	// logit/softCap)^2 if they are capped; a zero row where the target is negative.
-	CrossEntropyGrad(dlogits, logits, stat Mat, targets Mem, first int, scale, softCap float32)
+	// CrossEntropyGrad is dlogits (A, [T, n]) = (softmax - onehot)*weight of the tile, times 1 - (capped
+	// logit/softCap)^2 if they are capped; a zero row where the target is negative. weights (F32[T]) has a weight for
+	// each position, of any sign.
+	CrossEntropyGrad(dlogits, logits, stat Mat, targets, weights Mem, first int, softCap float32)
 	// Sum adds up an F32 vector: dst (one F64) = sum of x, in the fixed order of SumSquares.
 	Sum(dst Mem, x Mat)
 }

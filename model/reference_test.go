@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"slices"
 	"testing"
 
 	"github.com/millrace/millrace/batch"
@@ -150,8 +151,10 @@ func (r *reference) microBatch(micro batch.Micro, scale float32, keep nn.Keep) (
 		first, _ := h.Tile(i)
 		h.Logits(s, w, first, xn, all)
 	}
+	weights := a.Mat(tensor.F32, 1, n).Mem
+	r.put(weights, slices.Repeat([]float32{scale}, n))
 	s.LSEInit(stat)
-	h.Visit(s, tiles, dTiles, xn, stat, dxn, false, b.Targets, scale, h.NewVisitWork(a, r.dtype, n))
+	h.Visit(s, tiles, dTiles, xn, stat, dxn, false, b.Targets, weights, h.NewVisitWork(a, r.dtype, n))
 	s.TokenLoss(loss, stat, b.Targets)
 	h.NormBackward(s, norm, dNorm, top, rstd, dxn, dx)
 

@@ -6,5 +6,6 @@ import "github.com/millrace/millrace/device"
 type Batch struct {
 	T            int
 	IDs, Targets device.Mem // I32[T]; a negative target does not count in the loss
+	Weights      device.Mem // F32[T]: multiplies the gradient of each position's loss
 	Docs         device.Docs
 }

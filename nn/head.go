@@ -110,21 +110,21 @@ func (h *Head) Stats(s device.Stream, tileW device.Mat, first int, xn, stat devi
 	}
 }
 
-// Grad forms one tile's logits again and adds their gradient, times scale, to dTile (F32; skipped if the zero Mat) and to
+// Grad forms one tile's logits again and adds their gradient, times weights (F32[T]), to dTile (F32; skipped if the zero Mat) and to
 // dxn32 (F32, [T, Hidden]), which it overwrites if told so, as for the first tile it sees. A fresh dTile is written and not added to. stat
 // is complete. Tiles come in descending order.
 func (h *Head) Grad(s device.Stream, tileW, dTile device.Mat, first int, xn, stat, dxn32 device.Mat, overwrite, fresh bool,
-	targets device.Mem, scale float32, work *HeadWork) {
+	targets, weights device.Mem, work *HeadWork) {
 	for c := range chunks(xn.Rows, h.ChunkTokens) {
 		logits := c.logits(s, tileW, xn, work.logits[0])
-		c.grad(s, tileW, dTile, first, logits, xn, stat, dxn32, overwrite, fresh, targets, scale, h.SoftCap, work)
+		c.grad(s, tileW, dTile, first, logits, xn, stat, dxn32, overwrite, fresh, targets, weights, h.SoftCap, work)
 	}
 }
 
 // Visit does the work of Stats and Grad for all tiles, each chunk's logits being formed once. dTiles has an entry for each
 // tile, the zero Mat where it is frozen. dxn32 is overwritten, and so are dTiles if they are fresh.
 func (h *Head) Visit(s device.Stream, tiles, dTiles []device.Mat, xn, stat, dxn32 device.Mat, fresh bool,
-	targets device.Mem, scale float32, work *HeadWork) {
+	targets, weights device.Mem, work *HeadWork) {
 	logits := make([]device.Mat, len(tiles))
 	for c := range chunks(xn.Rows, h.ChunkTokens) {
 		for i, w := range tiles {
@@ -134,7 +134,7 @@ func (h *Head) Visit(s device.Stream, tiles, dTiles []device.Mat, xn, stat, dxn3
 		}
 		for i := len(tiles) - 1; i >= 0; i-- {
 			first, _ := h.Tile(i)
-			c.grad(s, tiles[i], dTiles[i], first, logits[i], xn, stat, dxn32, i == len(tiles)-1, fresh, targets, scale, h.SoftCap, work)
+			c.grad(s, tiles[i], dTiles[i], first, logits[i], xn, stat, dxn32, i == len(tiles)-1, fresh, targets, weights, h.SoftCap, work)
 		}
 	}
 }

@@ -15,9 +15,9 @@ func (c chunk) logits(s device.Stream, tileW, xn device.Mat, mem device.Mem) dev
 
 // grad takes the gradient of the chunk's logits of one tile to the tile and to the normed input.
 func (c chunk) grad(s device.Stream, tileW, dTile device.Mat, first int, logits, xn, stat, dxn32 device.Mat,
-	overwrite, fresh bool, targets device.Mem, scale, softCap float32, work *HeadWork) {
+	overwrite, fresh bool, targets, weights device.Mem, softCap float32, work *HeadWork) {
 	dLogits := device.NewMat(work.grad, work.dtype, c.n, tileW.Rows)
-	s.CrossEntropyGrad(dLogits, logits, c.rows(stat), c.ids(targets), first, scale, softCap)
+	s.CrossEntropyGrad(dLogits, logits, c.rows(stat), c.ids(targets), c.ids(weights), first, softCap)
 	s.MatMul(c.rows(dxn32), dLogits, tileW, device.MatMulFlags{Accumulate: !overwrite})
 	weightGrad(s, dTile, dLogits, c.rows(xn), fresh && c.first == 0)
 }

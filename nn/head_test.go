@@ -22,10 +22,10 @@ type ending struct {
 	stat, loss, dxn32 device.Mat
 	targets           device.Mem
 	targetIDs         []int32
+	weights           device.Mem
+	weightOf          []float32
 	fresh             bool // gradients of tiles hold nothing yet
 }
-
-const lossScale = 0.25
 
 func newEnding(t *testing.T, h *nn.Head, dtype tensor.DType) *ending {
 	e := &ending{rig: newRig(t), h: h, dtype: dtype}
@@ -48,8 +48,10 @@ func newEnding(t *testing.T, h *nn.Head, dtype tensor.DType) *ending {
 			id = -1
 		}
 		e.targetIDs = append(e.targetIDs, id)
+		e.weightOf = append(e.weightOf, []float32{0.25, -0.5, 0, 2}[i%4])
 	}
 	e.targets = e.ints(e.targetIDs)
+	e.weights = e.mat(tensor.F32, 1, positions, e.weightOf).Mem
 	return e
 }
 
@@ -70,7 +72,7 @@ func (e *ending) run(visit bool) {
 	s.LSEInit(e.stat)
 	if visit {
 		work := h.NewVisitWork(e.arena, e.dtype, positions)
-		h.Visit(s, e.tiles, e.dTiles, e.xn, e.stat, e.dxn32, e.fresh, e.targets, lossScale, work)
+		h.Visit(s, e.tiles, e.dTiles, e.xn, e.stat, e.dxn32, e.fresh, e.targets, e.weights, work)
 	} else {
 		work := h.NewStatsWork(e.arena, e.dtype, positions)
 		for i, w := range e.tiles {
@@ -79,7 +81,7 @@ func (e *ending) run(visit bool) {
 		}
 		for i := len(e.tiles) - 1; i >= 0; i-- {
 			first, _ := h.Tile(i)
-			h.Grad(s, e.tiles[i], e.dTiles[i], first, e.xn, e.stat, e.dxn32, i == len(e.tiles)-1, e.fresh, e.targets, lossScale, work)
+			h.Grad(s, e.tiles[i], e.dTiles[i], first, e.xn, e.stat, e.dxn32, i == len(e.tiles)-1, e.fresh, e.targets, e.weights, work)
 		}
 	}
 	s.TokenLoss(e.loss, e.stat, e.targets)
@@ -92,8 +94,8 @@ func (e *ending) run(visit bool) {
 func (e *ending) totalLoss() float64 {
 	e.run(true)
 	var sum float64
-	for _, l := range e.get(e.loss) {
-		sum += float64(l) * lossScale
+	for p, l := range e.get(e.loss) {
+		sum += float64(l) * float64(e.weightOf[p])
 	}
 	return sum
 }

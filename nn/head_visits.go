@@ -49,7 +49,7 @@ func (h *Head) runVisit(s device.Stream, a *Args) {
 	}
 	e := a.Ending
 	fresh := len(grads) > 0 && a.Gradients[0].Fresh
-	h.Visit(s, tiles, grads, e.Normed, e.Stat, e.DNormed, fresh, a.Batch.Targets, a.Scale, e.AtOnce)
+	h.Visit(s, tiles, grads, e.Normed, e.Stat, e.DNormed, fresh, a.Batch.Targets, a.Batch.Weights, e.AtOnce)
 	h.runLoss(s, a)
 }
 
@@ -68,7 +68,7 @@ func (h *Head) gradVisit(tile int) Visit {
 		Run: func(s device.Stream, a *Args) {
 			e, g := a.Ending, a.Gradients[0]
 			h.Grad(s, a.Weights[0].Mat(0), g.Mat(0), first, e.Normed, e.Stat, e.DNormed, begins, g.Fresh, a.Batch.Targets,
-				a.Scale, e.ByTile)
+				a.Batch.Weights, e.ByTile)
 		}}
 }
 

@@ -98,7 +98,7 @@ func (h *Head) Measure(v Visit, m Shape, layouts ...*tensor.Layout) Account {
 
 // measured are the arguments that all layers share.
 func measured(v Visit, m Shape, t int, layouts []*tensor.Layout) *Args {
-	args := &Args{Batch: &Batch{T: t, IDs: counted, Targets: counted,
+	args := &Args{Batch: &Batch{T: t, IDs: counted, Targets: counted, Weights: counted,
 		Docs: device.Docs{Positions: counted, Start: counted, End: counted}}}
 	for _, l := range layouts {
 		args.Weights = append(args.Weights, Weights(counted, l, m.DType))
@@ -189,7 +189,7 @@ func (c *counter) ScatterAdd(_, dy device.Mat, _ device.Mem, _ int) { c.moves(dy
 func (c *counter) LSEInit(device.Mat)                                        { c.Ops++ }
 func (c *counter) LSEUpdate(_, l device.Mat, _ device.Mem, _ int, _ float32) { c.moves(l) }
 func (c *counter) TokenLoss(_, _ device.Mat, _ device.Mem)                   { c.Ops++ }
-func (c *counter) CrossEntropyGrad(d, l, _ device.Mat, _ device.Mem, _ int, _, _ float32) {
+func (c *counter) CrossEntropyGrad(d, l, _ device.Mat, _, _ device.Mem, _ int, _ float32) {
 	c.moves(d, l)
 }
 func (c *counter) Sum(device.Mem, device.Mat) { c.Ops++ }

@@ -86,7 +86,6 @@ type Args struct {
 	Ending             *Ending
 
 	Loss   device.Mem // one F64
-	Scale  float32    // of the gradient of each token's loss: 1 over the step's targets
 	Wanted Wanted
 }
 

@@ -46,7 +46,7 @@ type Buffers struct {
 func Batch(mem device.Mem, m, positions int) *nn.Batch {
 	l, first := batch.LayoutOf(positions), int64(m)*batch.Bytes(positions)
 	at := func(offset int64) device.Mem { return mem.Slice(first+offset, l.ArrayBytes) }
-	return &nn.Batch{T: positions, IDs: at(l.IDs), Targets: at(l.Targets),
+	return &nn.Batch{T: positions, IDs: at(l.IDs), Targets: at(l.Targets), Weights: at(l.Weights),
 		Docs: device.Docs{Positions: at(l.Positions), Start: at(l.DocStart), End: at(l.DocEnd)}}
 }
 

@@ -26,7 +26,7 @@ func perPosition(t *testing.T, change func(*plan.Placement)) float64 {
 // for each, or share one and some spare ones.
 func TestDeviceBytesPerPosition(t *testing.T) {
 	hidden := float64(medium.Hidden)
-	tokens := 5 * 4.0
+	tokens := 6 * 4.0
 	working := 3 * 2 * hidden // x of two layers and the gradient, in bf16
 	for _, c := range []struct {
 		name   string

@@ -63,7 +63,8 @@ type Config struct {
 // Batch is the tokens of a step.
 type Batch struct {
 	Micro []batch.Micro
-	// Targets is the number of positions of the step that count in the loss.
+	// Targets is the number of positions of the step that count in the loss. The gradient is that of the sum of weighted
+	// losses over this number.
 	Targets int
 }
 

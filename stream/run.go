@@ -44,7 +44,6 @@ type run struct {
 	*program
 	ctx    context.Context
 	stepNo int64
-	scale  float32 // of the loss gradient: 1 over the step's targets
 	group  fault.Group
 
 	mu      sync.Mutex
@@ -90,9 +89,6 @@ func (e *Engine) follow(ctx context.Context, mode plan.Mode, batch *Batch, step 
 	if batch != nil {
 		if err := e.putTokens(batch); err != nil {
 			return Result{}, err
-		}
-		if batch.Targets > 0 {
-			r.scale = float32(1 / float64(batch.Targets))
 		}
 	}
 	clear(e.regions[plan.ResultsPurpose].Bytes())

@@ -18,11 +18,19 @@ func (e *Engine) putTokens(b *Batch) error {
 	}
 	all := hostmem.I32(e.bytes(plan.TokensPurpose, e.host.Batches))
 	each := int(batch.Bytes(t) / 4)
+	scale := float32(0) // of the gradient of the mean
+	if b.Targets > 0 {
+		scale = float32(1 / float64(b.Targets))
+	}
 	for m, mb := range b.Micro {
 		if err := mb.Check(t, n.SequenceLen, e.Plan.Model.Vocab); err != nil {
 			return err
 		}
-		batch.In(all[m*each:][:each]).Copy(mb)
+		here := batch.In(all[m*each:][:each])
+		here.Copy(mb)
+		for i := range here.Weights {
+			here.Weights[i] *= scale
+		}
 	}
 	if e.Plan.SumsTouchedRows() {
 		e.orderTokens(b)

@@ -11,7 +11,7 @@ import (
 // visit enqueues a layer's visit: it hands the visit what its operands name.
 func (r *run) visit(s device.Stream, op *plan.Op) error {
 	here := r.ranks[op.Rank].buffers
-	a := nn.Args{Scale: r.scale}
+	var a nn.Args
 	if block := op.Layer - 1; block >= 0 && block < len(here.Rope) {
 		a.Rope = here.Rope[block]
 	}

@@ -92,7 +92,7 @@ func BenchmarkOps(b *testing.B) {
 			{"SwiGLUGrad", 0, func(w work) { w.SwiGLUGrad(dgu, dh, dh, gu) }},
 			{"LSEUpdate", 0, func(w work) { w.LSEUpdate(stat, logits, ids, 0, 0) }},
 			{"TokenLoss", 0, func(w work) { w.TokenLoss(loss, stat, ids) }},
-			{"CrossEntropyGrad", 0, func(w work) { w.CrossEntropyGrad(dlogits, logits, stat, ids, 0, 1, 0) }},
+			{"CrossEntropyGrad", 0, func(w work) { w.CrossEntropyGrad(dlogits, logits, stat, ids, loss.Mem, 0, 0) }},
 			{"Gather", 0, func(w work) { w.Gather(y, whead, ids, 0) }},
 			{"ScatterAdd", 0, func(w work) { w.ScatterAdd(table, y, ids, 0) }},
 			{"AdamW", 0, func(w work) { w.AdamW(opt, bad) }},

@@ -3,6 +3,7 @@ package cpu
 import (
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/device/cpu/kernels"
+	"github.com/millrace/millrace/tensor"
 )
 
 // LSEInit implements device.HeadOps.
@@ -31,11 +32,11 @@ func (s *Stream) TokenLoss(loss, stat device.Mat, targets device.Mem) {
 }
 
 // CrossEntropyGrad implements device.HeadOps.
-func (s *Stream) CrossEntropyGrad(dlogits, logits, stat device.Mat, targets device.Mem, first int, scale, softCap float32) {
-	s.operands.CrossEntropyGrad(dlogits, logits, stat, targets, first, scale, softCap)
+func (s *Stream) CrossEntropyGrad(dlogits, logits, stat device.Mat, targets, weights device.Mem, first int, softCap float32) {
+	s.operands.CrossEntropyGrad(dlogits, logits, stat, targets, weights, first, softCap)
 	s.enqueue(func() {
 		a := &kernels.CrossEntropy{Logits: mat(logits), ColFirst: first, Stats: floats(stat), Targets: ints(targets, logits.Rows),
-			DLogits: mat(dlogits), Scale: scale, SoftCap: softCap}
+			DLogits: mat(dlogits), Weights: floats(device.NewVec(weights, tensor.F32, logits.Rows)), SoftCap: softCap}
 		s.crew.split(logits.Rows, 1, rowBytes(logits, dlogits), func(lo, hi int) { s.crew.CrossEntropyGrad(a, lo, hi) })
 	})
 }

@@ -85,9 +85,9 @@ func calls(a *device.Arena) []func(w work) {
 			return func(s work) { s.LSEUpdate(stat, logits, targets, 0, 0) }
 		}(f32(rows, 3), f32(rows, 8), ids()),
 		bind3(f32(1, rows), f32(rows, 3), ids(), work.TokenLoss),
-		func(dlogits, logits, stat device.Mat, targets device.Mem) func(work) {
-			return func(s work) { s.CrossEntropyGrad(dlogits, logits, stat, targets, 0, 1, 0) }
-		}(f32(rows, 8), f32(rows, 8), f32(rows, 3), ids()),
+		func(dlogits, logits, stat device.Mat, targets, weights device.Mem) func(work) {
+			return func(s work) { s.CrossEntropyGrad(dlogits, logits, stat, targets, weights, 0, 0) }
+		}(f32(rows, 8), f32(rows, 8), f32(rows, 3), ids(), f32(1, rows).Mem),
 		bind2(a.Take(8), f32(1, 7), work.Sum),
 		func(y, table device.Mat, ids device.Mem) func(work) {
 			return func(s work) { s.Gather(y, table, ids, 0) }

@@ -135,7 +135,7 @@ func everyOperation(s device.Stream, a *device.Arena, host device.Mem, e extents
 		"LSEInit":          func() { s.LSEInit(stat) },
 		"LSEUpdate":        func() { s.LSEUpdate(stat, f, ids, 0, 30) },
 		"TokenLoss":        func() { s.TokenLoss(loss, stat, ids) },
-		"CrossEntropyGrad": func() { s.CrossEntropyGrad(x, f, stat, ids, 0, 1, 30) },
+		"CrossEntropyGrad": func() { s.CrossEntropyGrad(x, f, stat, ids, loss.Mem, 0, 30) },
 		"Gather":           func() { s.Gather(y, table, ids, 0) },
 		"ScatterAdd":       func() { s.ScatterAdd(dTable, y, ids, 0) },
 		"AdamW": func() {

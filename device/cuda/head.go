@@ -41,8 +41,8 @@ func (s *Stream) TokenLoss(loss, stat device.Mat, targets device.Mem) {
 }
 
 // CrossEntropyGrad implements device.HeadOps.
-func (s *Stream) CrossEntropyGrad(dlogits, logits, stat device.Mat, targets device.Mem, first int, scale, softCap float32) {
-	s.operands.CrossEntropyGrad(dlogits, logits, stat, targets, first, scale, softCap)
+func (s *Stream) CrossEntropyGrad(dlogits, logits, stat device.Mat, targets, weights device.Mem, first int, softCap float32) {
+	s.operands.CrossEntropyGrad(dlogits, logits, stat, targets, weights, first, softCap)
 	s.enqueue(func() error {
 		if empty(logits) {
 			return nil
@@ -51,8 +51,8 @@ func (s *Stream) CrossEntropyGrad(dlogits, logits, stat device.Mat, targets devi
 		if softCap > 0 {
 			o = named("ce_grad", typeName(dlogits.DType), "cap")
 		}
-		return s.launch(o, ptr(dlogits.Mem), ptr(logits.Mem), ptr(stat.Mem), ptr(targets),
-			i32(logits.Rows), i32(logits.Cols), i32(first), stride(dlogits), stride(logits), f32(scale), f32(softCap))
+		return s.launch(o, ptr(dlogits.Mem), ptr(logits.Mem), ptr(stat.Mem), ptr(targets), ptr(weights),
+			i32(logits.Rows), i32(logits.Cols), i32(first), stride(dlogits), stride(logits), f32(softCap))
 	})
 }
 

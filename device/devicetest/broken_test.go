@@ -86,9 +86,9 @@ func (s overSinks) SinkGrad(dsinks, sinks, lse, delta device.Mat) {
 	s.Stream.SinkGrad(dsinks, sinks, lse, delta)
 }
 
-func (s noLogitCap) CrossEntropyGrad(dlogits, logits, stat device.Mat, targets device.Mem, first int,
-	scale, softCap float32) {
-	s.Stream.CrossEntropyGrad(dlogits, logits, stat, targets, first, scale, 0)
+func (s noLogitCap) CrossEntropyGrad(dlogits, logits, stat device.Mat, targets, weights device.Mem, first int,
+	softCap float32) {
+	s.Stream.CrossEntropyGrad(dlogits, logits, stat, targets, weights, first, 0)
 }
 
 func (s turnsBack) RoPE(y, x, bias device.Mat, heads int, cos, sin device.Mat, positions device.Mem, inverse bool) {
@@ -99,9 +99,9 @@ func (s forgetsBias) RoPE(y, x, bias device.Mat, heads int, cos, sin device.Mat,
 	s.Stream.RoPE(y, x, device.Mat{}, heads, cos, sin, positions, inverse)
 }
 
-func (s zeroTargets) CrossEntropyGrad(dlogits, logits, stat device.Mat, targets device.Mem, first int, scale, softCap float32) {
+func (s zeroTargets) CrossEntropyGrad(dlogits, logits, stat device.Mat, targets, weights device.Mem, first int, softCap float32) {
 	s.Stream.Zero(targets)
-	s.Stream.CrossEntropyGrad(dlogits, logits, stat, targets, first, scale, softCap)
+	s.Stream.CrossEntropyGrad(dlogits, logits, stat, targets, weights, first, softCap)
 }
 
 func (s fromZero) Gather(y, table device.Mat, ids device.Mem, first int) {

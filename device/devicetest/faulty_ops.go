@@ -94,9 +94,9 @@ func (s *faultyStream) TokenLoss(loss, stat device.Mat, targets device.Mem) {
 	s.op(func() { s.inner.TokenLoss(loss, stat, targets) })
 }
 
-func (s *faultyStream) CrossEntropyGrad(dlogits, logits, stat device.Mat, targets device.Mem, first int, scale, softCap float32) {
-	s.operands.CrossEntropyGrad(dlogits, logits, stat, targets, first, scale, softCap)
-	s.op(func() { s.inner.CrossEntropyGrad(dlogits, logits, stat, targets, first, scale, softCap) })
+func (s *faultyStream) CrossEntropyGrad(dlogits, logits, stat device.Mat, targets, weights device.Mem, first int, softCap float32) {
+	s.operands.CrossEntropyGrad(dlogits, logits, stat, targets, weights, first, softCap)
+	s.op(func() { s.inner.CrossEntropyGrad(dlogits, logits, stat, targets, weights, first, softCap) })
 }
 
 func (s *faultyStream) Sum(dst device.Mem, x device.Mat) {

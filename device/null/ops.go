@@ -90,8 +90,8 @@ func (s *stream) TokenLoss(loss, stat device.Mat, targets device.Mem) {
 	s.count(0)
 }
 
-func (s *stream) CrossEntropyGrad(dlogits, logits, stat device.Mat, targets device.Mem, first int, scale, softCap float32) {
-	s.operands.CrossEntropyGrad(dlogits, logits, stat, targets, first, scale, softCap)
+func (s *stream) CrossEntropyGrad(dlogits, logits, stat device.Mat, targets, weights device.Mem, first int, softCap float32) {
+	s.operands.CrossEntropyGrad(dlogits, logits, stat, targets, weights, first, softCap)
 	s.count(0)
 }
 

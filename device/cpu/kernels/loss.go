@@ -25,8 +25,8 @@ type CrossEntropy struct {
 	Targets  []int32   // [rows]
 	Loss     []float32 // [rows], LSEFinish
 
-	DLogits Mat     // [rows, tile columns], F32 or BF16; may be Logits if F32
-	Scale   float32 // multiplies the gradient: 1 / number of targets that count
+	DLogits Mat       // [rows, tile columns], F32 or BF16; may be Logits if F32
+	Weights []float32 // [rows]: multiply the gradient
 
 	SoftCap float32 // SoftCap*tanh(logit/SoftCap) takes the place of a logit; 0: none
 }
@@ -101,13 +101,14 @@ func (t *Table) LSEFinish(a *CrossEntropy, row0, row1 int) {
 	}
 }
 
-// CrossEntropyGrad writes rows [row0, row1) of DLogits: (softmax - onehot) * Scale, from finished statistics.
-// It computes exp(logit - max) * (Scale/sum), and subtracts Scale at the target before the one rounding. With a soft
+// CrossEntropyGrad writes rows [row0, row1) of DLogits: (softmax - onehot) * weight, from finished statistics.
+// It computes exp(logit - max) * (weight/sum), and subtracts the weight at the target before the one rounding. With a soft
 // cap there follows, also before the rounding, a product with 1 - (capped logit/SoftCap)^2.
 func (t *Table) CrossEntropyGrad(a *CrossEntropy, row0, row1 int) {
 	n := a.Logits.Cols
 	check(a.Logits.has(row1, n) && kind(a.Logits.DType) == 0 && a.DLogits.has(row1, n), "CrossEntropyGrad: shape or type")
-	check(len(a.Stats) >= row1*StatLen && len(a.Targets) >= row1, "CrossEntropyGrad: statistics or targets")
+	check(len(a.Stats) >= row1*StatLen && len(a.Targets) >= row1 && len(a.Weights) >= row1,
+		"CrossEntropyGrad: statistics, targets or weights")
 	f := t.expMul[kind(a.DLogits.DType)]
 	capped, p := a.capped(), a.capped()
 	for r := row0; r < row1; r++ {
@@ -116,7 +117,8 @@ func (t *Table) CrossEntropyGrad(a *CrossEntropy, row0, row1 int) {
 			continue
 		}
 		s := a.Stats[r*StatLen:][:StatLen]
-		factor := a.Scale / s[statSum]
+		weight := a.Weights[r]
+		factor := weight / s[statSum]
 		target := int(a.Targets[r]) - a.ColFirst
 		if capped != nil {
 			for c := 0; c < n; c += len(capped) {
@@ -124,7 +126,7 @@ func (t *Table) CrossEntropyGrad(a *CrossEntropy, row0, row1 int) {
 				t.SoftCap(run, floats(a.Logits.at(r, c), len(run)), 1, a.SoftCap)
 				t.expMul[0](unsafe.Pointer(&p[0]), unsafe.Pointer(&run[0]), len(run), s[statMax], factor)
 				if at := target - c; at >= 0 && at < len(p) {
-					p[at] -= a.Scale
+					p[at] -= weight
 				}
 				SoftCapGrad(p, run, 0, 1, a.SoftCap)
 				t.Convert(Vec{a.DLogits.at(r, c), a.DLogits.DType, len(p)}, F32(p))
@@ -140,7 +142,7 @@ func (t *Table) CrossEntropyGrad(a *CrossEntropy, row0, row1 int) {
 		}
 		if target >= 0 && target < n {
 			p := float32(Exp(logit-s[statMax]) * factor)
-			store(a.DLogits.at(r, target), kind(a.DLogits.DType), p-a.Scale)
+			store(a.DLogits.at(r, target), kind(a.DLogits.DType), p-weight)
 		}
 	}
 }

@@ -209,10 +209,11 @@ func TestSwiGLU(t *testing.T) {
 
 func TestCrossEntropy(t *testing.T) {
 	forAll(t, func(t *testing.T, k *Table, d tensor.DType, rng *rand.Rand) {
-		const rows, vocab, tile, scale = 5, 103, 40, 0.25
+		const rows, vocab, tile = 5, 103, 40
 		logits := newArray(tensor.F32, rows, vocab, 0, func() float32 { return float32(rng.NormFloat64()*10 + 300) })
 		grad := newArray(d, rows, vocab, 0, nan)
-		op := CrossEntropy{Stats: make([]float32, rows*StatLen), Targets: []int32{0, 102, -1, 40, 39}, Loss: make([]float32, rows), Scale: scale}
+		op := CrossEntropy{Stats: make([]float32, rows*StatLen), Targets: []int32{0, 102, -1, 40, 39}, Loss: make([]float32, rows),
+			Weights: []float32{0.25, -3, 1, 0, 2}}
 		tiles := func(f func()) {
 			for c := 0; c < vocab; c += tile {
 				n := min(tile, vocab-c)
@@ -240,9 +241,9 @@ func TestCrossEntropy(t *testing.T) {
 			for c := range vocab {
 				want := 0.0
 				if target >= 0 {
-					want = math.Exp(logits.at(r, c)-300) / sum * scale
+					want = math.Exp(logits.at(r, c)-300) / sum * float64(op.Weights[r])
 					if c == target {
-						want -= scale
+						want -= float64(op.Weights[r])
 					}
 				}
 				near(t, "gradient", d, grad.at(r, c), want, 1)

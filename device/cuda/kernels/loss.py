@@ -79,9 +79,9 @@ def token_loss(loss, stat, targets, rows, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def ce_grad(dlogits, logits, stat, targets, rows, cols, first, sd, sl, scale, cap, CAPPED: tl.constexpr, BLOCK_ROWS: tl.constexpr,
+def ce_grad(dlogits, logits, stat, targets, weights, rows, cols, first, sd, sl, cap, CAPPED: tl.constexpr, BLOCK_ROWS: tl.constexpr,
             BLOCK_COLS: tl.constexpr):
-    """dlogits = (softmax - onehot)*scale of the tile, times the cap's derivative; zeros where the target is negative. Reads logits and
+    """dlogits = (softmax - onehot)*weight of the tile, times the cap's derivative; zeros where the target is negative. Reads logits and
     writes dlogits once."""
     row = (tl.program_id(0) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS))[:, None].to(tl.int64)
     col = (tl.program_id(1) * BLOCK_COLS + tl.arange(0, BLOCK_COLS))[None, :]
@@ -90,11 +90,12 @@ def ce_grad(dlogits, logits, stat, targets, rows, cols, first, sd, sl, scale, ca
     most = tl.load(stat + row * 3, mask=known, other=0.0)
     total = tl.load(stat + row * 3 + 1, mask=known, other=1.0)
     target = tl.load(targets + row, mask=known, other=-1)
+    weight = tl.load(weights + row, mask=known, other=0.0)
     x = tl.load(logits + row * sl + col, mask=inside, other=0.0)
     if CAPPED:
         x = _capped(x, cap)
-    p = tl.exp(x - most) * (scale / total)
-    p = tl.where(target.to(tl.int64) - first == col, p - scale, p)
+    p = tl.exp(x - most) * (weight / total)
+    p = tl.where(target.to(tl.int64) - first == col, p - weight, p)
     if CAPPED:
         p *= 1.0 - (x / cap) * (x / cap)
     tl.store(dlogits + row * sd + col, tl.where(target >= 0, p, 0.0).to(dlogits.dtype.element_ty), mask=inside)
@@ -110,7 +111,7 @@ for (variant, aligned), (word, capped) in itertools.product((("any", ""), ("a16"
                           aligned=aligned))
     KERNELS += [
         Kernel(f"ce_grad.{a}{word}.{variant}", ce_grad,
-               f"dlogits:*{t} logits:*fp32 stat:*fp32 targets:*i32 rows:i32 cols:i32 first:i32 sd:i32 sl:i32 scale:fp32 cap:fp32",
+               f"dlogits:*{t} logits:*fp32 stat:*fp32 targets:*i32 weights:*fp32 rows:i32 cols:i32 first:i32 sd:i32 sl:i32 cap:fp32",
                ("ceil(rows/BLOCK_ROWS)", "ceil(cols/BLOCK_COLS)"), dict(CAPPED=capped, BLOCK_ROWS=2, BLOCK_COLS=1024),
                aligned=f"dlogits sd {aligned}".strip() if aligned else "") for a, t in BF16_OR_F32
     ]

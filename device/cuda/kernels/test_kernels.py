@@ -249,6 +249,7 @@ class LossTest(Case):
                 logits = field("f32", 10 * self.normal(rows, vocabulary) + np.arange(rows)[:, None] % 3 * 80, stride)
                 targets = self.rng.integers(0, vocabulary, rows)
                 targets[1::5] = -100
+                weights = self.normal(rows) * 2.0 ** -7
                 stat, loss = empty("f32", rows, 3, 3), empty("f32", 1, rows)
                 grad = empty(kind, rows, vocabulary, stride)
                 launch("lse_init", stat, rows)
@@ -260,7 +261,7 @@ class LossTest(Case):
                 launch("token_loss", loss, stat, ints(targets), rows)
                 for first, n in spans:
                     launch(f"ce_grad.{kind}{word}.{variant}", grad.mat[:, first:first + n], logits.mat[:, first:first + n], stat,
-                           ints(targets), rows, n, first, grad.stride, logits.stride, 2.0 ** -7, cap)
+                           ints(targets), field("f32", weights[None], rows), rows, n, first, grad.stride, logits.stride, cap)
                 v = cap * np.tanh(logits.numpy() / cap) if cap else logits.numpy()
                 p = np.exp(v - v.max(1, keepdims=True))
                 lse = v.max(1) + np.log(p.sum(1))
@@ -271,7 +272,7 @@ class LossTest(Case):
                 p[np.arange(rows), picked] -= 1
                 p *= 1 - (v / cap) ** 2 if cap else 1
                 self.near(numbers(loss), want[None], "f32", 200, loss)
-                self.near(numbers(grad), np.where(counts[:, None], p, 0) * 2.0 ** -7, kind, 4 * 2.0 ** -7, grad, stat)
+                self.near(numbers(grad), np.where(counts[:, None], p, 0) * weights[:, None], kind, 8 * 2.0 ** -7, grad, stat)
 
 
 class EmbeddingTest(Case):

@@ -96,7 +96,8 @@ func lossGrad(softCap float32) operands {
 			stat.put(r, 1, 2)
 		}
 		targets := b.ints([]int32{110, -1, 5000})
-		return []any{grad, logits, stat, targets, 3, 1040, 100, grad.stride, logits.stride, float32(0.25), softCap}, []*field{grad}
+		weights := b.normal(tensor.F32, 1, 3, 3)
+		return []any{grad, logits, stat, targets, weights, 3, 1040, 100, grad.stride, logits.stride, softCap}, []*field{grad}
 	}
 }
 

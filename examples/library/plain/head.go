@@ -5,6 +5,7 @@ import (
 
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/hostmem"
+	"github.com/millrace/millrace/tensor"
 )
 
 // The columns of stat: the maximum, the sum of exponentials, and the target's logit.
@@ -57,12 +58,13 @@ func (s *stream) TokenLoss(loss, stat device.Mat, targets device.Mem) {
 	})
 }
 
-func (s *stream) CrossEntropyGrad(dlogits, logits, stat device.Mat, targets device.Mem, first int,
-	scale, softCap float32,
+func (s *stream) CrossEntropyGrad(dlogits, logits, stat device.Mat, targets, weights device.Mem, first int,
+	softCap float32,
 ) {
-	s.operands.CrossEntropyGrad(dlogits, logits, stat, targets, first, scale, softCap)
+	s.operands.CrossEntropyGrad(dlogits, logits, stat, targets, weights, first, softCap)
 	s.do(func() {
 		v, all, ids := numbers(logits), numbers(stat), ints(targets, logits.Rows)
+		scale := numbers(device.NewVec(weights, tensor.F32, logits.Rows))
 		for i, x := range v {
 			row, target := all[i/logits.Cols*statCols:], int(ids[i/logits.Cols])
 			if target < 0 {
@@ -74,7 +76,7 @@ func (s *stream) CrossEntropyGrad(dlogits, logits, stat device.Mat, targets devi
 			if target == first+i%logits.Cols {
 				v[i]--
 			}
-			v[i] *= float64(scale) * slope
+			v[i] *= scale[i/logits.Cols] * slope
 		}
 		put(dlogits, v)
 	})
