@@ -71,13 +71,15 @@ type OpenOptions struct {
 	From string
 	// LogitRows is the number of positions of each micro-batch whose logits [train.Run.Logits] can return; 0: none.
 	LogitRows int
-	Env       *train.Env // nil: NewEnv(nil)
+	// LogProbs lets [train.Run.LogProbs] return the log-probability of every target.
+	LogProbs bool
+	Env      *train.Env // nil: NewEnv(nil)
 }
 
 // Open opens a run for a loop that the caller writes, with the verbs Step, Eval, Logits and Save: see [train.Run]. The
 // model, sizes, precision, memory, device and data are those of the configuration, planned as for Train.
 func Open(ctx context.Context, c *runfile.Config, o OpenOptions) (*train.Run, error) {
-	return train.Open(ctx, c, envOr(o.Env), train.OpenOptions{From: o.From, LogitRows: o.LogitRows})
+	return train.Open(ctx, c, envOr(o.Env), train.OpenOptions{From: o.From, LogitRows: o.LogitRows, LogProbs: o.LogProbs})
 }
 
 func envOr(env *train.Env) *train.Env {

@@ -77,7 +77,17 @@ func (p *Plan) squares(part int) int64 {
 	return max((p.Model.Parts[part].Layout.StateElems+n-1)/n, 1)
 }
 
-func (p *Plan) ResultBytes() int64 { return p.SquaresAt(len(p.Model.Parts)) }
+func (p *Plan) ResultBytes() int64 {
+	if p.Outputs.LogProbs {
+		return p.TokenLossesAt(p.Numerics.MicroBatches)
+	}
+	return p.SquaresAt(len(p.Model.Parts))
+}
+
+// TokenLossesAt is the place of the micro-batch's losses by position, F32[T], where Outputs.LogProbs asks for them.
+func (p *Plan) TokenLossesAt(m int) int64 {
+	return p.SquaresAt(len(p.Model.Parts)) + int64(m)*((int64(p.Numerics.Positions())*tensor.F32.Bytes()+7)/8*8)
+}
 
 // buffers lays them out. groups, if given, learns the bytes by purpose; the arena then only counts, and what each
 // micro-batch has is taken once and counted as often as there are micro-batches.

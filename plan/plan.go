@@ -47,6 +47,7 @@ type Request struct {
 // (model.Frozen) can be evaluated and asked for logits only, and takes no memory for gradients.
 type Outputs struct {
 	LogitRows int  `json:"logit_rows,omitempty"` // rows of each micro-batch whose logits can be asked for at once
+	LogProbs  bool `json:"log_probs,omitempty"`  // the log-probability of each target can be asked for
 	NoUpdates bool `json:"no_updates,omitempty"` // gradients are wanted, updates are not: no moments are kept
 	// NoClip says that gradients are not clipped, so that no update need wait for their norm. Where weights are streamed
 	// each part is then updated as soon as its gradient is in host memory, and gradients have no place of their own

@@ -2,6 +2,7 @@ package stream
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/millrace/millrace/hostmem"
@@ -27,6 +28,30 @@ func (e *Engine) Logits(ctx context.Context, batch *Batch, first int) ([][]float
 	for m := range all {
 		all[m] = hostmem.F32(e.bytes(plan.LogitsPurpose, e.host.Logits[m]))
 		e.head.Cap(all[m])
+	}
+	return all, nil
+}
+
+// LogProbs runs the forward pass over a batch and returns, for each micro-batch, the log-probability of each position's
+// target, in nats: F32[T]; 0 where there is no target. They are good until the next call of any method. The plan is one
+// with [plan.Outputs.LogProbs]. Pending updates are carried out first.
+func (e *Engine) LogProbs(ctx context.Context, batch *Batch) ([][]float32, error) {
+	if !e.Plan.Outputs.LogProbs {
+		return nil, errors.New("log-probabilities: the plan has no room for them; make it with LogProbs")
+	}
+	if _, err := e.Eval(ctx, batch); err != nil {
+		return nil, err
+	}
+	from, rank := e.host.HostResults, e.Plan.RankOf(1+len(e.Plan.Model.Blocks))
+	if !e.ranks[rank].buffers.Results.IsZero() {
+		from = e.host.DeviceResults[rank]
+	}
+	results, all := e.bytes(plan.ResultsPurpose, from), make([][]float32, len(batch.Micro))
+	for m := range all {
+		all[m] = hostmem.F32(results[e.Plan.TokenLossesAt(m):])[:e.Plan.Numerics.Positions()]
+		for t, loss := range all[m] {
+			all[m][t] = -loss
+		}
 	}
 	return all, nil
 }

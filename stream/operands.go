@@ -110,6 +110,15 @@ func (r *run) result(op *plan.Op, o plan.Operand, at int64) device.Mem {
 	return here.buffers.Results.Slice(at, 8)
 }
 
+// tokenLosses is where a device writes the losses of a micro-batch by position: F32 [1, T], with the step's results.
+func (r *run) tokenLosses(rank, m int) device.Mat {
+	to, n := r.ranks[rank].buffers.Results, r.Plan.Numerics.Positions()
+	if to.IsZero() { // results are written where the host reads them
+		to = r.ranks[rank].pinned.HostResults
+	}
+	return device.NewMat(to.Slice(r.Plan.TokenLossesAt(m), int64(n)*tensor.F32.Bytes()), tensor.F32, 1, n)
+}
+
 // hostResult is where the host's lane writes a scalar of the step.
 func (r *run) hostResult(at int64) device.Mem { return r.host.HostResults.Slice(at, 8) }
 

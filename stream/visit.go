@@ -77,6 +77,11 @@ func (r *run) hold(a *nn.Args, op *plan.Op, o plan.Operand) {
 	here := r.ranks[op.Rank].buffers
 	if o.Index > len(here.Held) {
 		a.Ending = here.Ending[r.Plan.HeadBuffer(o.Micro)]
+		if r.Plan.Outputs.LogProbs {
+			ending := *a.Ending
+			ending.Loss = r.tokenLosses(op.Rank, o.Micro)
+			a.Ending = &ending
+		}
 		return
 	}
 	if a.Held = here.Held[o.Index-1]; op.Micro >= 0 {

@@ -51,6 +51,9 @@ type OpenOptions struct {
 	// number larger than a micro-batch means all of its positions. Logits take 4 bytes of host memory for each position
 	// and each token of the vocabulary.
 	LogitRows int
+	// LogProbs lets LogProbs return the log-probability of every target. They take 4 bytes a position of a step, on the
+	// device and in host memory.
+	LogProbs bool
 }
 
 // Open reads a model, plans its steps and brings its state to the planned places, as Train does for the same
@@ -112,7 +115,8 @@ func (r *Run) open(ctx context.Context, env *Env, o OpenOptions) (err error) {
 			return err
 		}
 	}
-	p, err := env.makePlan(ctx, c, r.src.model, r.src.exportType(), 0, o.LogitRows, from != nil, r.dev.Computes.Info())
+	p, err := env.makePlan(ctx, c, r.src.model, r.src.exportType(), 0,
+		plan.Outputs{LogitRows: o.LogitRows, LogProbs: o.LogProbs}, from != nil, r.dev.Computes.Info())
 	if err != nil {
 		return err
 	}
@@ -310,6 +314,15 @@ func (r *Run) Logits(ctx context.Context, b *stream.Batch, first int) ([][]float
 		return nil, errClosed
 	}
 	return r.Engine.Logits(ctx, b, first)
+}
+
+// LogProbs returns, for each micro-batch, the log-probability of each position's target after the updates of all steps,
+// in nats; 0 where there is no target. They are valid until the next call of any method.
+func (r *Run) LogProbs(ctx context.Context, b *stream.Batch) ([][]float32, error) {
+	if r.isClosed() {
+		return nil, errClosed
+	}
+	return r.Engine.LogProbs(ctx, b)
 }
 
 // Tensor returns the exact fp32 values of a tensor after the updates of all steps, row by row. The name is that of

@@ -198,7 +198,7 @@ func exportsAlike(t *testing.T, r *Run, c *runfile.Config, saved string, want []
 func TestRunLogits(t *testing.T) {
 	c := smallConfig(t)
 	c.Datasets = nil
-	r := openRun(t, c, "", OpenOptions{LogitRows: c.BatchTokens})
+	r := openRun(t, c, "", OpenOptions{LogitRows: c.BatchTokens, LogProbs: true})
 	tok, err := r.Tokenizer()
 	if err != nil {
 		t.Fatal(err)
@@ -223,6 +223,17 @@ func TestRunLogits(t *testing.T) {
 			sum += math.Exp(float64(x))
 		}
 		want += (math.Log(sum) - float64(row[next])) / float64(len(ids)-1)
+	}
+	probs, err := r.LogProbs(t.Context(), b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sum := 0.0
+	for _, p := range slices.Concat(probs...) {
+		sum += float64(p)
+	}
+	if math.Abs(loss+sum/float64(len(ids)-1)) > 1e-5 {
+		t.Errorf("loss %v, log-probabilities %v", loss, probs)
 	}
 	if math.Abs(loss-want) > 1e-5 {
 		t.Errorf("loss %v, by the logits %v", loss, want)
@@ -430,13 +441,14 @@ func TestClosedRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, call := range map[string]func() error{
-		"Next":   func() error { _, err := r.Next(t.Context()); return err },
-		"Step":   func() error { _, err := r.Step(t.Context(), own, r.Update(1e-3)); return err },
-		"Eval":   func() error { _, err := r.Eval(t.Context(), b); return err },
-		"Logits": func() error { _, err := r.Logits(t.Context(), own, 0); return err },
-		"Tensor": func() error { _, err := r.Tensor(t.Context(), "lm_head.weight"); return err },
-		"Save":   func() error { _, err := r.Save(t.Context(), t.TempDir()); return err },
-		"Export": func() error { return r.Export(t.Context(), filepath.Join(t.TempDir(), "model")) },
+		"Next":     func() error { _, err := r.Next(t.Context()); return err },
+		"Step":     func() error { _, err := r.Step(t.Context(), own, r.Update(1e-3)); return err },
+		"Eval":     func() error { _, err := r.Eval(t.Context(), b); return err },
+		"Logits":   func() error { _, err := r.Logits(t.Context(), own, 0); return err },
+		"LogProbs": func() error { _, err := r.LogProbs(t.Context(), own); return err },
+		"Tensor":   func() error { _, err := r.Tensor(t.Context(), "lm_head.weight"); return err },
+		"Save":     func() error { _, err := r.Save(t.Context(), t.TempDir()); return err },
+		"Export":   func() error { return r.Export(t.Context(), filepath.Join(t.TempDir(), "model")) },
 	} {
 		if err := call(); !errors.Is(err, errClosed) {
 			t.Errorf("%s: %v", name, err)

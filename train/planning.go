@@ -229,10 +229,10 @@ func sizesOf(n plan.Numerics) runfile.Sizes {
 }
 
 // makePlan plans a run of a model with weights of a type; steps is 0 if their number is not known. Sizes that are
-// auto become the largest that fit. logitRows is the number of positions of each micro-batch whose logits the caller
-// wants; a micro-batch that has fewer gives all. begun is plan.Request.Begun.
-func (e *Env) makePlan(ctx context.Context, c *runfile.Config, m *model.Model, weights tensor.DType, steps,
-	logitRows int, begun bool, dev device.Info) (*plan.Plan, error) {
+// auto become the largest that fit. also has LogitRows and LogProbs for the caller; a micro-batch that has fewer rows
+// than LogitRows gives all. begun is plan.Request.Begun.
+func (e *Env) makePlan(ctx context.Context, c *runfile.Config, m *model.Model, weights tensor.DType,
+	steps int, also plan.Outputs, begun bool, dev device.Info) (*plan.Plan, error) {
 	n, err := c.Types()
 	if err != nil {
 		return nil, err
@@ -254,7 +254,7 @@ func (e *Env) makePlan(ctx context.Context, c *runfile.Config, m *model.Model, w
 	p, err := e.fit(ctx, plan.Fitting{Request: r, Rows: c.BatchTokens / c.SequenceLen, Cuts: c.Numerics.Cuts(),
 		OutputsOf: func(n plan.Numerics) plan.Outputs {
 			out := c.Outputs()
-			out.LogitRows = min(logitRows, n.Positions())
+			out.LogitRows, out.LogProbs = min(also.LogitRows, n.Positions()), also.LogProbs
 			return out
 		}}, mem)
 	if err != nil {

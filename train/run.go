@@ -204,7 +204,8 @@ func (t *trainer) prepare(ctx context.Context, env *Env) (p *plan.Plan, err erro
 	if err := t.standAt(t.from); err != nil {
 		return nil, err
 	}
-	p, err = env.makePlan(ctx, c, t.src.model, t.src.exportType(), t.rates.Steps, 0, b.hasSizes(), t.dev.Computes.Info())
+	p, err = env.makePlan(ctx, c, t.src.model, t.src.exportType(), t.rates.Steps, plan.Outputs{}, b.hasSizes(),
+		t.dev.Computes.Info())
 	if err != nil {
 		return nil, t.keptSizes(ctx, asked, err)
 	}

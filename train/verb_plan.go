@@ -87,7 +87,7 @@ func PlanFor(ctx context.Context, env *Env, c *runfile.Config, o PlanOptions) (r
 		defer dev.Close()
 		r.Device = dev.Computes.Info()
 		r.Machine = probe.Rates(env.CacheDir, r.Device, c.Budgets().Path)
-		r.Plan, err = env.makePlan(ctx, c, m, weights, c.MaxSteps, 0, begun, r.Device)
+		r.Plan, err = env.makePlan(ctx, c, m, weights, c.MaxSteps, plan.Outputs{}, begun, r.Device)
 		if err == nil && !begun {
 			r.Faster = env.fasterCompute(ctx, c, m, weights, r.Plan, r.Device)
 		}

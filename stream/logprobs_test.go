@@ -1,0 +1,130 @@
+package stream_test
+
+import (
+	"math"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/millrace/millrace/model/modeltest"
+	"github.com/millrace/millrace/plan"
+	"github.com/millrace/millrace/plan/plantest"
+)
+
+// Log-probabilities are those of PyTorch's logits, have the same bits wherever things are placed, and are those of the
+// weights after all updates.
+func TestLogProbsAgreeWithPyTorch(t *testing.T) {
+	for _, variant := range []string{"qwen3", "qwen3-bias-untied"} {
+		g := modeltest.Load(t, variant)
+		s := golden(t, g, f32)
+		s.outputs.LogProbs = true
+		var bound [][]float32
+		for name, change := range map[string]func(*plan.Placement){
+			"bound": nil, "streamed": streamed(2), "dealt": func(p *plan.Placement) {
+				*p = plantest.Streamed(len(p.Where.Weights), len(p.Where.Inputs), 2)
+				for b := range p.Where.Inputs {
+					p.Deal = append(p.Deal, b%2)
+				}
+			}, "head at once": func(p *plan.Placement) { streamed(1)(p); p.HeadAtOnce = true },
+		} {
+			r := start(t, s, setup{change: change})
+			got, err := r.engine.LogProbs(t.Context(), s.eval)
+			if err != nil {
+				t.Fatal(err)
+			}
+			vocab := s.model.Vocab
+			for m, mb := range s.eval.Micro {
+				for i, target := range mb.Targets {
+					want := 0.0
+					if target >= 0 {
+						row, sum := g.Logits[m][i*vocab:][:vocab], 0.0
+						for _, x := range row {
+							sum += math.Exp(float64(x))
+						}
+						want = float64(row[target]) - math.Log(sum)
+					}
+					if d := math.Abs(float64(got[m][i]) - want); !(d <= 2e-5*max(1, math.Abs(want))) {
+						t.Errorf("%s, %s: micro-batch %d, position %d: %v, PyTorch %v", variant, name, m, i, got[m][i], want)
+					}
+				}
+			}
+			before := [][]float32{}
+			for _, one := range got {
+				before = append(before, slices.Clone(one))
+			}
+			if bound == nil {
+				bound = before
+			}
+			for m := range before {
+				if !slices.Equal(before[m], bound[m]) {
+					t.Errorf("%s: micro-batch %d of %s has other bits", variant, m, name)
+				}
+			}
+			if _, err := r.engine.Step(t.Context(), s.batches[0], s.updates[0]); err != nil {
+				t.Fatal(err)
+			}
+			after, err := r.engine.LogProbs(t.Context(), s.eval)
+			if err != nil || slices.Equal(after[0], before[0]) {
+				t.Errorf("%s: a step changes nothing (error %v)", name, err)
+			}
+			r.close(t)
+		}
+	}
+	r := newRig(t, modeltest.Load(t, "qwen3"), f32, nil)
+	if _, err := r.engine.LogProbs(t.Context(), nil); err == nil || !strings.Contains(err.Error(), "make it with LogProbs") {
+		t.Errorf("a plan without them: %v", err)
+	}
+}
+
+// The gradient has the weight of each position: all weights of two double it to the bit, and a weight of zero is as no
+// target at all. A batch without weights is one with weights of one.
+func TestWeightsOfPositions(t *testing.T) {
+	shape := tiny
+	shape.BF16, shape.Unclipped = true, true
+	s := shape.subject(t, 1)
+	norm := func(change func(m, i int) float32, targets func(m, i int) bool) float64 {
+		own := *s.batches[0]
+		own.Micro = slices.Clone(own.Micro)
+		for m := range own.Micro {
+			mb := &own.Micro[m]
+			mb.Weights, mb.Targets = nil, slices.Clone(mb.Targets)
+			for i := range mb.Targets {
+				if change != nil {
+					mb.Weights = append(mb.Weights, change(m, i))
+				}
+				if targets != nil && !targets(m, i) {
+					mb.Targets[i] = -1
+				}
+			}
+		}
+		r := start(t, s, setup{change: streamed(1)})
+		defer r.close(t)
+		res, err := r.engine.Step(t.Context(), &own, s.updates[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		return res.GradNorm
+	}
+	all := func(w float32) func(m, i int) float32 { return func(int, int) float32 { return w } }
+	even := func(_, i int) bool { return i%2 == 0 }
+	plain := norm(nil, nil)
+	if one := norm(all(1), nil); one != plain {
+		t.Errorf("norm %v with weights of one, %v without", one, plain)
+	}
+	if two := norm(all(2), nil); two != 2*plain {
+		t.Errorf("norm %v with weights of two, %v with one", two, plain)
+	}
+	if minus := norm(all(-1), nil); minus != plain {
+		t.Errorf("norm %v with weights of minus one, %v with one", minus, plain)
+	}
+	zero := norm(func(m, i int) float32 {
+		if even(m, i) {
+			return 1
+		}
+		return 0
+	}, nil)
+	if without := norm(nil, even); zero != without || zero == plain {
+		t.Errorf("norm %v where every second weight is zero, %v where every second position has no target, %v with all",
+			zero, without, plain)
+	}
+}
