@@ -17,14 +17,11 @@ type summary struct {
 	DiskWrittenBytes int64 `json:"disk_written_bytes"`
 }
 
-// stateKinds are what a run keeps of each parameter from step to step.
-var stateKinds = []store.Kind{store.Weights, store.Low, store.Grad, store.FirstMoment, store.SecondMoment}
-
-// stateBytes sums the state in a list of purposes.
+// stateBytes sums what a run keeps of each parameter from step to step, gradients included, in a list of purposes.
 func stateBytes(list []plan.Bytes) (sum int64) {
 	for _, b := range list {
-		for _, kind := range stateKinds {
-			if b.Purpose == kind.String() {
+		for kind := range store.Kind(store.Kinds) {
+			if b.Purpose == kind.String() && (kind == store.Grad || !kind.Transient()) {
 				sum += b.Bytes
 			}
 		}

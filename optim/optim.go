@@ -91,11 +91,8 @@ func (s Scheme) Types() [store.Kinds]tensor.DType {
 	if s.Master == F32 {
 		t = [store.Kinds]tensor.DType{store.Weights: tensor.F32, store.Grad: tensor.F32}
 	}
-	if s.Moments == Dynamic8 {
-		t[store.FirstMoment], t[store.SecondMoment] = tensor.U8, tensor.U8
-		t[store.FirstScale], t[store.SecondScale] = tensor.F32, tensor.F32
-	} else {
-		t[store.FirstMoment], t[store.SecondMoment] = tensor.F32, tensor.F32
+	for _, state := range s.Rule().States() {
+		t[state.Kind] = state.Type
 	}
 	return t
 }

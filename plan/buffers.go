@@ -169,7 +169,7 @@ func (p *Plan) buffers(a *device.Arena, groups func(purpose string, bytes int64)
 		if !p.StateResident(part) {
 			continue
 		}
-		for _, kind := range stateKinds {
+		for _, kind := range p.stateKinds() {
 			b.State[part][kind] = a.Take(p.kindBytes(part, kind))
 		}
 		b.State[part][store.Grad] = b.OwnG[part] // rounded to the type that it has
@@ -181,7 +181,7 @@ func (p *Plan) buffers(a *device.Arena, groups func(purpose string, bytes int64)
 	var passing [store.Kinds]int64
 	for part := range p.Model.Parts {
 		if p.StatePasses(part) {
-			for _, kind := range append([]store.Kind{store.Grad}, stateKinds...) {
+			for _, kind := range append(p.stateKinds(), store.Grad) {
 				passing[kind] = max(passing[kind], p.kindBytes(part, kind))
 			}
 		}

@@ -1,6 +1,9 @@
 package plan
 
-import "github.com/millrace/millrace/device"
+import (
+	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/store"
+)
 
 // PlacedBytes is what the buffers of all micro-batches take where each is placed.
 func PlacedBytes(p *Plan) int64 {
@@ -20,3 +23,6 @@ func SimulateUpTo(p *Plan, m Machine, dev device.Info, most float64) Prediction 
 
 // SimulatedMicros is from how many micro-batches on Simulate groups them.
 const SimulatedMicros = simulatedMicros
+
+// SpillOrder is the order in which kinds of state go to disk.
+func SpillOrder(p *Plan) []store.Kind { return p.spillOrder() }

@@ -180,7 +180,7 @@ func (p *Plan) Pinned(purpose string) bool {
 		store.Weights.String(), store.Grad.String():
 		return true
 	}
-	for _, kind := range stateKinds {
+	for _, kind := range p.stateKinds() {
 		if purpose == kind.String() {
 			return p.Unified || p.AnyStateResident() || p.anyStatePasses()
 		}

@@ -109,9 +109,9 @@ func (p *Plan) weightsPlace(part int, bound, headAtOnce, asked bool) Place {
 }
 
 // mayLookAhead reports whether rows of the embedding can be updated as they are looked up: of a table in host memory
-// and, of moments in 8 bits, where rows are whole blocks of them.
+// whose rows share no state.
 func (p *Plan) mayLookAhead(where *Table) bool {
-	if p.Outputs.NoUpdates || p.Numerics.Moments == optim.Dynamic8 && p.Model.Hidden%tensor.MomentBlock != 0 {
+	if p.Outputs.NoUpdates || int64(p.Model.Hidden)%p.Numerics.Scheme().Rule().Together() != 0 {
 		return false
 	}
 	for _, part := range p.Model.EmbedTiles {
@@ -201,11 +201,11 @@ func (p *Plan) OnDisk(id store.ID) bool {
 func (p *Plan) anyOnDisk() bool { return p.Placement.Where.onDisk() }
 
 // stateKinds are the kinds of a part's state from step to step other than its weights.
-var stateKinds = []store.Kind{store.Low, store.FirstMoment, store.SecondMoment, store.FirstScale, store.SecondScale}
+func (p *Plan) stateKinds() []store.Kind { return p.Numerics.Scheme().States() }
 
 // stateBytes is what they take of a part.
 func (p *Plan) stateBytes(part int) (sum int64) {
-	for _, kind := range stateKinds {
+	for _, kind := range p.stateKinds() {
 		sum += p.kindBytes(part, kind)
 	}
 	return sum
@@ -384,8 +384,8 @@ func (p *Plan) logitChunks() int {
 func (p *Plan) types() [store.Kinds]tensor.DType {
 	types := p.Numerics.Scheme().Types()
 	if p.Outputs.NoUpdates {
-		for _, kind := range []store.Kind{store.FirstMoment, store.SecondMoment, store.FirstScale, store.SecondScale} {
-			types[kind] = tensor.Invalid
+		for _, state := range p.Numerics.Scheme().Rule().States() {
+			types[state.Kind] = tensor.Invalid
 		}
 	}
 	return types

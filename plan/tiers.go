@@ -1,9 +1,11 @@
 package plan
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/millrace/millrace/store"
+	"github.com/millrace/millrace/tensor"
 )
 
 // StagingQuota is the least staging memory of each lane when extents are on disk: see Rings.Reads.
@@ -33,18 +35,23 @@ const stagingPurpose = "staging"
 // spillOrder are the kinds in the order in which they go to disk. A byte of moments, low halves, gradients or saved
 // layer inputs that is kept there moves twice a step, a byte of weights four times. The state moves below the forward
 // pass, with the updates; inputs are written in the forward pass and read in the backward pass, so some of them may
-// go first.
-var spillOrder = []store.Kind{store.SecondMoment, store.FirstMoment, store.SecondScale, store.FirstScale, store.Low, store.GradSum, store.Grad,
-	store.Inputs, store.Weights}
+// go first. Of the optimizer's states the largest go first, the last of its list before the others.
+func (p *Plan) spillOrder() (kinds []store.Kind) {
+	types := p.Numerics.Scheme().Types()
+	for _, state := range slices.Backward(p.Numerics.Scheme().Rule().States()) {
+		kinds = append(kinds, state.Kind)
+	}
+	slices.SortStableFunc(kinds, func(a, b store.Kind) int {
+		bytes := func(kind store.Kind) int64 { return kind.Elems(tensor.Align) * types[kind].Bytes() }
+		return cmp.Compare(bytes(b), bytes(a))
+	})
+	return append(kinds, store.Low, store.GradSum, store.Grad, store.Inputs, store.Weights)
+}
 
 // mayBeOnDisk reports whether extents of the kind can be staged. Bound extents cannot: they are used where they are
 // stored.
 func (p *Plan) mayBeOnDisk(kind store.Kind) bool {
-	switch kind {
-	case store.Low, store.FirstMoment, store.SecondMoment, store.FirstScale, store.SecondScale:
-		return true
-	}
-	return !p.Bound() && (kind != store.Grad || !p.UpdatesInBackward())
+	return slices.Contains(p.stateKinds(), kind) || !p.Bound() && (kind != store.Grad || !p.UpdatesInBackward())
 }
 
 // tierTable is what the extents take of host memory and of disk.
@@ -128,7 +135,7 @@ func (c *chooser) spill(place Placement, inputsFirst int) Placement {
 		bytes[spec.ID] = store.AlignUp(spec.Bytes)
 	}
 	inputsFirst = min(inputsFirst, len(inputs))
-	for _, kind := range spillOrder {
+	for _, kind := range p.spillOrder() {
 		if !s.mayBeOnDisk(kind) {
 			continue
 		}

@@ -2,8 +2,10 @@ package plan_test
 
 import (
 	"context"
+	"slices"
 	"testing"
 
+	"github.com/millrace/millrace/optim"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/store"
 )
@@ -77,5 +79,21 @@ func TestSavedInputsGoToDisk(t *testing.T) {
 	}
 	if before != 0 {
 		t.Errorf("with memory for all, %d inputs are on disk", before)
+	}
+}
+
+// Of the optimizer's states the largest go to disk first, before what each visit moves.
+func TestSpillOrder(t *testing.T) {
+	m := tiny.model(t)
+	for moments, want := range map[optim.Moments][]store.Kind{
+		optim.MomentsF32: {store.SecondMoment, store.FirstMoment},
+		optim.Dynamic8:   {store.SecondMoment, store.FirstMoment, store.SecondScale, store.FirstScale},
+	} {
+		n := numerics(1, true)
+		n.Moments = moments
+		want = append(want, store.Low, store.GradSum, store.Grad, store.Inputs, store.Weights)
+		if got := plan.SpillOrder(newPlan(t, m, n)); !slices.Equal(got, want) {
+			t.Errorf("%v: %v, want %v", moments, got, want)
+		}
 	}
 }

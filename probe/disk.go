@@ -19,6 +19,7 @@ import (
 	"github.com/millrace/millrace/hostmem"
 	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/internal/fault"
+	"github.com/millrace/millrace/optim"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/store"
 	"github.com/millrace/millrace/tensor"
@@ -55,12 +56,11 @@ func (p *prober) disk(m *plan.Machine) (err error) {
 	}
 	t := &diskPass{ctx: p.ctx, random: rand.NewPCG(1, 2)}
 	var each int64 // bytes of a parameter
-	for _, k := range []struct {
-		kind  store.Kind
-		bytes int64
-	}{{store.Low, 2}, {store.FirstMoment, 4}, {store.SecondMoment, 4}} {
-		t.specs = append(t.specs, store.Spec{ID: store.ID{Kind: k.kind}, Bytes: k.bytes, Piece: p.pieceElems * k.bytes})
-		each += k.bytes
+	scheme := optim.Scheme{}
+	for _, kind := range scheme.States() {
+		bytes := scheme.Types()[kind].Bytes()
+		t.specs = append(t.specs, store.Spec{ID: store.ID{Kind: kind}, Bytes: bytes, Piece: p.pieceElems * bytes})
+		each += bytes
 	}
 	pieces := max(p.diskBytes/(each*p.pieceElems), 1)
 	for i := range t.specs {

@@ -32,8 +32,8 @@ const (
 	Weights      Kind = iota // bf16 compute weights (the high halves of the master), or fp32
 	Low                      // int16 low halves of the split master
 	Grad                     // gradients in their stored type
-	FirstMoment              // Adam's m
-	SecondMoment             // Adam's v
+	FirstMoment              // of gradients, where an optimizer keeps them
+	SecondMoment             // and of their squares
 	FirstScale               // fp32 scales of first moments in 8 bits, one for each tensor.MomentBlock of them
 	SecondScale              // and of second moments
 	GradSum                  // fp32 gradient of a tied tile on its way from head to embedding; nothing between steps

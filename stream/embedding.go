@@ -86,7 +86,7 @@ func (r *run) updateRows(s device.Stream, to [store.Kinds]device.Mem, tables [][
 			s.Gather(copies, asRows(from, rows), ids, part.FirstRow)
 		}
 	}
-	r.adamWOf(s, of, table.Decay, table.ParamGroup, bad)
+	r.updateRun(s, of, table.Decay, table.ParamGroup, bad)
 }
 
 // asRows is memory as rows of numbers of two bytes, whatever they are, for a gather to copy.

@@ -96,6 +96,7 @@ type Engine struct {
 	Config
 	head  *nn.Head
 	types [store.Kinds]tensor.DType
+	rule  optim.Rule
 	specs map[store.ID]store.Spec
 
 	onHost  map[*hostmem.Region]device.Mem // host memory as the host's driver sees it
@@ -151,7 +152,8 @@ type pendingUpdate struct {
 // New reserves everything that the plan asks for.
 func New(c Config) (*Engine, error) {
 	e := &Engine{Config: c, regions: map[string]*hostmem.Region{}, onHost: map[*hostmem.Region]device.Mem{},
-		programs: map[plan.Mode]*program{}, types: c.Plan.Numerics.Scheme().Types()}
+		programs: map[plan.Mode]*program{}, types: c.Plan.Numerics.Scheme().Types(),
+		rule: c.Plan.Numerics.Scheme().Rule()}
 	if err := e.open(); err != nil {
 		_ = e.Close() // err is the one to report
 		return nil, err

@@ -50,12 +50,12 @@ func (r *run) movePart(s device.Stream, i int) error {
 		here[store.Weights], err = r.mem(op, to)
 		access = store.Read
 	case plan.State:
-		kinds, here, access = r.stateKinds(), r.state(to), store.Read
+		kinds, here, access = r.Plan.Numerics.Scheme().States(), r.state(to), store.Read
 		if to.Slot >= 0 { // it passes, and comes with its gradient
 			kinds = append(kinds, store.Grad)
 		}
 	case plan.Stored:
-		kinds, here = append(kinds, r.stateKinds()...), r.state(op.Reads[1])
+		kinds, here = append(kinds, r.Plan.Numerics.Scheme().States()...), r.state(op.Reads[1])
 		here[store.Weights], err = r.mem(op, from)
 	case plan.Rounded:
 		kinds = []store.Kind{store.Grad}

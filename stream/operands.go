@@ -129,21 +129,11 @@ func (r *run) state(o plan.Operand) [store.Kinds]device.Mem {
 		return r.ranks[o.Rank].buffers.State[o.Index]
 	}
 	var mem [store.Kinds]device.Mem
-	for _, kind := range append(r.stateKinds(), store.Grad) {
+	for _, kind := range append(r.Plan.Numerics.Scheme().States(), store.Grad) {
 		bytes := r.specs[store.ID{Part: o.Index, Kind: kind}].Bytes
 		mem[kind] = r.ranks[o.Rank].buffers.StateRing[o.Slot][kind].Slice(0, bytes)
 	}
 	return mem
-}
-
-// stateKinds returns the kinds of extents that a part has, except its weights and its gradient.
-func (e *Engine) stateKinds() (kinds []store.Kind) {
-	for kind, t := range e.types {
-		if k := store.Kind(kind); t != tensor.Invalid && k != store.Weights && !k.Transient() {
-			kinds = append(kinds, k)
-		}
-	}
-	return kinds
 }
 
 func (e *Engine) gradBytes(part int) int64 { return e.Plan.Model.Parts[part].Layout.StateElems * 4 }

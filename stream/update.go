@@ -2,7 +2,6 @@ package stream
 
 import (
 	"github.com/millrace/millrace/device"
-	"github.com/millrace/millrace/optim"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/store"
 	"github.com/millrace/millrace/tensor"
@@ -59,23 +58,22 @@ func (r *run) updatePiece(s device.Stream, part int, weights, state span) error 
 		}
 		mem[kind] = r.onHost[lease.Region].Slice(lease.Off, lease.Len)
 	}
-	r.adamW(s, part, mem, weights, state, r.hostResult(r.Plan.BadAt()))
+	r.updateSpan(s, part, mem, weights, state, r.hostResult(r.Plan.BadAt()))
 	return nil
 }
 
-// adamW updates the parameters whose state is in a span; weights is the span of their weights, and mem has both, by
-// kind. Spans and runs begin on multiples of tensor.Align, as blocks of 8-bit moments do. Blocks are updated whole: the
-// padding is zero and stays zero. The cut of state into spans changes no bit.
-func (r *run) adamW(s device.Stream, part int, mem [store.Kinds]device.Mem, weights, state span, bad device.Mem) {
+// updateSpan updates the parameters whose state is in a span; weights is the span of their weights, and mem has both, by
+// kind. Spans and runs begin on multiples of tensor.Align, as what shares a state does. That is updated whole: the padding
+// is zero and stays zero. The cut of state into spans changes no bit.
+func (r *run) updateSpan(s device.Stream, part int, mem [store.Kinds]device.Mem, weights, state span, bad device.Mem) {
 	for _, run := range r.Plan.Model.Parts[part].Layout.Runs() {
 		begin, end := max(run.State, state.first), min(run.State+run.Elems, state.first+state.n)
 		if begin >= end {
 			continue
 		}
 		n := end - begin
-		if r.Plan.Numerics.Moments == optim.Dynamic8 {
-			n = (n + tensor.MomentBlock - 1) / tensor.MomentBlock * tensor.MomentBlock
-		}
+		together := r.rule.Together()
+		n = (n + together - 1) / together * together
 		vec := func(kind store.Kind, first int64) device.Mat {
 			t := r.types[kind]
 			if t == tensor.Invalid {
@@ -90,24 +88,17 @@ func (r *run) adamW(s device.Stream, part int, mem [store.Kinds]device.Mem, weig
 			of[kind] = vec(kind, at)
 		}
 		of[store.Weights] = vec(store.Weights, run.First+begin-run.State-weights.first)
-		r.adamWOf(s, of, run.Decay, run.ParamGroup, bad)
+		r.updateRun(s, of, run.Decay, run.ParamGroup, bad)
 	}
 }
 
-// adamWOf updates parameters of one group that share a rule of decay; of are their vectors.
-func (r *run) adamWOf(s device.Stream, of [store.Kinds]device.Mat, decay bool, group int, bad device.Mem) {
+// updateRun updates parameters of one group that share a rule of decay; of are their vectors.
+func (r *run) updateRun(s device.Stream, of [store.Kinds]device.Mat, decay bool, group int, bad device.Mem) {
 	u := r.update
-	rule, lr := u.AdamW, u.LR
+	constants, lr := u.AdamW, u.LR
 	if group > 0 && group <= len(u.Groups) {
-		lr, rule.WeightDecay = u.Groups[group-1].LR, u.Groups[group-1].WeightDecay
+		lr, constants.WeightDecay = u.Groups[group-1].LR, u.Groups[group-1].WeightDecay
 	}
-	scalars := rule.Scalars(u.Step-u.Idle, lr, u.clip, decay)
-	weights, low, grad, m, v := of[store.Weights], of[store.Low], of[store.Grad], of[store.FirstMoment],
-		of[store.SecondMoment]
-	if r.Plan.Numerics.Moments == optim.Dynamic8 {
-		s.AdamW8(device.AdamW8Args{Weights: weights, Low: low, Grad: grad, M: m, V: v, MScale: of[store.FirstScale],
-			VScale: of[store.SecondScale], AdamWScalars: scalars}, bad)
-		return
-	}
-	s.AdamW(device.AdamWArgs{Weights: weights, Low: low, Grad: grad, M: m, V: v, AdamWScalars: scalars}, bad)
+	scalars := constants.Scalars(u.Step-u.Idle, lr, u.clip, decay)
+	r.rule.Update(s, &of, scalars, bad)
 }

@@ -148,6 +148,6 @@ func (r *run) updateHere(s device.Stream, op *plan.Op) error {
 		s.Zero(count)
 	}
 	l := r.Plan.Model.Parts[op.Part].Layout
-	r.adamW(s, op.Part, mem, span{0, l.WeightElems}, span{0, l.StateElems}, count)
+	r.updateSpan(s, op.Part, mem, span{0, l.WeightElems}, span{0, l.StateElems}, count)
 	return nil
 }
