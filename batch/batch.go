@@ -27,7 +27,7 @@ type Micro struct {
 	DocStart, DocEnd []int32
 }
 
-// Layout is where the arrays of a micro-batch begin, in bytes from its first one. All arrays have ArrayBytes.
+// Layout has the first byte of each array of a micro-batch, counted from its first array. All arrays have ArrayBytes.
 type Layout struct {
 	IDs, Targets, Weights, Positions, DocStart, DocEnd int64
 	ArrayBytes                                         int64

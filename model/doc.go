@@ -4,7 +4,8 @@
 //   - [Family] declares a kind of models: how its config.json becomes a [Spec], which says what block each layer has.
 //   - [Names] is a family's table of tensors: the role of each, its names in checkpoints and GGUF files, and its cuts.
 //   - [Model] is the network: its blocks, its head, and all its parts.
-//   - [Part] is what is fetched, updated and stored as one: its layout and the checkpoint tensors that fill it.
+//   - [Part] is a unit of weights, fetched, updated and stored as one: its layout and the checkpoint tensors that fill
+//     it.
 //   - [Values] are a part's weights in host memory, as fp32 or as split master weights.
 //
 // [Model.ReadPart] fills a part from a checkpoint, [Model.InitPart] with random numbers; [Model.Tensors] says where

@@ -43,7 +43,7 @@ func modelTypes(families []Family) []string {
 	return names
 }
 
-// Spec is what a family makes of a config.json.
+// Spec describes a decoder, as a family reads it from a config.json.
 type Spec struct {
 	Hidden, Vocab, Layers, Positions int
 	Tied                             bool // the head uses the token embedding

@@ -42,7 +42,7 @@ type Model struct {
 // at once.
 const DefaultChunkTokens = 512
 
-// Kind is what a part is for.
+// Kind says what a part is for.
 type Kind uint8
 
 // The kinds of parts.
@@ -56,7 +56,7 @@ const (
 // String is the word that part names begin with.
 func (k Kind) String() string { return [...]string{"embed", "block", "norm", "head"}[k] }
 
-// Part is what is fetched, updated and stored as one.
+// Part is a unit of weights: fetched, updated and stored as one.
 type Part struct {
 	Index    int // in Model.Parts
 	Layer    int
@@ -237,7 +237,8 @@ func (m *Model) TrainFLOPs(docs []int) int64 {
 	return 3 * (blocks.FLOPs() + head.FLOPs())
 }
 
-// ForwardAccount is what the blocks and the head ask of a device to compute the losses of documents of these lengths.
+// ForwardAccount counts what the blocks and the head ask of a device to compute the losses of documents of these
+// lengths.
 func (m *Model) ForwardAccount(docs []int) (blocks, head nn.Account) {
 	shape := nn.Shape{Docs: docs, DType: tensor.BF16}
 	known := map[int]nn.Account{}

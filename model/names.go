@@ -79,7 +79,7 @@ func (n Names) find(role string) (line int, word string, ok bool) {
 	return 0, "", false
 }
 
-// Form is what files of one kind hold of a model.
+// Form lists the tensors that files of one kind hold of a model.
 type Form struct {
 	Tensors []Tensor   // in the order of files
 	sources [][]Source // by part
@@ -152,7 +152,7 @@ func (m *Model) form(of func(Name) (string, Cut)) (*Form, error) {
 	return form, nil
 }
 
-// role is what the table calls a field of the part.
+// role is the name of a field of the part in the table.
 func (p *Part) role(field string) string {
 	switch {
 	case p.Group > 0:

@@ -42,10 +42,10 @@ type Fields func(part, field int, dst []float32, first int64) error
 // is the order of exported files. A tied head is not among them.
 func (m *Model) Tensors() []Tensor { return m.checkpoint.Tensors }
 
-// Checkpoint is what checkpoints of transformers hold of the model.
+// Checkpoint lists the tensors that checkpoints of transformers hold of the model.
 func (m *Model) Checkpoint() *Form { return m.checkpoint }
 
-// GGUF is what GGUF files hold of the model. A tensor without a name there is an error.
+// GGUF lists the tensors that GGUF files hold of the model. A tensor without a name there is an error.
 func (m *Model) GGUF() (*Form, error) {
 	f, err := m.form(func(n Name) (string, Cut) { return n.GGUF, n.CutGGUF })
 	if err != nil {
@@ -92,7 +92,7 @@ func (f *Form) Fields(from F32Reader) Fields {
 	}
 }
 
-// NameOf is what the files call the tensor that a piece of another form belongs to.
+// NameOf is the name in the files of the tensor that a piece of another form belongs to.
 func (f *Form) NameOf(p Piece) string {
 	for _, src := range f.sources[p.Part] {
 		if src.Field == p.Field {

@@ -19,14 +19,14 @@ type Values struct {
 	First int64
 }
 
-// of is which elements of a field, from first before end, are among the values.
+// of returns the elements of a field, from first before end, that are among the values.
 func (v Values) of(f *tensor.Placed) (first, end int64) {
 	n := int64(max(len(v.F32), len(v.High)))
 	return max(v.First-f.First, 0), min(v.First+n-f.First, f.Elems)
 }
 
-// Span is which elements of a part with layout from make these values, which have layout to: n elements from first on.
-// Both layouts have the same fields in the same order.
+// Span returns the elements of a part with layout from that make these values, which have layout to: n elements from
+// first on. Both layouts have the same fields in the same order.
 func (v Values) Span(from, to *tensor.Layout) (first, n int64) {
 	first, end := from.WeightElems, int64(0)
 	for i := range to.Fields {

@@ -78,8 +78,8 @@ func (m *Model) carriedAs(name string) string {
 	return ""
 }
 
-// readElems is how many elements are converted at a time: 256 KiB of fp32. Of a transposed tensor it is more, since each
-// of its rows is then read in runs that are longer.
+// readElems is the number of elements that are converted at a time: 256 KiB of fp32. Of a transposed tensor it is more,
+// since each of its rows is then read in runs that are longer.
 const (
 	readElems       = 64 << 10
 	transposedElems = 4 << 20

@@ -22,7 +22,7 @@ type Block struct {
 	Eps         float32 // of all norms, those inside of halves included
 }
 
-// Half is what both halves of a block have in common. A half is a value that says its sizes; it has no memory.
+// Half has the methods that both halves of a block share. A half is a value that says its sizes; it has no memory.
 type Half interface {
 	// Fields are the half's tensors in rows of width hidden. What one product computes is glued ([Glued]).
 	Fields(hidden int) []tensor.Field

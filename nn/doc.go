@@ -6,7 +6,8 @@
 // The parts own no memory and allocate none. Three kinds of buffers come from a [device.Arena]:
 //
 //   - [Params] are the weights, or the fp32 gradients, of one part of the model: a range of memory and its layout.
-//   - [Kept] is what a block's forward leaves for its backward besides the block's input; how much, [Keep] says.
+//   - [Kept] has the values that a block's forward leaves for its backward, in addition to the block's input; [Keep]
+//     says which.
 //   - [Work] is scratch for one call. All blocks and micro-batches of a stream can share it.
 //
 // An arena over no memory counts what the same calls would take: that is how a plan sizes these buffers.

@@ -32,7 +32,7 @@ func notWritten(l *tensor.Layout) iter.Seq2[int64, int64] {
 	}
 }
 
-// ClearedBytes is what [Params.Clear] writes to an fp32 gradient of this layout.
+// ClearedBytes counts the bytes that [Params.Clear] writes to an fp32 gradient of this layout.
 func ClearedBytes(l *tensor.Layout) int64 {
 	n := int64(0)
 	for first, end := range notWritten(l) {

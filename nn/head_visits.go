@@ -5,7 +5,7 @@ import (
 	"github.com/millrace/millrace/tensor"
 )
 
-// Ending is what the head has of a micro-batch on the device between its visits, and the scratch of them.
+// Ending holds a micro-batch of the head on the device between its visits, and the scratch of them.
 type Ending struct {
 	Normed  device.Mat // [T, Hidden]: the final norm of x
 	Rstd    device.Mat // F32 [T, 1]

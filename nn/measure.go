@@ -5,7 +5,7 @@ import (
 	"github.com/millrace/millrace/tensor"
 )
 
-// Account is what a visit asks of a device.
+// Account counts what a visit asks of a device.
 type Account struct {
 	// Products and Attention are FLOPs: 2MNK for each matrix product; for attention two products for each pair of query
 	// and key that a head scores, and five for its gradient, which forms the scores again.
@@ -43,7 +43,8 @@ type Shape struct {
 	DType tensor.DType
 	// Micros is the number of micro-batches in a step, which visits over the whole step see at once; 0: one.
 	Micros int
-	// Rows is how many positions of a block are treated at once (Block.NewForwardWork), and Level what it keeps.
+	// Rows is the number of positions of a block that are treated at once (Block.NewForwardWork), and Level what it
+	// keeps.
 	Rows  int
 	Level Keep
 }

@@ -16,7 +16,7 @@ import (
 // Between the visits of a direction each micro-batch has its normed rows on the device, in backward also their gradient,
 // and what the feed-forward holds ([Held]).
 
-// InParts is what all feed-forwards with parts of their own have in common.
+// InParts has the methods that all feed-forwards with parts of their own share.
 type InParts interface {
 	FeedForward
 	// Count is the number of parts, and PartFields are the tensors of one, from 0.
@@ -68,7 +68,7 @@ func (d *Block) PartFields(part int) []tensor.Field {
 	return d.FeedForward.(InParts).PartFields(d.Hidden, part)
 }
 
-// Held is what the micro-batches of a step have on the device between the visits of a block: the rows of all of them,
+// Held keeps the micro-batches of a step on the device between the visits of a block: the rows of all of them,
 // or those of one ([Held.Micro]).
 type Held struct {
 	t          int        // positions of a micro-batch
@@ -96,7 +96,7 @@ func (d *Block) NewHeld(a *device.Arena, dtype tensor.DType, t, micros int, back
 	return held
 }
 
-// Micro is what a micro-batch holds.
+// Micro returns the share of a micro-batch.
 func (b *Held) Micro(m int) *Held {
 	rows := func(x device.Mat) device.Mat {
 		if x.IsZero() {
@@ -144,7 +144,7 @@ func (d *Block) partBackward(part int, first bool) Visit {
 	return v
 }
 
-// held is what a routed feed-forward sees of a micro-batch, or of the step.
+// held is the view of a routed feed-forward of a micro-batch, or of the step.
 func (d *Block) held(s device.Stream, a *Args) *Pass {
 	p := &Pass{Stream: s, eps: d.Eps, b: a.Batch, held: a.Held, norm: a.Held.norm, rstd: a.Held.rstd}
 	if len(a.Weights) > 0 {
@@ -156,7 +156,7 @@ func (d *Block) held(s device.Stream, a *Args) *Pass {
 	return p
 }
 
-// partPass is what a part sees of a chunk of a micro-batch.
+// partPass is the view that a part has of a chunk of a micro-batch.
 func (d *Block) partPass(s device.Stream, a *Args, c chunk) *Pass {
 	p := &Pass{Stream: s, w: a.Weights[0], eps: d.Eps, norm: c.rows(a.Held.norm)}
 	if len(a.Gradients) > 0 {

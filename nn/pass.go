@@ -144,7 +144,7 @@ func (p *Pass) EachChunk(do func(part *Pass, rows func(device.Mat) device.Mat)) 
 // chunks are those of the micro-batch.
 func (p *Pass) chunks() iter.Seq[chunk] { return chunks(p.b.T, p.chunk) }
 
-// At is what the work on a chunk sees: its rows of what has all of them, kept buffers included, and as many of what is
+// At has the view of a chunk: its rows of what has all of them, kept buffers included, and as many of what is
 // scratch of one chunk after the other.
 func (p *Pass) At(c chunk) *Pass {
 	part := *p

@@ -22,7 +22,7 @@ func (d *Block) Rotary() (f RopeFrequencies) {
 	return f
 }
 
-// RopeKind is how a model stretches its rotary frequencies to contexts longer than it was first trained on.
+// RopeKind says how a model stretches its rotary frequencies to contexts longer than it was first trained on.
 type RopeKind uint8
 
 // The kinds, under the names of transformers: "default", "linear", "llama3".
@@ -52,7 +52,7 @@ type RopeFrequencies struct {
 // power function may differ, by one unit in the last place.
 func (f RopeFrequencies) Inverse() []float32 { return inverse[float32](f) }
 
-// Divisors are what each frequency was divided by to stretch it, HeadDim/2 numbers from 1 to Factor.
+// Divisors returns the number by which each frequency was divided to stretch it, HeadDim/2 numbers from 1 to Factor.
 func (f RopeFrequencies) Divisors() []float32 {
 	plain, stretched := inverse[float64](RopeFrequencies{HeadDim: f.HeadDim, Theta: f.Theta}), inverse[float64](f)
 	divisors := make([]float32, len(plain))

@@ -27,8 +27,8 @@ const (
 	Scratch                  // of the feed-forward: while a chunk is in it, and with as many rows
 )
 
-// Kept is what a block's forward leaves for its backward. Backward may overwrite it: it serves once. A matrix that the
-// level does not keep is the zero Mat.
+// Kept has the values that a block's forward leaves for its backward. Backward may overwrite it: it serves once. A
+// matrix that the level does not keep is the zero Mat.
 type Kept struct {
 	keep        Keep
 	mixer, feed []device.Mat // by the half's values

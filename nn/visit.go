@@ -18,7 +18,7 @@ import (
 // to where they find it, and orders them. The engine finds the memory and calls the function. [Measure] calls the same
 // function with a stream that counts. None of the three knows which layer it is.
 
-// Direction is which way a step goes through the layers.
+// Direction says which way a step goes through the layers.
 type Direction uint8
 
 // The directions.
@@ -28,7 +28,7 @@ const (
 	Logits                    // of the head alone: logits of the rows that are wanted
 )
 
-// Over is what one call of a visit computes with.
+// Over says with which rows one call of a visit computes.
 type Over uint8
 
 // The choices.
@@ -72,7 +72,7 @@ type Visit struct {
 // each other.
 type Stage []Visit
 
-// Args are what a visit computes with; what the visit does not name is zero.
+// Args are the operands of a visit; what the visit does not name is zero.
 type Args struct {
 	// Weights and Gradients are those of the visit's parts, in its order. The gradient of a frozen part is the zero
 	// Params.

@@ -48,7 +48,7 @@ func (a AdamW) Scalars(step int, lr, clip float64, decay bool) device.AdamWScala
 	}
 }
 
-// ClipScale is what the gradients are multiplied by so that their global norm is at most maxNorm: min(1, maxNorm /
+// ClipScale returns the factor for the gradients by which their global norm is at most maxNorm: min(1, maxNorm /
 // (norm + 1e-6)). Without a limit (maxNorm 0) it is 1. Source: torch.nn.utils.clip_grad_norm_.
 func ClipScale(norm, maxNorm float64) float64 {
 	if maxNorm == 0 {

@@ -25,7 +25,7 @@ const (
 // String is the name that run.yaml uses.
 func (m Master) String() string { return [...]string{"split", "f32"}[m] }
 
-// MarshalText is what String writes.
+// MarshalText writes as String does.
 func (m Master) MarshalText() ([]byte, error) { return []byte(m.String()), nil }
 
 // UnmarshalText reads what String writes.
@@ -59,7 +59,7 @@ const (
 // String is the name that run.yaml uses.
 func (m Moments) String() string { return [...]string{"f32", "8bit"}[m] }
 
-// MarshalText is what String writes.
+// MarshalText writes as String does.
 func (m Moments) MarshalText() ([]byte, error) { return []byte(m.String()), nil }
 
 // UnmarshalText reads what String writes.
@@ -79,7 +79,7 @@ func ParseMoments(s string) (Moments, error) {
 	return 0, fmt.Errorf("moments is %q: use f32 or 8bit", s)
 }
 
-// Scheme is what is kept of each parameter between steps.
+// Scheme says what is kept of each parameter between steps.
 type Scheme struct {
 	Master  Master
 	Moments Moments

@@ -55,7 +55,7 @@ func (p *Plan) diskBytes() [][store.Kinds]int64 {
 	return all
 }
 
-// wholeBlocks is what direct I/O moves of n bytes.
+// wholeBlocks returns the bytes that direct I/O moves for n bytes.
 func wholeBlocks(n int64) int64 { return (n + vfs.DirectAlign - 1) / vfs.DirectAlign * vfs.DirectAlign }
 
 // seconds is the time that the work takes on a machine.
@@ -137,7 +137,7 @@ func (p *Plan) costs() func(op *Op) cost {
 	}
 }
 
-// updateBytes is what AdamW reads and writes of a part.
+// updateBytes counts the bytes that an update reads and writes of a part.
 func (p *Plan) updateBytes(part int) (bytes int64) {
 	for kind, dt := range p.types() {
 		n := store.Kind(kind).Elems(p.Model.Parts[part].Layout.StateElems) * dt.Bytes()
@@ -232,7 +232,7 @@ type accountKey struct {
 	level  nn.Keep
 }
 
-// account is what a visit of a layer asks of the device, at the level that the plan keeps.
+// account measures what a visit of a layer asks of the device, at the level that the plan keeps.
 func (p *Plan) account(layer int, v *nn.Visit) nn.Account {
 	level := nn.Keep(0)
 	if layer <= p.blocks() {

@@ -21,7 +21,7 @@ const (
 	gpuPositions = 16384
 )
 
-// positionsOf is how many positions one operation should see on a device.
+// positionsOf is the number of positions that one operation should see on a device.
 func positionsOf(dev device.Info) int {
 	if dev.Unified {
 		return cpuPositions
@@ -44,7 +44,7 @@ func (c Cuts) blockChunk(positions int, dev device.Info) int {
 	return ((positions+n-1)/n + blockChunkTile - 1) / blockChunkTile * blockChunkTile
 }
 
-// blockChunkTile is what the rows of a chunk are a multiple of that is chosen: tiles of matrix products.
+// blockChunkTile divides the rows of a chunk that the planner chooses: tiles of matrix products are that high.
 const blockChunkTile = 256
 
 // headChunks are the sizes of the head's chunk that are tried on a device, largest first, or the one that is asked
@@ -84,15 +84,15 @@ type Fitting struct {
 	Request // its numerics lack MicroBatch, MicroBatches, HeadChunk and BlockChunk
 	Rows    int
 	Cuts    Cuts
-	// OutputsOf, if given, is what is wanted of each choice of sizes; else Request.Outputs.
+	// OutputsOf, if given, returns the outputs for each choice of sizes; else they are Request.Outputs.
 	OutputsOf func(Numerics) Outputs
 }
 
 // leastWorthwhileChunk is the smallest chunk of the head that gets a plan in full when larger ones fit too.
 const leastWorthwhileChunk = 512
 
-// sameSpeed is how much faster a plan with smaller operations must be predicted to be: the prediction knows the rates
-// of large ones.
+// sameSpeed is the factor by which a plan with smaller operations must be predicted to be faster: the prediction knows
+// the rates of large ones.
 const sameSpeed = 0.99
 
 // sized returns the request with all sizes set.

@@ -32,7 +32,7 @@ func lcm(a, b int64) int64 {
 	return a / x * b
 }
 
-// extents are what the store keeps of a part. A tied tile that is streamed has its gradient sum there as well.
+// extents lists what the store keeps of a part. A tied tile that is streamed has its gradient sum there as well.
 func (p *Plan) extents(part int) []store.Spec {
 	types := p.types()
 	if p.Tied(part) && !p.Bound() {

@@ -9,7 +9,7 @@ import (
 	"github.com/millrace/millrace/device"
 )
 
-// Forecast is what a plan means for a whole run.
+// Forecast says what a plan means for a whole run.
 type Forecast struct {
 	TokensPerSec float64 `json:"tokens_per_sec"` // packed positions
 	Steps        int     `json:"steps,omitempty"`

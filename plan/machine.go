@@ -10,7 +10,7 @@ import (
 	"github.com/millrace/millrace/vfs"
 )
 
-// Machine is what the simulation knows of the hardware. Rates are what `millrace probe` measured: work that arrives,
+// Machine has the rates of the hardware for the simulation, as `millrace probe` has measured them: work that arrives,
 // not what a data sheet promises.
 type Machine struct {
 	Name string `json:"name"`

@@ -122,8 +122,8 @@ const GPUOpsPerSec = 250e3
 
 const gigabyte = 1e9
 
-// gpu is what a data sheet says of a GPU and its link. Figures that a sheet gives with sparsity are halved, and those
-// of a link for both directions as well.
+// gpu has the figures of a data sheet for a GPU and its link. Figures that a sheet gives with sparsity are halved, and
+// those of a link for both directions as well.
 type gpu struct {
 	name                         string
 	memory                       int64   // bytes a program can see
@@ -134,7 +134,7 @@ type gpu struct {
 	lacks                        string // why it is a what-if only; empty if it is not
 }
 
-// noBF16 is what plans for GPUs before Ampere say.
+// noBF16 warns in plans for GPUs before Ampere.
 const noBF16 = "what-if: this GPU has no bf16 units and is older than sm_80, which kernels are built for; the plan takes its fp16 rate for bf16, and the program does not run on it"
 
 // hostSystem is the rest of the machine.
@@ -153,8 +153,8 @@ const (
 	gb10HostBytes   = 1197*(1<<30)/10 - gb10DeviceBytes
 )
 
-// drive is what a data sheet says of a drive, or of several as one. Its write rate is the one that lasts for hours,
-// past the pseudo-SLC cache of a consumer drive, since a run writes its state again every step.
+// drive has the figures of a data sheet for a drive, or for several as one. Its write rate is the one that lasts for
+// hours, past the pseudo-SLC cache of a consumer drive, since a run writes its state again every step.
 type drive struct {
 	bytes                       int64
 	readGBPerSec, writeGBPerSec float64

@@ -89,10 +89,10 @@ const (
 	ProgramPurpose = "program"
 )
 
-// ManifestsPurpose is what the lists of files in checkpoints are counted under. They are the Go heap's.
+// ManifestsPurpose counts the lists of files in checkpoints. They are the Go heap's.
 const ManifestsPurpose = "checkpoint manifests"
 
-// attentionBytes is what the device's driver takes for the gradient of attention.
+// attentionBytes is the memory that the device's driver takes for the gradient of attention.
 func (p *Plan) attentionBytes(dev device.Info) int64 {
 	var most int64
 	for _, a := range p.AttentionShapes() {

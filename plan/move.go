@@ -18,7 +18,7 @@ type Move struct {
 	Count int     // passing: how many blocks, evenly among those from Index on
 }
 
-// MoveKind is what a move is about.
+// MoveKind says which placement a move of the search changes.
 type MoveKind uint8
 
 // The moves.

@@ -7,8 +7,8 @@ import (
 	"github.com/millrace/millrace/tensor"
 )
 
-// Numerics is what sets the bits of a run. It is recorded in plan.json and kept on resume; everything else of a plan
-// may change without changing a bit of the result.
+// Numerics has the settings on which the bits of a run depend. It is recorded in plan.json and kept on resume;
+// everything else of a plan may change without changing a bit of the result.
 type Numerics struct {
 	Compute tensor.DType  `json:"compute"` // F32 or BF16: operands of matrix products, activations
 	Master  optim.Master  `json:"master"`
@@ -33,7 +33,7 @@ const DefaultPieceElems = 4 << 20
 // Positions is the number of rows T of a micro-batch.
 func (n Numerics) Positions() int { return n.SequenceLen * n.MicroBatch }
 
-// BlockChunkMultiple is what BlockChunk is a multiple of where there is more than one chunk. Rows of any width then begin at a multiple
+// BlockChunkMultiple divides BlockChunk where there is more than one chunk. Rows of any width then begin at a multiple
 // of 16 bytes in every chunk, wherever the matrix is: devices may choose the way of an operation by that, and with it bits.
 const BlockChunkMultiple = 8
 
@@ -51,7 +51,7 @@ func (n Numerics) BlockChunks() int { return (n.Positions() + n.BlockRows() - 1)
 // StepPositions is the number of packed positions of a step.
 func (n Numerics) StepPositions() int { return n.Positions() * n.MicroBatches }
 
-// Scheme is what is kept of each parameter.
+// Scheme says what is kept of each parameter.
 func (n Numerics) Scheme() optim.Scheme { return optim.Scheme{Master: n.Master, Moments: n.Moments} }
 
 // MaxPositionsPerMicroBatch keeps row indices and the products of small factors with them in 32 bits.

@@ -8,7 +8,7 @@ import (
 	"github.com/millrace/millrace/store"
 )
 
-// Place is where bytes wait between two uses.
+// Place names the memory in which bytes wait between two uses.
 type Place uint8
 
 // The places.
@@ -60,13 +60,13 @@ type Table struct {
 	Activations []Activations `json:"activations"`
 }
 
-// Activations are what a block keeps of its forward visit.
+// Activations says which values a block keeps of its forward visit, and at which place.
 type Activations struct {
 	Level nn.Keep `json:"level"`
 	Place Place   `json:"place"`
 }
 
-// Rings are how many buffers the device has for what passes through it.
+// Rings are the numbers of buffers that the device has for values that pass through it.
 type Rings struct {
 	Weights   int `json:"weights"`   // weights of parts that have no slot of their own
 	Gradients int `json:"gradients"` // fp32 gradients
@@ -79,7 +79,7 @@ type Rings struct {
 	Inputs int `json:"inputs,omitempty"`
 	// Activations is for those that wait in host memory. They stay in the ring where forward turns into backward.
 	Activations int `json:"activations,omitempty"`
-	// Reads is how many pieces of a kind fetch has on their way from disk ahead of those that it moves to the device,
+	// Reads is the number of pieces of a kind on their way from disk ahead of those that fetch moves to the device,
 	// and drain on their way to disk after those that it has moved; 0 is one.
 	Reads int `json:"reads,omitempty"`
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/millrace/millrace/store"
 )
 
-// Request is what a plan is made from.
+// Request has all that a plan is made from.
 type Request struct {
 	Model    *model.Model
 	Numerics Numerics
@@ -30,14 +30,14 @@ type Request struct {
 	StreamAll bool
 	// HostUpdates leaves all updates to the host, where blocks then are alike in what is kept of them there.
 	HostUpdates bool
-	// DiskBytes is what may be kept on disk; 0: nothing.
+	// DiskBytes bounds the state on disk; 0: nothing may be there.
 	DiskBytes int64
 	// Overlap leaves out placements with one weight slot where there are others.
 	Overlap bool
 	// DataBytes is what was reserved for the documents' index and order when the data were read, and TokenBytes for the
 	// tokens that no cache has; 0 where they were not read.
 	DataBytes, TokenBytes int64
-	// ProgramBytes is what is reserved for the memory of the process that is not planned: see [ProgramBytes].
+	// ProgramBytes is reserved for the memory of the process that is not planned: see [ProgramBytes].
 	ProgramBytes int64
 	// Begun is that of a run that continues: a refusal advises budgets alone, since nothing else may change.
 	Begun bool
@@ -58,7 +58,7 @@ type Outputs struct {
 // FormatVersion is the version of a plan as JSON. Since 2 the placement is a table of places.
 const FormatVersion = 2
 
-// Plan is where everything goes, how large it is and how long a step should take. It is a contract: the engine reserves
+// Plan has a place and a size for everything, and the predicted time of a step. It is a contract: the engine reserves
 // these bytes before the first step and no others after.
 type Plan struct {
 	Version  int          `json:"version"` // of this form as JSON: FormatVersion
@@ -84,7 +84,7 @@ type Plan struct {
 	State     []Bytes `json:"state"` // the extents of the store, in host memory
 	Host      []Bytes `json:"host"`  // other host memory, the driver's own and the program's included
 	HostBytes int64   `json:"host_bytes"`
-	// ManifestBytes is what of Host the Go heap has for the manifest of a checkpoint that is read or written.
+	// ManifestBytes is the part of Host that the Go heap has for the manifest of a checkpoint that is read or written.
 	ManifestBytes int64 `json:"manifest_bytes,omitempty"`
 
 	Disk      []Bytes `json:"disk,omitempty"` // the other extents of the store, with their spare files
@@ -101,8 +101,8 @@ type Plan struct {
 	accounts *accounts
 }
 
-// DeviceTotalBytes is what the run takes of the device, and what the budget bounds. Not in it is what no program is
-// told, such as the context and the code of a GPU's driver.
+// DeviceTotalBytes is the memory that the run takes of the device, which the budget bounds. Not in it is what no
+// program is told, such as the context and the code of a GPU's driver.
 func (p *Plan) DeviceTotalBytes() int64 {
 	return p.DeviceBytes + p.DeviceDriverBytes + p.PageTableBytes
 }
@@ -163,7 +163,7 @@ func (p *Plan) Place(mem device.Mem) *Buffers {
 	return p.buffers(device.NewArena(mem), nil)
 }
 
-// Extents are what the store has to keep of the parameters.
+// Extents lists what the store has to keep of the parameters.
 func (p *Plan) Extents() []store.Spec {
 	var specs []store.Spec
 	for i := range p.Model.Parts {

@@ -54,7 +54,7 @@ type builder struct {
 	down     bool         // the backward pass has begun
 }
 
-// onRank is where a schedule has come to on one device.
+// onRank is the progress of a schedule on one device.
 type onRank struct {
 	slots  slotRing
 	grad   int      // next fp32 gradient slot of the ring

@@ -30,7 +30,7 @@ func (b *builder) here(what What, part int, at Place) Operand {
 	return o
 }
 
-// bindable is where the device finds what it can use in host memory: there, or in its own.
+// bindable is the place of what a unified device uses in host memory, and other devices in their own.
 func (b *builder) bindable() Place {
 	if b.Bound() {
 		return InPlace
@@ -168,7 +168,7 @@ func (b *builder) inputGradient(rank, m int) Operand {
 	return dx
 }
 
-// home is where the input of a layer waits outside of the device, and the gradient of x[1].
+// home is the operand outside of the device for the input of a layer, or for its gradient.
 func (b *builder) home(what What, layer, m int) Operand {
 	at := Host
 	if b.SavedOnDisk(layer - 1) {
@@ -185,8 +185,9 @@ func (b *builder) saveInput(layer, m int, x Operand) {
 	}
 }
 
-// keep is where a block's visit has what forward leaves for backward, on the way up or down. What waits in host memory
-// passes through a ring: a visit gets the slot that was given out longest ago, unless its values are still in one.
+// keep is the operand for the values that a block's forward leaves for its backward, on the way up or down. A value
+// that waits in host memory passes through a ring: a visit gets the slot that was given out longest ago, unless its
+// values are still in one.
 func (b *builder) keep(layer, m int, down bool) Operand {
 	here := &b.devices[b.RankOf(layer)]
 	kept := Operand{What: Kept, Index: layer, Micro: m, At: Device, Rank: b.RankOf(layer), Slot: none}

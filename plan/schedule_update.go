@@ -63,7 +63,7 @@ func (b *builder) updateResident(part int) {
 	b.save(part)
 }
 
-// stateSlot is where the state of a part that passes is on the device, if it is the n-th that comes.
+// stateSlot is the operand on the device for the state of a part that passes, if it is the n-th that comes.
 func (b *builder) stateSlot(part, n int) Operand {
 	s := b.here(State, part, Device)
 	s.Slot = n % b.Placement.Rings.State

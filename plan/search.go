@@ -45,7 +45,7 @@ type chooser struct {
 	note     func(Trial) // told of each placement that is simulated; nil: no notes
 }
 
-// effort is what a search has done so far, in counts: what it takes is held to bounds without a clock.
+// effort counts the work of a search, so that tests can bound it without a clock.
 type effort struct {
 	placements int // whose memory was added up
 	operations int // that were simulated
@@ -203,7 +203,7 @@ func (c *chooser) simulate(p *Plan, most float64) Prediction {
 	return q
 }
 
-// rest is where a route can end.
+// rest lists the moves with which a route can end.
 type rest struct {
 	*Plan
 	taken   []StageTaken

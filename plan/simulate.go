@@ -10,10 +10,10 @@ import (
 	"github.com/millrace/millrace/nn"
 )
 
-// Prediction is what the simulation says of a steady step.
+// Prediction has the figures of a simulated steady step.
 type Prediction struct {
 	StepSeconds float64 `json:"step_sec"`
-	// LaneSeconds is how long each lane is busy; what the busiest one lacks of the step is waiting.
+	// LaneSeconds are the busy times of the lanes; the busiest one waits for the rest of the step.
 	LaneSeconds LaneSeconds `json:"lane_sec"`
 	Limit       string      `json:"limit"` // the busiest lane
 
@@ -134,7 +134,7 @@ type walking struct {
 	stalled func(next, culprit *Op, seconds float64) // times in which the compute lane waits
 }
 
-// walk simulates. operations is how many it has simulated.
+// walk simulates, and counts the operations that it has simulated.
 func (p *Plan) walk(m Machine, dev device.Info, w walking) (out Prediction, operations int) {
 	phase := Steady
 	if !p.Trains() {
@@ -250,7 +250,7 @@ func (p *Plan) walk(m Machine, dev device.Info, w walking) (out Prediction, oper
 	return out, len(ops)
 }
 
-// slowed is how many times longer the work of each lane takes for what other lanes work on. On a unified device
+// slowed returns the factor by which the work of other lanes slows each lane down. On a unified device
 // compute and update share the cores. Otherwise copies in both directions share the link, which takes no longer than
 // one after the other, and the copies and an update take the host's memory from each other. The probe measures an
 // update with both copies; one copy slows it by half as much, and is slowed by half as much.

@@ -19,13 +19,13 @@ type Space struct {
 	PeakBytes int64 `json:"peak_bytes"`
 	// LeastPeakBytes is PeakBytes with save.keep: 1.
 	LeastPeakBytes int64 `json:"least_peak_bytes"`
-	// StateBytes is what the plan's state takes of the same drive; 0 where memory.path is on another one.
+	// StateBytes is the room that the plan's state takes on the same drive; 0 where memory.path is on another one.
 	StateBytes int64 `json:"state_bytes,omitempty"`
-	// FreeBytes is what that drive has for all of them; nil where that is not known.
+	// FreeBytes is the free space of that drive; nil where that is not known.
 	FreeBytes *int64 `json:"free_bytes,omitempty"`
 }
 
-// CheckpointBytes is what a checkpoint of a model takes. State on disk is linked, which writes nothing; but the run
+// CheckpointBytes is the size of a checkpoint of a model. State on disk is linked, which writes nothing; but the run
 // then needs a file more for each that is linked, so that it takes as much.
 func CheckpointBytes(m *model.Model, n Numerics) (sum int64) {
 	p := &Plan{Model: m, Numerics: n}
@@ -65,7 +65,7 @@ func (p *Plan) manifestBytes() (sum int64) {
 // NeedBytes is all that is needed of the drive of output_dir.
 func (s *Space) NeedBytes() int64 { return s.PeakBytes + s.StateBytes }
 
-// Short is how much the drive lacks; 0 if it has enough, or that is not known.
+// Short is the space that the drive lacks; 0 if it has enough, or that is not known.
 func (s *Space) Short() int64 {
 	if s.FreeBytes == nil {
 		return 0

@@ -94,7 +94,7 @@ func (p *Plan) stateMayReside(part int, bound, headAtOnce bool) bool {
 	return kind == model.Block || kind == model.Norm || headAtOnce
 }
 
-// weightsPlace is where the weights of a part wait within a step. The final norm is tiny and stays on the device, and
+// weightsPlace is the place of a part's weights within a step. The final norm is tiny and stays on the device, and
 // so do the tiles of a head that is visited at once; blocks stay if they are asked to.
 func (p *Plan) weightsPlace(part int, bound, headAtOnce, asked bool) Place {
 	switch kind := p.Model.Parts[part].Kind; {
@@ -165,8 +165,8 @@ func (p *Plan) UpdatesInBackward() bool {
 	return p.Outputs.NoClip && !p.Outputs.NoUpdates && !p.Bound()
 }
 
-// sharedGrads is how many gradients there is room for in host memory where none outlives its step: one is written while
-// another one is read, and the third lets either lane be early.
+// sharedGrads is the number of gradients that have room in host memory where none outlives its step: one is written
+// while another one is read, and the third lets either lane be early.
 const sharedGrads = 3
 
 // gradShare is the number, from 1, of the room in host memory that a part's gradient shares with those of other
@@ -178,7 +178,7 @@ func (p *Plan) gradShare(part int) int {
 	return 1 + part%sharedGrads
 }
 
-// AheadElems is how many elements of the rows that are looked up ahead are updated at once.
+// AheadElems is the number of elements of rows looked up ahead that are updated at once.
 func (p *Plan) AheadElems() int64 {
 	rows := max(p.PieceElems(p.Model.EmbedTiles[0])/2/int64(p.Model.Hidden), 1)
 	return min(rows, int64(p.Numerics.Positions())) * int64(p.Model.Hidden)
@@ -203,7 +203,7 @@ func (p *Plan) anyOnDisk() bool { return p.Placement.Where.onDisk() }
 // stateKinds are the kinds of a part's state from step to step other than its weights.
 func (p *Plan) stateKinds() []store.Kind { return p.Numerics.Scheme().States() }
 
-// stateBytes is what they take of a part.
+// stateBytes counts the bytes of these kinds that a part has.
 func (p *Plan) stateBytes(part int) (sum int64) {
 	for _, kind := range p.stateKinds() {
 		sum += p.kindBytes(part, kind)
@@ -211,7 +211,7 @@ func (p *Plan) stateBytes(part int) (sum int64) {
 	return sum
 }
 
-// kindBytes is what a part has of a kind with an element for each parameter, or for each block of them.
+// kindBytes counts the bytes that a part has of a kind with an element for each parameter, or for each block of them.
 func (p *Plan) kindBytes(part int, kind store.Kind) int64 {
 	t := p.types()[kind]
 	if t == tensor.Invalid {
@@ -332,7 +332,7 @@ func (p *Plan) ActivationsSpill(block int) bool {
 	return visits%micros != 0 || above >= visits/micros
 }
 
-// Keep is what a block (from 0) keeps for its backward visit.
+// Keep is the level at which a block (from 0) keeps activations for its backward visit.
 func (p *Plan) Keep(block int) nn.Keep { return p.Placement.Where.Activations[block].Level }
 
 // KeptBytes is the length of what a block keeps of a micro-batch.

@@ -54,7 +54,7 @@ func (p *Plan) mayBeOnDisk(kind store.Kind) bool {
 	return slices.Contains(p.stateKinds(), kind) || !p.Bound() && (kind != store.Grad || !p.UpdatesInBackward())
 }
 
-// tierTable is what the extents take of host memory and of disk.
+// tierTable has the bytes of the extents in host memory and on disk.
 type tierTable struct {
 	ram, disk       []Bytes
 	ramSum, diskSum int64

@@ -25,21 +25,21 @@ type Trial struct {
 	StepSeconds float64 `json:"step_sec"`
 }
 
-// StageTaken is how far a route went in a stage.
+// StageTaken says how far a route went in a stage.
 type StageTaken struct {
 	What  string `json:"what"`
 	Moves int    `json:"moves"`
 	Of    int    `json:"of"`
 }
 
-// Gain is what another gigabyte of a budget buys.
+// Gain says what another gigabyte of a budget buys.
 type Gain struct {
 	Key          string  `json:"key"`
 	MoreBytes    int64   `json:"more_bytes"`
 	SavedSeconds float64 `json:"saved_sec"` // of a step
 }
 
-// moreBytes is how much more memory Why asks about.
+// moreBytes is the further memory that Why asks about.
 const moreBytes = 1 << 30
 
 // Why searches again, with notes. It takes about as long as New, and once more for each budget.
@@ -82,7 +82,7 @@ func (t *Trial) rank() float64 {
 	return t.StepSeconds
 }
 
-// shownTrials is how many trials are printed.
+// shownTrials bounds the trials that are printed.
 const shownTrials = 12
 
 // String is the notes for people.

@@ -58,7 +58,7 @@ func (e *Engine) loans(ops []plan.Op) [][store.Kinds][]loan {
 	return all
 }
 
-// hintsAhead is how many pieces of a kind a lane has the store told of beyond the one that it borrows. The store
+// hintsAhead bounds how far ahead of its borrows a lane hints at pieces of a kind. The store
 // reads as many as its staging memory holds.
 const hintsAhead = plan.DiskWorkers
 

@@ -183,8 +183,8 @@ func (r *run) sumTouched(s device.Stream, op *plan.Op, stored device.Mat, first,
 	}
 }
 
-// sumPiece is where a piece of the embedding's gradient is summed in fp32, with what is in it so far: the head's share
-// where the two are tied, else zeros, and then it is summed where it is stored.
+// sumPiece returns the fp32 memory in which a piece of the embedding's gradient is summed, with its sum so far: the
+// head's share where the two are tied, else zeros, and then it is summed where it is stored.
 func (r *run) sumPiece(s device.Stream, p int, stored device.Mat, first, elems int64) (device.Mat, error) {
 	at, bytes := first*tensor.F32.Bytes(), elems*tensor.F32.Bytes()
 	sum := store.ID{Part: p, Kind: store.GradSum}

@@ -42,7 +42,7 @@ import (
 	"github.com/millrace/millrace/trace"
 )
 
-// Config is what an engine works with. The engine closes none of it.
+// Config has all that an engine works with. The engine closes none of it.
 type Config struct {
 	Plan     *plan.Plan
 	Devices  []device.Device // compute, by rank
@@ -68,7 +68,7 @@ type Batch struct {
 	Targets int
 }
 
-// Update is how a step changes the weights.
+// Update says how a step changes the weights.
 type Update struct {
 	Step        int // from 1
 	Idle        int // steps before this one that updated nothing: AdamW's bias correction counts the others
@@ -78,7 +78,7 @@ type Update struct {
 	MaxGradNorm float64       // 0: no clipping
 }
 
-// Result is what a step came to.
+// Result has the numbers of a step.
 type Result struct {
 	LossSum    float64 // over the positions that count
 	Targets    int     // how many these are
@@ -122,7 +122,7 @@ type Engine struct {
 	current atomic.Pointer[run] // that lanes walk; nil between two
 }
 
-// rank is what the engine has of one of the devices.
+// rank is one of the devices, with the memory that the engine has there.
 type rank struct {
 	device     device.Device
 	buffers    *plan.Buffers

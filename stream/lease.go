@@ -6,7 +6,7 @@ import (
 	"github.com/millrace/millrace/store"
 )
 
-// piecesInFlight is how many pieces a lane has enqueued copies of before it waits for the first: it wakes late, and a
+// piecesInFlight bounds the pieces whose copies a lane enqueues before it waits for the first: it wakes late, and a
 // piece of plan.DefaultPieceElems passes a fast link in less than 200 us. It is scarcePieces where pieces are in
 // memory that others wait for: one moves while the next one is brought.
 const (
@@ -18,7 +18,7 @@ const (
 // leases of the last of them.
 type flight struct{ enqueued, scarce int }
 
-// room is how many leases a lane may keep, of those that it holds, when it borrows one more.
+// room is the number of leases that a lane may keep, of those that it holds, when it borrows one more.
 func (f *flight) room(held int, scarce bool) int {
 	if scarce || f.scarce > f.enqueued-held { // this one, or one that is held
 		return min(held, scarcePieces-1)

@@ -56,7 +56,7 @@ func (e *Engine) LogProbs(ctx context.Context, batch *Batch) ([][]float32, error
 	return all, nil
 }
 
-// logitChunk is where a chunk's wanted rows begin among those that are wanted, and how many they are.
+// logitChunk returns the first of a chunk's wanted rows, counted among all wanted ones, and their number.
 func (r *run) logitChunk(chunk int) (first, n int) {
 	first = chunk * r.head.ChunkTokens
 	return first, min(r.head.ChunkTokens, r.Plan.Outputs.LogitRows-first)

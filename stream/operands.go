@@ -101,7 +101,7 @@ func (r *run) hostRows(o plan.Operand) device.Mat {
 	return device.NewMat(r.host.Inputs[o.Index-1][o.Micro], n.Compute, n.Positions(), r.Plan.Model.Hidden)
 }
 
-// result is where the device writes a scalar of the step.
+// result is the memory to which the device writes a scalar of the step.
 func (r *run) result(op *plan.Op, o plan.Operand, at int64) device.Mem {
 	here := &r.ranks[op.Rank]
 	if o.At == plan.InPlace {
@@ -110,7 +110,7 @@ func (r *run) result(op *plan.Op, o plan.Operand, at int64) device.Mem {
 	return here.buffers.Results.Slice(at, 8)
 }
 
-// tokenLosses is where a device writes the losses of a micro-batch by position: F32 [1, T], with the step's results.
+// tokenLosses are the losses of a micro-batch by position, which the device writes with the step's results: F32 [1, T].
 func (r *run) tokenLosses(rank, m int) device.Mat {
 	to, n := r.ranks[rank].buffers.Results, r.Plan.Numerics.Positions()
 	if to.IsZero() { // results are written where the host reads them
@@ -119,7 +119,7 @@ func (r *run) tokenLosses(rank, m int) device.Mat {
 	return device.NewMat(to.Slice(r.Plan.TokenLossesAt(m), int64(n)*tensor.F32.Bytes()), tensor.F32, 1, n)
 }
 
-// hostResult is where the host's lane writes a scalar of the step.
+// hostResult is the memory to which the host's lane writes a scalar of the step.
 func (r *run) hostResult(at int64) device.Mem { return r.host.HostResults.Slice(at, 8) }
 
 // state is what is kept of a part on the device by kind, its gradient in the stored type included: of a part whose state
@@ -156,8 +156,8 @@ func (r *run) hostLogits(rank, m int) device.Mat {
 	return device.NewMat(r.ranks[rank].pinned.Logits[m], tensor.F32, rows, vocab)
 }
 
-// wanted is where a visit writes the logits of a chunk of a tile: in their columns on the host where the device can, else
-// densely in a buffer of the device.
+// wanted tells a visit where to write the logits of a chunk of a tile: in their columns on the host where the device
+// can, else densely in a buffer of the device.
 func (r *run) wanted(op *plan.Op, o plan.Operand) nn.Wanted {
 	part := &r.Plan.Model.Parts[op.Part]
 	first, n := r.logitChunk(o.Index)

@@ -56,7 +56,7 @@ type run struct {
 	bound   map[store.ID]device.Mem // compute lane: extents that are used where they are
 }
 
-// onWorker is where a worker has come to in a run.
+// onWorker is the progress of a worker in a run.
 type onWorker struct {
 	failed error
 	leases []*store.Lease

@@ -40,7 +40,7 @@ func (d DType) String() string {
 	return dtypes[d].name
 }
 
-// MarshalText is what String writes.
+// MarshalText writes as String does.
 func (d DType) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
 
 // UnmarshalText reads what String writes.

@@ -5,7 +5,7 @@ import (
 	"math"
 )
 
-// Align is what every tensor that is not glued to its predecessor starts at, in elements. At two bytes per element it
+// Align divides the first element of every tensor that is not glued to its predecessor. At two bytes per element it
 // is 512 bytes: whole cache lines, vectors and GPU transactions for each kind of extent. 8-bit moments are quantized
 // in blocks of the same length, so that a block holds elements of two tensors only where these are glued: of q, k and
 // v, and of their biases, where a size is no multiple of 256.
