@@ -13,6 +13,7 @@ import (
 	"github.com/millrace/millrace/internal/console"
 	"github.com/millrace/millrace/internal/drivers"
 	"github.com/millrace/millrace/internal/terminal"
+	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/trace"
 	"github.com/millrace/millrace/train"
@@ -28,14 +29,16 @@ func Config(path string, settings ...string) (*runfile.Config, error) {
 
 // PlanOptions say what to plan for.
 type PlanOptions struct {
-	Machine string     // a named machine, such as "h100-pcie5", or a file; empty: this one
-	Env     *train.Env // nil: NewEnv(nil)
+	Machine string // a named machine, such as "h100-pcie5", or a file; empty: this one
+	// On is a machine that the caller describes, such as one of [plan.FindMachine] with other rates, in place of Machine.
+	On  *plan.NamedMachine
+	Env *train.Env // nil: NewEnv(nil)
 }
 
 // Plan plans what Train would run: will it fit, how fast is it, and what limits it? It reads the config.json of the
 // model, and no weights and no data. If nothing fits, the error names the number to change.
 func Plan(ctx context.Context, c *runfile.Config, o PlanOptions) (*train.Planned, error) {
-	return train.PlanFor(ctx, envOr(o.Env), c, train.PlanOptions{Machine: o.Machine})
+	return train.PlanFor(ctx, envOr(o.Env), c, train.PlanOptions{Machine: o.Machine, On: o.On})
 }
 
 // PlanShape is Plan for a published shape, such as "qwen2.5-14b", on a named machine with its drive. It reads no file.
@@ -54,7 +57,9 @@ type TrainOptions struct {
 	// OnStep is called with the metrics of each step, before the next step begins. If it returns an error, the run
 	// saves its state and Train returns the error; [train.ErrStop] ends the run well.
 	OnStep func(trace.Metrics) error
-	Env    *train.Env // nil: NewEnv(nil)
+	// Rate, if given, returns the learning rate of a step, from 1, in place of the configured schedule.
+	Rate func(step int) float64
+	Env  *train.Env // nil: NewEnv(nil)
 }
 
 // Train trains a model as a configuration says, from the latest checkpoint in the output directory if there is one.
@@ -62,7 +67,7 @@ type TrainOptions struct {
 // ends after its step with a checkpoint and [train.ErrInterrupted]. When the context ends, steps that were not saved
 // are lost.
 func Train(ctx context.Context, c *runfile.Config, o TrainOptions) (*train.Summary, error) {
-	return train.Train(ctx, c, envOr(o.Env), train.Options{OnStep: o.OnStep})
+	return train.Train(ctx, c, envOr(o.Env), train.Options{OnStep: o.OnStep, Rate: o.Rate})
 }
 
 // OpenOptions are what Open needs in addition to a configuration. The zero value is valid.

@@ -84,9 +84,21 @@ func (t *trainer) noteDivergence(err error) {
 // idleSteps are the steps so far that updated nothing, which AdamW's bias correction does not count.
 func (t *trainer) idleSteps() int { return t.summary.Skipped + t.summary.Untargeted }
 
-// updateOf is how a step changes the weights.
-func (t *trainer) updateOf(step int) stream.Update {
+// rateOf is the learning rate of a step.
+func (t *trainer) rateOf(step int) (float64, error) {
+	if t.rate == nil {
+		return t.rates.At(step), nil
+	}
+	lr := t.rate(step)
+	if !(lr >= 0) || math.IsInf(lr, 0) {
+		return 0, fmt.Errorf("step %d: Rate returns %v: it must be finite and not negative", step, lr)
+	}
+	return lr, nil
+}
+
+// updateOf says how a step changes the weights.
+func (t *trainer) updateOf(step int, lr float64) stream.Update {
 	c := t.config
-	return stream.Update{Step: step, Idle: t.idleSteps(), LR: t.rates.At(step), MaxGradNorm: c.MaxGradNorm, AdamW: c.AdamW(),
-		Groups: c.GroupRates(t.rates.At(step))}
+	return stream.Update{Step: step, Idle: t.idleSteps(), LR: lr, MaxGradNorm: c.MaxGradNorm, AdamW: c.AdamW(),
+		Groups: c.GroupRates(lr)}
 }

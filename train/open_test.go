@@ -18,6 +18,7 @@ import (
 	"github.com/millrace/millrace/checkpoint"
 	"github.com/millrace/millrace/data"
 	"github.com/millrace/millrace/optim"
+	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/stream"
 	"github.com/millrace/millrace/trace"
@@ -423,6 +424,66 @@ func TestOnStep(t *testing.T) {
 		if sum, err = Train(t.Context(), c, newEnv(t), Options{}); err != nil || sum.ResumedAfter != 3 || sum.Steps != 12 {
 			t.Errorf("started again: %+v, error %v", sum, err)
 		}
+	}
+}
+
+// A rate of the caller's goes with a callback, and with the rates of the schedule the run has the same bits. A rate that
+// is not finite ends the run with its state saved.
+func TestOwnRate(t *testing.T) {
+	c := smallConfig(t)
+	want, err := Train(t.Context(), c, newEnv(t), Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	rates := optim.Schedule{Shape: c.LRScheduler, Peak: c.LearningRate, WarmupSteps: c.WarmupSteps, Steps: c.MaxSteps}
+	own := *c
+	own.OutputDir, own.LearningRate = filepath.Join(t.TempDir(), "own"), 1
+	var seen []float64
+	got, err := Train(t.Context(), &own, newEnv(t), Options{Rate: rates.At, OnStep: func(m trace.Metrics) error {
+		seen = append(seen, m.LearningRate)
+		return nil
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sameModel(t, got.Model, want.Model)
+	if len(seen) != 12 || seen[4] != rates.At(5) {
+		t.Errorf("the callback saw the rates %v", seen)
+	}
+	bad := *c
+	bad.OutputDir = filepath.Join(t.TempDir(), "bad")
+	_, err = Train(t.Context(), &bad, newEnv(t), Options{Rate: func(step int) float64 {
+		if step == 4 {
+			return math.NaN()
+		}
+		return 1e-3
+	}})
+	if err == nil || !strings.Contains(err.Error(), "step 4: Rate returns NaN") {
+		t.Errorf("error %v", err)
+	}
+	if _, err := os.Stat(filepath.Join(checkpointsDir(&bad), "step-000003")); err != nil {
+		t.Errorf("after a bad rate: %v", err)
+	}
+}
+
+// A plan can be for a machine that the caller describes.
+func TestPlanOnOwnMachine(t *testing.T) {
+	named, err := plan.FindMachine("h100-pcie5")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ofName, err := PlanFor(t.Context(), newEnv(t), smallConfig(t), PlanOptions{Machine: "h100-pcie5"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	slow := named
+	slow.Machine.BF16FLOPsPerSec, slow.Machine.F32FLOPsPerSec = named.Machine.BF16FLOPsPerSec/10, named.Machine.F32FLOPsPerSec/10
+	own, err := PlanFor(t.Context(), newEnv(t), smallConfig(t), PlanOptions{On: &slow})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a, b := ofName.Plan.Predicted.StepSeconds, own.Plan.Predicted.StepSeconds; !(b > a) {
+		t.Errorf("a step takes %v s, and %v s with a tenth of the arithmetic", a, b)
 	}
 }
 

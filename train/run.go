@@ -29,6 +29,10 @@ type Options struct {
 	// OnStep is called with the metrics of each step, before the next step begins. If it returns an error, the run saves
 	// its state and Train returns the error; ErrStop ends the run well.
 	OnStep func(trace.Metrics) error
+	// Rate, if given, returns the learning rate of a step, from 1, in place of the configured schedule; it is called
+	// once for each step, in order. A rate that is not finite or negative ends the run. A checkpoint does not record
+	// the rates, so a run that continues needs the same function.
+	Rate func(step int) float64
 }
 
 // ErrStop ends a run early and well when Options.OnStep returns it: the run saves a checkpoint and writes its model.
@@ -59,7 +63,8 @@ type trainer struct {
 	memoryPath string // as the run file has it: config has the directory below it that is the run's
 
 	onStep  func(trace.Metrics) error
-	enough  bool // the program ended the run with ErrStop
+	rate    func(step int) float64 // in place of rates; may be nil
+	enough  bool                   // the program ended the run with ErrStop
 	traffic store.Traffic
 	wrote   int64 // of written, what metrics have
 	wear    wear
@@ -88,7 +93,7 @@ func Train(ctx context.Context, c *runfile.Config, env *Env, o Options) (*Summar
 		return nil, blame.BadRequest(err)
 	}
 	own := *c // what a run decides, such as sizes that are auto, is not the caller's
-	t := &trainer{config: &own, onStep: o.OnStep}
+	t := &trainer{config: &own, onStep: o.OnStep, rate: o.Rate}
 	sum, err := t.train(ctx, env, o)
 	return t.interrupted(ctx, sum, err)
 }

@@ -181,7 +181,12 @@ func (s *source) openTokenizer(name string) (tokenizer.Tokenizer, error) {
 		t = bpe
 	}
 	if n := t.VocabSize(); n > s.model.Vocab {
-		return nil, fmt.Errorf("tokenizer: it has %d tokens and the model's vocabulary %d: they do not belong together; set tokenizer to the model's own", n, s.model.Vocab)
+		how := "set tokenizer to the model's own"
+		if name == "bytes" {
+			how += fmt.Sprintf(", or for random weights vocab_size to %d in config.json", n)
+		}
+		return nil, fmt.Errorf("tokenizer: it has %d tokens and the model's vocabulary %d: they do not belong together; %s",
+			n, s.model.Vocab, how)
 	}
 	return t, nil
 }

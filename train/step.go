@@ -16,11 +16,15 @@ import (
 
 // step runs one step, with its evaluation if one is due, and writes its metrics.
 func (t *trainer) step(ctx context.Context, step int) error {
+	lr, err := t.rateOf(step)
+	if err != nil {
+		return err
+	}
 	if err := t.loader.Next(ctx, t.rows); err != nil {
 		return fmt.Errorf("step %d: %w", step, err)
 	}
 	batch := batchOf(t.rows)
-	m := trace.Metrics{Step: int64(step), LearningRate: t.rates.At(step), TargetTokens: int64(batch.Targets),
+	m := trace.Metrics{Step: int64(step), LearningRate: lr, TargetTokens: int64(batch.Targets),
 		DevicePeakBytes: t.plan.DeviceTotalBytes()}
 	var docs []int
 	for _, b := range t.rows {
@@ -28,7 +32,6 @@ func (t *trainer) step(ctx context.Context, step int) error {
 		docs = documents(docs, b)
 	}
 	begin := time.Now()
-	var err error
 	if batch.Targets > 0 {
 		err = t.compute(ctx, step, batch, &m)
 	} else {
@@ -65,7 +68,7 @@ func (t *trainer) step(ctx context.Context, step int) error {
 func (t *trainer) compute(ctx context.Context, step int, batch *stream.Batch, m *trace.Metrics) error {
 	bar := t.env.out().SlowBar(fmt.Sprintf("step %d/%d", step, t.rates.Steps), linePassAfter)
 	end := t.watching(func(p stream.Progress) { bar.Show(p.Share, p.Where) })
-	res, err := t.Engine.Step(ctx, batch, t.updateOf(step))
+	res, err := t.Engine.Step(ctx, batch, t.updateOf(step, m.LearningRate))
 	end()
 	bar.End()
 	switch {

@@ -21,10 +21,14 @@ import (
 
 // PlanOptions say what to plan in addition to the configuration.
 type PlanOptions struct {
-	Machine         string // plan for this named machine, or that of a file; empty: for the machine that runs this
-	Shape           string // plan for this named shape instead of the configuration's model
-	RatedWriteBytes int64  // rated endurance of the drive; 0: that of the named machine, else not known
+	Machine         string             // plan for this named machine, or that of a file; empty: for the machine that runs this
+	On              *plan.NamedMachine // in place of Machine: plan for a machine that the caller describes
+	Shape           string             // plan for this named shape instead of the configuration's model
+	RatedWriteBytes int64              // rated endurance of the drive; 0: that of the named machine, else not known
 }
+
+// elsewhere reports whether the plan is for another machine than the one that makes it.
+func (o *PlanOptions) elsewhere() bool { return o.Machine != "" || o.On != nil }
 
 // Planned is a plan with what it was made for.
 type Planned struct {
@@ -47,7 +51,7 @@ func PlanFor(ctx context.Context, env *Env, c *runfile.Config, o PlanOptions) (r
 	defer ask.Judge(&err)
 	begun := false
 	id, errID := env.identityOf(c.OutputDir)
-	if errID == nil && (id.Begun || len(id.CopiedFrom) > 0) && o.Machine == "" {
+	if errID == nil && (id.Begun || len(id.CopiedFrom) > 0) && !o.elsewhere() {
 		own := *c
 		if o.Shape == "" {
 			if begun, err = env.continueSizes(&own, id); err != nil {
@@ -66,16 +70,20 @@ func PlanFor(ctx context.Context, env *Env, c *runfile.Config, o PlanOptions) (r
 	}
 	r = &Planned{}
 	rated := o.RatedWriteBytes
-	if o.Machine != "" {
-		named, findErr := MachineToPlan(o.Machine)
-		if findErr != nil {
-			return nil, findErr
+	if o.elsewhere() {
+		named := o.On
+		if named == nil {
+			found, err := MachineToPlan(o.Machine)
+			if err != nil {
+				return nil, err
+			}
+			named = &found
 		}
 		if rated == 0 {
 			rated = named.RatedWriteBytes
 		}
 		r.Device, r.Machine, r.Sources = named.Device, named.Machine, named.Sources
-		if r.Plan, err = env.planOn(ctx, c, m, &named); err == nil && named.DiskBytes > 0 {
+		if r.Plan, err = env.planOn(ctx, c, m, named); err == nil && named.DiskBytes > 0 {
 			r.Plan.Space = spaceOf(c, r.Plan, weights, c.MaxSteps)
 			r.Plan.Space.StateBytes, r.Plan.Space.FreeBytes = r.Plan.DiskBytes, &named.DiskBytes // it has one drive
 		}
